@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Samples, results and processes, for all rows of the bench. main.c describes how a run
- * goes. A row that cannot go on calls errx(), and the supervisor in main.c then cleans up.
+ * Samples, results and processes, for all rows of the bench. main.c describes a run. A row that
+ * cannot continue calls errx(), and the supervisor in main.c then cleans up.
  */
 #pragma once
 
@@ -30,11 +30,11 @@ enum bench_aim {
 
 /* A row of the table. Its samples are in ns if the unit is a time. */
 struct bench_result {
-	char id[48];	  /* what --only matches */
+	char id[48];	  /* matched by --only */
 	char what[64];	  /* for people */
 	const char *unit; /* "ns", "us" or "ms" scale the samples; "bytes", "MiB" and "" do not */
-	const char *floor_what; /* what the floor does; NULL: there is none */
-	const char *target;	/* the promise, as text */
+	const char *floor_what; /* the work of the floor; NULL: there is none */
+	const char *target;	/* the promised limit, as text */
 	enum bench_aim aim;
 	double limit; /* in the unit of the samples */
 	struct bench_samples floor, ours;
@@ -100,16 +100,14 @@ void bench_helper_start(struct bench_helper *h, const char *role, int shared_fd,
 			const char *argument);
 void bench_helper_stop(struct bench_helper *h); /* kills it and waits */
 
-/* Is the main() of a helper: argv is what bench_helper_start() made. */
+/* The main() of a helper: argv comes from bench_helper_start(). */
 int bench_helper_main(int argc, char **argv, const struct bench_role *roles);
 
-/*
- * Starts a daemon that listens on @address, and waits until it accepts a client. @more are options
- * of it with blanks between, or NULL. Returns the process to stop, which is its keeper.
- */
+/* Starts a daemon that listens on @address, and waits until it accepts a client. @more has options
+ * for it, separated by blanks, or is NULL. Returns the process to stop, which is its keeper. */
 pid_t bench_daemon_start(const struct bench *b, const char *address, tl_client **client,
 			 const char *more);
-/* The process that serves, and uses the CPU. */
+/* Returns the process that serves and uses the CPU. */
 pid_t bench_daemon_proper(tl_client *client);
 void bench_daemon_stop(pid_t pid);
 int bench_role_daemon(int socket, int shared_fd, const char *argument);
@@ -145,9 +143,9 @@ void bench_settle(tl_client *client);
 
 /*
  * Keeps a process (0: the calling thread) on CPU @n of those that we may use, or allows all of them
- * again. Which processes share a CPU decides what a wake-up costs: an idle CPU of a virtual machine
- * may take 30 us to start. So rows with other processes place them, and place those of the floor in
- * the same way.
+ * again. The cost of a wake-up depends on which processes share a CPU: an idle CPU of a virtual
+ * machine may take 30 us to start. So rows with other processes place them, and place those of the
+ * floor in the same way.
  */
 void bench_place(pid_t pid, unsigned n);
 void bench_unplace(pid_t pid);
@@ -170,7 +168,7 @@ void bench_kill(struct bench *b);
 void bench_crowd(struct bench *b);
 void bench_ring(struct bench *b);
 
-/* Puts 4 KiB under the name, which is to have a ring. */
+/* Puts 4 KiB under the name, so that it gets a ring. */
 void bench_ring_put(tl_client *client, const char *as);
 
 /* The roles of their helpers. */

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What strangers cost a publisher who has nothing to do with them: create and commit of 4 KiB with
- * the version wanted, in a daemon with 1,000 idle clients, and in the same one when 64 prefixes are
- * watched besides, and when it has 1,000,000 names besides. And what they cost one who publishes to
- * a ring. What a watch of the name itself costs its publisher, with nobody asleep, stands beside
- * that. The floor is the same in a daemon without them. Groups of both alternate, everything on one
- * CPU.
+ * The cost of unrelated clients to a publisher: create and commit of 4 KiB, with the version
+ * wanted. The rows are a daemon with 1,000 idle clients, the same one with 64 watched prefixes, and
+ * with 1,000,000 names. Another row has a publisher to a ring. Beside these stands the cost of
+ * watches of the name itself, with no watcher asleep. The floor is the same in a daemon without
+ * such clients. Groups of both alternate, everything on one CPU.
  */
 #include <err.h>
 #include <stdio.h>
@@ -42,7 +41,7 @@ static void crowd_start(struct crowd *c)
 	setrlimit(RLIMIT_NOFILE, &files);
 	if (asprintf(&c->address, "%s/crowd", c->bench->dir) < 0)
 		err(1, "no memory");
-	/* One user has half of both at most. */
+	/* One user may have half of both at most. */
 	c->daemon = bench_daemon_start(c->bench, c->address, &c->client,
 				       "--max-tensors 2200000 --max-clients 2100");
 	for (unsigned i = 0; i < CLIENTS; i++)
@@ -123,7 +122,7 @@ static void publish_names(struct crowd *c, unsigned n)
 	bench_settle(c->client);
 }
 
-/* Each is another client's, and of another prefix; or all are of @prefix. */
+/* Opens watches, each by another client, of another prefix each; or all of @prefix. */
 static void watches_open(struct crowd *c, const char *prefix)
 {
 	char other[32];

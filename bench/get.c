@@ -41,7 +41,7 @@ struct getting {
 	_Atomic bool quit;
 };
 
-/* ---- What is timed ---- */
+/* ---- The timed batches ---- */
 
 static void batch_floor(struct getting *g, unsigned thread)
 {

@@ -111,7 +111,7 @@ static double kill_ours(struct bench *b)
 	while (retired(b->client)) {
 		if (bench_now() - start > 10e9)
 			errx(1, "a killed client's leases stay");
-		usleep(10); /* there may be only one CPU */
+		usleep(10); /* leaves the CPU to others, since there may be only one */
 	}
 	ns = bench_now() - start;
 	bench_helper_stop(&h);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensorlease-bench: measures what tensorlease promises, each row next to its floor.
+ * tensorlease-bench: measures the promises of tensorlease, each row next to its floor.
  *
  * The floor of a row is the least work with the same effect that the machine allows. It is measured
  * in the same run: one sample of the floor, one of ours, and so on. Numbers are medians and 99th
@@ -57,7 +57,7 @@ static void usage(FILE *to)
 	      to);
 }
 
-/* Returns 0 to go on, 1 if there is nothing to do, 2 for wrong usage. */
+/* Returns 0 to continue, 1 if there is nothing to do, 2 for wrong usage. */
 static int parse(struct bench *b, int argc, char **argv)
 {
 	static const struct option options[] = {
@@ -176,7 +176,7 @@ static int supervise(void)
 	}
 }
 
-/* With the sockets and locks in it, which killed daemons leave behind. */
+/* Removes the directory with the sockets and locks in it, which killed daemons leave behind. */
 static void directory_remove(const char *path)
 {
 	DIR *dir = opendir(path);

@@ -128,7 +128,7 @@ uint64_t bench_many_bytes(void)
 	static uint64_t bytes;
 
 	if (!bytes)
-		/* A container may have little. */
+		/* A container may have little shared memory. */
 		bytes = bench_shm_free() > (uint64_t)1 << 30 ? 4096 : 256;
 	return bytes;
 }

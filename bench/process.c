@@ -3,7 +3,7 @@
  * Daemons and helper processes of the bench, and small functions. A helper is this program, started
  * again in a role instead of forked, so that it has none of the bench's clients and mappings. Each
  * helper asks for a signal when its parent ends. For a daemon that is SIGTERM, on which it removes
- * what it made.
+ * its files.
  */
 #include <err.h>
 #include <errno.h>
@@ -98,7 +98,7 @@ int bench_role_daemon(int socket, int shared_fd, const char *argument)
 	while (rest && argc < sizeof(argv) / sizeof(argv[0]) - 1)
 		argv[argc++] = strsep(&rest, " ");
 	close(socket);
-	prctl(PR_SET_PDEATHSIG, SIGTERM); /* it is kept by execve() */
+	prctl(PR_SET_PDEATHSIG, SIGTERM); /* execve() keeps it */
 	execv(path, (char *const *)argv);
 	warn("%s", path);
 	free(words);

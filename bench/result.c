@@ -68,10 +68,7 @@ static double more_of(double ours, double floor)
 	return ours - floor;
 }
 
-/*
- * Returns the median of what the pairs compare to, which is not moved by what slows both for a
- * while.
- */
+/* Returns the median of the compared pairs, which does not move when both are slow for a while. */
 static double compared(const struct bench_result *r, double (*of)(double ours, double floor))
 {
 	size_t n = r->ours.n < r->floor.n ? r->ours.n : r->floor.n;
@@ -91,7 +88,7 @@ static double ratio(const struct bench_result *r)
 	return compared(r, ratio_of);
 }
 
-/* Half of the last digit that the table shows is tolerated. */
+/* Tolerates half of the last digit that the table shows. */
 static bool is_met(const struct bench_result *r)
 {
 	switch (r->aim) {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names with a ring, which are published without the daemon; wake.c has how long it takes to wake
- * those who wait for them.
+ * Names with a ring, which are published without the daemon; wake.c has the time to wake consumers
+ * that wait for them.
  *
  * A sample of a put is the mean of batches with one message to the daemon each. Between batches the
- * daemon gives the slots back: a producer that makes no pause at all is as fast as the daemon is
- * woken, which another row shows. The floor is what cannot be left out: the copy, and one locked
- * store that publishes it, and a futex wake if there are consumers. These follow the name as fast
- * as they can, and sleep whenever there is nothing new, so that many wakes find nobody asleep.
+ * daemon gives the slots back. A producer that makes no pause at all is only as fast as the daemon
+ * is woken, which another row shows. The floor is the unavoidable work: the copy, one locked store
+ * that publishes it, and a futex wake if there are consumers. These follow the name as fast as they
+ * can, and sleep whenever there is nothing new, so that many wakes find no sleeper.
  *
  * The time one way is half of a round trip between two processes that spin.
  */
@@ -179,7 +179,7 @@ int bench_role_ring_follower(int socket, int shared_fd, const char *argument)
 		bench_check(tl_get(client, name, &options, &tensor), "waiting");
 		bench_check(tl_tensor_version(tensor, &options.newer_than), "tensor_version");
 		tensor->deleter(tensor);
-		if (n == 1) /* it has slept since the name has a ring */
+		if (n == 1) /* it has slept since the name got a ring */
 			send(socket, "", 1, 0);
 	}
 }
@@ -410,7 +410,7 @@ static void get_row(struct bench *b, const char *id, const char *what, bool ring
 	put(b->client, name);
 	bench_publish(b->client, other, SMALL);
 	bench_settle(b->client);
-	stranger = bench_connect(b->address); /* that knows no ring */
+	stranger = bench_connect(b->address); /* it knows no ring */
 	consumer = bench_connect(b->address);
 	gets(consumer, name);
 	for (unsigned i = 0; i < (b->quick ? 300 : 2000) + 20; i++) {
@@ -436,7 +436,7 @@ static void get_row(struct bench *b, const char *id, const char *what, bool ring
 
 static _Atomic uint64_t messages;
 
-/* Stands in the way of the C library's sendmsg(), to count what the library sends. */
+/* Replaces the C library's sendmsg(), to count the library's messages. */
 ssize_t counted_sendmsg(int socket, const struct msghdr *message, int flags) __asm__("sendmsg");
 
 ssize_t counted_sendmsg(int socket, const struct msghdr *message, int flags)
@@ -463,7 +463,8 @@ static void seal(void)
 
 enum { SEALED_PUTS = SLOTS * 100 };
 
-/* What the daemon has published and taken back: the parent asks it, and writes it to the page. */
+/* Returns the number of tensors that the daemon has published and taken back. The parent asks for
+ * it, and writes it to the page. */
 static uint64_t commits(tl_client *client)
 {
 	tl_status status = { .size = sizeof(status) };
@@ -472,10 +473,8 @@ static uint64_t commits(tl_client *client)
 	return status.commits;
 }
 
-/*
- * A producer that gives the daemon the time to take slots back, so that it never waits for one. It
- * tells of half of its slots at once. Its parent tells it how far the daemon is.
- */
+/* A producer that gives the daemon time to take slots back, so that it never waits for one. It
+ * reports half of its slots at once. Its parent tells it how far the daemon is. */
 int bench_role_ring_sealed(int socket, int shared_fd, const char *argument)
 {
 	struct page *page = page_map(shared_fd);

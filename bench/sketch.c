@@ -7,7 +7,7 @@
  * the result is 0. The memory is private, but a name and a row take as many cache lines as these
  * steps need (one each), and there are as many of them as in the product's row of the table.
  *
- * The product also does what the sketch does not: it hands out a DLPack tensor (malloc, free, shape
+ * The product does more than the sketch: it hands out a DLPack tensor (malloc, free, shape
  * and strides), finds the mapping of the segment, tracks lifetimes (a session may be replaced or
  * closed meanwhile) and versions, and copes with names that another process takes out of their
  * bucket during the walk.
@@ -44,7 +44,7 @@ struct sketch {
 	_Atomic uint32_t *held;
 	uint32_t *buckets;
 	uint32_t mask, room, used;
-	_Atomic uint64_t told; /* releases that would have notified the daemon */
+	_Atomic uint64_t told; /* number of releases that would have notified the daemon */
 };
 
 static void *lines_new(size_t n, size_t size)

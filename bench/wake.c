@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The time from a commit until waiting consumers have the tensor: until the last of them has, if
- * there are several. Of a name without a ring three processes take part on either side: this one
- * sends, the daemon (for the floor, the waker) receives one message and wakes, and the consumer
- * (the sleeper) wakes up and looks at the clock. Of a name with a ring there is nobody between, so
- * the floor is a bare store and futex wake. The payload contains the time of sending. The sender
- * waits until all consumers say that they are done, and 100 us more, so that all are asleep before
- * the next sample. Everything is on one CPU. Some rows have a consumer that spins on another CPU;
- * there the floor makes no system call to wake it.
+ * The time from a commit until all waiting consumers have the tensor. For a name without a ring
+ * three processes take part on either side: this one sends, the daemon (for the floor, the waker)
+ * receives one message and wakes, and the consumer (the sleeper) wakes up and looks at the clock.
+ * For a name with a ring there is no process between, so the floor is a bare store and futex wake.
+ * The payload contains the time of sending. The sender waits until all consumers report that they
+ * are done, and 100 us more, so that all are asleep before the next sample. Everything is on one
+ * CPU. Some rows have a consumer that spins on another CPU; there the floor makes no system call to
+ * wake it.
  */
 #include <err.h>
 #include <limits.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The text of a thread's last failure. Kept in thread-local storage; nothing here allocates or
- * prints.
+ * The text of a thread's last failure. It is kept in thread-local storage; nothing here allocates
+ * or prints.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -24,7 +24,8 @@ void tl_fail_say(int err, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	text_escape(last_text, sizeof(last_text), text, strlen(text)); /* names are others' */
+	text_escape(last_text, sizeof(last_text), text, strlen(text)); /* other users may have
+									  chosen the names in it */
 	errno = -err;
 }
 

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The text behind tl_last_error(): what went wrong in the last failing call of this thread. */
+/* The text of tl_last_error(): the reason of the last failure in this thread. */
 #pragma once
 
 /*
- * Remembers the text and returns @err, a negative errno, so that a failure is one line:
+ * Keeps the text and returns @err, a negative errno, so that a failure is one line:
  *	return tl_fail(-EINVAL, "a name of %zu bytes; the limit is %d", n, TL_NAME_MAX);
- * "%m" in @format is what @err means. tl_failure_text() may be among the arguments. Sets errno to
- * -@err.
+ * "%m" in @format stands for the text of @err. tl_failure_text() may be among the arguments. Sets
+ * errno to -@err.
  */
 #define tl_fail(err, ...)                                                                          \
 	({                                                                                         \
 		int err_ = (err);                                                                  \
 		tl_fail_say(err_, __VA_ARGS__);                                                    \
-		err_; /* here, so that compilers and analysers see that it is not 0 */             \
+		err_; /* here, so that compilers and analyzers see that it is not 0 */             \
 	})
 void tl_fail_say(int err, const char *format, ...) __attribute__((cold, format(printf, 2, 3)));
 

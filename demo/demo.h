@@ -3,9 +3,9 @@
  * The agreement between the camera, the viewers and the show.
  *
  * Frame n is published as cam0/frame/(n % DEMO_RING), so that each of these names gets a new
- * version every DEMO_RING frames. Viewer k publishes demo/viewer/k, a tiny tensor that says how far
- * it is. The camera stays less than DEMO_RING frames ahead of every living viewer, so that nobody
- * misses a frame. The processes communicate by tensorlease only.
+ * version every DEMO_RING frames. Viewer k publishes demo/viewer/k, a tiny tensor with its
+ * progress. The camera stays less than DEMO_RING frames ahead of every living viewer, so that no
+ * viewer misses a frame. The processes communicate by tensorlease only.
  */
 #pragma once
 
@@ -68,7 +68,7 @@ enum {
 /* demo/report/camera is an int64 tensor. */
 enum { CAMERA_PUBLISHED, CAMERA_IN_PLACE, CAMERA_VIEWERS_LOST, CAMERA_NS, CAMERA_COUNT };
 
-/* Prints what went wrong and what the library says, and ends the process. */
+/* Prints the failed step and the library's error text, and ends the process. */
 __attribute__((format(printf, 1, 2))) _Noreturn static inline void demo_die(const char *format, ...)
 {
 	va_list args;
@@ -108,7 +108,7 @@ static inline uint64_t demo_hash(const void *data, size_t size)
 	return hash;
 }
 
-/* The line of /proc/self/maps about an address. */
+/* The mapping of an address, from its line in /proc/self/maps. */
 struct demo_mapping {
 	bool shared; /* whether it is a shared mapping of an object in /dev/shm */
 	bool writable;
@@ -158,9 +158,8 @@ static inline void demo_put(tl_client *client, const char *name, int code, const
 		demo_die("cannot publish %s", name);
 }
 
-/*
- * Copies @count numbers of 64 bits out of the tensor @name. Returns false if there is none in time.
- */
+/* Copies @count numbers of 64 bits out of the tensor @name. Returns false if it did not come in
+ * time. */
 static inline bool demo_read(tl_client *client, const char *name, void *values, int64_t count,
 			     int64_t timeout_ns)
 {

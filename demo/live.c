@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A camera that publishes under one name as fast as it can: the name gets a ring, and no frame
- * needs the daemon. Then it publishes at a camera's pace, which shows how long it takes from a
- * commit until a reader that slept has the frame. The reader is another process. It takes the
- * newest frame there is, as a display would, and checks that no frame changes while it holds it.
+ * needs the daemon. Then it publishes at a camera's pace, which shows the time from a commit until
+ * a sleeping reader has the frame. The reader is another process. It takes the newest frame, as a
+ * display would, and checks that no frame changes while it holds it.
  *
  * Usage: live FRAMES
  */
@@ -16,7 +16,7 @@
 
 enum { PACED = 200 };
 
-/* What the reader tells at its end. */
+/* The reader's results, which it sends at its end. */
 struct seen {
 	int64_t frames, wrong, awake, median_ns, p99_ns;
 };
@@ -39,7 +39,8 @@ static bool is_whole(const DLManagedTensorVersioned *frame, const struct demo_st
 	       !memcmp(pixels + DEMO_BYTES - sizeof(stamp->id), &stamp->id, sizeof(stamp->id));
 }
 
-/* Reads until frame number @last, and of the last PACED frames how long they took to come. */
+/* Reads until frame number @last. For the last PACED frames it also measures how long they took to
+ * come. */
 static struct seen read_frames(tl_client *client, uint64_t last)
 {
 	tl_get_options options = { .size = sizeof(options), .timeout_ns = 20 * DEMO_SECOND };
@@ -96,7 +97,7 @@ static void publish(tl_client *client, const void *picture, uint64_t id)
 				      .timeout_ns = 10 * DEMO_SECOND,
 				      .ring = TL_RING_AUTO };
 	struct demo_stamp stamp = { .id = id };
-	uint64_t version; /* whoever asks for it may have a ring */
+	uint64_t version; /* a commit that asks for it may begin a ring */
 	tl_draft *draft;
 	char *pixels;
 

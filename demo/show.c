@@ -7,7 +7,7 @@
  *
  * Usage: show BUILD FRAMES INSTANCE
  *
- * INSTANCE is how the names of that daemon's objects in /dev/shm begin.
+ * INSTANCE is the beginning of the names of that daemon's objects in /dev/shm.
  */
 #include <dirent.h>
 #include <signal.h>
@@ -31,7 +31,7 @@ struct show {
 	tl_client_info before;
 	int64_t gone_ns;
 	uint64_t leases_after;
-	/* what the others reported: */
+	/* reports of the others: */
 	int64_t progress[DEMO_VIEWERS][PROGRESS_COUNT];
 	double reports[DEMO_VIEWERS][REPORT_COUNT];
 	int64_t filmed[CAMERA_COUNT];
@@ -116,7 +116,7 @@ static int visit_client(const tl_client_info *info, void *context)
 	return 1;
 }
 
-/* Returns what the daemon knows about the client with that pid, or all zero if there is none. */
+/* Returns the daemon's description of the client with that pid, or all zero if there is none. */
 static tl_client_info client_of(const struct show *show, pid_t pid)
 {
 	struct wanted wanted = { .pid = (uint32_t)pid };

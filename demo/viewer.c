@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A consumer. It gets each frame, compares all bytes in place with the hash that came along, and
- * holds the last DEMO_WINDOW frames, as a program that tracks motion would.
+ * A consumer. It gets each frame, compares a hash of its bytes in place with the hash in its
+ * metadata, and holds the last DEMO_WINDOW frames, as a program that tracks motion would.
  *
  * Usage: viewer NUMBER FRAMES
  */
@@ -120,7 +120,7 @@ static DLManagedTensorVersioned *get_again(struct viewer *v, const char *name)
 	return frame;
 }
 
-/* Measures what it costs to get a frame whose memory is already mapped. */
+/* Measures the cost of getting a frame whose memory is already mapped. */
 static void time_more_gets(struct viewer *v, const char *name)
 {
 	enum { ROW = 64 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The attacker's connections. Nothing that it does waits long for the daemon, which may refuse it
- * and end its connections; the attack goes on with those that it has.
+ * The attacker's connections. None of its steps waits long for the daemon, which may refuse it and
+ * end its connections. The attack continues with the connections that it has.
  */
 #include <sys/socket.h>
 
@@ -81,7 +81,7 @@ int attacker_send(struct attacker *a, unsigned i, enum wire_type type, void *mes
 	h->serial = ++rc->serial;
 	r = conn_send(rc->fd, message, fd_peek, MSG_DONTWAIT);
 	if (r == -EPIPE || r == -ECONNRESET) {
-		attacker_drain(a, i); /* what it said at the end */
+		attacker_drain(a, i); /* the daemon's last messages */
 		if (rc->fd >= 0)
 			close_one(a, i);
 	}
@@ -213,7 +213,7 @@ void attacker_run(const struct setup *setup, const struct attack *attack)
 	struct setup mine = *setup;
 	struct attacker a = { .setup = &mine, .board = setup->board };
 
-	process_is_child(); /* must() ends this process only */
+	process_is_child(); /* so that must() ends this process only */
 	if (attack->connections)
 		mine.connections = attack->connections;
 	a.raws = calloc(mine.connections + ATTACKER_SPARE, sizeof(*a.raws));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attacks by what does not end, or takes long to end. */
+/* Attacks by things that do not end, or take long to end. */
 #include <sys/time.h>
 
 #include "bench/hostile/hostile.h"
@@ -16,7 +16,7 @@ static void on_alarm(int number)
 	(void)number;
 }
 
-/* If the daemon was the first to close it, it is us who would wait: a signal ends that. */
+/* If the daemon closed it first, we are the one that waits; a signal ends that. */
 static void close_slow(int fd)
 {
 	struct itimerval soon = { .it_value.tv_usec = 5000 }, never = { .it_value.tv_usec = 0 };
@@ -36,7 +36,7 @@ void start_linger(struct attacker *a)
 		slow[i].peer = -1;
 }
 
-/* Whoever closes the descriptor last waits for an hour, and that is not the attacker. */
+/* The process that closes the descriptor last waits for an hour, and that is not the attacker. */
 void step_linger(struct attacker *a)
 {
 	unsigned i = (unsigned)(a->numbers[0]++ % (a->n ? a->n : 1));
@@ -68,7 +68,7 @@ void start_orphans(struct attacker *a)
 	attacker_open(a, a->setup->connections, RAW_READY);
 }
 
-/* It closes the socket of a connection that holds something, and keeps the ledger mapped. */
+/* Closes the socket of a connection that holds a tensor, and keeps the ledger mapped. */
 void step_orphans(struct attacker *a)
 {
 	unsigned i = 1 + (unsigned)(a->numbers[1]++ % (a->n ? a->n : 1));
@@ -83,7 +83,7 @@ void step_orphans(struct attacker *a)
 	atomic_fetch_sub(&a->board->connections, 1);
 }
 
-/* It holds whatever there is and will be, so that nothing is ever reclaimed. */
+/* Holds every tensor that exists or will exist, so that nothing is ever reclaimed. */
 void start_hoard(struct attacker *a)
 {
 	attacker_open(a, a->setup->connections, RAW_READY);
@@ -122,7 +122,7 @@ void start_members(struct attacker *a)
 	attacker_open(a, 1, RAW_READY);
 }
 
-/* A group is given up with its connection. */
+/* Builds a group, which is given up with its connection. */
 void step_members(struct attacker *a)
 {
 	struct wire_member m = { .offset = 0 };
@@ -146,7 +146,7 @@ void start_placed(struct attacker *a)
 	attacker_open(a, 1, RAW_READY);
 }
 
-/* Tensors on a device are lost with their producer. */
+/* Publishes tensors on a device, which are lost with their producer. */
 void step_placed(struct attacker *a)
 {
 	struct wire_place p = { .cookie = 1 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensorlease-bench-hostile: what one user can do to the others. main.c describes a run. Victims
- * and the attacker are processes of different users; they share a board with the main process,
- * which says what phase it is and collects what they measure.
+ * tensorlease-bench-hostile: the harm that one user can do to others. main.c describes a run.
+ * Victims and the attacker are processes of different users. They share a board with the main
+ * process, which sets the phase there and collects the measurements.
  */
 #pragma once
 
@@ -18,37 +18,37 @@ enum { DAEMON_UID = 12344, VICTIM_UID = 12345, ATTACKER_UID = 12346 };
 
 /* ---- The board ---- */
 
-/* Beside one process that spins, two of them, the attack, and one again. */
+/* The victims run beside one process that spins, two of them, the attack, and one again. */
 enum phase { PHASE_BEFORE, PHASE_BUSY, PHASE_ATTACK, PHASE_AFTER, PHASES, PHASE_NONE };
 
 enum measure {
 	MEASURE_COMMIT,	 /* from tl_create() to the answer to tl_commit() */
-	MEASURE_GET,	 /* from the beginning of that to a waiting consumer's having it */
+	MEASURE_GET,	 /* from that tl_create() until a waiting consumer has the tensor */
 	MEASURE_CONNECT, /* tl_connect() and the first commit under a new name */
 	MEASURES
 };
 
 enum { TRACK_MAX = 1 << 16, WHY_SIZE = 160 };
 
-/* One process writes it. Samples beyond the room are counted only. */
+/* One process writes it. Samples beyond its size are counted only. */
 struct track {
 	_Atomic uint32_t count;
 	_Atomic uint32_t failed;
-	char why[WHY_SIZE]; /* of the first failure */
+	char why[WHY_SIZE]; /* the reason of the first failure */
 	float ns[TRACK_MAX];
 };
 
 struct board {
-	_Atomic unsigned phase;		  /* enum phase */
-	_Atomic uint32_t commits, seen;	  /* so far, and how many of them the consumer got */
-	_Atomic bool ready;		  /* the attacker has begun all that it will */
-	_Atomic uint32_t connections;	  /* that the attacker has */
-	_Atomic uint32_t wanted;	  /* that it tried to have */
-	_Atomic uint32_t things;	  /* of what its start() makes: tensors, waits, ... */
-	_Atomic uint64_t answers, errors; /* messages that it got */
-	_Atomic uint64_t ended;		  /* connections of it that the daemon has ended */
-	_Atomic uint64_t longest_turn_ns; /* of the daemon until the attack ended */
-	char why[WHY_SIZE];		  /* what refused it first */
+	_Atomic unsigned phase;		/* enum phase */
+	_Atomic uint32_t commits, seen; /* commits so far, and how many of them the consumer got */
+	_Atomic bool ready;		/* the attacker has made all its preparations */
+	_Atomic uint32_t connections;	/* connections of the attacker */
+	_Atomic uint32_t wanted;	/* connections that it tried to have */
+	_Atomic uint32_t things; /* number of things that its start() makes: tensors, waits, ... */
+	_Atomic uint64_t answers, errors; /* answers and errors that it received */
+	_Atomic uint64_t ended;		  /* number of its connections that the daemon has ended */
+	_Atomic uint64_t longest_turn_ns; /* the daemon's longest turn until the attack ended */
+	char why[WHY_SIZE];		  /* the reason of its first refusal */
 	struct track tracks[PHASES][MEASURES];
 };
 
@@ -69,12 +69,10 @@ pid_t process_start(const struct setup *setup, uid_t uid);
 void process_kill(pid_t *pid); /* kills it, waits, and sets *pid to 0 */
 /* @log_fd is its standard error. */
 pid_t daemon_start(const struct setup *setup, int log_fd);
-/*
- * Returns false if it did not end by itself and was killed. The next daemon on the same socket then
- * removes what it left.
- */
+/* Returns false if it did not end by itself and was killed. The next daemon on the same socket then
+ * removes its remains. */
 bool daemon_stop(pid_t *pid);
-/* Gives this process and those that it starts a /dev/shm of their own, which goes with them. */
+/* Gives this process and its children a /dev/shm of their own, which goes with them. */
 bool own_shm(const char *options);
 
 /* ---- Victims (victim.c); none of them returns ---- */
@@ -86,7 +84,7 @@ _Noreturn void spinner_run(void);
 
 extern const char victim_name[]; /* of the tensor */
 
-/* The name under which the newcomer publishes what it publishes as its @n-th in @phase. */
+/* Makes the name of the newcomer's @n-th tensor in @phase. */
 void newcomer_name(char *text, size_t size, unsigned phase, unsigned n);
 
 /* ---- The attacker (attacker.c) ---- */
@@ -95,7 +93,7 @@ struct attacker {
 	const struct setup *setup;
 	struct board *board;
 	unsigned n;	     /* connections, from the first on; a dead one has fd -1 */
-	unsigned next;	     /* the next one to use, for those steps that use one */
+	unsigned next;	     /* the next one to use, for steps that use one */
 	struct raw *raws;    /* room for setup->connections and a few more */
 	uint64_t numbers[4]; /* the attack's own */
 	uint64_t *refs;	     /* one for each connection, the attack's own */
@@ -106,9 +104,9 @@ struct attack {
 	const char *what;
 	void (*start)(struct attacker *a);
 	void (*step)(struct attacker *a); /* again and again until the attacker is killed */
-	unsigned connections;		  /* if not those of --connections */
-	uint64_t victim_bytes;		  /* of the victim's tensors, if not 4 KiB */
-	bool log_is_stalled;		  /* nobody reads the daemon's standard error */
+	unsigned connections;		  /* their number, if not that of --connections */
+	uint64_t victim_bytes;		  /* size of the victim's tensors, if not 4 KiB */
+	bool log_is_stalled;		  /* the daemon's standard error is not read */
 };
 
 extern const struct attack attacks[];
@@ -127,15 +125,13 @@ int attacker_send(struct attacker *a, unsigned i, enum wire_type type, void *mes
 /* Takes the next message if there is one and closes its descriptor. */
 bool attacker_take(struct attacker *a, unsigned i, struct conn_message *m);
 void attacker_drain(struct attacker *a, unsigned i); /* takes all */
-/* Notes why something was refused: the first time counts. */
+/* Notes the reason of a refusal: the first one counts. */
 void attacker_note(struct attacker *a, int r, const struct conn_message *m);
 /* The next connection that is open, in turn; a->n if there is none. */
 unsigned attacker_turn(struct attacker *a);
 
-/*
- * Publishes up to @n empty tensors through connection @i, and says how many that made. Each has a
- * name of its own, or all have one; if they are held, its ledger counts a lease on each.
- */
+/* Publishes up to @n empty tensors through connection @i, and returns the number published. Each
+ * has a name of its own, or all have one. If they are held, its ledger counts a lease on each. */
 unsigned attacker_publish(struct attacker *a, unsigned i, unsigned n, bool one_name, bool held);
 
 /* The steps and starts of several attacks. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attacks on what the kernel keeps for the daemon: connections, descriptors, pages, futexes. */
+/* Attacks on the daemon's resources in the kernel: connections, descriptors, pages, futexes. */
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -36,7 +36,7 @@ void start_storm(struct attacker *a)
 	atomic_store(&a->board->wanted, a->setup->connections);
 }
 
-/* A hundred connect, some say hello, some come so far as to be served, and all go. */
+/* Opens a hundred connections; some say hello, some get as far as being served, and all end. */
 void step_storm(struct attacker *a)
 {
 	for (unsigned i = 0; i < 100 && i < a->setup->connections; i++)
@@ -129,7 +129,7 @@ void start_requeue(struct attacker *a)
 	attacker_open(a, a->setup->connections, RAW_READY);
 }
 
-/* Those who sleep on the victim's word are moved to another, where nobody wakes them. */
+/* Moves the sleepers on the victim's word to another word, where nobody wakes them. */
 void step_requeue(struct attacker *a)
 {
 	static uint32_t elsewhere;
@@ -181,7 +181,7 @@ void start_holes(struct attacker *a)
 		atomic_store(rc_held(&a->raws[i], a->raws[i].welcome.max_tensors - 1), 1);
 }
 
-/* Whatever the daemon reads in a ledger it has to fault in again. */
+/* Punches holes into ledgers, so that the daemon has to fault in every page that it reads. */
 void step_holes(struct attacker *a)
 {
 	unsigned i = attacker_turn(a);
@@ -200,10 +200,8 @@ void start_pins(struct attacker *a)
 	attacker_open(a, n < 512 ? n : 512, RAW_READY);
 }
 
-/*
- * A page of the ledger lies in a pipe when its connection ends, and the kernel waits for such pages
- * when it is asked whether anybody may still write them.
- */
+/* Puts a page of the ledger into a pipe before its connection ends. The kernel waits for such pages
+ * when it is asked whether a process may still write them. */
 void step_pins(struct attacker *a)
 {
 	unsigned i = (unsigned)(a->numbers[0]++ % (a->n ? a->n : 1));
@@ -239,7 +237,7 @@ void start_truncate(struct attacker *a)
 		rc_create(&a->raws[i], NULL, 4096, 0, &draft);
 }
 
-/* It cuts off memory that it shares with the daemon, is disconnected, and comes back. */
+/* Truncates memory that it shares with the daemon, is disconnected, and comes back. */
 void step_truncate(struct attacker *a)
 {
 	unsigned i = (unsigned)(a->numbers[0]++ % (a->n ? a->n : 1));

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensorlease-bench-hostile: what a hostile user's connections cost another user.
+ * tensorlease-bench-hostile: the cost of a hostile user's connections to another user.
  *
  * Each row has a daemon and victims of its own, and four phases: the victims beside a process that
  * only spins, beside two of them, beside the attack, and beside one again. An attack may cost the
- * victims what any process costs them. It keeps two busy, the attacker and the daemon, which works
- * for him too; on a machine with two cores nothing is left then, and two that spin cost others ten
- * times what one does, though the daemon has no part in that. So a row is held against both. The
- * aim is a p99 of commits of at most twice that beside two, and nobody who is refused.
+ * victims as much as any process costs them. It keeps two processes busy, the attacker and the
+ * daemon that works for it. On a machine with two cores nothing is left then, and two spinning
+ * processes cost the victims ten times as much as one, though the daemon has no part in that. So a
+ * row is compared with both. The aim is a p99 of commits of at most twice that beside two, and no
+ * refused victim.
  */
 #include <err.h>
 #include <fcntl.h>
@@ -41,7 +42,7 @@ static void usage(FILE *to)
 	      to);
 }
 
-/* Returns 0 to go on, 1 if there is nothing to do, 2 for wrong usage. */
+/* Returns 0 to continue, 1 if there is nothing to do, 2 for wrong usage. */
 static int parse(struct setup *s, int argc, char **argv)
 {
 	static const struct option options[] = {
@@ -128,10 +129,8 @@ static void wait_ready(const struct row *row)
 	}
 }
 
-/*
- * The daemon writes its log into a small pipe, which is full from now on. Our end is opened anew,
- * since O_NONBLOCK would be the daemon's too.
- */
+/* The daemon writes its log into a small pipe, which is full from now on. Our end is opened anew,
+ * since O_NONBLOCK would apply to the daemon's end too. */
 static void stall_log(const struct row *row)
 {
 	char path[40], bytes[4096] = { 0 };
@@ -181,12 +180,12 @@ static void row_start(struct row *row)
 		warnx("%s: the victims do not get to work", row->attack->name);
 }
 
-/* From now on @n processes spin. */
+/* Lets @n processes spin from now on. */
 static void spin(struct row *row, unsigned n)
 {
 	for (unsigned i = 0; i < 2; i++) {
 		process_kill(&row->spinners[i]);
-		if (i >= n || row->attack == &attacks[0]) /* nobody else */
+		if (i >= n || row->attack == &attacks[0]) /* the victims are alone */
 			continue;
 		row->spinners[i] = process_start(row->setup, ATTACKER_UID);
 		if (row->spinners[i] == 0)
@@ -201,7 +200,7 @@ static void row_stop(struct row *row)
 	for (unsigned i = 0; i < VICTIMS; i++)
 		process_kill(&row->victims[i]);
 	if (row->log_reader >= 0)
-		close(row->log_reader); /* so that a daemon that waits for it goes on */
+		close(row->log_reader); /* so that a daemon that waits for it continues */
 	if (!daemon_stop(&row->daemon))
 		fprintf(stderr, "%s: the daemon did not end and was killed\n", row->attack->name);
 	close(row->log_fd);

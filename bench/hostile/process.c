@@ -10,7 +10,7 @@
 
 #include "bench/hostile/hostile.h"
 
-/* Processes keep our group, which may use the daemon's socket. */
+/* Becomes another user. Processes keep our group, which may use the daemon's socket. */
 static void become(const struct setup *setup, uid_t uid, int signal_at_end)
 {
 	pid_t parent = getppid();
@@ -61,7 +61,7 @@ void process_kill(pid_t *pid)
 	*pid = 0;
 }
 
-/* The program beside ours, opened before we are somebody who may not reach it. */
+/* Opens the daemon's program, beside ours, before we become a user that may not reach it. */
 static int open_daemon(void)
 {
 	char path[4096];
@@ -71,7 +71,7 @@ static int open_daemon(void)
 	if (n < 0)
 		err(1, "/proc/self/exe");
 	path[n] = '\0';
-	strcpy(strrchr(path, '/') + 1, "tensorleased"); /* its room was left */
+	strcpy(strrchr(path, '/') + 1, "tensorleased"); /* there is room for it */
 	fd = open(path, O_PATH | O_CLOEXEC);
 	if (fd < 0)
 		err(1, "%s", path);
@@ -80,7 +80,7 @@ static int open_daemon(void)
 
 pid_t daemon_start(const struct setup *setup, int log_fd)
 {
-	/* it has no keeper, which would hide its death */
+	/* without a keeper, which would hide its death */
 	const char *const args[] = { "tensorleased", "--foreground", "--keeper", "no", "--socket",
 				     setup->socket,  "--capacity",   "256M",	 NULL };
 	int program = open_daemon(), fd;

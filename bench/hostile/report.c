@@ -32,7 +32,7 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* The samples of one phase, or of two together. */
+/* Summarizes the samples of one phase, or of two together. */
 static struct summary summarize(const struct board *board, enum measure measure, enum phase one,
 				enum phase two)
 {
@@ -65,7 +65,7 @@ static struct summary summarize(const struct board *board, enum measure measure,
 	return s;
 }
 
-/* What a row amounts to. */
+/* The evaluation of a row. */
 struct verdict {
 	struct summary base[MEASURES], busy[MEASURES], attack[MEASURES];
 	double ratio; /* to busy; INFINITY: no commit came through */

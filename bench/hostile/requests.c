@@ -7,7 +7,7 @@
 #include "bench/hostile/hostile.h"
 #include "proto/name_key.h"
 
-enum { MANY = 140000 }; /* tensors: more than there may be */
+enum { MANY = 140000 }; /* tensors; more than the daemon's limit */
 
 static int ask_create(struct attacker *a, unsigned i, uint64_t nbytes, int64_t timeout_ns)
 {
@@ -23,7 +23,7 @@ static int ask_ref(struct attacker *a, unsigned i, enum wire_type type, uint64_t
 	return attacker_send(a, i, type, &m, sizeof(m), -1);
 }
 
-/* Takes the answers of a connection, and aborts the drafts that come. Returns how many came. */
+/* Takes the answers of a connection, and aborts the drafts in them. Returns how many came. */
 static unsigned take_and_abort(struct attacker *a, unsigned i)
 {
 	struct wire_draft draft;
@@ -43,7 +43,7 @@ static unsigned take_and_abort(struct attacker *a, unsigned i)
 
 enum { WAITS = 64 };
 
-/* Holds most of what it may have, so that the creates fit some day but not now. */
+/* Holds most of its quota, so that the creates fit some day but not now. */
 void start_waits(struct attacker *a)
 {
 	uint64_t capacity, nbytes;
@@ -127,7 +127,7 @@ void start_lists(struct attacker *a)
 	attacker_open(a, a->setup->connections, RAW_READY);
 	if (a->n < 2)
 		return;
-	/* all its pages are to be looked at, and only the last slot is to be found */
+	/* the daemon must look at all its pages, and finds only the last slot */
 	memset((void *)a->raws[1].ledger->touched, 1,
 	       a->raws[1].welcome.max_tensors / LEDGER_PAGE_SLOTS);
 	atomic_store(rc_held(&a->raws[1], a->raws[1].welcome.max_tensors - 1), 1);
@@ -180,7 +180,7 @@ void start_tensors(struct attacker *a)
 		attacker_publish(a, i, MANY, false, false);
 }
 
-/* Whatever becomes free it takes. */
+/* Takes every place that becomes free. */
 void step_tensors(struct attacker *a)
 {
 	unsigned i = attacker_turn(a);
@@ -230,7 +230,7 @@ void step_exports(struct attacker *a)
 
 /* ---- answers that are not read ---- */
 
-enum { PER_CONNECTION = 60 }; /* descriptors; one answer too many ends the connection */
+enum { PER_CONNECTION = 60 }; /* descriptors; one unread answer too many ends the connection */
 
 /* Lets answers lie until the socket is full. Further ones wait in the daemon. */
 static void fill_socket(struct attacker *a, unsigned i)
@@ -265,7 +265,7 @@ void start_descriptors(struct attacker *a)
 	}
 }
 
-/* Connections that were ended come back, and do the same again. */
+/* Connects again where connections were ended, and does the same again. */
 void step_descriptors(struct attacker *a)
 {
 	unsigned i = 1 + (unsigned)(a->numbers[1]++ % (a->n ? a->n : 1));
@@ -278,7 +278,7 @@ void step_descriptors(struct attacker *a)
 		ask_ref(a, i, WIRE_MAP, a->numbers[0]);
 }
 
-/* It asks and never reads. */
+/* Asks and never reads. */
 void start_unread(struct attacker *a)
 {
 	attacker_open(a, a->setup->connections, RAW_READY);
@@ -339,12 +339,13 @@ void start_large(struct attacker *a)
 
 void step_large(struct attacker *a)
 {
-	/* other sizes each time, so that nothing that was recycled fits */
+	/* other sizes each time, so that no recycled memory fits */
 	a->numbers[0] = (16 + a->numbers[1]++ % 16) * MIB;
 	step_all(a);
 }
 
-/* The daemon's whole capacity is never free, but a request for it is not refused from the first. */
+/* Asks for the daemon's whole capacity, which is never free; but the daemon does not refuse it at
+ * once. */
 void start_unfit(struct attacker *a)
 {
 	start_all(a, 250 * MIB);
@@ -471,7 +472,7 @@ void start_watches(struct attacker *a)
 			ask_watch(a, i);
 }
 
-/* Each watch that is there ends, and others begin: what is remembered of names is worth nothing. */
+/* Ends each watch and begins others, so that the daemon's marks of unwatched names are useless. */
 void step_watches(struct attacker *a)
 {
 	unsigned i = attacker_turn(a);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The victims, who use the library as anybody does: a producer that commits one tensor after
+ * The victims, which use the library as any program does: a producer that commits one tensor after
  * another, a consumer that waits for each, and newcomers that connect and publish a first tensor.
  */
 #include <err.h>
@@ -19,7 +19,9 @@ static void rest(int64_t ns)
 	nanosleep(&(struct timespec){ .tv_nsec = ns }, NULL);
 }
 
-/* The phase is that in which the attempt began, since it may end long after that. */
+/*
+ * Notes a sample. @phase is the one in which the attempt began, since it may end long after that.
+ */
 static void note(struct board *board, unsigned phase, enum measure measure, int64_t began, int r)
 {
 	struct track *t;

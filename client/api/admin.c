@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a daemon says of itself and of who uses it, and who is to be disconnected. */
+/* Administration: a daemon's status, its users and clients, and disconnecting them. */
 #include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
@@ -15,7 +15,7 @@
 #include "proto/conn.h"
 #include "util/clock.h"
 
-/* The daemon writes it without a lock, and may be another user's. */
+/* Copies the reason. The daemon writes it without a lock, and may be another user's. */
 static void reason_read(const struct catalog_header *c, char out[CATALOG_REASON])
 {
 	uint64_t word;
@@ -70,7 +70,7 @@ TL_API int tl_get_status(tl_client *client, tl_status *status)
 	return 0;
 }
 
-/* Is another daemon there? It may have begun without what the last one had. */
+/* True if another daemon is there. It may have begun without the last one's tensors. */
 static bool is_restarted(tl_client *client, const tl_status *before)
 {
 	tl_status now = { .size = sizeof(now) };
@@ -168,7 +168,7 @@ static tl_user_info user_info(const struct wire_user *u)
 	return info;
 }
 
-/* The user that @m asks for: 0 and *@u, 1: there is none, or a negative errno. */
+/* Asks for the next user. Returns 0 with *@u, 1 if there is none, or a negative errno. */
 static int user_request(tl_client *client, struct client_list *list, struct wire_users *m,
 			struct wire_user *u)
 {
@@ -283,8 +283,8 @@ TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
 	}
 }
 
-/* Has the first client ended that is of @uid (UINT32_MAX: anybody's), with an id above *@after and
- * up to *@until. 1: it has, and *@after is its id; 0: there is none; or a negative errno. */
+/* Disconnects the first client of @uid (UINT32_MAX: of any user) with an id above *@after and up to
+ * *@until. Returns 1, and its id in *@after; 0 if there is none; or a negative errno. */
 static int kick_next(tl_client *client, struct client_list *list, uint32_t uid, uint64_t *after,
 		     uint64_t *until)
 {
@@ -309,7 +309,7 @@ static int kick_next(tl_client *client, struct client_list *list, uint32_t uid, 
 			       (unsigned long long)*until);
 	*after = kicked.id;
 	if (kicked.newest < *until)
-		*until = kicked.newest; /* those that connect from now on are not meant */
+		*until = kicked.newest; /* clients that connect from now on are not meant */
 	return 1;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clients: connecting, closing, and the functions that are a request each. */
+/* Clients: connecting, closing, and the functions that make one request each. */
 #include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
@@ -22,7 +22,7 @@
 #include "tensor/limits.h"
 #include "util/clock.h"
 
-/* The public header stands alone, so it says the limits of the protocol a second time. */
+/* The public header includes none of ours, so it repeats the limits of the protocol. */
 static_assert(TL_NAME_MAX == TENSOR_NAME_MAX, "one limit");
 static_assert(TL_NDIM_MAX == TENSOR_NDIM_MAX, "one limit");
 static_assert(TL_METADATA_MAX == TENSOR_META_MAX, "one limit");
@@ -112,20 +112,21 @@ TL_API int tl_close(tl_client *client)
 	below_forget(client);
 	s = atomic_load(&client->session);
 	if (s)
-		r = kinds_session_finish(s); /* first: a fork() meanwhile finds it as usual */
+		r = kinds_session_finish(s); /* first, so that a fork() meanwhile finds the session
+						as usual */
 	s = client_close(client);
 	if (s) {
 		drafts_close(s);
 		session_close(s);
 	}
-	kinds_wake(); /* of sessions that are lost nothing more will be heard */
+	kinds_wake(); /* lost sessions will hear nothing more */
 	client_unref(client);
 	return r;
 }
 
 /* ---- Requests ---- */
 
-/* What the name means, or 0. */
+/* Returns the ref of the tensor that the name means, or 0. */
 static uint64_t meaning(struct session *s, const struct name_key *key)
 {
 	uint64_t ref;
@@ -140,10 +141,11 @@ struct deleting {
 	struct wire_delete fixed;
 	char name[TL_NAME_MAX + 1];
 	struct name_key key;
-	uint64_t ref; /* what the name meant before it was asked */
+	uint64_t ref; /* meaning of the name before the request */
 };
 
-/* The next daemon is asked only if the name still means what it did: another may be published. */
+/* The next daemon is asked only if the name still means the same tensor: another may have been
+ * published. */
 static bool is_deleted(struct session *s, void *message, struct conn_message *answer, void *context)
 {
 	const struct deleting *d = context;

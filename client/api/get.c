@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Getting tensors, and asking about them. */
+/* Gets tensors, and answers questions about them. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@
 
 /* ---- Getting ---- */
 
-/* Another lease on @held: on the stream it has, unless @stream says that @want has one. */
+/* Takes another lease on @held: on the same stream, unless @stream says that @want has one. */
 static int remap(const DLManagedTensorVersioned *held, bool stream, tl_get_options *want,
 		 DLManagedTensorVersioned **out, const char *function)
 {
@@ -43,7 +43,7 @@ static int remap(const DLManagedTensorVersioned *held, bool stream, tl_get_optio
 	return lease_again(l, want, out);
 }
 
-/* @options as they are while it is not known where the tensor is: nothing is ordered yet. */
+/* Returns @options for a get before it is known where the tensor is: nothing is ordered yet. */
 static tl_get_options anywhere(const tl_get_options *options)
 {
 	tl_get_options want = *options;
@@ -54,7 +54,7 @@ static tl_get_options anywhere(const tl_get_options *options)
 	return want;
 }
 
-/* Puts the tensor where it is wanted. Takes @held over, also if it fails. */
+/* Moves the tensor to the wanted device. Takes @held over, also if it fails. */
 static int put_on(tl_client *client, const char *name, DLManagedTensorVersioned *held,
 		  const tl_get_options *options, DLManagedTensorVersioned **out)
 {
@@ -235,7 +235,8 @@ TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream
 
 /* ---- Tensors that are held ---- */
 
-/* Is the row still the lease's? If the daemon dropped us it may be another's; the bytes stay. */
+/* True if the row is still the lease's. If the daemon dropped us it may be another tensor's; the
+ * bytes stay. */
 static bool row_is_ours(const struct tensor_lease *l)
 {
 	uint64_t word = atomic_load(&l->session->catalog.rows[ref_slot(l->ref)].word);
@@ -335,7 +336,7 @@ static int stat_attempt(struct call *c, const struct use *use, void *context)
 	if (r)
 		return r;
 	r = tensor_info(s, &s->catalog.rows[ref_slot(ref)], &l->info);
-	if (!lease_stands(s, ref)) { /* it went while we read its row */
+	if (!lease_stands(s, ref)) { /* the tensor went while we read its row */
 		r = lookup_again(s, &l->patience);
 		r = r ? r : LEASE_E_GONE;
 	}

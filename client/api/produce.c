@@ -104,7 +104,7 @@ TL_API int tl_draft_to_dlpack(tl_draft *draft, DLManagedTensorVersioned **out)
 
 /* ---- Copying, handing over ---- */
 
-/* Options of a call that always copies. */
+/* Checks the options of a call that always copies. */
 static int copy_options(tl_put_options *o, const tl_put_options *options, const char *call)
 {
 	int r = put_options(o, options);

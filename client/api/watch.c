@@ -43,7 +43,7 @@ TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_opt
 		r = watch_open(client, name, len, o.flags, out);
 	if (r != -ENOSPC)
 		return r;
-	below_forget(client); /* these are watches too, which it can do without */
+	below_forget(client); /* these hold watches too, which the client can do without */
 	return watch_open(client, name, len, o.flags, out);
 }
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prefixes in use; see below.h. From its third use on a prefix has a watch, which tells nobody
- * anything. A get_many by prefix uses it twice, so one that comes alone costs the daemon nothing.
- * When there is no watch to be had, or it says nothing for any reason, all names are looked at.
+ * Prefixes in use; see below.h. From its third use on a prefix has a watch, which reports no
+ * events. A get_many by prefix uses it twice, so a single one costs the daemon nothing. All names
+ * are looked at if a watch cannot be had, or fails for any reason.
  *
- * A list of names need not be of one moment, and this one is not either. What a get_many by prefix
- * needs (transfer/snapshot.c) is that a name which means something from the beginning of tl_list()
- * to its end is told of. It is: watch_names() says why it had been noted before `seq` was loaded,
- * so it was looked at then or before. If it was found to mean nothing then, it has been noted again
- * since, or was pointed at a member of a group, and those are looked at each time.
+ * A list of names need not be of one moment, and this one is not either. But a get_many by prefix
+ * (transfer/snapshot.c) needs every name that means something from the beginning of tl_list() to
+ * its end. The list has them: as watch_names() explains, such a name had been noted before `seq`
+ * was loaded, so it was looked at then or before. If it was found to mean nothing then, it has been
+ * noted again since, or was pointed at a member of a group, and those are looked at each time.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +21,9 @@
 enum {
 	BELOW_TRIES = 16,      /* to look while the daemon publishes names */
 	BELOW_MAX = 8,	       /* prefixes of one client; each is one of the daemon's watches */
-	BELOW_USES = 3,	       /* from this one on there is a watch */
-	BELOW_NAMES_MAX = 8192 /* names of one: with more the others are hardly the cost */
+	BELOW_USES = 3,	       /* a prefix gets its watch at this use */
+	BELOW_NAMES_MAX = 8192 /* names below one prefix; with more, looking at all others hardly
+				  matters */
 };
 
 struct below {
@@ -30,7 +31,7 @@ struct below {
 	pid_t process;	  /* a forked child's copy is of no use */
 	unsigned uses, pins;
 	struct tl_watch *watch;
-	/* Whose daemon had no watch for it, or too many names. */
+	/* the session whose daemon had no watch for it, or too many names */
 	_Atomic(struct session *) refused;
 	char prefix[];
 };
@@ -44,10 +45,11 @@ static void below_free(struct below *b)
 	free(b);
 }
 
-/* What parents used when they forked: it may be half changed. Memory checkers have to find it. */
+/* Prefixes that were in use when a parent forked, so they may be half changed. Memory checkers have
+ * to find them. */
 static _Atomic(struct below *) abandoned;
 
-/* Of a parent's: nobody else has it here. */
+/* Abandons a parent's prefix, which no thread uses in this process. */
 static void below_abandon(struct below *b)
 {
 	struct below *next = atomic_load(&abandoned);
@@ -57,10 +59,8 @@ static void below_abandon(struct below *b)
 	} while (!atomic_compare_exchange_weak(&abandoned, &next, b));
 }
 
-/*
- * Moves all but the first @keep to @out, unless they are used now; a parent's go anyway. True: no
- * more than @keep are left.
- */
+/* Moves all but the first @keep to @out, except those in use. A parent's are removed in any case.
+ * True: no more than @keep are left. */
 static bool shed_locked(tl_client *client, unsigned keep, struct list *out)
 {
 	const pid_t process = getpid();
@@ -120,7 +120,8 @@ struct below *below_get(tl_client *client, const char *prefix)
 	struct below *b;
 
 	if (!len || len > TL_NAME_MAX)
-		return NULL; /* all of them, or none */
+		return NULL; /* the empty prefix means all names; a longer one than TL_NAME_MAX
+				means none */
 	pthread_mutex_lock(&client->mutex);
 	shed_locked(client, BELOW_MAX, &old);
 	b = find_locked(client, prefix);
@@ -129,7 +130,7 @@ struct below *below_get(tl_client *client, const char *prefix)
 	else if (shed_locked(client, BELOW_MAX - 1, &old))
 		b = below_new(prefix, len);
 	if (b) {
-		list_add_tail(client->belows.next, &b->link); /* the first one */
+		list_add_tail(client->belows.next, &b->link); /* to the front */
 		b->uses += b->uses < BELOW_USES;
 		if (b->uses == BELOW_USES && !b->watch)
 			b->watch = watch_silent(client, prefix, len);
@@ -161,7 +162,7 @@ void below_forget(tl_client *client)
 
 /* ---- Looking ---- */
 
-/* Not by it again, as long as there is that daemon. */
+/* Does not use @b again as long as that session lasts. */
 static void refuse(struct below *b, struct session *s)
 {
 	atomic_store(&b->refused, s);
@@ -173,7 +174,7 @@ static bool usable(const struct below *b, const struct session *s)
 	return b && atomic_load(&b->refused) != s;
 }
 
-/* 0, or another outcome: look at all names. */
+/* Lists the names that the watch knows. Not 0: look at all names. */
 static int below_names(struct below *b, struct session *s, struct watch_names *names)
 {
 	int r = LEASE_E_GONE;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Getting a tensor, whatever that takes: asking the daemon for its segment, waiting for it,
- * connecting again. What is there already is found by mapped.h.
+ * Gets a tensor by all steps that it needs: asks the daemon for the segment, waits for the tensor,
+ * connects again. mapped.h finds tensors that are mapped already.
  */
 #include <errno.h>
 #include <string.h>
@@ -79,7 +79,7 @@ static bool changed(const struct wake_word *wake)
 	return atomic_load_explicit(wake->word, memory_order_acquire) != wake->seen;
 }
 
-/* Waits for a commit, or for a reason to look. LEASE_E_*, or -ETIMEDOUT without a text. */
+/* Waits for a commit, or until it is time to look. LEASE_E_*, or -ETIMEDOUT without a text. */
 static int wait_for_commit(struct call *c, struct session *s, const struct wake_word *wake,
 			   struct sleeper *sl, int64_t spin_end)
 {
@@ -91,7 +91,7 @@ static int wait_for_commit(struct call *c, struct session *s, const struct wake_
 	hangup_watch(&s->hangup, s->socket);
 	spin(s, wake, spin_end);
 	left = deadline_left_ns(c->deadline);
-	if (left == 0) /* looked at first: the word may change all the time */
+	if (left == 0) /* compared before the word, which may change all the time */
 		return -ETIMEDOUT;
 	if (!changed(wake)) {
 		r = ring_ask_wakes(s, wake->ring);
@@ -110,7 +110,7 @@ static int wait_for_commit(struct call *c, struct session *s, const struct wake_
 	return LEASE_E_GONE;
 }
 
-/* Time is up, or there was none to wait. */
+/* The outcome of a get without a tensor, after its wait or without one. */
 static int not_found(const struct call *c, const struct session *s, const struct name_key *key,
 		     const tl_get_options *want, uint64_t version, int why)
 {
@@ -134,7 +134,7 @@ struct getting {
 	const tl_get_options *want;
 	DLManagedTensorVersioned **out;
 	int64_t spin_end;
-	struct patience patience; /* with what is replaced before it can be mapped */
+	struct patience patience; /* backoff while tensors are replaced before they are mapped */
 	struct sleeper sleeper;
 };
 
@@ -156,7 +156,7 @@ static int get_attempt(struct call *c, const struct use *use, void *context)
 	if (r != LEASE_E_NONE && r != LEASE_E_OLD && r != LEASE_E_LOST)
 		return r;
 	if (!session_alive(s) && (r != LEASE_E_LOST || c->timeout_ns))
-		return LEASE_E_UNSERVED; /* another daemon may have it, and this one never will */
+		return LEASE_E_UNSERVED; /* another daemon may have it, but this one never will */
 	if (c->timeout_ns)
 		waited = wait_for_commit(c, s, &wake, &g->sleeper, g->spin_end);
 	return waited == -ETIMEDOUT

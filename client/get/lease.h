@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Getting the tensor of a name. */
+/* Gets the tensor of a name. */
 #pragma once
 
 #include <tensorlease/tensorlease.h>
@@ -7,17 +7,14 @@
 struct row_head;
 struct use;
 
-/*
- * lease_take_mapped() of a tensor on a device, or of one that is evictable, once @use has taken the
- * lease. Fails as that does.
- */
+/* lease_take_mapped() for a tensor on a device or an evictable one, once @use has taken the lease.
+ * Fails as that does. */
 int lease_take_unusual(const struct use *use, uint64_t ref, const struct row_head *head,
 		       const tl_get_options *want, DLManagedTensorVersioned **out);
 
 int lease_too_many(const char *name); /* -EOVERFLOW, with its text */
 
-/*
- * tl_get() in full, also for tensors that are not mapped yet. LEASE_HANDLE may be among the flags.
- */
+/* Does all of tl_get(), also for tensors that are not mapped yet. LEASE_HANDLE may be among the
+ * flags. */
 int lease_get(tl_client *client, const char *name, const tl_get_options *want,
 	      DLManagedTensorVersioned **out);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lookups. What is believed without a lease is only single words of the catalog; a name's text is
- * compared under a lease on the row that mentions it.
+ * Lookups. Without a lease only single words of the catalog are trusted; a name's text is compared
+ * under a lease on the row that mentions it.
  */
 #include <errno.h>
 #include <sched.h>
@@ -13,10 +13,8 @@
 #include "client/session/request.h"
 #include "util/clock.h"
 
-/*
- * Entries that a search looks at before it takes the chain for a circle. One bucket has
- * CATALOG_MAX_CHAIN; a search that is led astray goes on in others'.
- */
+/* A search that has looked at so many entries takes the chain for a circle. One bucket has
+ * CATALOG_MAX_CHAIN; a search that is led astray continues in other buckets' chains. */
 enum { STEPS_MAX = 64 * CATALOG_MAX_CHAIN };
 
 static bool long_name_is(const struct session *s, const struct catalog_name *name,
@@ -36,7 +34,7 @@ static inline uint64_t word_at(const char *p)
 	return word;
 }
 
-/* memcmp() for what is mostly a dozen bytes, without the call. */
+/* memcmp() without the call, for strings of mostly a dozen bytes. */
 static inline bool same_bytes(const char *a, const char *b, size_t n)
 {
 	size_t i = 0;
@@ -52,7 +50,7 @@ static inline bool same_bytes(const char *a, const char *b, size_t n)
 	return true;
 }
 
-/* Under a lease on a row that mentions the name. */
+/* To be called under a lease on a row that mentions the name. */
 static inline bool name_is(const struct session *s, const struct catalog_name *name,
 			   const struct name_key *key)
 {
@@ -77,10 +75,8 @@ int lookup_again(struct session *s, struct patience *p)
 	return 0;
 }
 
-/*
- * A page that is right names another tensor by the time that the one it named is not LIVE. A
- * producer that lies is found out when its page stays as it is.
- */
+/* A correct page names another tensor by the time that the one it named is not LIVE. A producer
+ * that lies is detected because its page stays as it is. */
 enum { RING_LIES_MAX = 1000 };
 
 int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct patience *p)
@@ -126,7 +122,8 @@ int lookup_hold_member(struct session *s, uint64_t *ref)
 	return r == LEASE_E_GONE ? LOOKUP_E_AGAIN : r;
 }
 
-/* The version of the row's tensor and, unless @published_ns is NULL, when it was published. */
+/* Returns the version of the row's tensor. Sets *@published_ns to the time of its publication,
+ * unless that is NULL. */
 static uint64_t row_version(struct session *s, const struct catalog_row *row,
 			    uint64_t *published_ns)
 {
@@ -139,7 +136,7 @@ static uint64_t row_version(struct session *s, const struct catalog_row *row,
 	return version;
 }
 
-/* What to sleep on, if that is too old. Returns its version. */
+/* Fills @wake, for a sleep if the tensor is too old. Returns the tensor's version. */
 static uint64_t found(struct session *s, const struct catalog_row *row,
 		      const struct catalog_name *name, const struct ring_seen *seen,
 		      struct wake_word *wake)
@@ -154,7 +151,7 @@ static uint64_t found(struct session *s, const struct catalog_row *row,
 	return wake->version;
 }
 
-/* No tensor was found in the ring, for a reason that is not the name's. */
+/* The outcome of a lookup that found no tensor in the ring, for a reason other than the name. */
 static int ring_failed(const struct session *s, const struct name_key *key,
 		       const struct ring_seen *seen, uint64_t *ref, int r)
 {
@@ -171,14 +168,15 @@ static int ring_failed(const struct session *s, const struct name_key *key,
 }
 
 /*
- * The lease on what the entry at @index means, if it is the name that is looked for: 0 and *@ref;
- * LEASE_E_GONE: it is another name's, or nobody's; other outcomes end the search. That it is
- * another name's, or too old, is only believed of a tensor that was there all the time; that it is
- * the right one, and what @wake (which may be NULL) says then, the caller finds out by G4.
+ * Takes a lease on the tensor that the entry at @index means, if the entry has the name @key.
+ * Returns 0 with *@ref; LEASE_E_GONE if the entry is free or has another name; other outcomes end
+ * the search. A mismatch of the name or a too old version counts only for a tensor that was there
+ * all the time. The caller finds out by G4 whether a match, and *@wake (which may be NULL), were
+ * true.
  *
  * ORDER: a newer version changes the word after `current`. The value to sleep at is that of the
- * row, which was found through `current`: if the word has it still, nothing newer was to be found.
- * A word that was read after the look could belong to a version that the look missed.
+ * row, which was found through `current`: while the word still has it, there was nothing newer to
+ * find. A word that was read after the look could belong to a version that the look missed.
  */
 static inline int take_entry(struct session *s, const struct name_key *key, uint32_t index,
 			     uint64_t newer_than, uint64_t *ref, struct wake_word *wake)
@@ -218,9 +216,9 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 }
 
 /*
- * ORDER: names_unlinked is read before the bucket and again after the walk, all of whose loads are
- * acquire and so come before the second reading. An entry that was unlinked, and perhaps linked
- * elsewhere, while we stood on it led us astray; it was counted before that.
+ * ORDER: names_unlinked is read before the bucket and again after the walk. All loads of the walk
+ * are acquire, so they come before the second reading. An entry that was unlinked, and perhaps
+ * linked elsewhere, while we stood on it led us astray; that was counted before.
  */
 __attribute__((always_inline)) static inline int search(struct session *s,
 							const struct name_key *key,
@@ -286,10 +284,8 @@ int lookup_find(struct session *s, const struct name_key *key, uint64_t newer_th
 	return r;
 }
 
-/*
- * ORDER: the hashed word is read before the look. A name that comes changes it after `current`, so
- * if it has that value when we sleep, nothing had come by the end of the look.
- */
+/* ORDER: the hashed word is read before the look. A new name changes it after `current`. So if it
+ * still has that value when we sleep, no name had come by the end of the look. */
 int lookup_wait(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref,
 		struct wake_word *wake)
 {
@@ -309,6 +305,6 @@ int lookup_wait(struct session *s, const struct name_key *key, uint64_t newer_th
 		r = search(s, key, newer_than, ref, &at);
 	} while (r == LEASE_E_RING && !(r = lookup_page(s, *ref, &deadline)));
 	if (!r || r == LEASE_E_OLD)
-		*wake = at; /* at other times it may be of an entry that was another's */
+		*wake = at; /* after other outcomes it may be of an entry that had another name */
 	return r;
 }

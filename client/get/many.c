@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many tensors as of one moment. */
+/* Gets many tensors as of one moment. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ struct many {
 	size_t count;
 	const tl_get_options *want;
 	DLManagedTensorVersioned **out;
-	size_t missing; /* after LEASE_E_NONE, LEASE_E_LOST: which one */
+	size_t missing; /* index of the tensor to blame, after LEASE_E_NONE or LEASE_E_LOST */
 	struct patience patience;
 };
 
@@ -57,8 +57,7 @@ static int many_fill(struct many *m, struct session *s)
 	return 0;
 }
 
-/* Does the tensor's name still mean it? Under our lease, so that the row says which name that is.
- */
+/* True if the tensor's name still means it. Our lease keeps the row, which says the name. */
 static bool is_current(const struct session *s, uint64_t ref)
 {
 	uint32_t name = load_once(&s->catalog.rows[ref_slot(ref)].name);
@@ -76,8 +75,8 @@ static bool is_current(const struct session *s, uint64_t ref)
 	       (lease_member(s, current, &former) == MEMBER_PENDING && former == ref);
 }
 
-/* Gives up the leases, of those that are @fresh or of the others, on what their names no longer
- * mean. */
+/* Looks at the @fresh leases, or at the others, and gives up those whose names mean something else
+ * now. True if there were none. */
 static bool many_stood_still(struct many *m, struct session *s, bool fresh)
 {
 	bool all = true;
@@ -92,11 +91,11 @@ static bool many_stood_still(struct many *m, struct session *s, bool fresh)
 }
 
 /*
- * Leases on all of them as of one moment: that after the last lease was taken. Each name meant its
- * tensor when that was leased, and means it still when it is looked at again; a tensor that was
- * replaced never is current again, so it was at every moment between. That holds for groups too,
- * all of whose names change what they mean when `groups` is raised. Those just taken are looked
- * at first: what changes often has the least time to change again.
+ * Takes leases on all tensors as of one moment: the one after the last lease was taken. Each name
+ * meant its tensor when that was leased, and means it still when it is looked at again. A replaced
+ * tensor never becomes current again, so the name meant it at every moment between. That holds for
+ * groups too: all their names change their meaning when `groups` is raised. Fresh leases are looked
+ * at first, since names that change often then have the least time to change again.
  */
 static int many_take(struct many *m, struct session *s)
 {
@@ -131,7 +130,8 @@ static int many_wrap(struct many *m, const struct use *use, int64_t deadline)
 	size_t n;
 	int r = 0;
 
-	users_join(&s->users, (int64_t)m->count); /* the leases' own; @use has one meanwhile */
+	users_join(&s->users, (int64_t)m->count); /* one count for each lease; @use has one
+						     meanwhile */
 	for (n = 0; n < m->count; n++) {
 		r = tensor_lease_new(use, m->refs[n], m->want, deadline, &m->out[n]);
 		if (r) {
@@ -158,7 +158,7 @@ static int many_attempt(struct call *c, const struct use *use, void *context)
 
 	if (!r)
 		r = many_wrap(m, use, call_deadline(c));
-	if (r == LEASE_E_GONE) { /* one went before its segment was mapped */
+	if (r == LEASE_E_GONE) { /* a tensor went before its segment was mapped */
 		r = lookup_again(s, &m->patience);
 		r = r ? r : LEASE_E_GONE;
 	}
@@ -178,7 +178,7 @@ static int many_wait(struct many *m, struct call *c)
 	r = lease_get(c->client, m->keys[m->missing].text, &wait, &tensor);
 	if (!r)
 		tensor->deleter(tensor);
-	m->patience = (struct patience){ 0 }; /* it was for what was published before */
+	m->patience = (struct patience){ 0 }; /* it counted for versions before the wait */
 	c->renewals = 0;
 	return r;
 }
@@ -215,7 +215,7 @@ static int many_run(struct many *m, tl_client *client, struct name_key *keys,
 		keys[i] = name_key(names[i], strlen(names[i]));
 	}
 	r = many_obtain(m, client);
-	if (!r) /* untouched on failure */
+	if (!r) /* @out stays untouched on failure */
 		memcpy(out, m->out, m->count * sizeof(DLManagedTensorVersioned *));
 	return r;
 }

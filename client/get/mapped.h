@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hot path: getting a tensor whose segment is mapped. It makes no system call and takes no
- * lock; hold.h has the protocol. All that can go another way (not mapped yet, no such name, wait,
- * connect again) is done from the start by lease_get(). A lease keeps its session's count from the
- * call that took it.
+ * The hot path: gets a tensor whose segment is mapped. It makes no system call and takes no lock;
+ * hold.h has the protocol. In every other case (not mapped yet, no such name, wait, connect again)
+ * lease_get() does the work from the start. A lease keeps its session's count from the call that
+ * took it.
  */
 #pragma once
 

@@ -30,7 +30,8 @@ struct listing {
 	struct name_entry entry;
 };
 
-/* The names in a bucket, as of one moment, and how many in *@n. 0, or as lookup_again(). */
+/* Reads the names in a bucket as of one moment, and their number into *@n. Fails as lookup_again()
+ * does. */
 static int bucket_names(struct session *s, uint32_t bucket, uint32_t names[CATALOG_MAX_CHAIN],
 			unsigned *n)
 {
@@ -74,7 +75,8 @@ int names_entry(struct session *s, uint32_t index, struct name_entry *e)
 				r = lookup_hold(s, index, &e->ref, &e->seen);
 		}
 		if (r == -EPROTO && e->seen.ring)
-			return LEASE_E_GONE; /* its producer lies; the others are there */
+			return LEASE_E_GONE; /* its producer lies; the other names can still be
+						listed */
 		if (r)
 			return r;
 		row = &s->catalog.rows[ref_slot(e->ref)];
@@ -88,10 +90,8 @@ int names_entry(struct session *s, uint32_t index, struct name_entry *e)
 	return r;
 }
 
-/*
- * Told of once: a name that came to another bucket meanwhile, in an entry of this one, is left to
- * that one.
- */
+/* Makes sure that a name is visited once. If an entry of this bucket was given to a name of another
+ * bucket meanwhile, the walk of that bucket visits the name. */
 static bool listed_here(const struct session *s, uint32_t bucket, const struct listing *l)
 {
 	const char *name = l->entry.info.name;
@@ -108,7 +108,7 @@ static int list_unserved(const struct session *s)
 		       s->address->path);
 }
 
-/* What the name at @index means. 0, > 0: nothing, or a negative errno. */
+/* Reads the meaning of the name at @index. 0, > 0 if it means nothing, or a negative errno. */
 static int list_entry_of(struct session *s, uint32_t index, struct name_entry *e)
 {
 	int r;
@@ -118,7 +118,7 @@ static int list_entry_of(struct session *s, uint32_t index, struct name_entry *e
 	return r == LEASE_E_UNSERVED ? list_unserved(s) : r;
 }
 
-/* A name in use, of which the bucket tells. */
+/* Visits a name in use, found in its bucket. */
 static int list_name(struct session *s, uint32_t bucket, uint32_t index, void *context)
 {
 	struct listing *l = context;
@@ -153,7 +153,7 @@ static int walk_bucket(struct session *s, uint32_t bucket, const struct walk *w)
 	return r;
 }
 
-/* The buckets of one word of `named`, of which @bits have names in use. */
+/* Walks the buckets of one word of `named`; @bits marks those with names in use. */
 static int walk_word(struct session *s, uint64_t word, uint64_t bits, const struct walk *w)
 {
 	int r = 0;
@@ -183,8 +183,9 @@ int names_walk(struct session *s, names_visit *visit, void *context)
 	int r = 0;
 
 	/*
-	 * ORDER: acquire, with the daemon's store before a name in the bucket means its first
-	 * tensor. Where the bit is clear no name means anything, whatever else goes on.
+	 * ORDER: acquire pairs with the daemon's store, made before a name in the bucket means its
+	 * first tensor. Where the bit is clear no name means anything, even if the catalog changes
+	 * meanwhile.
 	 */
 	for (uint64_t i = 0; !r && i < words; i++) {
 		uint64_t bits = atomic_load_explicit(&s->catalog.named[i], memory_order_acquire);

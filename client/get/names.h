@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the catalog's description of a leased tensor, and of all tensors whose names begin alike.
- */
+/* Reads the catalog's description of one leased tensor, or of all tensors whose names have a
+ * prefix. */
 #pragma once
 
 #include <stddef.h>
@@ -8,10 +8,10 @@
 #include "client/get/lookup.h"
 #include "client/session/client.h"
 
-/* row_info(), with the number that this process gives to the device. */
+/* row_info(), with this process's number of the device. */
 int tensor_info(const struct session *s, const struct catalog_row *row, tl_info *info);
 
-/* What a name in use means. */
+/* The meaning of a name in use. */
 struct name_entry {
 	uint64_t ref;
 	struct ring_seen seen;
@@ -19,24 +19,26 @@ struct name_entry {
 	tl_info info;
 };
 
-/* Fills *@e with what the name at @index means. 0; LEASE_E_*; or -EPROTO and the like. */
+/* Fills *@e with the meaning of the name at @index. Returns 0, LEASE_E_*, or a negative errno such
+ * as -EPROTO. */
 int names_entry(struct session *s, uint32_t index, struct name_entry *e);
 
-/* @index: of a name in @bucket. Not 0 ends the walk. */
+/* Called with the @index of a name in @bucket. A result other than 0 ends the walk. */
 typedef int names_visit(struct session *s, uint32_t bucket, uint32_t index, void *context);
-/* All names in use, and some that are not. What @visit returned, or as names_list(). */
+/* Visits all names in use, and some that are not. Returns the result of @visit, or fails as
+ * names_list() does. */
 int names_walk(struct session *s, names_visit *visit, void *context);
-/* Only those in the bucket of @key, which has that name if it is there. */
+/* Visits only the names in the bucket of @key, which has that name if it exists. */
 int names_walk_like(struct session *s, const struct name_key *key, names_visit *visit,
 		    void *context);
 
 int names_list(struct session *s, const char *prefix,
 	       int (*visit)(const tl_info *info, void *context), void *context);
-/* The same of the name that was found at @index, if that is still there and means something. */
+/*
+ * names_list() for the one name that was found at @index, if it is still there and means something.
+ */
 int names_list_one(struct session *s, uint32_t index, const char *name,
 		   int (*visit)(const tl_info *info, void *context), void *context);
-/*
- * For somebody who waits: is there a name that starts with @prefix? 0; LEASE_E_NONE: sleep on
- * *@wake; LEASE_E_UNSERVED, or a negative errno.
- */
+/* Looks for a name that starts with @prefix, for a wait. Returns 0 if there is one, LEASE_E_NONE
+ * (sleep on *@wake), LEASE_E_UNSERVED, or a negative errno. */
 int names_wait(struct session *s, const char *prefix, struct wake_word *wake);

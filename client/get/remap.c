@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Another lease on a tensor that is held already, in another mode. The name may mean something else
- * by now, or nothing: it is not looked at. The hold that is there keeps the tensor and the session.
+ * Another lease on a tensor that is held already, in another mode. The name is not looked at, since
+ * it may mean something else by now, or nothing. The existing hold keeps the tensor and the
+ * session.
  */
 #include <errno.h>
 
@@ -11,11 +12,11 @@
 #include "client/session/process.h"
 
 /*
- * One more on a slot that is held. Its word need not be looked at: our own count, which the daemon
- * reads before it reclaims, is above 0 from before to after.
+ * Takes one more lease on a slot that is held. Its word need not be looked at: our own count, which
+ * the daemon reads before it reclaims, stays above 0 all the time.
  *
- * ORDER: the count is written before the state is read, as in lease_hold(): fork() sets it, then
- * copies the counts.
+ * ORDER: the count is written before the state is read, as in lease_hold(): fork() sets the state,
+ * then copies the counts.
  */
 static int hold_again(struct session *s, uint32_t slot)
 {
@@ -24,8 +25,8 @@ static int hold_again(struct session *s, uint32_t slot)
 		int state;
 
 		if (!s->held)
-			return LEASE_E_UNSERVED; /* inherited by a forked child; its parent holds it
-						  */
+			return LEASE_E_UNSERVED; /* inherited by a forked child; its parent holds
+						    the tensor */
 		was = hold_add(s, slot);
 		state = atomic_load(&s->state);
 		if (was && was < LEDGER_HELD_MAX && state == SESSION_OPEN)
@@ -46,7 +47,8 @@ int lease_again(const struct tensor_lease *l, const tl_get_options *want,
 	int r;
 
 	use.session = l->session;
-	users_join(&use.session->users, 1); /* @l has one, so it is not drained meanwhile */
+	users_join(&use.session->users, 1); /* @l has a count, so the session is not drained
+					       meanwhile */
 	r = hold_again(use.session, ref_slot(l->ref));
 	if (!r) {
 		r = tensor_lease_new(&use, l->ref, want, session_deadline(use.session), out);

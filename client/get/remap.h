@@ -6,6 +6,6 @@
 
 struct tensor_lease;
 
-/* The tensor of @l once more, as @want says: 0, or a negative errno. */
+/* Gets the tensor of @l once more, as @want says. Returns 0 or a negative errno. */
 int lease_again(const struct tensor_lease *l, const tl_get_options *want,
 		DLManagedTensorVersioned **out);

@@ -6,7 +6,8 @@
 #include "client/session/request.h"
 #include "util/fd.h"
 
-/* 0, LEASE_E_UNSERVED, -ENOENT: there is no such ring; or another negative errno. */
+/* Asks the daemon. Returns 0, LEASE_E_UNSERVED, -ENOENT if there is no such ring, or another
+ * negative errno. */
 static int ask(struct session *s, unsigned type, uint64_t ring, unsigned want,
 	       struct conn_message *answer)
 {

@@ -41,10 +41,8 @@ static void map_end(struct session *s)
 	atomic_fetch_sub(&s->maps, 1);
 }
 
-/*
- * Asks the daemon for a read-only descriptor: that of the tensor's segment, or, if the tensor went
- * before, that of what its name means now.
- */
+/* Asks the daemon for a read-only descriptor of the tensor's segment. If the tensor went before,
+ * the answer has the segment of the tensor that the name means now. */
 static int request_fd(struct session *s, uint64_t ref, const struct row_head *h, int64_t deadline,
 		      struct wire_segment *segment, int *fd)
 {
@@ -79,7 +77,8 @@ static int request_fd(struct session *s, uint64_t ref, const struct row_head *h,
 		       s->address->path);
 }
 
-/* LEASE_E_GONE: not the segment that was asked for; after the next look at the name it will be. */
+/* LEASE_E_GONE: the answer has another segment than we asked for; after the next look at the name
+ * it will be right. */
 static int was_meant(const struct wire_segment *segment, const struct row_head *h)
 {
 	return segment->segment == h->segment &&
@@ -105,7 +104,8 @@ static int map_shared(struct session *s, uint64_t ref, const struct row_head *h,
 	if (!r) {
 		r = mapping_install(&s->mappings, segment.segment, segment.segment_generation, fd,
 				    segment.size);
-		if (!r || r == -EPROTO) /* no lease keeps another segment, which may have ended */
+		if (!r || r == -EPROTO) /* another segment has no lease of ours, so it may have
+					   ended */
 			r = was_meant(&segment, h) ? LEASE_E_GONE : r;
 	}
 	map_end(s);
@@ -131,7 +131,7 @@ static int map_private(struct session *s, uint64_t ref, const struct row_head *h
 		int copied = mapping_copied(&s->mappings, h->segment, h->segment_generation,
 					    h->offset, nbytes, out);
 
-		r = copied <= 0 ? copied : r; /* nobody is there to ask for a descriptor */
+		r = copied <= 0 ? copied : r; /* there is no daemon to ask for a descriptor */
 	}
 	if (r || out->map) {
 		fd_close(fd);
@@ -169,7 +169,7 @@ int shared_out_of_place(const struct row_head *h, uint64_t nbytes, uint64_t size
 		       (unsigned long long)size);
 }
 
-/* The tensor's own copy-on-write mapping. */
+/* Makes a tensor with a copy-on-write mapping of its own. */
 static int lease_private(const struct use *use, uint64_t ref, const struct row_head *h,
 			 int64_t deadline, DLManagedTensorVersioned **out)
 {
@@ -200,7 +200,7 @@ static int lease_private(const struct use *use, uint64_t ref, const struct row_h
 	return 0;
 }
 
-/* It has no bytes, and so no place. */
+/* Makes a tensor without bytes, which lies in no segment. */
 static int lease_empty(const struct use *use, uint64_t ref, const struct row_head *h,
 		       enum tl_mode mode, DLManagedTensorVersioned **out)
 {
@@ -231,7 +231,8 @@ static int lease_shared(const struct use *use, uint64_t ref, const struct row_he
 
 	if (!r)
 		r = shared_lease_mapped(use, ref, h, out);
-	if (r == LEASE_E_UNMAPPED) /* it went between the two, though we hold what lies in it */
+	if (r == LEASE_E_UNMAPPED) /* the mapping went between the two calls, though we hold a
+				      tensor in it */
 		r = tl_fail(-EPROTO, "segment %u went while a tensor in it is leased", h->segment);
 	return r;
 }

@@ -13,13 +13,13 @@ int shared_lease(const struct use *use, uint64_t ref, const struct row_head *hea
 		 const tl_get_options *want, int64_t deadline, DLManagedTensorVersioned **out);
 void shared_lease_delete(DLManagedTensorVersioned *managed);
 
-/* -EPROTO: a tensor does not lie in its segment of @size bytes. */
+/* Fails with -EPROTO: a tensor does not lie in its segment of @size bytes. */
 int shared_out_of_place(const struct row_head *h, uint64_t nbytes, uint64_t size);
 
 /*
- * The tensor of a lease that the use has taken, in a mapping that is there: else LEASE_E_UNMAPPED.
- * LEASE_E_GONE: there is no such lease (G4). h->segment is one. Says what it uses before it looks
- * for it: see lease_objects.h.
+ * Makes the tensor of a lease that the use has taken, if a mapping is there: else LEASE_E_UNMAPPED.
+ * LEASE_E_GONE: there is no such lease (G4). h->segment is a segment. Announces its use of the
+ * mapping before it looks for that: see lease_objects.h.
  */
 __attribute__((always_inline)) static inline int shared_lease_mapped(const struct use *use,
 								     uint64_t ref,

@@ -60,18 +60,18 @@ int sleep_on(const struct sleep_word *words, unsigned n, int64_t ns)
 
 /* ---- How long ---- */
 
-/* A waiter sleeps at most this long before it looks whether the daemon is there. */
+/* A waiter checks at least this often whether the daemon is there. */
 #define SLICE_NS (1 * NS_PER_SEC)
-/* One who is wary sleeps between so long and so long: about as long as from version to version. */
+/* Bounds of a wary waiter's sleep, which is about as long as the time between versions. */
 #define WARY_MIN_NS (100 * NS_PER_US)
 #define WARY_MAX_NS (2 * NS_PER_MS)
-/* A sleeper that was woken by the daemon has looked sooner than this. */
+/* A sleeper that the daemon woke looks sooner than this. */
 #define LATE_NS (20 * NS_PER_MS)
 
-/* How many waits it stays wary: more each time that it is cheated again after that. */
+/* How many waits a client stays wary: more each time that it is cheated again after that. */
 enum { WARY_WAITS = 1000, WARY_WAITS_MAX = 64000 };
 
-/* Threads of a client share it, and one of two changes at a time may be lost. */
+/* Threads of a client share the slice. Of two changes at a time one may be lost. */
 static int64_t wary_slice(const tl_client *client)
 {
 	int64_t slice = atomic_load_explicit(&client->wary_slice_ns, memory_order_relaxed);
@@ -119,9 +119,9 @@ void sleeper_cheated(struct sleeper *sl)
 }
 
 /*
- * A thief who wakes those whom he has moved makes them late, or makes them miss a version. Both
- * happen without him too, but seldom to somebody who is asleep. Only a ring is published to so fast
- * that everybody misses versions, and there lateness alone tells.
+ * A thief that wakes the sleepers it has moved makes them late, or makes them miss a version. Both
+ * also happen without a thief, but seldom to a sleeper. Only a ring gets versions so fast that
+ * every reader misses some, and there only lateness tells.
  */
 void sleeper_found(struct sleeper *sl, const struct wake_word *wake, uint64_t newer_than)
 {
@@ -141,7 +141,7 @@ bool sleeper_served(struct sleeper *sl, struct session *s)
 	int64_t now = now_mono_ns();
 	int64_t slice = wary_slice(sl->client);
 
-	if (sl->wary) /* by so little that it meets most versions when they come often */
+	if (sl->wary) /* longer by so little that it meets most versions when they come often */
 		set_wary_slice(sl->client, slice + slice / 16);
 	if (!session_served(s))
 		return false;
@@ -186,7 +186,7 @@ void sleep_words_add(struct sleep_words *w, const _Atomic uint32_t *word, uint32
 		w->places[place] = (uint8_t)w->n;
 }
 
-/* Has the daemon changed one of the words? */
+/* True if the daemon has changed one of the words. */
 static bool words_changed(const struct sleep_words *w)
 {
 	for (unsigned i = w->own; i < w->n; i++) {

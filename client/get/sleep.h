@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long a waiter sleeps at a time. The daemon wakes it when its word changes. But whoever maps
- * the catalog can move the sleepers of a word to another one (FUTEX_REQUEUE), where nobody wakes
- * them or a stranger does when he likes. A waiter that notices it makes its client wary: its next
- * waits sleep for so short a time that such a thief gains next to nothing. Being wary for no reason
- * costs a little work.
+ * Decides how long a waiter sleeps at a time. The daemon wakes it when its word changes. But any
+ * process that maps the catalog can move the sleepers of a word to another one (FUTEX_REQUEUE).
+ * There nobody wakes them, or the other process does when it likes. A waiter that notices such a
+ * theft makes its client wary: the client's next waits sleep for so short a time that the thief
+ * gains next to nothing. Being wary for no reason costs a little work.
  */
 #pragma once
 
@@ -19,7 +19,7 @@
 struct sleeper {
 	tl_client *client;
 	int64_t began;	/* CLOCK_REALTIME when it last fell asleep; 0: it never did */
-	int64_t probed; /* CLOCK_MONOTONIC when it last looked whether the daemon is there */
+	int64_t probed; /* CLOCK_MONOTONIC when it last checked the daemon */
 	bool wary;
 };
 
@@ -31,15 +31,14 @@ struct sleep_word {
 	uint32_t reserved;
 };
 
-/* Sleeps in slices of this where it cannot sleep on all words at once. */
+/* Length of the slices where it cannot sleep on all words at once. */
 #define SLEEP_SHORT_NS (5 * NS_PER_MS)
 
-/* A word to sleep on as long as it is @seen. One that is not @shared is this process's. */
+/* Makes a word to sleep on as long as its value is @seen. Without @shared it is private to this
+ * process. */
 struct sleep_word sleep_word(const _Atomic uint32_t *word, uint32_t seen, bool shared);
-/*
- * Sleeps until one of @n words changes or is woken, or for some time: 0; -EAGAIN, -EINTR; or
- * -ETIMEDOUT after all of @ns.
- */
+/* Sleeps until one of @n words changes or is woken, or for some time. Returns 0, -EAGAIN, -EINTR,
+ * or -ETIMEDOUT after all of @ns. */
 int sleep_on(const struct sleep_word *words, unsigned n, int64_t ns);
 
 enum {
@@ -55,23 +54,23 @@ struct sleep_words {
 	uint8_t places[SLEEP_PLACES]; /* a hash table of words: 1 + the index, or 0 */
 };
 
-/* The call's interrupt and the end of the connection, which hangup_watch() must watch. */
-void sleep_words_begin(struct sleep_words *w, const struct call *c, const struct session *s);
-/* One of the daemon's. Of several with the same address the first counts. */
-void sleep_words_add(struct sleep_words *w, const _Atomic uint32_t *word, uint32_t seen);
 /*
- * Sleeps on all of them, as a part of an attempt: LEASE_E_GONE: it is time to look again;
- * LEASE_E_UNSERVED; -EINTR; or -ETIMEDOUT without a failure's text.
+ * Begins with the call's interrupt and the end of the connection, which hangup_watch() must watch.
  */
+void sleep_words_begin(struct sleep_words *w, const struct call *c, const struct session *s);
+/* Adds a word of the daemon's. Of several with the same address the first counts. */
+void sleep_words_add(struct sleep_words *w, const _Atomic uint32_t *word, uint32_t seen);
+/* Sleeps on all words, as a part of an attempt. Returns LEASE_E_GONE when it is time to look again,
+ * LEASE_E_UNSERVED, -EINTR, or -ETIMEDOUT without a failure's text. */
 int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, struct sleeper *sl);
-/* -EINTR, with its text. */
+/* Fails with -EINTR and its text. */
 int sleep_interrupted(void);
 
-/* Before a sleep: for how long, if @left is left of the wait. */
+/* To be called before a sleep. Returns how long to sleep, if @left is left of the wait. */
 int64_t sleeper_begin(struct sleeper *sl, int64_t left);
-/* After a sleep to whose end nobody woke it, though a word had changed. */
+/* To be called after a sleep that no wake ended, though a word had changed. */
 void sleeper_cheated(struct sleeper *sl);
-/* It found what it waited for. */
+/* To be called when the wait has found its tensor. */
 void sleeper_found(struct sleeper *sl, const struct wake_word *wake, uint64_t newer_than);
-/* After a sleep in which nothing changed: is the daemon there? */
+/* To be called after a sleep in which nothing changed. True if the daemon is there. */
 bool sleeper_served(struct sleeper *sl, struct session *s);

@@ -13,35 +13,33 @@
 #include "client/session/hold.h"
 #include "client/session/kind.h"
 
-/* @managed as a lease of ours, or NULL: somebody else's tensor. */
+/* @managed as a lease of ours, or NULL if another library made the tensor. */
 struct tensor_lease *tensor_lease_of(const DLManagedTensorVersioned *managed);
 /* Returns the kind of memory that the tensor lies in. */
 const struct memory_kind *tensor_lease_kind(const struct tensor_lease *l);
 
 /*
- * Maps and hands out the tensor of a lease that @use has taken; on success *out has both that lease
- * and the use's count. 0, LEASE_E_GONE (there is no such lease: G4), LEASE_E_UNSERVED,
+ * Maps and hands out the tensor of a lease that @use has taken. On success *out has both that lease
+ * and the use's count. Returns 0, LEASE_E_GONE (there is no such lease: G4), LEASE_E_UNSERVED,
  * LEASE_E_LOST, SESSION_E_*, or a negative errno.
  */
 int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *want,
 		     int64_t deadline, DLManagedTensorVersioned **out);
 
-/* A flag beside TL_GET_*: on a GPU, without opening it. */
+/* A flag beside TL_GET_*: gets a tensor on a GPU without opening its memory. */
 #define LEASE_HANDLE ((uint32_t)1 << 31)
 
 /* ---- For the kinds of memory ---- */
 
-/*
- * A lease object with shape and strides; its bytes are *@nbytes, not checked against anything. 0,
- * or a negative errno.
- */
+/* Makes a lease object with shape and strides. *@nbytes is its number of bytes, not checked against
+ * anything. Returns 0 or a negative errno. */
 int tensor_lease_shaped(const struct use *use, uint64_t ref, const struct row_head *head,
 			uint64_t *nbytes, struct tensor_lease **out);
-/* The same as a read-only tensor without data, which the caller adds. */
+/* tensor_lease_shaped() as a read-only tensor without data, which the caller adds. */
 int tensor_lease_wrap(const struct use *use, uint64_t ref, const struct row_head *head,
 		      uint64_t *nbytes, void (*delete)(DLManagedTensorVersioned *managed),
 		      DLManagedTensorVersioned **out);
-/* The object alone: nothing was handed out. */
+/* Frees the object alone, if the tensor was not handed out. */
 void tensor_lease_unwrap(DLManagedTensorVersioned *managed);
 
 /* Makes the tensor of a lease that the use has taken. The lease takes over the use's count. */
@@ -67,7 +65,7 @@ static inline void lease_fill(struct tensor_lease *l, const struct use *use, uin
 	};
 }
 
-/* Its end, when nothing is mapped for it any more: gives up the lease and the count. */
+/* Ends a lease for which nothing is mapped any more: gives up the lease and the count. */
 static inline void tensor_lease_end(struct tensor_lease *l)
 {
 	struct session *s = l->session;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for one of several names. Like a waiting tl_get() it sleeps on words of the catalog.
- * Here it sleeps on several of them and on a word of the caller's at once, with futex_waitv(2) of
- * Linux 5.16. Where that is missing, or where there are more words than it takes, it sleeps on one
- * of them for a short time and looks at all. To look at a name it takes a lease, as any reader of
- * the catalog does, and it gives the lease back before it sleeps.
+ * Waits for one of several names. Like a waiting tl_get() it sleeps on words of the catalog. Here
+ * it sleeps on several of them and on a word of the caller's at once, with futex_waitv(2) of Linux
+ * 5.16. Where that is missing, or where there are more words than it takes, it sleeps on one of
+ * them for a short time and looks at all. To look at a name it takes a lease, as any reader of the
+ * catalog does, and gives the lease back before it sleeps.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -30,12 +30,13 @@
 struct waiting {
 	const tl_wait_item *items;
 	struct name_key *keys;
-	struct below **below; /* of those that are prefixes; kept until the end, asleep too */
+	struct below **below; /* for the items that are prefixes; kept until the end, also during
+				 sleeps */
 	size_t count, which;
-	uint64_t version;	  /* that the last name has which is too old, or 0 */
+	uint64_t version;	  /* of the last name that is too old, or 0 */
 	bool prefixes;		  /* one of the items is a prefix */
 	int64_t look_ns;	  /* how long the last look took, if so */
-	struct patience patience; /* with what is replaced while it is looked at */
+	struct patience patience; /* backoff while names are replaced during a look */
 
 	struct sleep_words words;
 	struct sleeper sleeper;
@@ -50,12 +51,12 @@ static int nap(int64_t ns)
 	return nanosleep(&ts, NULL) ? -errno : 0;
 }
 
-/* As sleep_words_wait(). */
+/* Sleeps, and returns as sleep_words_wait() does. */
 static int sleep_a_while(struct waiting *w, struct call *c, struct session *s)
 {
 	int64_t left = c->timeout_ns ? deadline_left_ns(c->deadline) : 0;
 
-	/* Names that come one after the other make it look at all of them half of its time. */
+	/* When names come one after the other, half of its time goes into looking at all. */
 	if (left && w->look_ns > LONG_LOOK_NS && nap(w->look_ns < left ? w->look_ns : left))
 		return sleep_interrupted();
 	return sleep_words_wait(&w->words, c, s, &w->sleeper);
@@ -63,10 +64,8 @@ static int sleep_a_while(struct waiting *w, struct call *c, struct session *s)
 
 /* ---- Looking ---- */
 
-/*
- * Looks for one of the names, and collects the words to sleep on. Returns 0 and sets w->which,
- * LEASE_E_NONE if there is none, or another outcome of a lookup.
- */
+/* Looks for one of the names, and collects the words to sleep on. Returns 0 and sets w->which,
+ * LEASE_E_NONE if no name is there, or another outcome of a lookup. */
 static int look(struct waiting *w, const struct call *c, struct session *s)
 {
 	int64_t began = w->prefixes ? now_mono_ns() : 0;
@@ -114,7 +113,7 @@ static int look(struct waiting *w, const struct call *c, struct session *s)
 	return LEASE_E_NONE;
 }
 
-/* Says that nothing came in time. */
+/* Fails: nothing came in time. */
 static int wait_failure(const struct waiting *w, const struct call *c, const struct session *s)
 {
 	long long ms = c->timeout_ns / NS_PER_MS;
@@ -131,7 +130,7 @@ static int wait_failure(const struct waiting *w, const struct call *c, const str
 		       w->items->name, ms, started);
 }
 
-/* Looks at all names once and sleeps if none has come. What a dead daemon had is not looked at. */
+/* Looks at all names once and sleeps if none has come. A dead daemon's names are not looked at. */
 static int wait_attempt(struct call *c, const struct use *use, void *context)
 {
 	struct session *s = use->session;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Watches. The daemon notes in an entry of the catalog which names have changed what they mean, and
- * counts that in the word on which a watcher sleeps. A watcher remembers what it has seen of each
- * name, by the index of its entry. When the word has changed it looks at the names that were noted
- * since; if more were noted than the entry has room for, at all that it knows; and if one may have
- * come that it does not know, at all that there are. What is published through rings is not noted,
- * so it looks at their pages each time, and sleeps on their words too.
+ * Watches. For each watch the daemon notes in an entry of the catalog which names have changed
+ * their meaning, and counts the changes in the word on which the watcher sleeps. A watcher
+ * remembers the state of each name as it saw it last, by the index of its entry. When the word has
+ * changed it looks at the names that were noted since. If more were noted than the entry has room
+ * for, it looks at all names that it knows; and if a name may have come that it does not know, at
+ * all names that exist. Publishing through rings is not noted, so it looks at their pages each
+ * time, and sleeps on their words too.
  *
  * A name that is pointed at a member of a group is noted before the group is published, and once
- * more when that is finished. Until that it is looked at each time. So whoever finds one tensor of
- * a group published finds all names of the group by looking once more.
+ * more when that is finished. Until then it is looked at each time. So a watcher that finds one
+ * tensor of a group published finds all names of the group by looking once more.
  */
 #include <errno.h>
 #include <limits.h>
@@ -33,32 +34,32 @@
 #include "client/session/thread.h"
 #include "util/fd.h"
 
-/* Who asks only to be faster can look at all names as well, and does not wait for long. */
+/* A watch that only saves time does not wait long: all names can be looked at instead. */
 #define ASK_NS (100 * NS_PER_MS)
 
-/* What the thread of tl_watch_fd() is to do. A private futex word. */
+/* The task of the thread of tl_watch_fd(). A private futex word. */
 enum { NOTIFY_IDLE, NOTIFY_WAITS, NOTIFY_ENDS };
 
 struct tl_watch {
-	struct tl_client *client; /* a reference is ours, unless it is of watch_silent() only */
+	struct tl_client *client; /* we hold a reference, unless watch_silent() made us */
 	struct list of_client;	  /* in client->watches; client->mutex */
-	pid_t process;		  /* ours; a forked child's copy is of no use */
+	pid_t process;		  /* that opened the watch; a forked child's copy is of no use */
 	bool prefix;
 	struct name_key key; /* its text is behind us */
-	int64_t ask_ns;	     /* for so long it waits for the daemon's answer */
+	int64_t ask_ns;	     /* how long it waits for the daemon's answer */
 
-	bool closed;		 /* its client is */
-	pthread_mutex_t mutex;	 /* of all from here on */
-	struct session *session; /* whose daemon notes changes for us; NULL: none does */
+	bool closed;		 /* its client is closed */
+	pthread_mutex_t mutex;	 /* guards all members from here on */
+	struct session *session; /* its daemon notes changes for us; NULL: none does */
 	uint32_t index, generation;
-	bool looked;	     /* at all there is, when these were: */
-	uint32_t seq, ended; /* of the entry */
+	bool looked;	     /* all names were looked at, when the entry had these: */
+	uint32_t seq, ended; /* members of the entry */
 	struct watched_names names;
-	uint32_t *pending; /* names that are pointed at members of groups */
+	uint32_t *pending; /* names that are pointed at members of unpublished groups */
 	size_t npending, max_pending;
 	struct patience patience;
 
-	int fd; /* -1: nobody has asked for it */
+	int fd; /* -1: tl_watch_fd() was not called */
 	pthread_t thread;
 	_Atomic uint32_t notify;
 };
@@ -75,7 +76,7 @@ static int no_memory(const char *name)
 	return tl_fail(-ENOMEM, "no memory to watch '%s'", name);
 }
 
-/* Is it pointed at a member of a group that is not published yet? */
+/* True if the name is pointed at a member of a group that is not published yet. */
 static bool is_pending(const struct session *s, uint32_t index)
 {
 	uint64_t current = atomic_load(&s->catalog.names[index].current), former;
@@ -100,7 +101,7 @@ static int pending_add(struct tl_watch *w, uint32_t index)
 	return 0;
 }
 
-/* Looks at what the name at @index means. 0, LEASE_E_*, or a negative errno. */
+/* Looks at the meaning of the name at @index. 0, LEASE_E_*, or a negative errno. */
 static int look_at(struct tl_watch *w, struct session *s, uint32_t index)
 {
 	struct watched *e = index < s->catalog.max_names ? watched_at(&w->names, index) : NULL;
@@ -136,7 +137,7 @@ static int look_visit(struct session *s, uint32_t bucket, uint32_t index, void *
 	return look_at(context, s, index);
 }
 
-/* Those that it knows, and with @come all that there are. */
+/* Looks at all names that it knows, and with @come at all names that exist. */
 static int look_at_all(struct tl_watch *w, struct session *s, bool come)
 {
 	struct watched *e, *after;
@@ -149,12 +150,12 @@ static int look_at_all(struct tl_watch *w, struct session *s, bool come)
 	}
 	if (r || !come)
 		return r;
-	w->npending = 0; /* it finds them again */
+	w->npending = 0; /* the walk finds them again */
 	return w->prefix ? names_walk(s, look_visit, w)
 			 : names_walk_like(s, &w->key, look_visit, w);
 }
 
-/* Those that were noted before @seq. */
+/* Looks at the names that were noted before @seq. */
 static int look_at_noted(struct tl_watch *w, struct session *s, const struct catalog_watch *entry,
 			 uint32_t seq)
 {
@@ -163,7 +164,8 @@ static int look_at_noted(struct tl_watch *w, struct session *s, const struct cat
 
 	for (uint32_t i = 0; i < n; i++)
 		noted[i] = atomic_load(&entry->changes[(w->seq + i) % WATCH_CHANGES]);
-	/* ORDER: what was noted in their places meanwhile was counted, or the next one may be */
+	/* ORDER: a change noted in one of these places meanwhile is counted, or is the next to be
+	 * counted */
 	if (atomic_load(&entry->seq) - w->seq >= WATCH_CHANGES)
 		return look_at_all(w, s, true);
 	for (uint32_t i = 0; !r && i < n; i++)
@@ -176,11 +178,11 @@ static int look_at_pending(struct tl_watch *w, struct session *s)
 	size_t n = w->npending;
 	int r = 0;
 
-	w->npending = 0; /* those that still are come again, at or before their former places */
+	w->npending = 0; /* names still pending are added again, at or before this index */
 	for (size_t i = 0; !r && i < n; i++)
 		r = look_at(w, s, w->pending[i]);
 	if (r)
-		w->looked = false; /* some were not looked at */
+		w->looked = false; /* some names were not looked at */
 	return r;
 }
 
@@ -227,7 +229,7 @@ static int watch_ask(struct tl_watch *w, struct session *s)
 	if (r)
 		return r;
 	memcpy(&watched, answer.bytes, sizeof(watched));
-	/* Another daemon has none of the names, nor a restarted one the same entries. */
+	/* Another instance has none of the names, and a restarted one has other entries. */
 	if (w->session && w->session->catalog.instance != s->catalog.instance) {
 		watched_free_all(&w->names);
 		w->names.restarted = true;
@@ -240,7 +242,7 @@ static int watch_ask(struct tl_watch *w, struct session *s)
 	return 0;
 }
 
-/* Nobody looks at it meanwhile. */
+/* Ends the daemon's watch. No look may be under way. */
 static void watch_unask(struct tl_watch *w)
 {
 	struct wire_watch_ref m = { .header = { .type = WIRE_UNWATCH, .length = sizeof(m) },
@@ -250,15 +252,16 @@ static void watch_unask(struct tl_watch *w)
 
 	if (!s || s != w->session || !users_enter(&s->users))
 		return;
-	session_send(s, &m, 0); /* else it ends with the connection */
+	session_send(s, &m, 0); /* if that fails, the watch ends with the connection */
 	users_leave(&s->users);
 }
 
 /*
- * Looks at what may have changed. 0, LEASE_E_*, SESSION_E_*, or a negative errno.
+ * Looks at all names that may have changed. 0, LEASE_E_*, SESSION_E_*, or a negative errno.
  *
- * ORDER: `seq` is loaded before all else. What is noted after that changes the word, at whose value
- * the watcher sleeps; what was noted before is there (tests/model/watch.pml).
+ * ORDER: `seq` is loaded before all else. A change that is noted later changes the word, and the
+ * watcher sleeps at the loaded value. A change that was noted earlier is there
+ * (tests/model/watch.pml).
  */
 static int watch_look(struct tl_watch *w, struct session *s)
 {
@@ -303,7 +306,7 @@ static int watch_look(struct tl_watch *w, struct session *s)
 
 /* ---- For the library itself ---- */
 
-/* Copies what is there, since nobody may be called under the mutex. */
+/* Copies the names, since no visitor may be called under the mutex. */
 static int names_copy(const struct tl_watch *w, struct watch_names *names)
 {
 	size_t count = 0, bytes = 0;
@@ -330,7 +333,7 @@ static int names_copy(const struct tl_watch *w, struct watch_names *names)
 
 /*
  * ORDER: `coming` is loaded before `seq`. The daemon makes it odd, publishes the name, counts it in
- * `seq`, and makes it even. So whatever name had been found by anybody before we saw it even is
+ * `seq`, and makes it even. So every name that any client had found before we saw an even value is
  * noted (names_list() would find it).
  */
 int watch_names(struct tl_watch *w, struct session *s, struct watch_names *names)
@@ -380,12 +383,12 @@ void watch_rest(struct tl_watch *w)
 
 struct watching {
 	struct tl_watch *watch;
-	tl_watch_event *event; /* NULL: to be told to nobody yet */
+	tl_watch_event *event; /* NULL: events are not taken yet */
 	struct sleeper sleeper;
 	struct sleep_words words;
 };
 
-/* Collects what to sleep on. 0, LEASE_E_UNSERVED, or a negative errno. */
+/* Collects the words to sleep on. 0, LEASE_E_UNSERVED, or a negative errno. */
 static int watch_words(struct watching *x, const struct call *c, struct session *s)
 {
 	struct tl_watch *w = x->watch;
@@ -414,7 +417,8 @@ static int watch_late(const struct tl_watch *w, const struct call *c, const stru
 		       w->key.text, (long long)(c->timeout_ns / NS_PER_MS), started);
 }
 
-/* A look, and what to do after it: 0: something is told; LEASE_E_NONE: sleep. */
+/* Looks, and takes an event if there is one. Returns 0 if so, and LEASE_E_NONE if it is time to
+ * sleep. */
 static int watch_step(struct watching *x, const struct call *c, struct session *s)
 {
 	struct tl_watch *w = x->watch;
@@ -458,8 +462,7 @@ static void notify(struct tl_watch *w, uint32_t what)
 	syscall(SYS_futex, &w->notify, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Makes the descriptor readable when there is something to be told, or a reason why there is not.
- */
+/* Makes the descriptor readable when there is an event, or an error that ends the wait for one. */
 static void *notify_run(void *arg)
 {
 	struct tl_watch *w = arg;
@@ -489,7 +492,7 @@ static void *notify_run(void *arg)
 	return NULL;
 }
 
-/* Nothing is to be told: the descriptor is readable when there is. */
+/* Lets the thread make the descriptor readable when the next event comes. */
 static void notify_again(struct tl_watch *w)
 {
 	eventfd_t n;
@@ -606,7 +609,7 @@ struct tl_watch *watch_silent(struct tl_client *client, const char *prefix, size
 	return w;
 }
 
-/* In a forked child the connection is not ours, and locks may be held. */
+/* In a forked child the connection is the parent's, and locks may be held. */
 void watch_drop(struct tl_watch *w)
 {
 	if (w->process == getpid())
@@ -634,7 +637,7 @@ int watch_open(struct tl_client *client, const char *name, size_t len, uint32_t 
 	list_add_tail(&client->watches, &w->of_client);
 	pthread_mutex_unlock(&client->mutex);
 	r = call_run(&c, open_attempt, w);
-	if (r && r != -ENOTCONN) { /* else it begins with the next daemon */
+	if (r && r != -ENOTCONN) { /* else the watch begins with the next daemon */
 		watch_close(w);
 		return r;
 	}
@@ -668,6 +671,6 @@ void watches_close(struct tl_client *client)
 		if (w->process != getpid())
 			continue;
 		notify_end(w);
-		w->closed = true; /* nobody is in a call on it */
+		w->closed = true; /* no call on it is under way */
 	}
 }

@@ -41,7 +41,7 @@ struct watched *watched_at(const struct watched_names *w, uint32_t index)
 	return node ? *node : NULL;
 }
 
-/* Its entry is another name's, or nobody's. */
+/* The name's entry is free, or another name has it. */
 static void watched_unindex(struct watched_names *w, struct watched *e)
 {
 	if (e->index != CATALOG_NONE)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The names of a watch: what was seen of each, and what was told of it. */
+/* The names of a watch: the last seen state of each, and the events reported of it. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,18 +10,18 @@
 #include "client/get/names.h"
 #include "util/list.h"
 
-/* A name, as it was seen last. */
+/* A name, as the watch saw it last. */
 struct watched {
 	struct list link;      /* in watched_names.all */
-	struct list due;       /* in watched_names.due while there is something to be told of it */
-	struct list of_rings;  /* in watched_names.rings while it has one */
+	struct list due;       /* in watched_names.due while it has an event to report */
+	struct list of_rings;  /* in watched_names.rings while it has a ring */
 	uint32_t index;	       /* of its entry */
 	uint64_t ref;	       /* 0: it means nothing */
 	struct ring_seen ring; /* where it was found */
 	uint64_t version, producer;
-	bool lost, gone; /* its memory; its producer */
-	/* what was told of it */
-	uint64_t told; /* this version; 0: nothing */
+	bool lost, gone; /* its memory is lost; its producer is gone */
+	/* reported events: */
+	uint64_t told; /* the version reported last; 0: none */
 	bool lost_told, gone_told;
 	char text[];
 };
@@ -30,31 +30,31 @@ struct watched_names {
 	struct list all; /* of struct watched, by link */
 	struct list rings, due;
 	void *by_index, *by_text; /* of struct watched; tsearch(3) */
-	bool restarted;		  /* to be told: another daemon has begun anew */
+	bool restarted;		  /* event to report: another daemon has begun anew */
 };
 
 void watched_init(struct watched_names *w);
 void watched_free_all(struct watched_names *w);
 
-/* The one that has the entry @index, or NULL. */
+/* The name whose entry is at @index, or NULL. */
 struct watched *watched_at(const struct watched_names *w, uint32_t index);
-/* The name @text, which has the entry @index now. NULL: no memory. */
+/* Finds or adds the name @text, whose entry is at @index now. NULL: no memory. */
 struct watched *watched_get(struct watched_names *w, uint32_t index, const char *text);
-/* It means that now. */
+/* Notes that the name has this meaning now. */
 void watched_found(struct watched_names *w, const struct session *s, struct watched *e,
 		   const struct name_entry *entry);
-/* It means nothing. Whoever was never told of it need not know. It may be freed. */
+/* Notes that the name means nothing. Frees it if nothing was ever reported of it. */
 void watched_gone(struct watched_names *w, struct watched *e);
-/* Is its producer still there? */
+/* Looks whether the name's producer is still there. */
 void watched_look_producer(struct watched_names *w, const struct session *s, struct watched *e);
 
-/* Is there something to be told? */
+/* True if there is an event to report. */
 static inline bool watched_news(const struct watched_names *w)
 {
 	return w->restarted || !list_empty(&w->due);
 }
 
-/* Takes the next thing to be told. Returns false if there is none. */
+/* Takes the next event. Returns false if there is none. */
 bool watched_take(struct watched_names *w, tl_watch_event *event);
-/* With TL_WATCH_NEW: what is there counts as told. */
+/* For TL_WATCH_NEW: takes the present state of all names as reported. */
 void watched_skip(struct watched_names *w);

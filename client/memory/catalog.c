@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The catalog as a client reads it. The daemon changes it meanwhile; without a lease only single
- * words are believed. A name's text, and a row, are read under a lease on the row that mentions the
- * name. Even then nothing is believed because it stands there: the daemon may be another user's.
- * Every member is copied once, and the copy is judged before it is used.
+ * words are trusted. A name's text, and a row, are read under a lease on the row that mentions the
+ * name. Even then all contents are checked, since the daemon may be another user's. Every member is
+ * copied once, and the copy is checked before it is used.
  */
 #include <errno.h>
 #include <string.h>
@@ -157,7 +157,7 @@ int row_shape(const struct catalog_view *c, const struct catalog_row *row, const
 	return 0;
 }
 
-/* How many bytes a copied shape makes. */
+/* Computes the number of bytes of a copied shape. */
 static int row_nbytes(const struct row_head *h, const int64_t *shape, uint64_t *nbytes)
 {
 	bool padded = h->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
@@ -169,7 +169,7 @@ static int row_nbytes(const struct row_head *h, const int64_t *shape, uint64_t *
 		       h->dtype.code, h->dtype.bits, h->dtype.lanes, h->ndim);
 }
 
-/* Bytes are those that the strides reach, too. */
+/* Reads the strides. *@nbytes counts the bytes that they reach, too. */
 static int row_strides(const struct catalog_view *c, const struct row_head *h, const int64_t *shape,
 		       int64_t *strides, uint64_t *nbytes)
 {
@@ -255,7 +255,7 @@ static void row_device(const struct catalog_view *c, const struct catalog_row *r
 		memset(info->device_uuid, 0, sizeof(info->device_uuid));
 }
 
-/* What is left of its time to live, at least 1; 0: it has none. */
+/* Returns the rest of its time to live, at least 1; 0: it has none. */
 static int64_t row_ttl(const struct catalog_row *row)
 {
 	uint64_t expires = load_once(&row->expires_ns), now = (uint64_t)now_mono_ns();
@@ -267,7 +267,7 @@ static int64_t row_ttl(const struct catalog_row *row)
 	return expires - now > TL_TTL_MAX ? TL_TTL_MAX : (int64_t)(expires - now);
 }
 
-/* How many slots the ring has that the row belongs to; 0: none, or it has ended. */
+/* Returns the number of slots of the row's ring; 0: it has none, or the ring has ended. */
 static uint32_t row_ring_slots(const struct catalog_view *c, const struct catalog_row *row)
 {
 	const struct ring_page *page;
@@ -289,7 +289,7 @@ int row_info(const struct catalog_view *c, const struct catalog_row *row, tl_inf
 	struct ring_entry entry;
 	uint64_t nbytes = 0, version;
 	bool in_ring = ring_view_entry(&c->rings, row, &version, &entry);
-	const struct row_head h = row_head(row); /* after the version */
+	const struct row_head h = row_head(row); /* loaded after the version */
 	int r;
 
 	info->size = sizeof(*info);

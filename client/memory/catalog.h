@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A daemon's catalog as it is mapped here: where its tables are, and what a row under a lease says.
- * The daemon changes it meanwhile, and may be another user's: nothing is believed because it stands
- * there.
+ * A daemon's catalog as it is mapped here: the places of its tables, and the contents of rows under
+ * a lease. The daemon changes it meanwhile, and may be another user's, so all contents are checked
+ * before use.
  */
 #pragma once
 
@@ -18,13 +18,11 @@
 #include "proto/catalog_layout.h"
 #include "tensor/dtype.h"
 
-/*
- * A plain member of shared memory, loaded once. The daemon may be another user's, and not what it
- * should be: what was judged must be what is used, so nobody looks at such a member twice.
- */
+/* Loads a plain member of shared memory once. The daemon may be another user's and malicious, so
+ * the checked value must be the used one: no member is loaded twice. */
 #define load_once(p) __atomic_load_n((p), __ATOMIC_RELAXED)
 
-/* A daemon's catalog, mapped read-only. What a get reads comes first. */
+/* A daemon's catalog, mapped read-only. The members that a get reads come first. */
 struct catalog_view {
 	const struct catalog_header *header;
 	const struct catalog_row *rows;
@@ -56,7 +54,7 @@ struct wire_welcome;
 int catalog_map(struct catalog_view *c, const struct wire_welcome *welcome, int fd_peek);
 void catalog_unmap(struct catalog_view *c);
 
-/* Does the daemon still read our ledger? */
+/* True if the daemon still reads our ledger. */
 static inline bool catalog_served(const struct catalog_view *c)
 {
 	return atomic_load(c->mine) == c->mine_live;
@@ -64,10 +62,8 @@ static inline bool catalog_served(const struct catalog_view *c)
 
 /* The functions below read a row under the caller's lease. */
 
-/*
- * @n bytes at @from of the chain of chunks. False if the chain is shorter than that: a broken
- * catalog.
- */
+/* Reads @n bytes at @from of the chain of chunks. False if the chain is shorter than that: a broken
+ * catalog. */
 bool chunks_read(const struct catalog_view *c, uint32_t chunk, size_t from, void *to, size_t n);
 
 /* A copy of the first 64 bytes of a row, except for the shape. Nothing in it has been checked. */
@@ -109,13 +105,13 @@ static inline struct row_head row_head(const struct catalog_row *row)
 }
 
 /*
- * Fills shape and strides, which have room for h->ndim each, and *@nbytes: how many bytes the
- * tensor touches from its first one on. 0, or -EPROTO: there is no such tensor.
+ * Fills shape and strides, which have room for h->ndim each. Sets *@nbytes to the number of bytes
+ * that the tensor touches from its first one on. Returns 0, or -EPROTO if there is no such tensor.
  */
 int row_dims_any(const struct catalog_view *c, const struct catalog_row *row,
 		 const struct row_head *h, int64_t *shape, int64_t *strides, uint64_t *nbytes);
 
-/* The same, at once for a tensor of the usual kind: its shape in the row, and not empty. */
+/* row_dims_any(), inlined for a usual tensor: its shape is in the row, and it is not empty. */
 static inline int row_dims(const struct catalog_view *c, const struct catalog_row *row,
 			   const struct row_head *h, int64_t *shape, int64_t *strides,
 			   uint64_t *nbytes)

@@ -23,7 +23,7 @@ int descriptor_check(int fd, uint64_t size, const char *what)
 	if (!S_ISREG(st.st_mode))
 		return tl_fail(-EPROTO, "the daemon's descriptor of %s is not of a regular file",
 			       what);
-	/* The kernel rounds such a mapping up: with MAP_FIXED over what lies behind it. */
+	/* The kernel rounds such a mapping up, with MAP_FIXED over the mapping behind it. */
 	if (fs.f_type == HUGETLBFS_MAGIC)
 		return tl_fail(-EPROTO, "the daemon's descriptor of %s is of hugetlbfs", what);
 	if (st.st_size < 0 || (uint64_t)st.st_size < size)

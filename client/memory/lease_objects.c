@@ -6,7 +6,7 @@
 
 _Thread_local struct lease_cache lease_cache __attribute__((tls_model("initial-exec")));
 
-/* Those that are listed: under users_lock(), which fork() takes too. */
+/* The listed objects; under users_lock(), which fork() takes too. */
 static struct list objects = LIST_INIT(objects);
 
 static pthread_once_t cache_once = PTHREAD_ONCE_INIT;

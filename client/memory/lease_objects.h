@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory of leases, and which mapping each of them lies in. A daemon that says that a segment
- * is gone must not make us unmap what a lease points to, so before a mapping goes somebody asks who
- * uses it. A count in the mapping would cost every get two locked instructions. Instead a few
- * objects of each thread, which it uses again and again, are in a list and say what they use in a
- * word of their own; those beyond are counted.
+ * The memory of leases, and the mapping that each of them lies in. A daemon that says that a
+ * segment is gone must not make us unmap memory that a lease points to. So before a mapping is
+ * removed, lease_objects_use() looks for its users. A count in the mapping would cost every get two
+ * locked instructions. Instead a few objects of each thread, which it uses again and again, are in
+ * a list, and each has a word for the memory that it uses. Other objects are counted.
  *
- * ORDER: a lease writes what it uses, then users_fence(), then reads the mapping's generation.
- * drop_read() in mapping.c takes the generation away, then users_barrier(), then asks here.
+ * ORDER: a lease writes its word, then users_fence(), then reads the mapping's generation.
+ * drop_read() in mapping.c takes the generation away, then users_barrier(), then calls
+ * lease_objects_use().
  */
 #pragma once
 
@@ -30,7 +31,7 @@ enum {
 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define LEASE_CACHE 0 /* let the sanitizer see every end */
+#define LEASE_CACHE 0 /* lets the sanitizer see every end */
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define LEASE_CACHE 0
@@ -42,7 +43,7 @@ enum {
 
 /* Memory that leases may lie in. */
 struct leased {
-	_Atomic uint32_t counted; /* by leases that are in no list */
+	_Atomic uint32_t counted; /* leases in it that are in no list */
 };
 
 enum { TENSOR_LEASE_OWN = 48 };
@@ -52,16 +53,16 @@ struct tensor_lease {
 	DLManagedTensorVersioned managed; /* first: the deleter gets its address */
 	union {
 		struct session *session;   /* with a count on it */
-		struct tensor_lease *next; /* nobody's: in a thread's cache */
+		struct tensor_lease *next; /* in a thread's cache, where it is no lease */
 	};
 	uint64_t ref;
-	struct leased *_Atomic used; /* what data lies in */
+	struct leased *_Atomic used; /* the memory that data lies in */
 	size_t private_size;	     /* copy-on-write: this lease's own mapping */
 	union {
 		void *private_map;				     /* shared memory's */
 		alignas(void *) unsigned char own[TENSOR_LEASE_OWN]; /* another kind's */
 	};
-	struct list objects_link; /* if it is listed: lease_objects.c */
+	struct list objects_link; /* if it is listed; lease_objects.c */
 	bool listed;
 	int64_t dims[]; /* shape, then strides; dl_tensor.ndim is its user's to change */
 };
@@ -77,10 +78,10 @@ extern _Thread_local struct lease_cache lease_cache __attribute__((tls_model("in
 
 struct tensor_lease *lease_object_new(int ndim);
 void lease_object_free(struct tensor_lease *l);
-/* The thread's first: sees to it that the cache is emptied when the thread ends. */
+/* To be called for the thread's first object: has the cache emptied when the thread ends. */
 bool lease_cache_register(void);
 
-/* Does a lease lie in it? After users_barrier(). */
+/* True if a lease lies in it. To be called after users_barrier(). */
 bool lease_objects_use(const struct leased *m);
 
 static inline struct tensor_lease *lease_object_take(int ndim)
@@ -94,7 +95,7 @@ static inline struct tensor_lease *lease_object_take(int ndim)
 	return l;
 }
 
-/* Gives the object back: from now on everything that the lease used may go. */
+/* Gives the object back: from now on everything that the lease used may be removed. */
 static inline void lease_object_give(struct tensor_lease *l)
 {
 	if (__builtin_expect(!l->listed || lease_cache.n == LEASE_CACHED_MAX, 0) ||

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mappings. A get finds one with one load; everything else happens under the mutex, which is never
+ * Mappings. A get finds one with one load. Everything else happens under the mutex, which is never
  * held over a request. Invariants:
  *
  * (1) A read-only mapping of generation g is removed only if the segment's word was no longer
- * live_word(g) while the daemon served us. Our leases keep the segment alive; since a daemon may
+ * live_word(g) while the daemon served us. Our leases keep the segment alive. Since a daemon may
  * break that rule, we also make sure that no lease lies in the mapping.
  * (2) The same holds for writable mappings and our drafts, which count themselves.
  * (3) Every segment with a mapping or a descriptor is in `known`, once.
@@ -29,8 +29,8 @@ enum { PAGE = 4096, INSTALLS = 100 };
 
 #define HUGE ((size_t)2 << 20)
 
-/* The table, and room to know all of it: what a descriptor came for must never be lost for want of
- * memory. */
+/* Size of the table, and of `known` for all of its segments: a received descriptor must never be
+ * lost for want of memory. */
 static size_t table_size(const struct mappings *ms)
 {
 	return (size_t)ms->catalog->slots * (sizeof(struct mapping) + sizeof(*ms->known));
@@ -62,10 +62,11 @@ int mappings_alloc(struct mappings *ms, const struct catalog_view *catalog)
 /* ---- Single mappings; the mutex is held, or nobody else uses them ---- */
 
 /*
- * False: a lease lies in it, and it stays as it was. Then the daemon broke the protocol.
+ * Removes a read-only mapping. Returns false if a lease lies in it, and leaves it as it was. Then
+ * the daemon broke the protocol.
  *
- * ORDER: the generation is taken away, all threads are ordered, then their leases are looked at.
- * A thread that takes a lease says that it uses the mapping, then looks at the generation
+ * ORDER: the generation is taken away, all threads are ordered, then their leases are looked at. A
+ * thread that takes a lease says that it uses the mapping, then looks at the generation
  * (get/shared.h), so that one of the two sees the other.
  */
 static bool drop_read(struct mapping *m)
@@ -139,7 +140,7 @@ void mapping_inherit_locked(struct write_map *map, enum write_view view)
 	if (map->left_out || map->inherit >= view)
 		return;
 	if (!map->inherit && madvise(map->base, map->size, MADV_DOFORK))
-		return; /* then it is left out, as others are */
+		return; /* then it is left out like other mappings */
 	map->inherit = view;
 }
 
@@ -155,8 +156,9 @@ void mappings_fork_parent(struct mappings *ms)
 }
 
 /*
- * Of a mapping that was not inherited nothing is there, unless a handler that ran before ours has
- * mapped something of its own. So what is not ours is never replaced.
+ * Reserves the address range of a mapping that was not inherited. The range is free, unless a
+ * handler that ran before ours has mapped something of its own there. So existing mappings are
+ * never replaced.
  */
 static void leave_out(struct write_map *map, void *place)
 {
@@ -169,7 +171,7 @@ static void leave_out(struct write_map *map, void *place)
 		munmap(p, map->size);
 }
 
-/* Grandchildren do not inherit drafts: only a parent counts what its children see. */
+/* Grandchildren do not inherit drafts: a parent keeps drafts only for its own children. */
 void mappings_fork_child(struct mappings *ms)
 {
 	struct write_map *map;
@@ -199,9 +201,8 @@ void mappings_fork_child(struct mappings *ms)
 	}
 }
 
-/*
- * Enters @segment into `known`. Done before anything is kept for it, so that nothing can be lost.
- */
+/* Enters @segment into `known`. To be called before anything is kept for it, so that nothing can be
+ * lost. */
 static void know(struct mappings *ms, uint32_t segment)
 {
 	if (ms->table[segment].known)
@@ -216,12 +217,11 @@ static bool segment_lives(const struct mappings *ms, uint32_t segment, uint32_t 
 }
 
 /*
- * Looks at @max of the known mappings and drops those whose segment is gone. Says whether there was
- * one.
+ * Looks at @max of the known mappings and drops those whose segment is gone. True if there was one.
  *
  * ORDER: the segment's word is read before our own. When the daemon drops us it clears our word
- * first (D1), so if a segment went because we are not served any more, which says nothing about our
- * leases, that is seen here.
+ * first (D1). A segment may have gone because we are not served any more, which says nothing about
+ * our leases; in that case our word shows it here.
  */
 static bool sweep(struct mappings *ms, unsigned max)
 {
@@ -264,10 +264,8 @@ bool mappings_let_go(struct mappings *ms, unsigned max)
 
 /* ---- mmap ---- */
 
-/*
- * At a 2 MiB boundary, so that the kernel may use huge pages: in a reservation that is larger, then
- * cut to size.
- */
+/* Maps at a 2 MiB boundary, so that the kernel may use huge pages: in a larger reservation, which
+ * is then cut to size. */
 static void *map_aligned(int fd, size_t size, int prot)
 {
 	size_t reserved = size + HUGE;
@@ -295,7 +293,7 @@ static void *map_aligned(int fd, size_t size, int prot)
 	return at;
 }
 
-/* What the catalog says of the segment's memory. A descriptor must be so. */
+/* Returns the catalog's flags of the segment's memory. A descriptor must match them. */
 static uint32_t segment_flags(struct mappings *ms, uint32_t segment)
 {
 	uint32_t flags = load_once(&ms->catalog->segments[segment].flags);
@@ -305,7 +303,7 @@ static uint32_t segment_flags(struct mappings *ms, uint32_t segment)
 	return flags;
 }
 
-/* All of a segment, which has the size that the daemon says. */
+/* Maps all of a segment, whose size must be as the daemon says. */
 static int map_segment(int fd, uint64_t size, uint32_t flags, int prot, void **out)
 {
 	int r = descriptor_check_segment(fd, size, flags, !(prot & PROT_WRITE));
@@ -329,10 +327,8 @@ static int map_segment(int fd, uint64_t size, uint32_t flags, int prot, void **o
 
 /* ---- Reading ---- */
 
-/*
- * Puts a mapping in its place, or drops it because another thread was faster. -EBUSY: a lease lies
- * in the segment's life before.
- */
+/* Installs a mapping, or drops it because another thread was faster. -EBUSY: a lease lies in the
+ * segment's former generation. */
 static int install(struct mappings *ms, uint32_t segment, uint32_t generation, void *base,
 		   uint64_t size)
 {
@@ -342,7 +338,7 @@ static int install(struct mappings *ms, uint32_t segment, uint32_t generation, v
 		munmap(base, size);
 		return 0;
 	}
-	if (!drop_read(m)) /* of a generation that is gone: ours is a later one */
+	if (!drop_read(m)) /* of a former generation: ours is a later one */
 		return -EBUSY;
 	m->base = base;
 	m->size = size;
@@ -387,8 +383,7 @@ int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, 
 		pthread_mutex_unlock(&ms->mutex);
 		if (!r)
 			return 0;
-		/* it may be a get that found a torn row, and has yet to find out that it did (G4)
-		 */
+		/* the lease may be of a get that read a torn row, and has not noticed yet (G4) */
 		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS }, NULL);
 	}
 	munmap(p, size);
@@ -422,10 +417,8 @@ static int map_private(int fd, uint32_t flags, uint64_t offset, uint64_t size,
 	return 0;
 }
 
-/*
- * Keeps the descriptor for the next copy-on-write get, if there is room; else it stays the
- * caller's.
- */
+/* Keeps the descriptor for the next copy-on-write get, if there is room. Otherwise the caller still
+ * owns it. */
 static void keep_cow_fd_locked(struct mappings *ms, uint32_t segment, uint32_t generation,
 			       int *fd_take)
 {
@@ -483,7 +476,7 @@ int mapping_private_new(struct mappings *ms, uint32_t segment, uint32_t generati
 	return 0;
 }
 
-/* Under the mutex, so that nobody unmaps it meanwhile. */
+/* Copies under the mutex, so that no other thread unmaps the segment meanwhile. */
 static int copy_locked(struct mappings *ms, uint32_t segment, uint32_t generation, uint64_t offset,
 		       uint64_t size, struct private_map *out)
 {
@@ -539,7 +532,7 @@ void mapping_keep_draft_fd(struct mappings *ms, const struct wire_draft *draft, 
 	pthread_mutex_unlock(&ms->mutex);
 }
 
-/* *@out: a new one, which holds all of the segment's write_fd. */
+/* Makes a new writable mapping of all of the segment's write_fd. */
 static int write_map_new(struct mappings *ms, uint32_t segment, struct write_map **out)
 {
 	struct mapping *m = &ms->table[segment];
@@ -556,7 +549,7 @@ static int write_map_new(struct mappings *ms, uint32_t segment, struct write_map
 	}
 	madvise(map->base, m->write_size, MADV_DONTFORK); /* but see mapping_inherit_locked() */
 	map->size = m->write_size;
-	map->refs = 1; /* the segment's */
+	map->refs = 1; /* the segment's reference */
 	map->inherit = WRITE_VIEW_NONE;
 	map->left_out = false;
 	list_add_tail(&ms->write_maps, &map->link);
@@ -630,7 +623,7 @@ void mapping_write_lost(struct write_map *map)
 	write_map_unref(map);
 }
 
-/* ---- What there is ---- */
+/* ---- All mappings ---- */
 
 int mappings_each_locked(const struct mappings *ms,
 			 int (*visit)(void *context, uint32_t segment, uint32_t generation),
@@ -651,7 +644,7 @@ int mappings_each_locked(const struct mappings *ms,
 	return r;
 }
 
-/* ---- Whose is this pointer ---- */
+/* ---- The segment of a pointer ---- */
 
 bool mapping_locate(struct mappings *ms, const void *p, uint32_t *segment, uint32_t *generation,
 		    uint64_t *offset)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The mappings of a session: for each segment of the catalog one read-only mapping of all of it
+ * The mappings of a session. Each segment of the catalog has one read-only mapping of all of it
  * and, where this client produces, one writable mapping. Both are valid for one generation of the
- * segment, and stay until the catalog says that it is gone and nothing of ours lies in them: the
- * daemon's word alone never unmaps what a lease or a draft points to. Descriptors come from the
- * caller: nothing here knows a connection. Any thread.
+ * segment. They stay until the catalog says that it is gone and no lease or draft of ours lies in
+ * them: the daemon's word alone never unmaps memory that these point to. Descriptors come from the
+ * caller, since this file knows no connection. Any thread.
  */
 #pragma once
 
@@ -22,18 +22,17 @@
 #include "proto/wire.h"
 #include "util/list.h"
 
-/* Where drafts are written. Unmapped when the last of them, and its segment, let go of it. */
+/* A writable mapping, for drafts. Unmapped when the last draft in it and its segment have let go of
+ * it. */
 struct write_map {
 	struct list link; /* among the writable ones of a session; mutex of its struct mappings */
 	void *base;
 	uint64_t size;
-	unsigned refs; /* of the same mutex */
-	/* What a child that is forked now gets there. */
+	unsigned refs; /* under the same mutex */
+	/* The view that a child forked now gets there. */
 	enum write_view { WRITE_VIEW_NONE, WRITE_VIEW_READ, WRITE_VIEW_ALL } inherit;
-	/*
-	 * In a forked child: the memory is the parent's, and nothing is mapped here, or only
-	 * something that cannot be used.
-	 */
+	/* In a forked child: the memory is the parent's. Nothing is mapped here, or only memory
+	 * that cannot be used. */
 	bool left_out;
 };
 
@@ -41,11 +40,11 @@ struct write_map {
 struct mapping {
 	alignas(64) _Atomic uint32_t generation; /* of base and size; 0: none. Stored after them,
 						    taken away before */
-	struct leased leased;			 /* who uses base */
+	struct leased leased;			 /* its users: leases that lie in base */
 	const void *base;			 /* read-only */
 	uint64_t size;
 	struct write_map *write;   /* NULL: not mapped yet */
-	uint64_t write_size;	   /* of write_fd */
+	uint64_t write_size;	   /* size of write_fd */
 	uint32_t write_generation; /* of write, or of write_fd until that is mapped; 0: none */
 	int write_fd;		   /* + 1; 0: none */
 	int cow_fd;		   /* + 1: read-only, kept for copy-on-write mappings; 0: none */
@@ -56,16 +55,16 @@ static_assert(sizeof(struct mapping) == 64, "a cache line");
 
 enum { MAPPINGS_COW_FDS = 32 };
 
-/* A session's. */
+/* The mappings of a session. */
 struct mappings {
 	struct mapping *table; /* by segment */
 	const struct catalog_view *catalog;
 	pthread_mutex_t mutex;	/* never held over a request */
-	struct list write_maps; /* all there are */
+	struct list write_maps; /* all that exist */
 	uint32_t *known;	/* segments with a mapping or a descriptor, for the sweep */
 	uint32_t nknown, sweep;
 	unsigned cow_fds;
-	_Atomic bool sealed; /* there was a sealed segment: mappings_let_go() has something to do */
+	_Atomic bool sealed; /* a sealed segment was seen: mappings_let_go() has work to do */
 };
 
 /* The mutex is usable from mappings_init() to mappings_free(), whatever the other two did. */
@@ -77,28 +76,29 @@ void mappings_free(struct mappings *ms);
 enum { MAPPINGS_FEW = 4, MAPPINGS_ALL = INT_MAX };
 /*
  * Lets go of sealed segments that the daemon has ended, of @max mappings at most. Their memory is
- * charged to their producer until nobody maps them. (That of others comes back in any case.) True:
- * there was one. Does nothing if another thread is at work on the mappings.
+ * charged to their producer until no process maps them. (Memory of other segments is freed in any
+ * case.) True if there was one. Does nothing if another thread is changing the mappings.
  */
 bool mappings_let_go(struct mappings *ms, unsigned max);
 
 /*
- * fork(), under the mutex. Before it: a child shall see the mapping. After it, in the parent, and
- * in the child, for which the others become memory that cannot be used, as long as there are
- * drafts in them: what the child maps itself must not lie where it has pointers to drafts.
+ * For fork(), under the mutex. The first function is called before the fork: the child shall see
+ * the mapping. The others are called after it, in the parent and in the child. In the child,
+ * mappings that it shall not see become memory that cannot be used, as long as drafts lie in them:
+ * the child's own new mappings must not lie where it has pointers to drafts.
  */
 void mapping_inherit_locked(struct write_map *map, enum write_view view);
 void mappings_fork_parent(struct mappings *ms);
 void mappings_fork_child(struct mappings *ms);
-/* In the child, before that: as mapping_write_end(), by who will not use it there. */
+/* In the child, before that: mapping_write_end() for a draft that the child will not use. */
 void mapping_write_lost(struct write_map *map);
 
 /*
- * The segment's bytes, how many there are, or NULL. The caller has said so in a lease object
- * (lease_objects.h): such a mapping is not removed.
+ * Returns the segment's bytes and their number, or NULL. The caller must have entered the mapping
+ * in a lease object (lease_objects.h), which keeps it from being removed.
  *
- * ORDER: acquire pairs with the release in install(): who sees the generation sees its base and
- * size. That we use the mapping was written before; users_fence() and drop_read() have the rest.
+ * ORDER: acquire pairs with the release in install(): a reader that sees the generation sees its
+ * base and size. The lease object was written before; users_fence() and drop_read() order the rest.
  */
 static inline const unsigned char *mapping_find(const struct mapping *m, uint32_t generation,
 						uint64_t *size)
@@ -109,12 +109,11 @@ static inline const unsigned char *mapping_find(const struct mapping *m, uint32_
 	return m->base;
 }
 
-/* 0: mapping_find() has the segment; 1: it is not mapped; -EPROTO: there is no such segment. */
+/* Returns 0 if mapping_find() has the segment, 1 if it is not mapped, -EPROTO if there is no such
+ * segment. */
 int mapping_known(struct mappings *ms, uint32_t segment, uint32_t generation);
-/*
- * Maps the segment, of @size bytes, for mapping_find(); the caller holds a tensor in it. 0, or a
- * negative errno.
- */
+/* Maps the segment, of @size bytes, for mapping_find(). The caller holds a tensor in it. Returns 0
+ * or a negative errno. */
 int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, int fd_peek,
 		    uint64_t size);
 
@@ -122,47 +121,40 @@ int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, 
 struct private_map {
 	void *map;
 	size_t map_size;
-	void *data; /* at the offset that was asked for */
+	void *data; /* at the requested offset */
 };
 
-/*
- * One of @size bytes at @offset, by a descriptor that is kept. 1: there is none, and one has to be
- * had for mapping_private_new(). 0, or a negative errno.
- */
+/* Makes one of @size bytes at @offset, by a descriptor that was kept. Returns 1 if there is none,
+ * and the caller must get one for mapping_private_new(); 0; or a negative errno. */
 int mapping_private(struct mappings *ms, uint32_t segment, uint32_t generation, uint64_t offset,
 		    uint64_t size, struct private_map *out);
-/* The same with a new read-only descriptor, which may be kept. */
+/* mapping_private() with a new read-only descriptor, which may be kept. */
 int mapping_private_new(struct mappings *ms, uint32_t segment, uint32_t generation, int fd_take,
 			uint64_t offset, uint64_t size, struct private_map *out);
 
-/*
- * The same without a descriptor: a copy, of what is mapped for reading. 1: it is not mapped.
- */
+/* mapping_private() without a descriptor: copies bytes that are mapped for reading. 1: they are not
+ * mapped. */
 int mapping_copied(struct mappings *ms, uint32_t segment, uint32_t generation, uint64_t offset,
 		   uint64_t size, struct private_map *out);
 
-/*
- * Takes the descriptor that came with a draft. By the thread that reads the socket, in the order of
- * arrival.
- */
+/* Takes the descriptor that came with a draft. To be called by the thread that reads the socket, in
+ * the order of arrival. */
 void mapping_keep_draft_fd(struct mappings *ms, const struct wire_draft *draft, int fd_take);
 
-/*
- * The writable bytes of a draft's segment, which has the size that the draft says. They stay until
- * mapping_write_end(). 0, or a negative errno.
- */
+/* Maps the writable bytes of a draft's segment, whose size is in @draft. They stay until
+ * mapping_write_end(). Returns 0 or a negative errno. */
 int mapping_write(struct mappings *ms, const struct wire_draft *draft, struct write_map **out);
 void mapping_write_again(struct mappings *ms, struct write_map *map); /* one more end is to come */
 void mapping_write_end(struct mappings *ms, struct write_map *map);   /* NULL is fine */
 
 /* Keeps a read-only descriptor for mapping_private(), if there is room. */
 void mapping_keep_cow(struct mappings *ms, uint32_t segment, uint32_t generation, int fd_take);
-/* Calls @visit for all that is mapped for reading, or can be by a descriptor that is kept, until it
- * returns something else than 0. The mutex is the caller's. */
+/* Calls @visit for all segments that are mapped for reading, or can be by a kept descriptor, until
+ * it returns something other than 0. The caller holds the mutex. */
 int mappings_each_locked(const struct mappings *ms,
 			 int (*visit)(void *context, uint32_t segment, uint32_t generation),
 			 void *context);
 
-/* Which segment @p lies in, of those mapped read-only; false: none. */
+/* Finds the segment that @p lies in, among those mapped read-only. False: none. */
 bool mapping_locate(struct mappings *ms, const void *p, uint32_t *segment, uint32_t *generation,
 		    uint64_t *offset);

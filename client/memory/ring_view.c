@@ -41,7 +41,7 @@ static struct ring_views *views_make(ring_views_at *at)
 	return none;
 }
 
-/* A page that could be truncated would be SIGBUS one day. */
+/* A page that can be truncated might raise SIGBUS one day, and is refused. */
 static bool page_is_good(int fd)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -63,7 +63,7 @@ int ring_view_install(ring_views_at *at, uint64_t ring, uint32_t uid, uint32_t p
 		return tl_fail(-EPROTO, "the daemon sent a page of a ring that is none");
 	place = (void *)(uintptr_t)(views->base + (size_t)index * RING_PAGE_SIZE);
 	pthread_mutex_lock(&views->mutex);
-	if (ring_view(at, ring)) { /* another thread has mapped it, and somebody may be reading */
+	if (ring_view(at, ring)) { /* another thread has mapped it, and may be reading it */
 		pthread_mutex_unlock(&views->mutex);
 		return 0;
 	}
@@ -88,8 +88,8 @@ void ring_views_free(ring_views_at *at)
 
 /*
  * ORDER: the row's version is read (acquire) before the rest of the row, which the daemon stores
- * before it. An entry stays as it is while its row is held; without such a lease the page may have
- * been replaced, which the generation says.
+ * before the version. An entry stays as it is while its row is held. Without such a lease the page
+ * may have been replaced, which the generation shows.
  */
 bool ring_view_entry(const ring_views_at *at, const struct catalog_row *row, uint64_t *version,
 		     struct ring_entry *entry)

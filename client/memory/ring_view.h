@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The pages of rings as they are mapped here. A page is read without a lease, so it is never
- * unmapped before the catalog is: each index of a ring has an address of its own, where the page of
- * its next ring takes the place of the last one's. A page is a sealed memfd, which nobody can
- * truncate. Who reads one that was just replaced reads another ring's; a tensor that is found there
- * is checked under a lease, and what else is read is not believed if the generation has changed.
+ * unmapped before the catalog is. Each index of a ring has an address of its own, where the page of
+ * its next ring replaces that of the last one. A page is a sealed memfd, which cannot be truncated.
+ * A reader of a page that was just replaced reads another ring's. A tensor that it finds there is
+ * checked under a lease, and all other contents are discarded if the generation has changed.
  */
 #pragma once
 
@@ -21,13 +21,13 @@ struct ring_views {
 	const char *base;
 	_Atomic uint32_t generations[CATALOG_RINGS]; /* 0: nothing is mapped */
 	_Atomic uint32_t watched[CATALOG_RINGS]; /* the generation that the daemon was told of */
-	uint32_t uids[CATALOG_RINGS], pids[CATALOG_RINGS]; /* of their producers */
+	uint32_t uids[CATALOG_RINGS], pids[CATALOG_RINGS]; /* the rings' producers */
 };
 
-/* A session's, made when it first meets a ring. */
+/* The ring pages of a session, made when it first meets a ring. */
 typedef _Atomic(struct ring_views *) ring_views_at;
 
-/* The page of the ring, or NULL: it is not mapped. */
+/* Returns the page of the ring, or NULL if it is not mapped. */
 static inline const struct ring_page *ring_view(const ring_views_at *at, uint64_t ring)
 {
 	struct ring_views *views = atomic_load_explicit(at, memory_order_acquire);
@@ -42,10 +42,8 @@ static inline const struct ring_page *ring_view(const ring_views_at *at, uint64_
 	return (const void *)(views->base + (size_t)index * RING_PAGE_SIZE);
 }
 
-/*
- * What the page says: the tensor that the name means, and the word that says so. 0: the ring is
- * over, or its producer has written what cannot be.
- */
+/* Returns the tensor that the name means according to the page, and in *@word the page's word that
+ * says so. 0: the ring is over, or its producer has written an impossible value. */
 static inline uint64_t ring_page_ref(const struct ring_page *page, uint64_t *word)
 {
 	unsigned index;
@@ -64,12 +62,13 @@ static inline uint64_t ring_page_ref(const struct ring_page *page, uint64_t *wor
 }
 
 /*
- * The version of the row's tensor, on which there is a lease. True: it came through a ring, and
- * *@entry says the rest. False: the row does; or *@version is 0 and the page is not mapped.
+ * Reads the version of the row's tensor, on which there is a lease. True: it came through a ring,
+ * and *@entry has the rest. False: the row has the rest; or *@version is 0 and the page is not
+ * mapped.
  */
 bool ring_view_entry(const ring_views_at *at, const struct catalog_row *row, uint64_t *version,
 		     struct ring_entry *entry);
 
-/* Maps the page. 0, or a negative errno. */
+/* Maps the page. Returns 0 or a negative errno. */
 int ring_view_install(ring_views_at *at, uint64_t ring, uint32_t uid, uint32_t pid, int fd_peek);
 void ring_views_free(ring_views_at *at);

@@ -46,7 +46,7 @@ static struct list closing = LIST_INIT(closing);
 static uint64_t threads[USERS_THREADS / 64]; /* a bit for each counter that a thread owns */
 static unsigned threads_high;		     /* no counter from here on was ever used */
 static uint64_t sessions[USERS_SESSIONS / 64];
-/* By the number of sessions: how many with it are closing and not drained. */
+/* By the number of sessions: how many with that number are closing and not drained. */
 static _Atomic uint32_t looks[USERS_SESSIONS];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;
@@ -54,7 +54,7 @@ static bool key_made;
 
 /* ---- Numbers ---- */
 
-/* The lowest that is free, or the last one, which is never taken. */
+/* Takes the lowest free number, or the last one, which always stays free. */
 static unsigned number_take(uint64_t *bits, unsigned n)
 {
 	for (unsigned i = 0; i < n; i += 64) {
@@ -70,7 +70,7 @@ static unsigned number_take(uint64_t *bits, unsigned n)
 	return n - 1;
 }
 
-/* Fine for the last one. */
+/* Gives a number back; the last one too, which does nothing. */
 static void number_give(uint64_t *bits, unsigned number)
 {
 	bits[number / 64] &= ~((uint64_t)1 << number % 64);
@@ -114,9 +114,9 @@ unsigned thread_assign(void)
 /* ---- Sessions ---- */
 
 /*
- * The tables that a get reads start at a page, and so does what mmap() returns. A processor that
- * has just stored to an address takes its time to load from one with the same low 12 bits, so the
- * counters are put elsewhere in their page. That is 2 ns of a get.
+ * The tables that a get reads start at a page, and so does memory from mmap(). A processor that has
+ * just stored to an address takes its time to load from one with the same low 12 bits, so the
+ * counters are put elsewhere in their page. That saves 2 ns of a get.
  */
 enum { SKEW = 33 };
 #define COUNTERS_BYTES ((SKEW + USERS_THREADS) * sizeof(struct users_counter))
@@ -142,7 +142,7 @@ void users_free(struct users *u)
 	munmap(u->of - SKEW, COUNTERS_BYTES);
 	u->of = NULL;
 	if (atomic_load(&u->closing))
-		return; /* it has drained */
+		return; /* it has drained already */
 	pthread_mutex_lock(&mutex);
 	number_give(sessions, (unsigned)(u->look - looks));
 	pthread_mutex_unlock(&mutex);
@@ -217,7 +217,7 @@ void users_check(const _Atomic uint32_t *look)
 
 void users_close(struct users *u)
 {
-	const _Atomic uint32_t *look = u->look; /* of a session that may be gone when we look */
+	const _Atomic uint32_t *look = u->look; /* of a session that may be gone when it is used */
 	bool first;
 
 	pthread_mutex_lock(&mutex);

@@ -4,7 +4,7 @@
  * long as one of them is there. Every get and release takes or gives back a count, so that must not
  * cost a read-modify-write: each thread has a number, and counters that it alone writes. Nor must
  * it cost more because another session is closing: each session has a number too, and a word that
- * says whether one with that number is. users.c shows why that is enough.
+ * tells whether one with that number is. users.c shows why that is enough.
  */
 #pragma once
 
@@ -16,20 +16,20 @@
 #include "util/list.h"
 
 enum {
-	USERS_THREADS = 1024,		  /* counters of a session */
+	USERS_THREADS = 1024,		  /* counters of one session */
 	USERS_SHARED = USERS_THREADS - 1, /* shared by all threads that got no number */
 	USERS_SESSIONS = 256,		  /* numbers of sessions; the last one is shared likewise */
 };
 
-/* A thread's: counts taken by it, less those given back by it, whoever took them. */
+/* The counter of one thread: counts that it took, less counts that it gave back for any thread. */
 struct users_counter {
 	alignas(64) _Atomic int64_t count;
 };
 
 struct users {
-	struct users_counter *of;	  /* by thread; memory is only there for threads that are */
+	struct users_counter *of;	  /* by thread; only numbers in use have memory */
 	_Atomic uint32_t *look;		  /* not 0: sessions with our number are closing */
-	_Atomic bool closing;		  /* lets no user in; changed under users_lock() */
+	_Atomic bool closing;		  /* no user is let in; changed under users_lock() */
 	void (*drained)(struct users *u); /* called once the last user has left */
 	struct list link;		  /* while closing and not drained yet */
 };
@@ -79,10 +79,8 @@ static inline void users_add(struct users *u, int64_t n)
 /* Ends the closing sessions with that word, or any if it is NULL, that have no users left. */
 void users_check(const _Atomic uint32_t *look);
 
-/*
- * Gives a count back. Nothing of the session may be touched after that, so which word to look at is
- * read before.
- */
+/* Gives a count back. The session may not be touched after that, so the address of its word is read
+ * before. */
 static inline void users_leave(struct users *u)
 {
 	const _Atomic uint32_t *look = u->look;
@@ -119,9 +117,9 @@ void users_barrier(void);
 
 /* Finds out whether this kernel has membarrier(2). Call it before the first session. */
 void users_init(void);
-/* Counters and a number for a new session, whose users are zeroes: 0, or -ENOMEM. */
+/* Gives a new session, whose users are zeroes, its counters and a number. 0, or -ENOMEM. */
 int users_open(struct users *u);
-/* Nobody can come or leave any more. Fine for zeroes. */
+/* To be called when no user can come or leave any more. Fine for zeroes. */
 void users_free(struct users *u);
 /*
  * Lets no user in from now on. drained() is called once, after the last user has left, here or on

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Claims; see claim.h. Who waits for one has a request pending for as long as the wait lasts. If it
- * ends before the answer comes, UNCLAIM takes back the request, or what it was granted meanwhile.
+ * Claims; see claim.h. A claimant has a request pending for as long as it waits. If the wait ends
+ * before the answer comes, UNCLAIM takes the request back, or the claim if it was granted
+ * meanwhile.
  */
 #include <errno.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 #include "client/session/request.h"
 #include "util/clock.h"
 
-/* By the serial of a CLAIM, with no name; or, with 0, by a name. */
+/* Sends UNCLAIM: by the serial of a CLAIM, with an empty name; or, with serial 0, by a name. */
 static void send_unclaim(struct session *s, uint32_t claim, const char *name)
 {
 	unsigned char bytes[sizeof(struct wire_unclaim) + TL_NAME_MAX + 1];
@@ -24,10 +25,11 @@ static void send_unclaim(struct session *s, uint32_t claim, const char *name)
 
 	memcpy(bytes, &m, sizeof(m));
 	memcpy(bytes + sizeof(m), name, len + 1);
-	session_send(s, bytes, session_deadline(s)); /* else the connection ends, and the claim */
+	session_send(s, bytes, session_deadline(s)); /* if that fails, the connection ends, and the
+							claim with it */
 }
 
-/* Another daemon is to know that it is the same claim. */
+/* Marks the request as repeated, for another daemon. */
 static bool not_done(struct session *s, void *message, struct conn_message *answer, void *context)
 {
 	struct wire_claim *m = message;
@@ -40,7 +42,7 @@ static bool not_done(struct session *s, void *message, struct conn_message *answ
 	return false;
 }
 
-/* What the answer says: 0, -EEXIST, or another negative errno. */
+/* Reads the answer. Returns 0, -EEXIST, or another negative errno. */
 static int claim_outcome(struct conn_message *answer, const char *name)
 {
 	struct wire_claimed claimed;
@@ -56,7 +58,7 @@ static int claim_outcome(struct conn_message *answer, const char *name)
 	return tl_fail(-EBUSY, "somebody else has claimed '%s': wait for it, with a timeout", name);
 }
 
-/* @deadline: that of the wait; if it is not to @wait, that of the answer. */
+/* Claims on this session. @deadline limits the wait or, without @wait, the time for the answer. */
 static int claim_on(struct session *s, const char *name, bool wait, int64_t deadline)
 {
 	struct {
@@ -74,7 +76,7 @@ static int claim_on(struct session *s, const char *name, bool wait, int64_t dead
 	r = session_call_unless(s, &m, -1, deadline, &answer, not_done, NULL);
 	if (!m.fixed.again)
 		m.fixed.again = m.fixed.header.serial;
-	if (r == -ETIMEDOUT && m.fixed.again) { /* it was sent */
+	if (r == -ETIMEDOUT && m.fixed.again) { /* the request was sent */
 		send_unclaim(s, m.fixed.again, "");
 		if (wait)
 			tl_fail(r,
@@ -84,7 +86,7 @@ static int claim_on(struct session *s, const char *name, bool wait, int64_t dead
 	return r ? r : claim_outcome(&answer, name);
 }
 
-/* If the connection ends, the claim does. */
+/* A claim ends with its connection. */
 static int claim_attempt(struct call *c, const struct use *use, void *context)
 {
 	const char *const *name = context;

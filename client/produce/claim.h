@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Claims on names that are to be published. The daemon has them; nothing is kept here. */
+/*
+ * Claims on names that are to be published. The daemon keeps them, not this process.
+ */
 #pragma once
 
 #include <stdint.h>
 
 struct tl_client;
 
-/* As tl_claim(). The name is checked. */
+/* Does the work of tl_claim(). The name is checked. */
 int claim_take(struct tl_client *client, const char *name, int64_t timeout_ns);
-/* As tl_unclaim(). */
+/* Does the work of tl_unclaim(). */
 int claim_give_up(struct tl_client *client, const char *name);

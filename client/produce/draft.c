@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Drafts of every kind of memory. A draft belongs to the session it was made on and holds a count
- * there. It is in the session's list from when it is granted until its COMMIT is sent or it is
- * freed, so that tl_close() can abort it, tl_publish() can find it by its bytes, and fork() knows
- * which counts in the ledger are drafts'.
+ * Drafts of every kind of memory. A draft belongs to the session that made it and holds a count
+ * there. It is in the session's list from its grant until its COMMIT is sent or it is freed. So
+ * tl_close() can abort it, tl_publish() can find it by its bytes, and fork() knows which counts in
+ * the ledger are drafts'.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 
 /* ---- States ---- */
 
-/* Nothing goes back to DRAFT_NEW, so that 0 says that the event changes nothing. */
+/* No event leads to DRAFT_NEW, so 0 means that the event changes nothing. */
 static const enum draft_state next_state[DRAFT_STATES][DRAFT_EVENTS] = {
 	[DRAFT_NEW] = { [DRAFT_GRANT] = DRAFT_OPEN,
 			[DRAFT_CLOSE] = DRAFT_ENDED,
@@ -60,7 +60,7 @@ static void hold_locked(struct tl_draft *draft)
 	draft->hold.held = draft->hold.ref != 0;
 }
 
-/* Our ledger counts it as long as we use it, which is what another daemon goes by. */
+/* Our ledger counts the draft as long as we use it. By that count another daemon keeps it. */
 void draft_link(struct tl_draft *draft)
 {
 	struct session *s = draft->session;
@@ -116,7 +116,7 @@ void drafts_close(struct session *s)
 		struct tl_draft *draft = draft_entry(l);
 
 		if (!draft_step(draft, DRAFT_CLOSE))
-			continue; /* an exported one lives as long as its tensor */
+			continue; /* an exported draft lives as long as its tensor */
 		let_go_locked(draft);
 		draft->kind->draft_abort(draft);
 	}
@@ -129,12 +129,12 @@ void drafts_fork(struct session *s)
 		struct tl_draft *draft = draft_entry(l);
 
 		draft_step(draft, DRAFT_FORK);
-		draft->hold.held = false; /* in a ledger that is not ours */
+		draft->hold.held = false; /* the count is in the parent's ledger */
 		list_del(l);
 	}
 }
 
-/* ---- Single ones ---- */
+/* ---- Single drafts ---- */
 
 struct tl_draft *draft_alloc(const struct draft_request *want, const struct memory_kind *kind)
 {
@@ -232,14 +232,14 @@ int draft_check(struct tl_draft *draft)
 	if (draft->state == DRAFT_ENDED)
 		return tl_fail(-ESTALE, "the draft of '%s' was aborted: its client is closed",
 			       draft->name);
-	if (!draft->ring) /* no message came that would be about one of a ring */
+	if (!draft->ring) /* the daemon sends no messages about a draft of a ring */
 		session_drain(draft->session);
 	if (atomic_load(&draft->session->lost))
 		return draft_lost(draft->name);
 	return session_commit_error(draft->session);
 }
 
-/* Tells the daemon, if it has not heard of its end yet. */
+/* Frees the draft, and tells the daemon if that has not heard of its end yet. */
 static void give_up(struct tl_draft *draft)
 {
 	bool tell = draft_is_writable(draft);
@@ -258,7 +258,7 @@ static int commit_unchecked(struct tl_draft *draft, uint64_t *version)
 
 	if (!r && version)
 		*version = v;
-	if (r && draft_is_writable(draft)) /* it was not sent */
+	if (r && draft_is_writable(draft)) /* the COMMIT was not sent */
 		give_up(draft);
 	else
 		draft_free(draft);
@@ -275,7 +275,7 @@ int draft_commit(struct tl_draft *draft, uint64_t *version)
 	return r;
 }
 
-/* It was made just now, so that nothing needs to be checked. */
+/* The draft was made just now, so it needs no checks. */
 int draft_commit_again(struct tl_draft *draft, uint64_t *version)
 {
 	int r = commit_unchecked(draft, version);
@@ -315,10 +315,8 @@ int draft_export(struct tl_draft *draft, DLManagedTensorVersioned **out)
 	if (r)
 		return r;
 	pthread_mutex_lock(&s->produce_mutex);
-	/*
-	 * After a commit others may still look at the bytes, through the exported tensor. Memory of
-	 * our own has no slot before it is published, and is kept otherwise.
-	 */
+	/* After a commit the bytes can still be seen through the exported tensor. Memory of our own
+	 * has no slot before it is published, and is kept otherwise. */
 	hold_locked(draft);
 	if (draft->hold.ref)
 		draft->hold.views = draft->map;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Drafts: made, written, committed. */
+/* Drafts: how they are made, written and committed. */
 #pragma once
 
 #include <stdalign.h>
@@ -27,12 +27,12 @@
  */
 enum draft_state {
 	DRAFT_NEW,	 /* not handed out yet */
-	DRAFT_OPEN,	 /* written by its handle */
-	DRAFT_EXPORTED,	 /* written by the tensor of tl_draft_to_dlpack() */
-	DRAFT_COMMITTED, /* the COMMIT is sent, and nobody has a handle any more */
+	DRAFT_OPEN,	 /* written by means of its handle */
+	DRAFT_EXPORTED,	 /* written by means of the tensor of tl_draft_to_dlpack() */
+	DRAFT_COMMITTED, /* the COMMIT is sent, and its handle is consumed */
 	DRAFT_PUBLISHED, /* the COMMIT is sent; the exported tensor still refers to the memory */
-	DRAFT_ENDED,	 /* aborted by tl_close(); its handle is still somebody's */
-	DRAFT_PARENTS,	 /* of the process that forked */
+	DRAFT_ENDED,	 /* aborted by tl_close(); the caller still has its handle */
+	DRAFT_PARENTS,	 /* the draft belongs to the process that forked */
 	DRAFT_STATES,
 };
 
@@ -50,20 +50,21 @@ enum { DRAFT_OWN = 24 };
 /* It holds a count on its session. The state changes under the session's produce mutex. */
 struct tl_draft {
 	DLManagedTensorVersioned managed; /* first: an exported draft's deleter gets its address */
-	DLTensor tensor;		  /* the one in managed is lent */
+	DLTensor tensor;		  /* managed has the copy that is lent */
 	/*
-	 * Our ledger counts the slots of drafts until they are committed, and of exported ones
-	 * longer: their memory must stay after the commit as long as the tensor is there.
+	 * Our ledger counts the slots of drafts until they are committed. Slots of exported drafts
+	 * are counted longer: their memory must stay after the commit as long as the tensor is
+	 * there.
 	 */
 	struct draft_hold hold;
 	struct session *session;
 	const struct memory_kind *kind;
-	struct ring *ring;	     /* it is a slot of that ring, which has a reference; or NULL */
-	struct ring_slot *ring_slot; /* of it */
+	struct ring *ring; /* the draft is a slot of that ring, and holds a reference; or NULL */
+	struct ring_slot *ring_slot; /* of that ring */
 	uint32_t ring_depth;	     /* as in tl_spec */
 	enum draft_state state;
-	uint32_t extra; /* bytes of shape and metadata that were asked for */
-	uint64_t room;	/* bytes that were */
+	uint32_t extra; /* requested bytes of shape and metadata */
+	uint64_t room;	/* requested bytes of data */
 	union {
 		struct write_map *map; /* shared memory: where it is written */
 		alignas(uint64_t) unsigned char own[DRAFT_OWN]; /* another kind's */
@@ -72,14 +73,14 @@ struct tl_draft {
 	uint16_t metadata_size;
 	struct tensor_lifetime lifetime;
 	bool own_pages; /* as in tl_spec */
-	bool unlinked;	/* for good, so that no lock is needed to find that out */
+	bool unlinked;	/* it is unlinked for good, which can be read without a lock */
 	uint8_t tensor_flags;
 	uint8_t name_len;
 	char name[TL_NAME_MAX + 1];
-	int64_t dims[]; /* shape, then strides; again, as lent */
+	int64_t dims[]; /* shape, then strides; then both again, as lent */
 };
 
-/* The one place where a state changes. True: it did. */
+/* The only function that changes a state. True if it did. */
 bool draft_step(struct tl_draft *draft, enum draft_event event);
 
 static inline bool draft_is_writable(const struct tl_draft *draft)
@@ -92,34 +93,34 @@ static inline bool draft_is_exported(const struct tl_draft *draft)
 	return draft->state == DRAFT_EXPORTED || draft->state == DRAFT_PUBLISHED;
 }
 
-/* One without memory. NULL: no memory for it. */
+/* Makes a draft without memory for its bytes. NULL: malloc() failed. */
 struct tl_draft *draft_alloc(const struct draft_request *want, const struct memory_kind *kind);
-/* Enters it into the list of its session, from when it is granted. */
+/* Enters a draft into the list of its session, when it is granted. */
 void draft_link(struct tl_draft *draft);
-/* Takes it out of the list, and our count off its slot: fork() sees both or neither. */
+/* Takes a draft out of the list, and our count off its slot: fork() sees both or neither. */
 void draft_unlink(struct tl_draft *draft);
-/* Copies its tensor to the one that its producer gets. */
+/* Copies its tensor to the lent one, which its producer gets. */
 void draft_lend(struct tl_draft *draft);
-/* Is that still a copy? 0, or -EINVAL. */
+/* Checks that the lent tensor is still a copy. 0, or -EINVAL. */
 int draft_lent_check(struct tl_draft *draft);
-/* It has what it needs, and is the caller's. */
+/* To be called when the draft has all that it needs, and goes to the caller. */
 void draft_granted(struct tl_draft *draft);
-/* Its COMMIT is sent. If that is going to be answered our ledger counts it until it is freed, so
- * that another daemon can answer too. */
+/* To be called when its COMMIT was sent. If that will be answered, our ledger counts the draft
+ * until it is freed, so that another daemon can answer too. */
 void draft_sent(struct tl_draft *draft, bool answer);
-/* The daemon has it back, or has committed it. NULL is fine. */
+/* Frees a draft that the daemon has taken back or committed. NULL is fine. */
 void draft_free(struct tl_draft *draft);
 
 int draft_metadata(struct tl_draft *draft, const void *metadata, size_t size);
-/* May it be committed? 0, or a negative errno: then it is to be given up. */
+/* Checks that the draft may be committed. 0, or a negative errno: then it must be given up. */
 int draft_check(struct tl_draft *draft);
-/* Commits what the draft says it is. Consumes it, also on failure. */
+/* Commits the draft as it describes itself. Consumes it, also on failure. */
 int draft_commit(struct tl_draft *draft, uint64_t *version);
-/* The same in an attempt of a call that can write it again: CALL_E_STALE for -ESTALE. */
+/* draft_commit() by a call that can write the draft again: CALL_E_STALE for -ESTALE. */
 int draft_commit_again(struct tl_draft *draft, uint64_t *version);
-/* Gives it up. Consumes it. NULL is fine. */
+/* Gives the draft up, which consumes it. NULL is fine. */
 void draft_abort(struct tl_draft *draft);
-int draft_lost(const char *name); /* -ESTALE: its daemon is gone */
+int draft_lost(const char *name); /* fails with -ESTALE: its daemon is gone */
 
 int draft_export(struct tl_draft *draft, DLManagedTensorVersioned **out);
 /* The draft that was exported as @managed, or NULL. */
@@ -127,6 +128,7 @@ struct tl_draft *draft_of(const DLManagedTensorVersioned *managed);
 /* The exported and uncommitted draft of @s whose bytes begin at @data, or NULL. */
 struct tl_draft *draft_at(struct session *s, const void *data);
 
-/* tl_close() aborts those that are not exported; in a forked child all are the parent's. */
+/* For tl_close(): aborts drafts that are not exported. For a forked child, where all drafts are the
+ * parent's. */
 void drafts_close(struct session *s);
 void drafts_fork(struct session *s);

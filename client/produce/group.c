@@ -2,9 +2,10 @@
 /*
  * Groups: many tensors published in one step.
  * A group is one draft whose memory holds all of its tensors on the CPU, each at a multiple of
- * TL_ALIGNMENT; those on devices lie in memory of their kind. Nothing is told to the daemon about
- * the single ones before the commit: then MEMBERS for some at a time, several of them on their way,
- * and GROUP when all are made. So a group that GROUP was not sent for is not published.
+ * TL_ALIGNMENT. Tensors on devices lie in memory of their kind. Before the commit the daemon hears
+ * nothing about single tensors. The commit sends MEMBERS for some of them at a time, several such
+ * messages in flight, and GROUP when all are made. So a group without a GROUP message is not
+ * published.
  */
 #include <errno.h>
 #include <stdalign.h>
@@ -30,14 +31,14 @@
 #include "util/clock.h"
 
 struct tl_group {
-	tl_draft *draft; /* the memory of those on the CPU */
+	tl_draft *draft; /* the memory of the tensors on the CPU */
 	struct members all;
 	struct group_member members[];
 };
 
 /* ---- Making ---- */
 
-/* The kinds of memory other than the draft's give up what they have. */
+/* Lets the kinds of memory other than the draft's release theirs. */
 static void members_end(struct tl_group *group, enum members_end end)
 {
 	const struct memory_kind *kind = memory_kinds[KIND_DEVICE];
@@ -62,7 +63,7 @@ tl_group *group_free(tl_group *group)
 	return NULL;
 }
 
-/* A name that is deleted. */
+/* Checks an item that deletes its name. */
 static int delete_check(const tl_group_item *item, uint64_t *nbytes)
 {
 	*nbytes = 0;
@@ -174,7 +175,7 @@ static int device_check(const tl_group_item *item, const DLDevice *device)
 		       item->name, (int)device->device_type);
 }
 
-/* Copies the items and gives each its place in the draft; *total bytes in all. */
+/* Copies the items and gives each its offset in the draft, which has *@total bytes. */
 static int members_init(tl_group *group, const tl_group_item *items, const DLDevice *devices,
 			uint64_t *total)
 {
@@ -194,18 +195,18 @@ static int members_init(tl_group *group, const tl_group_item *items, const DLDev
 			return r;
 		group->members[i].nbytes = nbytes;
 		if (group->members[i].kind->members_room)
-			continue; /* it lies elsewhere */
+			continue; /* it lies in other memory */
 		group->members[i].offset = *total;
 		if (nbytes > INT64_MAX - TL_ALIGNMENT - *total)
 			return tl_fail(-EINVAL, "the group has more than 2^63-1 bytes");
 		*total += (nbytes + TL_ALIGNMENT - 1) / TL_ALIGNMENT * TL_ALIGNMENT;
 		if (nbytes)
-			group->members[i].tensor.data = group; /* its place follows */
+			group->members[i].tensor.data = group; /* its address follows */
 	}
 	return names_check(group);
 }
 
-/* A tensor on a device is published where it lies, unless it has no bytes. */
+/* Takes a tensor on a device, which is published where it lies, unless it has no bytes. */
 static int member_hand(struct group_member *m, DLManagedTensorVersioned *tensor)
 {
 	if (!m->kind->members_room || !m->nbytes)
@@ -224,7 +225,7 @@ static int member_hand(struct group_member *m, DLManagedTensorVersioned *tensor)
 	return 0;
 }
 
-/* Memory for the members that do not lie in the draft. */
+/* Gets memory for the members that do not lie in the draft. */
 static int members_room(tl_group *group, int64_t timeout_ns)
 {
 	const struct memory_kind *kind = memory_kinds[KIND_DEVICE];
@@ -235,7 +236,8 @@ static int members_room(tl_group *group, int64_t timeout_ns)
 	return any ? kind->members_room(&group->all, timeout_ns) : 0;
 }
 
-/* @handed, unless it is NULL, has what is published where it lies, or NULL. */
+/* @handed, unless it is NULL, has for each item the tensor that is published where it lies, or
+ * NULL. */
 static int group_make(struct call *c, const struct use *use, const tl_group_item *items,
 		      const DLDevice *devices, DLManagedTensorVersioned *const *handed,
 		      size_t count, int64_t timeout_ns, tl_group **out)
@@ -313,7 +315,7 @@ DLTensor *group_tensor(tl_group *group, size_t index)
 
 /* ---- Publishing ---- */
 
-enum { BATCHES = 8 }; /* on their way at a time */
+enum { BATCHES = 8 }; /* messages in flight */
 
 struct batch {
 	struct request req;
@@ -336,7 +338,7 @@ static void member_message(const struct group_member *m, uint64_t ref, unsigned 
 		description_encode(bytes, &w, &d);
 }
 
-/* Writes as many members, from number @first on, as one message has room for. Returns how many. */
+/* Writes as many members, from number @first on, as fit into one message. Returns their number. */
 static size_t batch_fill(const tl_group *group, size_t first, unsigned char *bytes)
 {
 	struct wire_members w = { .header = { .type = WIRE_MEMBERS },
@@ -418,7 +420,7 @@ static int members_send(tl_group *group, uint32_t life, int64_t deadline)
 	return r;
 }
 
-/* Asks for all of them to be published. *end: what came of it. */
+/* Asks the daemon to publish all members. *@end: the result. */
 static int group_ask(tl_group *group, uint32_t life, int64_t deadline, enum members_end *end)
 {
 	const struct memory_kind *kind = memory_kinds[KIND_DEVICE];
@@ -463,16 +465,16 @@ static int group_send(tl_group *group, int64_t deadline, enum members_end *end)
 			r = group_ask(group, life, deadline, end);
 		if (r != SESSION_E_ADOPTED || deadline_passed(deadline))
 			break;
-		r = 0; /* another daemon knows no members of what was not published */
+		r = 0; /* another daemon knows no members of an unpublished group */
 	}
-	if (r > 0 && *end == MEMBERS_FAILED) /* as when draft_check() finds that out */
+	if (r > 0 && *end == MEMBERS_FAILED) /* the same error as draft_check() returns for that */
 		return tl_fail(-ESTALE,
 			       "the daemon ended the connection; the group was not published");
 	return call_once(r > 0 ? SESSION_E_LOST : r,
 			 "whether the group was published is not known");
 }
 
-/* Consumes the group; *end says what came of it. */
+/* Publishes and consumes the group. *@end: the result. */
 static int group_publish(tl_group *group, enum members_end *end)
 {
 	int r = draft_check(group->draft);
@@ -482,7 +484,7 @@ static int group_publish(tl_group *group, enum members_end *end)
 		r = group_send(group, session_deadline(group->draft->session), end);
 		if (!r) {
 			members_end(group, *end);
-			draft_free(group->draft); /* the daemon ended it */
+			draft_free(group->draft); /* the daemon has ended it */
 			group->draft = NULL;
 		} else if (*end == MEMBERS_UNKNOWN) {
 			members_end(group, *end);
@@ -557,7 +559,7 @@ void group_stream(tl_group *group, intptr_t stream, bool sealed)
 	group->all.sealed = sealed;
 }
 
-/* Items and devices for @sources. */
+/* Fills items and devices for @sources. */
 static int sources_items(const char *const *names, const DLTensor *const *sources, size_t count,
 			 const tl_put_options *o, tl_group_item *items, DLDevice *devices)
 {
@@ -582,7 +584,7 @@ struct putting {
 	size_t copied;
 };
 
-/* Makes the group, and copies into it what is not handed over. */
+/* Makes the group, and copies into it the sources that are not handed over. */
 static int group_of_sources(struct call *c, const struct use *use, const struct putting *p,
 			    tl_group **out)
 {
@@ -626,7 +628,7 @@ int group_put(tl_client *client, const char *const *names, const DLTensor *const
 
 /* ---- Handing over ---- */
 
-/* Calls the deleters of those of which the group has copies. */
+/* Calls the deleters of the tensors of which the group has copies. */
 static size_t delete_copied(DLManagedTensorVersioned *const *tensors, const bool *kept,
 			    size_t count)
 {

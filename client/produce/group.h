@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many tensors published in one step. */
+/* Groups: many tensors that are published in one step. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,21 +8,21 @@
 
 #include <tensorlease/tensorlease.h>
 
-/* On @devices, or if that is NULL on the CPU. */
+/* Makes a group on @devices, or on the CPU if that is NULL. */
 int group_create(tl_client *client, const tl_group_item *items, const DLDevice *devices,
 		 size_t count, int64_t timeout_ns, tl_group **out);
 /* Copies sources[i] into tensor i of the group. */
 int group_copy(tl_group *group, const DLTensor *const *sources);
-/* On which stream those on devices are written, and whether the host is to wait for that. */
+/* Sets the stream that writes tensors on devices. @sealed: the host waits for that. */
 void group_stream(tl_group *group, intptr_t stream, bool sealed);
-DLTensor *group_tensor(tl_group *group, size_t index); /* NULL: there is none */
+DLTensor *group_tensor(tl_group *group, size_t index); /* NULL: no such tensor */
 int group_commit(tl_group *group);		       /* consumes it */
-tl_group *group_free(tl_group *group);		       /* not published, unless it was */
+tl_group *group_free(tl_group *group); /* frees it; it is not published unless it was already */
 
-/* tl_put_many(), with options that are checked. */
+/* Does the work of tl_put_many(), with options that are checked. */
 int group_put(tl_client *client, const char *const *names, const DLTensor *const *sources,
 	      size_t count, const tl_put_options *o);
-/* tl_publish_many(), the same. */
+/* Does the work of tl_publish_many(), with options that are checked. */
 int group_hand(tl_client *client, const char *const *names,
 	       DLManagedTensorVersioned *const *tensors, size_t count, const tl_put_options *o,
 	       size_t *copied);

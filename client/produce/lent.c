@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lent descriptions. Whoever holds one may write anything to it; no member of it is followed. */
+/* Lent descriptions. A producer may write anything to one, so no member of it is followed. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stddef.h>

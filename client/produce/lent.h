@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The description of a draft's tensor that its producer gets to write by: a copy, not believed. */
+/* The description of a draft's tensor that its producer gets for writing. It is a copy, and not
+ * trusted. */
 #pragma once
 
 #include <stdint.h>
@@ -11,5 +12,6 @@
  * of @lent.
  */
 void lent_make(DLTensor *lent, const DLTensor *t);
-/* 0, or -EINVAL and which member of @lent is not as in @t, which it was made from under @name. */
+/* Returns 0, or -EINVAL and in the text the member of @lent that differs from @t, from which it was
+ * made under @name. */
 int lent_check(const DLTensor *lent, const DLTensor *t, const char *name);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members of a group that is being made, for the kinds of memory that they lie in. */
+/* Members of a group that is being made, for the kinds of memory in which they lie. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,19 +15,21 @@ struct memory_kind;
 struct session;
 
 struct group_member {
-	DLTensor tensor; /* data: where it is written, or lies already; NULL: it has no bytes */
-	DLTensor lent;	 /* a copy */
+	DLTensor tensor; /* data: where it is written or lies already; NULL: it has no bytes */
+	DLTensor lent;	 /* a copy of @tensor */
 	const struct memory_kind *kind;
-	uint64_t nbytes, offset; /* that it touches, in the memory of its kind */
+	uint64_t nbytes, offset; /* bytes that it touches, and their offset in the memory of its
+				    kind */
 	uint64_t flags;
 	char *name;
 	unsigned char *metadata;
 	uint16_t metadata_size;
 	struct tensor_lifetime lifetime;
-	DLManagedTensorVersioned *handed; /* published where it lies; NULL: it is written in ours */
-	void *own;			  /* its kind's */
-	int64_t *dims;			  /* shape, then strides; again, as lent */
-	bool strided;			  /* they are not those of C order */
+	DLManagedTensorVersioned *handed; /* published where it lies; NULL: it is written in memory
+					     of ours */
+	void *own;			  /* for the code of its kind */
+	int64_t *dims;			  /* shape, then strides; then both again, as lent */
+	bool strided;			  /* the strides are not those of C order */
 };
 
 /* All members of a group, in memory of all kinds. */
@@ -35,17 +37,17 @@ struct members {
 	struct session *session;
 	struct group_member *list;
 	size_t count;
-	intptr_t stream; /* on which those on devices are written */
-	bool sealed;	 /* the host is to wait for that */
-	void *own;	 /* of the one kind that has something for all of them */
+	intptr_t stream; /* the stream that writes members on devices */
+	bool sealed;	 /* the host waits for that */
+	void *own;	 /* for the one kind that keeps something for all of them */
 };
 
-/* What came of publishing them. */
+/* Results of publishing members. */
 enum members_end {
 	MEMBERS_PUBLISHED,
-	MEMBERS_FAILED,	 /* nobody can have one */
-	MEMBERS_UNKNOWN, /* the daemon was asked and has not answered yet */
-	MEMBERS_PARENTS, /* they are the parent's, and this is a child of fork() */
+	MEMBERS_FAILED,	 /* no client can get one */
+	MEMBERS_UNKNOWN, /* the daemon was asked, and has not answered yet */
+	MEMBERS_PARENTS, /* they belong to the parent of this forked child */
 };
 
 static inline struct tensor_description member_description(const struct group_member *m)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prefetched drafts: a producer that commits the same size again and again asks for the next
- * draft right behind a commit, and finds the answer there when it wants to create. The daemon may
- * take such a draft back as long as it is unused, so it is taken into use like a lease. What is
- * never used is given back with the connection, or when another size needs the place.
+ * Prefetched drafts. A producer that commits the same size again and again asks for the next draft
+ * right behind a commit, and finds the answer when it creates the next one. The daemon may take
+ * such a draft back as long as it is unused, so it is taken into use like a lease. An unused draft
+ * is given back with the connection, or when another size needs its place.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,7 +23,8 @@ struct prefetch {
 	uint32_t extra;
 };
 
-/* Is it worth it: was that size committed before? Remembers that it was now. */
+/* True if that size was committed before, so that prefetching pays. Remembers that it was committed
+ * now. */
 static bool size_again(struct session *s, uint64_t nbytes, uint32_t extra)
 {
 	struct size_use *u;
@@ -51,9 +52,8 @@ static struct prefetch **find(struct session *s, uint64_t nbytes, uint32_t extra
 	return NULL;
 }
 
-/*
- * A place for one more; the oldest one's, if all are taken: that is returned too, to be given back.
- */
+/* Returns a place for one more request. If all are taken it is the oldest one's, which *@evicted
+ * returns, to be given back. */
 static struct prefetch **place(struct session *s, struct prefetch **evicted)
 {
 	struct prefetch **at;
@@ -68,10 +68,8 @@ static struct prefetch **place(struct session *s, struct prefetch **evicted)
 	return at;
 }
 
-/*
- * Gives one back that nobody uses. If its answer is still to come, the reader of the socket aborts
- * the draft.
- */
+/* Gives an unused draft back. If its answer is still to come, the reader of the socket aborts the
+ * draft. */
 static void give_back(struct session *s, struct prefetch *a)
 {
 	if (!a)
@@ -97,7 +95,7 @@ uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra, uint
 		*place(s, &evicted) = a;
 		serial = session_serial(s);
 		session_expect(s, serial, &a->request, &a->answer);
-		a->request.spare = true; /* before its answer can come */
+		a->request.spare = true; /* set before its answer can come */
 		*life = a->request.life;
 	}
 	pthread_mutex_unlock(&s->produce_mutex);
@@ -121,11 +119,11 @@ void prefetch_cancel(struct session *s, uint32_t serial)
 }
 
 /*
- * Takes the draft into use: our count, then the daemon's word.
+ * Takes the draft into use: first our count, then the daemon's word.
  *
  * ORDER: as G2 and G3 in hold.h. The daemon takes an unused draft back by word = RETIRED, then
  * looks at our count: one of us sees the other. The count and the list of drafts change under one
- * lock: fork() reads both.
+ * lock, since fork() reads both.
  */
 static bool take_into_use(struct session *s, struct draft_hold *draft, uint64_t ref)
 {
@@ -163,14 +161,14 @@ bool prefetch_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t d
 
 	r = session_await(s, &a->request, deadline);
 	if (!r && a->answer.header.type != WIRE_DRAFT)
-		r = -ENOENT; /* there was no room for it */
+		r = -ENOENT; /* the daemon had no room for it */
 	if (!r) {
 		memcpy(out, a->answer.bytes, sizeof(*out));
 		if (ref_slot(out->ref) >= s->catalog.slots || !take_into_use(s, draft, out->ref)) {
 			if (ref_slot(out->ref) < s->catalog.slots)
 				lease_release(s, ref_slot(out->ref));
 			session_abort(s, out->ref);
-			r = -ENOENT; /* taken back */
+			r = -ENOENT; /* the daemon took it back */
 		}
 	}
 	free(a);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Publishing by handing over. What lies in memory of ours is recognised and not copied: an exported
- * draft is committed, a leased tensor is linked under the other name. Libraries wrap what we gave
- * them in tensors of their own kind and hand out new DLPack structs, so it is the address that
- * decides, not the struct.
+ * Publishes tensors that are handed over. Tensors in memory of ours are recognized and not copied:
+ * an exported draft is committed, a leased tensor is linked under the other name. Other libraries
+ * wrap our tensors in their own and hand out new DLPack structs, so the address decides, not the
+ * struct.
  */
 #include <errno.h>
 #include <stdalign.h>
@@ -27,8 +27,8 @@ struct publishing {
 	size_t name_len;
 	DLManagedTensorVersioned *tensor;
 	tl_put_options options;
-	const struct memory_kind *kind; /* what the tensor lies in */
-	uint64_t nbytes;		/* that it touches */
+	const struct memory_kind *kind; /* of the memory that the tensor lies in */
+	uint64_t nbytes;		/* bytes that it touches */
 	bool contiguous;
 	uint64_t *version;
 	bool copied;
@@ -54,7 +54,7 @@ static int publish_draft(const struct publishing *p, struct tl_draft *draft)
 			draft->name);
 	if (draft->state != DRAFT_EXPORTED || atomic_load(&draft->session->lost) ||
 	    !session_served(draft->session))
-		return PUBLISH_E_COPY; /* of a lost draft the bytes at least are still here */
+		return PUBLISH_E_COPY; /* the bytes of a lost draft are still here */
 	if (!p->contiguous || p->nbytes > draft->room || first_byte(p) != draft->tensor.data ||
 	    row_extra((unsigned)t->ndim, t->shape, p->options.metadata_size) > draft->extra)
 		return PUBLISH_E_COPY;
@@ -83,8 +83,8 @@ static int publish_draft(const struct publishing *p, struct tl_draft *draft)
 					 p->version);
 }
 
-/* The version of what the name means, or 0. @linked: does that lie where the tensor @ref does,
- * which the caller holds? */
+/* Returns the version of the tensor that the name means, or 0. Sets *@linked if that lies where the
+ * tensor @ref does, which the caller holds. */
 static uint64_t meaning(struct session *s, const struct publishing *p, uint64_t ref, bool *linked)
 {
 	const struct name_key key = name_key(p->name, p->name_len);
@@ -105,10 +105,10 @@ static uint64_t meaning(struct session *s, const struct publishing *p, uint64_t 
 
 struct linking {
 	const struct publishing *p;
-	uint64_t ref, before; /* before it was asked, the name meant this version */
+	uint64_t ref, before; /* @before: the version that the name meant before the request */
 };
 
-/* The next daemon is asked only if the name does not mean a newer version that lies there. */
+/* The next daemon is asked only if the name does not mean a newer version of the same bytes. */
 static bool is_linked(struct session *s, void *message, struct conn_message *answer, void *context)
 {
 	const struct linking *l = context;
@@ -124,7 +124,7 @@ static bool is_linked(struct session *s, void *message, struct conn_message *ans
 	return true;
 }
 
-/* Another name for the bytes of a tensor that this process holds. */
+/* Publishes the bytes of a tensor that this process holds under another name. */
 static int publish_link(const struct publishing *p, struct call *c, struct session *s, uint64_t ref)
 {
 	struct linking l = { .p = p, .ref = ref };
@@ -162,7 +162,7 @@ static int publish_link(const struct publishing *p, struct call *c, struct sessi
 	return r == -ESTALE ? PUBLISH_E_COPY : r; /* another user's bytes stay that user's */
 }
 
-/* Does the row say just what the tensor says? The row's tensor is held. */
+/* True if the row describes the tensor exactly. The row's tensor is held. */
 static bool same_tensor(const struct catalog_view *c, const struct catalog_row *row,
 			const struct publishing *p)
 {
@@ -179,10 +179,10 @@ static bool same_tensor(const struct catalog_view *c, const struct catalog_row *
 }
 
 /*
- * The slot, among those that this process holds, of the tensor that lies there. It is held because
- * somebody's tensor still refers to it, or because something else happens to hold the same one; in
- * either case its row stands still, which the word says before and after. The daemon looks at our
- * ledger again.
+ * Finds the tensor at that address among those that this process holds. It is held because the
+ * caller's tensor still refers to it, or because something else in this process happens to hold the
+ * same one. In either case its row does not change, which its word shows before and after. The
+ * daemon looks at our ledger again.
  */
 static uint64_t held_ref_at(struct session *s, const struct publishing *p)
 {
@@ -207,16 +207,14 @@ static uint64_t held_ref_at(struct session *s, const struct publishing *p)
 	return 0;
 }
 
-/* Is the draft's daemon the one that @s is connected to? */
+/* True if the draft's daemon is the one that @s is connected to. */
 static bool same_daemon(const struct tl_draft *draft, const struct session *s)
 {
 	return draft->session->catalog.instance == s->catalog.instance;
 }
 
-/*
- * Without a copy, if it lies in memory of ours: 0, PUBLISH_E_COPY, or a negative errno. @lease: the
- * tensor is one of ours.
- */
+/* Publishes without a copy, if the tensor lies in memory of ours. Returns 0, PUBLISH_E_COPY, or a
+ * negative errno. @lease: the tensor is one of ours. */
 static int publish_ours(const struct publishing *p, struct call *c, struct session *s,
 			const struct tensor_lease *lease)
 {
@@ -244,7 +242,7 @@ static int publish_attempt(struct call *c, const struct use *use, void *context)
 	int r = lease ? p->kind->second_name(p->name, &p->options) : 0;
 
 	if (!r && lease && lease->private_size)
-		r = PUBLISH_E_COPY; /* what was written to it is this process's alone */
+		r = PUBLISH_E_COPY; /* writes to it are private to this process */
 	if (!r)
 		r = publish_ours(p, c, use->session, lease);
 	if (!r && p->tensor->deleter)

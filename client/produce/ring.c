@@ -32,8 +32,8 @@
 
 struct ring_slot {
 	uint32_t slot;
-	uint64_t used; /* the generation that was published last */
-	bool taken;    /* by a draft */
+	uint64_t used; /* the generation of the last publication */
+	bool taken;    /* a draft has it */
 	void *data;
 	struct write_map *map;
 };
@@ -41,14 +41,14 @@ struct ring_slot {
 struct ring {
 	struct list link; /* in producer.rings while it lives */
 	unsigned refs;	  /* 1 while it lives, and 1 for each draft */
-	bool parents;	  /* in a forked child */
+	bool parents;	  /* in a forked child: the ring is the parent's */
 	uint64_t ring;
 	struct ring_page *page;
-	uint64_t word, version; /* published last */
+	uint64_t word, version; /* of the last publication */
 	unsigned count, next, nretired;
-	uint32_t life; /* of the daemon that was told which rows are former ones */
+	uint32_t life; /* of the daemon that was told the retired rows */
 	uint64_t retired[RING_REFS_MAX];
-	uint64_t run; /* bytes of a tensor, if its elements have whole ones; or 0 */
+	uint64_t run; /* bytes of a tensor, if its elements have whole bytes; or 0 */
 	uint64_t flags;
 	DLDataType dtype;
 	int ndim;
@@ -61,7 +61,7 @@ struct ring {
 struct producer {
 	struct list rings;
 	unsigned count;
-	struct ring *last; /* that was found last */
+	struct ring *last; /* the last one found */
 	struct trials trials;
 };
 
@@ -87,7 +87,7 @@ static void ring_free(struct session *s, struct ring *r)
 	free(r);
 }
 
-/* In a forked child: its page is not mapped there, and its slots are its drafts' alone. */
+/* For a forked child, where its page is not mapped. Only the child's drafts have its slots. */
 static void ring_lost(struct ring *r)
 {
 	r->parents = true;
@@ -102,7 +102,7 @@ static void unref_locked(struct session *s, struct ring *r)
 		ring_free(s, r);
 }
 
-/* It has ended; drafts may be in it still. */
+/* Drops a ring that is not to be used any more. Drafts may still be in it. */
 static void forget_locked(struct session *s, struct ring *r)
 {
 	if (list_empty(&r->link))
@@ -204,7 +204,7 @@ struct retire {
 	uint64_t refs[RING_REFS_MAX];
 };
 
-/* Takes the list if it has at least @least. */
+/* Takes the list of retired rows if it has at least @least entries. */
 static bool list_take_locked(struct ring *r, unsigned least, struct retire *out)
 {
 	if (r->nretired < least)
@@ -221,10 +221,8 @@ static bool list_take_locked(struct ring *r, unsigned least, struct retire *out)
 	return true;
 }
 
-/*
- * A daemon that died may have read what it was told of and not done it. So the next one is told of
- * all rows again that were published and are not what the name means. It ignores what was done.
- */
+/* A daemon that died may have read RETIRE without doing it. So the next daemon is told again of all
+ * published rows that the name does not mean. It ignores the rows that were retired already. */
 static void list_anew_locked(const struct session *s, struct ring *r)
 {
 	uint32_t life = atomic_load(&s->catalog.header->life);
@@ -242,7 +240,8 @@ static void list_anew_locked(const struct session *s, struct ring *r)
 	}
 }
 
-/* Nobody else may read from the socket for long, and a refused commit shows there. */
+/* Sends RETIRE. Drains the socket too, since for a long time no other call may read it, and a
+ * refused commit shows there. */
 static void retire_tell(struct session *s, const struct retire *retire)
 {
 	session_send(s, retire, session_deadline(s));
@@ -252,7 +251,7 @@ static void retire_tell(struct session *s, const struct retire *retire)
 
 /* ---- Taking a slot ---- */
 
-/* K1, K2. False: the ring has ended. */
+/* K1 and K2. False: the ring has ended. */
 static bool slot_hold_locked(struct session *s, struct ring *r, const struct ring_slot *slot)
 {
 	uint32_t held = slot->slot;
@@ -286,11 +285,11 @@ static bool slot_take_locked(struct session *s, struct ring *r, struct tl_draft 
 
 enum { SLOTS_FEW = 16 };
 
-/* A row that is LIVE in a generation which was not published yet, and that nobody writes. */
+/* Finds a slot that no draft has and whose row is LIVE in an unpublished generation. */
 static struct ring_slot *slot_free_locked(const struct session *s, struct ring *r,
 					  uint64_t *generation)
 {
-	if (r->count <= SLOTS_FEW) /* those used last are in the caches */
+	if (r->count <= SLOTS_FEW) /* the slots used last are in the caches */
 		r->next = 0;
 	for (unsigned i = 0; i < r->count; i++) {
 		struct ring_slot *slot = &r->slots[r->next];
@@ -304,7 +303,7 @@ static struct ring_slot *slot_free_locked(const struct session *s, struct ring *
 	return NULL;
 }
 
-/* All slots are held by others, and more are needed: the next ring has them, at once. */
+/* Consumers hold all slots and more are needed: the next ring gets them, at once. */
 static void grow(struct session *s, const struct draft_request *want)
 {
 	const struct ring *r;
@@ -350,7 +349,8 @@ static enum taken try_take(struct session *s, struct tl_draft *draft,
 /* How long to wait for the daemon to give slots back, before it is asked for a draft. */
 #define SLOT_PATIENCE_NS (5 * NS_PER_MS)
 
-/* A publish to a ring sends nothing that would tell that the daemon has died. */
+/* Interval of checks for the daemon: a publish to a ring sends nothing, so its death would not
+ * show. */
 #define PROBE_NS (1 * NS_PER_SEC)
 
 static bool daemon_is_there(struct session *s)
@@ -400,7 +400,7 @@ static void leave_locked(struct tl_draft *draft)
 	draft->ring_slot->taken = false;
 	unref_locked(draft->session, draft->ring);
 	draft->ring = NULL;
-	draft->map = NULL; /* the ring's */
+	draft->map = NULL; /* the map belongs to the ring */
 }
 
 void ring_leave(struct tl_draft *draft)
@@ -414,7 +414,7 @@ void ring_leave(struct tl_draft *draft)
 
 /* ---- Publishing ---- */
 
-/* P1 */
+/* P1. */
 static void entry_write(struct ring *r, unsigned index, const void *metadata, size_t size)
 {
 	struct ring_entry *entry = &r->page->entries[index];
@@ -484,13 +484,11 @@ int ring_publish(struct tl_draft *draft, uint64_t *version)
 
 /* ---- Both in one step ---- */
 
-/*
- * What a short copy costs less than a draft. Other producers of this client, and fork(), wait until
- * it is made.
- */
+/* A copy up to this size costs less than a draft. Other producers of this client, and fork(), wait
+ * until it is made. */
 enum { SHORT_COPY = 16 << 10 };
 
-/* The bytes of a tensor that is like the ring's, if they are a short run. */
+/* Returns the bytes of a tensor that is like the ring's, if they are a short run. */
 static const void *short_run(const struct ring *r, const DLTensor *source)
 {
 	uintptr_t from;
@@ -576,11 +574,11 @@ unsigned ring_wanted(struct tl_draft *draft, const struct tensor_description *d,
 	return begins ? ring_depth(s->catalog.header->capacity, draft->room, depth) : 0;
 }
 
-/* What is obtained for a ring before there is one. */
+/* The resources obtained for a ring before it exists. */
 struct beginning {
 	struct session *s;
 	struct tl_draft *draft;
-	unsigned count; /* drafts besides that one */
+	unsigned count; /* drafts besides the committed one */
 	struct wire_draft drafts[RING_SLOTS_MAX];
 	struct write_map *maps[RING_SLOTS_MAX];
 };
@@ -596,7 +594,7 @@ static bool place(struct beginning *b, const struct wire_draft *d)
 	return !mapping_write(&b->s->mappings, d, &b->maps[b->count]);
 }
 
-/* Asks for @n more drafts. False: not all of them can be had. */
+/* Asks for @n more drafts. False: not all of them were granted. */
 static bool ask_some(struct beginning *b, unsigned n)
 {
 	struct wire_create m = { .header = { .type = WIRE_CREATE, .length = sizeof(m) },
@@ -621,7 +619,8 @@ static bool ask_some(struct beginning *b, unsigned n)
 			all = false;
 			continue;
 		}
-		session_granted(b->s); /* not counted: without a ring, another daemon has it back */
+		session_granted(b->s); /* not counted: if there will be no ring, another daemon
+					  takes it back */
 		if (place(b, d)) {
 			b->drafts[b->count++] = *d;
 		} else {
@@ -651,8 +650,8 @@ static void slot_fill(struct ring *r, uint64_t ref, const struct wire_draft *d,
 	};
 }
 
-/* The ring that was granted is ours, from when its page is mapped. If it cannot be, the next commit
- * ends it. */
+/* Takes the granted ring, which is ours once its page is mapped. If the page cannot be mapped, the
+ * next commit ends the ring. */
 static void granted(struct beginning *b, const struct wire_granted *g, int fd,
 		    const struct tensor_description *d)
 {
@@ -719,7 +718,7 @@ static int begin_ask(struct beginning *b, const struct tensor_description *d,
 	int r;
 
 	begin_message(bytes, b, d);
-	do { /* its draft is held until it is answered: another daemon finds it by that */
+	do { /* its draft is held until the answer: another daemon finds the draft by that */
 		r = session_ask(b->s, bytes, deadline, &req, answer);
 		if (r)
 			return r == SESSION_E_UNSENT ? draft_lost(b->draft->name) : r;

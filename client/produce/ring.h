@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rings that this process publishes to: a draft that the ring has a slot for needs no daemon, nor
+ * Rings that this process publishes to. A draft that the ring has a slot for needs no daemon, nor
  * does its commit. proto/ring_layout.h has the page, PROTOCOL.md the steps.
  */
 #pragma once
@@ -10,43 +10,36 @@
 
 #include "client/produce/draft.h"
 
-/*
- * Gives @draft a slot of the ring of its name, if there is one of its type and shape: true. It is
- * linked, and the caller has it as after draft_granted().
- */
+/* Gives @draft a slot of the ring of its name, if there is one of its type and shape. True if it
+ * did: the draft is linked, and the caller has it as after draft_granted(). */
 bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_request *want);
 
-/*
- * Copies and publishes a small tensor, if the name has a ring of its type and shape and a slot is
- * free: true. Else nothing has happened.
- */
+/* Copies and publishes a small tensor, if the name has a ring of its type and shape and a slot is
+ * free. True if it did; otherwise nothing has happened. */
 bool ring_put(struct session *s, const char *name, size_t name_len, const DLTensor *source,
 	      const tl_put_options *o, uint64_t *version);
 
-/* Publishes a draft of a ring. 0, or RING_E_OVER: it is a draft still. */
+/* Publishes a draft of a ring. Returns 0, or RING_E_OVER: it is still a draft. */
 int ring_publish(struct tl_draft *draft, uint64_t *version);
-/* A draft of a ring leaves its slot. It is not in the session's list any more. */
+/* Takes a draft of a ring out of its slot. It is not in the session's list any more. */
 void ring_leave(struct tl_draft *draft);
-/* Was that draft made for this name and shape, so that it may be published as such? */
+/* True if the draft was made for this name and shape, so that it may be published as such. */
 bool ring_fits(const struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
 	       size_t name_len);
 
-/*
- * Something else is about to be published under the name, by a message: what comes after it must
- * not overtake that message through a ring which the daemon has not ended yet.
- */
+/* To be called before another tensor is published under the name by a message. Later ones must not
+ * overtake that message through a ring which the daemon has not ended yet. */
 void ring_forget(struct session *s, const char *name, size_t name_len);
 
-/*
- * A draft is about to be committed so: how many slots the ring is to have that begins with it, or
- * 0. @waits: round trips may be made for that.
- */
+/* Returns how many slots the ring should have that begins with this commit of @draft, or 0 for no
+ * ring. @waits: round trips may be made for that. */
 unsigned ring_wanted(struct tl_draft *draft, const struct tensor_description *d, bool waits);
 
-/* Commits the draft, and begins a ring. As a commit that asks for its version; or RING_E_NONE. */
+/* Commits the draft, and begins a ring. Returns as a commit that asks for its version, or
+ * RING_E_NONE. */
 int ring_begin(struct tl_draft *draft, const struct tensor_description *d, unsigned depth,
 	       uint64_t *version);
 
-/* The session ends, or a child was forked, whose rings are its parent's. */
+/* For the end of the session, and for a forked child, whose rings are its parent's. */
 void rings_end(struct session *s);
 void rings_fork(struct session *s);

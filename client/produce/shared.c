@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Producing in shared memory: create, write, commit; put is the three with a copy in the middle. */
+/* Produces in shared memory: create, write, commit. A put does all three, with a copy in the
+ * middle. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@
 
 enum { CREATING_TEXT = TL_NAME_MAX + 16 };
 
-/* Says in words what the request is for; the memory of a group has no name. */
+/* Describes the request in words. The memory of a group has no name. */
 static const char *creating(const struct draft_request *want, char what[CREATING_TEXT])
 {
 	if (!want->name_len)
@@ -31,7 +32,7 @@ static const char *creating(const struct draft_request *want, char what[CREATING
 	return what;
 }
 
-/* One round trip, and as long as there is no room. */
+/* Makes one round trip, which lasts as long as there is no room. */
 static int create_request(struct session *s, const struct draft_request *want, uint32_t extra,
 			  int64_t deadline, struct wire_draft *out)
 {
@@ -51,7 +52,7 @@ static int create_request(struct session *s, const struct draft_request *want, u
 
 	memcpy(bytes, &m, sizeof(m));
 	memcpy(bytes + sizeof(m), want->name, want->name_len);
-	/* The wait for room and that for the answer. */
+	/* One limit for both the wait for room and that for the answer. */
 	if (want->timeout_ns < 0 || __builtin_add_overflow(deadline, want->timeout_ns, &deadline))
 		deadline = DEADLINE_NEVER;
 	mappings_let_go(&s->mappings, MAPPINGS_FEW);
@@ -60,7 +61,7 @@ static int create_request(struct session *s, const struct draft_request *want, u
 		if (r)
 			return r;
 		r = answer_expect(&answer, WIRE_DRAFT, creating(want, what));
-		/* perhaps there is room when we let go of what was ended to make some */
+		/* there may be room once we let go of segments that were ended to make some */
 		again = (r == -ENOSPC || r == -EDQUOT) &&
 			mappings_let_go(&s->mappings, MAPPINGS_ALL) && !deadline_passed(deadline);
 	} while (again);
@@ -69,13 +70,13 @@ static int create_request(struct session *s, const struct draft_request *want, u
 	return r;
 }
 
-/* Where its bytes are. */
+/* Maps the bytes of the draft. */
 static int draft_place(struct tl_draft *draft, const struct wire_draft *granted)
 {
 	int r;
 
 	if (!draft->room)
-		return 0; /* no bytes: data stays NULL */
+		return 0; /* no bytes; data stays NULL */
 	if (granted->segment == CATALOG_NONE || granted->offset > granted->segment_size ||
 	    granted->segment_size - granted->offset < draft->room || granted->offset % TL_ALIGNMENT)
 		return tl_fail(-EPROTO, "a draft for %llu bytes at %llu of %llu",
@@ -87,10 +88,8 @@ static int draft_place(struct tl_draft *draft, const struct wire_draft *granted)
 	return r;
 }
 
-/*
- * Gets @draft's memory on the session of @use, whose count it takes over. 0, SESSION_E_*, or a
- * negative errno.
- */
+/* Gets @draft's memory on the session of @use, whose count it takes over. Returns 0, SESSION_E_*,
+ * or a negative errno. */
 static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use *use,
 			const struct draft_request *want)
 {
@@ -105,7 +104,7 @@ static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use
 		return 0;
 	}
 	draft->session = s;
-	/* A refused commit's ERROR came before the answer to what was prefetched behind it. */
+	/* A refused commit's ERROR came before the answer to the prefetch behind it. */
 	if (want->own_pages || !prefetch_take(s, want->nbytes, draft->extra, call_deadline(c),
 					      &draft->hold, &granted)) {
 		session_drain(s);
@@ -120,7 +119,7 @@ static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use
 		draft_link(draft);
 		session_granted(s);
 	} else if (atomic_load(&s->unanswered)) {
-		session_drain(s); /* a COMMIT came after it was prefetched */
+		session_drain(s); /* a COMMIT was sent after it was prefetched */
 	}
 	r = session_commit_error(s);
 	if (!r)
@@ -172,7 +171,7 @@ struct commit_elsewhere {
 	uint64_t *version;
 };
 
-/* A slot of a ring has no room for that metadata: another draft has. */
+/* Commits by another draft, since a slot of a ring has no room for that metadata. */
 static int elsewhere_attempt(struct call *c, const struct use *use, void *context)
 {
 	const struct commit_elsewhere *e = context;
@@ -221,7 +220,7 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 	struct request req;
 	char what[TL_NAME_MAX + 16];
 	uint32_t prefetch = 0, life = 0;
-	uint64_t late; /* a draft of a ring that has ended is held until this is answered */
+	uint64_t late; /* a draft of an ended ring is held until this is answered */
 	unsigned depth;
 	int r;
 
@@ -250,8 +249,8 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 		r = session_ask(s, bytes, deadline, &req, &answer);
 	} else {
 		h->serial = session_serial(s) | SESSION_COMMIT_SERIAL;
-		h->life = life; /* of the answer that PREFETCH has */
-		/* DRAFT comes after it */
+		h->life = life; /* the life that the prefetch is for */
+		/* DRAFT comes after the COMMIT was processed */
 		session_unanswered(s, prefetch ? prefetch : h->serial, h->serial, name);
 		r = session_send(s, bytes, deadline);
 		if (r)
@@ -357,7 +356,7 @@ static int shared_second_name(const char *name, const tl_put_options *o)
 static void shared_abort(struct tl_draft *draft)
 {
 	if (draft->ring)
-		return; /* its slot is free again when it is not held any more */
+		return; /* its slot is free again when no client holds it any more */
 	session_abort(draft->session, draft->hold.ref);
 }
 
@@ -370,7 +369,7 @@ static void shared_end(struct tl_draft *draft)
 	mapping_write_end(&draft->session->mappings, draft->map);
 }
 
-/* A draft that nobody waited for. */
+/* Gives back a draft that no call waits for. */
 static void shared_late_draft(struct session *s, const struct conn_message *m)
 {
 	session_abort_locked(s, ((const struct wire_draft *)(const void *)m->bytes)->ref);

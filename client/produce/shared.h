@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared memory: the kind of memory that the daemon grants, one draft at a time. */
+/* Shared memory: the daemon grants it, one draft at a time. */
 #pragma once
 
 #include "client/produce/draft.h"
@@ -7,6 +7,6 @@
 
 extern const struct memory_kind shared_kind;
 
-/* An attempt to make a draft of what @want says, which may have no name. */
+/* An attempt to make the draft that @want describes, which may have no name. */
 int shared_draft_new(struct call *c, const struct use *use, const struct draft_request *want,
 		     struct tl_draft **out);

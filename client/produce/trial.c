@@ -4,7 +4,7 @@
 #include "util/clock.h"
 
 enum { EQUALS_MIN = 3, EQUALS_MAX = 3000 };
-#define TRIAL_NS (2 * NS_PER_SEC) /* with little between */
+#define TRIAL_NS (2 * NS_PER_SEC) /* publications further apart do not count together */
 
 static uint64_t mix(uint64_t hash, const void *data, size_t size)
 {
@@ -44,7 +44,7 @@ bool trial_publish(struct trials *trials, uint64_t hash, bool waits, uint32_t *d
 	t->equals = now - t->last < TRIAL_NS ? t->equals + 1 : 1;
 	t->last = now;
 	if (*depth == TL_RING_AUTO && !waits)
-		return false; /* it takes round trips, for which nobody was to wait */
+		return false; /* it takes round trips, and this call must not wait */
 	if (t->deeper) {
 		*depth = t->deeper;
 		t->deeper = t->equals = 0;
@@ -63,8 +63,8 @@ void trial_deepen(struct trials *trials, uint64_t hash, unsigned slots)
 }
 
 /*
- * More slots let the daemon be told less often, which matters as long as a copy takes no longer
- * than a message. Fewer stay in the caches. All of a ring may not take up much.
+ * With more slots the daemon needs to be told less often, which matters as long as a copy takes no
+ * longer than a message. Fewer slots stay in the caches. No ring may take up much of the capacity.
  */
 unsigned ring_depth(uint64_t capacity, uint64_t nbytes, uint32_t asked)
 {

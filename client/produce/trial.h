@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When a ring begins by itself: a client remembers the names that it published a short time ago,
- * each with its type and shape, and how often. Its caller holds the session's produce mutex.
+ * Decides when a ring begins by itself. A client remembers the names that it published a short time
+ * ago, each with its type and shape, and how often. The caller holds the session's produce mutex.
  */
 #pragma once
 
@@ -18,7 +18,7 @@ struct trial {
 	uint64_t hash;	 /* of name, type and shape */
 	unsigned equals; /* publishes */
 	unsigned needed; /* before a ring begins */
-	unsigned deeper; /* slots of the next ring, since the last one had too few; or 0 */
+	unsigned deeper; /* slots of the next ring, if the last one had too few; or 0 */
 	int64_t last;
 };
 
@@ -31,13 +31,15 @@ uint64_t trial_hash(const char *name, size_t name_len, DLDataType dtype, unsigne
 		    const int64_t *shape);
 
 /*
- * It is published once more, by a caller that asked for *@depth slots. True: a ring of *@depth
- * slots is to begin now, which may be TL_RING_AUTO. @waits: round trips may be made for that.
+ * Notes another publication, by a caller that asked for *@depth slots. True if a ring is to begin
+ * now: *@depth is its number of slots, which may be TL_RING_AUTO. @waits: round trips may be made
+ * for that.
  */
 bool trial_publish(struct trials *trials, uint64_t hash, bool waits, uint32_t *depth);
 
-/* A ring of @slots slots had too few. */
+/* Notes that a ring of @slots slots had too few. */
 void trial_deepen(struct trials *trials, uint64_t hash, unsigned slots);
 
-/* How many slots a ring has whose tensors have @nbytes each, if @asked are wanted. 0: none. */
+/* Returns the number of slots of a ring whose tensors have @nbytes each, if @asked are wanted. 0:
+ * none. */
 unsigned ring_depth(uint64_t capacity, uint64_t nbytes, uint32_t asked);

@@ -101,7 +101,7 @@ int source_check(const DLTensor *source, uint64_t flags, char *why, size_t why_l
 	DLTensor as = *source;
 
 	if (kind_of_device(as.device.device_type)->device == as.device.device_type)
-		as.device.device_type = kDLCPU; /* all else is the same */
+		as.device.device_type = kDLCPU; /* all else is checked as on the CPU */
 	return tensor_check_source(&as, flags, why, why_len);
 }
 

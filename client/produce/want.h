@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of callers for drafts and puts, checked and put into one form. */
+/* Requests of callers for drafts and puts, checked and brought into one form. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,7 +20,7 @@ struct draft_request {
 	uint64_t flags;
 	int64_t timeout_ns;
 	uint64_t nbytes;
-	size_t metadata_max; /* room for that much */
+	size_t metadata_max; /* requested room for metadata */
 	struct tensor_lifetime lifetime;
 	uint32_t ring; /* TL_RING_*, or a depth */
 	bool own_pages;
@@ -29,7 +29,7 @@ struct draft_request {
 /* Checks the members @lifetime and @ttl_ns of @what, one of the structs that have them. */
 int lifetime_check(uint32_t lifetime, int64_t ttl_ns, const char *what);
 
-/* That of options that are checked. */
+/* The lifetime in options that are checked. */
 static inline struct tensor_lifetime put_lifetime(const tl_put_options *o)
 {
 	return (struct tensor_lifetime){ .flags = (uint8_t)o->lifetime,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses: choosing a socket, connecting to it, and autostart. Whatever the path, the connection
- * tells whose daemon listens there (trust.h). The directory checks below serve another purpose: no
- * daemon is started in a directory that other users could rearrange under it.
+ * Addresses: chooses a socket, connects to it, and starts a daemon. Whatever the path, the
+ * connection tells whose daemon listens there (trust.h). The directory checks below serve another
+ * purpose: no daemon is started in a directory that other users could rearrange under it.
  */
 #include <dlfcn.h>
 #include <errno.h>

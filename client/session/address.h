@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding the daemon's socket, connecting to it, and starting a daemon for this user. */
+/* Finds the daemon's socket, connects to it, and starts a daemon for this user. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,13 +15,12 @@ struct address {
 	char name_space[TENSOR_NAMESPACE_MAX + 1]; /* empty: the default one */
 };
 
-/* Finds what tl_connect() documents for @asked and @name_space, either of which may be NULL. */
+/* Finds the address as tl_connect() documents it for @asked and @name_space, either of which may be
+ * NULL. */
 int address_find(struct address *out, const char *asked, const char *name_space);
 
-/*
- * Connects to a daemon that may be trusted. *@socket is set even on failure, to a socket or to -1,
- * and the caller closes it.
- */
+/* Connects to a daemon that may be trusted. *@socket is set even on failure, to a socket or to -1,
+ * and the caller closes it. */
 int address_connect(const char *address, int64_t deadline, int *socket);
 
 /* Starts tensorleased at @address and waits until it or another daemon listens there. */

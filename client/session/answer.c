@@ -15,7 +15,7 @@ int socket_wait(int socket, short events, int64_t deadline)
 		int n = poll(&p, 1, deadline_left_ms(deadline));
 
 		if (n > 0)
-			return 0; /* errors too: the next call on it tells */
+			return 0; /* also for errors: the next call on the socket reports them */
 		if (n == 0 && deadline_passed(deadline))
 			return -ETIMEDOUT;
 		if (n < 0 && errno != EINTR && errno != EAGAIN)

@@ -12,7 +12,7 @@
 #include "client/session/request.h"
 #include "util/clock.h"
 
-/* Between attempts to connect. */
+/* Pause between attempts to connect. */
 #define PAUSE_NS (20 * NS_PER_MS)
 
 /* One for the session that is found dead, and one for its successor, which may die as well. */
@@ -43,10 +43,8 @@ int call_once(int r, const char *format, ...)
 	return tl_fail(-ENOTCONN, "the daemon ended the connection; %s", text);
 }
 
-/*
- * The pause without which a daemon that is not there, or ends all connections, would keep us busy.
- * At the deadline the call fails with @why, whose text is there.
- */
+/* Pauses, because a daemon that is missing, or ends all connections, would keep us busy otherwise.
+ * At the deadline the call fails with @why, whose text is set. */
 static int call_pause(const struct call *c, int why)
 {
 	int64_t left = deadline_left_ns(c->deadline);
@@ -90,7 +88,7 @@ int call_run(struct call *c, call_attempt *attempt, void *context)
 
 		if (call_interrupted(c))
 			return tl_fail(-ECANCELED, "the wait was interrupted");
-		if (c->timeout_ns) /* it may come at the end of the wait */
+		if (c->timeout_ns) /* the request may come at the end of the wait */
 			c->request_deadline = 0;
 		c->spent = false;
 		if (s && users_enter(&s->users)) {
@@ -153,10 +151,8 @@ struct asking {
 	struct client_list *list; /* or NULL */
 };
 
-/*
- * How many entries a list may have. Clients may come and go while they are listed, so there may be
- * more of them than fit into the daemon at a time.
- */
+/* Returns the maximum length of a list. Clients may come and go while they are listed, so a list
+ * may have more of them than the daemon at any one time. */
 static uint64_t list_max(enum client_list_kind kind, const struct catalog_view *catalog)
 {
 	switch (kind) {
@@ -172,7 +168,7 @@ static uint64_t list_max(enum client_list_kind kind, const struct catalog_view *
 	return WIRE_USERS_MAX;
 }
 
-/* One more entry was told. */
+/* Counts one more received entry. */
 static int list_count(const struct asking *a, const struct session *s)
 {
 	uint64_t max = list_max(a->list->kind, &s->catalog);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls: try, connect again, wait, give up at the deadline. An attempt is made again at once if
- * something changed under it, after fork(), and on another session if the daemon does not serve the
- * one that it has. An attempt that changes something takes care of that: it passes the outcome of
- * its request through call_once(), since after SESSION_E_LOST nobody knows what the daemon did, and
- * it asks by session_call_unless(), which finds out whether a former daemon has done it before the
- * next one is asked.
+ * Calls: they try, connect again, wait, and give up at the deadline. An attempt is made again at
+ * once if something changed under it, after fork(), and on another session if the daemon does not
+ * serve the present one. An attempt that changes something must not be made twice. So it passes the
+ * outcome of its request through call_once(), since after SESSION_E_LOST it is unknown whether the
+ * daemon did it. And it asks by session_call_unless(), which finds out whether a former daemon has
+ * done it before the next one is asked.
  */
 #pragma once
 
@@ -14,34 +14,36 @@
 
 struct call {
 	tl_client *client;
-	int64_t timeout_ns;	  /* for how long it waits; 0: it does not */
-	int64_t deadline;	  /* until when it goes on without a daemon, if it waits */
+	int64_t timeout_ns;	  /* how long it waits; 0: not at all */
+	int64_t deadline;	  /* if it waits: until then it continues without a daemon */
 	int64_t request_deadline; /* call_deadline(); 0: not needed yet */
-	unsigned renewals;	  /* since a session has served it */
-	bool connected;		  /* it needs the connection, not the catalog alone */
+	unsigned renewals;	  /* since a session last served it */
+	bool connected;		  /* it needs the connection, not only the catalog */
 	bool remade;		  /* after CALL_E_STALE */
-	bool spent;		  /* the count in @use is a draft's, also after a failure */
-	bool signals;		  /* one that comes ends it, with -EINTR */
+	bool spent;		  /* the count in @use belongs to a draft, also after a failure */
+	bool signals;		  /* a signal ends it, with -EINTR */
 	const _Atomic uint32_t *interrupt; /* or NULL: -ECANCELED if it is not interrupt_value */
 	uint32_t interrupt_value;
 };
 
-/* @timeout_ns: < 0: without end. */
+/* @timeout_ns: < 0 means no limit. */
 struct call call_begin(tl_client *client, int64_t timeout_ns);
-/* A call that makes a request, and so needs the connection. */
+/* Begins a call that makes a request, and so needs the connection. */
 struct call call_begin_request(tl_client *client);
 
 typedef int call_attempt(struct call *c, const struct use *use, void *context);
 
 /*
- * Calls @attempt with the current session until it returns something else than LEASE_E_GONE,
- * _FORKING or _UNSERVED, SESSION_E_* or CALL_E_STALE, and returns that. When it returns 0 the count
- * in @use is its own. Without a daemon a call that waits connects again and again until its
- * deadline, and then fails as the last attempt did; another one does so twice at most.
+ * Calls @attempt with the current session until it returns something other than LEASE_E_GONE,
+ * _FORKING or _UNSERVED, SESSION_E_* or CALL_E_STALE, and returns that. When it returns 0, the
+ * attempt keeps the count in @use. Without a daemon a call that waits connects again and again
+ * until its deadline, and then fails as the last attempt did. A call that does not wait connects
+ * twice at most.
  */
 int call_run(struct call *c, call_attempt *attempt, void *context);
 
-/* When what an attempt asks the daemon has to be answered. The clock is read by those who ask. */
+/* The time by which the daemon has to answer an attempt's request. The clock is read only by
+ * attempts that ask. */
 static inline int64_t call_deadline(struct call *c)
 {
 	if (!c->request_deadline)
@@ -49,13 +51,11 @@ static inline int64_t call_deadline(struct call *c)
 	return c->request_deadline;
 }
 
-/*
- * The outcome of a request that changes something and is not to be made twice: after SESSION_E_LOST
- * the call fails, and @format says what is not known.
- */
+/* Turns the outcome of a request that must not be made twice into that of the call: after
+ * SESSION_E_LOST the call fails, and @format says what is unknown. */
 __attribute__((format(printf, 2, 3))) int call_once(int r, const char *format, ...);
 
-/* The end of an attempt that keeps no count. */
+/* Ends an attempt that keeps no count. */
 static inline int call_done(const struct call *c, const struct use *use, int r)
 {
 	if (!r && !c->spent)
@@ -68,30 +68,26 @@ static inline bool call_interrupted(const struct call *c)
 	return c->interrupt && atomic_load(c->interrupt) != c->interrupt_value;
 }
 
-/*
- * The client's session, for a call that reads its catalog without a lease. A dead daemon's is not
- * believed: connects again, or fails.
- */
+/* Gets the client's session, for a call that reads its catalog without a lease. A dead daemon's
+ * catalog is not used: connects again, or fails. */
 int call_look(tl_client *client, struct use *use);
 
-/*
- * Sends to the current session, to a new one if that is gone, and takes an answer of type @want; 0:
- * of any but ERROR.
- */
+/* Sends to the current session, or to a new one if that is gone, and takes an answer of type @want;
+ * 0: of any type but ERROR. */
 int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
 		   struct conn_message *answer);
 
 enum client_list_kind { LIST_CLIENTS, LIST_USERS, LIST_TENSORS, LIST_DEVICES };
 
 /*
- * A list that the daemon tells entry by entry. It may lie and tell for ever. So all requests of one
- * list together have the client's timeout, without what a visitor does in between. The length has a
- * maximum too, since a caller that keeps the entries would run out of memory.
+ * A list that the daemon sends entry by entry. A malicious daemon may never end it. So all requests
+ * of one list together have the client's timeout, without the time that a visitor takes in between.
+ * The length has a maximum too, since a caller that keeps the entries would run out of memory.
  */
 struct client_list {
 	enum client_list_kind kind;
-	int64_t left_ns; /* < 0: there is no end */
-	uint64_t told;	 /* entries */
+	int64_t left_ns; /* < 0: no limit */
+	uint64_t told;	 /* entries received */
 };
 
 static inline struct client_list client_list(const struct tl_client *client,
@@ -100,6 +96,6 @@ static inline struct client_list client_list(const struct tl_client *client,
 	return (struct client_list){ .kind = kind, .left_ns = client->timeout_ns };
 }
 
-/* Asks for the next entry, as client_request() without a type. DONE says that there is none. */
+/* Asks for the next entry, as client_request() without a type. DONE means that there is none. */
 int client_request_next(struct tl_client *client, struct client_list *list, void *message,
 			const char *what, struct conn_message *answer);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients. A client's session is replaced when its connection is gone and a call needs one: by one
- * thread at a time, without the mutex, which fork() takes; the others wait for it. Old sessions go
- * when their last lease does.
+ * Clients. A client's session is replaced when its connection is gone and a call needs one. One
+ * thread at a time does so, without the mutex, which fork() takes; the others wait for it. Old
+ * sessions go when their last lease does.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -77,14 +77,14 @@ void client_session_ended(struct session *s)
 {
 	struct tl_client *client = s->client;
 
-	pthread_mutex_lock(&client->mutex); /* fork() finds all of it, or nothing */
+	pthread_mutex_lock(&client->mutex); /* fork() finds all of its resources, or none */
 	pin_forget(s);
 	session_deinit(s);
 	pthread_mutex_unlock(&client->mutex);
 	client_unref(client);
 }
 
-/* The last user of a closing session has left: nobody else touches it. */
+/* Called when the last user of a closing session has left: no other thread touches it. */
 static void session_drained(struct users *users)
 {
 	struct session *s = container_of(users, struct session, users);
@@ -98,7 +98,7 @@ static bool nobody_listens(int r)
 	return r == -ENOENT || r == -ECONNREFUSED;
 }
 
-/* Connects, and starts a daemon if that is asked for and nobody listens. */
+/* Connects. If no daemon listens and autostart is on, starts one. */
 static int connect_socket(struct tl_client *client, struct session_peer *peer, int64_t deadline)
 {
 	int r = address_connect(client->address.path, deadline, &peer->socket);
@@ -106,7 +106,7 @@ static int connect_socket(struct tl_client *client, struct session_peer *peer, i
 	if (!nobody_listens(r) || !(client->flags & TL_CONNECT_AUTOSTART))
 		return r;
 	r = address_autostart(client->address.path, deadline);
-	while (!r) { /* another process's daemon may be there already, but not listen yet */
+	while (!r) { /* another process's daemon may exist already, but not listen yet */
 		peer_deinit(peer);
 		r = address_connect(client->address.path, deadline, &peer->socket);
 		if (!r || !nobody_listens(r) || deadline_left_ns(deadline) < 5 * NS_PER_MS)
@@ -117,7 +117,8 @@ static int connect_socket(struct tl_client *client, struct session_peer *peer, i
 	return r;
 }
 
-/* A daemon that dies before we are known to it may have a successor, which knows nothing of us. */
+/* Connects until a daemon knows us. One that dies before may have a successor, which knows nothing
+ * of us. */
 static int meet(struct tl_client *client, struct session_peer *peer, struct session **out,
 		int64_t deadline)
 {
@@ -134,7 +135,7 @@ static int meet(struct tl_client *client, struct session_peer *peer, struct sess
 	}
 }
 
-/* Makes a session in the place of the one there is. `connecting` is ours. */
+/* Replaces the present session by a new one. `connecting` is ours. */
 static int make_session(struct tl_client *client, int64_t deadline)
 {
 	struct session_peer peer = SESSION_PEER_INIT;
@@ -167,7 +168,7 @@ static int make_session(struct tl_client *client, int64_t deadline)
 	return r;
 }
 
-/* Says since when there is no connection. */
+/* Fails with a text that says since when there is no connection. */
 static int renew_failure(const struct session *old, int r)
 {
 	int64_t since_ns = old ? atomic_load(&old->hangup.since_ns) : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client: an address and the session that it has there now. It lives until tl_close() was called
- * and the last of its sessions has drained.
+ * A client: an address and its present session there. It lives until tl_close() was called and the
+ * last of its sessions has drained.
  */
 #pragma once
 
@@ -33,14 +33,16 @@ struct tl_client {
 	pthread_cond_t renewed;
 	struct list watches;	  /* of struct tl_watch, by of_client; get/watch.c */
 	struct list belows;	  /* of struct below; get/below.c */
-	struct session *sessions; /* all ever made, newest first: a get may look at an old one */
+	struct session *sessions; /* all that were ever made, newest first: a get may look at an old
+				     one */
 	/* The connection that a thread is making, whose descriptors a forked child closes. */
 	struct session_peer *making;
 	bool connecting;
 	_Atomic bool closed;
-	_Atomic uint32_t wary; /* waits that are still to sleep in short slices; get/sleep.h */
-	_Atomic uint32_t wary_waits;   /* how many they were when it last became so */
-	_Atomic int64_t wary_slice_ns; /* how long those sleep; 0: not known yet */
+	_Atomic uint32_t wary;	       /* number of waits that still have to sleep in short slices;
+					  get/sleep.h */
+	_Atomic uint32_t wary_waits;   /* their number when it last became wary */
+	_Atomic int64_t wary_slice_ns; /* length of those slices; 0: not known yet */
 };
 
 /* A session and the count that one call holds on it. */
@@ -53,32 +55,31 @@ static inline void client_leave(struct use *use)
 	users_leave(&use->session->users);
 }
 
-/* Puts a new session in the place of @old, unless somebody did. */
+/* Replaces @old by a new session, unless another thread did. */
 int client_renew(struct tl_client *client, struct session *old, int64_t deadline);
 
-/* When a request made now has to be answered. */
+/* The time by which a request made now has to be answered. */
 static inline int64_t client_deadline(const struct tl_client *client)
 {
 	return deadline_after(client->timeout_ns);
 }
 
-/* A client without an address, which no fork() knows yet. NULL: no memory. */
+/* Makes a client without an address, which no fork() knows yet. NULL: no memory. */
 struct tl_client *client_new(void);
-/* Its first session, and the list of all clients. 0, or a negative errno. */
+/* Makes its first session, and adds it to the list of all clients. 0, or a negative errno. */
 int client_connect(struct tl_client *client);
-/* The session it has, which no call finds from now on, or NULL: session_close() it. */
+/* Takes the session away, so that no call finds it from now on. The caller must session_close() it.
+ * NULL: there was none. */
 struct session *client_close(struct tl_client *client);
 void client_unref(struct tl_client *client);
-/* The kinds of memory have ended what they had in the session: its resources go. */
+/* Frees the session's resources, once the kinds of memory have ended their use of it. */
 void client_session_ended(struct session *s);
-struct tl_client *client_free(struct tl_client *client); /* that was not connected */
-/* Also in a forked child, whose waiters are not there. */
+struct tl_client *client_free(struct tl_client *client); /* a client that was not connected */
+/* Also for a forked child, where the waiting threads do not exist. */
 void client_init_renewed(struct tl_client *client);
 
-/*
- * No more users may come; when the last has left, the session's resources go and, if its client is
- * closed too, that goes.
- */
+/* Lets no more users in. When the last has left, the session's resources are freed, and the client
+ * too if it is closed and this was its last session. */
 static inline void session_close(struct session *s)
 {
 	users_close(&s->users);

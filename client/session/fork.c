@@ -1,31 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fork(). A child inherits its parent's tensors, but not what protects them: the ledger is shared
- * memory that the parent goes on writing, and the connection is the parent's. So, before a fork, a
- * session on which leases are held gets a second connection with a copy of the ledger. The daemon
+ * fork(). A child inherits its parent's tensors, but not their protection: the ledger is shared
+ * memory that the parent continues to write, and the connection is the parent's. So, before a fork,
+ * a session on which leases are held gets a second connection with a copy of the ledger. The daemon
  * reads both from READY on, and the parent's own holds last until then, so there is no moment
- * without a hold. The child inherits mappings too, for which it will not ask: HOLD tells the daemon
- * before READY that the connection is a holder of their segments. After the fork the parent closes
- * its copy and the child puts it in the place of what it inherited: the lease objects then release
- * against the child's own ledger.
+ * without a hold. The child also inherits mappings, for which it will not ask. So HOLD tells the
+ * daemon before READY that the connection is a holder of their segments. After the fork the parent
+ * closes its copy of the connection, and the child replaces the inherited one by it: the lease
+ * objects then release against the child's own ledger.
  *
  * While the ledger is copied no lease may be taken: it would be in the child's memory, but not in
- * its ledger. The session's state says so; it is written before the copy and read after G2, like
+ * its ledger. The session's state says so. It is written before the copy and read after G2, like
  * any other word of the protocol (hold.h). A release that falls between copy and fork makes the
  * child hold too much, never too little, until it ends.
  *
- * If the second connection cannot be had, the parent adds a hold for each slot to its own ledger:
- * what the child reads is then the parent's to keep. A page tells when to stop: the child has it
- * mapped as long as its session is there, and exec and death unmap it (pin.c). Should the parent
- * end first, the daemon finds the ledger still mapped by the child, and goes on reading it. It does
- * so too when our own connection has ended (we are an orphan then), so that is no reason to do
- * without. If the daemon is gone there is nobody who could reuse the memory, and the holds do no
- * harm.
+ * If the second connection cannot be had, the parent adds a hold for each slot to its own ledger,
+ * and keeps the tensors that the child reads. A page tells when to stop: the child has it mapped as
+ * long as its session is there, and exec and death unmap it (pin.c). If the parent ends first, the
+ * daemon finds the ledger still mapped by the child, and continues to read it. It does so too when
+ * our own connection has ended (we are an orphan then), so holds are made in that case as well. If
+ * the daemon is gone, nothing could reuse the memory, and the holds do no harm.
  *
- * Memory of drafts is not inherited, because nobody must write to what is committed, except that of
- * exported ones: views of these are all over the process, in arrays that know nothing of fork().
- * Children may fill their parent's drafts, and the parent holds the slots for them (pin.h). In the
- * place of other drafts a child has memory that cannot be used.
+ * Memory of drafts is not inherited, because no process may write to committed memory. Exported
+ * drafts are the exception: views of these are all over the process, in arrays that know nothing of
+ * fork(). Children may fill their parent's drafts, and the parent holds the slots for them (pin.h).
+ * In place of other drafts a child has memory that cannot be used.
  *
  * Locks, in this order: all clients; then for each client its mutex; then for each of its sessions
  * produce, receive, mapping; then those of the kinds of memory; then the users'. fork() takes all
@@ -89,7 +88,7 @@ static void unlock_all(void)
 	process_unlock();
 }
 
-/* All but the drafts': 0 or 1 of them for each slot. */
+/* Copies all counts but the drafts', which are 0 or 1 for each slot. */
 static void copy_counts(struct session *s, struct ledger *to)
 {
 	_Atomic uint32_t *held = ledger_held(to, s->catalog.slots);
@@ -109,7 +108,7 @@ static void copy_counts(struct session *s, struct ledger *to)
 	}
 }
 
-/* Does it hold anything but drafts? The session's state is FORKING. */
+/* True if it holds anything but drafts. The session's state is FORKING. */
 static bool holds_leases(struct session *s)
 {
 	uint64_t leases = 0, drafts = 0;
@@ -137,9 +136,9 @@ static int tell_mapped(void *context, uint32_t segment, uint32_t generation)
 }
 
 /*
- * HOLD for all that the child will have mapped, and for what its leases lie in besides: a
- * copy-on-write tensor has a mapping of its own. The leases keep their rows as they are; of a lease
- * that ends meanwhile the row may say anything, which does no harm.
+ * Sends HOLD for each segment that the child will have mapped, and for the segments of its other
+ * leases: a copy-on-write tensor has a mapping of its own. The leases keep their rows as they are.
+ * The row of a lease that ends meanwhile may have any content, which does no harm.
  */
 static int tell_holdings(struct telling *t)
 {
@@ -183,7 +182,7 @@ static int second_connection(struct session *s, struct session_peer *peer, int64
 	return peer_ledger(peer, deadline);
 }
 
-/* The child's own ledger, or else holds of ours. */
+/* Prepares the child's own ledger, or else holds in ours. */
 static void prepare_ledger(struct session *s, int64_t deadline)
 {
 	struct session_peer *peer = atomic_load(&s->lost) || !session_served(s)
@@ -247,11 +246,11 @@ static void after_fork_parent(void)
 	list_for_each_entry(c, clients, link) {
 		for (struct session *s = c->sessions; s; s = s->older) {
 			if (s->fork_peer) {
-				peer_deinit(s->fork_peer); /* the child has it */
+				peer_deinit(s->fork_peer); /* the child has its connection */
 				free(s->fork_peer);
 				s->fork_peer = NULL;
 			}
-			if (s->held) { /* else it is an ancestor's that we keep */
+			if (s->held) { /* else the ledger is an ancestor's, which we keep mapped */
 				s->heir = session_unmap_page(s->heir);
 				s->inherited = false;
 			}
@@ -287,7 +286,7 @@ static void drop_parents(struct session *s)
 	atomic_store(&s->aborts_due, false);
 	s->socket = fd_close(s->socket);
 	pin_forget(s);
-	if (s->inherited) { /* stays mapped until we read no more: see above */
+	if (s->inherited) { /* stays mapped until we read no more; see above */
 		mprotect(s->ledger, s->ledger_bytes, PROT_NONE);
 		s->held = NULL;
 		s->touched = NULL;
@@ -330,10 +329,8 @@ static void child_client(struct tl_client *c)
 		child_session(s);
 }
 
-/*
- * Sessions that serve no new calls may go, if nothing is held on them. Without locks: that may free
- * their client.
- */
+/* Closes sessions that serve no new calls; they go once nothing is held on them. Called without
+ * locks, since that may free their client. */
 static void close_left(void)
 {
 	for (bool again = true; again;) {

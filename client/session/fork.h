@@ -4,11 +4,9 @@
 
 #include <stdint.h>
 
-/*
- * How long fork() waits for connections of the child's own. Without them the parent holds for the
- * child, so nothing is lost. Tests that count connections have more time.
- */
+/* How long fork() waits for connections of the child's own. Without them the parent holds for the
+ * child, so nothing is lost. Tests that count connections set a longer time. */
 extern int64_t fork_timeout_ns;
 
-/* Before the first client: from now on fork() is looked after. 0, or a negative errno. */
+/* To be called before the first client: handles fork() from now on. 0, or a negative errno. */
 int fork_prepare(void);

@@ -12,7 +12,7 @@
 
 enum { STACK = 128 << 10 }; /* besides poll() it calls nothing */
 
-/* Messages do not wake it: only the end of the connection is asked for. */
+/* Messages do not wake the thread: it polls only for the end of the connection. */
 static void *wait_for_end(void *arg)
 {
 	struct hangup *h = arg;
@@ -40,7 +40,7 @@ void hangup_watch(struct hangup *h, int socket)
 										 : HANGUP_WATCHED);
 }
 
-/* A forked child closes its copy of the socket at once, so this takes nothing from it. */
+/* A forked child closes its copy of the socket at once, so this takes nothing from the child. */
 void hangup_end(struct hangup *h)
 {
 	if (atomic_load(&h->state) == HANGUP_UNWATCHED)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of a connection, for those who sleep on words of the catalog: the daemon wakes them, and
- * nobody would when it has ended. So a session that somebody sleeps with has a thread, which does
- * nothing but wait for the end of its connection.
+ * Notices the end of a connection, for threads that sleep on words of the catalog: the daemon wakes
+ * them, but cannot once it has ended. So a session with sleepers has a thread, which only waits for
+ * the end of its connection.
  */
 #pragma once
 
@@ -14,30 +14,29 @@
 
 enum hangup_state { HANGUP_UNWATCHED, HANGUP_STARTING, HANGUP_WATCHED };
 
-/* Starts as zeroes. */
+/* All zeroes at first. */
 struct hangup {
-	_Atomic uint32_t ended;	  /* a private futex word: 1 when it has, if it was watched */
-	_Atomic int state;	  /* enum hangup_state */
-	_Atomic int64_t since_ns; /* when it was noticed, by the monotonic clock; 0: it was not */
+	_Atomic uint32_t ended; /* a private futex word: 1 when the connection has ended, if it was
+				   watched */
+	_Atomic int state;	/* enum hangup_state */
+	_Atomic int64_t since_ns; /* when the end was noticed (monotonic); 0: it was not */
 	pthread_t thread;
 	int socket;
 };
 
-/*
- * Before a sleep: watches @socket from now on. Without a thread to be had it does not, and the next
- * call tries again.
- */
+/* To be called before a sleep: watches @socket from now on. If no thread can be started it does
+ * not, and the next call tries again. */
 void hangup_watch(struct hangup *h, int socket);
-/* The socket is about to be closed, and nobody else has it any more. */
+/* To be called before the socket is closed, when no other thread uses it any more. */
 void hangup_end(struct hangup *h);
-/* In a forked child, where the thread is not. */
+/* For a forked child, where the thread does not exist. */
 static inline void hangup_fork_child(struct hangup *h)
 {
 	atomic_store(&h->state, HANGUP_UNWATCHED);
 	atomic_store(&h->ended, 0);
 }
 
-/* Somebody has noticed it. */
+/* Notes that the end was noticed. */
 static inline void hangup_note(struct hangup *h)
 {
 	int64_t never = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rare ends of hold.h. */
+/* The rare branches of hold.h. */
 #include <errno.h>
 #include <sys/socket.h>
 
@@ -8,9 +8,9 @@
 #include "util/clock.h"
 
 /*
- * ORDER: `rescan` is set (seq_cst) before the second attempt. If that fails too the socket was full
- * after the store, so the daemon has yet to empty it, and looks at `rescan` when it has. It is a
- * counter and never goes back to 0: another thread's reset could fall between our store and the
+ * ORDER: `rescan` is set (seq_cst) before the second attempt. If that fails too, the socket was
+ * full after the store. So the daemon has yet to empty it, and looks at `rescan` when it has. It is
+ * a counter and never goes back to 0: another thread's reset could fall between our store and the
  * daemon's look.
  */
 static void tell(struct session *s, uint64_t ref)
@@ -26,7 +26,7 @@ static void tell(struct session *s, uint64_t ref)
 		return;
 	atomic_fetch_add(&s->ledger->rescan, 1);
 	if (!atomic_load(&s->ledger->rescan))
-		atomic_fetch_add(&s->ledger->rescan, 1); /* wrapped */
+		atomic_fetch_add(&s->ledger->rescan, 1); /* it wrapped to 0 */
 	conn_send(s->socket, &m, -1, MSG_DONTWAIT);
 }
 
@@ -57,10 +57,10 @@ int lease_refused(struct session *s, uint32_t slot, uint32_t was)
 }
 
 /*
- * ORDER: `current` was read before, and the daemon writes the member's entry before that and raises
- * `groups` after. A member of a group that failed loses its name and its word before `groups` is
- * raised and before its entry is another's: so a word that is DRAFT still, after `former` or at G3,
- * says that what was read was right (tests/model/many.pml).
+ * ORDER: `current` was read before. The daemon writes the member's entry before `current`, and
+ * raises `groups` after it. A member of a group that failed loses its name and its word before
+ * `groups` is raised and before its entry is reused. So a word that is still DRAFT, after `former`
+ * or at G3, shows that the values read were right (tests/model/many.pml).
  */
 enum member lease_member(const struct session *s, uint64_t ref, uint64_t *former)
 {
@@ -106,7 +106,7 @@ uint32_t hold_next(const struct session *s, uint32_t slot, uint32_t *count)
 
 	high = high < s->catalog.slots ? high : s->catalog.slots;
 	while (slot < high) {
-		if (!atomic_load(&s->touched[slot / LEDGER_PAGE_SLOTS])) { /* stays empty */
+		if (!atomic_load(&s->touched[slot / LEDGER_PAGE_SLOTS])) { /* keep it empty */
 			slot = (slot / LEDGER_PAGE_SLOTS + 1) * LEDGER_PAGE_SLOTS;
 			continue;
 		}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lease protocol of PROTOCOL.md section 5, the client's side: counting a slot in our ledger and
- * giving it back.
+ * The lease protocol of PROTOCOL.md section 5, on the client's side: counts a slot in our ledger
+ * and gives it back.
  */
 #pragma once
 
@@ -10,21 +10,20 @@
 
 #include "client/session/session.h"
 
-/* R2, when the row was seen RETIRED: tells the daemon. Lets go of what it has ended. Keeps errno.
- */
+/* R2, when the row was seen RETIRED: tells the daemon. Also lets go of segments that it has ended.
+ * Keeps errno. */
 void lease_tell(struct session *s, uint64_t ref);
 
-/*
- * Takes back the count of a lease that lost a race, and says why there is none: LEASE_E_*. @was is
- * the counter before it was added to.
- */
+/* Takes back the count of a lease that lost a race, and returns why there is none: LEASE_E_*. @was
+ * is the counter's value before the count. */
 int lease_refused(struct session *s, uint32_t slot, uint32_t was);
 
 /*
  * ORDER: R1 then R2 here, T1 then T2 in the daemon's retire. Both sides write their own word, then
- * read the other's, so both pairs are seq_cst: else we might see LIVE and the daemon our count, and
- * nobody would reclaim the tensor. The ref to tell is that of the word: after a lease that never
- * was one, the slot may be in another life, whose reclaimer saw our count and waits for us.
+ * read the other's, so both pairs are seq_cst. Otherwise we might see LIVE and the daemon our
+ * count, and nothing would reclaim the tensor. The ref to tell is that of the word: after a lease
+ * that lost a race, the slot may have another generation, whose reclaimer saw our count and waits
+ * for us.
  */
 static inline void lease_release(struct session *s, uint32_t slot)
 {
@@ -35,7 +34,8 @@ static inline void lease_release(struct session *s, uint32_t slot)
 	if (__builtin_expect(!held, 0))
 		return; /* inherited by a forked child without holds of its own */
 	was = atomic_fetch_sub(&held[slot], 1); /* R1 */
-	/* 0: nothing was held, a forked child's leftover. Taken back; if that made it 0, go on */
+	/* 0: nothing was held; the lease is a forked child's leftover. Takes the change back. If
+	 * that made the counter 0, continues as after a release */
 	if (__builtin_expect(was != 1, 0) &&
 	    (was != 0 || atomic_fetch_add(&held[slot], 1) != UINT32_MAX))
 		return;
@@ -44,10 +44,8 @@ static inline void lease_release(struct session *s, uint32_t slot)
 		lease_tell(s, ref_make(word >> 2, slot));
 }
 
-/*
- * Counts one more hold on a slot; what the counter was. The only way to do so: the daemon reads no
- * counter of a page that is not marked.
- */
+/* Counts one more hold on a slot, and returns the counter's former value. Holds must be added here
+ * only: the daemon reads no counter of a page that is not marked. */
 static inline uint32_t hold_add(struct session *s, uint32_t slot)
 {
 	ledger_touch(s->touched, slot);
@@ -83,19 +81,20 @@ static inline int lease_hold(struct session *s, uint64_t ref)
 	return lease_refused(s, slot, was);
 }
 
-/* Notes in our ledger that the evictable tensor in a slot, on which there is a lease, was got now.
+/*
+ * Notes in our ledger that the evictable tensor in a slot, on which there is a lease, was got now.
  */
 void hold_used(struct session *s, uint32_t slot);
 
 /*
- * G4: is a lease that lease_hold() gave still one? The daemon looks only at the ledgers of those
- * who have the tensor's segment mapped. So a lease counts for nothing, and what is read under it
- * may be torn, unless this is true when the mapping has been found, or after the last read if
- * nothing is mapped. Then it counts until it is released.
+ * G4: true if a lease from lease_hold() is valid. The daemon looks only at the ledgers of clients
+ * that have the tensor's segment mapped. So a lease counts for nothing, and reads under it may be
+ * torn, unless this is true when the mapping has been found, or after the last read if nothing is
+ * mapped. Then it counts until it is released.
  *
- * ORDER: the fence comes after all that was read of the row, and the daemon changes the word before
- * the rest. The mapping was found by an acquire load (mapping_find()), and the daemon made us a
- * holder before it answered MAP: either the daemon had reclaimed the tensor before, which the word
+ * ORDER: the fence comes after all reads of the row, and the daemon changes the word before the
+ * rest. The mapping was found by an acquire load (mapping_find()), and the daemon made us a holder
+ * before it answered MAP. So either the daemon had reclaimed the tensor before, which the word
  * shows by now, or its walk along the holders comes to us.
  */
 static inline bool lease_stands(const struct session *s, uint64_t ref)
@@ -109,23 +108,19 @@ static inline bool lease_stands(const struct session *s, uint64_t ref)
 		word - row_word(ref_generation(ref), ROW_DRAFT) <= ROW_RETIRED - ROW_DRAFT, 1);
 }
 
-/*
- * What a name means whose `current` is @ref, if that is a member of a group that is being
- * published.
- */
+/* The meaning of a name whose `current` is @ref, if that is a member of a group that is being
+ * published. */
 enum member {
-	MEMBER_NONE,	/* it is none, or not any more: look again */
-	MEMBER_PENDING, /* its group is not published yet: the name means *@former, or nothing: 0 */
-	MEMBER_PUBLISHED, /* the name means it, and it is LIVE soon */
+	MEMBER_NONE,	  /* @ref is no member, or not any more: look again */
+	MEMBER_PENDING,	  /* its group is not published yet: the name means *@former; 0: nothing */
+	MEMBER_PUBLISHED, /* the name means it, and it is about to be LIVE */
 };
 enum member lease_member(const struct session *s, uint64_t ref, uint64_t *former);
-/* lease_hold() for one that is published, which need not be LIVE yet. */
+/* lease_hold() for a published member, which need not be LIVE yet. */
 int lease_hold_member(struct session *s, uint64_t ref);
 
-/*
- * The first slot from @slot on that our ledger counts, drafts included, and its count;
- * CATALOG_NONE.
- */
+/* Finds the first slot from @slot on that our ledger counts, drafts included, and its count.
+ * CATALOG_NONE: there is none. */
 uint32_t hold_next(const struct session *s, uint32_t slot, uint32_t *count);
 
 #define for_each_counted(s, slot, count)                                                           \

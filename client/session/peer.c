@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The handshake: HELLO and WELCOME, LEDGER and READY. The connecting thread does it, while no other
- * thread knows the socket. A forked child's connection is made in the same way.
+ * thread knows the socket. fork() makes a child's connection in the same way.
  */
 #include <errno.h>
 #include <fcntl.h>

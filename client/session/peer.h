@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A new connection, until a session owns it. A forked child makes one as well. */
+/* A new connection, until a session owns it. fork() makes one for a child as well. */
 #pragma once
 
 #include <stdint.h>
@@ -26,7 +26,8 @@ struct session_peer {
 
 /* Sends HELLO, waits for WELCOME and makes the ledger. @address must live as long as @peer. */
 int peer_hello(struct session_peer *peer, const struct address *address, int64_t deadline);
-/* Says that a mapping of the segment is inherited; before peer_ledger(), which answers. */
+/* Tells the daemon that a mapping of the segment is inherited. To be called before peer_ledger(),
+ * which gets the answer. */
 int peer_hold(struct session_peer *peer, uint32_t segment, uint32_t generation, int64_t deadline);
 /* Sends the ledger and waits for READY. */
 int peer_ledger(struct session_peer *peer, int64_t deadline);

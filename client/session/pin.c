@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Holding for children. A forked child that could not get a connection of its own reads on what its
- * parent holds: the parent adds a hold for each slot to its own ledger. It stops when nobody maps a
- * page any more that the child got at the fork and keeps as long as its session is there: exec and
- * death unmap it, while a child that closes all descriptors keeps it. Whether it is mapped is asked
- * as the daemon asks of ledgers: the kernel seals a memfd against writing only if nobody can write.
- * Exported drafts, which no child's ledger counts, are held in the same way.
+ * Holds for children. A forked child that could not get a connection of its own continues to read
+ * what its parent holds: the parent adds a hold for each slot to its own ledger. The parent gives
+ * these up when no process maps a certain page any more. The child got that page at the fork, and
+ * keeps it as long as its session is there: exec and death unmap it, while a child that closes all
+ * descriptors keeps it. The parent finds out as the daemon does for ledgers: the kernel seals a
+ * memfd against writing only if no process can write to it. Exported drafts, which no child's
+ * ledger counts, are held in the same way.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -16,16 +17,16 @@
 #include "client/session/pin.h"
 #include "util/fd.h"
 
-enum { PIN_SLOTS = 4 }; /* room for so many at first */
+enum { PIN_SLOTS = 4 }; /* initial room */
 
 struct fork_pin {
 	struct list link; /* in session->pins; produce_mutex */
-	int page_fd;	  /* the child has it mapped as long as it needs the slots */
+	int page_fd;	  /* the child has the page mapped as long as it needs the slots */
 	uint32_t n, room;
-	uint32_t slots[]; /* of which we have one hold each */
+	uint32_t slots[]; /* we have one hold on each */
 };
 
-/* *@page: for the child. It is never touched, so that it costs no memory. */
+/* Makes a pin, and *@page for the child. The page is never touched, so it costs no memory. */
 static struct fork_pin *pin_alloc(void **page)
 {
 	struct fork_pin *pin = malloc(sizeof(*pin) + PIN_SLOTS * sizeof(*pin->slots));
@@ -44,7 +45,7 @@ static struct fork_pin *pin_alloc(void **page)
 	return pin;
 }
 
-/* Without memory for it the slot stays held until the session ends. */
+/* Adds the slot to the pin. Without memory for that it stays held until the session ends. */
 static void pin_note(struct fork_pin **at, uint32_t slot)
 {
 	struct fork_pin *pin = *at;
@@ -60,8 +61,9 @@ static void pin_note(struct fork_pin **at, uint32_t slot)
 }
 
 /*
- * Without memory or descriptors for @pin: until the session ends. How many slots are counted is not
- * known before: a thread that was refused a lease just now counts one more for a moment.
+ * Without memory or descriptors for the pin, the holds last until the session ends. The number of
+ * counted slots is not known before: a thread that was refused a lease just now counts one more for
+ * a moment.
  */
 void pin_all(struct session *s)
 {
@@ -120,7 +122,7 @@ void pin_look_locked(struct session *s)
 		struct fork_pin *pin = list_entry(l, struct fork_pin, link);
 
 		if (fcntl(pin->page_fd, F_ADD_SEALS, F_SEAL_WRITE))
-			continue; /* EBUSY; or somebody closed it: until the session ends */
+			continue; /* EBUSY; or the program closed it: until the session ends */
 		for (uint32_t i = 0; i < pin->n; i++)
 			lease_release(s, pin->slots[i]);
 		pin_free(pin);

@@ -4,16 +4,17 @@
 
 struct session;
 
-/* Before a fork: one more hold on each slot that is held. The produce mutex is held. */
+/* To be called before a fork: adds a hold on each slot that is held. The produce mutex is held. */
 void pin_all(struct session *s);
 
-/* The same for exported drafts, whose mappings the child inherits. The mapping mutex is held too.
+/*
+ * pin_all() for exported drafts, whose mappings the child inherits. The mapping mutex is held too.
  */
 void pin_drafts(struct session *s);
 
-/* Gives up what children need no more. When session->pinned says that there is something. */
+/* Gives up holds that children need no more. To be called when session->pinned is true. */
 void pin_look(struct session *s);
 void pin_look_locked(struct session *s); /* the produce mutex is held */
 
-/* At the session's end, which takes the holds along. */
+/* To be called at the session's end, which also ends the holds. */
 void pin_forget(struct session *s);

@@ -44,10 +44,8 @@ bool process_exiting(void)
 	return atomic_load(&exiting);
 }
 
-/*
- * The sessions stay open and the daemon is told nothing: other threads may work until the very end,
- * and the daemon sees when the process is gone.
- */
+/* Leaves the sessions open and tells the daemon nothing: other threads may work until the very end,
+ * and the daemon sees when the process is gone. */
 __attribute__((destructor)) static void process_ends(void)
 {
 	atomic_store(&exiting, true);

@@ -13,7 +13,7 @@ void process_remove_client(struct list *link);
 struct list *process_lock(void);
 void process_unlock(void);
 
-/* Returns when no fork() is at work any more. */
+/* Returns when no fork() is under way any more. */
 void process_wait_fork(void);
 
 /* Returns true once the process has begun to end. No session is made any more. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Failed COMMITs that nobody waited for. */
+/* Failed COMMITs without a waiter. */
 #include <string.h>
 
 #include "client/session/refused.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages of a session: sent by any thread, answers read by whoever waits for one. A message is
- * one datagram, so senders need no lock. Of the threads that wait for answers one reads the socket
- * and hands each answer to its waiter; when it has its own it leaves the reading to another. The
- * mutex is not held while it waits. Nothing reads when nobody waits: what comes then (answers to
- * prefetched drafts, refusals of commits) is read by the next call that produces,
- * session_drain(). Descriptors of drafts are handed to mapping.c by the reader itself, in the order
- * in which they came: the daemon sends one for each segment and counts on it from then on, also if
- * nobody waits for that draft any more.
+ * Messages of a session. Any thread sends them, and the threads that wait for answers read. A
+ * message is one datagram, so senders need no lock. Of the threads that wait for answers one reads
+ * the socket and hands each answer to its waiter. When it has its own it leaves the reading to
+ * another. The mutex is not held while it waits. No thread reads when none waits. Messages that
+ * come then (answers to prefetched drafts, refusals of commits) are read by the next call that
+ * produces, session_drain(). The reader itself hands descriptors of drafts to mapping.c, in their
+ * order of arrival. The daemon sends one for each segment and relies on it from then on, even if no
+ * thread waits for that draft any more.
  */
 #include <errno.h>
 #include <poll.h>
@@ -35,14 +35,14 @@ static void request_done(struct request *req, int result)
 	if (req->wake)
 		pthread_cond_signal(req->wake);
 	else
-		kinds_wake(); /* it may be one that a thread of theirs looks for without a wait */
+		kinds_wake(); /* a thread of theirs may look for this answer without a wait */
 }
 
 static void lost_locked(struct session *s, int result)
 {
 	hangup_note(&s->hangup);
 	atomic_store(&s->lost, true);
-	kinds_wake(); /* nobody polls its socket from now on */
+	kinds_wake(); /* no thread polls its socket from now on */
 	list_for_each_safe(l, &s->pending)
 		request_done(list_entry(l, struct request, link), result);
 }
@@ -54,7 +54,7 @@ void session_lost(struct session *s)
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
-/* What the daemon sent before its end is read first: somebody may wait for it. */
+/* Messages that the daemon sent before its end are read first: a thread may wait for one. */
 bool session_probe(struct session *s)
 {
 	struct pollfd p = { .fd = s->socket };
@@ -100,8 +100,8 @@ static void resume(struct session *s)
 }
 
 /*
- * All that the dead daemon has answered came before this. What it has not answered is sent again by
- * who waits for it. What a session has published on GPUs ends with the daemon, and so does that
+ * All answers of the dead daemon came before this message. Unanswered requests are sent again by
+ * their waiters. Tensors that a session has published on GPUs end with the daemon, and so does that
  * session.
  */
 static void adopted_locked(struct session *s, uint32_t life)
@@ -158,10 +158,8 @@ static void send_aborts(struct session *s)
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
-/*
- * Sends what found the socket full: the daemon may answer only when it has read that, since it
- * makes room. POLLOUT: the socket is full still.
- */
+/* Sends the messages that found the socket full. The daemon may answer only when it has read them,
+ * since they make room. Returns POLLOUT if the socket is still full. */
 static short send_due_locked(struct session *s)
 {
 	if (s->naborts)
@@ -178,9 +176,9 @@ void session_granted(struct session *s)
 }
 
 /*
- * Waits until the socket has room, or until descriptors that this user has sent are received: the
- * kernel allows as many to be on their way as the process may have open, and tells nobody when
- * there are fewer.
+ * Waits until the socket has room, or until descriptors that this user has sent are received. The
+ * kernel allows as many in flight as the process may have open, and does not tell when there are
+ * fewer.
  */
 static int wait_to_send(struct session *s, int why, int64_t deadline)
 {
@@ -246,10 +244,8 @@ void session_abort(struct session *s, uint64_t ref)
 
 /* ---- Receiving ---- */
 
-/*
- * A daemon may send without end. So many messages are read at once where nobody waits, and so many
- * for others before the one who waits looks at the clock.
- */
+/* A daemon may send without end. AT_ONCE_MAX messages are read at once where no thread waits. A
+ * waiter that reads looks at the clock after each OTHERS_MAX messages for others. */
 enum { AT_ONCE_MAX = 4096, OTHERS_MAX = 64 };
 
 static void kicked_locked(struct session *s, const struct conn_message *m)
@@ -276,7 +272,7 @@ static void commit_refused(struct session *s, const struct conn_message *m)
 		    e->text_len);
 }
 
-/* Hands a message to who waits for it. */
+/* Hands a message to its waiter. */
 static void dispatch_locked(struct session *s, struct conn_message *m)
 {
 	uint32_t serial = m->header.serial;
@@ -291,7 +287,8 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 	}
 	if (kinds_take(KIND_UNASKED, s, m))
 		return;
-	/* processed in order: an answer to a later message says that a commit was, too */
+	/* messages are processed in order: an answer to a later one shows that a commit was
+	 * processed, too */
 	if ((int32_t)((serial - s->unanswered) << 1) >= 0)
 		s->unanswered = 0;
 	if (m->header.type == WIRE_DRAFT && m->fd >= 0)
@@ -316,10 +313,8 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 	m->fd = fd_close(m->fd);
 }
 
-/*
- * Do the slot and the segment in it lie in this daemon's tables? All else was judged by
- * wire_check(). The daemon may be another user's: what we do with a slot is to write to our ledger.
- */
+/* True if the slot and the segment in the message lie in this daemon's tables. wire_check() has
+ * judged all else. The daemon may be another user's, and with a slot we write to our ledger. */
 static bool message_fits(const struct session *s, const struct conn_message *m)
 {
 	const void *bytes = m->bytes;
@@ -338,10 +333,8 @@ static bool message_fits(const struct session *s, const struct conn_message *m)
 	}
 }
 
-/*
- * Takes one message, if there is one, and hands it on. 0, -EAGAIN, or a negative errno: the
- * connection is gone.
- */
+/* Takes one message, if there is one, and hands it on. Returns 0, -EAGAIN, or a negative errno if
+ * the connection is gone. */
 static int receive_locked(struct session *s)
 {
 	struct conn_message m;
@@ -358,10 +351,8 @@ static int receive_locked(struct session *s)
 	return r;
 }
 
-/*
- * The connection may have been found to be lost by a send, with the daemon's last message still
- * unread. If the daemon had messages of ours unread as well, the first receive says ECONNRESET.
- */
+/* A send may have found the connection lost, with the daemon's last message still unread. If the
+ * daemon had messages of ours unread as well, the first receive fails with ECONNRESET. */
 int session_kicked(struct session *s)
 {
 	bool reset = false;
@@ -442,7 +433,8 @@ int session_commit_error(struct session *s)
 	int err;
 
 	if (!session_has_refused(s))
-		return 0; /* what this thread has read is here, and the rest is for later calls */
+		return 0; /* refusals that this thread has read are counted; others are for later
+			     calls */
 	pthread_mutex_lock(&s->receive_mutex);
 	err = refused_take(&s->refused, &text);
 	if (err)
@@ -451,7 +443,7 @@ int session_commit_error(struct session *s)
 	return err;
 }
 
-/* Leaves the reading to somebody who still waits. */
+/* Leaves the reading to another thread that still waits. */
 static void pass_reading_locked(struct session *s)
 {
 	s->reading = false;
@@ -470,8 +462,8 @@ static void pass_reading_locked(struct session *s)
 
 /*
  * Sleeps until there is a message, or one of @events. A request may wait for room that the daemon
- * makes by ending segments, and there is none before we let go of them: so we look from time to
- * time.
+ * makes by ending segments, and there is none before we let go of them. So we look for ended
+ * segments from time to time.
  */
 static int wait_for_message(struct session *s, short events, int64_t *look_ns, int64_t deadline)
 {
@@ -494,7 +486,7 @@ static int read_until_done(struct session *s, const struct request *req, int64_t
 {
 	int64_t look_ns = LOOK_FIRST_NS;
 	unsigned others = 0;
-	bool look = !req->fresh; /* else the answer cannot be there yet: do not ask for nothing */
+	bool look = !req->fresh; /* else the answer cannot be there yet: saves a system call */
 	short events;
 	int r = 0;
 
@@ -515,7 +507,7 @@ static int read_until_done(struct session *s, const struct request *req, int64_t
 	return req->done ? 0 : r;
 }
 
-/* Sleeps until @req is done, or nobody reads any more. */
+/* Sleeps until @req is done, or no thread reads any more. */
 static int sleep_until_woken(struct session *s, pthread_cond_t *wake, int64_t deadline)
 {
 	struct timespec ts = { .tv_sec = deadline / NS_PER_SEC, .tv_nsec = deadline % NS_PER_SEC };
@@ -549,13 +541,13 @@ int session_await(struct session *s, struct request *req, int64_t deadline)
 	else
 		list_del(&req->link);
 	if (!s->reading)
-		pass_reading_locked(s); /* we may have been woken for that, and leave */
+		pass_reading_locked(s); /* we may have been woken to read, and leave instead */
 	pthread_mutex_unlock(&s->receive_mutex);
 	pthread_cond_destroy(&wake);
 	if (r == -ECONNABORTED || r == SESSION_E_LOST)
 		return session_kicked(s) ? -ECONNABORTED : r;
 	if (r == SESSION_E_ADOPTED && deadline_passed(deadline))
-		r = -ETIMEDOUT; /* one daemon after the other, and none answers */
+		r = -ETIMEDOUT; /* daemons replaced each other, and none answered */
 	if (r == -EPROTO || r == -ETIMEDOUT)
 		return tl_fail(r, "the daemon at %s %s", s->address->path,
 			       r == -EPROTO ? "broke the protocol" : "did not answer in time");
@@ -593,7 +585,7 @@ int session_ask_fd(struct session *s, void *message, int fd_peek, int64_t deadli
 	r = session_send_fd(s, message, fd_peek, deadline);
 	if (r) {
 		session_forget(s, req);
-		h->serial = 0; /* it is nobody's */
+		h->serial = 0; /* no request has it */
 	}
 	return r;
 }

@@ -7,14 +7,14 @@
  * users_leave(), a lease and a draft from being taken until they are released, on whatever thread.
  * The struct itself stays allocated until the client is freed. So:
  * (1) When users_close() was called and the counts are 0, exactly one thread calls the function
- * that the client gave it, and nobody touches the resources any more. It destroys them and drops
- * the session's reference to the client. (2) The client's own reference is dropped by tl_close().
- * users_enter() is only used by calls on the client, and there is none then; leases and drafts only
- * leave. So when both have been dropped nobody is left who could touch a session's struct, and the
- * client is freed with all of them.
+ * that the client gave it, and no thread touches the resources any more. It destroys them and drops
+ * the session's reference to the client.
+ * (2) tl_close() drops the client's own reference. Only calls on the client use users_enter(), and
+ * there is none then; leases and drafts only leave. So when both references have been dropped no
+ * thread can touch a session's struct, and the client is freed with all of them.
  *
- * A session whose connection is gone (`lost`) goes on serving gets of what is mapped, until the
- * daemon or its successor says in the catalog that the ledger is read no more.
+ * A session whose connection is gone (`lost`) still serves gets of mapped tensors, until the daemon
+ * or its successor says in the catalog that the ledger is read no more.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -49,7 +49,8 @@ void session_deinit(struct session *s)
 	mappings_deinit(&s->mappings);
 	s->heir = session_unmap_page(s->heir);
 	s->views = session_unmap_page(s->views);
-	/* Before the socket: that nobody has it mapped says that nothing is used. */
+	/* Before the socket is closed: a ledger that no process has mapped shows that nothing is
+	 * used. */
 	session_unmap_ledger(s);
 	hangup_end(&s->hangup);
 	s->socket = fd_close(s->socket);
@@ -79,7 +80,7 @@ void session_adopt_peer(struct session *s, struct session_peer *peer)
 	s->catalog.mine = &s->catalog.clients[peer->welcome.client_index];
 	s->catalog.mine_live = live_word(peer->welcome.client_generation);
 	atomic_store(&s->life, peer->life);
-	atomic_store(&s->serial, 2); /* those of the handshake */
+	atomic_store(&s->serial, 2); /* the handshake had serials up to this */
 	peer->socket = -1;
 	peer->ledger = NULL;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A session: one connection to one daemon, the catalog it gave us, the ledger we gave it, and what
- * is mapped. A client has one at a time; leases and drafts keep the older ones they were taken on.
- * See session.c for lifetime.
+ * A session: one connection to one daemon, its catalog, our ledger for it, and the mappings. A
+ * client has one at a time. Leases and drafts keep the older ones that they were made on. session.c
+ * describes its lifetime.
  */
 #pragma once
 
@@ -31,26 +31,26 @@ struct tl_client;
 
 enum { SESSION_PREFETCHED = 4, SESSION_SIZES = 8 };
 
-/* In the serial of a COMMIT without an answer. */
+/* A bit in the serial of a COMMIT without an answer. */
 #define SESSION_COMMIT_SERIAL ((uint32_t)1 << 31)
 
 enum session_state {
 	SESSION_OPEN,	 /* leases may be taken */
 	SESSION_FORKING, /* fork() copies the ledger: give the lease back, then process_wait_fork()
 			  */
-	SESSION_OVER,	 /* not any more: inherited by a forked child */
+	SESSION_OVER,	 /* no leases may be taken: inherited by a forked child */
 };
 
-/* A message waiting for its answer; owned by who sent it. */
+/* A message waiting for its answer; its sender owns it. */
 struct request {
 	struct list link;	     /* in session->pending while not done; receive_mutex */
-	struct conn_message *answer; /* filled by the thread that reads the socket */
-	pthread_cond_t *wake;	     /* its waiter, if one sleeps */
+	struct conn_message *answer; /* filled in by the thread that reads the socket */
+	pthread_cond_t *wake;	     /* wakes its waiter, if that sleeps */
 	uint32_t serial;
 	uint32_t life; /* goes into its message */
 	int result;    /* when done: 0, or SESSION_E_LOST or _ADOPTED */
-	bool fresh;    /* sent just now */
-	bool spare;    /* for a prefetched draft, which nobody counts before it is used */
+	bool fresh;    /* it was sent just now */
+	bool spare; /* for a prefetched draft, which the ledger does not count before it is used */
 	bool done;
 };
 
@@ -60,7 +60,7 @@ struct draft_hold {
 	uint64_t ref;
 	bool held;		 /* our ledger counts its slot */
 	bool open;		 /* not committed yet */
-	struct write_map *views; /* of an exported one: where it is seen, also by children */
+	struct write_map *views; /* of an exported draft: where it is seen, also by children */
 };
 
 /* A size that was committed before. */
@@ -73,8 +73,8 @@ struct size_use {
 enum { SESSION_PAGE = 4096 }; /* of heir and views */
 
 struct session {
-	/* A get reads these. They are constant, except that a forked child puts its own ledger in
-	 * place. */
+	/* A get reads these members. They are constant, except that a forked child puts its own
+	 * ledger in place. */
 	struct catalog_view catalog;
 	alignas(64) _Atomic uint32_t *held; /* the ledger's counters; NULL: inherited, holds nothing
 					     */
@@ -82,14 +82,14 @@ struct session {
 	_Atomic int state; /* enum session_state; changed by fork() and at the process's end */
 	struct users users;
 	struct mappings mappings;
-	_Atomic bool lost;	   /* the connection is gone; what is mapped stays good */
-	_Atomic int64_t probed_ns; /* when a call without requests last looked whether it is */
+	_Atomic bool lost;	   /* the connection is gone; mappings stay good */
+	_Atomic int64_t probed_ns; /* when a call without requests last looked whether it is gone */
 	struct hangup hangup;
-	_Atomic bool drained; /* the last user left: resources are gone */
+	_Atomic bool drained; /* the last user has left: resources are gone */
 
-	struct tl_client *client;      /* whose it is */
-	const struct address *address; /* the client's, which outlives us */
-	int64_t timeout_ns;	       /* the client's */
+	struct tl_client *client;      /* its owner */
+	const struct address *address; /* the client's address, which outlives us */
+	int64_t timeout_ns;	       /* the client's timeout */
 	struct session *older;	       /* in client->sessions */
 	struct ledger *ledger;	       /* mapped shared */
 	size_t ledger_bytes;
@@ -97,17 +97,15 @@ struct session {
 	struct session_peer *fork_peer; /* during fork(): the child's connection */
 	bool close_after_fork;		/* in the child: session_close() is due */
 	/* pin.c, if the child could not get a connection: */
-	struct list pins;    /* struct fork_pin: what we hold for children; produce_mutex */
-	_Atomic bool pinned; /* there are some */
-	bool inherited;	   /* the ledger is an ancestor's, kept mapped; during fork(): it will be */
-	void *heir;	   /* or NULL: a page of that ancestor's, mapped as long as we read */
-	void *views;	   /* or NULL: the same for its drafts that we see */
-	void *child_views; /* during fork(): the child's */
+	struct list pins;    /* struct fork_pin: holds for children; produce_mutex */
+	_Atomic bool pinned; /* that list is not empty */
+	bool inherited; /* the ledger is an ancestor's, kept mapped; during fork(): it will be */
+	void *heir;  /* or NULL: a page of that ancestor's, mapped as long as we read its tensors */
+	void *views; /* or NULL: the same for its drafts that we see */
+	void *child_views; /* during fork(): the page for the child */
 
-	/*
-	 * Requests. The mutex is not held while a thread reads the socket: `reading` says that one
-	 * does.
-	 */
+	/* Requests. The mutex is not held while a thread reads the socket: `reading` says that one
+	 * does. */
 	pthread_mutex_t receive_mutex;
 	struct list pending; /* struct request */
 	bool reading;
@@ -115,19 +113,18 @@ struct session {
 	bool kicked; /* the daemon said so before it ended the connection; kicked_text says who did
 		      */
 	char kicked_text[WIRE_TEXT_MAX + 1];
-	_Atomic uint32_t unanswered; /* serial of the last COMMIT nobody waited for; 0: it was
+	_Atomic uint32_t unanswered; /* serial of the last COMMIT without a waiter; 0: it was
 					processed */
-	uint32_t unanswered_commit;  /* its own serial, if that is of another message behind it */
-	bool unanswered_before;	     /* another one was, when it was sent */
+	uint32_t unanswered_commit; /* its own serial, if `unanswered` is that of a later message */
+	bool unanswered_before;	    /* another COMMIT was unanswered when it was sent */
 	char unanswered_name[TL_NAME_MAX + 1];
 	struct refused refused;
 	uint64_t *aborts; /* refs of drafts whose ABORT could not be sent yet */
 	uint32_t naborts;
-	_Atomic bool aborts_due;   /* there are some */
-	_Atomic uint32_t life;	   /* what ADOPTED said last */
-	_Atomic bool resumed_due;  /* RESUMED is to be sent when `granting` is 0 */
-	_Atomic unsigned granting; /* DRAFTs that have come, and that our ledger does not count yet
-				    */
+	_Atomic bool aborts_due;   /* naborts is not 0 */
+	_Atomic uint32_t life;	   /* the last one that ADOPTED named */
+	_Atomic bool resumed_due;  /* RESUMED is due when `granting` is 0 */
+	_Atomic unsigned granting; /* DRAFTs received that our ledger does not count yet */
 	_Atomic uint32_t serial;
 
 	/* produce/ */
@@ -136,18 +133,18 @@ struct session {
 	struct prefetch *prefetched[SESSION_PREFETCHED];
 	struct size_use sizes[SESSION_SIZES];
 	unsigned next_prefetch, next_size;
-	struct producer *producer; /* ring.c: the rings it publishes to; NULL: there was none */
+	struct producer *producer; /* ring.c: the rings that it publishes to, or NULL */
 
-	void *of_kind[MEMORY_KINDS]; /* what each kind of memory keeps; it alone looks at its own */
+	void *of_kind[MEMORY_KINDS]; /* each kind of memory's own data */
 };
 
-/* Does the daemon still read our ledger? */
+/* True if the daemon still reads our ledger. */
 static inline bool session_served(const struct session *s)
 {
 	return catalog_served(&s->catalog);
 }
 
-/* When a request made now has to be answered. */
+/* The time by which a request made now has to be answered. */
 static inline int64_t session_deadline(const struct session *s)
 {
 	return deadline_after(s->timeout_ns);
@@ -155,21 +152,17 @@ static inline int64_t session_deadline(const struct session *s)
 
 uint32_t session_serial(struct session *s);
 
-/*
- * A session over @peer's connected socket: hello, catalog, ledger. session_adopt_peer() completes
- * it. @address stays until session_free().
- */
+/* Makes a session over @peer's connected socket: hello, catalog, ledger. session_adopt_peer()
+ * completes it. @address stays until session_free(). */
 int session_new(struct session **out, const struct address *address, struct session_peer *peer,
 		int64_t deadline);
 void session_adopt_peer(struct session *s, struct session_peer *peer);
 void session_unmap_ledger(struct session *s);
 
-/* Does without s->heir or the like, in a child or in its parent after the fork. Returns NULL. */
+/* Unmaps s->heir or a similar page, in a child or in its parent after the fork. Returns NULL. */
 void *session_unmap_page(void *page);
 
-/*
- * Gives up its resources, when the last of its users has left. The struct stays, marked as drained,
- * until session_free().
- */
+/* Frees its resources, when the last of its users has left. The struct stays, marked as drained,
+ * until session_free(). */
 void session_deinit(struct session *s);
 struct session *session_free(struct session *s);

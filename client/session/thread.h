@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starts a thread of the library's. */
+/* Starts threads of the library's. */
 #pragma once
 
 #include <errno.h>
@@ -7,10 +7,8 @@
 #include <signal.h>
 #include <stddef.h>
 
-/*
- * The thread takes no signals, which are for the program's own. @stack: how many bytes it needs; 0:
- * as threads have. 0, or a negative errno.
- */
+/* The thread takes no signals, which are for the program's own threads. @stack: how many bytes it
+ * needs; 0: the usual size. Returns 0 or a negative errno. */
 static inline int thread_start(pthread_t *id, size_t stack, void *(*run)(void *), void *arg)
 {
 	sigset_t all, before;
@@ -24,13 +22,13 @@ static inline int thread_start(pthread_t *id, size_t stack, void *(*run)(void *)
 			r = pthread_create(id, &attr, run, arg);
 		pthread_attr_destroy(&attr);
 	}
-	if (r == EINVAL) /* or the program's thread-local data need more */
+	if (r == EINVAL) /* perhaps the program's thread-local data need more */
 		r = pthread_create(id, NULL, run, arg);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return -r;
 }
 
-/* One that nobody waits for. */
+/* Starts a thread that is never joined. */
 static inline int thread_start_detached(void *(*run)(void *))
 {
 	pthread_t id;

@@ -28,7 +28,7 @@
 
 enum {
 	SERVICE_UID_MAX = 999, /* the highest uid of systemd-sysusers; people's are higher */
-	OVERFLOW_UID = 65534,  /* stands for every user whom this user namespace does not know */
+	OVERFLOW_UID = 65534,  /* stands for every user that this user namespace does not know */
 	PASSWD_SIZE = 4096,
 };
 
@@ -39,10 +39,8 @@ static bool is_us(uid_t uid)
 
 /* ---- Daemons ---- */
 
-/*
- * The socket is root's if systemd made it, and this user's if the service made it itself. Nobody is
- * trusted as the service if there is no such account, or if a person's account has that name.
- */
+/* The socket is root's if systemd made it, and the service's if that made it itself. No user is
+ * trusted as the service if there is no such account, or if a person's account has that name. */
 static bool is_service(uid_t uid)
 {
 	char buffer[PASSWD_SIZE];

@@ -8,7 +8,7 @@
 /*
  * Returns 0 if the listener at the other end of the connected @socket runs as this user, as root or
  * as the system's service, or is named in $TENSORLEASE_TRUST_UID. Otherwise fails with -EACCES and
- * a text that says who it is; -EINVAL says that the variable is malformed.
+ * a text that names its user; -EINVAL means that the variable is malformed.
  */
 int trust_peer(int socket, const char *address);
 

@@ -56,9 +56,9 @@ int main(int argc, char **argv)
 
 		if (!r) {
 			r = look_at(tensor, &options.newer_than);
-			tensor->deleter(tensor); /* the memory may be used for another one */
+			tensor->deleter(tensor); /* the memory may now hold another one */
 		}
-		/* The next daemon counts versions from 1. */
+		/* Any tensor of the next daemon is new. */
 		if (r == -ENOTCONN) {
 			warnx("%s", tl_last_error());
 			options.newer_than = 0;

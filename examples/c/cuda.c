@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A tensor on a GPU: one process writes it, another reads the same memory. Neither waits for the
- * GPU, nor for the other: each says on which stream it works, and the work is put in order there.
+ * GPU, nor for the other. Each names the stream on which it works, and the work is put in order
+ * there.
  *
  *	cuda publish [NAME]
  *	cuda get [NAME]
@@ -84,7 +85,7 @@ int main(int argc, char **argv)
 	r = strcmp(argv[1], "get") ? publish(client, name, stream) : get(client, name, stream);
 	if (r)
 		errx(1, "%s", tl_last_error());
-	/* This waits until the GPU has written what was published, so that it outlives us. */
+	/* This waits until the GPU has written the published tensor, so that it outlives us. */
 	if (tl_close(client))
 		errx(1, "%s", tl_last_error());
 	return 0;

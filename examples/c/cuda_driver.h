@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The little that cuda.c needs of CUDA's own <cuda.h>, so that it can be built without CUDA. */
+/* The few declarations that cuda.c needs of CUDA's own <cuda.h>, so that it can be built without
+ * CUDA. */
 #ifndef CUDA_DRIVER_H
 #define CUDA_DRIVER_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors in an event loop: a watch has a descriptor that is readable when something has happened.
+ * Tensors in an event loop: a watch has a descriptor that is readable when there is a change.
  * SIGINT and SIGTERM end the program.
  *
  *	epoll [NAME]
@@ -22,7 +22,7 @@ static void look(const tl_watch_event *event)
 	DLManagedTensorVersioned *tensor;
 
 	if (event->what != TL_WATCH_PUBLISHED || tl_get(client, event->name, NULL, &tensor))
-		return; /* or it was deleted meanwhile */
+		return; /* perhaps it was deleted meanwhile */
 	printf("%s version %llu, %d dimensions; %llu skipped\n", event->name,
 	       (unsigned long long)event->version, tensor->dl_tensor.ndim,
 	       (unsigned long long)event->skipped);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two tensors that belong together: published in one step, and got as they were at one moment.
+ * Two tensors that belong together: they are published in one step, and got as of one moment.
  *
  *	group publish [HOW-MANY]
  *	group get
@@ -36,7 +36,7 @@ static int publish(tl_client *client, uint8_t value)
 	return tl_group_commit(group);
 }
 
-/* However often they are published meanwhile, both are of the same step. */
+/* Both are of the same step, however often they are published meanwhile. */
 static int get(tl_client *client)
 {
 	const tl_get_options options = TL_INIT(tl_get_options, .timeout_ns = -1);

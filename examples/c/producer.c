@@ -34,7 +34,7 @@ static int publish(tl_client *client, const char *name, uint64_t number)
 		tl_abort(draft);
 		return r;
 	}
-	return tl_commit(draft, NULL); /* nobody waits for the version */
+	return tl_commit(draft, NULL); /* the version is not needed */
 }
 
 int main(int argc, char **argv)

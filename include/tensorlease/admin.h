@@ -24,7 +24,7 @@ extern "C" {
 
 /* tl_keeper - the program that starts a daemon again when it dies, with the same tensors */
 typedef enum tl_keeper {
-	TL_KEEPER_NONE = 0,    /* nobody */
+	TL_KEEPER_NONE = 0,    /* none */
 	TL_KEEPER_PROCESS = 1, /* its parent, unless tensorleased has --keeper no */
 	TL_KEEPER_MANAGER = 2, /* the service manager */
 } tl_keeper;
@@ -35,11 +35,11 @@ typedef struct tl_status {
 	char address[108];	  /* path of its socket */
 	uint64_t started_ns;	  /* when it started, by CLOCK_REALTIME */
 	uint64_t capacity;	  /* bytes of segments that it may make */
-	uint64_t bytes_used;	  /* bytes of the segments that there are, warm ones included */
+	uint64_t bytes_used;	  /* bytes of all segments, warm ones included */
 	uint64_t bytes_warm;	  /* bytes that it keeps for the next tensor of the same size */
 	uint64_t commits;	  /* tensors published since it started */
 	uint32_t tensors;	  /* that a name means now */
-	uint32_t retired;	  /* that no name means any more but somebody holds */
+	uint32_t retired;	  /* that no name means any more, but a client holds */
 	uint32_t drafts;	  /* prefetched ones included */
 	uint32_t segments;	  /* on the CPU and on GPUs */
 	uint32_t clients;	  /* connections */
@@ -49,11 +49,11 @@ typedef struct tl_status {
 	uint64_t bytes_kept;	  /* of bytes_used, those that hold no tensor any more but that
 				   * processes have mapped still; only with sealed memory. Since 0.2 */
 	uint64_t longest_turn_ns; /* the longest time that one turn took since the daemon
-				   * started: so long has one user's request kept all others
+				   * started: for that time one user's request kept all others
 				   * waiting. In all namespaces. Since 0.2 */
 	uint64_t restarts;	  /* how often another daemon has begun to serve where one had
 				   * ended, under the same keeper. Since 0.2 */
-	uint64_t restart_ns;	  /* how long nobody served, the last time. Since 0.2 */
+	uint64_t restart_ns;	  /* how long no daemon served, at the last restart. Since 0.2 */
 	char restart_reason[192]; /* why the last one ended, and why names were lost with it if
 				   * they were; empty if there was none. Since 0.2 */
 	uint32_t keeper;     /* tl_keeper: whether tensors survive the daemon's death. Since 0.2 */
@@ -80,14 +80,14 @@ TL_API int tl_get_status(tl_client *client, tl_status *status);
  *
  * The daemon ends between two messages, and its keeper starts another one, of the program that is
  * at its path by now, which takes over all tensors. This returns when the new daemon serves, and
- * tl_get_status() tells how long none did. Root and the daemon's user may do this.
+ * tl_get_status() shows how long none did. Root and the daemon's user may do this.
  *
  * Ownership: nothing is handed over.
  * Blocking: until the other daemon serves.
  * Threads: any.
  * Returns: 0, a common error, or
- *	-ENOENT		the daemon has no keeper, so that nobody would start another one
- *	-EACCES		it is another user's
+ *	-ENOENT		the daemon has no keeper, so nothing would start another one
+ *	-EACCES		the daemon is another user's
  *	-ETIMEDOUT	no other daemon has come within the client's request timeout
  * Since: 0.2
  */
@@ -96,7 +96,7 @@ TL_API int tl_restart(tl_client *client);
 /*
  * LISTS
  *
- * A hostile daemon could tell of one entry after the other, for as long as the client's timeout
+ * A hostile daemon could list one entry after the other, for as long as the client's timeout
  * allows. So each list has a maximum length, beyond which a call fails with -EPROTO: four times as
  * many clients as the daemon serves at a time (tl_status.max_clients; others may come and go
  * meanwhile), 65,536 users, 64 GPUs, and as many tensors held as it has room for
@@ -260,7 +260,7 @@ TL_API int tl_kick(tl_client *client, uint64_t client_id);
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		the user has no other client
- *	-EACCES		it is another user
+ *	-EACCES		@uid is another user
  * Since: 0.2
  */
 TL_API int tl_kick_user(tl_client *client, uint32_t uid, uint32_t *count);

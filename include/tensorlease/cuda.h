@@ -11,14 +11,14 @@
  *
  * The header needs no header of CUDA. The library needs no CUDA at build time and loads the driver,
  * libcuda.so.1, at the first call that uses a GPU. Devices have the numbers that CUDA gives them in
- * this process; other processes may number them otherwise, so a UUID says which one is meant.
+ * this process; other processes may number them otherwise, so a UUID identifies a GPU.
  *
  * SHARED MEMORY OF GPUS
  *
  * Memory that tl_create() makes outlives its producer, and consumers cannot write to it. Memory of
  * cudaMalloc() and of stream-ordered pools is mapped writable into consumers, even if DLPack's flag
- * says read-only, and dies with its producer. While anybody has it mapped it must not be freed: the
- * library calls the deleter of a published tensor when that is safe.
+ * says read-only, and dies with its producer. While any process has it mapped it must not be freed:
+ * the library calls the deleter of a published tensor when that is safe.
  *
  * After fork() CUDA does not work in the child. Streams must belong to the device's primary
  * context, as all streams of CUDA's runtime do.

@@ -226,8 +226,9 @@ typedef struct tl_connect_options {
  * An address is the path of a socket, or tensorlease://NAMESPACE/PATH, which also names a
  * namespace: tensorlease://robots/run/tensorlease/socket. Without a path, as in
  * tensorlease://robots/, it means the socket that would be looked for without an address. A client
- * sees the names and tensors of its namespace only. Which ones there are, and who may get and
- * publish there, is the daemon's configuration; `user-UID` is a user's own, if that allows it.
+ * sees the names and tensors of its namespace only. The daemon's configuration defines the
+ * namespaces, and the users who may get and publish in each. `user-UID` is a user's own namespace,
+ * if the configuration allows it.
  *
  * At any address, the user that listens there must be trusted: our own effective user, root (as
  * systemd does when it listens for a service), the system user `tensorlease` of the packaged
@@ -235,9 +236,9 @@ typedef struct tl_connect_options {
  * That variable is for a daemon that another user runs, such as an account that a group shares. The
  * user that runs the daemon can read every tensor and forge any.
  *
- * The program that TL_CONNECT_AUTOSTART starts is $TENSORLEASE_DAEMON, or else the first
- * tensorleased that nobody but root and us can write or replace, of those beside the library, where
- * it was installed, beside the program and in $PATH.
+ * TL_CONNECT_AUTOSTART starts $TENSORLEASE_DAEMON if that is set. Otherwise it looks for
+ * tensorleased beside the library, where it was installed, beside the program and in $PATH, and
+ * starts the first one that only root and our user can write or replace.
  *
  * Ownership: *out is yours; give it back with tl_close().
  * Blocking: for two round trips, or until a daemon that was started listens; at most
@@ -245,7 +246,7 @@ typedef struct tl_connect_options {
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		there is no socket at that address, or no daemon to start
- *	-ECONNREFUSED	nobody listens there
+ *	-ECONNREFUSED	no daemon listens there
  *	-EACCES		the socket is not for us, the daemon is not of a user that we trust, the
  *			directory of a daemon to be started is not ours alone, or there is no
  *			namespace of that name that we may read
@@ -266,9 +267,9 @@ TL_API int tl_connect(const tl_connect_options *options, tl_client **out);
  * daemon knows. tl_close() waits for that, at most the client's timeout. It waits neither for
  * memory that dies with this process, nor for a tensor whose publishing failed with -EINPROGRESS or
  * whose memory is free again. exit() and a return from main() wait in the same way, for all clients
- * that are still open, but nobody can be told how that ended, and a timeout of "for ever" is 10
- * seconds there. After _exit(), after a signal that ends the process, or after exit() in a forked
- * child, unfinished tensors are lost: call tl_close() first.
+ * that are still open, but cannot report the result, and a timeout of "for ever" is 10 seconds
+ * there. After _exit(), after a signal that ends the process, or after exit() in a forked child,
+ * unfinished tensors are lost: call tl_close() first.
  *
  * Ownership: consumes @client, also on failure; NULL is allowed and does nothing.
  * Blocking: without tensors on GPUs, it waits for nothing; with them, at most the client's timeout.
@@ -299,9 +300,10 @@ enum {
 	TL_LIFETIME_OWNER_BOUND = 1,
 	/* The daemon may give it up while nobody holds it, when there is no room for another
 	 * tensor: the least recently used first, and first those of the user who needs the room.
-	 * Its last use is its last get, or when it was last seen to be held. A member of a group is
-	 * given up by itself, but the memory of a group comes back with its last member. Tensors
-	 * on a GPU are given up when the daemon has refused to share one more allocation there. */
+	 * Its last use is its last get, or the last time that it was seen to be held. A member of a
+	 * group is given up by itself, but the memory of a group comes back with its last member.
+	 * Tensors on a GPU are given up when the daemon has refused to share one more allocation
+	 * there. */
 	TL_LIFETIME_EVICTABLE = 2,
 };
 
@@ -320,8 +322,8 @@ enum {
  * 64 slots, takes at most a sixteenth of the daemon's capacity if 3 slots fit into that, and is
  * given back before any request for memory is refused. Nothing is given up for a ring, and there is
  * none unless a quarter of the capacity and of the user's quota stays free. A number up to
- * TL_RING_MAX asks for a ring of so many slots, at the first publish; there are fewer, or there is
- * no ring, if there is no room for them.
+ * TL_RING_MAX asks for a ring of so many slots, at the first publish. If there is no room for
+ * them, the ring has fewer, or there is none.
  */
 #define TL_RING_AUTO 0		/* as the library decides */
 #define TL_RING_MAX 64		/* slots */
@@ -424,10 +426,10 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
  * If @version is not NULL, the call waits for the daemon and stores the version of the tensor. If
  * it is NULL, the call sends one message and returns at once; the tensor is visible as soon as the
  * daemon has read that. Should the daemon refuse it then, or end before it has answered anything
- * later, this thread's next create or commit on this client fails and says so, once. One in a ring
- * (TL_RING_*) does not ask the daemon and may leave that to a later one. It may also be visible
- * before an earlier commit under another name that did not wait: ask for that one's version where
- * the order matters.
+ * later, this thread's next create or commit on this client fails and says so, once. A create or
+ * commit in a ring (TL_RING_*) does not ask the daemon and may leave the report to a later one.
+ *Such a commit may also be visible before an earlier one under another name that did not wait: ask
+ *for that one's version where the order matters.
  *
  * Ownership: consumes @draft, also on failure.
  * Blocking: for one round trip if @version is not NULL.
@@ -481,12 +483,12 @@ TL_API int tl_draft_to_dlpack(tl_draft *draft, DLManagedTensorVersioned **out);
 #define TL_STREAM_DEFAULT ((intptr_t)0)	   /* none was given: the legacy default stream */
 #define TL_STREAM_LEGACY ((intptr_t)1)	   /* CUDA's legacy default stream */
 #define TL_STREAM_PER_THREAD ((intptr_t)2) /* the default stream of the calling thread */
-#define TL_STREAM_NONE ((intptr_t)-1)	   /* no order is wanted: the caller sees to it */
+#define TL_STREAM_NONE ((intptr_t)-1)	   /* no order is wanted: the caller ensures it */
 
 /* TL_PUBLISH_* - flags of tl_put_options */
 enum {
 	/* tl_publish() and tl_publish_many(): fail with -ENOTSUP if a tensor would have to be
-	 * copied. Those that always copy refuse it with -EINVAL. */
+	 * copied. Functions that always copy refuse it with -EINVAL. */
 	TL_PUBLISH_NO_COPY = 1,
 	/* On a GPU: wait here until the stream has written the tensor, so that no consumer has to
 	 * wait. This is right for weights. */
@@ -687,9 +689,9 @@ TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTens
 /*
  * tl_publish_many - publish several tensors in one step, those on GPUs where they lie
  *
- * Publishes tensors[i] under names[i]. One on a GPU is not copied, one on the CPU is. @options hold
- * for each of them, but TL_PUBLISH_STAGING is not followed; a stream is that of the tensors on
- * GPUs. Unless @copied is NULL, *copied is how many tensors were copied.
+ * Publishes tensors[i] under names[i]. Tensors on a GPU are not copied, those on the CPU are.
+ * @options hold for each tensor, but TL_PUBLISH_STAGING is ignored; options->stream is the stream
+ * of the tensors on GPUs. Unless @copied is NULL, *copied is the number of copied tensors.
  *
  * Ownership: takes @tensors over on success, and after -EINPROGRESS: their deleters are called, on
  * any thread, once nobody uses the tensors any more. On any other failure they stay yours.
@@ -856,10 +858,10 @@ typedef struct tl_wait_options {
  *
  * Ownership: @items, the names in them and the word stay yours and must stay during the call.
  * Blocking: for at most options->timeout_ns. It sleeps as tl_get() does, and connects again as that
- * does. A prefix that the client uses again and again is watched for it, as tl_list() says; another
- * one makes it look through all names whenever one comes that was not there. With more than 125
- * names, or on a kernel before 5.16, it looks every 5 ms instead. @count may be 0, so that only
- * options->interrupt is waited for.
+ * does. A prefix that the client uses again and again is watched for it, as tl_list() says; with
+ * another prefix it looks through all names whenever a new one appears. With more than 125 names,
+ * or on a kernel before 5.16, it looks every 5 ms instead. @count may be 0: then the call only
+ * waits for options->interrupt.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ETIMEDOUT	also: none came in time
@@ -929,8 +931,8 @@ TL_API int tl_tensor_version(const DLManagedTensorVersioned *tensor, uint64_t *v
 /*
  * tl_tensor_check - check that the memory of a tensor is still there
  *
- * A tensor on a GPU may lie in memory that is its producer's, and goes with it. A tensor on the CPU
- * is always there.
+ * A tensor on a GPU may lie in its producer's memory, which goes with the producer. A tensor on the
+ * CPU is always there.
  *
  * Ownership: @tensor must not have been released.
  * Blocking: never.
@@ -965,13 +967,13 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info);
  * tensor that is published or deleted meanwhile may be visited or not. @visit may call any function
  * of the library but tl_close() on this client.
  *
- * It looks through all names in use. From the third use of a prefix on the client has the daemon
- * note which names below it change, and looks at those only. It does so for the 8 prefixes that it
- * used last.
+ * It looks through all names in use. From the third use of a prefix on, the daemon notes for the
+ * client which names below it change, and the client looks at those only. That holds for the 8
+ * prefixes that it used last.
  *
  * Ownership: *info is valid during the call of @visit only.
- * Blocking: never by itself, but as tl_connect() does if the connection is gone. A daemon that
- * stands still when it is to note changes is waited for once, for 0.1 s.
+ * Blocking: never by itself, but as tl_connect() does if the connection is gone. If the daemon
+ * stands still when it is asked to note changes, the call waits for it once, for 0.1 s.
  * Threads: any; @visit runs on the calling thread.
  * Returns: 0 when all were visited; the result of @visit if that was not 0, which ends the listing;
  * or a common error.
@@ -1016,16 +1018,17 @@ TL_API int tl_delete_version(tl_client *client, const char *name, uint64_t versi
 /* tl_claim_options - how to claim a name */
 typedef struct tl_claim_options {
 	size_t size;	    /* sizeof(tl_claim_options) */
-	int64_t timeout_ns; /* how long to wait while another has the claim; < 0: for ever */
+	int64_t timeout_ns; /* how long to wait while another client has it; < 0: for ever */
 } tl_claim_options;
 
 /*
  * tl_claim - say that this client is going to publish a name
  *
- * For work that is to be done once on the machine. The first client to claim a name that means
- * nothing has the claim, makes the tensor and publishes it. Others wait. When the name is
- * published, by any client, all of them are told that it is there. If the claim ends earlier, by
- * tl_unclaim(), tl_close() or the death of the process, the client that has waited longest gets it.
+ * A claim is for work that is to be done only once on the machine. The first client to claim a name
+ * that means nothing has the claim, makes the tensor and publishes it. Others wait. When the name
+ * is published, by any client, the calls of all that wait return -EEXIST. If the claim ends
+ * earlier, by tl_unclaim(), tl_close() or the death of the process, the client that has waited
+ * longest gets it.
  *
  * Publishing needs no claim, and a claim keeps nobody from publishing. A claim belongs to the
  * client, whose other threads wait as strangers do; a forked child does not have it. It outlives
@@ -1037,8 +1040,8 @@ typedef struct tl_claim_options {
  * Threads: any.
  * Returns: 0 if the claim is this client's, a common error, or
  *	-EEXIST		the name is published: get it
- *	-EBUSY		another has the claim, and no time to wait was given
- *	-ETIMEDOUT	another still had the claim when the time was over
+ *	-EBUSY		another client has the claim, and the timeout is 0
+ *	-ETIMEDOUT	another client still had the claim when the time was over
  *	-EACCES		the user may not publish here
  *	-ENOSPC		this client, its user or all users have as many claims as they may
  * Since: 0.2

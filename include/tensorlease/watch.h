@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-/* A watch, and how many of its changes were told. */
+/* A watch, which knows the changes that it has reported. */
 typedef struct tl_watch tl_watch;
 
 /* TL_WATCH_* - flags of tl_watch_options */
@@ -35,7 +35,7 @@ enum {
 	/* The name is a prefix. Without this flag only "" and a name that ends in a slash are
 	 * prefixes. */
 	TL_WATCH_PREFIX = 1,
-	/* Tensors that are there when the watch begins are not told, only later changes. */
+	/* Only later changes are reported, not the tensors that exist when the watch begins. */
 	TL_WATCH_NEW = 2,
 };
 
@@ -48,18 +48,18 @@ typedef struct tl_watch_options {
 
 /* tl_watch_what - kinds of changes */
 enum tl_watch_what {
-	/* It means a tensor, or another one: get it. */
+	/* The name means a tensor, or another one: get it. */
 	TL_WATCH_PUBLISHED = 1,
-	/* It means none any more. */
+	/* The name means no tensor any more. */
 	TL_WATCH_DELETED,
 	/* The connection that published the tensor has ended. The tensor stays. Nothing newer comes
-	 * before somebody else publishes, or the same program once it is connected again. */
+	 * before another client publishes, or the same program once it is connected again. */
 	TL_WATCH_PRODUCER_GONE,
 	/* The tensor lay on a GPU, and its memory went with its producer. */
 	TL_WATCH_LOST,
-	/* Another daemon is there, which has none of the last one's tensors. It concerns no name
-	 * of its own: the names are gone without an event, and those that are published anew are
-	 * told. A daemon that took over all tensors is not told. */
+	/* Another daemon is there, which has none of the last one's tensors. The event has no name:
+	 * the names are gone without events of their own, and those that are published anew are
+	 * reported. A daemon that took over all tensors is not reported. */
 	TL_WATCH_RESTARTED,
 };
 
@@ -68,17 +68,17 @@ typedef struct tl_watch_event {
 	size_t size;		 /* sizeof(tl_watch_event) */
 	enum tl_watch_what what; /* the kind of change */
 	uint32_t reserved;	 /* 0 */
-	uint64_t version; /* of the tensor; of TL_WATCH_DELETED the last that was told; or 0 */
-	uint64_t skipped; /* versions since the last one that was told, which are gone */
+	uint64_t version; /* of the tensor; of TL_WATCH_DELETED the last reported one; or 0 */
+	uint64_t skipped; /* versions since the last reported one, which are gone */
 	char name[TL_NAME_MAX + 1]; /* "" with TL_WATCH_RESTARTED */
 } tl_watch_event;
 
 /*
- * tl_watch_open - watch one name, or all names that start alike
+ * tl_watch_open - watch one name, or all names with a prefix
  *
  * @name is a name; or a prefix, if it is "", ends in a slash, or @options->flags has
- * TL_WATCH_PREFIX. There need not be such a name yet. Unless TL_WATCH_NEW is given, the tensors
- * that are there are told first, in no order. A client may have 256 watches. If the daemon is gone,
+ * TL_WATCH_PREFIX. There need not be such a name yet. Unless TL_WATCH_NEW is given, the existing
+ * tensors are reported first, in no order. A client may have 256 watches. If the daemon is gone,
  * the watch begins with the next one.
  *
  * Ownership: *out is yours; give it back with tl_watch_close(). @client must be open as long as the
@@ -88,7 +88,8 @@ typedef struct tl_watch_event {
  * Returns: 0, a common error but -ENOTCONN, or
  *	-ENOSPC		this client has as many watches as it may, or the clients of the namespace
  *			watch as many different names and prefixes as there can be
- *	-EDQUOT		those that only clients of this user watch are as many as it may have
+ *	-EDQUOT		the names and prefixes that only clients of this user watch are as many
+ *			as it may have
  * Since: 0.2
  */
 TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_options *options,
@@ -97,10 +98,10 @@ TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_opt
 /*
  * tl_watch_next - get the next change
  *
- * Waits for a change, and tells the oldest one that was not told yet: the newest version of one
- * name, or that it was deleted, and so on. Changes in between are not told: a name that was
- * published five times since is told once, with @event->skipped 4; one that came and went is not
- * told at all. Set event->size before the call.
+ * Waits for a change, and reports the oldest one that was not reported yet: the newest version of
+ * one name, or that it was deleted, and so on. Changes in between are not reported: a name that was
+ * published five times since is reported once, with @event->skipped 4; one that came and went is
+ * not reported at all. Set event->size before the call.
  *
  * The wait can be ended from outside, as that of tl_wait_many() can.
  *
@@ -132,7 +133,7 @@ TL_API int tl_watch_next(tl_watch *watch, const tl_wait_options *options, tl_wat
  * Blocking: never.
  * Threads: any.
  * Returns: 0, a common error, or
- *	-EAGAIN		there are no more threads to be had
+ *	-EAGAIN		no thread can be started
  *	-ECHILD		as tl_watch_next()
  *	-ECANCELED	the client was closed
  * Since: 0.2
@@ -142,8 +143,8 @@ TL_API int tl_watch_fd(tl_watch *watch, int *fd);
 /*
  * tl_watch_close - watch no longer
  *
- * Changes that were not told yet are dropped. Close a watch also after its client was closed, to
- * free its memory.
+ * Changes that were not reported yet are dropped. Close a watch also after its client was closed,
+ * to free its memory.
  *
  * Ownership: consumes @watch; NULL is allowed and does nothing.
  * Blocking: never, unless tl_watch_fd()'s thread is just connecting again: then as tl_connect().

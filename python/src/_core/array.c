@@ -396,7 +396,7 @@ static const char *buffer_refusal(const struct hold *h, int flags)
 	return NULL;
 }
 
-/* Tensors of others may be strided; the library's are in C order. */
+/* Tensors of other libraries may be strided; the library's are in C order. */
 static bool in_c_order(const struct hold *h)
 {
 	const DLTensor *t = &h->managed->dl_tensor;
@@ -435,10 +435,10 @@ static struct hold *remap_writable(struct hold *h)
 
 /*
  * A request for plain bytes may come from PyTorch: torch.frombuffer() and torch.asarray() make such
- * requests, give the buffer back at once, and go on using the memory as long as they have the
- * view's object. They write to it, even if it is read-only. So that object is another Tensor, over
- * a copy-on-write mapping if the memory is read-only, and the lease ends with whoever has it.
- * Returns a new reference, or NULL with an exception.
+ * requests, give the buffer back at once, and use the memory as long as they have the view's
+ * object. They write to it, even if it is read-only. So that object is another Tensor, over a
+ * copy-on-write mapping if the memory is read-only, and the lease ends with the last reference to
+ * it. Returns a new reference, or NULL with an exception.
  */
 static PyObject *plain_bytes(struct hold *h)
 {

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a Tensor and a Draft have in common: the hold on their memory, the buffer protocol and
+/* The common part of a Tensor and a Draft: the hold on their memory, the buffer protocol and
  * DLPack. */
 #pragma once
 
 #include "core.h"
 
-/* ---- What keeps a tensor: shared by the Python object and all its views ---- */
+/* ---- The hold: shared by the Python object and all its views ---- */
 
 struct hold {
 	_Atomic size_t refs; /* one for the object, each buffer and each DLPack export */
 	DLManagedTensorVersioned *managed;
-	struct hold *base; /* of a view: whose bytes these are; `managed` keeps it. NULL: its own */
+	struct hold *base; /* of a view: the hold of the bytes, kept by `managed`; NULL: its own */
 	uint64_t nbytes;
 	intptr_t stream; /* on a GPU: the stream it was got for; TL_STREAM_DEFAULT: not named */
-	PyObject *stream_owner; /* the object that stream is of, which must not go before it; or
+	PyObject *stream_owner; /* the owner of that stream, which must not be freed before it; or
 				   NULL */
-	int pid; /* on a GPU: the owner, since CUDA does not survive fork(); else 0 */
+	int pid; /* on a GPU: the owning process, since CUDA does not survive fork(); else 0 */
 	Py_ssize_t byte_strides[]; /* for the buffer protocol; not for packed types */
 };
 
-/* Takes @managed over, even if it fails, which is NULL with an exception. */
+/* Takes @managed over, even if it fails, and returns NULL with an exception then. */
 struct hold *hold_new(DLManagedTensorVersioned *managed);
 struct hold *hold_ref(struct hold *h);
-/* Needs no GIL; the last one calls the deleter. Returns NULL. */
+/* Needs no GIL. The last reference calls the deleter. Returns NULL. */
 struct hold *hold_unref(struct hold *h);
 /* Needs the GIL, and gives it up while a slow unmapping runs. Returns NULL. */
 struct hold *hold_unref_py(struct hold *h);
@@ -35,8 +35,8 @@ static inline bool hold_read_only(const struct hold *h)
 /* ---- Objects ---- */
 
 /*
- * A Tensor and a Draft both start with this. `ordered` is the lease for __cuda_array_interface__:
- * who asks for that keeps the address and the object, so it must live as long as the object.
+ * The beginning of a Tensor and of a Draft. `ordered` is the lease for __cuda_array_interface__: a
+ * consumer of that keeps the address and the object, so the lease must live as long as the object.
  */
 struct array {
 	PyObject_HEAD struct hold *hold; /* NULL: released */
@@ -46,7 +46,7 @@ struct array {
 
 /* Makes a Tensor of @managed, which it takes over even if it fails. */
 PyObject *tensor_from(DLManagedTensorVersioned *managed);
-/* The same of a hold, whose reference it takes over; NULL fails. */
+/* Makes a Tensor of a hold, whose reference it takes over; NULL fails. */
 PyObject *tensor_over(struct hold *h);
 /* _share(): a Tensor that shares the hold of a Tensor or Draft. */
 PyObject *array_share(PyObject *self, PyObject *unused);
@@ -83,10 +83,8 @@ bool dtype_from_format(const char *format, Py_ssize_t itemsize, DLDataType *out)
 PyObject *array_view(PyObject *self, PyObject *args);
 /* The hold that @managed keeps, if it is an export of ours, and so a view of its bytes; or NULL. */
 struct hold *dlpack_base(const DLManagedTensorVersioned *managed);
-/*
- * Another lease on the tensor of @h, or on what it is a view of, in that mode and with the shape of
- * @h. Returns 0, or a negative errno with the library's text. Gives the GIL up.
- */
+/* Takes another lease on the tensor of @h, or on the base of a view, in that mode and with the
+ * shape of @h. Returns 0, or a negative errno with the library's text. Gives the GIL up. */
 int hold_remap(struct hold *h, enum tl_mode mode, DLManagedTensorVersioned **out);
 int dlpack_init(PyTypeObject *type); /* sets __dlpack_c_exchange_api__ */
 PyObject *tensor_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The Client. A client of the library must not be closed while a call uses it. So calls are counted
- * under the GIL. close() wakes those that wait, and the last call to end does the closing.
+ * under the GIL. close() wakes calls that wait, and the last call to end does the closing.
  */
 #include <errno.h>
 
@@ -19,7 +19,7 @@ PyTypeObject *client_base;
 
 /* ---- Life ---- */
 
-/* Takes any arguments: those of a subclass are for its __init__(), which calls ours. */
+/* Takes any arguments: a subclass's are for its __init__(), which calls ours. */
 static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	(void)args;
@@ -91,10 +91,8 @@ static int close_now(struct client *c)
 	return r;
 }
 
-/*
- * Closes where no caller could get an exception; sys.unraisablehook gets it instead. An exception
- * that is already set stays.
- */
+/* Closes where there is no caller for an exception; sys.unraisablehook gets it instead. An
+ * exception that is already set stays. */
 static void close_aside(struct client *c)
 {
 	PyObject *type, *value, *traceback;
@@ -154,7 +152,7 @@ struct getting {
 	intptr_t stream;
 	DLManagedTensorVersioned *tensor;
 	struct wait wait;
-	bool late; /* it did not come in time */
+	bool late; /* the tensor did not come in time */
 };
 
 static int get_look(void *context)
@@ -164,7 +162,7 @@ static int get_look(void *context)
 	tl_info info = { .size = sizeof(info) };
 
 	/*
-	 * For a caller who waits, a lost tensor counts as old: only a newer version ends the wait.
+	 * For a caller that waits, a lost tensor counts as old: only a newer version ends the wait.
 	 */
 	if (r == -ENODATA && !tl_stat(g->client, g->name, &info) && info.lost)
 		g->wait.item.newer_than = info.version;

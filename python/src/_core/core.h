@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The C half of the Python package: connecting, getting, putting, and everything that needs DLPack
- * structs or the buffer protocol. It uses the public C API, transfer/transfer.h and CPython's
- * stable ABI of 3.10, and nothing else of the project. All functions need the GIL unless they say
- * otherwise; lock.h has what takes its place where there is none. Deleters may be called on any
- * thread at any time.
+ * structs or the buffer protocol. Of the project it uses the public C API and transfer/transfer.h
+ * only, and of CPython the stable ABI of 3.10. All functions need the GIL unless they say
+ * otherwise; lock.h has the lock that replaces it where there is none. Deleters may be called on
+ * any thread at any time.
  */
 #pragma once
 

@@ -110,7 +110,7 @@ PyObject *tensor_cuda_stream(PyObject *self, PyObject *unused)
 		return PyLong_FromSsize_t(h->stream);
 	if (!a->ordered) {
 		r = hold_lease(h, TL_STREAM_LEGACY, &m);
-		if (r == -EINVAL) /* not the library's: its maker or its user takes care of the
+		if (r == -EINVAL) /* not the library's tensor: its maker or its user ensures the
 				     order */
 			return PyLong_FromLong(TL_STREAM_LEGACY);
 		if (r)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPUs: streams, leases for a stream, and which GPUs there are. */
+/* GPUs: streams, leases for a stream, and the list of GPUs. */
 #pragma once
 
 #include "array.h"
@@ -8,7 +8,8 @@ extern PyObject *cuda_reader;	/* tensorlease._cuda.read_interface */
 extern PyObject *stream_reader; /* tensorlease._cuda.stream_number */
 extern PyObject *device_reader; /* tensorlease._cuda.device_pair */
 
-/* Where a tensor is wanted; @o may be NULL or None: wherever it is. 0, or -1 with an exception. */
+/* Parses the device that a tensor is wanted on. @o may be NULL or None: leave it where it is.
+ * Returns 0, or -1 with an exception. */
 int parse_target(PyObject *o, tl_get_options *options);
 
 static inline bool hold_on_gpu(const struct hold *h)
@@ -34,10 +35,8 @@ int hold_lease(struct hold *h, intptr_t stream, DLManagedTensorVersioned **out);
  */
 bool hold_usable(const struct hold *h);
 
-/*
- * _cuda_stream(): orders the stream that was named, or else the legacy stream, after the producer's
- * work. Returns which it is, or None.
- */
+/* _cuda_stream(): orders the named stream, or else the legacy stream, after the producer's work.
+ * Returns that stream, or None. */
 PyObject *tensor_cuda_stream(PyObject *self, PyObject *unused);
 
 PyObject *uuid_text(const unsigned char uuid[16]); /* as nvidia-smi prints it */

@@ -23,7 +23,7 @@
 #define LEGACY "dltensor"
 #define VERSIONED "dltensor_versioned"
 
-/* ---- What a capsule refers to ---- */
+/* ---- Exports ---- */
 
 struct export
 {
@@ -31,8 +31,8 @@ struct export
 		DLManagedTensorVersioned versioned;
 		DLManagedTensor legacy;
 	};
-	struct hold *hold; /* whose memory it is, or NULL */
-	void *memory;	   /* a copy of its own */
+	struct hold *hold; /* keeps the memory, or NULL */
+	void *memory;	   /* a copy that belongs to the export */
 	int64_t dims[];	   /* the shape, then the strides */
 };
 

@@ -18,7 +18,7 @@
 PyTypeObject *draft_base;
 
 static allocfunc allocate;
-static unsigned forks; /* between the process that loaded us and this one */
+static unsigned forks; /* forks between the process that loaded us and this one */
 
 static void count_fork(void)
 {
@@ -107,7 +107,7 @@ void draft_committed(struct draft *d, PyObject *name, uint64_t version)
 	draft_ended(d, DRAFT_COMMITTED);
 }
 
-/* ---- On which stream it is written, on a GPU ---- */
+/* ---- The stream that writes it, on a GPU ---- */
 
 static void set_stream(struct draft *d, intptr_t stream)
 {
@@ -212,7 +212,7 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 	if (r)
 		return -1;
 	if (tensor == h->managed)
-		h->managed = NULL; /* it was consumed */
+		h->managed = NULL; /* the library consumed it */
 	draft_committed(d, name, version ? *version : 0);
 	return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The Draft, and what publishing needs of it. */
+/* The Draft, and its functions for publishing. */
 #pragma once
 
 #include "array.h"
@@ -13,10 +13,10 @@ struct draft {
 #endif
 	struct draft *next, **link; /* in the client's list of open drafts, borrowed */
 	unsigned long long version; /* set when it is committed */
-	unsigned forks;		    /* how many there were on the way to the process that made it */
+	unsigned forks;		    /* forks between the process that loaded us and its maker */
 	tl_draft *handle;	    /* on a GPU: for tl_draft_set_stream(), while there is a hold */
-	intptr_t stream;	    /* the stream that writes it, as far as is known */
-	bool stream_said;	    /* by the user, so that no other counts */
+	intptr_t stream;	    /* the stream that writes it, as far as known */
+	bool stream_said;	    /* the user named it, so that no other stream counts */
 	bool many_streams;	    /* consumers asked for several */
 	enum draft_state { DRAFT_OPEN, DRAFT_COMMITTED, DRAFT_ABORTED } state;
 };
@@ -30,9 +30,8 @@ PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft);
 int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options, uint64_t *version,
 		  bool *copied);
 
-/*
- * Notes that it was published under @name, as @version if that is not 0. It has no memory any more.
- */
+/* Notes that the draft was published under @name, as @version if that is not 0. It has no memory
+ * any more. */
 void draft_committed(struct draft *d, PyObject *name, uint64_t version);
 
 /* On a GPU: notes that a consumer will work on that stream. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files: publishing what is in them, and writing tensors to them, by way of transfer/. */
+/* Files: publishes the tensors in them, and writes tensors to them, by way of transfer/. */
 #include <errno.h>
 #include <string.h>
 
@@ -9,9 +9,9 @@
 #include "transfer/transfer.h"
 #include "wait.h"
 
-#define LOOK_NS INT64_C(100000000) /* how often Ctrl-C and close() are looked for */
+#define LOOK_NS INT64_C(100000000) /* interval of looks for Ctrl-C and close() */
 
-/* ---- Telling how far it is ---- */
+/* ---- Progress ---- */
 
 struct telling {
 	struct client *client;
@@ -38,7 +38,7 @@ static int tell_python(const struct telling *t, uint64_t done, uint64_t total)
 	return answer ? 0 : -1;
 }
 
-/* Is a file_progress. */
+/* The file_progress of these calls. */
 static int tell(void *context, uint64_t done, uint64_t total)
 {
 	struct telling *t = context;
@@ -56,10 +56,8 @@ static int tell(void *context, uint64_t done, uint64_t total)
 
 /* ---- Errors and arguments ---- */
 
-/*
- * The library's errors are raised as ours, and so is wrong content of a file. Other failures of a
- * file are plain OSErrors.
- */
+/* Raises the library's errors as ours, and also wrong contents of a file. Other failures of a file
+ * are plain OSErrors. */
 static PyObject *raise_file(int r, const char *why)
 {
 	PyObject *text, *error;
@@ -149,7 +147,7 @@ struct loading {
 	struct arguments arguments;
 	PyObject *paths; /* a list of bytes, which the files refer to */
 	struct tensor_file *files;
-	size_t count; /* of those that are open */
+	size_t count; /* number of open files */
 	tl_put_options options;
 	tl_get_options target; /* its device */
 	char why[FILE_ERROR_TEXT];
@@ -306,10 +304,10 @@ static PyObject *saved_names(const struct snapshot *t)
 	return names;
 }
 
-/* Texts for the file, of a dict of them. */
+/* Texts for the file, out of a dict. */
 struct notes {
 	struct file_note *notes;
-	PyObject *items; /* what owns the texts */
+	PyObject *items; /* owns the texts */
 	size_t count;
 };
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What takes the GIL's place where there is none. All of this extension is written as for the GIL:
- * between two points that give it up nobody else is here. In a free-threaded interpreter each
+ * The lock that replaces the GIL where there is none. This whole extension is written for the GIL:
+ * between two points that give it up no other thread runs here. In a free-threaded interpreter each
  * function that Python calls begins with WITH_LOCK, a critical section of one object. The
- * interpreter gives it up where it would give up the GIL: in Py_BEGIN_ALLOW_THREADS, and where it
- * runs other code that waits. An object that is going away waits for it too, before it frees what
- * others might see.
+ * interpreter gives that up where it would give up the GIL: in Py_BEGIN_ALLOW_THREADS, and where it
+ * runs other code that waits. An object that is going away also waits for it, before it frees
+ * memory that other threads might see.
  */
 #pragma once
 

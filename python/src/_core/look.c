@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Methods of the Client that tell about tensors, clients and devices. They return tuples, which
+ * Methods of the Client that describe tensors, clients and devices. They return tuples, which
  * _client.py turns into named ones.
  */
 #include <errno.h>
@@ -190,10 +190,8 @@ static bool listing_begin(struct listing *l, struct client *c)
 	return false;
 }
 
-/*
- * Returns the list, or NULL with an exception. @r is what the library returned; 1 means that a
- * visit raised.
- */
+/* Returns the list, or NULL with an exception. @r is the library's result; 1 means that a visit
+ * raised. */
 static PyObject *listing_end(struct listing *l, struct client *c, int r)
 {
 	PyEval_RestoreThread(l->thread);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Methods of the Client that tell about tensors, clients and devices, as tuples. */
+/* Methods of the Client that describe tensors, clients and devices, as tuples. */
 #pragma once
 
 #include "core.h"

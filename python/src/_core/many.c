@@ -24,17 +24,17 @@ struct putting {
 	const DLTensor **sources;
 	struct part *parts;
 	size_t count;	 /* of the parts that have begun */
-	size_t deletes;	 /* names behind them, which are deleted */
+	size_t deletes;	 /* number of names behind them, which are deleted */
 	intptr_t named;	 /* the stream that the caller named, or TL_STREAM_DEFAULT */
-	intptr_t stream; /* on which those on a GPU are copied */
+	intptr_t stream; /* the stream of copies on a GPU */
 	bool on_gpu, sealed;
 	int64_t ttl_ns;
 	uint32_t lifetime;
 	char why[FILE_ERROR_TEXT];
 };
 
-/* As copy_options() of client.c: without a named stream the copies are made when the call returns.
- */
+/* As copy_options() of publish.c does: without a named stream the copies must be made when the call
+ * returns. */
 static int putting_stream(struct putting *p, const struct source *s)
 {
 	if (!source_on_gpu(s))
@@ -99,7 +99,7 @@ static void putting_deinit(struct putting *p)
 	PyMem_Free(p->items);
 }
 
-/* Names that are deleted in the same step. */
+/* Adds names that are deleted in the same step. */
 static int putting_delete(struct putting *p, PyObject *names)
 {
 	for (Py_ssize_t i = 0; i < PyTuple_Size(names); i++) {
@@ -181,11 +181,11 @@ PyObject *many_put(PyObject *self, PyObject *args)
 
 /* ---- Handing over ---- */
 
-/* What tl_publish_many() is given. The arrays are those of @put. */
+/* The arguments of tl_publish_many(). @put has the arrays. */
 struct handing {
 	struct putting put;
 	const char **names;
-	DLManagedTensorVersioned *copied_from; /* those on the CPU, which stay ours */
+	DLManagedTensorVersioned *copied_from; /* the tensors on the CPU, which stay ours */
 	DLManagedTensorVersioned **tensors;
 	tl_put_options options;
 	size_t copied;
@@ -237,7 +237,7 @@ static int handing_attempt(void *context, int64_t timeout_ns)
 			       &h->copied);
 }
 
-/* Those on GPUs are the library's if they are published, or may be. */
+/* Drops the tensors on GPUs that the library has taken over: they are published, or may be. */
 static void handing_done(struct handing *h, int r)
 {
 	if (r && r != -EINPROGRESS)
@@ -267,7 +267,7 @@ PyObject *many_publish(PyObject *self, PyObject *args)
 		h.put.client = c->client;
 		h.options.stream = h.put.on_gpu ? h.put.stream : h.put.named;
 		h.options.flags = seals ? TL_PUBLISH_SEALED : 0;
-		if (h.put.count) { /* those of one are those of all */
+		if (h.put.count) { /* all have the same metadata */
 			h.options.metadata = h.put.items[0].metadata;
 			h.options.metadata_size = h.put.items[0].metadata_size;
 		}
@@ -296,7 +296,7 @@ static void find_missing(struct getting *g)
 {
 	tl_info info = { .size = sizeof(info) };
 
-	g->wait.item = (tl_wait_item){ .name = g->names[0] }; /* all of them have come meanwhile */
+	g->wait.item = (tl_wait_item){ .name = g->names[0] }; /* if all names have come meanwhile */
 	for (size_t i = 0; i < g->count; i++) {
 		int r = tl_stat(g->client, g->names[i], &info);
 
@@ -407,7 +407,7 @@ PyObject *many_get(PyObject *self, PyObject *args)
 	return list;
 }
 
-/* ---- Getting by what the names start with ---- */
+/* ---- Getting by prefix ---- */
 
 struct getting_all {
 	tl_client *client;
@@ -446,7 +446,7 @@ static PyObject *tensor_dict(struct snapshot *found)
 	return dict;
 }
 
-/* Raises what the last attempt, which failed with @r, means. */
+/* Raises the exception for the last attempt, which failed with @r. */
 static int all_failed(struct client *c, const struct getting_all *g, int r, int64_t timeout_ns)
 {
 	if (r == -EAGAIN)

@@ -5,10 +5,8 @@
 #include "core.h"
 
 PyObject *many_put(PyObject *self, PyObject *args);
-/*
- * _publish_many(names, arrays, metadata, timeout, (ttl, owner_bound, evictable), stream, sealed) ->
- * how many were copied; as _put_many(), with the same metadata for each
- */
+/* _publish_many(names, arrays, metadata, timeout, (ttl, owner_bound, evictable), stream, sealed) ->
+ * number of copied arrays; as _put_many(), with the same metadata for each */
 PyObject *many_publish(PyObject *self, PyObject *args);
 PyObject *many_get(PyObject *self, PyObject *args);
 PyObject *many_get_all(PyObject *self, PyObject *args);

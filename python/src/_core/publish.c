@@ -106,10 +106,8 @@ static int parse_putting(bool publish, struct putting *p, PyObject *const *args,
 	return 0;
 }
 
-/*
- * A copy on a GPU is queued on a stream. A caller who names no stream could not know when the copy
- * is made, so the call must not return before it is.
- */
+/* A copy on a GPU is queued on a stream. A caller that names no stream could not know when the copy
+ * is made, so the call must not return before that. */
 static void copy_options(tl_put_options *o, const struct source *s)
 {
 	if (source_on_gpu(s) && o->stream == TL_STREAM_DEFAULT)
@@ -208,7 +206,8 @@ static int publish_source(struct client *c, struct putting *p, struct source *s)
 	return r ? -1 : 0;
 }
 
-/* The library then owns the source, and calls its deleter when nobody holds what was published. */
+/* Publishes a source on a GPU, which the library then owns. It calls the source's deleter when no
+ * client holds the publication. */
 static int publish_gpu(struct client *c, struct putting *p, struct source *s)
 {
 	struct draft *draft;
@@ -216,7 +215,7 @@ static int publish_gpu(struct client *c, struct putting *p, struct source *s)
 
 	if (source_own(s) || !client_begin(c))
 		return -1;
-	if (p->options.flags & TL_PUBLISH_STAGING) /* then it may be copied */
+	if (p->options.flags & TL_PUBLISH_STAGING) /* with this flag it may be copied */
 		copy_options(&p->options, s);
 	p->options.stream = s->stream;
 	draft = draft_with_bytes_at(c, s->tensor.data);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Methods of the Client that are one request. Each one gives the GIL up while the daemon answers.
+/*
+ * Methods of the Client that make one request each, and give the GIL up while the daemon answers.
  */
 #include <errno.h>
 
@@ -17,7 +18,7 @@ const char kick_user_doc[] =
 	"kick_user($self, uid, /)\n--\n\n"
 	"Disconnects all other clients of a user, as kick() does, and returns how many. NotFoundError: there is none.";
 
-/* What is asked, and where the answer goes. */
+/* A request, and the place for its answer. */
 struct request {
 	int (*call)(struct request *q, tl_client *client);
 	const char *name;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Methods of the Client that are one request: names are claimed and deleted, clients disconnected.
+/*
+ * Methods of the Client that make one request: they claim and delete names, and disconnect clients.
  */
 #pragma once
 
@@ -7,10 +8,8 @@
 
 extern const char kick_doc[], kick_user_doc[];
 
-/*
- * _claim(name, timeout) -> True: it is ours. False: the name is published. None: another has it
- * still when the time is over.
- */
+/* _claim(name, timeout) -> True: the claim is ours. False: the name is published. None: another
+ * client still has the claim at the end of the time. */
 PyObject *client_claim(PyObject *self, PyObject *args);
 /* _unclaim(name); a client that is closed has no claims. */
 PyObject *client_unclaim(PyObject *self, PyObject *name);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads arrays of other libraries as DLTensors. What a DLPack producer hands out is hostile until
- * the library has checked it. This file only checks what must be believed before that: the
+ * Reads arrays of other libraries as DLTensors. Structs of a DLPack producer are hostile until the
+ * library has checked them. This file checks only the parts that must be trusted before that: the
  * capsule's name, the version, and that there are as many sizes as dimensions.
  */
 #include <errno.h>
@@ -68,7 +68,7 @@ static int check_device(PyObject *array, bool gpu_too)
 	return -1;
 }
 
-/* Calls __dlpack__(stream=..., max_version=...), leaving out what is not to be passed. */
+/* Calls __dlpack__(stream=..., max_version=...), without the arguments that are not wanted. */
 static PyObject *ask_with(PyObject *method, intptr_t stream, bool version)
 {
 	PyObject *none = PyTuple_New(0), *asked = PyDict_New(), *value;
@@ -102,9 +102,9 @@ static bool ask_again(const PyObject *capsule)
 }
 
 /*
- * On a GPU the producer makes our stream wait for whatever writes the array. Passing no stream
- * should mean the legacy stream, but PyTorch takes it to mean that no order is wanted. So the
- * legacy stream is passed to a producer that knows streams.
+ * On a GPU the producer makes our stream wait for the writes of the array. Passing no stream should
+ * mean the legacy stream, but PyTorch takes it to mean that no order is wanted. So the legacy
+ * stream is passed to a producer that knows streams.
  */
 static PyObject *ask_capsule(const struct source *s, PyObject *array)
 {
@@ -129,7 +129,8 @@ static PyObject *ask_capsule(const struct source *s, PyObject *array)
  */
 enum { NO_VERSION = 256 };
 
-/* From here on the tensor must be deleted by us, whatever the capsule's destructor does. */
+/* Takes the tensor out of the capsule. From here on we must delete it, whatever the capsule's
+ * destructor does. */
 static int take_from(PyObject *capsule, const char *used)
 {
 	return PyCapsule_SetName(capsule, used) || PyCapsule_SetDestructor(capsule, NULL);
@@ -168,9 +169,7 @@ static int source_legacy(struct source *s, PyObject *capsule)
 	return 0;
 }
 
-/*
- * Refuses a tensor on a GPU from an array that did not announce it, since nobody ordered a stream.
- */
+/* Refuses a tensor on a GPU from an array that did not announce it, since no stream was ordered. */
 static int check_capsule(const struct source *s, bool gpu)
 {
 	if (source_on_gpu(s) == gpu)
@@ -322,7 +321,7 @@ static int source_cuda(struct source *s, PyObject *array, const intptr_t *stream
 					: refuse("__cuda_array_interface__: too many dimensions");
 	if (!stream)
 		return refuse_gpu();
-	s->stream = *stream; /* the user's word takes precedence over the interface's */
+	s->stream = *stream; /* the user's stream takes precedence over the interface's */
 	if (s->stream == TL_STREAM_DEFAULT && parse_stream(theirs, &s->stream))
 		return -1;
 	if (s->stream == TL_STREAM_DEFAULT)
@@ -379,10 +378,8 @@ static int source_ours(struct source *s, PyObject *array, const intptr_t *stream
 	return lease_for(s, *stream);
 }
 
-/*
- * Returns whether another protocol may be tried: __dlpack__() refuses what it cannot express, such
- * as read-only in a legacy capsule.
- */
+/* Returns whether another protocol may be tried: __dlpack__() refuses tensors that it cannot
+ * express, such as read-only ones in a legacy capsule. */
 static bool may_fall_back(void)
 {
 	return PyErr_ExceptionMatches(PyExc_BufferError) ||
@@ -392,13 +389,13 @@ static bool may_fall_back(void)
 	       PyErr_ExceptionMatches(PyExc_ValueError);
 }
 
-/* What an array has, which decides what it is asked. */
+/* The protocols of an array, which decide how it is read. */
 struct traits {
 	PyTypeObject *type;
 	bool buffer, interface, dlpack, device;
-	bool masked;  /* only numpy.ma is */
-	bool negates; /* only PyTorch does */
-	bool fixed;   /* all arrays of that type are so */
+	bool masked;  /* only arrays of numpy.ma are */
+	bool negates; /* it has is_neg(), as only PyTorch's tensors do */
+	bool fixed;   /* all arrays of that type have the same traits */
 };
 
 static struct traits traits_read(PyObject *array)
@@ -436,10 +433,8 @@ static struct traits traits_of(PyObject *array)
 	return t;
 }
 
-/*
- * Refuses what an array's own DLPack would drop: numpy.ma drops the mask, and PyTorch drops that a
- * view is negated (x.conj().imag).
- */
+/* Refuses arrays whose own DLPack would lose something: numpy.ma drops the mask, and PyTorch drops
+ * that a view is negated (x.conj().imag). */
 static int check_dropped(PyObject *array, const struct traits *t)
 {
 	PyObject *negated;
@@ -465,7 +460,7 @@ static int source_any(struct source *s, PyObject *array, const intptr_t *stream)
 
 	if (check_dropped(array, &t))
 		return -1;
-	if (t.fixed && t.buffer && t.dlpack) { /* numpy.ndarray: DLPack says the same, slowly */
+	if (t.fixed && t.buffer && t.dlpack) { /* numpy.ndarray: DLPack gives the same, slowly */
 		if (!source_buffer(s, array))
 			return 0;
 		PyErr_Clear();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Somebody else's array, to be read. */
+/* Arrays of other libraries, for reading. */
 #pragma once
 
 #include "array.h"
@@ -7,20 +7,20 @@
 struct source {
 	DLTensor tensor; /* its shape and strides are the owner's, or in dims */
 	uint64_t flags;
-	PyObject *owner; /* keeps what the pointers need, or NULL */
+	PyObject *owner; /* keeps the memory that the pointers need, or NULL */
 	struct hold *hold;
 	DLManagedTensor *legacy;
 	DLManagedTensorVersioned *versioned;
 	Py_buffer view;
 	bool has_view;
-	intptr_t stream; /* on a GPU: the one that waits for what writes the bytes */
+	intptr_t stream; /* on a GPU: the stream that waits for the writes of the bytes */
 	int64_t dims[2 * TL_NDIM_MAX];
 };
 
 /*
- * Returns 0, or -1 with an exception; source_end() ends it. @stream is the stream on a GPU that is
- * to wait for what writes the array, or TL_STREAM_DEFAULT. NULL means that the array must be on the
- * CPU.
+ * Returns 0, or -1 with an exception; source_end() ends it. @stream is the stream on a GPU that has
+ * to wait for the writes of the array, or TL_STREAM_DEFAULT. NULL means that the array must be on
+ * the CPU.
  */
 int source_begin(struct source *s, PyObject *array, const intptr_t *stream);
 static inline bool source_on_gpu(const struct source *s)

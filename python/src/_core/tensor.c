@@ -88,9 +88,9 @@ static PyObject *tensor_enter(PyObject *self, PyObject *unused)
 	return array_hold(self) ? Py_NewRef(self) : NULL;
 }
 
-/* ---- What the library knows of it ---- */
+/* ---- Its description ---- */
 
-/* Returns false if the tensor is not the library's but came through the exchange interface. */
+/* Returns false if the tensor is not the library's, but came through the exchange interface. */
 static bool tensor_info(PyObject *self, tl_info *info)
 {
 	struct hold *h = array_hold(self);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Errors and arguments. The exception classes are Python's; _errors.py says which errno becomes
- * which.
+ * Errors and arguments. The exception classes are Python's; _errors.py maps each errno to one.
  */
 #include <errno.h>
 #include <math.h>
@@ -242,7 +241,7 @@ int parse_seconds(const char *argument, PyObject *o, int64_t *ns)
 	return 0;
 }
 
-/* A time to live is no timeout: 0 and infinity are mistakes. */
+/* A time to live is not a timeout: 0 and infinity are mistakes. */
 static int parse_ttl(PyObject *o, int64_t *ns)
 {
 	double seconds;

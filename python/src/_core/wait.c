@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting in slices, between which Ctrl-C and close() are looked for. */
+/* Waits in slices, between which it looks for Ctrl-C and close(). */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -38,7 +38,7 @@ int wait_closed(const char *what)
 	return -1;
 }
 
-/* Returns whether waiting may change what a look returned. */
+/* Returns whether waiting may change the result of a look. */
 bool worth_waiting(int r)
 {
 	return r == -ENOENT || r == -EAGAIN || r == -ENOTCONN || r == -ECONNREFUSED ||
@@ -47,8 +47,8 @@ bool worth_waiting(int r)
 
 /*
  * Waits in slices of a second, because a signal that comes between PyErr_CheckSignals() and the
- * sleep does not end the sleep. Names that are there, but change too fast to be had together, are
- * looked at again after some milliseconds. Without a daemon a slice ends with -ENOTCONN, which is
+ * sleep does not end the sleep. If the names exist, but change too fast to be got together, it
+ * looks again after some milliseconds. Without a daemon a slice ends with -ENOTCONN, which is
  * raised if it was the last one.
  */
 int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
@@ -58,7 +58,7 @@ int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
 	bool changing = false;
 	char why[1024] = ""; /* there is no daemon */
 
-	if (c->closing) /* since the first look */
+	if (c->closing) /* it closed since the first look */
 		return wait_closed("a get");
 	for (;;) {
 		int64_t left = wait_left(end);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting that Ctrl-C and close() end. All of this needs an open client, between client_begin() and
- * client_end().
+ * Waits that Ctrl-C and close() end. All of these functions need an open client, between
+ * client_begin() and client_end().
  */
 #pragma once
 
@@ -12,7 +12,8 @@
 			    */
 
 int64_t now_ns(void);
-/* Return when @timeout_ns will be over, and how much of it is left; 0: it is over. */
+/* wait_end() returns the time when @timeout_ns will be over, and wait_left() how much of it is
+ * left; 0: it is over. */
 int64_t wait_end(int64_t timeout_ns);
 int64_t wait_left(int64_t end);
 /* Returns -1 with the exception for a client that was closed during @what. */
@@ -25,16 +26,12 @@ struct wait {
 	void *context;
 };
 
-/*
- * Waits after a look that found nothing. Returns 0, 1 if it did not come in time, or -1 with an
- * exception.
- */
+/* Waits after a look that found nothing. Returns 0, 1 if the tensor did not come in time, or -1
+ * with an exception. */
 int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns);
 bool worth_waiting(int r);
-/*
- * Raises a TimeoutError for a wait for @name, or for names that start with @prefix, and returns -1.
- * It says which version there is, and when the daemon was started if that was during the wait.
- */
+/* Raises a TimeoutError for a wait for @name, or for names that start with @prefix, and returns -1.
+ * The text has the present version, and when the daemon was started if that was during the wait. */
 int wait_late(struct client *c, const char *name, uint64_t newer_than, int64_t timeout_ns);
 int wait_late_prefix(struct client *c, const char *prefix, int64_t timeout_ns);
 
@@ -45,7 +42,7 @@ int wait_late_prefix(struct client *c, const char *prefix, int64_t timeout_ns);
 int client_with_space(struct client *c, int (*attempt)(void *context, int64_t timeout_ns),
 		      void *context, int64_t timeout_ns);
 
-/* Changes a word of the client, which ends waits that were told its former value. */
+/* Changes a word of the client, which ends the waits that began at its former value. */
 void wait_wake(uint32_t *word);
 
 /* Methods of the Client, for the thread behind aget(). */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Watches. One has a reference to its client, which is closed before it or with it. A call on one
- * counts as a call of the client, so that close() of the client waits for its end and interrupts
- * its wait. close() of a watch while a call is under way is left to the last such call, which ends
- * with its slice.
+ * Watches. A watch has a reference to its client, which is closed before it or with it. A call on a
+ * watch counts as a call of the client, so that close() of the client waits for its end and
+ * interrupts its wait. If the watch is closed while calls are under way, the last of them closes
+ * it, at the end of its slice.
  */
 #include <errno.h>
 
@@ -16,7 +16,7 @@
 struct watch {
 	PyObject_HEAD struct client *client;
 	tl_watch *watch; /* NULL: closed */
-	unsigned calls;	 /* under way, on other threads */
+	unsigned calls;	 /* under way on other threads */
 	bool closing;
 };
 
@@ -62,7 +62,7 @@ PyObject *client_watch(PyObject *self, PyObject *args)
 	return (PyObject *)watch;
 }
 
-/* Also when its client is closed: then only its memory is left. */
+/* Also called when its client is closed: then only its memory is left. */
 static void close_now(struct watch *w)
 {
 	tl_watch *watch = w->watch;
