@@ -43,3 +43,10 @@ int refused_take(struct refused *r, const char **text)
 	}
 	return 0;
 }
+
+void refused_inherit(struct refused *r, const struct refused *old)
+{
+	memcpy(r->list, old->list, sizeof(r->list));
+	r->next = old->next;
+	atomic_store(&r->count, atomic_load(&old->count));
+}

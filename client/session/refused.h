@@ -37,3 +37,5 @@ void refused_add(struct refused *r, uint32_t serial, int error, const void *text
 /* Returns the error of a failure for this thread and its *@text, which counts as reported then; or
  * 0. */
 int refused_take(struct refused *r, const char **text);
+/* The session with @old is replaced by a new one, whose threads are told instead. */
+void refused_inherit(struct refused *r, const struct refused *old);

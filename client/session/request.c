@@ -422,8 +422,7 @@ void session_inherit(struct session *s, struct session *old)
 			     old->unanswered_name);
 		refused_add(&old->refused, old->unanswered_commit, -ENOTCONN, text, (size_t)n);
 	}
-	memcpy(&s->refused.list, &old->refused.list, sizeof(s->refused.list));
-	s->refused.next = old->refused.next;
+	refused_inherit(&s->refused, &old->refused);
 	pthread_mutex_unlock(&old->receive_mutex);
 }
 

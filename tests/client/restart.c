@@ -72,6 +72,29 @@ TEST(held_and_mapped_tensors_survive_a_kill)
 	tl_close(client);
 }
 
+TEST(a_commit_that_a_dead_daemon_may_not_have_read_is_told_once)
+{
+	struct test_daemon first = td_start();
+	cleanup_td struct test_daemon second = { .pid = 0 };
+	tl_client *client = td_connect(&first);
+	static const int64_t n = 10;
+	const tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_draft *draft;
+
+	must_be(tl_create(client, "unread", &spec, &draft), 0);
+	must_be(kill(first.pid, SIGSTOP), 0);
+	must_be(tl_commit(draft, NULL), 0);
+	td_kill(&first);
+	second = td_start(.socket = first.socket);
+	must(td_alive(&second));
+	must_be(tl_create(client, "next", &spec, &draft), -ENOTCONN);
+	must(strstr(tl_last_error(), "an earlier commit"));
+	must(strstr(tl_last_error(), "unread"));
+	must_be(tl_create(client, "next", &spec, &draft), 0);
+	must_be(tl_commit(draft, NULL), 0);
+	tl_close(client);
+}
+
 struct waiter {
 	tl_client *client;
 	_Atomic pid_t tid;
