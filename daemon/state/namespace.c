@@ -37,10 +37,9 @@ static struct namespace *namespace_free(struct namespaces *all, struct namespace
 
 void namespaces_deinit(struct namespaces *all)
 {
-	struct namespace *ns, *next;
-
-	list_for_each_entry_safe(ns, next, &all->list, link)
-		namespace_free(all, ns);
+	/* the default one last: by its catalog the objects of the others are found */
+	while (!list_empty(&all->list))
+		namespace_free(all, list_last_entry(&all->list, struct namespace, link));
 }
 
 static unsigned number_take(struct namespaces *all)

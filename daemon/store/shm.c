@@ -173,23 +173,40 @@ static int entry_destroy(int dir, const char *entry, uint64_t instance, uint64_t
 	return strcmp(name + 1, entry) ? unlinkat(dir, entry, 0) : shm_object_destroy(&o);
 }
 
+enum { ROUNDS = 3 };
+
+/* In which round an object is removed. The first catalog goes last: if we are killed before that,
+ * the rest is still found by it (util/leftovers.c). */
+static unsigned round_of(uint64_t first, uint64_t instance, uint64_t key)
+{
+	return key ? 0 : instance != first ? 1 : 2;
+}
+
 unsigned shm_object_destroy_unknown(uint64_t first, uint64_t many,
 				    bool (*known)(void *context, uint64_t instance, uint64_t key),
 				    void *context)
 {
 	struct dirent *entry;
-	unsigned count = 0;
-	uint64_t instance, key = 0;
+	unsigned count = 0, round = 0;
+	uint64_t instance, key;
 	struct stat st;
 	DIR *dir;
 
 	dir = opendir("/dev/shm");
 	if (!dir)
 		return 0;
-	while ((entry = readdir(dir))) {
+	while (round < ROUNDS) {
+		entry = readdir(dir);
+		if (!entry) {
+			round++;
+			rewinddir(dir);
+			continue;
+		}
+		key = 0;
 		if (sscanf(entry->d_name, "tensorlease-%16" SCNx64 "-%16" SCNx64, &instance, &key) <
 			    1 ||
-		    instance - first >= many || (known && known(context, instance, key)))
+		    instance - first >= many || round_of(first, instance, key) != round ||
+		    (known && known(context, instance, key)))
 			continue;
 		if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) ||
 		    !S_ISREG(st.st_mode) || st.st_uid != geteuid())

@@ -2,7 +2,9 @@
 /* Namespaces of a running daemon: who sees what, who may publish, and what is left of them. */
 #include <fcntl.h>
 #include <grp.h>
+#include <stdalign.h>
 #include <stdlib.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 
 #include "tests/client/common.h"
@@ -240,6 +242,68 @@ TEST(a_namespaces_capacity_is_its_own)
 	must_be(tl_create(here, "big", &spec, &draft), 0);
 	tl_abort(draft);
 	must_be(tl_close(lab) | tl_close(here), 0);
+	stop();
+}
+
+/* Watches which objects of the daemon go. */
+static int deletes_watch(void)
+{
+	int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+
+	must(fd >= 0);
+	must(inotify_add_watch(fd, "/dev/shm", IN_DELETE) >= 0);
+	return fd;
+}
+
+/* If it is killed before that, the rest is found by its first catalog (util/leftovers.c). */
+static void the_first_catalog_must_go_last(const struct test_daemon *d, int fd)
+{
+	alignas(struct inotify_event) char events[16384];
+	char first[64], last[64] = "";
+	unsigned catalogs = 0;
+	ssize_t n;
+
+	snprintf(first, sizeof(first), "tensorlease-%016llx-%016x", (unsigned long long)d->instance,
+		 0);
+	while ((n = read(fd, events, sizeof(events))) > 0) {
+		for (ssize_t at = 0; at < n;) {
+			const struct inotify_event *e = (const void *)(events + at);
+
+			if (e->len && !strncmp(e->name, first, strlen("tensorlease-") + 13)) {
+				snprintf(last, sizeof(last), "%s", e->name);
+				catalogs += strstr(e->name, "-0000000000000000") != NULL;
+			}
+			at += (ssize_t)(sizeof(*e) + e->len);
+		}
+	}
+	close(fd);
+	must(catalogs > 1);
+	if (strcmp(last, first) != 0)
+		print_error("%s went last, not %s\n", last, first);
+	must_be(strcmp(last, first), 0);
+}
+
+TEST(the_catalog_by_which_others_are_found_goes_last)
+{
+	static const char *extra[] = { "--config", config_path, NULL };
+	struct test_daemon d = start();
+	tl_client *lab = enter_must(&d, "lab");
+	int fd;
+
+	publish(lab, "x", 1);
+	must_be(tl_close(lab), 0);
+	fd = deletes_watch();
+	td_stop(&d);
+	the_first_catalog_must_go_last(&d, fd);
+
+	struct test_daemon killed = td_start(.socket = d.socket, .extra = extra);
+	lab = enter_must(&killed, "lab");
+	publish(lab, "x", 1);
+	td_kill(&killed);
+	must_be(tl_close(lab), 0);
+	fd = deletes_watch();
+	cleanup_td struct test_daemon next = td_start(.socket = d.socket, .extra = extra);
+	the_first_catalog_must_go_last(&killed, fd);
 	stop();
 }
 
