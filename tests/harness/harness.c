@@ -134,7 +134,8 @@ static unsigned each_object(const char *dir_name, uint64_t instance, bool remove
 	struct dirent *e;
 	DIR *dir = opendir(dir_name);
 
-	snprintf(prefix, sizeof(prefix), "tensorlease-%016llx-", (unsigned long long)instance);
+	/* of all namespaces, whose ids differ in the last three digits */
+	snprintf(prefix, sizeof(prefix), "tensorlease-%013llx", (unsigned long long)instance >> 12);
 	if (!dir)
 		return 0;
 	while ((e = readdir(dir))) {
