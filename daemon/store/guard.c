@@ -187,7 +187,10 @@ bool guard_next(struct guard *g, struct guarded **wrong)
 		return true;
 	w = list_first_entry(&g->due, struct guarded, link);
 	list_del(&w->link);
-	list_add_tail(w->watch ? &g->all : &g->unwatched, &w->link);
+	if (w->watch)
+		list_add_tail(&g->all, &w->link);
+	else if (!w->closed) /* its owner looks at it now and then */
+		list_add_tail(&g->unwatched, &w->link);
 	events = w->events ? w->events : IN_MODIFY | IN_CLOSE_WRITE; /* 0: it is not known which */
 	w->events = 0;
 	if (events & IN_MODIFY && !shm_object_has_size(&w->object, w->size) && guard_trim(g, w))

@@ -103,6 +103,38 @@ TEST(a_change_behind_the_job_that_sets_the_size_right_is_found)
 	guard_none();
 }
 
+static void closed_is_told(struct guarded *w)
+{
+	(void)w;
+}
+
+/* Its owner does that (store/remnant.c), so it is not looked at in turns as well. */
+TEST(an_object_that_its_owner_looks_at_is_in_no_list)
+{
+	struct object o = { .key = 1, .fd = -1 };
+	struct guarded *job, *wrong;
+	struct guarded w = { 0 };
+	int fd;
+
+	assert_int_equal(object_random(&o.instance), 0);
+	guard_init(&guard);
+	close(guard.fd);
+	guard.fd = -1; /* as without inotify */
+	assert_int_equal(shm_object_create(&o, SIZE, NULL, &fd), 0);
+	assert_false(guard_begin(&guard, &w, &o, SIZE, 1, closed_is_told));
+	assert_true(guard_trim(&guard, &w));
+	assert_true(guard_take_wrong(&guard, &job));
+	guard_trimmed(&guard, job, true);
+	assert_true(guard_next(&guard, &wrong));
+	assert_null(wrong);
+	assert_false(guard_next(&guard, &wrong));
+	assert_int_equal(guard_settle(&guard, 1), 0);
+	guard_end(&guard, &w);
+	shm_object_destroy(&o);
+	close(fd);
+	guard_deinit(&guard);
+}
+
 static unsigned events_max(void)
 {
 	FILE *f = fopen("/proc/sys/fs/inotify/max_queued_events", "re");
