@@ -8,6 +8,7 @@
 
 #include "tests/crash/press.h"
 #include "tests/harness/messages.h"
+#include "tests/harness/number.h"
 #include "tests/harness/seed.h"
 
 enum { KILLS = 1000, KILLS_MIN = 100, AT_ONCE = 8, NAMES = 12, HELD_MAX = 6, LONGEST_US = 30000 };
@@ -239,16 +240,13 @@ TEST(a_thousand_killed_clients_leave_nothing)
 {
 	static const char *const extra[] = { "--warm-time", "0", NULL };
 	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB, .extra = extra);
-	unsigned fds, objects, clients = 0, kills = KILLS;
-	const char *asked = getenv("TL_KILLS");
+	unsigned fds, objects, clients = 0, kills = test_number("TL_KILLS", KILLS);
 	struct tl_status s = td_status(&d);
 	struct press *press = press_new(256 * MIB);
 	struct test_child presser;
 	tl_client *client;
 
 	test_timeout(360);
-	if (asked)
-		kills = (unsigned)atoi(asked);
 	must_be(s.clients, 0);
 	fds = count_fds(d.pid);
 	objects = td_objects(&d);

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "tests/harness/harness.h"
+#include "tests/harness/number.h"
 #include "tests/harness/seed.h"
 
 enum { KILLS = 20, KILLS_MAX = 100000, PRODUCERS = 4, CONSUMERS = 4, HELD = 8, LONGEST_US = 20000 };
@@ -177,27 +178,15 @@ static uint64_t kill_proper(const struct test_daemon *d)
 	return s.restart_ns;
 }
 
-static int by_size(const void *x, const void *y)
-{
-	uint64_t a = *(const uint64_t *)x, b = *(const uint64_t *)y;
-
-	return (a > b) - (a < b);
-}
-
 static void report(const struct board *b, uint64_t *took, unsigned kills)
 {
-	const unsigned median = kills / 2, p99 = kills * 99 / 100;
 	uint64_t published = 0;
 
-	qsort(took, kills, sizeof(*took), by_size);
+	times_print("kills: served again", took, kills);
 	for (unsigned i = 0; i < PRODUCERS; i++)
 		published += b->of[i].answered;
-	print_message(
-		"%u kills: served again after %.1f ms (median), %.1f ms (p99), %.1f ms (most); "
-		"%llu published, %llu got\n",
-		kills, (double)took[median] / 1e6, (double)took[p99] / 1e6,
-		(double)took[kills - 1] / 1e6, (unsigned long long)published,
-		(unsigned long long)b->gets);
+	print_message("%llu published, %llu got\n", (unsigned long long)published,
+		      (unsigned long long)b->gets);
 }
 
 static struct test_daemon start(void)
@@ -209,8 +198,7 @@ static struct test_daemon start(void)
 
 TEST(nothing_is_lost_when_daemons_are_killed_under_load)
 {
-	const char *text = getenv("TL_DAEMON_KILLS");
-	unsigned kills = text && atoi(text) > 0 ? (unsigned)atoi(text) : KILLS;
+	unsigned kills = test_number("TL_DAEMON_KILLS", KILLS);
 	struct test_child children[PRODUCERS + CONSUMERS];
 	struct board *b = board_new();
 	struct test_daemon d;

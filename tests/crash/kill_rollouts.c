@@ -12,6 +12,7 @@
 #include "tests/client/common.h"
 #include "tests/harness/child.h"
 #include "tests/harness/messages.h"
+#include "tests/harness/number.h"
 #include "tests/harness/process.h"
 #include "tests/harness/seed.h"
 
@@ -257,13 +258,6 @@ static void all_go_on(struct board *b)
 	eventually(all_have(b, done));
 }
 
-static unsigned number(const char *variable, unsigned otherwise)
-{
-	const char *text = getenv(variable);
-
-	return text && *text ? (unsigned)strtoul(text, NULL, 10) : otherwise;
-}
-
 static void cast_end(struct cast *c)
 {
 	tl_status status;
@@ -283,7 +277,8 @@ static void cast_end(struct cast *c)
 
 static void kill_all(struct board *b)
 {
-	unsigned kills = number("TL_ROLLOUT_KILLS", KILLS), left[VICTIMS] = { kills, kills, kills };
+	unsigned kills = test_number("TL_ROLLOUT_KILLS", KILLS),
+		 left[VICTIMS] = { kills, kills, kills };
 	uint64_t x = test_seed((uint64_t)getpid());
 	struct cast c = { .board = b };
 

@@ -9,6 +9,7 @@
 #include "tests/daemon/adopted_common.h"
 #include "tests/harness/child.h"
 #include "tests/harness/harness.h"
+#include "tests/harness/number.h"
 #include "tests/harness/process.h"
 #include "tests/harness/raw.h"
 
@@ -436,8 +437,8 @@ static void load(unsigned kills, useconds_t apart)
 
 TEST(nobody_sees_an_error_when_the_daemon_is_killed_under_load)
 {
-	const char *rounds = getenv("TL_TEST_KILLS"); /* four in each round */
-	unsigned n = rounds ? ((unsigned)atoi(rounds) + KILLS - 1) / KILLS : 2;
+	/* four in each round */
+	unsigned n = (test_number("TL_TEST_KILLS", 2 * KILLS) + KILLS - 1) / KILLS;
 
 	test_timeout(60 + 10 * n);
 	for (unsigned i = 0; i < n; i++)

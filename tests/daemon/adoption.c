@@ -5,16 +5,9 @@
  * are; a thirtieth of them are large, and a hundredth of that number clients. TL_TEST_ADOPT_KILLS
  * is how many daemons are killed one after the other.
  */
-#include "tests/harness/harness.h"
+#include "tests/harness/number.h"
 
 enum { LARGE = 70000 };
-
-static unsigned number(const char *variable, unsigned otherwise)
-{
-	const char *text = getenv(variable);
-
-	return text ? (unsigned)atoi(text) : otherwise;
-}
 
 static uint64_t put(struct raw *rc, unsigned n)
 {
@@ -54,7 +47,7 @@ static pid_t served_by(const struct test_daemon *d)
 	return pid;
 }
 
-/* Kills the daemon. Returns when another one serves, and how long that took in microseconds. */
+/* Kills the daemon. Returns when another one serves, and how many nanoseconds that took. */
 static uint64_t kill_one(const struct test_daemon *d, pid_t *pid)
 {
 	pid_t next = 0;
@@ -63,28 +56,21 @@ static uint64_t kill_one(const struct test_daemon *d, pid_t *pid)
 	must_be(kill(*pid, SIGKILL), 0);
 	eventually((next = served_by(d)) && next != *pid);
 	*pid = next;
-	return (uint64_t)(now_ns() - from) / 1000;
-}
-
-static int compare(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return (x > y) - (x < y);
+	return (uint64_t)(now_ns() - from);
 }
 
 TEST(much_is_adopted)
 {
 	static const char *const with_keeper[] = { "--keeper", "yes", NULL };
-	unsigned tensors = number("TL_TEST_ADOPT", 3000), clients = tensors / 100;
-	unsigned kills = number("TL_TEST_ADOPT_KILLS", 3);
+	unsigned tensors = test_number("TL_TEST_ADOPT", 3000), clients = tensors / 100;
+	unsigned kills = test_number("TL_TEST_ADOPT_KILLS", 3);
 	struct test_daemon d;
 	struct raw *rcs = calloc(clients, sizeof(*rcs));
-	uint64_t *us = calloc(kills, sizeof(*us));
+	uint64_t *ns = calloc(kills, sizeof(*ns));
 	pid_t pid;
 
 	test_timeout(400 + (int)kills * 2);
-	must(rcs && us && kills);
+	must(rcs && ns);
 	setenv("TENSORLEASE_KEEPER_IMMORTAL", "1", 1);
 	d = td_start(.extra = with_keeper, .capacity = 8192 * MIB, .max_clients = clients + 24);
 	unsetenv("TENSORLEASE_KEEPER_IMMORTAL");
@@ -94,20 +80,16 @@ TEST(much_is_adopted)
 	for (unsigned n = 0; n < tensors; n++)
 		must(rc_hold(&rcs[n % clients], put(&rcs[n % clients], n)));
 	for (unsigned i = 0; i < kills; i++) {
-		us[i] = kill_one(&d, &pid);
+		ns[i] = kill_one(&d, &pid);
 		must_be(td_status(&d).tensors, tensors);
 	}
 	print_message("%u tensors of %u clients, the last time %lld ms on a CPU\n", tensors,
 		      clients, cpu_ms(pid));
-	qsort(us, kills, sizeof(*us), compare);
-	print_message(
-		"%u kills: served again after %llu us (median), %llu us (p99), %llu us (most)\n",
-		kills, (unsigned long long)us[kills / 2],
-		(unsigned long long)us[kills - 1 - kills / 100], (unsigned long long)us[kills - 1]);
+	times_print("kills: served again", ns, kills);
 	for (unsigned i = 0; i < clients; i++)
 		rc_close(&rcs[i]);
 	free(rcs);
-	free(us);
+	free(ns);
 	td_stop(&d);
 }
 

@@ -12,17 +12,11 @@
 #include "tests/daemon/device_common.h"
 #include "tests/harness/harness.h"
 #include "tests/harness/messages.h"
+#include "tests/harness/number.h"
 
 enum { MALFORMED = 20000 }; /* TL_FUZZ_ROUNDS sets another number */
 
 static struct samples all;
-
-static unsigned fuzz_rounds(unsigned otherwise)
-{
-	const char *text = getenv("TL_FUZZ_ROUNDS");
-
-	return text ? (unsigned)strtoul(text, NULL, 0) : otherwise;
-}
 
 /* Does one round of honest work on another connection. */
 static void honest_work(struct raw *rc)
@@ -75,7 +69,7 @@ TEST(malformed_messages_of_all_kinds_change_nothing)
 	cleanup_td struct test_daemon d = td_start();
 	struct raw honest = rc_open(&d);
 	uint64_t seed = 0x9e3779b97f4a7c15;
-	unsigned rounds = fuzz_rounds(MALFORMED);
+	unsigned rounds = test_number("TL_FUZZ_ROUNDS", MALFORMED);
 	struct device_before before;
 
 	test_timeout(280);
@@ -105,7 +99,7 @@ TEST(valid_messages_with_random_contents_change_nothing)
 	cleanup_td struct test_daemon d = td_start(.extra = extra);
 	struct raw honest = rc_open(&d), rc = rc_open(&d);
 	uint64_t seed = 0x2545f4914f6cdd1d;
-	unsigned rounds = fuzz_rounds(MALFORMED);
+	unsigned rounds = test_number("TL_FUZZ_ROUNDS", MALFORMED);
 	struct device_before before;
 	struct conn_message m;
 
