@@ -3,11 +3,11 @@
  * Names with a ring, which are published without the daemon; wake.c has the time to wake consumers
  * that wait for them.
  *
- * A sample of a put is the mean of batches with one message to the daemon each. Between batches the
- * daemon gives the slots back. A producer that makes no pause at all is only as fast as the daemon
- * is woken, which another row shows. The floor is the unavoidable work: the copy, one locked store
- * that publishes it, and a futex wake if there are consumers. These follow the name as fast as they
- * can, and sleep whenever there is nothing new, so that many wakes find no sleeper.
+ * A sample of a put is the mean of batches with one message to the daemon each, at the end. Between
+ * batches the daemon gives the slots back. A producer that makes no pause at all is only as fast as
+ * the daemon is woken, which another row shows. The floor is the unavoidable work: the copy, one
+ * locked store that publishes it, and a futex wake if there are consumers. These follow the name as
+ * fast as they can, and sleep whenever there is nothing new, so that many wakes find no sleeper.
  *
  * The time one way is half of a round trip between two processes that spin.
  */
@@ -115,11 +115,34 @@ static void floor_deinit(struct floor *f)
 	page_free(f->page, f->fd);
 }
 
-static double floor_batch(struct floor *f)
+/* Returns the number of tensors that the daemon has published and taken back. The parent asks for
+ * it, and writes it to the page. */
+static uint64_t commits(tl_client *client)
+{
+	tl_status status = { .size = sizeof(status) };
+
+	bench_check(tl_get_status(client, &status), "status");
+	return status.commits;
+}
+
+/* Until the daemon has just been told of all former slots: the next message is one BATCH later. */
+static void put_until_told(tl_client *client)
+{
+	uint64_t before;
+
+	put(client, name);
+	do {
+		before = commits(client);
+		put(client, name);
+		bench_settle(client);
+	} while (commits(client) == before);
+}
+
+static double floor_batch(struct floor *f, unsigned n)
 {
 	double start = bench_now();
 
-	for (unsigned i = 0; i < BATCH; i++) {
+	for (unsigned i = 0; i < n; i++) {
 		memcpy(f->slots + (size_t)(i % SLOTS) * SMALL, f->from, SMALL);
 		atomic_fetch_add(&f->page->word, 1);
 		if (f->wake)
@@ -128,32 +151,17 @@ static double floor_batch(struct floor *f)
 	return bench_now() - start;
 }
 
-static double ours_batch(tl_client *client)
+/* The time of the first @n puts of a batch. */
+static double ours_batch(tl_client *client, unsigned n)
 {
-	double start = bench_now();
+	double start = bench_now(), end;
 
-	for (unsigned i = 0; i < BATCH; i++)
+	for (unsigned i = 0; i < n; i++)
 		put(client, name);
-	return bench_now() - start;
-}
-
-/* @pause: the daemon has done its work before each batch, of the floor too. */
-static void put_sample(struct bench *b, struct floor *f, bool pause, struct bench_result *r)
-{
-	double floor = 0, ours = 0;
-
-	for (unsigned i = 0; i < BATCHES; i++) {
-		if (pause)
-			bench_settle(b->client);
-		floor += floor_batch(f);
-	}
-	for (unsigned i = 0; i < BATCHES; i++) {
-		if (pause)
-			bench_settle(b->client);
-		ours += ours_batch(b->client);
-	}
-	if (r)
-		bench_pair(r, floor / BATCHES / BATCH, ours / BATCHES / BATCH);
+	end = bench_now();
+	for (unsigned i = n; i < BATCH; i++)
+		put(client, name);
+	return end - start;
 }
 
 /* Sleeps whenever there is nothing new. */
@@ -187,7 +195,8 @@ int bench_role_ring_follower(int socket, int shared_fd, const char *argument)
 struct put_kind {
 	const char *id, *what;
 	unsigned followers; /* consumers that sleep whenever there is nothing new */
-	bool no_pause;
+	bool no_pause; /* else the daemon has done its work before each batch, of the floor too */
+	bool silent;   /* without the put of a batch that sends a message */
 	double limit;
 	const char *target;
 };
@@ -195,6 +204,7 @@ struct put_kind {
 static const struct put_kind put_kinds[] = {
 	{ "ring/put/0", "put of 4 KiB to a ring, nobody sleeps", .limit = 250,
 	  .target = "<= 0.25 us" },
+	{ "ring/put/silent", "  those that send no message", .silent = true },
 	{ "ring/put/1", "  with a consumer that sleeps", .followers = 1, .limit = 500,
 	  .target = "<= 0.5 us" },
 	{ "ring/put/8", "  with 8", .followers = 8 },
@@ -230,6 +240,26 @@ static void followers_stop(unsigned n, struct followers *f)
 	}
 }
 
+static void put_sample(struct bench *b, const struct put_kind *kind, struct floor *f,
+		       struct bench_result *r)
+{
+	unsigned n = kind->silent ? BATCH - 1 : BATCH;
+	double floor = 0, ours = 0;
+
+	for (unsigned i = 0; i < BATCHES; i++) {
+		if (!kind->no_pause)
+			bench_settle(b->client);
+		floor += floor_batch(f, n);
+	}
+	for (unsigned i = 0; i < BATCHES; i++) {
+		if (!kind->no_pause)
+			bench_settle(b->client);
+		ours += ours_batch(b->client, n);
+	}
+	if (r)
+		bench_pair(r, floor / BATCHES / n, ours / BATCHES / n);
+}
+
 static void put_row(struct bench *b, const struct put_kind *kind)
 {
 	struct bench_result *r = bench_result_new(b, kind->id, "us", "%s", kind->what);
@@ -244,8 +274,9 @@ static void put_row(struct bench *b, const struct put_kind *kind)
 	bench_place(0, 0);
 	bench_place(b->daemon_pid, 1);
 	followers_start(b, kind->followers, f.fd, &followers);
+	put_until_told(b->client);
 	for (unsigned i = 0; i < samples + 5; i++)
-		put_sample(b, &f, !kind->no_pause, i < 5 ? NULL : r);
+		put_sample(b, kind, &f, i < 5 ? NULL : r);
 	followers_stop(kind->followers, &followers);
 	floor_deinit(&f);
 	bench_unplace(0);
@@ -463,16 +494,6 @@ static void seal(void)
 
 enum { SEALED_PUTS = SLOTS * 100 };
 
-/* Returns the number of tensors that the daemon has published and taken back. The parent asks for
- * it, and writes it to the page. */
-static uint64_t commits(tl_client *client)
-{
-	tl_status status = { .size = sizeof(status) };
-
-	bench_check(tl_get_status(client, &status), "status");
-	return status.commits;
-}
-
 /* A producer that gives the daemon time to take slots back, so that it never waits for one. It
  * reports half of its slots at once. Its parent tells it how far the daemon is. */
 int bench_role_ring_sealed(int socket, int shared_fd, const char *argument)
@@ -482,12 +503,7 @@ int bench_role_ring_sealed(int socket, int shared_fd, const char *argument)
 	uint32_t base;
 
 	(void)socket;
-	put(client, name);
-	do { /* until the daemon has just been told of all former ones */
-		base = (uint32_t)commits(client);
-		put(client, name);
-		bench_settle(client);
-	} while ((uint32_t)commits(client) == base);
+	put_until_told(client);
 	base = (uint32_t)commits(client);
 	seal();
 	atomic_store(&messages, 0);
