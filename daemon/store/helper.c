@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -156,15 +157,21 @@ static void stuck_look(void)
 	}
 }
 
-static bool may_wait(uint32_t uid, const char *path)
+static bool is_stuck_at(const char *path)
 {
 	const struct trimmer *t;
-	unsigned n = count_of(&stuck, uid);
 
 	list_for_each_entry(t, &stuck, link) {
 		if (!strcmp(t->ask->path, path))
-			return false;
+			return true;
 	}
+	return false;
+}
+
+static bool may_wait(uint32_t uid)
+{
+	unsigned n = count_of(&stuck, uid);
+
 	return !n || n + count_of(&busy, uid) < HELPERS_STUCK_MAX;
 }
 
@@ -181,7 +188,9 @@ static int trimmer_take(struct trimmer **out, uint32_t uid, const char *path)
 		owner = getpid();
 	}
 	stuck_look();
-	if (!may_wait(uid, path))
+	if (is_stuck_at(path))
+		r = -EALREADY;
+	else if (!may_wait(uid))
 		r = -EBUSY;
 	else if (!list_empty(&idle))
 		t = list_first_entry(&idle, struct trimmer, link);
@@ -246,7 +255,10 @@ int helper_trim(const char *path, uint32_t uid, uint64_t size, bool remove)
 	if (stat(path, &st))
 		return -errno;
 	end += (int64_t)((uint64_t)st.st_blocks * 512 / TRIM_BYTES_PER_S) * NS_PER_SEC;
-	r = trimmer_take(&t, uid, path);
+	/* Nobody looks again at a file that is to be removed, so that one that was stuck, and may
+	 * be at work by now, is waited for. */
+	while ((r = trimmer_take(&t, uid, path)) == -EALREADY && remove && now_mono_ns() < end)
+		poll(NULL, 0, 1);
 	if (r)
 		return r;
 	memcpy(t->ask->path, path, strlen(path) + 1);
