@@ -75,8 +75,9 @@
 
 #include "proto/wire_requests_members.h"
 
-#include "proto/wire_requests_ring.h"
 #include "proto/wire_requests_watch.h"
+
+#include "proto/wire_requests_ring.h" /* has the highest number */
 END_OF(REQUEST)
 #include "proto/wire_replies.h"
 END_OF(REPLY)

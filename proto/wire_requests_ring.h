@@ -35,4 +35,8 @@ MESSAGE(PAGE, 34, wire_ring_ref, SERIAL)
 
 /* SLEEP: the client is going to sleep on the word of that page. Answer: DONE. */
 MESSAGE(SLEEP, 35, wire_ring_ref, SERIAL)
+
+/* FENCE: whoever finds what the client is going to publish in a ring must find what it committed
+ * before. Answer: DONE, when all its earlier messages are processed. */
+MESSAGE(FENCE, 38, wire_plain, SERIAL)
 /* clang-format on */

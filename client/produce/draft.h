@@ -73,6 +73,7 @@ struct tl_draft {
 	uint16_t metadata_size;
 	struct tensor_lifetime lifetime;
 	bool own_pages; /* as in tl_spec */
+	bool put;	/* in one call, which may take round trips before it commits */
 	bool unlinked;	/* it is unlinked for good, which can be read without a lock */
 	uint8_t tensor_flags;
 	uint8_t name_len;

@@ -448,13 +448,28 @@ static bool publish_locked(struct session *s, struct ring *r, struct ring_slot *
 	return true;
 }
 
+/* A publish in a ring must not overtake a COMMIT that the daemon has yet to read. A refusal of such
+ * a COMMIT is reported. */
+static int order(struct session *s)
+{
+	int r;
+
+	if (!atomic_load(&s->unanswered))
+		return 0;
+	r = session_fence(s, session_deadline(s));
+	return r ? r : session_commit_error(s);
+}
+
 int ring_publish(struct tl_draft *draft, uint64_t *version)
 {
 	struct session *s = draft->session;
 	struct ring *r = draft->ring;
 	struct retire retire;
 	bool tell = false;
+	int error = order(s);
 
+	if (error)
+		return error > 0 ? RING_E_OVER : error;
 	pthread_mutex_lock(&s->produce_mutex);
 	if (!session_served(s) || list_empty(&r->link) ||
 	    !publish_locked(s, r, draft->ring_slot, ref_generation(draft->hold.ref),
@@ -516,8 +531,8 @@ static bool put_locked(struct session *s, struct ring *r, const void *from, cons
 	return done;
 }
 
-bool ring_put(struct session *s, const char *name, size_t name_len, const DLTensor *source,
-	      const tl_put_options *o, uint64_t *version)
+int ring_put(struct session *s, const char *name, size_t name_len, const DLTensor *source,
+	     const tl_put_options *o, uint64_t *version)
 {
 	const struct draft_request want = { .name = name,
 					    .name_len = name_len,
@@ -529,13 +544,22 @@ bool ring_put(struct session *s, const char *name, size_t name_len, const DLTens
 	bool done = false, tell = false;
 	const void *from;
 	struct ring *r;
+	int error;
 
 	if ((source->ndim && !source->shape) || o->ring == TL_RING_NONE || o->lifetime ||
 	    o->ttl_ns || o->metadata_size > CATALOG_INLINE_META || session_has_refused(s) ||
 	    !daemon_is_there(s))
-		return false;
+		return RING_E_NONE;
 	pthread_mutex_lock(&s->produce_mutex);
 	r = find_locked(s, &want);
+	if (r && atomic_load(&s->unanswered)) {
+		pthread_mutex_unlock(&s->produce_mutex);
+		error = order(s);
+		if (error)
+			return error > 0 ? RING_E_NONE : error;
+		pthread_mutex_lock(&s->produce_mutex);
+		r = find_locked(s, &want);
+	}
 	from = r && session_served(s) ? short_run(r, source) : NULL;
 	if (from) {
 		done = put_locked(s, r, from, o);
@@ -546,7 +570,7 @@ bool ring_put(struct session *s, const char *name, size_t name_len, const DLTens
 	pthread_mutex_unlock(&s->produce_mutex);
 	if (tell)
 		retire_tell(s, &retire);
-	return done;
+	return done ? 0 : RING_E_NONE;
 }
 
 /* ---- The beginning ---- */

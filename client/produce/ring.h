@@ -15,11 +15,12 @@
 bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_request *want);
 
 /* Copies and publishes a small tensor, if the name has a ring of its type and shape and a slot is
- * free. True if it did; otherwise nothing has happened. */
-bool ring_put(struct session *s, const char *name, size_t name_len, const DLTensor *source,
-	      const tl_put_options *o, uint64_t *version);
+ * free. Returns 0, a negative errno, or RING_E_NONE: nothing has happened. */
+int ring_put(struct session *s, const char *name, size_t name_len, const DLTensor *source,
+	     const tl_put_options *o, uint64_t *version);
 
-/* Publishes a draft of a ring. Returns 0, or RING_E_OVER: it is still a draft. */
+/* Publishes a draft of a ring, after all that was committed before. Returns 0, a negative errno, or
+ * RING_E_OVER: it is still a draft. */
 int ring_publish(struct tl_draft *draft, uint64_t *version);
 /* Takes a draft of a ring out of its slot. It is not in the session's list any more. */
 void ring_leave(struct tl_draft *draft);

@@ -237,7 +237,7 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 	d.lifetime = draft->lifetime;
 	if (!draft->ring) {
 		ring_forget(s, name, name_len);
-		depth = ring_wanted(draft, &d, version != NULL);
+		depth = ring_wanted(draft, &d, version || draft->put);
 		r = depth ? ring_begin(draft, &d, depth, version ? version : &late) : RING_E_NONE;
 		if (r != RING_E_NONE)
 			return r;
@@ -299,10 +299,10 @@ static int shared_put(struct call *c, const struct use *use, const char *name,
 {
 	struct draft_request want = { .name = name, .name_len = strlen(name) };
 	tl_draft *draft = NULL;
-	int r;
+	int r = ring_put(use->session, name, want.name_len, source, o, version);
 
-	if (ring_put(use->session, name, want.name_len, source, o, version))
-		return 0;
+	if (r != RING_E_NONE)
+		return r;
 	r = client_check_name(name, want.name_len);
 	if (!r)
 		r = put_request(&want, source, o);
@@ -311,6 +311,7 @@ static int shared_put(struct call *c, const struct use *use, const char *name,
 	if (r)
 		return r;
 	assert(draft);
+	draft->put = true;
 	r = draft_metadata(draft, o->metadata, o->metadata_size);
 	if (r) {
 		draft_abort(draft);

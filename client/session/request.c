@@ -409,6 +409,19 @@ void session_unsent(struct session *s, uint32_t commit)
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
+int session_fence(struct session *s, int64_t deadline)
+{
+	struct wire_plain m = { .header = { .type = WIRE_FENCE, .length = sizeof(m) } };
+	struct conn_message answer;
+	int r;
+
+	session_drain(s);
+	if (!atomic_load(&s->unanswered))
+		return 0;
+	r = session_call(s, &m, deadline, &answer);
+	return r ? r : answer_expect(&answer, WIRE_DONE, "publishing in order");
+}
+
 void session_inherit(struct session *s, struct session *old)
 {
 	char text[WIRE_TEXT_MAX];

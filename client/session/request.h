@@ -85,6 +85,10 @@ void session_unsent(struct session *s, uint32_t commit);
 /* To be called when @s replaces @old, which is lost: the fate of such a COMMIT is unknown. */
 void session_inherit(struct session *s, struct session *old);
 
+/* Waits until the daemon has processed each COMMIT without an answer that was sent before. Returns
+ * 0, or as session_call(). */
+int session_fence(struct session *s, int64_t deadline);
+
 /* Reads the messages that have arrived, without waiting. */
 void session_drain(struct session *s);
 void session_drain_expected(struct session *s); /* if an answer is expected */

@@ -484,6 +484,12 @@ static void handle_settle(struct peer *peer, struct conn_message *m)
 	settle_add(&server_of(peer)->settling, peer, m->header.serial);
 }
 
+/* Messages of one connection are processed in their order. */
+static void handle_fence(struct peer *peer, struct conn_message *m)
+{
+	send_done(peer, m->header.serial);
+}
+
 /* ---- the table ------------------------------------------------------------------------------ */
 
 static const struct request {
@@ -526,6 +532,7 @@ static const struct request {
 	[WIRE_RETIRE] = { handle_retire, PEER_READY, .unanswered = true },
 	[WIRE_PAGE] = { handle_page, PEER_READY },
 	[WIRE_SLEEP] = { handle_sleep, PEER_READY },
+	[WIRE_FENCE] = { handle_fence, PEER_READY },
 	[WIRE_WATCH] = { handle_watch, PEER_READY },
 	[WIRE_UNWATCH] = { handle_unwatch, PEER_READY, .unanswered = true },
 	[WIRE_RESTART] = { handle_restart, PEER_READY },

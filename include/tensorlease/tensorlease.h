@@ -317,13 +317,13 @@ enum {
  * its producer's connection ends. All its slots are charged to the producer's user.
  *
  * 0 lets the library decide: the name gets a ring at the third equal publish with less than 2
- * seconds between them, or at the first later one that asks for its version, since a ring begins
- * with up to ten round trips, and a publish that does not ask must not wait. Such a ring has up to
- * 64 slots, takes at most a sixteenth of the daemon's capacity if 3 slots fit into that, and is
- * given back before any request for memory is refused. Nothing is given up for a ring, and there is
- * none unless a quarter of the capacity and of the user's quota stays free. A number up to
- * TL_RING_MAX asks for a ring of so many slots, at the first publish. If there is no room for
- * them, the ring has fewer, or there is none.
+ * seconds between them. Since a ring begins with up to ten round trips, a tl_commit() that does not
+ * ask for its version leaves that to a later publish. Such a ring has up to 64 slots, takes at most
+ * a sixteenth of the daemon's capacity if 3 slots fit into that, and is given back before any
+ * request for memory is refused. Nothing is given up for a ring, and there is none unless a quarter
+ * of the capacity and of the user's quota stays free. A number up to TL_RING_MAX asks for a ring of
+ * so many slots, at the first publish. If there is no room for them, the ring has fewer, or there
+ * is none.
  */
 #define TL_RING_AUTO 0		/* as the library decides */
 #define TL_RING_MAX 64		/* slots */
@@ -428,11 +428,12 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
  * daemon has read that. Should the daemon refuse it then, or end before it has answered anything
  * later, this thread's next create or commit on this client fails and says so, once. A create or
  * commit in a ring (TL_RING_*) does not ask the daemon and may leave the report to a later one.
- *Such a commit may also be visible before an earlier one under another name that did not wait: ask
- *for that one's version where the order matters.
+ *
+ * Tensors become visible in the order of their commits. So a commit in a ring waits for one round
+ * trip if the daemon has answered nothing since an earlier commit of this client that did not ask.
  *
  * Ownership: consumes @draft, also on failure.
- * Blocking: for one round trip if @version is not NULL.
+ * Blocking: for one round trip if @version is not NULL, or in a ring as said above.
  * Threads: any, but only one at a time on a draft.
  * Returns: 0, a common error, or
  *	-EINVAL		the tensor of tl_draft_tensor() was changed; the text says how
@@ -521,7 +522,8 @@ typedef struct tl_put_options {
  * queued on options->stream, on which the caller's next writes to the source must be queued too.
  *
  * Ownership: @source stays yours.
- * Blocking: as tl_create() does with options->timeout_ns, and as tl_commit() does with @version.
+ * Blocking: as tl_create() does with options->timeout_ns, and as tl_commit() does with @version;
+ * once more when a ring begins (TL_RING_*).
  * Threads: any.
  * Returns: 0, an error of tl_create() or tl_commit(), or
  *	-EINVAL		also: @source breaks a rule of DLPack, and the text says which

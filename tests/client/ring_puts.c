@@ -139,6 +139,117 @@ TEST(metadata_that_a_slot_has_room_for_and_that_it_has_not)
 	}
 }
 
+static uint32_t ring_of(tl_client *client)
+{
+	tl_info info = { .size = sizeof(info) };
+
+	must_be(tl_stat(client, "r", &info), 0);
+	return info.ring;
+}
+
+static tl_draft *draft_like(tl_client *client, const char *name, const DLTensor *t)
+{
+	const tl_spec spec = {
+		.size = sizeof(spec), .shape = t->shape, .ndim = t->ndim, .dtype = t->dtype
+	};
+	tl_draft *draft;
+
+	must_be(tl_create(client, name, &spec, &draft), 0);
+	return draft;
+}
+
+/* One that is put may take round trips, and one that is committed without a version may not. */
+TEST(a_put_that_asks_for_no_version_begins_a_ring)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	static const int64_t shape = 100;
+	unsigned char data[100] = { 0 };
+	DLTensor t = bytes_tensor(data, &shape);
+
+	for (int i = 0; i < PUTS; i++)
+		must_be(tl_commit(draft_like(client, "r", &t), NULL), 0);
+	td_settle(&d);
+	must_be(ring_of(client), 0);
+	must_be(tl_put(client, "r", &t, &plain, NULL), 0);
+	must(ring_of(client));
+	must_be(version_of(client), PUTS + 1);
+	must_be(tl_put(client, "r", &t, &plain, NULL), 0);
+	must_be(version_of(client), PUTS + 2);
+	tl_close(client);
+}
+
+static void begin_ring(tl_client *client, const DLTensor *t)
+{
+	for (int i = 0; i < 3; i++)
+		must_be(tl_put(client, "r", t, &plain, NULL), 0);
+	must(ring_of(client));
+}
+
+/* Whoever finds what was put in a ring finds what the same thread committed before. */
+TEST(a_put_in_a_ring_does_not_overtake_a_commit)
+{
+	enum { ROUNDS = 500 };
+	static unsigned char data[STEP + 1];
+	static const int64_t sizes[] = { 100, sizeof(data) };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *consumer = td_connect(&d);
+	const tl_put_options ringless = { .size = sizeof(ringless), .ring = TL_RING_NONE };
+	tl_info info = { .size = sizeof(info) };
+	uint64_t committed = 0;
+
+	for (size_t k = 0; k < sizeof(sizes) / sizeof(*sizes); k++) {
+		DLTensor t = bytes_tensor(data, &sizes[k]);
+
+		begin_ring(client, &t);
+		for (int i = 0; i < ROUNDS; i++) {
+			tl_draft *older = i % 2 ? draft_like(client, "r", &t) : NULL;
+			uint64_t version = version_of(consumer);
+
+			must_be(tl_put(client, "other", &t, &ringless, NULL), 0);
+			if (older)
+				must_be(tl_commit(older, NULL), 0);
+			else
+				must_be(tl_put(client, "r", &t, &plain, NULL), 0);
+			must_be(version_of(consumer), version + 1);
+			must_be(tl_stat(consumer, "other", &info), 0);
+			must_be(info.version, ++committed);
+		}
+		must(ring_of(client));
+	}
+	tl_close(consumer);
+	tl_close(client);
+}
+
+/* A commit before it is unread, so it is not known whether its place has come. */
+TEST(a_put_in_a_ring_fails_if_the_daemon_does_not_read_an_earlier_commit)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *consumer = td_connect(&d), *client = td_connect(&d);
+	static const int64_t shape = 100;
+	unsigned char data[100] = { 0 };
+	DLTensor t = bytes_tensor(data, &shape);
+	tl_draft *other, *older;
+
+	begin_ring(client, &t);
+	other = draft_like(client, "other", &t);
+	older = draft_like(client, "r", &t);
+	must_be(version_of(consumer), 3);
+	td_freeze(&d);
+	client_set_timeout(client, 50 * MS);
+	must_be(tl_commit(other, NULL), 0);
+	must_be(tl_put(client, "r", &t, &plain, NULL), -ETIMEDOUT);
+	must_be(tl_commit(older, NULL), -ETIMEDOUT);
+	must_be(version_of(consumer), 3);
+	client_set_timeout(client, WAIT_S * SECOND);
+	td_thaw(&d);
+	must_be(tl_put(client, "r", &t, &plain, NULL), 0);
+	must_be(version_of(consumer), 4);
+	must(ring_of(consumer));
+	tl_close(client);
+	tl_close(consumer);
+}
+
 TEST(a_bad_source_is_refused_where_its_name_has_a_ring)
 {
 	cleanup_td struct test_daemon d = td_start();

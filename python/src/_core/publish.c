@@ -29,8 +29,8 @@ const char put_doc[] =
 	"    recently used first. Holders of a tensor keep it in all three cases.\n"
 	"ring: who publishes the same dtype and shape under one name again and again may have a ring: memory for\n"
 	"    several tensors at once, among which it publishes without asking the daemon. None and 'auto' begin one at\n"
-	"    the third equal publish that waits, an int begins one of so many tensors, at most 64, with this one, and\n"
-	"    False begins none. Consumers see no difference. On the CPU only, and without ttl, owner_bound and evictable.\n"
+	"    the third equal publish, an int begins one of so many tensors, at most 64, with this one, and False begins\n"
+	"    none. Consumers see no difference. On the CPU only, and without ttl, owner_bound and evictable.\n"
 	"NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user. BufferError: DLPack\n"
 	"has no type for the elements. UnsupportedError: the array is on another device, or strided on a GPU.\n"
 	"NoDeviceError: CUDA cannot be used here. TypeError: it is not an array.";
