@@ -10,6 +10,7 @@
 #include "client/get/sleep.h"
 #include "client/session/request.h"
 #include "util/clock.h"
+#include "util/spin.h"
 
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449 /* on every architecture */
@@ -47,10 +48,33 @@ static int sleep_on_one(const struct sleep_word *word, int64_t ns)
 	return -errno;
 }
 
+static bool word_changed(const struct sleep_word *word)
+{
+	return atomic_load_explicit((const _Atomic uint32_t *)(uintptr_t)word->uaddr,
+				    memory_order_acquire) != word->val;
+}
+
+static bool spin_on(struct spin *spin, const struct sleep_word *words, unsigned n)
+{
+	while (spin_again(spin)) {
+		for (unsigned i = 0; i < n; i++)
+			if (word_changed(&words[i]))
+				return true;
+	}
+	return false;
+}
+
 int sleep_on(const struct sleep_word *words, unsigned n, int64_t ns)
 {
-	int r = n == 1 ? sleep_on_one(words, ns) : sleep_on_all(words, n, ns);
+	static _Thread_local struct spin spin;
+	int r;
 
+	spin_begin(&spin);
+	if (spin_on(&spin, words, n))
+		r = -EAGAIN;
+	else
+		r = n == 1 ? sleep_on_one(words, ns) : sleep_on_all(words, n, ns);
+	spin_end(&spin);
 	if (!r || r == -EINTR || r == -EAGAIN || r == -ETIMEDOUT)
 		return r;
 	/* no futex_waitv() */
@@ -189,12 +213,9 @@ void sleep_words_add(struct sleep_words *w, const _Atomic uint32_t *word, uint32
 /* True if the daemon has changed one of the words. */
 static bool words_changed(const struct sleep_words *w)
 {
-	for (unsigned i = w->own; i < w->n; i++) {
-		const _Atomic uint32_t *word = (const void *)(uintptr_t)w->words[i].uaddr;
-
-		if (atomic_load_explicit(word, memory_order_acquire) != w->words[i].val)
+	for (unsigned i = w->own; i < w->n; i++)
+		if (word_changed(&w->words[i]))
 			return true;
-	}
 	return false;
 }
 

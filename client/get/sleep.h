@@ -38,7 +38,7 @@ struct sleep_word {
  * process. */
 struct sleep_word sleep_word(const _Atomic uint32_t *word, uint32_t seen, bool shared);
 /* Sleeps until one of @n words changes or is woken, or for some time. Returns 0, -EAGAIN, -EINTR,
- * or -ETIMEDOUT after all of @ns. */
+ * or -ETIMEDOUT after all of @ns. If this thread's last wait was short, spins first. */
 int sleep_on(const struct sleep_word *words, unsigned n, int64_t ns);
 
 enum {

@@ -477,7 +477,7 @@ static void pass_reading_locked(struct session *s)
  * makes by ending segments, and there is none before we let go of them. So we look for ended
  * segments from time to time.
  */
-static int wait_for_message(struct session *s, short events, int64_t *look_ns, int64_t deadline)
+static int sleep_for_message(struct session *s, short events, int64_t *look_ns, int64_t deadline)
 {
 	int64_t look;
 	int r;
@@ -491,6 +491,23 @@ static int wait_for_message(struct session *s, short events, int64_t *look_ns, i
 	mappings_let_go(&s->mappings, MAPPINGS_ALL);
 	*look_ns = *look_ns < LOOK_LAST_NS ? *look_ns * 2 : *look_ns;
 	return 0;
+}
+
+static int wait_for_message(struct session *s, short events, int64_t *look_ns, int64_t deadline)
+{
+	struct pollfd p = { .fd = s->socket, .events = events };
+	int r;
+
+	spin_begin(&s->spin);
+	while (spin_again(&s->spin)) {
+		if (poll(&p, 1, 0) > 0) {
+			spin_end(&s->spin);
+			return 0;
+		}
+	}
+	r = sleep_for_message(s, events, look_ns, deadline);
+	spin_end(&s->spin);
+	return r;
 }
 
 /* Reads the socket until @req is done. */

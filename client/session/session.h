@@ -22,6 +22,7 @@
 #include "proto/ledger_layout.h"
 #include "util/clock.h"
 #include "util/list.h"
+#include "util/spin.h"
 
 struct address;
 struct prefetch;
@@ -109,6 +110,7 @@ struct session {
 	pthread_mutex_t receive_mutex;
 	struct list pending; /* struct request */
 	bool reading;
+	struct spin spin;      /* of the thread that reads */
 	_Atomic unsigned maps; /* MAPs whose answers have not come: get/shared.c */
 	bool kicked; /* the daemon said so before it ended the connection; kicked_text says who did
 		      */

@@ -89,10 +89,24 @@ static bool peer_on_turn(struct turn *turn)
 	return more && !peer->dropping;
 }
 
+static int peers_wait(struct peers *peers, struct epoll_event *events, int timeout_ms)
+{
+	int n = 0;
+
+	spin_begin(&peers->spin);
+	while (!n && spin_again(&peers->spin))
+		n = epoll_wait(peers->epoll_fd, events, HARVEST_MAX, 0);
+	if (!n)
+		n = epoll_wait(peers->epoll_fd, events, HARVEST_MAX, timeout_ms);
+	spin_end(&peers->spin);
+	return n;
+}
+
 void peers_harvest(struct peers *peers, int timeout_ms)
 {
 	struct epoll_event events[HARVEST_MAX];
-	int n = epoll_wait(peers->epoll_fd, events, HARVEST_MAX, timeout_ms);
+	int n = timeout_ms ? peers_wait(peers, events, timeout_ms)
+			   : epoll_wait(peers->epoll_fd, events, HARVEST_MAX, 0);
 
 	for (int i = 0; i < n; i++) {
 		struct peer *peer = events[i].data.ptr;

@@ -11,6 +11,7 @@
 #include "daemon/state/client.h"
 #include "daemon/state/namespace.h"
 #include "proto/conn.h"
+#include "util/spin.h"
 
 struct peer;
 
@@ -23,6 +24,7 @@ struct peers {
 	bool (*read)(struct peer *peer); /* reads some messages; true: there may be more */
 	int epoll_fd;			 /* all sockets, and libuv's descriptor */
 	bool loop_ready;		 /* libuv has events */
+	struct spin spin;		 /* while there are none */
 	struct list list;		 /* of struct peer */
 	struct peer_index index;	 /* the same */
 	struct list dead;		 /* of struct peer: they have left, and are freed soon */
