@@ -72,7 +72,7 @@ void bench_value(struct bench_result *r, double ours);
 void bench_result_done(struct bench *b, struct bench_result *r);
 
 /* Returns whether --only selects that row. Ask before an expensive preparation. */
-bool bench_wants(struct bench *b, const char *id);
+bool bench_selected(struct bench *b, const char *id);
 
 void bench_print_head(const struct bench *b);
 void bench_print_json(const struct bench *b);
@@ -139,7 +139,7 @@ tl_client *bench_connect(const char *address);
 void bench_publish(tl_client *client, const char *name, uint64_t nbytes);
 
 /* Waits until the daemon has handled everything that @client sent. */
-void bench_settle(tl_client *client);
+void bench_sync(tl_client *client);
 
 /*
  * Keeps a process (0: the calling thread) on CPU @n of those that we may use, or allows all of them

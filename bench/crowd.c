@@ -119,7 +119,7 @@ static void publish_names(struct crowd *c, unsigned n)
 		bench_name(name, i);
 		bench_publish(c->client, name, 0);
 	}
-	bench_settle(c->client);
+	bench_sync(c->client);
 }
 
 /* Opens watches, each by another client, of another prefix each; or all of @prefix. */
@@ -139,7 +139,7 @@ static void watches_close(struct crowd *c)
 {
 	for (unsigned i = 0; i < WATCHES; i++)
 		tl_watch_close(c->watches[i]);
-	bench_settle(c->client);
+	bench_sync(c->client);
 }
 
 void bench_crowd(struct bench *b)

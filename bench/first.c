@@ -156,7 +156,7 @@ void bench_first(struct bench *b)
 		snprintf(name, sizeof(name), "bench/first/%u", i);
 		bench_publish(b->client, name, FIRST_BYTES);
 	}
-	bench_settle(b->client);
+	bench_sync(b->client);
 	if (n)
 		first_samples(b, r, n);
 	for (unsigned i = 0; i < n; i++) {

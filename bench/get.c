@@ -251,7 +251,7 @@ static void system_calls(struct bench *b)
 		return;
 	bench_daemon(b);
 	bench_publish(b->client, "bench/sealed", 4096);
-	bench_settle(b->client);
+	bench_sync(b->client);
 	bench_helper_start(&h, "sealed", -1, b->address);
 	waitpid(h.pid, &status, 0);
 	close(h.socket);
@@ -334,7 +334,7 @@ static void prefix_row(struct bench *b)
 		snprintf(name, sizeof(name), "%s%u", few_prefix, i);
 		bench_publish(b->many_client, name, 64);
 	}
-	bench_settle(b->many_client);
+	bench_sync(b->many_client);
 	client = bench_connect(b->many_address);
 	for (unsigned i = 0; i < (b->quick ? 20 : 100); i++) {
 		double floor = get_below_anew(client, i), ours = get_below(client, few_prefix);
@@ -363,7 +363,7 @@ static void get_rows(struct bench *b, uint32_t n, uint64_t nbytes)
 
 	snprintf(ids[0], sizeof(ids[0]), "get/%u/%llu", n, (unsigned long long)nbytes);
 	snprintf(ids[1], sizeof(ids[1]), "get/%u/%llu/2-threads", n, (unsigned long long)nbytes);
-	if (!bench_wants(b, ids[0]) && !bench_wants(b, ids[1]))
+	if (!bench_selected(b, ids[0]) && !bench_selected(b, ids[1]))
 		return;
 	if (bench_shm_free() < n * nbytes + (64 << 20)) {
 		warnx("%s: no room in /dev/shm, left out", ids[0]);

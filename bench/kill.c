@@ -96,7 +96,7 @@ static double kill_ours(struct bench *b)
 		name_of(name, i);
 		bench_publish(b->client, name, 4096);
 	}
-	bench_settle(b->client);
+	bench_sync(b->client);
 	bench_helper_start(&h, "holder", -1, b->address);
 	await_ready(&h);
 	for (unsigned i = 0; i < LEASES; i++) {

@@ -95,7 +95,7 @@ static void usage_read(struct usage *u, pid_t pid, tl_client *client)
 {
 	tl_status status = { .size = sizeof(status) };
 
-	bench_settle(client);
+	bench_sync(client);
 	bench_check(tl_get_status(client, &status), "status");
 	u->catalog = catalog_bytes(pid);
 	u->ledger = proc_sum(getpid(), "smaps", "Rss", "/memfd:") * 1024;
@@ -115,7 +115,7 @@ static void publish_all(tl_client *client, uint64_t nbytes)
 		bench_name(name, i);
 		bench_publish(client, name, nbytes);
 	}
-	bench_settle(client);
+	bench_sync(client);
 	for (unsigned i = 0; i < BENCH_MANY; i++) {
 		bench_name(name, i);
 		bench_check(tl_get(client, name, NULL, &tensor), name);

@@ -202,7 +202,7 @@ void bench_publish(tl_client *client, const char *name, uint64_t nbytes)
  * The daemon handles the messages of a client in order, so that an answer to the last means that
  * all were handled.
  */
-void bench_settle(tl_client *client)
+void bench_sync(tl_client *client)
 {
 	int r = tl_delete(client, "bench/no-such-name");
 

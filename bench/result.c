@@ -103,7 +103,7 @@ static bool is_met(const struct bench_result *r)
 
 /* ---- Rows ---- */
 
-bool bench_wants(struct bench *b, const char *id)
+bool bench_selected(struct bench *b, const char *id)
 {
 	return !b->has_only || !regexec(&b->only, id, 0, NULL, 0);
 }
@@ -114,7 +114,7 @@ struct bench_result *bench_result_new(struct bench *b, const char *id, const cha
 	struct bench_result *r;
 	va_list args;
 
-	if (!bench_wants(b, id))
+	if (!bench_selected(b, id))
 		return NULL;
 	r = calloc(1, sizeof(*r));
 	if (!r || b->nresults == sizeof(b->results) / sizeof(b->results[0]))

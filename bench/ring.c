@@ -134,7 +134,7 @@ static void put_until_told(tl_client *client)
 	do {
 		before = commits(client);
 		put(client, name);
-		bench_settle(client);
+		bench_sync(client);
 	} while (commits(client) == before);
 }
 
@@ -248,12 +248,12 @@ static void put_sample(struct bench *b, const struct put_kind *kind, struct floo
 
 	for (unsigned i = 0; i < BATCHES; i++) {
 		if (!kind->no_pause)
-			bench_settle(b->client);
+			bench_sync(b->client);
 		floor += floor_batch(f, n);
 	}
 	for (unsigned i = 0; i < BATCHES; i++) {
 		if (!kind->no_pause)
-			bench_settle(b->client);
+			bench_sync(b->client);
 		ours += ours_batch(b->client, n);
 	}
 	if (r)
@@ -440,7 +440,7 @@ static void get_row(struct bench *b, const char *id, const char *what, bool ring
 	bench_daemon(b);
 	put(b->client, name);
 	bench_publish(b->client, other, SMALL);
-	bench_settle(b->client);
+	bench_sync(b->client);
 	stranger = bench_connect(b->address); /* it knows no ring */
 	consumer = bench_connect(b->address);
 	gets(consumer, name);

@@ -43,7 +43,7 @@ static void find_size(const struct cli *cli, unsigned *columns, unsigned *lines)
 	*lines = environment("LINES", *lines);
 }
 
-static bool wants_colour(const struct cli *cli)
+static bool use_colour(const struct cli *cli)
 {
 	const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
 
@@ -165,7 +165,7 @@ static int show(struct cli *cli, const tl_info *info, const DLTensor *tensor,
 	} else if (!r && !cli->output && is_picture) {
 		find_size(cli, &columns, &lines);
 		print_title(info);
-		picture_print(stdout, &p, columns, lines, wants_colour(cli));
+		picture_print(stdout, &p, columns, lines, use_colour(cli));
 	} else if (!r && !cli->output) {
 		print_title(info);
 		print_values(cli, e);

@@ -156,15 +156,15 @@ static const char *after_word(const char *text, const char *word)
 }
 
 static int section_find(struct config *config, const char *section, struct share_rule **rule,
-			const char **wanted)
+			const char **expected)
 {
 	const char *user = after_word(section, "user"), *group = after_word(section, "group");
 	uint32_t id = 0;
 	int r = 0;
 
 	if (!user && !group) {
-		*wanted = "a section is [user NAME], [user UID], [user *], [group NAME], "
-			  "[group GID] or [namespace NAME]";
+		*expected = "a section is [user NAME], [user UID], [user *], [group NAME], "
+			    "[group GID] or [namespace NAME]";
 		return -ESRCH;
 	}
 	if (user && strcmp(user, "*") != 0)
@@ -172,7 +172,7 @@ static int section_find(struct config *config, const char *section, struct share
 	else if (group)
 		r = gid_of(group, &id);
 	if (r) {
-		*wanted = user ? "there is no such user" : "there is no such group";
+		*expected = user ? "there is no such user" : "there is no such group";
 		return r;
 	}
 	*rule = rule_of(config,
@@ -199,14 +199,14 @@ static int mode_of(const char *text, unsigned *mode)
 }
 
 static int namespace_set(struct config *config, const char *name, const char *key,
-			 const char *value, const char **wanted)
+			 const char *value, const char **expected)
 {
 	struct namespace_config *ns;
 	uint32_t number = 0;
 	int r = 0;
 
 	if (strcmp(name, NAMESPACE_OF_USER "*") != 0)
-		r = tensor_namespace_check(name, strlen(name), wanted);
+		r = tensor_namespace_check(name, strlen(name), expected);
 	if (r)
 		return -ESRCH;
 	ns = namespace_of(config, name);
@@ -215,41 +215,42 @@ static int namespace_set(struct config *config, const char *name, const char *ke
 	if (ns == &config->users && !ns->mode)
 		ns->mode = 0700;
 	if (!strcmp(key, "owner")) {
-		*wanted = "a user";
+		*expected = "a user";
 		return uid_of(value, &ns->uid) ? -EINVAL : 0;
 	}
 	if (!strcmp(key, "group")) {
-		*wanted = "a group";
+		*expected = "a group";
 		return gid_of(value, &ns->gid) ? -EINVAL : 0;
 	}
 	if (!strcmp(key, "mode")) {
-		*wanted = "a mode as a directory's, 0750 say: r may get, and w, which needs r, may "
-			  "publish";
+		*expected =
+			"a mode as a directory's, 0750 say: r may get, and w, which needs r, may "
+			"publish";
 		return mode_of(value, &ns->mode);
 	}
 	if (!strcmp(key, "capacity")) {
-		*wanted = "a number of bytes (8G, say), or up to 100% of the daemon's";
+		*expected = "a number of bytes (8G, say), or up to 100% of the daemon's";
 		return config_parse_size(value, &ns->limits.capacity);
 	}
 	if (!strcmp(key, "max-tensors")) {
-		*wanted = "a number from 1 to 16777215";
+		*expected = "a number from 1 to 16777215";
 		r = number_of(value, &number);
 		ns->limits.max_tensors = number;
 		return r || !number || number >= CATALOG_MAX_TENSORS ? -EINVAL : 0;
 	}
 	if (!strcmp(key, "storage")) {
-		*wanted = "shm or memfd";
+		*expected = "shm or memfd";
 		ns->limits.storage = !strcmp(value, storage_shm.name)	  ? &storage_shm
 				     : !strcmp(value, storage_memfd.name) ? &storage_memfd
 									  : NULL;
 		return ns->limits.storage ? 0 : -EINVAL;
 	}
-	*wanted = "it may be owner, group, mode, capacity, max-tensors or storage";
+	*expected = "it may be owner, group, mode, capacity, max-tensors or storage";
 	return -ENOENT;
 }
 
 int config_set(struct config *config, const char *section, const char *key, const char *value,
-	       const char **wanted)
+	       const char **expected)
 {
 	const char *name = after_word(section, "namespace");
 	struct share_rule *rule;
@@ -257,18 +258,18 @@ int config_set(struct config *config, const char *section, const char *key, cons
 	int r;
 
 	if (name)
-		return namespace_set(config, name, key, value, wanted);
-	r = section_find(config, section, &rule, wanted);
+		return namespace_set(config, name, key, value, expected);
+	r = section_find(config, section, &rule, expected);
 	if (r)
 		return r;
 	while (kind < SHARE_KINDS && strcmp(share_name(kind), key) != 0)
 		kind++;
 	if (kind == SHARE_KINDS) {
-		*wanted =
+		*expected =
 			"it may be bytes, gpu-bytes, tensors, names, segments, drafts, chunks, "
 			"connections, partial, descriptors, waits, mappings, in-flight or watches";
 		return -ENOENT;
 	}
-	*wanted = "a number, which may end in K, M, G or T, or up to 100% of what there is";
+	*expected = "a number, which may end in K, M, G or T, or up to 100% of what there is";
 	return config_parse_size(value, &rule->max[kind]);
 }

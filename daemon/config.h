@@ -20,10 +20,10 @@ struct config {
 int config_init(struct config *config);
 void config_deinit(struct config *config);
 
-/* Sets a key in [@section]. Returns -ENOENT if there is no such key; -EINVAL: *@wanted describes
- * its values; -ESRCH: *@wanted says what is wrong with the section; -ENOMEM. */
+/* Sets a key in [@section]. Returns -ENOENT if there is no such key; -EINVAL: *@expected describes
+ * its values; -ESRCH: *@expected says what is wrong with the section; -ENOMEM. */
 int config_set(struct config *config, const char *section, const char *key, const char *value,
-	       const char **wanted);
+	       const char **expected);
 
 /* Parses a number that may end in K, M, G or T, or a percentage up to 100, which sets
  * SHARE_PERCENT. -EINVAL. */

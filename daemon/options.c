@@ -102,57 +102,57 @@ static int parse_seconds(const char *text, int64_t *out)
 	return 0;
 }
 
-/* Sets one option by its long name. *wanted describes its values, for the error text. */
-static int option_set(struct options *o, const char *name, const char *value, const char **wanted)
+/* Sets one option by its long name. *expected describes its values, for the error text. */
+static int option_set(struct options *o, const char *name, const char *value, const char **expected)
 {
 	if (!strcmp(name, "socket")) {
-		*wanted = "a path";
+		*expected = "a path";
 		free(o->socket);
 		o->socket = strdup(value);
 		return o->socket && *value ? 0 : -EINVAL;
 	}
 	if (!strcmp(name, "capacity") || !strcmp(name, "uid-capacity")) {
-		*wanted = "a number of bytes, 4096 or more (8G, say), or up to 100% of /dev/shm";
+		*expected = "a number of bytes, 4096 or more (8G, say), or up to 100% of /dev/shm";
 		return parse_bytes(value, *name == 'c' ? &o->capacity
 						       : &o->config.rules[0].max[SHARE_BYTES]);
 	}
 	if (!strcmp(name, "storage")) {
-		*wanted = "shm or memfd";
+		*expected = "shm or memfd";
 		o->storage = !strcmp(value, storage_shm.name)	  ? &storage_shm
 			     : !strcmp(value, storage_memfd.name) ? &storage_memfd
 								  : NULL;
 		return o->storage ? 0 : -EINVAL;
 	}
 	if (!strcmp(name, "gpu-capacity") || !strcmp(name, "gpu-uid-capacity")) {
-		*wanted = "a number of bytes, 4096 or more (8G, say)";
+		*expected = "a number of bytes, 4096 or more (8G, say)";
 		if (strchr(value, '%')) /* we do not know the sizes of GPUs */
 			return -EINVAL;
 		return parse_bytes(value, name[4] == 'c' ? &o->gpu_capacity
 							 : &o->config.rules[0].max[SHARE_DEVICE]);
 	}
 	if (!strcmp(name, "max-tensors")) {
-		*wanted = "a number from 1 to 16777215";
+		*expected = "a number from 1 to 16777215";
 		return parse_count(value, CATALOG_MAX_TENSORS - 1, &o->max_tensors);
 	}
 	if (!strcmp(name, "max-clients")) {
-		*wanted = "a number from 1 to 65536";
+		*expected = "a number from 1 to 65536";
 		return parse_count(value, WIRE_CLIENTS_MAX, &o->max_clients);
 	}
 	if (!strcmp(name, "idle-exit") || !strcmp(name, "warm-time")) {
-		*wanted = "a number of seconds";
+		*expected = "a number of seconds";
 		return parse_seconds(value, *name == 'i' ? &o->idle_exit_ns : &o->warm_ns);
 	}
 	if (!strcmp(name, "hello-timeout")) {
-		*wanted = "a number of seconds, more than 0";
+		*expected = "a number of seconds, more than 0";
 		return parse_seconds(value, &o->hello_ns) || !o->hello_ns ? -EINVAL : 0;
 	}
 	if (!strcmp(name, "keeper")) {
-		*wanted = "yes or no";
+		*expected = "yes or no";
 		o->keeper = !strcmp(value, "yes");
 		return o->keeper || !strcmp(value, "no") ? 0 : -EINVAL;
 	}
 	if (!strcmp(name, "log-level")) {
-		*wanted = "error, warn, info or debug";
+		*expected = "error, warn, info or debug";
 		return log_parse_level(&o->log_level, value);
 	}
 	return -ENOENT;
@@ -180,17 +180,17 @@ static int config_line(void *context, const char *section, const char *name, con
 {
 	struct reading *reading = context;
 	struct options *o = reading->options;
-	const char *wanted = "it must be an option without its --; see tensorleased --help";
-	int r = *section ? config_set(&o->config, section, name, value, &wanted)
-			 : option_set(o, name, value, &wanted);
+	const char *expected = "it must be an option without its --; see tensorleased --help";
+	int r = *section ? config_set(&o->config, section, name, value, &expected)
+			 : option_set(o, name, value, &expected);
 
 	if (r == -ESRCH)
-		complain(reading, "[%s]: %s", section, wanted);
+		complain(reading, "[%s]: %s", section, expected);
 	else if (r == -ENOENT)
 		complain(reading, "there is no option %s%s%s%s: %s", *section ? "[" : "", section,
-			 *section ? "] " : "", name, wanted);
+			 *section ? "] " : "", name, expected);
 	else if (r)
-		complain(reading, "%s = %s: it must be %s", name, value, wanted);
+		complain(reading, "%s = %s: it must be %s", name, value, expected);
 	return r == 0;
 }
 
@@ -242,7 +242,7 @@ static const struct option longs[] = {
 
 static int option_handle(struct options *o, int code, int which, bool config_only)
 {
-	const char *wanted = "", *value = optarg ? optarg : "60"; /* --idle-exit without one */
+	const char *expected = "", *value = optarg ? optarg : "60"; /* --idle-exit without one */
 
 	switch (code) {
 	case OPT_HELP:
@@ -260,10 +260,10 @@ static int option_handle(struct options *o, int code, int which, bool config_onl
 		o->check = true;
 		return 0;
 	case OPT_VALUE:
-		if (config_only || !option_set(o, longs[which].name, value, &wanted))
+		if (config_only || !option_set(o, longs[which].name, value, &expected))
 			return 0;
 		fprintf(stderr, "tensorleased: --%s %s: it must be %s\n", longs[which].name, value,
-			wanted);
+			expected);
 		return OPTIONS_E_USAGE;
 	default:
 		fputs("See tensorleased --help\n", stderr);

@@ -101,29 +101,29 @@ static uint64_t shm_bytes(struct show *show)
 
 /* ---- The killing ---- */
 
-struct wanted {
+struct search {
 	uint32_t pid;
 	tl_client_info found;
 };
 
 static int visit_client(const tl_client_info *info, void *context)
 {
-	struct wanted *wanted = context;
+	struct search *search = context;
 
-	if (info->pid != wanted->pid)
+	if (info->pid != search->pid)
 		return 0;
-	wanted->found = *info;
+	search->found = *info;
 	return 1;
 }
 
 /* Returns the daemon's description of the client with that pid, or all zero if there is none. */
 static tl_client_info client_of(const struct show *show, pid_t pid)
 {
-	struct wanted wanted = { .pid = (uint32_t)pid };
+	struct search search = { .pid = (uint32_t)pid };
 
-	if (tl_list_clients(show->client, visit_client, &wanted) < 0)
+	if (tl_list_clients(show->client, visit_client, &search) < 0)
 		demo_die("cannot list clients");
-	return wanted.found;
+	return search.found;
 }
 
 static void kill_one(struct show *show)

@@ -425,10 +425,10 @@ static int unpack(struct zip_reader *r, void *dst, size_t size, size_t *got)
 int zip_reader_read(struct zip_reader *r, void *dst, size_t size, size_t *got)
 {
 	uint64_t left = r->member->size - r->given;
-	size_t wanted = size < left ? size : left, done = 0;
+	size_t length = size < left ? size : left, done = 0;
 
-	while (done < wanted) {
-		size_t n = wanted - done < FILE_CHUNK ? wanted - done : FILE_CHUNK;
+	while (done < length) {
+		size_t n = length - done < FILE_CHUNK ? length - done : FILE_CHUNK;
 		unsigned char *to = (unsigned char *)dst + done;
 		int error;
 

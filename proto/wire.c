@@ -120,11 +120,11 @@ static int check_header(struct subject *s, const struct wire_header *h, size_t l
 static int check_fds(const struct subject *s, const struct rule *rule, const union wire_any *m,
 		     unsigned nfds)
 {
-	unsigned want = rule->has_fd && rule->has_fd(m);
+	unsigned expected = rule->has_fd && rule->has_fd(m);
 
-	if (nfds == want)
+	if (nfds == expected)
 		return 0;
-	return refuse(s, "it came with %u descriptors, it must have %u", nfds, want);
+	return refuse(s, "it came with %u descriptors, it must have %u", nfds, expected);
 }
 
 /* Checks that these bytes are @count messages that MEMBERS may contain. */

@@ -126,11 +126,11 @@ STRUCT(wire_holdings)
 END(wire_holdings, 32)
 MESSAGE(HOLDINGS, 11, wire_holdings, SERIAL)
 
-/* SETTLE. Answer: DONE, once no work is left that an earlier message began. */
+/* SYNC. Answer: DONE, once no work is left that an earlier message began. */
 STRUCT(wire_plain)
 	HEADER
 END(wire_plain, 16)
-MESSAGE(SETTLE, 12, wire_plain, SERIAL)
+MESSAGE(SYNC, 12, wire_plain, SERIAL)
 
 /*
  * MEMBER makes a hidden tensor in the memory of the draft @ref, which becomes a group's. It has no

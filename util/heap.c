@@ -12,7 +12,7 @@ static uint32_t rank_of(const struct heap_node *node)
 }
 
 /* Sets the order of the children and the rank right. False: the rank was right. */
-static bool node_settle(struct heap_node *node)
+static bool node_update(struct heap_node *node)
 {
 	struct heap_node *left = node->left;
 	uint32_t rank;
@@ -42,7 +42,7 @@ static struct heap_node *merge(struct heap_node *a, struct heap_node *b)
 	}
 	a->right = merge(a->right, b);
 	a->right->parent = a;
-	node_settle(a);
+	node_update(a);
 	return a;
 }
 
@@ -69,7 +69,7 @@ void heap_remove(struct heap *heap, struct heap_node *node)
 		parent->left = rest;
 	else
 		parent->right = rest;
-	while (parent && node_settle(parent))
+	while (parent && node_update(parent))
 		parent = parent->parent;
 	*node = (struct heap_node){ 0 };
 }

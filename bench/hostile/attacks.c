@@ -33,7 +33,7 @@ const struct attack attacks[] = {
 	{ "exports", "exports until the table is full", DOES(exports) },
 	{ "descriptors", "answers with descriptors that are not read", DOES(descriptors) },
 	{ "unread", "questions whose answers are not read", DOES(unread) },
-	{ "settles", "SETTLE, all the time", DOES(settles) },
+	{ "syncs", "SYNC, all the time", DOES(syncs) },
 	{ "requeue", "move who sleeps on the victim's wake word", DOES(requeue) },
 	{ "sleepers", "2,000 threads sleep on the victim's wake word", DOES(sleepers) },
 	{ "holes", "punch holes into ledgers", DOES(holes) },

@@ -40,8 +40,8 @@ void start_linger(struct attacker *a)
 void step_linger(struct attacker *a)
 {
 	unsigned i = (unsigned)(a->numbers[0]++ % (a->n ? a->n : 1));
-	struct wire_plain settle = {
-		.header = { .type = WIRE_SETTLE, .length = sizeof(settle), .serial = 1 }
+	struct wire_plain sync = {
+		.header = { .type = WIRE_SYNC, .length = sizeof(sync), .serial = 1 }
 	};
 
 	if (!a->n || !attacker_reopen(a, i, RAW_GREETED))
@@ -49,7 +49,7 @@ void step_linger(struct attacker *a)
 	if (slow[i].peer >= 0)
 		close(slow[i].peer);
 	slow[i] = slow_fd_make(3600);
-	if (rc_send_bytes(&a->raws[i], &settle, sizeof(settle), slow[i].fd, 1) == 0)
+	if (rc_send_bytes(&a->raws[i], &sync, sizeof(sync), slow[i].fd, 1) == 0)
 		atomic_fetch_add(&a->board->things, 1);
 	close_slow(slow[i].fd);
 	attacker_drain(a, i);

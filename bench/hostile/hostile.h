@@ -167,7 +167,7 @@ ATTACK(floods);
 ATTACK(truncate);
 ATTACK(storm);
 ATTACK(kills);
-ATTACK(settles);
+ATTACK(syncs);
 ATTACK(linger);
 ATTACK(orphans);
 ATTACK(hoard);

@@ -106,13 +106,13 @@ void start_floods(struct attacker *a)
 void step_floods(struct attacker *a)
 {
 	unsigned i = (unsigned)(a->numbers[0]++ % (a->n ? a->n : 1));
-	struct wire_plain settle = {
-		.header = { .type = WIRE_SETTLE, .length = sizeof(settle), .serial = 1 }
+	struct wire_plain sync = {
+		.header = { .type = WIRE_SYNC, .length = sizeof(sync), .serial = 1 }
 	};
 
 	if (!a->n || !attacker_reopen(a, i, RAW_READY))
 		return;
-	if (rc_send_bytes(&a->raws[i], &settle, sizeof(settle), a->raws[i].ledger_fd, 32) == 0)
+	if (rc_send_bytes(&a->raws[i], &sync, sizeof(sync), a->raws[i].ledger_fd, 32) == 0)
 		atomic_fetch_add(&a->board->things, 32);
 	attacker_drain(a, i);
 }

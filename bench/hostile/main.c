@@ -20,7 +20,7 @@
 #include "bench/hostile/hostile.h"
 #include "bench/hostile/report.h"
 
-enum { START_S = 15, SETTLE_S = 10, BEGIN_S = 10 };
+enum { START_S = 15, RECOVER_S = 10, BEGIN_S = 10 };
 
 static volatile sig_atomic_t interrupted;
 
@@ -234,12 +234,12 @@ static void row_run(struct row *row)
 	phase_run(row, PHASE_ATTACK);
 	process_kill(&row->attacker);
 	spin(row, 1);
-	wait_growth(&s->board->commits, 50, SETTLE_S);
+	wait_growth(&s->board->commits, 50, RECOVER_S);
 	phase_run(row, PHASE_AFTER);
 	row_stop(row);
 }
 
-static bool is_wanted(const struct setup *s, const struct attack *attack)
+static bool is_selected(const struct setup *s, const struct attack *attack)
 {
 	return !s->only || strstr(attack->name, s->only);
 }
@@ -252,7 +252,7 @@ static void rows_run(const struct setup *s)
 	for (const struct attack *attack = attacks; attack->name && !interrupted; attack++) {
 		struct row row = { .setup = s, .attack = attack };
 
-		if (!is_wanted(s, attack))
+		if (!is_selected(s, attack))
 			continue;
 		row_run(&row);
 		if (!interrupted)

@@ -296,20 +296,20 @@ void step_unread(struct attacker *a)
 			return;
 }
 
-/* ---- settling ---- */
+/* ---- SYNC ---- */
 
-void start_settles(struct attacker *a)
+void start_syncs(struct attacker *a)
 {
 	attacker_open(a, a->setup->connections, RAW_READY);
 }
 
-void step_settles(struct attacker *a)
+void step_syncs(struct attacker *a)
 {
-	struct wire_plain settle = { 0 };
+	struct wire_plain sync = { 0 };
 
 	for (unsigned i = 0; i < a->n; i++) {
 		for (unsigned k = 0; k < 32; k++)
-			attacker_send(a, i, WIRE_SETTLE, &settle, sizeof(settle), -1);
+			attacker_send(a, i, WIRE_SYNC, &sync, sizeof(sync), -1);
 		attacker_drain(a, i);
 	}
 }

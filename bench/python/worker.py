@@ -17,7 +17,7 @@ import zlib
 
 GROUP = 10  # fast calls are timed together, since reading the clock takes a tenth of a microsecond
 FAST_NS = 10_000
-SETTLE_NS = 200_000  # the time that a consumer needs to fall asleep after it said that it will wait
+FALL_ASLEEP_NS = 200_000  # the time that a consumer needs to fall asleep after it said that it will wait
 VISIBLE_S = 10  # a value that was put must be visible within this time
 
 
@@ -164,7 +164,7 @@ class Child:
         for _ in range(n):
             producer.before_send()
             self.answer()
-            spin(SETTLE_NS)
+            spin(FALL_ASLEEP_NS)
             start = time.perf_counter_ns()
             producer.send()
             samples.append(self.answer() - start)

@@ -25,46 +25,46 @@
 
 /* ---- Getting ---- */
 
-/* Takes another lease on @held: on the same stream, unless @stream says that @want has one. */
-static int remap(const DLManagedTensorVersioned *held, bool stream, tl_get_options *want,
+/* Takes another lease on @held: on the same stream, unless @stream says that @options has one. */
+static int remap(const DLManagedTensorVersioned *held, bool stream, tl_get_options *options,
 		 DLManagedTensorVersioned **out, const char *function)
 {
 	const struct tensor_lease *l = tensor_lease_of(held);
 
-	if (held && out && moved_info(held) && want->mode == TL_MODE_READ)
-		return moved_again(held, stream ? want->stream : TL_STREAM_NONE, out);
+	if (held && out && moved_info(held) && options->mode == TL_MODE_READ)
+		return moved_again(held, stream ? options->stream : TL_STREAM_NONE, out);
 	if (!l || !out)
 		return tl_fail(-EINVAL, "%s: %s", function,
 			       l ? "out is NULL" : "the tensor is not from tl_get()");
-	if (want->mode != TL_MODE_READ && want->mode != TL_MODE_COPY_ON_WRITE)
-		return tl_fail(-EINVAL, "%s: the mode is %d", function, (int)want->mode);
+	if (options->mode != TL_MODE_READ && options->mode != TL_MODE_COPY_ON_WRITE)
+		return tl_fail(-EINVAL, "%s: the mode is %d", function, (int)options->mode);
 	if (tensor_lease_kind(l)->lease_again)
-		tensor_lease_kind(l)->lease_again(l, stream, want);
-	return lease_again(l, want, out);
+		tensor_lease_kind(l)->lease_again(l, stream, options);
+	return lease_again(l, options, out);
 }
 
 /* Returns @options for a get before it is known where the tensor is: nothing is ordered yet. */
 static tl_get_options anywhere(const tl_get_options *options)
 {
-	tl_get_options want = *options;
+	tl_get_options o = *options;
 
-	want.flags = 0;
-	want.mode = TL_MODE_READ;
-	want.stream = TL_STREAM_NONE;
-	return want;
+	o.flags = 0;
+	o.mode = TL_MODE_READ;
+	o.stream = TL_STREAM_NONE;
+	return o;
 }
 
 /* Moves the tensor to the wanted device. Takes @held over, also if it fails. */
 static int put_on(tl_client *client, const char *name, DLManagedTensorVersioned *held,
 		  const tl_get_options *options, DLManagedTensorVersioned **out)
 {
-	tl_get_options want = *options;
+	tl_get_options o = *options;
 	int r;
 
 	if (moved_needed(held, options->device))
 		return moved_new(client, name, held, options->device, options->stream, out);
-	want.flags = 0;
-	r = remap(held, true, &want, out, "tl_get");
+	o.flags = 0;
+	r = remap(held, true, &o, out, "tl_get");
 	held->deleter(held);
 	return r;
 }
@@ -91,12 +91,12 @@ static int check_device(const tl_get_options *options)
 static int get_on(tl_client *client, const char *name, const tl_get_options *options,
 		  DLManagedTensorVersioned **out)
 {
-	tl_get_options want = anywhere(options);
+	tl_get_options o = anywhere(options);
 	DLManagedTensorVersioned *held;
 	int r = check_device(options);
 
 	if (!r)
-		r = lease_get(client, name, &want, &held);
+		r = lease_get(client, name, &o, &held);
 	return r ? r : put_on(client, name, held, options, out);
 }
 
@@ -139,14 +139,14 @@ TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *opt
 static int get_many_on(tl_client *client, const char *const *names, size_t count,
 		       const tl_get_options *options, DLManagedTensorVersioned **out)
 {
-	tl_get_options want = anywhere(options);
+	tl_get_options o = anywhere(options);
 	DLManagedTensorVersioned **got = calloc(count + 1, sizeof(DLManagedTensorVersioned *));
 	size_t moved = 0;
 	int r;
 
 	if (!got)
 		return tl_fail(-ENOMEM, "no memory for %zu tensors", count);
-	r = get_many(client, names, count, &want, got);
+	r = get_many(client, names, count, &o, got);
 	if (r) {
 		free(got);
 		return r;
@@ -168,7 +168,7 @@ static int get_many_on(tl_client *client, const char *const *names, size_t count
 TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count,
 		       const tl_get_options *options, DLManagedTensorVersioned **out)
 {
-	tl_get_options want = { .size = sizeof(want) };
+	tl_get_options o = { .size = sizeof(o) };
 	int r = 0;
 
 	if (!client || !names || !out)
@@ -177,26 +177,26 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 			       : !names ? "names"
 					: "out");
 	if (options)
-		r = client_options(&want, sizeof(want), options, offsetof(tl_get_options, device),
+		r = client_options(&o, sizeof(o), options, offsetof(tl_get_options, device),
 				   "tl_get_options");
 	if (!r)
-		r = check_device(&want);
+		r = check_device(&o);
 	if (r)
 		return r;
-	if (want.newer_than)
+	if (o.newer_than)
 		return tl_fail(-EINVAL, "tl_get_many: newer_than must be 0; it is %llu",
-			       (unsigned long long)want.newer_than);
-	if (want.mode != TL_MODE_READ && want.mode != TL_MODE_COPY_ON_WRITE)
-		return tl_fail(-EINVAL, "tl_get_options.mode is %d", (int)want.mode);
-	if (want.flags & ~(uint32_t)TL_GET_DEVICE)
+			       (unsigned long long)o.newer_than);
+	if (o.mode != TL_MODE_READ && o.mode != TL_MODE_COPY_ON_WRITE)
+		return tl_fail(-EINVAL, "tl_get_options.mode is %d", (int)o.mode);
+	if (o.flags & ~(uint32_t)TL_GET_DEVICE)
 		return tl_fail(-EINVAL, "tl_get_many: tl_get_options.flags is %#x; %#x is known",
-			       want.flags, TL_GET_DEVICE);
+			       o.flags, TL_GET_DEVICE);
 	if (count > WIRE_GROUP_MAX)
 		return tl_fail(-EINVAL, "tl_get_many: %zu tensors; the limit is %d", count,
 			       WIRE_GROUP_MAX);
-	if (want.flags & TL_GET_DEVICE)
-		return get_many_on(client, names, count, &want, out);
-	return get_many(client, names, count, &want, out);
+	if (o.flags & TL_GET_DEVICE)
+		return get_many_on(client, names, count, &o, out);
+	return get_many(client, names, count, &o, out);
 }
 
 TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t count,
@@ -220,17 +220,17 @@ TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t cou
 TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 		    DLManagedTensorVersioned **out)
 {
-	tl_get_options want = { .size = sizeof(want), .mode = mode };
+	tl_get_options o = { .size = sizeof(o), .mode = mode };
 
-	return remap(held, false, &want, out, "tl_remap");
+	return remap(held, false, &o, out, "tl_remap");
 }
 
 TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream,
 			   DLManagedTensorVersioned **out)
 {
-	tl_get_options want = { .size = sizeof(want), .mode = TL_MODE_READ, .stream = stream };
+	tl_get_options o = { .size = sizeof(o), .mode = TL_MODE_READ, .stream = stream };
 
-	return remap(held, true, &want, out, "tl_remap_stream");
+	return remap(held, true, &o, out, "tl_remap_stream");
 }
 
 /* ---- Tensors that are held ---- */
@@ -319,7 +319,7 @@ TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor)
 
 struct looking {
 	struct name_key key;
-	struct patience patience;
+	struct backoff backoff;
 	tl_info info;
 };
 
@@ -337,7 +337,7 @@ static int stat_attempt(struct call *c, const struct use *use, void *context)
 		return r;
 	r = tensor_info(s, &s->catalog.rows[ref_slot(ref)], &l->info);
 	if (!lease_stands(s, ref)) { /* the tensor went while we read its row */
-		r = lookup_again(s, &l->patience);
+		r = lookup_again(s, &l->backoff);
 		r = r ? r : LEASE_E_GONE;
 	}
 	lease_release(s, ref_slot(ref));

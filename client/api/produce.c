@@ -27,7 +27,7 @@ static int device_check(DLDevice device)
 }
 
 struct creating {
-	struct draft_request want;
+	struct draft_request request;
 	tl_draft **out;
 };
 
@@ -35,12 +35,12 @@ static int create_attempt(struct call *c, const struct use *use, void *context)
 {
 	const struct creating *p = context;
 
-	return kind_of_device(p->want.device.device_type)->create(c, use, &p->want, p->out);
+	return kind_of_device(p->request.device.device_type)->create(c, use, &p->request, p->out);
 }
 
 TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, tl_draft **out)
 {
-	struct creating p = { .want = { .name = name, .metadata_max = TL_METADATA_MAX },
+	struct creating p = { .request = { .name = name, .metadata_max = TL_METADATA_MAX },
 			      .out = out };
 	struct call c;
 	int r;
@@ -51,11 +51,11 @@ TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, t
 			       : !name ? "name"
 			       : !spec ? "spec"
 				       : "out");
-	r = draft_request_check(&p.want, spec);
-	if (!r && !p.want.device.device_type)
-		p.want.device.device_type = kDLCPU;
+	r = draft_request_check(&p.request, spec);
+	if (!r && !p.request.device.device_type)
+		p.request.device.device_type = kDLCPU;
 	if (!r)
-		r = device_check(p.want.device);
+		r = device_check(p.request.device);
 	if (r)
 		return r;
 	c = call_begin_request(client);

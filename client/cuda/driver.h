@@ -97,7 +97,7 @@ struct cuda_driver {
 
 	/* Virtual memory management. Optional: without it such memory cannot be opened. */
 	CUresult (*mem_address_reserve)(CUdeviceptr *pointer, size_t size, size_t alignment,
-					CUdeviceptr wanted, unsigned long long flags);
+					CUdeviceptr hint, unsigned long long flags);
 	CUresult (*mem_address_free)(CUdeviceptr pointer, size_t size);
 	CUresult (*mem_create)(cuda_vmm_handle *handle, size_t size,
 			       const struct cuda_allocation_prop *prop, unsigned long long flags);

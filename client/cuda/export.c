@@ -224,12 +224,12 @@ static bool is_dead(const struct cuda_export *e)
 	return e->memory.device && e->life != atomic_load(&e->memory.device->life);
 }
 
-struct cuda_export *cuda_export_find(struct cuda_session *cs, const struct cuda_memory *want)
+struct cuda_export *cuda_export_find(struct cuda_session *cs, const struct cuda_memory *memory)
 {
 	struct cuda_export *e;
 
 	list_for_each_entry(e, &cs->exports, link)
-		if (!e->buffer && cuda_same_memory(&e->memory, want) && !is_dead(e))
+		if (!e->buffer && cuda_same_memory(&e->memory, memory) && !is_dead(e))
 			return e;
 	return NULL;
 }
@@ -277,7 +277,7 @@ struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32
 
 /* ---- Ending ---- */
 
-bool cuda_export_abandoned(const struct cuda_export *e)
+bool cuda_export_is_orphan(const struct cuda_export *e)
 {
 	return atomic_load(&e->session->lost) && (e->buffer || e->session->client->closed);
 }

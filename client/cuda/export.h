@@ -110,7 +110,7 @@ void cuda_export_look(struct cuda_export *e);
 /* ---- The caller has cuda_lock ---- */
 
 /* The session's export of that memory that tensors of others are published in, or NULL. */
-struct cuda_export *cuda_export_find(struct cuda_session *cs, const struct cuda_memory *want);
+struct cuda_export *cuda_export_find(struct cuda_session *cs, const struct cuda_memory *memory);
 
 /* A descriptor of the pool, made from that of an export of memory in it, or -1. So that all who
  * receive some can tell that they are of one pool, it is exported by the driver once. */
@@ -126,7 +126,7 @@ struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32
  * given back to the driver then, which keeps the memory for all who have it mapped. Memory of
  * others stays until their client is closed.
  */
-bool cuda_export_abandoned(const struct cuda_export *e);
+bool cuda_export_is_orphan(const struct cuda_export *e);
 /* Then, if no lease of this process is left in it: nobody finds it any more. */
 void cuda_export_orphan(struct cuda_export *e);
 

@@ -30,7 +30,7 @@ struct needs {
 /* The report of tl_close(). */
 struct outcome {
 	struct needs needs;
-	unsigned abandoned, failures;
+	unsigned orphaned, failures;
 	CUresult failure;
 };
 
@@ -82,7 +82,7 @@ static struct outcome look_once(struct session *s, bool last)
 	if (cs) {
 		cs->waited = last;
 		o.needs = look(cs);
-		o.abandoned = cs->abandoned;
+		o.orphaned = cs->orphaned;
 		o.failures = cs->failures;
 		o.failure = cs->failure;
 	}
@@ -92,7 +92,7 @@ static struct outcome look_once(struct session *s, bool last)
 
 static int outcome_tell(const struct session *s, const struct outcome *o, bool gone)
 {
-	unsigned unfinished = o->needs.gpu + o->needs.daemon + o->abandoned;
+	unsigned unfinished = o->needs.gpu + o->needs.daemon + o->orphaned;
 	const char *address = s->client->address.path;
 
 	if (o->failures)
@@ -102,7 +102,7 @@ static int outcome_tell(const struct session *s, const struct outcome *o, bool g
 			       o->failures, cuda_error_text(o->failure));
 	if (!unfinished)
 		return 0;
-	if (gone || o->abandoned)
+	if (gone || o->orphaned)
 		return tl_fail(-ENOTCONN,
 			       "the daemon at %s went before it knew that the GPU has written %u "
 			       "of the tensors that were published: publish them anew",

@@ -44,7 +44,7 @@ void cuda_after_fork_child(void)
 	cuda_publications_inherit();
 	list_for_each_entry(cs, &cuda_sessions, link) {
 		cs->claims = 0;
-		cs->failures = cs->abandoned = 0;
+		cs->failures = cs->orphaned = 0;
 		list_init(&cs->making);
 		list_move_all(&inherited_exports, &cs->exports);
 		list_move_all(&inherited_buffers, &cs->buffers);

@@ -13,7 +13,7 @@
 #include "client/cuda/publication.h"
 #include "client/cuda/take.h"
 #include "client/error.h"
-#include "client/produce/want.h"
+#include "client/produce/draft_request.h"
 #include "client/session/call.h"
 #include "client/session/hold.h"
 #include "util/fd.h"
@@ -84,16 +84,18 @@ static int handle_check(tl_ipc_handle *copy, const tl_ipc_handle *handle)
 }
 
 static int publish_handle(tl_client *client, const tl_ipc_handle *handle, const tl_put_options *o,
-			  const struct draft_request *want, const struct freed *freed,
+			  const struct draft_request *request, const struct freed *freed,
 			  uint64_t *version)
 {
-	DLTensor as = { .dtype = want->dtype, .ndim = want->ndim, .shape = (int64_t *)want->shape };
+	DLTensor as = { .dtype = request->dtype,
+			.ndim = request->ndim,
+			.shape = (int64_t *)request->shape };
 	struct handle_publishing p = {
 		.placing = { .as = &as,
-			     .flags = want->flags,
+			     .flags = request->flags,
 			     .offset = handle->offset,
-			     .name = want->name,
-			     .name_len = want->name_len,
+			     .name = request->name,
+			     .name_len = request->name_len,
 			     .metadata = o->metadata,
 			     .metadata_size = o->metadata_size,
 			     .lifetime = put_lifetime(o),
@@ -102,13 +104,13 @@ static int publish_handle(tl_client *client, const tl_ipc_handle *handle, const 
 		.version = version,
 	};
 	struct call c = call_begin_request(client);
-	int r = handle_memory(&p.memory, handle, want->nbytes);
+	int r = handle_memory(&p.memory, handle, request->nbytes);
 
 	if (r)
 		return r;
 	p.freed = malloc(sizeof(*p.freed));
 	if (!p.freed)
-		return tl_fail(-ENOMEM, "no memory to publish '%s'", want->name);
+		return tl_fail(-ENOMEM, "no memory to publish '%s'", request->name);
 	*p.freed = *freed;
 	r = call_run(&c, publish_attempt, &p);
 	if (r && r != -EINPROGRESS)
@@ -120,7 +122,7 @@ TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_i
 				 const tl_spec *spec, const tl_put_options *options,
 				 void (*freed)(void *context), void *context, uint64_t *version)
 {
-	struct draft_request want = { .name = name };
+	struct draft_request request = { .name = name };
 	const struct freed call = { freed, context };
 	tl_ipc_handle copy;
 	tl_put_options o;
@@ -136,10 +138,10 @@ TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_i
 	if (!r)
 		r = put_options(&o, options);
 	if (!r)
-		r = draft_request_check(&want, spec);
-	if (!r && want.own_pages)
+		r = draft_request_check(&request, spec);
+	if (!r && request.own_pages)
 		r = tl_fail(-EINVAL, "tl_publish_ipc_handle: tl_spec.flags is for tl_create()");
-	return r ? r : publish_handle(client, &copy, &o, &want, &call, version);
+	return r ? r : publish_handle(client, &copy, &o, &request, &call, version);
 }
 
 /* ---- Getting ---- */
@@ -180,13 +182,13 @@ static int fill_handle(struct tensor_lease *l, tl_ipc_handle *handle)
 }
 
 /* LEASE_E_GONE: it was replaced before we were a holder of its memory (G4): try again. */
-static int get_handle(tl_client *client, const char *name, const tl_get_options *want,
+static int get_handle(tl_client *client, const char *name, const tl_get_options *options,
 		      tl_ipc_handle *handle, DLManagedTensorVersioned **out)
 {
 	DLManagedTensorVersioned *tensor;
 	struct tensor_lease *l;
 	tl_ipc_handle found;
-	int r = tensor_lease_get_handle(client, name, want, &tensor);
+	int r = tensor_lease_get_handle(client, name, options, &tensor);
 
 	if (r)
 		return r;
@@ -212,7 +214,7 @@ static int get_handle(tl_client *client, const char *name, const tl_get_options 
 TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_options *options,
 			     tl_ipc_handle *handle, DLManagedTensorVersioned **out)
 {
-	tl_get_options want = { .size = sizeof(want) };
+	tl_get_options o = { .size = sizeof(o) };
 	int r;
 
 	if (!client || !name || !handle || !out)
@@ -223,9 +225,9 @@ TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_o
 					 : "out");
 	r = client_result_check(handle, sizeof(*handle), "tl_ipc_handle");
 	if (!r && options)
-		r = client_options(&want, sizeof(want), options, sizeof(want), "tl_get_options");
+		r = client_options(&o, sizeof(o), options, sizeof(o), "tl_get_options");
 	for (unsigned n = 0; !r && n < GET_TRIES; n++) {
-		r = get_handle(client, name, &want, handle, out);
+		r = get_handle(client, name, &o, handle, out);
 		if (r != LEASE_E_GONE)
 			return r;
 		r = 0;

@@ -38,7 +38,7 @@ const struct memory_kind cuda_kind = {
 	.members_asked = cuda_members_asked,
 	.members_end = cuda_members_end,
 	.messages = {
-		[KIND_UNASKED] = {
+		[KIND_UNSOLICITED] = {
 			[WIRE_FREED - WIRE_WELCOME] = cuda_take_freed,
 			[WIRE_UNMAP - WIRE_WELCOME] = cuda_take_unmap,
 		},

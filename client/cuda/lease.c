@@ -12,12 +12,12 @@
 #include "client/cuda/queue.h"
 #include "util/thread.h"
 
-void cuda_lease_again(const struct tensor_lease *l, bool stream, tl_get_options *want)
+void cuda_lease_again(const struct tensor_lease *l, bool stream, tl_get_options *options)
 {
 	if (!stream)
-		want->stream = cuda_lease_of(l)->stream;
+		options->stream = cuda_lease_of(l)->stream;
 	if (!cuda_lease_of(l)->import)
-		want->flags = LEASE_HANDLE;
+		options->flags = LEASE_HANDLE;
 }
 
 void cuda_lease_end(struct tensor_lease *l)

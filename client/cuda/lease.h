@@ -35,7 +35,7 @@ static inline struct tensor_lease *cuda_lease_queued(struct list *queue_link)
 /* The deleter: gives the lease up, now or when the work that its user queued has ended. */
 void cuda_lease_delete(DLManagedTensorVersioned *managed);
 /* For a remap: how it is leased, and on which stream unless @stream says that one was asked for. */
-void cuda_lease_again(const struct tensor_lease *l, bool stream, tl_get_options *want);
+void cuda_lease_again(const struct tensor_lease *l, bool stream, tl_get_options *options);
 
 /* One look at all leases that wait. Of each stream only the oldest is asked for, and the context is
  * made current once. Zeroes at first. */

@@ -144,9 +144,9 @@ static bool on_gpu(const DLManagedTensorVersioned *t)
  */
 static int order(struct moving *m)
 {
-	tl_get_options want = { .mode = TL_MODE_READ, .stream = TL_STREAM_LEGACY };
+	tl_get_options o = { .mode = TL_MODE_READ, .stream = TL_STREAM_LEGACY };
 	DLManagedTensorVersioned *ordered;
-	int r = lease_again(tensor_lease_of(m->held), &want, &ordered);
+	int r = lease_again(tensor_lease_of(m->held), &o, &ordered);
 
 	if (r)
 		return r;

@@ -131,7 +131,7 @@ void cuda_publications_orphan(struct cuda_export *e)
 
 	list_for_each_entry(p, &e->publications, link) {
 		if (e->memory.kind == SEGMENT_CUDA_VMM && cuda_publication_need(p) != NEEDS_NOTHING)
-			cuda_of(e->session)->abandoned++;
+			cuda_of(e->session)->orphaned++;
 		turn(p, TENSOR_FREED);
 	}
 }

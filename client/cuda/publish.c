@@ -152,16 +152,16 @@ static void buffer_done(void *context)
 }
 
 /* Makes a draft with a draft buffer on @device. It takes over the count of @use. */
-static int draft_on(struct call *c, const struct use *use, const struct draft_request *want,
+static int draft_on(struct call *c, const struct use *use, const struct draft_request *request,
 		    struct cuda_device *device, struct tl_draft **out)
 {
-	struct tl_draft *draft = draft_alloc(want, memory_kinds[KIND_DEVICE]);
+	struct tl_draft *draft = draft_alloc(request, memory_kinds[KIND_DEVICE]);
 	struct cuda_buffer *buffer;
 	int r;
 
 	if (!draft)
 		return tl_fail(-ENOMEM, "no memory for a draft");
-	r = cuda_buffer_get(use->session, device, draft->room, want->timeout_ns, &buffer);
+	r = cuda_buffer_get(use->session, device, draft->room, request->timeout_ns, &buffer);
 	if (r) {
 		draft_free(draft);
 		return r;
@@ -172,26 +172,26 @@ static int draft_on(struct call *c, const struct use *use, const struct draft_re
 	draft_link(draft);
 	draft_granted(draft);
 	draft->tensor.device = (DLDevice){ kDLCUDA, device->ordinal };
-	if (want->nbytes)
+	if (request->nbytes)
 		draft->tensor.data = (void *)(uintptr_t)buffer->export->memory.base;
 	*out = draft;
 	return 0;
 }
 
-int cuda_create(struct call *c, const struct use *use, const struct draft_request *want,
+int cuda_create(struct call *c, const struct use *use, const struct draft_request *request,
 		struct tl_draft **out)
 {
 	struct cuda_device *device;
 	int r;
 
-	if (want->own_pages)
+	if (request->own_pages)
 		return tl_fail(
 			-ENOTSUP,
 			"'%s': TL_CREATE_OWN_PAGES is for the CPU; memory of drafts on a GPU "
 			"is used again",
-			want->name);
-	r = cuda_device_at(want->device.device_id, &device);
-	return r ? r : draft_on(c, use, want, device, out);
+			request->name);
+	r = cuda_device_at(request->device.device_id, &device);
+	return r ? r : draft_on(c, use, request, device, out);
 }
 
 TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream)
@@ -326,18 +326,18 @@ static void original_done(void *context)
 static int draft_for_copy(struct call *c, const struct use *use, const char *name,
 			  const DLTensor *source, const tl_put_options *o, struct tl_draft **out)
 {
-	struct draft_request want = { .name = name, .name_len = strlen(name) };
+	struct draft_request request = { .name = name, .name_len = strlen(name) };
 	struct cuda_device *device;
 	struct tl_draft *draft = NULL;
 	int r;
 
-	r = put_request(&want, source, o);
+	r = put_request(&request, source, o);
 	if (!r && !tensor_is_contiguous(source))
 		r = tl_fail(-ENOTSUP, "a tensor on a GPU must be C-contiguous: make it so first");
 	if (!r)
 		r = cuda_device_at(source->device.device_id, &device);
 	if (!r)
-		r = draft_on(c, use, &want, device, &draft);
+		r = draft_on(c, use, &request, device, &draft);
 	if (r)
 		return r;
 	assert(draft);

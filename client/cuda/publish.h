@@ -12,8 +12,8 @@
  */
 int cuda_wait_for_stream(struct cuda_device *device, intptr_t stream);
 
-/* tl_create() of a draft on the GPU that @want names. */
-int cuda_create(struct call *c, const struct use *use, const struct draft_request *want,
+/* tl_create() of a draft on the GPU that @request names. */
+int cuda_create(struct call *c, const struct use *use, const struct draft_request *request,
 		struct tl_draft **out);
 
 /*

@@ -26,12 +26,12 @@ struct cuda_session {
 	/* By number of a device: serial of the KEEP that gave the daemon its file; 0: it has none
 	 */
 	uint32_t kept[CUDA_DEVICES_MAX];
-	bool produces;	    /* it has exported, or is about to */
-	unsigned claims;    /* who works with it, or will: it must not go */
-	bool waited;	    /* tl_close() waited in vain for the GPU: exit() does not again */
-	unsigned abandoned; /* tensors that were unfinished when the daemon had gone */
-	unsigned failures;  /* of work that was to write what is published */
-	CUresult failure;   /* of the last of it */
+	bool produces;	   /* it has exported, or is about to */
+	unsigned claims;   /* who works with it, or will: it must not go */
+	bool waited;	   /* tl_close() waited in vain for the GPU: exit() does not again */
+	unsigned orphaned; /* tensors that were unfinished when the daemon had gone */
+	unsigned failures; /* of work that was to write what is published */
+	CUresult failure;  /* of the last of it */
 	struct cuda_task ending;
 };
 

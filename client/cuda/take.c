@@ -127,7 +127,7 @@ static uint64_t import_size(const struct cuda_import *import)
 }
 
 static int lease_in(struct cuda_import *import, const struct use *use, uint64_t ref,
-		    const struct row_head *h, const tl_get_options *want, int64_t deadline,
+		    const struct row_head *h, const tl_get_options *options, int64_t deadline,
 		    DLManagedTensorVersioned **out)
 {
 	const struct catalog_row *row = &use->session->catalog.rows[ref_slot(ref)];
@@ -143,7 +143,7 @@ static int lease_in(struct cuda_import *import, const struct use *use, uint64_t 
 			-ENOTSUP,
 			"the tensor was published by this process by its handle, which only other "
 			"processes can open");
-	r = order_after_producer(import, row, want->stream, deadline);
+	r = order_after_producer(import, row, options->stream, deadline);
 	if (!r)
 		r = tensor_lease_wrap(use, ref, h, &nbytes, cuda_lease_delete, out);
 	if (r)
@@ -159,8 +159,8 @@ static int lease_in(struct cuda_import *import, const struct use *use, uint64_t 
 	own = cuda_lease_of(l);
 	*own = (struct cuda_lease){
 		.import = import,
-		.stream = want->stream,
-		.thread = want->stream == TL_STREAM_PER_THREAD ? thread_unique() : 0,
+		.stream = options->stream,
+		.thread = options->stream == TL_STREAM_PER_THREAD ? thread_unique() : 0,
 	};
 	list_init(&own->queue_link);
 	l->managed.dl_tensor.data = nbytes ? (void *)(uintptr_t)(import->base + h->offset) : NULL;
@@ -168,14 +168,14 @@ static int lease_in(struct cuda_import *import, const struct use *use, uint64_t 
 	return 0;
 }
 
-static int check_want(const struct catalog_row *row, const tl_get_options *want)
+static int options_check(const struct catalog_row *row, const tl_get_options *options)
 {
 	if (atomic_load(&row->progress) == ROW_LOST)
 		return LEASE_E_LOST;
-	if (want->mode != TL_MODE_READ)
+	if (options->mode != TL_MODE_READ)
 		return tl_fail(-ENOTSUP, "a tensor on a GPU cannot be mapped copy-on-write");
 	/* It may have been open here before fork(), which is of no use without a driver. */
-	return want->flags & LEASE_HANDLE || cuda_driver() ? 0 : -ENODEV;
+	return options->flags & LEASE_HANDLE || cuda_driver() ? 0 : -ENODEV;
 }
 
 /* For callers who open the memory themselves. */
@@ -237,33 +237,33 @@ static int failed(struct session *s, const struct catalog_row *row, int r)
 }
 
 int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h,
-		   const tl_get_options *want, int64_t deadline, DLManagedTensorVersioned **out)
+		   const tl_get_options *options, int64_t deadline, DLManagedTensorVersioned **out)
 {
 	const struct catalog_row *row = &use->session->catalog.rows[ref_slot(ref)];
 	struct cuda_import *import;
 	struct cuda_session *cs;
 	int r;
 
-	r = check_want(row, want);
+	r = options_check(row, options);
 	if (r)
 		return r;
-	if (want->flags & LEASE_HANDLE)
+	if (options->flags & LEASE_HANDLE)
 		return lease_unopened(use, ref, h, out);
 	r = cuda_session_with_thread(use->session, &cs);
 	if (!r)
 		r = cuda_import_get(cs, h->segment, h->segment_generation, deadline, &import);
 	if (!r) {
-		r = lease_in(import, use, ref, h, want, deadline, out);
+		r = lease_in(import, use, ref, h, options, deadline, out);
 		if (r)
 			cuda_import_put(import);
 	}
 	return r ? failed(use->session, row, r) : 0;
 }
 
-int tensor_lease_get_handle(tl_client *client, const char *name, const tl_get_options *want,
+int tensor_lease_get_handle(tl_client *client, const char *name, const tl_get_options *options,
 			    DLManagedTensorVersioned **out)
 {
-	tl_get_options o = *want;
+	tl_get_options o = *options;
 
 	o.mode = TL_MODE_READ;
 	o.stream = TL_STREAM_NONE;
@@ -272,13 +272,13 @@ int tensor_lease_get_handle(tl_client *client, const char *name, const tl_get_op
 }
 
 int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head *h,
-		     const tl_get_options *want, DLManagedTensorVersioned **out)
+		     const tl_get_options *options, DLManagedTensorVersioned **out)
 {
 	const struct catalog_row *row = &use->session->catalog.rows[ref_slot(ref)];
 	struct cuda_import *import;
 	int r;
 
-	r = want->flags & LEASE_HANDLE ? LEASE_E_UNMAPPED : check_want(row, want);
+	r = options->flags & LEASE_HANDLE ? LEASE_E_UNMAPPED : options_check(row, options);
 	if (r)
 		return r;
 	import = cuda_import_known(use->session, h->segment, h->segment_generation);
@@ -290,7 +290,7 @@ int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head 
 	}
 	if (!import)
 		return LEASE_E_UNMAPPED;
-	r = lease_in(import, use, ref, h, want, LONG_AGO, out);
+	r = lease_in(import, use, ref, h, options, LONG_AGO, out);
 	if (r)
 		cuda_import_put(import);
 	return r < 0 ? LEASE_E_UNMAPPED : r; /* let cuda_lease_new() find out why */

@@ -65,16 +65,16 @@ static struct list *take_first(struct list *list)
 /* ---- Sessions that the thread works with ---- */
 
 /* Makes a session stay until it is released. False: it has gone meanwhile. */
-static bool claim(struct cuda_session *wanted)
+static bool claim(struct cuda_session *session)
 {
 	struct cuda_session *cs;
 	bool found = false;
 
 	pthread_mutex_lock(&cuda_lock);
 	list_for_each_entry(cs, &cuda_sessions, link)
-		found = found || cs == wanted;
+		found = found || cs == session;
 	if (found)
-		cuda_session_claim(wanted);
+		cuda_session_claim(session);
 	pthread_mutex_unlock(&cuda_lock);
 	return found;
 }
@@ -208,7 +208,7 @@ static void orphan_exports(void)
 		list_for_each_safe(l, &cs->exports) {
 			struct cuda_export *e = list_entry(l, struct cuda_export, link);
 
-			if (!cuda_export_abandoned(e) || cuda_imports_leased(e))
+			if (!cuda_export_is_orphan(e) || cuda_imports_leased(e))
 				continue;
 			cuda_export_orphan(e);
 			cuda_imports_forget(e);

@@ -26,14 +26,14 @@ int lease_too_many(const char *name)
 }
 
 int lease_take_unusual(const struct use *use, uint64_t ref, const struct row_head *h,
-		       const tl_get_options *want, DLManagedTensorVersioned **out)
+		       const tl_get_options *options, DLManagedTensorVersioned **out)
 {
 	struct session *s = use->session;
 
 	if (h->flags & ROW_EVICTABLE)
 		hold_used(s, ref_slot(ref));
 	if (h->flags & ROW_ON_DEVICE)
-		return memory_kinds[KIND_DEVICE]->lease_known(use, ref, h, want, out);
+		return memory_kinds[KIND_DEVICE]->lease_known(use, ref, h, options, out);
 	if (h->segment < s->catalog.slots && h->segment_generation)
 		return shared_lease_mapped(use, ref, h, out);
 	return LEASE_E_UNMAPPED;
@@ -41,21 +41,21 @@ int lease_take_unusual(const struct use *use, uint64_t ref, const struct row_hea
 
 /* LEASE_E_GONE: the tensor was replaced before its segment was mapped: look again. */
 static int take_and_map(const struct use *use, const struct name_key *key,
-			const tl_get_options *want, int64_t deadline, struct wake_word *wake,
-			struct patience *patience, DLManagedTensorVersioned **out)
+			const tl_get_options *options, int64_t deadline, struct wake_word *wake,
+			struct backoff *backoff, DLManagedTensorVersioned **out)
 {
 	uint64_t ref;
 	int r;
 
-	r = lookup_wait(use->session, key, want->newer_than, &ref, wake);
+	r = lookup_wait(use->session, key, options->newer_than, &ref, wake);
 	if (r)
 		return r;
-	r = tensor_lease_new(use, ref, want, deadline, out);
+	r = tensor_lease_new(use, ref, options, deadline, out);
 	if (r)
 		lease_release(use->session, ref_slot(ref));
 	if (r != LEASE_E_GONE)
 		return r;
-	r = lookup_again(use->session, patience);
+	r = lookup_again(use->session, backoff);
 	return r ? r : LEASE_E_GONE;
 }
 
@@ -112,7 +112,7 @@ static int wait_for_commit(struct call *c, struct session *s, const struct wake_
 
 /* The outcome of a get without a tensor, after its wait or without one. */
 static int not_found(const struct call *c, const struct session *s, const struct name_key *key,
-		     const tl_get_options *want, uint64_t version, int why)
+		     const tl_get_options *options, uint64_t version, int why)
 {
 	if (why == LEASE_E_LOST)
 		return tl_fail(
@@ -120,21 +120,21 @@ static int not_found(const struct call *c, const struct session *s, const struct
 			"the process that published '%s' is gone, and with it the GPU memory it lay in: "
 			"publish it anew, or from memory that tl_create() made on the GPU, which stays",
 			key->text);
-	if (want->timeout_ns)
-		return late_fail(c, s, key->text, want->newer_than, version);
+	if (options->timeout_ns)
+		return late_fail(c, s, key->text, options->newer_than, version);
 	if (why == LEASE_E_OLD)
 		return tl_fail(-EAGAIN, "'%s' has no version above %llu: it has version %llu",
-			       key->text, (unsigned long long)want->newer_than,
+			       key->text, (unsigned long long)options->newer_than,
 			       (unsigned long long)version);
 	return tl_fail(-ENOENT, "no tensor is called '%s'", key->text);
 }
 
 struct getting {
 	struct name_key key;
-	const tl_get_options *want;
+	const tl_get_options *options;
 	DLManagedTensorVersioned **out;
 	int64_t spin_end;
-	struct patience patience; /* backoff while tensors are replaced before they are mapped */
+	struct backoff backoff; /* while tensors are replaced before they are mapped */
 	struct sleeper sleeper;
 };
 
@@ -145,12 +145,13 @@ static int get_attempt(struct call *c, const struct use *use, void *context)
 	struct getting *g = context;
 	struct wake_word wake;
 	int waited = -ETIMEDOUT;
-	int r = take_and_map(use, &g->key, g->want, call_deadline(c), &wake, &g->patience, g->out);
+	int r = take_and_map(use, &g->key, g->options, call_deadline(c), &wake, &g->backoff,
+			     g->out);
 
 	if (r != LEASE_E_GONE)
-		g->patience = (struct patience){ 0 };
+		g->backoff = (struct backoff){ 0 };
 	if (!r)
-		sleeper_found(&g->sleeper, &wake, g->want->newer_than);
+		sleeper_found(&g->sleeper, &wake, g->options->newer_than);
 	if (r == LEASE_E_TOO_MANY)
 		return lease_too_many(g->key.text);
 	if (r != LEASE_E_NONE && r != LEASE_E_OLD && r != LEASE_E_LOST)
@@ -159,27 +160,28 @@ static int get_attempt(struct call *c, const struct use *use, void *context)
 		return LEASE_E_UNSERVED; /* another daemon may have it, but this one never will */
 	if (c->timeout_ns)
 		waited = wait_for_commit(c, s, &wake, &g->sleeper, g->spin_end);
-	return waited == -ETIMEDOUT
-		       ? not_found(c, s, &g->key, g->want, r == LEASE_E_OLD ? wake.version : 0, r)
-		       : waited;
+	if (waited != -ETIMEDOUT)
+		return waited;
+	return not_found(c, s, &g->key, g->options, r == LEASE_E_OLD ? wake.version : 0, r);
 }
 
-int lease_get(tl_client *client, const char *name, const tl_get_options *want,
+int lease_get(tl_client *client, const char *name, const tl_get_options *options,
 	      DLManagedTensorVersioned **out)
 {
 	struct getting g = { .key = name_key(name, strlen(name)),
-			     .want = want,
+			     .options = options,
 			     .out = out,
-			     .spin_end = deadline_after(want->spin_ns > 0 ? want->spin_ns : 0),
+			     .spin_end = deadline_after(options->spin_ns > 0 ? options->spin_ns
+									     : 0),
 			     .sleeper = { .client = client } };
-	struct call c = call_begin(client, want->timeout_ns);
+	struct call c = call_begin(client, options->timeout_ns);
 	int r;
 
 	r = client_check_name(name, g.key.len);
 	if (r)
 		return r;
-	if (want->mode != TL_MODE_READ && want->mode != TL_MODE_COPY_ON_WRITE)
-		return tl_fail(-EINVAL, "tl_get_options.mode is %d", (int)want->mode);
+	if (options->mode != TL_MODE_READ && options->mode != TL_MODE_COPY_ON_WRITE)
+		return tl_fail(-EINVAL, "tl_get_options.mode is %d", (int)options->mode);
 	if (g.spin_end > c.deadline)
 		g.spin_end = c.deadline;
 	return call_run(&c, get_attempt, &g);

@@ -61,7 +61,7 @@ static inline bool name_is(const struct session *s, const struct catalog_name *n
 	return key->len <= TL_NAME_MAX && long_name_is(s, name, key);
 }
 
-int lookup_again(struct session *s, struct patience *p)
+int lookup_again(struct session *s, struct backoff *p)
 {
 	if (++p->tries % 64)
 		return 0;
@@ -79,7 +79,7 @@ int lookup_again(struct session *s, struct patience *p)
  * that lies is detected because its page stays as it is. */
 enum { RING_LIES_MAX = 1000 };
 
-int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct patience *p)
+int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct backoff *p)
 {
 	seen->ring = *ref;
 	seen->page = ring_view(&s->catalog.rings, *ref);
@@ -182,7 +182,7 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 			     uint64_t newer_than, uint64_t *ref, struct wake_word *wake)
 {
 	const struct catalog_name *name = &s->catalog.names[index];
-	struct patience patience = { 0 };
+	struct backoff backoff = { 0 };
 	const struct catalog_row *row;
 	struct ring_seen seen;
 	bool stood;
@@ -207,10 +207,10 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 		}
 		stood = lease_stands(s, *ref) && !(seen.ring && load_once(&row->name) != index);
 		lease_release(s, ref_slot(*ref));
-		if (!stood && seen.ring && patience.tries > RING_LIES_MAX)
+		if (!stood && seen.ring && backoff.tries > RING_LIES_MAX)
 			return ring_failed(s, key, &seen, ref, -EPROTO);
 		if (!stood)
-			r = lookup_again(s, &patience);
+			r = lookup_again(s, &backoff);
 	} while (!stood && !r);
 	return r;
 }
@@ -228,7 +228,7 @@ __attribute__((always_inline)) static inline int search(struct session *s,
 	const uint64_t hash = name_hash(key, s->catalog.name_seed);
 	const _Atomic uint32_t
 		*bucket = &s->catalog.buckets[name_hash_bucket(hash, s->catalog.bucket_mask)];
-	struct patience patience = { 0 };
+	struct backoff backoff = { 0 };
 	uint64_t unlinked;
 
 	for (;;) {
@@ -252,7 +252,7 @@ __attribute__((always_inline)) static inline int search(struct session *s,
 		}
 		if (atomic_load(&s->catalog.header->names_unlinked) == unlinked)
 			return session_served(s) ? LEASE_E_NONE : LEASE_E_UNSERVED;
-		again = lookup_again(s, &patience);
+		again = lookup_again(s, &backoff);
 		if (again)
 			return again;
 	}

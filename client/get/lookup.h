@@ -45,7 +45,7 @@ int lookup_wait(struct session *s, const struct name_key *key, uint64_t newer_th
 		struct wake_word *wake);
 
 /* Backoff for looks at an entry that the daemon is just changing. Starts as { 0 }. */
-struct patience {
+struct backoff {
 	unsigned tries;
 	int64_t deadline;
 	uint64_t word;	/* of a ring's page */
@@ -54,7 +54,7 @@ struct patience {
 
 /* To be called before another look. Returns 0, LEASE_E_UNSERVED if the daemon is gone, or
  * -ETIMEDOUT. */
-int lookup_again(struct session *s, struct patience *p);
+int lookup_again(struct session *s, struct backoff *p);
 
 /*
  * To be called when no lease was to be had on *@ref, the `current` of some name. If that is a
@@ -75,7 +75,7 @@ int lookup_page(struct session *s, uint64_t ring, int64_t *deadline);
  * which is 0 if the ring is over (look again); LEASE_E_RING; or -EPROTO if the page has named no
  * tensor for too long.
  */
-int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct patience *p);
+int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct backoff *p);
 
 /*
  * Takes a lease on the tensor that the entry at @index means now, whichever name has the entry.
@@ -89,7 +89,7 @@ static inline int lookup_hold(struct session *s, uint32_t index, uint64_t *ref,
 			      struct ring_seen *seen)
 {
 	const struct catalog_name *name = &s->catalog.names[index];
-	struct patience patience = { 0 };
+	struct backoff backoff = { 0 };
 	int r = 0;
 
 	do {
@@ -98,7 +98,7 @@ static inline int lookup_hold(struct session *s, uint32_t index, uint64_t *ref,
 		if (!*ref)
 			return LEASE_E_GONE;
 		if (__builtin_expect(*ref & REF_RING, 0)) {
-			r = lookup_ring(s, ref, seen, &patience);
+			r = lookup_ring(s, ref, seen, &backoff);
 			if (r)
 				return r;
 		}
@@ -108,7 +108,7 @@ static inline int lookup_hold(struct session *s, uint32_t index, uint64_t *ref,
 		r = seen->ring ? LOOKUP_E_AGAIN : lookup_hold_member(s, ref);
 		if (r != LOOKUP_E_AGAIN)
 			return r;
-		r = lookup_again(s, &patience);
+		r = lookup_again(s, &backoff);
 	} while (!r);
 	return r;
 }

@@ -19,10 +19,10 @@ struct many {
 	uint64_t *refs; /* leased, or 0 */
 	bool *fresh;	/* leased in this round */
 	size_t count;
-	const tl_get_options *want;
+	const tl_get_options *options;
 	DLManagedTensorVersioned **out;
 	size_t missing; /* index of the tensor to blame, after LEASE_E_NONE or LEASE_E_LOST */
-	struct patience patience;
+	struct backoff backoff;
 };
 
 static void many_give(struct many *m, struct session *s, size_t i)
@@ -108,7 +108,7 @@ static int many_take(struct many *m, struct session *s)
 			still = many_stood_still(m, s, false) && still;
 			if (still)
 				return 0;
-			r = lookup_again(s, &m->patience);
+			r = lookup_again(s, &m->backoff);
 		}
 		if (r == -ETIMEDOUT)
 			r = tl_fail(
@@ -133,7 +133,7 @@ static int many_wrap(struct many *m, const struct use *use, int64_t deadline)
 	users_join(&s->users, (int64_t)m->count); /* one count for each lease; @use has one
 						     meanwhile */
 	for (n = 0; n < m->count; n++) {
-		r = tensor_lease_new(use, m->refs[n], m->want, deadline, &m->out[n]);
+		r = tensor_lease_new(use, m->refs[n], m->options, deadline, &m->out[n]);
 		if (r) {
 			m->missing = n;
 			break;
@@ -159,7 +159,7 @@ static int many_attempt(struct call *c, const struct use *use, void *context)
 	if (!r)
 		r = many_wrap(m, use, call_deadline(c));
 	if (r == LEASE_E_GONE) { /* a tensor went before its segment was mapped */
-		r = lookup_again(s, &m->patience);
+		r = lookup_again(s, &m->backoff);
 		r = r ? r : LEASE_E_GONE;
 	}
 	if (r == LEASE_E_NONE && !session_alive(s))
@@ -170,7 +170,7 @@ static int many_attempt(struct call *c, const struct use *use, void *context)
 /* Waits until a name is there. */
 static int many_wait(struct many *m, struct call *c)
 {
-	tl_get_options wait = { .size = sizeof(wait), .spin_ns = m->want->spin_ns };
+	tl_get_options wait = { .size = sizeof(wait), .spin_ns = m->options->spin_ns };
 	DLManagedTensorVersioned *tensor;
 	int r;
 
@@ -178,14 +178,14 @@ static int many_wait(struct many *m, struct call *c)
 	r = lease_get(c->client, m->keys[m->missing].text, &wait, &tensor);
 	if (!r)
 		tensor->deleter(tensor);
-	m->patience = (struct patience){ 0 }; /* it counted for versions before the wait */
+	m->backoff = (struct backoff){ 0 }; /* it counted for versions before the wait */
 	c->renewals = 0;
 	return r;
 }
 
 static int many_obtain(struct many *m, tl_client *client)
 {
-	struct call c = call_begin(client, m->want->timeout_ns);
+	struct call c = call_begin(client, m->options->timeout_ns);
 	int r;
 
 	do {
@@ -220,10 +220,10 @@ static int many_run(struct many *m, tl_client *client, struct name_key *keys,
 	return r;
 }
 
-int get_many(tl_client *client, const char *const *names, size_t count, const tl_get_options *want,
-	     DLManagedTensorVersioned **out)
+int get_many(tl_client *client, const char *const *names, size_t count,
+	     const tl_get_options *options, DLManagedTensorVersioned **out)
 {
-	struct many m = { .count = count, .want = want };
+	struct many m = { .count = count, .options = options };
 	struct name_key *keys;
 	int r;
 

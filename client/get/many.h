@@ -7,5 +7,5 @@
 #include <tensorlease/tensorlease.h>
 
 /* Does the work of tl_get_many(), with options that are checked. */
-int get_many(tl_client *client, const char *const *names, size_t count, const tl_get_options *want,
-	     DLManagedTensorVersioned **out);
+int get_many(tl_client *client, const char *const *names, size_t count,
+	     const tl_get_options *options, DLManagedTensorVersioned **out);

@@ -13,20 +13,20 @@
 #include "client/session/kind.h"
 
 static inline int lease_take_mapped(const struct use *use, const struct name_key *key,
-				    const tl_get_options *want, DLManagedTensorVersioned **out)
+				    const tl_get_options *options, DLManagedTensorVersioned **out)
 {
 	struct session *s = use->session;
 	struct row_head h;
 	uint64_t ref;
 	int r;
 
-	r = lookup_take(s, key, want->newer_than, &ref);
+	r = lookup_take(s, key, options->newer_than, &ref);
 	if (r)
 		return r;
 	h = row_head(&s->catalog.rows[ref_slot(ref)]);
 	r = LEASE_E_UNMAPPED;
 	if (__builtin_expect(h.flags & (ROW_ON_DEVICE | ROW_EVICTABLE), 0))
-		r = lease_take_unusual(use, ref, &h, want, out);
+		r = lease_take_unusual(use, ref, &h, options, out);
 	else if (h.segment < s->catalog.slots && h.segment_generation)
 		r = shared_lease_mapped(use, ref, &h, out);
 	if (__builtin_expect(r != 0, 0))

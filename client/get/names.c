@@ -35,7 +35,7 @@ struct listing {
 static int bucket_names(struct session *s, uint32_t bucket, uint32_t names[CATALOG_MAX_CHAIN],
 			unsigned *n)
 {
-	struct patience patience = { 0 };
+	struct backoff backoff = { 0 };
 	uint64_t unlinked;
 
 	for (;;) {
@@ -53,7 +53,7 @@ static int bucket_names(struct session *s, uint32_t bucket, uint32_t names[CATAL
 		/* ORDER: as in lookup_take() */
 		if (atomic_load(&s->catalog.header->names_unlinked) == unlinked)
 			return 0;
-		r = lookup_again(s, &patience);
+		r = lookup_again(s, &backoff);
 		if (r)
 			return r;
 	}
@@ -61,7 +61,7 @@ static int bucket_names(struct session *s, uint32_t bucket, uint32_t names[CATAL
 
 int names_entry(struct session *s, uint32_t index, struct name_entry *e)
 {
-	struct patience patience = { 0 };
+	struct backoff backoff = { 0 };
 	const struct catalog_row *row;
 	int64_t deadline = 0;
 	bool stood;
@@ -85,7 +85,7 @@ int names_entry(struct session *s, uint32_t index, struct name_entry *e)
 		stood = lease_stands(s, e->ref);
 		lease_release(s, ref_slot(e->ref));
 		if (!stood)
-			r = lookup_again(s, &patience);
+			r = lookup_again(s, &backoff);
 	} while (!stood && !r);
 	return r;
 }

@@ -40,7 +40,7 @@ static int hold_again(struct session *s, uint32_t slot)
 	}
 }
 
-int lease_again(const struct tensor_lease *l, const tl_get_options *want,
+int lease_again(const struct tensor_lease *l, const tl_get_options *options,
 		DLManagedTensorVersioned **out)
 {
 	struct use use;
@@ -51,7 +51,7 @@ int lease_again(const struct tensor_lease *l, const tl_get_options *want,
 					       meanwhile */
 	r = hold_again(use.session, ref_slot(l->ref));
 	if (!r) {
-		r = tensor_lease_new(&use, l->ref, want, session_deadline(use.session), out);
+		r = tensor_lease_new(&use, l->ref, options, session_deadline(use.session), out);
 		if (!r)
 			return 0; /* the lease has the use's count */
 		lease_release(use.session, ref_slot(l->ref));

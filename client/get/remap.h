@@ -6,6 +6,6 @@
 
 struct tensor_lease;
 
-/* Gets the tensor of @l once more, as @want says. Returns 0 or a negative errno. */
-int lease_again(const struct tensor_lease *l, const tl_get_options *want,
+/* Gets the tensor of @l once more, as @options says. Returns 0 or a negative errno. */
+int lease_again(const struct tensor_lease *l, const tl_get_options *options,
 		DLManagedTensorVersioned **out);

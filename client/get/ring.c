@@ -8,7 +8,7 @@
 
 /* Asks the daemon. Returns 0, LEASE_E_UNSERVED, -ENOENT if there is no such ring, or another
  * negative errno. */
-static int ask(struct session *s, unsigned type, uint64_t ring, unsigned want,
+static int ask(struct session *s, unsigned type, uint64_t ring, unsigned expected,
 	       struct conn_message *answer)
 {
 	struct wire_ring_ref m = { .header = { .type = (uint16_t)type, .length = sizeof(m) },
@@ -17,7 +17,7 @@ static int ask(struct session *s, unsigned type, uint64_t ring, unsigned want,
 
 	if (r > 0)
 		return LEASE_E_UNSERVED;
-	return r ? r : answer_expect(answer, want, "reading a ring");
+	return r ? r : answer_expect(answer, expected, "reading a ring");
 }
 
 int ring_ask_page(struct session *s, uint64_t ring)

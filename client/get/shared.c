@@ -238,13 +238,13 @@ static int lease_shared(const struct use *use, uint64_t ref, const struct row_he
 }
 
 int shared_lease(const struct use *use, uint64_t ref, const struct row_head *h,
-		 const tl_get_options *want, int64_t deadline, DLManagedTensorVersioned **out)
+		 const tl_get_options *options, int64_t deadline, DLManagedTensorVersioned **out)
 {
 	int r;
 
 	if (h->segment == CATALOG_NONE)
-		return lease_empty(use, ref, h, want->mode, out);
-	if (want->mode == TL_MODE_READ)
+		return lease_empty(use, ref, h, options->mode, out);
+	if (options->mode == TL_MODE_READ)
 		r = lease_shared(use, ref, h, deadline, out);
 	else
 		r = lease_private(use, ref, h, deadline, out);

@@ -57,12 +57,12 @@ void tensor_lease_unwrap(DLManagedTensorVersioned *managed)
 	lease_object_give((struct tensor_lease *)managed);
 }
 
-int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *want,
+int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *options,
 		     int64_t deadline, DLManagedTensorVersioned **out)
 {
 	const struct row_head h = row_head(&use->session->catalog.rows[ref_slot(ref)]);
 	unsigned kind = h.flags & ROW_ON_DEVICE ? KIND_DEVICE : KIND_SHARED;
-	int r = memory_kinds[kind]->lease(use, ref, &h, want, deadline, out);
+	int r = memory_kinds[kind]->lease(use, ref, &h, options, deadline, out);
 
 	if (!r && h.flags & ROW_EVICTABLE)
 		hold_used(use->session, ref_slot(ref));

@@ -23,7 +23,7 @@ const struct memory_kind *tensor_lease_kind(const struct tensor_lease *l);
  * and the use's count. Returns 0, LEASE_E_GONE (there is no such lease: G4), LEASE_E_UNSERVED,
  * LEASE_E_LOST, SESSION_E_*, or a negative errno.
  */
-int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *want,
+int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *options,
 		     int64_t deadline, DLManagedTensorVersioned **out);
 
 /* A flag beside TL_GET_*: gets a tensor on a GPU without opening its memory. */

@@ -33,10 +33,10 @@ struct waiting {
 	struct below **below; /* for the items that are prefixes; kept until the end, also during
 				 sleeps */
 	size_t count, which;
-	uint64_t version;	  /* of the last name that is too old, or 0 */
-	bool prefixes;		  /* one of the items is a prefix */
-	int64_t look_ns;	  /* how long the last look took, if so */
-	struct patience patience; /* backoff while names are replaced during a look */
+	uint64_t version;	/* of the last name that is too old, or 0 */
+	bool prefixes;		/* one of the items is a prefix */
+	int64_t look_ns;	/* how long the last look took, if so */
+	struct backoff backoff; /* while names are replaced during a look */
 
 	struct sleep_words words;
 	struct sleeper sleeper;
@@ -94,7 +94,7 @@ static int look(struct waiting *w, const struct call *c, struct session *s)
 
 			lease_release(s, ref_slot(ref));
 			if (!stood) { /* it was replaced meanwhile: look again */
-				r = lookup_again(s, &w->patience);
+				r = lookup_again(s, &w->backoff);
 				return r ? r : LEASE_E_GONE;
 			}
 			sleeper_found(&w->sleeper, &wake, newer_than);
@@ -142,7 +142,7 @@ static int wait_attempt(struct call *c, const struct use *use, void *context)
 	r = look(w, c, s);
 	if (r != LEASE_E_NONE)
 		return call_done(c, use, r);
-	w->patience = (struct patience){ 0 };
+	w->backoff = (struct backoff){ 0 };
 	r = sleep_a_while(w, c, s);
 	return r == -ETIMEDOUT ? wait_failure(w, c, s) : r;
 }

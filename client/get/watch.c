@@ -57,7 +57,7 @@ struct tl_watch {
 	struct watched_names names;
 	uint32_t *pending; /* names that are pointed at members of unpublished groups */
 	size_t npending, max_pending;
-	struct patience patience;
+	struct backoff backoff;
 
 	int fd; /* -1: tl_watch_fd() was not called */
 	pthread_t thread;
@@ -279,7 +279,7 @@ static int watch_look(struct tl_watch *w, struct session *s)
 		w->looked = false;
 		r = watch_ask(w, s); /* another daemon has taken over */
 		if (!r)
-			r = lookup_again(s, &w->patience);
+			r = lookup_again(s, &w->backoff);
 		return r ? r : LEASE_E_GONE;
 	}
 	looked = w->looked;
@@ -300,7 +300,7 @@ static int watch_look(struct tl_watch *w, struct session *s)
 	}
 	w->seq = seq;
 	w->ended = ended;
-	w->patience = (struct patience){ 0 };
+	w->backoff = (struct backoff){ 0 };
 	return 0;
 }
 

@@ -136,34 +136,35 @@ void drafts_fork(struct session *s)
 
 /* ---- Single drafts ---- */
 
-struct tl_draft *draft_alloc(const struct draft_request *want, const struct memory_kind *kind)
+struct tl_draft *draft_alloc(const struct draft_request *request, const struct memory_kind *kind)
 {
-	struct tl_draft *draft = malloc(sizeof(*draft) + 4 * sizeof(int64_t) * (size_t)want->ndim);
+	struct tl_draft *draft = malloc(sizeof(*draft) +
+					4 * sizeof(int64_t) * (size_t)request->ndim);
 
 	if (!draft)
 		return NULL;
 	memset(draft, 0, offsetof(struct tl_draft, name));
 	list_init(&draft->hold.link);
 	draft->kind = kind;
-	draft->room = want->nbytes;
-	draft->extra = row_extra((unsigned)want->ndim, want->shape, want->metadata_max);
-	draft->lifetime = want->lifetime;
-	draft->ring_depth = want->ring;
-	draft->own_pages = want->own_pages;
-	draft->tensor_flags = (uint8_t)want->flags;
-	draft->name_len = (uint8_t)want->name_len;
-	memcpy(draft->name, want->name, want->name_len);
-	draft->name[want->name_len] = '\0';
-	if (want->ndim)
-		memcpy(draft->dims, want->shape, sizeof(int64_t) * (size_t)want->ndim);
-	tensor_contiguous_strides(want->ndim, draft->dims, draft->dims + want->ndim);
+	draft->room = request->nbytes;
+	draft->extra = row_extra((unsigned)request->ndim, request->shape, request->metadata_max);
+	draft->lifetime = request->lifetime;
+	draft->ring_depth = request->ring;
+	draft->own_pages = request->own_pages;
+	draft->tensor_flags = (uint8_t)request->flags;
+	draft->name_len = (uint8_t)request->name_len;
+	memcpy(draft->name, request->name, request->name_len);
+	draft->name[request->name_len] = '\0';
+	if (request->ndim)
+		memcpy(draft->dims, request->shape, sizeof(int64_t) * (size_t)request->ndim);
+	tensor_contiguous_strides(request->ndim, draft->dims, draft->dims + request->ndim);
 
 	draft->tensor = (DLTensor){
 		.device = { kDLCPU, 0 },
-		.dtype = want->dtype,
-		.ndim = want->ndim,
-		.shape = want->ndim ? draft->dims : NULL,
-		.strides = want->ndim ? draft->dims + want->ndim : NULL,
+		.dtype = request->dtype,
+		.ndim = request->ndim,
+		.shape = request->ndim ? draft->dims : NULL,
+		.strides = request->ndim ? draft->dims + request->ndim : NULL,
 	};
 	return draft;
 }

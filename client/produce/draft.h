@@ -9,7 +9,7 @@
 
 #include <tensorlease/tensorlease.h>
 
-#include "client/produce/want.h"
+#include "client/produce/draft_request.h"
 #include "client/session/kind.h"
 #include "client/session/session.h"
 
@@ -95,7 +95,7 @@ static inline bool draft_is_exported(const struct tl_draft *draft)
 }
 
 /* Makes a draft without memory for its bytes. NULL: malloc() failed. */
-struct tl_draft *draft_alloc(const struct draft_request *want, const struct memory_kind *kind);
+struct tl_draft *draft_alloc(const struct draft_request *request, const struct memory_kind *kind);
 /* Enters a draft into the list of its session, when it is granted. */
 void draft_link(struct tl_draft *draft);
 /* Takes a draft out of the list, and our count off its slot: fork() sees both or neither. */

@@ -242,7 +242,7 @@ static int group_make(struct call *c, const struct use *use, const tl_group_item
 		      const DLDevice *devices, DLManagedTensorVersioned *const *handed,
 		      size_t count, int64_t timeout_ns, tl_group **out)
 {
-	struct draft_request want = {
+	struct draft_request request = {
 		.name = "", .dtype = { kDLUInt, 8, 1 }, .ndim = 1, .timeout_ns = timeout_ns
 	};
 	tl_group *group;
@@ -254,11 +254,11 @@ static int group_make(struct call *c, const struct use *use, const tl_group_item
 		return tl_fail(-ENOMEM, "no memory for a group");
 	group->all.list = group->members;
 	group->all.count = count;
-	r = members_init(group, items, devices, &want.nbytes);
+	r = members_init(group, items, devices, &request.nbytes);
 	if (!r) {
-		total = (int64_t)want.nbytes;
-		want.shape = &total;
-		r = shared_draft_new(c, use, &want, &group->draft);
+		total = (int64_t)request.nbytes;
+		request.shape = &total;
+		r = shared_draft_new(c, use, &request, &group->draft);
 	}
 	for (size_t i = 0; !r && handed && i < count; i++)
 		r = member_hand(&group->members[i], handed[i]);

@@ -151,10 +151,10 @@ static bool same(const struct ring *r, const char *name, size_t name_len, DLData
 	       (!ndim || !memcmp(r->shape, shape, (size_t)ndim * sizeof(*shape)));
 }
 
-static bool wants(const struct ring *r, const struct draft_request *want)
+static bool matches(const struct ring *r, const struct draft_request *request)
 {
-	return same(r, want->name, want->name_len, want->dtype, want->ndim, want->shape,
-		    want->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
+	return same(r, request->name, request->name_len, request->dtype, request->ndim,
+		    request->shape, request->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
 }
 
 bool ring_fits(const struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
@@ -169,16 +169,16 @@ static uint64_t ring_hash(const struct ring *r)
 	return trial_hash(r->name, r->name_len, r->dtype, (unsigned)r->ndim, r->shape);
 }
 
-static struct ring *find_locked(struct session *s, const struct draft_request *want)
+static struct ring *find_locked(struct session *s, const struct draft_request *request)
 {
 	struct ring *r;
 
 	if (!s->producer)
 		return NULL;
-	if (s->producer->last && wants(s->producer->last, want))
+	if (s->producer->last && matches(s->producer->last, request))
 		return s->producer->last;
 	list_for_each_entry(r, &s->producer->rings, link)
-		if (wants(r, want))
+		if (matches(r, request))
 			return s->producer->last = r;
 	return NULL;
 }
@@ -304,13 +304,13 @@ static struct ring_slot *slot_free_locked(const struct session *s, struct ring *
 }
 
 /* Consumers hold all slots and more are needed: the next ring gets them, at once. */
-static void grow(struct session *s, const struct draft_request *want)
+static void grow(struct session *s, const struct draft_request *request)
 {
 	const struct ring *r;
 
 	pthread_mutex_lock(&s->produce_mutex);
-	r = find_locked(s, want);
-	if (r && want->ring == TL_RING_AUTO && r->count < RING_SLOTS_MAX)
+	r = find_locked(s, request);
+	if (r && request->ring == TL_RING_AUTO && r->count < RING_SLOTS_MAX)
 		trial_deepen(&s->producer->trials, ring_hash(r), r->count);
 	pthread_mutex_unlock(&s->produce_mutex);
 }
@@ -318,7 +318,7 @@ static void grow(struct session *s, const struct draft_request *want)
 enum taken { TAKEN, TAKEN_NOT, TAKEN_LATER };
 
 static enum taken try_take(struct session *s, struct tl_draft *draft,
-			   const struct draft_request *want, struct retire *retire)
+			   const struct draft_request *request, struct retire *retire)
 {
 	enum taken taken = TAKEN_NOT;
 	struct ring_slot *slot;
@@ -327,7 +327,7 @@ static enum taken try_take(struct session *s, struct tl_draft *draft,
 
 	retire->m.count = 0;
 	pthread_mutex_lock(&s->produce_mutex);
-	r = find_locked(s, want);
+	r = find_locked(s, request);
 	if (r && !session_served(s)) {
 		forget_locked(s, r);
 	} else if (r) {
@@ -347,7 +347,7 @@ static enum taken try_take(struct session *s, struct tl_draft *draft,
 }
 
 /* How long to wait for the daemon to give slots back, before it is asked for a draft. */
-#define SLOT_PATIENCE_NS (5 * NS_PER_MS)
+#define SLOT_TIMEOUT_NS (5 * NS_PER_MS)
 
 /* Interval of checks for the daemon: a publish to a ring sends nothing, so its death would not
  * show. */
@@ -363,17 +363,17 @@ static bool daemon_is_there(struct session *s)
 	return session_probe(s);
 }
 
-bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_request *want)
+bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_request *request)
 {
 	struct retire retire;
 	int64_t deadline = 0;
 
-	if (want->ring == TL_RING_NONE || !want->name_len || want->lifetime.flags ||
-	    want->lifetime.ttl_ns || !daemon_is_there(s))
+	if (request->ring == TL_RING_NONE || !request->name_len || request->lifetime.flags ||
+	    request->lifetime.ttl_ns || !daemon_is_there(s))
 		return false;
 
 	for (unsigned tries = 1;; tries++) {
-		switch (try_take(s, draft, want, &retire)) {
+		switch (try_take(s, draft, request, &retire)) {
 		case TAKEN:
 			return true;
 		case TAKEN_NOT:
@@ -382,11 +382,11 @@ bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_req
 			break;
 		}
 		if (!deadline)
-			deadline = deadline_after(SLOT_PATIENCE_NS);
+			deadline = deadline_after(SLOT_TIMEOUT_NS);
 		if (retire.m.count)
 			retire_tell(s, &retire);
 		else if (deadline_passed(deadline)) {
-			grow(s, want);
+			grow(s, request);
 			return false;
 		} else if (tries < 64)
 			sched_yield();
@@ -534,12 +534,12 @@ static bool put_locked(struct session *s, struct ring *r, const void *from, cons
 int ring_put(struct session *s, const char *name, size_t name_len, const DLTensor *source,
 	     const tl_put_options *o, uint64_t *version)
 {
-	const struct draft_request want = { .name = name,
-					    .name_len = name_len,
-					    .shape = source->shape,
-					    .ndim = source->ndim,
-					    .dtype = source->dtype,
-					    .flags = o->dlpack_flags };
+	const struct draft_request request = { .name = name,
+					       .name_len = name_len,
+					       .shape = source->shape,
+					       .ndim = source->ndim,
+					       .dtype = source->dtype,
+					       .flags = o->dlpack_flags };
 	struct retire retire;
 	bool done = false, tell = false;
 	const void *from;
@@ -551,14 +551,14 @@ int ring_put(struct session *s, const char *name, size_t name_len, const DLTenso
 	    !daemon_is_there(s))
 		return RING_E_NONE;
 	pthread_mutex_lock(&s->produce_mutex);
-	r = find_locked(s, &want);
+	r = find_locked(s, &request);
 	if (r && atomic_load(&s->unanswered)) {
 		pthread_mutex_unlock(&s->produce_mutex);
 		error = order(s);
 		if (error)
 			return error > 0 ? RING_E_NONE : error;
 		pthread_mutex_lock(&s->produce_mutex);
-		r = find_locked(s, &want);
+		r = find_locked(s, &request);
 	}
 	from = r && session_served(s) ? short_run(r, source) : NULL;
 	if (from) {
@@ -575,7 +575,7 @@ int ring_put(struct session *s, const char *name, size_t name_len, const DLTenso
 
 /* ---- The beginning ---- */
 
-unsigned ring_wanted(struct tl_draft *draft, const struct tensor_description *d, bool waits)
+unsigned ring_depth_for(struct tl_draft *draft, const struct tensor_description *d, bool waits)
 {
 	struct session *s = draft->session;
 	struct producer *p;

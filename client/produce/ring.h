@@ -12,7 +12,7 @@
 
 /* Gives @draft a slot of the ring of its name, if there is one of its type and shape. True if it
  * did: the draft is linked, and the caller has it as after draft_granted(). */
-bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_request *want);
+bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_request *request);
 
 /* Copies and publishes a small tensor, if the name has a ring of its type and shape and a slot is
  * free. Returns 0, a negative errno, or RING_E_NONE: nothing has happened. */
@@ -34,7 +34,7 @@ void ring_forget(struct session *s, const char *name, size_t name_len);
 
 /* Returns how many slots the ring should have that begins with this commit of @draft, or 0 for no
  * ring. @waits: round trips may be made for that. */
-unsigned ring_wanted(struct tl_draft *draft, const struct tensor_description *d, bool waits);
+unsigned ring_depth_for(struct tl_draft *draft, const struct tensor_description *d, bool waits);
 
 /* Commits the draft, and begins a ring. Returns as a commit that asks for its version, or
  * RING_E_NONE. */

@@ -24,26 +24,27 @@
 enum { CREATING_TEXT = TL_NAME_MAX + 16 };
 
 /* Describes the request in words. The memory of a group has no name. */
-static const char *creating(const struct draft_request *want, char what[CREATING_TEXT])
+static const char *creating(const struct draft_request *request, char what[CREATING_TEXT])
 {
-	if (!want->name_len)
+	if (!request->name_len)
 		return "creating a group";
-	snprintf(what, CREATING_TEXT, "creating '%s'", want->name);
+	snprintf(what, CREATING_TEXT, "creating '%s'", request->name);
 	return what;
 }
 
 /* Makes one round trip, which lasts as long as there is no room. */
-static int create_request(struct session *s, const struct draft_request *want, uint32_t extra,
+static int create_request(struct session *s, const struct draft_request *request, uint32_t extra,
 			  int64_t deadline, struct wire_draft *out)
 {
 	unsigned char bytes[sizeof(struct wire_create) + TL_NAME_MAX];
 	struct wire_create m = {
-		.header = { .type = WIRE_CREATE, .length = (uint32_t)(sizeof(m) + want->name_len) },
-		.nbytes = want->nbytes,
-		.timeout_ns = want->timeout_ns,
-		.flags = want->own_pages ? WIRE_CREATE_OWN_PAGES : 0,
+		.header = { .type = WIRE_CREATE,
+			    .length = (uint32_t)(sizeof(m) + request->name_len) },
+		.nbytes = request->nbytes,
+		.timeout_ns = request->timeout_ns,
+		.flags = request->own_pages ? WIRE_CREATE_OWN_PAGES : 0,
 		.extra = extra,
-		.name_len = (uint16_t)want->name_len,
+		.name_len = (uint16_t)request->name_len,
 	};
 	struct conn_message answer;
 	char what[CREATING_TEXT];
@@ -51,16 +52,17 @@ static int create_request(struct session *s, const struct draft_request *want, u
 	int r;
 
 	memcpy(bytes, &m, sizeof(m));
-	memcpy(bytes + sizeof(m), want->name, want->name_len);
+	memcpy(bytes + sizeof(m), request->name, request->name_len);
 	/* One limit for both the wait for room and that for the answer. */
-	if (want->timeout_ns < 0 || __builtin_add_overflow(deadline, want->timeout_ns, &deadline))
+	if (request->timeout_ns < 0 ||
+	    __builtin_add_overflow(deadline, request->timeout_ns, &deadline))
 		deadline = DEADLINE_NEVER;
 	mappings_let_go(&s->mappings, MAPPINGS_FEW);
 	do {
 		r = session_call(s, bytes, deadline, &answer);
 		if (r)
 			return r;
-		r = answer_expect(&answer, WIRE_DRAFT, creating(want, what));
+		r = answer_expect(&answer, WIRE_DRAFT, creating(request, what));
 		/* there may be room once we let go of segments that were ended to make some */
 		again = (r == -ENOSPC || r == -EDQUOT) &&
 			mappings_let_go(&s->mappings, MAPPINGS_ALL) && !deadline_passed(deadline);
@@ -91,7 +93,7 @@ static int draft_place(struct tl_draft *draft, const struct wire_draft *granted)
 /* Gets @draft's memory on the session of @use, whose count it takes over. Returns 0, SESSION_E_*,
  * or a negative errno. */
 static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use *use,
-			const struct draft_request *want)
+			const struct draft_request *request)
 {
 	struct session *s = use->session;
 	struct wire_draft granted;
@@ -99,18 +101,18 @@ static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use
 
 	if (r)
 		return r;
-	if (ring_take(s, draft, want)) {
+	if (ring_take(s, draft, request)) {
 		c->spent = true;
 		return 0;
 	}
 	draft->session = s;
 	/* A refused commit's ERROR came before the answer to the prefetch behind it. */
-	if (want->own_pages || !prefetch_take(s, want->nbytes, draft->extra, call_deadline(c),
-					      &draft->hold, &granted)) {
+	if (request->own_pages || !prefetch_take(s, request->nbytes, draft->extra, call_deadline(c),
+						 &draft->hold, &granted)) {
 		session_drain(s);
 		r = session_commit_error(s);
 		if (!r)
-			r = create_request(s, want, draft->extra, call_deadline(c), &granted);
+			r = create_request(s, request, draft->extra, call_deadline(c), &granted);
 		if (r) {
 			draft->session = NULL;
 			return r;
@@ -135,15 +137,15 @@ static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use
 	return r;
 }
 
-int shared_draft_new(struct call *c, const struct use *use, const struct draft_request *want,
+int shared_draft_new(struct call *c, const struct use *use, const struct draft_request *request,
 		     struct tl_draft **out)
 {
-	struct tl_draft *draft = draft_alloc(want, &shared_kind);
+	struct tl_draft *draft = draft_alloc(request, &shared_kind);
 	int r;
 
 	if (!draft)
 		return tl_fail(-ENOMEM, "no memory for a draft");
-	r = draft_obtain(draft, c, use, want);
+	r = draft_obtain(draft, c, use, request);
 	if (r)
 		draft_free(draft);
 	else
@@ -177,17 +179,17 @@ static int elsewhere_attempt(struct call *c, const struct use *use, void *contex
 	const struct commit_elsewhere *e = context;
 	const struct tl_draft *draft = e->draft;
 	const DLTensor *t = &draft->tensor;
-	const struct draft_request want = { .name = draft->name,
-					    .name_len = draft->name_len,
-					    .shape = t->shape,
-					    .ndim = t->ndim,
-					    .dtype = t->dtype,
-					    .flags = draft->tensor_flags,
-					    .nbytes = draft->room,
-					    .metadata_max = draft->metadata_size,
-					    .ring = TL_RING_NONE };
+	const struct draft_request request = { .name = draft->name,
+					       .name_len = draft->name_len,
+					       .shape = t->shape,
+					       .ndim = t->ndim,
+					       .dtype = t->dtype,
+					       .flags = draft->tensor_flags,
+					       .nbytes = draft->room,
+					       .metadata_max = draft->metadata_size,
+					       .ring = TL_RING_NONE };
 	struct tl_draft *other = NULL;
-	int r = shared_draft_new(c, use, &want, &other);
+	int r = shared_draft_new(c, use, &request, &other);
 
 	if (r)
 		return r;
@@ -237,7 +239,7 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 	d.lifetime = draft->lifetime;
 	if (!draft->ring) {
 		ring_forget(s, name, name_len);
-		depth = ring_wanted(draft, &d, version || draft->put);
+		depth = ring_depth_for(draft, &d, version || draft->put);
 		r = depth ? ring_begin(draft, &d, depth, version ? version : &late) : RING_E_NONE;
 		if (r != RING_E_NONE)
 			return r;
@@ -285,29 +287,29 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 
 /* ---- Put and publish ---- */
 
-static int shared_create(struct call *c, const struct use *use, const struct draft_request *want,
+static int shared_create(struct call *c, const struct use *use, const struct draft_request *request,
 			 struct tl_draft **out)
 {
-	if (want->device.device_id)
+	if (request->device.device_id)
 		return tl_fail(-EINVAL, "tl_spec.device is number %d of the CPU; there is only 0",
-			       want->device.device_id);
-	return shared_draft_new(c, use, want, out);
+			       request->device.device_id);
+	return shared_draft_new(c, use, request, out);
 }
 
 static int shared_put(struct call *c, const struct use *use, const char *name,
 		      const DLTensor *source, const tl_put_options *o, uint64_t *version)
 {
-	struct draft_request want = { .name = name, .name_len = strlen(name) };
+	struct draft_request request = { .name = name, .name_len = strlen(name) };
 	tl_draft *draft = NULL;
-	int r = ring_put(use->session, name, want.name_len, source, o, version);
+	int r = ring_put(use->session, name, request.name_len, source, o, version);
 
 	if (r != RING_E_NONE)
 		return r;
-	r = client_check_name(name, want.name_len);
+	r = client_check_name(name, request.name_len);
 	if (!r)
-		r = put_request(&want, source, o);
+		r = put_request(&request, source, o);
 	if (!r)
-		r = shared_draft_new(c, use, &want, &draft);
+		r = shared_draft_new(c, use, &request, &draft);
 	if (r)
 		return r;
 	assert(draft);
@@ -317,7 +319,7 @@ static int shared_put(struct call *c, const struct use *use, const char *name,
 		draft_abort(draft);
 		return r;
 	}
-	r = want.nbytes ? copy_gather(draft->tensor.data, source, o->dlpack_flags) : 0;
+	r = request.nbytes ? copy_gather(draft->tensor.data, source, o->dlpack_flags) : 0;
 	if (r) {
 		draft_abort(draft);
 		return tl_fail(r, "copying '%s': %m", name);

@@ -7,6 +7,6 @@
 
 extern const struct memory_kind shared_kind;
 
-/* An attempt to make the draft that @want describes, which may have no name. */
-int shared_draft_new(struct call *c, const struct use *use, const struct draft_request *want,
+/* An attempt to make the draft that @request describes, which may have no name. */
+int shared_draft_new(struct call *c, const struct use *use, const struct draft_request *request,
 		     struct tl_draft **out);

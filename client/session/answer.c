@@ -54,16 +54,16 @@ int answer_errno(uint32_t code)
 	}
 }
 
-int answer_expect(struct conn_message *answer, unsigned want, const char *what)
+int answer_expect(struct conn_message *answer, unsigned expected, const char *what)
 {
 	const struct wire_error_reply *e = (const void *)answer->bytes;
 
-	if (answer->header.type == want)
+	if (answer->header.type == expected)
 		return 0;
 	answer->fd = fd_close(answer->fd);
 	if (answer->header.type == WIRE_ERROR)
 		return tl_fail(answer_errno(e->code), "%s: %.*s", what, (int)e->text_len,
 			       (const char *)wire_tail(e, sizeof(*e)));
 	return tl_fail(-EPROTO, "%s: the daemon answered %s where %s belongs", what,
-		       wire_type_name(answer->header.type), wire_type_name(want));
+		       wire_type_name(answer->header.type), wire_type_name(expected));
 }

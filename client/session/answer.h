@@ -9,9 +9,9 @@
 /* Returns the negative errno of a wire_error. */
 int answer_errno(uint32_t code);
 
-/* Checks that the answer has type @want. Otherwise closes its fd and returns a negative errno with
- * a text that starts with @what. */
-int answer_expect(struct conn_message *answer, unsigned want, const char *what);
+/* Checks that the answer has type @expected. Otherwise closes its fd and returns a negative errno
+ * with a text that starts with @what. */
+int answer_expect(struct conn_message *answer, unsigned expected, const char *what);
 
 /* Waits until @socket is ready for @events. Returns 0, or -ETIMEDOUT without a text. */
 int socket_wait(int socket, short events, int64_t deadline);

@@ -195,24 +195,24 @@ static int request_attempt(struct call *c, const struct use *use, void *context)
 }
 
 static int request_until(struct tl_client *client, int64_t deadline, struct asking *a,
-			 unsigned want)
+			 unsigned expected)
 {
 	struct call c = call_begin_request(client);
 	int r;
 
 	c.request_deadline = deadline;
 	r = call_run(&c, request_attempt, a);
-	if (r || (!want && a->answer->header.type != WIRE_ERROR))
+	if (r || (!expected && a->answer->header.type != WIRE_ERROR))
 		return r;
-	return answer_expect(a->answer, want, a->what);
+	return answer_expect(a->answer, expected, a->what);
 }
 
-int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
+int client_request(struct tl_client *client, void *message, unsigned expected, const char *what,
 		   struct conn_message *answer)
 {
 	struct asking a = { .message = message, .what = what, .answer = answer };
 
-	return request_until(client, client_deadline(client), &a, want);
+	return request_until(client, client_deadline(client), &a, expected);
 }
 
 int client_request_next(struct tl_client *client, struct client_list *list, void *message,

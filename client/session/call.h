@@ -72,9 +72,9 @@ static inline bool call_interrupted(const struct call *c)
  * catalog is not used: connects again, or fails. */
 int call_look(tl_client *client, struct use *use);
 
-/* Sends to the current session, or to a new one if that is gone, and takes an answer of type @want;
- * 0: of any type but ERROR. */
-int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
+/* Sends to the current session, or to a new one if that is gone, and takes an answer of type
+ * @expected; 0: of any type but ERROR. */
+int client_request(struct tl_client *client, void *message, unsigned expected, const char *what,
 		   struct conn_message *answer);
 
 enum client_list_kind { LIST_CLIENTS, LIST_USERS, LIST_TENSORS, LIST_DEVICES };

@@ -29,8 +29,8 @@ enum { KIND_SHARED, KIND_DEVICE, MEMORY_KINDS };
 
 /* Messages that no request takes. */
 enum kind_messages {
-	KIND_UNASKED, /* the daemon speaks up by itself */
-	KIND_LATE,    /* an answer to a request that gave up: what it carries must not be lost */
+	KIND_UNSOLICITED, /* the daemon speaks up by itself */
+	KIND_LATE, /* an answer to a request that gave up: what it carries must not be lost */
 	KIND_MESSAGES,
 };
 
@@ -45,13 +45,14 @@ struct memory_kind {
 	 * in line.
 	 */
 	int (*lease)(const struct use *use, uint64_t ref, const struct row_head *head,
-		     const tl_get_options *want, int64_t deadline, DLManagedTensorVersioned **out);
+		     const tl_get_options *options, int64_t deadline,
+		     DLManagedTensorVersioned **out);
 	int (*lease_known)(const struct use *use, uint64_t ref, const struct row_head *head,
-			   const tl_get_options *want, DLManagedTensorVersioned **out);
+			   const tl_get_options *options, DLManagedTensorVersioned **out);
 	/* The deleter of its tensors, by which they are known. */
 	void (*lease_delete)(DLManagedTensorVersioned *managed);
-	/* Puts into @want how the tensor is leased; its stream too, unless @stream is asked for. */
-	void (*lease_again)(const struct tensor_lease *l, bool stream, tl_get_options *want);
+	/* Puts into @options how the tensor is leased, and its stream unless @stream is given. */
+	void (*lease_again)(const struct tensor_lease *l, bool stream, tl_get_options *options);
 	/* The number of the device with that UUID in this process, or -1. */
 	int (*ordinal)(const unsigned char uuid[16]);
 
@@ -72,8 +73,8 @@ struct memory_kind {
 
 	/* ---- Drafts ---- */
 
-	/* tl_create(), on the device that @want names. */
-	int (*create)(struct call *c, const struct use *use, const struct draft_request *want,
+	/* tl_create(), on the device that @request names. */
+	int (*create)(struct call *c, const struct use *use, const struct draft_request *request,
 		      struct tl_draft **out);
 
 	/* tl_publish() of a draft says on which stream it was written, and whether to wait. */

@@ -61,9 +61,9 @@ static int send_until(const struct session_peer *peer, const void *message, int 
 	return r;
 }
 
-/* Sends one message of the handshake and takes the answer of type @want. */
+/* Sends one message of the handshake and takes the answer of type @expected. */
 static int handshake(const struct session_peer *peer, const void *message, int fd_peek,
-		     unsigned want, struct conn_message *answer, int64_t deadline)
+		     unsigned expected, struct conn_message *answer, int64_t deadline)
 {
 	int r;
 
@@ -74,9 +74,9 @@ static int handshake(const struct session_peer *peer, const void *message, int f
 		r = receive_until(peer->socket, answer, deadline);
 	if (r)
 		return handshake_failure(r, peer->address, answer);
-	if (want == WIRE_READY && answer->header.type == WIRE_ADOPTED)
+	if (expected == WIRE_READY && answer->header.type == WIRE_ADOPTED)
 		return 0; /* its daemon died before it could say READY */
-	return answer_expect(answer, want, peer->address);
+	return answer_expect(answer, expected, peer->address);
 }
 
 void peer_deinit(struct session_peer *peer)

@@ -285,7 +285,7 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 		adopted_locked(s, m->header.life);
 		return;
 	}
-	if (kinds_take(KIND_UNASKED, s, m))
+	if (kinds_take(KIND_UNSOLICITED, s, m))
 		return;
 	/* messages are processed in order: an answer to a later one shows that a commit was
 	 * processed, too */

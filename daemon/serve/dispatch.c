@@ -401,7 +401,7 @@ static struct segment *segment_held(struct state *st, const struct client *c, ui
 
 	if (slot >= st->catalog.rows.high)
 		return NULL;
-	tensor_settle(st, slot);
+	tensor_finish(st, slot);
 	word = atomic_load(&catalog_row(&st->catalog, slot)->word);
 	if (word != row_word(ref_generation(ref), ROW_LIVE) &&
 	    word != row_word(ref_generation(ref), ROW_RETIRED))
@@ -479,9 +479,9 @@ static void handle_resumed(struct peer *peer, struct conn_message *m)
 	peer->listing.step = resumed_step;
 }
 
-static void handle_settle(struct peer *peer, struct conn_message *m)
+static void handle_sync(struct peer *peer, struct conn_message *m)
 {
-	settle_add(&server_of(peer)->settling, peer, m->header.serial);
+	sync_add(&server_of(peer)->syncs, peer, m->header.serial);
 }
 
 /* Messages of one connection are processed in their order. */
@@ -510,7 +510,7 @@ static const struct request {
 	[WIRE_LINK] = { handle_link, PEER_READY, true },
 	[WIRE_CLIENTS] = { handle_clients, PEER_READY },
 	[WIRE_HOLDINGS] = { handle_holdings, PEER_READY },
-	[WIRE_SETTLE] = { handle_settle, PEER_READY },
+	[WIRE_SYNC] = { handle_sync, PEER_READY },
 	[WIRE_MEMBER] = { handle_member, PEER_READY },
 	[WIRE_MEMBERS] = { handle_members, PEER_READY, true },
 	[WIRE_GROUP] = { handle_group, PEER_READY },

@@ -12,8 +12,8 @@
 #include "daemon/state/disconnect.h"
 #include "util/log.h"
 
-/* The time between two checks of orphans doubles. SETTLE waits for orphans only at first. */
-enum { ORPHAN_MS_FIRST = 4, ORPHAN_MS_SETTLED = 128, ORPHAN_MS_MAX = 1024 };
+/* The time between two checks of orphans doubles. SYNC waits for orphans only at first. */
+enum { ORPHAN_MS_FIRST = 4, ORPHAN_MS_SYNC = 128, ORPHAN_MS_MAX = 1024 };
 
 /*
  * A worker checks whether any process has a ledger mapped, since the kernel waits for pinned pages.
@@ -176,11 +176,11 @@ static bool peers_on_ends(void *context, struct account *account)
 	return !list_empty(&account->ends);
 }
 
-bool peers_unsettled(const struct peers *peers)
+bool peers_busy(const struct peers *peers)
 {
 	return peers->ending || closer_waits(&peers->shared->closer) ||
 	       !list_empty(&peers->stalled) ||
-	       (peers->orphans && peers->orphan_ms < ORPHAN_MS_SETTLED);
+	       (peers->orphans && peers->orphan_ms < ORPHAN_MS_SYNC);
 }
 
 void ends_init(struct peers *peers)

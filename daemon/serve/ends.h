@@ -10,4 +10,4 @@ void ends_init(struct peers *peers);
 void peers_look(struct peers *peers);
 /* True if connections are ending, peers are stalled, or an orphan is so new that its process may
  * just be ending. */
-bool peers_unsettled(const struct peers *peers);
+bool peers_busy(const struct peers *peers);

@@ -12,7 +12,7 @@ void expiry_init(struct expiry *expiry, uv_loop_t *loop, struct shared *shared)
 
 static void expiry_on_timer(uv_timer_t *timer)
 {
-	(void)timer; /* the loop settles before it waits again */
+	(void)timer; /* the loop runs what is due before it waits again */
 }
 
 /* When the next lifetime of any namespace ends. */
@@ -23,7 +23,7 @@ static int64_t expiry_due(const struct expiry *expiry)
 	return first ? (int64_t)first->key : DEADLINE_NEVER;
 }
 
-void expiry_settle(struct expiry *expiry)
+void expiry_run_due(struct expiry *expiry)
 {
 	struct heap_node *first = expiry->shared->expiring.top;
 

@@ -13,7 +13,7 @@ struct expiry {
 
 void expiry_init(struct expiry *expiry, uv_loop_t *loop, struct shared *shared);
 /* Ends some lifetimes whose time has come. */
-void expiry_settle(struct expiry *expiry);
+void expiry_run_due(struct expiry *expiry);
 /* Starts the timer for the next one. To be called last before the loop waits. */
 void expiry_arm(struct expiry *expiry);
 /* True if there are more whose time has come. */

@@ -286,7 +286,7 @@ static void newcomer_leave(struct greeting *greeting, struct newcomer *new, int 
 	account_unref(account);
 }
 
-void greeting_settle(struct greeting *greeting)
+void greeting_run_due(struct greeting *greeting)
 {
 	struct charge connection, partial;
 	struct newcomer *new, *after;

@@ -22,12 +22,12 @@ void greeting_init(struct greeting *greeting, struct peers *peers, uv_loop_t *lo
 void greeting_stop(struct greeting *greeting);
 
 /*
- * Makes a peer of a new connection, now or in greeting_settle(). A user that may not have another
+ * Makes a peer of a new connection, now or in greeting_run_due(). A user that may not have another
  * one is told why. Takes over @fd_take. Returns a negative errno, or an outcome of account_take().
  */
 int greet_new(struct greeting *greeting, int fd_take);
 /* Admits waiting connections for which there is room by now. To be called after peers_sweep(). */
-void greeting_settle(struct greeting *greeting);
+void greeting_run_due(struct greeting *greeting);
 /*
  * HELLO: the connection enters the namespace @name. Returns STATE_E_NOT_FOUND if there is none that
  * it may get from; else as client_join() and namespace_new(). On failure the caller drops the peer.

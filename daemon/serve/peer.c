@@ -240,7 +240,7 @@ void peer_close(struct peer *peer, int fd_take)
 	closer_take(&peer->peers->shared->closer, fd_take, peer->turn.account);
 }
 
-void peers_settle(struct peers *peers)
+void peers_arm(struct peers *peers)
 {
 	if (closer_waits(&peers->shared->closer) &&
 	    !uv_is_active((uv_handle_t *)&peers->closer_timer))

@@ -87,7 +87,7 @@ struct peer {
 	unsigned queued;
 	struct flight flight;
 	unsigned creates; /* of waits: creates waiting for room */
-	unsigned settles; /* of waits: SETTLEs */
+	unsigned syncs;	  /* of waits: SYNCs */
 	uint32_t rescan;  /* its ledger's counter when we last looked at all its retired tensors */
 	int fd;
 	struct kept_socket *kept; /* NULL: its socket is not kept */
@@ -140,8 +140,8 @@ int peer_new(struct peer **pp, struct peers *peers, int fd_take, struct account 
  * more. */
 int peer_begin(struct peer *peer);
 
-/* Closes descriptors and sockets that are due. To be called before the loop waits. */
-void peers_settle(struct peers *peers);
+/* Starts the timer that closes descriptors. To be called before the loop waits. */
+void peers_arm(struct peers *peers);
 
 /* Lets the keeper keep the socket, if the next daemon is to know the client. -ENOMEM. */
 int peer_keep(struct peer *peer);

@@ -322,11 +322,11 @@ static int keeper_start(struct server *server)
 	return r ? r : loop_poll(&server->keeper, server->keep->fd, UV_READABLE, server_on_keeper);
 }
 
-/* ---- settling ------------------------------------------------------------------------------- */
+/* ---- what is due ---------------------------------------------------------------------------- */
 
 static void server_on_warm(uv_timer_t *timer)
 {
-	(void)timer; /* the loop settles before it waits again */
+	(void)timer; /* the loop runs what is due before it waits again */
 }
 
 static void server_on_remnant(uv_timer_t *timer)
@@ -339,7 +339,7 @@ static void server_on_idle(uv_timer_t *timer)
 	server_stop(container_of(timer, struct server, idle_timer), "idle");
 }
 
-static void warm_settle(struct server *server)
+static void warm_run_due(struct server *server)
 {
 	uint64_t now, next;
 
@@ -382,8 +382,8 @@ static void remnants_arm(struct server *server)
 	if (next == server->remnant_ns && uv_is_active((uv_handle_t *)&server->remnant_timer))
 		return;
 	now = (uint64_t)now_mono_ns();
-	next = earlier(remnants_settle(&store->remnants, now), segments_again(store, now));
-	next = earlier(next, guard_settle(&store->guard, now));
+	next = earlier(remnants_run_due(&store->remnants, now), segments_again(store, now));
+	next = earlier(next, guard_run_due(&store->guard, now));
 	if (!list_empty(&store->guard.due))
 		turn_queue(&server->guard_turn);
 	server->remnant_ns = next;
@@ -392,7 +392,7 @@ static void remnants_arm(struct server *server)
 			       (next - now) / (uint64_t)NS_PER_MS + 1, 0);
 }
 
-static void idle_settle(struct server *server)
+static void idle_arm(struct server *server)
 {
 	bool idle = server->peers.count == server->peers.orphans && !server->space.jobs.count;
 	const struct namespace *ns;
@@ -410,7 +410,7 @@ static void idle_settle(struct server *server)
 }
 
 /* Sends notices that have become due in the turns of their peers. */
-static void notices_settle(struct server *server)
+static void notices_run_due(struct server *server)
 {
 	struct list *notified = &server->shared.notified;
 	struct client *client;
@@ -474,18 +474,18 @@ static void longest_turn_publish(struct server *server)
 				      memory_order_relaxed);
 }
 
-static bool server_settle(struct server *server)
+static bool server_run_due(struct server *server)
 {
 	bool graves, claims;
 
 	if (!server->stopping) {
-		warm_settle(server);
-		peers_settle(&server->peers);
-		expiry_settle(&server->expiry);
+		warm_run_due(server);
+		peers_arm(&server->peers);
+		expiry_run_due(&server->expiry);
 	}
-	space_settle(&server->space); /* may drop peers */
+	space_run_due(&server->space); /* may drop peers */
 	claims = claims_go(&server->shared, CLAIMS_BATCH);
-	notices_settle(server);
+	notices_run_due(server);
 	if (!server->stopping && !list_empty(&server->shared.store.guard.due))
 		turn_queue(&server->guard_turn);
 	if (!server->stopping && !list_empty(&server->shared.store.spoiled))
@@ -496,18 +496,18 @@ static bool server_settle(struct server *server)
 	memory_publish_numbers(&server->shared); /* before a client is told that all is done */
 	longest_turn_publish(server);
 	while (!turns_wait(&server->turns) && !graves && !claims && !space_busy(&server->space) &&
-	       !space_unsettled(&server->space) && !peers_unsettled(&server->peers) &&
+	       !space_has_due(&server->space) && !peers_busy(&server->peers) &&
 	       !expiry_busy(&server->expiry) && list_empty(&server->shared.store.spoiled) &&
 	       keep_forgotten(server->keep) >= server->keep->forgets &&
-	       settle_answer_one(&server->settling))
-		notices_settle(server); /* an answer may have dropped a peer */
+	       sync_answer_one(&server->syncs))
+		notices_run_due(server); /* an answer may have dropped a peer */
 	if (!server->stopping) {
 		remnants_arm(server);
-		idle_settle(server);
+		idle_arm(server);
 		expiry_arm(&server->expiry);
 	}
-	return graves || claims || settle_round(&server->settling) ||
-	       space_unsettled(&server->space) || turns_wait(&server->turns);
+	return graves || claims || sync_round(&server->syncs) || space_has_due(&server->space) ||
+	       turns_wait(&server->turns);
 }
 
 /* Runs libuv if it has something to do. Its clock, by which timers are started, must be right even
@@ -527,11 +527,11 @@ bool server_step(struct server *server, bool wait)
 	bool worked = turns_wait(&server->turns), more;
 
 	turns_serve(server);
-	more = server_settle(server);
+	more = server_run_due(server);
 	peers_sweep(&server->peers);
-	greeting_settle(&server->greeting);
+	greeting_run_due(&server->greeting);
 	uv_update_time(&server->loop);
-	more |= turns_wait(&server->turns); /* greeting_settle() may have queued some */
+	more |= turns_wait(&server->turns); /* greeting_run_due() may have queued some */
 	peers_harvest(&server->peers, more || !wait ? 0 : uv_backend_timeout(&server->loop));
 	return server_run_loop(server, more) || worked || more || turns_wait(&server->turns);
 }
@@ -622,7 +622,7 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 				   .hello_ns = options->hello_ns,
 				   .peers.epoll_fd = -1,
 				   .spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC) };
-	list_init(&server->settling.list);
+	list_init(&server->syncs.list);
 	shared.max_tensors = options->namespaces[0].limits.max_tensors;
 	shared.max_clients = options->namespaces[0].limits.max_clients;
 	shared_init(&server->shared, &shared);

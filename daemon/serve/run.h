@@ -40,7 +40,7 @@ void server_deinit(struct server *server);
 
 /*
  * Does one round of the loop: serves turns for a while, acts on changes (waiting creates, doomed
- * segments, notices, timers, SETTLE), and then asks for events. With @wait it waits for events if
+ * segments, notices, timers, SYNC), and then asks for events. With @wait it waits for events if
  * there is nothing else to do. False: there was nothing to do and nothing happened.
  */
 bool server_step(struct server *server, bool wait);

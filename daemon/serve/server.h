@@ -12,8 +12,8 @@
 #include "daemon/serve/expiry.h"
 #include "daemon/serve/greet.h"
 #include "daemon/serve/peer.h"
-#include "daemon/serve/settle.h"
 #include "daemon/serve/space.h"
+#include "daemon/serve/sync.h"
 #include "daemon/state/state.h"
 #include "util/leftovers.h"
 
@@ -51,7 +51,7 @@ struct server {
 	struct greeting greeting;
 	struct space space;
 	struct sweep sweep;
-	struct settling settling;
+	struct syncs syncs;
 	struct expiry expiry;
 	bool has_keeper; /* its handle is in the loop */
 	int listen_fd;

@@ -158,12 +158,12 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 {
 	const struct pool *pool = &peer->state->memory.totals.pool;
 	struct account *user = peer->client.account;
-	unsigned long long want = nbytes, all = pool->capacity, mine = account_max(user, pool);
+	unsigned long long bytes = nbytes, all = pool->capacity, mine = account_max(user, pool);
 
 	if (r == STATE_E_SOON)
 		r = STATE_E_FULL;
 	if (charge_is_refused(r)) {
-		peer_error_share(peer, serial, r, "no room for %llu bytes", want);
+		peer_error_share(peer, serial, r, "no room for %llu bytes", bytes);
 		return;
 	}
 	switch (r) {
@@ -172,10 +172,10 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 			mine = account_max(user, pool->above);
 		if (pool->above->capacity < all)
 			all = pool->above->capacity;
-		peer_error(peer, serial, want > all ? WIRE_E_NO_SPACE : WIRE_E_QUOTA,
+		peer_error(peer, serial, bytes > all ? WIRE_E_NO_SPACE : WIRE_E_QUOTA,
 			   "%llu bytes never fit: there are %llu bytes (--capacity), of which user "
 			   "%u may have %llu (limit bytes)",
-			   want, all, user->uid, mine);
+			   bytes, all, user->uid, mine);
 		break;
 	case STATE_E_DRAFTS:
 		peer_error(peer, serial, WIRE_E_LIMIT,
@@ -187,15 +187,16 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 			peer, serial, WIRE_E_NO_RESOURCES,
 			"cannot make a segment of %llu bytes: the daemon's user has all its inotify "
 			"watches in use; raise fs.inotify.max_user_watches",
-			want);
+			bytes);
 		break;
 	case -ENOSPC:
 		peer_error(peer, serial, WIRE_E_NO_SPACE, "no room for %llu bytes: %s is full",
-			   want, peer->state->memory.totals.storage->named ? "/dev/shm" : "memory");
+			   bytes,
+			   peer->state->memory.totals.storage->named ? "/dev/shm" : "memory");
 		break;
 	default:
 		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
-			   "cannot make a segment of %llu bytes: %s", want, strerror(-r));
+			   "cannot make a segment of %llu bytes: %s", bytes, strerror(-r));
 		break;
 	}
 }
@@ -530,7 +531,7 @@ static void trim_worked(struct job *job)
 }
 
 /* Sets the sizes of up to @most objects right, in jobs of the users that may have changed them. */
-static void trims_settle(struct space *space, unsigned most)
+static void trims_run_due(struct space *space, unsigned most)
 {
 	struct guard *guard = &space->shared->store.guard;
 	struct account *account;
@@ -557,13 +558,13 @@ static void trims_settle(struct space *space, unsigned most)
 	}
 }
 
-static void doomed_settle(struct space *space, uint64_t forgotten, unsigned most)
+static void destroys_run_due(struct space *space, uint64_t forgotten, unsigned most)
 {
-	struct list *doomed = &space->shared->store.doomed;
+	struct list *to_destroy = &space->shared->store.to_destroy;
 
 	segments_forgotten(&space->shared->store, forgotten);
-	for (; most && !list_empty(doomed); most--) {
-		if (!segment_destroy(space, list_first_entry(doomed, struct segment, link)))
+	for (; most && !list_empty(to_destroy); most--) {
+		if (!segment_destroy(space, list_first_entry(to_destroy, struct segment, link)))
 			break;
 	}
 	if (!list_empty(&space->shared->store.closed))
@@ -572,7 +573,7 @@ static void doomed_settle(struct space *space, uint64_t forgotten, unsigned most
 
 void space_ended(struct space *space)
 {
-	space->ended_left = !memory_settle(space->shared);
+	space->ended_left = !memory_run_due(space->shared);
 }
 
 /* ---- waiting -------------------------------------------------------------------------------- */
@@ -641,7 +642,7 @@ static void space_on_timer(uv_timer_t *timer)
 	}
 }
 
-static void timer_settle(struct space *space)
+static void timer_arm(struct space *space)
 {
 	const struct deadline *first = deadline_first(&space->deadlines);
 	int64_t at = first ? first->at : DEADLINE_NEVER;
@@ -655,22 +656,22 @@ static void timer_settle(struct space *space)
 		uv_timer_stop(&space->timer);
 }
 
-void space_settle(struct space *space)
+void space_run_due(struct space *space)
 {
 	bool stopped = uv_is_closing((uv_handle_t *)&space->timer);
 	uint64_t forgotten = stopped ? UINT64_MAX : keep_forgotten(space->shared->keep);
 
-	doomed_settle(space, forgotten, SPACE_STEP);
-	trims_settle(space, SPACE_STEP);
+	destroys_run_due(space, forgotten, SPACE_STEP);
+	trims_run_due(space, SPACE_STEP);
 	if (space->room_seen != space->shared->room_made)
 		creates_tell(space);
 	if (!stopped)
-		timer_settle(space);
+		timer_arm(space);
 }
 
-bool space_unsettled(const struct space *space)
+bool space_has_due(const struct space *space)
 {
-	return !list_empty(&space->shared->store.doomed) ||
+	return !list_empty(&space->shared->store.to_destroy) ||
 	       !list_empty(&space->shared->store.guard.wrong) ||
 	       space->room_seen != space->shared->room_made;
 }
@@ -679,14 +680,14 @@ bool space_busy(const struct space *space)
 {
 	const struct segment_store *store = &space->shared->store;
 
-	return space->jobs.count || space->ended_left || !list_empty(&store->doomed) ||
+	return space->jobs.count || space->ended_left || !list_empty(&store->to_destroy) ||
 	       !list_empty(&store->guard.wrong);
 }
 
 void space_stop(struct space *space)
 {
 	uv_close((uv_handle_t *)&space->timer, NULL);
-	doomed_settle(space, UINT64_MAX, UINT_MAX);
+	destroys_run_due(space, UINT64_MAX, UINT_MAX);
 }
 
 int space_init(struct space *space, uv_loop_t *loop, struct shared *shared, struct turns *turns)

@@ -31,11 +31,11 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 		  const struct tensor_request *rq, int64_t timeout_ns);
 /* Queues another try of waiting creates in their accounts' turns, if there may be room or their
  * time is over, and destroys some doomed segments. */
-void space_settle(struct space *space);
+void space_run_due(struct space *space);
 /* Frees segments that no client has open any more. */
 void space_ended(struct space *space);
-/* True if space_settle() has work to do because of changes since its last call. */
-bool space_unsettled(const struct space *space);
+/* True if space_run_due() has work to do because of changes since its last call. */
+bool space_has_due(const struct space *space);
 /* To be called at the daemon's end, when the peers have gone. The workers' jobs end soon. */
 void space_stop(struct space *space);
 /* True if there is work that continues without a message. */

@@ -101,7 +101,7 @@ static void rows_look(struct adoption *a)
 
 /* The name points at a member of a group. Unless the group is published it gets its former
  * tensor. */
-static void group_settle(struct adoption *a, uint32_t index)
+static void group_recover(struct adoption *a, uint32_t index)
 {
 	struct catalog_name *name = catalog_name(a->cat, index);
 	uint32_t slot = ref_slot(name->current);
@@ -120,7 +120,7 @@ static void group_settle(struct adoption *a, uint32_t index)
 	}
 }
 
-static void name_settle(struct adoption *a, uint32_t index)
+static void name_recover(struct adoption *a, uint32_t index)
 {
 	struct catalog_name *name = catalog_name(a->cat, index);
 	uint32_t best = a->best[index];
@@ -141,7 +141,7 @@ static bool has_member(const struct adoption *a, uint32_t slot)
 }
 
 /* If @slot is the memory of a published group, GROUP must not be carried out again. */
-static void leader_settle(struct adoption *a, uint32_t slot)
+static void leader_recover(struct adoption *a, uint32_t slot)
 {
 	struct catalog_member *m;
 
@@ -158,7 +158,7 @@ static bool leader_is_published(const struct adoption *a, uint32_t slot)
 }
 
 /* The commit needs only the draft's bytes, and the memory set aside for it. */
-static void draft_settle(struct adoption *a, uint32_t slot)
+static void draft_recover(struct adoption *a, uint32_t slot)
 {
 	struct catalog_row *row = row_of(a, slot);
 
@@ -169,7 +169,7 @@ static void draft_settle(struct adoption *a, uint32_t slot)
 		row->segment = CATALOG_NONE;
 }
 
-static void row_settle(struct adoption *a, uint32_t slot)
+static void row_recover(struct adoption *a, uint32_t slot)
 {
 	enum row_state state = state_of(a, slot);
 
@@ -177,11 +177,11 @@ static void row_settle(struct adoption *a, uint32_t slot)
 		become(a, slot, ROW_RETIRED);
 	else if (state == ROW_DRAFT ||
 		 (state == ROW_RETIRED && row_of(a, slot)->name == CATALOG_NONE))
-		draft_settle(a, slot);
+		draft_recover(a, slot);
 }
 
 /* An entry without a name: the name was removed, or not made yet. */
-static void entry_settle(struct adoption *a, uint32_t index)
+static void entry_recover(struct adoption *a, uint32_t index)
 {
 	struct catalog_name *name = catalog_name(a->cat, index);
 
@@ -191,7 +191,7 @@ static void entry_settle(struct adoption *a, uint32_t index)
 
 /* A client that found a member by its name must not find a DRAFT once `groups` is raised: that
  * would look like a published member (tests/model/restart.pml). */
-static void member_settle(struct adoption *a, uint32_t slot)
+static void member_recover(struct adoption *a, uint32_t slot)
 {
 	const struct catalog *cat = a->cat;
 
@@ -203,7 +203,7 @@ static void member_settle(struct adoption *a, uint32_t slot)
 	become(a, slot, ROW_FREE);
 }
 
-static void settle(struct adoption *a)
+static void recover(struct adoption *a)
 {
 	struct catalog *cat = a->cat;
 	uint64_t ref;
@@ -213,25 +213,25 @@ static void settle(struct adoption *a)
 	for (uint32_t i = 0; i < cat->names.high; i++) {
 		ref = a->check.linked[i] ? catalog_name(cat, i)->current : 0;
 		if (ref && !(ref & REF_RING) && state_of(a, ref_slot(ref)) == ROW_DRAFT)
-			group_settle(a, i);
+			group_recover(a, i);
 	}
 	for (uint32_t slot = 0; slot < cat->rows.high; slot++) {
 		if (state_of(a, slot) == ROW_DRAFT)
-			leader_settle(a, slot);
+			leader_recover(a, slot);
 	}
 	if (cat->header->groups & 1) { /* no name is pointed at its members any more */
 		for (uint32_t slot = 0; slot < cat->rows.high; slot++)
-			member_settle(a, slot);
+			member_recover(a, slot);
 		atomic_fetch_add(&cat->header->groups, 1);
 	}
 	for (uint32_t i = 0; i < cat->names.high; i++) {
 		if (a->check.linked[i])
-			name_settle(a, i);
+			name_recover(a, i);
 		else
-			entry_settle(a, i);
+			entry_recover(a, i);
 	}
 	for (uint32_t slot = 0; slot < cat->rows.high; slot++)
-		row_settle(a, slot);
+		row_recover(a, slot);
 	atomic_fetch_add(&cat->header->names_unlinked, 1);
 }
 
@@ -555,7 +555,7 @@ static int take_over(struct adoption *a)
 	int r;
 
 	words_end(a);
-	settle(a);
+	recover(a);
 	r = adopt_devices(a->st, &a->on_devices);
 	if (r)
 		return r;

@@ -56,7 +56,7 @@ static bool is_meant(const struct state *st, const struct ring *ring)
 }
 
 /* The row that the page means is not RETIRED, unless the producer lied to the former daemon. */
-static void meant_settle(struct state *st, const struct ring *ring)
+static void meant_recover(struct state *st, const struct ring *ring)
 {
 	uint64_t word = atomic_load(&ring->page->word);
 	unsigned index = ring_word_index(word);
@@ -86,7 +86,7 @@ void adopt_rings_belong(struct state *st, struct client *nobody)
 		if (!c || c->generation != fact->owner_generation)
 			c = nobody;
 		ring_belongs(st, st->rings[i], c);
-		meant_settle(st, st->rings[i]);
+		meant_recover(st, st->rings[i]);
 	}
 }
 

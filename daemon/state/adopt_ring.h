@@ -12,6 +12,6 @@ int adopt_rings(struct state *st, uint32_t *index);
 /* Gives each ring that a name means to its producer, or to @nobody if that is gone. To be called
  * when the clients have been adopted. */
 void adopt_rings_belong(struct state *st, struct client *nobody);
-/* To be called last, when all rows are settled. Ends the rings without a producer, and those that
+/* To be called last, when all rows are recovered. Ends the rings without a producer, and those that
  * the former daemon was ending. Fails as account_ref() does. */
 int adopt_rings_end(struct state *st, const struct client *nobody);

@@ -11,7 +11,7 @@
 #include "daemon/state/survive.h"
 #include "daemon/state/table.h"
 
-enum { MEMORY_ENDED_STEP = 256 }; /* events for one call of memory_settle() */
+enum { MEMORY_ENDED_STEP = 256 }; /* events for one call of memory_run_due() */
 
 int memory_init(struct memory *memory, struct shared *shared, struct accounts *accounts,
 		struct catalog *catalog, const struct storage *storage, uint64_t capacity)
@@ -154,7 +154,7 @@ void memory_free(struct segment *seg)
 	segment_free(seg);
 }
 
-bool memory_settle(struct shared *shared)
+bool memory_run_due(struct shared *shared)
 {
 	unsigned max = MEMORY_ENDED_STEP;
 	struct segment *seg;

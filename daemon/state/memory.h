@@ -37,7 +37,7 @@ void memory_end(struct segment *seg);
 void memory_free(struct segment *seg);
 
 /* Frees discarded segments that nobody has open any more. False: there may be more of them. */
-bool memory_settle(struct shared *shared);
+bool memory_run_due(struct shared *shared);
 
 /* NULL: there is none of that generation. */
 struct segment *memory_find(const struct memory *memory, uint32_t index, uint32_t generation);

@@ -615,7 +615,7 @@ static void link_describe(struct tensor_description *d, const struct state *st,
 	d->shape = shape;
 }
 
-void tensor_settle(struct state *st, uint32_t slot)
+void tensor_finish(struct state *st, uint32_t slot)
 {
 	unsigned wakes = CATALOG_WAKE_BUDGET;
 
@@ -660,7 +660,7 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 
 	if (from >= st->catalog.rows.high)
 		return STATE_E_GONE;
-	tensor_settle(st, from);
+	tensor_finish(st, from);
 	word = catalog_row(&st->catalog, from)->word;
 	if ((word != row_word(ref_generation(ref), ROW_LIVE) &&
 	     word != row_word(ref_generation(ref), ROW_RETIRED)) ||

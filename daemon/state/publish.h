@@ -45,7 +45,7 @@ int tensor_may_name(struct state *st, const struct client *c, const struct name_
  * group it means its former tensor (group.h). */
 uint64_t name_meaning(struct state *st, uint32_t index);
 /* Makes the slot LIVE if it has a member of a group that is published. */
-void tensor_settle(struct state *st, uint32_t slot);
+void tensor_finish(struct state *st, uint32_t slot);
 
 /* ---- for group.c ---- */
 

@@ -160,7 +160,7 @@ static bool events_read(struct guard *g)
 	return n > 0;
 }
 
-uint64_t guard_settle(struct guard *g, uint64_t now)
+uint64_t guard_run_due(struct guard *g, uint64_t now)
 {
 	bool look = g->look_ns && now >= g->look_ns;
 

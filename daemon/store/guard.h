@@ -19,7 +19,7 @@ struct guard {
 	void *by_watch;	       /* of all struct guarded; tsearch(3) */
 	struct list all;       /* of struct guarded; all that are not in @due */
 	struct list due;       /* of struct guarded; to be looked at */
-	struct list unwatched; /* of struct guarded; guard_settle() makes them due */
+	struct list unwatched; /* of struct guarded; guard_run_due() makes them due */
 	uint64_t look_ns;      /* when that looks next; 0: not known yet */
 	/* of struct guarded, by trim: */
 	struct list wrong; /* their sizes are to be set right */
@@ -64,7 +64,7 @@ unsigned guard_missed(struct guard *g, int *error);
 
 /* Makes some unwatched objects due, if it is time to. Returns when to call it again; 0: there are
  * none. */
-uint64_t guard_settle(struct guard *g, uint64_t now);
+uint64_t guard_run_due(struct guard *g, uint64_t now);
 /*
  * Looks at one object that has changed. False: there is none. If its size is wrong, it is to be set
  * right, and *@wrong is the object, each time that it was changed again; else NULL. Clients can

@@ -123,7 +123,7 @@ void remnants_sweep(struct remnants *remnants)
 		round_begin(remnants);
 }
 
-uint64_t remnants_settle(struct remnants *remnants, uint64_t now)
+uint64_t remnants_run_due(struct remnants *remnants, uint64_t now)
 {
 	if (remnants->look_ns && now >= remnants->look_ns) {
 		remnants->look_ns = now + PAUSE_MIN_NS;

@@ -32,4 +32,4 @@ void remnant_new(struct remnants *remnants, const struct object *o, uint64_t wri
 /* Looks at a few of them, of any user. */
 void remnants_sweep(struct remnants *remnants);
 /* Does that if it is time to. Returns when to call it again; 0: there are none. */
-uint64_t remnants_settle(struct remnants *remnants, uint64_t now);
+uint64_t remnants_run_due(struct remnants *remnants, uint64_t now);

@@ -32,7 +32,7 @@ void segment_store_init(struct segment_store *store, struct accounts *accounts, 
 		.fds_max = fds_max,
 	};
 	list_init(&store->warm);
-	list_init(&store->doomed);
+	list_init(&store->to_destroy);
 	list_init(&store->forgetting);
 	list_init(&store->closed);
 	list_init(&store->kept);
@@ -87,7 +87,7 @@ static void doomed_enter(struct segment *seg)
 	segment_uncache(seg);
 	list_del(&seg->writer_link);
 	list_del(&seg->link);
-	list_add_tail(&seg->store->doomed, &seg->link);
+	list_add_tail(&seg->store->to_destroy, &seg->link);
 	seg->store->going++;
 }
 
@@ -487,7 +487,7 @@ void segments_forgotten(struct segment_store *store, uint64_t forgotten)
 		if (seg->forget > forgotten)
 			return;
 		list_del(&seg->link);
-		list_add_tail(&store->doomed, &seg->link);
+		list_add_tail(&store->to_destroy, &seg->link);
 	}
 }
 
@@ -539,7 +539,7 @@ uint64_t segments_again(struct segment_store *store, uint64_t now)
 		store->again_ns = 0;
 	} else if (!store->again_ns || now >= store->again_ns) {
 		if (store->again_ns) {
-			list_move_all(&store->doomed, &store->held);
+			list_move_all(&store->to_destroy, &store->held);
 			guard_again(&store->guard);
 		}
 		store->again_ns = now + AGAIN_NS;

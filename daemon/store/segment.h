@@ -43,7 +43,7 @@ enum segment_state {
 	SEGMENT_NEW,	/* charged; its object is being made, or its parts are still arriving */
 	SEGMENT_LIVE,	/* tensors are in it, or its writer fills it */
 	SEGMENT_WARM,	/* empty, and kept for the next tensor of its size; in store.warm */
-	SEGMENT_DOOMED, /* no tensor is in it and none will be; shared memory is in store.doomed */
+	SEGMENT_DOOMED, /* no tensor is or will be in it; shared memory is in store.to_destroy */
 };
 
 /* The store's use by one namespace. */
@@ -60,7 +60,7 @@ struct segment_store {
 	/* of struct segment, by link */
 	struct list warm;	/* least recently used first */
 	struct list forgetting; /* doomed; the keeper has their objects open; oldest first */
-	struct list doomed;	/* the caller destroys their objects and frees them */
+	struct list to_destroy; /* the caller destroys their objects and frees them */
 	struct list closed;	/* we have closed their objects */
 	struct list kept;	/* other processes still have them open */
 	struct list held; /* their pages cannot be freed yet, because of others: store.guard.held */
@@ -84,7 +84,7 @@ struct segment {
 	struct segment_totals *totals; /* of its namespace, outlive us */
 	struct memory *memory;	       /* of its namespace: state/memory.c */
 	enum segment_state state;
-	struct list link; /* in store.warm, .forgetting, .doomed, .closed, .kept, .held, .spoiled */
+	struct list link;	 /* in store.warm, or a list below it */
 	struct list writer_link; /* in its writer's segments while it has one */
 	struct list holdings;	 /* state/holding.c: clients that map it */
 	const struct storage *storage;

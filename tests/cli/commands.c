@@ -483,7 +483,7 @@ TEST(wait_ends_when_a_newer_version_comes)
 	struct running waits;
 
 	put_six(&d, "a");
-	td_settle(&d);
+	td_sync(&d);
 	waits = start(&d, "wait", "a", "--newer-than", "1", "--timeout", "forever");
 	eventually(td_status(&d).clients == 1);
 	put_six(&d, "a");
@@ -514,7 +514,7 @@ TEST(watch_tells_what_becomes_of_names)
 
 	put_six(&d, "w/a");
 	put_six(&d, "v");
-	td_settle(&d);
+	td_sync(&d);
 	{
 		cleanup_result struct result r = run(&d, "watch", "w/", "-t", "0");
 

@@ -85,7 +85,7 @@ GPU_TEST(ls_and_info_tell_where_a_tensor_lies)
 	eventually(gpu_unfinished(&rc) == 0);
 	rc_goodbye(&rc);
 	child_kill(&child);
-	td_settle(&d);
+	td_sync(&d);
 	must(lost(&d, "gpu/legacy")); /* it was in its producer's memory */
 	must(!lost(&d, "gpu/vmm"));
 	{

@@ -104,7 +104,7 @@ static int newest(const tl_client_info *info, void *context)
 TEST(restart_says_how_long_nobody_served)
 {
 	static const char *const with_keeper[] = { "--keeper", "yes", NULL };
-	struct test_daemon d = td_start(.extra = with_keeper, .want_ready = true);
+	struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
 
 	{
 		cleanup_result struct result r = run(&d, "restart");

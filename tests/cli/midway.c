@@ -169,7 +169,7 @@ TEST(a_closed_stream_is_no_place_for_what_is_opened_next)
 	}
 	must(waitpid(pid, &status, 0) == pid);
 	must_be(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 1);
-	td_settle(&d);
+	td_sync(&d);
 	log = td_log(&d);
 	must(!strstr(log, "bad message")); /* it was not sent to the daemon */
 	free(log);

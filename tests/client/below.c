@@ -127,7 +127,7 @@ TEST(names_that_end_with_their_producer_are_not_below_a_prefix)
 	use(client, "a/");
 	must_have(client, "a/", 2, "a/bound a/free ");
 	tl_close(producer);
-	td_settle(&d);
+	td_sync(&d);
 	must_have(client, "a/", 1, "a/free ");
 	tl_close(client);
 }

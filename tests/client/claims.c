@@ -23,7 +23,7 @@ TEST(the_first_has_it_until_the_name_is_published)
 	must_be(tl_claim(b, "c", NULL), 0);
 	must_be(tl_claim(a, "c", NULL), -EBUSY);
 	must_be(tl_unclaim(b, "c"), 0);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(tl_claim(a, "c", NULL), 0);
 	tl_close(a);
 	tl_close(b);
@@ -97,7 +97,7 @@ TEST(time_runs_out_and_the_place_in_the_queue_is_given_back)
 	must_be(tl_claim(b, "c", &soon), -ETIMEDOUT);
 	must(now_ns() - start >= 20 * MS);
 	must_be(tl_unclaim(a, "c"), 0);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(waits_of_me(a), 0);
 	must_be(tl_claim(a, "c", NULL), 0);
 	tl_close(a);

@@ -163,7 +163,7 @@ TEST(a_child_fills_exported_drafts_and_has_nothing_in_the_place_of_others)
 	must(drafts.shown[0] == 2 && drafts.shown[(1 << 20) - 1] == 2);
 	exported->deleter(exported);
 	tl_abort(drafts.plain);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(td_status(&d).drafts, 0);
 	tl_close(drafts.client);
 }
@@ -380,7 +380,7 @@ static void fork_and_exec(uint32_t ring)
 		must(pid > 0);
 		must_be(waitpid(pid, &status, 0), pid);
 		must_be(status, 0);
-		td_settle(&d); /* what the child held is there for the next tensors */
+		td_sync(&d); /* what the child held is there for the next tensors */
 		put_as(client, "large", i, SIZE, &o);
 		put_as(client, "small", i, 5000, &o);
 		drop(held);
@@ -591,7 +591,7 @@ TEST(a_child_of_a_client_without_a_connection_keeps_reading)
 	for (int noticed = 0; noticed < 2; noticed++) {
 		take_family(&f, td_connect(&d));
 		lose_connection(&d);
-		td_settle(&d);
+		td_sync(&d);
 		if (noticed) /* by this request, which opens a new session */
 			must_be(tl_delete(f.client, "f/0"), 0);
 		c = child_start_ready(&d, reads_without_a_connection, &f);

@@ -71,14 +71,14 @@ TEST(a_group_of_500_comes_and_goes_in_one_segment)
 	must(all_bytes(got[3], 7, 5000));
 	must_be(td_status(&d).retired, MANY);
 	drop_all(got, MANY);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(td_status(&d).retired, 0);
 	must_be(tl_get_many(client, n.list, MANY, NULL, got), 0);
 	must(all_bytes(got[MANY - 1], 8, 5000));
 	drop_all(got, MANY);
 	for (size_t i = 0; i < MANY; i++)
 		must_be(tl_delete(client, n.names[i]), 0);
-	td_settle(&d);
+	td_sync(&d);
 	s = td_status(&d);
 	must_be(s.tensors, 0);
 	must_be(s.bytes_used, s.bytes_warm);
@@ -155,7 +155,7 @@ TEST(a_mistake_in_one_member_publishes_none)
 	n.shapes[1][0] = 1000;
 	must_be(tl_group_create(client, n.items, 3, NULL, &group), 0);
 	tl_group_abort(group);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(td_status(&d).tensors, 0);
 	must_be(td_status(&d).drafts, 0);
 
@@ -234,7 +234,7 @@ TEST(nobody_sees_half_a_group)
 		pthread_join(threads[i], NULL);
 	print_message("%u looks at the whole group\n", race.seen);
 	must_be(race.mixed, 0);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(td_status(&d).retired, 0);
 	must_be(td_status(&d).tensors, RACED);
 	tl_close(client);
@@ -258,7 +258,7 @@ TEST(a_dead_producers_group_leaves_nothing)
 
 	name_items(&n, "dead", 100, 100000);
 	must(WIFSIGNALED(td_run_client(&d, commit_nothing_and_die, &n)));
-	td_settle(&d);
+	td_sync(&d);
 	s = td_status(&d);
 	must_be(s.drafts, 0);
 	must_be(s.tensors, 0);

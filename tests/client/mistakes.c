@@ -523,7 +523,7 @@ TEST(m20_deleters_on_any_thread_or_none)
 	for (int i = 0; i < 8; i++)
 		pthread_join(threads[i], NULL);
 	/* They did not wait for a version, so only now does every get return the last one. */
-	td_settle(&f.d);
+	td_sync(&f.d);
 	for (int i = 0; i < 8; i++) {
 		got[i] = get(f.client, i % 2 ? "thread" : "none");
 		must(!memcmp(got[i]->dl_tensor.data, f.s.bytes, 96));

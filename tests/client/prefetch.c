@@ -32,7 +32,7 @@ static void put_again(uint32_t ring, unsigned drafts)
 	memset(data, 2, sizeof(data));
 	must_be(tl_put(client, "a", &t, &o, NULL), 0); /* although the daemon cannot answer */
 	td_thaw(&d);
-	td_settle(&d);
+	td_sync(&d);
 	got = get(client, "a");
 	must(all_bytes(got, 2, 4096));
 	drop(got);
@@ -117,7 +117,7 @@ TEST(a_commit_on_its_way_survives_a_request_for_its_room)
 	must_be(rc_receive(&other, &answer), 0);
 	must_be(answer.header.type, WIRE_DRAFT); /* it gets the room of the former "a" */
 	close(answer.fd);
-	td_settle(&d);
+	td_sync(&d);
 	t = get(client, "a");
 	must(all_bytes(t, 9, 4 * MIB));
 	drop(t);
@@ -151,7 +151,7 @@ TEST(a_refused_commit_is_told_at_the_next_call)
 
 	rc_fill_bucket(&rc, "refused");
 	must_be(tl_commit(draft, NULL), 0);
-	td_settle(&d);
+	td_sync(&d);
 	must(tl_put(client, "b", &scalar, NULL, NULL) < 0);
 	must(strstr(tl_last_error(), "an earlier commit"));
 	must(strstr(tl_last_error(), "refused: user"));
@@ -203,7 +203,7 @@ TEST(a_refused_commit_is_told_to_the_thread_that_sent_it)
 	must_be(pthread_barrier_init(&t.told, NULL, 2), 0);
 	must_be(pthread_create(&thread, NULL, commit_and_put, &t), 0);
 	pthread_barrier_wait(&t.committed);
-	td_settle(&d);
+	td_sync(&d);
 	for (int i = 0; i < 100; i++) /* it is not this one's */
 		must_be(tl_put(t.client, "b", &scalar, NULL, NULL), 0);
 	pthread_barrier_wait(&t.told);
@@ -215,7 +215,7 @@ TEST(a_refused_commit_is_told_to_the_thread_that_sent_it)
 		must_be(pthread_join(thread, NULL), 0);
 	}
 	must_be(tl_commit(create(t.client, t.name, 100, 0), NULL), 0);
-	td_settle(&d);
+	td_sync(&d);
 	must(tl_put(t.client, "c", &scalar, NULL, NULL) < 0); /* not into the ring that "b" has */
 	must(strstr(tl_last_error(), "refused: user"));
 	must_be(tl_put(t.client, "c", &scalar, NULL, NULL), 0);
@@ -243,7 +243,7 @@ TEST(a_commit_that_times_out_leaves_no_draft)
 	tl_abort(drafts[i++]);
 	client_set_timeout(client, WAIT_S * SECOND);
 	td_thaw(&d);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(td_status(&d).drafts, DRAFTS - i + 2);
 	eventually((r = tl_delete(client, "nothing")) != -ETIMEDOUT);
 	must_be(r, -ENOENT);
@@ -281,7 +281,7 @@ TEST(giving_up_does_not_wait_for_a_daemon_that_stands_still)
 	for (int k = 0; k < LEFT; k++)
 		tl_abort(drafts[k]);
 	td_thaw(&d);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(td_status(&d).drafts, 0);
 }
 

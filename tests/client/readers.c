@@ -100,7 +100,7 @@ TEST(a_kept_mapping_of_a_large_tensor_shows_what_comes_there_next)
 	must_be(rc_put(&producer, "a", LARGE, 1, &first), 0);
 	bytes = rc_view(&reader, &first);
 	must_be(rc_delete(&producer, "a"), 0);
-	rc_settle(&producer);
+	rc_sync(&producer);
 	must_be(rc_put(&producer, "secret", LARGE, 2, &next), 0);
 	must_be(next.segment, first.segment);
 	bytes_must_be(bytes, 2, LARGE);
@@ -192,7 +192,7 @@ static uint64_t charged(const struct test_daemon *d)
 {
 	tl_status s;
 
-	td_settle(d);
+	td_sync(d);
 	s = td_status(d);
 	return s.bytes_used - s.bytes_kept;
 }

@@ -234,7 +234,7 @@ TEST(a_daemon_that_does_not_answer_times_out)
 	must_be(tl_connect(&o, &unserved), -ETIMEDOUT);
 	drop(get(client, "a")); /* this needs no daemon */
 	td_thaw(&d);
-	td_settle(&d);
+	td_sync(&d);
 	eventually((r = tl_delete(client, "a")) != -ETIMEDOUT);
 	must_be(r, -ENOENT); /* the answer that came late was not taken for this one */
 	tl_close(other);

@@ -86,7 +86,7 @@ static void put_until_told(tl_client *client, const struct test_daemon *d)
 	do {
 		before = commits(client);
 		put(client, 1);
-		td_settle(d);
+		td_sync(d);
 	} while (commits(client) == before);
 }
 

@@ -384,7 +384,7 @@ PROMISE(a_kick_leaves_the_last_tensor, 0)
 	put(w, 2);
 	must_be(tl_list_clients(w->other, kick_others, &id), 0);
 	must_be(tl_kick(w->other, id), 0);
-	td_settle(&w->d);
+	td_sync(&w->d);
 	must_be(try_put(w->producer, name, 3, NULL, 0, w->ring, &version), -ECONNABORTED);
 	must_see(w, w->other, 2);
 	must_be(look(w->other, name).ring, 0);
@@ -397,7 +397,7 @@ PROMISE(a_close_leaves_the_last_tensor, 0)
 	for (int i = 0; i < 5; i++)
 		put(w, i);
 	tl_close(w->producer);
-	td_settle(&w->d);
+	td_sync(&w->d);
 	must_see(w, w->other, 4);
 	must_be(look(w->other, name).ring, 0);
 	w->producer = td_connect(&w->d);
@@ -502,7 +502,7 @@ PROMISE(nothing_stays, 0)
 	for (int i = 0; i < 5 * SLOTS; i++)
 		put(w, i);
 	tl_close(w->producer);
-	td_settle(&w->d);
+	td_sync(&w->d);
 	must_be(tl_delete(w->other, name), 0);
 	must_be(tl_get_status(w->other, &status), 0);
 	must_be(status.tensors, 0);

@@ -169,7 +169,7 @@ TEST(a_put_that_asks_for_no_version_begins_a_ring)
 
 	for (int i = 0; i < PUTS; i++)
 		must_be(tl_commit(draft_like(client, "r", &t), NULL), 0);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(ring_of(client), 0);
 	must_be(tl_put(client, "r", &t, &plain, NULL), 0);
 	must(ring_of(client));

@@ -86,7 +86,7 @@ TEST(a_ring_begins_by_itself_and_nobody_sees_a_difference)
 	must_be(rings(producer), 1);
 	must(commits(producer) > 900); /* the daemon hears of them later */
 	tl_close(producer);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(rings(consumer), 0);
 	must(has(consumer, "r", 999 % 256, 1003));
 	tl_close(consumer);
@@ -374,7 +374,7 @@ TEST(versions_of_a_liar_go_up_and_stay_below_the_end)
 		page->entries[i].committed_ns = UINT64_MAX;
 	}
 	tl_close(producer);
-	td_settle(&d);
+	td_sync(&d);
 	must(has(consumer, "r", 2, 4));
 	must_be(put_bytes(consumer, "r", 3, SIZE), 5);
 	tl_close(consumer);
@@ -422,7 +422,7 @@ TEST(a_killed_producer_leaves_its_last_tensor)
 		last = put_bytes(consumer, "r", 1, SIZE);
 		must(last > info.version);
 	}
-	td_settle(&d);
+	td_sync(&d);
 	must_be(td_status(&d).tensors, 1);
 	must_be(td_status(&d).retired, 0);
 	must_be(td_status(&d).clients, 1);
@@ -519,7 +519,7 @@ static const char *const with_keeper[] = { "--keeper", "yes", NULL };
 
 TEST(a_ring_goes_on_when_another_daemon_takes_over)
 {
-	cleanup_td struct test_daemon d = td_start(.extra = with_keeper, .want_ready = true);
+	cleanup_td struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
 	tl_client *producer = td_connect(&d), *consumer = td_connect(&d);
 	DLManagedTensorVersioned *held;
 	uint64_t version = begin(producer, "r"), many;
@@ -546,7 +546,7 @@ TEST(a_ring_goes_on_when_another_daemon_takes_over)
 	kill_proper(consumer);
 	must(has(consumer, "r", 0, version));
 	must_be(put_bytes(consumer, "r", 1, SIZE), version + 1);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(td_status(&d).tensors, 1);
 	must_be(td_status(&d).retired, 0);
 	tl_close(consumer);
@@ -554,7 +554,7 @@ TEST(a_ring_goes_on_when_another_daemon_takes_over)
 
 TEST(what_is_published_while_no_daemon_is_there_is_not_lost)
 {
-	cleanup_td struct test_daemon d = td_start(.extra = with_keeper, .want_ready = true);
+	cleanup_td struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
 	tl_client *producer = td_connect(&d), *consumer = td_connect(&d);
 	uint64_t version = begin(producer, "r");
 	tl_status s = { .size = sizeof(s) };
@@ -690,7 +690,7 @@ TEST(a_ring_whose_slots_are_held_grows)
 		must(all_bytes(held[i], i, LARGE));
 		drop(held[i]);
 	}
-	td_settle(&d);
+	td_sync(&d);
 	must_be(td_status(&d).retired, 0);
 	must_be(td_status(&d).tensors, 1);
 	tl_close(producer);

@@ -124,7 +124,7 @@ TEST(versions_go_on_when_another_daemon_has_removed_what_was_left)
 	tl_close(client);
 	td_kill(&d);
 	other = td_start();
-	td_settle(&other);
+	td_sync(&other);
 	must_be(td_objects(&d), 0);
 	td_stop(&other);
 	last = go_on(&d, last, FAR);

@@ -139,7 +139,7 @@ TEST(ping_pong_loses_no_wake_up)
 }
 
 /* The loop wakes those whom a commit left asleep, though no message comes. */
-TEST(when_the_daemon_has_settled_a_whole_crowd_is_awake)
+TEST(when_the_daemon_is_idle_a_whole_crowd_is_awake)
 {
 	enum { CROWD = 300 };
 	static struct sleeping crowd[CROWD];
@@ -152,7 +152,7 @@ TEST(when_the_daemon_has_settled_a_whole_crowd_is_awake)
 	word = rc_version_word(&rc, 0); /* the first tensor has the first slot */
 	sleeping_start(crowd, CROWD, word);
 	put_bytes(client, "w", 2, 10);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0), 0);
 	sleeping_end(crowd, CROWD);
 	rc_close(&rc);

@@ -496,7 +496,7 @@ TEST(mistakes_are_refused_in_words)
 	must_be(tl_watch_next(watches[0], NULL, &e), -EINVAL);
 	for (int i = 0; i < 256; i++)
 		must_be(tl_watch_close(watches[i]), 0);
-	td_settle(&d);
+	td_sync(&d);
 	watch = watch_open(client, "a", 0);
 	must_be(tl_watch_fd(watch, &fd), 0);
 	tl_close(client);

@@ -193,7 +193,7 @@ static struct test_daemon start(void)
 {
 	static const char *const with_keeper[] = { "--keeper", "yes", NULL };
 
-	return td_start(.extra = with_keeper, .want_ready = true, .capacity = 256 * MIB);
+	return td_start(.extra = with_keeper, .expect_ready = true, .capacity = 256 * MIB);
 }
 
 TEST(nothing_is_lost_when_daemons_are_killed_under_load)

@@ -176,7 +176,7 @@ static int after_commit_with_an_answer_unread(const struct test_daemon *d, void 
 
 	write_draft(&rc, &draft, s->nbytes);
 	must_be(rc_send(&rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
-	td_settle(d); /* by another connection: the answer is in our socket */
+	td_sync(d); /* by another connection: the answer is in our socket */
 	kill(d->pid, SIGSTOP);
 	send_commit(&rc, &draft, "mine", s->nbytes, 0);
 	die();
@@ -323,7 +323,7 @@ static int waiting_for_space(const struct test_daemon *d, void *arg)
 	(void)arg;
 	must_be(rc_create(&rc, "mine", 10 * MIB, 0, &draft), 0);
 	must_be(rc_send(&rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
-	td_settle(d);
+	td_sync(d);
 	die();
 }
 
@@ -471,7 +471,7 @@ static void meet_child(struct situation *s, const struct step *step, struct test
 	wait = child_wait(c);
 	kill(s->d->pid, SIGCONT);
 	must(WIFSIGNALED(wait) && WTERMSIG(wait) == SIGKILL);
-	td_settle(s->d);
+	td_sync(s->d);
 }
 
 /* Nothing but the daemon itself is left. */

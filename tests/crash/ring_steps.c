@@ -319,7 +319,7 @@ static void try_producers(bool kills)
 {
 	for (enum moment last = 0; last < MOMENTS; last++) {
 		cleanup_td struct test_daemon d = td_start(.extra = with_keeper,
-							   .want_ready = true);
+							   .expect_ready = true);
 		tl_client *c = td_connect(&d);
 
 		print_message("moment %d\n", (int)last);
@@ -385,7 +385,7 @@ static void try_consumers(bool kills)
 {
 	for (enum consumed last = 0; last < CONSUMED; last++) {
 		cleanup_td struct test_daemon d = td_start(.extra = with_keeper,
-							   .want_ready = true);
+							   .expect_ready = true);
 
 		print_message("moment %d\n", (int)last);
 		try_consumer(&d, last, kills);

@@ -19,7 +19,7 @@ enum { KILLS = 4 };
 
 static struct test_daemon start(void)
 {
-	return td_start(.extra = with_keeper, .want_ready = true);
+	return td_start(.extra = with_keeper, .expect_ready = true);
 }
 
 static uint64_t id_of(tl_client *c);
@@ -121,7 +121,7 @@ TEST(who_has_begun_a_ring_gives_back_what_a_dead_daemon_granted)
 {
 	const char *const extra[] = { "--keeper",   "yes",  "--warm-time", "0",
 				      "--capacity", "1MiB", NULL };
-	struct test_daemon d = td_start(.extra = extra, .want_ready = true);
+	struct test_daemon d = td_start(.extra = extra, .expect_ready = true);
 	tl_client *c = td_connect(&d), *other = td_connect(&d);
 	tl_put_options ring = { .size = sizeof(ring), .ring = 4 };
 	uint8_t bytes[SMALL] = { 1 };
@@ -566,7 +566,7 @@ TEST(who_says_that_it_has_everything_mapped_harms_nobody_else)
 	fd = mkstemp(path);
 	must(fd >= 0 && dprintf(fd, "[user %d]\nmappings = 4\n", LIAR) > 0);
 	must_be(fchmod(fd, 0644) | close(fd), 0);
-	struct test_daemon d = td_start(.extra = extra, .want_ready = true, .for_others = true);
+	struct test_daemon d = td_start(.extra = extra, .expect_ready = true, .for_others = true);
 	honest = td_connect(&d);
 	for (int i = 0; i < TENSORS; i++) {
 		snprintf(name, sizeof(name), "t%d", i);

@@ -12,7 +12,7 @@ static const char *const with_keeper[] = { "--keeper", "yes", "--warm-time", "0"
 
 static struct test_daemon start_with(const char *const *extra)
 {
-	return td_start(.extra = extra, .want_ready = true);
+	return td_start(.extra = extra, .expect_ready = true);
 }
 
 /* The keeper's child, whether it serves yet or not; 0: there is none now. */
@@ -55,7 +55,7 @@ TEST(a_daemon_is_adopted_when_there_is_no_memory_left)
 	tl_client *c;
 
 	SKIP_UNLESS(may_mount(), "may not mount a small tmpfs");
-	d = td_start(.extra = with_keeper, .want_ready = true, .storage = "shm",
+	d = td_start(.extra = with_keeper, .expect_ready = true, .storage = "shm",
 		     .shm_size = 24 * MIB);
 	c = td_connect(&d);
 	must_be(put(c, "a", 1, BYTES, NULL), 0);
@@ -90,7 +90,7 @@ TEST(a_daemon_is_adopted_when_there_are_no_descriptors_left)
 	} limits[] = { { "shm", 96 }, { "memfd", 128 } };
 
 	for (unsigned k = 0; k < 2; k++) {
-		struct test_daemon d = td_start(.extra = with_keeper, .want_ready = true,
+		struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true,
 						.storage = limits[k].storage,
 						.nofile = limits[k].nofile);
 		tl_client *c = td_connect(&d), *clients[CLIENTS_MAX];

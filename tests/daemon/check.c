@@ -142,7 +142,7 @@ TEST(what_is_wrong_is_found)
 	MUST_SAY_IF(&d, m.header->bytes_used, 4096, "4096 bytes");
 	MUST_SAY_IF(&d, m.header->off_rows, 64, "its header does not fit its limits");
 	must_be(rc_delete(&rc, "b"), 0);
-	rc_settle(&rc);
+	rc_sync(&rc);
 	must_be(td_check(&d, false), SOUND);
 	munmap(m.header, m.size);
 	rc_close(&rc);

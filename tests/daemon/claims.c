@@ -53,7 +53,7 @@ TEST(another_clients_draft_is_not_yours)
 	must_be(rc_link(&thief, draft.ref, "c"), WIRE_E_GONE); /* a draft cannot be leased */
 	atomic_store(rc_held(&thief, ref_slot(draft.ref)), 0);
 	must_be(rc_ref(&thief, WIRE_RELEASED, draft.ref), 0);
-	rc_settle(&thief);
+	rc_sync(&thief);
 	must_be(td_status(&d).drafts, 1);
 	must_be(td_status(&d).tensors, 0);
 	must_be(rc_commit(&owner, draft.ref, "a", MIB), 0);
@@ -73,7 +73,7 @@ TEST(a_draft_is_committed_or_aborted_once)
 	must_be(rc_commit(&rc, draft.ref, "a", 1000), WIRE_E_GONE);
 	must_be(rc_commit(&rc, draft.ref, "b", 1000), WIRE_E_GONE);
 	must_be(rc_ref(&rc, WIRE_ABORT, draft.ref), 0);
-	rc_settle(&rc);
+	rc_sync(&rc);
 	must_be(td_status(&d).tensors, 1);
 
 	must_be(rc_create(&rc, "b", 1000, 0, &draft), 0);
@@ -206,7 +206,7 @@ TEST(who_changes_the_size_of_a_segment_gains_nothing)
 		must_be(td_status(&d).bytes_used, 0);
 		must_be(rc_create(&honest, NULL, 60 * MIB, 0, &draft), 0);
 		must_be(rc_ref(&honest, WIRE_ABORT, draft.ref), 0);
-		td_settle(&d);
+		td_sync(&d);
 		must(is_of_size(fd, 0));
 		must_be(posix_fallocate(fd, 0, 400 * MIB), 0);
 		eventually(is_of_size(fd, 0));
@@ -251,7 +251,7 @@ TEST(a_change_that_nobody_was_told_of_is_found)
 	fds[0] = writable_segment(&rc, "a");
 	fds[1] = writable_segment(&rc, "b");
 	grown = writable_segment(&rc, "c");
-	td_settle(&d);
+	td_sync(&d);
 	td_freeze(&d);
 	write_in_turn(fds, queued < 1000000 ? (unsigned)queued + 10 : 1000000);
 	must_be(posix_fallocate(grown, 0, 400 * MIB), 0);

@@ -13,8 +13,7 @@ enum { SLOW = 16, HELD = 600, OWNER = 3333, ALICE = 1111, CLIENTS = 32 };
 /* Sends messages that must not have descriptors with several, each of which waits to be closed. */
 static int alice_sends_slow(const struct test_daemon *d, void *arg)
 {
-	struct wire_plain m = { .header = {
-					.type = WIRE_SETTLE, .length = sizeof(m), .serial = 1 } };
+	struct wire_plain m = { .header = { .type = WIRE_SYNC, .length = sizeof(m), .serial = 1 } };
 	struct slow_fd slow[SLOW];
 	struct raw rc[SLOW];
 
@@ -49,7 +48,7 @@ TEST(a_storm_of_slow_descriptors_leaves_others_theirs)
 						   .max_clients = CLIENTS);
 	honest = rc_open(&d);
 	must_be(rc_put(&honest, "a", 4096, 1, NULL), 0);
-	td_settle(&d);
+	td_sync(&d);
 	before = count_fds(d.pid);
 	td_freeze(&d); /* so that the daemon is the last to close them */
 	alice = child_start_as(ALICE, &d, alice_sends_slow, NULL);
@@ -61,7 +60,7 @@ TEST(a_storm_of_slow_descriptors_leaves_others_theirs)
 	child_finish(&alice);
 	must_be(rc_put(&honest, "a", MIB, 1, NULL), 0);
 	/* two larger segments are cached now */
-	eventually((td_settle(&d), count_fds(d.pid) <= before + 2));
+	eventually((td_sync(&d), count_fds(d.pid) <= before + 2));
 	rc_goodbye(&honest);
 }
 

@@ -97,7 +97,7 @@ TEST(leases_of_the_killed_are_gone_in_a_moment)
 		must_be(rc_put(&rc, "a", 1000, i, &draft), 0);
 		c = child_start_ready(&d, get_twice_and_stay, (void *)"a");
 		must_be(rc_delete(&rc, "a"), 0);
-		rc_settle(&rc);
+		rc_sync(&rc);
 		must_be(row_word_state(atomic_load(&rc_row(&rc, draft.ref)->word)), ROW_RETIRED);
 		child_kill(&c);
 		start = now_ns();
@@ -144,7 +144,7 @@ TEST(a_producer_killed_before_commit_leaves_nothing)
 		must_be(tl_stat(client, "never", &info), -ENOENT);
 	}
 	tl_close(client);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(count_fds(d.pid), fds);
 }
 
@@ -165,7 +165,7 @@ TEST(a_producer_killed_after_commit_leaves_its_tensor)
 	tl_client *client;
 
 	child_kill(&c);
-	td_settle(&d);
+	td_sync(&d);
 	client = td_connect(&d);
 	tensor = lib_get(client, "stays");
 	must_be(tensor->dl_tensor.shape[0], MIB);
@@ -235,7 +235,7 @@ TEST(who_lost_its_connection_reads_on_undisturbed)
 	large_bytes = rc_view(&reader, &large);
 	small_bytes = rc_view(&reader, &small);
 	must_be(shutdown(reader.fd, SHUT_RDWR), 0);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(td_status(&d).clients, 2); /* it still counts, and so does what it holds */
 
 	for (int i = 0; i < 3000; i++) { /* the sizes are the same, so that memory is reused */
@@ -249,7 +249,7 @@ TEST(who_lost_its_connection_reads_on_undisturbed)
 	must_be(rc_delete(&producer, "large"), 0);
 	must_be(rc_delete(&producer, "small"), 0);
 	rc_goodbye(&producer);
-	td_settle(&d);
+	td_sync(&d);
 	bytes_must_be(large_bytes, 0xaa, MIB);
 	bytes_must_be(small_bytes, 0xbb, 5000);
 	must_be(td_status(&d).retired, 2);
@@ -294,7 +294,7 @@ TEST(a_lost_reader_takes_no_new_lease)
 
 	must_be(atomic_load(mine), live_word(reader.welcome.client_generation));
 	must_be(shutdown(reader.fd, SHUT_RDWR), 0);
-	td_settle(&d);
+	td_sync(&d);
 	must(atomic_load(mine) != live_word(reader.welcome.client_generation));
 	rc_close(&reader);
 	reader = rc_open(&d); /* it may get the same place, but never the same word */
@@ -473,7 +473,7 @@ TEST(kill_9_anywhere_costs_nobody_anything)
 	struct tl_status s;
 	unsigned fds;
 
-	td_settle(&d);
+	td_sync(&d);
 	fds = count_fds(d.pid);
 	for (int i = 0; i < KILLS; i++) {
 		struct test_child *c = &children[i % AT_ONCE];
@@ -547,7 +547,7 @@ TEST(a_client_that_forks_and_dies_leaves_its_child_reading)
 		must_be(rc_put(&rc, "a", MIB, 0x22, NULL), 0);
 	must_be(child_step(&c), 2);
 	child_hang_up(&c);
-	td_settle(&d);
+	td_sync(&d);
 	rc_goodbye(&rc);
 }
 

@@ -71,7 +71,7 @@ static inline struct device_before device_look(const struct test_daemon *d)
 	for (uint32_t from = 0; rc_device(&rc, from, &device); from = device.number + 1)
 		b.devices++;
 	rc_goodbye(&rc);
-	td_settle(d);
+	td_sync(d);
 	b.fds = count_fds(d->pid);
 	b.objects = td_objects(d);
 	return b;

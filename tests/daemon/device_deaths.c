@@ -53,7 +53,7 @@ static uint64_t story_tensors(struct raw *rc, const struct story *s,
 		must_be(rc_delete(rc, "a"), 0);
 	if (s->step == REPLACED)
 		must_be(rc_place(rc, seg, NULL, .name = "a", .nbytes = 10), 0);
-	rc_settle(rc);
+	rc_sync(rc);
 	return placed.ref;
 }
 
@@ -69,7 +69,7 @@ static int produce_and_stay(const struct test_daemon *d, void *arg)
 		story_tensors(&rc, s, &seg);
 	if (s->step == UNEXPORTED)
 		rc_unexport(&rc, &seg);
-	rc_settle(&rc);
+	rc_sync(&rc);
 	pause_at(1);
 	return 0;
 }
@@ -94,7 +94,7 @@ TEST(a_killed_producer_leaves_what_outlives_it)
 		must_be(rc_import(&reader, &seg, 0, NULL, NULL), open ? 0 : WIRE_E_INVALID);
 		child_step(&c);
 		child_kill(&c);
-		rc_settle(&reader);
+		rc_sync(&reader);
 		named = s.step >= PLACED && s.step != DELETED && s.step != UNEXPORTED;
 		stays = named && vmm && s.step != PLACED_UNFINISHED && s.step != FAILED;
 		must_be(td_status(&d).tensors, named);
@@ -154,7 +154,7 @@ TEST(a_killed_importer_stands_in_nobodys_way)
 		child_kill(&holder);
 		must_be(rc_notice(&rc, WIRE_FREED).cookie, 9);
 		serial = rc_unexport(&rc, &seg);
-		rc_settle(&rc);
+		rc_sync(&rc);
 		if (i < 2)
 			child_kill(&opener);
 		else
@@ -233,9 +233,9 @@ TEST(a_thousand_unexports_that_end_together_are_answered)
 	}
 	for (int i = 0; i < 1000; i++)
 		serials[i] = rc_unexport(&rc, &segs[i]);
-	rc_settle(&rc);
+	rc_sync(&rc);
 	rc_close(&reader);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(td_status(&d).clients, 1);
 	for (int i = 0; i < 1000; i++)
 		must_be(rc_answer(&rc, serials[i], WIRE_DONE), 0);
@@ -264,7 +264,7 @@ TEST(what_nobody_reads_ends_with_its_client)
 	}
 	rc_close(&rc);
 	for (int i = 0; i < 2; i++)
-		rc_settle(&other);
+		rc_sync(&other);
 	rc_close(&other);
 	must_be_as_before(&d, &before);
 }
@@ -291,7 +291,7 @@ TEST(the_daemon_keeps_1024_lost_rows)
 	must(rc_hold(&reader, refs[0]));
 	rc_finished(&rc, refs[PLACED_N - 1], true); /* that makes it the oldest lost row */
 	rc_finished(&rc, refs[PLACED_N - 2], true);
-	rc_settle(&rc);
+	rc_sync(&rc);
 	must_be(td_status(&d).tensors, PLACED_N);
 	rc_close(&rc);
 	must_be(td_status(&d).tensors, KEPT);

@@ -138,7 +138,7 @@ TEST(a_group_on_a_device_is_published_in_one_step)
 		must_be(rc_progress(&consumer, refs[i]), i ? ROW_FINISHED : ROW_UNFINISHED);
 	}
 	rc_finished(&producer, refs[0], false);
-	rc_settle(&producer);
+	rc_sync(&producer);
 	must_be(rc_progress(&consumer, refs[0]), ROW_FINISHED);
 	/* Each goes by itself: the memory of the one in shared memory does not keep the others. */
 	must_be(rc_delete(&consumer, "a"), 0);

@@ -109,10 +109,10 @@ TEST(a_segment_of_parts_is_whole_when_all_have_come)
 			must_be(rc_answer(&producer, rc_part(&producer, &seg, i, MIB, memory[i]),
 					  0),
 				WIRE_E_INVALID);
-		rc_settle(&producer); /* what is refused may be closed a little later */
+		rc_sync(&producer); /* what is refused may be closed a little later */
 		must_be(count_fds(d.pid), fds + i);
 		rc_part(&producer, &seg, i, (i + 1) * MIB, memory[i]);
-		rc_settle(&producer);
+		rc_sync(&producer);
 		must_be(count_fds(d.pid), fds + i + 1);
 	}
 	must_be(segment_word(&producer, &seg), live_word(seg.segment_generation));
@@ -187,7 +187,7 @@ TEST(descriptors_that_could_stall_or_change_are_refused)
 			WIRE_E_INVALID);
 		must_be(rc_export(&rc, SEGMENT_CUDA_POOL, GPU, 100, 100, 1, bad[i], &seg),
 			WIRE_E_INVALID);
-		rc_settle(&rc);
+		rc_sync(&rc);
 		must_be(count_fds(d.pid), fds);
 		must_be(used_on(&rc, GPU), 0);
 	}
@@ -196,7 +196,7 @@ TEST(descriptors_that_could_stall_or_change_are_refused)
 	must_be(rc_export(&rc, SEGMENT_CUDA_VMM, GPU, 100, 50, 2, memory, &seg), 0);
 	for (int i = 0; i < 7; i++)
 		must_be(rc_answer(&rc, rc_part(&rc, &seg, 1, 50, bad[i]), 0), WIRE_E_INVALID);
-	rc_settle(&rc);
+	rc_sync(&rc);
 	must_be(count_fds(d.pid), fds + 1);
 	rc_part(&rc, &seg, 1, 50, memory);
 	close(memory);
@@ -332,8 +332,8 @@ TEST(finished_is_said_by_the_producer_alone_and_once)
 	rc_finished(&producer, ref_make(ref_generation(a.ref) + 1, ref_slot(a.ref)), true);
 	rc_finished(&producer, ref_make(1, 100000), true);
 	rc_finished(&producer, cpu.ref, true);
-	rc_settle(&other);
-	rc_settle(&producer);
+	rc_sync(&other);
+	rc_sync(&producer);
 	must_be(rc_progress(&producer, a.ref), ROW_UNFINISHED);
 	must_be(rc_progress(&producer, b.ref), ROW_UNFINISHED);
 	must_be(rc_progress(&producer, cpu.ref), ROW_FINISHED);
@@ -342,7 +342,7 @@ TEST(finished_is_said_by_the_producer_alone_and_once)
 	rc_finished(&producer, a.ref, true);
 	rc_finished(&producer, b.ref, true);
 	rc_finished(&producer, b.ref, false);
-	rc_settle(&producer);
+	rc_sync(&producer);
 	must_be(rc_progress(&producer, a.ref), ROW_FINISHED);
 	must_be(rc_progress(&producer, b.ref), ROW_LOST);
 	must(rc_hold(&other, b.ref)); /* its row stays to say that it is lost */
@@ -370,7 +370,7 @@ TEST(the_producer_is_told_once_when_nobody_holds_or_names_it)
 	must(rc_told_nothing(&producer)); /* its name means another tensor, but it is held */
 	rc_drop(&a, first.ref);
 	rc_drop(&b, first.ref);
-	rc_settle(&b);
+	rc_sync(&b);
 	must(rc_told_nothing(&producer));
 	rc_drop(&b, first.ref);
 	notice = rc_notice(&producer, WIRE_FREED);
@@ -442,9 +442,9 @@ TEST(an_unexport_waits_until_nobody_has_it_open)
 	must(again.segment != seg.segment); /* it is not free yet */
 	rc_unmapped(&a, &seg);
 	rc_unmapped(&a, &seg); /* a second time means nothing */
-	rc_settle(&a);
+	rc_sync(&a);
 	rc_close(&b); /* its end counts as well */
-	rc_settle(&a);
+	rc_sync(&a);
 	must(rc_told_nothing(&producer));
 	must_be(used_on(&producer, GPU), 2000);
 	rc_unmapped(&c, &seg);
@@ -556,7 +556,7 @@ TEST(what_outlives_its_producer_stays_until_nobody_uses_it)
 	must_be(rc_place(&producer, &lost, &alone, .name = "d", .nbytes = 10, .event = event), 0);
 	must_be(rc_import(&reader, &lost, 0, NULL, NULL), 0);
 	rc_finished(&producer, b.ref, false);
-	rc_settle(&producer);
+	rc_sync(&producer);
 	fds = count_fds(d.pid);
 	rc_goodbye(&producer);
 	must_be(rc_notice(&reader, WIRE_UNMAP).segment, lost.segment); /* nothing finished is in it
@@ -569,7 +569,7 @@ TEST(what_outlives_its_producer_stays_until_nobody_uses_it)
 	must_be(rc_import(&reader, &idle, 0, NULL, NULL), WIRE_E_NOT_FOUND);
 	must_be(rc_import(&reader, &half, 0, NULL, NULL), WIRE_E_NOT_FOUND);
 	rc_unmapped(&reader, &lost);
-	rc_settle(&reader);
+	rc_sync(&reader);
 	must_be(used_on(&reader, GPU), 1000);
 
 	must_be(rc_progress(&reader, a.ref), ROW_FINISHED);
@@ -591,7 +591,7 @@ TEST(what_outlives_its_producer_stays_until_nobody_uses_it)
 	must_be(count_fds(d.pid), fds - 6);
 	must_be(used_on(&reader, GPU), 1000); /* it is charged as long as somebody has it open */
 	rc_unmapped(&reader, &seg);
-	rc_settle(&reader);
+	rc_sync(&reader);
 	must_be(used_on(&reader, GPU), 0);
 	must_be(td_status(&d).segments, 0);
 	must_be(td_status(&d).tensors, 2);
@@ -611,7 +611,7 @@ TEST(a_failed_tensor_of_a_dead_producer_keeps_no_memory)
 	must_be(rc_answer(&producer, rc_unexport(&producer, &seg), WIRE_DONE), WIRE_E_INVALID);
 	must_be(used_on(&reader, GPU), 1000);
 	rc_close(&producer);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(used_on(&reader, GPU), 0);
 	must_be(rc_progress(&reader, failed.ref), ROW_LOST);
 	must_be(td_status(&d).tensors, 1);
@@ -633,7 +633,7 @@ TEST(what_only_shared_memory_can_do_is_refused)
 	must_be(rc_link(&rc, placed.ref, "b"), WIRE_E_INVALID);
 	must_be(rc_commit(&rc, placed.ref, "a", 10), WIRE_E_GONE);
 	must_be(rc_ref(&rc, WIRE_ABORT, placed.ref), 0);
-	rc_settle(&rc);
+	rc_sync(&rc);
 	must_be(td_status(&d).tensors, 1);
 	rc_drop(&rc, placed.ref);
 	rc_goodbye(&rc);

@@ -59,7 +59,7 @@ TEST(a_device_has_its_capacity_each_by_itself)
 	must_be(rc_answer(&rc, serial, WIRE_DONE), 0);
 	must_be(export_on(&rc, GPU, 6 * MIB, NULL), 0);
 	rc_close(&rc);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(export_on(&reader, GPU, 10 * MIB, NULL), 0);
 	rc_goodbye(&reader);
 	must_be_as_before(&d, &before);
@@ -225,11 +225,11 @@ static void must_not_be_kept(const struct test_daemon *d, struct raw *rc, int fd
 	must_be(rc_export(rc, SEGMENT_CUDA_VMM, GPU, 8192, 4096, 2, good, &seg), 0);
 	fds = count_fds(d->pid);
 	must_be(rc_answer(rc, rc_part(rc, &seg, 1, 4096, fd_take), 0), WIRE_E_INVALID);
-	rc_settle(rc);
+	rc_sync(rc);
 	must_be(count_fds(d->pid), fds);
 	must_be(rc_answer(rc, rc_unexport(rc, &seg), WIRE_DONE), 0);
 	must_be(rc_export(rc, SEGMENT_CUDA_VMM, GPU, 4096, 4096, 1, fd_take, &seg), WIRE_E_INVALID);
-	rc_settle(rc);
+	rc_sync(rc);
 	must_be(count_fds(d->pid), fds - 1);
 	must_be(used_on(rc, GPU), 0);
 	close(good);
@@ -409,7 +409,7 @@ TEST(who_never_takes_its_descriptors_is_disconnected)
 
 		must(r == 0 || r == -EPIPE || r == -ECONNRESET);
 	}
-	rc_settle(&rc); /* all of them are handled before the first is received */
+	rc_sync(&rc); /* all of them are handled before the first is received */
 	for (struct conn_message m; rc_receive(&bad, &m) == 0; got++)
 		close(m.fd);
 	must_be(got, WIRE_FDS_UNREAD_MAX);
@@ -474,7 +474,7 @@ TEST(what_one_client_may_have_open_is_bounded)
 	rc_unmapped(&reader, &first);
 	must_be(rc_import(&reader, &seg, 0, NULL, NULL), 0);
 	rc_close(&rc);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(td_status(&d).segments, IMPORTS);
 	rc_close(&reader);
 	before.status.clients = 0;
@@ -518,7 +518,7 @@ TEST(who_does_not_read_is_told_later)
 	must_be(td_status(&d).clients, 2);
 	for (; freed < 1000; note_freed(&m, seen, &freed))
 		must_be(rc_receive(&rc, &m), 0);
-	rc_settle(&other); /* only as much as its socket takes has been sent since */
+	rc_sync(&other); /* only as much as its socket takes has been sent since */
 	must_be(td_status(&d).clients, 2);
 	for (; freed < PLACED; note_freed(&m, seen, &freed))
 		must_be(rc_receive(&rc, &m), 0);

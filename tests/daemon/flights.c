@@ -81,7 +81,7 @@ static int alice_reads_no_descriptors(const struct test_daemon *d, void *arg)
 		for (int k = 0; k < WIRE_FDS_UNREAD_MAX; k++)
 			must_be(ask_to_map(&rc[i], &draft), 0);
 	}
-	rc_settle(&other);
+	rc_sync(&other);
 	must_be(share_of(&other, SHARE_IN_FLIGHT, &max), max);
 	must_be(rc_try_open(&late, d->socket, RAW_READY, 0), WIRE_E_QUOTA);
 	must_be(rc_create(&other, NULL, MIB, 0, &more), WIRE_E_QUOTA);
@@ -89,12 +89,12 @@ static int alice_reads_no_descriptors(const struct test_daemon *d, void *arg)
 	for (int i = 0; i < HOARDERS; i++)
 		got += read_descriptors(&rc[i], WIRE_E_QUOTA);
 	must_be(got, max);
-	rc_settle(&other);
+	rc_sync(&other);
 	must_be(rc_create(&other, NULL, MIB, 0, &more), 0);
 	must_be(share_of(&other, SHARE_IN_FLIGHT, NULL) < max, true);
 	for (int i = 0; i < HOARDERS; i++)
 		rc_close(&rc[i]);
-	rc_settle(&other);
+	rc_sync(&other);
 	must_be(rc_put(&other, "alice", 4096, 1, &draft), 0);
 	rc_goodbye(&other);
 	return 0;
@@ -130,20 +130,20 @@ static int alice_keeps_ended_sockets(const struct test_daemon *d, void *arg)
 	while (n < ENDED && rc_try_open(&rc[n], d->socket, RAW_READY, 0) == 0) {
 		must(rc_hold(&rc[n], draft.ref));
 		must_be(ask_to_map(&rc[n], &draft), 0);
-		rc_settle(&other);
+		rc_sync(&other);
 		if (n % 2) {
 			rc_drop(&rc[n], draft.ref);
 			munmap(rc[n].ledger, rc[n].ledger_size);
 			rc[n].ledger = NULL;
 		}
 		must_be(rc_send_bytes(&rc[n], nonsense, sizeof(nonsense), -1, 0), 0);
-		rc_settle(&other);
+		rc_sync(&other);
 		n++;
 	}
 	pause_at(n);
 	for (uint64_t i = 0; i < n; i++)
 		must_be(read_descriptors(&rc[i], WIRE_E_PROTOCOL), 1);
-	rc_settle(&other);
+	rc_sync(&other);
 	must_be(share_of(&other, SHARE_CONNECTIONS, NULL), 1 + (n + 1) / 2);
 	for (uint64_t i = 0; i < n; i += 2)
 		munmap(rc[i].ledger, rc[i].ledger_size);
@@ -166,7 +166,7 @@ TEST(a_socket_with_unread_descriptors_counts_as_a_connection_after_its_end)
 	bob_must_publish(&d);
 	must_be(child_step(&alice), 1);
 	child_finish(&alice);
-	td_settle(&d);
+	td_sync(&d);
 	must(count_fds(d.pid) <= before + 2);
 }
 

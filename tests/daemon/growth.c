@@ -325,7 +325,7 @@ TEST(a_daemon_ends_though_a_lock_is_held)
 	{
 		cleanup_td struct test_daemon next = td_start(.socket = d.socket);
 
-		td_settle(&next);
+		td_sync(&next);
 		must_be(td_objects(&d), 0);
 		others_are_served(&next);
 	}
@@ -336,7 +336,7 @@ static void other_daemon_looks(void)
 {
 	struct test_daemon other = td_start();
 
-	td_settle(&other); /* it looks once for what belongs to nobody */
+	td_sync(&other); /* it looks once for what belongs to nobody */
 	td_stop(&other);
 }
 

@@ -129,9 +129,9 @@ TEST(valid_messages_with_random_contents_change_nothing)
 		h->serial = ++rc.serial;
 		must_be(rc_send_bytes(&rc, s.bytes, s.length, honest.ledger_fd, s.nfds), 0);
 		if (i % 16 == 0) {
-			struct wire_plain settle = { 0 };
+			struct wire_plain sync = { 0 };
 
-			must_be(rc_call(&rc, WIRE_SETTLE, &settle, sizeof(settle), &m), 0);
+			must_be(rc_call(&rc, WIRE_SYNC, &sync, sizeof(sync), &m), 0);
 			honest_work(&honest);
 		}
 		while (conn_receive(rc.fd, WIRE_TO_CLIENT, &m, MSG_DONTWAIT) == 0)
@@ -324,7 +324,7 @@ TEST(who_always_has_a_few_to_take_keeps_its_connection)
 	for (int i = 0; i < 500; i++) {
 		ask_to_map(&rc, &draft);
 		if (i % 10 == 0)
-			rc_settle(&other); /* then all that was asked has been answered */
+			rc_sync(&other); /* then all that was asked has been answered */
 		take_mapped(&rc);
 	}
 	for (int i = 0; i < PIPELINED; i++)

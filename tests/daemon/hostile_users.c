@@ -130,7 +130,7 @@ static int alice_waits(const struct test_daemon *d, void *arg)
 	for (int i = 0; i < CONNECTIONS; i++)
 		for (int k = 0; k < REQUESTS; k++)
 			must_be(ask_create(&rc[i], (held - 1) * MIB, -1), 0);
-	rc_settle(&rc[0]);
+	rc_sync(&rc[0]);
 	while (conn_receive(rc[0].fd, WIRE_TO_CLIENT, &m, MSG_DONTWAIT) == 0)
 		;
 	pause_at(held);
@@ -157,7 +157,7 @@ static int bob_leaves_warm_memory(const struct test_daemon *d, void *arg)
 	(void)arg;
 	must_be(rc_put(&rc, "warm", 8 * MIB, 1, NULL), 0);
 	must_be(rc_delete(&rc, "warm"), 0);
-	rc_settle(&rc);
+	rc_sync(&rc);
 	pause_at(1);
 	rc_goodbye(&rc);
 	return 0;
@@ -432,7 +432,7 @@ static void leave_unread(struct raw *rc, struct raw *other)
 		before = now;
 		h.header.serial = 0;
 		must_be(rc_send(rc, WIRE_HOLDINGS, &h, sizeof(h), -1), 0);
-		rc_settle(other); /* then it was answered */
+		rc_sync(other); /* then it was answered */
 		must_be(ioctl(rc->fd, SIOCINQ, &now), 0);
 	}
 }
@@ -503,13 +503,13 @@ static void send_slow(struct raw *rc, struct slow_fd *slow)
 		.size = ledger_size(rc->welcome.max_tensors),
 		.layout = LEDGER_LAYOUT
 	};
-	struct wire_plain settle = {
-		.header = { .type = WIRE_SETTLE, .length = sizeof(settle), .serial = 1 }
+	struct wire_plain sync = {
+		.header = { .type = WIRE_SYNC, .length = sizeof(sync), .serial = 1 }
 	};
 
 	*slow = slow_fd_make(3600);
 	if (rc->ledger) /* a message that must not have one, or several */
-		must_be(rc_send_bytes(rc, &settle, sizeof(settle), slow->fd, 20), 0);
+		must_be(rc_send_bytes(rc, &sync, sizeof(sync), slow->fd, 20), 0);
 	else
 		must_be(rc_send_bytes(rc, &ledger, sizeof(ledger), slow->fd, 1), 0);
 	close(slow->fd);

@@ -13,7 +13,7 @@ static const char *const idle[] = { "--keeper", "yes", "--idle-exit=1", NULL };
 
 static struct test_daemon start(const char *const *extra)
 {
-	return td_start(.extra = extra, .want_ready = true);
+	return td_start(.extra = extra, .expect_ready = true);
 }
 
 /* The pid of the daemon proper, or 0 if none serves. */
@@ -228,7 +228,7 @@ static unsigned objects_open(pid_t pid)
 TEST(memory_without_a_name_is_let_go_of_by_the_keeper_first)
 {
 	static const char *const no_warm[] = { "--keeper", "yes", "--warm-time", "0", NULL };
-	struct test_daemon d = td_start(.extra = no_warm, .want_ready = true, .storage = "memfd");
+	struct test_daemon d = td_start(.extra = no_warm, .expect_ready = true, .storage = "memfd");
 	tl_client *c = td_connect(&d);
 
 	must_be(put_value(c, "a", 1, NULL), 0);
@@ -386,7 +386,7 @@ TEST(who_has_no_keeper_is_not_restarted)
 	must_be(tl_restart(c), -ENOENT);
 	must(strstr(tl_last_error(), "--keeper no"));
 	must_be(kill(d.pid, SIGUSR2), 0);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(proper(&d), pid);
 	tl_close(c);
 }
@@ -398,7 +398,7 @@ TEST(only_root_and_the_daemons_user_may_restart_it)
 	int status;
 
 	SKIP_UNLESS(geteuid() == 0, "it takes root to become another user");
-	d = td_start(.extra = with_keeper, .want_ready = true, .for_others = true);
+	d = td_start(.extra = with_keeper, .expect_ready = true, .for_others = true);
 	must_be(chmod(d.socket, 0666), 0);
 	child = fork();
 	if (child == 0) {
@@ -563,7 +563,7 @@ TEST(the_status_tells_that_nobody_keeps)
 /* The last page of an array may have room for more entries than there are. */
 TEST(a_small_catalog_is_taken_over)
 {
-	struct test_daemon d = td_start(.extra = with_keeper, .want_ready = true,
+	struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true,
 					.max_tensors = 160);
 	tl_client *c = td_connect(&d);
 	struct tl_status s;

@@ -272,7 +272,7 @@ TEST(what_a_service_manager_kept_for_other_limits_is_let_go_of)
 	process_remember(m.pid);
 	must_be(WEXITSTATUS(ended(&m)), 1); /* on which it is started again */
 	other = td_start();		    /* removes what nobody has open */
-	td_settle(&other);
+	td_sync(&other);
 	td_stop(&other);
 	begin(&m, fewer);
 	c = client_of(&m);

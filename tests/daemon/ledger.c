@@ -21,7 +21,7 @@ struct offer {
 static void must_refuse(const struct test_daemon *d, const struct offer *o)
 {
 	struct wire_ledger ledger = { .size = o->size, .layout = o->layout };
-	struct wire_plain settle = { 0 };
+	struct wire_plain sync = { 0 };
 	struct raw rc = rc_connect(d);
 	struct conn_message m;
 	int r;
@@ -36,7 +36,7 @@ static void must_refuse(const struct test_daemon *d, const struct offer *o)
 		must_be(m.header.type, WIRE_ERROR);
 		r = rc_judge(&m, WIRE_READY);
 		must(r == WIRE_E_INVALID || r == WIRE_E_PROTOCOL);
-		r = rc_call(&rc, WIRE_SETTLE, &settle, sizeof(settle), &m);
+		r = rc_call(&rc, WIRE_SYNC, &sync, sizeof(sync), &m);
 		if (r == 0) { /* the connection is not ready, so this is out of order */
 			rc_must_fail(&m, WIRE_E_PROTOCOL);
 			r = rc_receive(&rc, &m);
@@ -178,11 +178,11 @@ TEST(only_a_sealed_memfd_of_the_right_size_is_taken)
 		  LEDGER_LAYOUT },
 	};
 
-	td_settle(&d);
+	td_sync(&d);
 	fds = count_fds(d.pid);
 	for (size_t i = 0; i < sizeof(offers) / sizeof(offers[0]); i++)
 		must_refuse(&d, &offers[i]);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(count_fds(d.pid), fds);
 	must_be(rc_put(&honest, "a", 100, 1, NULL), 0);
 	rc_goodbye(&honest);
@@ -206,7 +206,7 @@ TEST(a_ledger_on_huge_pages_is_refused)
 	munmap(p, 2 * MIB);
 	must_be(ledger_seal(fd), 0);
 	must_refuse(&d, &o);
-	td_settle(&d);
+	td_sync(&d);
 }
 
 /* Sends LEDGER with that memfd. Returns what rc_judge() makes of the answer. */
@@ -331,7 +331,7 @@ TEST(pages_that_were_never_written_are_not_read)
 	must_be(m.header.type, WIRE_DONE);
 	must_be(rc_delete(&other, "a"), 0);
 	must_be(rc_create(&other, NULL, 60 * MIB, 0, &draft), 0);
-	rc_settle(&other);
+	rc_sync(&other);
 	must_be(fstat(mad.ledger_fd, &after), 0);
 	must_be(after.st_blocks, before.st_blocks);
 	must_be(td_status(&d).retired, 0);
@@ -365,7 +365,7 @@ TEST(rescan_finds_what_nobody_told)
 	atomic_store(rc_held(&quiet, ref_slot(draft.ref)), 0);
 	must_be(td_status(&d).retired, 1); /* the daemon was not told */
 	atomic_store(&quiet.ledger->rescan, 1);
-	rc_settle(&quiet); /* any message makes it look */
+	rc_sync(&quiet); /* any message makes it look */
 	must_be(td_status(&d).retired, 0);
 	rc_goodbye(&quiet);
 	rc_goodbye(&honest);

@@ -99,14 +99,14 @@ TEST(what_is_bound_ends_with_its_producer_and_not_before)
 	struct test_child c = child_start(&d, publish_bound_and_stay, NULL);
 
 	child_await(&c);
-	td_settle(&d);
+	td_sync(&d);
 	must_be(tl_stat(client, "bound", &info), 0);
 	must_be(info.lifetime, TL_LIFETIME_OWNER_BOUND);
 	must_be(info.ttl_ns, 0);
 	held = get(client, "bound");
 	put_as(client, "taken over", 1000, NULL);
 	child_kill(&c);
-	td_settle(&d);
+	td_sync(&d);
 	must(!is_there(client, "bound"));
 	must(is_there(client, "kept"));
 	must(is_there(client, "taken over")); /* its successor is not bound */
@@ -350,7 +350,7 @@ TEST(a_create_that_waits_gets_the_room_of_what_is_released)
 	put_as(client, "a", 4 * MIB, &evictable);
 	held = get(client, "a");
 	must_be(rc_send(&rc, WIRE_CREATE, &create, sizeof(create), -1), 0);
-	td_settle(&d);
+	td_sync(&d);
 	must(is_there(client, "a"));
 	held->deleter(held); /* nobody tells the daemon */
 	must_be(rc_receive(&rc, &m), 0);
@@ -546,12 +546,12 @@ TEST(a_kicked_client_is_told_and_stays_away)
 		       .ndim = 1,
 		       .dtype = { kDLUInt, 8, 1 },
 		       .shape = shape };
-	const tl_get_options patient = { .size = sizeof(patient), .timeout_ns = -1 };
+	const tl_get_options unlimited = { .size = sizeof(unlimited), .timeout_ns = -1 };
 
 	put_as(client, "a", 1000, NULL);
 	held = get(client, "a");
 	must_be(tl_kick(admin, id), 0);
-	must_be(tl_get(client, "none", &patient, &again), -ECONNABORTED);
+	must_be(tl_get(client, "none", &unlimited, &again), -ECONNABORTED);
 	must(strstr(tl_last_error(), "disconnected"));
 	for (unsigned i = 0; i < 3; i++) {
 		must_be(tl_put(client, "b", &t, NULL, &version), -ECONNABORTED);
@@ -575,12 +575,12 @@ TEST(a_kicked_client_is_told_and_stays_away)
 static int wait_and_say(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = td_connect(d);
-	const tl_get_options patient = { .size = sizeof(patient), .timeout_ns = -1 };
+	const tl_get_options unlimited = { .size = sizeof(unlimited), .timeout_ns = -1 };
 	DLManagedTensorVersioned *t;
 
 	(void)arg;
 	pause_at(id_of(client));
-	must_be(tl_get(client, "never", &patient, &t), -ECONNABORTED);
+	must_be(tl_get(client, "never", &unlimited, &t), -ECONNABORTED);
 	tl_close(client);
 	return 0;
 }

@@ -45,14 +45,14 @@ static bool has_answer(const struct raw *rc)
 }
 
 /* Sends more than the daemon reads from one connection before it looks at the next. */
-TEST(settled_is_who_has_read_all_that_was_sent_before)
+TEST(sync_waits_for_all_that_was_sent_before)
 {
 	enum { MESSAGES = 200 };
 	setenv("TENSORLEASE_DEBUG", "wire", 1); /* this slows it down for each message */
 	cleanup_td struct test_daemon d = td_start();
 	unsetenv("TENSORLEASE_DEBUG");
 	struct raw sender = rc_open(&d), asker = rc_open(&d);
-	struct wire_plain settle = { 0 };
+	struct wire_plain sync = { 0 };
 	struct wire_draft draft;
 	struct conn_message m;
 
@@ -63,7 +63,7 @@ TEST(settled_is_who_has_read_all_that_was_sent_before)
 		must_be(rc_ref(&sender, WIRE_ABORT, ref_make(1, 1000)), 0); /* there is no such
 									       draft */
 	must_be(rc_ref(&sender, WIRE_ABORT, draft.ref), 0);
-	must_be(rc_send(&asker, WIRE_SETTLE, &settle, sizeof(settle), -1), 0);
+	must_be(rc_send(&asker, WIRE_SYNC, &sync, sizeof(sync), -1), 0);
 	td_thaw(&d);
 	must_be(rc_receive(&asker, &m), 0);
 	must_be(rc_judge(&m, WIRE_DONE), 0);
@@ -118,16 +118,16 @@ TEST(who_waits_for_space_gets_it_when_it_comes)
 
 	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0); /* room comes by an abort */
 	serial = ask_for(&waiter, 9 * MIB, -1);
-	rc_settle(&holder);
+	rc_sync(&holder);
 	must(!has_answer(&waiter));
 	must_be(rc_ref(&holder, WIRE_ABORT, a.ref), 0);
-	rc_settle(&holder); /* it lets go of the memory */
+	rc_sync(&holder); /* it lets go of the memory */
 	must_be(answer_to(&waiter, serial, &b), 0);
 	must_be(rc_ref(&waiter, WIRE_ABORT, b.ref), 0);
 
 	must_be(rc_put(&holder, "a", 9 * MIB, 1, &a), 0); /* room comes by a delete */
 	serial = ask_for(&waiter, 9 * MIB, -1);
-	rc_settle(&holder);
+	rc_sync(&holder);
 	must(!has_answer(&waiter));
 	must_be(rc_delete(&holder, "a"), 0);
 	must_be(answer_to(&waiter, serial, &b), 0);
@@ -137,16 +137,16 @@ TEST(who_waits_for_space_gets_it_when_it_comes)
 	must(rc_hold(&holder, a.ref));
 	must_be(rc_delete(&holder, "a"), 0);
 	serial = ask_for(&waiter, 9 * MIB, WAIT_S * SECOND);
-	rc_settle(&holder);
+	rc_sync(&holder);
 	must(!has_answer(&waiter));
 	rc_drop(&holder, a.ref);
-	rc_settle(&holder);
+	rc_sync(&holder);
 	must_be(answer_to(&waiter, serial, &b), 0);
 	must_be(rc_ref(&waiter, WIRE_ABORT, b.ref), 0);
 
 	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0); /* room comes by a client's death */
 	serial = ask_for(&waiter, 9 * MIB, -1);
-	rc_settle(&holder);
+	rc_sync(&holder);
 	must(!has_answer(&waiter));
 	rc_close(&holder);
 	must_be(answer_to(&waiter, serial, &b), 0);
@@ -162,7 +162,7 @@ TEST(a_waiter_that_leaves_is_forgotten)
 	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0);
 	for (int i = 0; i < 20; i++)
 		ask_for(&waiter, 9 * MIB, -1);
-	rc_settle(&holder);
+	rc_sync(&holder);
 	rc_close(&waiter);
 	must_be(rc_ref(&holder, WIRE_ABORT, a.ref), 0);
 	must_be(td_status(&d).drafts, 0);
@@ -181,7 +181,7 @@ TEST(only_so_many_requests_of_one_client_wait)
 	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0);
 	for (int i = 0; i < WAITING_MAX; i++)
 		ask_for(&waiter, 9 * MIB, -1);
-	rc_settle(&holder);
+	rc_sync(&holder);
 	must(!has_answer(&waiter));
 	ask_for(&waiter, 9 * MIB, -1);
 	must_be(rc_receive(&waiter, &m), 0); /* one more is refused, or the connection ends */
@@ -236,7 +236,7 @@ TEST(a_quota_is_a_users_not_a_connections)
 	modest = child_start_as(2222, &d, create_one, NULL);
 	child_must_succeed(&modest);
 	child_finish(&greedy);
-	td_settle(&d); /* its connections have been given up */
+	td_sync(&d); /* its connections have been given up */
 
 	greedy = child_start_as(1111, &d, exhaust, NULL); /* all of it came back */
 	must_be(child_await(&greedy), granted);
@@ -281,7 +281,7 @@ TEST(slots_and_drafts_end_with_an_error)
 	must(n >= 62);
 	must_be(rc_create(&b, NULL, 10, 0, &drafts[64]), WIRE_E_LIMIT);
 	must_be(rc_ref(&a, WIRE_ABORT, drafts[0].ref), 0);
-	rc_settle(&a);
+	rc_sync(&a);
 	must_be(rc_create(&b, NULL, 10, 0, &drafts[0]), 0);
 	rc_goodbye(&a);
 	rc_goodbye(&b);
@@ -319,7 +319,7 @@ TEST(a_client_dropped_by_an_answer_keeps_its_count_of_drafts)
 	for (int i = 0; i < WIRE_FDS_UNREAD_MAX; i++)
 		ask_for(&rc, 100 * KIB, 0);
 	ask_for(&rc, MIB, 0);
-	td_settle(&d);
+	td_sync(&d);
 	other = rc_open(&d);
 	must_be(rc_call(&other, WIRE_CLIENTS, &ask, sizeof(ask), &m), 0);
 	must_be(m.header.type, WIRE_CLIENT);
@@ -461,12 +461,12 @@ TEST(a_daemon_out_of_descriptors_recovers)
 
 	rc_hello(&waiting);
 	must_be(rc_put(&honest, "a", MIB, 1, NULL), 0);
-	td_settle(&d);
+	td_sync(&d);
 	before = count_fds(d.pid);
 	while (n < MANY && (fds[n] = connect_without_waiting(&d)) >= 0)
 		n++;
 	must(n > NOFILE - (int)before); /* more than it can accept */
-	rc_settle(&honest);
+	rc_sync(&honest);
 	print_message("%d connections, the daemon has %u of %d descriptors\n", n, count_fds(d.pid),
 		      NOFILE);
 
@@ -478,7 +478,7 @@ TEST(a_daemon_out_of_descriptors_recovers)
 		close(fds[i]);
 	rc_ledger(&waiting); /* it was accepted before, and is served now */
 	rc_goodbye(&waiting);
-	td_settle(&d);
+	td_sync(&d);
 	must(count_fds(d.pid) <= before);
 	rc_goodbye(&honest);
 }
@@ -517,25 +517,25 @@ TEST(a_descriptor_that_did_not_arrive_ends_one_connection)
 	unsigned before;
 	int fd;
 
-	rc_settle(&honest);
+	rc_sync(&honest);
 	rc_hello(&late);
 	ledger.size = ledger_size(late.welcome.max_tensors);
 	fd = ledger_new(late.welcome.max_tensors, LEDGER_MAGIC);
 	must_be(ledger_seal(fd), 0);
-	rc_settle(&honest);
+	rc_sync(&honest);
 	before = count_fds(d.pid);
 
 	old = limit_fds(d.pid, 3); /* open descriptors stay open */
 	must_be(rc_send(&late, WIRE_LEDGER, &ledger, sizeof(ledger), fd), 0);
 	rc_must_end(&late);
-	rc_settle(&honest);
+	rc_sync(&honest);
 	must_be(rc_put(&honest, "small", 100, 1, NULL), WIRE_E_NO_RESOURCES); /* no way to make its
 										 segment */
 	must_be(prlimit(d.pid, RLIMIT_NOFILE, &old, NULL), 0);
 
 	must_be(rc_put(&honest, "small", 100, 1, NULL), 0);
 	rc_close(&late);
-	rc_settle(&honest);
+	rc_sync(&honest);
 	must_be(count_fds(d.pid), before - 1 + (test_on_memfds() ? 2 : 1)); /* one client fewer, and
 						      a segment's cached descriptor */
 	close(fd);
@@ -553,7 +553,7 @@ TEST(who_connects_while_there_are_no_descriptors_is_turned_away)
 	struct rlimit old;
 	unsigned before;
 
-	rc_settle(&honest);
+	rc_sync(&honest);
 	before = count_fds(d.pid);
 	old = limit_fds(d.pid, lowest_free_fd(d.pid));
 	for (int i = 0; i < 20; i++) {
@@ -561,10 +561,10 @@ TEST(who_connects_while_there_are_no_descriptors_is_turned_away)
 		must_be(rc_receive(&turned_away, &m), -ECONNRESET); /* its connection has ended */
 		rc_close(&turned_away);
 	}
-	rc_settle(&honest);
+	rc_sync(&honest);
 	must_be(prlimit(d.pid, RLIMIT_NOFILE, &old, NULL), 0);
 	must_be(count_fds(d.pid), before);
-	td_settle(&d);
+	td_sync(&d);
 	rc_goodbye(&honest);
 }
 
@@ -578,10 +578,10 @@ TEST(a_daemon_that_cannot_even_turn_away_does_not_spin)
 	unsigned times;
 	char *log;
 
-	rc_settle(&honest);
+	rc_sync(&honest);
 	old = limit_fds(d.pid, 3);
 	waiting = rc_connect(&d);
-	rc_settle(&honest);
+	rc_sync(&honest);
 	times = must_not_spin(&d);
 	log = td_log(&d);
 	log_size = strlen(log);
@@ -590,7 +590,7 @@ TEST(a_daemon_that_cannot_even_turn_away_does_not_spin)
 	print_message("%zu bytes of log in %u times 0.4 s\n", log_size, times);
 	must(log_size < times * 8 * KIB);
 	rc_close(&waiting);
-	td_settle(&d);
+	td_sync(&d);
 	rc_goodbye(&honest);
 }
 
@@ -727,7 +727,7 @@ TEST(memory_that_is_gone_and_kept_open_counts_without_watches)
 	while (n--)
 		must_be(n % 2 ? munmap(maps[n], 1) : close(fds[n]), 0);
 	eventually(td_objects(&d) <= before);
-	td_settle(&d);
+	td_sync(&d);
 	rc = rc_open(&d);
 	must_be(create_unlike(&rc, 0, &draft), 0);
 	rc_goodbye(&rc);

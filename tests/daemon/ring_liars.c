@@ -185,7 +185,7 @@ TEST(nobody_retires_what_is_not_in_his_own_ring)
 	retire(&liar, liar.ring, all, RING_REFS_MAX);
 	retire(&liar, 0, all, RING_REFS_MAX);
 	retire(&liar, UINT64_MAX, all, RING_REFS_MAX);
-	rc_settle(&liar.rc);
+	rc_sync(&liar.rc);
 	must(rc_hold(&honest.rc, honest.first));
 	rc_drop(&honest.rc, honest.first);
 	must_be(row_word_state(atomic_load(&rc_row(&honest.rc, honest.others[0])->word)), ROW_LIVE);
@@ -213,7 +213,7 @@ TEST(who_retires_all_of_his_ring_harms_himself)
 	must_be(tl_get(consumer, "liar", NULL, &t), 0);
 	for (int i = 0; i < 3; i++) {
 		retire(&liar, liar.ring, all, 4);
-		rc_settle(&liar.rc);
+		rc_sync(&liar.rc);
 	}
 	must(tl_get(consumer, "liar", NULL, &none) < 0);
 	must(all_bytes(t, 0, SIZE)); /* it is held */
@@ -262,7 +262,7 @@ TEST(there_is_no_page_of_a_ring_that_is_none)
 TEST(another_daemon_does_not_believe_a_page)
 {
 	static const char *const extra[] = { "--keeper", "yes", "--warm-time", "0", NULL };
-	cleanup_td struct test_daemon d = td_start(.extra = extra, .want_ready = true);
+	cleanup_td struct test_daemon d = td_start(.extra = extra, .expect_ready = true);
 	struct tl_status before = td_status(&d);
 	unsigned objects = td_objects(&d);
 	tl_client *consumer = td_connect(&d);

@@ -189,8 +189,8 @@ TEST(memory_is_charged_until_nobody_maps_it)
 	must_be(s.bytes_used, SIZE);
 	must_be(s.bytes_kept, 0);
 	rc_drop(&reader, draft.ref);
-	rc_settle(&reader);
-	rc_settle(&producer); /* lets go of its own mapping */
+	rc_sync(&reader);
+	rc_sync(&producer); /* lets go of its own mapping */
 	s = td_status(&d);
 	must_be(s.retired, 0);
 	must_be(s.bytes_used, SIZE);

@@ -64,7 +64,7 @@ static void must_be_shared(const struct test_daemon *d,
 		child_finish(&a);
 		child_finish(&b);
 		child_finish(&r);
-		td_settle(d); /* what has ended is given back in steps */
+		td_sync(d); /* what has ended is given back in steps */
 	}
 }
 
@@ -131,7 +131,7 @@ TEST(what_a_user_has_open_of_memory_that_is_gone_counts)
 		a = taker(&d, ALICE, (struct taking){ take_remnant, WIRE_E_QUOTA, 1000 }, 80);
 		child_finish(&a);
 		eventually(td_objects(&d) == before);
-		td_settle(&d);
+		td_sync(&d);
 	}
 }
 
@@ -181,13 +181,13 @@ TEST(a_connection_has_no_place_in_a_namespace_before_it_says_which)
 
 	for (int i = 0; i < 3; i++)
 		silent[i] = rc_connect(&d);
-	rc_settle(&rc);
+	rc_sync(&rc);
 	must_be(atomic_load(&rc.catalog->clients), 1);
 	rc_hello(&silent[0]);
 	must_be(atomic_load(&rc.catalog->clients), 2);
 	for (int i = 0; i < 3; i++)
 		rc_close(&silent[i]);
-	rc_settle(&rc);
+	rc_sync(&rc);
 	must_be(atomic_load(&rc.catalog->clients), 1);
 	rc_goodbye(&rc);
 }

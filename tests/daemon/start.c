@@ -123,7 +123,7 @@ TEST(the_overflow_user_is_refused)
 	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	c = child_start_as(65534, &d, try_to_say_hello, NULL);
 	child_must_succeed(&c);
-	td_settle(&d);
+	td_sync(&d);
 }
 
 TEST(a_clean_stop_leaves_nothing_in_shared_memory)
@@ -227,7 +227,7 @@ TEST(a_daemon_removes_what_killed_ones_of_its_user_left_at_other_sockets)
 	rc_close(&rc);
 	td_kill(&dead);
 	cleanup_td struct test_daemon d = td_start();
-	td_settle(&d);
+	td_sync(&d);
 	must_be(td_objects(&dead), 0);
 }
 
@@ -243,7 +243,7 @@ TEST(a_second_daemon_on_the_same_socket_is_refused)
 		print_error("its message: %s\n", log);
 	must(strstr(log, d.socket)); /* it says which socket */
 	free(log);
-	td_settle(&d);
+	td_sync(&d);
 	must(td_objects(&d) > 0);
 }
 
@@ -317,7 +317,7 @@ TEST(a_lock_file_that_others_could_have_written_is_not_believed)
 		must_refuse_lock(&d, socket, "user 1234");
 		must_be(unlink(path), 0);
 	}
-	td_settle(&d);
+	td_sync(&d);
 }
 
 /* A socket to be handed to daemons. */
@@ -353,7 +353,7 @@ TEST(it_serves_a_socket_that_it_was_given)
 	for (int i = 0; i < 2; i++) { /* the second time, as systemd starts it for the next
 					 connection */
 		d = td_start(.socket = g.path, .listen_fd_peek = g.fd);
-		td_settle(&d);
+		td_sync(&d);
 		td_stop(&d);
 	}
 	given_end(&g);
@@ -364,7 +364,7 @@ TEST(it_says_when_it_is_ready)
 #ifndef HAVE_SYSTEMD
 	SKIP_UNLESS(false, "built without libsystemd");
 #else
-	struct test_daemon d = td_start(.want_ready = true);
+	struct test_daemon d = td_start(.expect_ready = true);
 
 	td_stop(&d);
 #endif
@@ -394,7 +394,7 @@ TEST(one_client_too_many_is_told_so)
 		must_be(tl_connect(&o, &client), -EUSERS);
 		must(!client);
 	}
-	rc_settle(&full[3]);
+	rc_sync(&full[3]);
 	rc_goodbye(&full[0]);
 	more = rc_open(&d);
 	rc_goodbye(&more);

@@ -21,7 +21,7 @@ TEST(who_does_not_say_who_it_is_in_time_is_disconnected)
 	must_be(rc_receive(&half, &m), -ECONNRESET);
 	rc_close(&silent);
 	rc_close(&half);
-	rc_settle(&ready); /* it is not concerned */
+	rc_sync(&ready); /* it is not concerned */
 	rc_goodbye(&ready);
 }
 
@@ -45,7 +45,7 @@ TEST(what_one_connection_sends_is_handled_in_its_order_over_many_turns)
 		rc_must_fail(&m, WIRE_E_NOT_FOUND);
 		must_be(m.header.serial, serial + i);
 	}
-	rc_settle(&b);
+	rc_sync(&b);
 	rc_goodbye(&a);
 	rc_goodbye(&b);
 }
@@ -151,7 +151,7 @@ TEST(clients_are_listed_while_they_end)
 		if (m.header.type != WIRE_HOLDING)
 			rc_must_fail(&m, WIRE_E_NOT_FOUND);
 		rc_goodbye(&last);
-		rc_settle(&asker);
+		rc_sync(&asker);
 	}
 	rc_goodbye(&asker);
 }
@@ -244,7 +244,7 @@ TEST(others_publish_while_a_large_group_is_published)
 		must_be(rc_receive(&producer, &m), 0);
 		must_be(m.header.type, WIRE_DONE);
 		must_be(rc_put(&other, "other", BYTES, 1, &put), 0);
-		rc_settle(&other);
+		rc_sync(&other);
 		group_time(&other, put.ref, &first, &last);
 		for (unsigned i = 0; i < n; i++)
 			between |= times[i] > first && times[i] < last;
@@ -271,7 +271,7 @@ TEST(a_group_that_ends_with_its_connection_leaves_nothing)
 			must_be(rc_send(&producer, WIRE_ABORT, &abort, sizeof(abort), -1), 0);
 		}
 		rc_close(&producer);
-		rc_settle(&other);
+		rc_sync(&other);
 		must_be(td_status(&d).drafts, 0);
 		must_be(td_status(&d).tensors, 0);
 		must_be(td_status(&d).clients, 1);

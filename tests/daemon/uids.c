@@ -282,7 +282,7 @@ TEST(what_another_users_killed_daemon_left_is_his)
 	must(fd >= 0 && !ftruncate(fd, 4096) && !fchown(fd, ALICE, ALICE));
 	close(fd);
 	cleanup_td struct test_daemon d = td_start();
-	td_settle(&d);
+	td_sync(&d);
 	must_be(unlink(path), 0);
 }
 

@@ -77,7 +77,7 @@ void event_unref(CUevent e)
 		fake_lock(fake.registry);
 		if (!e->imported)
 			e->state->owner = -1;
-		fake_event_settle(fake.registry, e->state);
+		fake_event_free_if_unused(fake.registry, e->state);
 		fake_unlock(fake.registry);
 	}
 	free(e);

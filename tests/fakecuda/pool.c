@@ -79,7 +79,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const struct cuda_pool_props *props
 }
 
 /* Ends a pool that was destroyed, if nothing is allocated from it. */
-static void pool_settle(CUmemoryPool pool)
+static void pool_free_if_unused(CUmemoryPool pool)
 {
 	CUmemoryPool *p = &pools;
 
@@ -105,7 +105,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 		return fake_leave(CUDA_E_INVALID_VALUE);
 	stream_device_wait(pool->device);
 	pool->destroyed = true;
-	pool_settle(pool);
+	pool_free_if_unused(pool);
 	return fake_leave(CUDA_OK);
 }
 
@@ -189,7 +189,7 @@ void pool_range_free(struct range *range)
 			    range->size);
 	}
 	range_remove(range);
-	pool_settle(pool);
+	pool_free_if_unused(pool);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)

@@ -51,7 +51,7 @@ static inline void fake_event_wake(struct fake_event *event)
 }
 
 /* Called when the owner, or a process that had it open, has let go. */
-static inline void fake_event_settle(struct fake_registry *reg, struct fake_event *event)
+static inline void fake_event_free_if_unused(struct fake_registry *reg, struct fake_event *event)
 {
 	if (event->owner < 0 && !fake_opens(reg, event->id, -1))
 		event->id = 0;
@@ -128,7 +128,7 @@ static inline void fake_bury(struct fake_registry *reg, int dead)
 			event->end = FAKE_EVENT_ORPHANED;
 			fake_event_wake(event);
 		}
-		fake_event_settle(reg, event);
+		fake_event_free_if_unused(reg, event);
 	}
 	memset(&reg->processes[dead], 0, sizeof(reg->processes[dead]));
 }

@@ -37,14 +37,14 @@ static int fd_high_take(int fd)
 
 /* ---- Address ranges ---- */
 
-CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment,
-			     CUdeviceptr wanted, unsigned long long flags)
+CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment, CUdeviceptr hint,
+			     unsigned long long flags)
 {
 	ENTER_VMM();
 	struct reservation *r;
 	char *base;
 
-	(void)wanted; /* a hint */
+	(void)hint;
 	if (!pointer || !size || !aligned(size) || flags || alignment & (alignment - 1) ||
 	    alignment > FAKE_GRANULARITY)
 		return fake_leave(CUDA_E_INVALID_VALUE);
@@ -116,7 +116,7 @@ static struct vmm *vmm_add(int fd, size_t size, const struct cuda_allocation_pro
 	return v;
 }
 
-static void vmm_settle(struct vmm *vmm)
+static void vmm_free_if_unused(struct vmm *vmm)
 {
 	struct vmm **v = &vmms;
 
@@ -187,7 +187,7 @@ CUresult cuMemRelease(cuda_vmm_handle handle)
 		return fake_leave(CUDA_E_INVALID_VALUE);
 	v->handles--;
 	fake_live(FAKE_VMM_HANDLE, -1);
-	vmm_settle(v);
+	vmm_free_if_unused(v);
 	return fake_leave(CUDA_OK);
 }
 
@@ -370,7 +370,7 @@ static void unmap(struct range *range, const struct cuda_access *access)
 	range->reservation->mappings--;
 	v->mappings--;
 	range_remove(range);
-	vmm_settle(v);
+	vmm_free_if_unused(v);
 }
 
 /* This waits for the device, as the real one may. */

@@ -153,7 +153,7 @@ TEST(the_library_survives_a_failed_call)
 	client = client_start(&first, "restart");
 	preload_no_more();
 	if (read(client.fd, &byte, 1) == 1) { /* it is where the daemon is to be killed */
-		td_settle(&first);
+		td_sync(&first);
 		td_kill(&first);
 		first.pid = 0;
 		start_daemon(&second, first.socket);

@@ -32,10 +32,10 @@ enum { BLOCKS = 1 << 17 };
 
 static struct report *report;
 static char within[64];
-static char want_function[24];
-static uint64_t want_hash;
-static unsigned want_nth;
-static int want_how;
+static char target_function[24];
+static uint64_t target_hash;
+static unsigned target_nth;
+static int target_how;
 _Thread_local bool inside __attribute__((tls_model("initial-exec")));
 
 /* glibc's own functions work before dlsym() can be called. */
@@ -170,15 +170,15 @@ static struct report_site *site_find(struct function *f)
 
 /* ---- Which call fails ---- */
 
-static bool is_wanted(const struct function *f, const struct report_site *s, unsigned calls,
+static bool is_target(const struct function *f, const struct report_site *s, unsigned calls,
 		      unsigned hows)
 {
-	if (strcmp(f->name, want_function) != 0)
+	if (strcmp(f->name, target_function) != 0)
 		return false;
-	if (want_hash ? s->hash != want_hash || s->hits < want_nth : calls < want_nth)
+	if (target_hash ? s->hash != target_hash || s->hits < target_nth : calls < target_nth)
 		return false;
 	for (unsigned i = 0; i < REPORT_HOWS; i++)
-		if (f->hows[i] == want_how)
+		if (f->hows[i] == target_how)
 			return hows >> i & 1;
 	return false;
 }
@@ -203,11 +203,11 @@ static int fails_at(struct function *f, unsigned hows, struct report_site **site
 		calls = ++report->functions[s->function].calls;
 		s->hits++;
 		s->hows |= hows;
-		if (want_nth && !atomic_load(&report->fired) && is_wanted(f, s, calls, hows)) {
+		if (target_nth && !atomic_load(&report->fired) && is_target(f, s, calls, hows)) {
 			report->fired_call = calls;
-			report->fired_how = want_how;
+			report->fired_how = target_how;
 			atomic_store(&report->fired, (uint32_t)(s - report->sites) + 1);
-			r = want_how;
+			r = target_how;
 		}
 	}
 	unlock();
@@ -415,14 +415,14 @@ static void parse_wish(const char *wish)
 	if (!wish)
 		return;
 	n = strcspn(wish, ":@");
-	if (n >= sizeof(want_function) || !wish[n])
+	if (n >= sizeof(target_function) || !wish[n])
 		abort();
-	memcpy(want_function, wish, n);
+	memcpy(target_function, wish, n);
 	if (wish[n] == '@') {
-		want_hash = strtoull(wish + n + 1, NULL, 16);
+		target_hash = strtoull(wish + n + 1, NULL, 16);
 		wish = strchr(wish, ':') ? strchr(wish, ':') - n : NULL;
 	}
-	if (!wish || sscanf(wish + n, ":%u/%d", &want_nth, &want_how) != 2 || !want_nth)
+	if (!wish || sscanf(wish + n, ":%u/%d", &target_nth, &target_how) != 2 || !target_nth)
 		abort();
 }
 

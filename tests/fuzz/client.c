@@ -21,7 +21,7 @@
 
 enum { STEPS_MAX = 64, ANSWERS_MAX = 16, HELD_MAX = 20 };
 
-#define PATIENCE_NS 3000000
+#define TIMEOUT_NS 3000000
 
 static struct liar liar;
 static int others[4]; /* descriptors of the wrong kind */
@@ -221,7 +221,7 @@ static void step_get(unsigned how)
 	tl_get_options o = { .size = sizeof(o),
 			     .mode = how & 4 ? TL_MODE_COPY_ON_WRITE : TL_MODE_READ,
 			     .newer_than = how & 8 ? 1 : 0,
-			     .timeout_ns = how & 16 ? PATIENCE_NS : 0 };
+			     .timeout_ns = how & 16 ? TIMEOUT_NS : 0 };
 	DLManagedTensorVersioned *t, *many[3];
 	tl_info info = { .size = sizeof(info) };
 
@@ -303,7 +303,7 @@ static void step_ask(unsigned how)
 		tl_delete(client, "b");
 		break;
 	default:
-		tl_wait_many(client, &item, 1, &TL_INIT(tl_wait_options, .timeout_ns = PATIENCE_NS),
+		tl_wait_many(client, &item, 1, &TL_INIT(tl_wait_options, .timeout_ns = TIMEOUT_NS),
 			     &which);
 	}
 }
@@ -421,7 +421,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	honest();
 	while (before-- && in.left)
 		step_write(&in);
-	if (liar_try_connect(&liar, PATIENCE_NS, &client))
+	if (liar_try_connect(&liar, TIMEOUT_NS, &client))
 		return 0;
 	for (unsigned n = 0; in.left && n < STEPS_MAX; n++)
 		step(&in);

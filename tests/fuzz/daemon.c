@@ -377,7 +377,7 @@ static void end(void)
 	check_all();
 	fuzz_check(!server.peers.count);
 	fuzz_check(!server.space.waiting && !server.space.deadlines.count &&
-		   list_empty(&server.settling.list));
+		   list_empty(&server.syncs.list));
 	fuzz_check(!st->catalog.header->drafts && !st->prefetched);
 	delete_all(&conns[0]);
 	while (memory_trim(st->shared, UINT64_MAX))

@@ -38,7 +38,7 @@ static int publish(tl_client *client, const char *name, struct gpu_foreign *f,
 
 static int publishes_to_nobody(const struct test_daemon *d, void *arg)
 {
-	tl_client *client = gpu_open(d, 0), *patient = td_connect(d);
+	tl_client *client = gpu_open(d, 0), *other = td_connect(d);
 	struct asking *a = arg;
 	struct gpu_foreign first, f;
 	tl_info info = { .size = sizeof(info) };
@@ -57,11 +57,11 @@ static int publishes_to_nobody(const struct test_daemon *d, void *arg)
 	pause_at(1);
 	if (a->refused) {
 		eventually(atomic_load(&f.deleted)); /* its deleter was called after all */
-		must_be(tl_stat(patient, "t", &info), -ENOENT);
+		must_be(tl_stat(other, "t", &info), -ENOENT);
 	} else {
 		must_be(f.deleted, 0);
-		must_be(tl_stat(patient, "t", &info), 0);
-		must_be(tl_delete(patient, "t"), 0);
+		must_be(tl_stat(other, "t", &info), 0);
+		must_be(tl_delete(other, "t"), 0);
 		pause_at(1); /* somebody still holds it */
 		must_be(f.deleted, 0);
 		parent_tell(1);
@@ -69,11 +69,11 @@ static int publishes_to_nobody(const struct test_daemon *d, void *arg)
 	}
 	must_be(f.deleted, 1);
 	must_be(first.deleted, 0);
-	must_be(tl_delete(patient, "first"), 0);
+	must_be(tl_delete(other, "first"), 0);
 	eventually(atomic_load(&first.deleted));
 	gpu_memory_deinit(&a->memory);
 	tl_close(client);
-	tl_close(patient);
+	tl_close(other);
 	return 0;
 }
 
@@ -99,10 +99,10 @@ static void published_late(bool by_handle)
 	td_freeze(&g.d);
 	child_step(&p);
 	td_thaw(&g.d);
-	td_settle(&g.d);
+	td_sync(&g.d);
 	c = child_start_ready(&g.d, holds_t, NULL);
 	child_step(&p);
-	td_settle(&g.d);
+	td_sync(&g.d);
 	child_step(&p);
 	child_finish(&c);
 	child_must_succeed(&p);
@@ -336,7 +336,7 @@ static int looks_from_two_threads(const struct test_daemon *d, void *arg)
 	must_be(tl_publish(client, "waits", &look.waits.managed, NULL, NULL, NULL), 0);
 	must_be(gpu_unfinished(&rc), 1);
 	must_be(tl_delete(client, "passes"), 0);
-	td_settle(d); /* FREED was sent to the client */
+	td_sync(d); /* FREED was sent to the client */
 	must_be(gpu_create(client, "draft", &spec, 0, &draft), 0);
 	must_be(look.passes.deleted, 1);
 	gpu_hold(0);
@@ -466,14 +466,14 @@ static void fill_socket(int fd)
 
 static int frees_when_nobody_listens(const struct test_daemon *d, void *arg)
 {
-	tl_client *client = gpu_open(d, 0), *patient;
+	tl_client *client = gpu_open(d, 0), *other;
 	int fd = only_socket(d);
 	struct gpu_foreign f;
 	struct gpu_memory m;
 	CUstream stream;
 
 	(void)arg;
-	patient = td_connect(d);
+	other = td_connect(d);
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	gpu_memory_init(&m, GPU_LEGACY, N, 0);
 	gpu_foreign_init(&f, m.base, N, 0);
@@ -486,7 +486,7 @@ static int frees_when_nobody_listens(const struct test_daemon *d, void *arg)
 			   NULL, NULL),
 		0);
 	pause_at(1); /* another process has it open */
-	must_be(tl_delete(patient, "t"), 0);
+	must_be(tl_delete(other, "t"), 0);
 	pause_at(1); /* the daemon stands still */
 	fill_socket(fd);
 	gpu_hold(0);
@@ -500,7 +500,7 @@ static int frees_when_nobody_listens(const struct test_daemon *d, void *arg)
 	eventually(atomic_load(&f.deleted));
 	gpu_must(cuda->stream_destroy(stream));
 	tl_close(client);
-	tl_close(patient);
+	tl_close(other);
 	return 0;
 }
 

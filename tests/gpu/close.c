@@ -222,7 +222,7 @@ GPU_TEST(close_gives_up_after_the_clients_timeout_and_says_so)
 
 	must_be(td_run_client(&g.d, runs_out_of_time, NULL), 0);
 	gpu_hold(0);
-	td_settle(&g.d);
+	td_sync(&g.d);
 	must_be(td_run_client(&g.d, is_lost, NULL), 0);
 	gpu_nothing_left(&g);
 }
@@ -255,7 +255,7 @@ GPU_TEST(exit_gives_up_after_the_clients_timeout)
 
 	must_be(td_run_client(&g.d, exits_too_early, NULL), 0);
 	gpu_hold(0);
-	td_settle(&g.d);
+	td_sync(&g.d);
 	must_be(td_run_client(&g.d, is_lost, NULL), 0);
 	gpu_nothing_left(&g);
 }
@@ -300,7 +300,7 @@ GPU_TEST(what_dies_with_its_producer_is_not_waited_for)
 
 		must_be(td_run_client(&g.d, publishes_what_dies_anyway, close ? &close : NULL), 0);
 		gpu_hold(0);
-		td_settle(&g.d);
+		td_sync(&g.d);
 		must_be(td_run_client(&g.d, is_lost, NULL), 0);
 		must_be(td_run_client(&g.d, deletes_pooled, NULL), 0);
 		gpu_nothing_left(&g);
@@ -329,7 +329,7 @@ GPU_TEST(what_the_gpu_failed_to_write_is_lost_and_close_says_so)
 		must_be(td_run_client(&g.d, fails_to_write, close ? &close : NULL), 0);
 		unsetenv("FAKECUDA_FAIL");
 		gpu_hold(0);
-		td_settle(&g.d);
+		td_sync(&g.d);
 		must_be(td_run_client(&g.d, is_lost, NULL), 0);
 		gpu_nothing_left(&g);
 	}

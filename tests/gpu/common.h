@@ -95,13 +95,13 @@ static inline int gpu_add_usage(const tl_device_usage *usage, void *context)
 	return 0;
 }
 
-/* Returns the bytes on GPUs that the settled daemon counts. */
+/* Returns the bytes on GPUs that the idle daemon counts. */
 static inline uint64_t gpu_charged(const struct test_daemon *d)
 {
 	tl_client *client;
 	uint64_t n = 0;
 
-	td_settle(d);
+	td_sync(d);
 	client = td_connect(d);
 	must_be(tl_list_devices(client, gpu_add_usage, &n), 0);
 	tl_close(client);
@@ -124,7 +124,7 @@ static inline struct gpu_daemon gpu_daemon_start(const struct td_options *option
 	struct gpu_daemon g = { .d = td_start_options(options) };
 
 	must_be(gpu_charged(&g.d), 0);
-	td_settle(&g.d);
+	td_sync(&g.d);
 	g.fds = count_fds(g.d.pid);
 	return g;
 }
@@ -140,7 +140,7 @@ static inline void gpu_nothing_left(const struct gpu_daemon *g)
 	must_be(status.clients, 0);
 	must_be(status.drafts, 0);
 	must_be(status.retired, 0);
-	td_settle(&g->d);
+	td_sync(&g->d);
 	must_be(count_fds(g->d.pid), g->fds);
 	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
 	must_be(gpu_violations(FAKE_EVENT_GONE_EARLY), 0);

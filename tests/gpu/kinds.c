@@ -351,14 +351,14 @@ GPU_TEST(mistakes_are_named)
 
 static void put_and_compare(tl_client *client, const DLTensor *t, const tl_put_options *o)
 {
-	tl_get_options want = { .size = sizeof(want), .stream = TL_STREAM_LEGACY };
+	tl_get_options get_options = { .size = sizeof(get_options), .stream = TL_STREAM_LEGACY };
 	DLManagedTensorVersioned *got;
 	uint64_t version = 0;
 	tl_info info = { .size = sizeof(info) };
 
 	must_be(tl_put(client, "s", t, o, &version), 0);
 	must(version > 0);
-	must_be(tl_get(client, "s", &want, &got), 0);
+	must_be(tl_get(client, "s", &get_options, &got), 0);
 	must_be(tl_tensor_info(got, &info), 0);
 	must_be(got->dl_tensor.device.device_type, kDLCUDA);
 	must_be(got->dl_tensor.ndim, t->ndim);

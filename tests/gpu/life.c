@@ -83,7 +83,7 @@ GPU_TEST(the_last_lease_gives_the_memory_back_once)
 			for (int i = 0; i < 2; i++)
 				child_step(&c[i]);
 			if (step == 0) {
-				td_settle(&g.d);
+				td_sync(&g.d);
 				child_step(&p);
 			}
 		}
@@ -256,7 +256,7 @@ static void producer_dies(struct dying *dying)
 	c = child_start_ready(&g.d, holds_a_dead_ones, dying);
 	child_kill(&p);
 	gpu_hold(0);
-	td_settle(&g.d);
+	td_sync(&g.d);
 	must_be(td_run_client(&g.d, comes_late, &lost), 0);
 	child_go(&c);
 	if (lost) {
@@ -299,7 +299,7 @@ static void outlives_the_last_user(void)
 	tl_client *client;
 
 	child_kill(&p);
-	td_settle(&g.d); /* nobody uses the GPU now */
+	td_sync(&g.d); /* nobody uses the GPU now */
 	must_be(td_run_client(&g.d, comes_late, &lost), 0);
 	must_be(td_run_client(&g.d, comes_late, &lost), 0);
 	client = td_connect(&g.d);
@@ -337,7 +337,7 @@ GPU_TEST(without_the_file_of_the_gpu_the_error_says_what_to_do)
 	gpu_setenv("FAKECUDA_NO_NODES", "1");
 	p = child_start_ready(&g.d, will_die, &dying);
 	child_kill(&p);
-	td_settle(&g.d);
+	td_sync(&g.d);
 	must_be(td_run_client(&g.d, finds_a_closed_gpu, NULL), 0);
 	client = td_connect(&g.d);
 	must_be(tl_delete(client, "t"), 0);

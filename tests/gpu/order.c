@@ -427,7 +427,7 @@ static int capturer(const struct test_daemon *d, void *arg)
 	begin_capture *begin = (begin_capture *)dlsym(library, "cuStreamBeginCapture_v2");
 	end_capture *end = (end_capture *)dlsym(library, "cuStreamEndCapture");
 	tl_client *client = gpu_open(d, 0);
-	tl_get_options want = { .size = sizeof(want) };
+	tl_get_options get_options = { .size = sizeof(get_options) };
 	tl_put_options o = { .size = sizeof(o) };
 	DLManagedTensorVersioned *before, *t;
 	CUdeviceptr memory = gpu_alloc(N);
@@ -438,10 +438,10 @@ static int capturer(const struct test_daemon *d, void *arg)
 	(void)arg;
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	gpu_foreign_init(&f, memory, N, 0);
-	want.stream = o.stream = (intptr_t)stream;
+	get_options.stream = o.stream = (intptr_t)stream;
 	before = gpu_get(client, "t", (intptr_t)stream);
 	gpu_must(begin(stream, CUDA_CAPTURE_MODE_GLOBAL));
-	must_refuse(tl_get(client, "t", &want, &t), -EBUSY, "captured");
+	must_refuse(tl_get(client, "t", &get_options, &t), -EBUSY, "captured");
 	must_refuse(tl_publish(client, "u", &f.managed, &o, NULL, NULL), -EBUSY, "captured");
 	drop(before);
 	gpu_must(end(stream, &graph)); /* the capture is unharmed */

@@ -197,7 +197,7 @@ GPU_TEST(a_gpu_is_kept_open_once_the_daemon_has_a_descriptor_for_that)
 	child_step(&p);
 	child_finish(&all);
 	child_kill(&p);
-	td_settle(&g.d); /* nobody uses the GPU now */
+	td_sync(&g.d); /* nobody uses the GPU now */
 	must_be(td_run_client(&g.d, reads_what_stayed, NULL), 0);
 	gpu_nothing_left(&g);
 }

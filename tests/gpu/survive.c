@@ -131,12 +131,12 @@ static unsigned fds_of_all(const struct test_daemon *d)
 
 GPU_TEST(what_its_descriptors_keep_outlives_the_daemon)
 {
-	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = with_keeper, .want_ready = true);
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = with_keeper, .expect_ready = true);
 	struct test_child p, c;
 	unsigned fds;
 
 	kill_proper(&g.d);
-	td_settle(&g.d);
+	td_sync(&g.d);
 	fds = fds_of_all(&g.d);
 	p = child_start_ready(&g.d, produces, NULL);
 	c = child_start_ready(&g.d, consumes, NULL);
@@ -148,7 +148,7 @@ GPU_TEST(what_its_descriptors_keep_outlives_the_daemon)
 	child_finish(&p);
 	eventually(gpu_charged(&g.d) == 0); /* the consumer is asked to close it */
 	child_finish(&c);
-	td_settle(&g.d);
+	td_sync(&g.d);
 	must_be(gpu_live_all(), 0);
 	eventually(fds_of_all(&g.d) == fds);
 	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
@@ -178,7 +178,7 @@ static int reads_on(const struct test_daemon *d, void *arg)
 
 GPU_TEST(consumers_see_no_error_when_the_daemon_is_killed_under_them)
 {
-	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = with_keeper, .want_ready = true);
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = with_keeper, .expect_ready = true);
 	struct test_child p = child_start_ready(&g.d, produces, NULL), c[READERS];
 
 	stop = mmap(NULL, sizeof(*stop), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -194,7 +194,7 @@ GPU_TEST(consumers_see_no_error_when_the_daemon_is_killed_under_them)
 		child_must_succeed(&c[i]);
 	must_be(child_step(&p), 2);
 	child_finish(&p);
-	td_settle(&g.d);
+	td_sync(&g.d);
 	must_be(gpu_live_all(), 0);
 	must_be(gpu_charged(&g.d), 0);
 	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);

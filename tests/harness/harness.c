@@ -517,7 +517,7 @@ struct test_daemon td_start_options(const struct td_options *o)
 		become_daemon(o, a.list, log_fd);
 	process_remember(d.pid);
 	unsetenv("NOTIFY_SOCKET");
-	if (o->want_ready)
+	if (o->expect_ready)
 		wait_until_ready(&d, notify_fd);
 	if (!o->expect_exit) {
 		wait_until_it_listens(&d, notify_fd, inotify_fd);
@@ -721,11 +721,11 @@ unsigned td_objects(const struct test_daemon *d)
 	return each_object(path, d->instance, false);
 }
 
-void td_settle(const struct test_daemon *d)
+void td_sync(const struct test_daemon *d)
 {
 	struct raw rc = rc_open(d);
 
-	rc_settle(&rc);
+	rc_sync(&rc);
 	rc_goodbye(&rc);
 }
 
@@ -735,7 +735,7 @@ struct tl_status td_status(const struct test_daemon *d)
 	const struct catalog_header *h = rc.catalog;
 	struct tl_status s = { .size = sizeof(s) };
 
-	rc_settle(&rc);
+	rc_sync(&rc);
 	s.capacity = h->capacity;
 	s.bytes_used = atomic_load(&h->bytes_used);
 	s.bytes_warm = atomic_load(&h->bytes_warm);

@@ -136,7 +136,7 @@ struct td_options {
 	const char *socket;	  /* where it listens; NULL: in a new directory */
 	const char *const *extra; /* more arguments, NULL at the end */
 	int listen_fd_peek;	  /* if > 0, handed over as systemd does */
-	bool want_ready;	  /* wait for READY=1 as systemd does, and for nothing else */
+	bool expect_ready;	  /* wait for READY=1 as systemd does, and for nothing else */
 	bool expect_exit;	  /* it will not start; td_exit_status() tells why */
 	const char *no_keeper;	  /* why it must have none, whatever the environment says */
 	bool for_others; /* put it where other users can reach it, since $TMPDIR may be private */
@@ -169,8 +169,8 @@ void td_kill_keeper(struct test_daemon *d);
 /* Waits for a daemon that ends by itself and returns its wait status, or its keeper's. */
 int td_exit_status(struct test_daemon *d);
 /* Waits until the daemon has nothing left to do. */
-void td_settle(const struct test_daemon *d);
-/* Its numbers once it has settled, without the connection that asks. */
+void td_sync(const struct test_daemon *d);
+/* Its numbers once it is idle, without the connection that asks. */
 struct tl_status td_status(const struct test_daemon *d);
 /*
  * What tensorleased --check exits with: 0 if all that the daemon has in shared memory is sound, 4

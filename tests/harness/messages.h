@@ -112,7 +112,7 @@ static inline void samples_requests(struct samples *all)
 	SAMPLE(all, WIRE_RESTART, 0, struct wire_restart, .restarts = UINT64_MAX);
 	SAMPLE(all, WIRE_USERS, 0, struct wire_users, .from = 1ULL << 32,
 	       .flags = WIRE_USERS_EXACT);
-	SAMPLE(all, WIRE_SETTLE, 0, struct wire_plain, .header = { 0 });
+	SAMPLE(all, WIRE_SYNC, 0, struct wire_plain, .header = { 0 });
 	SAMPLE(all, WIRE_FENCE, 0, struct wire_plain, .header = { 0 });
 	SAMPLE(all, WIRE_CLAIM, 1, struct wire_claim, .name_len = 1);
 	SAMPLE(all, WIRE_CLAIM, 255, struct wire_claim, .flags = WIRE_CLAIM_WAIT,

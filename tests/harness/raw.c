@@ -353,12 +353,12 @@ static int judge(int r, const struct conn_message *m, enum wire_type expected)
 	return r ? r : rc_judge(m, expected);
 }
 
-void rc_settle(struct raw *rc)
+void rc_sync(struct raw *rc)
 {
-	struct wire_plain settle = { 0 };
+	struct wire_plain sync = { 0 };
 	struct conn_message m;
 
-	must_be(judge(rc_call(rc, WIRE_SETTLE, &settle, sizeof(settle), &m), &m, WIRE_DONE), 0);
+	must_be(judge(rc_call(rc, WIRE_SYNC, &sync, sizeof(sync), &m), &m, WIRE_DONE), 0);
 }
 
 static void keep_writable(struct raw *rc, const struct wire_draft *draft, int fd)
@@ -710,7 +710,7 @@ struct raw_notice rc_notice(struct raw *rc, enum wire_type type)
 
 bool rc_told_nothing(struct raw *rc)
 {
-	rc_settle(rc); /* the daemon sends notices before it answers that */
+	rc_sync(rc); /* the daemon sends notices before it answers that */
 	return rc->nnotices == 0;
 }
 

@@ -84,7 +84,7 @@ void rc_must_end(struct raw *rc);
 /* The message must be that error, with a text that does not name a shm object. */
 void rc_must_fail(const struct conn_message *m, enum wire_error code);
 
-void rc_settle(struct raw *rc);
+void rc_sync(struct raw *rc);
 /*
  * Returns 0 with the draft, or the positive wire error. A descriptor that comes with the draft is
  * kept in rc->writable.

@@ -318,7 +318,7 @@ def test_14_another_kinds_name__theirs(client, observer):
 
 
 @pytest.mark.parametrize("version", [None, (0, 0), (0, 8)])
-def test_15_versioned_capsule_unasked__ours(client, version):
+def test_15_versioned_capsule_unsolicited__ours(client, version):
     client.put("mistakes/asked", PAYLOAD)
     draft = client.create("mistakes/draft", 3, "int8")
     for source in (client.get("mistakes/asked", mode="c"), draft):
@@ -327,7 +327,7 @@ def test_15_versioned_capsule_unasked__ours(client, version):
     assert abi.name_of(draft.__dlpack__()) == "dltensor"
 
 
-def test_15_versioned_capsule_unasked__theirs(client, observer):
+def test_15_versioned_capsule_unsolicited__theirs(client, observer):
     class NoArguments(abi.Producer):
         def __dlpack__(self):
             return super().__dlpack__()

@@ -500,7 +500,7 @@ inline commit_asks()
 #endif
 }
 
-inline commit_unasked()
+inline commit_unsolicited()
 {
 	prefetch_begin();
 	d_step { serial++; commit_serial[op] = serial; uses = 0 }
@@ -543,7 +543,7 @@ active proctype Thread()
 		assert(!IS(SLOT(ref), FREE) && GEN(word[SLOT(ref)]) == GEN(ref));
 		if
 		:: commit_asks()
-		:: commit_unasked()
+		:: commit_unsolicited()
 		:: uses = 0; release(SLOT(ref)); send(ABORT, 0, ref, served_by, 0)
 		fi;
 next:

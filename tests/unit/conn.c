@@ -170,8 +170,8 @@ TEST(the_descriptor_of_a_malformed_message_is_closed)
 TEST(a_message_too_long_is_refused_and_the_next_is_not)
 {
 	static unsigned char big[WIRE_MAX + 1];
-	struct wire_header h = { .type = WIRE_SETTLE, .length = sizeof(big), .serial = 1 };
-	struct sample *settle = find_sample(WIRE_SETTLE);
+	struct wire_header h = { .type = WIRE_SYNC, .length = sizeof(big), .serial = 1 };
+	struct sample *sync = find_sample(WIRE_SYNC);
 	struct conn_message m;
 
 	memcpy(big, &h, sizeof(h));
@@ -179,7 +179,7 @@ TEST(a_message_too_long_is_refused_and_the_next_is_not)
 	h.length = WIRE_MAX; /* agrees with the bytes that will be received of it */
 	memcpy(big, &h, sizeof(h));
 	send_raw(ends[0], big, sizeof(big), ends, 1);
-	send_raw(ends[0], settle->bytes, settle->length, NULL, 0);
+	send_raw(ends[0], sync->bytes, sync->length, NULL, 0);
 	assert_refused(WIRE_TO_DAEMON);
 	assert_refused(WIRE_TO_DAEMON);
 	assert_int_equal(conn_receive(ends[1], WIRE_TO_DAEMON, &m, MSG_DONTWAIT), 0);
@@ -199,7 +199,7 @@ TEST(the_end_of_the_connection_is_told)
 
 TEST(the_last_words_are_heard_though_nothing_was_read)
 {
-	struct sample *last = find_sample(WIRE_ERROR), *unread = find_sample(WIRE_SETTLE);
+	struct sample *last = find_sample(WIRE_ERROR), *unread = find_sample(WIRE_SYNC);
 	struct conn_message m;
 
 	assert_int_equal(conn_send(ends[1], unread->bytes, -1, 0), 0);
@@ -266,7 +266,7 @@ TEST(a_full_socket_says_so_and_keeps_the_descriptor)
 }
 
 static struct wire_plain from_handler = {
-	.header = { .type = WIRE_SETTLE, .length = 16, .serial = 1 }
+	.header = { .type = WIRE_SYNC, .length = 16, .serial = 1 },
 };
 
 static void on_timer(int signal)
@@ -286,7 +286,7 @@ TEST(an_interrupted_receive_goes_on)
 	assert_int_equal(sigaction(SIGALRM, &act, NULL), 0);
 	assert_int_equal(setitimer(ITIMER_REAL, &in_a_moment, NULL), 0);
 	assert_int_equal(conn_receive(ends[1], WIRE_TO_DAEMON, &m, 0), 0);
-	assert_int_equal(m.header.type, WIRE_SETTLE);
+	assert_int_equal(m.header.type, WIRE_SYNC);
 	signal(SIGALRM, SIG_DFL);
 }
 

@@ -128,7 +128,7 @@ TEST(an_object_that_its_owner_looks_at_is_in_no_list)
 	assert_true(guard_next(&guard, &wrong));
 	assert_null(wrong);
 	assert_false(guard_next(&guard, &wrong));
-	assert_int_equal(guard_settle(&guard, 1), 0);
+	assert_int_equal(guard_run_due(&guard, 1), 0);
 	guard_end(&guard, &w);
 	shm_object_destroy(&o);
 	close(fd);

@@ -90,14 +90,14 @@ static inline void fx_drain(void)
 		steps_go(&st, a, 2);
 	}
 	segments_forgotten(&st.shared->store, UINT64_MAX);
-	list_for_each_entry_safe(seg, after, &st.shared->store.doomed, link) {
+	list_for_each_entry_safe(seg, after, &st.shared->store.to_destroy, link) {
 		list_del(&seg->link);
 		seg->storage->discard(&seg->object);
 		seg->storage->destroy(&seg->object);
 		if (segment_discarded(seg))
 			memory_free(seg);
 	}
-	while (!memory_settle(st.shared) || holdings_bury(st.shared, 1))
+	while (!memory_run_due(st.shared) || holdings_bury(st.shared, 1))
 		;
 }
 

@@ -32,7 +32,7 @@ static uint64_t put_nth(struct tester *t, unsigned i, uint8_t flags, uint64_t tt
 	return ref;
 }
 
-static void settle_lifetimes(void)
+static void expire_all_due(void)
 {
 	while (lifetime_due(&st) == 0)
 		expire_step(&st, 0);
@@ -203,7 +203,7 @@ TEST(a_commit_without_memory_for_its_lifetime_leaves_nothing)
 		assert_int_equal(seen->drafts, 0);
 		assert_int_equal(seen->tensors, !r);
 		fx_leave(&t);
-		settle_lifetimes();
+		expire_all_due();
 		assert_int_equal(seen->tensors, 0);
 		assert_true(list_empty(&st.lifetimes.sets));
 		fx_stop();

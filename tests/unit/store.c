@@ -251,7 +251,7 @@ static void store_end(void)
 	assert_int_equal(totals.pool.used, 0);
 	assert_int_equal(totals.warm, 0);
 	assert_int_equal(store.fds_cached, 0);
-	assert_true(list_empty(&store.warm) && list_empty(&store.doomed));
+	assert_true(list_empty(&store.warm) && list_empty(&store.to_destroy));
 	user = account_unref(user);
 	assert_int_equal(accounts.count, 0);
 	accounts_deinit(&accounts);

@@ -125,7 +125,7 @@ PLAIN_TEST(every_wrong_length_is_refused)
 PLAIN_TEST(a_message_longer_than_the_limit_is_refused)
 {
 	unsigned char big[WIRE_MAX + 64] = { 0 };
-	struct wire_header h = { .type = WIRE_SETTLE, .length = sizeof(big), .serial = 1 };
+	struct wire_header h = { .type = WIRE_SYNC, .length = sizeof(big), .serial = 1 };
 	char why[WIRE_WHY_TEXT] = "";
 
 	memcpy(big, &h, sizeof(h));
@@ -564,7 +564,7 @@ static void assert_refused_because(const struct sample *s, const char *expected)
 PLAIN_TEST(a_refusal_says_which_member_its_value_and_its_bounds)
 {
 	const uint64_t ref = ref_make(1, 0);
-	struct sample s = whole(WIRE_SETTLE, &(struct wire_plain){ .header = { 0 } },
+	struct sample s = whole(WIRE_SYNC, &(struct wire_plain){ .header = { 0 } },
 				sizeof(struct wire_plain), 0, 0);
 
 	s.header.type = 63;

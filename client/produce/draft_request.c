@@ -4,7 +4,7 @@
 
 #include "client/arguments.h"
 #include "client/error.h"
-#include "client/produce/want.h"
+#include "client/produce/draft_request.h"
 #include "client/session/kind.h"
 #include "tensor/check.h"
 #include "tensor/dtype.h"
@@ -31,25 +31,25 @@ static int ring_check(uint32_t ring, const char *what)
 	return 0;
 }
 
-static int flags_check(struct draft_request *want, const tl_spec *spec)
+static int flags_check(struct draft_request *request, const tl_spec *spec)
 {
 	if (spec->flags & ~(uint32_t)TL_CREATE_OWN_PAGES)
 		return tl_fail(-EINVAL, "tl_spec.flags is %#x, of which %#x is known", spec->flags,
 			       TL_CREATE_OWN_PAGES);
 	if (spec->reserved)
 		return tl_fail(-EINVAL, "tl_spec.reserved is %u, not 0", spec->reserved);
-	want->own_pages = spec->flags & TL_CREATE_OWN_PAGES;
-	if (want->own_pages && want->ring && want->ring != TL_RING_NONE)
+	request->own_pages = spec->flags & TL_CREATE_OWN_PAGES;
+	if (request->own_pages && request->ring && request->ring != TL_RING_NONE)
 		return tl_fail(-EINVAL,
 			       "tl_spec.ring is %u: the slots of a ring are written again and "
 			       "again, so a tensor with TL_CREATE_OWN_PAGES cannot be one",
 			       spec->ring);
-	if (want->own_pages)
-		want->ring = TL_RING_NONE;
+	if (request->own_pages)
+		request->ring = TL_RING_NONE;
 	return 0;
 }
 
-static int spec_request(struct draft_request *want, const tl_spec *spec)
+static int spec_request(struct draft_request *request, const tl_spec *spec)
 {
 	bool padded = spec->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	const char *why;
@@ -61,29 +61,29 @@ static int spec_request(struct draft_request *want, const tl_spec *spec)
 		return tl_fail(-EINVAL, "tl_spec.dlpack_flags is %#llx; %#llx is known",
 			       (unsigned long long)spec->dlpack_flags,
 			       (unsigned long long)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
-	want->shape = spec->shape;
-	want->ndim = spec->ndim;
-	want->dtype = spec->dtype;
-	want->device = spec->device;
-	want->flags = spec->dlpack_flags;
-	want->timeout_ns = spec->timeout_ns;
-	want->lifetime = (struct tensor_lifetime){ .flags = (uint8_t)spec->lifetime,
-						   .ttl_ns = (uint64_t)spec->ttl_ns };
-	want->ring = spec->ring;
-	if (ring_check(spec->ring, "tl_spec") || flags_check(want, spec))
+	request->shape = spec->shape;
+	request->ndim = spec->ndim;
+	request->dtype = spec->dtype;
+	request->device = spec->device;
+	request->flags = spec->dlpack_flags;
+	request->timeout_ns = spec->timeout_ns;
+	request->lifetime = (struct tensor_lifetime){ .flags = (uint8_t)spec->lifetime,
+						      .ttl_ns = (uint64_t)spec->ttl_ns };
+	request->ring = spec->ring;
+	if (ring_check(spec->ring, "tl_spec") || flags_check(request, spec))
 		return -EINVAL;
 	if (lifetime_check(spec->lifetime, spec->ttl_ns, "tl_spec"))
 		return -EINVAL;
 	if (tensor_dtype_check(spec->dtype, &why))
 		return tl_fail(-EINVAL, "tl_spec: %s (code %u, bits %u, lanes %u)", why,
 			       spec->dtype.code, spec->dtype.bits, spec->dtype.lanes);
-	if (tensor_nbytes(spec->dtype, spec->ndim, spec->shape, padded, &want->nbytes))
+	if (tensor_nbytes(spec->dtype, spec->ndim, spec->shape, padded, &request->nbytes))
 		return tl_fail(-EINVAL,
 			       "tl_spec: the shape has a negative size, or more than 2^63-1 bytes");
 	return 0;
 }
 
-int draft_request_check(struct draft_request *want, const tl_spec *spec)
+int draft_request_check(struct draft_request *request, const tl_spec *spec)
 {
 	tl_spec copy;
 	int r;
@@ -91,9 +91,9 @@ int draft_request_check(struct draft_request *want, const tl_spec *spec)
 	r = client_options(&copy, sizeof(copy), spec, offsetof(tl_spec, ttl_ns), "tl_spec");
 	if (r)
 		return r;
-	want->name_len = strlen(want->name);
-	r = client_check_name(want->name, want->name_len);
-	return r ? r : spec_request(want, &copy);
+	request->name_len = strlen(request->name);
+	r = client_check_name(request->name, request->name_len);
+	return r ? r : spec_request(request, &copy);
 }
 
 int source_check(const DLTensor *source, uint64_t flags, char *why, size_t why_len)
@@ -105,7 +105,7 @@ int source_check(const DLTensor *source, uint64_t flags, char *why, size_t why_l
 	return tensor_check_source(&as, flags, why, why_len);
 }
 
-int put_request(struct draft_request *want, const DLTensor *source, const tl_put_options *o)
+int put_request(struct draft_request *request, const DLTensor *source, const tl_put_options *o)
 {
 	bool padded = o->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	char why[TENSOR_WHY_TEXT];
@@ -114,17 +114,17 @@ int put_request(struct draft_request *want, const DLTensor *source, const tl_put
 	r = source_check(source, o->dlpack_flags, why, sizeof(why));
 	if (!r)
 		r = tensor_nbytes(source->dtype, source->ndim, source->shape, padded,
-				  &want->nbytes);
+				  &request->nbytes);
 	if (r)
 		return tl_fail(r == -EOVERFLOW ? -EINVAL : r, "the source tensor: %s", why);
-	want->shape = source->shape;
-	want->ndim = source->ndim;
-	want->dtype = source->dtype;
-	want->flags = o->dlpack_flags;
-	want->timeout_ns = o->timeout_ns;
-	want->metadata_max = o->metadata_size;
-	want->lifetime = put_lifetime(o);
-	want->ring = o->ring;
+	request->shape = source->shape;
+	request->ndim = source->ndim;
+	request->dtype = source->dtype;
+	request->flags = o->dlpack_flags;
+	request->timeout_ns = o->timeout_ns;
+	request->metadata_max = o->metadata_size;
+	request->lifetime = put_lifetime(o);
+	request->ring = o->ring;
 	return 0;
 }
 

@@ -36,10 +36,10 @@ static inline struct tensor_lifetime put_lifetime(const tl_put_options *o)
 					 .ttl_ns = (uint64_t)o->ttl_ns };
 }
 
-/* Fills @want, whose name is set, from @spec. Returns 0 or a negative errno. */
-int draft_request_check(struct draft_request *want, const tl_spec *spec);
-/* Fills @want, whose name is set, for a copy of @source. */
-int put_request(struct draft_request *want, const DLTensor *source, const tl_put_options *o);
+/* Fills @request, whose name is set, from @spec. Returns 0 or a negative errno. */
+int draft_request_check(struct draft_request *request, const tl_spec *spec);
+/* Fills @request, whose name is set, for a copy of @source. */
+int put_request(struct draft_request *request, const DLTensor *source, const tl_put_options *o);
 /* tensor_check_source(), for tensors on devices that we know. */
 int source_check(const DLTensor *source, uint64_t flags, char *why, size_t why_len);
 /* Copies @options, which may be NULL, and checks them. */

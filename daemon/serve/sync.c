@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SYNC; see sync.h. Tests use it instead of sleeping. Loop thread only. */
+#include <stdlib.h>
+
+#include "daemon/serve/sync.h"
+
+enum { SYNCS_MAX = 64 }; /* of one client */
+
+struct sync {
+	struct list link; /* in syncs->list */
+	struct peer_wait wait;
+	struct peer *peer;
+	uint32_t serial;
+	uint64_t round; /* syncs->rounds when it came */
+};
+
+static void sync_free(struct sync *sync)
+{
+	list_del(&sync->link);
+	list_del(&sync->wait.link);
+	free(sync);
+}
+
+static void sync_gone(struct peer_wait *wait)
+{
+	sync_free(container_of(wait, struct sync, wait));
+}
+
+void sync_add(struct syncs *syncs, struct peer *peer, uint32_t serial)
+{
+	struct sync *sync;
+
+	if (peer->syncs >= SYNCS_MAX) {
+		peer_error(peer, serial, WIRE_E_LIMIT, "this client waits for %d SYNCs already",
+			   SYNCS_MAX);
+		return;
+	}
+	sync = malloc(sizeof(*sync));
+	if (!sync) {
+		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
+			   "cannot remember SYNC: the daemon is out of memory");
+		return;
+	}
+	*sync = (struct sync){
+		.wait.gone = sync_gone, .peer = peer, .serial = serial, .round = syncs->rounds
+	};
+	list_add_tail(&syncs->list, &sync->link);
+	list_add_tail(&peer->waits, &sync->wait.link);
+	peer->syncs++;
+}
+
+bool sync_round(struct syncs *syncs)
+{
+	const struct sync *newest;
+	bool fresh = false;
+
+	if (!list_empty(&syncs->list)) {
+		newest = list_last_entry(&syncs->list, struct sync, link);
+		fresh = newest->round == syncs->rounds;
+	}
+	syncs->rounds++;
+	return fresh;
+}
+
+bool sync_answer_one(struct syncs *syncs)
+{
+	struct wire_plain m = { .header = { .type = WIRE_DONE, .length = sizeof(m) } };
+	struct sync *sync;
+	struct peer *peer;
+
+	if (list_empty(&syncs->list))
+		return false;
+	sync = list_first_entry(&syncs->list, struct sync, link);
+	if (sync->round == syncs->rounds)
+		return false;
+	peer = sync->peer;
+	m.header.serial = sync->serial;
+	sync_free(sync);
+	peer->syncs--;
+	peer_send(peer, &m, -1); /* may drop it, and forget its others */
+	return true;
+}
