@@ -171,6 +171,14 @@ def test_cached_functions(client):
     assert "cache/g/a_b.png" in client
 
 
+def test_a_cached_function_needs_a_prefix():
+    with pytest.raises(TypeError, match="takes a prefix"):
+
+        @tensorlease.cached
+        def nothing():
+            return None
+
+
 def test_a_cached_function_forgets_for_all(client):
     calls = []
 

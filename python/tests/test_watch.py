@@ -243,6 +243,21 @@ def test_a_step_that_begins_without_a_daemon_waits_for_the_next_one(tmp_path, ki
     assert got == [{"a": b"2"}]
 
 
+@pytest.mark.parametrize("closed", ["the watch", "its client"])
+def test_close_ends_a_wait_in_an_event_loop(address, client, closed):
+    async def main():
+        other = tensorlease.connect(address, autostart=False)
+        watch = other.watch("never")
+        wait = asyncio.create_task(anext(watch))
+        await asyncio.sleep(0)  # it waits now
+        (watch if closed == "the watch" else other).close()
+        with pytest.raises(ValueError, match="closed"):
+            await wait
+        other.close()
+
+    asyncio.run(main())
+
+
 def test_close_and_signals_end_a_wait(client):
     watch = client.watch("never")
     errors = []

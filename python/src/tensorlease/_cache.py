@@ -140,6 +140,8 @@ def cached(prefix, *, client=None, key=None, ttl=None, evictable=True, timeout=m
     The function that is returned has cache_clear(), which deletes all tensors whose names start with prefix, for all
     processes.
     """
+    if not isinstance(prefix, str):
+        raise TypeError(f"cached() takes a prefix of names, as in @tensorlease.cached('squares/'), not {prefix!r}")
 
     def clear():
         user = client or _default_client()

@@ -417,8 +417,8 @@ class Client(_core.Client):
         """Return the tensor called name, or publish what make() returns and return that, once for all processes.
 
         The first process to ask calls make(), which takes no arguments and returns an array, as put() takes it. Others
-        that ask meanwhile wait. If make() raises or its process dies, the one that has waited longest makes it. All map
-        the same memory.
+        that ask meanwhile wait. If make() raises or its process dies, one of those that wait makes it. All map the
+        same memory.
         ttl, owner_bound, metadata: as for put().
         evictable: whether the tensor may go when the daemon needs room and nobody holds it. Then the next one makes it
             anew.

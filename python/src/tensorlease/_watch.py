@@ -5,6 +5,7 @@ import asyncio
 import errno
 import math
 import operator
+import os
 import time
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from ._errors import DisconnectedError, NotFoundError, TimeoutError
 from ._waiter import running_trio
 
 _ATTEMPTS = 100  # to have a set as of one moment
+_CLOSED_SLICE = 1.0  # seconds; who waits in an event loop looks so often whether the watch was closed
 _GONE_SLICE = 0.1  # seconds; while there is no daemon, what is known to be new is asked for again so often
 
 
@@ -58,7 +60,7 @@ class _Watching:
         self._core = client._watch(name, prefix, new)
 
     def close(self):
-        """Watch no longer. Another thread that waits for it gets a ValueError within a second."""
+        """Watch no longer. A thread or task that waits for it gets a ValueError within a second."""
         self._core.close()
 
     def __enter__(self):
@@ -112,7 +114,11 @@ class _Watching:
             found, seconds = self._step(deadline, StopAsyncIteration)
             if found is not None:
                 return found
-            await _readable(self._core.fileno(), seconds)
+            fd = os.dup(self._core.fileno())  # the loop must not lose its descriptor when the watch is closed
+            try:
+                await _readable(fd, min(seconds, _CLOSED_SLICE))
+            finally:
+                os.close(fd)
 
     def _drain(self):
         """Note all that has happened."""
