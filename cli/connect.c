@@ -24,7 +24,7 @@ int cli_connect(struct cli *cli, bool autostart)
 				cli->socket ? " (--socket said where)"
 				: given	    ? " ($TENSORLEASE_SOCKET said where)"
 				: autostart ? ""
-					    : ", put and load do too; --socket or "
+					    : ", put, load, wait and watch do too; --socket or "
 					      "$TENSORLEASE_SOCKET names another");
 	return cli_fail_library(cli, r);
 }

@@ -160,8 +160,8 @@ static void help_all(FILE *out)
 	      "The address of the daemon is --socket, else $TENSORLEASE_SOCKET, else\n"
 	      "/run/tensorlease/socket if it exists, else $XDG_RUNTIME_DIR/tensorlease/socket,\n"
 	      "else /tmp/tensorlease-UID/socket. If neither --socket nor $TENSORLEASE_SOCKET is\n"
-	      "given and no daemon runs, put, load and wait start one for this user, and so do\n"
-	      "get and show with --timeout.\n",
+	      "given and no daemon runs, put, load, wait and watch start one for this user, and\n"
+	      "so do get and show with --timeout.\n",
 	      out);
 	fputs(exit_codes, out);
 }

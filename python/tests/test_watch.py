@@ -96,8 +96,7 @@ def test_a_whole_set_again_and_again(client, address):
     assert sorted(next(watch)) == ["a", "b"]
     for name in "ab":
         client.delete(f"set/{name}")
-    while next(watch):
-        pass
+    assert watch.poll() is None  # no set is empty
     watch.close()
     with pytest.raises(ValueError, match="closed"):
         next(watch)
@@ -136,7 +135,10 @@ def test_a_set_replaces_the_former_one(client, address):
     with pytest.raises(TypeError, match="a name or prefix=, and not both"):
         client.delete()
     client.delete(prefix="rep/")
-    assert next(watch) == {} and client.keys("rep/") == []
+    assert watch.poll() is None and client.keys("rep/") == []  # no set is empty
+    client.put_many({"e": b"3"}, prefix="rep/")
+    assert {name: tensor.bytes() for name, tensor in next(watch).items()} == {"e": b"3"}
+    client.delete("rep/e")
     client.delete(prefix="rep/", missing_ok=True)
     with pytest.raises(tensorlease.NotFoundError, match="no tensor's name starts with 'rep/'"):
         client.delete(prefix="rep/")
@@ -241,6 +243,35 @@ def test_a_step_that_begins_without_a_daemon_waits_for_the_next_one(tmp_path, ki
             producer.put("o/a", b"2")
             thread.join()
     assert got == [{"a": b"2"}]
+
+
+def test_a_fast_producer_does_not_stop_the_event_loop(client):
+    async def main():
+        watches = client.watch("fast/a"), client.watch(prefix="fast/")
+        turns = 0
+
+        async def other():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        for step in range(100):  # nothing here ever has to wait
+            client.put("fast/a", b"1")
+            for watch in watches:
+                await anext(watch)
+            await client.aget("fast/a", newer_than=step)
+        task.cancel()
+        return turns
+
+    assert asyncio.run(main()) >= 300
+    client.delete("fast/a")
+
+
+def test_a_watch_needs_a_name(client):
+    with pytest.raises(tensorlease.InvalidError, match="an empty name"):
+        client.watch("")
 
 
 @pytest.mark.parametrize("closed", ["the watch", "its client"])

@@ -303,6 +303,7 @@ TEST(the_catalog_by_which_others_are_found_goes_last)
 	must_be(tl_close(lab), 0);
 	fd = deletes_watch();
 	cleanup_td struct test_daemon next = td_start(.socket = d.socket, .extra = extra);
+	must(next.pid > 0);
 	the_first_catalog_must_go_last(&killed, fd);
 	stop();
 }

@@ -18,7 +18,7 @@ from ._cuda import DeviceUsage, parse_device
 from ._dtypes import parse_dtype
 from ._errors import DisconnectedError, Error, InvalidError, NotFoundError, NotNewerError, TensorLostError
 from ._tensor import Draft, pickle_for
-from ._waiter import TrioFuture, Waiter, _Wait, running_trio
+from ._waiter import TrioFuture, Waiter, _Wait, let_others_run, running_trio
 from ._watch import Events, Watch
 
 _INDEX = ".safetensors.index.json"
@@ -393,10 +393,13 @@ class Client(_core.Client):
         _core.check_seconds("timeout", timeout)
         seconds = 0.0 if timeout is None else float(timeout)
         try:
-            return self.get(name, newer_than=newer_than, mode=mode, stream=stream)
+            tensor = self.get(name, newer_than=newer_than, mode=mode, stream=stream)
         except (NotFoundError, NotNewerError, TensorLostError, DisconnectedError):
             if not seconds:
                 raise
+        else:
+            await let_others_run()
+            return tensor
         trio = running_trio()
         if trio:
             call_soon, future = trio.lowlevel.current_trio_token().run_sync_soon, TrioFuture(trio)
@@ -457,10 +460,12 @@ class Client(_core.Client):
         """Return an iterator over what is published: the newest, again and again. For ``for`` and ``async for``.
 
         With a name it gives Tensors: the version that is there, or the first that comes, and then each time the newest
-        one. Versions that are replaced before they are asked for are skipped; the iterator's `skipped` says how many.
+        one. Versions that are replaced before they are asked for are skipped; the iterator's `skipped` says how many
+        came between the last two that were given.
 
         With a prefix, or with a name that ends in a slash, it gives dicts of names, without the prefix, and Tensors:
-        the newest whole set of names that start so, as of one moment, whenever one of them is new or gone. So
+        the newest whole set of names that start so, as of one moment, whenever one of them is new or gone. It is
+        never empty: while there is none, it waits. So
         ``for weights in client.watch(prefix="policy/")`` gives what each
         ``client.put_many(state_dict, prefix="policy/")`` has published, and never a mix of two.
 
@@ -475,6 +480,8 @@ class Client(_core.Client):
         """
         if (name is None) == (prefix is None):
             raise TypeError("watch() takes a name or prefix=, and not both")
+        if name == "":
+            raise InvalidError(errno.EINVAL, "no tensor has an empty name; watch(prefix='') watches all")
         whole = name is None or str(name).endswith("/")
         if whole and (newer_than is not None or stream is not None):
             raise TypeError("newer_than and stream are for the watch of a name, not of a prefix")

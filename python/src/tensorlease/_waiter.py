@@ -8,6 +8,7 @@ A signal handler may close the client while the code under it holds the lock. So
 same thread, and our own thread, for whose end stop() waits, never waits for the lock once it is told to stop.
 """
 
+import asyncio
 import os
 import sys
 import threading
@@ -72,6 +73,12 @@ def running_trio():
     except RuntimeError:  # it is another library's
         pass
     return None
+
+
+async def let_others_run():
+    """To be awaited by what may never have to wait: without it a fast producer would stop the caller's event loop."""
+    trio = running_trio()
+    await (trio.lowlevel.checkpoint() if trio else asyncio.sleep(0))
 
 
 def _deliver(future, tensor, error):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from . import _core
 from ._errors import DisconnectedError, NotFoundError, TimeoutError
-from ._waiter import running_trio
+from ._waiter import let_others_run, running_trio
 
 _ATTEMPTS = 100  # to have a set as of one moment
 _CLOSED_SLICE = 1.0  # seconds; who waits in an event loop looks so often whether the watch was closed
@@ -109,6 +109,7 @@ class _Watching:
                 self._note(Event(*event))
 
     async def __anext__(self):
+        await let_others_run()
         deadline = time.monotonic() + self._seconds
         while True:
             found, seconds = self._step(deadline, StopAsyncIteration)
@@ -213,6 +214,9 @@ class Watch(_Watching):
         """All names of a group are known by the time that one tensor of it is there and nothing more is told."""
         for _ in range(_ATTEMPTS):
             if not self._is_new():
+                return None
+            if not self._names:  # deleted, or another daemon has begun: the next set is to come
+                self._given = {}
                 return None
             names = list(self._names)
             try:
