@@ -7,7 +7,7 @@
  *
  * If an event that should come soon does not, the thread that has to make it is probably waiting
  * for this very processor. So after a spin in vain, the next waits sleep at once, and a spin can
- * delay less than one wait in a hundred. Yielding (sched_yield()) would be worse: a thread that
+ * delay one wait in a thousand. Yielding (sched_yield()) would be worse: a thread that
  * yields is not woken, so that a busy one may keep the processor for milliseconds.
  */
 #pragma once
@@ -18,7 +18,7 @@
 
 #define SPIN_NS (50 * NS_PER_US)
 
-enum { SPIN_REST = 256 }; /* waits */
+enum { SPIN_REST = 1024 }; /* waits */
 
 struct spin {
 	bool pays;     /* the last wait was short */

@@ -73,8 +73,8 @@ unsigned share_error_text(struct state *st, struct account *account, int r, cons
 			 (unsigned long long)kept);
 	if (share == SHARE_BYTES)
 		open_text(st->memory.totals.kept, open, sizeof(open));
-	snprintf(text, size, "%s: %llu of the daemon's %llu %s are in use%s (%s)%s", what,
+	snprintf(text, size, "%s: %llu of the daemon's %llu %s are in use%s (%s; %s)%s", what,
 		 (unsigned long long)pool->used, (unsigned long long)pool->capacity, w->things,
-		 open, w->option, except);
+		 open, w->option, w->help, except);
 	return w->code;
 }
