@@ -496,16 +496,13 @@ static int sleep_for_message(struct session *s, short events, int64_t *look_ns, 
 static int wait_for_message(struct session *s, short events, int64_t *look_ns, int64_t deadline)
 {
 	struct pollfd p = { .fd = s->socket, .events = events };
+	bool ready = false;
 	int r;
 
 	spin_begin(&s->spin);
-	while (spin_again(&s->spin)) {
-		if (poll(&p, 1, 0) > 0) {
-			spin_end(&s->spin);
-			return 0;
-		}
-	}
-	r = sleep_for_message(s, events, look_ns, deadline);
+	while (!ready && spin_again(&s->spin))
+		ready = poll(&p, 1, 0) > 0;
+	r = ready ? 0 : sleep_for_message(s, events, look_ns, deadline);
 	spin_end(&s->spin);
 	return r;
 }

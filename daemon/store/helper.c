@@ -255,8 +255,8 @@ int helper_trim(const char *path, uint32_t uid, uint64_t size, bool remove)
 	if (stat(path, &st))
 		return -errno;
 	end += (int64_t)((uint64_t)st.st_blocks * 512 / TRIM_BYTES_PER_S) * NS_PER_SEC;
-	/* Nobody looks again at a file that is to be removed, so that one that was stuck, and may
-	 * be at work by now, is waited for. */
+	/* Nobody removes the file later. So a helper that was stuck at it is waited for: it may be
+	 * at work by now. */
 	while ((r = trimmer_take(&t, uid, path)) == -EALREADY && remove && now_mono_ns() < end)
 		poll(NULL, 0, 1);
 	if (r)

@@ -6,6 +6,7 @@ import gc
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -285,6 +286,30 @@ def test_close_ends_a_wait_in_an_event_loop(address, client, closed):
         with pytest.raises(ValueError, match="closed"):
             await wait
         other.close()
+
+    asyncio.run(main())
+
+
+def test_close_leaves_the_event_loop_what_has_the_watchs_number_now(client):
+    async def main():
+        watch = client.watch("never")
+        number = watch.fileno()
+        wait = asyncio.create_task(anext(watch))
+        for _ in range(3):
+            await asyncio.sleep(0)  # it waits now
+        watch.close()
+        a, b = socket.socketpair()
+        with a, b:
+            assert number in (a.fileno(), b.fileno())
+            ours, theirs = (a, b) if a.fileno() == number else (b, a)
+            heard = asyncio.Event()
+            asyncio.get_running_loop().add_reader(ours, heard.set)
+            wait.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await wait
+            theirs.send(b"x")
+            await asyncio.wait_for(heard.wait(), limit(60))
+            asyncio.get_running_loop().remove_reader(ours)
 
     asyncio.run(main())
 

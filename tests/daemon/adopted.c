@@ -164,6 +164,30 @@ TEST(a_commit_that_nobody_waits_for_is_published_by_the_next_daemon)
 	td_stop(&d);
 }
 
+/* The daemon dies before it has read the commit. The put waits until the next one has. */
+TEST(a_put_in_a_ring_does_not_overtake_a_commit_that_the_next_daemon_reads)
+{
+	struct test_daemon d = start();
+	tl_client *c = td_connect(&d), *other = td_connect(&d);
+	pid_t pid = proper(c);
+	tl_draft *draft;
+
+	for (int i = 0; i < 3; i++)
+		must_be(put(c, "ring", 1, SMALL, NULL), 0);
+	must_be(get_value(other, "ring"), 1);
+	must_be(create(c, "a", SMALL, &draft), 0);
+	memset(tl_draft_tensor(draft)->data, 3, SMALL);
+	must_be(kill(pid, SIGSTOP), 0);
+	must_be(tl_commit(draft, NULL), 0);
+	must_be(kill(pid, SIGKILL), 0);
+	must_be(put(c, "ring", 2, SMALL, NULL), 0);
+	must_be(get_value(other, "ring"), 2);
+	must_be(get_value(other, "a"), 3);
+	tl_close(c);
+	tl_close(other);
+	td_stop(&d);
+}
+
 struct claimant {
 	pthread_t thread;
 	tl_client *client;
