@@ -140,6 +140,23 @@ static const struct command *find_command(const char *name)
 	return NULL;
 }
 
+/* What other programs call these commands, for who types that. */
+static int unknown_command(struct cli *cli, const char *name)
+{
+	static const char *const others[][2] = {
+		{ "list", "ls" },     { "dir", "ls" },	     { "delete", "rm" }, { "remove", "rm" },
+		{ "publish", "put" }, { "print", "get" },    { "cat", "get" },	 { "stat", "info" },
+		{ "top", "status" },  { "events", "watch" },
+	};
+
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+		if (!strcmp(name, others[i][0]))
+			return cli_fail(cli, CLI_USAGE, "unknown command '%s'; it is '%s' here",
+					name, others[i][1]);
+	}
+	return cli_fail(cli, CLI_USAGE, "unknown command '%s'; see 'tensorlease --help'", name);
+}
+
 /* ---- Help ---- */
 
 static void help_all(FILE *out)
@@ -152,9 +169,9 @@ static void help_all(FILE *out)
 
 		if (!c->summary) /* called by doctor only */
 			continue;
-		fprintf(out, "  %-6s %-15s %s\n", c->name, c->arguments, c->summary);
+		fprintf(out, "  %-7s %-14s %s\n", c->name, c->arguments, c->summary);
 	}
-	fputs("  help   [COMMAND]       print this, or the help of a command\n\nOptions:\n", out);
+	fputs("  help    [COMMAND]      print this, or the help of a command\n\nOptions:\n", out);
 	cli_options_help(out, OPTION_EVERYWHERE);
 	fputs("\n"
 	      "The address of the daemon is --socket, else $TENSORLEASE_SOCKET, else\n"
@@ -248,8 +265,7 @@ static int run(struct cli *cli, int argc, char **argv)
 	}
 	command = name ? find_command(name) : NULL;
 	if (name && !command)
-		return cli_fail(cli, CLI_USAGE, "unknown command '%s'; see 'tensorlease --help'",
-				name);
+		return unknown_command(cli, name);
 	if (!name && cli->given & OPTION_HELP)
 		return print_help(cli, NULL);
 	if (!name)

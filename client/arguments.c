@@ -70,3 +70,13 @@ int client_check_name(const char *name, size_t len)
 	return tl_fail(-EINVAL, "'%.*s' is not a name: %s",
 		       len > TL_NAME_MAX ? TL_NAME_MAX : (int)len, name, why);
 }
+
+int client_check_prefix(const char *prefix, size_t len)
+{
+	const char *why;
+
+	if (!tensor_prefix_check(prefix, len, &why))
+		return 0;
+	return tl_fail(-EINVAL, "no name can start with '%.*s': %s",
+		       len > TL_NAME_MAX ? TL_NAME_MAX : (int)len, prefix, why);
+}

@@ -26,3 +26,6 @@ int client_wait_options(tl_wait_options *to, const tl_wait_options *from);
 
 /* -EINVAL, with the reason in the text, if @name is not a valid name. */
 int client_check_name(const char *name, size_t len);
+
+/* The same if no name can start with @prefix. */
+int client_check_prefix(const char *prefix, size_t len);

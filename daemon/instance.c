@@ -66,7 +66,9 @@ static int lock_try(struct instance *in, const char *path, int *kept, char *why,
 			0600);
 	if (in->lock_fd < 0 || fstat(in->lock_fd, &ours)) {
 		r = -errno;
-		snprintf(why, why_size, "cannot open the lock file %s: %s", path, strerror(-r));
+		snprintf(why, why_size, "cannot open the lock file %s: %s", path,
+			 r == -ENOENT ? "the directory is missing; make it, or use another --socket"
+				      : strerror(-r));
 		return r;
 	}
 	r = lock_check(&ours, path, why, why_size);

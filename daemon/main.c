@@ -253,6 +253,7 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 	};
 	struct server *server = calloc(1, sizeof(*server));
 	uint32_t max_clients = o->max_clients;
+	uint64_t shm_size = options_shm_size();
 	int r;
 
 	descriptors_plan(&so.shared, &max_clients, all_named(o));
@@ -275,6 +276,9 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 	log_info("listening", "socket=%s capacity=%llu max_tensors=%u max_clients=%u",
 		 log_str(instance->socket), (unsigned long long)o->capacity, o->max_tensors,
 		 max_clients);
+	if (o->storage->named && shm_size && o->capacity > shm_size)
+		log_warn("/dev/shm holds less than the capacity", "capacity=%llu size=%llu",
+			 (unsigned long long)o->capacity, (unsigned long long)shm_size);
 	ready(k, ready_fd);
 	if (server_run(server) == SERVER_E_LEFT)
 		_exit(KEEPER_EXIT_LEFT);

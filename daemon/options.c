@@ -60,18 +60,22 @@ static const char usage
 	     "4 if --check found something wrong.\n"
 	     "See tensorleased(8).\n";
 
-static int parse_bytes(const char *text, uint64_t *out)
+uint64_t options_shm_size(void)
 {
 	struct statvfs shm;
+
+	return statvfs("/dev/shm", &shm) ? 0 : (uint64_t)shm.f_blocks * shm.f_frsize;
+}
+
+static int parse_bytes(const char *text, uint64_t *out)
+{
 	int r = config_parse_size(text, out);
 
 	if (r)
 		return r;
 	if (*out & SHARE_PERCENT) {
-		if (statvfs("/dev/shm", &shm))
-			return -EINVAL;
-		*out = (uint64_t)shm.f_blocks * shm.f_frsize / 100 * (*out & ~SHARE_PERCENT);
-		return 0;
+		*out = options_shm_size() / 100 * (*out & ~SHARE_PERCENT);
+		return *out ? 0 : -EINVAL;
 	}
 	return *out >= 4096 ? 0 : -EINVAL;
 }

@@ -53,8 +53,9 @@ static int check_shape(const DLTensor *t, uint64_t flags, const struct because *
 				      t->shape[i]);
 	}
 	if (tensor_dtype_check(t->dtype, &why))
-		return refuse(because, -EINVAL, "dtype is {code %u, bits %u, lanes %u}: %s",
-			      t->dtype.code, t->dtype.bits, t->dtype.lanes, why);
+		return refuse(because, -EINVAL, "dtype is %s {code %u, bits %u, lanes %u}: %s",
+			      tensor_dtype_format(t->dtype, text), t->dtype.code, t->dtype.bits,
+			      t->dtype.lanes, why);
 	if (tensor_numel(t->ndim, t->shape, &numel))
 		return refuse(because, -EOVERFLOW,
 			      "the sizes in shape multiply to more than %" PRId64, INT64_MAX);

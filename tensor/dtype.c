@@ -94,7 +94,7 @@ const char *tensor_dtype_format(DLDataType t, char text[TENSOR_DTYPE_TEXT])
 
 	if (t.lanes != 1)
 		snprintf(lanes, sizeof(lanes), "x%u", t.lanes);
-	if (t.code >= TL_DTYPE_CODES || !dtype_has_width(&dtypes[t.code], t.bits))
+	if (t.code >= TL_DTYPE_CODES || (dtypes[t.code].width && dtypes[t.code].width != t.bits))
 		snprintf(text, TENSOR_DTYPE_TEXT, "type%u:%u%s", t.code, t.bits, lanes);
 	else if (dtypes[t.code].width)
 		snprintf(text, TENSOR_DTYPE_TEXT, "%s%s", dtypes[t.code].text, lanes);

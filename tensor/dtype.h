@@ -63,7 +63,7 @@ uint32_t tensor_element_bits(DLDataType t, bool padded);
 
 /*
  * Writes @t as "float32", "bfloat16", "float8_e4m3fn", "int4", or "float32x4" with lanes, and as
- * "type31:7" if it is no type. Returns @text.
+ * "float128" or "type31:7" if it is no type. Returns @text.
  */
 const char *tensor_dtype_format(DLDataType t, char text[TENSOR_DTYPE_TEXT]);
 

@@ -381,11 +381,14 @@ TL_API int tl_list(tl_client *client, const char *prefix,
 
 	if (!client || !visit)
 		return tl_fail(-EINVAL, "tl_list: %s is NULL", client ? "visit" : "client");
-	r = call_look(client, &use);
+	prefix = prefix ? prefix : "";
+	r = client_check_prefix(prefix, strlen(prefix));
+	if (!r)
+		r = call_look(client, &use);
 	if (r)
 		return r;
-	below = below_get(client, prefix ? prefix : "");
-	r = below_list(below, use.session, prefix ? prefix : "", visit, context);
+	below = below_get(client, prefix);
+	r = below_list(below, use.session, prefix, visit, context);
 	below_put(client, below);
 	client_leave(&use);
 	return r;

@@ -33,12 +33,10 @@ TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_opt
 	if (o.reserved)
 		return tl_fail(-EINVAL, "tl_watch_options.reserved is %u, not 0", o.reserved);
 	len = strlen(name);
-	if (len > TL_NAME_MAX)
-		return tl_fail(-EINVAL,
-			       "tl_watch_open: the name, or prefix, has %zu bytes; the limit is %d",
-			       len, TL_NAME_MAX);
-	if (len && name[len - 1] != '/' && !(o.flags & TL_WATCH_PREFIX))
-		r = client_check_name(name, len);
+	if (!len || name[len - 1] == '/')
+		o.flags |= TL_WATCH_PREFIX;
+	r = o.flags & TL_WATCH_PREFIX ? client_check_prefix(name, len)
+				      : client_check_name(name, len);
 	if (!r)
 		r = watch_open(client, name, len, o.flags, out);
 	if (r != -ENOSPC)

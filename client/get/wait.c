@@ -156,12 +156,11 @@ static int item_check(const tl_wait_item *item, size_t i)
 			       (unsigned long long)item->flags, TL_WAIT_PREFIX);
 	if (!(item->flags & TL_WAIT_PREFIX))
 		return client_check_name(item->name, strlen(item->name));
-	if (item->newer_than)
-		return tl_fail(-EINVAL,
-			       "tl_wait_many: items[%zu] is a prefix, so newer_than must be 0; it "
-			       "is %llu",
-			       i, (unsigned long long)item->newer_than);
-	return 0;
+	if (!item->newer_than)
+		return client_check_prefix(item->name, strlen(item->name));
+	return tl_fail(-EINVAL,
+		       "tl_wait_many: items[%zu] is a prefix, so newer_than must be 0; it is %llu",
+		       i, (unsigned long long)item->newer_than);
 }
 
 int wait_many(tl_client *client, const tl_wait_item *items, size_t count,

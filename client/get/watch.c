@@ -630,7 +630,7 @@ int watch_open(struct tl_client *client, const char *name, size_t len, uint32_t 
 
 	if (!w)
 		return no_memory(name);
-	w->prefix = !len || name[len - 1] == '/' || flags & TL_WATCH_PREFIX;
+	w->prefix = flags & TL_WATCH_PREFIX;
 	w->ask_ns = client->timeout_ns;
 	atomic_fetch_add(&client->refs, 1);
 	pthread_mutex_lock(&client->mutex);

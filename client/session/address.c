@@ -198,7 +198,10 @@ static const char *start_command(const char *address, char *command, size_t size
 static int connect_failure(int r, const char *address)
 {
 	char command[PATH_MAX + 32];
+	struct stat st;
 
+	if (r == -ECONNREFUSED && !stat(address, &st) && !S_ISSOCK(st.st_mode))
+		return tl_fail(r, "no daemon listens at %s, which is not a socket", address);
 	switch (r) {
 	case -ENOENT:
 		return tl_fail(r, "no daemon: there is no socket %s; `%s` starts one", address,
@@ -208,6 +211,8 @@ static int connect_failure(int r, const char *address)
 			       start_command(address, command, sizeof(command)));
 	case -ETIMEDOUT:
 		return tl_fail(r, "the daemon at %s did not take the connection in time", address);
+	case -EPROTOTYPE:
+		return tl_fail(r, "no daemon listens at %s, but another program", address);
 	case -EACCES:
 	case -EPERM:
 		return permission_failure(address);

@@ -399,12 +399,11 @@ void account_give(struct account *account, struct pool *pool, uint64_t amount)
 	used_give(account, pool, amount);
 }
 
-void account_move(struct account *from, struct account *to, const struct pool *pool,
-		  uint64_t amount)
+void account_move(struct account *from, struct account *to, const struct pool *pool, uint64_t n)
 {
 	for (const struct pool *p = pool; p; p = p->above)
-		account_in(to, p)->used[p->share] += amount;
-	used_give(from, pool, amount);
+		account_in(to, p)->used[p->share] += n;
+	used_give(from, pool, n);
 }
 
 int charge_take(struct charge *charge, struct account *account, struct pool *pool, uint64_t amount)

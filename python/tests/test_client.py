@@ -448,6 +448,9 @@ def test_names_as_keys(client):
     with pytest.raises(tensorlease.NotFoundError):
         del client["client/key/a"]
     client.delete("client/key/a", missing_ok=True)
+    for call in (client.keys, client.get_many, lambda prefix: client.watch(prefix=prefix)):
+        with pytest.raises(tensorlease.InvalidError, match="no name can start with '/client'"):
+            call("/client")
     with pytest.raises(tensorlease.NotFoundError):
         client.delete("client/key/a")
     assert bool(client)

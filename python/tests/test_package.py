@@ -25,6 +25,11 @@ def test_library_and_daemon_are_carried():
     assert tensorlease.__version__ in version.stdout
 
 
+def test_tracebacks_call_the_errors_as_users_do():
+    errors = [x for x in vars(tensorlease).values() if isinstance(x, type) and issubclass(x, Exception)]
+    assert len(errors) >= 14 and {x.__module__ for x in errors} == {"tensorlease"}
+
+
 def test_the_extension_is_of_the_stable_abi():
     from importlib.metadata import files, version
 

@@ -89,6 +89,13 @@ def test_elements_without_a_dlpack_type_are_buffer_errors(client, source):  # 30
     assert "sources/none" not in client
 
 
+def test_a_type_without_a_dlpack_width_is_called_by_its_name(client):
+    if np.longdouble(0).nbytes == 8:
+        pytest.skip("a long double is a double here")
+    with pytest.raises(tensorlease.InvalidError, match="float128.* 16, 32 or 64 bits"):
+        client.put("sources/none", np.zeros(3, "longdouble"))
+
+
 @pytest.mark.parametrize("source", [7, "text", None, [1, 2], {}, decimal.Decimal(1), object()])
 def test_what_is_no_array_is_a_type_error(client, source):
     with pytest.raises(TypeError, match="numpy.asarray"):

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line as users run it: the real program with a real daemon. */
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #include "tests/cli/files.h"
 
 /* ---- Exit codes and errors ---- */
@@ -83,6 +86,39 @@ TEST(without_a_daemon_it_says_how_to_start_one)
 		must(!strstr(r.err, "$TENSORLEASE_SOCKET"));
 		must(!*r.out);
 	}
+}
+
+TEST(what_is_no_daemon_is_not_taken_for_one)
+{
+	cleanup_td struct test_daemon d = td_start(0); /* only for its directory */
+	struct path file = in(&d, "file"), other = in(&d, "other");
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	must(strlen(other.text) < sizeof(address.sun_path));
+	memcpy(address.sun_path, other.text, strlen(other.text));
+	must(fd >= 0 && !bind(fd, (struct sockaddr *)&address, sizeof(address)) && !listen(fd, 1));
+	write_npy(file.text, 1, "<f4", false, "(2, 3)", six, sizeof(six));
+	{
+		cleanup_result struct result a = run_at(file.text,
+							(const char *const[]){ "ls", NULL });
+		cleanup_result struct result b = run_at(other.text,
+							(const char *const[]){ "ls", NULL });
+
+		must_exit(&a, 1);
+		must_contain(a.err, "which is not a socket");
+		must_exit(&b, 1);
+		must_contain(b.err, "but another program");
+	}
+	close(fd);
+}
+
+TEST(commands_by_other_names_are_named)
+{
+	cleanup_result struct result r = run_at(NULL, (const char *const[]){ "list", NULL });
+
+	must_exit(&r, 2);
+	must_contain(r.err, "unknown command 'list'; it is 'ls' here");
 }
 
 static int is_refused(const struct test_daemon *d, void *text)

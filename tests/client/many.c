@@ -126,6 +126,9 @@ TEST(wrong_arguments_are_refused)
 	items[1].name = "b//c";
 	must_be(wait_now(client, items, 2, &which), -EINVAL);
 	must(strstr(tl_last_error(), "b//c"));
+	items[1].flags = TL_WAIT_PREFIX;
+	must_be(wait_now(client, items, 2, &which), -EINVAL);
+	must(strstr(tl_last_error(), "no name can start with 'b//c'"));
 	tl_close(client);
 }
 

@@ -368,7 +368,7 @@ TEST(m12_m30_impossible_types)
 	fixture_begin(&f);
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
 		f.s.managed.dl_tensor.dtype = wrong[i];
-		must_refuse(&f, -EINVAL, "dtype is {code");
+		must_refuse(&f, -EINVAL, " {code ");
 	}
 	source_flat(&f.s, (DLDataType){ TL_DTYPE_FLOAT, 32, 4 }, 6); /* vectors are fine */
 	must_give(&f, f.s.bytes, 96);

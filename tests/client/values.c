@@ -413,6 +413,8 @@ TEST(what_there_is_can_be_listed)
 	count = 0;
 	/* the visitor's return value is handed through */
 	must_be(tl_list(client, "", count_visit, &count), 7);
+	must_be(tl_list(client, "/list", count_visit, &count), -EINVAL);
+	must(strstr(tl_last_error(), "no name can start with '/list'"));
 
 	t = get(client, "other");
 	put_bytes(client, "other", 2, 100);

@@ -480,7 +480,10 @@ TEST(mistakes_are_refused_in_words)
 	must_be(tl_watch_open(client, "a", NULL, NULL), -EINVAL);
 	must_be(tl_watch_open(client, "a//b", NULL, &watch), -EINVAL);
 	must_be(tl_watch_open(client, name, NULL, &watch), -EINVAL);
-	must(strstr(tl_last_error(), "299"));
+	must(strstr(tl_last_error(), "255"));
+	must_be(tl_watch_open(client, "/a/", NULL, &watch), -EINVAL);
+	must(strstr(tl_last_error(), "no name can start with '/a/'"));
+	must_be(tl_watch_open(client, "a//", NULL, &watch), -EINVAL);
 	must_be(tl_watch_open(client, "a", &TL_INIT(tl_watch_options, .flags = 4), &watch),
 		-EINVAL);
 	must_be(tl_watch_open(client, "a", &TL_INIT(tl_watch_options, .reserved = 1), &watch),

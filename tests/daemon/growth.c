@@ -203,7 +203,7 @@ static int alice_holds(const struct test_daemon *d, void *arg)
 	struct wire_draft draft[LOCKS_MAX];
 	struct holder holders[LOCKS_MAX];
 	struct raw rc = rc_open(d);
-	int fds[LOCKS_MAX];
+	int fds[LOCKS_MAX] = { -1 };
 
 	for (unsigned i = 0; i < a->drafts; i++) {
 		must_be(rc_create(&rc, NULL, a->size + i * a->size / 4, 0, &draft[i]), 0);

@@ -500,6 +500,29 @@ TEST(wrong_options_are_refused_with_a_word)
 	}
 }
 
+TEST(a_missing_directory_is_said)
+{
+	const char *const there[] = { "--socket=/nonexistent/directory/socket", NULL };
+	struct test_daemon d = td_start(.extra = there, .expect_exit = true);
+	int status = td_exit_status(&d);
+	char *log = td_log(&d);
+
+	must(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+	must(strstr(log, "/nonexistent/directory/socket.lock: the directory is missing"));
+	free(log);
+}
+
+TEST(a_capacity_that_the_memory_does_not_have_is_logged)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 1ull << 50, .storage = "shm");
+	tl_client *client = td_connect(&d);
+	char *log = td_log(&d);
+
+	must(strstr(log, "/dev/shm holds less than the capacity"));
+	free(log);
+	tl_close(client);
+}
+
 int main(void)
 {
 	return suite_run();

@@ -26,8 +26,11 @@ static inline int by_time(const void *x, const void *y)
 /* Sorts @n times in nanoseconds, at least one, and prints what they say of @what. */
 static inline void times_print(const char *what, uint64_t *ns, unsigned n)
 {
+	uint64_t median, p99;
+
 	qsort(ns, n, sizeof(*ns), by_time);
+	median = ns[n / 2];
+	p99 = ns[(uint64_t)n * 99 / 100];
 	print_message("%u %s after %.1f ms (median), %.1f ms (p99), %.1f ms (most)\n", n, what,
-		      (double)ns[n / 2] / 1e6, (double)ns[(uint64_t)n * 99 / 100] / 1e6,
-		      (double)ns[n - 1] / 1e6);
+		      (double)median / 1e6, (double)p99 / 1e6, (double)ns[n - 1] / 1e6);
 }

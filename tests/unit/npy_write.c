@@ -108,7 +108,7 @@ CASE(types_that_numpy_has_not_are_not_written)
 		{ { kDLOpaqueHandle, 64, 1 }, "opaque64" },
 		{ { kDLFloat, 32, 4 }, "4 lanes" },
 		{ { 99, 8, 1 }, "type 99" },
-		{ { kDLFloat, 128, 1 }, "type2:128" },
+		{ { kDLFloat, 128, 1 }, "float128" },
 	};
 	char err[FILE_ERROR_TEXT];
 

@@ -323,7 +323,7 @@ PLAIN_TEST(texts_that_are_no_type_are_refused)
 	}
 	assert_int_equal(t.code, 99);
 	assert_string_equal(tensor_dtype_format(dtype(31, 7, 2), text), "type31:7x2");
-	assert_string_equal(tensor_dtype_format(dtype(2, 80, 1), text), "type2:80");
+	assert_string_equal(tensor_dtype_format(dtype(2, 80, 1), text), "float80");
 	assert_string_equal(tensor_dtype_format(dtype(255, 255, 65535), text), "type255:255x65535");
 }
 

@@ -523,7 +523,8 @@ class Client(_core.Client):
     def delete(self, name=None, /, *, prefix=None, version=None, missing_ok=False):
         """Delete name. Holders of its tensor keep it.
 
-        prefix: in place of a name: delete all names that start with it in one step, or none on failure. At most 65,536.
+        prefix: in place of a name: delete all names that start with it, "" for all there are, in one step, or none on
+            failure. At most 65,536.
         version: delete only this version, which the name has to mean still. None: whatever it means.
         missing_ok: whether it is no error if there is nothing to delete. NotFoundError: it is so.
         PermissionDeniedError: the name, or one of them, is another user's.

@@ -79,6 +79,9 @@ BY_ERRNO = {
     errno.EUSERS: TooManyClientsError,
 }
 
+for _class in {Error, *BY_ERRNO.values()}:
+    _class.__module__ = "tensorlease"  # as users write it, and tracebacks too
+
 CONNECTING = {
     **BY_ERRNO,
     errno.ENOENT: NoDaemonError,
