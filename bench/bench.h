@@ -18,7 +18,7 @@
 
 struct bench_samples {
 	double *values;
-	size_t n, room;
+	size_t n, capacity;
 };
 
 enum bench_aim {
@@ -144,11 +144,11 @@ void bench_sync(tl_client *client);
 /*
  * Keeps a process (0: the calling thread) on CPU @n of those that we may use, or allows all of them
  * again. The cost of a wake-up depends on which processes share a CPU: an idle CPU of a virtual
- * machine may take 30 us to start. So rows with other processes place them, and place those of the
+ * machine may take 30 us to start. So rows with other processes pin them, and pin those of the
  * floor in the same way.
  */
-void bench_place(pid_t pid, unsigned n);
-void bench_unplace(pid_t pid);
+void bench_pin(pid_t pid, unsigned n);
+void bench_unpin(pid_t pid);
 
 double bench_now(void); /* CLOCK_MONOTONIC in ns */
 void bench_spin(double ns);

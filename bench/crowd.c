@@ -89,9 +89,9 @@ static void measure(struct crowd *c, struct bench_result *r, double (*publish)(t
 {
 	struct bench *b = c->bench;
 
-	bench_place(0, 0);
-	bench_place(b->daemon_pid, 0);
-	bench_place(bench_daemon_proper(c->client), 0);
+	bench_pin(0, 0);
+	bench_pin(b->daemon_pid, 0);
+	bench_pin(bench_daemon_proper(c->client), 0);
 	for (unsigned i = 0; i < (b->quick ? 150 : 1000); i++) {
 		double floor[GROUP], ours[GROUP];
 
@@ -102,8 +102,8 @@ static void measure(struct crowd *c, struct bench_result *r, double (*publish)(t
 		for (unsigned j = WARM_UP; i && j < GROUP; j++)
 			bench_pair(r, floor[j], ours[j]);
 	}
-	bench_unplace(0);
-	bench_unplace(b->daemon_pid);
+	bench_unpin(0);
+	bench_unpin(b->daemon_pid);
 	r->floor_what = "the same in a daemon without them";
 	r->aim = BENCH_AIM_RATIO;
 	r->limit = 1.2;

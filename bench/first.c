@@ -115,9 +115,9 @@ static void first_samples(struct bench *b, struct bench_result *r, unsigned n)
 		err(1, "no memory");
 	snprintf(text, sizeof(text), "%u", n + 1);
 	bench_helper_start(&h, "descriptors", -1, text);
-	bench_place(0, 0);
-	bench_place(h.pid, 0);
-	bench_place(b->daemon_pid, 0);
+	bench_pin(0, 0);
+	bench_pin(h.pid, 0);
+	bench_pin(b->daemon_pid, 0);
 	first_floor(h.socket); /* waits until the helper is ready */
 	for (unsigned i = 0; i + GROUP <= n; i += GROUP) {
 		double floor[GROUP], ours[GROUP];
@@ -135,8 +135,8 @@ static void first_samples(struct bench *b, struct bench_result *r, unsigned n)
 	free(held);
 	tl_close(client);
 	bench_helper_stop(&h);
-	bench_unplace(0);
-	bench_unplace(b->daemon_pid);
+	bench_unpin(0);
+	bench_unpin(b->daemon_pid);
 }
 
 void bench_first(struct bench *b)
@@ -144,13 +144,13 @@ void bench_first(struct bench *b)
 	struct bench_result *r = bench_result_new(b, "first", "us",
 						  "first get of a segment, 1 MiB");
 	unsigned n = b->quick ? 200 : 500;
-	uint64_t room = bench_shm_free() / FIRST_BYTES;
+	uint64_t space = bench_shm_free() / FIRST_BYTES;
 	char name[32];
 
 	if (!r)
 		return;
-	if (n > room / 4)
-		n = (unsigned)(room / 4);
+	if (n > space / 4)
+		n = (unsigned)(space / 4);
 	bench_daemon(b);
 	for (unsigned i = 0; i < n; i++) {
 		snprintf(name, sizeof(name), "bench/first/%u", i);

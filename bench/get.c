@@ -94,7 +94,7 @@ static void *second_thread(void *arg)
 {
 	struct getting *g = arg;
 
-	bench_place(0, 1);
+	bench_pin(0, 1);
 	for (uint32_t round = 0;;) {
 		round = await(g, &g->begun, round);
 		if (atomic_load(&g->quit))
@@ -131,7 +131,7 @@ static void threads_start(struct getting *g, unsigned threads, pthread_t *second
 	atomic_store(&g->quit, false);
 	if (threads == 1)
 		return;
-	bench_place(0, 0); /* so that two threads do not share a CPU */
+	bench_pin(0, 0); /* so that two threads do not share a CPU */
 	if (pthread_create(second, NULL, second_thread, g))
 		errx(1, "cannot create a thread");
 }
@@ -142,7 +142,7 @@ static void threads_stop(struct getting *g, unsigned threads, pthread_t second)
 		return;
 	atomic_store(&g->quit, true);
 	pthread_join(second, NULL);
-	bench_unplace(0);
+	bench_unpin(0);
 }
 
 static void measure(struct bench *b, struct getting *g, unsigned threads, struct bench_result *r)
@@ -366,7 +366,7 @@ static void get_rows(struct bench *b, uint32_t n, uint64_t nbytes)
 	if (!bench_selected(b, ids[0]) && !bench_selected(b, ids[1]))
 		return;
 	if (bench_shm_free() < n * nbytes + (64 << 20)) {
-		warnx("%s: no room in /dev/shm, left out", ids[0]);
+		warnx("%s: no space in /dev/shm, left out", ids[0]);
 		return;
 	}
 	names_new(&g);

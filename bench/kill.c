@@ -121,7 +121,7 @@ static double kill_ours(struct bench *b)
 void bench_kill(struct bench *b)
 {
 	struct bench_result *r = bench_result_new(b, "kill", "ms",
-						  "client killed, its %d leases gone", LEASES);
+						  "client killed, its %d leases ended", LEASES);
 
 	if (!r)
 		return;

@@ -214,7 +214,7 @@ void bench_sync(tl_client *client)
 
 static const cpu_set_t *allowed_cpus(void)
 {
-	static cpu_set_t cpus; /* read before any process was placed */
+	static cpu_set_t cpus; /* read before any process was pinned */
 	static bool known;
 
 	if (!known)
@@ -223,7 +223,7 @@ static const cpu_set_t *allowed_cpus(void)
 	return &cpus;
 }
 
-void bench_place(pid_t pid, unsigned n)
+void bench_pin(pid_t pid, unsigned n)
 {
 	const cpu_set_t *cpus = allowed_cpus();
 	cpu_set_t one;
@@ -236,7 +236,7 @@ void bench_place(pid_t pid, unsigned n)
 	sched_setaffinity(pid, sizeof(one), &one);
 }
 
-void bench_unplace(pid_t pid)
+void bench_unpin(pid_t pid)
 {
 	sched_setaffinity(pid, sizeof(cpu_set_t), allowed_cpus());
 }

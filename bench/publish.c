@@ -158,21 +158,21 @@ void bench_publishing(struct bench *b)
 		return;
 	bench_daemon(b);
 	bench_helper_start(&h, "echo", -1, NULL);
-	bench_place(0, 0);
-	bench_place(h.pid, 0);
-	bench_place(b->daemon_pid, 0);
+	bench_pin(0, 0);
+	bench_pin(h.pid, 0);
+	bench_pin(b->daemon_pid, 0);
 	if (version)
 		with_version(b, version, h.socket);
 	publish_done(b, version);
-	bench_place(h.pid, 1);
-	bench_place(b->daemon_pid, 1);
+	bench_pin(h.pid, 1);
+	bench_pin(b->daemon_pid, 1);
 	if (time || count)
 		without_version(b, time, count, h.socket);
 	publish_done(b, time);
 	publish_done(b, count);
 	bench_helper_stop(&h);
-	bench_unplace(0);
-	bench_unplace(b->daemon_pid);
+	bench_unpin(0);
+	bench_unpin(b->daemon_pid);
 	bench_check(tl_delete(b->client, name), "deleting");
 }
 
@@ -239,7 +239,7 @@ static void put_row(struct bench *b, size_t size, uint32_t ring, unsigned sample
 	if (bench_shm_free() > 6 * size)
 		put_samples(b, r, size, ring, samples);
 	else
-		warnx("%s: no room in /dev/shm", id);
+		warnx("%s: no space in /dev/shm", id);
 	r->floor_what = "memcpy into a warm shared mapping";
 	if (ring == TL_RING_AUTO) {
 		r->aim = BENCH_AIM_RATIO;

@@ -19,9 +19,9 @@
 
 static void samples_add(struct bench_samples *s, double value)
 {
-	if (s->n == s->room) {
-		s->room = s->room ? 2 * s->room : 256;
-		s->values = realloc(s->values, s->room * sizeof(*s->values));
+	if (s->n == s->capacity) {
+		s->capacity = s->capacity ? 2 * s->capacity : 256;
+		s->values = realloc(s->values, s->capacity * sizeof(*s->values));
 		if (!s->values)
 			err(1, "no memory for samples");
 	}
@@ -118,7 +118,7 @@ struct bench_result *bench_result_new(struct bench *b, const char *id, const cha
 		return NULL;
 	r = calloc(1, sizeof(*r));
 	if (!r || b->nresults == sizeof(b->results) / sizeof(b->results[0]))
-		errx(1, "no room for another row");
+		errx(1, "no space for another row");
 	snprintf(r->id, sizeof(r->id), "%s", id);
 	va_start(args, what);
 	vsnprintf(r->what, sizeof(r->what), what, args);

@@ -223,8 +223,8 @@ static void followers_start(struct bench *b, unsigned n, int fd, struct follower
 	for (unsigned i = 0; i < n; i++) {
 		bench_helper_start(&f->floor[i], "follower", fd, NULL);
 		bench_helper_start(&f->ours[i], "ring-follower", -1, b->address);
-		bench_place(f->floor[i].pid, 1);
-		bench_place(f->ours[i].pid, 1);
+		bench_pin(f->floor[i].pid, 1);
+		bench_pin(f->ours[i].pid, 1);
 		while (recv(f->ours[i].socket, &byte, 1, MSG_DONTWAIT) != 1) {
 			put(b->client, name);
 			bench_sleep(1e6);
@@ -271,16 +271,16 @@ static void put_row(struct bench *b, const struct put_kind *kind)
 		return;
 	bench_daemon(b);
 	floor_init(&f, kind->followers);
-	bench_place(0, 0);
-	bench_place(b->daemon_pid, 1);
+	bench_pin(0, 0);
+	bench_pin(b->daemon_pid, 1);
 	followers_start(b, kind->followers, f.fd, &followers);
 	put_until_told(b->client);
 	for (unsigned i = 0; i < samples + 5; i++)
 		put_sample(b, kind, &f, i < 5 ? NULL : r);
 	followers_stop(kind->followers, &followers);
 	floor_deinit(&f);
-	bench_unplace(0);
-	bench_unplace(b->daemon_pid);
+	bench_unpin(0);
+	bench_unpin(b->daemon_pid);
 	bench_check(tl_delete(b->client, name), "deleting");
 	r->floor_what = kind->followers ? "memcpy, a locked store and a futex wake"
 					: "memcpy and a locked store";
@@ -396,8 +396,8 @@ static void one_way_row(struct bench *b)
 	w.client = b->client;
 	w.page = page_new(&fd);
 	bench_helper_start(&w.answerer, "answerer", fd, b->address);
-	bench_place(0, 0);
-	bench_place(w.answerer.pid, 1);
+	bench_pin(0, 0);
+	bench_pin(w.answerer.pid, 1);
 	for (unsigned i = 0; i < (b->quick ? 200 : 2000) + 10; i++) {
 		double floor = one_way(&w, 'f'), ours = one_way(&w, 'o');
 
@@ -405,7 +405,7 @@ static void one_way_row(struct bench *b)
 			bench_pair(r, floor, ours);
 	}
 	bench_helper_stop(&w.answerer);
-	bench_unplace(0);
+	bench_unpin(0);
 	page_free(w.page, fd);
 	bench_check(tl_delete(b->client, name), "deleting");
 	bench_check(tl_delete(b->client, pong), "deleting");
@@ -529,16 +529,16 @@ static void messages_row(struct bench *b)
 	bench_daemon(b);
 	page = page_new(&fd);
 	bench_helper_start(&h, "ring-sealed", fd, b->address);
-	bench_place(h.pid, 0);
-	bench_place(0, 1);
-	bench_place(b->daemon_pid, 1);
+	bench_pin(h.pid, 0);
+	bench_pin(0, 1);
+	bench_pin(b->daemon_pid, 1);
 	while (!waitpid(h.pid, &status, WNOHANG)) {
 		atomic_store(&page->answer, (uint32_t)commits(b->client));
 		sched_yield();
 	}
 	close(h.socket);
-	bench_unplace(0);
-	bench_unplace(b->daemon_pid);
+	bench_unpin(0);
+	bench_unpin(b->daemon_pid);
 	if (WIFEXITED(status) && WEXITSTATUS(status))
 		errx(1, "a put failed");
 	bench_value(r, (double)atomic_load(&page->word) / SEALED_PUTS);

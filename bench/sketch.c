@@ -43,7 +43,7 @@ struct sketch {
 	struct sketch_row *rows;
 	_Atomic uint32_t *held;
 	uint32_t *buckets;
-	uint32_t mask, room, used;
+	uint32_t mask, capacity, used;
 	_Atomic uint64_t told; /* number of releases that would have notified the daemon */
 };
 
@@ -69,7 +69,7 @@ struct sketch *sketch_new(uint32_t names)
 	s->buckets = lines_new(buckets, sizeof(*s->buckets));
 	memset(s->buckets, 0xff, buckets * sizeof(*s->buckets));
 	s->mask = buckets - 1;
-	s->room = names;
+	s->capacity = names;
 	return s;
 }
 
@@ -92,8 +92,8 @@ void sketch_add(struct sketch *s, const char *name, void *data)
 	uint32_t i = s->used++, *bucket = &s->buckets[(hash >> 32) & s->mask];
 	struct sketch_name *n = &s->names[i];
 
-	if (i >= s->room || len > SKETCH_TEXT)
-		errx(1, "no room in the sketch for '%s'", name);
+	if (i >= s->capacity || len > SKETCH_TEXT)
+		errx(1, "no space in the sketch for '%s'", name);
 	n->next = *bucket;
 	n->hash = (uint32_t)hash;
 	n->len = (uint16_t)len;

@@ -275,17 +275,17 @@ static void row_start(struct bench *b, const struct kind *kind, struct row *row)
 	side_init(&row->floor, kind);
 	side_init(&row->ours, kind);
 	row->waker.socket = -1;
-	bench_place(0, 0);
-	bench_place(b->daemon_pid, 0);
+	bench_pin(0, 0);
+	bench_pin(b->daemon_pid, 0);
 	if (!kind->ring) {
 		bench_helper_start(&row->waker, "waker", row->floor.fd, NULL);
-		bench_place(row->waker.pid, 0);
+		bench_pin(row->waker.pid, 0);
 	}
 	for (unsigned i = 0; i < kind->consumers; i++) {
 		bench_helper_start(&row->sleepers[i], "sleeper", row->floor.fd, NULL);
 		bench_helper_start(&row->consumers[i], "consumer", row->ours.fd, b->address);
-		bench_place(row->sleepers[i].pid, kind->spin);
-		bench_place(row->consumers[i].pid, kind->spin);
+		bench_pin(row->sleepers[i].pid, kind->spin);
+		bench_pin(row->consumers[i].pid, kind->spin);
 	}
 }
 
@@ -297,8 +297,8 @@ static void row_stop(struct bench *b, const struct kind *kind, struct row *row)
 		bench_helper_stop(&row->sleepers[i]);
 		bench_helper_stop(&row->consumers[i]);
 	}
-	bench_unplace(0);
-	bench_unplace(b->daemon_pid);
+	bench_unpin(0);
+	bench_unpin(b->daemon_pid);
 	side_deinit(&row->floor);
 	side_deinit(&row->ours);
 }

@@ -23,7 +23,7 @@ enum cli_exit {
 	CLI_FAILURE = 1,
 	CLI_USAGE = 2,
 	CLI_NOT_FOUND = 3, /* no tensor has that name */
-	CLI_TIMEOUT = 4,   /* none came in time, or there was no room */
+	CLI_TIMEOUT = 4,   /* none came in time, or there was no space */
 };
 
 /* Bits for the options: those that a command takes, and those that were given. */
@@ -102,7 +102,7 @@ int cli_connect(struct cli *cli, bool autostart);
 DLManagedTensorVersioned *cli_get(struct cli *cli, int64_t default_timeout_ns, tl_info *info,
 				  int *code);
 
-/* Returns when a signal asks this command to end, or when @name is gone. Until then tensors
+/* Returns when a signal asks this command to end, or when @name is deleted. Until then tensors
  * published with TL_LIFETIME_OWNER_BOUND stay. Returns an exit code. */
 int cli_stay(struct cli *cli, const char *name);
 /* TL_LIFETIME_*, from the options. */

@@ -73,7 +73,7 @@ static void describe_lifetime(const struct cli *cli, const tl_info *info)
 	else if (info->ttl_ns)
 		cli_field(cli, "ttl_ns", "%" PRId64, info->ttl_ns);
 	if (info->lifetime & TL_LIFETIME_EVICTABLE)
-		cli_field(cli, "evictable", "%s", cli->terminal ? "it may go to make room" : "1");
+		cli_field(cli, "evictable", "%s", cli->terminal ? "it may go to free space" : "1");
 }
 
 void describe_info(const struct cli *cli, const tl_info *info)
@@ -98,7 +98,7 @@ void describe_info(const struct cli *cli, const tl_info *info)
 		cli_field(cli, "ring", cli->terminal ? "%u slots" : "%u", info->ring);
 	if (info->lost)
 		cli_field(cli, "lost", "%s",
-			  cli->terminal ? "its memory is gone with the process that published it"
+			  cli->terminal ? "its memory is lost with the process that published it"
 					: "1");
 	describe_metadata(cli, info);
 	free(age);

@@ -48,7 +48,7 @@ static int visit_tensor(const tl_info *info, void *context)
 	row->age = people ? format_age(info->committed_ns)
 			  : cli_text("%" PRIu64, info->committed_ns);
 	row->device = describe_device(info);
-	if (info->lost) { /* its memory is gone */
+	if (info->lost) { /* its memory is lost */
 		free(row->device);
 		row->device = cli_text("lost");
 	}

@@ -126,7 +126,7 @@ int cli_fail_space(struct cli *cli, int error, int64_t begin_ns)
 	if (error != -ENOSPC && error != -EDQUOT)
 		return cli_fail_library(cli, error);
 	if (cli->given & OPTION_TIMEOUT && cli->timeout_ns > 0 && waited >= cli->timeout_ns)
-		return cli_fail(cli, CLI_TIMEOUT, "%s, and no room came within %lld ms; %s",
+		return cli_fail(cli, CLI_TIMEOUT, "%s, and no space came within %lld ms; %s",
 				cli_reason(error), (long long)(cli->timeout_ns / NS_PER_MS), how);
 	return cli_fail(cli, CLI_FAILURE, "%s; %s", cli_reason(error), how);
 }

@@ -38,7 +38,7 @@ const char *cli_reason(int error);
 
 /* Returns @pointer, or ends the process if it is NULL. */
 void *cli_need(void *pointer);
-/* Returns @rows, an array of @count items, with room for one more. */
+/* Returns @rows, an array of @count items, with space for one more. */
 void *cli_grow(void *rows, size_t count, size_t size);
 __attribute__((format(printf, 1, 2))) char *cli_text(const char *format, ...);
 

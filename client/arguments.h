@@ -16,7 +16,7 @@ int client_options(void *to, size_t to_size, const void *from, size_t first_size
 /*
  * For structs that we fill for a caller, which start with their size. client_result_check() refuses
  * one that is smaller than the first version, @least. client_result() then fills it from @from, of
- * which @known bytes are known here, as far as it has room, and sets the rest to 0.
+ * which @known bytes are known here, as far as it has space, and sets the rest to 0.
  */
 int client_result_check(const void *result, size_t least, const char *what);
 void client_result(void *result, void *from, size_t known);

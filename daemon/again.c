@@ -65,7 +65,7 @@ static const char *options_differ(const struct options *now, const struct option
 		const struct namespace_config *same = named(next, ns->name);
 
 		what = same ? limits_differ(&ns->limits, &same->limits, next)
-			    : "a namespace is gone";
+			    : "a namespace has ended";
 	}
 	return what;
 }

@@ -13,7 +13,7 @@ struct viewer {
 	int64_t verified;
 	int64_t pid; /* 0: not known yet */
 	uint64_t version;
-	bool lost;
+	bool ended;
 };
 
 struct camera {
@@ -155,19 +155,19 @@ static bool viewer_hear(struct camera *camera, struct viewer *viewer, int64_t ti
 	return true;
 }
 
-/* Waits until @viewer has verified @frames frames, or is gone. */
+/* Waits until @viewer has verified @frames frames, or has ended. */
 static void viewer_await(struct camera *camera, struct viewer *viewer, int64_t frames)
 {
 	int64_t deadline = demo_now() + 20 * DEMO_SECOND;
 
-	while (!viewer->lost && viewer->verified < frames) {
+	while (!viewer->ended && viewer->verified < frames) {
 		if (viewer_hear(camera, viewer, DEMO_SECOND / 20))
 			continue;
 		if (viewer->pid && !viewer_lives(camera, viewer)) {
-			viewer->lost = true;
-			camera->report[CAMERA_VIEWERS_LOST]++;
+			viewer->ended = true;
+			camera->report[CAMERA_VIEWERS_ENDED]++;
 			fprintf(stderr,
-				"camera: %s (pid %d) is gone after %d frames; goes on without it\n",
+				"camera: %s (pid %d) ended after %d frames; goes on without it\n",
 				viewer->name, (int)viewer->pid, (int)viewer->verified);
 		} else if (demo_now() > deadline) {
 			demo_die("%s has verified %d frames, waited 20 s for %d", viewer->name,

@@ -66,7 +66,7 @@ enum {
 };
 
 /* demo/report/camera is an int64 tensor. */
-enum { CAMERA_PUBLISHED, CAMERA_IN_PLACE, CAMERA_VIEWERS_LOST, CAMERA_NS, CAMERA_COUNT };
+enum { CAMERA_PUBLISHED, CAMERA_IN_PLACE, CAMERA_VIEWERS_ENDED, CAMERA_NS, CAMERA_COUNT };
 
 /* Prints the failed step and the library's error text, and ends the process. */
 __attribute__((format(printf, 1, 2))) _Noreturn static inline void demo_die(const char *format, ...)

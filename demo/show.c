@@ -29,7 +29,7 @@ struct show {
 	uint64_t shm_start, shm_most, shm_end;
 	/* about the viewer that was killed: */
 	tl_client_info before;
-	int64_t gone_ns;
+	int64_t ended_ns;
 	uint64_t leases_after;
 	/* reports of the others: */
 	int64_t progress[DEMO_VIEWERS][PROGRESS_COUNT];
@@ -146,7 +146,7 @@ static void kill_one(struct show *show)
 	do {
 		client = client_of(show, show->viewers[VICTIM]);
 	} while (client.pid && demo_now() - killed < 10 * DEMO_SECOND);
-	show->gone_ns = demo_now() - killed;
+	show->ended_ns = demo_now() - killed;
 	show->leases_after = client.leases;
 	waitpid(show->viewers[VICTIM], NULL, 0);
 	show->viewers[VICTIM] = 0;
@@ -324,7 +324,7 @@ static void print_memory(const struct show *show)
 	printf("\nviewer %d held %llu leases on %.1f MiB when it was killed; "
 	       "%.2f ms later the daemon had dropped it: %llu leases\n",
 	       VICTIM, (unsigned long long)show->before.leases,
-	       (double)show->before.bytes_held / mib, (double)show->gone_ns / 1e6,
+	       (double)show->before.bytes_held / mib, (double)show->ended_ns / 1e6,
 	       (unsigned long long)show->leases_after);
 	printf("/dev/shm: %.1f MiB with an idle daemon, %.1f MiB at most, %.1f MiB at the end\n"
 	       "          (%u tensors, %u retired, %.1f MiB kept warm)\n",
@@ -347,8 +347,8 @@ static void check_all(struct show *show)
 	check(show, show->filmed[CAMERA_PUBLISHED] == n, "the camera published all frames");
 	check(show, show->filmed[CAMERA_IN_PLACE] == n,
 	      "the camera drew all frames in shared memory");
-	check(show, show->filmed[CAMERA_VIEWERS_LOST] == 1,
-	      "the camera noticed that one viewer is gone");
+	check(show, show->filmed[CAMERA_VIEWERS_ENDED] == 1,
+	      "the camera noticed that one viewer has ended");
 	for (int k = 0; k < DEMO_VIEWERS; k++) {
 		const int64_t *p = show->progress[k];
 
@@ -363,7 +363,7 @@ static void check_all(struct show *show)
 	check(show, show->progress[VICTIM][PROGRESS_VERIFIED] < n,
 	      "the killed viewer was killed before the end");
 	check(show, show->before.leases > 0, "the killed viewer held leases");
-	check(show, show->leases_after == 0, "the killed viewer's leases are gone");
+	check(show, show->leases_after == 0, "the killed viewer's leases have ended");
 	check(show, show->end.retired == 0, "no tensor without a name is held by anybody");
 	check(show, show->end.drafts == 0, "no draft is left");
 	check(show, show->end.clients == 1, "nobody but the show is connected");

@@ -28,9 +28,9 @@ struct viewer {
 	struct samples awake; /* from the commit to the return of a get that waited for it */
 };
 
-static void samples_init(struct samples *s, int64_t room)
+static void samples_init(struct samples *s, int64_t capacity)
 {
-	s->ns = calloc((size_t)room, sizeof(*s->ns));
+	s->ns = calloc((size_t)capacity, sizeof(*s->ns));
 	if (!s->ns)
 		demo_die("out of memory");
 }

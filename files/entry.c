@@ -7,7 +7,7 @@
 #include "files/output.h"
 #include "util/checked.h"
 
-/* Returns @rows with room for one more. It doubles at 0, 1, 3, 7, ... rows. */
+/* Returns @rows with space for one more. It doubles at 0, 1, 3, 7, ... rows. */
 static void *grow(void *rows, size_t count, size_t size)
 {
 	if (count & (count + 1))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An open file of tensors: its entries, and their places. A format fills this in when it opens a
+ * An open file of tensors: its entries, and their offsets. A format fills this in when it opens a
  * file, after checking everything but the bytes of the tensors. Callers outside this folder include
  * file.h.
  */

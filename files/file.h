@@ -29,8 +29,8 @@ int file_open(struct tensor_file *f, const char *path, enum file_format format, 
 void file_close(struct tensor_file *f);
 
 /*
- * Reads entry @i, packed and in C order, straight to @dst, which has room for its nbytes. Read each
- * entry only once, because @progress (which may be NULL) counts all of them together.
+ * Reads entry @i, packed and in C order, straight to @dst, which has space for its nbytes. Read
+ * each entry only once, because @progress (which may be NULL) counts all of them together.
  */
 int file_read_entry(struct tensor_file *f, size_t i, void *dst, file_progress progress,
 		    void *context, char *err, size_t err_len);

@@ -37,18 +37,18 @@ ssize_t read_full(int fd, void *to, size_t size, off_t offset)
 static int read_stream(struct input *in, int fd, const struct report *to)
 {
 	cleanup_(freep) char *buffer = NULL;
-	size_t done = 0, room = 0;
+	size_t done = 0, capacity = 0;
 
-	while (done == room) {
+	while (done == capacity) {
 		char *larger;
 		ssize_t n;
 
-		room = room ? room * 2 : FIRST_BUFFER;
-		larger = realloc(buffer, room);
+		capacity = capacity ? capacity * 2 : FIRST_BUFFER;
+		larger = realloc(buffer, capacity);
 		if (!larger)
-			return report(to, -ENOMEM, "out of memory for %zu bytes", room);
+			return report(to, -ENOMEM, "out of memory for %zu bytes", capacity);
 		buffer = larger;
-		n = read_full(fd, buffer + done, room - done, -1);
+		n = read_full(fd, buffer + done, capacity - done, -1);
 		if (n < 0)
 			return report_errno(to, "read");
 		done += (size_t)n;

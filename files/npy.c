@@ -51,28 +51,28 @@ static int report_size(const struct report *to, const struct npy *npy, uint64_t 
 static int read_stream(struct npy *npy, int fd, const struct report *to)
 {
 	cleanup_(freep) char *buffer = NULL;
-	uint64_t done = 0, room = 0;
+	uint64_t done = 0, capacity = 0;
 	char extra;
 	ssize_t n;
 
 	while (done < npy->nbytes) {
-		if (done == room) {
+		if (done == capacity) {
 			char *larger;
 
-			room = room ? room * 2 : FIRST_BUFFER;
-			if (room > npy->nbytes)
-				room = npy->nbytes;
-			larger = realloc(buffer, room);
+			capacity = capacity ? capacity * 2 : FIRST_BUFFER;
+			if (capacity > npy->nbytes)
+				capacity = npy->nbytes;
+			larger = realloc(buffer, capacity);
 			if (!larger)
 				return report(to, -ENOMEM, "out of memory for %" PRIu64 " bytes",
-					      room);
+					      capacity);
 			buffer = larger;
 		}
-		n = read_full(fd, buffer + done, room - done, -1);
+		n = read_full(fd, buffer + done, capacity - done, -1);
 		if (n < 0)
 			return report_errno(to, "read");
 		done += (uint64_t)n;
-		if (done < room)
+		if (done < capacity)
 			return report_size(to, npy, done);
 	}
 	n = read_full(fd, &extra, 1, -1);

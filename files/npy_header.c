@@ -37,7 +37,7 @@ __attribute__((format(printf, 3, 4))) static int refuse(char *why, int error, co
 	return error;
 }
 
-/* Reports the expected token, and its place. */
+/* Reports the expected token, and its offset. */
 static int unexpected(const struct parser *p, const char *expected)
 {
 	if (p->at == p->end)
@@ -485,13 +485,13 @@ int npy_descr_format(DLDataType t, char descr[NPY_DESCR_TEXT], char why[NPY_WHY_
 }
 
 /* Writes "(3, 4)", as Python writes a tuple. */
-static size_t shape_format(char *to, size_t room, int32_t ndim, const int64_t *shape)
+static size_t shape_format(char *to, size_t size, int32_t ndim, const int64_t *shape)
 {
-	size_t at = (size_t)snprintf(to, room, "(");
+	size_t at = (size_t)snprintf(to, size, "(");
 
 	for (int32_t i = 0; i < ndim; i++)
-		at += (size_t)snprintf(to + at, room - at, "%s%" PRId64, i ? ", " : "", shape[i]);
-	return at + (size_t)snprintf(to + at, room - at, ndim == 1 ? ",)" : ")");
+		at += (size_t)snprintf(to + at, size - at, "%s%" PRId64, i ? ", " : "", shape[i]);
+	return at + (size_t)snprintf(to + at, size - at, ndim == 1 ? ",)" : ")");
 }
 
 int npy_preamble_format(DLDataType t, int32_t ndim, const int64_t *shape,

@@ -13,7 +13,7 @@
 enum {
 	NPY_WHY_TEXT = 256,
 	NPY_DESCR_TEXT = 8,
-	NPY_PREAMBLE_MAX = 2048, /* room for 64 sizes of 19 digits */
+	NPY_PREAMBLE_MAX = 2048, /* space for 64 sizes of 19 digits */
 };
 
 /*

@@ -219,7 +219,7 @@ static int compare_offsets(const void *a, const void *b)
 }
 
 /* The tensors must lie one after the other, from the end of the header to the end of the file. */
-static int check_places(struct tensor_file *f, uint64_t start, const struct report *to)
+static int check_offsets(struct tensor_file *f, uint64_t start, const struct report *to)
 {
 	uint64_t at = 0, size = f->in.size - start;
 	char shown[FILE_SHOWN_MAX + 4];
@@ -368,7 +368,7 @@ int safetensors_open(struct tensor_file *f, const struct report *to)
 	text[n] = '\0';
 	r = read_header(f, text, n, to);
 	if (!r)
-		r = check_places(f, LENGTH + n, to);
+		r = check_offsets(f, LENGTH + n, to);
 	return r ? r : file_check_names(f, to);
 }
 
@@ -380,18 +380,18 @@ int safetensors_read(struct tensor_file *f, const struct file_entry *e, void *ds
 
 /* ---- writing ---- */
 
-struct placed {
+struct sized {
 	const struct file_item *item;
 	int dtype; /* index in dtypes[] */
 	uint64_t nbytes;
 };
 
-static int place(struct placed *p, const struct file_item *item, const struct report *to)
+static int measure(struct sized *p, const struct file_item *item, const struct report *to)
 {
 	char text[TENSOR_DTYPE_TEXT];
 	uint64_t bits;
 
-	*p = (struct placed){ .item = item };
+	*p = (struct sized){ .item = item };
 	while (p->dtype < DTYPES && memcmp(&dtypes[p->dtype].t, &item->dtype, sizeof(DLDataType)))
 		p->dtype++;
 	if (p->dtype == DTYPES)
@@ -411,9 +411,9 @@ static int place(struct placed *p, const struct file_item *item, const struct re
 	return 0;
 }
 
-static int compare_placed(const void *a, const void *b)
+static int compare_sized(const void *a, const void *b)
 {
-	const struct placed *p = a, *q = b;
+	const struct sized *p = a, *q = b;
 
 	return p->dtype != q->dtype ? q->dtype - p->dtype : strcmp(p->item->name, q->item->name);
 }
@@ -432,7 +432,7 @@ static void print_string(FILE *out, const char *text)
 	putc('"', out);
 }
 
-static void print_tensor(FILE *out, const struct placed *p, uint64_t at)
+static void print_tensor(FILE *out, const struct sized *p, uint64_t at)
 {
 	print_string(out, p->item->name);
 	fprintf(out, ":{\"dtype\":\"%s\",\"shape\":[", dtypes[p->dtype].name);
@@ -455,7 +455,7 @@ static void print_notes(FILE *out, const struct file_note *notes, size_t count)
 }
 
 /* Writes the length and the header, padded so that the data is aligned. */
-static int write_header(struct output *out, const struct placed *placed, size_t count,
+static int write_header(struct output *out, const struct sized *sized, size_t count,
 			const struct file_note *notes, size_t note_count)
 {
 	cleanup_(freep) char *text = NULL;
@@ -473,8 +473,8 @@ static int write_header(struct output *out, const struct placed *placed, size_t 
 	for (size_t i = 0; i < count; i++) {
 		if (i || note_count)
 			putc(',', header);
-		print_tensor(header, &placed[i], at);
-		at += placed[i].nbytes;
+		print_tensor(header, &sized[i], at);
+		at += sized[i].nbytes;
 	}
 	putc('}', header);
 	fflush(header);
@@ -493,18 +493,18 @@ static int write_header(struct output *out, const struct placed *placed, size_t 
 int safetensors_write(struct output *out, const struct file_item *items, size_t count,
 		      const struct file_note *notes, size_t note_count)
 {
-	cleanup_(freep) struct placed *placed = calloc(count + 1, sizeof(*placed));
+	cleanup_(freep) struct sized *sized = calloc(count + 1, sizeof(*sized));
 	int r = 0;
 
-	if (!placed)
+	if (!sized)
 		return report_memory(out->to);
 	for (size_t i = 0; i < count && !r; i++)
-		r = place(&placed[i], &items[i], out->to);
+		r = measure(&sized[i], &items[i], out->to);
 	if (r)
 		return r;
-	qsort(placed, count, sizeof(*placed), compare_placed);
-	r = write_header(out, placed, count, notes, note_count);
+	qsort(sized, count, sizeof(*sized), compare_sized);
+	r = write_header(out, sized, count, notes, note_count);
 	for (size_t i = 0; i < count && !r; i++)
-		r = output_write_data(out, placed[i].item->data, placed[i].nbytes);
+		r = output_write_data(out, sized[i].item->data, sized[i].nbytes);
 	return r;
 }

@@ -95,8 +95,8 @@ static int find_end(const struct input *in, unsigned char *tail, size_t n, size_
 	return report(to, -EINVAL, "not a .npz file: it is not a ZIP archive");
 }
 
-static int read_directory_place(struct directory *d, const struct input *in,
-				const struct report *to)
+static int read_directory_location(struct directory *d, const struct input *in,
+				   const struct report *to)
 {
 	size_t n = in->size < END_SIZE + COMMENT_MAX ? in->size : END_SIZE + COMMENT_MAX, at = 0;
 	cleanup_(freep) unsigned char *tail = malloc(n + 4);
@@ -311,12 +311,13 @@ int zip_open(struct zip *zip, const struct input *in, const struct report *to)
 	int r;
 
 	*zip = (struct zip){ 0 };
-	r = read_directory_place(&d, in, to);
+	r = read_directory_location(&d, in, to);
 	if (r)
 		return r;
 	if (d.count > d.size / CENTRAL_SIZE)
 		return report(to, -EINVAL,
-			      "malformed archive: no room for %" PRIu64 " members in its directory",
+			      "malformed archive: no space for %" PRIu64
+			      " members in its directory",
 			      d.count);
 	rows = malloc(d.size + 1);
 	zip->members = calloc(d.count + 1, sizeof(*zip->members));

@@ -63,7 +63,7 @@ struct zip_writer {
 	struct output *out;
 	uint64_t at; /* bytes written so far */
 	struct zip_member *members;
-	size_t count, room;
+	size_t count, capacity;
 };
 
 /*

@@ -54,14 +54,14 @@ int zip_writer_begin(struct zip_writer *w, const char *name, uint64_t size, uint
 	struct zip_member *m;
 	int r;
 
-	if (w->count == w->room) {
-		size_t room = w->room ? 2 * w->room : 16;
-		struct zip_member *members = reallocarray(w->members, room, sizeof(*members));
+	if (w->count == w->capacity) {
+		size_t capacity = w->capacity ? 2 * w->capacity : 16;
+		struct zip_member *members = reallocarray(w->members, capacity, sizeof(*members));
 
 		if (!members)
 			return report_memory(w->out->to);
 		w->members = members;
-		w->room = room;
+		w->capacity = capacity;
 	}
 	m = &w->members[w->count];
 	*m = (struct zip_member){ .name = strdup(name),

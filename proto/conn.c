@@ -2,7 +2,7 @@
 /*
  * Messages over one socket. A received descriptor is ours from the moment recvmsg() returns. So all
  * of them are collected before anything is checked, and all are closed unless the message is good.
- * There is room for more than the one that a message may carry, so that a second one is seen. The
+ * There is space for more than the one that a message may carry, so that a second one is seen. The
  * kernel drops descriptors that do not fit even then and sets MSG_CTRUNC, as it does when this
  * process may open no more files.
  */
@@ -182,7 +182,7 @@ bool conn_unread(int fd_peek)
 }
 
 /* SIOCINQ does not count empty messages, which may have descriptors nevertheless. With SO_PASSCRED
- * every message brings credentials, for which there is no room here; the end brings none. */
+ * every message brings credentials, for which there is no space here; the end brings none. */
 bool conn_end(int fd_peek)
 {
 	struct msghdr msg = { .msg_iovlen = 0 };

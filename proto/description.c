@@ -80,7 +80,8 @@ struct tensor_description description_decode_(const struct wire_description *w, 
 	};
 }
 
-const char *description_check(const struct tensor_description *d, uint64_t room, uint64_t *nbytes)
+const char *description_check(const struct tensor_description *d, uint64_t capacity,
+			      uint64_t *nbytes)
 {
 	DLDataType dtype = { .code = d->dtype_code,
 			     .bits = d->dtype_bits,
@@ -96,7 +97,7 @@ const char *description_check(const struct tensor_description *d, uint64_t room,
 	if (d->strides && tensor_strided_bytes(dtype, d->ndim, d->shape, d->strides,
 					       tensor_is_padded(d->flags), &reach, &why))
 		return why;
-	if (reach > room)
+	if (reach > capacity)
 		return "the tensor has more bytes than the memory it is in";
 	if (tensor_name_check(d->name.text, d->name.len, &why))
 		return why;

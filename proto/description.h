@@ -41,8 +41,8 @@ struct tensor_description description_of(const DLTensor *t, uint64_t flags, cons
 					 size_t name_len, const void *meta, size_t meta_len);
 
 /*
- * Writes a whole message to @bytes, which has room for WIRE_MAX. The fixed part is @m, a pointer to
- * a struct wire_commit or the like. Its length and description are filled in from @d, and the
+ * Writes a whole message to @bytes, which has space for WIRE_MAX. The fixed part is @m, a pointer
+ * to a struct wire_commit or the like. Its length and description are filled in from @d, and the
  * variable part follows.
  */
 #define description_encode(bytes, m, d)                                                            \
@@ -56,8 +56,10 @@ void description_encode_(unsigned char *bytes, struct wire_header *fixed, size_t
 struct tensor_description description_decode_(const struct wire_description *w, const void *tail,
 					      bool event);
 
-/* Checks the element type, the shape, the name, and that the tensor touches at most @room bytes.
- * Returns the error as a text, or NULL and sets *@nbytes, the number of bytes of its elements. */
-const char *description_check(const struct tensor_description *d, uint64_t room, uint64_t *nbytes);
+/* Checks the element type, the shape, the name, and that the tensor touches at most @capacity
+ * bytes. Returns the error as a text, or NULL and sets *@nbytes, the number of bytes of its
+ * elements. */
+const char *description_check(const struct tensor_description *d, uint64_t capacity,
+			      uint64_t *nbytes);
 /* The same for a description that deletes its name (row_deletes()): it has nothing else. */
 const char *description_check_deletes(const struct tensor_description *d);

@@ -18,15 +18,15 @@ struct line {
 
 __attribute__((format(printf, 2, 3))) static void add(struct line *line, const char *format, ...)
 {
-	size_t room = line->size - line->used;
+	size_t space = line->size - line->used;
 	va_list args;
 	int n;
 
 	va_start(args, format);
-	n = vsnprintf(line->text + line->used, room, format, args);
+	n = vsnprintf(line->text + line->used, space, format, args);
 	va_end(args);
 	if (n > 0)
-		line->used += (size_t)n < room ? (size_t)n : room - 1;
+		line->used += (size_t)n < space ? (size_t)n : space - 1;
 }
 
 static void add_text(struct line *line, const char *what, const unsigned char *text, size_t length)

@@ -71,17 +71,17 @@ static inline const _Atomic uint32_t *ring_futex(const struct ring_page *page)
 }
 
 /* A row's ring, and its index there, as the row stores them. */
-static inline uint64_t ring_place(uint64_t ring, unsigned index)
+static inline uint64_t ring_slot_make(uint64_t ring, unsigned index)
 {
 	return (ring & ~REF_RING) | (uint64_t)index << 16;
 }
 
-static inline uint64_t ring_place_ring(uint64_t place)
+static inline uint64_t ring_slot_ring(uint64_t slot)
 {
-	return (place & ~(uint64_t)0xff0000) | REF_RING;
+	return (slot & ~(uint64_t)0xff0000) | REF_RING;
 }
 
-static inline unsigned ring_place_index(uint64_t place)
+static inline unsigned ring_slot_index(uint64_t slot)
 {
-	return (unsigned)(place >> 16) & 0xff;
+	return (unsigned)(slot >> 16) & 0xff;
 }

@@ -74,7 +74,7 @@ struct catalog_row {
 	uint64_t committed_ns;
 	union {
 		uint64_t expires_ns; /* by CLOCK_MONOTONIC; 0: never */
-		uint64_t ring;	     /* with ROW_RING: ring_place() */
+		uint64_t ring;	     /* with ROW_RING: ring_slot_make() */
 	};
 	uint32_t uid; /* the user that published it */
 	_Atomic uint32_t progress;
@@ -91,7 +91,7 @@ static inline bool row_deletes(uint16_t dtype_lanes)
 }
 
 /* True if the shape fits into the row itself. */
-static inline bool row_has_room_for(unsigned ndim, const int64_t *shape)
+static inline bool row_fits(unsigned ndim, const int64_t *shape)
 {
 	for (unsigned i = 0; i < ndim; i++) {
 		if (i == CATALOG_INLINE_NDIM || shape[i] > UINT32_MAX)
@@ -111,7 +111,7 @@ static inline size_t row_dims_in_chunks(uint8_t flags, unsigned ndim)
 /* The number of bytes of shape and metadata that must lie in chunks. */
 static inline uint32_t row_extra(unsigned ndim, const int64_t *shape, size_t meta_len)
 {
-	size_t extra = row_has_room_for(ndim, shape) ? 0 : ndim * sizeof(int64_t);
+	size_t extra = row_fits(ndim, shape) ? 0 : ndim * sizeof(int64_t);
 
 	return (uint32_t)(extra + (meta_len > CATALOG_INLINE_META ? meta_len : 0));
 }

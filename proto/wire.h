@@ -62,7 +62,7 @@ enum {
 	WIRE_DRAFT_FD = 1, /* a read-write descriptor of the segment comes with it */
 
 	WIRE_LIFETIME_OWNER_BOUND = 1, /* ends with the connection that published it */
-	WIRE_LIFETIME_EVICTABLE = 2,   /* may be given up, while nobody holds it, to make room */
+	WIRE_LIFETIME_EVICTABLE = 2,   /* may be given up, while nobody holds it, to free space */
 
 	WIRE_PLACE_EVENT = 1, /* the tensor is unfinished: an event's handle follows the metadata */
 };
@@ -102,7 +102,7 @@ enum wire_type {
 	ERROR(QUOTA, 6)		/* the user's quota is full */                                     \
 	ERROR(DENIED, 7)	/* the name is another user's */                                   \
 	ERROR(LIMIT, 8)		/* too many tensors, drafts, or names in a bucket */               \
-	ERROR(GONE, 9)		/* the draft or tensor is not there any more */                    \
+	ERROR(STALE, 9)		/* the draft or tensor is not there any more */                    \
 	ERROR(CLIENTS, 10)	/* too many clients; the connection ends */                        \
 	ERROR(NO_RESOURCES, 11) /* the daemon lacks memory or descriptors */                       \
 	ERROR(KICKED, 12)	/* somebody who may do so has ended the connection */

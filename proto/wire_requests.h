@@ -81,7 +81,7 @@ STRUCT(wire_map)
 END(wire_map, 32)
 MESSAGE(MAP, 6, wire_map, SERIAL)
 
-/* DELETE, then a name. Answer: DONE, or GONE if @version is not 0 and the name means another
+/* DELETE, then a name. Answer: DONE, or STALE if @version is not 0 and the name means another
  * version. */
 STRUCT(wire_delete)
 	HEADER

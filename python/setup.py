@@ -121,7 +121,7 @@ class BuildExtension(build_ext):
         self.carried = {f"lib/{LIBRARY}": tree / "lib" / LIBRARY}
         for program in ("tensorleased", "tensorlease"):
             self.carried[f"bin/{program}"] = tree / "bin" / program
-        self.carried.update({place: notice for place, notice in NOTICES.items() if notice.exists()})
+        self.carried.update({path: notice for path, notice in NOTICES.items() if notice.exists()})
         self.make(tree, cc)
         for extension in self.extensions:
             extension.include_dirs += [str(CORE / "include"), str(CORE)]
@@ -166,16 +166,16 @@ class BuildExtension(build_ext):
         subprocess.run(command, check=True, env=environment)
 
     def carry(self, package):
-        for place, source in self.carried.items():
-            target = package / place
+        for path, source in self.carried.items():
+            target = package / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.unlink(missing_ok=True)
             shutil.copyfile(source, target)
-            target.chmod(0o644 if place in NOTICES else 0o755)
+            target.chmod(0o644 if path in NOTICES else 0o755)
 
     def get_outputs(self):
         package = Path(self.build_lib) / "tensorlease"
-        return [*super().get_outputs(), *(str(package / place) for place in self.carried)]
+        return [*super().get_outputs(), *(str(package / path) for path in self.carried)]
 
 
 class SourceDistribution(sdist):

@@ -7,7 +7,7 @@
 #include <tensorlease/dlpack.h>
 
 /*
- * Copies the elements of @src into @dst, which has room for tensor_nbytes() and does not overlap
+ * Copies the elements of @src into @dst, which has space for tensor_nbytes() and does not overlap
  * it. Unused bits of the last byte become 0. @src must have passed tensor_check_source() with the
  * same @flags (DLPack's). Allocates nothing. Returns 0, or -EINVAL or -EOVERFLOW if @src has not
  * passed.

@@ -31,7 +31,7 @@ void tensor_contiguous_strides(int32_t ndim, const int64_t *shape, int64_t *stri
  * no elements. */
 bool tensor_is_contiguous(const DLTensor *t);
 
-/* @t's strides as they are published: a size of 1 has stride 1, whatever it had. @strides has room
+/* @t's strides as they are published: a size of 1 has stride 1, whatever it had. @strides has space
  * for t->ndim. */
 void tensor_plain_strides(const DLTensor *t, int64_t *strides);
 

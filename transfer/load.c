@@ -69,7 +69,7 @@ static int tell_sum(void *context, uint64_t done, uint64_t total)
 }
 
 /* Main memory on the way to a GPU: entries are read into @at one after the other, and copied from
- * there when there is no room for the next one. */
+ * there when there is no space for the next one. */
 struct stage {
 	tl_group *group;
 	unsigned char *memory;

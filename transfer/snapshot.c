@@ -9,7 +9,7 @@ enum { TRIES = 100 };
 
 struct names {
 	char **texts;
-	size_t count, room;
+	size_t count, capacity;
 };
 
 static void names_deinit(struct names *names)
@@ -22,14 +22,14 @@ static void names_deinit(struct names *names)
 
 static int names_add(struct names *names, const char *name)
 {
-	if (names->count == names->room) {
-		size_t room = names->room ? 2 * names->room : 64;
-		char **texts = realloc(names->texts, room * sizeof(*texts));
+	if (names->count == names->capacity) {
+		size_t capacity = names->capacity ? 2 * names->capacity : 64;
+		char **texts = realloc(names->texts, capacity * sizeof(*texts));
 
 		if (!texts)
 			return -ENOMEM;
 		names->texts = texts;
-		names->room = room;
+		names->capacity = capacity;
 	}
 	names->texts[names->count] = strdup(name);
 	return names->texts[names->count] ? (names->count++, 0) : -ENOMEM;
@@ -181,7 +181,7 @@ int snapshot_get_for_file(struct snapshot *s, tl_client *client, const char *pre
 }
 
 /* DLPack packs some numbers in pairs or more, as PyTorch's float4_e2m1fn_x2. In a file they are
- * single ones: the last dimension has more of them. @shape has room for it. */
+ * single ones: the last dimension has more of them. @shape has space for it. */
 static void item_unpair(struct file_item *item, int64_t *shape)
 {
 	memcpy(shape, item->shape, (size_t)item->ndim * sizeof(*shape));

@@ -119,11 +119,11 @@ const char *log_quote(char *buf, size_t size, const char *text)
 __attribute__((format(printf, 2, 0))) static void line_vadd(struct line *line, const char *format,
 							    va_list args)
 {
-	size_t room = sizeof(line->text) - 1 - line->len;
-	int n = vsnprintf(line->text + line->len, room, format, args);
+	size_t space = sizeof(line->text) - 1 - line->len;
+	int n = vsnprintf(line->text + line->len, space, format, args);
 
 	if (n > 0)
-		line->len += (size_t)n < room ? (size_t)n : room - 1;
+		line->len += (size_t)n < space ? (size_t)n : space - 1;
 }
 
 __attribute__((format(printf, 2, 3))) static void line_add(struct line *line, const char *format,
@@ -154,7 +154,7 @@ static atomic_uint lost; /* lines lost since the last that was written */
  * it for all processes that share it. If others write there at the same time we may wait after all,
  * but only behind them.
  */
-static bool log_has_room(void)
+static bool log_has_space(void)
 {
 	struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
 
@@ -165,7 +165,7 @@ static void line_write(struct line *line)
 {
 	ssize_t n;
 
-	if (!log_has_room()) {
+	if (!log_has_space()) {
 		atomic_fetch_add(&lost, 1);
 		return;
 	}
@@ -186,7 +186,7 @@ static void report_lost(void)
 
 	if (!n)
 		return;
-	if (!log_has_room()) {
+	if (!log_has_space()) {
 		atomic_fetch_add(&lost, n);
 		return;
 	}

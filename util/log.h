@@ -70,7 +70,7 @@ bool log_limit_pass(struct log_limit *limit);
 			log_at(LOG_LEVEL_WARN, msg, " " __VA_ARGS__);                              \
 	} while (0)
 
-enum { LOG_QUOTE_SIZE = 1100 }; /* room for 255 bytes, each of them escaped */
+enum { LOG_QUOTE_SIZE = 1100 }; /* space for 255 bytes, each of them escaped */
 
 /*
  * Writes @text as a logfmt value: unchanged if that is unambiguous, else in quotes with escapes. It

@@ -25,7 +25,7 @@ const struct attack attacks[] = {
 	{ "spin", "a process that spins", .start = start_nothing, .step = step_nothing },
 	{ "churn", "create and abort 4 KiB, all the time", DOES(churn) },
 	{ "silent", "connect and say nothing", DOES(silent), .connections = 1100 },
-	{ "waits", "64 creates on each connection that wait for room", DOES(waits) },
+	{ "waits", "64 creates on each connection that wait for space", DOES(waits) },
 	{ "rescan", "100,000 retired tensors, and RELEASED with rescan", DOES(rescan) },
 	{ "retired", "50,000 retired tensors, and connections that end", DOES(retired) },
 	{ "lists", "CLIENTS and HOLDINGS with 130,000 tensors", DOES(lists), .connections = 8 },

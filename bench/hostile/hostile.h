@@ -94,7 +94,7 @@ struct attacker {
 	struct board *board;
 	unsigned n;	     /* connections, from the first on; a dead one has fd -1 */
 	unsigned next;	     /* the next one to use, for steps that use one */
-	struct raw *raws;    /* room for setup->connections and a few more */
+	struct raw *raws;    /* space for setup->connections and a few more */
 	uint64_t numbers[4]; /* the attack's own */
 	uint64_t *refs;	     /* one for each connection, the attack's own */
 };

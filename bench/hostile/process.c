@@ -71,7 +71,7 @@ static int open_daemon(void)
 	if (n < 0)
 		err(1, "/proc/self/exe");
 	path[n] = '\0';
-	strcpy(strrchr(path, '/') + 1, "tensorleased"); /* there is room for it */
+	strcpy(strrchr(path, '/') + 1, "tensorleased"); /* there is space for it */
 	fd = open(path, O_PATH | O_CLOEXEC);
 	if (fd < 0)
 		err(1, "%s", path);

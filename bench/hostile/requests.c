@@ -39,7 +39,7 @@ static unsigned take_and_abort(struct attacker *a, unsigned i)
 	return n;
 }
 
-/* ---- creates that wait for room ---- */
+/* ---- creates that wait for space ---- */
 
 enum { WAITS = 64 };
 
@@ -68,7 +68,7 @@ void start_waits(struct attacker *a)
 	}
 }
 
-/* Each answer makes room for another request. */
+/* Each answer makes space for another request. */
 void step_waits(struct attacker *a)
 {
 	for (unsigned i = 0; i < a->n; i++) {
@@ -180,7 +180,7 @@ void start_tensors(struct attacker *a)
 		attacker_publish(a, i, MANY, false, false);
 }
 
-/* Takes every place that becomes free. */
+/* Takes every slot that becomes free. */
 void step_tensors(struct attacker *a)
 {
 	unsigned i = attacker_turn(a);

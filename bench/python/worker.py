@@ -277,8 +277,8 @@ def main():
         try:
             say({"error": reason(e), "of": "peer"})
         except OSError:
-            pass  # run.py is gone
-    # Nothing is closed here: the consumer and the processes that the producer started end when they see us gone.
+            pass  # run.py has ended
+    # Nothing is closed here: the consumer and the processes that the producer started end when they see our end.
     if producing:
         producing.producer.close()
 

@@ -206,7 +206,7 @@ bool doctor_answer(struct doctor_child *c, char **words)
 void doctor_go(struct doctor_child *c)
 {
 	if (c->pid && write(c->to, "\n", 1) != 1)
-		return; /* doctor_answer() will report that it is gone */
+		return; /* doctor_answer() will report that it has ended */
 }
 
 static void reap(struct doctor_child *c)

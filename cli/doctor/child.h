@@ -30,11 +30,11 @@ int doctor_spawn(struct doctor_child *c, enum doctor_apart apart, const char *co
  * the caller frees, is the rest of the line, or the error. */
 bool doctor_answer(struct doctor_child *c, char **words);
 void doctor_go(struct doctor_child *c);
-void doctor_kill(struct doctor_child *c); /* with SIGKILL; it is gone when this returns */
+void doctor_kill(struct doctor_child *c); /* with SIGKILL; it has ended when this returns */
 /* Waits until the child ends, and kills it after 10 s. Does nothing without a child. */
 void doctor_end(struct doctor_child *c);
 
-/* Fills the bytes that are exchanged; each depends on its place. */
+/* Fills the bytes that are exchanged; each depends on its offset. */
 void doctor_fill(unsigned char *bytes, size_t size, unsigned seed);
 /* Returns the index of the first byte that differs from that, or -1. */
 ssize_t doctor_compare(const unsigned char *bytes, size_t size, unsigned seed);

@@ -216,7 +216,7 @@ static int64_t fill_ns(cuda_stream stream)
 	return now_mono_ns() - begin + 1;
 }
 
-/* Enlarges the scratch memory so that a queue of fills lasts @work_ns, if there is room for that.
+/* Enlarges the scratch memory so that a queue of fills lasts @work_ns, if there is space for that.
  * Returns the result of fill_ns(). */
 static int64_t scratch_grow(int64_t work_ns, cuda_stream stream)
 {

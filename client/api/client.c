@@ -119,7 +119,7 @@ TL_API int tl_close(tl_client *client)
 		drafts_close(s);
 		session_close(s);
 	}
-	kinds_wake(); /* lost sessions will hear nothing more */
+	kinds_wake(); /* ended sessions will hear nothing more */
 	client_unref(client);
 	return r;
 }

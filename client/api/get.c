@@ -309,9 +309,10 @@ TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor)
 	row = &l->session->catalog.rows[ref_slot(l->ref)];
 	if (row_is_ours(l) && load_once(&row->flags) & ROW_ON_DEVICE &&
 	    atomic_load(&row->progress) == ROW_LOST)
-		return tl_fail(-ENODATA,
-			       "the process that published the tensor is gone, and with it the GPU "
-			       "memory it lay in");
+		return tl_fail(
+			-ENODATA,
+			"the process that published the tensor has ended, and with it the GPU "
+			"memory it lay in");
 	return 0;
 }
 
@@ -338,7 +339,7 @@ static int stat_attempt(struct call *c, const struct use *use, void *context)
 	r = tensor_info(s, &s->catalog.rows[ref_slot(ref)], &l->info);
 	if (!lease_stands(s, ref)) { /* the tensor went while we read its row */
 		r = lookup_again(s, &l->backoff);
-		r = r ? r : LEASE_E_GONE;
+		r = r ? r : LEASE_E_STALE;
 	}
 	lease_release(s, ref_slot(ref));
 	return call_done(c, use, r);

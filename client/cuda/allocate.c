@@ -76,8 +76,8 @@ static int allocate(const struct cuda_scope *scope, const struct cuda_device *de
 
 /* ---- Buffers ---- */
 
-/* A free buffer of exactly that size, or NULL. There is none when the daemon is gone, since nobody
- * can say then whether others still read it. */
+/* A free buffer of exactly that size, or NULL. There is none when the daemon has ended, since
+ * nobody can say then whether others still read it. */
 static struct cuda_buffer *reuse(struct cuda_session *cs, const struct cuda_device *device,
 				 uint64_t size)
 {
@@ -85,7 +85,7 @@ static struct cuda_buffer *reuse(struct cuda_session *cs, const struct cuda_devi
 
 	pthread_mutex_lock(&cuda_lock);
 	list_for_each_entry(buffer, &cs->buffers, link) {
-		if (atomic_load(&cs->session->lost))
+		if (atomic_load(&cs->session->ended))
 			break;
 		if (buffer->size != size || buffer->export->memory.device != device ||
 		    buffer->life != atomic_load(&device->life))
@@ -177,13 +177,13 @@ static int buffer_new(struct cuda_session *cs, struct cuda_device *device, uint6
 	return 0;
 }
 
-static bool no_room(int r)
+static bool no_space(int r)
 {
 	return r == -ENOMEM || r == -ENOSPC || r == -EDQUOT;
 }
 
 /*
- * Makes a buffer. If there is no room it gives back what is kept for other sizes, and waits for
+ * Makes a buffer. If there is no space it gives back what is kept for other sizes, and waits for
  * what others free, and for what was freed just now and is still on its way through the thread, the
  * daemon and consumers. On a busy machine the first attempt alone may outlast the deadline, when
  * nothing has been given back yet: hence the least number of attempts.
@@ -194,7 +194,7 @@ static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint
 	for (unsigned looks = 0;; looks++) {
 		int r = buffer_new(cs, device, size, out);
 
-		if (!no_room(r) || atomic_load(&cs->session->lost) ||
+		if (!no_space(r) || atomic_load(&cs->session->ended) ||
 		    (looks >= GRACE_LOOKS && deadline_passed(deadline)))
 			return r;
 		nanosleep(&(struct timespec){ .tv_nsec = LOOK_NS }, NULL);
@@ -223,7 +223,7 @@ int cuda_buffer_get(struct session *s, struct cuda_device *device, uint64_t size
 	r = cuda_session_with_thread(s, &cs);
 	if (r)
 		return r;
-	if (atomic_load(&s->lost))
+	if (atomic_load(&s->ended))
 		return SESSION_E_UNSENT; /* others may still read what is free here */
 	size = (size + device->granularity - 1) / device->granularity * device->granularity;
 	if (size == 0)

@@ -97,7 +97,7 @@ int64_t cuda_buffers_trim(struct cuda_session *cs)
 {
 	int64_t now = now_mono_ns(), due = 0;
 
-	trim(cs, atomic_load(&cs->session->lost), now - FREE_NS);
+	trim(cs, atomic_load(&cs->session->ended), now - FREE_NS);
 	pthread_mutex_lock(&cuda_lock);
 	if (!list_empty(&cs->buffers)) {
 		struct cuda_buffer *oldest = list_last_entry(&cs->buffers, struct cuda_buffer,

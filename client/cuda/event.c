@@ -35,7 +35,7 @@ static struct cuda_event *take(struct list *spare)
 	return found;
 }
 
-/* The same, of those that have not gone with their context. */
+/* The same, of those that have not ended with their context. */
 static struct cuda_event *take_alive(struct list *spare)
 {
 	struct cuda_event *event;

@@ -3,7 +3,7 @@
  * Events of the driver: an event is recorded on a stream, and has come when the work that was
  * queued there before it has ended. Consumers wait for those of a producer, which other processes
  * can open; a lease that was given up waits for a local one. Events are used again: their lists and
- * pins are under cuda_lock. No function here is called with it, since the driver may wait for room
+ * pins are under cuda_lock. No function here is called with it, since the driver may wait for space
  * on a stream.
  */
 #pragma once
@@ -32,7 +32,7 @@ struct cuda_event {
 struct cuda_event *cuda_event_take(struct cuda_device *device);
 /* A new struct without an event; NULL: no memory. */
 struct cuda_event *cuda_event_alloc(struct cuda_device *device);
-/* Has it gone with its context, so that the driver must not see it any more? */
+/* Has it ended with its context, so that the driver must not see it any more? */
 static inline bool cuda_event_is_dead(const struct cuda_event *event)
 {
 	return event->life != atomic_load(&event->device->life);

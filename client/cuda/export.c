@@ -75,7 +75,7 @@ static bool keep_change(const struct cuda_export *e, uint32_t before, uint32_t s
 
 /*
  * Gives the daemon the file of the device, once in a session, so that virtual memory stays when its
- * last user has gone. If it has no room for that it says so, and gets it with the next export
+ * last user has ended. If it has no space for that it says so, and gets it with the next export
  * (cuda_late_answer()). So does one that was not given it for want of descriptors here.
  */
 static int keep_device(struct cuda_export *e, int64_t deadline)
@@ -218,7 +218,7 @@ bool cuda_same_memory(const struct cuda_memory *a, const struct cuda_memory *b)
 	return true;
 }
 
-/* Has the context gone that it was made in? */
+/* Has the context that it was made in ended? */
 static bool is_dead(const struct cuda_export *e)
 {
 	return e->memory.device && e->life != atomic_load(&e->memory.device->life);
@@ -279,7 +279,7 @@ struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32
 
 bool cuda_export_is_orphan(const struct cuda_export *e)
 {
-	return atomic_load(&e->session->lost) && (e->buffer || e->session->client->closed);
+	return atomic_load(&e->session->ended) && (e->buffer || e->session->client->closed);
 }
 
 void cuda_export_orphan(struct cuda_export *e)
@@ -298,7 +298,7 @@ static void ask_to_end(struct cuda_export *e)
 	r = session_ask(e->session, &m, 0, &e->ending, &e->answer);
 	if (r == 0)
 		e->state = EXPORT_ASKED;
-	else if (r > 0) /* the connection is gone */
+	else if (r > 0) /* the connection has ended */
 		e->state = EXPORT_ENDED;
 }
 

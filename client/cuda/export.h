@@ -43,7 +43,7 @@ struct cuda_memory {
  *           its last publication ends     UNEXPORT is sent      the answer, or no connection
  *     OPEN --------------------------> ENDING ----------> ASKED ----------> ENDED
  *      |                                  |                                   ^
- *      | the daemon is gone               +-----------------------------------+
+ *      | the daemon has ended               +-----------------------------------+
  *      v                                              no connection
  *   ORPHANED
  *
@@ -122,7 +122,7 @@ bool cuda_export_has_pool(CUmemoryPool pool); /* is there one to make it from? *
 struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32_t generation);
 
 /*
- * Is the daemon gone, so that only this process can say what is still in use? Draft buffers are
+ * Has the daemon ended, so that only this process can say what is still in use? Draft buffers are
  * given back to the driver then, which keeps the memory for all who have it mapped. Memory of
  * others stays until their client is closed.
  */

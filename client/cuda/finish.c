@@ -4,7 +4,7 @@
  * cuda_lock: the library's thread may be in a deleter that does not come back, or may be the one
  * that calls tl_close(). The catalog shows whether the daemon has handled what it was told, so
  * nobody needs to read the socket either. No deleter is called, since nobody knows what deleters
- * need that is gone at exit.
+ * need that has ended at exit.
  */
 #include <errno.h>
 #include <poll.h>
@@ -34,11 +34,11 @@ struct outcome {
 	CUresult failure;
 };
 
-static bool connection_gone(const struct session *s)
+static bool connection_ended(const struct session *s)
 {
 	struct pollfd p = { .fd = s->socket };
 
-	return atomic_load(&s->lost) || (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR));
+	return atomic_load(&s->ended) || (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR));
 }
 
 /* Called with cuda_lock. */
@@ -90,7 +90,7 @@ static struct outcome look_once(struct session *s, bool last)
 	return o;
 }
 
-static int outcome_tell(const struct session *s, const struct outcome *o, bool gone)
+static int outcome_tell(const struct session *s, const struct outcome *o, bool ended)
 {
 	unsigned unfinished = o->needs.gpu + o->needs.daemon + o->orphaned;
 	const char *address = s->client->address.path;
@@ -102,7 +102,7 @@ static int outcome_tell(const struct session *s, const struct outcome *o, bool g
 			       o->failures, cuda_error_text(o->failure));
 	if (!unfinished)
 		return 0;
-	if (gone || o->orphaned)
+	if (ended || o->orphaned)
 		return tl_fail(-ENOTCONN,
 			       "the daemon at %s went before it knew that the GPU has written %u "
 			       "of the tensors that were published: publish them anew",
@@ -124,11 +124,11 @@ int cuda_finish(struct session *s)
 	int64_t deadline = session_deadline(s), wait = LOOK_FIRST_NS;
 
 	for (;;) {
-		bool late = deadline_passed(deadline), gone = connection_gone(s);
+		bool late = deadline_passed(deadline), ended = connection_ended(s);
 		struct outcome o = look_once(s, late);
 
-		if (late || gone || o.needs.gpu + o.needs.daemon == 0)
-			return outcome_tell(s, &o, gone);
+		if (late || ended || o.needs.gpu + o.needs.daemon == 0)
+			return outcome_tell(s, &o, ended);
 		pause_for(s->socket, &wait);
 	}
 }
@@ -159,7 +159,7 @@ static bool look_at_all(int64_t start)
 		bool late = deadline_passed(exit_deadline(cs, start));
 		struct needs needs = look(cs);
 
-		if (needs.gpu + needs.daemon && !late && !connection_gone(cs->session))
+		if (needs.gpu + needs.daemon && !late && !connection_ended(cs->session))
 			wait = true;
 	}
 	return wait;

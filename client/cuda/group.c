@@ -93,7 +93,7 @@ static void tensor_delete(void *context)
 
 /* ---- Writing ---- */
 
-int cuda_members_room(struct members *m, int64_t timeout_ns)
+int cuda_members_allocate(struct members *m, int64_t timeout_ns)
 {
 	struct cuda_group *g;
 	struct group_device *d;

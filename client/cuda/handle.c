@@ -181,7 +181,7 @@ static int fill_handle(struct tensor_lease *l, tl_ipc_handle *handle)
 	return r;
 }
 
-/* LEASE_E_GONE: it was replaced before we were a holder of its memory (G4): try again. */
+/* LEASE_E_STALE: it was replaced before we were a holder of its memory (G4): try again. */
 static int get_handle(tl_client *client, const char *name, const tl_get_options *options,
 		      tl_ipc_handle *handle, DLManagedTensorVersioned **out)
 {
@@ -198,14 +198,14 @@ static int get_handle(tl_client *client, const char *name, const tl_get_options 
 	else
 		r = fill_handle(l, &found);
 	if (!lease_stands(l->session, l->ref))
-		r = LEASE_E_GONE;
+		r = LEASE_E_STALE;
 	if (!r) {
 		client_result(handle, &found, sizeof(found));
 		*out = tensor;
 		return 0;
 	}
 	tensor->deleter(tensor);
-	return r == SESSION_E_UNSENT || r == SESSION_E_LOST
+	return r == SESSION_E_UNSENT || r == SESSION_E_ENDED
 		       ? tl_fail(-ENOTCONN, "the daemon at %s ended the connection",
 				 client->address.path)
 		       : r;
@@ -228,7 +228,7 @@ TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_o
 		r = client_options(&o, sizeof(o), options, sizeof(o), "tl_get_options");
 	for (unsigned n = 0; !r && n < GET_TRIES; n++) {
 		r = get_handle(client, name, &o, handle, out);
-		if (r != LEASE_E_GONE)
+		if (r != LEASE_E_STALE)
 			return r;
 		r = 0;
 	}

@@ -31,7 +31,7 @@ void cuda_take_unmap(struct session *s, const struct conn_message *m)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* The daemon had no room for the file of a device: it is given it again with the next export. */
+/* The daemon had no space for the file of a device: it is given it again with the next export. */
 static void keep_refused(struct cuda_session *cs, uint32_t serial)
 {
 	for (unsigned i = 0; i < CUDA_DEVICES_MAX; i++)

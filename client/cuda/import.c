@@ -290,12 +290,12 @@ int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, in
 static void run_closing(struct cuda_task *task)
 {
 	struct cuda_import *import = container_of(task, struct cuda_import, closing);
-	struct cuda_import gone = *import;
-	struct cuda_session *cs = cuda_of(gone.session);
+	struct cuda_import ended = *import;
+	struct cuda_session *cs = cuda_of(ended.session);
 
 	cuda_import_close(import);
-	if (gone.state == IMPORT_CLOSING)
-		no_more_open(&gone);
+	if (ended.state == IMPORT_CLOSING)
+		no_more_open(&ended);
 	pthread_mutex_lock(&cuda_lock);
 	cuda_session_release(cs);
 	pthread_mutex_unlock(&cuda_lock);
@@ -319,7 +319,7 @@ void cuda_import_put(struct cuda_import *import)
 	pthread_mutex_lock(&cuda_lock);
 	if (--import->leases == 0) {
 		/* The end of an export of ours may have waited for this lease. */
-		wake = import->export && atomic_load(&import->export->session->lost);
+		wake = import->export && atomic_load(&import->export->session->ended);
 		close_if_unused(import);
 	}
 	pthread_mutex_unlock(&cuda_lock);

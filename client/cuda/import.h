@@ -77,7 +77,7 @@ void cuda_imports_forget(const struct cuda_export *e);
 /* Takes back the lease that a get has counted. */
 void cuda_import_put(struct cuda_import *import);
 
-/* Has the context gone that it was opened in? */
+/* Has the context that it was opened in ended? */
 bool cuda_import_is_dead(const struct cuda_import *import);
 
 static inline bool cuda_import_is_open(const struct cuda_import *import)
@@ -88,7 +88,7 @@ static inline bool cuda_import_is_open(const struct cuda_import *import)
 /* The daemon asks to close the segment. False: it is not imported. cuda_lock. */
 bool cuda_import_unmap(struct cuda_session *cs, uint32_t segment, uint32_t generation);
 
-/* The same for all segments of which the catalog says that they are gone. cuda_lock. */
+/* The same for all segments of which the catalog says that they have ended. cuda_lock. */
 void cuda_imports_unmap_dead(struct cuda_session *cs);
 
 /* Closes and frees an import that is in no list, which may wait for the GPU. The caller does not

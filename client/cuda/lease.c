@@ -29,8 +29,8 @@ void cuda_lease_end(struct tensor_lease *l)
 	tensor_lease_end(l);
 }
 
-/* Marks what is queued on the stream by now, which may wait for room there. The context is current,
- * and the stream is usable. */
+/* Marks what is queued on the stream by now, which may wait for space there. The context is
+ * current, and the stream is usable. */
 static CUresult mark(struct tensor_lease *l, const struct cuda_scope *scope, CUstream stream)
 {
 	struct cuda_lease *own = cuda_lease_of(l);
@@ -96,7 +96,7 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 	/* Without a driver, after fork() or at the end of the process, nothing can be queued. */
 	if (own->import && own->stream != TL_STREAM_NONE && cuda_driver_get(NULL) &&
 	    !cuda_enter(own->import->device, &scope)) {
-		/* If the device was reset nothing runs, and the stream may be gone. */
+		/* If the device was reset nothing runs, and the stream may have ended. */
 		deferred = !cuda_import_is_dead(own->import) && defer(l, &scope);
 		cuda_leave(&scope);
 	}

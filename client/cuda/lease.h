@@ -18,7 +18,7 @@ struct cuda_lease {
 	intptr_t stream;
 	uint64_t thread; /* whose TL_STREAM_PER_THREAD that is */
 };
-static_assert(sizeof(struct cuda_lease) <= TENSOR_LEASE_OWN, "there is room for it");
+static_assert(sizeof(struct cuda_lease) <= TENSOR_LEASE_OWN, "there is space for it");
 
 static inline struct cuda_lease *cuda_lease_of(const struct tensor_lease *l)
 {

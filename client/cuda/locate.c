@@ -123,7 +123,7 @@ static int add_part(struct cuda_memory *m, const struct cuda_part *part)
 		return tl_fail(-ENOTSUP,
 			       "the tensor spans more than %d allocations, which is the limit: %s",
 			       WIRE_PARTS_MAX, remedy);
-	if ((m->nparts & (m->nparts - 1)) == 0) { /* there is room for a power of two */
+	if ((m->nparts & (m->nparts - 1)) == 0) { /* there is space for a power of two */
 		parts = reallocarray(m->parts, m->nparts ? 2 * m->nparts : 1, sizeof(*parts));
 		if (!parts)
 			return tl_fail(-ENOMEM, "no memory for %u parts", m->nparts + 1);

@@ -38,7 +38,7 @@ struct cuda_mapping {
 int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		     bool *imported, struct cuda_mapping **out);
 void cuda_mapping_put(struct cuda_mapping *m);
-/* Has it gone with the context that it was opened in? */
+/* Has it ended with the context that it was opened in? */
 bool cuda_mapping_is_dead(const struct cuda_mapping *m);
 
 /*

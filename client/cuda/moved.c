@@ -160,8 +160,8 @@ static int to_cpu(struct moving *m)
 	const DLTensor *from = &m->held->dl_tensor;
 	struct cuda_device *device;
 	struct cuda_scope scope;
-	size_t room = (m->nbytes + TL_ALIGNMENT - 1) / TL_ALIGNMENT * TL_ALIGNMENT;
-	void *host = aligned_alloc(TL_ALIGNMENT, room), *packed;
+	size_t capacity = (m->nbytes + TL_ALIGNMENT - 1) / TL_ALIGNMENT * TL_ALIGNMENT;
+	void *host = aligned_alloc(TL_ALIGNMENT, capacity), *packed;
 	DLTensor there = *from;
 	CUresult e;
 	int r;
@@ -182,7 +182,7 @@ static int to_cpu(struct moving *m)
 				 m->name);
 	if (tensor_is_contiguous(from))
 		return 0;
-	packed = aligned_alloc(TL_ALIGNMENT, room); /* what has gaps takes more than it needs */
+	packed = aligned_alloc(TL_ALIGNMENT, capacity); /* what has gaps takes more than it needs */
 	if (!packed)
 		return tl_fail(-ENOMEM, "no memory to copy '%s' to the CPU", m->name);
 	there.data = host;

@@ -19,5 +19,5 @@ int cuda_pool_use(struct cuda_device *device, const struct cuda_scope *scope, in
 		  const unsigned char *pointer, struct cuda_pool_use **out);
 CUmemoryPool cuda_pool_of(const struct cuda_pool_use *use);
 /* After the allocation was closed. The last one destroys the import, which may wait for the GPU.
- * The context is current, unless that of the import has gone: then @scope is NULL. */
+ * The context is current, unless that of the import has ended: then @scope is NULL. */
 void cuda_pool_unuse(struct cuda_pool_use *use, const struct cuda_scope *scope);

@@ -431,7 +431,7 @@ static bool tell(struct cuda_publication *p)
 
 	if (r == -EAGAIN || r == -ENOBUFS)
 		return false;
-	p->work = WORK_KNOWN; /* also if the connection is gone: nobody is left to be told */
+	p->work = WORK_KNOWN; /* also if the connection has ended: nobody is left to be told */
 	if (p->failure) {
 		cuda_of(s)->failures++;
 		cuda_of(s)->failure = p->failure;

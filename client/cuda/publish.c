@@ -139,7 +139,7 @@ struct cuda_draft {
 	bool sealed;		    /* the host has waited for that */
 	bool written;		    /* published: what writes it is the tensor's affair */
 };
-static_assert(sizeof(struct cuda_draft) <= DRAFT_OWN, "there is room for it");
+static_assert(sizeof(struct cuda_draft) <= DRAFT_OWN, "there is space for it");
 
 static struct cuda_draft *cuda_draft_of(struct tl_draft *draft)
 {
@@ -161,7 +161,7 @@ static int draft_on(struct call *c, const struct use *use, const struct draft_re
 
 	if (!draft)
 		return tl_fail(-ENOMEM, "no memory for a draft");
-	r = cuda_buffer_get(use->session, device, draft->room, request->timeout_ns, &buffer);
+	r = cuda_buffer_get(use->session, device, draft->capacity, request->timeout_ns, &buffer);
 	if (r) {
 		draft_free(draft);
 		return r;
@@ -246,7 +246,7 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 	if (own->written)
 		draft_sent(draft, false);
 	if (r == -EINPROGRESS) /* the memory is the library's: the caller need not keep it */
-		return atomic_load(&draft->session->lost)
+		return atomic_load(&draft->session->ended)
 			       ? tl_fail(-ENOTCONN,
 					 "the daemon ended the connection; whether '%s' was "
 					 "committed is not known",
@@ -355,7 +355,7 @@ static int commit_copy(struct tl_draft *draft, const DLTensor *source, const tl_
 	int r = draft_metadata(draft, o->metadata, o->metadata_size);
 
 	if (!r)
-		r = copy_into(draft, source, draft->room);
+		r = copy_into(draft, source, draft->capacity);
 	if (!r && o->flags & TL_PUBLISH_SEALED) {
 		r = cuda_wait_for_stream(own->buffer->export->memory.device, own->stream);
 		own->sealed = !r;
@@ -393,7 +393,7 @@ static int publish_copy(struct call *c, const struct use *use, const char *name,
 	stream = own->stream;
 	e = own->buffer->export;
 	s = draft->session;
-	users_join(&s->users, 1); /* the draft, which has one, will be gone */
+	users_join(&s->users, 1); /* the draft, which has one, will have ended */
 	cuda_buffer_use(own->buffer);
 	r = commit_copy(draft, &tensor->dl_tensor, o, version);
 	if (r) {

@@ -14,7 +14,7 @@ extern struct cuda_queues cuda_queues;
 /* Puts what is in no queue, or in that one, at the end of @queue. The caller has cuda_lock. */
 void cuda_queue_add(struct list *queue, struct list *link);
 
-/* Something has happened that the thread has to look at, such as a connection that was lost. */
+/* Something has happened that the thread has to look at, such as a connection that has ended. */
 void cuda_wake(void);
 
 /* ---- For the thread ---- */

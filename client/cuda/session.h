@@ -29,7 +29,7 @@ struct cuda_session {
 	bool produces;	   /* it has exported, or is about to */
 	unsigned claims;   /* who works with it, or will: it must not go */
 	bool waited;	   /* tl_close() waited in vain for the GPU: exit() does not again */
-	unsigned orphaned; /* tensors that were unfinished when the daemon had gone */
+	unsigned orphaned; /* tensors that were unfinished when the daemon had ended */
 	unsigned failures; /* of work that was to write what is published */
 	CUresult failure;  /* of the last of it */
 	struct cuda_task ending;

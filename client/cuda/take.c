@@ -115,7 +115,7 @@ static int order_after_producer(struct cuda_import *import, const struct catalog
 	case ROW_LOST:
 		return LEASE_E_LOST;
 	case ROW_FINISHED:
-		return 0; /* it has ended meanwhile, and its event may be gone */
+		return 0; /* it has ended meanwhile, and its event may have been destroyed */
 	default:
 		return r;
 	}
@@ -137,7 +137,7 @@ static int lease_in(struct cuda_import *import, const struct use *use, uint64_t 
 	int r;
 
 	if (!lease_stands(use->session, ref)) /* we are a holder by now */
-		return LEASE_E_GONE;
+		return LEASE_E_STALE;
 	if (!import->base)
 		return tl_fail(
 			-ENOTSUP,

@@ -64,7 +64,7 @@ static struct list *take_first(struct list *list)
 
 /* ---- Sessions that the thread works with ---- */
 
-/* Makes a session stay until it is released. False: it has gone meanwhile. */
+/* Makes a session stay until it is released. False: it has ended meanwhile. */
 static bool claim(struct cuda_session *session)
 {
 	struct cuda_session *cs;
@@ -198,7 +198,7 @@ void cuda_catch_up(struct session *s)
 
 /* ---- Exports ---- */
 
-/* Orphans the exports whose daemon is gone: what is published in them is free. */
+/* Orphans the exports whose daemon has ended: what is published in them is free. */
 static void orphan_exports(void)
 {
 	struct cuda_session *cs;
@@ -269,24 +269,24 @@ struct polled {
 	struct pollfd *fds;
 	struct cuda_session **of; /* the sessions of all but the first: claim() tells whether they
 				     live */
-	size_t n, room;
+	size_t n, capacity;
 };
 
 static void poll_add(struct polled *p, int fd, struct cuda_session *cs)
 {
-	if (p->n == p->room) {
-		size_t room = p->room ? 2 * p->room : 16;
-		struct pollfd *fds = reallocarray(p->fds, room, sizeof(*fds));
+	if (p->n == p->capacity) {
+		size_t capacity = p->capacity ? 2 * p->capacity : 16;
+		struct pollfd *fds = reallocarray(p->fds, capacity, sizeof(*fds));
 		struct cuda_session **of;
 
 		if (fds)
 			p->fds = fds;
-		of = reallocarray(p->of, room, sizeof(struct cuda_session *));
+		of = reallocarray(p->of, capacity, sizeof(struct cuda_session *));
 		if (of)
 			p->of = of;
 		if (!fds || !of)
 			return; /* out of memory: this one is not heard until others go */
-		p->room = room;
+		p->capacity = capacity;
 	}
 	p->fds[p->n] = (struct pollfd){ .fd = fd, .events = POLLIN };
 	p->of[p->n++] = cs;
@@ -301,7 +301,7 @@ static void find_sockets(struct polled *p)
 	poll_add(p, cuda_wake_peek(), NULL);
 	pthread_mutex_lock(&cuda_lock);
 	list_for_each_entry(cs, &cuda_sessions, link)
-		if (!atomic_load(&cs->session->lost))
+		if (!atomic_load(&cs->session->ended))
 			poll_add(p, cs->session->socket, cs);
 	pthread_mutex_unlock(&cuda_lock);
 }

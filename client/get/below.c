@@ -47,16 +47,16 @@ static void below_free(struct below *b)
 
 /* Prefixes that were in use when a parent forked, so they may be half changed. Memory checkers have
  * to find them. */
-static _Atomic(struct below *) abandoned;
+static _Atomic(struct below *) set_aside;
 
-/* Abandons a parent's prefix, which no thread uses in this process. */
-static void below_abandon(struct below *b)
+/* Sets a parent's prefix aside, which no thread uses in this process. */
+static void below_set_aside(struct below *b)
 {
-	struct below *next = atomic_load(&abandoned);
+	struct below *next = atomic_load(&set_aside);
 
 	do {
 		b->link.next = next ? &next->link : NULL;
-	} while (!atomic_compare_exchange_weak(&abandoned, &next, b));
+	} while (!atomic_compare_exchange_weak(&set_aside, &next, b));
 }
 
 /* Moves all but the first @keep to @out, except those in use. A parent's are removed in any case.
@@ -75,7 +75,7 @@ static bool shed_locked(tl_client *client, unsigned keep, struct list *out)
 		}
 		list_del(l);
 		if (b->pins)
-			below_abandon(b);
+			below_set_aside(b);
 		else
 			list_add_tail(out, l);
 	}
@@ -177,10 +177,10 @@ static bool usable(const struct below *b, const struct session *s)
 /* Lists the names that the watch knows. Not 0: look at all names. */
 static int below_names(struct below *b, struct session *s, struct watch_names *names)
 {
-	int r = LEASE_E_GONE;
+	int r = LEASE_E_STALE;
 
-	for (unsigned tries = 0; (r == LEASE_E_GONE && tries < BELOW_TRIES) || r == LEASE_E_FORKING;
-	     tries++) {
+	for (unsigned tries = 0;
+	     (r == LEASE_E_STALE && tries < BELOW_TRIES) || r == LEASE_E_FORKING; tries++) {
 		if (r == LEASE_E_FORKING)
 			process_wait_fork();
 		r = watch_names(b->watch, s, names);

@@ -39,7 +39,7 @@ int lease_take_unusual(const struct use *use, uint64_t ref, const struct row_hea
 	return LEASE_E_UNMAPPED;
 }
 
-/* LEASE_E_GONE: the tensor was replaced before its segment was mapped: look again. */
+/* LEASE_E_STALE: the tensor was replaced before its segment was mapped: look again. */
 static int take_and_map(const struct use *use, const struct name_key *key,
 			const tl_get_options *options, int64_t deadline, struct wake_word *wake,
 			struct backoff *backoff, DLManagedTensorVersioned **out)
@@ -53,10 +53,10 @@ static int take_and_map(const struct use *use, const struct name_key *key,
 	r = tensor_lease_new(use, ref, options, deadline, out);
 	if (r)
 		lease_release(use->session, ref_slot(ref));
-	if (r != LEASE_E_GONE)
+	if (r != LEASE_E_STALE)
 		return r;
 	r = lookup_again(use->session, backoff);
-	return r ? r : LEASE_E_GONE;
+	return r ? r : LEASE_E_STALE;
 }
 
 static void spin(const struct session *s, const struct wake_word *wake, int64_t end)
@@ -107,7 +107,7 @@ static int wait_for_commit(struct call *c, struct session *s, const struct wake_
 			sleeper_cheated(sl);
 	}
 	c->renewals = 0;
-	return LEASE_E_GONE;
+	return LEASE_E_STALE;
 }
 
 /* The outcome of a get without a tensor, after its wait or without one. */
@@ -117,7 +117,7 @@ static int not_found(const struct call *c, const struct session *s, const struct
 	if (why == LEASE_E_LOST)
 		return tl_fail(
 			-ENODATA,
-			"the process that published '%s' is gone, and with it the GPU memory it lay in: "
+			"the process that published '%s' has ended, and with it the GPU memory it lay in: "
 			"publish it anew, or from memory that tl_create() made on the GPU, which stays",
 			key->text);
 	if (options->timeout_ns)
@@ -148,7 +148,7 @@ static int get_attempt(struct call *c, const struct use *use, void *context)
 	int r = take_and_map(use, &g->key, g->options, call_deadline(c), &wake, &g->backoff,
 			     g->out);
 
-	if (r != LEASE_E_GONE)
+	if (r != LEASE_E_STALE)
 		g->backoff = (struct backoff){ 0 };
 	if (!r)
 		sleeper_found(&g->sleeper, &wake, g->options->newer_than);

@@ -98,7 +98,7 @@ int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct
 int lookup_hold_member(struct session *s, uint64_t *ref)
 {
 	uint64_t former = 0;
-	int r = LEASE_E_GONE;
+	int r = LEASE_E_STALE;
 
 	switch (lease_member(s, *ref, &former)) {
 	case MEMBER_PUBLISHED:
@@ -107,19 +107,19 @@ int lookup_hold_member(struct session *s, uint64_t *ref)
 			bool stood = lease_stands(s, *ref);
 
 			lease_release(s, ref_slot(*ref));
-			return stood ? LEASE_E_GONE : LOOKUP_E_AGAIN;
+			return stood ? LEASE_E_STALE : LOOKUP_E_AGAIN;
 		}
 		break;
 	case MEMBER_PENDING:
 		if (!former)
-			return LEASE_E_GONE;
+			return LEASE_E_STALE;
 		*ref = former;
 		r = lease_hold(s, former);
 		break;
 	case MEMBER_NONE:
 		break;
 	}
-	return r == LEASE_E_GONE ? LOOKUP_E_AGAIN : r;
+	return r == LEASE_E_STALE ? LOOKUP_E_AGAIN : r;
 }
 
 /* Returns the version of the row's tensor. Sets *@published_ns to the time of its publication,
@@ -169,7 +169,7 @@ static int ring_failed(const struct session *s, const struct name_key *key,
 
 /*
  * Takes a lease on the tensor that the entry at @index means, if the entry has the name @key.
- * Returns 0 with *@ref; LEASE_E_GONE if the entry is free or has another name; other outcomes end
+ * Returns 0 with *@ref; LEASE_E_STALE if the entry is free or has another name; other outcomes end
  * the search. A mismatch of the name or a too old version counts only for a tensor that was there
  * all the time. The caller finds out by G4 whether a match, and *@wake (which may be NULL), were
  * true.
@@ -193,7 +193,7 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 		if (r)
 			return seen.ring ? ring_failed(s, key, &seen, ref, r) : r;
 		row = &s->catalog.rows[ref_slot(*ref)];
-		r = LEASE_E_GONE;
+		r = LEASE_E_STALE;
 		if (load_once(&row->name) == index && name_is(s, name, key)) {
 			uint64_t version = 0;
 
@@ -245,7 +245,7 @@ __attribute__((always_inline)) static inline int search(struct session *s,
 			    name_hash_low(hash)) {
 				int r = take_entry(s, key, index, newer_than, ref, wake);
 
-				if (r != LEASE_E_GONE)
+				if (r != LEASE_E_STALE)
 					return r;
 			}
 			index = atomic_load_explicit(&name->next, memory_order_acquire);

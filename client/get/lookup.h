@@ -52,13 +52,13 @@ struct backoff {
 	unsigned wrong; /* how often that word named a tensor that could not be leased */
 };
 
-/* To be called before another look. Returns 0, LEASE_E_UNSERVED if the daemon is gone, or
+/* To be called before another look. Returns 0, LEASE_E_UNSERVED if the daemon has ended, or
  * -ETIMEDOUT. */
 int lookup_again(struct session *s, struct backoff *p);
 
 /*
  * To be called when no lease was to be had on *@ref, the `current` of some name. If that is a
- * member of a group, takes a lease on the tensor that the name means. LEASE_E_GONE: the name means
+ * member of a group, takes a lease on the tensor that the name means. LEASE_E_STALE: the name means
  * nothing; LOOKUP_E_AGAIN; or another outcome of hold.h.
  */
 int lookup_hold_member(struct session *s, uint64_t *ref);
@@ -79,7 +79,8 @@ int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct
 
 /*
  * Takes a lease on the tensor that the entry at @index means now, whichever name has the entry.
- * Returns 0 with *@ref; LEASE_E_GONE if it means nothing; another outcome of hold.h; or -ETIMEDOUT.
+ * Returns 0 with *@ref; LEASE_E_STALE if it means nothing; another outcome of hold.h; or
+ * -ETIMEDOUT.
  *
  * A new version may come between reading `current` and G3. The entry has it by then, so the entry
  * is read again. Or the tensor belongs to a group that is being published. The lease may not be
@@ -96,14 +97,14 @@ static inline int lookup_hold(struct session *s, uint32_t index, uint64_t *ref,
 		seen->ring = 0;
 		*ref = atomic_load_explicit(&name->current, memory_order_acquire);
 		if (!*ref)
-			return LEASE_E_GONE;
+			return LEASE_E_STALE;
 		if (__builtin_expect(*ref & REF_RING, 0)) {
 			r = lookup_ring(s, ref, seen, &backoff);
 			if (r)
 				return r;
 		}
 		r = lease_hold(s, *ref);
-		if (__builtin_expect(r != LEASE_E_GONE, 1))
+		if (__builtin_expect(r != LEASE_E_STALE, 1))
 			return r;
 		r = seen->ring ? LOOKUP_E_AGAIN : lookup_hold_member(s, ref);
 		if (r != LOOKUP_E_AGAIN)

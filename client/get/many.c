@@ -158,9 +158,9 @@ static int many_attempt(struct call *c, const struct use *use, void *context)
 
 	if (!r)
 		r = many_wrap(m, use, call_deadline(c));
-	if (r == LEASE_E_GONE) { /* a tensor went before its segment was mapped */
+	if (r == LEASE_E_STALE) { /* a tensor went before its segment was mapped */
 		r = lookup_again(s, &m->backoff);
-		r = r ? r : LEASE_E_GONE;
+		r = r ? r : LEASE_E_STALE;
 	}
 	if (r == LEASE_E_NONE && !session_alive(s))
 		r = LEASE_E_UNSERVED;
@@ -196,7 +196,7 @@ static int many_obtain(struct many *m, tl_client *client)
 	if (r == LEASE_E_LOST)
 		return tl_fail(
 			-ENODATA,
-			"the process that published '%s' is gone, and its GPU memory with it",
+			"the process that published '%s' has ended, and its GPU memory with it",
 			m->keys[m->missing].text);
 	return r;
 }

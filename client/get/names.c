@@ -75,13 +75,13 @@ int names_entry(struct session *s, uint32_t index, struct name_entry *e)
 				r = lookup_hold(s, index, &e->ref, &e->seen);
 		}
 		if (r == -EPROTO && e->seen.ring)
-			return LEASE_E_GONE; /* its producer lies; the other names can still be
+			return LEASE_E_STALE; /* its producer lies; the other names can still be
 						listed */
 		if (r)
 			return r;
 		row = &s->catalog.rows[ref_slot(e->ref)];
 		e->producer = atomic_load(&s->catalog.names[index].producer);
-		r = load_once(&row->name) == index ? tensor_info(s, row, &e->info) : LEASE_E_GONE;
+		r = load_once(&row->name) == index ? tensor_info(s, row, &e->info) : LEASE_E_STALE;
 		stood = lease_stands(s, e->ref);
 		lease_release(s, ref_slot(e->ref));
 		if (!stood)

@@ -60,11 +60,11 @@ int lease_again(const struct tensor_lease *l, const tl_get_options *options,
 	if (r == LEASE_E_LOST)
 		return tl_fail(
 			-ENODATA,
-			"the process that published the tensor is gone, and its GPU memory with it");
+			"the process that published the tensor has ended, and its GPU memory with it");
 	if (r == LEASE_E_TOO_MANY)
 		return tl_fail(-EOVERFLOW, "the tensor is held %u times by this process",
 			       LEDGER_HELD_MAX);
 	return r < 0 ? r
 		     : tl_fail(-ENOTCONN,
-			       "the daemon that knows the tensor is gone, so it cannot be mapped anew");
+			       "the daemon that knows the tensor has ended, so it cannot be mapped anew");
 }

@@ -77,14 +77,14 @@ static int request_fd(struct session *s, uint64_t ref, const struct row_head *h,
 		       s->address->path);
 }
 
-/* LEASE_E_GONE: the answer has another segment than we asked for; after the next look at the name
+/* LEASE_E_STALE: the answer has another segment than we asked for; after the next look at the name
  * it will be right. */
 static int was_meant(const struct wire_segment *segment, const struct row_head *h)
 {
 	return segment->segment == h->segment &&
 			       segment->segment_generation == h->segment_generation
 		       ? 0
-		       : LEASE_E_GONE;
+		       : LEASE_E_STALE;
 }
 
 static int map_shared(struct session *s, uint64_t ref, const struct row_head *h, int64_t deadline)
@@ -106,7 +106,7 @@ static int map_shared(struct session *s, uint64_t ref, const struct row_head *h,
 				    segment.size);
 		if (!r || r == -EPROTO) /* another segment has no lease of ours, so it may have
 					   ended */
-			r = was_meant(&segment, h) ? LEASE_E_GONE : r;
+			r = was_meant(&segment, h) ? LEASE_E_STALE : r;
 	}
 	map_end(s);
 	return r;
@@ -127,7 +127,7 @@ static int map_private(struct session *s, uint64_t ref, const struct row_head *h
 		return r;
 	r = request_fd(s, ref, h, deadline, &segment, &fd);
 	map_end(s);
-	if (r && (atomic_load(&s->lost) || !session_served(s))) {
+	if (r && (atomic_load(&s->ended) || !session_served(s))) {
 		int copied = mapping_copied(&s->mappings, h->segment, h->segment_generation,
 					    h->offset, nbytes, out);
 
@@ -161,7 +161,7 @@ void shared_lease_delete(DLManagedTensorVersioned *managed)
 	tensor_lease_end(l);
 }
 
-int shared_out_of_place(const struct row_head *h, uint64_t nbytes, uint64_t size)
+int shared_out_of_bounds(const struct row_head *h, uint64_t nbytes, uint64_t size)
 {
 	return tl_fail(-EPROTO,
 		       "the catalog has a tensor of %llu bytes at %llu in a segment of %llu",
@@ -181,13 +181,13 @@ static int lease_private(const struct use *use, uint64_t ref, const struct row_h
 	if (r)
 		return r;
 	if (h->offset % TL_ALIGNMENT)
-		r = shared_out_of_place(h, nbytes, UINT64_MAX);
+		r = shared_out_of_bounds(h, nbytes, UINT64_MAX);
 	else if (nbytes)
 		r = map_private(use->session, ref, h, nbytes, deadline, &private);
 	if (!r && !lease_stands(use->session, ref)) {
 		if (private.map)
 			munmap(private.map, private.map_size);
-		r = LEASE_E_GONE;
+		r = LEASE_E_STALE;
 	}
 	if (r) {
 		lease_object_give(l);
@@ -210,11 +210,11 @@ static int lease_empty(const struct use *use, uint64_t ref, const struct row_hea
 
 	if (!r && nbytes) {
 		lease_object_give(l);
-		r = tl_fail(-EPROTO, "the catalog has a tensor of %llu bytes without a place",
+		r = tl_fail(-EPROTO, "the catalog has a tensor of %llu bytes without an extent",
 			    (unsigned long long)nbytes);
 	} else if (!r && !lease_stands(use->session, ref)) {
 		lease_object_give(l);
-		r = LEASE_E_GONE;
+		r = LEASE_E_STALE;
 	}
 	if (r)
 		return r;

@@ -14,11 +14,11 @@ int shared_lease(const struct use *use, uint64_t ref, const struct row_head *hea
 void shared_lease_delete(DLManagedTensorVersioned *managed);
 
 /* Fails with -EPROTO: a tensor does not lie in its segment of @size bytes. */
-int shared_out_of_place(const struct row_head *h, uint64_t nbytes, uint64_t size);
+int shared_out_of_bounds(const struct row_head *h, uint64_t nbytes, uint64_t size);
 
 /*
  * Makes the tensor of a lease that the use has taken, if a mapping is there: else LEASE_E_UNMAPPED.
- * LEASE_E_GONE: there is no such lease (G4). h->segment is a segment. Announces its use of the
+ * LEASE_E_STALE: there is no such lease (G4). h->segment is a segment. Announces its use of the
  * mapping before it looks for that: see lease_objects.h.
  */
 __attribute__((always_inline)) static inline int shared_lease_mapped(const struct use *use,
@@ -40,14 +40,14 @@ __attribute__((always_inline)) static inline int shared_lease_mapped(const struc
 	base = mapping_find(m, h->segment_generation, &size);
 	if (__builtin_expect(!base || !lease_stands(s, ref), 0)) {
 		lease_object_give(l);
-		return base ? LEASE_E_GONE : LEASE_E_UNMAPPED;
+		return base ? LEASE_E_STALE : LEASE_E_UNMAPPED;
 	}
 	r = row_dims(&s->catalog, &s->catalog.rows[ref_slot(ref)], h, l->dims, l->dims + h->ndim,
 		     &nbytes);
 	if (!r &&
 	    __builtin_expect(
 		    h->offset > size || nbytes > size - h->offset || h->offset % TL_ALIGNMENT, 0))
-		r = shared_out_of_place(h, nbytes, size);
+		r = shared_out_of_bounds(h, nbytes, size);
 	if (__builtin_expect(r != 0, 0)) {
 		lease_object_give(l);
 		return r;

@@ -189,7 +189,7 @@ static void add_word(struct sleep_words *w, struct sleep_word word)
 
 void sleep_words_begin(struct sleep_words *w, const struct call *c, const struct session *s)
 {
-	memset(w->places, 0, sizeof(w->places));
+	memset(w->slots, 0, sizeof(w->slots));
 	w->n = 0;
 	w->more = false;
 	if (c->interrupt)
@@ -200,14 +200,14 @@ void sleep_words_begin(struct sleep_words *w, const struct call *c, const struct
 
 void sleep_words_add(struct sleep_words *w, const _Atomic uint32_t *word, uint32_t seen)
 {
-	unsigned place = (unsigned)((uintptr_t)word / 64 * 31 % SLEEP_PLACES);
+	unsigned slot = (unsigned)((uintptr_t)word / 64 * 31 % SLEEP_SLOTS);
 
-	for (; w->places[place]; place = (place + 1) % SLEEP_PLACES)
-		if (w->words[w->places[place] - 1].uaddr == (uintptr_t)word)
+	for (; w->slots[slot]; slot = (slot + 1) % SLEEP_SLOTS)
+		if (w->words[w->slots[slot] - 1].uaddr == (uintptr_t)word)
 			return;
 	add_word(w, sleep_word(word, seen, true));
 	if (!w->more)
-		w->places[place] = (uint8_t)w->n;
+		w->slots[slot] = (uint8_t)w->n;
 }
 
 /* True if the daemon has changed one of the words. */
@@ -243,5 +243,5 @@ int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, s
 	mappings_let_go(&s->mappings, MAPPINGS_FEW);
 	if (session_served(s))
 		c->renewals = 0;
-	return call_interrupted(c) || sleeper_served(sl, s) ? LEASE_E_GONE : LEASE_E_UNSERVED;
+	return call_interrupted(c) || sleeper_served(sl, s) ? LEASE_E_STALE : LEASE_E_UNSERVED;
 }

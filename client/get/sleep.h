@@ -43,15 +43,15 @@ int sleep_on(const struct sleep_word *words, unsigned n, int64_t ns);
 
 enum {
 	SLEEP_WORDS_MAX = 128, /* the kernel's limit */
-	SLEEP_PLACES = 2 * SLEEP_WORDS_MAX,
+	SLEEP_SLOTS = 2 * SLEEP_WORDS_MAX,
 };
 
 /* The words of one sleep: those of this process, which come first, and the daemon's. */
 struct sleep_words {
 	struct sleep_word words[SLEEP_WORDS_MAX];
 	unsigned own, n;
-	bool more;		      /* there are more than SLEEP_WORDS_MAX */
-	uint8_t places[SLEEP_PLACES]; /* a hash table of words: 1 + the index, or 0 */
+	bool more;		    /* there are more than SLEEP_WORDS_MAX */
+	uint8_t slots[SLEEP_SLOTS]; /* a hash table of words: 1 + the index, or 0 */
 };
 
 /*
@@ -60,8 +60,8 @@ struct sleep_words {
 void sleep_words_begin(struct sleep_words *w, const struct call *c, const struct session *s);
 /* Adds a word of the daemon's. Of several with the same address the first counts. */
 void sleep_words_add(struct sleep_words *w, const _Atomic uint32_t *word, uint32_t seen);
-/* Sleeps on all words, as a part of an attempt. Returns LEASE_E_GONE when it is time to look again,
- * LEASE_E_UNSERVED, -EINTR, or -ETIMEDOUT without a failure's text. */
+/* Sleeps on all words, as a part of an attempt. Returns LEASE_E_STALE when it is time to look
+ * again, LEASE_E_UNSERVED, -EINTR, or -ETIMEDOUT without a failure's text. */
 int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, struct sleeper *sl);
 /* Fails with -EINTR and its text. */
 int sleep_interrupted(void);

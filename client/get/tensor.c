@@ -67,5 +67,5 @@ int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *
 	if (!r && h.flags & ROW_EVICTABLE)
 		hold_used(use->session, ref_slot(ref));
 	/* an error found in a tensor that went meanwhile means nothing */
-	return r && r != LEASE_E_UNSERVED && !lease_stands(use->session, ref) ? LEASE_E_GONE : r;
+	return r && r != LEASE_E_UNSERVED && !lease_stands(use->session, ref) ? LEASE_E_STALE : r;
 }

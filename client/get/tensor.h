@@ -20,7 +20,7 @@ const struct memory_kind *tensor_lease_kind(const struct tensor_lease *l);
 
 /*
  * Maps and hands out the tensor of a lease that @use has taken. On success *out has both that lease
- * and the use's count. Returns 0, LEASE_E_GONE (there is no such lease: G4), LEASE_E_UNSERVED,
+ * and the use's count. Returns 0, LEASE_E_STALE (there is no such lease: G4), LEASE_E_UNSERVED,
  * LEASE_E_LOST, SESSION_E_*, or a negative errno.
  */
 int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *options,

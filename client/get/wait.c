@@ -95,7 +95,7 @@ static int look(struct waiting *w, const struct call *c, struct session *s)
 			lease_release(s, ref_slot(ref));
 			if (!stood) { /* it was replaced meanwhile: look again */
 				r = lookup_again(s, &w->backoff);
-				return r ? r : LEASE_E_GONE;
+				return r ? r : LEASE_E_STALE;
 			}
 			sleeper_found(&w->sleeper, &wake, newer_than);
 			w->which = i;

@@ -116,10 +116,10 @@ static int look_at(struct tl_watch *w, struct session *s, uint32_t index)
 	if (r == LEASE_E_TOO_MANY)
 		return tl_fail(-EOVERFLOW, "a tensor that is watched by '%s' is held too often",
 			       w->key.text);
-	if (r && r != LEASE_E_GONE)
+	if (r && r != LEASE_E_STALE)
 		return r;
 	if (e && (r || strcmp(e->text, entry.info.name))) {
-		watched_gone(&w->names, e);
+		watched_producer(&w->names, e);
 		e = NULL;
 	}
 	if (!r && is_watched(w, entry.info.name)) {
@@ -280,7 +280,7 @@ static int watch_look(struct tl_watch *w, struct session *s)
 		r = watch_ask(w, s); /* another daemon has taken over */
 		if (!r)
 			r = lookup_again(s, &w->backoff);
-		return r ? r : LEASE_E_GONE;
+		return r ? r : LEASE_E_STALE;
 	}
 	looked = w->looked;
 	w->looked = true;
@@ -341,7 +341,7 @@ int watch_names(struct tl_watch *w, struct session *s, struct watch_names *names
 	int r;
 
 	if (atomic_load(&s->catalog.header->coming) & 1)
-		return LEASE_E_GONE;
+		return LEASE_E_STALE;
 	pthread_mutex_lock(&w->mutex);
 	r = watch_look(w, s);
 	if (!r)

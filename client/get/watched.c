@@ -115,7 +115,7 @@ static void watched_due(struct watched_names *w, struct watched *e)
 		list_add_tail(&w->due, &e->due);
 }
 
-void watched_gone(struct watched_names *w, struct watched *e)
+void watched_producer(struct watched_names *w, struct watched *e)
 {
 	if (!e->told) {
 		watched_free(w, e);
@@ -132,10 +132,10 @@ void watched_look_producer(struct watched_names *w, const struct session *s, str
 {
 	uint32_t index = (uint32_t)e->producer;
 
-	e->gone = e->producer && (index >= s->catalog.max_clients ||
-				  atomic_load(&s->catalog.clients[index]) !=
-					  live_word((uint32_t)(e->producer >> 32)));
-	if (e->ref && e->gone && !e->gone_told)
+	e->ended = e->producer && (index >= s->catalog.max_clients ||
+				   atomic_load(&s->catalog.clients[index]) !=
+					   live_word((uint32_t)(e->producer >> 32)));
+	if (e->ref && e->ended && !e->ended_told)
 		watched_due(w, e);
 }
 
@@ -148,7 +148,7 @@ void watched_found(struct watched_names *w, const struct session *s, struct watc
 	if (e->ring.ring)
 		list_add_tail(&w->rings, &e->of_rings);
 	if (e->version != entry->info.version)
-		e->lost_told = e->gone_told = false;
+		e->lost_told = e->ended_told = false;
 	e->version = entry->info.version;
 	e->producer = entry->producer;
 	e->lost = entry->info.lost;
@@ -195,9 +195,9 @@ bool watched_take(struct watched_names *w, tl_watch_event *event)
 		e->lost_told = true;
 	} else {
 		tell(e, event, TL_WATCH_PRODUCER_GONE, e->version);
-		e->gone_told = true;
+		e->ended_told = true;
 	}
-	if ((e->lost && !e->lost_told) || (e->gone && !e->gone_told))
+	if ((e->lost && !e->lost_told) || (e->ended && !e->ended_told))
 		watched_due(w, e);
 	return true;
 }
@@ -209,7 +209,7 @@ void watched_skip(struct watched_names *w)
 	list_for_each_entry(e, &w->all, link) {
 		e->told = e->version;
 		e->lost_told = e->lost;
-		e->gone_told = e->gone;
+		e->ended_told = e->ended;
 		list_del(&e->due);
 	}
 }

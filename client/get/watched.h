@@ -19,10 +19,10 @@ struct watched {
 	uint64_t ref;	       /* 0: it means nothing */
 	struct ring_seen ring; /* where it was found */
 	uint64_t version, producer;
-	bool lost, gone; /* its memory is lost; its producer is gone */
+	bool lost, ended; /* its memory is lost; its producer has ended */
 	/* reported events: */
 	uint64_t told; /* the version reported last; 0: none */
-	bool lost_told, gone_told;
+	bool lost_told, ended_told;
 	char text[];
 };
 
@@ -44,7 +44,7 @@ struct watched *watched_get(struct watched_names *w, uint32_t index, const char 
 void watched_found(struct watched_names *w, const struct session *s, struct watched *e,
 		   const struct name_entry *entry);
 /* Notes that the name means nothing. Frees it if nothing was ever reported of it. */
-void watched_gone(struct watched_names *w, struct watched *e);
+void watched_producer(struct watched_names *w, struct watched *e);
 /* Looks whether the name's producer is still there. */
 void watched_look_producer(struct watched_names *w, const struct session *s, struct watched *e);
 

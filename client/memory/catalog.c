@@ -276,7 +276,7 @@ static uint32_t row_ring_slots(const struct catalog_view *c, const struct catalo
 
 	if (!(load_once(&row->flags) & ROW_RING))
 		return 0;
-	page = ring_view(&c->rings, ring_place_ring(load_once(&row->ring)));
+	page = ring_view(&c->rings, ring_slot_ring(load_once(&row->ring)));
 	if (!page)
 		return 0;
 	word = atomic_load_explicit(&page->word, memory_order_relaxed);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A daemon's catalog as it is mapped here: the places of its tables, and the contents of rows under
- * a lease. The daemon changes it meanwhile, and may be another user's, so all contents are checked
- * before use.
+ * A daemon's catalog as it is mapped here: the offsets of its tables, and the contents of rows
+ * under a lease. The daemon changes it meanwhile, and may be another user's, so all contents are
+ * checked before use.
  */
 #pragma once
 
@@ -105,7 +105,7 @@ static inline struct row_head row_head(const struct catalog_row *row)
 }
 
 /*
- * Fills shape and strides, which have room for h->ndim each. Sets *@nbytes to the number of bytes
+ * Fills shape and strides, which have space for h->ndim each. Sets *@nbytes to the number of bytes
  * that the tensor touches from its first one on. Returns 0, or -EPROTO if there is no such tensor.
  */
 int row_dims_any(const struct catalog_view *c, const struct catalog_row *row,
@@ -140,7 +140,7 @@ static inline int row_dims(const struct catalog_view *c, const struct catalog_ro
 	return 0;
 }
 
-/* @shape has room for TL_NDIM_MAX. */
+/* @shape has space for TL_NDIM_MAX. */
 int row_shape(const struct catalog_view *c, const struct catalog_row *row, const struct row_head *h,
 	      int64_t *shape);
 int row_info(const struct catalog_view *c, const struct catalog_row *row, tl_info *info);

@@ -17,8 +17,8 @@ static bool cache_usable;
 
 struct tensor_lease *lease_object_new(int ndim)
 {
-	int room = ndim > LEASE_CACHED_NDIM ? ndim : LEASE_CACHED_NDIM;
-	struct tensor_lease *l = malloc(sizeof(*l) + 2 * sizeof(int64_t) * (size_t)room);
+	int capacity = ndim > LEASE_CACHED_NDIM ? ndim : LEASE_CACHED_NDIM;
+	struct tensor_lease *l = malloc(sizeof(*l) + 2 * sizeof(int64_t) * (size_t)capacity);
 
 	if (!l)
 		return NULL;

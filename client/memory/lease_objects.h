@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The memory of leases, and the mapping that each of them lies in. A daemon that says that a
- * segment is gone must not make us unmap memory that a lease points to. So before a mapping is
+ * segment has ended must not make us unmap memory that a lease points to. So before a mapping is
  * removed, lease_objects_use() looks for its users. A count in the mapping would cost every get two
  * locked instructions. Instead a few objects of each thread, which it uses again and again, are in
  * a list, and each has a word for the memory that it uses. Other objects are counted.

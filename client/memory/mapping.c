@@ -160,12 +160,12 @@ void mappings_fork_parent(struct mappings *ms)
  * handler that ran before ours has mapped something of its own there. So existing mappings are
  * never replaced.
  */
-static void leave_out(struct write_map *map, void *place)
+static void leave_out(struct write_map *map, void *address)
 {
-	void *p = mmap(place, map->size, PROT_NONE,
+	void *p = mmap(address, map->size, PROT_NONE,
 		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
 
-	if (p == place)
+	if (p == address)
 		map->base = p;
 	else if (p != MAP_FAILED) /* a kernel without MAP_FIXED_NOREPLACE */
 		munmap(p, map->size);
@@ -184,7 +184,7 @@ void mappings_fork_child(struct mappings *ms)
 		drop_write(m);
 	}
 	list_for_each_entry(map, &ms->write_maps, link) {
-		void *place = map->base;
+		void *address = map->base;
 
 		if (map->left_out)
 			continue;
@@ -197,7 +197,7 @@ void mappings_fork_child(struct mappings *ms)
 		}
 		map->base = NULL;
 		map->left_out = true;
-		leave_out(map, place);
+		leave_out(map, address);
 	}
 }
 
@@ -217,10 +217,10 @@ static bool segment_lives(const struct mappings *ms, uint32_t segment, uint32_t 
 }
 
 /*
- * Looks at @max of the known mappings and drops those whose segment is gone. True if there was one.
+ * Looks at @max of the known mappings and drops those whose segment has ended. True: there was one.
  *
  * ORDER: the segment's word is read before our own. When the daemon drops us it clears our word
- * first (D1). A segment may have gone because we are not served any more, which says nothing about
+ * first (D1). A segment may have ended because we are not served any more, which says nothing about
  * our leases; in that case our word shows it here.
  */
 static bool sweep(struct mappings *ms, unsigned max)
@@ -232,19 +232,19 @@ static bool sweep(struct mappings *ms, unsigned max)
 		uint32_t segment = ms->known[ms->sweep++ % ms->nknown];
 		struct mapping *m = &ms->table[segment];
 		uint32_t generation = atomic_load_explicit(&m->generation, memory_order_relaxed);
-		bool read_gone = generation && !segment_lives(ms, segment, generation);
-		bool write_gone = m->write_generation &&
-				  !segment_lives(ms, segment, m->write_generation);
-		bool cow_gone = m->cow_fd && !segment_lives(ms, segment, m->cow_generation);
+		bool read_ended = generation && !segment_lives(ms, segment, generation);
+		bool write_ended = m->write_generation &&
+				   !segment_lives(ms, segment, m->write_generation);
+		bool cow_ended = m->cow_fd && !segment_lives(ms, segment, m->cow_generation);
 
 		if (!catalog_served(ms->catalog))
 			return any;
-		any |= read_gone || write_gone || cow_gone;
-		if (read_gone)
+		any |= read_ended || write_ended || cow_ended;
+		if (read_ended)
 			drop_read(m);
-		if (write_gone)
+		if (write_ended)
 			drop_write(m);
-		if (cow_gone)
+		if (cow_ended)
 			drop_cow(ms, m);
 	}
 	return any;
@@ -270,23 +270,23 @@ static void *map_aligned(int fd, size_t size, int prot)
 {
 	size_t reserved = size + HUGE;
 	size_t rounded = (size + PAGE - 1) & ~(size_t)(PAGE - 1);
-	char *room = mmap(NULL, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-			  -1, 0);
+	char *space = mmap(NULL, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+			   -1, 0);
 	char *at, *end;
 
-	if (room == MAP_FAILED)
+	if (space == MAP_FAILED)
 		return MAP_FAILED;
-	at = (char *)(((uintptr_t)room + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
-	end = room + ((reserved + PAGE - 1) & ~(size_t)(PAGE - 1));
+	at = (char *)(((uintptr_t)space + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
+	end = space + ((reserved + PAGE - 1) & ~(size_t)(PAGE - 1));
 	if (mmap(at, size, prot, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
 		int saved = errno;
 
-		munmap(room, reserved);
+		munmap(space, reserved);
 		errno = saved;
 		return MAP_FAILED;
 	}
-	if (at > room)
-		munmap(room, (size_t)(at - room));
+	if (at > space)
+		munmap(space, (size_t)(at - space));
 	if (end > at + rounded)
 		munmap(at + rounded, (size_t)(end - (at + rounded)));
 	madvise(at, size, MADV_HUGEPAGE);
@@ -417,8 +417,8 @@ static int map_private(int fd, uint32_t flags, uint64_t offset, uint64_t size,
 	return 0;
 }
 
-/* Keeps the descriptor for the next copy-on-write get, if there is room. Otherwise the caller still
- * owns it. */
+/* Keeps the descriptor for the next copy-on-write get, if there is space. Otherwise the caller
+ * still owns it. */
 static void keep_cow_fd_locked(struct mappings *ms, uint32_t segment, uint32_t generation,
 			       int *fd_take)
 {
@@ -616,7 +616,7 @@ void mapping_write_end(struct mappings *ms, struct write_map *map)
 	pthread_mutex_unlock(&ms->mutex);
 }
 
-void mapping_write_lost(struct write_map *map)
+void mapping_write_forked(struct write_map *map)
 {
 	if (map && map->refs == 1 && !map->inherit && !map->left_out)
 		map->base = NULL; /* MADV_DONTFORK: there is nothing to unmap */

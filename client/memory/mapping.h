@@ -2,7 +2,7 @@
 /*
  * The mappings of a session. Each segment of the catalog has one read-only mapping of all of it
  * and, where this client produces, one writable mapping. Both are valid for one generation of the
- * segment. They stay until the catalog says that it is gone and no lease or draft of ours lies in
+ * segment. They stay until the catalog says that it has ended and no lease or draft of ours lies in
  * them: the daemon's word alone never unmaps memory that these point to. Descriptors come from the
  * caller, since this file knows no connection. Any thread.
  */
@@ -91,7 +91,7 @@ void mapping_inherit_locked(struct write_map *map, enum write_view view);
 void mappings_fork_parent(struct mappings *ms);
 void mappings_fork_child(struct mappings *ms);
 /* In the child, before that: mapping_write_end() for a draft that the child will not use. */
-void mapping_write_lost(struct write_map *map);
+void mapping_write_forked(struct write_map *map);
 
 /*
  * Returns the segment's bytes and their number, or NULL. The caller must have entered the mapping
@@ -147,7 +147,7 @@ int mapping_write(struct mappings *ms, const struct wire_draft *draft, struct wr
 void mapping_write_again(struct mappings *ms, struct write_map *map); /* one more end is to come */
 void mapping_write_end(struct mappings *ms, struct write_map *map);   /* NULL is fine */
 
-/* Keeps a read-only descriptor for mapping_private(), if there is room. */
+/* Keeps a read-only descriptor for mapping_private(), if there is space. */
 void mapping_keep_cow(struct mappings *ms, uint32_t segment, uint32_t generation, int fd_take);
 /* Calls @visit for all segments that are mapped for reading, or can be by a kept descriptor, until
  * it returns something other than 0. The caller holds the mutex. */

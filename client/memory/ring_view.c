@@ -55,27 +55,27 @@ int ring_view_install(ring_views_at *at, uint64_t ring, uint32_t uid, uint32_t p
 {
 	struct ring_views *views = views_make(at);
 	uint32_t index = ref_slot(ring);
-	void *place, *p;
+	void *address, *p;
 
 	if (!views)
 		return tl_fail(-ENOMEM, "no memory for the pages of rings");
 	if (index >= CATALOG_RINGS || !page_is_good(fd_peek))
 		return tl_fail(-EPROTO, "the daemon sent a page of a ring that is none");
-	place = (void *)(uintptr_t)(views->base + (size_t)index * RING_PAGE_SIZE);
+	address = (void *)(uintptr_t)(views->base + (size_t)index * RING_PAGE_SIZE);
 	pthread_mutex_lock(&views->mutex);
 	if (ring_view(at, ring)) { /* another thread has mapped it, and may be reading it */
 		pthread_mutex_unlock(&views->mutex);
 		return 0;
 	}
 	atomic_store(&views->generations[index], 0);
-	p = mmap(place, RING_PAGE_SIZE, PROT_READ, MAP_SHARED | MAP_FIXED, fd_peek, 0);
-	if (p == place) {
+	p = mmap(address, RING_PAGE_SIZE, PROT_READ, MAP_SHARED | MAP_FIXED, fd_peek, 0);
+	if (p == address) {
 		views->uids[index] = uid;
 		views->pids[index] = pid;
 		atomic_store(&views->generations[index], ref_ring_generation(ring));
 	}
 	pthread_mutex_unlock(&views->mutex);
-	return p == place ? 0 : tl_fail(-ENOMEM, "mapping the page of a ring: %m");
+	return p == address ? 0 : tl_fail(-ENOMEM, "mapping the page of a ring: %m");
 }
 
 void ring_views_free(ring_views_at *at)
@@ -95,18 +95,18 @@ bool ring_view_entry(const ring_views_at *at, const struct catalog_row *row, uin
 		     struct ring_entry *entry)
 {
 	const struct ring_page *page;
-	uint64_t place;
+	uint64_t slot;
 
 	*version = __atomic_load_n(&row->version, __ATOMIC_ACQUIRE);
 	if (*version || !(__atomic_load_n(&row->flags, __ATOMIC_RELAXED) & ROW_RING))
 		return false;
-	place = __atomic_load_n(&row->ring, __ATOMIC_RELAXED);
-	page = ring_view(at, ring_place_ring(place));
-	if (!page || ring_place_index(place) >= RING_SLOTS_MAX)
+	slot = __atomic_load_n(&row->ring, __ATOMIC_RELAXED);
+	page = ring_view(at, ring_slot_ring(slot));
+	if (!page || ring_slot_index(slot) >= RING_SLOTS_MAX)
 		return false;
-	*entry = *(const volatile struct ring_entry *)&page->entries[ring_place_index(place)];
+	*entry = *(const volatile struct ring_entry *)&page->entries[ring_slot_index(slot)];
 	atomic_thread_fence(memory_order_acquire);
-	if (ring_view(at, ring_place_ring(place)) != page)
+	if (ring_view(at, ring_slot_ring(slot)) != page)
 		return false;
 	if (entry->meta_len > CATALOG_INLINE_META)
 		entry->meta_len = 0;

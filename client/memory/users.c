@@ -217,7 +217,7 @@ void users_check(const _Atomic uint32_t *look)
 
 void users_close(struct users *u)
 {
-	const _Atomic uint32_t *look = u->look; /* of a session that may be gone when it is used */
+	const _Atomic uint32_t *look = u->look; /* of a session that may end before it is used */
 	bool first;
 
 	pthread_mutex_lock(&mutex);

@@ -146,7 +146,7 @@ struct tl_draft *draft_alloc(const struct draft_request *request, const struct m
 	memset(draft, 0, offsetof(struct tl_draft, name));
 	list_init(&draft->hold.link);
 	draft->kind = kind;
-	draft->room = request->nbytes;
+	draft->capacity = request->nbytes;
 	draft->extra = row_extra((unsigned)request->ndim, request->shape, request->metadata_max);
 	draft->lifetime = request->lifetime;
 	draft->ring_depth = request->ring;
@@ -215,11 +215,11 @@ int draft_metadata(struct tl_draft *draft, const void *metadata, size_t size)
 
 /* ---- Committing ---- */
 
-int draft_lost(const char *name)
+int draft_stale(const char *name)
 {
 	return tl_fail(
 		-ESTALE,
-		"the draft of '%s' is lost: it was the daemon's that we were connected to before",
+		"the draft of '%s' is stale: it was the daemon's that we were connected to before",
 		name);
 }
 
@@ -235,8 +235,8 @@ int draft_check(struct tl_draft *draft)
 			       draft->name);
 	if (!draft->ring) /* the daemon sends no messages about a draft of a ring */
 		session_drain(draft->session);
-	if (atomic_load(&draft->session->lost))
-		return draft_lost(draft->name);
+	if (atomic_load(&draft->session->ended))
+		return draft_stale(draft->name);
 	return session_commit_error(draft->session);
 }
 

@@ -63,8 +63,8 @@ struct tl_draft {
 	struct ring_slot *ring_slot; /* of that ring */
 	uint32_t ring_depth;	     /* as in tl_spec */
 	enum draft_state state;
-	uint32_t extra; /* requested bytes of shape and metadata */
-	uint64_t room;	/* requested bytes of data */
+	uint32_t extra;	   /* requested bytes of shape and metadata */
+	uint64_t capacity; /* requested bytes of data */
 	union {
 		struct write_map *map; /* shared memory: where it is written */
 		alignas(uint64_t) unsigned char own[DRAFT_OWN]; /* another kind's */
@@ -121,7 +121,7 @@ int draft_commit(struct tl_draft *draft, uint64_t *version);
 int draft_commit_again(struct tl_draft *draft, uint64_t *version);
 /* Gives the draft up, which consumes it. NULL is fine. */
 void draft_abort(struct tl_draft *draft);
-int draft_lost(const char *name); /* fails with -ESTALE: its daemon is gone */
+int draft_stale(const char *name); /* fails with -ESTALE: its daemon has ended */
 
 int draft_export(struct tl_draft *draft, DLManagedTensorVersioned **out);
 /* The draft that was exported as @managed, or NULL. */

@@ -20,7 +20,7 @@ struct draft_request {
 	uint64_t flags;
 	int64_t timeout_ns;
 	uint64_t nbytes;
-	size_t metadata_max; /* requested room for metadata */
+	size_t metadata_max; /* requested space for metadata */
 	struct tensor_lifetime lifetime;
 	uint32_t ring; /* TL_RING_*, or a depth */
 	bool own_pages;

@@ -194,7 +194,7 @@ static int members_init(tl_group *group, const tl_group_item *items, const DLDev
 		if (r)
 			return r;
 		group->members[i].nbytes = nbytes;
-		if (group->members[i].kind->members_room)
+		if (group->members[i].kind->members_allocate)
 			continue; /* it lies in other memory */
 		group->members[i].offset = *total;
 		if (nbytes > INT64_MAX - TL_ALIGNMENT - *total)
@@ -209,7 +209,7 @@ static int members_init(tl_group *group, const tl_group_item *items, const DLDev
 /* Takes a tensor on a device, which is published where it lies, unless it has no bytes. */
 static int member_hand(struct group_member *m, DLManagedTensorVersioned *tensor)
 {
-	if (!m->kind->members_room || !m->nbytes)
+	if (!m->kind->members_allocate || !m->nbytes)
 		return 0;
 	if (!tensor_is_contiguous(&tensor->dl_tensor)) {
 		int r = strides_check(m->name, &tensor->dl_tensor, m->flags, &m->nbytes);
@@ -226,14 +226,14 @@ static int member_hand(struct group_member *m, DLManagedTensorVersioned *tensor)
 }
 
 /* Gets memory for the members that do not lie in the draft. */
-static int members_room(tl_group *group, int64_t timeout_ns)
+static int members_allocate(tl_group *group, int64_t timeout_ns)
 {
 	const struct memory_kind *kind = memory_kinds[KIND_DEVICE];
 	bool any = false;
 
 	for (size_t i = 0; i < group->all.count; i++)
-		any = any || group->members[i].kind->members_room;
-	return any ? kind->members_room(&group->all, timeout_ns) : 0;
+		any = any || group->members[i].kind->members_allocate;
+	return any ? kind->members_allocate(&group->all, timeout_ns) : 0;
 }
 
 /* @handed, unless it is NULL, has for each item the tensor that is published where it lies, or
@@ -264,7 +264,7 @@ static int group_make(struct call *c, const struct use *use, const tl_group_item
 		r = member_hand(&group->members[i], handed[i]);
 	if (!r) {
 		group->all.session = group->draft->session;
-		r = members_room(group, timeout_ns);
+		r = members_allocate(group, timeout_ns);
 	}
 	if (r) {
 		group_free(group);
@@ -273,7 +273,7 @@ static int group_make(struct call *c, const struct use *use, const tl_group_item
 	for (size_t i = 0; i < count; i++) {
 		struct group_member *m = &group->members[i];
 
-		if (m->tensor.data && !m->kind->members_room)
+		if (m->tensor.data && !m->kind->members_allocate)
 			m->tensor.data = (char *)group->draft->tensor.data + m->offset;
 		lent_make(&m->lent, &m->tensor);
 	}
@@ -470,7 +470,7 @@ static int group_send(tl_group *group, int64_t deadline, enum members_end *end)
 	if (r > 0 && *end == MEMBERS_FAILED) /* the same error as draft_check() returns for that */
 		return tl_fail(-ESTALE,
 			       "the daemon ended the connection; the group was not published");
-	return call_once(r > 0 ? SESSION_E_LOST : r,
+	return call_once(r > 0 ? SESSION_E_ENDED : r,
 			 "whether the group was published is not known");
 }
 
@@ -545,7 +545,7 @@ int group_copy(tl_group *group, const DLTensor *const *sources)
 	for (size_t i = 0; !r && i < group->all.count; i++) {
 		const struct group_member *m = &group->members[i];
 
-		if (sources[i] && m->tensor.data && !m->kind->members_room)
+		if (sources[i] && m->tensor.data && !m->kind->members_allocate)
 			r = copy_gather(m->tensor.data, sources[i], m->flags);
 		if (r)
 			return tl_fail(r, "copying '%s': %m", m->name);
@@ -568,7 +568,7 @@ static int sources_items(const char *const *names, const DLTensor *const *source
 
 		if (r)
 			return r;
-		devices[i] = kind_of_device(sources[i]->device.device_type)->members_room
+		devices[i] = kind_of_device(sources[i]->device.device_type)->members_allocate
 				     ? sources[i]->device
 				     : (DLDevice){ kDLCPU, 0 };
 	}
@@ -702,7 +702,7 @@ int group_hand(tl_client *client, const char *const *names,
 			r = tl_fail(-EINVAL, "tl_publish_many: tensor %zu is %s", i,
 				    t && names[i] ? "of an unknown version of DLPack" : "NULL");
 		else if (o->flags & TL_PUBLISH_NO_COPY &&
-			 !kind_of_device(t->dl_tensor.device.device_type)->members_room)
+			 !kind_of_device(t->dl_tensor.device.device_type)->members_allocate)
 			r = tl_fail(-ENOTSUP, "'%s' is not on a GPU and would be copied", names[i]);
 		else
 			sources[i] = &t->dl_tensor;

@@ -8,7 +8,7 @@
 #include <tensorlease/dlpack.h>
 
 /*
- * Makes @lent a copy of @t, whose shape and strides are one array with room behind them for those
+ * Makes @lent a copy of @t, whose shape and strides are one array with space behind them for those
  * of @lent.
  */
 void lent_make(DLTensor *lent, const DLTensor *t);

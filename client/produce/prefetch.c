@@ -3,7 +3,7 @@
  * Prefetched drafts. A producer that commits the same size again and again asks for the next draft
  * right behind a commit, and finds the answer when it creates the next one. The daemon may take
  * such a draft back as long as it is unused, so it is taken into use like a lease. An unused draft
- * is given back with the connection, or when another size needs its place.
+ * is given back with the connection, or when another size needs its slot.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -52,9 +52,9 @@ static struct prefetch **find(struct session *s, uint64_t nbytes, uint32_t extra
 	return NULL;
 }
 
-/* Returns a place for one more request. If all are taken it is the oldest one's, which *@evicted
+/* Returns a slot for one more request. If all are taken it is the oldest one's, which *@evicted
  * returns, to be given back. */
-static struct prefetch **place(struct session *s, struct prefetch **evicted)
+static struct prefetch **slot(struct session *s, struct prefetch **evicted)
 {
 	struct prefetch **at;
 
@@ -92,7 +92,7 @@ uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra, uint
 	if (size_again(s, nbytes, extra) && !find(s, nbytes, extra) && (a = malloc(sizeof(*a)))) {
 		a->nbytes = nbytes;
 		a->extra = extra;
-		*place(s, &evicted) = a;
+		*slot(s, &evicted) = a;
 		serial = session_serial(s);
 		session_expect(s, serial, &a->request, &a->answer);
 		a->request.spare = true; /* set before its answer can come */
@@ -161,7 +161,7 @@ bool prefetch_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t d
 
 	r = session_await(s, &a->request, deadline);
 	if (!r && a->answer.header.type != WIRE_DRAFT)
-		r = -ENOENT; /* the daemon had no room for it */
+		r = -ENOENT; /* the daemon had no space for it */
 	if (!r) {
 		memcpy(out, a->answer.bytes, sizeof(*out));
 		if (ref_slot(out->ref) >= s->catalog.slots || !take_into_use(s, draft, out->ref)) {

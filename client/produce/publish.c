@@ -52,10 +52,10 @@ static int publish_draft(const struct publishing *p, struct tl_draft *draft)
 			-ESTALE,
 			"the draft of '%s' belongs to the process that created it, before fork()",
 			draft->name);
-	if (draft->state != DRAFT_EXPORTED || atomic_load(&draft->session->lost) ||
+	if (draft->state != DRAFT_EXPORTED || atomic_load(&draft->session->ended) ||
 	    !session_served(draft->session))
-		return PUBLISH_E_COPY; /* the bytes of a lost draft are still here */
-	if (!p->contiguous || p->nbytes > draft->room || first_byte(p) != draft->tensor.data ||
+		return PUBLISH_E_COPY; /* the bytes of a stale draft are still here */
+	if (!p->contiguous || p->nbytes > draft->capacity || first_byte(p) != draft->tensor.data ||
 	    row_extra((unsigned)t->ndim, t->shape, p->options.metadata_size) > draft->extra)
 		return PUBLISH_E_COPY;
 	if (draft->ring &&
@@ -64,7 +64,7 @@ static int publish_draft(const struct publishing *p, struct tl_draft *draft)
 		return PUBLISH_E_COPY;
 	if (!draft->ring)
 		session_drain(draft->session);
-	if (atomic_load(&draft->session->lost))
+	if (atomic_load(&draft->session->ended))
 		return PUBLISH_E_COPY;
 	r = session_commit_error(draft->session);
 	if (r)
@@ -151,7 +151,7 @@ static int publish_link(const struct publishing *p, struct call *c, struct sessi
 	l.before = meaning(s, p, ref, &linked);
 	r = session_call_unless(s, bytes, -1, call_deadline(c), &answer, is_linked, &l);
 	if (r == SESSION_E_UNSENT)
-		return PUBLISH_E_COPY; /* its daemon is gone; the bytes are still here */
+		return PUBLISH_E_COPY; /* its daemon has ended; the bytes are still here */
 	r = call_once(r, "whether '%s' was published is not known", p->name);
 	if (r)
 		return r;

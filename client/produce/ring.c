@@ -88,11 +88,11 @@ static void ring_free(struct session *s, struct ring *r)
 }
 
 /* For a forked child, where its page is not mapped. Only the child's drafts have its slots. */
-static void ring_lost(struct ring *r)
+static void ring_forked(struct ring *r)
 {
 	r->parents = true;
 	for (unsigned i = 0; r->refs == 1 && i < r->count; i++)
-		mapping_write_lost(r->slots[i].map);
+		mapping_write_forked(r->slots[i].map);
 	r->count = r->refs == 1 ? 0 : r->count;
 }
 
@@ -138,7 +138,7 @@ void rings_fork(struct session *s)
 			draft->ring->parents = true;
 	}
 	list_for_each_entry(r, &s->producer->rings, link)
-		ring_lost(r);
+		ring_forked(r);
 	rings_end(s);
 }
 
@@ -583,9 +583,9 @@ unsigned ring_depth_for(struct tl_draft *draft, const struct tensor_description 
 	bool begins = false;
 	uint64_t hash;
 
-	if (draft->ring_depth == TL_RING_NONE || !draft->room ||
+	if (draft->ring_depth == TL_RING_NONE || !draft->capacity ||
 	    d->meta_len > CATALOG_INLINE_META || d->lifetime.flags || d->lifetime.ttl_ns ||
-	    !row_has_room_for(d->ndim, d->shape))
+	    !row_fits(d->ndim, d->shape))
 		return 0;
 	hash = trial_hash(d->name.text, d->name.len,
 			  (DLDataType){ d->dtype_code, d->dtype_bits, d->dtype_lanes }, d->ndim,
@@ -595,7 +595,7 @@ unsigned ring_depth_for(struct tl_draft *draft, const struct tensor_description 
 	if (p && p->count < RINGS_CLIENT_MAX)
 		begins = trial_publish(&p->trials, hash, waits, &depth);
 	pthread_mutex_unlock(&s->produce_mutex);
-	return begins ? ring_depth(s->catalog.header->capacity, draft->room, depth) : 0;
+	return begins ? ring_depth(s->catalog.header->capacity, draft->capacity, depth) : 0;
 }
 
 /* The resources obtained for a ring before it exists. */
@@ -609,11 +609,11 @@ struct beginning {
 
 enum { ASK_AT_ONCE = 8 }; /* the daemon counts descriptors that we leave unread */
 
-static bool place(struct beginning *b, const struct wire_draft *d)
+static bool map_draft(struct beginning *b, const struct wire_draft *d)
 {
 	if (ref_slot(d->ref) >= b->s->catalog.slots || d->segment == CATALOG_NONE ||
 	    d->offset % TL_ALIGNMENT || d->offset > d->segment_size ||
-	    d->segment_size - d->offset < b->draft->room)
+	    d->segment_size - d->offset < b->draft->capacity)
 		return false;
 	return !mapping_write(&b->s->mappings, d, &b->maps[b->count]);
 }
@@ -622,7 +622,7 @@ static bool place(struct beginning *b, const struct wire_draft *d)
 static bool ask_some(struct beginning *b, unsigned n)
 {
 	struct wire_create m = { .header = { .type = WIRE_CREATE, .length = sizeof(m) },
-				 .nbytes = b->draft->room,
+				 .nbytes = b->draft->capacity,
 				 .flags = WIRE_CREATE_PREFETCH };
 	struct conn_message *answers = malloc(n * sizeof(*answers));
 	struct request requests[ASK_AT_ONCE];
@@ -645,7 +645,7 @@ static bool ask_some(struct beginning *b, unsigned n)
 		}
 		session_granted(b->s); /* not counted: if there will be no ring, another daemon
 					  takes it back */
-		if (place(b, d)) {
+		if (map_draft(b, d)) {
 			b->drafts[b->count++] = *d;
 		} else {
 			session_abort(b->s, d->ref);
@@ -745,7 +745,7 @@ static int begin_ask(struct beginning *b, const struct tensor_description *d,
 	do { /* its draft is held until the answer: another daemon finds the draft by that */
 		r = session_ask(b->s, bytes, deadline, &req, answer);
 		if (r)
-			return r == SESSION_E_UNSENT ? draft_lost(b->draft->name) : r;
+			return r == SESSION_E_UNSENT ? draft_stale(b->draft->name) : r;
 		r = session_await(b->s, &req, deadline);
 	} while (r == SESSION_E_ADOPTED);
 	draft_sent(b->draft, false);

@@ -32,7 +32,7 @@ static const char *creating(const struct draft_request *request, char what[CREAT
 	return what;
 }
 
-/* Makes one round trip, which lasts as long as there is no room. */
+/* Makes one round trip, which lasts as long as there is no space. */
 static int create_request(struct session *s, const struct draft_request *request, uint32_t extra,
 			  int64_t deadline, struct wire_draft *out)
 {
@@ -53,7 +53,7 @@ static int create_request(struct session *s, const struct draft_request *request
 
 	memcpy(bytes, &m, sizeof(m));
 	memcpy(bytes + sizeof(m), request->name, request->name_len);
-	/* One limit for both the wait for room and that for the answer. */
+	/* One limit for both the wait for space and that for the answer. */
 	if (request->timeout_ns < 0 ||
 	    __builtin_add_overflow(deadline, request->timeout_ns, &deadline))
 		deadline = DEADLINE_NEVER;
@@ -63,7 +63,7 @@ static int create_request(struct session *s, const struct draft_request *request
 		if (r)
 			return r;
 		r = answer_expect(&answer, WIRE_DRAFT, creating(request, what));
-		/* there may be room once we let go of segments that were ended to make some */
+		/* there may be space once we let go of segments that were ended to make some */
 		again = (r == -ENOSPC || r == -EDQUOT) &&
 			mappings_let_go(&s->mappings, MAPPINGS_ALL) && !deadline_passed(deadline);
 	} while (again);
@@ -73,16 +73,18 @@ static int create_request(struct session *s, const struct draft_request *request
 }
 
 /* Maps the bytes of the draft. */
-static int draft_place(struct tl_draft *draft, const struct wire_draft *granted)
+static int draft_map(struct tl_draft *draft, const struct wire_draft *granted)
 {
 	int r;
 
-	if (!draft->room)
+	if (!draft->capacity)
 		return 0; /* no bytes; data stays NULL */
 	if (granted->segment == CATALOG_NONE || granted->offset > granted->segment_size ||
-	    granted->segment_size - granted->offset < draft->room || granted->offset % TL_ALIGNMENT)
+	    granted->segment_size - granted->offset < draft->capacity ||
+	    granted->offset % TL_ALIGNMENT)
 		return tl_fail(-EPROTO, "a draft for %llu bytes at %llu of %llu",
-			       (unsigned long long)draft->room, (unsigned long long)granted->offset,
+			       (unsigned long long)draft->capacity,
+			       (unsigned long long)granted->offset,
 			       (unsigned long long)granted->segment_size);
 	r = mapping_write(&draft->session->mappings, granted, &draft->map);
 	if (!r)
@@ -125,7 +127,7 @@ static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use
 	}
 	r = session_commit_error(s);
 	if (!r)
-		r = draft_place(draft, &granted);
+		r = draft_map(draft, &granted);
 	if (r) {
 		draft_unlink(draft);
 		session_abort(s, draft->hold.ref);
@@ -173,7 +175,7 @@ struct commit_elsewhere {
 	uint64_t *version;
 };
 
-/* Commits by another draft, since a slot of a ring has no room for that metadata. */
+/* Commits by another draft, since a slot of a ring has no space for that metadata. */
 static int elsewhere_attempt(struct call *c, const struct use *use, void *context)
 {
 	const struct commit_elsewhere *e = context;
@@ -185,7 +187,7 @@ static int elsewhere_attempt(struct call *c, const struct use *use, void *contex
 					       .ndim = t->ndim,
 					       .dtype = t->dtype,
 					       .flags = draft->tensor_flags,
-					       .nbytes = draft->room,
+					       .nbytes = draft->capacity,
 					       .metadata_max = draft->metadata_size,
 					       .ring = TL_RING_NONE };
 	struct tl_draft *other = NULL;
@@ -194,7 +196,7 @@ static int elsewhere_attempt(struct call *c, const struct use *use, void *contex
 	if (r)
 		return r;
 	assert(other);
-	memcpy(other->tensor.data, t->data, draft->room);
+	memcpy(other->tensor.data, t->data, draft->capacity);
 	r = draft_metadata(other, draft->metadata, draft->metadata_size);
 	if (!r)
 		return draft_commit_again(other, e->version);
@@ -243,7 +245,7 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 		r = depth ? ring_begin(draft, &d, depth, version ? version : &late) : RING_E_NONE;
 		if (r != RING_E_NONE)
 			return r;
-		prefetch = prefetch_begin(s, draft->own_pages ? 0 : draft->room, draft->extra,
+		prefetch = prefetch_begin(s, draft->own_pages ? 0 : draft->capacity, draft->extra,
 					  &life);
 	}
 	commit_message(bytes, draft, &d, version != NULL, prefetch);
@@ -260,7 +262,7 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 	}
 	if (r) {
 		prefetch_cancel(s, prefetch);
-		return r == SESSION_E_UNSENT ? draft_lost(draft->name) : r;
+		return r == SESSION_E_UNSENT ? draft_stale(draft->name) : r;
 	}
 	if (!draft->ring)
 		draft_sent(draft, version != NULL);
@@ -274,7 +276,7 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 		commit_message(bytes, draft, &d, true, 0);
 		r = session_call(s, bytes, deadline, &answer);
 	}
-	r = call_once(r == SESSION_E_UNSENT ? SESSION_E_LOST : r,
+	r = call_once(r == SESSION_E_UNSENT ? SESSION_E_ENDED : r,
 		      "whether '%s' was committed is not known", name);
 	if (r)
 		return r;

@@ -96,21 +96,21 @@ static bool is_url(const char *text)
 
 int address_find(struct address *out, const char *asked, const char *name_space)
 {
-	const char *place = asked ? asked : secure_getenv("TENSORLEASE_SOCKET");
+	const char *address = asked ? asked : secure_getenv("TENSORLEASE_SOCKET");
 	const char *from_env = secure_getenv("TENSORLEASE_NAMESPACE");
 	bool url;
 	int r;
 
 	if (asked && !*asked)
 		return tl_fail(-EINVAL, "options->address is empty");
-	url = place && is_url(place);
+	url = address && is_url(address);
 	out->name_space[0] = '\0';
 	if (url)
-		r = put_url(out, place);
+		r = put_url(out, address);
 	else
-		r = place && *place ? put_path(out, place, "") : put_default_path(out);
+		r = address && *address ? put_path(out, address, "") : put_default_path(out);
 	if (!r && url && name_space && strcmp(name_space, out->name_space) != 0)
-		r = tl_fail(-EINVAL, "the address %s names another namespace than '%s'", place,
+		r = tl_fail(-EINVAL, "the address %s names another namespace than '%s'", address,
 			    name_space);
 	if (!r && !url && (name_space || from_env))
 		r = put_namespace(out, name_space ? name_space : from_env,
@@ -270,7 +270,7 @@ static bool search_at(struct search *s, const char *directory, size_t n, const c
 		return false;
 	if (trust_program(s->found, why, sizeof(why)))
 		return true;
-	if (!strstr(s->skipped, s->found)) /* several places can lead to one program */
+	if (!strstr(s->skipped, s->found)) /* several paths can lead to one program */
 		snprintf(s->skipped + used, sizeof(s->skipped) - used, "; not %s, since %s",
 			 s->found, why);
 	return false;
@@ -278,12 +278,12 @@ static bool search_at(struct search *s, const char *directory, size_t n, const c
 
 static bool search_beside(struct search *s, const char *file)
 {
-	static const char *const places[] = { "../bin/" DAEMON_NAME, "../../bin/" DAEMON_NAME,
-					      DAEMON_NAME };
+	static const char *const paths[] = { "../bin/" DAEMON_NAME, "../../bin/" DAEMON_NAME,
+					     DAEMON_NAME };
 	const char *slash = strrchr(file, '/');
 
-	for (size_t i = 0; slash && i < sizeof(places) / sizeof(*places); i++)
-		if (search_at(s, file, (size_t)(slash - file), places[i]))
+	for (size_t i = 0; slash && i < sizeof(paths) / sizeof(*paths); i++)
+		if (search_at(s, file, (size_t)(slash - file), paths[i]))
 			return true;
 	return false;
 }

@@ -41,7 +41,7 @@ int answer_errno(uint32_t code)
 		return -EDQUOT;
 	case WIRE_E_DENIED:
 		return -EACCES;
-	case WIRE_E_GONE:
+	case WIRE_E_STALE:
 		return -ESTALE;
 	case WIRE_E_CLIENTS:
 		return -EUSERS;

@@ -35,7 +35,7 @@ int call_once(int r, const char *format, ...)
 	char text[TL_NAME_MAX + 80];
 	va_list args;
 
-	if (r != SESSION_E_LOST)
+	if (r != SESSION_E_ENDED)
 		return r;
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
@@ -76,7 +76,7 @@ static int call_renew(struct call *c, struct session *old)
 
 static bool usable(const struct call *c, struct session *s)
 {
-	return !c->connected || (session_served(s) && !atomic_load(&s->lost));
+	return !c->connected || (session_served(s) && !atomic_load(&s->ended));
 }
 
 int call_run(struct call *c, call_attempt *attempt, void *context)
@@ -102,7 +102,7 @@ int call_run(struct call *c, call_attempt *attempt, void *context)
 				client_leave(&use);
 		}
 		switch (r) {
-		case LEASE_E_GONE:
+		case LEASE_E_STALE:
 		case SESSION_E_ADOPTED:
 			break;
 		case LEASE_E_FORKING:
@@ -110,7 +110,7 @@ int call_run(struct call *c, call_attempt *attempt, void *context)
 			break;
 		case LEASE_E_UNSERVED:
 		case SESSION_E_UNSENT:
-		case SESSION_E_LOST:
+		case SESSION_E_ENDED:
 			r = call_renew(c, s);
 			if (r)
 				return r;

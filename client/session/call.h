@@ -3,7 +3,7 @@
  * Calls: they try, connect again, wait, and give up at the deadline. An attempt is made again at
  * once if something changed under it, after fork(), and on another session if the daemon does not
  * serve the present one. An attempt that changes something must not be made twice. So it passes the
- * outcome of its request through call_once(), since after SESSION_E_LOST it is unknown whether the
+ * outcome of its request through call_once(), since after SESSION_E_ENDED it is unknown whether the
  * daemon did it. And it asks by session_call_unless(), which finds out whether a former daemon has
  * done it before the next one is asked.
  */
@@ -34,7 +34,7 @@ struct call call_begin_request(tl_client *client);
 typedef int call_attempt(struct call *c, const struct use *use, void *context);
 
 /*
- * Calls @attempt with the current session until it returns something other than LEASE_E_GONE,
+ * Calls @attempt with the current session until it returns something other than LEASE_E_STALE,
  * _FORKING or _UNSERVED, SESSION_E_* or CALL_E_STALE, and returns that. When it returns 0, the
  * attempt keeps the count in @use. Without a daemon a call that waits connects again and again
  * until its deadline, and then fails as the last attempt did. A call that does not wait connects
@@ -52,7 +52,7 @@ static inline int64_t call_deadline(struct call *c)
 }
 
 /* Turns the outcome of a request that must not be made twice into that of the call: after
- * SESSION_E_LOST the call fails, and @format says what is unknown. */
+ * SESSION_E_ENDED the call fails, and @format says what is unknown. */
 __attribute__((format(printf, 2, 3))) int call_once(int r, const char *format, ...);
 
 /* Ends an attempt that keeps no count. */
@@ -72,7 +72,7 @@ static inline bool call_interrupted(const struct call *c)
  * catalog is not used: connects again, or fails. */
 int call_look(tl_client *client, struct use *use);
 
-/* Sends to the current session, or to a new one if that is gone, and takes an answer of type
+/* Sends to the current session, or to a new one if that has ended, and takes an answer of type
  * @expected; 0: of any type but ERROR. */
 int client_request(struct tl_client *client, void *message, unsigned expected, const char *what,
 		   struct conn_message *answer);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients. A client's session is replaced when its connection is gone and a call needs one. One
+ * Clients. A client's session is replaced when its connection has ended and a call needs one. One
  * thread at a time does so, without the mutex, which fork() takes; the others wait for it. Old
  * sessions go when their last lease does.
  */
@@ -176,13 +176,13 @@ static int renew_failure(const struct session *old, int r)
 	if (r != -ENOENT && r != -ECONNREFUSED && r != -ENOTCONN)
 		return r;
 	if (!since_ns)
-		return tl_fail(-ENOTCONN,
-			       "the connection to the daemon is gone, and there is no new one: %s",
-			       tl_failure_text());
-	return tl_fail(
-		-ENOTCONN,
-		"the connection to the daemon was lost %.3f s ago, and there is no new one: %s",
-		(double)(now_mono_ns() - since_ns) / (double)NS_PER_SEC, tl_failure_text());
+		return tl_fail(
+			-ENOTCONN,
+			"the connection to the daemon has ended, and there is no new one: %s",
+			tl_failure_text());
+	return tl_fail(-ENOTCONN,
+		       "the connection to the daemon ended %.3f s ago, and there is no new one: %s",
+		       (double)(now_mono_ns() - since_ns) / (double)NS_PER_SEC, tl_failure_text());
 }
 
 /* Waits while another thread connects. */

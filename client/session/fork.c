@@ -19,7 +19,7 @@
  * long as its session is there, and exec and death unmap it (pin.c). If the parent ends first, the
  * daemon finds the ledger still mapped by the child, and continues to read it. It does so too when
  * our own connection has ended (we are an orphan then), so holds are made in that case as well. If
- * the daemon is gone, nothing could reuse the memory, and the holds do no harm.
+ * the daemon has ended, nothing could reuse the memory, and the holds do no harm.
  *
  * Memory of drafts is not inherited, because no process may write to committed memory. Exported
  * drafts are the exception: views of these are all over the process, in arrays that know nothing of
@@ -185,7 +185,7 @@ static int second_connection(struct session *s, struct session_peer *peer, int64
 /* Prepares the child's own ledger, or else holds in ours. */
 static void prepare_ledger(struct session *s, int64_t deadline)
 {
-	struct session_peer *peer = atomic_load(&s->lost) || !session_served(s)
+	struct session_peer *peer = atomic_load(&s->ended) || !session_served(s)
 					    ? NULL
 					    : malloc(sizeof(*peer));
 
@@ -307,7 +307,7 @@ static void child_session(struct session *s)
 		atomic_store(&s->state, SESSION_OPEN);
 		return;
 	}
-	atomic_store(&s->lost, true);
+	atomic_store(&s->ended, true);
 	atomic_store(&s->state, SESSION_OVER);
 	if (atomic_load(&s->client->session) == s) {
 		atomic_store(&s->client->session, NULL);

@@ -19,7 +19,7 @@ static void tell(struct session *s, uint64_t ref)
 			      .ref = ref };
 	int r;
 
-	if (atomic_load(&s->lost) || s->socket < 0)
+	if (atomic_load(&s->ended) || s->socket < 0)
 		return;
 	r = conn_send(s->socket, &m, -1, MSG_DONTWAIT);
 	if (!r)
@@ -52,7 +52,7 @@ int lease_refused(struct session *s, uint32_t slot, uint32_t was)
 	case SESSION_OVER:
 		return LEASE_E_UNSERVED;
 	default:
-		return LEASE_E_GONE;
+		return LEASE_E_STALE;
 	}
 }
 

@@ -69,9 +69,9 @@ static inline int lease_hold(struct session *s, uint64_t ref)
 	uint32_t was;
 
 	if (__builtin_expect(slot >= s->catalog.slots || !s->held, 0))
-		return s->held ? LEASE_E_GONE : LEASE_E_UNSERVED;
+		return s->held ? LEASE_E_STALE : LEASE_E_UNSERVED;
 	if (atomic_load_explicit(&row->word, memory_order_relaxed) != live) /* G1 */
-		return LEASE_E_GONE;
+		return LEASE_E_STALE;
 	was = hold_add(s, slot); /* G2 */
 	if (__builtin_expect(was < LEDGER_HELD_MAX && atomic_load(&row->word) == live &&
 				     session_served(s) &&

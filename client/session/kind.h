@@ -90,7 +90,7 @@ struct memory_kind {
 	/* ---- Groups (produce/member.h); NULL if members lie in the draft of the group ---- */
 
 	/* Memory for the members of this kind that are written in ours. */
-	int (*members_room)(struct members *m, int64_t timeout_ns);
+	int (*members_allocate)(struct members *m, int64_t timeout_ns);
 	/* Copies the sources of its members into them, on the group's stream. */
 	int (*members_copy)(struct members *m, const DLTensor *const *sources);
 	/* Before the members are sent: they have what a message needs. */
@@ -109,7 +109,7 @@ struct memory_kind {
 	/* By their type less WIRE_WELCOME. The receive mutex is held. */
 	void (*messages[KIND_MESSAGES][WIRE_REPLY_END - WIRE_WELCOME])(
 		struct session *s, const struct conn_message *m);
-	/* A connection was lost, a client closed, or an answer came that nobody sleeps for. */
+	/* A connection ended, a client closed, or an answer came that nobody sleeps for. */
 	void (*wake)(void);
 	/* Another daemon has taken the session over. False: what it has ends with the former one.
 	 * The receive mutex is held. */

@@ -8,20 +8,20 @@
 enum {
 	/* ---- The connection ---- */
 
-	/* The connection is gone, and the daemon has not seen the message: try a new one. */
+	/* The connection has ended, and the daemon has not seen the message: try a new one. */
 	SESSION_E_UNSENT = 1,
-	SESSION_E_LOST, /* the connection ended while we waited for the answer */
+	SESSION_E_ENDED, /* the connection ended while we waited for the answer */
 	/* Another daemon has taken the connection over, and does not know the request: send it
 	 * again. session_call() does so itself. */
 	SESSION_E_ADOPTED,
 
 	/* ---- Why there is no lease, and why to look again ---- */
 
-	LEASE_E_GONE,	  /* the name does not mean the tensor any more */
+	LEASE_E_STALE,	  /* the name does not mean the tensor any more */
 	LEASE_E_UNSERVED, /* the daemon does not read our ledger: another session is needed */
 	LEASE_E_FORKING,  /* fork() is under way: process_wait_fork() */
 
-	/* ---- Drafts of a daemon that is gone ---- */
+	/* ---- Drafts of a daemon that has ended ---- */
 
 	CALL_E_STALE, /* the draft is stale and was not published: make it anew, once; the text is
 			 set */

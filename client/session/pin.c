@@ -17,12 +17,12 @@
 #include "client/session/pin.h"
 #include "util/fd.h"
 
-enum { PIN_SLOTS = 4 }; /* initial room */
+enum { PIN_SLOTS = 4 }; /* initial space */
 
 struct fork_pin {
 	struct list link; /* in session->pins; produce_mutex */
 	int page_fd;	  /* the child has the page mapped as long as it needs the slots */
-	uint32_t n, room;
+	uint32_t n, capacity;
 	uint32_t slots[]; /* we have one hold on each */
 };
 
@@ -40,7 +40,7 @@ static struct fork_pin *pin_alloc(void **page)
 		free(pin);
 		return NULL;
 	}
-	*pin = (struct fork_pin){ .page_fd = fd, .room = PIN_SLOTS };
+	*pin = (struct fork_pin){ .page_fd = fd, .capacity = PIN_SLOTS };
 	*page = map;
 	return pin;
 }
@@ -50,11 +50,11 @@ static void pin_note(struct fork_pin **at, uint32_t slot)
 {
 	struct fork_pin *pin = *at;
 
-	if (pin->n == pin->room) {
-		pin = realloc(pin, sizeof(*pin) + (size_t)pin->room * 2 * sizeof(*pin->slots));
+	if (pin->n == pin->capacity) {
+		pin = realloc(pin, sizeof(*pin) + (size_t)pin->capacity * 2 * sizeof(*pin->slots));
 		if (!pin)
 			return;
-		pin->room *= 2;
+		pin->capacity *= 2;
 		*at = pin;
 	}
 	pin->slots[pin->n++] = slot;

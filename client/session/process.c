@@ -45,7 +45,7 @@ bool process_exiting(void)
 }
 
 /* Leaves the sessions open and tells the daemon nothing: other threads may work until the very end,
- * and the daemon sees when the process is gone. */
+ * and the daemon sees when the process has ended. */
 __attribute__((destructor)) static void process_ends(void)
 {
 	atomic_store(&exiting, true);

@@ -38,19 +38,19 @@ static void request_done(struct request *req, int result)
 		kinds_wake(); /* a thread of theirs may look for this answer without a wait */
 }
 
-static void lost_locked(struct session *s, int result)
+static void ended_locked(struct session *s, int result)
 {
 	hangup_note(&s->hangup);
-	atomic_store(&s->lost, true);
+	atomic_store(&s->ended, true);
 	kinds_wake(); /* no thread polls its socket from now on */
 	list_for_each_safe(l, &s->pending)
 		request_done(list_entry(l, struct request, link), result);
 }
 
-void session_lost(struct session *s)
+void session_ended(struct session *s)
 {
 	pthread_mutex_lock(&s->receive_mutex);
-	lost_locked(s, SESSION_E_LOST);
+	ended_locked(s, SESSION_E_ENDED);
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
@@ -59,7 +59,7 @@ bool session_probe(struct session *s)
 {
 	struct pollfd p = { .fd = s->socket };
 
-	if (atomic_load(&s->lost))
+	if (atomic_load(&s->ended))
 		return false;
 	if (poll(&p, 1, 0) <= 0)
 		return true;
@@ -71,7 +71,7 @@ bool session_alive(struct session *s)
 {
 	int64_t now = now_mono_coarse_ns();
 
-	if (atomic_load(&s->lost))
+	if (atomic_load(&s->ended))
 		return false;
 	if (now == atomic_load_explicit(&s->probed_ns, memory_order_relaxed))
 		return true;
@@ -108,7 +108,7 @@ static void adopted_locked(struct session *s, uint32_t life)
 {
 	if (!kinds_session_adopted(s)) {
 		shutdown(s->socket, SHUT_RDWR);
-		lost_locked(s, SESSION_E_LOST);
+		ended_locked(s, SESSION_E_ENDED);
 		return;
 	}
 	atomic_store(&s->life, life);
@@ -140,7 +140,7 @@ static void abort_later_locked(struct session *s, uint64_t ref)
 
 void session_abort_locked(struct session *s, uint64_t ref)
 {
-	if (!atomic_load(&s->lost) && abort_now(s, ref))
+	if (!atomic_load(&s->ended) && abort_now(s, ref))
 		abort_later_locked(s, ref);
 }
 
@@ -159,7 +159,7 @@ static void send_aborts(struct session *s)
 }
 
 /* Sends the messages that found the socket full. The daemon may answer only when it has read them,
- * since they make room. Returns POLLOUT if the socket is still full. */
+ * since they free space. Returns POLLOUT if the socket is still full. */
 static short send_due_locked(struct session *s)
 {
 	if (s->naborts)
@@ -176,7 +176,7 @@ void session_granted(struct session *s)
 }
 
 /*
- * Waits until the socket has room, or until descriptors that this user has sent are received. The
+ * Waits until the socket has space, or until descriptors that this user has sent are received. The
  * kernel allows as many in flight as the process may have open, and does not tell when there are
  * fewer.
  */
@@ -209,7 +209,7 @@ int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t
 	if (atomic_load_explicit(&s->resumed_due, memory_order_relaxed))
 		resume(s);
 	for (;;) {
-		int r = atomic_load(&s->lost)
+		int r = atomic_load(&s->ended)
 				? -EPIPE
 				: conn_send(s->socket, message, fd_peek, MSG_DONTWAIT);
 
@@ -226,7 +226,7 @@ int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t
 		case -EPIPE:
 		case -ECONNRESET:
 		case -ENOTCONN:
-			session_lost(s);
+			session_ended(s);
 			r = session_kicked(s);
 			return r ? r : SESSION_E_UNSENT;
 		default:
@@ -255,7 +255,7 @@ static void kicked_locked(struct session *s, const struct conn_message *m)
 	s->kicked = true;
 	memcpy(s->kicked_text, wire_tail(e, sizeof(*e)), e->text_len);
 	s->kicked_text[e->text_len] = '\0';
-	lost_locked(s, -ECONNABORTED);
+	ended_locked(s, -ECONNABORTED);
 }
 
 static bool is_kick(const struct conn_message *m)
@@ -334,7 +334,7 @@ static bool message_fits(const struct session *s, const struct conn_message *m)
 }
 
 /* Takes one message, if there is one, and hands it on. Returns 0, -EAGAIN, or a negative errno if
- * the connection is gone. */
+ * the connection has ended. */
 static int receive_locked(struct session *s)
 {
 	struct conn_message m;
@@ -347,11 +347,11 @@ static int receive_locked(struct session *s)
 	if (!r)
 		dispatch_locked(s, &m);
 	else if (r != -EAGAIN)
-		lost_locked(s, r == -EBADMSG ? -EPROTO : SESSION_E_LOST);
+		ended_locked(s, r == -EBADMSG ? -EPROTO : SESSION_E_ENDED);
 	return r;
 }
 
-/* A send may have found the connection lost, with the daemon's last message still unread. If the
+/* A send may have found the connection ended, with the daemon's last message still unread. If the
  * daemon had messages of ours unread as well, the first receive fails with ECONNRESET. */
 int session_kicked(struct session *s)
 {
@@ -373,7 +373,7 @@ int session_kicked(struct session *s)
 void session_drain(struct session *s)
 {
 	pthread_mutex_lock(&s->receive_mutex);
-	if (!s->reading && !atomic_load(&s->lost))
+	if (!s->reading && !atomic_load(&s->ended))
 		for (unsigned n = 0; n < AT_ONCE_MAX && !receive_locked(s); n++)
 			;
 	pthread_mutex_unlock(&s->receive_mutex);
@@ -430,7 +430,7 @@ void session_inherit(struct session *s, struct session *old)
 	pthread_mutex_lock(&old->receive_mutex);
 	if (old->unanswered) {
 		n = snprintf(text, sizeof(text),
-			     "%s: the connection was lost before the daemon answered anything "
+			     "%s: the connection ended before the daemon answered anything "
 			     "after it",
 			     old->unanswered_name);
 		refused_add(&old->refused, old->unanswered_commit, -ENOTCONN, text, (size_t)n);
@@ -473,7 +473,7 @@ static void pass_reading_locked(struct session *s)
 #define LOOK_LAST_NS (256 * NS_PER_MS)
 
 /*
- * Sleeps until there is a message, or one of @events. A request may wait for room that the daemon
+ * Sleeps until there is a message, or one of @events. A request may wait for space that the daemon
  * makes by ending segments, and there is none before we let go of them. So we look for ended
  * segments from time to time.
  */
@@ -570,7 +570,7 @@ int session_await(struct session *s, struct request *req, int64_t deadline)
 		pass_reading_locked(s); /* we may have been woken to read, and leave instead */
 	pthread_mutex_unlock(&s->receive_mutex);
 	pthread_cond_destroy(&wake);
-	if (r == -ECONNABORTED || r == SESSION_E_LOST)
+	if (r == -ECONNABORTED || r == SESSION_E_ENDED)
 		return session_kicked(s) ? -ECONNABORTED : r;
 	if (r == SESSION_E_ADOPTED && deadline_passed(deadline))
 		r = -ETIMEDOUT; /* daemons replaced each other, and none answered */

@@ -5,7 +5,7 @@
 #include "client/session/answer.h"
 #include "client/session/session.h"
 
-void session_lost(struct session *s);
+void session_ended(struct session *s);
 bool session_probe(struct session *s); /* false if the connection has ended */
 /* session_probe() for calls that may come very often: it looks once in a tick of the clock, 4 ms or
  * so. */
@@ -14,7 +14,7 @@ bool session_alive(struct session *s);
  * connection may be made. Returns 0, or -ECONNABORTED with the daemon's text. */
 int session_kicked(struct session *s);
 
-/* Sends a message without an answer, and waits until @deadline for room. Returns 0,
+/* Sends a message without an answer, and waits until @deadline for space. Returns 0,
  * SESSION_E_UNSENT, or a negative errno. */
 int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t deadline);
 static inline int session_send(struct session *s, const void *message, int64_t deadline)
@@ -36,7 +36,7 @@ void session_abort_locked(struct session *s, uint64_t ref);
 typedef bool session_done(struct session *s, void *message, struct conn_message *answer,
 			  void *context);
 
-/* Sends, and waits for the answer, of whatever type. Returns 0, SESSION_E_UNSENT or _LOST, or a
+/* Sends, and waits for the answer, of whatever type. Returns 0, SESSION_E_UNSENT or _ENDED, or a
  * negative errno. @done may be NULL: the request can be made twice. */
 int session_call_unless(struct session *s, void *message, int fd_peek, int64_t deadline,
 			struct conn_message *answer, session_done *done, void *context);
@@ -82,7 +82,7 @@ void session_unanswered(struct session *s, uint32_t serial, uint32_t commit, con
 /* To be called when that COMMIT was not sent. If another one was unanswered, its fate is still
  * unknown. */
 void session_unsent(struct session *s, uint32_t commit);
-/* To be called when @s replaces @old, which is lost: the fate of such a COMMIT is unknown. */
+/* To be called when @s replaces @old, which has ended: the fate of such a COMMIT is unknown. */
 void session_inherit(struct session *s, struct session *old);
 
 /* Waits until the daemon has processed each COMMIT without an answer that was sent before. Returns

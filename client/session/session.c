@@ -13,8 +13,8 @@
  * there is none then; leases and drafts only leave. So when both references have been dropped no
  * thread can touch a session's struct, and the client is freed with all of them.
  *
- * A session whose connection is gone (`lost`) still serves gets of mapped tensors, until the daemon
- * or its successor says in the catalog that the ledger is read no more.
+ * A session whose connection has ended (`ended`) still serves gets of mapped tensors, until the
+ * daemon or its successor says in the catalog that the ledger is read no more.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -49,7 +49,7 @@ struct request {
 	pthread_cond_t *wake;	     /* wakes its waiter, if that sleeps */
 	uint32_t serial;
 	uint32_t life; /* goes into its message */
-	int result;    /* when done: 0, or SESSION_E_LOST or _ADOPTED */
+	int result;    /* when done: 0, or SESSION_E_ENDED or _ADOPTED */
 	bool fresh;    /* it was sent just now */
 	bool spare; /* for a prefetched draft, which the ledger does not count before it is used */
 	bool done;
@@ -83,10 +83,10 @@ struct session {
 	_Atomic int state; /* enum session_state; changed by fork() and at the process's end */
 	struct users users;
 	struct mappings mappings;
-	_Atomic bool lost;	   /* the connection is gone; mappings stay good */
-	_Atomic int64_t probed_ns; /* when a call without requests last looked whether it is gone */
+	_Atomic bool ended;	   /* the connection has; mappings stay good */
+	_Atomic int64_t probed_ns; /* when a call without requests last looked for that */
 	struct hangup hangup;
-	_Atomic bool drained; /* the last user has left: resources are gone */
+	_Atomic bool drained; /* the last user has left: resources are freed */
 
 	struct tl_client *client;      /* its owner */
 	const struct address *address; /* the client's address, which outlives us */

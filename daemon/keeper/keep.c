@@ -97,7 +97,7 @@ static int parent_find(struct keep *k)
 static int manager_find(struct keep *k)
 {
 #ifdef HAVE_SYSTEMD
-	const char *room = getenv("FDSTORE");
+	const char *space = getenv("FDSTORE");
 	char **names = NULL;
 	int n = sd_listen_fds_with_names(1, &names), sockets = 0, r = 0;
 
@@ -114,7 +114,7 @@ static int manager_find(struct keep *k)
 	free(names);
 	if (sockets > 1)
 		k->activated_fd = -1;
-	if (room && atoi(room) > 0)
+	if (space && atoi(space) > 0)
 		k->kind = KEEP_MANAGER;
 	return r;
 #else
@@ -308,12 +308,12 @@ bool keep_read(struct keep *k)
 			k->leaving = true;
 		k->reloading |= m.op == KEEPER_RELOAD;
 		if (m.op == KEEPER_REFUSED)
-			log_warn("the keeper has no room for a descriptor", "tag=%s",
+			log_warn("the keeper has no space for a descriptor", "tag=%s",
 				 log_str(m.text));
 	}
 	if (n != 0 && (errno == EAGAIN || errno == EINTR))
 		return true;
-	log_warn("the keeper is gone; the next death of the daemon is not survived");
+	log_warn("the keeper has ended; the next death of the daemon is not survived");
 	k->fd = fd_close(k->fd);
 	k->kind = KEEP_NOBODY;
 	return false;

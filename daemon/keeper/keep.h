@@ -71,5 +71,5 @@ void keep_served(struct keep *k);
 /* Tells the service manager. */
 void keep_notify(struct keep *k, const char *text);
 
-/* To be called when @fd is readable. False: the keeper is gone, and @fd closed. */
+/* To be called when @fd is readable. False: the keeper has ended, and @fd closed. */
 bool keep_read(struct keep *k);

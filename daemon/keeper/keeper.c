@@ -233,7 +233,7 @@ static void handle(struct keeper *k, const struct keeper_message *m, int fd_take
 	fd_close(fd_take);
 }
 
-/* False: no message is left, or the daemon is gone. */
+/* False: no message is left, or the daemon has ended. */
 static bool receive(struct keeper *k)
 {
 	struct keeper_message m = { 0 };

@@ -18,46 +18,46 @@ void deadlines_deinit(struct deadlines *all)
 	all->heap = NULL;
 }
 
-static void put(struct deadlines *all, unsigned place, struct deadline *d)
+static void put(struct deadlines *all, unsigned index, struct deadline *d)
 {
-	all->heap[place] = d;
-	d->place = place;
+	all->heap[index] = d;
+	d->index = index;
 }
 
-static void rise(struct deadlines *all, struct deadline *d, unsigned place)
+static void rise(struct deadlines *all, struct deadline *d, unsigned index)
 {
-	for (; place > 1 && all->heap[place / 2]->at > d->at; place /= 2)
-		put(all, place, all->heap[place / 2]);
-	put(all, place, d);
+	for (; index > 1 && all->heap[index / 2]->at > d->at; index /= 2)
+		put(all, index, all->heap[index / 2]);
+	put(all, index, d);
 }
 
-static void sink(struct deadlines *all, struct deadline *d, unsigned place)
+static void sink(struct deadlines *all, struct deadline *d, unsigned index)
 {
 	unsigned below;
 
-	for (; (below = 2 * place) <= all->count; place = below) {
+	for (; (below = 2 * index) <= all->count; index = below) {
 		if (below < all->count && all->heap[below + 1]->at < all->heap[below]->at)
 			below++;
 		if (all->heap[below]->at >= d->at)
 			break;
-		put(all, place, all->heap[below]);
+		put(all, index, all->heap[below]);
 	}
-	put(all, place, d);
+	put(all, index, d);
 }
 
 void deadline_unset(struct deadlines *all, struct deadline *d)
 {
 	struct deadline *last;
-	unsigned place = d->place;
+	unsigned index = d->index;
 
-	if (!place)
+	if (!index)
 		return;
-	d->place = 0;
+	d->index = 0;
 	last = all->heap[all->count--];
 	if (last == d)
 		return;
-	sink(all, last, place);
-	rise(all, last, last->place);
+	sink(all, last, index);
+	rise(all, last, last->index);
 }
 
 void deadline_set(struct deadlines *all, struct deadline *d, int64_t at)

@@ -6,7 +6,7 @@
 
 struct deadline {
 	int64_t at;
-	unsigned place; /* in the heap, from 1 on; 0: it is not there */
+	unsigned index; /* in the heap, from 1 on; 0: it is not there */
 };
 
 struct deadlines {

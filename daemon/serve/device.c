@@ -10,7 +10,7 @@
 #include "daemon/state/outcome.h"
 #include "util/cleanup.h"
 
-void send_segment_gone(struct peer *peer, uint32_t serial, uint32_t segment, uint32_t generation)
+void send_no_segment(struct peer *peer, uint32_t serial, uint32_t segment, uint32_t generation)
 {
 	peer_error(peer, serial, WIRE_E_NOT_FOUND,
 		   "segment %u of generation %u is not there, or this client may not use it so",
@@ -38,7 +38,7 @@ static void send_device_error(struct peer *peer, uint32_t serial, int r)
 			   CLIENT_NOTICES_MAX);
 		break;
 	default:
-		peer_error(peer, serial, WIRE_E_NO_RESOURCES, "cannot make room in the daemon: %s",
+		peer_error(peer, serial, WIRE_E_NO_RESOURCES, "cannot free space in the daemon: %s",
 			   strerror(r < 0 ? -r : 0));
 		break;
 	}
@@ -62,8 +62,8 @@ static void send_export_error(struct peer *peer, const struct wire_export *m, in
 
 enum { EXPORT_EVICTS = 16 };
 
-/* No request waits for room on a device: that comes when producers have heard FREED and ended their
- * exports. So this request is refused, but a later one may find room. */
+/* No request waits for space on a device: that comes when producers have heard FREED and ended
+ * their exports. So this request is refused, but a later one may find space. */
 static void export_evict(struct peer *peer, const struct wire_export *m, int r)
 {
 	struct state *st = peer->state;
@@ -121,8 +121,7 @@ void handle_part(struct peer *peer, struct conn_message *m)
 
 	r = export_part(peer->state, &peer->client, part, &m->fd, &why);
 	if (r == STATE_E_NOT_FOUND)
-		send_segment_gone(peer, part->header.serial, part->segment,
-				  part->segment_generation);
+		send_no_segment(peer, part->header.serial, part->segment, part->segment_generation);
 	else if (r)
 		peer_error(peer, part->header.serial, WIRE_E_INVALID, "part %u of segment %u: %s",
 			   part->part, part->segment, why);
@@ -131,15 +130,15 @@ void handle_part(struct peer *peer, struct conn_message *m)
 void handle_unexport(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_segment_ref *ref = AS(wire_segment_ref, m);
-	uint32_t serial = ref->header.serial, places = 0;
-	int r = export_end(peer->state, &peer->client, ref, &places);
+	uint32_t serial = ref->header.serial, extents = 0;
+	int r = export_end(peer->state, &peer->client, ref, &extents);
 
 	if (r == STATE_E_NOT_FOUND)
-		send_segment_gone(peer, serial, ref->segment, ref->segment_generation);
+		send_no_segment(peer, serial, ref->segment, ref->segment_generation);
 	else if (r == STATE_E_INVALID)
 		peer_error(peer, serial, WIRE_E_INVALID,
 			   "cannot end the export of segment %u: %u tensors are still in it",
-			   ref->segment, places);
+			   ref->segment, extents);
 	else if (r)
 		send_device_error(peer, serial, r);
 	/* DONE is sent when nobody has it open any more */
@@ -161,8 +160,8 @@ void handle_import(struct peer *peer, struct conn_message *m)
 
 	r = import_new(st, &peer->client, import, &seg, &first, &why);
 	if (r == STATE_E_NOT_FOUND)
-		send_segment_gone(peer, import->header.serial, import->segment,
-				  import->segment_generation);
+		send_no_segment(peer, import->header.serial, import->segment,
+				import->segment_generation);
 	else if (r == STATE_E_INVALID)
 		peer_error(peer, import->header.serial, WIRE_E_INVALID, "segment %u, part %u: %s",
 			   import->segment, import->part, why);
@@ -207,8 +206,8 @@ void handle_place(struct peer *peer, struct conn_message *m)
 
 	r = device_place(peer->state, &peer->client, place, &d, &placed, &why);
 	if (r == STATE_E_NOT_FOUND)
-		send_segment_gone(peer, place->header.serial, place->segment,
-				  place->segment_generation);
+		send_no_segment(peer, place->header.serial, place->segment,
+				place->segment_generation);
 	else if (r)
 		send_name_error(peer, place->header.serial, &d.name, r, why);
 	if (r)

@@ -12,7 +12,7 @@ void handle_unexport(struct peer *peer, struct conn_message *m);
 void handle_import(struct peer *peer, struct conn_message *m);
 void handle_unmapped(struct peer *peer, struct conn_message *m);
 /* Answers a request about a segment that does not exist. */
-void send_segment_gone(struct peer *peer, uint32_t serial, uint32_t segment, uint32_t generation);
+void send_no_segment(struct peer *peer, uint32_t serial, uint32_t segment, uint32_t generation);
 void handle_place(struct peer *peer, struct conn_message *m);
 void handle_finished(struct peer *peer, struct conn_message *m);
 void handle_devices(struct peer *peer, struct conn_message *m);

@@ -208,7 +208,7 @@ static void handle_commit(struct peer *peer, struct conn_message *m)
 	prefetch = commit->flags & WIRE_COMMIT_PREFETCH && !peer_is_of_old_life(peer, &m->header) &&
 		   draft_request(peer->state, &peer->client, commit->ref, &again);
 	r = tensor_commit(peer->state, &peer->client, commit->ref, &d, &version, &why);
-	if (r == STATE_E_GONE && peer->adopted &&
+	if (r == STATE_E_STALE && peer->adopted &&
 	    (peer_is_of_old_life(peer, &m->header) ||
 	     tensor_was_committed(peer->state, &peer->client, commit->ref, &version)))
 		r = 0; /* and the daemon that did so died before it could say so */
@@ -219,7 +219,7 @@ static void handle_commit(struct peer *peer, struct conn_message *m)
 	if (prefetch && !peer->dropping)
 		space_create(&server_of(peer)->space, peer, commit->prefetch_serial, &again, 0);
 	else if (commit->flags & WIRE_COMMIT_PREFETCH && !peer_is_of_old_life(peer, &m->header))
-		peer_error(peer, commit->prefetch_serial, WIRE_E_GONE,
+		peer_error(peer, commit->prefetch_serial, WIRE_E_STALE,
 			   "no draft is prefetched: the one to repeat is not there");
 }
 
@@ -291,8 +291,8 @@ static void handle_delete(struct peer *peer, struct conn_message *m)
 					delete->name_len);
 	int r = tensor_delete(peer->state, &peer->client, &name, delete->version);
 
-	if (r == STATE_E_GONE)
-		peer_error(peer, delete->header.serial, WIRE_E_GONE,
+	if (r == STATE_E_STALE)
+		peer_error(peer, delete->header.serial, WIRE_E_STALE,
 			   "'%.*s' was not deleted: it means another version than %llu by now",
 			   (int)name.len, name.text, (unsigned long long)delete->version);
 	else if (r)

@@ -6,7 +6,7 @@
 #include "daemon/serve/peer.h"
 
 void ends_init(struct peers *peers);
-/* Has workers check whether orphans have gone. */
+/* Has workers check whether orphans have ended. */
 void peers_look(struct peers *peers);
 /* True if connections are ending, peers are stalled, or an orphan is so new that its process may
  * just be ending. */

@@ -20,7 +20,7 @@ enum {
 };
 #define WAIT_NS (2 * NS_PER_SEC) /* how long one waits */
 
-/* A connection that waits, since its user had no room for it. */
+/* A connection that waits, since its user had no space for it. */
 struct newcomer {
 	struct list link; /* in greeting->waiting */
 	int fd;
@@ -214,7 +214,7 @@ static void newcomer_end(struct greeting *greeting, struct newcomer *new)
 
 /* Messages before READY have no effect. So a connection that was closed meanwhile need not become a
  * peer. */
-static bool newcomer_is_gone(struct greeting *greeting, struct newcomer *new)
+static bool newcomer_has_ended(struct greeting *greeting, struct newcomer *new)
 {
 	struct pollfd p = { .fd = new->fd };
 
@@ -225,13 +225,13 @@ static bool newcomer_is_gone(struct greeting *greeting, struct newcomer *new)
 	return true;
 }
 
-static void gone_newcomers_end(struct greeting *greeting, const struct account *account)
+static void ended_newcomers_drop(struct greeting *greeting, const struct account *account)
 {
 	struct newcomer *new, *after;
 
 	list_for_each_entry_safe(new, after, &greeting->waiting, link) {
 		if (new->account == account)
-			newcomer_is_gone(greeting, new);
+			newcomer_has_ended(greeting, new);
 	}
 }
 
@@ -244,7 +244,7 @@ static bool newcomer_waits(struct greeting *greeting, int fd_take, struct accoun
 	if (!has_ends(account_take))
 		return false;
 	if (account_take->newcomers >= NEWCOMERS_USER_MAX)
-		gone_newcomers_end(greeting, account_take);
+		ended_newcomers_drop(greeting, account_take);
 	if (account_take->newcomers >= NEWCOMERS_USER_MAX || greeting->newcomers >= NEWCOMERS_MAX)
 		return false;
 	new = malloc(sizeof(*new));
@@ -266,7 +266,7 @@ static void log_refused(struct account *account, int r)
 			 account->uid, log_str(r < 0 ? strerror(-r) : "too many clients"));
 }
 
-/* Admits the connection if @r is 0; else turns it away, since there will be no room. */
+/* Admits the connection if @r is 0; else turns it away, since there will be no space. */
 static void newcomer_leave(struct greeting *greeting, struct newcomer *new, int r,
 			   struct charge connection, struct charge partial)
 {

@@ -26,7 +26,7 @@ void greeting_stop(struct greeting *greeting);
  * one is told why. Takes over @fd_take. Returns a negative errno, or an outcome of account_take().
  */
 int greet_new(struct greeting *greeting, int fd_take);
-/* Admits waiting connections for which there is room by now. To be called after peers_sweep(). */
+/* Admits waiting connections for which there is space by now. To be called after peers_sweep(). */
 void greeting_run_due(struct greeting *greeting);
 /*
  * HELLO: the connection enters the namespace @name. Returns STATE_E_NOT_FOUND if there is none that

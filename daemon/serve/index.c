@@ -6,20 +6,20 @@
 
 #include "daemon/serve/index.h"
 
-enum { ROOM_FIRST = 64 };
+enum { INDEX_FIRST = 64 };
 
 int index_reserve(struct peer_index *index)
 {
-	unsigned room = index->room ? index->room * 2 : ROOM_FIRST;
+	unsigned capacity = index->capacity ? index->capacity * 2 : INDEX_FIRST;
 	struct peer_entry *grown;
 
-	if (index->count < index->room)
+	if (index->count < index->capacity)
 		return 0;
-	grown = reallocarray(index->entries, room, sizeof(*grown));
+	grown = reallocarray(index->entries, capacity, sizeof(*grown));
 	if (!grown)
 		return -ENOMEM;
 	index->entries = grown;
-	index->room = room;
+	index->capacity = capacity;
 	return 0;
 }
 

@@ -12,16 +12,16 @@ struct peer_index {
 		uint64_t id;
 		struct peer *peer;
 	} * entries;
-	unsigned count, room;
+	unsigned count, capacity;
 };
 
-/* Makes room for one more. -ENOMEM */
+/* Makes space for one more. -ENOMEM */
 int index_reserve(struct peer_index *index);
-/* Adds the peer. There must be room, and @id must be greater than all others. */
+/* Adds the peer. There must be space, and @id must be greater than all others. */
 void index_add(struct peer_index *index, uint64_t id, struct peer *peer);
 /* Does nothing if @id is not there. */
 void index_remove(struct peer_index *index, uint64_t id);
-/* The place of the first entry with an id above @id; index->count: there is none. */
+/* The index of the first entry with an id above @id; index->count: there is none. */
 unsigned index_after(const struct peer_index *index, uint64_t id);
 /* NULL: it is not there. */
 struct peer *index_find(const struct peer_index *index, uint64_t id);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keeps libuv from calling abort(), which it does when it finds no memory, no thread or no room in
+ * Keeps libuv from calling abort(), which it does when it finds no memory, no thread or no space in
  * the kernel's tables. A daemon that others rely on may end like that only before it serves. So
  * everything that libuv would ask for later is obtained at the start, where a failure is an
  * ordinary error.
@@ -23,7 +23,7 @@ bool loop_is_broken(void);
  * any more. For the start only. */
 int loop_attempt(int (*make)(void *arg), void *arg);
 
-/* Does the work of uv_poll_start(), but returns an error if the kernel has no room for @fd. @poll
+/* Does the work of uv_poll_start(), but returns an error if the kernel has no space for @fd. @poll
  * is stopped then. */
 int loop_poll(uv_poll_t *poll, int fd, int events, uv_poll_cb cb);
 

@@ -44,8 +44,8 @@ static bool on_device(struct peer *peer, const struct wire_members *all,
 	int r = device_member(peer->state, &peer->client, all->ref, place, &d, ref, &why);
 
 	if (r == STATE_E_NOT_FOUND)
-		send_segment_gone(peer, all->header.serial, place->segment,
-				  place->segment_generation);
+		send_no_segment(peer, all->header.serial, place->segment,
+				place->segment_generation);
 	else if (r)
 		send_name_error(peer, all->header.serial, &d.name, r, why);
 	return !r;

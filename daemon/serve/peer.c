@@ -8,8 +8,8 @@
  * Invariants: (1) a dropped peer leaves all lists at once, except that it stays in peers.list until
  * its client is over (client_end_step()); peers_sweep() frees it after it has left; (2) a peer that
  * is readable, or has something to send and is writable, has its turn queued, runs it or is
- * stalled; (3) while messages wait that the socket did not take, the kernel tells us of room. It is
- * not asked at other times, since a client makes room with each message that it reads; (4) a
+ * stalled; (3) while messages wait that the socket did not take, the kernel tells us of space. It
+ * is not asked at other times, since a client frees space with each message that it reads; (4) a
  * dropped peer whose client has not received all descriptors keeps its socket until the client has,
  * or has closed its end: it lingers. Loop thread only.
  */
@@ -38,11 +38,11 @@
 #include "util/text.h"
 
 enum {
-	PEER_QUEUE_MAX = 64,	/* messages that wait for a full socket */
-	HARVEST_MAX = 1024,	/* events */
-	STALL_MS = 100,		/* until the kernel is asked again for memory to receive */
-	CLOSING_MS = 1,		/* until a descriptor has been closed, mostly */
-	SOCKET_ROOM = 32 << 10, /* bytes of messages that a client need not read, times two */
+	PEER_QUEUE_MAX = 64,	 /* messages that wait for a full socket */
+	HARVEST_MAX = 1024,	 /* events */
+	STALL_MS = 100,		 /* until the kernel is asked again for memory to receive */
+	CLOSING_MS = 1,		 /* until a descriptor has been closed, mostly */
+	SOCKET_SPACE = 32 << 10, /* bytes of messages that a client need not read, times two */
 };
 
 struct outgoing {
@@ -120,7 +120,7 @@ void peers_harvest(struct peers *peers, int timeout_ms)
 			continue;
 		}
 		peer->readable |= (events[i].events & ~(uint32_t)EPOLLOUT) != 0;
-		peer->writable |= peer->awaits_room;
+		peer->writable |= peer->awaits_space;
 		turn_queue(&peer->turn);
 	}
 }
@@ -398,7 +398,7 @@ static void peer_shut(struct peer *peer)
 	while (!list_empty(&peer->waits)) {
 		wait = list_first_entry(&peer->waits, struct peer_wait, link);
 		list_del(&wait->link);
-		wait->gone(wait);
+		wait->peer_ended(wait);
 	}
 	queue_drop(peer);
 	epoll_ctl(peer->peers->epoll_fd, EPOLL_CTL_DEL, peer->fd, NULL);
@@ -413,7 +413,7 @@ void peer_end(struct peer *peer)
 	account_due(peer->turn.account, ACCOUNT_ENDS);
 }
 
-/* The peer has lost its connection. */
+/* The connection of the peer has ended. */
 static void peer_orphan(struct peer *peer)
 {
 	peer->dropping = peer->orphan = peer->ending = true;
@@ -428,7 +428,7 @@ void peer_drop(struct peer *peer)
 	if (peer->dropping)
 		return;
 	client_end(&peer->client, peer->state);
-	log_debug("client gone", "client=%llu pid=%u", (unsigned long long)peer->client.id,
+	log_debug("client ended", "client=%llu pid=%u", (unsigned long long)peer->client.id,
 		  peer->client.pid);
 	peer_shut(peer);
 	peer_orphan(peer);
@@ -460,12 +460,12 @@ void peers_end(struct peers *peers)
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-/* The kernel checks at once whether there is room already. */
-static void peer_await_room(struct peer *peer, bool awaits)
+/* The kernel checks at once whether there is space already. */
+static void peer_await_space(struct peer *peer, bool awaits)
 {
-	if (peer->awaits_room == awaits)
+	if (peer->awaits_space == awaits)
 		return;
-	peer->awaits_room = awaits;
+	peer->awaits_space = awaits;
 	peer_watch(peer, EPOLL_CTL_MOD, EPOLLIN | (awaits ? EPOLLOUT : 0)); /* it cannot fail: the
 									       socket is there */
 }
@@ -488,11 +488,11 @@ static int peer_queue(struct peer *peer, const void *message, int fd_peek)
 	memcpy(o->bytes, message, header->length);
 	list_add_tail(&peer->out, &o->link);
 	peer->queued++;
-	peer_await_room(peer, true);
+	peer_await_space(peer, true);
 	return 0;
 }
 
-static bool is_gone(int r)
+static bool is_closed(int r)
 {
 	return r == -EPIPE || r == -ECONNRESET;
 }
@@ -503,7 +503,7 @@ static void peer_deafen(struct peer *peer)
 {
 	peer->deaf = true;
 	queue_drop(peer);
-	peer_await_room(peer, false);
+	peer_await_space(peer, false);
 }
 
 void peer_send(struct peer *peer, const void *message, int fd_take)
@@ -551,7 +551,7 @@ int peer_try_send(struct peer *peer, const void *message, int fd_peek)
 	r = send_or_queue(peer, message, fd_peek);
 	if (!r || (is_short(r) && fd_peek >= 0))
 		return r;
-	if (is_gone(r)) {
+	if (is_closed(r)) {
 		peer_deafen(peer);
 		return 0;
 	}
@@ -577,7 +577,7 @@ bool peer_send_lent(struct peer *peer, const void *message, int fd_peek)
 
 void peer_notify(struct peer *peer)
 {
-	if (peer->dropping || peer->deaf || peer->awaits_room)
+	if (peer->dropping || peer->deaf || peer->awaits_space)
 		return;
 	peer->writable = true;
 	turn_queue(&peer->turn);
@@ -618,10 +618,10 @@ static bool peer_flush(struct peer *peer)
 	peer->writable = !r;
 	if (!r)
 		return true;
-	if (is_gone(r))
+	if (is_closed(r))
 		peer_deafen(peer);
 	else if (r == 1 || r == -EAGAIN)
-		peer_await_room(peer, r == -EAGAIN);
+		peer_await_space(peer, r == -EAGAIN);
 	else
 		peer_drop(peer);
 	return false;
@@ -700,9 +700,9 @@ int peer_new(struct peer **pp, struct peers *peers, int fd_take, struct account 
 
 int peer_begin(struct peer *peer)
 {
-	int room = SOCKET_ROOM;
+	int size = SOCKET_SPACE;
 
-	setsockopt(peer->fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
+	setsockopt(peer->fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
 	return peer_watch(peer, EPOLL_CTL_ADD, EPOLLIN);
 }
 

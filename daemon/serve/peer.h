@@ -86,17 +86,17 @@ struct peer {
 	bool group_asked; /* client.group is to be answered, with listing.serial */
 	unsigned queued;
 	struct flight flight;
-	unsigned creates; /* of waits: creates waiting for room */
+	unsigned creates; /* of waits: creates waiting for space */
 	unsigned syncs;	  /* of waits: SYNCs */
 	uint32_t rescan;  /* its ledger's counter when we last looked at all its retired tensors */
 	int fd;
 	struct kept_socket *kept; /* NULL: its socket is not kept */
 	enum peer_phase phase;
-	bool readable;	  /* its socket may hold messages, or the end */
-	bool writable;	  /* its socket may have room for queued messages */
-	bool awaits_room; /* the kernel tells us when its socket has room */
-	bool deaf;	  /* it has closed its end; we read its earlier messages */
-	bool adopted;	  /* its connection is older than this daemon */
+	bool readable;	   /* its socket may hold messages, or the end */
+	bool writable;	   /* its socket may have space for queued messages */
+	bool awaits_space; /* the kernel tells us when its socket has space */
+	bool deaf;	   /* it has closed its end; we read its earlier messages */
+	bool adopted;	   /* its connection is older than this daemon */
 	bool dropping;
 	bool orphan;  /* dropped, but its process may still use what it held (disconnect.h) */
 	bool left;    /* its client has been given up */
@@ -115,10 +115,10 @@ struct look {
 	bool mapped;
 };
 
-/* A request that is answered later. peer_drop() takes it off peer.waits, then calls gone(). */
+/* A request that is answered later. peer_drop() takes it off peer.waits, then its peer_ended. */
 struct peer_wait {
 	struct list link; /* in peer.waits, or unlinked */
-	void (*gone)(struct peer_wait *wait);
+	void (*peer_ended)(struct peer_wait *wait);
 };
 
 /* Turns call @read. -EMFILE, -ENOMEM. */
@@ -136,7 +136,7 @@ void peers_end(struct peers *peers);
 /* Takes over @fd_take and @account_take, also on failure. -ENOMEM. */
 int peer_new(struct peer **pp, struct peers *peers, int fd_take, struct account *account_take,
 	     const struct client_identity *who);
-/* Begins to read its messages. Returns -ENOSPC or -ENOMEM if the kernel has no room for one
+/* Begins to read its messages. Returns -ENOSPC or -ENOMEM if the kernel has no space for one
  * more. */
 int peer_begin(struct peer *peer);
 
@@ -150,8 +150,8 @@ int peers_forget_kept(struct peers *peers, const char *tag, int fd_take);
 
 /*
  * A client of the last daemon, with its socket in @fd_take. -1: it has none, and is an orphan
- * unless its process is gone. To be called in the order of ids. Takes *@ledger_fd on success. Fails
- * as client_adopt() does.
+ * unless its process has ended. To be called in the order of ids. Takes *@ledger_fd on success.
+ * Fails as client_adopt() does.
  */
 int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
 	       const struct client_fact *fact, int *ledger_fd, int fd_take);

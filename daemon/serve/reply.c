@@ -25,9 +25,9 @@ void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *
 		return;
 	}
 	switch (r) {
-	case STATE_E_GONE:
+	case STATE_E_STALE:
 		peer_error(
-			peer, serial, WIRE_E_GONE,
+			peer, serial, WIRE_E_STALE,
 			"%.*s: the draft or tensor referred to is not there, or not this client's",
 			(int)name->len, name->text);
 		break;
@@ -65,7 +65,7 @@ void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *
 		break;
 	default:
 		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
-			   "%.*s: cannot make room in the catalog: %s", (int)name->len, name->text,
+			   "%.*s: cannot free space in the catalog: %s", (int)name->len, name->text,
 			   strerror(r < 0 ? -r : 0));
 		break;
 	}

@@ -23,7 +23,7 @@ static void send_published(struct peer *peer, uint32_t serial, uint64_t version)
 }
 
 /* Without the descriptor there is no ring. Its producer may still take some of the rows for drafts:
- * they are gone, and it aborts them in vain. */
+ * they have ended, and it aborts them in vain. */
 static void send_granted(struct peer *peer, uint32_t serial, uint64_t version, struct ring *ring)
 {
 	struct wire_granted m = {
@@ -56,7 +56,7 @@ void handle_ring(struct peer *peer, struct conn_message *m)
 	memcpy(refs, m->bytes + m->header.length - ask->count * sizeof(*refs),
 	       ask->count * sizeof(*refs));
 	r = tensor_commit_ring(peer->state, &peer->client, ask->ref, &d, &ring, &version, &why);
-	if (r == STATE_E_GONE && peer->adopted &&
+	if (r == STATE_E_STALE && peer->adopted &&
 	    tensor_was_committed(peer->state, &peer->client, ask->ref, &version)) {
 		ring.ring = ring_begun(peer->state, &peer->client, ask->ref);
 		r = 0; /* and the daemon that did so died before it could say so */

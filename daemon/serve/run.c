@@ -3,7 +3,7 @@
  * The loop. It is our own, around libuv's: peers are served in turns (turns.h), for WORK_NS at a
  * time, and libuv runs when it has an event, or between two such times. Its callbacks only note
  * what happened, or queue turns. An idle daemon has no timer running: space.timer runs while a
- * create waits for room, expiry.timer while a lifetime is to end, warm_timer while segments are
+ * create waits for space, expiry.timer while a lifetime is to end, warm_timer while segments are
  * warm, remnant_timer while there are remnants, idle_timer while there are neither clients nor
  * tensors.
  */
@@ -196,7 +196,7 @@ static void server_drop_writer(struct server *server, uint64_t writer)
 		return;
 	}
 	log_warn_limited(&server->house.log,
-			 "size of a segment set right: its client, which changed it, is gone",
+			 "size of a segment set right: its client, which changed it, has ended",
 			 "client=%llu", (unsigned long long)writer);
 }
 
@@ -234,7 +234,8 @@ static bool server_on_spoiled(struct turn *turn)
 	seg = list_first_entry(spoiled, struct segment, link);
 	if (expire_segment(container_of(seg->memory, struct state, memory), seg, SPOILED_LOOKS) &&
 	    seg->state == SEGMENT_LIVE)
-		list_del(&seg->link); /* one that was empty then is doomed, and in another list */
+		list_del(&seg->link); /* one that was empty then is to be destroyed, and in another
+					 list */
 	return true;
 }
 

@@ -39,7 +39,7 @@ bool server_had_clients(const struct server *server);
 void server_deinit(struct server *server);
 
 /*
- * Does one round of the loop: serves turns for a while, acts on changes (waiting creates, doomed
+ * Does one round of the loop: serves turns for a while, acts on changes (waiting creates, ended
  * segments, notices, timers, SYNC), and then asks for events. With @wait it waits for events if
  * there is nothing else to do. False: there was nothing to do and nothing happened.
  */

@@ -30,7 +30,7 @@ struct server {
 	uv_poll_t listener;
 	uv_poll_t guard;  /* sizes of segments that clients have changed */
 	uv_poll_t ended;  /* segments that clients still had open */
-	uv_poll_t keeper; /* the keeper answers, or is gone; if keep->fd is not -1 at the start */
+	uv_poll_t keeper; /* the keeper answers, or has ended; if keep->fd is not -1 at the start */
 	uv_timer_t warm_timer;	  /* the next trim of warm segments */
 	uv_timer_t remnant_timer; /* the next look at remnants */
 	uint64_t remnant_ns;	  /* for which it was started */

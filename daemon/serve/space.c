@@ -2,11 +2,11 @@
 /*
  * Space: the answer to CREATE. The kernel takes most of a second to allocate a gigabyte, so libuv's
  * workers make and destroy large segments; a worker touches nothing but its job. A struct create
- * waits for room until its deadline, or is with a worker, or is being tried or answered and in no
+ * waits for space until its deadline, or is with a worker, or is being tried or answered and in no
  * list. When its peer goes it is freed, or left to its worker with peer == NULL.
  *
  * Waiting creates are tried in the turns of their account, in their order, each once after there
- * may be room (shared.room_made). If more room may have come meanwhile, all are tried once more,
+ * may be space (shared.space_freed). If more space may have come meanwhile, all are tried again,
  * but only after the last. So large ones at the front do not keep small ones from being tried.
  */
 #include <errno.h>
@@ -28,11 +28,11 @@
 
 enum {
 	SPACE_INLINE = 256 << 10, /* bytes; smaller segments are made and destroyed in the loop */
-	SPACE_CREATES_MAX = 64,	  /* of one client, that wait for room */
+	SPACE_CREATES_MAX = 64,	  /* of one client, that wait for space */
 	SPACE_STEP = 16,	  /* segments destroyed, or deadlines that are over, at a time */
 };
 
-#define SPACE_SOON_NS (10 * NS_PER_SEC) /* how long to wait for room that is being made */
+#define SPACE_SOON_NS (10 * NS_PER_SEC) /* how long to wait for space that is being freed */
 
 struct create {
 	struct list link; /* in its account's creates or tried; unlinked while it is tried */
@@ -40,7 +40,7 @@ struct create {
 	struct charge charge; /* for a wait, from its first wait on */
 	struct space *space;
 	struct state *state; /* of the peer's namespace */
-	struct peer *peer;   /* NULL: it is gone */
+	struct peer *peer;   /* NULL: it has ended */
 	bool working;	     /* with a worker */
 	uint32_t serial;
 	struct tensor_request rq;
@@ -86,17 +86,17 @@ static struct create *create_free(struct create *create)
 	return NULL;
 }
 
-static void create_gone(struct peer_wait *wait);
+static void create_peer_ended(struct peer_wait *wait);
 
 /* Enters the create into its peer's waits, so that the peer's end finds it. */
 static void create_remember(struct create *create, bool working)
 {
 	create->working = working;
-	create->wait.gone = create_gone;
+	create->wait.peer_ended = create_peer_ended;
 	list_add_tail(&create->peer->waits, &create->wait.link);
 }
 
-/* Lets it wait for room, after it was tried. */
+/* Lets it wait for space, after it was tried. */
 static void create_park(struct create *create)
 {
 	struct account *account = create->peer->turn.account;
@@ -137,7 +137,7 @@ static int create_charge(struct create *create)
 			   state_pool(st, SHARE_WAITS), 1);
 }
 
-static void create_gone(struct peer_wait *wait)
+static void create_peer_ended(struct peer_wait *wait)
 {
 	struct create *create = container_of(wait, struct create, wait);
 
@@ -163,7 +163,7 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 	if (r == STATE_E_SOON)
 		r = STATE_E_FULL;
 	if (charge_is_refused(r)) {
-		peer_error_share(peer, serial, r, "no room for %llu bytes", bytes);
+		peer_error_share(peer, serial, r, "no space for %llu bytes", bytes);
 		return;
 	}
 	switch (r) {
@@ -190,7 +190,7 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 			bytes);
 		break;
 	case -ENOSPC:
-		peer_error(peer, serial, WIRE_E_NO_SPACE, "no room for %llu bytes: %s is full",
+		peer_error(peer, serial, WIRE_E_NO_SPACE, "no space for %llu bytes: %s is full",
 			   bytes,
 			   peer->state->memory.totals.storage->named ? "/dev/shm" : "memory");
 		break;
@@ -280,7 +280,7 @@ static void create_work(struct job *job)
 						 &create->fd);
 }
 
-/* True if the user's quota refuses the create in any case. Other users' room would not help
+/* True if the user's quota refuses the create in any case. Other users' space would not help
  * then. */
 static bool create_is_over_quota(const struct create *create)
 {
@@ -291,7 +291,7 @@ static bool create_is_over_quota(const struct create *create)
 	return create->rq.nbytes > most || account_used(account, bytes) > most - create->rq.nbytes;
 }
 
-/* True: a tensor was given up to make room, or more must be looked at first. */
+/* True: a tensor was given up to free space, or more must be looked at first. */
 static bool create_evict(struct create *create)
 {
 	struct state *st = create->state;
@@ -303,15 +303,16 @@ static bool create_evict(struct create *create)
 	return r != EVICTED_NONE;
 }
 
-/* /dev/shm or memory is full, but room can be made there: gives the draft back, so that the create
+/* /dev/shm or memory is full, but space can be made there: gives the draft back, so that the create
  * can be tried again soon. */
-static bool create_made_room(struct create *create)
+static bool create_freed_space(struct create *create)
 {
 	struct state *st = create->state;
 
 	if ((create->result != -ENOSPC && create->result != -ENOMEM) || !create->peer ||
 	    create->rq.prefetch ||
-	    (tensor_make_room(st, create->peer->client.account, create->size, true) != ROOM_MADE &&
+	    (tensor_free_space(st, create->peer->client.account, create->size, true) !=
+		     SPACE_FREED &&
 	     !create_evict(create)))
 		return false;
 	tensor_backed(st, &create->peer->client, create->slot, create->result);
@@ -324,7 +325,7 @@ static void create_worked(struct job *job)
 	struct create *create = container_of(job, struct create, job);
 
 	list_del(&create->wait.link);
-	if (!create_made_room(create)) {
+	if (!create_freed_space(create)) {
 		create_backed(create);
 	} else if (create_charge(create)) {
 		answer_error(create->peer, create->serial, create->rq.nbytes, -ENOSPC);
@@ -352,7 +353,7 @@ static bool create_back(struct create *create)
 		return false;
 	}
 	create_work(&create->job);
-	if (create_made_room(create))
+	if (create_freed_space(create))
 		return false;
 	create_backed(create);
 	return true;
@@ -380,7 +381,7 @@ static bool create_try(struct create *create)
 	if (r == STATE_E_BACKING)
 		return create_back(create);
 	if ((r == STATE_E_FULL || r == STATE_E_QUOTA) && !create->rq.prefetch &&
-	    (rings_make_room(peer->state, peer->client.account, r == STATE_E_FULL) ||
+	    (rings_free_space(peer->state, peer->client.account, r == STATE_E_FULL) ||
 	     create_evict(create)))
 		r = STATE_E_SOON;
 	if (r == STATE_E_SOON && !deadline_passed(create->soon_deadline))
@@ -403,7 +404,7 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 
 	if (peer->creates >= SPACE_CREATES_MAX) {
 		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "cannot wait for room for %llu bytes: this client has %d requests "
+			   "cannot wait for space for %llu bytes: this client has %d requests "
 			   "waiting already",
 			   (unsigned long long)rq->nbytes, SPACE_CREATES_MAX);
 		return;
@@ -434,7 +435,7 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 		create_park(create);
 		return;
 	}
-	peer_error_share(peer, serial, r, "cannot wait for room for %llu bytes",
+	peer_error_share(peer, serial, r, "cannot wait for space for %llu bytes",
 			 (unsigned long long)rq->nbytes);
 	create_free(create);
 }
@@ -581,7 +582,7 @@ void space_ended(struct space *space)
 /* Moves tried creates back, to be tried once more. False: there are none. */
 static bool creates_again(struct space *space, struct account *account)
 {
-	account->room_seen = space->shared->room_made;
+	account->space_seen = space->shared->space_freed;
 	list_move_all(&account->creates, &account->tried);
 	return !list_empty(&account->creates);
 }
@@ -604,15 +605,15 @@ static bool creates_step(void *context, struct account *account)
 	}
 	if (!list_empty(&account->creates))
 		return true;
-	return account->room_seen != space->shared->room_made && creates_again(space, account);
+	return account->space_seen != space->shared->space_freed && creates_again(space, account);
 }
 
-/* There may be room. An account that is trying its creates looks for room itself at the end. */
+/* There may be space. An account that is trying its creates looks for space itself at the end. */
 static void creates_tell(struct space *space)
 {
 	struct account *account;
 
-	space->room_seen = space->shared->room_made;
+	space->space_seen = space->shared->space_freed;
 	list_for_each_entry(account, &space->accounts, waiter) {
 		if (list_empty(&account->creates) && creates_again(space, account))
 			account_due(account, ACCOUNT_CREATES);
@@ -635,7 +636,7 @@ static void space_on_timer(uv_timer_t *timer)
 		account = create->peer->turn.account;
 		deadline_unset(&space->deadlines, first);
 		if (list_empty(&account->creates))
-			account->room_seen = space->shared->room_made;
+			account->space_seen = space->shared->space_freed;
 		list_del(&create->link);
 		list_add_head(&account->creates, &create->link);
 		account_due(account, ACCOUNT_CREATES);
@@ -663,7 +664,7 @@ void space_run_due(struct space *space)
 
 	destroys_run_due(space, forgotten, SPACE_STEP);
 	trims_run_due(space, SPACE_STEP);
-	if (space->room_seen != space->shared->room_made)
+	if (space->space_seen != space->shared->space_freed)
 		creates_tell(space);
 	if (!stopped)
 		timer_arm(space);
@@ -673,7 +674,7 @@ bool space_has_due(const struct space *space)
 {
 	return !list_empty(&space->shared->store.to_destroy) ||
 	       !list_empty(&space->shared->store.guard.wrong) ||
-	       space->room_seen != space->shared->room_made;
+	       space->space_seen != space->shared->space_freed;
 }
 
 bool space_busy(const struct space *space)

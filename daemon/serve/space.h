@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creates waiting for room, or for a worker to make their segment; and doomed segments. */
+/* Creates waiting for space, or for a worker to make their segment; and segments to destroy. */
 #pragma once
 
 #include <uv.h>
@@ -14,11 +14,11 @@ struct space {
 	struct shared *shared;
 	struct turns *turns;
 	struct list accounts; /* of struct account, by waiter: they have waiting creates */
-	unsigned waiting;     /* creates waiting for room */
+	unsigned waiting;     /* creates waiting for space */
 	struct jobs jobs;     /* jobs that make or destroy segments */
 	bool ended_left;      /* more segments may have ended than space_ended() has looked at */
-	uint64_t room_seen;   /* shared.room_made when creates were last told */
-	struct deadlines deadlines; /* of creates waiting for room */
+	uint64_t space_seen;  /* shared.space_freed when creates were last told */
+	struct deadlines deadlines; /* of creates waiting for space */
 	uv_timer_t timer;	    /* the next of them */
 	int64_t timer_at;
 };
@@ -29,14 +29,14 @@ void space_deinit(struct space *space);
 /* Answers CREATE, or a COMMIT that asks for a prefetched draft, now or later. */
 void space_create(struct space *space, struct peer *peer, uint32_t serial,
 		  const struct tensor_request *rq, int64_t timeout_ns);
-/* Queues another try of waiting creates in their accounts' turns, if there may be room or their
- * time is over, and destroys some doomed segments. */
+/* Queues another try of waiting creates in their accounts' turns, if there may be space or their
+ * time is over, and destroys some segments. */
 void space_run_due(struct space *space);
 /* Frees segments that no client has open any more. */
 void space_ended(struct space *space);
 /* True if space_run_due() has work to do because of changes since its last call. */
 bool space_has_due(const struct space *space);
-/* To be called at the daemon's end, when the peers have gone. The workers' jobs end soon. */
+/* To be called at the daemon's end, when the peers have ended. The workers' jobs end soon. */
 void space_stop(struct space *space);
 /* True if there is work that continues without a message. */
 bool space_busy(const struct space *space);

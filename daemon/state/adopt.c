@@ -6,7 +6,7 @@
  * - A LIVE row with a higher version than its name's was being committed: its name means it now.
  * - Names that mean a DRAFT are those of a group. If any of its rows is LIVE, all become LIVE. If
  * none is, nobody has seen the group, and the names get their former tensors back.
- * - A name that means a RETIRED row was being looked at for room: the row is LIVE again.
+ * - A name that means a RETIRED row was being looked at for space: the row is LIVE again.
  * - If the name has a ring, the rows of that stay as they are: adopt_ring.c.
  * - Any other LIVE row that its name does not mean was being replaced or deleted: it is RETIRED.
  * - A RETIRED row without a name is a draft that was being taken back: it is a DRAFT again.
@@ -26,11 +26,11 @@
 #include "daemon/state/check.h"
 #include "daemon/state/claim.h"
 #include "daemon/state/export.h"
+#include "daemon/state/extent.h"
 #include "daemon/state/holding.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/lifetime.h"
 #include "daemon/state/outcome.h"
-#include "daemon/state/place.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/survive.h"
 #include "daemon/state/tensor.h"
@@ -44,13 +44,13 @@ struct adoption {
 	uint32_t *best; /* by name: 1 + the slot of its LIVE row with the highest version, or 0 */
 	uint32_t *pins; /* by name: rows that carry it */
 	uint32_t *uids; /* by name: the uid of its owner */
-	struct placed *placed; /* all rows with a place */
-	uint32_t placed_count;
+	struct row_extent *extents; /* of all rows that have one */
+	uint32_t extent_count;
 	uint32_t on_devices; /* segments */
 };
 
-struct placed {
-	uint64_t place; /* the segment, and the offset in it */
+struct row_extent {
+	uint64_t start; /* the segment, and the first unit in it */
 	uint32_t slot;
 };
 
@@ -165,7 +165,7 @@ static void draft_recover(struct adoption *a, uint32_t slot)
 	become(a, slot, ROW_DRAFT);
 	row->name = row->chunk = CATALOG_NONE;
 	row->flags = 0;
-	if (!check_row_place(a->cat, slot))
+	if (!check_row_extent(a->cat, slot))
 		row->segment = CATALOG_NONE;
 }
 
@@ -336,7 +336,7 @@ static int segment_take_over(struct adoption *a, uint32_t index)
 	if (r == SEGMENT_E_STRANGE) {
 		snprintf(a->check.why, sizeof(a->check.why), "the object of segment %u is %s",
 			 index,
-			 object.fd < 0 && !memory->totals.storage->named ? "gone" : "damaged");
+			 object.fd < 0 && !memory->totals.storage->named ? "missing" : "damaged");
 		return CATALOG_E_STRANGE;
 	}
 	return r;
@@ -366,21 +366,21 @@ static void segments_tidy(struct adoption *a)
 
 		if (seg && seg->device)
 			export_adopted(a->st, seg);
-		else if (seg && !seg->places)
+		else if (seg && !seg->extents)
 			segment_emptied(a->st, seg, NULL);
 	}
 }
 
-/* ---- places --------------------------------------------------------------------------------- */
+/* ---- extents -------------------------------------------------------------------------------- */
 
-static int by_place(const void *x, const void *y)
+static int by_extent(const void *x, const void *y)
 {
-	const struct placed *p = x, *q = y;
+	const struct row_extent *p = x, *q = y;
 
-	return (p->place > q->place) - (p->place < q->place);
+	return (p->start > q->start) - (p->start < q->start);
 }
 
-static void place_note(struct adoption *a, uint32_t slot)
+static void extent_note(struct adoption *a, uint32_t slot)
 {
 	const struct catalog_row *row = row_of(a, slot);
 	struct segment *seg;
@@ -388,41 +388,41 @@ static void place_note(struct adoption *a, uint32_t slot)
 	if (row->segment == CATALOG_NONE || row->flags & ROW_ON_DEVICE)
 		return;
 	seg = a->st->memory.segments[row->segment];
-	a->placed[a->placed_count++] = (struct placed){
-		.place = (uint64_t)row->segment << 32 |
-			 (segment_is_small(seg) ? catalog_row_fact(a->cat, slot)->place : 0),
+	a->extents[a->extent_count++] = (struct row_extent){
+		.start = (uint64_t)row->segment << 32 |
+			 (segment_is_small(seg) ? catalog_row_fact(a->cat, slot)->first_unit : 0),
 		.slot = slot
 	};
 }
 
-static int place_take_over(struct adoption *a, uint32_t slot)
+static int extent_take_over(struct adoption *a, uint32_t slot)
 {
 	const struct row_fact *fact = catalog_row_fact(a->cat, slot);
 	struct tensor *t = &a->st->tensors[slot];
 
 	t->segment = a->st->memory.segments[row_of(a, slot)->segment];
-	t->place = fact->place;
+	t->first_unit = fact->first_unit;
 	t->units = fact->units;
-	t->segment->places++;
+	t->segment->extents++;
 	if (segment_is_small(t->segment) &&
-	    segment_place_adopt(t->segment, fact->place, fact->units)) {
+	    segment_extent_adopt(t->segment, fact->first_unit, fact->units)) {
 		snprintf(a->check.why, sizeof(a->check.why), "row %u lies where others do", slot);
 		return CATALOG_E_STRANGE;
 	}
 	return 0;
 }
 
-/* Rows at the same place share it. */
-static int places_take_over(struct adoption *a)
+/* Rows in the same extent share it. */
+static int extents_take_over(struct adoption *a)
 {
 	int r = 0;
 
-	qsort(a->placed, a->placed_count, sizeof(*a->placed), by_place);
-	for (uint32_t i = 0; !r && i < a->placed_count; i++) {
-		if (i && a->placed[i].place == a->placed[i - 1].place)
-			place_share(a->st, a->placed[i].slot, a->placed[i - 1].slot);
+	qsort(a->extents, a->extent_count, sizeof(*a->extents), by_extent);
+	for (uint32_t i = 0; !r && i < a->extent_count; i++) {
+		if (i && a->extents[i].start == a->extents[i - 1].start)
+			extent_share(a->st, a->extents[i].slot, a->extents[i - 1].slot);
 		else
-			r = place_take_over(a, a->placed[i].slot);
+			r = extent_take_over(a, a->extents[i].slot);
 	}
 	return r;
 }
@@ -455,7 +455,7 @@ static int row_take_over(struct adoption *a, uint32_t slot)
 	account_unref(account);
 	if (r)
 		return r;
-	place_note(a, slot);
+	extent_note(a, slot);
 	a->st->tensors[slot].published = draft && leader_is_published(a, slot);
 	if (draft)
 		return draft_reserve(a->st, slot);
@@ -516,7 +516,7 @@ static int rings_take_over(struct adoption *a)
 
 	if (r == SEGMENT_E_STRANGE) {
 		snprintf(a->check.why, sizeof(a->check.why),
-			 "the page of ring %u is gone or damaged", index);
+			 "the page of ring %u is missing or damaged", index);
 		return CATALOG_E_STRANGE;
 	}
 	return r;
@@ -546,8 +546,8 @@ static int tables_make(struct adoption *a)
 	a->best = calloc(names, sizeof(*a->best));
 	a->pins = calloc(names, sizeof(*a->pins));
 	a->uids = calloc(names, sizeof(*a->uids));
-	a->placed = calloc(a->cat->rows.high + 1, sizeof(*a->placed));
-	return a->best && a->pins && a->uids && a->placed ? 0 : -ENOMEM;
+	a->extents = calloc(a->cat->rows.high + 1, sizeof(*a->extents));
+	return a->best && a->pins && a->uids && a->extents ? 0 : -ENOMEM;
 }
 
 static int take_over(struct adoption *a)
@@ -564,7 +564,7 @@ static int take_over(struct adoption *a)
 	if (!r)
 		r = rows_take_over(a);
 	if (!r)
-		r = places_take_over(a);
+		r = extents_take_over(a);
 	if (!r)
 		r = names_take_over(a);
 	if (!r)
@@ -590,7 +590,7 @@ int adopt_catalog(struct state *st, char why[ADOPT_WHY_MAX])
 	free(a.best);
 	free(a.pins);
 	free(a.uids);
-	free(a.placed);
+	free(a.extents);
 	check_deinit(&a.check);
 	return r;
 }
@@ -653,7 +653,7 @@ static int lifetime_adopt(struct state *st, uint32_t slot, struct client *nobody
 	return r;
 }
 
-/* Ends tensors bound to connections that are gone. */
+/* Ends tensors bound to connections that have ended. */
 static void bound_end(struct state *st, struct client *nobody)
 {
 	const struct life *life;

@@ -173,7 +173,7 @@ static int segment_adopt_or_end(struct state *st, const struct parts *parts, str
 		atomic_fetch_and(&row->word, ~(uint64_t)1);
 	if (r && row->kind == SEGMENT_CUDA_VMM)
 		log_warn("a segment on a device is withdrawn: its descriptors were not kept, or "
-			 "there is no room for them",
+			 "there is no space for them",
 			 "segment=%u bytes=%llu", index, (unsigned long long)row->size);
 	return 0;
 }
@@ -212,7 +212,7 @@ void adopt_device_row(struct state *st, uint32_t slot)
 	if (seg && seg->device && atomic_load(&row->progress) == ROW_FINISHED &&
 	    row->offset <= seg->size && row->nbytes <= seg->size - row->offset) {
 		t->segment = seg;
-		seg->places++;
+		seg->extents++;
 		return;
 	}
 	atomic_store(&row->progress, ROW_LOST);

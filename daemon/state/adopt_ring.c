@@ -39,7 +39,7 @@ int adopt_rings(struct state *st, uint32_t *index)
 
 		if (!(row->flags & ROW_RING) || (state != ROW_LIVE && state != ROW_RETIRED))
 			continue;
-		*index = ref_slot(ring_place_ring(row->ring));
+		*index = ref_slot(ring_slot_ring(row->ring));
 		if (st->rings)
 			ring = st->rings[*index];
 		if (!ring)

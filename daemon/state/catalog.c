@@ -338,7 +338,7 @@ static int facts_map(struct catalog *cat, struct catalog_array *const arrays[FAC
 }
 
 /* Gives memory to the facts of the entries that the array has memory for. Its last page may have
- * room for more than array->max. */
+ * space for more than array->max. */
 static int facts_allocate(struct catalog *cat, const struct catalog_array *array,
 			  uint64_t allocated)
 {
@@ -519,7 +519,7 @@ static int facts_adopt(struct catalog *cat, const char **why)
 	if (f->magic != FACTS_MAGIC || f->layout != FACTS_LAYOUT || f->size != size ||
 	    f->instance != cat->instance)
 		return CATALOG_E_STRANGE;
-	*why = "the facts say that an array has more entries than it has room";
+	*why = "the facts say that an array has more entries than it has space";
 	for (unsigned i = 0; i < FACTS_ARRAYS; i++) {
 		if (!array_fact_fits(arrays[i], &f->arrays[i]))
 			return CATALOG_E_STRANGE;

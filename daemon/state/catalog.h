@@ -88,7 +88,7 @@ void catalog_shape(struct catalog *cat, const struct catalog_header *h, struct c
 		   struct catalog_array *arrays[FACTS_ARRAYS], uint64_t *facts_size);
 /* True if the constant members of @h are as a daemon with that plan writes them. */
 bool catalog_header_is(const struct catalog_header *h, const struct catalog_header *plan);
-/* True if the array has room for as many entries as @fact counts. */
+/* True if the array has space for as many entries as @fact counts. */
 bool array_fact_fits(const struct catalog_array *array, const struct array_fact *fact);
 /* Builds the free list again, from the entries for which @used returns false. */
 void catalog_collect(struct catalog_array *array, bool (*used)(const void *context, uint32_t index),

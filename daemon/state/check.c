@@ -120,7 +120,7 @@ uint32_t check_ring_sum(const struct catalog *cat, uint32_t slot, uint64_t gener
 bool check_is_slot(const struct catalog *cat, const struct catalog_row *row)
 {
 	return row->flags & ROW_RING && row->name < cat->names.high &&
-	       catalog_name(cat, row->name)->current == ring_place_ring(row->ring);
+	       catalog_name(cat, row->name)->current == ring_slot_ring(row->ring);
 }
 
 /* True if its producer publishes it without the daemon: then it has no checksum of a
@@ -150,25 +150,25 @@ static bool ring_sum_is_good(const struct catalog *cat, uint32_t slot)
 		fact->ring_sum == check_ring_sum(cat, slot, (word >> 2) + 1));
 }
 
-/* A ring has one name, and each of its rows a place of its own. */
+/* A ring has one name, and each of its rows a slot of its own. */
 static bool ring_row_is_good(struct check *check, uint32_t slot)
 {
 	const struct catalog_row *row = catalog_row(check->cat, slot);
-	uint64_t ring = ring_place_ring(row->ring), place;
-	unsigned at = ring_place_index(row->ring);
+	uint64_t ring = ring_slot_ring(row->ring), bit;
+	unsigned at = ring_slot_index(row->ring);
 	struct check_ring *seen;
 
 	if (ref_slot(ring) >= CATALOG_RINGS || at >= RING_SLOTS_MAX || row->chunk != CATALOG_NONE ||
-	    row->ring != ring_place(ring, at) || !fact_is_of(check->cat, ring) ||
+	    row->ring != ring_slot_make(ring, at) || !fact_is_of(check->cat, ring) ||
 	    !ring_sum_is_good(check->cat, slot))
 		return false;
 	seen = &check->rings[ref_slot(ring)];
-	place = (uint64_t)1 << at;
-	if (seen->places && (seen->ref != ring || seen->name != row->name || seen->places & place))
+	bit = (uint64_t)1 << at;
+	if (seen->slots && (seen->ref != ring || seen->name != row->name || seen->slots & bit))
 		return false;
 	seen->ref = ring;
 	seen->name = row->name;
-	seen->places |= place;
+	seen->slots |= bit;
 	return true;
 }
 
@@ -178,7 +178,7 @@ static int ring_current_check(struct check *check, uint32_t index)
 	const struct check_ring *ring = &check->rings[ref_slot(ref) % CATALOG_RINGS];
 
 	check->evidence = ref;
-	if (!ring->places || ring->ref != ref || ring->name != index)
+	if (!ring->slots || ring->ref != ref || ring->name != index)
 		return wrong(check, "name %u means a ring that is not its own", index);
 	return 0;
 }
@@ -275,10 +275,10 @@ static int segment_check(struct check *check, uint32_t index)
 	return 0;
 }
 
-static bool place_is_good(const struct catalog_row *row, const struct row_fact *fact,
-			  const struct catalog_segment *segment, bool small)
+static bool extent_is_good(const struct catalog_row *row, const struct row_fact *fact,
+			   const struct catalog_segment *segment, bool small)
 {
-	uint64_t begin = (uint64_t)fact->place * SEGMENT_UNIT;
+	uint64_t begin = (uint64_t)fact->first_unit * SEGMENT_UNIT;
 	uint64_t end = begin + (uint64_t)fact->units * SEGMENT_UNIT;
 
 	return !small || (fact->units && begin <= row->offset && row->offset + row->nbytes <= end &&
@@ -290,7 +290,7 @@ static bool is_small(const struct catalog *cat, uint32_t segment)
 	return cat->facts && catalog_segment_fact(cat, segment)->small;
 }
 
-bool check_row_place(const struct catalog *cat, uint32_t slot)
+bool check_row_extent(const struct catalog *cat, uint32_t slot)
 {
 	const struct catalog_row *row = catalog_row(cat, slot);
 	const struct catalog_segment *segment;
@@ -302,40 +302,41 @@ bool check_row_place(const struct catalog *cat, uint32_t slot)
 	    row->offset > segment->size || row->nbytes > segment->size - row->offset ||
 	    row->offset % TENSOR_ALIGNMENT)
 		return false;
-	return !cat->facts || place_is_good(row, catalog_row_fact(cat, slot), segment,
-					    is_small(cat, row->segment));
+	return !cat->facts || extent_is_good(row, catalog_row_fact(cat, slot), segment,
+					     is_small(cat, row->segment));
 }
 
-static void place_note(struct check *check, uint32_t slot)
+static void extent_note(struct check *check, uint32_t slot)
 {
 	const struct catalog_row *row = catalog_row(check->cat, slot);
 	const struct row_fact *fact = catalog_row_fact(check->cat, slot);
 
 	if (row->segment != CATALOG_NONE && is_small(check->cat, row->segment))
-		check->places[check->place_count++] = (struct check_place){ .segment = row->segment,
-									    .begin = fact->place,
-									    .end = fact->place +
-										   fact->units,
-									    .slot = slot };
+		check->extents[check->extent_count++] = (struct check_extent){
+			.segment = row->segment,
+			.begin = fact->first_unit,
+			.end = fact->first_unit + fact->units,
+			.slot = slot
+		};
 }
 
-static int by_place(const void *x, const void *y)
+static int by_extent(const void *x, const void *y)
 {
-	const struct check_place *p = x, *q = y;
+	const struct check_extent *p = x, *q = y;
 
 	if (p->segment != q->segment)
 		return p->segment < q->segment ? -1 : 1;
 	return (p->begin > q->begin) - (p->begin < q->begin);
 }
 
-/* Rows share a place or lie in different ones. */
-static int places_check(struct check *check)
+/* Rows share an extent or lie in different ones. */
+static int extents_check(struct check *check)
 {
-	const struct check_place *p = check->places;
+	const struct check_extent *p = check->extents;
 	int r = 0;
 
-	qsort(check->places, check->place_count, sizeof(*p), by_place);
-	for (uint32_t i = 1; !r && i < check->place_count; i++) {
+	qsort(check->extents, check->extent_count, sizeof(*p), by_extent);
+	for (uint32_t i = 1; !r && i < check->extent_count; i++) {
 		if (p[i].segment != p[i - 1].segment || p[i].begin >= p[i - 1].end ||
 		    (p[i].begin == p[i - 1].begin && p[i].end == p[i - 1].end))
 			continue;
@@ -404,8 +405,8 @@ static int silent_row_check(struct check *check, uint32_t slot)
 	if (is_published(check, slot))
 		return wrong(check, "row %u was published, and does not say so", slot);
 	if (row_word_state(catalog_row(check->cat, slot)->word) != ROW_FREE &&
-	    check_row_place(check->cat, slot))
-		place_note(check, slot);
+	    check_row_extent(check->cat, slot))
+		extent_note(check, slot);
 	return 0;
 }
 
@@ -440,9 +441,9 @@ static int row_check(struct check *check, uint32_t slot)
 		return wrong(check, "row %u has changed since it was published", slot);
 	if (row->segment == CATALOG_NONE || row->flags & ROW_ON_DEVICE)
 		return 0;
-	if (!check_row_place(cat, slot))
+	if (!check_row_extent(cat, slot))
 		return wrong(check, "row %u is not within a segment that lives", slot);
-	place_note(check, slot);
+	extent_note(check, slot);
 	return 0;
 }
 
@@ -559,9 +560,9 @@ int check_init_all(struct check *check, const struct catalog *cat,
 	*check = (struct check){ .cat = cat, .found = found, .context = context };
 	check->linked = calloc(cat->names.high + 1, 1);
 	check->chunks = calloc(cat->chunks.high + 1, 1);
-	check->places = calloc(cat->rows.high + 1, sizeof(*check->places));
+	check->extents = calloc(cat->rows.high + 1, sizeof(*check->extents));
 	check->rings = calloc(CATALOG_RINGS, sizeof(*check->rings));
-	if (!check->linked || !check->chunks || !check->places || !check->rings)
+	if (!check->linked || !check->chunks || !check->extents || !check->rings)
 		return -ENOMEM;
 	r = unused_check_all(check);
 	for (uint32_t i = 0; !r && i <= cat->header->bucket_mask; i++)
@@ -576,7 +577,7 @@ int check_init_all(struct check *check, const struct catalog *cat,
 		r = client_check(check, i);
 	for (uint32_t i = 0; !r && cat->facts && i < cat->claims.high; i++)
 		r = claim_check(check, i);
-	return r ? r : places_check(check);
+	return r ? r : extents_check(check);
 }
 
 int check_init(struct check *check, const struct catalog *cat)
@@ -603,7 +604,7 @@ static void sums_make(const struct check *check, struct sums *sums)
 							       ROW_LIVE ||
 						       !check_is_slot(cat, catalog_row(cat, i));
 	for (uint32_t i = 0; i < CATALOG_RINGS; i++)
-		sums->rings += check->rings[i].places &&
+		sums->rings += check->rings[i].slots &&
 			       catalog_name(cat, check->rings[i].name)->current ==
 				       check->rings[i].ref;
 	for (uint32_t i = 0; i < cat->clients.high; i++)
@@ -704,6 +705,6 @@ void check_deinit(struct check *check)
 {
 	free(check->linked);
 	free(check->chunks);
-	free(check->places);
+	free(check->extents);
 	free(check->rings);
 }

@@ -10,14 +10,14 @@
 #include "daemon/state/catalog.h"
 
 /* The extent of a row in a small segment. */
-struct check_place {
+struct check_extent {
 	uint32_t segment, begin, end, slot;
 };
 
 /* A ring, as its rows describe it. */
 struct check_ring {
 	uint64_t ref;
-	uint64_t places; /* of its rows */
+	uint64_t slots; /* of its rows */
 	uint32_t name;
 };
 
@@ -26,8 +26,8 @@ struct check {
 	unsigned char *linked; /* by name: it is in a bucket */
 	unsigned char *chunks; /* by chunk: it is in use */
 	struct check_ring *rings;
-	struct check_place *places;
-	uint32_t place_count;
+	struct check_extent *extents;
+	uint32_t extent_count;
 	/* Called for each error. NULL: the first error ends the check. */
 	void (*found)(struct check *check);
 	void *context;
@@ -47,8 +47,8 @@ void check_deinit(struct check *check);
  * check_init(). */
 int check_at_rest(struct check *check);
 
-/* True if the row lies in a place of a live segment. */
-bool check_row_place(const struct catalog *cat, uint32_t slot);
+/* True if the row lies in an extent of a live segment. */
+bool check_row_extent(const struct catalog *cat, uint32_t slot);
 /* The number of chunks of the row. */
 uint32_t check_row_chunks(const struct catalog_row *row);
 /* A checksum of the members of a row that are constant while it is published. The one of a group's

@@ -6,7 +6,7 @@
  * and the kernel knows whether any process has, since F_SEAL_WRITE can only be added if none does.
  * The mapping goes with the process, whether that exits, is killed or calls exec, and it goes
  * before the process's descriptors do. A client that lies about this harms only itself:
- * place_large() in tensor.c protects others when memory changes hands. Loop thread only.
+ * extent_large() in tensor.c protects others when memory changes hands. Loop thread only.
  */
 #include <errno.h>
 #include <fcntl.h>

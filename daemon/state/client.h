@@ -47,7 +47,7 @@ struct client {
 	struct list prefetching; /* in state.prefetching while there are any */
 	uint32_t drafts;	 /* how many, including those being made */
 	uint32_t draft_head;	 /* a slot in the ring, or CATALOG_NONE */
-	bool room_unread;	 /* a draft cannot be taken back before its messages are read */
+	bool space_unread;	 /* a draft cannot be taken back before its messages are read */
 
 	/* notice.c, export.c: */
 	struct list exports;	  /* segments on devices that it exported, by writer_link */

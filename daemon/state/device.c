@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors on devices. Invariants: (1) a tensor whose producer is connected has its notice in
- * client.placed; (2) a lost row of a producer that is gone is in no segment. Loop thread only. */
+ * client.placed; (2) a lost row of a producer that has ended is in no segment. Loop thread only. */
 #include "daemon/state/device.h"
 #include "daemon/state/export.h"
 #include "daemon/state/lease.h"
@@ -73,7 +73,7 @@ static void place_in(struct state *st, uint32_t slot, struct segment *seg,
 
 	st->tensors[slot].freed->message.freed.cookie = m->cookie;
 	st->tensors[slot].segment = seg;
-	seg->places++;
+	seg->extents++;
 	description_write(st, slot, d);
 	row->flags |= ROW_ON_DEVICE;
 	row->nbytes = nbytes;
@@ -182,7 +182,7 @@ void device_finished(struct state *st, const struct client *c, uint64_t ref, boo
 		atomic_store(&row->progress, ROW_FINISHED);
 }
 
-/* Handles a tensor whose producer is gone: it is lost if its memory died with the producer or was
+/* Handles a tensor whose producer has ended: it is lost if its memory died with the producer or was
  * never finished. */
 static void placed_leave(struct state *st, struct client *c, uint32_t slot)
 {
@@ -195,7 +195,7 @@ static void placed_leave(struct state *st, struct client *c, uint32_t slot)
 	    atomic_load(&catalog_row(&st->catalog, slot)->progress) == ROW_FINISHED)
 		return;
 	t->segment = NULL;
-	seg->places--;
+	seg->extents--;
 	retired = row_word_state(atomic_load(&catalog_row(&st->catalog, slot)->word)) ==
 		  ROW_RETIRED;
 	lose(st, c->account, slot);

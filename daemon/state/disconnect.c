@@ -59,7 +59,7 @@ static bool segments_leave(struct list *segments, bool reuse, unsigned *looks)
 		seg = list_first_entry(segments, struct segment, writer_link);
 		list_del(&seg->writer_link);
 		seg->writer = 0;
-		if (reuse && seg->places == 0 && (segment_is_small(seg) || !seg->storage->named))
+		if (reuse && seg->extents == 0 && (segment_is_small(seg) || !seg->storage->named))
 			memory_end(seg);
 	}
 	return list_empty(segments);
@@ -92,7 +92,7 @@ static bool client_leave(struct client *c, struct state *st, bool reuse, unsigne
 }
 
 /* Ends the client, which has nothing left. */
-static void client_gone(struct client *c, struct state *st)
+static void client_finish(struct client *c, struct state *st)
 {
 	if (c->generation < ENTRY_GENERATION_MAX)
 		catalog_give(&st->catalog.clients, c->index);
@@ -157,7 +157,7 @@ enum client_left client_end_step(struct client *c, struct state *st, unsigned lo
 		return orphan_scan(c, st, looks);
 	if (!client_leave(c, st, true, &looks))
 		return CLIENT_MORE;
-	client_gone(c, st);
+	client_finish(c, st);
 	return CLIENT_OVER;
 }
 
@@ -183,5 +183,5 @@ void client_deinit(struct client *c, struct state *st, bool reuse)
 	device_leave(st, c, &looks);
 	list_del(&c->bound);
 	client_leave(c, st, reuse, &looks);
-	client_gone(c, st);
+	client_finish(c, st);
 }

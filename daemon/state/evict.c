@@ -14,7 +14,7 @@
 
 enum {
 	LOOKS = 32,	  /* at tensors, by one call; lease_look() bounds each of them */
-	SHARERS_MAX = 32, /* looked at in one place */
+	SHARERS_MAX = 32, /* looked at in one extent */
 };
 
 #define PAUSE_MIN_NS (10 * NS_PER_MS)
@@ -25,9 +25,9 @@ static uint32_t slot_of(const struct state *st, const struct life *life)
 	return (uint32_t)(life - st->lifetimes.of);
 }
 
-/* True if all tensors in the place of @slot are evictable. Otherwise giving one up frees no
- * room. */
-static bool place_is_evictable(const struct state *st, uint32_t slot)
+/* True if all tensors in the extent of @slot are evictable. Otherwise giving one up frees no
+ * space. */
+static bool extent_is_evictable(const struct state *st, uint32_t slot)
 {
 	uint32_t other = st->tensors[slot].share;
 
@@ -48,7 +48,7 @@ static bool look(struct state *st, struct life *life, uint64_t *use)
 	uint32_t slot = slot_of(st, life);
 
 	life->looked = st->lifetimes.looks;
-	if (lease_look(st, slot, now, &got) || !place_is_evictable(st, slot))
+	if (lease_look(st, slot, now, &got) || !extent_is_evictable(st, slot))
 		return false;
 	*use = got ? use_of_get(got) : 0;
 	return true;

@@ -15,7 +15,7 @@ enum evicted {
 	EVICTED_LATER, /* those looked at are held, but there are more */
 };
 
-/* Makes room for @c on @device (NULL: in shared memory) by giving up one tensor: first one of its
+/* Makes space for @c on @device (NULL: in shared memory) by giving up one tensor: first one of its
  * user, then one of another user unless @own. Looks at a bounded number of them. */
 enum evicted evict_one(struct state *st, const struct client *c, const struct device *device,
 		       bool own, struct eviction *eviction);

@@ -27,7 +27,7 @@ void expire_step(struct state *st, int64_t now)
 		unname(st, (uint32_t)(container_of(l->expiring.top, struct life, expiry) - l->of));
 	if (l->look_again <= now) {
 		l->look_again = DEADLINE_NEVER;
-		st->shared->room_made++; /* a tensor that was held may be evictable now */
+		st->shared->space_freed++; /* a tensor that was held may be evictable now */
 		lifetime_schedule(st);
 	}
 }

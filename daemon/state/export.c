@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Exports and imports. A segment on a device is new while its parts arrive, then live. It is doomed
- * when no client may open it any more, and freed when none has it open. Invariant: no tensor is in
- * a doomed segment. Loop thread only.
+ * Exports and imports. A segment on a device is new while its parts arrive, then live. It is to be
+ * destroyed when no client may open it any more, and freed when none has it open. Invariant: no
+ * tensor is in a segment to destroy. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -22,7 +22,7 @@ struct segment *export_find(const struct state *st, const struct client *c, uint
 {
 	struct segment *seg = memory_find(&st->memory, index, generation);
 
-	return seg && seg->device && seg->device->producer == c && seg->state != SEGMENT_DOOMED
+	return seg && seg->device && seg->device->producer == c && seg->state != SEGMENT_TO_DESTROY
 		       ? seg
 		       : NULL;
 }
@@ -51,14 +51,14 @@ static void segment_add_part(struct segment *seg, uint64_t size, int fd_take)
 		memory_live(seg);
 }
 
-/* Frees a doomed segment once nobody has it open any more, and its parts are closed. */
+/* Frees a segment to destroy once nobody has it open any more, and its parts are closed. */
 static void segment_left(struct state *st, struct segment *seg)
 {
 	struct device_memory *m = seg->device;
 
-	if (seg->state != SEGMENT_DOOMED || !list_empty(&m->importers) || m->arrived)
+	if (seg->state != SEGMENT_TO_DESTROY || !list_empty(&m->importers) || m->arrived)
 		return;
-	assert(seg->places == 0);
+	assert(seg->extents == 0);
 	if (m->done)
 		notice_due(st->shared, m->done);
 	memory_free(seg);
@@ -248,15 +248,15 @@ int export_part(struct state *st, struct client *c, const struct wire_part *m, i
 }
 
 int export_end(struct state *st, struct client *c, const struct wire_segment_ref *m,
-	       uint32_t *places)
+	       uint32_t *extents)
 {
 	struct segment *seg = export_find(st, c, m->segment, m->segment_generation);
 	int r;
 
 	if (!seg)
 		return STATE_E_NOT_FOUND;
-	*places = seg->places;
-	if (seg->places)
+	*extents = seg->extents;
+	if (seg->extents)
 		return STATE_E_INVALID;
 	r = notice_new(&seg->device->done, c);
 	if (r)
@@ -268,18 +268,18 @@ int export_end(struct state *st, struct client *c, const struct wire_segment_ref
 	return 0;
 }
 
-void export_place_left(struct state *st, struct segment *seg, struct notice *freed)
+void export_extent_left(struct state *st, struct segment *seg, struct notice *freed)
 {
-	seg->places--;
+	seg->extents--;
 	if (freed)
 		notice_due(st->shared, freed);
-	else if (seg->places == 0)
-		segment_end(st, seg); /* its producer is gone and cannot use it again */
+	else if (seg->extents == 0)
+		segment_end(st, seg); /* its producer has ended and cannot use it again */
 }
 
 void export_adopted(struct state *st, struct segment *seg)
 {
-	if (seg->places == 0)
+	if (seg->extents == 0)
 		segment_end(st, seg);
 }
 
@@ -292,7 +292,7 @@ static void export_orphan(struct state *st, struct segment *seg)
 	m->done = notice_free(m->done);
 	if (m->mortal)
 		device_memory_discharge(m);
-	if (seg->state != SEGMENT_DOOMED && seg->places == 0)
+	if (seg->state != SEGMENT_TO_DESTROY && seg->extents == 0)
 		segment_end(st, seg);
 }
 
@@ -361,7 +361,7 @@ int import_new(struct state *st, struct client *c, const struct wire_import *m,
 	struct segment *seg = memory_find(&st->memory, m->segment, m->segment_generation);
 	int r;
 
-	if (!seg || (seg->device && seg->state == SEGMENT_DOOMED))
+	if (!seg || (seg->device && seg->state == SEGMENT_TO_DESTROY))
 		return STATE_E_NOT_FOUND;
 	if (!seg->device)
 		*why = "it is shared memory, to be mapped by MAP";

@@ -28,16 +28,16 @@ int export_keep(struct state *st, struct client *c, const struct wire_keep *m, i
 /* Takes the next part of an export. STATE_E_NOT_FOUND, STATE_E_INVALID (why). */
 int export_part(struct state *st, struct client *c, const struct wire_part *m, int *fd,
 		const char **why);
-/* Returns STATE_E_NOT_FOUND; STATE_E_INVALID if *@places tensors are in the segment; -ENOMEM,
+/* Returns STATE_E_NOT_FOUND; STATE_E_INVALID if *@extents tensors are in the segment; -ENOMEM,
  * STATE_E_NOTICES. */
 int export_end(struct state *st, struct client *c, const struct wire_segment_ref *m,
-	       uint32_t *places);
+	       uint32_t *extents);
 /* The segment that @c exported and has not ended, or NULL. */
 struct segment *export_find(const struct state *st, const struct client *c, uint32_t index,
 			    uint32_t generation);
-/* A tensor in it has been reclaimed, so @freed is due now. @freed is NULL if its producer is
- * gone. */
-void export_place_left(struct state *st, struct segment *seg, struct notice *freed);
+/* A tensor in it has been reclaimed, so @freed is due now. @freed is NULL if its producer has
+ * ended. */
+void export_extent_left(struct state *st, struct segment *seg, struct notice *freed);
 /* Ends the segment if it is empty; its producer ended with a former daemon. */
 void export_adopted(struct state *st, struct segment *seg);
 /* Closes some parts of segments that have ended, for that account of the daemon. True: there are

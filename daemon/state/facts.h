@@ -63,8 +63,8 @@ struct facts_header {
 /* A row that is not FREE. */
 struct row_fact {
 	uint32_t owner; /* DRAFT: index of its client */
-	/* its place in a small segment, and its size, in SEGMENT_UNITs */
-	uint32_t place, units;
+	/* its extent in a small segment, in SEGMENT_UNITs */
+	uint32_t first_unit, units;
 	uint32_t chunks; /* DRAFT: chunks set aside for its commit */
 	uint32_t sum;	 /* of the published row, check_row_sum(); 0: not published, or FREE soon */
 	uint32_t ring_sum; /* of a row of a ring, check_ring_sum() */

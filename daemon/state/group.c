@@ -41,7 +41,7 @@ int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count
 	int r;
 
 	if (!draft_find(st, c, ref, &leader))
-		return STATE_E_GONE;
+		return STATE_E_STALE;
 	if (st->tensors[leader].published) {
 		tensor_abort(st, c, ref); /* its members own the memory */
 		return 0;
@@ -149,7 +149,7 @@ static void fails(struct state *st, struct client *c, unsigned *looks)
 	c->group.phase = GROUP_ABORTS;
 }
 
-/* Members that were looked at meanwhile are LIVE already, or replaced and gone. */
+/* Members that were looked at meanwhile are LIVE already, or replaced and freed. */
 static void finishes(struct state *st, struct client *c, unsigned *looks)
 {
 	unsigned wakes = CATALOG_WAKE_BUDGET;
@@ -229,7 +229,7 @@ bool group_leave(struct state *st, struct client *c, unsigned *looks)
 {
 	while (*looks && group_goes_on(c)) {
 		if (c->group.phase == GROUP_POINTS && st->pointing == c)
-			group_fail(c, STATE_E_GONE, NULL);
+			group_fail(c, STATE_E_STALE, NULL);
 		else if (c->group.phase == GROUP_COLLECTS || c->group.phase == GROUP_POINTS ||
 			 (c->group.phase == GROUP_ABORTS && c->group.error))
 			group_end(c); /* its drafts are given back like any others */

@@ -10,7 +10,7 @@
 
 /*
  * Begins to publish the @count members of @ref. If that fails, as tensor_commit() does or with
- * -ENOMEM, none of them is published in the end. STATE_E_GONE: @c has no such draft, and nothing
+ * -ENOMEM, none of them is published in the end. STATE_E_STALE: @c has no such draft, and nothing
  * begins.
  */
 int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count);

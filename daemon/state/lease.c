@@ -31,7 +31,7 @@
 #include "daemon/state/ring.h"
 #include "daemon/state/tensor.h"
 
-/* A tensor that more clients than this have mapped counts as held when room is wanted. */
+/* A tensor that more clients than this have mapped counts as held when space is wanted. */
 enum { LOOKS_TO_EVICT = 256 };
 enum { LOOKS_AT_ONCE = 8 }; /* at ledgers, by one retire or RELEASED; the rest goes in steps */
 

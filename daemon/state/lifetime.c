@@ -2,7 +2,7 @@
 /*
  * Lifetimes; see lifetime.h. Invariants: (1) the nodes of a row's lifetime are in their heap and
  * list exactly while the row is LIVE; (2) an evictable tensor without bytes is in no set, since
- * giving it up makes no room. Loop thread only.
+ * giving it up makes no space. Loop thread only.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -20,8 +20,8 @@ static const struct device *device_of(const struct segment *seg)
 	return seg->device ? seg->device->device : NULL;
 }
 
-/* True if giving up the tensor makes room. */
-static bool makes_room(const struct state *st, uint32_t slot)
+/* True if giving up the tensor frees space. */
+static bool frees_space(const struct state *st, uint32_t slot)
 {
 	return catalog_row(&st->catalog, slot)->flags & ROW_EVICTABLE && st->tensors[slot].segment;
 }
@@ -113,7 +113,7 @@ void lifetime_begin(struct state *st, struct client *c, uint32_t slot)
 		expires(st, life, row->expires_ns);
 	if (row->flags & ROW_OWNER_BOUND)
 		list_add_tail(&c->bound, &life->bound);
-	if (!makes_room(st, slot))
+	if (!frees_space(st, slot))
 		return;
 	life->set = lifetime_evictables(st, c->uid, device_of(st->tensors[slot].segment));
 	life->set->count++;
@@ -147,7 +147,7 @@ static void remember(struct state *st, const struct client *c, uint32_t slot, ui
 	uint64_t use = use_of_get(client_last_use(c, slot, now));
 
 	if (row_word_state(catalog_row(&st->catalog, slot)->word) != ROW_LIVE ||
-	    !makes_room(st, slot))
+	    !frees_space(st, slot))
 		return;
 	if (use > life->seen)
 		life->seen = use;

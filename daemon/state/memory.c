@@ -39,7 +39,7 @@ void memory_deinit(struct memory *memory)
 		seg = memory->segments[i];
 		if (!seg)
 			continue;
-		seg->places = 0; /* tensors that are still there end with us */
+		seg->extents = 0; /* tensors that are still there end with us */
 		if (!seg->device) {
 			memory_end(seg);
 			/* a process that maps it can keep reading */
@@ -129,10 +129,10 @@ void memory_end(struct segment *seg)
 
 	atomic_store(&catalog_segment(memory->catalog, seg->index)->word,
 		     (uint64_t)seg->generation << 1);
-	if (seg->object.fd >= 0 && seg->state != SEGMENT_DOOMED)
+	if (seg->object.fd >= 0 && seg->state != SEGMENT_TO_DESTROY)
 		forget = survive_segment_ended(memory->shared, memory->catalog, seg->index,
 					       seg->generation);
-	segment_doom(seg);
+	segment_to_destroy(seg);
 	if (forget)
 		segment_wait_for_keeper(seg, forget);
 	memory_changed(seg->memory);
@@ -150,7 +150,7 @@ void memory_free(struct segment *seg)
 	if (seg->generation < ENTRY_GENERATION_MAX)
 		catalog_give(&memory->catalog->segments, seg->index);
 	atomic_fetch_sub(&memory->catalog->header->segments, 1);
-	memory->shared->room_made++;
+	memory->shared->space_freed++;
 	segment_free(seg);
 }
 
@@ -165,7 +165,7 @@ bool memory_run_due(struct shared *shared)
 		return false;
 	while ((seg = segment_next_kept(&shared->store))) {
 		memory_changed(seg->memory);
-		shared->room_made++; /* creates that wait for its room may succeed */
+		shared->space_freed++; /* creates that wait for its space may succeed */
 	}
 	return true;
 }

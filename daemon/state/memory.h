@@ -30,7 +30,7 @@ int memory_adopt(struct memory *memory, struct segment *seg, struct account *acc
 /* Shows the segment in the catalog. To be called when its object, or all of its parts, are
  * there. */
 void memory_live(struct segment *seg);
-/* Dooms the segment after clearing its word, which tells clients that their mappings are
+/* Ends the segment: clears its word, which tells clients that their mappings are
  * worthless. */
 void memory_end(struct segment *seg);
 /* To be called when its object has been destroyed, and nobody has it open. */
@@ -42,8 +42,8 @@ bool memory_run_due(struct shared *shared);
 /* NULL: there is none of that generation. */
 struct segment *memory_find(const struct memory *memory, uint32_t index, uint32_t generation);
 
-/* Dooms one segment that has been warm for too long. Returns when to call next (monotonic ns; @now
- * if one was doomed), or 0 if nothing is warm. */
+/* Ends one segment that has been warm for too long. Returns when to call next (monotonic ns; @now
+ * if one was ended), or 0 if nothing is warm. */
 uint64_t memory_trim(struct shared *shared, uint64_t now);
 
 /* To be called when the numbers of its namespace change that clients read in the catalog's

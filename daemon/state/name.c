@@ -239,7 +239,7 @@ static _Atomic uint32_t *bucket_end(const struct names *names, _Atomic uint32_t 
 	return link;
 }
 
-/* Makes room in the bucket for one more name of @account, or refuses it. Forgotten names may
+/* Frees space in the bucket for one more name of @account, or refuses it. Forgotten names may
  * lengthen a bucket by as many as one user may have there; beyond that the first is removed. */
 static int bucket_admit(struct names *names, _Atomic uint32_t *bucket,
 			const struct account *account)

@@ -8,11 +8,11 @@
 #include "daemon/store/account.h"
 
 enum state_outcome {
-	STATE_E_FULL = CHARGE_E_FULL | SHARE_BYTES,  /* no room now; a lease that ends may make some
+	STATE_E_FULL = CHARGE_E_FULL | SHARE_BYTES,  /* no space now; the end of a lease may free it
 						      */
-	STATE_E_QUOTA = CHARGE_E_USER | SHARE_BYTES, /* no room now in this user's share */
+	STATE_E_QUOTA = CHARGE_E_USER | SHARE_BYTES, /* no space now in this user's share */
 	STATE_E_TENSORS = CHARGE_E_FULL | SHARE_TENSORS, /* the catalog is full */
-	STATE_E_SOON = 1, /* room is being made: try again when doomed segments are gone */
+	STATE_E_SOON = 1, /* space is being freed: try again when segments are destroyed */
 	STATE_E_BACKING,  /* call tensor_backed() when the segment's object has been made */
 	STATE_E_NEVER,	  /* more than there can ever be */
 	STATE_E_DRAFTS,	  /* this client has too many drafts */
@@ -21,7 +21,7 @@ enum state_outcome {
 	STATE_E_BUCKET,	  /* this user has too many names in one bucket */
 	STATE_E_NOT_FOUND,
 	STATE_E_DENIED,
-	STATE_E_GONE,
+	STATE_E_STALE,
 	STATE_E_INVALID,
 	STATE_E_CLIENTS,
 	STATE_E_DEVICES,    /* too many devices */

@@ -10,10 +10,10 @@
 #include "daemon/state/check.h"
 #include "daemon/state/chunk.h"
 #include "daemon/state/claim.h"
+#include "daemon/state/extent.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/lifetime.h"
 #include "daemon/state/outcome.h"
-#include "daemon/state/place.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/ring_end.h"
 #include "daemon/state/tensor.h"
@@ -44,11 +44,12 @@ int tensor_may_name(struct state *st, const struct client *c, const struct name_
 }
 
 /* Readers of shared memory have always found C order there. */
-static const char *shared_check(const struct tensor_description *d, uint64_t room, uint64_t *nbytes)
+static const char *shared_check(const struct tensor_description *d, uint64_t capacity,
+				uint64_t *nbytes)
 {
 	if (d->strides)
 		return "only a tensor on a device has strides";
-	return description_check(d, room, nbytes);
+	return description_check(d, capacity, nbytes);
 }
 
 uint32_t description_extra(const struct tensor_description *d)
@@ -68,8 +69,7 @@ void description_write(struct state *st, uint32_t slot, const struct tensor_desc
 	row->dtype_bits = d->dtype_bits;
 	row->dtype_lanes = d->dtype_lanes;
 	row->ndim = d->ndim;
-	row->flags = row_has_room_for(d->ndim, d->shape) ? d->flags
-							 : d->flags | ROW_SHAPE_IN_CHUNKS;
+	row->flags = row_fits(d->ndim, d->shape) ? d->flags : d->flags | ROW_SHAPE_IN_CHUNKS;
 	row->flags |= d->strides ? ROW_STRIDED : 0;
 	row->flags |= d->lifetime.flags & WIRE_LIFETIME_OWNER_BOUND ? ROW_OWNER_BOUND : 0;
 	row->flags |= d->lifetime.flags & WIRE_LIFETIME_EVICTABLE ? ROW_EVICTABLE : 0;
@@ -310,7 +310,7 @@ static bool leaves_quarter(struct account *account, const struct pool *pool)
 	       account_used(account, pool) <= max - max / 4;
 }
 
-static bool ring_has_room(const struct state *st, const struct client *c)
+static bool ring_has_space(const struct state *st, const struct client *c)
 {
 	return leaves_quarter(c->account, &st->shared->store.pool) &&
 	       leaves_quarter(c->account, &st->memory.totals.pool) &&
@@ -328,7 +328,7 @@ static bool ring_is_granted(struct state *st, struct client *c, uint32_t slot,
 	if (!ask || !nbytes || is_used_once(st, slot) ||
 	    catalog_row(&st->catalog, slot)->nbytes != nbytes ||
 	    d->meta_len > CATALOG_INLINE_META || d->lifetime.flags || d->lifetime.ttl_ns ||
-	    !row_has_room_for(d->ndim, d->shape) || !ring_has_room(st, c))
+	    !row_fits(d->ndim, d->shape) || !ring_has_space(st, c))
 		return false;
 	if (!(current & REF_RING) && current && st->tensors[ref_slot(current)].pointed)
 		return false;
@@ -357,7 +357,7 @@ static int ring_revive(struct state *st, struct client *c, uint64_t ref,
 	if (slot >= st->catalog.rows.high ||
 	    row->word != row_word(ref_generation(ref), ROW_RETIRED) || !was_not_meant(st, row) ||
 	    !st->tensors[slot].ring || st->tensors[slot].ring->client)
-		return STATE_E_GONE;
+		return STATE_E_STALE;
 	*why = shared_check(d, row->nbytes, &nbytes);
 	if (!*why && (nbytes != row->nbytes || d->meta_len > CATALOG_INLINE_META ||
 		      name_find(&st->names, &d->name) != row->name))
@@ -366,7 +366,7 @@ static int ring_revive(struct state *st, struct client *c, uint64_t ref,
 	if (r)
 		return r;
 	if (!lease_revive(st, c, slot))
-		return STATE_E_GONE;
+		return STATE_E_STALE;
 	catalog_row_unsum(&st->catalog, slot);
 	row->meta_len = d->meta_len;
 	if (d->meta_len)
@@ -453,7 +453,7 @@ int member_leader(const struct state *st, const struct client *c, uint64_t ref, 
 		  const char **why)
 {
 	if (!draft_find(st, c, ref, leader))
-		return STATE_E_GONE;
+		return STATE_E_STALE;
 	if (catalog_row(&st->catalog, *leader)->name == CATALOG_NONE)
 		return 0;
 	*why = "a member of a group has no members";
@@ -486,7 +486,7 @@ int member_new(struct state *st, struct client *c, uint32_t leader,
 	if (shares)
 		draft_share(st, *slot, leader);
 	else
-		place_join(st, *slot, leader);
+		extent_join(st, *slot, leader);
 	draft_grouped(st, c, leader);
 	return 0;
 }
@@ -592,7 +592,7 @@ void member_finish(struct state *st, uint32_t slot, unsigned *wakes)
 		return;
 	}
 	if (catalog_row(&st->catalog, slot)->flags & ROW_ON_DEVICE)
-		place_unjoin(st, slot); /* the group ends, and its place is its own */
+		extent_unjoin(st, slot); /* the group ends, and its extent is its own */
 	row_go_live(st, slot, former);
 	draft_end(st, c, slot);
 	published(st, c, slot, former, wakes);
@@ -623,7 +623,7 @@ void tensor_finish(struct state *st, uint32_t slot)
 		member_finish(st, slot, &wakes);
 }
 
-/* Gives a draft without bytes the place of @from. */
+/* Gives a draft without bytes the extent of @from. */
 static void link_share(struct state *st, uint32_t slot, uint32_t from)
 {
 	const struct catalog_row *source = catalog_row(&st->catalog, from);
@@ -659,13 +659,13 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 	int r;
 
 	if (from >= st->catalog.rows.high)
-		return STATE_E_GONE;
+		return STATE_E_STALE;
 	tensor_finish(st, from);
 	word = catalog_row(&st->catalog, from)->word;
 	if ((word != row_word(ref_generation(ref), ROW_LIVE) &&
 	     word != row_word(ref_generation(ref), ROW_RETIRED)) ||
 	    !client_leases_on(c, from))
-		return STATE_E_GONE;
+		return STATE_E_STALE;
 	if (catalog_row(&st->catalog, from)->flags & ROW_ON_DEVICE) {
 		*why = "a tensor on a device has one name, since its producer is told once when it is free";
 		return STATE_E_INVALID;
@@ -675,7 +675,7 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 								     again */
 	r = tensor_may_name(st, c, name);
 	if (!r && !may_charge(st, c, st->tensors[from].segment))
-		r = STATE_E_GONE;
+		r = STATE_E_STALE;
 	if (r)
 		return r;
 	do
@@ -735,11 +735,11 @@ int tensor_delete(struct state *st, const struct client *c, const struct name_ke
 	if (r)
 		return r;
 	if (version && !name_has_version(st, index, version))
-		return STATE_E_GONE;
+		return STATE_E_STALE;
 	if (version) { /* a ring's next version may come until it has ended */
 		name_end_ring(st, c->account, index);
 		if (!name_meaning(st, index) || !name_has_version(st, index, version))
-			return STATE_E_GONE;
+			return STATE_E_STALE;
 	}
 	tensor_unname(st, c->account, index);
 	return 0;

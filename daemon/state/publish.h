@@ -13,7 +13,7 @@ struct tensor_ring {
 };
 
 /* Publishes the draft @ref of @c, or a row that its producer wrote while its ring ended. The draft
- * is aborted if that fails: STATE_E_GONE, STATE_E_INVALID (why), STATE_E_DENIED, STATE_E_BUCKET. */
+ * is aborted if that fails: STATE_E_STALE, _INVALID (why), _DENIED or _BUCKET. */
 int tensor_commit(struct state *st, struct client *c, uint64_t ref,
 		  const struct tensor_description *d, uint64_t *version, const char **why);
 int tensor_commit_ring(struct state *st, struct client *c, uint64_t ref,
@@ -34,7 +34,7 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 		const void *meta, uint16_t meta_len, const struct tensor_lifetime *lifetime,
 		uint64_t *version, const char **why);
 
-/* Returns STATE_E_NOT_FOUND, STATE_E_DENIED, or STATE_E_GONE if @version is not 0 and not the
+/* Returns STATE_E_NOT_FOUND, STATE_E_DENIED, or STATE_E_STALE if @version is not 0 and not the
  * version of the name's tensor. */
 int tensor_delete(struct state *st, const struct client *c, const struct name_key *key,
 		  uint64_t version);
@@ -63,7 +63,7 @@ void member_finish(struct state *st, uint32_t slot, unsigned *wakes);
 
 /* ---- for device.c, expire.c, evict.c ---- */
 
-/* Finds the draft @ref as the memory of a group, which it may become now. STATE_E_GONE,
+/* Finds the draft @ref as the memory of a group, which it may become now. STATE_E_STALE,
  * STATE_E_INVALID (why). */
 int member_leader(const struct state *st, const struct client *c, uint64_t ref, uint32_t *leader,
 		  const char **why);

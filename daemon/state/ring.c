@@ -85,7 +85,7 @@ void ring_free(struct state *st, struct ring *ring)
 }
 
 /* Frees a ring that has no rows yet. */
-static void ring_abandon(struct state *st, struct ring *ring)
+static void ring_undo(struct state *st, struct ring *ring)
 {
 	atomic_fetch_sub(&st->catalog.header->rings, 1);
 	ring->client->ring_count--;
@@ -120,7 +120,7 @@ int ring_new(struct state *st, struct client *c, struct ring **out)
 	st->rings[index] = ring;
 	r = ring_survives(st, ring);
 	if (r)
-		ring_abandon(st, ring);
+		ring_undo(st, ring);
 	else
 		*out = ring;
 	return r;
@@ -169,7 +169,7 @@ int ring_adopt(struct state *st, uint32_t index, int fd_take, struct ring **out)
 
 void ring_has(struct state *st, struct ring *ring, uint32_t slot)
 {
-	unsigned at = ring_place_index(catalog_row(&st->catalog, slot)->ring);
+	unsigned at = ring_slot_index(catalog_row(&st->catalog, slot)->ring);
 
 	ring->slots[at] = slot;
 	ring->count = at >= ring->count ? at + 1 : ring->count;
@@ -198,7 +198,7 @@ void ring_add(struct state *st, struct ring *ring, uint32_t slot)
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 
 	row->flags |= ROW_RING;
-	row->ring = ring_place(ring_ref(ring), ring->count);
+	row->ring = ring_slot_make(ring_ref(ring), ring->count);
 	ring->page->entries[ring->count] = (struct ring_entry){ .slot = slot };
 	ring->slots[ring->count++] = slot;
 	ring->page->count = ring->count;
@@ -271,6 +271,5 @@ uint64_t ring_row_version(const struct state *st, uint32_t slot)
 
 	if (row->version || !ring)
 		return row->version;
-	return *(volatile const uint64_t *)&ring->page->entries[ring_place_index(row->ring)]
-			.version;
+	return *(volatile const uint64_t *)&ring->page->entries[ring_slot_index(row->ring)].version;
 }

@@ -29,7 +29,7 @@ int ring_adopt(struct state *st, uint32_t index, int fd_take, struct ring **out)
 /* Adds a row to the ring that the row itself says it belongs to. */
 void ring_has(struct state *st, struct ring *ring, uint32_t slot);
 
-/* Makes the row a slot of the ring, in the next free place. */
+/* Makes the row a slot of the ring, in the next free one. */
 void ring_add(struct state *st, struct ring *ring, uint32_t slot);
 /* To be called when the ring's slot was reclaimed. */
 void ring_left(struct state *st, uint32_t slot);

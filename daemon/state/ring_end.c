@@ -158,7 +158,7 @@ void name_end_ring(struct state *st, struct account *a, uint32_t index)
 		ring_end(st, a, ring);
 }
 
-bool rings_make_room(struct state *st, struct account *a, bool others)
+bool rings_free_space(struct state *st, struct account *a, bool others)
 {
 	struct ring *ring, *found = NULL;
 
@@ -179,7 +179,7 @@ enum { RINGS_YIELD_MAX = 4 };
 bool rings_yield(struct state *st, struct account *a, int r, unsigned *ended)
 {
 	return charge_is_refused(r) && *ended < RINGS_YIELD_MAX &&
-	       rings_make_room(st, a, r & CHARGE_E_FULL) && ++*ended;
+	       rings_free_space(st, a, r & CHARGE_E_FULL) && ++*ended;
 }
 
 bool rings_leave(struct state *st, struct client *c, unsigned *looks)

@@ -15,8 +15,8 @@ void ring_end(struct state *st, struct account *a, struct ring *ring);
 void ring_ended(struct state *st, const struct ring *ring);
 /* Ends the name's ring, if it has one. */
 void name_end_ring(struct state *st, struct account *a, uint32_t index);
-/* Ends one ring to make room: of @a or, with @others, of any user. False: there is none. */
-bool rings_make_room(struct state *st, struct account *a, bool others);
+/* Ends one ring to free space: of @a or, with @others, of any user. False: there is none. */
+bool rings_free_space(struct state *st, struct account *a, bool others);
 /* To be called when a request of @a was refused with @r. True: a ring was ended, and the request
  * may be tried again. *@ended counts these rings, from 0, and bounds how many one request ends. */
 bool rings_yield(struct state *st, struct account *a, int r, unsigned *ended);

@@ -32,12 +32,12 @@ struct shared {
 	 * sets this. NULL: never. */
 	bool (*unread)(const struct client *c);
 	uint64_t next_client_id;
-	uint64_t versions;  /* new catalogs begin above it: no former daemon gave out a higher
-			       version */
-	uint64_t room_made; /* counts changes that may let a waiting create succeed */
-	uint64_t warm_ns;   /* how long segments are kept warm */
-	uint32_t uid;	    /* ours */
-	struct keep *keep;  /* keeps descriptors for the next daemon; NULL: there is no keeper */
+	uint64_t versions;    /* new catalogs begin above it: no former daemon gave out a higher
+				 version */
+	uint64_t space_freed; /* counts changes that may let a waiting create succeed */
+	uint64_t warm_ns;     /* how long segments are kept warm */
+	uint32_t uid;	      /* ours */
+	struct keep *keep;    /* keeps descriptors for the next daemon; NULL: there is no keeper */
 };
 
 struct shared_limits {

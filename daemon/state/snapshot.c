@@ -114,7 +114,7 @@ static int facts_copy(struct snapshot *s, int fd, struct catalog_array *arrays[F
 	if (f->magic != FACTS_MAGIC || f->layout != FACTS_LAYOUT || f->size != s->facts_size ||
 	    f->instance != s->catalog.instance)
 		return CATALOG_E_STRANGE;
-	*why = "the facts say that an array has more entries than it has room";
+	*why = "the facts say that an array has more entries than it has space";
 	for (unsigned i = 0; i < FACTS_ARRAYS; i++) {
 		if (!array_fact_fits(arrays[i], &f->arrays[i]))
 			return CATALOG_E_STRANGE;

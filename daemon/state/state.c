@@ -88,7 +88,7 @@ static void sets_free(struct list *sets)
 }
 
 /* Empties our lists of RETIRED rows. Processes that still use them keep the memory. */
-static void steps_abandon(struct state *st)
+static void steps_drop(struct state *st)
 {
 	struct account *a, *after;
 
@@ -100,16 +100,16 @@ static void steps_abandon(struct state *st)
 	}
 }
 
-/* Moves the charges of holders' places back to the segments, with which they end. */
-static void places_return(struct state *st)
+/* Moves the charges of holders' extents back to the segments, with which they end. */
+static void extents_return(struct state *st)
 {
 	struct tensor *t;
 
 	for (uint32_t slot = 0; st->tensors && slot < st->catalog.rows.high; slot++) {
 		t = &st->tensors[slot];
 		if (t->moved)
-			segment_return_place(t->segment, t->account,
-					     (uint64_t)t->units * SEGMENT_UNIT);
+			segment_return_extent(t->segment, t->account,
+					      (uint64_t)t->units * SEGMENT_UNIT);
 		t->moved = false;
 	}
 }
@@ -123,8 +123,8 @@ void state_deinit(struct state *st)
 	heap_remove(&st->shared->expiring, &st->lifetimes.next);
 	sets_free(&st->lifetimes.sets);
 	st->lifetimes.of = table_free(st->lifetimes.of, h->max_tensors, sizeof(*st->lifetimes.of));
-	steps_abandon(st);
-	places_return(st);
+	steps_drop(st);
+	extents_return(st);
 	rings_free(st->rings);
 	if (!st->catalog.facts)
 		free(st->ring_facts);

@@ -21,30 +21,30 @@ struct watch_table;
 
 /* The private half of a row. */
 struct tensor {
-	struct segment *segment; /* holds a place in it; NULL: it has no bytes */
+	struct segment *segment; /* holds an extent in it; NULL: it has no bytes */
 	struct holding *at;	 /* RETIRED: the first that may hold it; earlier holdings do not */
 	struct list link;	 /* RETIRED: in client.parked or account.rows (lease.c); lost: in
 				    account.lost; DRAFT that may be taken back: in
 				    client.prefetched; doubted: in client.doubted */
 	struct account *account; /* charged for the row and its chunks */
 	struct ring *ring;	 /* ring.c: its ring, also when that has ended; or NULL */
-	uint32_t share, share_prev; /* links of the slots that share its place (LINK, MEMBER) */
+	uint32_t share, share_prev; /* links of the slots that share its extent (LINK, MEMBER) */
 	uint32_t owner;		    /* DRAFT: index of its client */
 	uint32_t next, prev;	    /* DRAFT: ring of its client's drafts */
 	uint16_t chunks_reserved, chunks;
 	bool prefetch;	/* DRAFT: may be taken back while unused */
 	bool doubted;	/* DRAFT: of a former daemon; its client may not know of it */
 	bool held;	/* RETIRED: its holder is charged for it */
-	bool moved;	/* and for its place as well */
+	bool moved;	/* and for its extent as well */
 	bool group;	/* DRAFT: memory of a group; its members are in the ring */
 	bool pointed;	/* DRAFT: a member, and its name points at it (publish.c) */
 	bool published; /* DRAFT: memory of a group that a former daemon published */
 	union {
 		struct {
-			/* its place in a small segment, and its size, in SEGMENT_UNITs */
-			uint32_t place, units;
+			/* its extent in a small segment, in SEGMENT_UNITs */
+			uint32_t first_unit, units;
 		};
-		/* on a device: FREED, due to its producer at the end; NULL: the producer is gone */
+		/* on a device: FREED, due to its producer at the end; NULL: that has ended */
 		struct notice *freed;
 	};
 };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tensors. A slot is FREE; then DRAFT, in the ring of its client's drafts; then LIVE, pinned to its
- * name; then RETIRED; then FREE again with the next generation. From DRAFT to FREE it has its place
- * in a segment. Invariants: (1) create sets aside everything that commit needs, so that a
- * well-formed commit does not fail for want of room; (2) every early return gives back its
+ * name; then RETIRED; then FREE again with the next generation. From DRAFT to FREE it has its
+ * extent in a segment. Invariants: (1) create sets aside everything that commit needs, so that a
+ * well-formed commit does not fail for want of space; (2) every early return gives back its
  * reservations. Loop thread only.
  */
 #include <assert.h>
@@ -12,15 +12,15 @@
 
 #include "daemon/state/chunk.h"
 #include "daemon/state/export.h"
+#include "daemon/state/extent.h"
 #include "daemon/state/outcome.h"
-#include "daemon/state/place.h"
 #include "daemon/state/ring.h"
 #include "daemon/state/tensor.h"
 #include "proto/wire.h"
 #include "util/clock.h"
 
 #define PAGE ((uint64_t)4096)
-enum { OTHERS_LOOKS = 16 }; /* at clients of others, by one look for room */
+enum { OTHERS_LOOKS = 16 }; /* at clients of others, by one look for space */
 
 /* ---- slots ---------------------------------------------------------------------------------- */
 
@@ -125,7 +125,7 @@ static void slot_give(struct state *st, struct client *c, uint32_t slot)
 		c->drafts--;
 }
 
-/* ---- room ------------------------------------------------------------------------------------ */
+/* ---- space ----------------------------------------------------------------------------------- */
 
 static uint64_t prefetched_size(const struct tensor *t)
 {
@@ -160,7 +160,7 @@ static void prefetched_remove(struct state *st, struct client *c, struct tensor 
  * ORDER: the store and the read here are T1 and T2 of lease.c. The hold is read before the socket:
  * if it is 0 because COMMIT was sent, that COMMIT is in the socket or has been handled.
  */
-enum room prefetch_try_back(struct state *st, struct client *c, uint32_t slot)
+enum space_result prefetch_try_back(struct state *st, struct client *c, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 	uint64_t word = atomic_load(&row->word);
@@ -170,35 +170,35 @@ enum room prefetch_try_back(struct state *st, struct client *c, uint32_t slot)
 	held = client_leases_on(c, slot);
 	if (!held && !(st->shared->unread && st->shared->unread(c))) {
 		draft_give_up(st, c, slot); /* it never becomes a DRAFT again */
-		return ROOM_MADE;
+		return SPACE_FREED;
 	}
 	atomic_store(&row->word, word);
 	if (!held) {
-		c->room_unread = true;
-		return ROOM_LATER;
+		c->space_unread = true;
+		return SPACE_LATER;
 	}
 	prefetched_remove(st, c, &st->tensors[slot]); /* it is in use, and an ordinary draft from
 							 now on */
-	return ROOM_NONE;
+	return SPACE_NONE;
 }
 
-static enum room prefetch_take_back(struct state *st, struct client *c)
+static enum space_result prefetch_take_back(struct state *st, struct client *c)
 {
-	enum room room = ROOM_NONE;
+	enum space_result result = SPACE_NONE;
 
-	while (room == ROOM_NONE && !list_empty(&c->prefetched))
-		room = prefetch_try_back(
+	while (result == SPACE_NONE && !list_empty(&c->prefetched))
+		result = prefetch_try_back(
 			st, c,
 			(uint32_t)(list_first_entry(&c->prefetched, struct tensor, link) -
 				   st->tensors));
-	return room;
+	return result;
 }
 
 void tensor_messages_read(struct state *st, struct client *c)
 {
-	if (c->room_unread)
-		st->shared->room_made++;
-	c->room_unread = false;
+	if (c->space_unread)
+		st->shared->space_freed++;
+	c->space_unread = false;
 }
 
 /* Takes back the empty segment for small tensors that a writer may keep. */
@@ -207,7 +207,7 @@ static bool spare_take_back(struct client *c)
 	struct segment *seg;
 
 	list_for_each_entry(seg, &c->small, writer_link) {
-		if (seg->places == 0) {
+		if (seg->extents == 0) {
 			memory_end(seg);
 			return true;
 		}
@@ -221,27 +221,27 @@ static bool is_full(const struct pool *pool, uint64_t size)
 }
 
 /* Takes back unused memory of @account's clients. */
-static enum room own_make_room(struct state *st, const struct account *account)
+static enum space_result own_free_space(struct state *st, const struct account *account)
 {
 	bool later = false;
-	enum room room;
+	enum space_result result;
 	struct client *c;
 
 	list_for_each_entry(c, &account->clients, account_link) {
 		if (st->served[c->index] != c)
 			continue;
-		room = prefetch_take_back(st, c);
-		if (room == ROOM_MADE || spare_take_back(c))
-			return ROOM_MADE;
-		later |= room == ROOM_LATER;
+		result = prefetch_take_back(st, c);
+		if (result == SPACE_FREED || spare_take_back(c))
+			return SPACE_FREED;
+		later |= result == SPACE_LATER;
 	}
-	return later ? ROOM_LATER : ROOM_NONE;
+	return later ? SPACE_LATER : SPACE_NONE;
 }
 
 /* Takes back unused memory of other users' clients, looking at a few in turn. */
-static enum room others_make_room(struct state *st, const struct account *account)
+static enum space_result others_free_space(struct state *st, const struct account *account)
 {
-	enum room room, found = ROOM_NONE;
+	enum space_result result, found = SPACE_NONE;
 	struct client *c;
 
 	for (unsigned n = 0; n < OTHERS_LOOKS && !list_empty(&st->prefetching); n++) {
@@ -250,10 +250,10 @@ static enum room others_make_room(struct state *st, const struct account *accoun
 		list_add_tail(&st->prefetching, &c->prefetching);
 		if (c->account == account || st->served[c->index] != c)
 			continue;
-		room = prefetch_take_back(st, c);
-		if (room == ROOM_MADE)
-			return ROOM_MADE;
-		found = room == ROOM_LATER ? ROOM_LATER : found;
+		result = prefetch_take_back(st, c);
+		if (result == SPACE_FREED)
+			return SPACE_FREED;
+		found = result == SPACE_LATER ? SPACE_LATER : found;
 	}
 	return found;
 }
@@ -270,22 +270,22 @@ static bool warm_take_back(struct state *st, const struct segment_totals *where,
 
 /* Takes back the user's own memory first. Takes from others only if @size fits afterwards, so that
  * nothing is thrown away in vain; and first from the user who keeps most. */
-enum room tensor_make_room(struct state *st, const struct account *account, uint64_t size,
-			   bool others)
+enum space_result tensor_free_space(struct state *st, const struct account *account, uint64_t size,
+				    bool others)
 {
 	const struct pool *here = &st->memory.totals.pool, *all = &st->shared->store.pool;
-	/* in a full namespace only its own segments make room */
+	/* in a full namespace only its own segments free space */
 	const struct segment_totals *where = is_full(here, size) ? &st->memory.totals : NULL;
 	const struct pool *pool = where ? here : all;
 	uint64_t warm = where ? where->warm : st->shared->store.warm_bytes;
-	enum room room;
+	enum space_result result;
 
 	if (warm_take_back(st, where, account))
-		return ROOM_MADE;
-	room = own_make_room(st, account);
-	if (room || !others || size > pool->capacity - pool->used + warm + st->prefetched_bytes)
-		return room;
-	return warm_take_back(st, where, NULL) ? ROOM_MADE : others_make_room(st, account);
+		return SPACE_FREED;
+	result = own_free_space(st, account);
+	if (result || !others || size > pool->capacity - pool->used + warm + st->prefetched_bytes)
+		return result;
+	return warm_take_back(st, where, NULL) ? SPACE_FREED : others_free_space(st, account);
 }
 
 /* Takes nothing back for a prefetched draft, since that may never be used. */
@@ -303,8 +303,9 @@ static int segment_make(struct state *st, struct client *c, const struct tensor_
 	r = segment_new(&seg, &st->shared->store, &st->memory.totals, st->instance, c->account,
 			size, small);
 	if (charge_is_refused(r)) {
-		if (!rq->prefetch && (st->shared->store.going ||
-				      tensor_make_room(st, c->account, size, !(r & CHARGE_E_USER))))
+		if (!rq->prefetch &&
+		    (st->shared->store.going ||
+		     tensor_free_space(st, c->account, size, !(r & CHARGE_E_USER))))
 			return STATE_E_SOON;
 		if ((r & CHARGE_SHARE) != SHARE_BYTES)
 			return r; /* no descriptor is left */
@@ -330,20 +331,20 @@ static int segment_make(struct state *st, struct client *c, const struct tensor_
 	return 0;
 }
 
-static int place_small(struct state *st, struct client *c, const struct tensor_request *rq,
-		       struct catalog_row *row, struct segment **segp)
+static int extent_small(struct state *st, struct client *c, const struct tensor_request *rq,
+			struct catalog_row *row, struct segment **segp)
 {
 	uint64_t nbytes = rq->nbytes, need = (nbytes + PAGE - 1) / PAGE * PAGE, size;
 	struct segment *seg;
 	int r;
 
 	list_for_each_entry(seg, &c->small, writer_link) {
-		if (seg->state == SEGMENT_LIVE && !segment_place_take(seg, nbytes, &row->offset)) {
+		if (seg->state == SEGMENT_LIVE && !segment_extent_take(seg, nbytes, &row->offset)) {
 			*segp = seg;
 			return 0;
 		}
 	}
-	/* a larger segment serves more tensors; halve it until there is room */
+	/* a larger segment serves more tensors; halve it until there is space */
 	for (size = c->small_next > need ? c->small_next : need;;
 	     size = size / 2 > need ? size / 2 : need) {
 		r = segment_make(st, c, rq, size, &seg);
@@ -355,7 +356,7 @@ static int place_small(struct state *st, struct client *c, const struct tensor_r
 	}
 	if (r)
 		return r;
-	r = segment_place_take(seg, nbytes, &row->offset);
+	r = segment_extent_take(seg, nbytes, &row->offset);
 	assert(r == 0);
 	if (c->small_next < SEGMENT_SMALL_LIMIT)
 		c->small_next *= 2;
@@ -363,8 +364,8 @@ static int place_small(struct state *st, struct client *c, const struct tensor_r
 	return STATE_E_BACKING;
 }
 
-static int place_large(struct state *st, struct client *c, const struct tensor_request *rq,
-		       struct catalog_row *row, struct segment **segp)
+static int extent_large(struct state *st, struct client *c, const struct tensor_request *rq,
+			struct catalog_row *row, struct segment **segp)
 {
 	uint64_t nbytes = rq->nbytes, size;
 	int r;
@@ -395,7 +396,7 @@ static int place_large(struct state *st, struct client *c, const struct tensor_r
 
 /* ---- drafts --------------------------------------------------------------------------------- */
 
-/* To be called before the row, or its place, can be seen. */
+/* To be called before the row, or its extent, can be seen. */
 static void row_survives(struct state *st, uint32_t slot)
 {
 	struct row_fact *fact = catalog_row_fact(&st->catalog, slot);
@@ -403,7 +404,7 @@ static void row_survives(struct state *st, uint32_t slot)
 
 	if (fact)
 		*fact = (struct row_fact){ .owner = t->owner,
-					   .place = t->segment ? t->place : 0,
+					   .first_unit = t->segment ? t->first_unit : 0,
 					   .units = t->segment ? t->units : 0,
 					   .chunks = t->chunks_reserved };
 }
@@ -485,18 +486,18 @@ int tensor_create(struct state *st, struct client *c, const struct tensor_reques
 	row = catalog_row(&st->catalog, *slot);
 	row_init(row, rq->nbytes);
 	if (rq->nbytes > SEGMENT_SMALL_MAX || (rq->own_pages && rq->nbytes))
-		r = place_large(st, c, rq, row, &seg);
+		r = extent_large(st, c, rq, row, &seg);
 	else if (rq->nbytes)
-		r = place_small(st, c, rq, row, &seg);
+		r = extent_small(st, c, rq, row, &seg);
 	if (r && r != STATE_E_BACKING) {
 		slot_give(st, c, *slot);
 		return r;
 	}
 	st->tensors[*slot].prefetch = rq->prefetch;
 	if (seg) {
-		seg->places++;
+		seg->extents++;
 		st->tensors[*slot].segment = seg;
-		st->tensors[*slot].place = (uint32_t)(row->offset / SEGMENT_UNIT);
+		st->tensors[*slot].first_unit = (uint32_t)(row->offset / SEGMENT_UNIT);
 		st->tensors[*slot].units = segment_is_small(seg)
 						   ? (uint32_t)((rq->nbytes + SEGMENT_UNIT - 1) /
 								SEGMENT_UNIT)
@@ -520,7 +521,7 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error)
 		return 0;
 	}
 	slot_give(st, c, slot);
-	seg->places--;
+	seg->extents--;
 	if (error)
 		memory_free(seg);
 	else
@@ -535,7 +536,7 @@ static bool small_is_spare(const struct segment *seg, const struct list *segment
 	const struct segment *other;
 
 	list_for_each_entry(other, segments, writer_link)
-		if (other != seg && other->places == 0)
+		if (other != seg && other->extents == 0)
 			return true;
 	return false;
 }
@@ -572,31 +573,31 @@ static struct client *writer_of(const struct state *st, const struct segment *se
 
 void draft_share(struct state *st, uint32_t slot, uint32_t with)
 {
-	place_share(st, slot, with);
+	extent_share(st, slot, with);
 	row_survives(st, slot);
 }
 
 /* ---- charges of holders --------------------------------------------------------------------- */
 
-static uint64_t place_bytes(const struct tensor *t)
+static uint64_t extent_bytes(const struct tensor *t)
 {
 	return (uint64_t)t->units * SEGMENT_UNIT;
 }
 
-static void place_charge(struct state *st, uint32_t slot)
+static void extent_charge(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
 
 	if (t->moved || t->share != slot || !t->segment || t->segment->device)
 		return;
-	segment_charge_place(t->segment, t->account, place_bytes(t));
+	segment_charge_extent(t->segment, t->account, extent_bytes(t));
 	t->moved = true;
 }
 
-static void place_return(struct tensor *t)
+static void extent_return(struct tensor *t)
 {
 	if (t->moved)
-		segment_return_place(t->segment, t->account, place_bytes(t));
+		segment_return_extent(t->segment, t->account, extent_bytes(t));
 	t->moved = false;
 }
 
@@ -608,7 +609,7 @@ void tensor_charge_to(struct state *st, uint32_t slot, struct account *account)
 
 	if (before == account)
 		return;
-	place_return(t);
+	extent_return(t);
 	t->held = true;
 	t->account = account;
 	account_move(before, account, pool_of(st, SHARE_CHUNKS), t->chunks);
@@ -616,38 +617,38 @@ void tensor_charge_to(struct state *st, uint32_t slot, struct account *account)
 	/* only its holders keep a name that was deleted */
 	if (catalog_name(&st->catalog, row->name)->current == 0)
 		name_own(&st->names, row->name, account);
-	place_charge(st, slot);
+	extent_charge(st, slot);
 }
 
-/* ---- the end of a place --------------------------------------------------------------------- */
+/* ---- the end of an extent ------------------------------------------------------------------ */
 
-static void place_give(struct state *st, uint32_t slot)
+static void extent_give(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
 	struct segment *seg = t->segment;
 
-	st->shared->room_made++;
-	place_return(t);
+	st->shared->space_freed++;
+	extent_return(t);
 	if (t->share != slot) {
 		uint32_t other = t->share;
 
-		place_unjoin(st, slot);
+		extent_unjoin(st, slot);
 		if (st->tensors[other].held) /* it may be the only tensor there now */
-			place_charge(st, other);
-		if (!seg || !seg->device) /* else a member of a group, with a place of its own */
+			extent_charge(st, other);
+		if (!seg || !seg->device) /* else a member of a group, with an extent of its own */
 			return;
 	}
 	if (!seg)
 		return;
 	if (seg->device) {
-		export_place_left(st, seg, t->freed);
+		export_extent_left(st, seg, t->freed);
 		return;
 	}
-	seg->places--;
+	seg->extents--;
 	if (segment_is_small(seg))
-		segment_place_give(seg, (uint64_t)t->place * SEGMENT_UNIT,
-				   (uint64_t)t->units * SEGMENT_UNIT);
-	if (seg->places == 0)
+		segment_extent_give(seg, (uint64_t)t->first_unit * SEGMENT_UNIT,
+				    (uint64_t)t->units * SEGMENT_UNIT);
+	if (seg->extents == 0)
 		segment_emptied(st, seg, segment_is_small(seg) ? writer_of(st, seg) : NULL);
 }
 
@@ -657,7 +658,7 @@ void tensor_reclaim(struct state *st, uint32_t slot)
 
 	catalog_row_unsum(&st->catalog, slot);
 	atomic_store(&row->word, atomic_load(&row->word) & ~(uint64_t)3); /* FREE */
-	place_give(st, slot);
+	extent_give(st, slot);
 	catalog_chunks_give(&st->catalog, row->chunk);
 	if (row->name != CATALOG_NONE)
 		name_unpin(&st->names, row->name);

@@ -22,17 +22,17 @@ struct tensor_request {
 int tensor_create(struct state *st, struct client *c, const struct tensor_request *rq,
 		  uint32_t *slot);
 /* To be called when the object of the draft's segment was made, or could not be (@error). @c is
- * NULL if its client is gone. Returns @error. */
+ * NULL if its client has ended. Returns @error. */
 int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error);
 
 /*
- * Frees room for @size bytes by taking back a warm segment or an unused prefetched draft of
- * @account or, with @others, of any user. ROOM_LATER: nothing could be taken back yet, but it may
+ * Frees space for @size bytes by taking back a warm segment or an unused prefetched draft of
+ * @account or, with @others, of any user. SPACE_LATER: nothing could be taken back yet, but it may
  * be possible when a client's messages have been read (tensor_messages_read()).
  */
-enum room { ROOM_NONE, ROOM_MADE, ROOM_LATER };
-enum room tensor_make_room(struct state *st, const struct account *account, uint64_t size,
-			   bool others);
+enum space_result { SPACE_NONE, SPACE_FREED, SPACE_LATER };
+enum space_result tensor_free_space(struct state *st, const struct account *account, uint64_t size,
+				    bool others);
 /* To be called when all messages of @c have been read: a draft that could not be taken back before
  * may be now. */
 void tensor_messages_read(struct state *st, struct client *c);
@@ -45,7 +45,7 @@ void tensor_abort(struct state *st, struct client *c, uint64_t ref);
  * section 6 says. */
 void tensor_reclaim(struct state *st, uint32_t slot);
 
-/* Charges the RETIRED row to @account, whose client holds it, and its place too if nothing else is
+/* Charges the RETIRED row to @account, whose client holds it, and its extent too if nothing else is
  * there. That may bring the account over its maximum. */
 void tensor_charge_to(struct state *st, uint32_t slot, struct account *account);
 
@@ -55,7 +55,7 @@ void draft_into_ring(struct state *st, struct client *c, uint32_t slot);
 void draft_give_up(struct state *st, struct client *c, uint32_t slot);
 /* Lets the draft be taken back while it is unused; prefetch_try_back() tries to. */
 void prefetched_add(struct state *st, struct client *c, struct tensor *t);
-enum room prefetch_try_back(struct state *st, struct client *c, uint32_t slot);
+enum space_result prefetch_try_back(struct state *st, struct client *c, uint32_t slot);
 
 /* ---- for publish.c, device.c ---- */
 
@@ -86,8 +86,8 @@ void draft_end(struct state *st, struct client *c, uint32_t slot);
 /* Finds the index of the name, or makes one from the draft's reservations. Returns STATE_E_BUCKET,
  * or an outcome of account_take(). */
 int draft_take_name(struct state *st, uint32_t slot, const struct name_key *key, uint32_t *name);
-/* Makes a draft without a place. draft_share() gives it the place of @with, which lives as long as
- * either of the two. */
+/* Makes a draft without an extent. draft_share() gives it the extent of @with, which lives as long
+ * as either of the two. */
 int draft_new_member(struct state *st, struct client *c, const struct tensor_request *rq,
 		     uint32_t *slot);
 void draft_share(struct state *st, uint32_t slot, uint32_t with);

@@ -60,7 +60,7 @@ void accounts_deinit(struct accounts *accounts)
 	}
 	free(accounts->list);
 	accounts->list = NULL;
-	accounts->room = accounts->count = 0;
+	accounts->capacity = accounts->count = 0;
 }
 
 struct pool pool_make(struct accounts *accounts, enum share share, uint64_t capacity)
@@ -137,8 +137,8 @@ void account_set_groups(struct account *account, gid_t gid, const gid_t *groups,
 
 /* ---- accounts ------------------------------------------------------------------------------- */
 
-/* The place in the list of the first account whose uid is not below @uid. */
-static unsigned place_of(const struct accounts *accounts, uint32_t uid)
+/* The index in the list of the first account whose uid is not below @uid. */
+static unsigned index_of(const struct accounts *accounts, uint32_t uid)
 {
 	unsigned low = 0, high = accounts->count, middle;
 
@@ -154,23 +154,23 @@ static unsigned place_of(const struct accounts *accounts, uint32_t uid)
 
 struct account *account_next(const struct accounts *accounts, uint32_t uid)
 {
-	unsigned place = place_of(accounts, uid);
+	unsigned index = index_of(accounts, uid);
 
-	return place < accounts->count ? accounts->list[place] : NULL;
+	return index < accounts->count ? accounts->list[index] : NULL;
 }
 
-static bool list_has_room(struct accounts *accounts)
+static bool list_has_space(struct accounts *accounts)
 {
-	unsigned room = accounts->room ? accounts->room * 2 : 16;
+	unsigned capacity = accounts->capacity ? accounts->capacity * 2 : 16;
 	struct account **list;
 
-	if (accounts->count < accounts->room)
+	if (accounts->count < accounts->capacity)
 		return true;
-	list = realloc(accounts->list, room * sizeof(struct account *));
+	list = realloc(accounts->list, capacity * sizeof(struct account *));
 	if (!list)
 		return false;
 	accounts->list = list;
-	accounts->room = room;
+	accounts->capacity = capacity;
 	return true;
 }
 
@@ -200,11 +200,11 @@ void account_init(struct account *account, struct accounts *accounts)
 	list_init(&account->parts);
 }
 
-static struct account *account_new(struct accounts *accounts, uint32_t uid, unsigned place)
+static struct account *account_new(struct accounts *accounts, uint32_t uid, unsigned index)
 {
 	struct account *account = NULL, *above = NULL;
 
-	if (!fault("account_new") && list_has_room(accounts))
+	if (!fault("account_new") && list_has_space(accounts))
 		account = calloc(1, sizeof(*account));
 	if (account && accounts->above)
 		above = account_ref(accounts->above, uid);
@@ -217,20 +217,20 @@ static struct account *account_new(struct accounts *accounts, uint32_t uid, unsi
 	account->uid = uid;
 	account->privileged = is_privileged(accounts, uid);
 	account_set_maxima(account, NULL);
-	memmove(&accounts->list[place + 1], &accounts->list[place],
-		(accounts->count - place) * sizeof(struct account *));
-	accounts->list[place] = account;
+	memmove(&accounts->list[index + 1], &accounts->list[index],
+		(accounts->count - index) * sizeof(struct account *));
+	accounts->list[index] = account;
 	accounts->count++;
 	return account;
 }
 
 struct account *account_ref(struct accounts *accounts, uint32_t uid)
 {
-	unsigned place = place_of(accounts, uid);
-	struct account *account = place < accounts->count ? accounts->list[place] : NULL;
+	unsigned index = index_of(accounts, uid);
+	struct account *account = index < accounts->count ? accounts->list[index] : NULL;
 
 	if (!account || account->uid != uid)
-		account = account_new(accounts, uid, place);
+		account = account_new(accounts, uid, index);
 	if (account)
 		account->refs++;
 	return account;
@@ -240,7 +240,7 @@ static void account_end_unused(struct account *account)
 {
 	struct accounts *accounts = account->accounts;
 	struct account *above = account->above;
-	unsigned place;
+	unsigned index;
 
 	if (account->refs)
 		return;
@@ -250,10 +250,10 @@ static void account_end_unused(struct account *account)
 	}
 	assert(list_empty(&account->turns));
 	list_del(&account->ready);
-	place = place_of(accounts, account->uid);
+	index = index_of(accounts, account->uid);
 	accounts->count--;
-	memmove(&accounts->list[place], &accounts->list[place + 1],
-		(accounts->count - place) * sizeof(struct account *));
+	memmove(&accounts->list[index], &accounts->list[index + 1],
+		(accounts->count - index) * sizeof(struct account *));
 	free(account);
 	account_unref(above);
 }

@@ -65,7 +65,7 @@ struct pool {
 /* Work that is done for an account in steps, without a message; see serve/turns.h. */
 enum account_work {
 	ACCOUNT_STEPS,	 /* steps_go() of state/lease.h */
-	ACCOUNT_CREATES, /* creates waiting for room: serve/space.c */
+	ACCOUNT_CREATES, /* creates waiting for space: serve/space.c */
 	ACCOUNT_ENDS,	 /* connections that end: serve/peer.c */
 	ACCOUNT_PARTS,	 /* parts_go() of state/export.h */
 	ACCOUNT_WORKS,
@@ -98,10 +98,10 @@ struct account {
 	struct log_limit log; /* bounds the log lines that it causes */
 
 	/* serve/space.c and job.c, in the daemon's only: */
-	struct list creates;  /* of struct create: waiting for room, to be tried */
-	struct list tried;    /* the same; tried since there was room */
+	struct list creates;  /* of struct create: waiting for space, to be tried */
+	struct list tried;    /* the same; tried since there was space */
 	struct list waiter;   /* in space.accounts while it has waiting creates */
-	uint64_t room_seen;   /* shared.room_made when its creates began to be tried */
+	uint64_t space_seen;  /* shared.space_freed when its creates began to be tried */
 	struct list jobs;     /* of struct job: they wait for a worker */
 	struct list employer; /* in jobs.accounts while it has any */
 	unsigned jobs_running;
@@ -128,7 +128,7 @@ struct share_rule {
 
 struct accounts {
 	struct account **list; /* by uid */
-	unsigned count, room;
+	unsigned count, capacity;
 	struct accounts *above; /* the daemon's, for those of a namespace */
 	uint32_t owner; /* our own uid, or the owner of a namespace in which only that publishes */
 	const struct share_rule *rules;

@@ -16,7 +16,7 @@
 struct account;
 struct closer_queue;
 
-/* There is room for all descriptors that a user may have us keep. */
+/* There is space for all descriptors that a user may have us keep. */
 enum { CLOSER_MAX = 65536, CLOSER_LOOK_MS = 50 };
 
 struct closer {

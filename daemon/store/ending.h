@@ -28,7 +28,7 @@ struct ending {
 	bool seen;	  /* used when events were lost */
 };
 
-/* Returns -EMFILE or -ENOMEM if the kernel or the user's limits have no room for inotify. */
+/* Returns -EMFILE or -ENOMEM if the kernel or the user's limits have no space for inotify. */
 int endings_init(struct endings *e);
 void endings_deinit(struct endings *e);
 

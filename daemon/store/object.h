@@ -31,7 +31,7 @@ struct storage {
 	bool named;
 	/*
 	 * Makes @o, whose instance and key are set, with exactly @size allocated bytes. *@fd_rw is
-	 * a descriptor for its writer. -ENOSPC or -ENOMEM: no room; -ECANCELED: *@cancel was set.
+	 * a descriptor for its writer. -ENOSPC or -ENOMEM: no space; -ECANCELED: *@cancel was set.
 	 */
 	int (*create)(struct object *o, uint64_t size, const atomic_bool *cancel, int *fd_rw);
 	/* Opens another descriptor. @flags is O_RDONLY or O_RDWR. */

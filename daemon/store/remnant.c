@@ -40,7 +40,7 @@ static void remnant_destroy(struct remnant *r)
 	free(r);
 }
 
-/* The accounts and pools are gone already. */
+/* The accounts and pools are freed already. */
 void remnants_deinit(struct remnants *remnants)
 {
 	struct remnant *r, *next;

@@ -2,7 +2,7 @@
 /*
  * Segments. Invariants: (1) every segment is charged from segment_new() to segment_free(); (2) a
  * segment goes from one writer to another only if nobody has it open for writing; (3) a warm or
- * doomed one has no places and, in shared memory, is in the list of its state. Loop thread only.
+ * one to destroy has no extents and, in shared memory, is in its state's list. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -81,7 +81,7 @@ static void warm_enter(struct segment *seg)
 	seg->store->warm_count++;
 }
 
-static void doomed_enter(struct segment *seg)
+static void to_destroy_enter(struct segment *seg)
 {
 	guard_end(&seg->store->guard, &seg->guarded);
 	segment_uncache(seg);
@@ -95,10 +95,10 @@ static void doomed_enter(struct segment *seg)
 static void segment_become(struct segment *seg, enum segment_state state)
 {
 	static const unsigned next[] = {
-		[SEGMENT_NEW] = 1 << SEGMENT_LIVE | 1 << SEGMENT_DOOMED,
-		[SEGMENT_LIVE] = 1 << SEGMENT_WARM | 1 << SEGMENT_DOOMED,
-		[SEGMENT_WARM] = 1 << SEGMENT_LIVE | 1 << SEGMENT_DOOMED,
-		[SEGMENT_DOOMED] = 0,
+		[SEGMENT_NEW] = 1 << SEGMENT_LIVE | 1 << SEGMENT_TO_DESTROY,
+		[SEGMENT_LIVE] = 1 << SEGMENT_WARM | 1 << SEGMENT_TO_DESTROY,
+		[SEGMENT_WARM] = 1 << SEGMENT_LIVE | 1 << SEGMENT_TO_DESTROY,
+		[SEGMENT_TO_DESTROY] = 0,
 	};
 
 	assert(next[seg->state] & 1U << state);
@@ -107,8 +107,8 @@ static void segment_become(struct segment *seg, enum segment_state state)
 	seg->state = state;
 	if (state == SEGMENT_WARM)
 		warm_enter(seg);
-	else if (state == SEGMENT_DOOMED && !seg->device)
-		doomed_enter(seg);
+	else if (state == SEGMENT_TO_DESTROY && !seg->device)
+		to_destroy_enter(seg);
 }
 
 void segment_live(struct segment *seg)
@@ -270,7 +270,7 @@ struct segment *segment_free(struct segment *seg)
 {
 	if (!seg)
 		return NULL;
-	assert(seg->places == 0 && seg->state != SEGMENT_WARM);
+	assert(seg->extents == 0 && seg->state != SEGMENT_WARM);
 	segment_uncache(seg);
 	guard_end(&seg->store->guard, &seg->guarded);
 	ending_end(&seg->store->endings, &seg->ending);
@@ -278,7 +278,7 @@ struct segment *segment_free(struct segment *seg)
 	if (seg->kept) {
 		seg->totals->kept -= seg->size;
 		account_top(seg->charge.account)->open -= seg->size;
-	} else if (seg->state == SEGMENT_DOOMED && !seg->device) {
+	} else if (seg->state == SEGMENT_TO_DESTROY && !seg->device) {
 		seg->store->going--;
 	}
 	list_del(&seg->link);
@@ -364,15 +364,15 @@ static uint32_t units_of(uint64_t nbytes)
 	return (uint32_t)((nbytes + SEGMENT_UNIT - 1) / SEGMENT_UNIT);
 }
 
-int segment_place_take(struct segment *seg, uint64_t nbytes, uint64_t *offset)
+int segment_extent_take(struct segment *seg, uint64_t nbytes, uint64_t *offset)
 {
 	uint32_t length = units_of(nbytes), start;
 
 	if (!segment_is_small(seg) || length > seg->max_run)
-		return SEGMENT_E_NO_ROOM;
+		return SEGMENT_E_NO_SPACE;
 	if (!run_find(seg, seg->hint, length, &start) && !run_find(seg, 0, length, &start)) {
 		seg->max_run = length - 1;
-		return SEGMENT_E_NO_ROOM;
+		return SEGMENT_E_NO_SPACE;
 	}
 	units_set(seg, start, length, true);
 	seg->hint = start + length;
@@ -380,7 +380,7 @@ int segment_place_take(struct segment *seg, uint64_t nbytes, uint64_t *offset)
 	return 0;
 }
 
-int segment_place_adopt(struct segment *seg, uint32_t unit, uint32_t units)
+int segment_extent_adopt(struct segment *seg, uint32_t unit, uint32_t units)
 {
 	if (unit_next(seg, unit, true) < unit + units)
 		return SEGMENT_E_STRANGE;
@@ -388,16 +388,16 @@ int segment_place_adopt(struct segment *seg, uint32_t unit, uint32_t units)
 	return 0;
 }
 
-void segment_place_give(struct segment *seg, uint64_t offset, uint64_t nbytes)
+void segment_extent_give(struct segment *seg, uint64_t offset, uint64_t nbytes)
 {
 	uint32_t start = (uint32_t)(offset / SEGMENT_UNIT);
 
 	units_set(seg, start, units_of(nbytes), false);
-	seg->hint = start; /* this place is still in the CPU caches */
+	seg->hint = start; /* this extent is still in the CPU caches */
 	seg->max_run = seg->units;
 }
 
-void segment_charge_place(struct segment *seg, struct account *holder, uint64_t bytes)
+void segment_charge_extent(struct segment *seg, struct account *holder, uint64_t bytes)
 {
 	if (segment_is_small(seg)) {
 		account_move(seg->charge.account, holder, seg->charge.pool, bytes);
@@ -410,7 +410,7 @@ void segment_charge_place(struct segment *seg, struct account *holder, uint64_t 
 	charge_move(&seg->entry, holder);
 }
 
-void segment_return_place(struct segment *seg, struct account *holder, uint64_t bytes)
+void segment_return_extent(struct segment *seg, struct account *holder, uint64_t bytes)
 {
 	if (segment_is_small(seg)) {
 		account_move(holder, seg->charge.account, seg->charge.pool, bytes);
@@ -424,7 +424,7 @@ void segment_return_place(struct segment *seg, struct account *holder, uint64_t 
 
 void segment_keep_warm(struct segment *seg, uint64_t now)
 {
-	assert(seg->places == 0);
+	assert(seg->extents == 0);
 	seg->warm_since = now;
 	segment_become(seg, SEGMENT_WARM);
 }
@@ -465,15 +465,15 @@ struct segment *segment_pop_warm(struct segment_store *store, const struct segme
 	return found;
 }
 
-void segment_doom(struct segment *seg)
+void segment_to_destroy(struct segment *seg)
 {
-	if (seg->state != SEGMENT_DOOMED)
-		segment_become(seg, SEGMENT_DOOMED);
+	if (seg->state != SEGMENT_TO_DESTROY)
+		segment_become(seg, SEGMENT_TO_DESTROY);
 }
 
 void segment_wait_for_keeper(struct segment *seg, uint64_t forget)
 {
-	assert(seg->state == SEGMENT_DOOMED);
+	assert(seg->state == SEGMENT_TO_DESTROY);
 	seg->forget = forget;
 	list_del(&seg->link);
 	list_add_tail(&seg->store->forgetting, &seg->link);
@@ -491,7 +491,7 @@ void segments_forgotten(struct segment_store *store, uint64_t forgotten)
 	}
 }
 
-/* A named object is gone with its name. */
+/* A named object ends with its name. */
 bool segment_discarded(struct segment *seg)
 {
 	charge_give(&seg->descriptor);

@@ -17,10 +17,10 @@
 #include "tensor/limits.h"
 #include "util/list.h"
 
-enum { SEGMENT_E_NO_ROOM = 1, SEGMENT_E_STRANGE };
+enum { SEGMENT_E_NO_SPACE = 1, SEGMENT_E_STRANGE };
 
 enum {
-	SEGMENT_UNIT = TENSOR_ALIGNMENT, /* bytes; places in small segments are multiples of it */
+	SEGMENT_UNIT = TENSOR_ALIGNMENT, /* bytes; extents in small segments are multiples of it */
 	SEGMENT_SMALL_MAX = 64 << 10,	 /* larger tensors have a segment of their own */
 	SEGMENT_SMALL_FIRST = 64 << 10,	 /* size of a producer's first segment for small tensors */
 	SEGMENT_SMALL_LIMIT = 4 << 20,	 /* each next one is twice as large, up to this */
@@ -34,16 +34,16 @@ enum {
  *     NEW ------------------> LIVE <----------------> WARM
  *      |                       |    segment_take_warm() |
  *      |                       |    segment_pop_warm()  |
- *      +-----------------------+------------------------+--> DOOMED
- *                                            segment_doom()
+ *      +-----------------------+------------------------+--> TO_DESTROY
+ *                                            segment_to_destroy()
  *
  * segment_free() ends a segment in any state but WARM.
  */
 enum segment_state {
-	SEGMENT_NEW,	/* charged; its object is being made, or its parts are still arriving */
-	SEGMENT_LIVE,	/* tensors are in it, or its writer fills it */
-	SEGMENT_WARM,	/* empty, and kept for the next tensor of its size; in store.warm */
-	SEGMENT_DOOMED, /* no tensor is or will be in it; shared memory is in store.to_destroy */
+	SEGMENT_NEW,	    /* charged; its object is being made, or its parts are still arriving */
+	SEGMENT_LIVE,	    /* tensors are in it, or its writer fills it */
+	SEGMENT_WARM,	    /* empty, and kept for the next tensor of its size; in store.warm */
+	SEGMENT_TO_DESTROY, /* no tensor is or will be in it; shared memory is in to_destroy */
 };
 
 /* The store's use by one namespace. */
@@ -59,14 +59,14 @@ struct segment_store {
 	struct pool pool; /* of bytes */
 	/* of struct segment, by link */
 	struct list warm;	/* least recently used first */
-	struct list forgetting; /* doomed; the keeper has their objects open; oldest first */
+	struct list forgetting; /* to destroy; the keeper has their objects open; oldest first */
 	struct list to_destroy; /* the caller destroys their objects and frees them */
 	struct list closed;	/* we have closed their objects */
 	struct list kept;	/* other processes still have them open */
 	struct list held; /* their pages cannot be freed yet, because of others: store.guard.held */
 	struct list spoiled; /* live; their producers have changed their sizes again */
 	uint64_t again_ns;   /* when to try the held ones again; 0: there are none */
-	unsigned going;	     /* doomed, and neither freed nor kept: their space will be free soon */
+	unsigned going;	     /* to destroy, neither freed nor kept: their space will be free soon */
 	uint64_t warm_bytes;
 	uint64_t warm_max;
 	unsigned warm_count;
@@ -106,7 +106,7 @@ struct segment {
 	uint32_t writer_index;	    /* of that client in the catalog */
 	uint64_t warm_since;	    /* monotonic ns */
 	uint32_t index, generation; /* in the catalog */
-	uint32_t places;	    /* tensors in it, drafts included */
+	uint32_t extents;	    /* tensors in it, drafts included */
 	int fd_ro;		    /* cached, or -1 */
 	uint32_t units;		    /* 0: not for small tensors, and without the members below */
 	uint32_t hint;		    /* where the last search ended */
@@ -137,8 +137,8 @@ int segment_new(struct segment **segp, struct segment_store *store, struct segme
  */
 int segment_adopt(struct segment **segp, struct segment_store *store, struct segment_totals *totals,
 		  const struct object *object, struct account *user, uint64_t size, bool small);
-/* Takes the place of a tensor of a former daemon, which no other has. */
-int segment_place_adopt(struct segment *seg, uint32_t unit, uint32_t units);
+/* Takes the extent of a tensor of a former daemon, which no other has. */
+int segment_extent_adopt(struct segment *seg, uint32_t unit, uint32_t units);
 /* Makes a segment of @size bytes that owns @memory_take, which is freed on failure. -ENOMEM. */
 int segment_new_on_device(struct segment **segp, struct segment_store *store,
 			  struct device_memory *memory_take, uint64_t size);
@@ -160,12 +160,12 @@ bool segment_is_sealed(struct segment *seg);
 void segment_cache(struct segment *seg);
 /* Opens a descriptor of its object, which the caller closes. */
 int segment_descriptor(const struct segment *seg, bool writable, int *fd);
-/* Takes a place for @nbytes in a small segment. SEGMENT_E_NO_ROOM. */
-int segment_place_take(struct segment *seg, uint64_t nbytes, uint64_t *offset);
-void segment_place_give(struct segment *seg, uint64_t offset, uint64_t nbytes);
-/* Charges @holder for a place of @bytes, or the segment, until segment_return_place(). */
-void segment_charge_place(struct segment *seg, struct account *holder, uint64_t bytes);
-void segment_return_place(struct segment *seg, struct account *holder, uint64_t bytes);
+/* Takes an extent of @nbytes from a small segment. SEGMENT_E_NO_SPACE. */
+int segment_extent_take(struct segment *seg, uint64_t nbytes, uint64_t *offset);
+void segment_extent_give(struct segment *seg, uint64_t offset, uint64_t nbytes);
+/* Charges @holder for an extent of @bytes, or the segment, until segment_return_extent(). */
+void segment_charge_extent(struct segment *seg, struct account *holder, uint64_t bytes);
+void segment_return_extent(struct segment *seg, struct account *holder, uint64_t bytes);
 /* Keeps an empty segment for the next tensor of its size. The caller ensures the limits. */
 void segment_keep_warm(struct segment *seg, uint64_t now);
 /* Takes a warm segment of the namespace @totals that fits @size and that the client @writer of
@@ -176,17 +176,17 @@ struct segment *segment_take_warm(struct segment_store *store, const struct segm
  * (NULL: of the user with the most there). NULL: there is none. */
 struct segment *segment_pop_warm(struct segment_store *store, const struct segment_totals *totals,
 				 const struct account *user);
-/* Dooms a segment that is empty and stays so. May be called twice. */
-void segment_doom(struct segment *seg);
+/* Marks a segment, which is empty and stays so, to be destroyed. May be called twice. */
+void segment_to_destroy(struct segment *seg);
 /* The keeper has its object open until keep_forgotten() is @forget. It must not be the last to
  * close it, which may take long, so we close ours after that. */
 void segment_wait_for_keeper(struct segment *seg, uint64_t forget);
 /* To be called when keep_forgotten() is @forgotten. */
 void segments_forgotten(struct segment_store *store, uint64_t forgotten);
-/* The object of a doomed segment was discarded. True: the caller frees the segment. False:
+/* The object of a segment to destroy was discarded. True: the caller frees the segment. False:
  * segment_next_ended() returns it later. */
 bool segment_discarded(struct segment *seg);
-/* The object of a doomed segment could not be discarded, and stays charged. */
+/* The object of a segment to destroy could not be discarded, and stays charged. */
 void segment_hold_back(struct segment *seg);
 /* Tries the held ones again, if it is time to. Returns when to call next; 0: there are none. */
 uint64_t segments_again(struct segment_store *store, uint64_t now);

@@ -52,7 +52,7 @@ int main(int argc, char **argv)
 
 		/*
 		 * If consumers hold all the memory, this picture is dropped and the next one may
-		 * find room. If the daemon is gone, a later call connects again.
+		 * find space. If the daemon has ended, a later call connects again.
 		 */
 		if (r == -ENOSPC || r == -EDQUOT || r == -ENOTCONN)
 			warnx("picture %llu: %s", (unsigned long long)number, tl_last_error());

@@ -68,7 +68,7 @@ typedef struct tl_status {
  * Set status->size before the call. Once another daemon has come, started_ns is different.
  *
  * Ownership: *status is yours, and a copy.
- * Blocking: never, unless the connection is gone: then as tl_connect() does.
+ * Blocking: never, unless the connection has ended: then as tl_connect() does.
  * Threads: any.
  * Returns: 0, or a common error.
  * Since: 0.1
@@ -99,7 +99,7 @@ TL_API int tl_restart(tl_client *client);
  * A hostile daemon could list one entry after the other, for as long as the client's timeout
  * allows. So each list has a maximum length, beyond which a call fails with -EPROTO: four times as
  * many clients as the daemon serves at a time (tl_status.max_clients; others may come and go
- * meanwhile), 65,536 users, 64 GPUs, and as many tensors held as it has room for
+ * meanwhile), 65,536 users, 64 GPUs, and as many tensors held as it has space for
  * (tl_status.max_tensors).
  */
 

@@ -44,9 +44,10 @@
  * only tl_connect_options differs, where 0 means 10 seconds.
  *
  * A round trip takes at most the client's timeout (tl_connect_options.timeout_ns). If the
- * connection is gone, a call connects again first, even one that never blocks otherwise. Connecting
- * is a round trip too, and asking again counts against the time of the first one. So no daemon can
- * make a call last longer than its own timeout plus the client's for each of its round trips.
+ * connection has ended, a call connects again first, even one that never blocks otherwise.
+ * Connecting is a round trip too, and asking again counts against the time of the first one. So no
+ * daemon can make a call last longer than its own timeout plus the client's for each of its round
+ * trips.
  *
  * A member or an argument called `flags` holds bits that this header defines for that struct or
  * function (TL_CONNECT_*, TL_PUBLISH_*, TL_GET_*). Those that DLPack defines (DLPACK_FLAG_*) are in
@@ -74,7 +75,7 @@
  * repeat them unless they mean something particular there.
  *
  *	-EINVAL		an argument is wrong; the text names it, its value and the limit
- *	-ENOTCONN	the daemon is gone or was restarted; a later call connects again by itself
+ *	-ENOTCONN	the daemon has ended or was restarted; a later call connects again by itself
  *	-ECONNABORTED	an administrator has disconnected this client (tl_kick()); it stays so until
  *			it is closed
  *	-ETIMEDOUT	the daemon did not answer within the client's request timeout
@@ -298,8 +299,8 @@ enum {
 	/* It goes when the connection of the client that published it ends: by tl_close(), with the
 	 * process, however that ends, or when the connection is lost. */
 	TL_LIFETIME_OWNER_BOUND = 1,
-	/* The daemon may give it up while nobody holds it, when there is no room for another
-	 * tensor: the least recently used first, and first those of the user who needs the room.
+	/* The daemon may give it up while nobody holds it, when there is no space for another
+	 * tensor: the least recently used first, and first those of the user who needs the space.
 	 * Its last use is its last get, or the last time that it was seen to be held. A member of a
 	 * group is given up by itself, but the memory of a group comes back with its last member.
 	 * Tensors on a GPU are given up when the daemon has refused to share one more allocation
@@ -322,7 +323,7 @@ enum {
  * a sixteenth of the daemon's capacity if 3 slots fit into that, and is given back before any
  * request for memory is refused. Nothing is given up for a ring, and there is none unless a quarter
  * of the capacity and of the user's quota stays free. A number up to TL_RING_MAX asks for a ring of
- * so many slots, at the first publish. If there is no room for them, the ring has fewer, or there
+ * so many slots, at the first publish. If there is no space for them, the ring has fewer, or there
  * is none.
  */
 #define TL_RING_AUTO 0		/* as the library decides */
@@ -439,7 +440,7 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
  *	-EINVAL		the tensor of tl_draft_tensor() was changed; the text says how
  *	-EACCES		the name belongs to another user
  *	-ESTALE		the draft is another process's, its client is closed, or the daemon that
- *			granted it is gone
+ *			granted it has ended
  * Since: 0.1
  */
 TL_API int tl_commit(tl_draft *draft, uint64_t *version);
@@ -610,7 +611,7 @@ typedef struct tl_group_options {
  * tl_group_create - make a draft for several tensors
  *
  * All tensors of a group that are on the CPU lie in one segment, and those on a GPU in one
- * allocation of that GPU. Their memory comes back when the last of them is gone. Write each of them
+ * allocation of that GPU. Their memory comes back when the last of them has ended. Write each of
  * through tl_group_tensor(), then call tl_group_commit() or tl_group_abort(). The names must
  * differ.
  *
@@ -766,7 +767,7 @@ typedef struct tl_get_options {
  * Ownership: *out is yours; give it back by calling its deleter, on any thread.
  * Blocking: the first get of a segment is one round trip; later ones make no system call. If there
  * is no such name, or no version that is newer than options->newer_than, the call waits for at most
- * options->timeout_ns without asking the daemon. If the connection is gone or ends, it goes on
+ * options->timeout_ns without asking the daemon. If the connection ends or has ended, it goes on
  * trying to connect until that time is over. A client that has waited once has a thread, which
  * sleeps until the connection ends.
  * Threads: any.
@@ -777,7 +778,7 @@ typedef struct tl_get_options {
  *	-ETIMEDOUT	also: no tensor came in time, or none that is newer
  *	-ENOTCONN	also: the time is over, and there is no daemon; the text says since when
  *	-EOVERFLOW	this process holds the tensor too often
- *	-ENODATA	the process that published the tensor is gone, and its memory on the GPU
+ *	-ENODATA	the process that published the tensor has ended, and its memory on the GPU
  *			with it; no newer version came in time
  *	-ENODEV		CUDA cannot be used here, or the tensor is on a GPU that this process does
  *			not see; the text names its UUID
@@ -817,7 +818,7 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
  * Threads: any.
  * Returns: 0, a common error, or
  *	-EINVAL		@held did not come from this library, or there is no such mode
- *	-ENOTCONN	the daemon that knows the tensor is gone, and the tensor cannot be mapped
+ *	-ENOTCONN	the daemon that knows the tensor has ended, and the tensor cannot be mapped
  *			anew
  *	-EOVERFLOW	this process holds the tensor too often
  *	-ENODATA	as tl_get()
@@ -890,7 +891,7 @@ typedef struct tl_info {
 	uint32_t metadata_size;	       /* how many bytes of @metadata */
 	int64_t shape[TL_NDIM_MAX];    /* sizes of the dimensions */
 	unsigned char metadata[TL_METADATA_MAX]; /* the bytes that its producer attached */
-	bool lost;		   /* its memory is gone with the process that published it */
+	bool lost;		   /* its memory is lost with the process that published it */
 	unsigned char reserved[3]; /* 0 */
 	uint32_t lifetime;	   /* TL_LIFETIME_* */
 	int64_t ttl_ns;		   /* the rest of its time to live, at least 1; 0: it has none */
@@ -940,7 +941,7 @@ TL_API int tl_tensor_version(const DLManagedTensorVersioned *tensor, uint64_t *v
  * Blocking: never.
  * Threads: any.
  * Returns: 0, or
- *	-ENODATA	the memory is gone with its producer: do not use it
+ *	-ENODATA	the memory is lost with its producer: do not use it
  *	-EINVAL		@tensor did not come from tl_get()
  * Since: 0.1
  */
@@ -954,7 +955,7 @@ TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor);
  * Set info->size before the call.
  *
  * Ownership: *info is yours, and a copy.
- * Blocking: never, unless the connection is gone: then as tl_connect() does.
+ * Blocking: never, unless the connection has ended: then as tl_connect() does.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		no tensor has that name
@@ -974,7 +975,7 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info);
  * prefixes that it used last.
  *
  * Ownership: *info is valid during the call of @visit only.
- * Blocking: never by itself, but as tl_connect() does if the connection is gone. If the daemon
+ * Blocking: never by itself, but as tl_connect() does if the connection has ended. If the daemon
  * stands still when it is asked to note changes, the call waits for it once, for 0.1 s.
  * Threads: any; @visit runs on the calling thread.
  * Returns: 0 when all were visited; the result of @visit if that was not 0, which ends the listing;

@@ -3,7 +3,7 @@
  * tensorlease - watch names for changes
  *
  * A watch reports changes of one name, or of all names with a prefix: a tensor was published, a
- * name was deleted, a producer is gone. It keeps the newest state of each name and no more, so a
+ * name was deleted, a producer has ended. It keeps the newest state of each name and no more, so a
  * slow watcher costs nobody anything and learns how many versions it has skipped. It goes on by
  * itself when the daemon or a producer is restarted.
  *
@@ -58,7 +58,7 @@ enum tl_watch_what {
 	/* The tensor lay on a GPU, and its memory went with its producer. */
 	TL_WATCH_LOST,
 	/* Another daemon is there, which has none of the last one's tensors. The event has no name:
-	 * the names are gone without events of their own, and those that are published anew are
+	 * the names are lost without events of their own, and those that are published anew are
 	 * reported. A daemon that took over all tensors is not reported. */
 	TL_WATCH_RESTARTED,
 };
@@ -69,7 +69,7 @@ typedef struct tl_watch_event {
 	enum tl_watch_what what; /* the kind of change */
 	uint32_t reserved;	 /* 0 */
 	uint64_t version; /* of the tensor; of TL_WATCH_DELETED the last reported one; or 0 */
-	uint64_t skipped; /* versions since the last reported one, which are gone */
+	uint64_t skipped; /* versions since the last reported one, which nobody can get */
 	char name[TL_NAME_MAX + 1]; /* "" with TL_WATCH_RESTARTED */
 } tl_watch_event;
 
@@ -78,7 +78,7 @@ typedef struct tl_watch_event {
  *
  * @name is a name; or a prefix, if it is "", ends in a slash, or @options->flags has
  * TL_WATCH_PREFIX. There need not be such a name yet. Unless TL_WATCH_NEW is given, the existing
- * tensors are reported first, in no order. A client may have 256 watches. If the daemon is gone,
+ * tensors are reported first, in no order. A client may have 256 watches. If the daemon has ended,
  * the watch begins with the next one.
  *
  * Ownership: *out is yours; give it back with tl_watch_close(). @client must be open as long as the

@@ -3,7 +3,7 @@
 """A data loader for a trainer: workers decode batches into shared memory, and the trainer copies nothing.
 
 The queue has names in it, not tensors. The memory of a batch is free when the trainer has deleted its name and the last
-view is gone. It is then used again for the next batch of the same size.
+view is freed. It is then used again for the next batch of the same size.
 
     python dataloader.py [--batches 40] [--workers 3]
 """

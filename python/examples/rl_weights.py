@@ -38,7 +38,7 @@ def weights_of(tensor):
 
 
 def train(link, device):
-    """Publish step after step until link says stop, or whoever started this is gone."""
+    """Publish step after step until link says stop, or whoever started this has ended."""
     with tensorlease.connect() as client:
         # Whoever trained before may have been killed: go on after the last step that it published.
         step = int(client.stat(LAST).metadata.split()[0]) if LAST in client else 0

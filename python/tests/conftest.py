@@ -123,7 +123,7 @@ def _connected(address):
 
 
 def _await_former(client, address):
-    """Waits until the clients of former tests are gone, so that their leases and drafts do not count as this test's.
+    """Waits until the clients of former tests have ended, so that their leases and drafts do not count as this test's.
 
     A test that failed may hold a tensor for ever, in its traceback. So the wait ends after some seconds in any case.
     """
@@ -185,7 +185,7 @@ def eventually(condition):
 
 @contextlib.contextmanager
 def no_client_stays(observer):
-    """Waits at its end until clients that came meanwhile are gone: the daemon hears of a process's end after us."""
+    """Waits at its end until clients that came meanwhile have ended: the daemon hears of a process's end after us."""
 
     def clients():
         return {(c.id, c.pid) for c in observer.clients()}

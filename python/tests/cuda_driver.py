@@ -26,7 +26,7 @@ DISABLE_TIMING, NON_BLOCKING = 2, 1
 
 KINDS = "context allocation managed import event event_import stream reservation handle mapping".split()
 KINDS += ["pool", "pool_allocation", "pool_import"]
-VIOLATIONS = ["freed_while_open", "event_gone_early", "bad_access", "orphaned"]
+VIOLATIONS = ["freed_while_open", "event_destroyed_early", "bad_access", "orphaned"]
 
 
 _MUTEX_WORDS, _FUTEX = {"x86_64": (5, 202), "aarch64": (6, 98)}[platform.machine()]
@@ -233,12 +233,12 @@ class Array(abi.Producer):
     `deleted` counts how often its DLPack tensor was given back, and `streams` lists the streams it was asked for.
     """
 
-    def __init__(self, driver, shape, *, dtype=(1, 8, 1), offset=0, room=None, legacy=False, memory=None):
+    def __init__(self, driver, shape, *, dtype=(1, 8, 1), offset=0, space=None, legacy=False, memory=None):
         self.driver = driver
         self.nbytes = dtype[1] // 8
         for n in shape:
             self.nbytes *= n
-        self.memory = driver.alloc(room or self.nbytes + offset) if memory is None else memory
+        self.memory = driver.alloc(space or self.nbytes + offset) if memory is None else memory
         self.address = self.memory + offset
         self.work = driver.stream()
         self.streams = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long names stay: bound to their producer, for a time, as long as there is room; and kick()."""
+"""How long names stay: bound to their producer, for a time, as long as there is space; and kick()."""
 
 import math
 import os
@@ -76,7 +76,7 @@ def test_a_time_must_be_a_number(client):
         client.put("x", b"1", ttl="soon")
 
 
-def test_what_is_not_used_makes_room_and_what_is_held_stays(tmp_path):
+def test_what_is_not_used_frees_space_and_what_is_held_stays(tmp_path):
     address = str(tmp_path / "socket")
     with daemon_at(address, "8M"), tensorlease.connect(address) as client:
         for i in range(8):

@@ -42,9 +42,9 @@ def sees_it_go(link):
     link.send("got")
     link.recv()  # the producer is dead
     eventually(lambda: tensor.lost)
-    with pytest.raises(tensorlease.TensorLostError, match="gone"):
+    with pytest.raises(tensorlease.TensorLostError, match="ended"):
         client.get("t")
-    with pytest.raises(tensorlease.TensorLostError, match="gone"):
+    with pytest.raises(tensorlease.TensorLostError, match="ended"):
         client.get("t", timeout=0.05)
     with pytest.raises(tensorlease.TensorLostError, match="'t'"):
         client.get_many(["t"])

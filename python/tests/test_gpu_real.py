@@ -76,7 +76,7 @@ def torch_producer(link, how):
 
     client = connect()
     side = torch.cuda.Stream()
-    room = torch.zeros(1 << 22, device="cuda")  # a part of a larger block of PyTorch's allocator
+    space = torch.zeros(1 << 22, device="cuda")  # a part of a larger block of PyTorch's allocator
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     with torch.cuda.stream(side):
@@ -92,7 +92,7 @@ def torch_producer(link, how):
     client.delete("t")
     torch.cuda.synchronize()
     eventually(lambda: torch.cuda.memory_allocated() <= before)
-    del room
+    del space
 
 
 def torch_consumer(times):

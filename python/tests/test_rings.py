@@ -107,7 +107,7 @@ def test_metadata(client, observer, ring):
     version = begin(client, name, ring)
     assert put(client, name, 1, ring, metadata=b"t=1") == version + 1
     assert observer.stat(name).metadata == observer.get(name).metadata == b"t=1"
-    assert put(client, name, 2, ring, metadata=bytes(1024)) == version + 2  # no slot has room for it
+    assert put(client, name, 2, ring, metadata=bytes(1024)) == version + 2  # no slot has space for it
     assert observer.get(name).metadata == bytes(1024)
     assert put(client, name, 3, ring) == version + 3
     assert observer.get(name).metadata == b""

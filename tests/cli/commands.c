@@ -467,7 +467,7 @@ TEST(rm_below_forgets_a_group)
 	}
 }
 
-TEST(without_room_put_says_how_to_get_some)
+TEST(without_space_put_says_how_to_get_some)
 {
 	cleanup_td struct test_daemon d = td_start(.extra = (const char *const[]){ "--capacity",
 										   "1M", NULL });
@@ -486,7 +486,7 @@ TEST(without_room_put_says_how_to_get_some)
 		must_contain(now.err, "tensorlease status --clients");
 		must(!strstr(now.err, " ms"));
 		must_exit(&late, 4);
-		must_contain(late.err, "no room came within 50 ms");
+		must_contain(late.err, "no space came within 50 ms");
 		must_exit(&load, 4);
 	}
 }

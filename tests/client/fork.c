@@ -435,7 +435,7 @@ static void must_be_held(child_fn *child)
 	must_be(child_step(&c), 2);
 	must_be(td_status(&d).retired, HELD); /* it has one left, and one pin is for all of them */
 	child_finish(&c);
-	put_bytes(f.client, "f/0", 1, 100); /* the next call sees that it is gone */
+	put_bytes(f.client, "f/0", 1, 100); /* the next call sees that it has ended */
 	must_be(td_status(&d).retired, 0);
 	tl_close(f.client);
 }

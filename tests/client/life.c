@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Objects that are used after their owner has gone, or by others: deleters on any thread and after
+ * Objects that are used after their owner has ended, or by others: deleters on any thread and after
  * tl_close(), drafts of a closed client, a client that many threads share.
  */
 #include "tests/client/common.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Prefetched drafts are used when the same size is put again, and given up when somebody needs the
- * room.
+ * space.
  */
 #include "tests/client/common.h"
 
@@ -92,7 +92,7 @@ TEST(a_prefetched_draft_in_use_is_not_taken_back)
  * The producer gives up its hold as soon as it has sent COMMIT, and the daemon may read another
  * client's CREATE before that.
  */
-TEST(a_commit_on_its_way_survives_a_request_for_its_room)
+TEST(a_commit_on_its_way_survives_a_request_for_its_space)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB, .storage = "shm");
 	tl_client *client = td_connect(&d);
@@ -115,7 +115,7 @@ TEST(a_commit_on_its_way_survives_a_request_for_its_room)
 	free(data);
 	td_thaw(&d);
 	must_be(rc_receive(&other, &answer), 0);
-	must_be(answer.header.type, WIRE_DRAFT); /* it gets the room of the former "a" */
+	must_be(answer.header.type, WIRE_DRAFT); /* it gets the space of the former "a" */
 	close(answer.fd);
 	td_sync(&d);
 	t = get(client, "a");

@@ -433,7 +433,7 @@ PROMISE(a_forked_child_publishes_by_itself, 0)
 	drop(held);
 }
 
-/* ---- Drafts and room ---- */
+/* ---- Drafts and space ---- */
 
 static tl_draft *create(struct world *w)
 {

@@ -121,7 +121,7 @@ TEST(packed_elements)
 	tl_close(client);
 }
 
-TEST(metadata_that_a_slot_has_room_for_and_that_it_has_not)
+TEST(metadata_that_fits_a_slot_and_that_does_not)
 {
 	static unsigned char data[100], metadata[TL_METADATA_MAX];
 	int64_t shape = sizeof(data);

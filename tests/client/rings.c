@@ -581,7 +581,7 @@ TEST(what_is_published_while_no_daemon_is_there_is_not_lost)
 	tl_close(consumer);
 }
 
-TEST(room_that_others_want_comes_from_rings)
+TEST(space_that_others_want_comes_from_rings)
 {
 	SKIP_UNLESS(
 		!test_on_memfds(),
@@ -728,7 +728,7 @@ static int how_many_fit(uint32_t ring, uint64_t capacity, unsigned max_tensors, 
 	return n;
 }
 
-TEST(a_ring_costs_nobody_room)
+TEST(a_ring_costs_nobody_space)
 {
 	must(how_many_fit(TL_RING_AUTO, 0, 256, 100) >= how_many_fit(TL_RING_NONE, 0, 256, 100));
 	must(how_many_fit(TL_RING_AUTO, 16 * MIB, 0, 300000) >=

@@ -444,7 +444,7 @@ static const struct step steps[] = {
 	{ "while space is made", while_space_is_made, must_be_nothing_of_it },
 };
 
-/* Everybody who held it is gone, so no tensor is left. */
+/* Everybody who held it has ended, so no tensor is left. */
 static void check_deleted(const struct situation *s)
 {
 	struct tl_status status = td_status(s->d);

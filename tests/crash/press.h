@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client that always asks for more room than there is, so that the daemon takes back whatever it
+ * A client that always asks for more space than there is, so that the daemon takes back whatever it
  * can take back for others.
  */
 #pragma once
@@ -26,7 +26,7 @@ static inline struct press *press_new(uint64_t nbytes)
 	return p;
 }
 
-static inline int press_for_room(const struct test_daemon *d, void *arg)
+static inline int press_for_space(const struct test_daemon *d, void *arg)
 {
 	struct press *p = arg;
 	tl_client *client = td_connect(d);
@@ -55,20 +55,20 @@ static inline int press_for_room(const struct test_daemon *d, void *arg)
 
 static inline struct test_child press_start(const struct test_daemon *d, struct press *p)
 {
-	return child_start_ready(d, press_for_room, p);
+	return child_start_ready(d, press_for_space, p);
 }
 
 /*
- * It must have asked at least @least times. It can only have been granted room when nobody else had
- * any; then each time costs the allocation of all room there is, so @least must be small where that
- * can happen often.
+ * It must have asked at least @least times. It can only have been granted space when nobody else
+ * had any; then each time costs the allocation of all space there is, so @least must be small where
+ * that can happen often.
  */
 static inline void press_stop(struct press *p, struct test_child *c, uint64_t least)
 {
 	eventually(atomic_load(&p->refused) + atomic_load(&p->granted) >= least);
 	atomic_store(&p->stop, true);
 	child_must_succeed(c);
-	print_message("pressed for room: refused %llu times, granted %llu times\n",
+	print_message("pressed for space: refused %llu times, granted %llu times\n",
 		      (unsigned long long)p->refused, (unsigned long long)p->granted);
 	munmap(p, sizeof(*p));
 }

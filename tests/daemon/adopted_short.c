@@ -80,7 +80,7 @@ TEST(a_daemon_is_adopted_when_there_is_no_memory_left)
 	td_stop(&d);
 }
 
-/* Clients and segments, each of which is a descriptor, until there is room for no more of either.
+/* Clients and segments, each of which is a descriptor, until there is space for no more of either.
  */
 TEST(a_daemon_is_adopted_when_there_are_no_descriptors_left)
 {

@@ -44,13 +44,13 @@ TEST(another_clients_draft_is_not_yours)
 	struct wire_draft draft;
 
 	must_be(rc_create(&owner, "a", MIB, 0, &draft), 0);
-	must_be(rc_commit(&thief, draft.ref, "a", MIB), WIRE_E_GONE);
-	must_be(rc_commit(&thief, draft.ref, "b", 1), WIRE_E_GONE);
+	must_be(rc_commit(&thief, draft.ref, "a", MIB), WIRE_E_STALE);
+	must_be(rc_commit(&thief, draft.ref, "b", 1), WIRE_E_STALE);
 	must_be(rc_ref(&thief, WIRE_ABORT, draft.ref), 0);
 	must_be(rc_ref(&thief, WIRE_RELEASED, draft.ref), 0);
-	must_be(rc_link(&thief, draft.ref, "c"), WIRE_E_GONE);
+	must_be(rc_link(&thief, draft.ref, "c"), WIRE_E_STALE);
 	atomic_store(rc_held(&thief, ref_slot(draft.ref)), 1);
-	must_be(rc_link(&thief, draft.ref, "c"), WIRE_E_GONE); /* a draft cannot be leased */
+	must_be(rc_link(&thief, draft.ref, "c"), WIRE_E_STALE); /* a draft cannot be leased */
 	atomic_store(rc_held(&thief, ref_slot(draft.ref)), 0);
 	must_be(rc_ref(&thief, WIRE_RELEASED, draft.ref), 0);
 	rc_sync(&thief);
@@ -70,8 +70,8 @@ TEST(a_draft_is_committed_or_aborted_once)
 
 	must_be(rc_create(&rc, "a", 1000, 0, &draft), 0);
 	must_be(rc_commit(&rc, draft.ref, "a", 1000), 0);
-	must_be(rc_commit(&rc, draft.ref, "a", 1000), WIRE_E_GONE);
-	must_be(rc_commit(&rc, draft.ref, "b", 1000), WIRE_E_GONE);
+	must_be(rc_commit(&rc, draft.ref, "a", 1000), WIRE_E_STALE);
+	must_be(rc_commit(&rc, draft.ref, "b", 1000), WIRE_E_STALE);
 	must_be(rc_ref(&rc, WIRE_ABORT, draft.ref), 0);
 	rc_sync(&rc);
 	must_be(td_status(&d).tensors, 1);
@@ -79,13 +79,13 @@ TEST(a_draft_is_committed_or_aborted_once)
 	must_be(rc_create(&rc, "b", 1000, 0, &draft), 0);
 	must_be(rc_ref(&rc, WIRE_ABORT, draft.ref), 0);
 	must_be(rc_ref(&rc, WIRE_ABORT, draft.ref), 0);
-	must_be(rc_commit(&rc, draft.ref, "b", 1000), WIRE_E_GONE);
+	must_be(rc_commit(&rc, draft.ref, "b", 1000), WIRE_E_STALE);
 	must_be(td_status(&d).tensors, 1);
 	must_be(td_status(&d).drafts, 0);
 	rc_goodbye(&rc);
 }
 
-TEST(refs_that_never_were_are_gone_or_ignored)
+TEST(refs_that_never_were_are_stale_or_ignored)
 {
 	cleanup_td struct test_daemon d = td_start(.max_tensors = 256);
 	struct raw rc = rc_open(&d);
@@ -107,8 +107,8 @@ TEST(refs_that_never_were_are_gone_or_ignored)
 		for (size_t i = 0; i < sizeof(refs) / sizeof(refs[0]); i++) {
 			must_be(rc_ref(&rc, WIRE_RELEASED, refs[i]), 0);
 			must_be(rc_ref(&rc, WIRE_ABORT, refs[i]), 0);
-			must_be(rc_commit(&rc, refs[i], "b", 1), WIRE_E_GONE);
-			must_be(rc_link(&rc, refs[i], "b"), WIRE_E_GONE); /* not held, not even the
+			must_be(rc_commit(&rc, refs[i], "b", 1), WIRE_E_STALE);
+			must_be(rc_link(&rc, refs[i], "b"), WIRE_E_STALE); /* not held, not even the
 									     first */
 		}
 	}
@@ -392,7 +392,7 @@ TEST(descriptions_that_do_not_fit_abort_the_draft)
 		if (r != WIRE_E_INVALID)
 			print_error("description %zu\n", i);
 		must_be(r, WIRE_E_INVALID);
-		must_be(rc_commit(&rc, draft.ref, "a", 1), WIRE_E_GONE); /* the draft was aborted */
+		must_be(rc_commit(&rc, draft.ref, "a", 1), WIRE_E_STALE); /* it was aborted */
 	}
 	must_be(td_status(&d).drafts, 0);
 	must_be(td_status(&d).tensors, 0);
@@ -400,7 +400,7 @@ TEST(descriptions_that_do_not_fit_abort_the_draft)
 	rc_goodbye(&rc);
 }
 
-TEST(a_commit_wants_no_more_room_than_was_asked_for)
+TEST(a_commit_wants_no_more_space_than_was_asked_for)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct description deep = { .code = 1, .bits = 8, .lanes = 1, .ndim = 64 };
@@ -456,7 +456,7 @@ TEST(a_link_needs_a_lease_and_keeps_the_bytes)
 	const unsigned char *bytes;
 
 	must_be(rc_put(&a, "a", MIB, 9, &draft), 0);
-	must_be(rc_link(&b, draft.ref, "b"), WIRE_E_GONE);
+	must_be(rc_link(&b, draft.ref, "b"), WIRE_E_STALE);
 	must(rc_hold(&b, draft.ref));
 	bytes = rc_view(&b, &draft);
 	must_be(rc_link(&b, draft.ref, "b"), 0);

@@ -306,7 +306,7 @@ TEST(the_daemon_keeps_1024_lost_rows)
 		if (!kept)
 			must_be(rc_delete(&reader, name), WIRE_E_NOT_FOUND);
 	}
-	/* rows that go in another way make room, so that none is deleted for them */
+	/* rows that go in another way free space, so that none is deleted for them */
 	for (int i = PLACED_N - 2 - KEPT; i < PLACED_N - 2; i += 2) {
 		snprintf(name, sizeof(name), "n%d", i);
 		must_be(rc_delete(&reader, name), 0);

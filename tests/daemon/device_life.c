@@ -136,7 +136,7 @@ TEST(a_segment_of_parts_is_whole_when_all_have_come)
 	rc_goodbye(&consumer);
 }
 
-TEST(a_pool_has_a_descriptor_and_a_place_in_it)
+TEST(a_pool_has_a_descriptor_and_a_location_in_it)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw producer = rc_open(&d), consumer = rc_open(&d);
@@ -631,7 +631,7 @@ TEST(what_only_shared_memory_can_do_is_refused)
 	must_be(rc_place(&rc, &seg, &placed, .name = "a", .nbytes = 10), 0);
 	must(rc_hold(&rc, placed.ref));
 	must_be(rc_link(&rc, placed.ref, "b"), WIRE_E_INVALID);
-	must_be(rc_commit(&rc, placed.ref, "a", 10), WIRE_E_GONE);
+	must_be(rc_commit(&rc, placed.ref, "a", 10), WIRE_E_STALE);
 	must_be(rc_ref(&rc, WIRE_ABORT, placed.ref), 0);
 	rc_sync(&rc);
 	must_be(td_status(&d).tensors, 1);

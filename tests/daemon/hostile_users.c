@@ -113,7 +113,7 @@ TEST(who_asks_once_does_not_wait_for_all_that_another_user_asked)
 	child_finish(&alice);
 }
 
-/* ---- room ---- */
+/* ---- space ---- */
 
 static int alice_waits(const struct test_daemon *d, void *arg)
 {
@@ -186,7 +186,7 @@ TEST(a_create_that_cannot_fit_leaves_the_warm_memory_of_others)
 	struct test_child bob, alice;
 	uint64_t warm;
 
-	/* whatever is given up, no room is left for what Alice wants */
+	/* whatever is given up, no space is left for what Alice wants */
 	must_be(rc_put(&root, "kept/1", 20 * MIB, 1, NULL), 0);
 	must_be(rc_put(&root, "kept/2", 20 * MIB, 1, NULL), 0);
 	bob = child_start_as(BOB, &d, bob_leaves_warm_memory, NULL);
@@ -307,7 +307,7 @@ static int alice_fills_the_bucket(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-TEST(names_that_collide_leave_room_for_the_name_of_another_user)
+TEST(names_that_collide_leave_space_for_the_name_of_another_user)
 {
 	static char name[] = "bob";
 

@@ -560,7 +560,7 @@ TEST(the_status_tells_that_nobody_keeps)
 	must_be(status_of(&d).keeper, TL_KEEPER_NONE);
 }
 
-/* The last page of an array may have room for more entries than there are. */
+/* The last page of an array may have space for more entries than there are. */
 TEST(a_small_catalog_is_taken_over)
 {
 	struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true,
@@ -604,7 +604,7 @@ TEST(a_daemon_goes_on_without_its_keeper)
 	char *log = NULL;
 
 	td_kill_keeper(&d);
-	eventually((free(log), log = td_log(&d), strstr(log, "the keeper is gone")));
+	eventually((free(log), log = td_log(&d), strstr(log, "the keeper has ended")));
 	free(log);
 	must_be(proper(&d), pid);
 	must_be(status_of(&d).keeper, TL_KEEPER_NONE);

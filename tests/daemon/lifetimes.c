@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors that end by themselves, tensors that are given up to make room, and clients that are
+/* Tensors that end by themselves, tensors that are given up to free space, and clients that are
  * disconnected by others. */
 #include "tests/harness/harness.h"
 
@@ -272,9 +272,9 @@ TEST(lifetimes_that_cannot_be_are_refused)
 	tl_close(client);
 }
 
-/* ---- Given up to make room ---- */
+/* ---- Given up to free space ---- */
 
-/* Fills all of the room with evictable tensors of a MiB. */
+/* Fills all of the space with evictable tensors of a MiB. */
 static void fill(tl_client *client)
 {
 	for (unsigned i = 0; i < ROOM; i++)
@@ -310,8 +310,7 @@ TEST(what_was_not_used_goes_first_and_what_is_held_never)
 		must(is_there(client, nth(i)) &&
 		     ((const char *)held[i]->dl_tensor.data)[MIB - 1] == 0);
 	held[7]->deleter(held[7]);
-	must_be(try_put(client, "more", MIB, 0), 0); /* the one that is not held any more made room
-						      */
+	must_be(try_put(client, "more", MIB, 0), 0); /* what is not held any more freed space */
 	must(!is_there(client, nth(7)));
 	for (unsigned i = 0; i < 20; i++)
 		if (i != 7)
@@ -323,12 +322,12 @@ TEST(what_was_not_used_goes_first_and_what_is_held_never)
 	tl_close(client);
 }
 
-TEST(small_tensors_make_room_too)
+TEST(small_tensors_free_space_too)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 4 * MIB);
 	tl_client *client = td_connect(&d);
 
-	for (unsigned i = 0; i < 2000; i++) /* about ten times as much as there is room for */
+	for (unsigned i = 0; i < 2000; i++) /* about ten times as much as there is space for */
 		put_as(client, nth(i), 20000, &evictable);
 	must(is_there(client, nth(1999)));
 	must(!is_there(client, nth(0)));
@@ -338,7 +337,7 @@ TEST(small_tensors_make_room_too)
 	tl_close(client);
 }
 
-TEST(a_create_that_waits_gets_the_room_of_what_is_released)
+TEST(a_create_that_waits_gets_the_space_of_what_is_released)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 4 * MIB);
 	tl_client *client = td_connect(&d);
@@ -361,7 +360,7 @@ TEST(a_create_that_waits_gets_the_room_of_what_is_released)
 	tl_close(client);
 }
 
-TEST(what_shares_its_place_with_others_is_not_given_up_for_nothing)
+TEST(what_shares_its_extent_with_others_is_not_given_up_for_nothing)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 4 * MIB);
 	tl_client *client = td_connect(&d);
@@ -428,7 +427,7 @@ TEST(a_users_own_go_before_those_of_others)
 	tl_close(client);
 }
 
-/* Only a user's own tensors can make room in that user's quota. */
+/* Only a user's own tensors can free space in that user's quota. */
 TEST(over_its_quota_a_user_gives_up_its_own_only)
 {
 	cleanup_td struct test_daemon d = { 0 };
@@ -490,7 +489,7 @@ TEST(on_a_device_what_is_bound_goes_with_its_producer)
 	must_be(td_status(&d).tensors, 1);
 }
 
-TEST(on_a_device_what_nobody_holds_is_given_up_when_an_export_finds_no_room)
+TEST(on_a_device_what_nobody_holds_is_given_up_when_an_export_finds_no_space)
 {
 	static const char *const extra[] = { "--gpu-capacity", "2M", "--gpu-uid-capacity", "2M",
 					     NULL };
@@ -507,7 +506,7 @@ TEST(on_a_device_what_nobody_holds_is_given_up_when_an_export_finds_no_room)
 		0);
 	must_be(rc_place(&rc, &seg, NULL, .name = "b", .nbytes = 100, .cookie = 3), 0);
 	must(rc_hold(&rc, held.ref));
-	must_be(rc_put(&rc, "shared memory", MIB, 1, NULL), 0); /* which has room enough */
+	must_be(rc_put(&rc, "shared memory", MIB, 1, NULL), 0); /* which has space enough */
 	must(rc_export(&rc, SEGMENT_CUDA_IPC, 1, MIB, MIB, 1, -1, &second) > 0);
 	must_be(rc_notice(&rc, WIRE_FREED).cookie, 2);
 	must(rc_told_nothing(&rc));

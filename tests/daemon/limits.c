@@ -89,7 +89,7 @@ TEST(a_full_capacity_is_told_at_once_without_a_timeout)
 	must_be(rc_create(&rc, "a", 100, 0, &one), used < 16 * MIB ? 0 : WIRE_E_NO_SPACE);
 	for (int i = 0; i < n; i++)
 		must_be(rc_ref(&rc, WIRE_ABORT, drafts[i].ref), 0);
-	must_be(rc_create(&rc, "a", 8 * MIB, -1, &one), 0); /* warm segments make room */
+	must_be(rc_create(&rc, "a", 8 * MIB, -1, &one), 0); /* warm segments free space */
 	rc_goodbye(&rc);
 	must_be(td_status(&d).drafts, 0);
 }
@@ -116,7 +116,7 @@ TEST(who_waits_for_space_gets_it_when_it_comes)
 	struct wire_draft a, b;
 	uint32_t serial;
 
-	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0); /* room comes by an abort */
+	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0); /* space comes by an abort */
 	serial = ask_for(&waiter, 9 * MIB, -1);
 	rc_sync(&holder);
 	must(!has_answer(&waiter));
@@ -125,7 +125,7 @@ TEST(who_waits_for_space_gets_it_when_it_comes)
 	must_be(answer_to(&waiter, serial, &b), 0);
 	must_be(rc_ref(&waiter, WIRE_ABORT, b.ref), 0);
 
-	must_be(rc_put(&holder, "a", 9 * MIB, 1, &a), 0); /* room comes by a delete */
+	must_be(rc_put(&holder, "a", 9 * MIB, 1, &a), 0); /* space comes by a delete */
 	serial = ask_for(&waiter, 9 * MIB, -1);
 	rc_sync(&holder);
 	must(!has_answer(&waiter));
@@ -133,7 +133,7 @@ TEST(who_waits_for_space_gets_it_when_it_comes)
 	must_be(answer_to(&waiter, serial, &b), 0);
 	must_be(rc_ref(&waiter, WIRE_ABORT, b.ref), 0);
 
-	must_be(rc_put(&holder, "a", 9 * MIB, 1, &a), 0); /* room comes by a last release */
+	must_be(rc_put(&holder, "a", 9 * MIB, 1, &a), 0); /* space comes by a last release */
 	must(rc_hold(&holder, a.ref));
 	must_be(rc_delete(&holder, "a"), 0);
 	serial = ask_for(&waiter, 9 * MIB, WAIT_S * SECOND);
@@ -144,7 +144,7 @@ TEST(who_waits_for_space_gets_it_when_it_comes)
 	must_be(answer_to(&waiter, serial, &b), 0);
 	must_be(rc_ref(&waiter, WIRE_ABORT, b.ref), 0);
 
-	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0); /* room comes by a client's death */
+	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0); /* space comes by a client's death */
 	serial = ask_for(&waiter, 9 * MIB, -1);
 	rc_sync(&holder);
 	must(!has_answer(&waiter));
@@ -595,7 +595,7 @@ TEST(a_daemon_that_cannot_even_turn_away_does_not_spin)
 }
 
 /* The daemon learns of the ends later than of who comes next. */
-TEST(who_closes_its_connections_has_room_for_as_many)
+TEST(who_closes_its_connections_has_space_for_as_many)
 {
 	enum { ALL = 8, PARTIAL = ALL / 2 };
 	cleanup_td struct test_daemon d = td_start(.max_clients = ALL);

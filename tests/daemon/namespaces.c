@@ -329,7 +329,7 @@ TEST(what_a_killed_daemon_left_in_all_namespaces_goes_with_the_next)
 }
 
 /* A namespace of the template is made at HELLO, which needs a catalog. */
-TEST(a_namespace_for_which_there_is_no_room_is_an_error_for_who_asks)
+TEST(a_namespace_for_which_there_is_no_space_is_an_error_for_who_asks)
 {
 	struct test_daemon d;
 	tl_client *here, *own = NULL;

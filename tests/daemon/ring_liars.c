@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Producers that lie in RING, RETIRE, PAGE and WATCH. They get no ring or lose their own, what is
- * others' stays as it is, and nothing is left when they have gone.
+ * others' stays as it is, and nothing is left when they have ended.
  */
 #include <sys/mman.h>
 #include <unistd.h>

@@ -225,7 +225,7 @@ TEST(a_descriptor_that_opens_nothing_is_charged_too)
 	must_be(td_status(&d).bytes_used, 0);
 }
 
-TEST(a_producer_makes_room_for_itself)
+TEST(a_producer_frees_space_for_itself)
 {
 	cleanup_td struct test_daemon d = td_start(.storage = "memfd", .capacity = 16 * MIB);
 	tl_client *client = td_connect(&d), *reader = td_connect(&d);
@@ -234,7 +234,7 @@ TEST(a_producer_makes_room_for_itself)
 	const int64_t timeouts[] = { 0, WAIT_S * SECOND };
 
 	must(data);
-	for (int i = 0; i < 4; i++) { /* each size has to take the room of the one before */
+	for (int i = 0; i < 4; i++) { /* each size has to take the space of the one before */
 		int64_t shape[1] = { i % 2 ? 12 * MIB : 3 * MIB };
 		DLTensor source = { .data = data,
 				    .device = { kDLCPU, 0 },
@@ -309,7 +309,7 @@ static int read_and_idle(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* Publishes, deletes and publishes the same again; @arg: there is room for that. */
+/* Publishes, deletes and publishes the same again; @arg: there is space for that. */
 static int publish_again(const struct test_daemon *d, void *arg)
 {
 	unsigned char *bytes = calloc(1, LARGE);
@@ -358,7 +358,7 @@ TEST(an_idle_reader_keeps_sealed_memory_of_another_user_and_no_other)
 							   .capacity = 64 * MIB,
 							   .for_others = true);
 
-		alice = child_start_as(ALICE, &d, publish_again, i ? (void *)"room" : NULL);
+		alice = child_start_as(ALICE, &d, publish_again, i ? (void *)"space" : NULL);
 		child_await(&alice);
 		bob = child_start_as(BOB, &d, read_and_idle, NULL);
 		child_await(&bob);

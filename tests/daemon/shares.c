@@ -217,7 +217,7 @@ TEST(a_user_with_long_names_leaves_others_theirs)
 	child_finish(&a);
 }
 
-/* What a user published stays charged when it has gone. */
+/* What a user published stays charged when it has ended. */
 TEST(a_user_gets_no_more_by_connecting_again)
 {
 	struct test_child a;
@@ -252,9 +252,10 @@ static int read_the_errors(const struct test_daemon *d, void *arg)
 	for (int i = 0; i < 80; i++)
 		must_be(take_draft(d, &rc, 0), 0);
 	must_be(rc_call(&rc, WIRE_CREATE, &create, sizeof(create), &m), 0);
-	must_say(&m, WIRE_E_QUOTA,
-		 "no room for 10 bytes: user 1111 has 80 of its 80 tensors (limit tensors; ask the "
-		 "administrator, or delete some: tensorlease ls)");
+	must_say(
+		&m, WIRE_E_QUOTA,
+		"no space for 10 bytes: user 1111 has 80 of its 80 tensors (limit tensors; ask the "
+		"administrator, or delete some: tensorlease ls)");
 	rc_goodbye(&rc);
 	return 0;
 }

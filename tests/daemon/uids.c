@@ -117,11 +117,11 @@ static int try_to_take_the_name(const struct test_daemon *d, void *arg)
 	must_be(rc_create(&rc, "alice/a", 10, 0, &draft), WIRE_E_DENIED); /* it is told early */
 	must_be(rc_create(&rc, NULL, 10, 0, &draft), 0);
 	must_be(rc_commit(&rc, draft.ref, "alice/a", 10), WIRE_E_DENIED);
-	must_be(rc_commit(&rc, draft.ref, "bob/b", 10), WIRE_E_GONE); /* the refusal aborted it */
+	must_be(rc_commit(&rc, draft.ref, "bob/b", 10), WIRE_E_STALE); /* the refusal aborted it */
 	must_be(rc_delete(&rc, "alice/a"), WIRE_E_DENIED);
 	must(rc_hold(&rc, ref));
 	must_be(rc_link(&rc, ref, "alice/a"), WIRE_E_DENIED);
-	must_be(rc_link(&rc, ref, "bob/copy"), WIRE_E_GONE); /* the bytes count against alice */
+	must_be(rc_link(&rc, ref, "bob/copy"), WIRE_E_STALE); /* the bytes count against alice */
 	rc_drop(&rc, ref);
 	must_be(rc_put(&rc, "bob/b", 10, 1, NULL), 0);
 	must_be(rc_delete(&rc, "bob/b"), 0);

@@ -91,7 +91,7 @@ static void note_use(CUevent e)
 	if (!e->imported || (!gone(e) && atomic_load(&e->state->end) != FAKE_EVENT_DESTROYED))
 		return;
 	fake_lock(fake.registry);
-	fake.registry->violations[FAKE_EVENT_GONE_EARLY]++;
+	fake.registry->violations[FAKE_EVENT_DESTROYED_EARLY]++;
 	fake_unlock(fake.registry);
 }
 
@@ -147,7 +147,7 @@ static void shared_destroy(CUevent e)
 	fake_reap(reg);
 	if (fake_opens(reg, e->id, fake.self) &&
 	    atomic_load(&e->state->completed) != atomic_load(&e->state->recorded))
-		reg->violations[FAKE_EVENT_GONE_EARLY]++;
+		reg->violations[FAKE_EVENT_DESTROYED_EARLY]++;
 	atomic_store(&e->state->end, FAKE_EVENT_DESTROYED);
 	fake_event_wake(e->state);
 	fake_unlock(reg);

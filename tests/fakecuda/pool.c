@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Stream-ordered pools: a memfd each, of a fixed size that is only address space until it is
- * written. An imported pool is the same memfd; an imported pointer is a place in it.
+ * written. An imported pool is the same memfd; an imported pointer is an offset in it.
  */
 #include "tests/fakecuda/stream.h"
 

@@ -17,7 +17,7 @@
 
 #define SAME(ours, theirs) static_assert((int)(ours) == (int)(theirs), #theirs)
 #define SIZE(ours, theirs) static_assert(sizeof(ours) == sizeof(theirs), #theirs)
-#define PLACE(ours, member, theirs, other)                                                         \
+#define OFFSET(ours, member, theirs, other)                                                        \
 	static_assert(offsetof(struct ours, member) == offsetof(theirs, other), #theirs "." #other)
 
 SAME(CUDA_OK, CUDA_SUCCESS);
@@ -125,19 +125,19 @@ SIZE(struct cuda_uuid, CUuuid);
 SIZE(struct cuda_ipc_handle, CUipcMemHandle);
 SIZE(struct cuda_ipc_handle, CUipcEventHandle);
 SIZE(struct cuda_location, CUmemLocation);
-PLACE(cuda_location, id, CUmemLocation, id);
+OFFSET(cuda_location, id, CUmemLocation, id);
 SIZE(struct cuda_access, CUmemAccessDesc);
-PLACE(cuda_access, flags, CUmemAccessDesc, flags);
+OFFSET(cuda_access, flags, CUmemAccessDesc, flags);
 SIZE(struct cuda_allocation_prop, CUmemAllocationProp);
-PLACE(cuda_allocation_prop, handle_types, CUmemAllocationProp, requestedHandleTypes);
-PLACE(cuda_allocation_prop, location, CUmemAllocationProp, location);
-PLACE(cuda_allocation_prop, compression, CUmemAllocationProp, allocFlags);
-PLACE(cuda_allocation_prop, gpudirect_rdma, CUmemAllocationProp, allocFlags.gpuDirectRDMACapable);
-PLACE(cuda_allocation_prop, usage, CUmemAllocationProp, allocFlags.usage);
+OFFSET(cuda_allocation_prop, handle_types, CUmemAllocationProp, requestedHandleTypes);
+OFFSET(cuda_allocation_prop, location, CUmemAllocationProp, location);
+OFFSET(cuda_allocation_prop, compression, CUmemAllocationProp, allocFlags);
+OFFSET(cuda_allocation_prop, gpudirect_rdma, CUmemAllocationProp, allocFlags.gpuDirectRDMACapable);
+OFFSET(cuda_allocation_prop, usage, CUmemAllocationProp, allocFlags.usage);
 SIZE(struct cuda_pool_props, CUmemPoolProps);
-PLACE(cuda_pool_props, location, CUmemPoolProps, location);
-PLACE(cuda_pool_props, max_size, CUmemPoolProps, maxSize);
-PLACE(cuda_pool_props, usage, CUmemPoolProps, usage);
+OFFSET(cuda_pool_props, location, CUmemPoolProps, location);
+OFFSET(cuda_pool_props, max_size, CUmemPoolProps, maxSize);
+OFFSET(cuda_pool_props, usage, CUmemPoolProps, usage);
 SIZE(struct cuda_pool_pointer, CUmemPoolPtrExportData);
 SIZE(CUdeviceptr, unsigned long long);
 SIZE(cuda_vmm_handle, CUmemGenericAllocationHandle);

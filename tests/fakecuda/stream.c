@@ -191,7 +191,7 @@ static bool captured_implicitly(CUstream stream, bool invalidate)
 }
 
 /* Like the real one, submitting waits when the queue is full. */
-static CUresult wait_for_room(CUstream stream)
+static CUresult wait_for_space(CUstream stream)
 {
 	CUresult r;
 
@@ -218,7 +218,7 @@ CUresult stream_submit(CUstream stream, const struct op *op)
 										  graph */
 	if (captured_implicitly(stream, true))
 		return CUDA_E_STREAM_CAPTURE_IMPLICIT;
-	r = wait_for_room(stream);
+	r = wait_for_space(stream);
 	if (r)
 		return r;
 	copy = malloc(sizeof(*copy));

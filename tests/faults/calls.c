@@ -260,7 +260,7 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 }
 
 /*
- * Only a new entry needs room in the kernel. Whether an entry is new shows only once it has been
+ * Only a new entry needs space in the kernel. Whether an entry is new shows only once it has been
  * made, so it is made first and then removed.
  */
 EXPORT int epoll_ctl(int fd, int operation, int of, struct epoll_event *event)

@@ -250,7 +250,7 @@ static int step_commit(void)
 static int step_shapes(void)
 {
 	static const char name[] =
-		"a/name/that/is/longer/than/what/an/entry/of/the/catalog/has/room/for/by/itself";
+		"a/name/that/is/longer/than/what/an/entry/of/the/catalog/has/space/for/by/itself";
 	int64_t shape[9] = { 2, 1, 3, 1, 1, 5, 1, 1, 2 };
 	DLTensor t = tensor_of(bytes, shape);
 	tl_put_options o = { .size = sizeof(o), .metadata = bytes, .metadata_size = 900 };

@@ -2,7 +2,7 @@
 /*
  * Messages of several clients, with and without descriptors, go through the daemon's own event loop
  * and handlers, in a daemon so small that there is never enough of anything. After each input every
- * count must agree with what is there. When all clients have gone, everything must have been given
+ * count must agree with what is there. When all clients have ended, everything must have been given
  * back.
  *
  * An input is a sequence of steps: a byte that selects the connection and the step, and then its
@@ -34,7 +34,7 @@ static int lent[3]; /* descriptors to send with messages */
 
 /* ---- The loop ---- */
 
-/* Runs until only requests that wait for room are left. */
+/* Runs until only requests that wait for space are left. */
 static void run(void)
 {
 	while (server_step(&server, server.space.jobs.count || server.peers.looking ||
@@ -263,9 +263,9 @@ static void check_segments(const struct state *st)
 			if (t->segment == seg && t->moved && segment_is_small(seg))
 				charged += (uint64_t)t->units * SEGMENT_UNIT;
 		}
-		/* several tensors may share a place */
-		fuzz_check(seg->places <= slots && !seg->places == !slots);
-		fuzz_check(seg->state != SEGMENT_WARM || !seg->places);
+		/* several tensors may share an extent */
+		fuzz_check(seg->extents <= slots && !seg->extents == !slots);
+		fuzz_check(seg->state != SEGMENT_WARM || !seg->extents);
 	}
 	fuzz_check(segments == st->catalog.segments.in_use);
 	fuzz_check(charged == st->shared->store.pool.used);

@@ -169,7 +169,7 @@ static size_t mutate(unsigned char bytes[SAMPLE_MAX], size_t n, uint64_t *seed)
 		return from + 1;
 	if (r >> 60 > 3 || from + len > n || n + len > SAMPLE_MAX)
 		return n;
-	memmove(bytes + to + len, bytes + to, n - to); /* makes room for @len bytes at @to */
+	memmove(bytes + to + len, bytes + to, n - to); /* makes space for @len bytes at @to */
 	memmove(bytes + to, bytes + from, len);
 	return n + len;
 }

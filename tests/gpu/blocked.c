@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Calls of the driver that wait for the GPU: what closes memory waits for the device, and what is
- * put on a full stream for room there. Whoever does not make such a call must not wait with it.
+ * put on a full stream for space there. Whoever does not make such a call must not wait with it.
  */
 #include "tests/gpu/common.h"
 
@@ -205,7 +205,7 @@ static void fill_queue(CUstream stream, CUdeviceptr memory)
 		gpu_must(cuda->memset_d8_async(memory, 1, 16, stream));
 }
 
-/* One thread waits for room on a full stream, others go on. */
+/* One thread waits for space on a full stream, others go on. */
 static int goes_on_beside_a_full_stream(const struct test_daemon *d, void *arg)
 {
 	static struct stuck stuck;
@@ -260,7 +260,7 @@ static void *drops_on_a_full_stream(void *arg)
 	return NULL;
 }
 
-/* A release that has to mark its place on a full stream waits for room, and nobody else does. */
+/* A release that has to mark its place on a full stream waits for space, and nobody else does. */
 static int releases_on_a_full_stream(const struct test_daemon *d, void *arg)
 {
 	static struct gate gate;

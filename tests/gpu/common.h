@@ -143,7 +143,7 @@ static inline void gpu_nothing_left(const struct gpu_daemon *g)
 	td_sync(&g->d);
 	must_be(count_fds(g->d.pid), g->fds);
 	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
-	must_be(gpu_violations(FAKE_EVENT_GONE_EARLY), 0);
+	must_be(gpu_violations(FAKE_EVENT_DESTROYED_EARLY), 0);
 	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
 	must_be(gpu_violations(FAKE_LATE_CALL), 0);
 	must_be(gpu_violations(FAKE_DEAD_EVENT), 0);

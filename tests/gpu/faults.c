@@ -336,7 +336,7 @@ static int meets_limits(const struct test_daemon *d, void *arg)
 		tl_abort(draft[i]);
 	}
 	must((one = draft_of(client, 8 << 20, 0, &r))); /* the buffers that are kept free have to
-							   make room */
+							   free space */
 	tl_draft_set_stream(one, TL_STREAM_NONE);
 	must_be(tl_commit(one, NULL), 0);
 	must_refuse((draft_of(client, (8 << 20) + 1, 0, &r), r), l->error, l->words);
@@ -372,7 +372,7 @@ static void *deletes(void *client)
 	return NULL;
 }
 
-static int waits_for_room(const struct test_daemon *d, void *arg)
+static int waits_for_space(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
 	int64_t n = 8 << 20, start;
@@ -395,12 +395,12 @@ static int waits_for_room(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-GPU_TEST(room_is_waited_for)
+GPU_TEST(space_is_waited_for)
 {
 	static const char *const capacity[] = { "--gpu-capacity", "8M", NULL };
 	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = capacity);
 
-	must_be(td_run_client(&g.d, waits_for_room, NULL), 0);
+	must_be(td_run_client(&g.d, waits_for_space, NULL), 0);
 	gpu_nothing_left(&g);
 }
 
@@ -415,7 +415,7 @@ static int fills_the_gpu(const struct test_daemon *d, void *arg)
 	must_refuse((draft_of(client, 10 << 20, 0, &r), r), -ENOMEM, "OUT_OF_MEMORY");
 	tl_draft_set_stream(draft, TL_STREAM_NONE);
 	tl_abort(draft);
-	must((other = draft_of(client, 12 << 20, 0, &r))); /* the free buffer made room */
+	must((other = draft_of(client, 12 << 20, 0, &r))); /* the free buffer freed space */
 	tl_abort(other);
 	tl_close(client);
 	return 0;

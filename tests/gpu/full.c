@@ -63,7 +63,7 @@ static int goes_on(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* Connects while there is no room. */
+/* Connects while there is no space. */
 static int reads_all(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
@@ -142,7 +142,7 @@ static int wants_more(const struct test_daemon *d, void *arg)
 	must_be(tl_publish(client, name, &f[n / 2].managed, &sealed, NULL, NULL), 0);
 	more_name(name, n);
 	must_be(tl_publish(client, name, &f[n].managed, &sealed, NULL, NULL), -ENOMEM);
-	pause_at(1); /* now there is room */
+	pause_at(1); /* now there is space */
 	must_be(tl_publish(client, name, &f[n].managed, &sealed, NULL, NULL), 0);
 	for (unsigned i = 0; i <= n; i++) {
 		more_name(name, i);

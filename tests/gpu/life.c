@@ -198,13 +198,13 @@ static int holds_a_dead_ones(const struct test_daemon *d, void *arg)
 		tl_close(client);
 		return 0;
 	}
-	must_refuse(tl_tensor_check(t), -ENODATA, "gone");
-	must_refuse(tl_get(client, "t", NULL, &next), -ENODATA, "gone");
-	must_refuse(tl_remap(t, TL_MODE_READ, &again), -ENODATA, "gone");
+	must_refuse(tl_tensor_check(t), -ENODATA, "ended");
+	must_refuse(tl_get(client, "t", NULL, &next), -ENODATA, "ended");
+	must_refuse(tl_remap(t, TL_MODE_READ, &again), -ENODATA, "ended");
 	must_be(tl_stat(client, "t", &info), 0);
 	must(info.lost);
 	start = now_ns();
-	must_refuse(tl_get(client, "t", &wait, &next), -ENODATA, "gone");
+	must_refuse(tl_get(client, "t", &wait, &next), -ENODATA, "ended");
 	must(now_ns() - start >= 30 * MS);
 	parent_tell(1); /* the test publishes it anew while we wait */
 	wait = (tl_get_options){ .size = sizeof(wait), .timeout_ns = WAIT_S * SECOND };

@@ -153,7 +153,7 @@ static int takes_all_descriptors(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static int publishes_when_there_is_room(const struct test_daemon *d, void *arg)
+static int publishes_when_there_is_space(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
 	CUdeviceptr base = map_all(1);
@@ -192,7 +192,7 @@ GPU_TEST(a_gpu_is_kept_open_once_the_daemon_has_a_descriptor_for_that)
 	SKIP_UNLESS(may_have(NEEDED), "needs more descriptors than a process may have here");
 	gpu_setenv("FAKECUDA_MEMORY", MEMORY);
 	all = child_start_ready(&g.d, takes_all_descriptors, NULL);
-	p = child_start_ready(&g.d, publishes_when_there_is_room, NULL);
+	p = child_start_ready(&g.d, publishes_when_there_is_space, NULL);
 	child_step(&all);
 	child_step(&p);
 	child_finish(&all);

@@ -10,7 +10,7 @@ struct producing {
 	int device;
 	int value;
 	uint32_t flags; /* TL_PUBLISH_* */
-	size_t at;	/* the tensor's place in its allocation */
+	size_t at;	/* the tensor's offset in its allocation */
 };
 
 static int legacy_producer(const struct test_daemon *d, void *arg)
@@ -74,7 +74,7 @@ static void share(const struct producing *p, child_fn *producer)
 	must_be(gpu_live_all(), 0);
 	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
 	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
-	must_be(gpu_violations(FAKE_EVENT_GONE_EARLY), 0);
+	must_be(gpu_violations(FAKE_EVENT_DESTROYED_EARLY), 0);
 }
 
 GPU_TEST(a_plain_allocation_is_shared_by_its_handle)

@@ -152,7 +152,7 @@ GPU_TEST(what_its_descriptors_keep_outlives_the_daemon)
 	must_be(gpu_live_all(), 0);
 	eventually(fds_of_all(&g.d) == fds);
 	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
-	must_be(gpu_violations(FAKE_EVENT_GONE_EARLY), 0);
+	must_be(gpu_violations(FAKE_EVENT_DESTROYED_EARLY), 0);
 	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
 }
 

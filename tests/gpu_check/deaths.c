@@ -159,7 +159,7 @@ static int legacy_importer(const struct test_daemon *d, void *arg)
 	gpu_must(read_bytes(p, &value));
 	must_be(value, VALUE);
 	before = free_bytes();
-	pause_at(1); /* the exporter is gone */
+	pause_at(1); /* the exporter has ended */
 	row("info", "memory given back at the exporter's death", "%lld MiB while it is open here",
 	    ((long long)free_bytes() - (long long)before) >> 20);
 	r = read_bytes(p, &value);

@@ -162,7 +162,7 @@ class Peer:
 
     def __call__(self, what, *arguments):
         print(json.dumps([what, *arguments]), file=self.process.stdin, flush=True)
-        answer = json.loads(self.process.stdout.readline() or '["error", "the peer is gone"]')
+        answer = json.loads(self.process.stdout.readline() or '["error", "the peer has ended"]')
         assert answer[0] == "ok", answer
         return answer[1]
 

@@ -22,7 +22,7 @@ class Environment(NamedTuple):
     pythons: str = "3.11 3.12 3.10 3.13"  # the first of these that is installed
     system: bool = False  # use the system's Python and its packages
     needs: str = ""  # Debian packages, or PROGRAM=PACKAGE where a program is enough
-    megabytes: int = 300  # the room that it takes on disk
+    megabytes: int = 300  # the space that it takes on disk
 
 
 ENVIRONMENTS = (

@@ -358,7 +358,7 @@ def test_a_process_may_end_with_arrays(held, client, observer):
 
 
 def end_of(child, client, observer):
-    """The child's leases are gone, and nothing keeps memory that has no name any more."""
+    """The child's leases have ended, and nothing keeps memory that has no name any more."""
     eventually(lambda: not any(one.pid == child.pid for one in observer.clients()))
     others = {holding.name for one in observer.clients() for holding in observer.holdings(one.id)}
     assert "lib/held" not in others

@@ -319,7 +319,7 @@ RULE(every_call_after_fork_fails)
 static int failures(const struct test_daemon *d, void *arg)
 {
 	const struct cuda_driver *cu = gpu_use(0);
-	size_t room, total;
+	size_t space, total;
 	CUdeviceptr p, q;
 	CUcontext context;
 
@@ -329,9 +329,9 @@ static int failures(const struct test_daemon *d, void *arg)
 	gpu_must(cu->mem_alloc(&q, SIZE));
 	must_be(cu->mem_free(q), 719);
 	gpu_must(cu->mem_free(q));
-	gpu_must(cu->mem_get_info(&room, &total));
+	gpu_must(cu->mem_get_info(&space, &total));
 	must_be(total, 4 * SIZE);
-	must_be(room, 3 * SIZE);
+	must_be(space, 3 * SIZE);
 	must_be(cu->mem_alloc(&q, 3 * SIZE + 1), CUDA_E_OUT_OF_MEMORY);
 	gpu_must(cu->mem_alloc(&q, 3 * SIZE));
 	gpu_must(cu->ctx_pop(&context));

@@ -79,7 +79,7 @@ RULE(who_does_not_wait_for_the_event_reads_stale_bytes)
 	child_must_succeed(&i);
 	child_go(&e);
 	child_must_succeed(&e);
-	must_be(gpu_violations(FAKE_EVENT_GONE_EARLY), 0);
+	must_be(gpu_violations(FAKE_EVENT_DESTROYED_EARLY), 0);
 	must_be(gpu_live_all(), 0);
 }
 
@@ -133,7 +133,7 @@ static void events_that_end_early(bool destroyed)
 	}
 	child_kill(&e);
 	child_must_succeed(&i);
-	must_be(gpu_violations(FAKE_EVENT_GONE_EARLY), destroyed);
+	must_be(gpu_violations(FAKE_EVENT_DESTROYED_EARLY), destroyed);
 	must_be(gpu_live_all(), 0);
 }
 

@@ -151,7 +151,7 @@ TEST(who_writes_more_often_than_is_read_hides_nobody)
 	unsigned max = events_max(), looks;
 	uint64_t writers;
 
-	SKIP_UNLESS(max <= 1 << 20, "the kernel's queue of inotify has room for millions");
+	SKIP_UNLESS(max <= 1 << 20, "the kernel's queue of inotify has space for millions");
 	guard_some();
 	make_events(max + 10);
 	assert_int_equal(ftruncate(fds[9], 10 * SIZE), 0); /* whose event is lost */

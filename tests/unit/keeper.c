@@ -101,7 +101,7 @@ static int replaces(void)
 	return 8;
 }
 
-/* Reads nothing meanwhile, so that there is no room for so many answers. */
+/* Reads nothing meanwhile, so that there is no space for so many answers. */
 static int forgets_much(void)
 {
 	for (int i = 0; i < 5000; i++)

@@ -123,7 +123,7 @@ static const struct lie lies[] = {
 	{ "the segment after the last", segment_beyond, -EPROTO, 0 },
 	{ "a segment far away", segment_far, -EPROTO, 0 },
 	{ "generation 0", generation_0, -EPROTO, 0 },
-	{ "bytes, but no place", nowhere, -EPROTO, 0 },
+	{ "bytes, but no extent", nowhere, -EPROTO, 0 },
 	{ "a byte less than its shape has", other_nbytes, 0, -EPROTO },
 	{ "no bytes, but a shape that has", no_nbytes, 0, -EPROTO },
 	{ "1025 bytes of metadata", meta_1025, 0, -EPROTO },

@@ -185,7 +185,7 @@ LIE_TEST(a_draft_keeps_its_memory_when_its_segment_is_given_to_another)
 	must(first);
 	bytes = tl_draft_tensor(first)->data;
 	memset(bytes, 1, 600);
-	/* The segment is gone, says the catalog; then it has another life. */
+	/* The segment has ended, says the catalog; then it has another life. */
 	atomic_store(&liar.catalog->segments[0].word, live_word(1) - 1);
 	liar.draft.segment = 1;
 	second = create(client); /* looks at what may go */

@@ -85,7 +85,7 @@ static bool adopt(struct liar *l, int socket, struct conn_message *request)
 	return true;
 }
 
-/* It sends what nobody has asked for until the client has gone. */
+/* It sends what nobody has asked for until the client has ended. */
 static bool flood(struct liar *l, int socket, struct conn_message *request)
 {
 	struct wire_plain m = {
@@ -671,7 +671,7 @@ static void try_call(const struct call *call)
 	w = stopwatch_start();
 	r = call->run(client);
 	must_end_soon(call->name, &w, (call->times ? call->times : 1) * given);
-	/* a daemon that only says of the client that it is gone may still answer about a draft */
+	/* a daemon that only says of the client that it has ended may still answer about a draft */
 	fails = call->asks && (lie.tell || !call->prepare);
 	if (fails ? r >= 0 : r > 0)
 		fprintf(stderr, "%s returned %d\n", call->name, r);

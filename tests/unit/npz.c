@@ -28,9 +28,9 @@ struct end {
 	int wide_at, wide_size; /* lies */
 };
 
-enum { PLACES = 8 };
+enum { MEMBERS_MAX = 8 };
 
-static size_t pack(const struct member *m, unsigned char *to, size_t room)
+static size_t pack(const struct member *m, unsigned char *to, size_t size)
 {
 	z_stream z = { 0 };
 	size_t n;
@@ -43,9 +43,9 @@ static size_t pack(const struct member *m, unsigned char *to, size_t room)
 	z.next_in = (Bytef *)(uintptr_t)m->data;
 	z.avail_in = (uInt)m->size;
 	z.next_out = to;
-	z.avail_out = (uInt)room;
+	z.avail_out = (uInt)size;
 	assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
-	n = room - z.avail_out;
+	n = size - z.avail_out;
 	deflateEnd(&z);
 	return n;
 }
@@ -132,7 +132,7 @@ static void add_end(struct bytes *b, const struct end *e, size_t count, size_t s
 
 static void make(struct bytes *b, const struct member *members, size_t count, const struct end *e)
 {
-	size_t packed[PLACES] = { 0 }, offset[PLACES] = { 0 }, start;
+	size_t packed[MEMBERS_MAX] = { 0 }, offset[MEMBERS_MAX] = { 0 }, start;
 
 	b->n = 0;
 	for (size_t i = 0; i < count; i++) {
@@ -272,8 +272,8 @@ PREPARED(ends_that_lie_are_refused)
 		{ "does not end at byte", -EINVAL, { .offset = -1 } },
 		{ "does not end at byte", -EINVAL, { .offset = 100000 } },
 		{ "directory ends too early", -EINVAL, { .size = -1, .offset = 1 } },
-		{ "no room for 3 members", -EINVAL, { .count = 1, .count_here = 1 } },
-		{ "no room for 1002 members", -EINVAL, { .count = 1000, .count_here = 1000 } },
+		{ "no space for 3 members", -EINVAL, { .count = 1, .count_here = 1 } },
+		{ "no space for 1002 members", -EINVAL, { .count = 1000, .count_here = 1000 } },
 		{ "of its directory are no member", -EINVAL, { .count = -1, .count_here = -1 } },
 		{ "an archive without its end", -EINVAL, { .comment_size = 1 } },
 		{ "an archive without its end", -EINVAL, { .comment = "hi", .comment_size = -1 } },
@@ -288,7 +288,7 @@ PREPARED(ends_that_lie_are_refused)
 		{ "members and a directory",
 		  -EINVAL,
 		  { .wide = true, .count = 100000, .count_here = 100000 } },
-		{ "no room for 65002 members",
+		{ "no space for 65002 members",
 		  -EINVAL,
 		  { .wide = true, .count = 65000, .count_here = 65000 } },
 		{ "does not end at byte",

@@ -107,7 +107,7 @@ static const struct {
 	{ ONE(F32("1", "0", "4")), 5, -EINVAL, "1 bytes too many" },
 	{ "{}", 1, -EINVAL, "1 bytes too many" },
 	{ ONE(F32("1000000000000", "0", "4000000000000")), 4, -EINVAL, "truncated" },
-	/* places */
+	/* offsets */
 	{ ONE(F32("1", "4", "8")), 8, -EINVAL, "a hole of 4 bytes before 'a'" },
 	{ "{\"a\":{" F32("1", "0", "4") "},\"b\":{" F32("1", "0", "4") "}}", 4, -EINVAL,
 	  "overlaps" },

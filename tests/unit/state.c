@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names, versions, and what the catalog shows of a tensor. Leases are in state_lease.c, room in
- * state_room.c. */
+/* Names, versions, and what the catalog shows of a tensor. Leases are in state_lease.c, space in
+ * state_space.c. */
 #include "tests/unit/state_fixture.h"
 #include "tests/unit/state_snapshot.h"
 
@@ -137,7 +137,7 @@ TEST(an_aborted_draft_leaves_nothing)
 	ref = fx_ref(slot);
 	tensor_abort(&st, &t.c, ref);
 	assert_unchanged(before, &t);
-	assert_int_equal(fx_commit(&t, ref, "late", 5000, NULL), STATE_E_GONE);
+	assert_int_equal(fx_commit(&t, ref, "late", 5000, NULL), STATE_E_STALE);
 	tensor_abort(&st, &t.c, ref);
 	/* in its next life the slot has another ref */
 	assert_int_equal(fx_create(&t, 5000, &again), 0);
@@ -253,7 +253,7 @@ TEST(a_user_has_so_many_names_in_a_bucket_and_no_more)
 	assert_int_equal(fx_commit(&t, fx_ref(slot), name, 0, NULL), STATE_E_BUCKET);
 	assert_unchanged(before, &t); /* the draft has been aborted */
 	assert_int_equal(seen_find(name), 0);
-	assert_int_equal(put_version(&other, name), 1); /* others have room */
+	assert_int_equal(put_version(&other, name), 1); /* others have space */
 	for (unsigned i = 0; i < NAME_BUCKET_MAX; i++) {
 		name_in_bucket(i, name);
 		assert_int_equal(put_version(&t, name), 2);
@@ -580,15 +580,15 @@ TEST(a_draft_is_its_clients_alone)
 	fx_connect(&b, 71000);
 	assert_int_equal(fx_create(&a, 100, &slot), 0);
 	ref = fx_ref(slot);
-	assert_int_equal(fx_commit(&b, ref, "n", 100, NULL), STATE_E_GONE);
+	assert_int_equal(fx_commit(&b, ref, "n", 100, NULL), STATE_E_STALE);
 	tensor_abort(&st, &b.c, ref);
 	assert_int_equal(fx_state(slot), ROW_DRAFT);
 	assert_int_equal(fx_commit(&a, ref_make(ref_generation(ref) + 1, slot), "n", 100, NULL),
-			 STATE_E_GONE);
-	assert_int_equal(fx_commit(&a, ref_make(1, 200), "n", 100, NULL), STATE_E_GONE);
-	assert_int_equal(fx_commit(&a, UINT64_MAX, "n", 100, NULL), STATE_E_GONE);
+			 STATE_E_STALE);
+	assert_int_equal(fx_commit(&a, ref_make(1, 200), "n", 100, NULL), STATE_E_STALE);
+	assert_int_equal(fx_commit(&a, UINT64_MAX, "n", 100, NULL), STATE_E_STALE);
 	assert_int_equal(fx_commit(&a, ref, "n", 100, NULL), 0);
-	assert_int_equal(fx_commit(&a, ref, "n", 100, NULL), STATE_E_GONE);
+	assert_int_equal(fx_commit(&a, ref, "n", 100, NULL), STATE_E_STALE);
 	lease_released(&st, &a.c, UINT64_MAX);
 	lease_released(&st, &a.c, 0);
 	lease_released(&st, &a.c, ref); /* this is a lie: it is live */

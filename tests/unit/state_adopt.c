@@ -254,9 +254,9 @@ static void export_end_now(struct tester *t, const struct segment *seg)
 	struct wire_segment_ref m = { .header = { .serial = 1 },
 				      .segment = seg->index,
 				      .segment_generation = seg->generation };
-	uint32_t places;
+	uint32_t extents;
 
-	must_be(export_end(&st, &t->c, &m, &places), 0);
+	must_be(export_end(&st, &t->c, &m, &extents), 0);
 }
 
 static void devices_live(struct tester *t)
@@ -303,7 +303,7 @@ static void live(struct tester *a, struct tester *b)
 	put(a, 3, 500, WIRE_LIFETIME_EVICTABLE);
 	assert_int_equal(fx_create_once(a, &prefetch, &slot), 0);
 	assert_int_equal(evict_one(&st, &a->c, NULL, false, &eviction), EVICTED_ONE);
-	assert_true(tensor_make_room(&st, a->c.account, 1 << 20, true) != ROOM_NONE);
+	assert_true(tensor_free_space(&st, a->c.account, 1 << 20, true) != SPACE_NONE);
 	fx_drain();
 	while (name_evict(&st.names))
 		;
@@ -511,7 +511,7 @@ static void all_must_be_there(void)
 	devices_must_be_there();
 }
 
-/* Their processes are gone. */
+/* Their processes have ended. */
 static void clients_go(void)
 {
 	for (int i = 0; i < 8; i++) {

@@ -79,7 +79,7 @@ static inline int fx_make(struct segment *seg, int *fd)
 	return r ? r : segment_made(seg, &o);
 }
 
-/* Goes the steps that are left, and destroys what is doomed, as serve/ does after each event. */
+/* Goes the steps that are left, and destroys segments, as serve/ does after each event. */
 static inline void fx_drain(void)
 {
 	struct segment *seg, *after;
@@ -101,7 +101,7 @@ static inline void fx_drain(void)
 		;
 }
 
-/* Clients must be gone. Nothing of the instance is left. */
+/* Clients must have ended. Nothing of the instance is left. */
 static inline void fx_stop(void)
 {
 	assert_int_equal(seen->clients, 0);

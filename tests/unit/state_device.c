@@ -29,9 +29,9 @@ static int unexport(struct tester *t, const struct segment *seg)
 	struct wire_segment_ref m = { .header = { .serial = 3 },
 				      .segment = seg->index,
 				      .segment_generation = seg->generation };
-	uint32_t places;
+	uint32_t extents;
 
-	return export_end(&st, &t->c, &m, &places);
+	return export_end(&st, &t->c, &m, &extents);
 }
 
 /* Takes the next message that the daemon would send to the client. 0: there is none. */
@@ -254,7 +254,7 @@ TEST(place_unwinds_at_every_step)
 		if (fault_fired()) {
 			assert_true(r < 0);
 			assert_unchanged(before, &t);
-			assert_int_equal(seg->places, 0);
+			assert_int_equal(seg->extents, 0);
 			assert_int_equal(t.c.notice_count, 0);
 			assert_int_equal(fx_place(&t, seg, long_name, true, NULL), 0);
 		}
@@ -315,7 +315,7 @@ TEST(strides_stay_within_their_segment)
 	assert_int_equal(fx_export(&t, SEGMENT_CUDA_IPC, 1005, 1, &seg), 0);
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		assert_int_equal(place_strided(&t, seg, bad[i], &ref), STATE_E_INVALID);
-	assert_int_equal(seg->places, 0);
+	assert_int_equal(seg->extents, 0);
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
 		assert_int_equal(place_strided(&t, seg, good[i], &ref), 0);
 		row = catalog_row(&st.catalog, ref_slot(ref));

@@ -46,7 +46,7 @@ static inline int fx_create_once(struct tester *t, const struct tensor_request *
 	return r;
 }
 
-/* Waits for room that is being made, as the daemon does for a request that may wait. */
+/* Waits for space that is being freed, as the daemon does for a request that may wait. */
 static inline int fx_create(struct tester *t, uint64_t nbytes, uint32_t *slot)
 {
 	const struct tensor_request rq = { .nbytes = nbytes, .extra = WIRE_EXTRA_MAX };

@@ -481,7 +481,7 @@ TEST(no_slot_has_more_lives_than_a_ref_can_say)
 TEST(no_segment_or_client_has_more_lives_than_its_word_can_say)
 {
 	struct tester t, next;
-	uint32_t index, place;
+	uint32_t index, former;
 	uint64_t ref;
 
 	fx_start(.warm_ns = 1);
@@ -503,15 +503,15 @@ TEST(no_segment_or_client_has_more_lives_than_its_word_can_say)
 	assert_true(st.tensors[ref_slot(ref)].segment->index != index);
 
 	fx_connect(&next, 71000);
-	place = next.c.index;
+	former = next.c.index;
 	fx_leave(&next);
-	atomic_store(&st.catalog.client_words[place], (uint64_t)(ENTRY_GENERATION_MAX - 1) << 1);
+	atomic_store(&st.catalog.client_words[former], (uint64_t)(ENTRY_GENERATION_MAX - 1) << 1);
 	fx_connect(&next, 71000);
-	assert_int_equal(next.c.index, place);
+	assert_int_equal(next.c.index, former);
 	assert_int_equal(next.c.generation, ENTRY_GENERATION_MAX);
 	fx_leave(&next);
 	fx_connect(&next, 71000);
-	assert_true(next.c.index != place);
+	assert_true(next.c.index != former);
 	fx_leave(&next);
 	fx_leave(&t);
 	fx_stop();
@@ -544,13 +544,13 @@ TEST(linked_names_keep_the_bytes_each)
 	for (uint64_t nbytes = SMALL; nbytes <= LARGE; nbytes += LARGE - SMALL) {
 		ref = fx_put(&t, "n", nbytes);
 		memory = fx_memory(ref);
-		assert_int_equal(link_as(&reader, ref, "l0", &links[0]), STATE_E_GONE); /* it holds
+		assert_int_equal(link_as(&reader, ref, "l0", &links[0]), STATE_E_STALE); /* it holds
 											   no lease
 											 */
 		assert_true(fx_hold(&reader, ref));
 		assert_true(fx_hold(&stranger, ref));
 		assert_int_equal(link_as(&stranger, ref, "n", &links[0]), STATE_E_DENIED);
-		assert_int_equal(link_as(&stranger, ref, "l0", &links[0]), STATE_E_GONE); /* the
+		assert_int_equal(link_as(&stranger, ref, "l0", &links[0]), STATE_E_STALE); /* the
 											     bytes
 											     count
 											     against
@@ -563,7 +563,7 @@ TEST(linked_names_keep_the_bytes_each)
 		assert_int_equal(link_as(&reader, ref, "l1", &links[1]), 0); /* held, though retired
 									      */
 		fx_drop(&reader, ref);
-		assert_int_equal(link_as(&reader, ref, "l2", &links[2]), STATE_E_GONE);
+		assert_int_equal(link_as(&reader, ref, "l2", &links[2]), STATE_E_STALE);
 		for (int i = 0; i < 2; i++) {
 			row = catalog_row(&st.catalog, ref_slot(links[i]));
 			assert_int_equal(fx_memory(links[i]), memory);
@@ -575,7 +575,7 @@ TEST(linked_names_keep_the_bytes_each)
 			must_not_be_handed_out(&t, memory, row->offset, nbytes);
 		assert_int_equal(fx_delete(&reader, "l0"), 0);
 		assert_int_equal(fx_memory(links[1]), memory);
-		assert_int_equal(st.tensors[ref_slot(links[1])].segment->places, 1);
+		assert_int_equal(st.tensors[ref_slot(links[1])].segment->extents, 1);
 		assert_int_equal(fx_delete(&reader, "l1"), 0);
 		assert_int_equal(st.catalog.rows.in_use, 0);
 	}
@@ -647,7 +647,7 @@ TEST(an_unused_prefetched_draft_is_taken_back)
 	fx_stop();
 }
 
-TEST(prefetched_drafts_of_others_make_no_room_in_a_quota)
+TEST(prefetched_drafts_of_others_free_no_space_in_a_quota)
 {
 	const struct tensor_request prefetch = { .nbytes = LARGE, .prefetch = true };
 	uint32_t slot, kept;
@@ -740,7 +740,7 @@ TEST(a_holder_over_its_maximum_gets_no_more)
 	fx_stop();
 }
 
-TEST(a_place_is_charged_to_the_last_of_its_holders)
+TEST(an_extent_is_charged_to_the_last_of_its_holders)
 {
 	struct tester owner, first, second;
 	uint64_t ref, link_version, large;

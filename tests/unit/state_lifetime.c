@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lifetimes in the state layer: what ends in steps, what is given up to make room, and in which
+/* Lifetimes in the state layer: what ends in steps, what is given up to free space, and in which
  * order. */
 #include "daemon/state/evict.h"
 #include "daemon/state/expire.h"
@@ -96,7 +96,7 @@ TEST(what_was_bound_to_a_client_ends_in_steps_and_only_that)
 	fx_stop();
 }
 
-TEST(all_are_looked_at_before_there_is_no_room)
+TEST(all_are_looked_at_before_there_is_no_space)
 {
 	uint64_t refs[MANY];
 	struct eviction eviction = { 0 };

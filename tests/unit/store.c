@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes and their objects: POSIX shm objects, segments and the places in them. */
+/* Bytes and their objects: POSIX shm objects, segments and the extents in them. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 #include "tests/harness/harness.h"
 #include "util/fault.h"
 
-enum { PAGE = 4096, PLACES = 4096 };
+enum { PAGE = 4096, EXTENTS = 4096 };
 
 static uint64_t instance; /* the running test's */
 
@@ -295,8 +295,8 @@ STORE_TEST(segments_are_charged_until_they_are_freed)
 	assert_int_equal(segment_new(&b, &store, &totals, instance, user, 2 * PAGE, false),
 			 CHARGE_E_FULL | SHARE_BYTES);
 	assert_null(b);
-	segment_doom(a);
-	segment_doom(a); /* twice is harmless */
+	segment_to_destroy(a);
+	segment_to_destroy(a); /* twice is harmless */
 	assert_int_equal(store.going, 1);
 	assert_int_equal(store.pool.used, 3 * PAGE); /* its object still exists */
 	assert_null(segment_free(a));
@@ -316,13 +316,13 @@ static uint64_t random_next(uint64_t *x) /* xorshift64 */
 	return *x;
 }
 
-struct place {
+struct extent {
 	uint64_t offset, nbytes;
 };
 
 /* A model of a segment's units, one byte for each. */
 struct reference {
-	unsigned char used[PLACES];
+	unsigned char used[EXTENTS];
 	uint32_t units;
 };
 
@@ -331,7 +331,7 @@ static uint32_t units_for(uint64_t nbytes)
 	return (uint32_t)((nbytes + 255) / 256);
 }
 
-static bool reference_has_room(const struct reference *r, uint32_t length)
+static bool reference_has_space(const struct reference *r, uint32_t length)
 {
 	uint32_t run = 0;
 
@@ -340,7 +340,7 @@ static bool reference_has_room(const struct reference *r, uint32_t length)
 	return run >= length;
 }
 
-static void reference_mark(struct reference *r, const struct place *p, unsigned char value)
+static void reference_mark(struct reference *r, const struct extent *p, unsigned char value)
 {
 	uint32_t from = (uint32_t)(p->offset / 256);
 
@@ -355,42 +355,42 @@ static void take_and_give_at_random(uint64_t size, uint64_t seed, unsigned steps
 {
 	struct segment *seg = new_segment(user, size, true);
 	struct reference ref = { .units = (uint32_t)(size / 256) };
-	static struct place places[PLACES];
+	static struct extent extents[EXTENTS];
 	unsigned count = 0, refused = 0;
-	struct place p;
+	struct extent p;
 
 	for (unsigned i = 0; i < steps; i++) {
 		/* it fills and empties in turns */
 		if (random_next(&seed) % 100 < (i / 1000 % 2 ? 35 : 65)) {
 			p.nbytes = 1 + random_next(&seed) % (random_next(&seed) % 8 ? 3000 : 65536);
-			if (segment_place_take(seg, p.nbytes, &p.offset)) {
-				assert_false(reference_has_room(&ref, units_for(p.nbytes)));
+			if (segment_extent_take(seg, p.nbytes, &p.offset)) {
+				assert_false(reference_has_space(&ref, units_for(p.nbytes)));
 				refused++;
 				continue;
 			}
 			assert_int_equal(p.offset % 256, 0);
 			reference_mark(&ref, &p, 1);
-			places[count++] = p;
+			extents[count++] = p;
 		} else if (count) {
 			unsigned which = (unsigned)(random_next(&seed) % count);
 
-			p = places[which];
-			places[which] = places[--count];
+			p = extents[which];
+			extents[which] = extents[--count];
 			reference_mark(&ref, &p, 0);
-			segment_place_give(seg, p.offset, p.nbytes);
+			segment_extent_give(seg, p.offset, p.nbytes);
 		}
 	}
 	assert_true(refused > 0);
 	while (count) {
-		p = places[--count];
-		segment_place_give(seg, p.offset, p.nbytes);
+		p = extents[--count];
+		segment_extent_give(seg, p.offset, p.nbytes);
 	}
 	/* the whole segment is one run again */
-	assert_int_equal(segment_place_take(seg, size < 65536 ? size : 65536, &p.offset), 0);
+	assert_int_equal(segment_extent_take(seg, size < 65536 ? size : 65536, &p.offset), 0);
 	segment_free(seg);
 }
 
-STORE_TEST(small_places_never_overlap)
+STORE_TEST(small_extents_never_overlap)
 {
 	store_start(16 << 20, 0);
 	take_and_give_at_random(64 << 10, 0x9e3779b97f4a7c15, 60000);
@@ -407,22 +407,22 @@ STORE_TEST(a_segment_fills_to_its_last_byte)
 	store_start(1 << 20, 0);
 	seg = new_segment(user, PAGE, true);
 	for (uint64_t i = 0; i < PAGE / 256; i++) {
-		assert_int_equal(segment_place_take(seg, i ? 1 : 256, &offset), 0);
+		assert_int_equal(segment_extent_take(seg, i ? 1 : 256, &offset), 0);
 		assert_int_equal(offset, i * 256);
 	}
-	assert_int_equal(segment_place_take(seg, 1, &offset), SEGMENT_E_NO_ROOM);
-	segment_place_give(seg, 512, 256);
-	assert_int_equal(segment_place_take(seg, 257, &offset), SEGMENT_E_NO_ROOM);
-	assert_int_equal(segment_place_take(seg, 256, &offset), 0);
+	assert_int_equal(segment_extent_take(seg, 1, &offset), SEGMENT_E_NO_SPACE);
+	segment_extent_give(seg, 512, 256);
+	assert_int_equal(segment_extent_take(seg, 257, &offset), SEGMENT_E_NO_SPACE);
+	assert_int_equal(segment_extent_take(seg, 256, &offset), 0);
 	assert_int_equal(offset, 512);
 	segment_free(seg);
 	seg = new_segment(user, PAGE, true);
-	assert_int_equal(segment_place_take(seg, PAGE + 1, &offset), SEGMENT_E_NO_ROOM);
-	assert_int_equal(segment_place_take(seg, PAGE, &offset), 0);
-	segment_place_give(seg, offset, PAGE);
+	assert_int_equal(segment_extent_take(seg, PAGE + 1, &offset), SEGMENT_E_NO_SPACE);
+	assert_int_equal(segment_extent_take(seg, PAGE, &offset), 0);
+	segment_extent_give(seg, offset, PAGE);
 	segment_free(seg);
 	seg = new_segment(user, 1 << 19, false); /* this is for one large tensor */
-	assert_int_equal(segment_place_take(seg, 1, &offset), SEGMENT_E_NO_ROOM);
+	assert_int_equal(segment_extent_take(seg, 1, &offset), SEGMENT_E_NO_SPACE);
 	segment_free(seg);
 	store_end();
 }
@@ -607,22 +607,22 @@ STORE_TEST(ends_that_nobody_was_told_of_are_found)
 	endings_deinit(&e);
 }
 
-STORE_TEST(a_place_not_given_back_is_never_handed_out)
+STORE_TEST(an_extent_not_given_back_is_never_handed_out)
 {
 	uint64_t quarantined, offset;
 	struct segment *seg;
 
 	store_start(1 << 20, 0);
 	seg = new_segment(user, 16 * PAGE, true);
-	assert_int_equal(segment_place_take(seg, 5000, &offset), 0);
-	assert_int_equal(segment_place_take(seg, 1000, &quarantined), 0);
-	segment_place_give(seg, offset, 5000);
+	assert_int_equal(segment_extent_take(seg, 5000, &offset), 0);
+	assert_int_equal(segment_extent_take(seg, 1000, &quarantined), 0);
+	segment_extent_give(seg, offset, 5000);
 	for (unsigned i = 0; i < 1000; i++) {
 		uint64_t nbytes = 1 + i * 37 % 9000;
 
-		assert_int_equal(segment_place_take(seg, nbytes, &offset), 0);
+		assert_int_equal(segment_extent_take(seg, nbytes, &offset), 0);
 		assert_true(offset + nbytes <= quarantined || offset >= quarantined + 1024);
-		segment_place_give(seg, offset, nbytes);
+		segment_extent_give(seg, offset, nbytes);
 	}
 	segment_free(seg);
 	store_end();
@@ -648,7 +648,7 @@ STORE_TEST(warm_segments_go_to_whom_they_may)
 	assert_null(segment_take_warm(&store, &totals, user, 7, 8 * PAGE));
 	segment_keep_warm(mine, 2);
 
-	left = new_segment(user, 8 * PAGE, false); /* its writer is gone */
+	left = new_segment(user, 8 * PAGE, false); /* its writer has ended */
 	segment_keep_warm(left, 3);
 	other = new_segment(user, 8 * PAGE, false);
 	other->writer = 7;
@@ -680,7 +680,7 @@ STORE_TEST(the_least_recently_used_warm_segment_goes_first)
 	assert_ptr_equal(segment_pop_warm(&store, NULL, stranger), segs[1]);
 	assert_null(segment_pop_warm(&store, NULL, stranger));
 	assert_ptr_equal(segment_pop_warm(&store, NULL, NULL), segs[0]);
-	segment_doom(segs[2]); /* this takes it from the warm ones */
+	segment_to_destroy(segs[2]); /* this takes it from the warm ones */
 	assert_null(segment_pop_warm(&store, NULL, NULL));
 	for (unsigned i = 0; i < 3; i++)
 		segment_free(segs[i]);
@@ -713,7 +713,7 @@ STORE_TEST(descriptors_are_cached_within_their_bound)
 	for (int i = 0; i < 3; i++) {
 		for (int j = 0; j < 3; j++)
 			assert_int_equal(close(fds[i][j]), 0);
-		segment_doom(segs[i]);
+		segment_to_destroy(segs[i]);
 		shm_object_destroy(&segs[i]->object);
 		assert_true(segment_descriptor(segs[i], true, &made) < 0);
 		segment_free(segs[i]);
@@ -739,7 +739,7 @@ STORE_TEST(a_descriptor_that_cannot_be_opened_is_an_error)
 		assert_int_equal(fd, -1);
 		assert_int_equal(count_fds(0), before);
 	}
-	segment_doom(seg);
+	segment_to_destroy(seg);
 	shm_object_destroy(&seg->object);
 	segment_free(seg);
 	store_end();

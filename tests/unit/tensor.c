@@ -716,7 +716,7 @@ PLAIN_TEST(a_place_that_cannot_be_is_refused_in_words)
 	assert_refused(&t, -EOVERFLOW, "strides");
 }
 
-PLAIN_TEST(the_reason_is_cut_to_its_room)
+PLAIN_TEST(the_reason_is_cut_to_its_size)
 {
 	DLTensor t = strided(dtype(2, 32, 1), 70, NULL, NULL);
 	char why[8];

@@ -432,7 +432,7 @@ CASE(a_file_cut_off_in_a_field_is_refused)
 	survive_changes(FILE_TENSORPROTO, &b);
 }
 
-/* There is only room for the numbers that the file had when it was opened. */
+/* There is only space for the numbers that the file had when it was opened. */
 CASE(a_file_that_becomes_another_is_noticed)
 {
 	static const uint64_t numbers[6] = { 1, 2, 3, 4, 5, 6 };

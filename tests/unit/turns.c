@@ -209,10 +209,10 @@ PLAIN_TEST(the_earliest_of_many_deadlines_comes_first)
 		assert_true(first->at >= last);
 		last = first->at;
 		deadline_unset(&all, first);
-		assert_int_equal(first->place, 0);
+		assert_int_equal(first->index, 0);
 	}
 	for (unsigned i = 0; i < COUNT; i++)
-		assert_int_equal(d[i].place, 0);
+		assert_int_equal(d[i].index, 0);
 	deadlines_deinit(&all);
 }
 

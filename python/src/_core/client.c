@@ -338,8 +338,8 @@ static const char get_doc[] =
 	"    copy there, whose attribute `copied` is True: made on stream, or before get() returns. None: where it is.\n"
 	"default: what to return, instead of raising one of the first three errors, if there is no such tensor.\n"
 	"NotFoundError (a FileNotFoundError and a KeyError): no tensor has that name. NotNewerError (a BlockingIOError): there is no\n"
-	"newer version. TimeoutError: none came in time. DisconnectedError: the daemon is gone. TensorLostError: the\n"
-	"GPU memory is gone with its producer. NoDeviceError: CUDA or that GPU cannot be used here.";
+	"newer version. TimeoutError: none came in time. DisconnectedError: the daemon has ended. TensorLostError: the\n"
+	"GPU memory is lost with its producer. NoDeviceError: CUDA or that GPU cannot be used here.";
 
 static PyMethodDef methods[] = {
 	{ "get", FASTCALL(client_get), METH_FASTCALL | METH_KEYWORDS, get_doc },

@@ -356,7 +356,7 @@ static int many_take(struct client *c, struct getting *g, int64_t timeout_ns)
 	}
 	r = client_wait(c, &g->wait, timeout_ns);
 	if (r > 0 && g->wait.item.newer_than) {
-		raise_text(-ENODATA, "'%s' is lost: its GPU memory is gone with its producer",
+		raise_text(-ENODATA, "'%s' is lost: its GPU memory ended with its producer",
 			   g->wait.item.name);
 		return -1;
 	}

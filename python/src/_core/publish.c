@@ -25,7 +25,7 @@ const char put_doc[] =
 	"    of another library. Queue the next write to array there too. None: put() returns when the copy is made.\n"
 	"ttl: seconds after which the name is deleted, unless it was published anew before. None: never.\n"
 	"owner_bound: whether the name is deleted when this client's connection ends.\n"
-	"evictable: whether the daemon may delete the name when it needs room and nobody holds the tensor, the least\n"
+	"evictable: whether the daemon may delete the name when it needs space and nobody holds the tensor, the least\n"
 	"    recently used first. Holders of a tensor keep it in all three cases.\n"
 	"ring: who publishes the same dtype and shape under one name again and again may have a ring: memory for\n"
 	"    several tensors at once, among which it publishes without asking the daemon. None and 'auto' begin one at\n"

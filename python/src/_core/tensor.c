@@ -228,7 +228,7 @@ static PyMethodDef methods[] = {
 	  "of its own. There stream, a CUDA stream as DLPack numbers them, waits for the producer's work, and the lease\n"
 	  "ends when the work that is queued on it at the end of the consumer's tensor is done.\n"
 	  "BufferError: the Tensor is read-only and max_version is None; or another device is asked for, or a stream on\n"
-	  "the CPU, or a copy on a GPU; or the Tensor was released. TensorLostError: its memory is gone with its\n"
+	  "the CPU, or a copy on a GPU; or the Tensor was released. TensorLostError: its memory is lost with its\n"
 	  "producer." },
 	{ "__dlpack_device__", array_dlpack_device, METH_NOARGS,
 	  "__dlpack_device__($self)\n--\n\nReturns DLPack's device type and number: (1, 0) is the CPU, (2, n) is GPU n." },
@@ -260,7 +260,7 @@ static PyGetSetDef getters[] = {
 	{ "read_only", array_get_read_only, NULL, "Whether it was got with mode='r'.", NULL },
 	{ "released", array_get_released, NULL, "Whether release() was called.", NULL },
 	{ "lost", get_lost, NULL,
-	  "Whether its GPU memory is gone with the process that published it.", NULL },
+	  "Whether its GPU memory is lost with the process that published it.", NULL },
 	{ "name", get_name, NULL, "The name under which it was published.", NULL },
 	{ "version", get_version, NULL, "Its version of that name, from 1.", NULL },
 	{ "metadata", get_metadata, NULL, "The bytes that its producer attached.", NULL },

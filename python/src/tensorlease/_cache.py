@@ -34,7 +34,7 @@ def _publish(client, name, make, mode, options):
         tensor = _look(client, name, mode)
         if tensor is not None:
             return tensor
-    raise NoSpaceError(errno.ENOSPC, f"{name!r} went as soon as it was published: there is too little room for it")
+    raise NoSpaceError(errno.ENOSPC, f"{name!r} went as soon as it was published: there is too little space for it")
 
 
 def _claim(client, name, end, timeout):

@@ -169,7 +169,7 @@ def _no_interface():
 class Tensor(_Values, _core.Tensor):
     """A tensor that another process published, held by a lease. Client.get() returns it.
 
-    Its bytes do not change until the Tensor and all views of it are gone: arrays of other libraries, memoryviews,
+    Its bytes do not change until the Tensor and all views of it are freed: arrays of other libraries, memoryviews,
     DLPack capsules. Any thread may use it and drop it. After release() its attributes and methods raise a ValueError,
     and the protocols raise a BufferError. In mode 'r' it is the shared memory itself, read-only. In mode 'c' it is
     copy-on-write: writable, and without a copy until a page is written to; only this Tensor and its views see what is

@@ -210,12 +210,12 @@ class Waiter:
             elif tensor is not None:
                 tensor.release()
 
-    def _expire(self, waits, gone):
-        """Ends the waits whose time is up, with gone if there is no daemon. Returns whether there were any."""
+    def _expire(self, waits, ended):
+        """Ends the waits whose time is up, with ended if there is no daemon. Returns whether there were any."""
         late = [wait for wait in waits if wait.deadline <= time.monotonic()]
         for wait in late:
             if self._take(wait):
-                self._hand_over(wait, None, gone or self._timed_out(wait))
+                self._hand_over(wait, None, ended or self._timed_out(wait))
         return bool(late)
 
     def _timed_out(self, wait):

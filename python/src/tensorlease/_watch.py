@@ -15,7 +15,7 @@ from ._waiter import let_others_run, running_trio
 
 _ATTEMPTS = 100  # to have a set as of one moment
 _CLOSED_SLICE = 1.0  # seconds; who waits in an event loop looks so often whether the watch was closed
-_GONE_SLICE = 0.1  # seconds; while there is no daemon, what is known to be new is asked for again so often
+_ENDED_SLICE = 0.1  # seconds; while there is no daemon, what is known to be new is asked for again so often
 
 
 class Event(NamedTuple):
@@ -24,7 +24,7 @@ class Event(NamedTuple):
     what: str  # 'published', 'deleted', 'producer-gone', 'lost', or 'restarted', which is the daemon and no name
     name: str
     version: int  # of the tensor; for 'deleted' the last that was told
-    skipped: int  # versions since the last one that was told, which are gone
+    skipped: int  # versions since the last one that was told, which nobody can get
 
 
 async def _readable(fd, seconds):
@@ -86,17 +86,17 @@ class _Watching:
     def _step(self, deadline, end):
         """Return (what is given, 0), or (None, for how long to wait for more). Raise end() if nothing will come."""
         try:
-            found, gone = self._take(), None
+            found, ended = self._take(), None
         except DisconnectedError as error:  # a wait goes on until there is a daemon
-            found, gone = None, error
+            found, ended = None, error
         if found is not None:
             return found, 0
         if self.over:
             raise end
         left = deadline - time.monotonic()
         if left <= 0:
-            raise gone or self._late()
-        return None, min(left, _GONE_SLICE) if gone else left
+            raise ended or self._late()
+        return None, min(left, _ENDED_SLICE) if ended else left
 
     def __next__(self):
         deadline = time.monotonic() + self._seconds
@@ -159,7 +159,7 @@ class Watch(_Watching):
         self._given = {} if whole else {name: newest}  # the version of each name that was given last
         self._seen = False  # something was given
         self._names = {}  # the version of each name that is there
-        self._gone = set()  # names of those whose producers are gone
+        self._gone = set()  # names of those whose producers have ended
         self.skipped = 0  # versions that were skipped before the last one that was given
 
     def _note(self, event):

@@ -80,7 +80,7 @@ def meta_weights():
         torch.nn.Module.register_parameter = register
 
 
-def _places(model):
+def _slots(model):
     """Yield (name, module, its own name for it, tensor, whether it is a parameter) for all that a state_dict has."""
     for prefix, module in model.named_modules(remove_duplicate=False):
         dot = prefix + "." if prefix else ""
@@ -109,16 +109,16 @@ def load_model(client, prefix, model, *, strict=True, timeout=None):
     got = client.get_many(prefix=start, timeout=timeout)
     wanted = model.state_dict(keep_vars=True)
     groups = {}  # tied weights are one object under several names
-    for place in _places(model):
-        groups.setdefault(id(place[3]), []).append(place)
-    for places in groups.values():
-        names = [place[0] for place in places]
+    for slot in _slots(model):
+        groups.setdefault(id(slot[3]), []).append(slot)
+    for slots in groups.values():
+        names = [slot[0] for slot in slots]
         name = next((name for name in names if name in got), None)
         if name is None:
             if strict and any(name in wanted for name in names):
                 raise NotFoundError(2, f"there is no tensor {start}{names[0]} for the model")
             continue
-        _, _, _, old, is_parameter = places[0]
+        _, _, _, old, is_parameter = slots[0]
         tensor = got[name].torch()
         if tensor.shape != old.shape:
             raise InvalidError(22, f"{start}{name} has the shape {tuple(tensor.shape)}, the model's {tuple(old.shape)}")
@@ -126,9 +126,9 @@ def load_model(client, prefix, model, *, strict=True, timeout=None):
             tensor = torch.nn.Parameter(tensor, requires_grad=old.requires_grad and tensor.is_floating_point())
         else:
             tensor = tensor.clone()
-        for _, module, own, _, _ in places:
+        for _, module, own, _, _ in slots:
             (module._parameters if is_parameter else module._buffers)[own] = tensor
-    left = [name for name, _, _, tensor, _ in _places(model) if tensor.is_meta]
+    left = [name for name, _, _, tensor, _ in _slots(model) if tensor.is_meta]
     if strict and left:
         raise InvalidError(
             22,
@@ -278,7 +278,7 @@ class CachedDataset(Dataset):
         dicts of these. What it does at random is done once too: augment what comes out of this.
     client: a Client, or None for one that each process connects when it needs it, to the default address.
     prefix: of the names, PREFIX/INDEX. Another one is needed as soon as the dataset returns something else.
-    evictable: whether samples may go when the daemon needs room; then they are made anew.
+    evictable: whether samples may go when the daemon needs space; then they are made anew.
     ttl: seconds after which a sample goes, and is made anew. None: they stay until clear(), also when all programs have
         ended, and a daemon that was started for them stays too.
     Tensors and arrays of a sample may be written to, and nobody else sees it: those of more than 1 MiB lie in the

@@ -52,7 +52,7 @@ def run(address, observer):
     """run(scenario, arguments...) runs both ranks, which must succeed and hold nothing at the end."""
 
     def start(*arguments):
-        # When a rank's client is gone, so are its leases and drafts.
+        # When a rank's client has ended, so have its leases and drafts.
         with tempfile.TemporaryDirectory(prefix="tl-") as folder, no_client_stays(observer):
             result = subprocess.run(
                 [

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/state/place.h"
+#include "daemon/state/extent.h"
 
-void place_join(struct state *st, uint32_t slot, uint32_t with)
+void extent_join(struct state *st, uint32_t slot, uint32_t with)
 {
 	struct tensor *t = &st->tensors[slot], *w = &st->tensors[with];
 
@@ -11,18 +11,18 @@ void place_join(struct state *st, uint32_t slot, uint32_t with)
 	w->share = slot;
 }
 
-void place_share(struct state *st, uint32_t slot, uint32_t with)
+void extent_share(struct state *st, uint32_t slot, uint32_t with)
 {
 	struct tensor *t = &st->tensors[slot];
 	const struct tensor *w = &st->tensors[with];
 
 	t->segment = w->segment;
-	t->place = w->place;
+	t->first_unit = w->first_unit;
 	t->units = w->units;
-	place_join(st, slot, with);
+	extent_join(st, slot, with);
 }
 
-void place_unjoin(struct state *st, uint32_t slot)
+void extent_unjoin(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
 

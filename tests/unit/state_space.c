@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Room: what a create says when there is none, what is kept warm, and that every failure gives all
+/* Space: what a create says when there is none, what is kept warm, and that every failure gives all
  * back. */
 #include "tests/unit/state_fixture.h"
 #include "tests/unit/state_snapshot.h"
@@ -73,14 +73,14 @@ TEST(warm_memory_goes_before_anyone_is_refused)
 	fx_put(&t, "a", LARGE);
 	fx_put(&t, "b", LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
-	made = st.shared->room_made;
-	/* room is being made: ask again when doomed segments are gone */
+	made = st.shared->space_freed;
+	/* space is being freed: ask again when segments are destroyed */
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
 	assert_int_equal(st.shared->store.warm_bytes, 0);
 	assert_int_equal(st.shared->store.going, 1);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
 	fx_drain();
-	assert_true(st.shared->room_made > made);
+	assert_true(st.shared->space_freed > made);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_FULL);
 	fx_leave(&t);
@@ -114,7 +114,7 @@ static bool always_unread(const struct client *c)
 }
 
 /* Each of them has sent something that was not read, so that nothing can be taken back yet. */
-TEST(few_of_others_are_looked_at_for_room_however_many_there_are)
+TEST(few_of_others_are_looked_at_for_space_however_many_there_are)
 {
 	enum { STRANGERS = 40 };
 	const struct tensor_request prefetch = { .nbytes = LARGE, .prefetch = true };
@@ -129,11 +129,11 @@ TEST(few_of_others_are_looked_at_for_room_however_many_there_are)
 	}
 	st.shared->unread = always_unread;
 	asked = 0;
-	assert_int_equal(tensor_make_room(&st, t.c.account, LARGE, true), ROOM_LATER);
+	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, true), SPACE_LATER);
 	assert_in_range(asked, 1, STRANGERS / 2);
-	assert_int_equal(tensor_make_room(&st, t.c.account, LARGE, false), ROOM_NONE);
+	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, false), SPACE_NONE);
 	st.shared->unread = NULL;
-	assert_int_equal(tensor_make_room(&st, t.c.account, LARGE, true), ROOM_MADE);
+	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, true), SPACE_FREED);
 	assert_int_equal(st.prefetched, STRANGERS - 1);
 	for (int i = 0; i < STRANGERS; i++)
 		fx_leave(&strangers[i]);
@@ -321,7 +321,7 @@ TEST(small_tensors_share_segments_that_grow)
 	/* two producers of one user never share a segment */
 	assert_int_equal(fx_create(&u, 100, &slot), 0);
 	assert_int_equal(st.tensors[slot].segment->writer, u.c.id);
-	assert_int_equal(st.tensors[slot].segment->places, 1);
+	assert_int_equal(st.tensors[slot].segment->extents, 1);
 	/* a client that has aborted everything keeps one segment */
 	while (t.c.draft_head != CATALOG_NONE)
 		tensor_abort(&st, &t.c, fx_ref(t.c.draft_head));
@@ -332,7 +332,7 @@ TEST(small_tensors_share_segments_that_grow)
 	fx_stop();
 }
 
-TEST(when_room_is_scarce_small_segments_are_smaller)
+TEST(when_space_is_scarce_small_segments_are_smaller)
 {
 	struct tester t;
 	uint32_t slot;
@@ -671,7 +671,7 @@ TEST(a_random_walk_ends_where_it_began)
 	fx_stop();
 }
 
-/* ---- whose memory makes room ---- */
+/* ---- whose memory frees space ---- */
 
 /* Leaves @count warm segments of @size bytes each. */
 static void leave_warm(struct tester *t, unsigned count, uint64_t size)
@@ -693,7 +693,7 @@ static uint64_t warm_of(const struct tester *t)
 	return account_top(t->c.account)->warm;
 }
 
-TEST(room_is_made_of_ones_own_first_and_then_of_whoever_keeps_most)
+TEST(space_is_freed_from_ones_own_first_and_then_from_whoever_keeps_most)
 {
 	struct tester little, much, asks;
 	uint32_t slot;
