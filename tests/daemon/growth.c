@@ -289,7 +289,7 @@ static int alice_commits(const struct test_daemon *d, void *arg)
 	(void)arg;
 	rc.unsealed = true; /* while the lock is held nobody can add seals */
 	must_be(rc_create(&rc, NULL, MIB, 0, &draft), 0);
-	lock_hold(&holder, rc_writable(&rc, &draft));
+	lock_hold(&holder, fcntl(rc_writable(&rc, &draft), F_DUPFD_CLOEXEC, 0));
 	must_be(rc_commit(&rc, draft.ref, "alice", MIB), WIRE_E_INVALID);
 	return 0;
 }
