@@ -612,7 +612,7 @@ typedef struct tl_group_options {
  *
  * All tensors of a group that are on the CPU lie in one segment, and those on a GPU in one
  * allocation of that GPU. Their memory comes back when the last of them has ended. Write each of
- * through tl_group_tensor(), then call tl_group_commit() or tl_group_abort(). The names must
+ * them through tl_group_tensor(), then call tl_group_commit() or tl_group_abort(). The names must
  * differ.
  *
  * Ownership: *out is yours; tl_group_commit() and tl_group_abort() consume it. @items and @options

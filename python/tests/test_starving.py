@@ -79,7 +79,7 @@ def test_without_a_daemon_a_wait_says_since_when(wait, tmp_path):
         assert time.monotonic() - start > 0.9
         run()  # and when it is gone from the start
         assert [type(error) for error in errors] == [tensorlease.DisconnectedError] * 2
-        assert all(re.search(r"lost \d+\.\d+ s ago", str(error)) for error in errors), errors
+        assert all(re.search(r"ended \d+\.\d+ s ago", str(error)) for error in errors), errors
 
 
 def error_of(wait, client, timeout):
