@@ -15,10 +15,10 @@ static const struct command commands[] = {
 	{ "put", "NAME FILE.npy", "publish a .npy file under a name",
 	  "Publishes the array in FILE.npy (- is standard input) as the next version of\n"
 	  "NAME. The file is read straight into shared memory; an array in Fortran order\n"
-	  "is transposed on the way. If the daemon has no room for it, put fails at once,\n"
-	  "or waits for room as long as --timeout says. If it is interrupted, it publishes\n"
+	  "is transposed on the way. If the daemon has no space for it, put fails at once,\n"
+	  "or waits for space as long as --timeout says. If it is interrupted, it publishes\n"
 	  "nothing. With --ttl the name is deleted after some time, unless it is published\n"
-	  "anew before. With --evictable the daemon may delete it when it needs room and\n"
+	  "anew before. With --evictable the daemon may delete it when it needs space and\n"
 	  "nobody holds the tensor, the least recently used first. With --owner-bound put\n"
 	  "goes on until it is interrupted or NAME is deleted, and the name goes with it.\n",
 	  OPTION_METADATA | OPTION_TIMEOUT | OPTION_LIFETIME, 2, 2, command_put },
@@ -36,7 +36,7 @@ static const struct command commands[] = {
 	  "a TensorFlow TensorProto (.pb) becomes one tensor called PREFIX. FILE may be -,\n"
 	  "standard input, with --format. If anything in the file is wrong, nothing is\n"
 	  "published. The metadata of a .safetensors file is only printed, by --json.\n"
-	  "If the daemon has no room, load fails at once, or waits as --timeout says.\n"
+	  "If the daemon has no space, load fails at once, or waits as --timeout says.\n"
 	  "--ttl, --evictable and --owner-bound are as for put. The memory of a file comes\n"
 	  "back when the last of its tensors is gone. With --device the tensors lie in the\n"
 	  "memory of a GPU, and stay there when load has ended.\n",
@@ -129,7 +129,7 @@ static const char
 		       "  1  failure\n"
 		       "  2  wrong options or arguments\n"
 		       "  3  not found: no tensor has that name\n"
-		       "  4  timeout: no tensor, none newer, no room or no answer in time\n";
+		       "  4  timeout: no tensor, none newer, no space or no answer in time\n";
 
 static const struct command *find_command(const char *name)
 {

@@ -89,7 +89,7 @@ int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct
 	if (__builtin_expect(p->tries == 0, 1) || seen->word != p->word) {
 		p->wrong = 0;
 		p->word = seen->word;
-	} else if (seen->word && ++p->wrong > RING_LIES_MAX) {
+	} else if (++p->wrong > RING_LIES_MAX) {
 		return -EPROTO;
 	}
 	return 0;

@@ -85,7 +85,7 @@ int client_join(struct client *c, struct state *st, const gid_t *groups, unsigne
 }
 
 /* The ledger must be memory that the client cannot take away: a sealed memfd of small pages. */
-static const char *ledger_check(int fd, uint64_t size)
+static const char *ledger_check(int fd, uint64_t size, bool adopted)
 {
 	struct statfs fs;
 	struct stat st;
@@ -100,7 +100,8 @@ static const char *ledger_check(int fd, uint64_t size)
 		return "the ledger is not a memfd of ordinary pages";
 	if ((have & LEDGER_SEALS) != LEDGER_SEALS)
 		return "the ledger is not sealed against shrinking, growing and new writers";
-	if (have & F_SEAL_SEAL || (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
+	/* A client may add this seal later, but must not keep its daemon from being followed. */
+	if ((have & F_SEAL_SEAL && !adopted) || (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
 		return "the ledger is sealed against sealing, or its descriptor is not for writing";
 	if ((uint64_t)st.st_size != size)
 		return "the ledger's size is not what it says";
@@ -170,7 +171,7 @@ int client_serve(struct client *c, struct state *st, int *fd, uint64_t size, con
 	const struct ledger *ledger;
 
 	*why = size == ledger_size(slots)
-		       ? ledger_check(*fd, size)
+		       ? ledger_check(*fd, size, false)
 		       : "the ledger does not have ledger_size(max_tensors) bytes";
 	if (!*why && ledger_is_taken(st->shared, inode))
 		*why = "the ledger is another connection's already";
@@ -212,7 +213,7 @@ int client_adopt(struct client *c, struct state *st, uint32_t index, const struc
 {
 	uint32_t slots = st->catalog.header->max_tensors;
 
-	if (ledger_check(*ledger_fd, ledger_size(slots)))
+	if (ledger_check(*ledger_fd, ledger_size(slots), true))
 		return STATE_E_INVALID;
 	c->pages = calloc(ledger_size(slots) / LEDGER_PAGE / 64 + 1, sizeof(*c->pages));
 	c->ledger = c->pages ? ledger_map(*ledger_fd, ledger_size(slots)) : NULL;

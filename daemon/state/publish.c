@@ -354,6 +354,9 @@ static int ring_revive(struct state *st, struct client *c, uint64_t ref,
 	uint64_t nbytes;
 	int r;
 
+	if (slot < st->catalog.rows.high && st->tensors[slot].ring &&
+	    st->tensors[slot].ring->client == c) /* it asks, so it publishes there no more */
+		ring_end(st, c->account, st->tensors[slot].ring);
 	if (slot >= st->catalog.rows.high ||
 	    row->word != row_word(ref_generation(ref), ROW_RETIRED) || !was_not_meant(st, row) ||
 	    !st->tensors[slot].ring || st->tensors[slot].ring->client)
@@ -444,7 +447,7 @@ bool tensor_was_committed(const struct state *st, const struct client *c, uint64
 	    st->tensors[slot].owner != c->index)
 		return false;
 	*version = catalog_row(&st->catalog, slot)->version;
-	return true;
+	return *version; /* a ring's draft has none */
 }
 
 /* ---- groups --------------------------------------------------------------------------------- */
@@ -670,14 +673,14 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 		*why = "a tensor on a device has one name, since its producer is told once when it is free";
 		return STATE_E_INVALID;
 	}
-	if (st->tensors[from].ring && st->tensors[from].ring->client)
-		ring_end(st, c->account, st->tensors[from].ring); /* its bytes would be granted
-								     again */
 	r = tensor_may_name(st, c, name);
 	if (!r && !may_charge(st, c, st->tensors[from].segment))
 		r = STATE_E_STALE;
 	if (r)
 		return r;
+	if (st->tensors[from].ring && st->tensors[from].ring->client)
+		ring_end(st, c->account, st->tensors[from].ring); /* its bytes would be granted
+								     again */
 	do
 		r = tensor_create(st, c, &rq, &slot);
 	while (rings_yield(st, c->account, r, &ended));
@@ -727,14 +730,16 @@ int tensor_delete(struct state *st, const struct client *c, const struct name_ke
 		  uint64_t version)
 {
 	uint32_t index = name_find(&st->names, key);
-	int r;
+	bool damaged;
 
-	if (index == CATALOG_NONE || !name_meaning(st, index))
+	if (index == CATALOG_NONE)
 		return STATE_E_NOT_FOUND;
-	r = name_may_publish(st, c, index);
-	if (r)
-		return r;
-	if (version && !name_has_version(st, index, version))
+	damaged = !name_meaning(st, index); /* a ring whose producer lies may mean nothing */
+	if (damaged && !(catalog_name(&st->catalog, index)->current & REF_RING))
+		return STATE_E_NOT_FOUND;
+	if (!may_replace(st, c, st->names.info[index].uid))
+		return STATE_E_DENIED;
+	if (version && (damaged || !name_has_version(st, index, version)))
 		return STATE_E_STALE;
 	if (version) { /* a ring's next version may come until it has ended */
 		name_end_ring(st, c->account, index);

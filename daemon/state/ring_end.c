@@ -94,7 +94,8 @@ static void others_retire(struct state *st, struct account *a, const struct ring
 		state = row_word_state(catalog_row(&st->catalog, slot)->word);
 		if (state == ROW_LIVE)
 			lease_retire(st, a, slot);
-		else if (state == ROW_RETIRED && t->at && t->at->client)
+		else if (state == ROW_RETIRED && t->at && t->at->client &&
+			 client_leases_on(t->at->client, slot))
 			tensor_charge_to(st, slot, t->at->client->account);
 	}
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loop thread only. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -27,10 +28,13 @@ int ring_page_map(struct ring *ring)
 	return page_map(ring);
 }
 
+/* A producer could else add a seal with which no later daemon can map the page. */
 int ring_page_make(struct ring *ring)
 {
 	int r = storage_memfd.create(&ring->object, RING_PAGE_SIZE, NULL, &ring->fd_rw);
 
+	if (!r && fcntl(ring->fd_rw, F_ADD_SEALS, F_SEAL_SEAL))
+		r = -errno;
 	return r ? r : page_map(ring);
 }
 

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import close_during, eventually, is_interrupted, run_python
+from conftest import close_during, eventually, is_interrupted, once_asleep, run_python
 from limits import limit
 
 import tensorlease
@@ -201,6 +201,31 @@ def test_cached_functions_of_other_processes(address):
         "print(int(pid(3)[0]))\n"
     )
     assert run_python(code).stdout == run_python(code).stdout
+
+
+def test_a_claim_that_comes_with_a_signal_is_given_up(client, observer):
+    class Stop(Exception):
+        pass
+
+    def stop(*_):
+        raise Stop
+
+    def signal_and_leave():
+        os.kill(os.getpid(), signal.SIGUSR1)
+        observer._unclaim("cache/signal")
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        for _ in range(5):
+            assert observer._claim("cache/signal", 0)
+            thread = once_asleep(signal_and_leave)
+            with pytest.raises(Stop):
+                client.get_or_put("cache/signal", never, timeout=limit(60))
+            thread.join()
+            assert observer._claim("cache/signal", limit(60))
+            observer._unclaim("cache/signal")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_close_and_signals_end_the_wait(client, observer):

@@ -594,6 +594,29 @@ def test_arrays_over_tensors_are_sent_by_choice(client, method):
             tensorlease._tensor.pickle_for(None)
 
 
+def test_tensors_of_another_daemon_are_not_sent_as_ours(client, tmp_path):
+    with daemon_at(tmp_path / "socket"), tensorlease.connect(tmp_path / "socket", autostart=False) as other:
+        client.put("client/two", np.arange(3))
+        other.put("client/two", np.ones(3, "int64"))
+        client.pickle_tensors()
+        try:
+            with pytest.raises(ValueError, match="another tensor by now"):
+                pickle.dumps(other.get("client/two"))
+        finally:
+            tensorlease._tensor.pickle_for(None)
+        with pytest.raises(tensorlease.InvalidError, match="another client's"):
+            client.publish("client/three", other.create("client/three", (1,), "int8"))
+
+
+def test_clients_with_any_name_are_listed(client, address):
+    tool = os.environ.get("TL_TEST_CLI")
+    if not tool:
+        pytest.skip("TL_TEST_CLI does not say where the command line tool is")
+    with subprocess.Popen(["\u00e4" * 20, "watch"], executable=tool, stdout=subprocess.DEVNULL) as process:
+        eventually(lambda: any(c.pid == process.pid and c.label.startswith("\u00e4\u00e4") for c in client.clients()))
+        process.kill()
+
+
 def double(tensor):
     return int(tensor.numpy().sum()) * 2
 

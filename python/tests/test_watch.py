@@ -240,6 +240,8 @@ def test_a_step_that_begins_without_a_daemon_waits_for_the_next_one(tmp_path, ki
         thread = threading.Thread(target=step)
         thread.start()
         begun.wait()
+        thread.join(0.5)
+        assert thread.is_alive()
         with daemon_at(address), tensorlease.connect(address, autostart=False) as producer:
             producer.put("o/a", b"2")
             thread.join()

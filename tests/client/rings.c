@@ -316,16 +316,34 @@ static struct ring_page *own_page(void)
 	return found;
 }
 
+static int count_names(const tl_info *info, void *context)
+{
+	(void)info;
+	++*(int *)context;
+	return 0;
+}
+
+static int names_of(tl_client *client)
+{
+	int n = 0;
+
+	must_be(tl_list(client, NULL, count_names, &n), 0);
+	return n;
+}
+
 TEST(a_producer_that_lies_is_named)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *producer = td_connect(&d), *consumer = td_connect(&d);
 	DLManagedTensorVersioned *t;
 	struct ring_page *page;
-	uint64_t words[] = {
-		ring_word(1, 127),	    ring_word(1 << 30, 1), UINT64_MAX, ring_word(1, 1), 2,
-		ring_word(7, 3) | RING_DEAD
-	};
+	uint64_t words[] = { ring_word(1, 127),
+			     ring_word(1 << 30, 1),
+			     UINT64_MAX,
+			     ring_word(1, 1),
+			     2,
+			     ring_word(7, 3) | RING_DEAD,
+			     0 };
 	tl_info info = { .size = sizeof(info) };
 	char text[40];
 	int r;
@@ -352,7 +370,11 @@ TEST(a_producer_that_lies_is_named)
 	must_be(tl_get(consumer, "r", NULL, &t), -EPROTO);
 	must(has(consumer, "other", 9, 1));
 	must_be(rings(consumer), 1);
-	put_bytes(consumer, "r", 5, SIZE); /* which repairs it */
+	atomic_store(&page->word, 0);
+	must_be(names_of(consumer), 1); /* the others are listed */
+	must_be(tl_delete(consumer, "r"), 0);
+	must_be(tl_stat(consumer, "r", &info), -ENOENT);
+	put_bytes(consumer, "r", 5, SIZE);
 	must(has(consumer, "r", 5, 5));
 	tl_close(producer);
 	must(has(consumer, "r", 5, 5));

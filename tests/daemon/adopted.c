@@ -555,6 +555,26 @@ TEST(what_is_no_message_ends_an_adopted_connection)
 	td_stop(&d);
 }
 
+TEST(a_seal_on_a_ledger_keeps_no_daemon_from_taking_over)
+{
+	struct test_daemon d = start();
+	tl_client *c = td_connect(&d);
+	struct raw rc = rc_open(&d);
+	tl_info info = { .size = sizeof(info) };
+	pid_t pid = proper(c);
+
+	must_be(rc_put(&rc, "a", 100, 1, NULL), 0);
+	must_be(fcntl(rc.ledger_fd, F_ADD_SEALS, F_SEAL_SEAL), 0);
+	must_be(kill(pid, SIGKILL), 0);
+	eventually(proper(c) != pid);
+	must_be(tl_stat(c, "a", &info), 0);
+	must_be(tl_delete(c, "a"), 0);
+	rc_close(&rc);
+	tl_close(c);
+	td_must_be_empty(&d);
+	td_stop(&d);
+}
+
 enum { LIAR = 1111, TENSORS = 40 };
 
 /* It says that it has everything mapped, of which it may have a tenth. */

@@ -3,6 +3,8 @@
  * Producers that lie in RING, RETIRE, PAGE and WATCH. They get no ring or lose their own, what is
  * others' stays as it is, and nothing is left when they have ended.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -60,6 +62,8 @@ static int ring_ask(struct liar *l, const char *name, uint64_t first, const uint
 	l->ring = granted->ring;
 	l->page = mmap(NULL, RING_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, m.fd, 0);
 	must(l->page != MAP_FAILED);
+	/* with this seal the next daemon could not map the page */
+	must(fcntl(m.fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) && errno == EPERM);
 	close(m.fd);
 	return 0;
 }

@@ -93,8 +93,12 @@ static PyObject *make_client(const void *item)
 {
 	const tl_client_info *info = item;
 
+	/* a process may have any bytes as its name */
+	PyObject *label = PyUnicode_DecodeUTF8(info->label, (Py_ssize_t)strlen(info->label),
+					       "replace");
+
 	return Py_BuildValue(
-		"(KskkkkKKK)", (unsigned long long)info->id, info->label, (unsigned long)info->pid,
+		"(KNkkkkKKK)", (unsigned long long)info->id, label, (unsigned long)info->pid,
 		(unsigned long)info->uid, (unsigned long)info->gid, (unsigned long)info->drafts,
 		(unsigned long long)info->leases, (unsigned long long)info->tensors_held,
 		(unsigned long long)info->bytes_held);

@@ -257,7 +257,10 @@ PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_t nargs
 
 	if (parse_putting(true, &p, args, nargs, names))
 		return NULL;
-	if (is_draft(p.array)) {
+	if (is_draft(p.array) && ((struct draft *)p.array)->client != c) {
+		raise_text(-EINVAL, "the draft is another client's");
+		r = -1;
+	} else if (is_draft(p.array)) {
 		p.options.timeout_ns = p.timeout_ns;
 		r = draft_publish((struct draft *)p.array, p.called, &p.options,
 				  p.waits ? &p.version : NULL, &p.copied);

@@ -148,6 +148,11 @@ PyObject *client_claim(PyObject *self, PyObject *args)
 		else
 			PyErr_CheckSignals();
 	} while (!PyErr_Occurred() && r && r != -EEXIST && left);
+	if (PyErr_Occurred() && !r) { /* nobody else would give it up */
+		Py_BEGIN_ALLOW_THREADS;
+		tl_unclaim(c->client, text);
+		Py_END_ALLOW_THREADS;
+	}
 	client_end(c);
 	if (PyErr_Occurred())
 		return NULL;

@@ -40,7 +40,7 @@ class Info(NamedTuple):
     device_uuid: str  # of a GPU, the same in all processes; None for the CPU
     lost: bool  # its GPU memory is gone with the process that published it
     owner_bound: bool  # the name goes with the connection that published it
-    evictable: bool  # the name may go to make room
+    evictable: bool  # the name may go to free space
     ttl: float  # seconds until the name goes; None: it has no time to live
     ring: int  # how many tensors the name's ring has memory for; 0: it has no ring
 
@@ -423,7 +423,7 @@ class Client(_core.Client):
         that ask meanwhile wait. If make() raises or its process dies, one of those that wait makes it. All map the
         same memory.
         ttl, owner_bound, metadata: as for put().
-        evictable: whether the tensor may go when the daemon needs room and nobody holds it. Then the next one makes it
+        evictable: whether the tensor may go when the daemon needs space and nobody holds it. Then the next one makes it
             anew.
         mode: as for get().
         timeout: seconds to wait for another process that makes it; forever by default.

@@ -297,7 +297,8 @@ class Tensor(_Values, _core.Tensor):
                 "a Tensor is a lease of this process: send client.ref(tensor), whose get() returns it there; or call "
                 "client.pickle_tensors() once, after which Tensors are sent like that by themselves"
             )
-        if self.name is None or _sender.stat(self.name).version != self.version:
+        info = None if self.name is None else _sender.stat(self.name)
+        if info is None or (info.version, info.committed_ns) != (self.version, self.committed_ns):
             raise ValueError(f"{self!r} cannot be sent: its name means another tensor by now, or it has none")
         return _get_sent, (_sender.ref(self), "r" if self.read_only else "c")
 

@@ -2,6 +2,7 @@
 """What Client.watch() and Client.events() return: iterators over what becomes of names."""
 
 import asyncio
+import contextlib
 import errno
 import math
 import operator
@@ -104,9 +105,10 @@ class _Watching:
             found, seconds = self._step(deadline, StopIteration)
             if found is not None:
                 return found
-            event = self._core.next(seconds)
-            if event is not None:
-                self._note(Event(*event))
+            with contextlib.suppress(DisconnectedError):  # _step() raises it when the time is over
+                event = self._core.next(seconds)
+                if event is not None:
+                    self._note(Event(*event))
 
     async def __anext__(self):
         await let_others_run()
