@@ -354,11 +354,13 @@ static int ring_revive(struct state *st, struct client *c, uint64_t ref,
 	uint64_t nbytes;
 	int r;
 
-	if (slot < st->catalog.rows.high && st->tensors[slot].ring &&
-	    st->tensors[slot].ring->client == c) /* it asks, so it publishes there no more */
+	if (slot >= st->catalog.rows.high)
+		return STATE_E_STALE;
+	/* it commits a draft of a ring that it has, so it publishes there no more */
+	if (row->word == row_word(ref_generation(ref), ROW_LIVE) && !row->version &&
+	    st->tensors[slot].ring && st->tensors[slot].ring->client == c)
 		ring_end(st, c->account, st->tensors[slot].ring);
-	if (slot >= st->catalog.rows.high ||
-	    row->word != row_word(ref_generation(ref), ROW_RETIRED) || !was_not_meant(st, row) ||
+	if (row->word != row_word(ref_generation(ref), ROW_RETIRED) || !was_not_meant(st, row) ||
 	    !st->tensors[slot].ring || st->tensors[slot].ring->client)
 		return STATE_E_STALE;
 	*why = shared_check(d, row->nbytes, &nbytes);

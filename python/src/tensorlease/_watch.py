@@ -105,10 +105,11 @@ class _Watching:
             found, seconds = self._step(deadline, StopIteration)
             if found is not None:
                 return found
+            event = None
             with contextlib.suppress(DisconnectedError):  # _step() raises it when the time is over
                 event = self._core.next(seconds)
-                if event is not None:
-                    self._note(Event(*event))
+            if event is not None:
+                self._note(Event(*event))
 
     async def __anext__(self):
         await let_others_run()
