@@ -739,14 +739,17 @@ static int begin_ask(struct beginning *b, const struct tensor_description *d,
 	alignas(8) unsigned char bytes[WIRE_MAX];
 	int64_t deadline = session_deadline(b->s);
 	struct request req;
+	bool sent = false;
 	int r;
 
 	begin_message(bytes, b, d);
 	do { /* its draft is held until the answer: another daemon finds the draft by that */
 		r = session_ask(b->s, bytes, deadline, &req, answer);
-		if (r)
+		if (r && !sent)
 			return r == SESSION_E_UNSENT ? draft_stale(b->draft->name) : r;
-		r = session_await(b->s, &req, deadline);
+		sent = true;
+		if (!r)
+			r = session_await(b->s, &req, deadline);
 	} while (r == SESSION_E_ADOPTED);
 	draft_sent(b->draft, false);
 	if (r > 0)

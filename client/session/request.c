@@ -102,18 +102,20 @@ static void resume(struct session *s)
 /*
  * All answers of the dead daemon came before this message. Unanswered requests are sent again by
  * their waiters. Tensors that a session has published on GPUs end with the daemon, and so does that
- * session.
+ * session: its waiters send their requests again on the next one.
  */
 static void adopted_locked(struct session *s, uint32_t life)
 {
-	if (!kinds_session_adopted(s)) {
+	bool goes_on = kinds_session_adopted(s);
+
+	list_for_each_safe(l, &s->pending)
+		request_done(list_entry(l, struct request, link), SESSION_E_ADOPTED);
+	if (!goes_on) {
 		shutdown(s->socket, SHUT_RDWR);
 		ended_locked(s, SESSION_E_ENDED);
 		return;
 	}
 	atomic_store(&s->life, life);
-	list_for_each_safe(l, &s->pending)
-		request_done(list_entry(l, struct request, link), SESSION_E_ADOPTED);
 	atomic_store(&s->resumed_due, true);
 	resume_locked(s);
 }

@@ -5,6 +5,8 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
+#include "tests/harness/process.h"
+
 enum { N = 5 << 20, HELD = 2 };
 
 static const char *const with_keeper[] = { "--keeper", "yes", NULL };
@@ -154,6 +156,45 @@ GPU_TEST(what_its_descriptors_keep_outlives_the_daemon)
 	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
 	must_be(gpu_violations(FAKE_EVENT_DESTROYED_EARLY), 0);
 	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
+}
+
+/* ---- producers that slept ---- */
+
+enum { SLEEPERS = 6 };
+
+static int deletes_at_once(const struct test_daemon *d, void *name)
+{
+	tl_client *client = gpu_open(d, 0);
+
+	gpu_put_draft(client, name, 5, 4096, 0, CUDA_STREAM_LEGACY);
+	wait_until_written(d);
+	pause_at(1);
+	must_be(tl_delete(client, name), 0);
+	tl_close(client);
+	return 0;
+}
+
+/* The connection of such a producer ends with the daemon, and that may be after it sent a request
+ * that no daemon has read. */
+GPU_TEST(a_producer_that_slept_while_the_daemon_died_deletes)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = with_keeper, .expect_ready = true);
+	struct test_child c[SLEEPERS];
+	char name[SLEEPERS][8];
+
+	for (int i = 0; i < SLEEPERS; i++) {
+		snprintf(name[i], sizeof(name[i]), "%d", i);
+		c[i] = child_start_ready(&g.d, deletes_at_once, name[i]);
+		process_stop(c[i].pid);
+		child_go(&c[i]);
+	}
+	kill_proper(&g.d);
+	for (int i = 0; i < SLEEPERS; i++)
+		must_be(kill(c[i].pid, SIGCONT), 0);
+	for (int i = 0; i < SLEEPERS; i++)
+		child_must_succeed(&c[i]);
+	td_sync(&g.d);
+	must_be(gpu_live_all(), 0);
 }
 
 /* ---- under load ---- */

@@ -35,12 +35,14 @@ struct stopped {
 	_Atomic pid_t remover;
 };
 
-/* Lets the helper go on when the thread that removes its object waits. */
+/* Lets the helper go on when the thread that removes its object waits. That one wakes up each
+ * millisecond, and gives up after a second, so it is seen asleep once, and no more. */
 static void *go_on(void *context)
 {
 	struct stopped *s = context;
 
-	until_it_sleeps(&s->remover);
+	eventually(atomic_load(&s->remover));
+	eventually(state_of_thread(atomic_load(&s->remover)) == 'S');
 	assert_int_equal(kill(s->helper, SIGCONT), 0);
 	return NULL;
 }
