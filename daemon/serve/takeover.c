@@ -292,18 +292,23 @@ static int unknown_remove(struct server *server)
 	return r;
 }
 
-/* Drops clients with lying ledgers; see client.overdrawn. */
-static void overdrawn_drop(struct peers *peers)
+/* Drops clients whose ledgers lie, or cannot be read any more. */
+static void liars_drop(struct peers *peers)
 {
 	struct peer *peer, *after;
+	const char *why;
 
 	list_for_each_entry_safe(peer, after, &peers->list, link) {
-		if (!peer->client.overdrawn)
+		if (!peer->client.liar)
 			continue;
-		log_warn_limited(&peer->turn.account->log, "client dropped: a ledger that lies",
-				 "pid=%u uid=%u", peer->client.pid, peer->client.uid);
-		peer_error(peer, 0, WIRE_E_PROTOCOL,
-			   "the ledger says that more segments are mapped than the user may have");
+		why = peer->client.ledger ? "the ledger says that more segments are mapped than "
+					    "the user may have"
+					  : "the ledger's mode does not let the daemon open it "
+					    "for reading";
+		log_warn_limited(&peer->turn.account->log, "client dropped: bad ledger",
+				 "pid=%u uid=%u why=%s", peer->client.pid, peer->client.uid,
+				 log_str(why));
+		peer_error(peer, 0, WIRE_E_PROTOCOL, "%s", why);
 		peer_drop(peer);
 	}
 }
@@ -352,7 +357,7 @@ int takeover_clients(struct server *server, char why[ADOPT_WHY_MAX])
 		if (r)
 			return r;
 	}
-	overdrawn_drop(&server->peers);
+	liars_drop(&server->peers);
 	r = unknown_remove(server);
 	if (r)
 		return r;

@@ -601,10 +601,10 @@ int adopt_catalog(struct state *st, char why[ADOPT_WHY_MAX])
  * that claims more lies, and must not harm other users. */
 static int holding_adopt(struct state *st, struct client *c, struct segment *seg)
 {
-	int r = c->overdrawn ? 0 : holding_make(st, c, seg);
+	int r = c->liar ? 0 : holding_make(st, c, seg);
 
 	if (r > 0 && r & CHARGE_E_USER) {
-		c->overdrawn = true;
+		c->liar = true;
 		r = 0;
 	}
 	return r;
@@ -625,10 +625,10 @@ static int holdings_adopt(struct state *st, struct client *c)
 
 		if (seg)
 			r = holding_adopt(st, c, seg);
-		if (!r && seg && seg->device && !c->ended && !c->overdrawn)
+		if (!r && seg && seg->device && !c->ended && !c->liar)
 			r = import_make(seg, c);
 		if (r == STATE_E_IMPORTS) {
-			c->overdrawn = true;
+			c->liar = true;
 			r = 0;
 		}
 	}

@@ -65,7 +65,8 @@ struct client {
 	uint32_t watches;
 	bool published; /* some of its published names may be watched */
 
-	bool overdrawn; /* its ledger claims more mappings than its user may have: a lie */
+	/* Its ledger claims more mappings than its user may have, or cannot be read. */
+	bool liar;
 
 	struct list bound; /* of struct life, by bound: tensors that end with its connection */
 
@@ -125,7 +126,8 @@ int client_serve(struct client *c, struct state *st, int *fd, uint64_t size, con
 /*
  * Makes @c, after client_init(), a client of a former daemon. Counts the leases in *@ledger_fd,
  * which is taken on success. With @served the connection is still there; without it the client
- * takes no new leases. Returns STATE_E_INVALID if the descriptor is no ledger, or -ENOMEM.
+ * takes no new leases. A ledger that may not be read makes it a liar. Returns STATE_E_INVALID if
+ * the descriptor is no ledger, or -ENOMEM.
  */
 int client_adopt(struct client *c, struct state *st, uint32_t index, const struct client_fact *fact,
 		 int *ledger_fd, bool served);

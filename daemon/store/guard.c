@@ -131,6 +131,11 @@ static void guarded_due(struct guard *g, struct guarded *w, uint32_t events)
 	list_add_tail(&g->due, &w->link);
 }
 
+void guard_look(struct guard *g, struct guarded *w)
+{
+	guarded_due(g, w, IN_MODIFY);
+}
+
 /* It may have changed after its size was set right and before this was known, when guard_trim()
  * still took that for the first change. So it is looked at once more. */
 void guard_trimmed(struct guard *g, struct guarded *w, bool done)

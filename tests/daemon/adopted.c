@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connections live through the death of the daemon: nobody sees an error. */
+#include <fcntl.h>
+#include <linux/capability.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -570,6 +573,85 @@ TEST(a_seal_on_a_ledger_keeps_no_daemon_from_taking_over)
 	must_be(tl_stat(c, "a", &info), 0);
 	must_be(tl_delete(c, "a"), 0);
 	rc_close(&rc);
+	tl_close(c);
+	td_must_be_empty(&d);
+	td_stop(&d);
+}
+
+/* Root's daemon may open any file, unless it is started without two capabilities. */
+static bool modes_count(void)
+{
+	return geteuid() || (!prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0) &&
+			     !prctl(PR_CAPBSET_DROP, CAP_DAC_READ_SEARCH, 0, 0, 0));
+}
+
+/* The client is dropped, and only it. */
+TEST(a_ledger_that_may_not_be_read_keeps_no_daemon_from_taking_over)
+{
+	SKIP_UNLESS(modes_count(), "root may open any file here, and cannot give that up");
+	struct test_daemon d = start();
+	tl_client *c = td_connect(&d);
+	struct raw rc = rc_open(&d), other = rc_open(&d);
+	tl_info info = { .size = sizeof(info) };
+	struct wire_draft draft;
+	struct conn_message m;
+	uint64_t id = id_of(c);
+	int r;
+
+	must_be(rc_put(&rc, "a", 100, 1, NULL), 0);
+	must_be(rc_put(&other, "b", 100, 1, &draft), 0);
+	must(rc_hold(&rc, draft.ref));
+	must_be(fchmod(rc.ledger_fd, 0), 0);
+	kill_proper(c);
+	must_be(id_of(c), id);
+	must_be(tl_stat(c, "a", &info), 0);
+	do {
+		r = conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0);
+	} while (!r && m.header.type == WIRE_ADOPTED);
+	must(!r && m.header.type == WIRE_ERROR);
+	must(conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0));
+	rc_close(&rc);
+	must_be(tl_delete(c, "a"), 0);
+	must_be(tl_delete(c, "b"), 0);
+	rc_close(&other);
+	tl_close(c);
+	td_must_be_empty(&d);
+	td_stop(&d);
+}
+
+/* The next daemon sets it right, as the living one does. */
+TEST(a_segment_with_another_size_keeps_no_daemon_from_taking_over)
+{
+	static const off_t sizes[] = { 0, BYTES / 2, 2 * BYTES };
+	struct test_daemon d = td_start(.storage = "shm", .extra = with_keeper,
+					.expect_ready = true);
+	tl_client *c = td_connect(&d);
+	struct raw rc = rc_open(&d);
+	uint64_t version, id = id_of(c);
+	struct wire_draft draft;
+	struct stat st;
+	pid_t pid;
+	int fd;
+
+	must_be(put(c, "other", 3, BYTES, &version), 0);
+	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		must_be(rc_put(&rc, "a", BYTES, 7, &draft), 0);
+		fd = fcntl(rc_writable(&rc, &draft), F_DUPFD_CLOEXEC, 0);
+		pid = proper(c);
+		process_stop(pid);
+		must_be(ftruncate(fd, sizes[i]), 0);
+		must_be(kill(pid, SIGKILL), 0);
+		eventually(proper(c) != pid);
+		must_be(id_of(c), id);
+		eventually((fstat(fd, &st), st.st_size == (off_t)draft.segment_size));
+		close(fd);
+		must_be(get_value(c, "other"), 3);
+		must_be(tl_delete(c, "a"), 0);
+		rc_close(&rc);
+		rc = rc_open(&d);
+	}
+	rc_close(&rc);
+	must_be(tl_delete(c, "other"), 0);
 	tl_close(c);
 	td_must_be_empty(&d);
 	td_stop(&d);
