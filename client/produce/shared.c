@@ -254,11 +254,10 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 	} else {
 		h->serial = session_serial(s) | SESSION_COMMIT_SERIAL;
 		h->life = life; /* the life that the prefetch is for */
-		/* DRAFT comes after the COMMIT was processed */
-		session_unanswered(s, prefetch ? prefetch : h->serial, h->serial, name);
+		session_commit_begin(s, h->serial, name);
 		r = session_send(s, bytes, deadline);
-		if (r)
-			session_unsent(s, h->serial);
+		/* DRAFT comes after the COMMIT was processed */
+		session_commit_end(s, prefetch ? prefetch : h->serial, !r);
 	}
 	if (r) {
 		prefetch_cancel(s, prefetch);

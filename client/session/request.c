@@ -274,6 +274,19 @@ static void commit_refused(struct session *s, const struct conn_message *m)
 		    e->text_len);
 }
 
+/*
+ * Messages are processed in order: an answer to a later one shows that a commit was processed, too.
+ * Another thread may take a serial, and send its message much later. So serials tell an order only
+ * if one was taken when the other message had been sent.
+ */
+static void unanswered_look(struct session *s, uint32_t serial)
+{
+	bool later = (int32_t)((serial - s->unanswered) << 1) > 0;
+
+	if (later || (serial && serial == s->unanswered_own))
+		s->unanswered = s->unanswered_own = 0;
+}
+
 /* Hands a message to its waiter. */
 static void dispatch_locked(struct session *s, struct conn_message *m)
 {
@@ -289,10 +302,7 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 	}
 	if (kinds_take(KIND_UNSOLICITED, s, m))
 		return;
-	/* messages are processed in order: an answer to a later one shows that a commit was
-	 * processed, too */
-	if ((int32_t)((serial - s->unanswered) << 1) >= 0)
-		s->unanswered = 0;
+	unanswered_look(s, serial & ~SESSION_COMMIT_SERIAL);
 	if (m->header.type == WIRE_DRAFT && m->fd >= 0)
 		mapping_keep_draft_fd(&s->mappings, (const void *)m->bytes, take_fd(&m->fd));
 	if (m->header.type == WIRE_ERROR && (serial & SESSION_COMMIT_SERIAL)) {
@@ -392,22 +402,29 @@ void session_drain_expected(struct session *s)
 		session_drain(s);
 }
 
-void session_unanswered(struct session *s, uint32_t serial, uint32_t commit, const char *name)
+void session_commit_begin(struct session *s, uint32_t commit, const char *name)
 {
 	pthread_mutex_lock(&s->receive_mutex);
-	s->unanswered_before = s->unanswered != 0;
-	s->unanswered = serial & ~SESSION_COMMIT_SERIAL;
+	s->commits_in_sending++;
 	s->unanswered_commit = commit;
 	memccpy(s->unanswered_name, name, '\0', sizeof(s->unanswered_name));
 	refused_sent(&s->refused, commit);
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
-void session_unsent(struct session *s, uint32_t commit)
+/* If another COMMIT is unanswered, either may have been sent first. Then the own answer of one says
+ * nothing about the other. */
+void session_commit_end(struct session *s, uint32_t serial, bool sent)
 {
+	uint32_t newest;
+
 	pthread_mutex_lock(&s->receive_mutex);
-	if (s->unanswered_commit == commit && !s->unanswered_before)
-		s->unanswered = 0;
+	s->commits_in_sending--;
+	if (sent) {
+		newest = atomic_load(&s->serial) & ~SESSION_COMMIT_SERIAL;
+		s->unanswered_own = s->unanswered ? 0 : serial & ~SESSION_COMMIT_SERIAL;
+		s->unanswered = newest ? newest : 1;
+	}
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
@@ -430,7 +447,7 @@ void session_inherit(struct session *s, struct session *old)
 	int n;
 
 	pthread_mutex_lock(&old->receive_mutex);
-	if (old->unanswered) {
+	if (old->unanswered || old->commits_in_sending) {
 		n = snprintf(text, sizeof(text),
 			     "%s: the connection ended before the daemon answered anything "
 			     "after it",

@@ -115,10 +115,12 @@ struct session {
 	bool kicked; /* the daemon said so before it ended the connection; kicked_text says who did
 		      */
 	char kicked_text[WIRE_TEXT_MAX + 1];
-	_Atomic uint32_t unanswered; /* serial of the last COMMIT without a waiter; 0: it was
-					processed */
-	uint32_t unanswered_commit; /* its own serial, if `unanswered` is that of a later message */
-	bool unanswered_before;	    /* another COMMIT was unanswered when it was sent */
+	/* The newest serial when the last COMMIT without a waiter had been sent: an answer to a
+	 * later one shows that it was processed. 0: it was. tests/model/fence.pml */
+	_Atomic uint32_t unanswered;
+	uint32_t unanswered_own;     /* an answer to this one shows it, too; 0: there is none */
+	unsigned commits_in_sending; /* threads that send such a COMMIT */
+	uint32_t unanswered_commit;  /* the serial of the last one, and its name */
 	char unanswered_name[TL_NAME_MAX + 1];
 	struct refused refused;
 	uint64_t *aborts; /* refs of drafts whose ABORT could not be sent yet */
