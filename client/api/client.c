@@ -12,6 +12,7 @@
 #include "client/get/lookup.h"
 #include "client/get/watch.h"
 #include "client/produce/draft.h"
+#include "client/produce/ring.h"
 #include "client/produce/shared.h"
 #include "client/session/address.h"
 #include "client/session/call.h"
@@ -163,6 +164,7 @@ static int delete_attempt(struct call *c, const struct use *use, void *context)
 	struct conn_message answer;
 	int r;
 
+	ring_forget(use->session, d->name, strlen(d->name));
 	d->ref = meaning(use->session, &d->key);
 	r = session_call_unless(use->session, &d->fixed, -1, call_deadline(c), &answer, is_deleted,
 				d);

@@ -76,8 +76,9 @@ int lookup_again(struct session *s, struct backoff *p)
 }
 
 /* A correct page names another tensor by the time that the one it named is not LIVE. A producer
- * that lies is detected because its page stays as it is. */
-enum { RING_LIES_MAX = 1000 };
+ * that lies is detected because its page stays as it is, or because so many of its words in a row
+ * name no tensor. */
+enum { LOOKUP_TRIES_MAX = 100000 };
 
 int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct backoff *p)
 {
@@ -89,10 +90,10 @@ int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct
 	if (__builtin_expect(p->tries == 0, 1) || seen->word != p->word) {
 		p->wrong = 0;
 		p->word = seen->word;
-	} else if (++p->wrong > RING_LIES_MAX) {
-		return -EPROTO;
+	} else {
+		p->wrong++;
 	}
-	return 0;
+	return p->wrong > LOOKUP_LIES_MAX || p->tries > LOOKUP_TRIES_MAX ? -EPROTO : 0;
 }
 
 int lookup_hold_member(struct session *s, uint64_t *ref)
@@ -207,7 +208,7 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 		}
 		stood = lease_stands(s, *ref) && !(seen.ring && load_once(&row->name) != index);
 		lease_release(s, ref_slot(*ref));
-		if (!stood && seen.ring && backoff.tries > RING_LIES_MAX)
+		if (!stood && seen.ring && backoff.tries > LOOKUP_LIES_MAX)
 			return ring_failed(s, key, &seen, ref, -EPROTO);
 		if (!stood)
 			r = lookup_again(s, &backoff);

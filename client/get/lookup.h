@@ -44,6 +44,10 @@ int lookup_find(struct session *s, const struct name_key *key, uint64_t newer_th
 int lookup_wait(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref,
 		struct wake_word *wake);
 
+/* So many looks in a row at the same word of a ring, without a tensor, show that its producer
+ * lies. */
+enum { LOOKUP_LIES_MAX = 1000 };
+
 /* Backoff for looks at an entry that the daemon is just changing. Starts as { 0 }. */
 struct backoff {
 	unsigned tries;

@@ -82,8 +82,12 @@ int names_entry(struct session *s, uint32_t index, struct name_entry *e)
 		row = &s->catalog.rows[ref_slot(e->ref)];
 		e->producer = atomic_load(&s->catalog.names[index].producer);
 		r = load_once(&row->name) == index ? tensor_info(s, row, &e->info) : LEASE_E_STALE;
-		stood = lease_stands(s, e->ref);
+		/* the page may have been another ring's by the time that it was read */
+		stood = lease_stands(s, e->ref) &&
+			!(e->seen.ring && load_once(&row->name) != index);
 		lease_release(s, ref_slot(e->ref));
+		if (!stood && e->seen.ring && backoff.tries > LOOKUP_LIES_MAX)
+			return LEASE_E_STALE; /* its producer lies, as above */
 		if (!stood)
 			r = lookup_again(s, &backoff);
 	} while (!stood && !r);

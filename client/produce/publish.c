@@ -148,6 +148,7 @@ static int publish_link(const struct publishing *p, struct call *c, struct sessi
 	if (p->options.metadata_size)
 		memcpy(bytes + sizeof(m) + p->name_len, p->options.metadata,
 		       p->options.metadata_size);
+	ring_forget(s, p->name, p->name_len);
 	l.before = meaning(s, p, ref, &linked);
 	r = session_call_unless(s, bytes, -1, call_deadline(c), &answer, is_linked, &l);
 	if (r == SESSION_E_UNSENT)

@@ -250,6 +250,99 @@ TEST(a_put_in_a_ring_fails_if_the_daemon_does_not_read_an_earlier_commit)
 	tl_close(consumer);
 }
 
+struct late {
+	tl_client *client;
+	DLManagedTensorVersioned *source;
+	tl_group *group; /* of one tensor, "r" */
+};
+
+static int delete_it(struct late *late)
+{
+	return tl_delete(late->client, "r");
+}
+
+static int link_it(struct late *late)
+{
+	return tl_publish(late->client, "r", late->source, NULL, NULL, NULL);
+}
+
+static int commit_group(struct late *late)
+{
+	tl_group *group = late->group;
+
+	late->group = NULL;
+	return tl_group_commit(group);
+}
+
+static void late_begin(struct late *late, const DLTensor *like)
+{
+	const tl_group_item item = {
+		.name = "r", .shape = like->shape, .ndim = like->ndim, .dtype = like->dtype
+	};
+
+	must_be(tl_group_create(late->client, &item, 1, NULL, &late->group), 0);
+	client_set_timeout(late->client, 50 * MS);
+}
+
+static void late_end(struct late *late)
+{
+	client_set_timeout(late->client, WAIT_S * SECOND);
+	if (late->group)
+		tl_group_abort(late->group);
+}
+
+static int first_byte(tl_client *client)
+{
+	tl_get_options o = { .size = sizeof(o), .timeout_ns = 0 };
+	DLManagedTensorVersioned *t;
+	int value, r = tl_get(client, "r", &o, &t);
+
+	if (r)
+		return r;
+	value = *(const unsigned char *)t->dl_tensor.data;
+	t->deleter(t);
+	return value;
+}
+
+/* The daemon reads the request later than the put, and must not undo the put by it. */
+TEST(a_put_in_a_ring_does_not_overtake_a_request_that_timed_out)
+{
+	static int (*const requests[])(struct late *) = { delete_it, link_it, commit_group };
+	cleanup_td struct test_daemon d = td_start();
+	struct late late = { .client = td_connect(&d) };
+	tl_client *consumer = td_connect(&d), *client = late.client;
+	static const int64_t shape = 100;
+	unsigned char data[100] = { 7 };
+	DLTensor t = bytes_tensor(data, &shape);
+	const tl_get_options now = { .size = sizeof(now) };
+	uint64_t version;
+	int r;
+
+	must_be(tl_put(client, "source", &t, &plain, &version), 0);
+	must_be(tl_get(client, "source", &now, &late.source), 0);
+	for (size_t k = 0; k < sizeof(requests) / sizeof(*requests); k++) {
+		data[0] = 8;
+		do {
+			must_be(tl_put(client, "r", &t, &plain, &version), 0);
+		} while (!ring_of(client));
+		data[0] = 9;
+		late_begin(&late, &t);
+		td_freeze(&d);
+		must_be(requests[k](&late), -ETIMEDOUT);
+		r = tl_put(client, "r", &t, &plain, NULL);
+		must(r == 0 || r == -ETIMEDOUT); /* a draft may be at hand, or not */
+		td_thaw(&d);
+		late_end(&late);
+		if (r)
+			must_be(tl_put(client, "r", &t, &plain, NULL), 0);
+		must_be(tl_put(client, "other", &t, &plain, &version), 0);
+		must_be(first_byte(consumer), 9);
+	}
+	late.source->deleter(late.source);
+	tl_close(client);
+	tl_close(consumer);
+}
+
 TEST(a_bad_source_is_refused_where_its_name_has_a_ring)
 {
 	cleanup_td struct test_daemon d = td_start();
