@@ -445,6 +445,12 @@ static PyObject *plain_bytes(struct hold *h)
 	return tensor_over(hold_read_only(h) && h->nbytes ? remap_writable(h) : hold_ref(h));
 }
 
+/* The bits of PyBUF_C_CONTIGUOUS and the like beside those of PyBUF_STRIDES. */
+enum {
+	CONTIGUOUS = (PyBUF_C_CONTIGUOUS | PyBUF_F_CONTIGUOUS | PyBUF_ANY_CONTIGUOUS) &
+		     ~PyBUF_STRIDES
+};
+
 int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 {
 	static char none;
@@ -458,7 +464,8 @@ int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 		return -1;
 	}
 	why = buffer_refusal(h, flags);
-	if (!why && !in_c_order(h) && (flags & PyBUF_STRIDES) != PyBUF_STRIDES)
+	if (!why && !in_c_order(h) &&
+	    ((flags & PyBUF_STRIDES) != PyBUF_STRIDES || flags & CONTIGUOUS))
 		why = "the tensor is not contiguous";
 	if (!why && (flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && h->nbytes &&
 	    !one_dimensional(&h->managed->dl_tensor))

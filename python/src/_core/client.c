@@ -74,7 +74,7 @@ bool client_begin(struct client *c)
 					     "subclass must call super().__init__() first");
 		return false;
 	}
-	c->calls++;
+	calls_begin(&c->calls);
 	return true;
 }
 
@@ -108,7 +108,7 @@ static void close_aside(struct client *c)
 
 void client_end(struct client *c)
 {
-	if (--c->calls == 0 && c->closing && c->client)
+	if (calls_end(&c->calls) && c->closing && c->client)
 		close_aside(c);
 }
 
@@ -122,7 +122,7 @@ static PyObject *client_close(PyObject *self, PyObject *unused)
 	c->closing = true;
 	wait_wake(&c->over);
 	wait_wake(&c->rescan);
-	r = c->client && !c->calls ? close_now(c) : 0;
+	r = c->client && !calls_any(&c->calls) ? close_now(c) : 0;
 	if (r)
 		return raise_error(r);
 	Py_RETURN_NONE;
@@ -194,25 +194,6 @@ static int get_spin(struct client *c, struct getting *g, int64_t end)
 	return 1;
 }
 
-static int get_wait(struct client *c, struct getting *g)
-{
-	int64_t end = wait_end(g->timeout_ns);
-	int r = get_spin(c, g, end);
-
-	if (r > 0)
-		r = client_wait(c, &g->wait, end == INT64_MAX ? -1 : wait_left(end));
-	if (r <= 0)
-		return r;
-	r = get_look(g);
-	if (!r)
-		return 0;
-	g->late = r != -ENODATA && r != -ENOTCONN;
-	if (g->late)
-		return wait_late(c, g->name, g->options.newer_than, g->timeout_ns);
-	raise_error(r);
-	return -1;
-}
-
 /*
  * Keeps the GIL, since this makes no request: a thread that gives the GIL up may have to wait 5 ms
  * for another thread to give it back.
@@ -239,6 +220,25 @@ static int get_now(struct getting *g)
 	r = get_look(g);
 	Py_END_ALLOW_THREADS;
 	return r;
+}
+
+static int get_wait(struct client *c, struct getting *g)
+{
+	int64_t end = wait_end(g->timeout_ns);
+	int r = get_spin(c, g, end);
+
+	if (r > 0)
+		r = client_wait(c, &g->wait, end == INT64_MAX ? -1 : wait_left(end));
+	if (r <= 0)
+		return r;
+	r = get_now(g);
+	if (!r)
+		return 0;
+	g->late = r != -ENODATA && r != -ENOTCONN;
+	if (g->late)
+		return wait_late(c, g->name, g->options.newer_than, g->timeout_ns);
+	raise_error(r);
+	return -1;
 }
 
 /* Makes the Tensor, and orders the stream that the user named by @owner, which stays as long. */

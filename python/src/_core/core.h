@@ -39,15 +39,30 @@
 
 /* ---- Objects ---- */
 
+extern unsigned forks; /* forks between the process that loaded us and this one */
+
+/*
+ * Calls that are under way on other threads. A forked child has none of its parent's, which would
+ * never end there. The exception is a child that was forked by a signal handler within a call.
+ */
+struct calls {
+	unsigned count;
+	unsigned forks; /* when they were counted */
+};
+
+void calls_begin(struct calls *calls);
+bool calls_end(struct calls *calls); /* true: it was the last */
+bool calls_any(struct calls *calls);
+
 struct draft;
 
 struct client {
 	PyObject_HEAD tl_client *client; /* NULL: closed */
 	struct draft *drafts;
-	unsigned calls;	 /* in the library now, on other threads */
-	bool closing;	 /* the last call closes it */
-	uint32_t over;	 /* changes when the client closes, to interrupt waiting gets */
-	uint32_t rescan; /* changes to interrupt wait_many() */
+	struct calls calls; /* in the library now */
+	bool closing;	    /* the last call closes it */
+	uint32_t over;	    /* changes when the client closes, to interrupt waiting gets */
+	uint32_t rescan;    /* changes to interrupt wait_many() */
 };
 
 extern PyTypeObject *tensor_base, *draft_base, *client_base;

@@ -6,7 +6,6 @@
  * address.
  */
 #include <errno.h>
-#include <pthread.h>
 #include <string.h>
 
 #include <tensorlease/cuda.h>
@@ -18,12 +17,6 @@
 PyTypeObject *draft_base;
 
 static allocfunc allocate;
-static unsigned forks; /* forks between the process that loaded us and this one */
-
-static void count_fork(void)
-{
-	forks++;
-}
 
 bool is_draft(PyObject *o)
 {
@@ -181,12 +174,41 @@ static struct hold *draft_take(struct draft *d)
 	return h;
 }
 
+static void empty_free(DLManagedTensorVersioned *self)
+{
+	free(self);
+}
+
+/* A tensor without bytes of the same shape, for views of one that the library consumes. */
+static DLManagedTensorVersioned *empty_like(const DLManagedTensorVersioned *of)
+{
+	size_t ndim = (size_t)of->dl_tensor.ndim;
+	DLManagedTensorVersioned *empty = malloc(sizeof(*empty) + 2 * ndim * sizeof(int64_t));
+	int64_t *numbers = (int64_t *)(empty + 1);
+
+	if (!empty)
+		return NULL;
+	*empty = (DLManagedTensorVersioned){
+		.version = of->version,
+		.deleter = empty_free,
+		.flags = of->flags,
+		.dl_tensor = of->dl_tensor,
+	};
+	empty->dl_tensor.shape = numbers;
+	memcpy(numbers, of->dl_tensor.shape, ndim * sizeof(*numbers));
+	if (of->dl_tensor.strides) {
+		empty->dl_tensor.strides = numbers + ndim;
+		memcpy(numbers + ndim, of->dl_tensor.strides, ndim * sizeof(*numbers));
+	}
+	return empty;
+}
+
 int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options, uint64_t *version,
 		  bool *copied)
 {
 	struct hold *h = draft_take(d);
 	const char *text = h ? name_utf8(name) : NULL;
-	DLManagedTensorVersioned same, *tensor = &same;
+	DLManagedTensorVersioned same, *tensor = &same, *empty = NULL;
 	int r;
 
 	if (!text)
@@ -199,9 +221,16 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 		.flags = h->managed->flags,
 		.dl_tensor = h->managed->dl_tensor,
 	};
-	if (!same.dl_tensor.data)
-		tensor = h->managed; /* no bytes means no address */
-	d->array.hold = NULL;	     /* so that another thread cannot commit too */
+	if (!same.dl_tensor.data) { /* no bytes means no address */
+		empty = empty_like(h->managed);
+		if (!empty) {
+			client_end(d->client);
+			PyErr_NoMemory();
+			return -1;
+		}
+		tensor = h->managed;
+	}
+	d->array.hold = NULL; /* so that another thread cannot commit too */
 	Py_BEGIN_ALLOW_THREADS;
 	r = tl_publish(d->client->client, text, tensor, options, copied, version);
 	Py_END_ALLOW_THREADS;
@@ -209,10 +238,12 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 		raise_error(r); /* before anything else can fail */
 	client_end(d->client);
 	d->array.hold = h;
-	if (r)
+	if (r) {
+		free(empty);
 		return -1;
-	if (tensor == h->managed)
-		h->managed = NULL; /* the library consumed it */
+	}
+	if (empty)
+		h->managed = empty; /* the library consumed the other one */
 	draft_committed(d, name, version ? *version : 0);
 	return 0;
 }
@@ -458,10 +489,6 @@ int draft_init(PyObject *module)
 	draft_base = (PyTypeObject *)PyType_FromSpec(&spec);
 	if (!draft_base)
 		return -1;
-	if (pthread_atfork(NULL, NULL, count_fork)) {
-		PyErr_NoMemory();
-		return -1;
-	}
 	allocate = (allocfunc)PyType_GetSlot(draft_base, Py_tp_alloc);
 	return dlpack_init(draft_base) ||
 			       PyModule_AddObjectRef(module, "Draft", (PyObject *)draft_base)

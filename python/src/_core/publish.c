@@ -224,10 +224,8 @@ static int publish_gpu(struct client *c, struct putting *p, struct source *s)
 	Py_XDECREF((PyObject *)draft);
 	p->client = c->client;
 	p->tensor = s->versioned;
-	Py_BEGIN_ALLOW_THREADS;
-	r = publish_attempt(p, p->timeout_ns);
-	Py_END_ALLOW_THREADS;
-	if (r)
+	r = client_with_space(c, publish_attempt, p, p->timeout_ns);
+	if (r < 0)
 		raise_error(r);
 	if (!r || r == -EINPROGRESS) /* it may be published, and the library keeps it */
 		s->versioned = NULL;

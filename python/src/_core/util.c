@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -17,8 +18,47 @@ static PyObject *errors;	 /* dict: errno -> class */
 static PyObject *connect_errors; /* the same while connecting */
 static PyObject *base_error;
 
+unsigned forks;
+
+/* Of this thread, of any client. */
+static _Thread_local unsigned own_calls;
+
+static void count_fork(void)
+{
+	forks++;
+}
+
+static void calls_look(struct calls *calls)
+{
+	if (calls->forks != forks && !own_calls)
+		*calls = (struct calls){ .forks = forks };
+}
+
+void calls_begin(struct calls *calls)
+{
+	calls_look(calls);
+	calls->count++;
+	own_calls++;
+}
+
+bool calls_end(struct calls *calls)
+{
+	own_calls--;
+	return --calls->count == 0;
+}
+
+bool calls_any(struct calls *calls)
+{
+	calls_look(calls);
+	return calls->count;
+}
+
 int util_init(PyObject *module)
 {
+	if (pthread_atfork(NULL, NULL, count_fork)) {
+		PyErr_NoMemory();
+		return -1;
+	}
 	return PyModule_AddStringConstant(module, "library_version", tl_version());
 }
 

@@ -16,7 +16,7 @@
 struct watch {
 	PyObject_HEAD struct client *client;
 	tl_watch *watch; /* NULL: closed */
-	unsigned calls;	 /* under way on other threads */
+	struct calls calls;
 	bool closing;
 };
 
@@ -81,13 +81,13 @@ static bool watch_begin(struct watch *w)
 	}
 	if (!client_begin(w->client))
 		return false;
-	w->calls++;
+	calls_begin(&w->calls);
 	return true;
 }
 
 static void watch_end(struct watch *w)
 {
-	if (--w->calls == 0 && w->closing && w->watch)
+	if (calls_end(&w->calls) && w->closing && w->watch)
 		close_now(w);
 	client_end(w->client);
 }
@@ -99,7 +99,7 @@ static PyObject *watch_close(PyObject *self, PyObject *unused)
 
 	(void)unused;
 	w->closing = true;
-	if (w->watch && !w->calls)
+	if (w->watch && !calls_any(&w->calls))
 		close_now(w);
 	Py_RETURN_NONE;
 }
@@ -191,11 +191,20 @@ static void watch_dealloc(PyObject *self)
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
+	PyObject_GC_UnTrack(self);
 	if (w->watch) /* no call is under way, since each has a reference */
 		close_now(w);
 	Py_XDECREF((PyObject *)w->client);
 	end(self);
 	Py_DECREF(type);
+}
+
+/* A client may refer to its watch. There is no clear: a cycle has something else that ends it. */
+static int watch_traverse(PyObject *self, visitproc visit, void *arg)
+{
+	Py_VISIT(Py_TYPE(self));
+	Py_VISIT(((struct watch *)self)->client);
+	return 0;
 }
 
 static PyMethodDef methods[] = {
@@ -207,6 +216,7 @@ static PyMethodDef methods[] = {
 
 static PyType_Slot slots[] = {
 	{ Py_tp_dealloc, watch_dealloc },
+	{ Py_tp_traverse, watch_traverse },
 	{ Py_tp_methods, methods },
 	{ 0, NULL },
 };
@@ -214,7 +224,7 @@ static PyType_Slot slots[] = {
 static PyType_Spec spec = {
 	.name = "tensorlease._core.Watch",
 	.basicsize = sizeof(struct watch),
-	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_HAVE_GC,
 	.slots = slots,
 };
 

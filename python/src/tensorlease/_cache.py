@@ -9,6 +9,7 @@ import errno
 import functools
 import hashlib
 import math
+import os
 import threading
 import time
 
@@ -114,6 +115,15 @@ def _key_of(function, args, kwargs):
 
 _default = None
 _default_lock = threading.Lock()
+
+
+def _forked():
+    """Another thread of the parent, which the child does not have, may have held it while it connected."""
+    global _default_lock
+    _default_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _default_client():

@@ -9,6 +9,7 @@ import operator
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -151,9 +152,8 @@ class Client(_core.Client):
         given = address is not None or bool(os.environ.get("TENSORLEASE_SOCKET"))
         starts = not given if autostart is None else autostart
         self._connect(address, namespace, starts, timeout)
-        # another process may have another environment
         where = address if address is not None else os.environ.get("TENSORLEASE_SOCKET") or self.status().address
-        self._arguments = (where, namespace, starts, timeout)
+        self._arguments = (*_for_others(where, namespace), starts, timeout)
         self._waiter_lock = threading.Lock()
 
     def __reduce__(self):
@@ -392,21 +392,29 @@ class Client(_core.Client):
         """
         _core.check_seconds("timeout", timeout)
         seconds = 0.0 if timeout is None else float(timeout)
-        try:
-            tensor = self.get(name, newer_than=newer_than, mode=mode, stream=stream)
-        except (NotFoundError, NotNewerError, TensorLostError, DisconnectedError):
-            if not seconds:
-                raise
-        else:
-            await let_others_run()
-            return tensor
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                tensor = self.get(name, newer_than=newer_than, mode=mode, stream=stream)
+            except (NotFoundError, NotNewerError, TensorLostError, DisconnectedError):
+                if not seconds:
+                    raise
+            else:
+                await let_others_run()
+                return tensor
+            tensor = await self._await_tensor(name, newer_than, mode, seconds, deadline)
+            if stream is None:
+                return tensor
+            tensor.release()  # a stream may mean another one on the thread that waits: 2 does
+
+    async def _await_tensor(self, name, newer_than, mode, seconds, deadline):
         trio = running_trio()
         if trio:
             call_soon, future = trio.lowlevel.current_trio_token().run_sync_soon, TrioFuture(trio)
         else:
             loop = asyncio.get_running_loop()
             call_soon, future = loop.call_soon_threadsafe, loop.create_future()
-        wait = _Wait(name, operator.index(newer_than or 0), mode, stream, seconds, call_soon, future)
+        wait = _Wait(name, operator.index(newer_than or 0), mode, seconds, deadline, call_soon, future)
         waiter = self._get_waiter()
         waiter.add(wait)
         try:
@@ -515,6 +523,7 @@ class Client(_core.Client):
         only if their Tensor's name means another one by now. Without this, pickling a Tensor is a TypeError, and an
         array is always copied. It is for the whole process, and for one client at a time; a process
         that is sent a Tensor sends Tensors like that too.
+        What was written to a Tensor in mode 'c' is not sent: the other process gets the bytes that were published.
         A Tensor that is sent must be kept here, or keep its name, until it was got there; otherwise it is a
         NotFoundError there.
         """
@@ -692,6 +701,15 @@ _clients: dict = {}  # (pid, how to connect) -> a Client, for get() of Refs
 _clients_lock = threading.Lock()
 
 
+def _forked():
+    """Another thread of the parent, which the child does not have, may have held it while it connected."""
+    global _clients_lock
+    _clients_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 class Ref(NamedTuple):
     """The name and version of a tensor, to be sent to other processes. Client.ref() returns it.
 
@@ -801,6 +819,14 @@ def _check_size(sizes, bits):
             raise InvalidError(errno.EINVAL, f"shape: dimension {i} is {size}; it must be 0 to 2^63-1")
     if math.prod(size or 1 for size in sizes) * bits > 8 * _SIZE_MAX:
         raise InvalidError(errno.EINVAL, f"shape: {sizes} of {bits} bits each is more than 2^63-1 bytes")
+
+
+def _for_others(address, namespace):
+    """Return both as another process, in another directory and with another environment, has to give them."""
+    address = os.fsdecode(address)
+    if address.startswith("tensorlease://"):
+        return address, namespace
+    return os.path.abspath(address), os.environ.get("TENSORLEASE_NAMESPACE", "") if namespace is None else namespace
 
 
 def _reconnect(cls, address, namespace, autostart, timeout):

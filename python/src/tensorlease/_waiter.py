@@ -22,15 +22,14 @@ _LOCK_SLICE = 0.05  # seconds; the lock is never held for as long, except by cod
 
 
 class _Wait:
-    __slots__ = ("call_soon", "deadline", "future", "mode", "name", "newer_than", "seconds", "stream")
+    __slots__ = ("call_soon", "deadline", "future", "mode", "name", "newer_than", "seconds")
 
-    def __init__(self, name, newer_than, mode, stream, seconds, call_soon, future):
+    def __init__(self, name, newer_than, mode, seconds, deadline, call_soon, future):
         self.name = name
         self.newer_than = newer_than
         self.mode = mode
-        self.stream = stream
-        self.seconds = seconds
-        self.deadline = time.monotonic() + seconds
+        self.seconds = seconds  # as the caller gave them
+        self.deadline = deadline  # as time.monotonic()
         self.call_soon = call_soon  # from any thread, to the loop
         self.future = future
 
@@ -182,11 +181,13 @@ class Waiter:
                 if not self._expire(waits, error):
                     time.sleep(_BACKOFF)
                 continue
-            except Error as error:
+            except ValueError as error:
+                if not isinstance(error, Error):  # closed, perhaps before there was a waiter that close() could stop
+                    error = ValueError("the client was closed during an aget")
                 self._fail(waits, error)
                 continue
-            except ValueError:  # closed, perhaps before there was a waiter that close() could stop
-                self._fail(waits, ValueError("the client was closed during an aget"))
+            except Exception as error:
+                self._fail(waits, error)
                 continue
             if which is not None:
                 self._serve(waits[which:])
@@ -197,7 +198,7 @@ class Waiter:
         for wait in waits:
             tensor = error = None
             try:
-                tensor = self.client.get(wait.name, newer_than=wait.newer_than, mode=wait.mode, stream=wait.stream)
+                tensor = self.client.get(wait.name, newer_than=wait.newer_than, mode=wait.mode)
             except TensorLostError:  # the name exists, and would wake us again at once
                 self._wait_for_newer(wait)
                 continue

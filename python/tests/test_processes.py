@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process hands to another one: its clients and Refs, and to a child what other threads were doing."""
+
+import asyncio
+import gc
+import os
+import pickle
+import signal
+import threading
+import weakref
+
+import numpy as np
+import pytest
+from conftest import eventually
+from limits import limit
+
+import tensorlease
+import tensorlease._client
+
+
+def in_a_child(work):
+    """Runs it in a forked process, and must find True. What waits for ever there is killed."""
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(limit(60))
+        try:
+            os._exit(0 if work() else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def held_by_a_thread(lock):
+    """Returns a thread that holds the lock until the Event is set."""
+    taken, over = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            taken.set()
+            over.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    return thread, over
+
+
+# ---- children ----
+
+
+def test_a_child_closes_although_a_thread_of_its_parent_was_in_a_call(client, observer):
+    def wait():
+        with pytest.raises(ValueError, match="closed"):
+            client.get("processes/never", timeout=limit(60))
+
+    def closes():
+        assert client.keys("processes/") == []
+        assert any(c.pid == os.getpid() for c in observer.clients())
+        client.close()
+        eventually(lambda: sum(c.pid == os.getpid() for c in observer.clients()) == 1)  # the observer's
+        return client.closed
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        for _ in range(3):
+            in_a_child(closes)
+    finally:
+        client.close()
+        thread.join()
+
+
+def test_a_child_closes_a_watch_although_a_thread_of_its_parent_waits(client):
+    watch = client.watch("processes/watched", timeout=limit(60))
+
+    def wait():
+        for _ in watch:
+            break
+
+    def closes():
+        other = client.watch("processes/other")
+        other.close()
+        watch.close()
+        return True
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        in_a_child(closes)
+    finally:
+        client.put("processes/watched", b"x")
+        thread.join()
+        watch.close()
+
+
+def test_a_child_is_not_kept_by_a_thread_of_its_parent_that_connects(client):
+    client.put("processes/ref", b"x")
+    with client.get("processes/ref") as tensor:
+        ref = client.ref(tensor)
+        thread, over = held_by_a_thread(tensorlease._client._clients_lock)
+        try:
+            in_a_child(lambda: bytes(ref.get()) == b"x")
+        finally:
+            over.set()
+            thread.join()
+
+
+def test_a_child_of_a_process_that_connects_for_cached_functions(client, monkeypatch):
+    monkeypatch.setenv("TENSORLEASE_SOCKET", client.status().address)
+    squares = tensorlease.cached("processes/squares/")(lambda n: np.arange(n))
+    thread, over = held_by_a_thread(tensorlease._cache._default_lock)
+    try:
+        in_a_child(lambda: squares(3).tolist() == [0, 1, 2])
+    finally:
+        over.set()
+        thread.join()
+
+
+# ---- other processes ----
+
+
+def test_a_pickled_client_means_the_same_daemon_and_namespace_elsewhere(client, monkeypatch, tmp_path):
+    path = client.status().address
+    monkeypatch.delenv("TENSORLEASE_NAMESPACE", raising=False)
+    monkeypatch.chdir(os.path.dirname(path))
+    client.put("processes/pickled", b"x")
+    with tensorlease.connect(os.path.basename(path)) as relative, relative.get("processes/pickled") as tensor:
+        pickled = pickle.dumps((relative, relative.ref(tensor)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TENSORLEASE_NAMESPACE", "nowhere")
+    again, ref = pickle.loads(pickled)
+    with again:
+        assert again.keys("processes/pickled") == ["processes/pickled"]
+        assert bytes(ref.get()) == b"x"
+        with pytest.raises(tensorlease.PermissionDeniedError, match="nowhere"):
+            tensorlease.connect(path)
+
+
+# ---- cycles, and a thread that fails ----
+
+
+def test_a_client_that_refers_to_its_watch_is_collected(address):
+    client = tensorlease.connect(address)
+    client.mine = client.watch("processes/cycle")
+    gone = weakref.ref(client)
+    del client
+    gc.collect()
+    assert gone() is None
+
+
+class Failing(tensorlease.Client):
+    fails = True
+
+    def _wait_many(self, *args):
+        if self.fails:
+            raise MemoryError
+        return super()._wait_many(*args)
+
+
+def test_a_wait_that_runs_out_of_memory_fails_and_the_next_one_does_not(address):
+    async def main(client):
+        with pytest.raises(MemoryError):
+            await client.aget("processes/failing", timeout=limit(60))
+        client.fails = False
+        wait = asyncio.create_task(client.aget("processes/failing", timeout=limit(60)))
+        await asyncio.sleep(0)
+        client.put("processes/failing", b"12")
+        return (await wait).nbytes
+
+    with Failing(address) as client:
+        assert asyncio.run(main(client)) == 2
+
+
+class Noting(tensorlease.Client):
+    threads: set
+
+    def get(self, name, *, stream=None, **more):
+        if stream is not None:
+            self.threads.add(threading.current_thread())
+        return super().get(name, stream=stream, **more)
+
+
+def test_only_the_thread_that_named_a_stream_uses_it(address):
+    """Stream 2 is another one on each thread."""
+
+    async def main(client):
+        wait = asyncio.create_task(client.aget("processes/stream", stream=2, timeout=limit(60)))
+        await asyncio.sleep(0)
+        client.put("processes/stream", b"12")
+        return (await wait).nbytes
+
+    with Noting(address) as client:
+        client.threads = set()
+        assert asyncio.run(main(client)) == 2
+        assert client.threads == {threading.main_thread()}
+
+
+def test_a_view_of_an_empty_draft_outlives_its_commit(client):
+    draft = client.create("processes/empty", (0, 3), "float32")
+    view, shared = memoryview(draft), draft._share()
+    assert draft.commit() == 1
+    assert shared.shape == (0, 3) and shared.nbytes == 0 and view.shape == (0, 3)
+    assert np.from_dlpack(shared).shape == (0, 3)
