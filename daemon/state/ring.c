@@ -31,12 +31,19 @@ static void row_resum(struct state *st, uint32_t slot, uint64_t generation)
 										generation);
 }
 
-static uint32_t index_find(const struct state *st)
+/* A free index for a ring of @account, which may have half of all, or CATALOG_NONE. */
+static uint32_t index_find(const struct state *st, const struct account *account)
 {
-	for (uint32_t i = 0; i < CATALOG_RINGS; i++)
-		if (!st->rings[i] && st->ring_facts[i].generation < ENTRY_GENERATION_MAX)
-			return i;
-	return CATALOG_NONE;
+	uint32_t found = CATALOG_NONE, own = 0;
+
+	for (uint32_t i = 0; i < CATALOG_RINGS; i++) {
+		if (st->rings[i])
+			own += st->rings[i]->uid == account->uid;
+		else if (found == CATALOG_NONE &&
+			 st->ring_facts[i].generation < ENTRY_GENERATION_MAX)
+			found = i;
+	}
+	return account->privileged || own < CATALOG_RINGS / 2 ? found : CATALOG_NONE;
 }
 
 /* Gives the next daemon the ring's page and its producer. */
@@ -99,7 +106,7 @@ int ring_new(struct state *st, struct client *c, struct ring **out)
 	int r = tables_make(st);
 
 	if (!r)
-		index = index_find(st);
+		index = index_find(st, c->account);
 	if (r || index == CATALOG_NONE || c->ring_count >= RINGS_CLIENT_MAX)
 		return r ? r : STATE_E_FULL;
 	ring = ring_alloc();

@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 
 #include "daemon/store/account.h"
+#include "proto/ring_layout.h"
+#include "tests/client/common.h"
 #include "tests/daemon/device_common.h"
 
 enum { ALICE = 1111, BOB = 2222 };
@@ -334,6 +336,113 @@ TEST(a_user_sees_its_own_account_and_root_all)
 	must(!ask_user(&rc, BOB, 0, &u));
 	rc_goodbye(&rc);
 	child_finish(&a);
+}
+
+/* ---- rings ---- */
+
+enum { RING_CLIENTS = CATALOG_RINGS / 2 / RINGS_CLIENT_MAX + 1 };
+
+static uint32_t rings_now(tl_client *client)
+{
+	struct tl_status status = { .size = sizeof(status) };
+
+	must_be(tl_get_status(client, &status), 0);
+	return status.rings;
+}
+
+/* Each put must be published, in a ring or without one. */
+static void want_rings(tl_client *client, const char *whose, int count)
+{
+	const tl_put_options o = { .size = sizeof(o), .ring = RING_SLOTS_MIN };
+	static const int64_t shape = 8;
+	unsigned char data[8] = { 0 };
+	DLTensor t = bytes_tensor(data, &shape);
+	uint64_t version;
+	char name[32];
+
+	for (int i = 0; i < count; i++) {
+		snprintf(name, sizeof(name), "%s/%d", whose, i);
+		must_be(tl_put(client, name, &t, &o, &version), 0);
+		must_be(version, 1);
+	}
+}
+
+static int want_all_rings(const struct test_daemon *d, void *arg)
+{
+	tl_client *clients[RING_CLIENTS];
+	char whose[16];
+
+	(void)arg;
+	for (int i = 0; i < RING_CLIENTS; i++) {
+		clients[i] = td_connect(d);
+		snprintf(whose, sizeof(whose), "%d", i);
+		want_rings(clients[i], whose, RINGS_CLIENT_MAX);
+	}
+	parent_tell(rings_now(clients[0]));
+	parent_await();
+	for (int i = 0; i < RING_CLIENTS; i++)
+		tl_close(clients[i]);
+	return 0;
+}
+
+static int want_one_ring(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = td_connect(d);
+
+	(void)arg;
+	want_rings(client, "mine", 1);
+	parent_tell(rings_now(client));
+	tl_close(client);
+	return 0;
+}
+
+TEST(one_user_has_at_most_half_of_the_rings)
+{
+	struct test_child a, b;
+	tl_client *root;
+
+	NEEDS_ROOT;
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
+	a = child_start_as(ALICE, &d, want_all_rings, NULL);
+	must_be(child_await(&a), CATALOG_RINGS / 2);
+	b = child_start_as(BOB, &d, want_one_ring, NULL);
+	must_be(child_await(&b), CATALOG_RINGS / 2 + 1);
+	child_must_succeed(&b);
+	child_finish(&a);
+	root = td_connect(&d);
+	eventually(rings_now(root) == 0);
+	tl_close(root);
+}
+
+static int link_to_a_name_of_root(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = td_connect(d);
+	tl_get_options o = { .size = sizeof(o) };
+	DLManagedTensorVersioned *t;
+
+	(void)arg;
+	must_be(tl_get(client, "root/0", &o, &t), 0);
+	must_be(tl_publish(client, "root/1", t, NULL, NULL, NULL), -EACCES);
+	t->deleter(t);
+	tl_close(client);
+	return 0;
+}
+
+/* A link ends the ring of the tensor that gets another name. */
+TEST(a_link_that_is_refused_ends_no_ring_of_another_user)
+{
+	struct test_child a;
+	tl_client *root;
+
+	NEEDS_ROOT;
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
+	root = td_connect(&d);
+	want_rings(root, "root", 2);
+	must_be(rings_now(root), 2);
+	a = child_start_as(ALICE, &d, link_to_a_name_of_root, NULL);
+	child_must_succeed(&a);
+	must_be(rings_now(root), 2);
+	tl_close(root);
 }
 
 /* ---- the configuration ---- */
