@@ -303,8 +303,8 @@ static void liars_drop(struct peers *peers)
 			continue;
 		why = peer->client.ledger ? "the ledger says that more segments are mapped than "
 					    "the user may have"
-					  : "the ledger's mode does not let the daemon open it "
-					    "for reading";
+					  : "the ledger's mode, or a file lease, does not let the "
+					    "daemon open it for reading";
 		log_warn_limited(&peer->turn.account->log, "client dropped: bad ledger",
 				 "pid=%u uid=%u why=%s", peer->client.pid, peer->client.uid,
 				 log_str(why));

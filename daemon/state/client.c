@@ -112,8 +112,11 @@ static const char *ledger_check(int fd, uint64_t size, bool adopted)
 	return NULL;
 }
 
-/* NULL: errno says why. Before Linux 6.7 any mapping of a writable descriptor counts as one that
- * may write. ledger_is_mapped() would find ours, so we map a read-only descriptor. */
+/*
+ * NULL: errno says why; see is_refused(). Before Linux 6.7 any mapping of a writable descriptor
+ * counts as one that may write. ledger_is_mapped() would find ours, so we map a read-only
+ * descriptor. The client may have a lease on the file (F_SETLEASE), for which open() would wait.
+ */
 static const struct ledger *ledger_map(int fd, uint64_t size)
 {
 	char path[32];
@@ -121,7 +124,7 @@ static const struct ledger *ledger_map(int fd, uint64_t size)
 	int own, error;
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	own = open(path, O_RDONLY | O_CLOEXEC);
+	own = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (own < 0)
 		return NULL;
 	map = helper_mmap(own, size, PROT_READ);
@@ -129,6 +132,12 @@ static const struct ledger *ledger_map(int fd, uint64_t size)
 	close(own);
 	errno = error;
 	return map;
+}
+
+/* True if the client keeps us from opening its ledger: by its mode, or by a lease on it. */
+static bool is_refused(int error)
+{
+	return error == EACCES || error == EWOULDBLOCK;
 }
 
 /* The inode; all memfds of ordinary pages are on one file system. 0: it cannot be examined. */
@@ -183,9 +192,9 @@ int client_serve(struct client *c, struct state *st, int *fd, uint64_t size, con
 		int r = -errno;
 
 		free(pages);
-		if (r != -EACCES)
+		if (!is_refused(-r))
 			return r;
-		*why = "the ledger's mode does not let the daemon open it for reading";
+		*why = "the ledger's mode, or a file lease, does not let the daemon open it for reading";
 		return STATE_E_INVALID;
 	}
 	if (ledger->magic != LEDGER_MAGIC || ledger->layout != LEDGER_LAYOUT ||
@@ -217,7 +226,7 @@ int client_adopt(struct client *c, struct state *st, uint32_t index, const struc
 		return STATE_E_INVALID;
 	c->pages = calloc(ledger_size(slots) / LEDGER_PAGE / 64 + 1, sizeof(*c->pages));
 	c->ledger = c->pages ? ledger_map(*ledger_fd, ledger_size(slots)) : NULL;
-	c->liar = c->pages && !c->ledger && errno == EACCES;
+	c->liar = c->pages && !c->ledger && is_refused(errno);
 	c->account = account_ref(&st->accounts, c->uid);
 	if ((!c->ledger && !c->liar) || !c->account)
 		return -ENOMEM;

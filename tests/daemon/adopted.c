@@ -619,6 +619,55 @@ TEST(a_ledger_that_may_not_be_read_keeps_no_daemon_from_taking_over)
 	td_stop(&d);
 }
 
+struct leasing {
+	int fd;
+	atomic_bool over, granted;
+};
+
+/* The kernel grants it when no daemon has the ledger mapped. */
+static void *lease_it(void *context)
+{
+	struct leasing *l = context;
+
+	while (!atomic_load(&l->over) && !atomic_load(&l->granted))
+		atomic_store(&l->granted, !fcntl(l->fd, F_SETLEASE, F_WRLCK));
+	return NULL;
+}
+
+/* To open a file with such a lease takes 45 s, unless one does not wait. */
+TEST(a_lease_on_a_ledger_does_not_delay_the_next_daemon)
+{
+	struct test_daemon d = start();
+	tl_client *c = td_connect(&d);
+	struct raw rc = rc_open(&d);
+	struct leasing l = { 0 };
+	char path[64];
+	struct tl_status status = { .size = sizeof(status) };
+	uint64_t id = id_of(c);
+	pthread_t thread;
+
+	signal(SIGIO, SIG_IGN);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", rc.ledger_fd);
+	l.fd = open(path, O_RDWR | O_CLOEXEC);
+	must(l.fd >= 0);
+	must_be(put(c, "a", 3, BYTES, &(uint64_t){ 0 }), 0);
+	must_be(pthread_create(&thread, NULL, lease_it, &l), 0);
+	kill_proper(c);
+	atomic_store(&l.over, true);
+	pthread_join(thread, NULL);
+	must_be(id_of(c), id);
+	must_be(get_value(c, "a"), 3);
+	must_be(tl_get_status(c, &status), 0);
+	must(status.restart_ns < 20 * SECOND);
+	close(l.fd);
+	rc_close(&rc);
+	must_be(tl_delete(c, "a"), 0);
+	tl_close(c);
+	td_must_be_empty(&d);
+	td_stop(&d);
+	SKIP_UNLESS(atomic_load(&l.granted), "the kernel granted no lease on the ledger");
+}
+
 /* The next daemon sets it right, as the living one does. */
 TEST(a_segment_with_another_size_keeps_no_daemon_from_taking_over)
 {
