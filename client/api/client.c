@@ -12,7 +12,6 @@
 #include "client/get/lookup.h"
 #include "client/get/watch.h"
 #include "client/produce/draft.h"
-#include "client/produce/ring.h"
 #include "client/produce/shared.h"
 #include "client/session/address.h"
 #include "client/session/call.h"
@@ -127,32 +126,47 @@ TL_API int tl_close(tl_client *client)
 
 /* ---- Requests ---- */
 
-/* Returns the ref of the tensor that the name means, or 0. */
-static uint64_t meaning(struct session *s, const struct name_key *key)
+/* Stores the ref of the tensor that the name means, or 0. False: it cannot be found out, as on a
+ * session that has ended. */
+static bool meaning(struct session *s, const struct name_key *key, uint64_t *ref)
 {
-	uint64_t ref;
+	int r = lookup_take(s, key, 0, ref);
 
-	if (lookup_take(s, key, 0, &ref))
-		return 0;
-	lease_release(s, ref_slot(ref));
-	return ref;
+	if (!r)
+		lease_release(s, ref_slot(*ref));
+	else
+		*ref = 0;
+	return !r || r == LEASE_E_NONE;
 }
 
 struct deleting {
 	struct wire_delete fixed;
 	char name[TL_NAME_MAX + 1];
 	struct name_key key;
-	uint64_t ref; /* meaning of the name before the request */
+	uint64_t ref;	   /* meaning of the name before the request; 0: none, or not known */
+	uint64_t instance; /* of the catalog in which it meant that */
+	bool asked;	   /* a daemon that has died since may have read the request */
 };
+
+/* True if the name no longer means what it meant before the request. */
+static bool is_other(struct session *s, const struct deleting *d)
+{
+	uint64_t now;
+
+	if (!d->ref)
+		return false;
+	return d->instance != s->catalog.instance || (meaning(s, &d->key, &now) && now != d->ref);
+}
 
 /* The next daemon is asked only if the name still means the same tensor: another may have been
  * published. */
 static bool is_deleted(struct session *s, void *message, struct conn_message *answer, void *context)
 {
-	const struct deleting *d = context;
+	struct deleting *d = context;
 
 	(void)message;
-	if (!d->ref || meaning(s, &d->key) == d->ref)
+	d->asked = true;
+	if (!is_other(s, d))
 		return false;
 	answer->header.type = WIRE_DONE;
 	return true;
@@ -164,8 +178,10 @@ static int delete_attempt(struct call *c, const struct use *use, void *context)
 	struct conn_message answer;
 	int r;
 
-	ring_forget(use->session, d->name, strlen(d->name));
-	d->ref = meaning(use->session, &d->key);
+	if (d->asked && is_other(use->session, d))
+		return call_done(c, use, 0);
+	if (!d->asked && meaning(use->session, &d->key, &d->ref))
+		d->instance = use->session->catalog.instance;
 	r = session_call_unless(use->session, &d->fixed, -1, call_deadline(c), &answer, is_deleted,
 				d);
 	r = call_once(r, "whether '%s' was deleted is not known", d->name);

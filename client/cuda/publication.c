@@ -8,7 +8,6 @@
 #include "client/cuda/publication.h"
 #include "client/cuda/queue.h"
 #include "client/error.h"
-#include "client/produce/ring.h"
 #include "client/session/client.h"
 #include "proto/description.h"
 #include "tensor/extent.h"
@@ -262,7 +261,6 @@ static int place_request(struct cuda_export *e, const struct cuda_placing *placi
 	int r;
 
 	*outcome = OUTCOME_FAILED;
-	ring_forget(e->session, placing->name, placing->name_len);
 	place_message(bytes, placing, p);
 	r = session_ask(e->session, bytes, deadline, &req, &answer);
 	if (r)

@@ -19,7 +19,6 @@
 #include "client/produce/lent.h"
 #include "client/produce/member.h"
 #include "client/produce/publish.h"
-#include "client/produce/ring.h"
 #include "client/produce/shared.h"
 #include "client/session/call.h"
 #include "client/session/request.h"
@@ -454,12 +453,8 @@ static int group_send(tl_group *group, int64_t deadline, enum members_end *end)
 	int r = 0;
 
 	*end = MEMBERS_FAILED;
-	for (size_t i = 0; i < group->all.count; i++) {
-		const struct group_member *m = &group->members[i];
-
-		any = any || m->kind->members_place;
-		ring_forget(group->all.session, m->name, strlen(m->name));
-	}
+	for (size_t i = 0; i < group->all.count; i++)
+		any = any || group->members[i].kind->members_place;
 	if (any)
 		r = kind->members_place(&group->all);
 	while (!r) {

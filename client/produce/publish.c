@@ -83,40 +83,47 @@ static int publish_draft(const struct publishing *p, struct tl_draft *draft)
 					 p->version);
 }
 
-/* Returns the version of the tensor that the name means, or 0. Sets *@linked if that lies where the
- * tensor @ref does, which the caller holds. */
-static uint64_t meaning(struct session *s, const struct publishing *p, uint64_t ref, bool *linked)
+/* Stores the version of the tensor that the name means, or 0. Sets *@linked if that lies where the
+ * tensor @ref does, which the caller holds. False: it cannot be found out, as on a session that has
+ * ended. */
+static bool meaning(struct session *s, const struct publishing *p, uint64_t ref, uint64_t *version,
+		    bool *linked)
 {
 	const struct name_key key = name_key(p->name, p->name_len);
 	const struct catalog_row *row = &s->catalog.rows[ref_slot(ref)], *there;
-	uint64_t found, version;
+	uint64_t found;
+	int r = lookup_take(s, &key, 0, &found);
 
 	*linked = false;
-	if (lookup_take(s, &key, 0, &found))
-		return 0;
+	*version = 0;
+	if (r)
+		return r == LEASE_E_NONE;
 	there = &s->catalog.rows[ref_slot(found)];
-	version = load_once(&there->version);
+	*version = load_once(&there->version);
 	*linked = load_once(&there->segment) == load_once(&row->segment) &&
 		  load_once(&there->segment_generation) == load_once(&row->segment_generation) &&
 		  load_once(&there->offset) == load_once(&row->offset);
 	lease_release(s, ref_slot(found));
-	return version;
+	return true;
 }
 
 struct linking {
 	const struct publishing *p;
 	uint64_t ref, before; /* @before: the version that the name meant before the request */
+	bool unknown;	      /* whether a former daemon has done it */
 };
 
 /* The next daemon is asked only if the name does not mean a newer version of the same bytes. */
 static bool is_linked(struct session *s, void *message, struct conn_message *answer, void *context)
 {
-	const struct linking *l = context;
+	struct linking *l = context;
 	struct wire_committed done = { .header = { .type = WIRE_COMMITTED } };
+	uint64_t version;
 	bool linked;
 
 	(void)message;
-	done.version = meaning(s, l->p, l->ref, &linked);
+	l->unknown = !meaning(s, l->p, l->ref, &version, &linked);
+	done.version = version;
 	if (!linked || done.version <= l->before)
 		return false;
 	answer->header.type = WIRE_COMMITTED;
@@ -148,9 +155,10 @@ static int publish_link(const struct publishing *p, struct call *c, struct sessi
 	if (p->options.metadata_size)
 		memcpy(bytes + sizeof(m) + p->name_len, p->options.metadata,
 		       p->options.metadata_size);
-	ring_forget(s, p->name, p->name_len);
-	l.before = meaning(s, p, ref, &linked);
+	meaning(s, p, ref, &l.before, &linked);
 	r = session_call_unless(s, bytes, -1, call_deadline(c), &answer, is_linked, &l);
+	if (r == SESSION_E_UNSENT && l.unknown)
+		r = SESSION_E_ENDED;
 	if (r == SESSION_E_UNSENT)
 		return PUBLISH_E_COPY; /* its daemon has ended; the bytes are still here */
 	r = call_once(r, "whether '%s' was published is not known", p->name);

@@ -28,8 +28,8 @@ void ring_leave(struct tl_draft *draft);
 bool ring_fits(const struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
 	       size_t name_len);
 
-/* To be called before a message that publishes another tensor under the name, or deletes it. Later
- * tensors must not overtake that message through a ring which the daemon has not ended yet. */
+/* To be called before another tensor is published under the name by a message. Later ones must not
+ * overtake that message through a ring which the daemon has not ended yet. */
 void ring_forget(struct session *s, const char *name, size_t name_len);
 
 /* Returns how many slots the ring should have that begins with this commit of @draft, or 0 for no

@@ -275,6 +275,9 @@ static void drop_parents(struct session *s)
 	s->views = s->child_views;
 	s->child_views = NULL;
 	list_init(&s->pending);
+	list_init(&s->sending);
+	atomic_store(&s->unanswered, 0);
+	s->unanswered_own = s->unanswered_commit = 0;
 	s->reading = false;
 	hangup_fork_child(&s->hangup);
 	atomic_store(&s->maps, 0);

@@ -284,7 +284,7 @@ static void unanswered_look(struct session *s, uint32_t serial)
 	bool later = (int32_t)((serial - s->unanswered) << 1) > 0;
 
 	if (later || (serial && serial == s->unanswered_own))
-		s->unanswered = s->unanswered_own = 0;
+		s->unanswered = s->unanswered_own = s->unanswered_commit = 0;
 }
 
 /* Hands a message to its waiter. */
@@ -402,28 +402,33 @@ void session_drain_expected(struct session *s)
 		session_drain(s);
 }
 
-void session_commit_begin(struct session *s, uint32_t commit, const char *name)
+/* To be called when a message was sent that nobody waits for. If another one is unanswered, either
+ * may have been sent first. Then the own answer of one says nothing about the other. */
+static void unanswered_locked(struct session *s, uint32_t serial)
+{
+	uint32_t newest = atomic_load(&s->serial) & ~SESSION_COMMIT_SERIAL;
+
+	s->unanswered_own = s->unanswered ? 0 : serial & ~SESSION_COMMIT_SERIAL;
+	s->unanswered = newest ? newest : 1;
+}
+
+void session_commit_begin(struct session *s, struct commit_sending *sending)
 {
 	pthread_mutex_lock(&s->receive_mutex);
-	s->commits_in_sending++;
-	s->unanswered_commit = commit;
-	memccpy(s->unanswered_name, name, '\0', sizeof(s->unanswered_name));
-	refused_sent(&s->refused, commit);
+	list_add_tail(&s->sending, &sending->link);
+	refused_sent(&s->refused, sending->commit);
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
-/* If another COMMIT is unanswered, either may have been sent first. Then the own answer of one says
- * nothing about the other. */
-void session_commit_end(struct session *s, uint32_t serial, bool sent)
+void session_commit_end(struct session *s, struct commit_sending *sending, uint32_t serial,
+			bool sent)
 {
-	uint32_t newest;
-
 	pthread_mutex_lock(&s->receive_mutex);
-	s->commits_in_sending--;
+	list_del(&sending->link);
 	if (sent) {
-		newest = atomic_load(&s->serial) & ~SESSION_COMMIT_SERIAL;
-		s->unanswered_own = s->unanswered ? 0 : serial & ~SESSION_COMMIT_SERIAL;
-		s->unanswered = newest ? newest : 1;
+		unanswered_locked(s, serial);
+		s->unanswered_commit = sending->commit;
+		memccpy(s->unanswered_name, sending->name, '\0', sizeof(s->unanswered_name));
 	}
 	pthread_mutex_unlock(&s->receive_mutex);
 }
@@ -441,18 +446,25 @@ int session_fence(struct session *s, int64_t deadline)
 	return r ? r : answer_expect(&answer, WIRE_DONE, "publishing in order");
 }
 
-void session_inherit(struct session *s, struct session *old)
+static void commit_lost(struct session *old, uint32_t commit, const char *name)
 {
 	char text[WIRE_TEXT_MAX];
-	int n;
+	int n = snprintf(text, sizeof(text),
+			 "%s: the connection ended before the daemon answered anything after it",
+			 name);
 
+	refused_add(&old->refused, commit, -ENOTCONN, text, (size_t)n);
+}
+
+void session_inherit(struct session *s, struct session *old)
+{
 	pthread_mutex_lock(&old->receive_mutex);
-	if (old->unanswered || old->commits_in_sending) {
-		n = snprintf(text, sizeof(text),
-			     "%s: the connection ended before the daemon answered anything "
-			     "after it",
-			     old->unanswered_name);
-		refused_add(&old->refused, old->unanswered_commit, -ENOTCONN, text, (size_t)n);
+	if (old->unanswered && old->unanswered_commit)
+		commit_lost(old, old->unanswered_commit, old->unanswered_name);
+	list_for_each(l, &old->sending) {
+		const struct commit_sending *sending = list_entry(l, struct commit_sending, link);
+
+		commit_lost(old, sending->commit, sending->name);
 	}
 	refused_inherit(&s->refused, &old->refused);
 	pthread_mutex_unlock(&old->receive_mutex);
@@ -581,10 +593,12 @@ int session_await(struct session *s, struct request *req, int64_t deadline)
 		r = s->reading ? sleep_until_woken(s, &wake, deadline)
 			       : read_until_done(s, req, deadline);
 	req->wake = NULL;
-	if (req->done)
+	if (req->done) {
 		r = req->result;
-	else
+	} else {
 		list_del(&req->link);
+		unanswered_locked(s, req->serial); /* the daemon may still carry it out */
+	}
 	if (!s->reading)
 		pass_reading_locked(s); /* we may have been woken to read, and leave instead */
 	pthread_mutex_unlock(&s->receive_mutex);

@@ -115,13 +115,14 @@ struct session {
 	bool kicked; /* the daemon said so before it ended the connection; kicked_text says who did
 		      */
 	char kicked_text[WIRE_TEXT_MAX + 1];
-	/* The newest serial when the last COMMIT without a waiter had been sent: an answer to a
-	 * later one shows that it was processed. 0: it was. tests/model/fence.pml */
+	/* The newest serial when the last message had been sent that nobody waits for: a COMMIT
+	 * without a waiter, or a request whose waiter gave up. An answer to a later one shows that
+	 * it was processed. 0: it was. tests/model/fence.pml */
 	_Atomic uint32_t unanswered;
-	uint32_t unanswered_own;     /* an answer to this one shows it, too; 0: there is none */
-	unsigned commits_in_sending; /* threads that send such a COMMIT */
-	uint32_t unanswered_commit;  /* the serial of the last one, and its name */
+	uint32_t unanswered_own;    /* an answer to this one shows it, too; 0: there is none */
+	uint32_t unanswered_commit; /* the last such COMMIT's serial, and its name; 0: none */
 	char unanswered_name[TL_NAME_MAX + 1];
+	struct list sending; /* of struct commit_sending */
 	struct refused refused;
 	uint64_t *aborts; /* refs of drafts whose ABORT could not be sent yet */
 	uint32_t naborts;
