@@ -137,6 +137,22 @@ def test_a_pickled_client_means_the_same_daemon_and_namespace_elsewhere(client, 
             tensorlease.connect(path)
 
 
+def test_an_address_is_completed_for_other_processes(monkeypatch, tmp_path):
+    complete = tensorlease._client._for_others
+    monkeypatch.setenv("TENSORLEASE_NAMESPACE", "mine")
+    monkeypatch.chdir(tmp_path)
+    assert complete(None, None, "/run/s") == ("/run/s", "mine")
+    assert complete("/x", "", "/x") == ("/x", "")
+    assert complete(b"/x", "other", "/x") == ("/x", "other")
+    assert complete("link/../s", None, "link/../s") == (f"{tmp_path}/link/../s", "mine")
+    assert complete("tensorlease://ns", None, "/run/s") == ("/run/s", "ns")
+    assert complete("tensorlease:///x", None, "/x") == ("tensorlease:///x", None)
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.chdir(deep)
+    assert complete("s", "", "s") == ("s", "")  # the absolute path is too long for a socket
+
+
 # ---- cycles, and a thread that fails ----
 
 

@@ -229,6 +229,7 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 			return -1;
 		}
 		tensor = h->managed;
+		h->managed = empty; /* the library will consume the other one */
 	}
 	d->array.hold = NULL; /* so that another thread cannot commit too */
 	Py_BEGIN_ALLOW_THREADS;
@@ -238,12 +239,12 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 		raise_error(r); /* before anything else can fail */
 	client_end(d->client);
 	d->array.hold = h;
-	if (r) {
+	if (r && empty)
+		h->managed = tensor;
+	if (r)
 		free(empty);
+	if (r)
 		return -1;
-	}
-	if (empty)
-		h->managed = empty; /* the library consumed the other one */
 	draft_committed(d, name, version ? *version : 0);
 	return 0;
 }

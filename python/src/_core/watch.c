@@ -48,11 +48,11 @@ PyObject *client_watch(PyObject *self, PyObject *args)
 	if (watch) {
 		tl_watch *opened = NULL;
 
+		watch->client = (struct client *)Py_NewRef(self); /* it can be seen by now */
 		Py_BEGIN_ALLOW_THREADS;
 		r = tl_watch_open(c->client, name, &options, &opened);
 		Py_END_ALLOW_THREADS;
 		watch->watch = opened;
-		watch->client = (struct client *)Py_NewRef(self);
 		if (r) {
 			raise_error(r);
 			Py_CLEAR(watch);

@@ -24,6 +24,8 @@ from ._watch import Events, Watch
 
 _INDEX = ".safetensors.index.json"
 _SIZE_MAX = 2**63 - 1
+_SCHEME = "tensorlease://"
+_PATH_MAX = 108  # of a socket, with a zero byte
 
 
 class Info(NamedTuple):
@@ -152,9 +154,8 @@ class Client(_core.Client):
         given = address is not None or bool(os.environ.get("TENSORLEASE_SOCKET"))
         starts = not given if autostart is None else autostart
         self._connect(address, namespace, starts, timeout)
-        where = address if address is not None else os.environ.get("TENSORLEASE_SOCKET") or self.status().address
-        self._arguments = (*_for_others(where, namespace), starts, timeout)
-        self._waiter_lock = threading.Lock()
+        where = address if address is not None else os.environ.get("TENSORLEASE_SOCKET")
+        self._arguments = (*_for_others(where, namespace, self.status().address), starts, timeout)
 
     def __reduce__(self):
         return (_reconnect, (type(self), *self._arguments))
@@ -445,9 +446,7 @@ class Client(_core.Client):
     def _get_waiter(self):
         waiter = self._waiter
         if waiter is None or waiter.pid != os.getpid():  # a child of fork() does not have the thread
-            if waiter is not None:
-                self._waiter_lock = threading.Lock()
-            with self._waiter_lock:
+            with _waiter_lock:
                 waiter = self._waiter
                 if waiter is None or waiter.pid != os.getpid():
                     waiter = self._waiter = Waiter(self)
@@ -699,12 +698,14 @@ class Client(_core.Client):
 
 _clients: dict = {}  # (pid, how to connect) -> a Client, for get() of Refs
 _clients_lock = threading.Lock()
+_waiter_lock = threading.Lock()  # for the one who makes a Waiter
 
 
 def _forked():
-    """Another thread of the parent, which the child does not have, may have held it while it connected."""
-    global _clients_lock
+    """Another thread of the parent, which the child does not have, may have held them."""
+    global _clients_lock, _waiter_lock
     _clients_lock = threading.Lock()
+    _waiter_lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -821,12 +822,19 @@ def _check_size(sizes, bits):
         raise InvalidError(errno.EINVAL, f"shape: {sizes} of {bits} bits each is more than 2^63-1 bytes")
 
 
-def _for_others(address, namespace):
-    """Return both as another process, in another directory and with another environment, has to give them."""
-    address = os.fsdecode(address)
-    if address.startswith("tensorlease://"):
-        return address, namespace
-    return os.path.abspath(address), os.environ.get("TENSORLEASE_NAMESPACE", "") if namespace is None else namespace
+def _for_others(address, namespace, path):
+    """Return address and namespace as another process, in another directory and environment, has to give them.
+
+    path: of the socket.
+    """
+    address = os.fsdecode(address or path)
+    if address.startswith(_SCHEME):
+        name, _, rest = address[len(_SCHEME) :].partition("/")
+        return (address, namespace) if rest else (path, name)
+    absolute = os.path.join(os.getcwd(), address)  # not abspath(): x/.. need not be the same directory
+    if len(os.fsencode(absolute)) < _PATH_MAX:
+        address = absolute
+    return address, os.environ.get("TENSORLEASE_NAMESPACE", "") if namespace is None else namespace
 
 
 def _reconnect(cls, address, namespace, autostart, timeout):
