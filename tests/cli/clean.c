@@ -30,14 +30,21 @@ static void clean_must_succeed(void)
 	must_exit(&r, 0);
 }
 
+/* A daemon of another test may start just then, and look at the same catalog. Then either finds it
+ * open, and leaves it to the next one that looks. */
+static bool is_cleaned(const struct test_daemon *d)
+{
+	clean_must_succeed();
+	return td_objects(d) == 0;
+}
+
 TEST(a_dead_daemons_objects_go)
 {
 	cleanup_td struct test_daemon d = td_start();
 
 	publish(&d);
 	td_kill(&d);
-	clean_must_succeed();
-	must_be(td_objects(&d), 0);
+	eventually(is_cleaned(&d));
 }
 
 TEST(what_a_living_daemon_has_stays)
@@ -83,8 +90,7 @@ TEST(what_a_client_of_a_dead_daemon_uses_stays_until_it_ends)
 	must(td_objects(&d) > 0);
 	bytes_must_be(bytes, 7, MIB);
 	rc_close(&rc);
-	clean_must_succeed();
-	must_be(td_objects(&d), 0);
+	eventually(is_cleaned(&d));
 }
 
 /* Anybody can make files there, and a catalog without a size is one that is being made. */
