@@ -153,7 +153,10 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
 			       (unsigned long long)p.o.dlpack_flags,
 			       (unsigned long long)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
 	c = call_begin_request(client);
-	return call_run(&c, put_attempt, &p);
+	r = call_run(&c, put_attempt, &p);
+	if (r == -ENOTCONN && client_check_name(name, strlen(name)))
+		r = -EINVAL; /* no daemon would take that name: starting one does not help */
+	return r;
 }
 
 TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,

@@ -13,6 +13,9 @@ TEST(a_client_connects_again)
 	struct test_daemon first = td_start();
 	cleanup_td struct test_daemon second = { .pid = 0 };
 	tl_client *client = td_connect(&first);
+	static const int64_t shape = 4;
+	unsigned char data[4] = { 0 };
+	DLTensor source = bytes_tensor(data, &shape);
 	DLManagedTensorVersioned *t, *u;
 	tl_info info = { .size = sizeof(info) };
 
@@ -24,6 +27,9 @@ TEST(a_client_connects_again)
 	must_be(tl_stat(client, "a", &info), -ENOTCONN);
 	must_be(tl_delete(client, "a"), -ENOTCONN);
 	must(strstr(tl_last_error(), first.socket));
+	must_be(tl_put(client, "a", &source, NULL, NULL), -ENOTCONN);
+	must_be(tl_put(client, "/a", &source, NULL, NULL), -EINVAL); /* a daemon would not help */
+	must(strstr(tl_last_error(), "'/a' is not a name"));
 
 	second = td_start(.socket = first.socket);
 	must(td_alive(&second));
