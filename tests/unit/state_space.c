@@ -693,15 +693,30 @@ static uint64_t warm_of(const struct tester *t)
 	return account_top(t->c.account)->warm;
 }
 
-TEST(space_is_freed_from_ones_own_first_and_then_from_whoever_keeps_most)
-{
-	struct tester little, much, asks;
-	uint32_t slot;
+/* Three users of a daemon. */
+static struct tester little, much, asks;
 
+static void users_begin(void)
+{
 	fx_start(.capacity = 16 * MIB);
 	fx_connect(&little, 71000);
 	fx_connect(&much, 71001);
 	fx_connect(&asks, 71002);
+}
+
+static void users_end(void)
+{
+	fx_leave(&little);
+	fx_leave(&much);
+	fx_leave(&asks);
+	fx_stop();
+}
+
+TEST(space_is_freed_from_ones_own_first_and_then_from_whoever_keeps_most)
+{
+	uint32_t slot;
+
+	users_begin();
 	leave_warm(&little, 1, MIB / 2);
 	leave_warm(&much, 2, MIB);
 	leave_warm(&asks, 1, MIB);
@@ -716,30 +731,20 @@ TEST(space_is_freed_from_ones_own_first_and_then_from_whoever_keeps_most)
 	assert_int_equal(warm_of(&much), 2 * MIB);
 	assert_int_equal(fx_create(&asks, 2 * MIB, &slot), 0);
 	assert_int_equal(warm_of(&much), MIB); /* one of them was enough */
-	fx_leave(&little);
-	fx_leave(&much);
-	fx_leave(&asks);
-	fx_stop();
+	users_end();
 }
 
 TEST(who_keeps_most_gives_first)
 {
-	struct tester little, much, asks;
 	uint32_t slot;
 
-	fx_start(.capacity = 16 * MIB);
-	fx_connect(&little, 71000);
-	fx_connect(&much, 71001);
-	fx_connect(&asks, 71002);
+	users_begin();
 	leave_warm(&little, 1, MIB);
 	leave_warm(&much, 3, MIB);
 	assert_int_equal(fx_create(&asks, 14 * MIB, &slot), 0);
 	assert_int_equal(warm_of(&little), MIB); /* the oldest of all, but little */
 	assert_int_equal(warm_of(&much), MIB);
-	fx_leave(&little);
-	fx_leave(&much);
-	fx_leave(&asks);
-	fx_stop();
+	users_end();
 }
 
 int main(void)
