@@ -155,7 +155,7 @@ class Client(_core.Client):
         starts = not given if autostart is None else autostart
         self._connect(address, namespace, starts, timeout)
         where = address if address is not None else os.environ.get("TENSORLEASE_SOCKET")
-        self._arguments = (*_for_others(where, namespace, self.status().address), starts, timeout)
+        self._arguments = (*_for_others(where, namespace, lambda: self.status().address), starts, timeout)
 
     def __reduce__(self):
         return (_reconnect, (type(self), *self._arguments))
@@ -825,12 +825,12 @@ def _check_size(sizes, bits):
 def _for_others(address, namespace, path):
     """Return address and namespace as another process, in another directory and environment, has to give them.
 
-    path: of the socket.
+    path: called for the path of the socket where they do not tell.
     """
-    address = os.fsdecode(address or path)
+    address = os.fsdecode(address or path())
     if address.startswith(_SCHEME):
         name, _, rest = address[len(_SCHEME) :].partition("/")
-        return (address, namespace) if rest else (path, name)
+        return (address, namespace) if rest else (path(), name)
     absolute = os.path.join(os.getcwd(), address)  # not abspath(): x/.. need not be the same directory
     if len(os.fsencode(absolute)) < _PATH_MAX:
         address = absolute
