@@ -43,7 +43,7 @@ struct cuda_memory {
  *           its last publication ends     UNEXPORT is sent      the answer, or no connection
  *     OPEN --------------------------> ENDING ----------> ASKED ----------> ENDED
  *      |                                  |                                   ^
- *      | the daemon has ended               +-----------------------------------+
+ *      | the daemon has ended             +-----------------------------------+
  *      v                                              no connection
  *   ORPHANED
  *

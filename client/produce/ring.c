@@ -448,8 +448,8 @@ static bool publish_locked(struct session *s, struct ring *r, struct ring_slot *
 	return true;
 }
 
-/* A publish in a ring must not overtake a COMMIT that the daemon has yet to read. A refusal of such
- * a COMMIT is reported. */
+/* A publish in a ring must not overtake a COMMIT, or a request that timed out, that the daemon has
+ * yet to read. A refusal of such a COMMIT is reported. */
 static int order(struct session *s)
 {
 	int r;

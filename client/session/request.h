@@ -92,8 +92,8 @@ void session_commit_end(struct session *s, struct commit_sending *sending, uint3
 /* To be called when @s replaces @old, which has ended: the fate of such a COMMIT is unknown. */
 void session_inherit(struct session *s, struct session *old);
 
-/* Waits until the daemon has processed each COMMIT without an answer that was sent before. Returns
- * 0, or as session_call(). */
+/* Waits until the daemon has processed each COMMIT without an answer that was sent before, and each
+ * request that timed out. Returns 0, or as session_call(). */
 int session_fence(struct session *s, int64_t deadline);
 
 /* Reads the messages that have arrived, without waiting. */

@@ -431,7 +431,8 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
  * commit in a ring (TL_RING_*) does not ask the daemon and may leave the report to a later one.
  *
  * Tensors become visible in the order of their commits. So a commit in a ring waits for one round
- * trip if the daemon has answered nothing since an earlier commit of this client that did not ask.
+ * trip if the daemon has answered nothing since an earlier commit of this client that did not ask,
+ * or since another call of this client that timed out.
  *
  * Ownership: consumes @draft, also on failure.
  * Blocking: for one round trip if @version is not NULL, or in a ring as said above.
@@ -985,6 +986,8 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info);
 TL_API int tl_list(tl_client *client, const char *prefix,
 		   int (*visit)(const tl_info *info, void *context), void *context);
 
+/* ---- Deleting ------------------------------------------------------------------------------ */
+
 /*
  * tl_delete - forget a name and retire its tensor
  *
@@ -1017,6 +1020,8 @@ TL_API int tl_delete(tl_client *client, const char *name);
  * Since: 0.2
  */
 TL_API int tl_delete_version(tl_client *client, const char *name, uint64_t version);
+
+/* ---- Claims -------------------------------------------------------------------------------- */
 
 /* tl_claim_options - how to claim a name */
 typedef struct tl_claim_options {
