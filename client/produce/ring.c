@@ -787,6 +787,9 @@ int ring_begin(struct tl_draft *draft, const struct tensor_description *d, unsig
 	}
 	give_back(b);
 	free(b);
+	pthread_mutex_lock(&draft->session->produce_mutex);
+	trial_refused(&draft->session->producer->trials);
+	pthread_mutex_unlock(&draft->session->produce_mutex);
 	if (!r)
 		r = answer_expect(&answer, WIRE_COMMITTED, "committing a draft");
 	if (!r)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/produce/trial.h"
 #include "proto/ring_layout.h"
-#include "util/clock.h"
 
 enum { EQUALS_MIN = 3, EQUALS_MAX = 3000 };
 #define TRIAL_NS (2 * NS_PER_SEC) /* publications further apart do not count together */
@@ -45,6 +44,8 @@ bool trial_publish(struct trials *trials, uint64_t hash, bool waits, uint32_t *d
 	t->last = now;
 	if (*depth == TL_RING_AUTO && !waits)
 		return false; /* it takes round trips, and this call must not wait */
+	if (trials->refused && now - trials->refused < TRIAL_REFUSED_NS)
+		return false;
 	if (t->deeper) {
 		*depth = t->deeper;
 		t->deeper = t->equals = 0;
@@ -55,6 +56,11 @@ bool trial_publish(struct trials *trials, uint64_t hash, bool waits, uint32_t *d
 	t->equals = 0;
 	t->needed = t->needed * 2 < EQUALS_MAX ? t->needed * 2 : EQUALS_MAX;
 	return true;
+}
+
+void trial_refused(struct trials *trials)
+{
+	trials->refused = now_mono_ns();
 }
 
 void trial_deepen(struct trials *trials, uint64_t hash, unsigned slots)

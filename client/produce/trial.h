@@ -11,6 +11,8 @@
 
 #include <tensorlease/tensorlease.h>
 
+#include "util/clock.h"
+
 enum { TRIALS = 16 };
 
 /* A name that was published the same way before. */
@@ -22,9 +24,14 @@ struct trial {
 	int64_t last;
 };
 
+/* After no ring was to be had, a client asks for none for that long: each time takes as many round
+ * trips as the ring would have slots. */
+#define TRIAL_REFUSED_NS (100 * NS_PER_MS)
+
 struct trials {
 	struct trial of[TRIALS];
 	unsigned next;
+	int64_t refused; /* when no ring was to be had the last time; or 0 */
 };
 
 uint64_t trial_hash(const char *name, size_t name_len, DLDataType dtype, unsigned ndim,
@@ -36,6 +43,9 @@ uint64_t trial_hash(const char *name, size_t name_len, DLDataType dtype, unsigne
  * for that.
  */
 bool trial_publish(struct trials *trials, uint64_t hash, bool waits, uint32_t *depth);
+
+/* Notes that no ring was to be had. */
+void trial_refused(struct trials *trials);
 
 /* Notes that a ring of @slots slots had too few. */
 void trial_deepen(struct trials *trials, uint64_t hash, unsigned slots);

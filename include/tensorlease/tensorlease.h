@@ -324,7 +324,7 @@ enum {
  * request for memory is refused. Nothing is given up for a ring, and there is none unless a quarter
  * of the capacity and of the user's quota stays free. A number up to TL_RING_MAX asks for a ring of
  * so many slots, at the first publish. If there is no space for them, the ring has fewer, or there
- * is none.
+ * is none; then publishes of this client ask again 100 ms later.
  */
 #define TL_RING_AUTO 0		/* as the library decides */
 #define TL_RING_MAX 64		/* slots */

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* When a client asks for a ring. */
+#include "client/produce/trial.h"
+#include "tests/harness/harness.h"
+
+enum { SLOTS = 8 };
+
+static bool asks(struct trials *trials, uint64_t hash, uint32_t depth)
+{
+	return trial_publish(trials, hash, true, &depth);
+}
+
+TEST(who_asks_for_slots_gets_them_at_once_and_others_after_three_equal_publishes)
+{
+	struct trials trials = { 0 };
+
+	must(asks(&trials, 1, SLOTS));
+	must(!asks(&trials, 2, TL_RING_AUTO));
+	must(!asks(&trials, 2, TL_RING_AUTO));
+	must(asks(&trials, 2, TL_RING_AUTO));
+}
+
+/* It costs a round trip for each slot. */
+TEST(after_a_refusal_nobody_asks_for_a_while)
+{
+	struct trials trials = { 0 };
+	int64_t before;
+	bool asked;
+
+	do { /* another process may have the processor for all of that time */
+		trial_refused(&trials);
+		before = trials.refused;
+		asked = asks(&trials, 1, SLOTS) || asks(&trials, 2, SLOTS);
+	} while (now_mono_ns() - before >= TRIAL_REFUSED_NS);
+	must(!asked);
+	trials.refused -= TRIAL_REFUSED_NS;
+	must(asks(&trials, 1, SLOTS));
+}
+
+int main(void)
+{
+	return suite_run();
+}
