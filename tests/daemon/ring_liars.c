@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "daemon/store/account.h"
 #include "proto/ring_layout.h"
 #include "tests/client/common.h"
 #include "tests/daemon/adopted_common.h"
@@ -294,6 +295,88 @@ TEST(another_daemon_does_not_believe_a_page)
 	must_be(td_status(&d).tensors, before.tensors);
 	must_be(td_status(&d).bytes_used, before.bytes_used);
 	eventually(td_objects(&d) == objects);
+}
+
+/* ---- What is charged to whom ---- */
+
+enum { BOB = 2222 };
+
+struct held {
+	uint64_t ref;
+	bool silently; /* gives its lease up without telling the daemon */
+};
+
+static int hold_as(const struct test_daemon *d, void *arg)
+{
+	const struct held *held = arg;
+	struct raw rc = rc_open(d);
+
+	rc_become_holder(&rc, held->ref);
+	must(rc_hold(&rc, held->ref));
+	pause_at(1);
+	if (held->silently)
+		atomic_fetch_sub(rc_held(&rc, ref_slot(held->ref)), 1);
+	pause_at(2);
+	if (held->silently)
+		rc_ref(&rc, WIRE_RELEASED, held->ref);
+	else
+		rc_drop(&rc, held->ref);
+	rc_sync(&rc);
+	pause_at(3);
+	rc_goodbye(&rc);
+	return 0;
+}
+
+/* How many tensors are charged to that user. */
+static uint64_t tensors_of(struct raw *rc, uid_t uid)
+{
+	struct wire_users users = { .from = uid, .flags = WIRE_USERS_EXACT };
+	const struct wire_user *user;
+	struct conn_message m;
+
+	must_be(rc_call(rc, WIRE_USERS, &users, sizeof(users), &m), 0);
+	must_be(m.header.type, WIRE_USER);
+	user = (const void *)m.bytes;
+	return user->used[SHARE_TENSORS];
+}
+
+/* A slot that is held belongs to the ring as long as that lives, then to its holder. */
+static void slot_of_an_ended_ring(bool silently)
+{
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
+	struct liar l = ring_of(&d, "r");
+	struct held held = { .ref = l.first, .silently = silently };
+	struct raw root = rc_open(&d);
+	struct test_child bob = child_start_as(BOB, &d, hold_as, &held);
+
+	must_be(child_await(&bob), 1);
+	l.page->entries[1].version = 2;
+	atomic_store(&l.page->word, ring_word(ref_generation(l.others[0]), 1));
+	retire(&l, l.ring, &l.first, 1);
+	rc_sync(&l.rc);
+	must_be(row_word_state(atomic_load(&rc_row(&root, l.first)->word)), ROW_RETIRED);
+	must_be(tensors_of(&root, BOB), 0);
+	must_be(tensors_of(&root, 0), 1 + OTHERS);
+	must_be(child_step(&bob), 2);
+	leave(&l); /* the ring ends */
+	must_be(tensors_of(&root, BOB), !silently);
+	child_step(&bob);
+	must_be(tensors_of(&root, BOB), 0);
+	must_be(tensors_of(&root, 0), 1); /* what the name means */
+	child_finish(&bob);
+	rc_goodbye(&root);
+}
+
+TEST(who_holds_a_slot_of_a_ring_that_ends_is_charged_for_it)
+{
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be another user");
+	slot_of_an_ended_ring(false);
+}
+
+TEST(who_let_go_of_a_slot_before_its_ring_ends_is_not_charged_for_it)
+{
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be another user");
+	slot_of_an_ended_ring(true);
 }
 
 int main(void)
