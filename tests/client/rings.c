@@ -233,6 +233,35 @@ TEST(drafts_of_a_ring_are_drafts)
 	tl_close(other);
 }
 
+/* A draft's commit comes when the name has the ring of another producer, which it ends. */
+TEST(a_draft_of_an_ended_ring_is_published_beside_the_next_ring)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *other = td_connect(&d);
+	int64_t n = SIZE;
+	tl_spec spec = {
+		.size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8, .ring = TL_RING_AUTO
+	};
+	uint64_t version, last;
+	tl_draft *draft;
+
+	begin(producer, "r");
+	must_be(tl_create(producer, "r", &spec, &draft), 0);
+	memset(tl_draft_tensor(draft)->data, 11, SIZE);
+	last = begin(other, "r");
+	last = put_ring(other, "r", 12);
+	must(has(producer, "r", 12, last));
+	must_be(tl_commit(draft, &version), 0);
+	must_be(version, last + 1);
+	must(has(other, "r", 11, version));
+	must_be(rings(other), 0);
+	must_be(put_ring(other, "r", 13), version + 1);
+	must_be(put_ring(producer, "r", 14), version + 2);
+	must(has(other, "r", 14, version + 2));
+	tl_close(producer);
+	tl_close(other);
+}
+
 struct waiter {
 	tl_client *client;
 	uint64_t versions, last;
