@@ -6,6 +6,8 @@
 #include "cli/format.h"
 #include "cli/histogram.h"
 
+#define EXACT_MAX 9007199254740992.0 /* 2^53 */
+
 /* The first pass finds the range, and counts NaN and infinities. */
 static void measure(struct histogram *h, const struct elements *e)
 {
@@ -39,6 +41,8 @@ static void choose_bins(struct histogram *h, const struct elements *e)
 {
 	bool whole = e->kind == VALUE_INT || e->kind == VALUE_UINT || e->kind == VALUE_BOOL;
 
+	/* of larger integers several are one double */
+	whole = whole && fmax(fabs(h->low), fabs(h->high)) <= EXACT_MAX;
 	h->bins = HISTOGRAM_BINS;
 	/* The difference of both may overflow. */
 	h->width = h->high / HISTOGRAM_BINS - h->low / HISTOGRAM_BINS;

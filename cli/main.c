@@ -276,10 +276,12 @@ static int run(struct cli *cli, int argc, char **argv)
 /* Output that could not be written is a failure. EPIPE needs no message: the reader has left. */
 static int flush(int code)
 {
-	if (!fflush(stdout) && !ferror(stdout))
+	int r = cli_flush();
+
+	if (!r)
 		return code;
-	if (errno != EPIPE)
-		cli_warn("writing standard output: %s", strerror(errno));
+	if (r != -EPIPE)
+		cli_warn("writing standard output: %s", strerror(-r));
 	return code ? code : CLI_FAILURE;
 }
 

@@ -10,6 +10,7 @@
 #include "cli/describe.h"
 #include "cli/format.h"
 #include "cli/out.h"
+#include "transfer/transfer.h"
 
 /* ---- ls ---- */
 
@@ -212,7 +213,7 @@ static int delete_one(struct cli *cli, const char *name, cJSON *deleted, cJSON *
 /* A name that is deleted by another client meanwhile is no failure. */
 static int delete_below(struct cli *cli, const char *prefix, cJSON *deleted, cJSON *errors)
 {
-	char *slash = cli_text("%s%s", prefix, *prefix ? "/" : ""), *none;
+	char *slash = cli_text("%s%s", prefix, transfer_separator(prefix)), *none;
 	struct names names = { 0 };
 	int code = CLI_OK, r = tl_list(cli->client, slash, visit_name, &names);
 	unsigned count = 0;
@@ -232,7 +233,7 @@ static int delete_below(struct cli *cli, const char *prefix, cJSON *deleted, cJS
 		none = cli_text("there is no tensor below '%s'", slash);
 		code = delete_failed(prefix, -ENOENT, none, errors);
 		free(none);
-	} else {
+	} else if (!r) {
 		print_below(cli, prefix, count);
 	}
 	free(names.texts);

@@ -36,7 +36,7 @@ static const struct option_row rows[] = {
 	{ OPTION_NEWER_THAN, 'n', "newer-than", "VERSION", "accept only a version above this one" },
 	{ OPTION_CLIENTS, 'c', "clients", NULL, "list the clients and what they hold, too" },
 	{ OPTION_USERS, 'u', "users", NULL, "list the users and what they have, too" },
-	{ OPTION_USER, 'U', "user", "NAME", "of this user, by name or uid" },
+	{ OPTION_USER, 0, "user", "NAME", "of this user, by name or uid" },
 	{ OPTION_BELOW, 'r', "below", NULL, "delete all names below NAME/, not NAME" },
 	{ OPTION_CLEAN, 'C', "clean", NULL, "remove what killed daemons left in /dev/shm" },
 	{ OPTION_YES, 'y', "yes", NULL, "do not ask" },
@@ -51,14 +51,15 @@ enum { ROWS = sizeof(rows) / sizeof(rows[0]), LONG_BASE = 0x100 };
 
 void cli_options_help(FILE *out, unsigned which)
 {
-	char left[64];
+	char left[64], letter[8];
 
 	for (int i = 0; i < ROWS; i++) {
 		const struct option_row *row = &rows[i];
 
 		if (!(row->bit & which))
 			continue;
-		snprintf(left, sizeof(left), "-%c, --%s%s%s", row->letter, row->name,
+		snprintf(letter, sizeof(letter), row->letter ? "-%c, " : "    ", row->letter);
+		snprintf(left, sizeof(left), "%s--%s%s%s", letter, row->name,
 			 row->argument ? " " : "", row->argument ? row->argument : "");
 		fprintf(out, "  %-28s %s\n", left, row->help);
 	}
@@ -161,9 +162,6 @@ static int take(struct cli *cli, const struct option_row *row, const char *value
 	case OPTION_NAMESPACE:
 		cli->name_space = value;
 		return CLI_OK;
-	case OPTION_JSON:
-		cli->json = true;
-		return CLI_OK;
 	case OPTION_OUTPUT:
 		cli->output = value;
 		return CLI_OK;
@@ -204,16 +202,15 @@ static const struct option_row *find(int letter)
 	return NULL;
 }
 
-/*
- * Looks for --json before the options are parsed, because errors in options are printed as JSON
- * too.
- */
-static void look_for_json(struct cli *cli, int argc, char **argv)
+/* Errors in options are printed as JSON too, so it is looked for before they are parsed. It may be
+ * the argument of another option. */
+static bool look_for_json(int argc, char **argv)
 {
 	for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
 		if (!strcmp(argv[i], "--json") || !strcmp(argv[i], "-j"))
-			cli->json = true;
+			return true;
 	}
+	return false;
 }
 
 static void options_build(struct option *longs, char *letters)
@@ -223,6 +220,8 @@ static void options_build(struct option *longs, char *letters)
 		longs[i] = (struct option){ rows[i].name,
 					    rows[i].argument ? required_argument : no_argument,
 					    NULL, LONG_BASE + i };
+		if (!rows[i].letter)
+			continue;
 		*letters++ = rows[i].letter;
 		if (rows[i].argument)
 			*letters++ = ':';
@@ -237,7 +236,7 @@ int cli_options_parse(struct cli *cli, int argc, char **argv, const char **comma
 	char letters[2 * ROWS + 2];
 	int c, r;
 
-	look_for_json(cli, argc, argv);
+	cli->json = look_for_json(argc, argv);
 	options_build(longs, letters);
 	opterr = 0;
 	while ((c = getopt_long(argc, argv, letters, longs, NULL)) >= 0) {
@@ -245,7 +244,11 @@ int cli_options_parse(struct cli *cli, int argc, char **argv, const char **comma
 			return cli_fail(cli, CLI_USAGE,
 					"option '%s' needs an argument; see 'tensorlease --help'",
 					argv[optind - 1]);
-		if (c == '?' && optopt > 0 && optopt < LONG_BASE)
+		if (c == '?' && optopt >= LONG_BASE)
+			return cli_fail(cli, CLI_USAGE,
+					"option '--%s' takes no argument; see 'tensorlease --help'",
+					rows[optopt - LONG_BASE].name);
+		if (c == '?' && optopt)
 			return cli_fail(cli, CLI_USAGE,
 					"unknown option '-%c'; see 'tensorlease --help'", optopt);
 		if (c == '?')
@@ -257,6 +260,7 @@ int cli_options_parse(struct cli *cli, int argc, char **argv, const char **comma
 		if (r)
 			return r;
 	}
+	cli->json = cli->given & OPTION_JSON;
 	*command = NULL;
 	if (optind < argc)
 		*command = argv[optind++];

@@ -123,7 +123,7 @@ int cli_fail_space(struct cli *cli, int error, int64_t begin_ns)
 				  "`tensorlease rm` frees names";
 	int64_t waited = now_mono_ns() - begin_ns;
 
-	if (error != -ENOSPC && error != -EDQUOT)
+	if ((error != -ENOSPC && error != -EDQUOT) || strstr(cli_reason(error), "never fit"))
 		return cli_fail_library(cli, error);
 	if (cli->given & OPTION_TIMEOUT && cli->timeout_ns > 0 && waited >= cli->timeout_ns)
 		return cli_fail(cli, CLI_TIMEOUT, "%s, and no space came within %lld ms; %s",
@@ -264,6 +264,17 @@ __attribute__((format(printf, 1, 0))) static void print_v(const char *format, va
 			putchar(at[n]);
 	}
 	free(text);
+}
+
+static int stdout_error; /* of the first write that failed */
+
+int cli_flush(void)
+{
+	if (!stdout_error && fflush(stdout))
+		stdout_error = -errno;
+	else if (!stdout_error && ferror(stdout))
+		stdout_error = -EIO; /* a write that nobody looked at */
+	return stdout_error;
 }
 
 void cli_print(const char *format, ...)

@@ -58,6 +58,9 @@ void json_double(cJSON *to, const char *key, double value);
 void json_text(cJSON *to, const char *key, const char *text);
 void json_bool(cJSON *to, const char *key, bool value);
 
+/* Flushes stdout. Returns 0, or the negative errno of the first write that failed. */
+int cli_flush(void);
+
 /* Is printf() for text that may contain names, paths or other foreign text. Characters that must
  * not be shown are escaped, except tabs and newlines. */
 __attribute__((format(printf, 1, 2))) void cli_print(const char *format, ...);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* restart: lets another daemon take over. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,8 @@ int command_restart(struct cli *cli)
 	if (r)
 		return r;
 	r = tl_restart(cli->client);
+	if (r == -ENOENT)
+		return cli_fail(cli, CLI_FAILURE, "%s", cli_reason(r));
 	if (!r)
 		r = tl_get_status(cli->client, &status);
 	if (r)

@@ -36,7 +36,7 @@ int cli_stay(struct cli *cli, const char *name)
 	sigaddset(&ends, SIGTERM);
 	sigaddset(&ends, SIGHUP);
 	sigprocmask(SIG_BLOCK, &ends, NULL);
-	if (fflush(stdout))
+	if (cli_flush())
 		return CLI_FAILURE; /* main() reports the error */
 	while (sigtimedwait(&ends, NULL, &slice) < 0) {
 		r = look(cli, name);

@@ -66,7 +66,7 @@ int command_watch(struct cli *cli)
 		return cli_fail_library(cli, r);
 	while (!(r = tl_watch_next(watch, &wait, &event))) {
 		print_event(cli, &event);
-		if (fflush(stdout))
+		if (cli_flush())
 			break; /* main() reports the error */
 	}
 	if (r == -EAGAIN) { /* with --timeout 0: all changes have been told */

@@ -28,6 +28,9 @@
 #include "util/fault.h"
 #include "util/fd.h"
 
+#define SYSTEM_DIRECTORY "/run/tensorlease"
+#define SYSTEM_SOCKET SYSTEM_DIRECTORY "/socket"
+
 enum { EXIT_USAGE = 2, EXIT_SERVED = 3, EXIT_WRONG = 4 };
 enum {
 	FD_USUAL_LIMIT = 1024, /* of open files, if ours cannot be told */
@@ -59,24 +62,38 @@ static int directory_make(const char *path)
 	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 0022) ? 0 : -EPERM;
 }
 
-/* Finds the default path of tl_connect(). */
-static int socket_default(char *path, size_t size)
+static bool socket_given(char *path, size_t size)
 {
-	const char *given = getenv("TENSORLEASE_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
-	int r;
+	const char *given = getenv("TENSORLEASE_SOCKET");
 
-	if (given && *given) {
-		snprintf(path, size, "%s", given);
-		return 0;
-	}
-	if (geteuid() == 0 && !directory_make("/run/tensorlease")) {
-		snprintf(path, size, "/run/tensorlease/socket");
-		return 0;
-	}
+	if (!given || !*given)
+		return false;
+	snprintf(path, size, "%s", given);
+	return true;
+}
+
+static void directory_of_user(char *path, size_t size)
+{
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+
 	if (runtime && *runtime)
 		snprintf(path, size, "%s/tensorlease", runtime);
 	else
 		snprintf(path, size, "/tmp/tensorlease-%u", geteuid());
+}
+
+/* Finds the default path of tl_connect(). */
+static int socket_default(char *path, size_t size)
+{
+	int r;
+
+	if (socket_given(path, size))
+		return 0;
+	if (geteuid() == 0 && !directory_make(SYSTEM_DIRECTORY)) {
+		snprintf(path, size, SYSTEM_SOCKET);
+		return 0;
+	}
+	directory_of_user(path, size);
 	r = directory_make(path);
 	if (r) {
 		fprintf(stderr,
@@ -87,6 +104,18 @@ static int socket_default(char *path, size_t size)
 	}
 	strncat(path, "/socket", size - strlen(path) - 1);
 	return 0;
+}
+
+/* Finds the socket that tl_connect() would take, and makes nothing. For root it is the system's,
+ * unless only root's own is there. */
+static void socket_to_check(char *path, size_t size)
+{
+	if (socket_given(path, size))
+		return;
+	directory_of_user(path, size);
+	strncat(path, "/socket", size - strlen(path) - 1);
+	if (!access(SYSTEM_SOCKET, F_OK) || (geteuid() == 0 && access(path, F_OK)))
+		snprintf(path, size, SYSTEM_SOCKET);
 }
 
 /*
@@ -373,8 +402,7 @@ static int check(const struct options *o)
 	char path[256];
 	int r;
 
-	if (!o->socket && socket_default(path, sizeof(path)))
-		return EXIT_FAILURE;
+	socket_to_check(path, sizeof(path));
 	r = inspect(o->socket ? o->socket : path);
 	return r == INSPECT_E_WRONG ? EXIT_WRONG : r ? EXIT_FAILURE : EXIT_SUCCESS;
 }

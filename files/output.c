@@ -105,6 +105,10 @@ int output_init(struct output *out, const char *path, const struct report *to)
 		return out->fd < 0 ? report_errno(to, "open") : 0;
 	}
 	exists = stat(path, &st) == 0;
+	if (!exists && lstat(path, &st) == 0)
+		return report(to, -ENOENT,
+			      "cannot create what the symbolic link points to: make "
+			      "that file first, or remove the link");
 	if (exists && !S_ISREG(st.st_mode)) {
 		out->fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
 		return out->fd < 0 ? report_errno(to, "open") : 0;

@@ -6,14 +6,22 @@
 
 #include "files/report.h"
 
+enum { PATH_SHOWN_MAX = 256 }; /* bytes; of longer ones the end is shown */
+
 void report_text(const struct report *to, const char *format, ...)
 {
+	size_t len = strlen(to->path);
+	const char *path = to->path;
 	va_list args;
 	int n;
 
 	if (!to->size)
 		return;
-	n = snprintf(to->text, to->size, "%s: ", to->path);
+	if (len > PATH_SHOWN_MAX)
+		path += len - PATH_SHOWN_MAX;
+	while (path > to->path && (*path & 0xc0) == 0x80) /* the rest of a split character */
+		path++;
+	n = snprintf(to->text, to->size, "%s%s: ", path > to->path ? "..." : "", path);
 	if (n < 0 || (size_t)n >= to->size)
 		return;
 	va_start(args, format);

@@ -15,6 +15,7 @@
 #include "files/safetensors.h"
 #include "tensor/dtype.h"
 #include "util/cleanup.h"
+#include "util/text.h"
 
 enum {
 	LENGTH = 8,
@@ -268,12 +269,27 @@ static bool is_odd_number(const char *text, size_t at)
 	return is_digit(c) && before == '0' && !is_digit(text[at - 2]);
 }
 
-/* Checks the text before it is parsed: the number of values, and syntax that only cJSON accepts. */
+static int check_utf8(const char *text, size_t len, const struct report *to)
+{
+	uint32_t code;
+
+	for (size_t i = 0, n; i < len; i += n) {
+		n = text_character(text + i, len - i, &code);
+		if (!n)
+			return report(to, -EINVAL, "malformed header: no UTF-8 at byte %zu", i);
+	}
+	return 0;
+}
+
+/* Checks the text before it is parsed: the number of values, and what only cJSON accepts. */
 static int check_text(const char *text, size_t len, const struct report *to)
 {
 	size_t values = 0;
 	bool string = false;
+	int r = check_utf8(text, len, to);
 
+	if (r)
+		return r;
 	for (size_t i = 0; i < len; i++) {
 		if ((unsigned char)text[i] < ' ' &&
 		    (string || !text[i] || !strchr("\t\n\r", text[i])))

@@ -91,7 +91,9 @@ static int find_end(const struct input *in, unsigned char *tail, size_t n, size_
 	if (in->size >= 4 && input_read(in, start, 4, 0, to))
 		return -EINVAL;
 	if (get32(start) == 0x04034b50)
-		return report(to, -EINVAL, "truncated: an archive without its end");
+		return report(
+			to, -EINVAL,
+			"an archive without its end: it is truncated, or something follows it");
 	return report(to, -EINVAL, "not a .npz file: it is not a ZIP archive");
 }
 

@@ -13,8 +13,9 @@ char *transfer_name(const struct tensor_file *f, size_t i, const char *prefix)
 
 	if (file_format_is_single(f->format))
 		return strdup(prefix);
-	return asprintf(&text, "%s%s%s", prefix, *prefix ? "/" : "", f->entries[i].name) < 0 ? NULL
-											     : text;
+	return asprintf(&text, "%s%s%s", prefix, transfer_separator(prefix), f->entries[i].name) < 0
+		       ? NULL
+		       : text;
 }
 
 static void items_free(tl_group_item *items, size_t count)

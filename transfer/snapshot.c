@@ -147,11 +147,11 @@ static int pick_below(struct snapshot *s, tl_client *client, const char *prefix,
 	tl_info info = { .size = sizeof(info) };
 	int r;
 
-	if (asprintf(&slash, "%s%s", prefix, *prefix ? "/" : "") < 0)
+	if (asprintf(&slash, "%s%s", prefix, transfer_separator(prefix)) < 0)
 		return no_memory(why);
 	r = snapshot_get(s, client, slash, &for_file, why);
 	if (!r && !s->count) {
-		snprintf(why, FILE_ERROR_TEXT, "there is no tensor below '%s/'%s", prefix,
+		snprintf(why, FILE_ERROR_TEXT, "there is no tensor below '%s'%s", slash,
 			 tl_stat(client, prefix, &info)
 				 ? ""
 				 : ", but one of that very name: a .npy or .pb file takes it");

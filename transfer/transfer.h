@@ -10,6 +10,8 @@
  */
 #pragma once
 
+#include <string.h>
+
 #include <tensorlease/tensorlease.h>
 
 #include "files/file.h"
@@ -18,6 +20,15 @@ enum { TRANSFER_DTYPE_TEXT = 32 };
 
 /* Writes the name of an element type, as "float32" or "int4x2", to @text, and returns that. */
 const char *transfer_dtype(DLDataType dtype, char text[TRANSFER_DTYPE_TEXT]);
+
+/* Returns what stands between a prefix and the names below it: nothing after an empty prefix, or
+ * after one that ends in "/". */
+static inline const char *transfer_separator(const char *prefix)
+{
+	size_t len = strlen(prefix);
+
+	return len && prefix[len - 1] != '/' ? "/" : "";
+}
 
 /* ---- a file becomes tensors ---- */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Makes text of others safe to show. Escapes characters that control a terminal, that turn the
- * direction of a line or break it, or that are invisible, so that no two names look alike. Escaping
- * twice changes nothing more.
+ * direction of a line or break it, or that are invisible. Escaping twice changes nothing more, so a
+ * text may contain such an escape of its own.
  */
 #pragma once
 

@@ -68,7 +68,7 @@ void doctor_say(struct doctor *d, enum doctor_result result, const char *probe, 
 	else
 		printf("%s\t%s\t%s\t%s\t%s\n", result_names[result], d->section, probe, shown,
 		       told);
-	fflush(stdout); /* the next probe may take long */
+	cli_flush(); /* the next probe may take long */
 	free(found);
 	free(shown);
 	free(told);

@@ -54,7 +54,7 @@ static int clean_ask(struct cli *cli, const struct leftovers *l)
 	text = describe(l);
 	printf("%s; remove them? [y/N] ", text);
 	free(text);
-	fflush(stdout);
+	cli_flush();
 	return says_yes() ? CLI_OK
 			  : cli_fail(cli, CLI_FAILURE,
 				     "nothing was removed, since the answer was not y (--yes does "

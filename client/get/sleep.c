@@ -243,5 +243,7 @@ int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, s
 	mappings_let_go(&s->mappings, MAPPINGS_FEW);
 	if (session_served(s))
 		c->renewals = 0;
-	return call_interrupted(c) || sleeper_served(sl, s) ? LEASE_E_STALE : LEASE_E_UNSERVED;
+	if (call_interrupted(c) || (session_served(s) && words_changed(w)))
+		return LEASE_E_STALE;
+	return sleeper_served(sl, s) ? LEASE_E_STALE : LEASE_E_UNSERVED;
 }

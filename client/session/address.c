@@ -78,20 +78,38 @@ static int put_namespace(struct address *out, const char *name, size_t len)
 	return 0;
 }
 
-/* Takes tensorlease://NAMESPACE/PATH apart. Without a path it means the default socket. */
-static int put_url(struct address *out, const char *url)
-{
-	const char *name = url + strlen(SCHEME), *path = strchr(name, '/');
-	int r = put_namespace(out, name, path ? (size_t)(path - name) : strlen(name));
-
-	if (r)
-		return r;
-	return path && path[1] ? put_path(out, path, "") : put_default_path(out);
-}
-
 static bool is_url(const char *text)
 {
 	return !strncmp(text, SCHEME, strlen(SCHEME));
+}
+
+/* Returns the path that an address has, or NULL. */
+static const char *path_in(const char *address)
+{
+	if (address && is_url(address)) {
+		address = strchr(address + strlen(SCHEME), '/');
+		return address && address[1] ? address : NULL;
+	}
+	return address && *address ? address : NULL;
+}
+
+/* Without a path, @address means the socket that there would be without an address. */
+static int put_socket(struct address *out, const char *address)
+{
+	const char *path = path_in(address);
+
+	if (!path)
+		path = path_in(secure_getenv("TENSORLEASE_SOCKET"));
+	return path ? put_path(out, path, "") : put_default_path(out);
+}
+
+/* Takes tensorlease://NAMESPACE/PATH apart. */
+static int put_url(struct address *out, const char *url)
+{
+	const char *name = url + strlen(SCHEME);
+	int r = put_namespace(out, name, strcspn(name, "/"));
+
+	return r ? r : put_socket(out, url);
 }
 
 int address_find(struct address *out, const char *asked, const char *name_space)
@@ -108,7 +126,7 @@ int address_find(struct address *out, const char *asked, const char *name_space)
 	if (url)
 		r = put_url(out, address);
 	else
-		r = address && *address ? put_path(out, address, "") : put_default_path(out);
+		r = put_socket(out, address);
 	if (!r && url && name_space && strcmp(name_space, out->name_space) != 0)
 		r = tl_fail(-EINVAL, "the address %s names another namespace than '%s'", address,
 			    name_space);

@@ -500,6 +500,13 @@ def test_of_several_files_all_or_none_are_published(client, tmp_path):
         client.load("files/none", [tmp_path / "model-0.safetensors"] * 2)
     with pytest.raises(ValueError, match="empty"):
         client.load("files/none", [])
+    shards_of(tmp_path, client)
+    index = tmp_path / "model.safetensors.index.json"
+    weights = json.loads(index.read_text())["weight_map"]
+    for more in ({"one.more": "model-0.safetensors"}, {"layer.1": "model-0.safetensors"}):
+        index.write_text(json.dumps({"weight_map": {**weights, **more}}))
+        with pytest.raises(tensorlease.InvalidError, match=f"model-0.safetensors: .*{next(iter(more))}"):
+            client.load("files/none", index)
     for text in ("[", "[]", "{}", '{"weight_map": {"a": "../b"}}', '{"weight_map": {}}', '{"weight_map": 5}'):
         (tmp_path / "model.safetensors.index.json").write_text(text)
         with pytest.raises(tensorlease.InvalidError, match="no index"):

@@ -232,6 +232,59 @@ TEST(options_stand_before_or_after_the_command)
 	}
 }
 
+TEST(an_argument_is_not_taken_for_an_option)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path file = in(&d, "six.npy");
+
+	put_six(&d, "a");
+	cleanup_result struct result put = run(&d, "put", "b", file.text, "-m", "--json");
+	cleanup_result struct result info = run(&d, "info", "b", "-j");
+	cJSON *json = json_of(&info);
+
+	must_exit(&put, 0);
+	must_contain(put.out, "b\t1\n");
+	must_contain(cJSON_GetObjectItem(json, "metadata_text")->valuestring, "--json");
+	cJSON_Delete(json);
+}
+
+TEST(mistakes_in_options_are_named)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	cleanup_result struct result none = run(&d, "status", "--clients=5");
+	cleanup_result struct result odd = run(&d, "-\xc3\xa9");
+	cleanup_result struct result user = run(&d, "limits", "-U", "0");
+	cleanup_result struct result help = run(&d, "limits", "--help");
+
+	must_exit(&none, 2);
+	must_contain(none.err, "option '--clients' takes no argument");
+	must_exit(&odd, 2);
+	must_contain(odd.err, "unknown option '-\\xc3'");
+	must_exit(&user, 2);
+	must_contain(user.err, "'limits' takes no option --uid");
+	must_exit(&help, 0);
+	must(!strstr(help.out, "-U"));
+	must_contain(help.out, "    --user NAME");
+}
+
+/* Also if the first part that could not be written was flushed earlier. */
+TEST(output_that_could_not_be_written_is_named)
+{
+	SKIP_UNLESS(!access("/dev/full", W_OK), "no /dev/full");
+	cleanup_td struct test_daemon d = td_start(0);
+	char command[512], said[256] = "";
+	FILE *f;
+
+	put_six(&d, "a");
+	snprintf(command, sizeof(command), "%s --socket %s watch --timeout 0 2>&1 >/dev/full",
+		 cli_path(), d.socket);
+	f = popen(command, "re");
+	must(f);
+	(void)!fread(said, 1, sizeof(said) - 1, f);
+	must(pclose(f) > 0);
+	must_contain(said, "writing standard output: No space left on device");
+}
+
 TEST(json_has_exact_numbers)
 {
 	static const uint64_t big[2] = { 9007199254740993ULL, UINT64_MAX };
@@ -442,6 +495,17 @@ TEST(rm_below_forgets_a_group)
 	put_six(&d, "m/a");
 	put_six(&d, "m/b/c");
 	put_six(&d, "mm");
+	{ /* a "/" at the end changes nothing */
+		struct path npz = in(&d, "m.npz");
+		cleanup_result struct result save = run(&d, "save", "m/", npz.text);
+		cleanup_result struct result rm = run(&d, "rm", "--below", "m/");
+		cleanup_result struct result load = run(&d, "load", "m/", npz.text);
+
+		must_exit(&save, 0);
+		must_exit(&rm, 0);
+		assert_string_equal(rm.out, "m/\t2\n");
+		must_exit(&load, 0);
+	}
 	{
 		cleanup_result struct result r = run(&d, "rm", "--below", "m");
 		cleanup_result struct result ls = run(&d, "ls");
@@ -471,16 +535,21 @@ TEST(without_space_put_says_how_to_get_some)
 {
 	cleanup_td struct test_daemon d = td_start(.extra = (const char *const[]){ "--capacity",
 										   "1M", NULL });
-	struct path file = in(&d, "big.npy");
-	static unsigned char big[700000];
+	struct path file = in(&d, "big.npy"), huge = in(&d, "huge.npy");
+	static unsigned char big[2000000];
 
-	write_npy(file.text, 1, "|u1", false, "(700000,)", big, sizeof(big));
+	write_npy(huge.text, 1, "|u1", false, "(2000000,)", big, sizeof(big));
+	write_npy(file.text, 1, "|u1", false, "(700000,)", big, 700000);
 	{
 		cleanup_result struct result first = run(&d, "put", "a", file.text);
 		cleanup_result struct result now = run(&d, "put", "b", file.text);
 		cleanup_result struct result late = run(&d, "put", "b", file.text, "-t", "0.05");
 		cleanup_result struct result load = run(&d, "load", "b", file.text, "-t", "0.05");
+		cleanup_result struct result never = run(&d, "put", "b", huge.text);
 
+		must_exit(&never, 1);
+		must_contain(never.err, "never fit");
+		must(!strstr(never.err, "tensorlease rm"));
 		must_exit(&first, 0);
 		must_exit(&now, 1);
 		must_contain(now.err, "tensorlease status --clients");

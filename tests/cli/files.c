@@ -170,6 +170,40 @@ TEST(what_cannot_be_written_is_a_failure)
 	}
 }
 
+TEST(a_link_to_nothing_is_not_replaced)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path link = in(&d, "link.npy");
+	struct stat st;
+
+	put_six(&d, "a");
+	must_be(symlink("nowhere/x.npy", link.text), 0);
+	{
+		cleanup_result struct result r = run(&d, "get", "a", "-o", link.text);
+
+		must_exit(&r, 1);
+		must_contain(r.err, "symbolic link");
+		must(!lstat(link.text, &st) && S_ISLNK(st.st_mode));
+	}
+}
+
+TEST(a_long_path_does_not_hide_the_reason)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	char path[1000];
+
+	memset(path, '/', sizeof(path));
+	for (size_t at = 1; at + 200 < sizeof(path); at += 200)
+		memset(path + at, 'd', 199);
+	strcpy(path + sizeof(path) - 8, "/x.npy");
+	{
+		cleanup_result struct result r = run(&d, "put", "a", path);
+
+		must_exit(&r, 1);
+		must_contain(r.err, "/x.npy: cannot open: No such file or directory");
+	}
+}
+
 int main(void)
 {
 	return suite_run();

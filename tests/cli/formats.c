@@ -271,6 +271,9 @@ TEST(a_broken_entry_publishes_nothing)
 		{ TWO_OF(".."), 4, "'p/..' is not a name" },
 		{ TWO_OF(""), 4, "'p/' is not a name" },
 		{ TWO_OF("\\u001b"), 4, "is not a name: the name has a control character in it" },
+		{ "{\"__metadata__\":{\"k\xff\":\"v\"},\"a\":{\"dtype\":\"U8\",\"shape\":[2],"
+		  "\"data_offsets\":[0,2]}}",
+		  2, "no UTF-8 at byte 19" },
 		{ "{}", 0, "there is no tensor in it" },
 	};
 	cleanup_td struct test_daemon d = td_start(0);

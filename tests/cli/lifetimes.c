@@ -125,7 +125,7 @@ TEST(restart_says_how_long_nobody_served)
 	{
 		cleanup_result struct result r = run(&d, "restart");
 
-		must_be(r.code, 3);
+		must_be(r.code, 1);
 		must(strstr(r.err, "--keeper no"));
 	}
 	td_stop(&d);

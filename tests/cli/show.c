@@ -287,15 +287,18 @@ TEST(other_tensors_become_a_histogram)
 	static const int64_t ints[5] = { -1, 1, 1, 1, 2 };
 	static const float pair[4] = { 3, 4, 0, 0 };
 	static const double far[3] = { -1.6e308, 0, 1.6e308 };
+	static const uint64_t large[3] = { UINT64_MAX, UINT64_MAX - 1, UINT64_MAX - 2 };
 	cleanup_td struct test_daemon d = td_start(0);
 
 	put(&d, "f", f32, SHAPE(8), floats);
 	put(&d, "i", (DLDataType){ kDLInt, 64, 1 }, SHAPE(5), ints);
 	put(&d, "c", (DLDataType){ kDLComplex, 64, 1 }, SHAPE(2), pair);
 	put(&d, "far", (DLDataType){ kDLFloat, 64, 1 }, SHAPE(3), far);
+	put(&d, "large", (DLDataType){ kDLUInt, 64, 1 }, SHAPE(3), large);
 	put(&d, "none", f32, SHAPE(0, 3), floats);
 	{
 		cleanup_result struct result f = run(&d, "show", "f");
+		cleanup_result struct result large_out = run(&d, "show", "large");
 		cleanup_result struct result i = run(&d, "show", "i");
 		cleanup_result struct result c = run(&d, "show", "c");
 		cleanup_result struct result far_out = run(&d, "show", "far");
@@ -315,6 +318,8 @@ TEST(other_tensors_become_a_histogram)
 		must_exit(&far_out, 0);
 		must_contain(far_out.out, " 0 .. 2e+307            1 ####");
 		must_contain(far_out.out, " 1.4e+308 .. 1.6e+308            1 ####");
+		must_exit(&large_out, 0); /* as doubles all are 2^64 */
+		must_contain(large_out.out, " 1.845e+19 .. 1.845e+19            3 ####");
 		must_exit(&none, 0);
 		assert_string_equal(none.out, "none version 1: float32 0x3\ncount 0\n");
 	}

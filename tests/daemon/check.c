@@ -226,6 +226,27 @@ TEST(what_another_user_has_called_facts_is_none)
 	td_stop(&d);
 }
 
+/* It looks where a client would, and makes no directory there. */
+TEST(a_check_without_a_socket_makes_nothing)
+{
+	struct test_daemon d = td_start();
+	const char *binary = getenv("TL_TEST_DAEMON");
+	bool system_has = !access("/run/tensorlease", F_OK);
+	char path[128], command[512];
+
+	snprintf(path, sizeof(path), "%s/tensorlease", d.dir);
+	snprintf(command, sizeof(command),
+		 "unset TENSORLEASE_SOCKET; XDG_RUNTIME_DIR=%s exec %s --check >/dev/null 2>&1",
+		 d.dir, binary ? binary : "build/bin/tensorleased");
+	if (access("/run/tensorlease/socket", F_OK))
+		must_be(system(command), CANNOT << 8);
+	else
+		must(system(command) >= 0); /* it checked that one */
+	must(access(path, F_OK) && errno == ENOENT);
+	must_be(!access("/run/tensorlease", F_OK), system_has);
+	td_stop(&d);
+}
+
 TEST(without_a_daemon_there_is_nothing_to_check)
 {
 	struct test_daemon d = td_start();

@@ -70,6 +70,11 @@ TEST(the_environment_may_name_a_namespace)
 	must_mean("/run/x", NULL, "/run/x", "lab");
 	must_mean("/run/x", "", "/run/x", ""); /* asked for the default one */
 	must_mean("tensorlease:///run/x", NULL, "/run/x", "");
+	/* an address without a path means that of the environment */
+	must_mean("tensorlease://robots", NULL, "/run/y", "robots");
+	setenv("TENSORLEASE_SOCKET", "/run/z", 1);
+	must_mean("tensorlease://robots/", NULL, "/run/z", "robots");
+	must_mean("tensorlease:///", NULL, "/run/z", "");
 	unsetenv("TENSORLEASE_SOCKET");
 	unsetenv("TENSORLEASE_NAMESPACE");
 }

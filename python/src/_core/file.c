@@ -209,10 +209,40 @@ static int load_attempt(void *context, int64_t timeout_ns)
 			     l->target.device, &l->options, tell, t, l->why);
 }
 
-/* Opens another file; the arguments are parsed anew for each, and stay valid. */
-static int loading_open(struct loading *l, PyObject *self, PyObject *prefix, PyObject *path,
+/* Raises InvalidError unless the file that was opened last has all tensors of @names. */
+static int check_names(const struct loading *l, PyObject *names)
+{
+	const struct tensor_file *f = &l->files[l->count - 1];
+	PyObject *missing = PySet_New(names), *first = NULL;
+	const char *text;
+	int r = missing ? 0 : -1;
+
+	for (size_t i = 0; !r && i < f->count; i++) {
+		PyObject *name = PyUnicode_FromString(f->entries[i].name);
+
+		r = name && PySet_Discard(missing, name) >= 0 ? 0 : -1;
+		Py_XDECREF(name);
+	}
+	if (!r && PySet_Size(missing)) {
+		first = PySet_Pop(missing);
+		text = first ? text_utf8("a tensor's name in the index", first) : NULL;
+		if (text)
+			raise_text(-EINVAL,
+				   "%s: it has no tensor '%.200s', though the index says so",
+				   f->path, text);
+		r = -1;
+	}
+	Py_XDECREF(first);
+	Py_XDECREF(missing);
+	return r;
+}
+
+/* Opens another file, a pair of its path and the names that it must have, or None. The arguments
+ * are parsed anew for each, and stay valid. */
+static int loading_open(struct loading *l, PyObject *self, PyObject *prefix, PyObject *file,
 			PyObject *format, PyObject *progress)
 {
+	PyObject *path = PyTuple_GetItem(file, 0), *names = PyTuple_GetItem(file, 1);
 	struct arguments *a = &l->arguments;
 	int r = parse_file(a, self, prefix, path, format, progress) ||
 		PyList_Append(l->paths, a->path);
@@ -228,7 +258,7 @@ static int loading_open(struct loading *l, PyObject *self, PyObject *prefix, PyO
 		return -1;
 	}
 	l->count++;
-	return 0;
+	return names == Py_None ? 0 : check_names(l, names);
 }
 
 static void loading_deinit(struct loading *l)
@@ -255,8 +285,8 @@ static PyObject *load_files(struct loading *l, int64_t timeout_ns)
 }
 
 /*
- * _load(prefix, paths: tuple, format or None, timeout, progress, (ttl, owner_bound, evictable),
- * device or None)
+ * _load(prefix, files: a tuple of pairs, format or None, timeout, progress,
+ *	 (ttl, owner_bound, evictable), device or None)
  * -> (names, texts of the files)
  */
 PyObject *file_load(PyObject *self, PyObject *args)

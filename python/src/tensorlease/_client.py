@@ -250,8 +250,8 @@ class Client(_core.Client):
     ):
         """Publish tensor by handing it over, without a copy where that is possible.
 
-        On the CPU nothing is copied if tensor is a Draft, an array over the whole memory of a Draft, or a read-only
-        Tensor, which gets a second name. Anything else is copied once, as put() does, and `copied` in the result is
+        On the CPU nothing is copied if tensor is a Draft, a contiguous array that begins where a Draft's memory does
+        (which ends the Draft), or a read-only Tensor, which gets a second name. Anything else is copied once, as put() does, and `copied` in the result is
         True. With no_copy that is an UnsupportedError instead.
 
         On a GPU nothing is copied: the allocation in which the tensor lies is shared. The library keeps the tensor
@@ -639,7 +639,8 @@ class Client(_core.Client):
         device: 'cuda:0', ... for tensors on that GPU, in memory as create() makes it there. None or 'cpu': shared memory.
         Returns Loaded(names, metadata). The file is read straight into shared memory, without the GIL, or by way of
         64 MB of this process, or of the largest tensor, to a GPU.
-        InvalidError (a ValueError): the file is malformed, or a name in it is invalid; the text says what and where.
+        InvalidError (a ValueError): the file is malformed, lacks a tensor that the index names, or has an invalid name;
+        the text says what and where.
         UnsupportedError: it contains something that is no tensor, such as strings. OSError: it cannot be read. In these
         cases, and after Ctrl-C, nothing is published.
         """
@@ -783,22 +784,24 @@ def _folder(prefix):
 
 
 def _paths(path):
-    """Return the files that are meant."""
+    """Return the files that are meant, each with the names of tensors that it must have, or None."""
     if isinstance(path, (list, tuple)):
         if not path:
             raise InvalidError(errno.EINVAL, "path is an empty list")
-        return tuple(path)
+        return tuple((one, None) for one in path)
     if not isinstance(path, (str, bytes, os.PathLike)) or not os.fsdecode(path).endswith(_INDEX):
-        return (path,)
+        return ((path, None),)
     path = os.fsdecode(path)
+    files = {}
     try:
         with open(path, encoding="utf-8") as file:
-            names = set(json.load(file)["weight_map"].values())
-        if not names or not all(type(name) is str and name == os.path.basename(name) for name in names):
+            for tensor, name in json.load(file)["weight_map"].items():
+                files.setdefault(name, []).append(tensor)
+        if not files or not all(type(name) is str and name == os.path.basename(name) for name in files):
             raise ValueError("its weight_map must name files that lie beside it")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidError(errno.EINVAL, f"{path} is no index of a model: {error!r}") from None
-    return tuple(os.path.join(os.path.dirname(path), name) for name in sorted(names))
+    return tuple((os.path.join(os.path.dirname(path), name), tuple(files[name])) for name in sorted(files))
 
 
 def _parse_shape(shape):
