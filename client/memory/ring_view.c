@@ -63,7 +63,8 @@ int ring_view_install(ring_views_at *at, uint64_t ring, uint32_t uid, uint32_t p
 		return tl_fail(-EPROTO, "the daemon sent a page of a ring that is none");
 	address = (void *)(uintptr_t)(views->base + (size_t)index * RING_PAGE_SIZE);
 	pthread_mutex_lock(&views->mutex);
-	if (ring_view(at, ring)) { /* another thread has mapped it, and may be reading it */
+	/* Another thread has mapped it, or the page of a later ring, and may be reading that. */
+	if (atomic_load(&views->generations[index]) >= ref_ring_generation(ring)) {
 		pthread_mutex_unlock(&views->mutex);
 		return 0;
 	}

@@ -69,6 +69,6 @@ static inline uint64_t ring_page_ref(const struct ring_page *page, uint64_t *wor
 bool ring_view_entry(const ring_views_at *at, const struct catalog_row *row, uint64_t *version,
 		     struct ring_entry *entry);
 
-/* Maps the page. Returns 0 or a negative errno. */
+/* Maps the page, unless that of a later ring is mapped there. Returns 0 or a negative errno. */
 int ring_view_install(ring_views_at *at, uint64_t ring, uint32_t uid, uint32_t pid, int fd_peek);
 void ring_views_free(ring_views_at *at);

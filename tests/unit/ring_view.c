@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pages of rings as a client maps them. */
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "client/memory/ring_view.h"
+#include "tests/harness/harness.h"
+
+enum { INDEX = 5 };
+
+/* A page that says that the first tensor has that version. */
+static int page_new(uint64_t version)
+{
+	struct ring_page page = { .entries[0].version = version };
+	int fd = memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	must(fd >= 0);
+	must_be(ftruncate(fd, RING_PAGE_SIZE), 0);
+	must_be(pwrite(fd, &page, sizeof(page), 0), sizeof(page));
+	must_be(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+	return fd;
+}
+
+static void install(ring_views_at *views, uint32_t generation, uint64_t version)
+{
+	int fd = page_new(version);
+
+	must_be(ring_view_install(views, ring_ref_make(generation, INDEX), 1, 2, fd), 0);
+	close(fd);
+}
+
+static uint64_t version_of(ring_views_at *views, uint32_t generation)
+{
+	const struct catalog_row row = {
+		.flags = ROW_RING, .ring = ring_slot_make(ring_ref_make(generation, INDEX), 0)
+	};
+	struct ring_entry entry;
+	uint64_t version;
+
+	return ring_view_entry(views, &row, &version, &entry) ? version : 0;
+}
+
+TEST(the_page_of_a_later_ring_replaces_that_of_the_last_one)
+{
+	ring_views_at views = NULL;
+
+	must_be(version_of(&views, 1), 0);
+	install(&views, 1, 11);
+	must_be(version_of(&views, 1), 11);
+	install(&views, 2, 22);
+	must_be(version_of(&views, 1), 0);
+	must_be(version_of(&views, 2), 22);
+	ring_views_free(&views);
+}
+
+/* Another thread may hold a tensor of the later ring, and asks for its version. */
+TEST(an_answer_that_comes_late_replaces_no_later_page)
+{
+	ring_views_at views = NULL;
+
+	install(&views, 2, 22);
+	install(&views, 1, 11);
+	must_be(version_of(&views, 2), 22);
+	must_be(version_of(&views, 1), 0);
+	ring_views_free(&views);
+}
+
+int main(void)
+{
+	return suite_run();
+}
