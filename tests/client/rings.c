@@ -649,33 +649,6 @@ TEST(space_that_others_want_comes_from_rings)
 	tl_close(other);
 }
 
-static bool has_ring_after_put(tl_client *client, uint32_t slots)
-{
-	const tl_put_options o = { .size = sizeof(o), .ring = slots };
-	unsigned char data[SIZE];
-	int64_t shape[1] = { SIZE };
-	DLTensor t = bytes_tensor(data, shape);
-	uint64_t version;
-
-	must_be(tl_put(client, "r", &t, &o, &version), 0);
-	return rings(client);
-}
-
-TEST(who_asks_for_slots_has_a_ring_once_there_is_space)
-{
-	cleanup_td struct test_daemon d = td_start(.capacity = 2 * MIB);
-	tl_client *producer = td_connect(&d), *other = td_connect(&d);
-
-	must_be(put_bytes(other, "large", 1, (size_t)(2 * MIB - 512 * KIB)), 1);
-	for (int i = 0; i < 10; i++)
-		must(!has_ring_after_put(producer, 64));
-	must_be(tl_delete(other, "large"), 0);
-	must_be(put_bytes(other, "large", 1, (size_t)(512 * KIB)), 2);
-	eventually(has_ring_after_put(producer, 64));
-	tl_close(producer);
-	tl_close(other);
-}
-
 TEST(rings_stay_the_parents)
 {
 	cleanup_td struct test_daemon d = td_start();

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options of the command line, and mistakes in them. */
+#include "tests/cli/files.h"
+#include "tests/cli/run.h"
+
+TEST(an_argument_is_not_taken_for_an_option)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path file = in(&d, "six.npy");
+
+	put_six(&d, "a");
+	cleanup_result struct result put = run(&d, "put", "b", file.text, "-m", "--json");
+	cleanup_result struct result info = run(&d, "info", "b", "-j");
+	cJSON *json = json_of(&info);
+
+	must_exit(&put, 0);
+	must_contain(put.out, "b\t1\n");
+	must_contain(cJSON_GetObjectItem(json, "metadata_text")->valuestring, "--json");
+	cJSON_Delete(json);
+}
+
+TEST(mistakes_in_options_are_named)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	cleanup_result struct result none = run(&d, "status", "--clients=5");
+	cleanup_result struct result odd = run(&d, "-\xc3\xa9");
+	cleanup_result struct result user = run(&d, "limits", "-U", "0");
+	cleanup_result struct result help = run(&d, "limits", "--help");
+
+	must_exit(&none, 2);
+	must_contain(none.err, "option '--clients' takes no argument");
+	must_exit(&odd, 2);
+	must_contain(odd.err, "unknown option '-\\xc3'");
+	must_exit(&user, 2);
+	must_contain(user.err, "'limits' takes no option --uid");
+	must_exit(&help, 0);
+	must(!strstr(help.out, "-U"));
+	must_contain(help.out, "    --user NAME");
+}
+
+/* Also if the first part that could not be written was flushed earlier. */
+TEST(output_that_could_not_be_written_is_named)
+{
+	SKIP_UNLESS(!access("/dev/full", W_OK), "no /dev/full");
+	cleanup_td struct test_daemon d = td_start(0);
+	char command[512], said[256] = "";
+	FILE *f;
+
+	put_six(&d, "a");
+	snprintf(command, sizeof(command), "%s --socket %s watch --timeout 0 2>&1 >/dev/full",
+		 cli_path(), d.socket);
+	f = popen(command, "re");
+	must(f);
+	(void)!fread(said, 1, sizeof(said) - 1, f);
+	must(pclose(f) > 0);
+	must_contain(said, "writing standard output: No space left on device");
+}
+
+int main(void)
+{
+	return suite_run();
+}
