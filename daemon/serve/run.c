@@ -283,7 +283,10 @@ static int guard_start(struct server *server)
 
 static void server_on_forgotten(struct keep *k, uint64_t count)
 {
-	peers_forgotten(&((struct server *)k->context)->peers, count);
+	struct server *server = k->context;
+
+	peers_forgotten(&server->peers, count);
+	closer_forgotten(&server->shared.closer, count);
 }
 
 /* Tells clients how this daemon began, and whether their tensors survive it. */
@@ -306,7 +309,7 @@ static void server_on_keeper(uv_poll_t *poll, int status, int events)
 		loop_poll(poll, server->keep->fd, UV_READABLE, server_on_keeper);
 	if (server->keep->fd >= 0)
 		return;
-	peers_forgotten(&server->peers, UINT64_MAX);
+	server_on_forgotten(server->keep, UINT64_MAX);
 	server_tell(server);
 }
 

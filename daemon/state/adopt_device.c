@@ -89,7 +89,8 @@ static int hold_adopt(struct state *st, struct holds *holds, struct device_memor
 	survive_tag(tag, SURVIVOR_HOLD, st->instance, index, generation);
 	fd = keep_take(st->shared->keep, tag);
 	for (unsigned i = 0; i < holds->count; i++) {
-		if (holds->list[i]->charge.account == account &&
+		if (holds->list[i]->charge.account ==
+			    account_in(account, st->shared->devices.fds) &&
 		    !memcmp(holds->list[i]->id, m->device->id, DEVICE_ID)) {
 			m->hold = device_hold_ref(holds->list[i]);
 			return 0;
@@ -196,7 +197,7 @@ int adopt_devices(struct state *st, uint32_t *count)
 			r = segment_adopt_or_end(st, &parts, &holds, i, count);
 	}
 	for (unsigned i = 0; i < holds.count; i++)
-		device_hold_unref(holds.list[i]);
+		device_hold_unref(holds.list[i], survive_forgets(st->shared));
 	free(holds.list);
 	free(parts.list);
 	return r;

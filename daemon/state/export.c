@@ -77,7 +77,7 @@ static void parts_close(struct segment *seg)
 
 		if (!m->mortal)
 			survive_part_ended(memory->shared, memory->catalog, &name);
-		device_memory_close_part(m);
+		device_memory_close_part(m, survive_forgets(memory->shared));
 	}
 }
 
@@ -134,10 +134,10 @@ static struct device_hold *hold_find(const struct client *c, const uint8_t id[DE
 }
 
 /* Takes the hold from its client. It stays as long as segments refer to it. */
-static void hold_forget(struct device_hold *hold)
+static void hold_forget(const struct state *st, struct device_hold *hold)
 {
 	list_del(&hold->link);
-	device_hold_unref(hold);
+	device_hold_unref(hold, survive_forgets(st->shared));
 }
 
 int export_keep(struct state *st, struct client *c, const struct wire_keep *m, int *fd,
@@ -159,7 +159,7 @@ int export_keep(struct state *st, struct client *c, const struct wire_keep *m, i
 		return r;
 	take_fd(fd);
 	if (before)
-		hold_forget(before);
+		hold_forget(st, before);
 	list_add_tail(&c->device_holds, &hold->link);
 	return 0;
 }
@@ -303,7 +303,7 @@ bool export_leave(struct state *st, struct client *c, unsigned *looks)
 	if (!list_empty(&c->exports))
 		return false;
 	while (!list_empty(&c->device_holds))
-		hold_forget(list_first_entry(&c->device_holds, struct device_hold, link));
+		hold_forget(st, list_first_entry(&c->device_holds, struct device_hold, link));
 	return true;
 }
 

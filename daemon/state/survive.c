@@ -185,6 +185,11 @@ void survive_part(const struct shared *shared, const struct catalog *cat,
 	tag_kept(shared, tag, fd_peek);
 }
 
+uint64_t survive_forgets(const struct shared *shared)
+{
+	return shared->keep ? shared->keep->forgets : 0;
+}
+
 void survive_part_ended(const struct shared *shared, const struct catalog *cat,
 			const struct survive_part *part)
 {

@@ -54,6 +54,9 @@ struct survive_part {
 	uint32_t part;
 };
 
+/* How often the keeper was told to forget something by now; see keep_forget(). */
+uint64_t survive_forgets(const struct shared *shared);
+
 void survive_part_tag(char tag[KEEP_TAG_SIZE], const struct survive_part *part);
 /* False: it is no tag of a part. */
 bool survive_part_read(const char *tag, struct survive_part *part);

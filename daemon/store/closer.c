@@ -29,8 +29,19 @@ struct closer_queue {
 	_Atomic uint32_t taken; /* we write it, and the process sleeps on it */
 	_Atomic uint32_t begun; /* the process writes these two */
 	_Atomic uint32_t done;
+	_Atomic uint32_t told; /* changes after @forgotten, and the process sleeps on it too */
+	_Atomic uint64_t forgotten;
 	int fds[CLOSER_MAX];
+	uint64_t forgets[CLOSER_MAX]; /* may be closed when @forgotten is that much */
 };
+
+static void await_forgotten(struct closer_queue *q, uint64_t forgets)
+{
+	uint32_t told;
+
+	while (told = atomic_load(&q->told), atomic_load(&q->forgotten) < forgets)
+		syscall(SYS_futex, &q->told, FUTEX_WAIT, told, NULL, NULL, 0);
+}
 
 /* Runs in the process. */
 static void close_all(void *queue, pid_t parent)
@@ -44,6 +55,7 @@ static void close_all(void *queue, pid_t parent)
 			syscall(SYS_futex, &q->taken, FUTEX_WAIT, next, NULL, NULL, 0);
 			continue;
 		}
+		await_forgotten(q, q->forgets[next % CLOSER_MAX]);
 		atomic_store(&q->begun, next + 1);
 		close(q->fds[next % CLOSER_MAX]);
 		atomic_store(&q->done, next + 1);
@@ -67,6 +79,7 @@ static bool closer_begin(struct closer *c)
 		if (p == MAP_FAILED)
 			return false;
 		c->queue = p;
+		atomic_store(&c->queue->forgotten, c->forgotten);
 	}
 	return c->pid || process_make(c);
 }
@@ -82,6 +95,11 @@ static bool closes_at_once(int fd)
 
 void closer_take(struct closer *c, int fd_take, struct account *account)
 {
+	closer_take_after(c, fd_take, account, 0);
+}
+
+void closer_take_after(struct closer *c, int fd_take, struct account *account, uint64_t forgets)
+{
 	uint32_t taken;
 
 	if (fd_take < 0)
@@ -93,6 +111,7 @@ void closer_take(struct closer *c, int fd_take, struct account *account)
 	}
 	taken = atomic_load(&c->queue->taken);
 	c->queue->fds[taken % CLOSER_MAX] = fd_take;
+	c->queue->forgets[taken % CLOSER_MAX] = forgets;
 	c->accounts[taken % CLOSER_MAX] = account;
 	if (account) {
 		account->refs++;
@@ -100,6 +119,16 @@ void closer_take(struct closer *c, int fd_take, struct account *account)
 	}
 	atomic_store(&c->queue->taken, taken + 1);
 	syscall(SYS_futex, &c->queue->taken, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void closer_forgotten(struct closer *c, uint64_t forgotten)
+{
+	c->forgotten = forgotten;
+	if (!c->queue)
+		return;
+	atomic_store(&c->queue->forgotten, forgotten);
+	atomic_fetch_add(&c->queue->told, 1);
+	syscall(SYS_futex, &c->queue->told, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 bool closer_waits(const struct closer *c)

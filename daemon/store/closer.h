@@ -27,11 +27,17 @@ struct closer {
 	uint32_t begun;			      /* how many the process had begun at our last look */
 	pid_t pid;			      /* 0: there is none */
 	bool killed;			      /* it is going to end */
+	uint64_t forgotten;		      /* as closer_forgotten() was told */
 };
 
 /* Closes the descriptor now if that cannot take long, and else later. account.closing counts it
  * until then; @account may be NULL. */
 void closer_take(struct closer *c, int fd_take, struct account *account);
+/* The same for one that the keeper had too, as keep_forget() has it: it is not closed before
+ * closer_forgotten() was told @forgets. Those that are taken later wait for it. */
+void closer_take_after(struct closer *c, int fd_take, struct account *account, uint64_t forgets);
+/* To be called when keep_forgotten() is @forgotten. */
+void closer_forgotten(struct closer *c, uint64_t forgotten);
 /* Notes which descriptors have been closed by now. */
 void closer_note(struct closer *c);
 /* True if any descriptor is still to be closed. Then call closer_look() in CLOSER_LOOK_MS. */

@@ -154,6 +154,7 @@ static int hold_make(struct device_hold **hp, struct device_table *table,
 	list_init(&hold->link);
 	hold->refs = 1;
 	hold->fd = fd_take;
+	hold->closer = table->closer;
 	memcpy(hold->id, id, DEVICE_ID);
 	*hp = hold;
 	return 0;
@@ -178,13 +179,14 @@ struct device_hold *device_hold_ref(struct device_hold *hold)
 	return hold;
 }
 
-struct device_hold *device_hold_unref(struct device_hold *hold)
+struct device_hold *device_hold_unref(struct device_hold *hold, uint64_t forgets)
 {
 	if (!hold || --hold->refs)
 		return NULL;
 	list_del(&hold->link);
+	/* the last one that closes a device may wait until its driver has shut it down */
+	closer_take_after(hold->closer, hold->fd, hold->charge.account, forgets);
 	charge_give(&hold->charge);
-	fd_close(hold->fd);
 	free(hold);
 	return NULL;
 }
@@ -195,14 +197,14 @@ void device_memory_add(struct device_memory *m, uint64_t size, int fd_take)
 	m->size_arrived += size;
 }
 
-void device_memory_close_part(struct device_memory *m)
+void device_memory_close_part(struct device_memory *m, uint64_t forgets)
 {
 	if (m->arrived)
-		closer_take(m->closer, m->part[--m->arrived].fd, m->fds.account);
+		closer_take_after(m->closer, m->part[--m->arrived].fd, m->fds.account, forgets);
 	if (m->arrived)
 		return;
 	charge_give(&m->fds);
-	m->hold = device_hold_unref(m->hold);
+	m->hold = device_hold_unref(m->hold, forgets);
 	list_del(&m->ending);
 	m->ender = account_unref(m->ender);
 }
@@ -210,7 +212,7 @@ void device_memory_close_part(struct device_memory *m)
 void device_memory_close(struct device_memory *m)
 {
 	do
-		device_memory_close_part(m);
+		device_memory_close_part(m, 0);
 	while (m->arrived);
 }
 

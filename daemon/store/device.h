@@ -40,7 +40,8 @@ struct device_table {
 struct device_hold {
 	struct list link; /* in client.device_holds, while that refers to it */
 	unsigned refs;
-	struct charge charge; /* of one descriptor */
+	struct charge charge;  /* of one descriptor */
+	struct closer *closer; /* outlives us */
 	int fd;
 	uint8_t id[DEVICE_ID];
 };
@@ -93,14 +94,15 @@ int device_hold_new(struct device_hold **hp, struct device_table *table,
 int device_hold_adopt(struct device_hold **hp, struct device_table *table,
 		      const uint8_t id[DEVICE_ID], struct account *account, int fd_take);
 struct device_hold *device_hold_ref(struct device_hold *hold);
-/* NULL is fine. Returns NULL. */
-struct device_hold *device_hold_unref(struct device_hold *hold);
+/* NULL is fine. Returns NULL. Lets the closer close it once the keeper has forgotten it, as
+ * closer_take_after() has it. */
+struct device_hold *device_hold_unref(struct device_hold *hold, uint64_t forgets);
 
 /* Adds the next part. Takes over @fd_take, which opens it, or is -1. */
 void device_memory_add(struct device_memory *m, uint64_t size, int fd_take);
-/* Lets the closer close the descriptor of the last part. After the first part's, gives back the
- * charge of all. */
-void device_memory_close_part(struct device_memory *m);
+/* Lets the closer close the descriptor of the last part, as closer_take_after() has it. After the
+ * first part's, gives back the charge of all. */
+void device_memory_close_part(struct device_memory *m, uint64_t forgets);
 /* Lets the closer close all descriptors, so that no client can open the memory any more. */
 void device_memory_close(struct device_memory *m);
 /* Gives back the charge on its device. */

@@ -15,9 +15,11 @@
  *
  * SHARED MEMORY OF GPUS
  *
- * Memory that tl_create() makes outlives its producer, and consumers cannot write to it. Memory of
- * cudaMalloc() and of stream-ordered pools is mapped writable into consumers, even if DLPack's flag
- * says read-only, and dies with its producer. While any process has it mapped it must not be freed:
+ * Memory that tl_create() makes outlives its producer. This library maps it read-only into
+ * consumers, where a kernel that writes to it fails. Memory of cudaMalloc() and of stream-ordered
+ * pools is mapped writable into consumers, even if DLPack's flag says read-only, and dies with its
+ * producer. Neither is protected from a consumer that means harm: CUDA lets whoever has opened
+ * memory map it writable. While any process has it mapped it must not be freed:
  * the library calls the deleter of a published tensor when that is safe.
  *
  * After fork() CUDA does not work in the child. Streams must belong to the device's primary

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
+#include "daemon/store/account.h"
 #include "tests/harness/process.h"
 
 enum { N = 5 << 20, HELD = 2 };
@@ -241,6 +242,59 @@ GPU_TEST(consumers_see_no_error_when_the_daemon_is_killed_under_them)
 	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
 	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
 	munmap(stop, sizeof(*stop));
+}
+
+/* ---- What keeps a GPU open ---- */
+
+enum { MANY = 8 };
+
+static int publishes_many(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	char name[16];
+
+	(void)arg;
+	for (int i = 0; i < MANY; i++) {
+		snprintf(name, sizeof(name), "many/%d", i);
+		must_be(gpu_put_draft(client, name, 5, N, 0, CUDA_STREAM_LEGACY), 1);
+	}
+	wait_until_written(d);
+	tl_close(client);
+	return 0;
+}
+
+static uint64_t my_descriptors(const struct test_daemon *d)
+{
+	struct wire_users users = { .from = geteuid(), .flags = WIRE_USERS_EXACT };
+	struct raw rc = rc_open(d);
+	struct conn_message m;
+
+	must_be(rc_call(&rc, WIRE_USERS, &users, sizeof(users), &m), 0);
+	must_be(m.header.type, WIRE_USER);
+	rc_goodbye(&rc);
+	return ((const struct wire_user *)(const void *)m.bytes)->used[SHARE_DESCRIPTORS];
+}
+
+/* One descriptor does for all of a user's segments there. */
+GPU_TEST(the_next_daemon_keeps_a_gpu_open_once)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = with_keeper, .expect_ready = true);
+	uint64_t before;
+
+	must_be(td_run_client(&g.d, publishes_many, NULL), 0);
+	before = my_descriptors(&g.d);
+	must(before > MANY);
+	kill_proper(&g.d);
+	must_be(my_descriptors(&g.d), before);
+	for (int i = 0; i < MANY; i++) {
+		struct raw rc = rc_open(&g.d);
+		char name[16];
+
+		snprintf(name, sizeof(name), "many/%d", i);
+		must_be(rc_delete(&rc, name), 0);
+		rc_goodbye(&rc);
+	}
+	eventually(my_descriptors(&g.d) < before - MANY);
 }
 
 int main(int argc, char **argv)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Descriptors whose close makes its caller wait: who is asked to close them does not. */
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 
 #include "daemon/store/account.h"
@@ -43,6 +44,31 @@ TEST(a_descriptor_that_is_slow_to_close_keeps_nobody_waiting)
 	}
 	must_be(accounts.count, 0);
 	accounts_deinit(&accounts);
+	closer_deinit(&closer);
+}
+
+/* The keeper has them too, and must not be the last to close them. */
+TEST(what_the_keeper_has_is_closed_after_it)
+{
+	int ends[2][2];
+
+	for (int i = 0; i < 2; i++) {
+		must_be(pipe2(ends[i], O_CLOEXEC), 0);
+		closer_take_after(&closer, ends[i][1], NULL, 2 + (uint64_t)i);
+	}
+	closer_forgotten(&closer, 1);
+	for (int i = 0; i < 2; i++) {
+		struct pollfd p = { .fd = ends[i][0] };
+
+		closer_look(&closer);
+		must(closer_waits(&closer));
+		must_be(poll(&p, 1, 0), 0);
+		closer_forgotten(&closer, 2 + (uint64_t)i);
+		must_be(poll(&p, 1, TEST_TIMEOUT_S * 1000), 1);
+		must(p.revents & POLLHUP);
+		close(ends[i][0]);
+	}
+	eventually((closer_look(&closer), !closer_waits(&closer)));
 	closer_deinit(&closer);
 }
 

@@ -7,6 +7,7 @@
 #include "daemon/store/closer.h"
 #include "daemon/store/segment.h"
 #include "tests/harness/harness.h"
+#include "tests/harness/slow_fd.h"
 #include "util/fault.h"
 
 static struct device_table devices;
@@ -241,6 +242,28 @@ TEST(a_gpus_number_is_nvidias_or_one_that_nobody_owns)
 		assert_true(device_number_fits(makedev(fits[i][0], fits[i][1])));
 	for (size_t i = 0; i < sizeof(not ) / sizeof(not [0]); i++)
 		assert_false(device_number_fits(makedev(not [i][0], not [i][1])));
+}
+
+/* The last one that closes a GPU's device file waits until the driver has shut the GPU down. */
+TEST(a_device_that_is_slow_to_close_keeps_nobody_waiting)
+{
+	const uint8_t uuid[DEVICE_ID] = { 1 };
+	struct slow_fd slow = slow_fd_make(3600);
+	struct device_hold *hold;
+	struct account *account;
+
+	start(100, 70, 5);
+	account = account_ref(&accounts, 7);
+	assert_int_equal(device_hold_new(&hold, &devices, uuid, account, slow.fd), 0);
+	account_unref(account);
+	assert_int_equal(descriptors.used, 1);
+	device_hold_unref(hold, 0);
+	assert_int_equal(descriptors.used, 0);
+	assert_true(closer_waits(&closer));
+	eventually((closer_look(&closer), !closer_waits(&closer)));
+	close(slow.peer);
+	closer_deinit(&closer);
+	assert_no_devices();
 }
 
 int main(void)

@@ -212,7 +212,7 @@ class Client(_core.Client):
         shape: an int or a sequence of at most 64 ints, each 0 or more.
         dtype: 'float32', numpy.float32, torch.float32, ...; also 'bfloat16' and DLPack's small floats.
         device: None or 'cpu' for shared memory; 'cuda:1', 1, a torch.device, ... for that GPU ('cuda' is 'cuda:0').
-            What is published from there outlives this process, and consumers cannot write to it.
+            What is published from there outlives this process, and consumers map it read-only.
         metadata: bytes to attach, at most 1024.
         timeout: seconds to wait for space. None: do not wait.
         padded: whether each element of a type of less than a byte takes a whole byte.
