@@ -12,7 +12,10 @@
 #include "client/error.h"
 #include "client/session/client.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/fd.h"
+
+#define AGAIN_NS (100 * NS_PER_MS) /* after a refused UNEXPORT */
 
 /* ---- Making one ---- */
 
@@ -292,14 +295,28 @@ void cuda_export_orphan(struct cuda_export *e)
 static void ask_to_end(struct cuda_export *e)
 {
 	struct wire_segment_ref m;
-	int r;
 
+	if (now_mono_ns() < e->ask_again_ns)
+		return;
 	unexport_message(e, &m);
-	r = session_ask(e->session, &m, 0, &e->ending, &e->answer);
-	if (r == 0)
+	if (!session_ask(e->session, &m, 0, &e->ending, &e->answer))
 		e->state = EXPORT_ASKED;
-	else if (r > 0) /* the connection has ended */
+	else if (atomic_load(&e->session->ended))
+		e->state = EXPORT_UNHEARD;
+}
+
+/* Only DONE says that nobody has the memory open. After an error somebody may. */
+static void take_answer(struct cuda_export *e)
+{
+	e->answer.fd = fd_close(e->answer.fd);
+	if (e->ending.result) { /* the connection has ended */
+		e->state = EXPORT_UNHEARD;
+	} else if (e->answer.header.type == WIRE_DONE) {
 		e->state = EXPORT_ENDED;
+	} else {
+		e->state = EXPORT_ENDING;
+		e->ask_again_ns = now_mono_ns() + AGAIN_NS;
+	}
 }
 
 bool cuda_export_end(struct cuda_export *e)
@@ -311,7 +328,7 @@ bool cuda_export_end(struct cuda_export *e)
 		return false;
 	}
 	e->state = EXPORT_ENDING;
-	ask_to_end(e);
+	cuda_export_look(e);
 	return e->state != EXPORT_ENDED;
 }
 
@@ -320,6 +337,8 @@ void cuda_export_look(struct cuda_export *e)
 	if (e->state == EXPORT_ENDING)
 		ask_to_end(e);
 	else if (e->state == EXPORT_ASKED && session_answered(e->session, &e->ending))
+		take_answer(e);
+	if (e->state == EXPORT_UNHEARD && e->session->client->closed)
 		e->state = EXPORT_ENDED;
 }
 

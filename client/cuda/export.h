@@ -40,12 +40,13 @@ struct cuda_memory {
 };
 
 /*
- *           its last publication ends     UNEXPORT is sent      the answer, or no connection
- *     OPEN --------------------------> ENDING ----------> ASKED ----------> ENDED
- *      |                                  |                                   ^
- *      | the daemon has ended             +-----------------------------------+
- *      v                                              no connection
- *   ORPHANED
+ *            its last publication ends      UNEXPORT is sent         DONE
+ *     OPEN ---------------------------> ENDING -----------> ASKED -----------> ENDED
+ *      |                                 |  ^     ERROR      |                   ^
+ *      | the daemon has ended            |  +----------------+                   |
+ *      v                                 |                   |                   |
+ *   ORPHANED                             +-------------------+-> UNHEARD --------+
+ *                                            no connection      the client is closed
  *
  * An export is freed when it is ENDED, by the library's thread. Three kinds need no answer and are
  * freed at once: virtual memory, which lives as long as anybody has it mapped; an orphaned export,
@@ -56,7 +57,8 @@ enum cuda_export_state {
 	EXPORT_ORPHANED, /* nobody will hear any more who holds it: what is published is free */
 	EXPORT_ENDING,	 /* UNEXPORT has to be sent, once the daemon reads again */
 	EXPORT_ASKED,	 /* others are closing the memory */
-	EXPORT_ENDED,	 /* nobody has it open */
+	EXPORT_UNHEARD,	 /* nobody will hear when they have */
+	EXPORT_ENDED,	 /* nobody has it open, or its client is closed */
 };
 
 /* Under cuda_lock are the links, lists and counts, and the state until that is EXPORT_ENDING; from
@@ -77,6 +79,7 @@ struct cuda_export {
 	struct cuda_publication *last; /* done when the export is freed */
 	struct request ending;
 	struct conn_message answer;
+	int64_t ask_again_ns; /* when UNEXPORT was refused: not before that */
 };
 
 /* Makes the descriptors that open the parts of a memory, one after the other: a tensor may have
@@ -102,7 +105,8 @@ void cuda_export_free(struct cuda_export *e);
 
 /*
  * Ends an export that has no publications and is in no list. False: it can be freed now. True: that
- * waits for the daemon, and cuda_export_look() has to be called until the state is EXPORT_ENDED.
+ * waits for the daemon, or for tl_close() if the connection has ended, and cuda_export_look() has
+ * to be called until the state is EXPORT_ENDED.
  */
 bool cuda_export_end(struct cuda_export *e);
 void cuda_export_look(struct cuda_export *e);

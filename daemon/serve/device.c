@@ -139,8 +139,6 @@ void handle_unexport(struct peer *peer, struct conn_message *m)
 		peer_error(peer, serial, WIRE_E_INVALID,
 			   "cannot end the export of segment %u: %u tensors are still in it",
 			   ref->segment, extents);
-	else if (r)
-		send_device_error(peer, serial, r);
 	/* DONE is sent when nobody has it open any more */
 }
 

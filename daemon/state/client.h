@@ -11,8 +11,8 @@
 
 enum {
 	CLIENT_DRAFTS_MAX = 1024,
-	CLIENT_NOTICES_MAX = 65536, /* tensors on devices, including those whose FREED it has not
-				       read yet */
+	CLIENT_NOTICES_MAX = 65536, /* tensors and exports on devices, including those whose FREED
+				       or DONE it has not read yet; and claims */
 	CLIENT_IMPORTS_MAX = 16384, /* segments on devices that it has open */
 };
 

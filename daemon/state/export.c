@@ -184,6 +184,8 @@ static int export_make(struct state *st, struct client *c, const struct wire_exp
 		return r;
 	}
 	r = holding_make(st, c, *segp);
+	if (!r)
+		r = notice_new(&memory->done, c);
 	if (r) {
 		memory_free(*segp);
 		return r;
@@ -251,16 +253,12 @@ int export_end(struct state *st, struct client *c, const struct wire_segment_ref
 	       uint32_t *extents)
 {
 	struct segment *seg = export_find(st, c, m->segment, m->segment_generation);
-	int r;
 
 	if (!seg)
 		return STATE_E_NOT_FOUND;
 	*extents = seg->extents;
 	if (seg->extents)
 		return STATE_E_INVALID;
-	r = notice_new(&seg->device->done, c);
-	if (r)
-		return r;
 	seg->device->done->message.done.header = (struct wire_header){
 		.type = WIRE_DONE, .length = sizeof(struct wire_plain), .serial = m->header.serial
 	};

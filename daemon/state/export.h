@@ -15,7 +15,8 @@ struct device_import {
 };
 
 /* Makes an export. *@fd opens its first part, or is -1; it is taken on success. Returns
- * STATE_E_INVALID (why), STATE_E_DEVICES, a negative errno, or an outcome of account_take(). */
+ * STATE_E_INVALID (why), STATE_E_DEVICES, STATE_E_NOTICES, a negative errno, or an outcome of
+ * account_take(). */
 int export_new(struct state *st, struct client *c, const struct wire_export *m, int *fd,
 	       struct segment **segp, const char **why);
 /*
@@ -28,8 +29,8 @@ int export_keep(struct state *st, struct client *c, const struct wire_keep *m, i
 /* Takes the next part of an export. STATE_E_NOT_FOUND, STATE_E_INVALID (why). */
 int export_part(struct state *st, struct client *c, const struct wire_part *m, int *fd,
 		const char **why);
-/* Returns STATE_E_NOT_FOUND; STATE_E_INVALID if *@extents tensors are in the segment; -ENOMEM,
- * STATE_E_NOTICES. */
+/* Returns STATE_E_NOT_FOUND; STATE_E_INVALID if *@extents tensors are in the segment. It fails for
+ * nothing else: EXPORT has allocated what it needs. */
 int export_end(struct state *st, struct client *c, const struct wire_segment_ref *m,
 	       uint32_t *extents);
 /* The segment that @c exported and has not ended, or NULL. */

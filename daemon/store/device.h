@@ -55,7 +55,8 @@ struct device_memory {
 	/* Written by state/export.c: */
 	struct client *producer; /* NULL: its connection has ended */
 	struct list importers;	 /* of struct device_import: clients that have it open */
-	struct notice *done;	 /* the answer to UNEXPORT, due when all clients have unmapped it */
+	/* The answer to UNEXPORT, due when all clients have unmapped it. NULL: no producer. */
+	struct notice *done;
 	bool mortal;		 /* it dies with its producer's connection */
 	struct list ending;	 /* in account.parts of its ender, while its parts are closed */
 	struct account *ender;	 /* a reference, or NULL */

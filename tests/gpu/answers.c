@@ -5,6 +5,9 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "proto/conn.h"
+#include "proto/description.h"
+
 enum { N = 3 << 20, THREADS = 8, ROUNDS = 20 };
 
 /* ---- No answer in time ---- */
@@ -222,6 +225,158 @@ GPU_TEST(memory_of_a_dead_daemon_goes_with_its_last_reader)
 	td_stop(&d);
 }
 
+static int opens_and_stops(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+
+	(void)arg;
+	drop(gpu_get(client, "t", TL_STREAM_NONE)); /* its lease ends at once */
+	pause_at(1);
+	tl_close(client);
+	return 0;
+}
+
+/* The socket of the only client in this process. */
+static int only_socket(const struct test_daemon *d)
+{
+	for (int fd = 0; fd < 1024; fd++) {
+		struct sockaddr_un peer = { 0 };
+		socklen_t n = sizeof(peer) - 1;
+
+		if (!getpeername(fd, (struct sockaddr *)&peer, &n) && peer.sun_family == AF_UNIX &&
+		    !strcmp(peer.sun_path, d->socket))
+			return fd;
+	}
+	must(!"a socket");
+	return -1;
+}
+
+static int dies_unheard(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct raw rc = rc_open(d);
+	struct gpu_foreign f;
+	struct gpu_memory m;
+
+	(void)arg;
+	gpu_memory_init(&m, GPU_LEGACY, N, 0);
+	gpu_foreign_init(&f, m.base, N, 0);
+	f.owned = &m;
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	gpu_put_draft(client, "own", 6, N, 0, CUDA_STREAM_LEGACY);
+	gpu_must(cuda->ctx_synchronize());
+	pause_at(1); /* another process has it open, and stands still */
+	must_be(tl_delete(client, "t"), 0);
+	eventually(!(atomic_load(&rc_segment(&rc, 0)->word) & 1)); /* UNEXPORT has come */
+	pause_at(1);						   /* no daemon is there any more */
+	eventually(gpu_live(FAKE_VMM_MAPPING) == 0); /* the library's thread has heard of that */
+	must_be(f.deleted, 0);
+	pause_at(1); /* nobody has it open */
+	must_be(f.deleted, 0);
+	tl_close(client);
+	eventually(atomic_load(&f.deleted));
+	return 0;
+}
+
+GPU_TEST(memory_is_kept_if_the_daemon_dies_while_others_close_it)
+{
+	struct test_daemon d;
+	struct test_child p, c;
+	struct gpu_daemon g;
+	int status;
+
+	SKIP_UNLESS(!gpu_is_real(), "needs a driver that counts");
+	d = td_start();
+	p = child_start_ready(&d, dies_unheard, NULL);
+	c = child_start_ready(&d, opens_and_stops, NULL);
+	must_be(kill(c.pid, SIGSTOP), 0);
+	must_be(waitpid(c.pid, &status, WUNTRACED), c.pid);
+	child_step(&p);
+	td_kill(&d);
+	child_step(&p);
+	must_be(kill(c.pid, SIGCONT), 0);
+	child_finish(&c);
+	child_finish(&p);
+	g = gpu_start(.socket = d.socket);
+	gpu_nothing_left(&g);
+	td_stop(&g.d);
+	td_stop(&d);
+}
+
+/* Places a tensor of the client's that the library knows nothing of. */
+static void place_behind_its_back(int fd, const struct raw *rc, const char *name)
+{
+	int64_t shape[] = { 1 };
+	DLTensor as = bytes_tensor(NULL, shape);
+	struct tensor_description d = description_of(&as, 0, name, strlen(name), NULL, 0);
+	struct wire_place m = {
+		.header = { .type = WIRE_PLACE, .serial = 1U << 30 },
+		.cookie = UINT64_MAX,
+		.segment = 0,
+		.segment_generation = (uint32_t)(atomic_load(&rc_segment(rc, 0)->word) >> 1),
+	};
+	unsigned char bytes[WIRE_MAX];
+
+	description_encode(bytes, &m, &d);
+	must_be(conn_send(fd, bytes, -1, 0), 0);
+}
+
+/* Returns when the library's thread has looked at all that it was told before. */
+static void let_the_thread_look(tl_client *client, CUdeviceptr memory)
+{
+	for (int i = 0; i < 3; i++) {
+		struct gpu_foreign f;
+
+		gpu_foreign_init(&f, memory, N, 0);
+		must_be(tl_publish(client, "look", &f.managed, NULL, NULL, NULL), 0);
+		must_be(tl_delete(client, "look"), 0);
+		eventually(atomic_load(&f.deleted));
+	}
+}
+
+/* The daemon refuses UNEXPORT as long as there is another tensor in the segment. */
+static int is_refused_at_first(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0), *other;
+	int fd = only_socket(d);
+	struct raw rc = rc_open(d);
+	struct gpu_foreign f;
+	struct gpu_memory m, of_look;
+	tl_info info = { .size = sizeof(info) };
+
+	(void)arg;
+	other = td_connect(d);
+	gpu_memory_init(&m, GPU_LEGACY, N, 0);
+	gpu_memory_init(&of_look, GPU_VMM, N, 0);
+	gpu_foreign_init(&f, m.base, N, 0);
+	f.owned = &m;
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	pause_at(1); /* another process has it open */
+	place_behind_its_back(fd, &rc, "more");
+	eventually(!tl_stat(other, "more", &info));
+	must_be(tl_delete(other, "t"), 0);
+	let_the_thread_look(client, of_look.base);
+	must_be(f.deleted, 0);
+	must_be(tl_delete(other, "more"), 0);
+	eventually(atomic_load(&f.deleted));
+	gpu_memory_deinit(&of_look);
+	rc_goodbye(&rc);
+	tl_close(client);
+	tl_close(other);
+	return 0;
+}
+
+GPU_TEST(memory_is_kept_if_the_daemon_refuses_to_end_its_export)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start_ready(&g.d, is_refused_at_first, NULL), c;
+
+	c = child_start_ready(&g.d, opens_and_stops, NULL);
+	child_finish(&p);
+	child_finish(&c);
+	gpu_nothing_left(&g);
+}
+
 /* ---- Many at once ---- */
 
 static struct {
@@ -361,17 +516,6 @@ GPU_TEST(what_waits_for_the_gpu_is_not_lost_sight_of)
 
 /* ---- fork() while an answer is awaited ---- */
 
-static int opens_and_stops(const struct test_daemon *d, void *arg)
-{
-	tl_client *client = gpu_open(d, 0);
-
-	(void)arg;
-	drop(gpu_get(client, "t", TL_STREAM_NONE)); /* its lease ends at once */
-	pause_at(1);
-	tl_close(client);
-	return 0;
-}
-
 /* The child's connection ends when it closes the client, whatever its parent waits for. */
 static int closes_in_a_child(const struct test_daemon *d, tl_client *client,
 			     DLManagedTensorVersioned *cpu, uint64_t clients)
@@ -435,21 +579,6 @@ GPU_TEST(a_child_does_not_wait_for_its_parents_answers)
 }
 
 /* ---- The daemon reads nothing ---- */
-
-/* The socket of the only client in this process. */
-static int only_socket(const struct test_daemon *d)
-{
-	for (int fd = 0; fd < 1024; fd++) {
-		struct sockaddr_un peer = { 0 };
-		socklen_t n = sizeof(peer) - 1;
-
-		if (!getpeername(fd, (struct sockaddr *)&peer, &n) && peer.sun_family == AF_UNIX &&
-		    !strcmp(peer.sun_path, d->socket))
-			return fd;
-	}
-	must(!"a socket");
-	return -1;
-}
 
 /* Fills the socket while the daemon stands still, with messages that the daemon will ignore. */
 static void fill_socket(int fd)
