@@ -79,6 +79,7 @@ static bool import_own(struct cuda_import *import)
 	import->export = e;
 	import->device = e->memory.device;
 	import->base = e->memory.base;
+	import->size = e->memory.size;
 	import->life = e->life;
 	turn(import, IMPORT_OPENED);
 	return true;
@@ -139,6 +140,7 @@ static int import_open(struct cuda_import *import, int64_t deadline)
 	if (!r) {
 		import->device = import->mapping->device;
 		import->base = import->mapping->base;
+		import->size = import->mapping->size;
 		import->life = import->mapping->life;
 	} else if (imported) {
 		no_more_open(import);
@@ -385,9 +387,12 @@ void cuda_imports_forget(const struct cuda_export *e)
 		struct cuda_import *import = import_of(cs, e);
 
 		if (!import || import->export != e)
-			continue;	 /* it was opened like the memory of another process */
-		list_del(&import->link); /* our own: it has no mapping and no events */
-		free(import);
+			continue; /* it was opened like the memory of another process */
+		import->state = IMPORT_LOST;
+		import->export = NULL;
+		list_del(&import->link);
+		if (!import->leases)
+			free(import); /* our own: it has no mapping and no events */
 	}
 }
 

@@ -25,8 +25,9 @@ struct cuda_mapping;
  *        +---------------> OPENING_UNWANTED ------------------------+
  *                                              it is open
  *
- * One that went with the device's context (cudaDeviceReset) is LOST, from any state once it is
- * open: nobody finds it any more, and another import of the segment may take its place.
+ * One that went with the device's context (cudaDeviceReset), or with the export of this process, is
+ * LOST, from any state once it is open: nobody finds it any more, and another import of the segment
+ * may take its place.
  *
  * An import that is CLOSING is closed by the closer when no lease uses it any more. One
  * that cannot be opened is freed by the thread that tried.
@@ -50,8 +51,10 @@ struct cuda_import {
 	struct cuda_device *device;
 	unsigned life;	  /* of the device's contexts: in which it was opened */
 	CUdeviceptr base; /* 0: this process published it by a handle, and cannot open that */
+	uint64_t size;
 	struct cuda_mapping *mapping;	  /* NULL: this process exported the memory itself */
-	const struct cuda_export *export; /* NULL: another process did */
+	const struct cuda_export *export; /* NULL: another process did, or it has ended; cuda_lock
+					   */
 	unsigned leases;
 	enum cuda_import_state state;
 	struct list events[CUDA_EVENT_BUCKETS]; /* struct cuda_event: the producers', opened here */
@@ -72,7 +75,8 @@ int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, in
 		    struct wire_export *out);
 /* Does this process itself hold a lease on a tensor in its export? cuda_lock. */
 bool cuda_imports_leased(const struct cuda_export *e);
-/* Frees the imports of an export of this process, on which no lease is left. cuda_lock. */
+/* Ends the imports of an export of this process. No tensor is in it any more, but a get that comes
+ * too late may still have counted a lease on one. cuda_lock. */
 void cuda_imports_forget(const struct cuda_export *e);
 /* Takes back the lease that a get has counted. */
 void cuda_import_put(struct cuda_import *import);

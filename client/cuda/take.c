@@ -8,7 +8,6 @@
 
 #include "client/cuda/import.h"
 #include "client/cuda/lease.h"
-#include "client/cuda/mapping.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/take.h"
 #include "client/cuda/thread.h"
@@ -61,7 +60,7 @@ static int wait_for_event(struct cuda_import *import, const struct catalog_row *
 			return LEASE_E_NO_EVENT;
 	} else {
 		pthread_mutex_lock(&cuda_lock);
-		event = cuda_event_here(import->export, handle);
+		event = import->export ? cuda_event_here(import->export, handle) : NULL;
 		pthread_mutex_unlock(&cuda_lock);
 	}
 	if (!event)
@@ -121,17 +120,12 @@ static int order_after_producer(struct cuda_import *import, const struct catalog
 	}
 }
 
-static uint64_t import_size(const struct cuda_import *import)
-{
-	return import->mapping ? import->mapping->size : import->export->memory.size;
-}
-
 static int lease_in(struct cuda_import *import, const struct use *use, uint64_t ref,
 		    const struct row_head *h, const tl_get_options *options, int64_t deadline,
 		    DLManagedTensorVersioned **out)
 {
 	const struct catalog_row *row = &use->session->catalog.rows[ref_slot(ref)];
-	uint64_t nbytes = 0, size = import_size(import);
+	uint64_t nbytes = 0, size = import->size;
 	struct tensor_lease *l;
 	struct cuda_lease *own;
 	int r;

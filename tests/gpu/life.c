@@ -2,6 +2,10 @@
 /* The lifetime of memory on a GPU, also when processes die. */
 #include "tests/gpu/common.h"
 
+#include "client/cuda/import.h"
+#include "client/cuda/thread.h"
+#include "client/session/client.h"
+
 enum { N = 3 << 20 };
 
 /* ---- One tensor, many users ---- */
@@ -454,6 +458,49 @@ GPU_TEST(what_is_held_stays_when_the_daemon_dies)
 	gpu_nothing_left(&g);
 	td_stop(&g.d);
 	td_stop(&d);
+}
+
+/* ---- A get that comes too late ---- */
+
+/* Another client of the publishing process counts a lease on the memory when the last tensor there
+ * has just been deleted. The lease does not stand and is given back, after the export has ended. */
+static int counts_a_lease_too_late(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0), *late = td_connect(d);
+	struct session *s = atomic_load(&late->session);
+	enum gpu_kind kind = *(enum gpu_kind *)arg;
+	struct raw rc = rc_open(d);
+	struct cuda_import *import;
+	struct cuda_session *cs;
+	struct gpu_foreign f;
+	struct gpu_memory m;
+	uint32_t generation;
+
+	gpu_memory_init(&m, kind, N, 0);
+	gpu_foreign_init(&f, m.base, N, 0);
+	f.owned = &m;
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	generation = (uint32_t)(atomic_load(&rc_segment(&rc, 0)->word) >> 1);
+	must_be(cuda_session_with_thread(s, &cs), 0);
+	must_be(cuda_import_get(cs, 0, generation, session_deadline(s), &import), 0);
+	must_be(tl_delete(client, "t"), 0);
+	eventually(atomic_load(&f.deleted));
+	must_be(import->state, IMPORT_LOST); /* it is there until the lease is given back */
+	cuda_import_put(import);
+	rc_goodbye(&rc);
+	tl_close(client);
+	tl_close(late);
+	return 0;
+}
+
+GPU_TEST(the_end_of_an_export_spares_who_gets_from_it)
+{
+	for (enum gpu_kind kind = 0; kind < GPU_KINDS; kind++) {
+		cleanup_gpu struct gpu_daemon g = gpu_start();
+
+		must_be(td_run_client(&g.d, counts_a_lease_too_late, &kind), 0);
+		gpu_nothing_left(&g);
+	}
 }
 
 int main(int argc, char **argv)
