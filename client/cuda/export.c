@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "client/cuda/event.h"
 #include "client/cuda/export.h"
@@ -58,7 +57,8 @@ static void send_unexport(struct cuda_export *e)
 
 	unexport_message(e, &m);
 	m.header.serial = session_serial(e->session);
-	session_send(e->session, &m, session_deadline(e->session));
+	m.header.life = atomic_load(&e->session->life);
+	session_note(e->session, &m);
 }
 
 /* Says which KEEP gave the daemon the file of the device. True: @before was the last that did. */
@@ -348,5 +348,6 @@ void cuda_late_export(struct session *s, const struct conn_message *m)
 
 	memcpy(&unexport, m->bytes, sizeof(unexport));
 	unexport.header.type = WIRE_UNEXPORT;
-	conn_send(s->socket, &unexport, -1, MSG_DONTWAIT);
+	unexport.header.life = atomic_load(&s->life);
+	session_note_locked(s, &unexport);
 }

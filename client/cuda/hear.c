@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <sys/socket.h>
-
 #include "client/cuda/hear.h"
 #include "client/cuda/import.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/session.h"
+#include "client/session/request.h"
 
 void cuda_take_freed(struct session *s, const struct conn_message *m)
 {
@@ -26,7 +25,7 @@ void cuda_take_unmap(struct session *s, const struct conn_message *m)
 		/* The answer to an IMPORT came when nobody waited for it: nothing is open. */
 		not_open = *unmap;
 		not_open.header.type = WIRE_UNMAPPED;
-		conn_send(s->socket, &not_open, -1, MSG_DONTWAIT);
+		session_note_locked(s, &not_open);
 	}
 	pthread_mutex_unlock(&cuda_lock);
 }

@@ -103,7 +103,7 @@ static void send_unmapped(const struct cuda_import *import)
 		.segment_generation = import->generation,
 	};
 
-	session_send(s, &m, session_deadline(s));
+	session_note(s, &m);
 }
 
 /* A daemon that takes the session over does not count it for open either: it reads the ledger. */

@@ -272,7 +272,7 @@ struct polled {
 	size_t n, capacity;
 };
 
-static void poll_add(struct polled *p, int fd, struct cuda_session *cs)
+static void poll_add(struct polled *p, int fd, short events, struct cuda_session *cs)
 {
 	if (p->n == p->capacity) {
 		size_t capacity = p->capacity ? 2 * p->capacity : 16;
@@ -288,7 +288,7 @@ static void poll_add(struct polled *p, int fd, struct cuda_session *cs)
 			return; /* out of memory: this one is not heard until others go */
 		p->capacity = capacity;
 	}
-	p->fds[p->n] = (struct pollfd){ .fd = fd, .events = POLLIN };
+	p->fds[p->n] = (struct pollfd){ .fd = fd, .events = events };
 	p->of[p->n++] = cs;
 }
 
@@ -298,11 +298,14 @@ static void find_sockets(struct polled *p)
 	struct cuda_session *cs;
 
 	p->n = 0;
-	poll_add(p, cuda_wake_peek(), NULL);
+	poll_add(p, cuda_wake_peek(), POLLIN, NULL);
 	pthread_mutex_lock(&cuda_lock);
-	list_for_each_entry(cs, &cuda_sessions, link)
+	list_for_each_entry(cs, &cuda_sessions, link) {
+		short events = session_has_notes(cs->session) ? POLLIN | POLLOUT : POLLIN;
+
 		if (!atomic_load(&cs->session->ended))
-			poll_add(p, cs->session->socket, cs);
+			poll_add(p, cs->session->socket, events, cs);
+	}
 	pthread_mutex_unlock(&cuda_lock);
 }
 
@@ -321,6 +324,7 @@ static void hear_sessions(const struct polled *p)
 	for (size_t i = 1; i < p->n; i++) {
 		if (!p->fds[i].revents || !claim(p->of[i]))
 			continue;
+		session_send_notes(p->of[i]->session);
 		session_drain(p->of[i]->session);
 		release(p->of[i]);
 	}

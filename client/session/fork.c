@@ -282,11 +282,11 @@ static void drop_parents(struct session *s)
 	hangup_fork_child(&s->hangup);
 	atomic_store(&s->maps, 0);
 	memset(&s->refused, 0, sizeof(s->refused));
-	s->naborts = 0;
+	s->nnotes = 0;
 	atomic_store(&s->life, 0);
 	atomic_store(&s->granting, 0);
 	atomic_store(&s->resumed_due, false);
-	atomic_store(&s->aborts_due, false);
+	atomic_store(&s->notes_due, false);
 	s->socket = fd_close(s->socket);
 	pin_forget(s);
 	if (s->inherited) { /* stays mapped until we read no more; see above */

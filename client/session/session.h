@@ -42,6 +42,11 @@ enum session_state {
 	SESSION_OVER,	 /* no leases may be taken: inherited by a forked child */
 };
 
+/* A short message that nobody waits for: ABORT, UNMAPPED or UNEXPORT. */
+struct session_note {
+	alignas(8) unsigned char bytes[24];
+};
+
 /* A message waiting for its answer; its sender owns it. */
 struct request {
 	struct list link;	     /* in session->pending while not done; receive_mutex */
@@ -124,9 +129,9 @@ struct session {
 	char unanswered_name[TL_NAME_MAX + 1];
 	struct list sending; /* of struct commit_sending */
 	struct refused refused;
-	uint64_t *aborts; /* refs of drafts whose ABORT could not be sent yet */
-	uint32_t naborts;
-	_Atomic bool aborts_due;   /* naborts is not 0 */
+	struct session_note *notes; /* those that could not be sent yet, in their order */
+	uint32_t nnotes;
+	_Atomic bool notes_due;	   /* nnotes is not 0 */
 	_Atomic uint32_t life;	   /* the last one that ADOPTED named */
 	_Atomic bool resumed_due;  /* RESUMED is due when `granting` is 0 */
 	_Atomic unsigned granting; /* DRAFTs received that our ledger does not count yet */

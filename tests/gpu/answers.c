@@ -593,18 +593,27 @@ static void fill_socket(int fd)
 	must_be(errno, EAGAIN);
 }
 
+/* Long enough for other threads to try to tell the daemon something, and give up. */
+static void say_something_in_vain(tl_client *client)
+{
+	client_set_timeout(client, 2 * SECOND);
+	for (int i = 0; i < 2; i++)
+		must_refuse(tl_delete(client, "x"), -ETIMEDOUT, "reads no messages");
+	client_set_timeout(client, WAIT_S * SECOND);
+}
+
 static int frees_when_nobody_listens(const struct test_daemon *d, void *arg)
 {
+	enum gpu_kind kind = *(enum gpu_kind *)arg;
 	tl_client *client = gpu_open(d, 0), *other;
 	int fd = only_socket(d);
 	struct gpu_foreign f;
 	struct gpu_memory m;
 	CUstream stream;
 
-	(void)arg;
 	other = td_connect(d);
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
-	gpu_memory_init(&m, GPU_LEGACY, N, 0);
+	gpu_memory_init(&m, kind, N, 0);
 	gpu_foreign_init(&f, m.base, N, 0);
 	f.owned = &m;
 	gpu_hold(getpid());
@@ -618,15 +627,14 @@ static int frees_when_nobody_listens(const struct test_daemon *d, void *arg)
 	must_be(tl_delete(other, "t"), 0);
 	pause_at(1); /* the daemon stands still */
 	fill_socket(fd);
+	client_set_timeout(client, 2 * SECOND);
 	gpu_hold(0);
 	gpu_must(cuda->stream_synchronize(stream));
-	client_set_timeout(client, 2 * SECOND);
-	for (int i = 0; i < 2; i++) /* time for the thread to try to tell the daemon */
-		must_refuse(tl_delete(client, "x"), -ETIMEDOUT, "reads no messages");
-	must_be(f.deleted, 0);
-	client_set_timeout(client, WAIT_S * SECOND);
+	say_something_in_vain(client);
+	must_be(f.deleted, kind == GPU_VMM); /* the driver keeps that for who has it open */
 	parent_tell(1);
 	eventually(atomic_load(&f.deleted));
+	eventually(td_status(d).segments == 0);
 	gpu_must(cuda->stream_destroy(stream));
 	tl_close(client);
 	tl_close(other);
@@ -635,15 +643,84 @@ static int frees_when_nobody_listens(const struct test_daemon *d, void *arg)
 
 GPU_TEST(memory_is_kept_until_the_daemon_was_told)
 {
-	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start_ready(&g.d, frees_when_nobody_listens, NULL), c;
+	for (enum gpu_kind kind = GPU_LEGACY; kind <= GPU_VMM; kind++) {
+		cleanup_gpu struct gpu_daemon g = gpu_start();
+		struct test_child p = child_start_ready(&g.d, frees_when_nobody_listens, &kind), c;
 
-	c = child_start_ready(&g.d, opens_and_stops, NULL);
+		c = child_start_ready(&g.d, opens_and_stops, NULL);
+		child_step(&p);
+		td_freeze(&g.d);
+		child_step(&p);
+		td_thaw(&g.d);
+		child_must_succeed(&p);
+		child_finish(&c);
+		gpu_nothing_left(&g);
+	}
+}
+
+static int deletes_t(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct raw rc = rc_open(d);
+	struct gpu_foreign f;
+	struct gpu_memory m;
+
+	(void)arg;
+	gpu_memory_init(&m, GPU_LEGACY, N, 0);
+	gpu_foreign_init(&f, m.base, N, 0);
+	f.owned = &m;
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	pause_at(1); /* another process has it open */
+	must_be(tl_delete(client, "t"), 0);
+	eventually(!(atomic_load(&rc_segment(&rc, 0)->word) & 1)); /* UNMAP was sent */
+	pause_at(1);
+	eventually(atomic_load(&f.deleted));
+	rc_goodbye(&rc);
+	tl_close(client);
+	return 0;
+}
+
+/* Closes the memory while the daemon reads nothing, and then never calls the library again. */
+static int closes_when_nobody_listens(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr memory = gpu_alloc(N);
+	int fd = only_socket(d);
+	CUstream stream;
+
+	(void)arg;
+	drop(gpu_get(client, "t", TL_STREAM_NONE));
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	gpu_hold(getpid());
+	gpu_fill(memory, 1, N, stream);
+	pause_at(1); /* the producer deletes it */
+	eventually(gpu_live(FAKE_CLOSING) == 1);
+	pause_at(1); /* the daemon stands still */
+	fill_socket(fd);
+	client_set_timeout(client, 2 * SECOND);
+	gpu_hold(0);
+	eventually(gpu_live(FAKE_IMPORT) == 0);
+	say_something_in_vain(client);
+	pause_at(1);
+	gpu_must(cuda->mem_free(memory));
+	gpu_must(cuda->stream_destroy(stream));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(the_daemon_is_told_later_that_memory_was_closed)
+{
+	SKIP_UNLESS(!gpu_is_real(), "needs a driver that counts");
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start_ready(&g.d, deletes_t, NULL), c;
+
+	c = child_start_ready(&g.d, closes_when_nobody_listens, NULL);
 	child_step(&p);
+	child_step(&c);
 	td_freeze(&g.d);
-	child_step(&p);
+	child_step(&c);
 	td_thaw(&g.d);
-	child_must_succeed(&p);
+	child_finish(&p);
 	child_finish(&c);
 	gpu_nothing_left(&g);
 }
