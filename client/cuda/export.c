@@ -61,19 +61,58 @@ static void send_unexport(struct cuda_export *e)
 	session_note(e->session, &m);
 }
 
-/* Says which KEEP gave the daemon the file of the device. True: @before was the last that did. */
-static bool keep_change(const struct cuda_export *e, uint32_t before, uint32_t serial)
+/* True: the daemon has to be given the file of the device, by the KEEP with that serial. Others who
+ * export wait for that, since what the daemon hears of before has nothing that keeps it. */
+static bool keep_begin(const struct cuda_export *e, uint32_t serial)
 {
+	int device = e->memory.device->ordinal;
 	struct cuda_session *cs;
-	bool was;
+	bool begins;
 
 	pthread_mutex_lock(&cuda_lock);
 	cs = cuda_of(e->session);
-	was = cs->kept[e->memory.device->ordinal] == before;
-	if (was)
-		cs->kept[e->memory.device->ordinal] = serial;
+	while (cs->keeping & 1ULL << device)
+		pthread_cond_wait(&cuda_changed, &cuda_lock);
+	begins = !cs->kept[device];
+	if (begins) {
+		cs->kept[device] = serial;
+		cs->keeping |= 1ULL << device;
+	}
 	pthread_mutex_unlock(&cuda_lock);
-	return was;
+	return begins;
+}
+
+/* @again: it was not given, and will be with the next export. */
+static void keep_end(const struct cuda_export *e, bool again)
+{
+	int device = e->memory.device->ordinal;
+	struct cuda_session *cs;
+
+	pthread_mutex_lock(&cuda_lock);
+	cs = cuda_of(e->session);
+	cs->keeping &= ~(1ULL << device);
+	if (again)
+		cs->kept[device] = 0;
+	pthread_cond_broadcast(&cuda_changed);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+static int send_keep(struct cuda_export *e, struct wire_keep *m, int64_t deadline, bool *again)
+{
+	int fd, r;
+
+	*again = false;
+	errno = 0;
+	fd = cuda_node_open(e->memory.device);
+	if (fd < 0) {
+		*again = errno == EMFILE || errno == ENFILE;
+		return 0;
+	}
+	memcpy(m->device, e->memory.device->uuid.bytes, sizeof(m->device));
+	r = session_send_fd(e->session, m, fd, deadline);
+	*again = r != 0;
+	fd_close(fd);
+	return r;
 }
 
 /*
@@ -83,26 +122,16 @@ static bool keep_change(const struct cuda_export *e, uint32_t before, uint32_t s
  */
 static int keep_device(struct cuda_export *e, int64_t deadline)
 {
-	const struct cuda_device *device = e->memory.device;
 	struct wire_keep m = { .header = { .type = WIRE_KEEP,
 					   .length = sizeof(m),
 					   .serial = session_serial(e->session) } };
-	int fd, r;
+	bool again;
+	int r;
 
-	if (!keep_change(e, 0, m.header.serial))
+	if (!keep_begin(e, m.header.serial))
 		return 0;
-	errno = 0;
-	fd = cuda_node_open(device);
-	if (fd < 0) {
-		if (errno == EMFILE || errno == ENFILE)
-			keep_change(e, m.header.serial, 0);
-		return 0;
-	}
-	memcpy(m.device, device->uuid.bytes, sizeof(m.device));
-	r = session_send_fd(e->session, &m, fd, deadline);
-	if (r)
-		keep_change(e, m.header.serial, 0);
-	fd_close(fd);
+	r = send_keep(e, &m, deadline, &again);
+	keep_end(e, again);
 	return r;
 }
 

@@ -46,6 +46,7 @@ void cuda_after_fork_child(void)
 		cs->claims = 0;
 		cs->failures = cs->orphaned = 0;
 		list_init(&cs->making);
+		cs->keeping = 0;
 		list_move_all(&inherited_exports, &cs->exports);
 		list_move_all(&inherited_buffers, &cs->buffers);
 		cs->nbuffers = 0;

@@ -15,6 +15,8 @@ extern struct list cuda_sessions; /* struct cuda_session */
 
 enum { CUDA_IMPORT_BUCKETS = 256 };
 
+static_assert(CUDA_DEVICES_MAX <= 64, "cuda_session.keeping has a bit for each");
+
 struct cuda_session {
 	struct list link; /* in cuda_sessions: those that the thread looks after */
 	struct session *session;
@@ -26,6 +28,7 @@ struct cuda_session {
 	/* By number of a device: serial of the KEEP that gave the daemon its file; 0: it has none
 	 */
 	uint32_t kept[CUDA_DEVICES_MAX];
+	uint64_t keeping;  /* bits: a thread is about to send that KEEP */
 	bool produces;	   /* it has exported, or is about to */
 	unsigned claims;   /* who works with it, or will: it must not go */
 	bool waited;	   /* tl_close() waited in vain for the GPU: exit() does not again */

@@ -320,6 +320,83 @@ GPU_TEST(virtual_memory_outlives_the_last_user_of_its_gpu)
 	outlives_the_last_user();
 }
 
+static struct {
+	int (*open_node)(CUdevice device);
+	struct gpu_memory memory[2];
+	struct gpu_foreign f[2];
+	tl_client *client;
+	_Atomic bool opening;
+	_Atomic pid_t second;
+} both;
+
+static void publish_of_both(int i, const char *name)
+{
+	must_be(tl_publish(both.client, name, &both.f[i].managed,
+			   &(tl_put_options){ .size = sizeof(tl_put_options),
+					      .stream = TL_STREAM_NONE },
+			   NULL, NULL),
+		0);
+}
+
+/* The first publisher opens the file of the GPU when the second has done what it can. */
+static int open_node_late(CUdevice device)
+{
+	atomic_store(&both.opening, true);
+	until_it_sleeps(&both.second);
+	return both.open_node(device);
+}
+
+static void *publishes_second(void *arg)
+{
+	eventually(atomic_load(&both.opening));
+	atomic_store(&both.second, (pid_t)syscall(SYS_gettid));
+	publish_of_both(1, "t");
+	pthread_barrier_wait(arg);
+	return NULL;
+}
+
+static int publish_first_on_two_threads(const struct test_daemon *d, void *arg)
+{
+	struct cuda_driver *driver;
+	pthread_barrier_t done;
+	pthread_t second;
+
+	(void)arg;
+	both.client = gpu_open(d, 0);
+	driver = (struct cuda_driver *)(uintptr_t)cuda;
+	both.open_node = driver->open_node;
+	driver->open_node = open_node_late;
+	for (int i = 0; i < 2; i++) {
+		gpu_memory_init(&both.memory[i], GPU_VMM, N, 0);
+		gpu_fill(both.memory[i].base, 6, N, CUDA_STREAM_LEGACY);
+		gpu_foreign_init(&both.f[i], both.memory[i].base, N, 0);
+	}
+	gpu_must(cuda->ctx_synchronize());
+	pthread_barrier_init(&done, NULL, 2);
+	must_be(pthread_create(&second, NULL, publishes_second, &done), 0);
+	publish_of_both(0, "first");
+	pthread_barrier_wait(&done);
+	pthread_join(second, NULL);
+	return 0;
+}
+
+GPU_TEST(what_two_threads_publish_first_outlives_the_last_user)
+{
+	bool lost = false;
+	tl_client *client;
+
+	SKIP_UNLESS(!gpu_is_real(), "opens the file of the GPU itself");
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	must_be(td_run_client(&g.d, publish_first_on_two_threads, NULL), 0);
+	client = td_connect(&g.d);
+	must_be(tl_delete(client, "first"), 0);
+	td_sync(&g.d); /* what has kept the GPU open for it is closed */
+	must_be(td_run_client(&g.d, comes_late, &lost), 0);
+	must_be(tl_delete(client, "t"), 0);
+	tl_close(client);
+	gpu_nothing_left(&g);
+}
+
 static int finds_a_closed_gpu(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
