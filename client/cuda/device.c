@@ -145,6 +145,7 @@ static void find_devices(void)
 
 		dev->ordinal = i;
 		list_init(&dev->events);
+		list_init(&dev->shared);
 		devices.result = d->device_get(&dev->device, i);
 		if (!devices.result)
 			devices.result = d->device_get_uuid(&dev->uuid, dev->device);

@@ -26,6 +26,7 @@ struct cuda_device {
 	_Atomic unsigned life; /* counts contexts: what was made in an older one went with it */
 	size_t granularity;    /* of memory that descriptors can share; 0: there is none */
 	struct list events;    /* struct cuda_event: free local ones; cuda_lock */
+	struct list shared;    /* the same: free ones that other processes may have open */
 };
 
 /* What cuMemCreate() makes on the device for draft buffers: memory that a descriptor opens, and

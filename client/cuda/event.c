@@ -108,7 +108,14 @@ void cuda_events_destroy(struct cuda_device *device, struct list *events)
 		free(event);
 	}
 	cuda_leave(&scope);
-	cuda_events_keep(events); /* only a daemon that lies makes us end what is in use */
+	cuda_events_keep(events); /* those that are in use */
+}
+
+void cuda_events_share(struct cuda_device *device, struct list *events)
+{
+	pthread_mutex_lock(&cuda_lock);
+	list_move_all(&device->shared, events);
+	pthread_mutex_unlock(&cuda_lock);
 }
 
 /* Creates an event that other processes can open. The context is current. */
@@ -149,6 +156,8 @@ static int record(struct cuda_device *device, const struct cuda_scope *scope, st
 	if (e != CUDA_E_NOT_READY)
 		return e ? cuda_fail(e, "asking for stream %#llx", (unsigned long long)stream) : 0;
 	event = take_alive(spare);
+	if (!event)
+		event = take_alive(&device->shared);
 	if (!event)
 		r = event_new(device, scope, &event);
 	if (r || !event)

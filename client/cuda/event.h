@@ -5,6 +5,9 @@
  * can open; a lease that was given up waits for a local one. Events are used again: their lists and
  * pins are under cuda_lock. No function here is called with it, since the driver may wait for space
  * on a stream.
+ *
+ * An event that other processes can open is never destroyed. Some may have it open, and CUDA does
+ * not define what their calls do after that. So its handle never comes to mean another event.
  */
 #pragma once
 
@@ -43,14 +46,16 @@ void cuda_event_unuse(struct list *spare, struct cuda_event *event);
 void cuda_event_unpin(struct cuda_event *event);
 
 /*
- * Records an event that other processes can open on @stream: one of @spare, or a new one. *out is
- * NULL if all work there has ended, so that nobody needs to wait; else it has one use. 0, or a
- * negative errno with a text.
+ * Records an event that other processes can open on @stream: one of @spare or of the device, or a
+ * new one. *out is NULL if all work there has ended, so that nobody needs to wait; else it has one
+ * use. 0, or a negative errno with a text.
  */
 int cuda_event_record(struct cuda_device *device, struct list *spare, intptr_t stream,
 		      struct cuda_event **out);
 
-/* Destroys all events of a list, local and shared ones. */
+/* Destroys all events of a list that were opened here, or that are local. */
 void cuda_events_destroy(struct cuda_device *device, struct list *events);
+/* Gives free events that other processes may have open to the device, for the next export. */
+void cuda_events_share(struct cuda_device *device, struct list *events);
 /* Leaves all events of a list as they are, for good: the same. */
 void cuda_events_keep(struct list *events);

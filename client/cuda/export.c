@@ -227,8 +227,8 @@ void cuda_export_free(struct cuda_export *e)
 {
 	if (e->state == EXPORT_ORPHANED) /* the catalog may still tell others to wait for them */
 		cuda_events_keep(&e->events);
-	else
-		cuda_events_destroy(e->memory.device, &e->events);
+	else if (e->memory.device)
+		cuda_events_share(e->memory.device, &e->events);
 	fd_close(e->pool_fd);
 	free(e->memory.parts);
 	free(e);

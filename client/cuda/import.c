@@ -428,24 +428,37 @@ static struct cuda_event *event_find(struct cuda_import *import, const unsigned 
 		if (memcmp(event->handle.bytes, handle, sizeof(event->handle.bytes)) != 0)
 			continue;
 		event->pins++;
+		list_del(&event->link);
+		list_add_head(event_bucket(import, handle), &event->link);
 		return event;
 	}
 	return NULL;
 }
 
-/* Keeps @event, which another thread may have opened as well meanwhile: both stay. */
-static void event_keep(struct cuda_import *import, struct cuda_event *event)
+/* Keeps @event, which another thread may have opened as well meanwhile: both stay. Returns another
+ * that goes instead, or NULL. */
+static struct cuda_event *event_keep(struct cuda_import *import, struct cuda_event *event)
 {
+	struct list *bucket_of = event_bucket(import, event->handle.bytes);
+	struct cuda_event *other, *goes = NULL;
+	unsigned n = 0;
+
 	pthread_mutex_lock(&cuda_lock);
 	event->pins = 1;
-	list_add_head(event_bucket(import, event->handle.bytes), &event->link);
+	list_add_head(bucket_of, &event->link);
+	list_for_each_entry(other, bucket_of, link)
+		if (++n > CUDA_EVENTS_OPEN && !other->pins)
+			goes = other;
+	if (goes)
+		list_del(&goes->link);
 	pthread_mutex_unlock(&cuda_lock);
+	return goes;
 }
 
 int cuda_import_event(struct cuda_import *import, const struct cuda_scope *scope,
 		      const unsigned char handle[64], struct cuda_event **out)
 {
-	struct cuda_event *event;
+	struct cuda_event *event, *goes;
 	CUresult e;
 
 	pthread_mutex_lock(&cuda_lock);
@@ -462,7 +475,10 @@ int cuda_import_event(struct cuda_import *import, const struct cuda_scope *scope
 		free(event);
 		return cuda_fail(e, "opening the event of the tensor's producer");
 	}
-	event_keep(import, event);
+	goes = event_keep(import, event);
+	if (goes && !cuda_event_is_dead(goes))
+		scope->driver->event_destroy(goes->event);
+	free(goes);
 	*out = event;
 	return 0;
 }

@@ -40,8 +40,8 @@ enum cuda_import_state {
 	IMPORT_LOST,
 };
 
-/* A segment may have as many events as there are tensors in it that are not written yet. */
-enum { CUDA_EVENT_BUCKETS = 32 };
+/* Of the producer's events those that were used last stay open: so many in each bucket. */
+enum { CUDA_EVENT_BUCKETS = 32, CUDA_EVENTS_OPEN = 4 };
 
 struct cuda_import {
 	struct list link; /* in its cuda_session's imports */

@@ -49,8 +49,7 @@ enum fake_kind {
 
 enum fake_violation {
 	FAKE_FREED_WHILE_OPEN, /* memory was freed that another process had open; it is poisoned */
-	FAKE_EVENT_DESTROYED_EARLY, /* destroyed in flight and open elsewhere, or used elsewhere
-				  after that */
+	FAKE_EVENT_DESTROYED_EARLY, /* destroyed while open elsewhere, or used there after that */
 	FAKE_BAD_ACCESS, /* work on a stream met memory that is not mapped, or not for its device */
 	FAKE_LATE_CALL,	 /* a call was made when the driver's own function at exit had run */
 	FAKE_DEAD_EVENT, /* an event was used whose context was reset */

@@ -5,6 +5,8 @@
  */
 #include "tests/gpu/common.h"
 
+#include "client/cuda/import.h"
+
 enum { N = 1 << 20, OLD = 1, NEW = 2 };
 
 /* Fills "t" anew whenever it is told to, always in the same memory, and publishes it while that
@@ -468,6 +470,73 @@ GPU_TEST(a_capture_is_not_spoilt)
 	child_finish(&c);
 	child_finish(&p);
 	gpu_nothing_left(&g);
+}
+
+/* ---- Many events of one producer ---- */
+
+enum { UNWRITTEN = 300 };
+
+static void unwritten_name(char name[16], int i)
+{
+	snprintf(name, 16, "unwritten/%d", i);
+}
+
+/* Each tensor has an event of its own. */
+static int writes_many(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	static struct gpu_foreign f[UNWRITTEN];
+	CUdeviceptr memory = gpu_alloc(N);
+	char name[16];
+
+	(void)arg;
+	gpu_hold(getpid());
+	gpu_fill(memory, 3, N, CUDA_STREAM_LEGACY);
+	for (int i = 0; i < UNWRITTEN; i++) {
+		gpu_foreign_init(&f[i], memory, N, 0);
+		unwritten_name(name, i);
+		must_be(tl_publish(client, name, &f[i].managed, NULL, NULL, NULL), 0);
+	}
+	pause_at(1);
+	for (int i = 0; i < UNWRITTEN; i++) {
+		unwritten_name(name, i);
+		must_be(tl_delete(client, name), 0);
+	}
+	for (int i = 0; i < UNWRITTEN; i++)
+		eventually(atomic_load(&f[i].deleted));
+	gpu_must(cuda->mem_free(memory));
+	tl_close(client);
+	return 0;
+}
+
+static int waits_for_many(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t;
+	CUstream stream;
+	char name[16];
+
+	(void)arg;
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	for (int i = 0; i < UNWRITTEN; i++) {
+		unwritten_name(name, i);
+		drop(gpu_get(client, name, (intptr_t)stream));
+	}
+	must(gpu_live(FAKE_EVENT_IMPORT) <= CUDA_EVENT_BUCKETS * CUDA_EVENTS_OPEN);
+	t = gpu_get(client, "unwritten/0", (intptr_t)stream); /* perhaps opened anew */
+	must_be(cuda->stream_query(stream), CUDA_E_NOT_READY);
+	gpu_hold(0);
+	must_be(gpu_read(gpu_data(t), N, stream), 3);
+	drop(t);
+	gpu_must(cuda->stream_destroy(stream));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(events_of_a_producer_do_not_pile_up)
+{
+	SKIP_UNLESS(!gpu_is_real(), "needs a driver that counts");
+	gpu_with_producer(writes_many, waits_for_many, NULL);
 }
 
 int main(int argc, char **argv)

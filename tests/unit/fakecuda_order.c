@@ -147,6 +147,46 @@ RULE(an_event_destroyed_in_flight_is_counted)
 	events_that_end_early(true);
 }
 
+static int destroys_what_is_open(const struct test_daemon *d, void *arg)
+{
+	const struct cuda_driver *cu = gpu_use(0);
+	CUevent event;
+
+	(void)d, (void)arg;
+	gpu_must(cu->event_create(&event, CUDA_EVENT_INTERPROCESS | CUDA_EVENT_DISABLE_TIMING));
+	gpu_must(cu->ipc_get_event_handle(&shared->event, event));
+	pause_at(1);
+	gpu_must(cu->event_destroy(event));
+	return 0;
+}
+
+static int opens_only(const struct test_daemon *d, void *arg)
+{
+	const struct cuda_driver *cu = gpu_use(0);
+	CUevent event;
+
+	(void)d, (void)arg;
+	gpu_must(cu->ipc_open_event_handle(&event, shared->event));
+	pause_at(1);
+	gpu_must(cu->event_destroy(event));
+	return 0;
+}
+
+RULE(an_event_destroyed_while_open_elsewhere_is_counted)
+{
+	for (unsigned early = 0; early < 2; early++) {
+		struct test_child e = child_start(NULL, destroys_what_is_open, NULL), i;
+
+		child_await(&e);
+		i = child_start(NULL, opens_only, NULL);
+		child_await(&i);
+		child_finish(early ? &e : &i);
+		child_finish(early ? &i : &e);
+		must_be(gpu_violations(FAKE_EVENT_DESTROYED_EARLY), early);
+		must_be(gpu_live_all(), 0);
+	}
+}
+
 /* An event that does not come before this process is let go. */
 static int holds_an_event(const struct test_daemon *d, void *arg)
 {
