@@ -24,7 +24,9 @@ static int send_parts(struct cuda_export *e, struct cuda_parts *parts, int64_t d
 
 	for (uint32_t i = 1; !r && i < e->memory.nparts; i++) {
 		struct wire_part m = {
-			.header = { .type = WIRE_PART, .length = sizeof(m) },
+			.header = { .type = WIRE_PART,
+				    .length = sizeof(m),
+				    .life = atomic_load(&e->session->life) },
 			.part_size = e->memory.parts[i].size,
 			.segment = e->segment,
 			.segment_generation = e->generation,
@@ -124,6 +126,7 @@ static int keep_device(struct cuda_export *e, int64_t deadline)
 {
 	struct wire_keep m = { .header = { .type = WIRE_KEEP,
 					   .length = sizeof(m),
+					   .life = atomic_load(&e->session->life),
 					   .serial = session_serial(e->session) } };
 	bool again;
 	int r;

@@ -423,7 +423,9 @@ static bool tell(struct cuda_publication *p)
 {
 	struct session *s = p->session;
 	struct wire_finished m = {
-		.header = { .type = WIRE_FINISHED, .length = sizeof(m) },
+		.header = { .type = WIRE_FINISHED,
+			    .length = sizeof(m),
+			    .life = atomic_load(&s->life) },
 		.ref = p->ref,
 		.failed = p->failure != CUDA_OK,
 	};

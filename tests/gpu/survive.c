@@ -159,6 +159,82 @@ GPU_TEST(what_its_descriptors_keep_outlives_the_daemon)
 	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
 }
 
+/* ---- who begins to produce later ---- */
+
+/* Its connection has outlived a daemon when it first publishes on a GPU. */
+static int produces_later(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = td_connect(d);
+	struct gpu_foreign f;
+	struct gpu_memory m;
+	uint64_t id, charged;
+
+	(void)arg;
+	put_bytes(client, "cpu", 1, 100);
+	id = id_of(client);
+	pause_at(1);
+	put_alone(client, "cpu", 2, 100);
+	cuda = gpu_use(0);
+	gpu_memory_init(&m, GPU_PARTS, N, 0);
+	gpu_hold(getpid());
+	gpu_fill(m.base, 6, N, CUDA_STREAM_LEGACY);
+	gpu_foreign_init(&f, m.base, N, 0);
+	must_be(tl_publish(client, "parts", &f.managed, NULL, NULL, NULL), 0);
+	gpu_put_draft(client, "draft", 5, N, 0, CUDA_STREAM_LEGACY);
+	gpu_hold(0);
+	wait_until_written(d);
+	must_be(id_of(client), id);
+	pause_at(2);
+	charged = gpu_charged(d);
+	must_be(tl_delete(client, "parts"), 0);
+	eventually(atomic_load(&f.deleted));
+	eventually(gpu_charged(d) < charged); /* its export has ended */
+	pause_at(3);			      /* this process is gone */
+	tl_close(client);
+	return 0;
+}
+
+static int reads_parts(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t = gpu_get(client, "parts", 0);
+
+	(void)arg;
+	must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), 6);
+	drop(t);
+	tl_close(client);
+	return 0;
+}
+
+static int reads_what_is_left(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t = gpu_get(client, "draft", 0);
+
+	(void)arg;
+	must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), 5);
+	drop(t);
+	must_be(tl_delete(client, "draft"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_connection_that_outlived_a_daemon_publishes_on_a_gpu)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = with_keeper, .expect_ready = true);
+	struct test_child p = child_start_ready(&g.d, produces_later, NULL);
+
+	kill_proper(&g.d);
+	must_be(child_step(&p), 2);
+	must_be(td_run_client(&g.d, reads_parts, NULL), 0);
+	must_be(child_step(&p), 3);
+	child_kill(&p); /* nobody uses the GPU now */
+	td_sync(&g.d);
+	must_be(td_run_client(&g.d, reads_what_is_left, NULL), 0);
+	must_be(gpu_live_all(), 0);
+	must_be(gpu_charged(&g.d), 0);
+}
+
 /* ---- producers that slept ---- */
 
 enum { SLEEPERS = 6 };
