@@ -13,8 +13,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <tensorlease/tensorlease.h>
+
 #include "client/cuda/driver.h"
 #include "util/list.h"
+#include "util/thread.h"
 
 enum { CUDA_DEVICES_MAX = 64 };
 
@@ -76,6 +79,16 @@ int cuda_fail(CUresult result, const char *what, ...) __attribute__((format(prin
 static inline CUstream cuda_stream(intptr_t stream)
 {
 	return stream == 0 ? CUDA_STREAM_LEGACY : (CUstream)stream;
+}
+
+/*
+ * What a stream that the thread with that thread_unique() named means on this thread. No thread can
+ * name another's own stream, but the legacy stream waits for the streams of all threads.
+ */
+static inline intptr_t cuda_stream_here(intptr_t stream, uint64_t thread)
+{
+	return stream == TL_STREAM_PER_THREAD && thread != thread_unique() ? TL_STREAM_LEGACY
+									   : stream;
 }
 
 /*

@@ -47,6 +47,11 @@ static bool is_ours(const struct group_member *member)
 	return member->tensor.device.device_type == kDLCUDA;
 }
 
+static intptr_t stream_of(const struct members *m)
+{
+	return cuda_stream_here(m->stream, m->thread);
+}
+
 static int no_connection(int r)
 {
 	return r > 0 ? tl_fail(-ENOTCONN, "the daemon ended the connection; the group was not "
@@ -142,10 +147,10 @@ static int copy_one(const struct cuda_scope *scope, const struct members *m,
 			       member->name);
 	if (source->device.device_type == kDLCUDA)
 		e = scope->driver->memcpy_dtod_async(to, from, member->nbytes,
-						     cuda_stream(m->stream));
+						     cuda_stream(stream_of(m)));
 	else
 		e = scope->driver->memcpy_htod_async(to, (const void *)(uintptr_t)from,
-						     member->nbytes, cuda_stream(m->stream));
+						     member->nbytes, cuda_stream(stream_of(m)));
 	*from_cpu = *from_cpu || source->device.device_type != kDLCUDA;
 	return e ? cuda_fail(e, "copying %" PRIu64 " bytes for '%s'", member->nbytes, member->name)
 		 : 0;
@@ -160,7 +165,7 @@ static int copy_on(const struct group_device *d, const struct members *m,
 
 	if (r)
 		return r;
-	r = cuda_stream_usable(&scope, m->stream);
+	r = cuda_stream_usable(&scope, stream_of(m));
 	for (size_t i = 0; !r && i < m->count; i++) {
 		const struct group_member *member = &m->list[i];
 
@@ -168,7 +173,7 @@ static int copy_on(const struct group_device *d, const struct members *m,
 		    member->tensor.device.device_id == d->device->ordinal)
 			r = copy_one(&scope, m, member, sources[i], &from_cpu);
 	}
-	if (from_cpu && scope.driver->stream_synchronize(cuda_stream(m->stream)) && !r)
+	if (from_cpu && scope.driver->stream_synchronize(cuda_stream(stream_of(m))) && !r)
 		r = tl_fail(-EIO, "copying a group to GPU %d failed", d->device->ordinal);
 	cuda_leave(&scope);
 	return r;
@@ -287,8 +292,8 @@ static int order(struct members *m)
 	for (unsigned i = 0; !r && i < g->ndevices; i++) {
 		struct group_device *d = &g->devices[i];
 
-		r = m->sealed ? cuda_wait_for_stream(d->device, m->stream)
-			      : cuda_event_record(d->device, &d->export->events, m->stream,
+		r = m->sealed ? cuda_wait_for_stream(d->device, stream_of(m))
+			      : cuda_event_record(d->device, &d->export->events, stream_of(m),
 						  &d->event);
 	}
 	return r;
@@ -349,9 +354,9 @@ static void leave_buffer(const struct members *m, const struct group_device *d, 
 		return;
 	}
 	if (end == MEMBERS_FAILED && d->queued && m->stream != TL_STREAM_NONE) {
-		if (!cuda_retire(d->buffer->export, m->stream, buffer_done, d->buffer))
+		if (!cuda_retire(d->buffer->export, stream_of(m), buffer_done, d->buffer))
 			return;
-		cuda_wait_for_stream(d->device, m->stream);
+		cuda_wait_for_stream(d->device, stream_of(m));
 	}
 	cuda_buffer_put(d->buffer);
 }

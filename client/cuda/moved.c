@@ -38,7 +38,8 @@ struct moved_tensor {
 	DLManagedTensorVersioned managed; /* first: the deleter gets its address */
 	struct moved *memory;
 	intptr_t stream;
-	int64_t dims[]; /* shape, then strides */
+	uint64_t thread; /* that named the stream */
+	int64_t dims[];	 /* shape, then strides */
 };
 
 /* ---- The end ---- */
@@ -83,7 +84,8 @@ static void moved_delete(DLManagedTensorVersioned *managed)
 	int saved = errno;
 
 	if (m->pid == getpid())
-		after(m, m->buffer ? t->stream : TL_STREAM_NONE, memory_unref, m);
+		after(m, m->buffer ? cuda_stream_here(t->stream, t->thread) : TL_STREAM_NONE,
+		      memory_unref, m);
 	free(t);
 	errno = saved;
 }
@@ -109,6 +111,7 @@ static struct moved_tensor *tensor_new(const DLTensor *as, uint64_t flags, struc
 	}
 	t->memory = m;
 	t->stream = stream;
+	t->thread = thread_unique();
 	t->managed = (DLManagedTensorVersioned){
 		.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
 		.manager_ctx = t,

@@ -135,7 +135,8 @@ static int publish_shared(struct session *s, const char *name, DLManagedTensorVe
  * published. */
 struct cuda_draft {
 	struct cuda_buffer *buffer; /* its memory; NULL: it has left that */
-	intptr_t stream;	    /* on which it is written */
+	intptr_t stream;	    /* on which it is written; stream_of() */
+	uint64_t thread;	    /* that named the stream */
 	bool sealed;		    /* the host has waited for that */
 	bool written;		    /* published: what writes it is the tensor's affair */
 };
@@ -144,6 +145,17 @@ static_assert(sizeof(struct cuda_draft) <= DRAFT_OWN, "there is space for it");
 static struct cuda_draft *cuda_draft_of(struct tl_draft *draft)
 {
 	return (struct cuda_draft *)(void *)draft->own;
+}
+
+static void stream_set(struct cuda_draft *own, intptr_t stream)
+{
+	own->stream = stream;
+	own->thread = thread_unique();
+}
+
+static intptr_t stream_of(const struct cuda_draft *own)
+{
+	return cuda_stream_here(own->stream, own->thread);
 }
 
 static void buffer_done(void *context)
@@ -201,7 +213,7 @@ TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream)
 	if (draft->kind != memory_kinds[KIND_DEVICE])
 		return tl_fail(-EINVAL, "the draft of '%s' is on the CPU, which has no streams",
 			       draft->name);
-	cuda_draft_of(draft)->stream = stream;
+	stream_set(cuda_draft_of(draft), stream);
 	return 0;
 }
 
@@ -211,10 +223,10 @@ int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o)
 	int r;
 
 	if (o->stream != TL_STREAM_DEFAULT)
-		own->stream = o->stream;
+		stream_set(own, o->stream);
 	if (!(o->flags & TL_PUBLISH_SEALED))
 		return 0;
-	r = cuda_wait_for_stream(own->buffer->export->memory.device, own->stream);
+	r = cuda_wait_for_stream(own->buffer->export->memory.device, stream_of(own));
 	own->sealed = !r;
 	return r;
 }
@@ -231,7 +243,7 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 		.metadata = draft->metadata,
 		.metadata_size = draft->metadata_size,
 		.lifetime = draft->lifetime,
-		.stream = own->sealed ? TL_STREAM_NONE : own->stream,
+		.stream = own->sealed ? TL_STREAM_NONE : stream_of(own),
 	};
 	struct cuda_publication *publication;
 	int r;
@@ -277,9 +289,9 @@ void cuda_draft_end(struct tl_draft *draft)
 	}
 	/* The user of an exported draft may have queued more work after it was published. */
 	if ((!own->written || draft_is_exported(draft)) && own->stream != TL_STREAM_NONE) {
-		if (!cuda_retire(buffer->export, own->stream, buffer_done, buffer))
+		if (!cuda_retire(buffer->export, stream_of(own), buffer_done, buffer))
 			return;
-		cuda_wait_for_stream(buffer->export->memory.device, own->stream);
+		cuda_wait_for_stream(buffer->export->memory.device, stream_of(own));
 	}
 	cuda_buffer_put(buffer);
 }
@@ -342,7 +354,8 @@ static int draft_for_copy(struct call *c, const struct use *use, const char *nam
 		return r;
 	assert(draft);
 	/* No stream was named: the legacy stream copies, since it waits for the others. */
-	cuda_draft_of(draft)->stream = o->stream == TL_STREAM_NONE ? TL_STREAM_LEGACY : o->stream;
+	stream_set(cuda_draft_of(draft),
+		   o->stream == TL_STREAM_NONE ? TL_STREAM_LEGACY : o->stream);
 	*out = draft;
 	return 0;
 }

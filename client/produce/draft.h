@@ -45,7 +45,7 @@ enum draft_event {
 	DRAFT_EVENTS,
 };
 
-enum { DRAFT_OWN = 24 };
+enum { DRAFT_OWN = 32 };
 
 /* It holds a count on its session. The state changes under the session's produce mutex. */
 struct tl_draft {

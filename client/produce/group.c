@@ -29,6 +29,7 @@
 #include "tensor/dtype.h"
 #include "tensor/extent.h"
 #include "util/clock.h"
+#include "util/thread.h"
 
 struct tl_group {
 	tl_draft *draft; /* the memory of the tensors on the CPU */
@@ -556,6 +557,7 @@ int group_copy(tl_group *group, const DLTensor *const *sources)
 void group_stream(tl_group *group, intptr_t stream, bool sealed)
 {
 	group->all.stream = stream;
+	group->all.thread = thread_unique();
 	group->all.sealed = sealed;
 }
 

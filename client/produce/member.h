@@ -38,6 +38,7 @@ struct members {
 	struct group_member *list;
 	size_t count;
 	intptr_t stream; /* the stream that writes members on devices */
+	uint64_t thread; /* that named it */
 	bool sealed;	 /* the host waits for that */
 	void *own;	 /* for the one kind that keeps something for all of them */
 };

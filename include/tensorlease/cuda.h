@@ -41,7 +41,8 @@ extern "C" {
  *
  * Consumers wait, on their own streams, for the work that is queued on @stream when the draft is
  * committed. Without this call it is TL_STREAM_DEFAULT. TL_STREAM_NONE says that the tensor is
- * written already.
+ * written already. TL_STREAM_PER_THREAD is the stream of the thread that makes this call, even if
+ * another one commits.
  *
  * Ownership: the stream must exist until the draft is committed or aborted.
  * Blocking: never.

@@ -111,6 +111,176 @@ GPU_TEST(a_threads_stream_is_waited_for_without_an_event)
 	gpu_nothing_left(&g);
 }
 
+/* ---- The stream of another thread ---- */
+
+/* This thread's own stream writes to the memory, and does not end before let_go(). */
+static void fill_held(CUdeviceptr memory)
+{
+	gpu_must(cuda->stream_synchronize(CUDA_STREAM_PER_THREAD));
+	gpu_hold(getpid());
+	gpu_fill(memory, 1, N, CUDA_STREAM_PER_THREAD);
+}
+
+static void on_a_thread(void *(*fn)(void *), void *arg)
+{
+	pthread_t thread;
+
+	must_be(pthread_create(&thread, NULL, fn, arg), 0);
+	pthread_join(thread, NULL);
+}
+
+static void let_go(void)
+{
+	gpu_hold(0);
+	gpu_must(cuda->ctx_synchronize());
+}
+
+static DLManagedTensorVersioned *copy_on_gpu(tl_client *client, intptr_t stream)
+{
+	tl_get_options o = { .size = sizeof(o),
+			     .flags = TL_GET_DEVICE,
+			     .device = { kDLCUDA, 0 },
+			     .stream = stream };
+	DLManagedTensorVersioned *t = NULL;
+
+	must_be(tl_get(client, "cpu", &o, &t), 0);
+	return t;
+}
+
+static int drops_a_copy_elsewhere(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t;
+	CUdeviceptr first;
+
+	(void)arg;
+	put_bytes(client, "cpu", 7, N);
+	t = copy_on_gpu(client, TL_STREAM_PER_THREAD);
+	first = gpu_data(t);
+	fill_held(first);
+	on_a_thread(drop_on_thread, t);
+	t = copy_on_gpu(client, TL_STREAM_PER_THREAD);
+	must(gpu_data(t) != first);
+	let_go();
+	drop(t);
+	must_be(tl_delete(client, "cpu"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_copy_stays_until_the_stream_of_another_thread_is_done)
+{
+	static const char *const no_warm[] = { "--warm-time", "0", NULL };
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
+
+	must_be(td_run_client(&g.d, drops_a_copy_elsewhere, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+static int drops_a_draft_elsewhere(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	bool committed = *(bool *)arg;
+	tl_draft *draft = draft_new(client);
+	DLManagedTensorVersioned *view;
+	CUdeviceptr first = draft_data(draft);
+	struct gpu_foreign same;
+
+	must_be(tl_draft_to_dlpack(draft, &view), 0);
+	must_be(tl_draft_set_stream(draft, TL_STREAM_PER_THREAD), 0);
+	if (committed) {
+		gpu_foreign_init(&same, first, N, 0);
+		must_be(tl_publish(client, "t", &same.managed, NULL, NULL, NULL), 0);
+		must_be(tl_delete(client, "t"), 0);
+	}
+	fill_held(first);
+	on_a_thread(drop_on_thread, view);
+	draft = draft_new(client);
+	must(draft_data(draft) != first);
+	let_go();
+	tl_abort(draft);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_draft_stays_until_the_stream_of_another_thread_is_done)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	for (int committed = 0; committed < 2; committed++)
+		must_be(td_run_client(&g.d, drops_a_draft_elsewhere, &(bool){ committed }), 0);
+	gpu_nothing_left(&g);
+}
+
+static void *commit_on_thread(void *arg)
+{
+	must_be(tl_commit(arg, NULL), 0);
+	return NULL;
+}
+
+static void *commit_group_on_thread(void *arg)
+{
+	must_be(tl_group_commit(arg), 0);
+	return NULL;
+}
+
+static tl_group *group_new(tl_client *client)
+{
+	const DLDevice device = { kDLCUDA, 0 };
+	const int64_t n = N;
+	tl_group_item item = { .name = "t", .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_group *group;
+
+	must_be(tl_group_create(client, &item, 1, &TL_INIT(tl_group_options, .devices = &device),
+				&group),
+		0);
+	return group;
+}
+
+/* Does a stream that gets "t" wait for what writes it? */
+static void must_wait(tl_client *client)
+{
+	DLManagedTensorVersioned *t;
+	CUstream stream;
+
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	t = gpu_get(client, "t", (intptr_t)stream);
+	must_be(cuda->stream_query(stream), CUDA_E_NOT_READY);
+	let_go();
+	must_be(gpu_read(gpu_data(t), N, stream), 1);
+	drop(t);
+	gpu_must(cuda->stream_destroy(stream));
+	must_be(tl_delete(client, "t"), 0);
+}
+
+static int commits_elsewhere(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	tl_draft *draft = draft_new(client);
+	tl_group *group;
+
+	(void)arg;
+	fill_held(draft_data(draft));
+	must_be(tl_draft_set_stream(draft, TL_STREAM_PER_THREAD), 0);
+	on_a_thread(commit_on_thread, draft);
+	must_wait(client);
+	group = group_new(client);
+	fill_held((CUdeviceptr)(uintptr_t)tl_group_tensor(group, 0)->data);
+	must_be(tl_group_set_stream(group, TL_STREAM_PER_THREAD, false), 0);
+	on_a_thread(commit_group_on_thread, group);
+	must_wait(client);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_commit_is_ordered_after_the_stream_of_another_thread)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, commits_elsewhere, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 /* ---- Captured streams ---- */
 
 typedef CUresult begin_capture(CUstream stream, int mode);
