@@ -9,7 +9,9 @@
 #include "client/cuda/session.h"
 
 struct cuda_buffer {
-	struct list link; /* in its cuda_session's buffers while nobody uses it */
+	struct list link; /* in its cuda_session's buffers while nobody uses it, or among those of
+			     drafts that tl_close() gives up */
+	intptr_t stream;  /* then: on which it is written */
 	struct cuda_session *owner;
 	struct cuda_export *export;
 	uint64_t size;

@@ -274,6 +274,17 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 				     : r;
 }
 
+/* Ends the draft's use of the buffer when what is queued on the stream by now has ended. */
+static void leave(struct cuda_buffer *buffer, intptr_t stream)
+{
+	if (stream != TL_STREAM_NONE) {
+		if (!cuda_retire(buffer->export, stream, buffer_done, buffer))
+			return;
+		cuda_wait_for_stream(buffer->export->memory.device, stream);
+	}
+	cuda_buffer_put(buffer);
+}
+
 void cuda_draft_end(struct tl_draft *draft)
 {
 	struct cuda_draft *own = cuda_draft_of(draft);
@@ -288,12 +299,29 @@ void cuda_draft_end(struct tl_draft *draft)
 		return;
 	}
 	/* The user of an exported draft may have queued more work after it was published. */
-	if ((!own->written || draft_is_exported(draft)) && own->stream != TL_STREAM_NONE) {
-		if (!cuda_retire(buffer->export, stream_of(own), buffer_done, buffer))
-			return;
-		cuda_wait_for_stream(buffer->export->memory.device, stream_of(own));
+	leave(buffer, !own->written || draft_is_exported(draft) ? stream_of(own) : TL_STREAM_NONE);
+}
+
+void cuda_draft_close(struct tl_draft *draft, struct list *left)
+{
+	struct cuda_draft *own = cuda_draft_of(draft);
+	struct cuda_buffer *buffer = own->buffer;
+
+	if (!buffer)
+		return;
+	own->buffer = NULL;
+	buffer->stream = stream_of(own);
+	list_add_tail(left, &buffer->link);
+}
+
+void cuda_drafts_left(struct list *left)
+{
+	list_for_each_safe(l, left) {
+		struct cuda_buffer *buffer = list_entry(l, struct cuda_buffer, link);
+
+		list_del(l);
+		leave(buffer, buffer->stream);
 	}
-	cuda_buffer_put(buffer);
 }
 
 /* ---- Copies ---- */

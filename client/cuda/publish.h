@@ -42,3 +42,6 @@ int cuda_second_name(const char *name, const tl_put_options *o);
  * draft is given up, and at its end if that did not happen.
  */
 void cuda_draft_end(struct tl_draft *draft);
+/* The same in two steps, the first of which waits for nothing: kind.h. */
+void cuda_draft_close(struct tl_draft *draft, struct list *left);
+void cuda_drafts_left(struct list *left);

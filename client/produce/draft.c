@@ -111,6 +111,8 @@ void draft_sent(struct tl_draft *draft, bool answer)
 
 void drafts_close(struct session *s)
 {
+	struct list left = LIST_INIT(left);
+
 	pthread_mutex_lock(&s->produce_mutex);
 	list_for_each(l, &s->drafts) {
 		struct tl_draft *draft = draft_entry(l);
@@ -118,9 +120,10 @@ void drafts_close(struct session *s)
 		if (!draft_step(draft, DRAFT_CLOSE))
 			continue; /* an exported draft lives as long as its tensor */
 		let_go_locked(draft);
-		draft->kind->draft_abort(draft);
+		draft->kind->draft_close(draft, &left);
 	}
 	pthread_mutex_unlock(&s->produce_mutex);
+	kinds_drafts_left(&left);
 }
 
 void drafts_fork(struct session *s)

@@ -366,6 +366,12 @@ static void shared_abort(struct tl_draft *draft)
 	session_abort(draft->session, draft->hold.ref);
 }
 
+static void shared_close(struct tl_draft *draft, struct list *left)
+{
+	(void)left;
+	shared_abort(draft);
+}
+
 static void shared_end(struct tl_draft *draft)
 {
 	if (draft->ring) {
@@ -407,6 +413,7 @@ const struct memory_kind shared_kind = {
 	.second_name = shared_second_name,
 	.draft_commit = shared_commit,
 	.draft_abort = shared_abort,
+	.draft_close = shared_close,
 	.draft_end = shared_end,
 	.messages[KIND_LATE][WIRE_DRAFT - WIRE_WELCOME] = shared_late_draft,
 	.session_end = shared_session_end,

@@ -43,6 +43,11 @@ bool kinds_take(enum kind_messages which, struct session *s, const struct conn_m
 	return taken;
 }
 
+void kinds_drafts_left(struct list *left)
+{
+	for_all_kinds(drafts_left, left);
+}
+
 void kinds_wake(void)
 {
 	for_all_kinds(wake);

@@ -13,6 +13,7 @@
 #include <tensorlease/tensorlease.h>
 
 #include "proto/wire.h"
+#include "util/list.h"
 
 struct call;
 struct conn_message;
@@ -84,6 +85,11 @@ struct memory_kind {
 			    const char *name, size_t name_len, uint64_t *version);
 	/* It was given up without having been committed, and will not be written any more. */
 	void (*draft_abort)(struct tl_draft *draft);
+	/* tl_close() gives it up. The produce mutex is held: what may wait is put on @left, and
+	 * done by drafts_left() when the mutex is free. The draft may be freed in between. One kind
+	 * may do so. */
+	void (*draft_close)(struct tl_draft *draft, struct list *left);
+	void (*drafts_left)(struct list *left);
 	/* It leaves its memory. */
 	void (*draft_end)(struct tl_draft *draft);
 
@@ -140,6 +146,7 @@ const struct memory_kind *kind_of_device(DLDeviceType device);
 /* True: the message is of a type that somebody takes, and he has it. */
 bool kinds_take(enum kind_messages which, struct session *s, const struct conn_message *m);
 
+void kinds_drafts_left(struct list *left);
 void kinds_wake(void);
 bool kinds_session_adopted(struct session *s);
 int kinds_session_finish(struct session *s);

@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <signal.h>
+#include <sys/wait.h>
 
 enum { N = 2 << 20, HANG_S = 20 };
 
@@ -296,6 +297,56 @@ GPU_TEST(a_release_on_a_full_stream_stops_nobody_else)
 	must_be(td_run_client(&g.d, releases_on_a_full_stream, NULL), 0);
 	child_step(&p);
 	child_finish(&p);
+	gpu_nothing_left(&g);
+}
+
+static void *closes_on_a_full_stream(void *arg)
+{
+	must_be(tl_close(arg), 0);
+	return NULL;
+}
+
+/* tl_close() has to mark the end of a draft's work on a full stream. The handles of drafts can be
+ * given back meanwhile, and the process can fork. */
+static int closes_with_a_draft_on_a_full_stream(const struct test_daemon *d, void *arg)
+{
+	static struct gate gate;
+	int64_t n = N;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr memory = gpu_alloc(16);
+	tl_draft *drafts[2];
+	pthread_t thread;
+	pid_t child;
+
+	(void)arg;
+	alarm(HANG_S);
+	gate_close(&gate);
+	for (int i = 0; i < 2; i++)
+		must_be(gpu_create(client, "draft", &spec, 0, &drafts[i]), 0);
+	must_be(tl_draft_set_stream(drafts[0], (intptr_t)gate.stream), 0);
+	fill_queue(gate.stream, memory);
+	must_be(pthread_create(&thread, NULL, closes_on_a_full_stream, client), 0);
+	eventually(gpu_live(FAKE_FULL) == 1);
+	child = fork();
+	if (!child)
+		_exit(0);
+	must(child > 0 && waitpid(child, NULL, 0) == child);
+	tl_abort(drafts[1]);
+	tl_abort(drafts[0]);
+	atomic_store(&gate.open, 1);
+	pthread_join(thread, NULL);
+	gate_open(&gate);
+	gpu_must(cuda->mem_free(memory));
+	return 0;
+}
+
+GPU_TEST(a_client_with_a_draft_on_a_full_stream_stops_nobody_while_it_closes)
+{
+	SKIP_UNLESS(!gpu_is_real(), full_queue);
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, closes_with_a_draft_on_a_full_stream, NULL), 0);
 	gpu_nothing_left(&g);
 }
 
