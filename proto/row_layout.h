@@ -43,6 +43,7 @@ enum row_progress {
 	ROW_FINISHED = 0,
 	ROW_UNFINISHED, /* the work that writes the bytes may still run: wait for the event */
 	ROW_LOST,	/* the bytes are lost, and the row stays to report it */
+	ROW_UNREPORTED, /* as ROW_UNFINISHED, for good: only the event tells when work has ended */
 };
 
 /*
@@ -88,6 +89,14 @@ static_assert(sizeof(struct catalog_row) == 128 && offsetof(struct catalog_row, 
 static inline bool row_deletes(uint16_t dtype_lanes)
 {
 	return dtype_lanes == 0;
+}
+
+/* Does a consumer have to wait for the row's event? */
+static inline bool row_is_unfinished(const struct catalog_row *row)
+{
+	uint32_t progress = atomic_load(&row->progress);
+
+	return progress == ROW_UNFINISHED || progress == ROW_UNREPORTED;
 }
 
 /* True if the shape fits into the row itself. */

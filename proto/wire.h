@@ -65,6 +65,7 @@ enum {
 	WIRE_LIFETIME_EVICTABLE = 2,   /* may be given up, while nobody holds it, to free space */
 
 	WIRE_PLACE_EVENT = 1, /* the tensor is unfinished: an event's handle follows the metadata */
+	WIRE_PLACE_UNREPORTED = 1, /* no FINISHED will come for it */
 };
 
 struct wire_header {

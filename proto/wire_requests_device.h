@@ -53,7 +53,8 @@ MESSAGE(UNMAPPED, 19, wire_segment_ref)
 
 /*
  * PLACE publishes a tensor that lies in a segment of the same connection. With EVENT the handle of an
- * event follows the metadata. Answer: PLACED.
+ * event follows the metadata. With UNREPORTED too the client does not know when that event has come.
+ * Answer: PLACED.
  */
 STRUCT(wire_place)
 	HEADER
@@ -63,7 +64,7 @@ STRUCT(wire_place)
 	FIELD(uint32_t, segment, NUMBER(0, CATALOG_MAX_TENSORS - 1))
 	FIELD(uint32_t, segment_generation, ANY)
 	FIELD(uint32_t, flags, FLAGS(WIRE_PLACE_EVENT, "EVENT"), .unit = WIRE_HANDLE_BYTES)
-	FIELD(uint32_t, reserved, ZERO)
+	FIELD(uint32_t, unreported, FLAGS(WIRE_PLACE_UNREPORTED, "UNREPORTED"))
 END(wire_place, 72)
 MESSAGE(PLACE, 20, wire_place, SERIAL, CHECK(check_place))
 

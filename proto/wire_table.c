@@ -65,7 +65,11 @@ static const char *check_strides(const struct wire_description *d)
 
 static const char *check_place(const union wire_any *m)
 {
-	return check_strides(&m->wire_place.tensor);
+	const struct wire_place *place = &m->wire_place;
+
+	if (place->unreported && !(place->flags & WIRE_PLACE_EVENT))
+		return "UNREPORTED, but there is no event";
+	return check_strides(&place->tensor);
 }
 
 static const char *check_commit(const union wire_any *m)

@@ -22,6 +22,7 @@
 #include "client/session/call.h"
 #include "client/session/request.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 
 /* ---- Getting ---- */
 
@@ -43,6 +44,14 @@ static int remap(const DLManagedTensorVersioned *held, bool stream, tl_get_optio
 	return lease_again(l, options, out);
 }
 
+/* Returns what is left of a get's timeout. It is not 0, which would mean another one. */
+static int64_t timeout_left(const tl_get_options *options, int64_t deadline)
+{
+	int64_t left = options->timeout_ns > 0 ? deadline_left_ns(deadline) : options->timeout_ns;
+
+	return left || !options->timeout_ns ? left : 1;
+}
+
 /* Returns @options for a get before it is known where the tensor is: nothing is ordered yet. */
 static tl_get_options anywhere(const tl_get_options *options)
 {
@@ -56,13 +65,14 @@ static tl_get_options anywhere(const tl_get_options *options)
 
 /* Moves the tensor to the wanted device. Takes @held over, also if it fails. */
 static int put_on(tl_client *client, const char *name, DLManagedTensorVersioned *held,
-		  const tl_get_options *options, DLManagedTensorVersioned **out)
+		  const tl_get_options *options, int64_t deadline, DLManagedTensorVersioned **out)
 {
 	tl_get_options o = *options;
 	int r;
 
+	o.timeout_ns = timeout_left(options, deadline);
 	if (moved_needed(held, options->device))
-		return moved_new(client, name, held, options->device, options->stream, out);
+		return moved_new(client, name, held, &o, out);
 	o.flags = 0;
 	r = remap(held, true, &o, out, "tl_get");
 	held->deleter(held);
@@ -91,13 +101,14 @@ static int check_device(const tl_get_options *options)
 static int get_on(tl_client *client, const char *name, const tl_get_options *options,
 		  DLManagedTensorVersioned **out)
 {
+	int64_t deadline = deadline_after(options->timeout_ns);
 	tl_get_options o = anywhere(options);
 	DLManagedTensorVersioned *held;
 	int r = check_device(options);
 
 	if (!r)
 		r = lease_get(client, name, &o, &held);
-	return r ? r : put_on(client, name, held, options, out);
+	return r ? r : put_on(client, name, held, options, deadline, out);
 }
 
 TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *options,
@@ -139,6 +150,7 @@ TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *opt
 static int get_many_on(tl_client *client, const char *const *names, size_t count,
 		       const tl_get_options *options, DLManagedTensorVersioned **out)
 {
+	int64_t deadline = deadline_after(options->timeout_ns);
 	tl_get_options o = anywhere(options);
 	DLManagedTensorVersioned **got = calloc(count + 1, sizeof(DLManagedTensorVersioned *));
 	size_t moved = 0;
@@ -154,7 +166,7 @@ static int get_many_on(tl_client *client, const char *const *names, size_t count
 	for (; !r && moved < count; moved++) {
 		DLManagedTensorVersioned *held = take_ptr(got[moved]);
 
-		r = put_on(client, names[moved], held, options, &got[moved]);
+		r = put_on(client, names[moved], held, options, deadline, &got[moved]);
 	}
 	if (!r)
 		memcpy(out, got, count * sizeof(DLManagedTensorVersioned *));

@@ -173,7 +173,7 @@ static int fill_handle(struct tensor_lease *l, tl_ipc_handle *handle)
 	memcpy(h.device_uuid, what.device, sizeof(h.device_uuid));
 	memcpy(h.memory, what.handle, sizeof(h.memory));
 	h.allocation_size = what.size;
-	h.has_event = atomic_load(&row->progress) == ROW_UNFINISHED;
+	h.has_event = row_is_unfinished(row);
 	if (h.has_event)
 		r = cuda_row_event(s, row, h.event);
 	if (!r)

@@ -136,6 +136,7 @@ struct moving {
 	const char *name;
 	uint64_t nbytes; /* that it touches */
 	intptr_t stream; /* TL_STREAM_NONE: the host waits */
+	int64_t timeout_ns;
 };
 
 static bool on_gpu(const DLManagedTensorVersioned *t)
@@ -147,7 +148,9 @@ static bool on_gpu(const DLManagedTensorVersioned *t)
  */
 static int order(struct moving *m)
 {
-	tl_get_options o = { .mode = TL_MODE_READ, .stream = TL_STREAM_LEGACY };
+	tl_get_options o = { .timeout_ns = m->timeout_ns,
+			     .mode = TL_MODE_READ,
+			     .stream = TL_STREAM_LEGACY };
 	DLManagedTensorVersioned *ordered;
 	int r = lease_again(tensor_lease_of(m->held), &o, &ordered);
 
@@ -333,12 +336,17 @@ bool moved_needed(const DLManagedTensorVersioned *held, DLDevice to)
 	return is.device_type != to.device_type || is.device_id != to.device_id;
 }
 
-int moved_new(tl_client *client, const char *name, DLManagedTensorVersioned *held, DLDevice to,
-	      intptr_t stream, DLManagedTensorVersioned **out)
+int moved_new(tl_client *client, const char *name, DLManagedTensorVersioned *held,
+	      const tl_get_options *options, DLManagedTensorVersioned **out)
 {
+	const DLDevice to = options->device;
 	uint64_t flags = held->flags & ~(uint64_t)DLPACK_FLAG_BITMASK_READ_ONLY;
 	struct moved *memory = calloc(1, sizeof(*memory));
-	struct moving m = { .held = held, .memory = memory, .name = name, .stream = stream };
+	struct moving m = { .held = held,
+			    .memory = memory,
+			    .name = name,
+			    .stream = options->stream,
+			    .timeout_ns = options->timeout_ns };
 	int r;
 
 	if (!memory) {
@@ -349,7 +357,7 @@ int moved_new(tl_client *client, const char *name, DLManagedTensorVersioned *hel
 	memory->refs = 1;
 	memory->info.size = sizeof(memory->info);
 	m.tensor = tensor_new(&held->dl_tensor, flags | DLPACK_FLAG_BITMASK_IS_COPIED, memory,
-			      to.device_type == kDLCUDA ? stream : TL_STREAM_NONE);
+			      to.device_type == kDLCUDA ? m.stream : TL_STREAM_NONE);
 	r = m.tensor ? move(client, &m, to) : -ENOMEM;
 	if (m.held)
 		drop(m.held);

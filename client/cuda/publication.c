@@ -206,6 +206,7 @@ static void place_encode(unsigned char *bytes, const struct cuda_publication *p,
 		.segment = p->export->segment,
 		.segment_generation = p->export->generation,
 		.flags = d->event ? WIRE_PLACE_EVENT : 0,
+		.unreported = d->event && !p->event ? WIRE_PLACE_UNREPORTED : 0,
 	};
 
 	description_encode(bytes, &m, d);

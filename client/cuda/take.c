@@ -76,14 +76,21 @@ static int wait_for_event(struct cuda_import *import, const struct catalog_row *
  * The producer's event cannot be opened here, as in some containers: waits on the host until the
  * daemon has heard that the work has ended.
  */
-static int wait_on_host(const struct session *s, const struct catalog_row *row, int64_t deadline)
+static int wait_on_host(const struct session *s, const struct catalog_row *row, int64_t until)
 {
 	int64_t pause = LOOK_FIRST_NS;
 
+	if (atomic_load(&row->progress) == ROW_UNREPORTED)
+		return tl_fail(
+			-ENOTSUP,
+			"the tensor was published by a handle with an event, which this process "
+			"cannot open (%s), and nobody else says when its work has ended: publish "
+			"it without an event, after that work",
+			tl_last_error());
 	while (atomic_load(&row->progress) == ROW_UNFINISHED) {
 		if (!session_served(s))
 			return LEASE_E_UNSERVED;
-		if (deadline_passed(deadline))
+		if (deadline_passed(until))
 			return tl_fail(-ETIMEDOUT,
 				       "the tensor's producer has not finished it in time, and "
 				       "its event cannot be waited for on the GPU (%s)",
@@ -96,12 +103,12 @@ static int wait_on_host(const struct session *s, const struct catalog_row *row, 
 
 /* Makes the stream wait for the producer's work. LEASE_E_LOST: that work will never end. */
 static int order_after_producer(struct cuda_import *import, const struct catalog_row *row,
-				intptr_t stream, int64_t deadline)
+				intptr_t stream, int64_t until)
 {
 	struct cuda_scope scope;
 	int r;
 
-	if (stream == TL_STREAM_NONE || atomic_load(&row->progress) != ROW_UNFINISHED)
+	if (stream == TL_STREAM_NONE || !row_is_unfinished(row))
 		return 0;
 	r = cuda_enter(import->device, &scope);
 	if (r)
@@ -109,7 +116,7 @@ static int order_after_producer(struct cuda_import *import, const struct catalog
 	r = wait_for_event(import, row, &scope, stream);
 	cuda_leave(&scope);
 	if (r == LEASE_E_NO_EVENT)
-		r = wait_on_host(import->session, row, deadline);
+		r = wait_on_host(import->session, row, until);
 	switch (atomic_load(&row->progress)) {
 	case ROW_LOST:
 		return LEASE_E_LOST;
@@ -121,7 +128,7 @@ static int order_after_producer(struct cuda_import *import, const struct catalog
 }
 
 static int lease_in(struct cuda_import *import, const struct use *use, uint64_t ref,
-		    const struct row_head *h, const tl_get_options *options, int64_t deadline,
+		    const struct row_head *h, const tl_get_options *options, int64_t until,
 		    DLManagedTensorVersioned **out)
 {
 	const struct catalog_row *row = &use->session->catalog.rows[ref_slot(ref)];
@@ -137,7 +144,7 @@ static int lease_in(struct cuda_import *import, const struct use *use, uint64_t 
 			-ENOTSUP,
 			"the tensor was published by this process by its handle, which only other "
 			"processes can open");
-	r = order_after_producer(import, row, options->stream, deadline);
+	r = order_after_producer(import, row, options->stream, until);
 	if (!r)
 		r = tensor_lease_wrap(use, ref, h, &nbytes, cuda_lease_delete, out);
 	if (r)
@@ -231,7 +238,8 @@ static int failed(struct session *s, const struct catalog_row *row, int r)
 }
 
 int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h,
-		   const tl_get_options *options, int64_t deadline, DLManagedTensorVersioned **out)
+		   const tl_get_options *options, struct get_until until,
+		   DLManagedTensorVersioned **out)
 {
 	const struct catalog_row *row = &use->session->catalog.rows[ref_slot(ref)];
 	struct cuda_import *import;
@@ -245,9 +253,9 @@ int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h
 		return lease_unopened(use, ref, h, out);
 	r = cuda_session_with_thread(use->session, &cs);
 	if (!r)
-		r = cuda_import_get(cs, h->segment, h->segment_generation, deadline, &import);
+		r = cuda_import_get(cs, h->segment, h->segment_generation, until.answer, &import);
 	if (!r) {
-		r = lease_in(import, use, ref, h, options, deadline, out);
+		r = lease_in(import, use, ref, h, options, until.work, out);
 		if (r)
 			cuda_import_put(import);
 	}

@@ -6,7 +6,8 @@
 
 /* tensor_lease_new() for a row on a GPU. */
 int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h,
-		   const tl_get_options *options, int64_t deadline, DLManagedTensorVersioned **out);
+		   const tl_get_options *options, struct get_until until,
+		   DLManagedTensorVersioned **out);
 /* The same without a request: LEASE_E_UNMAPPED if the segment is not open here. */
 int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head *h,
 		     const tl_get_options *options, DLManagedTensorVersioned **out);

@@ -41,8 +41,9 @@ int lease_take_unusual(const struct use *use, uint64_t ref, const struct row_hea
 
 /* LEASE_E_STALE: the tensor was replaced before its segment was mapped: look again. */
 static int take_and_map(const struct use *use, const struct name_key *key,
-			const tl_get_options *options, int64_t deadline, struct wake_word *wake,
-			struct backoff *backoff, DLManagedTensorVersioned **out)
+			const tl_get_options *options, struct get_until until,
+			struct wake_word *wake, struct backoff *backoff,
+			DLManagedTensorVersioned **out)
 {
 	uint64_t ref;
 	int r;
@@ -50,7 +51,7 @@ static int take_and_map(const struct use *use, const struct name_key *key,
 	r = lookup_wait(use->session, key, options->newer_than, &ref, wake);
 	if (r)
 		return r;
-	r = tensor_lease_new(use, ref, options, deadline, out);
+	r = tensor_lease_new(use, ref, options, until, out);
 	if (r)
 		lease_release(use->session, ref_slot(ref));
 	if (r != LEASE_E_STALE)
@@ -145,8 +146,7 @@ static int get_attempt(struct call *c, const struct use *use, void *context)
 	struct getting *g = context;
 	struct wake_word wake;
 	int waited = -ETIMEDOUT;
-	int r = take_and_map(use, &g->key, g->options, call_deadline(c), &wake, &g->backoff,
-			     g->out);
+	int r = take_and_map(use, &g->key, g->options, call_until(c), &wake, &g->backoff, g->out);
 
 	if (r != LEASE_E_STALE)
 		g->backoff = (struct backoff){ 0 };

@@ -124,7 +124,7 @@ static int many_take(struct many *m, struct session *s)
 }
 
 /* Turns the leases into tensors. On failure none is left. */
-static int many_wrap(struct many *m, const struct use *use, int64_t deadline)
+static int many_wrap(struct many *m, const struct use *use, struct get_until until)
 {
 	struct session *s = use->session;
 	size_t n;
@@ -133,7 +133,7 @@ static int many_wrap(struct many *m, const struct use *use, int64_t deadline)
 	users_join(&s->users, (int64_t)m->count); /* one count for each lease; @use has one
 						     meanwhile */
 	for (n = 0; n < m->count; n++) {
-		r = tensor_lease_new(use, m->refs[n], m->options, deadline, &m->out[n]);
+		r = tensor_lease_new(use, m->refs[n], m->options, until, &m->out[n]);
 		if (r) {
 			m->missing = n;
 			break;
@@ -157,7 +157,7 @@ static int many_attempt(struct call *c, const struct use *use, void *context)
 	int r = many_take(m, s);
 
 	if (!r)
-		r = many_wrap(m, use, call_deadline(c));
+		r = many_wrap(m, use, call_until(c));
 	if (r == LEASE_E_STALE) { /* a tensor went before its segment was mapped */
 		r = lookup_again(s, &m->backoff);
 		r = r ? r : LEASE_E_STALE;

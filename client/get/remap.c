@@ -10,6 +10,7 @@
 #include "client/get/remap.h"
 #include "client/get/tensor.h"
 #include "client/session/process.h"
+#include "util/clock.h"
 
 /*
  * Takes one more lease on a slot that is held. Its word need not be looked at: our own count, which
@@ -43,6 +44,10 @@ static int hold_again(struct session *s, uint32_t slot)
 int lease_again(const struct tensor_lease *l, const tl_get_options *options,
 		DLManagedTensorVersioned **out)
 {
+	int64_t answer = session_deadline(l->session);
+	const struct get_until until = { answer, options->timeout_ns
+							 ? deadline_after(options->timeout_ns)
+							 : answer };
 	struct use use;
 	int r;
 
@@ -51,7 +56,7 @@ int lease_again(const struct tensor_lease *l, const tl_get_options *options,
 					       meanwhile */
 	r = hold_again(use.session, ref_slot(l->ref));
 	if (!r) {
-		r = tensor_lease_new(&use, l->ref, options, session_deadline(use.session), out);
+		r = tensor_lease_new(&use, l->ref, options, until, out);
 		if (!r)
 			return 0; /* the lease has the use's count */
 		lease_release(use.session, ref_slot(l->ref));

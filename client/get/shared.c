@@ -238,16 +238,17 @@ static int lease_shared(const struct use *use, uint64_t ref, const struct row_he
 }
 
 int shared_lease(const struct use *use, uint64_t ref, const struct row_head *h,
-		 const tl_get_options *options, int64_t deadline, DLManagedTensorVersioned **out)
+		 const tl_get_options *options, struct get_until until,
+		 DLManagedTensorVersioned **out)
 {
 	int r;
 
 	if (h->segment == CATALOG_NONE)
 		return lease_empty(use, ref, h, options->mode, out);
 	if (options->mode == TL_MODE_READ)
-		r = lease_shared(use, ref, h, deadline, out);
+		r = lease_shared(use, ref, h, until.answer, out);
 	else
-		r = lease_private(use, ref, h, deadline, out);
+		r = lease_private(use, ref, h, until.answer, out);
 	if (r == -ENOENT && !session_served(use->session))
 		return LEASE_E_UNSERVED; /* the daemon dropped us just now */
 	return r == -ENOENT ? tl_fail(-EPROTO, "%s", tl_failure_text()) : r;

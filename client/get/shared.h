@@ -10,7 +10,8 @@
 
 /* The operations of struct memory_kind. */
 int shared_lease(const struct use *use, uint64_t ref, const struct row_head *head,
-		 const tl_get_options *options, int64_t deadline, DLManagedTensorVersioned **out);
+		 const tl_get_options *options, struct get_until until,
+		 DLManagedTensorVersioned **out);
 void shared_lease_delete(DLManagedTensorVersioned *managed);
 
 /* Fails with -EPROTO: a tensor does not lie in its segment of @size bytes. */

@@ -58,11 +58,11 @@ void tensor_lease_unwrap(DLManagedTensorVersioned *managed)
 }
 
 int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *options,
-		     int64_t deadline, DLManagedTensorVersioned **out)
+		     struct get_until until, DLManagedTensorVersioned **out)
 {
 	const struct row_head h = row_head(&use->session->catalog.rows[ref_slot(ref)]);
 	unsigned kind = h.flags & ROW_ON_DEVICE ? KIND_DEVICE : KIND_SHARED;
-	int r = memory_kinds[kind]->lease(use, ref, &h, options, deadline, out);
+	int r = memory_kinds[kind]->lease(use, ref, &h, options, until, out);
 
 	if (!r && h.flags & ROW_EVICTABLE)
 		hold_used(use->session, ref_slot(ref));

@@ -24,7 +24,7 @@ const struct memory_kind *tensor_lease_kind(const struct tensor_lease *l);
  * LEASE_E_LOST, SESSION_E_*, or a negative errno.
  */
 int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *options,
-		     int64_t deadline, DLManagedTensorVersioned **out);
+		     struct get_until until, DLManagedTensorVersioned **out);
 
 /* A flag beside TL_GET_*: gets a tensor on a GPU without opening its memory. */
 #define LEASE_HANDLE ((uint32_t)1 << 31)

@@ -51,6 +51,14 @@ static inline int64_t call_deadline(struct call *c)
 	return c->request_deadline;
 }
 
+/* The same, and how long a get that was given a timeout waits for a tensor's producer. */
+static inline struct get_until call_until(struct call *c)
+{
+	int64_t answer = call_deadline(c);
+
+	return (struct get_until){ answer, c->timeout_ns ? c->deadline : answer };
+}
+
 /* Turns the outcome of a request that must not be made twice into that of the call: after
  * SESSION_E_ENDED the call fails, and @format says what is unknown. */
 __attribute__((format(printf, 2, 3))) int call_once(int r, const char *format, ...);

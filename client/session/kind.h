@@ -28,6 +28,12 @@ struct use;
 
 enum { KIND_SHARED, KIND_DEVICE, MEMORY_KINDS };
 
+/* Until when a get may wait; deadlines. */
+struct get_until {
+	int64_t answer; /* for each answer of the daemon */
+	int64_t work;	/* on the host, for the GPU work that writes the tensor */
+};
+
 /* Messages that no request takes. */
 enum kind_messages {
 	KIND_UNSOLICITED, /* the daemon speaks up by itself */
@@ -46,7 +52,7 @@ struct memory_kind {
 	 * in line.
 	 */
 	int (*lease)(const struct use *use, uint64_t ref, const struct row_head *head,
-		     const tl_get_options *options, int64_t deadline,
+		     const tl_get_options *options, struct get_until until,
 		     DLManagedTensorVersioned **out);
 	int (*lease_known)(const struct use *use, uint64_t ref, const struct row_head *head,
 			   const tl_get_options *options, DLManagedTensorVersioned **out);

@@ -426,7 +426,7 @@ static int row_check(struct check *check, uint32_t slot)
 	if (row->name >= cat->names.high || !check->linked[row->name])
 		return wrong(check, "row %u has a name that is not there", slot);
 	if (row->ndim > TENSOR_NDIM_MAX || row->meta_len > TENSOR_META_MAX ||
-	    (!row->version && !(row->flags & ROW_RING)) || row->progress > ROW_LOST)
+	    (!row->version && !(row->flags & ROW_RING)) || row->progress > ROW_UNREPORTED)
 		return wrong(check, "row %u has a description that it cannot have", slot);
 	if (state == ROW_DRAFT && !member_is_good(check, slot))
 		return wrong(check, "row %u is in no group, or replaces what is not its name's",

@@ -80,7 +80,9 @@ static void place_in(struct state *st, uint32_t slot, struct segment *seg,
 	row->offset = m->offset;
 	row->segment = seg->index;
 	row->segment_generation = seg->generation;
-	atomic_store(&row->progress, d->event ? ROW_UNFINISHED : ROW_FINISHED);
+	atomic_store(&row->progress, !d->event	     ? ROW_FINISHED
+				     : m->unreported ? ROW_UNREPORTED
+						     : ROW_UNFINISHED);
 }
 
 int device_place(struct state *st, struct client *c, const struct wire_place *m,

@@ -121,7 +121,10 @@ typedef struct tl_ipc_handle {
  *
  * This is for programs that use CUDA's own calls: the handle comes from cudaIpcGetMemHandle(), and
  * the library needs no CUDA. @spec has the shape, the type and the DLPack flags; its device and its
- * timeout are not used. If the handle has an event, consumers wait for it at every get.
+ * timeout are not used. If the handle has an event, consumers wait for it at every get. Only the
+ * event tells when that work has ended: a consumer that cannot open it, as in some containers,
+ * cannot get the tensor (-ENOTSUP). To publish for such consumers, wait for the work and publish
+ * without an event.
  *
  * Ownership: the memory, and the event, must stay until @freed(@context) is called, on any thread,
  * when no lease is left and no client of the library has the memory mapped. @freed may be NULL. If

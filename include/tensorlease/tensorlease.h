@@ -771,20 +771,24 @@ typedef struct tl_get_options {
  * is no such name, or no version that is newer than options->newer_than, the call waits for at most
  * options->timeout_ns without asking the daemon. If the connection ends or has ended, it goes on
  * trying to connect until that time is over. A client that has waited once has a thread, which
- * sleeps until the connection ends.
+ * sleeps until the connection ends. Where CUDA cannot open the event of a GPU tensor's producer, as
+ * in some containers, the call also waits for the producer's work: for what is left of
+ * options->timeout_ns, or at most the client's timeout if that is 0.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		no tensor has that name, and the timeout is 0
  *	-EAGAIN		the tensor is not newer than options->newer_than, and the timeout is 0
  *	-EDEADLK	TL_GET_LOCAL was given, and the call would have to do more
- *	-ETIMEDOUT	also: no tensor came in time, or none that is newer
+ *	-ETIMEDOUT	also: no tensor came in time, or none that is newer, or its producer has not
+ *			finished it
  *	-ENOTCONN	also: the time is over, and there is no daemon; the text says since when
  *	-EOVERFLOW	this process holds the tensor too often
  *	-ENODATA	the process that published the tensor has ended, and its memory on the GPU
  *			with it; no newer version came in time
  *	-ENODEV		CUDA cannot be used here, or the tensor is on a GPU that this process does
  *			not see; the text names its UUID
- *	-ENOTSUP	the tensor is on a GPU, where there is no copy-on-write
+ *	-ENOTSUP	the tensor is on a GPU, where there is no copy-on-write, or it was published
+ *			by a handle with an event that CUDA cannot open here
  *	-EBUSY		the stream is being captured into a graph
  * Since: 0.1
  */

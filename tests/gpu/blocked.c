@@ -352,6 +352,8 @@ GPU_TEST(a_client_with_a_draft_on_a_full_stream_stops_nobody_while_it_closes)
 
 /* ---- An event that cannot be opened ---- */
 
+#define NO_EVENT "cuIpcOpenEventHandle:1:201" /* the next one is not opened */
+
 struct unheard {
 	tl_client *client;
 	_Atomic int got;
@@ -374,6 +376,23 @@ static void *waits_in_context(void *arg)
 	return gets_without_an_event(arg);
 }
 
+/* A get that was given a timeout waits no longer, whatever the client's timeout. */
+static void waits_for_its_own_timeout(const struct test_daemon *d)
+{
+	tl_connect_options for_ever = { .size = sizeof(for_ever),
+					.address = d->socket,
+					.timeout_ns = -1 };
+	tl_get_options o = { .size = sizeof(o), .timeout_ns = 1, .device = { kDLCPU, 0 } };
+	DLManagedTensorVersioned *t;
+	tl_client *client;
+
+	must_be(tl_connect(&for_ever, &client), 0);
+	must_refuse(tl_get(client, "t", &o, &t), -ETIMEDOUT, "has not finished it in time");
+	o.flags = TL_GET_DEVICE;
+	must_refuse(tl_get(client, "t", &o, &t), -ETIMEDOUT, "has not finished it in time");
+	tl_close(client);
+}
+
 /* As in some containers: the host waits until the producer's work has ended. */
 static int waits_on_the_host(const struct test_daemon *d, void *arg)
 {
@@ -390,6 +409,7 @@ static int waits_on_the_host(const struct test_daemon *d, void *arg)
 	eventually(tl_connect(&o, &impatient) == 0); /* its time is short for a busy machine */
 	must_refuse(tl_get(impatient, "t", NULL, &t), -ETIMEDOUT, "has not finished it in time");
 	tl_close(impatient);
+	waits_for_its_own_timeout(d);
 	must_be(pthread_create(&thread, NULL, waits_in_context, &u), 0);
 	eventually(leases_of(u.client, getpid()) == 1);
 	must(!atomic_load(&u.got));
@@ -404,8 +424,8 @@ GPU_TEST(without_its_event_the_host_waits_for_a_tensor)
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 	struct test_child p = child_start_ready(&g.d, publishes_unfinished, NULL), c;
 
-	gpu_setenv("FAKECUDA_FAIL", "cuIpcOpenEventHandle:1:201,cuIpcOpenEventHandle:1:201,"
-				    "cuIpcOpenEventHandle:1:201,cuIpcOpenEventHandle:1:201");
+	gpu_setenv("FAKECUDA_FAIL",
+		   NO_EVENT "," NO_EVENT "," NO_EVENT "," NO_EVENT "," NO_EVENT "," NO_EVENT);
 	c = child_start_ready(&g.d, waits_on_the_host, NULL);
 	child_step(&p);
 	child_finish(&c);

@@ -139,6 +139,39 @@ GPU_TEST(a_handle_of_ones_own)
 	gpu_nothing_left(&g);
 }
 
+/* ---- An event that cannot be opened ---- */
+
+/* Nobody says when its work has ended: a get fails at once, also if it may wait for ever. */
+static int gets_without_the_event(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	tl_get_options o = { .size = sizeof(o), .timeout_ns = -1 };
+	tl_ipc_handle h = { .size = sizeof(h) };
+	DLManagedTensorVersioned *t;
+
+	(void)arg;
+	must_refuse(tl_get(client, "t", &o, &t), -ENOTSUP, "publish it without an event");
+	drop(gpu_get(client, "t", TL_STREAM_NONE));
+	must_be(tl_get_ipc_handle(client, "t", NULL, &h, &t), 0);
+	must(h.has_event);
+	drop(t);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_handle_with_an_event_that_cannot_be_opened_is_refused)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start_ready(&g.d, raw_producer, NULL);
+
+	gpu_setenv("FAKECUDA_FAIL", "cuIpcOpenEventHandle:1:201");
+	must_be(td_run_client(&g.d, gets_without_the_event, NULL), 0);
+	gpu_hold(0);
+	child_step(&p);
+	child_must_succeed(&p);
+	gpu_nothing_left(&g);
+}
+
 /* ---- Kinds ---- */
 
 static int other_kinds(const struct test_daemon *d, void *arg)

@@ -101,6 +101,9 @@ static inline void samples_requests(struct samples *all)
 			   .nstrides = TENSOR_STRIDED_NDIM_MAX,
 			   .name_len = TENSOR_NAME_MAX,
 			   .meta_len = TENSOR_META_MAX });
+	SAMPLE(all, WIRE_PLACE, 1 + 64, struct wire_place, .segment = 3, .segment_generation = 9,
+	       .flags = WIRE_PLACE_EVENT, .unreported = WIRE_PLACE_UNREPORTED,
+	       .tensor.name_len = 1);
 	SAMPLE(all, WIRE_FINISHED, 0, struct wire_finished, .ref = ref, .failed = 1);
 	SAMPLE(all, WIRE_DEVICES, 0, struct wire_devices, .from = UINT32_MAX);
 	SAMPLE(all, WIRE_HOLD, 0, struct wire_segment_ref, .segment = 3, .segment_generation = 2);

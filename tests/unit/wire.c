@@ -144,7 +144,7 @@ static const struct {
 	{ WIRE_WELCOME, 18, 2 },  { WIRE_DRAFT, 52, 4 },	{ WIRE_HOLDING, 43, 5 },
 	{ WIRE_ERROR, 22, 2 },	  { WIRE_MEMBER, 43, 5 },	{ WIRE_GROUP, 28, 4 },
 	{ WIRE_PART, 36, 4 },	  { WIRE_IMPORT, 28, 4 },	{ WIRE_PLACE, 43, 5 },
-	{ WIRE_FINISHED, 28, 4 }, { WIRE_DEVICES, 20, 4 },	{ WIRE_PLACE, 68, 4 },
+	{ WIRE_FINISHED, 28, 4 }, { WIRE_DEVICES, 20, 4 },	{ WIRE_PLACE, 69, 3 },
 	{ WIRE_KICK, 36, 4 },	  { WIRE_KICKED, 36, 4 },	{ WIRE_USERS, 28, 4 },
 	{ WIRE_USER, 28, 4 },	  { WIRE_CLAIM, 26, 2 },	{ WIRE_UNCLAIM, 22, 2 },
 	{ WIRE_CLAIMED, 20, 4 },  { WIRE_MEMBERS_MADE, 20, 4 }, { WIRE_RING, 35, 5 },
@@ -493,6 +493,10 @@ PLAIN_TEST(messages_about_devices_out_of_bounds_are_refused)
 	BAD(WIRE_PLACE, 1026, 0, struct wire_place, .tensor.name_len = 1, .tensor.meta_len = 1025);
 	BAD(WIRE_PLACE, 1, 0, struct wire_place, .tensor.name_len = 1, .flags = WIRE_PLACE_EVENT);
 	BAD(WIRE_PLACE, 1 + 64, 0, struct wire_place, .tensor.name_len = 1);
+	BAD(WIRE_PLACE, 1, 0, struct wire_place, .tensor.name_len = 1,
+	    .unreported = WIRE_PLACE_UNREPORTED);
+	BAD(WIRE_PLACE, 1 + 64, 0, struct wire_place, .tensor.name_len = 1,
+	    .flags = WIRE_PLACE_EVENT, .unreported = 2);
 	BAD(WIRE_PLACE, 1 + 63, 0, struct wire_place, .tensor.name_len = 1,
 	    .flags = WIRE_PLACE_EVENT);
 	BAD(WIRE_FINISHED, 0, 0, struct wire_finished, .ref = 0);
