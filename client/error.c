@@ -14,6 +14,7 @@
 enum { TEXT_MAX = 1024 };
 
 static _Thread_local char last_text[TEXT_MAX];
+static _Thread_local unsigned hidden;
 
 void tl_fail_say(int err, const char *format, ...)
 {
@@ -21,12 +22,24 @@ void tl_fail_say(int err, const char *format, ...)
 	va_list args;
 
 	errno = -err; /* for %m */
+	if (hidden)
+		return;
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	text_escape(last_text, sizeof(last_text), text, strlen(text)); /* other users may have
 									  chosen the names in it */
 	errno = -err;
+}
+
+void tl_failures_hide(void)
+{
+	hidden++;
+}
+
+void tl_failures_show(void)
+{
+	hidden--;
 }
 
 const char *tl_failure_text(void)

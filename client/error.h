@@ -16,5 +16,10 @@
 	})
 void tl_fail_say(int err, const char *format, ...) __attribute__((cold, format(printf, 2, 3)));
 
+/* Between these two calls, which nest, the text of this thread stays as it is. For deleters, which
+ * are called after failures that still have to be reported. */
+void tl_failures_hide(void);
+void tl_failures_show(void);
+
 /* Returns the text of tl_last_error(). */
 const char *tl_failure_text(void);

@@ -10,6 +10,7 @@
 #include "client/cuda/lease.h"
 #include "client/cuda/lock.h"
 #include "client/cuda/queue.h"
+#include "client/error.h"
 #include "util/thread.h"
 
 void cuda_lease_again(const struct tensor_lease *l, bool stream, tl_get_options *options)
@@ -93,6 +94,7 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 	int saved = errno;
 	bool deferred = false;
 
+	tl_failures_hide();
 	/* Without a driver, after fork() or at the end of the process, nothing can be queued. */
 	if (own->import && own->stream != TL_STREAM_NONE && cuda_driver_get(NULL) &&
 	    !cuda_enter(own->import->device, &scope)) {
@@ -102,6 +104,7 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 	}
 	if (!deferred)
 		cuda_lease_end(l);
+	tl_failures_show();
 	errno = saved;
 }
 

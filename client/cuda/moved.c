@@ -83,10 +83,12 @@ static void moved_delete(DLManagedTensorVersioned *managed)
 	struct moved *m = t->memory;
 	int saved = errno;
 
+	tl_failures_hide();
 	if (m->pid == getpid())
 		after(m, m->buffer ? cuda_stream_here(t->stream, t->thread) : TL_STREAM_NONE,
 		      memory_unref, m);
 	free(t);
+	tl_failures_show();
 	errno = saved;
 }
 
@@ -181,8 +183,12 @@ static int to_cpu(struct moving *m)
 		r = cuda_enter(device, &scope);
 	if (r)
 		return r;
-	e = scope.driver->memcpy_dtoh(host, (CUdeviceptr)(uintptr_t)from->data, m->nbytes);
+	r = cuda_stream_usable(&scope, TL_STREAM_LEGACY); /* which copies */
+	e = r ? CUDA_OK
+	      : scope.driver->memcpy_dtoh(host, (CUdeviceptr)(uintptr_t)from->data, m->nbytes);
 	cuda_leave(&scope);
+	if (r)
+		return r;
 	if (e)
 		return cuda_fail(e, "copying %" PRIu64 " bytes of '%s' to the CPU", m->nbytes,
 				 m->name);
@@ -224,10 +230,13 @@ static int wait_for_other(const struct moving *m, const struct cuda_device *from
 
 	if (r)
 		return r;
-	event = cuda_event_take(from);
+	r = cuda_stream_usable(&scope, TL_STREAM_LEGACY);
+	event = r ? NULL : cuda_event_take(from);
 	e = event ? scope.driver->event_record(event->event, CUDA_STREAM_LEGACY)
 		  : CUDA_E_OUT_OF_MEMORY;
 	cuda_leave(&scope);
+	if (r)
+		return r;
 	r = e ? 0 : cuda_enter(m->device, &scope);
 	if (!e && !r) {
 		e = scope.driver->stream_wait_event(stream, event->event, 0);

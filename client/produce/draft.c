@@ -299,7 +299,9 @@ static void export_delete(DLManagedTensorVersioned *managed)
 {
 	int saved = errno;
 
+	tl_failures_hide();
 	draft_abort((struct tl_draft *)managed); /* only frees it if it was committed */
+	tl_failures_show();
 	errno = saved;
 }
 

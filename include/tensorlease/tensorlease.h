@@ -789,7 +789,8 @@ typedef struct tl_get_options {
  *			not see; the text names its UUID
  *	-ENOTSUP	the tensor is on a GPU, where there is no copy-on-write, or it was published
  *			by a handle with an event that CUDA cannot open here
- *	-EBUSY		the stream is being captured into a graph
+ *	-EBUSY		the stream is being captured into a graph, or a copy from a GPU is wanted
+ *			while a blocking stream is captured there
  * Since: 0.1
  */
 TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *options,

@@ -337,6 +337,70 @@ GPU_TEST(nothing_is_put_into_a_capture)
 	gpu_nothing_left(&g);
 }
 
+static int publishes_sealed(const struct test_daemon *d, void *arg)
+{
+	const tl_put_options sealed = { .size = sizeof(sealed), .flags = TL_PUBLISH_SEALED };
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr memory = gpu_alloc(N);
+	struct gpu_foreign f;
+
+	(void)arg;
+	gpu_foreign_init(&f, memory, N, 0);
+	must_be(tl_put(client, "t", &f.managed.dl_tensor, &sealed, NULL), 0);
+	pause_at(1);
+	must_be(tl_delete(client, "t"), 0);
+	gpu_must(cuda->mem_free(memory));
+	tl_close(client);
+	return 0;
+}
+
+/* A copy uses the legacy stream of the GPU that it is made from. While a blocking stream is
+ * captured there, that would spoil the capture. */
+static int copies_while_captured(const struct test_daemon *d, void *arg)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+	begin_capture *begin = (begin_capture *)dlsym(library, "cuStreamBeginCapture_v2");
+	end_capture *end = (end_capture *)dlsym(library, "cuStreamEndCapture");
+	graph_destroy *destroy = (graph_destroy *)dlsym(library, "cuGraphDestroy");
+	const DLDevice devices[] = { { kDLCPU, 0 }, { kDLCUDA, 1 } };
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *held, *t;
+	CUstream stream;
+	void *graph;
+
+	(void)arg;
+	held = gpu_get(client, "t", TL_STREAM_LEGACY);
+	gpu_must(cuda->stream_create(&stream, 0));
+	for (int i = 0; i < 2; i++) {
+		tl_get_options o = { .size = sizeof(o),
+				     .flags = TL_GET_DEVICE,
+				     .device = devices[i] };
+
+		gpu_must(begin(stream, CUDA_CAPTURE_MODE_RELAXED));
+		must_refuse(tl_get(client, "t", &o, &t), -EBUSY, "captured");
+		gpu_must(end(stream, &graph));
+		gpu_must(destroy(graph));
+		must_be(tl_get(client, "t", &o, &t), 0);
+		drop(t);
+	}
+	gpu_must(begin(stream, CUDA_CAPTURE_MODE_RELAXED));
+	must_be(tl_get(client, "none", NULL, &t), -ENOENT);
+	drop(held); /* it cannot mark its place, which is no failure to report */
+	must(strstr(tl_last_error(), "none"));
+	gpu_must(end(stream, &graph));
+	gpu_must(destroy(graph));
+	gpu_must(cuda->stream_destroy(stream));
+	tl_close(client);
+	dlclose(library);
+	return 0;
+}
+
+GPU_TEST(a_copy_does_not_spoil_the_capture_of_another_stream)
+{
+	SKIP_UNLESS(gpu_devices() >= 2, "needs two GPUs");
+	gpu_with_producer(publishes_sealed, copies_while_captured, NULL);
+}
+
 int main(int argc, char **argv)
 {
 	(void)argc;
