@@ -18,14 +18,17 @@
 #include "util/clock.h"
 #include "util/fd.h"
 
-enum { GRACE_LOOKS = 4 };
+enum { GRACE_LOOKS = 4, CLOSER_LOOKS = 100 };
 /* Even one who does not wait gets what was freed just now: for this time and so many looks. */
 #define GRACE_NS (20 * NS_PER_MS)
+/* It waits so long, and for so many looks, for what the closer was asked to give back. */
+#define CLOSER_NS (200 * NS_PER_MS)
 #define LOOK_NS (1 * NS_PER_MS)
 
 /* ---- Memory ---- */
 
-/* Maps @handle at an address of its own, for reading and writing. */
+/* Maps @handle at an address of its own, for reading and writing. On failure *base is not 0 if it
+ * is mapped. */
 static CUresult map_handle(const struct cuda_scope *scope, const struct cuda_device *device,
 			   cuda_vmm_handle handle, uint64_t size, CUdeviceptr *base)
 {
@@ -40,15 +43,14 @@ static CUresult map_handle(const struct cuda_scope *scope, const struct cuda_dev
 	e = d->mem_map(*base, size, 0, handle, 0);
 	if (e) {
 		d->mem_address_free(*base, size);
+		*base = 0;
 		return e;
 	}
-	e = d->mem_set_access(*base, size, &access, 1);
-	if (e)
-		cuda_buffer_unmap(scope, *base, size);
-	return e;
+	return d->mem_set_access(*base, size, &access, 1);
 }
 
-/* Allocates @size bytes, maps them at *base and makes the descriptor that opens them elsewhere. */
+/* Allocates @size bytes, maps them at *base and makes the descriptor that opens them elsewhere. On
+ * failure *base is not 0 if it is mapped. */
 static int allocate(const struct cuda_scope *scope, const struct cuda_device *device, uint64_t size,
 		    CUdeviceptr *base, int *fd)
 {
@@ -63,11 +65,8 @@ static int allocate(const struct cuda_scope *scope, const struct cuda_device *de
 				 device->ordinal);
 	*fd = -1;
 	e = map_handle(scope, device, handle, size, base);
-	if (!e) {
+	if (!e)
 		e = d->mem_export(fd, handle, CUDA_HANDLE_POSIX_FD, 0);
-		if (e)
-			cuda_buffer_unmap(scope, *base, size);
-	}
 	d->mem_release(handle); /* the mapping keeps the memory */
 	return e ? cuda_fail(e, "making %" PRIu64 " bytes on GPU %d shareable", size,
 			     device->ordinal)
@@ -159,16 +158,15 @@ static int buffer_new(struct cuda_session *cs, struct cuda_device *device, uint6
 	}
 	buffer->life = atomic_load(&device->life);
 	r = allocate(&scope, device, size, &base, &fd);
-	if (!r) {
+	if (!r)
 		r = export_buffer(cs->session, buffer, device, base, fd);
-		if (r)
-			cuda_buffer_unmap(&scope, base, size);
-	}
 	cuda_leave(&scope);
-	if (r) {
+	if (r && base)
+		cuda_buffer_give_up(buffer, device, base); /* unmapping it may wait for the GPU */
+	else if (r)
 		free(buffer);
+	if (r)
 		return r;
-	}
 	buffer->export->buffer = buffer;
 	pthread_mutex_lock(&cuda_lock);
 	list_add_head(&cs->exports, &buffer->export->link);
@@ -182,27 +180,53 @@ static bool no_space(int r)
 	return r == -ENOMEM || r == -ENOSPC || r == -EDQUOT;
 }
 
+/* Does a wait for space go on? @given_back: the last attempt found all that the closer was to give
+ * back. */
+static bool goes_on(unsigned looks, int64_t deadline, int64_t closer_deadline, bool given_back)
+{
+	if (looks < GRACE_LOOKS || !deadline_passed(deadline))
+		return true;
+	return !given_back && (looks < CLOSER_LOOKS || !deadline_passed(closer_deadline));
+}
+
 /*
- * Makes a buffer. If there is no space it gives back what is kept for other sizes, and waits for
- * what others free, and for what was freed just now and is still on its way through the thread, the
- * daemon and consumers. On a busy machine the first attempt alone may outlast the deadline, when
- * nothing has been given back yet: hence the least number of attempts.
+ * Makes a buffer. If there is no space it lets the closer give back what is kept for other sizes,
+ * and waits for what others free, and for what was freed just now and is still on its way through
+ * the thread, the daemon and consumers. On a busy machine the first attempt alone may outlast the
+ * deadline, when nothing has been given back yet: hence the least numbers of looks. While the
+ * closer has yet to unmap memory that could not be exported there is no other attempt, which would
+ * add to it.
  */
 static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
 		       int64_t deadline, struct cuda_buffer **out)
 {
-	for (unsigned looks = 0;; looks++) {
-		int r = buffer_new(cs, device, size, out);
+	int64_t closer_deadline = 0;
+	int r = 0;
 
+	for (unsigned looks = 0;; looks++) {
+		bool given_back = cuda_buffers_given_back(cs);
+
+		if (!cuda_buffers_given_up(cs))
+			r = buffer_new(cs, device, size, out);
+		else if (!looks)
+			r = tl_fail(
+				-ENOSPC,
+				"memory on GPU %d, which the daemon had no space for before, is "
+				"not unmapped yet",
+				device->ordinal);
 		if (!no_space(r) || atomic_load(&cs->session->ended) ||
-		    (looks >= GRACE_LOOKS && deadline_passed(deadline)))
+		    !goes_on(looks, deadline, closer_deadline, given_back))
 			return r;
+		cuda_buffers_give_back(cs);
+		if (!closer_deadline)
+			closer_deadline = deadline_after(CLOSER_NS);
 		nanosleep(&(struct timespec){ .tv_nsec = LOOK_NS }, NULL);
+		tl_failures_hide(); /* the text is the attempt's */
 		cuda_catch_up(cs->session);
+		tl_failures_show();
 		*out = reuse(cs, device, size);
 		if (*out)
 			return 0;
-		cuda_buffers_end(cs);
 	}
 }
 

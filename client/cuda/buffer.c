@@ -96,9 +96,14 @@ void cuda_buffer_forget(struct cuda_buffer *buffer)
 int64_t cuda_buffers_trim(struct cuda_session *cs)
 {
 	int64_t now = now_mono_ns(), due = 0;
+	unsigned asked;
 
-	trim(cs, atomic_load(&cs->session->ended), now - FREE_NS);
 	pthread_mutex_lock(&cuda_lock);
+	asked = cs->trims_asked;
+	pthread_mutex_unlock(&cuda_lock);
+	trim(cs, atomic_load(&cs->session->ended) || asked != cs->trims_done, now - FREE_NS);
+	pthread_mutex_lock(&cuda_lock);
+	cs->trims_done = asked;
 	if (!list_empty(&cs->buffers)) {
 		struct cuda_buffer *oldest = list_last_entry(&cs->buffers, struct cuda_buffer,
 							     link);
@@ -114,4 +119,65 @@ int64_t cuda_buffers_trim(struct cuda_session *cs)
 void cuda_buffers_end(struct cuda_session *cs)
 {
 	trim(cs, true, 0);
+}
+
+/* ---- What is left to the closer ---- */
+
+void cuda_buffers_give_back(struct cuda_session *cs)
+{
+	pthread_mutex_lock(&cuda_lock);
+	if (!list_empty(&cs->buffers) && cs->trims_asked == cs->trims_done) {
+		cs->trims_asked++;
+		cuda_tasks_wake();
+	}
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+static void run_unmapping(struct cuda_task *task)
+{
+	struct cuda_buffer *buffer = container_of(task, struct cuda_buffer, unmapping);
+	struct cuda_scope scope;
+
+	if (!cuda_enter(buffer->device, &scope)) {
+		if (buffer->life == atomic_load(&buffer->device->life))
+			cuda_buffer_unmap(&scope, buffer->base, buffer->size);
+		cuda_leave(&scope);
+	}
+	pthread_mutex_lock(&cuda_lock);
+	buffer->owner->unmapping--;
+	cuda_session_release(buffer->owner);
+	pthread_mutex_unlock(&cuda_lock);
+	free(buffer);
+}
+
+void cuda_buffer_give_up(struct cuda_buffer *buffer, struct cuda_device *device, CUdeviceptr base)
+{
+	buffer->device = device;
+	buffer->base = base;
+	buffer->unmapping = (struct cuda_task){ .run = run_unmapping };
+	pthread_mutex_lock(&cuda_lock);
+	buffer->owner->unmapping++;
+	cuda_session_claim(buffer->owner);
+	cuda_task_add(&buffer->unmapping);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+bool cuda_buffers_given_up(const struct cuda_session *cs)
+{
+	bool some;
+
+	pthread_mutex_lock(&cuda_lock);
+	some = cs->unmapping != 0;
+	pthread_mutex_unlock(&cuda_lock);
+	return some;
+}
+
+bool cuda_buffers_given_back(const struct cuda_session *cs)
+{
+	bool all;
+
+	pthread_mutex_lock(&cuda_lock);
+	all = !cs->unmapping && cs->trims_asked == cs->trims_done;
+	pthread_mutex_unlock(&cuda_lock);
+	return all;
 }

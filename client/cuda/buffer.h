@@ -17,6 +17,9 @@ struct cuda_buffer {
 	uint64_t size;
 	unsigned life; /* of the device's contexts */
 	int64_t free_since;
+	struct cuda_task unmapping; /* if it could not be exported: */
+	struct cuda_device *device; /* where it is */
+	CUdeviceptr base;	    /* at which address */
 	unsigned uses; /* by a draft, what was published from it, a copy's original; cuda_lock */
 };
 
@@ -30,8 +33,17 @@ void cuda_buffer_forget(struct cuda_buffer *buffer);
 /* Gives buffers back that have been free for long. Returns the ns until that is due again, or 0 if
  * none is free. The closer. */
 int64_t cuda_buffers_trim(struct cuda_session *cs);
-/* Gives all free ones back. */
+/* Gives all free ones back. The closer, and the end of a session that has none. */
 void cuda_buffers_end(struct cuda_session *cs);
+
+/* Leaves that to the closer. */
+void cuda_buffers_give_back(struct cuda_session *cs);
+/* The same for the memory, mapped at @base, of a buffer that could not be exported. Frees it. */
+void cuda_buffer_give_up(struct cuda_buffer *buffer, struct cuda_device *device, CUdeviceptr base);
+/* Has the closer done all of that? */
+bool cuda_buffers_given_back(const struct cuda_session *cs);
+/* Is there a buffer that could not be exported and is still mapped? */
+bool cuda_buffers_given_up(const struct cuda_session *cs);
 
 /* Unmaps its memory and frees the addresses. The context is current. */
 void cuda_buffer_unmap(const struct cuda_scope *scope, CUdeviceptr base, uint64_t size);

@@ -24,7 +24,7 @@ static struct cuda_session *next_with_buffers(struct cuda_session *cs)
 	for (; l != &cuda_sessions && !found; l = l->next) {
 		struct cuda_session *next = list_entry(l, struct cuda_session, link);
 
-		if (!list_empty(&next->buffers))
+		if (!list_empty(&next->buffers) || next->trims_asked != next->trims_done)
 			found = next;
 	}
 	if (found)

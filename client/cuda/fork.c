@@ -50,6 +50,8 @@ void cuda_after_fork_child(void)
 		list_move_all(&inherited_exports, &cs->exports);
 		list_move_all(&inherited_buffers, &cs->buffers);
 		cs->nbuffers = 0;
+		cs->unmapping = 0;
+		cs->trims_done = cs->trims_asked;
 		drop_half_open(cs);
 	}
 	pthread_mutex_unlock(&cuda_lock);

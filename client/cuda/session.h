@@ -24,6 +24,8 @@ struct cuda_session {
 	struct list imports[CUDA_IMPORT_BUCKETS]; /* struct cuda_import, by segment */
 	struct list buffers; /* struct cuda_buffer, free ones; most recently used first */
 	unsigned nbuffers;
+	unsigned trims_asked, trims_done; /* how often the closer was to give all of them back */
+	unsigned unmapping; /* buffers that could not be exported, which the closer unmaps */
 	struct list making; /* struct making: exports that publishers are making (opening.c) */
 	/* By number of a device: serial of the KEEP that gave the daemon its file; 0: it has none
 	 */

@@ -373,7 +373,9 @@ typedef struct tl_spec {
  * (in <tensorlease/cuda.h>) on which stream the tensor is written before tl_commit().
  *
  * Ownership: *out is yours; tl_commit() and tl_abort() consume it. @spec may go afterwards.
- * Blocking: for one round trip at most if there is space, else for at most spec->timeout_ns.
+ * Blocking: for one round trip at most if there is space, else for at most spec->timeout_ns. On a
+ * GPU without space it is at least 0.2 s if the library has memory there to unmap, which takes
+ * until the work on that GPU has ended.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOSPC		the tensor does not fit into the daemon's capacity, or /dev/shm is full

@@ -164,6 +164,54 @@ GPU_TEST(a_client_may_end_while_a_buffer_is_given_back)
 	gpu_nothing_left(&g);
 }
 
+static int create_of(tl_client *client, int64_t n, int64_t timeout_ns, tl_draft **draft)
+{
+	tl_spec spec = {
+		.size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8, .timeout_ns = timeout_ns
+	};
+
+	return gpu_create(client, "draft", &spec, 0, draft);
+}
+
+/* There is no space while a free buffer is kept, which cannot be unmapped while a stream stands
+ * still; and what the daemon has no space for cannot either. Who asks for space does not wait. */
+static int creates_without_space(const struct test_daemon *d, void *arg)
+{
+	int64_t more = *(int64_t *)arg;
+	tl_client *client = gpu_open(d, 0);
+	struct gate gate;
+	tl_draft *draft;
+	int r;
+
+	alarm(HANG_S);
+	must_be(create_of(client, 8 << 20, 0, &draft), 0);
+	must_be(tl_draft_set_stream(draft, TL_STREAM_NONE), 0);
+	tl_abort(draft);
+	gate_close(&gate);
+	for (int i = 0; i < 3; i++) {
+		r = create_of(client, more, 0, &draft);
+		must(r == -ENOMEM || r == -ENOSPC);
+	}
+	gate_open(&gate);
+	must_be(create_of(client, more, WAIT_S * SECOND, &draft), 0);
+	tl_abort(draft);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_call_without_space_does_not_wait_for_memory_to_be_unmapped)
+{
+	static const char *const capacity[] = { "--gpu-capacity", "16M", NULL };
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = capacity);
+	int64_t more = 10 << 20;
+
+	SKIP_UNLESS(!gpu_is_real(), "needs a GPU of a known size");
+	must_be(td_run_client(&g.d, creates_without_space, &more), 0); /* the daemon refuses */
+	gpu_setenv("FAKECUDA_MEMORY", "16777216");
+	must_be(td_run_client(&g.d, creates_without_space, &more), 0); /* the GPU is full */
+	gpu_nothing_left(&g);
+}
+
 /* ---- A full stream ---- */
 
 static int publishes_unfinished(const struct test_daemon *d, void *arg)
