@@ -214,16 +214,24 @@ int cuda_ordinal(const unsigned char uuid[16])
 
 /* ---- Contexts ---- */
 
-static int retain(const struct cuda_driver *d, struct cuda_device *device, CUcontext *context,
-		  unsigned *life)
+/* What cuda_enter() has to know of a device's context. */
+struct context {
+	CUcontext handle;
+	unsigned long long id; /* 0: the driver knows none */
+	unsigned life;
+};
+
+static int retain(const struct cuda_driver *d, struct cuda_device *device, struct context *context)
 {
 	CUresult e = CUDA_OK;
 
 	pthread_mutex_lock(&context_mutex);
-	if (!device->context)
+	if (!device->context) {
 		e = d->primary_ctx_retain(&device->context, device->device);
-	*context = device->context;
-	*life = atomic_load(&device->life);
+		if (e || !d->ctx_get_id || d->ctx_get_id(device->context, &device->id))
+			device->id = 0;
+	}
+	*context = (struct context){ device->context, device->id, atomic_load(&device->life) };
 	pthread_mutex_unlock(&context_mutex);
 	return e ? cuda_fail(e, "retaining the primary context of GPU %d", device->ordinal) : 0;
 }
@@ -239,23 +247,46 @@ static void forget(struct cuda_device *device, unsigned life)
 	pthread_mutex_unlock(&context_mutex);
 }
 
+static bool is_gone(CUresult e)
+{
+	return e == CUDA_E_INVALID_CONTEXT || e == CUDA_E_CONTEXT_IS_DESTROYED;
+}
+
+/*
+ * Was the context reset? It keeps its handle, which can be made current all the same. Drivers
+ * before CUDA 12 give it no number: they say only whether the program has begun anew with it.
+ */
+static bool was_reset(const struct cuda_driver *d, const struct cuda_device *device,
+		      const struct context *context)
+{
+	unsigned long long id = 0;
+	unsigned flags;
+	int active = 1;
+	CUresult e;
+
+	if (!context->id)
+		return !d->primary_ctx_get_state(device->device, &flags, &active) && !active;
+	e = d->ctx_get_id(context->handle, &id);
+	return e ? is_gone(e) : id != context->id;
+}
+
 static int push(const struct cuda_driver *d, struct cuda_device *device)
 {
 	for (bool again = false;; again = true) {
-		CUcontext context;
-		unsigned life;
+		struct context context;
 		CUresult e;
-		int r = retain(d, device, &context, &life);
+		int r = retain(d, device, &context);
 
 		if (r)
 			return r;
-		e = d->ctx_push(context);
+		e = was_reset(d, device, &context) ? CUDA_E_CONTEXT_IS_DESTROYED
+						   : d->ctx_push(context.handle);
 		if (!e)
 			return 0;
-		if (again || (e != CUDA_E_INVALID_CONTEXT && e != CUDA_E_CONTEXT_IS_DESTROYED))
+		if (again || !is_gone(e))
 			return cuda_fail(e, "making the context of GPU %d current",
 					 device->ordinal);
-		forget(device, life);
+		forget(device, context.life);
 	}
 }
 

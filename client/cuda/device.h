@@ -26,6 +26,7 @@ struct cuda_device {
 	CUdevice device;
 	struct cuda_uuid uuid;
 	CUcontext context;     /* NULL until the first cuda_enter() retains it */
+	unsigned long long id; /* of the context; a reset one begins anew with another */
 	_Atomic unsigned life; /* counts contexts: what was made in an older one went with it */
 	size_t granularity;    /* of memory that descriptors can share; 0: there is none */
 	struct list events;    /* struct cuda_event: free local ones; cuda_lock */

@@ -48,6 +48,7 @@ struct cuda_driver {
 	CUresult (*ctx_push)(CUcontext context);
 	CUresult (*ctx_pop)(CUcontext *context);
 	CUresult (*ctx_get_device)(CUdevice *device);
+	CUresult (*ctx_get_id)(CUcontext context, unsigned long long *id); /* may be NULL */
 	CUresult (*ctx_synchronize)(void);
 
 	CUresult (*mem_alloc)(CUdeviceptr *pointer, size_t size);

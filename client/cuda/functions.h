@@ -26,6 +26,7 @@
 	F(NEEDED, ctx_push, cuCtxPushCurrent, _v2, 4000)                                           \
 	F(NEEDED, ctx_pop, cuCtxPopCurrent, _v2, 4000)                                             \
 	F(NEEDED, ctx_get_device, cuCtxGetDevice, , 2000)                                          \
+	F(ALONE, ctx_get_id, cuCtxGetId, , 12000)                                                  \
 	F(NEEDED, ctx_synchronize, cuCtxSynchronize, , 2000)                                       \
 	F(NEEDED, mem_alloc, cuMemAlloc, _v2, 3020)                                                \
 	F(NEEDED, mem_free, cuMemFree, _v2, 3020)                                                  \

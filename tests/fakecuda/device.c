@@ -518,16 +518,32 @@ struct CUctx_st *fake_context(void)
 	return depth ? stack[depth - 1] : NULL;
 }
 
-/* Contexts are never freed: a thread may have a destroyed one on its stack. */
+static struct CUctx_st *primary_find(int device)
+{
+	for (struct CUctx_st *ctx = fake.contexts; ctx; ctx = ctx->next)
+		if (ctx->primary && ctx->device == device)
+			return ctx;
+	return NULL;
+}
+
+/* Contexts are never freed: a thread may have a destroyed one on its stack. Like the real one, a
+ * primary context that was reset begins anew with the same handle. */
 static struct CUctx_st *context_new(int device, bool primary)
 {
-	struct CUctx_st *ctx = calloc(1, sizeof(*ctx));
+	static uint64_t last_id;
+	struct CUctx_st *ctx = primary ? primary_find(device) : NULL;
 
-	ctx->device = device;
-	ctx->primary = primary;
+	if (!ctx) {
+		ctx = calloc(1, sizeof(*ctx));
+		ctx->device = device;
+		ctx->primary = primary;
+		ctx->next = fake.contexts;
+		fake.contexts = ctx;
+	}
+	ctx->destroyed = false;
+	ctx->sticky = CUDA_OK;
 	ctx->refs = 1;
-	ctx->next = fake.contexts;
-	fake.contexts = ctx;
+	ctx->id = ++last_id;
 	fake_live(FAKE_CONTEXT, 1);
 	return ctx;
 }
@@ -596,9 +612,15 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *activ
 	return fake_leave(CUDA_OK);
 }
 
+/* A primary context can be made current even if it was reset. */
+static bool current_refused(const struct CUctx_st *ctx)
+{
+	return ctx->destroyed && !ctx->primary;
+}
+
 static CUresult push(CUcontext context)
 {
-	if (!context || context->destroyed)
+	if (!context || current_refused(context))
 		return CUDA_E_INVALID_CONTEXT;
 	if (depth == STACK)
 		return CUDA_E_UNKNOWN;
@@ -641,7 +663,7 @@ CUresult cuCtxGetCurrent(CUcontext *context)
 CUresult cuCtxSetCurrent(CUcontext context)
 {
 	ENTER_LOCKED();
-	if (context && context->destroyed)
+	if (context && current_refused(context))
 		return fake_leave(CUDA_E_INVALID_CONTEXT);
 	if (depth)
 		depth--;
@@ -670,6 +692,17 @@ CUresult cuCtxGetDevice(CUdevice *device)
 	ENTER_CONTEXT(ctx);
 	*device = ctx->device;
 	return fake_leave(CUDA_OK);
+}
+
+CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
+{
+	ENTER_LOCKED();
+	if (!context)
+		context = fake_context();
+	if (!context || !id)
+		return fake_leave(CUDA_E_INVALID_CONTEXT);
+	*id = context->id;
+	return fake_leave(fake_context_state(context));
 }
 
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)

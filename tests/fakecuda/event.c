@@ -83,10 +83,15 @@ void event_unref(CUevent e)
 	free(e);
 }
 
+static bool of_dead_context(const struct CUevent_st *e)
+{
+	return e->ctx->destroyed || e->ctx->id != e->context_id;
+}
+
 /* An importer uses an event that its owner has destroyed, or somebody one of a dead context. */
 static void note_use(CUevent e)
 {
-	if (e->ctx->destroyed)
+	if (of_dead_context(e))
 		fake_violation(FAKE_DEAD_EVENT);
 	if (!e->imported || (!gone(e) && atomic_load(&e->state->end) != FAKE_EVENT_DESTROYED))
 		return;
@@ -127,6 +132,7 @@ CUresult cuEventCreate(CUevent *event, unsigned flags)
 		return fake_leave(CUDA_E_INVALID_VALUE);
 	e = calloc(1, sizeof(*e));
 	e->ctx = ctx;
+	e->context_id = ctx->id;
 	e->flags = flags;
 	e->refs = 1;
 	e->state = &e->own;
@@ -159,7 +165,7 @@ CUresult cuEventDestroy_v2(CUevent event)
 	(void)ctx;
 	if (!event)
 		return fake_leave(CUDA_E_INVALID_HANDLE);
-	if (event->ctx->destroyed)
+	if (of_dead_context(event))
 		fake_violation(FAKE_DEAD_EVENT);
 	if (event->imported)
 		open_remove(event->id);
@@ -312,6 +318,7 @@ CUresult cuIpcOpenEventHandle(CUevent *event, struct cuda_ipc_handle handle)
 		return fake_leave(r);
 	e = calloc(1, sizeof(*e));
 	e->ctx = ctx;
+	e->context_id = ctx->id;
 	e->flags = CUDA_EVENT_INTERPROCESS | CUDA_EVENT_DISABLE_TIMING;
 	e->refs = 1;
 	e->imported = true;

@@ -26,6 +26,7 @@ struct CUctx_st {
 	unsigned refs;
 	bool primary;
 	bool destroyed;
+	uint64_t id;	 /* another one when a primary context begins anew with the same handle */
 	CUresult sticky; /* the error of a fault: every call of this context returns it */
 	CUstream legacy;
 };

@@ -24,6 +24,7 @@ struct CUstream_st {
 
 struct CUevent_st {
 	struct CUctx_st *ctx;
+	uint64_t context_id; /* of @ctx when it was made */
 	unsigned flags;
 	unsigned refs; /* by the handle, and by work that is not done */
 	bool imported;
