@@ -46,7 +46,7 @@ int cuda_fail(CUresult result, const char *what, ...)
 
 const char *cuda_uuid_format(const unsigned char uuid[16], char text[CUDA_UUID_TEXT])
 {
-	char *at = text + sprintf(text, "GPU-");
+	char *at = text;
 
 	for (int i = 0; i < 16; i++)
 		at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
@@ -200,9 +200,10 @@ int cuda_device_with(const unsigned char uuid[16], struct cuda_device **out)
 	if (i < 0)
 		return tl_fail(
 			-ENODEV,
-			"the tensor is on %s, which is not among the %d GPUs that this process "
-			"sees: add it to CUDA_VISIBLE_DEVICES, or to the container's devices",
-			cuda_uuid_format(uuid, text), devices.n);
+			"the tensor is on GPU-%s, or under MIG on MIG-%s, which is not among the "
+			"%d GPUs that this process sees: add it to CUDA_VISIBLE_DEVICES, or to the "
+			"container's devices",
+			cuda_uuid_format(uuid, text), text, devices.n);
 	*out = &devices.list[i];
 	return 0;
 }

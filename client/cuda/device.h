@@ -101,6 +101,6 @@ static inline bool cuda_stream_tells(CUstream stream)
 	return stream != CUDA_STREAM_LEGACY;
 }
 
-enum { CUDA_UUID_TEXT = 41 };
-/* Writes "GPU-8d8c7d53-...", the form that nvidia-smi prints, to @text and returns it. */
+enum { CUDA_UUID_TEXT = 37 };
+/* Writes "8d8c7d53-...", what nvidia-smi prints after GPU- or MIG-, to @text and returns it. */
 const char *cuda_uuid_format(const unsigned char uuid[16], char text[CUDA_UUID_TEXT]);

@@ -37,6 +37,14 @@ def why_none():
     return str(caught.value)
 
 
+def test_an_instance_of_mig_has_the_uuid_that_cuda_visible_devices_takes(gpus, monkeypatch):
+    monkeypatch.setenv("FAKECUDA_MIG", "1")
+    here = run(devices_here)
+    assert len(here) > 1 and all(uuid.startswith("MIG-") for _, uuid in here)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", here[1][1])
+    assert run(devices_here) == [(0, here[1][1])]
+
+
 def test_two_devices_under_other_numbers(gpus, observer, monkeypatch):
     assert [n for n, _ in run(devices_here)] == [0, 1]
     uuids = [uuid for _, uuid in run(devices_here)]

@@ -126,10 +126,10 @@ PyObject *tensor_cuda_stream(PyObject *self, PyObject *unused)
 	return PyLong_FromLong(TL_STREAM_LEGACY);
 }
 
-PyObject *uuid_text(const unsigned char uuid[16])
+PyObject *uuid_text(const char *prefix, const unsigned char uuid[16])
 {
 	char text[48];
-	int n = PyOS_snprintf(text, sizeof(text), "GPU-");
+	int n = PyOS_snprintf(text, sizeof(text), "%s", prefix);
 
 	for (int i = 0; i < 16; i++)
 		n += PyOS_snprintf(text + n, sizeof(text) - (size_t)n, "%s%02x",
@@ -139,7 +139,9 @@ PyObject *uuid_text(const unsigned char uuid[16])
 
 static PyObject *device_tuple(int number, const tl_cuda_info *i)
 {
-	return Py_BuildValue("(isNK(ii)iNNNN)", number, i->name, uuid_text(i->uuid),
+	const char *prefix = strstr(i->name, "MIG") ? "MIG-" : "GPU-";
+
+	return Py_BuildValue("(isNK(ii)iNNNN)", number, i->name, uuid_text(prefix, i->uuid),
 			     (unsigned long long)i->total_bytes, (int)i->compute_major,
 			     (int)i->compute_minor, (int)i->driver_version, PyBool_FromLong(i->vmm),
 			     PyBool_FromLong(i->legacy_ipc), PyBool_FromLong(i->memory_pools),

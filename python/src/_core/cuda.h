@@ -39,7 +39,8 @@ bool hold_usable(const struct hold *h);
  * Returns that stream, or None. */
 PyObject *tensor_cuda_stream(PyObject *self, PyObject *unused);
 
-PyObject *uuid_text(const unsigned char uuid[16]); /* as nvidia-smi prints it */
+/* @prefix is "GPU-", or "MIG-" where the device is known to be an instance of MIG. */
+PyObject *uuid_text(const char *prefix, const unsigned char uuid[16]);
 
 /* cuda_devices() -> list of tuples */
 PyObject *cuda_devices(PyObject *module, PyObject *unused);

@@ -21,7 +21,7 @@ static PyObject *info_tuple(const tl_info *info)
 		device_text(info->device), (unsigned long)info->uid, (const char *)info->metadata,
 		(Py_ssize_t)info->metadata_size,
 		info->device.device_type == kDLCPU ? Py_NewRef(Py_None)
-						   : uuid_text(info->device_uuid),
+						   : uuid_text("GPU-", info->device_uuid),
 		PyBool_FromLong(info->lost),
 		PyBool_FromLong(info->lifetime & TL_LIFETIME_OWNER_BOUND),
 		PyBool_FromLong(info->lifetime & TL_LIFETIME_EVICTABLE),
@@ -115,7 +115,7 @@ static PyObject *make_device(const void *item)
 {
 	const tl_device_usage *usage = item;
 
-	return Py_BuildValue("(NKNNk)", uuid_text(usage->uuid),
+	return Py_BuildValue("(NKNNk)", uuid_text("GPU-", usage->uuid),
 			     (unsigned long long)usage->bytes_used, limit(usage->capacity),
 			     limit(usage->user_capacity), (unsigned long)usage->segments);
 }

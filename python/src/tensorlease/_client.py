@@ -40,7 +40,7 @@ class Info(NamedTuple):
     device: str  # 'cpu', 'cuda:0'; 'cuda' if this process has not used that GPU through tensorlease
     uid: int  # of the user who published it
     metadata: bytes
-    device_uuid: str  # of a GPU, the same in all processes; None for the CPU
+    device_uuid: str  # "GPU-..." of a GPU or an instance of MIG, the same in all processes; None for the CPU
     lost: bool  # its GPU memory is gone with the process that published it
     owner_bound: bool  # the name goes with the connection that published it
     evictable: bool  # the name may go to free space

@@ -19,7 +19,7 @@ class CudaDevice(NamedTuple):
 
     number: int  # as CUDA counts them in this process
     name: str
-    uuid: str  # as nvidia-smi prints it; the same in all processes
+    uuid: str  # as nvidia-smi prints it, "MIG-..." for an instance of MIG; the same in all processes
     total_bytes: int
     compute_capability: tuple
     driver_version: int  # of the CUDA that the driver implements: 12040 is 12.4
@@ -32,7 +32,7 @@ class CudaDevice(NamedTuple):
 class DeviceUsage(NamedTuple):
     """A daemon's usage of a GPU, as it counts it. Sizes are in bytes; None means no limit."""
 
-    uuid: str
+    uuid: str  # begins with "GPU-" also for an instance of MIG
     bytes_used: int  # by published allocations and draft buffers
     capacity: int
     user_capacity: int  # for each user
