@@ -184,10 +184,11 @@ static DLManagedTensorVersioned *empty_like(const DLManagedTensorVersioned *of)
 {
 	size_t ndim = (size_t)of->dl_tensor.ndim;
 	DLManagedTensorVersioned *empty = malloc(sizeof(*empty) + 2 * ndim * sizeof(int64_t));
-	int64_t *numbers = (int64_t *)(empty + 1);
+	int64_t *numbers;
 
 	if (!empty)
 		return NULL;
+	numbers = (int64_t *)(empty + 1);
 	*empty = (DLManagedTensorVersioned){
 		.version = of->version,
 		.deleter = empty_free,
