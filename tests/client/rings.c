@@ -248,7 +248,7 @@ TEST(a_draft_of_an_ended_ring_is_published_beside_the_next_ring)
 	begin(producer, "r");
 	must_be(tl_create(producer, "r", &spec, &draft), 0);
 	memset(tl_draft_tensor(draft)->data, 11, SIZE);
-	last = begin(other, "r");
+	begin(other, "r");
 	last = put_ring(other, "r", 12);
 	must(has(producer, "r", 12, last));
 	must_be(tl_commit(draft, &version), 0);
