@@ -176,55 +176,59 @@ class CudaError(Exception):
 
 
 class Driver:
-    """Makes the primary context of a device current on this thread."""
+    """A device. Makes its primary context current on this thread, also before each use: others may exist."""
 
     def __init__(self, device=0):
         self.library = c.CDLL("libcuda.so.1")
         self.device = device
-        context, handle = c.c_void_p(), c.c_int()
+        self.context, handle = c.c_void_p(), c.c_int()
         self.call("cuInit", c.c_uint(0))
         self.call("cuDeviceGet", c.byref(handle), c.c_int(device))
-        self.call("cuDevicePrimaryCtxRetain", c.byref(context), handle)
-        self.call("cuCtxSetCurrent", context)
+        self.call("cuDevicePrimaryCtxRetain", c.byref(self.context), handle)
+        self.call("cuCtxSetCurrent", self.context)
 
     def call(self, name, *arguments):
         error = getattr(self.library, name)(*arguments)
         if error:
             raise CudaError(f"{name}: {error}")
 
+    def use(self, name, *arguments):
+        self.call("cuCtxSetCurrent", self.context)
+        self.call(name, *arguments)
+
     def alloc(self, size):
         pointer = c.c_uint64()
-        self.call("cuMemAlloc_v2", c.byref(pointer), c.c_size_t(size))
+        self.use("cuMemAlloc_v2", c.byref(pointer), c.c_size_t(size))
         return pointer.value
 
     def free(self, pointer):
-        self.call("cuMemFree_v2", c.c_uint64(pointer))
+        self.use("cuMemFree_v2", c.c_uint64(pointer))
 
     def stream(self):
         handle = c.c_void_p()
-        self.call("cuStreamCreate", c.byref(handle), c.c_uint(NON_BLOCKING))
+        self.use("cuStreamCreate", c.byref(handle), c.c_uint(NON_BLOCKING))
         return handle.value
 
     def synchronize(self, stream):
-        self.call("cuStreamSynchronize", c.c_void_p(stream))
+        self.use("cuStreamSynchronize", c.c_void_p(stream))
 
     def fill(self, pointer, byte, size, stream):
-        self.call("cuMemsetD8Async", c.c_uint64(pointer), c.c_ubyte(byte), c.c_size_t(size), c.c_void_p(stream))
+        self.use("cuMemsetD8Async", c.c_uint64(pointer), c.c_ubyte(byte), c.c_size_t(size), c.c_void_p(stream))
 
     def read(self, pointer, size, stream):
         """Returns what a kernel on that stream would see."""
         to = c.create_string_buffer(size)
-        self.call("cuMemcpyDtoHAsync_v2", to, c.c_uint64(pointer), c.c_size_t(size), c.c_void_p(stream))
+        self.use("cuMemcpyDtoHAsync_v2", to, c.c_uint64(pointer), c.c_size_t(size), c.c_void_p(stream))
         self.synchronize(stream)
         return to.raw
 
     def wait(self, stream, other):
         """Makes stream wait for what is queued on the other one."""
         event = c.c_void_p()
-        self.call("cuEventCreate", c.byref(event), c.c_uint(DISABLE_TIMING))
-        self.call("cuEventRecord", event, c.c_void_p(other))
-        self.call("cuStreamWaitEvent", c.c_void_p(stream), event, c.c_uint(0))
-        self.call("cuEventDestroy_v2", event)
+        self.use("cuEventCreate", c.byref(event), c.c_uint(DISABLE_TIMING))
+        self.use("cuEventRecord", event, c.c_void_p(other))
+        self.use("cuStreamWaitEvent", c.c_void_p(stream), event, c.c_uint(0))
+        self.use("cuEventDestroy_v2", event)
 
 
 class Array(abi.Producer):
