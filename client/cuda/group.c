@@ -83,11 +83,6 @@ static int device_of(struct cuda_group *g, int ordinal, struct group_device **ou
 	return (*out)->device ? 0 : -ENODEV;
 }
 
-static void buffer_done(void *context)
-{
-	cuda_buffer_put(context);
-}
-
 static void tensor_delete(void *context)
 {
 	DLManagedTensorVersioned *tensor = context;
@@ -319,7 +314,7 @@ int cuda_members_place(struct members *m)
 		if (!member->handed)
 			cuda_buffer_use(d->buffer); /* the tensor's */
 		cuda_publication_arm(member->own, d->event,
-				     member->handed ? tensor_delete : buffer_done,
+				     member->handed ? tensor_delete : cuda_buffer_done,
 				     member->handed ? (void *)member->handed : d->buffer);
 	}
 	return r;
@@ -353,12 +348,8 @@ static void leave_buffer(const struct members *m, const struct group_device *d, 
 		cuda_buffer_forget(d->buffer);
 		return;
 	}
-	if (end == MEMBERS_FAILED && d->queued && m->stream != TL_STREAM_NONE) {
-		if (!cuda_retire(d->buffer->export, stream_of(m), buffer_done, d->buffer))
-			return;
-		cuda_wait_for_stream(d->device, stream_of(m));
-	}
-	cuda_buffer_put(d->buffer);
+	cuda_buffer_leave(d->buffer,
+			  end == MEMBERS_FAILED && d->queued ? stream_of(m) : TL_STREAM_NONE);
 }
 
 void cuda_members_end(struct members *m, int end)

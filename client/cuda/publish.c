@@ -158,9 +158,19 @@ static intptr_t stream_of(const struct cuda_draft *own)
 	return cuda_stream_here(own->stream, own->thread);
 }
 
-static void buffer_done(void *context)
+void cuda_buffer_done(void *buffer)
 {
-	cuda_buffer_put(context);
+	cuda_buffer_put(buffer);
+}
+
+void cuda_buffer_leave(struct cuda_buffer *buffer, intptr_t stream)
+{
+	if (stream != TL_STREAM_NONE) {
+		if (!cuda_retire(buffer->export, stream, cuda_buffer_done, buffer))
+			return;
+		cuda_wait_for_stream(buffer->export->memory.device, stream);
+	}
+	cuda_buffer_put(buffer);
 }
 
 /* Makes a draft with a draft buffer on @device. It takes over the count of @use. */
@@ -253,7 +263,7 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 	if (r)
 		cuda_buffer_put(own->buffer);
 	else
-		r = cuda_place(publication, &p, buffer_done, own->buffer, version);
+		r = cuda_place(publication, &p, cuda_buffer_done, own->buffer, version);
 	own->written = !r || r == -EINPROGRESS;
 	if (own->written)
 		draft_sent(draft, false);
@@ -274,17 +284,6 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 				     : r;
 }
 
-/* Ends the draft's use of the buffer when what is queued on the stream by now has ended. */
-static void leave(struct cuda_buffer *buffer, intptr_t stream)
-{
-	if (stream != TL_STREAM_NONE) {
-		if (!cuda_retire(buffer->export, stream, buffer_done, buffer))
-			return;
-		cuda_wait_for_stream(buffer->export->memory.device, stream);
-	}
-	cuda_buffer_put(buffer);
-}
-
 void cuda_draft_end(struct tl_draft *draft)
 {
 	struct cuda_draft *own = cuda_draft_of(draft);
@@ -299,7 +298,8 @@ void cuda_draft_end(struct tl_draft *draft)
 		return;
 	}
 	/* The user of an exported draft may have queued more work after it was published. */
-	leave(buffer, !own->written || draft_is_exported(draft) ? stream_of(own) : TL_STREAM_NONE);
+	cuda_buffer_leave(buffer, !own->written || draft_is_exported(draft) ? stream_of(own)
+									    : TL_STREAM_NONE);
 }
 
 void cuda_draft_close(struct tl_draft *draft, struct list *left)
@@ -320,7 +320,7 @@ void cuda_drafts_left(struct list *left)
 		struct cuda_buffer *buffer = list_entry(l, struct cuda_buffer, link);
 
 		list_del(l);
-		leave(buffer, buffer->stream);
+		cuda_buffer_leave(buffer, buffer->stream);
 	}
 }
 

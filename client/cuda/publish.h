@@ -4,6 +4,7 @@
 
 #include <tensorlease/tensorlease.h>
 
+#include "client/cuda/buffer.h"
 #include "client/cuda/device.h"
 #include "client/produce/draft.h"
 #include "client/session/call.h"
@@ -42,6 +43,10 @@ int cuda_second_name(const char *name, const tl_put_options *o);
  * draft is given up, and at its end if that did not happen.
  */
 void cuda_draft_end(struct tl_draft *draft);
-/* The same in two steps, the first of which waits for nothing: kind.h. */
+/* The end of a use of a buffer: cuda_buffer_put(), as a function that is called later. */
+void cuda_buffer_done(void *buffer);
+/* Ends a use of a buffer when what is queued on the stream by now has ended. */
+void cuda_buffer_leave(struct cuda_buffer *buffer, intptr_t stream);
+/* cuda_draft_end() in two steps, the first of which waits for nothing: kind.h. */
 void cuda_draft_close(struct tl_draft *draft, struct list *left);
 void cuda_drafts_left(struct list *left);

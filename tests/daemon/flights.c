@@ -31,13 +31,8 @@ static void bob_must_publish(const struct test_daemon *d)
 /* What the daemon says that the user of @rc has of that share. */
 static uint64_t share_of(struct raw *rc, enum share share, uint64_t *max)
 {
-	struct wire_users users = { .from = getuid(), .flags = WIRE_USERS_EXACT };
-	struct wire_user user;
-	struct conn_message m;
+	struct wire_user user = rc_user(rc, getuid());
 
-	must_be(rc_call(rc, WIRE_USERS, &users, sizeof(users), &m), 0);
-	must_be(rc_judge(&m, WIRE_USER), 0);
-	memcpy(&user, m.bytes, sizeof(user));
 	if (max)
 		*max = user.max[share];
 	return user.used[share];

@@ -330,14 +330,7 @@ static int hold_as(const struct test_daemon *d, void *arg)
 /* How many tensors are charged to that user. */
 static uint64_t tensors_of(struct raw *rc, uid_t uid)
 {
-	struct wire_users users = { .from = uid, .flags = WIRE_USERS_EXACT };
-	const struct wire_user *user;
-	struct conn_message m;
-
-	must_be(rc_call(rc, WIRE_USERS, &users, sizeof(users), &m), 0);
-	must_be(m.header.type, WIRE_USER);
-	user = (const void *)m.bytes;
-	return user->used[SHARE_TENSORS];
+	return rc_user(rc, uid).used[SHARE_TENSORS];
 }
 
 /* A slot that is held belongs to the ring as long as that lives, then to its holder. */

@@ -341,14 +341,11 @@ static int publishes_many(const struct test_daemon *d, void *arg)
 
 static uint64_t my_descriptors(const struct test_daemon *d)
 {
-	struct wire_users users = { .from = geteuid(), .flags = WIRE_USERS_EXACT };
 	struct raw rc = rc_open(d);
-	struct conn_message m;
+	uint64_t used = rc_user(&rc, geteuid()).used[SHARE_DESCRIPTORS];
 
-	must_be(rc_call(&rc, WIRE_USERS, &users, sizeof(users), &m), 0);
-	must_be(m.header.type, WIRE_USER);
 	rc_goodbye(&rc);
-	return ((const struct wire_user *)(const void *)m.bytes)->used[SHARE_DESCRIPTORS];
+	return used;
 }
 
 /* One descriptor does for all of a user's segments there. */

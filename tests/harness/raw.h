@@ -174,6 +174,19 @@ static inline enum row_progress rc_progress(const struct raw *rc, uint64_t ref)
 	return (enum row_progress)atomic_load(&rc_row(rc, ref)->progress);
 }
 
+/* What the daemon says that the user has, and may have. */
+static inline struct wire_user rc_user(struct raw *rc, uint32_t uid)
+{
+	struct wire_users users = { .from = uid, .flags = WIRE_USERS_EXACT };
+	struct wire_user user;
+	struct conn_message m;
+
+	must_be(rc_call(rc, WIRE_USERS, &users, sizeof(users), &m), 0);
+	must_be(rc_judge(&m, WIRE_USER), 0);
+	memcpy(&user, m.bytes, sizeof(user));
+	return user;
+}
+
 /* A memfd that could be a ledger of that many slots, but is not sealed. */
 int ledger_new(uint32_t slots, uint64_t magic);
 int ledger_seal(int fd);
