@@ -251,8 +251,8 @@ class Client(_core.Client):
         """Publish tensor by handing it over, without a copy where that is possible.
 
         On the CPU nothing is copied if tensor is a Draft, a contiguous array that begins where a Draft's memory does
-        (which ends the Draft), or a read-only Tensor, which gets a second name. Anything else is copied once, as put() does, and `copied` in the result is
-        True. With no_copy that is an UnsupportedError instead.
+        (which ends the Draft), or a read-only Tensor, which gets a second name. Anything else is copied once, as put()
+        does, and `copied` in the result is True. With no_copy that is an UnsupportedError instead.
 
         On a GPU nothing is copied: the allocation in which the tensor lies is shared. The library keeps the tensor
         until nobody holds what was published, and until then nobody may write to it. It ends with this process, unless
