@@ -11,6 +11,7 @@
 
 #include "client/cuda/allocate.h"
 #include "client/cuda/finish.h"
+#include "client/cuda/shareable.h"
 #include "client/cuda/thread.h"
 #include "client/error.h"
 #include "client/session/client.h"
@@ -24,54 +25,6 @@ enum { GRACE_LOOKS = 4, CLOSER_LOOKS = 100 };
 /* It waits so long, and for so many looks, for what the closer was asked to give back. */
 #define CLOSER_NS (200 * NS_PER_MS)
 #define LOOK_NS (1 * NS_PER_MS)
-
-/* ---- Memory ---- */
-
-/* Maps @handle at an address of its own, for reading and writing. On failure *base is not 0 if it
- * is mapped. */
-static CUresult map_handle(const struct cuda_scope *scope, const struct cuda_device *device,
-			   cuda_vmm_handle handle, uint64_t size, CUdeviceptr *base)
-{
-	const struct cuda_driver *d = scope->driver;
-	struct cuda_access access = { .location = { CUDA_LOCATION_DEVICE, device->ordinal },
-				      .flags = CUDA_ACCESS_READ_WRITE };
-	CUresult e;
-
-	e = d->mem_address_reserve(base, size, 0, 0, 0);
-	if (e)
-		return e;
-	e = d->mem_map(*base, size, 0, handle, 0);
-	if (e) {
-		d->mem_address_free(*base, size);
-		*base = 0;
-		return e;
-	}
-	return d->mem_set_access(*base, size, &access, 1);
-}
-
-/* Allocates @size bytes, maps them at *base and makes the descriptor that opens them elsewhere. On
- * failure *base is not 0 if it is mapped. */
-static int allocate(const struct cuda_scope *scope, const struct cuda_device *device, uint64_t size,
-		    CUdeviceptr *base, int *fd)
-{
-	const struct cuda_driver *d = scope->driver;
-	struct cuda_allocation_prop prop = cuda_buffer_prop(d, device);
-	cuda_vmm_handle handle;
-	CUresult e;
-
-	e = d->mem_create(&handle, size, &prop, 0);
-	if (e)
-		return cuda_fail(e, "allocating %" PRIu64 " bytes on GPU %d", size,
-				 device->ordinal);
-	*fd = -1;
-	e = map_handle(scope, device, handle, size, base);
-	if (!e)
-		e = d->mem_export(fd, handle, CUDA_HANDLE_POSIX_FD, 0);
-	d->mem_release(handle); /* the mapping keeps the memory */
-	return e ? cuda_fail(e, "making %" PRIu64 " bytes on GPU %d shareable", size,
-			     device->ordinal)
-		 : 0;
-}
 
 /* ---- Buffers ---- */
 
@@ -157,7 +110,7 @@ static int buffer_new(struct cuda_session *cs, struct cuda_device *device, uint6
 		return r;
 	}
 	buffer->life = atomic_load(&device->life);
-	r = allocate(&scope, device, size, &base, &fd);
+	r = cuda_shareable_new(&scope, device, size, &base, &fd);
 	if (!r)
 		r = export_buffer(cs->session, buffer, device, base, fd);
 	cuda_leave(&scope);
@@ -238,20 +191,14 @@ int cuda_buffer_get(struct session *s, struct cuda_device *device, uint64_t size
 	struct cuda_session *cs;
 	int r;
 
-	if (!device->granularity)
-		return tl_fail(
-			-ENOTSUP,
-			"GPU %d or its driver cannot make memory that is shared by descriptors "
-			"(CUDA's virtual memory management); `tensorlease doctor` says more",
-			device->ordinal);
-	r = cuda_session_with_thread(s, &cs);
+	r = cuda_shareable(device);
+	if (!r)
+		r = cuda_session_with_thread(s, &cs);
 	if (r)
 		return r;
 	if (atomic_load(&s->ended))
 		return SESSION_E_UNSENT; /* others may still read what is free here */
-	size = (size + device->granularity - 1) / device->granularity * device->granularity;
-	if (size == 0)
-		size = device->granularity;
+	size = cuda_shareable_size(device, size);
 	*out = reuse(cs, device, size);
 	if (!*out) {
 		cuda_catch_up(s);

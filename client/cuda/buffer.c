@@ -8,17 +8,12 @@
 #include "client/cuda/buffer.h"
 #include "client/cuda/import.h"
 #include "client/cuda/lock.h"
+#include "client/cuda/shareable.h"
 #include "client/cuda/task.h"
 #include "util/clock.h"
 
 enum { BUFFERS_MAX = 16 };
 #define FREE_NS (10 * NS_PER_SEC)
-
-void cuda_buffer_unmap(const struct cuda_scope *scope, CUdeviceptr base, uint64_t size)
-{
-	scope->driver->mem_unmap(base, size);
-	scope->driver->mem_address_free(base, size);
-}
 
 static void destroy(struct cuda_buffer *buffer)
 {
@@ -36,7 +31,7 @@ static void destroy(struct cuda_buffer *buffer)
 	cuda_export_free(buffer->export);
 	if (!cuda_enter(device, &scope)) {
 		if (buffer->life == atomic_load(&device->life)) /* else it went with that */
-			cuda_buffer_unmap(&scope, base, buffer->size);
+			cuda_shareable_unmap(&scope, base, buffer->size);
 		cuda_leave(&scope);
 	}
 	free(buffer);
@@ -140,7 +135,7 @@ static void run_unmapping(struct cuda_task *task)
 
 	if (!cuda_enter(buffer->device, &scope)) {
 		if (buffer->life == atomic_load(&buffer->device->life))
-			cuda_buffer_unmap(&scope, buffer->base, buffer->size);
+			cuda_shareable_unmap(&scope, buffer->base, buffer->size);
 		cuda_leave(&scope);
 	}
 	pthread_mutex_lock(&cuda_lock);

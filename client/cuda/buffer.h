@@ -44,6 +44,3 @@ void cuda_buffer_give_up(struct cuda_buffer *buffer, struct cuda_device *device,
 bool cuda_buffers_given_back(const struct cuda_session *cs);
 /* Is there a buffer that could not be exported and is still mapped? */
 bool cuda_buffers_given_up(const struct cuda_session *cs);
-
-/* Unmaps its memory and frees the addresses. The context is current. */
-void cuda_buffer_unmap(const struct cuda_scope *scope, CUdeviceptr base, uint64_t size);

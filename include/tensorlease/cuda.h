@@ -102,6 +102,49 @@ TL_API int tl_group_set_stream(tl_group *group, intptr_t stream, bool sealed);
  */
 TL_API int tl_group_copy(tl_group *group, const DLTensor *const *sources);
 
+/* ---- Memory -------------------------------------------------------------------------------- */
+
+/*
+ * tl_cuda_alloc - allocate memory on a GPU that can be shared, for the allocators of other
+ *libraries
+ *
+ * tl_publish() shares tensors in this memory in place, and they outlive this process. The daemon
+ * does not count it before something in it is published. The arguments are those that a pluggable
+ * allocator of PyTorch has. @size is rounded up to what the GPU maps at once, usually 2 MiB: let a
+ * pool divide it. The addresses are usable on @device only, not on its peers. @stream is not used.
+ *
+ * Ownership: yours, until tl_cuda_free(). Do not free it before the deleters of all tensors in it
+ * that were published have been called.
+ * Blocking: as the driver does. If the GPU is full, it also waits for the work that memory in
+ * tl_cuda_free() waits for.
+ * Threads: any.
+ * Returns: the address, or NULL with errno:
+ *	ENODEV		CUDA cannot be used here, or there is no GPU of that number
+ *	ENOMEM		the GPU is full
+ *	ENOTSUP		the GPU or its driver has no virtual memory that can be shared
+ *	EINVAL		@size is 0, or more than INT64_MAX
+ * Since: 0.2
+ */
+TL_API void *tl_cuda_alloc(size_t size, int device, void *stream);
+
+/*
+ * tl_cuda_free - free memory of tl_cuda_alloc()
+ *
+ * A thread of the library unmaps it when what was queued on @stream before this call has ended:
+ * that stream, or one that waited for it, must be the last to use the memory. NULL is the legacy
+ * stream, which waits for all streams that are not made to be non-blocking. While @stream is being
+ * captured into a graph, it must exist until the capture has ended.
+ *
+ * Ownership: @memory, with its @size and @device as they were given to tl_cuda_alloc(), is the
+ * library's. NULL does nothing.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: nothing, and leaves tl_last_error() as it is. In a forked child, and while the process
+ * ends, it does nothing.
+ * Since: 0.2
+ */
+TL_API void tl_cuda_free(void *memory, size_t size, int device, void *stream);
+
 /* ---- Handles ------------------------------------------------------------------------------- */
 
 /* tl_ipc_handle - a handle that opens memory of a GPU in another process, by CUDA's own calls */

@@ -4,6 +4,10 @@
  * __dlpack__(stream=...), and is given a lease of its own for it: the stream waits for the
  * producer's work, and the lease ends when the stream's work is done.
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* dladdr() */
+#endif
+#include <dlfcn.h>
 #include <errno.h>
 #include <unistd.h>
 
@@ -168,4 +172,52 @@ PyObject *cuda_devices(PyObject *module, PyObject *unused)
 		Py_XDECREF(item);
 	}
 	return list;
+}
+
+PyObject *cuda_alloc(PyObject *module, PyObject *args)
+{
+	Py_ssize_t size;
+	int device, r;
+	void *memory;
+
+	(void)module;
+	if (!PyArg_ParseTuple(args, "ni", &size, &device))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS;
+	memory = tl_cuda_alloc((size_t)size, device, NULL);
+	r = -errno;
+	Py_END_ALLOW_THREADS;
+	return memory ? PyLong_FromVoidPtr(memory) : raise_error(r);
+}
+
+PyObject *cuda_free(PyObject *module, PyObject *args)
+{
+	PyObject *address, *o;
+	Py_ssize_t size;
+	intptr_t stream;
+	void *memory;
+	int device;
+
+	(void)module;
+	if (!PyArg_ParseTuple(args, "OniO", &address, &size, &device, &o) ||
+	    parse_stream(o, &stream))
+		return NULL;
+	memory = PyLong_AsVoidPtr(address);
+	if (!memory && PyErr_Occurred())
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS;
+	tl_cuda_free(memory, (size_t)size, device, (void *)stream);
+	Py_END_ALLOW_THREADS;
+	Py_RETURN_NONE;
+}
+
+PyObject *library_path(PyObject *module, PyObject *unused)
+{
+	Dl_info info;
+
+	(void)module;
+	(void)unused;
+	if (!dladdr((void *)(uintptr_t)tl_cuda_alloc, &info))
+		Py_RETURN_NONE;
+	return PyUnicode_DecodeFSDefault(info.dli_fname);
 }

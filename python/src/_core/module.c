@@ -17,6 +17,9 @@ static PyMethodDef functions[] = {
 	{ "check_seconds", check_seconds, METH_VARARGS, NULL },
 	{ "register", register_types, METH_VARARGS, NULL },
 	{ "cuda_devices", cuda_devices, METH_NOARGS, NULL },
+	{ "cuda_alloc", cuda_alloc, METH_VARARGS, NULL },
+	{ "cuda_free", cuda_free, METH_VARARGS, NULL },
+	{ "library_path", library_path, METH_NOARGS, NULL },
 	{ 0 },
 };
 

@@ -25,7 +25,7 @@ from . import _core
 from ._arrays import read_interface as _read_interface
 from ._cache import cached
 from ._client import Client, ClientInfo, Holding, Info, Loaded, Published, Ref, Status, connect
-from ._cuda import CudaDevice, DeviceUsage, cuda_devices
+from ._cuda import CudaDevice, DeviceUsage, cuda_alloc, cuda_devices, cuda_free
 from ._cuda import read_interface as _read_cuda_interface
 from ._cuda import device_pair as _device_pair
 from ._cuda import stream_number as _stream_number
@@ -92,5 +92,7 @@ __all__ = [
     "Watch",
     "cached",
     "connect",
+    "cuda_alloc",
     "cuda_devices",
+    "cuda_free",
 ]

@@ -47,6 +47,51 @@ def cuda_devices():
     return [CudaDevice._make(t) for t in _core.cuda_devices()]
 
 
+_allocated = {}  # what cuda_alloc() made and cuda_free() did not get yet: address -> (nbytes, number of the GPU)
+
+
+def cuda_alloc(nbytes, device=0):
+    """Allocate memory on a GPU for the allocators of other libraries, and return its address.
+
+    publish() shares arrays in it in place, and once the GPU has written them they outlive this process. The daemon
+    does not count it before something in it is published. For CuPy this is
+    ``cupy.cuda.PythonFunctionAllocator(cuda_alloc, cuda_free)``, for PyTorch tensorlease.torch.allocator().
+    nbytes: is rounded up to what the GPU maps at once, usually 2 MiB. So let a pool divide it.
+    device: a GPU, as for create(). Other GPUs cannot use the address.
+    MemoryError: the GPU is full. NoDeviceError: there is no such GPU. UnsupportedError: its driver has no virtual
+    memory. ValueError: nbytes is less than 1, or device is not a GPU.
+    """
+    number = parse_device(device)
+    if number is None:
+        raise ValueError(f"device must be a GPU, not {device!r}")
+    nbytes = operator.index(nbytes)
+    if nbytes < 1:
+        raise ValueError(f"nbytes must be at least 1, not {nbytes}")
+    address = _core.cuda_alloc(nbytes, number)
+    _allocated[address] = (nbytes, number)
+    return address
+
+
+def cuda_free(address, device=None, stream=None):
+    """Give back memory of cuda_alloc(). It goes when what was queued on the stream before has ended.
+
+    No array in it may be published any more: their memory must have been given back.
+    address: what cuda_alloc() returned. device: is not used; CuPy gives it.
+    stream: the last that uses the memory, as for publish(). None: the legacy default stream, which waits for all that
+        are not made to be non-blocking.
+    ValueError: cuda_alloc() did not return that address, or it was given back already.
+    """
+    address = operator.index(address)
+    known = _allocated.pop(address, None)  # before the address may come back
+    if known is None:
+        raise ValueError(f"{address:#x} is not the address of memory of cuda_alloc()")
+    try:
+        _core.cuda_free(address, *known, stream)
+    except BaseException:
+        _allocated[address] = known
+        raise
+
+
 def parse_device(device):
     """Return the number of a GPU, or None for the CPU.
 

@@ -17,11 +17,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import Dataset, IterableDataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from . import _core
 from ._client import Client, connect
 from ._errors import InvalidError, NotFoundError
 from ._tensor import Tensor
 
-__all__ = ["CachedDataset", "load_model", "meta_weights"]
+__all__ = ["CachedDataset", "allocator", "load_model", "meta_weights"]
 
 
 def _collate(batch, **_):
@@ -34,6 +35,29 @@ default_collate_fn_map[Tensor] = _collate
 def _below(prefix):
     """Return what the names below prefix start with."""
     return prefix.removesuffix("/") + "/" if prefix else ""
+
+
+# ---- Memory of GPUs ----
+
+
+@functools.cache
+def _pluggable():
+    return torch.cuda.memory.CUDAPluggableAllocator(_core.library_path(), "tl_cuda_alloc", "tl_cuda_free")
+
+
+def allocator():
+    """Return an allocator for torch.cuda.MemPool whose memory can be shared.
+
+        pool = torch.cuda.MemPool(tensorlease.torch.allocator())
+        with torch.cuda.use_mem_pool(pool):
+            model = Model().cuda()
+        client.publish_many(model.state_dict(), prefix="model/")
+
+    publish() and publish_many() share tensors in it in place, and once the GPU has written them they outlive this
+    process. PyTorch divides it and uses it again; published tensors keep theirs until it is given back. It needs no
+    client: the daemon counts memory when something in it is published. The pool must live as long as its tensors.
+    """
+    return _pluggable().allocator()
 
 
 # ---- Models ----

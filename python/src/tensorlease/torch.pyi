@@ -7,7 +7,7 @@ from torch.utils.data import Dataset
 
 from . import Client
 
-__all__ = ["CachedDataset", "load_model", "meta_weights"]
+__all__ = ["CachedDataset", "allocator", "load_model", "meta_weights"]
 
 _Model = TypeVar("_Model", bound=nn.Module)
 
@@ -15,6 +15,7 @@ class _MapStyle(Protocol):
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
 
+def allocator() -> Any: ...
 def meta_weights() -> AbstractContextManager[None]: ...
 def load_model(
     client: Client, prefix: str, model: _Model, *, strict: bool = True, timeout: float | None = None

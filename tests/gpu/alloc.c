@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tl_cuda_alloc() and tl_cuda_free(), as the allocators of other libraries call them. */
+#include <dlfcn.h>
+#include <sys/wait.h>
+
+#include "tests/gpu/common.h"
+
+enum { N = 3 << 20, SMALL = 4096, FULL = 16 << 20 };
+
+typedef CUresult begin_capture(CUstream stream, int mode);
+typedef CUresult end_capture(CUstream stream, void **graph);
+typedef CUresult graph_destroy(void *graph);
+
+static CUdeviceptr alloc(size_t size, int device)
+{
+	void *memory = tl_cuda_alloc(size, device, NULL);
+
+	if (!memory)
+		fprintf(stderr, "%s\n", tl_last_error());
+	must(memory);
+	return (CUdeviceptr)(uintptr_t)memory;
+}
+
+static void give_back(CUdeviceptr memory, size_t size, int device, CUstream stream)
+{
+	tl_cuda_free((void *)(uintptr_t)memory, size, device, stream);
+}
+
+/* ---- Shared in place ---- */
+
+static void publish(tl_client *client, const char *name, struct gpu_foreign *f, CUdeviceptr at,
+		    int64_t n)
+{
+	const tl_put_options sealed = { .size = sizeof(sealed), .flags = TL_PUBLISH_SEALED };
+	bool copied = true;
+
+	gpu_foreign_init(f, at, n, 0);
+	must_be(tl_publish(client, name, &f->managed, &sealed, &copied, NULL), 0);
+	must_be(copied, false);
+}
+
+static int publishes(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr memory = alloc(N, 0);
+	static struct gpu_foreign f[2];
+
+	(void)arg;
+	gpu_fill(memory, 1, SMALL, CUDA_STREAM_LEGACY);
+	gpu_fill(memory + SMALL, 2, N - SMALL, CUDA_STREAM_LEGACY);
+	publish(client, "a", &f[0], memory, SMALL);
+	publish(client, "b", &f[1], memory + SMALL, N - SMALL);
+	pause_at(1);
+	return 0;
+}
+
+static int reads(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *a = gpu_get(client, "a", TL_STREAM_LEGACY);
+	DLManagedTensorVersioned *b = gpu_get(client, "b", TL_STREAM_LEGACY);
+
+	(void)arg;
+	must_be(gpu_read(gpu_data(a), SMALL, CUDA_STREAM_LEGACY), 1);
+	must_be(gpu_read(gpu_data(b), N - SMALL, CUDA_STREAM_LEGACY), 2);
+	must_be(gpu_data(b) - gpu_data(a), SMALL); /* one allocation, opened once */
+	drop(a);
+	drop(b);
+	must_be(tl_delete(client, "a"), 0);
+	must_be(tl_delete(client, "b"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(tensors_in_it_are_shared_in_place_and_outlive_their_producer)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start_ready(&g.d, publishes, NULL);
+
+	must_be(gpu_charged(&g.d), 4 << 20);
+	child_kill(&p);
+	must_be(td_run_client(&g.d, reads, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+/* What a pool does: it frees a segment when the deleters of all tensors in it were called. */
+static int cycles(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	static struct gpu_foreign f;
+	CUstream stream;
+
+	(void)arg;
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	for (int i = 0; i < 50; i++) {
+		CUdeviceptr memory = alloc(N, 0);
+		DLManagedTensorVersioned *t;
+
+		gpu_fill(memory, i, N, CUDA_STREAM_LEGACY);
+		publish(client, "t", &f, memory, N);
+		t = gpu_get(client, "t", (intptr_t)stream);
+		must_be(gpu_read(gpu_data(t), N, stream), i);
+		drop(t);
+		must_be(tl_delete(client, "t"), 0);
+		eventually(atomic_load(&f.deleted));
+		gpu_fill(memory, 99, N, stream);
+		give_back(memory, N, 0, stream);
+	}
+	gpu_must(cuda->stream_destroy(stream));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(it_is_published_and_freed_again_and_again)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	gpu_setenv("FAKECUDA_MEMORY", "16777216");
+	must_be(td_run_client(&g.d, cycles, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+/* ---- Work that is still queued ---- */
+
+static int frees_what_is_written(const struct test_daemon *d, void *arg)
+{
+	CUstream stream;
+
+	(void)d;
+	(void)arg;
+	cuda = gpu_use(0);
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	for (int i = 0; i < 8; i++) {
+		CUdeviceptr memory = alloc(FULL, 0); /* waits for the one before */
+
+		gpu_fill(memory, i, FULL, stream);
+		give_back(memory, FULL, 0, stream);
+	}
+	gpu_must(cuda->stream_destroy(stream));
+	eventually(gpu_live(FAKE_VMM_MAPPING) == 0);
+	return 0;
+}
+
+GPU_TEST(freed_memory_is_there_until_its_stream_is_done_and_then_for_the_next)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	gpu_setenv("FAKECUDA_DELAY_US", "20000");
+	gpu_setenv("FAKECUDA_MEMORY", "16777216");
+	must_be(td_run_client(&g.d, frees_what_is_written, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+static int frees_while_captured(const struct test_daemon *d, void *arg)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+	begin_capture *begin = (begin_capture *)dlsym(library, "cuStreamBeginCapture_v2");
+	end_capture *end = (end_capture *)dlsym(library, "cuStreamEndCapture");
+	graph_destroy *destroy = (graph_destroy *)dlsym(library, "cuGraphDestroy");
+	CUdeviceptr memory, other;
+	CUstream stream;
+	void *graph;
+
+	(void)d;
+	(void)arg;
+	cuda = gpu_use(0);
+	memory = alloc(N, 0);
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	gpu_must(begin(stream, CUDA_CAPTURE_MODE_GLOBAL));
+	must(!tl_cuda_alloc(0, 0, NULL));
+	give_back(memory, N, 0, stream);
+	must(strstr(tl_last_error(), "0 bytes")); /* the capture is no failure of the caller's */
+	other = alloc(N, 0);
+	give_back(other, N, 0, NULL);
+	eventually(gpu_is_real() || gpu_live(FAKE_VMM_MAPPING) == 1); /* that is not delayed */
+	gpu_must(end(stream, &graph));
+	gpu_must(destroy(graph));
+	eventually(gpu_live(FAKE_VMM_MAPPING) == 0);
+	gpu_must(cuda->stream_destroy(stream));
+	dlclose(library);
+	return 0;
+}
+
+GPU_TEST(a_free_does_not_spoil_a_capture)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, frees_while_captured, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+/* ---- What cannot be had ---- */
+
+static void must_not_be(size_t size, int device, const char *words)
+{
+	must(!tl_cuda_alloc(size, device, NULL));
+	if (!strstr(tl_last_error(), words))
+		fprintf(stderr, "not '%s' in: %s\n", words, tl_last_error());
+	must(strstr(tl_last_error(), words));
+}
+
+static int asks_for_too_much(const struct test_daemon *d, void *arg)
+{
+	CUdeviceptr memory;
+
+	(void)d;
+	(void)arg;
+	cuda = gpu_use(0);
+	must_not_be(0, 0, "0 bytes");
+	must_not_be(SIZE_MAX, 0, "2^63");
+	must_not_be(SMALL, 99, "99");
+	must_not_be(SMALL, -1, "-1");
+	memory = alloc(FULL, 0);
+	must_not_be(1, 0, "allocating 2097152 bytes");
+	tl_cuda_free(NULL, FULL, 0, NULL);
+	tl_cuda_free((void *)(uintptr_t)memory, FULL, 99, NULL);
+	must(strstr(tl_last_error(), "allocating")); /* a free leaves the text */
+	give_back(memory, FULL, 0, NULL);
+	give_back(alloc(FULL, 0), FULL, 0, NULL);
+	eventually(gpu_live(FAKE_VMM_MAPPING) == 0);
+	return 0;
+}
+
+GPU_TEST(what_cannot_be_had_is_refused_with_the_reason)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	gpu_setenv("FAKECUDA_MEMORY", "16777216");
+	must_be(td_run_client(&g.d, asks_for_too_much, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+static int asks_without_virtual_memory(const struct test_daemon *d, void *arg)
+{
+	(void)d;
+	(void)arg;
+	cuda = gpu_use(0);
+	must_not_be(SMALL, 0, "tensorlease doctor");
+	tl_cuda_free((void *)(uintptr_t)4096, SMALL, 0, NULL);
+	return 0;
+}
+
+GPU_TEST(a_driver_without_virtual_memory_is_named)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	gpu_setenv("FAKECUDA_NO_VMM", "1");
+	must_be(td_run_client(&g.d, asks_without_virtual_memory, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+static int frees_in_a_child(const struct test_daemon *d, void *arg)
+{
+	CUdeviceptr memory;
+	int status;
+	pid_t pid;
+
+	(void)d;
+	(void)arg;
+	cuda = gpu_use(0);
+	memory = alloc(N, 0);
+	gpu_fill(memory, 7, N, CUDA_STREAM_LEGACY);
+	pid = fork();
+	must(pid >= 0);
+	if (!pid) {
+		give_back(memory, N, 0, NULL);
+		_exit(tl_cuda_alloc(N, 0, NULL) != NULL);
+	}
+	must_be(waitpid(pid, &status, 0), pid);
+	must_be(status, 0);
+	must_be(gpu_read(memory, N, CUDA_STREAM_LEGACY), 7);
+	give_back(memory, N, 0, NULL);
+	eventually(gpu_live(FAKE_VMM_MAPPING) == 0);
+	return 0;
+}
+
+GPU_TEST(a_forked_child_frees_nothing)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, frees_in_a_child, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	gpu_init(argv);
+	return suite_run();
+}
