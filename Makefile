@@ -384,7 +384,7 @@ lint: ## fail if a function or a file is over its budget of lines
 	@tools/check-budget $(FORMATTED)
 
 clean: ## remove every build tree, and what pip leaves in python/
-	rm -rf build build-* python/build python/src/*.egg-info
+	rm -rf build build-* python/build python/src/*.egg-info python/integrations/*/build python/integrations/*/src/*.egg-info
 
 # ---- how things are built ----------------------------------------------------------------------
 
