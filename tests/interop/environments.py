@@ -68,6 +68,14 @@ ENVIRONMENTS = (
         pythons="3.11",
         megabytes=1200,
     ),
+    # The plug-in for vLLM, with doubles of vLLM's interfaces. setuptools builds its wheel.
+    Environment(
+        "vllm",
+        "torch==2.13.0+cpu numpy==2.4.6 safetensors setuptools",
+        ("../../python/integrations/vllm/tests",),
+        pythons="3.11",
+        megabytes=1200,
+    ),
     # The usual mistakes of producers, made by hand, and CuPy's calls, made by a double. This needs no library.
     Environment("mistakes", tests=("mistakes_test.py", "cupy_test.py"), pythons="3.13 3.12 3.11 3.10"),
 )

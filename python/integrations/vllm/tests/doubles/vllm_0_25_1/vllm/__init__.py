@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+__version__ = "0.25.1"
