@@ -17,6 +17,7 @@
  *				process with the same PID, in another PID namespace, does not open
  *	FAKECUDA_PERSISTENCE	if set and not "0", a GPU keeps its memory when nobody has it open
  *	FAKECUDA_NO_NODES	if set and not "0", the files of the GPUs cannot be opened
+ *	FAKECUDA_EARLY_UNMAP	if set and not "0", cuMemUnmap() does not wait for the device
  *	FAKECUDA_NO_VMM, _NO_LEGACY, _NO_POOLS, _NO_PEER, _INTEGRATED, _WSL, _MIG
  *				on if set and not "0"
  */

@@ -373,13 +373,13 @@ static void unmap(struct range *range, const struct cuda_access *access)
 	vmm_free_if_unused(v);
 }
 
-/* This waits for the device, as the real one may. */
+/* This waits for the device, as the real one may, or need not. */
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
 	ENTER_VMM();
 	const struct range *range = range_of(pointer);
 
-	if (range)
+	if (range && !fake_flag("FAKECUDA_EARLY_UNMAP"))
 		stream_device_wait(range->device);
 	return fake_leave(mappings_visit(pointer, size, unmap, NULL));
 }
