@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <tensorlease/cuda.h>
 
@@ -19,10 +20,14 @@
 #include "client/cuda/publication.h"
 #include "client/cuda/publish.h"
 #include "client/error.h"
+#include "client/get/tensor.h"
 #include "client/produce/publish.h"
 #include "client/session/call.h"
 #include "client/session/request.h"
 #include "tensor/extent.h"
+#include "util/clock.h"
+
+#define LOOK_NS (1 * NS_PER_MS) /* how often a tensor is looked at until it is finished */
 
 /* ---- Tensors of others ---- */
 
@@ -466,6 +471,13 @@ int cuda_publish(struct call *c, const struct use *use, const char *name,
 	int r;
 
 	*copied = false;
+	if (tensor_lease_of(tensor) && !(o->flags & TL_PUBLISH_STAGING))
+		return tl_fail(-ENOTSUP,
+			       "'%s': the tensor was got from another process, on a GPU, and is "
+			       "another user's, not as it was got, of a daemon that has ended, or "
+			       "published by a handle with an event: it cannot have a second name "
+			       "without a copy (TL_PUBLISH_STAGING)",
+			       name);
 	if (nbytes) {
 		r = publish_shared(use->session, name, tensor, nbytes, o, version);
 		if (r != -ENOTSUP || !(o->flags & TL_PUBLISH_STAGING))
@@ -476,14 +488,25 @@ int cuda_publish(struct call *c, const struct use *use, const char *name,
 	return r;
 }
 
-/* A process cannot export memory that another one has published. */
-int cuda_second_name(const char *name, const tl_put_options *o)
+int cuda_second_name(const struct tensor_lease *l, const char *name, int64_t deadline)
 {
-	if (o->flags & TL_PUBLISH_STAGING)
+	const struct catalog_row *row = &l->session->catalog.rows[ref_slot(l->ref)];
+
+	while (atomic_load(&row->progress) == ROW_UNFINISHED && session_served(l->session)) {
+		if (deadline_passed(deadline))
+			return tl_fail(-ETIMEDOUT,
+				       "'%s': the producer of the tensor has not finished it in "
+				       "time, and before that it has one name",
+				       name);
+		nanosleep(&(struct timespec){ .tv_nsec = LOOK_NS }, NULL);
+	}
+	switch (atomic_load(&row->progress)) {
+	case ROW_LOST:
+		return tl_fail(-ENODATA, "'%s': the memory of the tensor went with its producer",
+			       name);
+	case ROW_UNREPORTED:
 		return PUBLISH_E_COPY;
-	return tl_fail(
-		-ENOTSUP,
-		"'%s': the tensor was got from another process, on a GPU, and cannot be published under a "
-		"second name without a copy (TL_PUBLISH_STAGING)",
-		name);
+	default:
+		return 0;
+	}
 }

@@ -171,20 +171,33 @@ static int publish_link(const struct publishing *p, struct call *c, struct sessi
 	return r == -ESTALE ? PUBLISH_E_COPY : r; /* another user's bytes stay that user's */
 }
 
+static bool same_dims(const struct catalog_view *c, const struct catalog_row *row,
+		      const struct row_head *h, const DLTensor *t)
+{
+	int64_t shape[TL_NDIM_MAX], strides[TL_NDIM_MAX], plain[TL_NDIM_MAX];
+	uint64_t nbytes;
+
+	if (h->ndim != t->ndim || row_dims_any(c, row, h, shape, strides, &nbytes) ||
+	    memcmp(shape, t->shape, sizeof(*shape) * (size_t)t->ndim))
+		return false;
+	tensor_plain_strides(t, plain);
+	for (int32_t i = 0; i < t->ndim; i++)
+		if (shape[i] != 1 && strides[i] != plain[i] && nbytes)
+			return false;
+	return true;
+}
+
 /* True if the row describes the tensor exactly. The row's tensor is held. */
 static bool same_tensor(const struct catalog_view *c, const struct catalog_row *row,
 			const struct publishing *p)
 {
 	const DLTensor *t = &p->tensor->dl_tensor;
 	const struct row_head h = row_head(row);
-	int64_t shape[TL_NDIM_MAX];
 
-	return h.ndim == t->ndim && h.dtype.code == t->dtype.code &&
-	       h.dtype.bits == t->dtype.bits && h.dtype.lanes == t->dtype.lanes &&
-	       load_once(&row->nbytes) == p->nbytes &&
+	return h.dtype.code == t->dtype.code && h.dtype.bits == t->dtype.bits &&
+	       h.dtype.lanes == t->dtype.lanes && load_once(&row->nbytes) == p->nbytes &&
 	       ((h.flags ^ p->tensor->flags) & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) == 0 &&
-	       !row_shape(c, row, &h, shape) &&
-	       !memcmp(shape, t->shape, sizeof(*shape) * (size_t)t->ndim);
+	       same_dims(c, row, &h, t);
 }
 
 /*
@@ -234,7 +247,7 @@ static int publish_ours(const struct publishing *p, struct call *c, struct sessi
 		draft = draft_at(s, first_byte(p));
 	if (draft)
 		return same_daemon(draft, s) ? publish_draft(p, draft) : PUBLISH_E_COPY;
-	if (!p->contiguous)
+	if (!p->contiguous && !lease)
 		return PUBLISH_E_COPY;
 	if (lease && lease->session == s &&
 	    same_tensor(&s->catalog, &s->catalog.rows[ref_slot(lease->ref)], p))
@@ -248,7 +261,7 @@ static int publish_attempt(struct call *c, const struct use *use, void *context)
 {
 	struct publishing *p = context;
 	const struct tensor_lease *lease = tensor_lease_of(p->tensor);
-	int r = lease ? p->kind->second_name(p->name, &p->options) : 0;
+	int r = lease ? p->kind->second_name(lease, p->name, call_deadline(c)) : 0;
 
 	if (!r && lease && lease->private_size)
 		r = PUBLISH_E_COPY; /* writes to it are private to this process */

@@ -74,8 +74,9 @@ struct memory_kind {
 	int (*publish)(struct call *c, const struct use *use, const char *name,
 		       DLManagedTensorVersioned *tensor, uint64_t nbytes,
 		       const tl_put_options *options, bool *copied, uint64_t *version);
-	/* May a leased tensor have a second name? 0, PUBLISH_E_COPY, or a negative errno. */
-	int (*second_name)(const char *name, const tl_put_options *options);
+	/* Waits until a leased tensor may have a second name. 0, PUBLISH_E_COPY: never, or a
+	 * negative errno. */
+	int (*second_name)(const struct tensor_lease *l, const char *name, int64_t deadline);
 	bool keeps_strides; /* it publishes a tensor with its strides, and gathers none */
 
 	/* ---- Drafts ---- */

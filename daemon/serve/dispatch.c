@@ -18,6 +18,7 @@
 #include "daemon/serve/server.h"
 #include "daemon/serve/users.h"
 #include "daemon/state/claim.h"
+#include "daemon/state/device.h"
 #include "daemon/state/group.h"
 #include "daemon/state/holding.h"
 #include "daemon/state/lease.h"
@@ -270,16 +271,21 @@ static void handle_link(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_link *link = AS(wire_link, m);
 	const unsigned char *tail = wire_tail(m->bytes, sizeof(*link));
-	struct name_key name = name_key((const char *)tail, link->name_len);
-	const struct tensor_lifetime lifetime = { .flags = link->lifetime, .ttl_ns = link->ttl_ns };
+	struct tensor_description d = {
+		.name = name_key((const char *)tail, link->name_len),
+		.meta = tail + link->name_len,
+		.meta_len = link->meta_len,
+		.lifetime = { .flags = link->lifetime, .ttl_ns = link->ttl_ns },
+	};
+	bool on_device = device_has(peer->state, link->ref);
 	const char *why = NULL;
 	uint64_t version = 0;
 	int r;
 
-	r = tensor_link(peer->state, &peer->client, link->ref, &name, tail + link->name_len,
-			link->meta_len, &lifetime, &version, &why);
+	r = (on_device ? device_link : tensor_link)(peer->state, &peer->client, link->ref, &d,
+						    &version, &why);
 	if (r)
-		send_name_error(peer, link->header.serial, &name, r, why);
+		send_name_error(peer, link->header.serial, &d.name, r, why);
 	else
 		send_committed(peer, link->header.serial, version);
 }

@@ -3,6 +3,7 @@
  * client.placed; (2) a lost row of a producer that has ended is in no segment. Loop thread only. */
 #include "daemon/state/device.h"
 #include "daemon/state/export.h"
+#include "daemon/state/extent.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/lifetime.h"
 #include "daemon/state/lost.h"
@@ -31,31 +32,41 @@ static void placed_note(struct state *st, struct client *c, uint32_t slot, struc
 		.header = { .type = WIRE_FREED, .length = sizeof(n->message.freed) },
 		.ref = ref_make(catalog_row(&st->catalog, slot)->word >> 2, slot),
 	};
+	n->slot = slot;
 	list_add_tail(&c->placed, &n->link);
 	st->tensors[slot].freed = n;
 }
 
-/* Takes a slot, its name, its reservations and the notice of its end. None of it is visible. */
+/* Takes a slot, its name and its reservations. None of it is visible. */
+static int row_new(struct state *st, struct client *c, const struct tensor_description *d,
+		   uint32_t *slot, uint32_t *name)
+{
+	struct tensor_request rq = { .extra = description_extra(d) };
+	unsigned ended = 0;
+	int r;
+
+	do
+		r = draft_new_member(st, c, &rq, slot);
+	while (rings_yield(st, c->account, r, &ended));
+	if (r)
+		return r;
+	r = draft_take_name(st, *slot, &d->name, name);
+	if (r)
+		tensor_abort(st, c, ref_make(catalog_row(&st->catalog, *slot)->word >> 2, *slot));
+	return r;
+}
+
+/* The same, and the notice of its end. */
 static int place_new(struct state *st, struct client *c, const struct tensor_description *d,
 		     uint32_t *slot, uint32_t *name)
 {
-	struct tensor_request rq = { .extra = description_extra(d) };
 	struct notice *n;
-	unsigned ended = 0;
 	int r;
 
 	r = notice_new(&n, c);
 	if (r)
 		return r;
-	do
-		r = draft_new_member(st, c, &rq, slot);
-	while (rings_yield(st, c->account, r, &ended));
-	if (!r) {
-		r = draft_take_name(st, *slot, &d->name, name);
-		if (r)
-			tensor_abort(st, c,
-				     ref_make(catalog_row(&st->catalog, *slot)->word >> 2, *slot));
-	}
+	r = row_new(st, c, d, slot, name);
 	if (r) {
 		notice_free(n);
 		return r;
@@ -64,25 +75,31 @@ static int place_new(struct state *st, struct client *c, const struct tensor_des
 	return 0;
 }
 
-/* Fills in the row of a tensor in @seg, except its description, which is written already. */
-static void place_in(struct state *st, uint32_t slot, struct segment *seg,
-		     const struct wire_place *m, const struct tensor_description *d,
-		     uint64_t nbytes)
+/* Puts a tensor into @seg. */
+static void row_in(struct state *st, uint32_t slot, struct segment *seg, uint64_t offset,
+		   uint64_t nbytes, const struct tensor_description *d)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 
-	st->tensors[slot].freed->message.freed.cookie = m->cookie;
 	st->tensors[slot].segment = seg;
 	seg->extents++;
 	description_write(st, slot, d);
 	row->flags |= ROW_ON_DEVICE;
 	row->nbytes = nbytes;
-	row->offset = m->offset;
+	row->offset = offset;
 	row->segment = seg->index;
 	row->segment_generation = seg->generation;
-	atomic_store(&row->progress, !d->event	     ? ROW_FINISHED
-				     : m->unreported ? ROW_UNREPORTED
-						     : ROW_UNFINISHED);
+}
+
+static void place_in(struct state *st, uint32_t slot, struct segment *seg,
+		     const struct wire_place *m, const struct tensor_description *d,
+		     uint64_t nbytes)
+{
+	st->tensors[slot].freed->message.freed.cookie = m->cookie;
+	row_in(st, slot, seg, m->offset, nbytes, d);
+	atomic_store(&catalog_row(&st->catalog, slot)->progress, !d->event	 ? ROW_FINISHED
+								 : m->unreported ? ROW_UNREPORTED
+										 : ROW_UNFINISHED);
 }
 
 int device_place(struct state *st, struct client *c, const struct wire_place *m,
@@ -142,6 +159,77 @@ int device_member(struct state *st, struct client *c, uint64_t ref, const struct
 	*member = n->message.freed.ref;
 	return 0;
 }
+
+/* ---- second names --------------------------------------------------------------------------- */
+
+bool device_has(const struct state *st, uint64_t ref)
+{
+	uint32_t slot = ref_slot(ref);
+
+	return slot < st->catalog.rows.high &&
+	       catalog_row(&st->catalog, slot)->flags & ROW_ON_DEVICE;
+}
+
+static const char *link_check(const struct state *st, uint32_t from)
+{
+	switch (atomic_load(&catalog_row(&st->catalog, from)->progress)) {
+	case ROW_FINISHED:
+		return st->tensors[from].segment ? NULL : "it has no bytes";
+	case ROW_LOST:
+		return "its memory went with its producer";
+	default:
+		return "its device has not finished it";
+	}
+}
+
+/* The producer's notice of the end of @from tells that of both. There is none if the producer has
+ * ended. */
+static void link_share(struct state *st, uint32_t slot, uint32_t from)
+{
+	struct tensor *t = &st->tensors[slot], *f = &st->tensors[from];
+
+	t->freed = f->freed;
+	if (!f->freed)
+		return;
+	extent_join(st, slot, from);
+	t->linked = f->linked = true;
+}
+
+int device_link(struct state *st, struct client *c, uint64_t ref, struct tensor_description *d,
+		uint64_t *version, const char **why)
+{
+	const struct catalog_row *row;
+	struct link_dims dims;
+	uint32_t from, slot, name;
+	int r;
+
+	r = tensor_may_name(st, c, &d->name);
+	if (!r)
+		r = link_source(st, c, ref, &from);
+	if (r)
+		return r;
+	*why = link_check(st, from);
+	r = *why ? STATE_E_INVALID : 0;
+	if (!r && d->lifetime.flags & WIRE_LIFETIME_EVICTABLE)
+		r = lifetime_prepare(st, c, st->tensors[from].segment);
+	if (!r) {
+		link_describe(d, &dims, st, from);
+		r = row_new(st, c, d, &slot, &name);
+	}
+	if (r) {
+		lifetime_tidy(st);
+		return r;
+	}
+	row = catalog_row(&st->catalog, from);
+	row_in(st, slot, st->tensors[from].segment, row->offset, row->nbytes, d);
+	atomic_store(&catalog_row(&st->catalog, slot)->progress, ROW_FINISHED);
+	link_share(st, slot, from);
+	draft_end(st, c, slot);
+	tensor_publish(st, c, slot, name, version);
+	return 0;
+}
+
+/* ---- the end of the work and of producers --------------------------------------------------- */
 
 /* Marks the row as lost. It stays LIVE while its name means it, so that a get can report the
  * loss. */
@@ -212,8 +300,9 @@ static bool all_placed_leave(struct state *st, struct client *c, unsigned *looks
 
 	for (; *looks && !list_empty(&c->placed); --*looks) {
 		n = list_first_entry(&c->placed, struct notice, link);
-		slot = ref_slot(n->message.freed.ref);
-		notice_free(n);
+		slot = n->slot;
+		if (!extent_unlink(st, slot))
+			notice_free(n);
 		placed_leave(st, c, slot);
 	}
 	return list_empty(&c->placed);

@@ -18,6 +18,12 @@ int device_place(struct state *st, struct client *c, const struct wire_place *m,
  * device_place(). */
 int device_member(struct state *st, struct client *c, uint64_t ref, const struct wire_place *m,
 		  const struct tensor_description *d, uint64_t *member, const char **why);
+/* Is @ref a tensor on a device? */
+bool device_has(const struct state *st, uint64_t ref);
+/* Does for such a tensor what tensor_link() does. The device must have finished it
+ * (STATE_E_INVALID, why). Its producer is told FREED when nobody uses either of the two. */
+int device_link(struct state *st, struct client *c, uint64_t ref, struct tensor_description *d,
+		uint64_t *version, const char **why);
 /* Does nothing unless @ref is an unfinished tensor of @c. */
 void device_finished(struct state *st, const struct client *c, uint64_t ref, bool failed);
 

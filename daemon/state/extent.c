@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/state/extent.h"
+#include "daemon/state/notice.h"
 
 void extent_join(struct state *st, uint32_t slot, uint32_t with)
 {
@@ -20,6 +21,20 @@ void extent_share(struct state *st, uint32_t slot, uint32_t with)
 	t->first_unit = w->first_unit;
 	t->units = w->units;
 	extent_join(st, slot, with);
+}
+
+bool extent_unlink(struct state *st, uint32_t slot)
+{
+	struct tensor *t = &st->tensors[slot];
+	uint32_t other = t->share;
+
+	if (!t->linked || other == slot)
+		return false;
+	extent_unjoin(st, slot);
+	if (t->freed->slot == slot)
+		t->freed->slot = other;
+	t->freed = NULL;
+	return true;
 }
 
 void extent_unjoin(struct state *st, uint32_t slot)

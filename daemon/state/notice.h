@@ -12,6 +12,7 @@
 struct notice {
 	struct list link; /* in client.placed until it is due, then in client.notices */
 	struct client *client;
+	uint32_t slot; /* in client.placed: of a tensor whose end it tells */
 	union {
 		struct wire_header header;
 		struct wire_freed freed;

@@ -605,19 +605,27 @@ void member_finish(struct state *st, uint32_t slot, unsigned *wakes)
 
 /* ---- link and delete ------------------------------------------------------------------------ */
 
-static void link_describe(struct tensor_description *d, const struct state *st,
-			  const struct catalog_row *from, int64_t *shape)
+void link_describe(struct tensor_description *d, struct link_dims *dims, const struct state *st,
+		   uint32_t slot)
 {
-	if (from->flags & ROW_SHAPE_IN_CHUNKS)
-		catalog_chunks_read(&st->catalog, from->chunk, shape, from->ndim * sizeof(int64_t));
-	for (unsigned i = 0; !(from->flags & ROW_SHAPE_IN_CHUNKS) && i < from->ndim; i++)
-		shape[i] = from->shape[i];
+	const struct catalog_row *from = catalog_row(&st->catalog, slot);
+	size_t bytes = from->ndim * sizeof(int64_t);
+	bool in_chunks = from->flags & ROW_SHAPE_IN_CHUNKS, strided = from->flags & ROW_STRIDED;
+	int64_t both[2 * TENSOR_NDIM_MAX];
+
+	catalog_chunks_read(&st->catalog, from->chunk, both,
+			    bytes * ((unsigned)in_chunks + (unsigned)strided));
+	for (unsigned i = 0; i < from->ndim; i++)
+		dims->shape[i] = in_chunks ? both[i] : from->shape[i];
+	if (strided)
+		memcpy(dims->strides, in_chunks ? both + from->ndim : both, bytes);
 	d->dtype_code = from->dtype_code;
 	d->dtype_bits = from->dtype_bits;
 	d->dtype_lanes = from->dtype_lanes;
 	d->ndim = from->ndim;
 	d->flags = from->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
-	d->shape = shape;
+	d->shape = dims->shape;
+	d->strides = strided ? dims->strides : NULL;
 }
 
 void tensor_finish(struct state *st, uint32_t slot)
@@ -645,39 +653,41 @@ static void link_share(struct state *st, uint32_t slot, uint32_t from)
  * daemon's may keep them. */
 static bool may_charge(const struct state *st, const struct client *c, const struct segment *seg)
 {
-	return !seg || (seg->owner ? seg->owner : seg->charge.account) == c->account ||
-	       c->uid == st->shared->uid || c->uid == 0;
+	if (!seg || c->uid == st->shared->uid || c->uid == 0)
+		return true;
+	if (seg->device)
+		return seg->device->bytes.account->uid == c->uid;
+	return (seg->owner ? seg->owner : seg->charge.account) == c->account;
 }
 
-int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct name_key *name,
-		const void *meta, uint16_t meta_len, const struct tensor_lifetime *lifetime,
-		uint64_t *version, const char **why)
+int link_source(struct state *st, const struct client *c, uint64_t ref, uint32_t *from)
 {
-	struct tensor_description d = {
-		.meta = meta, .meta_len = meta_len, .name = *name, .lifetime = *lifetime
-	};
-	struct tensor_request rq = { .extra = WIRE_EXTRA_MAX };
-	uint32_t from = ref_slot(ref), slot;
-	int64_t shape[TENSOR_NDIM_MAX];
-	unsigned ended = 0;
 	uint64_t word;
-	int r;
 
-	if (from >= st->catalog.rows.high)
+	*from = ref_slot(ref);
+	if (*from >= st->catalog.rows.high)
 		return STATE_E_STALE;
-	tensor_finish(st, from);
-	word = catalog_row(&st->catalog, from)->word;
+	tensor_finish(st, *from);
+	word = catalog_row(&st->catalog, *from)->word;
 	if ((word != row_word(ref_generation(ref), ROW_LIVE) &&
 	     word != row_word(ref_generation(ref), ROW_RETIRED)) ||
-	    !client_leases_on(c, from))
+	    !client_leases_on(c, *from) || !may_charge(st, c, st->tensors[*from].segment))
 		return STATE_E_STALE;
-	if (catalog_row(&st->catalog, from)->flags & ROW_ON_DEVICE) {
-		*why = "a tensor on a device has one name, since its producer is told once when it is free";
-		return STATE_E_INVALID;
-	}
-	r = tensor_may_name(st, c, name);
-	if (!r && !may_charge(st, c, st->tensors[from].segment))
-		r = STATE_E_STALE;
+	return 0;
+}
+
+int tensor_link(struct state *st, struct client *c, uint64_t ref, struct tensor_description *d,
+		uint64_t *version, const char **why)
+{
+	struct tensor_request rq = { .extra = WIRE_EXTRA_MAX };
+	struct link_dims dims;
+	unsigned ended = 0;
+	uint32_t from, slot;
+	int r;
+
+	r = tensor_may_name(st, c, &d->name);
+	if (!r)
+		r = link_source(st, c, ref, &from);
 	if (r)
 		return r;
 	if (st->tensors[from].ring && st->tensors[from].ring->client)
@@ -688,9 +698,9 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 	while (rings_yield(st, c->account, r, &ended));
 	if (r)
 		return r;
-	link_describe(&d, st, catalog_row(&st->catalog, from), shape);
+	link_describe(d, &dims, st, from);
 	link_share(st, slot, from);
-	return tensor_commit(st, c, ref_make(catalog_row(&st->catalog, slot)->word >> 2, slot), &d,
+	return tensor_commit(st, c, ref_make(catalog_row(&st->catalog, slot)->word >> 2, slot), d,
 			     version, why);
 }
 

@@ -30,9 +30,22 @@ int tensor_member(struct state *st, struct client *c, uint64_t ref, uint64_t off
 
 /* Publishes the bytes of @ref, which @c must hold, under a further name. Fails as tensor_create()
  * and tensor_commit() do. */
-int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct name_key *name,
-		const void *meta, uint16_t meta_len, const struct tensor_lifetime *lifetime,
+int tensor_link(struct state *st, struct client *c, uint64_t ref, struct tensor_description *d,
 		uint64_t *version, const char **why);
+
+/* ---- for device.c ---- */
+
+/* Shape and strides of a published tensor. */
+struct link_dims {
+	int64_t shape[TENSOR_NDIM_MAX], strides[TENSOR_NDIM_MAX];
+};
+/* The slot of @ref, if it is published, @c holds it and may have it charged under further names.
+ * STATE_E_STALE. */
+int link_source(struct state *st, const struct client *c, uint64_t ref, uint32_t *from);
+/* Completes @d, which has a name, metadata and a lifetime, with what the two tensors have in
+ * common. It refers to *@dims. */
+void link_describe(struct tensor_description *d, struct link_dims *dims, const struct state *st,
+		   uint32_t from);
 
 /* Returns STATE_E_NOT_FOUND, STATE_E_DENIED, or STATE_E_STALE if @version is not 0 and not the
  * version of the name's tensor. */

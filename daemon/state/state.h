@@ -39,6 +39,7 @@ struct tensor {
 	bool group;	/* DRAFT: memory of a group; its members are in the ring */
 	bool pointed;	/* DRAFT: a member, and its name points at it (publish.c) */
 	bool published; /* DRAFT: memory of a group that a former daemon published */
+	bool linked;	/* on a device: the ring is of tensors that share @freed (LINK) */
 	union {
 		struct {
 			/* its extent in a small segment, in SEGMENT_UNITs */

@@ -629,6 +629,10 @@ static void extent_give(struct state *st, uint32_t slot)
 
 	st->shared->space_freed++;
 	extent_return(t);
+	if (extent_unlink(st, slot)) {
+		seg->extents--; /* the others are there, and the notice is theirs */
+		return;
+	}
 	if (t->share != slot) {
 		uint32_t other = t->share;
 

@@ -556,6 +556,10 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
  * memory must stay as it is. Memory that was not made with CUDA's virtual memory management dies
  * with this process, and the publication with it: a later get fails with -ENODATA.
  *
+ * A tensor on a GPU that was got has a second name then, as it has on the CPU, and its producer
+ * keeps the memory until nobody uses it under either. If the GPU has not finished it, the call
+ *waits for that.
+ *
  * Deleters are called one after the other on one thread of the library, so a slow one delays the
  * others. If the daemon dies, the holders of a tensor are no longer known; the deleters are then
  * called by tl_close().
@@ -569,6 +573,7 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
  * Returns: 0, an error of tl_put(), or
  *	-ENOTSUP	a copy is needed and not allowed, or this memory of a GPU cannot be shared;
  *			the text gives the reason and the remedy
+ *	-ENODATA	a tensor on a GPU that was got: its memory went with its producer
  *	-ENODEV		CUDA cannot be used here; the text names the missing part
  *	-ENOSPC		also: over the daemon's limit for that GPU, for all users together
  *	-EDQUOT		also: over the daemon's limit for that GPU, for one user

@@ -201,3 +201,32 @@ def publish_many():
 
 def test_many_are_published_where_they_are(gpus):
     run(publish_many)
+
+
+def rename_and_read():
+    client, driver = connect(), Driver()
+    assert client.rename("t", "u") == 1
+    assert client.keys() == ["u"]
+    published = client.publish("v", client.get("u"), no_copy=True)
+    assert not published.copied
+    for name in ("u", "v"):
+        assert Taken(driver, client.get(name)).read() == bytes([3]) * N
+        client.delete(name)
+
+
+def publish_and_wait(link):
+    client, driver = connect(), Driver()
+    array = Array(driver, (N,)).fill(3)
+    client.publish("t", array)
+    link.send("published")
+    link.recv()
+    eventually(lambda: array.deleted)
+    driver.free(array.memory)
+
+
+def test_a_tensor_on_a_gpu_is_renamed(daemon, gpus):
+    child = Child(publish_and_wait)
+    assert child.hear() == "published"
+    run(rename_and_read)
+    child.tell()
+    child.end()

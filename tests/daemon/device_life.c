@@ -630,7 +630,6 @@ TEST(what_only_shared_memory_can_do_is_refused)
 
 	must_be(rc_place(&rc, &seg, &placed, .name = "a", .nbytes = 10), 0);
 	must(rc_hold(&rc, placed.ref));
-	must_be(rc_link(&rc, placed.ref, "b"), WIRE_E_INVALID);
 	must_be(rc_commit(&rc, placed.ref, "a", 10), WIRE_E_STALE);
 	must_be(rc_ref(&rc, WIRE_ABORT, placed.ref), 0);
 	rc_sync(&rc);

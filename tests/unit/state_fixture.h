@@ -19,7 +19,17 @@ static inline _Atomic uint32_t *fx_held(struct tester *t, uint32_t slot)
 	return &ledger_held(t->ledger, st.catalog.header->max_tensors)[slot];
 }
 
-static const struct tensor_lifetime fx_forever;
+/* Links @ref with the metadata @meta, which may be "". */
+static inline int fx_link(struct tester *t, uint64_t ref, const struct name_key *name,
+			  const char *meta, uint64_t *version)
+{
+	struct tensor_description d = { .name = *name,
+					.meta = meta,
+					.meta_len = (uint16_t)strlen(meta) };
+	const char *why = NULL;
+
+	return tensor_link(&st, &t->c, ref, &d, version, &why);
+}
 
 static inline uint64_t fx_ref(uint32_t slot)
 {

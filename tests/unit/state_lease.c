@@ -522,9 +522,8 @@ TEST(no_segment_or_client_has_more_lives_than_its_word_can_say)
 static int link_as(struct tester *t, uint64_t ref, const char *name, uint64_t *linked)
 {
 	struct name_key key = name_key(name, (uint16_t)strlen(name));
-	const char *why = NULL;
 	uint64_t version;
-	int r = tensor_link(&st, &t->c, ref, &key, "meta", 4, &fx_forever, &version, &why);
+	int r = fx_link(t, ref, &key, "meta", &version);
 
 	if (!r)
 		*linked = catalog_name(&st.catalog, name_find(&st.names, &key))->current;
@@ -744,7 +743,6 @@ TEST(an_extent_is_charged_to_the_last_of_its_holders)
 {
 	struct tester owner, first, second;
 	uint64_t ref, link_version, large;
-	const char *why;
 
 	fx_start(.capacity = 16 * MIB);
 	fx_connect(&owner, 71000);
@@ -760,9 +758,7 @@ TEST(an_extent_is_charged_to_the_last_of_its_holders)
 	/* another name keeps the bytes, which stay charged to their user */
 	assert_true(fx_hold(&owner, large));
 	struct name_key key = name_key("c", 1);
-	assert_int_equal(
-		tensor_link(&st, &owner.c, large, &key, NULL, 0, &fx_forever, &link_version, &why),
-		0);
+	assert_int_equal(fx_link(&owner, large, &key, "", &link_version), 0);
 	fx_drop(&owner, large);
 	assert_int_equal(fx_delete(&owner, "a"), 0);
 	assert_int_equal(fx_delete(&owner, "b"), 0);

@@ -401,7 +401,6 @@ TEST(link_unwinds_at_every_step)
 	struct name_key key = name_key("another", 7);
 	struct snapshot before;
 	struct tester t;
-	const char *why;
 	uint64_t version, ref;
 	unsigned n;
 	int r;
@@ -415,8 +414,7 @@ TEST(link_unwinds_at_every_step)
 		st.catalog.rows.allocated = st.catalog.names.allocated = st.catalog.chunks
 										 .allocated = PAGE;
 		before = fx_snapshot(&t);
-		r = fault_nth(
-			n, tensor_link(&st, &t.c, ref, &key, NULL, 0, &fx_forever, &version, &why));
+		r = fault_nth(n, fx_link(&t, ref, &key, "", &version));
 		if (!fault_fired())
 			break;
 		assert_true(r < 0);
@@ -578,7 +576,6 @@ static void walk_lease(struct walk *w, unsigned i, const char *name)
 	struct name_key key = name_key(name, (uint16_t)strlen(name));
 	uint32_t index = name_find(&st.names, &key);
 	struct tester *t = &w->clients[i];
-	const char *why;
 	uint64_t ref, version;
 	unsigned which;
 
@@ -588,7 +585,7 @@ static void walk_lease(struct walk *w, unsigned i, const char *name)
 		assert_true(fx_state(ref_slot(ref)) >= ROW_LIVE && fx_ref(ref_slot(ref)) == ref);
 		w->held[i][which] = w->held[i][--w->helds[i]];
 		if (walk_random(w, 4) == 0)
-			tensor_link(&st, &t->c, ref, &key, NULL, 0, &fx_forever, &version, &why);
+			fx_link(t, ref, &key, "", &version);
 		fx_drop(t, ref);
 	} else if (index != CATALOG_NONE && w->helds[i] < 64) {
 		ref = catalog_name(&st.catalog, index)->current;

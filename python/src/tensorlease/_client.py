@@ -566,7 +566,8 @@ class Client(_core.Client):
 
         What new_name meant before is replaced. The tensor has both names for a moment, and never none. Metadata and
         lifetime go with it; this client becomes the one that published it.
-        NotFoundError: no tensor has that name. UnsupportedError: it is another user's, or on a GPU.
+        A tensor on a GPU is renamed when the GPU has finished it. TensorLostError: its memory went with its producer.
+        NotFoundError: no tensor has that name. UnsupportedError: it is another user's.
         """
         while True:
             with self.get(name) as tensor:

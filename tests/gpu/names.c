@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Second names of tensors on a GPU: whoever holds one publishes it under another name, without a
+ * copy, and its producer keeps the memory until both names are gone. */
+#include "tests/gpu/common.h"
+
+enum { N = 1 << 20, ROWS = 512, COLUMNS = 1024 };
+
+/* ---- Each kind of memory ---- */
+
+static int producer(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct gpu_foreign f;
+	struct gpu_memory m;
+
+	gpu_memory_init(&m, *(enum gpu_kind *)arg, N, 0);
+	gpu_fill(m.base, 5, N, CUDA_STREAM_LEGACY);
+	gpu_foreign_init(&f, m.base, N, 0);
+	f.owned = &m; /* the fake driver reports it if it is freed while anybody has it open */
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	pause_at(1); /* others name it */
+	must_be(f.deleted, 0);
+	parent_tell(1);
+	eventually(atomic_load(&f.deleted));
+	tl_close(client);
+	return 0;
+}
+
+/* Renames it twice, and reads it under its last name. */
+static int renames(const struct test_daemon *d, void *arg)
+{
+	const tl_put_options o = {
+		.size = sizeof(o), .flags = TL_PUBLISH_NO_COPY, .metadata = "m", .metadata_size = 1
+	};
+	const char *const names[] = { "t", "u", "v" };
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t, *again;
+	tl_info info = { .size = sizeof(info) };
+	CUdeviceptr at;
+	bool copied;
+
+	(void)arg;
+	for (int i = 0; i < 2; i++) {
+		t = gpu_get(client, names[i], TL_STREAM_LEGACY);
+		at = gpu_data(t);
+		copied = true;
+		must_be(tl_publish(client, names[i + 1], t, &o, &copied, NULL), 0);
+		must_be(copied, false);
+		again = gpu_get(client, names[i + 1], TL_STREAM_LEGACY);
+		must_be(gpu_data(again), at); /* it is opened once */
+		drop(again);
+		must_be(tl_delete(client, names[i]), 0);
+	}
+	pause_at(1);
+	t = gpu_get(client, "v", TL_STREAM_LEGACY);
+	must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), 5);
+	must_be(tl_tensor_info(t, &info), 0);
+	must_be(info.metadata_size, 1);
+	must_be(tl_delete(client, "v"), 0);
+	drop(t);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(memory_of_each_kind_is_renamed)
+{
+	gpu_setenv("FAKECUDA_DELAY_US", "10000");
+	for (int kind = 0; kind < GPU_KINDS; kind++) {
+		cleanup_gpu struct gpu_daemon g = gpu_start();
+		struct test_child p = child_start_ready(&g.d, producer, &kind);
+		struct test_child c = child_start_ready(&g.d, renames, NULL);
+
+		must_be(child_step(&p), 1);
+		child_finish(&c);
+		child_must_succeed(&p);
+		gpu_nothing_left(&g);
+	}
+}
+
+static int names_a_draft(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+
+	(void)arg;
+	gpu_put_draft(client, "t", 5, N, 0, CUDA_STREAM_LEGACY);
+	tl_close(client); /* when the GPU has written it */
+	return 0;
+}
+
+GPU_TEST(a_draft_is_renamed_after_its_producer_has_ended)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child c;
+
+	must_be(td_run_client(&g.d, names_a_draft, NULL), 0);
+	c = child_start_ready(&g.d, renames, NULL);
+	child_finish(&c);
+	gpu_nothing_left(&g);
+}
+
+/* ---- Strides ---- */
+
+static int publishes_transposed(const struct test_daemon *d, void *arg)
+{
+	int64_t shape[] = { COLUMNS, ROWS }, strides[] = { 1, COLUMNS };
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr memory = gpu_alloc(N);
+	struct gpu_foreign f;
+
+	(void)arg;
+	gpu_fill(memory, 3, N, CUDA_STREAM_LEGACY);
+	gpu_foreign_init(&f, memory, N, 0);
+	f.managed.dl_tensor.ndim = 2;
+	f.managed.dl_tensor.shape = shape;
+	f.managed.dl_tensor.strides = strides;
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	pause_at(1);
+	eventually(atomic_load(&f.deleted));
+	gpu_must(cuda->mem_free(memory));
+	tl_close(client);
+	return 0;
+}
+
+static int renames_transposed(const struct test_daemon *d, void *arg)
+{
+	const tl_put_options o = { .size = sizeof(o), .flags = TL_PUBLISH_NO_COPY };
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_LEGACY);
+	int64_t strides[] = { 1, 2 * COLUMNS };
+
+	(void)arg;
+	must_be(tl_publish(client, "u", t, &o, NULL, NULL), 0);
+	must_be(tl_delete(client, "t"), 0);
+	t = gpu_get(client, "u", TL_STREAM_LEGACY);
+	must_be(t->dl_tensor.shape[0], COLUMNS);
+	must_be(t->dl_tensor.strides[0], 1);
+	must_be(t->dl_tensor.strides[1], COLUMNS);
+	t->dl_tensor.strides = strides; /* not as it was got */
+	t->dl_tensor.shape[1] = ROWS / 2;
+	must_refuse(tl_publish(client, "w", t, &o, NULL, NULL), -ENOTSUP, "second name");
+	drop(t);
+	must_be(tl_delete(client, "u"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_tensor_with_strides_keeps_them)
+{
+	gpu_with_producer(publishes_transposed, renames_transposed, NULL);
+}
+
+/* ---- What is not finished ---- */
+
+static int holds_its_work(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr memory = gpu_alloc(N);
+	struct gpu_foreign f;
+
+	(void)arg;
+	gpu_hold(getpid());
+	gpu_held_from_here(CUDA_STREAM_LEGACY);
+	gpu_fill(memory, 9, N, CUDA_STREAM_LEGACY);
+	gpu_foreign_init(&f, memory, N, 0);
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	pause_at(1);
+	gpu_hold(0);
+	parent_tell(1);
+	eventually(atomic_load(&f.deleted));
+	gpu_must(cuda->mem_free(memory));
+	tl_close(client);
+	return 0;
+}
+
+static int names_what_is_unfinished(const struct test_daemon *d, void *arg)
+{
+	const tl_put_options o = { .size = sizeof(o), .flags = TL_PUBLISH_NO_COPY };
+	const tl_connect_options soon = { .size = sizeof(soon),
+					  .address = d->socket,
+					  .timeout_ns = SECOND / 10 };
+	const tl_get_options as_it_is = { .size = sizeof(as_it_is), .stream = TL_STREAM_NONE };
+	tl_client *client = gpu_open(d, 0), *hasty = NULL;
+	DLManagedTensorVersioned *t = NULL;
+
+	(void)arg;
+	/* its time is short for a busy machine */
+	eventually(tl_connect(&soon, &hasty) == 0);
+	eventually(tl_get(hasty, "t", &as_it_is, &t) == 0);
+	must_refuse(tl_publish(hasty, "u", t, &o, NULL, NULL), -ETIMEDOUT, "not finished");
+	drop(t);
+	tl_close(hasty);
+	t = gpu_get(client, "t", TL_STREAM_NONE);
+	parent_tell(1); /* its work goes on, and the publish waits for that */
+	must_be(tl_publish(client, "u", t, &o, NULL, NULL), 0);
+	t = gpu_get(client, "u", TL_STREAM_LEGACY);
+	must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), 9);
+	drop(t);
+	must_be(tl_delete(client, "t") + tl_delete(client, "u"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_second_name_waits_for_the_producers_work)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start_ready(&g.d, holds_its_work, NULL), c;
+
+	c = child_start_ready(&g.d, names_what_is_unfinished, NULL);
+	must_be(child_step(&p), 1);
+	child_must_succeed(&c);
+	child_must_succeed(&p);
+	gpu_nothing_left(&g);
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	gpu_init(argv);
+	return suite_run();
+}
