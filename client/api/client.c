@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "client/api/prepare.h"
 #include "client/arguments.h"
 #include "client/cuda/kind.h"
 #include "client/error.h"
@@ -50,6 +51,12 @@ static void before_first_client(void)
 	kinds_register(kinds);
 }
 
+int library_prepare(void)
+{
+	pthread_once(&first_client, before_first_client);
+	return fork_prepare();
+}
+
 TL_API const char *tl_last_error(void)
 {
 	return tl_failure_text();
@@ -84,13 +91,13 @@ TL_API int tl_connect(const tl_connect_options *options, tl_client **out)
 
 	if (!out)
 		return tl_fail(-EINVAL, "tl_connect: out is NULL");
-	pthread_once(&first_client, before_first_client);
+	r = library_prepare();
+	if (r)
+		return r;
 	client = client_new();
 	if (!client)
 		return tl_fail(-ENOMEM, "no memory for a client");
 	r = client_configure(client, options);
-	if (!r)
-		r = fork_prepare();
 	if (!r)
 		r = client_connect(client);
 	if (r) {

@@ -4,6 +4,7 @@
 #include "client/cuda/buffer.h"
 #include "client/cuda/end.h"
 #include "client/cuda/import.h"
+#include "client/cuda/pluggable.h"
 #include "client/cuda/session.h"
 #include "client/session/client.h"
 
@@ -23,6 +24,7 @@ static void end_session(struct cuda_session *cs)
 		}
 	}
 	cuda_buffers_end(cs);
+	cuda_pluggable_leave(cs);
 	s->of_kind[KIND_DEVICE] = NULL;
 	free(cs);
 }

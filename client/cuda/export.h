@@ -73,6 +73,7 @@ struct cuda_export {
 	enum cuda_export_state state;
 	int pool_fd;		    /* of memory.pool, or -1 */
 	struct cuda_buffer *buffer; /* the draft buffer that owns it; NULL: it ends by itself */
+	bool stays;		    /* but not before its allocation is freed (pluggable.h) */
 	unsigned npublications;
 	struct list publications;
 	struct list events;	       /* struct cuda_event, those that no publication has now */

@@ -3,6 +3,7 @@
 
 #include "client/cuda/finish.h"
 #include "client/cuda/opening.h"
+#include "client/cuda/pluggable.h"
 #include "client/cuda/session.h"
 #include "client/cuda/thread.h"
 
@@ -69,6 +70,7 @@ static void opening_made(struct cuda_session *cs, struct making *m, struct cuda_
 {
 	pthread_mutex_lock(&cuda_lock);
 	if (e) {
+		e->stays = cuda_pluggable_has(&e->memory);
 		cuda_publication_link(e, p);
 		list_add_head(&cs->exports, &e->link);
 	}

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Memory for the allocators of other libraries: tl_cuda_alloc() and tl_cuda_free(). What is freed
- * may still be used by the GPU, and is left to the closer.
- */
+/* What is freed may still be used by the GPU, and is left to the closer. */
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
@@ -11,16 +8,21 @@
 
 #include "client/cuda/closer.h"
 #include "client/cuda/event.h"
-#include "client/cuda/lock.h"
+#include "client/cuda/import.h"
+#include "client/cuda/pluggable.h"
 #include "client/cuda/shareable.h"
 #include "client/cuda/task.h"
 #include "client/error.h"
 #include "util/clock.h"
 
 #define CAPTURE_LOOK_NS (10 * NS_PER_MS)
+#define RECENT_NS (1 * NS_PER_SEC)
+#define LOOK_NS (2 * NS_PER_MS)
+enum { LOOKS = 100 }; /* at a full GPU after something was freed */
 
-/* Memory that was given back, which the closer unmaps when @event has come. */
-struct release {
+/* An allocation. When it is freed, the closer unmaps it after @event has come. */
+struct pluggable {
+	struct list link; /* in allocated; then in captured while its stream is being captured */
 	struct cuda_task task;
 	struct cuda_device *device;
 	unsigned life; /* of the device's contexts */
@@ -28,99 +30,232 @@ struct release {
 	uint64_t size;
 	intptr_t stream;
 	uint64_t thread;	  /* that named it */
-	struct cuda_event *event; /* NULL: @stream was being captured */
+	struct cuda_event *event; /* NULL: there is nothing to wait for */
 };
 
-/* Releases that have an event are counted, in their order. Under cuda_lock. */
+/* Under cuda_lock. */
+static struct list allocated = LIST_INIT(allocated);
+static struct list captured = LIST_INIT(captured);
 static struct {
-	uint64_t asked, done;
+	uint64_t asked, done; /* of unmappings, in their order */
+	int64_t last_ns;      /* when something was freed */
 } releases;
 
-static void release_add(struct release *r)
+/* ---- Exports that stay open ---- */
+
+static bool lies_in(const struct cuda_memory *memory, const struct pluggable *p)
 {
-	pthread_mutex_lock(&cuda_lock);
-	releases.asked += r->event != NULL;
-	cuda_task_add(&r->task);
-	pthread_mutex_unlock(&cuda_lock);
+	return memory->kind == SEGMENT_CUDA_VMM && memory->device == p->device &&
+	       memory->base - p->base < p->size;
 }
 
-static void release_done(struct release *r)
+bool cuda_pluggable_has(const struct cuda_memory *memory)
 {
-	pthread_mutex_lock(&cuda_lock);
-	if (r->event) { /* it is free again */
-		list_add_tail(&r->device->events, &r->event->link);
-		releases.done++;
-	}
-	pthread_cond_broadcast(&cuda_changed);
-	pthread_mutex_unlock(&cuda_lock);
-	free(r);
-}
+	const struct pluggable *p;
 
-/* Waits until what was given back before can be allocated again. False: there was nothing. */
-static bool releases_wait(void)
-{
-	uint64_t asked;
-	bool some;
-
-	pthread_mutex_lock(&cuda_lock);
-	asked = releases.asked;
-	some = releases.done < asked;
-	while (releases.done < asked && !cuda_is_ending())
-		pthread_cond_wait(&cuda_changed, &cuda_lock);
-	pthread_mutex_unlock(&cuda_lock);
-	return some;
-}
-
-/* Notes in r->event what is queued on the stream, unless that is being captured. False: it failed,
- * and nothing will show when the work has ended. */
-static bool release_note(const struct cuda_scope *scope, struct release *r)
-{
-	intptr_t stream = cuda_stream_here(r->stream, r->thread);
-
-	if (cuda_stream_usable(scope, stream))
-		return true;
-	r->event = cuda_event_take(r->device);
-	if (r->event && !scope->driver->event_record(r->event->event, cuda_stream(stream)))
-		return true;
-	if (r->event)
-		cuda_event_give(&r->device->events, r->event);
-	r->event = NULL;
+	list_for_each_entry(p, &allocated, link)
+		if (lies_in(memory, p))
+			return true;
 	return false;
 }
 
-static void release_unmap(const struct cuda_scope *scope, const struct release *r)
+/* Takes an export of the session that has no publications, and lies in @p unless that is NULL, out
+ * of it. Those that have some end by themselves from now on. cuda_lock. */
+static struct cuda_export *take_idle(struct cuda_session *cs, const struct pluggable *p)
 {
-	if (r->event)
-		scope->driver->event_synchronize(r->event->event);
-	else
-		scope->driver->stream_synchronize(
-			cuda_stream(cuda_stream_here(r->stream, r->thread)));
-	cuda_shareable_unmap(scope, r->base, r->size);
+	struct cuda_export *e, *idle = NULL;
+
+	list_for_each_entry(e, &cs->exports, link) {
+		if (!e->stays || (p && !lies_in(&e->memory, p)))
+			continue;
+		if (e->npublications)
+			e->stays = !p;
+		else
+			idle = e;
+	}
+	if (idle) {
+		list_del(&idle->link);
+		cuda_imports_forget(idle);
+	}
+	return idle;
 }
+
+/* Takes one of any session, which is claimed. */
+static struct cuda_export *take_any_idle(const struct pluggable *p)
+{
+	struct cuda_export *e = NULL;
+	struct cuda_session *cs;
+
+	pthread_mutex_lock(&cuda_lock);
+	list_for_each_entry(cs, &cuda_sessions, link) {
+		e = e ? e : take_idle(cs, p);
+		if (e && e->session == cs->session)
+			cuda_session_claim(cs);
+	}
+	pthread_mutex_unlock(&cuda_lock);
+	return e;
+}
+
+static void exports_end(const struct pluggable *p)
+{
+	struct cuda_export *e;
+
+	while ((e = take_any_idle(p))) {
+		struct cuda_session *cs = cuda_of(e->session);
+
+		cuda_export_end(e);
+		cuda_export_free(e);
+		pthread_mutex_lock(&cuda_lock);
+		cuda_session_release(cs);
+		pthread_mutex_unlock(&cuda_lock);
+	}
+}
+
+void cuda_pluggable_leave(struct cuda_session *cs)
+{
+	struct cuda_export *e;
+
+	do {
+		pthread_mutex_lock(&cuda_lock);
+		e = take_idle(cs, NULL);
+		pthread_mutex_unlock(&cuda_lock);
+		if (e)
+			cuda_export_free(e); /* the daemon ends it with the connection */
+	} while (e);
+}
+
+/* ---- Giving back ---- */
 
 /* The closer. If the process is ending the memory goes with it, and after a reset of the device it
  * went with its context. */
-static void release_run(struct cuda_task *task)
+static void run_unmapping(struct cuda_task *task)
 {
-	struct release *r = container_of(task, struct release, task);
+	struct pluggable *p = container_of(task, struct pluggable, task);
 	struct cuda_scope scope;
 
-	if (!r->event)
-		nanosleep(&(struct timespec){ .tv_nsec = CAPTURE_LOOK_NS }, NULL);
-	if (!cuda_enter(r->device, &scope)) {
-		bool there = r->life == atomic_load(&r->device->life);
-
-		if (there && !r->event && release_note(&scope, r)) {
-			cuda_leave(&scope);
-			release_add(r);
-			return;
+	if (!cuda_enter(p->device, &scope)) {
+		if (p->life == atomic_load(&p->device->life)) {
+			if (p->event)
+				scope.driver->event_synchronize(p->event->event);
+			cuda_shareable_unmap(&scope, p->base, p->size);
 		}
-		if (there)
-			release_unmap(&scope, r);
 		cuda_leave(&scope);
 	}
-	release_done(r);
+	pthread_mutex_lock(&cuda_lock);
+	if (p->event)
+		list_add_tail(&p->device->events, &p->event->link); /* it is free again */
+	releases.done++;
+	pthread_cond_broadcast(&cuda_changed);
+	pthread_mutex_unlock(&cuda_lock);
+	free(p);
 }
+
+static void unmap_later(struct pluggable *p)
+{
+	p->task.run = run_unmapping;
+	pthread_mutex_lock(&cuda_lock);
+	releases.asked++;
+	releases.last_ns = now_mono_ns();
+	cuda_task_add(&p->task);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+/* Waits until what was freed before is unmapped here. True: something was freed just now, which the
+ * daemon and others that had it mapped may still have to close. */
+static bool releases_wait(void)
+{
+	uint64_t asked;
+	bool recent;
+
+	pthread_mutex_lock(&cuda_lock);
+	recent = releases.asked && now_mono_ns() - releases.last_ns < RECENT_NS;
+	asked = releases.asked;
+	while (releases.done < asked && !cuda_is_ending())
+		pthread_cond_wait(&cuda_changed, &cuda_lock);
+	pthread_mutex_unlock(&cuda_lock);
+	return recent;
+}
+
+/* Notes in p->event what is queued on the stream. -EBUSY: that is being captured. */
+static int note_work(const struct cuda_scope *scope, struct pluggable *p)
+{
+	intptr_t stream = cuda_stream_here(p->stream, p->thread);
+
+	if (p->stream == TL_STREAM_NONE)
+		return 0;
+	if (cuda_stream_usable(scope, stream))
+		return -EBUSY;
+	p->event = cuda_event_take(p->device);
+	if (p->event && !scope->driver->event_record(p->event->event, cuda_stream(stream)))
+		return 0;
+	if (p->event)
+		cuda_event_give(&p->device->events, p->event);
+	p->event = NULL;
+	scope->driver->stream_synchronize(cuda_stream(stream)); /* nothing else would show it */
+	return 0;
+}
+
+/* False: its stream is being captured. True: it is not the caller's any more. */
+static bool note_and_unmap(struct pluggable *p)
+{
+	struct cuda_scope scope;
+	int r;
+
+	if (cuda_enter(p->device, &scope)) {
+		free(p); /* a forked child, or the end of the process */
+		return true;
+	}
+	r = p->life == atomic_load(&p->device->life) ? note_work(&scope, p) : 0;
+	cuda_leave(&scope);
+	if (r)
+		return false;
+	unmap_later(p);
+	return true;
+}
+
+static struct pluggable *take_first(struct list *of)
+{
+	struct pluggable *p = NULL;
+
+	pthread_mutex_lock(&cuda_lock);
+	if (!list_empty(of)) {
+		p = list_first_entry(of, struct pluggable, link);
+		list_del(&p->link);
+	}
+	pthread_mutex_unlock(&cuda_lock);
+	return p;
+}
+
+static void look_at_captured(struct cuda_task *task);
+
+static struct cuda_task look = { .run = look_at_captured };
+
+static void wait_for_capture(struct pluggable *p)
+{
+	pthread_mutex_lock(&cuda_lock);
+	if (list_empty(&captured))
+		cuda_task_add(&look);
+	list_add_tail(&captured, &p->link);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+/* The closer looks at all whose stream was being captured. */
+static void look_at_captured(struct cuda_task *task)
+{
+	struct list looked = LIST_INIT(looked);
+	struct pluggable *p;
+
+	(void)task;
+	nanosleep(&(struct timespec){ .tv_nsec = CAPTURE_LOOK_NS }, NULL);
+	pthread_mutex_lock(&cuda_lock);
+	list_move_all(&looked, &captured);
+	pthread_mutex_unlock(&cuda_lock);
+	while ((p = take_first(&looked)))
+		if (!note_and_unmap(p))
+			wait_for_capture(p);
+}
+
+/* ---- Allocating ---- */
 
 static int closer_start(void)
 {
@@ -132,85 +267,83 @@ static int closer_start(void)
 	return r ? tl_fail(r, "the thread that gives memory of GPUs back cannot be started") : 0;
 }
 
-static int allocate_once(struct cuda_device *device, uint64_t size, CUdeviceptr *base)
+static int allocate_once(struct pluggable *p)
 {
 	struct cuda_scope scope;
-	int r = cuda_enter(device, &scope);
+	int r = cuda_enter(p->device, &scope);
 
 	if (r)
 		return r;
-	r = cuda_shareable_new(&scope, device, size, base, NULL);
-	if (r && *base)
-		cuda_shareable_unmap(&scope, *base, size);
+	p->life = atomic_load(&p->device->life);
+	r = cuda_shareable_new(&scope, p->device, p->size, &p->base, NULL);
+	if (r && p->base)
+		cuda_shareable_unmap(&scope, p->base, p->size);
 	cuda_leave(&scope);
 	return r;
 }
 
-static int allocate(struct cuda_device *device, uint64_t size, CUdeviceptr *base)
+static int allocate(struct cuda_device *device, uint64_t size, void **memory)
 {
-	int r = allocate_once(device, size, base);
-
-	return r == -ENOMEM && releases_wait() ? allocate_once(device, size, base) : r;
-}
-
-TL_API void *tl_cuda_alloc(size_t size, int device, void *stream)
-{
-	struct cuda_device *d;
-	CUdeviceptr base = 0;
+	struct pluggable *p = calloc(1, sizeof(*p));
 	int r;
 
-	(void)stream;
-	r = size && size <= INT64_MAX ? cuda_device_at(device, &d)
-				      : tl_fail(-EINVAL,
-						"tl_cuda_alloc: %zu bytes; at least 1 is needed, "
-						"and at most 2^63 - 1",
-						size);
+	if (!p)
+		return tl_fail(-ENOMEM, "no memory to keep track of memory on a GPU");
+	p->device = device;
+	p->size = size;
+	r = allocate_once(p);
+	for (unsigned looks = 0; r == -ENOMEM && looks < LOOKS && releases_wait(); looks++) {
+		if (looks)
+			nanosleep(&(struct timespec){ .tv_nsec = LOOK_NS }, NULL);
+		r = allocate_once(p);
+	}
+	if (r) {
+		free(p);
+		return r;
+	}
+	*memory = (void *)(uintptr_t)p->base;
+	pthread_mutex_lock(&cuda_lock);
+	list_add_head(&allocated, &p->link);
+	pthread_mutex_unlock(&cuda_lock);
+	return 0;
+}
+
+int cuda_pluggable_new(uint64_t size, int ordinal, void **memory)
+{
+	struct cuda_device *device;
+	int r;
+
+	r = cuda_device_at(ordinal, &device);
 	if (!r)
-		r = cuda_shareable(d);
+		r = cuda_shareable(device);
 	if (!r)
 		r = closer_start();
-	if (!r)
-		r = allocate(d, cuda_shareable_size(d, size), &base);
-	if (!r)
-		return (void *)(uintptr_t)base;
-	errno = -r;
-	return NULL;
+	return r ? r : allocate(device, cuda_shareable_size(device, size), memory);
 }
 
-/* In the caller's thread if there is no memory to leave it to the closer. */
-static void give_back(struct cuda_device *device, CUdeviceptr base, size_t size, intptr_t stream)
+static struct pluggable *take_allocated(CUdeviceptr base)
 {
-	struct release now = { .task = { .run = release_run },
-			       .device = device,
-			       .base = base,
-			       .size = cuda_shareable_size(device, size),
-			       .stream = stream,
-			       .thread = thread_unique() };
-	struct release *r;
-	struct cuda_scope scope;
+	struct pluggable *p, *found = NULL;
 
-	if (cuda_enter(device, &scope))
-		return; /* a forked child, or the end of the process */
-	now.life = atomic_load(&device->life);
-	r = malloc(sizeof(*r));
-	if (r && release_note(&scope, &now)) {
-		*r = now;
-		release_add(r);
-	} else {
-		free(r);
-		release_unmap(&scope, &now);
-	}
-	cuda_leave(&scope);
+	pthread_mutex_lock(&cuda_lock);
+	list_for_each_entry(p, &allocated, link)
+		if (p->base == base)
+			found = p;
+	if (found)
+		list_del(&found->link);
+	pthread_mutex_unlock(&cuda_lock);
+	return found;
 }
 
-TL_API void tl_cuda_free(void *memory, size_t size, int device, void *stream)
+void cuda_pluggable_free(void *memory, intptr_t stream)
 {
-	struct cuda_device *d;
+	struct pluggable *p = take_allocated((CUdeviceptr)(uintptr_t)memory);
 
-	if (!memory)
+	if (!p)
 		return;
-	tl_failures_hide();
-	if (!cuda_device_at(device, &d) && !cuda_shareable(d))
-		give_back(d, (CUdeviceptr)(uintptr_t)memory, size, (intptr_t)stream);
-	tl_failures_show();
+	exports_end(p);
+	p->stream = stream;
+	p->thread = thread_unique();
+	if (!note_and_unmap(p))
+		wait_for_capture(p);
 }

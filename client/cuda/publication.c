@@ -473,7 +473,7 @@ static void unlink_ended(struct cuda_publication *p)
 	if (p->event)
 		cuda_event_unuse(&e->events, p->event);
 	p->event = NULL;
-	if (--e->npublications || e->buffer)
+	if (--e->npublications || e->buffer || (e->stays && e->state == EXPORT_OPEN))
 		p->export = NULL;
 	else
 		list_del(&e->link); /* nobody publishes in it from now on */

@@ -488,11 +488,14 @@ int cuda_publish(struct call *c, const struct use *use, const char *name,
 	return r;
 }
 
-int cuda_second_name(const struct tensor_lease *l, const char *name, int64_t deadline)
+int cuda_second_name(const struct tensor_lease *l, const char *name, const tl_put_options *o,
+		     int64_t deadline)
 {
 	const struct catalog_row *row = &l->session->catalog.rows[ref_slot(l->ref)];
 
 	while (atomic_load(&row->progress) == ROW_UNFINISHED && session_served(l->session)) {
+		if (o->flags & TL_PUBLISH_STAGING)
+			return PUBLISH_E_COPY;
 		if (deadline_passed(deadline))
 			return tl_fail(-ETIMEDOUT,
 				       "'%s': the producer of the tensor has not finished it in "

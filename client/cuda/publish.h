@@ -37,7 +37,8 @@ int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o);
 int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
 		      size_t name_len, uint64_t *version);
 /* May a leased tensor have a second name? */
-int cuda_second_name(const struct tensor_lease *l, const char *name, int64_t deadline);
+int cuda_second_name(const struct tensor_lease *l, const char *name, const tl_put_options *o,
+		     int64_t deadline);
 /*
  * Gives up the draft's buffer, which is used again when the work on its stream has ended: when the
  * draft is given up, and at its end if that did not happen.

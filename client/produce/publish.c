@@ -172,13 +172,13 @@ static int publish_link(const struct publishing *p, struct call *c, struct sessi
 }
 
 static bool same_dims(const struct catalog_view *c, const struct catalog_row *row,
-		      const struct row_head *h, const DLTensor *t)
+		      const struct row_head *h, const DLTensor *t, uint64_t nbytes)
 {
 	int64_t shape[TL_NDIM_MAX], strides[TL_NDIM_MAX], plain[TL_NDIM_MAX];
-	uint64_t nbytes;
+	uint64_t reached;
 
-	if (h->ndim != t->ndim || row_dims_any(c, row, h, shape, strides, &nbytes) ||
-	    memcmp(shape, t->shape, sizeof(*shape) * (size_t)t->ndim))
+	if (h->ndim != t->ndim || row_dims_any(c, row, h, shape, strides, &reached) ||
+	    reached != nbytes || memcmp(shape, t->shape, sizeof(*shape) * (size_t)t->ndim))
 		return false;
 	tensor_plain_strides(t, plain);
 	for (int32_t i = 0; i < t->ndim; i++)
@@ -195,9 +195,9 @@ static bool same_tensor(const struct catalog_view *c, const struct catalog_row *
 	const struct row_head h = row_head(row);
 
 	return h.dtype.code == t->dtype.code && h.dtype.bits == t->dtype.bits &&
-	       h.dtype.lanes == t->dtype.lanes && load_once(&row->nbytes) == p->nbytes &&
+	       h.dtype.lanes == t->dtype.lanes &&
 	       ((h.flags ^ p->tensor->flags) & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) == 0 &&
-	       same_dims(c, row, &h, t);
+	       same_dims(c, row, &h, t, p->nbytes);
 }
 
 /*
@@ -257,16 +257,23 @@ static int publish_ours(const struct publishing *p, struct call *c, struct sessi
 	return ref ? publish_link(p, c, s, ref) : PUBLISH_E_COPY;
 }
 
+static int second_name(const struct publishing *p, struct call *c, const struct tensor_lease *lease)
+{
+	return p->kind->second_name(lease, p->name, &p->options, call_deadline(c));
+}
+
 static int publish_attempt(struct call *c, const struct use *use, void *context)
 {
 	struct publishing *p = context;
 	const struct tensor_lease *lease = tensor_lease_of(p->tensor);
-	int r = lease ? p->kind->second_name(lease, p->name, call_deadline(c)) : 0;
+	int r = lease ? second_name(p, c, lease) : 0;
 
 	if (!r && lease && lease->private_size)
 		r = PUBLISH_E_COPY; /* writes to it are private to this process */
 	if (!r)
 		r = publish_ours(p, c, use->session, lease);
+	if (r == -EINVAL && lease && second_name(p, c, lease) == -ENODATA)
+		r = -ENODATA; /* it was lost meanwhile */
 	if (!r && p->tensor->deleter)
 		p->tensor->deleter(p->tensor);
 	if (r == PUBLISH_E_COPY)

@@ -350,10 +350,12 @@ static int shared_publish(struct call *c, const struct use *use, const char *nam
 	return r;
 }
 
-static int shared_second_name(const struct tensor_lease *l, const char *name, int64_t deadline)
+static int shared_second_name(const struct tensor_lease *l, const char *name,
+			      const tl_put_options *o, int64_t deadline)
 {
 	(void)l;
 	(void)name;
+	(void)o;
 	(void)deadline;
 	return 0;
 }

@@ -76,7 +76,8 @@ struct memory_kind {
 		       const tl_put_options *options, bool *copied, uint64_t *version);
 	/* Waits until a leased tensor may have a second name. 0, PUBLISH_E_COPY: never, or a
 	 * negative errno. */
-	int (*second_name)(const struct tensor_lease *l, const char *name, int64_t deadline);
+	int (*second_name)(const struct tensor_lease *l, const char *name,
+			   const tl_put_options *options, int64_t deadline);
 	bool keeps_strides; /* it publishes a tensor with its strides, and gathers none */
 
 	/* ---- Drafts ---- */

@@ -108,21 +108,24 @@ TL_API int tl_group_copy(tl_group *group, const DLTensor *const *sources);
  * tl_cuda_alloc - allocate memory on a GPU that can be shared, for the allocators of other
  *libraries
  *
- * tl_publish() shares tensors in this memory in place, and they outlive this process. The daemon
- * does not count it before something in it is published. The arguments are those that a pluggable
- * allocator of PyTorch has. @size is rounded up to what the GPU maps at once, usually 2 MiB: let a
- * pool divide it. The addresses are usable on @device only, not on its peers. @stream is not used.
+ * tl_publish() shares tensors in this memory in place, and they outlive this process. From the
+ * first publish in an allocation until it is freed, consumers keep it mapped, so that others in it
+ * cost no mapping; so long the daemon counts it. The arguments are those that a pluggable allocator
+ * of PyTorch has. @size is rounded up to what the GPU maps at once, usually 2 MiB: let a pool
+ *divide it. The addresses are usable on @device only, not on its peers. @stream is not used.
  *
  * Ownership: yours, until tl_cuda_free(). Do not free it before the deleters of all tensors in it
  * that were published have been called.
- * Blocking: as the driver does. If the GPU is full, it also waits for the work that memory in
- * tl_cuda_free() waits for.
+ * Blocking: as the driver does. If the GPU is full, it also waits for the work that freed memory
+ * waits for, and up to some tenths of a second for others to close what was freed just now.
  * Threads: any.
  * Returns: the address, or NULL with errno:
  *	ENODEV		CUDA cannot be used here, or there is no GPU of that number
  *	ENOMEM		the GPU is full
  *	ENOTSUP		the GPU or its driver has no virtual memory that can be shared
  *	EINVAL		@size is 0, or more than INT64_MAX
+ *	EAGAIN		no thread can be made
+ *	EIO, EBUSY	another error of the driver; tl_last_error() has it
  * Since: 0.2
  */
 TL_API void *tl_cuda_alloc(size_t size, int device, void *stream);
@@ -132,15 +135,16 @@ TL_API void *tl_cuda_alloc(size_t size, int device, void *stream);
  *
  * A thread of the library unmaps it when what was queued on @stream before this call has ended:
  * that stream, or one that waited for it, must be the last to use the memory. NULL is the legacy
- * stream, which waits for all streams that are not made to be non-blocking. While @stream is being
- * captured into a graph, it must exist until the capture has ended.
+ * stream, which waits for all streams that are not made to be non-blocking; TL_STREAM_NONE says
+ * that no work is left. A stream that is being captured into a graph must not be destroyed then:
+ * the memory is unmapped some time after the capture has ended. PyTorch destroys no stream.
  *
- * Ownership: @memory, with its @size and @device as they were given to tl_cuda_alloc(), is the
- * library's. NULL does nothing.
- * Blocking: never.
+ * Ownership: @memory is the library's. NULL, and what tl_cuda_alloc() did not return, does nothing;
+ * @size and @device are not used.
+ * Blocking: as the driver does when it records an event, which may wait for space on the stream.
  * Threads: any.
- * Returns: nothing, and leaves tl_last_error() as it is. In a forked child, and while the process
- * ends, it does nothing.
+ * Returns: nothing, and leaves errno and tl_last_error() as they are. In a forked child, and while
+ * the process ends, it does nothing.
  * Since: 0.2
  */
 TL_API void tl_cuda_free(void *memory, size_t size, int device, void *stream);

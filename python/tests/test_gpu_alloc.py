@@ -74,12 +74,13 @@ def ask_for_what_cannot_be():
         tensorlease.cuda_alloc(1, 2)
     with pytest.raises(MemoryError, match="allocating 33554432 bytes on GPU 0"):
         tensorlease.cuda_alloc(32 << 20)
-    with pytest.raises(ValueError, match="0x1000 is not the address"):
+    with pytest.raises(ValueError, match="4096 is not the address"):
         tensorlease.cuda_free(4096)
     address = tensorlease.cuda_alloc(1)
     with pytest.raises(ValueError, match="stream"):
         tensorlease.cuda_free(address, stream=0)
     tensorlease.cuda_free(address, stream=1)
+    tensorlease.cuda_free(tensorlease.cuda_alloc(1), stream=-1)
     with pytest.raises(ValueError, match="is not the address"):
         tensorlease.cuda_free(address)
 

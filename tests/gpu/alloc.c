@@ -128,6 +128,113 @@ GPU_TEST(it_is_published_and_freed_again_and_again)
 	gpu_nothing_left(&g);
 }
 
+/* ---- It stays mapped ---- */
+
+/* Publishes, and deletes when it may go on, again and again. */
+static int comes_and_goes(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr memory = alloc(N, 0);
+	static struct gpu_foreign f;
+
+	(void)arg;
+	for (int i = 1; i <= 3; i++) {
+		gpu_fill(memory, i, N, CUDA_STREAM_LEGACY);
+		publish(client, "t", &f, memory, N);
+		pause_at(1);
+		must_be(tl_delete(client, "t"), 0);
+		eventually(atomic_load(&f.deleted));
+	}
+	parent_tell(2);
+	pause_at(1);
+	give_back(memory, N, 0, NULL);
+	parent_tell(3);
+	parent_await();
+	tl_close(client);
+	return 0;
+}
+
+static int gets_each(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr at = 0;
+
+	(void)arg;
+	for (int i = 1; i <= 3; i++) {
+		DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_LEGACY);
+
+		must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), i);
+		must(!at || gpu_data(t) == at);
+		at = gpu_data(t);
+		drop(t);
+		pause_at(1);
+	}
+	eventually(gpu_live(FAKE_VMM_MAPPING) == 0); /* it has closed it as well */
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(consumers_keep_it_mapped_until_it_is_freed)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start_ready(&g.d, comes_and_goes, NULL), c;
+
+	c = child_start_ready(&g.d, gets_each, NULL);
+	for (int i = 0; i < 2; i++) {
+		must_be(child_step(&p), 1);
+		must_be(child_step(&c), 1);
+	}
+	must_be(child_step(&p), 2);
+	must_be(child_await(&p), 1);
+	must_be(gpu_charged(&g.d), 4 << 20); /* nothing is published, and it is open */
+	must(gpu_is_real() || gpu_live(FAKE_VMM_MAPPING) == 2);
+	must_be(child_step(&p), 3);
+	child_finish(&c);
+	child_finish(&p);
+	gpu_nothing_left(&g);
+}
+
+/* A client that is closed, a daemon that is killed and a process that ends leave nothing of it. */
+static int leaves_it_open(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr memory = alloc(N, 0);
+	static struct gpu_foreign f;
+
+	gpu_fill(memory, 1, N, CUDA_STREAM_LEGACY);
+	publish(client, "t", &f, memory, N);
+	must_be(tl_delete(client, "t"), 0);
+	eventually(atomic_load(&f.deleted));
+	if (arg)
+		pause_at(1); /* the daemon is killed */
+	tl_close(client);
+	give_back(memory, N, 0, NULL);
+	eventually(gpu_live(FAKE_VMM_MAPPING) == 0);
+	return 0;
+}
+
+GPU_TEST(a_closed_client_keeps_nothing_open)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, leaves_it_open, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+GPU_TEST(a_killed_daemon_keeps_nothing_open)
+{
+	struct gpu_daemon g = gpu_start(), next;
+	struct test_child c = child_start_ready(&g.d, leaves_it_open, &g);
+
+	td_kill(&g.d);
+	child_finish(&c);
+	must_be(gpu_live_all(), 0);
+	next = gpu_start(.socket = g.d.socket); /* removes what the dead one left */
+	gpu_nothing_left(&next);
+	td_stop(&next.d);
+	td_stop(&g.d);
+}
+
 /* ---- Work that is still queued ---- */
 
 static int frees_what_is_written(const struct test_daemon *d, void *arg)
@@ -265,16 +372,18 @@ static int frees_in_a_child(const struct test_daemon *d, void *arg)
 	int status;
 	pid_t pid;
 
-	(void)d;
 	(void)arg;
 	cuda = gpu_use(0);
 	memory = alloc(N, 0);
 	gpu_fill(memory, 7, N, CUDA_STREAM_LEGACY);
 	pid = fork();
 	must(pid >= 0);
-	if (!pid) {
+	if (!pid) { /* nobody has made a client: the handlers of fork() are there all the same */
 		give_back(memory, N, 0, NULL);
-		_exit(tl_cuda_alloc(N, 0, NULL) != NULL);
+		if (tl_cuda_alloc(N, 0, NULL))
+			_exit(1);
+		tl_close(td_connect(d));
+		_exit(0);
 	}
 	must_be(waitpid(pid, &status, 0), pid);
 	must_be(status, 0);

@@ -103,9 +103,10 @@ GPU_TEST(a_draft_is_renamed_after_its_producer_has_ended)
 static int publishes_transposed(const struct test_daemon *d, void *arg)
 {
 	int64_t shape[] = { COLUMNS, ROWS }, strides[] = { 1, COLUMNS };
+	int64_t part[] = { ROWS, COLUMNS / 4 }, gaps[] = { COLUMNS, 1 };
 	tl_client *client = gpu_open(d, 0);
 	CUdeviceptr memory = gpu_alloc(N);
-	struct gpu_foreign f;
+	struct gpu_foreign f, slice;
 
 	(void)arg;
 	gpu_fill(memory, 3, N, CUDA_STREAM_LEGACY);
@@ -114,8 +115,13 @@ static int publishes_transposed(const struct test_daemon *d, void *arg)
 	f.managed.dl_tensor.shape = shape;
 	f.managed.dl_tensor.strides = strides;
 	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	gpu_foreign_init(&slice, memory, N, 0);
+	slice.managed.dl_tensor.ndim = 2;
+	slice.managed.dl_tensor.shape = part;
+	slice.managed.dl_tensor.strides = gaps;
+	must_be(tl_publish(client, "slice", &slice.managed, NULL, NULL, NULL), 0);
 	pause_at(1);
-	eventually(atomic_load(&f.deleted));
+	eventually(atomic_load(&f.deleted) && atomic_load(&slice.deleted));
 	gpu_must(cuda->mem_free(memory));
 	tl_close(client);
 	return 0;
@@ -126,7 +132,7 @@ static int renames_transposed(const struct test_daemon *d, void *arg)
 	const tl_put_options o = { .size = sizeof(o), .flags = TL_PUBLISH_NO_COPY };
 	tl_client *client = gpu_open(d, 0);
 	DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_LEGACY);
-	int64_t strides[] = { 1, 2 * COLUMNS };
+	int64_t strides[] = { ROWS, 1 };
 
 	(void)arg;
 	must_be(tl_publish(client, "u", t, &o, NULL, NULL), 0);
@@ -136,10 +142,16 @@ static int renames_transposed(const struct test_daemon *d, void *arg)
 	must_be(t->dl_tensor.strides[0], 1);
 	must_be(t->dl_tensor.strides[1], COLUMNS);
 	t->dl_tensor.strides = strides; /* not as it was got */
-	t->dl_tensor.shape[1] = ROWS / 2;
 	must_refuse(tl_publish(client, "w", t, &o, NULL, NULL), -ENOTSUP, "second name");
 	drop(t);
 	must_be(tl_delete(client, "u"), 0);
+	t = gpu_get(client, "slice", TL_STREAM_LEGACY); /* it has gaps */
+	must_be(tl_publish(client, "v", t, &o, NULL, NULL), 0);
+	must_be(tl_delete(client, "slice"), 0);
+	t = gpu_get(client, "v", TL_STREAM_LEGACY);
+	must_be(t->dl_tensor.strides[0], COLUMNS);
+	drop(t);
+	must_be(tl_delete(client, "v"), 0);
 	tl_close(client);
 	return 0;
 }

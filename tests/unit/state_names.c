@@ -20,6 +20,28 @@ enum { PRODUCERS = 2, NAMES = 5, LEASES = 8, PLACED_MAX = 4096, STEPS = 3000 };
 
 static const char *const names[NAMES] = { "a", "b", "c", "d", "e" };
 
+TEST(the_bytes_of_another_user_get_no_name)
+{
+	struct tester t, other;
+	struct segment *seg;
+	uint64_t ref = 0;
+
+	fx_start(.device_capacity = 1000 * MIB, .device_fds_max = 16);
+	fx_connect(&t, 71000);
+	fx_connect(&other, 72000);
+	assert_int_equal(fx_export(&t, SEGMENT_CUDA_IPC, 1000, 1, &seg), 0);
+	assert_int_equal(fx_place(&t, seg, "a", false, &ref), 0);
+	assert_true(fx_hold(&other, ref));
+	assert_int_equal(link_to(&other, ref, "b"), STATE_E_STALE);
+	fx_drop(&other, ref);
+	assert_true(fx_hold(&t, ref));
+	assert_int_equal(link_to(&t, ref, "b"), 0);
+	fx_drop(&t, ref);
+	fx_leave(&other);
+	fx_leave(&t);
+	fx_stop();
+}
+
 /* One PLACE: how many tensors have its bytes, and how many leases are on those. */
 struct placed {
 	unsigned uses;

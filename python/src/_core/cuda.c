@@ -187,26 +187,33 @@ PyObject *cuda_alloc(PyObject *module, PyObject *args)
 	memory = tl_cuda_alloc((size_t)size, device, NULL);
 	r = -errno;
 	Py_END_ALLOW_THREADS;
+	if (r == -ENOMEM && !memory) {
+		PyErr_SetString(PyExc_MemoryError, tl_last_error());
+		return NULL;
+	}
 	return memory ? PyLong_FromVoidPtr(memory) : raise_error(r);
 }
 
 PyObject *cuda_free(PyObject *module, PyObject *args)
 {
-	PyObject *address, *o;
-	Py_ssize_t size;
+	PyObject *address, *allocated, *o;
 	intptr_t stream;
 	void *memory;
-	int device;
+	int known;
 
 	(void)module;
-	if (!PyArg_ParseTuple(args, "OniO", &address, &size, &device, &o) ||
+	if (!PyArg_ParseTuple(args, "OO!O", &address, &PySet_Type, &allocated, &o) ||
 	    parse_stream(o, &stream))
 		return NULL;
-	memory = PyLong_AsVoidPtr(address);
-	if (!memory && PyErr_Occurred())
+	known = PySet_Discard(allocated, address); /* before the address may come back */
+	if (known < 0)
 		return NULL;
+	if (!known)
+		return PyErr_Format(PyExc_ValueError,
+				    "%R is not the address of memory of cuda_alloc()", address);
+	memory = PyLong_AsVoidPtr(address);
 	Py_BEGIN_ALLOW_THREADS;
-	tl_cuda_free(memory, (size_t)size, device, (void *)stream);
+	tl_cuda_free(memory, 0, 0, (void *)stream);
 	Py_END_ALLOW_THREADS;
 	Py_RETURN_NONE;
 }

@@ -46,7 +46,7 @@ PyObject *uuid_text(const char *prefix, const unsigned char uuid[16]);
 PyObject *cuda_devices(PyObject *module, PyObject *unused);
 /* cuda_alloc(nbytes, device) -> address */
 PyObject *cuda_alloc(PyObject *module, PyObject *args);
-/* cuda_free(address, nbytes, device, stream) */
+/* cuda_free(address, set of addresses, stream): ValueError if the address is not in the set */
 PyObject *cuda_free(PyObject *module, PyObject *args);
 /* library_path() -> str: the file of libtensorlease, for libraries that look for functions in it */
 PyObject *library_path(PyObject *module, PyObject *unused);

@@ -147,15 +147,9 @@ static PyObject *raise_from(PyObject *classes, int r, const char *text)
 
 PyObject *raise_error(int r)
 {
-	PyObject *words;
-
-	if (r != -ENOMEM)
-		return raise_from(errors, r, tl_last_error());
-	words = words_of(tl_last_error());
-	if (words)
-		PyErr_SetObject(PyExc_MemoryError, words);
-	Py_XDECREF(words);
-	return NULL;
+	if (r == -ENOMEM)
+		return PyErr_NoMemory();
+	return raise_from(errors, r, tl_last_error());
 }
 
 PyObject *raise_connect_error(int r)

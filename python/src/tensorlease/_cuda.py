@@ -47,7 +47,7 @@ def cuda_devices():
     return [CudaDevice._make(t) for t in _core.cuda_devices()]
 
 
-_allocated = {}  # what cuda_alloc() made and cuda_free() did not get yet: address -> (nbytes, number of the GPU)
+_allocated = set()  # addresses of what cuda_alloc() made and cuda_free() did not get yet
 
 
 def cuda_alloc(nbytes, device=0):
@@ -68,7 +68,7 @@ def cuda_alloc(nbytes, device=0):
     if nbytes < 1:
         raise ValueError(f"nbytes must be at least 1, not {nbytes}")
     address = _core.cuda_alloc(nbytes, number)
-    _allocated[address] = (nbytes, number)
+    _allocated.add(address)
     return address
 
 
@@ -77,19 +77,11 @@ def cuda_free(address, device=None, stream=None):
 
     No array in it may be published any more: their memory must have been given back.
     address: what cuda_alloc() returned. device: is not used; CuPy gives it.
-    stream: the last that uses the memory, as for publish(). None: the legacy default stream, which waits for all that
-        are not made to be non-blocking.
+    stream: the last that uses the memory, as for publish(); -1: no work is left. None: the legacy default stream, which
+        waits for all that are not made to be non-blocking.
     ValueError: cuda_alloc() did not return that address, or it was given back already.
     """
-    address = operator.index(address)
-    known = _allocated.pop(address, None)  # before the address may come back
-    if known is None:
-        raise ValueError(f"{address:#x} is not the address of memory of cuda_alloc()")
-    try:
-        _core.cuda_free(address, *known, stream)
-    except BaseException:
-        _allocated[address] = known
-        raise
+    _core.cuda_free(operator.index(address), _allocated, stream)
 
 
 def parse_device(device):

@@ -4,6 +4,7 @@
 import contextlib
 import queue
 import secrets
+import time
 import weakref
 
 import torch
@@ -62,9 +63,10 @@ def published(client, prefix, weights, *, keep, timeout):
         yield info
     finally:
         client.delete(prefix=start, missing_ok=True)
+    deadline = time.monotonic() + timeout
     for count in range(len(lent)):
         try:
-            returned.get(timeout=timeout)
+            returned.get(timeout=max(0, deadline - time.monotonic()))
         except queue.Empty:
             raise TimeoutError(
                 f"vLLM has finished the update, but {len(lent) - count} of {len(lent)} weights, published in place "
