@@ -159,6 +159,83 @@ GPU_TEST(what_its_descriptors_keep_outlives_the_daemon)
 	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
 }
 
+/* ---- second names ---- */
+
+static const char *const seconds[] = { "second draft", "second vmm" };
+enum { SECONDS = sizeof(seconds) / sizeof(seconds[0]) };
+
+static int produces_two(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct gpu_foreign f;
+	struct gpu_memory m;
+
+	(void)arg;
+	gpu_put_draft(client, names[0], 5, N, 0, CUDA_STREAM_LEGACY);
+	gpu_memory_init(&m, GPU_VMM, N, 0);
+	gpu_fill(m.base, 6, N, CUDA_STREAM_LEGACY);
+	gpu_foreign_init(&f, m.base, N, 0);
+	f.owned = &m;
+	must_be(tl_publish(client, names[1], &f.managed, NULL, NULL, NULL), 0);
+	wait_until_written(d);
+	pause_at(1);
+	tl_close(client);
+	eventually(atomic_load(&f.deleted));
+	return 0;
+}
+
+static void name_again(tl_client *client, const char *from, const char *to)
+{
+	const tl_put_options o = { .size = sizeof(o), .flags = TL_PUBLISH_NO_COPY };
+
+	must_be(tl_publish(client, to, gpu_get(client, from, 0), &o, NULL, NULL), 0);
+}
+
+static void must_read(tl_client *client, const char *name, int value)
+{
+	DLManagedTensorVersioned *t = gpu_get(client, name, 0);
+
+	must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), value);
+	drop(t);
+}
+
+/* One of them loses its first name before the daemon dies, and the other after that. */
+static int names_twice(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+
+	(void)arg;
+	for (int i = 0; i < SECONDS; i++)
+		name_again(client, names[i], seconds[i]);
+	must_be(tl_delete(client, names[0]), 0);
+	pause_at(1);
+	for (int i = 0; i < SECONDS; i++)
+		must_read(client, seconds[i], 5 + i);
+	must_read(client, names[1], 6);
+	must_be(tl_delete(client, names[1]), 0);
+	name_again(client, seconds[1], "third");
+	must_be(tl_delete(client, seconds[1]), 0);
+	must_read(client, "third", 6);
+	must_be(tl_delete(client, seconds[0]) + tl_delete(client, "third"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(second_names_outlive_the_daemon)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = with_keeper, .expect_ready = true);
+	struct test_child p = child_start_ready(&g.d, produces_two, NULL), c;
+
+	c = child_start_ready(&g.d, names_twice, NULL);
+	kill_proper(&g.d);
+	child_finish(&c);
+	must_be(gpu_charged(&g.d), 0);
+	child_finish(&p);
+	must_be(gpu_live_all(), 0);
+	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
+	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
+}
+
 /* ---- who begins to produce later ---- */
 
 /* Its connection has outlived a daemon when it first publishes on a GPU. */
