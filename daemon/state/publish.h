@@ -45,7 +45,7 @@ int link_source(struct state *st, const struct client *c, uint64_t ref, uint32_t
 /* Completes @d, which has a name, metadata and a lifetime, with what the two tensors have in
  * common. It refers to *@dims. */
 void link_describe(struct tensor_description *d, struct link_dims *dims, const struct state *st,
-		   uint32_t from);
+		   uint32_t slot);
 
 /* Returns STATE_E_NOT_FOUND, STATE_E_DENIED, or STATE_E_STALE if @version is not 0 and not the
  * version of the name's tensor. */
