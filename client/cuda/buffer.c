@@ -19,7 +19,6 @@ static void destroy(struct cuda_buffer *buffer)
 {
 	struct cuda_device *device = buffer->export->memory.device;
 	CUdeviceptr base = buffer->export->memory.base;
-	struct cuda_scope scope;
 
 	pthread_mutex_lock(&cuda_lock);
 	list_del(&buffer->export->link);
@@ -29,11 +28,7 @@ static void destroy(struct cuda_buffer *buffer)
 	cuda_imports_forget(buffer->export);
 	pthread_mutex_unlock(&cuda_lock);
 	cuda_export_free(buffer->export);
-	if (!cuda_enter(device, &scope)) {
-		if (buffer->life == atomic_load(&device->life)) /* else it went with that */
-			cuda_shareable_unmap(&scope, base, buffer->size);
-		cuda_leave(&scope);
-	}
+	cuda_shareable_end(device, buffer->life, NULL, base, buffer->size);
 	free(buffer);
 }
 
@@ -131,13 +126,8 @@ void cuda_buffers_give_back(struct cuda_session *cs)
 static void run_unmapping(struct cuda_task *task)
 {
 	struct cuda_buffer *buffer = container_of(task, struct cuda_buffer, unmapping);
-	struct cuda_scope scope;
 
-	if (!cuda_enter(buffer->device, &scope)) {
-		if (buffer->life == atomic_load(&buffer->device->life))
-			cuda_shareable_unmap(&scope, buffer->base, buffer->size);
-		cuda_leave(&scope);
-	}
+	cuda_shareable_end(buffer->device, buffer->life, NULL, buffer->base, buffer->size);
 	pthread_mutex_lock(&cuda_lock);
 	buffer->owner->unmapping--;
 	cuda_session_release(buffer->owner);

@@ -126,21 +126,11 @@ void cuda_pluggable_leave(struct cuda_session *cs)
 
 /* ---- Giving back ---- */
 
-/* The closer. If the process is ending the memory goes with it, and after a reset of the device it
- * went with its context. */
 static void run_unmapping(struct cuda_task *task)
 {
 	struct pluggable *p = container_of(task, struct pluggable, task);
-	struct cuda_scope scope;
 
-	if (!cuda_enter(p->device, &scope)) {
-		if (p->life == atomic_load(&p->device->life)) {
-			if (p->event)
-				scope.driver->event_synchronize(p->event->event);
-			cuda_shareable_unmap(&scope, p->base, p->size);
-		}
-		cuda_leave(&scope);
-	}
+	cuda_shareable_end(p->device, p->life, p->event, p->base, p->size);
 	pthread_mutex_lock(&cuda_lock);
 	if (p->event)
 		list_add_tail(&p->device->events, &p->event->link); /* it is free again */

@@ -54,6 +54,21 @@ void cuda_shareable_unmap(const struct cuda_scope *scope, CUdeviceptr base, uint
 	scope->driver->mem_address_free(base, size);
 }
 
+void cuda_shareable_end(struct cuda_device *device, unsigned life, const struct cuda_event *after,
+			CUdeviceptr base, uint64_t size)
+{
+	struct cuda_scope scope;
+
+	if (cuda_enter(device, &scope))
+		return;
+	if (life == atomic_load(&device->life)) {
+		if (after)
+			scope.driver->event_synchronize(after->event);
+		cuda_shareable_unmap(&scope, base, size);
+	}
+	cuda_leave(&scope);
+}
+
 int cuda_shareable(const struct cuda_device *device)
 {
 	if (device->granularity)

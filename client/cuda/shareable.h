@@ -3,7 +3,7 @@
  * tl_cuda_alloc() makes. */
 #pragma once
 
-#include "client/cuda/device.h"
+#include "client/cuda/event.h"
 
 /*
  * Allocates @size bytes, a multiple of the device's granularity, and maps them at *base. *fd opens
@@ -14,6 +14,11 @@ int cuda_shareable_new(const struct cuda_scope *scope, const struct cuda_device 
 		       uint64_t size, CUdeviceptr *base, int *fd);
 /* Unmaps it and frees the addresses. The context is current. */
 void cuda_shareable_unmap(const struct cuda_scope *scope, CUdeviceptr base, uint64_t size);
+/* The same for memory of that life of the device's contexts, when @after has come, unless that is
+ * NULL. If the process is ending the memory goes with it, and after a reset of the device it went
+ * with its context. The closer. */
+void cuda_shareable_end(struct cuda_device *device, unsigned life, const struct cuda_event *after,
+			CUdeviceptr base, uint64_t size);
 
 /* @size as a multiple of the granularity, at least one. Such memory can be made if cuda_shareable()
  * is 0; otherwise that is -ENOTSUP with a text. */
