@@ -203,9 +203,7 @@ int device_link(struct state *st, struct client *c, uint64_t ref, struct tensor_
 	uint32_t from, slot, name;
 	int r;
 
-	r = tensor_may_name(st, c, &d->name);
-	if (!r)
-		r = link_source(st, c, ref, &from);
+	r = link_source(st, c, ref, &d->name, &from);
 	if (r)
 		return r;
 	*why = link_check(st, from);

@@ -660,10 +660,14 @@ static bool may_charge(const struct state *st, const struct client *c, const str
 	return (seg->owner ? seg->owner : seg->charge.account) == c->account;
 }
 
-int link_source(struct state *st, const struct client *c, uint64_t ref, uint32_t *from)
+int link_source(struct state *st, const struct client *c, uint64_t ref, const struct name_key *name,
+		uint32_t *from)
 {
+	int r = tensor_may_name(st, c, name);
 	uint64_t word;
 
+	if (r)
+		return r;
 	*from = ref_slot(ref);
 	if (*from >= st->catalog.rows.high)
 		return STATE_E_STALE;
@@ -685,9 +689,7 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, struct tensor_
 	uint32_t from, slot;
 	int r;
 
-	r = tensor_may_name(st, c, &d->name);
-	if (!r)
-		r = link_source(st, c, ref, &from);
+	r = link_source(st, c, ref, &d->name, &from);
 	if (r)
 		return r;
 	if (st->tensors[from].ring && st->tensors[from].ring->client)

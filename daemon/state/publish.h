@@ -39,9 +39,10 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, struct tensor_
 struct link_dims {
 	int64_t shape[TENSOR_NDIM_MAX], strides[TENSOR_NDIM_MAX];
 };
-/* The slot of @ref, if it is published, @c holds it and may have it charged under further names.
- * STATE_E_STALE. */
-int link_source(struct state *st, const struct client *c, uint64_t ref, uint32_t *from);
+/* The slot of @ref, if it is published, and @c holds it and may have it charged under @name too.
+ * STATE_E_STALE, or a failure of tensor_may_name(). */
+int link_source(struct state *st, const struct client *c, uint64_t ref, const struct name_key *name,
+		uint32_t *from);
 /* Completes @d, which has a name, metadata and a lifetime, with what the two tensors have in
  * common. It refers to *@dims. */
 void link_describe(struct tensor_description *d, struct link_dims *dims, const struct state *st,
