@@ -255,9 +255,10 @@ class Client(_core.Client):
         does, and `copied` in the result is True. With no_copy that is an UnsupportedError instead.
 
         On a GPU nothing is copied: a Tensor gets a second name, as on the CPU, once the GPU has finished it
-        (TensorLostError: its memory went with its producer), and of others the allocation in which they lie is shared. The library keeps the tensor
-        until nobody holds what was published, and until then nobody may write to it. It ends with this process, unless
-        it lies in CUDA's virtual memory (create(device=...), or PyTorch's expandable_segments).
+        (TensorLostError: its memory went with its producer), and of others the allocation in which they lie is shared.
+        The library keeps the tensor until nobody holds what was published, and until then nobody may write to it. It
+        ends with this process, unless it lies in CUDA's virtual memory (create(device=...), cuda_alloc(),
+        torch.allocator(), or PyTorch's expandable_segments).
         stream: consumers wait, on their streams, for the work that is queued on this stream now, and for what the
             tensor's own library is doing to it. An int as DLPack numbers streams, or a stream object. None: CUDA's
             legacy default stream.
