@@ -662,7 +662,7 @@ static void bound_end(struct state *st, struct client *nobody)
 	while (!list_empty(&nobody->bound)) {
 		life = list_first_entry(&nobody->bound, struct life, bound);
 		slot = (uint32_t)(life - st->lifetimes.of);
-		tensor_unname(st, st->tensors[slot].account, catalog_row(&st->catalog, slot)->name);
+		tensor_unname(st, st->tensors[slot].account, slot);
 	}
 }
 

@@ -247,7 +247,7 @@ static void lose(struct state *st, struct account *a, uint32_t slot)
 	catalog_wake(&st->catalog, row->name, false, &wakes);
 	watches_note(st, row->name, false, NULL, &wakes);
 	if (full)
-		tensor_unname(st, a, catalog_row(&st->catalog, lost_oldest(st, owner))->name);
+		tensor_unname(st, a, lost_oldest(st, owner));
 }
 
 void device_finished(struct state *st, const struct client *c, uint64_t ref, bool failed)

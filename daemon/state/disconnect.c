@@ -37,8 +37,7 @@ static bool bound_leave(struct client *c, struct state *st, unsigned *looks)
 
 	for (; *looks && !list_empty(&c->bound); --*looks) {
 		life = list_first_entry(&c->bound, struct life, bound);
-		tensor_unname(st, c->account,
-			      catalog_row(&st->catalog, (uint32_t)(life - st->lifetimes.of))->name);
+		tensor_unname(st, c->account, (uint32_t)(life - st->lifetimes.of));
 	}
 	return list_empty(&c->bound);
 }

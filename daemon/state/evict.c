@@ -86,7 +86,7 @@ static bool try_idle(struct state *st, struct life *life)
 		heap_add(&life->set->idle, &life->idle, use);
 		return false;
 	}
-	if (idle && tensor_unname_unheld(st, catalog_row(&st->catalog, slot_of(st, life))->name))
+	if (idle && tensor_unname_unheld(st, slot_of(st, life)))
 		return true;
 	set_aside(life);
 	return false;

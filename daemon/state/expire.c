@@ -10,11 +10,10 @@ enum { EXPIRE_BATCH = 64 };
  * later. */
 static void unname(struct state *st, uint32_t slot)
 {
-	const struct catalog_row *row = catalog_row(&st->catalog, slot);
-	struct account *a = account_ref(&st->accounts, row->uid);
+	struct account *a = account_ref(&st->accounts, catalog_row(&st->catalog, slot)->uid);
 
 	if (a)
-		tensor_unname(st, a, row->name);
+		tensor_unname(st, a, slot);
 	account_unref(a);
 }
 

@@ -706,7 +706,8 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, struct tensor_
 			     version, why);
 }
 
-void tensor_unname(struct state *st, struct account *a, uint32_t index)
+/* Makes the name mean none, at the cost of @a. */
+static void name_unset(struct state *st, struct account *a, uint32_t index)
 {
 	unsigned wakes = CATALOG_WAKE_BUDGET;
 	uint64_t former;
@@ -721,17 +722,36 @@ void tensor_unname(struct state *st, struct account *a, uint32_t index)
 	lease_retire(st, a, ref_slot(former));
 }
 
-bool tensor_unname_unheld(struct state *st, uint32_t index)
+void tensor_unname(struct state *st, struct account *a, uint32_t slot)
 {
-	uint64_t former = name_meaning(st, index);
+	uint32_t index = catalog_row(&st->catalog, slot)->name;
+	uint64_t ref = ref_of(st, slot);
+
+	if (name_meaning(st, index) == ref)
+		name_unset(st, a, index);
+}
+
+/* True if a group that is published has replaced the tensor and has yet to retire it. */
+static bool is_replaced(const struct state *st, uint32_t slot)
+{
+	const struct catalog_row *row = catalog_row(&st->catalog, slot);
+	uint64_t current = catalog_name(&st->catalog, row->name)->current;
+
+	return !(current & REF_RING) && ref_slot(current) != slot &&
+	       st->tensors[ref_slot(current)].pointed && !member_is_pending(st, ref_slot(current));
+}
+
+bool tensor_unname_unheld(struct state *st, uint32_t slot)
+{
+	uint32_t index = catalog_row(&st->catalog, slot)->name;
 	unsigned wakes = CATALOG_WAKE_BUDGET;
 
-	if (!lease_retire_unheld(st, ref_slot(former)))
+	if (is_replaced(st, slot) || !lease_retire_unheld(st, slot))
 		return false;
 	name_means(st, index, 0);
 	watches_note(st, index, false, NULL, &wakes);
 	atomic_fetch_sub(&st->catalog.header->tensors, 1);
-	lease_reclaim_unheld(st, ref_slot(former));
+	lease_reclaim_unheld(st, slot);
 	return true;
 }
 
@@ -760,6 +780,6 @@ int tensor_delete(struct state *st, const struct client *c, const struct name_ke
 		if (!name_meaning(st, index) || !name_has_version(st, index, version))
 			return STATE_E_STALE;
 	}
-	tensor_unname(st, c->account, index);
+	name_unset(st, c->account, index);
 	return 0;
 }

@@ -93,7 +93,9 @@ void description_write(struct state *st, uint32_t slot, const struct tensor_desc
 /* Makes the name @index mean @slot, which is no draft any more. */
 void tensor_publish(struct state *st, struct client *c, uint32_t slot, uint32_t index,
 		    uint64_t *version);
-/* Makes the name @index, which means a tensor, mean none, at the cost of @a. */
-void tensor_unname(struct state *st, struct account *a, uint32_t index);
-/* The same, unless somebody holds the tensor. False: somebody does. */
-bool tensor_unname_unheld(struct state *st, uint32_t index);
+/* Makes the name of the LIVE row @slot mean none, at the cost of @a. If it means another tensor, by
+ * a group that is published, that stays, and the row is retired as the group's former one. */
+void tensor_unname(struct state *st, struct account *a, uint32_t slot);
+/* The same, if nobody holds the tensor and no group is about to retire it. False: nothing was done.
+ */
+bool tensor_unname_unheld(struct state *st, uint32_t slot);

@@ -455,7 +455,7 @@ TEST(a_user_who_loses_many_takes_no_lost_ones_of_others_away)
 	assert_int_equal(live_of(71000), LOST_MAX);
 	for (uint32_t slot = 0; slot < st.catalog.rows.high; slot++) {
 		if (fx_state(slot) == ROW_LIVE)
-			tensor_unname(&st, t.c.account, catalog_row(&st.catalog, slot)->name);
+			tensor_unname(&st, t.c.account, slot);
 	}
 	assert_int_equal(st.lost, 0);
 	fx_leave(&t);
@@ -491,13 +491,13 @@ TEST(a_client_that_ends_with_too_many_lost_ones)
 	assert_devices(10, 1, 1); /* the finished tensors are in the other segment */
 	for (uint32_t slot = 0; slot < st.catalog.rows.high; slot++) {
 		if (fx_state(slot) == ROW_LIVE && !st.tensors[slot].segment)
-			tensor_unname(&st, t.c.account, catalog_row(&st.catalog, slot)->name);
+			tensor_unname(&st, t.c.account, slot);
 	}
 	assert_int_equal(st.lost, 0);
 	fx_leave(&u);
 	for (uint32_t slot = 0; slot < st.catalog.rows.high; slot++) {
 		if (fx_state(slot) == ROW_LIVE)
-			tensor_unname(&st, t.c.account, catalog_row(&st.catalog, slot)->name);
+			tensor_unname(&st, t.c.account, slot);
 	}
 	assert_int_equal(st.catalog.rows.in_use, 0);
 	assert_int_equal(st.catalog.chunks_reserved, 0);

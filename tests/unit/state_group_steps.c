@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups that are published in steps, with everything that may happen between two of them. */
+#include "daemon/state/evict.h"
+#include "daemon/state/expire.h"
 #include "tests/unit/state_snapshot.h"
 
 enum { OWNER = 71000, STRANGER, COUNT = 40, LOOKS = 3 };
@@ -331,6 +333,93 @@ TEST(groups_of_the_same_names_come_one_after_the_other)
 	for (unsigned i = 0; i < 3; i++)
 		fx_leave(&t[i]);
 	fx_stop();
+}
+
+enum end_of { EXPIRES, IS_BOUND, IS_EVICTED, IS_EVICTED_HELD, ENDINGS };
+
+static void put_all_ending(struct tester *t, enum end_of how)
+{
+	for (unsigned i = 0; i < COUNT; i++) {
+		int64_t nbytes = 10;
+		struct tensor_description d = fx_bytes(nth(i), &nbytes);
+		const char *why;
+		uint64_t version;
+		uint32_t slot;
+
+		d.lifetime.flags = how == EXPIRES    ? 0
+				   : how == IS_BOUND ? WIRE_LIFETIME_OWNER_BOUND
+						     : WIRE_LIFETIME_EVICTABLE;
+		d.lifetime.ttl_ns = how == EXPIRES ? 1 : 0;
+		assert_int_equal(fx_create(t, 10, &slot), 0);
+		assert_int_equal(tensor_commit(&st, &t->c, fx_ref(slot), &d, &version, &why), 0);
+	}
+}
+
+static void let_them_end(struct tester *t, enum end_of how)
+{
+	struct eviction eviction = { 0 };
+
+	if (how == EXPIRES)
+		expire_step(&st, INT64_MAX);
+	else if (how == IS_BOUND)
+		fx_leave(t);
+	else
+		while (evict_one(&st, &t->c, NULL, false, &eviction) != EVICTED_NONE) {}
+}
+
+/* Names and deletes the names @i % 2. */
+static void mixed_members(struct tester *t, uint64_t ref, uint8_t lifetime)
+{
+	const char *why = NULL;
+
+	for (unsigned i = 0; i < COUNT; i++) {
+		struct tensor_description deletes = { .name = name_key(nth(i), 2 + (i > 9)) };
+
+		assert_int_equal(i % 2 ? tensor_member(&st, &t->c, ref, 0, &deletes, &why)
+				       : member_as(t, ref, nth(i), lifetime),
+				 0);
+	}
+}
+
+/* The former tensors end by themselves after the group is published and before all are retired. */
+TEST(the_end_of_a_replaced_tensor_spares_the_member)
+{
+	for (unsigned how = 0; how < 2 * ENDINGS; how++) {
+		struct tester t, former, reader;
+		uint64_t held = 0;
+		uint32_t slot;
+		int error;
+
+		fx_start();
+		fx_connect(&t, OWNER);
+		fx_connect(&former, OWNER);
+		fx_connect(&reader, OWNER);
+		put_all_ending(&former, how % ENDINGS);
+		assert_int_equal(fx_create(&t, 64, &slot), 0);
+		mixed_members(&t, fx_ref(slot), how < ENDINGS ? 0 : WIRE_LIFETIME_EVICTABLE);
+		assert_int_equal(group_begin(&st, &t.c, fx_ref(slot), COUNT), 0);
+		while (seen->groups < 2)
+			assert_false(step(&t, &error));
+		if (how % ENDINGS == IS_EVICTED_HELD) {
+			held = meaning(nth(COUNT - 2));
+			fx_hold(&reader, held);
+		}
+		let_them_end(how % ENDINGS == IS_BOUND ? &former : &t, how % ENDINGS);
+		while (!step(&t, &error)) {}
+		assert_int_equal(error, 0);
+		fx_drain();
+		assert_int_equal(seen->tensors, COUNT / 2);
+		for (unsigned i = 0; i < COUNT; i++)
+			assert_int_equal(version_of(nth(i)), i % 2 ? 0 : 2);
+		if (held)
+			fx_drop(&reader, held);
+		delete_all(&t);
+		fx_leave(&reader);
+		if (how % ENDINGS != IS_BOUND)
+			fx_leave(&former);
+		fx_leave(&t);
+		fx_stop();
+	}
 }
 
 TEST(a_group_names_each_tensor_once)
