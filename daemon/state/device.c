@@ -203,7 +203,7 @@ int device_link(struct state *st, struct client *c, uint64_t ref, struct tensor_
 	uint32_t from, slot, name;
 	int r;
 
-	r = link_source(st, c, ref, &d->name, &from);
+	r = link_source(st, c, ref, &d->name, &from, why);
 	if (r)
 		return r;
 	*why = link_check(st, from);
@@ -253,16 +253,10 @@ static void lose(struct state *st, struct account *a, uint32_t slot)
 void device_finished(struct state *st, const struct client *c, uint64_t ref, bool failed)
 {
 	uint32_t slot = ref_slot(ref);
-	struct catalog_row *row;
-	uint64_t word;
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
 
-	if (slot >= st->catalog.rows.high)
-		return;
-	row = catalog_row(&st->catalog, slot);
-	word = atomic_load(&row->word);
-	if ((word != row_word(ref_generation(ref), ROW_LIVE) &&
-	     word != row_word(ref_generation(ref), ROW_RETIRED)) ||
-	    atomic_load(&row->progress) != ROW_UNFINISHED || st->tensors[slot].freed->client != c)
+	if (!ref_is_published(st, ref) || atomic_load(&row->progress) != ROW_UNFINISHED ||
+	    st->tensors[slot].freed->client != c)
 		return;
 	if (failed)
 		lose(st, c->account, slot);

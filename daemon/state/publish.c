@@ -19,6 +19,7 @@
 #include "daemon/state/tensor.h"
 #include "daemon/state/watch.h"
 #include "proto/wire.h"
+#include "tensor/name.h"
 #include "util/clock.h"
 
 /* ---- names and descriptions ----------------------------------------------------------------- */
@@ -148,6 +149,15 @@ static void name_means(struct state *st, uint32_t index, uint64_t ref)
 static uint64_t ref_of(const struct state *st, uint32_t slot)
 {
 	return ref_make(catalog_row(&st->catalog, slot)->word >> 2, slot);
+}
+
+bool ref_is_published(const struct state *st, uint64_t ref)
+{
+	uint32_t slot = ref_slot(ref);
+	uint64_t word = slot < st->catalog.rows.high ? catalog_row(&st->catalog, slot)->word : 0;
+
+	return word == row_word(ref_generation(ref), ROW_LIVE) ||
+	       word == row_word(ref_generation(ref), ROW_RETIRED);
 }
 
 /* ---- publishing one ------------------------------------------------------------------------- */
@@ -442,11 +452,8 @@ bool tensor_was_committed(const struct state *st, const struct client *c, uint64
 			  uint64_t *version)
 {
 	uint32_t slot = ref_slot(ref);
-	uint64_t word = slot < st->catalog.rows.high ? catalog_row(&st->catalog, slot)->word : 0;
 
-	if ((word != row_word(ref_generation(ref), ROW_LIVE) &&
-	     word != row_word(ref_generation(ref), ROW_RETIRED)) ||
-	    st->tensors[slot].owner != c->index)
+	if (!ref_is_published(st, ref) || st->tensors[slot].owner != c->index)
 		return false;
 	*version = catalog_row(&st->catalog, slot)->version;
 	return *version; /* a ring's draft has none */
@@ -661,10 +668,10 @@ static bool may_charge(const struct state *st, const struct client *c, const str
 }
 
 int link_source(struct state *st, const struct client *c, uint64_t ref, const struct name_key *name,
-		uint32_t *from)
+		uint32_t *from, const char **why)
 {
-	int r = tensor_may_name(st, c, name);
-	uint64_t word;
+	int r = tensor_name_check(name->text, name->len, why) ? STATE_E_INVALID
+							      : tensor_may_name(st, c, name);
 
 	if (r)
 		return r;
@@ -672,38 +679,47 @@ int link_source(struct state *st, const struct client *c, uint64_t ref, const st
 	if (*from >= st->catalog.rows.high)
 		return STATE_E_STALE;
 	tensor_finish(st, *from);
-	word = catalog_row(&st->catalog, *from)->word;
-	if ((word != row_word(ref_generation(ref), ROW_LIVE) &&
-	     word != row_word(ref_generation(ref), ROW_RETIRED)) ||
-	    !client_leases_on(c, *from) || !may_charge(st, c, st->tensors[*from].segment))
+	if (!ref_is_published(st, ref) || !client_leases_on(c, *from) ||
+	    !may_charge(st, c, st->tensors[*from].segment))
 		return STATE_E_STALE;
 	return 0;
+}
+
+/* Makes a draft for a second name of @ref. A source that is in use only by a ledger of a client
+ * that has not mapped it may go with its ring. */
+static int link_create(struct state *st, struct client *c, uint64_t ref, uint32_t *slot)
+{
+	struct tensor_request rq = { .extra = WIRE_EXTRA_MAX };
+	struct ring *ring = st->tensors[ref_slot(ref)].ring;
+	unsigned ended = 0;
+	int r;
+
+	if (ring && ring->client)
+		ring_end(st, c->account, ring); /* its bytes would be granted again */
+	do
+		r = tensor_create(st, c, &rq, slot);
+	while (rings_yield(st, c->account, r, &ended));
+	if (r || ref_is_published(st, ref))
+		return r;
+	tensor_abort(st, c, ref_of(st, *slot));
+	return STATE_E_STALE;
 }
 
 int tensor_link(struct state *st, struct client *c, uint64_t ref, struct tensor_description *d,
 		uint64_t *version, const char **why)
 {
-	struct tensor_request rq = { .extra = WIRE_EXTRA_MAX };
 	struct link_dims dims;
-	unsigned ended = 0;
 	uint32_t from, slot;
 	int r;
 
-	r = link_source(st, c, ref, &d->name, &from);
-	if (r)
-		return r;
-	if (st->tensors[from].ring && st->tensors[from].ring->client)
-		ring_end(st, c->account, st->tensors[from].ring); /* its bytes would be granted
-								     again */
-	do
-		r = tensor_create(st, c, &rq, &slot);
-	while (rings_yield(st, c->account, r, &ended));
+	r = link_source(st, c, ref, &d->name, &from, why);
+	if (!r)
+		r = link_create(st, c, ref, &slot);
 	if (r)
 		return r;
 	link_describe(d, &dims, st, from);
 	link_share(st, slot, from);
-	return tensor_commit(st, c, ref_make(catalog_row(&st->catalog, slot)->word >> 2, slot), d,
-			     version, why);
+	return tensor_commit(st, c, ref_of(st, slot), d, version, why);
 }
 
 /* Makes the name mean none, at the cost of @a. */

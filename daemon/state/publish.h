@@ -40,9 +40,11 @@ struct link_dims {
 	int64_t shape[TENSOR_NDIM_MAX], strides[TENSOR_NDIM_MAX];
 };
 /* The slot of @ref, if it is published, and @c holds it and may have it charged under @name too.
- * STATE_E_STALE, or a failure of tensor_may_name(). */
+ * STATE_E_STALE, STATE_E_INVALID (why) for a bad name, or a failure of tensor_may_name(). */
 int link_source(struct state *st, const struct client *c, uint64_t ref, const struct name_key *name,
-		uint32_t *from);
+		uint32_t *from, const char **why);
+/* True if @ref is LIVE or RETIRED. */
+bool ref_is_published(const struct state *st, uint64_t ref);
 /* Completes @d, which has a name, metadata and a lifetime, with what the two tensors have in
  * common. It refers to *@dims. */
 void link_describe(struct tensor_description *d, struct link_dims *dims, const struct state *st,

@@ -131,6 +131,24 @@ TEST(only_what_is_finished_gets_a_second_name)
 	rc_goodbye(&user);
 }
 
+/* The next daemon would not take over a catalog with such a name. */
+TEST(a_second_name_is_a_name)
+{
+	static const char *const names[] = { "/", "a//b", "a/", ".", "a\x01", "\xff" };
+	cleanup_td struct test_daemon d = td_start();
+	struct raw producer = rc_open(&d), user = rc_open(&d);
+	struct wire_segment_ref seg = export_ipc(&producer, 1000);
+	struct wire_placed a = place(&producer, &seg, "a", NULL);
+
+	must(rc_hold(&user, a.ref));
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		must_be(rc_link(&user, a.ref, names[i]), WIRE_E_INVALID);
+	rc_drop(&user, a.ref);
+	must_be(td_status(&d).tensors, 1);
+	rc_goodbye(&user);
+	rc_goodbye(&producer);
+}
+
 TEST(all_of_them_are_lost_with_their_producer)
 {
 	cleanup_td struct test_daemon d = td_start();

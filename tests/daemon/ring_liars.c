@@ -169,6 +169,26 @@ TEST(what_are_not_drafts_of_its_own_are_no_slots)
 	all_is_well(&d, &before, fds, objects);
 }
 
+/* A ledger that counts a row whose segment its client has not mapped does not keep the row. */
+TEST(a_row_that_goes_with_its_ring_gets_no_second_name)
+{
+	static const char *const no_warm[] = { "--warm-time", "0", NULL };
+	cleanup_td struct test_daemon d = td_start(.extra = no_warm);
+	struct tl_status before = td_status(&d);
+	unsigned fds = count_fds(d.pid), objects = td_objects(&d);
+	struct liar l = ring_of(&d, "r");
+	struct raw other = rc_open(&d);
+
+	atomic_fetch_add(rc_held(&other, ref_slot(l.others[0])), 1);
+	must_be(rc_link(&other, l.others[0], "x"), WIRE_E_STALE);
+	must_be(td_status(&d).tensors, before.tensors + 1);
+	must_be(td_status(&d).drafts, before.drafts);
+	must_be(rc_delete(&l.rc, "r"), 0);
+	rc_goodbye(&other);
+	leave(&l);
+	all_is_well(&d, &before, fds, objects);
+}
+
 TEST(nobody_retires_what_is_not_in_his_own_ring)
 {
 	static const char *const no_warm[] = { "--warm-time", "0", NULL };
