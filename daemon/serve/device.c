@@ -68,13 +68,20 @@ static void export_evict(struct peer *peer, const struct wire_export *m, int r)
 {
 	struct state *st = peer->state;
 	const struct device *device = device_find(&st->shared->devices, m->device);
+	struct account *account = peer->client.account;
 	struct eviction eviction = { 0 };
 	enum evicted evicted = EVICTED_ONE;
+	uint64_t most;
+	bool own; /* tensors of others would not help */
 
 	if (!device || !charge_is_refused(r) || (r & CHARGE_SHARE) < SHARE_DEVICE)
 		return;
+	most = account_max(account, &device->pool);
+	if (m->size > most || m->size > device->pool.capacity)
+		return;
+	own = account_used(account, &device->pool) > most - m->size;
 	for (unsigned n = 0; n < EXPORT_EVICTS && evicted == EVICTED_ONE; n++)
-		evicted = evict_one(st, &peer->client, device, r & CHARGE_E_USER, &eviction);
+		evicted = evict_one(st, &peer->client, device, own, &eviction);
 }
 
 void handle_export(struct peer *peer, struct conn_message *m)

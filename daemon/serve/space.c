@@ -359,6 +359,17 @@ static bool create_back(struct create *create)
 	return true;
 }
 
+/* True: a ring or a tensor was given up for it, unless it will be answered now whatever is freed.
+ */
+static bool create_makes_space(struct create *create, int r)
+{
+	if ((r != STATE_E_FULL && r != STATE_E_QUOTA) || create->rq.prefetch ||
+	    (deadline_passed(create->soon_deadline) && deadline_passed(create->deadline)))
+		return false;
+	return rings_free_space(create->state, create->peer->client.account, r == STATE_E_FULL) ||
+	       create_evict(create);
+}
+
 /* True: it is answered. */
 static bool create_try(struct create *create)
 {
@@ -380,9 +391,7 @@ static bool create_try(struct create *create)
 	}
 	if (r == STATE_E_BACKING)
 		return create_back(create);
-	if ((r == STATE_E_FULL || r == STATE_E_QUOTA) && !create->rq.prefetch &&
-	    (rings_free_space(peer->state, peer->client.account, r == STATE_E_FULL) ||
-	     create_evict(create)))
+	if (create_makes_space(create, r))
 		r = STATE_E_SOON;
 	if (r == STATE_E_SOON && !deadline_passed(create->soon_deadline))
 		return false;

@@ -169,8 +169,10 @@ bool rings_free_space(struct state *st, struct account *a, bool others)
 		if (ring && ring->client && (others || ring->client->account == a))
 			found = ring;
 	}
-	if (found)
+	if (found) {
 		ring_end(st, a, found);
+		st->shared->space_freed++; /* even if all its rows are held: creates try again */
+	}
 	return found;
 }
 

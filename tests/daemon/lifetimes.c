@@ -507,6 +507,8 @@ TEST(on_a_device_what_nobody_holds_is_given_up_when_an_export_finds_no_space)
 	must_be(rc_place(&rc, &seg, NULL, .name = "b", .nbytes = 100, .cookie = 3), 0);
 	must(rc_hold(&rc, held.ref));
 	must_be(rc_put(&rc, "shared memory", MIB, 1, NULL), 0); /* which has space enough */
+	must(rc_export(&rc, SEGMENT_CUDA_IPC, 1, 3 * MIB, 3 * MIB, 1, -1, &second) > 0); /* never */
+	must(rc_told_nothing(&rc));
 	must(rc_export(&rc, SEGMENT_CUDA_IPC, 1, MIB, MIB, 1, -1, &second) > 0);
 	must_be(rc_notice(&rc, WIRE_FREED).cookie, 2);
 	must(rc_told_nothing(&rc));

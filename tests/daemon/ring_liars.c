@@ -189,6 +189,24 @@ TEST(a_row_that_goes_with_its_ring_gets_no_second_name)
 	all_is_well(&d, &before, fds, objects);
 }
 
+/* The create finds the ring first, whose end frees nothing, and then the evictable tensor. */
+TEST(a_ring_whose_rows_are_held_keeps_no_create_from_space)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 2 * MIB);
+	struct liar l = ring_of(&d, "r");
+	struct raw other = rc_open(&d);
+	struct wire_draft draft;
+
+	must_be(rc_put_as(&other, "e", MIB + MIB / 4, WIRE_LIFETIME_EVICTABLE, 0, &draft), 0);
+	for (unsigned i = 0; i < OTHERS; i++)
+		must(rc_hold(&l.rc, l.others[i]));
+	must_be(rc_create(&other, NULL, MIB, 0, &draft), 0);
+	must_be(td_status(&d).rings, 0);
+	must_be(td_status(&d).tensors, 1); /* what the ring's name means */
+	rc_goodbye(&other);
+	leave(&l);
+}
+
 TEST(nobody_retires_what_is_not_in_his_own_ring)
 {
 	static const char *const no_warm[] = { "--warm-time", "0", NULL };

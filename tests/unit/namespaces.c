@@ -205,6 +205,36 @@ TEST(empty_namespaces_of_the_template_go_when_there_are_many)
 	stop();
 }
 
+/* The objects of its ended segments may be open for writing, and count there. */
+TEST(a_namespace_stays_while_something_is_charged_to_it)
+{
+	struct namespace *ns, *found;
+	struct account *account;
+	struct charge entry;
+	char name[32];
+
+	start();
+	all.users = small;
+	all.users.mode = 0700;
+	must_be(enter("user-5", 5, &ns), 0);
+	account = account_ref(&ns->state.accounts, 5);
+	must(account);
+	must_be(charge_take(&entry, account, &ns->state.catalog.pools[SHARE_SEGMENTS], 1), 0);
+	account_unref(account);
+	for (uint32_t uid = 1000; uid < 1200; uid++) {
+		snprintf(name, sizeof(name), "user-%u", uid);
+		must_be(enter(name, uid, &found), 0);
+	}
+	must(all.count < 100);
+	list_for_each_entry(found, &all.list, link) {
+		if (found == ns)
+			break;
+	}
+	must(found == ns);
+	charge_give(&entry);
+	stop();
+}
+
 TEST(many_namespaces_that_end_together_are_freed_a_few_at_a_time)
 {
 	struct namespace *made[100], *ns;
