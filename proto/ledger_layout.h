@@ -102,7 +102,8 @@ static inline _Atomic uint32_t *ledger_mapped(const struct ledger *l, uint32_t s
 }
 
 /*
- * Must be called before the mapping is used. ORDER: the stores are seq_cst. Then the client looks
+ * Must be called before the mapping or the descriptor is used. A later generation stays: the answer
+ * that this one comes from may be late. ORDER: the stores are seq_cst. Then the client looks
  * whether `life` of the catalog has changed since it asked for the segment. A daemon that adopts
  * adds 1 to that first, and then reads these words. So either it finds the mapping here, or the
  * client asks it once more.
@@ -110,8 +111,11 @@ static inline _Atomic uint32_t *ledger_mapped(const struct ledger *l, uint32_t s
 static inline void ledger_map_note(struct ledger *l, uint32_t slots, uint32_t segment,
 				   uint32_t generation)
 {
+	_Atomic uint32_t *mapped = &ledger_mapped(l, slots)[segment];
+	uint32_t old = atomic_load(mapped);
+
 	atomic_fetch_or(&l->touched[segment / LEDGER_PAGE_SLOTS], LEDGER_MAPPED);
-	atomic_store(&ledger_mapped(l, slots)[segment], generation);
+	while (old < generation && !atomic_compare_exchange_weak(mapped, &old, generation)) {}
 }
 
 /* The client has no mapping of that segment any more. */

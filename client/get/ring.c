@@ -31,7 +31,9 @@ int ring_ask_page(struct session *s, uint64_t ring)
 	r = ask(s, WIRE_PAGE, ring, WIRE_PAGE_OF, &answer);
 	if (r)
 		return r == -ENOENT ? 0 : r;
+	pthread_mutex_lock(&s->mappings.mutex);
 	r = ring_view_install(&s->catalog.rings, ring, page->uid, page->pid, answer.fd);
+	pthread_mutex_unlock(&s->mappings.mutex);
 	fd_close(answer.fd);
 	return r;
 }

@@ -231,10 +231,8 @@ static int lease_shared(const struct use *use, uint64_t ref, const struct row_he
 
 	if (!r)
 		r = shared_lease_mapped(use, ref, h, out);
-	if (r == LEASE_E_UNMAPPED) /* the mapping went between the two calls, though we hold a
-				      tensor in it */
-		r = tl_fail(-EPROTO, "segment %u went while a tensor in it is leased", h->segment);
-	return r;
+	/* the segment has a later mapping by now, so what was seen at the name is old */
+	return r == LEASE_E_UNMAPPED ? LEASE_E_STALE : r;
 }
 
 int shared_lease(const struct use *use, uint64_t ref, const struct row_head *h,

@@ -40,17 +40,33 @@ int descriptor_seal_segment(int fd)
 	return tl_fail(-errno, "sealing a segment: %m");
 }
 
+static bool has_fixed_size(int fd)
+{
+	const int fixed = F_SEAL_SHRINK | F_SEAL_GROW;
+	int seals = fcntl(fd, F_GET_SEALS);
+
+	return seals >= 0 && (seals & fixed) == fixed;
+}
+
+int descriptor_check_page(int fd, uint64_t size)
+{
+	int r = descriptor_check(fd, size, "the page of a ring");
+
+	if (!r && !has_fixed_size(fd))
+		r = tl_fail(-EPROTO, "the daemon sent a page of a ring whose size can be changed");
+	return r;
+}
+
 int descriptor_check_segment(int fd, uint64_t size, uint32_t flags, bool published)
 {
-	int r = descriptor_check(fd, size, "a segment"), seals;
+	int r = descriptor_check(fd, size, "a segment");
 
 	if (r || !(flags & SEGMENT_SEALED))
 		return r;
-	seals = fcntl(fd, F_GET_SEALS);
-	if (seals < 0 || !(seals & F_SEAL_SHRINK) || !(seals & F_SEAL_GROW))
+	if (!has_fixed_size(fd))
 		return tl_fail(-EPROTO,
 			       "the daemon calls a segment sealed whose size can be changed");
-	if (published && !(seals & (F_SEAL_FUTURE_WRITE | F_SEAL_WRITE)))
+	if (published && !(fcntl(fd, F_GET_SEALS) & (F_SEAL_FUTURE_WRITE | F_SEAL_WRITE)))
 		return tl_fail(-EPROTO, "the daemon calls a segment sealed that can be written");
 	return 0;
 }

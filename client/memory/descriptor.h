@@ -17,5 +17,7 @@ int descriptor_check(int fd, uint64_t size, const char *what);
  * any more.
  */
 int descriptor_check_segment(int fd, uint64_t size, uint32_t flags, bool published);
+/* The same for the page of a ring, which always has that seal of its size. */
+int descriptor_check_page(int fd, uint64_t size);
 /* Seals a segment that is mapped writable, so that nobody can open or map it for writing again. */
 int descriptor_seal_segment(int fd);

@@ -327,18 +327,18 @@ static int map_segment(int fd, uint64_t size, uint32_t flags, int prot, void **o
 
 /* ---- Reading ---- */
 
-/* Installs a mapping, or drops it because another thread was faster. -EBUSY: a lease lies in the
- * segment's former generation. */
+/* Installs a mapping, or drops it because another thread has that or a later one. -EBUSY: a lease
+ * lies in the segment's former generation. */
 static int install(struct mappings *ms, uint32_t segment, uint32_t generation, void *base,
 		   uint64_t size)
 {
 	struct mapping *m = &ms->table[segment];
 
-	if (atomic_load_explicit(&m->generation, memory_order_relaxed) == generation) {
+	if (atomic_load_explicit(&m->generation, memory_order_relaxed) >= generation) {
 		munmap(base, size);
 		return 0;
 	}
-	if (!drop_read(m)) /* of a former generation: ours is a later one */
+	if (!drop_read(m))
 		return -EBUSY;
 	m->base = base;
 	m->size = size;

@@ -1,25 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "client/error.h"
+#include "client/memory/descriptor.h"
 #include "client/memory/ring_view.h"
 
 #define VIEWS_SIZE ((size_t)CATALOG_RINGS * RING_PAGE_SIZE)
 
-static void views_destroy(struct ring_views *views)
-{
-	munmap((void *)(uintptr_t)views->base, VIEWS_SIZE);
-	pthread_mutex_destroy(&views->mutex);
-	free(views);
-}
-
 static struct ring_views *views_make(ring_views_at *at)
 {
-	struct ring_views *views = atomic_load(at), *none = NULL;
+	struct ring_views *views = atomic_load(at);
 	void *base;
 
 	if (views)
@@ -34,21 +26,8 @@ static struct ring_views *views_make(ring_views_at *at)
 		return NULL;
 	}
 	views->base = base;
-	pthread_mutex_init(&views->mutex, NULL);
-	if (atomic_compare_exchange_strong(at, &none, views))
-		return views;
-	views_destroy(views); /* another thread was faster */
-	return none;
-}
-
-/* A page that can be truncated might raise SIGBUS one day, and is refused. */
-static bool page_is_good(int fd)
-{
-	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
-	struct stat st;
-
-	return (fcntl(fd, F_GET_SEALS) & seals) == seals && !fstat(fd, &st) &&
-	       st.st_size == RING_PAGE_SIZE;
+	atomic_store(at, views);
+	return views;
 }
 
 int ring_view_install(ring_views_at *at, uint64_t ring, uint32_t uid, uint32_t pid, int fd_peek)
@@ -56,35 +35,37 @@ int ring_view_install(ring_views_at *at, uint64_t ring, uint32_t uid, uint32_t p
 	struct ring_views *views = views_make(at);
 	uint32_t index = ref_slot(ring);
 	void *address, *p;
+	int r;
 
 	if (!views)
 		return tl_fail(-ENOMEM, "no memory for the pages of rings");
-	if (index >= CATALOG_RINGS || !page_is_good(fd_peek))
+	if (index >= CATALOG_RINGS)
 		return tl_fail(-EPROTO, "the daemon sent a page of a ring that is none");
-	address = (void *)(uintptr_t)(views->base + (size_t)index * RING_PAGE_SIZE);
-	pthread_mutex_lock(&views->mutex);
+	r = descriptor_check_page(fd_peek, RING_PAGE_SIZE);
+	if (r)
+		return r;
 	/* Another thread has mapped it, or the page of a later ring, and may be reading that. */
-	if (atomic_load(&views->generations[index]) >= ref_ring_generation(ring)) {
-		pthread_mutex_unlock(&views->mutex);
+	if (atomic_load(&views->generations[index]) >= ref_ring_generation(ring))
 		return 0;
-	}
+	address = (void *)(uintptr_t)(views->base + (size_t)index * RING_PAGE_SIZE);
 	atomic_store(&views->generations[index], 0);
 	p = mmap(address, RING_PAGE_SIZE, PROT_READ, MAP_SHARED | MAP_FIXED, fd_peek, 0);
-	if (p == address) {
-		views->uids[index] = uid;
-		views->pids[index] = pid;
-		atomic_store(&views->generations[index], ref_ring_generation(ring));
-	}
-	pthread_mutex_unlock(&views->mutex);
-	return p == address ? 0 : tl_fail(-ENOMEM, "mapping the page of a ring: %m");
+	if (p != address)
+		return tl_fail(-ENOMEM, "mapping the page of a ring: %m");
+	views->uids[index] = uid;
+	views->pids[index] = pid;
+	atomic_store(&views->generations[index], ref_ring_generation(ring));
+	return 0;
 }
 
 void ring_views_free(ring_views_at *at)
 {
 	struct ring_views *views = atomic_exchange(at, NULL);
 
-	if (views)
-		views_destroy(views);
+	if (!views)
+		return;
+	munmap((void *)(uintptr_t)views->base, VIEWS_SIZE);
+	free(views);
 }
 
 /*
@@ -113,4 +94,15 @@ bool ring_view_entry(const ring_views_at *at, const struct catalog_row *row, uin
 		entry->meta_len = 0;
 	*version = entry->version;
 	return true;
+}
+
+void *ring_view_own(int fd_peek)
+{
+	int r;
+
+	tl_failures_hide(); /* without the ring its name is published as any other */
+	r = descriptor_check_page(fd_peek, RING_PAGE_SIZE);
+	tl_failures_show();
+	return r ? MAP_FAILED
+		 : mmap(NULL, RING_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd_peek, 0);
 }

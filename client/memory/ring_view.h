@@ -8,7 +8,6 @@
  */
 #pragma once
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,7 +16,6 @@
 #include "proto/ring_layout.h"
 
 struct ring_views {
-	pthread_mutex_t mutex;
 	const char *base;
 	_Atomic uint32_t generations[CATALOG_RINGS]; /* 0: nothing is mapped */
 	_Atomic uint32_t watched[CATALOG_RINGS]; /* the generation that the daemon was told of */
@@ -69,6 +67,9 @@ static inline uint64_t ring_page_ref(const struct ring_page *page, uint64_t *wor
 bool ring_view_entry(const ring_views_at *at, const struct catalog_row *row, uint64_t *version,
 		     struct ring_entry *entry);
 
-/* Maps the page, unless that of a later ring is mapped there. Returns 0 or a negative errno. */
+/* Maps the page, unless that of a later ring is mapped there. Under the mutex of the session's
+ * mappings, which fork() takes. Returns 0 or a negative errno. */
 int ring_view_install(ring_views_at *at, uint64_t ring, uint32_t uid, uint32_t pid, int fd_peek);
 void ring_views_free(ring_views_at *at);
+/* Maps the page of one's own ring, to be written. MAP_FAILED: it cannot be, or it is no page. */
+void *ring_view_own(int fd_peek);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "client/error.h"
+#include "client/memory/ring_view.h"
 #include "client/produce/ring.h"
 #include "client/produce/trial.h"
 #include "client/session/answer.h"
@@ -679,7 +680,7 @@ static void slot_fill(struct ring *r, uint64_t ref, const struct wire_draft *d,
 static void granted(struct beginning *b, const struct wire_granted *g, int fd,
 		    const struct tensor_description *d)
 {
-	void *page = mmap(NULL, RING_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	void *page = ring_view_own(fd);
 	struct session *s = b->s;
 	struct ring *r = page == MAP_FAILED ? NULL : calloc(1, sizeof(*r));
 

@@ -332,6 +332,16 @@ static void unanswered_look(struct session *s, uint32_t serial)
 		s->unanswered = s->unanswered_own = s->unanswered_commit = 0;
 }
 
+/* The next daemon takes a draft's client for a holder of its segment. It has to learn from the
+ * ledger that the client can still write there when the draft is a published slot of a ring. */
+static void draft_fd_locked(struct session *s, const struct wire_draft *draft, int fd_take)
+{
+	if (draft->segment != CATALOG_NONE)
+		ledger_map_note(s->ledger, s->catalog.slots, draft->segment,
+				draft->segment_generation);
+	mapping_keep_draft_fd(&s->mappings, draft, fd_take);
+}
+
 /* Hands a message to its waiter. */
 static void dispatch_locked(struct session *s, struct conn_message *m)
 {
@@ -349,7 +359,7 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 		return;
 	unanswered_look(s, serial & ~SESSION_COMMIT_SERIAL);
 	if (m->header.type == WIRE_DRAFT && m->fd >= 0)
-		mapping_keep_draft_fd(&s->mappings, (const void *)m->bytes, take_fd(&m->fd));
+		draft_fd_locked(s, (const void *)m->bytes, take_fd(&m->fd));
 	if (m->header.type == WIRE_ERROR && (serial & SESSION_COMMIT_SERIAL)) {
 		commit_refused(s, m);
 		return;

@@ -685,8 +685,7 @@ int link_source(struct state *st, const struct client *c, uint64_t ref, const st
 	return 0;
 }
 
-/* Makes a draft for a second name of @ref. A source that is in use only by a ledger of a client
- * that has not mapped it may go with its ring. */
+/* Makes a draft for a second name of @ref, which may go with its ring if its ledger lies. */
 static int link_create(struct state *st, struct client *c, uint64_t ref, uint32_t *slot)
 {
 	struct tensor_request rq = { .extra = WIRE_EXTRA_MAX };

@@ -219,6 +219,37 @@ TEST(a_client_that_forks_while_there_is_no_daemon_has_all_in_both)
 	td_stop(&d);
 }
 
+/* Its producer counts the draft's row in its ledger, and has never asked for the segment by MAP. */
+TEST(a_draft_of_a_ring_stays_writable_after_a_takeover)
+{
+	struct test_daemon d = start_with(with_keeper);
+	tl_client *producer = td_connect(&d), *other = td_connect(&d);
+	int64_t n = BYTES;
+	tl_spec spec = { .size = sizeof(spec),
+			 .shape = &n,
+			 .ndim = 1,
+			 .dtype = { .code = kDLUInt, .bits = 8, .lanes = 1 },
+			 .ring = TL_RING_AUTO };
+	uint64_t version;
+	tl_draft *draft;
+
+	while (!td_status(&d).rings)
+		must_be(put(producer, "r", 1, BYTES, &version), 0);
+	kill_proper(other);
+	must_be(tl_create(producer, "r", &spec, &draft), 0);
+	must_be(put(other, "r", 2, BYTES, &version), 0); /* which ends the ring */
+	must_be(td_status(&d).rings, 0);
+	must_be(td_status(&d).retired, 1);
+	memset(tl_draft_tensor(draft)->data, 3, BYTES);
+	must_be(tl_commit(draft, &version), 0);
+	must_be(get_value(other, "r"), 3);
+	must_be(tl_list(other, NULL, delete_it, other), 0);
+	tl_close(producer);
+	tl_close(other);
+	must_become_empty(&d);
+	td_stop(&d);
+}
+
 int main(void)
 {
 	return suite_run();

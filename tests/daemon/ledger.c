@@ -436,6 +436,25 @@ TEST(ledgers_whose_pages_are_kept_do_not_keep_the_daemon_busy)
 	rc_goodbye(&honest);
 }
 
+/* An answer may come late, when the segment was used again and mapped by another thread. */
+TEST(a_late_note_of_a_mapping_takes_no_later_one_back)
+{
+	enum { SLOTS = 64 };
+	struct ledger *l = calloc(1, ledger_size(SLOTS));
+
+	must(l);
+	ledger_map_note(l, SLOTS, 3, 2);
+	ledger_map_note(l, SLOTS, 3, 1);
+	must_be(ledger_mapped(l, SLOTS)[3], 2);
+	ledger_map_forget(l, SLOTS, 3, 1);
+	must_be(ledger_mapped(l, SLOTS)[3], 2);
+	ledger_map_note(l, SLOTS, 3, 3);
+	must_be(ledger_mapped(l, SLOTS)[3], 3);
+	ledger_map_forget(l, SLOTS, 3, 3);
+	must_be(ledger_mapped(l, SLOTS)[3], 0);
+	free(l);
+}
+
 int main(void)
 {
 	return suite_run();

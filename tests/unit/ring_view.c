@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pages of rings as a client maps them. */
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -64,6 +65,25 @@ TEST(an_answer_that_comes_late_replaces_no_later_page)
 	must_be(version_of(&views, 2), 22);
 	must_be(version_of(&views, 1), 0);
 	ring_views_free(&views);
+}
+
+/* One that can be truncated might raise SIGBUS one day, in its producer too. */
+TEST(what_is_no_page_is_refused)
+{
+	int seals[] = { 0, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SHRINK | F_SEAL_GROW };
+
+	for (size_t i = 0; i < sizeof(seals) / sizeof(*seals); i++) {
+		ring_views_at views = NULL;
+		int fd = memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+		must(fd >= 0);
+		must_be(ftruncate(fd, i == 3 ? 100 : RING_PAGE_SIZE), 0);
+		must_be(fcntl(fd, F_ADD_SEALS, seals[i]), 0);
+		must(ring_view_own(fd) == MAP_FAILED);
+		must_be(ring_view_install(&views, ring_ref_make(1, INDEX), 1, 2, fd), -EPROTO);
+		ring_views_free(&views);
+		close(fd);
+	}
 }
 
 int main(void)
