@@ -2,5 +2,18 @@
 /* File descriptors. */
 #pragma once
 
+#include <stdbool.h>
+#include <sys/types.h>
+
 /* Closes @fd if it is not negative, keeps errno, and returns -1: `fd = fd_close(fd);`. */
 int fd_close(int fd);
+
+/* What a descriptor refers to, to find out later whether it still does: other code of the process
+ * may have closed it, and got the number for a file of its own. All zeroes: nothing. */
+struct fd_identity {
+	dev_t device;
+	ino_t inode;
+};
+
+struct fd_identity fd_identify(int fd);
+bool fd_is(int fd, const struct fd_identity *identity);

@@ -231,7 +231,7 @@ int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, s
 
 	if (left == 0)
 		return -ETIMEDOUT;
-	hangup_watch(&s->hangup, s->socket);
+	hangup_watch(&s->hangup, session_socket(s));
 	left = sleeper_begin(sl, left);
 	if (w->more && left > SLEEP_SHORT_NS)
 		left = SLEEP_SHORT_NS;

@@ -171,7 +171,8 @@ static void leave_out(struct write_map *map, void *address)
 		munmap(p, map->size);
 }
 
-/* Grandchildren do not inherit drafts: a parent keeps drafts only for its own children. */
+/* Grandchildren do not inherit drafts: a parent keeps drafts only for its own children. The child's
+ * program may close all descriptors, and their numbers be others' then, so none is kept. */
 void mappings_fork_child(struct mappings *ms)
 {
 	struct write_map *map;
@@ -182,6 +183,7 @@ void mappings_fork_child(struct mappings *ms)
 		if (m->write && !m->write->inherit && !m->write->left_out && m->write->refs == 1)
 			m->write->base = NULL; /* MADV_DONTFORK: there is nothing to unmap */
 		drop_write(m);
+		drop_cow(ms, m);
 	}
 	list_for_each_entry(map, &ms->write_maps, link) {
 		void *address = map->base;

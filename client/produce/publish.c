@@ -41,8 +41,21 @@ static const unsigned char *first_byte(const struct publishing *p)
 	return t->data ? (const unsigned char *)t->data + t->byte_offset : NULL;
 }
 
+/* What the draft was given counts as if the options had it, also for a copy. */
+static void take_from_draft(struct publishing *p, const struct tl_draft *draft)
+{
+	if (!p->options.metadata_size) {
+		p->options.metadata = draft->metadata;
+		p->options.metadata_size = draft->metadata_size;
+	}
+	if (!p->options.lifetime && !p->options.ttl_ns) {
+		p->options.lifetime = draft->lifetime.flags;
+		p->options.ttl_ns = (int64_t)draft->lifetime.ttl_ns;
+	}
+}
+
 /* Commits the draft that the tensor lies in. */
-static int publish_draft(const struct publishing *p, struct tl_draft *draft)
+static int publish_draft(struct publishing *p, struct tl_draft *draft, bool same_daemon)
 {
 	const DLTensor *t = &p->tensor->dl_tensor;
 	int r;
@@ -52,9 +65,11 @@ static int publish_draft(const struct publishing *p, struct tl_draft *draft)
 			-ESTALE,
 			"the draft of '%s' belongs to the process that created it, before fork()",
 			draft->name);
-	if (draft->state != DRAFT_EXPORTED || atomic_load(&draft->session->ended) ||
-	    !session_served(draft->session))
+	if (draft->state != DRAFT_EXPORTED)
 		return PUBLISH_E_COPY; /* the bytes of a stale draft are still here */
+	take_from_draft(p, draft);
+	if (!same_daemon || atomic_load(&draft->session->ended) || !session_served(draft->session))
+		return PUBLISH_E_COPY;
 	if (!p->contiguous || p->nbytes > draft->capacity || first_byte(p) != draft->tensor.data ||
 	    row_extra((unsigned)t->ndim, t->shape, p->options.metadata_size) > draft->extra)
 		return PUBLISH_E_COPY;
@@ -69,13 +84,12 @@ static int publish_draft(const struct publishing *p, struct tl_draft *draft)
 	r = session_commit_error(draft->session);
 	if (r)
 		return r;
-	if (p->options.metadata_size) {
+	if (p->options.metadata != draft->metadata) {
 		r = draft_metadata(draft, p->options.metadata, p->options.metadata_size);
 		if (r)
 			return r;
 	}
-	if (p->options.lifetime || p->options.ttl_ns)
-		draft->lifetime = put_lifetime(&p->options);
+	draft->lifetime = put_lifetime(&p->options);
 	r = draft->kind->draft_written ? draft->kind->draft_written(draft, &p->options) : 0;
 	if (r)
 		return r;
@@ -237,7 +251,7 @@ static bool same_daemon(const struct tl_draft *draft, const struct session *s)
 
 /* Publishes without a copy, if the tensor lies in memory of ours. Returns 0, PUBLISH_E_COPY, or a
  * negative errno. @lease: the tensor is one of ours. */
-static int publish_ours(const struct publishing *p, struct call *c, struct session *s,
+static int publish_ours(struct publishing *p, struct call *c, struct session *s,
 			const struct tensor_lease *lease)
 {
 	struct tl_draft *draft = draft_of(p->tensor);
@@ -246,7 +260,7 @@ static int publish_ours(const struct publishing *p, struct call *c, struct sessi
 	if (!draft && !lease && first_byte(p))
 		draft = draft_at(s, first_byte(p));
 	if (draft)
-		return same_daemon(draft, s) ? publish_draft(p, draft) : PUBLISH_E_COPY;
+		return publish_draft(p, draft, same_daemon(draft, s));
 	if (!p->contiguous && !lease)
 		return PUBLISH_E_COPY;
 	if (lease && lease->session == s &&

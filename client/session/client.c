@@ -208,6 +208,8 @@ int client_renew(struct tl_client *client, struct session *old, int64_t deadline
 
 	if (process_exiting())
 		return tl_fail(-ENOTCONN, "the process is ending");
+	if (client->closed)
+		return tl_fail(-ENOTCONN, "the client is closed");
 	if (old)
 		hangup_note(&old->hangup);
 	pthread_mutex_lock(&client->mutex);

@@ -287,7 +287,9 @@ static void drop_parents(struct session *s)
 	atomic_store(&s->granting, 0);
 	atomic_store(&s->resumed_due, false);
 	atomic_store(&s->notes_due, false);
-	s->socket = fd_close(s->socket);
+	fd_close(session_socket(s));
+	s->socket = -1;
+	s->forked = false;
 	pin_forget(s);
 	if (s->inherited) { /* stays mapped until we read no more; see above */
 		mprotect(s->ledger, s->ledger_bytes, PROT_NONE);
@@ -307,6 +309,8 @@ static void child_session(struct session *s)
 		session_adopt_peer(s, s->fork_peer);
 		free(s->fork_peer);
 		s->fork_peer = NULL;
+		s->forked = true;
+		s->forked_socket = fd_identify(s->socket);
 		atomic_store(&s->state, SESSION_OPEN);
 		return;
 	}

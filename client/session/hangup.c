@@ -32,7 +32,8 @@ void hangup_watch(struct hangup *h, int socket)
 {
 	int unwatched = HANGUP_UNWATCHED;
 
-	if (atomic_load_explicit(&h->state, memory_order_relaxed) != HANGUP_UNWATCHED ||
+	if (socket < 0 ||
+	    atomic_load_explicit(&h->state, memory_order_relaxed) != HANGUP_UNWATCHED ||
 	    !atomic_compare_exchange_strong(&h->state, &unwatched, HANGUP_STARTING))
 		return;
 	h->socket = socket;
@@ -41,11 +42,14 @@ void hangup_watch(struct hangup *h, int socket)
 }
 
 /* A forked child closes its copy of the socket at once, so this takes nothing from the child. */
-void hangup_end(struct hangup *h)
+void hangup_end(struct hangup *h, int socket)
 {
 	if (atomic_load(&h->state) == HANGUP_UNWATCHED)
 		return;
-	shutdown(h->socket, SHUT_RDWR);
+	if (socket < 0)
+		pthread_cancel(h->thread);
+	else
+		shutdown(socket, SHUT_RDWR);
 	pthread_join(h->thread, NULL);
 	atomic_store(&h->state, HANGUP_UNWATCHED);
 }

@@ -21,14 +21,15 @@ struct hangup {
 	_Atomic int state;	/* enum hangup_state */
 	_Atomic int64_t since_ns; /* when the end was noticed (monotonic); 0: it was not */
 	pthread_t thread;
-	int socket;
+	int socket; /* that the thread polls */
 };
 
-/* To be called before a sleep: watches @socket from now on. If no thread can be started it does
- * not, and the next call tries again. */
+/* To be called before a sleep: watches @socket, unless that is -1, from now on. If no thread can be
+ * started it does not, and the next call tries again. */
 void hangup_watch(struct hangup *h, int socket);
-/* To be called before the socket is closed, when no other thread uses it any more. */
-void hangup_end(struct hangup *h);
+/* To be called before the socket is closed, when no other thread uses it any more. -1: others have
+ * closed it. */
+void hangup_end(struct hangup *h, int socket);
 /* For a forked child, where the thread does not exist. */
 static inline void hangup_fork_child(struct hangup *h)
 {

@@ -17,17 +17,17 @@ static void tell(struct session *s, uint64_t ref)
 {
 	struct wire_ref m = { .header = { .type = WIRE_RELEASED, .length = sizeof(m) },
 			      .ref = ref };
-	int r;
+	int socket = atomic_load(&s->ended) ? -1 : session_socket(s), r;
 
-	if (atomic_load(&s->ended) || s->socket < 0)
+	if (socket < 0)
 		return;
-	r = conn_send(s->socket, &m, -1, MSG_DONTWAIT);
+	r = conn_send(socket, &m, -1, MSG_DONTWAIT);
 	if (!r)
 		return;
 	atomic_fetch_add(&s->ledger->rescan, 1);
 	if (!atomic_load(&s->ledger->rescan))
 		atomic_fetch_add(&s->ledger->rescan, 1); /* it wrapped to 0 */
-	conn_send(s->socket, &m, -1, MSG_DONTWAIT);
+	conn_send(socket, &m, -1, MSG_DONTWAIT);
 }
 
 void lease_tell(struct session *s, uint64_t ref)

@@ -57,7 +57,7 @@ void session_ended(struct session *s)
 /* Messages that the daemon sent before its end are read first: a thread may wait for one. */
 bool session_probe(struct session *s)
 {
-	struct pollfd p = { .fd = s->socket };
+	struct pollfd p = { .fd = session_socket(s) };
 
 	if (atomic_load(&s->ended))
 		return false;
@@ -88,7 +88,7 @@ static void resume_locked(struct session *s)
 					    .life = atomic_load(&s->life) } };
 
 	if (atomic_load(&s->resumed_due) && !atomic_load(&s->granting) &&
-	    !conn_send(s->socket, &m, -1, MSG_DONTWAIT))
+	    !conn_send(session_socket(s), &m, -1, MSG_DONTWAIT))
 		atomic_store(&s->resumed_due, false);
 }
 
@@ -111,7 +111,7 @@ static void adopted_locked(struct session *s, uint32_t life)
 	list_for_each_safe(l, &s->pending)
 		request_done(list_entry(l, struct request, link), SESSION_E_ADOPTED);
 	if (!goes_on) {
-		shutdown(s->socket, SHUT_RDWR);
+		shutdown(session_socket(s), SHUT_RDWR);
 		ended_locked(s, SESSION_E_ENDED);
 		return;
 	}
@@ -132,7 +132,7 @@ static int send_notes_locked(struct session *s)
 	int r = 0;
 
 	while (sent < s->nnotes) {
-		r = conn_send(s->socket, s->notes[sent].bytes, -1, MSG_DONTWAIT);
+		r = conn_send(session_socket(s), s->notes[sent].bytes, -1, MSG_DONTWAIT);
 		if (r)
 			break;
 		sent++;
@@ -171,7 +171,7 @@ void session_note_locked(struct session *s, const void *message)
 {
 	if (atomic_load(&s->ended))
 		return;
-	if (send_notes_locked(s) || conn_send(s->socket, message, -1, MSG_DONTWAIT))
+	if (send_notes_locked(s) || conn_send(session_socket(s), message, -1, MSG_DONTWAIT))
 		note_later_locked(s, message);
 }
 
@@ -210,7 +210,7 @@ static int wait_to_send(struct session *s, int why, int64_t deadline)
 			"this user has sent as many descriptors as it may (ulimit -n), and the "
 			"daemon at %s has not received them",
 			s->address->path);
-	r = socket_wait(s->socket, POLLOUT, deadline);
+	r = socket_wait(session_socket(s), POLLOUT, deadline);
 	if (r == -ETIMEDOUT)
 		return tl_fail(r, "the daemon at %s reads no messages", s->address->path);
 	if (r)
@@ -223,7 +223,7 @@ static int send_now(struct session *s, const void *message, int fd_peek)
 {
 	int r = session_has_notes(s) ? send_notes(s) : 0;
 
-	return r ? r : conn_send(s->socket, message, fd_peek, MSG_DONTWAIT);
+	return r ? r : conn_send(session_socket(s), message, fd_peek, MSG_DONTWAIT);
 }
 
 int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t deadline)
@@ -405,7 +405,7 @@ static bool message_fits(const struct session *s, const struct conn_message *m)
 static int receive_locked(struct session *s)
 {
 	struct conn_message m;
-	int r = conn_receive(s->socket, WIRE_TO_CLIENT, &m, MSG_DONTWAIT);
+	int r = conn_receive(session_socket(s), WIRE_TO_CLIENT, &m, MSG_DONTWAIT);
 
 	if (!r && !message_fits(s, &m)) {
 		m.fd = fd_close(m.fd);
@@ -569,9 +569,9 @@ static int sleep_for_message(struct session *s, short events, int64_t *look_ns, 
 	int r;
 
 	if (!atomic_load_explicit(&s->mappings.sealed, memory_order_relaxed))
-		return socket_wait(s->socket, events, deadline);
+		return socket_wait(session_socket(s), events, deadline);
 	look = deadline_after(*look_ns);
-	r = socket_wait(s->socket, events, look < deadline ? look : deadline);
+	r = socket_wait(session_socket(s), events, look < deadline ? look : deadline);
 	if (r != -ETIMEDOUT || look >= deadline)
 		return r;
 	mappings_let_go(&s->mappings, MAPPINGS_ALL);
@@ -581,7 +581,7 @@ static int sleep_for_message(struct session *s, short events, int64_t *look_ns, 
 
 static int wait_for_message(struct session *s, short events, int64_t *look_ns, int64_t deadline)
 {
-	struct pollfd p = { .fd = s->socket, .events = events };
+	struct pollfd p = { .fd = session_socket(s), .events = events };
 	bool ready = false;
 	int r;
 

@@ -52,10 +52,16 @@ void session_deinit(struct session *s)
 	/* Before the socket is closed: a ledger that no process has mapped shows that nothing is
 	 * used. */
 	session_unmap_ledger(s);
-	hangup_end(&s->hangup);
-	s->socket = fd_close(s->socket);
+	hangup_end(&s->hangup, session_socket(s));
+	fd_close(session_socket(s));
+	s->socket = -1;
 	catalog_unmap(&s->catalog);
 	atomic_store(&s->drained, true);
+}
+
+int session_socket(const struct session *s)
+{
+	return !s->forked || fd_is(s->socket, &s->forked_socket) ? s->socket : -1;
 }
 
 uint32_t session_serial(struct session *s)

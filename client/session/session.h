@@ -21,6 +21,7 @@
 #include "proto/conn.h"
 #include "proto/ledger_layout.h"
 #include "util/clock.h"
+#include "util/fd.h"
 #include "util/list.h"
 #include "util/spin.h"
 
@@ -99,9 +100,11 @@ struct session {
 	struct session *older;	       /* in client->sessions */
 	struct ledger *ledger;	       /* mapped shared */
 	size_t ledger_bytes;
-	int socket;
-	struct session_peer *fork_peer; /* during fork(): the child's connection */
-	bool close_after_fork;		/* in the child: session_close() is due */
+	int socket;			  /* session_socket() */
+	bool forked;			  /* a child has it, and may have closed all descriptors */
+	struct fd_identity forked_socket; /* of the socket then */
+	struct session_peer *fork_peer;	  /* during fork(): the child's connection */
+	bool close_after_fork;		  /* in the child: session_close() is due */
 	/* pin.c, if the child could not get a connection: */
 	struct list pins;    /* struct fork_pin: holds for children; produce_mutex */
 	_Atomic bool pinned; /* that list is not empty */
@@ -161,6 +164,8 @@ static inline int64_t session_deadline(const struct session *s)
 }
 
 uint32_t session_serial(struct session *s);
+/* The socket, or -1 if it is closed, or if a child's program has closed it. */
+int session_socket(const struct session *s);
 
 /* Makes a session over @peer's connected socket: hello, catalog, ledger. session_adopt_peer()
  * completes it. @address stays until session_free(). */

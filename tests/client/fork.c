@@ -457,6 +457,65 @@ TEST(a_parent_holds_for_a_child_that_closes_its_descriptors)
 	must_be_held(held_without_descriptors);
 }
 
+enum { OTHERS = 64 };
+
+static void sockets_open(int pairs[OTHERS][2])
+{
+	for (int i = 0; i < OTHERS; i++) {
+		must_be(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pairs[i]), 0);
+		for (int k = 0; k < 2; k++)
+			must_be(send(pairs[i][k], "theirs", 6, 0), 6);
+	}
+}
+
+static void sockets_must_be_as_they_were(int pairs[OTHERS][2])
+{
+	char text[8];
+
+	for (int i = 0; i < OTHERS; i++) {
+		for (int k = 0; k < 2; k++) {
+			must_be(recv(pairs[i][k], text, sizeof(text), MSG_DONTWAIT), 6);
+			must(!memcmp(text, "theirs", 6));
+			must_be(recv(pairs[i][k], text, sizeof(text), MSG_DONTWAIT), -1);
+			must_be(errno, EAGAIN);
+		}
+	}
+}
+
+/* The service then opens sockets of its own, which get the numbers of what it closed. */
+static int others_have_the_numbers(const struct test_daemon *d, void *arg)
+{
+	struct family *f = arg;
+	int pairs[OTHERS][2];
+
+	(void)d;
+	child_close_all();
+	sockets_open(pairs);
+	pause_at(1); /* meanwhile its tensors are replaced */
+	for (int i = 0; i < HELD; i++)
+		drop(f->held[i]);
+	put_bytes(f->client, "its own", 1, 100);
+	tl_close(f->client);
+	sockets_must_be_as_they_were(pairs);
+	return 0;
+}
+
+TEST(sockets_with_the_numbers_of_those_that_a_child_closed_are_left_alone)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct test_child c;
+	struct family f;
+
+	take_family(&f, td_connect(&d));
+	c = child_start(&d, others_have_the_numbers, &f);
+	must_be(child_await(&c), 1);
+	drop_family(&f);
+	replace_family_often(&f);
+	child_finish(&c);
+	eventually(td_status(&d).retired == 0);
+	tl_close(f.client);
+}
+
 static int fork_and_leave(const struct test_daemon *d, void *arg)
 {
 	struct family *f = arg;

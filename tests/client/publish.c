@@ -129,6 +129,49 @@ TEST(an_exported_draft_is_not_copied)
 	must_be(td_status(&d).drafts, 0);
 }
 
+/* A draft of a ring is copied to publish it under another name, or with much metadata. */
+TEST(a_copy_of_an_exported_draft_has_what_the_draft_had)
+{
+	enum { N = 4096 };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	const tl_put_options ring = { .size = sizeof(ring), .ring = TL_RING_AUTO };
+	const tl_put_options no_copy = { .size = sizeof(no_copy), .flags = TL_PUBLISH_NO_COPY };
+	const unsigned char much[100] = "much";
+	unsigned char bytes[N] = { 1 };
+	int64_t n = N;
+	DLTensor t = bytes_tensor(bytes, &n);
+	tl_spec spec = {
+		.size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8, .ring = TL_RING_AUTO
+	};
+	static tl_info info = { .size = sizeof(info) };
+	DLManagedTensorVersioned *exported;
+	uint64_t version;
+	tl_draft *draft;
+	bool copied;
+
+	while (!td_status(&d).rings)
+		must_be(tl_put(client, "r", &t, &ring, &version), 0);
+	must_be(tl_create(client, "r", &spec, &draft), 0);
+	must_be(tl_draft_set_metadata(draft, "few", 3), 0);
+	must_be(tl_draft_to_dlpack(draft, &exported), 0);
+	must_be(tl_publish(client, "other", exported, NULL, &copied, &version), 0);
+	must(copied);
+	must_be(tl_stat(client, "other", &info), 0);
+	must(info.metadata_size == 3 && !memcmp(info.metadata, "few", 3));
+
+	must_be(tl_create(client, "r", &spec, &draft), 0);
+	must_be(tl_draft_set_metadata(draft, much, sizeof(much)), 0);
+	must_be(tl_draft_to_dlpack(draft, &exported), 0);
+	must_be(tl_publish(client, "r", exported, &no_copy, &copied, &version), -ENOTSUP);
+	must_be(tl_publish(client, "r", exported, NULL, &copied, &version), 0);
+	must(copied);
+	must_be(tl_stat(client, "r", &info), 0);
+	must(info.metadata_size == sizeof(much) && !memcmp(info.metadata, much, sizeof(much)));
+	tl_close(client);
+	must_be(td_status(&d).drafts, 0);
+}
+
 TEST(a_view_of_an_exported_draft_is_committed)
 {
 	cleanup_td struct test_daemon d = td_start();
