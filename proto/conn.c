@@ -61,7 +61,8 @@ static int judge(struct conn_message *m, size_t length, int msg_flags, unsigned 
 {
 	if (length == 0)
 		return -ECONNRESET; /* the end; an empty datagram counts as one */
-	if (msg_flags & MSG_CTRUNC) {
+	m->fd_lost = msg_flags & MSG_CTRUNC && side == WIRE_TO_CLIENT && !nfds;
+	if (msg_flags & MSG_CTRUNC && !m->fd_lost) {
 		snprintf(m->why, sizeof(m->why),
 			 "descriptors were lost: too many came, or this process may open no more");
 		return -EBADMSG;
@@ -70,7 +71,7 @@ static int judge(struct conn_message *m, size_t length, int msg_flags, unsigned 
 		snprintf(m->why, sizeof(m->why), "it is longer than %d bytes", WIRE_MAX);
 		return -EBADMSG;
 	}
-	return wire_check(m->bytes, length, nfds, side, m->why);
+	return wire_check(m->bytes, length, m->fd_lost ? 1 : nfds, side, m->why);
 }
 
 /*

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <stdalign.h>
+#include <stdbool.h>
 
 #include "proto/wire.h"
 
@@ -11,7 +12,8 @@ struct conn_message {
 		struct wire_header header;
 		alignas(8) unsigned char bytes[WIRE_MAX]; /* for reading structs in place */
 	};
-	int fd; /* received with the message, ours to close, or -1; take_fd() it to keep it */
+	int fd;	      /* received with the message, ours to close, or -1; take_fd() it to keep it */
+	bool fd_lost; /* to clients: one came, but this process may have no more of them */
 	char why[WIRE_WHY_TEXT]; /* after -EBADMSG: the error in the message; else empty */
 };
 

@@ -26,7 +26,7 @@ static int receive_until(int socket, struct conn_message *m, int64_t deadline)
 		int r = conn_receive(socket, WIRE_TO_CLIENT, m, MSG_DONTWAIT);
 
 		if (r != -EAGAIN)
-			return r;
+			return !r && m->fd_lost ? -EMFILE : r;
 		r = socket_wait(socket, POLLIN, deadline);
 		if (r)
 			return r;

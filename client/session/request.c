@@ -371,6 +371,10 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 			continue;
 		memcpy(req->answer->bytes, m->bytes, m->header.length);
 		req->answer->fd = take_fd(&m->fd);
+		if (m->fd_lost) {
+			request_done(req, -EMFILE);
+			return;
+		}
 		if (m->header.type == WIRE_DRAFT && !req->spare)
 			atomic_fetch_add(&s->granting, 1); /* session_granted() */
 		request_done(req, 0);
@@ -400,6 +404,13 @@ static bool message_fits(const struct session *s, const struct conn_message *m)
 	}
 }
 
+/* True unless its descriptor is lost, and the daemon counts on it that we have that. Others can be
+ * asked for again. */
+static bool message_is_whole(const struct conn_message *m)
+{
+	return !m->fd_lost || m->header.type == WIRE_SEGMENT || m->header.type == WIRE_PAGE_OF;
+}
+
 /* Takes one message, if there is one, and hands it on. Returns 0, -EAGAIN, or a negative errno if
  * the connection has ended. */
 static int receive_locked(struct session *s)
@@ -411,10 +422,12 @@ static int receive_locked(struct session *s)
 		m.fd = fd_close(m.fd);
 		r = -EBADMSG;
 	}
+	if (!r && !message_is_whole(&m))
+		r = -EMFILE;
 	if (!r)
 		dispatch_locked(s, &m);
 	else if (r != -EAGAIN)
-		ended_locked(s, r == -EBADMSG ? -EPROTO : SESSION_E_ENDED);
+		ended_locked(s, r == -EBADMSG ? -EPROTO : r == -EMFILE ? r : SESSION_E_ENDED);
 	return r;
 }
 
@@ -665,6 +678,11 @@ int session_await(struct session *s, struct request *req, int64_t deadline)
 	if (r == -EPROTO || r == -ETIMEDOUT)
 		return tl_fail(r, "the daemon at %s %s", s->address->path,
 			       r == -EPROTO ? "broke the protocol" : "did not answer in time");
+	if (r == -EMFILE)
+		return tl_fail(r,
+			       "a descriptor from the daemon at %s is lost, since this process may "
+			       "open no more (ulimit -n)",
+			       s->address->path);
 	return r < 0 ? tl_fail(r, "waiting for the daemon at %s: %m", s->address->path) : r;
 }
 

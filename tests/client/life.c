@@ -3,6 +3,8 @@
  * Objects that are used after their owner has ended, or by others: deleters on any thread and after
  * tl_close(), drafts of a closed client, a client that many threads share.
  */
+#include <sys/resource.h>
+
 #include "tests/client/common.h"
 
 static void *drop_on_a_thread(void *arg)
@@ -221,6 +223,37 @@ TEST(a_daemon_that_is_full_says_so)
 	spec.timeout_ns = -1;
 	must_be(tl_create(client, "b", &spec, &b), -ENOSPC); /* refused at once: it can never fit */
 	tl_close(client);
+}
+
+/* The daemon sends the descriptor of a segment, which the kernel cannot install. */
+TEST(a_lack_of_descriptors_costs_one_call_and_no_connection)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	DLManagedTensorVersioned *t = NULL;
+	struct rlimit all, few;
+	uint64_t version;
+	int64_t n = 100;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_draft *draft;
+	int free_fd;
+
+	must_be(tl_create(client, "draft", &spec, &draft), 0);
+	put_bytes(other, "a", 3, 5000);
+	must_be(getrlimit(RLIMIT_NOFILE, &all), 0);
+	free_fd = dup(STDIN_FILENO);
+	close(free_fd);
+	few = (struct rlimit){ .rlim_cur = (rlim_t)free_fd, .rlim_max = all.rlim_max };
+	must_be(setrlimit(RLIMIT_NOFILE, &few), 0);
+	must_be(tl_get(client, "a", NULL, &t), -EMFILE);
+	must(strstr(tl_last_error(), "ulimit -n"));
+	must_be(setrlimit(RLIMIT_NOFILE, &all), 0);
+	t = get(client, "a");
+	must(all_bytes(t, 3, 5000));
+	drop(t);
+	must_be(tl_commit(draft, &version), 0); /* it would be stale on another connection */
+	tl_close(client);
+	tl_close(other);
 }
 
 int main(void)
