@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from importlib.metadata import version
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
@@ -592,6 +593,27 @@ def test_arrays_over_tensors_are_sent_by_choice(client, method):
             assert pool.map(where, views) == [(int(view.sum()), False) for view in views]
         finally:
             tensorlease._tensor.pickle_for(None)
+
+
+def test_views_are_sent_as_views(client):
+    values = np.arange(6, dtype="float32").reshape(2, 3)
+    client.put("client/view", values)
+    with client.create("client/brain", 3, "bfloat16") as draft:
+        draft.bytes()[:] = bytes(range(6))
+    send = ForkingPickler.dumps
+    client.pickle_tensors()
+    try:
+        view = client.get("client/view").view("uint8")
+        again = pickle.loads(send(view))
+        assert again.dtype == "uint8" and again.shape == view.shape and again.name == "client/view"
+        assert again.numpy().tobytes() == values.tobytes()
+        array = client.get("client/brain").view("uint8").numpy()[2:]
+        assert where(pickle.loads(send(array))) == (2 + 3 + 4 + 5, True)
+        with client.get("client/view") as tensor:
+            array = tensor.numpy()  # holds the lease longer than the Tensor does
+        assert (pickle.loads(send(array)) == values).all()
+    finally:
+        tensorlease._tensor.pickle_for(None)
 
 
 def test_tensors_of_another_daemon_are_not_sent_as_ours(client, tmp_path):

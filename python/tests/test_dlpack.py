@@ -65,6 +65,8 @@ def test_lanes_and_padding_are_said(client):  # 13
     assert m.flags == abi.PADDED
     m = abi.versioned_of(capsule := client.get("dlpack/i4").__dlpack__(**NUMPY))
     assert m.flags == abi.PADDED | abi.READ_ONLY
+    with pytest.raises(BufferError, match="a byte of its own"):  # a legacy capsule has no flag for that
+        client.get("dlpack/i4", mode="c").__dlpack__()
     del capsule
 
 
@@ -329,6 +331,16 @@ def test_exchange_takes_tensors_of_others(exchange):
     del view, tensor, out
     gc.collect()
     assert producer.deleted == 1
+
+
+def test_exchange_keeps_strides_of_types_that_buffers_do_not_have(exchange):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    producer = abi.Producer(shape=(2, 2), dtype=(4, 16, 1), strides=(1, 2))
+    out = ctypes.py_object()
+    assert exchange.to_py(ctypes.byref(producer.managed), ctypes.byref(out)) == 0
+    array = out.value.numpy()
+    assert array.dtype == ml_dtypes.bfloat16 and array.strides == (2, 4)
+    assert array.T.tobytes() == producer.payload.raw[:8]
 
 
 def test_exchange_refuses_other_versions(exchange):

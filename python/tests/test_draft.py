@@ -284,9 +284,18 @@ def test_memory_that_a_child_sees_is_not_used_again_before_the_child_ends(client
 
 def test_a_grandchild_is_told_that_the_draft_is_not_its(client):
     draft = client.create("draft/fork", 3, "int8")
-    uses = (lambda: memoryview(draft), lambda: draft.__dlpack__(), lambda: draft.numpy())
+    brain = client.create("draft/fork-brain", 3, "bfloat16")  # which the buffer protocol does not know
+    uses = (
+        lambda: memoryview(draft),
+        lambda: draft.__dlpack__(),
+        lambda: draft.numpy(),
+        lambda: draft.bytes(),
+        lambda: brain.bytes(),
+        lambda: client.put("draft/fork-copy", brain),
+    )
     assert in_child(lambda: in_child(lambda: all(map(refuses, uses))))
     draft.abort()
+    brain.abort()
 
 
 def test_another_users_thread_may_commit(client):

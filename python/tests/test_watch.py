@@ -272,6 +272,29 @@ def test_a_fast_producer_does_not_stop_the_event_loop(client):
     client.delete("fast/a")
 
 
+@pytest.mark.parametrize("kind", ["name", "prefix"])
+def test_a_tensor_that_is_lost_before_it_is_got_is_passed_over(client, kind, monkeypatch):
+    """The memory of a GPU's tensor may go with its producer between the event and the get."""
+    method = {"name": "get", "prefix": "_get_many"}[kind]
+    real = getattr(tensorlease.Client, method)
+    lost = []
+
+    def losing(self, *args, **options):
+        if not lost:
+            lost.append(1)
+            client.put("lost/a", b"2", ring=False)
+            raise tensorlease.TensorLostError(61, "the producer has ended")
+        return real(self, *args, **options)
+
+    monkeypatch.setattr(tensorlease.Client, method, losing)
+    client.put("lost/a", b"1", ring=False)
+    where = {"name": "lost/a"} if kind == "name" else {"prefix": "lost/"}
+    with client.watch(**where, timeout=limit(60)) as watch:
+        found = next(watch)
+    tensor = found if kind == "name" else found["a"]
+    assert lost and tensor.tolist() == [ord("2")]
+
+
 def test_a_watch_needs_a_name(client):
     with pytest.raises(tensorlease.InvalidError, match="an empty name"):
         client.watch("")

@@ -514,6 +514,12 @@ static struct hold *exported_hold(PyObject *self)
 	return h ? hold_ref(h) : NULL;
 }
 
+static bool has_padded_elements(const DLManagedTensorVersioned *m)
+{
+	return m->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED &&
+	       m->dl_tensor.dtype.bits * m->dl_tensor.dtype.lanes % 8;
+}
+
 /*
  * Parses the arguments, whose __index__() and __bool__() may end the object. Returns a reference
  * to its hold, or NULL with an exception.
@@ -526,9 +532,15 @@ static struct hold *asked_hold(PyObject *self, struct asked *a, PyObject *const 
 	if (!h)
 		return NULL;
 	if (!parse_asked(a, &h->managed->dl_tensor, args, nargs, names)) {
-		if (((struct array *)self)->hold == h)
+		if (((struct array *)self)->hold != h)
+			raise_ended(self, PyExc_BufferError);
+		else if (a->versioned || !has_padded_elements(h->managed))
 			return h;
-		raise_ended(self, PyExc_BufferError);
+		else
+			PyErr_SetString(
+				PyExc_BufferError,
+				"__dlpack__: each element of less than a byte has a byte of its own, which a "
+				"DLPack capsule without a version cannot say; ask with max_version=(1, 0)");
 	}
 	return hold_unref_py(h);
 }
@@ -659,6 +671,8 @@ static int api_from_py(void *py_object, DLManagedTensorVersioned **out)
 			     Py_TYPE(self));
 		return -1;
 	}
+	if (is_draft(self) && !draft_is_here(self))
+		return -1;
 	h = exported_hold(self);
 	if (!h)
 		return -1;

@@ -394,7 +394,7 @@ static PyObject *get_state(PyObject *self, void *unused)
 
 /* A child inherits its parent's drafts, and a grandchild does not: touching one is a SIGSEGV there.
  */
-static bool draft_is_here(PyObject *self)
+bool draft_is_here(PyObject *self)
 {
 	const struct draft *d = (struct draft *)self;
 
@@ -423,6 +423,18 @@ static PyObject *draft_dlpack_here(PyObject *self, PyObject *const *args, Py_ssi
 	return draft_is_here(self) ? draft_dlpack(self, args, nargs, names) : NULL;
 }
 
+static PyObject *draft_share(PyObject *self, PyObject *unused)
+{
+	WITH_LOCK;
+	return draft_is_here(self) ? array_share(self, unused) : NULL;
+}
+
+static PyObject *draft_view(PyObject *self, PyObject *args)
+{
+	WITH_LOCK;
+	return draft_is_here(self) ? array_view(self, args) : NULL;
+}
+
 static PyMethodDef methods[] = {
 	{ "commit", FASTCALL(draft_commit), METH_FASTCALL | METH_KEYWORDS,
 	  "commit($self, *, metadata=None, wait=True, stream=None)\n--\n\n"
@@ -438,8 +450,8 @@ static PyMethodDef methods[] = {
 	  "abort($self)\n--\n\nGives the memory back without publishing it. Does nothing the second time." },
 	{ "__dlpack__", FASTCALL(draft_dlpack_here), METH_FASTCALL | METH_KEYWORDS, NULL },
 	{ "__dlpack_device__", array_dlpack_device, METH_NOARGS, NULL },
-	{ "_share", array_share, METH_NOARGS, NULL },
-	{ "_view", array_view, METH_VARARGS, NULL },
+	{ "_share", draft_share, METH_NOARGS, NULL },
+	{ "_view", draft_view, METH_VARARGS, NULL },
 	{ 0 },
 };
 

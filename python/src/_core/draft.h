@@ -21,6 +21,9 @@ struct draft {
 	enum draft_state { DRAFT_OPEN, DRAFT_COMMITTED, DRAFT_ABORTED } state;
 };
 
+/* False with an exception: a grandchild of its process may not touch its memory. */
+bool draft_is_here(PyObject *self);
+
 PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft);
 
 /*

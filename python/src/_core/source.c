@@ -356,7 +356,7 @@ static int lease_for(struct source *s, intptr_t stream)
 
 static int source_ours(struct source *s, PyObject *array, const intptr_t *stream)
 {
-	struct hold *h = array_hold(array);
+	struct hold *h = is_draft(array) && !draft_is_here(array) ? NULL : array_hold(array);
 
 	if (!h)
 		return -1;

@@ -489,7 +489,7 @@ class Client:
     def load(
         self,
         prefix: str,
-        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        path: str | os.PathLike[str] | list[str | os.PathLike[str]] | tuple[str | os.PathLike[str], ...],
         *,
         format: _Format | None = None,
         timeout: _Seconds = None,

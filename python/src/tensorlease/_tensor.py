@@ -29,15 +29,16 @@ def _size_text(nbytes):
 
 
 class _Raw:
-    """The bytes of an array for NumPy, if the buffer protocol has no format for its elements."""
+    """An array for NumPy, of elements without a type, if the buffer protocol has no format for them."""
 
     def __init__(self, array):
         self.shared = array._share()  # holds the lease
         self.__array_interface__ = {
             "version": 3,
             "data": (array._address, self.shared.read_only),
-            "shape": (array.nbytes,),
-            "typestr": "|u1",
+            "shape": array.shape,
+            "strides": array.strides,
+            "typestr": f"|V{array.itemsize}",
         }
 
 
@@ -57,7 +58,7 @@ def _as_numpy(array):
         )
     if not array.size:
         return numpy.empty(array.shape, dtype)
-    return numpy.asarray(_Raw(array)).view(dtype).reshape(array.shape)
+    return numpy.asarray(_Raw(array)).view(dtype)
 
 
 def _dtype(self):
@@ -297,10 +298,12 @@ class Tensor(_Values, _core.Tensor):
                 "a Tensor is a lease of this process: send client.ref(tensor), whose get() returns it there; or call "
                 "client.pickle_tensors() once, after which Tensors are sent like that by themselves"
             )
+        if self.copied:
+            raise ValueError(f"{self!r} cannot be sent: it is a copy, and its name means the tensor on another device")
         info = None if self.name is None else _sender.stat(self.name)
         if info is None or (info.version, info.committed_ns) != (self.version, self.committed_ns):
             raise ValueError(f"{self!r} cannot be sent: its name means another tensor by now, or it has none")
-        return _get_sent, (_sender.ref(self), "r" if self.read_only else "c")
+        return _get_sent, (_sender.ref(self), "r" if self.read_only else "c", self._dtype_tuple, self.shape)
 
 
 _sender = None  # the Client that Tensors are pickled for; None: they are not
@@ -325,35 +328,40 @@ def _reduce_array(array):
     tensor = array
     while tensor is not None and not isinstance(tensor, Tensor):
         tensor = tensor.obj if isinstance(tensor, memoryview) else getattr(tensor, "base", None)
-    if _sender is None or tensor is None or not array.nbytes or not tensor.read_only:
+    if _sender is None or tensor is None or not array.nbytes:
         return array.__reduce_ex__(4)
     try:
-        tensor.__reduce__()
-    except (ValueError, Error):
+        sent = tensor.__reduce__() if tensor.read_only else None
+        begin = _bytes_of(tensor).__array_interface__["data"][0]
+    except (ValueError, Error):  # also if it was released, which its arrays do not mind
+        sent = None
+    if not sent:
         return array.__reduce_ex__(4)
-    begin = _bytes_of(tensor).__array_interface__["data"][0]
     offset = array.__array_interface__["data"][0] - begin
-    return _view_sent, (tensor, array.dtype, array.shape, array.strides, offset)
+    return _view_sent, (*sent, array.dtype, array.shape, array.strides, offset)
 
 
 def _bytes_of(tensor):
     import numpy
 
-    return numpy.frombuffer(tensor, numpy.uint8)
+    return numpy.frombuffer(tensor.bytes(), numpy.uint8)
 
 
-def _view_sent(tensor, dtype, shape, strides, offset):
+def _view_sent(get, arguments, dtype, shape, strides, offset):
     import numpy
 
-    return numpy.ndarray(shape, dtype, _bytes_of(tensor), offset, strides)
+    return numpy.ndarray(shape, dtype, _bytes_of(get(*arguments)), offset, strides)
 
 
-def _get_sent(ref, mode):
+def _get_sent(ref, mode, dtype, shape):
     """What a Tensor is pickled as. A process that is sent Tensors in this way sends them like that too."""
     client = ref._connect()
     if _sender is None:
         pickle_for(client)
-    return ref.get(client, mode)
+    tensor = ref.get(client, mode)
+    if (tensor._dtype_tuple, tensor.shape) == (dtype, shape):
+        return tensor
+    return tensor._view(dtype, shape)  # the sender's was one
 
 
 # Texts of other libraries, as in "expected Tensor as element 0, but got Tensor", tell which class it is.

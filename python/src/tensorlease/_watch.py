@@ -11,7 +11,7 @@ import time
 from typing import NamedTuple
 
 from . import _core
-from ._errors import DisconnectedError, NotFoundError, TimeoutError
+from ._errors import DisconnectedError, NotFoundError, TensorLostError, TimeoutError
 from ._waiter import let_others_run, running_trio
 
 _ATTEMPTS = 100  # to have a set as of one moment
@@ -201,7 +201,7 @@ class Watch(_Watching):
             return None
         try:
             tensor = self._client.get(name, **self._options)
-        except NotFoundError:
+        except (NotFoundError, TensorLostError):
             return None  # that is told soon
         self._given[name] = tensor.version
         self.skipped = tensor.version - before - 1 if before and self._seen else 0
@@ -224,7 +224,7 @@ class Watch(_Watching):
             names = list(self._names)
             try:
                 tensors = self._client._get_many(tuple(names), None, self._options["mode"], self._options["device"])
-            except NotFoundError:
+            except (NotFoundError, TensorLostError):
                 return None  # that is told soon
             self._drain()
             if self._names.keys() == set(names):

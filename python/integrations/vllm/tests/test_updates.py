@@ -2,6 +2,7 @@
 """Updates of workers by a trainer: what a worker loads, and what is left when somebody fails or dies."""
 
 import json
+import math
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -414,11 +415,12 @@ class InPlace:
         self.held.clear()
 
 
-def test_weights_in_place_are_waited_for(version, model):
+@pytest.mark.parametrize("timeout", [60, math.inf])
+def test_weights_in_place_are_waited_for(timeout, version, model):
     from tensorlease_vllm._weights import published
 
     client = InPlace()
-    with published(client, "policy", model.named_parameters(), keep=False, timeout=60):
+    with published(client, "policy", model.named_parameters(), keep=False, timeout=timeout):
         thread = once_asleep(client.let_go)
     assert client.held == []
     thread.join()

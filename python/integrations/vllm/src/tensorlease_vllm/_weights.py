@@ -4,6 +4,7 @@
 import contextlib
 import queue
 import secrets
+import threading
 import time
 import weakref
 
@@ -66,7 +67,7 @@ def published(client, prefix, weights, *, keep, timeout):
     deadline = time.monotonic() + timeout
     for count in range(len(lent)):
         try:
-            returned.get(timeout=max(0, deadline - time.monotonic()))
+            returned.get(timeout=min(max(0, deadline - time.monotonic()), threading.TIMEOUT_MAX))
         except queue.Empty:
             raise TimeoutError(
                 f"vLLM has finished the update, but {len(lent) - count} of {len(lent)} weights, published in place "
