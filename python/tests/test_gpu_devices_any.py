@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors wanted on another device than they lie on, and files from and to GPUs."""
 
+import pickle
 import struct
 
 import gpu_help
@@ -28,6 +29,10 @@ def gets():
     assert (here.device, here.copied, here.name) == ("cpu", True, "gpu")
     assert bytes(memoryview(here)) == bytes([7]) * 64
     memoryview(here)[0] = 1
+    client.pickle_tensors()
+    with pytest.raises(ValueError, match="it is a copy"):  # the receiver would get another one, or none
+        pickle.dumps(here)
+    tensorlease._tensor.pickle_for(None)
     assert client.get("cpu").copied is False
     both = client.get_many(["cpu", "gpu"], device="cpu")
     assert [tensor.copied for tensor in both.values()] == [False, True]
