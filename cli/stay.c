@@ -71,6 +71,18 @@ static int stay_begin(struct cli *cli, struct kept *kept, tl_watch **watch)
 	return r ? cli_fail_library(cli, r) : look(cli, *watch, kept);
 }
 
+void cli_end_signals(sigset_t *set)
+{
+	static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+	struct sigaction now;
+
+	sigemptyset(set);
+	for (unsigned i = 0; i < sizeof(signals) / sizeof(*signals); i++) {
+		if (!sigaction(signals[i], NULL, &now) && now.sa_handler != SIG_IGN)
+			sigaddset(set, signals[i]);
+	}
+}
+
 int cli_stay(struct cli *cli, const char *name)
 {
 	const struct timespec slice = { .tv_sec = LOOK_S };
@@ -79,10 +91,7 @@ int cli_stay(struct cli *cli, const char *name)
 	sigset_t ends;
 	int r;
 
-	sigemptyset(&ends);
-	sigaddset(&ends, SIGINT);
-	sigaddset(&ends, SIGTERM);
-	sigaddset(&ends, SIGHUP);
+	cli_end_signals(&ends);
 	sigprocmask(SIG_BLOCK, &ends, NULL);
 	r = stay_begin(cli, &kept, &watch);
 	if (cli_flush())

@@ -88,6 +88,24 @@ TEST(put_fails_when_another_client_publishes_the_name)
 	must_fail_saying(&putting, "'a' has version 2 now: another client has published it");
 }
 
+TEST(put_goes_on_ignoring_signals_that_its_parent_ignores)
+{
+	cleanup_td struct test_daemon d = td_start();
+	const struct path f = file_of(&d);
+	cleanup_result struct result r = { 0 };
+	struct running putting;
+
+	signal(SIGHUP, SIG_IGN); /* as nohup does */
+	signal(SIGINT, SIG_IGN); /* as a shell does for jobs in the background */
+	putting = start_staying(&d);
+	signal(SIGHUP, SIG_DFL);
+	signal(SIGINT, SIG_DFL);
+	must_be(kill(putting.pid, SIGHUP) | kill(putting.pid, SIGINT), 0);
+	r = run(&d, "put", "a", f.text);
+	must_exit(&r, 0);
+	must_fail_saying(&putting, "another client"); /* it was there to see that */
+}
+
 /* ---- Commands that started their daemon ---- */
 
 struct own {
