@@ -70,10 +70,8 @@ static int output_name(struct output *out, bool link, mode_t mode)
 	return -1;
 }
 
-/*
- * Prefers a file without a name, which goes away if we are killed. Not every file system has them.
- */
-static int output_new(struct output *out, mode_t mode)
+/* Opens the directory of the target. */
+static int open_directory(const struct output *out, int flags, mode_t mode)
 {
 	char *slash = strrchr(out->target, '/');
 	const char *where = slash ? "/" : ".";
@@ -83,9 +81,19 @@ static int output_new(struct output *out, mode_t mode)
 		where = out->target;
 		*slash = '\0';
 	}
-	fd = fault("file: O_TMPFILE") ? -1 : open(where, O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
+	fd = open(where, flags | O_CLOEXEC, mode);
 	if (slash)
 		*slash = '/';
+	return fd;
+}
+
+/*
+ * Prefers a file without a name, which goes away if we are killed. Not every file system has them.
+ */
+static int output_new(struct output *out, mode_t mode)
+{
+	int fd = fault("file: O_TMPFILE") ? -1 : open_directory(out, O_TMPFILE | O_WRONLY, mode);
+
 	if (fd >= 0 && access("/proc/self/fd", X_OK) == 0) { /* needed to give it a name */
 		out->fd = fd;
 		return 0;
@@ -191,10 +199,27 @@ int output_write_data(struct output *out, const void *bytes, uint64_t size)
 	return 0;
 }
 
+/* Waits until the bytes are on the disk. EINVAL: it has no such thing. */
+static int sync_file(int fd)
+{
+	int r;
+
+	do {
+		r = injected("file: fsync") ? -1 : fsync(fd);
+	} while (r < 0 && errno == EINTR);
+	return r < 0 && errno != EINVAL ? -1 : 0;
+}
+
+/*
+ * The bytes are on the disk before the name means them: a loss of power must not leave a part of
+ * them in place of the old file. Nor would anybody hear of an error that the disk reports later.
+ */
 int output_commit(struct output *out)
 {
 	int fd;
 
+	if (out->target && sync_file(out->fd) < 0)
+		return report_errno(out->to, "write");
 	if (out->target && !out->temporary && output_name(out, true, 0) < 0)
 		return report_errno(out->to, "create a file beside it");
 	fd = take_fd(&out->fd);
@@ -205,5 +230,9 @@ int output_commit(struct output *out)
 	if (injected("file: rename") || rename(out->temporary, out->target) < 0)
 		return report_errno(out->to, "replace");
 	free(take_ptr(out->temporary));
+	fd = open_directory(out, O_RDONLY | O_DIRECTORY, 0);
+	if (fd >= 0)
+		(void)!sync_file(fd); /* it is the new file or the old one in any case */
+	fd_close(fd);
 	return 0;
 }

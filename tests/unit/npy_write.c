@@ -7,6 +7,27 @@
 #include "tests/unit/npy_fixture.h"
 #include "util/fault.h"
 
+/* Replaces libc's. What was synced, while the name meant which file; and how it is to fail. */
+static struct {
+	unsigned calls;
+	ino_t file[2], named[2];
+	int error;
+} synced;
+
+int fsync(int fd)
+{
+	unsigned i = synced.calls++ & 1;
+	struct stat st;
+
+	synced.file[i] = fstat(fd, &st) ? 0 : st.st_ino;
+	synced.named[i] = stat(file, &st) ? 0 : st.st_ino;
+	if (synced.error && i == 0) {
+		errno = synced.error;
+		return -1;
+	}
+	return (int)syscall(SYS_fsync, fd);
+}
+
 static size_t get_file(void *bytes)
 {
 	int fd = open(file, O_RDONLY | O_CLOEXEC);
@@ -188,6 +209,60 @@ CASE(every_failure_of_a_write_leaves_one_whole_file)
 		n++;
 	} while (fired);
 	assert_true(n > 4);
+}
+
+static ino_t inode_of(const char *path)
+{
+	struct stat st;
+
+	assert_int_equal(stat(path, &st), 0);
+	return st.st_ino;
+}
+
+CASE(a_file_is_on_the_disk_before_it_replaces_another)
+{
+	char err[FILE_ERROR_TEXT];
+	int32_t values[2] = { 1, 2 };
+	ino_t old;
+
+	assert_int_equal(write_ints(file, 1, values, err), 0);
+	old = inode_of(file);
+	memset(&synced, 0, sizeof(synced));
+	assert_int_equal(write_ints(file, 2, values, err), 0);
+	assert_int_equal(synced.calls, 2);
+	assert_int_equal(synced.file[0], inode_of(file));
+	assert_int_equal(synced.named[0], old);
+	assert_int_equal(synced.file[1], inode_of(directory));
+	assert_int_equal(synced.named[1], inode_of(file));
+}
+
+CASE(what_the_disk_does_not_take_is_a_failed_write)
+{
+	char err[FILE_ERROR_TEXT];
+	int32_t values[2] = { 1, 2 };
+	ino_t old;
+
+	assert_int_equal(write_ints(file, 1, values, err), 0);
+	old = inode_of(file);
+	memset(&synced, 0, sizeof(synced));
+	synced.error = EIO;
+	assert_int_equal(write_ints(file, 2, values, err), -EIO);
+	assert_non_null(strstr(err, "cannot write: Input/output error"));
+	assert_int_equal(inode_of(file), old);
+	assert_int_equal(count_entries(directory), 1);
+	synced.calls = 0;
+	synced.error = EINVAL; /* this file system has no fsync() */
+	assert_int_equal(write_ints(file, 2, values, err), 0);
+}
+
+CASE(what_has_no_place_on_a_disk_is_not_synced)
+{
+	char err[FILE_ERROR_TEXT];
+	int32_t value = 1;
+
+	memset(&synced, 0, sizeof(synced));
+	assert_int_equal(write_ints("/dev/null", 1, &value, err), 0);
+	assert_int_equal(synced.calls, 0);
 }
 
 /* The same for a file that has a name from the start. */
