@@ -581,6 +581,9 @@ cmake_words = -e 's|@VERSION@|$(VERSION)|g' -e 's|@SOVERSION@|$(SOVERSION)|g' \
 	-e "s|@INCLUDE@|$$(realpath -ms --relative-to='$(CMAKEDIR)' '$(INCLUDEDIR)')|" \
 	-e "s|@POINTER@|$$(echo __SIZEOF_POINTER__ | $(CC) -E -P -)|g"
 
+# $(call readable,FILE) writes to a file that all may read, whatever the umask is.
+readable = > $(1) && chmod 644 $(1)
+
 install: all ## PREFIX=/usr/local DESTDIR=
 	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCLUDEDIR)/tensorlease \
 		$(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSUSERSDIR)
@@ -588,11 +591,11 @@ install: all ## PREFIX=/usr/local DESTDIR=
 	$(INSTALL) -m 644 $(SO) $(O)/lib/libtensorlease.a $(DESTDIR)$(LIBDIR)/
 	ln -sf $(notdir $(SO)) $(DESTDIR)$(LIBDIR)/libtensorlease.so.$(SOVERSION)
 	ln -sf libtensorlease.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libtensorlease.so
-	$(call pc,$(PREFIX),$(LIBDIR),$(INCLUDEDIR)) > $(DESTDIR)$(LIBDIR)/pkgconfig/tensorlease.pc
+	$(call pc,$(PREFIX),$(LIBDIR),$(INCLUDEDIR)) $(call readable,$(DESTDIR)$(LIBDIR)/pkgconfig/tensorlease.pc)
 	$(INSTALL) -d $(DESTDIR)$(CMAKEDIR)
-	for file in $(CMAKE_FILES); do sed $(cmake_words) packaging/cmake/$$file.in > $(DESTDIR)$(CMAKEDIR)/$$file; done
+	for file in $(CMAKE_FILES); do sed $(cmake_words) packaging/cmake/$$file.in $(call readable,$(DESTDIR)$(CMAKEDIR)/$$file) || exit; done
 	$(INSTALL) -m 644 $(HEADERS) $(DESTDIR)$(INCLUDEDIR)/tensorlease/
-	sed 's|@BINDIR@|$(BINDIR)|g' packaging/systemd/tensorleased.service.in > $(DESTDIR)$(UNITDIR)/tensorleased.service
+	sed 's|@BINDIR@|$(BINDIR)|g' packaging/systemd/tensorleased.service.in $(call readable,$(DESTDIR)$(UNITDIR)/tensorleased.service)
 	$(INSTALL) -m 644 packaging/systemd/tensorleased.socket $(DESTDIR)$(UNITDIR)/
 	$(INSTALL) -m 644 packaging/sysusers.d/tensorlease.conf $(DESTDIR)$(SYSUSERSDIR)/
 	$(INSTALL) -D -m 644 packaging/tensorleased.conf $(DESTDIR)$(DOCDIR)/examples/tensorleased.conf

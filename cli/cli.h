@@ -11,6 +11,7 @@
  */
 #pragma once
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -102,8 +103,11 @@ int cli_connect(struct cli *cli, bool autostart);
 DLManagedTensorVersioned *cli_get(struct cli *cli, int64_t default_timeout_ns, tl_info *info,
 				  int *code);
 
-/* Returns when a signal asks this command to end, or when @name is deleted. Until then tensors
- * published with TL_LIFETIME_OWNER_BOUND stay. Returns an exit code. */
+/* The signals that ask this command to end, without those that its parent had it ignore: the kernel
+ * delivers even those to a process that waits for them. */
+void cli_end_signals(sigset_t *set);
+/* Returns when a signal asks this command to end, or when @name is deleted or lost. Until then
+ * tensors published with TL_LIFETIME_OWNER_BOUND stay. Returns an exit code. */
 int cli_stay(struct cli *cli, const char *name);
 /* TL_LIFETIME_*, from the options. */
 uint32_t cli_lifetime(const struct cli *cli);

@@ -20,7 +20,8 @@ static const struct command commands[] = {
 	  "nothing. With --ttl the name is deleted after some time, unless it is published\n"
 	  "anew before. With --evictable the daemon may delete it when it needs space and\n"
 	  "nobody holds the tensor, the least recently used first. With --owner-bound put\n"
-	  "goes on until it is interrupted or NAME is deleted, and the name goes with it.\n",
+	  "goes on until it is interrupted or NAME is deleted, and the name goes with it. It\n"
+	  "fails if the daemon ends or another client publishes NAME.\n",
 	  OPTION_METADATA | OPTION_TIMEOUT | OPTION_LIFETIME, 2, 2, command_put },
 	{ "get", "NAME", "print a tensor, or write it to a .npy file",
 	  "Prints the properties of a tensor and a summary of its values: the smallest,\n"

@@ -233,7 +233,7 @@ static int delete_below(struct cli *cli, const char *prefix, cJSON *deleted, cJS
 		none = cli_text("there is no tensor below '%s'", slash);
 		code = delete_failed(prefix, -ENOENT, none, errors);
 		free(none);
-	} else if (!r) {
+	} else if (names.count) {
 		print_below(cli, prefix, count);
 	}
 	free(names.texts);

@@ -70,8 +70,11 @@ static struct namespace_config *namespace_of(struct config *config, const char *
 {
 	struct namespace_config *all = config->namespaces, *ns;
 
-	if (!strcmp(name, NAMESPACE_OF_USER "*"))
+	if (!strcmp(name, NAMESPACE_OF_USER "*")) {
+		if (!config->users.mode)
+			config->users.mode = 0700;
 		return &config->users;
+	}
 	for (unsigned i = 0; i < config->namespace_count; i++) {
 		if (!strcmp(all[i].name, name))
 			return &all[i];
@@ -155,10 +158,10 @@ static const char *after_word(const char *text, const char *word)
 	return text + strspn(text, " \t");
 }
 
-static int section_find(struct config *config, const char *section, struct share_rule **rule,
-			const char **expected)
+static int rule_find(struct config *config, const char *header, struct share_rule **rule,
+		     const char **expected)
 {
-	const char *user = after_word(section, "user"), *group = after_word(section, "group");
+	const char *user = after_word(header, "user"), *group = after_word(header, "group");
 	uint32_t id = 0;
 	int r = 0;
 
@@ -183,6 +186,21 @@ static int section_find(struct config *config, const char *section, struct share
 	return *rule ? 0 : -ENOMEM;
 }
 
+int config_section(struct config *config, const char *header, struct config_section *section,
+		   const char **expected)
+{
+	const char *name = after_word(header, "namespace");
+
+	*section = (struct config_section){ 0 };
+	if (!name)
+		return rule_find(config, header, &section->rule, expected);
+	if (strcmp(name, NAMESPACE_OF_USER "*") != 0 &&
+	    tensor_namespace_check(name, strlen(name), expected))
+		return -ESRCH;
+	section->name_space = namespace_of(config, name);
+	return section->name_space ? 0 : -ENOMEM;
+}
+
 /* A mode is octal. A class that may publish must be able to get, since publishing looks names
  * up. */
 static int mode_of(const char *text, unsigned *mode)
@@ -198,22 +216,12 @@ static int mode_of(const char *text, unsigned *mode)
 	return value & 0222 & ~(value >> 1) ? -EINVAL : 0;
 }
 
-static int namespace_set(struct config *config, const char *name, const char *key,
-			 const char *value, const char **expected)
+static int namespace_set(struct namespace_config *ns, const char *key, const char *value,
+			 const char **expected)
 {
-	struct namespace_config *ns;
 	uint32_t number = 0;
 	int r = 0;
 
-	if (strcmp(name, NAMESPACE_OF_USER "*") != 0)
-		r = tensor_namespace_check(name, strlen(name), expected);
-	if (r)
-		return -ESRCH;
-	ns = namespace_of(config, name);
-	if (!ns)
-		return -ENOMEM;
-	if (ns == &config->users && !ns->mode)
-		ns->mode = 0700;
 	if (!strcmp(key, "owner")) {
 		*expected = "a user";
 		return uid_of(value, &ns->uid) ? -EINVAL : 0;
@@ -249,19 +257,13 @@ static int namespace_set(struct config *config, const char *name, const char *ke
 	return -ENOENT;
 }
 
-int config_set(struct config *config, const char *section, const char *key, const char *value,
+int config_set(const struct config_section *section, const char *key, const char *value,
 	       const char **expected)
 {
-	const char *name = after_word(section, "namespace");
-	struct share_rule *rule;
 	unsigned kind = 0;
-	int r;
 
-	if (name)
-		return namespace_set(config, name, key, value, expected);
-	r = section_find(config, section, &rule, expected);
-	if (r)
-		return r;
+	if (section->name_space)
+		return namespace_set(section->name_space, key, value, expected);
 	while (kind < SHARE_KINDS && strcmp(share_name(kind), key) != 0)
 		kind++;
 	if (kind == SHARE_KINDS) {
@@ -271,5 +273,5 @@ int config_set(struct config *config, const char *section, const char *key, cons
 		return -ENOENT;
 	}
 	*expected = "a number, which may end in K, M, G or T, or up to 100% of what there is";
-	return config_parse_size(value, &rule->max[kind]);
+	return config_parse_size(value, &section->rule->max[kind]);
 }

@@ -20,9 +20,21 @@ struct config {
 int config_init(struct config *config);
 void config_deinit(struct config *config);
 
-/* Sets a key in [@section]. Returns -ENOENT if there is no such key; -EINVAL: *@expected describes
- * its values; -ESRCH: *@expected says what is wrong with the section; -ENOMEM. */
-int config_set(struct config *config, const char *section, const char *key, const char *value,
+/* What the keys of a section set: one of them, or neither before the first section. It is valid
+ * until the next config_section(). */
+struct config_section {
+	struct share_rule *rule;
+	struct namespace_config *name_space;
+};
+
+/* Begins [@header], which makes a namespace or a rule if there is none yet. Returns -ESRCH:
+ * *@expected says what is wrong with it; -ENOMEM. */
+int config_section(struct config *config, const char *header, struct config_section *section,
+		   const char **expected);
+
+/* Sets a key of a section. Returns -ENOENT: there is no such key, and *@expected says which there
+ * are; -EINVAL: *@expected describes its values. */
+int config_set(const struct config_section *section, const char *key, const char *value,
 	       const char **expected);
 
 /* Parses a number that may end in K, M, G or T, or a percentage up to 100, which sets

@@ -5,10 +5,10 @@
 #include <ini.h>
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #include "daemon/options.h"
@@ -162,37 +162,87 @@ static int option_set(struct options *o, const char *name, const char *value, co
 	return -ENOENT;
 }
 
-/* Holds the first error until all was read, when the line for its text is known. */
+/* A configuration file that is being read. The first error ends that. */
 struct reading {
 	struct options *options;
-	char error[512];
+	FILE *file;
+	char *line; /* the last one, and its number */
+	size_t room;
+	int number;
+	struct config_section section; /* of that line */
+	char error[512];	       /* about that line */
 };
+
+static const char forms[] = "wrong; each line is `name = value` or `[section]`";
 
 static __attribute__((format(printf, 2, 3))) void complain(struct reading *reading,
 							   const char *format, ...)
 {
 	va_list args;
 
-	if (*reading->error)
-		return;
 	va_start(args, format);
 	vsnprintf(reading->error, sizeof(reading->error), format, args);
 	va_end(args);
 }
 
-static int config_line(void *context, const char *section, const char *name, const char *value)
+static void section_begin(struct reading *reading, char *text)
+{
+	char *end = strchr(text, ']');
+	const char *rest = end ? end + 1 + strspn(end + 1, " \t\r\n") : "?";
+	const char *expected = "out of memory";
+
+	if (*rest && *rest != ';' && *rest != '#') {
+		complain(reading, "%s", forms);
+		return;
+	}
+	*end = '\0';
+	if (config_section(&reading->options->config, text, &reading->section, &expected))
+		complain(reading, "[%s]: %s", text, expected);
+}
+
+/*
+ * Gives inih a line. inih does not tell of a section without keys, cuts the name of a section after
+ * 49 bytes, makes several lines of a long one, and takes an indented line for more of the value
+ * above it. So it gets no sections and no comments, and each line without its indentation.
+ */
+static char *next_line(char *to, int size, void *context)
 {
 	struct reading *reading = context;
-	struct options *o = reading->options;
-	const char *expected = "it must be an option without its --; see tensorleased --help";
-	int r = *section ? config_set(&o->config, section, name, value, &expected)
-			 : option_set(o, name, value, &expected);
+	ssize_t length = -1;
+	char *text;
 
-	if (r == -ESRCH)
-		complain(reading, "[%s]: %s", section, expected);
-	else if (r == -ENOENT)
-		complain(reading, "there is no option %s%s%s%s: %s", *section ? "[" : "", section,
-			 *section ? "] " : "", name, expected);
+	if (!*reading->error)
+		length = getline(&reading->line, &reading->room, reading->file);
+	if (length < 0)
+		return NULL;
+	text = reading->line;
+	if (reading->number++ == 0 && !strncmp(text, "\xef\xbb\xbf", 3)) /* UTF-8, editors say */
+		text += 3;
+	text += strspn(text, " \t\r\n");
+	if (strlen(reading->line) != (size_t)length)
+		complain(reading, "the line has a byte that is 0");
+	else if (*text == '[')
+		section_begin(reading, text + 1);
+	else if (*text != '#' && *text != ';' && strlen(text) >= (size_t)size)
+		complain(reading, "the line is too long; it may have %d bytes", size - 2);
+	else if (*text != '#' && *text != ';')
+		return strcpy(to, text);
+	return strcpy(to, "\n");
+}
+
+static int config_line(void *context, const char *cut, const char *name, const char *value)
+{
+	struct reading *reading = context;
+	const struct config_section *section = &reading->section;
+	bool within = section->rule || section->name_space;
+	const char *expected = "it must be an option without its --; see tensorleased --help";
+	int r = within ? config_set(section, name, value, &expected)
+		       : option_set(reading->options, name, value, &expected);
+
+	(void)cut;
+	if (r == -ENOENT)
+		complain(reading, "there is no option %s%s: %s", name,
+			 within ? " in this section" : "", expected);
 	else if (r)
 		complain(reading, "%s = %s: it must be %s", name, value, expected);
 	return r == 0;
@@ -200,24 +250,24 @@ static int config_line(void *context, const char *section, const char *name, con
 
 static int config_read(struct options *o, const char *path)
 {
-	struct reading reading = { .options = o };
-	struct stat st;
-	int r = stat(path, &st) ? -1 : ini_parse(path, config_line, &reading);
+	struct reading reading = { .options = o, .file = fopen(path, "re") };
+	int r = reading.file ? ini_parse_stream(next_line, &reading, config_line, &reading) : -1;
 
-	if (r == 0 && S_ISDIR(st.st_mode)) {
-		errno = EISDIR;
-		r = -1;
-	}
-	if (r == 0)
-		return 0;
-	if (r < 0)
+	if (r < 0 || ferror(reading.file)) {
 		fprintf(stderr, "tensorleased: cannot read the configuration %s: %s\n", path,
 			strerror(errno));
-	else
-		fprintf(stderr, "tensorleased: %s:%d: %s\n", path, r,
-			*reading.error ? reading.error
-				       : "wrong; each line is `name = value` or `[section]`");
-	return OPTIONS_E_USAGE;
+		r = -1;
+	} else if (r || *reading.error) { /* inih may find something else wrong on an earlier line
+					   */
+		const char *error = r && r < reading.number ? "" : reading.error;
+
+		r = r ? r : reading.number;
+		fprintf(stderr, "tensorleased: %s:%d: %s\n", path, r, *error ? error : forms);
+	}
+	free(reading.line);
+	if (reading.file)
+		fclose(reading.file);
+	return r ? OPTIONS_E_USAGE : 0;
 }
 
 enum { OPT_CONFIG = 256, OPT_FOREGROUND, OPT_CHECK, OPT_HELP, OPT_VERSION, OPT_VALUE };

@@ -9,16 +9,18 @@
 #include "files/safetensors.h"
 #include "files/tensorproto.h"
 #include "files/transpose.h"
+#include "files/zip.h"
 #include "util/cleanup.h"
 
 static const struct {
 	const char *name;
 	bool single;
+	input_check *check;
 } formats[FILE_FORMATS] = {
-	[FILE_NPY] = { "npy", true },
-	[FILE_NPZ] = { "npz", false },
-	[FILE_SAFETENSORS] = { "safetensors", false },
-	[FILE_TENSORPROTO] = { "pb", true },
+	[FILE_NPY] = { "npy", true, NULL },
+	[FILE_NPZ] = { "npz", false, zip_check },
+	[FILE_SAFETENSORS] = { "safetensors", false, safetensors_check },
+	[FILE_TENSORPROTO] = { "pb", true, NULL },
 };
 
 enum file_format file_format_of(const char *path)
@@ -71,7 +73,7 @@ static int open_format(struct tensor_file *f, const char *path, const struct rep
 		r = npy_open(&f->npy, path, to->text, to->size);
 		return r ? r : add_npy(f, to);
 	}
-	r = input_open(&f->in, path, to);
+	r = input_open(&f->in, path, formats[f->format].check, to);
 	if (r)
 		return r;
 	switch (f->format) {

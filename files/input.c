@@ -34,31 +34,36 @@ ssize_t read_full(int fd, void *to, size_t size, off_t offset)
 	return (ssize_t)done;
 }
 
-static int read_stream(struct input *in, int fd, const struct report *to)
+static int read_stream(struct input *in, int fd, input_check *check, const struct report *to)
 {
+	size_t done = 0, capacity = INPUT_HEAD;
 	cleanup_(freep) char *buffer = NULL;
-	size_t done = 0, capacity = 0;
+	int r;
 
-	while (done == capacity) {
-		char *larger;
+	for (;;) {
+		char *larger = realloc(buffer, capacity);
 		ssize_t n;
 
-		capacity = capacity ? capacity * 2 : FIRST_BUFFER;
-		larger = realloc(buffer, capacity);
 		if (!larger)
 			return report(to, -ENOMEM, "out of memory for %zu bytes", capacity);
 		buffer = larger;
 		n = read_full(fd, buffer + done, capacity - done, -1);
 		if (n < 0)
 			return report_errno(to, "read");
+		r = check && !done ? check((unsigned char *)buffer, (size_t)n, to) : 0;
+		if (r)
+			return r;
 		done += (size_t)n;
+		if (done < capacity)
+			break;
+		capacity = capacity < FIRST_BUFFER ? FIRST_BUFFER : capacity * 2;
 	}
 	in->size = done;
 	in->buffer = take_ptr(buffer);
 	return 0;
 }
 
-int input_open(struct input *in, const char *path, const struct report *to)
+int input_open(struct input *in, const char *path, input_check *check, const struct report *to)
 {
 	cleanup_(fd_closep) int fd = -1;
 	struct stat st;
@@ -72,7 +77,7 @@ int input_open(struct input *in, const char *path, const struct report *to)
 	if (fstat(fd, &st) < 0)
 		return report_errno(to, "examine");
 	if (!S_ISREG(st.st_mode))
-		return read_stream(in, fd, to);
+		return read_stream(in, fd, check, to);
 	at = lseek(fd, 0, SEEK_CUR);
 	if (at < 0)
 		return report_errno(to, "examine");

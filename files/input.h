@@ -17,8 +17,14 @@ struct input {
 	char *buffer; /* everything, if @fd is -1 */
 };
 
-/* Opens @path, or standard input if that is "-". Close it with input_close(). */
-int input_open(struct input *in, const char *path, const struct report *to);
+/* Checks the first bytes of a file, INPUT_HEAD unless it is shorter. Returns a negative errno after
+ * reporting that they are of no such file. */
+enum { INPUT_HEAD = 8 };
+typedef int input_check(const unsigned char *head, size_t size, const struct report *to);
+
+/* Opens @path, or standard input if that is "-". Close it with input_close(). @check, if not NULL,
+ * is called for what is not a regular file, which may have no end. */
+int input_open(struct input *in, const char *path, input_check *check, const struct report *to);
 void input_close(struct input *in);
 
 /* Reads exactly @size bytes from @offset. -EINVAL: the file is shorter. */

@@ -34,7 +34,7 @@ void output_deinit(struct output *out)
 }
 
 /* Makes a new file beside the target or, with @link, gives a name to the file that has none. */
-static int output_name(struct output *out, bool link)
+static int output_name(struct output *out, bool link, mode_t mode)
 {
 	const char *slash = strrchr(out->target, '/');
 	int directory = slash ? (int)(slash - out->target) + 1 : 0;
@@ -57,7 +57,7 @@ static int output_name(struct output *out, bool link)
 		if (link) {
 			r = linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
 		} else {
-			r = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+			r = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
 			out->fd = r;
 		}
 		if (r >= 0) {
@@ -70,10 +70,8 @@ static int output_name(struct output *out, bool link)
 	return -1;
 }
 
-/*
- * Prefers a file without a name, which goes away if we are killed. Not every file system has them.
- */
-static int output_new(struct output *out)
+/* Opens the directory of the target. */
+static int open_directory(const struct output *out, int flags, mode_t mode)
 {
 	char *slash = strrchr(out->target, '/');
 	const char *where = slash ? "/" : ".";
@@ -83,15 +81,42 @@ static int output_new(struct output *out)
 		where = out->target;
 		*slash = '\0';
 	}
-	fd = fault("file: O_TMPFILE") ? -1 : open(where, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+	fd = open(where, flags | O_CLOEXEC, mode);
 	if (slash)
 		*slash = '/';
+	return fd;
+}
+
+/*
+ * Prefers a file without a name, which goes away if we are killed. Not every file system has them.
+ */
+static int output_new(struct output *out, mode_t mode)
+{
+	int fd = fault("file: O_TMPFILE") ? -1 : open_directory(out, O_TMPFILE | O_WRONLY, mode);
+
 	if (fd >= 0 && access("/proc/self/fd", X_OK) == 0) { /* needed to give it a name */
 		out->fd = fd;
 		return 0;
 	}
 	fd_close(fd);
-	return output_name(out, false);
+	return output_name(out, false, mode);
+}
+
+/*
+ * Gives the file the group, the mode and, if we may, the owner of the one that it will replace. In
+ * another group, the group and others get only what both had. Until it has its group, it is open to
+ * its owner alone.
+ */
+static int output_inherit(const struct output *out, const struct stat *st)
+{
+	mode_t mode = st->st_mode & 0777, both = mode >> 3 & mode & 7;
+
+	if (fchown(out->fd, (uid_t)-1, st->st_gid) < 0)
+		mode = (mode & 0700) | both << 3 | both;
+	if (fchmod(out->fd, mode) < 0)
+		return -1;
+	(void)!fchown(out->fd, st->st_uid, (gid_t)-1);
+	return 0;
 }
 
 int output_init(struct output *out, const char *path, const struct report *to)
@@ -119,9 +144,9 @@ int output_init(struct output *out, const char *path, const struct report *to)
 	out->target = exists ? realpath(path, NULL) : strdup(path);
 	if (!out->target)
 		return report_errno(to, "open");
-	if (output_new(out) < 0)
+	if (output_new(out, exists ? 0600 : 0666) < 0)
 		return report_errno(to, "create a file beside it");
-	if (exists && fchmod(out->fd, st.st_mode & 0777) < 0)
+	if (exists && output_inherit(out, &st) < 0)
 		return report_errno(to, "set its mode");
 	return 0;
 }
@@ -174,11 +199,28 @@ int output_write_data(struct output *out, const void *bytes, uint64_t size)
 	return 0;
 }
 
+/* Waits until the bytes are on the disk. EINVAL: it has no such thing. */
+static int sync_file(int fd)
+{
+	int r;
+
+	do {
+		r = injected("file: fsync") ? -1 : fsync(fd);
+	} while (r < 0 && errno == EINTR);
+	return r < 0 && errno != EINVAL ? -1 : 0;
+}
+
+/*
+ * The bytes are on the disk before the name means them: a loss of power must not leave a part of
+ * them in place of the old file. Nor would anybody hear of an error that the disk reports later.
+ */
 int output_commit(struct output *out)
 {
 	int fd;
 
-	if (out->target && !out->temporary && output_name(out, true) < 0)
+	if (out->target && sync_file(out->fd) < 0)
+		return report_errno(out->to, "write");
+	if (out->target && !out->temporary && output_name(out, true, 0) < 0)
 		return report_errno(out->to, "create a file beside it");
 	fd = take_fd(&out->fd);
 	if (close(fd) < 0 && errno != EINTR)
@@ -188,5 +230,9 @@ int output_commit(struct output *out)
 	if (injected("file: rename") || rename(out->temporary, out->target) < 0)
 		return report_errno(out->to, "replace");
 	free(take_ptr(out->temporary));
+	fd = open_directory(out, O_RDONLY | O_DIRECTORY, 0);
+	if (fd >= 0)
+		(void)!sync_file(fd); /* it is the new file or the old one in any case */
+	fd_close(fd);
 	return 0;
 }

@@ -312,6 +312,8 @@ static int check_text(const char *text, size_t len, const struct report *to)
 	return 0;
 }
 
+static const char no_brace[] = "not a .safetensors file: its header does not start with {";
+
 static int read_header(struct tensor_file *f, const char *text, size_t len, const struct report *to)
 {
 	cleanup_(json_deletep) cJSON *json = NULL;
@@ -320,9 +322,8 @@ static int read_header(struct tensor_file *f, const char *text, size_t len, cons
 	const cJSON *item;
 	int r;
 
-	if (!len || text[0] != '{')
-		return report(to, -EINVAL,
-			      "not a .safetensors file: its header does not start with {");
+	if (text[0] != '{')
+		return report(to, -EINVAL, no_brace);
 	r = check_text(text, len, to);
 	if (r)
 		return r;
@@ -350,27 +351,36 @@ static int read_header(struct tensor_file *f, const char *text, size_t len, cons
 	return 0;
 }
 
-int safetensors_open(struct tensor_file *f, const struct report *to)
+int safetensors_check(const unsigned char *head, size_t size, const struct report *to)
 {
-	cleanup_(freep) char *text = NULL;
-	unsigned char length[LENGTH];
 	uint64_t n;
-	int r;
 
-	if (f->in.size < LENGTH)
-		return report(
-			to, -EINVAL,
-			"truncated: a .safetensors file has at least 8 bytes, this one %" PRIu64,
-			f->in.size);
-	r = input_read(&f->in, length, LENGTH, 0, to);
-	if (r)
-		return r;
-	n = get64(length);
+	if (size < LENGTH)
+		return report(to, -EINVAL,
+			      "truncated: a .safetensors file has at least 8 bytes, this one %zu",
+			      size);
+	n = get64(head);
 	if (n > HEADER_MAX)
 		return report(to, -EINVAL,
 			      "not a .safetensors file: a header of %" PRIu64
 			      " bytes, at most %d are read",
 			      n, HEADER_MAX);
+	return n ? 0 : report(to, -EINVAL, no_brace);
+}
+
+int safetensors_open(struct tensor_file *f, const struct report *to)
+{
+	size_t size = f->in.size < LENGTH ? f->in.size : LENGTH;
+	cleanup_(freep) char *text = NULL;
+	unsigned char length[LENGTH];
+	uint64_t n;
+	int r = input_read(&f->in, length, size, 0, to);
+
+	if (!r)
+		r = safetensors_check(length, size, to);
+	if (r)
+		return r;
+	n = get64(length);
 	if (n > f->in.size - LENGTH)
 		return report(to, -EINVAL,
 			      "truncated: the header has %" PRIu64 " bytes, there are %" PRIu64, n,

@@ -8,6 +8,7 @@
 #include "files/entry.h"
 #include "files/output.h"
 
+input_check safetensors_check;
 /* Opens such a file. Its __metadata__ becomes the notes of @f. */
 int safetensors_open(struct tensor_file *f, const struct report *to);
 int safetensors_read(struct tensor_file *f, const struct file_entry *e, void *dst,

@@ -77,24 +77,16 @@ static int read_end64(struct directory *d, const struct input *in, const unsigne
 }
 
 /* The end lies in the last bytes of the file, before a comment that must reach to the very end. */
-static int find_end(const struct input *in, unsigned char *tail, size_t n, size_t *at,
-		    const struct report *to)
+static int find_end(const unsigned char *tail, size_t n, size_t *at, const struct report *to)
 {
-	unsigned char start[4] = { 0 };
-
 	for (size_t i = n < END_SIZE ? 0 : n - END_SIZE + 1; i-- > 0;) {
 		if (get32(tail + i) == 0x06054b50 && get16(tail + i + 20) == n - i - END_SIZE) {
 			*at = i;
 			return 0;
 		}
 	}
-	if (in->size >= 4 && input_read(in, start, 4, 0, to))
-		return -EINVAL;
-	if (get32(start) == 0x04034b50)
-		return report(
-			to, -EINVAL,
-			"an archive without its end: it is truncated, or something follows it");
-	return report(to, -EINVAL, "not a .npz file: it is not a ZIP archive");
+	return report(to, -EINVAL,
+		      "an archive without its end: it is truncated, or something follows it");
 }
 
 static int read_directory_location(struct directory *d, const struct input *in,
@@ -109,7 +101,7 @@ static int read_directory_location(struct directory *d, const struct input *in,
 		return report_memory(to);
 	r = input_read(in, tail, n, in->size - n, to);
 	if (!r)
-		r = find_end(in, tail, n, &at, to);
+		r = find_end(tail, n, &at, to);
 	if (r)
 		return r;
 	end = tail + at;
@@ -305,6 +297,23 @@ static int check_overlaps(struct zip *zip, const struct report *to)
 	return 0;
 }
 
+/* It starts with its first member or, if it has none, with its end. */
+int zip_check(const unsigned char *head, size_t size, const struct report *to)
+{
+	if (size >= 4 && (get32(head) == 0x04034b50 || get32(head) == 0x06054b50))
+		return 0;
+	return report(to, -EINVAL, "not a .npz file: it is not a ZIP archive");
+}
+
+static int check_start(const struct input *in, const struct report *to)
+{
+	unsigned char head[INPUT_HEAD];
+	size_t size = in->size < sizeof(head) ? in->size : sizeof(head);
+	int r = input_read(in, head, size, 0, to);
+
+	return r ? r : zip_check(head, size, to);
+}
+
 int zip_open(struct zip *zip, const struct input *in, const struct report *to)
 {
 	cleanup_(freep) unsigned char *rows = NULL;
@@ -313,7 +322,9 @@ int zip_open(struct zip *zip, const struct input *in, const struct report *to)
 	int r;
 
 	*zip = (struct zip){ 0 };
-	r = read_directory_location(&d, in, to);
+	r = check_start(in, to);
+	if (!r)
+		r = read_directory_location(&d, in, to);
 	if (r)
 		return r;
 	if (d.count > d.size / CENTRAL_SIZE)

@@ -34,6 +34,7 @@ struct zip {
 	size_t count;
 };
 
+input_check zip_check;
 /* Opens an archive. Call zip_close() even after a failure. */
 int zip_open(struct zip *zip, const struct input *in, const struct report *to);
 void zip_close(struct zip *zip);

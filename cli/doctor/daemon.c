@@ -217,6 +217,17 @@ static void on_signal(int number)
 	_exit(128 + number);
 }
 
+static void on_end_signals(void (*handler)(int))
+{
+	sigset_t ends;
+
+	cli_end_signals(&ends);
+	for (int i = 1; i < NSIG; i++) {
+		if (sigismember(&ends, i) == 1)
+			signal(i, handler);
+	}
+}
+
 static int make_directory(struct doctor *d)
 {
 	const char *tmp = getenv("TMPDIR");
@@ -227,9 +238,7 @@ static int make_directory(struct doctor *d)
 	if (mkdtemp(d->dir)) {
 		snprintf(d->socket, sizeof(d->socket), "%s/s", d->dir);
 		interrupted = d;
-		signal(SIGINT, on_signal);
-		signal(SIGTERM, on_signal);
-		signal(SIGHUP, on_signal);
+		on_end_signals(on_signal);
 		return 0;
 	}
 	doctor_say(d, DOCTOR_FAIL, "own daemon", "make $TMPDIR, or /tmp, writable", "%s: %m",
@@ -289,10 +298,7 @@ static void start_daemon(struct doctor *d)
 	sigset_t ends, before;
 	int r;
 
-	sigemptyset(&ends);
-	sigaddset(&ends, SIGINT);
-	sigaddset(&ends, SIGTERM);
-	sigaddset(&ends, SIGHUP);
+	cli_end_signals(&ends);
 	sigprocmask(SIG_BLOCK, &ends, &before); /* on_signal() needs the daemon's pid first */
 	if (make_directory(d)) {
 		sigprocmask(SIG_SETMASK, &before, NULL);
@@ -346,9 +352,7 @@ void doctor_daemon_end(struct doctor *d)
 	d->daemon = 0;
 	if (*d->dir)
 		remove_directory(d->dir);
-	signal(SIGINT, SIG_DFL);
-	signal(SIGTERM, SIG_DFL);
-	signal(SIGHUP, SIG_DFL);
+	on_end_signals(SIG_DFL);
 	d->dir[0] = '\0';
 }
 

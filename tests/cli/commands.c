@@ -434,50 +434,6 @@ TEST(rm_forgets_several_and_goes_on_after_a_failure)
 	}
 }
 
-TEST(rm_below_forgets_a_group)
-{
-	cleanup_td struct test_daemon d = td_start(0);
-
-	put_six(&d, "m");
-	put_six(&d, "m/a");
-	put_six(&d, "m/b/c");
-	put_six(&d, "mm");
-	{ /* a "/" at the end changes nothing */
-		struct path npz = in(&d, "m.npz");
-		cleanup_result struct result save = run(&d, "save", "m/", npz.text);
-		cleanup_result struct result rm = run(&d, "rm", "--below", "m/");
-		cleanup_result struct result load = run(&d, "load", "m/", npz.text);
-
-		must_exit(&save, 0);
-		must_exit(&rm, 0);
-		assert_string_equal(rm.out, "m/\t2\n");
-		must_exit(&load, 0);
-	}
-	{
-		cleanup_result struct result r = run(&d, "rm", "--below", "m");
-		cleanup_result struct result ls = run(&d, "ls");
-		cleanup_result struct result again = run(&d, "rm", "m", "-r", "--json");
-		cJSON *json = json_of(&again);
-
-		must_exit(&r, 0);
-		assert_string_equal(r.out, "m\t2\n");
-		must(!strncmp(ls.out, "m\t", 2) && strstr(ls.out, "\nmm\t"));
-		must_be(td_status(&d).tensors, 2);
-		must_exit(&again, 3);
-		must_contain(cJSON_GetObjectItem(json, "error")->valuestring, "below 'm/'");
-		cJSON_Delete(json);
-	}
-	{
-		cleanup_result struct result r = run(&d, "rm", "--below", "", "--json");
-		cJSON *json = json_of(&r);
-
-		must_exit(&r, 0);
-		must_be(cJSON_GetArraySize(cJSON_GetObjectItem(json, "deleted")), 2);
-		must_be(td_status(&d).tensors, 0);
-		cJSON_Delete(json);
-	}
-}
-
 TEST(without_space_put_says_how_to_get_some)
 {
 	cleanup_td struct test_daemon d = td_start(.extra = (const char *const[]){ "--capacity",

@@ -152,6 +152,24 @@ GPU_TEST(status_tells_what_lies_on_each_gpu)
 	child_finish(&child);
 }
 
+GPU_TEST(load_fails_when_what_it_owns_went_with_the_daemon)
+{
+	static const char *const with_keeper[] = { "--keeper", "yes", NULL };
+	cleanup_td struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
+	const struct path file = in(&d, "file.npy");
+	cleanup_result struct result restart = { 0 }, r = { 0 };
+	struct running loading;
+
+	write_npy(file.text, 1, "|u1", false, "(3,)", "abc", 3);
+	loading = start(&d, "load", "g", file.text, "--device", "cuda:0", "--owner-bound");
+	eventually(has_said(&loading, "\n"));
+	restart = run(&d, "restart");
+	must_exit(&restart, 0);
+	r = finish(&loading);
+	must_exit(&r, 1);
+	must_contain(r.err, "'g' is lost: the daemon was restarted without it");
+}
+
 GPU_TEST(wait_needs_no_driver)
 {
 	cleanup_td struct test_daemon d = td_start(0);

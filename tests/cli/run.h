@@ -104,6 +104,16 @@ static inline struct running start_at(const char *socket, const char *const *arg
 	return r;
 }
 
+/* Whether it has written @text by now. */
+static inline bool has_said(const struct running *running, const char *text)
+{
+	char *out = read_all(running->out, NULL);
+	bool has = strstr(out, text);
+
+	free(out);
+	return has;
+}
+
 /* Waits until it ends. */
 static inline struct result finish(const struct running *running)
 {

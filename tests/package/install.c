@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "tests/package/package.h"
@@ -55,6 +56,7 @@ static int install(void **state)
 {
 	const char *tmp = getenv("TMPDIR"), *build = package_build();
 	char here[PACKAGE_PATH], root[sizeof(dir) + 8];
+	mode_t before;
 
 	must_be(test_setup(state), 0);
 	test_timeout(240);
@@ -67,7 +69,9 @@ static int install(void **state)
 	setenv("BUILD", build, 1);
 	setenv("DIR", dir, 1);
 	setenv("ROOT", root, 1);
+	before = umask(077); /* as careful administrators have it */
 	must_be(shell(MAKE "install"), 0);
+	umask(before);
 	return 0;
 }
 
@@ -152,6 +156,16 @@ INSTALL_TEST(pkg_config_finds_the_shared_and_the_static_library)
 		0);
 	must_say_version("shared");
 	must_say_version("static");
+}
+
+INSTALL_TEST(everybody_can_read_what_is_installed)
+{
+	must_be(shell("find \"$ROOT\" ! -type l ! -perm -444 | tee /dev/stderr | "
+		      "wc -l | grep -qx 0"),
+		0);
+	must_be(shell("find \"$ROOT\" -type d ! -perm -555 | tee /dev/stderr | "
+		      "wc -l | grep -qx 0"),
+		0);
 }
 
 INSTALL_TEST(the_pages_of_section_3_are_there_and_nothing_stays)

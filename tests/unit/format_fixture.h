@@ -110,6 +110,23 @@ static inline void assert_refused(enum file_format format, const char *what, con
 		fail_msg("%s through a pipe: %d, \"%s\"; should be %d", what, r, err, error);
 }
 
+/* A stream that does not begin as such a file does must be refused before it ends. */
+static inline void assert_refused_at_once(enum file_format format, const char *head, size_t size,
+					  const char *reason)
+{
+	char err[FILE_ERROR_TEXT] = "", path[32];
+	int ends[2], r;
+
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	assert_int_equal(write(ends[1], head, size), (ssize_t)size);
+	snprintf(path, sizeof(path), "/dev/fd/%d", ends[0]);
+	r = read_all_of(format, path, err);
+	close(ends[0]);
+	close(ends[1]);
+	if (r != -EINVAL || !strstr(err, reason))
+		fail_msg("%d, \"%s\"; should be \"...%s...\"", r, err, reason);
+}
+
 /* Every shorter file must be refused too, for whatever reason. */
 static inline void assert_truncations_refused(enum file_format format, const struct bytes *b)
 {

@@ -1,7 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writing .npy files: they come back unchanged, and a failure leaves the old file. */
+#include <linux/capability.h>
+#include <sys/syscall.h>
+
+#include "tests/harness/harness.h"
 #include "tests/unit/npy_fixture.h"
 #include "util/fault.h"
+
+/* Replaces libc's. What was synced, while the name meant which file; and how it is to fail. */
+static struct {
+	unsigned calls;
+	ino_t file[2], named[2];
+	int error;
+} synced;
+
+int fsync(int fd)
+{
+	unsigned i = synced.calls++ & 1;
+	struct stat st;
+
+	synced.file[i] = fstat(fd, &st) ? 0 : st.st_ino;
+	synced.named[i] = stat(file, &st) ? 0 : st.st_ino;
+	if (synced.error && i == 0) {
+		errno = synced.error;
+		return -1;
+	}
+	return (int)syscall(SYS_fsync, fd);
+}
 
 static size_t get_file(void *bytes)
 {
@@ -186,6 +211,60 @@ CASE(every_failure_of_a_write_leaves_one_whole_file)
 	assert_true(n > 4);
 }
 
+static ino_t inode_of(const char *path)
+{
+	struct stat st;
+
+	assert_int_equal(stat(path, &st), 0);
+	return st.st_ino;
+}
+
+CASE(a_file_is_on_the_disk_before_it_replaces_another)
+{
+	char err[FILE_ERROR_TEXT];
+	int32_t values[2] = { 1, 2 };
+	ino_t old;
+
+	assert_int_equal(write_ints(file, 1, values, err), 0);
+	old = inode_of(file);
+	memset(&synced, 0, sizeof(synced));
+	assert_int_equal(write_ints(file, 2, values, err), 0);
+	assert_int_equal(synced.calls, 2);
+	assert_int_equal(synced.file[0], inode_of(file));
+	assert_int_equal(synced.named[0], old);
+	assert_int_equal(synced.file[1], inode_of(directory));
+	assert_int_equal(synced.named[1], inode_of(file));
+}
+
+CASE(what_the_disk_does_not_take_is_a_failed_write)
+{
+	char err[FILE_ERROR_TEXT];
+	int32_t values[2] = { 1, 2 };
+	ino_t old;
+
+	assert_int_equal(write_ints(file, 1, values, err), 0);
+	old = inode_of(file);
+	memset(&synced, 0, sizeof(synced));
+	synced.error = EIO;
+	assert_int_equal(write_ints(file, 2, values, err), -EIO);
+	assert_non_null(strstr(err, "cannot write: Input/output error"));
+	assert_int_equal(inode_of(file), old);
+	assert_int_equal(count_entries(directory), 1);
+	synced.calls = 0;
+	synced.error = EINVAL; /* this file system has no fsync() */
+	assert_int_equal(write_ints(file, 2, values, err), 0);
+}
+
+CASE(what_has_no_place_on_a_disk_is_not_synced)
+{
+	char err[FILE_ERROR_TEXT];
+	int32_t value = 1;
+
+	memset(&synced, 0, sizeof(synced));
+	assert_int_equal(write_ints("/dev/null", 1, &value, err), 0);
+	assert_int_equal(synced.calls, 0);
+}
+
 /* The same for a file that has a name from the start. */
 CASE(a_named_temporary_file_goes_too)
 {
@@ -263,6 +342,64 @@ CASE(a_replaced_file_keeps_its_mode_and_links_lead_on)
 	assert_int_equal(st.st_size, 136);
 	unlink(link);
 	assert_int_equal(count_entries(directory), 1);
+}
+
+static struct __user_cap_data_struct all_capabilities[_LINUX_CAPABILITY_U32S_3];
+
+static void drop_capability(int capability)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct less[_LINUX_CAPABILITY_U32S_3];
+
+	assert_int_equal(syscall(SYS_capget, &header, all_capabilities), 0);
+	memcpy(less, all_capabilities, sizeof(less));
+	less[CAP_TO_INDEX(capability)].effective &= ~CAP_TO_MASK(capability);
+	assert_int_equal(syscall(SYS_capset, &header, less), 0);
+}
+
+static void regain_capabilities(void)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+
+	if (all_capabilities->permitted)
+		assert_int_equal(syscall(SYS_capset, &header, all_capabilities), 0);
+}
+
+static void must_replace_as(uid_t uid, gid_t gid, mode_t before, mode_t after)
+{
+	char err[FILE_ERROR_TEXT];
+	int32_t value = 1;
+	struct stat st;
+
+	unlink(file);
+	assert_int_equal(write_ints(file, 1, &value, err), 0);
+	assert_int_equal(chown(file, 60123, 60124), 0);
+	assert_int_equal(chmod(file, before), 0);
+	if (uid != 60123) /* as a user may whom the group does not have */
+		drop_capability(CAP_CHOWN);
+	assert_int_equal(write_ints(file, 1, &value, err), 0);
+	regain_capabilities();
+	assert_int_equal(stat(file, &st), 0);
+	assert_int_equal(st.st_uid, uid);
+	assert_int_equal(st.st_gid, gid);
+	assert_int_equal(st.st_mode & 07777, after);
+}
+
+CASE(a_replaced_file_keeps_its_owner_and_group)
+{
+	SKIP_UNLESS(geteuid() == 0, "needs root, to have files of others");
+	must_replace_as(60123, 60124, 0640, 0640);
+	must_replace_as(60123, 60124, 0604, 0604);
+}
+
+/* The bits of the former group are not for another one, nor those of others for the former group.
+ */
+CASE(a_replaced_file_opens_to_nobody_if_its_group_cannot_be_kept)
+{
+	SKIP_UNLESS(geteuid() == 0, "needs root, to have files of others");
+	must_replace_as(getuid(), getgid(), 0640, 0600);
+	must_replace_as(getuid(), getgid(), 0664, 0644);
+	must_replace_as(getuid(), getgid(), 0604, 0600);
 }
 
 CASE(a_new_file_has_the_mode_of_the_umask)

@@ -500,6 +500,12 @@ PREPARED(fortran_order_becomes_c_order)
 	file_close(&f);
 }
 
+CASE(an_endless_stream_of_something_else_is_refused)
+{
+	assert_refused_at_once(FILE_NPZ, "\0\0\0\0\0\0\0\0", 8, "not a ZIP archive");
+	assert_refused_at_once(FILE_NPZ, "\x93NUMPY\x01\0", 8, "not a ZIP archive");
+}
+
 int main(void)
 {
 	alarm(test_limit(TIMEOUT_S));

@@ -379,6 +379,13 @@ CASE(what_it_cannot_hold_is_not_written)
 	}
 }
 
+CASE(an_endless_stream_of_something_else_is_refused)
+{
+	assert_refused_at_once(FILE_SAFETENSORS, "\0\0\0\0\0\0\0\0", 8, "does not start with {");
+	assert_refused_at_once(FILE_SAFETENSORS, "PK\x03\x04    ", 8,
+			       "not a .safetensors file: a header of");
+}
+
 int main(void)
 {
 	alarm(test_limit(TIMEOUT_S));

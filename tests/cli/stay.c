@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How put --owner-bound and watch end, and what they do when the daemon does. */
+#include <sys/types.h>
+
+#include "tests/cli/files.h"
+#include "tests/harness/process.h"
+
+static struct path file_of(const struct test_daemon *d)
+{
+	struct path path = in(d, "file.npy");
+
+	write_npy(path.text, 1, "|u1", false, "(3,)", "abc", 3);
+	return path;
+}
+
+static bool is_there(tl_client *client, const char *name)
+{
+	tl_info info = { .size = sizeof(info) };
+
+	return tl_stat(client, name, &info) == 0;
+}
+
+static struct running start_staying(const struct test_daemon *d)
+{
+	const struct path f = file_of(d);
+	struct running putting = start(d, "put", "a", f.text, "--owner-bound", "--json");
+
+	eventually(has_said(&putting, "\n")); /* it is written once put stays */
+	return putting;
+}
+
+/* The last object that it printed. */
+static void must_fail_saying(const struct running *putting, const char *text)
+{
+	cleanup_result struct result r = finish(putting);
+	const char *newline = strchr(r.out, '\n');
+	cJSON *json;
+
+	must_exit(&r, 1);
+	must_contain(r.err, text);
+	json = newline ? cJSON_Parse(newline + 1) : NULL;
+	must(json);
+	must_contain(cJSON_GetObjectItem(json, "error")->valuestring, text);
+	must_be(cJSON_GetObjectItem(json, "code")->valueint, 1);
+	cJSON_Delete(json);
+}
+
+TEST(put_fails_when_another_daemon_has_begun_without_its_name)
+{
+	cleanup_td struct test_daemon first = td_start(.no_keeper = "it would keep the name");
+	struct running putting = start_staying(&first);
+
+	process_stop(putting.pid); /* it must not look while there is none */
+	td_kill(&first);
+	{
+		cleanup_td struct test_daemon second = td_start(.socket = first.socket);
+
+		must(td_alive(&second));
+		must_be(kill(putting.pid, SIGCONT), 0);
+		must_fail_saying(&putting, "'a' is lost: the daemon was restarted without it");
+	}
+}
+
+TEST(put_stays_when_the_daemon_is_replaced_with_its_names)
+{
+	static const char *const with_keeper[] = { "--keeper", "yes", NULL };
+	cleanup_td struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
+	tl_client *client = td_connect(&d);
+	struct running putting = start_staying(&d);
+	cleanup_result struct result restart = run(&d, "restart"), r = { 0 };
+
+	must_exit(&restart, 0);
+	must(is_there(client, "a"));
+	must_be(tl_delete(client, "a"), 0);
+	r = finish(&putting);
+	must_exit(&r, 0);
+	tl_close(client);
+}
+
+TEST(put_fails_when_another_client_publishes_the_name)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct running putting = start_staying(&d);
+	const struct path f = file_of(&d);
+	cleanup_result struct result r = run(&d, "put", "a", f.text);
+
+	must_exit(&r, 0);
+	must_fail_saying(&putting, "'a' has version 2 now: another client has published it");
+}
+
+TEST(put_goes_on_ignoring_signals_that_its_parent_ignores)
+{
+	cleanup_td struct test_daemon d = td_start();
+	const struct path f = file_of(&d);
+	cleanup_result struct result r = { 0 };
+	struct running putting;
+
+	signal(SIGHUP, SIG_IGN); /* as nohup does */
+	signal(SIGINT, SIG_IGN); /* as a shell does for jobs in the background */
+	putting = start_staying(&d);
+	signal(SIGHUP, SIG_DFL);
+	signal(SIGINT, SIG_DFL);
+	must_be(kill(putting.pid, SIGHUP) | kill(putting.pid, SIGINT), 0);
+	r = run(&d, "put", "a", f.text);
+	must_exit(&r, 0);
+	must_fail_saying(&putting, "another client"); /* it was there to see that */
+}
+
+/* ---- Commands that started their daemon ---- */
+
+struct own {
+	char *runtime, *program; /* what the environment said before */
+	struct path script, starts;
+};
+
+static char *swap_variable(const char *name, const char *value)
+{
+	const char *now = getenv(name);
+	char *before = now ? strdup(now) : NULL;
+
+	if (value)
+		setenv(name, value, 1);
+	else
+		unsetenv(name);
+	return before;
+}
+
+/* From now on commands without an address start a daemon in @d's directory, by a script that takes
+ * note of each start. */
+static struct own own_begin(const struct test_daemon *d)
+{
+	const struct path runtime = in(d, "xdg");
+	struct own own = { .script = in(d, "script"), .starts = in(d, "starts") };
+	const char *daemon = getenv("TL_TEST_DAEMON");
+	char text[512], *real = realpath(daemon ? daemon : "build/bin/tensorleased", NULL);
+
+	must(real);
+	snprintf(text, sizeof(text), "#!/bin/sh\necho >>'%s'\nexec '%s' \"$@\"\n", own.starts.text,
+		 real);
+	free(real);
+	write_file(own.script.text, text, strlen(text));
+	must_be(chmod(own.script.text, 0700), 0);
+	must_be(mkdir(runtime.text, 0700), 0);
+	free(swap_variable("TENSORLEASE_SOCKET", NULL));
+	own.runtime = swap_variable("XDG_RUNTIME_DIR", runtime.text);
+	own.program = swap_variable("TENSORLEASE_DAEMON", own.script.text);
+	return own;
+}
+
+static void own_end(struct own *own)
+{
+	free(swap_variable("XDG_RUNTIME_DIR", own->runtime));
+	free(swap_variable("TENSORLEASE_DAEMON", own->program));
+	free(own->runtime);
+	free(own->program);
+}
+
+static off_t starts_of(const struct own *own)
+{
+	struct stat st;
+
+	return stat(own->starts.text, &st) ? 0 : st.st_size;
+}
+
+static bool own_answers(void)
+{
+	cleanup_result struct result r = run_at(NULL, (const char *const[]){ "status", NULL });
+
+	return r.code == 0;
+}
+
+static void end_own_daemon(void)
+{
+	cleanup_result struct result r = run_at(NULL,
+						(const char *const[]){ "status", "--json", NULL });
+	cJSON *json = json_of(&r);
+
+	must_exit(&r, 0);
+	end_daemon(cJSON_GetObjectItem(json, "daemon_pid")->valueint);
+	cJSON_Delete(json);
+}
+
+TEST(put_starts_no_daemon_again_that_was_stopped)
+{
+	SKIP_UNLESS(access("/run/tensorlease/socket", F_OK), "a system daemon runs here");
+	cleanup_td struct test_daemon d = td_start(); /* only for its directory */
+	const struct path f = file_of(&d);
+	struct own own = own_begin(&d);
+	struct running putting = start_at(
+		NULL, (const char *const[]){ "put", "a", f.text, "--owner-bound", NULL });
+	cleanup_result struct result r = { 0 };
+
+	eventually(has_said(&putting, "\n"));
+	end_own_daemon();
+	r = finish(&putting);
+	must_exit(&r, 1);
+	must_contain(r.err, "the connection to the daemon ended");
+	must_be(starts_of(&own), 1);
+	own_end(&own);
+}
+
+static void own_put(const char *name, const struct path *file)
+{
+	cleanup_result struct result r = run_at(
+		NULL, (const char *const[]){ "put", name, file->text, NULL });
+
+	must_exit(&r, 0);
+}
+
+TEST(watch_goes_on_with_the_next_daemon_and_starts_none)
+{
+	SKIP_UNLESS(access("/run/tensorlease/socket", F_OK), "a system daemon runs here");
+	cleanup_td struct test_daemon d = td_start(); /* only for its directory */
+	const struct path f = file_of(&d);
+	struct own own = own_begin(&d);
+	const char *daemon = getenv("TL_TEST_DAEMON");
+	struct running watching = start_at(NULL, (const char *const[]){ "watch", NULL });
+	cleanup_result struct result r = { 0 };
+
+	eventually(own_answers());
+	own_put("a", &f);
+	eventually(has_said(&watching, "published\ta\t"));
+	end_own_daemon();
+	setenv("TENSORLEASE_DAEMON", daemon ? daemon : "build/bin/tensorleased", 1);
+	own_put("b", &f);
+	eventually(has_said(&watching, "published\tb\t"));
+	must_be(starts_of(&own), 1);
+	end_own_daemon();
+	kill(watching.pid, SIGTERM);
+	r = finish(&watching);
+	must_be(r.code, 256 + SIGTERM);
+	must_contain(r.out, "restarted\t");
+	own_end(&own);
+}
+
+int main(void)
+{
+	return suite_run();
+}

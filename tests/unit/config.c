@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The configuration file: its sections and lines, and what is said about a wrong one. */
+#include "daemon/options.h"
+
+#include <sys/mman.h>
+
+#include "tests/harness/harness.h"
+
+/* What init() made of a configuration, and what it printed. */
+struct reading {
+	int r;
+	struct options o;
+	char path[64], text[1024];
+};
+
+static int init(struct options *o, const char *path)
+{
+	const char *argv[] = { "tensorleased", "--config", path, "--capacity", "1M", NULL };
+
+	return options_init(o, 5, (char **)(uintptr_t)argv);
+}
+
+static struct reading read_bytes(const char *bytes, size_t size)
+{
+	struct reading read = { .path = "/tmp/tl-config-XXXXXX" };
+	int file = mkstemp(read.path), shown = dup(STDERR_FILENO), log = memfd_create("log", 0);
+
+	must(file >= 0 && shown >= 0 && log >= 0);
+	must_be(write(file, bytes, size), size);
+	must_be(dup2(log, STDERR_FILENO), STDERR_FILENO);
+	read.r = init(&read.o, read.path);
+	must_be(dup2(shown, STDERR_FILENO), STDERR_FILENO);
+	must(pread(log, read.text, sizeof(read.text) - 1, 0) >= 0);
+	must_be(unlink(read.path), 0);
+	must_be(close(file) | close(shown) | close(log), 0);
+	return read;
+}
+
+static struct reading read_text(const char *text)
+{
+	return read_bytes(text, strlen(text));
+}
+
+#define must_be_fine(read)                                                                         \
+	do {                                                                                       \
+		if ((read).r)                                                                      \
+			print_error("%s", (read).text);                                            \
+		must_be((read).r, 0);                                                              \
+	} while (0)
+
+TEST(a_section_without_a_key_counts)
+{
+	struct reading read = read_text("[namespace lab]\n[user 1000]\n[namespace user-*]");
+
+	must_be_fine(read);
+	must_be(read.o.config.namespace_count, 2);
+	must(!strcmp(read.o.config.namespaces[1].name, "lab"));
+	must_be(read.o.config.namespaces[1].mode, 0770);
+	must_be(read.o.config.users.mode, 0700);
+	must_be(read.o.config.rule_count, 2);
+	must_be(read.o.config.rules[1].id, 1000);
+	options_deinit(&read.o);
+}
+
+TEST(names_of_sections_are_not_cut)
+{
+	char text[256], name[TENSOR_NAMESPACE_MAX + 1];
+	struct reading read;
+
+	memset(name, 'n', sizeof(name) - 1);
+	name[sizeof(name) - 1] = '\0';
+	snprintf(text, sizeof(text),
+		 "[namespace %s]\nmode = 0700\n[namespace %.61s]\nmode = 0750\n", name, name);
+	read = read_text(text);
+	must_be_fine(read);
+	must_be(read.o.config.namespace_count, 3);
+	must(!strcmp(read.o.config.namespaces[1].name, name));
+	must_be(read.o.config.namespaces[1].mode, 0700);
+	must_be(strlen(read.o.config.namespaces[2].name), 61);
+	must_be(read.o.config.namespaces[2].mode, 0750);
+	options_deinit(&read.o);
+}
+
+TEST(what_editors_write_is_read)
+{
+	char text[1024];
+	struct reading read;
+
+	snprintf(text, sizeof(text),
+		 "\xef\xbb\xbf[namespace lab] ; its people\r\n"
+		 "\tmode = 0750\r\n"
+		 "    max-tensors = 64 ; enough\r\n"
+		 "# %0300d\n"
+		 ";%0190d max-tensors = 65\n"
+		 "\n"
+		 "  [user *]  \n"
+		 "  tensors: 7",
+		 0, 0);
+	read = read_text(text);
+	must_be_fine(read);
+	must_be(read.o.config.namespaces[1].mode, 0750);
+	must_be(read.o.config.namespaces[1].limits.max_tensors, 64);
+	must_be(read.o.config.rules[0].max[SHARE_TENSORS], 7);
+	options_deinit(&read.o);
+}
+
+TEST(a_mistake_is_told_with_its_line)
+{
+	static const struct {
+		const char *text, *said;
+		int line;
+	} wrong[] = {
+		{ "[namespaces lab]\n", "[namespaces lab]: a section is", 1 },
+		{ "warm-time = 1\n\n[namespace a b]\n[user *]\n", "[namespace a b]: ", 3 },
+		{ "[]\nmax-tensors = 64\n", "[]: a section is", 1 },
+		{ "[namespace lab\n", "`[section]`", 1 },
+		{ "[namespace lab] mode = 0700\n", "`[section]`", 1 },
+		{ "[user no-such-user]\n", "there is no such user", 1 },
+		{ "\nnonsense\nmax-tensors = 0\n", "`name = value`", 2 },
+		{ "[namespace lab]\nfeet = 2\n", "there is no option feet in this section", 2 },
+		{ "[namespace lab]\nmode = 0800\n", "mode = 0800: it must be", 2 },
+		{ "max-tensors = 1\n  2\n", "`name = value`", 2 },
+	};
+
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+		struct reading read = read_text(wrong[i].text);
+		char where[128];
+
+		snprintf(where, sizeof(where), "tensorleased: %s:%d: ", read.path, wrong[i].line);
+		if (read.r != OPTIONS_E_USAGE || strncmp(read.text, where, strlen(where)) != 0 ||
+		    !strstr(read.text, wrong[i].said))
+			print_error("%s-> %d, %s", wrong[i].text, read.r, read.text);
+		must_be(read.r, OPTIONS_E_USAGE);
+		must(!strncmp(read.text, where, strlen(where)));
+		must(strstr(read.text, wrong[i].said));
+		options_deinit(&read.o);
+	}
+}
+
+TEST(a_line_that_would_be_cut_is_refused)
+{
+	char text[512];
+	struct reading read;
+
+	snprintf(text, sizeof(text), "warm-time = 1\nsocket = /%0220d\n", 0);
+	read = read_text(text);
+	must_be(read.r, OPTIONS_E_USAGE);
+	must(strstr(read.text, ":2: the line is too long"));
+	options_deinit(&read.o);
+	read = read_bytes("warm-time = 1\0 0\n", 17);
+	must_be(read.r, OPTIONS_E_USAGE);
+	must(strstr(read.text, ":1: the line has a byte that is 0"));
+	options_deinit(&read.o);
+}
+
+TEST(a_directory_is_no_configuration)
+{
+	struct options o;
+
+	must_be(init(&o, "/tmp"), OPTIONS_E_USAGE);
+	options_deinit(&o);
+}
+
+int main(void)
+{
+	return suite_run();
+}
