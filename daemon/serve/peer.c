@@ -321,7 +321,7 @@ static void kept_forget(struct peers *peers, struct kept_socket *kept)
 {
 	struct keep *keeper = peers->shared->keep;
 
-	if (keeper->fd < 0 || keep_forget(keeper, kept->tag)) {
+	if (keep_forget(keeper, kept->tag) || keeper->fd < 0) {
 		kept_free(peers, kept);
 		return;
 	}
@@ -341,7 +341,7 @@ void peers_forgotten(struct peers *peers, uint64_t count)
 	}
 }
 
-/* Closes a socket that no client of ours has, once the keeper has forgotten it. -ENOMEM. */
+/* Closes a descriptor that no client of ours has, once the keeper has forgotten it. -ENOMEM. */
 int peers_forget_kept(struct peers *peers, const char *tag, int fd_take)
 {
 	struct kept_socket *kept = malloc(sizeof(*kept));

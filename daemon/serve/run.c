@@ -648,6 +648,8 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 		r = namespace_new(&server->namespaces, &options->namespaces[i], &ns);
 	if (!r)
 		r = loop_attempt(server_make_loop, server);
+	if (!r)
+		r = takeover_rest_forget(server);
 	if (r) { /* the loop is not touched any more: loop_attempt() */
 		index_deinit(&server->peers.index);
 		space_deinit(&server->space);

@@ -29,15 +29,18 @@ struct found {
 struct search {
 	struct found *list;
 	unsigned count;
+	uint64_t instance; /* the first of NAMESPACES_MAX */
 };
 
+/* A daemon that started afresh may have died before it let go of another instance's. */
 static void found_note(const struct kept *kept, void *context)
 {
 	struct search *search = context;
 	struct found *f = &search->list[search->count];
 	uint64_t instance;
 
-	if (sscanf(kept->tag, KEEP_TAG_PREFIX "facts-%16" SCNx64, &instance) == 1) {
+	if (sscanf(kept->tag, KEEP_TAG_PREFIX "facts-%16" SCNx64, &instance) == 1 &&
+	    instance - search->instance < NAMESPACES_MAX) {
 		*f = (struct found){ .instance = instance, .fd = -1 };
 		search->count++;
 	}
@@ -56,11 +59,12 @@ static void found_read(struct found *f)
 	f->gid = header.gid;
 }
 
-static int search_init(struct search *search, struct keep *k)
+static int search_init(struct search *search, struct keep *k, uint64_t instance)
 {
 	char tag[KEEP_TAG_SIZE];
 
-	*search = (struct search){ .list = calloc(k->list.count + 1, sizeof(*search->list)) };
+	*search = (struct search){ .list = calloc(k->list.count + 1, sizeof(*search->list)),
+				   .instance = instance };
 	if (!search->list)
 		return -ENOMEM;
 	kept_each(&k->list, found_note, search);
@@ -154,7 +158,7 @@ int takeover_namespaces(struct server *server, const struct namespace_config *co
 	struct search search;
 	struct namespace *ns;
 	struct found *f;
-	int r = search_init(&search, server->keep);
+	int r = search_init(&search, server->keep, server->namespaces.instance);
 
 	for (unsigned i = 0; !r && i < count; i++) {
 		f = search_find(&search, configs[i].name);
@@ -313,27 +317,16 @@ static void liars_drop(struct peers *peers)
 	}
 }
 
-static void socket_note(const struct kept *kept, void *context)
+/* Closing some of them may take long: sockets with messages in them, memory, devices. So the keeper
+ * must not be the last to have them. */
+int takeover_rest_forget(struct server *server)
 {
-	const char prefix[] = KEEP_TAG_PREFIX "socket-";
-	char *tag = context;
-
-	if (!strncmp(kept->tag, prefix, strlen(prefix)))
-		memcpy(tag, kept->tag, KEEP_TAG_SIZE);
-}
-
-/* Forgets the sockets of clients that were leaving, or still connecting. Messages in them may take
- * long to close, so the keeper must not be the last to have them. */
-static int sockets_forget(struct server *server)
-{
+	const struct kept *kept;
 	char tag[KEEP_TAG_SIZE];
 	int r = 0;
 
-	while (!r) {
-		*tag = '\0';
-		kept_each(&server->keep->list, socket_note, tag);
-		if (!*tag)
-			break;
+	while (!r && (kept = kept_any(&server->keep->list))) {
+		memcpy(tag, kept->tag, sizeof(tag));
 		r = peers_forget_kept(&server->peers, tag, keep_take(server->keep, tag));
 	}
 	return r;
@@ -361,10 +354,9 @@ int takeover_clients(struct server *server, char why[ADOPT_WHY_MAX])
 	r = unknown_remove(server);
 	if (r)
 		return r;
-	r = sockets_forget(server);
+	r = takeover_rest_forget(server);
 	if (r)
 		return r;
-	keep_forget_rest(server->keep);
 	list_for_each_entry(ns, &server->namespaces.list, link)
 		log_info("took over what a dead daemon left", "namespace=%s tensors=%u clients=%u",
 			 log_str(ns->config.name), ns->state.catalog.header->tensors,
