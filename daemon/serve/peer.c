@@ -750,6 +750,7 @@ int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
 {
 	struct client_identity who = { .uid = fact->uid, .gid = fact->gid, .pid = fact->pid };
 	struct account *account = account_ref(&peers->shared->accounts, fact->uid);
+	uint64_t newest = peers->shared->next_client_id;
 	struct peer *peer;
 	int r;
 
@@ -760,6 +761,7 @@ int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
 	memcpy(who.label, fact->label, sizeof(who.label));
 	peers->shared->next_client_id = fact->id - 1;
 	r = peer_new(&peer, peers, fd_take, account, &who);
+	peers->shared->next_client_id = newest;
 	if (r)
 		return r;
 	peer->name_space = ns;

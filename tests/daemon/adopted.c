@@ -760,6 +760,33 @@ TEST(who_says_that_it_has_everything_mapped_harms_nobody_else)
 	unlink(path);
 }
 
+static int newest_id(const tl_client_info *info, void *context)
+{
+	uint64_t *newest = context;
+
+	*newest = info->id > *newest ? info->id : *newest;
+	return 0;
+}
+
+TEST(ids_of_clients_that_have_left_are_not_given_out_again)
+{
+	struct test_daemon d = start();
+	tl_client *c = td_connect(&d), *other = td_connect(&d);
+	uint64_t before = 0, after = 0;
+
+	must_be(tl_list_clients(c, newest_id, &before), 0);
+	must(before > id_of(c));
+	tl_close(other);
+	td_sync(&d);
+	kill_proper(c);
+	other = td_connect(&d);
+	must_be(tl_list_clients(c, newest_id, &after), 0);
+	must(after > before);
+	tl_close(other);
+	tl_close(c);
+	td_stop(&d);
+}
+
 int main(void)
 {
 	return suite_run();
