@@ -706,60 +706,6 @@ TEST(a_segment_with_another_size_keeps_no_daemon_from_taking_over)
 	td_stop(&d);
 }
 
-enum { LIAR = 1111, TENSORS = 40 };
-
-/* It says that it has everything mapped, of which it may have a tenth. */
-static int lie(const struct test_daemon *d, void *arg)
-{
-	struct raw rc = rc_open(d);
-	struct conn_message m;
-	int r;
-
-	(void)arg;
-	for (uint32_t i = 0; i < TENSORS; i++)
-		ledger_map_note(rc.ledger, rc.welcome.max_tensors, i, 1);
-	pause_at(1);
-	do {
-		r = conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0);
-	} while (!r && m.header.type == WIRE_ADOPTED);
-	must(!r && m.header.type == WIRE_ERROR); /* and then the end */
-	must(conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0));
-	rc_close(&rc);
-	return 0;
-}
-
-TEST(who_says_that_it_has_everything_mapped_harms_nobody_else)
-{
-	char path[] = "/tmp/tl-config-XXXXXX", name[8];
-	const char *const extra[] = { "--keeper", "yes", "--config", path, NULL };
-	struct test_child c;
-	uint64_t version;
-	tl_client *honest;
-	int fd;
-
-	SKIP_UNLESS(geteuid() == 0, "needs root, to be other users");
-	fd = mkstemp(path);
-	must(fd >= 0 && dprintf(fd, "[user %d]\nmappings = 4\n", LIAR) > 0);
-	must_be(fchmod(fd, 0644) | close(fd), 0);
-	struct test_daemon d = td_start(.extra = extra, .expect_ready = true, .for_others = true);
-	honest = td_connect(&d);
-	for (int i = 0; i < TENSORS; i++) {
-		snprintf(name, sizeof(name), "t%d", i);
-		must_be(put(honest, name, (uint8_t)i, BYTES, &version), 0);
-	}
-	c = child_start_as(LIAR, &d, lie, NULL);
-	must_be(child_await(&c), 1);
-	kill_proper(honest);
-	for (int i = 0; i < TENSORS; i++) {
-		snprintf(name, sizeof(name), "t%d", i);
-		must_be(get_value(honest, name), i);
-	}
-	child_finish(&c);
-	tl_close(honest);
-	td_stop(&d);
-	unlink(path);
-}
-
 static int newest_id(const tl_client_info *info, void *context)
 {
 	uint64_t *newest = context;
