@@ -718,6 +718,7 @@ static int peer_resume(struct peer *peer)
 	struct client *c = &peer->client;
 	struct namespace_user user = { .uid = c->uid, .gid = c->gid };
 	cleanup_(freep) gid_t *groups = NULL;
+	unsigned rights;
 	int r = identity_groups(peer->fd, &groups, &user.ngroups);
 
 	if (r)
@@ -725,9 +726,9 @@ static int peer_resume(struct peer *peer)
 	user.groups = groups;
 	account_set_groups(peer->turn.account, c->gid, groups, user.ngroups);
 	account_set_groups(c->account, c->gid, groups, user.ngroups);
-	peer->may_publish = namespace_rights(&peer->name_space->config, &user,
-					     peer->peers->shared->uid) &
-			    NAMESPACE_PUBLISH;
+	rights = namespace_rights(&peer->name_space->config, &user, peer->peers->shared->uid);
+	peer->may_publish = rights & NAMESPACE_PUBLISH;
+	peer->denied = !(rights & NAMESPACE_GET);
 	peer->phase = PEER_READY;
 	r = charge_adopt(&peer->connection, peer->turn.account,
 			 &peer->peers->shared->pools[SHARE_CONNECTIONS], 1);

@@ -317,6 +317,27 @@ static void liars_drop(struct peers *peers)
 	}
 }
 
+/* Drops clients from which the configuration has taken the right to get. */
+static void denied_drop(struct peers *peers)
+{
+	struct peer *peer, *after;
+	const char *name;
+
+	list_for_each_entry_safe(peer, after, &peers->list, link) {
+		if (!peer->denied || peer->dropping)
+			continue;
+		name = peer->name_space->config.name;
+		log_warn_limited(&peer->turn.account->log,
+				 "client dropped: it may not get from its namespace any more",
+				 "pid=%u uid=%u namespace=%s", peer->client.pid, peer->client.uid,
+				 log_str(name));
+		peer_error(peer, 0, WIRE_E_DENIED,
+			   "user %u may not get from the namespace '%s' any more", peer->client.uid,
+			   name);
+		peer_drop(peer);
+	}
+}
+
 /* Closing some of them may take long: sockets with messages in them, memory, devices. So the keeper
  * must not be the last to have them. */
 int takeover_rest_forget(struct server *server)
@@ -351,6 +372,7 @@ int takeover_clients(struct server *server, char why[ADOPT_WHY_MAX])
 			return r;
 	}
 	liars_drop(&server->peers);
+	denied_drop(&server->peers);
 	r = unknown_remove(server);
 	if (r)
 		return r;
