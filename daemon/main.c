@@ -290,10 +290,10 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 		namespace_complete(&o->config.namespaces[i].limits, o, max_clients);
 	namespace_complete(&so.users.limits, o, max_clients);
 	r = server ? server_init(server, instance->id, &so) : -ENOMEM;
-	if (r == SERVER_E_STRANGE) {
+	if (r == SERVER_E_STRANGE)
 		instance_give_up(instance);
+	if (r > 0)
 		_exit(EXIT_FAILURE);
-	}
 	if (r) {
 		fprintf(stderr, "tensorleased: cannot make the catalog and the event loop: %s%s\n",
 			strerror(-r),

@@ -592,7 +592,13 @@ static void manager_restarted(struct server *server)
 	snprintf(k->reason, sizeof(k->reason), "the service manager started another one");
 }
 
-/* On failure nothing is cleaned up: our caller removes the whole instance. */
+/* What we lack may be there when another daemon tries. */
+static bool is_lack(int r)
+{
+	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -EAGAIN || r == -ENOSPC;
+}
+
+/* On failure nothing is cleaned up: our caller removes the whole instance, or leaves it. */
 static int server_adopt(struct server *server, const struct server_options *options)
 {
 	char why[ADOPT_WHY_MAX] = "";
@@ -606,6 +612,11 @@ static int server_adopt(struct server *server, const struct server_options *opti
 		manager_restarted(server);
 	if (!r)
 		return 0;
+	if (is_lack(r)) {
+		log_error("cannot take over what the last daemon left; leaving it to the next",
+			  "error=%s", log_str(strerror(-r)));
+		return SERVER_E_LEFT;
+	}
 	log_error("cannot take over what the last daemon left; starting afresh", "why=%s error=%s",
 		  log_str(why), log_str(r < 0 ? strerror(-r) : ""));
 	keep_afresh(server->keep, *why ? why : strerror(-r));

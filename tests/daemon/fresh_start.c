@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A daemon that its keeper starts afresh, without what the last one left. */
+#include <sys/resource.h>
+
 #include "tests/daemon/adopted_common.h"
 
 static const char *const cold[] = { "--keeper", "yes", "--warm-time", "0", NULL };
@@ -94,6 +96,59 @@ TEST(what_is_published_after_a_restart_with_other_limits_survives)
 	td_stop(&d);
 	close(fd);
 	unlink(config);
+}
+
+/* ---- too little for a while ---- */
+
+static unsigned log_count(const struct test_daemon *d, const char *text)
+{
+	char *log = td_log(d);
+	unsigned n = 0;
+
+	for (const char *p = log; (p = strstr(p, text)); p++)
+		n++;
+	free(log);
+	return n;
+}
+
+/* Daemons after the first have so much address space until some have failed. */
+static void must_survive_a_lack(rlim_t space, const char *failure)
+{
+	struct test_daemon d = td_start(.extra = cold, .expect_ready = true, .storage = "shm");
+	struct rlimit limit, former;
+	struct tl_status s;
+	tl_client *c = td_connect(&d);
+	pid_t pid = proper(c);
+	uint64_t version;
+
+	must_be(put(c, "a", 1, BYTES, &version), 0);
+	must_be(prlimit(d.keeper, RLIMIT_AS, NULL, &former), 0);
+	limit = former;
+	limit.rlim_cur = space;
+	must_be(prlimit(d.keeper, RLIMIT_AS, &limit, NULL), 0);
+	must_be(kill(pid, SIGKILL), 0);
+	eventually(log_count(&d, failure) > 2);
+	must_be(prlimit(d.keeper, RLIMIT_AS, &former, NULL), 0);
+	must_be(get_value(c, "a"), 1);
+	s = status_of(&d);
+	must_be(s.tensors, 1);
+	must(!strstr(s.restart_reason, "afresh"));
+	must_be(put(c, "a", 2, BYTES, &version), 0);
+	must_be(version, 2);
+	tl_close(c);
+	td_stop(&d);
+}
+
+TEST(a_daemon_that_has_no_threads_for_a_while_loses_nothing)
+{
+	SKIP_UNLESS(!SANITIZED, "sanitizers take address space");
+	must_survive_a_lack(16 * MIB, "no thread");
+}
+
+TEST(a_daemon_that_has_no_memory_to_adopt_for_a_while_loses_nothing)
+{
+	SKIP_UNLESS(!SANITIZED, "sanitizers take address space");
+	must_survive_a_lack(64 * MIB, "cannot take over");
 }
 
 int main(void)
