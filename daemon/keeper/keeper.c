@@ -106,9 +106,10 @@ static void inherit(const struct kept *kept, void *context)
 	fcntl(kept->fd, F_SETFD, 0);
 }
 
-/* Runs in the child. */
+/* Runs in the child. SIGTERM waits there until the daemon can handle it. */
 static _Noreturn void become_daemon(struct keeper *k, pid_t keeper, int fd, int list_fd)
 {
+	sigset_t mask = k->mask_before;
 	char text[64];
 
 	fcntl(fd, F_SETFD, 0);
@@ -116,7 +117,9 @@ static _Noreturn void become_daemon(struct keeper *k, pid_t keeper, int fd, int 
 	kept_each(&k->table, inherit, NULL);
 	snprintf(text, sizeof(text), "%d %d %d", (int)keeper, fd, list_fd);
 	setenv(KEEPER_ENVIRONMENT, text, 1);
-	sigprocmask(SIG_SETMASK, &k->mask_before, NULL);
+	sigaddset(&mask, SIGTERM);
+	sigaddset(&mask, SIGINT);
+	sigprocmask(SIG_SETMASK, &mask, NULL);
 	prctl(PR_SET_NAME, "tensorleased");
 	if (k->former_program && k->program >= 0)
 		fexecve(k->program, k->options->argv, environ);
@@ -144,6 +147,8 @@ static int child_start(struct keeper *k)
 		fd_close(fds[0]);
 		return -EAGAIN;
 	}
+	if (k->stopping)
+		kill(pid, SIGTERM);
 	k->child = pid;
 	k->fd = fds[0];
 	k->fresh = k->is_ready = k->forgotten_owed = false;
@@ -320,10 +325,13 @@ static void failure_note(struct keeper *k)
 		end(k, EXIT_FAILURE);
 }
 
+/* When we are to stop, the daemon only removes what the last one left, and stops at once. */
 static void start(struct keeper *k)
 {
-	int r = child_start(k);
+	int r;
 
+	k->fresh |= k->stopping;
+	r = child_start(k);
 	if (!r)
 		return;
 	if (!k->was_ready) {
@@ -380,7 +388,7 @@ static void child_ended(struct keeper *k, int status)
 	k->fd = fd_close(k->fd);
 	k->child = 0;
 	restart_note(k, status);
-	if (k->new_program && !k->is_ready && !k->renewing && !k->fresh && !k->stopping) {
+	if (k->new_program && !k->is_ready && !k->renewing && !k->fresh) {
 		program_return(k);
 		return;
 	}
@@ -393,9 +401,12 @@ static void child_ended(struct keeper *k, int status)
 		end(k, WEXITSTATUS(status));
 		return;
 	}
-	if (k->stopping || !k->was_ready) {
-		fprintf(stderr, "tensorleased: the daemon was ended by signal %d%s\n",
-			WTERMSIG(status), k->stopping ? "" : " before it was ready");
+	if (!k->was_ready) {
+		if (WIFSIGNALED(status))
+			fprintf(stderr,
+				"tensorleased: the daemon was ended by signal %d before it was "
+				"ready\n",
+				WTERMSIG(status));
 		end(k, EXIT_FAILURE);
 		return;
 	}
@@ -440,7 +451,7 @@ static void on_signal(struct keeper *k)
 			if (k->child)
 				kill(k->child, (int)info.ssi_signo);
 			else
-				end(k, EXIT_SUCCESS);
+				start(k);
 		}
 	}
 }
@@ -482,7 +493,8 @@ static void wait_and_act(struct keeper *k)
 	poll(fds, 2, wait_ms(k));
 	if (!k->child && now_mono_ns() >= k->start_ns)
 		start(k);
-	if (k->child && k->renewing && now_mono_ns() - k->renew_ns > LEAVE_S * NS_PER_SEC)
+	if (k->child && k->renewing && !k->stopping &&
+	    now_mono_ns() - k->renew_ns > LEAVE_S * NS_PER_SEC)
 		kill(k->child, SIGKILL);
 	if (fds[1].revents & POLLOUT)
 		answer_forgotten(k);

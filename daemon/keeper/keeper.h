@@ -30,8 +30,10 @@ struct keeper_options {
 /*
  * Returns the exit status when the daemon has ended by itself, or the first one has died before it
  * was ready, or daemons have died or failed to start too often. Passes SIGTERM and SIGINT on to it.
- * SIGUSR2 ends the daemon, and another one takes over, of the program that has the path by then. If
- * that ends before it serves, the former program is used. SIGHUP does the same, unless the next
- * daemon could not take over.
+ * A daemon starts with both blocked, and unblocks them when it can handle them. If it ends without
+ * cleaning up, another one is started that begins afresh and gets SIGTERM at once. SIGUSR2 ends the
+ * daemon, and another one takes over, of the program that has the path by then. If that ends before
+ * it serves, the former program is used. SIGHUP does the same, unless the next daemon could not
+ * take over.
  */
 int keeper_run(const struct keeper_options *options);

@@ -542,6 +542,17 @@ bool server_step(struct server *server, bool wait)
 
 /* ---- beginning and end ---------------------------------------------------------------------- */
 
+/* main() has blocked them. */
+static void signals_unblock(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
 static int server_make_loop(void *arg)
 {
 	static const int numbers[SERVER_SIGNALS] = { SIGTERM, SIGINT, SIGUSR2, SIGHUP };
@@ -704,6 +715,7 @@ static void sweep_done(struct job *job)
 
 int server_run(struct server *server)
 {
+	signals_unblock();
 	loop_ask_for_short_slices();
 	keep_served(server->keep);
 	server_tell(server);

@@ -154,8 +154,12 @@ static int gives_way(void)
 {
 	struct pollfd p = { .fd = keeper.fd, .events = POLLIN };
 	struct sigaction action = { .sa_handler = on_term };
+	sigset_t set;
 
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
 	sigaction(SIGTERM, &action, NULL);
+	sigprocmask(SIG_UNBLOCK, &set, NULL);
 	must_be(keep(&keeper, "tl-report", report_fd), 0);
 	keep_notify(&keeper, "READY=1");
 	report((char)('0' + keeper.restarts % 10));
@@ -164,6 +168,29 @@ static int gives_way(void)
 			must(keep_read(&keeper));
 	}
 	return terminated ? 9 : KEEPER_EXIT_LEFT;
+}
+
+/* Is told to stop when it has just decided to give way. The next one is to clean up, and to stop.
+ */
+static int leaves_late(void)
+{
+	struct pollfd p = { .fd = keeper.fd, .events = POLLIN };
+	sigset_t set;
+	int number;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	keep_notify(&keeper, "READY=1");
+	report(keeper.fresh ? 'f' : (char)('0' + keeper.restarts));
+	while (!keeper.restarts && !keeper.leaving) {
+		if (poll(&p, 1, WAIT_MS) == 1)
+			must(keep_read(&keeper));
+	}
+	if (!keeper.restarts)
+		report('l');
+	must_be(sigwait(&set, &number), 0);
+	return keeper.restarts ? 0 : KEEPER_EXIT_LEFT;
 }
 
 /* Has another one started, and ends for another reason before it is told to leave. */
@@ -264,6 +291,7 @@ static const struct role {
 	{ "awaits_signal", awaits_signal },
 	{ "outlives", outlives },
 	{ "is_activated", is_activated },
+	{ "leaves_late", leaves_late },
 	{ "gives_way", gives_way },
 	{ "ends_first", ends_first },
 	{ "starves_keeper", starves_keeper },
@@ -463,6 +491,17 @@ TEST(sigusr2_starts_another_daemon_and_counts_as_no_death)
 	}
 	must_be(kill(r.pid, SIGTERM), 0);
 	must_be(finish(&r, ""), 9);
+}
+
+TEST(a_daemon_that_left_when_it_was_to_stop_is_cleaned_up_after)
+{
+	struct running r = run("leaves_late", -1);
+
+	await_report(&r, '0');
+	must_be(kill(r.pid, SIGUSR2), 0);
+	await_report(&r, 'l');
+	must_be(kill(r.pid, SIGTERM), 0);
+	must_be(finish(&r, "f"), 0);
 }
 
 /* It is killed, and the next one finds what was kept. */
