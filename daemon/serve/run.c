@@ -686,10 +686,10 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 
 static bool server_leaves(struct server *server)
 {
+	const struct namespaces *all = server->keep->reloading ? &server->namespaces : NULL;
 	char why[SERVER_WHY_MAX];
 
-	if (server->may_leave &&
-	    !server->may_leave(server->context, server->keep->reloading, why)) {
+	if (server->may_leave && !server->may_leave(server->context, all, why)) {
 		log_error("no other daemon takes over; this one goes on", "why=%s", log_str(why));
 		keep_stay(server->keep);
 		return false;

@@ -13,9 +13,9 @@ struct server_options {
 	unsigned count;
 	struct namespace_config users; /* template of the users' own; mode 0: there is none */
 	int64_t hello_ns;	       /* how long a connection may take to be READY */
-	/* True if another daemon can serve with the present options and, if @adopting, take over
-	 * our state. Else writes the reason into @why. */
-	bool (*may_leave)(void *context, bool adopting, char why[SERVER_WHY_MAX]);
+	/* True if another daemon can serve with the present options, and take over the namespaces
+	 * @all unless that is NULL. Else writes the reason into @why. */
+	bool (*may_leave)(void *context, const struct namespaces *all, char why[SERVER_WHY_MAX]);
 	void *context;
 	int64_t idle_exit_ns; /* end after so long without clients and tensors; < 0: never */
 };

@@ -17,7 +17,7 @@
 #include "daemon/state/state.h"
 #include "util/leftovers.h"
 
-enum { SERVER_SIGNALS = 4, SERVER_WHY_MAX = 160 };
+enum { SERVER_SIGNALS = 4, SERVER_WHY_MAX = 192 };
 
 /* A job that looks once, while we serve, for objects that daemons of our user left in /dev/shm. */
 struct sweep {
@@ -59,7 +59,7 @@ struct server {
 	int64_t idle_exit_ns, hello_ns;
 	bool stopping;
 	bool had_clients; /* there were clients when it began to stop */
-	bool (*may_leave)(void *context, bool adopting, char why[SERVER_WHY_MAX]); /* run.h */
+	bool (*may_leave)(void *context, const struct namespaces *all, char why[SERVER_WHY_MAX]);
 	void *context;
 };
 

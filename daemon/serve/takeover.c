@@ -144,7 +144,7 @@ static int rest_take_over(struct server *server, struct found *f, char why[ADOPT
 		return 0;
 	}
 	snprintf(why, ADOPT_WHY_MAX, "namespace %s is not configured any more", f->name);
-	if (!config.mode || strncmp(f->name, NAMESPACE_OF_USER, strlen(NAMESPACE_OF_USER)) != 0)
+	if (!config.mode || !namespace_is_of_user(f->name))
 		return CATALOG_E_STRANGE;
 	memcpy(config.name, f->name, sizeof(config.name));
 	config.uid = f->uid;
