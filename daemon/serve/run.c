@@ -700,13 +700,18 @@ static bool server_leaves(struct server *server)
 
 static void sweep_run(struct job *job)
 {
-	container_of(job, struct sweep, job)->left = leftovers_find(geteuid(), true);
+	struct sweep *sweep = container_of(job, struct sweep, job);
+
+	takeover_unknown_remove(sweep);
+	sweep->left = leftovers_find(geteuid(), true);
 }
 
 static void sweep_done(struct job *job)
 {
-	const struct leftovers *left = &container_of(job, struct sweep, job)->left;
+	struct sweep *sweep = container_of(job, struct sweep, job);
+	const struct leftovers *left = &sweep->left;
 
+	free(sweep->unknown.list);
 	if (left->objects)
 		log_info("removed what belongs to no process in shared memory",
 			 "catalogs=%u objects=%u bytes=%llu", left->catalogs, left->objects,

@@ -19,9 +19,20 @@
 
 enum { SERVER_SIGNALS = 4, SERVER_WHY_MAX = 192 };
 
-/* A job that looks once, while we serve, for objects that daemons of our user left in /dev/shm. */
+/* Objects in /dev/shm, sorted. */
+struct object_ids {
+	struct object_id {
+		uint64_t instance, key;
+	} * list;
+	size_t count;
+};
+
+/* A job that removes, once we serve, what the last daemon left of segments, and what daemons of our
+ * user left in /dev/shm. Clients can write to the former, and hold up who removes them. */
 struct sweep {
 	struct job job;
+	uint64_t instance;	   /* of the last daemon: the first of NAMESPACES_MAX */
+	struct object_ids unknown; /* in these */
 	struct leftovers left;
 };
 

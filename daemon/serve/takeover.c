@@ -232,32 +232,31 @@ static int heirs_find(struct server *server, struct heir **out, unsigned *count)
 	return 0;
 }
 
-/* The objects of segments, sorted. */
-struct known {
-	struct known_object {
-		uint64_t instance, key;
-	} * list;
-	size_t count;
-};
-
 static int by_object(const void *x, const void *y)
 {
-	const struct known_object *a = x, *b = y;
+	const struct object_id *a = x, *b = y;
 
 	if (a->instance != b->instance)
 		return a->instance < b->instance ? -1 : 1;
 	return (a->key > b->key) - (a->key < b->key);
 }
 
-/* Also lists each catalog's own object, with the key 0. */
-static int known_init(struct known *known, struct server *server)
+static bool has_object(const struct object_ids *ids, uint64_t instance, uint64_t key)
+{
+	const struct object_id id = { .instance = instance, .key = key };
+
+	return ids->count && bsearch(&id, ids->list, ids->count, sizeof(id), by_object);
+}
+
+/* Lists the objects of segments, and each catalog's own, with the key 0. */
+static int known_init(struct object_ids *known, struct server *server)
 {
 	struct namespace *ns;
 	size_t most = 1;
 
 	list_for_each_entry(ns, &server->namespaces.list, link)
 		most += ns->state.catalog.segments.high + 1;
-	*known = (struct known){ .list = calloc(most, sizeof(*known->list)) };
+	*known = (struct object_ids){ .list = calloc(most, sizeof(*known->list)) };
 	if (!known->list)
 		return -ENOMEM;
 	list_for_each_entry(ns, &server->namespaces.list, link) {
@@ -266,7 +265,7 @@ static int known_init(struct known *known, struct server *server)
 			const struct segment *seg = ns->state.memory.segments[i];
 
 			if (seg)
-				known->list[known->count++] = (struct known_object){
+				known->list[known->count++] = (struct object_id){
 					.instance = ns->state.instance, .key = seg->object.key
 				};
 		}
@@ -275,25 +274,53 @@ static int known_init(struct known *known, struct server *server)
 	return 0;
 }
 
-static bool object_is_known(void *context, uint64_t instance, uint64_t key)
-{
-	const struct known_object object = { .instance = instance, .key = key };
-	const struct known *known = context;
+struct unknown {
+	struct object_ids known, *out;
+};
 
-	return bsearch(&object, known->list, known->count, sizeof(object), by_object);
+/* Notes objects of segments that were being made or destroyed. False: it is to go at once. So do
+ * catalogs, since new namespaces may get their names, and clients cannot write to them. */
+static bool unknown_note(void *context, uint64_t instance, uint64_t key)
+{
+	struct unknown *u = context;
+	struct object_id *list;
+
+	if (has_object(&u->known, instance, key))
+		return true;
+	list = key ? realloc(u->out->list, (u->out->count + 1) * sizeof(*list)) : NULL;
+	if (!list)
+		return false;
+	u->out->list = list;
+	list[u->out->count++] = (struct object_id){ .instance = instance, .key = key };
+	return true;
 }
 
-/* Removes objects of segments that were being made or destroyed. */
-static int unknown_remove(struct server *server)
+static int unknown_find(struct server *server)
 {
-	struct known known;
-	int r = known_init(&known, server);
+	struct unknown u = { .out = &server->sweep.unknown };
+	int r = known_init(&u.known, server);
 
-	if (!r)
-		shm_object_destroy_unknown(server->namespaces.instance, NAMESPACES_MAX,
-					   object_is_known, &known);
-	free(known.list);
-	return r;
+	if (r)
+		return r;
+	server->sweep.instance = server->namespaces.instance;
+	shm_object_destroy_unknown(server->sweep.instance, NAMESPACES_MAX, unknown_note, &u);
+	if (u.out->count)
+		qsort(u.out->list, u.out->count, sizeof(*u.out->list), by_object);
+	free(u.known.list);
+	return 0;
+}
+
+/* Objects that were made since then are not listed. */
+static bool is_not_listed(void *context, uint64_t instance, uint64_t key)
+{
+	return !has_object(context, instance, key);
+}
+
+void takeover_unknown_remove(struct sweep *sweep)
+{
+	if (sweep->unknown.count)
+		shm_object_destroy_unknown(sweep->instance, NAMESPACES_MAX, is_not_listed,
+					   &sweep->unknown);
 }
 
 /* Drops clients whose ledgers lie, or cannot be read any more. */
@@ -373,7 +400,7 @@ int takeover_clients(struct server *server, char why[ADOPT_WHY_MAX])
 	}
 	liars_drop(&server->peers);
 	denied_drop(&server->peers);
-	r = unknown_remove(server);
+	r = unknown_find(server);
 	if (r)
 		return r;
 	r = takeover_rest_forget(server);
