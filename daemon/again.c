@@ -6,9 +6,10 @@
 #include <unistd.h>
 
 #include "daemon/again.h"
+#include "daemon/complete.h"
 #include "util/fd.h"
 
-enum { WHY = 160 };
+enum { WHY = 192 };
 
 /* Finds the configuration file where it was, even if the working directory has changed. */
 static int options_again(const struct again *again, struct options *o)
@@ -23,71 +24,77 @@ static int options_again(const struct again *again, struct options *o)
 	return r;
 }
 
-static const struct namespace_config *named(const struct options *o, const char *name)
+/* The limits that the namespace is going to have; NULL: there is to be none. */
+static const struct state_limits *limits_of(const struct config *next, const char *name)
 {
-	for (unsigned i = 0; i < o->config.namespace_count; i++) {
-		if (!strcmp(o->config.namespaces[i].name, name))
-			return &o->config.namespaces[i];
+	for (unsigned i = 0; i < next->namespace_count; i++) {
+		if (!strcmp(next->namespaces[i].name, name))
+			return &next->namespaces[i].limits;
 	}
-	return NULL;
+	return next->users.mode && namespace_is_of_user(name) ? &next->users.limits : NULL;
 }
 
-/* Space may grow; limits that decide the shape of a catalog may not change. Limits that are not
- * given are the daemon's, and have been filled in for the serving one. */
-static const char *limits_differ(const struct state_limits *now, const struct state_limits *next,
-				 const struct options *all)
+/* Space may grow; limits that decide the shape of a catalog may not change. */
+static const char *limits_differ(const struct state_limits *now, const struct state_limits *next)
 {
-	if (now->max_tensors != (next->max_tensors ? next->max_tensors : all->max_tensors))
+	if (!next)
+		return "it is not configured any more";
+	if (now->max_tensors != next->max_tensors)
 		return "max-tensors";
-	if (now->storage != (next->storage ? next->storage : all->storage))
+	if (now->storage != next->storage)
 		return "storage";
-	return next->capacity && !(next->capacity & SHARE_PERCENT) && next->capacity < now->capacity
-		       ? "a lower capacity"
-		       : NULL;
+	return next->capacity < now->capacity ? "a lower capacity" : NULL;
 }
 
 static const char *options_differ(const struct options *now, const struct options *next)
 {
-	const char *what = NULL;
-
-	if (now->max_tensors != next->max_tensors)
-		return "max-tensors";
 	if (now->max_clients != next->max_clients)
-		return "max-clients";
-	if (now->storage != next->storage)
-		return "storage";
+		return "max-clients, or fewer for want of open files";
 	if (next->capacity < now->capacity)
 		return "a lower capacity";
-	if (strcmp(now->socket ? now->socket : "", next->socket ? next->socket : "") != 0)
-		return "socket";
-	for (unsigned i = 0; !what && i < now->config.namespace_count; i++) {
-		const struct namespace_config *ns = &now->config.namespaces[i];
-		const struct namespace_config *same = named(next, ns->name);
-
-		what = same ? limits_differ(&ns->limits, &same->limits, next)
-			    : "a namespace has ended";
-	}
-	return what;
+	if (next->gpu_capacity < now->gpu_capacity)
+		return "a lower gpu-capacity";
+	if (next->descriptors.opening < now->descriptors.opening)
+		return "fewer descriptors of segments";
+	return strcmp(now->socket ? now->socket : "", next->socket ? next->socket : "") ? "socket"
+											: NULL;
 }
 
-bool again_may(void *context, bool adopting, char why[WHY])
+/* True, and says why, if the next daemon could not take over. */
+static bool is_obstacle(const struct options *now, const struct options *next,
+			const struct namespaces *all, char why[WHY])
+{
+	static const char format[] = "it could not take over what is published: %s%s%s%s; "
+				     "'tensorlease restart' begins without it";
+	const char *what = options_differ(now, next);
+	const struct namespace *ns;
+
+	if (what)
+		snprintf(why, WHY, format, what, "", "", "");
+	if (what)
+		return true;
+	list_for_each_entry(ns, &all->list, link) {
+		what = limits_differ(&ns->config.limits, limits_of(&next->config, ns->config.name));
+		if (what)
+			snprintf(why, WHY, format, "namespace ", ns->config.name, ": ", what);
+		if (what)
+			return true;
+	}
+	return false;
+}
+
+bool again_may(void *context, const struct namespaces *all, char why[WHY])
 {
 	const struct again *again = context;
 	struct options next;
-	const char *what;
-	int r = options_again(again, &next);
+	bool may = !options_again(again, &next);
 
-	if (r) {
+	if (!may) {
 		snprintf(why, WHY, "its options or its configuration are wrong; the log says how");
-		options_deinit(&next);
-		return false;
+	} else if (all) {
+		options_complete(&next);
+		may = !is_obstacle(again->now, &next, all, why);
 	}
-	what = adopting ? options_differ(again->now, &next) : NULL;
-	if (what)
-		snprintf(why, WHY,
-			 "it could not take over what is published: %s; 'tensorlease restart' "
-			 "begins without it",
-			 what);
 	options_deinit(&next);
-	return !what;
+	return may;
 }

@@ -9,9 +9,9 @@
 struct again {
 	int argc;
 	char **argv;
-	char directory[PATH_MAX]; /* where relative paths begin */
-	const struct options *now;
+	char directory[PATH_MAX];  /* where relative paths begin */
+	const struct options *now; /* completed */
 };
 
 /* This is may_leave() of server_options, and @again its context. */
-bool again_may(void *again, bool adopting, char why[160]);
+bool again_may(void *again, const struct namespaces *all, char why[192]);

@@ -16,6 +16,7 @@
 #endif
 
 #include "daemon/again.h"
+#include "daemon/complete.h"
 #include "daemon/inspect.h"
 #include "daemon/instance.h"
 #include "daemon/keeper/keep.h"
@@ -32,14 +33,6 @@
 #define SYSTEM_SOCKET SYSTEM_DIRECTORY "/socket"
 
 enum { EXIT_USAGE = 2, EXIT_SERVED = 3, EXIT_WRONG = 4 };
-enum {
-	FD_USUAL_LIMIT = 1024, /* of open files, if ours cannot be told */
-	FD_RESERVE = 32, /* descriptors for ourselves: the loop, the catalog, those being sent */
-	FD_CACHE_MAX = 4096, /* descriptors of segments, kept for the next client that maps them */
-	FD_DEVICE_MAX = 16384,	/* descriptors that open memory on devices */
-	FD_FLIGHT_MAX = 4096,	/* descriptors in flight to clients, beyond one for each */
-	FD_OBJECTS_MAX = 65536, /* descriptors of segments, if each needs one */
-};
 
 static void notify(const char *state)
 {
@@ -116,42 +109,6 @@ static void socket_to_check(char *path, size_t size)
 	strncat(path, "/socket", size - strlen(path) - 1);
 	if (!access(SYSTEM_SOCKET, F_OK) || (geteuid() == 0 && access(path, F_OK)))
 		snprintf(path, size, SYSTEM_SOCKET);
-}
-
-/*
- * Raises the limit of open files as far as allowed, and divides it. Clients come first, so that we
- * never run out, and a client too many is told the reason. Each has a socket, a ledger and one
- * descriptor in flight. There are more of the latter, since few clients have just one. Half of the
- * rest is for descriptors that open memory on devices, the other half for caching. If each segment
- * needs a descriptor, half of all is for segments.
- */
-static void descriptors_plan(struct shared_limits *l, uint32_t *max_clients, bool named)
-{
-	struct rlimit limit = { .rlim_cur = FD_USUAL_LIMIT };
-	rlim_t left, objects;
-
-	if (!getrlimit(RLIMIT_NOFILE, &limit)) {
-		limit.rlim_cur = limit.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &limit); /* if not allowed, the limit stays as it is */
-		getrlimit(RLIMIT_NOFILE, &limit);
-	}
-	left = limit.rlim_cur > FD_RESERVE ? limit.rlim_cur - FD_RESERVE : 1;
-	objects = named ? 0 : left / 2 < FD_OBJECTS_MAX ? left / 2 : FD_OBJECTS_MAX;
-	left -= objects;
-	l->flight_fds_max = left / 8 < FD_FLIGHT_MAX ? (unsigned)(left / 8) : FD_FLIGHT_MAX;
-	left -= l->flight_fds_max;
-	if (left / 3 < *max_clients) {
-		log_warn("fewer clients than --max-clients: raise the limit of open files",
-			 "max_clients=%u now=%llu RLIMIT_NOFILE=%llu", *max_clients,
-			 (unsigned long long)left / 3, (unsigned long long)limit.rlim_cur);
-		*max_clients = (uint32_t)left / 3;
-	}
-	left -= 3 * (rlim_t)*max_clients;
-	l->flight_fds_max += *max_clients;
-	l->device_fds_max = left / 2 < FD_DEVICE_MAX ? (unsigned)(left / 2) : FD_DEVICE_MAX;
-	left -= l->device_fds_max;
-	l->device_fds_max += (unsigned)objects;
-	l->fds_max = left < FD_CACHE_MAX ? (unsigned)left : FD_CACHE_MAX;
 }
 
 /* Closes inherited descriptors: the caller's locks and pipes must not stay open in the
@@ -232,30 +189,28 @@ static void keeper_notified(void *context, const char *text)
 	say_how_it_went(ready_fd, EXIT_SUCCESS);
 }
 
-/* True if the objects of all namespaces have names, so that their descriptors need not be kept. */
-static bool all_named(const struct options *o)
+/* Raises the limit of open files as far as allowed. */
+static void files_raise(void)
 {
-	bool named = o->storage->named;
+	struct rlimit limit;
 
-	for (unsigned i = 0; i < o->config.namespace_count; i++)
-		named &= !o->config.namespaces[i].limits.storage ||
-			 o->config.namespaces[i].limits.storage->named;
-	return named && (!o->config.users.limits.storage || o->config.users.limits.storage->named);
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* Fills in limits that the configuration leaves to the daemon's options. */
-static void namespace_complete(struct state_limits *l, const struct options *o,
-			       uint32_t max_clients)
+/* Completes the options, and says what the limit of open files takes from them. */
+static void complete(struct options *o)
 {
-	if (l->capacity & SHARE_PERCENT)
-		l->capacity = o->capacity / 100 * (l->capacity & ~SHARE_PERCENT);
-	if (!l->capacity || l->capacity > o->capacity)
-		l->capacity = o->capacity;
-	if (!l->storage)
-		l->storage = o->storage;
-	if (!l->max_tensors)
-		l->max_tensors = o->max_tensors;
-	l->max_clients = max_clients;
+	uint32_t max_clients = o->max_clients;
+
+	files_raise();
+	options_complete(o);
+	if (o->max_clients < max_clients)
+		log_warn("fewer clients than --max-clients: raise the limit of open files",
+			 "max_clients=%u now=%u RLIMIT_NOFILE=%llu", max_clients, o->max_clients,
+			 (unsigned long long)options_files());
 }
 
 static int serve(struct options *o, struct instance *instance, struct keep *k, int *ready_fd,
@@ -272,6 +227,9 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 		.shared = { .capacity = o->capacity,
 			    .rules = o->config.rules,
 			    .rule_count = o->config.rule_count,
+			    .fds_max = o->descriptors.cached,
+			    .device_fds_max = o->descriptors.opening,
+			    .flight_fds_max = o->descriptors.in_flight,
 			    .device_capacity = o->gpu_capacity,
 			    .warm_ns = (uint64_t)o->warm_ns,
 			    .versions = instance->versions,
@@ -281,19 +239,14 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 		.users = o->config.users,
 	};
 	struct server *server = calloc(1, sizeof(*server));
-	uint32_t max_clients = o->max_clients;
 	uint64_t shm_size = options_shm_size();
 	int r;
 
-	descriptors_plan(&so.shared, &max_clients, all_named(o));
-	for (unsigned i = 0; i < so.count; i++)
-		namespace_complete(&o->config.namespaces[i].limits, o, max_clients);
-	namespace_complete(&so.users.limits, o, max_clients);
 	r = server ? server_init(server, instance->id, &so) : -ENOMEM;
-	if (r == SERVER_E_STRANGE) {
+	if (r == SERVER_E_STRANGE)
 		instance_give_up(instance);
+	if (r > 0)
 		_exit(EXIT_FAILURE);
-	}
 	if (r) {
 		fprintf(stderr, "tensorleased: cannot make the catalog and the event loop: %s%s\n",
 			strerror(-r),
@@ -304,7 +257,7 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 	}
 	log_info("listening", "socket=%s capacity=%llu max_tensors=%u max_clients=%u",
 		 log_str(instance->socket), (unsigned long long)o->capacity, o->max_tensors,
-		 max_clients);
+		 o->max_clients);
 	if (o->storage->named && shm_size && o->capacity > shm_size)
 		log_warn("/dev/shm holds less than the capacity", "capacity=%llu size=%llu",
 			 (unsigned long long)o->capacity, (unsigned long long)shm_size);
@@ -352,6 +305,17 @@ static void instance_forget(struct keep *k)
 	keep_forget(k, KEEP_TAG_PREFIX "listen");
 }
 
+/* They wait until the server handles them, since by default they would end us halfway. */
+static void signals_block(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
 static int run(struct options *o, struct keep *k, int *ready_fd, struct again *again)
 {
 	struct instance_fds fds = { .activated = take_fd(&k->activated_fd),
@@ -362,6 +326,8 @@ static int run(struct options *o, struct keep *k, int *ready_fd, struct again *a
 	char path[256] = "", why[512];
 	int r;
 
+	signals_block();
+	complete(o);
 	if (fds.activated < 0 && o->socket)
 		snprintf(path, sizeof(path), "%s", o->socket);
 	else if (fds.activated < 0 && socket_default(path, sizeof(path)))

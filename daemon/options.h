@@ -19,6 +19,9 @@ struct options {
 	struct config config;
 	uint32_t max_tensors;
 	uint32_t max_clients;
+	struct {
+		unsigned cached, opening, in_flight;
+	} descriptors;	      /* how many there may be; see complete.h */
 	int64_t idle_exit_ns; /* < 0: never */
 	int64_t warm_ns;
 	int64_t hello_ns;

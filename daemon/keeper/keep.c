@@ -135,21 +135,9 @@ int keep_init(struct keep *k)
 	return r;
 }
 
-void keep_forget_rest(struct keep *k)
-{
-	const struct kept *kept;
-	char tag[KEEP_TAG_SIZE];
-
-	while ((kept = kept_any(&k->list))) {
-		memcpy(tag, kept->tag, sizeof(tag));
-		keep_forget(k, tag);
-		fd_close(kept_take(&k->list, tag));
-	}
-}
-
 void keep_deinit(struct keep *k)
 {
-	keep_forget_rest(k);
+	kept_deinit(&k->list);
 	kept_deinit(&k->found);
 	k->fd = fd_close(k->fd);
 	k->kind = KEEP_NOBODY;

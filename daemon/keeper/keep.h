@@ -39,7 +39,8 @@ struct keep {
 
 /* Finds the keeper and its descriptors, and clears their environment. -ENOMEM. */
 int keep_init(struct keep *k);
-/* Forgets descriptors that were not taken, and closes the socket to the keeper. */
+/* Closes the socket to the keeper, and descriptors that were not taken. They stay kept: we may be
+ * ending before we could take them. */
 void keep_deinit(struct keep *k);
 
 /* Hands over the descriptor kept under @tag, which stays kept; -1 if there is none. */
@@ -58,8 +59,6 @@ int keep_forget(struct keep *k, const char *tag);
 /* How many calls of keep_forget() the keeper has carried out. UINT64_MAX: there is no keeper; @k
  * may be NULL then. */
 uint64_t keep_forgotten(const struct keep *k);
-/* Forgets and closes descriptors that were not taken. */
-void keep_forget_rest(struct keep *k);
 /* The kept state cannot be taken over: when we end, the next daemon is told to start afresh. */
 void keep_afresh(struct keep *k, const char *why);
 /* Another daemon is to take over, for the reason @why: @leaving will be set. */

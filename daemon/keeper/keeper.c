@@ -2,7 +2,8 @@
 /*
  * The keeper; see keeper.h. After several deaths in a short time the next daemon is told to start
  * afresh, since the state that it takes over may be the cause. If it goes on dying the keeper gives
- * up.
+ * up. A daemon that could not be started, or that says that it cannot start, may lack something for
+ * a while. So the keeper tries again, after pauses that grow.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,8 +28,11 @@
 #include "util/log.h"
 
 enum {
-	RETRY_MS = 1000, /* until the keeper tries again to start a daemon */
-	LEAVE_S = 5,	 /* for a daemon to end by itself when another is to take over */
+	RETRY_MS = 50,	       /* until the keeper tries again to start a daemon */
+	RETRY_DOUBLINGS = 7,   /* of that, from one try to the next */
+	LOOK_MS = 1000,	       /* whether a daemon that is to leave does */
+	LEAVE_S = 5,	       /* for a daemon to end by itself when another is to take over */
+	EXIT_NO_LIBRARY = 127, /* of a program that the dynamic linker could not load */
 };
 
 struct keeper {
@@ -58,6 +62,9 @@ struct keeper {
 	bool immortal;			   /* never give up, however many die; for tests */
 	unsigned recent_count;		   /* since the last fresh start */
 	int64_t fresh_ns;		   /* when the last fresh start was; 0: never */
+	unsigned tries;			   /* to start a daemon, since one served */
+	unsigned failures;		   /* daemons that failed to start since then */
+	int64_t start_ns;		   /* when to try again, if there is no daemon */
 	int status;
 	bool over;
 };
@@ -99,9 +106,10 @@ static void inherit(const struct kept *kept, void *context)
 	fcntl(kept->fd, F_SETFD, 0);
 }
 
-/* Runs in the child. */
+/* Runs in the child. SIGTERM waits there until the daemon can handle it. */
 static _Noreturn void become_daemon(struct keeper *k, pid_t keeper, int fd, int list_fd)
 {
+	sigset_t mask = k->mask_before;
 	char text[64];
 
 	fcntl(fd, F_SETFD, 0);
@@ -109,7 +117,9 @@ static _Noreturn void become_daemon(struct keeper *k, pid_t keeper, int fd, int 
 	kept_each(&k->table, inherit, NULL);
 	snprintf(text, sizeof(text), "%d %d %d", (int)keeper, fd, list_fd);
 	setenv(KEEPER_ENVIRONMENT, text, 1);
-	sigprocmask(SIG_SETMASK, &k->mask_before, NULL);
+	sigaddset(&mask, SIGTERM);
+	sigaddset(&mask, SIGINT);
+	sigprocmask(SIG_SETMASK, &mask, NULL);
 	prctl(PR_SET_NAME, "tensorleased");
 	if (k->former_program && k->program >= 0)
 		fexecve(k->program, k->options->argv, environ);
@@ -137,6 +147,8 @@ static int child_start(struct keeper *k)
 		fd_close(fds[0]);
 		return -EAGAIN;
 	}
+	if (k->stopping)
+		kill(pid, SIGTERM);
 	k->child = pid;
 	k->fd = fds[0];
 	k->fresh = k->is_ready = k->forgotten_owed = false;
@@ -170,6 +182,7 @@ static void served(struct keeper *k)
 	char path[64];
 
 	k->is_ready = k->was_ready = true;
+	k->tries = k->failures = 0;
 	k->new_program = false;
 	snprintf(path, sizeof(path), "/proc/%d/exe", (int)k->child);
 	fd_close(k->program);
@@ -289,10 +302,36 @@ static bool death_note(struct keeper *k)
 	return true;
 }
 
+static void start_later(struct keeper *k)
+{
+	int64_t pause_ms = k->options->retry_ms ? k->options->retry_ms : RETRY_MS;
+
+	pause_ms <<= k->tries < RETRY_DOUBLINGS ? k->tries : RETRY_DOUBLINGS;
+	k->tries++;
+	k->start_ns = now_mono_ns() + pause_ms * NS_PER_MS;
+}
+
+/* The kept state is lost only if a daemon fails for a minute. */
+static void failure_note(struct keeper *k)
+{
+	k->failures++;
+	log_warn("the daemon could not start; trying again", "failures=%u", k->failures);
+	if (k->failures == KEEPER_FAILURES_MAX)
+		afresh(k, "the daemon could not start");
+	k->fresh = k->failures >= KEEPER_FAILURES_MAX;
+	if (k->failures < 2 * KEEPER_FAILURES_MAX)
+		start_later(k);
+	else
+		end(k, EXIT_FAILURE);
+}
+
+/* When we are to stop, the daemon only removes what the last one left, and stops at once. */
 static void start(struct keeper *k)
 {
-	int r = child_start(k);
+	int r;
 
+	k->fresh |= k->stopping;
+	r = child_start(k);
 	if (!r)
 		return;
 	if (!k->was_ready) {
@@ -302,8 +341,7 @@ static void start(struct keeper *k)
 		return;
 	}
 	log_error("cannot start the daemon", "error=%s", log_str(strerror(-r)));
-	if (!death_note(k))
-		end(k, EXIT_FAILURE);
+	start_later(k);
 }
 
 /* Counts a daemon that served and ended. One that never served does not count: the pause goes
@@ -334,6 +372,13 @@ static void program_return(struct keeper *k)
 	start(k);
 }
 
+/* True if a daemon ended, but not because of its options or of another one that serves. */
+static bool has_failed(const struct keeper *k, int status)
+{
+	return k->was_ready && !k->is_ready && !k->fresh && WIFEXITED(status) &&
+	       (WEXITSTATUS(status) == EXIT_FAILURE || WEXITSTATUS(status) == EXIT_NO_LIBRARY);
+}
+
 static void child_ended(struct keeper *k, int status)
 {
 	bool left;
@@ -343,8 +388,12 @@ static void child_ended(struct keeper *k, int status)
 	k->fd = fd_close(k->fd);
 	k->child = 0;
 	restart_note(k, status);
-	if (k->new_program && !k->is_ready && !k->renewing && !k->fresh && !k->stopping) {
+	if (k->new_program && !k->is_ready && !k->renewing && !k->fresh) {
 		program_return(k);
+		return;
+	}
+	if (has_failed(k, status)) {
+		failure_note(k);
 		return;
 	}
 	left = k->renewing && WIFEXITED(status) && WEXITSTATUS(status) == KEEPER_EXIT_LEFT;
@@ -352,9 +401,12 @@ static void child_ended(struct keeper *k, int status)
 		end(k, WEXITSTATUS(status));
 		return;
 	}
-	if (k->stopping || !k->was_ready) {
-		fprintf(stderr, "tensorleased: the daemon was ended by signal %d%s\n",
-			WTERMSIG(status), k->stopping ? "" : " before it was ready");
+	if (!k->was_ready) {
+		if (WIFSIGNALED(status))
+			fprintf(stderr,
+				"tensorleased: the daemon was ended by signal %d before it was "
+				"ready\n",
+				WTERMSIG(status));
 		end(k, EXIT_FAILURE);
 		return;
 	}
@@ -399,7 +451,7 @@ static void on_signal(struct keeper *k)
 			if (k->child)
 				kill(k->child, (int)info.ssi_signo);
 			else
-				end(k, EXIT_SUCCESS);
+				start(k);
 		}
 	}
 }
@@ -421,6 +473,16 @@ static int signals_take(struct keeper *k)
 
 /* ---- the loop ------------------------------------------------------------------------------- */
 
+/* How long to wait for a message or a signal. */
+static int wait_ms(const struct keeper *k)
+{
+	int64_t left_ms = (k->start_ns - now_mono_ns()) / NS_PER_MS + 1;
+
+	if (!k->child)
+		return left_ms > 0 ? (int)left_ms : 0;
+	return k->renewing ? LOOK_MS : -1;
+}
+
 static void wait_and_act(struct keeper *k)
 {
 	struct pollfd fds[2] = { { .fd = k->signal_fd, .events = POLLIN },
@@ -428,9 +490,11 @@ static void wait_and_act(struct keeper *k)
 
 	fds[1].events |= k->forgotten_owed ? POLLOUT : 0;
 
-	if (poll(fds, 2, k->child && !k->renewing ? -1 : RETRY_MS) == 0 && !k->child)
+	poll(fds, 2, wait_ms(k));
+	if (!k->child && now_mono_ns() >= k->start_ns)
 		start(k);
-	if (k->child && k->renewing && now_mono_ns() - k->renew_ns > LEAVE_S * NS_PER_SEC)
+	if (k->child && k->renewing && !k->stopping &&
+	    now_mono_ns() - k->renew_ns > LEAVE_S * NS_PER_SEC)
 		kill(k->child, SIGKILL);
 	if (fds[1].revents & POLLOUT)
 		answer_forgotten(k);

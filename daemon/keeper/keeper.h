@@ -11,8 +11,9 @@
 #include "daemon/keeper/table.h"
 
 enum {
-	KEEPER_DEATHS_MAX = 5, /* so many deaths ... */
-	KEEPER_DEATHS_S = 10,  /* ... within so long are too many */
+	KEEPER_DEATHS_MAX = 5,	  /* so many deaths ... */
+	KEEPER_DEATHS_S = 10,	  /* ... within so long are too many */
+	KEEPER_FAILURES_MAX = 15, /* so many daemons in a row that failed to start are, too */
 };
 
 struct keeper_options {
@@ -20,15 +21,19 @@ struct keeper_options {
 	const char *exe;  /* NULL: the running program */
 	int activated_fd; /* of a service, or -1; the keeper closes it */
 	int detached;	  /* the daemon is to go into the background when it is ready */
+	int retry_ms;	  /* the first pause after a failed start; 0: the usual one */
 	void (*notified)(void *context, const char *text); /* called for texts of the daemon,
 							      READY=1 among them */
 	void *context;
 };
 
 /*
- * Returns the exit status when the daemon has ended by itself, or has died before it was ready, or
- * too often. Passes SIGTERM and SIGINT on to it. SIGUSR2 ends the daemon, and another one takes
- * over, of the program that has the path by then. If that ends before it serves, the former program
- * is used. SIGHUP does the same, unless the next daemon could not take over.
+ * Returns the exit status when the daemon has ended by itself, or the first one has died before it
+ * was ready, or daemons have died or failed to start too often. Passes SIGTERM and SIGINT on to it.
+ * A daemon starts with both blocked, and unblocks them when it can handle them. If it ends without
+ * cleaning up, another one is started that begins afresh and gets SIGTERM at once. SIGUSR2 ends the
+ * daemon, and another one takes over, of the program that has the path by then. If that ends before
+ * it serves, the former program is used. SIGHUP does the same, unless the next daemon could not
+ * take over.
  */
 int keeper_run(const struct keeper_options *options);

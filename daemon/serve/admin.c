@@ -107,7 +107,7 @@ void handle_restart(struct peer *peer, struct conn_message *m)
 			"nobody would start another daemon: this one has no keeper (--keeper no, or it was killed)");
 		return;
 	}
-	if (server->may_leave && !server->may_leave(server->context, false, why)) {
+	if (server->may_leave && !server->may_leave(server->context, NULL, why)) {
 		peer_error(peer, request->header.serial, WIRE_E_INVALID,
 			   "no other daemon starts: %s", why);
 		return;

@@ -321,7 +321,7 @@ static void kept_forget(struct peers *peers, struct kept_socket *kept)
 {
 	struct keep *keeper = peers->shared->keep;
 
-	if (keeper->fd < 0 || keep_forget(keeper, kept->tag)) {
+	if (keep_forget(keeper, kept->tag) || keeper->fd < 0) {
 		kept_free(peers, kept);
 		return;
 	}
@@ -341,7 +341,7 @@ void peers_forgotten(struct peers *peers, uint64_t count)
 	}
 }
 
-/* Closes a socket that no client of ours has, once the keeper has forgotten it. -ENOMEM. */
+/* Closes a descriptor that no client of ours has, once the keeper has forgotten it. -ENOMEM. */
 int peers_forget_kept(struct peers *peers, const char *tag, int fd_take)
 {
 	struct kept_socket *kept = malloc(sizeof(*kept));
@@ -718,6 +718,7 @@ static int peer_resume(struct peer *peer)
 	struct client *c = &peer->client;
 	struct namespace_user user = { .uid = c->uid, .gid = c->gid };
 	cleanup_(freep) gid_t *groups = NULL;
+	unsigned rights;
 	int r = identity_groups(peer->fd, &groups, &user.ngroups);
 
 	if (r)
@@ -725,9 +726,9 @@ static int peer_resume(struct peer *peer)
 	user.groups = groups;
 	account_set_groups(peer->turn.account, c->gid, groups, user.ngroups);
 	account_set_groups(c->account, c->gid, groups, user.ngroups);
-	peer->may_publish = namespace_rights(&peer->name_space->config, &user,
-					     peer->peers->shared->uid) &
-			    NAMESPACE_PUBLISH;
+	rights = namespace_rights(&peer->name_space->config, &user, peer->peers->shared->uid);
+	peer->may_publish = rights & NAMESPACE_PUBLISH;
+	peer->denied = !(rights & NAMESPACE_GET);
 	peer->phase = PEER_READY;
 	r = charge_adopt(&peer->connection, peer->turn.account,
 			 &peer->peers->shared->pools[SHARE_CONNECTIONS], 1);
@@ -750,6 +751,7 @@ int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
 {
 	struct client_identity who = { .uid = fact->uid, .gid = fact->gid, .pid = fact->pid };
 	struct account *account = account_ref(&peers->shared->accounts, fact->uid);
+	uint64_t newest = peers->shared->next_client_id;
 	struct peer *peer;
 	int r;
 
@@ -760,6 +762,7 @@ int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
 	memcpy(who.label, fact->label, sizeof(who.label));
 	peers->shared->next_client_id = fact->id - 1;
 	r = peer_new(&peer, peers, fd_take, account, &who);
+	peers->shared->next_client_id = newest;
 	if (r)
 		return r;
 	peer->name_space = ns;

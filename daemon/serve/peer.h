@@ -97,6 +97,7 @@ struct peer {
 	bool awaits_space; /* the kernel tells us when its socket has space */
 	bool deaf;	   /* it has closed its end; we read its earlier messages */
 	bool adopted;	   /* its connection is older than this daemon */
+	bool denied;	   /* it may not get from its namespace any more; set at adoption */
 	bool dropping;
 	bool orphan;  /* dropped, but its process may still use what it held (disconnect.h) */
 	bool left;    /* its client has been given up */

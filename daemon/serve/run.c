@@ -542,6 +542,17 @@ bool server_step(struct server *server, bool wait)
 
 /* ---- beginning and end ---------------------------------------------------------------------- */
 
+/* main() has blocked them. */
+static void signals_unblock(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
 static int server_make_loop(void *arg)
 {
 	static const int numbers[SERVER_SIGNALS] = { SIGTERM, SIGINT, SIGUSR2, SIGHUP };
@@ -592,7 +603,13 @@ static void manager_restarted(struct server *server)
 	snprintf(k->reason, sizeof(k->reason), "the service manager started another one");
 }
 
-/* On failure nothing is cleaned up: our caller removes the whole instance. */
+/* What we lack may be there when another daemon tries. */
+static bool is_lack(int r)
+{
+	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -EAGAIN || r == -ENOSPC;
+}
+
+/* On failure nothing is cleaned up: our caller removes the whole instance, or leaves it. */
 static int server_adopt(struct server *server, const struct server_options *options)
 {
 	char why[ADOPT_WHY_MAX] = "";
@@ -606,6 +623,11 @@ static int server_adopt(struct server *server, const struct server_options *opti
 		manager_restarted(server);
 	if (!r)
 		return 0;
+	if (is_lack(r)) {
+		log_error("cannot take over what the last daemon left; leaving it to the next",
+			  "error=%s", log_str(strerror(-r)));
+		return SERVER_E_LEFT;
+	}
 	log_error("cannot take over what the last daemon left; starting afresh", "why=%s error=%s",
 		  log_str(why), log_str(r < 0 ? strerror(-r) : ""));
 	keep_afresh(server->keep, *why ? why : strerror(-r));
@@ -648,6 +670,8 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 		r = namespace_new(&server->namespaces, &options->namespaces[i], &ns);
 	if (!r)
 		r = loop_attempt(server_make_loop, server);
+	if (!r)
+		r = takeover_rest_forget(server);
 	if (r) { /* the loop is not touched any more: loop_attempt() */
 		index_deinit(&server->peers.index);
 		space_deinit(&server->space);
@@ -662,10 +686,10 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 
 static bool server_leaves(struct server *server)
 {
+	const struct namespaces *all = server->keep->reloading ? &server->namespaces : NULL;
 	char why[SERVER_WHY_MAX];
 
-	if (server->may_leave &&
-	    !server->may_leave(server->context, server->keep->reloading, why)) {
+	if (server->may_leave && !server->may_leave(server->context, all, why)) {
 		log_error("no other daemon takes over; this one goes on", "why=%s", log_str(why));
 		keep_stay(server->keep);
 		return false;
@@ -676,13 +700,18 @@ static bool server_leaves(struct server *server)
 
 static void sweep_run(struct job *job)
 {
-	container_of(job, struct sweep, job)->left = leftovers_find(geteuid(), true);
+	struct sweep *sweep = container_of(job, struct sweep, job);
+
+	takeover_unknown_remove(sweep);
+	sweep->left = leftovers_find(geteuid(), true);
 }
 
 static void sweep_done(struct job *job)
 {
-	const struct leftovers *left = &container_of(job, struct sweep, job)->left;
+	struct sweep *sweep = container_of(job, struct sweep, job);
+	const struct leftovers *left = &sweep->left;
 
+	free(sweep->unknown.list);
 	if (left->objects)
 		log_info("removed what belongs to no process in shared memory",
 			 "catalogs=%u objects=%u bytes=%llu", left->catalogs, left->objects,
@@ -691,6 +720,7 @@ static void sweep_done(struct job *job)
 
 int server_run(struct server *server)
 {
+	signals_unblock();
 	loop_ask_for_short_slices();
 	keep_served(server->keep);
 	server_tell(server);

@@ -13,19 +13,22 @@ struct server_options {
 	unsigned count;
 	struct namespace_config users; /* template of the users' own; mode 0: there is none */
 	int64_t hello_ns;	       /* how long a connection may take to be READY */
-	/* True if another daemon can serve with the present options and, if @adopting, take over
-	 * our state. Else writes the reason into @why. */
-	bool (*may_leave)(void *context, bool adopting, char why[SERVER_WHY_MAX]);
+	/* True if another daemon can serve with the present options, and take over the namespaces
+	 * @all unless that is NULL. Else writes the reason into @why. */
+	bool (*may_leave)(void *context, const struct namespaces *all, char why[SERVER_WHY_MAX]);
 	void *context;
 	int64_t idle_exit_ns; /* end after so long without clients and tensors; < 0: never */
 };
 
-/* The last daemon's instance cannot be taken over, which is logged. The process must end at once,
- * so that another one can start afresh. */
+/*
+ * The last daemon's instance cannot be taken over, which is logged, and the process must end at
+ * once. SERVER_E_STRANGE: another one can start afresh. SERVER_E_LEFT: for want of something that
+ * may come back; nothing may be cleaned up.
+ */
 enum { SERVER_E_STRANGE = 1, SERVER_E_LEFT };
 
-/* @server must not move afterwards. SERVER_E_STRANGE; -ENOMEM, -ENOSPC, -EMFILE, ... On failure the
- * listening socket is closed too. */
+/* @server must not move afterwards. SERVER_E_STRANGE, SERVER_E_LEFT; -ENOMEM, -ENOSPC, -EMFILE, ...
+ * On failure the listening socket is closed too. */
 int server_init(struct server *server, uint64_t instance, const struct server_options *options);
 /*
  * Returns after SIGTERM, SIGINT or idleness, when every client has been dropped. Returns

@@ -17,11 +17,22 @@
 #include "daemon/state/state.h"
 #include "util/leftovers.h"
 
-enum { SERVER_SIGNALS = 4, SERVER_WHY_MAX = 160 };
+enum { SERVER_SIGNALS = 4, SERVER_WHY_MAX = 192 };
 
-/* A job that looks once, while we serve, for objects that daemons of our user left in /dev/shm. */
+/* Objects in /dev/shm, sorted. */
+struct object_ids {
+	struct object_id {
+		uint64_t instance, key;
+	} * list;
+	size_t count;
+};
+
+/* A job that removes, once we serve, what the last daemon left of segments, and what daemons of our
+ * user left in /dev/shm. Clients can write to the former, and hold up who removes them. */
 struct sweep {
 	struct job job;
+	uint64_t instance;	   /* of the last daemon: the first of NAMESPACES_MAX */
+	struct object_ids unknown; /* in these */
 	struct leftovers left;
 };
 
@@ -59,7 +70,7 @@ struct server {
 	int64_t idle_exit_ns, hello_ns;
 	bool stopping;
 	bool had_clients; /* there were clients when it began to stop */
-	bool (*may_leave)(void *context, bool adopting, char why[SERVER_WHY_MAX]); /* run.h */
+	bool (*may_leave)(void *context, const struct namespaces *all, char why[SERVER_WHY_MAX]);
 	void *context;
 };
 

@@ -29,15 +29,18 @@ struct found {
 struct search {
 	struct found *list;
 	unsigned count;
+	uint64_t instance; /* the first of NAMESPACES_MAX */
 };
 
+/* A daemon that started afresh may have died before it let go of another instance's. */
 static void found_note(const struct kept *kept, void *context)
 {
 	struct search *search = context;
 	struct found *f = &search->list[search->count];
 	uint64_t instance;
 
-	if (sscanf(kept->tag, KEEP_TAG_PREFIX "facts-%16" SCNx64, &instance) == 1) {
+	if (sscanf(kept->tag, KEEP_TAG_PREFIX "facts-%16" SCNx64, &instance) == 1 &&
+	    instance - search->instance < NAMESPACES_MAX) {
 		*f = (struct found){ .instance = instance, .fd = -1 };
 		search->count++;
 	}
@@ -56,11 +59,12 @@ static void found_read(struct found *f)
 	f->gid = header.gid;
 }
 
-static int search_init(struct search *search, struct keep *k)
+static int search_init(struct search *search, struct keep *k, uint64_t instance)
 {
 	char tag[KEEP_TAG_SIZE];
 
-	*search = (struct search){ .list = calloc(k->list.count + 1, sizeof(*search->list)) };
+	*search = (struct search){ .list = calloc(k->list.count + 1, sizeof(*search->list)),
+				   .instance = instance };
 	if (!search->list)
 		return -ENOMEM;
 	kept_each(&k->list, found_note, search);
@@ -140,7 +144,7 @@ static int rest_take_over(struct server *server, struct found *f, char why[ADOPT
 		return 0;
 	}
 	snprintf(why, ADOPT_WHY_MAX, "namespace %s is not configured any more", f->name);
-	if (!config.mode || strncmp(f->name, NAMESPACE_OF_USER, strlen(NAMESPACE_OF_USER)) != 0)
+	if (!config.mode || !namespace_is_of_user(f->name))
 		return CATALOG_E_STRANGE;
 	memcpy(config.name, f->name, sizeof(config.name));
 	config.uid = f->uid;
@@ -154,7 +158,7 @@ int takeover_namespaces(struct server *server, const struct namespace_config *co
 	struct search search;
 	struct namespace *ns;
 	struct found *f;
-	int r = search_init(&search, server->keep);
+	int r = search_init(&search, server->keep, server->namespaces.instance);
 
 	for (unsigned i = 0; !r && i < count; i++) {
 		f = search_find(&search, configs[i].name);
@@ -228,32 +232,31 @@ static int heirs_find(struct server *server, struct heir **out, unsigned *count)
 	return 0;
 }
 
-/* The objects of segments, sorted. */
-struct known {
-	struct known_object {
-		uint64_t instance, key;
-	} * list;
-	size_t count;
-};
-
 static int by_object(const void *x, const void *y)
 {
-	const struct known_object *a = x, *b = y;
+	const struct object_id *a = x, *b = y;
 
 	if (a->instance != b->instance)
 		return a->instance < b->instance ? -1 : 1;
 	return (a->key > b->key) - (a->key < b->key);
 }
 
-/* Also lists each catalog's own object, with the key 0. */
-static int known_init(struct known *known, struct server *server)
+static bool has_object(const struct object_ids *ids, uint64_t instance, uint64_t key)
+{
+	const struct object_id id = { .instance = instance, .key = key };
+
+	return ids->count && bsearch(&id, ids->list, ids->count, sizeof(id), by_object);
+}
+
+/* Lists the objects of segments, and each catalog's own, with the key 0. */
+static int known_init(struct object_ids *known, struct server *server)
 {
 	struct namespace *ns;
 	size_t most = 1;
 
 	list_for_each_entry(ns, &server->namespaces.list, link)
 		most += ns->state.catalog.segments.high + 1;
-	*known = (struct known){ .list = calloc(most, sizeof(*known->list)) };
+	*known = (struct object_ids){ .list = calloc(most, sizeof(*known->list)) };
 	if (!known->list)
 		return -ENOMEM;
 	list_for_each_entry(ns, &server->namespaces.list, link) {
@@ -262,7 +265,7 @@ static int known_init(struct known *known, struct server *server)
 			const struct segment *seg = ns->state.memory.segments[i];
 
 			if (seg)
-				known->list[known->count++] = (struct known_object){
+				known->list[known->count++] = (struct object_id){
 					.instance = ns->state.instance, .key = seg->object.key
 				};
 		}
@@ -271,25 +274,53 @@ static int known_init(struct known *known, struct server *server)
 	return 0;
 }
 
-static bool object_is_known(void *context, uint64_t instance, uint64_t key)
-{
-	const struct known_object object = { .instance = instance, .key = key };
-	const struct known *known = context;
+struct unknown {
+	struct object_ids known, *out;
+};
 
-	return bsearch(&object, known->list, known->count, sizeof(object), by_object);
+/* Notes objects of segments that were being made or destroyed. False: it is to go at once. So do
+ * catalogs, since new namespaces may get their names, and clients cannot write to them. */
+static bool unknown_note(void *context, uint64_t instance, uint64_t key)
+{
+	struct unknown *u = context;
+	struct object_id *list;
+
+	if (has_object(&u->known, instance, key))
+		return true;
+	list = key ? realloc(u->out->list, (u->out->count + 1) * sizeof(*list)) : NULL;
+	if (!list)
+		return false;
+	u->out->list = list;
+	list[u->out->count++] = (struct object_id){ .instance = instance, .key = key };
+	return true;
 }
 
-/* Removes objects of segments that were being made or destroyed. */
-static int unknown_remove(struct server *server)
+static int unknown_find(struct server *server)
 {
-	struct known known;
-	int r = known_init(&known, server);
+	struct unknown u = { .out = &server->sweep.unknown };
+	int r = known_init(&u.known, server);
 
-	if (!r)
-		shm_object_destroy_unknown(server->namespaces.instance, NAMESPACES_MAX,
-					   object_is_known, &known);
-	free(known.list);
-	return r;
+	if (r)
+		return r;
+	server->sweep.instance = server->namespaces.instance;
+	shm_object_destroy_unknown(server->sweep.instance, NAMESPACES_MAX, unknown_note, &u);
+	if (u.out->count)
+		qsort(u.out->list, u.out->count, sizeof(*u.out->list), by_object);
+	free(u.known.list);
+	return 0;
+}
+
+/* Objects that were made since then are not listed. */
+static bool is_not_listed(void *context, uint64_t instance, uint64_t key)
+{
+	return !has_object(context, instance, key);
+}
+
+void takeover_unknown_remove(struct sweep *sweep)
+{
+	if (sweep->unknown.count)
+		shm_object_destroy_unknown(sweep->instance, NAMESPACES_MAX, is_not_listed,
+					   &sweep->unknown);
 }
 
 /* Drops clients whose ledgers lie, or cannot be read any more. */
@@ -313,27 +344,37 @@ static void liars_drop(struct peers *peers)
 	}
 }
 
-static void socket_note(const struct kept *kept, void *context)
+/* Drops clients from which the configuration has taken the right to get. */
+static void denied_drop(struct peers *peers)
 {
-	const char prefix[] = KEEP_TAG_PREFIX "socket-";
-	char *tag = context;
+	struct peer *peer, *after;
+	const char *name;
 
-	if (!strncmp(kept->tag, prefix, strlen(prefix)))
-		memcpy(tag, kept->tag, KEEP_TAG_SIZE);
+	list_for_each_entry_safe(peer, after, &peers->list, link) {
+		if (!peer->denied || peer->dropping)
+			continue;
+		name = peer->name_space->config.name;
+		log_warn_limited(&peer->turn.account->log,
+				 "client dropped: it may not get from its namespace any more",
+				 "pid=%u uid=%u namespace=%s", peer->client.pid, peer->client.uid,
+				 log_str(name));
+		peer_error(peer, 0, WIRE_E_DENIED,
+			   "user %u may not get from the namespace '%s' any more", peer->client.uid,
+			   name);
+		peer_drop(peer);
+	}
 }
 
-/* Forgets the sockets of clients that were leaving, or still connecting. Messages in them may take
- * long to close, so the keeper must not be the last to have them. */
-static int sockets_forget(struct server *server)
+/* Closing some of them may take long: sockets with messages in them, memory, devices. So the keeper
+ * must not be the last to have them. */
+int takeover_rest_forget(struct server *server)
 {
+	const struct kept *kept;
 	char tag[KEEP_TAG_SIZE];
 	int r = 0;
 
-	while (!r) {
-		*tag = '\0';
-		kept_each(&server->keep->list, socket_note, tag);
-		if (!*tag)
-			break;
+	while (!r && (kept = kept_any(&server->keep->list))) {
+		memcpy(tag, kept->tag, sizeof(tag));
 		r = peers_forget_kept(&server->peers, tag, keep_take(server->keep, tag));
 	}
 	return r;
@@ -358,13 +399,13 @@ int takeover_clients(struct server *server, char why[ADOPT_WHY_MAX])
 			return r;
 	}
 	liars_drop(&server->peers);
-	r = unknown_remove(server);
+	denied_drop(&server->peers);
+	r = unknown_find(server);
 	if (r)
 		return r;
-	r = sockets_forget(server);
+	r = takeover_rest_forget(server);
 	if (r)
 		return r;
-	keep_forget_rest(server->keep);
 	list_for_each_entry(ns, &server->namespaces.list, link)
 		log_info("took over what a dead daemon left", "namespace=%s tensors=%u clients=%u",
 			 log_str(ns->config.name), ns->state.catalog.header->tensors,

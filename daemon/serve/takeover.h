@@ -16,3 +16,7 @@ int takeover_namespaces(struct server *server, const struct namespace_config *co
 /* Takes over their clients and unfinished work, when there is a loop, and forgets the rest. Fails
  * in the same way. */
 int takeover_clients(struct server *server, char why[ADOPT_WHY_MAX]);
+/* Removes objects without a segment. On a worker, since their clients may make that take long. */
+void takeover_unknown_remove(struct sweep *sweep);
+/* Forgets what the keeper has and nobody took over, when there is a loop. -ENOMEM. */
+int takeover_rest_forget(struct server *server);

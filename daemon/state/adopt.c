@@ -598,10 +598,10 @@ int adopt_catalog(struct state *st, char why[ADOPT_WHY_MAX])
 /* ---- when the clients are there ------------------------------------------------------------- */
 
 /* A client's mappings cannot exceed its user's maximum, since the daemon refuses more. A ledger
- * that claims more lies, and must not harm other users. */
-static int holding_adopt(struct state *st, struct client *c, struct segment *seg)
+ * that claims more lies, and must not harm other users; nor may several users who lie together. */
+static int holding_take_over(struct state *st, struct client *c, struct segment *seg)
 {
-	int r = c->liar ? 0 : holding_make(st, c, seg);
+	int r = c->liar ? 0 : holding_adopt(st, c, seg);
 
 	if (r > 0 && r & CHARGE_E_USER) {
 		c->liar = true;
@@ -615,16 +615,16 @@ static int holdings_adopt(struct state *st, struct client *c)
 {
 	uint32_t slot = 0, segment = 0, generation, leases;
 	unsigned looks = UINT32_MAX;
-	int r = holding_adopt(st, c, NULL);
+	int r = holding_take_over(st, c, NULL);
 
 	for (; !r && client_next_held(c, st, &slot, &looks, &leases); slot++)
-		r = holding_adopt(st, c, st->tensors[slot].segment);
+		r = holding_take_over(st, c, st->tensors[slot].segment);
 	for (; !r && client_next_mapped(c, st->catalog.segments.high, &segment, &generation);
 	     segment++) {
 		struct segment *seg = memory_find(&st->memory, segment, generation);
 
 		if (seg)
-			r = holding_adopt(st, c, seg);
+			r = holding_take_over(st, c, seg);
 		if (!r && seg && seg->device && !c->ended && !c->liar)
 			r = import_make(seg, c);
 		if (r == STATE_E_IMPORTS) {
@@ -673,7 +673,7 @@ static int row_finish(struct state *st, uint32_t slot, struct client *nobody)
 	switch (row_word_state(catalog_row(&st->catalog, slot)->word)) {
 	case ROW_DRAFT:
 		draft_adopt(st, st->served[t->owner], slot);
-		return holding_adopt(st, st->served[t->owner], t->segment);
+		return holding_take_over(st, st->served[t->owner], t->segment);
 	case ROW_RETIRED:
 		lease_adopt(st, t->account, slot);
 		return 0;

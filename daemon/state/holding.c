@@ -45,7 +45,9 @@ static void holding_end(struct holding *h)
 	free(h);
 }
 
-int holding_make(struct state *st, struct client *c, struct segment *seg)
+typedef int take(struct account *account, struct pool *pool, uint64_t amount);
+
+static int make(struct state *st, struct client *c, struct segment *seg, take *charge)
 {
 	uint32_t segment = seg ? seg->index : CATALOG_NONE;
 	uint32_t generation = seg ? seg->generation : 0;
@@ -56,7 +58,7 @@ int holding_make(struct state *st, struct client *c, struct segment *seg)
 		if (h->client == c && h->segment == segment && h->generation == generation)
 			return 0;
 	}
-	r = account_take(c->account, mappings(st), 1);
+	r = charge(c->account, mappings(st), 1);
 	if (r)
 		return r;
 	h = fault("holding") ? NULL : calloc(1, sizeof(*h));
@@ -72,6 +74,16 @@ int holding_make(struct state *st, struct client *c, struct segment *seg)
 	list_add_tail(&c->holdings, &h->client_link);
 	c->holding_count++;
 	return 0;
+}
+
+int holding_make(struct state *st, struct client *c, struct segment *seg)
+{
+	return make(st, c, seg, account_take);
+}
+
+int holding_adopt(struct state *st, struct client *c, struct segment *seg)
+{
+	return make(st, c, seg, account_adopt_stated);
 }
 
 bool holdings_leave(struct state *st, struct client *c, unsigned *looks)

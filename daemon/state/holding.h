@@ -21,6 +21,8 @@ struct holding {
 /* @c holds @seg (NULL: tensors without a segment) from now on. Does nothing if it does already.
  * -ENOMEM, or an outcome of account_take(). */
 int holding_make(struct state *st, struct client *c, struct segment *seg);
+/* The same for a holding that a ledger shows at adoption, as account_adopt_stated(). */
+int holding_adopt(struct state *st, struct client *c, struct segment *seg);
 /* Ends *@looks holdings of @c. Rows that stand at them stay there until they move on. True: @c
  * holds nothing any more. */
 bool holdings_leave(struct state *st, struct client *c, unsigned *looks);

@@ -6,6 +6,8 @@
  */
 #pragma once
 
+#include <string.h>
+
 #include "daemon/state/state.h"
 #include "tensor/limits.h"
 
@@ -72,6 +74,12 @@ int namespace_find(struct namespaces *all, const char *name, size_t len,
 /* The rights of @who there. Root and the daemon's user @own_uid have all rights. */
 unsigned namespace_rights(const struct namespace_config *config, const struct namespace_user *who,
 			  uint32_t own_uid);
+
+/* True if a name is one of those that the template makes. */
+static inline bool namespace_is_of_user(const char *name)
+{
+	return !strncmp(name, NAMESPACE_OF_USER, strlen(NAMESPACE_OF_USER));
+}
 
 static inline struct namespace *namespace_default(const struct namespaces *all)
 {

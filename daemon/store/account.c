@@ -335,7 +335,7 @@ static bool is_beyond_max(struct account *account, const struct pool *pool, uint
 
 static bool is_beyond_pool(struct account *account, const struct pool *pool, uint64_t amount)
 {
-	uint64_t left = pool->capacity - pool->used;
+	uint64_t left = pool->capacity > pool->used ? pool->capacity - pool->used : 0;
 	uint64_t kept = account_in(account, pool)->privileged ? 0 : pool->kept;
 
 	return left < kept || amount > left - kept;
@@ -355,6 +355,15 @@ int account_adopt(struct account *account, struct pool *pool, uint64_t amount)
 		if (amount > p->capacity - p->used)
 			return CHARGE_E_FULL | (int)p->share;
 	}
+	used_take(account, pool, amount);
+	return 0;
+}
+
+int account_adopt_stated(struct account *account, struct pool *pool, uint64_t amount)
+{
+	if (is_beyond_max(account, pool, amount) ||
+	    account_used(account, pool) + amount > pool->capacity)
+		return CHARGE_E_USER | (int)pool->share;
 	used_take(account, pool, amount);
 	return 0;
 }

@@ -3,8 +3,7 @@
  * Accounts: all that one uid uses, across connections, divided into shares: one for each kind of
  * limited resource. A pool is the total amount of a share. Each charge is taken from a pool and
  * counts in an account, when it is requested and not when the memory is touched. A namespace has
- * pools and accounts of its own. Those of bytes lie within the daemon's: a charge is taken from
- * both. No I/O.
+ * pools and accounts of its own. Those of bytes lie within the daemon's: both are charged.
  */
 #pragma once
 
@@ -176,12 +175,13 @@ uint64_t account_used(struct account *account, const struct pool *pool);
 /* The one with the least left for the account, of a pool and those above it. */
 const struct pool *account_tightest(struct account *account, const struct pool *pool);
 
-/* Takes @amount from the pool for the account, or nothing. Returns CHARGE_E_USER before
- * CHARGE_E_FULL, since a user over its maximum must not wait for others. */
+/* Returns CHARGE_E_USER before CHARGE_E_FULL: a user over its maximum must not wait for others. */
 int account_take(struct account *account, struct pool *pool, uint64_t amount);
 void account_give(struct account *account, struct pool *pool, uint64_t amount);
 /* Charges the amount that a former daemon granted, even beyond the maximum: CHARGE_E_FULL, or 0. */
 int account_adopt(struct account *account, struct pool *pool, uint64_t amount);
+/* An amount that the user itself states, even if the pool has less: CHARGE_E_USER, or 0. */
+int account_adopt_stated(struct account *account, struct pool *pool, uint64_t amount);
 /* Moves a charge to @to, even beyond its maximum: it gets no more then. */
 void account_move(struct account *from, struct account *to, const struct pool *pool, uint64_t n);
 

@@ -706,58 +706,31 @@ TEST(a_segment_with_another_size_keeps_no_daemon_from_taking_over)
 	td_stop(&d);
 }
 
-enum { LIAR = 1111, TENSORS = 40 };
-
-/* It says that it has everything mapped, of which it may have a tenth. */
-static int lie(const struct test_daemon *d, void *arg)
+static int newest_id(const tl_client_info *info, void *context)
 {
-	struct raw rc = rc_open(d);
-	struct conn_message m;
-	int r;
+	uint64_t *newest = context;
 
-	(void)arg;
-	for (uint32_t i = 0; i < TENSORS; i++)
-		ledger_map_note(rc.ledger, rc.welcome.max_tensors, i, 1);
-	pause_at(1);
-	do {
-		r = conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0);
-	} while (!r && m.header.type == WIRE_ADOPTED);
-	must(!r && m.header.type == WIRE_ERROR); /* and then the end */
-	must(conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0));
-	rc_close(&rc);
+	*newest = info->id > *newest ? info->id : *newest;
 	return 0;
 }
 
-TEST(who_says_that_it_has_everything_mapped_harms_nobody_else)
+TEST(ids_of_clients_that_have_left_are_not_given_out_again)
 {
-	char path[] = "/tmp/tl-config-XXXXXX", name[8];
-	const char *const extra[] = { "--keeper", "yes", "--config", path, NULL };
-	struct test_child c;
-	uint64_t version;
-	tl_client *honest;
-	int fd;
+	struct test_daemon d = start();
+	tl_client *c = td_connect(&d), *other = td_connect(&d);
+	uint64_t before = 0, after = 0;
 
-	SKIP_UNLESS(geteuid() == 0, "needs root, to be other users");
-	fd = mkstemp(path);
-	must(fd >= 0 && dprintf(fd, "[user %d]\nmappings = 4\n", LIAR) > 0);
-	must_be(fchmod(fd, 0644) | close(fd), 0);
-	struct test_daemon d = td_start(.extra = extra, .expect_ready = true, .for_others = true);
-	honest = td_connect(&d);
-	for (int i = 0; i < TENSORS; i++) {
-		snprintf(name, sizeof(name), "t%d", i);
-		must_be(put(honest, name, (uint8_t)i, BYTES, &version), 0);
-	}
-	c = child_start_as(LIAR, &d, lie, NULL);
-	must_be(child_await(&c), 1);
-	kill_proper(honest);
-	for (int i = 0; i < TENSORS; i++) {
-		snprintf(name, sizeof(name), "t%d", i);
-		must_be(get_value(honest, name), i);
-	}
-	child_finish(&c);
-	tl_close(honest);
+	must_be(tl_list_clients(c, newest_id, &before), 0);
+	must(before > id_of(c));
+	tl_close(other);
+	td_sync(&d);
+	kill_proper(c);
+	other = td_connect(&d);
+	must_be(tl_list_clients(c, newest_id, &after), 0);
+	must(after > before);
+	tl_close(other);
+	tl_close(c);
 	td_stop(&d);
-	unlink(path);
 }
 
 int main(void)

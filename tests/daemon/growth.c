@@ -359,6 +359,58 @@ TEST(what_a_killed_daemon_left_stays_while_somebody_may_write_it)
 	must_be(td_objects(&d), 0);
 }
 
+/* ---- adoption ---- */
+
+enum { LEFT_OVER = 2 };
+
+static const char *left_over(const struct test_daemon *d, unsigned i)
+{
+	static char path[80];
+
+	snprintf(path, sizeof(path), "/dev/shm/tensorlease-%016llx-%016llx",
+		 (unsigned long long)d->instance, 0x123456789abcdefULL + i);
+	return path;
+}
+
+/* Objects of no segment, as a daemon leaves them that dies while it makes or destroys them. */
+static int alice_holds_left_over(const struct test_daemon *d, void *arg)
+{
+	struct holder holder[LEFT_OVER];
+
+	(void)arg;
+	for (unsigned i = 0; i < LEFT_OVER; i++) {
+		int fd = open(left_over(d, i), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+		must(fd >= 0);
+		must_be(ftruncate(fd, MIB), 0);
+		lock_hold(&holder[i], fd);
+	}
+	pause_at(1);
+	return 0;
+}
+
+/* The daemon waits for each for a second, and longer for large ones. */
+TEST(the_lock_of_an_object_that_is_left_over_does_not_hold_up_adoption)
+{
+	static const char *const with_keeper[] = { "--keeper", "yes", NULL };
+	struct tl_status status = { .size = sizeof(status) };
+	struct test_child alice;
+	tl_client *client;
+
+	NEEDS_LOCKS;
+	cleanup_td struct test_daemon d = td_start(.storage = "shm", .extra = with_keeper);
+	client = td_connect(&d);
+	alice = child_start_ready(&d, alice_holds_left_over, NULL);
+	must_be(kill(d.pid, SIGKILL), 0);
+	eventually(!tl_get_status(client, &status) && status.restarts);
+	must(status.restart_ns < LEFT_OVER * SECOND);
+	others_are_served(&d);
+	child_kill(&alice);
+	for (unsigned i = 0; i < LEFT_OVER; i++)
+		eventually(access(left_over(&d, i), F_OK) == -1);
+	tl_close(client);
+}
+
 int main(void)
 {
 	return suite_run();

@@ -410,6 +410,74 @@ TEST(tensors_on_devices_are_in_one_namespace)
 	stop();
 }
 
+static void config_write(const char *text)
+{
+	int fd = open(config_path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+
+	must(fd >= 0);
+	must(write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+	close(fd);
+}
+
+/* It may get until the configuration changes. */
+static int denied_later(const struct test_daemon *d, void *arg)
+{
+	struct raw rc = rc_open(d);
+	const struct wire_error_reply *e;
+	struct conn_message m;
+
+	(void)arg;
+	pause_at(1);
+	do {
+		must_be(conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0), 0);
+	} while (m.header.type == WIRE_ADOPTED);
+	must_be(m.header.type, WIRE_ERROR);
+	e = (const void *)m.bytes;
+	must_be(e->code, WIRE_E_DENIED);
+	must(memmem(wire_tail(e, sizeof(*e)), e->text_len, "'default'", 9));
+	must(conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0)); /* the end */
+	rc_close(&rc);
+	return 0;
+}
+
+static int still_allowed(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = enter_must(d, NULL);
+
+	(void)arg;
+	pause_at(1);
+	must_be(value_of(client, "x"), 1);
+	must_be(tl_close(client), 0);
+	return 0;
+}
+
+TEST(a_reload_that_takes_the_right_to_get_away_ends_connections)
+{
+	static const char *const extra[] = { "--keeper", "yes", "--config", config_path, NULL };
+	struct test_child bob, alice;
+	struct test_daemon d;
+	tl_client *root;
+
+	NEEDS_ROOT;
+	strcpy(config_path, "/tmp/tensorlease-test-XXXXXX");
+	must_be(close(mkstemp(config_path)), 0);
+	d = td_start(.for_others = true, .extra = extra);
+	root = enter_must(&d, NULL);
+	publish(root, "x", 1);
+	bob = child_start_as(BOB, &d, denied_later, NULL);
+	alice = child_start_as(ALICE, &d, still_allowed, NULL);
+	must_be(child_await(&bob), 1);
+	must_be(child_await(&alice), 1);
+	config_write("[namespace default]\nowner = 1111\nmode = 0700\n");
+	must_be(kill(d.keeper, SIGHUP), 0);
+	child_finish(&bob);
+	child_finish(&alice);
+	must_be(value_of(root, "x"), 1);
+	must_be(tl_close(root), 0);
+	td_stop(&d);
+	stop();
+}
+
 int main(void)
 {
 	return suite_run();

@@ -4,7 +4,10 @@
  * pipe to the test.
  */
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -151,8 +154,12 @@ static int gives_way(void)
 {
 	struct pollfd p = { .fd = keeper.fd, .events = POLLIN };
 	struct sigaction action = { .sa_handler = on_term };
+	sigset_t set;
 
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
 	sigaction(SIGTERM, &action, NULL);
+	sigprocmask(SIG_UNBLOCK, &set, NULL);
 	must_be(keep(&keeper, "tl-report", report_fd), 0);
 	keep_notify(&keeper, "READY=1");
 	report((char)('0' + keeper.restarts % 10));
@@ -163,6 +170,29 @@ static int gives_way(void)
 	return terminated ? 9 : KEEPER_EXIT_LEFT;
 }
 
+/* Is told to stop when it has just decided to give way. The next one is to clean up, and to stop.
+ */
+static int leaves_late(void)
+{
+	struct pollfd p = { .fd = keeper.fd, .events = POLLIN };
+	sigset_t set;
+	int number;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	keep_notify(&keeper, "READY=1");
+	report(keeper.fresh ? 'f' : (char)('0' + keeper.restarts));
+	while (!keeper.restarts && !keeper.leaving) {
+		if (poll(&p, 1, WAIT_MS) == 1)
+			must(keep_read(&keeper));
+	}
+	if (!keeper.restarts)
+		report('l');
+	must_be(sigwait(&set, &number), 0);
+	return keeper.restarts ? 0 : KEEPER_EXIT_LEFT;
+}
+
 /* Has another one started, and ends for another reason before it is told to leave. */
 static int ends_first(void)
 {
@@ -170,6 +200,55 @@ static int ends_first(void)
 	keep_renew(&keeper, "asked for");
 	report('e');
 	return 0;
+}
+
+/* The first one sees to it that the keeper has no descriptors to start the second. */
+static int starves_keeper(void)
+{
+	struct rlimit limit;
+
+	report(keeper.fresh ? 'f' : (char)('0' + keeper.restarts));
+	if (keeper.restarts)
+		return 7;
+	keep_notify(&keeper, "READY=1");
+	must_be(keep_forget(&keeper, "tl-never"), 0);
+	await(1); /* it has read all */
+	must_be(prlimit(getppid(), RLIMIT_NOFILE, NULL, &limit), 0);
+	limit.rlim_cur = 3;
+	must_be(prlimit(getppid(), RLIMIT_NOFILE, &limit, NULL), 0);
+	die();
+}
+
+/* Serves, dies, and fails to start @times times. */
+static int fails(unsigned times, int status)
+{
+	char tag[KEEP_TAG_SIZE];
+
+	report(keeper.fresh ? 'f' : (char)('0' + keeper.restarts));
+	if (keeper.restarts && keeper.list.count < times) {
+		snprintf(tag, sizeof(tag), "tl-%zu", (size_t)keeper.list.count);
+		must_be(keep(&keeper, tag, report_fd), 0);
+		return status;
+	}
+	keep_notify(&keeper, "READY=1");
+	if (!keeper.restarts)
+		die();
+	return 7;
+}
+
+static int fails_for_a_while(void)
+{
+	return fails(2 * KEEPER_DEATHS_MAX, EXIT_FAILURE);
+}
+
+static int fails_always(void)
+{
+	return fails(UINT_MAX, EXIT_FAILURE);
+}
+
+static int has_wrong_options(void)
+{
+	return fails(UINT_MAX, 2);
 }
 
 static int outlives(void)
@@ -204,11 +283,21 @@ static const struct role {
 	const char *name;
 	int (*run)(void);
 } roles[] = {
-	{ "leaves_much", leaves_much },	  { "replaces", replaces },
-	{ "forgets_much", forgets_much }, { "dies_always", dies_always },
-	{ "dies_early", dies_early },	  { "awaits_signal", awaits_signal },
-	{ "outlives", outlives },	  { "is_activated", is_activated },
-	{ "gives_way", gives_way },	  { "ends_first", ends_first },
+	{ "leaves_much", leaves_much },
+	{ "replaces", replaces },
+	{ "forgets_much", forgets_much },
+	{ "dies_always", dies_always },
+	{ "dies_early", dies_early },
+	{ "awaits_signal", awaits_signal },
+	{ "outlives", outlives },
+	{ "is_activated", is_activated },
+	{ "leaves_late", leaves_late },
+	{ "gives_way", gives_way },
+	{ "ends_first", ends_first },
+	{ "starves_keeper", starves_keeper },
+	{ "fails_for_a_while", fails_for_a_while },
+	{ "fails_always", fails_always },
+	{ "has_wrong_options", has_wrong_options },
 };
 
 static int role_run(const char *name, int fd)
@@ -230,7 +319,8 @@ static int role_run(const char *name, int fd)
 
 struct running {
 	pid_t pid;
-	int fd; /* what the role reports */
+	int fd;	    /* what the role reports */
+	int log_fd; /* what the keeper logs */
 };
 
 static void ignore(void *context, const char *text)
@@ -245,6 +335,8 @@ static struct running run(const char *role, int activated_fd)
 	char number[16];
 	int fds[2];
 
+	r.log_fd = memfd_create("log", MFD_CLOEXEC);
+	must(r.log_fd >= 0);
 	must_be(pipe(fds), 0);
 	fcntl(fds[0], F_SETFD, FD_CLOEXEC);
 	snprintf(number, sizeof(number), "%d", fds[1]);
@@ -254,18 +346,39 @@ static struct running run(const char *role, int activated_fd)
 		char *argv[] = { (char *)"keeper", (char *)(uintptr_t)role, number, NULL };
 
 		log_set_level(LOG_LEVEL_ERROR);
-		_exit(keeper_run(&(struct keeper_options){
-			.argv = argv, .activated_fd = activated_fd, .notified = ignore }));
+		dup2(r.log_fd, STDERR_FILENO);
+		_exit(keeper_run(&(struct keeper_options){ .argv = argv,
+							   .activated_fd = activated_fd,
+							   .retry_ms = 1,
+							   .notified = ignore }));
 	}
 	process_remember(r.pid);
 	close(fds[1]);
 	return r;
 }
 
+static const char *log_of(const struct running *r, char *text, size_t size)
+{
+	ssize_t n = pread(r->log_fd, text, size - 1, 0);
+
+	text[n > 0 ? n : 0] = '\0';
+	return text;
+}
+
+static unsigned log_count(const struct running *r, const char *what)
+{
+	char text[4096];
+	unsigned n = 0;
+
+	for (const char *p = log_of(r, text, sizeof(text)); (p = strstr(p, what)); p++)
+		n++;
+	return n;
+}
+
 /* Returns the keeper's exit status. All that was reported must be @text. */
 static int finish(const struct running *r, const char *text)
 {
-	char all[64] = "";
+	char all[64] = "", log[4096];
 	size_t n = 0;
 	ssize_t got;
 	int status;
@@ -274,7 +387,8 @@ static int finish(const struct running *r, const char *text)
 		n += (size_t)got;
 	close(r->fd);
 	if (strcmp(all, text))
-		print_error("reported: %s\n", all);
+		print_error("reported: %s\n%s", all, log_of(r, log, sizeof(log)));
+	close(r->log_fd);
 	must(!strcmp(all, text));
 	must_be(process_wait(r->pid, &status), 0);
 	must(WIFEXITED(status));
@@ -324,6 +438,39 @@ TEST(a_daemon_that_dies_before_it_is_ready_is_not_started_again)
 	must_be(finish(&r, "."), EXIT_FAILURE);
 }
 
+TEST(a_keeper_that_cannot_start_a_daemon_tries_until_it_can)
+{
+	struct running r = run("starves_keeper", -1);
+	struct rlimit limit;
+
+	eventually(log_count(&r, "cannot start the daemon") > KEEPER_DEATHS_MAX);
+	must_be(prlimit(r.pid, RLIMIT_NOFILE, NULL, &limit), 0);
+	limit.rlim_cur = limit.rlim_max;
+	must_be(prlimit(r.pid, RLIMIT_NOFILE, &limit, NULL), 0);
+	must_be(finish(&r, "01"), 7);
+}
+
+TEST(a_daemon_that_fails_for_a_while_takes_over_after_that)
+{
+	struct running r = run("fails_for_a_while", -1);
+
+	must_be(finish(&r, "011111111111"), 7);
+}
+
+TEST(a_daemon_that_fails_for_long_starts_afresh_and_then_not_at_all)
+{
+	struct running r = run("fails_always", -1);
+
+	must_be(finish(&r, "0111111111111111fffffffffffffff"), EXIT_FAILURE);
+}
+
+TEST(a_daemon_with_wrong_options_is_not_started_again)
+{
+	struct running r = run("has_wrong_options", -1);
+
+	must_be(finish(&r, "01"), 2);
+}
+
 TEST(sigterm_is_passed_on)
 {
 	struct running r = run("awaits_signal", -1);
@@ -344,6 +491,17 @@ TEST(sigusr2_starts_another_daemon_and_counts_as_no_death)
 	}
 	must_be(kill(r.pid, SIGTERM), 0);
 	must_be(finish(&r, ""), 9);
+}
+
+TEST(a_daemon_that_left_when_it_was_to_stop_is_cleaned_up_after)
+{
+	struct running r = run("leaves_late", -1);
+
+	await_report(&r, '0');
+	must_be(kill(r.pid, SIGUSR2), 0);
+	await_report(&r, 'l');
+	must_be(kill(r.pid, SIGTERM), 0);
+	must_be(finish(&r, "f"), 0);
 }
 
 /* It is killed, and the next one finds what was kept. */
@@ -375,6 +533,7 @@ TEST(the_death_of_the_keeper_is_seen)
 	must_be(process_wait(r.pid, &status), 0);
 	await_report(&r, 'g');
 	close(r.fd);
+	close(r.log_fd);
 }
 
 TEST(the_socket_of_a_service_is_kept_from_the_start)

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A daemon that its keeper starts afresh, without what the last one left. */
+#include <sys/resource.h>
+
+#include "tests/daemon/adopted_common.h"
+
+static const char *const cold[] = { "--keeper", "yes", "--warm-time", "0", NULL };
+
+static struct tl_status status_of(const struct test_daemon *d)
+{
+	struct tl_status status = { .size = sizeof(status) };
+	tl_client *c = td_connect(d);
+
+	must_be(tl_get_status(c, &status), 0);
+	tl_close(c);
+	return status;
+}
+
+static struct tl_status kill_and_see(const struct test_daemon *d)
+{
+	struct tl_status before = status_of(d), after;
+
+	must_be(kill((pid_t)before.daemon_pid, SIGKILL), 0);
+	eventually((after = status_of(d)).daemon_pid != before.daemon_pid);
+	return after;
+}
+
+static void kill_until_afresh(const struct test_daemon *d)
+{
+	while (!strstr(kill_and_see(d).restart_reason, "afresh")) {}
+}
+
+/* What is published from now on is there after the next death, and the keeper has nothing else
+ * than at the start, when it had @fds descriptors. */
+static void must_survive(struct test_daemon *d, unsigned fds)
+{
+	tl_client *c = td_connect(d);
+	uint64_t version;
+
+	must_be(put(c, "a", 1, BYTES, &version), 0);
+	must_be(kill_and_see(d).tensors, 1);
+	must(!strstr(status_of(d).restart_reason, "afresh"));
+	must_be(get_value(c, "a"), 1);
+	must_be(tl_delete(c, "a"), 0);
+	tl_close(c);
+	eventually(td_status(d).segments == 0);
+	eventually(count_fds(d->keeper) == fds);
+}
+
+static void what_follows_survives(const char *storage)
+{
+	struct test_daemon d = td_start(.extra = cold, .expect_ready = true, .storage = storage);
+	unsigned fds;
+	tl_client *c;
+
+	td_sync(&d);
+	fds = count_fds(d.keeper);
+	c = td_connect(&d);
+	must_be(put(c, "b", 2, BYTES, NULL), 0);
+	must_be(put(c, "c", 3, SMALL, NULL), 0);
+	kill_until_afresh(&d);
+	must_be(status_of(&d).tensors, 0);
+	tl_close(c);
+	must_survive(&d, fds);
+	td_stop(&d);
+}
+
+TEST(what_is_published_after_a_fresh_start_survives)
+{
+	what_follows_survives("shm");
+}
+
+TEST(what_is_published_in_memfds_after_a_fresh_start_survives)
+{
+	what_follows_survives("memfd");
+}
+
+TEST(what_is_published_after_a_restart_with_other_limits_survives)
+{
+	char config[] = "/tmp/tl-test-config-XXXXXX";
+	const char *extra[] = { "--warm-time", "0", "--keeper", "yes", "--config", config, NULL };
+	int fd = mkstemp(config);
+	struct test_daemon d = td_start(.extra = extra, .expect_ready = true);
+	unsigned fds;
+	tl_client *c;
+
+	td_sync(&d);
+	fds = count_fds(d.keeper);
+	c = td_connect(&d);
+	must_be(put(c, "b", 2, BYTES, NULL), 0);
+	must(write(fd, "max-tensors = 64\n", 17) == 17);
+	must_be(tl_restart(c), 0);
+	must(strstr(status_of(&d).restart_reason, "afresh"));
+	tl_close(c);
+	must_survive(&d, fds);
+	td_stop(&d);
+	close(fd);
+	unlink(config);
+}
+
+/* ---- too little for a while ---- */
+
+static unsigned log_count(const struct test_daemon *d, const char *text)
+{
+	char *log = td_log(d);
+	unsigned n = 0;
+
+	for (const char *p = log; (p = strstr(p, text)); p++)
+		n++;
+	free(log);
+	return n;
+}
+
+/* Daemons after the first have so much address space until some have failed. */
+static void must_survive_a_lack(rlim_t space, const char *failure)
+{
+	struct test_daemon d = td_start(.extra = cold, .expect_ready = true, .storage = "shm");
+	struct rlimit limit, former;
+	struct tl_status s;
+	tl_client *c = td_connect(&d);
+	pid_t pid = proper(c);
+	uint64_t version;
+
+	must_be(put(c, "a", 1, BYTES, &version), 0);
+	must_be(prlimit(d.keeper, RLIMIT_AS, NULL, &former), 0);
+	limit = former;
+	limit.rlim_cur = space;
+	must_be(prlimit(d.keeper, RLIMIT_AS, &limit, NULL), 0);
+	must_be(kill(pid, SIGKILL), 0);
+	eventually(log_count(&d, failure) > 2);
+	must_be(prlimit(d.keeper, RLIMIT_AS, &former, NULL), 0);
+	must_be(get_value(c, "a"), 1);
+	s = status_of(&d);
+	must_be(s.tensors, 1);
+	must(!strstr(s.restart_reason, "afresh"));
+	must_be(put(c, "a", 2, BYTES, &version), 0);
+	must_be(version, 2);
+	tl_close(c);
+	td_stop(&d);
+}
+
+TEST(a_daemon_that_has_no_threads_for_a_while_loses_nothing)
+{
+	SKIP_UNLESS(!SANITIZED, "sanitizers take address space");
+	must_survive_a_lack(16 * MIB, "no thread");
+}
+
+TEST(a_daemon_that_has_no_memory_to_adopt_for_a_while_loses_nothing)
+{
+	SKIP_UNLESS(!SANITIZED, "sanitizers take address space");
+	must_survive_a_lack(64 * MIB, "cannot take over");
+}
+
+int main(void)
+{
+	return suite_run();
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A reload (SIGHUP) is refused if the next daemon could not take over with the new configuration.
+ */
+#include <sys/stat.h>
+
+#include "tests/daemon/adopted_common.h"
+
+#define LAB "[namespace lab]\ncapacity = 50%\n"
+#define TEMPLATE "[namespace user-*]\nmax-tensors = 64\n"
+
+struct scene {
+	char config[32];
+	struct test_daemon d;
+	tl_client *c, *own; /* in the default namespace, and in our own of the template */
+	pid_t pid;
+};
+
+static void config_write(const struct scene *s, const char *text)
+{
+	FILE *file = fopen(s->config, "we");
+
+	must(file && fputs(text, file) >= 0);
+	must_be(fclose(file), 0);
+}
+
+static tl_client *enter_own(const struct scene *s)
+{
+	char name[32];
+	tl_connect_options o = { .size = sizeof(o),
+				 .address = s->d.socket,
+				 .namespace_name = name };
+	tl_client *c = NULL;
+
+	snprintf(name, sizeof(name), "user-%u", geteuid());
+	must_be(tl_connect(&o, &c), 0);
+	return c;
+}
+
+static void begin(struct scene *s, bool own)
+{
+	const char *extra[] = { "--keeper", "yes", "--config", s->config, NULL };
+	uint64_t version;
+
+	snprintf(s->config, sizeof(s->config), "/tmp/tl-config-XXXXXX");
+	must_be(close(mkstemp(s->config)), 0);
+	config_write(s, "gpu-capacity = 1G\n" LAB TEMPLATE);
+	/* so few that max-clients follows from the limit of open files */
+	s->d = td_start(.extra = extra, .expect_ready = true, .storage = "shm", .nofile = 256);
+	s->c = td_connect(&s->d);
+	s->own = own ? enter_own(s) : NULL;
+	s->pid = proper(s->c);
+	must_be(put(s->c, "a", 1, BYTES, &version), 0);
+	if (own)
+		must_be(put(s->own, "a", 2, BYTES, &version), 0);
+}
+
+static void finish(struct scene *s)
+{
+	must_be(get_value(s->c, "a"), 1);
+	if (s->own)
+		must_be(get_value(s->own, "a"), 2);
+	tl_close(s->c);
+	tl_close(s->own);
+	td_stop(&s->d);
+	unlink(s->config);
+}
+
+static unsigned refusals(const struct test_daemon *d, const char *why)
+{
+	char *log = td_log(d);
+	unsigned n = 0;
+
+	for (const char *p = log; (p = strstr(p, why)); p++)
+		n++;
+	free(log);
+	return n;
+}
+
+static void must_be_refused(struct scene *s, const char *text, const char *why)
+{
+	unsigned before = refusals(&s->d, why);
+
+	config_write(s, text);
+	must_be(kill(s->d.keeper, SIGHUP), 0);
+	eventually(refusals(&s->d, why) > before || proper(s->c) != s->pid);
+	must_be(proper(s->c), s->pid);
+}
+
+TEST(a_reload_that_would_change_namespaces_is_refused)
+{
+	struct scene s;
+
+	begin(&s, true);
+	must_be_refused(&s, "gpu-capacity = 1G\n[namespace lab]\ncapacity = 25%\n" TEMPLATE,
+			"namespace lab: a lower capacity");
+	must_be_refused(&s, "gpu-capacity = 1G\n" LAB "[namespace user-*]\nmax-tensors = 128\n",
+			": max-tensors");
+	must_be_refused(&s,
+			"gpu-capacity = 1G\n" LAB "[namespace user-*]\nmax-tensors = 64\n"
+			"capacity = 25%\n",
+			": a lower capacity");
+	must_be_refused(&s, "gpu-capacity = 1G\n" LAB, "is not configured any more");
+	must_be_refused(&s, "gpu-capacity = 1G\n" TEMPLATE, "namespace lab: it is not configured");
+	finish(&s);
+}
+
+TEST(a_reload_that_would_change_shared_limits_is_refused)
+{
+	struct scene s;
+
+	begin(&s, true);
+	must_be_refused(&s, "gpu-capacity = 512M\n" LAB TEMPLATE, "a lower gpu-capacity");
+	must_be_refused(&s,
+			"gpu-capacity = 1G\n" LAB TEMPLATE "[namespace vault]\nstorage = memfd\n",
+			"max-clients");
+	finish(&s);
+}
+
+TEST(a_reload_may_change_a_template_that_was_not_used)
+{
+	struct scene s;
+
+	begin(&s, false);
+	config_write(&s, "gpu-capacity = 2G\n" LAB "[namespace user-*]\nmax-tensors = 128\n");
+	must_be(kill(s.d.keeper, SIGHUP), 0);
+	eventually(proper(s.c) != s.pid);
+	s.own = enter_own(&s);
+	must_be(put(s.own, "a", 2, BYTES, NULL), 0);
+	finish(&s);
+}
+
+int main(void)
+{
+	return suite_run();
+}
