@@ -118,6 +118,7 @@ struct below *below_get(tl_client *client, const char *prefix)
 	size_t len = strlen(prefix);
 	struct list old = LIST_INIT(old);
 	struct below *b;
+	bool pinned = false;
 
 	if (!len || len > TL_NAME_MAX)
 		return NULL; /* the empty prefix means all names; a longer one than TL_NAME_MAX
@@ -134,11 +135,12 @@ struct below *below_get(tl_client *client, const char *prefix)
 		b->uses += b->uses < BELOW_USES;
 		if (b->uses == BELOW_USES && !b->watch)
 			b->watch = watch_silent(client, prefix, len);
-		b->pins += b->watch != NULL;
+		pinned = b->watch != NULL;
+		b->pins += pinned;
 	}
 	pthread_mutex_unlock(&client->mutex);
 	free_all(&old);
-	return b && b->watch ? b : NULL;
+	return pinned ? b : NULL; /* otherwise another thread may have freed it by now */
 }
 
 void below_put(tl_client *client, struct below *b)

@@ -137,6 +137,17 @@ static int look_visit(struct session *s, uint32_t bucket, uint32_t index, void *
 	return look_at(context, s, index);
 }
 
+/* True if the name may not be as the last look found it. */
+static bool may_differ(const struct session *s, const struct watched *e)
+{
+	const struct catalog_row *row = &s->catalog.rows[ref_slot(e->ref)];
+
+	if (e->ring.ring || !e->ref || atomic_load(&s->catalog.names[e->index].current) != e->ref)
+		return true;
+	return load_once(&row->flags) & ROW_ON_DEVICE &&
+	       (load_once(&row->progress) == ROW_LOST) != e->lost;
+}
+
 /* Looks at all names that it knows, and with @come at all names that exist. */
 static int look_at_all(struct tl_watch *w, struct session *s, bool come)
 {
@@ -144,8 +155,7 @@ static int look_at_all(struct tl_watch *w, struct session *s, bool come)
 	int r = 0;
 
 	list_for_each_entry_safe(e, after, &w->names.all, link) {
-		if (!r && (e->ring.ring || !e->ref ||
-			   atomic_load(&s->catalog.names[e->index].current) != e->ref))
+		if (!r && may_differ(s, e))
 			r = look_at(w, s, e->index);
 	}
 	if (r || !come)
@@ -186,12 +196,19 @@ static int look_at_pending(struct tl_watch *w, struct session *s)
 	return r;
 }
 
+/* Looks once at each, since a producer may be faster than we look. Later changes wake the watcher.
+ */
 static int look_at_rings(struct tl_watch *w, struct session *s)
 {
-	struct watched *e, *after;
+	struct list todo = LIST_INIT(todo);
+	struct watched *e;
 	int r = 0;
 
-	list_for_each_entry_safe(e, after, &w->names.rings, of_rings) {
+	list_move_all(&todo, &w->names.rings);
+	while (!list_empty(&todo)) {
+		e = list_first_entry(&todo, struct watched, of_rings);
+		list_del(&e->of_rings);
+		list_add_tail(&w->names.rings, &e->of_rings);
 		if (!r && atomic_load(&e->ring.page->word) != e->ring.word)
 			r = look_at(w, s, e->index);
 	}
@@ -652,13 +669,11 @@ void watch_close(struct tl_watch *w)
 {
 	struct tl_client *client = w->client;
 
-	if (w->process == getpid()) {
-		if (!w->closed)
-			notify_end(w);
-		pthread_mutex_lock(&client->mutex);
-		list_del(&w->of_client);
-		pthread_mutex_unlock(&client->mutex);
-	}
+	if (w->process == getpid() && !w->closed)
+		notify_end(w);
+	pthread_mutex_lock(&client->mutex);
+	list_del(&w->of_client);
+	pthread_mutex_unlock(&client->mutex);
 	watch_drop(w);
 	client_unref(client);
 }

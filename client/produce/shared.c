@@ -390,6 +390,19 @@ static void shared_late_draft(struct session *s, const struct conn_message *m)
 	session_abort_locked(s, ((const struct wire_draft *)(const void *)m->bytes)->ref);
 }
 
+/* The same for a watch. */
+static void shared_late_watch(struct session *s, const struct conn_message *m)
+{
+	const struct wire_watch_ref *watched = (const void *)m->bytes;
+	const struct wire_watch_ref unwatch = {
+		.header = { .type = WIRE_UNWATCH, .length = sizeof(unwatch) },
+		.watch = watched->watch,
+		.generation = watched->generation,
+	};
+
+	session_note_locked(s, &unwatch);
+}
+
 static bool shared_session_end(struct session *s)
 {
 	pthread_mutex_lock(&s->produce_mutex); /* fork() finds the requests, or none */
@@ -419,6 +432,7 @@ const struct memory_kind shared_kind = {
 	.draft_close = shared_close,
 	.draft_end = shared_end,
 	.messages[KIND_LATE][WIRE_DRAFT - WIRE_WELCOME] = shared_late_draft,
+	.messages[KIND_LATE][WIRE_WATCHED - WIRE_WELCOME] = shared_late_watch,
 	.session_end = shared_session_end,
 	.fork_session = shared_fork_session,
 };

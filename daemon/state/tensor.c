@@ -379,7 +379,7 @@ static int extent_large(struct state *st, struct client *c, const struct tensor_
 							    c->account, c->id, size))) {
 		if ((*segp)->writer == c->id)
 			return 0;
-		if ((*segp)->storage->is_written(&(*segp)->object) == 0) {
+		if (segment_is_unused(*segp)) {
 			(*segp)->writer = c->id;
 			(*segp)->writer_index = c->index;
 			list_add_tail(&c->large, &(*segp)->writer_link);

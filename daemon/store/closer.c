@@ -178,7 +178,7 @@ void closer_look(struct closer *c)
 
 	if (!c->queue)
 		return;
-	if (c->killed && waitpid(c->pid, NULL, WNOHANG) == c->pid) {
+	if (c->pid && waitpid(c->pid, NULL, WNOHANG) == c->pid) { /* others may kill it, too */
 		/* the number that it had begun with is free, and may be another descriptor's
 		 * by now */
 		atomic_store(&c->queue->done, atomic_load(&c->queue->begun));

@@ -197,6 +197,11 @@ static bool has_holes(const struct segment *seg, const struct object *object)
 	       (uint64_t)st.st_blocks * 512 < seg->size;
 }
 
+bool segment_is_unused(const struct segment *seg)
+{
+	return seg->storage->is_written(&seg->object) == 0 && !has_holes(seg, &seg->object);
+}
+
 int segment_adopt(struct segment **segp, struct segment_store *store, struct segment_totals *totals,
 		  const struct object *object, struct account *user, uint64_t size, bool small)
 {

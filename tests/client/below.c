@@ -3,6 +3,8 @@
  */
 #include <tensorlease/watch.h>
 
+#include "client/get/below.h"
+#include "client/session/client.h"
 #include "tests/client/common.h"
 
 enum { USES = 4 }; /* from the third one on the client keeps what is below a prefix */
@@ -240,6 +242,61 @@ TEST(a_daemon_that_stands_still_is_not_waited_for_each_time)
 	td_thaw(&d);
 	must_have(client, "a/", 1, "a/x ");
 	tl_close(client);
+}
+
+/* The daemon's answer comes when the call has given up. */
+TEST(a_watch_that_comes_late_is_given_back)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_connect_options o = { .size = sizeof(o), .address = d.socket, .timeout_ns = 50 * MS };
+	tl_watch *watch;
+	tl_client *client;
+
+	must_be(tl_connect(&o, &client), 0);
+	td_freeze(&d);
+	must_be(tl_watch_open(client, "a/", NULL, &watch), -ETIMEDOUT);
+	td_thaw(&d);
+	td_sync(&d);		      /* it has answered */
+	put_alone(client, "b", 1, 1); /* which reads the answer first */
+	eventually(noted(&d) == 0);
+	tl_close(client);
+}
+
+struct sharing {
+	tl_client *client;
+	pthread_barrier_t barrier;
+};
+
+static void *share(void *arg)
+{
+	struct sharing *s = arg;
+	char prefix[32];
+
+	for (int i = 0; i < 200; i++) {
+		snprintf(prefix, sizeof(prefix), "p%d/", i);
+		pthread_barrier_wait(&s->barrier);
+		below_put(s->client, below_get(s->client, prefix));
+	}
+	return NULL;
+}
+
+/* Each pins what it uses, and nothing else. */
+TEST(threads_that_use_a_prefix_for_the_third_time_share_it)
+{
+	enum { THREADS = 4 };
+	cleanup_td struct test_daemon d = td_start();
+	struct sharing s = { .client = td_connect(&d) };
+	pthread_t threads[THREADS];
+
+	must_be(pthread_barrier_init(&s.barrier, NULL, THREADS), 0);
+	for (int i = 0; i < THREADS; i++)
+		must_be(pthread_create(&threads[i], NULL, share, &s), 0);
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	pthread_barrier_destroy(&s.barrier);
+	below_forget(s.client);
+	must(list_empty(&s.client->belows));
+	tl_close(s.client);
 }
 
 static int child_looks(const struct test_daemon *d, void *context)

@@ -4,6 +4,7 @@
 
 #include <tensorlease/watch.h>
 
+#include "client/session/client.h"
 #include "tests/client/common.h"
 
 static tl_watch *watch_open(tl_client *client, const char *name, uint32_t flags)
@@ -533,6 +534,7 @@ TEST(a_forked_child_opens_its_own)
 		must_tell(own, TL_WATCH_PUBLISHED, "c", 1, 0);
 		must_be(tl_watch_close(watch), 0);
 		must_be(tl_watch_close(own), 0);
+		must(list_empty(&client->watches));
 		tl_close(client);
 		_exit(0);
 	}

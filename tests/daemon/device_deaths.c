@@ -3,6 +3,8 @@
  * where it hurts. */
 #include <fcntl.h>
 
+#include <tensorlease/watch.h>
+
 #include "tests/daemon/device_common.h"
 #include "tests/harness/messages.h"
 
@@ -484,6 +486,38 @@ TEST(kill_9_anywhere_costs_nobody_anything)
 	}
 	rc_goodbye(&rc);
 	must_be_as_before(&d, &before);
+}
+
+/* More of them than the daemon notes changes. */
+TEST(a_watch_tells_of_all_that_was_lost)
+{
+	enum { MANY = 200 };
+	cleanup_td struct test_daemon d = td_start();
+	struct raw producer = rc_open(&d);
+	struct wire_segment_ref seg = export_ipc(&producer, 1000);
+	tl_client *client = td_connect(&d);
+	tl_watch_event e = { .size = sizeof(e) };
+	unsigned lost = 0, gone = 0;
+	tl_watch *watch;
+	char name[16];
+
+	for (int i = 0; i < MANY; i++) {
+		snprintf(name, sizeof(name), "t/%d", i);
+		must_be(rc_place(&producer, &seg, NULL, .name = name, .nbytes = 1), 0);
+	}
+	must_be(tl_watch_open(client, "t/", NULL, &watch), 0);
+	for (int i = 0; i < MANY; i++)
+		must_be(tl_watch_next(watch, NULL, &e), 0);
+	rc_goodbye(&producer);
+	td_sync(&d);
+	while (!tl_watch_next(watch, NULL, &e)) {
+		lost += e.what == TL_WATCH_LOST;
+		gone += e.what == TL_WATCH_PRODUCER_GONE;
+	}
+	must_be(lost, MANY);
+	must_be(gone, MANY);
+	tl_watch_close(watch);
+	tl_close(client);
 }
 
 int main(void)

@@ -165,6 +165,28 @@ TEST(who_makes_a_segment_larger_again_loses_it_and_holds_nobody_up)
 	munmap(a, sizeof(*a));
 }
 
+/* Its memory is allocated before anybody maps it: a write to a hole may find no space. */
+TEST(a_segment_that_was_emptied_is_given_to_nobody_else)
+{
+	cleanup_td struct test_daemon d = td_start(.storage = "shm");
+	struct raw alice = rc_open(&d), other = rc_open(&d);
+	struct wire_draft draft;
+	struct stat st;
+	int fd;
+
+	must_be(rc_put(&alice, "alice", MIB, 7, &draft), 0);
+	fd = fcntl(rc_writable(&alice, &draft), F_DUPFD_CLOEXEC, 0);
+	must_be(rc_delete(&alice, "alice"), 0); /* the segment stays warm */
+	must_be(ftruncate(fd, 0), 0);
+	must_be(ftruncate(fd, MIB), 0);
+	close(fd);
+	rc_goodbye(&alice);
+	must_be(rc_create(&other, NULL, MIB, 0, &draft), 0);
+	must_be(fstat(rc_writable(&other, &draft), &st), 0);
+	must((uint64_t)st.st_blocks * 512 >= MIB);
+	rc_goodbye(&other);
+}
+
 TEST(what_was_published_stays_when_its_segment_is_made_larger_once)
 {
 	cleanup_td struct test_daemon d = td_start(.storage = "shm", .extra = cold);

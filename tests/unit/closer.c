@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 
 #include "daemon/store/account.h"
 #include "daemon/store/closer.h"
@@ -42,6 +43,32 @@ TEST(a_descriptor_that_is_slow_to_close_keeps_nobody_waiting)
 		must_be(fcntl(slow[i].fd, F_GETFD), -1);
 		close(slow[i].peer);
 	}
+	must_be(accounts.count, 0);
+	accounts_deinit(&accounts);
+	closer_deinit(&closer);
+}
+
+/* By something else than the closer, such as the OOM killer. */
+TEST(a_process_that_was_killed_while_it_was_idle_is_replaced)
+{
+	struct accounts accounts;
+	struct account *account;
+	struct slow_fd slow[2] = { slow_fd_make(0), slow_fd_make(0) };
+	siginfo_t info;
+
+	accounts_init(&accounts, 0, NULL, 0);
+	account = account_ref(&accounts, 7);
+	closer_take(&closer, slow[0].fd, account);
+	eventually((closer_note(&closer), !closer_waits(&closer)));
+	must_be(kill(closer.pid, SIGKILL), 0);
+	must_be(waitid(P_PID, (id_t)closer.pid, &info, WEXITED | WNOWAIT), 0);
+	closer_take(&closer, slow[1].fd, account);
+	must_be(account->closing, 1);
+	account_unref(account);
+	eventually((closer_look(&closer), !closer_waits(&closer)));
+	must_be(fcntl(slow[1].fd, F_GETFD), -1);
+	for (int i = 0; i < 2; i++)
+		close(slow[i].peer);
 	must_be(accounts.count, 0);
 	accounts_deinit(&accounts);
 	closer_deinit(&closer);
