@@ -15,19 +15,26 @@ int fd_close(int fd)
 	return -1;
 }
 
-struct fd_identity fd_identify(int fd)
+bool fd_identify(int fd, struct fd_identity *out)
 {
 	struct stat st;
 	int saved = errno;
-	bool known = fd >= 0 && !fstat(fd, &st);
+	bool known = !fstat(fd, &st);
 
 	errno = saved;
-	return known ? (struct fd_identity){ st.st_dev, st.st_ino } : (struct fd_identity){ 0 };
+	if (known)
+		*out = (struct fd_identity){ st.st_dev, st.st_ino };
+	return known;
 }
 
 bool fd_is(int fd, const struct fd_identity *identity)
 {
-	struct fd_identity now = fd_identify(fd);
+	struct stat st;
+	int saved = errno;
+	bool is = fd >= 0 &&
+		  (fstat(fd, &st) ? errno != EBADF
+				  : st.st_ino == identity->inode && st.st_dev == identity->device);
 
-	return now.inode && now.inode == identity->inode && now.device == identity->device;
+	errno = saved;
+	return is;
 }

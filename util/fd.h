@@ -9,11 +9,13 @@
 int fd_close(int fd);
 
 /* What a descriptor refers to, to find out later whether it still does: other code of the process
- * may have closed it, and got the number for a file of its own. All zeroes: nothing. */
+ * may have closed it, and got the number for a file of its own. */
 struct fd_identity {
 	dev_t device;
 	ino_t inode;
 };
 
-struct fd_identity fd_identify(int fd);
+/* False: it cannot be found out. */
+bool fd_identify(int fd, struct fd_identity *out);
+/* True also if that cannot be found out now, for want of memory. */
 bool fd_is(int fd, const struct fd_identity *identity);

@@ -11,7 +11,7 @@ int socket_wait(int socket, short events, int64_t deadline)
 {
 	struct pollfd p = { .fd = socket, .events = events };
 
-	for (;;) {
+	while (socket >= 0) {
 		int n = poll(&p, 1, deadline_left_ms(deadline));
 
 		if (n > 0)
@@ -21,6 +21,7 @@ int socket_wait(int socket, short events, int64_t deadline)
 		if (n < 0 && errno != EINTR && errno != EAGAIN)
 			return -errno;
 	}
+	return -EBADF;
 }
 
 int answer_errno(uint32_t code)

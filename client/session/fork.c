@@ -309,8 +309,7 @@ static void child_session(struct session *s)
 		session_adopt_peer(s, s->fork_peer);
 		free(s->fork_peer);
 		s->fork_peer = NULL;
-		s->forked = true;
-		s->forked_socket = fd_identify(s->socket);
+		s->forked = fd_identify(s->socket, &s->forked_socket);
 		atomic_store(&s->state, SESSION_OPEN);
 		return;
 	}

@@ -61,7 +61,7 @@ bool session_probe(struct session *s)
 
 	if (atomic_load(&s->ended))
 		return false;
-	if (poll(&p, 1, 0) <= 0)
+	if (p.fd >= 0 && poll(&p, 1, 0) <= 0)
 		return true;
 	session_drain(s);
 	return false;
