@@ -303,13 +303,16 @@ static void run_closing(struct cuda_task *task)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* Hands it to the closer if that is due. Called with cuda_lock. */
+/* Hands it to the closer if that is due. A session that has ended closes it itself, and waits for
+ * claims on the closer: another task there would never run. Called with cuda_lock. */
 static void close_if_unused(struct cuda_import *import)
 {
-	if (import->state < IMPORT_CLOSING || import->leases)
+	struct cuda_session *cs = cuda_of(import->session);
+
+	if (import->state < IMPORT_CLOSING || import->leases || list_empty(&cs->link))
 		return;
 	list_del(&import->link);
-	cuda_session_claim(cuda_of(import->session));
+	cuda_session_claim(cs);
 	import->closing = (struct cuda_task){ .run = run_closing };
 	cuda_task_add(&import->closing);
 }

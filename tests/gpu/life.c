@@ -3,8 +3,10 @@
 #include "tests/gpu/common.h"
 
 #include "client/cuda/import.h"
+#include "client/cuda/lease.h"
 #include "client/cuda/thread.h"
 #include "client/session/client.h"
+#include "client/session/request.h"
 
 enum { N = 3 << 20 };
 
@@ -578,6 +580,66 @@ GPU_TEST(the_end_of_an_export_spares_who_gets_from_it)
 		must_be(td_run_client(&g.d, counts_a_lease_too_late, &kind), 0);
 		gpu_nothing_left(&g);
 	}
+}
+
+/* ---- UNMAP at the end of a session ---- */
+
+static int publishes_plain(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct gpu_foreign f;
+	struct gpu_memory m;
+
+	(void)arg;
+	gpu_memory_init(&m, GPU_LEGACY, N, 0);
+	gpu_foreign_init(&f, m.base, N, 0);
+	f.owned = &m;
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	pause_at(1);
+	must_be(tl_delete(client, "t"), 0);
+	parent_tell(2);
+	eventually(atomic_load(&f.deleted));
+	tl_close(client);
+	return 0;
+}
+
+/* Plays the library's thread, which has claimed the session when its last user leaves, and reads
+ * UNMAP only then. */
+static int reads_unmap_at_the_end(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct session *s = atomic_load(&client->session);
+	DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_NONE);
+	const struct cuda_import *import = cuda_lease_of(tensor_lease_of(t))->import;
+	struct cuda_session *cs;
+
+	(void)arg;
+	pthread_mutex_lock(&cuda_lock);
+	cs = cuda_of(s);
+	cuda_session_claim(cs);
+	pthread_mutex_unlock(&cuda_lock);
+	drop(t);
+	tl_close(client);
+	pause_at(1); /* the tensor is deleted */
+	eventually((session_drain(s), import->state == IMPORT_CLOSING));
+	pthread_mutex_lock(&cuda_lock);
+	cuda_session_release(cs);
+	pthread_mutex_unlock(&cuda_lock);
+	eventually(gpu_live(FAKE_IMPORT) == 0);
+	return 0;
+}
+
+GPU_TEST(unmap_at_the_end_of_a_session_is_answered)
+{
+	SKIP_UNLESS(!gpu_is_real(), "needs a driver that counts");
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start_ready(&g.d, publishes_plain, NULL), c;
+
+	c = child_start_ready(&g.d, reads_unmap_at_the_end, NULL);
+	must_be(child_step(&p), 2);
+	child_finish(&c);
+	child_must_succeed(&p);
+	gpu_nothing_left(&g);
 }
 
 int main(int argc, char **argv)
