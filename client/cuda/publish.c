@@ -237,6 +237,7 @@ int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o)
 	struct cuda_draft *own = cuda_draft_of(draft);
 	int r;
 
+	own->sealed = false; /* an earlier publish may have been refused */
 	if (o->stream != TL_STREAM_DEFAULT)
 		stream_set(own, o->stream);
 	if (!(o->flags & TL_PUBLISH_SEALED))
