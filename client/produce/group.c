@@ -185,7 +185,8 @@ static int members_init(tl_group *group, const tl_group_item *items, const DLDev
 
 	*total = 0;
 	for (size_t i = 0; i < group->all.count; i++) {
-		DLDevice device = devices ? devices[i] : (DLDevice){ kDLCPU, 0 };
+		bool deletes = items[i].flags & TL_GROUP_DELETE; /* and so has no memory */
+		DLDevice device = devices && !deletes ? devices[i] : (DLDevice){ kDLCPU, 0 };
 
 		r = item_check(&items[i], i, &nbytes);
 		if (!r)
@@ -198,7 +199,7 @@ static int members_init(tl_group *group, const tl_group_item *items, const DLDev
 		if (group->members[i].kind->members_allocate)
 			continue; /* it lies in other memory */
 		group->members[i].offset = *total;
-		if (nbytes > INT64_MAX - TL_ALIGNMENT - *total)
+		if (nbytes + *total > INT64_MAX - TL_ALIGNMENT)
 			return tl_fail(-EINVAL, "the group has more than 2^63-1 bytes");
 		*total += (nbytes + TL_ALIGNMENT - 1) / TL_ALIGNMENT * TL_ALIGNMENT;
 		if (nbytes)

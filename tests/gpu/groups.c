@@ -265,6 +265,71 @@ GPU_TEST(a_group_is_filled_in_place_or_given_up)
 	gpu_nothing_left(&g);
 }
 
+static int deletes_in_a_group(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	const int64_t n = N;
+	const tl_group_item items[] = {
+		{ .name = "new", .shape = &n, .ndim = 1, .dtype = U8 },
+		{ .name = "old", .flags = TL_GROUP_DELETE },
+	};
+	const DLDevice devices[] = { { kDLCUDA, 0 }, { kDLCUDA, 0 } };
+	tl_info info = { .size = sizeof(info) };
+	tl_group *group;
+
+	(void)arg;
+	gpu_put_draft(client, "old", 1, N, 0, CUDA_STREAM_LEGACY);
+	must_be(tl_group_create(client, items, 2, &TL_INIT(tl_group_options, .devices = devices),
+				&group),
+		0);
+	must(!tl_group_tensor(group, 1));
+	must_be(tl_group_commit(group), 0);
+	must_be(tl_stat(client, "old", &info), -ENOENT);
+	must_be(tl_delete(client, "new"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(what_a_group_deletes_needs_no_memory_of_a_gpu)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
+
+	must_be(td_run_client(&g.d, deletes_in_a_group, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+static int wants_too_much(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	const int64_t sizes[][2] = { { INT64_MAX, INT64_MAX }, { INT64_MAX - TL_ALIGNMENT, 1 } };
+	const DLDevice devices[] = { { kDLCUDA, 0 }, { kDLCUDA, 0 } };
+	tl_group *group;
+
+	(void)arg;
+	for (int i = 0; i < 2; i++) {
+		const tl_group_item items[] = {
+			{ .name = "a", .shape = &sizes[i][0], .ndim = 1, .dtype = U8 },
+			{ .name = "b", .shape = &sizes[i][1], .ndim = 1, .dtype = U8 },
+		};
+
+		must_refuse(tl_group_create(client, items, 2, NULL, &group), -EINVAL,
+			    "2^63-1 bytes");
+		must_refuse(tl_group_create(client, items, 2,
+					    &TL_INIT(tl_group_options, .devices = devices), &group),
+			    -EINVAL, "2^63-1 bytes");
+	}
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_group_has_no_more_bytes_than_a_tensor_may)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
+
+	must_be(td_run_client(&g.d, wants_too_much, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 int main(int argc, char **argv)
 {
 	(void)argc;
