@@ -153,6 +153,55 @@ GPU_TEST(a_deleter_may_use_the_library)
 	gpu_nothing_left(&g);
 }
 
+/* ---- A deleter that takes long ---- */
+
+static _Atomic bool first_begun, first_may_end;
+
+static void delete_slowly(DLManagedTensorVersioned *managed)
+{
+	atomic_store(&first_begun, true);
+	eventually(atomic_load(&first_may_end));
+	gpu_foreign_delete(managed);
+}
+
+static int creates_beside_a_deleter(const struct test_daemon *d, void *arg)
+{
+	static const char *const names[] = { "first", "second" };
+	const tl_put_options sealed = { .size = sizeof(sealed), .flags = TL_PUBLISH_SEALED };
+	tl_client *client = gpu_open(d, 0);
+	static struct gpu_foreign f[2];
+	static struct gpu_memory m[2];
+
+	(void)arg;
+	for (int i = 0; i < 2; i++) {
+		gpu_memory_init(&m[i], GPU_VMM, N, 0);
+		gpu_foreign_init(&f[i], m[i].base, N, 0);
+		f[i].owned = &m[i];
+		f[i].managed.deleter = i ? gpu_foreign_delete : delete_slowly;
+		must_be(tl_publish(client, names[i], &f[i].managed, &sealed, NULL, NULL), 0);
+	}
+	must_be(tl_delete(client, "first"), 0);
+	eventually(atomic_load(&first_begun));
+	must_be(tl_delete(client, "second"), 0);
+	td_sync(d); /* the daemon has said that nobody holds it */
+	gpu_put_draft(client, "draft", 1, N, 0, CUDA_STREAM_LEGACY);
+	must_be(atomic_load(&f[1].deleted), 0);
+	atomic_store(&first_may_end, true);
+	for (int i = 0; i < 2; i++)
+		eventually(atomic_load(&f[i].deleted));
+	must_be(tl_delete(client, "draft"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(no_call_runs_a_deleter_beside_another)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, creates_beside_a_deleter, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 /* ---- Dead producers ---- */
 
 struct dying {
