@@ -48,13 +48,26 @@ static void members_end(struct tl_group *group, enum members_end end)
 		kind->members_end(&group->all, end);
 }
 
+/* Gives up a group that was not published. The daemon hears of it before the members end: it keeps
+ * memory of ours as long as a member is in it. */
+static void give_up(tl_group *group)
+{
+	bool parents = group->draft && group->draft->state == DRAFT_PARENTS;
+	struct session *s = group->draft ? group->all.session : NULL;
+
+	if (s)
+		users_join(&s->users, 1); /* the draft, which has one, will have ended */
+	draft_abort(group->draft);
+	members_end(group, parents ? MEMBERS_PARENTS : MEMBERS_FAILED);
+	if (s)
+		users_leave(&s->users);
+}
+
 tl_group *group_free(tl_group *group)
 {
 	if (!group)
 		return NULL;
-	members_end(group, group->draft && group->draft->state == DRAFT_PARENTS ? MEMBERS_PARENTS
-										: MEMBERS_FAILED);
-	draft_abort(group->draft);
+	give_up(group);
 	for (size_t i = 0; i < group->all.count; i++) {
 		free(group->members[i].name);
 		free(group->members[i].metadata);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups of tensors on GPUs, and of such with others: published in one step, got as of one moment.
  */
+#include "client/cuda/session.h"
+#include "client/produce/member.h"
 #include "tests/gpu/common.h"
 
 enum { N = 64 << 10, MANY = 60 };
@@ -206,6 +208,61 @@ GPU_TEST(a_group_that_fails_keeps_nothing)
 	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
 
 	must_be(td_run_client(&g.d, must_fail, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+static const struct memory_kind *device_kind;
+
+static bool exports_any(struct session *s)
+{
+	bool any;
+
+	pthread_mutex_lock(&cuda_lock);
+	any = !list_empty(&cuda_of(s)->exports);
+	pthread_mutex_unlock(&cuda_lock);
+	return any;
+}
+
+/* Goes on when the library's thread has done with the exports what it does. */
+static void end_slowly(struct members *m, int end)
+{
+	struct session *s = m->session;
+
+	device_kind->members_end(m, end);
+	eventually(!exports_any(s));
+	sched_yield();
+}
+
+/* The daemon makes some members, and has no rows for the others. Their memory is not its any more,
+ * while the client goes on. */
+static int is_refused_often(const struct test_daemon *d, void *arg)
+{
+	enum { OFTEN = 20 };
+	tl_client *client = gpu_open(d, 0);
+	struct sources *s = make_sources(GPU_VMM);
+	struct memory_kind slow;
+
+	(void)arg;
+	device_kind = memory_kinds[KIND_DEVICE];
+	slow = *device_kind;
+	slow.members_end = end_slowly;
+	memory_kinds[KIND_DEVICE] = &slow;
+	for (int i = 0; i < OFTEN; i++) {
+		must_refuse(tl_publish_many(client, name_list, s->handed, MANY, NULL, NULL),
+			    -ENOSPC, "tensors");
+		eventually(gpu_charged(d) == 0);
+	}
+	memory_kinds[KIND_DEVICE] = device_kind;
+	tl_close(client);
+	free_sources(s);
+	return 0;
+}
+
+GPU_TEST(a_group_that_fails_leaves_no_memory_with_the_daemon)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm, .max_tensors = MANY - 1);
+
+	must_be(td_run_client(&g.d, is_refused_often, NULL), 0);
 	gpu_nothing_left(&g);
 }
 
