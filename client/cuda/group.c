@@ -107,6 +107,9 @@ int cuda_members_allocate(struct members *m, int64_t timeout_ns)
 		r = device_of(g, member->tensor.device.device_id, &d);
 		if (r)
 			return r;
+		if (member->nbytes + d->size > INT64_MAX - TL_ALIGNMENT)
+			return tl_fail(-EINVAL, "the group has more than 2^63-1 bytes on GPU %d",
+				       d->device->ordinal);
 		member->offset = d->size;
 		d->size += member->nbytes ? (member->nbytes + TL_ALIGNMENT - 1) / TL_ALIGNMENT *
 						    TL_ALIGNMENT

@@ -303,13 +303,23 @@ static void run_closing(struct cuda_task *task)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* Hands it to the closer if that is due. Called with cuda_lock. */
+/*
+ * Hands it to the closer if that is due. A session that has ended closes it itself, and waits for
+ * claims on the closer: another task there would never run. Nor would it in a forked child, which
+ * has no closer. Called with cuda_lock.
+ */
 static void close_if_unused(struct cuda_import *import)
 {
+	struct cuda_session *cs = cuda_of(import->session);
+
 	if (import->state < IMPORT_CLOSING || import->leases)
 		return;
 	list_del(&import->link);
-	cuda_session_claim(cuda_of(import->session));
+	if (list_empty(&cs->link) || !cuda_tasks_served()) {
+		list_add_head(bucket(cs, import->segment), &import->link);
+		return;
+	}
+	cuda_session_claim(cs);
 	import->closing = (struct cuda_task){ .run = run_closing };
 	cuda_task_add(&import->closing);
 }

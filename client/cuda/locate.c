@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "client/cuda/locate.h"
+#include "client/cuda/mapping.h"
 #include "client/error.h"
 #include "util/fd.h"
 
@@ -277,6 +278,12 @@ int cuda_locate(CUdeviceptr at, uint64_t size, struct cuda_device *device, intpt
 
 	*out = (struct cuda_located){ .memory.device = device, .pool_fd = -1 };
 	memcpy(out->memory.uuid, device->uuid.bytes, sizeof(out->memory.uuid));
+	if (cuda_mapping_has(at, size)) /* only its producer knows when it is used again */
+		return tl_fail(
+			-ENOTSUP,
+			"memory that was got from another process cannot be published in "
+			"place: pass the tensor of tl_get() to tl_publish(), or allow a copy "
+			"(TL_PUBLISH_STAGING, tl_put_many())");
 	r = cuda_enter(device, &scope);
 	if (r)
 		return r;

@@ -402,6 +402,19 @@ static void close_half_open(struct cuda_mapping *m)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
+bool cuda_mapping_has(CUdeviceptr at, uint64_t size)
+{
+	const struct cuda_mapping *m;
+	bool found = false;
+
+	pthread_mutex_lock(&cuda_lock);
+	list_for_each_entry(m, &mappings, link)
+		found = found || (m->state == MAPPING_OPEN && !cuda_mapping_is_dead(m) &&
+				  at < m->base + m->size && m->base < at + size);
+	pthread_mutex_unlock(&cuda_lock);
+	return found;
+}
+
 /* Counts on the mapping of that segment, or makes one, which its caller opens. Called with
  * cuda_lock. */
 static struct cuda_mapping *find_or_add(const struct session *s, uint32_t segment,

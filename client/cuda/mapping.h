@@ -40,6 +40,8 @@ int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation, i
 void cuda_mapping_put(struct cuda_mapping *m);
 /* Has it ended with the context that it was opened in? */
 bool cuda_mapping_is_dead(const struct cuda_mapping *m);
+/* Does any of [@at, @at + @size) lie in memory of another process that is open here? */
+bool cuda_mapping_has(CUdeviceptr at, uint64_t size);
 
 /*
  * Asks the daemon for what opens the first part of a segment, and opens nothing; but on success the

@@ -310,6 +310,7 @@ int cuda_place(struct cuda_publication *p, const struct cuda_placing *placing,
 	pthread_mutex_lock(&cuda_lock);
 	p->done = done;
 	p->context = context;
+	p->deletes = !p->export->buffer;
 	p->event = event;
 	p->work = event ? WORK_QUEUED : WORK_KNOWN;
 	pthread_mutex_unlock(&cuda_lock);
@@ -327,6 +328,7 @@ void cuda_publication_arm(struct cuda_publication *p, struct cuda_event *event,
 	pthread_mutex_lock(&cuda_lock);
 	p->done = done;
 	p->context = context;
+	p->deletes = !p->export->buffer;
 	p->event = event;
 	p->work = event ? WORK_QUEUED : WORK_KNOWN;
 	if (event)
@@ -367,7 +369,8 @@ void cuda_publication_end(struct cuda_publication *p, enum members_end end)
 	publisher_leaves(p, end == MEMBERS_FAILED ? OUTCOME_FAILED : OUTCOME_PLACED);
 }
 
-int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *context), void *context)
+int cuda_retire(struct cuda_export *e, intptr_t stream, bool deletes, void (*done)(void *context),
+		void *context)
 {
 	struct cuda_event *event = NULL;
 	struct cuda_publication *p;
@@ -380,6 +383,7 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *conte
 	p->event = event;
 	p->done = r ? NULL : done;
 	p->context = context;
+	p->deletes = deletes;
 	p->work = event ? WORK_QUEUED : WORK_KNOWN;
 	turn(p, TENSOR_FREED);
 	turn(p, PUBLISHER_LEFT);

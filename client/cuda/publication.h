@@ -2,7 +2,8 @@
 /*
  * Publications: a tensor that this process published in one of its exports. A publication keeps
  * what it was published from until nobody holds the tensor any more and the GPU work that writes it
- * has ended; then `done` is called, on the library's thread. It has a count on its session.
+ * has ended; then `done` is called, on the library's thread if it calls a program's deleter. It has
+ * a count on its session.
  */
 #pragma once
 
@@ -66,6 +67,7 @@ struct cuda_publication {
 	CUresult failure;	  /* of the work; CUDA_OK: none */
 	uint64_t ref;		  /* once the daemon has published it */
 	uint32_t serial;	  /* of a PLACE or GROUP that is not answered; 0: there is none */
+	bool deletes; /* `done` calls a program's deleter: only the library's thread ends it */
 	void (*done)(void *context);
 	void *context;
 };
@@ -95,8 +97,10 @@ int cuda_publication_in(struct cuda_export *e, struct cuda_publication **out);
  */
 int cuda_place(struct cuda_publication *p, const struct cuda_placing *placing,
 	       void (*done)(void *context), void *context, uint64_t *version);
-/* Calls @done(@context) when what is queued on the stream by now has ended; not if it fails. */
-int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *context), void *context);
+/* Calls @done(@context) when what is queued on the stream by now has ended; not if it fails.
+ * @deletes: as in cuda_publication. */
+int cuda_retire(struct cuda_export *e, intptr_t stream, bool deletes, void (*done)(void *context),
+		void *context);
 
 /*
  * The same in steps, for members of a group: cuda_publication_arm(), which takes a use of @event if

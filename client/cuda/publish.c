@@ -171,7 +171,7 @@ void cuda_buffer_done(void *buffer)
 void cuda_buffer_leave(struct cuda_buffer *buffer, intptr_t stream)
 {
 	if (stream != TL_STREAM_NONE) {
-		if (!cuda_retire(buffer->export, stream, cuda_buffer_done, buffer))
+		if (!cuda_retire(buffer->export, stream, false, cuda_buffer_done, buffer))
 			return;
 		cuda_wait_for_stream(buffer->export->memory.device, stream);
 	}
@@ -237,6 +237,7 @@ int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o)
 	struct cuda_draft *own = cuda_draft_of(draft);
 	int r;
 
+	own->sealed = false; /* an earlier publish may have been refused */
 	if (o->stream != TL_STREAM_DEFAULT)
 		stream_set(own, o->stream);
 	if (!(o->flags & TL_PUBLISH_SEALED))
@@ -445,7 +446,7 @@ static int publish_copy(struct call *c, const struct use *use, const char *name,
 	if (r) {
 		cuda_buffer_put(original->buffer);
 		free(original);
-	} else if (cuda_retire(e, stream, original_done, original)) {
+	} else if (cuda_retire(e, stream, true, original_done, original)) {
 		cuda_wait_for_stream(e->memory.device, stream);
 		original_done(original);
 	}

@@ -38,13 +38,15 @@ enum { LOOK_FIRST_NS = 20000, LOOK_LAST_NS = 1000000 };
 static struct {
 	struct list looked_at;	 /* leases that the thread has looked at before; in order */
 	struct list idle_leases; /* those whose GPU work has ended: give them up */
-	struct list ended;	 /* publications that have ended */
+	struct list ended;	 /* publications that have ended, with deleters to call */
+	struct list reusable;	 /* those that only give back memory of the library's own */
 	struct list exports;	 /* struct cuda_export: UNEXPORT is not answered yet */
 	bool running;
 } thread = {
 	.looked_at = LIST_INIT(thread.looked_at),
 	.idle_leases = LIST_INIT(thread.idle_leases),
 	.ended = LIST_INIT(thread.ended),
+	.reusable = LIST_INIT(thread.reusable),
 	.exports = LIST_INIT(thread.exports),
 };
 
@@ -125,16 +127,19 @@ static unsigned end_leases(void)
 	return left;
 }
 
-/* ---- Publications: any thread may do this ---- */
+/* ---- Publications ---- */
 
-/* Looks at each once. Returns how many wait for the GPU, or for the daemon to read. */
-static unsigned find_ended_publications(void)
+/* Looks at each once, and on other threads than the library's only at those without a deleter.
+ * Returns how many wait for the GPU, for the daemon to read, or for the library's thread. */
+static unsigned find_ended_publications(bool any)
 {
 	unsigned left = 0;
 
 	pthread_mutex_lock(&cuda_lock);
 	list_for_each_safe(l, &cuda_queues.publications) {
-		switch (cuda_publication_step(list_entry(l, struct cuda_publication, queue_link))) {
+		struct cuda_publication *p = list_entry(l, struct cuda_publication, queue_link);
+
+		switch (p->deletes && !any ? STEP_WAIT : cuda_publication_step(p)) {
 		case STEP_WAIT:
 			left++;
 			break;
@@ -143,7 +148,7 @@ static unsigned find_ended_publications(void)
 			break;
 		case STEP_END:
 			list_del(l);
-			list_add_tail(&thread.ended, l);
+			list_add_tail(p->deletes ? &thread.ended : &thread.reusable, l);
 		}
 	}
 	pthread_mutex_unlock(&cuda_lock);
@@ -173,12 +178,11 @@ static void end_export(struct cuda_export *e, struct cuda_publication *last)
 	cuda_wake(); /* the answer may have come before it was in the list */
 }
 
-static unsigned end_publications(void)
+static void end_publications(struct list *ended)
 {
-	unsigned left = find_ended_publications();
 	struct list *l;
 
-	while (!cuda_is_ending() && (l = take_first(&thread.ended))) {
+	while (!cuda_is_ending() && (l = take_first(ended))) {
 		struct cuda_publication *p = list_entry(l, struct cuda_publication, queue_link);
 
 		if (p->export)
@@ -186,13 +190,16 @@ static unsigned end_publications(void)
 		else
 			cuda_publication_done(p);
 	}
-	return left;
 }
 
 void cuda_catch_up(struct session *s)
 {
+	unsigned left;
+
 	session_drain(s);
-	if (end_publications())
+	left = find_ended_publications(false);
+	end_publications(&thread.reusable);
+	if (left)
 		cuda_wake(); /* the thread may not have seen those that wait */
 }
 
@@ -345,7 +352,9 @@ static void *run(void *arg)
 		wait_for_something(&polled, look);
 		hear_sessions(&polled);
 		orphan_exports();
-		left = end_leases() + end_publications();
+		left = end_leases() + find_ended_publications(true);
+		end_publications(&thread.reusable);
+		end_publications(&thread.ended);
 		left += finish_exports();
 		look = !left		     ? 0
 		       : !look		     ? LOOK_FIRST_NS
@@ -405,6 +414,7 @@ void cuda_thread_inherit(void)
 	cuda_wake_close();
 	list_init(&cuda_queues.publications);
 	list_init(&thread.ended);
+	list_init(&thread.reusable);
 	list_move_all(&inherited_exports, &thread.exports);
 	list_move_all(&cuda_queues.leases, &thread.looked_at);
 	list_move_all(&cuda_queues.leases, &thread.idle_leases);

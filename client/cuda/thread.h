@@ -13,8 +13,8 @@
  * negative errno with a text. */
 int cuda_session_with_thread(struct session *s, struct cuda_session **out);
 
-/* Does at once what the thread would do about publications, so that the memory of what the daemon
- * freed just now is free. */
+/* Does at once what the thread would do about publications that have no deleter to call, so that
+ * draft buffers which the daemon freed just now are free. */
 void cuda_catch_up(struct session *s);
 
 /* In a forked child, where the thread is not: first under the lock, then without any. */

@@ -48,13 +48,26 @@ static void members_end(struct tl_group *group, enum members_end end)
 		kind->members_end(&group->all, end);
 }
 
+/* Gives up a group that was not published. The daemon hears of it before the members end: it keeps
+ * memory of ours as long as a member is in it. */
+static void give_up(tl_group *group)
+{
+	bool parents = group->draft && group->draft->state == DRAFT_PARENTS;
+	struct session *s = group->draft ? group->all.session : NULL;
+
+	if (s)
+		users_join(&s->users, 1); /* the draft, which has one, will have ended */
+	draft_abort(group->draft);
+	members_end(group, parents ? MEMBERS_PARENTS : MEMBERS_FAILED);
+	if (s)
+		users_leave(&s->users);
+}
+
 tl_group *group_free(tl_group *group)
 {
 	if (!group)
 		return NULL;
-	members_end(group, group->draft && group->draft->state == DRAFT_PARENTS ? MEMBERS_PARENTS
-										: MEMBERS_FAILED);
-	draft_abort(group->draft);
+	give_up(group);
 	for (size_t i = 0; i < group->all.count; i++) {
 		free(group->members[i].name);
 		free(group->members[i].metadata);
@@ -185,7 +198,8 @@ static int members_init(tl_group *group, const tl_group_item *items, const DLDev
 
 	*total = 0;
 	for (size_t i = 0; i < group->all.count; i++) {
-		DLDevice device = devices ? devices[i] : (DLDevice){ kDLCPU, 0 };
+		bool deletes = items[i].flags & TL_GROUP_DELETE; /* and so has no memory */
+		DLDevice device = devices && !deletes ? devices[i] : (DLDevice){ kDLCPU, 0 };
 
 		r = item_check(&items[i], i, &nbytes);
 		if (!r)
@@ -198,7 +212,7 @@ static int members_init(tl_group *group, const tl_group_item *items, const DLDev
 		if (group->members[i].kind->members_allocate)
 			continue; /* it lies in other memory */
 		group->members[i].offset = *total;
-		if (nbytes > INT64_MAX - TL_ALIGNMENT - *total)
+		if (nbytes + *total > INT64_MAX - TL_ALIGNMENT)
 			return tl_fail(-EINVAL, "the group has more than 2^63-1 bytes");
 		*total += (nbytes + TL_ALIGNMENT - 1) / TL_ALIGNMENT * TL_ALIGNMENT;
 		if (nbytes)

@@ -456,15 +456,6 @@ static void stop_the_thread(DLManagedTensorVersioned *managed)
 	eventually(atomic_load(&look.go_on));
 }
 
-/* Runs on the thread that wants a draft. Meanwhile the library's thread finds nothing to do, and
- * sleeps. */
-static void let_it_sleep(DLManagedTensorVersioned *managed)
-{
-	atomic_store(&look.go_on, true);
-	until_it_sleeps(&look.thread);
-	gpu_foreign_delete(managed);
-}
-
 static int looks_from_two_threads(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
@@ -481,7 +472,6 @@ static int looks_from_two_threads(const struct test_daemon *d, void *arg)
 	gpu_foreign_init(&look.waits, look.memory[1].base, N, 0);
 	gpu_foreign_init(&look.passes, look.memory[2].base, N, 0);
 	look.stops.managed.deleter = stop_the_thread;
-	look.passes.managed.deleter = let_it_sleep;
 	must_be(tl_publish(client, "stops", &look.stops.managed, &none, NULL, NULL), 0);
 	must_be(tl_publish(client, "passes", &look.passes.managed, &none, NULL, NULL), 0);
 	must_be(tl_delete(client, "stops"), 0);
@@ -493,7 +483,10 @@ static int looks_from_two_threads(const struct test_daemon *d, void *arg)
 	must_be(tl_delete(client, "passes"), 0);
 	td_sync(d); /* FREED was sent to the client */
 	must_be(gpu_create(client, "draft", &spec, 0, &draft), 0);
-	must_be(look.passes.deleted, 1);
+	must_be(look.passes.deleted, 0); /* its deleter is the thread's to call */
+	atomic_store(&look.go_on, true);
+	eventually(atomic_load(&look.passes.deleted));
+	until_it_sleeps(&look.thread);
 	gpu_hold(0);
 	eventually(gpu_unfinished(&rc) == 0);
 	tl_abort(draft);

@@ -3,7 +3,10 @@
  * is not disturbed. */
 #include <dirent.h>
 
+#include "client/cuda/import.h"
+#include "client/cuda/lease.h"
 #include "tests/gpu/common.h"
+#include "tests/harness/process.h"
 
 enum { N = 3 << 20 };
 
@@ -283,6 +286,73 @@ GPU_TEST(forks_while_threads_publish_and_get)
 	child_await(&p);
 	must_be(td_run_client(&g.d, churning, NULL), 0);
 	child_finish(&p);
+	gpu_nothing_left(&g);
+}
+
+/* ---- A producer that died ---- */
+
+static int publishes_and_dies(const struct test_daemon *d, void *arg)
+{
+	static const char *const names[] = { "a", "b" };
+	tl_client *client = gpu_open(d, 0);
+	static struct gpu_foreign f[2];
+	static struct gpu_memory m[2];
+
+	(void)arg;
+	for (int i = 0; i < 2; i++) {
+		gpu_memory_init(&m[i], GPU_LEGACY, N, 0);
+		gpu_foreign_init(&f[i], m[i].base, N, 0);
+		must_be(tl_publish(client, names[i], &f[i].managed, NULL, NULL, NULL), 0);
+	}
+	pause_at(1);
+	return 1;
+}
+
+/* The daemon asks to close the memory of a tensor that is held, and the child gives that up. */
+static int forks_after_a_death(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *a = gpu_get(client, "a", TL_STREAM_NONE);
+	const struct cuda_import *import = cuda_lease_of(tensor_lease_of(a))->import;
+	int status;
+	pid_t pid;
+
+	(void)arg;
+	drop(gpu_get(client, "b", TL_STREAM_NONE));
+	must_be(gpu_live(FAKE_IMPORT), 2);
+	pause_at(1); /* the producer is dead */
+	eventually(gpu_live(FAKE_IMPORT) == 1);
+	eventually(import->state == IMPORT_CLOSING);
+	pid = fork();
+	must(pid >= 0);
+	if (pid == 0) {
+		drop(a);
+		tl_close(client);
+		_exit(0);
+	}
+	process_remember(pid);
+	must_be(process_wait(pid, &status), 0);
+	must_be(status, 0);
+	drop(a);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_child_ends_a_session_with_memory_of_a_dead_producer)
+{
+	struct test_child p, c;
+	tl_client *client;
+
+	SKIP_UNLESS(!gpu_is_real(), "needs a driver that counts");
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	p = child_start_ready(&g.d, publishes_and_dies, NULL);
+	c = child_start_ready(&g.d, forks_after_a_death, NULL);
+	child_kill(&p);
+	td_sync(&g.d);
+	child_finish(&c);
+	client = td_connect(&g.d);
+	must_be(tl_delete(client, "a") + tl_delete(client, "b"), 0);
+	tl_close(client);
 	gpu_nothing_left(&g);
 }
 

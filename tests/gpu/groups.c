@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups of tensors on GPUs, and of such with others: published in one step, got as of one moment.
  */
+#include "client/cuda/session.h"
+#include "client/produce/member.h"
 #include "tests/gpu/common.h"
 
 enum { N = 64 << 10, MANY = 60 };
@@ -209,6 +211,61 @@ GPU_TEST(a_group_that_fails_keeps_nothing)
 	gpu_nothing_left(&g);
 }
 
+static const struct memory_kind *device_kind;
+
+static bool exports_any(struct session *s)
+{
+	bool any;
+
+	pthread_mutex_lock(&cuda_lock);
+	any = !list_empty(&cuda_of(s)->exports);
+	pthread_mutex_unlock(&cuda_lock);
+	return any;
+}
+
+/* Goes on when the library's thread has done with the exports what it does. */
+static void end_slowly(struct members *m, int end)
+{
+	struct session *s = m->session;
+
+	device_kind->members_end(m, end);
+	eventually(!exports_any(s));
+	sched_yield();
+}
+
+/* The daemon makes some members, and has no rows for the others. Their memory is not its any more,
+ * while the client goes on. */
+static int is_refused_often(const struct test_daemon *d, void *arg)
+{
+	enum { OFTEN = 20 };
+	tl_client *client = gpu_open(d, 0);
+	struct sources *s = make_sources(GPU_VMM);
+	struct memory_kind slow;
+
+	(void)arg;
+	device_kind = memory_kinds[KIND_DEVICE];
+	slow = *device_kind;
+	slow.members_end = end_slowly;
+	memory_kinds[KIND_DEVICE] = &slow;
+	for (int i = 0; i < OFTEN; i++) {
+		must_refuse(tl_publish_many(client, name_list, s->handed, MANY, NULL, NULL),
+			    -ENOSPC, "tensors");
+		eventually(gpu_charged(d) == 0);
+	}
+	memory_kinds[KIND_DEVICE] = device_kind;
+	tl_close(client);
+	free_sources(s);
+	return 0;
+}
+
+GPU_TEST(a_group_that_fails_leaves_no_memory_with_the_daemon)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm, .max_tensors = MANY - 1);
+
+	must_be(td_run_client(&g.d, is_refused_often, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 /* ---- Drafts ---- */
 
 static int fills_a_group(const struct test_daemon *d, void *arg)
@@ -262,6 +319,71 @@ GPU_TEST(a_group_is_filled_in_place_or_given_up)
 	for (int i = 0; i < MANY; i++)
 		must_be(tl_delete(client, names[i]), 0);
 	tl_close(client);
+	gpu_nothing_left(&g);
+}
+
+static int deletes_in_a_group(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	const int64_t n = N;
+	const tl_group_item items[] = {
+		{ .name = "new", .shape = &n, .ndim = 1, .dtype = U8 },
+		{ .name = "old", .flags = TL_GROUP_DELETE },
+	};
+	const DLDevice devices[] = { { kDLCUDA, 0 }, { kDLCUDA, 0 } };
+	tl_info info = { .size = sizeof(info) };
+	tl_group *group;
+
+	(void)arg;
+	gpu_put_draft(client, "old", 1, N, 0, CUDA_STREAM_LEGACY);
+	must_be(tl_group_create(client, items, 2, &TL_INIT(tl_group_options, .devices = devices),
+				&group),
+		0);
+	must(!tl_group_tensor(group, 1));
+	must_be(tl_group_commit(group), 0);
+	must_be(tl_stat(client, "old", &info), -ENOENT);
+	must_be(tl_delete(client, "new"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(what_a_group_deletes_needs_no_memory_of_a_gpu)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
+
+	must_be(td_run_client(&g.d, deletes_in_a_group, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+static int wants_too_much(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	const int64_t sizes[][2] = { { INT64_MAX, INT64_MAX }, { INT64_MAX - TL_ALIGNMENT, 1 } };
+	const DLDevice devices[] = { { kDLCUDA, 0 }, { kDLCUDA, 0 } };
+	tl_group *group;
+
+	(void)arg;
+	for (int i = 0; i < 2; i++) {
+		const tl_group_item items[] = {
+			{ .name = "a", .shape = &sizes[i][0], .ndim = 1, .dtype = U8 },
+			{ .name = "b", .shape = &sizes[i][1], .ndim = 1, .dtype = U8 },
+		};
+
+		must_refuse(tl_group_create(client, items, 2, NULL, &group), -EINVAL,
+			    "2^63-1 bytes");
+		must_refuse(tl_group_create(client, items, 2,
+					    &TL_INIT(tl_group_options, .devices = devices), &group),
+			    -EINVAL, "2^63-1 bytes");
+	}
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_group_has_no_more_bytes_than_a_tensor_may)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
+
+	must_be(td_run_client(&g.d, wants_too_much, NULL), 0);
 	gpu_nothing_left(&g);
 }
 

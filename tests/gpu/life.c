@@ -3,8 +3,10 @@
 #include "tests/gpu/common.h"
 
 #include "client/cuda/import.h"
+#include "client/cuda/lease.h"
 #include "client/cuda/thread.h"
 #include "client/session/client.h"
+#include "client/session/request.h"
 
 enum { N = 3 << 20 };
 
@@ -148,6 +150,55 @@ GPU_TEST(a_deleter_may_use_the_library)
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 
 	must_be(td_run_client(&g.d, deletes_busily, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+/* ---- A deleter that takes long ---- */
+
+static _Atomic bool first_begun, first_may_end;
+
+static void delete_slowly(DLManagedTensorVersioned *managed)
+{
+	atomic_store(&first_begun, true);
+	eventually(atomic_load(&first_may_end));
+	gpu_foreign_delete(managed);
+}
+
+static int creates_beside_a_deleter(const struct test_daemon *d, void *arg)
+{
+	static const char *const names[] = { "first", "second" };
+	const tl_put_options sealed = { .size = sizeof(sealed), .flags = TL_PUBLISH_SEALED };
+	tl_client *client = gpu_open(d, 0);
+	static struct gpu_foreign f[2];
+	static struct gpu_memory m[2];
+
+	(void)arg;
+	for (int i = 0; i < 2; i++) {
+		gpu_memory_init(&m[i], GPU_VMM, N, 0);
+		gpu_foreign_init(&f[i], m[i].base, N, 0);
+		f[i].owned = &m[i];
+		f[i].managed.deleter = i ? gpu_foreign_delete : delete_slowly;
+		must_be(tl_publish(client, names[i], &f[i].managed, &sealed, NULL, NULL), 0);
+	}
+	must_be(tl_delete(client, "first"), 0);
+	eventually(atomic_load(&first_begun));
+	must_be(tl_delete(client, "second"), 0);
+	td_sync(d); /* the daemon has said that nobody holds it */
+	gpu_put_draft(client, "draft", 1, N, 0, CUDA_STREAM_LEGACY);
+	must_be(atomic_load(&f[1].deleted), 0);
+	atomic_store(&first_may_end, true);
+	for (int i = 0; i < 2; i++)
+		eventually(atomic_load(&f[i].deleted));
+	must_be(tl_delete(client, "draft"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(no_call_runs_a_deleter_beside_another)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, creates_beside_a_deleter, NULL), 0);
 	gpu_nothing_left(&g);
 }
 
@@ -578,6 +629,66 @@ GPU_TEST(the_end_of_an_export_spares_who_gets_from_it)
 		must_be(td_run_client(&g.d, counts_a_lease_too_late, &kind), 0);
 		gpu_nothing_left(&g);
 	}
+}
+
+/* ---- UNMAP at the end of a session ---- */
+
+static int publishes_plain(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct gpu_foreign f;
+	struct gpu_memory m;
+
+	(void)arg;
+	gpu_memory_init(&m, GPU_LEGACY, N, 0);
+	gpu_foreign_init(&f, m.base, N, 0);
+	f.owned = &m;
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	pause_at(1);
+	must_be(tl_delete(client, "t"), 0);
+	parent_tell(2);
+	eventually(atomic_load(&f.deleted));
+	tl_close(client);
+	return 0;
+}
+
+/* Plays the library's thread, which has claimed the session when its last user leaves, and reads
+ * UNMAP only then. */
+static int reads_unmap_at_the_end(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct session *s = atomic_load(&client->session);
+	DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_NONE);
+	const struct cuda_import *import = cuda_lease_of(tensor_lease_of(t))->import;
+	struct cuda_session *cs;
+
+	(void)arg;
+	pthread_mutex_lock(&cuda_lock);
+	cs = cuda_of(s);
+	cuda_session_claim(cs);
+	pthread_mutex_unlock(&cuda_lock);
+	drop(t);
+	tl_close(client);
+	pause_at(1); /* the tensor is deleted */
+	eventually((session_drain(s), import->state == IMPORT_CLOSING));
+	pthread_mutex_lock(&cuda_lock);
+	cuda_session_release(cs);
+	pthread_mutex_unlock(&cuda_lock);
+	eventually(gpu_live(FAKE_IMPORT) == 0);
+	return 0;
+}
+
+GPU_TEST(unmap_at_the_end_of_a_session_is_answered)
+{
+	SKIP_UNLESS(!gpu_is_real(), "needs a driver that counts");
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start_ready(&g.d, publishes_plain, NULL), c;
+
+	c = child_start_ready(&g.d, reads_unmap_at_the_end, NULL);
+	must_be(child_step(&p), 2);
+	child_finish(&c);
+	child_must_succeed(&p);
+	gpu_nothing_left(&g);
 }
 
 int main(int argc, char **argv)

@@ -161,6 +161,89 @@ GPU_TEST(a_tensor_with_strides_keeps_them)
 	gpu_with_producer(publishes_transposed, renames_transposed, NULL);
 }
 
+/* ---- Its memory, without the tensor ---- */
+
+/* Whoever gets such a tensor would read what the producer writes there later. */
+static int publishes_what_it_got(const struct test_daemon *d, void *arg)
+{
+	const tl_put_options staging = { .size = sizeof(staging), .flags = TL_PUBLISH_STAGING };
+	const char *const name = "u";
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_LEGACY);
+	static struct gpu_foreign f;
+	bool copied = false;
+
+	(void)arg;
+	pause_at(1);
+	gpu_foreign_init(&f, gpu_data(t), N, 0);
+	must_refuse(tl_publish(client, name, &f.managed, NULL, NULL, NULL), -ENOTSUP,
+		    "got from another process");
+	must_refuse(tl_publish_many(client, &name, &t, 1, NULL, NULL), -ENOTSUP,
+		    "got from another process");
+	must_be(atomic_load(&f.deleted), 0);
+	must_be(tl_publish(client, name, &f.managed, &staging, &copied, NULL), 0);
+	must_be(copied, true);
+	eventually(atomic_load(&f.deleted));
+	drop(t);
+	must_be(tl_delete(client, "t"), 0);
+	t = gpu_get(client, name, TL_STREAM_LEGACY);
+	must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), 5);
+	drop(t);
+	must_be(tl_delete(client, name), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(memory_that_was_got_is_not_exported_again)
+{
+	for (int kind = 0; kind < GPU_KINDS; kind++) {
+		cleanup_gpu struct gpu_daemon g = gpu_start();
+		struct test_child p = child_start_ready(&g.d, producer, &kind);
+		struct test_child c = child_start_ready(&g.d, publishes_what_it_got, NULL);
+
+		must_be(child_step(&p), 1);
+		child_finish(&c);
+		child_must_succeed(&p);
+		gpu_nothing_left(&g);
+	}
+}
+
+/* What this process exported itself is its own, also if it has got a tensor there. */
+static int publishes_its_own_again(const struct test_daemon *d, void *arg)
+{
+	const tl_put_options o = { .size = sizeof(o), .flags = TL_PUBLISH_NO_COPY };
+	tl_client *client = gpu_open(d, 0), *other = td_connect(d);
+	static struct gpu_foreign f[2];
+	DLManagedTensorVersioned *t;
+	struct gpu_memory m;
+
+	gpu_memory_init(&m, *(enum gpu_kind *)arg, N, 0);
+	gpu_foreign_init(&f[0], m.base, N, 0);
+	must_be(tl_publish(client, "t", &f[0].managed, &o, NULL, NULL), 0);
+	t = gpu_get(other, "t", TL_STREAM_LEGACY);
+	must_be(gpu_data(t), m.base);
+	gpu_foreign_init(&f[1], gpu_data(t), N, 0);
+	must_be(tl_publish(client, "u", &f[1].managed, &o, NULL, NULL), 0);
+	drop(t);
+	must_be(tl_delete(client, "t") + tl_delete(client, "u"), 0);
+	for (int i = 0; i < 2; i++)
+		eventually(atomic_load(&f[i].deleted));
+	gpu_memory_deinit(&m);
+	tl_close(other);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(memory_of_ones_own_is_published_again)
+{
+	for (int kind = 0; kind < GPU_KINDS; kind++) {
+		cleanup_gpu struct gpu_daemon g = gpu_start();
+
+		must_be(td_run_client(&g.d, publishes_its_own_again, &kind), 0);
+		gpu_nothing_left(&g);
+	}
+}
+
 /* ---- What is not finished ---- */
 
 static int holds_its_work(const struct test_daemon *d, void *arg)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work on streams that the library must wait for although it gets no event, and streams that it
  * must leave alone. */
+#include "client/get/tensor.h"
 #include "tests/gpu/common.h"
 
 #include <dlfcn.h>
@@ -399,6 +400,54 @@ GPU_TEST(a_copy_does_not_spoil_the_capture_of_another_stream)
 {
 	SKIP_UNLESS(gpu_devices() >= 2, "needs two GPUs");
 	gpu_with_producer(publishes_sealed, copies_while_captured, NULL);
+}
+
+/* ---- A sealed publish that is refused ---- */
+
+static int publishes_after_a_refusal(const struct test_daemon *d, void *arg)
+{
+	const tl_put_options sealed = { .size = sizeof(sealed), .flags = TL_PUBLISH_SEALED };
+	const int64_t n = N;
+	const tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_client *client = gpu_open(d, 0);
+	static struct gpu_foreign f[2];
+	CUdeviceptr memory = gpu_alloc(N);
+	DLManagedTensorVersioned *t;
+	const struct tensor_lease *l;
+	tl_draft *draft;
+
+	(void)arg;
+	for (int i = 0; i < 2; i++) {
+		gpu_foreign_init(&f[i], memory, N, 0);
+		must_be(tl_publish(client, i ? "a" : "b", &f[i].managed, &sealed, NULL, NULL), 0);
+	}
+	must_be(gpu_create(client, "t", &spec, 0, &draft), 0);
+	must_be(tl_draft_to_dlpack(draft, &t), 0);
+	must_refuse(tl_publish(client, "t", t, &sealed, NULL, NULL), -ENOSPC, "tensors");
+	must_be(tl_delete(client, "a"), 0);
+	gpu_hold(getpid());
+	gpu_held_from_here(CUDA_STREAM_LEGACY);
+	gpu_fill(gpu_data(t), 2, N, CUDA_STREAM_LEGACY);
+	eventually(!tl_publish(client, "t", t, NULL, NULL, NULL));
+	t = gpu_get(client, "t", TL_STREAM_NONE);
+	l = tensor_lease_of(t);
+	must_be(atomic_load(&l->session->catalog.rows[ref_slot(l->ref)].progress), ROW_UNFINISHED);
+	gpu_hold(0);
+	drop(t);
+	must_be(tl_delete(client, "b") + tl_delete(client, "t"), 0);
+	for (int i = 0; i < 2; i++)
+		eventually(atomic_load(&f[i].deleted));
+	gpu_must(cuda->mem_free(memory));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_refused_publish_seals_nothing)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.max_tensors = 2);
+
+	must_be(td_run_client(&g.d, publishes_after_a_refusal, NULL), 0);
+	gpu_nothing_left(&g);
 }
 
 int main(int argc, char **argv)
