@@ -168,9 +168,7 @@ void segment_charge_extent(struct segment *seg, struct account *holder, uint64_t
 void segment_return_extent(struct segment *seg, struct account *holder, uint64_t bytes);
 /* Keeps an empty segment for the next tensor of its size. The caller ensures the limits. */
 void segment_keep_warm(struct segment *seg, uint64_t now);
-/* True if nobody has its object open for writing, and all of its memory is there: a former writer
- * may have truncated it. */
-bool segment_is_unused(const struct segment *seg);
+bool segment_is_unused(const struct segment *seg); /* nobody can write it; it has no holes */
 /* Takes a warm segment of the namespace @totals that fits @size and that the client @writer of
  * @user may write. NULL: none. */
 struct segment *segment_take_warm(struct segment_store *store, const struct segment_totals *totals,
