@@ -305,17 +305,6 @@ static void instance_forget(struct keep *k)
 	keep_forget(k, KEEP_TAG_PREFIX "listen");
 }
 
-/* They wait until the server handles them, since by default they would end us halfway. */
-static void signals_block(void)
-{
-	sigset_t set;
-
-	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	sigprocmask(SIG_BLOCK, &set, NULL);
-}
-
 static int run(struct options *o, struct keep *k, int *ready_fd, struct again *again)
 {
 	struct instance_fds fds = { .activated = take_fd(&k->activated_fd),
@@ -326,7 +315,8 @@ static int run(struct options *o, struct keep *k, int *ready_fd, struct again *a
 	char path[256] = "", why[512];
 	int r;
 
-	signals_block();
+	/* They wait until the server handles them, since by default they would end us halfway. */
+	server_mask_ends(SIG_BLOCK);
 	complete(o);
 	if (fds.activated < 0 && o->socket)
 		snprintf(path, sizeof(path), "%s", o->socket);

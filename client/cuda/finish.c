@@ -36,7 +36,7 @@ struct outcome {
 
 static bool connection_ended(const struct session *s)
 {
-	struct pollfd p = { .fd = s->socket };
+	struct pollfd p = { .fd = session_socket(s) };
 
 	return atomic_load(&s->ended) || (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR));
 }
@@ -129,7 +129,7 @@ int cuda_finish(struct session *s)
 
 		if (late || ended || o.needs.gpu + o.needs.daemon == 0)
 			return outcome_tell(s, &o, ended);
-		pause_for(s->socket, &wait);
+		pause_for(session_socket(s), &wait);
 	}
 }
 

@@ -434,7 +434,7 @@ static bool tell(struct cuda_publication *p)
 		.ref = p->ref,
 		.failed = p->failure != CUDA_OK,
 	};
-	int r = conn_send(s->socket, &m, -1, MSG_DONTWAIT);
+	int r = conn_send(session_socket(s), &m, -1, MSG_DONTWAIT);
 
 	if (r == -EAGAIN || r == -ENOBUFS)
 		return false;

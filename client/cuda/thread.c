@@ -311,7 +311,7 @@ static void find_sockets(struct polled *p)
 		short events = session_has_notes(cs->session) ? POLLIN | POLLOUT : POLLIN;
 
 		if (!atomic_load(&cs->session->ended))
-			poll_add(p, cs->session->socket, events, cs);
+			poll_add(p, session_socket(cs->session), events, cs);
 	}
 	pthread_mutex_unlock(&cuda_lock);
 }
@@ -329,7 +329,9 @@ static void wait_for_something(struct polled *p, int64_t wait_ns)
 static void hear_sessions(const struct polled *p)
 {
 	for (size_t i = 1; i < p->n; i++) {
-		if (!p->fds[i].revents || !claim(p->of[i]))
+		/* A child's program may have closed the socket: then the session finds that it has
+		 * ended. */
+		if ((!p->fds[i].revents && p->fds[i].fd >= 0) || !claim(p->of[i]))
 			continue;
 		session_send_notes(p->of[i]->session);
 		session_drain(p->of[i]->session);

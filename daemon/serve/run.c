@@ -542,15 +542,14 @@ bool server_step(struct server *server, bool wait)
 
 /* ---- beginning and end ---------------------------------------------------------------------- */
 
-/* main() has blocked them. */
-static void signals_unblock(void)
+void server_mask_ends(int how)
 {
 	sigset_t set;
 
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
-	sigprocmask(SIG_UNBLOCK, &set, NULL);
+	sigprocmask(how, &set, NULL);
 }
 
 static int server_make_loop(void *arg)
@@ -720,7 +719,7 @@ static void sweep_done(struct job *job)
 
 int server_run(struct server *server)
 {
-	signals_unblock();
+	server_mask_ends(SIG_UNBLOCK); /* main() has blocked them */
 	loop_ask_for_short_slices();
 	keep_served(server->keep);
 	server_tell(server);

@@ -27,6 +27,8 @@ struct server_options {
  */
 enum { SERVER_E_STRANGE = 1, SERVER_E_LEFT };
 
+/* Blocks or unblocks SIGTERM and SIGINT; server_run() unblocks them when it handles them. */
+void server_mask_ends(int how);
 /* @server must not move afterwards. SERVER_E_STRANGE, SERVER_E_LEFT; -ENOMEM, -ENOSPC, -EMFILE, ...
  * On failure the listening socket is closed too. */
 int server_init(struct server *server, uint64_t instance, const struct server_options *options);

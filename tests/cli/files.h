@@ -6,6 +6,7 @@
 #include <fcntl.h>
 
 #include "tests/cli/run.h"
+#include "tests/harness/client.h"
 
 struct path {
 	char text[128];
@@ -99,4 +100,13 @@ static inline unsigned entries_of(const char *path)
 		n++;
 	closedir(dir);
 	return n;
+}
+
+/* A file with three bytes, "abc". */
+static inline struct path npy_file(const struct test_daemon *d)
+{
+	struct path path = in(d, "file.npy");
+
+	write_npy(path.text, 1, "|u1", false, "(3,)", "abc", 3);
+	return path;
 }

@@ -2,26 +2,11 @@
 /* put and load with lifetimes, and kick. */
 #include "tests/cli/files.h"
 
-static struct path file_of(const struct test_daemon *d)
-{
-	struct path path = in(d, "file.npy");
-
-	write_npy(path.text, 1, "|u1", false, "(3,)", "abc", 3);
-	return path;
-}
-
-static bool is_there(tl_client *client, const char *name)
-{
-	tl_info info = { .size = sizeof(info) };
-
-	return tl_stat(client, name, &info) == 0;
-}
-
 TEST(ttl_and_evictable_are_shown_and_ttl_ends_the_name)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
-	const struct path f = file_of(&d);
+	const struct path f = npy_file(&d);
 	cleanup_result struct result r = run(&d, "put", "a", f.text, "--ttl", "1000",
 					     "--evictable");
 	cleanup_result struct result info = { 0 }, json = { 0 }, brief = { 0 };
@@ -41,8 +26,8 @@ TEST(ttl_and_evictable_are_shown_and_ttl_ends_the_name)
 	cJSON_Delete(object);
 	brief = run(&d, "put", "b", f.text, "--ttl", "0.01");
 	must_exit(&brief, 0);
-	eventually(!is_there(client, "b"));
-	must(is_there(client, "a"));
+	eventually(!client_sees(client, "b"));
+	must(client_sees(client, "a"));
 	tl_close(client);
 }
 
@@ -50,11 +35,11 @@ TEST(load_gives_each_tensor_its_lifetime)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
-	const struct path f = file_of(&d);
+	const struct path f = npy_file(&d);
 	cleanup_result struct result r = run(&d, "load", "a", f.text, "--ttl", "0.01");
 
 	must_exit(&r, 0);
-	eventually(!is_there(client, "a"));
+	eventually(!client_sees(client, "a"));
 	tl_close(client);
 }
 
@@ -62,20 +47,20 @@ TEST(what_put_owns_stays_as_long_as_put_does)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
-	const struct path f = file_of(&d);
+	const struct path f = npy_file(&d);
 	static const int signals[] = { SIGINT, SIGTERM, SIGKILL };
 
 	for (unsigned i = 0; i < 3; i++) {
 		struct running putting = start(&d, "put", "a", f.text, "--owner-bound");
 		struct result r;
 
-		eventually(is_there(client, "a"));
+		eventually(client_sees(client, "a"));
 		must(waitpid(putting.pid, NULL, WNOHANG) == 0);
 		kill(putting.pid, signals[i]);
 		r = finish(&putting);
 		must(r.code == 0 || r.code == 256 + signals[i]); /* it may not wait yet */
 		result_deinit(&r);
-		eventually(!is_there(client, "a"));
+		eventually(!client_sees(client, "a"));
 	}
 	tl_close(client);
 }
@@ -84,11 +69,11 @@ TEST(put_ends_when_what_it_owns_is_deleted)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
-	const struct path f = file_of(&d);
+	const struct path f = npy_file(&d);
 	struct running loading = start(&d, "load", "a", f.text, "--owner-bound");
 	cleanup_result struct result r = { 0 };
 
-	eventually(is_there(client, "a"));
+	eventually(client_sees(client, "a"));
 	must_be(tl_delete(client, "a"), 0);
 	r = finish(&loading);
 	must_exit(&r, 0);

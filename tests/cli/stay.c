@@ -5,24 +5,9 @@
 #include "tests/cli/files.h"
 #include "tests/harness/process.h"
 
-static struct path file_of(const struct test_daemon *d)
-{
-	struct path path = in(d, "file.npy");
-
-	write_npy(path.text, 1, "|u1", false, "(3,)", "abc", 3);
-	return path;
-}
-
-static bool is_there(tl_client *client, const char *name)
-{
-	tl_info info = { .size = sizeof(info) };
-
-	return tl_stat(client, name, &info) == 0;
-}
-
 static struct running start_staying(const struct test_daemon *d)
 {
-	const struct path f = file_of(d);
+	const struct path f = npy_file(d);
 	struct running putting = start(d, "put", "a", f.text, "--owner-bound", "--json");
 
 	eventually(has_said(&putting, "\n")); /* it is written once put stays */
@@ -70,7 +55,7 @@ TEST(put_stays_when_the_daemon_is_replaced_with_its_names)
 	cleanup_result struct result restart = run(&d, "restart"), r = { 0 };
 
 	must_exit(&restart, 0);
-	must(is_there(client, "a"));
+	must(client_sees(client, "a"));
 	must_be(tl_delete(client, "a"), 0);
 	r = finish(&putting);
 	must_exit(&r, 0);
@@ -81,7 +66,7 @@ TEST(put_fails_when_another_client_publishes_the_name)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct running putting = start_staying(&d);
-	const struct path f = file_of(&d);
+	const struct path f = npy_file(&d);
 	cleanup_result struct result r = run(&d, "put", "a", f.text);
 
 	must_exit(&r, 0);
@@ -91,7 +76,7 @@ TEST(put_fails_when_another_client_publishes_the_name)
 TEST(put_goes_on_ignoring_signals_that_its_parent_ignores)
 {
 	cleanup_td struct test_daemon d = td_start();
-	const struct path f = file_of(&d);
+	const struct path f = npy_file(&d);
 	cleanup_result struct result r = { 0 };
 	struct running putting;
 
@@ -184,7 +169,7 @@ TEST(put_starts_no_daemon_again_that_was_stopped)
 {
 	SKIP_UNLESS(access("/run/tensorlease/socket", F_OK), "a system daemon runs here");
 	cleanup_td struct test_daemon d = td_start(); /* only for its directory */
-	const struct path f = file_of(&d);
+	const struct path f = npy_file(&d);
 	struct own own = own_begin(&d);
 	struct running putting = start_at(
 		NULL, (const char *const[]){ "put", "a", f.text, "--owner-bound", NULL });
@@ -211,7 +196,7 @@ TEST(watch_goes_on_with_the_next_daemon_and_starts_none)
 {
 	SKIP_UNLESS(access("/run/tensorlease/socket", F_OK), "a system daemon runs here");
 	cleanup_td struct test_daemon d = td_start(); /* only for its directory */
-	const struct path f = file_of(&d);
+	const struct path f = npy_file(&d);
 	struct own own = own_begin(&d);
 	const char *daemon = getenv("TL_TEST_DAEMON");
 	struct running watching = start_at(NULL, (const char *const[]){ "watch", NULL });

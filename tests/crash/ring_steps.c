@@ -8,6 +8,7 @@
 
 #include "proto/ring_layout.h"
 #include "tests/client/common.h"
+#include "tests/harness/client.h"
 #include "tests/harness/messages.h"
 
 enum { SLOTS = 4, NBYTES = 5000, BYTES_FIRST = 7, BYTES_SECOND = 8, BYTES_OTHERS = 9 };
@@ -232,21 +233,13 @@ static int consume(const struct test_daemon *d, void *last)
 
 /* ---- the parent ----------------------------------------------------------------------------- */
 
-static tl_status status_of(tl_client *c)
-{
-	tl_status s = { .size = sizeof(s) };
-
-	must_be(tl_get_status(c, &s), 0);
-	return s;
-}
-
 /* Kills the daemon proper, and waits until another one serves. */
 static void kill_proper(tl_client *c)
 {
-	pid_t pid = (pid_t)status_of(c).daemon_pid;
+	pid_t pid = (pid_t)client_status(c).daemon_pid;
 
 	must_be(kill(pid, SIGKILL), 0);
-	eventually((pid_t)status_of(c).daemon_pid != pid);
+	eventually((pid_t)client_status(c).daemon_pid != pid);
 }
 
 static bool is_there(tl_client *c)
@@ -302,16 +295,16 @@ static void try_producer(tl_client *c, const struct test_daemon *d, enum moment 
 	if (kills)
 		kill_proper(c);
 	ends(&child);
-	eventually(status_of(c).clients == 1 && status_of(c).rings == 0);
+	eventually(client_status(c).clients == 1 && client_status(c).rings == 0);
 	if (last == COMMIT_SENT)
 		must_have(c, BYTES_SECOND, 3);
 	else if (last == ENDED_BY_OTHERS)
 		must_have(c, BYTES_OTHERS, 2);
 	else
 		must_have(c, published ? BYTES_SECOND : BYTES_FIRST, published ? 2 : 1);
-	eventually(status_of(c).retired == 0);
-	must_be(status_of(c).tensors, 1);
-	must_be(status_of(c).drafts, 0);
+	eventually(client_status(c).retired == 0);
+	must_be(client_status(c).tensors, 1);
+	must_be(client_status(c).drafts, 0);
 	must_be(tl_delete(c, "r"), 0);
 }
 
@@ -326,7 +319,7 @@ static void try_producers(bool kills)
 		try_producer(c, &d, last, kills);
 		tl_close(c); /* sealed memory stays as long as we have it mapped */
 		c = td_connect(&d);
-		eventually(status_of(c).segments <= (last >= ENDED_BY_OTHERS)); /* our own */
+		eventually(client_status(c).segments <= (last >= ENDED_BY_OTHERS)); /* our own */
 		tl_close(c);
 	}
 }
@@ -361,7 +354,7 @@ static void try_consumer(const struct test_daemon *d, enum consumed last, bool k
 	uint64_t version = put_ring(producer, 1);
 	struct test_child child;
 
-	must_be(status_of(c).rings, 1);
+	must_be(client_status(c).rings, 1);
 	child = child_start_ready(d, consume, &last);
 	must_be(put_ring(producer, 2), ++version);
 	if (kills)
@@ -369,14 +362,14 @@ static void try_consumer(const struct test_daemon *d, enum consumed last, bool k
 	for (int i = 0; i < 2; i++)
 		must_be(put_ring(producer, 3), ++version);
 	ends(&child);
-	eventually(status_of(c).clients == 2);
+	eventually(client_status(c).clients == 2);
 	for (int i = 0; i < 100; i++)
 		must_be(put_ring(producer, i), ++version);
 	must_have(c, 99, version);
-	must_be(status_of(c).rings, 1);
+	must_be(client_status(c).rings, 1);
 	tl_close(producer);
-	eventually(status_of(c).rings == 0 && status_of(c).retired == 0);
-	must_be(status_of(c).tensors, 1);
+	eventually(client_status(c).rings == 0 && client_status(c).retired == 0);
+	must_be(client_status(c).tensors, 1);
 	must_have(c, 99, version);
 	tl_close(c);
 }

@@ -5,17 +5,14 @@
 #include <signal.h>
 #include <string.h>
 
-#include "tests/harness/harness.h"
+#include "tests/harness/client.h"
 
 enum { BYTES = 200000, SMALL = 3000 };
 
 /* As a client that lives through all of it sees it: it connects once. */
 static inline pid_t proper(tl_client *c)
 {
-	struct tl_status status = { .size = sizeof(status) };
-
-	must_be(tl_get_status(c, &status), 0);
-	return (pid_t)status.daemon_pid;
+	return (pid_t)client_status(c).daemon_pid;
 }
 
 /* Kills the daemon proper and waits until another one serves @c. */

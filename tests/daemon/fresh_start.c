@@ -6,22 +6,12 @@
 
 static const char *const cold[] = { "--keeper", "yes", "--warm-time", "0", NULL };
 
-static struct tl_status status_of(const struct test_daemon *d)
-{
-	struct tl_status status = { .size = sizeof(status) };
-	tl_client *c = td_connect(d);
-
-	must_be(tl_get_status(c, &status), 0);
-	tl_close(c);
-	return status;
-}
-
 static struct tl_status kill_and_see(const struct test_daemon *d)
 {
-	struct tl_status before = status_of(d), after;
+	struct tl_status before = td_full_status(d), after;
 
 	must_be(kill((pid_t)before.daemon_pid, SIGKILL), 0);
-	eventually((after = status_of(d)).daemon_pid != before.daemon_pid);
+	eventually((after = td_full_status(d)).daemon_pid != before.daemon_pid);
 	return after;
 }
 
@@ -39,7 +29,7 @@ static void must_survive(struct test_daemon *d, unsigned fds)
 
 	must_be(put(c, "a", 1, BYTES, &version), 0);
 	must_be(kill_and_see(d).tensors, 1);
-	must(!strstr(status_of(d).restart_reason, "afresh"));
+	must(!strstr(td_full_status(d).restart_reason, "afresh"));
 	must_be(get_value(c, "a"), 1);
 	must_be(tl_delete(c, "a"), 0);
 	tl_close(c);
@@ -59,7 +49,7 @@ static void what_follows_survives(const char *storage)
 	must_be(put(c, "b", 2, BYTES, NULL), 0);
 	must_be(put(c, "c", 3, SMALL, NULL), 0);
 	kill_until_afresh(&d);
-	must_be(status_of(&d).tensors, 0);
+	must_be(td_full_status(&d).tensors, 0);
 	tl_close(c);
 	must_survive(&d, fds);
 	td_stop(&d);
@@ -90,7 +80,7 @@ TEST(what_is_published_after_a_restart_with_other_limits_survives)
 	must_be(put(c, "b", 2, BYTES, NULL), 0);
 	must(write(fd, "max-tensors = 64\n", 17) == 17);
 	must_be(tl_restart(c), 0);
-	must(strstr(status_of(&d).restart_reason, "afresh"));
+	must(strstr(td_full_status(&d).restart_reason, "afresh"));
 	tl_close(c);
 	must_survive(&d, fds);
 	td_stop(&d);
@@ -130,7 +120,7 @@ static void must_survive_a_lack(rlim_t space, const char *failure)
 	eventually(log_count(&d, failure) > 2);
 	must_be(prlimit(d.keeper, RLIMIT_AS, &former, NULL), 0);
 	must_be(get_value(c, "a"), 1);
-	s = status_of(&d);
+	s = td_full_status(&d);
 	must_be(s.tensors, 1);
 	must(!strstr(s.restart_reason, "afresh"));
 	must_be(put(c, "a", 2, BYTES, &version), 0);

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "tests/harness/harness.h"
+#include "tests/harness/client.h"
 #include "tests/harness/process.h"
 
 static const char *const with_keeper[] = { "--keeper", "yes", NULL };
@@ -41,16 +41,6 @@ static pid_t kill_and_wait(struct test_daemon *d, pid_t pid)
 	eventually((next = proper(d)) && next != pid);
 	must_be(td_check(d, false), 0);
 	return next;
-}
-
-static struct tl_status status_of(const struct test_daemon *d)
-{
-	struct tl_status status = { .size = sizeof(status) };
-	tl_client *c = td_connect(d);
-
-	must_be(tl_get_status(c, &status), 0);
-	tl_close(c);
-	return status;
 }
 
 /* Kills the daemon proper, and returns its successor when that serves. */
@@ -238,7 +228,7 @@ TEST(memory_without_a_name_is_let_go_of_by_the_keeper_first)
 	tl_close(c);
 	c = td_connect(&d); /* the former one's end has been handled */
 	must_be(objects_open(proper(&d)), 1);
-	must(status_of(&d).bytes_used > 0);
+	must(td_full_status(&d).bytes_used > 0);
 	must_be(kill(d.keeper, SIGCONT), 0);
 	tl_close(c);
 	must_be(td_status(&d).bytes_used, 0);
@@ -294,7 +284,7 @@ TEST(a_restart_that_is_asked_for_returns_when_another_daemon_serves)
 	must_be(put_value(c, "a", 1, NULL), 0);
 	for (int i = 0; i < 20; i++) { /* more than a daemon may die */
 		must_be(tl_restart(c), 0);
-		s = status_of(&d);
+		s = td_full_status(&d);
 		must_be(s.restarts, i + 1);
 		must(pid != (pid_t)s.daemon_pid);
 		must_be(s.tensors, 1);
@@ -305,7 +295,7 @@ TEST(a_restart_that_is_asked_for_returns_when_another_daemon_serves)
 	}
 	must_be(kill(pid, SIGUSR2), 0);		     /* of the daemon proper */
 	eventually(proper(&d) && proper(&d) != pid); /* who connects just then may fail */
-	must_be(status_of(&d).restarts, 21);
+	must_be(td_full_status(&d).restarts, 21);
 	tl_close(c);
 }
 
@@ -333,7 +323,7 @@ static void reload_must_be_refused(struct test_daemon *d, const char *config, co
 	config_write(config, text);
 	must_be(kill(d->keeper, SIGHUP), 0);
 	eventually(log_has(d, why));
-	must_be(status_of(d).tensors, 1);
+	must_be(td_full_status(d).tensors, 1);
 }
 
 TEST(a_reload_loses_nothing_and_a_restart_says_what_it_lost)
@@ -360,13 +350,13 @@ TEST(a_reload_loses_nothing_and_a_restart_says_what_it_lost)
 	config_write(config, "warm-time = 1\n[namespace lab]\nmode = 0777\n");
 	must_be(kill(d.keeper, SIGHUP), 0);
 	eventually((next = proper(&d)) && next != pid);
-	s = status_of(&d);
+	s = td_full_status(&d);
 	must_be(s.tensors, 1);
 	must(!strcmp(s.restart_reason, "asked for by SIGHUP"));
 
 	config_write(config, "max-tensors = 64\n[namespace lab]\nmode = 0777\n");
 	must_be(tl_restart(c), 0);
-	s = status_of(&d);
+	s = td_full_status(&d);
 	must_be(s.tensors, 0);
 	must_be(s.max_tensors, 64);
 	must_be(s.restarts, 2);
@@ -412,7 +402,7 @@ TEST(only_root_and_the_daemons_user_may_restart_it)
 	}
 	must_be(process_wait(child, &status), 0);
 	must_be(status, 0);
-	must_be(status_of(&d).restarts, 0);
+	must_be(td_full_status(&d).restarts, 0);
 	td_stop(&d);
 }
 
@@ -519,11 +509,11 @@ TEST(another_program_takes_over_and_one_that_does_not_serve_is_not_used)
 	must_be(tl_restart(c), 0);
 	version_of(&d, version, sizeof(version));
 	must(!strcmp(version, "tensorleased 9.9.9\n"));
-	must_be(status_of(&d).tensors, 1);
+	must_be(td_full_status(&d).tensors, 1);
 
 	must_be(unlink(path), 0);
 	kill_proper(&d); /* nothing is there, and it is started all the same */
-	must_be(status_of(&d).tensors, 1);
+	must_be(td_full_status(&d).tensors, 1);
 	tl_close(c);
 	td_stop(&d);
 	copy_end(path);
@@ -532,7 +522,7 @@ TEST(another_program_takes_over_and_one_that_does_not_serve_is_not_used)
 TEST(the_status_tells_of_restarts)
 {
 	cleanup_td struct test_daemon d = start(with_keeper);
-	struct tl_status s = status_of(&d);
+	struct tl_status s = td_full_status(&d);
 	int64_t before = now_ns(), took;
 	pid_t pid, next = 0;
 
@@ -542,13 +532,13 @@ TEST(the_status_tells_of_restarts)
 	must(!*s.restart_reason);
 	pid = kill_proper(&d);
 	took = now_ns() - before;
-	s = status_of(&d);
+	s = td_full_status(&d);
 	must_be(s.restarts, 1);
 	must(s.restart_ns > 0 && s.restart_ns < (uint64_t)took);
 	must(!strcmp(s.restart_reason, "killed by signal 9 (Killed)"));
 	must_be(kill(d.keeper, SIGHUP), 0);
 	eventually((next = proper(&d)) && next != pid);
-	s = status_of(&d);
+	s = td_full_status(&d);
 	must_be(s.restarts, 2);
 	must(!strcmp(s.restart_reason, "asked for by SIGHUP"));
 }
@@ -557,7 +547,7 @@ TEST(the_status_tells_that_nobody_keeps)
 {
 	cleanup_td struct test_daemon d = td_start(.no_keeper = "that is the test");
 
-	must_be(status_of(&d).keeper, TL_KEEPER_NONE);
+	must_be(td_full_status(&d).keeper, TL_KEEPER_NONE);
 }
 
 /* The last page of an array may have space for more entries than there are. */
@@ -570,7 +560,7 @@ TEST(a_small_catalog_is_taken_over)
 
 	must_be(put_value(c, "a", 1, NULL), 0);
 	kill_proper(&d);
-	s = status_of(&d);
+	s = td_full_status(&d);
 	must_be(s.tensors, 1);
 	must(!strstr(s.restart_reason, "afresh"));
 	tl_close(c);
@@ -584,7 +574,7 @@ TEST(the_status_tells_why_a_daemon_began_without_names)
 
 	for (int i = 0; i < 5; i++)
 		kill_proper(&d);
-	s = status_of(&d);
+	s = td_full_status(&d);
 	must_be(s.restarts, 5);
 	must(strstr(s.restart_reason, "started afresh: 5 daemons died within 10 s"));
 }
@@ -607,7 +597,7 @@ TEST(a_daemon_goes_on_without_its_keeper)
 	eventually((free(log), log = td_log(&d), strstr(log, "the keeper has ended")));
 	free(log);
 	must_be(proper(&d), pid);
-	must_be(status_of(&d).keeper, TL_KEEPER_NONE);
+	must_be(td_full_status(&d).keeper, TL_KEEPER_NONE);
 	end_daemon(pid);
 	must_be(access(d.socket, F_OK), -1);
 }

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "tests/harness/harness.h"
+#include "tests/harness/client.h"
 #include "tests/harness/process.h"
 
 enum { STORE_MAX = 64, FIRST = 3 };
@@ -181,14 +181,6 @@ static tl_client *client_of(struct manager *m)
 	return client;
 }
 
-static struct tl_status status_of(tl_client *c)
-{
-	struct tl_status s = { .size = sizeof(s) };
-
-	must_be(tl_get_status(c, &s), 0);
-	return s;
-}
-
 static void put(tl_client *c, const char *name, uint64_t expected)
 {
 	static uint8_t bytes[1000];
@@ -228,7 +220,7 @@ TEST(a_service_manager_keeps_what_is_published)
 	manager_init(&m);
 	begin(&m, NULL);
 	c = client_of(&m);
-	must_be(status_of(c).keeper, TL_KEEPER_MANAGER);
+	must_be(client_status(c).keeper, TL_KEEPER_MANAGER);
 	put(c, "a", 1);
 	for (int i = 0; i < 3; i++) {
 		tl_close(c);
@@ -241,7 +233,7 @@ TEST(a_service_manager_keeps_what_is_published)
 		}
 		begin(&m, NULL);
 		c = client_of(&m);
-		s = status_of(c);
+		s = client_status(c);
 		must_be(s.tensors, 1);
 		must_be(s.restarts, i + 1);
 		must(strstr(s.restart_reason, "service manager"));
@@ -276,7 +268,7 @@ TEST(what_a_service_manager_kept_for_other_limits_is_let_go_of)
 	td_stop(&other);
 	begin(&m, fewer);
 	c = client_of(&m);
-	must_be(status_of(c).tensors, 0);
+	must_be(client_status(c).tensors, 0);
 	put(c, "a", 3); /* above what the last daemon may have given out */
 	tl_close(c);
 	end(&m);

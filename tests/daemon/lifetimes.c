@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors that end by themselves, tensors that are given up to free space, and clients that are
  * disconnected by others. */
-#include "tests/harness/harness.h"
+#include "tests/harness/client.h"
 
 enum { ALICE = 1111, BOB = 2222, ROOM = 100 };
 
@@ -41,15 +41,6 @@ static int try_put(tl_client *client, const char *name, uint64_t nbytes, int64_t
 static const tl_put_options evictable = { .size = sizeof(evictable),
 					  .lifetime = TL_LIFETIME_EVICTABLE };
 static const tl_put_options bound = { .size = sizeof(bound), .lifetime = TL_LIFETIME_OWNER_BOUND };
-
-static bool is_there(tl_client *client, const char *name)
-{
-	tl_info info = { .size = sizeof(info) };
-	int r = tl_stat(client, name, &info);
-
-	must(r == 0 || r == -ENOENT);
-	return r == 0;
-}
 
 static const char *nth(unsigned i)
 {
@@ -107,9 +98,9 @@ TEST(what_is_bound_ends_with_its_producer_and_not_before)
 	put_as(client, "taken over", 1000, NULL);
 	child_kill(&c);
 	td_sync(&d);
-	must(!is_there(client, "bound"));
-	must(is_there(client, "kept"));
-	must(is_there(client, "taken over")); /* its successor is not bound */
+	must(!client_sees(client, "bound"));
+	must(client_sees(client, "kept"));
+	must(client_sees(client, "taken over")); /* its successor is not bound */
 	must(((const char *)held->dl_tensor.data)[999] == 0);
 	held->deleter(held);
 	must_be(td_status(&d).retired, 0);
@@ -172,7 +163,7 @@ TEST(a_tensor_ends_when_its_time_has_come_and_is_seen_to)
 	must_be(tl_tensor_info(held, &info), 0);
 	must(info.ttl_ns >= 1 && info.ttl_ns <= 20 * 1000000);
 	must_be(info.lifetime, 0);
-	eventually(!is_there(client, "a"));
+	eventually(!client_sees(client, "a"));
 	must(now_ns() - begin >= 20 * 1000000);
 	must(((const char *)held->dl_tensor.data)[999] == 0);
 	held->deleter(held);
@@ -191,8 +182,8 @@ TEST(the_time_of_what_was_replaced_does_not_end_its_successor)
 	put_as(client, "a", 1000, &brief);
 	put_as(client, "a", 1000, NULL);
 	put_as(client, "mark", 1000, &later);
-	eventually(!is_there(client, "mark")); /* by then the first time of "a" is over */
-	must(is_there(client, "a"));
+	eventually(!client_sees(client, "mark")); /* by then the first time of "a" is over */
+	must(client_sees(client, "a"));
 	tl_close(client);
 }
 
@@ -235,7 +226,7 @@ TEST(a_group_and_a_second_name_have_lifetimes_of_their_own)
 	must_be(tl_group_commit(group), 0);
 	must_be(tl_publish(client, "second", get(client, "g/a"), &o, &copied, NULL), 0);
 	must(!copied);
-	eventually(!is_there(client, "g/b") && !is_there(client, "second"));
+	eventually(!client_sees(client, "g/b") && !client_sees(client, "second"));
 	must_be(tl_stat(client, "g/a", &info), 0);
 	must(info.ttl_ns == 0 && info.lifetime == 0);
 	tl_close(client);
@@ -300,18 +291,18 @@ TEST(what_was_not_used_goes_first_and_what_is_held_never)
 		must_be(tl_delete(client, "new"), 0);
 	}
 	for (unsigned i = 0; i < ROOM; i++)
-		must_be(is_there(client, nth(i)), i < 50);
+		must_be(client_sees(client, nth(i)), i < 50);
 	must_be(try_put(client, "all", 80 * MIB, 0), 0);
 	for (unsigned i = 0; i < ROOM; i++)
-		left += is_there(client, nth(i));
+		left += client_sees(client, nth(i));
 	must_be(left, 20);
 	must_be(try_put(client, "more", MIB, 0), -ENOSPC);
 	for (unsigned i = 0; i < 20; i++)
-		must(is_there(client, nth(i)) &&
+		must(client_sees(client, nth(i)) &&
 		     ((const char *)held[i]->dl_tensor.data)[MIB - 1] == 0);
 	held[7]->deleter(held[7]);
 	must_be(try_put(client, "more", MIB, 0), 0); /* what is not held any more freed space */
-	must(!is_there(client, nth(7)));
+	must(!client_sees(client, nth(7)));
 	for (unsigned i = 0; i < 20; i++)
 		if (i != 7)
 			held[i]->deleter(held[i]);
@@ -329,8 +320,8 @@ TEST(small_tensors_free_space_too)
 
 	for (unsigned i = 0; i < 2000; i++) /* about ten times as much as there is space for */
 		put_as(client, nth(i), 20000, &evictable);
-	must(is_there(client, nth(1999)));
-	must(!is_there(client, nth(0)));
+	must(client_sees(client, nth(1999)));
+	must(!client_sees(client, nth(0)));
 	must(td_status(&d).bytes_used <= 4 * MIB);
 	must_be(try_put(client, "large", 4 * MIB, 0), 0);
 	must_be(td_status(&d).tensors, 1);
@@ -350,12 +341,12 @@ TEST(a_create_that_waits_gets_the_space_of_what_is_released)
 	held = get(client, "a");
 	must_be(rc_send(&rc, WIRE_CREATE, &create, sizeof(create), -1), 0);
 	td_sync(&d);
-	must(is_there(client, "a"));
+	must(client_sees(client, "a"));
 	held->deleter(held); /* nobody tells the daemon */
 	must_be(rc_receive(&rc, &m), 0);
 	must_be(m.header.type, WIRE_DRAFT);
 	close(m.fd);
-	must(!is_there(client, "a"));
+	must(!client_sees(client, "a"));
 	rc_goodbye(&rc);
 	tl_close(client);
 }
@@ -368,10 +359,10 @@ TEST(what_shares_its_extent_with_others_is_not_given_up_for_nothing)
 	put_as(client, "a", 4 * MIB, &evictable);
 	must_be(tl_publish(client, "b", get(client, "a"), NULL, NULL, NULL), 0);
 	must_be(try_put(client, "c", MIB, 0), -ENOSPC);
-	must(is_there(client, "a"));
+	must(client_sees(client, "a"));
 	must_be(tl_delete(client, "b"), 0);
 	must_be(try_put(client, "c", MIB, 0), 0);
-	must(!is_there(client, "a"));
+	must(!client_sees(client, "a"));
 	tl_close(client);
 }
 
@@ -421,7 +412,7 @@ TEST(a_users_own_go_before_those_of_others)
 	c = child_start_as(BOB, &d, create_some, &(int){ 3 });
 	child_must_leave(&d, &c);
 	for (unsigned i = 0; i < 8; i++)
-		must_be(is_there(client, nth(i)), i < 4 || i == 7);
+		must_be(client_sees(client, nth(i)), i < 4 || i == 7);
 	c = child_start_as(BOB, &d, create_some, &(int){ 8 }); /* 3 names of his are there */
 	child_must_leave(&d, &c);
 	tl_close(client);
@@ -444,7 +435,7 @@ TEST(over_its_quota_a_user_gives_up_its_own_only)
 	c = child_start_as(BOB, &d, create_some, &(int){ 4 });
 	child_must_leave(&d, &c);
 	for (unsigned i = 0; i < 8; i++)
-		must_be(is_there(client, nth(i)), i < 4);
+		must_be(client_sees(client, nth(i)), i < 4);
 	tl_close(client);
 }
 
