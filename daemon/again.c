@@ -34,26 +34,20 @@ static const struct state_limits *limits_of(const struct config *next, const cha
 	return next->users.mode && namespace_is_of_user(name) ? &next->users.limits : NULL;
 }
 
-/* Space may grow; limits that decide the shape of a catalog may not change. */
+/* Space may change; limits that decide the shape of a catalog may not. */
 static const char *limits_differ(const struct state_limits *now, const struct state_limits *next)
 {
 	if (!next)
 		return "it is not configured any more";
 	if (now->max_tensors != next->max_tensors)
 		return "max-tensors";
-	if (now->storage != next->storage)
-		return "storage";
-	return next->capacity < now->capacity ? "a lower capacity" : NULL;
+	return now->storage != next->storage ? "storage" : NULL;
 }
 
 static const char *options_differ(const struct options *now, const struct options *next)
 {
 	if (now->max_clients != next->max_clients)
 		return "max-clients, or fewer for want of open files";
-	if (next->capacity < now->capacity)
-		return "a lower capacity";
-	if (next->gpu_capacity < now->gpu_capacity)
-		return "a lower gpu-capacity";
 	if (next->descriptors.opening < now->descriptors.opening)
 		return "fewer descriptors of segments";
 	return strcmp(now->socket ? now->socket : "", next->socket ? next->socket : "") ? "socket"

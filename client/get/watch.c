@@ -145,7 +145,7 @@ static bool may_differ(const struct session *s, const struct watched *e)
 	if (e->ring.ring || !e->ref || atomic_load(&s->catalog.names[e->index].current) != e->ref)
 		return true;
 	return load_once(&row->flags) & ROW_ON_DEVICE &&
-	       (load_once(&row->progress) == ROW_LOST) != e->lost;
+	       (atomic_load_explicit(&row->progress, memory_order_relaxed) == ROW_LOST) != e->lost;
 }
 
 /* Looks at all names that it knows, and with @come at all names that exist. */

@@ -50,6 +50,7 @@ unsigned share_error_text(struct state *st, struct account *account, int r, cons
 	const struct share_words *w = &words[share < SHARE_DEVICE ? share : SHARE_DEVICE];
 	const struct pool *pool = state_pool(st, share);
 	char except[64] = "", open[96] = "";
+	bool smaller; /* than the daemon's, by the namespace's section of the configuration */
 	uint64_t kept;
 
 	if (r & CHARGE_E_USER) {
@@ -65,16 +66,18 @@ unsigned share_error_text(struct state *st, struct account *account, int r, cons
 			share_name(share), w->help);
 		return WIRE_E_QUOTA;
 	}
-	if (pool->above && pool->above->capacity - pool->above->used < pool->capacity - pool->used)
+	if (pool->above && pool_left(pool->above) < pool_left(pool))
 		pool = pool->above;
+	smaller = pool->above && pool->capacity < pool->above->capacity;
 	kept = account_in(account, pool)->privileged ? 0 : pool->kept;
 	if (kept)
 		snprintf(except, sizeof(except), "; %llu are kept for administrators",
 			 (unsigned long long)kept);
 	if (share == SHARE_BYTES)
 		open_text(st->memory.totals.kept, open, sizeof(open));
-	snprintf(text, size, "%s: %llu of the daemon's %llu %s are in use%s (%s; %s)%s", what,
-		 (unsigned long long)pool->used, (unsigned long long)pool->capacity, w->things,
-		 open, w->option, w->help, except);
+	snprintf(text, size, "%s: %llu of the %s's %llu %s are in use%s (%s; %s)%s", what,
+		 (unsigned long long)pool->used, smaller ? "namespace" : "daemon",
+		 (unsigned long long)pool->capacity, w->things, open,
+		 smaller ? "its capacity" : w->option, w->help, except);
 	return w->code;
 }

@@ -76,6 +76,11 @@ struct pool pool_make(struct accounts *accounts, enum share share, uint64_t capa
 						  : 64 };
 }
 
+uint64_t pool_left(const struct pool *pool)
+{
+	return pool->capacity > pool->used ? pool->capacity - pool->used : 0;
+}
+
 /* ---- maxima --------------------------------------------------------------------------------- */
 
 /* The groups of a connection. */
@@ -335,7 +340,7 @@ static bool is_beyond_max(struct account *account, const struct pool *pool, uint
 
 static bool is_beyond_pool(struct account *account, const struct pool *pool, uint64_t amount)
 {
-	uint64_t left = pool->capacity > pool->used ? pool->capacity - pool->used : 0;
+	uint64_t left = pool_left(pool);
 	uint64_t kept = account_in(account, pool)->privileged ? 0 : pool->kept;
 
 	return left < kept || amount > left - kept;
@@ -349,10 +354,14 @@ static void used_take(struct account *account, struct pool *pool, uint64_t amoun
 	}
 }
 
+/* A capacity in bytes may be configured lower than what is in use; then nobody gets any for a
+ * while. The other pools are as large as tables. */
 int account_adopt(struct account *account, struct pool *pool, uint64_t amount)
 {
-	for (const struct pool *p = pool; p; p = p->above) {
-		if (amount > p->capacity - p->used)
+	bool bytes = pool->share == SHARE_BYTES || pool->share >= SHARE_DEVICE;
+
+	for (const struct pool *p = pool; p && !bytes; p = p->above) {
+		if (amount > pool_left(p))
 			return CHARGE_E_FULL | (int)p->share;
 	}
 	used_take(account, pool, amount);

@@ -140,11 +140,11 @@ void accounts_init(struct accounts *accounts, uint32_t owner, const struct share
 		   unsigned rule_count);
 /* Accounts of a namespace, with the rules of the daemon's. */
 void accounts_init_below(struct accounts *accounts, struct accounts *above);
-/* Everything charged to them must have ended. */
-void accounts_deinit(struct accounts *accounts);
+void accounts_deinit(struct accounts *accounts); /* nothing is charged to them any more */
 
 /* Makes a pool that keeps a part for the privileged if it can be counted. */
 struct pool pool_make(struct accounts *accounts, enum share share, uint64_t capacity);
+uint64_t pool_left(const struct pool *pool); /* 0 also if more is used than there is */
 
 /* Refers to the account of @uid, and makes it and the one above it if need be. NULL: no memory. */
 struct account *account_ref(struct accounts *accounts, uint32_t uid);
@@ -178,7 +178,7 @@ const struct pool *account_tightest(struct account *account, const struct pool *
 /* Returns CHARGE_E_USER before CHARGE_E_FULL: a user over its maximum must not wait for others. */
 int account_take(struct account *account, struct pool *pool, uint64_t amount);
 void account_give(struct account *account, struct pool *pool, uint64_t amount);
-/* Charges the amount that a former daemon granted, even beyond the maximum: CHARGE_E_FULL, or 0. */
+/* What a former daemon granted, even beyond the maximum, bytes beyond the pool too; or FULL. */
 int account_adopt(struct account *account, struct pool *pool, uint64_t amount);
 /* An amount that the user itself states, even if the pool has less: CHARGE_E_USER, or 0. */
 int account_adopt_stated(struct account *account, struct pool *pool, uint64_t amount);

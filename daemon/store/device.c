@@ -89,7 +89,7 @@ static int memory_charge(struct device_memory *m, struct device_table *table,
 		return DEVICE_E_DEVICES;
 	r = charge(&m->bytes, account, &device->pool, size);
 	/* report the user's maximum only if no other limit is in the way */
-	if (r & CHARGE_E_USER && size > device->pool.capacity - device->pool.used)
+	if (r & CHARGE_E_USER && size > pool_left(&device->pool))
 		r = CHARGE_E_FULL | (int)device->pool.share;
 	if (r)
 		return r;

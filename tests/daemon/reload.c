@@ -86,19 +86,21 @@ static void must_be_refused(struct scene *s, const char *text, const char *why)
 	must_be(proper(s->c), s->pid);
 }
 
+static void reload(struct scene *s, const char *text)
+{
+	config_write(s, text);
+	must_be(kill(s->d.keeper, SIGHUP), 0);
+	eventually(proper(s->c) != s->pid);
+	s->pid = proper(s->c);
+}
+
 TEST(a_reload_that_would_change_namespaces_is_refused)
 {
 	struct scene s;
 
 	begin(&s, true);
-	must_be_refused(&s, "gpu-capacity = 1G\n[namespace lab]\ncapacity = 25%\n" TEMPLATE,
-			"namespace lab: a lower capacity");
 	must_be_refused(&s, "gpu-capacity = 1G\n" LAB "[namespace user-*]\nmax-tensors = 128\n",
 			": max-tensors");
-	must_be_refused(&s,
-			"gpu-capacity = 1G\n" LAB "[namespace user-*]\nmax-tensors = 64\n"
-			"capacity = 25%\n",
-			": a lower capacity");
 	must_be_refused(&s, "gpu-capacity = 1G\n" LAB, "is not configured any more");
 	must_be_refused(&s, "gpu-capacity = 1G\n" TEMPLATE, "namespace lab: it is not configured");
 	finish(&s);
@@ -109,7 +111,6 @@ TEST(a_reload_that_would_change_shared_limits_is_refused)
 	struct scene s;
 
 	begin(&s, true);
-	must_be_refused(&s, "gpu-capacity = 512M\n" LAB TEMPLATE, "a lower gpu-capacity");
 	must_be_refused(&s,
 			"gpu-capacity = 1G\n" LAB TEMPLATE "[namespace vault]\nstorage = memfd\n",
 			"max-clients");
@@ -121,10 +122,29 @@ TEST(a_reload_may_change_a_template_that_was_not_used)
 	struct scene s;
 
 	begin(&s, false);
-	config_write(&s, "gpu-capacity = 2G\n" LAB "[namespace user-*]\nmax-tensors = 128\n");
-	must_be(kill(s.d.keeper, SIGHUP), 0);
-	eventually(proper(s.c) != s.pid);
+	reload(&s, "gpu-capacity = 2G\n" LAB "[namespace user-*]\nmax-tensors = 128\n");
 	s.own = enter_own(&s);
+	must_be(put(s.own, "a", 2, BYTES, NULL), 0);
+	finish(&s);
+}
+
+TEST(a_reload_may_lower_a_capacity_below_what_is_in_use)
+{
+	struct scene s;
+
+	begin(&s, true);
+	reload(&s, "gpu-capacity = 512M\n" LAB "[namespace user-*]\nmax-tensors = 64\n"
+		   "capacity = 100K\n");
+	eventually(client_status(s.own).bytes_used > client_status(s.own).capacity);
+	must_be(get_value(s.own, "a"), 2);
+	client_set_timeout(s.own, SECOND / 50);
+	must_be(put(s.own, "b", 3, SMALL, NULL), -ENOSPC);
+	must(strstr(tl_last_error(), "200704 of the namespace's 102400 bytes are in use"));
+	must_be(tl_delete(s.own, "a"), 0);
+	client_set_timeout(s.own, WAIT_S * SECOND);
+	must_be(put(s.own, "a", 2, SMALL, NULL), 0);
+	must(client_status(s.own).bytes_used <= client_status(s.own).capacity);
+	reload(&s, "gpu-capacity = 512M\n" LAB TEMPLATE);
 	must_be(put(s.own, "a", 2, BYTES, NULL), 0);
 	finish(&s);
 }
