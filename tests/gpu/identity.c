@@ -49,7 +49,7 @@ static int consumer(const struct test_daemon *d, void *arg)
 	cuda = gpu_use(s->number[0] >= 0 ? s->number[0] : s->number[1]);
 	for (int i = 0; i < 2; i++) {
 		const char *name = i ? "gpu1" : "gpu0";
-		char text[64];
+		char text[64], instance[64];
 		tl_info info = { .size = sizeof(info) };
 
 		must_be(tl_stat(client, name, &info), 0);
@@ -59,8 +59,9 @@ static int consumer(const struct test_daemon *d, void *arg)
 			must_be(info.device.device_id, -1);
 			must_refuse(tl_get(client, name, NULL, &t), -ENODEV, text);
 			must(strstr(tl_last_error(), "CUDA_VISIBLE_DEVICES"));
-			memcpy(text, "MIG", 3); /* whether it is an instance is not known here */
-			must(strstr(tl_last_error(), text));
+			/* whether it is an instance is not known here */
+			snprintf(instance, sizeof(instance), "MIG%s", text + 3);
+			must(strstr(tl_last_error(), instance));
 			continue;
 		}
 		gpu_use(s->number[i]);
