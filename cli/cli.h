@@ -18,6 +18,7 @@
 
 #include <tensorlease/admin.h>
 #include <tensorlease/tensorlease.h>
+#include <tensorlease/watch.h>
 
 enum cli_exit {
 	CLI_OK = 0,
@@ -69,6 +70,7 @@ struct cli {
 	const char *user;  /* NULL: the user that runs the command */
 	unsigned given;	   /* bits OPTION_* */
 	bool json;	   /* print one JSON object instead of text */
+	bool data;	   /* standard output is the file: no object goes there */
 	bool terminal;	   /* text goes to a terminal: format it for people */
 	tl_client *client; /* set by cli_connect(), closed by main() */
 	int nargs;	   /* arguments after the command */
@@ -106,9 +108,21 @@ DLManagedTensorVersioned *cli_get(struct cli *cli, int64_t default_timeout_ns, t
 /* The signals that ask this command to end, without those that its parent had it ignore: the kernel
  * delivers even those to a process that waits for them. */
 void cli_end_signals(sigset_t *set);
-/* Returns when a signal asks this command to end, or when @name is deleted or lost. Until then
+/* What put and load --owner-bound stay for. */
+struct stay {
+	const char *name;
+	uint64_t version;    /* that this command published */
+	uint64_t started_ns; /* of the daemon */
+	tl_watch *watch;
+};
+
+/* To be called before @name is published, so that nothing that happens later is missed. Returns an
+ * exit code. */
+int cli_stay_begin(struct cli *cli, struct stay *stay, const char *name);
+/* Returns when a signal asks this command to end, or when the name is deleted or lost. Until then
  * tensors published with TL_LIFETIME_OWNER_BOUND stay. Returns an exit code. */
-int cli_stay(struct cli *cli, const char *name);
+int cli_stay(struct cli *cli, struct stay *stay);
+void cli_stay_end(struct stay *stay);
 /* TL_LIFETIME_*, from the options. */
 uint32_t cli_lifetime(const struct cli *cli);
 

@@ -59,6 +59,20 @@ static void print_loaded(const struct cli *cli, const struct tensor_file *f)
 	}
 }
 
+/* The transfer. It waits for space only before it reads. */
+struct loading {
+	struct progress progress;
+	int64_t waits_ns; /* since when it waits */
+};
+
+static int loading_step(void *context, uint64_t done, uint64_t total)
+{
+	struct loading *loading = context;
+
+	loading->waits_ns = now_mono_ns();
+	return progress_step(&loading->progress, done, total);
+}
+
 static int load(struct cli *cli, struct tensor_file *f)
 {
 	const tl_put_options options = {
@@ -68,25 +82,27 @@ static int load(struct cli *cli, struct tensor_file *f)
 		.ttl_ns = cli->ttl_ns,
 	};
 	char why[FILE_ERROR_TEXT];
-	int64_t begin = now_mono_ns();
-	struct progress progress;
+	struct loading loading = { .waits_ns = now_mono_ns() };
 	int r;
 
-	progress_start(&progress, "loading", f->path);
-	r = transfer_load(cli->client, f, 1, cli->args[0], cli->device, &options, progress_step,
-			  &progress, why);
-	progress_end(&progress);
+	progress_start(&loading.progress, "loading", f->path);
+	r = transfer_load(cli->client, f, 1, cli->args[0], cli->device, &options, loading_step,
+			  &loading, why);
+	progress_end(&loading.progress);
 	if (!r)
 		return CLI_OK;
-	return *why ? cli_fail(cli, CLI_FAILURE, "%s", why) : cli_fail_space(cli, r, begin);
+	return *why ? cli_fail(cli, CLI_FAILURE, "%s", why)
+		    : cli_fail_space(cli, r, loading.waits_ns);
 }
 
-static int stay(struct cli *cli, const struct tensor_file *f)
+/* Loads what is bound to this command. load() does not tell the versions. */
+static int load_to_stay(struct cli *cli, struct tensor_file *f, struct stay *stay)
 {
-	char *name = cli_need(transfer_name(f, 0, cli->args[0]));
-	int r = cli_stay(cli, name);
+	tl_info info = { .size = sizeof(info) };
+	int r = load(cli, f);
 
-	free(name);
+	if (!r && !tl_stat(cli->client, stay->name, &info))
+		stay->version = info.version;
 	return r;
 }
 
@@ -94,22 +110,29 @@ int command_load(struct cli *cli)
 {
 	enum file_format format = cli_file_format(cli, cli->args[1]);
 	char why[FILE_ERROR_TEXT];
+	struct stay stay = { 0 };
 	struct tensor_file f;
+	char *first;
 	int r;
 
 	if (format == FILE_FORMAT_UNKNOWN)
 		return CLI_USAGE;
 	if (file_open(&f, cli->args[1], format, why, sizeof(why)))
 		return cli_fail(cli, CLI_FAILURE, "%s", why);
+	first = f.count ? cli_need(transfer_name(&f, 0, cli->args[0])) : NULL;
 	r = cli_connect(cli, true);
+	if (!r && first && cli->given & OPTION_OWNER_BOUND)
+		r = cli_stay_begin(cli, &stay, first);
 	if (!r)
-		r = load(cli, &f);
+		r = stay.watch ? load_to_stay(cli, &f, &stay) : load(cli, &f);
 	if (!r && cli->json)
 		print_loaded_json(cli, &f);
 	else if (!r)
 		print_loaded(cli, &f);
 	if (!r && cli->given & OPTION_OWNER_BOUND)
-		r = stay(cli, &f);
+		r = cli_stay(cli, &stay);
+	cli_stay_end(&stay);
+	free(first);
 	file_close(&f);
 	return r;
 }

@@ -202,17 +202,6 @@ static const struct option_row *find(int letter)
 	return NULL;
 }
 
-/* Errors in options are printed as JSON too, so it is looked for before they are parsed. It may be
- * the argument of another option. */
-static bool look_for_json(int argc, char **argv)
-{
-	for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
-		if (!strcmp(argv[i], "--json") || !strcmp(argv[i], "-j"))
-			return true;
-	}
-	return false;
-}
-
 static void options_build(struct option *longs, char *letters)
 {
 	*letters++ = ':';
@@ -230,15 +219,30 @@ static void options_build(struct option *longs, char *letters)
 	*letters = '\0';
 }
 
+/* Errors in options are printed as JSON too, so it is looked for before they are parsed. */
+static bool look_for_json(int argc, char **argv, const char *letters, const struct option *longs)
+{
+	const struct option_row *row;
+	bool found = false;
+	int c;
+
+	while ((c = getopt_long(argc, argv, letters, longs, NULL)) >= 0) {
+		row = find(c);
+		found |= row && row->bit == OPTION_JSON;
+	}
+	optind = 0; /* begin again */
+	return found;
+}
+
 int cli_options_parse(struct cli *cli, int argc, char **argv, const char **command)
 {
 	struct option longs[ROWS + 1];
 	char letters[2 * ROWS + 2];
 	int c, r;
 
-	cli->json = look_for_json(argc, argv);
 	options_build(longs, letters);
 	opterr = 0;
+	cli->json = look_for_json(argc, argv, letters, longs);
 	while ((c = getopt_long(argc, argv, letters, longs, NULL)) >= 0) {
 		if (c == ':')
 			return cli_fail(cli, CLI_USAGE,

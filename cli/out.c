@@ -80,7 +80,7 @@ int cli_fail(struct cli *cli, int code, const char *format, ...)
 	text = text_v(format, args);
 	va_end(args);
 	warn_text(text);
-	if (cli->json) {
+	if (cli->json && !cli->data) {
 		object = json_object();
 		json_text(object, "error", text);
 		json_i64(object, "code", code);
@@ -146,7 +146,8 @@ static bool ends_as_another(const char *path, const char *ending)
 
 int cli_check_output(struct cli *cli, const char *path, const char *ending)
 {
-	if (!strcmp(path, "-") && isatty(STDOUT_FILENO))
+	cli->data = !strcmp(path, "-");
+	if (cli->data && isatty(STDOUT_FILENO))
 		return cli_fail(
 			cli, CLI_USAGE,
 			"binary data is not written to a terminal: name a file, or redirect standard output");

@@ -95,6 +95,7 @@ static bool is_for_load(const char *path)
 int command_put(struct cli *cli)
 {
 	char why[FILE_ERROR_TEXT];
+	struct stay stay = { 0 };
 	uint64_t version = 0;
 	struct tensor_file f;
 	int r;
@@ -103,6 +104,8 @@ int command_put(struct cli *cli)
 		return cli_fail(cli, CLI_FAILURE, "%s%s", why,
 				is_for_load(cli->args[1]) ? "; `tensorlease load` takes it" : "");
 	r = cli_connect(cli, true);
+	if (!r && cli->given & OPTION_OWNER_BOUND)
+		r = cli_stay_begin(cli, &stay, cli->args[0]);
 	if (!r)
 		r = put(cli, &f, &version);
 	if (!r && cli->json)
@@ -110,7 +113,9 @@ int command_put(struct cli *cli)
 	else if (!r)
 		print_put(cli, &f.entries[0], version);
 	file_close(&f);
+	stay.version = version;
 	if (!r && cli->given & OPTION_OWNER_BOUND)
-		r = cli_stay(cli, cli->args[0]);
+		r = cli_stay(cli, &stay);
+	cli_stay_end(&stay);
 	return r;
 }

@@ -92,7 +92,8 @@ static int find_end(const unsigned char *tail, size_t n, size_t *at, const struc
 static int read_directory_location(struct directory *d, const struct input *in,
 				   const struct report *to)
 {
-	size_t n = in->size < END_SIZE + COMMENT_MAX ? in->size : END_SIZE + COMMENT_MAX, at = 0;
+	size_t most = LOCATOR_SIZE + END_SIZE + COMMENT_MAX, at = 0;
+	size_t n = in->size < most ? in->size : most;
 	cleanup_(freep) unsigned char *tail = malloc(n + 4);
 	const unsigned char *end;
 	int r;

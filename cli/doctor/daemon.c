@@ -37,6 +37,9 @@ static char *access_advice(const struct doctor *d)
 	if (strstr(cli_reason(-EACCES), "TENSORLEASE_TRUST_UID"))
 		return cli_text(
 			"if you trust that user with all tensors, put the uid into $TENSORLEASE_TRUST_UID; else use another daemon (--socket, $TENSORLEASE_SOCKET)");
+	if (strstr(cli_reason(-EACCES), "there is no namespace"))
+		return cli_text(
+			"ask whoever configures the daemon, or use another namespace (--namespace, $TENSORLEASE_NAMESPACE)");
 	if (stat(address, &st) || !S_ISSOCK(st.st_mode) || !(st.st_mode & S_IWGRP))
 		return cli_text(
 			"run as the user it belongs to, or use another daemon (--socket, $TENSORLEASE_SOCKET)");
@@ -247,11 +250,24 @@ static int make_directory(struct doctor *d)
 	return -1;
 }
 
+static bool has_argument(const char *pid, const char *argument)
+{
+	char path[300], text[4096];
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%s/cmdline", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? -1 : read(fd, text, sizeof(text));
+	fd_close(fd);
+	return n > 0 && memmem(text, (size_t)n, argument, strlen(argument) + 1);
+}
+
 /*
- * Returns a process that became our child because the child that started it has ended, or 0 if
- * there is none.
+ * Returns our daemon, or its keeper: it became our child because the child that started it has
+ * ended. 0: there is none. The program that became this one may have had other children.
  */
-static pid_t adopted(void)
+static pid_t adopted(const struct doctor *d)
 {
 	DIR *proc = opendir("/proc");
 	struct dirent *entry;
@@ -265,7 +281,8 @@ static pid_t adopted(void)
 			continue;
 		snprintf(path, sizeof(path), "/proc/%s/stat", entry->d_name);
 		end = strrchr(doctor_read(path, text, sizeof(text)), ')');
-		if (end && sscanf(end + 1, " %*c %d", &parent) == 1 && parent == getpid())
+		if (end && sscanf(end + 1, " %*c %d", &parent) == 1 && parent == getpid() &&
+		    has_argument(entry->d_name, d->socket))
 			found = (pid_t)atoi(entry->d_name);
 	}
 	if (proc)
@@ -290,6 +307,7 @@ static void start_daemon(struct doctor *d)
 {
 	tl_connect_options o = { .size = sizeof(o),
 				 .address = d->socket,
+				 .namespace_name = "",
 				 .flags = TL_CONNECT_AUTOSTART,
 				 .timeout_ns = request_ns };
 	tl_status status = { .size = sizeof(status) };
@@ -317,11 +335,11 @@ static void start_daemon(struct doctor *d)
 				? refused_advice(cli_reason(r))
 				: "install tensorleased beside this program, or put its path into $TENSORLEASE_DAEMON",
 			"%s", cli_reason(r));
-		d->socket[0] = '\0';
-		while ((d->daemon = adopted())) /* it may be running all the same */
+		while ((d->daemon = adopted(d))) /* it may be running all the same */
 			end_process(d->daemon);
+		d->socket[0] = '\0';
 	} else {
-		d->daemon = adopted(); /* its keeper, which ends it too */
+		d->daemon = adopted(d); /* its keeper, which ends it too */
 		snprintf(path, sizeof(path), "/proc/%d/exe", (int)d->daemon);
 		if (readlink(path, program, sizeof(program) - 1) < 0)
 			strcpy(program, "tensorleased");
@@ -454,7 +472,10 @@ void doctor_daemons(struct doctor *d)
 /* The other process publishes once, and again each time it is told to. */
 int child_put(char *const *args)
 {
-	tl_connect_options o = { .size = sizeof(o), .address = args[0], .timeout_ns = request_ns };
+	tl_connect_options o = { .size = sizeof(o),
+				 .address = args[0],
+				 .namespace_name = "",
+				 .timeout_ns = request_ns };
 	int64_t size = strtoll(args[2], NULL, 10);
 	tl_spec spec = { .size = sizeof(spec),
 			 .shape = &size,

@@ -274,7 +274,10 @@ static bool put_unfinished(struct producer *p, cuda_stream stream)
 
 static tl_client *child_client(const char *address)
 {
-	tl_connect_options o = { .size = sizeof(o), .address = address, .timeout_ns = request_ns };
+	tl_connect_options o = { .size = sizeof(o),
+				 .address = address,
+				 .namespace_name = "",
+				 .timeout_ns = request_ns };
 	tl_client *client;
 
 	if (!tl_connect(&o, &client))

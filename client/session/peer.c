@@ -116,6 +116,16 @@ static int ledger_new(struct session_peer *peer)
 	return 0;
 }
 
+/* A process may call itself anything; the daemon takes no control characters. */
+static void set_label(char label[WIRE_LABEL_MAX])
+{
+	strncpy(label, program_invocation_short_name, WIRE_LABEL_MAX - 1);
+	for (char *c = label; *c; c++) {
+		if ((unsigned char)*c < 0x20 || *c == 0x7f)
+			*c = '?';
+	}
+}
+
 int peer_hello(struct session_peer *peer, const struct address *address, int64_t deadline)
 {
 	struct {
@@ -131,7 +141,7 @@ int peer_hello(struct session_peer *peer, const struct address *address, int64_t
 	peer->address = address->path;
 	m.hello.header.length = (uint32_t)sizeof(m.hello) + m.hello.namespace_len;
 	memcpy(m.name_space, address->name_space, m.hello.namespace_len);
-	strncpy(m.hello.label, program_invocation_short_name, sizeof(m.hello.label) - 1);
+	set_label(m.hello.label);
 	r = handshake(peer, &m, -1, WIRE_WELCOME, &answer, deadline);
 	if (r)
 		return r;

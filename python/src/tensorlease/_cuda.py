@@ -47,7 +47,7 @@ def cuda_devices():
     return [CudaDevice._make(t) for t in _core.cuda_devices()]
 
 
-_allocated = set()  # addresses of what cuda_alloc() made and cuda_free() did not get yet
+_allocated: set[int] = set()  # addresses of what cuda_alloc() made and cuda_free() did not get yet
 
 
 def cuda_alloc(nbytes, device=0):
