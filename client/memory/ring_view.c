@@ -19,7 +19,8 @@ static struct ring_views *views_make(ring_views_at *at)
 	views = calloc(1, sizeof(*views));
 	if (!views)
 		return NULL;
-	base = mmap(NULL, VIEWS_SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+	/* readable: a row may name the generation 0, which no ring has and no page is of */
+	base = mmap(NULL, VIEWS_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
 		    0);
 	if (base == MAP_FAILED) {
 		free(views);
@@ -39,7 +40,7 @@ int ring_view_install(ring_views_at *at, uint64_t ring, uint32_t uid, uint32_t p
 
 	if (!views)
 		return tl_fail(-ENOMEM, "no memory for the pages of rings");
-	if (index >= CATALOG_RINGS)
+	if (index >= CATALOG_RINGS || !ref_ring_generation(ring))
 		return tl_fail(-EPROTO, "the daemon sent a page of a ring that is none");
 	r = descriptor_check_page(fd_peek, RING_PAGE_SIZE);
 	if (r)

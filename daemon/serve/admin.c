@@ -27,13 +27,14 @@ static void send_denied(struct peer *peer, uint32_t serial, uint32_t uid)
 		peer->client.uid, uid, peer->peers->shared->uid, uid);
 }
 
-/* True if KICK is about that client. */
+/* True if KICK is about that client. Of the others in other namespaces nobody learns. */
 static bool is_meant(const struct peer *peer, const struct peer *other)
 {
 	const struct listing *listing = &peer->listing;
 
 	return other != peer && !other->dropping &&
-	       (listing->uid == ANYBODY || other->client.uid == listing->uid);
+	       (listing->uid == ANYBODY || other->client.uid == listing->uid) &&
+	       (other->name_space == peer->name_space || may_kick(peer, other->client.uid));
 }
 
 static void kick(struct peer *peer, struct peer *other, uint32_t serial)
@@ -45,10 +46,11 @@ static void kick(struct peer *peer, struct peer *other, uint32_t serial)
 		.uid = other->client.uid
 	};
 
-	log_info("client disconnected by an administrator",
-		 "client=%llu pid=%u uid=%u by_client=%llu by_uid=%u",
-		 (unsigned long long)answer.id, other->client.pid, other->client.uid,
-		 (unsigned long long)peer->client.id, peer->client.uid);
+	if (peer->turn.account->privileged || log_limit_pass(&peer->turn.account->log))
+		log_info("client disconnected on demand",
+			 "client=%llu pid=%u uid=%u by_client=%llu by_uid=%u",
+			 (unsigned long long)answer.id, other->client.pid, other->client.uid,
+			 (unsigned long long)peer->client.id, peer->client.uid);
 	peer_error(other, 0, WIRE_E_KICKED,
 		   "user %u has disconnected this client (tensorlease kick); close it and connect "
 		   "again to go on",

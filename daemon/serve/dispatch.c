@@ -508,7 +508,7 @@ static const struct request {
 	[WIRE_LEDGER] = { handle_ledger, PEER_GREETED },
 	[WIRE_HOLD] = { handle_hold, PEER_GREETED },
 	[WIRE_CREATE] = { handle_create, PEER_READY, true },
-	[WIRE_COMMIT] = { handle_commit, PEER_READY, .unanswered = true },
+	[WIRE_COMMIT] = { handle_commit, PEER_READY, true, .unanswered = true },
 	[WIRE_ABORT] = { handle_abort, PEER_READY, .unanswered = true },
 	[WIRE_MAP] = { handle_map, PEER_READY },
 	[WIRE_DELETE] = { handle_delete, PEER_READY, true },
@@ -517,9 +517,9 @@ static const struct request {
 	[WIRE_CLIENTS] = { handle_clients, PEER_READY },
 	[WIRE_HOLDINGS] = { handle_holdings, PEER_READY },
 	[WIRE_SYNC] = { handle_sync, PEER_READY },
-	[WIRE_MEMBER] = { handle_member, PEER_READY },
+	[WIRE_MEMBER] = { handle_member, PEER_READY, true },
 	[WIRE_MEMBERS] = { handle_members, PEER_READY, true },
-	[WIRE_GROUP] = { handle_group, PEER_READY },
+	[WIRE_GROUP] = { handle_group, PEER_READY, true },
 	[WIRE_EXPORT] = { handle_export, PEER_READY, true },
 	[WIRE_KEEP] = { handle_keep, PEER_READY },
 	[WIRE_PART] = { handle_part, PEER_READY },
@@ -534,7 +534,7 @@ static const struct request {
 	[WIRE_UNCLAIM] = { handle_unclaim, PEER_READY, .unanswered = true },
 	[WIRE_RESUMED] = { handle_resumed, PEER_READY },
 	[WIRE_KICK] = { handle_kick, PEER_READY },
-	[WIRE_RING] = { handle_ring, PEER_READY },
+	[WIRE_RING] = { handle_ring, PEER_READY, true },
 	[WIRE_RETIRE] = { handle_retire, PEER_READY, .unanswered = true },
 	[WIRE_PAGE] = { handle_page, PEER_READY },
 	[WIRE_SLEEP] = { handle_sleep, PEER_READY },
@@ -548,6 +548,13 @@ bool peer_is_unanswered(const struct conn_message *m)
 {
 	return requests[m->header.type].unanswered &&
 	       !(m->header.type == WIRE_COMMIT && AS(wire_commit, m)->flags & WIRE_COMMIT_ANSWER);
+}
+
+static void send_read_only(struct peer *peer, uint32_t serial)
+{
+	peer_error(peer, serial, WIRE_E_DENIED,
+		   "user %u may get from the namespace '%s', and not publish there",
+		   peer->client.uid, peer->name_space->config.name);
 }
 
 void peer_dispatch(struct peer *peer, struct conn_message *m)
@@ -567,9 +574,10 @@ void peer_dispatch(struct peer *peer, struct conn_message *m)
 	if (peer_is_of_old_life(peer, &m->header) && !peer_is_unanswered(m))
 		return; /* its client sends it again */
 	if (request->publishes && !peer->may_publish) {
-		peer_error(peer, m->header.serial, WIRE_E_DENIED,
-			   "user %u may get from the namespace '%s', and not publish there",
-			   peer->client.uid, peer->name_space->config.name);
+		send_read_only(peer, m->header.serial);
+		if (m->header.type == WIRE_COMMIT &&
+		    AS(wire_commit, m)->flags & WIRE_COMMIT_PREFETCH)
+			send_read_only(peer, AS(wire_commit, m)->prefetch_serial);
 		return;
 	}
 	request->handle(peer, m);

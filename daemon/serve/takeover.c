@@ -3,12 +3,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "daemon/serve/takeover.h"
+#include "daemon/state/ring_end.h"
 #include "daemon/state/survive.h"
 #include "daemon/store/shm.h"
 #include "util/cleanup.h"
@@ -344,13 +346,18 @@ static void liars_drop(struct peers *peers)
 	}
 }
 
-/* Drops clients from which the configuration has taken the right to get. */
-static void denied_drop(struct peers *peers)
+/* Ends the rings of clients from which the configuration has taken the right to publish, and drops
+ * those from which it has taken the right to get. */
+static void denied_end(struct peers *peers)
 {
 	struct peer *peer, *after;
 	const char *name;
+	unsigned looks;
 
 	list_for_each_entry_safe(peer, after, &peers->list, link) {
+		looks = UINT_MAX;
+		if (!peer->may_publish)
+			rings_leave(peer->state, &peer->client, &looks);
 		if (!peer->denied || peer->dropping)
 			continue;
 		name = peer->name_space->config.name;
@@ -399,7 +406,7 @@ int takeover_clients(struct server *server, char why[ADOPT_WHY_MAX])
 			return r;
 	}
 	liars_drop(&server->peers);
-	denied_drop(&server->peers);
+	denied_end(&server->peers);
 	r = unknown_find(server);
 	if (r)
 		return r;

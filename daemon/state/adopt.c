@@ -30,6 +30,7 @@
 #include "daemon/state/holding.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/lifetime.h"
+#include "daemon/state/lost.h"
 #include "daemon/state/outcome.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/survive.h"
@@ -172,7 +173,13 @@ static void draft_recover(struct adoption *a, uint32_t slot)
 static void row_recover(struct adoption *a, uint32_t slot)
 {
 	enum row_state state = state_of(a, slot);
+	struct catalog_row *row = row_of(a, slot);
 
+	/* The daemon that died was to publish it again, and had only its version. Others may
+	 * publish with that version before its producer asks again. */
+	if (state == ROW_RETIRED && row->flags & ROW_RING && row->name != CATALOG_NONE &&
+	    row->version > catalog_name(a->cat, row->name)->version)
+		row->version = 0;
 	if (state == ROW_LIVE && !is_meant(a, slot) && !adopt_is_slot(a->st, slot))
 		become(a, slot, ROW_RETIRED);
 	else if (state == ROW_DRAFT ||
@@ -458,7 +465,7 @@ static int row_take_over(struct adoption *a, uint32_t slot)
 	extent_note(a, slot);
 	a->st->tensors[slot].published = draft && leader_is_published(a, slot);
 	if (draft)
-		return draft_reserve(a->st, slot);
+		return 0;
 	a->pins[row->name]++;
 	if (state_of(a, slot) == ROW_LIVE || a->pins[row->name] == 1)
 		a->uids[row->name] = row->uid;
@@ -505,6 +512,22 @@ static int names_take_over(struct adoption *a)
 		account = account_ref(&a->st->accounts, a->uids[i]);
 		r = account ? name_adopt(&a->st->names, i, account, a->pins[i]) : -ENOMEM;
 		account_unref(account);
+	}
+	return r;
+}
+
+/* A member's draft, which has lost its name, may need chunks that this still has. Then it is
+ * forgotten. */
+static int drafts_take_over(struct adoption *a)
+{
+	int r = 0;
+
+	for (uint32_t slot = 0; !r && slot < a->cat->rows.high; slot++) {
+		if (state_of(a, slot) != ROW_DRAFT)
+			continue;
+		do
+			r = draft_reserve(a->st, slot);
+		while (r && name_evict(&a->st->names));
 	}
 	return r;
 }
@@ -567,6 +590,8 @@ static int take_over(struct adoption *a)
 		r = extents_take_over(a);
 	if (!r)
 		r = names_take_over(a);
+	if (!r)
+		r = drafts_take_over(a);
 	if (!r)
 		r = rings_take_over(a);
 	if (!r)
@@ -666,6 +691,19 @@ static void bound_end(struct state *st, struct client *nobody)
 	}
 }
 
+/* Many may have been lost with the last daemon. */
+static void lost_end(struct state *st)
+{
+	struct account *account = account_next(&st->accounts, 0);
+
+	for (; account; account = account_next(&st->accounts, account->uid + 1)) {
+		while (account->lost_count > LOST_MAX)
+			tensor_unname(st, account, lost_oldest(st, account));
+		if (account->uid == UINT32_MAX)
+			return;
+	}
+}
+
 static int row_finish(struct state *st, uint32_t slot, struct client *nobody)
 {
 	struct tensor *t = &st->tensors[slot];
@@ -709,6 +747,7 @@ int adopt_finish(struct state *st)
 	if (r)
 		return r;
 	bound_end(st, &nobody);
+	lost_end(st);
 	r = adopt_rings_end(st, &nobody);
 	catalog_wake_all(&st->catalog);
 	return r;

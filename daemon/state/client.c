@@ -290,22 +290,28 @@ void client_drop_ledger(struct client *c, struct state *st)
 }
 
 /*
- * True if the page of @word exists. A page that was never written counts as zeros and is not read,
- * whatever `touched` says, since reading would allocate it for us. Pages cannot go again:
- * LEDGER_SEALS.
+ * False: all words of the page of @word are zeros. A page that was never written is not read
+ * through the mapping, whatever `touched` says, since that would allocate it for us. Pages cannot
+ * go again: LEDGER_SEALS. Looking for the page with SEEK_DATA would wait for locks that the client
+ * can hold for as long as it likes: that of its file's position, and that of the inode.
  *
- * ORDER: the kernel has the page before the client's store (G2) can be seen. So asking for the page
- * is as good as reading the word: it too comes after T1 with a full barrier.
+ * ORDER: pread() comes after T1 with a full barrier, as a load of the word would.
  */
 static bool page_is_there(const struct client *c, const void *word)
 {
 	size_t page = (size_t)((const char *)word - (const char *)c->ledger) / LEDGER_PAGE;
-	off_t at = (off_t)(page * LEDGER_PAGE);
+	uint64_t words[LEDGER_PAGE / sizeof(uint64_t)];
+	unsigned i = 0;
 
 	if (c->pages[page / 64] & (uint64_t)1 << page % 64)
 		return true;
 	atomic_thread_fence(memory_order_seq_cst);
-	if (lseek(c->ledger_fd, at, SEEK_DATA) != at)
+	if (pread(c->ledger_fd, words, sizeof(words), (off_t)(page * LEDGER_PAGE)) !=
+	    (ssize_t)sizeof(words))
+		return false;
+	while (i < LEDGER_PAGE / sizeof(uint64_t) && !words[i])
+		i++;
+	if (i == LEDGER_PAGE / sizeof(uint64_t))
 		return false;
 	c->pages[page / 64] |= (uint64_t)1 << page % 64;
 	return true;

@@ -77,11 +77,12 @@ struct client {
 	struct {
 		enum {
 			GROUP_NONE,
-			GROUP_COLLECTS, /* its members are counted; nothing is visible */
-			GROUP_POINTS,	/* names point at the members before @at */
-			GROUP_FAILS,	/* the members before @at are taken back */
-			GROUP_FINISHES, /* it is published; the members before @at are LIVE */
-			GROUP_ABORTS,	/* its remaining members are given back */
+			GROUP_COLLECTS,	 /* its members are counted; nothing is visible */
+			GROUP_POINTS,	 /* names point at the members before @at */
+			GROUP_FAILS,	 /* the members before @at are taken back */
+			GROUP_FINISHES,	 /* it is published; the members before @at are LIVE */
+			GROUP_PUBLISHED, /* the client may be told */
+			GROUP_ABORTS,	 /* its remaining members are given back */
 		} phase;
 		uint32_t leader, count;
 		uint32_t at;	/* how many members this phase has done */

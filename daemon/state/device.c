@@ -280,6 +280,8 @@ static void placed_leave(struct state *st, struct client *c, uint32_t slot)
 	seg->extents--;
 	retired = row_word_state(atomic_load(&catalog_row(&st->catalog, slot)->word)) ==
 		  ROW_RETIRED;
+	if (!retired)
+		lifetime_lost(st, slot);
 	lose(st, c->account, slot);
 	if (retired)
 		lease_moved(st, c->account, slot);

@@ -164,7 +164,7 @@ static void finishes(struct state *st, struct client *c, unsigned *looks)
 		return;
 	/* only the memory, which the members share, is left of the group */
 	st->tensors[c->group.leader].group = false;
-	c->group.phase = GROUP_ABORTS;
+	c->group.phase = GROUP_PUBLISHED;
 }
 
 static void group_end(struct client *c)
@@ -202,6 +202,9 @@ static void phase_go(struct state *st, struct client *c, unsigned *looks)
 	case GROUP_FINISHES:
 		finishes(st, c, looks);
 		return;
+	case GROUP_PUBLISHED:
+		c->group.phase = GROUP_ABORTS;
+		return;
 	case GROUP_ABORTS:
 		aborts(st, c, looks);
 		return;
@@ -218,11 +221,16 @@ static void go(struct state *st, struct client *c, unsigned *looks)
 
 bool group_step(struct state *st, struct client *c, unsigned looks, int *error, const char **why)
 {
-	while (looks && group_goes_on(c))
+	bool published;
+
+	while (looks && group_goes_on(c) && c->group.phase != GROUP_PUBLISHED)
 		go(st, c, &looks);
+	published = c->group.phase == GROUP_PUBLISHED;
+	if (published)
+		c->group.phase = GROUP_ABORTS;
 	*error = c->group.error;
 	*why = c->group.why;
-	return !group_goes_on(c);
+	return published || !group_goes_on(c);
 }
 
 bool group_leave(struct state *st, struct client *c, unsigned *looks)

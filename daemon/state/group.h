@@ -14,8 +14,12 @@
  * begins.
  */
 int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count);
-/* Goes on by about @looks members. True: it is over, and *@error (with *@why) is the outcome. Also
- * goes on with a group that tensor_abort() gives up. */
+/*
+ * Goes on by about @looks members. True: *@error (with *@why) is the outcome, which may be true
+ * again while the rest is done: the group's memory is given up only after its client could be told.
+ * A daemon that begins in between finds by it that the group was published. Also goes on with a
+ * group that tensor_abort() gives up.
+ */
 bool group_step(struct state *st, struct client *c, unsigned looks, int *error, const char **why);
 
 static inline bool group_goes_on(const struct client *c)

@@ -121,6 +121,17 @@ void lifetime_begin(struct state *st, struct client *c, uint32_t slot)
 		 use_of_commit(ledger_clock((uint64_t)now_mono_coarse_ns())));
 }
 
+static void set_leave(struct life *life)
+{
+	if (!life->set)
+		return;
+	heap_remove(&life->set->idle, &life->idle);
+	list_del(&life->busy);
+	life->set->count--;
+	set_free_if_empty(life->set);
+	life->set = NULL;
+}
+
 void lifetime_end(struct state *st, uint32_t slot)
 {
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
@@ -132,13 +143,13 @@ void lifetime_end(struct state *st, uint32_t slot)
 	if (row->expires_ns)
 		expires(st, life, 0);
 	list_del(&life->bound);
-	if (!life->set)
-		return;
-	heap_remove(&life->set->idle, &life->idle);
-	list_del(&life->busy);
-	life->set->count--;
-	set_free_if_empty(life->set);
-	life->set = NULL;
+	set_leave(life);
+}
+
+void lifetime_lost(struct state *st, uint32_t slot)
+{
+	if (catalog_row(&st->catalog, slot)->flags & ROW_EVICTABLE)
+		set_leave(&st->lifetimes.of[slot]);
 }
 
 static void remember(struct state *st, const struct client *c, uint32_t slot, uint64_t now)

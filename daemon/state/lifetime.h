@@ -20,6 +20,8 @@ void lifetime_unreserve(struct evictables *set);
 void lifetime_begin(struct state *st, struct client *c, uint32_t slot);
 /* The row is not LIVE any more. */
 void lifetime_end(struct state *st, uint32_t slot);
+/* To be called when a LIVE row has lost its bytes. */
+void lifetime_lost(struct state *st, uint32_t slot);
 
 /* Notes from the client's ledger when it used evictable tensors, before the ledger goes. Continues
  * at c->end.slot, for about *@looks looks. True: that was the last slot. */

@@ -348,12 +348,6 @@ static bool ring_is_granted(struct state *st, struct client *c, uint32_t slot,
 	return true;
 }
 
-/* A daemon that died may have given the row the version that its publish was to have. */
-static bool was_not_meant(const struct state *st, const struct catalog_row *row)
-{
-	return !row->version || row->version > catalog_name(&st->catalog, row->name)->version;
-}
-
 /* A row that its producer was writing when the ring ended, and published too late. It is published
  * as a draft is. The producer holds it until this is answered. */
 static int ring_revive(struct state *st, struct client *c, uint64_t ref,
@@ -370,7 +364,7 @@ static int ring_revive(struct state *st, struct client *c, uint64_t ref,
 	if (row->word == row_word(ref_generation(ref), ROW_LIVE) && !row->version &&
 	    st->tensors[slot].ring && st->tensors[slot].ring->client == c)
 		ring_end(st, c->account, st->tensors[slot].ring);
-	if (row->word != row_word(ref_generation(ref), ROW_RETIRED) || !was_not_meant(st, row) ||
+	if (row->word != row_word(ref_generation(ref), ROW_RETIRED) || row->version ||
 	    !st->tensors[slot].ring || st->tensors[slot].ring->client)
 		return STATE_E_STALE;
 	*why = shared_check(d, row->nbytes, &nbytes);

@@ -55,6 +55,21 @@ TEST(the_page_of_a_later_ring_replaces_that_of_the_last_one)
 	ring_views_free(&views);
 }
 
+/* A row that is made anew while it is read may name it, and so may a daemon that lies. */
+TEST(a_ring_of_generation_0_is_none)
+{
+	ring_views_at views = NULL;
+	uint64_t none = ring_ref_make(0, INDEX + 1), word;
+	int fd = page_new(11);
+
+	install(&views, 1, 11);
+	must_be(ring_view_install(&views, none, 1, 2, fd), -EPROTO);
+	must_be(ring_page_ref(ring_view(&views, none), &word), 0);
+	must_be(version_of(&views, 0), 0);
+	close(fd);
+	ring_views_free(&views);
+}
+
 /* Another thread may hold a tensor of the later ring, and asks for its version. */
 TEST(an_answer_that_comes_late_replaces_no_later_page)
 {
