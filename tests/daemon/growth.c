@@ -53,8 +53,14 @@ static void *hold(void *context)
 	return pwrite(h->fd, h->page, 1, 0) == 1 ? NULL : h;
 }
 
-/* When this returns the lock of that file's inode is held, until the process ends. */
-static void lock_hold(struct holder *h, int fd)
+static void *hold_position(void *context)
+{
+	struct holder *h = context;
+
+	return read(h->fd, h->page, 1) == 1 ? NULL : h;
+}
+
+static void hold_by(struct holder *h, int fd, void *(*call)(void *))
 {
 	int uffd = uffd_new();
 	struct uffdio_register r = { .mode = UFFDIO_REGISTER_MODE_MISSING };
@@ -66,9 +72,15 @@ static void lock_hold(struct holder *h, int fd)
 	must(h->page != MAP_FAILED);
 	r.range = (struct uffdio_range){ .start = (uintptr_t)h->page, .len = PAGE };
 	must_be(ioctl(uffd, UFFDIO_REGISTER, &r), 0);
-	must_be(pthread_create(&h->thread, NULL, hold, h), 0);
+	must_be(pthread_create(&h->thread, NULL, call, h), 0);
 	must_be(read(uffd, &m, sizeof(m)), sizeof(m));
 	must_be(m.event, UFFD_EVENT_PAGEFAULT);
+}
+
+/* When this returns the lock of that file's inode is held, until the process ends. */
+static void lock_hold(struct holder *h, int fd)
+{
+	hold_by(h, fd, hold);
 }
 
 /* ---- the others ---- */
@@ -324,6 +336,39 @@ TEST(the_lock_of_a_sealed_segment_holds_nobody_up)
 	must_be(td_run_client(&d, alice_commits, NULL), 0);
 	others_are_served(&d);
 	eventually(td_status(&d).bytes_used == 0);
+}
+
+/* Whoever moves the position of a file waits for those who read there. */
+static int alice_reads_her_ledger(const struct test_daemon *d, void *arg)
+{
+	struct raw rc = rc_connect(d);
+	struct wire_draft draft;
+	struct holder holder;
+	int fd;
+
+	(void)arg;
+	rc.reopens = true;
+	rc_hello(&rc);
+	rc_ledger(&rc);
+	must_be(rc_put(&rc, "alice", MIB, 7, &draft), 0);
+	hold_by(&holder, rc.ledger_fd, hold_position);
+	must(rc_held(&rc, ref_slot(draft.ref)));
+	must(rc_map(&rc, draft.ref, &fd)); /* its page of the ledger is looked at, and is not there
+					    */
+	pause_at(1);
+	return 0;
+}
+
+TEST(the_lock_of_a_ledgers_position_holds_nobody_up)
+{
+	struct test_child alice;
+
+	NEEDS_LOCKS;
+	cleanup_td struct test_daemon d = td_start(0);
+	alice = child_start(&d, alice_reads_her_ledger, NULL);
+	must_be(child_await(&alice), 1);
+	others_are_served(&d);
+	child_kill(&alice);
 }
 
 /* What it could not remove is left to the next daemon on its socket. */

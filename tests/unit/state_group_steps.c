@@ -73,6 +73,32 @@ static bool step(struct tester *t, int *error)
 	return !group_goes_on(&t->c);
 }
 
+/* Its client is told before its memory is given up, by which the next daemon would see that it was
+ * published. */
+TEST(the_memory_of_a_group_stays_until_its_client_can_be_told)
+{
+	struct tester t;
+	const char *why;
+	uint64_t ref;
+	int error;
+
+	fx_start();
+	fx_connect(&t, OWNER);
+	ref = prepare(&t, 0);
+	assert_int_equal(group_begin(&st, &t.c, ref, COUNT), 0);
+	while (!group_step(&st, &t.c, LOOKS, &error, &why))
+		;
+	assert_int_equal(error, 0);
+	assert_true(group_goes_on(&t.c));
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_DRAFT);
+	assert_int_equal(catalog_member(&st.catalog, ref_slot(ref))->former, ref);
+	while (!step(&t, &error))
+		;
+	assert_int_equal(error, 0);
+	fx_leave(&t);
+	fx_stop();
+}
+
 static void put_all(struct tester *t)
 {
 	for (unsigned i = 0; i < COUNT; i++)
