@@ -292,7 +292,7 @@ enum space_result tensor_free_space(struct state *st, const struct account *acco
 static int segment_make(struct state *st, struct client *c, const struct tensor_request *rq,
 			uint64_t size, struct segment **segp)
 {
-	bool small = rq->nbytes <= SEGMENT_SMALL_MAX;
+	bool small = rq->nbytes <= SEGMENT_SMALL_MAX && !rq->own_pages;
 	struct pool *all = &st->shared->store.pool, *here = &st->memory.totals.pool;
 	struct segment *seg = NULL;
 	int r;

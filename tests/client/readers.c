@@ -187,6 +187,26 @@ TEST(a_tensor_with_pages_of_its_own_shows_nothing_else)
 	must_be(tl_close(producer) | tl_close(reader), 0);
 }
 
+/* It is the first thing that its producer publishes, so no segment for small ones is there. */
+TEST(small_tensors_do_not_lie_in_pages_that_are_anothers)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *reader = td_connect(&d);
+	DLManagedTensorVersioned *own[2];
+
+	for (int i = 0; i < 2; i++) {
+		publish_alone(producer, i ? "own" : "first", 7, i ? SMALL : 4096);
+		own[i] = get(reader, i ? "own" : "first");
+		for (int k = 0; k < 3; k++)
+			put_alone(producer, "other", 10 + k, i ? SMALL : 4096);
+	}
+	must(all_bytes(own[0], 7, 4096) && all_bytes(own[1], 7, SMALL));
+	must_be(td_check(&d, false), 0);
+	drop(own[0]);
+	drop(own[1]);
+	must_be(tl_close(producer) | tl_close(reader), 0);
+}
+
 /* Without what ended and its producer has mapped still. */
 static uint64_t charged(const struct test_daemon *d)
 {

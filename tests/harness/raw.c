@@ -222,17 +222,6 @@ int ledger_seal(int fd)
 	return fcntl(fd, F_ADD_SEALS, LEDGER_SEALS);
 }
 
-static void reopen(int *fd)
-{
-	char path[32];
-	int old = *fd;
-
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", old);
-	*fd = open(path, O_RDWR | O_CLOEXEC);
-	must(*fd >= 0);
-	close(old);
-}
-
 static int try_ledger(struct raw *rc)
 {
 	struct wire_ledger ledger = { .size = ledger_size(rc->welcome.max_tensors),
@@ -247,8 +236,6 @@ static int try_ledger(struct raw *rc)
 	if (p == MAP_FAILED)
 		return -errno;
 	must_be(ledger_seal(rc->ledger_fd), 0);
-	if (rc->reopens)
-		reopen(&rc->ledger_fd);
 	rc->ledger = p;
 	r = rc_send(rc, WIRE_LEDGER, &ledger, sizeof(ledger), rc->ledger_fd);
 	if (r == 0)

@@ -24,7 +24,6 @@ struct raw {
 	uint32_t serial;
 	const char *name_space; /* for rc_hello(); NULL: the default one */
 	bool unsealed;		/* it does not seal what it may write */
-	bool reopens;		/* its ledger, so that read() holds the lock of its position */
 	int wait_ms;		/* how long rc_receive() waits; 0: WAIT_MS */
 	struct wire_welcome welcome;
 	int catalog_fd;
