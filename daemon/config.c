@@ -197,6 +197,9 @@ int config_section(struct config *config, const char *header, struct config_sect
 	if (strcmp(name, NAMESPACE_OF_USER "*") != 0 &&
 	    tensor_namespace_check(name, strlen(name), expected))
 		return -ESRCH;
+	*expected = "there are at most 4096 namespaces";
+	if (config->namespace_count == NAMESPACES_MAX)
+		return -ESRCH;
 	section->name_space = namespace_of(config, name);
 	return section->name_space ? 0 : -ENOMEM;
 }

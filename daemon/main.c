@@ -245,7 +245,7 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 	r = server ? server_init(server, instance->id, &so) : -ENOMEM;
 	if (r == SERVER_E_STRANGE)
 		instance_give_up(instance);
-	if (r > 0)
+	if (r == SERVER_E_STRANGE || r == SERVER_E_LEFT)
 		_exit(EXIT_FAILURE);
 	if (r) {
 		fprintf(stderr, "tensorleased: cannot make the catalog and the event loop: %s%s\n",

@@ -55,6 +55,7 @@ struct keeper {
 	bool former_program;		   /* none ever will: @program is used */
 	int program;			   /* of the last daemon that served, or -1 */
 	bool fresh;			   /* the next one is to start afresh */
+	bool last;			   /* none is started after this one */
 	uint64_t restarts;		   /* how often one has served and ended */
 	int64_t ended_ns;		   /* when the last one ended */
 	char reason[KEEP_TEXT_SIZE];	   /* the reason of that */
@@ -331,10 +332,11 @@ static void start(struct keeper *k)
 	int r;
 
 	k->fresh |= k->stopping;
+	k->last = k->stopping;
 	r = child_start(k);
 	if (!r)
 		return;
-	if (!k->was_ready) {
+	if (!k->was_ready || k->stopping) {
 		fprintf(stderr, "tensorleased: the keeper cannot start the daemon: %s\n",
 			strerror(-r));
 		end(k, EXIT_FAILURE);
@@ -388,6 +390,13 @@ static void child_ended(struct keeper *k, int status)
 	k->fd = fd_close(k->fd);
 	k->child = 0;
 	restart_note(k, status);
+	if (k->stopping && k->was_ready && !k->is_ready && status) {
+		if (k->last)
+			end(k, EXIT_FAILURE);
+		else
+			start(k);
+		return;
+	}
 	if (k->new_program && !k->is_ready && !k->renewing && !k->fresh) {
 		program_return(k);
 		return;
@@ -437,7 +446,7 @@ static void on_signal(struct keeper *k)
 	struct signalfd_siginfo info;
 
 	while (k->fd >= 0 && receive(k)) {}
-	while (read(k->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+	while (!k->over && read(k->signal_fd, &info, sizeof(info)) == sizeof(info)) {
 		while (k->fd >= 0 && receive(k)) { /* the sender of a signal may know of them */
 		}
 		if (info.ssi_signo == SIGCHLD) {

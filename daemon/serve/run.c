@@ -605,7 +605,8 @@ static void manager_restarted(struct server *server)
 /* What we lack may be there when another daemon tries. */
 static bool is_lack(int r)
 {
-	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -EAGAIN || r == -ENOSPC;
+	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -EAGAIN || r == -ENOSPC ||
+	       r == -EUSERS;
 }
 
 /* On failure nothing is cleaned up: our caller removes the whole instance, or leaves it. */

@@ -282,21 +282,32 @@ static void create_work(struct job *job)
 
 /* True if the user's quota refuses the create in any case. Other users' space would not help
  * then. */
-static bool create_is_over_quota(const struct create *create)
+/* True if the user would exceed a maximum with @more bytes: only its own tensors make space. */
+static bool create_is_over_quota(const struct create *create, uint64_t more)
 {
 	struct account *account = create->peer->client.account;
-	struct pool *bytes = &create->state->memory.totals.pool;
-	uint64_t most = account_max(account, bytes);
+	const struct pool *bytes = &create->state->memory.totals.pool;
 
-	return create->rq.nbytes > most || account_used(account, bytes) > most - create->rq.nbytes;
+	for (; bytes; bytes = bytes->above) {
+		uint64_t most = account_max(account, bytes);
+
+		if (more > most || account_used(account, bytes) > most - more)
+			return true;
+	}
+	return false;
+}
+
+/* The pages that a segment for it needs. */
+static uint64_t create_pages(const struct create *create)
+{
+	return (create->rq.nbytes + 4095) & ~(uint64_t)4095;
 }
 
 /* True: a tensor was given up to free space, or more must be looked at first. */
-static bool create_evict(struct create *create)
+static bool create_evict(struct create *create, bool own)
 {
 	struct state *st = create->state;
-	enum evicted r = evict_one(st, &create->peer->client, NULL, create_is_over_quota(create),
-				   &create->eviction);
+	enum evicted r = evict_one(st, &create->peer->client, NULL, own, &create->eviction);
 
 	if (r == EVICTED_LATER)
 		evict_continue(st);
@@ -313,7 +324,7 @@ static bool create_freed_space(struct create *create)
 	    create->rq.prefetch ||
 	    (tensor_free_space(st, create->peer->client.account, create->size, true) !=
 		     SPACE_FREED &&
-	     !create_evict(create)))
+	     !create_evict(create, create_is_over_quota(create, 0)))) /* it is charged */
 		return false;
 	tensor_backed(st, &create->peer->client, create->slot, create->result);
 	create->soon_deadline = deadline_after(SPACE_SOON_NS);
@@ -363,11 +374,14 @@ static bool create_back(struct create *create)
  */
 static bool create_makes_space(struct create *create, int r)
 {
+	bool own;
+
 	if ((r != STATE_E_FULL && r != STATE_E_QUOTA) || create->rq.prefetch ||
 	    (deadline_passed(create->soon_deadline) && deadline_passed(create->deadline)))
 		return false;
-	return rings_free_space(create->state, create->peer->client.account, r == STATE_E_FULL) ||
-	       create_evict(create);
+	own = r == STATE_E_QUOTA || create_is_over_quota(create, create_pages(create));
+	return rings_free_space(create->state, create->peer->client.account, !own) ||
+	       create_evict(create, own);
 }
 
 /* True: it is answered. */

@@ -154,24 +154,41 @@ static int rest_take_over(struct server *server, struct found *f, char why[ADOPT
 	return namespace_take_over(server, &config, f, true, why);
 }
 
+/* To be called when the numbers of those that exist are taken. One for which there is no space does
+ * not cost what is there. */
+static int namespace_add_new(struct server *server, const struct namespace_config *config)
+{
+	struct namespace *ns;
+	int r = namespace_new(&server->namespaces, config, &ns);
+
+	if (r != -ENOSPC || list_empty(&server->namespaces.list))
+		return r;
+	log_error("there is no space for a new namespace; the next reload tries again",
+		  "namespace=%s", log_str(config->name));
+	return 0;
+}
+
 int takeover_namespaces(struct server *server, const struct namespace_config *configs,
 			unsigned count, char why[ADOPT_WHY_MAX])
 {
 	struct search search;
-	struct namespace *ns;
 	struct found *f;
 	int r = search_init(&search, server->keep, server->namespaces.instance);
 
 	for (unsigned i = 0; !r && i < count; i++) {
 		f = search_find(&search, configs[i].name);
-		r = f ? namespace_take_over(server, &configs[i], f, false, why)
-		      : namespace_new(&server->namespaces, &configs[i], &ns);
+		if (f)
+			r = namespace_take_over(server, &configs[i], f, false, why);
 	}
 	for (unsigned i = 0; !r && i < search.count; i++) {
 		if (search.list[i].fd >= 0)
 			r = rest_take_over(server, &search.list[i], why);
 	}
 	search_deinit(&search);
+	for (unsigned i = 0; !r && i < count; i++) {
+		if (!namespace_named(&server->namespaces, configs[i].name))
+			r = namespace_add_new(server, &configs[i]);
+	}
 	return r;
 }
 

@@ -169,7 +169,7 @@ unsigned namespace_rights(const struct namespace_config *config, const struct na
 	return config->mode & all;
 }
 
-static struct namespace *find(const struct namespaces *all, const char *name)
+struct namespace *namespace_named(const struct namespaces *all, const char *name)
 {
 	struct namespace *ns;
 
@@ -211,7 +211,7 @@ int namespace_find(struct namespaces *all, const char *name, size_t len,
 		memcpy(text, name, len);
 		text[len] = '\0';
 	}
-	*out = find(all, text);
+	*out = namespace_named(all, text);
 	r = *out ? 0 : make_own(all, text, who, out);
 	if (r)
 		return r;

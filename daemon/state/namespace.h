@@ -63,6 +63,8 @@ int namespace_new(struct namespaces *all, const struct namespace_config *config,
 int namespace_map(struct namespaces *all, const struct namespace_config *config, uint64_t instance,
 		  int facts_fd_take, const char **why, struct namespace **out);
 
+struct namespace *namespace_named(const struct namespaces *all, const char *name); /* or NULL */
+
 /*
  * Finds the namespace @name, and the rights of @who there. The empty name means the default
  * namespace. A user's namespace is made from the template. Returns STATE_E_NOT_FOUND if there is

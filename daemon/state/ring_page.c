@@ -23,7 +23,7 @@ static int page_map(struct ring *ring)
 
 int ring_page_map(struct ring *ring)
 {
-	if (!storage_memfd.is_good(&ring->object, RING_PAGE_SIZE))
+	if (storage_memfd.is_good(&ring->object, RING_PAGE_SIZE) <= 0)
 		return SEGMENT_E_STRANGE;
 	return page_map(ring);
 }

@@ -180,7 +180,7 @@ int account_take(struct account *account, struct pool *pool, uint64_t amount);
 void account_give(struct account *account, struct pool *pool, uint64_t amount);
 /* What a former daemon granted, even beyond the maximum, bytes beyond the pool too; or FULL. */
 int account_adopt(struct account *account, struct pool *pool, uint64_t amount);
-/* An amount that the user itself states, even if the pool has less: CHARGE_E_USER, or 0. */
+/* What the user itself states, even if the pool has less: CHARGE_E_USER if it is too much, or 0. */
 int account_adopt_stated(struct account *account, struct pool *pool, uint64_t amount);
 /* Moves a charge to @to, even beyond its maximum: it gets no more then. */
 void account_move(struct account *from, struct account *to, const struct pool *pool, uint64_t n);

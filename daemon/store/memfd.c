@@ -103,7 +103,7 @@ static int memfd_discard(struct object *o)
 	return 0;
 }
 
-static bool memfd_is_good(const struct object *o, uint64_t size)
+static int memfd_is_good(const struct object *o, uint64_t size)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
 	struct stat st;

@@ -48,8 +48,8 @@ struct storage {
 	 * they are still there, since a process does not let us free them (helper.h).
 	 */
 	int (*discard)(struct object *o);
-	/* True if it is one of ours and has exactly @size bytes. */
-	bool (*is_good)(const struct object *o, uint64_t size);
+	/* 1 if it is one of ours and has exactly @size bytes, 0 if not; or a negative errno. */
+	int (*is_good)(const struct object *o, uint64_t size);
 	/* Removes its name or descriptor. A process that maps it keeps its pages. */
 	void (*destroy)(struct object *o);
 };

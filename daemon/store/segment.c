@@ -206,10 +206,12 @@ int segment_adopt(struct segment **segp, struct segment_store *store, struct seg
 		  const struct object *object, struct account *user, uint64_t size, bool small)
 {
 	struct segment *seg;
-	int r = 0;
+	int r;
 
-	if (!totals->storage->is_good(object, size))
-		return SEGMENT_E_STRANGE;
+	r = totals->storage->is_good(object, size);
+	if (r <= 0)
+		return r ? r : SEGMENT_E_STRANGE;
+	r = 0;
 	seg = segment_make(store, totals, size, small);
 	if (!seg)
 		return -ENOMEM;

@@ -305,15 +305,15 @@ static void shm_destroy(struct object *o)
 }
 
 /* Clients can change its size, which the guard sets right. */
-static bool shm_is_good(const struct object *o, uint64_t size)
+static int shm_is_good(const struct object *o, uint64_t size)
 {
 	struct stat st;
-	int fd = -1;
-	bool good;
+	int fd = -1, good, r;
 
 	(void)size;
-	if (shm_object_open(o, O_RDONLY, &fd))
-		return false;
+	r = shm_object_open(o, O_RDONLY, &fd);
+	if (r)
+		return r == -EMFILE || r == -ENFILE || r == -ENOMEM ? r : 0;
 	good = !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
 	       !(st.st_mode & 0077);
 	close(fd);

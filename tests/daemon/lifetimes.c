@@ -439,6 +439,47 @@ TEST(over_its_quota_a_user_gives_up_its_own_only)
 	tl_close(client);
 }
 
+/* His share is used up in another namespace. */
+static int bob_asks_for_too_much(const struct test_daemon *d, void *arg)
+{
+	tl_connect_options o = { .size = sizeof(o), .address = d->socket, .namespace_name = "lab" };
+	tl_client *lab, *client = td_connect(d);
+
+	(void)arg;
+	must_be(tl_connect(&o, &lab), 0);
+	must_be(try_put(lab, "b", 3 * MIB, 0), 0);
+	must_be(try_put(client, "b", 2 * MIB, 0), -EDQUOT);
+	must_be(tl_close(lab) | tl_close(client), 0);
+	return 0;
+}
+
+TEST(over_its_quota_in_another_namespace_too)
+{
+	char config[] = "/tmp/tl-config-XXXXXX";
+	const char *extra[] = { "--config", config, NULL };
+	struct test_child c;
+	struct test_daemon d;
+	tl_client *client;
+	int fd;
+
+	NEEDS_ROOT;
+	fd = mkstemp(config);
+	must(fd >= 0 && dprintf(fd, "[namespace lab]\nmode = 0777\n") > 0);
+	must_be(close(fd), 0);
+	d = td_start(.capacity = 16 * MIB, .uid_capacity = 4 * MIB, .for_others = true,
+		     .extra = extra);
+	client = td_connect(&d);
+	c = child_start_as(ALICE, &d, fill_and_leave, &(int){ 1 });
+	child_must_leave(&d, &c);
+	c = child_start_as(BOB, &d, bob_asks_for_too_much, NULL);
+	child_must_leave(&d, &c);
+	for (unsigned i = 0; i < 4; i++)
+		must(client_sees(client, nth(i)));
+	tl_close(client);
+	td_stop(&d);
+	unlink(config);
+}
+
 /* ---- On devices ---- */
 
 /* A plain allocation on the device 1. */

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "tests/daemon/adopted_common.h"
+#include "tests/harness/child.h"
 
 #define LAB "[namespace lab]\ncapacity = 50%\n"
 #define TEMPLATE "[namespace user-*]\nmax-tensors = 64\n"
@@ -115,6 +116,69 @@ TEST(a_reload_that_would_change_shared_limits_is_refused)
 			"gpu-capacity = 1G\n" LAB TEMPLATE "[namespace vault]\nstorage = memfd\n",
 			"max-clients");
 	finish(&s);
+}
+
+TEST(a_reload_may_add_namespaces_anywhere)
+{
+	struct scene s;
+
+	begin(&s, true);
+	reload(&s, "gpu-capacity = 1G\n[namespace alpha]\n" LAB TEMPLATE);
+	must_be(get_value(s.c, "a"), 1);
+	must_be(get_value(s.own, "a"), 2);
+	reload(&s, "gpu-capacity = 1G\n[namespace alpha]\n" LAB "[namespace extra]\n" TEMPLATE);
+	finish(&s);
+}
+
+enum { HELD = 8, ALICE = 2001 };
+
+/* Holds more than the next daemon would grant. */
+static int alice_holds(const struct test_daemon *d, void *arg)
+{
+	tl_client *c = td_connect(d);
+	DLManagedTensorVersioned *held[HELD];
+	uint64_t version;
+
+	(void)arg;
+	for (int i = 0; i < HELD; i++) { /* each in a segment of its own */
+		must_be(put(c, "held", i, BYTES, &version), 0);
+		must_be(tl_get(c, "held", NULL, &held[i]), 0);
+	}
+	pause_at(1);
+	must_be(tl_delete(c, "held"), 0);
+	must_be(put(c, "more", 99, BYTES, &version), -EDQUOT);
+	for (int i = 0; i < HELD; i++) {
+		must_be(value_of(held[i]), i);
+		held[i]->deleter(held[i]);
+	}
+	must_be(tl_close(c), 0);
+	return 0;
+}
+
+TEST(a_reload_may_lower_a_users_mappings)
+{
+	char config[32] = "/tmp/tl-config-XXXXXX";
+	const char *extra[] = { "--keeper", "yes", "--config", config, "--warm-time", "0", NULL };
+	struct test_child alice;
+	struct test_daemon d;
+	struct scene s;
+	pid_t pid;
+
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be other users");
+	must_be(close(mkstemp(config)), 0);
+	memcpy(s.config, config, sizeof(config));
+	d = td_start(.for_others = true, .extra = extra, .expect_ready = true);
+	s.c = td_connect(&d);
+	pid = proper(s.c);
+	alice = child_start_as(ALICE, &d, alice_holds, NULL);
+	must_be(child_await(&alice), 1);
+	config_write(&s, "[user 2001]\nmappings = 4\n");
+	must_be(kill(d.keeper, SIGHUP), 0);
+	eventually(proper(s.c) != pid);
+	child_finish(&alice);
+	tl_close(s.c);
+	td_stop(&d);
+	unlink(config);
 }
 
 TEST(a_reload_may_change_a_template_that_was_not_used)

@@ -464,6 +464,22 @@ TEST(a_daemon_that_fails_for_long_starts_afresh_and_then_not_at_all)
 	must_be(finish(&r, "0111111111111111fffffffffffffff"), EXIT_FAILURE);
 }
 
+TEST(a_keeper_that_is_to_stop_starts_only_one_more_that_fails)
+{
+	struct running r = run("fails_always", -1);
+	char reported[64] = "";
+	unsigned n = 0;
+
+	await_report(&r, '0');
+	await_report(&r, '1');
+	await_report(&r, '1');
+	must_be(kill(r.pid, SIGTERM), 0);
+	while (n < sizeof(reported) - 1 && read(r.fd, &reported[n], 1) == 1)
+		n++;
+	must(n && strchr(reported, 'f') == &reported[n - 1]); /* the only one is the last */
+	must_be(finish(&r, ""), EXIT_FAILURE);
+}
+
 TEST(a_daemon_with_wrong_options_is_not_started_again)
 {
 	struct running r = run("has_wrong_options", -1);

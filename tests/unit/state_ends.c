@@ -223,7 +223,9 @@ TEST(the_ledger_of_an_orphan_is_looked_through_in_steps)
 	for (unsigned i = 0; i < COUNT; i++) {
 		snprintf(name, sizeof(name), "n%u", i);
 		refs[i] = fx_put(&other, name, 0);
-		atomic_store(fx_held(&t, ref_slot(refs[i])), 0); /* its page is looked at */
+		atomic_store(fx_held(&t, ref_slot(refs[i])), 1); /* its page is looked at */
+		assert_int_equal(client_leases_on(&t.c, ref_slot(refs[i])), 1);
+		atomic_store(fx_held(&t, ref_slot(refs[i])), 0);
 	}
 	assert_true(fx_hold(&t, refs[COUNT - 1]) && fx_hold(&t, refs[COUNT - 2]));
 	fx_delete(&other, "n3999");
