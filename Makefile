@@ -372,7 +372,7 @@ check-docs:
 	@tools/check-docs
 
 check-units:
-	@tools/check-units
+	@tools/check-units $(O)
 
 format: $(DEPS) ## rewrite the sources as .clang-format says
 	@clang-format -i $(FORMATTED)
@@ -389,8 +389,10 @@ clean: ## remove every build tree, and what pip leaves in python/
 # ---- how things are built ----------------------------------------------------------------------
 
 # This file holds the flags of the last build. Everything depends on it, so that other flags cause another build.
-FLAGS = $(CC) $(VERSION) $(ALL_CFLAGS) $(CPPFLAGS) $(ALL_LDFLAGS)
-$(O)/obj/flags: FORCE
+# The packages are among them: when one comes, such as libsystemd, what was built without it is built anew. They are asked
+# for after they were checked.
+FLAGS = $(CC) $(VERSION) $(ALL_CFLAGS) $(ALL_CPPFLAGS) $(ALL_LDFLAGS) $(DAEMON_LIBS) $(CLI_LIBS)
+$(O)/obj/flags: FORCE | $(O)/obj/can-build
 	@mkdir -p $(@D)
 	@echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' > $@
 
@@ -491,12 +493,15 @@ $(O)/obj/transfer.a: $(call obj,$(TRANSFER)) $(O)/obj/transfer.list
 	@rm -f $@
 	@$(AR) qcsT $@ $(call obj,$(TRANSFER))
 
-RPATH = -Wl,-rpath,'$$ORIGIN/../lib'
+# $(call rpath,DIRECTORY) has a program look for the library there, seen from its own directory.
+rpath = -Wl,-rpath,'$$ORIGIN/$(1)'
+# $(call link_cli,PROGRAM,DIRECTORY)
+link_cli = $(CC) $(ALL_LDFLAGS) -pie $(call rpath,$(2)) -o $(1) $(call obj,$(CLI)) -L$(O)/lib -ltensorlease $(CLI_LIBS)
 
 $(O)/bin/tensorlease: $(call obj,$(CLI)) $(O)/obj/cli.list $(SO) $(SO_LINKS)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
-	@$(CC) $(ALL_LDFLAGS) -pie $(RPATH) -o $@ $(call obj,$(CLI)) -L$(O)/lib -ltensorlease $(CLI_LIBS)
+	@$(call link_cli,$@,../lib)
 
 $(O)/bin/tensorlease-bench: $(call obj,$(BENCH)) $(ARCHIVE)
 	@mkdir -p $(@D)
@@ -512,18 +517,18 @@ $(O)/bin/tensorlease-bench-hostile: $(call obj,$(HOSTILE) $(HARNESS)) $(ARCHIVE)
 $(DEMO_OUT): $(O)/demo/%: $(O)/obj/demo/%.o $(SO) $(SO_LINKS)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
-	@$(CC) $(ALL_LDFLAGS) -pie $(RPATH) -o $@ $< -L$(O)/lib -ltensorlease
+	@$(CC) $(ALL_LDFLAGS) -pie $(call rpath,../lib) -o $@ $< -L$(O)/lib -ltensorlease
 
 $(COST_OUT): $(O)/%: $(O)/obj/%.o $(SO) $(SO_LINKS)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
-	@$(CC) $(ALL_LDFLAGS) -pie -Wl,-rpath,'$$ORIGIN/../../lib' -o $@ $< -L$(O)/lib -ltensorlease
+	@$(CC) $(ALL_LDFLAGS) -pie $(call rpath,../../lib) -o $@ $< -L$(O)/lib -ltensorlease
 
 # The examples are linked as a user links them. cuda.c uses CUDA's driver itself, which may be the stand-in.
 $(EXAMPLES_OUT): $(O)/examples/c/%: $(O)/obj/examples/c/%.o $(SO) $(SO_LINKS)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
-	@$(CC) $(ALL_LDFLAGS) -pie -Wl,-rpath,'$$ORIGIN/../../lib' -o $@ $< $(filter %.so.1,$^) -L$(O)/lib -ltensorlease
+	@$(CC) $(ALL_LDFLAGS) -pie $(call rpath,../../lib) -o $@ $< $(filter %.so.1,$^) -L$(O)/lib -ltensorlease
 $(O)/examples/c/cuda: $(FAKECUDA_OUT)
 $(call obj,$(EXAMPLES)): private ALL_CPPFLAGS := -D_GNU_SOURCE -Iinclude $(CPPFLAGS)
 
@@ -561,11 +566,11 @@ $(O)/tests/faults/case: $(call obj,tests/faults/case.c $(HARNESS)) $(ARCHIVE)
 $(O)/tests/faults/client: $(call obj,tests/faults/client.c) $(SO) $(SO_LINKS)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
-	@$(CC) $(ALL_LDFLAGS) -pie -Wl,-rpath,'$$ORIGIN/../../lib' -o $@ $< -L$(O)/lib -ltensorlease
+	@$(CC) $(ALL_LDFLAGS) -pie $(call rpath,../../lib) -o $@ $< -L$(O)/lib -ltensorlease
 
 # The interposer replaces functions of libc, some of which the compiler would treat as built in.
 INTERPOSER := $(call obj,tests/faults/interpose.c tests/faults/calls.c)
-$(INTERPOSER): ALL_CFLAGS += -fno-builtin -U_FORTIFY_SOURCE
+$(INTERPOSER): private ALL_CFLAGS += -fno-builtin -U_FORTIFY_SOURCE
 $(O)/tests/faults/interpose.so: $(INTERPOSER)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
@@ -581,13 +586,26 @@ cmake_words = -e 's|@VERSION@|$(VERSION)|g' -e 's|@SOVERSION@|$(SOVERSION)|g' \
 	-e "s|@INCLUDE@|$$(realpath -ms --relative-to='$(CMAKEDIR)' '$(INCLUDEDIR)')|" \
 	-e "s|@POINTER@|$$(echo __SIZEOF_POINTER__ | $(CC) -E -P -)|g"
 
+# Where the installed library is, seen from the installed programs.
+LIBDIR_THERE = $(shell realpath -ms --relative-to='$(BINDIR)' '$(LIBDIR)')
+
 # $(call readable,FILE) writes to a file that all may read, whatever the umask is.
 readable = > $(1) && chmod 644 $(1)
 
+# $(call with_bindir,FILE,INSTALLED)
+with_bindir = sed 's|@BINDIR@|$(BINDIR)|g' $(1) $(call readable,$(2))
+
+# Without libsystemd the daemon takes no socket of a service, and does not say when it is ready.
+install_units = $(INSTALL) -d $(DESTDIR)$(UNITDIR) && \
+	$(call with_bindir,packaging/systemd/tensorleased.service.in,$(DESTDIR)$(UNITDIR)/tensorleased.service) && \
+	$(INSTALL) -m 644 packaging/systemd/tensorleased.socket $(DESTDIR)$(UNITDIR)/
+
 install: all ## PREFIX=/usr/local DESTDIR=
 	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCLUDEDIR)/tensorlease \
-		$(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSUSERSDIR)
+		$(DESTDIR)$(SYSUSERSDIR)
 	$(INSTALL) -m 755 $(O)/bin/tensorleased $(O)/bin/tensorlease $(DESTDIR)$(BINDIR)/
+	$(if $(filter ../lib,$(LIBDIR_THERE)),,$(call link_cli,$(DESTDIR)$(BINDIR)/tensorlease,$(LIBDIR_THERE)) && \
+		chmod 755 $(DESTDIR)$(BINDIR)/tensorlease)
 	$(INSTALL) -m 644 $(SO) $(O)/lib/libtensorlease.a $(DESTDIR)$(LIBDIR)/
 	ln -sf $(notdir $(SO)) $(DESTDIR)$(LIBDIR)/libtensorlease.so.$(SOVERSION)
 	ln -sf libtensorlease.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libtensorlease.so
@@ -595,10 +613,10 @@ install: all ## PREFIX=/usr/local DESTDIR=
 	$(INSTALL) -d $(DESTDIR)$(CMAKEDIR)
 	for file in $(CMAKE_FILES); do sed $(cmake_words) packaging/cmake/$$file.in $(call readable,$(DESTDIR)$(CMAKEDIR)/$$file) || exit; done
 	$(INSTALL) -m 644 $(HEADERS) $(DESTDIR)$(INCLUDEDIR)/tensorlease/
-	sed 's|@BINDIR@|$(BINDIR)|g' packaging/systemd/tensorleased.service.in $(call readable,$(DESTDIR)$(UNITDIR)/tensorleased.service)
-	$(INSTALL) -m 644 packaging/systemd/tensorleased.socket $(DESTDIR)$(UNITDIR)/
+	$(if $(HAVE_SYSTEMD),$(install_units),@echo "no units of systemd are installed, because this build has no libsystemd: run \`make deps\` to have them")
 	$(INSTALL) -m 644 packaging/sysusers.d/tensorlease.conf $(DESTDIR)$(SYSUSERSDIR)/
-	$(INSTALL) -D -m 644 packaging/tensorleased.conf $(DESTDIR)$(DOCDIR)/examples/tensorleased.conf
+	$(INSTALL) -d $(DESTDIR)$(DOCDIR)/examples
+	$(call with_bindir,packaging/tensorleased.conf.in,$(DESTDIR)$(DOCDIR)/examples/tensorleased.conf)
 	$(foreach m,$(MANS),$(INSTALL) -D -m 644 $(m) $(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)) && ):
 	$(if $(MAN3_OUT),$(INSTALL) -d $(DESTDIR)$(MANDIR)/man3 && $(INSTALL) -m 644 $(O)/man3/*.3 $(DESTDIR)$(MANDIR)/man3/)
 

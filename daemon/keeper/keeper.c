@@ -19,6 +19,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -346,29 +347,32 @@ static void start(struct keeper *k)
 	start_later(k);
 }
 
-/* Counts a daemon that served and ended. One that never served does not count: the pause goes
- * on. */
-static void restart_note(struct keeper *k, int status)
+static void reason_of(int status, char why[KEEP_TEXT_SIZE])
+{
+	if (WIFSIGNALED(status))
+		snprintf(why, KEEP_TEXT_SIZE, "killed by signal %d (%s)", WTERMSIG(status),
+			 strsignal(WTERMSIG(status)));
+	else
+		snprintf(why, KEEP_TEXT_SIZE, "ended with status %d", WEXITSTATUS(status));
+}
+
+/* Counts a daemon that served and ended. One that never served does not count: the pause goes on,
+ * and its reason is the former one's. */
+static void restart_note(struct keeper *k, const char *why)
 {
 	if (!k->is_ready)
 		return;
 	k->restarts++;
 	k->ended_ns = k->renewing ? k->renew_ns : now_mono_ns();
-	if (k->renewing)
-		memcpy(k->reason, k->asked, sizeof(k->reason));
-	else if (WIFSIGNALED(status))
-		snprintf(k->reason, sizeof(k->reason), "killed by signal %d (%s)", WTERMSIG(status),
-			 strsignal(WTERMSIG(status)));
-	else
-		snprintf(k->reason, sizeof(k->reason), "ended with status %d", WEXITSTATUS(status));
+	snprintf(k->reason, sizeof(k->reason), "%s", k->renewing ? k->asked : why);
 }
 
 /* Returns to the former program, since a daemon of a new one ended before it served: the kept state
  * must not be lost with it. */
-static void program_return(struct keeper *k)
+static void program_return(struct keeper *k, const char *why)
 {
-	log_error("the new program does not serve; going back to the one before", "path=%s",
-		  log_str(k->exe));
+	log_error("the new program does not serve; going back to the one before", "path=%s why=%s",
+		  log_str(k->exe), log_str(why));
 	k->new_program = false;
 	k->former_program = true;
 	start(k);
@@ -383,13 +387,15 @@ static bool has_failed(const struct keeper *k, int status)
 
 static void child_ended(struct keeper *k, int status)
 {
+	char why[KEEP_TEXT_SIZE];
 	bool left;
 
 	while (receive(k)) { /* its last messages count */
 	}
 	k->fd = fd_close(k->fd);
 	k->child = 0;
-	restart_note(k, status);
+	reason_of(status, why);
+	restart_note(k, why);
 	if (k->stopping && k->was_ready && !k->is_ready && status) {
 		if (k->last)
 			end(k, EXIT_FAILURE);
@@ -398,7 +404,7 @@ static void child_ended(struct keeper *k, int status)
 		return;
 	}
 	if (k->new_program && !k->is_ready && !k->renewing && !k->fresh) {
-		program_return(k);
+		program_return(k, why);
 		return;
 	}
 	if (has_failed(k, status)) {
@@ -420,7 +426,7 @@ static void child_ended(struct keeper *k, int status)
 		return;
 	}
 	if (!k->renewing) {
-		log_warn("the daemon died; starting another one", "why=%s", log_str(k->reason));
+		log_warn("the daemon died; starting another one", "why=%s", log_str(why));
 		if (!death_note(k)) {
 			end(k, EXIT_FAILURE);
 			return;
@@ -516,18 +522,66 @@ static void wait_and_act(struct keeper *k)
 		on_signal(k);
 }
 
+static bool is_our_program(const char *path)
+{
+	struct stat ours, there;
+
+	return !stat("/proc/self/exe", &ours) && !stat(path, &there) &&
+	       ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+}
+
+/* Sets @exe, and tells whether that is our program. */
+static bool exe_try(struct keeper *k, const char *dir, size_t dir_len, const char *name)
+{
+	int n = snprintf(k->exe, sizeof(k->exe), "%.*s%s%s", (int)dir_len, dir, dir_len ? "/" : "",
+			 name);
+
+	return n < (int)sizeof(k->exe) && is_our_program(k->exe);
+}
+
+/* Finds the path by which we were started: a link in it may lead to another program by the time of
+ * a restart. False: @name is something else. */
+static bool exe_as_started(struct keeper *k, const char *name)
+{
+	const char *dir = getenv("PATH");
+	size_t len;
+
+	if (strchr(name, '/'))
+		return exe_try(k, k->directory, *name == '/' ? 0 : strlen(k->directory), name);
+	for (; dir; dir = dir[len] ? dir + len + 1 : NULL) {
+		len = strcspn(dir, ":");
+		if (*dir == '/' && len < PATH_MAX && exe_try(k, dir, len, name))
+			return true;
+	}
+	return false;
+}
+
+static int exe_find(struct keeper *k)
+{
+	ssize_t n;
+
+	if (k->options->exe) {
+		snprintf(k->exe, sizeof(k->exe), "%s", k->options->exe);
+		return 0;
+	}
+	if (k->options->argv[0] && exe_as_started(k, k->options->argv[0]))
+		return 0;
+	n = readlink("/proc/self/exe", k->exe, sizeof(k->exe) - 1);
+	k->exe[n > 0 ? n : 0] = '\0';
+	return n < 0 ? -errno : 0;
+}
+
 static int keeper_init(struct keeper *k, const struct keeper_options *options)
 {
 	struct rlimit limit;
-	ssize_t n = 0;
+	int r;
 
 	*k = (struct keeper){ .options = options, .signal_fd = -1, .fd = -1, .program = -1 };
-	if (options->exe)
-		snprintf(k->exe, sizeof(k->exe), "%s", options->exe);
-	else
-		n = readlink("/proc/self/exe", k->exe, sizeof(k->exe) - 1);
-	if (n < 0 || !getcwd(k->directory, sizeof(k->directory)))
+	if (!getcwd(k->directory, sizeof(k->directory)))
 		return -errno;
+	r = exe_find(k);
+	if (r)
+		return r;
 	if (!getrlimit(RLIMIT_NOFILE, &limit)) {
 		limit.rlim_cur = limit.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &limit);

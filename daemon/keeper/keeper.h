@@ -18,7 +18,7 @@ enum {
 
 struct keeper_options {
 	char **argv;	  /* also the daemon's */
-	const char *exe;  /* NULL: the running program */
+	const char *exe;  /* NULL: what argv[0] leads to, if that is the running program */
 	int activated_fd; /* of a service, or -1; the keeper closes it */
 	int detached;	  /* the daemon is to go into the background when it is ready */
 	int retry_ms;	  /* the first pause after a failed start; 0: the usual one */

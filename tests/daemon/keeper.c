@@ -7,6 +7,7 @@
 
 #include "tests/harness/client.h"
 #include "tests/harness/process.h"
+#include "tests/harness/program.h"
 
 static const char *const with_keeper[] = { "--keeper", "yes", NULL };
 static const char *const idle[] = { "--keeper", "yes", "--idle-exit=1", NULL };
@@ -426,6 +427,8 @@ static void file_copy(const char *from, const char *to, const char *text, const 
 	must_be(fclose(out), 0);
 }
 
+enum { PROGRAM_PATH = PROGRAM_DIR + 16 };
+
 static const char *daemon_path(void)
 {
 	const char *binary = getenv("TL_TEST_DAEMON");
@@ -453,18 +456,12 @@ static const char *version_text(void)
 	return text;
 }
 
-/* A daemon whose program lies in a directory of its own. */
-static struct test_daemon start_copy(char path[128])
+static struct test_daemon start_program(const char *path)
 {
-	static char dir[64] = "/tmp/tl-test-program-XXXXXX";
 	const char *before = getenv("TL_TEST_DAEMON");
 	char *saved = before ? strdup(before) : NULL;
 	struct test_daemon d;
 
-	snprintf(dir, sizeof(dir), "/tmp/tl-test-program-XXXXXX");
-	must(mkdtemp(dir));
-	snprintf(path, 128, "%s/tensorleased", dir);
-	file_copy(daemon_path(), path, NULL, NULL);
 	setenv("TL_TEST_DAEMON", path, 1);
 	d = start(with_keeper);
 	if (saved)
@@ -475,20 +472,19 @@ static struct test_daemon start_copy(char path[128])
 	return d;
 }
 
-static void copy_end(const char *path)
+/* A daemon whose program lies in a directory of its own. */
+static struct test_daemon start_copy(char dir[PROGRAM_DIR], char path[PROGRAM_PATH])
 {
-	char dir[128];
-
-	unlink(path);
-	snprintf(dir, sizeof(dir), "%s", path);
-	*strrchr(dir, '/') = '\0';
-	must_be(rmdir(dir), 0);
+	program_directory(dir);
+	snprintf(path, PROGRAM_PATH, "%s/tensorleased", dir);
+	file_copy(daemon_path(), path, NULL, NULL);
+	return start_program(path);
 }
 
 TEST(another_program_takes_over_and_one_that_does_not_serve_is_not_used)
 {
-	char path[128], later[160], version[64];
-	struct test_daemon d = start_copy(path);
+	char dir[PROGRAM_DIR], path[PROGRAM_PATH], later[PROGRAM_PATH + 8], version[64];
+	struct test_daemon d = start_copy(dir, path);
 	tl_client *c = td_connect(&d);
 	FILE *file;
 
@@ -516,7 +512,32 @@ TEST(another_program_takes_over_and_one_that_does_not_serve_is_not_used)
 	must_be(td_full_status(&d).tensors, 1);
 	tl_close(c);
 	td_stop(&d);
-	copy_end(path);
+	must_be(rmdir(dir), 0);
+}
+
+/* Both versions stay installed, and a link says which of them is in use. */
+TEST(another_program_takes_over_when_a_link_leads_to_it)
+{
+	char dir[PROGRAM_DIR], link[PROGRAM_PATH], later[PROGRAM_PATH + 8], version[64];
+	struct test_daemon d;
+	tl_client *c;
+
+	program_directory(dir);
+	snprintf(link, sizeof(link), "%s/tensorleased", dir);
+	must_be(symlink(daemon_path(), link), 0);
+	d = start_program(link);
+	c = td_connect(&d);
+	snprintf(later, sizeof(later), "%s.new", link);
+	file_copy(daemon_path(), later, version_text(), "tensorleased 9.9.9");
+	must_be(unlink(link), 0);
+	must_be(symlink(later, link), 0);
+	must_be(tl_restart(c), 0);
+	version_of(&d, version, sizeof(version));
+	must(!strcmp(version, "tensorleased 9.9.9\n"));
+	tl_close(c);
+	td_stop(&d);
+	must_be(unlink(link) | unlink(later), 0);
+	must_be(rmdir(dir), 0);
 }
 
 TEST(the_status_tells_of_restarts)

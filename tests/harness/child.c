@@ -86,6 +86,7 @@ int child_wait_open(struct test_child *c)
 	int status = 0;
 
 	must_be(process_wait_ms(c->pid, &status, test_left_ms()), 0);
+	process_say_if_crashed("a child", status);
 	c->pid = 0;
 	return status;
 }
@@ -100,8 +101,11 @@ int child_wait(struct test_child *c)
 
 void child_kill(struct test_child *c)
 {
+	int status;
+
 	kill(c->pid, SIGKILL);
-	child_wait(c);
+	status = child_wait(c);
+	must(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
 void child_must_succeed(struct test_child *c)

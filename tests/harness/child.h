@@ -38,7 +38,7 @@ int child_wait(struct test_child *c); /* its wait status */
 /* The same, but a process that the child forked can still be talked to, until child_hang_up(). */
 int child_wait_open(struct test_child *c);
 void child_hang_up(struct test_child *c);
-void child_kill(struct test_child *c);
+void child_kill(struct test_child *c); /* which must not have ended before */
 void child_must_succeed(struct test_child *c);
 
 /* Starts a child and waits until it tells something, as pause_at() does. */

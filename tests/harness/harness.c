@@ -20,7 +20,7 @@
 #include "tests/harness/log.h"
 #include "tests/harness/process.h"
 
-enum { FDS_MAX = 1024, DIRS_MAX = 16, CHILD_FAILED = 97 };
+enum { FDS_MAX = 1024, DIRS_MAX = 16, CHILD_FAILED = 97, CHECK_WRONG = 4 };
 
 /* The current test's directories and daemons. The teardown removes what is left of them, and of its
  * processes, however the test ended. */
@@ -534,6 +534,7 @@ int td_exit_status(struct test_daemon *d)
 	int status = 0;
 
 	must_be(process_wait(started(d), &status), 0);
+	process_say_if_crashed("a daemon", status);
 	d->pid = d->keeper = 0;
 	return status;
 }
@@ -572,30 +573,17 @@ int td_check(const struct test_daemon *d, bool quiet)
 		become_check(d);
 	process_remember(pid);
 	must_be(process_wait(pid, &status), 0);
+	process_say_if_crashed("tensorleased --check", status);
 	must(WIFEXITED(status));
 	snprintf(path, sizeof(path), "%s/check", d->dir);
 	f = quiet || !WEXITSTATUS(status) ? NULL : fopen(path, "re");
 	if (f) {
 		(void)!fread(text, 1, sizeof(text) - 1, f);
 		fclose(f);
-		print_error("tensorleased --check says:\n%s", text);
+		print_error("%stensorleased --check says:\n%s",
+			    WEXITSTATUS(status) == CHECK_WRONG ? "damaged: " : "", text);
 	}
 	return WEXITSTATUS(status);
-}
-
-/* A keeper would hide that. Tests kill with SIGKILL only. */
-static void no_daemon_crashed(const struct test_daemon *d)
-{
-	static const char why[] = "the daemon died; starting another one why=\"killed by signal ";
-	char *log = td_log(d);
-
-	for (const char *at = log; (at = strstr(at, why)); at++) {
-		if (atoi(at + strlen(why)) != SIGKILL) {
-			print_error("the daemon's stderr:\n%s\n", log);
-			must(!"the daemon crashed");
-		}
-	}
-	free(log);
 }
 
 void td_stop(struct test_daemon *d)
@@ -610,7 +598,7 @@ void td_stop(struct test_daemon *d)
 	if (status)
 		log_show(d->dir);
 	must_be(status, 0);
-	no_daemon_crashed(d);
+	log_must_have_no_crash(d->dir);
 	if (d->own_shm)
 		return;
 	must_be(td_objects(d), 0);
@@ -664,6 +652,7 @@ void td_kill_keeper(struct test_daemon *d)
 void td_kill(struct test_daemon *d)
 {
 	struct catalogs_held held = { 0 };
+	int status;
 
 	if (!d->own_shm)
 		catalogs_hold(d->instance, &held);
@@ -672,7 +661,9 @@ void td_kill(struct test_daemon *d)
 		kill_child(d);
 	}
 	must_be(kill(started(d), SIGKILL), 0);
-	must(WIFSIGNALED(td_exit_status(d)));
+	status = td_exit_status(d);
+	must(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	log_must_have_no_crash(d->dir);
 	if (!d->own_shm)
 		must_be(td_check(d, false), 0);
 	catalogs_release(&held);

@@ -8,19 +8,54 @@
 
 char *log_read(const char *dir)
 {
-	char path[128];
-	char *text = calloc(1, 64 * KIB);
+	char path[128], *text = NULL;
+	size_t size = 0;
 	FILE *f;
 
 	snprintf(path, sizeof(path), "%s/log", dir);
 	f = fopen(path, "re");
-	if (!text || !f) {
-		free(text);
+	if (!f)
 		return NULL;
+	if (getdelim(&text, &size, '\0', f) < 0) { /* it is empty */
+		free(text);
+		text = strdup("");
 	}
-	(void)!fread(text, 1, 64 * KIB - 1, f);
 	fclose(f);
 	return text;
+}
+
+/* Whether a keeper says that a daemon ended by a signal. Tests kill with SIGKILL only. */
+static bool has_crash(const char *log)
+{
+	static const char why[] = "why=\"killed by signal ";
+
+	for (const char *at = log; (at = strstr(at, why)); at++)
+		if (atoi(at + strlen(why)) != SIGKILL)
+			return true;
+	return false;
+}
+
+static bool has_report(const char *log)
+{
+	static const char *const words[] = { "ERROR: AddressSanitizer", "ERROR: LeakSanitizer",
+					     "WARNING: ThreadSanitizer", "runtime error: " };
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++)
+		if (strstr(log, words[i]))
+			return true;
+	return false;
+}
+
+void log_must_have_no_crash(const char *dir)
+{
+	char *log = log_read(dir);
+
+	must(log);
+	if (has_crash(log) || has_report(log)) {
+		print_error("crashed: a daemon, whose stderr is:\n%s\n", log);
+		must(!"a daemon crashed");
+	}
+	free(log);
 }
 
 void log_show(const char *dir)

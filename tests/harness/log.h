@@ -4,3 +4,6 @@
 
 char *log_read(const char *dir); /* the caller frees it; NULL: no daemon has written there */
 void log_show(const char *dir);	 /* on our stderr */
+/* must() fails if a signal but SIGKILL ended a daemon that has a keeper, or a sanitizer reported.
+ */
+void log_must_have_no_crash(const char *dir);

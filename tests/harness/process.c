@@ -108,6 +108,15 @@ bool process_in_child(void)
 	return in_child;
 }
 
+void process_say_if_crashed(const char *what, int status)
+{
+	static const int signals[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS, SIGABRT, SIGTRAP };
+
+	for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++)
+		if (WIFSIGNALED(status) && WTERMSIG(status) == signals[i])
+			fprintf(stderr, "crashed: %s, by signal %d\n", what, signals[i]);
+}
+
 int process_pidfd(pid_t pid)
 {
 	int fd = (int)syscall(SYS_pidfd_open, pid, 0);

@@ -15,6 +15,8 @@ int process_wait_ms(pid_t pid, int *status, int timeout_ms);
  * failure can say what did not happen.
  */
 int test_left_ms(void);
+/* Prints "crashed: " and @what if it is so. tools/run-tests knows that word. */
+void process_say_if_crashed(const char *what, int status);
 int process_pidfd(pid_t pid);
 void process_kill_all(void);	  /* with daemons of keepers */
 void process_kill_on_alarm(void); /* SIGALRM kills all and ends the test */

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "tests/harness/program.h"
 #include "tests/package/package.h"
 
 /*
@@ -21,7 +22,7 @@
 	"make -s O=\"$BUILD\" DESTDIR=\"$ROOT\" LIBDIR=/opt/tl/lib INCLUDEDIR=/opt/tl/include "    \
 	"MANDIR=/opt/tl/share/man "
 
-static char dir[256];
+static char dir[PROGRAM_DIR];
 
 /* Runs a line of shell in the sources; its exit status. What it says is shown if it fails. */
 __attribute__((format(printf, 1, 2))) static int shell(const char *format, ...)
@@ -54,7 +55,7 @@ static bool there_is(const char *program)
 
 static int install(void **state)
 {
-	const char *tmp = getenv("TMPDIR"), *build = package_build();
+	const char *build = package_build();
 	char here[PACKAGE_PATH], root[sizeof(dir) + 8];
 	mode_t before;
 
@@ -63,8 +64,7 @@ static int install(void **state)
 	must(getcwd(here, sizeof(here)));
 	if (!strncmp(build, here, strlen(here)) && build[strlen(here)] == '/')
 		build += strlen(here) + 1; /* its dependencies name it so */
-	snprintf(dir, sizeof(dir), "%.200s/install-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-	must(mkdtemp(dir));
+	program_directory(dir);
 	snprintf(root, sizeof(root), "%s/root", dir);
 	setenv("BUILD", build, 1);
 	setenv("DIR", dir, 1);
@@ -176,6 +176,54 @@ INSTALL_TEST(the_pages_of_section_3_are_there_and_nothing_stays)
 		0);
 	must_be(shell(MAKE "uninstall"), 0);
 	must_be(shell("find \"$ROOT\" ! -type d | tee /dev/stderr | wc -l | grep -qx 0"), 0);
+}
+
+/* The root's programs find the root's library, which is not in ../lib. */
+INSTALL_TEST(the_installed_program_finds_its_library_in_another_directory)
+{
+	must_be(shell("cd / && env -u LD_LIBRARY_PATH \"$ROOT/usr/local/bin/tensorlease\" "
+		      "--version | grep -F %s",
+		      tl_version()),
+		0);
+}
+
+INSTALL_TEST(the_sample_names_the_installed_program)
+{
+	must_be(shell(MAKE "-o all install PREFIX=/opt/tl DESTDIR=\"$DIR/other\""), 0);
+	must_be(shell("cd \"$DIR/other\" && "
+		      "grep -F 'ExecStart=/opt/tl/bin/tensorleased --foreground --config' "
+		      "opt/tl/share/doc/tensorlease/examples/tensorleased.conf && "
+		      "! grep -r '@BINDIR@' opt"),
+		0);
+}
+
+/* A daemon without libsystemd would never be ready for systemd. */
+INSTALL_TEST(there_are_no_units_without_libsystemd)
+{
+	must_be(shell(MAKE "-o all install HAVE_SYSTEMD= DESTDIR=\"$DIR/other\" >\"$DIR/said\""),
+		0);
+	must_be(shell("cat \"$DIR/said\" >&2; grep -c libsystemd \"$DIR/said\" | grep -qx 1 && "
+		      "test -z \"$(find \"$DIR/other\" -name 'tensorleased.s*')\""),
+		0);
+	must_be(shell(MAKE "-o all install HAVE_SYSTEMD=1 DESTDIR=\"$DIR/other\" && "
+			   "find \"$DIR/other\" -name 'tensorleased.s*' | wc -l | grep -qx 2"),
+		0);
+}
+
+#define MAKE_FLAGS MAKE "O=\"$DIR/flags\" \"$DIR/flags/obj/flags\" "
+
+static void must_cause_another_build(const char *before, const char *after)
+{
+	must_be(shell(MAKE_FLAGS "%s && cp \"$DIR/flags/obj/flags\" \"$DIR/before\"", before), 0);
+	must_be(shell(MAKE_FLAGS "%s && ! cmp \"$DIR/flags/obj/flags\" \"$DIR/before\"", after), 0);
+}
+
+INSTALL_TEST(a_package_that_comes_or_goes_causes_another_build)
+{
+	must_cause_another_build("HAVE_SYSTEMD=", "HAVE_SYSTEMD=1");
+	must_cause_another_build("", "PKG_CFLAGS=-Dother");
+	must_cause_another_build("", "DAEMON_LIBS=-lother");
+	must_cause_another_build("", "CLI_LIBS=-lother");
 }
 
 int main(void)

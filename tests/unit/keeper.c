@@ -246,6 +246,26 @@ static int fails_always(void)
 	return fails(UINT_MAX, EXIT_FAILURE);
 }
 
+/* The second one crashes when it has taken over, but does not serve yet. */
+static int crashes_early(void)
+{
+	char tag[KEEP_TAG_SIZE];
+
+	report(keeper.fresh ? 'f' : (char)('0' + keeper.restarts));
+	snprintf(tag, sizeof(tag), "tl-%zu", (size_t)keeper.list.count);
+	must_be(keep(&keeper, tag, report_fd), 0);
+	if (keeper.restarts && keeper.list.count == 1) {
+		signal(SIGSEGV, SIG_DFL); /* a sanitizer's handler would exit */
+		raise(SIGSEGV);
+	}
+	if (keeper.list.count)
+		must(!strcmp(keeper.reason, "killed by signal 9 (Killed)"));
+	keep_notify(&keeper, "READY=1");
+	if (!keeper.restarts)
+		die();
+	return 7;
+}
+
 static int has_wrong_options(void)
 {
 	return fails(UINT_MAX, 2);
@@ -297,6 +317,7 @@ static const struct role {
 	{ "starves_keeper", starves_keeper },
 	{ "fails_for_a_while", fails_for_a_while },
 	{ "fails_always", fails_always },
+	{ "crashes_early", crashes_early },
 	{ "has_wrong_options", has_wrong_options },
 };
 
@@ -345,7 +366,7 @@ static struct running run(const char *role, int activated_fd)
 	if (r.pid == 0) {
 		char *argv[] = { (char *)"keeper", (char *)(uintptr_t)role, number, NULL };
 
-		log_set_level(LOG_LEVEL_ERROR);
+		log_set_level(LOG_LEVEL_WARN);
 		dup2(r.log_fd, STDERR_FILENO);
 		_exit(keeper_run(&(struct keeper_options){ .argv = argv,
 							   .activated_fd = activated_fd,
@@ -478,6 +499,20 @@ TEST(a_keeper_that_is_to_stop_starts_only_one_more_that_fails)
 		n++;
 	must(n && strchr(reported, 'f') == &reported[n - 1]); /* the only one is the last */
 	must_be(finish(&r, ""), EXIT_FAILURE);
+}
+
+/* What the status says is why the last one that served ended. */
+TEST(the_log_says_how_a_daemon_ended_that_did_not_serve)
+{
+	struct running r = run("crashes_early", -1), later = r;
+	char log[4096];
+
+	later.log_fd = fcntl(r.log_fd, F_DUPFD_CLOEXEC, 0);
+	must_be(finish(&r, "011"), 7);
+	log_of(&later, log, sizeof(log));
+	close(later.log_fd);
+	must(strstr(log, "killed by signal 9 (Killed)"));
+	must(strstr(log, "killed by signal 11 (Segmentation fault)"));
 }
 
 TEST(a_daemon_with_wrong_options_is_not_started_again)

@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 
 #include "tests/harness/harness.h"
+#include "tests/harness/process.h"
+#include "tests/harness/program.h"
 
 /*
  * Each argument of the runner's is a program with these tests. $HERE outlives a test's $TMPDIR, so
@@ -27,25 +29,37 @@ static const char
 		   "crash) first && kill -SEGV $$; ok ;;\n"
 		   "sanitizer) first && fail '==1==ERROR: AddressSanitizer: heap'; ok ;;\n"
 		   "undefined) first && fail 'x.c:1:2: runtime error: shift'; ok ;;\n"
+		   "crashed_child) first && fail 'crashed: a child, by signal 11'; ok ;;\n"
+		   "damaged) first && fail 'damaged: tensorleased --check says:'; ok ;;\n"
+		   "memory) first && fail '1 bytes of 0x55aa and 0x55bb differ'; ok ;;\n"
+		   "reported) echo '==1==ERROR: AddressSanitizer: heap'; ok ;;\n"
+		   "waits*) echo $$ >\"$HERE/pid\"; exec sleep 600 ;;\n"
 		   "litter) : >\"$TMPDIR/litter\"; ok ;;\n"
 		   "silent) exit 0 ;;\n"
 		   "esac\n";
 
-/* Runs the runner on a program with @tests. Returns what it printed; the caller frees it. */
-static char *run(const char *tests, const char *environment, const char *arguments, int status)
+/* Makes the program, in a directory of its own. */
+static void make_program(char dir[PROGRAM_DIR], char path[PROGRAM_DIR + 16])
 {
-	char dir[128], path[160], command[1024];
-	char *text = calloc(1, 64 * KIB);
 	FILE *f;
 
-	must(text);
-	snprintf(dir, sizeof(dir), "%s/tl-runner-XXXXXX", getenv("TMPDIR") ?: "/tmp");
-	must(mkdtemp(dir));
-	snprintf(path, sizeof(path), "%s/program", dir);
+	program_directory(dir);
+	snprintf(path, PROGRAM_DIR + 16, "%s/program", dir);
 	f = fopen(path, "we");
 	must(f && fputs(script, f) >= 0);
 	must_be(fclose(f), 0);
 	must_be(chmod(path, 0755), 0);
+}
+
+/* Runs the runner on a program with @tests. Returns what it printed; the caller frees it. */
+static char *run(const char *tests, const char *environment, const char *arguments, int status)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_DIR + 16], command[4096];
+	char *text = calloc(1, 64 * KIB);
+	FILE *f;
+
+	must(text);
+	make_program(dir, path);
 	snprintf(command, sizeof(command),
 		 "export HERE='%s' TESTS='%s' SAN= TL_TEST_STRICT= %s; "
 		 "tools/run-tests --logs '%s/logs' %s '%s' ${MEMFD:+\"$MEMFD%s\"} 2>&1",
@@ -111,6 +125,10 @@ TEST(what_time_cannot_explain_is_not_run_again)
 	must_be_final("crash");
 	must_be_final("sanitizer");
 	must_be_final("undefined");
+	must_be_final("crashed_child");
+	must_be_final("damaged");
+	must_be_final("memory");
+	must_be_final("reported");
 	must_say(run("litter", "", "", 1), "left files behind: litter");
 }
 
@@ -137,6 +155,60 @@ TEST(tests_of_one_storage_can_be_left_out)
 		 "\n2 passed, 0 failed\n");
 	must_say(run("good1 good2", "MEMFD=memfd:", "--only memfd:program:good1", 0),
 		 "\n1 passed, 0 failed\n");
+}
+
+/* The number that the last test has written, or 0. */
+static int pid_of(const char *dir)
+{
+	char path[PROGRAM_DIR + 8];
+	int pid = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/pid", dir);
+	f = fopen(path, "re");
+	if (f && fscanf(f, "%d\n", &pid) != 1)
+		pid = 0;
+	if (f)
+		fclose(f);
+	return pid;
+}
+
+/* Ends a run whose first test waits for long. */
+static void must_end_by(int number)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_DIR + 16], command[PROGRAM_DIR + 16];
+	int status, pid = 0;
+	pid_t runner;
+
+	make_program(dir, path);
+	runner = fork();
+	must(runner >= 0);
+	if (!runner) {
+		setenv("HERE", dir, 1);
+		setenv("TESTS", "waits1 waits2 waits3", 1);
+		setenv("TL_TEST_JOBS", "1", 1);
+		setenv("TL_TEST_OWN_SHM", "1", 1); /* it is in that of the tests */
+		snprintf(command, sizeof(command), "%s/logs", dir);
+		execl("tools/run-tests", "run-tests", "--logs", command, path, NULL);
+		_exit(127);
+	}
+	process_remember(runner);
+	eventually((pid = pid_of(dir)));
+	must_be(kill(runner, number), 0);
+	must_be(process_wait(runner, &status), 0);
+	must_be(status, (128 + number) << 8);
+	must_be(kill(pid, 0), -1);
+	must_be(errno, ESRCH);
+	must_be(pid_of(dir), pid); /* no other test was started */
+	snprintf(command, sizeof(command), "rm -r '%s'", dir);
+	must_be(system(command), 0);
+}
+
+/* The runner's own directory is in ours, which must be empty in the end. */
+TEST(a_run_that_is_ended_leaves_nothing)
+{
+	must_end_by(SIGTERM);
+	must_end_by(SIGINT);
 }
 
 int main(void)
