@@ -247,18 +247,17 @@ int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o)
 	return r;
 }
 
-int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
-		      size_t name_len, uint64_t *version)
+int cuda_draft_commit(struct tl_draft *draft, const struct commit_as *as, uint64_t *version)
 {
 	struct cuda_draft *own = cuda_draft_of(draft);
 	struct cuda_placing p = {
-		.as = as,
-		.flags = flags,
-		.name = name,
-		.name_len = name_len,
-		.metadata = draft->metadata,
-		.metadata_size = draft->metadata_size,
-		.lifetime = draft->lifetime,
+		.as = as->tensor,
+		.flags = as->flags,
+		.name = as->name,
+		.name_len = as->name_len,
+		.metadata = as->metadata,
+		.metadata_size = as->metadata_size,
+		.lifetime = as->lifetime,
 		.stream = own->sealed ? TL_STREAM_NONE : stream_of(own),
 	};
 	struct cuda_publication *publication;
@@ -278,15 +277,15 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 			       ? tl_fail(-ENOTCONN,
 					 "the daemon ended the connection; whether '%s' was "
 					 "committed is not known",
-					 name)
+					 as->name)
 			       : tl_fail(-ETIMEDOUT,
 					 "the daemon did not answer in time; whether '%s' was "
 					 "committed is not known",
-					 name);
+					 as->name);
 	return r == SESSION_E_UNSENT ? tl_fail(-ENOTCONN,
 					       "the daemon ended the connection; '%s' was not "
 					       "committed",
-					       name)
+					       as->name)
 				     : r;
 }
 
