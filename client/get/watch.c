@@ -41,9 +41,9 @@
 enum { NOTIFY_IDLE, NOTIFY_WAITS, NOTIFY_ENDS };
 
 struct tl_watch {
-	struct tl_client *client; /* we hold a reference, unless watch_silent() made us */
+	struct tl_client *client;      /* we hold a reference, unless watch_silent() made us */
 	struct client_watch of_client; /* its fd is -1: tl_watch_fd() was not called */
-	pid_t process;		  /* that opened the watch; a forked child's copy is of no use */
+	pid_t process; /* that opened the watch; a forked child's copy is of no use */
 	bool prefix;
 	struct name_key key; /* its text is behind us */
 	int64_t ask_ns;	     /* how long it waits for the daemon's answer */

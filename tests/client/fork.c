@@ -3,6 +3,8 @@
  * fork(): the child's tensors are protected by holds of its own, drafts stay the parent's, who lets
  * it fill exported ones, and nothing is lost.
  */
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -589,6 +591,46 @@ TEST(a_watch_that_a_child_closes_takes_no_descriptor_of_others)
 	must_be(td_run_client(&d, closes_its_parents_watch, watch), 0);
 	must_be(tl_watch_close(watch), 0);
 	tl_close(client);
+}
+
+/* It forks before it closes them, and files of its own are not sealed in place of the page by which
+ * it knows of the grandchild's end. */
+static int forks_and_closes(const struct test_daemon *d, void *arg)
+{
+	const struct family *f = arg;
+	DLManagedTensorVersioned *exported;
+	tl_draft *draft;
+	int fds[OTHERS], status;
+	pid_t pid;
+
+	(void)d;
+	new_draft(f->client, "d", &draft);
+	must_be(tl_draft_to_dlpack(draft, &exported), 0);
+	pid = fork();
+	if (pid == 0)
+		_exit(0);
+	must_be(waitpid(pid, &status, 0), pid);
+	child_close_all();
+	for (int i = 0; i < OTHERS; i++)
+		must((fds[i] = memfd_create("theirs", MFD_CLOEXEC | MFD_ALLOW_SEALING)) >= 0);
+	drop(exported);
+	put_bytes(f->client, "its own", 1, 100);
+	drop_family(f);
+	tl_close(f->client);
+	for (int i = 0; i < OTHERS; i++)
+		must_be(fcntl(fds[i], F_GET_SEALS), 0);
+	return 0;
+}
+
+TEST(files_with_the_numbers_of_those_that_a_parent_closed_are_not_sealed)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct family f;
+
+	take_family(&f, td_connect(&d));
+	must_be(td_run_client(&d, forks_and_closes, &f), 0);
+	drop_family(&f);
+	tl_close(f.client);
 }
 
 static int fork_and_leave(const struct test_daemon *d, void *arg)
