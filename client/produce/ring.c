@@ -473,8 +473,8 @@ int ring_publish(struct tl_draft *draft, const void *metadata, size_t size, uint
 		return error > 0 ? RING_E_OVER : error;
 	pthread_mutex_lock(&s->produce_mutex);
 	if (!session_served(s) || list_empty(&r->link) ||
-	    !publish_locked(s, r, draft->ring_slot, ref_generation(draft->hold.ref),
-			    metadata, size)) {
+	    !publish_locked(s, r, draft->ring_slot, ref_generation(draft->hold.ref), metadata,
+			    size)) {
 		pthread_mutex_unlock(&s->produce_mutex);
 		return RING_E_OVER;
 	}

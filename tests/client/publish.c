@@ -178,9 +178,10 @@ TEST(a_refused_publish_leaves_the_draft_what_it_was_given)
 	char config[] = "/tmp/tl-test-config-XXXXXX";
 	const char *extra[] = { "--config", config, NULL };
 	const int fd = mkstemp(config);
-	const tl_put_options refused = {
-		.size = sizeof(refused), .metadata = "refused", .metadata_size = 7, .ttl_ns = 3600 * SECOND
-	};
+	const tl_put_options refused = { .size = sizeof(refused),
+					 .metadata = "refused",
+					 .metadata_size = 7,
+					 .ttl_ns = 3600 * SECOND };
 	const int64_t n = 5000;
 	const tl_spec spec = { .size = sizeof(spec),
 			       .shape = &n,
