@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/cuda/fork.h"
 #include "client/cuda/import.h"
+#include "client/cuda/pool.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/session.h"
 #include "client/cuda/task.h"
@@ -42,6 +43,7 @@ void cuda_after_fork_child(void)
 	cuda_thread_inherit();
 	cuda_tasks_inherit();
 	cuda_publications_inherit();
+	cuda_pools_inherit();
 	list_for_each_entry(cs, &cuda_sessions, link) {
 		cs->claims = 0;
 		cs->failures = cs->orphaned = 0;

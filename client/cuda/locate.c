@@ -269,6 +269,17 @@ static int look_at_stream(const struct cuda_scope *scope, intptr_t stream, bool 
 		       : 0;
 }
 
+/* Refuses what was got: only its producer knows when the memory is used again. */
+static int not_got(CUdeviceptr at, uint64_t size)
+{
+	if (!cuda_mapping_has(at, size))
+		return 0;
+	return tl_fail(-ENOTSUP,
+		       "memory that was got from another process cannot be published in place: "
+		       "pass the tensor of tl_get() to tl_publish(), or allow a copy "
+		       "(TL_PUBLISH_STAGING, tl_put_many())");
+}
+
 int cuda_locate(CUdeviceptr at, uint64_t size, struct cuda_device *device, intptr_t stream,
 		struct cuda_located *out)
 {
@@ -278,16 +289,12 @@ int cuda_locate(CUdeviceptr at, uint64_t size, struct cuda_device *device, intpt
 
 	*out = (struct cuda_located){ .memory.device = device, .pool_fd = -1 };
 	memcpy(out->memory.uuid, device->uuid.bytes, sizeof(out->memory.uuid));
-	if (cuda_mapping_has(at, size)) /* only its producer knows when it is used again */
-		return tl_fail(
-			-ENOTSUP,
-			"memory that was got from another process cannot be published in "
-			"place: pass the tensor of tl_get() to tl_publish(), or allow a copy "
-			"(TL_PUBLISH_STAGING, tl_put_many())");
 	r = cuda_enter(device, &scope);
 	if (r)
 		return r;
-	r = ask(scope.driver, at, &p);
+	r = not_got(at, size); /* after cuda_enter(), which notices that a reset has closed it */
+	if (!r)
+		r = ask(scope.driver, at, &p);
 	if (!r)
 		r = choose_kind(&p, device, &out->memory.kind);
 	if (!r && out->memory.kind == SEGMENT_CUDA_POOL)

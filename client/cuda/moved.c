@@ -70,8 +70,7 @@ static void memory_unref(void *context)
 static void after(const struct moved *m, intptr_t stream, void (*done)(void *context),
 		  void *context)
 {
-	if (stream != TL_STREAM_NONE &&
-	    cuda_retire(m->buffer->export, stream, false, done, context))
+	if (stream != TL_STREAM_NONE && cuda_retire(m->buffer->export, stream, NULL, done, context))
 		cuda_wait_for_stream(device_of(m), stream);
 	else if (stream != TL_STREAM_NONE)
 		return;

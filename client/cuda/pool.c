@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "client/cuda/lock.h"
 #include "client/cuda/pool.h"
 #include "client/error.h"
 #include "util/fd.h"
@@ -17,7 +19,8 @@ struct cuda_pool {
 	struct cuda_device *device;
 	unsigned life;	  /* of the device's contexts: in which it was imported */
 	struct list uses; /* the last one ends it */
-	int fd;		  /* of the producer's, to tell the pool by */
+	int fd;		  /* of the producer's, to tell the pool by; -1 in a forked child */
+	bool usable;	  /* it is imported, and is not about to end */
 	CUmemoryPool pool;
 };
 
@@ -28,8 +31,9 @@ struct cuda_pool_use {
 	unsigned char pointer[WIRE_HANDLE_BYTES];
 };
 
+/* Under cuda_lock, without which the driver is called: fork() also finds those here that a thread
+ * is importing or ending. */
 static struct list pools = LIST_INIT(pools);
-static pthread_mutex_t pools_mutex = PTHREAD_MUTEX_INITIALIZER; /* for the lists */
 
 /*
  * Were both made of one descriptor? No producer can pretend that, since both would be its own. All
@@ -45,7 +49,7 @@ static bool is_same_file(int a, int b)
 	return r > 0;
 }
 
-/* Called with pools_mutex. */
+/* Called with cuda_lock. */
 static bool is_open(const struct cuda_pool *pool, const unsigned char *pointer)
 {
 	struct cuda_pool_use *use;
@@ -56,15 +60,16 @@ static bool is_open(const struct cuda_pool *pool, const unsigned char *pointer)
 	return false;
 }
 
-/* Called with pools_mutex. */
+/* Called with cuda_lock. */
 static struct cuda_pool *find(const struct cuda_device *device, int fd,
 			      const unsigned char *pointer)
 {
 	struct cuda_pool *pool;
 
 	list_for_each_entry(pool, &pools, link)
-		if (pool->device == device && pool->life == atomic_load(&device->life) &&
-		    is_same_file(pool->fd, fd) && !is_open(pool, pointer))
+		if (pool->usable && pool->device == device &&
+		    pool->life == atomic_load(&device->life) && is_same_file(pool->fd, fd) &&
+		    !is_open(pool, pointer))
 			return pool;
 	return NULL;
 }
@@ -80,20 +85,16 @@ static int let_device_use(const struct cuda_pool *pool, const struct cuda_scope 
 		 : 0;
 }
 
-/* Called with pools_mutex. If it fails and there is *out, that is in no list, and is to be ended.
- */
-static int add(struct cuda_device *device, const struct cuda_scope *scope, int fd_peek,
-	       struct cuda_pool **out)
+/* Adds one with its first use, to be imported. Called with cuda_lock. */
+static int add(struct cuda_device *device, int fd_peek, struct cuda_pool_use *use)
 {
 	struct cuda_pool *pool = calloc(1, sizeof(*pool));
-	CUresult e;
 	int r;
 
 	if (!pool)
 		return tl_fail(-ENOMEM, "no memory for a memory pool of another process");
 	pool->device = device;
 	pool->life = atomic_load(&device->life);
-	list_init(&pool->link);
 	list_init(&pool->uses);
 	pool->fd = fcntl(fd_peek, F_DUPFD_CLOEXEC, 0);
 	if (pool->fd < 0) {
@@ -101,17 +102,26 @@ static int add(struct cuda_device *device, const struct cuda_scope *scope, int f
 		free(pool);
 		return r;
 	}
-	e = scope->driver->pool_import(&pool->pool, (void *)(intptr_t)pool->fd,
-				       CUDA_HANDLE_POSIX_FD, 0);
+	use->pool = pool;
+	list_add_tail(&pool->uses, &use->link);
+	list_add_tail(&pools, &pool->link);
+	return 0;
+}
+
+static int import(struct cuda_pool *pool, const struct cuda_scope *scope)
+{
+	CUresult e = scope->driver->pool_import(&pool->pool, (void *)(intptr_t)pool->fd,
+						CUDA_HANDLE_POSIX_FD, 0);
+	int r;
+
 	if (e) {
-		fd_close(pool->fd);
-		free(pool);
+		pool->pool = NULL;
 		return cuda_fail(e, "importing another process's memory pool");
 	}
-	*out = pool;
 	r = let_device_use(pool, scope);
-	if (!r)
-		list_add_tail(&pools, &pool->link);
+	pthread_mutex_lock(&cuda_lock);
+	pool->usable = !r;
+	pthread_mutex_unlock(&cuda_lock);
 	return r;
 }
 
@@ -119,6 +129,7 @@ int cuda_pool_use(struct cuda_device *device, const struct cuda_scope *scope, in
 		  const unsigned char *pointer, struct cuda_pool_use **out)
 {
 	struct cuda_pool_use *use;
+	bool is_new;
 	int r = 0;
 
 	*out = NULL;
@@ -129,18 +140,20 @@ int cuda_pool_use(struct cuda_device *device, const struct cuda_scope *scope, in
 	if (!use)
 		return tl_fail(-ENOMEM, "no memory for a memory pool of another process");
 	memcpy(use->pointer, pointer, sizeof(use->pointer));
-	pthread_mutex_lock(&pools_mutex);
+	pthread_mutex_lock(&cuda_lock);
 	use->pool = find(device, fd_peek, pointer);
-	if (!use->pool)
-		r = add(device, scope, fd_peek, &use->pool);
-	if (use->pool) {
+	is_new = !use->pool;
+	if (is_new)
+		r = add(device, fd_peek, use);
+	else
 		list_add_tail(&use->pool->uses, &use->link);
-		*out = use;
-	} else {
+	pthread_mutex_unlock(&cuda_lock);
+	if (r) {
 		free(use);
+		return r;
 	}
-	pthread_mutex_unlock(&pools_mutex);
-	return r;
+	*out = use;
+	return is_new ? import(use->pool, scope) : 0;
 }
 
 CUmemoryPool cuda_pool_of(const struct cuda_pool_use *use)
@@ -153,17 +166,28 @@ void cuda_pool_unuse(struct cuda_pool_use *use, const struct cuda_scope *scope)
 	struct cuda_pool *pool = use->pool;
 	bool last;
 
-	pthread_mutex_lock(&pools_mutex);
+	pthread_mutex_lock(&cuda_lock);
 	list_del(&use->link);
 	last = list_empty(&pool->uses);
 	if (last)
-		list_del(&pool->link);
-	pthread_mutex_unlock(&pools_mutex);
+		pool->usable = false;
+	pthread_mutex_unlock(&cuda_lock);
 	free(use);
 	if (!last)
 		return;
-	if (scope)
+	if (scope && pool->pool)
 		scope->driver->pool_destroy(pool->pool);
+	pthread_mutex_lock(&cuda_lock);
+	list_del(&pool->link);
+	pthread_mutex_unlock(&cuda_lock);
 	fd_close(pool->fd);
 	free(pool);
+}
+
+void cuda_pools_inherit(void)
+{
+	struct cuda_pool *pool;
+
+	list_for_each_entry(pool, &pools, link)
+		pool->fd = fd_close(pool->fd);
 }

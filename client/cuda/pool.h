@@ -21,3 +21,6 @@ CUmemoryPool cuda_pool_of(const struct cuda_pool_use *use);
 /* After the allocation was closed. The last one destroys the import, which may wait for the GPU.
  * The context is current, unless that of the import has ended: then @scope is NULL. */
 void cuda_pool_unuse(struct cuda_pool_use *use, const struct cuda_scope *scope);
+/* In a forked child, under cuda_lock: closes their descriptors, since the child's program may close
+ * all, and others get their numbers. */
+void cuda_pools_inherit(void);

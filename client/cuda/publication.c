@@ -369,8 +369,8 @@ void cuda_publication_end(struct cuda_publication *p, enum members_end end)
 	publisher_leaves(p, end == MEMBERS_FAILED ? OUTCOME_FAILED : OUTCOME_PLACED);
 }
 
-int cuda_retire(struct cuda_export *e, intptr_t stream, bool deletes, void (*done)(void *context),
-		void *context)
+int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *context),
+		void (*done)(void *context), void *context)
 {
 	struct cuda_event *event = NULL;
 	struct cuda_publication *p;
@@ -383,7 +383,8 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, bool deletes, void (*don
 	p->event = event;
 	p->done = r ? NULL : done;
 	p->context = context;
-	p->deletes = deletes;
+	p->deletes = first;
+	p->first = r ? NULL : first;
 	p->work = event ? WORK_QUEUED : WORK_KNOWN;
 	turn(p, TENSOR_FREED);
 	turn(p, PUBLISHER_LEFT);

@@ -67,7 +67,8 @@ struct cuda_publication {
 	CUresult failure;	  /* of the work; CUDA_OK: none */
 	uint64_t ref;		  /* once the daemon has published it */
 	uint32_t serial;	  /* of a PLACE or GROUP that is not answered; 0: there is none */
-	bool deletes; /* `done` calls a program's deleter: only the library's thread ends it */
+	bool deletes; /* `done` calls a program's deleter: that is for the library's thread only */
+	void (*first)(void *context); /* or NULL: before `done`, on any thread */
 	void (*done)(void *context);
 	void *context;
 };
@@ -97,10 +98,11 @@ int cuda_publication_in(struct cuda_export *e, struct cuda_publication **out);
  */
 int cuda_place(struct cuda_publication *p, const struct cuda_placing *placing,
 	       void (*done)(void *context), void *context, uint64_t *version);
-/* Calls @done(@context) when what is queued on the stream by now has ended; not if it fails.
- * @deletes: as in cuda_publication. */
-int cuda_retire(struct cuda_export *e, intptr_t stream, bool deletes, void (*done)(void *context),
-		void *context);
+/* Calls @done(@context) when what is queued on the stream by now has ended; not if it fails. If
+ * @first is not NULL, any thread calls that instead, and the library's thread @done after it, which
+ * may call a program's deleter. */
+int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *context),
+		void (*done)(void *context), void *context);
 
 /*
  * The same in steps, for members of a group: cuda_publication_arm(), which takes a use of @event if

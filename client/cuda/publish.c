@@ -171,7 +171,7 @@ void cuda_buffer_done(void *buffer)
 void cuda_buffer_leave(struct cuda_buffer *buffer, intptr_t stream)
 {
 	if (stream != TL_STREAM_NONE) {
-		if (!cuda_retire(buffer->export, stream, false, cuda_buffer_done, buffer))
+		if (!cuda_retire(buffer->export, stream, NULL, cuda_buffer_done, buffer))
 			return;
 		cuda_wait_for_stream(buffer->export->memory.device, stream);
 	}
@@ -247,18 +247,17 @@ int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o)
 	return r;
 }
 
-int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
-		      size_t name_len, uint64_t *version)
+int cuda_draft_commit(struct tl_draft *draft, const struct commit_as *as, uint64_t *version)
 {
 	struct cuda_draft *own = cuda_draft_of(draft);
 	struct cuda_placing p = {
-		.as = as,
-		.flags = flags,
-		.name = name,
-		.name_len = name_len,
-		.metadata = draft->metadata,
-		.metadata_size = draft->metadata_size,
-		.lifetime = draft->lifetime,
+		.as = as->tensor,
+		.flags = as->flags,
+		.name = as->name,
+		.name_len = as->name_len,
+		.metadata = as->metadata,
+		.metadata_size = as->metadata_size,
+		.lifetime = as->lifetime,
 		.stream = own->sealed ? TL_STREAM_NONE : stream_of(own),
 	};
 	struct cuda_publication *publication;
@@ -278,15 +277,15 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 			       ? tl_fail(-ENOTCONN,
 					 "the daemon ended the connection; whether '%s' was "
 					 "committed is not known",
-					 name)
+					 as->name)
 			       : tl_fail(-ETIMEDOUT,
 					 "the daemon did not answer in time; whether '%s' was "
 					 "committed is not known",
-					 name);
+					 as->name);
 	return r == SESSION_E_UNSENT ? tl_fail(-ENOTCONN,
 					       "the daemon ended the connection; '%s' was not "
 					       "committed",
-					       name)
+					       as->name)
 				     : r;
 }
 
@@ -353,18 +352,23 @@ static int copy_into(struct tl_draft *draft, const DLTensor *source, uint64_t nb
 	return e ? cuda_fail(e, "copying %" PRIu64 " bytes for '%s'", nbytes, draft->name) : r;
 }
 
-/* The original of a copy is given up when the copy is made; until then the draft buffer is kept. */
+/* The original of a copy is given up when the copy is made; until then the draft buffer is kept.
+ * That is free before the original's deleter is called, which may wait for space. */
 struct original {
 	DLManagedTensorVersioned *tensor;
 	struct cuda_buffer *buffer;
 };
+
+static void original_copied(void *context)
+{
+	cuda_buffer_put(((struct original *)context)->buffer);
+}
 
 static void original_done(void *context)
 {
 	struct original *original = context;
 
 	tensor_delete(original->tensor);
-	cuda_buffer_put(original->buffer);
 	free(original);
 }
 
@@ -446,8 +450,9 @@ static int publish_copy(struct call *c, const struct use *use, const char *name,
 	if (r) {
 		cuda_buffer_put(original->buffer);
 		free(original);
-	} else if (cuda_retire(e, stream, true, original_done, original)) {
+	} else if (cuda_retire(e, stream, original_copied, original_done, original)) {
 		cuda_wait_for_stream(e->memory.device, stream);
+		original_copied(original);
 		original_done(original);
 	}
 	users_leave(&s->users);

@@ -34,8 +34,7 @@ int cuda_put(struct call *c, const struct use *use, const char *name, const DLTe
  */
 int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o);
 /* draft_commit() of a draft on a GPU. */
-int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
-		      size_t name_len, uint64_t *version);
+int cuda_draft_commit(struct tl_draft *draft, const struct commit_as *as, uint64_t *version);
 /* May a leased tensor have a second name? */
 int cuda_second_name(const struct tensor_lease *l, const char *name, const tl_put_options *o,
 		     int64_t deadline);

@@ -39,7 +39,7 @@ static struct {
 	struct list looked_at;	 /* leases that the thread has looked at before; in order */
 	struct list idle_leases; /* those whose GPU work has ended: give them up */
 	struct list ended;	 /* publications that have ended, with deleters to call */
-	struct list reusable;	 /* those that only give back memory of the library's own */
+	struct list reusable;	 /* those that give back memory of the library's own first */
 	struct list exports;	 /* struct cuda_export: UNEXPORT is not answered yet */
 	bool running;
 } thread = {
@@ -129,7 +129,13 @@ static unsigned end_leases(void)
 
 /* ---- Publications ---- */
 
-/* Looks at each once, and on other threads than the library's only at those without a deleter.
+/* Is it the library's thread alone that does the next thing at its end? */
+static bool is_threads(const struct cuda_publication *p)
+{
+	return p->deletes && !p->first;
+}
+
+/* Looks at each once, and on other threads than the library's not at those that are that thread's.
  * Returns how many wait for the GPU, for the daemon to read, or for the library's thread. */
 static unsigned find_ended_publications(bool any)
 {
@@ -139,7 +145,7 @@ static unsigned find_ended_publications(bool any)
 	list_for_each_safe(l, &cuda_queues.publications) {
 		struct cuda_publication *p = list_entry(l, struct cuda_publication, queue_link);
 
-		switch (p->deletes && !any ? STEP_WAIT : cuda_publication_step(p)) {
+		switch (is_threads(p) && !any ? STEP_WAIT : cuda_publication_step(p)) {
 		case STEP_WAIT:
 			left++;
 			break;
@@ -148,7 +154,7 @@ static unsigned find_ended_publications(bool any)
 			break;
 		case STEP_END:
 			list_del(l);
-			list_add_tail(p->deletes ? &thread.ended : &thread.reusable, l);
+			list_add_tail(is_threads(p) ? &thread.ended : &thread.reusable, l);
 		}
 	}
 	pthread_mutex_unlock(&cuda_lock);
@@ -178,6 +184,16 @@ static void end_export(struct cuda_export *e, struct cuda_publication *last)
 	cuda_wake(); /* the answer may have come before it was in the list */
 }
 
+/* Leaves the rest to the library's thread. */
+static void give_back_first(struct cuda_publication *p)
+{
+	p->first(p->context);
+	pthread_mutex_lock(&cuda_lock);
+	p->first = NULL;
+	cuda_queue_add(&thread.ended, &p->queue_link);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
 static void end_publications(struct list *ended)
 {
 	struct list *l;
@@ -187,6 +203,8 @@ static void end_publications(struct list *ended)
 
 		if (p->export)
 			end_export(p->export, p);
+		else if (p->first)
+			give_back_first(p);
 		else
 			cuda_publication_done(p);
 	}

@@ -41,9 +41,9 @@
 enum { NOTIFY_IDLE, NOTIFY_WAITS, NOTIFY_ENDS };
 
 struct tl_watch {
-	struct tl_client *client; /* we hold a reference, unless watch_silent() made us */
-	struct list of_client;	  /* in client->watches; client->mutex */
-	pid_t process;		  /* that opened the watch; a forked child's copy is of no use */
+	struct tl_client *client;      /* we hold a reference, unless watch_silent() made us */
+	struct client_watch of_client; /* its fd is -1: tl_watch_fd() was not called */
+	pid_t process; /* that opened the watch; a forked child's copy is of no use */
 	bool prefix;
 	struct name_key key; /* its text is behind us */
 	int64_t ask_ns;	     /* how long it waits for the daemon's answer */
@@ -59,8 +59,7 @@ struct tl_watch {
 	size_t npending, max_pending;
 	struct backoff backoff;
 
-	int fd; /* -1: tl_watch_fd() was not called */
-	pthread_t thread;
+	pthread_t thread; /* of tl_watch_fd() */
 	_Atomic uint32_t notify;
 };
 
@@ -503,7 +502,7 @@ static void *notify_run(void *arg)
 			call_run(&c, watch_attempt, x);
 		}
 		if (atomic_compare_exchange_strong(&w->notify, &waits, NOTIFY_IDLE))
-			eventfd_write(w->fd, 1);
+			eventfd_write(w->of_client.fd, 1);
 	}
 	free(x);
 	return NULL;
@@ -516,7 +515,7 @@ static void notify_again(struct tl_watch *w)
 	int fd;
 
 	pthread_mutex_lock(&w->mutex);
-	fd = w->fd;
+	fd = w->of_client.fd;
 	pthread_mutex_unlock(&w->mutex);
 	if (fd < 0)
 		return;
@@ -527,7 +526,7 @@ static void notify_again(struct tl_watch *w)
 
 static void notify_end(struct tl_watch *w)
 {
-	if (w->fd < 0)
+	if (w->of_client.fd < 0)
 		return;
 	notify(w, NOTIFY_ENDS);
 	pthread_join(w->thread, NULL);
@@ -535,19 +534,21 @@ static void notify_end(struct tl_watch *w)
 
 static int fd_make(struct tl_watch *w)
 {
-	int r;
+	int r, fd;
 
-	if (w->fd >= 0)
+	if (w->of_client.fd >= 0)
 		return 0;
-	w->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (w->fd < 0)
+	w->of_client.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (w->of_client.fd < 0)
 		return tl_fail(-errno, "no descriptor to watch '%s': %s", w->key.text,
 			       strerror(errno));
 	atomic_store(&w->notify, NOTIFY_WAITS);
 	r = thread_start(&w->thread, 0, notify_run, w);
 	if (!r)
 		return 0;
-	w->fd = fd_close(w->fd);
+	fd = w->of_client.fd;
+	w->of_client.fd = -1; /* before it is closed: a fork() closes what it finds here */
+	fd_close(fd);
 	return tl_fail(r, "no thread to watch '%s': %s", w->key.text, strerror(-r));
 }
 
@@ -593,7 +594,7 @@ int watch_fd(struct tl_watch *w, int *fd)
 	pthread_mutex_lock(&w->mutex);
 	r = fd_make(w);
 	if (!r)
-		*fd = w->fd;
+		*fd = w->of_client.fd;
 	pthread_mutex_unlock(&w->mutex);
 	return r;
 }
@@ -619,20 +620,20 @@ struct tl_watch *watch_silent(struct tl_client *client, const char *prefix, size
 	w->process = getpid();
 	w->prefix = true;
 	w->ask_ns = ASK_NS;
-	w->fd = -1;
+	w->of_client.fd = -1;
 	pthread_mutex_init(&w->mutex, NULL);
-	list_init(&w->of_client);
+	list_init(&w->of_client.link);
 	watched_init(&w->names);
 	return w;
 }
 
-/* In a forked child the connection is the parent's, and locks may be held. */
+/* In a forked child the connection is the parent's. No thread may have been using the watch. */
 void watch_drop(struct tl_watch *w)
 {
 	if (w->process == getpid())
 		watch_unask(w);
 	watched_free_all(&w->names);
-	fd_close(w->fd);
+	fd_close(w->of_client.fd);
 	free(w->pending);
 	pthread_mutex_destroy(&w->mutex);
 	free(w);
@@ -651,7 +652,7 @@ int watch_open(struct tl_client *client, const char *name, size_t len, uint32_t 
 	w->ask_ns = client->timeout_ns;
 	atomic_fetch_add(&client->refs, 1);
 	pthread_mutex_lock(&client->mutex);
-	list_add_tail(&client->watches, &w->of_client);
+	list_add_tail(&client->watches, &w->of_client.link);
 	pthread_mutex_unlock(&client->mutex);
 	r = call_run(&c, open_attempt, w);
 	if (r && r != -ENOTCONN) { /* else the watch begins with the next daemon */
@@ -664,17 +665,34 @@ int watch_open(struct tl_client *client, const char *name, size_t len, uint32_t 
 	return 0;
 }
 
+/* Watches of a parent, whose threads may have been changing them when it forked. Memory checkers
+ * have to find them. */
+static _Atomic(struct tl_watch *) set_aside;
+
+static void watch_set_aside(struct tl_watch *w)
+{
+	struct tl_watch *next = atomic_load(&set_aside);
+
+	do {
+		w->of_client.link.next = next ? &next->of_client.link : NULL;
+	} while (!atomic_compare_exchange_weak(&set_aside, &next, w));
+}
+
 /* In a forked child there is no thread either. */
 void watch_close(struct tl_watch *w)
 {
 	struct tl_client *client = w->client;
+	const bool own = w->process == getpid();
 
-	if (w->process == getpid() && !w->closed)
+	if (own && !w->closed)
 		notify_end(w);
 	pthread_mutex_lock(&client->mutex);
-	list_del(&w->of_client);
+	list_del(&w->of_client.link);
 	pthread_mutex_unlock(&client->mutex);
-	watch_drop(w);
+	if (own)
+		watch_drop(w);
+	else
+		watch_set_aside(w);
 	client_unref(client);
 }
 
@@ -682,7 +700,7 @@ void watches_close(struct tl_client *client)
 {
 	struct tl_watch *w, *after;
 
-	list_for_each_entry_safe(w, after, &client->watches, of_client) {
+	list_for_each_entry_safe(w, after, &client->watches, of_client.link) {
 		if (w->process != getpid())
 			continue;
 		notify_end(w);

@@ -256,9 +256,17 @@ static void give_up(struct tl_draft *draft)
 
 static int commit_unchecked(struct tl_draft *draft, uint64_t *version)
 {
+	const struct commit_as as = {
+		.tensor = &draft->tensor,
+		.flags = draft->tensor_flags,
+		.name = draft->name,
+		.name_len = draft->name_len,
+		.metadata = draft->metadata,
+		.metadata_size = draft->metadata_size,
+		.lifetime = draft->lifetime,
+	};
 	uint64_t v = 0;
-	int r = draft->kind->draft_commit(draft, &draft->tensor, draft->tensor_flags, draft->name,
-					  draft->name_len, version ? &v : NULL);
+	int r = draft->kind->draft_commit(draft, &as, version ? &v : NULL);
 
 	if (!r && version)
 		*version = v;

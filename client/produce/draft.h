@@ -81,6 +81,17 @@ struct tl_draft {
 	int64_t dims[]; /* shape, then strides; then both again, as lent */
 };
 
+/* What a draft is committed as: its own description, or what tl_publish() says instead. */
+struct commit_as {
+	const DLTensor *tensor; /* dtype, ndim and shape */
+	uint64_t flags;		/* DLPack's */
+	const char *name;
+	size_t name_len;
+	const void *metadata;
+	size_t metadata_size;
+	struct tensor_lifetime lifetime;
+};
+
 /* The only function that changes a state. True if it did. */
 bool draft_step(struct tl_draft *draft, enum draft_event event);
 

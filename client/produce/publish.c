@@ -54,10 +54,12 @@ static void take_from_draft(struct publishing *p, const struct tl_draft *draft)
 	}
 }
 
-/* Commits the draft that the tensor lies in. */
+/* Commits the draft that the tensor lies in. The draft itself stays as it is: a publish that is
+ * refused may be tried again with other options. */
 static int publish_draft(struct publishing *p, struct tl_draft *draft, bool same_daemon)
 {
 	const DLTensor *t = &p->tensor->dl_tensor;
+	struct commit_as as;
 	int r;
 
 	if (draft->state == DRAFT_PARENTS)
@@ -65,9 +67,9 @@ static int publish_draft(struct publishing *p, struct tl_draft *draft, bool same
 			-ESTALE,
 			"the draft of '%s' belongs to the process that created it, before fork()",
 			draft->name);
+	take_from_draft(p, draft);
 	if (draft->state != DRAFT_EXPORTED)
 		return PUBLISH_E_COPY; /* the bytes of a stale draft are still here */
-	take_from_draft(p, draft);
 	if (!same_daemon || atomic_load(&draft->session->ended) || !session_served(draft->session))
 		return PUBLISH_E_COPY;
 	if (!p->contiguous || p->nbytes > draft->capacity || first_byte(p) != draft->tensor.data ||
@@ -84,17 +86,17 @@ static int publish_draft(struct publishing *p, struct tl_draft *draft, bool same
 	r = session_commit_error(draft->session);
 	if (r)
 		return r;
-	if (p->options.metadata != draft->metadata) {
-		r = draft_metadata(draft, p->options.metadata, p->options.metadata_size);
-		if (r)
-			return r;
-	}
-	draft->lifetime = put_lifetime(&p->options);
+	as = (struct commit_as){
+		.tensor = t,
+		.flags = p->tensor->flags,
+		.name = p->name,
+		.name_len = p->name_len,
+		.metadata = p->options.metadata,
+		.metadata_size = p->options.metadata_size,
+		.lifetime = put_lifetime(&p->options),
+	};
 	r = draft->kind->draft_written ? draft->kind->draft_written(draft, &p->options) : 0;
-	if (r)
-		return r;
-	return draft->kind->draft_commit(draft, t, p->tensor->flags, p->name, p->name_len,
-					 p->version);
+	return r ? r : draft->kind->draft_commit(draft, &as, p->version);
 }
 
 /* Stores the version of the tensor that the name means, or 0. Sets *@linked if that lies where the

@@ -461,7 +461,7 @@ static int order(struct session *s)
 	return r ? r : session_commit_error(s);
 }
 
-int ring_publish(struct tl_draft *draft, uint64_t *version)
+int ring_publish(struct tl_draft *draft, const void *metadata, size_t size, uint64_t *version)
 {
 	struct session *s = draft->session;
 	struct ring *r = draft->ring;
@@ -473,8 +473,8 @@ int ring_publish(struct tl_draft *draft, uint64_t *version)
 		return error > 0 ? RING_E_OVER : error;
 	pthread_mutex_lock(&s->produce_mutex);
 	if (!session_served(s) || list_empty(&r->link) ||
-	    !publish_locked(s, r, draft->ring_slot, ref_generation(draft->hold.ref),
-			    draft->metadata, draft->metadata_size)) {
+	    !publish_locked(s, r, draft->ring_slot, ref_generation(draft->hold.ref), metadata,
+			    size)) {
 		pthread_mutex_unlock(&s->produce_mutex);
 		return RING_E_OVER;
 	}

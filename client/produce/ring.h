@@ -19,9 +19,9 @@ bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_req
 int ring_put(struct session *s, const char *name, size_t name_len, const DLTensor *source,
 	     const tl_put_options *o, uint64_t *version);
 
-/* Publishes a draft of a ring, after all that was committed before. Returns 0, a negative errno, or
- * RING_E_OVER: it is still a draft. */
-int ring_publish(struct tl_draft *draft, uint64_t *version);
+/* Publishes a draft of a ring with that metadata, after all that was committed before. Returns 0, a
+ * negative errno, or RING_E_OVER: it is still a draft. */
+int ring_publish(struct tl_draft *draft, const void *metadata, size_t size, uint64_t *version);
 /* Takes a draft of a ring out of its slot. It is not in the session's list any more. */
 void ring_leave(struct tl_draft *draft);
 /* True if the draft was made for this name and shape, so that it may be published as such. */

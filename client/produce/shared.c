@@ -172,6 +172,7 @@ static void commit_message(unsigned char *bytes, const struct tl_draft *draft,
 
 struct commit_elsewhere {
 	struct tl_draft *draft;
+	const struct commit_as *as;
 	uint64_t *version;
 };
 
@@ -188,7 +189,7 @@ static int elsewhere_attempt(struct call *c, const struct use *use, void *contex
 					       .dtype = t->dtype,
 					       .flags = draft->tensor_flags,
 					       .nbytes = draft->capacity,
-					       .metadata_max = draft->metadata_size,
+					       .metadata_max = e->as->metadata_size,
 					       .ring = TL_RING_NONE };
 	struct tl_draft *other = NULL;
 	int r = shared_draft_new(c, use, &request, &other);
@@ -197,23 +198,22 @@ static int elsewhere_attempt(struct call *c, const struct use *use, void *contex
 		return r;
 	assert(other);
 	memcpy(other->tensor.data, t->data, draft->capacity);
-	r = draft_metadata(other, draft->metadata, draft->metadata_size);
+	r = draft_metadata(other, e->as->metadata, e->as->metadata_size);
 	if (!r)
 		return draft_commit_again(other, e->version);
 	draft_abort(other);
 	return r;
 }
 
-static int commit_elsewhere(struct tl_draft *draft, uint64_t *version)
+static int commit_elsewhere(struct tl_draft *draft, const struct commit_as *as, uint64_t *version)
 {
-	struct commit_elsewhere e = { .draft = draft, .version = version };
+	struct commit_elsewhere e = { .draft = draft, .as = as, .version = version };
 	struct call c = call_begin_request(draft->session->client);
 
 	return call_run(&c, elsewhere_attempt, &e);
 }
 
-static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags,
-			 const char *name, size_t name_len, uint64_t *version)
+static int shared_commit(struct tl_draft *draft, const struct commit_as *as, uint64_t *version)
 {
 	struct tensor_description d;
 	unsigned char bytes[WIRE_MAX];
@@ -229,19 +229,20 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 	unsigned depth;
 	int r;
 
-	if (draft->ring && draft->metadata_size > CATALOG_INLINE_META)
-		return commit_elsewhere(draft, version);
+	if (draft->ring && as->metadata_size > CATALOG_INLINE_META)
+		return commit_elsewhere(draft, as, version);
 	if (draft->ring) {
-		r = ring_publish(draft, version);
+		r = ring_publish(draft, as->metadata, as->metadata_size, version);
 		if (r != RING_E_OVER)
 			return r;
 		version = version ? version : &late;
 	}
 	deadline = session_deadline(s);
-	d = description_of(as, flags, name, name_len, draft->metadata, draft->metadata_size);
-	d.lifetime = draft->lifetime;
+	d = description_of(as->tensor, as->flags, as->name, as->name_len, as->metadata,
+			   as->metadata_size);
+	d.lifetime = as->lifetime;
 	if (!draft->ring) {
-		ring_forget(s, name, name_len);
+		ring_forget(s, as->name, as->name_len);
 		depth = ring_depth_for(draft, &d, version || draft->put);
 		r = depth ? ring_begin(draft, &d, depth, version ? version : &late) : RING_E_NONE;
 		if (r != RING_E_NONE)
@@ -255,7 +256,7 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 	} else {
 		h->serial = session_serial(s) | SESSION_COMMIT_SERIAL;
 		h->life = life; /* the life that the prefetch is for */
-		sending = (struct commit_sending){ .commit = h->serial, .name = name };
+		sending = (struct commit_sending){ .commit = h->serial, .name = as->name };
 		session_commit_begin(s, &sending);
 		r = session_send(s, bytes, deadline);
 		/* DRAFT comes after the COMMIT was processed */
@@ -278,10 +279,10 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 		r = session_call(s, bytes, deadline, &answer);
 	}
 	r = call_once(r == SESSION_E_UNSENT ? SESSION_E_ENDED : r,
-		      "whether '%s' was committed is not known", name);
+		      "whether '%s' was committed is not known", as->name);
 	if (r)
 		return r;
-	snprintf(what, sizeof(what), "committing '%s'", name);
+	snprintf(what, sizeof(what), "committing '%s'", as->name);
 	r = answer_expect(&answer, WIRE_COMMITTED, what);
 	if (!r)
 		*version = ((const struct wire_committed *)(const void *)answer.bytes)->version;

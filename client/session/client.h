@@ -20,6 +20,12 @@
 
 enum { CLIENT_TIMEOUT_DEFAULT_S = 10 };
 
+/* What fork() has to know of a watch. */
+struct client_watch {
+	struct list link; /* in client->watches; client->mutex */
+	int fd;		  /* or -1; a forked child closes it */
+};
+
 struct tl_client {
 	/* The current one; NULL in a forked child that has not connected yet. */
 	_Atomic(struct session *) session;
@@ -31,7 +37,7 @@ struct tl_client {
 
 	pthread_mutex_t mutex;
 	pthread_cond_t renewed;
-	struct list watches;	  /* of struct tl_watch, by of_client; get/watch.c */
+	struct list watches;	  /* of struct client_watch; get/watch.c */
 	struct list belows;	  /* of struct below; get/below.c */
 	struct session *sessions; /* all that were ever made, newest first: a get may look at an old
 				     one */

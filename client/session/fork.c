@@ -321,8 +321,19 @@ static void child_session(struct session *s)
 	}
 }
 
+/* Watches are of no use in a child. Its program may close all descriptors, and others get their
+ * numbers: so theirs are closed while they have them. */
+static void close_watches(struct tl_client *c)
+{
+	struct client_watch *watch;
+
+	list_for_each_entry(watch, &c->watches, link)
+		watch->fd = fd_close(watch->fd);
+}
+
 static void child_client(struct tl_client *c)
 {
+	close_watches(c);
 	c->connecting = false;
 	if (c->making) {
 		fd_close(c->making->socket);

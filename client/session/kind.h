@@ -16,6 +16,7 @@
 #include "util/list.h"
 
 struct call;
+struct commit_as;
 struct conn_message;
 struct draft_request;
 struct group_member;
@@ -89,8 +90,7 @@ struct memory_kind {
 	/* tl_publish() of a draft says on which stream it was written, and whether to wait. */
 	int (*draft_written)(struct tl_draft *draft, const tl_put_options *options);
 	/* draft_commit(). */
-	int (*draft_commit)(struct tl_draft *draft, const DLTensor *as, uint64_t flags,
-			    const char *name, size_t name_len, uint64_t *version);
+	int (*draft_commit)(struct tl_draft *draft, const struct commit_as *as, uint64_t *version);
 	/* It was given up without having been committed, and will not be written any more. */
 	void (*draft_abort)(struct tl_draft *draft);
 	/* tl_close() gives it up. The produce mutex is held: what may wait is put on @left, and

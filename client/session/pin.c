@@ -20,8 +20,9 @@
 enum { PIN_SLOTS = 4 }; /* initial space */
 
 struct fork_pin {
-	struct list link; /* in session->pins; produce_mutex */
-	int page_fd;	  /* the child has the page mapped as long as it needs the slots */
+	struct list link;	 /* in session->pins; produce_mutex */
+	int page_fd;		 /* the child has the page mapped as long as it needs the slots */
+	struct fd_identity page; /* what it opens: the program may close it */
 	uint32_t n, capacity;
 	uint32_t slots[]; /* we have one hold on each */
 };
@@ -31,16 +32,17 @@ static struct fork_pin *pin_alloc(void **page)
 {
 	struct fork_pin *pin = malloc(sizeof(*pin) + PIN_SLOTS * sizeof(*pin->slots));
 	int fd = memfd_create("tensorlease-fork", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct fd_identity identity = { 0 };
 	void *map = MAP_FAILED;
 
-	if (pin && fd >= 0 && !ftruncate(fd, SESSION_PAGE))
+	if (pin && fd_identify(fd, &identity) && !ftruncate(fd, SESSION_PAGE))
 		map = mmap(NULL, SESSION_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED) {
 		fd_close(fd);
 		free(pin);
 		return NULL;
 	}
-	*pin = (struct fork_pin){ .page_fd = fd, .capacity = PIN_SLOTS };
+	*pin = (struct fork_pin){ .page_fd = fd, .page = identity, .capacity = PIN_SLOTS };
 	*page = map;
 	return pin;
 }
@@ -112,7 +114,8 @@ void pin_drafts(struct session *s)
 static void pin_free(struct fork_pin *pin)
 {
 	list_del(&pin->link);
-	fd_close(pin->page_fd);
+	if (fd_is(pin->page_fd, &pin->page))
+		fd_close(pin->page_fd);
 	free(pin);
 }
 
@@ -121,8 +124,10 @@ void pin_look_locked(struct session *s)
 	list_for_each_safe(l, &s->pins) {
 		struct fork_pin *pin = list_entry(l, struct fork_pin, link);
 
+		if (!fd_is(pin->page_fd, &pin->page))
+			continue; /* the program closed it: until the session ends */
 		if (fcntl(pin->page_fd, F_ADD_SEALS, F_SEAL_WRITE))
-			continue; /* EBUSY; or the program closed it: until the session ends */
+			continue; /* EBUSY */
 		for (uint32_t i = 0; i < pin->n; i++)
 			lease_release(s, pin->slots[i]);
 		pin_free(pin);

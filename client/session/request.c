@@ -211,6 +211,8 @@ static int wait_to_send(struct session *s, int why, int64_t deadline)
 			"daemon at %s has not received them",
 			s->address->path);
 	r = socket_wait(session_socket(s), POLLOUT, deadline);
+	if (r == -EBADF)
+		return 0; /* the next try finds that the socket is closed */
 	if (r == -ETIMEDOUT)
 		return tl_fail(r, "the daemon at %s reads no messages", s->address->path);
 	if (r)
@@ -246,6 +248,7 @@ int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t
 		case -EPIPE:
 		case -ECONNRESET:
 		case -ENOTCONN:
+		case -EBADF: /* a forked child's program has closed its descriptors */
 			session_ended(s);
 			r = session_kicked(s);
 			return r ? r : SESSION_E_UNSENT;
@@ -371,7 +374,7 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 			continue;
 		memcpy(req->answer->bytes, m->bytes, m->header.length);
 		req->answer->fd = take_fd(&m->fd);
-		if (m->fd_lost) {
+		if (m->fd_lost && m->header.type != WIRE_GRANTED) {
 			request_done(req, -EMFILE);
 			return;
 		}
@@ -405,10 +408,32 @@ static bool message_fits(const struct session *s, const struct conn_message *m)
 }
 
 /* True unless its descriptor is lost, and the daemon counts on it that we have that. Others can be
- * asked for again. */
+ * asked for again, or done without: a ring is begun, but its producer does not have its page. */
 static bool message_is_whole(const struct conn_message *m)
 {
-	return !m->fd_lost || m->header.type == WIRE_SEGMENT || m->header.type == WIRE_PAGE_OF;
+	switch (m->header.type) {
+	case WIRE_SEGMENT:
+	case WIRE_PAGE_OF:
+	case WIRE_IMPORTED:
+	case WIRE_GRANTED:
+		return true;
+	default:
+		return !m->fd_lost;
+	}
+}
+
+/* Ends the connection over an answer that is not whole. Only its own request fails: those of others
+ * can be made on the next connection. */
+static void lost_locked(struct session *s, uint32_t serial)
+{
+	list_for_each_safe(l, &s->pending) {
+		struct request *req = list_entry(l, struct request, link);
+
+		if (req->serial == serial)
+			request_done(req, -EMFILE);
+	}
+	shutdown(session_socket(s), SHUT_RDWR);
+	ended_locked(s, SESSION_E_ENDED);
 }
 
 /* Takes one message, if there is one, and hands it on. Returns 0, -EAGAIN, or a negative errno if
@@ -422,12 +447,14 @@ static int receive_locked(struct session *s)
 		m.fd = fd_close(m.fd);
 		r = -EBADMSG;
 	}
-	if (!r && !message_is_whole(&m))
-		r = -EMFILE;
+	if (!r && !message_is_whole(&m)) {
+		lost_locked(s, m.header.serial);
+		return -EMFILE;
+	}
 	if (!r)
 		dispatch_locked(s, &m);
 	else if (r != -EAGAIN)
-		ended_locked(s, r == -EBADMSG ? -EPROTO : r == -EMFILE ? r : SESSION_E_ENDED);
+		ended_locked(s, r == -EBADMSG ? -EPROTO : SESSION_E_ENDED);
 	return r;
 }
 
@@ -603,7 +630,7 @@ static int wait_for_message(struct session *s, short events, int64_t *look_ns, i
 		ready = poll(&p, 1, 0) > 0;
 	r = ready ? 0 : sleep_for_message(s, events, look_ns, deadline);
 	spin_end(&s->spin);
-	return r;
+	return r == -EBADF ? 0 : r; /* to receive finds that the socket is closed */
 }
 
 /* Reads the socket until @req is done. */

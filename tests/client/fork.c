@@ -3,8 +3,12 @@
  * fork(): the child's tensors are protected by holds of its own, drafts stay the parent's, who lets
  * it fill exported ones, and nothing is lost.
  */
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+
+#include <tensorlease/watch.h>
 
 #include "client/session/fork.h"
 #include "tests/client/common.h"
@@ -513,6 +517,119 @@ TEST(sockets_with_the_numbers_of_those_that_a_child_closed_are_left_alone)
 	replace_family_often(&f);
 	child_finish(&c);
 	eventually(td_status(&d).retired == 0);
+	tl_close(f.client);
+}
+
+struct caller {
+	struct family f;
+	bool slept; /* before it closed its descriptors */
+	bool gets;  /* first, else it deletes */
+};
+
+/* The first call on the connection that it inherited, and has closed. */
+static int calls_without_descriptors(const struct test_daemon *d, void *arg)
+{
+	const tl_get_options brief = { .size = sizeof(brief), .timeout_ns = MS };
+	struct caller *c = arg;
+	DLManagedTensorVersioned *t;
+
+	(void)d;
+	if (c->slept) /* a thread waits for the end of the connection from now on */
+		must_be(tl_get(c->f.client, "none", &brief, &t), -ETIMEDOUT);
+	child_close_all();
+	if (c->gets) {
+		t = get(c->f.client, "new");
+		must(all_bytes(t, 9, MIB));
+		drop(t);
+	}
+	must_be(tl_delete(c->f.client, "new"), 0);
+	check_family(&c->f);
+	drop_family(&c->f);
+	tl_close(c->f.client);
+	return 0;
+}
+
+TEST(the_calls_of_a_child_that_closed_its_descriptors_connect_anew)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *other = td_connect(&d);
+	struct caller c;
+
+	take_family(&c.f, td_connect(&d));
+	for (int i = 0; i < 4; i++) {
+		c.slept = i & 1;
+		c.gets = i & 2;
+		put_bytes(other, "new", 9, MIB);
+		must_be(td_run_client(&d, calls_without_descriptors, &c), 0);
+	}
+	drop_family(&c.f);
+	tl_close(c.f.client);
+	tl_close(other);
+}
+
+static int closes_its_parents_watch(const struct test_daemon *d, void *arg)
+{
+	int pairs[OTHERS][2];
+
+	(void)d;
+	child_close_all();
+	sockets_open(pairs);
+	must_be(tl_watch_close(arg), 0);
+	sockets_must_be_as_they_were(pairs);
+	return 0;
+}
+
+TEST(a_watch_that_a_child_closes_takes_no_descriptor_of_others)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	tl_watch *watch;
+	int fd;
+
+	must_be(tl_watch_open(client, "f/", NULL, &watch), 0);
+	must_be(tl_watch_fd(watch, &fd), 0);
+	must_be(td_run_client(&d, closes_its_parents_watch, watch), 0);
+	must_be(tl_watch_close(watch), 0);
+	tl_close(client);
+}
+
+/* It forks before it closes them, and files of its own are not sealed in place of the page by which
+ * it knows of the grandchild's end. */
+static int forks_and_closes(const struct test_daemon *d, void *arg)
+{
+	const struct family *f = arg;
+	DLManagedTensorVersioned *exported;
+	tl_draft *draft;
+	int fds[OTHERS], status;
+	pid_t pid;
+
+	(void)d;
+	new_draft(f->client, "d", &draft);
+	must_be(tl_draft_to_dlpack(draft, &exported), 0);
+	pid = fork();
+	if (pid == 0)
+		_exit(0);
+	must_be(waitpid(pid, &status, 0), pid);
+	child_close_all();
+	for (int i = 0; i < OTHERS; i++)
+		must((fds[i] = memfd_create("theirs", MFD_CLOEXEC | MFD_ALLOW_SEALING)) >= 0);
+	drop(exported);
+	put_bytes(f->client, "its own", 1, 100);
+	drop_family(f);
+	tl_close(f->client);
+	for (int i = 0; i < OTHERS; i++)
+		must_be(fcntl(fds[i], F_GET_SEALS), 0);
+	return 0;
+}
+
+TEST(files_with_the_numbers_of_those_that_a_parent_closed_are_not_sealed)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct family f;
+
+	take_family(&f, td_connect(&d));
+	must_be(td_run_client(&d, forks_and_closes, &f), 0);
+	drop_family(&f);
 	tl_close(f.client);
 }
 

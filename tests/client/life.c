@@ -3,7 +3,9 @@
  * Objects that are used after their owner has ended, or by others: deleters on any thread and after
  * tl_close(), drafts of a closed client, a client that many threads share.
  */
+#include <dlfcn.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include "tests/client/common.h"
 
@@ -225,26 +227,45 @@ TEST(a_daemon_that_is_full_says_so)
 	tl_close(client);
 }
 
+/* ---- Descriptors that cannot be received ---- */
+
+/* Lets the process open no more descriptors. Returns the limit as it was. */
+static struct rlimit forbid_descriptors(void)
+{
+	int free_fd = dup(STDIN_FILENO);
+	struct rlimit all, few;
+
+	close(free_fd);
+	must_be(getrlimit(RLIMIT_NOFILE, &all), 0);
+	few = (struct rlimit){ .rlim_cur = (rlim_t)free_fd, .rlim_max = all.rlim_max };
+	must_be(setrlimit(RLIMIT_NOFILE, &few), 0);
+	return all;
+}
+
+static tl_draft *create_bytes(tl_client *client, const char *name, int64_t n, uint32_t ring)
+{
+	const tl_spec spec = {
+		.size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8, .ring = ring
+	};
+	tl_draft *draft = NULL;
+
+	must_be(tl_create(client, name, &spec, &draft), 0);
+	return draft;
+}
+
 /* The daemon sends the descriptor of a segment, which the kernel cannot install. */
 TEST(a_lack_of_descriptors_costs_one_call_and_no_connection)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d), *other = td_connect(&d);
 	DLManagedTensorVersioned *t = NULL;
-	struct rlimit all, few;
+	struct rlimit all;
 	uint64_t version;
-	int64_t n = 100;
-	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
 	tl_draft *draft;
-	int free_fd;
 
-	must_be(tl_create(client, "draft", &spec, &draft), 0);
+	draft = create_bytes(client, "draft", 100, 0);
 	put_bytes(other, "a", 3, 5000);
-	must_be(getrlimit(RLIMIT_NOFILE, &all), 0);
-	free_fd = dup(STDIN_FILENO);
-	close(free_fd);
-	few = (struct rlimit){ .rlim_cur = (rlim_t)free_fd, .rlim_max = all.rlim_max };
-	must_be(setrlimit(RLIMIT_NOFILE, &few), 0);
+	all = forbid_descriptors();
 	must_be(tl_get(client, "a", NULL, &t), -EMFILE);
 	must(strstr(tl_last_error(), "ulimit -n"));
 	must_be(setrlimit(RLIMIT_NOFILE, &all), 0);
@@ -253,6 +274,104 @@ TEST(a_lack_of_descriptors_costs_one_call_and_no_connection)
 	drop(t);
 	must_be(tl_commit(draft, &version), 0); /* it would be stale on another connection */
 	tl_close(client);
+	tl_close(other);
+}
+
+static unsigned losing; /* the type of a message that loses its descriptor; 0: none */
+
+/* In place of the system's, for the library too. */
+ssize_t recvmsg(int socket, struct msghdr *msg, int flags)
+{
+	static ssize_t (*receive)(int s, struct msghdr *m, int f);
+	const struct wire_header *h;
+	const struct cmsghdr *c;
+	ssize_t n;
+
+	if (!receive)
+		*(void **)&receive = dlsym(RTLD_NEXT, "recvmsg");
+	n = receive(socket, msg, flags);
+	if (n <= 0 || !losing)
+		return n;
+	h = msg->msg_iov->iov_base;
+	c = CMSG_FIRSTHDR(msg);
+	if (h->type != losing || !c)
+		return n;
+	close(*(const int *)(const void *)CMSG_DATA(c));
+	msg->msg_controllen = 0;
+	msg->msg_flags |= MSG_CTRUNC;
+	losing = 0;
+	return n;
+}
+
+/* A ring whose page cannot be received is of no use, but its first tensor is published. */
+TEST(a_ring_begins_without_the_descriptor_of_its_page)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	tl_draft *draft = NULL;
+	uint64_t version;
+
+	losing = WIRE_GRANTED;
+	for (unsigned i = 1; !td_status(&d).rings; i++) {
+		must(i < 100);
+		draft = create_bytes(client, "r", 5000, TL_RING_AUTO);
+		memset(tl_draft_tensor(draft)->data, (int)i, 5000);
+		must_be(tl_commit(draft, &version), 0);
+		must_be(version, i);
+	}
+	must_be(losing, 0);
+	for (int i = 0; i < 3; i++) { /* the daemon ends the ring */
+		DLManagedTensorVersioned *t;
+
+		must_be(put_bytes(client, "r", 50 + i, 5000), version + 1);
+		version++;
+		t = get(client, "r");
+		must(all_bytes(t, 50 + i, 5000));
+		drop(t);
+	}
+	tl_close(client);
+}
+
+struct claiming {
+	tl_client *client;
+	_Atomic pid_t tid;
+};
+
+static void *claims(void *arg)
+{
+	struct claiming *c = arg;
+
+	atomic_store(&c->tid, (pid_t)syscall(SYS_gettid));
+	must_be(tl_claim(c->client, "claimed",
+			 &TL_INIT(tl_claim_options, .timeout_ns = WAIT_S * SECOND)),
+		0);
+	return NULL;
+}
+
+/* Without the memory of a draft the connection cannot be used, but requests can be made again. */
+TEST(a_lost_draft_costs_other_threads_no_request)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct claiming c = { .client = td_connect(&d) };
+	tl_client *other = td_connect(&d);
+	int64_t n = MIB;
+	const tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_draft *draft = NULL;
+	struct rlimit all;
+	pthread_t thread;
+	int r;
+
+	must_be(tl_claim(other, "claimed", NULL), 0);
+	must_be(pthread_create(&thread, NULL, claims, &c), 0);
+	until_it_sleeps(&c.tid);
+	all = forbid_descriptors();
+	r = tl_create(c.client, "draft", &spec, &draft);
+	must_be(setrlimit(RLIMIT_NOFILE, &all), 0);
+	must_be(r, -EMFILE);
+	must(strstr(tl_last_error(), "ulimit -n"));
+	must_be(tl_unclaim(other, "claimed"), 0);
+	pthread_join(thread, NULL);
+	tl_close(c.client);
 	tl_close(other);
 }
 

@@ -172,6 +172,54 @@ TEST(a_copy_of_an_exported_draft_has_what_the_draft_had)
 	must_be(td_status(&d).drafts, 0);
 }
 
+/* The bytes are copied when it is tried again, since the daemon has taken the draft back. */
+TEST(a_refused_publish_leaves_the_draft_what_it_was_given)
+{
+	char config[] = "/tmp/tl-test-config-XXXXXX";
+	const char *extra[] = { "--config", config, NULL };
+	const int fd = mkstemp(config);
+	const tl_put_options refused = { .size = sizeof(refused),
+					 .metadata = "refused",
+					 .metadata_size = 7,
+					 .ttl_ns = 3600 * SECOND };
+	const int64_t n = 5000;
+	const tl_spec spec = { .size = sizeof(spec),
+			       .shape = &n,
+			       .ndim = 1,
+			       .dtype = U8,
+			       .lifetime = TL_LIFETIME_OWNER_BOUND };
+	static tl_info info = { .size = sizeof(info) };
+	struct test_daemon d;
+	DLManagedTensorVersioned *exported;
+	bool copied = false;
+	tl_client *client;
+	uint64_t version;
+	tl_draft *draft;
+
+	must(fd >= 0 && dprintf(fd, "[user %u]\nnames = 1\n", getuid()) > 0);
+	d = td_start(.extra = extra);
+	client = td_connect(&d);
+	for (int i = 0; i < 2; i++) {
+		put_bytes(client, "a", 1, 100);
+		must_be(tl_create(client, "b", &spec, &draft), 0);
+		must_be(tl_draft_set_metadata(draft, "own", 3), 0);
+		must_be(tl_draft_to_dlpack(draft, &exported), 0);
+		must_be(tl_publish(client, "b", exported, i ? &refused : NULL, NULL, &version),
+			-EDQUOT);
+		must_be(tl_delete(client, "a"), 0);
+		must_be(tl_publish(client, "b", exported, NULL, &copied, &version), 0);
+		must(copied);
+		must_be(tl_stat(client, "b", &info), 0);
+		must(info.metadata_size == 3 && !memcmp(info.metadata, "own", 3));
+		must_be(info.lifetime, TL_LIFETIME_OWNER_BOUND);
+		must_be(tl_delete(client, "b"), 0);
+	}
+	tl_close(client);
+	td_stop(&d);
+	close(fd);
+	unlink(config);
+}
+
 TEST(a_view_of_an_exported_draft_is_committed)
 {
 	cleanup_td struct test_daemon d = td_start();

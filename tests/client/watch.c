@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Watches: what they tell of one name and of many, how they sleep, and what they outlive. */
+#include <dlfcn.h>
 #include <poll.h>
+#include <search.h>
 
 #include <tensorlease/watch.h>
 
@@ -543,6 +545,70 @@ TEST(a_forked_child_opens_its_own)
 	put_alone(client, "c", 2, 10);
 	must_tell(watch, TL_WATCH_PUBLISHED, "c", 2, 0);
 	must_be(tl_watch_close(watch), 0);
+	tl_close(client);
+	td_stop(&d);
+}
+
+/* ---- A fork() while a thread looks ---- */
+
+static _Atomic bool halting, halted;
+
+/*
+ * In place of the system's, for the library too. A thread that halts here has begun to change a
+ * tree: there is nothing that could be followed, and will be when it goes on.
+ */
+void *tsearch(const void *key, void **root, int (*compare)(const void *a, const void *b))
+{
+	static const struct {
+		void *key, *left, *right;
+	} nothing = { (void *)8, (void *)8, (void *)8 };
+	static void *(*search)(const void *k, void **r, int (*c)(const void *, const void *));
+	void *node, *whole;
+
+	if (!search)
+		*(void **)&search = dlsym(RTLD_NEXT, "tsearch");
+	node = search(key, root, compare);
+	if (atomic_load(&halting)) {
+		whole = *root;
+		*root = (void *)(uintptr_t)&nothing;
+		atomic_store(&halted, true);
+		eventually(!atomic_load(&halting));
+		*root = whole;
+	}
+	return node;
+}
+
+static int closes_a_half_changed_watch(const struct test_daemon *d, void *arg)
+{
+	(void)d;
+	must_be(tl_watch_close(arg), 0);
+	return 0;
+}
+
+TEST(a_child_closes_a_watch_that_a_thread_was_changing)
+{
+	tl_client *client, *producer;
+	struct test_daemon d;
+	tl_watch *watch;
+	int fd;
+
+	SKIP_UNLESS(MAY_FORK_AMONG_THREADS, "AddressSanitizer does not fork among threads");
+	d = td_start();
+	client = td_connect(&d);
+	producer = td_connect(&d);
+	watch = watch_open(client, "h/", 0);
+	must_be(tl_watch_fd(watch, &fd), 0);
+	put_alone(producer, "h/a", 1, 10);
+	must_tell(watch, TL_WATCH_PUBLISHED, "h/a", 1, 0);
+	must_tell_nothing(watch);
+	atomic_store(&halting, true);
+	put_alone(producer, "h/b", 1, 10);
+	eventually(atomic_load(&halted));
+	must_be(td_run_client(&d, closes_a_half_changed_watch, watch), 0);
+	atomic_store(&halting, false);
+	must_tell(watch, TL_WATCH_PUBLISHED, "h/b", 1, 0);
+	must_be(tl_watch_close(watch), 0);
+	tl_close(producer);
 	tl_close(client);
 	td_stop(&d);
 }

@@ -155,6 +155,46 @@ GPU_TEST(a_reset_of_the_device_is_noticed)
 	gpu_nothing_left(&g);
 }
 
+/* Enough memory to have some where another process's was open. */
+static int publishes_where_it_read(const struct test_daemon *d, void *arg)
+{
+	enum { MANY = 64 };
+	static struct gpu_foreign f[MANY];
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t = gpu_get(client, "legacy", TL_STREAM_LEGACY);
+	const CUdeviceptr was = gpu_data(t);
+	CUdeviceptr memory[MANY];
+	bool same = false;
+
+	(void)arg;
+	drop(t);
+	gpu_must(cuda->ctx_synchronize());
+	reset(true);
+	for (int i = 0; i < MANY && !same; i++) {
+		memory[i] = gpu_alloc(N);
+		same = memory[i] < was + N && was < memory[i] + N;
+		gpu_foreign_init(&f[i], memory[i], N, 0);
+		if (same)
+			must_be(tl_publish(client, "mine", &f[i].managed, NULL, NULL, NULL), 0);
+	}
+	must(same);
+	must_be(tl_delete(client, "mine"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(memory_is_published_where_a_reset_closed_anothers)
+{
+	struct test_child p;
+
+	SKIP_UNLESS(!gpu_is_real(), "needs a driver that gives the same address again");
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	p = child_start_ready(&g.d, publishes_each_kind, NULL);
+	must_be(td_run_client(&g.d, publishes_where_it_read, NULL), 0);
+	child_finish(&p);
+	gpu_nothing_left(&g);
+}
+
 int main(int argc, char **argv)
 {
 	(void)argc;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Each call of the driver fails once, in turn: an error is returned, nothing is lost, and the next
  * attempt works. The last tests are about limits. */
+#include <sys/resource.h>
+
 #include "tests/gpu/common.h"
 
 enum { N = 3 << 20 };
@@ -464,6 +466,63 @@ GPU_TEST(what_was_freed_just_now_is_found_by_a_slow_process)
 	must_be(kill(c.pid, SIGCONT), 0);
 	child_must_succeed(&c);
 	gpu_nothing_left(&g);
+}
+
+/* ---- Descriptors that cannot be received ---- */
+
+static int publishes_virtual(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	static struct gpu_foreign f;
+	struct gpu_memory m;
+
+	(void)arg;
+	gpu_memory_init(&m, GPU_VMM, GPU_PART, 0);
+	gpu_foreign_init(&f, m.base, GPU_PART, 0);
+	must_be(tl_publish(client, "v", &f.managed, NULL, NULL, NULL), 0);
+	pause_at(1);
+	must_be(tl_delete(client, "v"), 0);
+	eventually(atomic_load(&f.deleted));
+	gpu_memory_deinit(&m);
+	tl_close(client);
+	return 0;
+}
+
+static int gets_without_descriptors(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	const int64_t n = 100;
+	const tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	DLManagedTensorVersioned *t;
+	struct rlimit all, few;
+	uint64_t version;
+	tl_draft *draft;
+	int free_fd, r;
+
+	(void)arg;
+	gpu_put_draft(client, "mine", 1, N, 0, CUDA_STREAM_LEGACY); /* what it needs is there */
+	must_be(tl_delete(client, "mine"), 0);
+	must_be(tl_create(client, "draft", &spec, &draft), 0);
+	free_fd = dup(STDIN_FILENO);
+	close(free_fd);
+	must_be(getrlimit(RLIMIT_NOFILE, &all), 0);
+	few = (struct rlimit){ .rlim_cur = (rlim_t)free_fd, .rlim_max = all.rlim_max };
+	must_be(setrlimit(RLIMIT_NOFILE, &few), 0);
+	r = tl_get(client, "v", NULL, &t);
+	must_be(setrlimit(RLIMIT_NOFILE, &all), 0);
+	must_be(r, -EMFILE);
+	must(strstr(tl_last_error(), "ulimit -n"));
+	drop(gpu_get(client, "v", TL_STREAM_NONE));
+	must_be(tl_commit(draft, &version), 0); /* it would be stale on another connection */
+	must_be(tl_delete(client, "draft"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_lost_descriptor_of_memory_costs_one_call_and_no_connection)
+{
+	SKIP_UNLESS(!gpu_is_real(), "a driver opens files on threads of its own");
+	gpu_with_producer(publishes_virtual, gets_without_descriptors, NULL);
 }
 
 int main(int argc, char **argv)

@@ -2,6 +2,8 @@
 /* Children of a process that has used GPUs: CUDA does not work there, all else does, and the parent
  * is not disturbed. */
 #include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
 
 #include "client/cuda/import.h"
 #include "client/cuda/lease.h"
@@ -418,6 +420,106 @@ GPU_TEST(a_child_ends_a_session_whose_daemon_died)
 	gpu_nothing_left(&g);
 	td_stop(&g.d);
 	td_stop(&d);
+}
+
+/* ---- A fork while a thread opens memory of a pool ---- */
+
+static struct {
+	tl_client *client, *other; /* a thread opens with the other */
+	CUresult (*import)(CUmemoryPool *pool, void *handle, int type, unsigned long long flags);
+	_Atomic bool opening, may_open;
+} pooled;
+
+static CUresult import_late(CUmemoryPool *pool, void *handle, int type, unsigned long long flags)
+{
+	atomic_store(&pooled.opening, true);
+	eventually(atomic_load(&pooled.may_open));
+	return pooled.import(pool, handle, type, flags);
+}
+
+static void *opens_another(void *arg)
+{
+	gpu_use(0);
+	drop(gpu_get(pooled.other, arg, TL_STREAM_NONE));
+	return NULL;
+}
+
+static int publishes_pooled(const struct test_daemon *d, void *arg)
+{
+	static const char *const names[] = { "a", "b" };
+	tl_client *client = gpu_open(d, 0);
+	static struct gpu_foreign f[2];
+	struct gpu_memory m[2];
+
+	(void)arg;
+	for (int i = 0; i < 2; i++) {
+		gpu_memory_init(&m[i], GPU_POOL, N, 0);
+		gpu_foreign_init(&f[i], m[i].base, N, 0);
+		f[i].owned = &m[i];
+		must_be(tl_publish(client, names[i], &f[i].managed, NULL, NULL, NULL), 0);
+	}
+	pause_at(1);
+	must_be(tl_delete(client, "a") + tl_delete(client, "b"), 0);
+	for (int i = 0; i < 2; i++)
+		eventually(atomic_load(&f[i].deleted));
+	tl_close(client);
+	return 0;
+}
+
+/* The child's program has files of its own where its parent's descriptors were. */
+static _Noreturn void closes_pools(DLManagedTensorVersioned *a)
+{
+	enum { FILES = 64 };
+	int fds[FILES];
+
+	alarm(WAIT_S / 2);
+	child_close_all();
+	for (int i = 0; i < FILES; i++)
+		must((fds[i] = memfd_create("theirs", MFD_CLOEXEC)) >= 0);
+	drop(a);
+	tl_close(pooled.client);
+	for (int i = 0; i < FILES; i++)
+		must_be(fcntl(fds[i], F_GETFD), FD_CLOEXEC);
+	_exit(0);
+}
+
+static int forks_while_opening(const struct test_daemon *d, void *arg)
+{
+	struct cuda_driver *driver;
+	DLManagedTensorVersioned *a;
+	char b[] = "b";
+	pthread_t thread;
+	int status;
+	pid_t pid;
+
+	(void)arg;
+	pooled.client = gpu_open(d, 0);
+	pooled.other = td_connect(d);
+	a = gpu_get(pooled.client, "a", TL_STREAM_NONE);
+	driver = (struct cuda_driver *)(uintptr_t)cuda;
+	pooled.import = driver->pool_import;
+	driver->pool_import = import_late;
+	must_be(pthread_create(&thread, NULL, opens_another, b), 0);
+	eventually(atomic_load(&pooled.opening));
+	pid = fork();
+	must(pid >= 0);
+	if (pid == 0)
+		closes_pools(a);
+	process_remember(pid);
+	must_be(process_wait(pid, &status), 0);
+	must_be(status, 0);
+	atomic_store(&pooled.may_open, true);
+	pthread_join(thread, NULL);
+	drop(a);
+	tl_close(pooled.other);
+	tl_close(pooled.client);
+	return 0;
+}
+
+GPU_TEST(a_child_closes_pools_while_a_thread_opens_one)
+{
+	SKIP_UNLESS(MAY_FORK_AMONG_THREADS, "AddressSanitizer's allocator does not survive it");
+	gpu_with_producer(publishes_pooled, forks_while_opening, NULL);
 }
 
 int main(int argc, char **argv)

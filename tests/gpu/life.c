@@ -202,6 +202,83 @@ GPU_TEST(no_call_runs_a_deleter_beside_another)
 	gpu_nothing_left(&g);
 }
 
+/* ---- A deleter that waits for the space of a copy ---- */
+
+enum { COPY = 6 << 20 };
+
+static struct {
+	tl_client *client;
+	struct gpu_foreign in_place, original;
+	_Atomic bool begun, done;
+} waiting;
+
+static void delete_waiting(DLManagedTensorVersioned *managed)
+{
+	const int64_t n = COPY;
+	const tl_spec spec = { .size = sizeof(spec),
+			       .shape = &n,
+			       .ndim = 1,
+			       .dtype = U8,
+			       .timeout_ns = WAIT_S * SECOND };
+	tl_draft *draft;
+
+	atomic_store(&waiting.begun, true);
+	must_be(gpu_create(waiting.client, "draft", &spec, 0, &draft), 0);
+	must_be(atomic_load(&waiting.original.deleted), 0); /* it is this thread's to delete */
+	tl_draft_set_stream(draft, TL_STREAM_NONE);
+	tl_abort(draft);
+	gpu_foreign_delete(managed);
+	atomic_store(&waiting.done, true);
+}
+
+static int waits_in_a_deleter(const struct test_daemon *d, void *arg)
+{
+	const tl_put_options copies = { .size = sizeof(copies), .flags = TL_PUBLISH_STAGING };
+	const tl_put_options written = { .size = sizeof(written), .stream = TL_STREAM_NONE };
+	CUmemoryPool pool;
+	CUdeviceptr memory, hidden;
+	bool copied = false;
+
+	(void)arg;
+	waiting.client = gpu_open(d, 0);
+	memory = gpu_alloc(1 << 20);
+	pool = gpu_pool(0, false);
+	gpu_must(cuda->mem_alloc_from_pool_async(&hidden, COPY, pool, CUDA_STREAM_LEGACY));
+	gpu_must(cuda->ctx_synchronize());
+	gpu_foreign_init(&waiting.in_place, memory, 1 << 20, 0);
+	gpu_foreign_init(&waiting.original, hidden, COPY, 0);
+	waiting.in_place.managed.deleter = delete_waiting;
+	must_be(tl_publish(waiting.client, "in place", &waiting.in_place.managed, &written, NULL,
+			   NULL),
+		0);
+	gpu_hold(getpid());
+	must_be(tl_publish(waiting.client, "copy", &waiting.original.managed, &copies, &copied,
+			   NULL),
+		0);
+	must(copied);
+	must_be(tl_delete(waiting.client, "copy"), 0);
+	must_be(tl_delete(waiting.client, "in place"), 0);
+	eventually(atomic_load(&waiting.begun));
+	gpu_hold(0); /* the copy is made, and its buffer free */
+	eventually(atomic_load(&waiting.done));
+	eventually(atomic_load(&waiting.original.deleted));
+	gpu_must(cuda->mem_free(memory));
+	gpu_must(cuda->mem_free(hidden));
+	gpu_must(cuda->pool_destroy(pool));
+	tl_close(waiting.client);
+	return 0;
+}
+
+GPU_TEST(a_deleter_may_wait_for_the_space_of_a_copy)
+{
+	static const char *const capacity[] = { "--gpu-capacity", "8M", NULL };
+	SKIP_UNLESS(!gpu_is_real(), "holds a copy that the driver queues");
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = capacity);
+
+	must_be(td_run_client(&g.d, waits_in_a_deleter, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 /* ---- Dead producers ---- */
 
 struct dying {

@@ -407,8 +407,18 @@ GPU_TEST(a_copy_does_not_spoil_the_capture_of_another_stream)
 static int publishes_after_a_refusal(const struct test_daemon *d, void *arg)
 {
 	const tl_put_options sealed = { .size = sizeof(sealed), .flags = TL_PUBLISH_SEALED };
+	const tl_put_options refused = { .size = sizeof(refused),
+					 .flags = TL_PUBLISH_SEALED,
+					 .metadata = "refused",
+					 .metadata_size = 7,
+					 .ttl_ns = 3600 * SECOND };
 	const int64_t n = N;
-	const tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	const tl_spec spec = { .size = sizeof(spec),
+			       .shape = &n,
+			       .ndim = 1,
+			       .dtype = U8,
+			       .lifetime = TL_LIFETIME_OWNER_BOUND };
+	static tl_info info = { .size = sizeof(info) };
 	tl_client *client = gpu_open(d, 0);
 	static struct gpu_foreign f[2];
 	CUdeviceptr memory = gpu_alloc(N);
@@ -422,8 +432,9 @@ static int publishes_after_a_refusal(const struct test_daemon *d, void *arg)
 		must_be(tl_publish(client, i ? "a" : "b", &f[i].managed, &sealed, NULL, NULL), 0);
 	}
 	must_be(gpu_create(client, "t", &spec, 0, &draft), 0);
+	must_be(tl_draft_set_metadata(draft, "own", 3), 0);
 	must_be(tl_draft_to_dlpack(draft, &t), 0);
-	must_refuse(tl_publish(client, "t", t, &sealed, NULL, NULL), -ENOSPC, "tensors");
+	must_refuse(tl_publish(client, "t", t, &refused, NULL, NULL), -ENOSPC, "tensors");
 	must_be(tl_delete(client, "a"), 0);
 	gpu_hold(getpid());
 	gpu_held_from_here(CUDA_STREAM_LEGACY);
@@ -432,6 +443,9 @@ static int publishes_after_a_refusal(const struct test_daemon *d, void *arg)
 	t = gpu_get(client, "t", TL_STREAM_NONE);
 	l = tensor_lease_of(t);
 	must_be(atomic_load(&l->session->catalog.rows[ref_slot(l->ref)].progress), ROW_UNFINISHED);
+	must_be(tl_tensor_info(t, &info), 0);
+	must(info.metadata_size == 3 && !memcmp(info.metadata, "own", 3));
+	must_be(info.lifetime, TL_LIFETIME_OWNER_BOUND);
 	gpu_hold(0);
 	drop(t);
 	must_be(tl_delete(client, "b") + tl_delete(client, "t"), 0);
@@ -442,7 +456,7 @@ static int publishes_after_a_refusal(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-GPU_TEST(a_refused_publish_seals_nothing)
+GPU_TEST(a_refused_publish_seals_nothing_and_changes_nothing)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start(.max_tensors = 2);
 
