@@ -33,6 +33,7 @@ struct tensor_description {
 	const void *event;    /* WIRE_HANDLE_BYTES of a handle, or NULL */
 	struct name_key name; /* description_encode() does not need its hash */
 	struct tensor_lifetime lifetime;
+	bool keeps; /* a draft that cannot be published stays a draft */
 };
 
 /* Describes @t under @name, in C order whatever its strides. Of DLPack's @flags it keeps those that

@@ -58,6 +58,7 @@ enum {
 
 	WIRE_COMMIT_ANSWER = 1,
 	WIRE_COMMIT_PREFETCH = 2, /* does a CREATE of the same size, with PREFETCH, as well */
+	WIRE_COMMIT_KEEP = 4,	  /* if it fails, the draft is not aborted */
 
 	WIRE_DRAFT_FD = 1, /* a read-write descriptor of the segment comes with it */
 

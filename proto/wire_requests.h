@@ -51,12 +51,13 @@ STRUCT(wire_description)
 END(wire_description, 24)
 
 /* COMMIT publishes a draft. Answer: COMMITTED if the flag asks for it. Any failure is answered by
- * an ERROR, and the draft is aborted. */
+ * an ERROR, and the draft is aborted, unless the flag KEEP says that somebody still uses it. */
 STRUCT(wire_commit)
 	HEADER
 	FIELD(uint64_t, ref, REF)
 	FIELD(struct wire_description, tensor, MEMBERS(wire_description))
-	FIELD(uint32_t, flags, FLAGS(WIRE_COMMIT_ANSWER | WIRE_COMMIT_PREFETCH, "ANSWER", "PREFETCH"))
+	FIELD(uint32_t, flags, FLAGS(WIRE_COMMIT_ANSWER | WIRE_COMMIT_PREFETCH | WIRE_COMMIT_KEEP,
+			      "ANSWER", "PREFETCH", "KEEP"))
 	FIELD(uint32_t, prefetch_serial, ANY) /* of the CREATE that PREFETCH stands for; 0 without */
 END(wire_commit, 56)
 MESSAGE(COMMIT, 4, wire_commit, CHECK(check_commit))

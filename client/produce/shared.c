@@ -157,13 +157,20 @@ int shared_draft_new(struct call *c, const struct use *use, const struct draft_r
 
 /* ---- Committing ---- */
 
+/* The tensor of an exported draft stays the caller's if it cannot be published. */
+static bool keeps(const struct tl_draft *draft, bool answer)
+{
+	return answer && !draft->ring && draft_is_exported(draft);
+}
+
 static void commit_message(unsigned char *bytes, const struct tl_draft *draft,
 			   const struct tensor_description *d, bool answer, uint32_t prefetch)
 {
 	struct wire_commit m = {
 		.header = { .type = WIRE_COMMIT },
 		.ref = draft->hold.ref,
-		.flags = (answer ? WIRE_COMMIT_ANSWER : 0) | (prefetch ? WIRE_COMMIT_PREFETCH : 0),
+		.flags = (answer ? WIRE_COMMIT_ANSWER : 0) | (prefetch ? WIRE_COMMIT_PREFETCH : 0) |
+			 (keeps(draft, answer) ? WIRE_COMMIT_KEEP : 0),
 		.prefetch_serial = prefetch,
 	};
 
@@ -213,6 +220,15 @@ static int commit_elsewhere(struct tl_draft *draft, const struct commit_as *as, 
 	return call_run(&c, elsewhere_attempt, &e);
 }
 
+/* True: the daemon has refused the COMMIT, and the draft is as it was. */
+static bool is_kept(const struct tl_draft *draft, int r, const struct conn_message *answer)
+{
+	const struct wire_error_reply *e = (const void *)answer->bytes;
+
+	return !r && keeps(draft, true) && answer->header.type == WIRE_ERROR &&
+	       e->code != WIRE_E_STALE;
+}
+
 static int shared_commit(struct tl_draft *draft, const struct commit_as *as, uint64_t *version)
 {
 	struct tensor_description d;
@@ -226,6 +242,7 @@ static int shared_commit(struct tl_draft *draft, const struct commit_as *as, uin
 	char what[TL_NAME_MAX + 16];
 	uint32_t prefetch = 0, life = 0;
 	uint64_t late; /* a draft of an ended ring is held until this is answered */
+	bool waits;    /* until then the draft stays as it is */
 	unsigned depth;
 	int r;
 
@@ -266,18 +283,19 @@ static int shared_commit(struct tl_draft *draft, const struct commit_as *as, uin
 		prefetch_cancel(s, prefetch);
 		return r == SESSION_E_UNSENT ? draft_stale(draft->name) : r;
 	}
-	if (!draft->ring)
+	waits = draft->ring || keeps(draft, version);
+	if (!waits)
 		draft_sent(draft, version != NULL);
 	if (!version)
 		return 0;
 
 	r = session_await(s, &req, deadline);
-	if (draft->ring)
-		draft_sent(draft, true);
 	if (r == SESSION_E_ADOPTED) { /* the prefetched draft will not come */
 		commit_message(bytes, draft, &d, true, 0);
 		r = session_call(s, bytes, deadline, &answer);
 	}
+	if (waits && !is_kept(draft, r, &answer))
+		draft_sent(draft, true);
 	r = call_once(r == SESSION_E_UNSENT ? SESSION_E_ENDED : r,
 		      "whether '%s' was committed is not known", as->name);
 	if (r)

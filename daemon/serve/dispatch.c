@@ -199,13 +199,14 @@ static void handle_create(struct peer *peer, struct conn_message *m)
 static void handle_commit(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_commit *commit = AS(wire_commit, m);
-	const struct tensor_description d = description_decode(commit, false);
+	struct tensor_description d = description_decode(commit, false);
 	struct tensor_request again = { .prefetch = true };
 	const char *why = NULL;
 	uint64_t version = 0;
 	bool prefetch;
 	int r;
 
+	d.keeps = commit->flags & WIRE_COMMIT_KEEP;
 	prefetch = commit->flags & WIRE_COMMIT_PREFETCH && !peer_is_of_old_life(peer, &m->header) &&
 		   draft_request(peer->state, &peer->client, commit->ref, &again);
 	r = tensor_commit(peer->state, &peer->client, commit->ref, &d, &version, &why);
@@ -557,6 +558,14 @@ static void send_read_only(struct peer *peer, uint32_t serial)
 		   peer->client.uid, peer->name_space->config.name);
 }
 
+static void refuse_commit(struct peer *peer, const struct wire_commit *commit)
+{
+	if (!(commit->flags & WIRE_COMMIT_KEEP))
+		tensor_abort(peer->state, &peer->client, commit->ref);
+	if (commit->flags & WIRE_COMMIT_PREFETCH)
+		send_read_only(peer, commit->prefetch_serial);
+}
+
 void peer_dispatch(struct peer *peer, struct conn_message *m)
 {
 	const struct request *request = &requests[m->header.type];
@@ -575,9 +584,8 @@ void peer_dispatch(struct peer *peer, struct conn_message *m)
 		return; /* its client sends it again */
 	if (request->publishes && !peer->may_publish) {
 		send_read_only(peer, m->header.serial);
-		if (m->header.type == WIRE_COMMIT &&
-		    AS(wire_commit, m)->flags & WIRE_COMMIT_PREFETCH)
-			send_read_only(peer, AS(wire_commit, m)->prefetch_serial);
+		if (m->header.type == WIRE_COMMIT)
+			refuse_commit(peer, AS(wire_commit, m));
 		return;
 	}
 	request->handle(peer, m);

@@ -422,7 +422,8 @@ int tensor_commit_ring(struct state *st, struct client *c, uint64_t ref,
 		r = draft_take_name(st, slot, &d->name, &name);
 	if (r) {
 		lifetime_tidy(st);
-		tensor_abort(st, c, ref);
+		if (!d->keeps)
+			tensor_abort(st, c, ref);
 		return r;
 	}
 	description_write(st, slot, d);

@@ -172,7 +172,7 @@ TEST(a_copy_of_an_exported_draft_has_what_the_draft_had)
 	must_be(td_status(&d).drafts, 0);
 }
 
-/* The bytes are copied when it is tried again, since the daemon has taken the draft back. */
+/* It is still a draft, which nobody else's bytes can come to lie in. */
 TEST(a_refused_publish_leaves_the_draft_what_it_was_given)
 {
 	char config[] = "/tmp/tl-test-config-XXXXXX";
@@ -190,8 +190,8 @@ TEST(a_refused_publish_leaves_the_draft_what_it_was_given)
 			       .lifetime = TL_LIFETIME_OWNER_BOUND };
 	static tl_info info = { .size = sizeof(info) };
 	struct test_daemon d;
-	DLManagedTensorVersioned *exported;
-	bool copied = false;
+	DLManagedTensorVersioned *exported, *t;
+	bool copied = true;
 	tl_client *client;
 	uint64_t version;
 	tl_draft *draft;
@@ -206,9 +206,14 @@ TEST(a_refused_publish_leaves_the_draft_what_it_was_given)
 		must_be(tl_draft_to_dlpack(draft, &exported), 0);
 		must_be(tl_publish(client, "b", exported, i ? &refused : NULL, NULL, &version),
 			-EDQUOT);
+		memset(exported->dl_tensor.data, 7, (size_t)n);
+		put_bytes(client, "a", 8, (size_t)n);
 		must_be(tl_delete(client, "a"), 0);
 		must_be(tl_publish(client, "b", exported, NULL, &copied, &version), 0);
-		must(copied);
+		must(!copied);
+		t = get(client, "b");
+		must(all_bytes(t, 7, (size_t)n));
+		drop(t);
 		must_be(tl_stat(client, "b", &info), 0);
 		must(info.metadata_size == 3 && !memcmp(info.metadata, "own", 3));
 		must_be(info.lifetime, TL_LIFETIME_OWNER_BOUND);
