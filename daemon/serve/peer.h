@@ -166,14 +166,13 @@ void peer_close(struct peer *peer, int fd_take);
 /* Ends the connection. Its memory lives until peers_sweep(), and while the peer is an orphan. May
  * be called twice, and from a handler of the same peer. */
 void peer_drop(struct peer *peer);
-
 /* For ends.c. Continues the end of a dropped peer in the steps of its account. */
 void peer_end(struct peer *peer);
 void peer_close_socket(struct peer *peer);
 /* Ends the peer after its client has ended. */
 void peer_leave(struct peer *peer);
 
-/* Gives its next turn a little later: the kernel had no memory to receive its messages. */
+/* Gives the peer its next turn later: the kernel had no memory to receive its messages. */
 void peer_stall(struct peer *peer);
 
 /* True: the client is to get answers first, and is not read meanwhile. So its queue has a bound. */

@@ -18,7 +18,8 @@ void lease_reclaim_unheld(struct state *st, uint32_t slot);
  * @now and *@used are times of ledger_clock(). */
 bool lease_look(struct state *st, uint32_t slot, uint64_t now, uint64_t *used);
 /* Ends the walk of a RETIRED row that is to be LIVE again, and @c's. No client may ever have found
- * it, but one that was slow may count it for a moment. False: @c, its producer, does not hold it. */
+ * it, but one that was slow may count it for a moment. False: @c, its producer, does not hold it.
+ */
 bool lease_revive(struct state *st, const struct client *c, uint32_t slot);
 /* @c reports that it has given up its last lease on @ref. */
 void lease_released(struct state *st, struct client *c, uint64_t ref);
