@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include <tensorlease/watch.h>
+
 #include "tests/unit/liar_fixture.h"
 
 /* ---- Descriptors ---- */
@@ -490,6 +492,42 @@ LIE_TEST(a_name_that_is_not_noted_yet_is_listed)
 	must_be(names_below(client, "a/"), 1); /* it has said that there is nothing new */
 	atomic_store(&liar.catalog->header.coming, 1);
 	must_be(names_below(client, "a/"), 2);
+	tl_close(client);
+}
+
+static int watch_news(tl_watch *watch, char name[TL_NAME_MAX + 1])
+{
+	tl_watch_event event = { .size = sizeof(event) };
+	int r = tl_watch_next(watch, NULL, &event);
+
+	if (!r)
+		memccpy(name, event.name, '\0', TL_NAME_MAX + 1);
+	return r;
+}
+
+/* The watch was not looked at for so many changes that their counter has come halfway around. */
+LIE_TEST(a_name_is_found_by_a_watch_that_rested_long)
+{
+	static const uint32_t many[] = { 1U << 30, 1U << 31, (1U << 31) + 1, UINT32_MAX };
+	struct catalog_watch *entry = &liar.catalog->watches[0];
+	tl_client *client = liar_connect(&liar);
+	tl_watch_options o = { .size = sizeof(o), .flags = TL_WATCH_PREFIX };
+	const int64_t shape[1] = { 8 };
+	char name[TL_NAME_MAX + 1], expected[16];
+	tl_watch *watch;
+
+	must_be(tl_watch_open(client, "a/", &o, &watch), 0);
+	must_be(watch_news(watch, name), -EAGAIN);
+	for (uint32_t i = 0; i < sizeof(many) / sizeof(*many); i++) {
+		snprintf(expected, sizeof(expected), "a/%u", i);
+		liar_publish(&liar, i + 1, expected, 1, shape, 1, 64 * i);
+		atomic_fetch_add(&entry->seq, many[i]);
+		atomic_store(&entry->came, atomic_load(&entry->seq));
+		must_be(watch_news(watch, name), 0);
+		must(!strcmp(name, expected));
+		must_be(watch_news(watch, name), -EAGAIN);
+	}
+	must_be(tl_watch_close(watch), 0);
 	tl_close(client);
 }
 
