@@ -531,6 +531,42 @@ LIE_TEST(a_name_is_found_by_a_watch_that_rested_long)
 	tl_close(client);
 }
 
+static unsigned deletes;
+
+/* A daemon that has no page of the name's ring. It deletes, and is followed by another one before
+ * it has said so. */
+static bool delete_and_die(struct liar *l, int socket, struct conn_message *request)
+{
+	struct wire_plain adopted = {
+		.header = { .type = WIRE_ADOPTED, .length = sizeof(adopted), .life = 1 }
+	};
+	struct wire_error_reply e = { .code = WIRE_E_NOT_FOUND };
+
+	if (request->header.type == WIRE_PAGE) {
+		liar_send(socket, request, WIRE_ERROR, &e, sizeof(e), -1);
+		return true;
+	}
+	if (request->header.type != WIRE_DELETE || deletes++)
+		return false;
+	atomic_store(&l->catalog->names[0].current, 0);
+	must_be(conn_send(socket, &adopted, -1, MSG_DONTWAIT), 0);
+	return true;
+}
+
+LIE_TEST(a_delete_that_was_done_is_not_asked_for_again)
+{
+	tl_client *client = liar_connect(&liar);
+	const int64_t shape[1] = { 8 };
+
+	liar_publish(&liar, 0, "a", 1, shape, 1, 0);
+	atomic_store(&liar.catalog->names[0].current, REF_RING | ref_make(1, 0));
+	client_set_timeout(client, 50 * MS); /* it asks for the page until then */
+	liar_set_answer(&liar, delete_and_die);
+	must_be(tl_delete(client, "a"), 0);
+	must_be(deletes, 1);
+	tl_close(client);
+}
+
 static struct samples all;
 static _Atomic uint64_t random_state;
 
