@@ -429,7 +429,7 @@ static int watch_words(struct watching *x, const struct call *c, struct session 
 	sleep_words_add(&x->words, &s->catalog.watches[w->index].seq, w->seq);
 	list_for_each_entry(e, &w->names.rings, of_rings) {
 		if (!r)
-			r = ring_ask_wakes(s, e->ring.ring);
+			r = sleeper_ask_wakes(&x->sleeper, c, s, e->ring.ring);
 		sleep_words_add(&x->words, ring_futex(e->ring.page), (uint32_t)e->ring.word);
 	}
 	return r;
