@@ -230,7 +230,9 @@ void step_exports(struct attacker *a)
 
 /* ---- answers that are not read ---- */
 
-enum { PER_CONNECTION = 60 }; /* descriptors; one unread answer too many ends the connection */
+enum {
+	PER_CONNECTION = 60
+}; /* descriptors; the daemon reads no further at the first that is too many */
 
 /* Lets answers lie until the socket is full. Further ones wait in the daemon. */
 static void fill_socket(struct attacker *a, unsigned i)

@@ -137,7 +137,7 @@ TL_API int tl_close(tl_client *client)
  * session that has ended. */
 static bool meaning(struct session *s, const struct name_key *key, uint64_t *ref)
 {
-	int r = lookup_take(s, key, 0, ref);
+	int r = lookup_find(s, key, 0, ref);
 
 	if (!r)
 		lease_release(s, ref_slot(*ref));
@@ -150,19 +150,23 @@ struct deleting {
 	struct wire_delete fixed;
 	char name[TL_NAME_MAX + 1];
 	struct name_key key;
-	uint64_t ref;	   /* meaning of the name before the request; 0: none, or not known */
+	bool known;	   /* what the name meant before the request: */
+	uint64_t ref;	   /* 0: nothing */
 	uint64_t instance; /* of the catalog in which it meant that */
 	bool asked;	   /* a daemon that has died since may have read the request */
 };
 
-/* True if the name no longer means what it meant before the request. */
+/* True if the name no longer means what it meant before the request. If that is not known, a name
+ * that means nothing now has been deleted. */
 static bool is_other(struct session *s, const struct deleting *d)
 {
 	uint64_t now;
 
-	if (!d->ref)
+	if (d->known && !d->ref)
 		return false;
-	return d->instance != s->catalog.instance || (meaning(s, &d->key, &now) && now != d->ref);
+	if (d->known && d->instance != s->catalog.instance)
+		return true;
+	return meaning(s, &d->key, &now) && (d->known ? now != d->ref : !now);
 }
 
 /* The next daemon is asked only if the name still means the same tensor: another may have been
@@ -187,8 +191,10 @@ static int delete_attempt(struct call *c, const struct use *use, void *context)
 
 	if (d->asked && is_other(use->session, d))
 		return call_done(c, use, 0);
-	if (!d->asked && meaning(use->session, &d->key, &d->ref))
+	if (!d->asked) {
+		d->known = meaning(use->session, &d->key, &d->ref);
 		d->instance = use->session->catalog.instance;
+	}
 	r = session_call_unless(use->session, &d->fixed, -1, call_deadline(c), &answer, is_deleted,
 				d);
 	r = call_once(r, "whether '%s' was deleted is not known", d->name);

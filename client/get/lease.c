@@ -95,7 +95,7 @@ static int wait_for_commit(struct call *c, struct session *s, const struct wake_
 	if (left == 0) /* compared before the word, which may change all the time */
 		return -ETIMEDOUT;
 	if (!changed(wake)) {
-		r = ring_ask_wakes(s, wake->ring);
+		r = sleeper_ask_wakes(sl, c, s, wake->ring);
 		if (r)
 			return r;
 		r = sleep_on(words, 2, sleeper_begin(sl, left));

@@ -8,12 +8,12 @@
 
 /* Asks the daemon. Returns 0, LEASE_E_UNSERVED, -ENOENT if there is no such ring, or another
  * negative errno. */
-static int ask(struct session *s, unsigned type, uint64_t ring, unsigned expected,
+static int ask(struct session *s, unsigned type, uint64_t ring, int64_t deadline, unsigned expected,
 	       struct conn_message *answer)
 {
 	struct wire_ring_ref m = { .header = { .type = (uint16_t)type, .length = sizeof(m) },
 				   .ring = ring };
-	int r = session_call(s, &m, session_deadline(s), answer);
+	int r = session_call(s, &m, deadline, answer);
 
 	if (r > 0)
 		return LEASE_E_UNSERVED;
@@ -28,7 +28,7 @@ int ring_ask_page(struct session *s, uint64_t ring)
 
 	if (ring_view(&s->catalog.rings, ring))
 		return 0;
-	r = ask(s, WIRE_PAGE, ring, WIRE_PAGE_OF, &answer);
+	r = ask(s, WIRE_PAGE, ring, session_deadline(s), WIRE_PAGE_OF, &answer);
 	if (r)
 		return r == -ENOENT ? 0 : r;
 	pthread_mutex_lock(&s->mappings.mutex);
@@ -38,7 +38,7 @@ int ring_ask_page(struct session *s, uint64_t ring)
 	return r;
 }
 
-int ring_ask_wakes(struct session *s, uint64_t ring)
+int ring_ask_wakes(struct session *s, uint64_t ring, int64_t deadline)
 {
 	struct ring_views *views = atomic_load(&s->catalog.rings);
 	uint32_t index = ref_slot(ring);
@@ -48,7 +48,7 @@ int ring_ask_wakes(struct session *s, uint64_t ring)
 	if (!ring || !views || index >= CATALOG_RINGS ||
 	    atomic_load(&views->watched[index]) == ref_ring_generation(ring))
 		return 0;
-	r = ask(s, WIRE_SLEEP, ring, WIRE_DONE, &answer);
+	r = ask(s, WIRE_SLEEP, ring, deadline, WIRE_DONE, &answer);
 	if (!r)
 		atomic_store(&views->watched[index], ref_ring_generation(ring));
 	return r;

@@ -11,4 +11,4 @@
 int ring_ask_page(struct session *s, uint64_t ring);
 /* To be called before a sleep on the word of the ring's page: from then on the producer wakes
  * sleepers. Returns 0, LEASE_E_UNSERVED, or a negative errno. */
-int ring_ask_wakes(struct session *s, uint64_t ring);
+int ring_ask_wakes(struct session *s, uint64_t ring, int64_t deadline);

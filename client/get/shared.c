@@ -12,20 +12,28 @@
 
 /* ---- Mapping ---- */
 
-/*
- * The daemon ends the connection of a client that leaves too many descriptors unread, so a thousand
- * threads that all get a new tensor must not ask at once. Most of them find it mapped when their
- * turn comes.
- */
+/* A thousand threads that all get a new tensor must not ask at once. Most of them find it mapped
+ * when their turn comes. */
 enum { MAPS_MAX = WIRE_FDS_UNREAD_MAX / 2 };
 #define MAPS_PAUSE_NS 50000
+
+/* Who may not does not count, even for a moment: of a thousand threads that try again and again
+ * some are always in that moment. */
+static bool map_may_begin(struct session *s)
+{
+	unsigned n = atomic_load(&s->maps);
+
+	while (n < MAPS_MAX)
+		if (atomic_compare_exchange_weak(&s->maps, &n, n + 1))
+			return true;
+	return false;
+}
 
 static int map_begin(struct session *s, int64_t deadline)
 {
 	const struct timespec pause = { .tv_nsec = MAPS_PAUSE_NS };
 
-	while (atomic_fetch_add(&s->maps, 1) >= MAPS_MAX) {
-		atomic_fetch_sub(&s->maps, 1);
+	while (!map_may_begin(s)) {
 		if (deadline_passed(deadline))
 			return tl_fail(-ETIMEDOUT,
 				       "the daemon at %s did not answer other threads "

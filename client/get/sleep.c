@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "client/error.h"
+#include "client/get/ring.h"
 #include "client/get/sleep.h"
 #include "client/session/request.h"
 #include "util/clock.h"
@@ -112,6 +113,22 @@ static void set_wary_slice(tl_client *client, int64_t slice)
 	atomic_store_explicit(&client->wary_slice_ns, slice, memory_order_relaxed);
 }
 
+int sleeper_ask_wakes(struct sleeper *sl, const struct call *c, struct session *s, uint64_t ring)
+{
+	int64_t deadline = deadline_after(SLICE_NS);
+	int r;
+
+	if (!ring || now_mono_ns() < sl->ask_ns)
+		return 0;
+	if (session_deadline(s) < deadline)
+		deadline = session_deadline(s);
+	r = ring_ask_wakes(s, ring, c->deadline < deadline ? c->deadline : deadline);
+	if (r != -ETIMEDOUT)
+		return r;
+	sl->ask_ns = now_mono_ns() + SLICE_NS;
+	return 0;
+}
+
 int64_t sleeper_begin(struct sleeper *sl, int64_t left)
 {
 	int64_t slice;
@@ -124,7 +141,8 @@ int64_t sleeper_begin(struct sleeper *sl, int64_t left)
 			atomic_store_explicit(&sl->client->wary, waits - 1, memory_order_relaxed);
 	}
 	sl->began = now_real_ns();
-	slice = sl->wary ? wary_slice(sl->client) : SLICE_NS;
+	sl->unasked = now_mono_ns() < sl->ask_ns;
+	slice = sl->wary || sl->unasked ? wary_slice(sl->client) : SLICE_NS;
 	return left < slice ? left : slice;
 }
 
@@ -133,6 +151,8 @@ void sleeper_cheated(struct sleeper *sl)
 	tl_client *client = sl->client;
 	uint32_t waits = atomic_load_explicit(&client->wary_waits, memory_order_relaxed);
 
+	if (sl->unasked)
+		return; /* nobody need have done that */
 	if (sl->wary)
 		set_wary_slice(client, wary_slice(client) / 2); /* it was too long */
 	else

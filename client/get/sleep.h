@@ -20,7 +20,9 @@ struct sleeper {
 	tl_client *client;
 	int64_t began;	/* CLOCK_REALTIME when it last fell asleep; 0: it never did */
 	int64_t probed; /* CLOCK_MONOTONIC when it last checked the daemon */
+	int64_t ask_ns; /* until then the daemon is not asked again to have it woken */
 	bool wary;
+	bool unasked; /* in its last sleep perhaps nobody would have woken it */
 };
 
 /* struct futex_waitv, which linux/futex.h has since 5.16. */
@@ -66,6 +68,10 @@ int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, s
 /* Fails with -EINTR and its text. */
 int sleep_interrupted(void);
 
+/* To be called before a sleep on the word of @ring, which may be 0. Asks the daemon to have
+ * sleepers woken. If it does not answer soon, the wait goes on with short sleeps. Outcomes of
+ * ring_ask_wakes(). */
+int sleeper_ask_wakes(struct sleeper *sl, const struct call *c, struct session *s, uint64_t ring);
 /* To be called before a sleep. Returns how long to sleep, if @left is left of the wait. */
 int64_t sleeper_begin(struct sleeper *sl, int64_t left);
 /* To be called after a sleep that no wake ended, though a word had changed. */

@@ -104,7 +104,7 @@ static int look(struct waiting *w, const struct call *c, struct session *s)
 		if (r != LEASE_E_NONE && r != LEASE_E_OLD && r != LEASE_E_TOO_MANY)
 			return r;
 		w->version = r == LEASE_E_OLD ? wake.version : 0;
-		r = c->timeout_ns ? ring_ask_wakes(s, wake.ring) : 0;
+		r = c->timeout_ns ? sleeper_ask_wakes(&w->sleeper, c, s, wake.ring) : 0;
 		if (r)
 			return r;
 		sleep_words_add(&w->words, wake.word, wake.seen);

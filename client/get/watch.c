@@ -52,6 +52,7 @@ struct tl_watch {
 	pthread_mutex_t mutex;	 /* guards all members from here on */
 	struct session *session; /* its daemon notes changes for us; NULL: none does */
 	uint32_t index, generation;
+	int64_t looked_ns;   /* when the last look began */
 	bool looked;	     /* all names were looked at, when the entry had these: */
 	uint32_t seq, ended; /* members of the entry */
 	struct watched_names names;
@@ -272,6 +273,16 @@ static void watch_unask(struct tl_watch *w)
 	users_leave(&s->users);
 }
 
+/* `seq` wraps around, once an hour if it must. A watch that has rested for so long looks at all. */
+#define LOOKED_AGE_NS (5 * 60 * NS_PER_SEC)
+
+/* True if names may have come that the watch does not know. After 2^31 changes the order of `came`
+ * and the last look cannot be told. */
+static bool may_have_come(const struct tl_watch *w, const struct catalog_watch *entry, uint32_t seq)
+{
+	return seq - w->seq > INT32_MAX || (int32_t)(atomic_load(&entry->came) - w->seq) > 0;
+}
+
 /*
  * Looks at all names that may have changed. 0, LEASE_E_*, SESSION_E_*, or a negative errno.
  *
@@ -282,6 +293,7 @@ static void watch_unask(struct tl_watch *w)
 static int watch_look(struct tl_watch *w, struct session *s)
 {
 	const struct catalog_watch *entry;
+	int64_t now = now_mono_coarse_ns();
 	uint32_t seq, ended;
 	bool looked;
 	int r = w->session == s ? 0 : watch_ask(w, s);
@@ -298,10 +310,10 @@ static int watch_look(struct tl_watch *w, struct session *s)
 			r = lookup_again(s, &w->backoff);
 		return r ? r : LEASE_E_STALE;
 	}
-	looked = w->looked;
+	looked = w->looked && now - w->looked_ns < LOOKED_AGE_NS;
 	w->looked = true;
 	if (!looked || seq - w->seq > WATCH_CHANGES)
-		r = look_at_all(w, s, !looked || (int32_t)(atomic_load(&entry->came) - w->seq) > 0);
+		r = look_at_all(w, s, !looked || may_have_come(w, entry, seq));
 	else
 		r = look_at_noted(w, s, entry, seq);
 	if (!r)
@@ -316,6 +328,7 @@ static int watch_look(struct tl_watch *w, struct session *s)
 	}
 	w->seq = seq;
 	w->ended = ended;
+	w->looked_ns = now;
 	w->backoff = (struct backoff){ 0 };
 	return 0;
 }
@@ -415,7 +428,7 @@ static int watch_words(struct watching *x, const struct call *c, struct session 
 	sleep_words_add(&x->words, &s->catalog.watches[w->index].seq, w->seq);
 	list_for_each_entry(e, &w->names.rings, of_rings) {
 		if (!r)
-			r = ring_ask_wakes(s, e->ring.ring);
+			r = sleeper_ask_wakes(&x->sleeper, c, s, e->ring.ring);
 		sleep_words_add(&x->words, ring_futex(e->ring.page), (uint32_t)e->ring.word);
 	}
 	return r;

@@ -191,6 +191,10 @@ void session_granted(struct session *s)
 		resume(s);
 }
 
+/* The daemon may read our messages only when we have read its answers, and perhaps no thread waits
+ * for those. Another thread that reads may leave at any time. So we look from time to time. */
+#define SEND_LOOK_NS (10 * NS_PER_MS)
+
 /*
  * Waits until the socket has space, or until descriptors that this user has sent are received. The
  * kernel allows as many in flight as the process may have open, and does not tell when there are
@@ -198,6 +202,7 @@ void session_granted(struct session *s)
  */
 static int wait_to_send(struct session *s, int why, int64_t deadline)
 {
+	int64_t look;
 	int r;
 
 	if (why == -ETOOMANYREFS && !deadline_passed(deadline)) {
@@ -210,9 +215,11 @@ static int wait_to_send(struct session *s, int why, int64_t deadline)
 			"this user has sent as many descriptors as it may (ulimit -n), and the "
 			"daemon at %s has not received them",
 			s->address->path);
-	r = socket_wait(session_socket(s), POLLOUT, deadline);
-	if (r == -EBADF)
-		return 0; /* the next try finds that the socket is closed */
+	session_drain(s);
+	look = deadline_after(SEND_LOOK_NS);
+	r = socket_wait(session_socket(s), POLLOUT, look < deadline ? look : deadline);
+	if (r == -EBADF || (r == -ETIMEDOUT && look < deadline))
+		return 0; /* the next try finds whether the socket is closed */
 	if (r == -ETIMEDOUT)
 		return tl_fail(r, "the daemon at %s reads no messages", s->address->path);
 	if (r)

@@ -73,13 +73,16 @@ static void look_at_some(struct flights *flights, unsigned most)
 	}
 }
 
+bool flight_has_room(struct flight *f)
+{
+	return f->sent < WIRE_FDS_UNREAD_MAX || (flight_look(f), f->sent < WIRE_FDS_UNREAD_MAX);
+}
+
 int flight_take(struct flight *f)
 {
 	int r;
 
 	flight_look(f);
-	if (f->sent + f->queued >= WIRE_FDS_UNREAD_MAX)
-		return -EXFULL;
 	look_at_some(f->flights, LOOKS);
 	r = account_take(f->account, f->flights->pool, 1);
 	if (r) {

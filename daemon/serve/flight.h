@@ -29,9 +29,11 @@ void flight_init(struct flight *f, struct flights *flights, struct account *acco
 /* To be called when its socket is closed. */
 void flight_end(struct flight *f);
 
-/* Takes one more, to be sent or queued. Returns -EXFULL if this client has WIRE_FDS_UNREAD_MAX to
- * receive, or an outcome of account_take(). */
+/* Takes one more, to be sent or queued. Returns 0 or an outcome of account_take(). */
 int flight_take(struct flight *f);
+/* False: the client has WIRE_FDS_UNREAD_MAX to receive, and is sent no more until it has received
+ * some. */
+bool flight_has_room(struct flight *f);
 /* A taken descriptor is in the socket now. */
 void flight_sent(struct flight *f);
 /* A taken descriptor will not be sent. */

@@ -7,9 +7,10 @@
  *
  * Invariants: (1) a dropped peer leaves all lists at once, except that it stays in peers.list until
  * its client is over (client_end_step()); peers_sweep() frees it after it has left; (2) a peer that
- * is readable, or has something to send and is writable, has its turn queued, runs it or is
- * stalled; (3) while messages wait that the socket did not take, the kernel tells us of space. It
- * is not asked at other times, since a client frees space with each message that it reads; (4) a
+ * is readable, or has something to send and is writable, has its turn queued, runs it, is stalled
+ * or is owed answers; (3) while messages wait that the socket did not take, or that have one
+ * descriptor too many, the kernel tells us of each message that is received. It is not asked at
+ * other times, since a client frees space with each message that it reads; (4) a
  * dropped peer whose client has not received all descriptors keeps its socket until the client has,
  * or has closed its end: it lingers. Loop thread only.
  */
@@ -38,10 +39,11 @@
 #include "util/text.h"
 
 enum {
-	PEER_QUEUE_MAX = 64,	 /* messages that wait for a full socket */
-	HARVEST_MAX = 1024,	 /* events */
-	STALL_MS = 100,		 /* until the kernel is asked again for memory to receive */
-	CLOSING_MS = 1,		 /* until a descriptor has been closed, mostly */
+	PEER_QUEUE_MAX = 256, /* messages that wait for a full socket; more than it can be owed */
+	PEER_MAKING_MAX = 32, /* segments that are made for a client; it is not read meanwhile */
+	HARVEST_MAX = 1024,   /* events */
+	STALL_MS = 100,	      /* until the kernel is asked again for memory to receive */
+	CLOSING_MS = 1,	      /* until a descriptor has been closed, mostly */
 	SOCKET_SPACE = 32 << 10, /* bytes of messages that a client need not read, times two */
 };
 
@@ -512,7 +514,14 @@ void peer_send(struct peer *peer, const void *message, int fd_take)
 	fd_close(fd_take);
 }
 
-/* True if a limit of the kernel or the user was reached, and not the peer's own (-EXFULL). */
+/* The queue gets shorter when the client reads, and a worker's job ends by itself. So an honest
+ * client loses nothing, however late it reads. */
+bool peer_is_owed(const struct peer *peer)
+{
+	return peer->queued || peer->making >= PEER_MAKING_MAX;
+}
+
+/* True if a limit of the kernel or the user was reached. */
 static bool is_short(int r)
 {
 	return charge_is_refused(r) || r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE ||
@@ -521,7 +530,9 @@ static bool is_short(int r)
 
 static int send_now(struct peer *peer, const void *message, int fd_peek)
 {
-	int r = conn_send(peer->fd, message, fd_peek, MSG_DONTWAIT);
+	int r = fd_peek >= 0 && !flight_has_room(&peer->flight)
+			? -EAGAIN
+			: conn_send(peer->fd, message, fd_peek, MSG_DONTWAIT);
 
 	if (!r && fd_peek >= 0)
 		flight_sent(&peer->flight);

@@ -87,12 +87,13 @@ struct peer {
 	unsigned queued;
 	struct flight flight;
 	unsigned creates; /* of waits: creates waiting for space */
+	unsigned making;  /* of waits: creates whose segments workers make */
 	unsigned syncs;	  /* of waits: SYNCs */
 	uint32_t rescan;  /* its ledger's counter when we last looked at all its retired tensors */
 	int fd;
 	struct kept_socket *kept; /* NULL: its socket is not kept */
 	enum peer_phase phase;
-	bool readable;	   /* its socket may hold messages, or the end */
+	bool readable;	   /* its socket may hold messages, or the end; see peer_is_owed() */
 	bool writable;	   /* its socket may have space for queued messages */
 	bool awaits_space; /* the kernel tells us when its socket has space */
 	bool deaf;	   /* it has closed its end; we read its earlier messages */
@@ -126,8 +127,7 @@ struct peer_wait {
 int peers_init(struct peers *peers, uv_loop_t *loop, struct namespaces *namespaces,
 	       struct turns *turns, bool (*read)(struct peer *peer));
 void peers_deinit(struct peers *peers);
-/* Waits for @timeout_ms (-1: for ever) until a socket can be read or written, or libuv has an
- * event. Queues the turns of such peers. */
+/* Waits for @timeout_ms (-1: for ever) until a socket, whose turn it queues, or libuv is ready. */
 void peers_harvest(struct peers *peers, int timeout_ms);
 /* Frees peers that have left. No pointer to a peer may be kept over this call. */
 void peers_sweep(struct peers *peers);
@@ -137,8 +137,7 @@ void peers_end(struct peers *peers);
 /* Takes over @fd_take and @account_take, also on failure. -ENOMEM. */
 int peer_new(struct peer **pp, struct peers *peers, int fd_take, struct account *account_take,
 	     const struct client_identity *who);
-/* Begins to read its messages. Returns -ENOSPC or -ENOMEM if the kernel has no space for one
- * more. */
+/* Begins to read its messages. -ENOSPC or -ENOMEM: the kernel has no space for one more. */
 int peer_begin(struct peer *peer);
 
 /* Starts the timer that closes descriptors. To be called before the loop waits. */
@@ -167,19 +166,20 @@ void peer_close(struct peer *peer, int fd_take);
 /* Ends the connection. Its memory lives until peers_sweep(), and while the peer is an orphan. May
  * be called twice, and from a handler of the same peer. */
 void peer_drop(struct peer *peer);
-
 /* For ends.c. Continues the end of a dropped peer in the steps of its account. */
 void peer_end(struct peer *peer);
 void peer_close_socket(struct peer *peer);
 /* Ends the peer after its client has ended. */
 void peer_leave(struct peer *peer);
 
-/* Gives the peer its next turn a little later, since the kernel had no memory to receive its
- * messages. */
+/* Gives the peer its next turn later: the kernel had no memory to receive its messages. */
 void peer_stall(struct peer *peer);
 
-/* Sends @message, or queues it if the socket is full. Drops a peer that does not read. @fd_take may
- * be -1. If the descriptor cannot be sent, the peer gets an error instead. */
+/* True: the client is to get answers first, and is not read meanwhile. So its queue has a bound. */
+bool peer_is_owed(const struct peer *peer);
+
+/* Sends @message, or queues it if the socket is full, or has its maximum of descriptors. @fd_take
+ * may be -1. If the descriptor cannot be sent, the peer gets an error instead. */
 void peer_send(struct peer *peer, const void *message, int fd_take);
 /* The same, with a descriptor that stays the caller's. False: it could not be sent. */
 bool peer_send_lent(struct peer *peer, const void *message, int fd_peek);

@@ -47,8 +47,12 @@ bool receive_turn(struct peer *peer)
 		return false;
 	}
 	for (unsigned n = 0; n < TURN_MESSAGES && !(n && turn_is_over(peer->peers->turns)); n++) {
-		if (peer->listing.step || group_goes_on(&peer->client)) {
-			if (peer->listing.step)
+		bool listing = peer->listing.step;
+
+		if (peer_is_owed(peer) && (listing || !group_goes_on(&peer->client)))
+			return false;
+		if (listing || group_goes_on(&peer->client)) {
+			if (listing)
 				peer->listing.step(peer);
 			else
 				peer_group_step(peer);

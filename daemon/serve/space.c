@@ -92,6 +92,7 @@ static void create_peer_ended(struct peer_wait *wait);
 static void create_remember(struct create *create, bool working)
 {
 	create->working = working;
+	create->peer->making += working;
 	create->wait.peer_ended = create_peer_ended;
 	list_add_tail(&create->peer->waits, &create->wait.link);
 }
@@ -331,11 +332,21 @@ static bool create_freed_space(struct create *create)
 	return true;
 }
 
+/* The peer may have waited for it to be read on. */
+static void create_finished(struct peer *peer)
+{
+	peer->making--;
+	if (peer->readable)
+		turn_queue(&peer->turn);
+}
+
 static void create_worked(struct job *job)
 {
 	struct create *create = container_of(job, struct create, job);
 
 	list_del(&create->wait.link);
+	if (create->peer)
+		create_finished(create->peer);
 	if (!create_freed_space(create)) {
 		create_backed(create);
 	} else if (create_charge(create)) {

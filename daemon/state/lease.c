@@ -181,8 +181,9 @@ bool lease_revive(struct state *st, const struct client *c, uint32_t slot)
 	struct tensor *t = &st->tensors[slot];
 	struct holding *at = t->at;
 
-	if (!client_leases_on(c, slot) || !at || t->account != c->account)
+	if (!client_leases_on(c, slot) || !at)
 		return false;
+	tensor_charge_back(st, slot, c->account);
 	list_del(&t->link);
 	t->at = NULL;
 	holding_left(at);

@@ -17,8 +17,9 @@ void lease_reclaim_unheld(struct state *st, uint32_t slot);
 /* True if anybody holds the tensor. If not, *@used is its last use by the ledgers, or 0 for none.
  * @now and *@used are times of ledger_clock(). */
 bool lease_look(struct state *st, uint32_t slot, uint64_t now, uint64_t *used);
-/* Ends the walk of a RETIRED row that is to be LIVE again. @c must hold it, and no other client may
- * ever have found it. False: @c does not hold it. */
+/* Ends the walk of a RETIRED row that is to be LIVE again, and @c's. No client may ever have found
+ * it, but one that was slow may count it for a moment. False: @c, its producer, does not hold it.
+ */
 bool lease_revive(struct state *st, const struct client *c, uint32_t slot);
 /* @c reports that it has given up its last lease on @ref. */
 void lease_released(struct state *st, struct client *c, uint64_t ref);

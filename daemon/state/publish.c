@@ -365,7 +365,8 @@ static int ring_revive(struct state *st, struct client *c, uint64_t ref,
 	    st->tensors[slot].ring && st->tensors[slot].ring->client == c)
 		ring_end(st, c->account, st->tensors[slot].ring);
 	if (row->word != row_word(ref_generation(ref), ROW_RETIRED) || row->version ||
-	    !st->tensors[slot].ring || st->tensors[slot].ring->client)
+	    !st->tensors[slot].ring || st->tensors[slot].ring->client ||
+	    st->tensors[slot].ring->uid != c->uid)
 		return STATE_E_STALE;
 	*why = shared_check(d, row->nbytes, &nbytes);
 	if (!*why && (nbytes != row->nbytes || d->meta_len > CATALOG_INLINE_META ||

@@ -601,23 +601,34 @@ static void extent_return(struct tensor *t)
 	t->moved = false;
 }
 
-void tensor_charge_to(struct state *st, uint32_t slot, struct account *account)
+static void row_charge_to(struct state *st, uint32_t slot, struct account *account)
 {
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
 	struct tensor *t = &st->tensors[slot];
 	struct account *before = t->account;
 
-	if (before == account)
-		return;
 	extent_return(t);
-	t->held = true;
 	t->account = account;
 	account_move(before, account, pool_of(st, SHARE_CHUNKS), t->chunks);
 	account_move(before, account, pool_of(st, SHARE_TENSORS), 1);
 	/* only its holders keep a name that was deleted */
 	if (catalog_name(&st->catalog, row->name)->current == 0)
 		name_own(&st->names, row->name, account);
+}
+
+void tensor_charge_to(struct state *st, uint32_t slot, struct account *account)
+{
+	if (st->tensors[slot].account == account)
+		return;
+	row_charge_to(st, slot, account);
+	st->tensors[slot].held = true;
 	extent_charge(st, slot);
+}
+
+void tensor_charge_back(struct state *st, uint32_t slot, struct account *account)
+{
+	row_charge_to(st, slot, account);
+	st->tensors[slot].held = false;
 }
 
 /* ---- the end of an extent ------------------------------------------------------------------ */

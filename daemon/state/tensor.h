@@ -48,6 +48,8 @@ void tensor_reclaim(struct state *st, uint32_t slot);
 /* Charges the RETIRED row to @account, whose client holds it, and its extent too if nothing else is
  * there. That may bring the account over its maximum. */
 void tensor_charge_to(struct state *st, uint32_t slot, struct account *account);
+/* Undoes that: the row is its producer's again, whose account this is. */
+void tensor_charge_back(struct state *st, uint32_t slot, struct account *account);
 
 /* ---- for draft.c ---- */
 

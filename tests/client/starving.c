@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Consumers whose daemon ends for good: nobody waits on the dead, or believes what they left. */
+#include <tensorlease/watch.h>
+
 #include "tests/client/common.h"
 
 enum { SHORT_MS = 300 };
@@ -376,6 +378,85 @@ TEST(a_forked_child_watches_a_connection_of_its_own)
 	child_must_succeed(&c);
 	must_be(wait_get(client, 10 * MS), -ETIMEDOUT);
 	tl_close(client);
+}
+
+/* ---- A daemon that does not answer ---- */
+
+static int watch_a(tl_client *client, int64_t timeout_ns)
+{
+	tl_watch_options o = { .size = sizeof(o), .flags = TL_WATCH_NEW };
+	tl_watch_event event = { .size = sizeof(event) };
+	static tl_watch *watch;
+	int r = timeout_ns ? 0 : tl_watch_open(client, "a", &o, &watch);
+
+	if (timeout_ns)
+		r = tl_watch_next(watch, &TL_INIT(tl_wait_options, .timeout_ns = timeout_ns),
+				  &event);
+	return r;
+}
+
+static int wait_many_100(tl_client *client, int64_t timeout_ns)
+{
+	return wait_some(client, timeout_ns, (tl_wait_item[]){ { .name = "a", .newer_than = 100 } },
+			 1);
+}
+
+static int get_100(tl_client *client, int64_t timeout_ns)
+{
+	return get_some(client, timeout_ns, 100, 0);
+}
+
+/* The daemon is asked to have it woken, and does not answer in the client's time. */
+TEST(a_wait_for_a_ring_lasts_though_the_daemon_does_not_answer)
+{
+	static const struct kind of_ring[] = { { "get", get_100 },
+					       { "wait many", wait_many_100 },
+					       { "watch", watch_a } };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *client;
+	uint64_t version = 0;
+	int64_t start;
+
+	while (version < 100)
+		version = put_bytes(producer, "a", 1, 10);
+	for (int i = 0; i < 3; i++) {
+		client = td_connect(&d);
+		must_be(get_some(client, 0, 0, 0), 0); /* it has the page */
+		must_be(watch_a(client, 0), 0);
+		client_set_timeout(client, 50 * MS);
+		td_freeze(&d);
+		start = now_ns();
+		must_be(of_ring[i].wait(client, SHORT_MS * MS), -ETIMEDOUT);
+		must(strstr(tl_last_error(), "within 300 ms"));
+		must(now_ns() - start >= SHORT_MS * MS);
+		td_thaw(&d);
+		client_set_timeout(client, WAIT_S * SECOND);
+		tl_close(client);
+	}
+	tl_close(producer);
+}
+
+TEST(a_version_of_a_ring_comes_though_the_daemon_does_not_answer)
+{
+	static const struct kind kind = { "get", get_100 };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d);
+	struct consumer c = { .kind = &kind, .timeout_ns = -1, .client = td_connect(&d) };
+	uint64_t version = 0;
+
+	while (version < 100)
+		version = put_bytes(producer, "a", 1, 10);
+	must_be(get_some(c.client, 0, 0, 0), 0);
+	client_set_timeout(c.client, 50 * MS);
+	td_freeze(&d);
+	must_be(pthread_create(&c.thread, NULL, consume, &c), 0);
+	until_it_sleeps(&c.tid);
+	put_bytes(producer, "a", 2, 10); /* that needs no daemon */
+	pthread_join(c.thread, NULL);
+	must_be(c.r, 0);
+	td_thaw(&d);
+	tl_close(c.client);
+	tl_close(producer);
 }
 
 int main(void)

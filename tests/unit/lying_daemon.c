@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include <tensorlease/watch.h>
+
 #include "tests/unit/liar_fixture.h"
 
 /* ---- Descriptors ---- */
@@ -490,6 +492,78 @@ LIE_TEST(a_name_that_is_not_noted_yet_is_listed)
 	must_be(names_below(client, "a/"), 1); /* it has said that there is nothing new */
 	atomic_store(&liar.catalog->header.coming, 1);
 	must_be(names_below(client, "a/"), 2);
+	tl_close(client);
+}
+
+static int watch_news(tl_watch *watch, char name[TL_NAME_MAX + 1])
+{
+	tl_watch_event event = { .size = sizeof(event) };
+	int r = tl_watch_next(watch, NULL, &event);
+
+	if (!r)
+		memccpy(name, event.name, '\0', TL_NAME_MAX + 1);
+	return r;
+}
+
+/* The watch was not looked at for so many changes that their counter has come halfway around. */
+LIE_TEST(a_name_is_found_by_a_watch_that_rested_long)
+{
+	static const uint32_t many[] = { 1U << 30, 1U << 31, (1U << 31) + 1, UINT32_MAX };
+	struct catalog_watch *entry = &liar.catalog->watches[0];
+	tl_client *client = liar_connect(&liar);
+	tl_watch_options o = { .size = sizeof(o), .flags = TL_WATCH_PREFIX };
+	const int64_t shape[1] = { 8 };
+	char name[TL_NAME_MAX + 1], expected[16];
+	tl_watch *watch;
+
+	must_be(tl_watch_open(client, "a/", &o, &watch), 0);
+	must_be(watch_news(watch, name), -EAGAIN);
+	for (uint32_t i = 0; i < sizeof(many) / sizeof(*many); i++) {
+		snprintf(expected, sizeof(expected), "a/%u", i);
+		liar_publish(&liar, i + 1, expected, 1, shape, 1, 64 * i);
+		atomic_fetch_add(&entry->seq, many[i]);
+		atomic_store(&entry->came, atomic_load(&entry->seq));
+		must_be(watch_news(watch, name), 0);
+		must(!strcmp(name, expected));
+		must_be(watch_news(watch, name), -EAGAIN);
+	}
+	must_be(tl_watch_close(watch), 0);
+	tl_close(client);
+}
+
+static unsigned deletes;
+
+/* A daemon that has no page of the name's ring. It deletes, and is followed by another one before
+ * it has said so. */
+static bool delete_and_die(struct liar *l, int socket, struct conn_message *request)
+{
+	struct wire_plain adopted = {
+		.header = { .type = WIRE_ADOPTED, .length = sizeof(adopted), .life = 1 }
+	};
+	struct wire_error_reply e = { .code = WIRE_E_NOT_FOUND };
+
+	if (request->header.type == WIRE_PAGE) {
+		liar_send(socket, request, WIRE_ERROR, &e, sizeof(e), -1);
+		return true;
+	}
+	if (request->header.type != WIRE_DELETE || deletes++)
+		return false;
+	atomic_store(&l->catalog->names[0].current, 0);
+	must_be(conn_send(socket, &adopted, -1, MSG_DONTWAIT), 0);
+	return true;
+}
+
+LIE_TEST(a_delete_that_was_done_is_not_asked_for_again)
+{
+	tl_client *client = liar_connect(&liar);
+	const int64_t shape[1] = { 8 };
+
+	liar_publish(&liar, 0, "a", 1, shape, 1, 0);
+	atomic_store(&liar.catalog->names[0].current, REF_RING | ref_make(1, 0));
+	client_set_timeout(client, 50 * MS); /* it asks for the page until then */
+	liar_set_answer(&liar, delete_and_die);
+	must_be(tl_delete(client, "a"), 0);
+	must_be(deletes, 1);
 	tl_close(client);
 }
 

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Clients of many threads that get no processor for a while. All threads ask, and the answers come
+ * before any thread can read them: more than the socket takes, and more descriptors than a client
+ * may leave unread. No call may fail for that.
+ */
+#include <dirent.h>
+#include <signal.h>
+
+#include "tests/client/common.h"
+
+enum { THREADS_MAX = 200, LARGE = 300 << 10, SMALL = 1000 };
+
+struct many {
+	unsigned threads, rounds;
+	int (*call)(tl_client *client, unsigned thread, unsigned round);
+	tl_client *client;
+	pthread_barrier_t barrier;
+	_Atomic unsigned failed, next;
+};
+
+static void *run(void *arg)
+{
+	struct many *m = arg;
+	unsigned thread = atomic_fetch_add(&m->next, 1);
+
+	for (unsigned round = 0; round < m->rounds; round++) {
+		pthread_barrier_wait(&m->barrier);
+		if (m->call(m->client, thread, round) && atomic_fetch_add(&m->failed, 1) < 3)
+			print_error("thread %u: %s\n", thread, tl_last_error());
+		pthread_barrier_wait(&m->barrier);
+	}
+	return NULL;
+}
+
+static int many_threads(const struct test_daemon *d, void *arg)
+{
+	static struct many m;
+	pthread_t threads[THREADS_MAX];
+
+	m = *(const struct many *)arg;
+	m.client = td_connect(d);
+	must_be(pthread_barrier_init(&m.barrier, NULL, m.threads + 1), 0);
+	for (unsigned i = 0; i < m.threads; i++)
+		must_be(pthread_create(&threads[i], NULL, run, &m), 0);
+	for (unsigned round = 0; round < m.rounds; round++) {
+		pause_at(round);
+		pthread_barrier_wait(&m.barrier);
+		parent_tell(round); /* all were woken */
+		pthread_barrier_wait(&m.barrier);
+	}
+	pause_at(m.rounds);
+	for (unsigned i = 0; i < m.threads; i++)
+		must_be(pthread_join(threads[i], NULL), 0);
+	must_be(m.failed, 0);
+	tl_close(m.client);
+	return 0;
+}
+
+/* Whether all threads of the process are in that state. */
+static bool all_are(pid_t pid, char state)
+{
+	char path[300], now;
+	struct dirent *e;
+	bool all = true;
+	DIR *dir;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	dir = opendir(path);
+	must(dir);
+	while ((e = readdir(dir))) {
+		if (e->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)pid, e->d_name);
+		f = fopen(path, "re");
+		if (!f)
+			continue; /* it has ended */
+		all &= fscanf(f, "%*d (%*[^)]) %c", &now) == 1 && now == state;
+		fclose(f);
+	}
+	closedir(dir);
+	return all;
+}
+
+static void stop(pid_t pid)
+{
+	unsigned rounds = 0;
+
+	/* See until_it_sleeps(). Some may pause again and again, until others are answered. */
+	for (int asleep = 0; asleep < 10 && rounds < 100; test_pause(&rounds))
+		asleep = all_are(pid, 'S') ? asleep + 1 : 0;
+	must_be(kill(pid, SIGSTOP), 0);
+	eventually(all_are(pid, 'T'));
+}
+
+/* In each round each thread calls once. */
+static void no_call_may_fail(const struct test_daemon *d, struct many m)
+{
+	struct test_child child = child_start_ready(d, many_threads, &m);
+
+	for (unsigned round = 0; round < m.rounds; round++) {
+		td_freeze(d);
+		must_be(child_step(&child), round);
+		stop(child.pid);
+		td_thaw(d);
+		td_sync(d); /* it has done all that it can without the client */
+		must_be(kill(child.pid, SIGCONT), 0);
+		must_be(child_await(&child), round + 1);
+	}
+	child_finish(&child);
+}
+
+static int put_own(tl_client *client, unsigned thread, size_t n)
+{
+	static const unsigned char data[LARGE];
+	int64_t shape[1] = { (int64_t)n };
+	DLTensor t = bytes_tensor((void *)(uintptr_t)data, shape);
+	uint64_t version;
+	char name[16];
+
+	snprintf(name, sizeof(name), "n%u", thread);
+	return tl_put(client, name, &t, NULL, &version);
+}
+
+static int put_large(tl_client *client, unsigned thread, unsigned round)
+{
+	(void)round;
+	return put_own(client, thread, LARGE);
+}
+
+static int put_medium(tl_client *client, unsigned thread, unsigned round)
+{
+	(void)round;
+	return put_own(client, thread, 64 << 10);
+}
+
+TEST(threads_that_create)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 1 << 30);
+
+	no_call_may_fail(&d, (struct many){ 20, 2, put_large });
+	no_call_may_fail(&d, (struct many){ 64, 2, put_large });
+	no_call_may_fail(&d, (struct many){ 64, 1, put_medium });
+}
+
+/* In one of the rounds all begin rings, and ask for several drafts at once. */
+TEST(threads_that_begin_rings)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 1 << 30);
+
+	no_call_may_fail(&d, (struct many){ 20, 8, put_large });
+}
+
+static int get_one(tl_client *client, const char *name)
+{
+	DLManagedTensorVersioned *t;
+	int r = tl_get(client, name, NULL, &t);
+
+	if (!r)
+		drop(t);
+	return r;
+}
+
+static int get_ring(tl_client *client, unsigned thread, unsigned round)
+{
+	(void)thread;
+	(void)round;
+	return get_one(client, "ring");
+}
+
+static int get_own(tl_client *client, unsigned thread, unsigned round)
+{
+	char name[16];
+
+	(void)round;
+	snprintf(name, sizeof(name), "n%u", thread);
+	return get_one(client, name);
+}
+
+TEST(threads_that_get)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 1 << 30);
+	tl_client *producer = td_connect(&d);
+
+	for (int i = 0; i < 50; i++)
+		put_bytes(producer, "ring", i, SMALL);
+	no_call_may_fail(&d, (struct many){ 64, 1, get_ring });
+	for (unsigned i = 0; i < 64; i++)
+		must_be(put_own(producer, i, LARGE), 0);
+	no_call_may_fail(&d, (struct many){ 64, 1, get_own });
+	tl_close(producer);
+}
+
+static int delete_none(tl_client *client, unsigned thread, unsigned round)
+{
+	char name[TL_NAME_MAX + 1];
+
+	(void)thread;
+	(void)round;
+	memset(name, 'x', TL_NAME_MAX); /* so that the answers are long */
+	name[TL_NAME_MAX] = '\0';
+	return tl_delete(client, name) != -ENOENT;
+}
+
+TEST(threads_whose_answers_have_no_descriptors)
+{
+	cleanup_td struct test_daemon d = td_start();
+
+	no_call_may_fail(&d, (struct many){ THREADS_MAX, 1, delete_none });
+}
+
+int main(void)
+{
+	return suite_run();
+}
