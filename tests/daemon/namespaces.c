@@ -7,6 +7,8 @@
 #include <sys/inotify.h>
 #include <sys/stat.h>
 
+#include <tensorlease/watch.h>
+
 #include "tests/client/common.h"
 #include "tests/daemon/shm_common.h"
 
@@ -451,10 +453,30 @@ static int still_allowed(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
+static int waits_in_vain(const struct test_daemon *d, void *arg)
+{
+	const tl_get_options forever = { .size = sizeof(forever), .timeout_ns = -1 };
+	const tl_wait_options as_long = { .size = sizeof(as_long), .timeout_ns = -1 };
+	tl_client *client = enter_must(d, NULL);
+	tl_watch_event event = { .size = sizeof(event) };
+	DLManagedTensorVersioned *t;
+	tl_watch *watch;
+
+	(void)arg;
+	must_be(tl_watch_open(client, "never", NULL, &watch), 0);
+	parent_tell(1);
+	must_be(tl_get(client, "never", &forever, &t), -EACCES);
+	must(strstr(tl_last_error(), "there is no namespace"));
+	must_be(tl_watch_next(watch, &as_long, &event), -EACCES);
+	tl_watch_close(watch);
+	must_be(tl_close(client), 0);
+	return 0;
+}
+
 TEST(a_reload_that_takes_the_right_to_get_away_ends_connections)
 {
 	static const char *const extra[] = { "--keeper", "yes", "--config", config_path, NULL };
-	struct test_child bob, alice;
+	struct test_child bob, alice, waits;
 	struct test_daemon d;
 	tl_client *root;
 
@@ -466,12 +488,15 @@ TEST(a_reload_that_takes_the_right_to_get_away_ends_connections)
 	publish(root, "x", 1);
 	bob = child_start_as(BOB, &d, denied_later, NULL);
 	alice = child_start_as(ALICE, &d, still_allowed, NULL);
+	waits = child_start_as(BOB, &d, waits_in_vain, NULL);
+	must_be(child_await(&waits), 1);
 	must_be(child_await(&bob), 1);
 	must_be(child_await(&alice), 1);
 	config_write("[namespace default]\nowner = 1111\nmode = 0700\n");
 	must_be(kill(d.keeper, SIGHUP), 0);
 	child_finish(&bob);
 	child_finish(&alice);
+	child_must_succeed(&waits);
 	must_be(value_of(root, "x"), 1);
 	must_be(tl_close(root), 0);
 	td_stop(&d);
