@@ -9,7 +9,7 @@
 #include "daemon/complete.h"
 #include "util/fd.h"
 
-enum { WHY = 192, WHAT = 80 };
+enum { WHY = 256, WHAT = 80 };
 
 /* Finds the configuration file where it was, even if the working directory has changed. */
 static int options_again(const struct again *again, struct options *o)

@@ -547,7 +547,7 @@ TEST(a_reload_that_takes_the_right_to_publish_away_ends_what_was_begun)
 	publish(root, "x", 1);
 	bob = child_start_as(BOB, &d, may_publish_until_then, NULL);
 	version = child_await(&bob);
-	config_write("[namespace default]\nowner = 1111\nmode = 0775\n");
+	config_write("[namespace default]\nowner = 1111\nmode = 0755\n");
 	must_be(kill(d.keeper, SIGHUP), 0);
 	eventually(!tl_stat(root, "ring", &info) && !info.ring);
 	child_finish(&bob);
