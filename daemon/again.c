@@ -9,7 +9,7 @@
 #include "daemon/complete.h"
 #include "util/fd.h"
 
-enum { WHY = 192 };
+enum { WHY = 256, WHAT = 80 };
 
 /* Finds the configuration file where it was, even if the working directory has changed. */
 static int options_again(const struct again *again, struct options *o)
@@ -35,23 +35,38 @@ static const struct state_limits *limits_of(const struct config *next, const cha
 }
 
 /* Space may change; limits that decide the shape of a catalog may not. */
-static const char *limits_differ(const struct state_limits *now, const struct state_limits *next)
+static bool limits_differ(const struct state_limits *now, const struct state_limits *next,
+			  char what[WHAT])
 {
 	if (!next)
-		return "it is not configured any more";
-	if (now->max_tensors != next->max_tensors)
-		return "max-tensors";
-	return now->storage != next->storage ? "storage" : NULL;
+		snprintf(what, WHAT, "it is not configured any more");
+	else if (now->max_tensors != next->max_tensors)
+		snprintf(what, WHAT, "max-tensors is %u, and was %u", next->max_tensors,
+			 now->max_tensors);
+	else if (now->storage != next->storage)
+		snprintf(what, WHAT, "storage is %s, and was %s", next->storage->name,
+			 now->storage->name);
+	else
+		return false;
+	return true;
 }
 
-static const char *options_differ(const struct options *now, const struct options *next)
+static bool options_differ(const struct options *now, const struct options *next, char what[WHAT])
 {
 	if (now->max_clients != next->max_clients)
-		return "max-clients, or fewer for want of open files";
-	if (next->descriptors.opening < now->descriptors.opening)
-		return "fewer descriptors of segments";
-	return strcmp(now->socket ? now->socket : "", next->socket ? next->socket : "") ? "socket"
-											: NULL;
+		snprintf(what, WHAT,
+			 "max-clients, or the limit of open files, allows %u, and was %u",
+			 next->max_clients, now->max_clients);
+	else if (next->descriptors.opening < now->descriptors.opening)
+		snprintf(what, WHAT,
+			 "the limit of open files leaves %llu descriptors, and was %llu",
+			 (unsigned long long)next->descriptors.opening,
+			 (unsigned long long)now->descriptors.opening);
+	else if (strcmp(now->socket ? now->socket : "", next->socket ? next->socket : ""))
+		snprintf(what, WHAT, "the socket is another one");
+	else
+		return false;
+	return true;
 }
 
 /* True, and says why, if the next daemon could not take over. */
@@ -60,19 +75,19 @@ static bool is_obstacle(const struct options *now, const struct options *next,
 {
 	static const char format[] = "it could not take over what is published: %s%s%s%s; "
 				     "'tensorlease restart' begins without it";
-	const char *what = options_differ(now, next);
 	const struct namespace *ns;
+	char what[WHAT];
 
-	if (what)
+	if (options_differ(now, next, what)) {
 		snprintf(why, WHY, format, what, "", "", "");
-	if (what)
 		return true;
+	}
 	list_for_each_entry(ns, &all->list, link) {
-		what = limits_differ(&ns->config.limits, limits_of(&next->config, ns->config.name));
-		if (what)
-			snprintf(why, WHY, format, "namespace ", ns->config.name, ": ", what);
-		if (what)
-			return true;
+		if (!limits_differ(&ns->config.limits, limits_of(&next->config, ns->config.name),
+				   what))
+			continue;
+		snprintf(why, WHY, format, "namespace ", ns->config.name, ": ", what);
+		return true;
 	}
 	return false;
 }

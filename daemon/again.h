@@ -14,4 +14,4 @@ struct again {
 };
 
 /* This is may_leave() of server_options, and @again its context. */
-bool again_may(void *again, const struct namespaces *all, char why[192]);
+bool again_may(void *again, const struct namespaces *all, char why[256]);

@@ -119,6 +119,12 @@ int address_find(struct address *out, const char *asked, const char *name_space)
 	bool url;
 	int r;
 
+	if (address && !is_url(address) && strstr(address, "://"))
+		return tl_fail(-EINVAL,
+			       "'%.80s' is no address: that is the path of a socket, or "
+			       "tensorlease://NAMESPACE/PATH",
+			       address);
+
 	if (asked && !*asked)
 		return tl_fail(-EINVAL, "options->address is empty");
 	url = address && is_url(address);
@@ -188,7 +194,7 @@ static int permission_failure(const char *address)
 
 	if (stat(address, &st))
 		return tl_fail(-EACCES, "the socket %s is not for this user: %m", address);
-	if (!(st.st_mode & S_IWGRP))
+	if (!(st.st_mode & S_IWGRP) || st.st_gid == 0) /* nobody is to join root's group */
 		return tl_fail(-EACCES, "the socket %s is for user %u only: its mode is %04o",
 			       address, (unsigned)st.st_uid, (unsigned)st.st_mode & 07777);
 	getgrgid_r(st.st_gid, &entry, buffer, sizeof(buffer), &group);

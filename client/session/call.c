@@ -71,7 +71,10 @@ static int call_renew(struct call *c, struct session *old)
 	if (!r)
 		r = tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
 			    c->client->address.path);
-	return !waits || r == -ECONNABORTED || process_exiting() ? r : call_pause(c, r);
+	/* what a daemon refuses for good is not waited for */
+	if (r == -ECONNABORTED || r == -EACCES || r == -EPROTONOSUPPORT)
+		return r;
+	return !waits || process_exiting() ? r : call_pause(c, r);
 }
 
 static bool usable(const struct call *c, struct session *s)

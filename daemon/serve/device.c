@@ -34,7 +34,7 @@ static void send_device_error(struct peer *peer, uint32_t serial, int r)
 		break;
 	case STATE_E_NOTICES:
 		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "%d messages wait for this client, which does not read them",
+			   "%d messages wait for this client, or its user, who does not read them",
 			   CLIENT_NOTICES_MAX);
 		break;
 	default:

@@ -57,7 +57,10 @@ static bool hello_enter(struct peer *peer, const struct wire_hello *hello)
 		return true;
 	if (r == STATE_E_NOT_FOUND)
 		peer_error(peer, hello->header.serial, WIRE_E_DENIED,
-			   "there is no namespace '%.*s' that user %u may read", len, name, uid);
+			   "there is no namespace '%.*s' that user %u may read%s", len, name, uid,
+			   uid == 0 || uid == peer->peers->shared->uid
+				   ? "; a section [namespace NAME] of the configuration makes one"
+				   : "");
 	else if (r == STATE_E_CLIENTS)
 		peer_error(peer, hello->header.serial, WIRE_E_CLIENTS,
 			   "the namespace '%.*s' has its maximum of clients", len, name);

@@ -17,7 +17,7 @@
 #include "daemon/state/state.h"
 #include "util/leftovers.h"
 
-enum { SERVER_SIGNALS = 4, SERVER_WHY_MAX = 192 };
+enum { SERVER_SIGNALS = 4, SERVER_WHY_MAX = 256 };
 
 /* Objects in /dev/shm, sorted. */
 struct object_ids {

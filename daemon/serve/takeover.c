@@ -431,8 +431,8 @@ int takeover_clients(struct server *server, char why[ADOPT_WHY_MAX])
 	if (r)
 		return r;
 	list_for_each_entry(ns, &server->namespaces.list, link)
-		log_info("took over what a dead daemon left", "namespace=%s tensors=%u clients=%u",
-			 log_str(ns->config.name), ns->state.catalog.header->tensors,
-			 ns->state.catalog.header->clients);
+		log_info("took over what the last daemon left",
+			 "namespace=%s tensors=%u clients=%u", log_str(ns->config.name),
+			 ns->state.catalog.header->tensors, ns->state.catalog.header->clients);
 	return 0;
 }

@@ -346,7 +346,7 @@ static void import_free(struct state *st, struct device_import *import)
 	struct segment *seg = import->segment;
 
 	import->unmap.client->import_count--;
-	list_del(&import->unmap.link);
+	notice_withdraw(&import->unmap);
 	list_del(&import->client_link);
 	list_del(&import->segment_link);
 	free(import);

@@ -11,7 +11,8 @@ int notice_new(struct notice **np, struct client *c)
 {
 	struct notice *n;
 
-	if (c->notice_count >= CLIENT_NOTICES_MAX)
+	if (c->notice_count >= CLIENT_NOTICES_MAX ||
+	    account_top(c->account)->notices >= CLIENT_NOTICES_MAX)
 		return STATE_E_NOTICES;
 	n = fault("notice_new") ? NULL : calloc(1, sizeof(*n));
 	if (!n)
@@ -23,11 +24,24 @@ int notice_new(struct notice **np, struct client *c)
 	return 0;
 }
 
+/* A user's clients together hold as much of our memory as one may. */
+static void count_due(struct notice *n, bool due)
+{
+	account_top(n->client->account)->notices += (unsigned)due - (unsigned)n->due;
+	n->due = due;
+}
+
+void notice_withdraw(struct notice *n)
+{
+	count_due(n, false);
+	list_del(&n->link);
+}
+
 struct notice *notice_free(struct notice *n)
 {
 	if (!n)
 		return NULL;
-	list_del(&n->link);
+	notice_withdraw(n);
 	n->client->notice_count--;
 	free(n);
 	return NULL;
@@ -35,6 +49,7 @@ struct notice *notice_free(struct notice *n)
 
 void notice_due(struct shared *shared, struct notice *n)
 {
+	count_due(n, true);
 	list_del(&n->link);
 	list_add_tail(&n->client->notices, &n->link);
 	if (list_empty(&n->client->notified))
@@ -48,8 +63,9 @@ struct notice *notice_next(struct client *c)
 
 void notice_sent(struct notice *n)
 {
-	if (n->message.header.type == WIRE_UNMAP)
-		list_del(&n->link); /* it is part of the import */
-	else
+	if (n->message.header.type != WIRE_UNMAP) {
 		notice_free(n);
+		return;
+	}
+	notice_withdraw(n); /* it is part of the import */
 }

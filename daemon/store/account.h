@@ -82,7 +82,7 @@ struct account {
 	uint64_t busy_ns;    /* the daemon's time spent serving it; counted in the daemon's only */
 	uint64_t max[SHARE_KINDS];
 	uint64_t used[SHARE_COUNT];
-	unsigned closing; /* its descriptors that closer.c has not closed yet */
+	unsigned closing, notices; /* descriptors to be closed, and notices to be sent */
 	/* serve/turns.c, in the daemon's only: */
 	struct list ready;    /* in accounts.ready while there is something to do for it */
 	struct list turns;    /* of struct turn: those to be served */

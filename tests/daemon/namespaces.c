@@ -7,6 +7,8 @@
 #include <sys/inotify.h>
 #include <sys/stat.h>
 
+#include <tensorlease/watch.h>
+
 #include "tests/client/common.h"
 #include "tests/daemon/shm_common.h"
 
@@ -451,10 +453,30 @@ static int still_allowed(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
+static int waits_in_vain(const struct test_daemon *d, void *arg)
+{
+	const tl_get_options forever = { .size = sizeof(forever), .timeout_ns = -1 };
+	const tl_wait_options as_long = { .size = sizeof(as_long), .timeout_ns = -1 };
+	tl_client *client = enter_must(d, NULL);
+	tl_watch_event event = { .size = sizeof(event) };
+	DLManagedTensorVersioned *t;
+	tl_watch *watch;
+
+	(void)arg;
+	must_be(tl_watch_open(client, "never", NULL, &watch), 0);
+	parent_tell(1);
+	must_be(tl_get(client, "never", &forever, &t), -EACCES);
+	must(strstr(tl_last_error(), "there is no namespace"));
+	must_be(tl_watch_next(watch, &as_long, &event), -EACCES);
+	tl_watch_close(watch);
+	must_be(tl_close(client), 0);
+	return 0;
+}
+
 TEST(a_reload_that_takes_the_right_to_get_away_ends_connections)
 {
 	static const char *const extra[] = { "--keeper", "yes", "--config", config_path, NULL };
-	struct test_child bob, alice;
+	struct test_child bob, alice, waits;
 	struct test_daemon d;
 	tl_client *root;
 
@@ -466,15 +488,103 @@ TEST(a_reload_that_takes_the_right_to_get_away_ends_connections)
 	publish(root, "x", 1);
 	bob = child_start_as(BOB, &d, denied_later, NULL);
 	alice = child_start_as(ALICE, &d, still_allowed, NULL);
+	waits = child_start_as(BOB, &d, waits_in_vain, NULL);
+	must_be(child_await(&waits), 1);
 	must_be(child_await(&bob), 1);
 	must_be(child_await(&alice), 1);
 	config_write("[namespace default]\nowner = 1111\nmode = 0700\n");
 	must_be(kill(d.keeper, SIGHUP), 0);
 	child_finish(&bob);
 	child_finish(&alice);
+	child_must_succeed(&waits);
 	must_be(value_of(root, "x"), 1);
 	must_be(tl_close(root), 0);
 	td_stop(&d);
+	stop();
+}
+
+/* A ring publishes without the daemon, and a draft has its memory already. */
+static int may_publish_until_then(const struct test_daemon *d, void *arg)
+{
+	const tl_put_options ring = { .size = sizeof(ring), .ring = 4 };
+	tl_client *client = enter_must(d, NULL);
+	int64_t shape[1] = { 100 };
+	const tl_spec spec = { .size = sizeof(spec), .shape = shape, .ndim = 1, .dtype = U8 };
+	unsigned char bytes[100] = { 0 };
+	const DLTensor source = bytes_tensor(bytes, shape);
+	uint64_t version;
+	tl_draft *draft;
+	tl_info info = { .size = sizeof(info) };
+
+	(void)arg;
+	must_be(tl_create(client, "draft", &spec, &draft), 0);
+	for (int i = 0; i < 4; i++)
+		must_be(tl_put(client, "ring", &source, &ring, &version), 0);
+	must_be(tl_stat(client, "ring", &info), 0);
+	must_be(info.ring, 4);
+	pause_at(version);
+	must_be(tl_put(client, "ring", &source, &ring, &version), -EACCES);
+	must_be(tl_commit(draft, &version), -EACCES);
+	must_be(value_of(client, "x"), 1);
+	must_be(tl_close(client), 0);
+	return 0;
+}
+
+TEST(a_reload_that_takes_the_right_to_publish_away_ends_what_was_begun)
+{
+	static const char *const extra[] = { "--keeper", "yes", "--config", config_path, NULL };
+	tl_info info = { .size = sizeof(info) };
+	struct test_child bob;
+	struct test_daemon d;
+	uint64_t version;
+	tl_client *root;
+
+	NEEDS_ROOT;
+	strcpy(config_path, "/tmp/tensorlease-test-XXXXXX");
+	must_be(close(mkstemp(config_path)), 0);
+	d = td_start(.for_others = true, .extra = extra);
+	root = enter_must(&d, NULL);
+	publish(root, "x", 1);
+	bob = child_start_as(BOB, &d, may_publish_until_then, NULL);
+	version = child_await(&bob);
+	config_write("[namespace default]\nowner = 1111\nmode = 0755\n");
+	must_be(kill(d.keeper, SIGHUP), 0);
+	eventually(!tl_stat(root, "ring", &info) && !info.ring);
+	child_finish(&bob);
+	must_be(tl_stat(root, "ring", &info), 0);
+	must_be(info.version, version);
+	must_be(tl_stat(root, "draft", &info), -ENOENT);
+	must_be(tl_close(root), 0);
+	td_stop(&d);
+	stop();
+}
+
+/* Whoever may not end a connection does not learn whether it is there. */
+static int kicks_in_vain(const struct test_daemon *d, void *arg)
+{
+	struct wire_kick kick = { .uid = UINT32_MAX, .until = UINT64_MAX };
+	struct raw rc = rc_open(d);
+	struct conn_message m;
+
+	(void)arg;
+	must_be(rc_call(&rc, WIRE_KICK, &kick, sizeof(kick), &m), 0);
+	must_be(rc_judge(&m, WIRE_DONE), 0);
+	rc_close(&rc);
+	return 0;
+}
+
+TEST(connections_of_other_namespaces_are_not_told_of)
+{
+	cleanup_td struct test_daemon d = { 0 };
+	struct test_child carol;
+	tl_client *vault;
+
+	NEEDS_ROOT;
+	d = start();
+	vault = enter_must(&d, "vault");
+	carol = child_start_as(CAROL, &d, kicks_in_vain, NULL);
+	child_must_succeed(&carol);
+	must_be(tl_close(vault), 0);
 	stop();
 }
 

@@ -45,6 +45,30 @@ static unsigned told(struct tester *t)
 	return type;
 }
 
+/* Whoever does not read what it is told makes the daemon keep it. */
+TEST(a_users_clients_share_the_notices_that_may_wait)
+{
+	struct tester t, other;
+	struct notice *n;
+
+	start();
+	fx_connect(&t, 72000);
+	fx_connect(&other, 72000);
+	for (int i = 0; i < CLIENT_NOTICES_MAX; i++) {
+		assert_int_equal(notice_new(&n, &t.c), 0);
+		notice_due(st.shared, n);
+	}
+	assert_int_equal(notice_new(&n, &other.c), STATE_E_NOTICES);
+	notice_sent(notice_next(&t.c));
+	assert_int_equal(notice_new(&n, &other.c), 0);
+	notice_free(n);
+	while ((n = notice_next(&t.c)))
+		notice_sent(n);
+	fx_leave(&t);
+	fx_leave(&other);
+	fx_stop();
+}
+
 /* Checks that no more is left on devices than these numbers say. */
 static void assert_devices(uint64_t bytes, uint64_t fds, uint32_t segments)
 {
