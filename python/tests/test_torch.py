@@ -178,6 +178,8 @@ def test_samples_of_any_numbers_come_back_as_they_were(client):
         np.arange(4).astype(ml_dtypes.int4),
         np.int64(3),
         np.array(["a", "bc"]),
+        np.str_(""),
+        np.bytes_(b""),
         {1: torch.ones(2), "b": bytearray(b"x"), None: 2},
         torch.ones(2, dtype=torch.complex64).mul(1j).conj(),
         torch.ones(2, requires_grad=True),
