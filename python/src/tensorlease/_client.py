@@ -824,7 +824,7 @@ def _paths(path):
     if not isinstance(path, (str, bytes, os.PathLike)) or not os.fsdecode(path).endswith(_INDEX):
         return ((path, None),)
     path = os.fsdecode(path)
-    files: dict = {}
+    files = {}
     try:
         with open(path, encoding="utf-8") as file:
             index = json.load(file)

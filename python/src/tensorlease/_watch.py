@@ -157,7 +157,8 @@ class Events(_Watching):
 class Watch(_Watching):
     """The newest versions of a name, or of all names that start alike. Client.watch() returns it."""
 
-    __class_getitem__ = classmethod(types.GenericAlias)  # Watch[Tensor], as the stub has it
+    def __class_getitem__(cls, given):  # Watch[Tensor], as the stub has it
+        return types.GenericAlias(cls, given)
 
     def __init__(self, client, name, whole, newer_than, timeout, options, until_gone):
         newest = operator.index(newer_than or 0)
