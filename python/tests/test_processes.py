@@ -260,7 +260,7 @@ def test_a_buffer_of_an_empty_draft_outlives_its_commit(client):
     """memoryview() keeps the shape itself; consumers written in C use what the buffer points to."""
     get, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
     get.argtypes, release.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_int], [ctypes.c_void_p]
-    draft, view = client.create("processes/empty", (0, 3, 11), "float32"), Buffer()
+    draft, view = client.create("processes/buffer", (0, 3, 11), "float32"), Buffer()
     full_ro = 0x11C
     assert get(draft, ctypes.byref(view), full_ro) == 0
     shape = ctypes.addressof(view.shape.contents)
