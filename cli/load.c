@@ -62,14 +62,14 @@ static void print_loaded(const struct cli *cli, const struct tensor_file *f)
 /* The transfer. It waits for space only before it reads. */
 struct loading {
 	struct progress progress;
-	int64_t waits_ns; /* since when it waits */
+	int64_t waits_ns; /* since when it waits, or INT64_MAX */
 };
 
 static int loading_step(void *context, uint64_t done, uint64_t total)
 {
 	struct loading *loading = context;
 
-	loading->waits_ns = now_mono_ns();
+	loading->waits_ns = INT64_MAX; /* no refusal comes after a wait any more */
 	return progress_step(&loading->progress, done, total);
 }
 

@@ -70,7 +70,7 @@ static int open_format(struct tensor_file *f, const char *path, const struct rep
 	int r;
 
 	if (f->format == FILE_NPY) { /* it handles pipes itself */
-		r = npy_open(&f->npy, path, to->text, to->size);
+		r = npy_open_reporting(&f->npy, path, to);
 		return r ? r : add_npy(f, to);
 	}
 	r = input_open(&f->in, path, formats[f->format].check, to);
@@ -88,11 +88,11 @@ static int open_format(struct tensor_file *f, const char *path, const struct rep
 	}
 }
 
-int file_open(struct tensor_file *f, const char *path, enum file_format format, char *err,
-	      size_t err_len)
+int file_open_interruptible(struct tensor_file *f, const char *path, enum file_format format,
+			    file_interrupted interrupted, void *context, char *err, size_t err_len)
 {
 	const char *shown = strcmp(path, "-") ? path : "standard input";
-	struct report to = { .path = shown, .text = err, .size = err_len };
+	struct report to = { shown, err, err_len, interrupted, context };
 	int r;
 
 	*f = (struct tensor_file){ .format = format, .in = { .fd = -1 }, .npy = { .fd = -1 } };
@@ -108,6 +108,12 @@ int file_open(struct tensor_file *f, const char *path, enum file_format format, 
 						   holds */
 	}
 	return 0;
+}
+
+int file_open(struct tensor_file *f, const char *path, enum file_format format, char *err,
+	      size_t err_len)
+{
+	return file_open_interruptible(f, path, format, NULL, NULL, err, err_len);
 }
 
 void file_close(struct tensor_file *f)

@@ -26,6 +26,9 @@ bool file_format_is_single(enum file_format format);
  */
 int file_open(struct tensor_file *f, const char *path, enum file_format format, char *err,
 	      size_t err_len);
+/* The same, and @interrupted may stop it while a pipe is opened or read. */
+int file_open_interruptible(struct tensor_file *f, const char *path, enum file_format format,
+			    file_interrupted interrupted, void *context, char *err, size_t err_len);
 void file_close(struct tensor_file *f);
 
 /*

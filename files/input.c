@@ -12,7 +12,28 @@
 
 enum { FIRST_BUFFER = 1 << 20 };
 
-ssize_t read_full(int fd, void *to, size_t size, off_t offset)
+/* Returns whether to go on after a signal, and else sets errno. */
+static bool goes_on(const struct report *to)
+{
+	int r = to->interrupted ? to->interrupted(to->context) : 0;
+
+	if (r)
+		errno = -r;
+	return !r;
+}
+
+int input_open_fd(const char *path, const struct report *to)
+{
+	int fd;
+
+	do {
+		fd = strcmp(path, "-") ? open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY)
+				       : fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+	} while (fd < 0 && errno == EINTR && to->interrupted && goes_on(to));
+	return fd < 0 ? report_errno(to, "open") : fd;
+}
+
+ssize_t read_full(int fd, void *to, size_t size, off_t offset, const struct report *tell)
 {
 	size_t done = 0;
 
@@ -23,7 +44,7 @@ ssize_t read_full(int fd, void *to, size_t size, off_t offset)
 			n = read(fd, (char *)to + done, size - done);
 		else
 			n = pread(fd, (char *)to + done, size - done, offset + (off_t)done);
-		if (n < 0 && errno == EINTR)
+		if (n < 0 && errno == EINTR && goes_on(tell))
 			continue;
 		if (n < 0)
 			return -1;
@@ -47,7 +68,7 @@ static int read_stream(struct input *in, int fd, input_check *check, const struc
 		if (!larger)
 			return report(to, -ENOMEM, "out of memory for %zu bytes", capacity);
 		buffer = larger;
-		n = read_full(fd, buffer + done, capacity - done, -1);
+		n = read_full(fd, buffer + done, capacity - done, -1, to);
 		if (n < 0)
 			return report_errno(to, "read");
 		r = check && !done ? check((unsigned char *)buffer, (size_t)n, to) : 0;
@@ -70,10 +91,9 @@ int input_open(struct input *in, const char *path, input_check *check, const str
 	off_t at;
 
 	*in = (struct input){ .fd = -1 };
-	fd = strcmp(path, "-") ? open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY)
-			       : fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+	fd = input_open_fd(path, to);
 	if (fd < 0)
-		return report_errno(to, "open");
+		return fd;
 	if (fstat(fd, &st) < 0)
 		return report_errno(to, "examine");
 	if (!S_ISREG(st.st_mode))
@@ -109,7 +129,7 @@ int input_read(const struct input *in, void *dst, size_t size, uint64_t offset,
 			memcpy(dst, in->buffer + offset, size);
 		return 0;
 	}
-	n = read_full(in->fd, dst, size, (off_t)(in->base + offset));
+	n = read_full(in->fd, dst, size, (off_t)(in->base + offset), to);
 	if (n < 0)
 		return report_errno(to, "read");
 	if ((size_t)n < size)

@@ -31,8 +31,11 @@ void input_close(struct input *in);
 int input_read(const struct input *in, void *dst, size_t size, uint64_t offset,
 	       const struct report *to);
 
+/* Opens a file for reading, or standard input if @path is "-". Returns a descriptor, or a negative
+ * errno after reporting it. */
+int input_open_fd(const char *path, const struct report *to);
 /*
  * Reads up to @size bytes, and fewer only at the end; at @offset, or from a stream if that is
- * negative.
+ * negative. Returns -1 with errno, for report_errno().
  */
-ssize_t read_full(int fd, void *to, size_t size, off_t offset);
+ssize_t read_full(int fd, void *to, size_t size, off_t offset, const struct report *tell);

@@ -25,7 +25,7 @@ enum { FIRST_BUFFER = 1 << 20 }; /* for pipes, whose header is not trusted */
 
 static int read_some(void *context, void *to, size_t size, size_t *got, const struct report *tell)
 {
-	ssize_t n = read_full(*(int *)context, to, size, -1);
+	ssize_t n = read_full(*(int *)context, to, size, -1, tell);
 
 	if (n < 0)
 		return report_errno(tell, "read");
@@ -68,14 +68,14 @@ static int read_stream(struct npy *npy, int fd, const struct report *to)
 					      capacity);
 			buffer = larger;
 		}
-		n = read_full(fd, buffer + done, capacity - done, -1);
+		n = read_full(fd, buffer + done, capacity - done, -1, to);
 		if (n < 0)
 			return report_errno(to, "read");
 		done += (uint64_t)n;
 		if (done < capacity)
 			return report_size(to, npy, done);
 	}
-	n = read_full(fd, &extra, 1, -1);
+	n = read_full(fd, &extra, 1, -1, to);
 	if (n < 0)
 		return report_errno(to, "read");
 	if (n > 0)
@@ -110,27 +110,21 @@ static int read_rest(struct npy *npy, int fd, const struct report *to)
 	return 0;
 }
 
-int npy_open(struct npy *npy, const char *path, char *err, size_t err_len)
+int npy_open_reporting(struct npy *npy, const char *path, const struct report *to)
 {
-	bool standard = strcmp(path, "-") == 0;
-	struct report to = { .path = standard ? "standard input" : path,
-			     .text = err,
-			     .size = err_len };
-	cleanup_(fd_closep) int fd = -1;
+	cleanup_(fd_closep) int fd = input_open_fd(path, to);
 	struct npy made = { .fd = -1 };
 	int r;
 
-	fd = standard ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)
-		      : open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
 	if (fd < 0)
-		return report_errno(&to, "open");
-	r = npy_header_read(&made, read_some, &fd, &made.offset, &to);
+		return fd;
+	r = npy_header_read(&made, read_some, &fd, &made.offset, to);
 	if (r)
 		return r;
-	made.path = strdup(to.path);
+	made.path = strdup(to->path);
 	if (!made.path)
-		return report(&to, -ENOMEM, "out of memory");
-	r = read_rest(&made, fd, &to);
+		return report(to, -ENOMEM, "out of memory");
+	r = read_rest(&made, fd, to);
 	if (r) {
 		free(made.path);
 		return r;
@@ -139,6 +133,15 @@ int npy_open(struct npy *npy, const char *path, char *err, size_t err_len)
 		take_fd(&fd);
 	*npy = made;
 	return 0;
+}
+
+int npy_open(struct npy *npy, const char *path, char *err, size_t err_len)
+{
+	const struct report to = { .path = strcmp(path, "-") ? path : "standard input",
+				   .text = err,
+				   .size = err_len };
+
+	return npy_open_reporting(npy, path, &to);
 }
 
 void npy_close(struct npy *npy)
@@ -165,7 +168,7 @@ int npy_read(struct npy *npy, void *dst, file_progress progress, void *context, 
 			memcpy((char *)dst + done, (char *)npy->buffer + done, size);
 		else if (size)
 			n = read_full(npy->fd, (char *)dst + done, size,
-				      (off_t)(npy->offset + done));
+				      (off_t)(npy->offset + done), &to);
 		if (n < 0)
 			return report_errno(&to, "read");
 		done += (uint64_t)n;

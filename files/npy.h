@@ -42,6 +42,8 @@ struct npy {
  * Other errors are those of open().
  */
 int npy_open(struct npy *npy, const char *path, char *err, size_t err_len);
+/* The same with the report, whose path is that of the file, as a text. */
+int npy_open_reporting(struct npy *npy, const char *path, const struct report *to);
 void npy_close(struct npy *npy);
 
 /* Reads the data, npy->nbytes bytes in the order of the file, straight to @dst. @progress may be

@@ -14,10 +14,16 @@ enum {
  * operation stops and returns that. */
 typedef int (*file_progress)(void *context, uint64_t done, uint64_t total);
 
+/* Called when a signal comes while a pipe is opened or read. If it returns a negative errno, that
+ * stops, and returns it. */
+typedef int (*file_interrupted)(void *context);
+
 struct report {
 	const char *path; /* the file's name, which begins the text */
 	char *text;
 	size_t size;
+	file_interrupted interrupted; /* NULL: signals change nothing */
+	void *context;		      /* its argument */
 };
 
 /* Writes "PATH: error" to @to. */

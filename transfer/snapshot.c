@@ -5,7 +5,7 @@
 #include "transfer/inner.h"
 #include "util/cleanup.h"
 
-enum { TRIES = 100 };
+enum { TRIES = 100, TOGETHER_MAX = 65536 };
 
 struct names {
 	char **texts;
@@ -103,6 +103,13 @@ static int get_listed(struct snapshot *s, tl_client *client, const char *prefix,
 	cleanup_(names_deinit) struct names before = { 0 }, after = { 0 };
 	int r = names_list(&before, client, prefix, why);
 
+	if (!r && before.count > TOGETHER_MAX) {
+		snprintf(why, FILE_ERROR_TEXT,
+			 "%zu names start with '%s', and at most %d tensors are got in one step: "
+			 "use a longer prefix",
+			 before.count, prefix, TOGETHER_MAX);
+		return -EINVAL;
+	}
 	if (!r && before.count)
 		r = get_names(s, client, &before, options, why);
 	if (r)

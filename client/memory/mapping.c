@@ -498,6 +498,7 @@ static int copy_locked(struct mappings *ms, uint32_t segment, uint32_t generatio
 		return tl_fail(-errno, "no memory to copy a tensor of %llu bytes: %m",
 			       (unsigned long long)size);
 	out->data = memcpy(out->map, from + offset, out->map_size);
+	out->copied = true;
 	return 0;
 }
 

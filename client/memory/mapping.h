@@ -122,6 +122,7 @@ struct private_map {
 	void *map;
 	size_t map_size;
 	void *data; /* at the requested offset */
+	bool copied;
 };
 
 /* Makes one of @size bytes at @offset, by a descriptor that was kept. Returns 1 if there is none,

@@ -222,9 +222,7 @@ static int wait_to_send(struct session *s, int why, int64_t deadline)
 		return 0; /* the next try finds whether the socket is closed */
 	if (r == -ETIMEDOUT)
 		return tl_fail(r, "the daemon at %s reads no messages", s->address->path);
-	if (r)
-		return tl_fail(r, "waiting for the daemon at %s: %m", s->address->path);
-	return 0;
+	return r ? tl_fail(r, "waiting for the daemon at %s: %m", s->address->path) : 0;
 }
 
 /* Notes go first: an IMPORT that overtook the UNMAPPED of the same segment would be unsaid. */

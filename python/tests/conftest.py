@@ -76,10 +76,10 @@ def _listens(address):
 
 
 @contextlib.contextmanager
-def daemon_at(address, capacity="1G"):
+def daemon_at(address, capacity="1G", more=()):
     """A daemon as a process, which a test may kill."""
     command = [PACKAGE / "bin" / "tensorleased", "--foreground", "--socket", address, "--capacity", capacity]
-    command += ["--keeper", "no"]  # its death is to be the end of it
+    command += ["--keeper", "no", *more]  # its death is to be the end of it
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         eventually(lambda: process.poll() is not None or _listens(address))

@@ -105,6 +105,31 @@ def test_numbers_that_do_not_fit_are_value_errors(client):
             call()
 
 
+def test_mistakes_are_told_as_they_were_made(client):
+    for call in (client.put, client.publish, client.__setitem__):
+        with pytest.raises(TypeError, match="^'arguments/none': .*NoneType"):
+            call("arguments/none", None)
+    with pytest.raises(ValueError, match="ttl must be above 0 and at most 1e9 seconds, not -1$"):
+        client.put("a", A, ttl=-1)
+    for dtype in ("float33", "torch.float33"):
+        with pytest.raises(ValueError, match=f"dtype '{dtype}': a float has 16") as caught:
+            client.create("a", 3, dtype)
+        assert "code" not in str(caught.value)
+
+
+def test_a_producers_traceback_stays(client):
+    class Fails:
+        def __dlpack__(self, **asked):
+            raise ValueError("on purpose")
+
+        def __dlpack_device__(self):
+            return (1, 0)
+
+    with pytest.raises(ValueError, match="'a': on purpose") as caught:
+        client.put("a", Fails())
+    assert caught.traceback[-1].name == "__dlpack__"
+
+
 def test_an_empty_address_is_named_as_here(client):
     with pytest.raises(tensorlease.InvalidError, match="] address is empty"):
         tensorlease.connect("")

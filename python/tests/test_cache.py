@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import close_during, eventually, is_interrupted, once_asleep, run_python
+from conftest import close_during, daemon_at, eventually, is_interrupted, once_asleep, run_python
 from limits import limit
 
 import tensorlease
@@ -146,6 +146,25 @@ def test_make_may_not_ask_for_what_it_makes(client):
     with pytest.raises(RuntimeError, match="cache/itself"):
         client.get_or_put("cache/itself", make)
     assert client.get_or_put("cache/outer", lambda: client.get_or_put("cache/inner", lambda: np.ones(2))).shape == (2,)
+
+
+def test_make_may_ask_for_the_same_name_elsewhere(client, tmp_path):
+    with daemon_at(tmp_path / "socket"), tensorlease.connect(tmp_path / "socket") as other:
+        made = client.get_or_put("cache/both", lambda: other.get_or_put("cache/both", lambda: np.full(2, 7)).numpy() + 1)
+        assert made.tolist() == [8, 8] and other.get("cache/both").tolist() == [7, 7]
+    address = client.status().address
+    with tensorlease.connect(f"tensorlease://{address}") as same:
+
+        def make():
+            return same.get_or_put("cache/same", make)
+
+        with pytest.raises(RuntimeError, match="cache/same"):
+            client.get_or_put("cache/same", make, timeout=0)
+
+
+def test_a_maker_that_makes_nothing_is_told_with_the_name(client):
+    with pytest.raises(TypeError, match="'cache/nothing': .*NoneType"):
+        client.get_or_put("cache/nothing", lambda: None)
 
 
 def test_cached_functions(client):

@@ -11,8 +11,10 @@ import threading
 import dlpack_abi as abi
 import numpy as np
 import pytest
-from conftest import from_dlpack, leases_of, run_python
+from conftest import daemon_at, from_dlpack, leases_of, run_python
 from limits import limit
+
+import tensorlease
 
 NUMPY = {"dl_device": None, "copy": None, "max_version": (1, 0)}  # as NumPy 2 asks
 TORCH = {"max_version": (1, 0)}
@@ -382,6 +384,36 @@ def test_exchange_works_on_default_streams(exchange):
         assert exchange.stream(device, 0, ctypes.byref(out)) == 0 and out.value is None
     with pytest.raises(BufferError):
         exchange.stream(10, 0, ctypes.byref(out))
+
+
+def test_exchange_keeps_padding(client):
+    with client.create("dlpack/padded", (3,), "int4", padded=True) as draft:
+        draft.bytes()[:] = b"\1\2\3"
+    tensor = client.get("dlpack/padded", mode="c")
+    exchange, out, back = abi.exchange_of(tensor), ctypes.POINTER(abi.Versioned)(), ctypes.py_object()
+    assert exchange.from_py(tensor, ctypes.byref(out)) == 0 and exchange.to_py(out, ctypes.byref(back)) == 0
+    for again in (back.value.copy_on_write(), back.value.read_only_view()):
+        assert (again.itemsize, bytes(again.bytes())) == (1, b"\1\2\3")
+    view = tensor.view("uint8").read_only_view()  # a view has no padding
+    assert (view.dtype, view.itemsize) == ("uint8", 1)
+
+
+def test_without_a_daemon_a_copy_is_told(tmp_path):
+    path = tmp_path / "socket"
+    with daemon_at(path) as daemon, tensorlease.connect(path, autostart=False) as client:
+        client.put("a", np.arange(5000))
+        tensor = client.get("a")
+        daemon.kill()
+        daemon.wait()
+        for ours in (tensor, tensor.view("uint8")):
+            assert abi.versioned_of(capsule := ours.__dlpack__(**TORCH)).flags == abi.IS_COPIED
+            with pytest.raises(BufferError, match="copy=False.* only a copy"):
+                ours.__dlpack__(**TORCH, copy=False)
+            assert abi.versioned_of(shared := ours.__dlpack__(**{**NUMPY, "copy": False})).flags == abi.READ_ONLY
+        again = tensor.copy_on_write()
+        assert not again.copied and again.tolist() == tensor.tolist()  # by get(..., device=), that is
+        assert again.read_only_view().read_only
+        del capsule, shared
 
 
 def test_what_is_held_can_be_handed_out_without_a_daemon(tmp_path):

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors wanted on another device than they lie on, and files from and to GPUs."""
 
+import ctypes
 import pickle
 import struct
 
+import dlpack_abi as abi
 import gpu_help
 import pytest
 from cuda_driver import Array, Driver, Taken, run
@@ -32,7 +34,23 @@ def gets():
     client.pickle_tensors()
     with pytest.raises(ValueError, match="it is a copy"):  # the receiver would get another one, or none
         pickle.dumps(here)
+    tensor, back = ctypes.POINTER(abi.Versioned)(), ctypes.py_object()
+    exchange = abi.exchange_of(here)
+    assert exchange.from_py(here, ctypes.byref(tensor)) == 0
+    assert exchange.to_py(tensor, ctypes.byref(back)) == 0
+    for view in (here.view("int8"), here.view("int8").view("uint8"), back.value):
+        assert view.copied
+        with pytest.raises(ValueError, match="it is a copy"):
+            pickle.dumps(view)
     tensorlease._tensor.pickle_for(None)
+    for copy in (here, there, here.view("int8"), back.value):
+        for again in (copy.read_only_view, copy.copy_on_write):
+            with pytest.raises(tensorlease.UnsupportedError, match="a copy that get"):
+                again()
+    for asked in ({"max_version": (1, 0)}, {"max_version": (1, 0), "copy": None, "dl_device": None}):
+        assert abi.versioned_of(here.__dlpack__(**asked)).flags == 0  # the Tensor has that memory too
+    assert abi.versioned_of(here.__dlpack__(max_version=(1, 0), copy=True)).flags == abi.IS_COPIED
+    del back, view, copy, again
     assert client.get("cpu").copied is False
     both = client.get_many(["cpu", "gpu"], device="cpu")
     assert [tensor.copied for tensor in both.values()] == [False, True]

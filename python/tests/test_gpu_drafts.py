@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts on a GPU, which are filled in place on any stream and outlive their producer."""
 
+import time
+
 import gpu_help
 import pytest
-from conftest import eventually
+from conftest import eventually, once_asleep
 from cuda_driver import LEGACY, Array, Child, Driver, Taken, run
 from gpu_help import N, connect, take, take_now, tell_what_is_seen
 from limits import limit
@@ -203,3 +205,86 @@ class Rewrapped:
 
 def test_on_which_stream_a_draft_is_written(gpus):
     run(drafts_and_streams)
+
+
+# ---- space ----
+
+
+def wait_for_a_full_gpu():
+    client, _ = connect(), Driver()
+    drafts = [client.create(f"full/{n}", (16 << 20,), "uint8", device=0) for n in range(4)]
+    began = time.monotonic()
+    with pytest.raises(MemoryError, match="allocating 16777216 bytes on GPU 0"):
+        client.create("full/none", (16 << 20,), "uint8", device=0, timeout=0.5)
+    assert time.monotonic() - began >= 0.5
+    thread = once_asleep(drafts.pop().abort)
+    drafts.append(client.create("full/t", (16 << 20,), "uint8", device=0, timeout=limit(60)))
+    thread.join()
+    for draft in drafts:
+        draft.abort()
+
+
+def test_a_full_gpu_is_waited_for(gpus, monkeypatch):
+    monkeypatch.setenv("FAKECUDA_MEMORY", str(64 << 20))
+    run(wait_for_a_full_gpu)
+
+
+# ---- several at once ----
+
+
+def refuse_several_streams():
+    client, driver = connect(), Driver()
+    draft = client.create("t", (64,), "uint8", device=0)
+    taken = [Taken(driver, draft, driver.stream()) for _ in range(2)]
+    for publish in (
+        lambda **more: client.put("u", draft, **more),
+        lambda **more: client.put_many({"u": draft}, **more),
+        lambda **more: client.publish_many({"u": draft}, **more),
+    ):
+        with pytest.raises(ValueError, match="several streams"):
+            publish()
+        assert draft.state == "open"
+        publish(stream=taken[1].stream)
+        assert client.get("u").nbytes == 64
+        client.delete("u")
+    assert draft.state == "committed"
+    for one in taken:
+        driver.synchronize(one.stream)
+        one.give_back()
+
+
+def test_a_draft_on_several_streams_is_refused_everywhere(gpus):
+    run(refuse_several_streams)
+
+
+def hand_drafts_over():
+    client, driver = connect(), Driver()
+    drafts = [client.create(name, (64,), "uint8", device=0) for name in ("a", "b")]
+    empty, here = client.create("e", (0, 3), "uint8", device=0), client.create("c", (64,), "uint8")
+    written = [Taken(driver, draft, LEGACY).fill(5) for draft in drafts]
+    rewrapped = Rewrapped(driver, written[1], LEGACY)
+    with connect() as other, pytest.raises(ValueError, match="'a': the draft is another client's"):
+        other.publish_many({"a": drafts[0]})
+    assert client.publish_many({"a": drafts[0], "z": rewrapped, "e": empty, "c": here}) == 2  # "e" has no bytes
+    assert [(draft.name, draft.state) for draft in (*drafts, empty)] == [
+        ("a", "committed"),
+        ("z", "committed"),
+        ("e", "committed"),
+    ]
+    assert here.state == "open"  # it was copied
+    for draft in drafts:
+        with pytest.raises(ValueError, match="committed"):
+            draft.commit()
+        with pytest.raises(BufferError, match="committed"):
+            draft.__dlpack__(stream=LEGACY)
+    for name in ("a", "z"):
+        assert Taken(driver, client.get(name)).read() == bytes([5]) * 64
+    for one in written:
+        one.give_back()
+    here.abort()
+    client.delete(prefix="")
+    eventually(lambda: rewrapped.array.deleted)
+
+
+def test_publish_many_ends_drafts(gpus):
+    run(hand_drafts_over)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import dlpack_abi as abi
@@ -16,6 +17,7 @@ import pytest
 from conftest import (
     close_during,
     count_meanwhile,
+    daemon_at,
     eventually,
     gives_the_gil_up,
     is_interrupted,
@@ -379,3 +381,40 @@ def test_a_model_of_pytorch_takes_them_over(client):
     assert other[0].weight.data_ptr() == state["0.weight"].data_ptr()
     with pytest.raises((BufferError, RuntimeError), match="'many/nn/0.weight': "):  # it must be detached first
         client.put_many(dict(model.named_parameters()), prefix="many/nn/")
+
+
+# ---- more than one step takes ----
+
+
+@pytest.fixture(scope="module")
+def crowd():
+    """A daemon, in which 65,536 names and one more start with "crowd/"."""
+    with tempfile.TemporaryDirectory(prefix="tl-py-") as folder:
+        path = f"{folder}/socket"
+        with daemon_at(path, more=["--max-tensors", "131072"]), tensorlease.connect(path) as client:
+            client.put_many({f"crowd/{n}": b"" for n in range(65536)})
+            client.put("crowd/last", b"")
+            yield client
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client, _: client.delete(prefix="crowd/"),
+        lambda client, _: client.put_many({"crowd/x": b""}, prefix="crowd/", replace=True),
+        lambda client, _: client.get_many(prefix="crowd/"),
+        lambda client, _: client.get_many(prefix="crowd/", timeout=limit(60)),
+        lambda client, _: next(client.watch(prefix="crowd/", timeout=limit(60))),
+        lambda client, path: client.save("crowd", path / "all.npz"),
+    ],
+)
+def test_more_names_than_a_step_takes(crowd, tmp_path, call):
+    with pytest.raises(ValueError, match="65537 .*'crowd/'.* at most 65536.*longer prefix") as caught:
+        call(crowd, tmp_path)
+    assert "tl_" not in str(caught.value)
+
+
+def test_a_list_of_more_names_than_a_step_takes(crowd):
+    with pytest.raises(ValueError, match="70000 tensors; the limit is 65536") as caught:
+        crowd.get_many(["a"] * 70000)
+    assert "tl_" not in str(caught.value)

@@ -2,6 +2,7 @@
 """What a process hands to another one: its clients and Refs, and to a child what other threads were doing."""
 
 import asyncio
+import ctypes
 import gc
 import os
 import pickle
@@ -11,7 +12,7 @@ import weakref
 
 import numpy as np
 import pytest
-from conftest import eventually
+from conftest import eventually, run_python
 from limits import limit
 
 import tensorlease
@@ -155,6 +156,21 @@ def test_an_address_is_completed_for_other_processes(monkeypatch, tmp_path):
     assert complete("s", "", "s") == ("s", "")  # the absolute path is too long for a socket
 
 
+def test_connecting_without_a_working_directory(daemon, tmp_path):
+    (tmp_path / "gone").mkdir()
+    code = (
+        "import os, pickle, sys, tensorlease\n"
+        "os.chdir(sys.argv[1])\n"
+        "os.rmdir(sys.argv[1])\n"
+        "with tensorlease.connect(sys.argv[2]) as client, pickle.loads(pickle.dumps(client)) as again:\n"
+        "    print(again.keys('nothing/'))\n"
+        "try: tensorlease.connect('relative')\n"
+        "except tensorlease.NoDaemonError: print('nobody')\n"
+    )
+    code = code.replace("sys.argv[1]", repr(str(tmp_path / "gone"))).replace("sys.argv[2]", repr(daemon))
+    assert run_python(code).stdout == "[]\nnobody\n"
+
+
 # ---- cycles, and a thread that fails ----
 
 
@@ -220,3 +236,60 @@ def test_a_view_of_an_empty_draft_outlives_its_commit(client):
     assert draft.commit() == 1
     assert shared.shape == (0, 3) and shared.nbytes == 0 and view.shape == (0, 3)
     assert np.from_dlpack(shared).shape == (0, 3)
+
+
+class Buffer(ctypes.Structure):
+    """Py_buffer of the stable ABI."""
+
+    _fields_ = [
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("strides", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    ]
+
+
+def test_a_buffer_of_an_empty_draft_outlives_its_commit(client):
+    """memoryview() keeps the shape itself; consumers written in C use what the buffer points to."""
+    get, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
+    get.argtypes, release.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_int], [ctypes.c_void_p]
+    draft, view = client.create("processes/buffer", (0, 3, 11), "float32"), Buffer()
+    full_ro = 0x11C
+    assert get(draft, ctypes.byref(view), full_ro) == 0
+    shape = ctypes.addressof(view.shape.contents)
+    tensor = draft._share()
+    again = Buffer()
+    assert draft.commit() == 1
+    assert get(tensor, ctypes.byref(again), full_ro) == 0
+    assert ctypes.addressof(again.shape.contents) == shape  # it was not freed with what was published
+    assert view.shape[:3] == [0, 3, 11] and view.strides[:3] == [132, 44, 4]
+    release(ctypes.byref(view))
+    release(ctypes.byref(again))
+
+
+def test_a_draft_is_not_touched_in_a_grandchild(client):
+    draft = client.create("processes/generations", (1000,), "float32")
+    array = draft.numpy()
+    array[:] = 1
+
+    def grandchild():
+        for use in (draft.numpy, lambda: draft[0], lambda: draft.__setitem__(0, 1), draft.tolist, draft.bytes):
+            with pytest.raises(BufferError, match="the process that created it"):
+                use()
+        return True
+
+    def child():
+        draft[0] = 2
+        in_a_child(grandchild)
+        return True
+
+    in_a_child(child)
+    assert draft[0] == 2
+    draft.abort()

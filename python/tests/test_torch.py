@@ -183,6 +183,8 @@ def test_samples_of_any_numbers_come_back_as_they_were(client):
         torch.ones(2, requires_grad=True),
         torch.ones(4).to(torch.float8_e4m3fn),
         client.get("torch/inner"),
+        np.str_(""),
+        np.bytes_(b""),
     ]
     cached = shared.CachedDataset(samples, client, "torch/numbers")
     for n in range(4):
@@ -190,6 +192,8 @@ def test_samples_of_any_numbers_come_back_as_they_were(client):
     assert cached[4].keys() == samples[4].keys() and cached[4]["b"] == b"x" and type(cached[4]["b"]) is bytearray
     assert torch.equal(cached[5], torch.ones(2) * -1j) and torch.equal(cached[6], torch.ones(2))
     assert torch.equal(cached[7].float(), torch.ones(4)) and cached[8].tolist() == [0, 1, 2]
+    for n in (9, 10):
+        assert type(cached[n]) is type(samples[n]) and cached[n] == samples[n]
 
 
 class Odd(torch.Tensor):

@@ -295,6 +295,10 @@ def test_a_tensor_that_is_lost_before_it_is_got_is_passed_over(client, kind, mon
     assert lost and tensor.tolist() == [ord("2")]
 
 
+def test_a_watch_is_generic():
+    assert tensorlease.Watch[int].__origin__ is tensorlease.Watch
+
+
 def test_a_watch_needs_a_name(client):
     with pytest.raises(tensorlease.InvalidError, match="an empty name"):
         client.watch("")

@@ -211,6 +211,17 @@ TEST(errors_are_json_too)
 	must_contain(missing.err, "no/such");
 }
 
+/* Standard output is for the tensor then. */
+TEST(an_error_is_not_printed_in_place_of_a_file)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	cleanup_result struct result r = run(&d, "get", "no/such", "-o", "-", "--json");
+
+	must_exit(&r, 3);
+	must(!*r.out);
+	must_contain(r.err, "no/such");
+}
+
 /* ---- Commands ---- */
 
 TEST(options_stand_before_or_after_the_command)

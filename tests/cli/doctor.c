@@ -51,25 +51,46 @@ static const char *short_tmp(void)
 	return tmp && *tmp && strlen(tmp) < 48 ? tmp : "/tmp";
 }
 
-static struct visit doctor_at(const char *socket)
+struct own_tmp {
+	char dir[128];
+	char *saved; /* the TMPDIR before */
+};
+
+static struct own_tmp own_tmp_begin(void)
 {
 	const char *before = getenv("TMPDIR");
-	char *saved = before ? strdup(before) : NULL, dir[128];
-	struct visit v = { 0 };
+	struct own_tmp tmp = { .saved = before ? strdup(before) : NULL };
 
-	snprintf(dir, sizeof(dir), "%s/visit-XXXXXX", short_tmp());
-	must(mkdtemp(dir));
-	setenv("TMPDIR", dir, 1);
-	v.result = run_at(socket, (const char *const[]){ "doctor", "--json", NULL });
-	must_be(command_lines(dir), 0); /* neither a daemon nor another end is left */
-	must_be(rmdir(dir) ? errno : 0, 0);
-	if (saved)
-		setenv("TMPDIR", saved, 1);
+	snprintf(tmp.dir, sizeof(tmp.dir), "%s/visit-XXXXXX", short_tmp());
+	must(mkdtemp(tmp.dir));
+	setenv("TMPDIR", tmp.dir, 1);
+	return tmp;
+}
+
+static void own_tmp_end(struct own_tmp *tmp)
+{
+	must_be(command_lines(tmp->dir), 0); /* neither a daemon nor another end is left */
+	must_be(rmdir(tmp->dir) ? errno : 0, 0);
+	if (tmp->saved)
+		setenv("TMPDIR", tmp->saved, 1);
 	else
 		unsetenv("TMPDIR");
-	free(saved);
+	free(tmp->saved);
+}
+
+static struct visit doctor_with(const char *socket, const char *const *args)
+{
+	struct own_tmp tmp = own_tmp_begin();
+	struct visit v = { .result = run_at(socket, args) };
+
+	own_tmp_end(&tmp);
 	v.json = json_of(&v.result);
 	return v;
+}
+
+static struct visit doctor_at(const char *socket)
+{
+	return doctor_with(socket, (const char *const[]){ "doctor", "--json", NULL });
 }
 
 static void visit_deinit(struct visit *v)
@@ -148,6 +169,60 @@ GPU_TEST(what_every_machine_has_is_tried)
 	must_say(&v, "daemon's namespaces", "ok", NULL);
 	must_be(td_status(&d).tensors, 0); /* the exchange used another daemon */
 	must_be(td_status(&d).commits, 0);
+}
+
+GPU_TEST(a_namespace_of_the_environment_is_not_for_its_own_daemon)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	setenv("TENSORLEASE_NAMESPACE", "team", 1);
+	{
+		cleanup_visit struct visit v = doctor_at(d.socket);
+
+		must_say(&v, "own daemon", "ok", NULL);
+		must_say(&v, "exchange", "ok", NULL);
+		must_say(&v, "daemon", "fail", "namespace");
+	}
+	unsetenv("TENSORLEASE_NAMESPACE");
+}
+
+GPU_TEST(a_namespace_that_is_not_there_needs_no_other_group)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	cleanup_visit struct visit v = doctor_with(
+		d.socket, (const char *const[]){ "doctor", "--json", "--namespace", "nope", NULL });
+
+	must_say(&v, "daemon", "fail", "--namespace");
+	must(!strstr(v.result.out, "usermod"));
+	must_have_failed(&v, 1);
+}
+
+/* As of a shell that ran something in the background and became the doctor. */
+GPU_TEST(children_of_the_program_before_it_live_on)
+{
+	struct own_tmp tmp = own_tmp_begin();
+	char command[512], line[4096] = "", path[64];
+	pid_t child;
+	FILE *f;
+
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	snprintf(command, sizeof(command),
+		 "sleep 300 >/dev/null 2>&1 & echo $!; exec '%s' doctor 2>&1", cli_path());
+	f = popen(command, "re");
+	must(f);
+	must(fgets(line, sizeof(line), f));
+	child = (pid_t)atoi(line);
+	must(child > 1);
+	while (fgets(line, sizeof(line), f))
+		;
+	(void)pclose(f);
+	snprintf(path, sizeof(path), "/proc/%d/cmdline", (int)child);
+	must(names(path, "sleep"));
+	must_be(kill(child, SIGKILL), 0);
+	own_tmp_end(&tmp);
 }
 
 GPU_TEST(a_daemon_that_was_asked_for_and_is_not_there_is_a_failure)

@@ -204,6 +204,39 @@ TEST(a_long_path_does_not_hide_the_reason)
 	}
 }
 
+/* A .safetensors file of @count tensors of a byte each. */
+static struct path many_tensors(const struct test_daemon *d, unsigned count)
+{
+	const struct path path = in(d, "many.safetensors");
+	size_t size = 64 * (size_t)count + 16, n = 8;
+	char *file = calloc(1, size + count);
+
+	must(file);
+	for (unsigned i = 0; i < count; i++)
+		n += (size_t)snprintf(
+			file + n, size - n,
+			"%s\"%u\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%u,%u]}",
+			i ? "," : "{", i, i, i + 1);
+	file[n++] = '}';
+	for (int i = 0; i < 8; i++)
+		file[i] = (char)((n - 8) >> (8 * i));
+	write_file(path.text, file, n + count);
+	free(file);
+	return path;
+}
+
+/* It does not wait for that, however long the daemon takes to answer. */
+TEST(what_never_fits_is_no_timeout)
+{
+	cleanup_td struct test_daemon d = td_start(.max_tensors = 160);
+	const struct path path = many_tensors(&d, 400);
+	cleanup_result struct result r = run(&d, "load", "m", path.text, "--timeout", "0.001");
+
+	must_exit(&r, 1);
+	must_contain(r.err, "160 of the daemon's 160 tensors are in use");
+	must(!strstr(r.err, "no space came"));
+}
+
 int main(void)
 {
 	return suite_run();

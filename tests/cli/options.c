@@ -38,6 +38,40 @@ TEST(mistakes_in_options_are_named)
 	must_contain(help.out, "    --user NAME");
 }
 
+/* Also where the mistake stands beside the option, in one word or in an abbreviation. */
+TEST(mistakes_beside_json_are_told_in_json)
+{
+	static const char *const cases[][6] = {
+		{ "-jq", "status" },
+		{ "--js", "--bogus", "status" },
+		{ "-cj", "status", "--timeout", "x" },
+	};
+	cleanup_td struct test_daemon d = td_start(0);
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		cleanup_result struct result r = run_at(d.socket, cases[i]);
+		cJSON *json = json_of(&r);
+
+		must_exit(&r, 2);
+		must_be(cJSON_GetObjectItem(json, "code")->valueint, 2);
+		cJSON_Delete(json);
+	}
+}
+
+/* The name of the program becomes the client's label. */
+TEST(a_program_of_any_name_connects)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	const char *const argv[] = { "a\nb", "--socket", d.socket, "ls", NULL };
+	int status;
+	pid_t pid;
+
+	must_be(posix_spawn(&pid, cli_path(), NULL, NULL, (char **)(uintptr_t)argv, environ), 0);
+	must(waitpid(pid, &status, 0) == pid);
+	must(WIFEXITED(status));
+	must_be(WEXITSTATUS(status), 0);
+}
+
 /* Also if the first part that could not be written was flushed earlier. */
 TEST(output_that_could_not_be_written_is_named)
 {

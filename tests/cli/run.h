@@ -75,10 +75,11 @@ struct running {
 };
 
 /*
- * Starts the program. If @socket is NULL, it gets no address. Not by fork(), which would take
+ * Starts the program, which prints to @out, or to a file of its own if that is negative. If @socket
+ * is NULL, it gets no address. Not by fork(), which would take
  * leases and a connection for a child that does not use them.
  */
-static inline struct running start_at(const char *socket, const char *const *args)
+static inline struct running start_printing_to(int out, const char *socket, const char *const *args)
 {
 	const char *argv[ARGS_MAX + 1] = { cli_path() }, *before = getenv("TENSORLEASE_SOCKET");
 	struct running r = { .out = memory_file(), .err = memory_file() };
@@ -92,7 +93,7 @@ static inline struct running start_at(const char *socket, const char *const *arg
 	if (socket)
 		must_be(setenv("TENSORLEASE_SOCKET", socket, 1), 0);
 	posix_spawn_file_actions_init(&actions);
-	posix_spawn_file_actions_adddup2(&actions, r.out, STDOUT_FILENO);
+	posix_spawn_file_actions_adddup2(&actions, out < 0 ? r.out : out, STDOUT_FILENO);
 	posix_spawn_file_actions_adddup2(&actions, r.err, STDERR_FILENO);
 	must_be(posix_spawn(&r.pid, argv[0], &actions, NULL, (char **)(uintptr_t)argv, environ), 0);
 	posix_spawn_file_actions_destroy(&actions);
@@ -102,6 +103,11 @@ static inline struct running start_at(const char *socket, const char *const *arg
 		unsetenv("TENSORLEASE_SOCKET");
 	free(kept);
 	return r;
+}
+
+static inline struct running start_at(const char *socket, const char *const *args)
+{
+	return start_printing_to(-1, socket, args);
 }
 
 /* Whether it has written @text by now. */

@@ -73,6 +73,98 @@ TEST(put_fails_when_another_client_publishes_the_name)
 	must_fail_saying(&putting, "'a' has version 2 now: another client has published it");
 }
 
+/* ---- Before it could say that it stays ---- */
+
+/* A pipe that nobody reads yet, and that has space for nothing. */
+struct full_pipe {
+	int read, write;
+};
+
+static struct full_pipe full_pipe(void)
+{
+	char page[4096] = "";
+	int ends[2];
+
+	must_be(pipe2(ends, O_CLOEXEC), 0);
+	must_be(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
+	while (write(ends[1], page, sizeof(page)) > 0)
+		;
+	must_be(errno, EAGAIN);
+	must_be(fcntl(ends[1], F_SETFL, 0), 0);
+	return (struct full_pipe){ ends[0], ends[1] };
+}
+
+/* Starts a command that has published "a" and waits until somebody reads what it prints. */
+static struct running start_blocked(const struct test_daemon *d, const char *command,
+				    const struct full_pipe *p)
+{
+	const struct path f = npy_file(d);
+	struct running r = start_printing_to(
+		p->write, d->socket,
+		(const char *const[]){ command, "a", f.text, "--owner-bound", NULL });
+	tl_client *client = td_connect(d);
+
+	eventually(client_sees(client, "a"));
+	tl_close(client);
+	return r;
+}
+
+/* Reads until it has ended. */
+static void must_fail_once_read(const struct running *running, struct full_pipe *p,
+				const char *text)
+{
+	cleanup_result struct result r = { 0 };
+	char page[4096];
+
+	close(p->write);
+	while (read(p->read, page, sizeof(page)) > 0)
+		;
+	close(p->read);
+	r = finish(running);
+	must_exit(&r, 1);
+	must_contain(r.err, text);
+}
+
+TEST(what_happens_before_its_output_is_read_is_not_missed)
+{
+	static const char *const commands[] = { "put", "load" };
+	cleanup_td struct test_daemon d = td_start();
+	const struct path f = npy_file(&d);
+
+	for (unsigned i = 0; i < 2; i++) {
+		struct full_pipe p = full_pipe();
+		struct running running = start_blocked(&d, commands[i], &p);
+		cleanup_result struct result r = run(&d, "put", "a", f.text), rm = { 0 };
+
+		must_exit(&r, 0);
+		must_fail_once_read(&running, &p, "another client has published it");
+		rm = run(&d, "rm", "a");
+		must_exit(&rm, 0);
+	}
+}
+
+TEST(another_daemon_before_its_output_is_read_is_not_missed)
+{
+	static const char *const commands[] = { "put", "load" };
+
+	for (unsigned i = 0; i < 2; i++) {
+		cleanup_td struct test_daemon first = td_start(
+				.no_keeper = "it would keep the name");
+		struct full_pipe p = full_pipe();
+		struct running running = start_blocked(&first, commands[i], &p);
+
+		process_stop(running.pid); /* it must not look while there is none */
+		td_kill(&first);
+		{
+			cleanup_td struct test_daemon second = td_start(.socket = first.socket);
+
+			must(td_alive(&second));
+			must_be(kill(running.pid, SIGCONT), 0);
+			must_fail_once_read(&running, &p, "the daemon was restarted without it");
+		}
+	}
+}
+
 TEST(put_goes_on_ignoring_signals_that_its_parent_ignores)
 {
 	cleanup_td struct test_daemon d = td_start();

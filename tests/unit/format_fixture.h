@@ -24,7 +24,7 @@
 #include "tests/harness/suite.h"
 #include "tests/unit/file_fixture.h"
 
-enum { BYTES_MAX = 1 << 16 };
+enum { BYTES_MAX = 1 << 17 };
 
 /* ---- bytes ---- */
 

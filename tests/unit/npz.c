@@ -425,6 +425,25 @@ PREPARED(stored_and_deflated_members_are_read)
 	}
 }
 
+/* The end of an archive with the longest comments lies far before the end of the file. */
+PREPARED(long_comments_are_passed_over)
+{
+	enum { LONG = 65530 };
+	const struct member m = { GOOD };
+	static char comment[LONG + 1];
+	char err[FILE_ERROR_TEXT];
+	static struct bytes b;
+
+	memset(comment, 'c', LONG);
+	for (int wide = 0; wide < 3; wide++) {
+		make(&b, &m, 1,
+		     &(struct end){ .wide = wide, .said_twice = wide == 2, .comment = comment });
+		put_file(b.at, b.n);
+		if (read_all_of(FILE_NPZ, file, err))
+			fail_msg("%d: %s", wide, err);
+	}
+}
+
 PREPARED(what_is_written_comes_back)
 {
 	enum { MANY = 70000, N = 100 };

@@ -119,7 +119,7 @@ struct hold *hold_new(DLManagedTensorVersioned *managed)
 {
 	const DLTensor *t = &managed->dl_tensor;
 	uint32_t bits = element_bits(t->dtype, managed->flags);
-	struct hold *h = malloc(sizeof(*h) + sizeof(Py_ssize_t) * (size_t)t->ndim);
+	struct hold *h = malloc(sizeof(*h) + 2 * sizeof(Py_ssize_t) * (size_t)t->ndim);
 	uint64_t n = 1;
 
 	if (!h) {
@@ -134,8 +134,11 @@ struct hold *hold_new(DLManagedTensorVersioned *managed)
 	h->stream = TL_STREAM_DEFAULT;
 	h->stream_owner = NULL;
 	h->pid = hold_on_gpu(h) ? getpid() : 0;
-	for (int i = 0; i < t->ndim; i++)
+	h->shape = h->byte_strides + t->ndim;
+	for (int i = 0; i < t->ndim; i++) {
+		h->shape[i] = (Py_ssize_t)t->shape[i];
 		n *= (uint64_t)t->shape[i];
+	}
 	h->nbytes = bits % 8 ? (n * bits + 7) / 8 : n * (bits / 8);
 	n = bits / 8;
 	for (int i = t->ndim - 1; i >= 0; i--) {
@@ -425,6 +428,8 @@ static struct hold *remap_writable(struct hold *h)
 
 	if (!hold_remap(h, TL_MODE_COPY_ON_WRITE, &m))
 		return hold_new(m);
+	if (PyErr_Occurred())
+		return NULL;
 	PyErr_Format(
 		PyExc_BufferError,
 		"a consumer of plain bytes may write, and there is no copy-on-write mapping for it (%s); "
@@ -486,7 +491,7 @@ int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 	view->itemsize = (Py_ssize_t)element_bits(t->dtype, h->managed->flags) / 8;
 	view->format = flags & PyBUF_FORMAT ? (char *)dtype_format(t->dtype) : NULL;
 	view->ndim = flags & PyBUF_ND ? t->ndim : 1;
-	view->shape = flags & PyBUF_ND && t->ndim ? (Py_ssize_t *)t->shape : NULL;
+	view->shape = flags & PyBUF_ND && t->ndim ? h->shape : NULL;
 	view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES && t->ndim ? h->byte_strides
 									    : NULL;
 	view->suboffsets = NULL;

@@ -16,7 +16,9 @@ struct hold {
 	PyObject *stream_owner; /* the owner of that stream, which must not be freed before it; or
 				   NULL */
 	int pid; /* on a GPU: the owning process, since CUDA does not survive fork(); else 0 */
-	Py_ssize_t byte_strides[]; /* for the buffer protocol; not for packed types */
+	/* For the buffer protocol, whose views stay valid when `managed` was published: */
+	Py_ssize_t *shape;	   /* behind byte_strides */
+	Py_ssize_t byte_strides[]; /* not for packed types */
 };
 
 /* Takes @managed over, even if it fails, and returns NULL with an exception then. */
@@ -26,6 +28,12 @@ struct hold *hold_ref(struct hold *h);
 struct hold *hold_unref(struct hold *h);
 /* Needs the GIL, and gives it up while a slow unmapping runs. Returns NULL. */
 struct hold *hold_unref_py(struct hold *h);
+
+/* Whether get(..., device=) made a copy, of which @h may be a view. */
+static inline bool hold_copied(const struct hold *h)
+{
+	return (h->base ? h->base : h)->managed->flags & DLPACK_FLAG_BITMASK_IS_COPIED;
+}
 
 static inline bool hold_read_only(const struct hold *h)
 {
@@ -84,7 +92,8 @@ PyObject *array_view(PyObject *self, PyObject *args);
 /* The hold that @managed keeps, if it is an export of ours, and so a view of its bytes; or NULL. */
 struct hold *dlpack_base(const DLManagedTensorVersioned *managed);
 /* Takes another lease on the tensor of @h, or on the base of a view, in that mode and with the
- * shape of @h. Returns 0, or a negative errno with the library's text. Gives the GIL up. */
+ * shape of @h. Returns 0, or a negative errno with the library's text or with an exception. Gives
+ * the GIL up. */
 int hold_remap(struct hold *h, enum tl_mode mode, DLManagedTensorVersioned **out);
 int dlpack_init(PyTypeObject *type); /* sets __dlpack_c_exchange_api__ */
 PyObject *tensor_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);

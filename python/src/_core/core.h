@@ -86,7 +86,7 @@ PyObject *raise_connect_error(int r);
 PyObject *raise_text(int r, const char *format, ...);
 /* Raises @class with the reason why a Tensor or Draft has no hold. */
 void raise_ended(PyObject *self, PyObject *class);
-/* Puts @name in front of the text of the exception that is set, for calls with many arrays. */
+/* Puts @name in front of the text of the exception that is set. */
 void raise_again_with_name(PyObject *name);
 PyObject *register_types(PyObject *module, PyObject *args);
 

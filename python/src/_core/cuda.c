@@ -187,10 +187,6 @@ PyObject *cuda_alloc(PyObject *module, PyObject *args)
 	memory = tl_cuda_alloc((size_t)size, device, NULL);
 	r = -errno;
 	Py_END_ALLOW_THREADS;
-	if (r == -ENOMEM && !memory) {
-		PyErr_SetString(PyExc_MemoryError, tl_last_error());
-		return NULL;
-	}
 	return memory ? PyLong_FromVoidPtr(memory) : raise_error(r);
 }
 

@@ -110,7 +110,9 @@ static struct export *export_shared(struct hold *h, bool versioned)
 	}
 	/* A tensor without bytes gets no lease: some consumers never call its deleter. */
 	e->hold = h->nbytes ? hold_ref(h) : NULL;
-	export_set(e, &h->managed->dl_tensor, h->managed->flags, versioned);
+	export_set(e, &h->managed->dl_tensor,
+		   h->managed->flags & ~DLPACK_FLAG_BITMASK_IS_COPIED, /* the Tensor has it too */
+		   versioned);
 	return e;
 }
 
@@ -165,12 +167,14 @@ static int view_again(const struct hold *view, DLManagedTensorVersioned *mapped,
 		      DLManagedTensorVersioned **out)
 {
 	const DLTensor *t = &view->managed->dl_tensor;
-	uint64_t flags = mapped->flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	const uint64_t padded = DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	uint64_t flags = (mapped->flags & ~padded) | (view->managed->flags & padded);
 	struct hold *base = hold_new(mapped);
 
 	*out = base ? view_new(base, t->dtype, t->ndim, t->shape, flags) : NULL;
 	hold_unref(base);
-	PyErr_Clear();
+	if (!*out)
+		PyErr_NoMemory();
 	return *out ? 0 : -ENOMEM;
 }
 
@@ -432,13 +436,27 @@ static int parse_asked(struct asked *a, const DLTensor *t, PyObject *const *args
 	return parse_copy(a, copy);
 }
 
-/* Returns a copy-on-write mapping, for a consumer that might write. */
-static DLManagedTensorVersioned *remapped(struct hold *h)
+/*
+ * Returns a copy-on-write mapping, for a consumer that might write. Once the daemon has ended, the
+ * library may have to copy.
+ */
+static DLManagedTensorVersioned *remapped(struct hold *h, bool no_copy)
 {
 	DLManagedTensorVersioned *m;
+	int r = hold_remap(h, TL_MODE_COPY_ON_WRITE, &m);
 
-	if (!hold_remap(h, TL_MODE_COPY_ON_WRITE, &m))
+	if (!r && no_copy && m->flags & DLPACK_FLAG_BITMASK_IS_COPIED) {
+		m->deleter(m);
+		PyErr_SetString(
+			PyExc_BufferError,
+			"__dlpack__: copy=False: the tensor is read-only, the consumer may write, and "
+			"without the daemon that published it there is only a copy to write to");
+		return NULL;
+	}
+	if (!r)
 		return m;
+	if (PyErr_Occurred())
+		return NULL;
 	PyErr_Format(
 		PyExc_BufferError,
 		"__dlpack__: the tensor is read-only, the consumer may write, and there is no copy-on-write "
@@ -562,7 +580,7 @@ static PyObject *tensor_capsule(PyObject *self, struct hold *h, const struct ask
 			"cannot say; get it with mode=\"c\" (copy-on-write), or ask with max_version=(1, 0)");
 		return NULL;
 	}
-	m = remapped(h);
+	m = remapped(h, a->no_copy);
 	return m ? capsule_versioned(m) : NULL;
 }
 
@@ -677,7 +695,7 @@ static int api_from_py(void *py_object, DLManagedTensorVersioned **out)
 	if (!h)
 		return -1;
 	if (!hold_on_gpu(h) && hold_read_only(h)) {
-		*out = remapped(h);
+		*out = remapped(h, false);
 	} else {
 		e = hold_on_gpu(h) ? api_export_gpu(self, h) : export_shared(h, true);
 		*out = e ? &e->versioned : NULL;

@@ -100,6 +100,16 @@ void draft_committed(struct draft *d, PyObject *name, uint64_t version)
 	draft_ended(d, DRAFT_COMMITTED);
 }
 
+int draft_end_committed(struct draft *d, PyObject *name, uint64_t version)
+{
+	PyObject *sealed;
+
+	draft_committed(d, name, version);
+	sealed = PyObject_CallMethod((PyObject *)d, "_seal", NULL);
+	Py_XDECREF(sealed);
+	return sealed ? 0 : -1;
+}
+
 /* ---- The stream that writes it, on a GPU ---- */
 
 static void set_stream(struct draft *d, intptr_t stream)
@@ -127,14 +137,13 @@ void draft_say_stream(struct draft *d, intptr_t stream)
 	set_stream(d, stream);
 }
 
-/* Returns false with an exception if it is not clear which stream that is. */
-static bool draft_stream_known(const struct draft *d)
+bool draft_stream_known(const struct draft *d)
 {
 	if (!d->many_streams)
 		return true;
 	raise_text(
 		-EINVAL,
-		"the draft was handed to consumers on several streams: name the one whose work on it comes last, commit(stream=...)");
+		"the draft was handed to consumers on several streams: name the one whose work on it comes last with stream=");
 	return false;
 }
 
@@ -435,6 +444,13 @@ static PyObject *draft_view(PyObject *self, PyObject *args)
 	return draft_is_here(self) ? array_view(self, args) : NULL;
 }
 
+static PyObject *draft_check_here(PyObject *self, PyObject *unused)
+{
+	WITH_LOCK;
+	(void)unused;
+	return draft_is_here(self) ? Py_NewRef(Py_None) : NULL;
+}
+
 static PyMethodDef methods[] = {
 	{ "commit", FASTCALL(draft_commit), METH_FASTCALL | METH_KEYWORDS,
 	  "commit($self, *, metadata=None, wait=True, stream=None)\n--\n\n"
@@ -450,6 +466,7 @@ static PyMethodDef methods[] = {
 	  "abort($self)\n--\n\nGives the memory back without publishing it. Does nothing the second time." },
 	{ "__dlpack__", FASTCALL(draft_dlpack_here), METH_FASTCALL | METH_KEYWORDS, NULL },
 	{ "__dlpack_device__", array_dlpack_device, METH_NOARGS, NULL },
+	{ "_check_here", draft_check_here, METH_NOARGS, NULL },
 	{ "_share", draft_share, METH_NOARGS, NULL },
 	{ "_view", draft_view, METH_VARARGS, NULL },
 	{ 0 },

@@ -37,10 +37,18 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
  * any more. */
 void draft_committed(struct draft *d, PyObject *name, uint64_t version);
 
+/*
+ * The same of a draft whose memory was published as another array. Makes its array of NumPy
+ * read-only. Returns 0, or -1 with an exception.
+ */
+int draft_end_committed(struct draft *d, PyObject *name, uint64_t version);
+
 /* On a GPU: notes that a consumer will work on that stream. */
 void draft_used_on(struct draft *d, intptr_t stream);
 /* On a GPU: notes the stream that the user names; TL_STREAM_DEFAULT if none. */
 void draft_say_stream(struct draft *d, intptr_t stream);
+/* False with an exception: consumers have asked for several streams, and the user named none. */
+bool draft_stream_known(const struct draft *d);
 
 /* Returns a reference to the open draft whose bytes begin at that address, or NULL. */
 struct draft *draft_with_bytes_at(struct client *c, const void *data);

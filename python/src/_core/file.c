@@ -20,16 +20,34 @@ struct telling {
 	int64_t looked_ns;
 };
 
+static int look_around(const struct telling *t)
+{
+	if (PyErr_CheckSignals())
+		return -1;
+	if (!t->client->closing)
+		return 0;
+	PyErr_SetString(PyExc_ValueError, "the client was closed meanwhile");
+	return -1;
+}
+
+/* The file_interrupted of these calls. */
+static int look_after_signal(void *context)
+{
+	struct telling *t = context;
+	int r;
+
+	PyEval_RestoreThread(t->thread);
+	r = look_around(t);
+	t->thread = PyEval_SaveThread();
+	return r ? -ECANCELED : 0;
+}
+
 static int tell_python(const struct telling *t, uint64_t done, uint64_t total)
 {
 	PyObject *answer;
 
-	if (PyErr_CheckSignals())
+	if (look_around(t))
 		return -1;
-	if (t->client->closing) {
-		PyErr_SetString(PyExc_ValueError, "the client was closed meanwhile");
-		return -1;
-	}
 	if (!t->progress)
 		return 0;
 	answer = PyObject_CallFunction(t->progress, "KK", (unsigned long long)done,
@@ -250,9 +268,10 @@ static int loading_open(struct loading *l, PyObject *self, PyObject *prefix, PyO
 	Py_CLEAR(a->path);
 	if (r)
 		return -1;
-	Py_BEGIN_ALLOW_THREADS;
-	r = file_open(&l->files[l->count], a->path_text, a->format, l->why, sizeof(l->why));
-	Py_END_ALLOW_THREADS;
+	a->telling.thread = PyEval_SaveThread();
+	r = file_open_interruptible(&l->files[l->count], a->path_text, a->format, look_after_signal,
+				    &a->telling, l->why, sizeof(l->why));
+	PyEval_RestoreThread(a->telling.thread);
 	if (r) {
 		raise_file(r, l->why);
 		return -1;

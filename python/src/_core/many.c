@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cuda.h"
+#include "draft.h"
 #include "lock.h"
 #include "many.h"
 #include "source.h"
@@ -237,14 +238,62 @@ static int handing_attempt(void *context, int64_t timeout_ns)
 			       &h->copied);
 }
 
-/* Drops the tensors on GPUs that the library has taken over: they are published, or may be. */
-static void handing_done(struct handing *h, int r)
+/* Returns a reference to the open draft that is @array, or whose memory it has, or NULL. */
+static struct draft *draft_of(struct client *c, PyObject *array, const struct source *s)
 {
+	if (!is_draft(array))
+		return draft_with_bytes_at(c, s->tensor.data);
+	return ((struct draft *)array)->array.hold ? (struct draft *)Py_NewRef(array) : NULL;
+}
+
+/* As publish() does: a draft is published by its own client, and on the stream that is named. */
+static int handing_drafts(struct handing *h, struct client *c, PyObject *names, PyObject *arrays)
+{
+	for (size_t i = 0; i < h->put.count; i++) {
+		const struct source *s = &h->put.parts[i].source;
+		PyObject *array = PyTuple_GetItem(arrays, (Py_ssize_t)i);
+		struct draft *draft;
+
+		if (!source_on_gpu(s))
+			continue;
+		if (is_draft(array) && ((struct draft *)array)->client != c) {
+			raise_text(-EINVAL, "the draft is another client's");
+			raise_again_with_name(PyTuple_GetItem(names, (Py_ssize_t)i));
+			return -1;
+		}
+		draft = draft_of(c, array, s);
+		if (draft)
+			draft_say_stream(draft, s->stream);
+		Py_XDECREF((PyObject *)draft);
+	}
+	return 0;
+}
+
+/*
+ * Drops the tensors on GPUs that the library has taken over: they are published, or may be. Ends
+ * the drafts whose memory is published. Returns 0, or -1 with an exception.
+ */
+static int handing_done(struct handing *h, struct client *c, PyObject *names, PyObject *arrays,
+			int r)
+{
+	int failed = 0;
+
 	if (r && r != -EINPROGRESS)
-		return;
-	for (size_t i = 0; i < h->put.count; i++)
-		if (source_on_gpu(&h->put.parts[i].source))
-			h->put.parts[i].source.versioned = NULL;
+		return 0;
+	for (size_t i = 0; i < h->put.count; i++) {
+		struct source *s = &h->put.parts[i].source;
+		PyObject *array = PyTuple_GetItem(arrays, (Py_ssize_t)i);
+		struct draft *draft;
+
+		if (!source_on_gpu(s))
+			continue;
+		s->versioned = NULL;
+		draft = r ? NULL : draft_of(c, array, s);
+		if (draft && draft_end_committed(draft, PyTuple_GetItem(names, (Py_ssize_t)i), 0))
+			failed = -1;
+		Py_XDECREF((PyObject *)draft);
+	}
+	return failed;
 }
 
 PyObject *many_publish(PyObject *self, PyObject *args)
@@ -263,7 +312,8 @@ PyObject *many_publish(PyObject *self, PyObject *args)
 	    parse_lifetime(ttl, bound, evictable, &h.options.ttl_ns, &h.options.lifetime) ||
 	    (seals = PyObject_IsTrue(sealed)) < 0)
 		return NULL;
-	if (!handing_init(&h, names, arrays, metadata) && client_begin(c)) {
+	if (!handing_init(&h, names, arrays, metadata) && !handing_drafts(&h, c, names, arrays) &&
+	    client_begin(c)) {
 		h.put.client = c->client;
 		h.options.stream = h.put.on_gpu ? h.put.stream : h.put.named;
 		h.options.flags = seals ? TL_PUBLISH_SEALED : 0;
@@ -274,8 +324,9 @@ PyObject *many_publish(PyObject *self, PyObject *args)
 		r = client_with_space(c, handing_attempt, &h, timeout_ns);
 		if (r < 0)
 			raise_error(r);
-		handing_done(&h, r);
 		client_end(c);
+		if (handing_done(&h, c, names, arrays, r))
+			r = -1;
 	}
 	handing_deinit(&h);
 	return r ? NULL : PyLong_FromSize_t(h.copied);
@@ -455,6 +506,8 @@ static int all_failed(struct client *c, const struct getting_all *g, int r, int6
 		return wait_late_prefix(c, g->prefix, timeout_ns);
 	else if (r == -ENOENT)
 		raise_text(-ENOENT, "there is no tensor whose name starts with '%s'", g->prefix);
+	else if (*g->why)
+		raise_text(r, "%s", g->why);
 	else
 		raise_error(r);
 	return -1;
@@ -464,7 +517,8 @@ static int all_take(struct client *c, struct getting_all *g, int64_t timeout_ns)
 {
 	const struct wait wait = { .item = { .name = g->prefix, .flags = TL_WAIT_PREFIX },
 				   .look = all_look,
-				   .context = g };
+				   .context = g,
+				   .why = g->why };
 	int r;
 
 	g->client = c->client;

@@ -135,6 +135,7 @@ PyObject *client_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, Py
 	if (parse_putting(false, &p, args, nargs, names))
 		return NULL;
 	if (source_begin(&s, p.array, &p.options.stream)) {
+		raise_again_with_name(p.called);
 		PyBuffer_Release(&p.metadata);
 		return NULL;
 	}
@@ -233,17 +234,6 @@ static int publish_gpu(struct client *c, struct putting *p, struct source *s)
 	return r ? -1 : 0;
 }
 
-/* Notes that a draft was published by an array over it, and makes its other array read-only. */
-static int draft_end_committed(struct draft *draft, PyObject *name, uint64_t version)
-{
-	PyObject *sealed;
-
-	draft_committed(draft, name, version);
-	sealed = PyObject_CallMethod((PyObject *)draft, "_seal", NULL);
-	Py_XDECREF(sealed);
-	return sealed ? 0 : -1;
-}
-
 PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
 	WITH_LOCK;
@@ -264,6 +254,8 @@ PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_t nargs
 				  p.waits ? &p.version : NULL, &p.copied);
 	} else {
 		r = source_begin(&s, p.array, &p.options.stream);
+		if (r)
+			raise_again_with_name(p.called);
 		if (!r) {
 			const void *data = s.tensor.data;
 

@@ -370,6 +370,8 @@ static int source_ours(struct source *s, PyObject *array, const intptr_t *stream
 	if (is_draft(array)) {
 		struct draft *d = (struct draft *)array;
 
+		if (*stream == TL_STREAM_DEFAULT && !draft_stream_known(d))
+			return -1;
 		s->stream = *stream != TL_STREAM_DEFAULT     ? *stream
 			    : d->stream != TL_STREAM_DEFAULT ? d->stream
 							     : TL_STREAM_LEGACY;

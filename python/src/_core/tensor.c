@@ -151,7 +151,7 @@ static PyObject *get_copied(PyObject *self, void *unused)
 	struct hold *h = array_hold(self);
 
 	(void)unused;
-	return h ? PyBool_FromLong(!!(h->managed->flags & DLPACK_FLAG_BITMASK_IS_COPIED)) : NULL;
+	return h ? PyBool_FromLong(hold_copied(h)) : NULL;
 }
 
 static PyObject *get_lost(PyObject *self, void *unused)
@@ -183,8 +183,16 @@ static PyObject *tensor_remap(PyObject *self, PyObject *mode_text)
 
 	if (!h || parse_mode(mode_text, &mode))
 		return NULL;
+	if (hold_copied(h))
+		return raise_text(
+			-ENOTSUP,
+			"the tensor is a copy that get(..., device=) made, whose bytes nobody else has: "
+			"get it again, or copy it");
 	r = hold_remap(h, mode, &m);
-	return r ? raise_error(r) : tensor_from(m);
+	if (r)
+		return PyErr_Occurred() ? NULL : raise_error(r);
+	m->flags &= ~DLPACK_FLAG_BITMASK_IS_COPIED; /* `copied` tells of another device */
+	return tensor_from(m);
 }
 
 static PyObject *tensor_unflagged(PyObject *self, PyObject *unused)

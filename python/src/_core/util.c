@@ -102,6 +102,8 @@ static const char *const in_python[][2] = {
 	{ "TL_PUBLISH_STAGING", "staging=True" },
 	{ "tl_spec: ", "" },
 	{ "options->", "" },
+	{ "tl_get_many: ", "" },
+	{ "tl_publish_many: ", "" },
 };
 
 static PyObject *words_of(const char *text)
@@ -123,9 +125,13 @@ static PyObject *words_of(const char *text)
 
 static PyObject *raise_from(PyObject *classes, int r, const char *text)
 {
-	PyObject *number = PyLong_FromLong(-r);
-	PyObject *class, *words, *error;
+	PyObject *number, *class, *words, *error;
 
+	if (r == -ENOMEM) {
+		PyErr_SetString(PyExc_MemoryError, text);
+		return NULL;
+	}
+	number = PyLong_FromLong(-r);
 	if (!number)
 		return NULL;
 	class = classes ? PyDict_GetItemWithError(classes, number) : NULL;
@@ -147,8 +153,6 @@ static PyObject *raise_from(PyObject *classes, int r, const char *text)
 
 PyObject *raise_error(int r)
 {
-	if (r == -ENOMEM)
-		return PyErr_NoMemory();
 	return raise_from(errors, r, tl_last_error());
 }
 
@@ -190,6 +194,18 @@ void raise_ended(PyObject *self, PyObject *class)
 	Py_DECREF(name);
 }
 
+/* Gives the exception that is set the traceback of the one in whose place it is. */
+static void keep_traceback(PyObject *traceback)
+{
+	PyObject *type, *value, *none;
+
+	if (!traceback)
+		return;
+	PyErr_Fetch(&type, &value, &none);
+	Py_XDECREF(none);
+	PyErr_Restore(type, value, Py_NewRef(traceback));
+}
+
 void raise_again_with_name(PyObject *name)
 {
 	PyObject *type, *value, *traceback;
@@ -217,6 +233,7 @@ void raise_again_with_name(PyObject *name)
 		PyErr_Restore(type, value, traceback);
 		return;
 	}
+	keep_traceback(traceback);
 	Py_XDECREF(type);
 	Py_XDECREF(value);
 	Py_XDECREF(traceback);
@@ -299,7 +316,7 @@ static int parse_ttl(PyObject *o, int64_t *ns)
 		*ns = (int64_t)(seconds * (double)NS_PER_SEC + 0.5);
 	if (*ns)
 		return 0;
-	raise_text(-EINVAL, "ttl must be above 0 and at most 1e9 seconds");
+	raise_text(-EINVAL, "ttl must be above 0 and at most 1e9 seconds, not %g", seconds);
 	return -1;
 }
 

@@ -64,6 +64,7 @@ int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
 		int64_t left = wait_left(end);
 		int64_t slice = changing ? CHANGING_SLICE_NS : NS_PER_SEC;
 		size_t which;
+		bool looked;
 		int r;
 
 		if (!left && *why)
@@ -76,7 +77,8 @@ int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
 					  .timeout_ns = left < slice ? left : slice,
 					  .interrupt = &c->over, .interrupt_value = over),
 				 &which);
-		if (!r || (r == -ETIMEDOUT && changing))
+		looked = !r || (r == -ETIMEDOUT && changing);
+		if (looked)
 			r = w->look(w->context);
 		Py_END_ALLOW_THREADS;
 		if (!r)
@@ -86,7 +88,10 @@ int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
 		snprintf(why, sizeof(why), "%s", r == -ENOTCONN ? tl_last_error() : "");
 		changing = r == -EAGAIN && w->item.flags & TL_WAIT_PREFIX;
 		if (!worth_waiting(r) && (r != -ENODATA || w->item.flags & TL_WAIT_PREFIX)) {
-			raise_error(r);
+			if (looked && w->why && *w->why)
+				raise_text(r, "%s", w->why);
+			else
+				raise_error(r);
 			return -1;
 		}
 		if (PyErr_CheckSignals())
@@ -165,6 +170,12 @@ PyObject *client_late(PyObject *self, PyObject *args)
 	return NULL;
 }
 
+/* A full GPU is -ENOMEM. */
+static bool lacks_space(int r)
+{
+	return r == -ENOSPC || r == -EDQUOT || r == -ENOMEM;
+}
+
 /*
  * Only a refusal at the end of a slice means that the attempt waited for space. An earlier one is
  * final, as for a size that never fits.
@@ -190,7 +201,7 @@ int client_with_space(struct client *c, int (*attempt)(void *context, int64_t ti
 		Py_BEGIN_ALLOW_THREADS;
 		r = attempt(context, slice);
 		Py_END_ALLOW_THREADS;
-		if ((r != -ENOSPC && r != -EDQUOT) || slice == left || now_ns() - began < slice / 2)
+		if (!lacks_space(r) || slice == left || now_ns() - began < slice / 2)
 			return r;
 		if (c->closing) {
 			wait_closed("a wait for space");

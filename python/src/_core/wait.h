@@ -24,6 +24,7 @@ struct wait {
 	int (*look)(void *context); /* without the GIL; 0: it is there, else a negative errno of the
 				       library */
 	void *context;
+	const char *why; /* the text of a look that failed; NULL, or empty: it is the library's */
 };
 
 /* Waits after a look that found nothing. Returns 0, 1 if the tensor did not come in time, or -1

@@ -18,7 +18,7 @@ from ._errors import NoSpaceError, NotFoundError, TensorLostError, TimeoutError
 _TRIES = 5
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
-_mine = threading.local()  # .names: what this thread makes just now
+_mine = threading.local()  # .names: what this thread makes just now, (where, name)
 
 
 def _look(client, name, mode):
@@ -52,7 +52,8 @@ def _claim(client, name, end, timeout):
 def get_or_put(client, name, make, mode, timeout, options):
     """Client.get_or_put() has the words."""
     names = _mine.__dict__.setdefault("names", set())
-    if name in names:
+    key = (client._place(), name)  # the same name elsewhere is another one
+    if key in names:
         raise RuntimeError(f"make() asks for {name!r}, which it is to make")
     end = time.monotonic() + timeout
     while True:
@@ -64,11 +65,11 @@ def get_or_put(client, name, make, mode, timeout, options):
                 continue  # it is there, or was
         except TensorLostError:  # what is there is of no use, and nobody else needs a claim to replace it
             pass
-        names.add(name)
+        names.add(key)
         try:
             return _publish(client, name, make, mode, options)
         finally:
-            names.discard(name)
+            names.discard(key)
             client._unclaim(name)
 
 

@@ -2,6 +2,7 @@
 """The Client, and the named tuples that its methods return."""
 
 import asyncio
+import contextlib
 import errno
 import json
 import math
@@ -24,6 +25,7 @@ from ._watch import Events, Watch
 
 _INDEX = ".safetensors.index.json"
 _SIZE_MAX = 2**63 - 1
+_GROUP_MAX = 65536  # tensors and names of one step
 _SCHEME = "tensorlease://"
 _PATH_MAX = 108  # of a socket, with a zero byte
 
@@ -160,6 +162,14 @@ class Client(_core.Client):
     def __reduce__(self):
         return (_reconnect, (type(self), *self._arguments))
 
+    def _place(self):
+        """Return the address and the namespace, so that names of other clients can be told from this one's."""
+        address, namespace = self._arguments[:2]
+        if not address or not address.startswith(_SCHEME):
+            return address, namespace
+        name, _, path = address[len(_SCHEME) :].partition("/")
+        return f"/{path}", name if namespace is None else namespace
+
     def close(self):
         """End the connection. Tensors that were got through it stay valid.
 
@@ -227,7 +237,13 @@ class Client(_core.Client):
         sizes, element = _parse_shape(shape), parse_dtype(dtype)
         _check_size(sizes, 8 if padded else element[1] * element[2])
         lifetime, padding = (ttl, owner_bound, evictable), PADDED if padded else 0
-        return self._create(name, sizes, element, padding, metadata, timeout, number, lifetime, ring, own_pages)
+        try:
+            return self._create(name, sizes, element, padding, metadata, timeout, number, lifetime, ring, own_pages)
+        except InvalidError as error:
+            text = error.strerror.replace(" (code {}, bits {}, lanes {})".format(*element), "")
+            if text == error.strerror:
+                raise
+            raise InvalidError(errno.EINVAL, f"dtype {dtype!r}: {text}") from None
 
     empty = create  # as it is called in NumPy and PyTorch
 
@@ -312,7 +328,7 @@ class Client(_core.Client):
             that share memory become separate tensors.
         prefix: is put in front of each name.
         replace: whether to delete in the same step all other names that start with prefix, so that the new set takes
-            the place of the former one. The prefix must not be empty then.
+            the place of the former one. The prefix must not be empty then. Both together are at most 65,536.
         metadata: bytes to attach to each tensor, or a dict of names, as in arrays, and bytes, for some of them.
         timeout: seconds to wait for space. None: do not wait.
         stream: the stream on which arrays on a GPU are copied, as for put().
@@ -334,6 +350,12 @@ class Client(_core.Client):
         if replace and not prefix:
             raise InvalidError(errno.EINVAL, "replace=True needs a prefix: without one it would delete all other names")
         others = tuple(set(self.keys(prefix)).difference(names)) if replace else ()
+        if replace and len(names) + len(others) > _GROUP_MAX:
+            raise InvalidError(
+                errno.EINVAL,
+                f"{len(names)} arrays replace {len(others)} other names that start with {prefix!r}, and one step takes "
+                f"at most {_GROUP_MAX} of both: use a longer prefix",
+            )
         self._put_many(names, tuple(arrays.values()), each, timeout, lifetime, stream, others)
 
     def publish_many(
@@ -351,7 +373,8 @@ class Client(_core.Client):
     ):
         """Publish many arrays in one step, as put_many() does, but those on GPUs without a copy, as publish() does.
 
-        arrays, prefix: as for put_many(). Arrays on the CPU are copied; all of those on GPUs are on one stream.
+        arrays, prefix: as for put_many(). Arrays on the CPU are copied; all of those on GPUs are on one stream. A Draft
+            on a GPU is committed, as by publish().
         metadata: bytes to attach to each tensor.
         stream and sealed: as for publish(). timeout, ttl, owner_bound, evictable: as for put_many().
         Returns how many were copied. Raises the errors of publish() and put_many().
@@ -369,7 +392,7 @@ class Client(_core.Client):
 
         names: an iterable of names, or a str for all tensors whose names start with it.
         prefix: is put in front of names, and left out of the result's keys. So ``client.get_many(prefix="model/")``
-            returns what ``client.put_many(arrays, prefix="model/")`` published.
+            returns what ``client.put_many(arrays, prefix="model/")`` published. At most 65,536 names may start with it.
         timeout: seconds to wait until all names exist or, with a str, any. None: do not wait. inf: wait forever.
         mode: 'r' for read-only, or 'c' for copy-on-write, as for get().
         device: where the tensors are wanted, as for get().
@@ -545,6 +568,12 @@ class Client(_core.Client):
             names = tuple(self.keys(prefix))
             if version is not None:
                 raise TypeError("version is for the delete of one name")
+            if len(names) > _GROUP_MAX:
+                raise InvalidError(
+                    errno.EINVAL,
+                    f"{len(names)} names start with {prefix!r}, and one step deletes at most {_GROUP_MAX}: use longer "
+                    "prefixes, or `tensorlease rm --below`, which deletes one after the other",
+                )
             if names:
                 self._put_many((), (), (), None, (None, False, False), None, names)
             elif not missing_ok:
@@ -798,12 +827,20 @@ def _paths(path):
     files = {}
     try:
         with open(path, encoding="utf-8") as file:
-            for tensor, name in json.load(file)["weight_map"].items():
-                files.setdefault(name, []).append(tensor)
-        if not files or not all(type(name) is str and name == os.path.basename(name) for name in files):
-            raise ValueError("its weight_map must name files that lie beside it")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidError(errno.EINVAL, f"{path} is no index of a model: {error!r}") from None
+            index = json.load(file)
+    except ValueError as error:  # it is no JSON, or no UTF-8
+        raise InvalidError(errno.EINVAL, f"{path} is no index of a model: {error}") from None
+    names = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(names, dict):
+        raise InvalidError(errno.EINVAL, f"{path} is no index of a model: it has no weight_map of tensors and files")
+    for tensor, name in names.items():
+        if type(name) is not str or name != os.path.basename(name):
+            raise InvalidError(
+                errno.EINVAL, f"{path} is no index of a model: {tensor!r} is in {name!r}, and not in a file beside it"
+            )
+        files.setdefault(name, []).append(tensor)
+    if not files:
+        raise InvalidError(errno.EINVAL, f"{path} is no index of a model: its weight_map is empty")
     return tuple((os.path.join(os.path.dirname(path), name), tuple(files[name])) for name in sorted(files))
 
 
@@ -837,9 +874,11 @@ def _for_others(address, namespace, path):
     if address.startswith(_SCHEME):
         name, _, rest = address[len(_SCHEME) :].partition("/")
         return (address, namespace) if rest else (path(), name)
-    absolute = os.path.join(os.getcwd(), address)  # not abspath(): x/.. need not be the same directory
-    if len(os.fsencode(absolute)) < _PATH_MAX:
-        address = absolute
+    if not os.path.isabs(address):
+        with contextlib.suppress(FileNotFoundError):  # the working directory was removed
+            absolute = os.path.join(os.getcwd(), address)  # not abspath(): x/.. need not be the same directory
+            if len(os.fsencode(absolute)) < _PATH_MAX:
+                address = absolute
     return address, os.environ.get("TENSORLEASE_NAMESPACE", "") if namespace is None else namespace
 
 

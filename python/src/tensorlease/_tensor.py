@@ -32,10 +32,10 @@ class _Raw:
     """An array for NumPy, of elements without a type, if the buffer protocol has no format for them."""
 
     def __init__(self, array):
-        self.shared = array._share()  # holds the lease
+        self.base = array._share()  # holds the lease; and as NumPy calls it, for _reduce_array()
         self.__array_interface__ = {
             "version": 3,
-            "data": (array._address, self.shared.read_only),
+            "data": (array._address, self.base.read_only),
             "shape": array.shape,
             "strides": array.strides,
             "typestr": f"|V{array.itemsize}",
@@ -265,12 +265,15 @@ class Tensor(_Values, _core.Tensor):
     def copy_on_write(self):
         """Return another Tensor of the same version in mode 'c', with a lease of its own and without a copy.
 
-        UnsupportedError: it is on a GPU.
+        UnsupportedError: it is on a GPU, or a copy that get(..., device=) made.
         """
         return self._remap("c")
 
     def read_only_view(self):
-        """Return another Tensor of the same version in mode 'r', without what was written to this one."""
+        """Return another Tensor of the same version in mode 'r', without what was written to this one.
+
+        UnsupportedError: it is a copy that get(..., device=) made.
+        """
         return self._remap("r")
 
     @property
@@ -392,6 +395,8 @@ class Draft(_Values, _core.Draft):
         if array is None or self.state != "open":
             array = _as_numpy(self)
             self._array = weakref.ref(array)
+        else:
+            self._check_here()
         return array
 
     def torch(self):

@@ -8,13 +8,15 @@ import math
 import operator
 import os
 import time
+import types
 from typing import NamedTuple
 
 from . import _core
-from ._errors import DisconnectedError, NotFoundError, TensorLostError, TimeoutError
+from ._errors import DisconnectedError, InvalidError, NotFoundError, TensorLostError, TimeoutError
 from ._waiter import let_others_run, running_trio
 
 _ATTEMPTS = 100  # to have a set as of one moment
+_SET_MAX = 65536
 _CLOSED_SLICE = 1.0  # seconds; who waits in an event loop looks so often whether the watch was closed
 _ENDED_SLICE = 0.1  # seconds; while there is no daemon, what is known to be new is asked for again so often
 
@@ -155,6 +157,9 @@ class Events(_Watching):
 class Watch(_Watching):
     """The newest versions of a name, or of all names that start alike. Client.watch() returns it."""
 
+    def __class_getitem__(cls, given):  # Watch[Tensor], as the stub has it
+        return types.GenericAlias(cls, given)
+
     def __init__(self, client, name, whole, newer_than, timeout, options, until_gone):
         newest = operator.index(newer_than or 0)
         super().__init__(client, name, whole, False, timeout)
@@ -222,6 +227,11 @@ class Watch(_Watching):
                 self._given = {}
                 return None
             names = list(self._names)
+            if len(names) > _SET_MAX:
+                raise InvalidError(
+                    errno.EINVAL,
+                    f"{len(names)} names start with {self._name!r}, and a set has at most {_SET_MAX}: watch a longer prefix",
+                )
             try:
                 tensors = self._client._get_many(tuple(names), None, self._options["mode"], self._options["device"])
             except (NotFoundError, TensorLostError):

@@ -193,7 +193,8 @@ def _describe_array(sample, arrays):
     array = numpy.ascontiguousarray(sample).reshape(-1)
     arrays.append(torch.from_numpy(array.view("uint8") if array.nbytes else numpy.empty(0, "uint8")))
     kind = "scalar" if isinstance(sample, numpy.generic) else "numpy"
-    return {kind: [dtype.name if named else dtype.str, list(sample.shape)]}
+    # array.dtype: an empty text, "<U0", becomes one of a character
+    return {kind: [dtype.name if named else array.dtype.str, list(sample.shape)]}
 
 
 def _describe(sample, arrays):
