@@ -9,9 +9,10 @@
 void late_daemon(const struct call *c, const struct session *s, char text[LATE_DAEMON])
 {
 	uint64_t age = (uint64_t)now_real_ns() - load_once(&s->catalog.header->started_ns);
+	int64_t began = c->deadline - c->timeout_ns; /* a wait may end later than it should */
 
 	*text = '\0';
-	if (c->timeout_ns > 0 && age < (uint64_t)c->timeout_ns)
+	if (c->timeout_ns > 0 && age < (uint64_t)(now_mono_ns() - began))
 		snprintf(text, LATE_DAEMON, "; the daemon was started %.1f s ago",
 			 (double)age / (double)NS_PER_SEC);
 }
