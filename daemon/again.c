@@ -9,7 +9,7 @@
 #include "daemon/complete.h"
 #include "util/fd.h"
 
-enum { WHY = 256, WHAT = 80 };
+enum { WHAT = 80 };
 
 /* Finds the configuration file where it was, even if the working directory has changed. */
 static int options_again(const struct again *again, struct options *o)
@@ -71,7 +71,7 @@ static bool options_differ(const struct options *now, const struct options *next
 
 /* True, and says why, if the next daemon could not take over. */
 static bool is_obstacle(const struct options *now, const struct options *next,
-			const struct namespaces *all, char why[WHY])
+			const struct namespaces *all, char why[SERVER_WHY_MAX])
 {
 	static const char format[] = "it could not take over what is published: %s%s%s%s; "
 				     "'tensorlease restart' begins without it";
@@ -79,27 +79,28 @@ static bool is_obstacle(const struct options *now, const struct options *next,
 	char what[WHAT];
 
 	if (options_differ(now, next, what)) {
-		snprintf(why, WHY, format, what, "", "", "");
+		snprintf(why, SERVER_WHY_MAX, format, what, "", "", "");
 		return true;
 	}
 	list_for_each_entry(ns, &all->list, link) {
 		if (!limits_differ(&ns->config.limits, limits_of(&next->config, ns->config.name),
 				   what))
 			continue;
-		snprintf(why, WHY, format, "namespace ", ns->config.name, ": ", what);
+		snprintf(why, SERVER_WHY_MAX, format, "namespace ", ns->config.name, ": ", what);
 		return true;
 	}
 	return false;
 }
 
-bool again_may(void *context, const struct namespaces *all, char why[WHY])
+bool again_may(void *context, const struct namespaces *all, char why[SERVER_WHY_MAX])
 {
 	const struct again *again = context;
 	struct options next;
 	bool may = !options_again(again, &next);
 
 	if (!may) {
-		snprintf(why, WHY, "its options or its configuration are wrong; the log says how");
+		snprintf(why, SERVER_WHY_MAX,
+			 "its options or its configuration are wrong; the log says how");
 	} else if (all) {
 		options_complete(&next);
 		may = !is_obstacle(again->now, &next, all, why);

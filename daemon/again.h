@@ -5,6 +5,7 @@
 #include <limits.h>
 
 #include "daemon/options.h"
+#include "daemon/serve/server.h"
 
 struct again {
 	int argc;
@@ -14,4 +15,4 @@ struct again {
 };
 
 /* This is may_leave() of server_options, and @again its context. */
-bool again_may(void *again, const struct namespaces *all, char why[256]);
+bool again_may(void *again, const struct namespaces *all, char why[SERVER_WHY_MAX]);

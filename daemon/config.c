@@ -197,6 +197,7 @@ int config_section(struct config *config, const char *header, struct config_sect
 	if (strcmp(name, NAMESPACE_OF_USER "*") != 0 &&
 	    tensor_namespace_check(name, strlen(name), expected))
 		return -ESRCH;
+	_Static_assert(NAMESPACES_MAX == 4096, "the text below says so");
 	*expected = "there are at most 4096 namespaces";
 	if (config->namespace_count == NAMESPACES_MAX)
 		return -ESRCH;

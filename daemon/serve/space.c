@@ -298,12 +298,6 @@ static bool create_is_over_quota(const struct create *create, uint64_t more)
 	return false;
 }
 
-/* The pages that a segment for it needs. */
-static uint64_t create_pages(const struct create *create)
-{
-	return (create->rq.nbytes + 4095) & ~(uint64_t)4095;
-}
-
 /* True: a tensor was given up to free space, or more must be looked at first. */
 static bool create_evict(struct create *create, bool own)
 {
@@ -390,7 +384,7 @@ static bool create_makes_space(struct create *create, int r)
 	if ((r != STATE_E_FULL && r != STATE_E_QUOTA) || create->rq.prefetch ||
 	    (deadline_passed(create->soon_deadline) && deadline_passed(create->deadline)))
 		return false;
-	own = r == STATE_E_QUOTA || create_is_over_quota(create, create_pages(create));
+	own = r == STATE_E_QUOTA || create_is_over_quota(create, tensor_pages(create->rq.nbytes));
 	return rings_free_space(create->state, create->peer->client.account, !own) ||
 	       create_evict(create, own);
 }

@@ -523,11 +523,8 @@ static int drafts_take_over(struct adoption *a)
 	int r = 0;
 
 	for (uint32_t slot = 0; !r && slot < a->cat->rows.high; slot++) {
-		if (state_of(a, slot) != ROW_DRAFT)
-			continue;
-		do
+		if (state_of(a, slot) == ROW_DRAFT)
 			r = draft_reserve(a->st, slot);
-		while (r && name_evict(&a->st->names));
 	}
 	return r;
 }

@@ -66,7 +66,7 @@ int tensor_adopt(struct state *st, struct account *account, uint32_t slot, uint3
 int draft_reserve(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
-	int r = catalog_chunks_reserve(&st->catalog, t->chunks);
+	int r = name_chunks_reserve(&st->names, t->chunks);
 
 	if (r)
 		return r;

@@ -270,6 +270,16 @@ int name_prepare(struct names *names, uint32_t count)
 	return r;
 }
 
+int name_chunks_reserve(struct names *names, uint32_t chunks)
+{
+	int r;
+
+	do {
+		r = catalog_chunks_reserve(names->catalog, chunks);
+	} while (r && name_evict(names));
+	return r;
+}
+
 /* ---- taking --------------------------------------------------------------------------------- */
 
 static uint32_t name_fill(struct names *names, uint32_t index, const struct name_key *key,

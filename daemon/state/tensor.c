@@ -19,7 +19,6 @@
 #include "proto/wire.h"
 #include "util/clock.h"
 
-#define PAGE ((uint64_t)4096)
 enum { OTHERS_LOOKS = 16 }; /* at clients of others, by one look for space */
 
 /* ---- slots ---------------------------------------------------------------------------------- */
@@ -57,16 +56,10 @@ static int slot_charge(struct state *st, struct account *account, uint32_t chunk
 
 static int slot_reserve(struct state *st, uint32_t chunks)
 {
-	int r;
-
 	/* each draft that has no name yet may need one */
-	r = name_prepare(&st->names, st->catalog.header->drafts - st->named + 1);
-	if (r)
-		return r;
-	do {
-		r = catalog_chunks_reserve(&st->catalog, chunks);
-	} while (r && name_evict(&st->names));
-	return r;
+	int r = name_prepare(&st->names, st->catalog.header->drafts - st->named + 1);
+
+	return r ? r : name_chunks_reserve(&st->names, chunks);
 }
 
 static int slot_take(struct state *st, struct client *c, const struct tensor_request *rq,
@@ -334,7 +327,7 @@ static int segment_make(struct state *st, struct client *c, const struct tensor_
 static int extent_small(struct state *st, struct client *c, const struct tensor_request *rq,
 			struct catalog_row *row, struct segment **segp)
 {
-	uint64_t nbytes = rq->nbytes, need = (nbytes + PAGE - 1) / PAGE * PAGE, size;
+	uint64_t nbytes = rq->nbytes, need = tensor_pages(nbytes), size;
 	struct segment *seg;
 	int r;
 
@@ -373,7 +366,7 @@ static int extent_large(struct state *st, struct client *c, const struct tensor_
 	row->offset = 0;
 	if (nbytes > st->shared->store.pool.capacity || nbytes > st->memory.totals.pool.capacity)
 		return STATE_E_NEVER;
-	size = (nbytes + PAGE - 1) / PAGE * PAGE;
+	size = tensor_pages(nbytes);
 	memory_changed(&st->memory);
 	while (!rq->own_pages && (*segp = segment_take_warm(&st->shared->store, &st->memory.totals,
 							    c->account, c->id, size))) {

@@ -12,6 +12,12 @@ struct tensor_request {
 	bool own_pages; /* in a new segment that is never reused */
 };
 
+/* Bytes of a segment for one tensor of so many bytes: whole pages. */
+static inline uint64_t tensor_pages(uint64_t nbytes)
+{
+	return (nbytes + 4095) & ~(uint64_t)4095;
+}
+
 /*
  * Makes a draft for @c in *slot. STATE_E_BACKING: its segment has no object yet. Create one
  * (storage->create() with segment->object and size, on any thread), hand it over with

@@ -371,8 +371,11 @@ int account_adopt(struct account *account, struct pool *pool, uint64_t amount)
 int account_adopt_stated(struct account *account, struct pool *pool, uint64_t amount)
 {
 	/* a maximum may have become lower than what the last daemon granted */
-	if (is_beyond_max(account, pool, amount) &&
-	    account_used(account, pool) + amount > pool->capacity / 2)
+	uint64_t most = pool->capacity, used = account_used(account, pool);
+
+	if (is_beyond_max(account, pool, amount))
+		most /= 2;
+	if (used > most || amount > most - used)
 		return CHARGE_E_USER | (int)pool->share;
 	used_take(account, pool, amount);
 	return 0;

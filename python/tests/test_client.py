@@ -406,17 +406,11 @@ def test_a_client_and_its_draft_are_collected(address, observer):
 
 def test_too_many_clients_have_an_error_of_their_own(tmp_path):
     address = str(tmp_path / "socket")
-    command = [PACKAGE / "bin" / "tensorleased", "--foreground", "--socket", address, "--max-clients", "2"]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        eventually(lambda: os.path.exists(address))
-        clients = [tensorlease.connect(address, autostart=False) for _ in range(2)]
-        with pytest.raises(tensorlease.TooManyClientsError):
+    with daemon_at(address, more=("--max-clients", "2")):
+        first = tensorlease.connect(address, autostart=False)
+        eventually(lambda: len(first.clients()) == 1)
+        with tensorlease.connect(address, autostart=False), pytest.raises(tensorlease.TooManyClientsError):
             tensorlease.connect(address, autostart=False)
-        del clients
-    finally:
-        process.terminate()
-        process.wait(limit(60))
 
 
 def test_other_libraries_tell_which_class_a_tensor_is(client):

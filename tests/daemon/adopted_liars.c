@@ -6,7 +6,14 @@
 #include "tests/harness/child.h"
 #include "tests/harness/raw.h"
 
-enum { LIAR = 1111, ACCOMPLICE = 1112, TENSORS = 40, LIES = 6, MAX_TENSORS = 64 };
+enum {
+	LIAR = 1111,
+	ACCOMPLICE = 1112,
+	TENSORS = 40,
+	LIES = 6,
+	LIES_OF_ROOT = 12,
+	MAX_TENSORS = 64
+};
 
 struct scene {
 	char config[32];
@@ -69,39 +76,50 @@ static struct raw say_that_all_is_mapped(const struct test_daemon *d)
 	return rc;
 }
 
-/* Beyond its maximum the user may have half of all: it may have had a higher maximum before. */
-static int lie(const struct test_daemon *d, void *arg)
+/* @most connections may, and one more is refused. */
+static int lie(const struct test_daemon *d, void *most)
 {
-	struct raw rc[LIES + 1];
+	struct raw rc[LIES_OF_ROOT + 1];
+	int last = *(int *)most, r;
 	struct conn_message m;
-	int r;
 
-	(void)arg;
-	for (int i = 0; i <= LIES; i++)
+	for (int i = 0; i <= last; i++)
 		rc[i] = say_that_all_is_mapped(d);
 	pause_at(1);
 	do {
-		r = conn_receive(rc[LIES].fd, WIRE_TO_CLIENT, &m, 0);
+		r = conn_receive(rc[last].fd, WIRE_TO_CLIENT, &m, 0);
 	} while (!r && m.header.type == WIRE_ADOPTED);
 	must(!r && m.header.type == WIRE_ERROR); /* and then the end */
-	must(conn_receive(rc[LIES].fd, WIRE_TO_CLIENT, &m, 0));
-	for (int i = 0; i <= LIES; i++)
+	must(conn_receive(rc[last].fd, WIRE_TO_CLIENT, &m, 0));
+	for (int i = 0; i <= last; i++)
 		rc_close(&rc[i]);
 	return 0;
 }
 
-TEST(who_says_that_it_has_everything_mapped_harms_nobody_else)
+static void lies_harm_nobody_else(unsigned uid, int most)
 {
 	struct test_child c;
 	struct scene s;
 
 	SKIP_UNLESS(geteuid() == 0, "needs root, to be other users");
 	begin(&s, LIES + 1); /* each connection counts as one */
-	c = child_start_as(LIAR, &s.d, lie, NULL);
+	c = child_start_as(uid, &s.d, lie, &most);
 	must_be(child_await(&c), 1);
 	kill_and_see_all(&s);
 	child_finish(&c);
 	finish(&s);
+}
+
+/* Beyond its maximum the user may have half of all: it may have had a higher maximum before. */
+TEST(who_says_that_it_has_everything_mapped_harms_nobody_else)
+{
+	lies_harm_nobody_else(LIAR, LIES);
+}
+
+/* It has no maximum, but not more than all. */
+TEST(root_that_says_that_it_has_everything_mapped_harms_nobody_else)
+{
+	lies_harm_nobody_else(0, LIES_OF_ROOT);
 }
 
 /* No user exceeds its own maximum. */

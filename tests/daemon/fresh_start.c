@@ -20,8 +20,8 @@ static void kill_until_afresh(const struct test_daemon *d)
 	while (!strstr(kill_and_see(d).restart_reason, "afresh")) {}
 }
 
-/* What is published from now on is there after the next death, and the keeper has nothing else
- * than at the start, when it had @fds descriptors. */
+/* What is published from now on is there after the next death, and the keeper has nothing more
+ * than at the start, when it had @fds descriptors, perhaps still those of an ended connection. */
 static void must_survive(struct test_daemon *d, unsigned fds)
 {
 	tl_client *c = td_connect(d);
@@ -34,7 +34,7 @@ static void must_survive(struct test_daemon *d, unsigned fds)
 	must_be(tl_delete(c, "a"), 0);
 	tl_close(c);
 	eventually(td_status(d).segments == 0);
-	eventually(count_fds(d->keeper) == fds);
+	eventually(count_fds(d->keeper) <= fds);
 }
 
 static void what_follows_survives(const char *storage)

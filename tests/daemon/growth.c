@@ -341,23 +341,14 @@ TEST(the_lock_of_a_sealed_segment_holds_nobody_up)
 /* Opens it anew, as a file of which read() holds the lock of the position. */
 static void send_ledger(struct raw *rc)
 {
-	struct wire_ledger ledger = { .size = ledger_size(rc->welcome.max_tensors),
-				      .layout = LEDGER_LAYOUT };
 	int fd = ledger_new(rc->welcome.max_tensors, LEDGER_MAGIC);
-	struct conn_message m;
 	char path[32];
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	rc->ledger_fd = open(path, O_RDWR | O_CLOEXEC);
 	must(rc->ledger_fd >= 0);
-	rc->ledger_size = ledger.size;
-	rc->ledger = mmap(NULL, ledger.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	must(rc->ledger != MAP_FAILED);
-	must_be(ledger_seal(fd), 0);
 	close(fd);
-	must_be(rc_send(rc, WIRE_LEDGER, &ledger, sizeof(ledger), rc->ledger_fd), 0);
-	must_be(rc_receive(rc, &m), 0);
-	must_be(rc_judge(&m, WIRE_READY), 0);
+	rc_ledger(rc);
 }
 
 /* Whoever moves the position of a file waits for those who read there. */

@@ -231,15 +231,15 @@ static int try_ledger(struct raw *rc)
 	int r;
 
 	rc->ledger_size = ledger.size;
-	rc->ledger_fd = ledger_new(rc->welcome.max_tensors, LEDGER_MAGIC);
+	if (rc->ledger_fd < 0)
+		rc->ledger_fd = ledger_new(rc->welcome.max_tensors, LEDGER_MAGIC);
 	p = mmap(NULL, rc->ledger_size, PROT_READ | PROT_WRITE, MAP_SHARED, rc->ledger_fd, 0);
 	if (p == MAP_FAILED)
 		return -errno;
 	must_be(ledger_seal(rc->ledger_fd), 0);
 	rc->ledger = p;
 	r = rc_send(rc, WIRE_LEDGER, &ledger, sizeof(ledger), rc->ledger_fd);
-	if (r == 0)
-		r = rc_receive(rc, &m);
+	r = r ? r : rc_receive(rc, &m);
 	return r ? r : rc_judge(&m, WIRE_READY);
 }
 

@@ -56,7 +56,7 @@ struct raw {
 
 struct raw rc_connect(const struct test_daemon *d);
 void rc_hello(struct raw *rc);			 /* until WELCOME, and maps the catalog */
-void rc_ledger(struct raw *rc);			 /* until READY */
+void rc_ledger(struct raw *rc);			 /* until READY; ledger_fd, if any, is its */
 struct raw rc_open(const struct test_daemon *d); /* all three of these */
 /*
  * The same as far as @stage, at the path @socket, for those whom the daemon may refuse: each step
