@@ -6,7 +6,7 @@
  * RING publishes the draft @ref as COMMIT does, and asks to make it the first slot of a ring of
  * that name. The refs of the other slots, @count drafts, follow at the end. Answer: GRANTED with
  * the page's descriptor, or COMMITTED: the draft is published, there is no ring, and the others are
- * still drafts.
+ * still drafts. After an ERROR it is one too.
  */
 STRUCT(wire_ring)
 	HEADER

@@ -243,10 +243,16 @@ int draft_check(struct tl_draft *draft)
 	return session_commit_error(draft->session);
 }
 
+/* The daemon may still have it as a draft. It ignores an ABORT of what it has committed. */
+static bool may_be_draft(const struct tl_draft *draft)
+{
+	return draft_is_writable(draft) || (draft->doubted && draft->state != DRAFT_PARENTS);
+}
+
 /* Frees the draft, and tells the daemon if that has not heard of its end yet. */
 static void give_up(struct tl_draft *draft)
 {
-	bool tell = draft_is_writable(draft);
+	bool tell = may_be_draft(draft);
 
 	draft_unlink(draft);
 	if (tell)
@@ -270,7 +276,7 @@ static int commit_unchecked(struct tl_draft *draft, uint64_t *version)
 
 	if (!r && version)
 		*version = v;
-	if (r && draft_is_writable(draft)) /* the COMMIT was not sent */
+	if (r && may_be_draft(draft))
 		give_up(draft);
 	else
 		draft_free(draft);

@@ -75,6 +75,7 @@ struct tl_draft {
 	bool own_pages; /* as in tl_spec */
 	bool put;	/* in one call, which may take round trips before it commits */
 	bool unlinked;	/* it is unlinked for good, which can be read without a lock */
+	bool doubted;	/* its COMMIT was sent, and may be refused and leave it a draft */
 	uint8_t tensor_flags;
 	uint8_t name_len;
 	char name[TL_NAME_MAX + 1];

@@ -752,7 +752,9 @@ static int begin_ask(struct beginning *b, const struct tensor_description *d,
 		if (!r)
 			r = session_await(b->s, &req, deadline);
 	} while (r == SESSION_E_ADOPTED);
-	draft_sent(b->draft, false);
+	b->draft->doubted = r != 0;
+	if (r || !answer_refuses_draft(answer)) /* else it is a draft as it was */
+		draft_sent(b->draft, false);
 	if (r > 0)
 		return tl_fail(-ENOTCONN,
 			       "the daemon ended the connection; whether '%s' was committed is not "
@@ -766,7 +768,6 @@ int ring_begin(struct tl_draft *draft, const struct tensor_description *d, unsig
 {
 	struct beginning *b = calloc(1, sizeof(*b));
 	struct conn_message answer;
-	bool all = true;
 	int r = RING_E_NONE;
 
 	if (!b)
@@ -774,7 +775,7 @@ int ring_begin(struct tl_draft *draft, const struct tensor_description *d, unsig
 	answer.fd = -1;
 	b->s = draft->session;
 	b->draft = draft;
-	while (all && b->count < depth - 1)
+	for (bool all = true; all && b->count < depth - 1;)
 		all = ask_some(b, depth - 1 - b->count < ASK_AT_ONCE ? depth - 1 - b->count
 								     : ASK_AT_ONCE);
 	if (b->count >= RING_SLOTS_MIN - 1)

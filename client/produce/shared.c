@@ -158,9 +158,9 @@ int shared_draft_new(struct call *c, const struct use *use, const struct draft_r
 /* ---- Committing ---- */
 
 /* The tensor of an exported draft stays the caller's if it cannot be published. */
-static bool keeps(const struct tl_draft *draft, bool answer)
+static bool keeps(const struct tl_draft *draft)
 {
-	return answer && !draft->ring && draft_is_exported(draft);
+	return !draft->ring && draft_is_exported(draft);
 }
 
 static void commit_message(unsigned char *bytes, const struct tl_draft *draft,
@@ -170,7 +170,7 @@ static void commit_message(unsigned char *bytes, const struct tl_draft *draft,
 		.header = { .type = WIRE_COMMIT },
 		.ref = draft->hold.ref,
 		.flags = (answer ? WIRE_COMMIT_ANSWER : 0) | (prefetch ? WIRE_COMMIT_PREFETCH : 0) |
-			 (keeps(draft, answer) ? WIRE_COMMIT_KEEP : 0),
+			 (keeps(draft) ? WIRE_COMMIT_KEEP : 0),
 		.prefetch_serial = prefetch,
 	};
 
@@ -223,10 +223,7 @@ static int commit_elsewhere(struct tl_draft *draft, const struct commit_as *as, 
 /* True: the daemon has refused the COMMIT, and the draft is as it was. */
 static bool is_kept(const struct tl_draft *draft, int r, const struct conn_message *answer)
 {
-	const struct wire_error_reply *e = (const void *)answer->bytes;
-
-	return !r && keeps(draft, true) && answer->header.type == WIRE_ERROR &&
-	       e->code != WIRE_E_STALE;
+	return !r && keeps(draft) && answer_refuses_draft(answer);
 }
 
 static int shared_commit(struct tl_draft *draft, const struct commit_as *as, uint64_t *version)
@@ -283,7 +280,8 @@ static int shared_commit(struct tl_draft *draft, const struct commit_as *as, uin
 		prefetch_cancel(s, prefetch);
 		return r == SESSION_E_UNSENT ? draft_stale(draft->name) : r;
 	}
-	waits = draft->ring || keeps(draft, version);
+	draft->doubted = keeps(draft);
+	waits = draft->ring || (version && keeps(draft));
 	if (!waits)
 		draft_sent(draft, version != NULL);
 	if (!version)
@@ -296,6 +294,7 @@ static int shared_commit(struct tl_draft *draft, const struct commit_as *as, uin
 	}
 	if (waits && !is_kept(draft, r, &answer))
 		draft_sent(draft, true);
+	draft->doubted = draft->doubted && r;
 	r = call_once(r == SESSION_E_UNSENT ? SESSION_E_ENDED : r,
 		      "whether '%s' was committed is not known", as->name);
 	if (r)

@@ -68,3 +68,10 @@ int answer_expect(struct conn_message *answer, unsigned expected, const char *wh
 	return tl_fail(-EPROTO, "%s: the daemon answered %s where %s belongs", what,
 		       wire_type_name(answer->header.type), wire_type_name(expected));
 }
+
+bool answer_refuses_draft(const struct conn_message *answer)
+{
+	const struct wire_error_reply *e = (const void *)answer->bytes;
+
+	return answer->header.type == WIRE_ERROR && e->code != WIRE_E_STALE;
+}

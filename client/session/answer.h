@@ -15,3 +15,6 @@ int answer_expect(struct conn_message *answer, unsigned expected, const char *wh
 
 /* Waits until @socket is ready for @events. Returns 0, or -ETIMEDOUT without a text. */
 int socket_wait(int socket, short events, int64_t deadline);
+
+/* True for a refusal after which a draft that is to be kept is still one. */
+bool answer_refuses_draft(const struct conn_message *answer);

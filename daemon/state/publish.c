@@ -423,7 +423,7 @@ int tensor_commit_ring(struct state *st, struct client *c, uint64_t ref,
 		r = draft_take_name(st, slot, &d->name, &name);
 	if (r) {
 		lifetime_tidy(st);
-		if (!d->keeps)
+		if (!d->keeps && !ask)
 			tensor_abort(st, c, ref);
 		return r;
 	}

@@ -12,8 +12,8 @@ struct tensor_ring {
 	struct ring *ring; /* NULL: there is none */
 };
 
-/* Publishes the draft @ref of @c, or a row that its producer wrote while its ring ended. The draft
- * is aborted if that fails: STATE_E_STALE, _INVALID (why), _DENIED or _BUCKET. */
+/* Publishes the draft @ref of @c, or a row that its producer wrote while its ring ended. If that
+ * fails, tensor_commit() aborts the draft: STATE_E_STALE, _INVALID (why), _DENIED or _BUCKET. */
 int tensor_commit(struct state *st, struct client *c, uint64_t ref,
 		  const struct tensor_description *d, uint64_t *version, const char **why);
 int tensor_commit_ring(struct state *st, struct client *c, uint64_t ref,

@@ -183,11 +183,7 @@ TEST(a_refused_publish_leaves_the_draft_what_it_was_given)
 					 .metadata_size = 7,
 					 .ttl_ns = 3600 * SECOND };
 	const int64_t n = 5000;
-	const tl_spec spec = { .size = sizeof(spec),
-			       .shape = &n,
-			       .ndim = 1,
-			       .dtype = U8,
-			       .lifetime = TL_LIFETIME_OWNER_BOUND };
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
 	static tl_info info = { .size = sizeof(info) };
 	struct test_daemon d;
 	DLManagedTensorVersioned *exported, *t;
@@ -199,12 +195,14 @@ TEST(a_refused_publish_leaves_the_draft_what_it_was_given)
 	must(fd >= 0 && dprintf(fd, "[user %u]\nnames = 1\n", getuid()) > 0);
 	d = td_start(.extra = extra);
 	client = td_connect(&d);
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 3; i++) {
+		spec.ring = i < 2 ? 0 : 4;
+		spec.lifetime = i < 2 ? TL_LIFETIME_OWNER_BOUND : 0; /* rings have none */
 		put_bytes(client, "a", 1, 100);
 		must_be(tl_create(client, "b", &spec, &draft), 0);
 		must_be(tl_draft_set_metadata(draft, "own", 3), 0);
 		must_be(tl_draft_to_dlpack(draft, &exported), 0);
-		must_be(tl_publish(client, "b", exported, i ? &refused : NULL, NULL, &version),
+		must_be(tl_publish(client, "b", exported, i == 1 ? &refused : NULL, NULL, &version),
 			-EDQUOT);
 		memset(exported->dl_tensor.data, 7, (size_t)n);
 		put_bytes(client, "a", 8, (size_t)n);
@@ -216,9 +214,88 @@ TEST(a_refused_publish_leaves_the_draft_what_it_was_given)
 		drop(t);
 		must_be(tl_stat(client, "b", &info), 0);
 		must(info.metadata_size == 3 && !memcmp(info.metadata, "own", 3));
-		must_be(info.lifetime, TL_LIFETIME_OWNER_BOUND);
+		must_be(info.lifetime, spec.lifetime);
 		must_be(tl_delete(client, "b"), 0);
 	}
+	tl_close(client);
+	td_stop(&d);
+	close(fd);
+	unlink(config);
+}
+
+/* Nobody knows whether it was published. It is given up when its tensor is. */
+TEST(a_late_refusal_leaves_no_draft)
+{
+	char config[] = "/tmp/tl-test-config-XXXXXX";
+	const char *extra[] = { "--config", config, NULL };
+	const int fd = mkstemp(config);
+	const int64_t n = 5000;
+	const tl_spec spec = { .size = sizeof(spec),
+			       .shape = &n,
+			       .ndim = 1,
+			       .dtype = U8,
+			       .flags = TL_CREATE_OWN_PAGES };
+	struct test_daemon d;
+	DLManagedTensorVersioned *exported;
+	tl_client *client, *other;
+	uint64_t version;
+	tl_draft *draft;
+
+	must(fd >= 0 && dprintf(fd, "[user %u]\nnames = 1\n", getuid()) > 0);
+	d = td_start(.extra = extra);
+	other = td_connect(&d);
+	put_bytes(other, "a", 1, 100);
+	client = td_connect(&d);
+	must_be(tl_create(client, "b", &spec, &draft), 0);
+	must_be(tl_draft_to_dlpack(draft, &exported), 0);
+	client_set_timeout(client, SECOND / 10);
+	td_freeze(&d);
+	must_be(tl_publish(client, "b", exported, NULL, NULL, &version), -ETIMEDOUT);
+	td_thaw(&d);
+	td_sync(&d);
+	must_be(td_status(&d).drafts, 1);
+	drop(exported);
+	eventually(td_status(&d).drafts == 0);
+	tl_close(client);
+	tl_close(other);
+	td_stop(&d);
+	close(fd);
+	unlink(config);
+}
+
+/* The program learns of the refusal later, and has its tensor meanwhile. */
+TEST(bytes_of_a_draft_stay_though_nobody_waits_for_its_refusal)
+{
+	char config[] = "/tmp/tl-test-config-XXXXXX";
+	const char *extra[] = { "--config", config, NULL };
+	const int fd = mkstemp(config);
+	struct test_daemon d;
+	const int64_t n = 5000;
+	const tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	DLManagedTensorVersioned *exported;
+	tl_draft *draft[5];
+	tl_client *client;
+	struct foreign f;
+
+	must(fd >= 0 && dprintf(fd, "[user %u]\nnames = 1\n", getuid()) > 0);
+	d = td_start(.extra = extra);
+	client = td_connect(&d);
+	put_bytes(client, "a", 1, 100);
+	must_be(tl_draft_to_dlpack(create_bytes(client, "b", 5000), &exported), 0);
+	memset(exported->dl_tensor.data, 7, 5000);
+	foreign_init(&f, exported->dl_tensor.data, 5000, NULL);
+	must_be(tl_publish(client, "b", &f.managed, NULL, NULL, NULL), 0);
+	td_sync(&d);
+	must_be(tl_create(client, "a", &spec, &draft[0]), -EDQUOT); /* says so */
+	for (int i = 0; i < 5; i++) {
+		draft[i] = create_bytes(client, "a", 5000);
+		memset(tl_draft_tensor(draft[i])->data, 9, 5000);
+	}
+	must(all_bytes(exported, 7, 5000));
+	for (int i = 0; i < 5; i++)
+		tl_abort(draft[i]);
+	drop(exported);
+	eventually(td_status(&d).drafts == 0);
 	tl_close(client);
 	td_stop(&d);
 	close(fd);
