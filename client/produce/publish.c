@@ -107,6 +107,7 @@ static bool meaning(struct session *s, const struct publishing *p, uint64_t ref,
 {
 	const struct name_key key = name_key(p->name, p->name_len);
 	const struct catalog_row *row = &s->catalog.rows[ref_slot(ref)], *there;
+	struct ring_entry entry;
 	uint64_t found;
 	int r = lookup_take(s, &key, 0, &found);
 
@@ -115,7 +116,7 @@ static bool meaning(struct session *s, const struct publishing *p, uint64_t ref,
 	if (r)
 		return r == LEASE_E_NONE;
 	there = &s->catalog.rows[ref_slot(found)];
-	*version = load_once(&there->version);
+	ring_view_entry(&s->catalog.rings, there, version, &entry);
 	*linked = load_once(&there->segment) == load_once(&row->segment) &&
 		  load_once(&there->segment_generation) == load_once(&row->segment_generation) &&
 		  load_once(&there->offset) == load_once(&row->offset);

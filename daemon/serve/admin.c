@@ -51,6 +51,7 @@ static void kick(struct peer *peer, struct peer *other, uint32_t serial)
 			 "client=%llu pid=%u uid=%u by_client=%llu by_uid=%u",
 			 (unsigned long long)answer.id, other->client.pid, other->client.uid,
 			 (unsigned long long)peer->client.id, peer->client.uid);
+	peer_hurry(other);
 	peer_error(other, 0, WIRE_E_KICKED,
 		   "user %u has disconnected this client (tensorlease kick); close it and connect "
 		   "again to go on",

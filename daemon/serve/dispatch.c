@@ -561,6 +561,27 @@ static void send_read_only(struct peer *peer, uint32_t serial)
 		   peer->client.uid, peer->name_space->config.name);
 }
 
+/* A former daemon has published it, and could not say so before its end. */
+static bool was_published(struct peer *peer, const struct conn_message *m)
+{
+	uint64_t version, ref;
+
+	switch (m->header.type) {
+	case WIRE_COMMIT:
+		ref = AS(wire_commit, m)->ref;
+		break;
+	case WIRE_RING:
+		ref = AS(wire_ring, m)->ref;
+		break;
+	case WIRE_GROUP:
+		return peer->adopted &&
+		       group_was_published(peer->state, &peer->client, AS(wire_group, m)->ref);
+	default:
+		return false;
+	}
+	return peer->adopted && tensor_was_committed(peer->state, &peer->client, ref, &version);
+}
+
 static void refuse_commit(struct peer *peer, const struct wire_commit *commit)
 {
 	if (!(commit->flags & WIRE_COMMIT_KEEP))
@@ -585,7 +606,7 @@ void peer_dispatch(struct peer *peer, struct conn_message *m)
 	}
 	if (peer_is_of_old_life(peer, &m->header) && !peer_is_unanswered(m))
 		return; /* its client sends it again */
-	if (request->publishes && !peer->may_publish) {
+	if (request->publishes && !peer->may_publish && !was_published(peer, m)) {
 		send_read_only(peer, m->header.serial);
 		if (m->header.type == WIRE_COMMIT)
 			refuse_commit(peer, AS(wire_commit, m));

@@ -521,6 +521,14 @@ bool peer_is_owed(const struct peer *peer)
 	return peer->queued || peer->making >= PEER_MAKING_MAX;
 }
 
+void peer_hurry(struct peer *peer)
+{
+	const int size = 208 << 10; /* twice what sockets have, which may be full */
+
+	queue_drop(peer);
+	(void)!setsockopt(peer->fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+}
+
 /* True if a limit of the kernel or the user was reached. */
 static bool is_short(int r)
 {
@@ -673,11 +681,14 @@ void peer_error_share(struct peer *peer, uint32_t serial, int r, const char *wha
 
 /* An unread COMMIT may use a prefetched draft. An error counts as unread messages, which is
  * safe. */
-bool peer_unread(const struct client *c)
+/* This is shared.unread. */
+enum unread peer_unread(const struct client *c)
 {
 	const struct peer *peer = container_of(c, struct peer, client);
 
-	return !peer->dropping && conn_unread(peer->fd);
+	if (peer->dropping || !conn_unread(peer->fd))
+		return UNREAD_NONE;
+	return peer_is_owed(peer) ? UNREAD_LATE : UNREAD_SOON;
 }
 
 int peer_new(struct peer **pp, struct peers *peers, int fd_take, struct account *account_take,

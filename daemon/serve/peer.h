@@ -177,6 +177,8 @@ void peer_stall(struct peer *peer);
 
 /* True: the client is to get answers first, and is not read meanwhile. So its queue has a bound. */
 bool peer_is_owed(const struct peer *peer);
+/* The next message goes before those in the queue, which are lost: its connection is to end. */
+void peer_hurry(struct peer *peer);
 
 /* Sends @message, or queues it if the socket is full, or has its maximum of descriptors. @fd_take
  * may be -1. If the descriptor cannot be sent, the peer gets an error instead. */
@@ -192,9 +194,7 @@ void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *f
 /* Reports that account_take() returned @r, so that the request could not be carried out. */
 void peer_error_share(struct peer *peer, uint32_t serial, int r, const char *what, ...)
 	__attribute__((format(printf, 4, 5)));
-
-/* True if the client has sent messages that were not read yet. This is state.unread. */
-bool peer_unread(const struct client *c);
+enum unread peer_unread(const struct client *c);
 
 /* Sends the client's notices, which are not part of the queue, in its turns. */
 void peer_notify(struct peer *peer);

@@ -49,7 +49,9 @@ bool receive_turn(struct peer *peer)
 	for (unsigned n = 0; n < TURN_MESSAGES && !(n && turn_is_over(peer->peers->turns)); n++) {
 		bool listing = peer->listing.step;
 
-		if (peer_is_owed(peer) && (listing || !group_goes_on(&peer->client)))
+		/* until a group is published it has what others wait for; its answer comes after */
+		if (peer_is_owed(peer) &&
+		    (listing || !group_goes_on(&peer->client) || !peer->group_asked))
 			return false;
 		if (listing || group_goes_on(&peer->client)) {
 			if (listing)

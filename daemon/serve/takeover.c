@@ -154,17 +154,18 @@ static int rest_take_over(struct server *server, struct found *f, char why[ADOPT
 	return namespace_take_over(server, &config, f, true, why);
 }
 
-/* To be called when the numbers of those that exist are taken. One for which there is no space does
- * not cost what is there. */
+/* To be called when the numbers of those that exist are taken. One that cannot be made does not
+ * cost what is there. */
 static int namespace_add_new(struct server *server, const struct namespace_config *config)
 {
 	struct namespace *ns;
 	int r = namespace_new(&server->namespaces, config, &ns);
 
-	if (r != -ENOSPC || list_empty(&server->namespaces.list))
+	if (!r || list_empty(&server->namespaces.list))
 		return r;
-	log_error("there is no space for a new namespace; the next reload tries again",
-		  "namespace=%s", log_str(config->name));
+	log_error("a new namespace cannot be made; the next reload tries again",
+		  "namespace=%s error=%s", log_str(config->name),
+		  r < 0 ? strerror(-r) : "there are too many");
 	return 0;
 }
 

@@ -34,6 +34,13 @@ static void group_fail(struct client *c, int error, const char *why)
 	c->group.phase = c->group.phase == GROUP_POINTS ? GROUP_FAILS : GROUP_ABORTS;
 }
 
+bool group_was_published(const struct state *st, const struct client *c, uint64_t ref)
+{
+	uint32_t leader;
+
+	return draft_find(st, c, ref, &leader) && st->tensors[leader].published;
+}
+
 int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count)
 {
 	const char *why = NULL;
@@ -42,7 +49,7 @@ int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count
 
 	if (!draft_find(st, c, ref, &leader))
 		return STATE_E_STALE;
-	if (st->tensors[leader].published) {
+	if (group_was_published(st, c, ref)) {
 		tensor_abort(st, c, ref); /* its members own the memory */
 		return 0;
 	}

@@ -22,6 +22,9 @@ int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count
  */
 bool group_step(struct state *st, struct client *c, unsigned looks, int *error, const char **why);
 
+/* True: it is only to be answered again. */
+bool group_was_published(const struct state *st, const struct client *c, uint64_t ref);
+
 static inline bool group_goes_on(const struct client *c)
 {
 	return c->group.phase != GROUP_NONE;

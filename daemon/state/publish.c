@@ -324,8 +324,7 @@ static bool ring_has_space(const struct state *st, const struct client *c)
 {
 	return leaves_quarter(c->account, &st->shared->store.pool) &&
 	       leaves_quarter(c->account, &st->memory.totals.pool) &&
-	       leaves_quarter(c->account, &st->catalog.pools[SHARE_TENSORS]) &&
-	       st->catalog.rows.in_use <= st->catalog.rows.max / 2;
+	       leaves_quarter(c->account, &st->catalog.pools[SHARE_TENSORS]);
 }
 
 /* Decides whether to begin a ring. Otherwise the tensor is published as usual. */

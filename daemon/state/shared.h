@@ -12,6 +12,12 @@
 struct client;
 struct keep;
 
+enum unread {
+	UNREAD_NONE,
+	UNREAD_SOON, /* they are read soon */
+	UNREAD_LATE, /* they are read when the client has taken its answers */
+};
+
 struct shared {
 	struct accounts accounts;
 	struct pool pools[SHARE_DEVICE]; /* those outside of namespaces: from SHARE_CONNECTIONS on
@@ -28,9 +34,9 @@ struct shared {
 	struct list graves;   /* of struct memory, by burying: holdings to be freed */
 	struct list waking;   /* of struct catalog, by waker: sleepers to be woken */
 	struct heap expiring; /* of struct lifetimes, by next: when something is due there */
-	/* True if there are messages from @c that we have not read. serve/, which has the sockets,
+	/* Whether there are messages from @c that we have not read. serve/, which has the sockets,
 	 * sets this. NULL: never. */
-	bool (*unread)(const struct client *c);
+	enum unread (*unread)(const struct client *c);
 	uint64_t next_client_id;
 	uint64_t versions;    /* new catalogs begin above it: no former daemon gave out a higher
 				 version */

@@ -157,18 +157,21 @@ enum space_result prefetch_try_back(struct state *st, struct client *c, uint32_t
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 	uint64_t word = atomic_load(&row->word);
+	enum unread unread = UNREAD_NONE;
 	bool held;
 
 	atomic_store(&row->word, word | ROW_RETIRED);
 	held = client_leases_on(c, slot);
-	if (!held && !(st->shared->unread && st->shared->unread(c))) {
+	if (!held && st->shared->unread)
+		unread = st->shared->unread(c);
+	if (!held && unread == UNREAD_NONE) {
 		draft_give_up(st, c, slot); /* it never becomes a DRAFT again */
 		return SPACE_FREED;
 	}
 	atomic_store(&row->word, word);
 	if (!held) {
 		c->space_unread = true;
-		return SPACE_LATER;
+		return unread == UNREAD_SOON ? SPACE_LATER : SPACE_LATE;
 	}
 	prefetched_remove(st, c, &st->tensors[slot]); /* it is in use, and an ordinary draft from
 							 now on */
@@ -210,7 +213,7 @@ static bool spare_take_back(struct client *c)
 
 static bool is_full(const struct pool *pool, uint64_t size)
 {
-	return size > pool->capacity - pool->used;
+	return size > pool_left(pool);
 }
 
 /* Takes back unused memory of @account's clients. */
@@ -276,7 +279,8 @@ enum space_result tensor_free_space(struct state *st, const struct account *acco
 	if (warm_take_back(st, where, account))
 		return SPACE_FREED;
 	result = own_free_space(st, account);
-	if (result || !others || size > pool->capacity - pool->used + warm + st->prefetched_bytes)
+	/* a reload may have lowered the capacity below what is in use */
+	if (result || !others || pool->used + size > pool->capacity + warm + st->prefetched_bytes)
 		return result;
 	return warm_take_back(st, where, NULL) ? SPACE_FREED : others_free_space(st, account);
 }

@@ -36,7 +36,7 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error);
  * @account or, with @others, of any user. SPACE_LATER: nothing could be taken back yet, but it may
  * be possible when a client's messages have been read (tensor_messages_read()).
  */
-enum space_result { SPACE_NONE, SPACE_FREED, SPACE_LATER };
+enum space_result { SPACE_NONE, SPACE_FREED, SPACE_LATER, SPACE_LATE /* of one client */ };
 enum space_result tensor_free_space(struct state *st, const struct account *account, uint64_t size,
 				    bool others);
 /* To be called when all messages of @c have been read: a draft that could not be taken back before

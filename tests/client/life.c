@@ -280,7 +280,7 @@ TEST(a_lack_of_descriptors_costs_one_call_and_no_connection)
 static unsigned losing; /* the type of a message that loses its descriptor; 0: none */
 
 /* In place of the system's, for the library too. */
-ssize_t recvmsg(int socket, struct msghdr *msg, int flags)
+ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 {
 	static ssize_t (*receive)(int s, struct msghdr *m, int f);
 	const struct wire_header *h;
@@ -289,16 +289,16 @@ ssize_t recvmsg(int socket, struct msghdr *msg, int flags)
 
 	if (!receive)
 		*(void **)&receive = dlsym(RTLD_NEXT, "recvmsg");
-	n = receive(socket, msg, flags);
+	n = receive(fd, message, flags);
 	if (n <= 0 || !losing)
 		return n;
-	h = msg->msg_iov->iov_base;
-	c = CMSG_FIRSTHDR(msg);
+	h = message->msg_iov->iov_base;
+	c = CMSG_FIRSTHDR(message);
 	if (h->type != losing || !c)
 		return n;
 	close(*(const int *)(const void *)CMSG_DATA(c));
-	msg->msg_controllen = 0;
-	msg->msg_flags |= MSG_CTRUNC;
+	message->msg_controllen = 0;
+	message->msg_flags |= MSG_CTRUNC;
 	losing = 0;
 	return n;
 }
@@ -309,7 +309,7 @@ TEST(a_ring_begins_without_the_descriptor_of_its_page)
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
 	tl_draft *draft = NULL;
-	uint64_t version;
+	uint64_t version = 0;
 
 	losing = WIRE_GRANTED;
 	for (unsigned i = 1; !td_status(&d).rings; i++) {

@@ -36,7 +36,7 @@ static void *run(void *arg)
 static int many_threads(const struct test_daemon *d, void *arg)
 {
 	static struct many m;
-	pthread_t threads[THREADS_MAX];
+	pthread_t threads[THREADS_MAX] = { 0 };
 
 	m = *(const struct many *)arg;
 	m.client = td_connect(d);

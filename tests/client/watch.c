@@ -557,7 +557,7 @@ static _Atomic bool halting, halted;
  * In place of the system's, for the library too. A thread that halts here has begun to change a
  * tree: there is nothing that could be followed, and will be when it goes on.
  */
-void *tsearch(const void *key, void **root, int (*compare)(const void *a, const void *b))
+void *tsearch(const void *key, void **rootp, int (*compar)(const void *a, const void *b))
 {
 	static const struct {
 		void *key, *left, *right;
@@ -567,13 +567,13 @@ void *tsearch(const void *key, void **root, int (*compare)(const void *a, const 
 
 	if (!search)
 		*(void **)&search = dlsym(RTLD_NEXT, "tsearch");
-	node = search(key, root, compare);
+	node = search(key, rootp, compar);
 	if (atomic_load(&halting)) {
-		whole = *root;
-		*root = (void *)(uintptr_t)&nothing;
+		whole = *rootp;
+		*rootp = (void *)(uintptr_t)&nothing;
 		atomic_store(&halted, true);
 		eventually(!atomic_load(&halting));
-		*root = whole;
+		*rootp = whole;
 	}
 	return node;
 }

@@ -260,6 +260,57 @@ TEST(who_never_takes_its_descriptors_is_read_no_further)
 	rc_goodbye(&honest);
 }
 
+/* What it may have committed meanwhile cannot be taken from it; others have room nevertheless. */
+TEST(who_never_reads_its_answers_keeps_nobody_from_making_space)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 8 * MIB);
+	struct raw honest = rc_open(&d), bad = rc_open(&d);
+	struct wire_create create = { .nbytes = 4 * MIB, .flags = WIRE_CREATE_PREFETCH };
+	const tl_put_options evictable = { .size = sizeof(evictable),
+					   .lifetime = TL_LIFETIME_EVICTABLE };
+	int64_t shape[1] = { 3 * MIB };
+	unsigned char *bytes = calloc(1, 3 * MIB);
+	const DLTensor source = { .data = bytes,
+				  .device = { kDLCPU, 0 },
+				  .ndim = 1,
+				  .dtype = { kDLUInt, 8, 1 },
+				  .shape = shape };
+	tl_client *client = td_connect(&d);
+	struct wire_plain ask = { 0 };
+	struct conn_message m;
+	uint64_t version;
+
+	must_be(tl_put(client, "old", &source, &evictable, &version), 0);
+	must_be(rc_call(&bad, WIRE_CREATE, &create, sizeof(create), &m), 0);
+	must_be(rc_judge(&m, WIRE_DRAFT), 0);
+	close(m.fd);
+	send_until_unread(&bad, &honest, WIRE_FENCE, &ask, sizeof(ask));
+	must_be(tl_put(client, "new", &source, NULL, &version), 0);
+	must_be(tl_close(client), 0);
+	rc_close(&bad);
+	rc_close(&honest);
+	free(bytes);
+}
+
+TEST(who_never_reads_its_answers_is_told_that_it_was_kicked)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw honest = rc_open(&d), bad = rc_open(&d);
+	struct wire_kick kick = { .uid = UINT32_MAX, .until = UINT64_MAX };
+	struct wire_plain ask = { 0 };
+	struct conn_message m;
+
+	send_until_unread(&bad, &honest, WIRE_FENCE, &ask, sizeof(ask));
+	must_be(rc_call(&honest, WIRE_KICK, &kick, sizeof(kick), &m), 0);
+	must_be(rc_judge(&m, WIRE_KICKED), 0);
+	do {
+		must_be(conn_receive(bad.fd, WIRE_TO_CLIENT, &m, 0), 0);
+	} while (m.header.type == WIRE_DONE);
+	rc_must_fail(&m, WIRE_E_KICKED);
+	rc_close(&bad);
+	rc_close(&honest);
+}
+
 TEST(who_never_reads_its_answers_is_read_no_further)
 {
 	cleanup_td struct test_daemon d = td_start();

@@ -559,6 +559,48 @@ TEST(a_reload_that_takes_the_right_to_publish_away_ends_what_was_begun)
 	stop();
 }
 
+/* The daemon that published it may have died before it could say so. */
+static int asks_again(const struct test_daemon *d, void *arg)
+{
+	struct raw rc = rc_open(d);
+	struct conn_message m;
+	struct wire_draft draft;
+	uint64_t version;
+
+	(void)arg;
+	must_be(rc_put(&rc, "a", 100, 1, &draft), 0);
+	must_be(rc_row(&rc, draft.ref)->version, 1);
+	pause_at(1);
+	must_be(conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0), 0);
+	must_be(m.header.type, WIRE_ADOPTED);
+	rc.life = m.header.life;
+	must_be(rc_commit(&rc, draft.ref, "a", 100), 0);
+	must_be(rc_create(&rc, "b", 100, 0, &draft), WIRE_E_DENIED);
+	version = rc_row(&rc, draft.ref)->version;
+	must_be(version, 1);
+	rc_close(&rc);
+	return 0;
+}
+
+TEST(what_was_published_before_a_reload_took_the_right_is_said_to_be)
+{
+	static const char *const extra[] = { "--keeper", "yes", "--config", config_path, NULL };
+	struct test_child bob;
+	struct test_daemon d;
+
+	NEEDS_ROOT;
+	strcpy(config_path, "/tmp/tensorlease-test-XXXXXX");
+	must_be(close(mkstemp(config_path)), 0);
+	d = td_start(.for_others = true, .extra = extra);
+	bob = child_start_as(BOB, &d, asks_again, NULL);
+	must_be(child_await(&bob), 1);
+	config_write("[namespace default]\nowner = 1111\nmode = 0755\n");
+	must_be(kill(d.keeper, SIGHUP), 0);
+	child_finish(&bob);
+	td_stop(&d);
+	stop();
+}
+
 /* Whoever may not end a connection does not learn whether it is there. */
 static int kicks_in_vain(const struct test_daemon *d, void *arg)
 {

@@ -195,6 +195,7 @@ TEST(a_reload_may_change_a_template_that_was_not_used)
 TEST(a_reload_may_lower_a_capacity_below_what_is_in_use)
 {
 	struct scene s;
+	uint64_t warm;
 
 	begin(&s, true);
 	reload(&s, "gpu-capacity = 512M\n" LAB "[namespace user-*]\nmax-tensors = 64\n"
@@ -202,7 +203,11 @@ TEST(a_reload_may_lower_a_capacity_below_what_is_in_use)
 	eventually(client_status(s.own).bytes_used > client_status(s.own).capacity);
 	must_be(get_value(s.own, "a"), 2);
 	client_set_timeout(s.own, SECOND / 50);
+	must_be(put(s.c, "warm", 3, BYTES, NULL), 0);
+	must_be(tl_delete(s.c, "warm"), 0);
+	eventually((warm = client_status(s.c).bytes_warm) >= BYTES);
 	must_be(put(s.own, "b", 3, SMALL, NULL), -ENOSPC);
+	must_be(client_status(s.c).bytes_warm, warm);
 	must(strstr(tl_last_error(), "200704 of the namespace's 102400 bytes are in use"));
 	must_be(tl_delete(s.own, "a"), 0);
 	client_set_timeout(s.own, WAIT_S * SECOND);

@@ -43,8 +43,8 @@ int rc_send(struct raw *rc, enum wire_type type, void *message, size_t length, i
 
 	h->type = (uint16_t)type;
 	h->length = (uint32_t)length;
-	if (h->serial == 0)
-		h->serial = ++rc->serial;
+	h->life = rc->life;
+	h->serial = h->serial ? h->serial : ++rc->serial;
 	return conn_send(rc->fd, message, fd_peek, 0);
 }
 

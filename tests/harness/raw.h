@@ -22,6 +22,7 @@ enum raw_stage { RAW_CONNECTED, RAW_GREETED, RAW_READY };
 struct raw {
 	int fd;
 	uint32_t serial;
+	uint32_t life;		/* that of the last ADOPTED */
 	const char *name_space; /* for rc_hello(); NULL: the default one */
 	bool unsealed;		/* it does not seal what it may write */
 	int wait_ms;		/* how long rc_receive() waits; 0: WAIT_MS */

@@ -106,11 +106,11 @@ TEST(prefetched_drafts_take_nothing_from_others)
 
 static unsigned asked; /* how often */
 
-static bool always_unread(const struct client *c)
+static enum unread always_unread(const struct client *c)
 {
 	(void)c;
 	asked++;
-	return true;
+	return UNREAD_SOON;
 }
 
 /* Each of them has sent something that was not read, so that nothing can be taken back yet. */
