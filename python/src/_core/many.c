@@ -263,7 +263,7 @@ static int handing_drafts(struct handing *h, struct client *c, PyObject *names, 
 		}
 		draft = draft_of(c, array, s);
 		if (draft)
-			draft_say_stream(draft, s->stream);
+			draft_say_stream(draft, h->put.named);
 		Py_XDECREF((PyObject *)draft);
 	}
 	return 0;
