@@ -221,8 +221,8 @@ static void options_build(struct option *longs, char *letters)
 
 /*
  * Errors in options are printed as JSON too, so it is looked for before they are parsed. This is
- * done in a copy of @argv. getopt_long() permutes what it reads, and an option at the end that lacks
- * its argument would then stand before the command, and take it for its argument.
+ * done in a copy of @argv. getopt_long() permutes what it reads, and an option at the end that
+ * lacks its argument would then stand before the command, and take it for its argument.
  */
 static bool look_for_json(int argc, char **argv, const char *letters, const struct option *longs)
 {

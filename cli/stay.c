@@ -70,8 +70,7 @@ static int look(struct cli *cli, struct stay *stay)
 static int look_first(struct cli *cli, struct stay *stay)
 {
 	tl_info info = { .size = sizeof(info) };
-	bool gone = !is_ours(cli, stay) &&
-		    tl_stat(cli->client, stay->name, &info) == -ENOENT;
+	bool gone = !is_ours(cli, stay) && tl_stat(cli->client, stay->name, &info) == -ENOENT;
 	int r = look(cli, stay);
 
 	return r == STAYS && gone ? CLI_OK : r;

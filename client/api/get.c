@@ -238,7 +238,8 @@ TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 
 	l = r ? NULL : tensor_lease_of(*out);
 	if (l && l->private_size && l->copied)
-		(*out)->flags |= DLPACK_FLAG_BITMASK_IS_COPIED; /* of a get it means TL_GET_DEVICE */
+		(*out)->flags |= DLPACK_FLAG_BITMASK_IS_COPIED; /* of a get it means TL_GET_DEVICE
+								 */
 	return r;
 }
 

@@ -58,7 +58,7 @@ TEST(mistakes_beside_json_are_told_in_json)
 	}
 }
 
-/* The option stands at the end of the line, where it must not take a word before it for its value. */
+/* It must not take a word before it for its value. */
 TEST(an_option_at_the_end_without_its_argument_is_named)
 {
 	cleanup_td struct test_daemon d = td_start(0);

@@ -76,7 +76,7 @@ TEST(another_daemon_before_it_has_space_is_stayed_with)
 		}
 		running = start(&first, commands[i], "a", f.text, "--owner-bound", "-t", "forever");
 		eventually(waits_on(&first) == 1); /* for space */
-		process_stop(running.pid); /* it must not look while there is none */
+		process_stop(running.pid);	   /* it must not look while there is none */
 		td_kill(&first);
 		{
 			cleanup_td struct test_daemon second = td_start(.socket = first.socket);

@@ -65,8 +65,7 @@ TEST(held_and_mapped_tensors_survive_a_kill)
 	u = get(client, "b"); /* it is mapped, so no request is needed */
 	must(all_bytes(u, 2, 100));
 	drop(u);
-	must_be(tl_get(client, "b",
-		       &TL_INIT(tl_get_options, .mode = TL_MODE_COPY_ON_WRITE), &u),
+	must_be(tl_get(client, "b", &TL_INIT(tl_get_options, .mode = TL_MODE_COPY_ON_WRITE), &u),
 		0);
 	must_be(u->flags, 0); /* a copy, but not on another device */
 	drop(u);
