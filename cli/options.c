@@ -219,18 +219,25 @@ static void options_build(struct option *longs, char *letters)
 	*letters = '\0';
 }
 
-/* Errors in options are printed as JSON too, so it is looked for before they are parsed. */
+/*
+ * Errors in options are printed as JSON too, so it is looked for before they are parsed. This is
+ * done in a copy of @argv. getopt_long() permutes what it reads, and an option at the end that
+ * lacks its argument would then stand before the command, and take it for its argument.
+ */
 static bool look_for_json(int argc, char **argv, const char *letters, const struct option *longs)
 {
+	char **words = cli_need(calloc((size_t)argc + 1, sizeof(char *)));
 	const struct option_row *row;
 	bool found = false;
 	int c;
 
-	while ((c = getopt_long(argc, argv, letters, longs, NULL)) >= 0) {
+	memcpy(words, argv, (size_t)argc * sizeof(char *));
+	while ((c = getopt_long(argc, words, letters, longs, NULL)) >= 0) {
 		row = find(c);
 		found |= row && row->bit == OPTION_JSON;
 	}
 	optind = 0; /* begin again */
+	free(words);
 	return found;
 }
 

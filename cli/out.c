@@ -117,13 +117,19 @@ int cli_fail_library(struct cli *cli, int error)
 	return cli_fail(cli, cli_code(error), "%s", cli_reason(error));
 }
 
+static bool lacks_space(const struct cli *cli, int error)
+{
+	return error == -ENOSPC || error == -EDQUOT ||
+	       (error == -ENOMEM && cli->device.device_type != kDLCPU); /* a full GPU */
+}
+
 int cli_fail_space(struct cli *cli, int error, int64_t begin_ns)
 {
 	static const char how[] = "`tensorlease status --clients` shows who holds what, "
 				  "`tensorlease rm` frees names";
 	int64_t waited = now_mono_ns() - begin_ns;
 
-	if ((error != -ENOSPC && error != -EDQUOT) || strstr(cli_reason(error), "never fit"))
+	if (!lacks_space(cli, error) || strstr(cli_reason(error), "never fit"))
 		return cli_fail_library(cli, error);
 	if (cli->given & OPTION_TIMEOUT && cli->timeout_ns > 0 && waited >= cli->timeout_ns)
 		return cli_fail(cli, CLI_TIMEOUT, "%s, and no space came within %lld ms; %s",

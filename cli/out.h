@@ -21,7 +21,7 @@ __attribute__((format(printf, 3, 4))) int cli_fail(struct cli *cli, int code, co
  * from the errno.
  */
 int cli_fail_library(struct cli *cli, int error);
-/* Does the same for a call that asked for space in the daemon's memory and began at @begin_ns. Adds
+/* Does the same for a call that asked for space, also on a GPU, and began at @begin_ns. Adds
  * how to get space, and whether the command waited for it. */
 int cli_fail_space(struct cli *cli, int error, int64_t begin_ns);
 /*

@@ -25,6 +25,23 @@ static bool was_deleted(struct cli *cli, const struct stay *stay)
 	       status.started_ns == stay->started_ns;
 }
 
+/*
+ * Whether the name means what this command published; notes its daemon then. That is another one
+ * than at the beginning if it was replaced before it published. No version comes twice, whichever
+ * daemon gave it out.
+ */
+static bool is_ours(struct cli *cli, struct stay *stay)
+{
+	tl_status status = { .size = sizeof(status) };
+	tl_info info = { .size = sizeof(info) };
+
+	if (tl_get_status(cli->client, &status) || tl_stat(cli->client, stay->name, &info) ||
+	    info.version != stay->version)
+		return false;
+	stay->started_ns = status.started_ns;
+	return true;
+}
+
 /* Returns STAYS if the name still means the same, or an exit code. */
 static int look(struct cli *cli, struct stay *stay)
 {
@@ -34,6 +51,8 @@ static int look(struct cli *cli, struct stay *stay)
 	while (!(r = tl_watch_next(stay->watch, NULL, &event))) {
 		if (event.what == TL_WATCH_DELETED && was_deleted(cli, stay))
 			return CLI_OK; /* there is no reason to stay */
+		if (event.what == TL_WATCH_RESTARTED && is_ours(cli, stay))
+			continue;
 		if (event.what == TL_WATCH_DELETED || event.what == TL_WATCH_RESTARTED)
 			return cli_fail(cli, CLI_FAILURE,
 					"'%s' is lost: the daemon was restarted without it",
@@ -51,7 +70,7 @@ static int look(struct cli *cli, struct stay *stay)
 static int look_first(struct cli *cli, struct stay *stay)
 {
 	tl_info info = { .size = sizeof(info) };
-	bool gone = tl_stat(cli->client, stay->name, &info) == -ENOENT;
+	bool gone = !is_ours(cli, stay) && tl_stat(cli->client, stay->name, &info) == -ENOENT;
 	int r = look(cli, stay);
 
 	return r == STAYS && gone ? CLI_OK : r;

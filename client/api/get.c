@@ -233,8 +233,14 @@ TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 		    DLManagedTensorVersioned **out)
 {
 	tl_get_options o = { .size = sizeof(o), .mode = mode };
+	const struct tensor_lease *l;
+	int r = remap(held, false, &o, out, "tl_remap");
 
-	return remap(held, false, &o, out, "tl_remap");
+	l = r ? NULL : tensor_lease_of(*out);
+	if (l && l->private_size && l->copied)
+		(*out)->flags |= DLPACK_FLAG_BITMASK_IS_COPIED; /* of a get it means TL_GET_DEVICE
+								 */
+	return r;
 }
 
 TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream,

@@ -20,6 +20,7 @@ struct cuda_pool {
 	unsigned life;	  /* of the device's contexts: in which it was imported */
 	struct list uses; /* the last one ends it */
 	int fd;		  /* of the producer's, to tell the pool by; -1 in a forked child */
+	bool importing;	  /* others who want it wait for cuda_changed */
 	bool usable;	  /* it is imported, and is not about to end */
 	CUmemoryPool pool;
 };
@@ -60,14 +61,14 @@ static bool is_open(const struct cuda_pool *pool, const unsigned char *pointer)
 	return false;
 }
 
-/* Called with cuda_lock. */
+/* One that is usable, or is being imported. Called with cuda_lock. */
 static struct cuda_pool *find(const struct cuda_device *device, int fd,
 			      const unsigned char *pointer)
 {
 	struct cuda_pool *pool;
 
 	list_for_each_entry(pool, &pools, link)
-		if (pool->usable && pool->device == device &&
+		if ((pool->usable || pool->importing) && pool->device == device &&
 		    pool->life == atomic_load(&device->life) && is_same_file(pool->fd, fd) &&
 		    !is_open(pool, pointer))
 			return pool;
@@ -102,6 +103,7 @@ static int add(struct cuda_device *device, int fd_peek, struct cuda_pool_use *us
 		free(pool);
 		return r;
 	}
+	pool->importing = true;
 	use->pool = pool;
 	list_add_tail(&pool->uses, &use->link);
 	list_add_tail(&pools, &pool->link);
@@ -116,11 +118,14 @@ static int import(struct cuda_pool *pool, const struct cuda_scope *scope)
 
 	if (e) {
 		pool->pool = NULL;
-		return cuda_fail(e, "importing another process's memory pool");
+		r = cuda_fail(e, "importing another process's memory pool");
+	} else {
+		r = let_device_use(pool, scope);
 	}
-	r = let_device_use(pool, scope);
 	pthread_mutex_lock(&cuda_lock);
+	pool->importing = false;
 	pool->usable = !r;
+	pthread_cond_broadcast(&cuda_changed);
 	pthread_mutex_unlock(&cuda_lock);
 	return r;
 }
@@ -141,7 +146,8 @@ int cuda_pool_use(struct cuda_device *device, const struct cuda_scope *scope, in
 		return tl_fail(-ENOMEM, "no memory for a memory pool of another process");
 	memcpy(use->pointer, pointer, sizeof(use->pointer));
 	pthread_mutex_lock(&cuda_lock);
-	use->pool = find(device, fd_peek, pointer);
+	while ((use->pool = find(device, fd_peek, pointer)) && use->pool->importing)
+		pthread_cond_wait(&cuda_changed, &cuda_lock);
 	is_new = !use->pool;
 	if (is_new)
 		r = add(device, fd_peek, use);

@@ -201,8 +201,8 @@ static int lease_private(const struct use *use, uint64_t ref, const struct row_h
 		lease_object_give(l);
 		return r;
 	}
-	lease_fill(l, use, ref, h, private.data, private.copied ? DLPACK_FLAG_BITMASK_IS_COPIED : 0,
-		   shared_lease_delete);
+	lease_fill(l, use, ref, h, private.data, 0, shared_lease_delete);
+	l->copied = private.copied;
 	l->private_map = private.map;
 	l->private_size = private.map_size;
 	*out = &l->managed;

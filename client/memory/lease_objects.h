@@ -64,6 +64,7 @@ struct tensor_lease {
 	};
 	struct list objects_link; /* if it is listed; lease_objects.c */
 	bool listed;
+	bool copied;	/* the private mapping is a copy */
 	int64_t dims[]; /* shape, then strides; dl_tensor.ndim is its user's to change */
 };
 

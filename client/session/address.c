@@ -262,8 +262,13 @@ int address_connect(const char *address, int64_t deadline, int *socket_out)
 	do {
 		r = connect(*socket_out, (struct sockaddr *)&sun, sizeof(sun)) ? -errno : 0;
 	} while (r == -EINTR && !deadline_passed(deadline));
-	if (r)
+	if (r) {
+		int unconnected = *socket_out;
+
+		*socket_out = -1;
+		fd_close(unconnected);
 		return connect_failure(r == -EAGAIN || r == -EINTR ? -ETIMEDOUT : r, address);
+	}
 	return trust_peer(*socket_out, address);
 }
 

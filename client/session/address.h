@@ -19,8 +19,8 @@ struct address {
  * NULL. */
 int address_find(struct address *out, const char *asked, const char *name_space);
 
-/* Connects to a daemon that may be trusted. *@socket is set even on failure, to a socket or to -1,
- * and the caller closes it. */
+/* Connects to a daemon that may be trusted. *@socket is set even on failure, and the caller closes
+ * it: -1 if there is no connection, a socket if the daemon is not trusted. */
 int address_connect(const char *address, int64_t deadline, int *socket);
 
 /* Starts tensorleased at @address and waits until it or another daemon listens there. */

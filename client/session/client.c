@@ -135,8 +135,8 @@ static int meet(struct tl_client *client, struct session_peer *peer, struct sess
 	}
 }
 
-/* Replaces the present session by a new one. `connecting` is ours. */
-static int make_session(struct tl_client *client, int64_t deadline)
+/* Replaces the present session by a new one, as client_renew() does. `connecting` is ours. */
+static int make_session(struct tl_client *client, int64_t deadline, bool *reached)
 {
 	struct session_peer peer = SESSION_PEER_INIT;
 	struct session *s = NULL, *old = NULL;
@@ -146,6 +146,7 @@ static int make_session(struct tl_client *client, int64_t deadline)
 	client->making = &peer; /* a forked child closes it */
 	pthread_mutex_unlock(&client->mutex);
 	r = meet(client, &peer, &s, deadline);
+	*reached = peer.socket >= 0;
 
 	pthread_mutex_lock(&client->mutex);
 	client->making = NULL;
@@ -202,10 +203,11 @@ static int wait_renewed_locked(struct tl_client *client, const struct session *o
 	return 0;
 }
 
-int client_renew(struct tl_client *client, struct session *old, int64_t deadline)
+int client_renew(struct tl_client *client, struct session *old, int64_t deadline, bool *reached)
 {
 	int r;
 
+	*reached = false;
 	if (process_exiting())
 		return tl_fail(-ENOTCONN, "the process is ending");
 	if (client->closed)
@@ -223,7 +225,7 @@ int client_renew(struct tl_client *client, struct session *old, int64_t deadline
 	client->connecting = true;
 	pthread_mutex_unlock(&client->mutex);
 
-	r = make_session(client, deadline);
+	r = make_session(client, deadline, reached);
 
 	pthread_mutex_lock(&client->mutex);
 	client->connecting = false;
@@ -236,10 +238,11 @@ int client_renew(struct tl_client *client, struct session *old, int64_t deadline
 
 int client_connect(struct tl_client *client)
 {
+	bool reached;
 	int r;
 
 	process_add_client(&client->link);
-	r = make_session(client, client_deadline(client));
+	r = make_session(client, client_deadline(client), &reached);
 	if (r)
 		process_remove_client(&client->link);
 	return r;

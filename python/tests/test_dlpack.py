@@ -410,9 +410,12 @@ def test_without_a_daemon_a_copy_is_told(tmp_path):
             with pytest.raises(BufferError, match="copy=False.* only a copy"):
                 ours.__dlpack__(**TORCH, copy=False)
             assert abi.versioned_of(shared := ours.__dlpack__(**{**NUMPY, "copy": False})).flags == abi.READ_ONLY
-        again = tensor.copy_on_write()
-        assert not again.copied and again.tolist() == tensor.tolist()  # by get(..., device=), that is
-        assert again.read_only_view().read_only
+        got = [client.get("a", mode="c", **more) for more in ({}, {"device": "cpu"})]
+        for again in (tensor.copy_on_write(), *got, *client.get_many(["a"], mode="c").values()):
+            assert not again.copied and again.tolist() == tensor.tolist()  # by get(..., device=), that is
+            assert again.read_only_view().read_only and not again.copy_on_write().read_only
+        again = tensor.view("uint8").copy_on_write()
+        assert not again.copied and again.read_only_view().read_only
         del capsule, shared
 
 

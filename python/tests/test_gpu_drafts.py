@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts on a GPU, which are filled in place on any stream and outlive their producer."""
 
+import mmap
 import time
 
 import gpu_help
@@ -255,6 +256,35 @@ def refuse_several_streams():
 
 def test_a_draft_on_several_streams_is_refused_everywhere(gpus):
     run(refuse_several_streams)
+
+
+def fail_to_publish():
+    client, driver = connect(), Driver()
+    draft, stream = client.create("t", (64,), "uint8", device=0), driver.stream()
+    rewrapped = Rewrapped(driver, Taken(driver, draft, stream), LEGACY)
+    assert draft.stream == stream
+    for array in (draft, rewrapped):
+        with pytest.raises(tensorlease.NoSpaceError, match="never fit"):
+            client.publish_many({"t": array, "big": mmap.mmap(-1, 2 << 30)})
+        with pytest.raises(ValueError, match="not a name"):
+            client.publish("/t", array)
+        assert draft.stream == stream
+    other = Taken(driver, draft, driver.stream())
+    with pytest.raises(ValueError, match="several streams"):
+        draft.commit()
+    with pytest.raises(ValueError, match="not a name"):
+        client.publish("/t", draft, stream=other.stream)
+    assert draft.stream == other.stream
+    draft.abort()
+    draft = client.create("t", (64,), "uint8", device=0)
+    with pytest.raises(tensorlease.NoSpaceError):
+        client.publish_many({"t": draft, "big": mmap.mmap(-1, 2 << 30)})
+    assert draft.stream is None
+    draft.abort()
+
+
+def test_a_publish_that_fails_names_no_stream(gpus):
+    run(fail_to_publish)
 
 
 def hand_drafts_over():

@@ -2,12 +2,14 @@
 """Consumers whose daemon ends for good: nobody waits on the dead, or believes what they left."""
 
 import asyncio
+import contextlib
 import re
+import signal
 import threading
 import time
 
 import pytest
-from conftest import daemon_at
+from conftest import daemon_at, eventually, once_asleep
 from limits import limit
 
 import tensorlease
@@ -115,6 +117,35 @@ def test_a_timeout_says_which_version_there_is(wait, tmp_path, request):
     else:
         pytest.fail(repr(error))
     assert type(error) is tensorlease.TimeoutError
+
+
+def error_of_a_late_wait(wait, address, timeout):
+    """Returns the error of a wait that ends late, during which a daemon was started more than its timeout ago."""
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(daemon_at(address))
+        client = stack.enter_context(tensorlease.connect(address, autostart=False))
+
+        def replace(*_):
+            first.kill()
+            first.wait()
+            stack.enter_context(daemon_at(address))
+            there = time.monotonic()
+            eventually(lambda: time.monotonic() - there > timeout)
+
+        stack.callback(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, replace))
+        thread = once_asleep(lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1))
+        error = error_of(wait, client, timeout)
+        thread.join()
+    return error
+
+
+@pytest.mark.parametrize("name", sorted(WAITS.keys() - {"spin", "aget"}))  # these do not sleep in this thread
+def test_a_wait_that_ends_late_says_that_the_daemon_is_new(name, tmp_path):
+    for timeout in (0.2, 1, 4, 16):  # a busy machine may need longer to notice that it sleeps
+        error = error_of_a_late_wait(WAITS[name], str(tmp_path / "socket"), timeout)
+        if re.search(r"the daemon was started \d+\.\d s ago", str(error)):
+            return
+    pytest.fail(repr(error))
 
 
 def test_a_dead_daemon_is_not_believed(tmp_path):

@@ -288,6 +288,30 @@ GPU_TEST(load_publishes_on_a_gpu)
 	}
 }
 
+GPU_TEST(load_waits_for_space_on_a_full_gpu)
+{
+	enum { BYTES = 6 << 20 };
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path file = in(&d, "big.npy");
+	unsigned char *big = calloc(BYTES, 1);
+
+	must(big);
+	write_npy(file.text, 1, "|u1", false, "(6291456,)", big, BYTES);
+	free(big);
+	gpu_setenv("FAKECUDA_MEMORY", "4194304");
+	{
+		cleanup_result struct result now = run(&d, "load", "g", file.text, "-d", "cuda");
+		cleanup_result struct result late = run(&d, "load", "g", file.text, "-d", "cuda",
+							"-t", "0.05");
+
+		must_exit(&now, 1);
+		must_contain(now.err, "tensorlease status --clients");
+		must(!strstr(now.err, " ms"));
+		must_exit(&late, 4);
+		must_contain(late.err, "no space came within 50 ms");
+	}
+}
+
 int main(int argc, char **argv)
 {
 	(void)argc;

@@ -58,6 +58,22 @@ TEST(mistakes_beside_json_are_told_in_json)
 	}
 }
 
+/* It must not take a word before it for its value. */
+TEST(an_option_at_the_end_without_its_argument_is_named)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	cleanup_result struct result get = run(&d, "get", "a", "-o");
+	cleanup_result struct result put = run(&d, "put", "a", "f.npy", "--timeout");
+	cleanup_result struct result json = run(&d, "-j", "get", "a", "--output");
+
+	must_exit(&get, 2);
+	must_contain(get.err, "option '-o' needs an argument");
+	must_exit(&put, 2);
+	must_contain(put.err, "option '--timeout' needs an argument");
+	must_exit(&json, 2);
+	must_contain(json.out, "option '--output' needs an argument");
+}
+
 /* The name of the program becomes the client's label. */
 TEST(a_program_of_any_name_connects)
 {

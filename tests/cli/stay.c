@@ -46,6 +46,53 @@ TEST(put_fails_when_another_daemon_has_begun_without_its_name)
 	}
 }
 
+static uint64_t waits_on(const struct test_daemon *d)
+{
+	tl_user_info info = { .size = sizeof(info) };
+	tl_client *client = td_connect(d);
+
+	must_be(tl_get_user(client, geteuid(), &info), 0);
+	tl_close(client);
+	return info.shares[TL_SHARE_WAITS].used;
+}
+
+/* Then it has published the name on the other daemon. */
+TEST(another_daemon_before_it_has_space_is_stayed_with)
+{
+	static const char *const commands[] = { "put", "load" };
+
+	for (unsigned i = 0; i < 2; i++) {
+		cleanup_td struct test_daemon first = td_start(.capacity = 1 << 20,
+							       .no_keeper = "it would keep names");
+		const struct path f = in(&first, "big.npy");
+		static unsigned char big[700000];
+		struct running running;
+
+		write_npy(f.text, 1, "|u1", false, "(700000,)", big, sizeof(big));
+		{
+			cleanup_result struct result r = run(&first, "put", "full", f.text);
+
+			must_exit(&r, 0);
+		}
+		running = start(&first, commands[i], "a", f.text, "--owner-bound", "-t", "forever");
+		eventually(waits_on(&first) == 1); /* for space */
+		process_stop(running.pid);	   /* it must not look while there is none */
+		td_kill(&first);
+		{
+			cleanup_td struct test_daemon second = td_start(.socket = first.socket);
+			cleanup_result struct result rm = { 0 }, r = { 0 };
+
+			must(td_alive(&second));
+			must_be(kill(running.pid, SIGCONT), 0);
+			eventually(has_said(&running, "\n"));
+			rm = run(&second, "rm", "a");
+			must_exit(&rm, 0);
+			r = finish(&running);
+			must_exit(&r, 0);
+		}
+	}
+}
+
 TEST(put_stays_when_the_daemon_is_replaced_with_its_names)
 {
 	static const char *const with_keeper[] = { "--keeper", "yes", NULL };

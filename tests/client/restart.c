@@ -3,7 +3,9 @@
  * The library while its daemon stops, is killed, comes back, does not answer, or is not there yet.
  */
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include "client/session/fork.h"
 #include "tests/client/common.h"
@@ -62,6 +64,14 @@ TEST(held_and_mapped_tensors_survive_a_kill)
 	must(all_bytes(t, 1, 3 * MIB));
 	u = get(client, "b"); /* it is mapped, so no request is needed */
 	must(all_bytes(u, 2, 100));
+	drop(u);
+	must_be(tl_get(client, "b", &TL_INIT(tl_get_options, .mode = TL_MODE_COPY_ON_WRITE), &u),
+		0);
+	must_be(u->flags, 0); /* a copy, but not on another device */
+	drop(u);
+	must_be(tl_remap(t, TL_MODE_COPY_ON_WRITE, &u), 0);
+	must_be(u->flags, DLPACK_FLAG_BITMASK_IS_COPIED);
+	must(all_bytes(u, 1, 3 * MIB));
 	drop(u);
 	must_be(tl_put(client, "c", &(DLTensor){ .data = &n, .device = { kDLCPU, 0 }, .dtype = U8 },
 		       NULL, NULL),
@@ -199,6 +209,70 @@ TEST(a_waiter_survives_a_restart)
 	must(got && all_bytes(got, 7, 100));
 	drop(got);
 	tl_close(client);
+	tl_close(producer);
+}
+
+static int waits_for_later(const struct test_daemon *d, void *arg)
+{
+	const tl_get_options forever = { .size = sizeof(forever), .timeout_ns = -1 };
+	tl_client *client = td_connect(d);
+	DLManagedTensorVersioned *t;
+
+	(void)arg;
+	parent_tell(1);
+	must_be(tl_get(client, "later", &forever, &t), 0);
+	drop(t);
+	tl_close(client);
+	return 0;
+}
+
+/* Returns how often the process has gone to sleep. */
+static long sleeps_of(pid_t pid)
+{
+	char path[64], line[128];
+	long n = -1;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	f = fopen(path, "re");
+	must(f);
+	while (n < 0 && fgets(line, sizeof(line), f))
+		sscanf(line, "voluntary_ctxt_switches: %ld", &n);
+	fclose(f);
+	must(n >= 0);
+	return n;
+}
+
+/* systemd binds a socket as root, and then gives it to the user and group that it is for. */
+TEST(a_waiter_survives_a_socket_that_is_not_for_it_yet)
+{
+	enum { BOB = 2222, TRIES = 10 }; /* root could use any socket */
+	cleanup_td struct test_daemon second = { .pid = 0 };
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	struct test_daemon first = td_start(.for_others = true);
+	struct test_child c = child_start_as(geteuid() ? 0 : BOB, &first, waits_for_later, NULL);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	tl_client *producer;
+	mode_t mask;
+	long sleeps;
+
+	must_be(child_await(&c), 1);
+	td_stop(&first);
+	unlink(first.socket);
+	memcpy(a.sun_path, first.socket, strlen(first.socket) + 1);
+	mask = umask(0777);
+	must_be(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	umask(mask);
+	must_be(listen(fd, 64), 0);
+	sleeps = sleeps_of(c.pid);
+	eventually(sleeps_of(c.pid) >= sleeps + TRIES);
+	must_be(unlink(first.socket), 0);
+	close(fd);
+	second = td_start(.socket = first.socket, .for_others = true);
+	must(td_alive(&second));
+	producer = td_connect(&second);
+	put_bytes(producer, "later", 7, 100);
+	child_must_succeed(&c);
 	tl_close(producer);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Many threads, clients and names in one process, other ways to take leases, and drafts. */
 #include "tests/gpu/common.h"
+#include "tests/harness/sleeper.h"
 
 enum { N = 3 << 20, THREADS = 16 };
 
@@ -488,6 +489,78 @@ static int gets_of_pools(const struct test_daemon *d, void *arg)
 GPU_TEST(a_pool_is_imported_once)
 {
 	gpu_with_producer(publishes_in_pools, gets_of_pools, NULL);
+}
+
+/* ---- A pool that two threads import at once ---- */
+
+static struct {
+	tl_client *client;
+	CUresult (*import)(CUmemoryPool *pool, void *handle, int type, unsigned long long flags);
+	CUresult result; /* of the first import, unless it is CUDA_OK */
+	_Atomic unsigned imports;
+	_Atomic bool may_import;
+} counted;
+
+static CUresult import_counted(CUmemoryPool *pool, void *handle, int type, unsigned long long flags)
+{
+	bool first = atomic_fetch_add(&counted.imports, 1) == 0;
+
+	eventually(atomic_load(&counted.may_import));
+	return first && counted.result ? counted.result : counted.import(pool, handle, type, flags);
+}
+
+struct opener {
+	const char *name;
+	_Atomic pid_t tid;
+	int result;
+};
+
+static void *opens_counted(void *arg)
+{
+	tl_get_options options = { .size = sizeof(options), .stream = TL_STREAM_NONE };
+	struct opener *o = arg;
+	DLManagedTensorVersioned *t;
+
+	gpu_use(0);
+	atomic_store(&o->tid, (pid_t)syscall(SYS_gettid));
+	o->result = tl_get(counted.client, o->name, &options, &t);
+	if (!o->result)
+		drop(t);
+	return NULL;
+}
+
+static int imports_at_once(const struct test_daemon *d, void *arg)
+{
+	struct opener openers[] = { { .name = "a" }, { .name = "b" } };
+	struct cuda_driver *driver;
+	pthread_t threads[2];
+
+	counted.client = gpu_open(d, 0);
+	driver = (struct cuda_driver *)(uintptr_t)cuda;
+	counted.import = driver->pool_import;
+	driver->pool_import = import_counted;
+	counted.result = *(const CUresult *)arg;
+	for (int i = 0; i < 2; i++) {
+		must_be(pthread_create(&threads[i], NULL, opens_counted, &openers[i]), 0);
+		eventually(atomic_load(&counted.imports));
+	}
+	until_it_sleeps(&openers[1].tid);
+	atomic_store(&counted.may_import, true);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	must_be(!openers[0].result, !counted.result);
+	must_be(openers[1].result, 0); /* also if the first import failed */
+	must_be(atomic_load(&counted.imports), counted.result ? 2 : 1);
+	tl_close(counted.client);
+	return 0;
+}
+
+GPU_TEST(a_pool_that_threads_open_at_once_is_imported_once)
+{
+	CUresult results[] = { CUDA_OK, CUDA_E_OUT_OF_MEMORY };
+
+	for (int i = 0; i < 2; i++)
+		gpu_with_producer(publishes_in_pools, imports_at_once, &results[i]);
 }
 
 /* ---- Pools that two threads export at once ---- */

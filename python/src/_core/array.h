@@ -29,7 +29,8 @@ struct hold *hold_unref(struct hold *h);
 /* Needs the GIL, and gives it up while a slow unmapping runs. Returns NULL. */
 struct hold *hold_unref_py(struct hold *h);
 
-/* Whether get(..., device=) made a copy, of which @h may be a view. */
+/* Whether get(..., device=) made a copy, of which @h may be a view. tensor_remap() clears the flag,
+ * which tells there of a daemon that has ended. */
 static inline bool hold_copied(const struct hold *h)
 {
 	return (h->base ? h->base : h)->managed->flags & DLPACK_FLAG_BITMASK_IS_COPIED;

@@ -224,7 +224,7 @@ static int get_now(struct getting *g)
 
 static int get_wait(struct client *c, struct getting *g)
 {
-	int64_t end = wait_end(g->timeout_ns);
+	int64_t began = now_ns(), end = wait_end(g->timeout_ns);
 	int r = get_spin(c, g, end);
 
 	if (r > 0)
@@ -236,7 +236,7 @@ static int get_wait(struct client *c, struct getting *g)
 		return 0;
 	g->late = r != -ENODATA && r != -ENOTCONN;
 	if (g->late)
-		return wait_late(c, g->name, g->options.newer_than, g->timeout_ns);
+		return wait_late(c, g->name, g->options.newer_than, g->timeout_ns, began);
 	raise_error(r);
 	return -1;
 }

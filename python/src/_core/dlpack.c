@@ -169,8 +169,10 @@ static int view_again(const struct hold *view, DLManagedTensorVersioned *mapped,
 	const DLTensor *t = &view->managed->dl_tensor;
 	const uint64_t padded = DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	uint64_t flags = (mapped->flags & ~padded) | (view->managed->flags & padded);
-	struct hold *base = hold_new(mapped);
+	struct hold *base;
 
+	mapped->flags &= ~DLPACK_FLAG_BITMASK_IS_COPIED; /* only the caller needs it */
+	base = hold_new(mapped);
 	*out = base ? view_new(base, t->dtype, t->ndim, t->shape, flags) : NULL;
 	hold_unref(base);
 	if (!*out)

@@ -137,6 +137,12 @@ void draft_say_stream(struct draft *d, intptr_t stream)
 	set_stream(d, stream);
 }
 
+void draft_keep_stream(struct draft *d)
+{
+	if (d->handle)
+		tl_draft_set_stream(d->handle, d->stream);
+}
+
 bool draft_stream_known(const struct draft *d)
 {
 	if (!d->many_streams)

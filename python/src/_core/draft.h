@@ -47,6 +47,8 @@ int draft_end_committed(struct draft *d, PyObject *name, uint64_t version);
 void draft_used_on(struct draft *d, intptr_t stream);
 /* On a GPU: notes the stream that the user names; TL_STREAM_DEFAULT if none. */
 void draft_say_stream(struct draft *d, intptr_t stream);
+/* On a GPU: the library may have noted another stream, for a publish of the memory that failed. */
+void draft_keep_stream(struct draft *d);
 /* False with an exception: consumers have asked for several streams, and the user named none. */
 bool draft_stream_known(const struct draft *d);
 

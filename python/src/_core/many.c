@@ -263,7 +263,7 @@ static int handing_drafts(struct handing *h, struct client *c, PyObject *names, 
 		}
 		draft = draft_of(c, array, s);
 		if (draft)
-			draft_say_stream(draft, s->stream);
+			draft_say_stream(draft, h->put.named);
 		Py_XDECREF((PyObject *)draft);
 	}
 	return 0;
@@ -392,6 +392,7 @@ static PyObject *tensor_list(struct getting *g)
 
 static int many_take(struct client *c, struct getting *g, int64_t timeout_ns)
 {
+	int64_t began = now_ns();
 	int r;
 
 	g->client = c->client;
@@ -411,7 +412,7 @@ static int many_take(struct client *c, struct getting *g, int64_t timeout_ns)
 			   g->wait.item.name);
 		return -1;
 	}
-	return r > 0 ? wait_late(c, g->wait.item.name, 0, timeout_ns) : r;
+	return r > 0 ? wait_late(c, g->wait.item.name, 0, timeout_ns, began) : r;
 }
 
 static int getting_init(struct getting *g, PyObject *names)
@@ -498,12 +499,13 @@ static PyObject *tensor_dict(struct snapshot *found)
 }
 
 /* Raises the exception for the last attempt, which failed with @r. */
-static int all_failed(struct client *c, const struct getting_all *g, int r, int64_t timeout_ns)
+static int all_failed(struct client *c, const struct getting_all *g, int r, int64_t timeout_ns,
+		      int64_t began_ns)
 {
 	if (r == -EAGAIN)
 		raise_text(timeout_ns ? -ETIMEDOUT : -EBUSY, "%s", g->why);
 	else if (r == -ENOENT && timeout_ns)
-		return wait_late_prefix(c, g->prefix, timeout_ns);
+		return wait_late_prefix(c, g->prefix, timeout_ns, began_ns);
 	else if (r == -ENOENT)
 		raise_text(-ENOENT, "there is no tensor whose name starts with '%s'", g->prefix);
 	else if (*g->why)
@@ -519,6 +521,7 @@ static int all_take(struct client *c, struct getting_all *g, int64_t timeout_ns)
 				   .look = all_look,
 				   .context = g,
 				   .why = g->why };
+	int64_t began = now_ns();
 	int r;
 
 	g->client = c->client;
@@ -528,10 +531,10 @@ static int all_take(struct client *c, struct getting_all *g, int64_t timeout_ns)
 	if (!r)
 		return 0;
 	if (!timeout_ns || !worth_waiting(r))
-		return all_failed(c, g, r, timeout_ns);
+		return all_failed(c, g, r, timeout_ns, began);
 	*g->why = '\0';
 	r = client_wait(c, &wait, timeout_ns);
-	return r > 0 ? all_failed(c, g, *g->why ? -EAGAIN : -ENOENT, timeout_ns) : r;
+	return r > 0 ? all_failed(c, g, *g->why ? -EAGAIN : -ENOENT, timeout_ns, began) : r;
 }
 
 /* _get_all(prefix, timeout, mode, device or None) -> dict of names and Tensors */

@@ -216,13 +216,12 @@ static int publish_gpu(struct client *c, struct putting *p, struct source *s)
 
 	if (source_own(s) || !client_begin(c))
 		return -1;
+	draft = draft_with_bytes_at(c, s->tensor.data);
+	if (draft)
+		draft_say_stream(draft, p->options.stream);
 	if (p->options.flags & TL_PUBLISH_STAGING) /* with this flag it may be copied */
 		copy_options(&p->options, s);
 	p->options.stream = s->stream;
-	draft = draft_with_bytes_at(c, s->tensor.data);
-	if (draft)
-		draft_say_stream(draft, s->stream);
-	Py_XDECREF((PyObject *)draft);
 	p->client = c->client;
 	p->tensor = s->versioned;
 	r = client_with_space(c, publish_attempt, p, p->timeout_ns);
@@ -230,6 +229,9 @@ static int publish_gpu(struct client *c, struct putting *p, struct source *s)
 		raise_error(r);
 	if (!r || r == -EINPROGRESS) /* it may be published, and the library keeps it */
 		s->versioned = NULL;
+	else if (draft)
+		draft_keep_stream(draft);
+	Py_XDECREF((PyObject *)draft);
 	client_end(c);
 	return r ? -1 : 0;
 }

@@ -101,7 +101,7 @@ int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
 
 enum { STARTED_TEXT = 64 };
 
-static void started_text(struct client *c, int64_t timeout_ns, char text[STARTED_TEXT])
+static void started_text(struct client *c, int64_t began_ns, char text[STARTED_TEXT])
 {
 	tl_status status = { .size = sizeof(status) };
 	struct timespec now;
@@ -112,12 +112,13 @@ static void started_text(struct client *c, int64_t timeout_ns, char text[STARTED
 		return;
 	clock_gettime(CLOCK_REALTIME, &now);
 	age = (uint64_t)(now.tv_sec * NS_PER_SEC + now.tv_nsec) - status.started_ns;
-	if (timeout_ns < 0 || age >= (uint64_t)timeout_ns)
+	if (age >= (uint64_t)(now_ns() - began_ns)) /* a wait may end later than it should */
 		return;
 	PyOS_snprintf(text, STARTED_TEXT, "; the daemon was started %.1f s ago", (double)age / 1e9);
 }
 
-int wait_late(struct client *c, const char *name, uint64_t newer_than, int64_t timeout_ns)
+int wait_late(struct client *c, const char *name, uint64_t newer_than, int64_t timeout_ns,
+	      int64_t began_ns)
 {
 	tl_info info = { .size = sizeof(info) };
 	double seconds = (double)timeout_ns / 1e9;
@@ -126,7 +127,7 @@ int wait_late(struct client *c, const char *name, uint64_t newer_than, int64_t t
 
 	Py_BEGIN_ALLOW_THREADS;
 	r = newer_than ? tl_stat(c->client, name, &info) : 0;
-	started_text(c, timeout_ns, started);
+	started_text(c, began_ns, started);
 	Py_END_ALLOW_THREADS;
 	if (!newer_than)
 		raise_text(-ETIMEDOUT, "no tensor '%s' came within %g s%s", name, seconds, started);
@@ -141,12 +142,12 @@ int wait_late(struct client *c, const char *name, uint64_t newer_than, int64_t t
 	return -1;
 }
 
-int wait_late_prefix(struct client *c, const char *prefix, int64_t timeout_ns)
+int wait_late_prefix(struct client *c, const char *prefix, int64_t timeout_ns, int64_t began_ns)
 {
 	char started[STARTED_TEXT];
 
 	Py_BEGIN_ALLOW_THREADS;
-	started_text(c, timeout_ns, started);
+	started_text(c, began_ns, started);
 	Py_END_ALLOW_THREADS;
 	raise_text(-ETIMEDOUT, "no tensor whose name starts with '%s' came within %g s%s", prefix,
 		   (double)timeout_ns / 1e9, started);
@@ -160,12 +161,13 @@ PyObject *client_late(PyObject *self, PyObject *args)
 	unsigned long long newer_than;
 	PyObject *timeout;
 	const char *name;
+	double began;
 	int64_t ns;
 
-	if (!PyArg_ParseTuple(args, "sKO", &name, &newer_than, &timeout) ||
+	if (!PyArg_ParseTuple(args, "sKOd", &name, &newer_than, &timeout, &began) ||
 	    parse_seconds("timeout", timeout, &ns) || !client_begin(c))
 		return NULL;
-	wait_late(c, name, newer_than, ns);
+	wait_late(c, name, newer_than, ns, (int64_t)(began * (double)NS_PER_SEC));
 	client_end(c);
 	return NULL;
 }

@@ -32,9 +32,11 @@ struct wait {
 int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns);
 bool worth_waiting(int r);
 /* Raises a TimeoutError for a wait for @name, or for names that start with @prefix, and returns -1.
- * The text has the present version, and when the daemon was started if that was during the wait. */
-int wait_late(struct client *c, const char *name, uint64_t newer_than, int64_t timeout_ns);
-int wait_late_prefix(struct client *c, const char *prefix, int64_t timeout_ns);
+ * The text has the present version, and when the daemon was started if that was during the wait,
+ * which began at @began_ns of now_ns(). */
+int wait_late(struct client *c, const char *name, uint64_t newer_than, int64_t timeout_ns,
+	      int64_t began_ns);
+int wait_late_prefix(struct client *c, const char *prefix, int64_t timeout_ns, int64_t began_ns);
 
 /*
  * Calls @attempt without the GIL, again and again as long as there is no space. @attempt waits for
@@ -52,7 +54,8 @@ void wait_wake(uint32_t *word);
  * or the time is up
  */
 PyObject *client_wait_many(PyObject *self, PyObject *args);
-/* _late(name, newer_than, timeout): raises as wait_late() does. */
+/* _late(name, newer_than, timeout, began): raises as wait_late() does. @began is of
+ * time.monotonic(). */
 PyObject *client_late(PyObject *self, PyObject *args);
 PyObject *client_wake(PyObject *self, PyObject *unused);
 PyObject *client_wake_word(PyObject *self, PyObject *unused);

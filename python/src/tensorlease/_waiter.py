@@ -221,7 +221,7 @@ class Waiter:
 
     def _timed_out(self, wait):
         try:
-            self.client._late(wait.name, wait.newer_than, wait.seconds)
+            self.client._late(wait.name, wait.newer_than, wait.seconds, wait.deadline - wait.seconds)
         except Exception as error:  # a TimeoutError, unless the client was closed
             return error
 

@@ -51,7 +51,8 @@ async def _readable(fd, seconds):
 class _Watching:
     """A watch, waited for by threads and by event loops. A subclass says what is given: _take() returns it, or None.
 
-    _late() returns the exception for when nothing came in time, and `over` is whether nothing will come any more.
+    _late(began) returns the exception for a step that began then and got nothing in time, and `over` is whether nothing
+    will come any more.
     """
 
     over = False
@@ -98,7 +99,7 @@ class _Watching:
             raise end
         left = deadline - time.monotonic()
         if left <= 0:
-            raise ended or self._late()
+            raise ended or self._late(deadline - self._seconds)
         return None, min(left, _ENDED_SLICE) if ended else left
 
     def __next__(self):
@@ -148,7 +149,7 @@ class Events(_Watching):
         event = self._core.next(0)
         return None if event is None else Event(*event)
 
-    def _late(self):
+    def _late(self, began):
         return TimeoutError(
             errno.ETIMEDOUT, f"nothing happened to names that start with {self._name!r} within {self._seconds:g} s"
         )
@@ -183,13 +184,13 @@ class Watch(_Watching):
             self._names.clear()
             self._gone.clear()
 
-    def _late(self):
+    def _late(self, began):
         if self._whole:
             return TimeoutError(
                 errno.ETIMEDOUT, f"nothing new that starts with {self._name!r} came within {self._seconds:g} s"
             )
         try:
-            self._client._late(self._name, self._given[self._name], self._seconds)
+            self._client._late(self._name, self._given[self._name], self._seconds, began)
         except Exception as error:
             return error
 
