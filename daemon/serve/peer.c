@@ -681,7 +681,6 @@ void peer_error_share(struct peer *peer, uint32_t serial, int r, const char *wha
 
 /* An unread COMMIT may use a prefetched draft. An error counts as unread messages, which is
  * safe. */
-/* This is shared.unread. */
 enum unread peer_unread(const struct client *c)
 {
 	const struct peer *peer = container_of(c, struct peer, client);
