@@ -442,6 +442,9 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
  * Returns: 0, a common error, or
  *	-EINVAL		the tensor of tl_draft_tensor() was changed; the text says how
  *	-EACCES		the name belongs to another user
+ *	-EDQUOT		the name is new, and the user has as many as it may have
+ *	-ENOSPC, -EDQUOT	there is no space for a copy: a draft that is a slot of a ring,
+ *			and has more than 24 bytes of metadata, is published as one
  *	-ESTALE		the draft is another process's, its client is closed, or the daemon that
  *			granted it has ended
  * Since: 0.1
