@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests that a daemon's death left unanswered. */
+#include <linux/sockios.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/ioctl.h>
 
 #include "tests/daemon/adopted_common.h"
 #include "tests/harness/child.h"
 #include "tests/harness/process.h"
+#include "tests/harness/raw.h"
 #include "tests/harness/sleeper.h"
 
 static const char *const with_keeper[] = { "--keeper", "yes", "--warm-time", "0", NULL };
@@ -79,6 +82,89 @@ TEST(a_tensor_of_a_ring_is_published_under_its_own_name_after_all)
 	must_be(kill(consumer.pid, SIGCONT), 0);
 	must_be(child_await(&consumer), version + 1);
 	child_finish(&consumer);
+	tl_close(c);
+	td_stop(&d);
+}
+
+static unsigned unread_by_the_daemon(const struct raw *rc)
+{
+	int bytes;
+
+	must_be(ioctl(rc->fd, SIOCOUTQ, &bytes), 0);
+	return (unsigned)bytes;
+}
+
+static void ask(struct raw *rc, struct raw *other)
+{
+	struct wire_plain fence = { 0 };
+
+	must_be(rc_send(rc, WIRE_FENCE, &fence, sizeof(fence), -1), 0);
+	rc_sync(other);
+	rc_sync(other);
+}
+
+/* How many answers a socket has room for. The daemon keeps one more, and reads no further. */
+static unsigned answers_max(const struct test_daemon *d, struct raw *other)
+{
+	struct raw rc = rc_open(d);
+	unsigned n = 0;
+
+	while (!unread_by_the_daemon(&rc)) {
+		ask(&rc, other);
+		must(++n < 100000);
+	}
+	rc_close(&rc);
+	return n - 2;
+}
+
+static void make_group(struct raw *rc, struct wire_group *group)
+{
+	struct {
+		struct wire_member fixed;
+		uint64_t shape;
+		char name[8];
+	} m = { .fixed = { .tensor = { .dtype_code = 1,
+				       .dtype_bits = 8,
+				       .dtype_lanes = 1,
+				       .ndim = 1,
+				       .name_len = 1 } },
+		.shape = 1,
+		.name = "m" };
+	struct wire_draft draft;
+
+	must_be(rc_create(rc, NULL, 64, 0, &draft), 0);
+	m.fixed.ref = group->ref = draft.ref;
+	must_be(rc_send(rc, WIRE_MEMBER, &m, offsetof(__typeof__(m), name) + 1, -1), 0);
+}
+
+TEST(a_group_whose_answer_had_to_wait_is_answered_by_the_next_daemon)
+{
+	struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
+	tl_client *c = td_connect(&d);
+	struct raw rc = rc_open(&d), other = rc_open(&d);
+	struct wire_group group = { .count = 1 };
+	struct conn_message m;
+	unsigned room = answers_max(&d, &other);
+
+	make_group(&rc, &group);
+	for (unsigned i = 0; i < room; i++)
+		ask(&rc, &other);
+	must_be(rc_send(&rc, WIRE_GROUP, &group, sizeof(group), -1), 0);
+	eventually(!unread_by_the_daemon(&rc));
+	eventually(tl_stat(c, "m", &(tl_info){ .size = sizeof(tl_info) }) == 0);
+	kill_proper(c);
+	for (unsigned i = 0; i < room; i++) {
+		must_be(rc_receive(&rc, &m), 0);
+		must_be(m.header.type, WIRE_DONE);
+	}
+	must_be(conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0), 0);
+	must_be(m.header.type, WIRE_ADOPTED);
+	rc.life = m.header.life;
+	group.header.serial = 0;
+	must_be(rc_call(&rc, WIRE_GROUP, &group, sizeof(group), &m), 0);
+	must_be(rc_judge(&m, WIRE_DONE), 0);
+	rc_close(&rc);
+	rc_close(&other);
 	tl_close(c);
 	td_stop(&d);
 }
