@@ -65,20 +65,25 @@ static struct share_rule *rule_of(struct config *config, int whose, uint32_t id)
 
 /* ---- namespaces ----------------------------------------------------------------------------- */
 
-/* Finds the namespace of that name, or adds one. */
-static struct namespace_config *namespace_of(struct config *config, const char *name)
+/* The template, or the namespace of that name; NULL: there is none yet. */
+static struct namespace_config *find(struct config *config, const char *name)
 {
-	struct namespace_config *all = config->namespaces, *ns;
-
 	if (!strcmp(name, NAMESPACE_OF_USER "*")) {
 		if (!config->users.mode)
 			config->users.mode = 0700;
 		return &config->users;
 	}
 	for (unsigned i = 0; i < config->namespace_count; i++) {
-		if (!strcmp(all[i].name, name))
-			return &all[i];
+		if (!strcmp(config->namespaces[i].name, name))
+			return &config->namespaces[i];
 	}
+	return NULL;
+}
+
+static struct namespace_config *add(struct config *config, const char *name)
+{
+	struct namespace_config *all = config->namespaces, *ns;
+
 	all = realloc(all, (config->namespace_count + 1) * sizeof(*all));
 	if (!all)
 		return NULL;
@@ -94,7 +99,7 @@ int config_init(struct config *config)
 	struct namespace_config *ns;
 
 	*config = (struct config){ 0 };
-	ns = namespace_of(config, NAMESPACE_DEFAULT);
+	ns = add(config, NAMESPACE_DEFAULT);
 	if (!ns)
 		return -ENOMEM;
 	ns->mode = 0777; /* any user that may open the socket */
@@ -197,11 +202,14 @@ int config_section(struct config *config, const char *header, struct config_sect
 	if (strcmp(name, NAMESPACE_OF_USER "*") != 0 &&
 	    tensor_namespace_check(name, strlen(name), expected))
 		return -ESRCH;
+	section->name_space = find(config, name);
+	if (section->name_space)
+		return 0;
 	_Static_assert(NAMESPACES_MAX == 4096, "the text below says so");
 	*expected = "there are at most 4096 namespaces";
 	if (config->namespace_count == NAMESPACES_MAX)
 		return -ESRCH;
-	section->name_space = namespace_of(config, name);
+	section->name_space = add(config, name);
 	return section->name_space ? 0 : -ENOMEM;
 }
 

@@ -281,8 +281,6 @@ static void create_work(struct job *job)
 						 &create->fd);
 }
 
-/* True if the user's quota refuses the create in any case. Other users' space would not help
- * then. */
 /* True if the user would exceed a maximum with @more bytes: only its own tensors make space. */
 static bool create_is_over_quota(const struct create *create, uint64_t more)
 {

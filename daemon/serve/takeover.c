@@ -163,9 +163,8 @@ static int namespace_add_new(struct server *server, const struct namespace_confi
 
 	if (!r || list_empty(&server->namespaces.list))
 		return r;
-	log_error("a new namespace cannot be made; the next reload tries again",
-		  "namespace=%s error=%s", log_str(config->name),
-		  r < 0 ? strerror(-r) : "there are too many");
+	log_error("a new namespace is left out; the next reload tries again", "namespace=%s why=%s",
+		  log_str(config->name), log_str(r < 0 ? strerror(-r) : "there are 4096"));
 	return 0;
 }
 

@@ -7,6 +7,8 @@
 #include <dirent.h>
 #include <signal.h>
 
+#include "client/session/client.h"
+#include "proto/wire.h"
 #include "tests/client/common.h"
 
 enum { THREADS_MAX = 200, LARGE = 300 << 10, SMALL = 1000 };
@@ -189,6 +191,40 @@ TEST(threads_that_get)
 	for (unsigned i = 0; i < 64; i++)
 		must_be(put_own(producer, i, LARGE), 0);
 	no_call_may_fail(&d, (struct many){ 64, 1, get_own });
+	tl_close(producer);
+}
+
+/* Of a thousand that wait and try again some would count at any time, and none could begin. */
+TEST(threads_that_wait_to_map_do_not_count_as_those_that_do)
+{
+	enum { WAITING = 64, LOOKS = 20000000, MOST = WIRE_FDS_UNREAD_MAX / 2 };
+	cleanup_td struct test_daemon d = td_start(.capacity = 1 << 30);
+	struct many m = { WAITING, 1, get_own, td_connect(&d) };
+	struct session *s = atomic_load(&m.client->session);
+	tl_client *producer = td_connect(&d);
+	pthread_t threads[WAITING];
+	unsigned most = 0, now;
+
+	for (unsigned i = 0; i < WAITING; i++)
+		must_be(put_own(producer, i, LARGE), 0);
+	must_be(pthread_barrier_init(&m.barrier, NULL, WAITING + 1), 0);
+	for (unsigned i = 0; i < WAITING; i++)
+		must_be(pthread_create(&threads[i], NULL, run, &m), 0);
+	td_freeze(&d);
+	pthread_barrier_wait(&m.barrier);
+	eventually(atomic_load(&s->maps) >= MOST);
+	for (unsigned i = 0; i < LOOKS && most <= MOST; i++) {
+		now = atomic_load_explicit(&s->maps, memory_order_relaxed);
+		most = now > most ? now : most;
+	}
+	td_thaw(&d);
+	must_be(most, MOST);
+	pthread_barrier_wait(&m.barrier);
+	for (unsigned i = 0; i < WAITING; i++)
+		must_be(pthread_join(threads[i], NULL), 0);
+	must_be(m.failed, 0);
+	pthread_barrier_destroy(&m.barrier);
+	tl_close(m.client);
 	tl_close(producer);
 }
 

@@ -4,6 +4,8 @@
 
 #include "tests/daemon/adopted_common.h"
 
+enum { SEGMENTS = 60 };
+
 static const char *const cold[] = { "--keeper", "yes", "--warm-time", "0", NULL };
 
 static struct tl_status kill_and_see(const struct test_daemon *d)
@@ -139,6 +141,56 @@ TEST(a_daemon_that_has_no_memory_to_adopt_for_a_while_loses_nothing)
 {
 	SKIP_UNLESS(!SANITIZED, "sanitizers take address space");
 	must_survive_a_lack(64 * MIB, "cannot take over");
+}
+
+/* Each daemon fails at its n-th fault("..."). True: that was @what, and one that takes over ends.
+ */
+static bool leaves_to_the_next(const char *storage, const char *what, unsigned n)
+{
+	static const char *const extra[] = { "--keeper", "yes", "--log-level", "debug", NULL };
+	struct test_daemon d;
+	char text[16], *log;
+	uint64_t version;
+	tl_client *c;
+	bool hit;
+
+	snprintf(text, sizeof(text), "%u", n);
+	setenv("TENSORLEASE_FAULT_NTH", text, 1);
+	d = td_start(.extra = extra, .expect_ready = true, .storage = storage);
+	unsetenv("TENSORLEASE_FAULT_NTH");
+	c = td_connect(&d);
+	for (unsigned i = 0; i < SEGMENTS; i++) {
+		snprintf(text, sizeof(text), "%u", i);
+		put(c, text, 1, BYTES, &version); /* one of them may fail */
+	}
+	must_be(kill(proper(c), SIGKILL), 0);
+	eventually(log_count(&d, "leaving it to the next") > 2 || log_count(&d, "took over what") ||
+		   log_count(&d, "afresh"));
+	must_be(log_count(&d, "afresh"), 0);
+	log = td_log(&d);
+	hit = strstr(log, "leaving it to the next") && strstr(strstr(log, "the daemon died"), what);
+	free(log);
+	tl_close(c);
+	td_stop(&d);
+	return hit;
+}
+
+static void lack_is_no_damage(const char *storage, const char *what)
+{
+	unsigned n = SEGMENTS / 2; /* the first daemon has begun by then */
+
+	while (!leaves_to_the_next(storage, what, n))
+		must(++n < SEGMENTS);
+}
+
+TEST(a_lack_of_descriptors_is_not_taken_for_damage)
+{
+	lack_is_no_damage("shm", "what=object_open");
+}
+
+TEST(a_lack_of_inotify_watches_is_not_taken_for_damage)
+{
+	lack_is_no_damage("memfd", "what=ending_begin");
 }
 
 int main(void)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors that end by themselves, tensors that are given up to free space, and clients that are
  * disconnected by others. */
+#include "tests/daemon/shm_common.h"
 #include "tests/harness/client.h"
 
 enum { ALICE = 1111, BOB = 2222, ROOM = 100 };
@@ -440,6 +441,48 @@ TEST(over_its_quota_a_user_gives_up_its_own_only)
 }
 
 /* His share is used up in another namespace. */
+enum { PART = 8 << 20, OWN_MOST = 12 << 20 };
+
+static int create_a_part(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = td_connect(d);
+
+	(void)arg;
+	must_be(try_put(client, "bob's", PART, 0), 0);
+	must_be(tl_close(client), 0);
+	return 0;
+}
+
+/* What Bob asks for is charged to him already when /dev/shm refuses it. It is more than half of
+ * what he may have. */
+TEST(a_user_below_its_quota_gets_the_space_of_others_when_shm_is_full)
+{
+	char config[] = "/tmp/tl-config-XXXXXX";
+	const char *extra[] = { "--config", config, NULL };
+	struct test_daemon d;
+	struct test_child c;
+	tl_client *root;
+	int fd;
+
+	NEEDS_ROOT;
+	SKIP_UNLESS(may_mount(), "may not mount a small tmpfs");
+	fd = mkstemp(config);
+	must(dprintf(fd, "[user %d]\nbytes = %d\n", BOB, OWN_MOST) > 0);
+	close(fd);
+	d = td_start(.for_others = true, .extra = extra, .storage = "shm", .shm_size = 32 * MIB);
+	root = td_connect(&d);
+	put_as(root, "evictable", PART, &evictable);
+	fill_shm(&d, PART / 2);
+	c = child_start_as(BOB, &d, create_a_part, NULL);
+	child_finish(&c);
+	must_be(tl_stat(root, "evictable", &(tl_info){ .size = sizeof(tl_info) }), -ENOENT);
+	must_be(tl_delete(root, "bob's"), 0);
+	must_be(tl_close(root), 0);
+	empty_shm(&d);
+	td_stop(&d);
+	unlink(config);
+}
+
 static int bob_asks_for_too_much(const struct test_daemon *d, void *arg)
 {
 	tl_connect_options o = { .size = sizeof(o), .address = d->socket, .namespace_name = "lab" };

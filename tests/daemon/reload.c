@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "tests/daemon/adopted_common.h"
+#include "tests/daemon/shm_common.h"
 #include "tests/harness/child.h"
 
 #define LAB "[namespace lab]\ncapacity = 50%\n"
@@ -37,7 +38,7 @@ static tl_client *enter_own(const struct scene *s)
 	return c;
 }
 
-static void begin(struct scene *s, bool own)
+static void begin_in(struct scene *s, bool own, uint64_t shm_size)
 {
 	const char *extra[] = { "--keeper", "yes", "--config", s->config, NULL };
 	uint64_t version;
@@ -46,13 +47,19 @@ static void begin(struct scene *s, bool own)
 	must_be(close(mkstemp(s->config)), 0);
 	config_write(s, "gpu-capacity = 1G\n" LAB TEMPLATE);
 	/* so few that max-clients follows from the limit of open files */
-	s->d = td_start(.extra = extra, .expect_ready = true, .storage = "shm", .nofile = 256);
+	s->d = td_start(.extra = extra, .expect_ready = true, .storage = "shm", .nofile = 256,
+			.shm_size = shm_size);
 	s->c = td_connect(&s->d);
 	s->own = own ? enter_own(s) : NULL;
 	s->pid = proper(s->c);
 	must_be(put(s->c, "a", 1, BYTES, &version), 0);
 	if (own)
 		must_be(put(s->own, "a", 2, BYTES, &version), 0);
+}
+
+static void begin(struct scene *s, bool own)
+{
+	begin_in(s, own, 0);
 }
 
 static void finish(struct scene *s)
@@ -127,6 +134,33 @@ TEST(a_reload_may_add_namespaces_anywhere)
 	must_be(get_value(s.c, "a"), 1);
 	must_be(get_value(s.own, "a"), 2);
 	reload(&s, "gpu-capacity = 1G\n[namespace alpha]\n" LAB "[namespace extra]\n" TEMPLATE);
+	finish(&s);
+}
+
+/* It is left out, and is there when there is space. */
+TEST(a_reload_may_add_a_namespace_for_which_there_is_no_space)
+{
+	const char more[] = "gpu-capacity = 1G\n" LAB "[namespace more]\n" TEMPLATE;
+	tl_connect_options o = { .size = sizeof(o), .namespace_name = "more" };
+	tl_client *c = NULL;
+	struct scene s;
+
+	SKIP_UNLESS(may_mount(), "may not mount a small tmpfs");
+	begin_in(&s, true, 32 * MIB);
+	o.address = s.d.socket;
+	fill_shm(&s.d, 0);
+	reload(&s, more);
+	eventually(refusals(&s.d, "a new namespace is left out") == 1);
+	must(tl_connect(&o, &c) < 0);
+	must_be(get_value(s.c, "a"), 1);
+	must_be(get_value(s.own, "a"), 2);
+	s.d.pid = s.pid;
+	empty_shm(&s.d);
+	reload(&s, more);
+	must_be(tl_connect(&o, &c), 0);
+	must_be(put(c, "a", 3, BYTES, NULL), 0);
+	tl_close(c);
+	s.d.pid = s.pid;
 	finish(&s);
 }
 

@@ -137,6 +137,30 @@ TEST(a_mistake_is_told_with_its_line)
 	}
 }
 
+/* With the default one there are as many as may be, and then come other sections. */
+TEST(there_are_at_most_so_many_namespaces)
+{
+	size_t size = NAMESPACES_MAX * 32, at = 0;
+	char *text = malloc(size);
+	struct reading read;
+
+	must(text);
+	for (int i = 1; i < NAMESPACES_MAX; i++)
+		at += (size_t)snprintf(text + at, size - at, "[namespace n%d]\n", i);
+	snprintf(text + at, size - at, "[namespace user-*]\n[namespace n7]\n");
+	read = read_text(text);
+	must_be_fine(read);
+	must_be(read.o.config.namespace_count, NAMESPACES_MAX);
+	must_be(read.o.config.users.mode, 0700);
+	options_deinit(&read.o);
+	snprintf(text + at, size - at, "[namespace more]\n");
+	read = read_text(text);
+	must_be(read.r, OPTIONS_E_USAGE);
+	must(strstr(read.text, ":4096: [namespace more]: there are at most 4096 namespaces"));
+	options_deinit(&read.o);
+	free(text);
+}
+
 TEST(a_line_that_would_be_cut_is_refused)
 {
 	char text[512];

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "client/session/address.h"
+#include "daemon/serve/takeover.h"
 #include "daemon/state/evict.h"
 #include "daemon/state/expire.h"
 #include "daemon/state/outcome.h"
@@ -281,6 +282,31 @@ TEST(only_namespaces_in_which_something_is_due_are_looked_at)
 	evict_continue(&ns[2]->state);
 	must(shared.expiring.top == &ns[2]->state.lifetimes.next);
 	stop(); /* it is not there any more */
+}
+
+/* Those of the template took the last numbers before the configuration got another namespace. */
+TEST(a_takeover_leaves_out_a_namespace_for_which_there_is_no_number)
+{
+	static struct server server;
+	struct keep none = { .fd = -1 };
+	struct namespace_config configs[2] = { small, small };
+	struct namespaces *taken = &server.namespaces;
+	char why[ADOPT_WHY_MAX] = "";
+	struct namespace *ns;
+
+	start();
+	strcpy(configs[1].name, "more");
+	server.keep = &none;
+	namespaces_init(taken, &shared, all.instance + NAMESPACES_MAX);
+	must_be(namespace_new(taken, &small, &ns), 0);
+	memset(taken->used, 0xff, sizeof(taken->used));
+	must_be(takeover_namespaces(&server, configs, 2, why), 0);
+	must_be(taken->count, 1);
+	taken->used[0] = 1;
+	must_be(takeover_namespaces(&server, configs, 2, why), 0);
+	must_be(taken->count, 2);
+	namespaces_deinit(taken);
+	stop();
 }
 
 int main(void)

@@ -3,7 +3,6 @@
  * A state that another process left, which was stopped before each of its stores to shared memory
  * in turn (state_stop.h).
  */
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "daemon/state/adopt.h"
@@ -14,11 +13,9 @@
 #include "daemon/state/ring_end.h"
 #include "daemon/state/survive.h"
 #include "tests/harness/process.h"
-#include "tests/unit/state_export.h"
-#include "tests/unit/state_stop.h"
+#include "tests/unit/state_adopt.h"
 
 enum { NAMES = 7, RING = 6, RING_BYTES = 5000, LARGE = 100000, CLAIMS = 4, NOBODY = 9 };
-#define DEVICES .device_capacity = MIB, .device_user_capacity = MIB, .device_fds_max = 16
 static const char *const names[NAMES] = {
 	"a",	"b",
 	"c",	"d",
@@ -28,8 +25,7 @@ static const char *const names[NAMES] = {
 
 /* What the child that ends says of what it has done; shared with it. */
 static struct progress {
-	uint64_t instance;
-	unsigned stores;
+	struct dead dead;
 	bool finished, adopted;
 	uint64_t committed[NAMES]; /* the version of what must be there; 0: that is not certain */
 	uint64_t highest[NAMES];   /* the highest version that was ever committed */
@@ -314,8 +310,7 @@ static void live_and_end(struct keep *k)
 {
 	struct tester a, b, c;
 
-	fx_start(.keep = k, DEVICES);
-	progress->instance = st.instance;
+	dead_start(k);
 	fx_connect(&a, 71000);
 	fx_connect(&b, 71001);
 	fx_connect(&c, 71001);
@@ -328,68 +323,6 @@ static void live_and_end(struct keep *k)
 	unclaim(&c.c, 1, NOBODY);
 	progress->finished = true;
 	_exit(0);
-}
-
-/* ---- the keeper ---- */
-
-/* Runs @what in a child that has us for a keeper. */
-static void run(void (*what)(struct keep *k), unsigned stop)
-{
-	struct keep k = { .kind = KEEP_PARENT };
-	int fds[2], status, size = 4 << 20;
-	pid_t pid;
-
-	must_be(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
-	setsockopt(fds[1], SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
-	stop_at = stop;
-	progress->stores = 0;
-	pid = fork();
-	must(pid >= 0);
-	if (pid == 0) {
-		k.fd = fds[1];
-		k.list = kept;
-		what(&k);
-	}
-	close(fds[1]);
-	must_be(waitpid(pid, &status, 0), pid);
-	must_be(status, 0);
-	keep_what_is_sent(fds[0]);
-	close(fds[0]);
-}
-
-/* ---- the daemon that adopts ---- */
-
-static struct client adopted[8];
-
-static int adopt(struct keep *k, char why[ADOPT_WHY_MAX])
-{
-	struct state_limits limits = fx_prepare((struct fx_limits){ .keep = k, DEVICES });
-	const char *reason = "";
-	char tag[KEEP_TAG_SIZE];
-	int fd, r;
-
-	survive_tag(tag, SURVIVOR_FACTS, progress->instance, 0, 0);
-	r = state_map(&st, &fx_shared, progress->instance, &limits, keep_take(k, tag), &reason);
-	snprintf(why, ADOPT_WHY_MAX, "%s", reason);
-	if (r)
-		return r;
-	if (stop_at)
-		watch();
-	r = adopt_catalog(&st, why);
-	for (uint32_t i = 0; !r && i < st.catalog.clients.high; i++) {
-		const struct client_fact *fact = catalog_client_fact(&st.catalog, i);
-
-		if (!fact->sum)
-			continue;
-		survive_tag(tag, SURVIVOR_LEDGER, st.instance, i, fact->generation);
-		fd = keep_take(k, tag);
-		client_init(&adopted[i], &fx_shared, &(struct client_identity){ .uid = fact->uid });
-		r = client_adopt(&adopted[i], &st, i, fact, &fd, i > 0); /* the first has ended */
-		fd_close(fd);
-	}
-	if (stop_at) /* what follows wakes all sleepers, which are very many stores */
-		watched_protect(PROT_READ | PROT_WRITE);
-	return r ? r : adopt_finish(&st);
 }
 
 static void adopt_and_end(struct keep *k)
@@ -509,25 +442,6 @@ static void all_must_be_there(void)
 	devices_must_be_there();
 }
 
-/* Their processes have ended. */
-static void clients_go(void)
-{
-	for (int i = 0; i < 8; i++) {
-		if (!adopted[i].id)
-			continue;
-		client_end(&adopted[i], &st);
-		while (client_end_step(&adopted[i], &st, 16) == CLIENT_MORE)
-			;
-		client_unmap_ledger(&adopted[i]);
-		client_looked(&adopted[i], ledger_is_mapped(adopted[i].ledger_fd));
-		while (client_end_step(&adopted[i], &st, 16) == CLIENT_MORE)
-			;
-		must_be(adopted[i].index, CATALOG_NONE);
-		adopted[i] = (struct client){ 0 };
-	}
-	fx_drain();
-}
-
 /* Versions go on, and nothing is left in the end. */
 static void it_must_work(void)
 {
@@ -557,29 +471,10 @@ static void it_must_work(void)
 	fx_stop();
 }
 
-static void adopt_here(void)
+static void adopt_and_use(void)
 {
-	struct keep k = { .kind = KEEP_PARENT, .list = kept };
-	char why[ADOPT_WHY_MAX] = "";
-	int fds[2], r;
-
-	kept = (struct kept_table){ 0 };
-	must_be(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
-	k.fd = fds[1];
-	stop_at = 0;
-	r = adopt(&k, why);
-	if (r)
-		print_error("%s\n", why);
-	must_be(r, 0);
-	fx_started();
 	all_must_be_there();
-	keep_what_is_sent(fds[0]);
 	it_must_work();
-	keep_what_is_sent(fds[0]);
-	close(fds[0]);
-	kept_deinit(&k.list);
-	kept_deinit(&kept);
-	close(fds[1]);
 }
 
 static void progress_begin(void)
@@ -587,7 +482,7 @@ static void progress_begin(void)
 	progress = mmap(NULL, sizeof(*progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
 			-1, 0);
 	must(progress != MAP_FAILED);
-	stores_made = &progress->stores;
+	dead = &progress->dead;
 }
 
 TEST(a_state_is_adopted)
@@ -595,7 +490,7 @@ TEST(a_state_is_adopted)
 	progress_begin();
 	run(live_and_end, 0);
 	must(progress->finished);
-	adopt_here();
+	adopt_here(adopt_and_use);
 	munmap(progress, sizeof(*progress));
 }
 
@@ -613,7 +508,7 @@ TEST(a_daemon_that_stops_before_any_store_is_adopted)
 	for (unsigned n = 1 + 9 * test_on_memfds(); !progress->finished; n += every(18)) {
 		memset(progress, 0, sizeof(*progress));
 		run(live_and_end, n);
-		adopt_here();
+		adopt_here(adopt_and_use);
 	}
 	munmap(progress, sizeof(*progress));
 }
@@ -630,7 +525,7 @@ TEST(a_daemon_that_stops_while_it_adopts_is_adopted)
 			memset(progress, 0, sizeof(*progress));
 			run(live_and_end, first);
 			run(adopt_and_end, n);
-			adopt_here();
+			adopt_here(adopt_and_use);
 		}
 	}
 	munmap(progress, sizeof(*progress));
@@ -762,11 +657,11 @@ TEST(damage_is_refused_or_harmless)
 	test_timeout(step == 1 ? 3600 : TEST_TIMEOUT_S);
 	progress_begin();
 	run(live_and_end, 0);
-	object = shm_object_of_catalog(progress->instance);
+	object = shm_object_of_catalog(dead->instance);
 	must_be(shm_object_open(&object, O_RDWR, &fd), 0);
 	both[0] = left_map(fd);
 	close(fd);
-	survive_tag(tag, SURVIVOR_FACTS, progress->instance, 0, 0);
+	survive_tag(tag, SURVIVOR_FACTS, dead->instance, 0, 0);
 	fd = kept_take(&kept, tag);
 	both[1] = left_map(fd);
 	must_be(kept_add(&kept, tag, fd), 0);
@@ -777,7 +672,7 @@ TEST(damage_is_refused_or_harmless)
 	flip(both, &both[0], step);
 	for (int i = 0; i < 2; i++)
 		left_unmap(&both[i]);
-	adopt_here();
+	adopt_here(adopt_and_use);
 	munmap(progress, sizeof(*progress));
 }
 

@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include "daemon/state/chunk.h"
+#include "daemon/state/evict.h"
 #include "daemon/state/lost.h"
 #include "tests/unit/state_export.h"
 #include "tests/unit/state_snapshot.h"
@@ -527,6 +528,36 @@ TEST(a_client_that_ends_with_too_many_lost_ones)
 	assert_int_equal(st.catalog.chunks_reserved, 0);
 	assert_int_equal(st.catalog.segments.in_use, 0);
 	assert_devices(0, 0, 0);
+	fx_stop();
+}
+
+/* Giving up one that is lost would free no space. */
+TEST(lost_ones_are_not_given_up_for_space)
+{
+	struct eviction eviction = { 0 };
+	struct segment *seg[2];
+	struct tester t[2];
+	uint64_t ref[2];
+
+	start();
+	for (int i = 0; i < 2; i++) {
+		fx_connect(&t[i], 71000);
+		assert_int_equal(fx_export(&t[i], SEGMENT_CUDA_IPC, 10, 1, &seg[i]), 0);
+		assert_int_equal(fx_place_as(&t[i], seg[i], i ? "kept" : "lost", false,
+					     WIRE_LIFETIME_EVICTABLE, &ref[i]),
+				 0);
+	}
+	fx_leave(&t[0]);
+	assert_int_equal(catalog_row(&st.catalog, ref_slot(ref[0]))->progress, ROW_LOST);
+	assert_int_equal(evict_one(&st, &t[1].c, seg[1]->device->device, true, &eviction),
+			 EVICTED_ONE);
+	assert_int_equal(fx_state(ref_slot(ref[0])), ROW_LIVE);
+	assert_int_equal(told(&t[1]), WIRE_FREED);
+	assert_int_equal(evict_one(&st, &t[1].c, seg[1]->device->device, true, &eviction),
+			 EVICTED_NONE);
+	assert_true(list_empty(&st.lifetimes.sets));
+	assert_int_equal(fx_delete(&t[1], "lost"), 0);
+	fx_leave(&t[1]);
 	fx_stop();
 }
 

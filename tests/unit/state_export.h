@@ -36,8 +36,8 @@ static inline int fx_export(struct tester *t, enum segment_kind kind, uint64_t s
 	return r;
 }
 
-static inline int fx_place(struct tester *t, const struct segment *seg, const char *name,
-			   bool unfinished, uint64_t *ref)
+static inline int fx_place_as(struct tester *t, const struct segment *seg, const char *name,
+			      bool unfinished, uint8_t lifetime, uint64_t *ref)
 {
 	struct wire_place m = { .segment = seg->index,
 				.segment_generation = seg->generation,
@@ -52,10 +52,17 @@ static inline int fx_place(struct tester *t, const struct segment *seg, const ch
 	d.meta = meta;
 	d.meta_len = sizeof(meta);
 	d.event = unfinished ? fx_event : NULL;
+	d.lifetime.flags = lifetime;
 	r = device_place(&st, &t->c, &m, &d, &placed, &why);
 	if (!r && ref)
 		*ref = placed.ref;
 	return r;
+}
+
+static inline int fx_place(struct tester *t, const struct segment *seg, const char *name,
+			   bool unfinished, uint64_t *ref)
+{
+	return fx_place_as(t, seg, name, unfinished, 0, ref);
 }
 
 static inline int fx_keep(struct tester *t, uint8_t device, int fd)

@@ -128,6 +128,27 @@ static inline uint64_t fx_put(struct tester *t, const char *name, uint64_t nbyte
 	return ref;
 }
 
+/* The first of @refs becomes the first tensor of a ring, and the others its further rows. */
+static inline void fx_ring(struct tester *t, const char *name, uint64_t nbytes, uint64_t refs[4])
+{
+	const int64_t n = (int64_t)nbytes;
+	struct tensor_description d = fx_bytes(name, &n);
+	struct tensor_ring ask = { .refs = refs + 1, .count = 3 };
+	const char *why = NULL;
+	uint64_t version;
+	uint32_t slot;
+
+	for (int i = 0; i < 4; i++) {
+		assert_int_equal(fx_create(t, nbytes, &slot), 0);
+		refs[i] = fx_ref(slot);
+	}
+	assert_int_equal(tensor_commit_ring(&st, &t->c, refs[0], &d, &ask, &version, &why), 0);
+	assert_non_null(ask.ring);
+	fx_drain();
+	for (int i = 0; i < 4; i++)
+		refs[i] = fx_ref(ref_slot(refs[i]));
+}
+
 static inline int fx_delete(struct tester *t, const char *name)
 {
 	struct name_key key = name_key(name, (uint16_t)strlen(name));

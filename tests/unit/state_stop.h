@@ -11,6 +11,7 @@
 #include <ucontext.h>
 
 #include "daemon/keeper/keep.h"
+#include "daemon/state/ring.h"
 #include "tests/unit/state_fixture.h"
 
 static unsigned stop_at, *stores_made; /* before which store, counted from 1; 0: never */
@@ -79,7 +80,7 @@ static void watch(void)
 #endif
 
 /* Pages come and go. */
-static void watch_pages(void)
+static inline void watch_pages(void)
 {
 	int n = 2;
 
