@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "daemon/serve/takeover.h"
-#include "daemon/state/outcome.h"
 #include "daemon/state/ring_end.h"
 #include "daemon/state/survive.h"
 #include "daemon/store/shm.h"
@@ -155,18 +154,18 @@ static int rest_take_over(struct server *server, struct found *f, char why[ADOPT
 	return namespace_take_over(server, &config, f, true, why);
 }
 
-/* To be called when the numbers of those that exist are taken. One for which there is no space, or
- * no number since users have made many, does not cost what is there. */
+/* To be called when the numbers of those that exist are taken. One that cannot be made does not
+ * cost what is there. */
 static int namespace_add_new(struct server *server, const struct namespace_config *config)
 {
 	struct namespace *ns;
 	int r = namespace_new(&server->namespaces, config, &ns);
 
-	if ((r != -ENOSPC && r != STATE_E_NAMESPACES) || list_empty(&server->namespaces.list))
+	if (!r || list_empty(&server->namespaces.list))
 		return r;
-	log_error("a new namespace is left out; the next reload tries again", "namespace=%s why=%s",
-		  log_str(config->name),
-		  log_str(r == -ENOSPC ? "no space in /dev/shm" : "there are 4096"));
+	log_error("a new namespace cannot be made; the next reload tries again",
+		  "namespace=%s error=%s", log_str(config->name),
+		  r < 0 ? strerror(-r) : "there are too many");
 	return 0;
 }
 
