@@ -48,6 +48,7 @@ struct create {
 	int64_t deadline;
 	struct deadline due;   /* the end of its waiting, in space->deadlines */
 	int64_t soon_deadline; /* STATE_E_SOON is not believed after that time */
+	uint64_t emptied;      /* what space->emptied was before its segment was made */
 	/* for a worker: */
 	struct job job;
 	atomic_bool cancel;
@@ -307,20 +308,31 @@ static bool create_evict(struct create *create, bool own)
 	return r != EVICTED_NONE;
 }
 
-/* /dev/shm or memory is full, but space can be made there: gives the draft back, so that the create
- * can be tried again soon. */
+/* True if memory was being given back when its segment was made. */
+static bool create_was_early(const struct create *create)
+{
+	return (create->state->shared->store.going || create->space->emptied != create->emptied) &&
+	       !deadline_passed(create->soon_deadline);
+}
+
+/* /dev/shm or memory is full, but space can be made there, or is being made: gives the draft back,
+ * so that the create can be tried again soon. */
 static bool create_freed_space(struct create *create)
 {
 	struct state *st = create->state;
+	bool early = create_was_early(create);
 
 	if ((create->result != -ENOSPC && create->result != -ENOMEM) || !create->peer ||
-	    create->rq.prefetch ||
-	    (tensor_free_space(st, create->peer->client.account, create->size, true) !=
-		     SPACE_FREED &&
-	     !create_evict(create, create_is_over_quota(create, 0)))) /* it is charged */
+	    create->rq.prefetch)
+		return false;
+	if (!early &&
+	    tensor_free_space(st, create->peer->client.account, create->size, true) !=
+		    SPACE_FREED &&
+	    !create_evict(create, create_is_over_quota(create, 0))) /* it is charged */
 		return false;
 	tensor_backed(st, &create->peer->client, create->slot, create->result);
-	create->soon_deadline = deadline_after(SPACE_SOON_NS);
+	if (!early)
+		create->soon_deadline = deadline_after(SPACE_SOON_NS);
 	return true;
 }
 
@@ -359,6 +371,7 @@ static bool create_back(struct create *create)
 	create->storage = seg->storage;
 	create->object = seg->object;
 	create->size = seg->size;
+	create->emptied = space->emptied;
 	if (create->size > SPACE_INLINE) {
 		create_remember(create, true);
 		create->job.run = create_work;
@@ -496,6 +509,7 @@ static void destroy_done(struct destroy *destroy)
 		memory_changed(seg->memory);
 		return;
 	}
+	destroy->space->emptied++;
 	if (destroy->result == OBJECT_E_OPEN)
 		destroy_remains(destroy);
 	else

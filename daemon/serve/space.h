@@ -16,6 +16,7 @@ struct space {
 	struct list accounts; /* of struct account, by waiter: they have waiting creates */
 	unsigned waiting;     /* creates waiting for space */
 	struct jobs jobs;     /* jobs that make or destroy segments */
+	uint64_t emptied;     /* segments whose memory was given back to the kernel */
 	bool ended_left;      /* more segments may have ended than space_ended() has looked at */
 	uint64_t space_seen;  /* shared.space_freed when creates were last told */
 	struct deadlines deadlines; /* of creates waiting for space */
