@@ -150,7 +150,7 @@ TEST(a_reload_may_add_a_namespace_for_which_there_is_no_space)
 	o.address = s.d.socket;
 	fill_shm(&s.d, 0);
 	reload(&s, more);
-	eventually(refusals(&s.d, "a new namespace cannot be made") == 1);
+	eventually(refusals(&s.d, "a new namespace is left out") == 1);
 	must(tl_connect(&o, &c) < 0);
 	must_be(get_value(s.c, "a"), 1);
 	must_be(get_value(s.own, "a"), 2);
