@@ -63,6 +63,7 @@ static void namespace_complete(struct state_limits *l, const struct options *o)
 		l->capacity = o->capacity;
 	if (!l->storage)
 		l->storage = o->storage;
+	l->own_tensors = l->max_tensors;
 	if (!l->max_tensors)
 		l->max_tensors = o->max_tensors;
 	l->max_clients = o->max_clients;

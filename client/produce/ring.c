@@ -630,16 +630,14 @@ static bool ask_some(struct beginning *b, unsigned n)
 	bool all = answers;
 	unsigned asked;
 
-	for (asked = 0; all && asked < n; asked++)
-		if (session_ask(b->s, &m, session_deadline(b->s), &requests[asked],
-				&answers[asked])) {
-			all = false;
-			break;
-		}
+	for (asked = 0; all && asked < n; asked += all)
+		all = !session_ask(b->s, &m, session_deadline(b->s), &requests[asked],
+				   &answers[asked]);
 	for (unsigned i = 0; i < asked; i++) {
 		const struct wire_draft *d = (const void *)answers[i].bytes;
 
-		if (session_await(b->s, &requests[i], session_deadline(b->s)) ||
+		if (session_await(b->s, &requests[i],
+				  deadline_to_allocate(session_deadline(b->s), m.nbytes)) ||
 		    d->header.type != WIRE_DRAFT) {
 			all = false;
 			continue;

@@ -53,7 +53,8 @@ static int create_request(struct session *s, const struct draft_request *request
 
 	memcpy(bytes, &m, sizeof(m));
 	memcpy(bytes + sizeof(m), request->name, request->name_len);
-	/* One limit for both the wait for space and that for the answer. */
+	/* One limit for the wait for space, for the memory and for the answer. */
+	deadline = deadline_to_allocate(deadline, request->nbytes);
 	if (request->timeout_ns < 0 ||
 	    __builtin_add_overflow(deadline, request->timeout_ns, &deadline))
 		deadline = DEADLINE_NEVER;
@@ -109,8 +110,10 @@ static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use
 	}
 	draft->session = s;
 	/* A refused commit's ERROR came before the answer to the prefetch behind it. */
-	if (request->own_pages || !prefetch_take(s, request->nbytes, draft->extra, call_deadline(c),
-						 &draft->hold, &granted)) {
+	if (request->own_pages ||
+	    !prefetch_take(s, request->nbytes, draft->extra,
+			   deadline_to_allocate(call_deadline(c), request->nbytes), &draft->hold,
+			   &granted)) {
 		session_drain(s);
 		r = session_commit_error(s);
 		if (!r)

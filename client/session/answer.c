@@ -69,6 +69,27 @@ int answer_expect(struct conn_message *answer, unsigned expected, const char *wh
 		       wire_type_name(answer->header.type), wire_type_name(expected));
 }
 
+int answer_missing(int r, const char *address, int64_t waited_ns)
+{
+	switch (r) {
+	case -EPROTO:
+		return tl_fail(r, "the daemon at %s broke the protocol", address);
+	case -ETIMEDOUT:
+		return tl_fail(
+			r,
+			"the daemon at %s did not answer in time (%.3g s): see that it runs, "
+			"or connect with a longer timeout",
+			address, (double)waited_ns / (double)NS_PER_SEC);
+	case -EMFILE:
+		return tl_fail(r,
+			       "a descriptor from the daemon at %s is lost, since this process may "
+			       "open no more (ulimit -n)",
+			       address);
+	default:
+		return tl_fail(r, "waiting for the daemon at %s: %m", address);
+	}
+}
+
 bool answer_refuses_draft(const struct conn_message *answer)
 {
 	const struct wire_error_reply *e = (const void *)answer->bytes;

@@ -13,6 +13,9 @@ int answer_errno(uint32_t code);
  * with a text that starts with @what. */
 int answer_expect(struct conn_message *answer, unsigned expected, const char *what);
 
+/* Fails with @r, for want of an answer that was waited for so long. */
+int answer_missing(int r, const char *address, int64_t waited_ns);
+
 /* Waits until @socket is ready for @events. Returns 0, or -ETIMEDOUT without a text. */
 int socket_wait(int socket, short events, int64_t deadline);
 

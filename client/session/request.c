@@ -680,6 +680,7 @@ int session_await(struct session *s, struct request *req, int64_t deadline)
 {
 	pthread_condattr_t attr;
 	pthread_cond_t wake;
+	int64_t begun = now_mono_coarse_ns();
 	int r = 0;
 
 	pthread_condattr_init(&attr);
@@ -707,15 +708,7 @@ int session_await(struct session *s, struct request *req, int64_t deadline)
 		return session_kicked(s) ? -ECONNABORTED : r;
 	if (r == SESSION_E_ADOPTED && deadline_passed(deadline))
 		r = -ETIMEDOUT; /* daemons replaced each other, and none answered */
-	if (r == -EPROTO || r == -ETIMEDOUT)
-		return tl_fail(r, "the daemon at %s %s", s->address->path,
-			       r == -EPROTO ? "broke the protocol" : "did not answer in time");
-	if (r == -EMFILE)
-		return tl_fail(r,
-			       "a descriptor from the daemon at %s is lost, since this process may "
-			       "open no more (ulimit -n)",
-			       s->address->path);
-	return r < 0 ? tl_fail(r, "waiting for the daemon at %s: %m", s->address->path) : r;
+	return r < 0 ? answer_missing(r, s->address->path, now_mono_coarse_ns() - begun) : r;
 }
 
 void session_forget(struct session *s, struct request *req)

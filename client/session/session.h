@@ -163,6 +163,18 @@ static inline int64_t session_deadline(const struct session *s)
 	return deadline_after(s->timeout_ns);
 }
 
+/* The same for a request that makes the daemon allocate @nbytes, for which the kernel may need much
+ * longer than for an answer. */
+static inline int64_t deadline_to_allocate(int64_t deadline, uint64_t nbytes)
+{
+	uint64_t more; /* a second for each 100 MB */
+
+	if (__builtin_mul_overflow(nbytes, (uint64_t)(NS_PER_SEC / 100000000), &more) ||
+	    __builtin_add_overflow(deadline, more, &deadline))
+		return DEADLINE_NEVER;
+	return deadline;
+}
+
 uint32_t session_serial(struct session *s);
 /* The socket, or -1 if it is closed, or if a child's program has closed it. */
 int session_socket(const struct session *s);

@@ -1,32 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reports a share that is used up: its size, who may raise it, and what the user can do. */
 #include <stdio.h>
+#include <string.h>
 
 #include "daemon/serve/share.h"
+#include "daemon/state/namespace.h"
 #include "proto/wire.h"
+
+#define DELETE_OR_RELEASE                                                                          \
+	"delete tensors, or release those held: tensorlease ls, tensorlease status --clients"
+#define MAX_TENSORS "--max-tensors"
 
 /* Texts about a share: the unit, the way to free some of it, and the option that sets its pool. */
 static const struct share_words {
 	const char *things, *help, *option;
 	unsigned code; /* of the error when the pool is used up */
 } words[SHARE_KINDS] = {
-	[SHARE_BYTES] = { "bytes", "delete tensors: tensorlease ls", "--capacity",
-			  WIRE_E_NO_SPACE },
-	[SHARE_TENSORS] = { "tensors", "delete some: tensorlease ls", "--max-tensors",
-			    WIRE_E_LIMIT },
-	[SHARE_NAMES] = { "names", "delete some: tensorlease ls", "--max-tensors", WIRE_E_LIMIT },
-	[SHARE_SEGMENTS] = { "segments", "delete tensors: tensorlease ls", "--max-tensors",
-			     WIRE_E_LIMIT },
-	[SHARE_DRAFTS] = { "drafts", "commit or abort some", "--max-tensors", WIRE_E_LIMIT },
-	[SHARE_CHUNKS] = { "pieces of long names, shapes and metadata",
-			   "delete tensors: tensorlease ls", "--max-tensors", WIRE_E_LIMIT },
+	[SHARE_BYTES] = { "bytes", DELETE_OR_RELEASE, "--capacity", WIRE_E_NO_SPACE },
+	[SHARE_TENSORS] = { "tensors", DELETE_OR_RELEASE, MAX_TENSORS, WIRE_E_LIMIT },
+	[SHARE_NAMES] = { "names", DELETE_OR_RELEASE, MAX_TENSORS, WIRE_E_LIMIT },
+	[SHARE_SEGMENTS] = { "segments", DELETE_OR_RELEASE, MAX_TENSORS, WIRE_E_LIMIT },
+	[SHARE_DRAFTS] = { "drafts", "commit or abort some", MAX_TENSORS, WIRE_E_LIMIT },
+	[SHARE_CHUNKS] = { "pieces of long names, shapes and metadata", DELETE_OR_RELEASE,
+			   MAX_TENSORS, WIRE_E_LIMIT },
 	[SHARE_CONNECTIONS] = { "connections", "close some", "--max-clients", WIRE_E_CLIENTS },
 	[SHARE_PARTIAL] = { "connections that have said nothing yet", "try again later",
 			    "--max-clients", WIRE_E_CLIENTS },
 	[SHARE_DESCRIPTORS] = { "descriptors of memory", "delete tensors and end exports",
 				"the limit of open files", WIRE_E_NO_RESOURCES },
 	[SHARE_WAITS] = { "waiting requests", "try again later", "--max-clients", WIRE_E_LIMIT },
-	[SHARE_MAPPINGS] = { "mapped segments", "release tensors", "--max-tensors", WIRE_E_LIMIT },
+	[SHARE_MAPPINGS] = { "mapped segments", "release tensors", MAX_TENSORS, WIRE_E_LIMIT },
 	[SHARE_IN_FLIGHT] = { "descriptors in flight", "let its processes read what they are sent",
 			      "the limit of open files", WIRE_E_NO_RESOURCES },
 	[SHARE_WATCHES] = { "watches", "close some", "a fixed number", WIRE_E_LIMIT },
@@ -42,6 +45,27 @@ static void open_text(uint64_t open, char *text, size_t size)
 			 (unsigned long long)open);
 }
 
+/* Says whose pool it is, and what sets its capacity. */
+static const char *pool_owner(const struct state *st, const struct pool *pool,
+			      const struct share_words *w, const char **option)
+{
+	const struct namespace *ns = container_of(st, struct namespace, state);
+	bool others = strcmp(ns->config.name, NAMESPACE_DEFAULT) != 0;
+
+	*option = w->option;
+	if (pool->share == SHARE_BYTES) {
+		if (!pool->above || pool->capacity >= pool->above->capacity)
+			return "daemon";
+		*option = "its capacity";
+		return "namespace";
+	}
+	if (pool->accounts != &st->accounts)
+		return "daemon"; /* all namespaces share it */
+	if (ns->config.limits.own_tensors && !strcmp(w->option, MAX_TENSORS))
+		*option = "its max-tensors";
+	return others || *option != w->option ? "namespace" : "daemon";
+}
+
 unsigned share_error_text(struct state *st, struct account *account, int r, const char *what,
 			  char *text, size_t size)
 {
@@ -49,7 +73,7 @@ unsigned share_error_text(struct state *st, struct account *account, int r, cons
 	const struct share_words *w = &words[share < SHARE_DEVICE ? share : SHARE_DEVICE];
 	const struct pool *pool = state_pool(st, share);
 	char except[64] = "", open[96] = "";
-	bool smaller; /* than the daemon's, by the namespace's section of the configuration */
+	const char *owner, *option;
 	uint64_t kept;
 
 	if (r & CHARGE_E_USER) {
@@ -67,7 +91,7 @@ unsigned share_error_text(struct state *st, struct account *account, int r, cons
 	}
 	if (pool->above && pool_left(pool->above) < pool_left(pool))
 		pool = pool->above;
-	smaller = pool->above && pool->capacity < pool->above->capacity;
+	owner = pool_owner(st, pool, w, &option);
 	kept = account_in(account, pool)->privileged ? 0 : pool->kept;
 	if (kept)
 		snprintf(except, sizeof(except), "; %llu are kept for administrators",
@@ -75,8 +99,7 @@ unsigned share_error_text(struct state *st, struct account *account, int r, cons
 	if (share == SHARE_BYTES)
 		open_text(st->memory.totals.kept, open, sizeof(open));
 	snprintf(text, size, "%s: %llu of the %s's %llu %s are in use%s (%s; %s)%s", what,
-		 (unsigned long long)pool->used, smaller ? "namespace" : "daemon",
-		 (unsigned long long)pool->capacity, w->things, open,
-		 smaller ? "its capacity" : w->option, w->help, except);
+		 (unsigned long long)pool->used, owner, (unsigned long long)pool->capacity,
+		 w->things, open, option, w->help, except);
 	return w->code;
 }

@@ -161,6 +161,7 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 	const struct pool *pool = &peer->state->memory.totals.pool;
 	struct account *user = peer->client.account;
 	unsigned long long bytes = nbytes, all = pool->capacity, mine = account_max(user, pool);
+	bool limited; /* by the namespace's section of the configuration */
 
 	if (r == STATE_E_SOON)
 		r = STATE_E_FULL;
@@ -172,12 +173,14 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 	case STATE_E_NEVER:
 		if (account_max(user, pool->above) < mine)
 			mine = account_max(user, pool->above);
-		if (pool->above->capacity < all)
+		limited = all < pool->above->capacity;
+		if (!limited)
 			all = pool->above->capacity;
 		peer_error(peer, serial, bytes > all ? WIRE_E_NO_SPACE : WIRE_E_QUOTA,
-			   "%llu bytes never fit: there are %llu bytes (--capacity), of which user "
-			   "%u may have %llu (limit bytes)",
-			   bytes, all, user->uid, mine);
+			   "%llu bytes never fit: the %s has %llu bytes (%s), of which user %u may "
+			   "have %llu (limit bytes)",
+			   bytes, limited ? "namespace" : "daemon", all,
+			   limited ? "its capacity" : "--capacity", user->uid, mine);
 		break;
 	case STATE_E_DRAFTS:
 		peer_error(peer, serial, WIRE_E_LIMIT,

@@ -123,6 +123,7 @@ struct state_limits {
 	const struct storage *storage; /* NULL: POSIX shared memory */
 	uint32_t max_tensors;
 	uint32_t max_clients;
+	bool own_tensors; /* max_tensors is this namespace's own, and not the daemon's */
 };
 
 /* Neither @st nor @shared may move afterwards. -ENOMEM, -ENOSPC, -EMFILE. */

@@ -47,7 +47,8 @@
  * connection has ended, a call connects again first, even one that never blocks otherwise.
  * Connecting is a round trip too, and asking again counts against the time of the first one. So no
  * daemon can make a call last longer than its own timeout plus the client's for each of its round
- * trips.
+ * trips. A round trip that asks for memory on the CPU may take a second more for each 100 MB, in
+ * which the daemon's kernel allocates it.
  *
  * A member or an argument called `flags` holds bits that this header defines for that struct or
  * function (TL_CONNECT_*, TL_PUBLISH_*, TL_GET_*). Those that DLPack defines (DLPACK_FLAG_*) are in
@@ -212,7 +213,8 @@ typedef struct tl_connect_options {
 	const char *address; /* a path or tensorlease://...; NULL: where tl_connect() looks */
 	uint32_t flags;	     /* TL_CONNECT_* */
 	uint32_t reserved;   /* 0 */
-	int64_t timeout_ns;  /* how long a request waits for its answer; 0: 10 seconds */
+	int64_t timeout_ns;  /* how long a request waits for its answer, one for memory also a
+				second for each 100 MB; 0: 10 seconds */
 	const char *namespace_name; /* NULL: what the address says, else $TENSORLEASE_NAMESPACE,
 				       else the default one; "": the default one */
 } tl_connect_options;
@@ -373,7 +375,8 @@ typedef struct tl_spec {
  * (in <tensorlease/cuda.h>) on which stream the tensor is written before tl_commit().
  *
  * Ownership: *out is yours; tl_commit() and tl_abort() consume it. @spec may go afterwards.
- * Blocking: for one round trip at most if there is space, else for at most spec->timeout_ns. On a
+ * Blocking: for one round trip at most if there is space, else for at most spec->timeout_ns. The
+ * daemon may take tl_connect_options.timeout_ns, and a second for each 100 MB, for the answer. On a
  * GPU without space it is at least 0.2 s if the library has memory there to unmap, which takes
  * until the work on that GPU has ended.
  * Threads: any.

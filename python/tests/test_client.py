@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 import weakref
@@ -20,7 +21,16 @@ from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
-from conftest import PACKAGE, close_during, daemon_at, eventually, gives_the_gil_up, is_interrupted, once_asleep
+from conftest import (
+    PACKAGE,
+    close_during,
+    daemon_at,
+    eventually,
+    gives_the_gil_up,
+    is_interrupted,
+    once_asleep,
+    run_python,
+)
 from limits import limit
 
 import tensorlease
@@ -484,6 +494,25 @@ def test_a_tensor_is_renamed(client):
         with pytest.raises(error):
             client.rename(name, new_name)
     assert client.keys("client/new") == ["client/new"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_a_tensor_of_another_user_is_not_renamed(tmp_path):
+    code = """
+import os, tensorlease
+os.setuid(4321)
+client = tensorlease.connect()
+client.get("theirs")
+try: client.rename("theirs", "mine")
+except tensorlease.PermissionDeniedError as error: print(error.strerror)
+"""
+    with tempfile.TemporaryDirectory(prefix="tl-py-") as folder, daemon_at(f"{folder}/socket"):
+        os.chmod(folder, 0o755)
+        with tensorlease.connect(f"{folder}/socket") as client:
+            client.put("theirs", np.arange(3))
+            said = run_python(code, TENSORLEASE_SOCKET=f"{folder}/socket", TENSORLEASE_TRUST_UID="0")
+            assert said.stdout == "'theirs' belongs to user 0, not to user 4321\n"
+            assert client.keys() == ["theirs"]
 
 
 def test_a_name_that_is_published_while_it_is_renamed_stays(client):

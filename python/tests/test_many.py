@@ -383,6 +383,36 @@ def test_a_model_of_pytorch_takes_them_over(client):
         client.put_many(dict(model.named_parameters()), prefix="many/nn/")
 
 
+# ---- no room for a step ----
+
+
+@pytest.fixture
+def few():
+    """A daemon that has room for 100 tensors, and 60 below "few/"."""
+    with tempfile.TemporaryDirectory(prefix="tl-py-") as folder:
+        path = f"{folder}/socket"
+        with daemon_at(path, more=["--max-tensors", "100"]), tensorlease.connect(path) as client:
+            client.put_many({f"few/{n}": b"" for n in range(60)})
+            yield client
+
+
+def test_names_are_deleted_without_room_for_a_step(few):
+    few.put("other", b"")
+    few.delete(prefix="few/")
+    assert few.keys() == ["other"]
+    with pytest.raises(tensorlease.NotFoundError):
+        few.delete(prefix="few/")
+
+
+def test_a_replace_without_room_says_what_would_do(few):
+    with pytest.raises(tensorlease.NoSpaceError, match="100 tensors are in use.*delete\\(prefix='few/'\\) before it"):
+        few.put_many({"new": b""}, prefix="few/", replace=True)
+    assert len(few.keys("few/")) == 60
+    few.delete(prefix="few/")
+    few.put_many({"new": b""}, prefix="few/", replace=True)
+    assert few.keys() == ["few/new"]
+
+
 # ---- more than one step takes ----
 
 

@@ -203,6 +203,17 @@ def test_a_lifetime_has_no_ring(client, observer):
     assert observer.stat("ring/ttl").ttl > 0
 
 
+def test_metadata_for_which_a_slot_has_no_room_has_no_ring(client, observer):
+    put(client, "ring/meta", 1, 8, metadata=bytes(25))
+    assert observer.stat("ring/meta").ring == 0
+    put(client, "ring/meta", 2, 8, metadata=bytes(24))
+    assert observer.stat("ring/meta").ring == 8
+    client.put("ring/least", np.zeros(3), ring=1)
+    assert observer.stat("ring/least").ring == 3
+    client.put("ring/true", np.zeros(3), ring=True)
+    assert observer.stat("ring/true").ring == 0  # as the library decides: not yet
+
+
 @pytest.mark.parametrize("ring", [0, -1, 65, 10**30, 1.5, "8", b"auto"])
 def test_what_is_no_ring(client, ring):
     with pytest.raises((ValueError, TypeError), match="ring must be a number of slots"):

@@ -285,6 +285,32 @@ TEST(giving_up_does_not_wait_for_a_daemon_that_stands_still)
 	must_be(td_status(&d).drafts, 0);
 }
 
+/* The kernel may take seconds to allocate it, so a large request has more time than others. */
+TEST(a_request_for_memory_has_a_second_more_for_each_100_mb)
+{
+	enum { BYTES = 30000000 };
+	int64_t shape[1] = { BYTES }, least = 50 * MS + BYTES * INT64_C(10), begun;
+	const tl_group_item item = { .name = "b", .shape = shape, .ndim = 1, .dtype = U8 };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	tl_group *group;
+
+	td_freeze(&d);
+	client_set_timeout(client, 50 * MS);
+	begun = now_ns();
+	create(client, "a", BYTES, -ETIMEDOUT);
+	must(now_ns() - begun >= least);
+	must(strstr(tl_last_error(), "did not answer in time ("));
+	must(strstr(tl_last_error(), "longer timeout"));
+	begun = now_ns();
+	must_be(tl_group_create(client, &item, 1, NULL, &group), -ETIMEDOUT);
+	must(now_ns() - begun >= least);
+	td_thaw(&d);
+	client_set_timeout(client, WAIT_S * SECOND);
+	tl_close(client);
+	must_be(td_status(&d).drafts, 0);
+}
+
 int main(void)
 {
 	return suite_run();

@@ -30,22 +30,28 @@ static const char config_text[] = "[namespace lab]\n"
 
 static char config_path[64];
 
-static struct test_daemon start_with(uint64_t shm_size)
+static struct test_daemon start_as(const char *config, uint64_t shm_size)
 {
 	static const char *extra[] = { "--config", config_path, NULL };
+	size_t size = strlen(config);
 	int fd;
 
 	strcpy(config_path, "/tmp/tensorlease-test-XXXXXX");
 	fd = mkstemp(config_path);
 	must(fd >= 0);
-	must(write(fd, config_text, sizeof(config_text) - 1) == sizeof(config_text) - 1);
+	must(write(fd, config, size) == (ssize_t)size);
 	close(fd);
 	return td_start(.for_others = true, .shm_size = shm_size, .extra = extra);
 }
 
+static struct test_daemon start_with(uint64_t shm_size)
+{
+	return start_as(config_text, shm_size);
+}
+
 static struct test_daemon start(void)
 {
-	return start_with(0);
+	return start_as(config_text, 0);
 }
 
 static void stop(void)
@@ -244,6 +250,54 @@ TEST(a_namespaces_capacity_is_its_own)
 	must_be(tl_create(here, "big", &spec, &draft), 0);
 	tl_abort(draft);
 	must_be(tl_close(lab) | tl_close(here), 0);
+	stop();
+}
+
+/* Makes drafts until there is no space, and returns the error's text. */
+static const char *why_full(tl_client *client, int64_t bytes)
+{
+	static tl_draft *drafts[200];
+	tl_spec spec = {
+		.size = sizeof(spec), .shape = &bytes, .ndim = 1, .dtype = { kDLUInt, 8, 1 }
+	};
+	unsigned n = 0;
+	int r;
+
+	while (!(r = tl_create(client, "x", &spec, &drafts[n])))
+		must(++n < 200);
+	must_be(r, -ENOSPC);
+	while (n)
+		tl_abort(drafts[--n]);
+	return tl_last_error();
+}
+
+static void must_be_full(tl_client *client, int64_t bytes, const char *text)
+{
+	const char *why = why_full(client, bytes);
+
+	if (!strstr(why, text))
+		print_error("%s\n", why);
+	must(strstr(why, text));
+}
+
+TEST(an_error_says_whose_limit_it_is)
+{
+	cleanup_td struct test_daemon d = start_as("[namespace default]\nmax-tensors = 70\n"
+						   "[namespace lab]\nmode = 0777\n"
+						   "max-tensors = 64\ncapacity = 1M\n"
+						   "[namespace vault]\nmode = 0777\n",
+						   0);
+	tl_client *lab = enter_must(&d, "lab"), *vault = enter_must(&d, "vault"),
+		  *here = enter_must(&d, NULL);
+
+	must_be_full(lab, 8, "64 of the namespace's 64 tensors are in use (its max-tensors; ");
+	must_be_full(lab, 300 << 10,
+		     " of the namespace's 1048576 bytes are in use (its capacity; ");
+	must_be_full(lab, 2 << 20, ": the namespace has 1048576 bytes (its capacity), of which");
+	must_be_full(here, 8, "70 of the namespace's 70 tensors are in use (its max-tensors; ");
+	must_be_full(here, 1 << 30, ": the daemon has 67108864 bytes (--capacity), of which");
+	must_be_full(vault, 30 << 20, " of the daemon's 67108864 bytes are in use (--capacity; ");
+	must_be(tl_close(lab) | tl_close(vault) | tl_close(here), 0);
 	stop();
 }
 

@@ -257,7 +257,8 @@ static int read_the_errors(const struct test_daemon *d, void *arg)
 	must_say(
 		&m, WIRE_E_QUOTA,
 		"no space for 10 bytes: user 1111 has 80 of its 80 tensors (limit tensors; ask the "
-		"administrator, or delete some: tensorlease ls)");
+		"administrator, or delete tensors, or release those held: tensorlease ls, tensorlease "
+		"status --clients)");
 	rc_goodbye(&rc);
 	return 0;
 }

@@ -29,8 +29,10 @@ const char put_doc[] =
 	"    recently used first. Holders of a tensor keep it in all three cases.\n"
 	"ring: who publishes the same dtype and shape under one name again and again may have a ring: memory for\n"
 	"    several tensors at once, among which it publishes without asking the daemon. None and 'auto' begin one at\n"
-	"    the third equal publish, an int begins one of so many tensors, at most 64, with this one, and False begins\n"
-	"    none. Consumers see no difference. On the CPU only, and without ttl, owner_bound and evictable.\n"
+	"    the third equal publish, and so does True. An int begins one of so many tensors with this one, at most 64,\n"
+	"    and at least 3: 1 and 2 mean 3. False begins none. Consumers see no difference. There is a ring on the CPU\n"
+	"    only, without ttl, owner_bound and evictable, and with at most 24 bytes of metadata and 6 dimensions;\n"
+	"    otherwise the daemon is asked each time.\n"
 	"NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user. BufferError: DLPack\n"
 	"has no type for the elements. UnsupportedError: the array is on another device, or strided on a GPU.\n"
 	"NoDeviceError: CUDA cannot be used here. TypeError: it is not an array.";

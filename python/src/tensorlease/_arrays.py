@@ -3,11 +3,13 @@
 
 import ctypes
 import operator
+import sys
 
 from ._dtypes import parse_dtype
 
 PADDED = 4  # DLPack's IS_SUBBYTE_TYPE_PADDED
 _LIMIT = 2**63
+_WIDEST = {"f": ("float", 64), "c": ("complex", 128)}
 
 
 def read_interface(array):
@@ -15,12 +17,22 @@ def read_interface(array):
 
     BufferError: DLPack cannot describe it.
     """
+    array = _with_steps(array)
     interface = array.__array_interface__
     dtype, shape, steps = read_description(array, interface, "__array_interface__")
     data = interface.get("data")
     if isinstance(data, bytes):
         return _address_of_bytes(data, shape, steps, _itemsize(dtype[1])), dtype, shape, steps, (array, data)
     return address_in(interface, "__array_interface__"), dtype, shape, steps, array
+
+
+def _with_steps(array):
+    """Return array, or a copy if its strides are no multiples of its elements, as those of a structured array's field."""
+    numpy = sys.modules.get("numpy")
+    if not numpy or not isinstance(array, numpy.ndarray) or not array.itemsize:
+        return array
+    odd = any(step % array.itemsize for step in array.strides)
+    return numpy.ascontiguousarray(array) if odd else array
 
 
 def read_description(array, interface, called):
@@ -44,8 +56,8 @@ def read_description(array, interface, called):
         raise BufferError(f"the elements are big-endian, unlike DLPack's: use array.astype('<{typestr[1:]}')")
     if interface.get("mask") is not None:
         raise BufferError("DLPack has no masked arrays")
+    code, bits = _type_of(typestr)
     try:
-        code, bits, _ = parse_dtype(typestr)
         shape = tuple(operator.index(n) for n in interface["shape"])
         steps = _steps(interface.get("strides"), shape, _itemsize(bits), called)
     except (KeyError, TypeError, ValueError) as error:
@@ -53,6 +65,18 @@ def read_description(array, interface, called):
     if not all(0 <= n < _LIMIT for n in shape) or not all(-_LIMIT <= n < _LIMIT for n in steps):
         raise BufferError(f"{called}: sizes must be 0 to 2^63-1, and strides below 2^63, not {shape}, {steps}")
     return (code, bits, PADDED if bits % 8 else 0), shape, steps
+
+
+def _type_of(typestr):
+    kind, size = typestr[1:2], typestr[2:]
+    if kind in _WIDEST and size.isdecimal() and int(size) > _WIDEST[kind][1] // 8:
+        word, widest = _WIDEST[kind]
+        raise BufferError(f"DLPack has no {word}{8 * int(size)}: use array.astype('{word}{widest}')")
+    try:
+        code, bits, _ = parse_dtype(typestr)
+    except (TypeError, ValueError):
+        raise BufferError(f"elements of {typestr!r} are not known to DLPack: use array.astype() or .view()") from None
+    return code, bits
 
 
 def _itemsize(bits):
@@ -85,5 +109,7 @@ def _steps(strides, shape, itemsize, called):
         return tuple(reversed(steps))
     strides = tuple(operator.index(step) for step in strides)
     if len(strides) != len(shape) or any(step % itemsize for step in strides):
-        raise BufferError(f"{called}: strides must be multiples of the element's size, one for each dimension")
+        raise BufferError(
+            f"{called}: strides must be multiples of the element's size, one for each dimension; put a contiguous copy"
+        )
     return tuple(step // itemsize for step in strides)

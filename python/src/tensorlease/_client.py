@@ -18,7 +18,17 @@ from . import _cache, _core
 from ._arrays import PADDED
 from ._cuda import DeviceUsage, parse_device
 from ._dtypes import parse_dtype
-from ._errors import DisconnectedError, Error, InvalidError, NotFoundError, NotNewerError, TensorLostError
+from ._errors import (
+    DisconnectedError,
+    Error,
+    InvalidError,
+    NoSpaceError,
+    NotFoundError,
+    NotNewerError,
+    PermissionDeniedError,
+    TensorLostError,
+    UnsupportedError,
+)
 from ._tensor import Draft, pickle_for
 from ._waiter import TrioFuture, Waiter, _Wait, let_others_run, running_trio
 from ._watch import Events, Watch
@@ -328,7 +338,8 @@ class Client(_core.Client):
             that share memory become separate tensors.
         prefix: is put in front of each name.
         replace: whether to delete in the same step all other names that start with prefix, so that the new set takes
-            the place of the former one. The prefix must not be empty then. Both together are at most 65,536.
+            the place of the former one. The prefix must not be empty then. Both together are at most 65,536. For each
+            name that it deletes the daemon needs room for one more tensor (max_tensors of status()) during the step.
         metadata: bytes to attach to each tensor, or a dict of names, as in arrays, and bytes, for some of them.
         timeout: seconds to wait for space. None: do not wait.
         stream: the stream on which arrays on a GPU are copied, as for put().
@@ -356,7 +367,16 @@ class Client(_core.Client):
                 f"{len(names)} arrays replace {len(others)} other names that start with {prefix!r}, and one step takes "
                 f"at most {_GROUP_MAX} of both: use a longer prefix",
             )
-        self._put_many(names, tuple(arrays.values()), each, timeout, lifetime, stream, others)
+        try:
+            self._put_many(names, tuple(arrays.values()), each, timeout, lifetime, stream, others)
+        except NoSpaceError as error:
+            if not others:
+                raise
+            raise NoSpaceError(
+                error.errno,
+                f"{error.strerror}; the step also needs a free tensor for each of the {len(others)} names that it "
+                f"deletes: delete(prefix={prefix!r}) before it does without",
+            ) from None
 
     def publish_many(
         self,
@@ -556,8 +576,9 @@ class Client(_core.Client):
     def delete(self, name=None, /, *, prefix=None, version=None, missing_ok=False):
         """Delete name. Holders of its tensor keep it.
 
-        prefix: in place of a name: delete all names that start with it, "" for all there are, in one step, or none on
-            failure. At most 65,536.
+        prefix: in place of a name: delete all names that start with it, "" for all there are, at most 65,536. It is
+            one step, and on failure none is deleted. But the daemon needs room for one more tensor for each of them
+            then; if it has too little, they are deleted one after the other, up to the first failure.
         version: delete only this version, which the name has to mean still. None: whatever it means.
         missing_ok: whether it is no error if there is nothing to delete. NotFoundError: it is so.
         PermissionDeniedError: the name, or one of them, is another user's.
@@ -575,7 +596,7 @@ class Client(_core.Client):
                     "prefixes, or `tensorlease rm --below`, which deletes one after the other",
                 )
             if names:
-                self._put_many((), (), (), None, (None, False, False), None, names)
+                self._delete_many(names)
             elif not missing_ok:
                 raise NotFoundError(errno.ENOENT, f"no tensor's name starts with {prefix!r}")
             return
@@ -592,13 +613,20 @@ class Client(_core.Client):
             if not missing_ok:
                 raise NotFoundError(errno.ENOENT, error.strerror) from None
 
+    def _delete_many(self, names):
+        try:
+            self._put_many((), (), (), None, (None, False, False), None, names)
+        except NoSpaceError:  # the step takes a tensor's row for each name, and the delete of one name takes none
+            for name in names:
+                self.delete(name, missing_ok=True)
+
     def rename(self, name, new_name):
         """Give the tensor of a name another name, and return its version there. No bytes are copied.
 
         What new_name meant before is replaced. The tensor has both names for a moment, and never none. Metadata and
         lifetime go with it; this client becomes the one that published it.
         A tensor on a GPU is renamed when the GPU has finished it. TensorLostError: its memory went with its producer.
-        NotFoundError: no tensor has that name. UnsupportedError: it is another user's.
+        NotFoundError: no tensor has that name. PermissionDeniedError: it, or new_name, is another user's.
         """
         while True:
             with self.get(name) as tensor:
@@ -607,15 +635,15 @@ class Client(_core.Client):
                     return info.version
                 if info.version != tensor.version:
                     continue
-                version, _ = self._publish(
-                    new_name,
-                    tensor,
-                    no_copy=True,
-                    metadata=info.metadata,
-                    ttl=info.ttl,
-                    owner_bound=info.owner_bound,
-                    evictable=info.evictable,
-                )
+                options = {"ttl": info.ttl, "owner_bound": info.owner_bound, "evictable": info.evictable}
+                try:
+                    version, _ = self._publish(new_name, tensor, no_copy=True, metadata=info.metadata, **options)
+                except UnsupportedError:  # only its owner can give memory another name without a copy
+                    if info.uid == os.geteuid():
+                        raise
+                    raise PermissionDeniedError(
+                        errno.EACCES, f"'{name}' belongs to user {info.uid}, not to user {os.geteuid()}"
+                    ) from None
             # a version that has come meanwhile came after the renaming
             self.delete(name, version=info.version, missing_ok=True)
             return version
