@@ -543,7 +543,7 @@ TEST(watch_tells_what_becomes_of_names)
 		must(!strstr(r.out, "v"));
 	}
 	watches = start(&d, "watch", "-j", "-t", "0.3");
-	eventually(td_status(&d).clients == 1);
+	eventually(has_said(&watches, "\"name\":\"v\""));
 	client = td_connect(&d);
 	must_be(tl_delete(client, "w/a"), 0);
 	tl_close(client);

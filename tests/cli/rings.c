@@ -46,6 +46,19 @@ static double number(const cJSON *json, const char *key)
 	return cJSON_IsNumber(item) ? item->valuedouble : -1;
 }
 
+/* The camera may rest on a busy machine, while the two looks are taken that show the rate. */
+static bool rate_is_seen(const struct test_daemon *d)
+{
+	cleanup_result struct result json = run(d, "info", "r", "--json");
+	cJSON *object = json_of(&json);
+	double rate = number(object, "rate");
+
+	must_be(number(object, "ring"), SLOTS);
+	must(rate < 1100);
+	cJSON_Delete(object);
+	return rate > 0;
+}
+
 TEST(info_shows_a_ring_its_slots_and_its_rate)
 {
 	cleanup_td struct test_daemon d = td_start(0);
@@ -56,16 +69,12 @@ TEST(info_shows_a_ring_its_slots_and_its_rate)
 	must_be(pthread_create(&thread, NULL, film, &camera), 0);
 	{
 		cleanup_result struct result text = run(&d, "info", "r");
-		cleanup_result struct result json = run(&d, "info", "r", "--json");
-		cJSON *object = json_of(&json);
 
 		must_exit(&text, 0);
 		must_contain(text.out, "ring\t8\n");
 		must_contain(text.out, "rate\t");
-		must_be(number(object, "ring"), SLOTS);
-		must(number(object, "rate") > 0 && number(object, "rate") < 1100);
-		cJSON_Delete(object);
 	}
+	eventually(rate_is_seen(&d));
 	atomic_store(&camera.stop, true);
 	pthread_join(thread, NULL);
 	{

@@ -248,13 +248,13 @@ TEST(a_daemon_that_stands_still_is_not_waited_for_each_time)
 TEST(a_watch_that_comes_late_is_given_back)
 {
 	cleanup_td struct test_daemon d = td_start();
-	tl_connect_options o = { .size = sizeof(o), .address = d.socket, .timeout_ns = 50 * MS };
+	tl_client *client = td_connect(&d);
 	tl_watch *watch;
-	tl_client *client;
 
-	must_be(tl_connect(&o, &client), 0);
 	td_freeze(&d);
+	client_set_timeout(client, 50 * MS);
 	must_be(tl_watch_open(client, "a/", NULL, &watch), -ETIMEDOUT);
+	client_set_timeout(client, WAIT_S * SECOND);
 	td_thaw(&d);
 	td_sync(&d);		      /* it has answered */
 	put_alone(client, "b", 1, 1); /* which reads the answer first */

@@ -51,6 +51,15 @@ static inline uint64_t put_alone(tl_client *client, const char *name, int value,
 		      &(tl_put_options){ .size = sizeof(tl_put_options), .ring = TL_RING_NONE });
 }
 
+/*
+ * Equal publications count together for a ring if less than two seconds lie between two of them.
+ * Without that the third need not begin one. @start is when the first began.
+ */
+static inline bool puts_were_slow(int64_t start)
+{
+	return now_ns() - start >= 2 * SECOND;
+}
+
 static inline DLManagedTensorVersioned *get(tl_client *client, const char *name)
 {
 	DLManagedTensorVersioned *t = NULL;

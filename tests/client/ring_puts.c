@@ -181,8 +181,15 @@ TEST(a_put_that_asks_for_no_version_begins_a_ring)
 
 static void begin_ring(tl_client *client, const DLTensor *t)
 {
-	for (int i = 0; i < 3; i++)
-		must_be(tl_put(client, "r", t, &plain, NULL), 0);
+	bool slow = true;
+
+	while (slow && !ring_of(client)) {
+		int64_t start = now_ns();
+
+		for (int i = 0; i < 3; i++)
+			must_be(tl_put(client, "r", t, &plain, NULL), 0);
+		slow = puts_were_slow(start);
+	}
 	must(ring_of(client));
 }
 
@@ -230,21 +237,22 @@ TEST(a_put_in_a_ring_fails_if_the_daemon_does_not_read_an_earlier_commit)
 	unsigned char data[100] = { 0 };
 	DLTensor t = bytes_tensor(data, &shape);
 	tl_draft *other, *older;
+	uint64_t version;
 
 	begin_ring(client, &t);
+	version = version_of(consumer);
 	other = draft_like(client, "other", &t);
 	older = draft_like(client, "r", &t);
-	must_be(version_of(consumer), 3);
 	td_freeze(&d);
 	client_set_timeout(client, 50 * MS);
 	must_be(tl_commit(other, NULL), 0);
 	must_be(tl_put(client, "r", &t, &plain, NULL), -ETIMEDOUT);
 	must_be(tl_commit(older, NULL), -ETIMEDOUT);
-	must_be(version_of(consumer), 3);
+	must_be(version_of(consumer), version);
 	client_set_timeout(client, WAIT_S * SECOND);
 	td_thaw(&d);
 	must_be(tl_put(client, "r", &t, &plain, NULL), 0);
-	must_be(version_of(consumer), 4);
+	must_be(version_of(consumer), version + 1);
 	must(ring_of(consumer));
 	tl_close(client);
 	tl_close(consumer);

@@ -12,6 +12,7 @@
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 
+#include "tests/harness/catalogs.h"
 #include "tests/harness/harness.h"
 #include "tests/harness/process.h"
 #include "util/fd.h"
@@ -411,14 +412,6 @@ TEST(a_daemon_ends_though_a_lock_is_held)
 	munmap(a, sizeof(*a));
 }
 
-static void other_daemon_looks(void)
-{
-	struct test_daemon other = td_start();
-
-	td_sync(&other); /* it looks once for what belongs to nobody */
-	td_stop(&other);
-}
-
 /* Its lock could be held as well, and nobody else could remove anything from /dev/shm then. */
 TEST(what_a_killed_daemon_left_stays_while_somebody_may_write_it)
 {
@@ -431,11 +424,9 @@ TEST(what_a_killed_daemon_left_stays_while_somebody_may_write_it)
 	fd = fcntl(rc_writable(&rc, &draft), F_DUPFD_CLOEXEC, 0);
 	td_kill(&d);
 	rc_close(&rc);
-	other_daemon_looks();
-	must_be(td_objects(&d), 2); /* it, and the catalog by which it is found */
+	eventually(catalogs_left(&d) == 2); /* it, and the catalog by which it is found */
 	close(fd);
-	other_daemon_looks();
-	must_be(td_objects(&d), 0);
+	eventually(catalogs_left(&d) == 0);
 }
 
 /* ---- adoption ---- */

@@ -236,7 +236,6 @@ TEST(a_reload_may_lower_a_capacity_below_what_is_in_use)
 		   "capacity = 100K\n");
 	eventually(client_status(s.own).bytes_used > client_status(s.own).capacity);
 	must_be(get_value(s.own, "a"), 2);
-	client_set_timeout(s.own, SECOND / 50);
 	must_be(put(s.c, "warm", 3, BYTES, NULL), 0);
 	must_be(tl_delete(s.c, "warm"), 0);
 	eventually((warm = client_status(s.c).bytes_warm) >= BYTES);
@@ -244,7 +243,6 @@ TEST(a_reload_may_lower_a_capacity_below_what_is_in_use)
 	must_be(client_status(s.c).bytes_warm, warm);
 	must(strstr(tl_last_error(), "200704 of the namespace's 102400 bytes are in use"));
 	must_be(tl_delete(s.own, "a"), 0);
-	client_set_timeout(s.own, WAIT_S * SECOND);
 	must_be(put(s.own, "a", 2, SMALL, NULL), 0);
 	must(client_status(s.own).bytes_used <= client_status(s.own).capacity);
 	reload(&s, "gpu-capacity = 512M\n" LAB TEMPLATE);

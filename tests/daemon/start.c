@@ -9,6 +9,7 @@
 #include <sys/un.h>
 
 #include "tests/daemon/device_common.h"
+#include "tests/harness/catalogs.h"
 
 static unsigned count_entries_beside(const char *socket_path)
 {
@@ -226,9 +227,7 @@ TEST(a_daemon_removes_what_killed_ones_of_its_user_left_at_other_sockets)
 	must_be(rc_put(&rc, "a", MIB, 7, NULL), 0);
 	rc_close(&rc);
 	td_kill(&dead);
-	cleanup_td struct test_daemon d = td_start();
-	td_sync(&d);
-	must_be(td_objects(&dead), 0);
+	eventually(catalogs_left(&dead) == 0);
 }
 
 TEST(a_second_daemon_on_the_same_socket_is_refused)

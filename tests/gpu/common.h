@@ -159,6 +159,17 @@ static inline void gpu_nothing_left(const struct gpu_daemon *g)
 		must(strstr(tl_last_error(), words));                                              \
 	} while (0)
 
+/*
+ * Makes a call of a client with a short timeout again, while it failed since the daemon was not
+ * fast enough. It is to fail for what it waits for after the answer.
+ */
+#define must_refuse_answered(call, error, words)                                                   \
+	do {                                                                                       \
+		int r_;                                                                            \
+		eventually(!(r_ = (call)) || !strstr(tl_last_error(), "did not answer"));          \
+		must_refuse(r_, error, words);                                                     \
+	} while (0)
+
 /* Runs @fn(@arg) in a process beside @producer, which is told to end after it. Nothing is left. */
 static inline void gpu_with_producer(child_fn *producer, child_fn *fn, void *arg)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keeps the catalogs of a daemon that is killed: others remove those that nobody has open. */
+/* What a daemon that is killed leaves: others remove it as soon as nobody has its catalogs open. */
 #pragma once
 
 #include <dirent.h>
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "daemon/state/namespace.h"
+#include "tests/harness/harness.h"
 
 enum { CATALOGS_HELD = 64 };
 
@@ -38,4 +39,18 @@ static inline void catalogs_release(struct catalogs_held *held)
 {
 	while (held->n)
 		close(held->fds[--held->n]);
+}
+
+/*
+ * How many objects are left when another daemon has looked once for what belongs to nobody. A
+ * daemon of another test may look at the same catalog just then, so that both leave it to the next
+ * one. Hence tests repeat this until it is as expected.
+ */
+static inline unsigned catalogs_left(const struct test_daemon *dead)
+{
+	struct test_daemon other = td_start();
+
+	td_sync(&other);
+	td_stop(&other);
+	return td_objects(dead);
 }

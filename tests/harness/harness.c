@@ -691,7 +691,10 @@ void td_freeze(const struct test_daemon *d)
 
 void td_thaw(const struct test_daemon *d)
 {
-	must_be(kill(proper(d), SIGCONT), 0);
+	pid_t pid = proper(d);
+
+	must(pid > 0); /* 0 would be our own process group */
+	must_be(kill(pid, SIGCONT), 0);
 }
 
 char *td_log(const struct test_daemon *d)

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rings whose daemon dies: they end with it, or go on with the one that takes over. */
+#include "tests/client/rings.h"
+#include "tests/harness/process.h"
+
+TEST(a_daemon_that_is_killed_takes_its_rings_along)
+{
+	struct test_daemon first = td_start();
+	cleanup_td struct test_daemon second = { .pid = 0 };
+	tl_client *producer = td_connect(&first), *consumer = td_connect(&first);
+	DLManagedTensorVersioned *t;
+	int64_t began = now_ns() - SECOND / 50; /* the library reads a coarse clock */
+	uint64_t last = begin(producer, "r"), version;
+	int r;
+
+	must_be(put_ring(producer, "r", 2), ++last);
+	must(has(consumer, "r", 2, last));
+	td_kill(&first);
+	r = put_now(producer, "r", 3, &version);
+	if (now_ns() - began < SECOND)
+		must_be(r, 0); /* as long as it has slots */
+	else
+		must(r == 0 || r == -ENOTCONN); /* who is slow looks each second */
+	if (r == 0) {
+		must_be(version, ++last);
+		t = get(consumer, "r");
+		must(all_bytes(t, 3, SIZE));
+		drop(t);
+	}
+	second = td_start(.socket = first.socket);
+	must(second.pid != first.pid);
+	version = put_ring(producer, "r", 4);
+	must(version > last);
+	must(has(consumer, "r", 4, version));
+	begin(producer, "s");
+	tl_close(producer);
+	tl_close(consumer);
+}
+
+static int try_ring(tl_client *client, const char *name)
+{
+	const tl_put_options o = { .size = sizeof(o) };
+	unsigned char data[SIZE] = { 0 };
+	int64_t shape[1] = { SIZE };
+	DLTensor t = bytes_tensor(data, shape);
+
+	return tl_put(client, name, &t, &o, NULL);
+}
+
+/* Who publishes fast sends a message soon; who is slow looks each second. */
+TEST(a_producer_notices_that_the_daemon_was_killed)
+{
+	struct test_daemon d = td_start(.no_keeper = "it is to stay dead");
+	cleanup_td struct test_daemon next = { .pid = 0 };
+	tl_client *fast = td_connect(&d), *slow = td_connect(&d);
+	int64_t start;
+	int after = 0;
+
+	begin(fast, "r");
+	start = now_ns();
+	for (int i = 0; i < 3 || rings(fast) < 2; i++) {
+		must(i < 3 || puts_were_slow(start));
+		put_ring(slow, "s", i);
+	}
+	must_be(rings(fast), 2);
+	td_kill(&d);
+	while (!try_ring(fast, "r"))
+		after++;
+	must(after <= TL_RING_MAX / 2);
+	must_be(try_ring(fast, "r"), -ENOTCONN);
+	eventually(try_ring(slow, "s") == -ENOTCONN);
+	next = td_start(.socket = d.socket);
+	must(next.pid != d.pid);
+	must(put_ring(fast, "r", 1) > (uint64_t)after);
+	must(put_ring(slow, "s", 1) > 3);
+	tl_close(fast);
+	tl_close(slow);
+}
+
+/* Kills the daemon proper, which has a keeper, and waits until another one serves @c. */
+static void kill_proper(tl_client *c)
+{
+	tl_status s = { .size = sizeof(s) };
+	pid_t pid;
+
+	must_be(tl_get_status(c, &s), 0);
+	pid = (pid_t)s.daemon_pid;
+	must_be(kill(pid, SIGKILL), 0);
+	do
+		must_be(tl_get_status(c, &s), 0);
+	while ((pid_t)s.daemon_pid == pid);
+}
+
+static const char *const with_keeper[] = { "--keeper", "yes", NULL };
+
+TEST(a_ring_goes_on_when_another_daemon_takes_over)
+{
+	cleanup_td struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
+	tl_client *producer = td_connect(&d), *consumer = td_connect(&d);
+	DLManagedTensorVersioned *held;
+	uint64_t version = begin(producer, "r"), many;
+
+	must_be(put_ring(producer, "r", 2), ++version);
+	held = get(consumer, "r");
+	for (int round = 1; round < 4; round++) {
+		kill_proper(consumer);
+		must_be(rings(consumer), 1);
+		must(has(consumer, "r", round == 1 ? 2 : 0, version));
+		many = commits(consumer);
+		for (int i = 199; i >= 0; i--) {
+			must_be(put_ring(producer, "r", i), ++version);
+			must(has(consumer, "r", i, version));
+		}
+		version = put_until_ring(producer, "r", 0, version);
+		must(commits(consumer) > many);
+	}
+	must(all_bytes(held, 2, SIZE));
+	drop(held);
+	tl_close(producer);
+	eventually(rings(consumer) == 0);
+	must(has(consumer, "r", 0, version));
+	kill_proper(consumer);
+	must(has(consumer, "r", 0, version));
+	must_be(put_bytes(consumer, "r", 1, SIZE), version + 1);
+	td_sync(&d);
+	must_be(td_status(&d).tensors, 1);
+	must_be(td_status(&d).retired, 0);
+	tl_close(consumer);
+}
+
+TEST(what_is_published_while_no_daemon_is_there_is_not_lost)
+{
+	cleanup_td struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
+	tl_client *producer = td_connect(&d), *consumer = td_connect(&d);
+	uint64_t version = begin(producer, "r");
+	tl_status s = { .size = sizeof(s) };
+
+	for (int i = 0; i < 2 * RING_SLOTS_MAX; i++) { /* until the consumer has mapped it all */
+		must_be(put_ring(producer, "r", i), ++version);
+		must(has(consumer, "r", i, version));
+	}
+	must_be(tl_get_status(consumer, &s), 0);
+	td_freeze(&d); /* so that nobody starts another one */
+	must_be(kill((pid_t)s.daemon_pid, SIGKILL), 0);
+	for (int i = 0; i < 20; i++) {
+		must_be(put_ring(producer, "r", i), ++version);
+		must(has(consumer, "r", i, version));
+	}
+	td_thaw(&d);
+	must_be(rings(consumer), 1);
+	must(has(consumer, "r", 19, version));
+	for (int i = 0; i < 100; i++)
+		must_be(put_ring(producer, "r", i), ++version);
+	must_be(rings(consumer), 1);
+	must(has(consumer, "r", 99, version));
+	tl_close(producer);
+	tl_close(consumer);
+}
+
+int main(void)
+{
+	return suite_run();
+}
