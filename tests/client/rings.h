@@ -42,15 +42,13 @@ static inline uint32_t rings(tl_client *client)
 static inline uint64_t begin(tl_client *client, const char *name)
 {
 	uint64_t version = 0;
-	bool slow = true;
+	int64_t start;
 
-	while (slow && rings(client) != 1) {
-		int64_t start = now_ns();
-
+	do {
+		start = now_ns();
 		for (int i = 0; i < 3; i++)
 			version = put_ring(client, name, 1);
-		slow = puts_were_slow(start);
-	}
+	} while (rings(client) != 1 && puts_were_slow(start));
 	must_be(rings(client), 1);
 	return version;
 }
