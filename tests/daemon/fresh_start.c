@@ -24,7 +24,7 @@ static void kill_until_afresh(const struct test_daemon *d)
 
 	do
 		kill_proper(c);
-	while (!strstr(client_status(c).restart_reason, "afresh"));
+	while (!strstr(td_full_status(d).restart_reason, "afresh"));
 	tl_close(c);
 }
 
