@@ -523,7 +523,7 @@ bool peer_is_owed(const struct peer *peer)
 
 void peer_hurry(struct peer *peer)
 {
-	const int size = 208 << 10; /* twice what sockets have, which may be full */
+	const int size = 2 * SOCKET_SPACE; /* all that it has may be full */
 
 	queue_drop(peer);
 	(void)!setsockopt(peer->fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));

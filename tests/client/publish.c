@@ -172,12 +172,23 @@ TEST(a_copy_of_an_exported_draft_has_what_the_draft_had)
 	must_be(td_status(&d).drafts, 0);
 }
 
-/* It is still a draft, which nobody else's bytes can come to lie in. */
-TEST(a_refused_publish_leaves_the_draft_what_it_was_given)
+/* Its user may have one name, so that a second one is refused. */
+static struct test_daemon start_with_one_name(void)
 {
 	char config[] = "/tmp/tl-test-config-XXXXXX";
 	const char *extra[] = { "--config", config, NULL };
 	const int fd = mkstemp(config);
+	struct test_daemon d;
+
+	must(fd >= 0 && dprintf(fd, "[user %u]\nnames = 1\n", getuid()) > 0);
+	d = td_start(.extra = extra);
+	must_be(close(fd) | unlink(config), 0); /* it was read */
+	return d;
+}
+
+/* It is still a draft, which nobody else's bytes can come to lie in. */
+TEST(a_refused_publish_leaves_the_draft_what_it_was_given)
+{
 	const tl_put_options refused = { .size = sizeof(refused),
 					 .metadata = "refused",
 					 .metadata_size = 7,
@@ -192,8 +203,7 @@ TEST(a_refused_publish_leaves_the_draft_what_it_was_given)
 	uint64_t version;
 	tl_draft *draft;
 
-	must(fd >= 0 && dprintf(fd, "[user %u]\nnames = 1\n", getuid()) > 0);
-	d = td_start(.extra = extra);
+	d = start_with_one_name();
 	client = td_connect(&d);
 	for (int i = 0; i < 3; i++) {
 		spec.ring = i < 2 ? 0 : 4;
@@ -219,16 +229,11 @@ TEST(a_refused_publish_leaves_the_draft_what_it_was_given)
 	}
 	tl_close(client);
 	td_stop(&d);
-	close(fd);
-	unlink(config);
 }
 
 /* Nobody knows whether it was published. It is given up when its tensor is. */
 TEST(a_late_refusal_leaves_no_draft)
 {
-	char config[] = "/tmp/tl-test-config-XXXXXX";
-	const char *extra[] = { "--config", config, NULL };
-	const int fd = mkstemp(config);
 	const int64_t n = 5000;
 	const tl_spec spec = { .size = sizeof(spec),
 			       .shape = &n,
@@ -241,8 +246,7 @@ TEST(a_late_refusal_leaves_no_draft)
 	uint64_t version;
 	tl_draft *draft;
 
-	must(fd >= 0 && dprintf(fd, "[user %u]\nnames = 1\n", getuid()) > 0);
-	d = td_start(.extra = extra);
+	d = start_with_one_name();
 	other = td_connect(&d);
 	put_bytes(other, "a", 1, 100);
 	client = td_connect(&d);
@@ -259,16 +263,11 @@ TEST(a_late_refusal_leaves_no_draft)
 	tl_close(client);
 	tl_close(other);
 	td_stop(&d);
-	close(fd);
-	unlink(config);
 }
 
 /* The program learns of the refusal later, and has its tensor meanwhile. */
 TEST(bytes_of_a_draft_stay_though_nobody_waits_for_its_refusal)
 {
-	char config[] = "/tmp/tl-test-config-XXXXXX";
-	const char *extra[] = { "--config", config, NULL };
-	const int fd = mkstemp(config);
 	struct test_daemon d;
 	const int64_t n = 5000;
 	const tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
@@ -277,8 +276,7 @@ TEST(bytes_of_a_draft_stay_though_nobody_waits_for_its_refusal)
 	tl_client *client;
 	struct foreign f;
 
-	must(fd >= 0 && dprintf(fd, "[user %u]\nnames = 1\n", getuid()) > 0);
-	d = td_start(.extra = extra);
+	d = start_with_one_name();
 	client = td_connect(&d);
 	put_bytes(client, "a", 1, 100);
 	must_be(tl_draft_to_dlpack(create_bytes(client, "b", 5000), &exported), 0);
@@ -298,8 +296,6 @@ TEST(bytes_of_a_draft_stay_though_nobody_waits_for_its_refusal)
 	eventually(td_status(&d).drafts == 0);
 	tl_close(client);
 	td_stop(&d);
-	close(fd);
-	unlink(config);
 }
 
 TEST(a_view_of_an_exported_draft_is_committed)

@@ -54,6 +54,16 @@ static struct test_daemon start(void)
 	return start_as(config_text, 0);
 }
 
+/* Without a configuration yet, for config_write() and SIGHUP to its keeper. */
+static struct test_daemon start_to_reload(void)
+{
+	static const char *const extra[] = { "--keeper", "yes", "--config", config_path, NULL };
+
+	strcpy(config_path, "/tmp/tensorlease-test-XXXXXX");
+	must_be(close(mkstemp(config_path)), 0);
+	return td_start(.for_others = true, .extra = extra);
+}
+
 static void stop(void)
 {
 	must(unlink(config_path) == 0);
@@ -529,15 +539,12 @@ static int waits_in_vain(const struct test_daemon *d, void *arg)
 
 TEST(a_reload_that_takes_the_right_to_get_away_ends_connections)
 {
-	static const char *const extra[] = { "--keeper", "yes", "--config", config_path, NULL };
 	struct test_child bob, alice, waits;
 	struct test_daemon d;
 	tl_client *root;
 
 	NEEDS_ROOT;
-	strcpy(config_path, "/tmp/tensorlease-test-XXXXXX");
-	must_be(close(mkstemp(config_path)), 0);
-	d = td_start(.for_others = true, .extra = extra);
+	d = start_to_reload();
 	root = enter_must(&d, NULL);
 	publish(root, "x", 1);
 	bob = child_start_as(BOB, &d, denied_later, NULL);
@@ -586,7 +593,6 @@ static int may_publish_until_then(const struct test_daemon *d, void *arg)
 
 TEST(a_reload_that_takes_the_right_to_publish_away_ends_what_was_begun)
 {
-	static const char *const extra[] = { "--keeper", "yes", "--config", config_path, NULL };
 	tl_info info = { .size = sizeof(info) };
 	struct test_child bob;
 	struct test_daemon d;
@@ -594,9 +600,7 @@ TEST(a_reload_that_takes_the_right_to_publish_away_ends_what_was_begun)
 	tl_client *root;
 
 	NEEDS_ROOT;
-	strcpy(config_path, "/tmp/tensorlease-test-XXXXXX");
-	must_be(close(mkstemp(config_path)), 0);
-	d = td_start(.for_others = true, .extra = extra);
+	d = start_to_reload();
 	root = enter_must(&d, NULL);
 	publish(root, "x", 1);
 	bob = child_start_as(BOB, &d, may_publish_until_then, NULL);
@@ -638,14 +642,11 @@ static int asks_again(const struct test_daemon *d, void *arg)
 
 TEST(what_was_published_before_a_reload_took_the_right_is_said_to_be)
 {
-	static const char *const extra[] = { "--keeper", "yes", "--config", config_path, NULL };
 	struct test_child bob;
 	struct test_daemon d;
 
 	NEEDS_ROOT;
-	strcpy(config_path, "/tmp/tensorlease-test-XXXXXX");
-	must_be(close(mkstemp(config_path)), 0);
-	d = td_start(.for_others = true, .extra = extra);
+	d = start_to_reload();
 	bob = child_start_as(BOB, &d, asks_again, NULL);
 	must_be(child_await(&bob), 1);
 	config_write("[namespace default]\nowner = 1111\nmode = 0755\n");
