@@ -164,6 +164,8 @@ static void viewer_await(struct camera *camera, struct viewer *viewer, int64_t f
 		if (viewer_hear(camera, viewer, DEMO_SECOND / 20))
 			continue;
 		if (viewer->pid && !viewer_lives(camera, viewer)) {
+			if (viewer_hear(camera, viewer, 1)) /* its last words */
+				continue;
 			viewer->ended = true;
 			camera->report[CAMERA_VIEWERS_ENDED]++;
 			fprintf(stderr,

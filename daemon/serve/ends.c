@@ -135,6 +135,7 @@ static void peer_ended(struct peer *peer, bool over)
 		peers->orphan_ms = ORPHAN_MS_FIRST;
 	peers->ending -= peer->ending;
 	peer->turn.account->ending -= peer->ending;
+	peer->turn.account->ended_ns = now_mono_ns();
 	peer->ending = false;
 	peer_close_socket(peer); /* a client that waits for this finds everything given back */
 	list_del(&peer->look);

@@ -18,7 +18,7 @@ enum {
 	NEWCOMERS_MAX = 128, /* that wait, in all */
 	NEWCOMERS_USER_MAX = 16,
 };
-#define WAIT_NS (2 * NS_PER_SEC) /* how long one waits */
+#define WAIT_NS (2 * NS_PER_SEC) /* how long one waits while no other one of its user ends */
 
 /* A connection that waits, since its user had no space for it. */
 struct newcomer {
@@ -33,16 +33,23 @@ struct newcomer {
 
 static void greeting_on_timer(uv_timer_t *timer);
 
-/* All have the same time limit, so the first is the next to reach it. */
+static int64_t newcomer_due(const struct newcomer *new)
+{
+	int64_t ended = new->account->ended_ns;
+
+	return (new->came > ended ? new->came : ended) + WAIT_NS;
+}
+
 static void greeting_arm(struct greeting *greeting)
 {
 	int64_t due = INT64_MAX, left;
+	struct newcomer *new;
 
-	if (!list_empty(&greeting->list))
+	if (!list_empty(&greeting->list)) /* all have the same time, so it is the first one's */
 		due = list_first_entry(&greeting->list, struct peer, greet)->came +
 		      greeting->time_ns;
-	if (!list_empty(&greeting->waiting)) {
-		left = list_first_entry(&greeting->waiting, struct newcomer, link)->came + WAIT_NS;
+	list_for_each_entry(new, &greeting->waiting, link) {
+		left = newcomer_due(new);
 		due = left < due ? left : due;
 	}
 	if (due == INT64_MAX) {
@@ -298,7 +305,7 @@ void greeting_run_due(struct greeting *greeting)
 		if (r && !harvested) /* connections that this admitted may be closed by now */
 			peers_harvest(greeting->peers, 0);
 		harvested |= r != 0;
-		if (r && has_ends(new->account) && new->came + WAIT_NS > now_mono_ns())
+		if (r && has_ends(new->account) && newcomer_due(new) > now_mono_ns())
 			continue;
 		newcomer_leave(greeting, new, r, connection, partial);
 	}

@@ -93,6 +93,7 @@ struct account {
 	unsigned looks;	      /* serve/peer.c: ledgers of its clients that workers look at */
 	struct list ends;     /* of struct peer, by look: their ends have steps to go */
 	unsigned ending;      /* of its peers: ended ones that were not checked yet */
+	int64_t ended_ns;     /* when the last of these was done with */
 	unsigned newcomers;   /* serve/greet.c: those in greeting.waiting */
 	struct log_limit log; /* bounds the log lines that it causes */
 

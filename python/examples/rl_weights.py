@@ -13,6 +13,7 @@ the trainer is killed. Workers then go on with what they hold, and the watch fin
 import argparse
 import multiprocessing
 import os
+import time
 
 import numpy as np
 
@@ -117,6 +118,8 @@ def main():
         rounds(workers, options.rounds, True, seen)
         first.process.kill()  # SIGKILL, anywhere in a step
         first.process.join()
+        while any(entry.pid == first.process.pid for entry in client.clients()):
+            time.sleep(0.01)  # until the daemon knows of its end
         rounds(workers, 3, False, seen)  # nobody trains, and the rollouts go on
         second = Process(train, options.device)
         rounds(workers, options.rounds, True, seen)

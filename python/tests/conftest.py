@@ -208,6 +208,16 @@ def until_asleep(tid):
     eventually(look)
 
 
+def waiters():
+    """The threads that wait for tasks: a client's ends a while after the last of its waits."""
+    return [thread for thread in threading.enumerate() if thread.name == "tensorlease-aget"]
+
+
+def until_the_waiter_sleeps():
+    eventually(lambda: len(waiters()) == 1)
+    until_asleep(waiters()[0].native_id)
+
+
 def once_asleep(call):
     """Makes a call on a thread as soon as the thread that started it sleeps."""
     me = threading.get_native_id()

@@ -10,21 +10,16 @@ import time
 
 import numpy as np
 import pytest
-from conftest import daemon_at, eventually, leases_of, run_python, until_asleep
+from conftest import daemon_at, eventually, leases_of, run_python, until_the_waiter_sleeps, waiters
 from limits import limit
 
 import tensorlease
 
 
-def waiters():
-    return [thread for thread in threading.enumerate() if thread.name == "tensorlease-aget"]
-
-
 async def until_all_wait():
     """Counts all tasks, and the thread that serves them."""
     await asyncio.sleep(0)
-    (thread,) = waiters()
-    until_asleep(thread.native_id)
+    until_the_waiter_sleeps()
 
 
 def test_what_is_there_comes_at_once(client):

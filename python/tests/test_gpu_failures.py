@@ -28,7 +28,7 @@ def test_a_killed_consumer_holds_nothing(gpus, observer):
     producer.hear()
     consumer = Child(hold_and_wait)
     consumer.hear()
-    assert leases_of(observer, consumer.pid) == 5
+    eventually(lambda: leases_of(observer, consumer.pid) == 5)
     consumer.kill()
     eventually(lambda: leases_of(observer, consumer.pid) == 0)
     producer.end()

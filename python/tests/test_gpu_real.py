@@ -199,7 +199,7 @@ def test_the_lease_lasts_as_long_as_queued_work(torch_gpu, address, observer):
     producer.hear()
     reader = Child(torch_late_reader)
     if reader.hear():
-        assert leases_of(observer, reader.pid) == 1
+        eventually(lambda: leases_of(observer, reader.pid) == 1)
     reader.tell()
     assert reader.hear() == pytest.approx((1 << 20) * ((1 << 20) - 1) / 2, rel=1e-3)
     eventually(lambda: leases_of(observer, reader.pid) == 0)

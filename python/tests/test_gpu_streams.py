@@ -146,7 +146,7 @@ def test_a_lease_lasts_as_long_as_the_consumers_queued_work(gpus, observer):
     gpus.hold(consumer.pid)
     consumer.tell()
     consumer.hear()
-    assert leases_of(observer, consumer.pid) == 1
+    eventually(lambda: leases_of(observer, consumer.pid) == 1)
     gpus.hold(0)
     eventually(lambda: leases_of(observer, consumer.pid) == 0)
     consumer.end()

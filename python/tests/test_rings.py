@@ -3,11 +3,10 @@
 
 import asyncio
 import os
-import threading
 
 import numpy as np
 import pytest
-from conftest import eventually, once_asleep, until_asleep
+from conftest import eventually, once_asleep, until_the_waiter_sleeps
 from limits import limit
 
 import tensorlease
@@ -25,7 +24,7 @@ def begin(client, name, ring):
     """Publishes until the name has the ring that it is going to have. The version is returned."""
     for value in range(1, 6):
         version = put(client, name, value, ring)
-    assert bool(client.stat(name).ring) == (ring is not False)
+    assert client.stat(name).ring == {False: 0, "auto": 64, 8: 8}[ring]
     return version
 
 
@@ -41,7 +40,6 @@ def test_versions_values_and_stat(client, observer, ring):
     info = observer.stat(name)
     assert (info.version, info.shape, info.dtype) == (version + 200, (SIZE,), "int32")
     assert [(i.name, i.version) for i in observer.list(name)] == [(name, version + 200)]
-    assert info.ring == {False: 0, "auto": 64, 8: 8}[ring]
 
 
 @rings
@@ -77,8 +75,7 @@ def test_asyncio(client, observer, ring):
         wait = asyncio.create_task(observer.aget(name, newer_than=version, timeout=limit(60)))
         other = asyncio.create_task(observer.aget(f"{name}/other", timeout=limit(60)))
         await asyncio.sleep(0)
-        (thread,) = [t for t in threading.enumerate() if t.name == "tensorlease-aget"]
-        until_asleep(thread.native_id)
+        until_the_waiter_sleeps()
         put(client, name, 8, ring)
         got = await wait
         client.put(f"{name}/other", np.zeros(1))

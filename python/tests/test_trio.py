@@ -2,11 +2,10 @@
 """aget() and watch() in trio, and in anyio over trio and over asyncio."""
 
 import os
-import threading
 
 import numpy as np
 import pytest
-from conftest import eventually, leases_of, until_asleep
+from conftest import eventually, leases_of, until_the_waiter_sleeps
 from limits import limit
 
 import tensorlease
@@ -18,8 +17,7 @@ testing = pytest.importorskip("trio.testing", reason="trio is not installed")
 async def until_all_wait():
     """Counts all tasks, and the thread that serves them."""
     await testing.wait_all_tasks_blocked()
-    (thread,) = [thread for thread in threading.enumerate() if thread.name == "tensorlease-aget"]
-    until_asleep(thread.native_id)
+    until_the_waiter_sleeps()
 
 
 def test_a_wait_ends_with_the_tensor(client):

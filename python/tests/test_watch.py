@@ -13,7 +13,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import daemon_at
+from conftest import daemon_at, once_asleep
 from limits import limit
 
 import tensorlease
@@ -377,11 +377,10 @@ def test_close_and_signals_end_a_wait(client):
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGUSR1, interrupt)
-    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
-    timer.start()
+    thread = once_asleep(lambda: os.kill(os.getpid(), signal.SIGUSR1))
     with pytest.raises(KeyboardInterrupt):
         next(client.watch("never"))
-    timer.join()
+    thread.join()
     signal.signal(signal.SIGUSR1, before)
 
 

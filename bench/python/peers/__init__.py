@@ -19,6 +19,23 @@ Consumer(address)
     close()
 """
 
+import contextlib
+import socket
+import subprocess
+import time
+
+
+def start_server(command, address):
+    """Starts a peer's server, and returns it once it listens at the socket address."""
+    server, end = subprocess.Popen(command), time.monotonic() + 10
+    while server.poll() is None and time.monotonic() < end:
+        with socket.socket(socket.AF_UNIX) as link, contextlib.suppress(OSError):
+            link.connect(address)
+            return server
+        time.sleep(0.005)
+    server.kill()
+    raise RuntimeError(f"{command[0]} did not start")
+
 
 class BaseProducer:
     version = ""

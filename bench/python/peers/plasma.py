@@ -7,8 +7,6 @@ written, for a consumer that waits in get_buffers().
 """
 
 import os
-import subprocess
-import time
 import warnings
 
 import numpy
@@ -18,7 +16,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from pyarrow import plasma
 
-from . import BaseConsumer, BaseProducer
+from . import BaseConsumer, BaseProducer, start_server
 
 STORE = os.path.join(pyarrow.__path__[0], "plasma-store-server")
 CAPACITY = 3 << 30
@@ -34,12 +32,7 @@ class Producer(BaseProducer):
 
     def __init__(self, folder):
         self.address = os.path.join(folder, "plasma")
-        self.store = subprocess.Popen([STORE, "-s", self.address, "-m", str(CAPACITY)])
-        end = time.monotonic() + 10
-        while not os.path.exists(self.address):
-            if self.store.poll() is not None or time.monotonic() > end:
-                raise RuntimeError("the store did not start")
-            time.sleep(0.005)
+        self.store = start_server([STORE, "-s", self.address, "-m", str(CAPACITY)], self.address)
         self.client = plasma.connect(self.address)
         self.puts_done = self.transfers = 0
         self.kept = self.last = None

@@ -10,13 +10,11 @@ of a name with a ring.
 
 import os
 import signal
-import subprocess
-import time
 from pathlib import Path
 
 import tensorlease
 
-from . import BaseConsumer, BaseProducer
+from . import BaseConsumer, BaseProducer, start_server
 
 
 class Producer(BaseProducer):
@@ -24,17 +22,9 @@ class Producer(BaseProducer):
 
     def __init__(self, folder):
         self.address = os.path.join(folder, "tensorlease")
-        self.daemon = subprocess.Popen(
-            [
-                Path(tensorlease.__file__).parent / "bin" / "tensorleased",
-                *("--foreground", "--socket", self.address, "--log-level", "error"),
-            ]
-        )
-        end = time.monotonic() + 10
-        while not os.path.exists(self.address):
-            if self.daemon.poll() is not None or time.monotonic() > end:
-                raise RuntimeError("the daemon did not start")
-            time.sleep(0.005)
+        program = Path(tensorlease.__file__).parent / "bin" / "tensorleased"
+        command = [program, "--foreground", "--socket", self.address, "--log-level", "error"]
+        self.daemon = start_server(command, self.address)
         self.client = tensorlease.connect(self.address, autostart=False)
 
     def resize(self, source):
