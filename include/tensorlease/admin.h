@@ -65,7 +65,8 @@ typedef struct tl_status {
 /*
  * tl_get_status - get the state of the daemon
  *
- * Set status->size before the call. Once another daemon has come, started_ns is different.
+ * Set status->size before the call. Once another daemon has come, started_ns is different. While it
+ * takes over, daemon_pid and started_ns are its own already, and restarts changes when it serves.
  *
  * Ownership: *status is yours, and a copy.
  * Blocking: never, unless the connection has ended: then as tl_connect() does.
