@@ -133,9 +133,10 @@ static void peer_ended(struct peer *peer, bool over)
 		  (unsigned long long)peer->client.id, peer->client.pid, !over);
 	if (peer->ending && !over)
 		peers->orphan_ms = ORPHAN_MS_FIRST;
+	if (peer->ending || over) /* and not an orphan that stays one */
+		peer->turn.account->ended_ns = now_mono_ns();
 	peers->ending -= peer->ending;
 	peer->turn.account->ending -= peer->ending;
-	peer->turn.account->ended_ns = now_mono_ns();
 	peer->ending = false;
 	peer_close_socket(peer); /* a client that waits for this finds everything given back */
 	list_del(&peer->look);

@@ -36,10 +36,10 @@ struct peer *listing_next(struct peer *peer,
 }
 
 /* Clients of other namespaces are invisible. So are connections that have ended while we do not
- * know yet whether they are orphans: nothing reads their ledgers then. */
+ * know whether they are, or still are, orphans: nothing reads their ledgers then. */
 static bool is_visible(const struct peer *peer, const struct peer *other)
 {
-	return other->name_space == peer->name_space && !other->ending;
+	return other->name_space == peer->name_space && !other->ending && !other->looked;
 }
 
 /* ---- clients -------------------------------------------------------------------------------- */
@@ -72,7 +72,7 @@ static void clients_step(struct peer *peer)
 
 	if (listing->sums.slot)
 		other = index_find(&peer->peers->index, listing->id);
-	if (!other) {
+	if (!other || !is_visible(peer, other)) {
 		listing->sums = (struct client_sums){ 0 };
 		other = listing_next(peer, is_visible, &more);
 		if (!other && !more)

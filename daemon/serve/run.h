@@ -8,7 +8,7 @@ struct server_options {
 	int listen_fd;		     /* listening, non-blocking; the server closes it */
 	struct keep *keep;	     /* keeps descriptors for the next daemon; outlives us */
 	bool adopt;		     /* take over what the last daemon left */
-	struct shared_limits shared; /* the server sets its max_tensors and max_clients */
+	struct shared_limits shared; /* the server sets its max_clients */
 	const struct namespace_config *namespaces; /* the first is the default one */
 	unsigned count;
 	struct namespace_config users; /* template of the users' own; mode 0: there is none */

@@ -283,6 +283,53 @@ TEST(a_lost_reader_gives_up_one_of_two)
 	rc_goodbye(&producer);
 }
 
+/* The first client with an id above @after. Returns false if there is none. */
+static bool next_client(struct raw *rc, uint64_t after, struct wire_client *client)
+{
+	struct wire_clients ask = { .after = after };
+	struct conn_message m;
+
+	must_be(rc_call(rc, WIRE_CLIENTS, &ask, sizeof(ask), &m), 0);
+	if (m.header.type == WIRE_DONE)
+		return false;
+	must_be(m.header.type, WIRE_CLIENT);
+	memcpy(client, m.bytes, sizeof(*client));
+	return true;
+}
+
+/* While a worker looks whether its ledger is still mapped, nothing reads it, and it is not listed.
+ */
+TEST(nobody_is_listed_with_leases_that_it_has_not)
+{
+	enum { TENSORS = 20, LISTS = 3000 };
+	cleanup_td struct test_daemon d = td_start();
+	struct raw producer = rc_open(&d), reader = rc_open(&d);
+	struct wire_client first, client;
+	struct wire_draft draft;
+	unsigned listed = 0;
+	char name[16];
+
+	for (unsigned i = 0; i < TENSORS; i++) {
+		snprintf(name, sizeof(name), "n%u", i);
+		must_be(rc_put(&producer, name, 10, 1, &draft), 0);
+	}
+	must(rc_hold(&reader, draft.ref));
+	must(next_client(&producer, 0, &first));
+	must_be(shutdown(reader.fd, SHUT_RDWR), 0);
+	for (unsigned n = 0; n < LISTS; n++) {
+		if (!next_client(&producer, first.id, &client))
+			continue;
+		must_be(client.leases, 1);
+		must_be(client.tensors_held, 1);
+		listed++;
+	}
+	print_message("listed %u times of %u\n", listed, LISTS);
+	must(listed > 0);
+	rc_close(&reader);
+	eventually(td_status(&d).clients == 1);
+	rc_goodbye(&producer);
+}
+
 TEST(a_lost_reader_takes_no_new_lease)
 {
 	cleanup_td struct test_daemon d = td_start();

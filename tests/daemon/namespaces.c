@@ -311,6 +311,28 @@ TEST(an_error_says_whose_limit_it_is)
 	stop();
 }
 
+/* What all namespaces share must be enough for the one with the most tensors. */
+TEST(one_namespace_s_tensors_limit_no_other_s_mappings)
+{
+	enum { DRAFTS = 64 };
+	cleanup_td struct test_daemon d = start_as("[namespace default]\nmax-tensors = 4\n"
+						   "[namespace lab]\nmode = 0777\n",
+						   0);
+	tl_client *lab = enter_must(&d, "lab");
+	tl_draft *drafts[DRAFTS];
+	int64_t bytes = 300 * KIB; /* each has a segment of its own */
+	tl_spec spec = {
+		.size = sizeof(spec), .shape = &bytes, .ndim = 1, .dtype = { kDLUInt, 8, 1 }
+	};
+
+	for (unsigned i = 0; i < DRAFTS; i++)
+		must_be(tl_create(lab, "x", &spec, &drafts[i]), 0);
+	for (unsigned i = 0; i < DRAFTS; i++)
+		tl_abort(drafts[i]);
+	must_be(tl_close(lab), 0);
+	stop();
+}
+
 /* Watches which objects of the daemon go. */
 static int deletes_watch(void)
 {
