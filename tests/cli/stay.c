@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How put --owner-bound and watch end, and what they do when the daemon does. */
+#include <poll.h>
 #include <sys/types.h>
 
 #include "tests/cli/files.h"
@@ -293,14 +294,36 @@ static bool own_answers(void)
 	return r.code == 0;
 }
 
+/* Its keeper, or the process that started it. */
+static pid_t parent_of(pid_t pid)
+{
+	char path[64];
+	int parent = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	f = fopen(path, "re");
+	must(f);
+	must_be(fscanf(f, "%*d (%*[^)]) %*c %d", &parent), 1);
+	fclose(f);
+	return parent;
+}
+
+/* Waits for its keeper too, since that holds the lock with which the next one begins. */
 static void end_own_daemon(void)
 {
 	cleanup_result struct result r = run_at(NULL,
 						(const char *const[]){ "status", "--json", NULL });
 	cJSON *json = json_of(&r);
+	struct pollfd keeper = { .events = POLLIN };
+	pid_t pid;
 
 	must_exit(&r, 0);
-	end_daemon(cJSON_GetObjectItem(json, "daemon_pid")->valueint);
+	pid = cJSON_GetObjectItem(json, "daemon_pid")->valueint;
+	keeper.fd = process_pidfd(parent_of(pid));
+	end_daemon(pid);
+	must_be(poll(&keeper, 1, WAIT_MS), 1);
+	close(keeper.fd);
 	cJSON_Delete(json);
 }
 

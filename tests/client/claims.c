@@ -187,7 +187,7 @@ TEST(a_fork_while_threads_wait_for_a_claim_disturbs_neither)
 		c = child_start(&d, get_in_line_in_a_child, client);
 		child_must_succeed(&c);
 	}
-	must_be(waits_of_me(owner), 1 + THREADS);
+	eventually(waits_of_me(owner) == 1 + THREADS);
 	must_be(tl_unclaim(owner, "c"), 0);
 	eventually(waits_of_me(owner) == THREADS); /* one has it, the others wait on */
 	put_bytes(owner, "c", 1, 10);

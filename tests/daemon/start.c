@@ -178,8 +178,8 @@ TEST(another_signal_does_not_cut_the_end_short)
 	}
 	must_be(kill(d.pid, SIGTERM), 0);
 	eventually(td_objects(&d) < TENSORS);
-	must_be(kill(d.pid, SIGTERM), 0);
-	must_be(kill(d.pid, SIGINT), 0);
+	must(!kill(d.pid, SIGTERM) || errno == ESRCH);
+	must(!kill(d.pid, SIGINT) || errno == ESRCH);
 	td_exit_status(&d); /* the signal may hit its last moment; all is gone by then in any case
 			     */
 	must_be(td_objects(&d), 0);

@@ -66,8 +66,10 @@ TEST(a_keeper_that_cannot_start_a_daemon_leaves_nothing_when_it_can)
 	must_be(prlimit(s.d.keeper, RLIMIT_NOFILE, &limit, NULL), 0);
 	must_be(kill(s.pid, SIGKILL), 0);
 	eventually(log_has(&s.d, "cannot start the daemon"));
+	process_stop(s.d.keeper); /* it sees both when it goes on */
 	must_be(kill(s.d.keeper, SIGTERM), 0);
 	must_be(prlimit(s.d.keeper, RLIMIT_NOFILE, &former, NULL), 0);
+	must_be(kill(s.d.keeper, SIGCONT), 0);
 	must_be_gone(&s);
 }
 

@@ -6,7 +6,7 @@
 
 TEST(who_does_not_say_who_it_is_in_time_is_disconnected)
 {
-	static const char *const extra[] = { "--hello-timeout", "2", NULL };
+	static const char *const extra[] = { "--hello-timeout", "5", NULL };
 	cleanup_td struct test_daemon d = td_start(.extra = extra);
 	struct raw ready = rc_open(&d), silent = rc_connect(&d), half = rc_connect(&d);
 	struct conn_message m;

@@ -83,7 +83,7 @@ static int gives_up_while_closing(const struct test_daemon *d, void *arg)
 	CUdeviceptr to = gpu_alloc(N);
 
 	(void)arg;
-	alarm(HANG_S);
+	alarm(test_limit(HANG_S));
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	b = gpu_get(client, "b", TL_STREAM_NONE);
 	a = gpu_get(client, "a", (intptr_t)stream);
@@ -183,7 +183,7 @@ static int creates_without_space(const struct test_daemon *d, void *arg)
 	tl_draft *draft;
 	int r;
 
-	alarm(HANG_S);
+	alarm(test_limit(HANG_S));
 	must_be(create_of(client, 8 << 20, 0, &draft), 0);
 	must_be(tl_draft_set_stream(draft, TL_STREAM_NONE), 0);
 	tl_abort(draft);
@@ -264,7 +264,7 @@ static int goes_on_beside_a_full_stream(const struct test_daemon *d, void *arg)
 	CUstream stream;
 
 	(void)arg;
-	alarm(HANG_S);
+	alarm(test_limit(HANG_S));
 	stuck.client = gpu_open(d, 0);
 	memory = gpu_alloc(16);
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
@@ -319,7 +319,7 @@ static int releases_on_a_full_stream(const struct test_daemon *d, void *arg)
 	pthread_t thread;
 
 	(void)arg;
-	alarm(HANG_S);
+	alarm(test_limit(HANG_S));
 	gate_close(&gate);
 	t = gpu_get(client, "a", (intptr_t)gate.stream);
 	fill_queue(gate.stream, memory);
@@ -368,7 +368,7 @@ static int closes_with_a_draft_on_a_full_stream(const struct test_daemon *d, voi
 	pid_t child;
 
 	(void)arg;
-	alarm(HANG_S);
+	alarm(test_limit(HANG_S));
 	gate_close(&gate);
 	for (int i = 0; i < 2; i++)
 		must_be(gpu_create(client, "draft", &spec, 0, &drafts[i]), 0);
@@ -451,7 +451,7 @@ static int waits_on_the_host(const struct test_daemon *d, void *arg)
 	pthread_t thread;
 
 	(void)arg;
-	alarm(HANG_S);
+	alarm(test_limit(HANG_S));
 	u.client = gpu_open(d, 0);
 	o.address = d->socket;
 	eventually(tl_connect(&o, &impatient) == 0); /* its time is short for a busy machine */

@@ -16,7 +16,7 @@ static int exits_with_work(const struct test_daemon *d, void *arg)
 	CUstream stream;
 
 	(void)arg;
-	alarm(HANG_S);
+	alarm(test_limit(HANG_S));
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	for (int i = 0; i < 4; i++) {
 		DLManagedTensorVersioned *t = gpu_get(client, "t", (intptr_t)stream);
@@ -119,7 +119,7 @@ static int resets(const struct test_daemon *d, void *arg)
 	bool again = *(bool *)arg;
 	CUstream stream;
 
-	alarm(HANG_S);
+	alarm(test_limit(HANG_S));
 	for (int round = 0; round < 3; round++) {
 		gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 		for (int i = 0; i < GPU_KINDS; i++) {
