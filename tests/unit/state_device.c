@@ -537,7 +537,7 @@ TEST(lost_ones_are_not_given_up_for_space)
 	struct eviction eviction = { 0 };
 	struct segment *seg[2];
 	struct tester t[2];
-	uint64_t ref[2];
+	uint64_t ref[2] = { 0 };
 
 	start();
 	for (int i = 0; i < 2; i++) {
