@@ -328,10 +328,9 @@ static bool create_freed_space(struct create *create)
 	if ((create->result != -ENOSPC && create->result != -ENOMEM) || !create->peer ||
 	    create->rq.prefetch)
 		return false;
-	if (!early &&
-	    tensor_free_space(st, create->peer->client.account, create->size, true) !=
-		    SPACE_FREED &&
-	    !create_evict(create, create_is_over_quota(create, 0))) /* it is charged */
+	/* its size is charged already, so nothing more has to fit */
+	if (!early && tensor_free_space(st, create->peer->client.account, 0, true) != SPACE_FREED &&
+	    !create_evict(create, create_is_over_quota(create, 0)))
 		return false;
 	tensor_backed(st, &create->peer->client, create->slot, create->result);
 	if (!early)

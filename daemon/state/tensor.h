@@ -32,9 +32,10 @@ int tensor_create(struct state *st, struct client *c, const struct tensor_reques
 int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error);
 
 /*
- * Frees space for @size bytes by taking back a warm segment or an unused prefetched draft of
- * @account or, with @others, of any user. SPACE_LATER: nothing could be taken back yet, but it may
- * be possible when a client's messages have been read (tensor_messages_read()).
+ * Frees space for @size bytes that are not charged yet by taking back a warm segment or an unused
+ * prefetched draft of @account or, with @others, of any user. SPACE_LATER: nothing could be taken
+ * back yet, but it may be possible when a client's messages have been read
+ * (tensor_messages_read()).
  */
 enum space_result { SPACE_NONE, SPACE_FREED, SPACE_LATER, SPACE_LATE /* of one client */ };
 enum space_result tensor_free_space(struct state *st, const struct account *account, uint64_t size,
