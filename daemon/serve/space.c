@@ -48,7 +48,7 @@ struct create {
 	int64_t deadline;
 	struct deadline due;   /* the end of its waiting, in space->deadlines */
 	int64_t soon_deadline; /* STATE_E_SOON is not believed after that time */
-	uint64_t emptied;      /* what space->emptied was before its segment was made */
+	uint64_t emptied;      /* what space->emptied was before it was tried */
 	/* for a worker: */
 	struct job job;
 	atomic_bool cancel;
@@ -311,30 +311,41 @@ static bool create_evict(struct create *create, bool own)
 	return r != EVICTED_NONE;
 }
 
-/* True if memory was being given back when its segment was made. */
+/* True if memory was being given back when it was tried. */
 static bool create_was_early(const struct create *create)
 {
 	return (create->state->shared->store.going || create->space->emptied != create->emptied) &&
 	       !deadline_passed(create->soon_deadline);
 }
 
+/* The kernel has no space for it: true if some is being given back, or was given up for it. @more:
+ * bytes that are not charged yet. */
+static bool create_frees_memory(struct create *create, uint64_t more)
+{
+	struct state *st = create->state;
+	struct account *account = create->peer->client.account;
+	bool own = create_is_over_quota(create, more);
+
+	if (create->rq.prefetch)
+		return false;
+	if (create_was_early(create))
+		return true;
+	/* how much the kernel lacks is not known; 0 asks for whatever there is */
+	if (tensor_free_space(st, account, 0, true) != SPACE_FREED &&
+	    !rings_free_space(st, account, !own) && !create_evict(create, own))
+		return false;
+	create->soon_deadline = deadline_after(SPACE_SOON_NS);
+	return true;
+}
+
 /* /dev/shm or memory is full, but space can be made there, or is being made: gives the draft back,
  * so that the create can be tried again soon. */
 static bool create_freed_space(struct create *create)
 {
-	struct state *st = create->state;
-	bool early = create_was_early(create);
-
 	if ((create->result != -ENOSPC && create->result != -ENOMEM) || !create->peer ||
-	    create->rq.prefetch)
+	    !create_frees_memory(create, 0))
 		return false;
-	/* its size is charged already, so nothing more has to fit */
-	if (!early && tensor_free_space(st, create->peer->client.account, 0, true) != SPACE_FREED &&
-	    !create_evict(create, create_is_over_quota(create, 0)))
-		return false;
-	tensor_backed(st, &create->peer->client, create->slot, create->result);
-	if (!early)
-		create->soon_deadline = deadline_after(SPACE_SOON_NS);
+	tensor_backed(create->state, &create->peer->client, create->slot, create->result);
 	return true;
 }
 
@@ -373,7 +384,6 @@ static bool create_back(struct create *create)
 	create->storage = seg->storage;
 	create->object = seg->object;
 	create->size = seg->size;
-	create->emptied = space->emptied;
 	if (create->size > SPACE_INLINE) {
 		create_remember(create, true);
 		create->job.run = create_work;
@@ -407,8 +417,10 @@ static bool create_try(struct create *create)
 {
 	struct peer *peer = create->peer;
 	unsigned ended = 0;
-	int r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
+	int r;
 
+	create->emptied = create->space->emptied;
+	r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
 	while (!create->rq.prefetch && r != STATE_E_FULL && r != STATE_E_QUOTA &&
 	       rings_yield(peer->state, peer->client.account, r, &ended))
 		r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
@@ -423,7 +435,9 @@ static bool create_try(struct create *create)
 	}
 	if (r == STATE_E_BACKING)
 		return create_back(create);
-	if (create_makes_space(create, r))
+	if (r == -ENOSPC /* the catalog could not grow */
+		    ? create_frees_memory(create, tensor_pages(create->rq.nbytes))
+		    : create_makes_space(create, r))
 		r = STATE_E_SOON;
 	if (r == STATE_E_SOON && !deadline_passed(create->soon_deadline))
 		return false;
