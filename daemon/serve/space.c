@@ -32,7 +32,8 @@ enum {
 	SPACE_STEP = 16,	  /* segments destroyed, or deadlines that are over, at a time */
 };
 
-#define SPACE_SOON_NS (10 * NS_PER_SEC) /* how long to wait for space that is being freed */
+#define SPACE_SOON_NS (10 * NS_PER_SEC)	  /* how long to wait for space that is being freed */
+#define SPACE_UNREAD_NS (100 * NS_PER_MS) /* the same alone, for messages to be read */
 
 struct create {
 	struct list link; /* in its account's creates or tried; unlinked while it is tried */
@@ -46,9 +47,10 @@ struct create {
 	struct tensor_request rq;
 	struct eviction eviction;
 	int64_t deadline;
-	struct deadline due;   /* the end of its waiting, in space->deadlines */
-	int64_t soon_deadline; /* STATE_E_SOON is not believed after that time */
-	uint64_t emptied;      /* what space->emptied was before it was tried */
+	struct deadline due;	 /* the end of its waiting, in space->deadlines */
+	int64_t soon_deadline;	 /* STATE_E_SOON is not believed after that time */
+	int64_t unread_deadline; /* more is given up for STATE_E_UNREAD after that time */
+	uint64_t emptied;	 /* what space->emptied was before it was tried */
 	/* for a worker: */
 	struct job job;
 	atomic_bool cancel;
@@ -163,7 +165,7 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 	unsigned long long bytes = nbytes, all = pool->capacity, mine = account_max(user, pool);
 	bool limited; /* by the namespace's section of the configuration */
 
-	if (r == STATE_E_SOON)
+	if (r == STATE_E_SOON || r == STATE_E_UNREAD)
 		r = STATE_E_FULL;
 	if (charge_is_refused(r)) {
 		peer_error_share(peer, serial, r, "no space for %llu bytes", bytes);
@@ -331,7 +333,7 @@ static bool create_frees_memory(struct create *create, uint64_t more)
 	if (create_was_early(create))
 		return true;
 	/* how much the kernel lacks is not known; 0 asks for whatever there is */
-	if (tensor_free_space(st, account, 0, true) != SPACE_FREED &&
+	if (tensor_free_space(st, account, 0, true, false) != SPACE_FREED &&
 	    !rings_free_space(st, account, !own) && !create_evict(create, own))
 		return false;
 	create->soon_deadline = deadline_after(SPACE_SOON_NS);
@@ -404,7 +406,9 @@ static bool create_makes_space(struct create *create, int r)
 {
 	bool own;
 
-	if ((r != STATE_E_FULL && r != STATE_E_QUOTA) || create->rq.prefetch ||
+	if ((r != STATE_E_FULL && r != STATE_E_QUOTA &&
+	     (r != STATE_E_UNREAD || !create->rq.impatient)) ||
+	    create->rq.prefetch ||
 	    (deadline_passed(create->soon_deadline) && deadline_passed(create->deadline)))
 		return false;
 	own = r == STATE_E_QUOTA || create_is_over_quota(create, tensor_pages(create->rq.nbytes));
@@ -420,6 +424,7 @@ static bool create_try(struct create *create)
 	int r;
 
 	create->emptied = create->space->emptied;
+	create->rq.impatient = deadline_passed(create->unread_deadline);
 	r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
 	while (!create->rq.prefetch && r != STATE_E_FULL && r != STATE_E_QUOTA &&
 	       rings_yield(peer->state, peer->client.account, r, &ended))
@@ -437,7 +442,7 @@ static bool create_try(struct create *create)
 		return create_back(create);
 	if (r == -ENOSPC /* the catalog could not grow */
 		    ? create_frees_memory(create, tensor_pages(create->rq.nbytes))
-		    : create_makes_space(create, r))
+		    : create_makes_space(create, r) || r == STATE_E_UNREAD)
 		r = STATE_E_SOON;
 	if (r == STATE_E_SOON && !deadline_passed(create->soon_deadline))
 		return false;
@@ -478,6 +483,7 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 	create->rq = *rq;
 	create->deadline = deadline_after(rq->prefetch ? 0 : timeout_ns);
 	create->soon_deadline = deadline_after(rq->prefetch ? 0 : SPACE_SOON_NS);
+	create->unread_deadline = deadline_after(SPACE_UNREAD_NS);
 	create->fd = -1;
 	if (create_try(create)) {
 		create_free(create);
