@@ -17,6 +17,7 @@
 
 #include "daemon/keeper/keep.h"
 #include "daemon/serve/space.h"
+#include "daemon/serve/trim.h"
 #include "daemon/state/evict.h"
 #include "daemon/state/holding.h"
 #include "daemon/state/outcome.h"
@@ -69,16 +70,6 @@ struct destroy {
 	const struct storage *storage;
 	struct object object;
 	int result; /* of storage->discard() */
-};
-
-/* A job that sets a size right. */
-struct trim {
-	struct job job;
-	struct space *space;
-	struct guarded *guarded; /* NULL: the object is not guarded any more */
-	struct object object;
-	uint64_t size;
-	int result;
 };
 
 static struct create *create_free(struct create *create)
@@ -577,50 +568,6 @@ static bool segment_destroy(struct space *space, struct segment *seg)
 	return true;
 }
 
-static void trim_work(struct job *job)
-{
-	struct trim *trim = container_of(job, struct trim, job);
-
-	trim->result = shm_object_trim(&trim->object, trim->size);
-}
-
-static void trim_worked(struct job *job)
-{
-	struct trim *trim = container_of(job, struct trim, job);
-
-	if (trim->guarded)
-		guard_trimmed(&trim->space->shared->store.guard, trim->guarded, !trim->result);
-	free(trim);
-}
-
-/* Sets the sizes of up to @most objects right, in jobs of the users that may have changed them. */
-static void trims_run_due(struct space *space, unsigned most)
-{
-	struct guard *guard = &space->shared->store.guard;
-	struct account *account;
-	struct trim *trim;
-
-	for (; most && !list_empty(&guard->wrong); most--) {
-		trim = calloc(1, sizeof(*trim));
-		if (!trim)
-			return;
-		guard_take_wrong(guard, &trim->guarded);
-		trim->object = trim->guarded->object;
-		trim->size = trim->guarded->size;
-		trim->space = space;
-		trim->job.run = trim_work;
-		trim->job.done = trim_worked;
-		account = account_ref(&space->shared->accounts, trim->object.uid);
-		if (!account) {
-			guard_trimmed(guard, trim->guarded, false);
-			free(trim);
-			return;
-		}
-		job_queue(&space->jobs, &trim->job, account);
-		account_unref(account);
-	}
-}
-
 static void destroys_run_due(struct space *space, uint64_t forgotten, unsigned most)
 {
 	struct list *to_destroy = &space->shared->store.to_destroy;
@@ -725,7 +672,7 @@ void space_run_due(struct space *space)
 	uint64_t forgotten = stopped ? UINT64_MAX : keep_forgotten(space->shared->keep);
 
 	destroys_run_due(space, forgotten, SPACE_STEP);
-	trims_run_due(space, SPACE_STEP);
+	trims_run_due(&space->jobs, space->shared, SPACE_STEP);
 	if (space->space_seen != space->shared->space_freed)
 		creates_tell(space);
 	if (!stopped)
