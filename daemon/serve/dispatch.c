@@ -561,9 +561,11 @@ static void send_read_only(struct peer *peer, uint32_t serial)
 		   peer->client.uid, peer->name_space->config.name);
 }
 
-/* A former daemon has published it, and could not say so before its end. */
+/* A former daemon has published it, and could not say so before its end. A client asks for the
+ * members of its group again before it asks for the group. */
 static bool was_published(struct peer *peer, const struct conn_message *m)
 {
+	bool group = false;
 	uint64_t version, ref;
 
 	switch (m->header.type) {
@@ -573,13 +575,25 @@ static bool was_published(struct peer *peer, const struct conn_message *m)
 	case WIRE_RING:
 		ref = AS(wire_ring, m)->ref;
 		break;
+	case WIRE_MEMBER:
+		ref = AS(wire_member, m)->ref;
+		group = true;
+		break;
+	case WIRE_MEMBERS:
+		ref = AS(wire_members, m)->ref;
+		group = true;
+		break;
 	case WIRE_GROUP:
-		return peer->adopted &&
-		       group_was_published(peer->state, &peer->client, AS(wire_group, m)->ref);
+		ref = AS(wire_group, m)->ref;
+		group = true;
+		break;
 	default:
 		return false;
 	}
-	return peer->adopted && tensor_was_committed(peer->state, &peer->client, ref, &version);
+	if (!peer->adopted)
+		return false;
+	return group ? group_was_published(peer->state, &peer->client, ref)
+		     : tensor_was_committed(peer->state, &peer->client, ref, &version);
 }
 
 static void refuse_commit(struct peer *peer, const struct wire_commit *commit)

@@ -17,6 +17,7 @@
 
 #include "daemon/keeper/keep.h"
 #include "daemon/serve/space.h"
+#include "daemon/serve/trim.h"
 #include "daemon/state/evict.h"
 #include "daemon/state/holding.h"
 #include "daemon/state/outcome.h"
@@ -32,7 +33,8 @@ enum {
 	SPACE_STEP = 16,	  /* segments destroyed, or deadlines that are over, at a time */
 };
 
-#define SPACE_SOON_NS (10 * NS_PER_SEC) /* how long to wait for space that is being freed */
+#define SPACE_SOON_NS (10 * NS_PER_SEC)	  /* how long to wait for space that is being freed */
+#define SPACE_UNREAD_NS (100 * NS_PER_MS) /* the same alone, for messages to be read */
 
 struct create {
 	struct list link; /* in its account's creates or tried; unlinked while it is tried */
@@ -46,9 +48,10 @@ struct create {
 	struct tensor_request rq;
 	struct eviction eviction;
 	int64_t deadline;
-	struct deadline due;   /* the end of its waiting, in space->deadlines */
-	int64_t soon_deadline; /* STATE_E_SOON is not believed after that time */
-	uint64_t emptied;      /* what space->emptied was before its segment was made */
+	struct deadline due;	 /* the end of its waiting, in space->deadlines */
+	int64_t soon_deadline;	 /* STATE_E_SOON is not believed after that time */
+	int64_t unread_deadline; /* more is given up for STATE_E_UNREAD after that time */
+	uint64_t emptied;	 /* what space->emptied was before it was tried */
 	/* for a worker: */
 	struct job job;
 	atomic_bool cancel;
@@ -67,16 +70,6 @@ struct destroy {
 	const struct storage *storage;
 	struct object object;
 	int result; /* of storage->discard() */
-};
-
-/* A job that sets a size right. */
-struct trim {
-	struct job job;
-	struct space *space;
-	struct guarded *guarded; /* NULL: the object is not guarded any more */
-	struct object object;
-	uint64_t size;
-	int result;
 };
 
 static struct create *create_free(struct create *create)
@@ -163,7 +156,7 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 	unsigned long long bytes = nbytes, all = pool->capacity, mine = account_max(user, pool);
 	bool limited; /* by the namespace's section of the configuration */
 
-	if (r == STATE_E_SOON)
+	if (r == STATE_E_SOON || r == STATE_E_UNREAD)
 		r = STATE_E_FULL;
 	if (charge_is_refused(r)) {
 		peer_error_share(peer, serial, r, "no space for %llu bytes", bytes);
@@ -311,31 +304,41 @@ static bool create_evict(struct create *create, bool own)
 	return r != EVICTED_NONE;
 }
 
-/* True if memory was being given back when its segment was made. */
+/* True if memory was being given back when it was tried. */
 static bool create_was_early(const struct create *create)
 {
 	return (create->state->shared->store.going || create->space->emptied != create->emptied) &&
 	       !deadline_passed(create->soon_deadline);
 }
 
+/* The kernel has no space for it: true if some is being given back, or was given up for it. @more:
+ * bytes that are not charged yet. */
+static bool create_frees_memory(struct create *create, uint64_t more)
+{
+	struct state *st = create->state;
+	struct account *account = create->peer->client.account;
+	bool own = create_is_over_quota(create, more);
+
+	if (create->rq.prefetch)
+		return false;
+	if (create_was_early(create))
+		return true;
+	/* how much the kernel lacks is not known; 0 asks for whatever there is */
+	if (tensor_free_space(st, account, 0, true, false) != SPACE_FREED &&
+	    !rings_free_space(st, account, !own) && !create_evict(create, own))
+		return false;
+	create->soon_deadline = deadline_after(SPACE_SOON_NS);
+	return true;
+}
+
 /* /dev/shm or memory is full, but space can be made there, or is being made: gives the draft back,
  * so that the create can be tried again soon. */
 static bool create_freed_space(struct create *create)
 {
-	struct state *st = create->state;
-	bool early = create_was_early(create);
-
 	if ((create->result != -ENOSPC && create->result != -ENOMEM) || !create->peer ||
-	    create->rq.prefetch)
+	    !create_frees_memory(create, 0))
 		return false;
-	if (!early &&
-	    tensor_free_space(st, create->peer->client.account, create->size, true) !=
-		    SPACE_FREED &&
-	    !create_evict(create, create_is_over_quota(create, 0))) /* it is charged */
-		return false;
-	tensor_backed(st, &create->peer->client, create->slot, create->result);
-	if (!early)
-		create->soon_deadline = deadline_after(SPACE_SOON_NS);
+	tensor_backed(create->state, &create->peer->client, create->slot, create->result);
 	return true;
 }
 
@@ -374,7 +377,6 @@ static bool create_back(struct create *create)
 	create->storage = seg->storage;
 	create->object = seg->object;
 	create->size = seg->size;
-	create->emptied = space->emptied;
 	if (create->size > SPACE_INLINE) {
 		create_remember(create, true);
 		create->job.run = create_work;
@@ -395,7 +397,9 @@ static bool create_makes_space(struct create *create, int r)
 {
 	bool own;
 
-	if ((r != STATE_E_FULL && r != STATE_E_QUOTA) || create->rq.prefetch ||
+	if ((r != STATE_E_FULL && r != STATE_E_QUOTA &&
+	     (r != STATE_E_UNREAD || !create->rq.impatient)) ||
+	    create->rq.prefetch ||
 	    (deadline_passed(create->soon_deadline) && deadline_passed(create->deadline)))
 		return false;
 	own = r == STATE_E_QUOTA || create_is_over_quota(create, tensor_pages(create->rq.nbytes));
@@ -408,8 +412,11 @@ static bool create_try(struct create *create)
 {
 	struct peer *peer = create->peer;
 	unsigned ended = 0;
-	int r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
+	int r;
 
+	create->emptied = create->space->emptied;
+	create->rq.impatient = deadline_passed(create->unread_deadline);
+	r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
 	while (!create->rq.prefetch && r != STATE_E_FULL && r != STATE_E_QUOTA &&
 	       rings_yield(peer->state, peer->client.account, r, &ended))
 		r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
@@ -424,7 +431,9 @@ static bool create_try(struct create *create)
 	}
 	if (r == STATE_E_BACKING)
 		return create_back(create);
-	if (create_makes_space(create, r))
+	if (r == -ENOSPC /* the catalog could not grow */
+		    ? create_frees_memory(create, tensor_pages(create->rq.nbytes))
+		    : create_makes_space(create, r) || r == STATE_E_UNREAD)
 		r = STATE_E_SOON;
 	if (r == STATE_E_SOON && !deadline_passed(create->soon_deadline))
 		return false;
@@ -465,6 +474,7 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 	create->rq = *rq;
 	create->deadline = deadline_after(rq->prefetch ? 0 : timeout_ns);
 	create->soon_deadline = deadline_after(rq->prefetch ? 0 : SPACE_SOON_NS);
+	create->unread_deadline = deadline_after(SPACE_UNREAD_NS);
 	create->fd = -1;
 	if (create_try(create)) {
 		create_free(create);
@@ -556,50 +566,6 @@ static bool segment_destroy(struct space *space, struct segment *seg)
 	destroy_work(&here.job);
 	destroy_done(&here);
 	return true;
-}
-
-static void trim_work(struct job *job)
-{
-	struct trim *trim = container_of(job, struct trim, job);
-
-	trim->result = shm_object_trim(&trim->object, trim->size);
-}
-
-static void trim_worked(struct job *job)
-{
-	struct trim *trim = container_of(job, struct trim, job);
-
-	if (trim->guarded)
-		guard_trimmed(&trim->space->shared->store.guard, trim->guarded, !trim->result);
-	free(trim);
-}
-
-/* Sets the sizes of up to @most objects right, in jobs of the users that may have changed them. */
-static void trims_run_due(struct space *space, unsigned most)
-{
-	struct guard *guard = &space->shared->store.guard;
-	struct account *account;
-	struct trim *trim;
-
-	for (; most && !list_empty(&guard->wrong); most--) {
-		trim = calloc(1, sizeof(*trim));
-		if (!trim)
-			return;
-		guard_take_wrong(guard, &trim->guarded);
-		trim->object = trim->guarded->object;
-		trim->size = trim->guarded->size;
-		trim->space = space;
-		trim->job.run = trim_work;
-		trim->job.done = trim_worked;
-		account = account_ref(&space->shared->accounts, trim->object.uid);
-		if (!account) {
-			guard_trimmed(guard, trim->guarded, false);
-			free(trim);
-			return;
-		}
-		job_queue(&space->jobs, &trim->job, account);
-		account_unref(account);
-	}
 }
 
 static void destroys_run_due(struct space *space, uint64_t forgotten, unsigned most)
@@ -706,7 +672,7 @@ void space_run_due(struct space *space)
 	uint64_t forgotten = stopped ? UINT64_MAX : keep_forgotten(space->shared->keep);
 
 	destroys_run_due(space, forgotten, SPACE_STEP);
-	trims_run_due(space, SPACE_STEP);
+	trims_run_due(&space->jobs, space->shared, SPACE_STEP);
 	if (space->space_seen != space->shared->space_freed)
 		creates_tell(space);
 	if (!stopped)

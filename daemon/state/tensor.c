@@ -267,22 +267,56 @@ static bool warm_take_back(struct state *st, const struct segment_totals *where,
 /* Takes back the user's own memory first. Takes from others only if @size fits afterwards, so that
  * nothing is thrown away in vain; and first from the user who keeps most. */
 enum space_result tensor_free_space(struct state *st, const struct account *account, uint64_t size,
-				    bool others)
+				    bool others, bool wait)
 {
 	const struct pool *here = &st->memory.totals.pool, *all = &st->shared->store.pool;
 	/* in a full namespace only its own segments free space */
 	const struct segment_totals *where = is_full(here, size) ? &st->memory.totals : NULL;
 	const struct pool *pool = where ? here : all;
 	uint64_t warm = where ? where->warm : st->shared->store.warm_bytes;
-	enum space_result result;
+	enum space_result result, theirs;
 
 	if (warm_take_back(st, where, account))
 		return SPACE_FREED;
 	result = own_free_space(st, account);
 	/* a reload may have lowered the capacity below what is in use */
-	if (result || !others || pool->used + size > pool->capacity + warm + st->prefetched_bytes)
+	if (result == SPACE_FREED || (result == SPACE_LATER && wait) || !others ||
+	    pool->used + size > pool->capacity + warm + st->prefetched_bytes)
 		return result;
-	return warm_take_back(st, where, NULL) ? SPACE_FREED : others_free_space(st, account);
+	if (warm_take_back(st, where, NULL))
+		return SPACE_FREED;
+	theirs = others_free_space(st, account);
+	return theirs == SPACE_NONE ? result : theirs;
+}
+
+/* True if the memory of segments that have ended will be there soon, where it is needed. */
+static bool space_is_coming(const struct state *st, uint64_t size)
+{
+	return is_full(&st->memory.totals.pool, size) ? st->memory.totals.going
+						      : st->shared->store.going;
+}
+
+/* The charge of @size bytes was refused with @r: returns what to answer. */
+static int segment_refused(struct state *st, struct client *c, const struct tensor_request *rq,
+			   uint64_t size, int r)
+{
+	const struct pool *all = &st->shared->store.pool, *here = &st->memory.totals.pool;
+	enum space_result result = SPACE_NONE;
+
+	if (!rq->prefetch)
+		result = space_is_coming(st, size)
+				 ? SPACE_FREED
+				 : tensor_free_space(st, c->account, size, !(r & CHARGE_E_USER),
+						     !rq->impatient);
+	if (result == SPACE_FREED)
+		return STATE_E_SOON;
+	if (result == SPACE_LATER)
+		return STATE_E_UNREAD;
+	if ((r & CHARGE_SHARE) != SHARE_BYTES)
+		return r; /* no descriptor is left */
+	/* PROTOCOL.md section 4: QUOTA is returned only if no other limit is in the way */
+	return r == STATE_E_QUOTA && !is_full(all, size) && !is_full(here, size) ? STATE_E_QUOTA
+										 : STATE_E_FULL;
 }
 
 /* Takes nothing back for a prefetched draft, since that may never be used. */
@@ -299,18 +333,8 @@ static int segment_make(struct state *st, struct client *c, const struct tensor_
 		return STATE_E_NEVER;
 	r = segment_new(&seg, &st->shared->store, &st->memory.totals, st->instance, c->account,
 			size, small);
-	if (charge_is_refused(r)) {
-		if (!rq->prefetch &&
-		    (st->shared->store.going ||
-		     tensor_free_space(st, c->account, size, !(r & CHARGE_E_USER))))
-			return STATE_E_SOON;
-		if ((r & CHARGE_SHARE) != SHARE_BYTES)
-			return r; /* no descriptor is left */
-		/* PROTOCOL.md section 4: QUOTA is returned only if no other limit is in the way */
-		return r == STATE_E_QUOTA && !is_full(all, size) && !is_full(here, size)
-			       ? STATE_E_QUOTA
-			       : STATE_E_FULL;
-	}
+	if (charge_is_refused(r))
+		return segment_refused(st, c, rq, size, r);
 	if (r)
 		return r;
 	r = memory_add(&st->memory, seg, c->account);
@@ -346,7 +370,7 @@ static int extent_small(struct state *st, struct client *c, const struct tensor_
 	     size = size / 2 > need ? size / 2 : need) {
 		r = segment_make(st, c, rq, size, &seg);
 		if (r != STATE_E_FULL && r != STATE_E_QUOTA && r != STATE_E_SOON &&
-		    r != STATE_E_NEVER)
+		    r != STATE_E_UNREAD && r != STATE_E_NEVER)
 			break; /* a smaller one would not help */
 		if (size == need)
 			break;

@@ -10,6 +10,7 @@ struct tensor_request {
 	uint32_t extra; /* bytes of shape and metadata that do not fit the row */
 	bool prefetch;	/* the draft may be taken back while unused */
 	bool own_pages; /* in a new segment that is never reused */
+	bool impatient; /* takes space from others before messages of the own user are read */
 };
 
 /* Bytes of a segment for one tensor of so many bytes: whole pages. */
@@ -22,8 +23,8 @@ static inline uint64_t tensor_pages(uint64_t nbytes)
  * Makes a draft for @c in *slot. STATE_E_BACKING: its segment has no object yet. Create one
  * (storage->create() with segment->object and size, on any thread), hand it over with
  * segment_made(), then call tensor_backed().
- * STATE_E_SOON, _FULL, _QUOTA: nothing was taken, and the caller may ask again. Else STATE_E_NEVER,
- * _DRAFTS, -ENOMEM, -ENOSPC, or an outcome of account_take().
+ * STATE_E_SOON, _UNREAD, _FULL, _QUOTA: nothing was taken, and the caller may ask again. Else
+ * STATE_E_NEVER, _DRAFTS, -ENOMEM, -ENOSPC, or an outcome of account_take().
  */
 int tensor_create(struct state *st, struct client *c, const struct tensor_request *rq,
 		  uint32_t *slot);
@@ -32,13 +33,14 @@ int tensor_create(struct state *st, struct client *c, const struct tensor_reques
 int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error);
 
 /*
- * Frees space for @size bytes by taking back a warm segment or an unused prefetched draft of
- * @account or, with @others, of any user. SPACE_LATER: nothing could be taken back yet, but it may
- * be possible when a client's messages have been read (tensor_messages_read()).
+ * Frees space for @size bytes that are not charged yet by taking back a warm segment or an unused
+ * prefetched draft of @account or, with @others, of any user. SPACE_LATER: nothing could be taken
+ * back yet, but it may be possible when a client's messages have been read
+ * (tensor_messages_read()). With @wait, others keep what they have if such a client is @account's.
  */
 enum space_result { SPACE_NONE, SPACE_FREED, SPACE_LATER, SPACE_LATE /* of one client */ };
 enum space_result tensor_free_space(struct state *st, const struct account *account, uint64_t size,
-				    bool others);
+				    bool others, bool wait);
 /* To be called when all messages of @c have been read: a draft that could not be taken back before
  * may be now. */
 void tensor_messages_read(struct state *st, struct client *c);

@@ -89,6 +89,7 @@ static void to_destroy_enter(struct segment *seg)
 	list_del(&seg->link);
 	list_add_tail(&seg->store->to_destroy, &seg->link);
 	seg->store->going++;
+	seg->totals->going++;
 }
 
 /* The only writer of seg->state; segment.h has the diagram. */
@@ -289,6 +290,7 @@ struct segment *segment_free(struct segment *seg)
 		account_top(seg->charge.account)->open -= seg->size;
 	} else if (seg->state == SEGMENT_TO_DESTROY && !seg->device) {
 		seg->store->going--;
+		seg->totals->going--;
 	}
 	list_del(&seg->link);
 	list_del(&seg->writer_link);
@@ -534,6 +536,7 @@ static void segment_is_kept(struct segment *seg)
 	seg->totals->kept += seg->size;
 	account_top(seg->charge.account)->open += seg->size;
 	seg->store->going--;
+	seg->totals->going--;
 }
 
 void segment_hold_back(struct segment *seg)

@@ -50,7 +50,8 @@ enum segment_state {
 struct segment_totals {
 	struct pool pool; /* of bytes, within the store's */
 	uint64_t warm;
-	uint64_t kept; /* bytes of ended segments that are still open in other processes */
+	uint64_t kept;	/* bytes of ended segments that are still open in other processes */
+	unsigned going; /* its part of the store's */
 	const struct storage *storage;
 	struct pool *descriptors; /* if objects have no names, each takes one */
 };
@@ -70,8 +71,7 @@ struct segment_store {
 	uint64_t warm_bytes;
 	uint64_t warm_max;
 	unsigned warm_count;
-	unsigned fds_cached;
-	unsigned fds_max;
+	unsigned fds_cached, fds_max;
 	struct guard guard; /* of the sizes of objects with names */
 	struct remnants remnants;
 	struct endings endings; /* of objects without names */

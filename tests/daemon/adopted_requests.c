@@ -3,6 +3,7 @@
 #include <linux/sockios.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <sys/ioctl.h>
 
 #include "tests/daemon/adopted_common.h"
@@ -117,56 +118,152 @@ static unsigned answers_max(const struct test_daemon *d, struct raw *other)
 	return n - 2;
 }
 
+struct member {
+	struct wire_member fixed;
+	uint64_t shape;
+	char name[8];
+};
+
+/* The only member of the group, called "m". */
+static struct member member_of(const struct wire_group *group)
+{
+	return (struct member){ .fixed = { .tensor = { .dtype_code = 1,
+						       .dtype_bits = 8,
+						       .dtype_lanes = 1,
+						       .ndim = 1,
+						       .name_len = 1 },
+					   .ref = group->ref },
+				.shape = 1,
+				.name = "m" };
+}
+
 static void make_group(struct raw *rc, struct wire_group *group)
 {
-	struct {
-		struct wire_member fixed;
-		uint64_t shape;
-		char name[8];
-	} m = { .fixed = { .tensor = { .dtype_code = 1,
-				       .dtype_bits = 8,
-				       .dtype_lanes = 1,
-				       .ndim = 1,
-				       .name_len = 1 } },
-		.shape = 1,
-		.name = "m" };
 	struct wire_draft draft;
+	struct member m;
 
 	must_be(rc_create(rc, NULL, 64, 0, &draft), 0);
-	m.fixed.ref = group->ref = draft.ref;
-	must_be(rc_send(rc, WIRE_MEMBER, &m, offsetof(__typeof__(m), name) + 1, -1), 0);
+	group->ref = draft.ref;
+	m = member_of(group);
+	must_be(rc_send(rc, WIRE_MEMBER, &m, offsetof(struct member, name) + 1, -1), 0);
+}
+
+/* Publishes a group with a socket that has no room for the answer. Returns how many are in it. */
+static unsigned group_unanswered(const struct test_daemon *d, struct raw *rc,
+				 struct wire_group *group)
+{
+	struct raw other = rc_open(d);
+	tl_client *c = td_connect(d);
+	unsigned room = answers_max(d, &other);
+
+	*group = (struct wire_group){ .count = 1 };
+	make_group(rc, group);
+	for (unsigned i = 0; i < room; i++)
+		ask(rc, &other);
+	must_be(rc_send(rc, WIRE_GROUP, group, sizeof(*group), -1), 0);
+	eventually(!unread_by_the_daemon(rc));
+	eventually(tl_stat(c, "m", &(tl_info){ .size = sizeof(tl_info) }) == 0);
+	rc_close(&other);
+	tl_close(c);
+	return room;
+}
+
+/* Reads the answers of the daemon that is gone. */
+static void read_until_adopted(struct raw *rc, unsigned answers)
+{
+	struct conn_message m;
+
+	for (unsigned i = 0; i < answers; i++) {
+		must_be(rc_receive(rc, &m), 0);
+		must_be(m.header.type, WIRE_DONE);
+	}
+	must_be(conn_receive(rc->fd, WIRE_TO_CLIENT, &m, 0), 0);
+	must_be(m.header.type, WIRE_ADOPTED);
+	rc->life = m.header.life;
+}
+
+static int publish_group_again(struct raw *rc, struct wire_group *group)
+{
+	struct conn_message m;
+
+	group->header.serial = 0;
+	must_be(rc_call(rc, WIRE_GROUP, group, sizeof(*group), &m), 0);
+	return rc_judge(&m, WIRE_DONE);
 }
 
 TEST(a_group_whose_answer_had_to_wait_is_answered_by_the_next_daemon)
 {
 	struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
 	tl_client *c = td_connect(&d);
-	struct raw rc = rc_open(&d), other = rc_open(&d);
-	struct wire_group group = { .count = 1 };
-	struct conn_message m;
-	unsigned room = answers_max(&d, &other);
+	struct raw rc = rc_open(&d);
+	struct wire_group group;
+	unsigned room = group_unanswered(&d, &rc, &group);
 
-	make_group(&rc, &group);
-	for (unsigned i = 0; i < room; i++)
-		ask(&rc, &other);
-	must_be(rc_send(&rc, WIRE_GROUP, &group, sizeof(group), -1), 0);
-	eventually(!unread_by_the_daemon(&rc));
-	eventually(tl_stat(c, "m", &(tl_info){ .size = sizeof(tl_info) }) == 0);
 	kill_proper(c);
-	for (unsigned i = 0; i < room; i++) {
-		must_be(rc_receive(&rc, &m), 0);
-		must_be(m.header.type, WIRE_DONE);
-	}
-	must_be(conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0), 0);
-	must_be(m.header.type, WIRE_ADOPTED);
-	rc.life = m.header.life;
-	group.header.serial = 0;
-	must_be(rc_call(&rc, WIRE_GROUP, &group, sizeof(group), &m), 0);
-	must_be(rc_judge(&m, WIRE_DONE), 0);
+	read_until_adopted(&rc, room);
+	must_be(publish_group_again(&rc, &group), 0);
 	rc_close(&rc);
-	rc_close(&other);
 	tl_close(c);
 	td_stop(&d);
+}
+
+/* As the library does before it sends GROUP. */
+static int make_members_again(struct raw *rc, const struct wire_group *group)
+{
+	struct {
+		struct wire_members fixed;
+		struct member member;
+	} all = { .fixed = { .ref = group->ref, .count = 1 }, .member = member_of(group) };
+	struct wire_header *h = &all.member.fixed.header;
+	struct conn_message m;
+
+	h->type = WIRE_MEMBER;
+	h->length = offsetof(struct member, name) + 1;
+	all.fixed.size = wire_padded(h->length);
+	must_be(rc_call(rc, WIRE_MEMBERS, &all, sizeof(all.fixed) + all.fixed.size, &m), 0);
+	return rc_judge(&m, WIRE_MEMBERS_MADE);
+}
+
+static int publishes_a_group_again(const struct test_daemon *d, void *arg)
+{
+	struct raw rc = rc_open(d);
+	struct wire_group group;
+	unsigned room = group_unanswered(d, &rc, &group);
+	struct wire_draft draft;
+
+	(void)arg;
+	pause_at(1);
+	read_until_adopted(&rc, room);
+	must_be(rc_create(&rc, NULL, 64, 0, &draft), WIRE_E_DENIED);
+	must_be(make_members_again(&rc, &group), 0);
+	must_be(publish_group_again(&rc, &group), 0);
+	must_be(make_members_again(&rc, &group), WIRE_E_DENIED);
+	rc_close(&rc);
+	return 0;
+}
+
+TEST(a_group_that_was_published_before_a_reload_took_the_right_is_said_to_be)
+{
+	enum { BOB = 2222 };
+	static const char rule[] = "[namespace default]\nowner = 1111\nmode = 0755\n";
+	char config[] = "/tmp/tensorlease-test-XXXXXX";
+	const char *const extra[] = { "--keeper", "yes", "--config", config, NULL };
+	struct test_child bob;
+	struct test_daemon d;
+	int fd;
+
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be another user");
+	fd = mkstemp(config);
+	must(fd >= 0);
+	d = td_start(.for_others = true, .extra = extra);
+	bob = child_start_as(BOB, &d, publishes_a_group_again, NULL);
+	must_be(child_await(&bob), 1);
+	must_be(write(fd, rule, strlen(rule)), (ssize_t)strlen(rule));
+	must_be(close(fd), 0);
+	must_be(kill(d.keeper, SIGHUP), 0);
+	child_finish(&bob);
+	td_stop(&d);
+	unlink(config);
 }
 
 int main(void)

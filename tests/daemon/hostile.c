@@ -5,6 +5,8 @@
  */
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -260,36 +262,112 @@ TEST(who_never_takes_its_descriptors_is_read_no_further)
 	rc_goodbye(&honest);
 }
 
-/* What it may have committed meanwhile cannot be taken from it; others have room nevertheless. */
-TEST(who_never_reads_its_answers_keeps_nobody_from_making_space)
+/* A daemon in which a tensor can be evicted, and @bad has a draft that it does not use. */
+struct crowded {
+	struct test_daemon d;
+	struct raw bad;
+	tl_client *client;
+	unsigned char *bytes;
+};
+
+static int put_three(const struct crowded *c, const char *name, const tl_put_options *o)
 {
-	cleanup_td struct test_daemon d = td_start(.capacity = 8 * MIB);
-	struct raw honest = rc_open(&d), bad = rc_open(&d);
-	struct wire_create create = { .nbytes = 4 * MIB, .flags = WIRE_CREATE_PREFETCH };
-	const tl_put_options evictable = { .size = sizeof(evictable),
-					   .lifetime = TL_LIFETIME_EVICTABLE };
 	int64_t shape[1] = { 3 * MIB };
-	unsigned char *bytes = calloc(1, 3 * MIB);
-	const DLTensor source = { .data = bytes,
+	const DLTensor source = { .data = c->bytes,
 				  .device = { kDLCPU, 0 },
 				  .ndim = 1,
 				  .dtype = { kDLUInt, 8, 1 },
 				  .shape = shape };
-	tl_client *client = td_connect(&d);
-	struct wire_plain ask = { 0 };
-	struct conn_message m;
-	uint64_t version;
 
-	must_be(tl_put(client, "old", &source, &evictable, &version), 0);
-	must_be(rc_call(&bad, WIRE_CREATE, &create, sizeof(create), &m), 0);
+	return tl_put(c->client, name, &source, o, &(uint64_t){ 0 });
+}
+
+static void crowded_begin(struct crowded *c)
+{
+	struct wire_create create = { .nbytes = 4 * MIB, .flags = WIRE_CREATE_PREFETCH };
+	const tl_put_options evictable = { .size = sizeof(evictable),
+					   .lifetime = TL_LIFETIME_EVICTABLE };
+	struct conn_message m;
+
+	c->d = td_start(.capacity = 8 * MIB);
+	c->bad = rc_open(&c->d);
+	c->client = td_connect(&c->d);
+	c->bytes = calloc(1, 3 * MIB);
+	must_be(put_three(c, "old", &evictable), 0);
+	must_be(rc_call(&c->bad, WIRE_CREATE, &create, sizeof(create), &m), 0);
 	must_be(rc_judge(&m, WIRE_DRAFT), 0);
 	close(m.fd);
-	send_until_unread(&bad, &honest, WIRE_FENCE, &ask, sizeof(ask));
-	must_be(tl_put(client, "new", &source, NULL, &version), 0);
-	must_be(tl_close(client), 0);
-	rc_close(&bad);
+}
+
+static void crowded_end(struct crowded *c)
+{
+	must_be(tl_close(c->client), 0);
+	rc_close(&c->bad);
+	free(c->bytes);
+	td_stop(&c->d);
+}
+
+/* What it may have committed meanwhile cannot be taken from it; others have room nevertheless. */
+TEST(who_never_reads_its_answers_keeps_nobody_from_making_space)
+{
+	struct wire_plain ask = { 0 };
+	struct crowded c;
+	struct raw honest;
+
+	crowded_begin(&c);
+	honest = rc_open(&c.d);
+	send_until_unread(&c.bad, &honest, WIRE_FENCE, &ask, sizeof(ask));
+	must_be(put_three(&c, "new", NULL), 0);
 	rc_close(&honest);
-	free(bytes);
+	crowded_end(&c);
+}
+
+struct flood {
+	struct raw *rc;
+	atomic_uint sent;
+	atomic_bool over;
+};
+
+/* With so many messages underway its socket is not even empty while others run. Who may not have
+ * them may seem honest sometimes. */
+static void *flood_run(void *arg)
+{
+	enum { AT_ONCE = 64 };
+	const int room = 32 << 20;
+	struct wire_ref released = {
+		.header = { .type = WIRE_RELEASED, .length = sizeof(released), .serial = 1000 },
+		.ref = ref_make(1000, 0)
+	};
+	struct iovec bytes = { .iov_base = &released, .iov_len = sizeof(released) };
+	struct mmsghdr list[AT_ONCE];
+	struct flood *f = arg;
+
+	(void)!setsockopt(f->rc->fd, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof(room));
+	for (unsigned i = 0; i < AT_ONCE; i++)
+		list[i] = (struct mmsghdr){ .msg_hdr = { .msg_iov = &bytes, .msg_iovlen = 1 } };
+	while (!atomic_load(&f->over)) {
+		int n = sendmmsg(f->rc->fd, list, AT_ONCE, MSG_NOSIGNAL);
+
+		must(n > 0);
+		atomic_fetch_add(&f->sent, (unsigned)n);
+	}
+	return NULL;
+}
+
+/* It is owed nothing, and whatever was read, there is more. */
+TEST(who_never_stops_sending_keeps_nobody_from_making_space)
+{
+	struct crowded c;
+	struct flood f = { .rc = &c.bad };
+	pthread_t thread;
+
+	crowded_begin(&c);
+	must_be(pthread_create(&thread, NULL, flood_run, &f), 0);
+	eventually(atomic_load(&f.sent) > 20000);
+	must_be(put_three(&c, "new", NULL), 0);
+	atomic_store(&f.over, true);
+	must_be(pthread_join(thread, NULL), 0);
+	crowded_end(&c);
 }
 
 TEST(who_never_reads_its_answers_is_told_that_it_was_kicked)

@@ -137,7 +137,7 @@ TEST(a_prefetched_draft_is_taken_back_or_used_never_both)
 		atomic_store(&taker.ref, ref);
 		for (int wait = i % 200; wait > 0; wait--)
 			atomic_thread_fence(memory_order_seq_cst);
-		tensor_free_space(&st, t.c.account, 0, true);
+		tensor_free_space(&st, t.c.account, 0, true, true);
 		while (atomic_load(&taker.answer) < 0)
 			spin(&spins);
 		there = draft_find(&st, &t.c, ref, &slot);

@@ -113,6 +113,56 @@ static enum unread always_unread(const struct client *c)
 	return UNREAD_SOON;
 }
 
+TEST(who_does_not_wait_for_its_own_messages_gets_the_space_of_others)
+{
+	struct tensor_request prefetch = { LARGE, .prefetch = true }, rq = { LARGE };
+	struct tester t, other;
+	uint32_t slot;
+
+	fx_start(.capacity = 4 * LARGE_PAGES, .max_clients = 2);
+	fx_connect(&t, 71000);
+	fx_connect(&other, 72000);
+	fx_put(&other, "warm", LARGE);
+	assert_int_equal(fx_create_once(&t, &prefetch, &slot), 0);
+	assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
+	assert_int_equal(fx_create_once(&other, &rq, &slot), 0);
+	assert_int_equal(fx_delete(&other, "warm"), 0);
+	st.shared->unread = always_unread;
+	rq.nbytes += LARGE / 2; /* so that the warm one does not do */
+	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_UNREAD);
+	assert_int_equal(st.shared->store.warm_count, 1);
+	rq.impatient = true;
+	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
+	assert_int_equal(st.shared->store.warm_count, 0);
+	fx_drain();
+	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_UNREAD);
+	st.shared->unread = NULL;
+	fx_leave(&other);
+	fx_leave(&t);
+	fx_stop();
+}
+
+TEST(memory_that_another_namespace_gives_back_is_not_waited_for)
+{
+	const struct tensor_request rq = { .nbytes = LARGE };
+	struct tester t;
+	uint32_t slot;
+
+	fx_start(.capacity = 4 * LARGE_PAGES);
+	fx_connect(&t, 71000);
+	st.memory.totals.pool.capacity = 2 * LARGE_PAGES;
+	assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
+	assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
+	st.shared->store.going++; /* another's */
+	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_FULL);
+	st.memory.totals.pool.capacity = 8 * LARGE_PAGES;
+	st.shared->store.pool.capacity = 2 * LARGE_PAGES;
+	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
+	st.shared->store.going--;
+	fx_leave(&t);
+	fx_stop();
+}
+
 /* Each of them has sent something that was not read, so that nothing can be taken back yet. */
 TEST(few_of_others_are_looked_at_for_space_however_many_there_are)
 {
@@ -129,11 +179,11 @@ TEST(few_of_others_are_looked_at_for_space_however_many_there_are)
 	}
 	st.shared->unread = always_unread;
 	asked = 0;
-	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, true), SPACE_LATER);
+	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, true, true), SPACE_LATER);
 	assert_in_range(asked, 1, STRANGERS / 2);
-	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, false), SPACE_NONE);
+	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, false, true), SPACE_NONE);
 	st.shared->unread = NULL;
-	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, true), SPACE_FREED);
+	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, true, true), SPACE_FREED);
 	assert_int_equal(st.prefetched, STRANGERS - 1);
 	for (int i = 0; i < STRANGERS; i++)
 		fx_leave(&strangers[i]);

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is given up for a create when /dev/shm is full, though the daemon's capacity is not. */
+#include <stdlib.h>
+
+#include "tests/client/common.h"
+#include "tests/daemon/shm_common.h"
+
+#define NEEDS_MOUNT SKIP_UNLESS(may_mount(), "may not mount a small tmpfs")
+
+static int try_put(tl_client *client, const char *name, uint64_t nbytes, const tl_put_options *o)
+{
+	int64_t shape[1] = { (int64_t)nbytes };
+	void *bytes = calloc(1, nbytes + 1);
+	const DLTensor t = bytes_tensor(bytes, shape);
+	int r = tl_put(client, name, &t, o, &(uint64_t){ 0 });
+
+	free(bytes);
+	return r;
+}
+
+/* Its memory is kept warm then. */
+static void put_and_delete(tl_client *client, uint64_t nbytes)
+{
+	must_be(try_put(client, "warm", nbytes, NULL), 0);
+	must_be(tl_delete(client, "warm"), 0);
+}
+
+TEST(warm_memory_of_another_namespace_is_taken_for_a_create)
+{
+	static const char rule[] = "[namespace lab]\ncapacity = 32M\n";
+	char config[] = "/tmp/tl-config-XXXXXX";
+	const char *const extra[] = { "--config", config, "--warm-time", "3600", NULL };
+	tl_client *client, *lab;
+	struct test_daemon d;
+	int fd;
+
+	NEEDS_MOUNT;
+	fd = mkstemp(config);
+	must_be(write(fd, rule, strlen(rule)), (ssize_t)strlen(rule));
+	close(fd);
+	d = td_start(.extra = extra, .storage = "shm", .shm_size = 64 * MIB);
+	client = td_connect(&d);
+	must_be(tl_connect(&(tl_connect_options){ .size = sizeof(tl_connect_options),
+						  .address = d.socket,
+						  .namespace_name = "lab" },
+			   &lab),
+		0);
+	must_be(try_put(lab, "a", 8 * MIB, NULL), 0);
+	put_and_delete(client, 14 * MIB);
+	must_be(td_status(&d).bytes_warm, 14 * MIB);
+	fill_shm(&d, 0);
+	must_be(try_put(lab, "b", 14 * MIB, NULL), 0); /* more than is left of lab's capacity */
+	must_be(td_status(&d).bytes_warm, 0);
+	must_be(tl_close(client) | tl_close(lab), 0);
+	empty_shm(&d);
+	td_stop(&d);
+	unlink(config);
+}
+
+TEST(a_ring_ends_for_a_create)
+{
+	const tl_put_options ring = { .size = sizeof(ring), .ring = 4 };
+	tl_client *client;
+	struct test_daemon d;
+
+	NEEDS_MOUNT;
+	d = td_start(.capacity = 256 * MIB, .storage = "shm", .shm_size = 32 * MIB);
+	client = td_connect(&d);
+	for (int i = 0; i < 6; i++)
+		must_be(try_put(client, "ring", 4 * MIB, &ring), 0);
+	must_be(td_status(&d).rings, 1);
+	fill_shm(&d, 2 * (off_t)MIB);
+	must_be(try_put(client, "a", 6 * MIB, NULL), 0);
+	must_be(td_status(&d).rings, 0);
+	must_be(tl_stat(client, "ring", &(tl_info){ .size = sizeof(tl_info) }), 0);
+	must_be(tl_close(client), 0);
+	empty_shm(&d);
+	td_stop(&d);
+}
+
+/* Publishes names without bytes, whose rows have no room yet. */
+static void rows_must_be_made(tl_client *client)
+{
+	char name[16];
+
+	for (int i = 0; i < 5000; i++) {
+		snprintf(name, sizeof(name), "row-%d", i);
+		must_be(try_put(client, name, 0, NULL), 0);
+	}
+}
+
+TEST(the_catalog_grows_where_warm_memory_was)
+{
+	static const char *const extra[] = { "--warm-time", "3600", NULL };
+	tl_client *client;
+	struct test_daemon d;
+
+	NEEDS_MOUNT;
+	d = td_start(.extra = extra, .storage = "shm", .shm_size = 32 * MIB);
+	client = td_connect(&d);
+	put_and_delete(client, 4 * MIB);
+	fill_shm(&d, 0);
+	rows_must_be_made(client);
+	must_be(td_status(&d).bytes_warm, 0);
+	must_be(tl_close(client), 0);
+	empty_shm(&d);
+	td_stop(&d);
+}
+
+TEST(the_catalog_grows_where_a_ring_was)
+{
+	const tl_put_options ring = { .size = sizeof(ring), .ring = 4 };
+	tl_client *client;
+	struct test_daemon d;
+
+	NEEDS_MOUNT;
+	d = td_start(.storage = "shm", .shm_size = 32 * MIB);
+	client = td_connect(&d);
+	for (int i = 0; i < 6; i++)
+		must_be(try_put(client, "ring", MIB, &ring), 0);
+	must_be(td_status(&d).rings, 1);
+	fill_shm(&d, 0);
+	rows_must_be_made(client);
+	must_be(td_status(&d).rings, 0);
+	must_be(tl_close(client), 0);
+	empty_shm(&d);
+	td_stop(&d);
+}
+
+int main(void)
+{
+	return suite_run();
+}
