@@ -8,6 +8,7 @@ import json
 import math
 import operator
 import os
+import re
 import sys
 import threading
 import time
@@ -370,7 +371,7 @@ class Client(_core.Client):
         try:
             self._put_many(names, tuple(arrays.values()), each, timeout, lifetime, stream, others)
         except NoSpaceError as error:
-            if not others:
+            if not others or not re.search(r"(tensors|drafts)( are in use| \(limit)", error.strerror):
                 raise
             raise NoSpaceError(
                 error.errno,
