@@ -126,7 +126,8 @@ static bool meaning(struct session *s, const struct publishing *p, uint64_t ref,
 
 struct linking {
 	const struct publishing *p;
-	uint64_t ref, before; /* @before: the version that the name meant before the request */
+	uint64_t ref, before; /* @before: the version that the name meant before the request, or
+				 UINT64_MAX if that is not known */
 	bool unknown;	      /* whether a former daemon has done it */
 };
 
@@ -172,7 +173,8 @@ static int publish_link(const struct publishing *p, struct call *c, struct sessi
 	if (p->options.metadata_size)
 		memcpy(bytes + sizeof(m) + p->name_len, p->options.metadata,
 		       p->options.metadata_size);
-	meaning(s, p, ref, &l.before, &linked);
+	if (!meaning(s, p, ref, &l.before, &linked))
+		l.before = UINT64_MAX; /* no version that we find later shows that it was done */
 	r = session_call_unless(s, bytes, -1, call_deadline(c), &answer, is_linked, &l);
 	if (r == SESSION_E_UNSENT && l.unknown)
 		r = SESSION_E_ENDED;

@@ -61,20 +61,18 @@ static int call_renew(struct call *c, struct session *old)
 {
 	bool waits = c->timeout_ns != 0;
 	int64_t until = call_deadline(c);
-	bool reached;
 	int r;
 
 	if (waits && c->deadline < until)
 		until = c->deadline;
-	r = client_renew(c->client, old, until, &reached);
+	r = client_renew(c->client, old, until);
 	if (!r && c->renewals++ < RENEWALS_MAX)
 		return 0;
 	if (!r)
 		r = tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
 			    c->client->address.path);
-	/* What a daemon refuses for good is not waited for. A socket may be for us later: systemd
-	 * makes it as root, and then gives it to its user and group. */
-	if (r == -ECONNABORTED || (r == -EACCES && reached) || r == -EPROTONOSUPPORT)
+	/* what a daemon refuses for good is not waited for */
+	if (r == -ECONNABORTED || r == -EACCES || r == -EPROTONOSUPPORT)
 		return r;
 	return !waits || process_exiting() ? r : call_pause(c, r);
 }

@@ -135,7 +135,8 @@ static int meet(struct tl_client *client, struct session_peer *peer, struct sess
 	}
 }
 
-/* Replaces the present session by a new one, as client_renew() does. `connecting` is ours. */
+/* Replaces the present session by a new one. `connecting` is ours. *@reached tells of a failure
+ * whether a daemon took the connection. */
 static int make_session(struct tl_client *client, int64_t deadline, bool *reached)
 {
 	struct session_peer peer = SESSION_PEER_INIT;
@@ -169,12 +170,16 @@ static int make_session(struct tl_client *client, int64_t deadline, bool *reache
 	return r;
 }
 
-/* Fails with a text that says since when there is no connection. */
-static int renew_failure(const struct session *old, int r)
+/*
+ * Fails with a text that says since when there is no connection. A socket that is not for us may be
+ * later: systemd makes it as root, and then gives it to its user and group. What a daemon refuses
+ * stays refused.
+ */
+static int renew_failure(const struct session *old, int r, bool reached)
 {
 	int64_t since_ns = old ? atomic_load(&old->hangup.since_ns) : 0;
 
-	if (r != -ENOENT && r != -ECONNREFUSED && r != -ENOTCONN)
+	if (r != -ENOENT && r != -ECONNREFUSED && r != -ENOTCONN && (r != -EACCES || reached))
 		return r;
 	if (!since_ns)
 		return tl_fail(
@@ -203,11 +208,11 @@ static int wait_renewed_locked(struct tl_client *client, const struct session *o
 	return 0;
 }
 
-int client_renew(struct tl_client *client, struct session *old, int64_t deadline, bool *reached)
+int client_renew(struct tl_client *client, struct session *old, int64_t deadline)
 {
+	bool reached;
 	int r;
 
-	*reached = false;
 	if (process_exiting())
 		return tl_fail(-ENOTCONN, "the process is ending");
 	if (client->closed)
@@ -225,13 +230,13 @@ int client_renew(struct tl_client *client, struct session *old, int64_t deadline
 	client->connecting = true;
 	pthread_mutex_unlock(&client->mutex);
 
-	r = make_session(client, deadline, reached);
+	r = make_session(client, deadline, &reached);
 
 	pthread_mutex_lock(&client->mutex);
 	client->connecting = false;
 	pthread_cond_broadcast(&client->renewed);
 	pthread_mutex_unlock(&client->mutex);
-	return renew_failure(old, r);
+	return renew_failure(old, r, reached);
 }
 
 /* ---- The beginning and the end ---- */

@@ -61,9 +61,9 @@ static inline void client_leave(struct use *use)
 	users_leave(&use->session->users);
 }
 
-/* Replaces @old by a new session, unless another thread did. *@reached tells of a failure whether a
- * daemon took the connection. */
-int client_renew(struct tl_client *client, struct session *old, int64_t deadline, bool *reached);
+/* Replaces @old by a new session, unless another thread did. Fails with -ENOTCONN while no daemon
+ * takes the connection. */
+int client_renew(struct tl_client *client, struct session *old, int64_t deadline);
 
 /* The time by which a request made now has to be answered. */
 static inline int64_t client_deadline(const struct tl_client *client)

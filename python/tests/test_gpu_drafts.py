@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts on a GPU, which are filled in place on any stream and outlive their producer."""
 
+import ctypes
 import mmap
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import gpu_help
 import pytest
 from conftest import eventually, once_asleep
-from cuda_driver import LEGACY, Array, Child, Driver, Taken, run
-from gpu_help import N, connect, take, take_now, tell_what_is_seen
+from cuda_driver import LEGACY, PER_THREAD, Array, Child, Driver, Interface, Taken, run
+from gpu_help import N, connect, take, take_back, take_now, tell_what_is_seen
 from limits import limit
 
 import tensorlease
@@ -318,3 +320,119 @@ def hand_drafts_over():
 
 def test_publish_many_ends_drafts(gpus):
     run(hand_drafts_over)
+
+
+# ---- threads ----
+
+
+def publish_unwritten(link):
+    client, driver = connect(), Driver()
+    array = Array(driver, (64,))
+    link.send("ready")
+    link.recv()
+    array.fill(1)  # stands still
+    client.publish("t", array)
+    link.send("published")
+    link.recv()
+    take_back(client, array)
+
+
+def publish_many(client, driver, draft, written):
+    client.publish_many({"u": draft})
+
+
+def put(client, driver, draft, written):
+    client.put("u", draft)
+    draft.abort()
+
+
+def put_many(client, driver, draft, written):
+    client.put_many({"u": draft})
+    draft.abort()
+
+
+def fail_and_commit(client, driver, draft, written):
+    with pytest.raises(ValueError, match="not a name"):
+        client.publish("/u", Interface(Array(driver, (64,), memory=written.address)))
+    draft.commit()
+
+
+def publish_what_another_thread_writes(link, publish):
+    client, driver = connect(), Driver()
+    draft = client.create("u", (64,), "uint8", device=0)
+    link.recv()
+
+    def fill():
+        waits = client.get("t", stream=PER_THREAD)  # so does all that is queued on that stream
+        return waits, Taken(driver, draft, PER_THREAD).fill(5)
+
+    with ThreadPoolExecutor(1) as other:
+        waits, written = other.submit(fill).result()
+        link.send("filled")
+        link.recv()
+        publish(client, driver, draft, written)
+        link.send("published")
+        link.recv()
+        other.submit(driver.synchronize, PER_THREAD).result()
+        written.give_back()
+        waits.release()
+    client.delete("u")
+
+
+def tell_of_draft(link):
+    client, driver = connect(), Driver()
+    taken = Taken(driver, client.get("u"))
+    link.send(driver.library.cuStreamQuery(ctypes.c_void_p(taken.stream)) == 600)  # whether it waits
+    link.recv()
+    return taken.read()
+
+
+@pytest.mark.parametrize("publish", [publish_many, put, put_many, fail_and_commit])
+def test_a_draft_that_another_thread_writes_on_its_own_stream(gpus, publish):
+    held, producer = Child(publish_unwritten), Child(publish_what_another_thread_writes, publish)
+    held.hear()
+    gpus.hold(held.pid)
+    held.tell()
+    held.hear()
+    producer.tell()
+    producer.hear()
+    producer.tell()
+    if publish in (put, put_many):
+        assert not producer.link.poll(0.2)  # it must not return before the copy is made
+        gpus.hold(0)
+        producer.hear()
+        consumer = Child(tell_of_draft)
+        consumer.hear()
+    else:
+        producer.hear()
+        consumer = Child(tell_of_draft)
+        assert consumer.hear()
+        gpus.hold(0)
+    assert consumer.end() == bytes([5]) * 64
+    producer.end()
+    held.end()
+
+
+def name_the_stream_of_each_thread():
+    client, driver = connect(), Driver()
+    array = Array(driver, (16,)).fill(1)
+    client.publish("t", array)
+    with ThreadPoolExecutor(1) as other:
+        tensor = other.submit(client.get, "t", stream=PER_THREAD).result()
+        assert tensor.__cuda_array_interface__["stream"] == LEGACY
+        assert other.submit(lambda: tensor.__cuda_array_interface__["stream"]).result() == PER_THREAD
+        del tensor  # its lease for the interface too
+        draft = client.create("u", (16,), "uint8", device=0)
+        written = other.submit(Taken, driver, draft, PER_THREAD).result()
+        assert (draft.stream, other.submit(lambda: draft.stream).result()) == (LEGACY, PER_THREAD)
+        here = Taken(driver, draft, PER_THREAD)
+        with pytest.raises(ValueError, match="several streams"):
+            draft.commit()
+        draft.abort()
+        written.give_back()
+        here.give_back()
+    take_back(client, array)
+
+
+def test_the_own_stream_of_another_thread(gpus):
+    run(name_the_stream_of_each_thread)

@@ -4,6 +4,7 @@
 import builtins
 import collections
 import gc
+import mmap
 import os
 import signal
 import subprocess
@@ -411,6 +412,12 @@ def test_a_replace_without_room_says_what_would_do(few):
     few.delete(prefix="few/")
     few.put_many({"new": b""}, prefix="few/", replace=True)
     assert few.keys() == ["few/new"]
+
+
+def test_a_replace_that_never_fits_does_not_advise_to_delete(few):
+    with pytest.raises(tensorlease.NoSpaceError, match="never fit") as raised:
+        few.put_many({"new": mmap.mmap(-1, 2 << 30)}, prefix="few/", replace=True)
+    assert "delete(" not in str(raised.value)
 
 
 # ---- more than one step takes ----

@@ -3,8 +3,11 @@
 
 import asyncio
 import contextlib
+import ctypes
+import os
 import re
 import signal
+import socket
 import threading
 import time
 
@@ -58,6 +61,61 @@ def test_a_wait_goes_on_with_the_next_daemon(wait, tmp_path):
             producer.put_many({"s/a": b"1", "s/b": b"2"})
             thread.join()
     assert got and got[0] > 6
+
+
+def obey_modes():
+    """Lets the mode of a file count for this thread, and for those that it starts, even if it is root's."""
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522), (ctypes.c_uint32 * 6)()
+    libc = ctypes.CDLL(None)
+    assert not libc.capget(header, sets)
+    sets[0] &= ~0b110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    assert not libc.capset(header, sets)
+
+
+@contextlib.contextmanager
+def socket_for_nobody(address):
+    """A socket as systemd makes it: it is given to its user and group later."""
+    os.unlink(address)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        mask = os.umask(0o777)
+        listener.bind(address)
+        os.umask(mask)
+        listener.listen()
+        yield
+    os.unlink(address)
+
+
+def test_a_waiter_survives_a_socket_that_is_not_for_it_yet(wait, tmp_path, request):
+    address, got, threads = str(tmp_path / "socket"), [], []
+
+    def run():
+        obey_modes()
+        try:
+            got.append(wait(client, limit(60)))
+        except tensorlease.Error as error:
+            got.append(error)
+
+    def start():
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+
+    with daemon_at(address) as first, tensorlease.connect(address, autostart=False) as client:
+        for _ in range(6):
+            client.put("gone", b"x")
+        start()
+        until_it_sleeps()
+        first.kill()
+        first.wait()
+        with socket_for_nobody(address):
+            if "watch" not in request.node.name:  # that begins with a request
+                start()
+            threads[0].join(1.5)  # a wait that gave up would end within a second
+            assert not got
+        with daemon_at(address), tensorlease.connect(address, autostart=False) as producer:
+            producer.put_many({"s/a": b"1", "s/b": b"2"})
+            for thread in threads:
+                thread.join()
+    assert len(got) == len(threads) and min(got) > 6
 
 
 def test_without_a_daemon_a_wait_says_since_when(wait, tmp_path):

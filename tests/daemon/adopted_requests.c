@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <sys/wait.h>
 
 #include "tests/daemon/adopted_common.h"
 #include "tests/harness/child.h"
@@ -81,6 +82,69 @@ TEST(a_tensor_of_a_ring_is_published_under_its_own_name_after_all)
 	eventually(proper(c) != pid);
 	eventually(!client_status(c).rings);
 	must_be(kill(consumer.pid, SIGCONT), 0);
+	must_be(child_await(&consumer), version + 1);
+	child_finish(&consumer);
+	tl_close(c);
+	td_stop(&d);
+}
+
+static void *fork_a_child(void *arg)
+{
+	_Atomic pid_t *tid = arg;
+	pid_t child;
+
+	atomic_store(tid, (pid_t)gettid());
+	child = fork();
+	if (!child)
+		_exit(0);
+	must_be(waitpid(child, NULL, 0), child);
+	return NULL;
+}
+
+/* A thread's first call would wait for the end of the fork. */
+static void *publish_again_during_a_fork(void *arg)
+{
+	struct again *a = arg;
+	_Atomic pid_t tid = 0;
+	pthread_t forker;
+
+	must_be(tl_get(a->c, "r", NULL, &a->t), 0);
+	pause_at(1);
+	must_be(pthread_create(&forker, NULL, fork_a_child, &tid), 0);
+	until_it_sleeps(&tid); /* it waits for a connection for the child */
+	publish_again(a);
+	must_be(pthread_join(forker, NULL), 0);
+	return NULL;
+}
+
+static int publishes_again_during_a_fork(const struct test_daemon *d, void *arg)
+{
+	struct again a = { .c = td_connect(d) };
+	pthread_t thread;
+
+	(void)arg;
+	must_be(pthread_create(&thread, NULL, publish_again_during_a_fork, &a), 0);
+	until_it_sleeps(&a.tid);
+	parent_tell(2);
+	must_be(pthread_join(thread, NULL), 0);
+	pause_at(a.version);
+	return 0;
+}
+
+/* While a fork is under way there is no lease, by which one sees what the name means. */
+TEST(a_tensor_is_published_under_its_own_name_after_all_though_the_process_forked)
+{
+	struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
+	tl_client *c = td_connect(&d);
+	pid_t pid = proper(c);
+	struct test_child consumer;
+	uint64_t version;
+
+	must_be(put(c, "r", 7, SMALL, &version), 0);
+	consumer = child_start_ready(&d, publishes_again_during_a_fork, NULL);
+	td_freeze(&d);
+	must_be(child_step(&consumer), 2);
+	must_be(kill(pid, SIGKILL), 0);
 	must_be(child_await(&consumer), version + 1);
 	child_finish(&consumer);
 	tl_close(c);

@@ -131,7 +131,7 @@ struct hold *hold_new(DLManagedTensorVersioned *managed)
 	atomic_init(&h->refs, 1);
 	h->managed = managed;
 	h->base = dlpack_base(managed);
-	h->stream = TL_STREAM_DEFAULT;
+	h->stream = (struct stream){ TL_STREAM_DEFAULT, 0 };
 	h->stream_owner = NULL;
 	h->pid = hold_on_gpu(h) ? getpid() : 0;
 	h->shape = h->byte_strides + t->ndim;

@@ -5,6 +5,15 @@
 
 #include "core.h"
 
+/*
+ * A stream on a GPU, as DLPack numbers streams, and the thread that named it: TL_STREAM_PER_THREAD
+ * is that thread's own stream.
+ */
+struct stream {
+	intptr_t number; /* TL_STREAM_DEFAULT: not named */
+	uint64_t thread;
+};
+
 /* ---- The hold: shared by the Python object and all its views ---- */
 
 struct hold {
@@ -12,7 +21,7 @@ struct hold {
 	DLManagedTensorVersioned *managed;
 	struct hold *base; /* of a view: the hold of the bytes, kept by `managed`; NULL: its own */
 	uint64_t nbytes;
-	intptr_t stream; /* on a GPU: the stream it was got for; TL_STREAM_DEFAULT: not named */
+	struct stream stream;	/* on a GPU: the one it was got for */
 	PyObject *stream_owner; /* the owner of that stream, which must not be freed before it; or
 				   NULL */
 	int pid; /* on a GPU: the owning process, since CUDA does not survive fork(); else 0 */

@@ -252,7 +252,7 @@ static PyObject *tensor_on(DLManagedTensorVersioned *tensor, intptr_t stream, Py
 	if (!h || !hold_on_gpu(h) || stream == TL_STREAM_DEFAULT)
 		return self;
 	if (stream == TL_STREAM_NONE) {
-		h->stream = stream;
+		h->stream = stream_named(stream);
 		return self;
 	}
 	r = hold_lease(h, stream, &m);
@@ -263,7 +263,7 @@ static PyObject *tensor_on(DLManagedTensorVersioned *tensor, intptr_t stream, Py
 		Py_DECREF(self);
 		return NULL;
 	}
-	ordered->stream = stream;
+	ordered->stream = stream_named(stream);
 	ordered->stream_owner = Py_XNewRef(owner);
 	((struct array *)self)->hold = ordered;
 	hold_unref_py(h);

@@ -48,6 +48,29 @@ int parse_stream(PyObject *o, intptr_t *stream)
 	return -1;
 }
 
+/* Returns a number for this thread that no other thread of the process ever has. */
+static uint64_t this_thread(void)
+{
+	static _Thread_local uint64_t number;
+	static _Atomic uint64_t last;
+
+	if (!number)
+		number = atomic_fetch_add(&last, 1) + 1;
+	return number;
+}
+
+struct stream stream_named(intptr_t number)
+{
+	return (struct stream){ number, this_thread() };
+}
+
+intptr_t stream_here(struct stream stream)
+{
+	return stream.number == TL_STREAM_PER_THREAD && stream.thread != this_thread()
+		       ? TL_STREAM_LEGACY
+		       : stream.number;
+}
+
 int parse_target(PyObject *o, tl_get_options *options)
 {
 	PyObject *pair;
@@ -108,10 +131,11 @@ PyObject *tensor_cuda_stream(PyObject *self, PyObject *unused)
 	(void)unused;
 	if (!h || !hold_usable(h))
 		return NULL;
-	if (h->stream == TL_STREAM_NONE)
+	if (h->stream.number == TL_STREAM_NONE)
 		Py_RETURN_NONE;
-	if (h->stream != TL_STREAM_DEFAULT)
-		return PyLong_FromSsize_t(h->stream);
+	/* What is queued on the legacy stream needs a lease of its own. */
+	if (h->stream.number != TL_STREAM_DEFAULT && stream_here(h->stream) == h->stream.number)
+		return PyLong_FromSsize_t(h->stream.number);
 	if (!a->ordered) {
 		r = hold_lease(h, TL_STREAM_LEGACY, &m);
 		if (r == -EINVAL) /* not the library's tensor: its maker or its user ensures the

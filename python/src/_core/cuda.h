@@ -23,6 +23,13 @@ static inline bool hold_on_gpu(const struct hold *h)
  */
 int parse_stream(PyObject *o, intptr_t *stream);
 PyObject *stream_number(intptr_t stream); /* None if it was not named */
+/* A stream that this thread names. */
+struct stream stream_named(intptr_t number);
+/*
+ * The number by which this thread can name a stream. No thread can name another's own stream; the
+ * legacy stream stands for it, which waits for the streams of all threads.
+ */
+intptr_t stream_here(struct stream stream);
 
 /*
  * Takes another lease on the tensor, which is on a GPU, for use on @stream. Returns 0, or a

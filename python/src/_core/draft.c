@@ -114,7 +114,7 @@ int draft_end_committed(struct draft *d, PyObject *name, uint64_t version)
 
 static void set_stream(struct draft *d, intptr_t stream)
 {
-	d->stream = stream;
+	d->stream = stream_named(stream);
 	d->many_streams = false;
 	tl_draft_set_stream(d->handle, stream);
 }
@@ -123,7 +123,8 @@ void draft_used_on(struct draft *d, intptr_t stream)
 {
 	if (!d->handle || d->stream_said || stream == TL_STREAM_NONE)
 		return;
-	if (d->stream != TL_STREAM_DEFAULT && d->stream != stream)
+	if (d->stream.number != TL_STREAM_DEFAULT &&
+	    (d->stream.number != stream || stream_here(d->stream) != stream))
 		d->many_streams = true;
 	else
 		set_stream(d, stream);
@@ -140,7 +141,7 @@ void draft_say_stream(struct draft *d, intptr_t stream)
 void draft_keep_stream(struct draft *d)
 {
 	if (d->handle)
-		tl_draft_set_stream(d->handle, d->stream);
+		tl_draft_set_stream(d->handle, stream_here(d->stream));
 }
 
 bool draft_stream_known(const struct draft *d)
@@ -374,7 +375,7 @@ static PyObject *get_stream(PyObject *self, void *unused)
 {
 	WITH_LOCK;
 	(void)unused;
-	return stream_number(((struct draft *)self)->stream);
+	return stream_number(stream_here(((struct draft *)self)->stream));
 }
 
 static int set_stream_attribute(PyObject *self, PyObject *value, void *unused)
@@ -494,7 +495,8 @@ static PyGetSetDef getters[] = {
 	{ "version", get_version, NULL, "The version that was published; None before the commit.",
 	  NULL },
 	{ "stream", get_stream, set_stream_attribute,
-	  "On a GPU, the stream that writes the draft: an int, or None if nobody has named one. It can be set.",
+	  "On a GPU, the stream that writes the draft: an int, or None if nobody has named one. It can be set. It is 1 for\n"
+	  "the per-thread stream of another thread, for which the legacy stream waits.",
 	  NULL },
 	{ "state", get_state, NULL, "'open', 'committed' or 'aborted'.", NULL },
 	{ "_dtype_tuple", array_get_dtype_tuple, NULL, NULL, NULL },

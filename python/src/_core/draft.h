@@ -15,7 +15,7 @@ struct draft {
 	unsigned long long version; /* set when it is committed */
 	unsigned forks;		    /* forks between the process that loaded us and its maker */
 	tl_draft *handle;	    /* on a GPU: for tl_draft_set_stream(), while there is a hold */
-	intptr_t stream;	    /* the stream that writes it, as far as known */
+	struct stream stream;	    /* the stream that writes it, as far as known */
 	bool stream_said;	    /* the user named it, so that no other stream counts */
 	bool many_streams;	    /* consumers asked for several */
 	enum draft_state { DRAFT_OPEN, DRAFT_COMMITTED, DRAFT_ABORTED } state;

@@ -372,9 +372,9 @@ static int source_ours(struct source *s, PyObject *array, const intptr_t *stream
 
 		if (*stream == TL_STREAM_DEFAULT && !draft_stream_known(d))
 			return -1;
-		s->stream = *stream != TL_STREAM_DEFAULT     ? *stream
-			    : d->stream != TL_STREAM_DEFAULT ? d->stream
-							     : TL_STREAM_LEGACY;
+		s->stream = *stream != TL_STREAM_DEFAULT	    ? *stream
+			    : d->stream.number != TL_STREAM_DEFAULT ? stream_here(d->stream)
+								    : TL_STREAM_LEGACY;
 		return 0;
 	}
 	return lease_for(s, *stream);

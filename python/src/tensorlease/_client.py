@@ -8,6 +8,7 @@ import json
 import math
 import operator
 import os
+import re
 import sys
 import threading
 import time
@@ -137,7 +138,7 @@ def connect(address=None, *, namespace=None, autostart=None, timeout=10.0):
         when it has had no clients and no tensors for a while. None: only if the address was given neither here nor by
         $TENSORLEASE_SOCKET, so that a mistyped address is an error.
     timeout: seconds that a request waits for the daemon's answer, here and in later calls. None or 0: 10 seconds. A
-        signal does not end that wait.
+        request for CPU memory waits a second more for each 100 MB. A signal does not end that wait.
     NoDaemonError (a ConnectionRefusedError): nobody listens at the address. PermissionDeniedError: this user may not
     use the socket, there is no namespace of that name that it may read, or the daemon runs as a user that is not trusted. Trusted are this user, root, the system user of
     the packaged service, and the uids in $TENSORLEASE_TRUST_UID, separated by commas.
@@ -152,8 +153,9 @@ class Client(_core.Client):
 
     Besides its own errors each call may raise a ValueError (the client is closed, or an argument is wrong), a
     TypeError, a DisconnectedError (the daemon is gone; the next call connects again), a KickedError (an administrator
-    has disconnected this client) and a TimeoutError (the daemon did not answer within connect()'s timeout). If the process is out of memory or descriptors, it raises MemoryError or a
-    plain OSError.
+    has disconnected this client) and a TimeoutError (the daemon did not answer within connect()'s timeout, to which a
+    request for CPU memory adds a second for each 100 MB). If the process is out of memory or descriptors, it raises
+    MemoryError or a plain OSError.
 
     After a fork the child may use the client too. It keeps what its parent held, and makes a connection of its own when
     it needs one. A pickled client, as for multiprocessing's spawn, becomes another connection to the same address.
@@ -370,7 +372,7 @@ class Client(_core.Client):
         try:
             self._put_many(names, tuple(arrays.values()), each, timeout, lifetime, stream, others)
         except NoSpaceError as error:
-            if not others:
+            if not others or not re.search(r"(tensors|drafts)( are in use| \(limit)", error.strerror):
                 raise
             raise NoSpaceError(
                 error.errno,
