@@ -4,6 +4,7 @@
 #include "daemon/state/device.h"
 #include "daemon/state/export.h"
 #include "daemon/state/extent.h"
+#include "daemon/state/group.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/lifetime.h"
 #include "daemon/state/lost.h"
@@ -138,6 +139,10 @@ int device_member(struct state *st, struct client *c, uint64_t ref, const struct
 	uint64_t nbytes = 0;
 	int r;
 
+	if (group_was_published(st, c, ref)) {
+		*member = 0; /* asked for again: group_begin() */
+		return 0;
+	}
 	if (!seg)
 		return STATE_E_NOT_FOUND;
 	*why = place_check(seg, m, d, &nbytes);

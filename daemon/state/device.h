@@ -14,8 +14,8 @@ struct device_placed {
 int device_place(struct state *st, struct client *c, const struct wire_place *m,
 		 const struct tensor_description *d, struct device_placed *placed,
 		 const char **why);
-/* Makes a member of the group of the draft @ref, as tensor_member() does. Fails as
- * device_place(). */
+/* Makes a member of the group of the draft @ref, as tensor_member() does. *@member is 0 if a former
+ * daemon has published the group. Fails as device_place(). */
 int device_member(struct state *st, struct client *c, uint64_t ref, const struct wire_place *m,
 		  const struct tensor_description *d, uint64_t *member, const char **why);
 /* Is @ref a tensor on a device? */

@@ -2,11 +2,13 @@
 /* Requests that a daemon's death left unanswered. */
 #include <linux/sockios.h>
 #include <pthread.h>
+#include <stdalign.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 
+#include "proto/description.h"
 #include "tests/daemon/adopted_common.h"
 #include "tests/harness/child.h"
 #include "tests/harness/process.h"
@@ -255,6 +257,30 @@ static int publish_group_again(struct raw *rc, struct wire_group *group)
 	return rc_judge(&m, WIRE_DONE);
 }
 
+/* The same for a member on a device: its segment was exported to the former daemon. Returns the ref
+ * of the member, or -1. */
+static int64_t place_member_again(struct raw *rc, const struct wire_group *group)
+{
+	union {
+		struct wire_members fixed;
+		alignas(8) unsigned char bytes[WIRE_MAX];
+	} all = { .fixed = { .ref = group->ref, .count = 1 } };
+	struct wire_place place = { .header = { .type = WIRE_PLACE, .serial = 1 },
+				    .cookie = 1,
+				    .segment_generation = 1 };
+	const DLTensor t = tensor_of(NULL, &(int64_t){ 1 });
+	const struct tensor_description d = description_of(&t, 0, "m", 1, NULL, 0);
+	const struct wire_header *h = (const void *)(&all.fixed + 1);
+	struct conn_message m;
+
+	description_encode((unsigned char *)(&all.fixed + 1), &place, &d);
+	all.fixed.size = wire_padded(h->length);
+	must_be(rc_call(rc, WIRE_MEMBERS, &all, sizeof(all.fixed) + all.fixed.size, &m), 0);
+	if (rc_judge(&m, WIRE_MEMBERS_MADE))
+		return -1;
+	return *(const int64_t *)(const void *)(m.bytes + sizeof(struct wire_members_made));
+}
+
 TEST(a_group_whose_answer_had_to_wait_is_answered_by_the_next_daemon)
 {
 	struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
@@ -265,6 +291,7 @@ TEST(a_group_whose_answer_had_to_wait_is_answered_by_the_next_daemon)
 
 	kill_proper(c);
 	read_until_adopted(&rc, room);
+	must_be(place_member_again(&rc, &group), 0);
 	must_be(publish_group_again(&rc, &group), 0);
 	rc_close(&rc);
 	tl_close(c);
