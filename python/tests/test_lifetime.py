@@ -86,16 +86,18 @@ def test_descriptors_and_mappings_do_not_pile_up(client):
         with open("/proc/self/maps") as maps:
             return len(os.listdir("/proc/self/fd")), sum("tensorlease" in line for line in maps)
 
-    before = count()
-    for i in range(200):
-        client.put("life/fd", np.full(100000, i))
-        client.get("life/fd", mode="c").numpy()[0] = 1
-        from_dlpack(client.get("life/fd"))
-        client.get("life/fd").copy_on_write().numpy()[1] = 1
-    fds, maps = count()
-    slots = client.stat("life/fd").ring  # each has a descriptor, and is mapped to be written and to be read
-    assert slots >= 3
-    assert fds <= before[0] + slots + 2 and maps <= before[1] + 2 * slots + 4
+    counts = [count()]
+    for _ in range(10):  # a slot has a descriptor and mappings, and on a busy machine the ring grows, a few times
+        for i in range(200):
+            client.put("life/fd", np.full(100000, i))
+            client.get("life/fd", mode="c").numpy()[0] = 1
+            from_dlpack(client.get("life/fd"))
+            client.get("life/fd").copy_on_write().numpy()[1] = 1
+        counts.append(count())
+        if counts[-1] == counts[-2]:
+            break
+    assert counts[-1] == counts[-2], counts
+    assert client.stat("life/fd").ring >= 3
 
 
 def test_a_killed_process_holds_nothing(client, observer):

@@ -387,6 +387,7 @@ GPU_TEST(on_good_gpus_all_works)
 					    "gpu 0 order", "gpu 0 survival", "gpu 0 legacy",
 					    "gpu 1 vmm",   "gpu 1 legacy",   "peer access" };
 
+	test_timeout(360);
 	gpu_setenv("FAKECUDA_DELAY_US", "20000"); /* so that the order is tried */
 	{
 		cleanup_visit struct visit v = doctor_at(NULL);
