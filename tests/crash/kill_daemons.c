@@ -5,11 +5,13 @@
  * many as it published, also through a ring, and what is held stays as it was. TL_DAEMON_KILLS sets
  * how many are killed; with 1000 the times until another one served tell something.
  */
+#include <poll.h>
 #include <sys/mman.h>
 #include <time.h>
 
 #include "tests/harness/harness.h"
 #include "tests/harness/number.h"
+#include "tests/harness/process.h"
 #include "tests/harness/seed.h"
 
 enum { KILLS = 20, KILLS_MAX = 100000, PRODUCERS = 4, CONSUMERS = 4, HELD = 8, LONGEST_US = 20000 };
@@ -250,8 +252,12 @@ static void both_die(bool keeper_first)
 	must_be(put(c, 0, 4, &version), 0);
 	must_be(tl_get(c, "p/0", NULL, &t), 0);
 	if (keeper_first) {
+		struct pollfd p = { .fd = process_pidfd(pid), .events = POLLIN };
+
 		td_kill_keeper(&d);
 		must_be(kill(pid, SIGKILL), 0);
+		must_be(poll(&p, 1, WAIT_MS), 1);
+		close(p.fd);
 	} else {
 		td_kill(&d);
 	}

@@ -140,8 +140,9 @@ def connect(address=None, *, namespace=None, autostart=None, timeout=10.0):
     timeout: seconds that a request waits for the daemon's answer, here and in later calls. None or 0: 10 seconds. A
         request for CPU memory waits a second more for each 100 MB. A signal does not end that wait.
     NoDaemonError (a ConnectionRefusedError): nobody listens at the address. PermissionDeniedError: this user may not
-    use the socket, there is no namespace of that name that it may read, or the daemon runs as a user that is not trusted. Trusted are this user, root, the system user of
-    the packaged service, and the uids in $TENSORLEASE_TRUST_UID, separated by commas.
+    use the socket, there is no namespace of that name that it may read, or the daemon runs as a user that is not
+    trusted. Trusted are this user, root, the system user of the packaged service, and the uids in
+    $TENSORLEASE_TRUST_UID, separated by commas.
     """
     return Client(address, namespace=namespace, autostart=autostart, timeout=timeout)
 
