@@ -618,6 +618,7 @@ static int frees_when_nobody_listens(const struct test_daemon *d, void *arg)
 		0);
 	pause_at(1); /* another process has it open */
 	must_be(tl_delete(other, "t"), 0);
+	td_sync(d);  /* the client was sent that, too */
 	pause_at(1); /* the daemon stands still */
 	fill_socket(fd);
 	client_set_timeout(client, 2 * SECOND);
