@@ -46,6 +46,7 @@ void *session_unmap_page(void *page)
 
 void session_deinit(struct session *s)
 {
+	notes_end(s);
 	mappings_deinit(&s->mappings);
 	s->heir = session_unmap_page(s->heir);
 	s->views = session_unmap_page(s->views);
@@ -155,7 +156,7 @@ struct session *session_free(struct session *s)
 	mappings_free(&s->mappings);
 	pthread_mutex_destroy(&s->produce_mutex);
 	users_free(&s->users);
-	free(s->notes);
+	free(s->notes.bytes);
 	free(s);
 	return NULL;
 }
