@@ -32,6 +32,7 @@
 #include "util/clock.h"
 #include "util/fd.h"
 
+#define US_PER_SEC (NS_PER_SEC / NS_PER_US)
 #define SCHEME "tensorlease://"
 #define SYSTEM_SOCKET "/run/tensorlease/socket"
 #define DAEMON_NAME "tensorleased"
@@ -245,22 +246,31 @@ static int connect_failure(int r, const char *address)
 	}
 }
 
+/* Limits connect() while the daemon's backlog is full. No time at all would mean no limit. */
+static int limit_connect(int socket, int64_t deadline)
+{
+	int64_t us = deadline_left_ns(deadline) / NS_PER_US + 1;
+	struct timeval tv = { .tv_sec = us / US_PER_SEC, .tv_usec = us % US_PER_SEC };
+
+	if (deadline == DEADLINE_NEVER ||
+	    !setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv)))
+		return 0;
+	return -errno;
+}
+
 int address_connect(const char *address, int64_t deadline, int *socket_out)
 {
 	struct sockaddr_un sun = { .sun_family = AF_UNIX };
-	int64_t left = deadline_left_ns(deadline);
-	struct timeval tv = { .tv_sec = left / NS_PER_SEC,
-			      .tv_usec = left % NS_PER_SEC / 1000 + 1 };
 	int r;
 
 	*socket_out = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (*socket_out < 0)
 		return tl_fail(-errno, "making a socket: %m");
-	if (deadline != DEADLINE_NEVER) /* limits connect() while the daemon's backlog is full */
-		setsockopt(*socket_out, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
 	memcpy(sun.sun_path, address, strlen(address) + 1);
 	do {
-		r = connect(*socket_out, (struct sockaddr *)&sun, sizeof(sun)) ? -errno : 0;
+		r = limit_connect(*socket_out, deadline);
+		if (!r && connect(*socket_out, (struct sockaddr *)&sun, sizeof(sun)))
+			r = -errno;
 	} while (r == -EINTR && !deadline_passed(deadline));
 	if (r) {
 		int unconnected = *socket_out;

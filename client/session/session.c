@@ -46,6 +46,7 @@ void *session_unmap_page(void *page)
 
 void session_deinit(struct session *s)
 {
+	notes_end(s);
 	mappings_deinit(&s->mappings);
 	s->heir = session_unmap_page(s->heir);
 	s->views = session_unmap_page(s->views);
@@ -62,16 +63,6 @@ void session_deinit(struct session *s)
 int session_socket(const struct session *s)
 {
 	return !s->forked || fd_is(s->socket, &s->forked_socket) ? s->socket : -1;
-}
-
-uint32_t session_serial(struct session *s)
-{
-	uint32_t serial;
-
-	do {
-		serial = (atomic_fetch_add(&s->serial, 1) + 1) & ~SESSION_COMMIT_SERIAL;
-	} while (serial == 0);
-	return serial;
 }
 
 /* ---- The beginning ---- */
@@ -155,7 +146,7 @@ struct session *session_free(struct session *s)
 	mappings_free(&s->mappings);
 	pthread_mutex_destroy(&s->produce_mutex);
 	users_free(&s->users);
-	free(s->notes);
+	free(s->notes.bytes);
 	free(s);
 	return NULL;
 }

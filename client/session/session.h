@@ -15,6 +15,7 @@
 #include "client/memory/users.h"
 #include "client/session/hangup.h"
 #include "client/session/kind.h"
+#include "client/session/notes.h"
 #include "client/session/outcome.h"
 #include "client/session/refused.h"
 #include "proto/catalog_layout.h"
@@ -41,11 +42,6 @@ enum session_state {
 	SESSION_FORKING, /* fork() copies the ledger: give the lease back, then process_wait_fork()
 			  */
 	SESSION_OVER,	 /* no leases may be taken: inherited by a forked child */
-};
-
-/* A short message that nobody waits for: ABORT, UNMAPPED or UNEXPORT. */
-struct session_note {
-	alignas(8) unsigned char bytes[24];
 };
 
 /* A message waiting for its answer; its sender owns it. */
@@ -132,9 +128,7 @@ struct session {
 	char unanswered_name[TL_NAME_MAX + 1];
 	struct list sending; /* of struct commit_sending */
 	struct refused refused;
-	struct session_note *notes; /* those that could not be sent yet, in their order */
-	uint32_t nnotes;
-	_Atomic bool notes_due;	   /* nnotes is not 0 */
+	struct notes notes;
 	_Atomic uint32_t life;	   /* the last one that ADOPTED named */
 	_Atomic bool resumed_due;  /* RESUMED is due when `granting` is 0 */
 	_Atomic unsigned granting; /* DRAFTs received that our ledger does not count yet */
@@ -175,7 +169,6 @@ static inline int64_t deadline_to_allocate(int64_t deadline, uint64_t nbytes)
 	return deadline;
 }
 
-uint32_t session_serial(struct session *s);
 /* The socket, or -1 if it is closed, or if a child's program has closed it. */
 int session_socket(const struct session *s);
 
