@@ -133,25 +133,45 @@ TL_API int tl_close(tl_client *client)
 
 /* ---- Requests ---- */
 
-/* Stores the ref of the tensor that the name means, or 0. False: it cannot be found out, as on a
- * session that has ended. */
-static bool meaning(struct session *s, const struct name_key *key, uint64_t *ref)
-{
-	int r = lookup_find(s, key, 0, ref);
+/* What a name means. Its tensor's ref changes with each one that a producer publishes to the name's
+ * ring without the daemon; the ring's ref stays until the ring ends, by a deletion among others. */
+struct meaning {
+	uint64_t tensor; /* 0: nothing */
+	uint64_t ring;	 /* 0: the name has none */
+};
 
-	if (!r)
-		lease_release(s, ref_slot(*ref));
-	else
-		*ref = 0;
-	return !r || r == LEASE_E_NONE;
+/* False: it cannot be found out, as on a session that has ended. */
+static bool meaning_find(struct session *s, const struct name_key *key, struct meaning *m)
+{
+	uint64_t current = 0;
+	uint32_t name;
+	int r = lookup_find(s, key, 0, &m->tensor);
+
+	m->ring = 0;
+	if (r) {
+		m->tensor = 0;
+		return r == LEASE_E_NONE;
+	}
+	name = load_once(&s->catalog.rows[ref_slot(m->tensor)].name);
+	if (name < s->catalog.max_names)
+		current = atomic_load(&s->catalog.names[name].current);
+	if (current & REF_RING)
+		m->ring = current;
+	lease_release(s, ref_slot(m->tensor));
+	return true;
+}
+
+static bool meaning_is(const struct meaning *a, const struct meaning *b)
+{
+	return a->tensor == b->tensor || (a->ring && a->ring == b->ring);
 }
 
 struct deleting {
 	struct wire_delete fixed;
 	char name[TL_NAME_MAX + 1];
 	struct name_key key;
-	bool known;	   /* what the name meant before the request: */
-	uint64_t ref;	   /* 0: nothing */
+	bool known; /* what the name meant before the request: */
+	struct meaning before;
 	uint64_t instance; /* of the catalog in which it meant that */
 	bool asked;	   /* a daemon that has died since may have read the request */
 };
@@ -160,17 +180,18 @@ struct deleting {
  * that means nothing now has been deleted. */
 static bool is_other(struct session *s, const struct deleting *d)
 {
-	uint64_t now;
+	struct meaning now;
 
-	if (d->known && !d->ref)
+	if (d->known && !d->before.tensor)
 		return false;
 	if (d->known && d->instance != s->catalog.instance)
 		return true;
-	return meaning(s, &d->key, &now) && (d->known ? now != d->ref : !now);
+	return meaning_find(s, &d->key, &now) &&
+	       (d->known ? !meaning_is(&now, &d->before) : !now.tensor);
 }
 
-/* The next daemon is asked only if the name still means the same tensor: another may have been
- * published. */
+/* The next daemon is asked only if the name still means the same tensor or has the same ring. Else
+ * it was deleted, and another may have been published. */
 static bool is_deleted(struct session *s, void *message, struct conn_message *answer, void *context)
 {
 	struct deleting *d = context;
@@ -192,7 +213,7 @@ static int delete_attempt(struct call *c, const struct use *use, void *context)
 	if (d->asked && is_other(use->session, d))
 		return call_done(c, use, 0);
 	if (!d->asked) {
-		d->known = meaning(use->session, &d->key, &d->ref);
+		d->known = meaning_find(use->session, &d->key, &d->before);
 		d->instance = use->session->catalog.instance;
 	}
 	r = session_call_unless(use->session, &d->fixed, -1, call_deadline(c), &answer, is_deleted,

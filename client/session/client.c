@@ -159,9 +159,10 @@ static int make_session(struct tl_client *client, int64_t deadline, bool *reache
 		atomic_fetch_add(&client->refs, 1);
 		s->older = client->sessions;
 		client->sessions = s;
-		old = atomic_exchange(&client->session, s);
-		if (old)
+		old = atomic_load(&client->session);
+		if (old) /* before any thread can use @s */
 			session_inherit(s, old);
+		atomic_store(&client->session, s);
 	}
 	pthread_mutex_unlock(&client->mutex);
 	peer_deinit(&peer);

@@ -277,11 +277,11 @@ static void drop_parents(struct session *s)
 	list_init(&s->pending);
 	list_init(&s->sending);
 	atomic_store(&s->unanswered, 0);
-	s->unanswered_own = s->unanswered_commit = 0;
+	s->unanswered_own = 0;
 	s->reading = false;
 	hangup_fork_child(&s->hangup);
 	atomic_store(&s->maps, 0);
-	memset(&s->refused, 0, sizeof(s->refused));
+	refused_reset(&s->refused);
 	notes_fork_child(&s->notes);
 	atomic_store(&s->life, 0);
 	atomic_store(&s->granting, 0);

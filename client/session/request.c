@@ -258,10 +258,11 @@ static void commit_refused(struct session *s, const struct conn_message *m)
  */
 static void unanswered_look(struct session *s, uint32_t serial)
 {
-	bool later = (int32_t)((serial - s->unanswered) << 1) > 0;
-
-	if (later || (serial && serial == s->unanswered_own))
-		s->unanswered = s->unanswered_own = s->unanswered_commit = 0;
+	if (!s->unanswered)
+		return;
+	if (serial_is_later(serial, s->unanswered) || (serial && serial == s->unanswered_own))
+		s->unanswered = s->unanswered_own = 0;
+	refused_answered(&s->refused, serial);
 }
 
 /* The next daemon takes a draft's client for a holder of its segment. It has to learn from the
@@ -428,11 +429,11 @@ void session_drain_expected(struct session *s)
 
 /* To be called when a message was sent that nobody waits for. If another one is unanswered, either
  * may have been sent first. Then the own answer of one says nothing about the other. */
-static void unanswered_locked(struct session *s, uint32_t serial)
+static void unanswered_locked(struct session *s, uint32_t own)
 {
 	uint32_t newest = atomic_load(&s->serial) & ~SESSION_COMMIT_SERIAL;
 
-	s->unanswered_own = s->unanswered ? 0 : serial & ~SESSION_COMMIT_SERIAL;
+	s->unanswered_own = s->unanswered ? 0 : own;
 	s->unanswered = newest ? newest : 1;
 }
 
@@ -440,19 +441,19 @@ void session_commit_begin(struct session *s, struct commit_sending *sending)
 {
 	pthread_mutex_lock(&s->receive_mutex);
 	list_add_tail(&s->sending, &sending->link);
-	refused_sent(&s->refused, sending->commit);
+	refused_sending(&s->refused, sending->commit);
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
 void session_commit_end(struct session *s, struct commit_sending *sending, uint32_t serial,
 			bool sent)
 {
+	serial &= ~SESSION_COMMIT_SERIAL;
 	pthread_mutex_lock(&s->receive_mutex);
 	list_del(&sending->link);
 	if (sent) {
 		unanswered_locked(s, serial);
-		s->unanswered_commit = sending->commit;
-		memccpy(s->unanswered_name, sending->name, '\0', sizeof(s->unanswered_name));
+		refused_sent(&s->refused, s->unanswered, serial, sending->name);
 	}
 	pthread_mutex_unlock(&s->receive_mutex);
 }
@@ -470,25 +471,14 @@ int session_fence(struct session *s, int64_t deadline)
 	return r ? r : answer_expect(&answer, WIRE_DONE, "publishing in order");
 }
 
-static void commit_lost(struct session *old, uint32_t commit, const char *name)
-{
-	char text[WIRE_TEXT_MAX];
-	int n = snprintf(text, sizeof(text),
-			 "%s: the connection ended before the daemon answered anything after it",
-			 name);
-
-	refused_add(&old->refused, commit, -ENOTCONN, text, (size_t)n);
-}
-
 void session_inherit(struct session *s, struct session *old)
 {
 	pthread_mutex_lock(&old->receive_mutex);
-	if (old->unanswered && old->unanswered_commit)
-		commit_lost(old, old->unanswered_commit, old->unanswered_name);
+	refused_lost_all(&old->refused);
 	list_for_each(l, &old->sending) {
 		const struct commit_sending *sending = list_entry(l, struct commit_sending, link);
 
-		commit_lost(old, sending->commit, sending->name);
+		refused_lost(&old->refused, sending->commit, sending->name);
 	}
 	refused_inherit(&s->refused, &old->refused);
 	pthread_mutex_unlock(&old->receive_mutex);

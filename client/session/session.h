@@ -123,10 +123,8 @@ struct session {
 	 * without a waiter, or a request whose waiter gave up. An answer to a later one shows that
 	 * it was processed. 0: it was. tests/model/fence.pml */
 	_Atomic uint32_t unanswered;
-	uint32_t unanswered_own;    /* an answer to this one shows it, too; 0: there is none */
-	uint32_t unanswered_commit; /* the last such COMMIT's serial, and its name; 0: none */
-	char unanswered_name[TL_NAME_MAX + 1];
-	struct list sending; /* of struct commit_sending */
+	uint32_t unanswered_own; /* an answer to this one shows it, too; 0: there is none */
+	struct list sending;	 /* of struct commit_sending */
 	struct refused refused;
 	struct notes notes;
 	_Atomic uint32_t life;	   /* the last one that ADOPTED named */

@@ -111,6 +111,67 @@ TEST(a_commit_that_a_dead_daemon_may_not_have_read_is_told_once)
 	tl_close(client);
 }
 
+struct committing {
+	tl_client *client;
+	pthread_barrier_t *barrier; /* before and after each step of the daemon */
+	char name[8];
+	pthread_t thread;
+};
+
+static void *commit_and_create(void *arg)
+{
+	static const int64_t n = 10;
+	const tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	const struct committing *c = arg;
+	char named[16];
+	tl_draft *draft;
+
+	snprintf(named, sizeof(named), ": %s: ", c->name);
+	must_be(tl_create(c->client, c->name, &spec, &draft), 0);
+	pthread_barrier_wait(c->barrier);
+	pthread_barrier_wait(c->barrier); /* the daemon stands still */
+	must_be(tl_commit(draft, NULL), 0);
+	pthread_barrier_wait(c->barrier);
+	pthread_barrier_wait(c->barrier); /* and another one serves */
+	must_be(tl_create(c->client, c->name, &spec, &draft), -ENOTCONN);
+	must(strstr(tl_last_error(), "an earlier commit"));
+	must(strstr(tl_last_error(), named));
+	must_be(tl_create(c->client, c->name, &spec, &draft), 0);
+	must_be(tl_commit(draft, &(uint64_t){ 0 }), 0);
+	return NULL;
+}
+
+TEST(each_thread_is_told_of_a_commit_that_a_dead_daemon_may_not_have_read)
+{
+	enum { THREADS = 9 };
+	struct test_daemon first = td_start();
+	cleanup_td struct test_daemon second = { .pid = 0 };
+	tl_client *client = td_connect(&first);
+	struct committing c[THREADS];
+	pthread_barrier_t barrier;
+
+	must_be(pthread_barrier_init(&barrier, NULL, THREADS + 1), 0);
+	for (int i = 0; i < THREADS; i++) {
+		c[i] = (struct committing){ .client = client, .barrier = &barrier };
+		snprintf(c[i].name, sizeof(c[i].name), "t%d", i);
+		must_be(pthread_create(&c[i].thread, NULL, commit_and_create, &c[i]), 0);
+	}
+	pthread_barrier_wait(&barrier);
+	td_freeze(&first);
+	pthread_barrier_wait(&barrier);
+	pthread_barrier_wait(&barrier);
+	td_kill(&first);
+	second = td_start(.socket = first.socket);
+	must(td_alive(&second));
+	pthread_barrier_wait(&barrier);
+	for (int i = 0; i < THREADS; i++)
+		must_be(pthread_join(c[i].thread, NULL), 0);
+	pthread_barrier_destroy(&barrier);
+	for (int i = 0; i < THREADS; i++)
+		drop(get(client, c[i].name));
+	tl_close(client);
+}
+
 struct waiter {
 	tl_client *client;
 	_Atomic pid_t tid;

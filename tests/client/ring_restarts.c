@@ -79,18 +79,22 @@ TEST(a_producer_notices_that_the_daemon_was_killed)
 	tl_close(slow);
 }
 
+static pid_t daemon_of(tl_client *c)
+{
+	tl_status s = { .size = sizeof(s) };
+
+	must_be(tl_get_status(c, &s), 0);
+	return (pid_t)s.daemon_pid;
+}
+
 /* Kills the daemon proper, which has a keeper, and waits until another one serves @c. */
 static void kill_proper(tl_client *c)
 {
-	tl_status s = { .size = sizeof(s) };
-	pid_t pid;
+	pid_t pid = daemon_of(c);
 
-	must_be(tl_get_status(c, &s), 0);
-	pid = (pid_t)s.daemon_pid;
 	must_be(kill(pid, SIGKILL), 0);
-	do
-		must_be(tl_get_status(c, &s), 0);
-	while ((pid_t)s.daemon_pid == pid);
+	while (daemon_of(c) == pid)
+		;
 }
 
 static const char *const with_keeper[] = { "--keeper", "yes", NULL };
@@ -164,6 +168,60 @@ TEST(what_is_published_while_no_daemon_is_there_is_not_lost)
 	must(has(consumer, "r", 99, version));
 	tl_close(producer);
 	tl_close(consumer);
+}
+
+struct deleter {
+	tl_client *client;
+	uint64_t version; /* 0: whichever the name means */
+	_Atomic pid_t tid;
+	int r;
+};
+
+static void *delete_ring(void *arg)
+{
+	struct deleter *d = arg;
+
+	atomic_store(&d->tid, (pid_t)syscall(SYS_gettid));
+	d->r = d->version ? tl_delete_version(d->client, "r", d->version)
+			  : tl_delete(d->client, "r");
+	return NULL;
+}
+
+/* Deletes while the daemon stands still. It is killed after one more publication, and the next one
+ * is asked. */
+static int delete_amid_puts(const struct test_daemon *d, tl_client *producer, struct deleter *who)
+{
+	pid_t pid = daemon_of(producer);
+	pthread_t thread;
+
+	td_freeze(d);
+	must_be(pthread_create(&thread, NULL, delete_ring, who), 0);
+	until_it_sleeps(&who->tid);
+	put_ring(producer, "r", 5);
+	must_be(kill(pid, SIGKILL), 0);
+	must_be(pthread_join(thread, NULL), 0);
+	return who->r;
+}
+
+TEST(a_version_that_a_producer_puts_alone_is_no_proof_of_a_deletion)
+{
+	cleanup_td struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
+	tl_client *producer = td_connect(&d), *other = td_connect(&d);
+	tl_info info = { .size = sizeof(info) };
+	uint64_t version = begin(producer, "r");
+
+	must(has(other, "r", 1, version)); /* it has mapped the ring's page */
+	must_be(delete_amid_puts(&d, producer,
+				 &(struct deleter){ .client = other, .version = version }),
+		-ESTALE);
+	must_be(rings(other), 1);
+	must(has(other, "r", 5, version + 1));
+	must_be(delete_amid_puts(&d, producer, &(struct deleter){ .client = other }), 0);
+	must_be(tl_stat(other, "r", &info), -ENOENT);
+	must_be(rings(other), 0);
+	must_be(put_ring(producer, "r", 6), version + 3);
+	tl_close(producer);
+	tl_close(other);
 }
 
 int main(void)

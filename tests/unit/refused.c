@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* COMMITs without a waiter: what is known of them, and which thread is told of a failure. */
+#include <pthread.h>
+
+#include "client/session/refused.h"
+#include "tests/harness/harness.h"
+
+enum { OTHERS = 3, THREADS = REFUSED_THREADS + OTHERS };
+
+struct committing {
+	struct refused *r;
+	uint32_t serial;
+	pthread_barrier_t *committed, *lost;
+	int error; /* what the thread was told, and for which name; 0: nothing */
+	char text[WIRE_TEXT_MAX + 1];
+	pthread_t thread;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void *commit(void *arg)
+{
+	struct committing *c = arg;
+	const char *text = "";
+	char name[16];
+
+	snprintf(name, sizeof(name), "%u", c->serial);
+	pthread_mutex_lock(&mutex);
+	refused_sending(c->r, c->serial);
+	refused_sent(c->r, c->serial, c->serial, name);
+	pthread_mutex_unlock(&mutex);
+	pthread_barrier_wait(c->committed);
+	pthread_barrier_wait(c->lost);
+	pthread_mutex_lock(&mutex);
+	c->error = refused_take(c->r, &text);
+	snprintf(c->text, sizeof(c->text), "%s", text);
+	pthread_mutex_unlock(&mutex);
+	return NULL;
+}
+
+/* @n threads commit, with the serials from 1 on. Those up to @answered are answered; then the
+ * connection ends. */
+static void threads_commit(struct refused *r, struct committing *c, unsigned n, uint32_t answered)
+{
+	pthread_barrier_t committed, lost;
+
+	must_be(pthread_barrier_init(&committed, NULL, n + 1), 0);
+	must_be(pthread_barrier_init(&lost, NULL, n + 1), 0);
+	for (unsigned i = 0; i < n; i++) {
+		c[i] = (struct committing){
+			.r = r, .serial = i + 1, .committed = &committed, .lost = &lost
+		};
+		must_be(pthread_create(&c[i].thread, NULL, commit, &c[i]), 0);
+	}
+	pthread_barrier_wait(&committed);
+	refused_answered(r, answered);
+	refused_lost_all(r);
+	pthread_barrier_wait(&lost);
+	for (unsigned i = 0; i < n; i++)
+		must_be(pthread_join(c[i].thread, NULL), 0);
+	pthread_barrier_destroy(&committed);
+	pthread_barrier_destroy(&lost);
+}
+
+/* Is it told of the COMMIT with @serial? */
+static bool tells(const struct committing *c, uint32_t serial)
+{
+	char start[16];
+
+	snprintf(start, sizeof(start), "%u: ", serial);
+	return c->error == -ENOTCONN && !strncmp(c->text, start, strlen(start));
+}
+
+TEST(each_thread_is_told_of_its_own_commit_unless_that_was_processed)
+{
+	enum { FEW = 10, ANSWERED = 4 };
+	struct refused r = { 0 };
+	struct committing c[FEW];
+
+	threads_commit(&r, c, FEW, ANSWERED);
+	for (uint32_t i = 0; i < FEW; i++)
+		must(i < ANSWERED ? !c[i].error : tells(&c[i], c[i].serial));
+	must_be(r.count, 0);
+	refused_reset(&r);
+}
+
+/* So many threads have entries of their own; the others have one together. */
+TEST(of_too_many_threads_one_is_told_for_all_others)
+{
+	struct refused r = { 0 };
+	struct committing c[THREADS];
+	unsigned told = 0, own = 0;
+
+	threads_commit(&r, c, THREADS, 0);
+	for (unsigned i = 0; i < THREADS; i++) {
+		told += c[i].error != 0;
+		own += tells(&c[i], c[i].serial);
+	}
+	must_be(told, REFUSED_THREADS + 1);
+	must(own >= REFUSED_THREADS);
+	must_be(r.count, 0);
+	refused_reset(&r);
+}
+
+TEST(an_answer_to_one_of_two_threads_together_says_nothing_of_the_other)
+{
+	struct refused r = { .others = { .newest = 5, .own = 5 } };
+	const char *text;
+
+	r.nthreads = REFUSED_THREADS; /* all of them have COMMITs that may be lost */
+	r.threads = calloc(REFUSED_THREADS, sizeof(*r.threads));
+	must(r.threads);
+	for (unsigned i = 0; i < REFUSED_THREADS; i++)
+		r.threads[i] = (struct committer){ .thread = UINT64_MAX - i, .newest = 1000 };
+	refused_sent(&r, 7, 6, "six");
+	refused_answered(&r, 6);
+	must_be(r.others.newest, 7);
+	refused_answered(&r, 8);
+	must_be(r.others.newest, 0);
+	refused_sent(&r, 9, 9, "nine");
+	refused_answered(&r, 9);
+	refused_lost_all(&r);
+	must_be(refused_take(&r, &text), 0);
+	refused_reset(&r);
+}
+
+TEST(the_next_session_tells_what_the_last_one_did_not)
+{
+	struct refused old = { 0 }, r = { 0 };
+	const char *text;
+
+	refused_sending(&old, 1);
+	refused_add(&old, 1, -ENOSPC, "first", 5);
+	refused_add(&old, 1, -EDQUOT, "second", 6);
+	refused_inherit(&r, &old);
+	must_be(refused_take(&old, &text), 0);
+	must_be(refused_take(&r, &text), -ENOSPC);
+	must(!strcmp(text, "first"));
+	must_be(refused_take(&r, &text), 0);
+	refused_reset(&r);
+}
+
+int main(void)
+{
+	return suite_run();
+}
