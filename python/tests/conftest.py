@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,11 @@ if os.environ.get("TL_TEST_GPU") != "real":
 PACKAGE = Path(tensorlease.__file__).parent
 LIMIT_S = limit(300)  # for one test, on a busy machine
 FLAKY_MAX = 3
-# An assertion about bytes or versions is final.
-FINAL = re.compile(r"^E .*(byte|version|array|equal|torn|mixed)", re.M | re.I)
+WRONG, FAILED = 2, 3  # exit statuses of forked children
+# The signals of a crash, as subprocess shows them and as exit statuses.
+CRASH = "died with <Signals.SIG(SEGV|BUS|FPE|ILL|SYS|ABRT|TRAP)|(assert|ended with|status) -(4|5|6|7|8|11|31)\\b|crashed: "
+# An assertion about bytes or versions is final, and so is a crash.
+FINAL = re.compile(rf"^E .*(byte|version|array|equal|torn|mixed|{CRASH})", re.M | re.I)
 
 
 def pytest_runtest_protocol(item, nextitem):
@@ -77,26 +81,35 @@ def _listens(address):
 
 @contextlib.contextmanager
 def daemon_at(address, capacity="1G", more=()):
-    """A daemon as a process, which a test may kill."""
+    """A daemon as a process, which a test may kill. If it ends otherwise, that is final."""
     command = [PACKAGE / "bin" / "tensorleased", "--foreground", "--socket", address, "--capacity", capacity]
     command += ["--keeper", "no", *more]  # its death is to be the end of it
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        eventually(lambda: process.poll() is not None or _listens(address))
-        assert process.poll() is None, "the daemon did not start"
-        yield process
-        if process.poll() is None:
-            process.terminate()
-            assert process.wait(limit(60)) == 0
-    finally:
-        process.kill()
-        process.wait()
+    with tempfile.TemporaryFile() as stderr:
+        process = subprocess.Popen(command, stderr=stderr)
+        what = "the daemon did not start"
+        try:
+            eventually(lambda: process.poll() is not None or _listens(address))
+            if process.poll() is None:
+                what = "crashed: the daemon"
+                yield process
+            if process.poll() is None:
+                process.terminate()
+                process.wait(limit(60))
+        finally:
+            process.kill()
+            status = process.wait()
+            if status not in (0, -signal.SIGKILL) or what.endswith("start"):
+                stderr.seek(0)
+                said = stderr.read().decode(errors="replace")
+                raise AssertionError(f"{what}: exit status {status}\n{said[-4000:]}")
 
 
 @contextlib.contextmanager
 def run_daemon():
-    with tempfile.TemporaryDirectory(prefix="tl-py-") as folder, daemon_at(f"{folder}/socket"):
+    """A daemon that no test may kill."""
+    with tempfile.TemporaryDirectory(prefix="tl-py-") as folder, daemon_at(f"{folder}/socket") as process:
         yield f"{folder}/socket"
+        assert process.poll() is None, "crashed: the daemon has ended"
 
 
 @pytest.fixture(scope="module")
@@ -291,6 +304,40 @@ def run_python(code, *, timeout=limit(60), check=True, **environment):
     )
 
 
+class ChildFailed(Exception):
+    """Something went wrong in a forked child; its stderr has the exception."""
+
+
+def start_child(work):
+    """Runs it in a forked child, which then ends at once and is killed if it waits for ever."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        status = FAILED
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(limit(120))
+            status = 0 if work() in (None, True) else WRONG
+        except BaseException as error:
+            status = WRONG if isinstance(error, AssertionError) else FAILED
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return pid
+
+
+def end_child(pid):
+    """Waits for a child of start_child()'s, in which no assertion may have failed, and work() not have returned False."""
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status != WRONG, "bytes or answers are wrong in the child"
+    if status:
+        raise ChildFailed(f"exit status {status}")
+
+
+def in_child(work):
+    end_child(start_child(work))
+
+
 # Python does this by itself, unless a shell started it in the background.
 HEED_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
@@ -309,7 +356,9 @@ def is_interrupted(call):
             assert child.stdout.readline() == "ready\n"
             until_asleep(child.pid)
             child.send_signal(signal.SIGINT)
-            return child.communicate(timeout=limit(60))[0] == "interrupted\n"
+            said = child.communicate(timeout=limit(60))[0]
+            assert child.returncode == 0
+            return said == "interrupted\n"
         finally:
             child.kill()
 

@@ -10,7 +10,15 @@ import time
 
 import numpy as np
 import pytest
-from conftest import daemon_at, eventually, leases_of, run_python, until_the_waiter_sleeps, waiters
+from conftest import (
+    daemon_at,
+    eventually,
+    in_child,
+    leases_of,
+    run_python,
+    until_the_waiter_sleeps,
+    waiters,
+)
 from limits import limit
 
 import tensorlease
@@ -188,14 +196,7 @@ def test_a_child_has_waits_of_its_own(client):
         return (await client.aget(name, timeout=limit(60))).nbytes
 
     assert asyncio.run(main("async/parent")) == 1
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            status = 0 if asyncio.run(main("async/child")) == 1 else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    in_child(lambda: asyncio.run(main("async/child")) == 1)
     assert asyncio.run(main("async/again")) == 1
 
 

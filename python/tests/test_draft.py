@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 import pytest
-from conftest import eventually, from_dlpack, run_python
+from conftest import end_child, eventually, from_dlpack, in_child, run_python, start_child
 from limits import limit
 
 
@@ -177,18 +177,6 @@ def test_space_comes_back(client):
     client.delete("draft/h")
 
 
-def in_child(work):
-    """Whether work() returns true in a forked child, which then ends at once."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            status = 0 if work() else 2
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
 def refuses(use):
     try:
         use()
@@ -205,7 +193,7 @@ def test_a_child_may_not_commit_its_parents_draft(client):
         draft.abort()
         return all(refused)
 
-    assert in_child(work)
+    in_child(work)
     assert draft.commit() == 1
 
 
@@ -214,7 +202,7 @@ def test_forked_workers_fill_their_parents_draft(client):
     draft = client.create("draft/fork", (8, 5000), "int32")
     array = draft.numpy()
     for n in range(8):
-        assert in_child(lambda n=n: (array if n % 2 else draft.numpy())[n].fill(n) is None)
+        in_child(lambda n=n: (array if n % 2 else draft.numpy())[n].fill(n))
     draft.commit()
     assert (client.get("draft/fork").numpy() == np.arange(8)[:, None]).all()
 
@@ -253,7 +241,7 @@ def test_what_a_child_publishes_is_not_its_parents_draft(client):
         client.put("draft/copy", open_)
         return same and (views[1] == 5).all() and (client.get("draft/copy").numpy() == 7).all()
 
-    assert in_child(work)
+    in_child(work)
     assert (views[0] == 7).all()
 
 
@@ -261,20 +249,14 @@ def test_memory_that_a_child_sees_is_not_used_again_before_the_child_ends(client
     draft = client.create("draft/fork", 1 << 20, "int8")
     seen, told = draft.numpy(), os.pipe()
     seen.fill(1)
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            status = 0 if os.read(told[0], 1) and (seen == 1).all() else 2
-        finally:
-            os._exit(status)
+    child = start_child(lambda: bool(os.read(told[0], 1) and (seen == 1).all()))
     draft.commit()
     del seen, draft
     client.delete("draft/fork")
     for n in range(40):
         client.put("draft/other", np.full(1 << 20, 2, "int8"))
     os.write(told[1], b"x")
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    end_child(child)
     client.put("draft/other", b"")
     client.delete("draft/other")
     eventually(lambda: client.status().retired == 0)
@@ -293,7 +275,7 @@ def test_a_grandchild_is_told_that_the_draft_is_not_its(client):
         lambda: brain.bytes(),
         lambda: client.put("draft/fork-copy", brain),
     )
-    assert in_child(lambda: in_child(lambda: all(map(refuses, uses))))
+    in_child(lambda: in_child(lambda: all(map(refuses, uses))))
     draft.abort()
     brain.abort()
 

@@ -21,6 +21,7 @@ from conftest import (
     daemon_at,
     eventually,
     gives_the_gil_up,
+    in_child,
     is_interrupted,
     leases_of,
     once_asleep,
@@ -326,16 +327,13 @@ def test_a_get_of_what_is_mapped_keeps_the_gil(client):
 def test_fork(client):
     client.put_many(arrays_of(10, 3), prefix="many/fork/")
     got = client.get_many(prefix="many/fork/")
-    child = os.fork()
-    if not child:
-        try:
-            ok = all((t.numpy() == 3).all() for t in got.values())
-            ok = ok and len(client.get_many(prefix="many/fork/")) == 10
-            client.put_many(arrays_of(10, 4), prefix="many/fork/")
-            os._exit(0 if ok else 1)
-        except BaseException:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def child():
+        assert all((t.numpy() == 3).all() for t in got.values())
+        assert len(client.get_many(prefix="many/fork/")) == 10
+        client.put_many(arrays_of(10, 4), prefix="many/fork/")
+
+    in_child(child)
     assert all((t.numpy() == 4).all() for t in client.get_many(prefix="many/fork/").values())
     assert all((t.numpy() == 3).all() for t in got.values())
 

@@ -6,30 +6,16 @@ import ctypes
 import gc
 import os
 import pickle
-import signal
 import threading
 import weakref
 
 import numpy as np
 import pytest
-from conftest import eventually, run_python
+from conftest import eventually, in_child, run_python
 from limits import limit
 
 import tensorlease
 import tensorlease._client
-
-
-def in_a_child(work):
-    """Runs it in a forked process, and must find True. What waits for ever there is killed."""
-    pid = os.fork()
-    if pid == 0:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(limit(60))
-        try:
-            os._exit(0 if work() else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def held_by_a_thread(lock):
@@ -66,7 +52,7 @@ def test_a_child_closes_although_a_thread_of_its_parent_was_in_a_call(client, ob
     thread.start()
     try:
         for _ in range(3):
-            in_a_child(closes)
+            in_child(closes)
     finally:
         client.close()
         thread.join()
@@ -88,7 +74,7 @@ def test_a_child_closes_a_watch_although_a_thread_of_its_parent_waits(client):
     thread = threading.Thread(target=wait)
     thread.start()
     try:
-        in_a_child(closes)
+        in_child(closes)
     finally:
         client.put("processes/watched", b"x")
         thread.join()
@@ -101,7 +87,7 @@ def test_a_child_is_not_kept_by_a_thread_of_its_parent_that_connects(client):
         ref = client.ref(tensor)
         thread, over = held_by_a_thread(tensorlease._client._clients_lock)
         try:
-            in_a_child(lambda: bytes(ref.get()) == b"x")
+            in_child(lambda: bytes(ref.get()) == b"x")
         finally:
             over.set()
             thread.join()
@@ -112,7 +98,7 @@ def test_a_child_of_a_process_that_connects_for_cached_functions(client, monkeyp
     squares = tensorlease.cached("processes/squares/")(lambda n: np.arange(n))
     thread, over = held_by_a_thread(tensorlease._cache._default_lock)
     try:
-        in_a_child(lambda: squares(3).tolist() == [0, 1, 2])
+        in_child(lambda: squares(3).tolist() == [0, 1, 2])
     finally:
         over.set()
         thread.join()
@@ -287,9 +273,9 @@ def test_a_draft_is_not_touched_in_a_grandchild(client):
 
     def child():
         draft[0] = 2
-        in_a_child(grandchild)
+        in_child(grandchild)
         return True
 
-    in_a_child(child)
+    in_child(child)
     assert draft[0] == 2
     draft.abort()

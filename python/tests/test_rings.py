@@ -2,11 +2,10 @@
 """What works for a name works for one with a ring, which its producer publishes without asking the daemon."""
 
 import asyncio
-import os
 
 import numpy as np
 import pytest
-from conftest import eventually, once_asleep, until_the_waiter_sleeps
+from conftest import eventually, in_child, once_asleep, until_the_waiter_sleeps
 from limits import limit
 
 import tensorlease
@@ -168,15 +167,12 @@ def test_fork(client, observer, ring):
     name = f"ring/fork/{ring}"
     version = begin(client, name, ring)
     held = client.get(name)
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            mine = put(client, name, 70, ring)  # by a connection of its own
-            status = 0 if mine == version + 1 and held.numpy()[0] == 5 else 2
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
+
+    def child():
+        assert put(client, name, 70, ring) == version + 1  # by a connection of its own
+        assert held.numpy()[0] == 5
+
+    in_child(child)
     assert observer.get(name).numpy()[0] == 70
     assert put(client, name, 71, ring) == version + 2
     assert observer.get(name).numpy()[0] == 71

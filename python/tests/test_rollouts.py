@@ -119,7 +119,7 @@ class Daemon:
         for pid in self.pids() if number == signal.SIGKILL else self.pids()[-1:]:
             os.kill(pid, number)
         if self.process:
-            self.process.wait(limit(60))
+            assert self.process.wait(limit(60)) == (0 if number == signal.SIGTERM else -number)
 
 
 @pytest.mark.parametrize("autostart", [True, False], ids=["autostart", "address"])
