@@ -55,6 +55,13 @@ static unsigned number_take(struct namespaces *all)
 	return NAMESPACES_MAX;
 }
 
+/* A name may come back in another catalog than the one in which clients saw its versions. */
+static void versions_raise(struct shared *shared, uint64_t version)
+{
+	if (shared->versions < version)
+		shared->versions = version;
+}
+
 static void namespace_add(struct namespaces *all, struct namespace *ns,
 			  const struct namespace_config *config)
 {
@@ -69,6 +76,7 @@ static void namespace_add(struct namespaces *all, struct namespace *ns,
 		memcpy(facts->name, config->name, sizeof(facts->name));
 		facts->sum = facts_header_sum(facts);
 	}
+	versions_raise(all->shared, ns->state.catalog.header->names_floor);
 	survive_publish(all->shared, &ns->state.catalog);
 	list_add_tail(&all->list, &ns->link);
 	all->count++;
@@ -126,7 +134,8 @@ static bool is_empty(const struct namespace *ns)
 	       list_empty(&ns->state.memory.graves);
 }
 
-/* Ends a few unused namespaces of the template when there are many. */
+/* Ends a few unused namespaces of the template when there are many. The next one that is made
+ * begins above their versions, and so later daemons learn of these from its catalog. */
 static void made_trim(struct namespaces *all)
 {
 	struct namespace *ns, *next;
@@ -137,6 +146,7 @@ static void made_trim(struct namespaces *all)
 	list_for_each_entry_safe(ns, next, &all->list, link) {
 		if (!is_empty(ns))
 			continue;
+		versions_raise(all->shared, names_highest(&ns->state.names));
 		namespace_free(all, ns);
 		if (!--most)
 			return;
