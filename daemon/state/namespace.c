@@ -55,6 +55,15 @@ static unsigned number_take(struct namespaces *all)
 	return NAMESPACES_MAX;
 }
 
+static void facts_write(struct facts_header *facts, const struct namespace_config *config)
+{
+	facts->uid = config->uid;
+	facts->gid = config->gid;
+	memcpy(facts->name, config->name, sizeof(facts->name));
+	atomic_signal_fence(memory_order_seq_cst); /* they count once they are whole */
+	*(volatile uint32_t *)&facts->sum = facts_header_sum(facts);
+}
+
 /* A name may come back in another catalog than the one in which clients saw its versions. */
 static void versions_raise(struct shared *shared, uint64_t version)
 {
@@ -65,17 +74,9 @@ static void versions_raise(struct shared *shared, uint64_t version)
 static void namespace_add(struct namespaces *all, struct namespace *ns,
 			  const struct namespace_config *config)
 {
-	struct facts_header *facts = ns->state.catalog.facts;
-
 	ns->config = *config;
 	if (!(config->mode & (NAMESPACE_PUBLISH << 3 | NAMESPACE_PUBLISH)))
 		ns->state.accounts.owner = config->uid; /* its only publisher may have everything */
-	if (facts) {
-		facts->uid = config->uid;
-		facts->gid = config->gid;
-		memcpy(facts->name, config->name, sizeof(facts->name));
-		facts->sum = facts_header_sum(facts);
-	}
 	versions_raise(all->shared, ns->state.catalog.header->names_floor);
 	survive_publish(all->shared, &ns->state.catalog);
 	list_add_tail(&all->list, &ns->link);
@@ -99,6 +100,8 @@ int namespace_new(struct namespaces *all, const struct namespace_config *config,
 		free(ns);
 		return r;
 	}
+	if (ns->state.catalog.facts)
+		facts_write(ns->state.catalog.facts, config);
 	namespace_add(all, ns, config);
 	*out = ns;
 	return 0;
