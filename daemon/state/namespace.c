@@ -2,6 +2,7 @@
 /* Namespaces. Each state has an instance id of its own, from a range of ids that starts with the
  * daemon's, so that the next daemon finds the states of all of them. Loop thread only. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,6 +194,21 @@ struct namespace *namespace_named(const struct namespaces *all, const char *name
 	return NULL;
 }
 
+static void name_of_user(char name[TENSOR_NAMESPACE_MAX + 1], uint32_t uid)
+{
+	snprintf(name, TENSOR_NAMESPACE_MAX + 1, NAMESPACE_OF_USER "%u", uid);
+}
+
+bool namespace_is_of_user(const char *name, uint32_t *uid)
+{
+	char canonical[TENSOR_NAMESPACE_MAX + 1];
+
+	if (sscanf(name, NAMESPACE_OF_USER "%" SCNu32, uid) != 1)
+		return false;
+	name_of_user(canonical, *uid);
+	return !strcmp(name, canonical);
+}
+
 /* Makes the namespace of @who's own, if @name is its name. */
 static int make_own(struct namespaces *all, const char *name, const struct namespace_user *who,
 		    struct namespace **out)
@@ -200,7 +216,7 @@ static int make_own(struct namespaces *all, const char *name, const struct names
 	struct namespace_config config = all->users;
 	int r;
 
-	snprintf(config.name, sizeof(config.name), NAMESPACE_OF_USER "%u", who->uid);
+	name_of_user(config.name, who->uid);
 	if (!all->users.mode || strcmp(name, config.name) != 0)
 		return STATE_E_NOT_FOUND;
 	config.uid = who->uid;

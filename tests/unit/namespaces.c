@@ -186,6 +186,23 @@ TEST(the_template_makes_a_users_own_only)
 	stop();
 }
 
+TEST(the_template_makes_names_with_the_number_of_a_user)
+{
+	static const char *const others[] = { "user-",	   "user-x",  "user-07",	"user-+7",
+					      "user--1",   "user-7x", "user- 7",	"lab",
+					      "user-data", "xuser-7", "user-4294967296" };
+	uint32_t uid;
+
+	must(namespace_is_of_user("user-7", &uid));
+	must_be(uid, 7);
+	must(namespace_is_of_user("user-0", &uid));
+	must_be(uid, 0);
+	must(namespace_is_of_user("user-4294967295", &uid));
+	must_be(uid, UINT32_MAX);
+	for (unsigned i = 0; i < sizeof(others) / sizeof(*others); i++)
+		must(!namespace_is_of_user(others[i], &uid));
+}
+
 /* Leaves the name "x" there, as a tensor of that version does when it is deleted. */
 static void had_version(struct state *st, uint64_t version)
 {
