@@ -592,12 +592,6 @@ static struct client *writer_of(const struct state *st, const struct segment *se
 	return c && c->id == seg->writer ? c : NULL;
 }
 
-void draft_share(struct state *st, uint32_t slot, uint32_t with)
-{
-	extent_share(st, slot, with);
-	row_survives(st, slot);
-}
-
 /* ---- charges of holders --------------------------------------------------------------------- */
 
 static uint64_t extent_bytes(const struct tensor *t)
@@ -620,6 +614,14 @@ static void extent_return(struct tensor *t)
 	if (t->moved)
 		segment_return_extent(t->segment, t->account, extent_bytes(t));
 	t->moved = false;
+}
+
+/* The only row of an extent may have been its holders'. */
+void draft_share(struct state *st, uint32_t slot, uint32_t with)
+{
+	extent_return(&st->tensors[with]);
+	extent_share(st, slot, with);
+	row_survives(st, slot);
 }
 
 static void row_charge_to(struct state *st, uint32_t slot, struct account *account)
