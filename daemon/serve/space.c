@@ -95,8 +95,10 @@ static void create_remember(struct create *create, bool working)
 /* When it is tried once more even if no space is freed. */
 static int64_t create_due(const struct create *create)
 {
-	int64_t at = deadline_passed(create->deadline) ? create->soon_deadline : create->deadline;
+	int64_t at = create->deadline, soon = create->soon_deadline;
 
+	if (deadline_passed(at) || (soon < at && !deadline_passed(soon)))
+		at = soon;
 	return create->unread && create->unread_deadline < at ? create->unread_deadline : at;
 }
 
@@ -407,8 +409,7 @@ static bool create_makes_space(struct create *create, int r)
 
 	if ((r != STATE_E_FULL && r != STATE_E_QUOTA &&
 	     (r != STATE_E_UNREAD || !create->rq.impatient)) ||
-	    create->rq.prefetch ||
-	    (deadline_passed(create->soon_deadline) && deadline_passed(create->deadline)))
+	    create->rq.prefetch || create->rq.last)
 		return false;
 	own = r == STATE_E_QUOTA || create_is_over_quota(create, tensor_pages(create->rq.nbytes));
 	return rings_free_space(create->state, create->peer->client.account, !own) ||
@@ -419,12 +420,14 @@ static bool create_makes_space(struct create *create, int r)
 static bool create_try(struct create *create)
 {
 	struct peer *peer = create->peer;
+	bool over = deadline_passed(create->deadline), unread;
 	unsigned ended = 0;
-	bool unread;
 	int r;
 
 	create->emptied = create->space->emptied;
 	create->rq.impatient = deadline_passed(create->unread_deadline);
+	create->rq.late = deadline_passed(create->soon_deadline);
+	create->rq.last = create->rq.late && over;
 	r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
 	while (!create->rq.prefetch && r != STATE_E_FULL && r != STATE_E_QUOTA &&
 	       rings_yield(peer->state, peer->client.account, r, &ended))
@@ -446,9 +449,8 @@ static bool create_try(struct create *create)
 		    ? create_frees_memory(create, tensor_pages(create->rq.nbytes))
 		    : create_makes_space(create, r) || unread)
 		r = STATE_E_SOON;
-	if ((r == STATE_E_SOON && !deadline_passed(create->soon_deadline)) ||
-	    ((r == STATE_E_FULL || r == STATE_E_QUOTA || r == STATE_E_SOON) &&
-	     !deadline_passed(create->deadline))) {
+	if ((r == STATE_E_SOON && (!create->rq.late || !deadline_passed(create->soon_deadline))) ||
+	    ((r == STATE_E_FULL || r == STATE_E_QUOTA || r == STATE_E_SOON) && !over)) {
 		if (r != STATE_E_SOON || (unread && !create->unread))
 			evict_wait(create->state, &peer->client);
 		return false;
