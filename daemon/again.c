@@ -27,11 +27,13 @@ static int options_again(const struct again *again, struct options *o)
 /* The limits that the namespace is going to have; NULL: there is to be none. */
 static const struct state_limits *limits_of(const struct config *next, const char *name)
 {
+	uint32_t uid;
+
 	for (unsigned i = 0; i < next->namespace_count; i++) {
 		if (!strcmp(next->namespaces[i].name, name))
 			return &next->namespaces[i].limits;
 	}
-	return next->users.mode && namespace_is_of_user(name) ? &next->users.limits : NULL;
+	return next->users.mode && namespace_is_of_user(name, &uid) ? &next->users.limits : NULL;
 }
 
 /* Space may change; limits that decide the shape of a catalog may not. */

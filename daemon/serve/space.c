@@ -51,6 +51,7 @@ struct create {
 	struct deadline due;	 /* the end of its waiting, in space->deadlines */
 	int64_t soon_deadline;	 /* STATE_E_SOON is not believed after that time */
 	int64_t unread_deadline; /* more is given up for STATE_E_UNREAD after that time */
+	bool unread;		 /* it waits for that time too */
 	uint64_t emptied;	 /* what space->emptied was before it was tried */
 	/* for a worker: */
 	struct job job;
@@ -91,6 +92,16 @@ static void create_remember(struct create *create, bool working)
 	list_add_tail(&create->peer->waits, &create->wait.link);
 }
 
+/* When it is tried once more even if no space is freed. */
+static int64_t create_due(const struct create *create)
+{
+	int64_t at = create->deadline, soon = create->soon_deadline;
+
+	if (deadline_passed(at) || (soon < at && !deadline_passed(soon)))
+		at = soon;
+	return create->unread && create->unread_deadline < at ? create->unread_deadline : at;
+}
+
 /* Lets it wait for space, after it was tried. */
 static void create_park(struct create *create)
 {
@@ -103,8 +114,7 @@ static void create_park(struct create *create)
 	list_add_tail(&account->tried, &create->link);
 	if (list_empty(&account->waiter))
 		list_add_tail(&space->accounts, &account->waiter);
-	deadline_set(&space->deadlines, &create->due,
-		     deadline_passed(create->deadline) ? create->soon_deadline : create->deadline);
+	deadline_set(&space->deadlines, &create->due, create_due(create));
 }
 
 /* Takes it out again. Trying or answering it may drop its peer, which must not free it then. */
@@ -399,8 +409,7 @@ static bool create_makes_space(struct create *create, int r)
 
 	if ((r != STATE_E_FULL && r != STATE_E_QUOTA &&
 	     (r != STATE_E_UNREAD || !create->rq.impatient)) ||
-	    create->rq.prefetch ||
-	    (deadline_passed(create->soon_deadline) && deadline_passed(create->deadline)))
+	    create->rq.prefetch || create->rq.last)
 		return false;
 	own = r == STATE_E_QUOTA || create_is_over_quota(create, tensor_pages(create->rq.nbytes));
 	return rings_free_space(create->state, create->peer->client.account, !own) ||
@@ -411,11 +420,14 @@ static bool create_makes_space(struct create *create, int r)
 static bool create_try(struct create *create)
 {
 	struct peer *peer = create->peer;
+	bool over = deadline_passed(create->deadline), unread;
 	unsigned ended = 0;
 	int r;
 
 	create->emptied = create->space->emptied;
 	create->rq.impatient = deadline_passed(create->unread_deadline);
+	create->rq.late = deadline_passed(create->soon_deadline);
+	create->rq.last = create->rq.late && over;
 	r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
 	while (!create->rq.prefetch && r != STATE_E_FULL && r != STATE_E_QUOTA &&
 	       rings_yield(peer->state, peer->client.account, r, &ended))
@@ -431,15 +443,15 @@ static bool create_try(struct create *create)
 	}
 	if (r == STATE_E_BACKING)
 		return create_back(create);
+	unread = r == STATE_E_UNREAD;
+	create->unread = unread && !create->rq.impatient;
 	if (r == -ENOSPC /* the catalog could not grow */
 		    ? create_frees_memory(create, tensor_pages(create->rq.nbytes))
-		    : create_makes_space(create, r) || r == STATE_E_UNREAD)
+		    : create_makes_space(create, r) || unread)
 		r = STATE_E_SOON;
-	if (r == STATE_E_SOON && !deadline_passed(create->soon_deadline))
-		return false;
-	if ((r == STATE_E_FULL || r == STATE_E_QUOTA || r == STATE_E_SOON) &&
-	    !deadline_passed(create->deadline)) {
-		if (r != STATE_E_SOON)
+	if ((r == STATE_E_SOON && (!create->rq.late || !deadline_passed(create->soon_deadline))) ||
+	    ((r == STATE_E_FULL || r == STATE_E_QUOTA || r == STATE_E_SOON) && !over)) {
+		if (r != STATE_E_SOON || (unread && !create->unread))
 			evict_wait(create->state, &peer->client);
 		return false;
 	}

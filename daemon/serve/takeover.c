@@ -24,7 +24,7 @@ struct found {
 	uint64_t instance;
 	int fd;
 	char name[TENSOR_NAMESPACE_MAX + 1];
-	uint32_t uid, gid;
+	uint32_t gid;
 	bool damaged;
 };
 
@@ -57,7 +57,6 @@ static void found_read(struct found *f)
 	f->damaged = header.sum != facts_header_sum(&header);
 	memcpy(f->name, header.name, sizeof(f->name));
 	f->name[sizeof(f->name) - 1] = '\0';
-	f->uid = header.uid;
 	f->gid = header.gid;
 }
 
@@ -146,10 +145,10 @@ static int rest_take_over(struct server *server, struct found *f, char why[ADOPT
 		return 0;
 	}
 	snprintf(why, ADOPT_WHY_MAX, "namespace %s is not configured any more", f->name);
-	if (!config.mode || !namespace_is_of_user(f->name))
+	/* a section of that name may have had another owner */
+	if (!config.mode || !namespace_is_of_user(f->name, &config.uid))
 		return CATALOG_E_STRANGE;
 	memcpy(config.name, f->name, sizeof(config.name));
-	config.uid = f->uid;
 	config.gid = f->gid;
 	return namespace_take_over(server, &config, f, true, why);
 }

@@ -54,7 +54,7 @@ struct facts_header {
 		uint64_t high;	    /* entries from here on were never used */
 	} arrays[FACTS_ARRAYS];
 	char name[TENSOR_NAMESPACE_MAX + 1]; /* of the namespace; empty until that is made */
-	uint32_t uid, gid;		     /* owner of the namespace */
+	uint32_t uid, gid;		     /* its owner when it was made */
 	uint32_t sum;			     /* of these three; 0: the namespace is being made */
 	uint32_t reserved;
 	struct ring_fact rings[CATALOG_RINGS];

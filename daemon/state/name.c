@@ -26,6 +26,17 @@ int names_init(struct names *names, struct catalog *catalog)
 	return names->info ? 0 : -ENOMEM;
 }
 
+uint64_t names_highest(const struct names *names)
+{
+	uint64_t highest = names->catalog->header->names_floor, version;
+
+	for (uint32_t i = 0; i < names->catalog->names.high; i++) {
+		version = catalog_name(names->catalog, i)->version;
+		highest = version > highest ? version : highest;
+	}
+	return highest;
+}
+
 void names_deinit(struct names *names)
 {
 	if (names->info)

@@ -24,6 +24,8 @@ struct names {
 
 int names_init(struct names *names, struct catalog *catalog);
 void names_deinit(struct names *names);
+/* No name has, or had, a higher version. */
+uint64_t names_highest(const struct names *names);
 
 /* The index of that name, or CATALOG_NONE. */
 uint32_t name_find(const struct names *names, const struct name_key *key);

@@ -2,6 +2,7 @@
 /* Namespaces. Each state has an instance id of its own, from a range of ids that starts with the
  * daemon's, so that the next daemon finds the states of all of them. Loop thread only. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,20 +56,29 @@ static unsigned number_take(struct namespaces *all)
 	return NAMESPACES_MAX;
 }
 
+static void facts_write(struct facts_header *facts, const struct namespace_config *config)
+{
+	facts->uid = config->uid;
+	facts->gid = config->gid;
+	memcpy(facts->name, config->name, sizeof(facts->name));
+	atomic_signal_fence(memory_order_seq_cst); /* they count once they are whole */
+	*(volatile uint32_t *)&facts->sum = facts_header_sum(facts);
+}
+
+/* A name may come back in another catalog than the one in which clients saw its versions. */
+static void versions_raise(struct shared *shared, uint64_t version)
+{
+	if (shared->versions < version)
+		shared->versions = version;
+}
+
 static void namespace_add(struct namespaces *all, struct namespace *ns,
 			  const struct namespace_config *config)
 {
-	struct facts_header *facts = ns->state.catalog.facts;
-
 	ns->config = *config;
 	if (!(config->mode & (NAMESPACE_PUBLISH << 3 | NAMESPACE_PUBLISH)))
 		ns->state.accounts.owner = config->uid; /* its only publisher may have everything */
-	if (facts) {
-		facts->uid = config->uid;
-		facts->gid = config->gid;
-		memcpy(facts->name, config->name, sizeof(facts->name));
-		facts->sum = facts_header_sum(facts);
-	}
+	versions_raise(all->shared, ns->state.catalog.header->names_floor);
 	survive_publish(all->shared, &ns->state.catalog);
 	list_add_tail(&all->list, &ns->link);
 	all->count++;
@@ -91,6 +101,8 @@ int namespace_new(struct namespaces *all, const struct namespace_config *config,
 		free(ns);
 		return r;
 	}
+	if (ns->state.catalog.facts)
+		facts_write(ns->state.catalog.facts, config);
 	namespace_add(all, ns, config);
 	*out = ns;
 	return 0;
@@ -126,7 +138,8 @@ static bool is_empty(const struct namespace *ns)
 	       list_empty(&ns->state.memory.graves);
 }
 
-/* Ends a few unused namespaces of the template when there are many. */
+/* Ends a few unused namespaces of the template when there are many. The next one that is made
+ * begins above their versions, and so later daemons learn of these from its catalog. */
 static void made_trim(struct namespaces *all)
 {
 	struct namespace *ns, *next;
@@ -137,6 +150,7 @@ static void made_trim(struct namespaces *all)
 	list_for_each_entry_safe(ns, next, &all->list, link) {
 		if (!is_empty(ns))
 			continue;
+		versions_raise(all->shared, names_highest(&ns->state.names));
 		namespace_free(all, ns);
 		if (!--most)
 			return;
@@ -180,6 +194,21 @@ struct namespace *namespace_named(const struct namespaces *all, const char *name
 	return NULL;
 }
 
+static void name_of_user(char name[TENSOR_NAMESPACE_MAX + 1], uint32_t uid)
+{
+	snprintf(name, TENSOR_NAMESPACE_MAX + 1, NAMESPACE_OF_USER "%u", uid);
+}
+
+bool namespace_is_of_user(const char *name, uint32_t *uid)
+{
+	char canonical[TENSOR_NAMESPACE_MAX + 1];
+
+	if (sscanf(name, NAMESPACE_OF_USER "%" SCNu32, uid) != 1)
+		return false;
+	name_of_user(canonical, *uid);
+	return !strcmp(name, canonical);
+}
+
 /* Makes the namespace of @who's own, if @name is its name. */
 static int make_own(struct namespaces *all, const char *name, const struct namespace_user *who,
 		    struct namespace **out)
@@ -187,7 +216,7 @@ static int make_own(struct namespaces *all, const char *name, const struct names
 	struct namespace_config config = all->users;
 	int r;
 
-	snprintf(config.name, sizeof(config.name), NAMESPACE_OF_USER "%u", who->uid);
+	name_of_user(config.name, who->uid);
 	if (!all->users.mode || strcmp(name, config.name) != 0)
 		return STATE_E_NOT_FOUND;
 	config.uid = who->uid;

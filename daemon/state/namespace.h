@@ -6,8 +6,6 @@
  */
 #pragma once
 
-#include <string.h>
-
 #include "daemon/state/state.h"
 #include "tensor/limits.h"
 
@@ -77,11 +75,8 @@ int namespace_find(struct namespaces *all, const char *name, size_t len,
 unsigned namespace_rights(const struct namespace_config *config, const struct namespace_user *who,
 			  uint32_t own_uid);
 
-/* True if a name is one of those that the template makes. */
-static inline bool namespace_is_of_user(const char *name)
-{
-	return !strncmp(name, NAMESPACE_OF_USER, strlen(NAMESPACE_OF_USER));
-}
+/* True if the template makes a namespace of that name, which belongs to *@uid then. */
+bool namespace_is_of_user(const char *name, uint32_t *uid);
 
 static inline struct namespace *namespace_default(const struct namespaces *all)
 {

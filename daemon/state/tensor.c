@@ -289,11 +289,17 @@ enum space_result tensor_free_space(struct state *st, const struct account *acco
 	return theirs == SPACE_NONE ? result : theirs;
 }
 
-/* True if the memory of segments that have ended will be there soon, where it is needed. */
-static bool space_is_coming(const struct state *st, uint64_t size)
+/* True if the memory of segments that have ended will be there soon, where it is needed. What
+ * others give back is no use to a user over its maximum. */
+static bool space_is_coming(const struct state *st, struct account *account, uint64_t size, int r)
 {
-	return is_full(&st->memory.totals.pool, size) ? st->memory.totals.going
-						      : st->shared->store.going;
+	const struct pool *here = &st->memory.totals.pool;
+
+	if (r & CHARGE_E_USER)
+		return account_used(account, here) + size > account_max(account, here)
+			       ? account->going
+			       : account_top(account)->going;
+	return is_full(here, size) ? st->memory.totals.going : st->shared->store.going;
 }
 
 /* The charge of @size bytes was refused with @r: returns what to answer. */
@@ -303,8 +309,8 @@ static int segment_refused(struct state *st, struct client *c, const struct tens
 	const struct pool *all = &st->shared->store.pool, *here = &st->memory.totals.pool;
 	enum space_result result = SPACE_NONE;
 
-	if (!rq->prefetch)
-		result = space_is_coming(st, size)
+	if (!rq->prefetch && !rq->last)
+		result = !rq->late && space_is_coming(st, c->account, size, r)
 				 ? SPACE_FREED
 				 : tensor_free_space(st, c->account, size, !(r & CHARGE_E_USER),
 						     !rq->impatient);
@@ -592,12 +598,6 @@ static struct client *writer_of(const struct state *st, const struct segment *se
 	return c && c->id == seg->writer ? c : NULL;
 }
 
-void draft_share(struct state *st, uint32_t slot, uint32_t with)
-{
-	extent_share(st, slot, with);
-	row_survives(st, slot);
-}
-
 /* ---- charges of holders --------------------------------------------------------------------- */
 
 static uint64_t extent_bytes(const struct tensor *t)
@@ -620,6 +620,14 @@ static void extent_return(struct tensor *t)
 	if (t->moved)
 		segment_return_extent(t->segment, t->account, extent_bytes(t));
 	t->moved = false;
+}
+
+/* The only row of an extent may have been its holders'. */
+void draft_share(struct state *st, uint32_t slot, uint32_t with)
+{
+	extent_return(&st->tensors[with]);
+	extent_share(st, slot, with);
+	row_survives(st, slot);
 }
 
 static void row_charge_to(struct state *st, uint32_t slot, struct account *account)

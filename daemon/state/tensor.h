@@ -11,6 +11,8 @@ struct tensor_request {
 	bool prefetch;	/* the draft may be taken back while unused */
 	bool own_pages; /* in a new segment that is never reused */
 	bool impatient; /* takes space from others before messages of the own user are read */
+	bool late;	/* nor does it wait for memory that is being given back */
+	bool last;	/* it will not be asked for again: nothing is freed for it in vain */
 };
 
 /* Bytes of a segment for one tensor of so many bytes: whole pages. */

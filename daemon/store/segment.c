@@ -81,6 +81,29 @@ static void warm_enter(struct segment *seg)
 	seg->store->warm_count++;
 }
 
+/* Counts it among those whose space will be free soon. */
+static void going_add(struct segment *seg)
+{
+	struct account *account = seg->charge.account;
+
+	seg->store->going++;
+	seg->totals->going++;
+	account->going++;
+	if (account->above)
+		account->above->going++;
+}
+
+static void going_remove(struct segment *seg)
+{
+	struct account *account = seg->charge.account;
+
+	seg->store->going--;
+	seg->totals->going--;
+	account->going--;
+	if (account->above)
+		account->above->going--;
+}
+
 static void to_destroy_enter(struct segment *seg)
 {
 	guard_end(&seg->store->guard, &seg->guarded);
@@ -88,8 +111,7 @@ static void to_destroy_enter(struct segment *seg)
 	list_del(&seg->writer_link);
 	list_del(&seg->link);
 	list_add_tail(&seg->store->to_destroy, &seg->link);
-	seg->store->going++;
-	seg->totals->going++;
+	going_add(seg);
 }
 
 /* The only writer of seg->state; segment.h has the diagram. */
@@ -289,8 +311,7 @@ struct segment *segment_free(struct segment *seg)
 		seg->totals->kept -= seg->size;
 		account_top(seg->charge.account)->open -= seg->size;
 	} else if (seg->state == SEGMENT_TO_DESTROY && !seg->device) {
-		seg->store->going--;
-		seg->totals->going--;
+		going_remove(seg);
 	}
 	list_del(&seg->link);
 	list_del(&seg->writer_link);
@@ -535,8 +556,7 @@ static void segment_is_kept(struct segment *seg)
 	seg->kept = true;
 	seg->totals->kept += seg->size;
 	account_top(seg->charge.account)->open += seg->size;
-	seg->store->going--;
-	seg->totals->going--;
+	going_remove(seg);
 }
 
 void segment_hold_back(struct segment *seg)

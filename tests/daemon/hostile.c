@@ -4,9 +4,11 @@
  * or byte of theirs, and serves the others.
  */
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -318,6 +320,61 @@ TEST(who_never_reads_its_answers_keeps_nobody_from_making_space)
 	honest = rc_open(&c.d);
 	send_until_unread(&c.bad, &honest, WIRE_FENCE, &ask, sizeof(ask));
 	must_be(put_three(&c, "new", NULL), 0);
+	rc_close(&honest);
+	crowded_end(&c);
+}
+
+static void send_fences(struct raw *rc, unsigned n)
+{
+	struct wire_plain ask = { 0 };
+
+	for (; n; n--) {
+		ask.header.serial = 0;
+		must_be(rc_send(rc, WIRE_FENCE, &ask, sizeof(ask), -1), 0);
+	}
+}
+
+/* How many requests the daemon answers on a connection of which nobody reads the answers. */
+static unsigned answers_until_owed(const struct test_daemon *d, struct raw *honest)
+{
+	struct raw rc = rc_open(d);
+	unsigned answered = 0;
+	int unread;
+
+	for (;; answered++) {
+		send_fences(&rc, 1);
+		rc_sync(honest);
+		must_be(ioctl(rc.fd, SIOCOUTQ, &unread), 0);
+		if (unread)
+			break;
+	}
+	rc_close(&rc);
+	return answered;
+}
+
+/* The draft may be in an unread message when others ask for space, and a moment later nothing
+ * says when the rest is read. */
+TEST(who_stops_reading_its_answers_meanwhile_keeps_nobody_from_making_space)
+{
+	enum { ROOM = 6, MORE = 40 };
+	struct wire_create create = { .nbytes = 4 * MIB };
+	struct crowded c;
+	struct conn_message m;
+	struct raw honest;
+
+	crowded_begin(&c);
+	must_be(tl_close(c.client), 0); /* sealed memory stays while it is mapped */
+	c.client = NULL;
+	honest = rc_open(&c.d);
+	send_fences(&c.bad, answers_until_owed(&c.d, &honest) - ROOM);
+	rc_sync(&honest);
+	td_freeze(&c.d);
+	must_be(rc_send(&honest, WIRE_CREATE, &create, sizeof(create), -1), 0);
+	send_fences(&c.bad, MORE);
+	td_thaw(&c.d);
+	must_be(rc_receive(&honest, &m), 0);
+	must_be(rc_judge(&m, WIRE_DRAFT), 0);
+	close(m.fd);
 	rc_close(&honest);
 	crowded_end(&c);
 }

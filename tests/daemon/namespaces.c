@@ -11,6 +11,7 @@
 
 #include "tests/client/common.h"
 #include "tests/daemon/shm_common.h"
+#include "tests/harness/client.h"
 
 enum { ALICE = 1111, BOB = 2222, CAROL = 3333 };
 
@@ -54,13 +55,23 @@ static struct test_daemon start(void)
 	return start_as(config_text, 0);
 }
 
-/* Without a configuration yet, for config_write() and SIGHUP to its keeper. */
-static struct test_daemon start_to_reload(void)
+static void config_write(const char *text)
+{
+	int fd = open(config_path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+
+	must(fd >= 0);
+	must(write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+	close(fd);
+}
+
+/* For config_write() and SIGHUP to its keeper. */
+static struct test_daemon start_to_reload(const char *config)
 {
 	static const char *const extra[] = { "--keeper", "yes", "--config", config_path, NULL };
 
 	strcpy(config_path, "/tmp/tensorlease-test-XXXXXX");
 	must_be(close(mkstemp(config_path)), 0);
+	config_write(config);
 	return td_start(.for_others = true, .extra = extra);
 }
 
@@ -498,15 +509,6 @@ TEST(tensors_on_devices_are_in_one_namespace)
 	stop();
 }
 
-static void config_write(const char *text)
-{
-	int fd = open(config_path, O_WRONLY | O_TRUNC | O_CLOEXEC);
-
-	must(fd >= 0);
-	must(write(fd, text, strlen(text)) == (ssize_t)strlen(text));
-	close(fd);
-}
-
 /* It may get until the configuration changes. */
 static int denied_later(const struct test_daemon *d, void *arg)
 {
@@ -566,7 +568,7 @@ TEST(a_reload_that_takes_the_right_to_get_away_ends_connections)
 	tl_client *root;
 
 	NEEDS_ROOT;
-	d = start_to_reload();
+	d = start_to_reload("");
 	root = enter_must(&d, NULL);
 	publish(root, "x", 1);
 	bob = child_start_as(BOB, &d, denied_later, NULL);
@@ -622,7 +624,7 @@ TEST(a_reload_that_takes_the_right_to_publish_away_ends_what_was_begun)
 	tl_client *root;
 
 	NEEDS_ROOT;
-	d = start_to_reload();
+	d = start_to_reload("");
 	root = enter_must(&d, NULL);
 	publish(root, "x", 1);
 	bob = child_start_as(BOB, &d, may_publish_until_then, NULL);
@@ -668,12 +670,48 @@ TEST(what_was_published_before_a_reload_took_the_right_is_said_to_be)
 	struct test_daemon d;
 
 	NEEDS_ROOT;
-	d = start_to_reload();
+	d = start_to_reload("");
 	bob = child_start_as(BOB, &d, asks_again, NULL);
 	must_be(child_await(&bob), 1);
 	config_write("[namespace default]\nowner = 1111\nmode = 0755\n");
 	must_be(kill(d.keeper, SIGHUP), 0);
 	child_finish(&bob);
+	td_stop(&d);
+	stop();
+}
+
+#define TEMPLATE "[namespace user-*]\nmax-tensors = 64\n"
+
+/* That of the template is its user's, whoever had it before. */
+static int has_own(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = enter_must(d, "user-2222");
+
+	(void)arg;
+	publish(client, "x", 1);
+	pause_at(1);
+	must_be(value_of(client, "x"), 1);
+	publish(client, "x", 2);
+	must_be(tl_close(client), 0);
+	return 0;
+}
+
+TEST(a_users_section_may_be_removed_if_there_is_the_template)
+{
+	struct test_child bob;
+	struct test_daemon d;
+	tl_client *root;
+
+	NEEDS_ROOT;
+	d = start_to_reload("[namespace user-2222]\nmode = 0777\nmax-tensors = 64\n" TEMPLATE);
+	root = enter_must(&d, NULL);
+	bob = child_start_as(BOB, &d, has_own, NULL);
+	must_be(child_await(&bob), 1);
+	config_write(TEMPLATE);
+	must_be(kill(d.keeper, SIGHUP), 0);
+	eventually(client_status(root).restarts == 1);
+	child_finish(&bob);
+	must_be(tl_close(root), 0);
 	td_stop(&d);
 	stop();
 }

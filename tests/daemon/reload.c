@@ -114,6 +114,37 @@ TEST(a_reload_that_would_change_namespaces_is_refused)
 	finish(&s);
 }
 
+/* A configuration with sections for all of @names but @without. */
+static const char *sections(const char *const names[], const char *without)
+{
+	static char text[500];
+	size_t n = (size_t)snprintf(text, sizeof(text), "%s", "gpu-capacity = 1G\n" LAB TEMPLATE);
+
+	for (; *names; names++) {
+		if (*names != without)
+			n += (size_t)snprintf(text + n, sizeof(text) - n,
+					      "[namespace %s]\nmax-tensors = 64\n", *names);
+	}
+	return text;
+}
+
+TEST(a_reload_that_leaves_a_namespace_to_a_template_of_others_is_refused)
+{
+	static const char *const names[] = { "user-data", "user-",	     "user-007",
+					     "user--1",	  "user-4294967296", NULL };
+	struct scene s;
+	char why[100];
+
+	begin(&s, true);
+	reload(&s, sections(names, NULL));
+	must_be(get_value(s.c, "a"), 1); /* the next daemon serves */
+	for (unsigned i = 0; names[i]; i++) {
+		snprintf(why, sizeof(why), "namespace %s: it is not configured", names[i]);
+		must_be_refused(&s, sections(names, names[i]), why);
+	}
+	finish(&s);
+}
+
 TEST(a_reload_that_would_change_shared_limits_is_refused)
 {
 	struct scene s;

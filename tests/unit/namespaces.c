@@ -186,6 +186,39 @@ TEST(the_template_makes_a_users_own_only)
 	stop();
 }
 
+TEST(the_template_makes_names_with_the_number_of_a_user)
+{
+	static const char *const others[] = { "user-",	   "user-x",  "user-07",	"user-+7",
+					      "user--1",   "user-7x", "user- 7",	"lab",
+					      "user-data", "xuser-7", "user-4294967296" };
+	uint32_t uid;
+
+	must(namespace_is_of_user("user-7", &uid));
+	must_be(uid, 7);
+	must(namespace_is_of_user("user-0", &uid));
+	must_be(uid, 0);
+	must(namespace_is_of_user("user-4294967295", &uid));
+	must_be(uid, UINT32_MAX);
+	for (unsigned i = 0; i < sizeof(others) / sizeof(*others); i++)
+		must(!namespace_is_of_user(others[i], &uid));
+}
+
+/* Leaves the name "x" there, as a tensor of that version does when it is deleted. */
+static void had_version(struct state *st, uint64_t version)
+{
+	const struct name_key key = name_key("x", 1);
+	struct account *account = account_ref(&st->accounts, 1);
+	uint32_t index, none = CATALOG_NONE;
+
+	must(account);
+	must_be(name_prepare(&st->names, 1), 0);
+	must_be(name_take(&st->names, account, &key, &index, &none), 0);
+	account_unref(account);
+	catalog_name(&st->catalog, index)->version = version;
+	name_pin(&st->names, index);
+	name_unpin(&st->names, index);
+}
+
 TEST(empty_namespaces_of_the_template_go_when_there_are_many)
 {
 	struct namespace *ns;
@@ -199,10 +232,16 @@ TEST(empty_namespaces_of_the_template_go_when_there_are_many)
 		snprintf(name, sizeof(name), "user-%u", uid);
 		must_be(enter(name, uid, &ns), 0);
 		ns->clients += uid == 5; /* that one is in use */
+		if (uid == 1)
+			had_version(&ns->state, 6);
 	}
 	must(all.count < 100);
+	must(ns->state.catalog.header->names_floor >= 6); /* where the next daemon finds it */
 	must_be(enter("user-5", 0, &ns), 0);
 	must_be(ns->clients, 1);
+	must(!namespace_named(&all, "user-1"));
+	must_be(enter("user-1", 1, &ns), 0);
+	must(ns->state.catalog.header->names_floor >= 6);
 	stop();
 }
 

@@ -10,6 +10,7 @@
 #include "daemon/state/check.h"
 #include "daemon/state/claim.h"
 #include "daemon/state/evict.h"
+#include "daemon/state/namespace.h"
 #include "daemon/state/ring_end.h"
 #include "daemon/state/survive.h"
 #include "tests/harness/process.h"
@@ -673,6 +674,58 @@ TEST(damage_is_refused_or_harmless)
 	for (int i = 0; i < 2; i++)
 		left_unmap(&both[i]);
 	adopt_here(adopt_and_use);
+	munmap(progress, sizeof(*progress));
+}
+
+static struct namespaces all;
+static struct namespace_config lab = { .name = "lab", .uid = 7, .gid = 70, .mode = 0750 };
+
+static void all_begin(struct keep *k)
+{
+	struct fx_limits limits = dead_limits;
+
+	limits.keep = k;
+	lab.limits = fx_prepare(limits);
+	namespaces_init(&all, &fx_shared, dead->instance);
+}
+
+static _Noreturn void make_namespace(struct keep *k)
+{
+	struct namespace *ns;
+
+	all_begin(k);
+	must_be(namespace_new(&all, &lab, &ns), 0);
+	must(!strcmp(ns->state.catalog.facts->name, "lab"));
+	_exit(0);
+}
+
+/* A daemon that is killed in the midst of that would leave facts that no sum fits. */
+TEST(a_new_owner_in_the_configuration_changes_no_facts)
+{
+	struct keep k = { .kind = KEEP_PARENT, .fd = -1 };
+	struct namespace *ns;
+	struct left facts;
+	const char *why;
+	char tag[KEEP_TAG_SIZE];
+	int fd;
+
+	progress_begin();
+	must_be(object_random(&dead->instance), 0);
+	dead->instance &= ~(uint64_t)(NAMESPACES_MAX - 1);
+	run(make_namespace, 0);
+	survive_tag(tag, SURVIVOR_FACTS, dead->instance, 0, 0);
+	fd = kept_take(&kept, tag);
+	facts = left_map(fd);
+	lab.uid = 8;
+	lab.gid = 80;
+	all_begin(&k);
+	must_be(namespace_map(&all, &lab, dead->instance, fd, &why, &ns), 0);
+	must_be(ns->config.uid, 8);
+	must_be(memcmp(facts.map, facts.copy, facts.size), 0);
+	left_unmap(&facts);
+	namespaces_deinit(&all);
+	shared_deinit(&fx_shared);
+	kept_deinit(&kept);
 	munmap(progress, sizeof(*progress));
 }
 

@@ -271,6 +271,47 @@ TEST(what_holders_are_charged_for_ends_with_the_daemon)
 	fx_stop();
 }
 
+/* @nbytes of a large segment, or of a small one. */
+static void name_again(uint64_t nbytes, uint64_t charged)
+{
+	struct tester owner, again, holder;
+	struct name_key saved = name_key("saved", 5);
+	uint64_t ref, version, before;
+	const uint64_t *owners, *holders;
+
+	fx_start(.capacity = 16 * MIB);
+	fx_connect(&owner, 71000);
+	fx_connect(&holder, 71001);
+	fx_connect(&again, 71000);
+	owners = &owner.c.account->used[SHARE_BYTES];
+	holders = &holder.c.account->used[SHARE_BYTES];
+	ref = fx_put(&owner, the_name, nbytes);
+	assert_true(fx_hold(&holder, ref) && fx_hold(&again, ref));
+	before = *owners;
+	assert_int_equal(fx_delete(&owner, the_name), 0);
+	assert_ptr_equal(parked_at(ref), &holder.c);
+	assert_int_equal(*holders, charged);
+	assert_int_equal(*owners, before - charged);
+	assert_int_equal(fx_link(&again, ref, &saved, "", &version), 0);
+	fx_drop(&again, ref);
+	assert_int_equal(*holders, 0);
+	assert_int_equal(*owners, before);
+	assert_int_equal(fx_delete(&owner, "saved"), 0); /* now the holder alone keeps it */
+	assert_int_equal(*holders, charged);
+	fx_drop(&holder, ref);
+	assert_int_equal(*holders, 0);
+	fx_leave(&again);
+	fx_leave(&holder);
+	fx_leave(&owner);
+	fx_stop();
+}
+
+TEST(a_second_name_for_what_others_hold_takes_the_bytes_back)
+{
+	name_again(MIB, MIB);
+	name_again(NBYTES, 1024);
+}
+
 int main(void)
 {
 	return suite_run();

@@ -142,27 +142,6 @@ TEST(who_does_not_wait_for_its_own_messages_gets_the_space_of_others)
 	fx_stop();
 }
 
-TEST(memory_that_another_namespace_gives_back_is_not_waited_for)
-{
-	const struct tensor_request rq = { .nbytes = LARGE };
-	struct tester t;
-	uint32_t slot;
-
-	fx_start(.capacity = 4 * LARGE_PAGES);
-	fx_connect(&t, 71000);
-	st.memory.totals.pool.capacity = 2 * LARGE_PAGES;
-	assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
-	assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
-	st.shared->store.going++; /* another's */
-	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_FULL);
-	st.memory.totals.pool.capacity = 8 * LARGE_PAGES;
-	st.shared->store.pool.capacity = 2 * LARGE_PAGES;
-	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
-	st.shared->store.going--;
-	fx_leave(&t);
-	fx_stop();
-}
-
 /* Each of them has sent something that was not read, so that nothing can be taken back yet. */
 TEST(few_of_others_are_looked_at_for_space_however_many_there_are)
 {
