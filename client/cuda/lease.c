@@ -68,17 +68,17 @@ static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	const struct cuda_lease *own = cuda_lease_of(l);
 	CUstream stream = cuda_stream(own->stream);
-	bool others = own->thread && own->thread != thread_unique(), captured;
+	bool others = own->thread && own->thread != thread_unique(), captured, tells;
 
 	if (others)
 		stream = CUDA_STREAM_LEGACY; /* it waits for the streams of all threads */
 	captured = cuda_stream_usable(scope, (intptr_t)stream) != 0;
 	if (captured && !others)
 		return false;
-	if (cuda_stream_tells(stream) && scope->driver->stream_query(stream) != CUDA_E_NOT_READY)
+	tells = cuda_stream_tells(scope, stream);
+	if (tells && scope->driver->stream_query(stream) != CUDA_E_NOT_READY)
 		return false; /* idle, or broken by an error, so that nothing runs */
-	if (!captured && !mark(l, scope, stream) && !cuda_stream_tells(stream) &&
-	    marked_came(l, scope))
+	if (!captured && !mark(l, scope, stream) && !tells && marked_came(l, scope))
 		return false;
 	pthread_mutex_lock(&cuda_lock);
 	cuda_queue_add(&cuda_queues.leases, &cuda_lease_of(l)->queue_link);
@@ -115,7 +115,7 @@ static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *sc
 	const struct cuda_lease *own = cuda_lease_of(l);
 	CUresult e;
 
-	if (!own->thread && cuda_stream_tells(cuda_stream(own->stream)))
+	if (!own->thread && cuda_stream_tells(scope, cuda_stream(own->stream)))
 		return scope->driver->stream_query(cuda_stream(own->stream));
 	if (cuda_stream_usable(scope, (intptr_t)CUDA_STREAM_LEGACY))
 		return CUDA_E_NOT_READY;

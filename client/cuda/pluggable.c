@@ -181,7 +181,7 @@ static int note_work(const struct cuda_scope *scope, struct pluggable *p)
 	if (p->event)
 		cuda_event_give(&p->device->events, p->event);
 	p->event = NULL;
-	scope->driver->stream_synchronize(cuda_stream(stream)); /* nothing else would show it */
+	cuda_event_synchronize(p->device, scope, cuda_stream(stream)); /* nothing else shows it */
 	return 0;
 }
 

@@ -15,6 +15,7 @@
 #include "client/arguments.h"
 #include "client/cuda/allocate.h"
 #include "client/cuda/buffer.h"
+#include "client/cuda/event.h"
 #include "client/cuda/locate.h"
 #include "client/cuda/opening.h"
 #include "client/cuda/publication.h"
@@ -82,7 +83,7 @@ int cuda_wait_for_stream(struct cuda_device *device, intptr_t stream)
 	if (r)
 		return r;
 	r = cuda_stream_usable(&scope, stream);
-	e = r ? CUDA_OK : scope.driver->stream_synchronize(cuda_stream(stream));
+	e = r ? CUDA_OK : cuda_event_synchronize(device, &scope, cuda_stream(stream));
 	cuda_leave(&scope);
 	return e ? cuda_fail(e, "waiting for stream %#llx", (unsigned long long)stream) : r;
 }
