@@ -363,3 +363,8 @@ bool cuda_stream_tells(const struct cuda_scope *scope, CUstream stream)
 		return false;
 	return !scope->driver->stream_get_flags(stream, &flags) && flags & CUDA_STREAM_NON_BLOCKING;
 }
+
+CUstream cuda_stream_later(const struct cuda_scope *scope, CUstream stream)
+{
+	return cuda_stream_tells(scope, stream) ? stream : CUDA_STREAM_LEGACY;
+}

@@ -99,6 +99,12 @@ static inline intptr_t cuda_stream_here(intptr_t stream, uint64_t thread)
  */
 bool cuda_stream_tells(const struct cuda_scope *scope, CUstream stream);
 
+/*
+ * The stream on which another thread can mark later what is queued on @stream by now: the legacy
+ * one, unless only @stream itself shows that. The context is current.
+ */
+CUstream cuda_stream_later(const struct cuda_scope *scope, CUstream stream);
+
 enum { CUDA_UUID_TEXT = 37 };
 /* Writes "8d8c7d53-...", what nvidia-smi prints after GPU- or MIG-, to @text and returns it. */
 const char *cuda_uuid_format(const unsigned char uuid[16], char text[CUDA_UUID_TEXT]);

@@ -223,3 +223,20 @@ CUresult cuda_event_synchronize(struct cuda_device *device, const struct cuda_sc
 	cuda_event_give(&device->events, event);
 	return e;
 }
+
+int cuda_wait_for_stream(struct cuda_device *device, intptr_t stream)
+{
+	struct cuda_scope scope;
+	CUresult e;
+	int r;
+
+	if (stream == TL_STREAM_NONE)
+		return 0;
+	r = cuda_enter(device, &scope);
+	if (r)
+		return r;
+	r = cuda_stream_usable(&scope, stream);
+	e = r ? CUDA_OK : cuda_event_synchronize(device, &scope, cuda_stream(stream));
+	cuda_leave(&scope);
+	return e ? cuda_fail(e, "waiting for stream %#llx", (unsigned long long)stream) : r;
+}

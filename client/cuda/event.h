@@ -59,6 +59,8 @@ int cuda_event_record(struct cuda_device *device, struct list *spare, intptr_t s
  */
 CUresult cuda_event_synchronize(struct cuda_device *device, const struct cuda_scope *scope,
 				CUstream stream);
+/* The same for a stream that may not be usable. 0, or a negative errno. */
+int cuda_wait_for_stream(struct cuda_device *device, intptr_t stream);
 
 /* Destroys all events of a list that were opened here, or that are local. */
 void cuda_events_destroy(struct cuda_device *device, struct list *events);

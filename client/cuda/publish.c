@@ -71,23 +71,6 @@ static int publish_in(struct session *s, struct publishing *p)
 	return r ? r : cuda_place(publication, &p->placing, tensor_delete, p->tensor, p->version);
 }
 
-int cuda_wait_for_stream(struct cuda_device *device, intptr_t stream)
-{
-	struct cuda_scope scope;
-	CUresult e;
-	int r;
-
-	if (stream == TL_STREAM_NONE)
-		return 0;
-	r = cuda_enter(device, &scope);
-	if (r)
-		return r;
-	r = cuda_stream_usable(&scope, stream);
-	e = r ? CUDA_OK : cuda_event_synchronize(device, &scope, cuda_stream(stream));
-	cuda_leave(&scope);
-	return e ? cuda_fail(e, "waiting for stream %#llx", (unsigned long long)stream) : r;
-}
-
 static struct cuda_placing placing_of(const char *name, const DLTensor *as, uint64_t flags,
 				      const tl_put_options *o)
 {
