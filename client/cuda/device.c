@@ -354,3 +354,17 @@ int cuda_stream_usable(const struct cuda_scope *scope, intptr_t stream)
 			(unsigned long long)stream);
 	return 0;
 }
+
+bool cuda_stream_tells(const struct cuda_scope *scope, CUstream stream)
+{
+	unsigned flags = 0;
+
+	if (stream == CUDA_STREAM_LEGACY || stream == CUDA_STREAM_PER_THREAD)
+		return false;
+	return !scope->driver->stream_get_flags(stream, &flags) && flags & CUDA_STREAM_NON_BLOCKING;
+}
+
+CUstream cuda_stream_later(const struct cuda_scope *scope, CUstream stream)
+{
+	return cuda_stream_tells(scope, stream) ? stream : CUDA_STREAM_LEGACY;
+}

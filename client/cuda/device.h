@@ -93,13 +93,17 @@ static inline intptr_t cuda_stream_here(intptr_t stream, uint64_t thread)
 }
 
 /*
- * May cuStreamQuery() be believed? The legacy stream waits for all blocking streams, but only an
- * event that is recorded there shows when those have ended.
+ * May cuStreamQuery() be believed? The legacy stream and the blocking ones, such as the threads',
+ * wait for each other, but the query looks at the stream's own queue only. An event that is
+ * recorded there shows when what the stream waits for has ended as well. The context is current.
  */
-static inline bool cuda_stream_tells(CUstream stream)
-{
-	return stream != CUDA_STREAM_LEGACY;
-}
+bool cuda_stream_tells(const struct cuda_scope *scope, CUstream stream);
+
+/*
+ * The stream on which another thread can mark later what is queued on @stream by now: the legacy
+ * one, unless only @stream itself shows that. The context is current.
+ */
+CUstream cuda_stream_later(const struct cuda_scope *scope, CUstream stream);
 
 enum { CUDA_UUID_TEXT = 37 };
 /* Writes "8d8c7d53-...", what nvidia-smi prints after GPU- or MIG-, to @text and returns it. */

@@ -81,6 +81,7 @@ struct cuda_driver {
 	CUresult (*stream_wait_event)(CUstream stream, CUevent event, unsigned flags);
 	CUresult (*stream_is_capturing)(CUstream stream, int *status);
 	CUresult (*stream_get_ctx)(CUstream stream, CUcontext *context);
+	CUresult (*stream_get_flags)(CUstream stream, unsigned *flags);
 	CUresult (*thread_exchange_capture_mode)(int *mode);
 
 	CUresult (*memcpy_htod)(CUdeviceptr to, const void *from, size_t size);

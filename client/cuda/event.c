@@ -148,7 +148,7 @@ static int record(struct cuda_device *device, const struct cuda_scope *scope, st
 		  CUstream stream, struct cuda_event **out)
 {
 	const struct cuda_driver *d = scope->driver;
-	bool tells = cuda_stream_tells(stream);
+	bool tells = cuda_stream_tells(scope, stream);
 	CUresult e = tells ? d->stream_query(stream) : CUDA_E_NOT_READY;
 	struct cuda_event *event;
 	int r = 0;
@@ -191,4 +191,52 @@ int cuda_event_record(struct cuda_device *device, struct list *spare, intptr_t s
 		r = record(device, &scope, spare, cuda_stream(stream), out);
 	cuda_leave(&scope);
 	return r;
+}
+
+/* Waits without an event, for the legacy stream first: a blocking stream waits for what is there.
+ */
+static CUresult synchronize_both(const struct cuda_scope *scope, CUstream stream)
+{
+	CUresult e;
+
+	if (cuda_stream_usable(scope, TL_STREAM_LEGACY))
+		return CUDA_E_STREAM_CAPTURE_IMPLICIT;
+	e = scope->driver->stream_synchronize(CUDA_STREAM_LEGACY);
+	return e ? e : scope->driver->stream_synchronize(stream);
+}
+
+CUresult cuda_event_synchronize(struct cuda_device *device, const struct cuda_scope *scope,
+				CUstream stream)
+{
+	const struct cuda_driver *d = scope->driver;
+	struct cuda_event *event;
+	CUresult e;
+
+	if (cuda_stream_tells(scope, stream))
+		return d->stream_synchronize(stream);
+	event = cuda_event_take(device);
+	if (!event)
+		return synchronize_both(scope, stream);
+	e = d->event_record(event->event, stream);
+	if (!e)
+		e = d->event_synchronize(event->event);
+	cuda_event_give(&device->events, event);
+	return e;
+}
+
+int cuda_wait_for_stream(struct cuda_device *device, intptr_t stream)
+{
+	struct cuda_scope scope;
+	CUresult e;
+	int r;
+
+	if (stream == TL_STREAM_NONE)
+		return 0;
+	r = cuda_enter(device, &scope);
+	if (r)
+		return r;
+	r = cuda_stream_usable(&scope, stream);
+	e = r ? CUDA_OK : cuda_event_synchronize(device, &scope, cuda_stream(stream));
+	cuda_leave(&scope);
+	return e ? cuda_fail(e, "waiting for stream %#llx", (unsigned long long)stream) : r;
 }

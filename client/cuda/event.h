@@ -53,6 +53,15 @@ void cuda_event_unpin(struct cuda_event *event);
 int cuda_event_record(struct cuda_device *device, struct list *spare, intptr_t stream,
 		      struct cuda_event **out);
 
+/*
+ * Waits on the host for what is queued on the stream, and for what that waits for implicitly. The
+ * device's context is current, and the stream is usable.
+ */
+CUresult cuda_event_synchronize(struct cuda_device *device, const struct cuda_scope *scope,
+				CUstream stream);
+/* The same for a stream that may not be usable. 0, or a negative errno. */
+int cuda_wait_for_stream(struct cuda_device *device, intptr_t stream);
+
 /* Destroys all events of a list that were opened here, or that are local. */
 void cuda_events_destroy(struct cuda_device *device, struct list *events);
 /* Gives free events that other processes may have open to the device, for the next export. */

@@ -53,6 +53,7 @@
 	F(NEEDED, stream_wait_event, cuStreamWaitEvent, , 3020)                                    \
 	F(NEEDED, stream_is_capturing, cuStreamIsCapturing, , 10000)                               \
 	F(NEEDED, stream_get_ctx, cuStreamGetCtx, , 9020)                                          \
+	F(NEEDED, stream_get_flags, cuStreamGetFlags, , 5050)                                      \
 	F(NEEDED, thread_exchange_capture_mode, cuThreadExchangeStreamCaptureMode, , 10010)        \
 	F(NEEDED, memcpy_htod, cuMemcpyHtoD, _v2, 3020)                                            \
 	F(NEEDED, memcpy_dtoh, cuMemcpyDtoH, _v2, 3020)                                            \

@@ -62,24 +62,27 @@ static bool marked_came(struct tensor_lease *l, const struct cuda_scope *scope)
 	return true;
 }
 
-/* True: the stream has work left, and the lease is queued until that has ended. The context is
- * current. */
+/* True: the stream has work left, or is being captured, which hides that. The lease is queued, and
+ * marks its place now or later. The context is current. */
 static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 {
-	const struct cuda_lease *own = cuda_lease_of(l);
+	struct cuda_lease *own = cuda_lease_of(l);
 	CUstream stream = cuda_stream(own->stream);
-	bool others = own->thread && own->thread != thread_unique(), captured;
+	bool tells;
 
-	if (others)
+	if (own->thread && own->thread != thread_unique())
 		stream = CUDA_STREAM_LEGACY; /* it waits for the streams of all threads */
-	captured = cuda_stream_usable(scope, (intptr_t)stream) != 0;
-	if (captured && !others)
-		return false;
-	if (cuda_stream_tells(stream) && scope->driver->stream_query(stream) != CUDA_E_NOT_READY)
-		return false; /* idle, or broken by an error, so that nothing runs */
-	if (!captured && !mark(l, scope, stream) && !cuda_stream_tells(stream) &&
-	    marked_came(l, scope))
-		return false;
+	tells = cuda_stream_tells(scope, stream);
+	if (!cuda_stream_usable(scope, (intptr_t)stream)) {
+		if (tells && scope->driver->stream_query(stream) != CUDA_E_NOT_READY)
+			return false; /* idle, or broken by an error, so that nothing runs */
+		if (!mark(l, scope, stream) && !tells && marked_came(l, scope))
+			return false;
+	}
+	if (!own->event) {
+		own->stream = (intptr_t)cuda_stream_later(scope, stream);
+		own->thread = 0;
+	}
 	pthread_mutex_lock(&cuda_lock);
 	cuda_queue_add(&cuda_queues.leases, &cuda_lease_of(l)->queue_link);
 	pthread_mutex_unlock(&cuda_lock);
@@ -108,18 +111,18 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 	errno = saved;
 }
 
-/* There was no event to mark the place with. The stream is queried, or, if only its own thread can
- * name it or it does not tell, all streams are marked now. */
+/* The place is not marked: there was no event, or the stream was being captured. What its own
+ * query does not show is marked now. */
 static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *scope)
 {
-	const struct cuda_lease *own = cuda_lease_of(l);
+	CUstream stream = cuda_stream(cuda_lease_of(l)->stream);
 	CUresult e;
 
-	if (!own->thread && cuda_stream_tells(cuda_stream(own->stream)))
-		return scope->driver->stream_query(cuda_stream(own->stream));
-	if (cuda_stream_usable(scope, (intptr_t)CUDA_STREAM_LEGACY))
+	if (cuda_stream_usable(scope, (intptr_t)stream))
 		return CUDA_E_NOT_READY;
-	e = mark(l, scope, CUDA_STREAM_LEGACY);
+	if (stream != CUDA_STREAM_LEGACY)
+		return scope->driver->stream_query(stream);
+	e = mark(l, scope, stream);
 	return e == CUDA_OK || e == CUDA_E_OUT_OF_MEMORY ? CUDA_E_NOT_READY : e;
 }
 

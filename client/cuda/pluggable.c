@@ -6,6 +6,7 @@
 
 #include <tensorlease/cuda.h>
 
+#include "client/cuda/captured.h"
 #include "client/cuda/closer.h"
 #include "client/cuda/event.h"
 #include "client/cuda/import.h"
@@ -15,14 +16,14 @@
 #include "client/error.h"
 #include "util/clock.h"
 
-#define CAPTURE_LOOK_NS (10 * NS_PER_MS)
 #define RECENT_NS (1 * NS_PER_SEC)
 #define LOOK_NS (2 * NS_PER_MS)
 enum { LOOKS = 100 }; /* at a full GPU after something was freed */
 
 /* An allocation. When it is freed, the closer unmaps it after @event has come. */
 struct pluggable {
-	struct list link; /* in allocated; then in captured while its stream is being captured */
+	struct list link;	       /* in allocated */
+	struct cuda_captured captured; /* while its stream is being captured */
 	struct cuda_task task;
 	struct cuda_device *device;
 	unsigned life; /* of the device's contexts */
@@ -35,7 +36,6 @@ struct pluggable {
 
 /* Under cuda_lock. */
 static struct list allocated = LIST_INIT(allocated);
-static struct list captured = LIST_INIT(captured);
 static struct {
 	uint64_t asked, done; /* of unmappings, in their order */
 	int64_t last_ns;      /* when something was freed */
@@ -181,7 +181,7 @@ static int note_work(const struct cuda_scope *scope, struct pluggable *p)
 	if (p->event)
 		cuda_event_give(&p->device->events, p->event);
 	p->event = NULL;
-	scope->driver->stream_synchronize(cuda_stream(stream)); /* nothing else would show it */
+	cuda_event_synchronize(p->device, scope, cuda_stream(stream)); /* nothing else shows it */
 	return 0;
 }
 
@@ -203,46 +203,9 @@ static bool note_and_unmap(struct pluggable *p)
 	return true;
 }
 
-static struct pluggable *take_first(struct list *of)
+static bool unmap_captured(struct cuda_captured *captured)
 {
-	struct pluggable *p = NULL;
-
-	pthread_mutex_lock(&cuda_lock);
-	if (!list_empty(of)) {
-		p = list_first_entry(of, struct pluggable, link);
-		list_del(&p->link);
-	}
-	pthread_mutex_unlock(&cuda_lock);
-	return p;
-}
-
-static void look_at_captured(struct cuda_task *task);
-
-static struct cuda_task look = { .run = look_at_captured };
-
-static void wait_for_capture(struct pluggable *p)
-{
-	pthread_mutex_lock(&cuda_lock);
-	if (list_empty(&captured))
-		cuda_task_add(&look);
-	list_add_tail(&captured, &p->link);
-	pthread_mutex_unlock(&cuda_lock);
-}
-
-/* The closer looks at all whose stream was being captured. */
-static void look_at_captured(struct cuda_task *task)
-{
-	struct list looked = LIST_INIT(looked);
-	struct pluggable *p;
-
-	(void)task;
-	nanosleep(&(struct timespec){ .tv_nsec = CAPTURE_LOOK_NS }, NULL);
-	pthread_mutex_lock(&cuda_lock);
-	list_move_all(&looked, &captured);
-	pthread_mutex_unlock(&cuda_lock);
-	while ((p = take_first(&looked)))
-		if (!note_and_unmap(p))
-			wait_for_capture(p);
+	return note_and_unmap(container_of(captured, struct pluggable, captured));
 }
 
 /* ---- Allocating ---- */
@@ -334,6 +297,7 @@ void cuda_pluggable_free(void *memory, intptr_t stream)
 	exports_end(p);
 	p->stream = stream;
 	p->thread = thread_unique();
+	p->captured.mark = unmap_captured;
 	if (!note_and_unmap(p))
-		wait_for_capture(p);
+		cuda_captured_wait(&p->captured);
 }

@@ -369,6 +369,52 @@ void cuda_publication_end(struct cuda_publication *p, enum members_end end)
 	publisher_leaves(p, end == MEMBERS_FAILED ? OUTCOME_FAILED : OUTCOME_PLACED);
 }
 
+/* ---- Retiring ---- */
+
+/* The work is marked by the event, or has ended if that is NULL. */
+static void retire(struct cuda_publication *p, struct cuda_event *event)
+{
+	pthread_mutex_lock(&cuda_lock);
+	p->event = event;
+	p->work = event ? WORK_QUEUED : WORK_KNOWN;
+	turn(p, TENSOR_FREED);
+	turn(p, PUBLISHER_LEFT);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+static bool retire_captured(struct cuda_captured *captured)
+{
+	struct cuda_publication *p = container_of(captured, struct cuda_publication, captured);
+	struct cuda_device *device = p->export->memory.device;
+	struct cuda_event *event = NULL;
+	int r = 0;
+
+	cuda_look_for_reset(device); /* after one nothing runs, and the stream may have ended */
+	if (p->export->life == atomic_load(&device->life))
+		r = cuda_event_record(device, &p->export->events, p->stream, &event);
+	if (r && r != -EBUSY)
+		r = cuda_wait_for_stream(device, p->stream);
+	if (r == -EBUSY)
+		return false;
+	retire(p, event);
+	return true;
+}
+
+/* Leaves a publication, whose stream is being captured, to the closer. */
+static int retire_later(struct cuda_publication *p, intptr_t stream)
+{
+	struct cuda_scope scope;
+	int r = cuda_enter(p->export->memory.device, &scope);
+
+	if (r)
+		return r;
+	p->stream = (intptr_t)cuda_stream_later(&scope, cuda_stream(stream));
+	cuda_leave(&scope);
+	p->captured.mark = retire_captured;
+	cuda_captured_wait(&p->captured);
+	return 0;
+}
+
 int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *context),
 		void (*done)(void *context), void *context)
 {
@@ -378,17 +424,22 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *cont
 
 	if (r)
 		return r;
-	r = cuda_event_record(e->memory.device, &e->events, stream, &event);
 	pthread_mutex_lock(&cuda_lock);
-	p->event = event;
-	p->done = r ? NULL : done;
+	p->done = done;
 	p->context = context;
 	p->deletes = first;
-	p->first = r ? NULL : first;
-	p->work = event ? WORK_QUEUED : WORK_KNOWN;
-	turn(p, TENSOR_FREED);
-	turn(p, PUBLISHER_LEFT);
+	p->first = first;
 	pthread_mutex_unlock(&cuda_lock);
+	r = cuda_event_record(e->memory.device, &e->events, stream, &event);
+	if (r == -EBUSY && !retire_later(p, stream))
+		return 0;
+	if (r) {
+		pthread_mutex_lock(&cuda_lock);
+		p->done = NULL;
+		p->first = NULL;
+		pthread_mutex_unlock(&cuda_lock);
+	}
+	retire(p, event);
 	return r;
 }
 

@@ -12,6 +12,7 @@
 
 #include <tensorlease/tensorlease.h>
 
+#include "client/cuda/captured.h"
 #include "client/cuda/event.h"
 #include "client/cuda/export.h"
 #include "client/produce/member.h"
@@ -71,6 +72,8 @@ struct cuda_publication {
 	void (*first)(void *context); /* or NULL: before `done`, on any thread */
 	void (*done)(void *context);
 	void *context;
+	struct cuda_captured captured; /* of cuda_retire(), while @stream is being captured */
+	intptr_t stream;
 };
 
 /* The tensor to publish. */

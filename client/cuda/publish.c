@@ -15,6 +15,7 @@
 #include "client/arguments.h"
 #include "client/cuda/allocate.h"
 #include "client/cuda/buffer.h"
+#include "client/cuda/event.h"
 #include "client/cuda/locate.h"
 #include "client/cuda/opening.h"
 #include "client/cuda/publication.h"
@@ -68,23 +69,6 @@ static int publish_in(struct session *s, struct publishing *p)
 	int r = cuda_publication_for(s, &o.base, &publication);
 
 	return r ? r : cuda_place(publication, &p->placing, tensor_delete, p->tensor, p->version);
-}
-
-int cuda_wait_for_stream(struct cuda_device *device, intptr_t stream)
-{
-	struct cuda_scope scope;
-	CUresult e;
-	int r;
-
-	if (stream == TL_STREAM_NONE)
-		return 0;
-	r = cuda_enter(device, &scope);
-	if (r)
-		return r;
-	r = cuda_stream_usable(&scope, stream);
-	e = r ? CUDA_OK : scope.driver->stream_synchronize(cuda_stream(stream));
-	cuda_leave(&scope);
-	return e ? cuda_fail(e, "waiting for stream %#llx", (unsigned long long)stream) : r;
 }
 
 static struct cuda_placing placing_of(const char *name, const DLTensor *as, uint64_t flags,

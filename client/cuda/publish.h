@@ -9,10 +9,6 @@
 #include "client/produce/draft.h"
 #include "client/session/call.h"
 
-/* The host waits for what is queued on the stream, so that no consumer has to: TL_PUBLISH_SEALED.
- */
-int cuda_wait_for_stream(struct cuda_device *device, intptr_t stream);
-
 /* tl_create() of a draft on the GPU that @request names. */
 int cuda_create(struct call *c, const struct use *use, const struct draft_request *request,
 		struct tl_draft **out);

@@ -375,6 +375,16 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
 	return fake_leave(r);
 }
 
+CUresult cuStreamGetFlags(CUstream stream, unsigned *flags)
+{
+	ENTER_CONTEXT(ctx);
+	CUresult r = stream_resolve(&stream, ctx);
+
+	if (!r)
+		*flags = stream->flags & ~(unsigned)COUNTED;
+	return fake_leave(r);
+}
+
 /* ---- Capture, to refuse what the real one refuses; graphs are never run ---- */
 
 FAKE_PUBLIC CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);

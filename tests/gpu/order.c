@@ -181,24 +181,32 @@ GPU_TEST(no_stream_means_no_order)
 
 /* ---- Sealed ---- */
 
+/* In the place of a stream that a process has yet to make, and that waits for the default one. */
+#define BLOCKING ((CUstream)3)
+
 static void *seals(void *arg)
 {
 	tl_put_options o = { .size = sizeof(o), .flags = TL_PUBLISH_SEALED };
 	struct gpu_foreign *f = ((void **)arg)[1];
 
+	o.stream = (intptr_t)((void **)arg)[2];
 	must_be(tl_publish(((void **)arg)[0], "t", &f->managed, &o, NULL, NULL), 0);
 	return NULL;
 }
 
+/* Writes on the default stream, and seals on that, on one that waits for it, or on the stream of a
+ * thread. */
 static int sealing_writer(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
+	CUstream stream = *(CUstream *)arg, blocking;
 	CUdeviceptr memory = gpu_alloc(N);
 	struct gpu_foreign f;
-	void *args[2] = { client, &f };
+	void *args[3] = { client, &f };
 	pthread_t thread;
 
-	(void)arg;
+	gpu_must(cuda->stream_create(&blocking, 0));
+	args[2] = stream == BLOCKING ? blocking : stream;
 	gpu_fill(memory, OLD, N, CUDA_STREAM_LEGACY);
 	gpu_must(cuda->ctx_synchronize());
 	gpu_hold(getpid());
@@ -214,6 +222,7 @@ static int sealing_writer(const struct test_daemon *d, void *arg)
 	pause_at(1);
 	must_be(tl_delete(client, "t"), 0);
 	eventually(atomic_load(&f.deleted));
+	gpu_must(cuda->stream_destroy(blocking));
 	gpu_must(cuda->mem_free(memory));
 	tl_close(client);
 	return 0;
@@ -234,7 +243,16 @@ static int trusting_reader(const struct test_daemon *d, void *arg)
 
 GPU_TEST(sealed_means_written)
 {
-	gpu_with_producer(sealing_writer, trusting_reader, NULL);
+	CUstream streams[] = { NULL, CUDA_STREAM_PER_THREAD, BLOCKING };
+
+	for (int i = 0; i < 3; i++) {
+		cleanup_gpu struct gpu_daemon g = gpu_start();
+		struct test_child p = child_start_ready(&g.d, sealing_writer, &streams[i]);
+
+		must_be(td_run_client(&g.d, trusting_reader, NULL), 0);
+		child_finish(&p);
+		gpu_nothing_left(&g);
+	}
 }
 
 /* ---- Giving up ---- */
@@ -414,6 +432,72 @@ GPU_TEST(the_default_stream_stands_for_those_that_it_waits_for)
 	child_finish(&p);
 	rc_goodbye(&rc);
 	gpu_nothing_left(&g);
+}
+
+struct waiting {
+	const struct raw *rc;
+	CUstream stream;
+};
+
+/* The other way round: a blocking stream is empty, but waits for work on the default one. */
+static int uses_the_default_stream(const struct test_daemon *d, void *arg)
+{
+	const struct waiting *w = arg;
+	tl_client *client = gpu_open(d, 0), *second = td_connect(d);
+	tl_put_options o = { .size = sizeof(o) };
+	DLManagedTensorVersioned *t;
+	CUdeviceptr memory = gpu_alloc(N);
+	tl_draft *draft;
+	struct gpu_foreign f;
+	CUstream blocking;
+	int64_t n = N;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+
+	gpu_must(cuda->stream_create(&blocking, 0));
+	o.stream = (intptr_t)(w->stream == BLOCKING ? blocking : w->stream);
+	t = gpu_get(client, "t", o.stream);
+	gpu_must(cuda->ctx_synchronize());
+	gpu_hold(getpid());
+	gpu_held_from_here(CUDA_STREAM_LEGACY);
+	gpu_must(cuda->memcpy_dtod_async(memory, gpu_data(t), N, CUDA_STREAM_LEGACY));
+	must_be(cuda->stream_query((CUstream)o.stream), CUDA_OK);
+	drop(t); /* the copy still reads it */
+	must_be(leases_of(second, getpid()), 1);
+	gpu_foreign_init(&f, memory, N, 0);
+	must_be(tl_publish(client, "copy", &f.managed, &o, NULL, NULL), 0);
+	must_be(gpu_create(client, "draft", &spec, 0, &draft), 0);
+	gpu_fill((CUdeviceptr)(uintptr_t)tl_draft_tensor(draft)->data, 3, N, CUDA_STREAM_LEGACY);
+	must_be(tl_draft_set_stream(draft, o.stream), 0);
+	must_be(tl_commit(draft, NULL), 0);
+	must_be(gpu_unfinished(w->rc), 2);
+	gpu_hold(0);
+	eventually(leases_of(second, getpid()) == 0);
+	eventually(gpu_unfinished(w->rc) == 0);
+	must_be(tl_delete(client, "copy") + tl_delete(client, "draft"), 0);
+	eventually(atomic_load(&f.deleted));
+	gpu_must(cuda->stream_destroy(blocking));
+	gpu_must(cuda->mem_free(memory));
+	tl_close(second);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_blocking_stream_stands_for_the_default_one)
+{
+	CUstream streams[] = { CUDA_STREAM_PER_THREAD, BLOCKING };
+
+	for (int i = 0; i < 2; i++) {
+		cleanup_gpu struct gpu_daemon g = gpu_start();
+		struct raw rc = rc_open(&g.d);
+		struct test_child p = child_start_ready(&g.d, publishes_finished, NULL);
+		struct waiting w = { &rc, streams[i] };
+
+		eventually(gpu_unfinished(&rc) == 0);
+		must_be(td_run_client(&g.d, uses_the_default_stream, &w), 0);
+		child_finish(&p);
+		rc_goodbye(&rc);
+		gpu_nothing_left(&g);
+	}
 }
 
 /* ---- Streams that are captured ---- */

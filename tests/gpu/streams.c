@@ -402,6 +402,79 @@ GPU_TEST(a_copy_does_not_spoil_the_capture_of_another_stream)
 	gpu_with_producer(publishes_sealed, copies_while_captured, NULL);
 }
 
+/* What is given up during a capture may still be used by work that was queued before it, on the
+ * stream that is captured or on the legacy one, which cannot be asked meanwhile. */
+static int gives_up_while_captured(const struct test_daemon *d, void *arg)
+{
+	bool legacy = *(bool *)arg;
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+	begin_capture *begin = (begin_capture *)dlsym(library, "cuStreamBeginCapture_v2");
+	end_capture *end = (end_capture *)dlsym(library, "cuStreamEndCapture");
+	graph_destroy *destroy = (graph_destroy *)dlsym(library, "cuGraphDestroy");
+	tl_client *client = gpu_open(d, 0), *second = td_connect(d);
+	DLManagedTensorVersioned *held, *moved, *t;
+	CUdeviceptr to = gpu_alloc(N), written, copied;
+	CUstream used, captured, other;
+	tl_draft *draft = draft_new(client);
+	void *graph;
+
+	gpu_must(cuda->stream_create(&captured, legacy ? 0 : CUDA_STREAM_NON_BLOCKING));
+	gpu_must(cuda->stream_create(&other, CUDA_STREAM_NON_BLOCKING));
+	used = legacy ? CUDA_STREAM_LEGACY : captured;
+	put_bytes(client, "cpu", 7, N);
+	held = gpu_get(client, "t", (intptr_t)used);
+	moved = copy_on_gpu(client, (intptr_t)used);
+	gpu_must(cuda->ctx_synchronize());
+	eventually(leases_of(second, getpid()) == 1);
+	written = draft_data(draft);
+	copied = gpu_data(moved);
+	gpu_hold(getpid());
+	gpu_held_from_here(used);
+	gpu_must(cuda->memcpy_dtod_async(to, gpu_data(held), N, used));
+	gpu_fill(written, 1, N, used);
+	gpu_fill(copied, 1, N, used);
+	must_be(tl_draft_set_stream(draft, (intptr_t)used), 0);
+	gpu_must(begin(captured, CUDA_CAPTURE_MODE_RELAXED));
+	drop(held);
+	drop(moved);
+	tl_abort(draft);
+	must_be(leases_of(second, getpid()), 1);
+	draft = draft_new(client);
+	must(draft_data(draft) != written && draft_data(draft) != copied);
+	t = copy_on_gpu(client, (intptr_t)other);
+	must(gpu_data(t) != written && gpu_data(t) != copied);
+	gpu_must(end(captured, &graph)); /* it is unharmed */
+	gpu_must(destroy(graph));
+	must_be(leases_of(second, getpid()), 2); /* the work has not ended, nor has the last copy */
+	gpu_hold(0);
+	eventually(leases_of(second, getpid()) == 0);
+	drop(t);
+	tl_abort(draft);
+	must_be(tl_delete(client, "cpu"), 0);
+	gpu_must(cuda->stream_synchronize(other));
+	gpu_must(cuda->stream_destroy(other));
+	gpu_must(cuda->stream_destroy(captured));
+	gpu_must(cuda->mem_free(to));
+	tl_close(second);
+	tl_close(client);
+	dlclose(library);
+	return 0;
+}
+
+GPU_TEST(work_from_before_a_capture_is_waited_for)
+{
+	static const char *const no_warm[] = { "--warm-time", "0", NULL };
+
+	for (int legacy = 0; legacy < 2; legacy++) {
+		cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
+		struct test_child p = child_start_ready(&g.d, publishes_sealed, NULL);
+
+		must_be(td_run_client(&g.d, gives_up_while_captured, &(bool){ legacy }), 0);
+		child_finish(&p);
+		gpu_nothing_left(&g);
+	}
+}
+
 /* ---- A sealed publish that is refused ---- */
 
 static int publishes_after_a_refusal(const struct test_daemon *d, void *arg)
