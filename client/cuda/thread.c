@@ -297,7 +297,7 @@ struct polled {
 	size_t n, capacity;
 };
 
-static void poll_add(struct polled *p, int fd, short events, struct cuda_session *cs)
+static void poll_add(struct polled *p, int fd, struct cuda_session *cs)
 {
 	if (p->n == p->capacity) {
 		size_t capacity = p->capacity ? 2 * p->capacity : 16;
@@ -313,7 +313,7 @@ static void poll_add(struct polled *p, int fd, short events, struct cuda_session
 			return; /* out of memory: this one is not heard until others go */
 		p->capacity = capacity;
 	}
-	p->fds[p->n] = (struct pollfd){ .fd = fd, .events = events };
+	p->fds[p->n] = (struct pollfd){ .fd = fd, .events = POLLIN };
 	p->of[p->n++] = cs;
 }
 
@@ -323,13 +323,11 @@ static void find_sockets(struct polled *p)
 	struct cuda_session *cs;
 
 	p->n = 0;
-	poll_add(p, cuda_wake_peek(), POLLIN, NULL);
+	poll_add(p, cuda_wake_peek(), NULL);
 	pthread_mutex_lock(&cuda_lock);
 	list_for_each_entry(cs, &cuda_sessions, link) {
-		short events = session_has_notes(cs->session) ? POLLIN | POLLOUT : POLLIN;
-
 		if (!atomic_load(&cs->session->ended))
-			poll_add(p, session_socket(cs->session), events, cs);
+			poll_add(p, session_socket(cs->session), cs);
 	}
 	pthread_mutex_unlock(&cuda_lock);
 }
@@ -351,7 +349,6 @@ static void hear_sessions(const struct polled *p)
 		 * ended. */
 		if ((!p->fds[i].revents && p->fds[i].fd >= 0) || !claim(p->of[i]))
 			continue;
-		session_send_notes(p->of[i]->session);
 		session_drain(p->of[i]->session);
 		release(p->of[i]);
 	}

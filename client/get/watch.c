@@ -269,7 +269,7 @@ static void watch_unask(struct tl_watch *w)
 
 	if (!s || s != w->session || !users_enter(&s->users))
 		return;
-	session_send(s, &m, 0); /* if that fails, the watch ends with the connection */
+	session_note(s, &m);
 	users_leave(&s->users);
 }
 

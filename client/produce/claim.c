@@ -5,6 +5,7 @@
  * meanwhile.
  */
 #include <errno.h>
+#include <stdalign.h>
 #include <string.h>
 
 #include "client/error.h"
@@ -16,7 +17,7 @@
 /* Sends UNCLAIM: by the serial of a CLAIM, with an empty name; or, with serial 0, by a name. */
 static void send_unclaim(struct session *s, uint32_t claim, const char *name)
 {
-	unsigned char bytes[sizeof(struct wire_unclaim) + TL_NAME_MAX + 1];
+	alignas(8) unsigned char bytes[sizeof(struct wire_unclaim) + TL_NAME_MAX + 1];
 	size_t len = strlen(name);
 	struct wire_unclaim m = { .header = { .type = WIRE_UNCLAIM,
 					      .length = (uint32_t)(sizeof(m) + len) },
@@ -25,8 +26,7 @@ static void send_unclaim(struct session *s, uint32_t claim, const char *name)
 
 	memcpy(bytes, &m, sizeof(m));
 	memcpy(bytes + sizeof(m), name, len + 1);
-	session_send(s, bytes, session_deadline(s)); /* if that fails, the connection ends, and the
-							claim with it */
+	session_note(s, bytes);
 }
 
 /* Marks the request as repeated, for another daemon. */

@@ -245,7 +245,7 @@ static void list_anew_locked(const struct session *s, struct ring *r)
  * refused commit shows there. */
 static void retire_tell(struct session *s, const struct retire *retire)
 {
-	session_send(s, retire, session_deadline(s));
+	session_note(s, retire);
 	if (atomic_load(&s->unanswered))
 		session_drain(s);
 }

@@ -282,11 +282,12 @@ static void drop_parents(struct session *s)
 	hangup_fork_child(&s->hangup);
 	atomic_store(&s->maps, 0);
 	memset(&s->refused, 0, sizeof(s->refused));
-	s->nnotes = 0;
+	s->notes.used = 0;
 	atomic_store(&s->life, 0);
 	atomic_store(&s->granting, 0);
 	atomic_store(&s->resumed_due, false);
-	atomic_store(&s->notes_due, false);
+	atomic_store(&s->notes.due, false);
+	s->notes.state = NOTES_NO_THREAD;
 	fd_close(session_socket(s));
 	s->socket = -1;
 	s->forked = false;

@@ -122,67 +122,15 @@ static void adopted_locked(struct session *s, uint32_t life)
 
 /* ---- Sending ---- */
 
-#define IS_NOTE(message) (sizeof(message) == sizeof(struct session_note))
-static_assert(IS_NOTE(struct wire_ref) && IS_NOTE(struct wire_segment_ref), "notes");
-
-/* Returns 0, or why the first of those that are left cannot be sent. */
-static int send_notes_locked(struct session *s)
-{
-	uint32_t sent = 0;
-	int r = 0;
-
-	while (sent < s->nnotes) {
-		r = conn_send(session_socket(s), s->notes[sent].bytes, -1, MSG_DONTWAIT);
-		if (r)
-			break;
-		sent++;
-	}
-	if (sent) {
-		s->nnotes -= sent;
-		memmove(s->notes, s->notes + sent, s->nnotes * sizeof(*s->notes));
-		atomic_store(&s->notes_due, s->nnotes > 0);
-	}
-	return r;
-}
-
-static int send_notes(struct session *s)
-{
-	int r;
-
-	pthread_mutex_lock(&s->receive_mutex);
-	r = send_notes_locked(s);
-	pthread_mutex_unlock(&s->receive_mutex);
-	return r;
-}
-
-static void note_later_locked(struct session *s, const void *message)
-{
-	struct session_note *more = reallocarray(s->notes, s->nnotes + 1, sizeof(*more));
-
-	if (!more)
-		return; /* what it is about stays until the connection ends */
-	s->notes = more;
-	memcpy(s->notes[s->nnotes++].bytes, message, sizeof(s->notes->bytes));
-	atomic_store(&s->notes_due, true);
-	kinds_wake(); /* this process may not send anything else */
-}
-
-void session_note_locked(struct session *s, const void *message)
-{
-	if (atomic_load(&s->ended))
-		return;
-	if (send_notes_locked(s) || conn_send(session_socket(s), message, -1, MSG_DONTWAIT))
-		note_later_locked(s, message);
-}
-
 /* Sends the messages that found the socket full. The daemon may answer only when it has read them,
  * since they free space. Returns POLLOUT if the socket is still full. */
 static short send_due_locked(struct session *s)
 {
-	send_notes_locked(s);
+	notes_send_locked(s);
 	resume_locked(s);
-	return s->nnotes || (atomic_load(&s->resumed_due) && !atomic_load(&s->granting)) ? POLLOUT
-											 : 0;
+	return s->notes.used || (atomic_load(&s->resumed_due) && !atomic_load(&s->granting))
+		       ? POLLOUT
+		       : 0;
 }
 
 void session_granted(struct session *s)
@@ -225,10 +173,20 @@ static int wait_to_send(struct session *s, int why, int64_t deadline)
 	return r ? tl_fail(r, "waiting for the daemon at %s: %m", s->address->path) : 0;
 }
 
+static int send_notes(struct session *s)
+{
+	int r;
+
+	pthread_mutex_lock(&s->receive_mutex);
+	r = notes_send_locked(s);
+	pthread_mutex_unlock(&s->receive_mutex);
+	return r;
+}
+
 /* Notes go first: an IMPORT that overtook the UNMAPPED of the same segment would be unsaid. */
 static int send_now(struct session *s, const void *message, int fd_peek)
 {
-	int r = session_has_notes(s) ? send_notes(s) : 0;
+	int r = atomic_load_explicit(&s->notes.due, memory_order_relaxed) ? send_notes(s) : 0;
 
 	return r ? r : conn_send(session_socket(s), message, fd_peek, MSG_DONTWAIT);
 }
@@ -261,40 +219,6 @@ int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t
 			return tl_fail(r, "sending to the daemon at %s: %m", s->address->path);
 		}
 	}
-}
-
-void session_note(struct session *s, const void *message)
-{
-	pthread_mutex_lock(&s->receive_mutex);
-	session_note_locked(s, message);
-	pthread_mutex_unlock(&s->receive_mutex);
-}
-
-void session_send_notes(struct session *s)
-{
-	if (session_has_notes(s))
-		send_notes(s);
-}
-
-static struct wire_ref abort_message(uint64_t ref)
-{
-	return (struct wire_ref){
-		.header = { .type = WIRE_ABORT, .length = sizeof(struct wire_ref) }, .ref = ref
-	};
-}
-
-void session_abort_locked(struct session *s, uint64_t ref)
-{
-	const struct wire_ref m = abort_message(ref);
-
-	session_note_locked(s, &m);
-}
-
-void session_abort(struct session *s, uint64_t ref)
-{
-	const struct wire_ref m = abort_message(ref);
-
-	session_note(s, &m);
 }
 
 /* ---- Receiving ---- */

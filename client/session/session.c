@@ -155,7 +155,7 @@ struct session *session_free(struct session *s)
 	mappings_free(&s->mappings);
 	pthread_mutex_destroy(&s->produce_mutex);
 	users_free(&s->users);
-	free(s->notes);
+	free(s->notes.bytes);
 	free(s);
 	return NULL;
 }

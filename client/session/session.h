@@ -43,9 +43,15 @@ enum session_state {
 	SESSION_OVER,	 /* no leases may be taken: inherited by a forked child */
 };
 
-/* A short message that nobody waits for: ABORT, UNMAPPED or UNEXPORT. */
-struct session_note {
-	alignas(8) unsigned char bytes[24];
+enum notes_thread { NOTES_NO_THREAD, NOTES_THREAD_RUNS, NOTES_THREAD_DONE };
+
+/* Messages that nobody waits for, and that could not be sent yet; receive_mutex. */
+struct notes {
+	unsigned char *bytes; /* whole messages in their order; each begins at a multiple of 8 */
+	size_t used;
+	_Atomic bool due; /* `used` is not 0 */
+	int state;	  /* enum notes_thread */
+	pthread_t thread; /* sends them when there is space */
 };
 
 /* A message waiting for its answer; its sender owns it. */
@@ -132,9 +138,7 @@ struct session {
 	char unanswered_name[TL_NAME_MAX + 1];
 	struct list sending; /* of struct commit_sending */
 	struct refused refused;
-	struct session_note *notes; /* those that could not be sent yet, in their order */
-	uint32_t nnotes;
-	_Atomic bool notes_due;	   /* nnotes is not 0 */
+	struct notes notes;	   /* notes.c */
 	_Atomic uint32_t life;	   /* the last one that ADOPTED named */
 	_Atomic bool resumed_due;  /* RESUMED is due when `granting` is 0 */
 	_Atomic unsigned granting; /* DRAFTs received that our ledger does not count yet */

@@ -1084,7 +1084,7 @@ TL_API int tl_claim(tl_client *client, const char *name, const tl_claim_options 
  * Does nothing if this client has no claim on it, as after it has published the name.
  *
  * Ownership: nothing is handed over.
- * Blocking: no; it sends a message.
+ * Blocking: never, unless the connection has ended: then as tl_connect() does.
  * Threads: any.
  * Returns: 0 or a common error
  * Since: 0.2

@@ -227,7 +227,7 @@ TEST(a_refused_commit_is_told_to_the_thread_that_sent_it)
 	tl_close(t.client);
 }
 
-/* Neither COMMIT nor ABORT can be sent: the draft is given back with the next message. */
+/* Neither COMMIT nor ABORT can be sent: the draft is given back when the daemon reads again. */
 TEST(a_commit_that_times_out_leaves_no_draft)
 {
 	enum { DRAFTS = 1000 };
@@ -247,11 +247,7 @@ TEST(a_commit_that_times_out_leaves_no_draft)
 	tl_abort(drafts[i++]);
 	client_set_timeout(client, WAIT_S * SECOND);
 	td_thaw(&d);
-	td_sync(&d);
-	must_be(td_status(&d).drafts, DRAFTS - i + 2);
-	eventually((r = tl_delete(client, "nothing")) != -ETIMEDOUT);
-	must_be(r, -ENOENT);
-	must_be(td_status(&d).drafts, DRAFTS - i);
+	eventually(td_status(&d).drafts == (uint64_t)(DRAFTS - i));
 	while (i < DRAFTS)
 		tl_abort(drafts[i++]);
 	tl_close(client);

@@ -6,7 +6,11 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "tests/client/common.h"
+#include <tensorlease/watch.h>
+
+#include "client/session/client.h"
+#include "proto/conn.h"
+#include "tests/client/rings.h"
 
 /* ---- A full backlog ---- */
 
@@ -41,6 +45,138 @@ TEST(connecting_ends_in_its_time_while_the_backlog_is_full)
 	close(first);
 	close(listener);
 	must_be(unlink(a.sun_path), 0);
+}
+
+/* ---- A full socket ---- */
+
+/* Sends what means nothing, until nothing more fits. The daemon stands still. */
+static void fill_socket(tl_client *client)
+{
+	struct wire_unclaim m = { .header = { .type = WIRE_UNCLAIM, .length = sizeof(m) },
+				  .claim = INT32_MAX };
+	int socket = session_socket(atomic_load(&client->session)), r;
+
+	do {
+		r = conn_send(socket, &m, -1, MSG_DONTWAIT);
+	} while (!r);
+	must_be(r, -EAGAIN);
+}
+
+static uint64_t used_share(tl_client *client, unsigned share)
+{
+	tl_user_info info = { .size = sizeof(info) };
+
+	must_be(tl_get_user(client, geteuid(), &info), 0);
+	return info.shares[share].used;
+}
+
+static void claim_soon(tl_client *client, const char *name)
+{
+	tl_claim_options o = { .size = sizeof(o), .timeout_ns = WAIT_S * SECOND };
+
+	must_be(tl_claim(client, name, &o), 0);
+}
+
+TEST(a_claim_that_is_given_up_is_free_when_the_daemon_goes_on)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	char name[TL_NAME_MAX + 1];
+
+	memset(name, 'x', TL_NAME_MAX);
+	name[TL_NAME_MAX] = '\0';
+	must_be(tl_claim(client, name, NULL), 0);
+	must_be(tl_claim(client, "short", NULL), 0);
+	client_set_timeout(client, 20 * MS);
+	td_freeze(&d);
+	fill_socket(client);
+	must_be(tl_unclaim(client, name), 0);
+	must_be(tl_unclaim(client, "short"), 0);
+	td_thaw(&d);
+	claim_soon(other, name);
+	claim_soon(other, "short");
+	tl_close(client);
+	tl_close(other);
+}
+
+struct claimant {
+	tl_client *client;
+	_Atomic int result; /* 1: none yet */
+};
+
+static void *claim_in_vain(void *arg)
+{
+	const tl_claim_options o = { .size = sizeof(o), .timeout_ns = SECOND / 2 };
+	struct claimant *c = arg;
+
+	atomic_store(&c->result, tl_claim(c->client, "c", &o));
+	return NULL;
+}
+
+TEST(a_wait_for_a_claim_that_timed_out_keeps_nobody_from_it)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	struct claimant c = { td_connect(&d), 1 };
+	pthread_t thread;
+
+	must_be(tl_claim(client, "c", NULL), 0);
+	client_set_timeout(c.client, 20 * MS);
+	must_be(pthread_create(&thread, NULL, claim_in_vain, &c), 0);
+	eventually(used_share(client, TL_SHARE_WAITS) == 2 || atomic_load(&c.result) != 1);
+	td_freeze(&d);
+	fill_socket(c.client);
+	must_be(pthread_join(thread, NULL), 0);
+	must_be(c.result, -ETIMEDOUT);
+	td_thaw(&d);
+	must_be(tl_unclaim(client, "c"), 0);
+	claim_soon(other, "c");
+	tl_close(c.client);
+	tl_close(client);
+	tl_close(other);
+}
+
+TEST(watches_that_are_closed_end_when_the_daemon_goes_on)
+{
+	enum { WATCHES = 40 };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	tl_watch *watches[WATCHES];
+	char name[16];
+
+	for (unsigned i = 0; i < WATCHES; i++) {
+		snprintf(name, sizeof(name), "w/%u", i);
+		must_be(tl_watch_open(client, name, NULL, &watches[i]), 0);
+	}
+	must_be(used_share(other, TL_SHARE_WATCHES), WATCHES);
+	td_freeze(&d);
+	fill_socket(client);
+	for (unsigned i = 0; i < WATCHES; i++)
+		must_be(tl_watch_close(watches[i]), 0);
+	td_thaw(&d);
+	eventually(used_share(other, TL_SHARE_WATCHES) == 0);
+	tl_close(client);
+	tl_close(other);
+}
+
+/* Publishing in a ring sends nothing but which rows the daemon may give back. */
+TEST(a_ring_gets_its_rows_back_when_the_daemon_goes_on)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	tl_info info = { .size = sizeof(info) };
+	uint64_t version = begin(client, "r"), before = commits(other);
+
+	must_be(tl_stat(client, "r", &info), 0);
+	client_set_timeout(client, 20 * MS);
+	td_freeze(&d);
+	fill_socket(client);
+	for (uint32_t i = 0; i < info.ring / 2; i++)
+		must_be(put_ring(client, "r", 2), ++version);
+	td_thaw(&d);
+	eventually(commits(other) == before + info.ring / 2);
+	tl_close(client);
+	tl_close(other);
 }
 
 int main(void)
