@@ -643,6 +643,27 @@ void session_forget(struct session *s, struct request *req)
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
+static bool is_pending_locked(struct session *s, uint32_t serial)
+{
+	list_for_each(l, &s->pending)
+		if (list_entry(l, struct request, link)->serial == serial)
+			return true;
+	return false;
+}
+
+/* Serials come again after 2^31 messages, and a request may wait for longer than that. */
+uint32_t session_serial(struct session *s)
+{
+	uint32_t serial;
+
+	pthread_mutex_lock(&s->receive_mutex);
+	do {
+		serial = (atomic_fetch_add(&s->serial, 1) + 1) & ~SESSION_COMMIT_SERIAL;
+	} while (serial == 0 || is_pending_locked(s, serial));
+	pthread_mutex_unlock(&s->receive_mutex);
+	return serial;
+}
+
 void session_expect(struct session *s, uint32_t serial, struct request *req,
 		    struct conn_message *answer)
 {

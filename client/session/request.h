@@ -59,6 +59,9 @@ static inline int session_call(struct session *s, void *message, int64_t deadlin
 	return session_call_fd(s, message, -1, deadline, answer);
 }
 
+/* Returns a serial for a message, which no pending request has. */
+uint32_t session_serial(struct session *s);
+
 /* Expects an answer with @serial to a request that another message makes too. Pending until
  * session_await() or session_forget(). */
 void session_expect(struct session *s, uint32_t serial, struct request *req,

@@ -64,16 +64,6 @@ int session_socket(const struct session *s)
 	return !s->forked || fd_is(s->socket, &s->forked_socket) ? s->socket : -1;
 }
 
-uint32_t session_serial(struct session *s)
-{
-	uint32_t serial;
-
-	do {
-		serial = (atomic_fetch_add(&s->serial, 1) + 1) & ~SESSION_COMMIT_SERIAL;
-	} while (serial == 0);
-	return serial;
-}
-
 /* ---- The beginning ---- */
 
 void session_adopt_peer(struct session *s, struct session_peer *peer)

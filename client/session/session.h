@@ -179,7 +179,6 @@ static inline int64_t deadline_to_allocate(int64_t deadline, uint64_t nbytes)
 	return deadline;
 }
 
-uint32_t session_serial(struct session *s);
 /* The socket, or -1 if it is closed, or if a child's program has closed it. */
 int session_socket(const struct session *s);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Claims: one makes a tensor, and the others wait for it or for the next claim. */
+#include "client/session/client.h"
 #include "tests/client/common.h"
 
 enum { THREADS = 8, CLIENTS = 24 };
@@ -82,6 +83,26 @@ TEST(all_who_wait_are_told_that_it_is_published)
 	for (unsigned i = 0; i < THREADS; i++)
 		must_be(asker_end(&askers[i]), -EEXIST);
 	must_be(waits_of_me(client), 0);
+	tl_close(client);
+	tl_close(other);
+}
+
+/* 2^31 messages may be sent while one waits for its answer. */
+TEST(no_other_request_gets_the_serial_of_one_that_waits)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	struct session *s = atomic_load(&other->session);
+	struct asker asker;
+
+	must_be(tl_claim(client, "c", NULL), 0);
+	asker_start(&asker, other, "c");
+	eventually(waits_of_me(client) == 2);
+	atomic_fetch_sub(&s->serial, 1);
+	must_be(tl_delete(other, "nothing"), -ENOENT);
+	must_be(atomic_load(&asker.result), 1);
+	must_be(tl_unclaim(client, "c"), 0);
+	must_be(asker_end(&asker), 0);
 	tl_close(client);
 	tl_close(other);
 }
