@@ -170,6 +170,7 @@ static int second_connection(struct session *s, struct session_peer *peer, int64
 	r = peer_hello(peer, s->address, deadline);
 	if (r)
 		return r;
+	peer->catalog_fd = fd_close(peer->catalog_fd); /* the child has the catalog mapped */
 	if (peer->welcome.instance != s->catalog.instance ||
 	    peer->welcome.max_tensors != s->catalog.slots ||
 	    peer->welcome.client_index >= s->catalog.max_clients)
@@ -336,12 +337,9 @@ static void child_client(struct tl_client *c)
 {
 	close_watches(c);
 	c->connecting = false;
-	if (c->making) {
-		fd_close(c->making->socket);
-		fd_close(c->making->ledger_fd);
-		fd_close(c->making->catalog_fd);
-		c->making = NULL;
-	}
+	if (c->making) /* with its ledger: mapped here, the daemon would take it for one in use */
+		peer_deinit(c->making);
+	c->making = NULL;
 	client_init_renewed(c);
 	for (struct session *s = c->sessions; s; s = s->older)
 		child_session(s);
