@@ -32,35 +32,54 @@ static const char *creating(const struct draft_request *request, char what[CREAT
 	return what;
 }
 
-/* Makes one round trip, which lasts as long as there is no space. */
-static int create_request(struct session *s, const struct draft_request *request, uint32_t extra,
-			  int64_t deadline, struct wire_draft *out)
+/* Says how long the daemon is to wait for space from now on. */
+static void wait_until(struct wire_create *m, int64_t deadline)
 {
-	unsigned char bytes[sizeof(struct wire_create) + TL_NAME_MAX];
-	struct wire_create m = {
-		.header = { .type = WIRE_CREATE,
-			    .length = (uint32_t)(sizeof(m) + request->name_len) },
-		.nbytes = request->nbytes,
-		.timeout_ns = request->timeout_ns,
-		.flags = request->own_pages ? WIRE_CREATE_OWN_PAGES : 0,
-		.extra = extra,
-		.name_len = (uint16_t)request->name_len,
-	};
+	m->timeout_ns = deadline == DEADLINE_NEVER ? -1 : deadline_left_ns(deadline);
+}
+
+/* The former daemon may have been waiting for some time. */
+static bool wait_goes_on(struct session *s, void *message, struct conn_message *answer,
+			 void *context)
+{
+	const int64_t *deadline = context;
+
+	(void)s;
+	(void)answer;
+	wait_until(message, *deadline);
+	return false;
+}
+
+/* Makes one round trip, which lasts as long as there is no space. */
+static int create_request(struct session *s, struct call *c, const struct draft_request *request,
+			  uint32_t extra, struct wire_draft *out)
+{
+	struct {
+		struct wire_create fixed;
+		char name[TL_NAME_MAX + 1];
+	} m = { .fixed = { .nbytes = request->nbytes,
+			   .flags = request->own_pages ? WIRE_CREATE_OWN_PAGES : 0,
+			   .extra = extra,
+			   .name_len = (uint16_t)request->name_len } };
+	int64_t space = call_space_deadline(c, request->timeout_ns);
+	int64_t deadline = deadline_to_allocate(call_deadline(c), request->nbytes);
 	struct conn_message answer;
 	char what[CREATING_TEXT];
 	bool again;
 	int r;
 
-	memcpy(bytes, &m, sizeof(m));
-	memcpy(bytes + sizeof(m), request->name, request->name_len);
+	m.fixed.header = (struct wire_header){
+		.type = WIRE_CREATE, .length = (uint32_t)(sizeof(m.fixed) + request->name_len)
+	};
+	memcpy(m.name, request->name, request->name_len);
 	/* One limit for the wait for space, for the memory and for the answer. */
-	deadline = deadline_to_allocate(deadline, request->nbytes);
 	if (request->timeout_ns < 0 ||
 	    __builtin_add_overflow(deadline, request->timeout_ns, &deadline))
 		deadline = DEADLINE_NEVER;
 	mappings_let_go(&s->mappings, MAPPINGS_FEW);
 	do {
-		r = session_call(s, bytes, deadline, &answer);
+		wait_until(&m.fixed, space);
+		r = session_call_unless(s, &m, -1, deadline, &answer, wait_goes_on, &space);
 		if (r)
 			return r;
 		r = answer_expect(&answer, WIRE_DRAFT, creating(request, what));
@@ -117,7 +136,7 @@ static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use
 		session_drain(s);
 		r = session_commit_error(s);
 		if (!r)
-			r = create_request(s, request, draft->extra, call_deadline(c), &granted);
+			r = create_request(s, c, request, draft->extra, &granted);
 		if (r) {
 			draft->session = NULL;
 			return r;

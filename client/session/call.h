@@ -17,6 +17,7 @@ struct call {
 	int64_t timeout_ns;	  /* how long it waits; 0: not at all */
 	int64_t deadline;	  /* if it waits: until then it continues without a daemon */
 	int64_t request_deadline; /* call_deadline(); 0: not needed yet */
+	int64_t space_deadline;	  /* call_space_deadline(); 0: not needed yet */
 	unsigned renewals;	  /* since a session last served it */
 	bool connected;		  /* it needs the connection, not only the catalog */
 	bool remade;		  /* after CALL_E_STALE */
@@ -51,7 +52,15 @@ static inline int64_t call_deadline(struct call *c)
 	return c->request_deadline;
 }
 
-/* The same, and how long a get that was given a timeout waits for a tensor's producer. */
+/* The time until which a call waits for space, if it was given @timeout_ns for that. */
+static inline int64_t call_space_deadline(struct call *c, int64_t timeout_ns)
+{
+	if (!c->space_deadline)
+		c->space_deadline = deadline_after(timeout_ns);
+	return c->space_deadline;
+}
+
+/* call_deadline(), and how long a get that was given a timeout waits for a tensor's producer. */
 static inline struct get_until call_until(struct call *c)
 {
 	int64_t answer = call_deadline(c);

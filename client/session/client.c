@@ -79,6 +79,7 @@ void client_session_ended(struct session *s)
 
 	pthread_mutex_lock(&client->mutex); /* fork() finds all of its resources, or none */
 	pin_forget(s);
+	notes_end(s);
 	session_deinit(s);
 	pthread_mutex_unlock(&client->mutex);
 	client_unref(client);

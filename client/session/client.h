@@ -41,7 +41,7 @@ struct tl_client {
 	struct list belows;	  /* of struct below; get/below.c */
 	struct session *sessions; /* all that were ever made, newest first: a get may look at an old
 				     one */
-	/* The connection that a thread is making, whose descriptors a forked child closes. */
+	/* The connection that a thread is making; a forked child ends its copy. */
 	struct session_peer *making;
 	bool connecting;
 	_Atomic bool closed;

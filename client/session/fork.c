@@ -170,6 +170,7 @@ static int second_connection(struct session *s, struct session_peer *peer, int64
 	r = peer_hello(peer, s->address, deadline);
 	if (r)
 		return r;
+	peer->catalog_fd = fd_close(peer->catalog_fd); /* the child has the catalog mapped */
 	if (peer->welcome.instance != s->catalog.instance ||
 	    peer->welcome.max_tensors != s->catalog.slots ||
 	    peer->welcome.client_index >= s->catalog.max_clients)
@@ -282,10 +283,12 @@ static void drop_parents(struct session *s)
 	hangup_fork_child(&s->hangup);
 	atomic_store(&s->maps, 0);
 	refused_reset(&s->refused);
-	notes_fork_child(&s->notes);
+	s->notes.used = 0;
 	atomic_store(&s->life, 0);
 	atomic_store(&s->granting, 0);
 	atomic_store(&s->resumed_due, false);
+	atomic_store(&s->notes.due, false);
+	s->notes.state = NOTES_NO_THREAD;
 	fd_close(session_socket(s));
 	s->socket = -1;
 	s->forked = false;
@@ -334,12 +337,9 @@ static void child_client(struct tl_client *c)
 {
 	close_watches(c);
 	c->connecting = false;
-	if (c->making) {
-		fd_close(c->making->socket);
-		fd_close(c->making->ledger_fd);
-		fd_close(c->making->catalog_fd);
-		c->making = NULL;
-	}
+	if (c->making) /* with its ledger: mapped here, the daemon would take it for one in use */
+		peer_deinit(c->making);
+	c->making = NULL;
 	client_init_renewed(c);
 	for (struct session *s = c->sessions; s; s = s->older)
 		child_session(s);

@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Notes: messages that nobody waits for, and that must not be lost. Those that do not fit into the
+ * socket are kept in their order. The next sender sends them before its own message, but there may
+ * be none for a long time. So a thread waits for space as long as any are kept.
+ */
 #include <errno.h>
 #include <poll.h>
 #include <stdint.h>
@@ -99,13 +104,6 @@ void notes_end(struct session *s)
 		return;
 	pthread_cancel(n->thread);
 	pthread_join(n->thread, NULL);
-	n->state = NOTES_NO_THREAD;
-}
-
-void notes_fork_child(struct notes *n)
-{
-	n->used = 0;
-	atomic_store(&n->due, false);
 	n->state = NOTES_NO_THREAD;
 }
 

@@ -17,6 +17,7 @@
 #include "proto/catalog_layout.h"
 #include "proto/conn.h"
 #include "proto/ledger_layout.h"
+#include "util/cleanup.h"
 #include "util/fd.h"
 
 /* Waits for one message of the handshake. */
@@ -79,14 +80,20 @@ static int handshake(const struct session_peer *peer, const void *message, int f
 	return answer_expect(answer, expected, peer->address);
 }
 
+/*
+ * Another thread may fork at any time, and the child ends its copy. So nothing is named here any
+ * more when it is given up: its number or address could be somebody else's by then.
+ */
 void peer_deinit(struct session_peer *peer)
 {
-	if (peer->ledger) /* before the socket is closed, as in session_deinit() */
-		munmap(peer->ledger, ledger_size(peer->welcome.max_tensors));
+	void *ledger = peer->ledger;
+
 	peer->ledger = NULL;
-	peer->socket = fd_close(peer->socket);
-	peer->ledger_fd = fd_close(peer->ledger_fd);
-	peer->catalog_fd = fd_close(peer->catalog_fd);
+	if (ledger) /* before the socket is closed, as in session_deinit() */
+		munmap(ledger, ledger_size(peer->welcome.max_tensors));
+	fd_close(take_fd(&peer->socket));
+	fd_close(take_fd(&peer->ledger_fd));
+	fd_close(take_fd(&peer->catalog_fd));
 }
 
 /*
@@ -180,7 +187,7 @@ int peer_ledger(struct session_peer *peer, int64_t deadline)
 
 	if (r)
 		return r;
-	peer->ledger_fd = fd_close(peer->ledger_fd);
+	fd_close(take_fd(&peer->ledger_fd)); /* see peer_deinit() */
 	peer->life = answer.header.life;
 	return 0;
 }

@@ -24,6 +24,7 @@
 #include "client/error.h"
 #include "client/session/peer.h"
 #include "client/session/session.h"
+#include "util/cleanup.h"
 #include "util/fd.h"
 
 /* ---- The end ---- */
@@ -114,7 +115,7 @@ static int session_set_up(struct session *s, struct session_peer *peer, int64_t 
 		r = catalog_map(&s->catalog, &peer->welcome, peer->catalog_fd);
 	if (r)
 		return r;
-	peer->catalog_fd = fd_close(peer->catalog_fd);
+	fd_close(take_fd(&peer->catalog_fd)); /* see peer_deinit() */
 	r = mappings_alloc(&s->mappings, &s->catalog);
 	return r ? r : peer_ledger(peer, deadline);
 }

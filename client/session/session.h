@@ -44,6 +44,17 @@ enum session_state {
 	SESSION_OVER,	 /* no leases may be taken: inherited by a forked child */
 };
 
+enum notes_thread { NOTES_NO_THREAD, NOTES_THREAD_RUNS, NOTES_THREAD_DONE };
+
+/* Messages that nobody waits for, and that could not be sent yet; receive_mutex. */
+struct notes {
+	unsigned char *bytes; /* whole messages in their order; each begins at a multiple of 8 */
+	size_t used;
+	_Atomic bool due; /* `used` is not 0 */
+	int state;	  /* enum notes_thread */
+	pthread_t thread; /* sends them when there is space */
+};
+
 /* A message waiting for its answer; its sender owns it. */
 struct request {
 	struct list link;	     /* in session->pending while not done; receive_mutex */
@@ -126,7 +137,7 @@ struct session {
 	uint32_t unanswered_own; /* an answer to this one shows it, too; 0: there is none */
 	struct list sending;	 /* of struct commit_sending */
 	struct refused refused;
-	struct notes notes;
+	struct notes notes;	   /* notes.c */
 	_Atomic uint32_t life;	   /* the last one that ADOPTED named */
 	_Atomic bool resumed_due;  /* RESUMED is due when `granting` is 0 */
 	_Atomic unsigned granting; /* DRAFTs received that our ledger does not count yet */

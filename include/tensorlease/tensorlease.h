@@ -275,7 +275,9 @@ TL_API int tl_connect(const tl_connect_options *options, tl_client **out);
  * unfinished tensors are lost: call tl_close() first.
  *
  * Ownership: consumes @client, also on failure; NULL is allowed and does nothing.
- * Blocking: without tensors on GPUs, it waits for nothing; with them, at most the client's timeout.
+ * Blocking: with tensors on GPUs, for at most the client's timeout. With a watch whose descriptor
+ * is in use, until its thread has the answer that it may be waiting for; see tl_watch_fd().
+ * Otherwise it waits for nothing.
  * Threads: any, but no other thread may be in a call on @client.
  * Returns: 0, or an error about tensors on GPUs that were published through this connection:
  *	-ETIMEDOUT	the GPU has not written all of them yet, or the daemon did not answer; they

@@ -126,11 +126,14 @@ TL_API int tl_watch_next(tl_watch *watch, const tl_wait_options *options, tl_wat
  *
  * For poll(), epoll, and event loops. When it is readable, call tl_watch_next() without options
  * until that returns something other than 0; then it is readable again at the next change. It may
- * be readable although nothing has changed. Do not read it or write to it. The first call starts a
- * thread, which sleeps.
+ * be readable although nothing has changed. Do not read it or write to it.
+ *
+ * The first call starts a thread, which sleeps. When another daemon has come it connects again, and
+ * it asks the daemon about new rings. Until it has its answer, calls on this watch and tl_close()
+ * of the client wait: for at most the client's timeout if the daemon stands still.
  *
  * Ownership: *fd is the watch's, which closes it.
- * Blocking: never.
+ * Blocking: never, unless that thread is waiting for an answer.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-EAGAIN		no thread can be started
@@ -147,7 +150,8 @@ TL_API int tl_watch_fd(tl_watch *watch, int *fd);
  * to free its memory.
  *
  * Ownership: consumes @watch; NULL is allowed and does nothing.
- * Blocking: never, unless tl_watch_fd()'s thread is just connecting again: then as tl_connect().
+ * Blocking: never, unless tl_watch_fd()'s thread is waiting for an answer: then until it has it,
+ * for at most the client's timeout.
  * Threads: any, but no other thread may be in a call on @watch.
  * Returns: 0, always.
  * Since: 0.2

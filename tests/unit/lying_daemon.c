@@ -567,6 +567,62 @@ LIE_TEST(a_delete_that_was_done_is_not_asked_for_again)
 	tl_close(client);
 }
 
+static int64_t waits[3]; /* what each CREATE of a call says; its last one is refused */
+static unsigned asked;
+
+/* While a client waits for space, another daemon comes, and then the connection ends. */
+static bool come_and_go(struct liar *l, int socket, struct conn_message *request)
+{
+	struct wire_plain adopted = {
+		.header = { .type = WIRE_ADOPTED, .length = sizeof(adopted), .life = 1 }
+	};
+	struct wire_error_reply e = { .code = WIRE_E_NO_SPACE };
+
+	(void)l;
+	if (request->header.type != WIRE_CREATE)
+		return request->header.type == WIRE_RESUMED; /* it has no answer */
+	must(asked < 3);
+	waits[asked++] = ((const struct wire_create *)(const void *)request->bytes)->timeout_ns;
+	if (asked == 1)
+		must_be(conn_send(socket, &adopted, -1, MSG_DONTWAIT), 0);
+	else if (asked == 2)
+		must_be(shutdown(socket, SHUT_RDWR), 0);
+	else
+		liar_send(socket, request, WIRE_ERROR, &e, sizeof(e), -1);
+	return true;
+}
+
+static void must_wait_for_what_is_left(int r)
+{
+	must_be(r, -ENOSPC);
+	must_be(asked, 3);
+	must(waits[0] > waits[1] && waits[1] > waits[2] && waits[2] > 0);
+	asked = 0;
+}
+
+LIE_TEST(a_wait_for_space_ends_in_its_time_whatever_daemons_do)
+{
+	tl_client *client = liar_connect(&liar);
+	int64_t n = 600, timeout = WAIT_S * SECOND;
+	unsigned char bytes[600] = { 1 };
+	DLTensor t = bytes_tensor(bytes, &n);
+	tl_spec spec = {
+		.size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8, .timeout_ns = timeout
+	};
+	tl_put_options put_options = { .size = sizeof(put_options), .timeout_ns = timeout };
+	tl_group_options group_options = { .size = sizeof(group_options), .timeout_ns = timeout };
+	tl_group_item item = { .name = "g", .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_draft *draft;
+	tl_group *group;
+
+	liar_set_answer(&liar, come_and_go);
+	must_wait_for_what_is_left(tl_create(client, "d", &spec, &draft));
+	must_wait_for_what_is_left(tl_put(client, "p", &t, &put_options, NULL));
+	must_wait_for_what_is_left(tl_group_create(client, &item, 1, &group_options, &group));
+	liar_set_answer(&liar, NULL);
+	tl_close(client);
+}
+
 static struct samples all;
 static _Atomic uint64_t random_state;
 

@@ -195,6 +195,9 @@ class Client(_core.Client):
         is closed in any case. If a client is collected instead, sys.unraisablehook gets the error. The end of the
         interpreter waits too, but reports nothing. os._exit(), with which multiprocessing ends its processes, does not
         wait.
+
+        A watch whose fileno() or ``async for`` was used has a thread that may be waiting for an answer of the daemon.
+        Then close() waits for that too, at most for the client's timeout.
         """
         waiter = self._waiter
         if waiter is not None and waiter.pid == os.getpid():

@@ -64,7 +64,11 @@ class _Watching:
         self._core = client._watch(name, prefix, new)
 
     def close(self):
-        """Watch no longer. A thread or task that waits for it gets a ValueError within a second."""
+        """Watch no longer. A thread or task that waits for it gets a ValueError within a second.
+
+        If fileno() or ``async for`` was used, a thread may be waiting for an answer of the daemon. Then close() waits
+        for that too, at most for the client's timeout.
+        """
         self._core.close()
 
     def __enter__(self):
