@@ -47,7 +47,6 @@ void *session_unmap_page(void *page)
 
 void session_deinit(struct session *s)
 {
-	notes_end(s);
 	mappings_deinit(&s->mappings);
 	s->heir = session_unmap_page(s->heir);
 	s->views = session_unmap_page(s->views);

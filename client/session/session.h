@@ -15,7 +15,6 @@
 #include "client/memory/users.h"
 #include "client/session/hangup.h"
 #include "client/session/kind.h"
-#include "client/session/notes.h"
 #include "client/session/outcome.h"
 #include "client/session/refused.h"
 #include "proto/catalog_layout.h"
