@@ -231,6 +231,11 @@ int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o)
 	return r;
 }
 
+intptr_t cuda_draft_stream(struct tl_draft *draft)
+{
+	return stream_of(cuda_draft_of(draft));
+}
+
 int cuda_draft_commit(struct tl_draft *draft, const struct commit_as *as, uint64_t *version)
 {
 	struct cuda_draft *own = cuda_draft_of(draft);

@@ -29,6 +29,8 @@ int cuda_put(struct call *c, const struct use *use, const char *name, const DLTe
  * whether to wait for that.
  */
 int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o);
+/* The stream that writes a draft on a GPU, seen from this thread. */
+intptr_t cuda_draft_stream(struct tl_draft *draft);
 /* draft_commit() of a draft on a GPU. */
 int cuda_draft_commit(struct tl_draft *draft, const struct commit_as *as, uint64_t *version);
 /* May a leased tensor have a second name? */

@@ -54,9 +54,12 @@ static void take_from_draft(struct publishing *p, const struct tl_draft *draft)
 	}
 }
 
-/* Commits the draft that the tensor lies in. The draft itself stays as it is: a publish that is
- * refused may be tried again with other options. */
-static int publish_draft(struct publishing *p, struct tl_draft *draft, bool same_daemon)
+/*
+ * Commits the draft that the tensor lies in. The draft itself stays as it is: a publish that is
+ * refused may be tried again with other options. A draft of another session is copied: committed
+ * there, the tensor would end with that connection, and this client's commits would not come first.
+ */
+static int publish_draft(struct publishing *p, struct tl_draft *draft, const struct session *s)
 {
 	const DLTensor *t = &p->tensor->dl_tensor;
 	struct commit_as as;
@@ -70,7 +73,8 @@ static int publish_draft(struct publishing *p, struct tl_draft *draft, bool same
 	take_from_draft(p, draft);
 	if (draft->state != DRAFT_EXPORTED)
 		return PUBLISH_E_COPY; /* the bytes of a stale draft are still here */
-	if (!same_daemon || atomic_load(&draft->session->ended) || !session_served(draft->session))
+	if (draft->session != s || atomic_load(&draft->session->ended) ||
+	    !session_served(draft->session))
 		return PUBLISH_E_COPY;
 	if (!p->contiguous || p->nbytes > draft->capacity || first_byte(p) != draft->tensor.data ||
 	    row_extra((unsigned)t->ndim, t->shape, p->options.metadata_size) > draft->extra)
@@ -248,12 +252,6 @@ static uint64_t held_ref_at(struct session *s, const struct publishing *p)
 	return 0;
 }
 
-/* True if the draft's daemon is the one that @s is connected to. */
-static bool same_daemon(const struct tl_draft *draft, const struct session *s)
-{
-	return draft->session->catalog.instance == s->catalog.instance;
-}
-
 /* Publishes without a copy, if the tensor lies in memory of ours. Returns 0, PUBLISH_E_COPY, or a
  * negative errno. @lease: the tensor is one of ours. */
 static int publish_ours(struct publishing *p, struct call *c, struct session *s,
@@ -261,11 +259,17 @@ static int publish_ours(struct publishing *p, struct call *c, struct session *s,
 {
 	struct tl_draft *draft = draft_of(p->tensor);
 	uint64_t ref = 0;
+	int r;
 
 	if (!draft && !lease && first_byte(p))
 		draft = draft_at(s, first_byte(p));
-	if (draft)
-		return publish_draft(p, draft, same_daemon(draft, s));
+	if (draft) {
+		r = publish_draft(p, draft, s);
+		if (r == PUBLISH_E_COPY && draft->kind->draft_stream &&
+		    p->options.stream == TL_STREAM_DEFAULT)
+			p->options.stream = draft->kind->draft_stream(draft);
+		return r;
+	}
 	if (!p->contiguous && !lease)
 		return PUBLISH_E_COPY;
 	if (lease && lease->session == s &&

@@ -89,6 +89,8 @@ struct memory_kind {
 
 	/* tl_publish() of a draft says on which stream it was written, and whether to wait. */
 	int (*draft_written)(struct tl_draft *draft, const tl_put_options *options);
+	/* The stream that writes the draft, seen from this thread. */
+	intptr_t (*draft_stream)(struct tl_draft *draft);
 	/* draft_commit(). */
 	int (*draft_commit)(struct tl_draft *draft, const struct commit_as *as, uint64_t *version);
 	/* It was given up without having been committed, and will not be written any more. */

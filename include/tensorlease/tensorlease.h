@@ -475,8 +475,8 @@ TL_API void tl_abort(tl_draft *draft);
  * tl_draft_to_dlpack - turn a draft into a tensor that its deleter aborts
  *
  * This is for libraries that fill tensors of their own kind. Give *out, or any DLPack tensor
- * over the same bytes, to tl_publish(), which commits the draft without a copy. Calling the deleter
- * without that aborts the draft.
+ * over the same bytes, to tl_publish() on the same client, which commits the draft without a copy.
+ * Calling the deleter without that aborts the draft.
  *
  * Ownership: *out is yours and owns the draft; the handle @draft may then only be used for
  * tl_draft_set_stream().
@@ -552,11 +552,12 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
 /*
  * tl_publish - publish a tensor by handing it over
  *
- * On the CPU no byte is copied if the tensor lies in memory that this library handed out: it is
+ * On the CPU no byte is copied if the tensor lies in memory that @client handed out: it is
  * contiguous and begins where an exported draft does, which is then committed, or is a tensor that
- * was got read-only, in its whole extent. Another one is copied once, and *copied says so. DLPack
- * flags in @options are ignored, since the tensor has its own. A lifetime in @options takes the
- * place of that which the draft was created with; the draft's ring is as it was created with.
+ * was got read-only, in its whole extent. Another one is copied once, and *copied says so; so is
+ * one of another client. DLPack flags in @options are ignored, since the tensor has its own. A
+ * lifetime in @options takes the place of that which the draft was created with; the draft's ring
+ * is as it was created with.
  *
  * On a GPU nothing is copied unless options->flags has TL_PUBLISH_STAGING: the allocation in which
  * the tensor lies is exported. It keeps its strides, up to 16 dimensions, as long as they are above

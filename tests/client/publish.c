@@ -424,6 +424,39 @@ TEST(an_export_of_another_daemon_is_copied_to_this_one)
 	tl_close(client);
 }
 
+/* What one client publishes is that client's, whoever made the memory. */
+TEST(an_export_of_another_client_is_copied)
+{
+	cleanup_td struct test_daemon d = td_start();
+	const tl_put_options bound = { .size = sizeof(bound), .lifetime = TL_LIFETIME_OWNER_BOUND };
+	const tl_put_options no_copy = { .size = sizeof(no_copy), .flags = TL_PUBLISH_NO_COPY };
+	tl_client *client = td_connect(&d), *reader = td_connect(&d);
+	DLManagedTensorVersioned *t;
+
+	for (int closed = 0; closed < 2; closed++) {
+		tl_client *other = td_connect(&d);
+		bool copied = false;
+
+		must_be(tl_draft_to_dlpack(create_bytes(other, "e", 3000), &t), 0);
+		memset(t->dl_tensor.data, 7, 3000);
+		if (closed)
+			tl_close(other);
+		must_be(tl_publish(client, "p", t, &no_copy, NULL, NULL), -ENOTSUP);
+		must_be(tl_publish(client, "p", t, &bound, &copied, &(uint64_t){ 0 }), 0);
+		must(copied);
+		if (!closed)
+			tl_close(other);
+		td_sync(&d);
+		t = get(reader, "p");
+		must(all_bytes(t, 7, 3000));
+		drop(t);
+	}
+	tl_close(client);
+	must_be(td_status(&d).drafts, 0);
+	must_be(tl_get(reader, "p", NULL, &t), -ENOENT);
+	tl_close(reader);
+}
+
 TEST(a_leased_tensor_gets_another_name)
 {
 	cleanup_td struct test_daemon d = td_start();

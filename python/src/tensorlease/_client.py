@@ -282,9 +282,10 @@ class Client(_core.Client):
     ):
         """Publish tensor by handing it over, without a copy where that is possible.
 
-        On the CPU nothing is copied if tensor is a Draft, a contiguous array that begins where a Draft's memory does
-        (which ends the Draft), or a read-only Tensor, which gets a second name. Anything else is copied once, as put()
-        does, and `copied` in the result is True. With no_copy that is an UnsupportedError instead.
+        On the CPU nothing is copied if tensor is a Draft of this client, a contiguous array that begins where such a
+        Draft's memory does (which ends the Draft), or a read-only Tensor, which gets a second name. Anything else is
+        copied once, as put() does, and `copied` in the result is True. With no_copy that is an UnsupportedError
+        instead.
 
         On a GPU nothing is copied: a Tensor gets a second name, as on the CPU, once the GPU has finished it
         (TensorLostError: its memory went with its producer), and of others the allocation in which they lie is shared.
