@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "tests/harness/harness.h"
+#include "tests/harness/process.h"
 
 enum { ARGS_MAX = 24 };
 
@@ -127,6 +128,7 @@ static inline struct result finish(const struct running *running)
 	int status;
 
 	must(waitpid(running->pid, &status, 0) == running->pid);
+	process_say_if_crashed("the command line", status);
 	r.code = WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
 	r.out = read_back(running->out);
 	r.err = read_back(running->err);

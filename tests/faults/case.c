@@ -16,6 +16,7 @@
 #include "tests/client/common.h"
 #include "tests/faults/report.h"
 #include "tests/harness/harness.h"
+#include "tests/harness/process.h"
 
 enum { CASE_TIMEOUT_S = 90, BYSTANDER = 300 << 10, ATTEMPTS = 4, TALK_FD = 3, EXIT_NOT_FOUND = 3 };
 
@@ -94,6 +95,7 @@ static struct talker client_start(const struct test_daemon *d, const char *how)
 	fflush(stdout);
 	c.pid = fork();
 	must(c.pid >= 0);
+	process_remember(c.pid);
 	if (!c.pid) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		setenv("TENSORLEASE_SOCKET", d->socket, 1);
@@ -114,7 +116,8 @@ static void client_must_succeed(struct talker *c, struct test_daemon *d)
 	int status = 0;
 
 	close(c->fd);
-	must_be(waitpid(c->pid, &status, 0), c->pid);
+	must_be(process_wait_ms(c->pid, &status, test_left_ms()), 0);
+	process_say_if_crashed("the client", status);
 	if (status)
 		show(d);
 	must_be(status, 0);
@@ -194,6 +197,7 @@ static void must_have_refused(struct test_daemon *d, int status)
 {
 	char *log = td_log(d);
 
+	process_say_if_crashed("the daemon", status);
 	d->pid = 0;
 	print_message("it did not start, status %#x: %s\n", status, log);
 	must(fired());
@@ -334,6 +338,8 @@ TEST(a_daemon_survives_it_while_it_is_started_by_a_client)
 	for (unsigned i = 0; i < ATTEMPTS && (r = bystander_put(client, calloc(1, BYSTANDER))); i++)
 		may_fail(r);
 	must_be(tl_get_status(client, &s), 0);
+	if (s.restarts)
+		print_error("crashed: the daemon, %s\n", s.restart_reason);
 	must_be(s.restarts, 0); /* its keeper does not hide a death */
 	for (unsigned i = 0; i < ATTEMPTS && (r = tl_delete(client, "bystander")); i++)
 		may_fail(r);

@@ -478,6 +478,8 @@ static int step_fork(void)
 	}
 	while (waitpid(pid, &status, 0) < 0)
 		MUST(errno == EINTR);
+	if (WIFSIGNALED(status))
+		fprintf(stderr, "crashed: the child, by signal %d\n", WTERMSIG(status));
 	if (status)
 		wrong("the child ended with status %#x", status);
 	MUST(all(leases[0]->dl_tensor.data, 41, LARGE));

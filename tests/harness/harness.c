@@ -671,7 +671,11 @@ void td_kill(struct test_daemon *d)
 
 bool td_alive(const struct test_daemon *d)
 {
-	return d->pid > 0 && waitpid(started(d), NULL, WNOHANG) == 0;
+	int status = 0;
+	bool alive = d->pid > 0 && waitpid(started(d), &status, WNOHANG) == 0;
+
+	process_say_if_crashed("a daemon", status);
+	return alive;
 }
 
 void end_daemon(pid_t pid)

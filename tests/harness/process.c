@@ -97,9 +97,11 @@ void process_kill_on_alarm(void)
 
 void process_wait_all(void)
 {
+	int status;
+
 	for (int i = 0; i < PIDS_MAX; i++)
-		if (pids[i] > 0)
-			waitpid(pids[i], NULL, 0);
+		if (pids[i] > 0 && waitpid(pids[i], &status, 0) == pids[i])
+			process_say_if_crashed("a process of the test", status);
 	memset(pids, 0, sizeof(pids));
 }
 

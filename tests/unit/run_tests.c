@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How tools/run-tests judges programs, shown with shell scripts that print what cmocka prints. */
+/*
+ * How tools/run-tests and tests/faults/run judge programs, shown with shell scripts that print what
+ * cmocka prints.
+ */
 #include <sys/stat.h>
 
 #include "tests/harness/harness.h"
@@ -208,6 +211,51 @@ TEST(a_run_that_is_ended_leaves_nothing)
 {
 	must_end_by(SIGTERM);
 	must_end_by(SIGINT);
+}
+
+/* Runs tests/faults/run on one case, which says @what and fails, but would pass the second time. */
+static char *run_fault(const char *wish, const char *what, int status)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_DIR + 32], command[4096];
+	char *text = calloc(1, 64 * KIB);
+	FILE *f;
+
+	must(text);
+	program_directory(dir);
+	snprintf(command, sizeof(command), "mkdir -p '%s/tests/faults'", dir);
+	must_be(system(command), 0);
+	snprintf(path, sizeof(path), "%s/tests/faults/case", dir);
+	f = fopen(path, "we");
+	must(f);
+	fprintf(f, "#!/bin/sh\nmkdir '%s/first' 2>/dev/null || exit 0\necho '%s'\nexit 1\n", dir,
+		what);
+	must_be(fclose(f), 0);
+	must_be(chmod(path, 0755), 0);
+	snprintf(command, sizeof(command), "TL_TEST_STRICT= tests/faults/run --build '%s' %s 2>&1",
+		 dir, wish);
+	f = popen(command, "r");
+	must(f);
+	(void)!fread(text, 1, 64 * KIB - 1, f);
+	must_be(WEXITSTATUS(pclose(f)), status);
+	snprintf(command, sizeof(command), "rm -r '%s'", dir);
+	must_be(system(command), 0);
+	return text;
+}
+
+TEST(a_failed_call_that_leads_to_a_crash_or_wrong_bytes_is_not_tried_again)
+{
+	static const char one[] = "cli:malloc:1/ENOMEM", failed[] = "1 failed, 0 flaky";
+
+	must_say(run_fault(one, "x.c:1: status is 256, not 0 ()", 0),
+		 "FLAKY cli:malloc:1/ENOMEM\n");
+	must_say(run_fault(one, "crashed: the command line, by signal 11", 1), failed);
+	must_say(run_fault(one, "WRONG: get: all(data, 5, 3)", 1), failed);
+	must_say(run_fault(one, "child: x.c:1: all_bytes(t, 5, 3)", 1), failed);
+	/* the runs that count the calls */
+	must_say(run_fault("cli", "x.c:1: status is 256, not 0 ()", 1),
+		 "FLAKY cli without a fault: exit status 1\n");
+	must_say(run_fault("cli", "crashed: the daemon, by signal 11", 1),
+		 "cli without a fault fails: 1\ncrashed: ");
 }
 
 int main(void)
