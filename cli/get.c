@@ -11,6 +11,7 @@
 #include "cli/out.h"
 #include "cli/progress.h"
 #include "files/npy.h"
+#include "util/clock.h"
 
 /* Getting a tensor on a GPU needs CUDA, because the tensor is opened; `info` does not need it. */
 static int get_failed(struct cli *cli, int error)
@@ -136,20 +137,28 @@ int command_get(struct cli *cli)
 int command_wait(struct cli *cli)
 {
 	tl_wait_item item = { .name = cli->args[0], .newer_than = cli->newer_than };
-	int64_t timeout = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : -1;
+	tl_wait_options options = TL_INIT(
+		tl_wait_options, .timeout_ns = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : -1);
+	int64_t deadline = deadline_after(options.timeout_ns), left;
+	bool once = options.timeout_ns == 0;
 	cJSON *object;
 	size_t which;
 	tl_info info = { .size = sizeof(info) };
 	int r;
 
-	r = cli_connect(cli, timeout != 0);
+	r = cli_connect(cli, !once);
 	if (r)
 		return r;
-	do { /* once more if the name was deleted between the two calls */
-		r = tl_wait_many(cli->client, &item, 1,
-				 &TL_INIT(tl_wait_options, .timeout_ns = timeout), &which);
+	for (;;) {
+		r = tl_wait_many(cli->client, &item, 1, &options, &which);
 		r = r ? r : tl_stat(cli->client, item.name, &info);
-	} while (r == -ENOENT && timeout < 0);
+		if (r != -ENOENT || once)
+			break;
+		/* once more, since the name was deleted between the two calls */
+		left = deadline_left_ns(deadline);
+		if (options.timeout_ns > 0)
+			options.timeout_ns = left ? left : 1;
+	}
 	if (r)
 		return cli_fail_library(cli, r);
 	if (cli->json) {

@@ -228,6 +228,15 @@ static int mode_of(const char *text, unsigned *mode)
 	return value & 0222 & ~(value >> 1) ? -EINVAL : 0;
 }
 
+/* 0 would mean that none is set. */
+static int capacity_of(const char *value, uint64_t *capacity)
+{
+	int r = config_parse_size(value, capacity);
+	uint64_t least = *capacity & SHARE_PERCENT ? SHARE_PERCENT | 1 : 4096;
+
+	return r ? r : *capacity < least ? -EINVAL : 0;
+}
+
 static int namespace_set(struct namespace_config *ns, const char *key, const char *value,
 			 const char **expected)
 {
@@ -249,8 +258,9 @@ static int namespace_set(struct namespace_config *ns, const char *key, const cha
 		return mode_of(value, &ns->mode);
 	}
 	if (!strcmp(key, "capacity")) {
-		*expected = "a number of bytes (8G, say), or up to 100% of the daemon's";
-		return config_parse_size(value, &ns->limits.capacity);
+		*expected = "a number of bytes, 4096 or more (8G, say), or 1% to 100% of the "
+			    "daemon's";
+		return capacity_of(value, &ns->limits.capacity);
 	}
 	if (!strcmp(key, "max-tensors")) {
 		*expected = "a number from 1 to 16777215";

@@ -246,12 +246,24 @@ void keep_afresh(struct keep *k, const char *why)
 		kept_each(&k->found, forget_found, k);
 }
 
+/* The keeper may not have carried out an earlier request, so its answer says which one this is. */
+static void leave(struct keep *k, bool reloading)
+{
+	k->leaving = true;
+	k->reloading = reloading;
+}
+
+static bool is_reload(const char *why)
+{
+	return !strcmp(why, KEEPER_BY_SIGHUP);
+}
+
 void keep_renew(struct keep *k, const char *why)
 {
 	if (k->fd >= 0)
 		parent_send(k, KEEPER_RENEW, why, -1);
-	else
-		k->leaving = k->kind == KEEP_MANAGER;
+	else if (k->kind == KEEP_MANAGER)
+		leave(k, is_reload(why));
 }
 
 void keep_stay(struct keep *k)
@@ -293,8 +305,7 @@ bool keep_read(struct keep *k)
 				k->forgotten(k, k->forgotten_up_to);
 		}
 		if (m.op == KEEPER_LEAVE || m.op == KEEPER_RELOAD)
-			k->leaving = true;
-		k->reloading |= m.op == KEEPER_RELOAD;
+			leave(k, m.op == KEEPER_RELOAD || is_reload(m.text));
 		if (m.op == KEEPER_REFUSED)
 			log_warn("the keeper has no space for a descriptor", "tag=%s",
 				 log_str(m.text));

@@ -458,9 +458,9 @@ static void on_signal(struct keeper *k)
 		if (info.ssi_signo == SIGCHLD) {
 			child_reap(k);
 		} else if (info.ssi_signo == SIGHUP) {
-			child_renew(k, KEEPER_RELOAD, "asked for by SIGHUP");
+			child_renew(k, KEEPER_RELOAD, KEEPER_BY_SIGHUP);
 		} else if (info.ssi_signo == SIGUSR2) {
-			child_renew(k, KEEPER_LEAVE, "asked for by SIGUSR2");
+			child_renew(k, KEEPER_LEAVE, KEEPER_BY_SIGUSR2);
 		} else {
 			k->stopping = true;
 			if (k->child)

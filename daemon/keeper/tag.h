@@ -29,6 +29,10 @@ enum {
 	KEEP_TEXT_SIZE = 192, /* of reasons; at least the size of tags */
 };
 
+/* Why another daemon is to take over, in the daemon's request and in the keeper's answer. */
+#define KEEPER_BY_SIGHUP "asked for by SIGHUP"
+#define KEEPER_BY_SIGUSR2 "asked for by SIGUSR2"
+
 enum keeper_op {
 	KEEPER_KEEP = 1, /* with a descriptor, which replaces one of the same tag */
 	KEEPER_FORGET,

@@ -81,8 +81,7 @@ static void server_on_signal(uv_signal_t *handle, int number)
 			"no other daemon is started: this one has no keeper (--keeper no, or it was killed)");
 		return;
 	}
-	server->keep->reloading |= number == SIGHUP;
-	keep_renew(server->keep, number == SIGHUP ? "asked for by SIGHUP" : "asked for by SIGUSR2");
+	keep_renew(server->keep, number == SIGHUP ? KEEPER_BY_SIGHUP : KEEPER_BY_SIGUSR2);
 }
 
 /* ---- accepting ------------------------------------------------------------------------------ */

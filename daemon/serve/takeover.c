@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "daemon/serve/takeover.h"
+#include "daemon/state/claim.h"
 #include "daemon/state/ring_end.h"
 #include "daemon/state/survive.h"
 #include "daemon/store/shm.h"
@@ -362,8 +363,8 @@ static void liars_drop(struct peers *peers)
 	}
 }
 
-/* Ends the rings of clients from which the configuration has taken the right to publish, and drops
- * those from which it has taken the right to get. */
+/* Ends the rings and claims of clients from which the configuration has taken the right to publish,
+ * and drops those from which it has taken the right to get. */
 static void denied_end(struct peers *peers)
 {
 	struct peer *peer, *after;
@@ -372,8 +373,10 @@ static void denied_end(struct peers *peers)
 
 	list_for_each_entry_safe(peer, after, &peers->list, link) {
 		looks = UINT_MAX;
-		if (!peer->may_publish)
+		if (!peer->may_publish) {
 			rings_leave(peer->state, &peer->client, &looks);
+			claims_leave(peer->state, &peer->client);
+		}
 		if (!peer->denied || peer->dropping)
 			continue;
 		name = peer->name_space->config.name;

@@ -362,6 +362,7 @@ static int segments_take_over(struct adoption *a)
 		count++;
 	}
 	atomic_store(&a->cat->header->segments, count);
+	memory_changed(&a->st->memory); /* the last daemon's numbers may have counted more */
 	return r;
 }
 

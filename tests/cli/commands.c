@@ -525,6 +525,40 @@ TEST(wait_ends_when_a_newer_version_comes)
 	}
 }
 
+/* It may be deleted between the two calls that wait and look: that takes luck. */
+TEST(wait_goes_on_when_what_came_is_deleted_at_once)
+{
+	enum { TRIALS = 30, ROUNDS = 200 };
+	cleanup_td struct test_daemon d = td_start(0);
+	tl_client *c = td_connect(&d);
+	uint8_t byte = 0;
+	int64_t shape[1] = { 1 };
+	const DLTensor t = { .data = &byte,
+			     .device = { kDLCPU, 0 },
+			     .ndim = 1,
+			     .dtype = { kDLUInt, 8, 1 },
+			     .shape = shape };
+
+	for (int trial = 0; trial < TRIALS; trial++) {
+		struct running waits = start(&d, "wait", "a", "--timeout", "1000");
+
+		eventually(td_status(&d).clients == 2);
+		for (int i = 0; i < ROUNDS; i++) {
+			must_be(tl_put(c, "a", &t, NULL, NULL), 0);
+			must_be(tl_delete(c, "a"), 0);
+		}
+		must_be(tl_put(c, "a", &t, NULL, NULL), 0);
+		{
+			cleanup_result struct result r = finish(&waits);
+
+			must_exit(&r, 0);
+		}
+		must_be(tl_delete(c, "a"), 0);
+		eventually(td_status(&d).clients == 1);
+	}
+	must_be(tl_close(c), 0);
+}
+
 TEST(watch_tells_what_becomes_of_names)
 {
 	cleanup_td struct test_daemon d = td_start(0);

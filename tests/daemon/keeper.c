@@ -456,14 +456,14 @@ static const char *version_text(void)
 	return text;
 }
 
-static struct test_daemon start_program(const char *path)
+static struct test_daemon start_program(const char *path, const char *const *extra)
 {
 	const char *before = getenv("TL_TEST_DAEMON");
 	char *saved = before ? strdup(before) : NULL;
 	struct test_daemon d;
 
 	setenv("TL_TEST_DAEMON", path, 1);
-	d = start(with_keeper);
+	d = start(extra);
 	if (saved)
 		setenv("TL_TEST_DAEMON", saved, 1);
 	else
@@ -473,18 +473,19 @@ static struct test_daemon start_program(const char *path)
 }
 
 /* A daemon whose program lies in a directory of its own. */
-static struct test_daemon start_copy(char dir[PROGRAM_DIR], char path[PROGRAM_PATH])
+static struct test_daemon start_copy(char dir[PROGRAM_DIR], char path[PROGRAM_PATH],
+				     const char *const *extra)
 {
 	program_directory(dir);
 	snprintf(path, PROGRAM_PATH, "%s/tensorleased", dir);
 	file_copy(daemon_path(), path, NULL, NULL);
-	return start_program(path);
+	return start_program(path, extra);
 }
 
 TEST(another_program_takes_over_and_one_that_does_not_serve_is_not_used)
 {
 	char dir[PROGRAM_DIR], path[PROGRAM_PATH], later[PROGRAM_PATH + 8], version[64];
-	struct test_daemon d = start_copy(dir, path);
+	struct test_daemon d = start_copy(dir, path, with_keeper);
 	tl_client *c = td_connect(&d);
 	FILE *file;
 
@@ -515,6 +516,45 @@ TEST(another_program_takes_over_and_one_that_does_not_serve_is_not_used)
 	must_be(rmdir(dir), 0);
 }
 
+static bool log_says(const struct test_daemon *d, const char *what)
+{
+	char *log = td_log(d);
+	bool says = strstr(log, what);
+
+	free(log);
+	return says;
+}
+
+/* A restart may begin anew, and that it was asked for does not depend on earlier reloads. */
+TEST(a_reload_for_which_there_is_no_program_does_not_stand_in_the_way_of_a_restart)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_PATH], later[PROGRAM_PATH + 8];
+	char config[] = "/tmp/tl-config-XXXXXX";
+	const char *extra[] = { "--keeper", "yes", "--config", config, NULL };
+	static const char lab[] = "[namespace lab]\n";
+	int fd = mkstemp(config);
+	struct test_daemon d;
+	tl_client *c;
+
+	must(fd >= 0 && write(fd, lab, strlen(lab)) == (ssize_t)strlen(lab));
+	d = start_copy(dir, path, extra);
+	snprintf(later, sizeof(later), "%s.later", path);
+	c = td_connect(&d);
+	must_be(rename(path, later), 0);
+	must_be(kill(proper(&d), SIGHUP), 0);
+	eventually(log_says(&d, "its program is not there"));
+	must_be(rename(later, path), 0);
+	must_be(ftruncate(fd, 0), 0); /* what a reload may not change */
+	must_be(tl_restart(c), 0);
+	must_be(td_full_status(&d).restarts, 1);
+	tl_close(c);
+	td_stop(&d);
+	must_be(unlink(path), 0);
+	must_be(rmdir(dir), 0);
+	must_be(unlink(config), 0);
+	close(fd);
+}
+
 /* Both versions stay installed, and a link says which of them is in use. */
 TEST(another_program_takes_over_when_a_link_leads_to_it)
 {
@@ -525,7 +565,7 @@ TEST(another_program_takes_over_when_a_link_leads_to_it)
 	program_directory(dir);
 	snprintf(link, sizeof(link), "%s/tensorleased", dir);
 	must_be(symlink(daemon_path(), link), 0);
-	d = start_program(link);
+	d = start_program(link, with_keeper);
 	c = td_connect(&d);
 	snprintf(later, sizeof(later), "%s.new", link);
 	file_copy(daemon_path(), later, version_text(), "tensorleased 9.9.9");

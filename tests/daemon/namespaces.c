@@ -607,7 +607,9 @@ static int may_publish_until_then(const struct test_daemon *d, void *arg)
 		must_be(tl_put(client, "ring", &source, &ring, &version), 0);
 	must_be(tl_stat(client, "ring", &info), 0);
 	must_be(info.ring, 4);
+	must_be(tl_claim(client, "claimed", NULL), 0);
 	pause_at(version);
+	must_be(tl_claim(client, "claimed", NULL), -EACCES);
 	must_be(tl_put(client, "ring", &source, &ring, &version), -EACCES);
 	must_be(tl_commit(draft, &version), -EACCES);
 	must_be(value_of(client, "x"), 1);
@@ -632,6 +634,7 @@ TEST(a_reload_that_takes_the_right_to_publish_away_ends_what_was_begun)
 	config_write("[namespace default]\nowner = 1111\nmode = 0755\n");
 	must_be(kill(d.keeper, SIGHUP), 0);
 	eventually(!tl_stat(root, "ring", &info) && !info.ring);
+	must_be(tl_claim(root, "claimed", NULL), 0);
 	child_finish(&bob);
 	must_be(tl_stat(root, "ring", &info), 0);
 	must_be(info.version, version);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "tests/daemon/adopted_common.h"
 #include "tests/harness/harness.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -204,6 +205,32 @@ TEST(memory_is_charged_until_nobody_maps_it)
 	must_be(s.segments, 0);
 	rc_goodbye(&reader);
 	rc_goodbye(&producer);
+}
+
+/* The next daemon cannot find that memory any more, and must not show what the last one knew. */
+TEST(the_next_daemon_charges_nobody_for_deleted_memory_that_is_mapped)
+{
+	static const char *const extra[] = { "--warm-time", "0", "--keeper", "yes", NULL };
+	cleanup_td struct test_daemon d = td_start(.storage = "memfd", .extra = extra);
+	struct raw producer = rc_open(&d);
+	tl_client *c = td_connect(&d);
+	struct wire_draft draft;
+	const unsigned char *p;
+
+	must_be(rc_put(&producer, "a", SIZE, 1, &draft), 0);
+	p = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, rc_writable(&producer, &draft), 0);
+	must(p != MAP_FAILED);
+	must_be(rc_delete(&producer, "a"), 0);
+	rc_goodbye(&producer);
+	must_be(td_status(&d).bytes_kept, SIZE);
+	kill_proper(c);
+	eventually(client_status(c).restarts == 1);
+	must_be(td_status(&d).bytes_used, 0);
+	must_be(td_status(&d).bytes_kept, 0);
+	must_be(td_check(&d, false), 0);
+	bytes_must_be(p, 1, SIZE);
+	munmap((void *)(uintptr_t)p, SIZE);
+	tl_close(c);
 }
 
 /* The kernel's leases on files do not see these, but they keep the pages all the same. */

@@ -119,6 +119,10 @@ TEST(a_mistake_is_told_with_its_line)
 		{ "\nnonsense\nmax-tensors = 0\n", "`name = value`", 2 },
 		{ "[namespace lab]\nfeet = 2\n", "there is no option feet in this section", 2 },
 		{ "[namespace lab]\nmode = 0800\n", "mode = 0800: it must be", 2 },
+		{ "[namespace lab]\ncapacity = 0\n",
+		  "capacity = 0: it must be a number of bytes, 4096 or more", 2 },
+		{ "[namespace lab]\ncapacity = 0%\n", "capacity = 0%: it must be", 2 },
+		{ "[namespace user-*]\ncapacity = 4095\n", "capacity = 4095: it must be", 2 },
 		{ "max-tensors = 1\n  2\n", "`name = value`", 2 },
 	};
 
