@@ -147,6 +147,37 @@ GPU_TEST(exit_calls_no_deleter_while_it_waits)
 	gpu_nothing_left(&g);
 }
 
+/* ---- A fault ---- */
+
+/* After a fault the context gives its error for ever, and nothing runs there. */
+static int faults(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_LEGACY);
+	struct gpu_memory others;
+
+	(void)arg;
+	gpu_memory_init(&others, GPU_VMM, N, 1); /* which GPU 0 has no access to */
+	gpu_fill(others.base, 1, N, CUDA_STREAM_LEGACY);
+	eventually(cuda->ctx_synchronize() == CUDA_E_ILLEGAL_ADDRESS);
+	drop(t);
+	eventually(leases_of(client, getpid()) == 0);
+	_exit(0);
+}
+
+GPU_TEST(a_lease_ends_when_the_context_is_broken)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p;
+
+	SKIP_UNLESS(!gpu_is_real() && gpu_devices() >= 2, "breaks the context");
+	p = child_start_ready(&g.d, publishes_t, NULL);
+	must_be(td_run_client(&g.d, faults, NULL), 0);
+	child_finish(&p);
+	must_be(gpu_violations(FAKE_BAD_ACCESS), 1);
+	must_be(gpu_live_all(), 0);
+}
+
 /* ---- A reset ---- */
 
 /* @again: the program goes on with the device at once. */
