@@ -65,21 +65,24 @@ void cuda_event_unpin(struct cuda_event *event)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-struct cuda_event *cuda_event_take(struct cuda_device *device)
+CUresult cuda_event_take(struct cuda_device *device, struct cuda_event **out)
 {
 	const struct cuda_driver *d = cuda_driver_get(NULL);
 	struct cuda_event *event = take_alive(&device->events);
+	CUresult e;
 
-	if (event || !d)
-		return event;
-	event = cuda_event_alloc(device);
+	*out = event;
+	if (event)
+		return CUDA_OK;
+	event = d ? cuda_event_alloc(device) : NULL;
 	if (!event)
-		return NULL;
-	if (d->event_create(&event->event, CUDA_EVENT_DISABLE_TIMING)) {
+		return CUDA_E_OUT_OF_MEMORY;
+	e = d->event_create(&event->event, CUDA_EVENT_DISABLE_TIMING);
+	if (e)
 		free(event);
-		return NULL;
-	}
-	return event;
+	else
+		*out = event;
+	return e;
 }
 
 void cuda_events_keep(struct list *events)
@@ -214,9 +217,9 @@ CUresult cuda_event_synchronize(struct cuda_device *device, const struct cuda_sc
 
 	if (cuda_stream_tells(scope, stream))
 		return d->stream_synchronize(stream);
-	event = cuda_event_take(device);
-	if (!event)
-		return synchronize_both(scope, stream);
+	e = cuda_event_take(device, &event);
+	if (e)
+		return e == CUDA_E_OUT_OF_MEMORY ? synchronize_both(scope, stream) : e;
 	e = d->event_record(event->event, stream);
 	if (!e)
 		e = d->event_synchronize(event->event);

@@ -30,9 +30,9 @@ struct cuda_event {
 	struct cuda_ipc_handle handle; /* opens it elsewhere; unused if it is local */
 };
 
-/* An event of the device that no other process sees; NULL if there can be none. The device's
- * context is current. */
-struct cuda_event *cuda_event_take(struct cuda_device *device);
+/* An event of the device that no other process sees; NULL in *out on failure. The device's context
+ * is current. */
+CUresult cuda_event_take(struct cuda_device *device, struct cuda_event **out);
 /* A new struct without an event; NULL: no memory. */
 struct cuda_event *cuda_event_alloc(struct cuda_device *device);
 /* Has it ended with its context, so that the driver must not see it any more? */

@@ -138,6 +138,12 @@ int cuda_finish(struct session *s)
 static _Atomic pid_t exit_pid; /* the process that waits at exit; a forked child does not */
 static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
 static int exit_result;
+static _Atomic bool exiting;
+
+bool cuda_is_exiting(void)
+{
+	return atomic_load(&exiting);
+}
 
 /* A client without a timeout gets the default one: exit() does not wait for ever. */
 static int64_t exit_deadline(const struct cuda_session *cs, int64_t start)
@@ -176,6 +182,7 @@ static void finish_all(void)
 
 	if (atomic_load(&exit_pid) != getpid())
 		return;
+	atomic_store(&exiting, true);
 	for (;;) {
 		if (!pthread_mutex_trylock(&cuda_lock)) {
 			bool again = look_at_all(start);

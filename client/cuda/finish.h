@@ -6,6 +6,8 @@
  */
 #pragma once
 
+#include <stdbool.h>
+
 struct session;
 
 /*
@@ -20,3 +22,6 @@ int cuda_finish(struct session *s);
  * own function at exit, which was registered before, is called later. 0, or -ENOMEM with a text.
  */
 int cuda_finish_at_exit(void);
+
+/* Does exit() wait, or has it? Then no deleter of a program is called any more. */
+bool cuda_is_exiting(void);

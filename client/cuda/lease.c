@@ -39,15 +39,22 @@ static CUresult mark(struct tensor_lease *l, const struct cuda_scope *scope, CUs
 	struct cuda_event *event;
 	CUresult e;
 
-	event = cuda_event_take(device);
-	if (!event)
-		return CUDA_E_OUT_OF_MEMORY;
+	e = cuda_event_take(device, &event);
+	if (e)
+		return e;
 	e = scope->driver->event_record(event->event, stream);
 	if (e)
 		cuda_event_give(&device->events, event);
 	else
 		own->event = event;
 	return e;
+}
+
+/* Is it worth to mark the place later? Other errors are the context's or the stream's, in which
+ * nothing runs. */
+static bool may_mark_later(CUresult e)
+{
+	return e == CUDA_E_OUT_OF_MEMORY || cuda_errno(e) == -EBUSY; /* a capture has begun */
 }
 
 /* Has the work that was marked ended already, or failed? Then the mark is given back. */
@@ -69,6 +76,7 @@ static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 	struct cuda_lease *own = cuda_lease_of(l);
 	CUstream stream = cuda_stream(own->stream);
 	bool tells;
+	CUresult e;
 
 	if (own->thread && own->thread != thread_unique())
 		stream = CUDA_STREAM_LEGACY; /* it waits for the streams of all threads */
@@ -76,7 +84,8 @@ static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 	if (!cuda_stream_usable(scope, (intptr_t)stream)) {
 		if (tells && scope->driver->stream_query(stream) != CUDA_E_NOT_READY)
 			return false; /* idle, or broken by an error, so that nothing runs */
-		if (!mark(l, scope, stream) && !tells && marked_came(l, scope))
+		e = mark(l, scope, stream);
+		if (e ? !may_mark_later(e) : !tells && marked_came(l, scope))
 			return false;
 	}
 	if (!own->event) {
@@ -123,7 +132,7 @@ static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *sc
 	if (stream != CUDA_STREAM_LEGACY)
 		return scope->driver->stream_query(stream);
 	e = mark(l, scope, stream);
-	return e == CUDA_OK || e == CUDA_E_OUT_OF_MEMORY ? CUDA_E_NOT_READY : e;
+	return !e || may_mark_later(e) ? CUDA_E_NOT_READY : e;
 }
 
 /* A stream's leases come in the order of its work: is an older one known to wait? */

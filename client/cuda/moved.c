@@ -223,7 +223,7 @@ static int wait_for_other(const struct moving *m, const struct cuda_device *from
 			  CUstream stream)
 {
 	struct cuda_device *from = (struct cuda_device *)(uintptr_t)from_device;
-	struct cuda_event *event;
+	struct cuda_event *event = NULL;
 	struct cuda_scope scope;
 	CUresult e;
 	int r = cuda_enter(from, &scope);
@@ -231,9 +231,9 @@ static int wait_for_other(const struct moving *m, const struct cuda_device *from
 	if (r)
 		return r;
 	r = cuda_stream_usable(&scope, TL_STREAM_LEGACY);
-	event = r ? NULL : cuda_event_take(from);
-	e = event ? scope.driver->event_record(event->event, CUDA_STREAM_LEGACY)
-		  : CUDA_E_OUT_OF_MEMORY;
+	e = r ? CUDA_OK : cuda_event_take(from, &event);
+	if (event)
+		e = scope.driver->event_record(event->event, CUDA_STREAM_LEGACY);
 	cuda_leave(&scope);
 	if (r)
 		return r;
@@ -274,10 +274,9 @@ static int copy_on(struct moving *m, struct cuda_device *from, CUstream stream)
 	if (!r)
 		e = copy(m, &scope, from, stream);
 	if (!r && !e && m->stream != TL_STREAM_NONE) {
-		m->memory->written = cuda_event_take(m->device);
-		e = m->memory->written
-			    ? scope.driver->event_record(m->memory->written->event, stream)
-			    : CUDA_E_OUT_OF_MEMORY;
+		e = cuda_event_take(m->device, &m->memory->written);
+		if (!e)
+			e = scope.driver->event_record(m->memory->written->event, stream);
 	}
 	cuda_leave(&scope);
 	return e ? cuda_fail(e, "copying %" PRIu64 " bytes of '%s' to GPU %d", m->nbytes, m->name,

@@ -175,8 +175,8 @@ static int note_work(const struct cuda_scope *scope, struct pluggable *p)
 		return 0;
 	if (cuda_stream_usable(scope, stream))
 		return -EBUSY;
-	p->event = cuda_event_take(p->device);
-	if (p->event && !scope->driver->event_record(p->event->event, cuda_stream(stream)))
+	if (!cuda_event_take(p->device, &p->event) &&
+	    !scope->driver->event_record(p->event->event, cuda_stream(stream)))
 		return 0;
 	if (p->event)
 		cuda_event_give(&p->device->events, p->event);

@@ -22,6 +22,7 @@
 
 #include "client/cuda/closer.h"
 #include "client/cuda/export.h"
+#include "client/cuda/finish.h"
 #include "client/cuda/import.h"
 #include "client/cuda/lease.h"
 #include "client/cuda/publication.h"
@@ -194,11 +195,17 @@ static void give_back_first(struct cuda_publication *p)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
+/* At exit nobody knows what deleters need that has ended. */
+static bool may_end(const struct list *ended)
+{
+	return !cuda_is_ending() && (ended != &thread.ended || !cuda_is_exiting());
+}
+
 static void end_publications(struct list *ended)
 {
 	struct list *l;
 
-	while (!cuda_is_ending() && (l = take_first(ended))) {
+	while (may_end(ended) && (l = take_first(ended))) {
 		struct cuda_publication *p = list_entry(l, struct cuda_publication, queue_link);
 
 		if (p->export)
@@ -279,7 +286,7 @@ static unsigned finish_exports(void)
 		cuda_export_look(e);
 		left += e->state == EXPORT_ENDING;
 	}
-	while ((e = take_ended_export())) {
+	while (!cuda_is_exiting() && (e = take_ended_export())) {
 		struct cuda_publication *last = e->last;
 
 		free_export(e);

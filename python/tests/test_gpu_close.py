@@ -11,7 +11,7 @@ import threading
 import gpu_help
 import pytest
 from conftest import eventually
-from cuda_driver import LEGACY, Child, Driver, Taken, run
+from cuda_driver import LEGACY, Array, Child, Driver, Taken, run
 from gpu_help import N, take
 from limits import limit
 
@@ -45,6 +45,63 @@ def test_what_was_published_stays(gpus, monkeypatch, ending):
     monkeypatch.setenv("ENDING", ending)
     subprocess.run([sys.executable, "-c", PROGRAM], cwd=os.path.dirname(__file__), check=True, timeout=limit(120))
     monkeypatch.delenv("FAKECUDA_DELAY_US")
+    run(take, 7)
+    run(delete)
+
+
+LATE_PROGRAM = """
+import ctypes, os, sys
+import test_gpu_close as test
+client, array = test.publish_in_place()
+print(os.getpid(), flush=True)
+input()
+for kept in client, test.publish(7):  # as by a thread that is in a call of theirs
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+sys.alive = os.fdopen(int(os.environ["ALIVE"]), "w")
+"""
+
+
+def publish_in_place():
+    client, driver = tensorlease.connect(autostart=False), Driver()
+    array = Array(driver, (N,)).fill(1)
+    driver.synchronize(array.work)
+    client.publish("a", array)
+    return client, array
+
+
+def sleeps(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "S"
+
+
+def test_no_deleter_is_called_when_the_interpreter_has_ended(gpus, observer, monkeypatch):
+    read, write = os.pipe()
+    monkeypatch.setenv("ALIVE", str(write))
+    program = subprocess.Popen(
+        [sys.executable, "-c", LATE_PROGRAM],
+        cwd=os.path.dirname(__file__),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=[write],
+    )
+    os.close(write)
+    try:
+        assert int(program.stdout.readline()) == program.pid
+        gpus.hold(program.pid)
+        program.stdin.write("\n")
+        program.stdin.close()
+        assert os.read(read, 1) == b""  # the interpreter has ended
+        eventually(lambda: sleeps(program.pid))  # exit() waits for the GPU
+        observer.delete("a")
+        eventually(lambda: observer.stat("t").version == 1)
+        gpus.hold(0)
+        assert program.wait(limit(60)) == 0
+    finally:
+        program.kill()
+        program.wait()
+        program.stdout.close()
+        os.close(read)
     run(take, 7)
     run(delete)
 

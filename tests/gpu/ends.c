@@ -62,6 +62,122 @@ GPU_TEST(nothing_calls_the_driver_while_it_ends)
 	gpu_nothing_left(&g);
 }
 
+static struct gpu_foreign needs_more; /* its deleter needs what has ended before exit() */
+static _Atomic bool exiting;
+
+static void note_exit(void)
+{
+	atomic_store(&exiting, true);
+}
+
+static void check_undeleted(void)
+{
+	if (atomic_load(&needs_more.deleted))
+		_exit(1);
+}
+
+/* Does that thread sleep in the kernel? */
+static bool sleeps(pid_t tid)
+{
+	char path[64], state = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
+	f = fopen(path, "re");
+	must(f);
+	must_be(fscanf(f, "%*d (%*[^)]) %c", &state), 1);
+	fclose(f);
+	return state == 'S';
+}
+
+/* exit() waits for the GPU by now, when others free what was published. */
+static void *deletes_at_exit(void *client)
+{
+	tl_info info = { .size = sizeof(info) };
+
+	eventually(atomic_load(&exiting));
+	eventually(sleeps(getpid()));
+	must_be(tl_delete(client, "a"), 0);
+	for (int i = 0; i < 20; i++) /* what the daemon says of it is heard meanwhile */
+		must_be(tl_stat(client, "b", &info), 0);
+	gpu_hold(0);
+	return NULL;
+}
+
+static int exits_while_it_writes(const struct test_daemon *d, void *arg)
+{
+	tl_client *client;
+	CUdeviceptr memory;
+	pthread_t thread;
+
+	(void)arg;
+	alarm(test_limit(HANG_S));
+	atexit(check_undeleted); /* runs last */
+	client = gpu_open(d, 0);
+	memory = gpu_alloc(N);
+	gpu_foreign_init(&needs_more, memory, N, 0);
+	must_be(tl_publish(client, "a", &needs_more.managed, NULL, NULL, NULL), 0);
+	gpu_must(cuda->ctx_synchronize());
+	gpu_hold(getpid());
+	gpu_put_draft(client, "b", 5, N, 0, CUDA_STREAM_LEGACY);
+	must_be(pthread_create(&thread, NULL, deletes_at_exit, client), 0);
+	atexit(note_exit); /* runs first */
+	exit(0);
+}
+
+static int reads_b(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t = gpu_get(client, "b", TL_STREAM_LEGACY);
+
+	(void)arg;
+	must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), 5);
+	drop(t);
+	must_be(tl_delete(client, "b"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(exit_calls_no_deleter_while_it_waits)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, exits_while_it_writes, NULL), 0);
+	must_be(td_run_client(&g.d, reads_b, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+/* ---- A fault ---- */
+
+/* After a fault the context gives its error for ever, and nothing runs there. */
+static int faults(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_LEGACY);
+	struct gpu_memory others;
+
+	(void)arg;
+	gpu_memory_init(&others, GPU_VMM, N, 1); /* which GPU 0 has no access to */
+	gpu_fill(others.base, 1, N, CUDA_STREAM_LEGACY);
+	eventually(cuda->ctx_synchronize() == CUDA_E_ILLEGAL_ADDRESS);
+	drop(t);
+	eventually(leases_of(client, getpid()) == 0);
+	_exit(0);
+}
+
+GPU_TEST(a_lease_ends_when_the_context_is_broken)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p;
+
+	SKIP_UNLESS(!gpu_is_real() && gpu_devices() >= 2, "breaks the context");
+	p = child_start_ready(&g.d, publishes_t, NULL);
+	must_be(td_run_client(&g.d, faults, NULL), 0);
+	child_finish(&p);
+	must_be(gpu_violations(FAKE_BAD_ACCESS), 1);
+	must_be(gpu_live_all(), 0);
+}
+
 /* ---- A reset ---- */
 
 /* @again: the program goes on with the device at once. */

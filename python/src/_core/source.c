@@ -533,18 +533,22 @@ void source_end(struct source *s)
 
 struct owned {
 	DLManagedTensorVersioned managed;
-	DLManagedTensor *legacy; /* or */
-	struct hold *hold;	 /* or */
+	DLManagedTensorVersioned *versioned; /* or */
+	DLManagedTensor *legacy;	     /* or */
+	struct hold *hold;		     /* or */
 	PyObject *owner;
 	int64_t dims[];
 };
 
-/* Runs on any thread, perhaps one of the library's, perhaps after the interpreter has ended. */
+/* Runs on any thread, perhaps one of the library's, perhaps after the interpreter has ended. The
+ * deleters of other libraries need that. */
 static void owned_delete(DLManagedTensorVersioned *managed)
 {
 	struct owned *o = (struct owned *)managed;
 
-	if (o->legacy && o->legacy->deleter)
+	if (o->versioned && o->versioned->deleter && Py_IsInitialized())
+		o->versioned->deleter(o->versioned);
+	if (o->legacy && o->legacy->deleter && Py_IsInitialized())
 		o->legacy->deleter(o->legacy);
 	hold_unref(o->hold);
 	if (o->owner && Py_IsInitialized()) {
@@ -561,7 +565,7 @@ int source_own(struct source *s)
 	size_t ndim = (size_t)s->tensor.ndim;
 	struct owned *o;
 
-	if (s->versioned)
+	if (s->versioned && s->hold) /* the library's */
 		return 0;
 	o = calloc(1, sizeof(*o) + 2 * sizeof(int64_t) * ndim);
 	if (!o) {
@@ -574,11 +578,12 @@ int source_own(struct source *s)
 		.flags = s->flags,
 		.dl_tensor = s->tensor,
 	};
+	o->versioned = s->versioned;
 	o->legacy = s->legacy;
 	s->legacy = NULL;
 	o->hold = s->hold;
 	s->hold = NULL;
-	if (!o->legacy && !o->hold) { /* __cuda_array_interface__ */
+	if (!o->versioned && !o->legacy && !o->hold) { /* __cuda_array_interface__ */
 		o->owner = s->owner;
 		s->owner = NULL;
 		for (size_t i = 0; i < ndim; i++) {
