@@ -39,4 +39,8 @@ MESSAGE(SLEEP, 35, wire_ring_ref, SERIAL)
 /* FENCE: whoever finds what the client is going to publish in a ring must find what it committed
  * before. Answer: DONE, when all its earlier messages are processed. */
 MESSAGE(FENCE, 38, wire_plain, SERIAL)
+
+/* UNBIND: what is bound to the connection ends now, its claims and tensors, since the client is
+ * closed. The connection goes on for what its process still holds. No answer. */
+MESSAGE(UNBIND, 39, wire_plain)
 /* clang-format on */

@@ -108,6 +108,16 @@ TL_API int tl_connect(const tl_connect_options *options, tl_client **out)
 	return 0;
 }
 
+/* What is bound to the connection must not wait for leases, which keep it. */
+static void unbind(struct session *s)
+{
+	const struct wire_plain m = { .header = { .type = WIRE_UNBIND, .length = sizeof(m) } };
+	struct session_note note = { 0 };
+
+	memcpy(note.bytes, &m, sizeof(m));
+	session_note(s, &note);
+}
+
 TL_API int tl_close(tl_client *client)
 {
 	struct session *s;
@@ -124,6 +134,7 @@ TL_API int tl_close(tl_client *client)
 	s = client_close(client);
 	if (s) {
 		drafts_close(s);
+		unbind(s);
 		session_close(s);
 	}
 	kinds_wake(); /* ended sessions will hear nothing more */

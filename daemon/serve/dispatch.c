@@ -22,6 +22,7 @@
 #include "daemon/state/group.h"
 #include "daemon/state/holding.h"
 #include "daemon/state/lease.h"
+#include "daemon/state/lifetime.h"
 #include "daemon/state/outcome.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
@@ -364,6 +365,13 @@ static void handle_unclaim(struct peer *peer, struct conn_message *m)
 	claim_end(peer->state, &peer->client, unclaim->claim, &name);
 }
 
+static void handle_unbind(struct peer *peer, struct conn_message *m)
+{
+	(void)m;
+	claims_leave(peer->state, &peer->client); /* at most CLIENT_CLAIMS_MAX */
+	lifetime_unbind(peer->state, &peer->client);
+}
+
 /* ---- watches -------------------------------------------------------------------------------- */
 
 static void handle_watch(struct peer *peer, struct conn_message *m)
@@ -545,6 +553,7 @@ static const struct request {
 	[WIRE_FENCE] = { handle_fence, PEER_READY },
 	[WIRE_WATCH] = { handle_watch, PEER_READY },
 	[WIRE_UNWATCH] = { handle_unwatch, PEER_READY, .unanswered = true },
+	[WIRE_UNBIND] = { handle_unbind, PEER_READY, .unanswered = true },
 	[WIRE_RESTART] = { handle_restart, PEER_READY },
 };
 

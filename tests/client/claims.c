@@ -30,6 +30,41 @@ TEST(the_first_has_it_until_the_name_is_published)
 	tl_close(b);
 }
 
+/* A tensor, or the handle of a draft, that is forgotten keeps the connection. */
+TEST(what_is_bound_to_a_client_ends_when_it_is_closed_whatever_it_holds)
+{
+	const tl_put_options bound = { .size = sizeof(bound), .lifetime = TL_LIFETIME_OWNER_BOUND };
+	static const int64_t n = 10;
+	const tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *other = td_connect(&d);
+	DLManagedTensorVersioned *held, *t;
+	tl_info info = { .size = sizeof(info) };
+
+	put_bytes(other, "any", 1, 10);
+	for (int forgets = 0; forgets < 2; forgets++) {
+		tl_client *client = td_connect(&d);
+		tl_draft *draft = NULL;
+
+		put_as(client, "bound", 2, 10, &bound);
+		must_be(tl_claim(client, "c", NULL), 0);
+		held = get(client, "any");
+		t = get(client, "bound");
+		if (forgets)
+			must_be(tl_create(client, "d", &spec, &draft), 0);
+		tl_close(client);
+		td_sync(&d);
+		must_be(tl_claim(other, "c", NULL), 0);
+		must_be(tl_unclaim(other, "c"), 0);
+		must_be(tl_stat(other, "bound", &info), -ENOENT);
+		must(all_bytes(held, 1, 10) && all_bytes(t, 2, 10));
+		drop(held);
+		drop(t);
+		tl_abort(draft);
+	}
+	tl_close(other);
+}
+
 struct asker {
 	pthread_t thread;
 	tl_client *client;

@@ -117,6 +117,7 @@ static inline void samples_requests(struct samples *all)
 	       .flags = WIRE_USERS_EXACT);
 	SAMPLE(all, WIRE_SYNC, 0, struct wire_plain, .header = { 0 });
 	SAMPLE(all, WIRE_FENCE, 0, struct wire_plain, .header = { 0 });
+	SAMPLE(all, WIRE_UNBIND, 0, struct wire_plain, .header = { 0 });
 	SAMPLE(all, WIRE_CLAIM, 1, struct wire_claim, .name_len = 1);
 	SAMPLE(all, WIRE_CLAIM, 255, struct wire_claim, .flags = WIRE_CLAIM_WAIT,
 	       .again = UINT32_MAX, .name_len = 255);

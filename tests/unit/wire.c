@@ -245,7 +245,7 @@ PLAIN_TEST(a_request_that_has_an_answer_needs_a_serial)
 				  t == WIRE_FINISHED || t == WIRE_HOLD || t == WIRE_KEEP ||
 				  t == WIRE_FREED || t == WIRE_UNMAP || t == WIRE_UNCLAIM ||
 				  t == WIRE_RETIRE || t == WIRE_UNWATCH || t == WIRE_RESUMED ||
-				  t == WIRE_ADOPTED ||
+				  t == WIRE_ADOPTED || t == WIRE_UNBIND ||
 				  (t == WIRE_COMMIT && !(s.commit.flags & WIRE_COMMIT_ANSWER));
 
 		s.header.serial = 0;
