@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Threads that share one object. In a free-threaded interpreter they run at once."""
 
+import contextlib
 import os
 import sys
 import sysconfig
@@ -35,22 +36,33 @@ def at_once(*works):
         raise failed[0]
 
 
-def allowing(*errors):
-    """A decorator of works that may be too late: that raises one of these."""
-
-    def decorate(call):
-        def work(*args):
-            try:
-                return call(*args)
-            except errors:
-                return None
-
-        return work
-
-    return decorate
+LATE = (ValueError, BufferError)
 
 
-late = allowing(ValueError, BufferError)
+def until_late(call, begun):
+    """A work that sets the Event when a call has succeeded, and repeats it until it is too late, which raises LATE."""
+
+    def work():
+        try:
+            call()
+        finally:
+            begun.set()
+        with contextlib.suppress(*LATE):
+            while True:
+                call()
+
+    return work
+
+
+def after(begun, call):
+    """A work that makes a call when all Events are set. With a GIL, the last thread of a barrier is the first to run."""
+
+    def work():
+        for event in begun:
+            event.wait()
+        call()
+
+    return work
 
 
 @pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this interpreter always has a GIL")
@@ -61,19 +73,19 @@ def test_the_import_does_not_bring_the_gil_back():
 def test_a_tensor_is_released_while_others_read_it(client):
     client.put("threads/release", b"x" * 4096)
 
-    @late
     def look(tensor):
         assert tensor.shape == (4096,) and tensor.nbytes == 4096 and tensor.device == "cpu"
         assert tensor.name == "threads/release" and tensor.strides == (1,) and tensor.itemsize == 1
 
-    @late
     def view(tensor):
         assert bytes(memoryview(tensor)[:2]) == b"xx" and bytes(tensor.view("uint16").bytes()[:1]) == b"x"
         tensor.__dlpack__(max_version=(1, 0)), tensor.copy_on_write().release(), repr(tensor)
 
     for _ in range(ROUNDS):
         tensor = client.get("threads/release")
-        at_once(lambda: look(tensor), lambda: view(tensor), tensor.release, tensor.release)
+        begun = threading.Event(), threading.Event()
+        works = (until_late(lambda work=work: work(tensor), event) for work, event in zip((look, view), begun))
+        at_once(*works, after(begun, tensor.release), after(begun, tensor.release))
     assert tensor.released
 
 
@@ -81,17 +93,19 @@ def test_a_draft_is_committed_once(client):
     for n in range(ROUNDS // 3):
         name, draft = f"threads/draft/{n % 3}", client.create(f"threads/draft/{n % 3}", 8, "uint8")
         memoryview(draft)[:] = bytes(8)
-        versions = []
+        versions, begun = [], threading.Event()
 
-        @late
         def commit(draft=draft, versions=versions):
-            versions.append(draft.commit())
+            with contextlib.suppress(*LATE):
+                versions.append(draft.commit())
 
-        @late
         def look(draft=draft):
             assert draft.state in ("open", "committed") and draft.name and memoryview(draft).nbytes == 8
+            if draft.state == "committed":
+                raise ValueError("it is late")
 
-        at_once(commit, commit, look, lambda draft=draft: repr(draft))
+        works = after([begun], commit), after([begun], commit)
+        at_once(*works, until_late(look, begun), lambda draft=draft: repr(draft))
         assert len(versions) == 1 and client.get(name).version == versions[0] == draft.version
 
 
@@ -136,22 +150,23 @@ def test_threads_share_a_client(client):
 
 
 def test_a_client_is_closed_while_others_use_it(address):
-    for n in range(20):
+    for _ in range(20):
         client = tensorlease.connect(autostart=False)
         client.put("threads/close", b"x")
 
-        @allowing(ValueError)
+        begun = threading.Event(), threading.Event()
+
         def work(client=client):
-            while True:
-                client.get("threads/close").release()
-                client.put("threads/close", b"y")
-                client.create("threads/close", 1, "uint8").abort()
+            client.get("threads/close").release()
+            client.put("threads/close", b"y")
+            client.create("threads/close", 1, "uint8").abort()
 
-        @allowing(ValueError)
-        def wait(client=client, n=n):
-            client.get("threads/close", newer_than=10**15, timeout=limit(100))
+        def wait(client=client):
+            with pytest.raises(ValueError):
+                client.get("threads/close", newer_than=10**15, timeout=limit(100))
 
-        at_once(work, work, wait, client.close, client.close)
+        works = [until_late(work, event) for event in begun]
+        at_once(*works, wait, after(begun, client.close), after(begun, client.close))
         assert client.closed
 
 

@@ -57,7 +57,7 @@ def test_a_model_on_meta_takes_shared_weights(client, without):
 
 
 def tiny_model(kind):
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed; no stage has it")
     if kind == "llama":
         config = transformers.LlamaConfig(
             vocab_size=300, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4

@@ -60,10 +60,22 @@ ENVIRONMENTS = (
     # The package's own tests that need more than NumPy.
     Environment(
         "package",
-        "torch==2.13.0+cpu numpy==2.4.6 ml_dtypes==0.6.0 safetensors pillow trio==0.35.0 anyio==4.16.0",
+        "torch==2.13.0+cpu numpy==2.4.6 ml_dtypes==0.6.0 safetensors pillow setuptools trio==0.35.0 anyio==4.16.0",
         tuple(
             f"../../python/tests/test_{name}.py"
-            for name in ("examples", "files", "gpu_alloc", "many", "sources", "tensor", "torch", "trio")
+            for name in (
+                "client",
+                "dlpack",
+                "examples",
+                "files",
+                "gpu_alloc",
+                "many",
+                "package",
+                "sources",
+                "tensor",
+                "torch",
+                "trio",
+            )
         ),
         pythons="3.11",
         megabytes=1200,

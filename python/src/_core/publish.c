@@ -304,7 +304,7 @@ PyObject *client_create(PyObject *self, PyObject *args)
 {
 	WITH_LOCK;
 	struct client *c = (struct client *)self;
-	PyObject *name, *shape, *metadata, *timeout, *ttl, *bound, *evictable, *ring;
+	PyObject *name, *shape, *metadata, *timeout, *ttl, *bound, *evictable, *ring, *draft;
 	int own_pages;
 	int64_t sizes[TL_NDIM_MAX], timeout_ns;
 	struct creating w = { .spec = { .size = sizeof(w.spec), .shape = sizes } };
@@ -346,7 +346,8 @@ PyObject *client_create(PyObject *self, PyObject *args)
 		raise_error(r);
 	if (r)
 		tl_abort(w.draft);
-	client_end(c);
+	draft = r ? NULL : draft_from(c, name, w.draft);
+	client_end(c); /* which may close the client, and a closed client's draft has no tensor */
 	PyBuffer_Release(&bytes);
-	return r ? NULL : draft_from(c, name, w.draft);
+	return draft;
 }
