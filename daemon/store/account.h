@@ -77,8 +77,7 @@ struct account {
 	struct account *above; /* of the same uid in the whole daemon, for one of a namespace */
 	bool privileged;     /* root's, ours, the owner's: may use over half, and what pools keep */
 	unsigned going;	     /* of its segments: to destroy, and their space will be free soon */
-	uint64_t warm, open; /* bytes kept warm, and bytes of ended segments that are still open.
-				The daemon's only */
+	uint64_t warm, open; /* bytes kept warm, and ended but still open; the daemon's only */
 	uint64_t busy_ns;    /* the daemon's time spent serving it; counted in the daemon's only */
 	uint64_t max[SHARE_KINDS];
 	uint64_t used[SHARE_COUNT];
