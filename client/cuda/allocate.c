@@ -199,6 +199,7 @@ int cuda_buffer_get(struct session *s, struct cuda_device *device, uint64_t size
 	if (atomic_load(&s->ended))
 		return SESSION_E_UNSENT; /* others may still read what is free here */
 	size = cuda_shareable_size(device, size);
+	cuda_look_for_reset(device);
 	*out = reuse(cs, device, size);
 	if (!*out) {
 		cuda_catch_up(s);

@@ -329,6 +329,19 @@ void cuda_leave(struct cuda_scope *scope)
 	gate_leave();
 }
 
+void cuda_relax_thread(void)
+{
+	static _Thread_local bool relaxed;
+	const struct cuda_driver *d;
+	int mode = CUDA_CAPTURE_MODE_RELAXED;
+
+	if (relaxed || !atomic_load(&devices_known) || !gate_enter())
+		return;
+	d = cuda_driver_get(NULL);
+	relaxed = d && !d->thread_exchange_capture_mode(&mode);
+	gate_leave();
+}
+
 void cuda_look_for_reset(struct cuda_device *device)
 {
 	const struct cuda_driver *d;

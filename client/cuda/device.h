@@ -66,6 +66,9 @@ void cuda_look_for_reset(struct cuda_device *device);
 /* Has exit() begun to end CUDA, so that cuda_enter() fails and says nothing about any work? */
 bool cuda_is_ending(void);
 void cuda_leave(struct cuda_scope *scope);
+/* What this thread of the library calls from now on, such as deleters, spoils no capture of another
+ * thread. Does nothing as long as this process has not used CUDA through this library. */
+void cuda_relax_thread(void);
 
 /*
  * May our work be put on the stream, and may the stream be queried? Neither may be done while it is

@@ -53,7 +53,7 @@ TL_API int tl_get_cuda_info(int device, tl_cuda_info *info)
 	now.compute_major = attribute(d, dev, CUDA_DEVICE_COMPUTE_CAPABILITY_MAJOR);
 	now.compute_minor = attribute(d, dev, CUDA_DEVICE_COMPUTE_CAPABILITY_MINOR);
 	now.integrated = attribute(d, dev, CUDA_DEVICE_INTEGRATED);
-	now.memory_pools = attribute(d, dev, CUDA_DEVICE_MEMORY_POOLS);
+	now.memory_pools = attribute(d, dev, CUDA_DEVICE_POOL_HANDLE_TYPES) & CUDA_HANDLE_POSIX_FD;
 	now.vmm = dev->granularity != 0;
 	now.legacy_ipc = legacy_capable(d, dev);
 	client_result(info, &now, sizeof(now));

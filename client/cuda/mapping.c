@@ -359,9 +359,10 @@ static void close_as_kind(struct cuda_mapping *m)
 {
 	struct cuda_scope scope;
 
-	/* If CUDA has ended in this process, or was reset, the mapping went with it. */
+	/* If CUDA has ended in this process, the mapping went with it, and after a reset all but
+	 * virtual memory, which no context owns. */
 	if ((m->base || m->pool) && !cuda_enter(m->device, &scope)) {
-		if (!cuda_mapping_is_dead(m))
+		if (!cuda_mapping_is_dead(m) || m->kind == SEGMENT_CUDA_VMM)
 			close_parts(m, &scope);
 		else if (m->pool)
 			cuda_pool_unuse(m->pool, NULL);

@@ -61,11 +61,9 @@ void cuda_shareable_end(struct cuda_device *device, unsigned life, const struct 
 
 	if (cuda_enter(device, &scope))
 		return;
-	if (life == atomic_load(&device->life)) {
-		if (after)
-			scope.driver->event_synchronize(after->event);
-		cuda_shareable_unmap(&scope, base, size);
-	}
+	if (after && life == atomic_load(&device->life))
+		scope.driver->event_synchronize(after->event);
+	cuda_shareable_unmap(&scope, base, size); /* it outlives a reset: no context owns it */
 	cuda_leave(&scope);
 }
 

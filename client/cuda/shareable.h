@@ -15,8 +15,8 @@ int cuda_shareable_new(const struct cuda_scope *scope, const struct cuda_device 
 /* Unmaps it and frees the addresses. The context is current. */
 void cuda_shareable_unmap(const struct cuda_scope *scope, CUdeviceptr base, uint64_t size);
 /* The same for memory of that life of the device's contexts, when @after has come, unless that is
- * NULL. If the process is ending the memory goes with it, and after a reset of the device it went
- * with its context. The closer. */
+ * NULL. After a reset of the device nothing uses the memory, but it is still mapped. If the process
+ * is ending the memory goes with it. The closer. */
 void cuda_shareable_end(struct cuda_device *device, unsigned life, const struct cuda_event *after,
 			CUdeviceptr base, uint64_t size);
 

@@ -376,6 +376,7 @@ static void *run(void *arg)
 		wait_for_something(&polled, look);
 		hear_sessions(&polled);
 		orphan_exports();
+		cuda_relax_thread();
 		left = end_leases() + find_ended_publications(true);
 		end_publications(&thread.reusable);
 		end_publications(&thread.ended);

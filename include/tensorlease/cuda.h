@@ -221,7 +221,7 @@ typedef struct tl_cuda_info {
 	bool integrated;	   /* it shares the CPU's memory, as those of Tegra do */
 	bool vmm;		   /* tl_create() can make memory on it */
 	bool legacy_ipc;	   /* CUDA says that plain memory can be shared by a handle */
-	bool memory_pools;	   /* it has stream-ordered pools */
+	bool memory_pools;	   /* memory of stream-ordered pools can be shared */
 	unsigned char reserved[4]; /* 0 */
 } tl_cuda_info;
 

@@ -489,7 +489,9 @@ static CUresult attribute_value(int *value, int attribute, int device)
 		*value = !fake_flag("FAKECUDA_NO_POOLS");
 		break;
 	case CUDA_DEVICE_POOL_HANDLE_TYPES:
-		*value = fake_flag("FAKECUDA_NO_POOLS") ? 0 : CUDA_HANDLE_POSIX_FD;
+		*value = fake_flag("FAKECUDA_NO_POOLS") || fake_flag("FAKECUDA_NO_VMM")
+				 ? 0
+				 : CUDA_HANDLE_POSIX_FD;
 		break;
 	default:
 		return CUDA_E_INVALID_VALUE;

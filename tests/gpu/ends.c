@@ -231,6 +231,7 @@ static int resets(const struct test_daemon *d, void *arg)
 {
 	static const char *const names[GPU_KINDS] = { "legacy", "vmm", "parts", "pool" };
 	tl_client *client = gpu_open(d, 0);
+	long long mapped = gpu_live(FAKE_VMM_MAPPING);
 	DLManagedTensorVersioned *held;
 	bool again = *(bool *)arg;
 	CUstream stream;
@@ -255,6 +256,7 @@ static int resets(const struct test_daemon *d, void *arg)
 	for (int i = 0; i < GPU_KINDS; i++)
 		read_five(client, names[i], TL_STREAM_LEGACY);
 	tl_close(client);
+	eventually(gpu_live(FAKE_VMM_MAPPING) == mapped);
 	return 0;
 }
 
@@ -268,6 +270,40 @@ GPU_TEST(a_reset_of_the_device_is_noticed)
 	gpu_setenv("FAKECUDA_HIDE", "cuCtxGetId"); /* before CUDA 12 contexts have no numbers */
 	must_be(td_run_client(&g.d, resets, &(bool){ false }), 0);
 	child_finish(&p);
+	gpu_nothing_left(&g);
+}
+
+/* A draft buffer that was free is of the past, and its memory goes. */
+static int drafts_over_a_reset(const struct test_daemon *d, void *arg)
+{
+	int64_t n = N;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_client *client = gpu_open(d, 0);
+	tl_draft *draft;
+
+	(void)arg;
+	gpu_put_draft(client, "mine", 5, N, 0, CUDA_STREAM_LEGACY);
+	gpu_must(cuda->ctx_synchronize());
+	must_be(tl_delete(client, "mine"), 0);
+	must_be(gpu_create(client, "mine", &spec, 0, &draft), 0); /* the same buffer */
+	tl_abort(draft);
+	reset(true);
+	must_be(gpu_create(client, "mine", &spec, 0, &draft), 0);
+	gpu_fill((CUdeviceptr)(uintptr_t)tl_draft_tensor(draft)->data, 5, N, CUDA_STREAM_LEGACY);
+	must_be(tl_commit(draft, NULL), 0);
+	read_five(client, "mine", TL_STREAM_LEGACY);
+	must_be(tl_delete(client, "mine"), 0);
+	tl_close(client);
+	eventually(gpu_live(FAKE_VMM_MAPPING) + gpu_live(FAKE_RESERVATION) == 0);
+	return 0;
+}
+
+GPU_TEST(draft_buffers_of_before_a_reset_go)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	SKIP_UNLESS(!gpu_is_real(), "needs a driver that counts");
+	must_be(td_run_client(&g.d, drafts_over_a_reset, NULL), 0);
 	gpu_nothing_left(&g);
 }
 

@@ -250,6 +250,27 @@ GPU_TEST(gpus_are_described)
 	gpu_nothing_left(&g);
 }
 
+static int has_no_pools(const struct test_daemon *d, void *arg)
+{
+	tl_cuda_info info = { .size = sizeof(info) };
+
+	(void)d;
+	(void)arg;
+	must_be(tl_get_cuda_info(0, &info), 0);
+	must_be(info.memory_pools, false);
+	return 0;
+}
+
+GPU_TEST(pools_that_cannot_be_exported_are_not_reported)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	SKIP_UNLESS(!gpu_is_real(), "needs a driver without descriptors");
+	gpu_setenv("FAKECUDA_NO_VMM", "1");
+	must_be(td_run_client(&g.d, has_no_pools, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc == 2 && !strcmp(argv[0], "bare"))

@@ -475,6 +475,44 @@ GPU_TEST(work_from_before_a_capture_is_waited_for)
 	}
 }
 
+/* A deleter frees memory on the library's thread, while this one captures. */
+static int deletes_while_capturing(const struct test_daemon *d, void *arg)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+	begin_capture *begin = (begin_capture *)dlsym(library, "cuStreamBeginCapture_v2");
+	end_capture *end = (end_capture *)dlsym(library, "cuStreamEndCapture");
+	graph_destroy *destroy = (graph_destroy *)dlsym(library, "cuGraphDestroy");
+	tl_client *client = gpu_open(d, 0);
+	struct gpu_memory m;
+	struct gpu_foreign f;
+	CUstream stream;
+	void *graph;
+
+	(void)arg;
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	gpu_memory_init(&m, GPU_LEGACY, N, 0);
+	gpu_foreign_init(&f, m.base, N, 0);
+	f.owned = &m;
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	gpu_must(begin(stream, CUDA_CAPTURE_MODE_GLOBAL));
+	must_be(tl_delete(client, "t"), 0);
+	eventually(atomic_load(&f.deleted));
+	gpu_must(end(stream, &graph));
+	gpu_must(destroy(graph));
+	gpu_must(cuda->stream_destroy(stream));
+	tl_close(client);
+	dlclose(library);
+	return 0;
+}
+
+GPU_TEST(a_deleter_spoils_no_capture)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, deletes_while_capturing, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 /* ---- A sealed publish that is refused ---- */
 
 static int publishes_after_a_refusal(const struct test_daemon *d, void *arg)
