@@ -112,10 +112,8 @@ TL_API int tl_connect(const tl_connect_options *options, tl_client **out)
 static void unbind(struct session *s)
 {
 	const struct wire_plain m = { .header = { .type = WIRE_UNBIND, .length = sizeof(m) } };
-	struct session_note note = { 0 };
 
-	memcpy(note.bytes, &m, sizeof(m));
-	session_note(s, &note);
+	session_note(s, &m);
 }
 
 TL_API int tl_close(tl_client *client)
