@@ -21,5 +21,5 @@ int process_pidfd(pid_t pid);
 void process_kill_all(void);	  /* with daemons of keepers */
 void process_kill_on_alarm(void); /* SIGALRM kills all and ends the test */
 void process_wait_all(void);	  /* and says which had crashed */
-void process_is_child(void); /* from here on this process is a child of the test */
+void process_is_child(void);	  /* from here on this process is a child of the test */
 bool process_in_child(void);
