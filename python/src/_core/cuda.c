@@ -48,6 +48,18 @@ int parse_stream(PyObject *o, intptr_t *stream)
 	return -1;
 }
 
+bool gil_is_held(void)
+{
+	static int (*_Atomic check)(void); /* outside the stable ABI, but in each version */
+	int (*found)(void) = atomic_load(&check);
+
+	if (!found) {
+		*(void **)&found = dlsym(RTLD_DEFAULT, "PyGILState_Check");
+		atomic_store(&check, found);
+	}
+	return found && Py_IsInitialized() && found();
+}
+
 /* Returns a number for this thread that no other thread of the process ever has. */
 static uint64_t this_thread(void)
 {

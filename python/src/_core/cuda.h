@@ -17,6 +17,9 @@ static inline bool hold_on_gpu(const struct hold *h)
 	return h->managed->dl_tensor.device.device_type == kDLCUDA;
 }
 
+/* Does this thread have the GIL? Consumers call deleters with it or without. */
+bool gil_is_held(void);
+
 /*
  * Converts a stream: None or NULL is TL_STREAM_DEFAULT, an int is a number of DLPack's, else it is
  * a stream object of another library. Returns 0, or -1 with an exception.
