@@ -237,7 +237,7 @@ class Array(abi.Producer):
     `deleted` counts how often its DLPack tensor was given back, and `streams` lists the streams it was asked for.
     """
 
-    def __init__(self, driver, shape, *, dtype=(1, 8, 1), offset=0, space=None, legacy=False, memory=None):
+    def __init__(self, driver, shape, *, dtype=(1, 8, 1), offset=0, space=None, legacy=False, memory=None, type=CUDA):
         self.driver = driver
         self.nbytes = dtype[1] // 8
         for n in shape:
@@ -246,7 +246,7 @@ class Array(abi.Producer):
         self.address = self.memory + offset
         self.work = driver.stream()
         self.streams = []
-        super().__init__(shape=shape, dtype=dtype, device=(CUDA, driver.device), data=self.address, legacy=legacy)
+        super().__init__(shape=shape, dtype=dtype, device=(type, driver.device), data=self.address, legacy=legacy)
 
     def fill(self, byte):
         self.driver.fill(self.address, byte, self.nbytes, self.work)

@@ -100,6 +100,15 @@ def stagings():
     assert array.deleted == 1
     assert client.publish("t", array, staging=True) == (1, True)
     eventually(lambda: array.deleted == 2)
+    array = Array(driver, (N,), memory=managed.value, type=13).fill(6)  # as CuPy names such memory
+    with pytest.raises(tensorlease.UnsupportedError, match="staging=True"):
+        client.publish("m", array)
+    assert client.publish("m", array, staging=True) == (1, True)
+    client.put("m", array)
+    eventually(lambda: array.deleted == 3)
+    assert client.stat("m").device == "cuda:0"
+    assert Taken(driver, client.get("m")).read() == bytes([6]) * N
+    client.delete("m")
     driver.free(managed.value)
     tensor = client.get("t")
     assert Taken(driver, tensor).read() == bytes([6]) * N
@@ -109,7 +118,7 @@ def stagings():
         client.publish("c", b"1234", no_copy=True)
     with pytest.raises(TypeError, match="staging"):
         client.put("c", b"1234", staging=True)
-    for device, says in (((10, 0), None), ((13, 0), None), ((2, 0), (1, 0)), ((1, 0), (2, 0))):
+    for device, says in (((10, 0), None), ((13, 0), (13, 0)), ((2, 0), (1, 0)), ((1, 0), (2, 0))):
         producer = abi.Producer(device=device, says_device=says or device)
         error = BufferError if says else tensorlease.UnsupportedError
         with pytest.raises(error, match="device"):
@@ -160,6 +169,45 @@ def on_the_second():
 
 def test_the_interfaces_device_is_its_pointers(gpus):
     run(on_the_second)
+
+
+class OnlyOnCurrent(Array):
+    """As PyTorch's tensors, it can be exported only while its GPU is current."""
+
+    def __dlpack__(self, **asked):
+        current = ctypes.c_int(-1)
+        self.driver.call("cuCtxGetDevice", ctypes.byref(current))
+        if current.value != self.driver.device:
+            raise BufferError("Can't export tensors on a different CUDA device index")
+        return super().__dlpack__(**asked)
+
+
+def current_gpu(driver):
+    context = ctypes.c_void_p()
+    driver.call("cuCtxGetCurrent", ctypes.byref(context))
+    return context.value
+
+
+def on_two():
+    client, second, first = connect(), Driver(1), Driver()
+    arrays = [OnlyOnCurrent(d, (N,)).fill(n) for n, d in enumerate([first, second])]
+    for context in first.context, None:
+        first.call("cuCtxSetCurrent", context)
+        was = current_gpu(first)
+        client.publish("t", arrays[1])
+        client.put("u", arrays[1])
+        client.publish_many({"a": arrays[0], "b": arrays[1]})
+        assert current_gpu(first) == was
+        assert [client.stat(name).device for name in "tuab"] == ["cuda:1", "cuda:1", "cuda:0", "cuda:1"]
+    for name in "tuab":
+        client.delete(name)
+    for array in arrays:
+        eventually(lambda array=array: array.deleted == (2 if array is arrays[0] else 6))
+        array.driver.free(array.memory)
+
+
+def test_arrays_on_a_gpu_that_is_not_current(gpus):
+    run(on_two)
 
 
 def closes_first():

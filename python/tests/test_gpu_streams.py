@@ -3,6 +3,7 @@
 
 import ctypes
 
+import dlpack_abi as abi
 import gpu_help
 import pytest
 from conftest import eventually, leases_of
@@ -151,6 +152,48 @@ def test_a_lease_lasts_as_long_as_the_consumers_queued_work(gpus, observer):
     eventually(lambda: leases_of(observer, consumer.pid) == 0)
     consumer.end()
     producer.end()
+
+
+QUEUE = 1000  # of the fake driver's streams
+
+
+def ends_on_a_full_queue(how):
+    client, driver = connect(), Driver()
+    stream, memory, ending = driver.stream(), driver.alloc(N), []
+    publisher = Array(driver, (N,)).fill(1)
+    client.publish("t", publisher)
+    tensor, draft = client.get("t"), client.create("d", N, "uint8", device=0)
+    draft.stream = stream
+    capsule = tensor.__dlpack__(stream=stream, max_version=(1, 0))
+    driver.synchronize(stream)
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def needs_python(_):
+        eventually(lambda: ending)
+
+    driver.use("cuLaunchHostFunc", ctypes.c_void_p(stream), needs_python, None)
+    for _ in range(QUEUE - 1):
+        driver.fill(memory, 1, N, stream)
+    if how == "deleter":  # as PyTorch calls it, with the GIL
+        managed = abi.consume(capsule)
+        delete = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(ctypes.cast(managed.deleter, ctypes.c_void_p).value)
+        ending.append(True)
+        delete(ctypes.addressof(managed))
+    elif how == "capsule":
+        ending.append(True)
+        del capsule
+    else:
+        ending.append(True)
+        draft.abort()
+    driver.synchronize(stream)
+    capsule = draft = tensor = None
+    take_back(client, publisher)
+    driver.free(memory)
+
+
+@pytest.mark.parametrize("how", ["capsule", "deleter", "draft"])
+def test_an_end_that_waits_for_space_lets_other_threads_run(gpus, how):
+    run(ends_on_a_full_queue, how)
 
 
 def test_sealed_tensors_need_no_waiting(gpus):

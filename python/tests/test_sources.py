@@ -271,11 +271,15 @@ def test_hostile_producers_are_refused_and_given_back_once(client, wrong, legacy
 
 @pytest.mark.parametrize("legacy", [False, True])
 def test_other_devices_are_refused(client, legacy):  # 26, 27
-    for device in ((10, 0), (12, 0), (13, 0)):
+    for device in ((10, 0), (12, 0)):
         producer = abi.Producer(device=device, legacy=legacy)
         with pytest.raises(tensorlease.UnsupportedError, match="device"):
             client.put("sources/hostile", producer)
         assert producer.calls == [] and producer.deleted == 0
+    managed = abi.Producer(device=(13, 0), legacy=legacy)  # bytes of the CPU
+    with pytest.raises(BufferError, match="managed memory"):
+        client.put("sources/hostile", managed)
+    assert managed.deleted == 1
     for device in ((2, 0), (2, 7), (10, 0), (12, 0)):
         liar = abi.Producer(device=device, says_device=(1, 0), legacy=legacy)
         with pytest.raises((tensorlease.Error, BufferError)):

@@ -183,9 +183,15 @@ struct hold *hold_unref(struct hold *h)
 
 enum { SLOW_END = 1 << 20 }; /* bytes of a private mapping from which unmapping may take long */
 
+/* On a GPU the end may wait for space on a stream, whose work may need the GIL. */
+static bool may_wait(const struct hold *h)
+{
+	return h->managed && (hold_on_gpu(h) || (!hold_read_only(h) && h->nbytes >= SLOW_END));
+}
+
 struct hold *hold_unref_py(struct hold *h)
 {
-	if (h && h->managed && !hold_read_only(h) && h->nbytes >= SLOW_END) {
+	if (h && may_wait(h)) {
 		Py_BEGIN_ALLOW_THREADS;
 		hold_unref(h);
 		Py_END_ALLOW_THREADS;

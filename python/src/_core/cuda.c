@@ -48,6 +48,81 @@ int parse_stream(PyObject *o, intptr_t *stream)
 	return -1;
 }
 
+bool gil_is_held(void)
+{
+	static int (*_Atomic check)(void); /* outside the stable ABI, but in each version */
+	int (*found)(void) = atomic_load(&check);
+
+	if (!found) {
+		*(void **)&found = dlsym(RTLD_DEFAULT, "PyGILState_Check");
+		atomic_store(&check, found);
+	}
+	return found && Py_IsInitialized() && found();
+}
+
+/* ---- The driver, which a producer of tensors on a GPU has loaded ---- */
+
+enum { GPUS_MAX = 64 };
+
+/* Functions of the driver return 0, or an error. */
+static struct {
+	int (*get_device)(int *device);
+	int (*retain)(void **context, int device);
+	int (*push)(void *context);
+	int (*pop)(void **context);
+	int (*ask_pointer)(void *value, int attribute, uint64_t address);
+	void *contexts[GPUS_MAX]; /* retained for good */
+	bool found;
+} driver;
+
+/* The GIL or the extension's lock is held. */
+static bool driver_find(void)
+{
+	void *library = driver.found ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+
+	if (!library)
+		return driver.found;
+	*(void **)&driver.get_device = dlsym(library, "cuCtxGetDevice");
+	*(void **)&driver.retain = dlsym(library, "cuDevicePrimaryCtxRetain");
+	*(void **)&driver.push = dlsym(library, "cuCtxPushCurrent_v2");
+	*(void **)&driver.pop = dlsym(library, "cuCtxPopCurrent_v2");
+	*(void **)&driver.ask_pointer = dlsym(library, "cuPointerGetAttribute");
+	driver.found = driver.ask_pointer && driver.get_device && driver.retain && driver.push &&
+		       driver.pop;
+	return driver.found;
+}
+
+struct current_gpu current_gpu_begin(int number)
+{
+	struct current_gpu was = { .pushed = false };
+	int now = -1;
+
+	if (number < 0 || number >= GPUS_MAX || !driver_find())
+		return was;
+	if (!driver.get_device(&now) && now == number)
+		return was;
+	if (!driver.contexts[number] && driver.retain(&driver.contexts[number], number))
+		driver.contexts[number] = NULL;
+	was.pushed = driver.contexts[number] && !driver.push(driver.contexts[number]);
+	return was;
+}
+
+void current_gpu_end(struct current_gpu was)
+{
+	void *context;
+
+	if (was.pushed)
+		driver.pop(&context);
+}
+
+int gpu_of_pointer(uint64_t address)
+{
+	enum { ORDINAL = 9 }; /* CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL */
+	int number = -1;
+
+	return driver_find() && !driver.ask_pointer(&number, ORDINAL, address) ? number : -1;
+}
+
 /* Returns a number for this thread that no other thread of the process ever has. */
 static uint64_t this_thread(void)
 {

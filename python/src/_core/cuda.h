@@ -17,6 +17,20 @@ static inline bool hold_on_gpu(const struct hold *h)
 	return h->managed->dl_tensor.device.device_type == kDLCUDA;
 }
 
+/* Does this thread have the GIL? Consumers call deleters with it or without. */
+bool gil_is_held(void);
+
+/* The GPU that is current on a thread, for producers that export only what is on that one. */
+struct current_gpu {
+	bool pushed;
+};
+/* Makes a GPU current, unless it is already or the driver is not loaded, until current_gpu_end().
+ */
+struct current_gpu current_gpu_begin(int number);
+void current_gpu_end(struct current_gpu was);
+/* The number of the GPU on which an address lies, or -1. */
+int gpu_of_pointer(uint64_t address);
+
 /*
  * Converts a stream: None or NULL is TL_STREAM_DEFAULT, an int is a number of DLPack's, else it is
  * a stream object of another library. Returns 0, or -1 with an exception.

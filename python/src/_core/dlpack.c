@@ -40,7 +40,10 @@ static void export_free(struct export *e)
 {
 	if (!e)
 		return;
-	hold_unref(e->hold);
+	if (e->hold && hold_on_gpu(e->hold) && gil_is_held())
+		hold_unref_py(e->hold);
+	else
+		hold_unref(e->hold);
 	free(e->memory);
 	free(e);
 }
@@ -516,7 +519,7 @@ static PyObject *gpu_dlpack(const struct array *self, struct hold *h, const stru
 	if (!h)
 		return NULL;
 	e = export_shared(h, a->versioned);
-	hold_unref(h);
+	hold_unref_py(h);
 	if (e && a->versioned && !flagged)
 		e->versioned.flags &= ~DLPACK_FLAG_BITMASK_READ_ONLY;
 	return capsule_of(e, a->versioned);
@@ -672,7 +675,7 @@ static struct export *api_export_gpu(PyObject *self, struct hold *h)
 	if (!leased)
 		return NULL;
 	e = export_shared(leased, true);
-	hold_unref(leased);
+	hold_unref_py(leased);
 	if (e && ((struct array *)self)->unflagged)
 		e->versioned.flags &= ~DLPACK_FLAG_BITMASK_READ_ONLY;
 	return e;

@@ -59,7 +59,7 @@ PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
 		return NULL;
 	d = (struct draft *)allocate(draft_type ? draft_type : draft_base, 0);
 	if (!d) {
-		hold_unref(h);
+		hold_unref_py(h);
 		return NULL;
 	}
 	d->array.hold = h;
@@ -87,7 +87,7 @@ static void draft_ended(struct draft *d, enum draft_state state)
 	d->state = state;
 	d->array.hold = NULL;
 	d->handle = NULL;
-	hold_unref(h);
+	hold_unref_py(h);
 }
 
 void draft_committed(struct draft *d, PyObject *name, uint64_t version)

@@ -28,42 +28,56 @@ static int refuse_gpu(void)
 
 /* ---- DLPack ---- */
 
+static bool is_gpu(long type)
+{
+	return type == kDLCUDA || type == kDLCUDAManaged;
+}
+
 static bool can_read(long type)
 {
 	return type == kDLCPU || type == kDLCUDAHost || type == kDLROCMHost;
 }
 
+static long pair_number(PyObject *pair, Py_ssize_t i)
+{
+	PyObject *index = PyNumber_Index(PyTuple_GetItem(pair, i));
+	long number = index ? PyLong_AsLong(index) : -1;
+
+	Py_XDECREF(index);
+	return number;
+}
+
 /*
- * Returns the device type, or -1. It is asked before __dlpack__(), which might copy between devices
- * or wait for one.
+ * Returns the device type, or -1; *id is its number. It is asked before __dlpack__(), which might
+ * copy between devices or wait for one.
  */
-static int check_device(PyObject *array, bool gpu_too)
+static int check_device(PyObject *array, bool gpu_too, int *id)
 {
 	PyObject *pair = PyObject_CallMethod(array, "__dlpack_device__", NULL);
-	PyObject *type;
-	long number;
+	long number = -1;
 
 	if (!pair)
 		return -1;
-	type = PyTuple_Check(pair) && PyTuple_Size(pair) == 2
-		       ? PyNumber_Index(PyTuple_GetItem(pair, 0))
-		       : NULL;
-	number = type ? PyLong_AsLong(type) : -1;
+	if (PyTuple_Check(pair) && PyTuple_Size(pair) == 2) {
+		number = pair_number(pair, 0);
+		*id = number < 0 ? -1 : (int)pair_number(pair, 1);
+		if (number >= 0)
+			PyErr_Clear(); /* the type says enough */
+	}
 	Py_DECREF(pair);
-	Py_XDECREF(type);
 	if (PyErr_Occurred() || number < 0) {
 		PyErr_Clear();
 		return refuse(
 			"the array's __dlpack_device__() is not a pair of a type and a number");
 	}
-	if (can_read(number) || (number == kDLCUDA && gpu_too))
+	if (can_read(number) || (is_gpu(number) && gpu_too))
 		return (int)number;
-	if (number == kDLCUDA)
+	if (is_gpu(number))
 		return refuse_gpu();
 	raise_text(
 		-ENOTSUP,
-		"the array lies on a device of DLPack type %ld, which is neither a CPU nor a CUDA GPU with memory of its "
-		"own (2); copy it to the CPU first",
+		"the array lies on a device of DLPack type %ld, which is neither a CPU nor a CUDA GPU (2, or 13 for "
+		"managed memory); copy it to the CPU first",
 		number);
 	return -1;
 }
@@ -105,19 +119,24 @@ static bool ask_again(const PyObject *capsule)
  * On a GPU the producer makes our stream wait for the writes of the array. Passing no stream should
  * mean the legacy stream, but PyTorch takes it to mean that no order is wanted. So the legacy
  * stream is passed to a producer that knows streams.
+ *
+ * PyTorch exports only what is on the GPU that is current, so @gpu is made so meanwhile; -1: none.
  */
-static PyObject *ask_capsule(const struct source *s, PyObject *array)
+static PyObject *ask_capsule(const struct source *s, PyObject *array, int gpu)
 {
 	PyObject *method = PyObject_GetAttrString(array, "__dlpack__");
+	struct current_gpu was;
 	PyObject *capsule;
 
 	if (!method)
 		return NULL;
+	was = current_gpu_begin(gpu);
 	capsule = ask_with(method, s->stream, true);
 	if (ask_again(capsule))
 		capsule = ask_with(method, s->stream, false);
 	if (s->stream == TL_STREAM_LEGACY && ask_again(capsule))
 		capsule = ask_with(method, TL_STREAM_DEFAULT, false);
+	current_gpu_end(was);
 	Py_DECREF(method);
 	return capsule;
 }
@@ -169,6 +188,19 @@ static int source_legacy(struct source *s, PyObject *capsule)
 	return 0;
 }
 
+/* Managed memory is on the GPU that its address says, and is shared by copies. */
+static int name_managed(struct source *s)
+{
+	DLDevice *device = &s->tensor.device;
+
+	if (device->device_type != kDLCUDAManaged)
+		return 0;
+	*device = (DLDevice){ kDLCUDA, gpu_of_pointer((uintptr_t)s->tensor.data) };
+	return device->device_id < 0 ? refuse("the array's device is managed memory, but its data "
+					      "is not on a GPU that CUDA knows")
+				     : 0;
+}
+
 /* Refuses a tensor on a GPU from an array that did not announce it, since no stream was ordered. */
 static int check_capsule(const struct source *s, bool gpu)
 {
@@ -180,18 +212,20 @@ static int check_capsule(const struct source *s, bool gpu)
 static int source_dlpack(struct source *s, PyObject *array, bool device, const intptr_t *stream)
 {
 	bool gpu = false;
-	int r;
+	int r, id = -1;
 
 	if (device) {
-		r = check_device(array, stream != NULL);
+		r = check_device(array, stream != NULL, &id);
 		if (r < 0)
 			return -1;
-		gpu = stream && r == kDLCUDA; /* check_device() has refused it without one */
+		gpu = stream && is_gpu(r); /* check_device() has refused it without one */
+		if (r != kDLCUDA)
+			id = -1; /* DLPack has no number for managed memory */
 	}
 	s->stream = !gpu			   ? TL_STREAM_DEFAULT
 		    : *stream == TL_STREAM_DEFAULT ? TL_STREAM_LEGACY
 						   : *stream;
-	s->owner = ask_capsule(s, array);
+	s->owner = ask_capsule(s, array, gpu ? id : -1);
 	if (!s->owner)
 		return -1;
 	if (PyCapsule_IsValid(s->owner, "dltensor_versioned"))
@@ -200,6 +234,8 @@ static int source_dlpack(struct source *s, PyObject *array, bool device, const i
 		r = source_legacy(s, s->owner);
 	else
 		r = refuse("the array's __dlpack__() returned no unused DLPack capsule");
+	if (!r)
+		r = name_managed(s);
 	return r ? r : check_capsule(s, gpu);
 }
 
