@@ -113,7 +113,8 @@ static void unbind(struct session *s)
 {
 	const struct wire_plain m = { .header = { .type = WIRE_UNBIND, .length = sizeof(m) } };
 
-	session_note(s, &m);
+	if (users_any(&s->users))
+		session_note(s, &m);
 }
 
 TL_API int tl_close(tl_client *client)

@@ -177,6 +177,16 @@ static bool users_drained(const struct users *u)
 	return sum == 0;
 }
 
+bool users_any(const struct users *u)
+{
+	bool any;
+
+	pthread_mutex_lock(&mutex);
+	any = !users_drained(u);
+	pthread_mutex_unlock(&mutex);
+	return any;
+}
+
 static struct users *users_pop_drained(const _Atomic uint32_t *look)
 {
 	struct users *found = NULL;

@@ -127,6 +127,9 @@ void users_free(struct users *u);
  */
 void users_close(struct users *u);
 
+/* Is somebody there? To be called when no user comes, so that one who stays is seen. */
+bool users_any(const struct users *u);
+
 /* For fork(): the lock is held around it, and the last function is called in the child. */
 void users_lock(void);
 void users_unlock(void);

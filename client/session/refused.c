@@ -67,7 +67,7 @@ void refused_sent(struct refused *r, uint32_t newest, uint32_t own, const char *
 	/* of two threads either may have been the first to send */
 	c->own = c->newest && !c->thread ? 0 : own;
 	c->newest = newest;
-	snprintf(c->name, sizeof(c->name), "%s", name);
+	memccpy(c->name, name, '\0', sizeof(c->name));
 }
 
 void refused_answered(struct refused *r, uint32_t serial)
