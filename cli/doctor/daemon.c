@@ -25,28 +25,30 @@ static const int64_t request_ns = 10 * NS_PER_SEC;
 
 /* ---- The one in use ---- */
 
-/* Advises by the mode and group of the socket instead of guessing the permitted users. */
-static char *access_advice(const struct doctor *d)
+/*
+ * Advises by what the library says, which knows the socket and never names root's group. A group
+ * without a name is a number there.
+ */
+static char *access_advice(int r)
 {
-	const char *environment = getenv("TENSORLEASE_SOCKET"), *address = d->cli->socket;
-	const struct group *group;
-	struct stat st;
+	static const char members[] = "is for members of the group ";
+	const char *why = cli_reason(r), *group = strstr(why, members);
+	int n;
 
-	if (!address)
-		address = environment && *environment ? environment : "/run/tensorlease/socket";
-	if (strstr(cli_reason(-EACCES), "TENSORLEASE_TRUST_UID"))
+	if (strstr(why, "TENSORLEASE_TRUST_UID"))
 		return cli_text(
 			"if you trust that user with all tensors, put the uid into $TENSORLEASE_TRUST_UID; else use another daemon (--socket, $TENSORLEASE_SOCKET)");
-	if (strstr(cli_reason(-EACCES), "there is no namespace"))
+	if (strstr(why, "there is no namespace"))
 		return cli_text(
 			"ask whoever configures the daemon, or use another namespace (--namespace, $TENSORLEASE_NAMESPACE)");
-	if (stat(address, &st) || !S_ISSOCK(st.st_mode) || !(st.st_mode & S_IWGRP))
+	if (!group)
 		return cli_text(
 			"run as the user it belongs to, or use another daemon (--socket, $TENSORLEASE_SOCKET)");
-	group = getgrgid(st.st_gid);
-	return group ? cli_text("join its group and log in again: usermod -aG %s USER",
-				group->gr_name)
-		     : cli_text("add this user to the group %u", st.st_gid);
+	group += strlen(members);
+	n = (int)strcspn(group, ":");
+	return *group >= '0' && *group <= '9'
+		       ? cli_text("add this user to the group %.*s", n, group)
+		       : cli_text("join its group and log in again: usermod -aG %.*s USER", n, group);
 }
 
 static const char clients_advice[] = "start it with a larger --max-clients";
@@ -77,7 +79,7 @@ static void say_unreachable(struct doctor *d, int r)
 			"start it (systemctl start tensorleased.socket, or tensorleased --socket PATH), or use another (--socket, $TENSORLEASE_SOCKET)",
 			"%.*s", fact, why);
 	else if (r == -EACCES) {
-		advice = access_advice(d);
+		advice = access_advice(r);
 		doctor_say(d, DOCTOR_FAIL, "daemon", advice, "%.*s", fact, why);
 		free(advice);
 	} else if (r == -EPROTONOSUPPORT)

@@ -5,7 +5,10 @@
 #include "tests/harness/own_shm.h"
 
 #include <dirent.h>
+#include <grp.h>
 #include <sched.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 /* A run of the doctor with a TMPDIR of its own, which must be empty afterwards. */
 struct visit {
@@ -304,6 +307,65 @@ GPU_TEST(what_killed_daemons_left_is_told)
 		must_contain(member(probe(&v, "left behind"), "found"), "with 1 catalog of");
 	}
 }
+
+/* ---- The daemon in use, for another user ---- */
+
+enum { STRANGER = 60777, NO_PROGRAM = 77 };
+
+/* What the row "daemon" says of @socket to a user who is in no group of ours. */
+struct told {
+	const char *socket, *result, *advice, *not_advice;
+};
+
+static int a_stranger_is_told(const struct test_daemon *d, void *arg)
+{
+	const struct told *t = arg;
+
+	(void)d;
+	must_be(setgroups(0, NULL), 0);
+	must_be(setresgid(STRANGER, STRANGER, STRANGER), 0);
+	must_be(setresuid(STRANGER, STRANGER, STRANGER), 0);
+	if (access(cli_path(), X_OK))
+		return NO_PROGRAM;
+	setenv("TMPDIR", "/tmp", 1);
+	cleanup_visit struct visit v = doctor_at(t->socket);
+
+	must_say(&v, "daemon", t->result, t->advice);
+	must(!t->not_advice || !strstr(member(probe(&v, "daemon"), "advice"), t->not_advice));
+	return 0;
+}
+
+/* False: such a user cannot run the program where it lies. */
+static bool stranger_told(const struct told *t)
+{
+	int status = td_run_client(NULL, a_stranger_is_told, (void *)(uintptr_t)t);
+
+	if (WIFEXITED(status) && WEXITSTATUS(status) == NO_PROGRAM)
+		return false;
+	must_be(status, 0);
+	return true;
+}
+
+GPU_TEST(only_the_group_of_the_socket_is_advised_and_never_roots)
+{
+	bool can;
+
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be somebody else");
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
+	char url[160];
+
+	snprintf(url, sizeof(url), "tensorlease://lab%s", d.socket);
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	must_be(chown(d.socket, 0, 0), 0);
+	can = stranger_told(&(struct told){ d.socket, "fail", "run as the user", "usermod" });
+	must_be(chown(d.socket, 0, 60778), 0);
+	can = can && stranger_told(&(struct told){ d.socket, "fail", "group 60778", NULL }) &&
+	      stranger_told(&(struct told){ url, "fail", "group 60778", NULL });
+	td_stop(&d);
+	SKIP_UNLESS(can, "other users cannot run the program here");
+}
+
+/* ---- Without a driver ---- */
 
 GPU_TEST(without_libcuda_the_rest_is_tried)
 {
