@@ -21,6 +21,8 @@
 #include "util/clock.h"
 #include "util/fd.h"
 
+#define SYSTEM_DIRECTORY "/run/tensorlease"
+
 static const int64_t request_ns = 10 * NS_PER_SEC;
 
 /* ---- The one in use ---- */
@@ -62,6 +64,16 @@ static const char *refused_advice(const char *why)
 	return strstr(why, "(nobody)") ? nobody_advice : clients_advice;
 }
 
+/*
+ * While this socket exists it is everybody's default, so put and others can only start a daemon
+ * there.
+ */
+static bool is_dead_end(int r, const char *why)
+{
+	return r == -ECONNREFUSED && strstr(why, SYSTEM_DIRECTORY "/socket") &&
+	       access(SYSTEM_DIRECTORY, W_OK);
+}
+
 static void say_unreachable(struct doctor *d, int r)
 {
 	const char *environment = getenv("TENSORLEASE_SOCKET");
@@ -70,7 +82,13 @@ static void say_unreachable(struct doctor *d, int r)
 	int fact = (int)strcspn(why, ";"); /* the rest is advice; the doctor has its own */
 	char *advice;
 
-	if ((r == -ENOENT || r == -ECONNREFUSED) && !asked)
+	if (!asked && is_dead_end(r, why))
+		doctor_say(
+			d, DOCTOR_FAIL, "daemon",
+			"as root, start the service (systemctl start tensorleased.socket) or remove " SYSTEM_DIRECTORY
+			"/socket; or use another (--socket, $TENSORLEASE_SOCKET)",
+			"%.*s", fact, why);
+	else if ((r == -ENOENT || r == -ECONNREFUSED) && !asked)
 		doctor_say(d, DOCTOR_OK, "daemon", NULL,
 			   "%.*s; put, load and others start one when they need it", fact, why);
 	else if (r == -ENOENT || r == -ECONNREFUSED)

@@ -365,6 +365,119 @@ GPU_TEST(only_the_group_of_the_socket_is_advised_and_never_roots)
 	SKIP_UNLESS(can, "other users cannot run the program here");
 }
 
+/* Makes a socket at which nobody listens. */
+static void leave_socket(const char *path, mode_t mode)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	must(fd >= 0);
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+	must_be(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	must_be(chmod(path, mode), 0);
+	close(fd);
+}
+
+/* Only root can start a daemon there, and everybody's default is that socket while it exists. */
+GPU_TEST(a_dead_socket_of_the_system_is_a_failure_for_others)
+{
+	bool can;
+
+	SKIP_UNLESS(own_run(), "may not have a /run of its own");
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	must_be(mkdir("/run/tensorlease", 0755), 0);
+	leave_socket("/run/tensorlease/socket", 0666);
+	can = stranger_told(&(struct told){ NULL, "fail", "remove /run/tensorlease/socket", NULL });
+	cleanup_visit struct visit v = doctor_at(NULL);
+
+	must_say(&v, "daemon", "ok", NULL);
+	SKIP_UNLESS(can, "other users cannot run the program here");
+}
+
+/* The doctor itself is one of the clients. */
+GPU_TEST(a_daemon_for_few_clients_is_not_full_without_any)
+{
+	for (unsigned max = 1; max <= 4; max += 3) {
+		cleanup_td struct test_daemon d = td_start(.max_clients = max, .max_tensors = 4);
+
+		gpu_setenv("FAKECUDA_DEVICES", "0");
+		cleanup_visit struct visit v = doctor_at(d.socket);
+
+		must_say(&v, "daemon", "ok", NULL);
+	}
+}
+
+GPU_TEST(a_daemon_that_is_nearly_full_is_told)
+{
+	cleanup_td struct test_daemon d = td_start(.max_clients = 3);
+	struct raw a = rc_open(&d), b = rc_open(&d);
+
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	{
+		cleanup_visit struct visit v = doctor_at(d.socket);
+
+		must_say(&v, "daemon", "warn", "--max-clients");
+	}
+	rc_goodbye(&a);
+	rc_goodbye(&b);
+}
+
+GPU_TEST(an_address_that_is_none_sends_nobody_to_the_log)
+{
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	cleanup_visit struct visit v = doctor_at("http://x");
+
+	must_say(&v, "daemon", "fail", "$TENSORLEASE_SOCKET");
+}
+
+/* As an upgrade does. */
+GPU_TEST(a_replaced_program_is_to_be_restarted_with_its_tensors)
+{
+	const char *before = getenv("TL_TEST_DAEMON");
+	char *saved = before ? strdup(before) : NULL, command[512];
+	struct path program;
+
+	cleanup_td struct test_daemon place = td_start(0); /* only for its directory */
+	program = in(&place, "tensorleased");
+	snprintf(command, sizeof(command), "cp '%s' '%s'",
+		 saved ? saved : "build/bin/tensorleased", program.text);
+	must_be(system(command), 0);
+	setenv("TL_TEST_DAEMON", program.text, 1);
+	cleanup_td struct test_daemon d = td_start(0);
+
+	if (saved)
+		setenv("TL_TEST_DAEMON", saved, 1);
+	else
+		unsetenv("TL_TEST_DAEMON");
+	free(saved);
+	must_be(unlink(program.text), 0);
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	cleanup_visit struct visit v = doctor_at(d.socket);
+
+	must_say(&v, "daemon's program", "warn", "tensorlease restart");
+	must(!strstr(member(probe(&v, "daemon's program"), "advice"), "systemctl"));
+}
+
+/* A daemon that was started and ended needs no installation. */
+GPU_TEST(a_daemon_that_ended_at_its_start_needs_no_other_program)
+{
+	const char *before = getenv("TENSORLEASE_DAEMON");
+	char *saved = before ? strdup(before) : NULL;
+
+	setenv("TENSORLEASE_DAEMON", "/bin/false", 1);
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	{
+		cleanup_visit struct visit v = doctor_at(NULL);
+
+		must_say(&v, "own daemon", "fail", "/dev/shm");
+		must(!strstr(member(probe(&v, "own daemon"), "advice"), "install"));
+	}
+	unsetenv("TENSORLEASE_DAEMON");
+	if (saved)
+		setenv("TENSORLEASE_DAEMON", saved, 1);
+	free(saved);
+}
+
 /* ---- Without a driver ---- */
 
 GPU_TEST(without_libcuda_the_rest_is_tried)
