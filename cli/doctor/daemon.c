@@ -112,12 +112,19 @@ static void say_unreachable(struct doctor *d, int r)
 			   "%s", why);
 }
 
+/* Whether more than nine tenths are in use. */
+static bool nearly_all(uint64_t used, uint64_t max)
+{
+	return used > max / 10 * 9 + max % 10 * 9 / 10;
+}
+
 static void say_use(struct doctor *d, const tl_status *s)
 {
 	char *used = format_size(s->bytes_used, true), *all = format_size(s->capacity, true);
 	char *age = format_age(s->started_ns);
-	bool full = s->bytes_used - s->bytes_warm > s->capacity / 10 * 9 ||
-		    s->tensors > s->max_tensors / 10 * 9 || s->clients > s->max_clients / 10 * 9;
+	bool full = nearly_all(s->bytes_used - s->bytes_warm, s->capacity) ||
+		    nearly_all(s->tensors, s->max_tensors) ||
+		    (s->clients > 1 && nearly_all(s->clients, s->max_clients)); /* one is us */
 
 	doctor_say(
 		d, full ? DOCTOR_WARN : DOCTOR_OK, "daemon",
