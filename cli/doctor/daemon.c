@@ -100,7 +100,12 @@ static void say_unreachable(struct doctor *d, int r)
 		advice = access_advice(r);
 		doctor_say(d, DOCTOR_FAIL, "daemon", advice, "%.*s", fact, why);
 		free(advice);
-	} else if (r == -EPROTONOSUPPORT)
+	} else if (r == -EINVAL)
+		doctor_say(
+			d, DOCTOR_FAIL, "daemon",
+			"name another socket (--socket, $TENSORLEASE_SOCKET) or namespace (--namespace, $TENSORLEASE_NAMESPACE)",
+			"%s", why);
+	else if (r == -EPROTONOSUPPORT)
 		doctor_say(
 			d, DOCTOR_FAIL, "daemon",
 			"library and daemon have different versions: restart the daemon after an update",
@@ -150,7 +155,7 @@ static void say_replaced(struct doctor *d, uint32_t pid)
 	    strstr(program, " (deleted)"))
 		doctor_say(
 			d, DOCTOR_WARN, "daemon's program",
-			"restart it when its tensors are no longer needed: systemctl restart tensorleased",
+			"let the new one take over, with the same tensors: tensorlease restart",
 			"%s: the program was replaced since it was started", program);
 }
 
@@ -330,6 +335,16 @@ static void end_process(pid_t pid)
 	}
 }
 
+/* Advises after a daemon of our own could not be started or used. */
+static const char *start_advice(int r)
+{
+	if (r == -EUSERS)
+		return refused_advice(cli_reason(r));
+	if (r == -ENOENT || r == -ENOEXEC) /* no program, or one that is no daemon */
+		return "install tensorleased beside this program, or put its path into $TENSORLEASE_DAEMON";
+	return "mend what it says; the rows above tell more of /dev/shm and of limits";
+}
+
 static void start_daemon(struct doctor *d)
 {
 	tl_connect_options o = { .size = sizeof(o),
@@ -356,12 +371,7 @@ static void start_daemon(struct doctor *d)
 	if (!r)
 		r = tl_get_status(d->client, &status);
 	if (r) {
-		doctor_say(
-			d, DOCTOR_FAIL, "own daemon",
-			r == -EUSERS
-				? refused_advice(cli_reason(r))
-				: "install tensorleased beside this program, or put its path into $TENSORLEASE_DAEMON",
-			"%s", cli_reason(r));
+		doctor_say(d, DOCTOR_FAIL, "own daemon", start_advice(r), "%s", cli_reason(r));
 		while ((d->daemon = adopted(d))) /* it may be running all the same */
 			end_process(d->daemon);
 		d->socket[0] = '\0';
