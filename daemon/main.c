@@ -43,12 +43,12 @@ static void notify(const char *state)
 #endif
 }
 
-/* Makes a directory of ours where nobody else can create a socket. */
-static int directory_make(const char *path)
+/* Makes a directory of ours where nobody else can create a socket. The umask does not matter. */
+static int directory_make(const char *path, mode_t mode)
 {
 	struct stat st;
 
-	if (mkdir(path, 0700) && errno != EEXIST)
+	if (mkdir(path, 0700) ? errno != EEXIST : chmod(path, mode))
 		return -errno;
 	if (lstat(path, &st))
 		return -errno;
@@ -82,12 +82,13 @@ static int socket_default(char *path, size_t size)
 
 	if (socket_given(path, size))
 		return 0;
-	if (geteuid() == 0 && !directory_make(SYSTEM_DIRECTORY)) {
+	/* Everybody looks here first. The socket's mode says who may connect. */
+	if (geteuid() == 0 && !directory_make(SYSTEM_DIRECTORY, 0755)) {
 		snprintf(path, size, SYSTEM_SOCKET);
 		return 0;
 	}
 	directory_of_user(path, size);
-	r = directory_make(path);
+	r = directory_make(path, 0700);
 	if (r) {
 		fprintf(stderr,
 			"tensorleased: cannot put the socket into %s: %s; it must be a directory "
@@ -99,6 +100,12 @@ static int socket_default(char *path, size_t size)
 	return 0;
 }
 
+/* As for tl_connect(), it exists where we may not look. */
+static bool system_socket_exists(void)
+{
+	return !access(SYSTEM_SOCKET, F_OK) || (errno != ENOENT && errno != ENOTDIR);
+}
+
 /* Finds the socket that tl_connect() would take, and makes nothing. For root it is the system's,
  * unless only root's own is there. */
 static void socket_to_check(char *path, size_t size)
@@ -107,7 +114,7 @@ static void socket_to_check(char *path, size_t size)
 		return;
 	directory_of_user(path, size);
 	strncat(path, "/socket", size - strlen(path) - 1);
-	if (!access(SYSTEM_SOCKET, F_OK) || (geteuid() == 0 && access(path, F_OK)))
+	if (system_socket_exists() || (geteuid() == 0 && access(path, F_OK)))
 		snprintf(path, size, SYSTEM_SOCKET);
 }
 
