@@ -28,6 +28,7 @@
 #include "util/cleanup.h"
 #include "util/fault.h"
 #include "util/fd.h"
+#include "util/shm_space.h"
 
 #define SYSTEM_DIRECTORY "/run/tensorlease"
 #define SYSTEM_SOCKET SYSTEM_DIRECTORY "/socket"
@@ -247,7 +248,7 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 		.users = o->config.users,
 	};
 	struct server *server = calloc(1, sizeof(*server));
-	uint64_t shm_size = options_shm_size();
+	struct shm_space shm;
 	int r;
 
 	r = server ? server_init(server, instance->id, &so) : -ENOMEM;
@@ -266,9 +267,9 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 	log_info("listening", "socket=%s capacity=%llu max_tensors=%u max_clients=%u",
 		 log_str(instance->socket), (unsigned long long)o->capacity, o->max_tensors,
 		 o->max_clients);
-	if (o->storage->named && shm_size && o->capacity > shm_size)
+	if (o->storage->named && !shm_space_find(&shm) && shm.limited && o->capacity > shm.size)
 		log_warn("/dev/shm holds less than the capacity", "capacity=%llu size=%llu",
-			 (unsigned long long)o->capacity, (unsigned long long)shm_size);
+			 (unsigned long long)o->capacity, (unsigned long long)shm.size);
 	ready(k, ready_fd);
 	if (server_run(server) == SERVER_E_LEFT)
 		_exit(KEEPER_EXIT_LEFT);

@@ -308,6 +308,20 @@ GPU_TEST(what_killed_daemons_left_is_told)
 	}
 }
 
+GPU_TEST(a_dev_shm_without_a_limit_is_large)
+{
+	bool large = sysconf(_SC_PHYS_PAGES) >= (2L << 30) / sysconf(_SC_PAGESIZE);
+
+	SKIP_UNLESS(large, "half of this machine's memory is less than 1 GiB");
+	SKIP_UNLESS(own_shm_without_limit(), "may not have a /dev/shm of its own");
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	cleanup_visit struct visit v = doctor_at(NULL);
+
+	must_say(&v, "/dev/shm", "ok", NULL);
+	must_contain(member(probe(&v, "/dev/shm"), "found"), "no limit");
+	must_say(&v, "exchange", "ok", NULL);
+}
+
 /* ---- The daemon in use, for another user ---- */
 
 enum { STRANGER = 60777, NO_PROGRAM = 77 };

@@ -571,6 +571,23 @@ TEST(roots_daemon_is_in_the_way_of_nobody_and_found_by_all)
 	end_daemon((pid_t)status.daemon_pid);
 }
 
+/* It counts as a tmpfs of the default size, which is half of the machine's memory. */
+TEST(a_dev_shm_without_a_limit_has_room)
+{
+	static const char *const half[] = { "--capacity=50%", NULL };
+	uint64_t ram = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t capacity;
+
+	SKIP_UNLESS(own_shm_without_limit(), "may not have a /dev/shm of its own");
+	cleanup_td struct test_daemon d = td_start(.extra = half);
+	struct raw rc = rc_open(&d);
+
+	capacity = td_status(&d).capacity;
+	must(capacity > ram / 5 && capacity <= ram / 4);
+	must_be(rc_put(&rc, "a", MIB, 1, NULL), 0);
+	rc_goodbye(&rc);
+}
+
 int main(void)
 {
 	return suite_run();
