@@ -51,10 +51,10 @@ static bool is_of(int dir, const char *name, uid_t uid, struct stat *st)
 }
 
 /*
- * Returns a descriptor that has the lease, or -1, with EACCES in errno if we may not have it whether
- * or not the file is in use: it is of another user, and we lack CAP_LEASE. A catalog without a size is being made: its
- * daemon may not have it open yet. A process that opens the file while we lease it causes a signal,
- * which must be a harmless one.
+ * Returns a descriptor that has the lease, or -1, with EACCES in errno if we may not have it
+ * whether or not the file is in use: it is of another user, and we lack CAP_LEASE. A catalog
+ * without a size is being made: its daemon may not have it open yet. A process that opens the file
+ * while we lease it causes a signal, which must be a harmless one.
  */
 static int catalog_lease(int dir, const char *name, uid_t uid)
 {
@@ -180,8 +180,7 @@ struct leftovers leftovers_find(uid_t uid, bool remove)
 	struct stat st;
 
 	while (dir && objects && (entry = readdir(dir))) {
-		if (!is_first_catalog(entry->d_name) ||
-		    !is_of(dirfd(dir), entry->d_name, uid, &st))
+		if (!is_first_catalog(entry->d_name) || !is_of(dirfd(dir), entry->d_name, uid, &st))
 			continue;
 		if (!leases_take(&leases, objects, entry->d_name, st.st_uid)) {
 			if (errno == EACCES)

@@ -50,7 +50,8 @@ static char *access_advice(int r)
 	n = (int)strcspn(group, ":");
 	return *group >= '0' && *group <= '9'
 		       ? cli_text("add this user to the group %.*s", n, group)
-		       : cli_text("join its group and log in again: usermod -aG %.*s USER", n, group);
+		       : cli_text("join its group and log in again: usermod -aG %.*s USER", n,
+				  group);
 }
 
 static const char clients_advice[] = "start it with a larger --max-clients";
@@ -153,10 +154,9 @@ static void say_replaced(struct doctor *d, uint32_t pid)
 	snprintf(path, sizeof(path), "/proc/%u/exe", pid);
 	if (readlink(path, program, sizeof(program) - 1) > 0 && strstr(program, "tensorleased") &&
 	    strstr(program, " (deleted)"))
-		doctor_say(
-			d, DOCTOR_WARN, "daemon's program",
-			"let the new one take over, with the same tensors: tensorlease restart",
-			"%s: the program was replaced since it was started", program);
+		doctor_say(d, DOCTOR_WARN, "daemon's program",
+			   "let the new one take over, with the same tensors: tensorlease restart",
+			   "%s: the program was replaced since it was started", program);
 }
 
 static void say_permissions(struct doctor *d, const char *address)

@@ -26,8 +26,8 @@ static char *describe_unexamined(const struct leftovers *l)
 			l->unexamined == 1 ? "" : "s");
 }
 
-static const char lease_advice[] =
-	"run it with CAP_LEASE (docker run --cap-add LEASE), or as the user they belong to";
+static const char lease_advice
+	[] = "run it with CAP_LEASE (docker run --cap-add LEASE), or as the user they belong to";
 
 /* Root may remove anybody's objects. */
 static uid_t whose(void)

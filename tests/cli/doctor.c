@@ -453,8 +453,8 @@ GPU_TEST(a_replaced_program_is_to_be_restarted_with_its_tensors)
 
 	cleanup_td struct test_daemon place = td_start(0); /* only for its directory */
 	program = in(&place, "tensorleased");
-	snprintf(command, sizeof(command), "cp '%s' '%s'",
-		 saved ? saved : "build/bin/tensorleased", program.text);
+	snprintf(command, sizeof(command), "cp '%s' '%s'", saved ? saved : "build/bin/tensorleased",
+		 program.text);
 	must_be(system(command), 0);
 	setenv("TL_TEST_DAEMON", program.text, 1);
 	cleanup_td struct test_daemon d = td_start(0);

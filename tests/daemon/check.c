@@ -8,6 +8,7 @@
 #include "proto/catalog_layout.h"
 #include "tests/harness/child.h"
 #include "tests/harness/harness.h"
+#include "tests/harness/own_shm.h"
 #include "tests/harness/process.h"
 
 enum { SOUND = 0, CANNOT = 1, WRONG = 4, STRANGER = 1111 };
@@ -167,6 +168,32 @@ TEST(a_row_that_changed_since_it_was_published_is_found)
 	munmap(m.header, m.size);
 	rc_close(&rc);
 	td_stop(&d);
+}
+
+/* The kernel gives such a memfd other seals. The sysctl belongs to the PID namespace. */
+TEST(facts_are_found_where_memfds_are_not_executable)
+{
+	enum { NO_SYSCTL = 77 };
+	const char *binary = getenv("TL_TEST_DAEMON");
+	char command[768];
+	int status;
+
+	SKIP_UNLESS(!system("unshare -pf --mount-proc true 2>/dev/null"),
+		    "may not make a PID namespace");
+	SKIP_UNLESS(own_shm(), "may not have a /dev/shm of its own");
+	struct test_daemon place = td_start(); /* only for its directory */
+
+	snprintf(
+		command, sizeof(command),
+		"s=%s/second d='%s'; unshare -pf --mount-proc sh -c '"
+		"(echo 1 >/proc/sys/vm/memfd_noexec) 2>/dev/null || exit %d; "
+		"\"$2\" --socket $1 2>/dev/null && \"$2\" --check --socket $1 | grep -q \", facts,\"; "
+		"r=$?; rm -f $1 $1.lock; exit $r' sh $s $d",
+		place.dir, binary ? binary : "build/bin/tensorleased", NO_SYSCTL);
+	status = system(command); /* the end of the first process ends the namespace's daemon */
+	td_stop(&place);
+	SKIP_UNLESS(status != NO_SYSCTL << 8, "the kernel has no vm.memfd_noexec");
+	must_be(status, 0);
 }
 
 /* Of these it has a memfd as memory on a device. */
