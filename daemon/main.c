@@ -56,10 +56,16 @@ static int directory_make(const char *path, mode_t mode)
 	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 0022) ? 0 : -EPERM;
 }
 
+/* Clients also take tensorlease://NAMESPACE/PATH, of which the path may be missing. */
 static bool socket_given(char *path, size_t size)
 {
+	static const char scheme[] = "tensorlease://";
 	const char *given = getenv("TENSORLEASE_SOCKET");
 
+	if (given && !strncmp(given, scheme, strlen(scheme))) {
+		given = strchr(given + strlen(scheme), '/');
+		given = given && given[1] ? given : NULL;
+	}
 	if (!given || !*given)
 		return false;
 	snprintf(path, size, "%s", given);

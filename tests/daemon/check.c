@@ -274,6 +274,22 @@ TEST(a_check_without_a_socket_makes_nothing)
 	td_stop(&d);
 }
 
+/* Clients take it, and so the environment may have it. */
+TEST(an_address_with_a_namespace_names_a_socket_for_the_daemon_too)
+{
+	enum { SERVED = 3 };
+	struct test_daemon d = td_start();
+	const char *binary = getenv("TL_TEST_DAEMON");
+	char command[512];
+
+	snprintf(command, sizeof(command), "TENSORLEASE_SOCKET=tensorlease://lab%s exec %s",
+		 d.socket, binary ? binary : "build/bin/tensorleased");
+	must_be(system(command), SERVED << 8);
+	strcat(command, " --check");
+	must_be(system(command), SOUND);
+	td_stop(&d);
+}
+
 TEST(without_a_daemon_there_is_nothing_to_check)
 {
 	struct test_daemon d = td_start();
