@@ -15,13 +15,13 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "bench/bench.h"
 #include "util/clock.h"
 #include "util/fd.h"
+#include "util/shm_space.h"
 
 enum { HELPER_SOCKET = 900, HELPER_SHARED = 901 }; /* the numbers of a helper's descriptors */
 
@@ -264,10 +264,10 @@ void bench_sleep(double ns)
 
 uint64_t bench_shm_free(void)
 {
-	struct statvfs vfs;
+	struct shm_space shm;
 
-	bench_check_errno(statvfs("/dev/shm", &vfs), "/dev/shm");
-	return (uint64_t)vfs.f_bavail * vfs.f_frsize;
+	bench_check_errno(shm_space_find(&shm), "/dev/shm");
+	return shm.left;
 }
 
 const char *bench_bytes(char *text, size_t size, uint64_t bytes)

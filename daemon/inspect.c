@@ -99,17 +99,18 @@ static bool is_ledger(int fd)
 
 /*
  * A client can give the daemon an object that looks like facts. But that belongs to the client's
- * user, and a daemon takes no memfd of a client that is not sealed against shrinking. Facts have no
- * seals.
+ * user, and a daemon takes no memfd of a client that is not sealed against shrinking. Facts are
+ * not; which other seals a memfd has from the beginning depends on vm.memfd_noexec.
  */
 static bool is_facts(struct subject *s, const char *link, int fd)
 {
 	struct facts_header header;
 	struct stat catalog, st;
+	int seals = fcntl(fd, F_GET_SEALS);
 
-	if (strcmp(link, "/memfd:tensorleased-facts (deleted)") != 0 ||
-	    fcntl(fd, F_GET_SEALS) != F_SEAL_SEAL || fstat(fd, &st) ||
-	    fstat(s->catalog_fd, &catalog) || st.st_uid != catalog.st_uid)
+	if (strcmp(link, "/memfd:tensorleased-facts (deleted)") != 0 || seals < 0 ||
+	    seals & F_SEAL_SHRINK || fstat(fd, &st) || fstat(s->catalog_fd, &catalog) ||
+	    st.st_uid != catalog.st_uid)
 		return false;
 	if (pread(fd, &header, sizeof(header), 0) != sizeof(header) ||
 	    header.magic != FACTS_MAGIC || header.instance != s->instance)

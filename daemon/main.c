@@ -28,6 +28,7 @@
 #include "util/cleanup.h"
 #include "util/fault.h"
 #include "util/fd.h"
+#include "util/shm_space.h"
 
 #define SYSTEM_DIRECTORY "/run/tensorlease"
 #define SYSTEM_SOCKET SYSTEM_DIRECTORY "/socket"
@@ -43,22 +44,28 @@ static void notify(const char *state)
 #endif
 }
 
-/* Makes a directory of ours where nobody else can create a socket. */
-static int directory_make(const char *path)
+/* Makes a directory of ours where nobody else can create a socket. The umask does not matter. */
+static int directory_make(const char *path, mode_t mode)
 {
 	struct stat st;
 
-	if (mkdir(path, 0700) && errno != EEXIST)
+	if (mkdir(path, 0700) ? errno != EEXIST : chmod(path, mode))
 		return -errno;
 	if (lstat(path, &st))
 		return -errno;
 	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 0022) ? 0 : -EPERM;
 }
 
+/* Clients also take tensorlease://NAMESPACE/PATH, of which the path may be missing. */
 static bool socket_given(char *path, size_t size)
 {
+	static const char scheme[] = "tensorlease://";
 	const char *given = getenv("TENSORLEASE_SOCKET");
 
+	if (given && !strncmp(given, scheme, strlen(scheme))) {
+		given = strchr(given + strlen(scheme), '/');
+		given = given && given[1] ? given : NULL;
+	}
 	if (!given || !*given)
 		return false;
 	snprintf(path, size, "%s", given);
@@ -82,12 +89,13 @@ static int socket_default(char *path, size_t size)
 
 	if (socket_given(path, size))
 		return 0;
-	if (geteuid() == 0 && !directory_make(SYSTEM_DIRECTORY)) {
+	/* Everybody looks here first. The socket's mode says who may connect. */
+	if (geteuid() == 0 && !directory_make(SYSTEM_DIRECTORY, 0755)) {
 		snprintf(path, size, SYSTEM_SOCKET);
 		return 0;
 	}
 	directory_of_user(path, size);
-	r = directory_make(path);
+	r = directory_make(path, 0700);
 	if (r) {
 		fprintf(stderr,
 			"tensorleased: cannot put the socket into %s: %s; it must be a directory "
@@ -99,6 +107,12 @@ static int socket_default(char *path, size_t size)
 	return 0;
 }
 
+/* As for tl_connect(), it exists where we may not look. */
+static bool system_socket_exists(void)
+{
+	return !access(SYSTEM_SOCKET, F_OK) || (errno != ENOENT && errno != ENOTDIR);
+}
+
 /* Finds the socket that tl_connect() would take, and makes nothing. For root it is the system's,
  * unless only root's own is there. */
 static void socket_to_check(char *path, size_t size)
@@ -107,7 +121,7 @@ static void socket_to_check(char *path, size_t size)
 		return;
 	directory_of_user(path, size);
 	strncat(path, "/socket", size - strlen(path) - 1);
-	if (!access(SYSTEM_SOCKET, F_OK) || (geteuid() == 0 && access(path, F_OK)))
+	if (system_socket_exists() || (geteuid() == 0 && access(path, F_OK)))
 		snprintf(path, size, SYSTEM_SOCKET);
 }
 
@@ -240,7 +254,7 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 		.users = o->config.users,
 	};
 	struct server *server = calloc(1, sizeof(*server));
-	uint64_t shm_size = options_shm_size();
+	struct shm_space shm;
 	int r;
 
 	r = server ? server_init(server, instance->id, &so) : -ENOMEM;
@@ -259,9 +273,9 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 	log_info("listening", "socket=%s capacity=%llu max_tensors=%u max_clients=%u",
 		 log_str(instance->socket), (unsigned long long)o->capacity, o->max_tensors,
 		 o->max_clients);
-	if (o->storage->named && shm_size && o->capacity > shm_size)
+	if (o->storage->named && !shm_space_find(&shm) && shm.limited && o->capacity > shm.size)
 		log_warn("/dev/shm holds less than the capacity", "capacity=%llu size=%llu",
-			 (unsigned long long)o->capacity, (unsigned long long)shm_size);
+			 (unsigned long long)o->capacity, (unsigned long long)shm.size);
 	ready(k, ready_fd);
 	if (server_run(server) == SERVER_E_LEFT)
 		_exit(KEEPER_EXIT_LEFT);

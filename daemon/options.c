@@ -9,13 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
 
 #include "daemon/options.h"
 #include "daemon/store/memfd.h"
 #include "daemon/store/shm.h"
 #include "proto/wire.h"
 #include "util/clock.h"
+#include "util/shm_space.h"
 
 static const char usage
 	[] = "Usage: tensorleased [OPTION]...\n"
@@ -60,21 +60,17 @@ static const char usage
 	     "4 if --check found something wrong.\n"
 	     "See tensorleased(8).\n";
 
-uint64_t options_shm_size(void)
-{
-	struct statvfs shm;
-
-	return statvfs("/dev/shm", &shm) ? 0 : (uint64_t)shm.f_blocks * shm.f_frsize;
-}
-
 static int parse_bytes(const char *text, uint64_t *out)
 {
+	struct shm_space shm;
 	int r = config_parse_size(text, out);
 
 	if (r)
 		return r;
 	if (*out & SHARE_PERCENT) {
-		*out = options_shm_size() / 100 * (*out & ~SHARE_PERCENT);
+		if (shm_space_find(&shm))
+			return -EINVAL;
+		*out = shm.size / 100 * (*out & ~SHARE_PERCENT);
 		return *out ? 0 : -EINVAL;
 	}
 	return *out >= 4096 ? 0 : -EINVAL;

@@ -35,6 +35,3 @@ struct options {
  * or --version was printed. */
 int options_init(struct options *o, int argc, char **argv);
 void options_deinit(struct options *o);
-
-/* The bytes that /dev/shm can hold; 0: that cannot be found out. */
-uint64_t options_shm_size(void);

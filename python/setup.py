@@ -59,7 +59,7 @@ LIBRARY = f"libtensorlease.so.{VERSION[0]}.{VERSION[1]}"
 
 def check_machine(cc):
     """Ends with one sentence that says what to install, if something is missing."""
-    programs = [name for name in (cc, os.environ.get("MAKE", "make"), "pkg-config") if not shutil.which(name)]
+    programs = [name for name in (cc[0], os.environ.get("MAKE", "make"), "pkg-config") if not shutil.which(name)]
     if programs:
         sys.exit(
             f"tensorlease is built from C sources, for which this machine lacks {', '.join(programs)}: "
@@ -67,7 +67,7 @@ def check_machine(cc):
         )
 
     def has(header):
-        command = [cc, "-E", f"-I{sysconfig.get_paths()['include']}", "-x", "c", "-"]
+        command = [*cc, "-E", f"-I{sysconfig.get_paths()['include']}", "-x", "c", "-"]
         return subprocess.run(command, input=f"#include <{header}>\n", text=True, capture_output=True).returncode == 0
 
     missing = [header for header in HEADERS if not has(header)]
@@ -81,7 +81,7 @@ def check_machine(cc):
 
 def find_library(cc, file):
     """Return the path at which the linker finds the file, or None."""
-    found = subprocess.run([cc, f"-print-file-name={file}"], capture_output=True, text=True, check=True).stdout.strip()
+    found = subprocess.run([*cc, f"-print-file-name={file}"], capture_output=True, text=True, check=True).stdout.strip()
     return Path(found).resolve() if os.path.isabs(found) else None
 
 
@@ -93,7 +93,7 @@ def static_archive(cc, name):
 def links_into_a_shared_object(cc, archive):
     """Try it: the archives of some systems are not position-independent."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [cc, "-shared", "-o", f"{folder}/probe.so", *HIDE, "-Wl,--whole-archive", archive]
+        command = [*cc, "-shared", "-o", f"{folder}/probe.so", *HIDE, "-Wl,--whole-archive", archive]
         return subprocess.run([*command, "-Wl,--no-whole-archive"], capture_output=True).returncode == 0
 
 
@@ -116,7 +116,7 @@ class BuildExtension(build_ext):
 
     def run(self):
         tree = Path(self.build_temp).resolve() / "core"
-        cc = os.environ.get("CC", "gcc").split()[0]
+        cc = os.environ.get("CC", "gcc").split()  # several words, as in "ccache gcc"
         check_machine(cc)
         self.carried = {f"lib/{LIBRARY}": tree / "lib" / LIBRARY}
         for program in ("tensorleased", "tensorlease"):
@@ -150,7 +150,7 @@ class BuildExtension(build_ext):
             "-C",
             str(CORE),
             f"O={tree}",
-            f"CC={cc}",
+            f"CC={' '.join(cc)}",
             "CFLAGS=-O2",
             "HAVE_SYSTEMD=",
             f"{tree}/lib/{LIBRARY}",

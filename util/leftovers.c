@@ -6,6 +6,7 @@
  * found again.
  */
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -50,18 +51,19 @@ static bool is_of(int dir, const char *name, uid_t uid, struct stat *st)
 }
 
 /*
- * Returns a descriptor that has the lease, or -1. A catalog without a size is being made: its
- * daemon may not have it open yet. A process that opens the file while we lease it causes a signal,
- * which must be a harmless one.
+ * Returns a descriptor that has the lease, or -1, with EACCES in errno if we may not have it
+ * whether or not the file is in use: it is of another user, and we lack CAP_LEASE. A catalog
+ * without a size is being made: its daemon may not have it open yet. A process that opens the file
+ * while we lease it causes a signal, which must be a harmless one.
  */
 static int catalog_lease(int dir, const char *name, uid_t uid)
 {
 	struct stat st;
-	int fd;
+	int fd = -1;
 
-	if (!is_of(dir, name, uid, &st))
-		return -1;
-	fd = openat(dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (is_of(dir, name, uid, &st))
+		fd = openat(dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	errno = 0;
 	if (fd >= 0 && !fcntl(fd, F_SETSIG, SIGURG) && !fcntl(fd, F_SETLEASE, F_WRLCK) &&
 	    !fstat(fd, &st) && st.st_size)
 		return fd;
@@ -81,7 +83,7 @@ static void leases_end(struct leases *l)
 }
 
 /* Leases all catalogs of the daemon whose first one is @first. False: a process uses one of
- * them. */
+ * them, or we may not know, with EACCES in errno. */
 static bool leases_take(struct leases *l, DIR *dir, const char *first, uid_t uid)
 {
 	struct dirent *entry;
@@ -89,6 +91,7 @@ static bool leases_take(struct leases *l, DIR *dir, const char *first, uid_t uid
 	int *more, fd;
 
 	*l = (struct leases){ 0 };
+	errno = 0;
 	rewinddir(dir);
 	while ((entry = readdir(dir))) {
 		if (!is_catalog(entry->d_name) || strncmp(entry->d_name, first, DAEMON) ||
@@ -98,7 +101,7 @@ static bool leases_take(struct leases *l, DIR *dir, const char *first, uid_t uid
 		more = fd < 0 ? NULL : realloc(l->fds, (l->n + 1) * sizeof(*more));
 		if (!more) {
 			fd_close(fd);
-			leases_end(l);
+			leases_end(l); /* it keeps errno */
 			return false;
 		}
 		l->fds = more;
@@ -154,6 +157,20 @@ static void daemon_found(struct leftovers *l, DIR *dir, const char *first, uid_t
 		object_found(l, dir, first, uid, remove);
 }
 
+/* Counts the objects of a daemon that we may not lease. */
+static unsigned count_objects(DIR *dir, const char *first, uid_t uid)
+{
+	struct dirent *entry;
+	unsigned n = 0;
+	struct stat st;
+
+	rewinddir(dir);
+	while ((entry = readdir(dir)))
+		n += is_object(entry->d_name) && !strncmp(entry->d_name, first, DAEMON) &&
+		     is_of(dirfd(dir), entry->d_name, uid, &st);
+	return n;
+}
+
 struct leftovers leftovers_find(uid_t uid, bool remove)
 {
 	DIR *dir = opendir("/dev/shm"), *objects = opendir("/dev/shm");
@@ -163,10 +180,13 @@ struct leftovers leftovers_find(uid_t uid, bool remove)
 	struct stat st;
 
 	while (dir && objects && (entry = readdir(dir))) {
-		if (!is_first_catalog(entry->d_name) ||
-		    !is_of(dirfd(dir), entry->d_name, uid, &st) ||
-		    !leases_take(&leases, objects, entry->d_name, st.st_uid))
+		if (!is_first_catalog(entry->d_name) || !is_of(dirfd(dir), entry->d_name, uid, &st))
 			continue;
+		if (!leases_take(&leases, objects, entry->d_name, st.st_uid)) {
+			if (errno == EACCES)
+				l.unexamined += count_objects(objects, entry->d_name, st.st_uid);
+			continue;
+		}
 		daemon_found(&l, objects, entry->d_name, st.st_uid, remove);
 		l.catalogs += leases.n;
 		leases_end(&leases);

@@ -17,6 +17,7 @@
 struct leftovers {
 	unsigned catalogs, objects; /* objects, and the catalogs among them */
 	uint64_t bytes;
+	unsigned unexamined; /* objects of other users, which we may not lease without CAP_LEASE */
 };
 
 /* Counts the objects of @uid that belong to no process, and with @remove removes them. Any thread.

@@ -21,32 +21,37 @@
 #include "util/clock.h"
 #include "util/fd.h"
 
+#define SYSTEM_DIRECTORY "/run/tensorlease"
+
 static const int64_t request_ns = 10 * NS_PER_SEC;
 
 /* ---- The one in use ---- */
 
-/* Advises by the mode and group of the socket instead of guessing the permitted users. */
-static char *access_advice(const struct doctor *d)
+/*
+ * Advises by what the library says, which knows the socket and never names root's group. A group
+ * without a name is a number there.
+ */
+static char *access_advice(int r)
 {
-	const char *environment = getenv("TENSORLEASE_SOCKET"), *address = d->cli->socket;
-	const struct group *group;
-	struct stat st;
+	static const char members[] = "is for members of the group ";
+	const char *why = cli_reason(r), *group = strstr(why, members);
+	int n;
 
-	if (!address)
-		address = environment && *environment ? environment : "/run/tensorlease/socket";
-	if (strstr(cli_reason(-EACCES), "TENSORLEASE_TRUST_UID"))
+	if (strstr(why, "TENSORLEASE_TRUST_UID"))
 		return cli_text(
 			"if you trust that user with all tensors, put the uid into $TENSORLEASE_TRUST_UID; else use another daemon (--socket, $TENSORLEASE_SOCKET)");
-	if (strstr(cli_reason(-EACCES), "there is no namespace"))
+	if (strstr(why, "there is no namespace"))
 		return cli_text(
 			"ask whoever configures the daemon, or use another namespace (--namespace, $TENSORLEASE_NAMESPACE)");
-	if (stat(address, &st) || !S_ISSOCK(st.st_mode) || !(st.st_mode & S_IWGRP))
+	if (!group)
 		return cli_text(
 			"run as the user it belongs to, or use another daemon (--socket, $TENSORLEASE_SOCKET)");
-	group = getgrgid(st.st_gid);
-	return group ? cli_text("join its group and log in again: usermod -aG %s USER",
-				group->gr_name)
-		     : cli_text("add this user to the group %u", st.st_gid);
+	group += strlen(members);
+	n = (int)strcspn(group, ":");
+	return *group >= '0' && *group <= '9'
+		       ? cli_text("add this user to the group %.*s", n, group)
+		       : cli_text("join its group and log in again: usermod -aG %.*s USER", n,
+				  group);
 }
 
 static const char clients_advice[] = "start it with a larger --max-clients";
@@ -60,6 +65,16 @@ static const char *refused_advice(const char *why)
 	return strstr(why, "(nobody)") ? nobody_advice : clients_advice;
 }
 
+/*
+ * While this socket exists it is everybody's default, so put and others can only start a daemon
+ * there.
+ */
+static bool is_dead_end(int r, const char *why)
+{
+	return r == -ECONNREFUSED && strstr(why, SYSTEM_DIRECTORY "/socket") &&
+	       access(SYSTEM_DIRECTORY, W_OK);
+}
+
 static void say_unreachable(struct doctor *d, int r)
 {
 	const char *environment = getenv("TENSORLEASE_SOCKET");
@@ -68,7 +83,13 @@ static void say_unreachable(struct doctor *d, int r)
 	int fact = (int)strcspn(why, ";"); /* the rest is advice; the doctor has its own */
 	char *advice;
 
-	if ((r == -ENOENT || r == -ECONNREFUSED) && !asked)
+	if (!asked && is_dead_end(r, why))
+		doctor_say(
+			d, DOCTOR_FAIL, "daemon",
+			"as root, start the service (systemctl start tensorleased.socket) or remove " SYSTEM_DIRECTORY
+			"/socket; or use another (--socket, $TENSORLEASE_SOCKET)",
+			"%.*s", fact, why);
+	else if ((r == -ENOENT || r == -ECONNREFUSED) && !asked)
 		doctor_say(d, DOCTOR_OK, "daemon", NULL,
 			   "%.*s; put, load and others start one when they need it", fact, why);
 	else if (r == -ENOENT || r == -ECONNREFUSED)
@@ -77,10 +98,15 @@ static void say_unreachable(struct doctor *d, int r)
 			"start it (systemctl start tensorleased.socket, or tensorleased --socket PATH), or use another (--socket, $TENSORLEASE_SOCKET)",
 			"%.*s", fact, why);
 	else if (r == -EACCES) {
-		advice = access_advice(d);
+		advice = access_advice(r);
 		doctor_say(d, DOCTOR_FAIL, "daemon", advice, "%.*s", fact, why);
 		free(advice);
-	} else if (r == -EPROTONOSUPPORT)
+	} else if (r == -EINVAL)
+		doctor_say(
+			d, DOCTOR_FAIL, "daemon",
+			"name another socket (--socket, $TENSORLEASE_SOCKET) or namespace (--namespace, $TENSORLEASE_NAMESPACE)",
+			"%s", why);
+	else if (r == -EPROTONOSUPPORT)
 		doctor_say(
 			d, DOCTOR_FAIL, "daemon",
 			"library and daemon have different versions: restart the daemon after an update",
@@ -92,12 +118,19 @@ static void say_unreachable(struct doctor *d, int r)
 			   "%s", why);
 }
 
+/* Whether more than nine tenths are in use. */
+static bool nearly_all(uint64_t used, uint64_t max)
+{
+	return used > max / 10 * 9 + max % 10 * 9 / 10;
+}
+
 static void say_use(struct doctor *d, const tl_status *s)
 {
 	char *used = format_size(s->bytes_used, true), *all = format_size(s->capacity, true);
 	char *age = format_age(s->started_ns);
-	bool full = s->bytes_used - s->bytes_warm > s->capacity / 10 * 9 ||
-		    s->tensors > s->max_tensors / 10 * 9 || s->clients > s->max_clients / 10 * 9;
+	bool full = nearly_all(s->bytes_used - s->bytes_warm, s->capacity) ||
+		    nearly_all(s->tensors, s->max_tensors) ||
+		    (s->clients > 1 && nearly_all(s->clients, s->max_clients)); /* one is us */
 
 	doctor_say(
 		d, full ? DOCTOR_WARN : DOCTOR_OK, "daemon",
@@ -121,10 +154,9 @@ static void say_replaced(struct doctor *d, uint32_t pid)
 	snprintf(path, sizeof(path), "/proc/%u/exe", pid);
 	if (readlink(path, program, sizeof(program) - 1) > 0 && strstr(program, "tensorleased") &&
 	    strstr(program, " (deleted)"))
-		doctor_say(
-			d, DOCTOR_WARN, "daemon's program",
-			"restart it when its tensors are no longer needed: systemctl restart tensorleased",
-			"%s: the program was replaced since it was started", program);
+		doctor_say(d, DOCTOR_WARN, "daemon's program",
+			   "let the new one take over, with the same tensors: tensorlease restart",
+			   "%s: the program was replaced since it was started", program);
 }
 
 static void say_permissions(struct doctor *d, const char *address)
@@ -303,6 +335,16 @@ static void end_process(pid_t pid)
 	}
 }
 
+/* Advises after a daemon of our own could not be started or used. */
+static const char *start_advice(int r)
+{
+	if (r == -EUSERS)
+		return refused_advice(cli_reason(r));
+	if (r == -ENOENT || r == -ENOEXEC) /* no program, or one that is no daemon */
+		return "install tensorleased beside this program, or put its path into $TENSORLEASE_DAEMON";
+	return "mend what it says; the rows above tell more of /dev/shm and of limits";
+}
+
 static void start_daemon(struct doctor *d)
 {
 	tl_connect_options o = { .size = sizeof(o),
@@ -329,12 +371,7 @@ static void start_daemon(struct doctor *d)
 	if (!r)
 		r = tl_get_status(d->client, &status);
 	if (r) {
-		doctor_say(
-			d, DOCTOR_FAIL, "own daemon",
-			r == -EUSERS
-				? refused_advice(cli_reason(r))
-				: "install tensorleased beside this program, or put its path into $TENSORLEASE_DAEMON",
-			"%s", cli_reason(r));
+		doctor_say(d, DOCTOR_FAIL, "own daemon", start_advice(r), "%s", cli_reason(r));
 		while ((d->daemon = adopted(d))) /* it may be running all the same */
 			end_process(d->daemon);
 		d->socket[0] = '\0';

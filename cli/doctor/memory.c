@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "cli/format.h"
 #include "util/clock.h"
 #include "util/fd.h"
+#include "util/shm_space.h"
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
@@ -66,34 +66,37 @@ static void count_objects(unsigned *count, uint64_t *bytes)
 static bool say_size(struct doctor *d)
 {
 	char options[400];
-	struct statvfs fs;
+	struct shm_space shm;
 	struct statfs kind;
-	uint64_t size, left, bytes;
+	uint64_t bytes;
 	char *a, *b, *c, *half;
 	unsigned count;
 
-	if (statvfs("/dev/shm", &fs) || statfs("/dev/shm", &kind)) {
+	if (shm_space_find(&shm) || statfs("/dev/shm", &kind)) {
 		doctor_say(d, DOCTOR_FAIL, "/dev/shm",
 			   "tensors are stored there: mount -t tmpfs tmpfs /dev/shm", "%m");
 		return false;
 	}
-	size = (uint64_t)fs.f_blocks * fs.f_frsize;
-	left = (uint64_t)fs.f_bavail * fs.f_frsize;
 	mount_options(options, sizeof(options));
 	count_objects(&count, &bytes);
-	a = format_size(size, true);
-	b = format_size(left, true);
+	a = format_size(shm.size, true);
+	b = format_size(shm.left, true);
 	c = format_size(bytes, true);
-	half = format_size(size / 2, true);
+	half = format_size(shm.size / 2, true);
 	if ((uint64_t)kind.f_type != TMPFS_MAGIC)
 		doctor_say(d, DOCTOR_WARN, "/dev/shm",
 			   "tensors there go to a disk: mount a tmpfs at /dev/shm",
 			   "%s, %s free; not a tmpfs (%s)", a, b, options);
-	else if (size < 1 << 30)
+	else if (!shm.limited)
+		doctor_say(d, DOCTOR_OK, "/dev/shm", NULL,
+			   "it has no limit; a daemon's capacity is a quarter of the machine's "
+			   "memory, %s; %u objects of tensorlease, %s (%s)",
+			   half, count, c, options);
+	else if (shm.size < 1 << 30)
 		doctor_say(d, DOCTOR_WARN, "/dev/shm", bigger,
 			   "only %s, so that a daemon takes at most %s of tensors (%s)", a, half,
 			   options);
-	else if (left < size / 2)
+	else if (shm.left < shm.size / 2)
 		doctor_say(d, DOCTOR_WARN, "/dev/shm",
 			   "less is free than a daemon may use by default (half): see who fills it "
 			   "(ls -lS /dev/shm), or start tensorleased with a smaller --capacity",
@@ -287,11 +290,9 @@ static void say_limit(struct doctor *d)
 	uint64_t limit = memory_limit();
 	uint64_t ram = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 	char *memory = format_size(ram, true), *most;
-	struct statvfs fs;
-	uint64_t capacity = 0;
+	struct shm_space shm;
+	uint64_t capacity = shm_space_find(&shm) ? 0 : shm.size / 2;
 
-	if (!statvfs("/dev/shm", &fs))
-		capacity = (uint64_t)fs.f_blocks * fs.f_frsize / 2;
 	if (limit >= ram) {
 		doctor_say(d, DOCTOR_OK, "memory limit", NULL, "none; the machine has %s", memory);
 		free(memory);

@@ -19,6 +19,16 @@ static char *describe(const struct leftovers *l)
 	return text;
 }
 
+/* Also of living daemons: the kernel does not even tell these from the dead. */
+static char *describe_unexamined(const struct leftovers *l)
+{
+	return cli_text("%u object%s of other users could not be examined", l->unexamined,
+			l->unexamined == 1 ? "" : "s");
+}
+
+static const char lease_advice
+	[] = "run it with CAP_LEASE (docker run --cap-add LEASE), or as the user they belong to";
+
 /* Root may remove anybody's objects. */
 static uid_t whose(void)
 {
@@ -34,6 +44,10 @@ void doctor_orphans(struct doctor *d)
 		doctor_say(d, DOCTOR_WARN, "left behind",
 			   "no process uses them; tensorlease doctor --clean removes them", "%s",
 			   text);
+	free(text);
+	text = describe_unexamined(&l);
+	if (l.unexamined)
+		doctor_say(d, DOCTOR_WARN, "left behind", lease_advice, "%s", text);
 	free(text);
 }
 
@@ -79,14 +93,19 @@ int doctor_clean(struct cli *cli)
 		json_u64(object, "catalogs", l.catalogs);
 		json_u64(object, "objects", l.objects);
 		json_u64(object, "bytes", l.bytes);
+		json_u64(object, "unexamined", l.unexamined);
 		json_print(object);
 		return CLI_OK;
 	}
 	text = describe(&l);
 	if (l.objects)
 		printf("removed %s\n", text);
-	else
+	else if (!l.unexamined)
 		printf("nothing to remove: killed daemons have left nothing\n");
+	free(text);
+	text = describe_unexamined(&l);
+	if (l.unexamined)
+		printf("%s; %s\n", text, lease_advice);
 	free(text);
 	return CLI_OK;
 }

@@ -181,6 +181,8 @@ static int user_request(tl_client *client, struct client_list *list, struct wire
 	if (r)
 		return r;
 	memcpy(u, answer.bytes, sizeof(*u));
+	if (m->flags & WIRE_USERS_EXACT && m->from == UINT32_MAX)
+		return 0; /* we do not know our own number there */
 	if (u->uid < m->from || (m->flags & WIRE_USERS_EXACT && u->uid != m->from))
 		return tl_fail(-EPROTO, "the daemon told of user %u where %llu was asked for",
 			       u->uid, (unsigned long long)m->from);

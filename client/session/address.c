@@ -60,7 +60,8 @@ static int put_default_path(struct address *out)
 	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
 	char directory[64];
 
-	if (!access(SYSTEM_SOCKET, F_OK))
+	/* Where we may not look there can be one. Connecting will say so. */
+	if (!access(SYSTEM_SOCKET, F_OK) || (errno != ENOENT && errno != ENOTDIR))
 		return put_path(out, SYSTEM_SOCKET, "");
 	if (runtime && *runtime)
 		return put_path(out, runtime, "/tensorlease/socket");

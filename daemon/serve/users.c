@@ -54,6 +54,8 @@ static bool next_visible(const struct peer *peer, uint64_t from, bool exact, uin
 	const struct shared *sh = peer->state->shared;
 	const struct account *account;
 
+	if (exact && from == UINT32_MAX)
+		from = peer->client.uid;
 	if (peer->client.uid != 0 && peer->client.uid != sh->uid) {
 		*uid = peer->client.uid;
 		return exact ? from == *uid : from <= *uid;

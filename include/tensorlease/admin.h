@@ -190,8 +190,9 @@ TL_API int tl_list_users(tl_client *client, int (*visit)(const tl_user_info *inf
 /*
  * tl_get_user - get the use and the limits of a user
  *
- * Fills *info, whose size the caller sets, for the user @uid. Root and the daemon's own user may
- * ask for any user, also for one that has nothing, and others for themselves.
+ * Fills *info, whose size the caller sets, for the user @uid, or for the client's own user if that
+ * is UINT32_MAX. The daemon may know a user of a user namespace by another number. Root and the
+ * daemon's own user may ask for any user, also for one that has nothing, and others for themselves.
  *
  * Ownership: *info is yours, and a copy.
  * Blocking: for one round trip.

@@ -114,13 +114,14 @@ def test_elsewhere_the_build_says_that_it_needs_linux(platform):
     assert result.returncode == 1 and result.stderr.count("\n") == 1 and "use it on Linux" in result.stderr
 
 
-def test_the_build_says_which_headers_are_missing(tmp_path):
+@pytest.mark.parametrize("wrapper", ["", "env "])  # as CC="ccache gcc" is
+def test_the_build_says_which_headers_are_missing(tmp_path, wrapper):
     pytest.importorskip("setuptools", minversion="77", reason="this Python has no setuptools that reads pyproject.toml")
     compiler = tmp_path / "cc"
     compiler.write_text("#!/bin/sh\n! grep -q -e uv.h -e zlib.h\n")
     compiler.chmod(0o755)
     command = [sys.executable, "setup.py", "-q", "build_ext", "-b", tmp_path, "-t", tmp_path]
-    result = subprocess.run(command, cwd=SOURCES, env={**os.environ, "CC": str(compiler)}, capture_output=True, text=True)
+    result = subprocess.run(command, cwd=SOURCES, env={**os.environ, "CC": f"{wrapper}{compiler}"}, capture_output=True, text=True)
     said = result.stderr.splitlines()[-1]
     assert result.returncode == 1 and "lacks uv.h, zlib.h: apt-get install libuv1-dev zlib1g-dev, or dnf" in said
 

@@ -4,8 +4,11 @@
 #include "tests/harness/own_shm.h"
 #include "tests/harness/process.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <poll.h>
+#include <sys/prctl.h>
 
 static void publish(const struct test_daemon *d)
 {
@@ -90,6 +93,49 @@ TEST(what_a_client_of_a_dead_daemon_uses_stays_until_it_ends)
 	must(td_objects(&d) > 0);
 	bytes_must_be(bytes, 7, MIB);
 	rc_close(&rc);
+	eventually(is_cleaned(&d));
+}
+
+/* As root in a container: the kernel leases only the files of the same user then. */
+static int cleans_without_the_right_to_lease(const struct test_daemon *d, void *arg)
+{
+	(void)d;
+	(void)arg;
+	must_be(prctl(PR_CAPBSET_DROP, CAP_LEASE), 0);
+	cleanup_result struct result clean = run_at(
+		NULL, (const char *const[]){ "doctor", "--clean", "--yes", NULL });
+	cleanup_result struct result json = run_at(
+		NULL, (const char *const[]){ "doctor", "--clean", "--yes", "--json", NULL });
+	cleanup_result struct result rows = run_at(NULL, (const char *const[]){ "doctor", NULL });
+
+	must_exit(&clean, 0);
+	must_contain(clean.out, "could not be examined");
+	must(!strstr(clean.out, "left nothing"));
+	must_contain(json.out, "\"unexamined\":");
+	must(!strstr(json.out, "\"unexamined\":0"));
+	must_contain(rows.out, "could not be examined");
+	must_contain(rows.out, "CAP_LEASE");
+	return 0;
+}
+
+TEST(what_may_not_be_examined_is_told)
+{
+	struct dirent *entry;
+	DIR *shm;
+
+	SKIP_UNLESS(geteuid() == 0, "needs root");
+	SKIP_UNLESS(own_shm(), "may not have a /dev/shm of its own");
+	cleanup_td struct test_daemon d = td_start();
+	publish(&d);
+	td_kill(&d);
+	shm = opendir("/dev/shm");
+	must(shm);
+	while ((entry = readdir(shm)))
+		if (*entry->d_name != '.')
+			must_be(fchownat(dirfd(shm), entry->d_name, 60777, 60777, 0), 0);
+	closedir(shm);
+	must_be(td_run_client(NULL, cleans_without_the_right_to_lease, NULL), 0);
+	must(td_objects(&d) > 0);
 	eventually(is_cleaned(&d));
 }
 

@@ -5,7 +5,10 @@
 #include "tests/harness/own_shm.h"
 
 #include <dirent.h>
+#include <grp.h>
 #include <sched.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 /* A run of the doctor with a TMPDIR of its own, which must be empty afterwards. */
 struct visit {
@@ -304,6 +307,192 @@ GPU_TEST(what_killed_daemons_left_is_told)
 		must_contain(member(probe(&v, "left behind"), "found"), "with 1 catalog of");
 	}
 }
+
+GPU_TEST(a_dev_shm_without_a_limit_is_large)
+{
+	bool large = sysconf(_SC_PHYS_PAGES) >= (2L << 30) / sysconf(_SC_PAGESIZE);
+
+	SKIP_UNLESS(large, "half of this machine's memory is less than 1 GiB");
+	SKIP_UNLESS(own_shm_without_limit(), "may not have a /dev/shm of its own");
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	cleanup_visit struct visit v = doctor_at(NULL);
+
+	must_say(&v, "/dev/shm", "ok", NULL);
+	must_contain(member(probe(&v, "/dev/shm"), "found"), "no limit");
+	must_say(&v, "exchange", "ok", NULL);
+}
+
+/* ---- The daemon in use, for another user ---- */
+
+enum { STRANGER = 60777, NO_PROGRAM = 77 };
+
+/* What the row "daemon" says of @socket to a user who is in no group of ours. */
+struct told {
+	const char *socket, *result, *advice, *not_advice;
+};
+
+static int a_stranger_is_told(const struct test_daemon *d, void *arg)
+{
+	const struct told *t = arg;
+
+	(void)d;
+	must_be(setgroups(0, NULL), 0);
+	must_be(setresgid(STRANGER, STRANGER, STRANGER), 0);
+	must_be(setresuid(STRANGER, STRANGER, STRANGER), 0);
+	if (access(cli_path(), X_OK))
+		return NO_PROGRAM;
+	setenv("TMPDIR", "/tmp", 1);
+	cleanup_visit struct visit v = doctor_at(t->socket);
+
+	must_say(&v, "daemon", t->result, t->advice);
+	must(!t->not_advice || !strstr(member(probe(&v, "daemon"), "advice"), t->not_advice));
+	return 0;
+}
+
+/* False: such a user cannot run the program where it lies. */
+static bool stranger_told(const struct told *t)
+{
+	int status = td_run_client(NULL, a_stranger_is_told, (void *)(uintptr_t)t);
+
+	if (WIFEXITED(status) && WEXITSTATUS(status) == NO_PROGRAM)
+		return false;
+	must_be(status, 0);
+	return true;
+}
+
+GPU_TEST(only_the_group_of_the_socket_is_advised_and_never_roots)
+{
+	bool can;
+
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be somebody else");
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
+	char url[160];
+
+	snprintf(url, sizeof(url), "tensorlease://lab%s", d.socket);
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	must_be(chown(d.socket, 0, 0), 0);
+	can = stranger_told(&(struct told){ d.socket, "fail", "run as the user", "usermod" });
+	must_be(chown(d.socket, 0, 60778), 0);
+	can = can && stranger_told(&(struct told){ d.socket, "fail", "group 60778", NULL }) &&
+	      stranger_told(&(struct told){ url, "fail", "group 60778", NULL });
+	td_stop(&d);
+	SKIP_UNLESS(can, "other users cannot run the program here");
+}
+
+/* Makes a socket at which nobody listens. */
+static void leave_socket(const char *path, mode_t mode)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	must(fd >= 0);
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+	must_be(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	must_be(chmod(path, mode), 0);
+	close(fd);
+}
+
+/* Only root can start a daemon there, and everybody's default is that socket while it exists. */
+GPU_TEST(a_dead_socket_of_the_system_is_a_failure_for_others)
+{
+	bool can;
+
+	SKIP_UNLESS(own_run(), "may not have a /run of its own");
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	must_be(mkdir("/run/tensorlease", 0755), 0);
+	leave_socket("/run/tensorlease/socket", 0666);
+	can = stranger_told(&(struct told){ NULL, "fail", "remove /run/tensorlease/socket", NULL });
+	cleanup_visit struct visit v = doctor_at(NULL);
+
+	must_say(&v, "daemon", "ok", NULL);
+	SKIP_UNLESS(can, "other users cannot run the program here");
+}
+
+/* The doctor itself is one of the clients. */
+GPU_TEST(a_daemon_for_few_clients_is_not_full_without_any)
+{
+	for (unsigned max = 1; max <= 4; max += 3) {
+		cleanup_td struct test_daemon d = td_start(.max_clients = max, .max_tensors = 4);
+
+		gpu_setenv("FAKECUDA_DEVICES", "0");
+		cleanup_visit struct visit v = doctor_at(d.socket);
+
+		must_say(&v, "daemon", "ok", NULL);
+	}
+}
+
+GPU_TEST(a_daemon_that_is_nearly_full_is_told)
+{
+	cleanup_td struct test_daemon d = td_start(.max_clients = 3);
+	struct raw a = rc_open(&d), b = rc_open(&d);
+
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	{
+		cleanup_visit struct visit v = doctor_at(d.socket);
+
+		must_say(&v, "daemon", "warn", "--max-clients");
+	}
+	rc_goodbye(&a);
+	rc_goodbye(&b);
+}
+
+GPU_TEST(an_address_that_is_none_sends_nobody_to_the_log)
+{
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	cleanup_visit struct visit v = doctor_at("http://x");
+
+	must_say(&v, "daemon", "fail", "$TENSORLEASE_SOCKET");
+}
+
+/* As an upgrade does. */
+GPU_TEST(a_replaced_program_is_to_be_restarted_with_its_tensors)
+{
+	const char *before = getenv("TL_TEST_DAEMON");
+	char *saved = before ? strdup(before) : NULL, command[512];
+	struct path program;
+
+	cleanup_td struct test_daemon place = td_start(0); /* only for its directory */
+	program = in(&place, "tensorleased");
+	snprintf(command, sizeof(command), "cp '%s' '%s'", saved ? saved : "build/bin/tensorleased",
+		 program.text);
+	must_be(system(command), 0);
+	setenv("TL_TEST_DAEMON", program.text, 1);
+	cleanup_td struct test_daemon d = td_start(0);
+
+	if (saved)
+		setenv("TL_TEST_DAEMON", saved, 1);
+	else
+		unsetenv("TL_TEST_DAEMON");
+	free(saved);
+	must_be(unlink(program.text), 0);
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	cleanup_visit struct visit v = doctor_at(d.socket);
+
+	must_say(&v, "daemon's program", "warn", "tensorlease restart");
+	must(!strstr(member(probe(&v, "daemon's program"), "advice"), "systemctl"));
+}
+
+/* A daemon that was started and ended needs no installation. */
+GPU_TEST(a_daemon_that_ended_at_its_start_needs_no_other_program)
+{
+	const char *before = getenv("TENSORLEASE_DAEMON");
+	char *saved = before ? strdup(before) : NULL;
+
+	setenv("TENSORLEASE_DAEMON", "/bin/false", 1);
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	{
+		cleanup_visit struct visit v = doctor_at(NULL);
+
+		must_say(&v, "own daemon", "fail", "/dev/shm");
+		must(!strstr(member(probe(&v, "own daemon"), "advice"), "install"));
+	}
+	unsetenv("TENSORLEASE_DAEMON");
+	if (saved)
+		setenv("TENSORLEASE_DAEMON", saved, 1);
+	free(saved);
+}
+
+/* ---- Without a driver ---- */
 
 GPU_TEST(without_libcuda_the_rest_is_tried)
 {

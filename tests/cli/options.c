@@ -3,6 +3,8 @@
 #include "tests/cli/files.h"
 #include "tests/cli/run.h"
 
+enum { NO_NAMESPACE = 77 };
+
 TEST(an_argument_is_not_taken_for_an_option)
 {
 	cleanup_td struct test_daemon d = td_start(0);
@@ -104,6 +106,48 @@ TEST(output_that_could_not_be_written_is_named)
 	(void)!fread(said, 1, sizeof(said) - 1, f);
 	must(pclose(f) > 0);
 	must_contain(said, "writing standard output: No space left on device");
+}
+
+static bool write_to(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	bool written = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+
+	if (fd >= 0)
+		close(fd);
+	return written;
+}
+
+/* In a user namespace where we are user 1000, whom the daemon knows by another number. */
+static int shows_what_the_daemon_knows(const struct test_daemon *d, void *uid)
+{
+	char uids[40], gids[40];
+
+	snprintf(uids, sizeof(uids), "1000 %u 1", (unsigned)*(uid_t *)uid);
+	snprintf(gids, sizeof(gids), "1000 %u 1", (unsigned)getegid());
+	if (unshare(CLONE_NEWUSER) || !write_to("/proc/self/setgroups", "deny") ||
+	    !write_to("/proc/self/uid_map", uids) || !write_to("/proc/self/gid_map", gids))
+		return NO_NAMESPACE;
+	cleanup_result struct result r = run(d, "limits", "--json");
+	cJSON *json = json_of(&r);
+
+	must_exit(&r, 0);
+	must_be(cJSON_GetObjectItem(json, "uid")->valueint, *(uid_t *)uid);
+	cJSON_Delete(json);
+	return 0;
+}
+
+TEST(limits_are_of_the_user_that_the_daemon_knows)
+{
+	uid_t uid = geteuid();
+	int status;
+
+	cleanup_td struct test_daemon d = td_start(0);
+	status = td_run_client(&d, shows_what_the_daemon_knows, &uid);
+	td_stop(&d);
+	SKIP_UNLESS(!WIFEXITED(status) || WEXITSTATUS(status) != NO_NAMESPACE,
+		    "this user may not make a user namespace");
+	must_be(status, 0);
 }
 
 int main(void)

@@ -8,6 +8,7 @@
 #include "proto/catalog_layout.h"
 #include "tests/harness/child.h"
 #include "tests/harness/harness.h"
+#include "tests/harness/own_shm.h"
 #include "tests/harness/process.h"
 
 enum { SOUND = 0, CANNOT = 1, WRONG = 4, STRANGER = 1111 };
@@ -169,6 +170,32 @@ TEST(a_row_that_changed_since_it_was_published_is_found)
 	td_stop(&d);
 }
 
+/* The kernel gives such a memfd other seals. The sysctl belongs to the PID namespace. */
+TEST(facts_are_found_where_memfds_are_not_executable)
+{
+	enum { NO_SYSCTL = 77 };
+	const char *binary = getenv("TL_TEST_DAEMON");
+	char command[768];
+	int status;
+
+	SKIP_UNLESS(!system("unshare -pf --mount-proc true 2>/dev/null"),
+		    "may not make a PID namespace");
+	SKIP_UNLESS(own_shm(), "may not have a /dev/shm of its own");
+	struct test_daemon place = td_start(); /* only for its directory */
+
+	snprintf(
+		command, sizeof(command),
+		"s=%s/second d='%s'; unshare -pf --mount-proc sh -c '"
+		"(echo 1 >/proc/sys/vm/memfd_noexec) 2>/dev/null || exit %d; "
+		"\"$2\" --socket $1 2>/dev/null && \"$2\" --check --socket $1 | grep -q \", facts,\"; "
+		"r=$?; rm -f $1 $1.lock; exit $r' sh $s $d",
+		place.dir, binary ? binary : "build/bin/tensorleased", NO_SYSCTL);
+	status = system(command); /* the end of the first process ends the namespace's daemon */
+	td_stop(&place);
+	SKIP_UNLESS(status != NO_SYSCTL << 8, "the kernel has no vm.memfd_noexec");
+	must_be(status, 0);
+}
+
 /* Of these it has a memfd as memory on a device. */
 static void imitate_facts(struct raw *rc, const struct test_daemon *d, const char *name)
 {
@@ -244,6 +271,22 @@ TEST(a_check_without_a_socket_makes_nothing)
 		must(system(command) >= 0); /* it checked that one */
 	must(access(path, F_OK) && errno == ENOENT);
 	must_be(!access("/run/tensorlease", F_OK), system_has);
+	td_stop(&d);
+}
+
+/* Clients take it, and so the environment may have it. */
+TEST(an_address_with_a_namespace_names_a_socket_for_the_daemon_too)
+{
+	enum { SERVED = 3 };
+	struct test_daemon d = td_start();
+	const char *binary = getenv("TL_TEST_DAEMON");
+	char command[512];
+
+	snprintf(command, sizeof(command), "TENSORLEASE_SOCKET=tensorlease://lab%s exec %s",
+		 d.socket, binary ? binary : "build/bin/tensorleased");
+	must_be(system(command), SERVED << 8);
+	strcat(command, " --check");
+	must_be(system(command), SOUND);
 	td_stop(&d);
 }
 

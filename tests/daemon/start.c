@@ -10,6 +10,7 @@
 
 #include "tests/daemon/device_common.h"
 #include "tests/harness/catalogs.h"
+#include "tests/harness/own_shm.h"
 
 static unsigned count_entries_beside(const char *socket_path)
 {
@@ -520,6 +521,71 @@ TEST(a_capacity_that_the_memory_does_not_have_is_logged)
 	must(strstr(log, "/dev/shm holds less than the capacity"));
 	free(log);
 	tl_close(client);
+}
+
+/* What a user in no group of ours is told without an address. */
+static int is_told_of_the_systems_socket(const struct test_daemon *d, void *arg)
+{
+	tl_connect_options o = { .size = sizeof(o) };
+	tl_client *client;
+
+	(void)d;
+	must_be(setgroups(0, NULL), 0);
+	must_be(setegid(1234), 0);
+	must_be(setresuid(1234, 1234, 0), 0);
+	must_be(tl_connect(&o, &client), -EACCES);
+	if (!strstr(tl_last_error(), arg))
+		print_error("%s\n", tl_last_error());
+	must(strstr(tl_last_error(), arg));
+	return 0;
+}
+
+static void must_be_told_of_the_systems_socket(const char *what)
+{
+	must_be(td_run_client(NULL, is_told_of_the_systems_socket, (void *)(uintptr_t)what), 0);
+}
+
+/* Without a socket, root's daemon serves where everybody looks first. */
+TEST(roots_daemon_is_in_the_way_of_nobody_and_found_by_all)
+{
+	const char *binary = getenv("TL_TEST_DAEMON");
+	struct test_daemon d = { .socket = "/run/tensorlease/socket" };
+	tl_status status = { .size = sizeof(status) };
+	char command[512];
+	tl_client *client;
+	struct stat st;
+
+	SKIP_UNLESS(own_run(), "may not have a /run of its own");
+	unsetenv("TENSORLEASE_SOCKET");
+	snprintf(command, sizeof(command), "umask 077; exec '%s' >/dev/null 2>&1",
+		 binary ? binary : "build/bin/tensorleased");
+	must_be(system(command), 0);
+	client = td_connect(&d);
+	must_be(tl_get_status(client, &status), 0);
+	must_be(stat("/run/tensorlease", &st), 0);
+	must_be(st.st_mode & 07777, 0755);
+	must_be_told_of_the_systems_socket("socket is for user 0 only");
+	must_be(chmod("/run/tensorlease", 0700), 0); /* nobody is to take it for absent then */
+	must_be_told_of_the_systems_socket("socket is not for this user");
+	tl_close(client);
+	end_daemon((pid_t)status.daemon_pid);
+}
+
+/* It counts as a tmpfs of the default size, which is half of the machine's memory. */
+TEST(a_dev_shm_without_a_limit_has_room)
+{
+	static const char *const half[] = { "--capacity=50%", NULL };
+	uint64_t ram = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t capacity;
+
+	SKIP_UNLESS(own_shm_without_limit(), "may not have a /dev/shm of its own");
+	cleanup_td struct test_daemon d = td_start(.extra = half);
+	struct raw rc = rc_open(&d);
+
+	capacity = td_status(&d).capacity;
+	must(capacity > ram / 5 && capacity <= ram / 4);
+	must_be(rc_put(&rc, "a", MIB, 1, NULL), 0);
+	rc_goodbye(&rc);
 }
 
 int main(void)

@@ -125,6 +125,27 @@ static bool compatible(int major, int minor, int patch)
 		     asked) == 0;
 }
 
+static bool in_range(const char *from, const char *to)
+{
+	return shell("cmake '-DASKED=%s...%s' "
+		     "-DFILE=\"$ROOT/opt/tl/lib/cmake/tensorlease/tensorleaseConfigVersion.cmake\" "
+		     "-P tests/package/project/asks.cmake || exit 77",
+		     from, to) == 0;
+}
+
+INSTALL_TEST(cmake_takes_a_library_within_a_range_of_versions)
+{
+	char next[32], exclusive[32];
+
+	SKIP_UNLESS(there_is("cmake"), "no cmake here");
+	snprintf(next, sizeof(next), "%d.%d.9", TL_VERSION_MAJOR, TL_VERSION_MINOR + 1);
+	must(in_range("0.0.1", next));
+	must(in_range("0.0.1", tl_version()));
+	snprintf(exclusive, sizeof(exclusive), "<%s", tl_version());
+	must(!in_range("0.0.1", exclusive));
+	must(!in_range(next, "99"));
+}
+
 INSTALL_TEST(cmake_takes_no_library_that_is_too_old_or_may_differ)
 {
 	int major = TL_VERSION_MAJOR, minor = TL_VERSION_MINOR, patch = TL_VERSION_PATCH;
