@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Programs that are installed while a daemon serves: what is published stays, whatever they do. */
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "tests/daemon/keeper_common.h"
+#include "tests/harness/program.h"
+
+static void file_copy(const char *from, const char *to, const char *text, const char *instead)
+{
+	static char bytes[64 << 20];
+	FILE *in = fopen(from, "re"), *out = fopen(to, "we");
+	size_t n;
+	char *at;
+
+	must(in && out);
+	n = fread(bytes, 1, sizeof(bytes), in);
+	must(n > 0 && n < sizeof(bytes));
+	while (text && (at = memmem(bytes, n, text, strlen(text))))
+		memcpy(at, instead, strlen(instead));
+	must_be(fwrite(bytes, 1, n, out), n);
+	must_be(fchmod(fileno(out), 0755), 0);
+	fclose(in);
+	must_be(fclose(out), 0);
+}
+
+enum { PROGRAM_PATH = PROGRAM_DIR + 16 };
+
+static const char *daemon_path(void)
+{
+	const char *binary = getenv("TL_TEST_DAEMON");
+
+	return binary ? binary : "build/bin/tensorleased";
+}
+
+/* What the program that serves says its version is. */
+static void version_of(const struct test_daemon *d, char *out, int size)
+{
+	char command[64];
+	FILE *pipe;
+
+	snprintf(command, sizeof(command), "/proc/%d/exe --version", (int)proper(d));
+	pipe = popen(command, "re");
+	must(pipe && fgets(out, size, pipe));
+	pclose(pipe);
+}
+
+static const char *version_text(void)
+{
+	static char text[32];
+
+	snprintf(text, sizeof(text), "tensorleased %s", tl_version());
+	return text;
+}
+
+static struct test_daemon start_program(const char *path)
+{
+	const char *before = getenv("TL_TEST_DAEMON");
+	char *saved = before ? strdup(before) : NULL;
+	struct test_daemon d;
+
+	setenv("TL_TEST_DAEMON", path, 1);
+	d = start(with_keeper);
+	if (saved)
+		setenv("TL_TEST_DAEMON", saved, 1);
+	else
+		unsetenv("TL_TEST_DAEMON");
+	free(saved);
+	return d;
+}
+
+/* A daemon whose program lies in a directory of its own. */
+static struct test_daemon start_copy(char dir[PROGRAM_DIR], char path[PROGRAM_PATH])
+{
+	program_directory(dir);
+	snprintf(path, PROGRAM_PATH, "%s/tensorleased", dir);
+	file_copy(daemon_path(), path, NULL, NULL);
+	return start_program(path);
+}
+
+TEST(another_program_takes_over_and_one_that_does_not_serve_is_not_used)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_PATH], later[PROGRAM_PATH + 8], version[64];
+	struct test_daemon d = start_copy(dir, path);
+	tl_client *c = td_connect(&d);
+	FILE *file;
+
+	snprintf(later, sizeof(later), "%s.new", path);
+	must_be(put_value(c, "a", 1, NULL), 0);
+	file_copy(daemon_path(), later, version_text(), "tensorleased 9.9.9");
+	must_be(rename(later, path), 0);
+	must_be(tl_restart(c), 0);
+	version_of(&d, version, sizeof(version));
+	must(!strcmp(version, "tensorleased 9.9.9\n"));
+
+	file = fopen(later, "we");
+	must(file);
+	fputs("#!/bin/false\n", file);
+	must_be(fchmod(fileno(file), 0755), 0);
+	fclose(file);
+	must_be(rename(later, path), 0);
+	must_be(tl_restart(c), 0);
+	version_of(&d, version, sizeof(version));
+	must(!strcmp(version, "tensorleased 9.9.9\n"));
+	must_be(td_full_status(&d).tensors, 1);
+
+	must_be(unlink(path), 0);
+	kill_proper(&d); /* nothing is there, and it is started all the same */
+	must_be(td_full_status(&d).tensors, 1);
+	tl_close(c);
+	td_stop(&d);
+	must_be(rmdir(dir), 0);
+}
+
+/* Both versions stay installed, and a link says which of them is in use. */
+TEST(another_program_takes_over_when_a_link_leads_to_it)
+{
+	char dir[PROGRAM_DIR], link[PROGRAM_PATH], later[PROGRAM_PATH + 8], version[64];
+	struct test_daemon d;
+	tl_client *c;
+
+	program_directory(dir);
+	snprintf(link, sizeof(link), "%s/tensorleased", dir);
+	must_be(symlink(daemon_path(), link), 0);
+	d = start_program(link);
+	c = td_connect(&d);
+	snprintf(later, sizeof(later), "%s.new", link);
+	file_copy(daemon_path(), later, version_text(), "tensorleased 9.9.9");
+	must_be(unlink(link), 0);
+	must_be(symlink(later, link), 0);
+	must_be(tl_restart(c), 0);
+	version_of(&d, version, sizeof(version));
+	must(!strcmp(version, "tensorleased 9.9.9\n"));
+	tl_close(c);
+	td_stop(&d);
+	must_be(unlink(link) | unlink(later), 0);
+	must_be(rmdir(dir), 0);
+}
+
+int main(void)
+{
+	return suite_run();
+}
