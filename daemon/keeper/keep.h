@@ -25,6 +25,7 @@ struct keep {
 	bool leaving;		 /* we are to end at once, for another daemon */
 	bool reloading;		 /* only if the next daemon will take over */
 	bool fresh;	    /* daemons that took over the kept state have died again and again */
+	bool same_config;   /* a kept configuration counts, not the files as they are */
 	uint64_t restarts;  /* how often a daemon has served before us */
 	int64_t ended_ns;   /* when the last of them ended; 0: there was none */
 	int64_t restart_ns; /* from that time until we served; 0: no daemon before us, or not yet */

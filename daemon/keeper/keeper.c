@@ -52,6 +52,7 @@ struct keeper {
 	bool renewing;			   /* this daemon is to end, for another one */
 	int64_t renew_ns;		   /* since when */
 	char asked[KEEP_TEXT_SIZE];	   /* the reason */
+	bool new_config;		   /* no daemon has served with the files as they are */
 	bool new_program;		   /* no daemon of the program at @exe has served yet */
 	bool former_program;		   /* none ever will: @program is used */
 	int program;			   /* of the last daemon that served, or -1 */
@@ -95,7 +96,7 @@ static int list_make(const struct keeper *k)
 	fprintf(file, "detached %d\nfresh %d\nrestarts %llu\nended %lld\nreason %s\n",
 		k->options->detached, k->fresh, (unsigned long long)k->restarts,
 		(long long)k->ended_ns, k->reason);
-	fprintf(file, "directory %s\n", k->directory);
+	fprintf(file, "directory %s\nsame-config %d\n", k->directory, !k->new_config);
 	r = ferror(file) ? -ENOMEM : 0; /* a memfd can only lack pages */
 	if (fclose(file) || lseek(fd, 0, SEEK_SET))
 		return -errno;
@@ -185,7 +186,7 @@ static void served(struct keeper *k)
 
 	k->is_ready = k->was_ready = true;
 	k->tries = k->failures = 0;
-	k->new_program = false;
+	k->new_program = k->new_config = false;
 	snprintf(path, sizeof(path), "/proc/%d/exe", (int)k->child);
 	fd_close(k->program);
 	k->program = open(path, O_PATH | O_CLOEXEC);
@@ -201,7 +202,7 @@ static void child_renew(struct keeper *k, enum keeper_op how, const char *why)
 		return;
 	}
 	snprintf(k->asked, sizeof(k->asked), "%s", why);
-	k->renewing = k->new_program = true;
+	k->renewing = k->new_program = k->new_config = true;
 	k->former_program = false;
 	k->renew_ns = now_mono_ns();
 	answer(k, how, k->asked);
@@ -237,7 +238,7 @@ static void handle(struct keeper *k, const struct keeper_message *m, int fd_take
 		child_renew(k, KEEPER_LEAVE, m->text);
 		break;
 	case KEEPER_STAY:
-		k->renewing = k->new_program = false;
+		k->renewing = k->new_program = k->new_config = false;
 		break;
 	case KEEPER_AFRESH:
 		afresh(k, m->text);
@@ -373,7 +374,7 @@ static void program_return(struct keeper *k, const char *why)
 {
 	log_error("the new program does not serve; going back to the one before", "path=%s why=%s",
 		  log_str(k->exe), log_str(why));
-	k->new_program = false;
+	k->new_program = k->new_config = false;
 	k->former_program = true;
 	start(k);
 }

@@ -16,11 +16,15 @@
  *	ended NS	when the last one of them ended (CLOCK_MONOTONIC)
  *	reason TEXT	why that ended
  *	directory PATH	in which the keeper was started
+ *	same-config 1	nobody asked for another configuration than the kept one
  */
 #define KEEPER_ENVIRONMENT "TENSORLEASE_KEEPER"
 
 /* The store of systemd may also hold descriptors that are not ours. */
 #define KEEP_TAG_PREFIX "tl-"
+
+/* The configuration files of the last daemon that served, as they were when it read them. */
+#define KEEP_TAG_CONFIG KEEP_TAG_PREFIX "config"
 
 enum { KEEPER_EXIT_LEFT = 75 }; /* a failure to a service manager with a store */
 

@@ -296,6 +296,76 @@ TEST(a_reload_loses_nothing_and_a_restart_says_what_it_lost)
 	unlink(config);
 }
 
+static void must_have_names(const struct test_daemon *d)
+{
+	tl_client *c = td_connect(d), *lab = enter(d, "lab");
+
+	must(client_sees(c, "a"));
+	must(client_sees(lab, "b"));
+	tl_close(lab);
+	tl_close(c);
+}
+
+static void reload_must_succeed(struct test_daemon *d, const char *config, const char *text)
+{
+	pid_t pid = proper(d), next = 0;
+
+	config_write(config, text);
+	must_be(kill(d->keeper, SIGHUP), 0);
+	eventually((next = proper(d)) && next != pid);
+}
+
+TEST(a_configuration_that_was_refused_does_not_count_after_a_death)
+{
+	static const char first[] = "[namespace lab]\nmode = 0777\n";
+	static const char later[] = "max-tensors = 1000\n[namespace lab]\n[namespace late]\n";
+	static const char *const refused[][2] = {
+		{ "nonsense = 1\n", "configuration are wrong" },
+		{ "max-tensors = 64\n[namespace lab]\n", "max-tensors is 64" },
+		{ "[namespace other]\n", "lab: it is not configured any more" },
+	};
+	char config[] = "/tmp/tl-test-config-XXXXXX";
+	const char *extra[] = { "--keeper", "yes", "--config", config, NULL };
+	int fd = mkstemp(config);
+	struct test_daemon d;
+	tl_client *c, *lab;
+	pid_t pid;
+
+	close(fd);
+	setenv("TENSORLEASE_KEEPER_IMMORTAL", "1", 1);
+	config_write(config, first);
+	d = start(extra);
+	unsetenv("TENSORLEASE_KEEPER_IMMORTAL");
+	c = td_connect(&d);
+	lab = enter(&d, "lab");
+	must_be(put_value(c, "a", 1, NULL), 0);
+	must_be(put_value(lab, "b", 2, NULL), 0);
+	tl_close(lab);
+	for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++) {
+		reload_must_be_refused(&d, config, refused[i][0], refused[i][1]);
+		kill_proper(&d);
+		must_have_names(&d);
+	}
+	must_be(unlink(config), 0);
+	kill_proper(&d);
+	must_have_names(&d);
+	reload_must_succeed(&d, config, "warm-time = 1\n[namespace lab]\n[namespace late]\n");
+	config_write(config, "nonsense = 1\n"); /* what has served counts from now on */
+	kill_proper(&d);
+	must_have_names(&d);
+	tl_close(enter(&d, "late"));
+	config_write(config, later);
+	must_be(tl_restart(c), 0);
+	must_be(td_full_status(&d).max_tensors, 1000);
+	config_write(config, "nonsense = 1\n");
+	pid = kill_proper(&d);
+	must_be(td_full_status(&d).max_tensors, 1000);
+	must_be(proper(&d), pid);
+	tl_close(c);
+	td_stop(&d);
+	unlink(config);
+}
+
 TEST(who_has_no_keeper_is_not_restarted)
 {
 	cleanup_td struct test_daemon d = td_start(.no_keeper = "that is the test");
