@@ -47,6 +47,8 @@ static int line_read(struct keep *k, const char *line)
 		k->detached = atoi(text);
 	else if ((text = after(line, "fresh")))
 		k->fresh = atoi(text);
+	else if ((text = after(line, "must-adopt")))
+		k->must_adopt = atoi(text);
 	else if ((text = after(line, "same-config")))
 		k->same_config = atoi(text);
 	else if ((text = after(line, "restarts")))
@@ -262,6 +264,12 @@ void keep_stay(struct keep *k)
 	k->leaving = k->reloading = false;
 	if (k->fd >= 0)
 		parent_send(k, KEEPER_STAY, "", -1);
+}
+
+void keep_reload(struct keep *k)
+{
+	if (k->fd >= 0)
+		parent_send(k, KEEPER_RELOADING, "", -1);
 }
 
 void keep_served(struct keep *k)

@@ -49,18 +49,19 @@ struct keeper {
 	uint64_t forgotten;  /* how many things this daemon had forgotten */
 	bool forgotten_owed; /* the daemon has not been told that number yet */
 	bool stopping;
-	bool renewing;			   /* this daemon is to end, for another one */
-	int64_t renew_ns;		   /* since when */
-	char asked[KEEP_TEXT_SIZE];	   /* the reason */
-	bool new_config;		   /* no daemon has served with the files as they are */
-	bool new_program;		   /* no daemon of the program at @exe has served yet */
-	bool former_program;		   /* none ever will: @program is used */
-	int program;			   /* of the last daemon that served, or -1 */
-	bool fresh;			   /* the next one is to start afresh */
-	bool last;			   /* none is started after this one */
-	uint64_t restarts;		   /* how often one has served and ended */
-	int64_t ended_ns;		   /* when the last one ended */
-	char reason[KEEP_TEXT_SIZE];	   /* the reason of that */
+	bool renewing;		     /* this daemon is to end, for another one */
+	int64_t renew_ns;	     /* since when */
+	char asked[KEEP_TEXT_SIZE];  /* the reason */
+	bool new_config;	     /* no daemon has served with the files as they are */
+	bool new_program;	     /* no daemon of the program at @exe has served yet */
+	bool former_program;	     /* none ever will: @program is used */
+	bool must_adopt;	     /* the next one may give up nothing: @program can adopt it */
+	int program;		     /* of the last daemon that served, or -1 */
+	bool fresh;		     /* the next one is to start afresh */
+	bool last;		     /* none is started after this one */
+	uint64_t restarts;	     /* how often one has served and ended */
+	int64_t ended_ns;	     /* when the last one ended */
+	char reason[KEEP_TEXT_SIZE]; /* the reason of that */
 	int64_t recent[KEEPER_DEATHS_MAX]; /* a ring of the times of deaths */
 	bool immortal;			   /* never give up, however many die; for tests */
 	unsigned recent_count;		   /* since the last fresh start */
@@ -96,7 +97,8 @@ static int list_make(const struct keeper *k)
 	fprintf(file, "detached %d\nfresh %d\nrestarts %llu\nended %lld\nreason %s\n",
 		k->options->detached, k->fresh, (unsigned long long)k->restarts,
 		(long long)k->ended_ns, k->reason);
-	fprintf(file, "directory %s\nsame-config %d\n", k->directory, !k->new_config);
+	fprintf(file, "directory %s\nmust-adopt %d\nsame-config %d\n", k->directory, k->must_adopt,
+		!k->new_config);
 	r = ferror(file) ? -ENOMEM : 0; /* a memfd can only lack pages */
 	if (fclose(file) || lseek(fd, 0, SEEK_SET))
 		return -errno;
@@ -179,6 +181,11 @@ static void answer_forgotten(struct keeper *k)
 	k->forgotten_owed = !answer(k, KEEPER_FORGOTTEN, count);
 }
 
+static void nothing_is_new(struct keeper *k)
+{
+	k->new_program = k->new_config = k->must_adopt = false;
+}
+
 /* The daemon's program is known to be good, and is used again if a later one is not. */
 static void served(struct keeper *k)
 {
@@ -186,7 +193,7 @@ static void served(struct keeper *k)
 
 	k->is_ready = k->was_ready = true;
 	k->tries = k->failures = 0;
-	k->new_program = k->new_config = false;
+	nothing_is_new(k);
 	snprintf(path, sizeof(path), "/proc/%d/exe", (int)k->child);
 	fd_close(k->program);
 	k->program = open(path, O_PATH | O_CLOEXEC);
@@ -204,6 +211,7 @@ static void child_renew(struct keeper *k, enum keeper_op how, const char *why)
 	snprintf(k->asked, sizeof(k->asked), "%s", why);
 	k->renewing = k->new_program = k->new_config = true;
 	k->former_program = false;
+	k->must_adopt = how == KEEPER_RELOAD;
 	k->renew_ns = now_mono_ns();
 	answer(k, how, k->asked);
 }
@@ -238,7 +246,11 @@ static void handle(struct keeper *k, const struct keeper_message *m, int fd_take
 		child_renew(k, KEEPER_LEAVE, m->text);
 		break;
 	case KEEPER_STAY:
-		k->renewing = k->new_program = k->new_config = false;
+		k->renewing = false;
+		nothing_is_new(k);
+		break;
+	case KEEPER_RELOADING:
+		k->must_adopt = true;
 		break;
 	case KEEPER_AFRESH:
 		afresh(k, m->text);
@@ -374,7 +386,7 @@ static void program_return(struct keeper *k, const char *why)
 {
 	log_error("the new program does not serve; going back to the one before", "path=%s why=%s",
 		  log_str(k->exe), log_str(why));
-	k->new_program = k->new_config = false;
+	nothing_is_new(k);
 	k->former_program = true;
 	start(k);
 }

@@ -85,10 +85,12 @@ static void search_deinit(struct search *search)
 }
 
 /* Sets a catalog aside that no daemon trusts any more, so that its damage can be examined. */
-static void set_aside(const struct found *f, int facts_fd_peek)
+static void set_aside(const struct server *server, const struct found *f, int facts_fd_peek)
 {
 	char path[OBJECT_PATH_MAX];
 
+	if (server->keep->must_adopt)
+		return; /* the former program may trust it */
 	if (shm_object_set_aside(f->instance, facts_fd_peek, path))
 		log_warn("what the last daemon left is set aside", "path=%s", log_str(path));
 }
@@ -116,7 +118,7 @@ static int namespace_take_over(struct server *server, const struct namespace_con
 	int r = namespace_map_found(server, config, f, made, why);
 
 	if (r == CATALOG_E_STRANGE)
-		set_aside(f, facts_fd);
+		set_aside(server, f, facts_fd);
 	return r;
 }
 
@@ -137,7 +139,7 @@ static int rest_take_over(struct server *server, struct found *f, char why[ADOPT
 
 	if (f->damaged) {
 		snprintf(why, ADOPT_WHY_MAX, "the facts have changed since they were made");
-		set_aside(f, f->fd);
+		set_aside(server, f, f->fd);
 		return CATALOG_E_STRANGE;
 	}
 	if (!*f->name) {

@@ -3,25 +3,36 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "proto/catalog_layout.h"
 #include "tests/daemon/keeper_common.h"
+#include "tests/harness/process.h"
 #include "tests/harness/program.h"
 
-static void file_copy(const char *from, const char *to, const char *text, const char *instead)
+/* Returns how often it has replaced @text by as many bytes of @instead. */
+static unsigned file_copy_with(const char *from, const char *to, const void *text,
+			       const void *instead, size_t len)
 {
 	static char bytes[64 << 20];
 	FILE *in = fopen(from, "re"), *out = fopen(to, "we");
+	unsigned times = 0;
 	size_t n;
 	char *at;
 
 	must(in && out);
 	n = fread(bytes, 1, sizeof(bytes), in);
 	must(n > 0 && n < sizeof(bytes));
-	while (text && (at = memmem(bytes, n, text, strlen(text))))
-		memcpy(at, instead, strlen(instead));
+	for (; text && (at = memmem(bytes, n, text, len)); times++)
+		memcpy(at, instead, len);
 	must_be(fwrite(bytes, 1, n, out), n);
 	must_be(fchmod(fileno(out), 0755), 0);
 	fclose(in);
 	must_be(fclose(out), 0);
+	return times;
+}
+
+static void file_copy(const char *from, const char *to, const char *text, const char *instead)
+{
+	file_copy_with(from, to, text, instead, text ? strlen(text) : 0);
 }
 
 enum { PROGRAM_PATH = PROGRAM_DIR + 16 };
@@ -135,6 +146,56 @@ TEST(another_program_takes_over_when_a_link_leads_to_it)
 	td_stop(&d);
 	must_be(unlink(link) | unlink(later), 0);
 	must_be(rmdir(dir), 0);
+}
+
+/* Installs a build whose catalogs have another layout. False: its number cannot be found in the
+ * code of this machine. */
+static bool install_other_layout(const char *path)
+{
+	const uint64_t ours = CATALOG_LAYOUT, other = CATALOG_LAYOUT + 1;
+	char later[PROGRAM_PATH + 8];
+	bool done;
+
+	snprintf(later, sizeof(later), "%s.new", path);
+	done = file_copy_with(daemon_path(), later, &ours, &other, sizeof(ours));
+	must_be(rename(later, path), 0);
+	return done;
+}
+
+static void remove_program(struct test_daemon *d, const char *dir, const char *path)
+{
+	td_stop(d);
+	must_be(unlink(path), 0);
+	must_be(rmdir(dir), 0);
+}
+
+/* The former program goes on, and takes over from itself. */
+static void reload_must_lose_nothing(struct test_daemon *d, pid_t whom)
+{
+	pid_t pid = proper(d), next = 0;
+
+	must_be(kill(whom, SIGHUP), 0);
+	eventually((next = proper(d)) && next != pid);
+	must_be(td_full_status(d).tensors, 1);
+	must(!strcmp(td_full_status(d).restart_reason, "asked for by SIGHUP"));
+}
+
+TEST(a_reload_loses_nothing_if_another_layout_was_installed)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_PATH];
+	struct test_daemon d = start_copy(dir, path);
+	tl_client *c = td_connect(&d);
+
+	must_be(put_value(c, "a", 1, NULL), 0);
+	SKIP_UNLESS(install_other_layout(path), "the layout is not one number in this code");
+	reload_must_lose_nothing(&d, d.keeper);
+	must(log_has(&d, "leaving it to the former program"));
+	must(!log_has(&d, "set aside"));
+	reload_must_lose_nothing(&d, proper(&d));
+	kill_proper(&d);
+	must_be(td_full_status(&d).tensors, 1);
+	tl_close(c);
+	remove_program(&d, dir, path);
 }
 
 int main(void)
