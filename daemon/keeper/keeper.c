@@ -129,7 +129,9 @@ static _Noreturn void become_daemon(struct keeper *k, pid_t keeper, int fd, int 
 	if (k->former_program && k->program >= 0)
 		fexecve(k->program, k->options->argv, environ);
 	execv(k->exe, k->options->argv);
-	execv("/proc/self/exe", k->options->argv); /* the program was removed, and not replaced */
+	if (k->program >= 0) /* the file was removed, or cannot be run */
+		fexecve(k->program, k->options->argv, environ);
+	execv("/proc/self/exe", k->options->argv);
 	fprintf(stderr, "tensorleased: cannot start %s: %s\n", k->exe, strerror(errno));
 	_exit(EXIT_FAILURE);
 }
@@ -340,6 +342,24 @@ static void failure_note(struct keeper *k)
 		end(k, EXIT_FAILURE);
 }
 
+/* True if the file is not the program of the last daemon that served any more. */
+static bool is_replaced(const struct keeper *k)
+{
+	struct stat ours, there;
+
+	return k->program >= 0 && !fstat(k->program, &ours) && !stat(k->exe, &there) &&
+	       (ours.st_dev != there.st_dev || ours.st_ino != there.st_ino);
+}
+
+/* A program that was installed meanwhile is tried after a death, but nothing may depend on it. */
+static void program_choose(struct keeper *k)
+{
+	if (k->new_program || k->former_program || !is_replaced(k))
+		return;
+	k->former_program = k->fresh;
+	k->new_program = k->must_adopt = !k->fresh;
+}
+
 /* When we are to stop, the daemon only removes what the last one left, and stops at once. */
 static void start(struct keeper *k)
 {
@@ -347,6 +367,7 @@ static void start(struct keeper *k)
 
 	k->fresh |= k->stopping;
 	k->last = k->stopping;
+	program_choose(k);
 	r = child_start(k);
 	if (!r)
 		return;

@@ -162,6 +162,16 @@ static bool install_other_layout(const char *path)
 	return done;
 }
 
+static void install_script(const char *path, const char *text)
+{
+	char later[PROGRAM_PATH + 8];
+
+	snprintf(later, sizeof(later), "%s.new", path);
+	config_write(later, text);
+	must_be(chmod(later, 0755), 0);
+	must_be(rename(later, path), 0);
+}
+
 static void remove_program(struct test_daemon *d, const char *dir, const char *path)
 {
 	td_stop(d);
@@ -196,6 +206,66 @@ TEST(a_reload_loses_nothing_if_another_layout_was_installed)
 	must_be(td_full_status(&d).tensors, 1);
 	tl_close(c);
 	remove_program(&d, dir, path);
+}
+
+TEST(a_death_loses_nothing_if_another_layout_was_installed)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_PATH];
+	struct test_daemon d = start_copy(dir, path);
+	tl_client *c = td_connect(&d);
+
+	must_be(put_value(c, "a", 1, NULL), 0);
+	SKIP_UNLESS(install_other_layout(path), "the layout is not one number in this code");
+	for (int i = 0; i < 3; i++) {
+		kill_proper(&d);
+		must_be(td_full_status(&d).tensors, 1);
+	}
+	tl_close(c);
+	remove_program(&d, dir, path);
+}
+
+TEST(a_death_loses_nothing_if_a_program_was_installed_that_does_not_start)
+{
+	static const char *const scripts[] = {
+		"#!/bin/sh\nexit 127\n", /* a library is missing */
+		"#!/bin/sh\nexit 2\n",	 /* an option is not known any more */
+		"#!/bin/none\n",
+	};
+	char dir[PROGRAM_DIR], path[PROGRAM_PATH];
+	struct test_daemon d;
+	tl_client *c;
+
+	for (size_t i = 0; i < sizeof(scripts) / sizeof(*scripts); i++) {
+		d = start_copy(dir, path);
+		c = td_connect(&d);
+		must_be(put_value(c, "a", 1, NULL), 0);
+		install_script(path, scripts[i]);
+		kill_proper(&d);
+		must_be(td_full_status(&d).tensors, 1);
+		tl_close(c);
+		remove_program(&d, dir, path);
+	}
+}
+
+/* What removes everything then is the program that has served. */
+TEST(a_stop_while_no_daemon_serves_needs_no_new_program)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_PATH];
+	struct test_daemon d = start_copy(dir, path);
+	pid_t pid = proper(&d);
+	tl_client *c = td_connect(&d);
+
+	must_be(put_value(c, "a", 1, NULL), 0);
+	tl_close(c);
+	install_script(path, "#!/bin/sh\nexit 1\n");
+	process_stop(d.keeper);
+	must_be(kill(d.keeper, SIGTERM), 0);
+	must_be(kill(pid, SIGKILL), 0);
+	must_be(kill(d.keeper, SIGCONT), 0);
+	must_be(td_exit_status(&d), 0);
+	must_be(access(d.socket, F_OK), -1);
+	must_be(unlink(path), 0);
+	must_be(rmdir(dir), 0);
 }
 
 int main(void)
