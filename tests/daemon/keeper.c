@@ -366,6 +366,53 @@ TEST(a_configuration_that_was_refused_does_not_count_after_a_death)
 	unlink(config);
 }
 
+static bool has_namespace(const struct test_daemon *d, const char *name)
+{
+	tl_connect_options o = { .size = sizeof(o), .address = d->socket, .namespace_name = name };
+	tl_client *c;
+	int r = tl_connect(&o, &c);
+
+	if (!r)
+		tl_close(c);
+	must(r == 0 || r == -EACCES);
+	return r == 0;
+}
+
+TEST(an_unused_namespace_can_be_removed_by_a_reload)
+{
+	char config[] = "/tmp/tl-test-config-XXXXXX";
+	const char *extra[] = { "--keeper", "yes", "--config", config, NULL };
+	int fd = mkstemp(config);
+	struct test_daemon d;
+	tl_client *c, *lab;
+
+	close(fd);
+	config_write(config, "[namespace unused]\n[namespace lab]\n");
+	d = start(extra);
+	c = td_connect(&d);
+	lab = enter(&d, "lab");
+	must_be(put_value(c, "a", 1, NULL), 0);
+	must_be(put_value(lab, "b", 2, NULL), 0);
+	must(has_namespace(&d, "unused"));
+	reload_must_succeed(&d, config, "[namespace lab]\n[namespace other]\n");
+	must_have_names(&d);
+	must(!has_namespace(&d, "unused"));
+	must(has_namespace(&d, "other"));
+	kill_proper(&d);
+	must_have_names(&d);
+	must(has_namespace(&d, "other"));
+	reload_must_succeed(&d, config, "[namespace lab]\n[namespace unused]\n");
+	must_have_names(&d);
+	must(!has_namespace(&d, "other"));
+	kill_proper(&d);
+	must(has_namespace(&d, "unused"));
+	reload_must_be_refused(&d, config, "", "lab: it is not configured any more");
+	tl_close(lab);
+	tl_close(c);
+	td_stop(&d);
+	unlink(config);
+}
+
 TEST(who_has_no_keeper_is_not_restarted)
 {
 	cleanup_td struct test_daemon d = td_start(.no_keeper = "that is the test");
