@@ -247,6 +247,37 @@ TEST(a_death_loses_nothing_if_a_program_was_installed_that_does_not_start)
 	}
 }
 
+static int connect_result(const struct test_daemon *d)
+{
+	tl_connect_options o = { .size = sizeof(o), .address = d->socket };
+	tl_client *c;
+	int r = tl_connect(&o, &c);
+
+	if (!r)
+		tl_close(c);
+	return r;
+}
+
+/* The command cannot ask for a restart, since it cannot connect. */
+TEST(a_daemon_of_another_layout_is_replaced_as_the_error_says)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_PATH], later[PROGRAM_PATH + 8];
+	struct test_daemon d = start_copy(dir, path);
+
+	SKIP_UNLESS(install_other_layout(path), "the layout is not one number in this code");
+	must_be(kill(d.keeper, SIGUSR2), 0);
+	eventually(connect_result(&d) == -EPROTONOSUPPORT);
+	must(strstr(tl_last_error(), "of another version"));
+	must(strstr(tl_last_error(), "SIGUSR2"));
+	snprintf(later, sizeof(later), "%s.new", path);
+	file_copy(daemon_path(), later, NULL, NULL);
+	must_be(rename(later, path), 0);
+	must_be(kill(d.keeper, SIGUSR2), 0);
+	eventually(!connect_result(&d));
+	must_be(td_full_status(&d).tensors, 0);
+	remove_program(&d, dir, path);
+}
+
 /* What removes everything then is the program that has served. */
 TEST(a_stop_while_no_daemon_serves_needs_no_new_program)
 {
