@@ -87,8 +87,10 @@ static const struct command commands[] = {
 	{ "restart", "", "have another daemon take over",
 	  "Ends the daemon between two requests and has its keeper start another one, of the\n"
 	  "program that is installed by now, with its configuration as it is by now. Names,\n"
-	  "tensors and what is held are as they were, unless limits or formats changed that\n"
-	  "cannot be taken over; status says so. Root and the daemon's user may do this.\n",
+	  "tensors and what is held are as they were, unless limits changed so that they\n"
+	  "cannot be taken over; status says so. Root and the daemon's user may do this. If\n"
+	  "the formats of the installed version differ, restart the service or send SIGUSR2\n"
+	  "to the daemon, which loses the names.\n",
 	  0, 0, 0, command_restart },
 	{ "limits", "", "print what there is, and how much a user may have",
 	  "Prints for each thing that users share how much the user has and may have, and\n"

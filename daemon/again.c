@@ -77,6 +77,7 @@ static bool is_obstacle(const struct options *now, const struct options *next,
 {
 	static const char format[] = "it could not take over what is published: %s%s%s%s; "
 				     "'tensorlease restart' begins without it";
+	const struct state_limits *limits;
 	const struct namespace *ns;
 	char what[WHAT];
 
@@ -85,8 +86,10 @@ static bool is_obstacle(const struct options *now, const struct options *next,
 		return true;
 	}
 	list_for_each_entry(ns, &all->list, link) {
-		if (!limits_differ(&ns->config.limits, limits_of(&next->config, ns->config.name),
-				   what))
+		limits = limits_of(&next->config, ns->config.name);
+		if (!limits && !ns->clients && catalog_is_unused(ns->state.catalog.header))
+			continue; /* the next daemon ends it */
+		if (!limits_differ(&ns->config.limits, limits, what))
 			continue;
 		snprintf(why, SERVER_WHY_MAX, format, "namespace ", ns->config.name, ": ", what);
 		return true;

@@ -227,6 +227,22 @@ static void complete(struct options *o)
 			 (unsigned long long)options_files());
 }
 
+/* If we die, the next daemon goes on with what we have read, whatever the files say by then. */
+static void config_keep(const struct options *o, struct keep *k)
+{
+	cleanup_(fd_closep) int fd = -1;
+	int r = 0;
+
+	if (k->kind == KEEP_NOBODY || o->texts.kept)
+		return;
+	fd = options_texts(o);
+	if (fd >= 0)
+		r = keep(k, KEEP_TAG_CONFIG, fd);
+	if (r || (fd < 0 && fd != -ENOENT))
+		log_warn("the keeper does not keep the configuration", "error=%s",
+			 log_str(strerror(r ? -r : -fd)));
+}
+
 static int serve(struct options *o, struct instance *instance, struct keep *k, int *ready_fd,
 		 struct again *again)
 {
@@ -276,9 +292,13 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 	if (o->storage->named && !shm_space_find(&shm) && shm.limited && o->capacity > shm.size)
 		log_warn("/dev/shm holds less than the capacity", "capacity=%llu size=%llu",
 			 (unsigned long long)o->capacity, (unsigned long long)shm.size);
+	config_keep(o, k);
 	ready(k, ready_fd);
-	if (server_run(server) == SERVER_E_LEFT)
+	if (server_run(server) == SERVER_E_LEFT) {
+		if (k->kind == KEEP_MANAGER)
+			keep_forget(k, KEEP_TAG_CONFIG);
 		_exit(KEEPER_EXIT_LEFT);
+	}
 	keep_notify(k, "STOPPING=1");
 	if (server_had_clients(server))
 		instance_note_versions(instance);
@@ -316,6 +336,7 @@ static void instance_keep(const struct instance *in, struct keep *k)
 /* A service manager would keep them after our end. */
 static void instance_forget(struct keep *k)
 {
+	keep_forget(k, KEEP_TAG_CONFIG);
 	keep_forget(k, KEEP_TAG_PREFIX "lock");
 	keep_forget(k, KEEP_TAG_PREFIX "listen");
 }
@@ -378,6 +399,19 @@ static int check(const struct options *o)
 	return r == INSPECT_E_WRONG ? EXIT_WRONG : r ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
+/* Fails as options_init(). < 0: with a configuration that was right once, so another try, or
+ * another program, may help. */
+static int options_read(struct options *o, int argc, char **argv, struct keep *k)
+{
+	cleanup_(fd_closep) int fd = keep_take(k, KEEP_TAG_CONFIG);
+	int r;
+
+	if (!k->same_config)
+		fd = fd_close(fd);
+	r = options_init_again(o, argc, argv, fd);
+	return r == OPTIONS_E_USAGE && fd >= 0 ? -EINVAL : r;
+}
+
 int main(int argc, char **argv)
 {
 	struct options o;
@@ -390,10 +424,10 @@ int main(int argc, char **argv)
 		fprintf(stderr, "tensorleased: cannot start: %s\n", strerror(-r));
 		return EXIT_FAILURE;
 	}
-	r = options_init(&o, argc, argv);
+	r = options_read(&o, argc, argv, &k);
 	if (r) {
 		options_deinit(&o);
-		return r == OPTIONS_E_DONE ? EXIT_SUCCESS : EXIT_USAGE;
+		return r == OPTIONS_E_DONE ? EXIT_SUCCESS : r < 0 ? EXIT_FAILURE : EXIT_USAGE;
 	}
 	(void)!getcwd(again.directory, sizeof(again.directory));
 	if (o.check) {

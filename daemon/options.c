@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Options. A key in the configuration file is the name of a long option. */
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <ini.h>
 #include <inttypes.h>
@@ -9,11 +10,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "daemon/options.h"
 #include "daemon/store/memfd.h"
 #include "daemon/store/shm.h"
 #include "proto/wire.h"
+#include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/shm_space.h"
 
@@ -244,9 +248,57 @@ static int config_line(void *context, const char *cut, const char *name, const c
 	return r == 0;
 }
 
+enum { TEXT_STEP = 4096 };
+
+/* Adds all that @file has to the texts. Sets errno. */
+static int texts_add(struct options *o, FILE *file)
+{
+	char *bytes;
+	size_t n;
+
+	do {
+		bytes = realloc(o->texts.bytes, o->texts.size + TEXT_STEP);
+		if (!bytes)
+			return -1;
+		o->texts.bytes = bytes;
+		n = fread(bytes + o->texts.size, 1, TEXT_STEP, file);
+		o->texts.size += n;
+	} while (n);
+	return ferror(file) ? -1 : 0;
+}
+
+static int texts_add_file(struct options *o, FILE *file_take)
+{
+	int r = file_take ? texts_add(o, file_take) : -1, e = errno;
+
+	if (file_take)
+		fclose(file_take);
+	errno = e;
+	return r;
+}
+
+/* Returns the next text as a file: the kept one or, if there is none, what @path has. NULL sets
+ * errno. */
+static FILE *text_open(struct options *o, const char *path)
+{
+	size_t begin = o->texts.next, length;
+
+	if (o->texts.kept) {
+		length = begin < o->texts.size ? strlen(o->texts.bytes + begin) : 0;
+	} else {
+		if (texts_add_file(o, fopen(path, "re")))
+			return NULL;
+		length = o->texts.size - begin;
+		o->texts.bytes[o->texts.size++] = '\0'; /* there is room: the last step read nothing
+							 */
+	}
+	o->texts.next = begin + length + 1;
+	return fmemopen(o->texts.bytes + begin, length, "r");
+}
+
 static int config_read(struct options *o, const char *path)
 {
-	struct reading reading = { .options = o, .file = fopen(path, "re") };
+	struct reading reading = { .options = o, .file = text_open(o, path) };
 	int r = reading.file ? ini_parse_stream(next_line, &reading, config_line, &reading) : -1;
 
 	if (r < 0 || ferror(reading.file)) {
@@ -337,7 +389,25 @@ static int options_scan(struct options *o, int argc, char **argv, bool config_on
 	return r;
 }
 
+static int texts_take_over(struct options *o, int texts_fd_peek)
+{
+	int fd = fcntl(texts_fd_peek, F_DUPFD_CLOEXEC, 3);
+	FILE *file = fd < 0 || lseek(fd, 0, SEEK_SET) ? NULL : fdopen(fd, "r");
+
+	if (!file)
+		fd_close(fd);
+	if (texts_add_file(o, file) || !o->texts.size || o->texts.bytes[o->texts.size - 1])
+		return -1;
+	o->texts.kept = true;
+	return 0;
+}
+
 int options_init(struct options *o, int argc, char **argv)
+{
+	return options_init_again(o, argc, argv, -1);
+}
+
+int options_init_again(struct options *o, int argc, char **argv, int texts_fd_peek)
 {
 	int r;
 
@@ -353,6 +423,10 @@ int options_init(struct options *o, int argc, char **argv)
 	r = config_init(&o->config);
 	if (r) {
 		fputs("tensorleased: out of memory\n", stderr);
+		return OPTIONS_E_USAGE;
+	}
+	if (texts_fd_peek >= 0 && texts_take_over(o, texts_fd_peek)) {
+		fputs("tensorleased: cannot read the configuration that the keeper has\n", stderr);
 		return OPTIONS_E_USAGE;
 	}
 	r = options_scan(o, argc, argv, true);
@@ -371,5 +445,25 @@ void options_deinit(struct options *o)
 {
 	free(o->socket);
 	o->socket = NULL;
+	free(o->texts.bytes);
+	o->texts.bytes = NULL;
 	config_deinit(&o->config);
+}
+
+int options_texts(const struct options *o)
+{
+	cleanup_(fd_closep) int fd = -1;
+	ssize_t n;
+
+	if (!o->texts.size)
+		return -ENOENT;
+	fd = memfd_create("tensorleased-config", MFD_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	for (size_t at = 0; at < o->texts.size; at += (size_t)n) {
+		n = write(fd, o->texts.bytes + at, o->texts.size - at);
+		if (n < 0)
+			return -errno;
+	}
+	return take_fd(&fd);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "daemon/config.h"
@@ -29,9 +30,21 @@ struct options {
 	bool foreground;
 	bool check;  /* only inspects the shared memory, and does not serve */
 	bool keeper; /* a parent process starts the daemon again when it dies */
+	struct {
+		char *bytes; /* of each configuration file, with a zero at its end */
+		size_t size, next;
+		bool kept; /* they are an earlier daemon's; @next was not read yet */
+	} texts;
 };
 
 /* Returns OPTIONS_E_USAGE if the options are wrong, which was printed, or OPTIONS_E_DONE if --help
  * or --version was printed. */
 int options_init(struct options *o, int argc, char **argv);
+/* Does the same with configuration files as they were when options_texts() made @texts_fd_peek; -1
+ * means as they are. */
+int options_init_again(struct options *o, int argc, char **argv, int texts_fd_peek);
 void options_deinit(struct options *o);
+
+/* Returns a memfd with the configuration files as they were read, or a negative errno. -ENOENT:
+ * there were none. */
+int options_texts(const struct options *o);

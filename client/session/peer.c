@@ -158,7 +158,8 @@ int peer_hello(struct session_peer *peer, const struct address *address, int64_t
 		return tl_fail(
 			-EPROTONOSUPPORT,
 			"the daemon at %s is of another version: its catalog has the layout %#llx, ours "
-			"is %#llx; end that daemon, or use the tensorlease that it is of",
+			"is %#llx; use the tensorlease that it is of, or replace the daemon, which "
+			"loses its tensors: systemctl restart tensorleased, or SIGUSR2 to the daemon",
 			peer->address, (unsigned long long)peer->welcome.catalog_layout,
 			(unsigned long long)CATALOG_LAYOUT);
 	return ledger_new(peer);

@@ -47,6 +47,10 @@ static int line_read(struct keep *k, const char *line)
 		k->detached = atoi(text);
 	else if ((text = after(line, "fresh")))
 		k->fresh = atoi(text);
+	else if ((text = after(line, "must-adopt")))
+		k->must_adopt = atoi(text);
+	else if ((text = after(line, "same-config")))
+		k->same_config = atoi(text);
 	else if ((text = after(line, "restarts")))
 		k->restarts = strtoull(text, NULL, 10);
 	else if ((text = after(line, "ended")))
@@ -116,6 +120,7 @@ static int manager_find(struct keep *k)
 		k->activated_fd = -1;
 	if (space && atoi(space) > 0)
 		k->kind = KEEP_MANAGER;
+	k->same_config = true; /* a daemon that leaves for another one forgets its configuration */
 	return r;
 #else
 	(void)k;
@@ -271,6 +276,12 @@ void keep_stay(struct keep *k)
 	k->leaving = k->reloading = false;
 	if (k->fd >= 0)
 		parent_send(k, KEEPER_STAY, "", -1);
+}
+
+void keep_reload(struct keep *k)
+{
+	if (k->fd >= 0)
+		parent_send(k, KEEPER_RELOADING, "", -1);
 }
 
 void keep_served(struct keep *k)

@@ -25,6 +25,8 @@ struct keep {
 	bool leaving;		 /* we are to end at once, for another daemon */
 	bool reloading;		 /* only if the next daemon will take over */
 	bool fresh;	    /* daemons that took over the kept state have died again and again */
+	bool must_adopt;    /* another program can take over what we cannot */
+	bool same_config;   /* a kept configuration counts, not the files as they are */
 	uint64_t restarts;  /* how often a daemon has served before us */
 	int64_t ended_ns;   /* when the last of them ended; 0: there was none */
 	int64_t restart_ns; /* from that time until we served; 0: no daemon before us, or not yet */
@@ -65,6 +67,8 @@ void keep_afresh(struct keep *k, const char *why);
 void keep_renew(struct keep *k, const char *why);
 /* Tells the keeper that we do not leave. */
 void keep_stay(struct keep *k);
+/* Tells the keeper that we leave for a daemon that must take over. */
+void keep_reload(struct keep *k);
 /* Tells the keeper that we serve from now on. */
 void keep_served(struct keep *k);
 /* Tells the service manager. */

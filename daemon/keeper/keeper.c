@@ -49,17 +49,19 @@ struct keeper {
 	uint64_t forgotten;  /* how many things this daemon had forgotten */
 	bool forgotten_owed; /* the daemon has not been told that number yet */
 	bool stopping;
-	bool renewing;			   /* this daemon is to end, for another one */
-	int64_t renew_ns;		   /* since when */
-	char asked[KEEP_TEXT_SIZE];	   /* the reason */
-	bool new_program;		   /* no daemon of the program at @exe has served yet */
-	bool former_program;		   /* none ever will: @program is used */
-	int program;			   /* of the last daemon that served, or -1 */
-	bool fresh;			   /* the next one is to start afresh */
-	bool last;			   /* none is started after this one */
-	uint64_t restarts;		   /* how often one has served and ended */
-	int64_t ended_ns;		   /* when the last one ended */
-	char reason[KEEP_TEXT_SIZE];	   /* the reason of that */
+	bool renewing;		     /* this daemon is to end, for another one */
+	int64_t renew_ns;	     /* since when */
+	char asked[KEEP_TEXT_SIZE];  /* the reason */
+	bool new_config;	     /* no daemon has served with the files as they are */
+	bool new_program;	     /* no daemon of the program at @exe has served yet */
+	bool former_program;	     /* none ever will: @program is used */
+	bool must_adopt;	     /* the next one may give up nothing: @program can adopt it */
+	int program;		     /* of the last daemon that served, or -1 */
+	bool fresh;		     /* the next one is to start afresh */
+	bool last;		     /* none is started after this one */
+	uint64_t restarts;	     /* how often one has served and ended */
+	int64_t ended_ns;	     /* when the last one ended */
+	char reason[KEEP_TEXT_SIZE]; /* the reason of that */
 	int64_t recent[KEEPER_DEATHS_MAX]; /* a ring of the times of deaths */
 	bool immortal;			   /* never give up, however many die; for tests */
 	unsigned recent_count;		   /* since the last fresh start */
@@ -95,7 +97,8 @@ static int list_make(const struct keeper *k)
 	fprintf(file, "detached %d\nfresh %d\nrestarts %llu\nended %lld\nreason %s\n",
 		k->options->detached, k->fresh, (unsigned long long)k->restarts,
 		(long long)k->ended_ns, k->reason);
-	fprintf(file, "directory %s\n", k->directory);
+	fprintf(file, "directory %s\nmust-adopt %d\nsame-config %d\n", k->directory, k->must_adopt,
+		!k->new_config);
 	r = ferror(file) ? -ENOMEM : 0; /* a memfd can only lack pages */
 	if (fclose(file) || lseek(fd, 0, SEEK_SET))
 		return -errno;
@@ -126,7 +129,9 @@ static _Noreturn void become_daemon(struct keeper *k, pid_t keeper, int fd, int 
 	if (k->former_program && k->program >= 0)
 		fexecve(k->program, k->options->argv, environ);
 	execv(k->exe, k->options->argv);
-	execv("/proc/self/exe", k->options->argv); /* the program was removed, and not replaced */
+	if (k->program >= 0) /* the file was removed, or cannot be run */
+		fexecve(k->program, k->options->argv, environ);
+	execv("/proc/self/exe", k->options->argv);
 	fprintf(stderr, "tensorleased: cannot start %s: %s\n", k->exe, strerror(errno));
 	_exit(EXIT_FAILURE);
 }
@@ -178,6 +183,11 @@ static void answer_forgotten(struct keeper *k)
 	k->forgotten_owed = !answer(k, KEEPER_FORGOTTEN, count);
 }
 
+static void nothing_is_new(struct keeper *k)
+{
+	k->new_program = k->new_config = k->must_adopt = false;
+}
+
 /* The daemon's program is known to be good, and is used again if a later one is not. */
 static void served(struct keeper *k)
 {
@@ -185,7 +195,7 @@ static void served(struct keeper *k)
 
 	k->is_ready = k->was_ready = true;
 	k->tries = k->failures = 0;
-	k->new_program = false;
+	nothing_is_new(k);
 	snprintf(path, sizeof(path), "/proc/%d/exe", (int)k->child);
 	fd_close(k->program);
 	k->program = open(path, O_PATH | O_CLOEXEC);
@@ -201,8 +211,9 @@ static void child_renew(struct keeper *k, enum keeper_op how, const char *why)
 		return;
 	}
 	snprintf(k->asked, sizeof(k->asked), "%s", why);
-	k->renewing = k->new_program = true;
+	k->renewing = k->new_program = k->new_config = true;
 	k->former_program = false;
+	k->must_adopt = how == KEEPER_RELOAD;
 	k->renew_ns = now_mono_ns();
 	answer(k, how, k->asked);
 }
@@ -237,7 +248,11 @@ static void handle(struct keeper *k, const struct keeper_message *m, int fd_take
 		child_renew(k, KEEPER_LEAVE, m->text);
 		break;
 	case KEEPER_STAY:
-		k->renewing = k->new_program = false;
+		k->renewing = false;
+		nothing_is_new(k);
+		break;
+	case KEEPER_RELOADING:
+		k->must_adopt = true;
 		break;
 	case KEEPER_AFRESH:
 		afresh(k, m->text);
@@ -327,6 +342,24 @@ static void failure_note(struct keeper *k)
 		end(k, EXIT_FAILURE);
 }
 
+/* True if the file is not the program of the last daemon that served any more. */
+static bool is_replaced(const struct keeper *k)
+{
+	struct stat ours, there;
+
+	return k->program >= 0 && !fstat(k->program, &ours) && !stat(k->exe, &there) &&
+	       (ours.st_dev != there.st_dev || ours.st_ino != there.st_ino);
+}
+
+/* A program that was installed meanwhile is tried after a death, but nothing may depend on it. */
+static void program_choose(struct keeper *k)
+{
+	if (k->new_program || k->former_program || !is_replaced(k))
+		return;
+	k->former_program = k->fresh;
+	k->new_program = k->must_adopt = !k->fresh;
+}
+
 /* When we are to stop, the daemon only removes what the last one left, and stops at once. */
 static void start(struct keeper *k)
 {
@@ -334,6 +367,7 @@ static void start(struct keeper *k)
 
 	k->fresh |= k->stopping;
 	k->last = k->stopping;
+	program_choose(k);
 	r = child_start(k);
 	if (!r)
 		return;
@@ -373,7 +407,7 @@ static void program_return(struct keeper *k, const char *why)
 {
 	log_error("the new program does not serve; going back to the one before", "path=%s why=%s",
 		  log_str(k->exe), log_str(why));
-	k->new_program = false;
+	nothing_is_new(k);
 	k->former_program = true;
 	start(k);
 }

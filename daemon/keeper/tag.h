@@ -16,11 +16,16 @@
  *	ended NS	when the last one of them ended (CLOCK_MONOTONIC)
  *	reason TEXT	why that ended
  *	directory PATH	in which the keeper was started
+ *	must-adopt 1	the daemon ends and gives up nothing if it cannot take over
+ *	same-config 1	nobody asked for another configuration than the kept one
  */
 #define KEEPER_ENVIRONMENT "TENSORLEASE_KEEPER"
 
 /* The store of systemd may also hold descriptors that are not ours. */
 #define KEEP_TAG_PREFIX "tl-"
+
+/* The configuration files of the last daemon that served, as they were when it read them. */
+#define KEEP_TAG_CONFIG KEEP_TAG_PREFIX "config"
 
 enum { KEEPER_EXIT_LEFT = 75 }; /* a failure to a service manager with a store */
 
@@ -46,6 +51,8 @@ enum keeper_op {
 	KEEPER_REFUSED,	  /* the descriptor could not be kept */
 	KEEPER_LEAVE,	  /* the daemon is to end, for another one, with KEEPER_EXIT_LEFT */
 	KEEPER_RELOAD,	  /* the same, but only if the next one will take over with its options */
+	/* a message again: */
+	KEEPER_RELOADING, /* the daemon ends for one that must take over */
 };
 
 /* SOCK_SEQPACKET; one message each. */

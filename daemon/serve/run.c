@@ -627,6 +627,12 @@ static int server_adopt(struct server *server, const struct server_options *opti
 			  "error=%s", log_str(strerror(-r)));
 		return SERVER_E_LEFT;
 	}
+	if (server->keep->must_adopt) {
+		log_error(
+			"cannot take over what the last daemon left; leaving it to the former program",
+			"why=%s error=%s", log_str(why), log_str(r < 0 ? strerror(-r) : ""));
+		return SERVER_E_LEFT;
+	}
 	log_error("cannot take over what the last daemon left; starting afresh", "why=%s error=%s",
 		  log_str(why), log_str(r < 0 ? strerror(-r) : ""));
 	keep_afresh(server->keep, *why ? why : strerror(-r));
@@ -706,6 +712,8 @@ static bool server_leaves(struct server *server)
 		keep_stay(server->keep);
 		return false;
 	}
+	if (all)
+		keep_reload(server->keep);
 	log_info("leaving, for another daemon");
 	return true;
 }

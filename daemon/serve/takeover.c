@@ -12,6 +12,7 @@
 #include "daemon/serve/takeover.h"
 #include "daemon/state/claim.h"
 #include "daemon/state/ring_end.h"
+#include "daemon/state/snapshot.h"
 #include "daemon/state/survive.h"
 #include "daemon/store/shm.h"
 #include "util/cleanup.h"
@@ -86,10 +87,12 @@ static void search_deinit(struct search *search)
 }
 
 /* Sets a catalog aside that no daemon trusts any more, so that its damage can be examined. */
-static void set_aside(const struct found *f, int facts_fd_peek)
+static void set_aside(const struct server *server, const struct found *f, int facts_fd_peek)
 {
 	char path[OBJECT_PATH_MAX];
 
+	if (server->keep->must_adopt)
+		return; /* the former program may trust it */
 	if (shm_object_set_aside(f->instance, facts_fd_peek, path))
 		log_warn("what the last daemon left is set aside", "path=%s", log_str(path));
 }
@@ -117,7 +120,7 @@ static int namespace_take_over(struct server *server, const struct namespace_con
 	int r = namespace_map_found(server, config, f, made, why);
 
 	if (r == CATALOG_E_STRANGE)
-		set_aside(f, facts_fd);
+		set_aside(server, f, facts_fd);
 	return r;
 }
 
@@ -131,6 +134,36 @@ static struct found *search_find(const struct search *search, const char *name)
 	return NULL;
 }
 
+/* True if what is left of it may go when it is not configured any more. */
+static bool is_unused(const struct found *f)
+{
+	const struct object object = shm_object_of_catalog(f->instance);
+	struct catalog_array *arrays[FACTS_ARRAYS];
+	cleanup_(fd_closep) int fd = -1;
+	struct catalog_header h;
+	uint64_t facts_size;
+	struct catalog cat;
+	const char *why;
+
+	return !shm_object_open(&object, O_RDONLY, &fd) &&
+	       !snapshot_shape(&cat, fd, &h, arrays, &facts_size, &why) && catalog_is_unused(&h);
+}
+
+/* Its versions are those of others, since it never gave any out. Its number is not used again as
+ * long as we live: what the keeper has of it is forgotten later. */
+static void end_unused(struct server *server, const struct found *f)
+{
+	uint64_t number = f->instance - server->namespaces.instance;
+	char tag[KEEP_TAG_SIZE];
+
+	log_info("ending an unused namespace that is not configured any more", "namespace=%s",
+		 log_str(f->name));
+	server->namespaces.used[number / 64] |= (uint64_t)1 << number % 64;
+	survive_tag(tag, SURVIVOR_FACTS, f->instance, 0, 0);
+	keep_forget(server->keep, tag); /* first, since facts without a catalog are damage */
+	shm_object_destroy_instance(f->instance);
+}
+
 /* Takes over a namespace of the template, or one that was being made when the daemon died. */
 static int rest_take_over(struct server *server, struct found *f, char why[ADOPT_WHY_MAX])
 {
@@ -138,7 +171,7 @@ static int rest_take_over(struct server *server, struct found *f, char why[ADOPT
 
 	if (f->damaged) {
 		snprintf(why, ADOPT_WHY_MAX, "the facts have changed since they were made");
-		set_aside(f, f->fd);
+		set_aside(server, f, f->fd);
 		return CATALOG_E_STRANGE;
 	}
 	if (!*f->name) {
@@ -147,8 +180,12 @@ static int rest_take_over(struct server *server, struct found *f, char why[ADOPT
 	}
 	snprintf(why, ADOPT_WHY_MAX, "namespace %s is not configured any more", f->name);
 	/* a section of that name may have had another owner */
-	if (!config.mode || !namespace_is_of_user(f->name, &config.uid))
-		return CATALOG_E_STRANGE;
+	if (!config.mode || !namespace_is_of_user(f->name, &config.uid)) {
+		if (!is_unused(f))
+			return CATALOG_E_STRANGE;
+		end_unused(server, f);
+		return 0;
+	}
 	memcpy(config.name, f->name, sizeof(config.name));
 	config.gid = f->gid;
 	return namespace_take_over(server, &config, f, true, why);

@@ -98,6 +98,12 @@ void catalog_deinit(struct catalog *cat);
 /* Tells the clients of a dead instance that it has ended, whatever state its catalog is in. */
 void catalog_end_foreign(uint64_t instance);
 
+/* True if it has no clients, and no row of it was ever used. */
+static inline bool catalog_is_unused(const struct catalog_header *h)
+{
+	return !h->clients && !h->slots_high;
+}
+
 static inline struct catalog_row *catalog_row(const struct catalog *cat, uint32_t slot)
 {
 	return (struct catalog_row *)(void *)cat->rows.base + slot;

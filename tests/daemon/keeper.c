@@ -5,50 +5,10 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "tests/harness/client.h"
+#include "tests/daemon/keeper_common.h"
 #include "tests/harness/process.h"
-#include "tests/harness/program.h"
 
-static const char *const with_keeper[] = { "--keeper", "yes", NULL };
 static const char *const idle[] = { "--keeper", "yes", "--idle-exit=1", NULL };
-
-static struct test_daemon start(const char *const *extra)
-{
-	return td_start(.extra = extra, .expect_ready = true);
-}
-
-/* The pid of the daemon proper, or 0 if none serves. */
-static pid_t proper(const struct test_daemon *d)
-{
-	tl_connect_options o = { .size = sizeof(o), .address = d->socket };
-	struct tl_status status = { .size = sizeof(status) };
-	tl_client *c;
-	pid_t pid = 0;
-
-	if (tl_connect(&o, &c))
-		return 0;
-	if (!tl_get_status(c, &status))
-		pid = (pid_t)status.daemon_pid;
-	tl_close(c);
-	return pid;
-}
-
-static pid_t kill_and_wait(struct test_daemon *d, pid_t pid)
-{
-	pid_t next = 0;
-
-	must(pid > 0 && pid != d->keeper);
-	must_be(kill(pid, SIGKILL), 0);
-	eventually((next = proper(d)) && next != pid);
-	must_be(td_check(d, false), 0);
-	return next;
-}
-
-/* Kills the daemon proper, and returns its successor when that serves. */
-static pid_t kill_proper(struct test_daemon *d)
-{
-	return kill_and_wait(d, proper(d));
-}
 
 static int exit_status_beside(const struct test_daemon *d)
 {
@@ -58,20 +18,6 @@ static int exit_status_beside(const struct test_daemon *d)
 
 	must(WIFEXITED(status));
 	return WEXITSTATUS(status);
-}
-
-static int put_value(tl_client *c, const char *name, uint8_t value, uint64_t *version)
-{
-	static uint8_t bytes[200000];
-	int64_t shape[1] = { sizeof(bytes) };
-	DLTensor t = { .data = bytes,
-		       .device = { .device_type = kDLCPU },
-		       .ndim = 1,
-		       .dtype = { .code = kDLUInt, .bits = 8, .lanes = 1 },
-		       .shape = shape };
-
-	memset(bytes, value, sizeof(bytes));
-	return tl_put(c, name, &t, NULL, version);
 }
 
 /* All bytes are the same one, which is returned. */
@@ -300,24 +246,6 @@ TEST(a_restart_that_is_asked_for_returns_when_another_daemon_serves)
 	tl_close(c);
 }
 
-static void config_write(const char *path, const char *text)
-{
-	FILE *file = fopen(path, "we");
-
-	must(file);
-	fputs(text, file);
-	must_be(fclose(file), 0);
-}
-
-static bool log_has(const struct test_daemon *d, const char *text)
-{
-	char *log = td_log(d);
-	bool has = strstr(log, text);
-
-	free(log);
-	return has;
-}
-
 static void reload_must_be_refused(struct test_daemon *d, const char *config, const char *text,
 				   const char *why)
 {
@@ -368,6 +296,123 @@ TEST(a_reload_loses_nothing_and_a_restart_says_what_it_lost)
 	unlink(config);
 }
 
+static void must_have_names(const struct test_daemon *d)
+{
+	tl_client *c = td_connect(d), *lab = enter(d, "lab");
+
+	must(client_sees(c, "a"));
+	must(client_sees(lab, "b"));
+	tl_close(lab);
+	tl_close(c);
+}
+
+static void reload_must_succeed(struct test_daemon *d, const char *config, const char *text)
+{
+	pid_t pid = proper(d), next = 0;
+
+	config_write(config, text);
+	must_be(kill(d->keeper, SIGHUP), 0);
+	eventually((next = proper(d)) && next != pid);
+}
+
+TEST(a_configuration_that_was_refused_does_not_count_after_a_death)
+{
+	static const char first[] = "[namespace lab]\nmode = 0777\n";
+	static const char later[] = "max-tensors = 1000\n[namespace lab]\n[namespace late]\n";
+	static const char *const refused[][2] = {
+		{ "nonsense = 1\n", "configuration are wrong" },
+		{ "max-tensors = 64\n[namespace lab]\n", "max-tensors is 64" },
+		{ "[namespace other]\n", "lab: it is not configured any more" },
+	};
+	char config[] = "/tmp/tl-test-config-XXXXXX";
+	const char *extra[] = { "--keeper", "yes", "--config", config, NULL };
+	int fd = mkstemp(config);
+	struct test_daemon d;
+	tl_client *c, *lab;
+	pid_t pid;
+
+	close(fd);
+	setenv("TENSORLEASE_KEEPER_IMMORTAL", "1", 1);
+	config_write(config, first);
+	d = start(extra);
+	unsetenv("TENSORLEASE_KEEPER_IMMORTAL");
+	c = td_connect(&d);
+	lab = enter(&d, "lab");
+	must_be(put_value(c, "a", 1, NULL), 0);
+	must_be(put_value(lab, "b", 2, NULL), 0);
+	tl_close(lab);
+	for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++) {
+		reload_must_be_refused(&d, config, refused[i][0], refused[i][1]);
+		kill_proper(&d);
+		must_have_names(&d);
+	}
+	must_be(unlink(config), 0);
+	kill_proper(&d);
+	must_have_names(&d);
+	reload_must_succeed(&d, config, "warm-time = 1\n[namespace lab]\n[namespace late]\n");
+	config_write(config, "nonsense = 1\n"); /* what has served counts from now on */
+	kill_proper(&d);
+	must_have_names(&d);
+	tl_close(enter(&d, "late"));
+	config_write(config, later);
+	must_be(tl_restart(c), 0);
+	must_be(td_full_status(&d).max_tensors, 1000);
+	config_write(config, "nonsense = 1\n");
+	pid = kill_proper(&d);
+	must_be(td_full_status(&d).max_tensors, 1000);
+	must_be(proper(&d), pid);
+	tl_close(c);
+	td_stop(&d);
+	unlink(config);
+}
+
+static bool has_namespace(const struct test_daemon *d, const char *name)
+{
+	tl_connect_options o = { .size = sizeof(o), .address = d->socket, .namespace_name = name };
+	tl_client *c;
+	int r = tl_connect(&o, &c);
+
+	if (!r)
+		tl_close(c);
+	must(r == 0 || r == -EACCES);
+	return r == 0;
+}
+
+TEST(an_unused_namespace_can_be_removed_by_a_reload)
+{
+	char config[] = "/tmp/tl-test-config-XXXXXX";
+	const char *extra[] = { "--keeper", "yes", "--config", config, NULL };
+	int fd = mkstemp(config);
+	struct test_daemon d;
+	tl_client *c, *lab;
+
+	close(fd);
+	config_write(config, "[namespace unused]\n[namespace lab]\n");
+	d = start(extra);
+	c = td_connect(&d);
+	lab = enter(&d, "lab");
+	must_be(put_value(c, "a", 1, NULL), 0);
+	must_be(put_value(lab, "b", 2, NULL), 0);
+	must(has_namespace(&d, "unused"));
+	reload_must_succeed(&d, config, "[namespace lab]\n[namespace other]\n");
+	must_have_names(&d);
+	must(!has_namespace(&d, "unused"));
+	must(has_namespace(&d, "other"));
+	kill_proper(&d);
+	must_have_names(&d);
+	must(has_namespace(&d, "other"));
+	reload_must_succeed(&d, config, "[namespace lab]\n[namespace unused]\n");
+	must_have_names(&d);
+	must(!has_namespace(&d, "other"));
+	kill_proper(&d);
+	must(has_namespace(&d, "unused"));
+	reload_must_be_refused(&d, config, "", "lab: it is not configured any more");
+	tl_close(lab);
+	tl_close(c);
+	td_stop(&d);
+	unlink(config);
+}
+
 TEST(who_has_no_keeper_is_not_restarted)
 {
 	cleanup_td struct test_daemon d = td_start(.no_keeper = "that is the test");
@@ -405,179 +450,6 @@ TEST(only_root_and_the_daemons_user_may_restart_it)
 	must_be(status, 0);
 	must_be(td_full_status(&d).restarts, 0);
 	td_stop(&d);
-}
-
-/* ---- another program ---- */
-
-static void file_copy(const char *from, const char *to, const char *text, const char *instead)
-{
-	static char bytes[64 << 20];
-	FILE *in = fopen(from, "re"), *out = fopen(to, "we");
-	size_t n;
-	char *at;
-
-	must(in && out);
-	n = fread(bytes, 1, sizeof(bytes), in);
-	must(n > 0 && n < sizeof(bytes));
-	while (text && (at = memmem(bytes, n, text, strlen(text))))
-		memcpy(at, instead, strlen(instead));
-	must_be(fwrite(bytes, 1, n, out), n);
-	must_be(fchmod(fileno(out), 0755), 0);
-	fclose(in);
-	must_be(fclose(out), 0);
-}
-
-enum { PROGRAM_PATH = PROGRAM_DIR + 16 };
-
-static const char *daemon_path(void)
-{
-	const char *binary = getenv("TL_TEST_DAEMON");
-
-	return binary ? binary : "build/bin/tensorleased";
-}
-
-/* What the program that serves says its version is. */
-static void version_of(const struct test_daemon *d, char *out, int size)
-{
-	char command[64];
-	FILE *pipe;
-
-	snprintf(command, sizeof(command), "/proc/%d/exe --version", (int)proper(d));
-	pipe = popen(command, "re");
-	must(pipe && fgets(out, size, pipe));
-	pclose(pipe);
-}
-
-static const char *version_text(void)
-{
-	static char text[32];
-
-	snprintf(text, sizeof(text), "tensorleased %s", tl_version());
-	return text;
-}
-
-static struct test_daemon start_program(const char *path, const char *const *extra)
-{
-	const char *before = getenv("TL_TEST_DAEMON");
-	char *saved = before ? strdup(before) : NULL;
-	struct test_daemon d;
-
-	setenv("TL_TEST_DAEMON", path, 1);
-	d = start(extra);
-	if (saved)
-		setenv("TL_TEST_DAEMON", saved, 1);
-	else
-		unsetenv("TL_TEST_DAEMON");
-	free(saved);
-	return d;
-}
-
-/* A daemon whose program lies in a directory of its own. */
-static struct test_daemon start_copy(char dir[PROGRAM_DIR], char path[PROGRAM_PATH],
-				     const char *const *extra)
-{
-	program_directory(dir);
-	snprintf(path, PROGRAM_PATH, "%s/tensorleased", dir);
-	file_copy(daemon_path(), path, NULL, NULL);
-	return start_program(path, extra);
-}
-
-TEST(another_program_takes_over_and_one_that_does_not_serve_is_not_used)
-{
-	char dir[PROGRAM_DIR], path[PROGRAM_PATH], later[PROGRAM_PATH + 8], version[64];
-	struct test_daemon d = start_copy(dir, path, with_keeper);
-	tl_client *c = td_connect(&d);
-	FILE *file;
-
-	snprintf(later, sizeof(later), "%s.new", path);
-	must_be(put_value(c, "a", 1, NULL), 0);
-	file_copy(daemon_path(), later, version_text(), "tensorleased 9.9.9");
-	must_be(rename(later, path), 0);
-	must_be(tl_restart(c), 0);
-	version_of(&d, version, sizeof(version));
-	must(!strcmp(version, "tensorleased 9.9.9\n"));
-
-	file = fopen(later, "we");
-	must(file);
-	fputs("#!/bin/false\n", file);
-	must_be(fchmod(fileno(file), 0755), 0);
-	fclose(file);
-	must_be(rename(later, path), 0);
-	must_be(tl_restart(c), 0);
-	version_of(&d, version, sizeof(version));
-	must(!strcmp(version, "tensorleased 9.9.9\n"));
-	must_be(td_full_status(&d).tensors, 1);
-
-	must_be(unlink(path), 0);
-	kill_proper(&d); /* nothing is there, and it is started all the same */
-	must_be(td_full_status(&d).tensors, 1);
-	tl_close(c);
-	td_stop(&d);
-	must_be(rmdir(dir), 0);
-}
-
-static bool log_says(const struct test_daemon *d, const char *what)
-{
-	char *log = td_log(d);
-	bool says = strstr(log, what);
-
-	free(log);
-	return says;
-}
-
-/* A restart may begin anew, and that it was asked for does not depend on earlier reloads. */
-TEST(a_reload_for_which_there_is_no_program_does_not_stand_in_the_way_of_a_restart)
-{
-	char dir[PROGRAM_DIR], path[PROGRAM_PATH], later[PROGRAM_PATH + 8];
-	char config[] = "/tmp/tl-config-XXXXXX";
-	const char *extra[] = { "--keeper", "yes", "--config", config, NULL };
-	static const char lab[] = "[namespace lab]\n";
-	int fd = mkstemp(config);
-	struct test_daemon d;
-	tl_client *c;
-
-	must(fd >= 0 && write(fd, lab, strlen(lab)) == (ssize_t)strlen(lab));
-	d = start_copy(dir, path, extra);
-	snprintf(later, sizeof(later), "%s.later", path);
-	c = td_connect(&d);
-	must_be(rename(path, later), 0);
-	must_be(kill(proper(&d), SIGHUP), 0);
-	eventually(log_says(&d, "its program is not there"));
-	must_be(rename(later, path), 0);
-	must_be(ftruncate(fd, 0), 0); /* what a reload may not change */
-	must_be(tl_restart(c), 0);
-	must_be(td_full_status(&d).restarts, 1);
-	tl_close(c);
-	td_stop(&d);
-	must_be(unlink(path), 0);
-	must_be(rmdir(dir), 0);
-	must_be(unlink(config), 0);
-	close(fd);
-}
-
-/* Both versions stay installed, and a link says which of them is in use. */
-TEST(another_program_takes_over_when_a_link_leads_to_it)
-{
-	char dir[PROGRAM_DIR], link[PROGRAM_PATH], later[PROGRAM_PATH + 8], version[64];
-	struct test_daemon d;
-	tl_client *c;
-
-	program_directory(dir);
-	snprintf(link, sizeof(link), "%s/tensorleased", dir);
-	must_be(symlink(daemon_path(), link), 0);
-	d = start_program(link, with_keeper);
-	c = td_connect(&d);
-	snprintf(later, sizeof(later), "%s.new", link);
-	file_copy(daemon_path(), later, version_text(), "tensorleased 9.9.9");
-	must_be(unlink(link), 0);
-	must_be(symlink(later, link), 0);
-	must_be(tl_restart(c), 0);
-	version_of(&d, version, sizeof(version));
-	must(!strcmp(version, "tensorleased 9.9.9\n"));
-	tl_close(c);
-	td_stop(&d);
-	must_be(unlink(link) | unlink(later), 0);
-	must_be(rmdir(dir), 0);
 }
 
 TEST(the_status_tells_of_restarts)
