@@ -276,7 +276,7 @@ TL_API int tl_connect(const tl_connect_options *options, tl_client **out);
  *
  * Ownership: consumes @client, also on failure; NULL is allowed and does nothing.
  * Blocking: without tensors on GPUs, it waits for nothing; with them, at most the client's timeout.
- * Threads: any, but no other thread may be in a call on @client.
+ * Threads: any, but no other thread may be in a call on @client, or on one of its watches.
  * Returns: 0, or an error about tensors on GPUs that were published through this connection:
  *	-ETIMEDOUT	the GPU has not written all of them yet, or the daemon did not answer; they
  *			stay if this process lives on until they are written, else they are lost

@@ -148,7 +148,7 @@ TL_API int tl_watch_fd(tl_watch *watch, int *fd);
  *
  * Ownership: consumes @watch; NULL is allowed and does nothing.
  * Blocking: never, unless tl_watch_fd()'s thread is just connecting again: then as tl_connect().
- * Threads: any, but no other thread may be in a call on @watch.
+ * Threads: any, but no other thread may be in a call on @watch, or in tl_close() of its client.
  * Returns: 0, always.
  * Since: 0.2
  */
