@@ -3,6 +3,7 @@
 
 import ast
 import inspect
+import threading
 
 import numpy as np
 import pytest
@@ -277,6 +278,57 @@ def test_weights_on_meta_are_not_filled():
         filled = torch.nn.init.ones_(torch.empty(3)).uniform_(2, 3)
     assert all(p.is_meta for p in model.parameters()) and (filled >= 2).all()
     assert "normal_" not in asked and "fill_" in asked
+
+
+def test_threads_that_make_models_on_meta_at_once():
+    register, entered, over = torch.nn.Module.register_parameter, threading.Event(), threading.Event()
+
+    def work():
+        with shared.meta_weights():
+            entered.set()
+            over.wait(limit(60))
+
+    thread = threading.Thread(target=work)
+    with shared.meta_weights():
+        thread.start()
+        entered.wait(limit(60))
+    try:
+        assert torch.nn.Linear(2, 2).weight.is_meta  # the other thread is still there
+    finally:
+        over.set()
+        thread.join()
+    assert torch.nn.Module.register_parameter is register and not torch.nn.Linear(2, 2).weight.is_meta
+
+
+def test_parameters_are_registered_on_meta_as_ever():
+    class Named(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_parameter(name="a", param=torch.nn.Parameter(torch.ones(2)))
+            self.register_parameter("b", None)
+
+    with shared.meta_weights():
+        model, lazy = Named(), torch.nn.LazyLinear(3)
+    assert model.a.is_meta and model.b is None
+    assert torch.nn.parameter.is_lazy(lazy.weight) and lazy(torch.ones(5, 2)).shape == (5, 3)
+
+
+class Tied(torch.nn.Module):
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        weight = torch.nn.Parameter(torch.ones(3, dtype=dtype))
+        self.a = weight
+        self.b = weight
+        self.c = torch.nn.Parameter(torch.ones(3, dtype=dtype), requires_grad=False)
+
+
+def test_weights_tied_by_one_parameter_stay_tied_on_meta(client):
+    with shared.meta_weights():
+        model, other = Tied(), Tied()
+    assert model.a is model.b and model.a is not model.c and model.a is not other.a
+    client.put_many(Tied().state_dict(), prefix="torch/tied/")
+    shared.load_model(client, "torch/tied", model)
+    assert model.a is model.b and model.a.tolist() == [1, 1, 1]
 
 
 def test_the_stub_has_the_parameters_of_the_module():

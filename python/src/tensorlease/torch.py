@@ -11,6 +11,8 @@ import math
 import operator
 import os
 import struct
+import threading
+import weakref
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -81,6 +83,46 @@ class _Unfilled(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
+class _OnMeta:
+    """What Module.register_parameter() is while threads are within meta_weights(). There is one, `_on_meta`."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.users = 0
+        self.register = None  # what it was before
+        self.made = {}  # id of a parameter -> (weak reference to it, the one on "meta"), so that tied ones stay tied
+
+    def enter(self):
+        with self.lock:
+            if not self.users:
+                self.register = torch.nn.Module.register_parameter
+                torch.nn.Module.register_parameter = lambda module, name, param: self.call(module, name, param)
+            self.users += 1
+
+    def leave(self):
+        with self.lock:
+            self.users -= 1
+            if not self.users:
+                torch.nn.Module.register_parameter = self.register
+                self.made.clear()
+
+    def call(self, module, name, param):
+        """Register the parameter on "meta" instead. One that is lazy has no memory yet, and nothing to be copied."""
+        if param is not None and not param.is_meta and not torch.nn.parameter.is_lazy(param):
+            param = self.like(param)
+        self.register(module, name, param)
+
+    def like(self, param):
+        reference, made = self.made.get(id(param), (None, None))
+        if reference is None or reference() is not param:
+            made = torch.nn.Parameter(param.detach().to("meta"), param.requires_grad)
+            self.made[id(param)] = (weakref.ref(param), made)
+        return made
+
+
+_on_meta = _OnMeta()
+
+
 @contextlib.contextmanager
 def meta_weights():
     """Within it modules are made with their parameters on the device "meta", and with all their buffers as usual.
@@ -89,19 +131,12 @@ def meta_weights():
     leave without values those buffers that a state_dict does not have, as the models of transformers have some. It is
     for all threads of the process.
     """
-    register = torch.nn.Module.register_parameter
-
-    def on_meta(module, name, parameter):
-        if parameter is not None and not parameter.is_meta:
-            parameter = torch.nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
-        register(module, name, parameter)
-
-    torch.nn.Module.register_parameter = on_meta
+    _on_meta.enter()
     try:
         with _Unfilled():
             yield
     finally:
-        torch.nn.Module.register_parameter = register
+        _on_meta.leave()
 
 
 def _slots(model):
