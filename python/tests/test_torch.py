@@ -331,6 +331,14 @@ def test_weights_tied_by_one_parameter_stay_tied_on_meta(client):
     assert model.a is model.b and model.a.tolist() == [1, 1, 1]
 
 
+def test_complex_weights_keep_whether_they_are_trained(client):
+    client.put_many(Tied(torch.complex64).state_dict(), prefix="torch/complex/")
+    with shared.meta_weights():
+        model = Tied(torch.complex64)
+    shared.load_model(client, "torch/complex", model)
+    assert model.a.requires_grad and not model.c.requires_grad
+
+
 def test_the_stub_has_the_parameters_of_the_module():
     tree = ast.parse((PACKAGE / "torch.pyi").read_text())
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}

@@ -182,7 +182,8 @@ def load_model(client, prefix, model, *, strict=True, timeout=None):
         if tensor.shape != old.shape:
             raise InvalidError(22, f"{start}{name} has the shape {tuple(tensor.shape)}, the model's {tuple(old.shape)}")
         if is_parameter:
-            tensor = torch.nn.Parameter(tensor, requires_grad=old.requires_grad and tensor.is_floating_point())
+            numbers = tensor.is_floating_point() or tensor.is_complex()  # no others have a gradient
+            tensor = torch.nn.Parameter(tensor, requires_grad=old.requires_grad and numbers)
         else:
             tensor = tensor.clone()
         for _, module, own, _, _ in slots:
