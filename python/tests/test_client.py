@@ -657,6 +657,14 @@ def test_tensors_of_another_daemon_are_not_sent_as_ours(client, tmp_path):
             client.publish("client/three", other.create("client/three", (1,), "int8"))
 
 
+def test_the_path_of_a_socket_may_have_any_bytes(tmp_path):
+    address = os.fsdecode(os.fsencode(tmp_path) + b"/s\xff")
+    with daemon_at(address), tensorlease.connect(address) as client:
+        assert client.status().address == address and address in repr(client)
+    with daemon_at(address), tensorlease.connect(os.fsencode(address)) as client:
+        assert pickle.loads(pickle.dumps(client)).status().address == address
+
+
 def test_clients_with_any_name_are_listed(client, address):
     tool = os.environ.get("TL_TEST_CLI")
     if not tool:
