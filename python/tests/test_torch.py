@@ -181,7 +181,7 @@ def test_samples_of_any_numbers_come_back_as_they_were(client):
         np.array(["a", "bc"]),
         {1: torch.ones(2), "b": bytearray(b"x"), None: 2},
         torch.ones(2, dtype=torch.complex64).mul(1j).conj(),
-        torch.ones(2, requires_grad=True),
+        torch.ones(2, requires_grad=True).detach(),
         torch.ones(4).to(torch.float8_e4m3fn),
         client.get("torch/inner"),
         np.str_(""),
@@ -201,6 +201,21 @@ class Odd(torch.Tensor):
     pass
 
 
+class Named(np.ndarray):
+    pass
+
+
+class Seconds(np.float64):
+    pass
+
+
+class Lent:
+    """Not an array, but like one."""
+
+    dtype, shape = np.dtype("int64"), (3,)
+    __array_interface__ = np.arange(3).__array_interface__
+
+
 @pytest.mark.parametrize(
     ("sample", "text"),
     [
@@ -209,6 +224,14 @@ class Odd(torch.Tensor):
         (np.zeros(2, [("a", "i4")]), "one by one"),
         (torch.eye(2).to_sparse(), "to_dense"),
         (torch.ones(2).as_subclass(Odd), "as_subclass"),
+        (torch.nn.Parameter(torch.ones(2)), "as_subclass"),
+        (torch.ones(2, requires_grad=True), r"detach\(\)"),
+        (torch.ones(2, requires_grad=True) * 2, r"detach\(\)"),
+        (np.ones((2, 2)).view(np.matrix), "numpy.asarray"),
+        (np.ones(2).view(Named), "numpy.asarray"),
+        (np.ones(2).view(np.recarray), "numpy.asarray"),
+        (Seconds(2), "Seconds"),
+        (Lent(), "Lent"),
         ({(1, 2): 3}, "keys of a dict"),
         ({1, 2}, "builtins.set"),
     ],

@@ -212,8 +212,10 @@ def _refuse(sample, instead):
 
 def _plain_tensor(sample):
     """Return the same elements on the CPU, in order, without what bytes do not say."""
-    if type(sample) not in (torch.Tensor, torch.nn.Parameter):
+    if type(sample) is not torch.Tensor:
         _refuse(sample, "it would come back as a torch.Tensor; give sample.as_subclass(torch.Tensor), and wrap it again")
+    if sample.requires_grad:
+        _refuse(sample, "it has a gradient, and would come back without one; give sample.detach()")
     if sample.layout != torch.strided or sample.is_quantized:
         _refuse(sample, "it is sparse or quantized; to_dense() and dequantize() make tensors that can be")
     return sample.detach().resolve_conj().resolve_neg().cpu().contiguous()
@@ -226,6 +228,8 @@ def _describe_array(sample, arrays):
     named = dtype.type.__module__ == "ml_dtypes"  # the others say by dtype.str what they are
     if isinstance(sample, numpy.ma.MaskedArray) or dtype.hasobject or (dtype.kind == "V" and not named):
         _refuse(sample, f"its elements are masked, or not numbers and texts, but {dtype}; give the fields one by one")
+    if type(sample) not in (numpy.ndarray, numpy.memmap, dtype.type):
+        _refuse(sample, "it would come back as one of NumPy's own types; give numpy.asarray(sample), and wrap it again")
     array = numpy.ascontiguousarray(sample).reshape(-1)
     arrays.append(torch.from_numpy(array.view("uint8") if array.nbytes else numpy.empty(0, "uint8")))
     kind = "scalar" if isinstance(sample, numpy.generic) else "numpy"
