@@ -212,17 +212,20 @@ static uint64_t size_of(const struct file_item *items, size_t count)
 int file_write(const char *path, enum file_format format, const struct file_item *items,
 	       size_t count, file_progress progress, void *context, char *err, size_t err_len)
 {
-	return file_write_noted(path, format, items, count, NULL, 0, progress, context, err,
+	return file_write_noted(path, format, items, count, NULL, 0, progress, NULL, context, err,
 				err_len);
 }
 
 int file_write_noted(const char *path, enum file_format format, const struct file_item *items,
 		     size_t count, const struct file_note *notes, size_t note_count,
-		     file_progress progress, void *context, char *err, size_t err_len)
+		     file_progress progress, file_interrupted interrupted, void *context, char *err,
+		     size_t err_len)
 {
 	struct report to = { .path = strcmp(path, "-") ? path : "standard output",
 			     .text = err,
-			     .size = err_len };
+			     .size = err_len,
+			     .interrupted = interrupted,
+			     .context = context };
 	cleanup_(output_deinit) struct output out = { .fd = -1 };
 	int r;
 
@@ -230,8 +233,8 @@ int file_write_noted(const char *path, enum file_format format, const struct fil
 		return report(&to, -ENOTSUP,
 			      "only .safetensors files have texts about the whole file");
 	if (format == FILE_NPY)
-		return npy_write(path, items->dtype, items->ndim, items->shape, items->data,
-				 progress, context, err, err_len);
+		return npy_write_reporting(path, items->dtype, items->ndim, items->shape,
+					   items->data, progress, context, &to);
 	r = output_init(&out, path, &to);
 	if (r)
 		return r;

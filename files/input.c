@@ -12,16 +12,6 @@
 
 enum { FIRST_BUFFER = 1 << 20 };
 
-/* Returns whether to go on after a signal, and else sets errno. */
-static bool goes_on(const struct report *to)
-{
-	int r = to->interrupted ? to->interrupted(to->context) : 0;
-
-	if (r)
-		errno = -r;
-	return !r;
-}
-
 int input_open_fd(const char *path, const struct report *to)
 {
 	int fd;
@@ -29,7 +19,7 @@ int input_open_fd(const char *path, const struct report *to)
 	do {
 		fd = strcmp(path, "-") ? open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY)
 				       : fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
-	} while (fd < 0 && errno == EINTR && to->interrupted && goes_on(to));
+	} while (fd < 0 && errno == EINTR && to->interrupted && report_goes_on(to));
 	return fd < 0 ? report_errno(to, "open") : fd;
 }
 
@@ -44,7 +34,7 @@ ssize_t read_full(int fd, void *to, size_t size, off_t offset, const struct repo
 			n = read(fd, (char *)to + done, size - done);
 		else
 			n = pread(fd, (char *)to + done, size - done, offset + (off_t)done);
-		if (n < 0 && errno == EINTR && goes_on(tell))
+		if (n < 0 && errno == EINTR && report_goes_on(tell))
 			continue;
 		if (n < 0)
 			return -1;

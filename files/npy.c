@@ -186,9 +186,17 @@ int npy_read(struct npy *npy, void *dst, file_progress progress, void *context, 
 int npy_write(const char *path, DLDataType t, int32_t ndim, const int64_t *shape, const void *data,
 	      file_progress progress, void *context, char *err, size_t err_len)
 {
-	struct report to = { .path = strcmp(path, "-") ? path : "standard output",
-			     .text = err,
-			     .size = err_len };
+	const struct report to = { .path = strcmp(path, "-") ? path : "standard output",
+				   .text = err,
+				   .size = err_len };
+
+	return npy_write_reporting(path, t, ndim, shape, data, progress, context, &to);
+}
+
+int npy_write_reporting(const char *path, DLDataType t, int32_t ndim, const int64_t *shape,
+			const void *data, file_progress progress, void *context,
+			const struct report *to)
+{
 	cleanup_(output_deinit) struct output out = { .fd = -1 };
 	char preamble[NPY_PREAMBLE_MAX], why[NPY_WHY_TEXT];
 	uint64_t nbytes;
@@ -197,8 +205,8 @@ int npy_write(const char *path, DLDataType t, int32_t ndim, const int64_t *shape
 
 	r = npy_preamble_format(t, ndim, shape, preamble, &len, &nbytes, why);
 	if (r)
-		return report(&to, r, "%s", why);
-	r = output_init(&out, path, &to);
+		return report(to, r, "%s", why);
+	r = output_init(&out, path, to);
 	if (r)
 		return r;
 	out.progress = progress;

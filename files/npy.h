@@ -57,3 +57,7 @@ int npy_read(struct npy *npy, void *dst, file_progress progress, void *context, 
  */
 int npy_write(const char *path, DLDataType t, int32_t ndim, const int64_t *shape, const void *data,
 	      file_progress progress, void *context, char *err, size_t err_len);
+/* The same with the report, whose path is that of the file, as a text. */
+int npy_write_reporting(const char *path, DLDataType t, int32_t ndim, const int64_t *shape,
+			const void *data, file_progress progress, void *context,
+			const struct report *to);

@@ -135,7 +135,9 @@ int output_init(struct output *out, const char *path, const struct report *to)
 			      "cannot create what the symbolic link points to: make "
 			      "that file first, or remove the link");
 	if (exists && !S_ISREG(st.st_mode)) {
-		out->fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+		do {
+			out->fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+		} while (out->fd < 0 && errno == EINTR && to->interrupted && report_goes_on(to));
 		return out->fd < 0 ? report_errno(to, "open") : 0;
 	}
 	if (exists && access(path, W_OK) < 0)
@@ -151,6 +153,7 @@ int output_init(struct output *out, const char *path, const struct report *to)
 	return 0;
 }
 
+/* A signal also ends a write() that has written a part, which then says nothing of it. */
 int output_write(struct output *out, const void *bytes, size_t size)
 {
 	size_t done = 0;
@@ -160,11 +163,12 @@ int output_write(struct output *out, const void *bytes, size_t size)
 				    ? -1
 				    : write(out->fd, (const char *)bytes + done, size - done);
 
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
+		if (n >= 0)
+			done += (size_t)n;
+		else if (errno != EINTR)
 			return report_errno(out->to, "write");
-		done += (size_t)n;
+		if (done < size && !report_goes_on(out->to))
+			return report_errno(out->to, "write");
 	}
 	return 0;
 }

@@ -41,6 +41,15 @@ int report_memory(const struct report *to)
 	return report(to, -ENOMEM, "out of memory");
 }
 
+bool report_goes_on(const struct report *to)
+{
+	int r = to->interrupted ? to->interrupted(to->context) : 0;
+
+	if (r)
+		errno = -r;
+	return !r;
+}
+
 const char *report_shown(const char *text, size_t len, char out[FILE_SHOWN_MAX + 4])
 {
 	size_t n = len < FILE_SHOWN_MAX ? len : FILE_SHOWN_MAX;

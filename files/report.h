@@ -2,6 +2,7 @@
 /* Error texts about files. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,8 +15,8 @@ enum {
  * operation stops and returns that. */
 typedef int (*file_progress)(void *context, uint64_t done, uint64_t total);
 
-/* Called when a signal comes while a pipe is opened or read. If it returns a negative errno, that
- * stops, and returns it. */
+/* Called when a signal comes while a pipe is opened, read or written. If it returns a negative
+ * errno, that stops, and returns it. */
 typedef int (*file_interrupted)(void *context);
 
 struct report {
@@ -35,6 +36,8 @@ __attribute__((format(printf, 2, 3))) void report_text(const struct report *to, 
 /* Reports errno as "PATH: cannot DOING: why", and returns it negative. */
 int report_errno(const struct report *to, const char *doing);
 int report_memory(const struct report *to);
+/* Returns whether to go on after a signal, and else sets errno. */
+bool report_goes_on(const struct report *to);
 
 /* Writes text of the file to @out, escaped and cut for a message, and returns that. */
 const char *report_shown(const char *text, size_t len, char out[FILE_SHOWN_MAX + 4]);

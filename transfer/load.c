@@ -82,6 +82,13 @@ struct stage {
 
 #define STAGE_BYTES ((size_t)64 << 20)
 
+/* Returns how much of a stage the entry takes: the next one begins at a multiple of TL_ALIGNMENT.
+ */
+static size_t staged_bytes(const struct file_entry *e)
+{
+	return (e->nbytes + TL_ALIGNMENT - 1) / TL_ALIGNMENT * TL_ALIGNMENT;
+}
+
 static int stage_copy(struct stage *s, char *why)
 {
 	int r = s->next > s->first ? tl_group_copy(s->group, s->sources) : 0;
@@ -95,7 +102,7 @@ static int stage_copy(struct stage *s, char *why)
 static int stage_entry(struct stage *s, struct tensor_file *f, size_t entry, struct summed *sum,
 		       char *why)
 {
-	size_t nbytes = (f->entries[entry].nbytes + TL_ALIGNMENT - 1) / TL_ALIGNMENT * TL_ALIGNMENT;
+	size_t nbytes = staged_bytes(&f->entries[entry]);
 	DLTensor *t = &s->tensors[s->next];
 	int r = nbytes > s->size - s->used ? stage_copy(s, why) : 0;
 
@@ -133,10 +140,10 @@ static int stage_all(tl_group *group, struct tensor_file *files, size_t count, s
 	for (size_t i = 0; i < count; i++) {
 		sum->total += files[i].nbytes;
 		for (size_t j = 0; j < files[i].count; j++)
-			if (files[i].entries[j].nbytes > s.size)
-				s.size = files[i].entries[j].nbytes + TL_ALIGNMENT;
+			if (staged_bytes(&files[i].entries[j]) > s.size)
+				s.size = staged_bytes(&files[i].entries[j]);
 	}
-	s.memory = aligned_alloc(TL_ALIGNMENT, s.size / TL_ALIGNMENT * TL_ALIGNMENT);
+	s.memory = aligned_alloc(TL_ALIGNMENT, s.size);
 	s.tensors = calloc(n + 1, sizeof(*s.tensors));
 	s.sources = calloc(n + 1, sizeof(*s.sources));
 	if (s.memory && s.tensors && s.sources)

@@ -224,7 +224,7 @@ static int make_item(struct file_item *item, const struct snapshot *s, size_t i,
 
 int snapshot_save(const struct snapshot *s, const char *path, enum file_format format,
 		  const struct file_note *notes, size_t note_count, file_progress progress,
-		  void *context, char *why)
+		  file_interrupted interrupted, void *context, char *why)
 {
 	cleanup_(freep) struct file_item *items = calloc(s->count + 1, sizeof(*items));
 	cleanup_(freep) int64_t *shapes = NULL;
@@ -244,6 +244,6 @@ int snapshot_save(const struct snapshot *s, const char *path, enum file_format f
 		if (r)
 			return r;
 	}
-	return file_write_noted(path, format, items, s->count, notes, note_count, progress, context,
-				why, FILE_ERROR_TEXT);
+	return file_write_noted(path, format, items, s->count, notes, note_count, progress,
+				interrupted, context, why, FILE_ERROR_TEXT);
 }

@@ -85,11 +85,11 @@ int snapshot_get(struct snapshot *s, tl_client *client, const char *prefix,
 int snapshot_get_for_file(struct snapshot *s, tl_client *client, const char *prefix,
 			  enum file_format format, char *why);
 
-/* Writes the tensors to a file, with texts about the whole file. -ENOTSUP: a file of @format cannot
- * have one of them, or texts. */
+/* Writes the tensors to a file, with texts about the whole file. @interrupted may be NULL.
+ * -ENOTSUP: a file of @format cannot have one of them, or texts. */
 int snapshot_save(const struct snapshot *s, const char *path, enum file_format format,
 		  const struct file_note *notes, size_t note_count, file_progress progress,
-		  void *context, char *why);
+		  file_interrupted interrupted, void *context, char *why);
 
 /* Releases the tensors that are still in @s: a caller may take one by leaving NULL in its place. */
 void snapshot_deinit(struct snapshot *s);

@@ -278,7 +278,7 @@ TL_API int tl_connect(const tl_connect_options *options, tl_client **out);
  * Blocking: with tensors on GPUs, for at most the client's timeout. With a watch whose descriptor
  * is in use, until its thread has the answer that it may be waiting for; see tl_watch_fd().
  * Otherwise it waits for nothing.
- * Threads: any, but no other thread may be in a call on @client.
+ * Threads: any, but no other thread may be in a call on @client, or on one of its watches.
  * Returns: 0, or an error about tensors on GPUs that were published through this connection:
  *	-ETIMEDOUT	the GPU has not written all of them yet, or the daemon did not answer; they
  *			stay if this process lives on until they are written, else they are lost

@@ -152,7 +152,7 @@ TL_API int tl_watch_fd(tl_watch *watch, int *fd);
  * Ownership: consumes @watch; NULL is allowed and does nothing.
  * Blocking: never, unless tl_watch_fd()'s thread is waiting for an answer: then until it has it,
  * for at most the client's timeout.
- * Threads: any, but no other thread may be in a call on @watch.
+ * Threads: any, but no other thread may be in a call on @watch, or in tl_close() of its client.
  * Returns: 0, always.
  * Since: 0.2
  */

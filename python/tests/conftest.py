@@ -244,8 +244,8 @@ def once_asleep(call):
     return thread
 
 
-def close_during(client, call):
-    """Closes a client during one of its calls that waits. Returns what that call raises."""
+def close_during(client, call, wake=None, *arguments):
+    """Closes a client during one of its calls that waits, and may then wake it. Returns what that call raises."""
     said = []
 
     def wait():
@@ -258,6 +258,8 @@ def close_during(client, call):
     thread.start()
     until_asleep(thread.native_id)
     client.close()
+    if wake:
+        wake(*arguments)
     thread.join()
     return said
 

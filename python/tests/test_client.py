@@ -657,6 +657,28 @@ def test_tensors_of_another_daemon_are_not_sent_as_ours(client, tmp_path):
             client.publish("client/three", other.create("client/three", (1,), "int8"))
 
 
+def test_the_path_of_a_socket_may_have_any_bytes(tmp_path):
+    address = os.fsdecode(os.fsencode(tmp_path) + b"/s\xff")
+    with daemon_at(address), tensorlease.connect(address) as client:
+        assert client.status().address == address and address in repr(client)
+    with daemon_at(address), tensorlease.connect(os.fsencode(address)) as client:
+        assert pickle.loads(pickle.dumps(client)).status().address == address
+
+
+def test_a_create_that_close_overtakes_is_told_so(tmp_path):
+    address = tmp_path / "socket"
+    with daemon_at(address) as daemon:
+        client = tensorlease.connect(address, timeout=limit(60))
+        daemon.send_signal(signal.SIGSTOP)
+        try:
+            said = close_during(client, lambda: client.create("client/late", 5, "int8"), daemon.send_signal, signal.SIGCONT)
+        finally:
+            daemon.send_signal(signal.SIGCONT)
+        assert said == ["the client was closed during a create"]
+        with tensorlease.connect(address) as other:
+            eventually(lambda: other.status().drafts == 0)
+
+
 def test_clients_with_any_name_are_listed(client, address):
     tool = os.environ.get("TL_TEST_CLI")
     if not tool:

@@ -41,6 +41,42 @@ def test_a_block_may_commit_or_abort_itself(client):
     assert client.get("draft/c").version == 1 and client.get("draft/c").metadata == b"own"
 
 
+READ_AND_COMMITTED = """
+import numpy as np, tensorlease
+
+class Commits:
+    def __dlpack_device__(self):
+        draft.commit()
+        return (1, 0)
+
+    def __dlpack__(self, **arguments):
+        return np.arange(3).__dlpack__(**arguments)
+
+    def __index__(self):
+        draft.commit()
+        return 1
+
+shape = (0,) * 40
+client = tensorlease.connect(autostart=False)
+draft = client.create("draft/none", shape, "float32")
+client.put_many({"y": draft, "z": Commits()}, prefix="draft/read/")
+assert client.get("draft/read/y").shape == shape and client.get("draft/read/z").tolist() == [0, 1, 2]
+assert draft.state == "committed" and client.get("draft/none").shape == shape
+draft = client.create("draft/none", shape, "float32")
+try:
+    draft.__dlpack__(max_version=(Commits(), 0), dl_device=(1, 0))
+except BufferError as error:
+    assert "was committed as version 2" in str(error), error
+else:
+    raise AssertionError("it was exported")
+"""
+
+
+def test_a_draft_without_bytes_is_committed_while_it_is_read(address):
+    """In another interpreter, where what was freed is overwritten."""
+    run_python(READ_AND_COMMITTED, MALLOC_PERTURB_="165")
+
+
 def test_a_commit_consumes(client):
     draft = client.create("draft/d", (3,), "int8")
     assert draft.commit() == 1

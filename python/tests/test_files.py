@@ -443,6 +443,51 @@ def test_a_signal_that_is_handled_does_not_end_the_opening_of_a_pipe(client, tmp
         client.delete(prefix="files/")
 
 
+@pytest.mark.parametrize("format", ["npy", "npz", "safetensors"])
+@pytest.mark.parametrize("begun", [False, True])
+def test_control_c_ends_the_writing_of_a_pipe(client, tmp_path, format, begun):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    client.put("files/stuck/a", np.zeros(1 << 20))
+    reader = os.open(path, os.O_RDWR) if begun else None  # else open() waits for somebody who reads
+    prefix = "files/stuck/a" if format == "npy" else "files/stuck"
+    try:
+        assert is_interrupted(f"client.save({prefix!r}, {str(path)!r}, format={format!r})")
+    finally:
+        if reader is not None:
+            os.close(reader)
+        client.delete("files/stuck/a")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_signal_that_is_handled_does_not_end_the_writing_of_a_pipe(client, tmp_path, begun):
+    path, there = tmp_path / "pipe", tmp_path / "there.npz"
+    os.mkfifo(path)
+    client.put("files/handled/a", np.arange(1 << 17))
+    client.save("files/handled", there)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if begun else None
+    handled, said, me = [], [], threading.get_native_id()
+    before = signal.signal(signal.SIGUSR1, lambda *_: handled.append(1))
+
+    def read():
+        until_asleep(me)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        eventually(lambda: handled)
+        said.append(path.read_bytes())
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        assert client.save("files/handled", path, format="npz") == ["files/handled/a"]
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+        if reader is not None:
+            os.close(reader)
+        client.delete("files/handled/a")
+    assert said == [there.read_bytes()]
+
+
 def test_save_is_of_one_moment(client, tmp_path):
     over, seen, wrong = threading.Event(), set(), []
     with tensorlease.connect() as other:

@@ -315,6 +315,10 @@ def test_names_of_dtypes():
             parse_dtype(kind) == parse_dtype(kind.str) == parse_dtype(kind.type) == parse_dtype(kind.char) == expected
         )
         assert expected[1] == kind.itemsize * 8 or dtype == "bool"
+    for kind in map(np.dtype, set(np.sctypeDict.values())):
+        if kind.type.__module__ == "numpy" and kind.kind in "biufc" and kind.itemsize <= 8:
+            expected = ({"b": 6, "i": 0, "u": 1, "f": 2, "c": 5}[kind.kind], kind.itemsize * 8, 1)
+            assert parse_dtype(kind.type) == parse_dtype(kind) == expected
     assert parse_dtype(float) == (2, 64, 1) and parse_dtype(bool) == (6, 8, 1) and parse_dtype((4, 16, 1)) == (4, 16, 1)
     assert parse_dtype("float32x4") == (2, 32, 4) and parse_dtype("torch.bfloat16") == (4, 16, 1)
     for wrong in (">f4", "flot32", "M8[ns]", np.dtype(">i4"), np.dtype("M8[ns]"), np.dtype("S3"), "float999"):

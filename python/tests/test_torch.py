@@ -3,6 +3,7 @@
 
 import ast
 import inspect
+import threading
 
 import numpy as np
 import pytest
@@ -180,7 +181,7 @@ def test_samples_of_any_numbers_come_back_as_they_were(client):
         np.array(["a", "bc"]),
         {1: torch.ones(2), "b": bytearray(b"x"), None: 2},
         torch.ones(2, dtype=torch.complex64).mul(1j).conj(),
-        torch.ones(2, requires_grad=True),
+        torch.ones(2, requires_grad=True).detach(),
         torch.ones(4).to(torch.float8_e4m3fn),
         client.get("torch/inner"),
         np.str_(""),
@@ -200,6 +201,21 @@ class Odd(torch.Tensor):
     pass
 
 
+class Named(np.ndarray):
+    pass
+
+
+class Seconds(np.float64):
+    pass
+
+
+class Lent:
+    """Not an array, but like one."""
+
+    dtype, shape = np.dtype("int64"), (3,)
+    __array_interface__ = np.arange(3).__array_interface__
+
+
 @pytest.mark.parametrize(
     ("sample", "text"),
     [
@@ -208,6 +224,14 @@ class Odd(torch.Tensor):
         (np.zeros(2, [("a", "i4")]), "one by one"),
         (torch.eye(2).to_sparse(), "to_dense"),
         (torch.ones(2).as_subclass(Odd), "as_subclass"),
+        (torch.nn.Parameter(torch.ones(2)), "as_subclass"),
+        (torch.ones(2, requires_grad=True), r"detach\(\)"),
+        (torch.ones(2, requires_grad=True) * 2, r"detach\(\)"),
+        (np.ones((2, 2)).view(np.matrix), "numpy.asarray"),
+        (np.ones(2).view(Named), "numpy.asarray"),
+        (np.ones(2).view(np.recarray), "numpy.asarray"),
+        (Seconds(2), "Seconds"),
+        (Lent(), "Lent"),
         ({(1, 2): 3}, "keys of a dict"),
         ({1, 2}, "builtins.set"),
     ],
@@ -277,6 +301,65 @@ def test_weights_on_meta_are_not_filled():
         filled = torch.nn.init.ones_(torch.empty(3)).uniform_(2, 3)
     assert all(p.is_meta for p in model.parameters()) and (filled >= 2).all()
     assert "normal_" not in asked and "fill_" in asked
+
+
+def test_threads_that_make_models_on_meta_at_once():
+    register, entered, over = torch.nn.Module.register_parameter, threading.Event(), threading.Event()
+
+    def work():
+        with shared.meta_weights():
+            entered.set()
+            over.wait(limit(60))
+
+    thread = threading.Thread(target=work)
+    with shared.meta_weights():
+        thread.start()
+        entered.wait(limit(60))
+    try:
+        assert torch.nn.Linear(2, 2).weight.is_meta  # the other thread is still there
+    finally:
+        over.set()
+        thread.join()
+    assert torch.nn.Module.register_parameter is register and not torch.nn.Linear(2, 2).weight.is_meta
+
+
+def test_parameters_are_registered_on_meta_as_ever():
+    class Named(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_parameter(name="a", param=torch.nn.Parameter(torch.ones(2)))
+            self.register_parameter("b", None)
+
+    with shared.meta_weights():
+        model, lazy = Named(), torch.nn.LazyLinear(3)
+    assert model.a.is_meta and model.b is None
+    assert torch.nn.parameter.is_lazy(lazy.weight) and lazy(torch.ones(5, 2)).shape == (5, 3)
+
+
+class Tied(torch.nn.Module):
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        weight = torch.nn.Parameter(torch.ones(3, dtype=dtype))
+        self.a = weight
+        self.b = weight
+        self.c = torch.nn.Parameter(torch.ones(3, dtype=dtype), requires_grad=False)
+
+
+def test_weights_tied_by_one_parameter_stay_tied_on_meta(client):
+    with shared.meta_weights():
+        model, other = Tied(), Tied()
+    assert model.a is model.b and model.a is not model.c and model.a is not other.a
+    client.put_many(Tied().state_dict(), prefix="torch/tied/")
+    shared.load_model(client, "torch/tied", model)
+    assert model.a is model.b and model.a.tolist() == [1, 1, 1]
+
+
+def test_complex_weights_keep_whether_they_are_trained(client):
+    client.put_many(Tied(torch.complex64).state_dict(), prefix="torch/complex/")
+    with shared.meta_weights():
+        model = Tied(torch.complex64)
+    shared.load_model(client, "torch/complex", model)
+    assert model.a.requires_grad and not model.c.requires_grad
 
 
 def test_the_stub_has_the_parameters_of_the_module():

@@ -13,7 +13,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import daemon_at, once_asleep
+from conftest import daemon_at, once_asleep, run_python
 from limits import limit
 
 import tensorlease
@@ -390,6 +390,36 @@ def test_what_is_collected_is_given_back(client):
         watch.fileno()
         del watch
         gc.collect()
+
+
+CLOSED_AT_ONCE = """
+import threading, tensorlease
+
+def end(watches):
+    barrier.wait()
+    while watches:
+        watch = watches.pop()
+        if {close}:
+            watch.close()
+
+for _ in range(100):
+    client = tensorlease.connect(autostart=False)
+    watches, barrier = [client.events("once/") for _ in range(3)], threading.Barrier(2)
+    for watch in watches:
+        watch.fileno()
+    del watch
+    thread = threading.Thread(target=end, args=(watches,))
+    thread.start()
+    barrier.wait()
+    client.close()
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize("close", [True, False])  # False: they are collected
+def test_watches_are_closed_while_their_client_is(address, close):
+    """In another interpreter, because what once went wrong was a wait for ever in the library."""
+    run_python(CLOSED_AT_ONCE.format(close=close))
 
 
 def test_mistakes(client):

@@ -288,6 +288,40 @@ GPU_TEST(load_publishes_on_a_gpu)
 	}
 }
 
+/*
+ * Tensors go to the GPU by way of a stage that is as large as the largest, where each begins at a
+ * multiple of TL_ALIGNMENT. The second is larger than the first, but by less than that.
+ */
+GPU_TEST(load_stages_tensors_that_hardly_differ_in_size)
+{
+	enum { STAGE = 64 << 20, A = STAGE + 1, B = STAGE + 257, C = 4096 };
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path file = in(&d, "large.safetensors");
+	char header[512];
+	uint64_t length;
+	FILE *f;
+
+	length = (uint64_t)snprintf(
+		header, sizeof(header),
+		"{\"a\":{\"dtype\":\"U8\",\"shape\":[%d],\"data_offsets\":[0,%d]},"
+		"\"b\":{\"dtype\":\"U8\",\"shape\":[%d],\"data_offsets\":[%d,%d]},"
+		"\"c\":{\"dtype\":\"U8\",\"shape\":[%d],\"data_offsets\":[%d,%d]}}",
+		A, A, B, A, A + B, C, A + B, A + B + C);
+	f = fopen(file.text, "we");
+	must(f);
+	must(fwrite(&length, sizeof(length), 1, f) == 1);
+	must(fwrite(header, length, 1, f) == 1);
+	must(!fflush(f));
+	must(!ftruncate(fileno(f), (off_t)(sizeof(length) + length) + A + B + C));
+	must(!fclose(f));
+	{
+		cleanup_result struct result load = run(&d, "load", "g", file.text, "-d", "cuda");
+
+		must_exit(&load, 0);
+		must_contain(load.out, "g/c\tuint8\t4096");
+	}
+}
+
 GPU_TEST(load_waits_for_space_on_a_full_gpu)
 {
 	enum { BYTES = 6 << 20 };

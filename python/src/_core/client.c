@@ -85,9 +85,12 @@ static int close_now(struct client *c)
 	int r;
 
 	c->client = NULL;
+	calls_begin(&c->ends);
 	Py_BEGIN_ALLOW_THREADS;
 	r = tl_close(client);
 	Py_END_ALLOW_THREADS;
+	calls_end(&c->ends);
+	watches_close_ended(c);
 	return r;
 }
 

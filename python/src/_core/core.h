@@ -55,14 +55,17 @@ bool calls_end(struct calls *calls); /* true: it was the last */
 bool calls_any(struct calls *calls);
 
 struct draft;
+struct ended_watch;
 
 struct client {
 	PyObject_HEAD tl_client *client; /* NULL: closed */
 	struct draft *drafts;
-	struct calls calls; /* in the library now */
-	bool closing;	    /* the last call closes it */
-	uint32_t over;	    /* changes when the client closes, to interrupt waiting gets */
-	uint32_t rescan;    /* changes to interrupt wait_many() */
+	struct calls calls;	   /* in the library now */
+	bool closing;		   /* the last call closes it */
+	struct calls ends;	   /* tl_close() is under way */
+	struct ended_watch *ended; /* watches that ended meanwhile */
+	uint32_t over;		   /* changes when the client closes, to interrupt waiting gets */
+	uint32_t rescan;	   /* changes to interrupt wait_many() */
 };
 
 extern PyTypeObject *tensor_base, *draft_base, *client_base;

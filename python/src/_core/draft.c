@@ -43,9 +43,61 @@ static void drafts_remove(struct draft *d)
 	d->link = NULL;
 }
 
+/*
+ * A tensor of the library whose bytes have no address is recognised by its struct, which a commit
+ * consumes. So the hold of such a draft has a struct of its own with the same shape, which others
+ * read until the hold ends.
+ */
+struct empty {
+	DLManagedTensorVersioned managed;
+	DLManagedTensorVersioned *exported; /* the library's; NULL: it was consumed */
+	int64_t dims[];			    /* the shape, then the strides */
+};
+
+static void empty_free(DLManagedTensorVersioned *self)
+{
+	struct empty *e = (struct empty *)self;
+
+	if (e->exported)
+		e->exported->deleter(e->exported);
+	free(e);
+}
+
+/* Takes @exported over if it succeeds. */
+static DLManagedTensorVersioned *empty_of(DLManagedTensorVersioned *exported)
+{
+	const DLTensor *t = &exported->dl_tensor;
+	size_t ndim = (size_t)t->ndim;
+	struct empty *e = malloc(sizeof(*e) + 2 * ndim * sizeof(int64_t));
+
+	if (!e)
+		return NULL;
+	e->exported = exported;
+	e->managed = (DLManagedTensorVersioned){
+		.version = exported->version,
+		.deleter = empty_free,
+		.flags = exported->flags,
+		.dl_tensor = *t,
+	};
+	for (size_t i = 0; i < ndim; i++) {
+		e->dims[i] = t->shape[i];
+		e->dims[ndim + i] = t->strides ? t->strides[i] : 0;
+	}
+	e->managed.dl_tensor.shape = e->dims;
+	if (t->strides)
+		e->managed.dl_tensor.strides = e->dims + ndim;
+	return &e->managed;
+}
+
+/* Returns where a hold has what the library has to be given instead, or NULL. */
+static DLManagedTensorVersioned **exported_of(const struct hold *h)
+{
+	return h->managed->deleter == empty_free ? &((struct empty *)h->managed)->exported : NULL;
+}
+
 PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
 {
-	DLManagedTensorVersioned *managed;
+	DLManagedTensorVersioned *managed, *empty;
 	struct draft *d;
 	struct hold *h;
 	int r = tl_draft_to_dlpack(draft, &managed);
@@ -53,6 +105,14 @@ PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
 	if (r) {
 		tl_abort(draft);
 		return raise_error(r);
+	}
+	if (!managed->dl_tensor.data) { /* no bytes means no address */
+		empty = empty_of(managed);
+		if (!empty) {
+			managed->deleter(managed);
+			return PyErr_NoMemory();
+		}
+		managed = empty;
 	}
 	h = hold_new(managed);
 	if (!h)
@@ -190,42 +250,12 @@ static struct hold *draft_take(struct draft *d)
 	return h;
 }
 
-static void empty_free(DLManagedTensorVersioned *self)
-{
-	free(self);
-}
-
-/* A tensor without bytes of the same shape, for views of one that the library consumes. */
-static DLManagedTensorVersioned *empty_like(const DLManagedTensorVersioned *of)
-{
-	size_t ndim = (size_t)of->dl_tensor.ndim;
-	DLManagedTensorVersioned *empty = malloc(sizeof(*empty) + 2 * ndim * sizeof(int64_t));
-	int64_t *numbers;
-
-	if (!empty)
-		return NULL;
-	numbers = (int64_t *)(empty + 1);
-	*empty = (DLManagedTensorVersioned){
-		.version = of->version,
-		.deleter = empty_free,
-		.flags = of->flags,
-		.dl_tensor = of->dl_tensor,
-	};
-	empty->dl_tensor.shape = numbers;
-	memcpy(numbers, of->dl_tensor.shape, ndim * sizeof(*numbers));
-	if (of->dl_tensor.strides) {
-		empty->dl_tensor.strides = numbers + ndim;
-		memcpy(numbers + ndim, of->dl_tensor.strides, ndim * sizeof(*numbers));
-	}
-	return empty;
-}
-
 int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options, uint64_t *version,
 		  bool *copied)
 {
 	struct hold *h = draft_take(d);
 	const char *text = h ? name_utf8(name) : NULL;
-	DLManagedTensorVersioned same, *tensor = &same, *empty = NULL;
+	DLManagedTensorVersioned same, *tensor = &same, **exported;
 	int r;
 
 	if (!text)
@@ -238,15 +268,10 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 		.flags = h->managed->flags,
 		.dl_tensor = h->managed->dl_tensor,
 	};
-	if (!same.dl_tensor.data) { /* no bytes means no address */
-		empty = empty_like(h->managed);
-		if (!empty) {
-			client_end(d->client);
-			PyErr_NoMemory();
-			return -1;
-		}
-		tensor = h->managed;
-		h->managed = empty; /* the library will consume the other one */
+	exported = exported_of(h);
+	if (exported) {
+		tensor = *exported;
+		*exported = NULL; /* the library will consume it */
 	}
 	d->array.hold = NULL; /* so that another thread cannot commit too */
 	Py_BEGIN_ALLOW_THREADS;
@@ -256,10 +281,8 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 		raise_error(r); /* before anything else can fail */
 	client_end(d->client);
 	d->array.hold = h;
-	if (r && empty)
-		h->managed = tensor;
-	if (r)
-		free(empty);
+	if (r && exported)
+		*exported = tensor;
 	if (r)
 		return -1;
 	draft_committed(d, name, version ? *version : 0);

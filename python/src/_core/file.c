@@ -402,7 +402,7 @@ static PyObject *save_file(struct arguments *a, const struct notes *n)
 	picked = snapshot_get_for_file(&t, client, a->prefix, a->format, why);
 	if (!picked)
 		r = snapshot_save(&t, a->path_text, a->format, n->notes, n->count, tell,
-				  &a->telling, why);
+				  look_after_signal, &a->telling, why);
 	PyEval_RestoreThread(a->telling.thread);
 	if (picked && *why)
 		raise_text(picked, "%s", why);

@@ -89,19 +89,21 @@ static PyObject *make_info(const void *item)
 	return info_tuple(item);
 }
 
+/* The text may have any bytes, or be cut within a character. */
+static PyObject *text_of(const char *text)
+{
+	return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
 static PyObject *make_client(const void *item)
 {
 	const tl_client_info *info = item;
 
-	/* a process may have any bytes as its name */
-	PyObject *label = PyUnicode_DecodeUTF8(info->label, (Py_ssize_t)strlen(info->label),
-					       "replace");
-
 	return Py_BuildValue(
-		"(KNkkkkKKK)", (unsigned long long)info->id, label, (unsigned long)info->pid,
-		(unsigned long)info->uid, (unsigned long)info->gid, (unsigned long)info->drafts,
-		(unsigned long long)info->leases, (unsigned long long)info->tensors_held,
-		(unsigned long long)info->bytes_held);
+		"(KNkkkkKKK)", (unsigned long long)info->id, text_of(info->label),
+		(unsigned long)info->pid, (unsigned long)info->uid, (unsigned long)info->gid,
+		(unsigned long)info->drafts, (unsigned long long)info->leases,
+		(unsigned long long)info->tensors_held, (unsigned long long)info->bytes_held);
 }
 
 static PyObject *limit(uint64_t bytes)
@@ -277,13 +279,14 @@ PyObject *look_status(PyObject *self, PyObject *unused)
 	if (r)
 		return NULL;
 	return Py_BuildValue(
-		"(sKKKKKkkkkkkkkKKKKskkk)", s.address, (unsigned long long)s.started_ns,
-		(unsigned long long)s.capacity, (unsigned long long)s.bytes_used,
-		(unsigned long long)s.bytes_warm, (unsigned long long)s.commits,
-		(unsigned long)s.tensors, (unsigned long)s.retired, (unsigned long)s.drafts,
-		(unsigned long)s.segments, (unsigned long)s.clients, (unsigned long)s.max_tensors,
-		(unsigned long)s.max_clients, (unsigned long)s.daemon_pid,
-		(unsigned long long)s.bytes_kept, (unsigned long long)s.longest_turn_ns,
-		(unsigned long long)s.restarts, (unsigned long long)s.restart_ns, s.restart_reason,
+		"(NKKKKKkkkkkkkkKKKKNkkk)", PyUnicode_DecodeFSDefault(s.address),
+		(unsigned long long)s.started_ns, (unsigned long long)s.capacity,
+		(unsigned long long)s.bytes_used, (unsigned long long)s.bytes_warm,
+		(unsigned long long)s.commits, (unsigned long)s.tensors, (unsigned long)s.retired,
+		(unsigned long)s.drafts, (unsigned long)s.segments, (unsigned long)s.clients,
+		(unsigned long)s.max_tensors, (unsigned long)s.max_clients,
+		(unsigned long)s.daemon_pid, (unsigned long long)s.bytes_kept,
+		(unsigned long long)s.longest_turn_ns, (unsigned long long)s.restarts,
+		(unsigned long long)s.restart_ns, text_of(s.restart_reason),
 		(unsigned long)s.keeper, (unsigned long)s.rings, (unsigned long)s.ring_slots);
 }

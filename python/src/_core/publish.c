@@ -309,6 +309,7 @@ PyObject *client_create(PyObject *self, PyObject *args)
 	int64_t sizes[TL_NDIM_MAX], timeout_ns;
 	struct creating w = { .spec = { .size = sizeof(w.spec), .shape = sizes } };
 	int code, bits, lanes, gpu, r;
+	PyObject *draft;
 	Py_buffer bytes;
 
 	if (!PyArg_ParseTuple(args, "OO!(iii)KOOi(OOO)Op", &name, &PyTuple_Type, &shape, &code,
@@ -344,10 +345,12 @@ PyObject *client_create(PyObject *self, PyObject *args)
 	r = client_with_space(c, create_attempt, &w, timeout_ns);
 	if (r < 0)
 		raise_error(r);
+	else if (!r && c->closing)
+		r = wait_closed("a create");
 	if (r)
 		tl_abort(w.draft);
-	draft = r ? NULL : draft_from(c, name, w.draft);
-	client_end(c); /* which may close the client, and a closed client's draft has no tensor */
+	draft = r ? NULL : draft_from(c, name, w.draft); /* client_end() may close the client */
+	client_end(c);
 	PyBuffer_Release(&bytes);
 	return draft;
 }

@@ -3,9 +3,12 @@
  * Watches. A watch has a reference to its client, which is closed before it or with it. A call on a
  * watch counts as a call of the client, so that close() of the client waits for its end and
  * interrupts its wait. If the watch is closed while calls are under way, the last of them closes
- * it, at the end of its slice.
+ * it, at the end of its slice. The library allows no tl_watch_close() during tl_close(): so it
+ * counts as a call of the client, and a watch that ends during tl_close() is left to who called
+ * that.
  */
 #include <errno.h>
+#include <stdlib.h>
 
 #include <tensorlease/watch.h>
 
@@ -13,9 +16,15 @@
 #include "wait.h"
 #include "watch.h"
 
+struct ended_watch {
+	tl_watch *watch;
+	struct ended_watch *next; /* in the client's list */
+};
+
 struct watch {
 	PyObject_HEAD struct client *client;
-	tl_watch *watch; /* NULL: closed */
+	tl_watch *watch;	   /* NULL: closed */
+	struct ended_watch *ended; /* what the client gets if it has to close the watch */
 	struct calls calls;
 	bool closing;
 };
@@ -49,12 +58,16 @@ PyObject *client_watch(PyObject *self, PyObject *args)
 		tl_watch *opened = NULL;
 
 		watch->client = (struct client *)Py_NewRef(self); /* it can be seen by now */
+		watch->ended = calloc(1, sizeof(*watch->ended));
 		Py_BEGIN_ALLOW_THREADS;
-		r = tl_watch_open(c->client, name, &options, &opened);
+		r = watch->ended ? tl_watch_open(c->client, name, &options, &opened) : -ENOMEM;
 		Py_END_ALLOW_THREADS;
 		watch->watch = opened;
 		if (r) {
-			raise_error(r);
+			if (watch->ended)
+				raise_error(r);
+			else
+				PyErr_NoMemory();
 			Py_CLEAR(watch);
 		}
 	}
@@ -65,12 +78,34 @@ PyObject *client_watch(PyObject *self, PyObject *args)
 /* Also called when its client is closed: then only its memory is left. */
 static void close_now(struct watch *w)
 {
+	struct client *c = w->client;
 	tl_watch *watch = w->watch;
 
 	w->watch = NULL;
+	if (calls_any(&c->ends)) {
+		*w->ended = (struct ended_watch){ watch, c->ended };
+		c->ended = w->ended;
+		w->ended = NULL;
+		return;
+	}
+	calls_begin(&c->calls);
 	Py_BEGIN_ALLOW_THREADS;
 	tl_watch_close(watch);
 	Py_END_ALLOW_THREADS;
+	client_end(c);
+}
+
+void watches_close_ended(struct client *c)
+{
+	while (c->ended) {
+		struct ended_watch *ended = c->ended;
+
+		c->ended = ended->next;
+		Py_BEGIN_ALLOW_THREADS;
+		tl_watch_close(ended->watch);
+		Py_END_ALLOW_THREADS;
+		free(ended);
+	}
 }
 
 static bool watch_begin(struct watch *w)
@@ -187,6 +222,7 @@ static PyObject *watch_fileno(PyObject *self, PyObject *unused)
 
 static void watch_dealloc(PyObject *self)
 {
+	WITH_LOCK;
 	struct watch *w = (struct watch *)self;
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
@@ -194,6 +230,7 @@ static void watch_dealloc(PyObject *self)
 	PyObject_GC_UnTrack(self);
 	if (w->watch) /* no call is under way, since each has a reference */
 		close_now(w);
+	free(w->ended);
 	Py_XDECREF((PyObject *)w->client);
 	end(self);
 	Py_DECREF(type);

@@ -9,5 +9,7 @@
  * skipped), or None if nothing happens in time; fileno(); close().
  */
 PyObject *client_watch(PyObject *self, PyObject *args);
+/* Closes the watches that ended during the client's tl_close(), which is over. */
+void watches_close_ended(struct client *c);
 
 int watch_init(PyObject *module);

@@ -30,6 +30,8 @@ _LETTERS = {
     "int": "int64",
     "uint": "uint64",
     "long": "int64",
+    "longlong": "int64",
+    "ulonglong": "uint64",
     "short": "int16",
     "complex": "complex128",
     "cfloat": "complex64",

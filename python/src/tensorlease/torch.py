@@ -11,6 +11,8 @@ import math
 import operator
 import os
 import struct
+import threading
+import weakref
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -81,6 +83,46 @@ class _Unfilled(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
+class _OnMeta:
+    """What Module.register_parameter() is while threads are within meta_weights(). There is one, `_on_meta`."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.users = 0
+        self.register = None  # what it was before
+        self.made = {}  # id of a parameter -> (weak reference to it, the one on "meta"), so that tied ones stay tied
+
+    def enter(self):
+        with self.lock:
+            if not self.users:
+                self.register = torch.nn.Module.register_parameter
+                torch.nn.Module.register_parameter = lambda module, name, param: self.call(module, name, param)
+            self.users += 1
+
+    def leave(self):
+        with self.lock:
+            self.users -= 1
+            if not self.users:
+                torch.nn.Module.register_parameter = self.register
+                self.made.clear()
+
+    def call(self, module, name, param):
+        """Register the parameter on "meta" instead. One that is lazy has no memory yet, and nothing to be copied."""
+        if param is not None and not param.is_meta and not torch.nn.parameter.is_lazy(param):
+            param = self.like(param)
+        self.register(module, name, param)
+
+    def like(self, param):
+        reference, made = self.made.get(id(param), (None, None))
+        if reference is None or reference() is not param:
+            made = torch.nn.Parameter(param.detach().to("meta"), param.requires_grad)
+            self.made[id(param)] = (weakref.ref(param), made)
+        return made
+
+
+_on_meta = _OnMeta()
+
+
 @contextlib.contextmanager
 def meta_weights():
     """Within it modules are made with their parameters on the device "meta", and with all their buffers as usual.
@@ -89,19 +131,12 @@ def meta_weights():
     leave without values those buffers that a state_dict does not have, as the models of transformers have some. It is
     for all threads of the process.
     """
-    register = torch.nn.Module.register_parameter
-
-    def on_meta(module, name, parameter):
-        if parameter is not None and not parameter.is_meta:
-            parameter = torch.nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
-        register(module, name, parameter)
-
-    torch.nn.Module.register_parameter = on_meta
+    _on_meta.enter()
     try:
         with _Unfilled():
             yield
     finally:
-        torch.nn.Module.register_parameter = register
+        _on_meta.leave()
 
 
 def _slots(model):
@@ -147,7 +182,8 @@ def load_model(client, prefix, model, *, strict=True, timeout=None):
         if tensor.shape != old.shape:
             raise InvalidError(22, f"{start}{name} has the shape {tuple(tensor.shape)}, the model's {tuple(old.shape)}")
         if is_parameter:
-            tensor = torch.nn.Parameter(tensor, requires_grad=old.requires_grad and tensor.is_floating_point())
+            numbers = tensor.is_floating_point() or tensor.is_complex()  # no others have a gradient
+            tensor = torch.nn.Parameter(tensor, requires_grad=old.requires_grad and numbers)
         else:
             tensor = tensor.clone()
         for _, module, own, _, _ in slots:
@@ -176,8 +212,10 @@ def _refuse(sample, instead):
 
 def _plain_tensor(sample):
     """Return the same elements on the CPU, in order, without what bytes do not say."""
-    if type(sample) not in (torch.Tensor, torch.nn.Parameter):
+    if type(sample) is not torch.Tensor:
         _refuse(sample, "it would come back as a torch.Tensor; give sample.as_subclass(torch.Tensor), and wrap it again")
+    if sample.requires_grad:
+        _refuse(sample, "it has a gradient, and would come back without one; give sample.detach()")
     if sample.layout != torch.strided or sample.is_quantized:
         _refuse(sample, "it is sparse or quantized; to_dense() and dequantize() make tensors that can be")
     return sample.detach().resolve_conj().resolve_neg().cpu().contiguous()
@@ -190,6 +228,8 @@ def _describe_array(sample, arrays):
     named = dtype.type.__module__ == "ml_dtypes"  # the others say by dtype.str what they are
     if isinstance(sample, numpy.ma.MaskedArray) or dtype.hasobject or (dtype.kind == "V" and not named):
         _refuse(sample, f"its elements are masked, or not numbers and texts, but {dtype}; give the fields one by one")
+    if type(sample) not in (numpy.ndarray, numpy.memmap, dtype.type):
+        _refuse(sample, "it would come back as one of NumPy's own types; give numpy.asarray(sample), and wrap it again")
     array = numpy.ascontiguousarray(sample).reshape(-1)
     arrays.append(torch.from_numpy(array.view("uint8") if array.nbytes else numpy.empty(0, "uint8")))
     kind = "scalar" if isinstance(sample, numpy.generic) else "numpy"
