@@ -25,17 +25,33 @@ static void config_write(const struct scene *s, const char *text)
 	must_be(fclose(file), 0);
 }
 
-static tl_client *enter_own(const struct scene *s)
+static tl_client *enter(const struct scene *s, const char *name)
 {
-	char name[32];
 	tl_connect_options o = { .size = sizeof(o),
 				 .address = s->d.socket,
 				 .namespace_name = name };
 	tl_client *c = NULL;
 
-	snprintf(name, sizeof(name), "user-%u", geteuid());
 	must_be(tl_connect(&o, &c), 0);
 	return c;
+}
+
+static tl_client *enter_own(const struct scene *s)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "user-%u", geteuid());
+	return enter(s, name);
+}
+
+/* A namespace that was never used may go. */
+static void use(const struct scene *s, const char *name)
+{
+	tl_client *c = enter(s, name);
+	uint64_t version;
+
+	must_be(put(c, "a", 1, BYTES, &version), 0);
+	tl_close(c);
 }
 
 static void begin_in(struct scene *s, bool own, uint64_t shm_size)
@@ -107,6 +123,7 @@ TEST(a_reload_that_would_change_namespaces_is_refused)
 	struct scene s;
 
 	begin(&s, true);
+	use(&s, "lab");
 	must_be_refused(&s, "gpu-capacity = 1G\n" LAB "[namespace user-*]\nmax-tensors = 128\n",
 			": max-tensors");
 	must_be_refused(&s, "gpu-capacity = 1G\n" LAB, "is not configured any more");
@@ -138,6 +155,8 @@ TEST(a_reload_that_leaves_a_namespace_to_a_template_of_others_is_refused)
 	begin(&s, true);
 	reload(&s, sections(names, NULL));
 	must_be(get_value(s.c, "a"), 1); /* the next daemon serves */
+	for (unsigned i = 0; names[i]; i++)
+		use(&s, names[i]);
 	for (unsigned i = 0; names[i]; i++) {
 		snprintf(why, sizeof(why), "namespace %s: it is not configured", names[i]);
 		must_be_refused(&s, sections(names, names[i]), why);
