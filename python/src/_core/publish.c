@@ -309,7 +309,6 @@ PyObject *client_create(PyObject *self, PyObject *args)
 	int64_t sizes[TL_NDIM_MAX], timeout_ns;
 	struct creating w = { .spec = { .size = sizeof(w.spec), .shape = sizes } };
 	int code, bits, lanes, gpu, r;
-	PyObject *draft;
 	Py_buffer bytes;
 
 	if (!PyArg_ParseTuple(args, "OO!(iii)KOOi(OOO)Op", &name, &PyTuple_Type, &shape, &code,
