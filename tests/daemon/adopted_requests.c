@@ -341,18 +341,24 @@ TEST(a_group_that_was_published_before_a_reload_took_the_right_is_said_to_be)
 	const char *const extra[] = { "--keeper", "yes", "--config", config, NULL };
 	struct test_child bob;
 	struct test_daemon d;
+	tl_client *c;
+	pid_t former;
 	int fd;
 
 	SKIP_UNLESS(geteuid() == 0, "needs root, to be another user");
 	fd = mkstemp(config);
 	must(fd >= 0);
 	d = td_start(.for_others = true, .extra = extra);
+	c = td_connect(&d);
+	former = proper(c);
 	bob = child_start_as(BOB, &d, publishes_a_group_again, NULL);
 	must_be(child_await(&bob), 1);
 	must_be(write(fd, rule, strlen(rule)), (ssize_t)strlen(rule));
 	must_be(close(fd), 0);
 	must_be(kill(d.keeper, SIGHUP), 0);
+	eventually(proper(c) != former); /* it would answer as soon as bob makes room */
 	child_finish(&bob);
+	tl_close(c);
 	td_stop(&d);
 	unlink(config);
 }
