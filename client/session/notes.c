@@ -17,7 +17,7 @@
 
 /* The daemon may read our messages only when its answers are read, so the thread reads from time to
  * time. */
-enum { LOOK_MS = 100 };
+enum { LOOK_MS = 100, STACK = 512 << 10 };
 
 /* How many bytes the message takes up among the notes. */
 static size_t note_size(const void *message)
@@ -88,8 +88,8 @@ static void start_thread_locked(struct session *s)
 		return;
 	if (n->state == NOTES_THREAD_DONE)
 		pthread_join(n->thread, NULL);
-	n->state = thread_start(&n->thread, 0, send_when_there_is_space, s) ? NOTES_NO_THREAD
-									    : NOTES_THREAD_RUNS;
+	n->state = thread_start(&n->thread, STACK, send_when_there_is_space, s) ? NOTES_NO_THREAD
+										: NOTES_THREAD_RUNS;
 }
 
 void notes_end(struct session *s)
