@@ -378,6 +378,12 @@ static bool has_namespace(const struct test_daemon *d, const char *name)
 	return r == 0;
 }
 
+/* A connection of has_namespace() counts until the daemon has looked at its end. */
+static void until_only_three_are_left(const struct test_daemon *d)
+{
+	eventually(td_full_status(d).clients == 3);
+}
+
 TEST(an_unused_namespace_can_be_removed_by_a_reload)
 {
 	char config[] = "/tmp/tl-test-config-XXXXXX";
@@ -394,6 +400,7 @@ TEST(an_unused_namespace_can_be_removed_by_a_reload)
 	must_be(put_value(c, "a", 1, NULL), 0);
 	must_be(put_value(lab, "b", 2, NULL), 0);
 	must(has_namespace(&d, "unused"));
+	until_only_three_are_left(&d);
 	reload_must_succeed(&d, config, "[namespace lab]\n[namespace other]\n");
 	must_have_names(&d);
 	must(!has_namespace(&d, "unused"));
@@ -401,6 +408,7 @@ TEST(an_unused_namespace_can_be_removed_by_a_reload)
 	kill_proper(&d);
 	must_have_names(&d);
 	must(has_namespace(&d, "other"));
+	until_only_three_are_left(&d);
 	reload_must_succeed(&d, config, "[namespace lab]\n[namespace unused]\n");
 	must_have_names(&d);
 	must(!has_namespace(&d, "other"));
