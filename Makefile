@@ -43,8 +43,9 @@ WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wol
 	-Wpointer-arith -Wwrite-strings -Wundef -Wvla -Wformat=2 -Wimplicit-fallthrough \
 	-Wno-missing-field-initializers $(if $(WERROR),-Werror)
 
-# What has sanitizers is for tests only, and -O1 builds it in half the time.
+# What has sanitizers is for tests only, and -O1 builds it in half the time. The tests' own code is built faster still.
 CFLAGS := $(if $(SAN),-O1 -g1,-O2 -g)
+TEST_CFLAGS := $(if $(SAN),-O0,-Og)
 CPPFLAGS :=
 LDFLAGS :=
 
@@ -339,8 +340,8 @@ check-format: $(DEPS)
 	@$(if $(FORMATTED),clang-format --dry-run -Werror --ferror-limit=3 $(FORMATTED))
 
 check-werror: $(DEPS)
-	@+$(MAKE) --no-print-directory O=build-werror-gcc CC=gcc WERROR=1 tests bench-build demo-build
-	@+$(MAKE) --no-print-directory O=build-werror-clang CC=clang WERROR=1 tests bench-build demo-build
+	@+$(MAKE) --no-print-directory O=build-werror-gcc CC=gcc WERROR=1 TEST_CFLAGS= tests bench-build demo-build
+	@+$(MAKE) --no-print-directory O=build-werror-clang CC=clang WERROR=1 TEST_CFLAGS= tests bench-build demo-build
 
 .PHONY: bench-build demo-build
 bench-build: $(BENCH_OUT) $(HOSTILE_OUT)
@@ -393,7 +394,7 @@ clean: ## remove every build tree, and what pip leaves in python/
 # This file holds the flags of the last build. Everything depends on it, so that other flags cause another build.
 # The packages are among them: when one comes, such as libsystemd, what was built without it is built anew. They are asked
 # for after they were checked.
-FLAGS = $(CC) $(VERSION) $(ALL_CFLAGS) $(ALL_CPPFLAGS) $(ALL_LDFLAGS) $(DAEMON_LIBS) $(CLI_LIBS)
+FLAGS = $(CC) $(VERSION) $(ALL_CFLAGS) $(TEST_CFLAGS) $(ALL_CPPFLAGS) $(ALL_LDFLAGS) $(DAEMON_LIBS) $(CLI_LIBS)
 $(O)/obj/flags: FORCE | $(O)/obj/can-build
 	@mkdir -p $(@D)
 	@echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' > $@
@@ -410,6 +411,7 @@ $(O)/obj/can-build $(O)/obj/can-build-tests: | $(DEPS)
 	@touch $@
 
 $(call obj,$(HARNESS) $(TESTS) $(GPU_CHECKS) $(HOSTILE)): | $(O)/obj/can-build-tests
+$(call obj,$(HARNESS) $(filter-out tests/fuzz/%,$(TESTS))): private ALL_CFLAGS += $(TEST_CFLAGS)
 $(O)/obj/%.o: %.c $(O)/obj/flags | $(O)/obj/can-build
 	@mkdir -p $(@D)
 	@echo "  CC      $<"

@@ -51,7 +51,7 @@ static void write_proto(const char *path, unsigned tag, const void *bytes, unsig
  */
 static void write_npz(const char *path, int count, int bad)
 {
-	unsigned char all[8192] = { 0 }, *p = all, *start;
+	unsigned char all[8192] = { 0 }, *p = all, *start = NULL;
 	const char header[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n";
 	unsigned char npy[256] = "\x93NUMPY\x01";
 	size_t n = 10 + sizeof(header) - 1, at[16];

@@ -223,7 +223,7 @@ static int tells_about_itself(const struct test_daemon *d, void *arg)
 {
 	tl_cuda_info info[FAKE_DEVICES];
 	int count = *(int *)arg;
-	char words[16];
+	char words[32];
 
 	(void)d;
 	for (int i = 0; i < count; i++) {
