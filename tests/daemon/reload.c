@@ -6,6 +6,8 @@
 #include "tests/daemon/adopted_common.h"
 #include "tests/daemon/shm_common.h"
 #include "tests/harness/child.h"
+#include "tests/harness/process.h"
+#include "tests/harness/raw.h"
 
 #define LAB "[namespace lab]\ncapacity = 50%\n"
 #define TEMPLATE "[namespace user-*]\nmax-tensors = 64\n"
@@ -263,6 +265,72 @@ TEST(a_reload_may_lower_a_users_mappings)
 	tl_close(s.c);
 	td_stop(&d);
 	unlink(config);
+}
+
+enum { BOB = 2222, BY_SECTION = 1111, BY_TEMPLATE = 3333 };
+
+/* Alice publishes in her own namespace. Her group is the daemon's. */
+static int alice_publishes(const struct test_daemon *d, void *arg)
+{
+	const struct scene own = { .d = *d };
+	tl_client *c = enter_own(&own);
+
+	(void)arg;
+	must_be(put(c, "a", 1, BYTES, NULL), 0);
+	tl_close(c);
+	return 0;
+}
+
+/* Whether somebody of that group may get from it. */
+static int bob_sees(const struct test_daemon *d, void *arg)
+{
+	tl_connect_options o = { .size = sizeof(o), .address = d->socket, .namespace_name = arg };
+	tl_client *c;
+	int r = tl_connect(&o, &c);
+
+	must(r == 0 || r == -EACCES);
+	if (r)
+		return 1;
+	must(client_sees(c, "a"));
+	tl_close(c);
+	return 0;
+}
+
+static bool may_see(const struct test_daemon *d, const char *name_space)
+{
+	struct test_child bob = child_start_as(BOB, d, bob_sees, (void *)(uintptr_t)name_space);
+	int status = child_wait(&bob);
+
+	must(WIFEXITED(status) && WEXITSTATUS(status) <= 1);
+	return !WEXITSTATUS(status);
+}
+
+TEST(a_reload_that_leaves_a_namespace_to_its_user_lets_nobody_in)
+{
+	struct scene s = { .config = "/tmp/tl-config-XXXXXX" };
+	const char *extra[] = { "--keeper", "yes", "--config", s.config, NULL };
+	struct test_child c;
+
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be other users");
+	must_be(close(mkstemp(s.config)), 0);
+	config_write(&s, "[namespace user-1111]\nowner = 1111\nmode = 0700\n"
+			 "[namespace user-*]\nmode = 0750\n");
+	s.d = td_start(.for_others = true, .extra = extra, .expect_ready = true);
+	s.c = td_connect(&s.d);
+	s.pid = proper(s.c);
+	must_be(put(s.c, "a", 1, BYTES, NULL), 0);
+	c = child_start_as(BY_SECTION, &s.d, alice_publishes, NULL);
+	must_be(child_wait(&c), 0);
+	c = child_start_as(BY_TEMPLATE, &s.d, alice_publishes, NULL);
+	must_be(child_wait(&c), 0);
+	must(!may_see(&s.d, "user-1111"));
+	must(may_see(&s.d, "user-3333"));
+	reload(&s, "[namespace user-*]\nmode = 0750\n");
+	must(!may_see(&s.d, "user-1111"));
+	must(may_see(&s.d, "user-3333"));
+	c = child_start_as(BY_SECTION, &s.d, alice_publishes, NULL); /* it is hers */
+	must_be(child_wait(&c), 0);
+	finish(&s);
 }
 
 TEST(a_reload_may_change_a_template_that_was_not_used)
