@@ -245,7 +245,8 @@ static void handle(struct keeper *k, const struct keeper_message *m, int fd_take
 		k->options->notified(k->options->context, m->text);
 		break;
 	case KEEPER_RENEW:
-		child_renew(k, KEEPER_LEAVE, m->text);
+		child_renew(k, strcmp(m->text, KEEPER_BY_SIGHUP) ? KEEPER_LEAVE : KEEPER_RELOAD,
+			    m->text);
 		break;
 	case KEEPER_STAY:
 		k->renewing = false;

@@ -216,6 +216,30 @@ TEST(a_reload_may_add_a_namespace_for_which_there_is_no_space)
 	finish(&s);
 }
 
+static int ignore_client(const tl_client_info *info, void *context)
+{
+	(void)info;
+	(void)context;
+	return 0;
+}
+
+/* The daemon has asked the keeper for another one, and is killed before it can leave. */
+TEST(a_reload_loses_nothing_if_the_daemon_is_killed_before_it_leaves)
+{
+	struct scene s;
+
+	begin(&s, true);
+	config_write(&s, "gpu-capacity = 1G\n" LAB "[namespace user-*]\nmax-tensors = 128\n");
+	process_stop(s.d.keeper);
+	must_be(kill(s.pid, SIGHUP), 0);
+	for (int i = 0; i < 4; i++) /* it sees the signal before the last request */
+		must_be(tl_list_clients(s.c, ignore_client, NULL), 0);
+	must_be(kill(s.pid, SIGKILL), 0);
+	must_be(kill(s.d.keeper, SIGCONT), 0);
+	eventually(proper(s.c) != s.pid);
+	finish(&s);
+}
+
 enum { HELD = 8, ALICE = 2001 };
 
 /* Holds more than the next daemon would grant. */
