@@ -240,6 +240,47 @@ TEST(a_reload_loses_nothing_if_the_daemon_is_killed_before_it_leaves)
 	finish(&s);
 }
 
+enum { HOLDERS = 10, SEGMENTS = 30 };
+
+/* Together they have more mapped than 32 tensors allow. */
+static void hold_many(const struct test_daemon *d, struct raw *producer, struct raw *holders)
+{
+	struct wire_draft drafts[SEGMENTS];
+	char name[16];
+
+	*producer = rc_open(d);
+	for (int i = 0; i < SEGMENTS; i++) { /* each in a segment of its own */
+		snprintf(name, sizeof(name), "%d", i);
+		must_be(rc_put(producer, name, BYTES, i, &drafts[i]), 0);
+	}
+	for (int k = 0; k < HOLDERS; k++) {
+		holders[k] = rc_open(d);
+		for (int i = 0; i < SEGMENTS; i++)
+			must(rc_hold(&holders[k], drafts[i].ref));
+	}
+}
+
+TEST(a_reload_that_leaves_too_few_mappings_is_refused)
+{
+	struct scene s = { .config = "/tmp/tl-config-XXXXXX" };
+	const char *extra[] = { "--keeper", "yes", "--config", s.config, NULL };
+	struct raw producer, holders[HOLDERS];
+
+	must_be(close(mkstemp(s.config)), 0);
+	config_write(&s, "max-tensors = 32\n[namespace big]\nmax-tensors = 1024\n");
+	s.d = td_start(.extra = extra, .expect_ready = true, .storage = "shm");
+	s.c = td_connect(&s.d);
+	s.pid = proper(s.c);
+	must_be(put(s.c, "a", 1, BYTES, NULL), 0);
+	hold_many(&s.d, &producer, holders);
+	must_be_refused(&s, "max-tensors = 32\n", "mappings");
+	for (int k = 0; k < HOLDERS; k++)
+		rc_goodbye(&holders[k]);
+	reload(&s, "max-tensors = 32\n");
+	rc_close(&producer);
+	finish(&s);
+}
+
 enum { HELD = 8, ALICE = 2001 };
 
 /* Holds more than the next daemon would grant. */
