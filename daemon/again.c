@@ -71,6 +71,30 @@ static bool options_differ(const struct options *now, const struct options *next
 	return true;
 }
 
+/* Users state their mappings themselves at the next daemon, which believes none of them more than
+ * half of its pool, unless its rules let the user have all (account_adopt_stated()). */
+static bool mappings_differ(const struct options *next, struct shared *sh, char what[WHAT])
+{
+	const struct pool *pool = &sh->pools[SHARE_MAPPINGS];
+	uint64_t most = shared_mappings(options_most_tensors(next)), used;
+	struct account *account;
+
+	if (most >= pool->capacity)
+		return false;
+	for (uint32_t uid = 0; (account = account_next(&sh->accounts, uid)); uid++) {
+		uid = account->uid;
+		used = account_used(account, pool);
+		if (used > most / 2) {
+			snprintf(what, WHAT, "max-tensors is too low for user %u's %llu mappings",
+				 uid, (unsigned long long)used);
+			return true;
+		}
+		if (uid == UINT32_MAX)
+			break;
+	}
+	return false;
+}
+
 /* True, and says why, if the next daemon could not take over. */
 static bool is_obstacle(const struct options *now, const struct options *next,
 			const struct namespaces *all, char why[SERVER_WHY_MAX])
@@ -81,7 +105,7 @@ static bool is_obstacle(const struct options *now, const struct options *next,
 	const struct namespace *ns;
 	char what[WHAT];
 
-	if (options_differ(now, next, what)) {
+	if (options_differ(now, next, what) || mappings_differ(next, all->shared, what)) {
 		snprintf(why, SERVER_WHY_MAX, format, what, "", "", "");
 		return true;
 	}

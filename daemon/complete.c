@@ -69,6 +69,18 @@ static void namespace_complete(struct state_limits *l, const struct options *o)
 	l->max_clients = o->max_clients;
 }
 
+uint32_t options_most_tensors(const struct options *o)
+{
+	uint32_t most = o->max_tensors, max;
+
+	for (unsigned i = 0; i <= o->config.namespace_count; i++) {
+		max = i < o->config.namespace_count ? o->config.namespaces[i].limits.max_tensors
+						    : o->config.users.limits.max_tensors;
+		most = max > most ? max : most;
+	}
+	return most;
+}
+
 void options_complete(struct options *o)
 {
 	descriptors_plan(o, all_named(o));

@@ -10,5 +10,9 @@
  * max_clients if there may not be so many open files. */
 void options_complete(struct options *o);
 
+/* Of the daemon's maximum and those of its namespaces, which have pools in common. @o is
+ * complete. */
+uint32_t options_most_tensors(const struct options *o);
+
 /* The limit of open files. */
 rlim_t options_files(void);

@@ -255,7 +255,7 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 		.idle_exit_ns = o->idle_exit_ns,
 		.hello_ns = o->hello_ns,
 		.shared = { .capacity = o->capacity,
-			    .max_tensors = o->max_tensors,
+			    .max_tensors = options_most_tensors(o),
 			    .rules = o->config.rules,
 			    .rule_count = o->config.rule_count,
 			    .fds_max = o->descriptors.cached,

@@ -143,20 +143,32 @@ static void say_use(struct doctor *d, const tl_status *s)
 	free(age);
 }
 
+/* SIGHUP changes nothing if the tensors would be lost. Without a keeper it ends the daemon. */
+static char *replaced_advice(const tl_status *s)
+{
+	if (s->keeper == TL_KEEPER_NONE)
+		return cli_text(
+			"start the new one when the tensors may go: this daemon has no keeper, which would hand them over");
+	return cli_text("let the new one take over, with the same tensors: kill -HUP %u",
+			s->daemon_pid);
+}
+
 /*
  * A running daemon may be older than the one that is installed. This can only be seen for a daemon
  * of the same user.
  */
-static void say_replaced(struct doctor *d, uint32_t pid)
+static void say_replaced(struct doctor *d, const tl_status *s)
 {
-	char path[64], program[256] = "";
+	char path[64], program[256] = "", *advice;
 
-	snprintf(path, sizeof(path), "/proc/%u/exe", pid);
-	if (readlink(path, program, sizeof(program) - 1) > 0 && strstr(program, "tensorleased") &&
-	    strstr(program, " (deleted)"))
-		doctor_say(d, DOCTOR_WARN, "daemon's program",
-			   "let the new one take over, with the same tensors: tensorlease restart",
-			   "%s: the program was replaced since it was started", program);
+	snprintf(path, sizeof(path), "/proc/%u/exe", s->daemon_pid);
+	if (readlink(path, program, sizeof(program) - 1) <= 0 || !strstr(program, "tensorleased") ||
+	    !strstr(program, " (deleted)"))
+		return;
+	advice = replaced_advice(s);
+	doctor_say(d, DOCTOR_WARN, "daemon's program", advice,
+		   "%s: the program was replaced since it was started", program);
+	free(advice);
 }
 
 static void say_permissions(struct doctor *d, const char *address)
@@ -227,7 +239,7 @@ static void say_daemon(struct doctor *d)
 		say_unreachable(d, r);
 	} else {
 		say_use(d, &status);
-		say_replaced(d, status.daemon_pid);
+		say_replaced(d, &status);
 		say_permissions(d, status.address);
 		say_daemon_namespace(d, client);
 	}

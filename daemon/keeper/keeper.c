@@ -245,7 +245,8 @@ static void handle(struct keeper *k, const struct keeper_message *m, int fd_take
 		k->options->notified(k->options->context, m->text);
 		break;
 	case KEEPER_RENEW:
-		child_renew(k, KEEPER_LEAVE, m->text);
+		child_renew(k, strcmp(m->text, KEEPER_BY_SIGHUP) ? KEEPER_LEAVE : KEEPER_RELOAD,
+			    m->text);
 		break;
 	case KEEPER_STAY:
 		k->renewing = false;
@@ -351,10 +352,11 @@ static bool is_replaced(const struct keeper *k)
 	       (ours.st_dev != there.st_dev || ours.st_ino != there.st_ino);
 }
 
-/* A program that was installed meanwhile is tried after a death, but nothing may depend on it. */
+/* A program that was installed meanwhile is tried after a death, but nothing may depend on it. When
+ * we are to stop it is not tried, even if a restart was asked for: it may not clean up. */
 static void program_choose(struct keeper *k)
 {
-	if (k->new_program || k->former_program || !is_replaced(k))
+	if ((k->new_program && !k->stopping) || k->former_program || !is_replaced(k))
 		return;
 	k->former_program = k->fresh;
 	k->new_program = k->must_adopt = !k->fresh;

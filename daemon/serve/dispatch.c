@@ -19,10 +19,10 @@
 #include "daemon/serve/users.h"
 #include "daemon/state/claim.h"
 #include "daemon/state/device.h"
+#include "daemon/state/expire.h"
 #include "daemon/state/group.h"
 #include "daemon/state/holding.h"
 #include "daemon/state/lease.h"
-#include "daemon/state/lifetime.h"
 #include "daemon/state/outcome.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
@@ -32,6 +32,7 @@
 #include "util/log.h"
 
 enum { DOUBTS = 32 };	   /* drafts of a former daemon that are looked at in one step */
+enum { BOUND_LOOKS = 32 }; /* at tensors of a closed client, in one step */
 enum { GROUP_LOOKS = 32 }; /* at members of a group, between two looks at the clock */
 
 static void send_committed(struct peer *peer, uint32_t serial, uint64_t version)
@@ -365,11 +366,20 @@ static void handle_unclaim(struct peer *peer, struct conn_message *m)
 	claim_end(peer->state, &peer->client, unclaim->claim, &name);
 }
 
+static void unbind_step(struct peer *peer)
+{
+	unsigned looks = BOUND_LOOKS;
+
+	if (expire_bound(peer->state, &peer->client, &looks))
+		peer->listing.step = NULL;
+}
+
+/* UNBIND stays in the socket until all tensors have ended: the next daemon must end the rest. */
 static void handle_unbind(struct peer *peer, struct conn_message *m)
 {
 	(void)m;
 	claims_leave(peer->state, &peer->client); /* at most CLIENT_CLAIMS_MAX */
-	lifetime_unbind(peer->state, &peer->client);
+	peer->listing.step = unbind_step;
 }
 
 /* ---- watches -------------------------------------------------------------------------------- */

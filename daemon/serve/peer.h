@@ -57,9 +57,10 @@ struct kept_socket {
 	char tag[KEEP_TAG_SIZE];
 };
 
-/* The progress of a request that is answered in steps (listing.h). There is one at a time. */
+/* The progress of a request that is carried out in steps (listing.h). There is one at a time. */
 struct listing {
 	void (*step)(struct peer *peer); /* NULL: there is none */
+	bool unread;			 /* the request stays in the socket until the last step */
 	uint32_t serial;
 	uint32_t uid;	/* KICK: only clients of this user, */
 	uint64_t until; /* up to this id */
@@ -190,7 +191,6 @@ bool peer_send_lent(struct peer *peer, const void *message, int fd_peek);
 int peer_try_send(struct peer *peer, const void *message, int fd_peek);
 void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
-
 /* Reports that account_take() returned @r, so that the request could not be carried out. */
 void peer_error_share(struct peer *peer, uint32_t serial, int r, const char *what, ...)
 	__attribute__((format(printf, 4, 5)));

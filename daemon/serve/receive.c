@@ -35,6 +35,16 @@ static void peer_drained(struct peer *peer)
 	lease_rescan(peer->state, &peer->client);
 }
 
+/* The next step of a request, which is not handled before the last one. */
+static void step(struct peer *peer)
+{
+	peer->listing.step(peer);
+	if (!peer->listing.unread || peer->listing.step || peer->dropping)
+		return;
+	peer->listing.unread = false;
+	conn_consume(peer->fd);
+}
+
 bool receive_turn(struct peer *peer)
 {
 	struct conn_message m;
@@ -55,7 +65,7 @@ bool receive_turn(struct peer *peer)
 			return false;
 		if (listing || group_goes_on(&peer->client)) {
 			if (listing)
-				peer->listing.step(peer);
+				step(peer);
 			else
 				peer_group_step(peer);
 			if (peer->dropping)
@@ -72,7 +82,8 @@ bool receive_turn(struct peer *peer)
 		if (r)
 			break;
 		peer_dispatch(peer, &m);
-		if (stays)
+		peer->listing.unread = stays && peer->listing.step;
+		if (stays && !peer->listing.unread)
 			conn_consume(peer->fd);
 		peer_close(peer, m.fd); /* unless the handler took it */
 		if (peer->dropping)

@@ -639,19 +639,6 @@ static int server_adopt(struct server *server, const struct server_options *opti
 	return SERVER_E_STRANGE;
 }
 
-/* Of the daemon's maximum and those of its namespaces, which have pools in common. */
-static uint32_t most_tensors(const struct server_options *options)
-{
-	uint32_t most = options->shared.max_tensors, max;
-
-	for (unsigned i = 0; i <= options->count; i++) {
-		max = i < options->count ? options->namespaces[i].limits.max_tensors
-					 : options->users.limits.max_tensors;
-		most = max > most ? max : most;
-	}
-	return most;
-}
-
 int server_init(struct server *server, uint64_t instance, const struct server_options *options)
 {
 	struct shared_limits shared = options->shared;
@@ -667,7 +654,6 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 				   .peers.epoll_fd = -1,
 				   .spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC) };
 	list_init(&server->syncs.list);
-	shared.max_tensors = most_tensors(options);
 	shared.max_clients = options->namespaces[0].limits.max_clients;
 	shared_init(&server->shared, &shared);
 	server->shared.unread = peer_unread;

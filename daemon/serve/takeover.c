@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,7 @@ struct found {
 	int fd;
 	char name[TENSOR_NAMESPACE_MAX + 1];
 	uint32_t gid;
+	bool made; /* by the template */
 	bool damaged;
 };
 
@@ -60,6 +62,7 @@ static void found_read(struct found *f)
 	memcpy(f->name, header.name, sizeof(f->name));
 	f->name[sizeof(f->name) - 1] = '\0';
 	f->gid = header.gid;
+	f->made = header.made;
 }
 
 static int search_init(struct search *search, struct keep *k, uint64_t instance)
@@ -164,6 +167,18 @@ static void end_unused(struct server *server, const struct found *f)
 	shm_object_destroy_instance(f->instance);
 }
 
+/* The group of a user's own namespace. A section of that name may have named another group, which
+ * must not get in now. A user whom the system does not know is in no group. */
+static uint32_t own_group(const struct found *f, uint32_t uid)
+{
+	const struct passwd *user;
+
+	if (f->made)
+		return f->gid;
+	user = getpwuid(uid);
+	return user ? user->pw_gid : UINT32_MAX;
+}
+
 /* Takes over a namespace of the template, or one that was being made when the daemon died. */
 static int rest_take_over(struct server *server, struct found *f, char why[ADOPT_WHY_MAX])
 {
@@ -187,7 +202,7 @@ static int rest_take_over(struct server *server, struct found *f, char why[ADOPT
 		return 0;
 	}
 	memcpy(config.name, f->name, sizeof(config.name));
-	config.gid = f->gid;
+	config.gid = own_group(f, config.uid);
 	return namespace_take_over(server, &config, f, true, why);
 }
 

@@ -17,6 +17,7 @@
 #include "daemon/state/claim.h"
 #include "daemon/state/device.h"
 #include "daemon/state/disconnect.h"
+#include "daemon/state/expire.h"
 #include "daemon/state/group.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/lifetime.h"
@@ -29,18 +30,6 @@
 enum { WORDS_PER_LOOK = 16 };
 
 /* ---- steps; each returns whether it has come to its end ------------------------------------- */
-
-/* Tensors that are bound to the connection end as by DELETE. */
-static bool bound_leave(struct client *c, struct state *st, unsigned *looks)
-{
-	const struct life *life;
-
-	for (; *looks && !list_empty(&c->bound); --*looks) {
-		life = list_first_entry(&c->bound, struct life, bound);
-		tensor_unname(st, c->account, (uint32_t)(life - st->lifetimes.of));
-	}
-	return list_empty(&c->bound);
-}
 
 static bool drafts_leave(struct client *c, struct state *st, unsigned *looks)
 {
@@ -78,7 +67,7 @@ static bool connection_leave(struct client *c, struct state *st, unsigned *looks
 	claims_leave(st, c); /* at most CLIENT_CLAIMS_MAX */
 	watches_leave(st, c);
 	return rings_leave(st, c, looks) && group_leave(st, c, looks) &&
-	       device_leave(st, c, looks) && bound_leave(c, st, looks) &&
+	       device_leave(st, c, looks) && expire_bound(st, c, looks) &&
 	       lifetime_remember(st, c, looks);
 }
 

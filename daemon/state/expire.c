@@ -17,17 +17,22 @@ static void unname(struct state *st, uint32_t slot)
 	account_unref(a);
 }
 
+bool expire_bound(struct state *st, struct client *c, unsigned *looks)
+{
+	const struct life *life;
+
+	for (; *looks && !list_empty(&c->bound); --*looks) {
+		life = list_first_entry(&c->bound, struct life, bound);
+		tensor_unname(st, c->account, (uint32_t)(life - st->lifetimes.of));
+	}
+	return list_empty(&c->bound);
+}
+
 void expire_step(struct state *st, int64_t now)
 {
 	struct lifetimes *l = &st->lifetimes;
-	const struct life *life;
 	unsigned n = 0;
 
-	for (; n < EXPIRE_BATCH && !list_empty(&l->unbound); n++) {
-		life = list_first_entry(&l->unbound, struct life, bound);
-		unname(st, (uint32_t)(life - l->of));
-		lifetime_schedule(st);
-	}
 	for (; n < EXPIRE_BATCH && l->expiring.top && (int64_t)l->expiring.top->key <= now; n++)
 		unname(st, (uint32_t)(container_of(l->expiring.top, struct life, expiry) - l->of));
 	if (l->look_again <= now) {

@@ -56,7 +56,7 @@ struct facts_header {
 	char name[TENSOR_NAMESPACE_MAX + 1]; /* of the namespace; empty until that is made */
 	uint32_t uid, gid;		     /* its owner when it was made */
 	uint32_t sum;			     /* of these three; 0: the namespace is being made */
-	uint32_t reserved;
+	uint32_t made;			     /* by the template: @gid is its owner's own group */
 	struct ring_fact rings[CATALOG_RINGS];
 };
 

@@ -200,19 +200,11 @@ bool lifetime_remember(struct state *st, struct client *c, unsigned *looks)
 	return true;
 }
 
-void lifetime_unbind(struct state *st, struct client *c)
-{
-	list_move_all(&st->lifetimes.unbound, &c->bound);
-	lifetime_schedule(st);
-}
-
 int64_t lifetime_due(const struct state *st)
 {
 	const struct lifetimes *l = &st->lifetimes;
 	int64_t due = l->look_again;
 
-	if (!list_empty(&l->unbound))
-		return 0;
 	if (l->expiring.top && (int64_t)l->expiring.top->key < due)
 		due = (int64_t)l->expiring.top->key;
 	return due;

@@ -27,9 +27,6 @@ void lifetime_lost(struct state *st, uint32_t slot);
  * at c->end.slot, for about *@looks looks. True: that was the last slot. */
 bool lifetime_remember(struct state *st, struct client *c, unsigned *looks);
 
-/* Tensors that are bound to the connection of @c end now, in expire_step(). */
-void lifetime_unbind(struct state *st, struct client *c);
-
 /* When to call expire_step() next, by the monotonic clock, or DEADLINE_NEVER. */
 int64_t lifetime_due(const struct state *st);
 /* To be called when lifetime_due() may have changed. */

@@ -223,9 +223,12 @@ static int make_own(struct namespaces *all, const char *name, const struct names
 	config.gid = who->gid;
 	made_trim(all);
 	r = namespace_new(all, &config, out);
-	if (!r)
-		(*out)->made = true;
-	return r;
+	if (r)
+		return r;
+	(*out)->made = true;
+	if ((*out)->state.catalog.facts)
+		(*out)->state.catalog.facts->made = 1;
+	return 0;
 }
 
 int namespace_find(struct namespaces *all, const char *name, size_t len,

@@ -17,7 +17,7 @@ static void pools_init(struct shared *sh, const struct shared_limits *limits)
 	pool_init(sh, SHARE_PARTIAL, (limits->max_clients + 1) / 2);
 	pool_init(sh, SHARE_DESCRIPTORS, limits->device_fds_max);
 	pool_init(sh, SHARE_WAITS, (uint64_t)WAITS_PER_CLIENT * limits->max_clients);
-	pool_init(sh, SHARE_MAPPINGS, 8ULL * limits->max_tensors);
+	pool_init(sh, SHARE_MAPPINGS, shared_mappings(limits->max_tensors));
 	pool_init(sh, SHARE_IN_FLIGHT, limits->flight_fds_max);
 }
 

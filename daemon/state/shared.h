@@ -50,7 +50,8 @@ struct shared_limits {
 	const struct share_rule *rules; /* lent */
 	unsigned rule_count;
 	uint64_t capacity;
-	uint32_t max_tensors, max_clients;
+	uint32_t max_tensors; /* the highest of all namespaces */
+	uint32_t max_clients;
 	unsigned fds_max; /* descriptors for caching */
 	uint64_t device_capacity;
 	unsigned device_fds_max; /* descriptors that open memory: on devices, or without names */
@@ -59,6 +60,12 @@ struct shared_limits {
 	uint64_t versions;
 	struct keep *keep; /* outlives us */
 };
+
+/* How many mappings all clients may have together. */
+static inline uint64_t shared_mappings(uint32_t max_tensors)
+{
+	return 8ULL * max_tensors;
+}
 
 void shared_init(struct shared *sh, const struct shared_limits *limits);
 /* To be called when the states have ended. */

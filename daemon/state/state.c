@@ -24,7 +24,6 @@ static void state_begin(struct state *st, struct shared *shared, uint64_t instan
 	*st = (struct state){ .shared = shared, .instance = instance };
 	accounts_init_below(&st->accounts, &shared->accounts);
 	list_init(&st->lifetimes.sets);
-	list_init(&st->lifetimes.unbound);
 	st->lifetimes.look_again = DEADLINE_NEVER;
 	list_init(&st->everyone);
 	list_init(&st->stepping);

@@ -53,7 +53,7 @@ struct tensor {
 /* The lifetime of a LIVE row; all zero if it was published without one. */
 struct life {
 	struct heap_node expiry; /* in lifetimes.expiring, by row.expires_ns */
-	struct list bound;	 /* in client.bound of its producer, or lifetimes.unbound */
+	struct list bound;	 /* in client.bound of its producer */
 	struct evictables *set;	 /* NULL: it is not evictable, or has no bytes */
 	struct heap_node idle;	 /* in set->idle, by its last known use; or else: */
 	struct list busy;	 /* in set->busy */
@@ -74,7 +74,6 @@ struct evictables {
 struct lifetimes {
 	struct life *of;       /* by slot */
 	struct heap expiring;  /* of struct life, by expiry */
-	struct list unbound;   /* of struct life, by bound: their clients are closed */
 	struct list sets;      /* of struct evictables; none is empty */
 	uint64_t looks;	       /* numbers the calls of evict_one() */
 	int64_t look_again;    /* when held tensors may be free; DEADLINE_NEVER: nobody waits */

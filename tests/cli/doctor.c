@@ -444,32 +444,51 @@ GPU_TEST(an_address_that_is_none_sends_nobody_to_the_log)
 	must_say(&v, "daemon", "fail", "$TENSORLEASE_SOCKET");
 }
 
-/* As an upgrade does. */
-GPU_TEST(a_replaced_program_is_to_be_restarted_with_its_tensors)
+/* Starts a copy of the daemon's program, and removes that, as an upgrade does. */
+static struct test_daemon start_replaced(const struct test_daemon *place, const char *keeper)
 {
-	const char *before = getenv("TL_TEST_DAEMON");
+	const char *before = getenv("TL_TEST_DAEMON"), *extra[] = { "--keeper", keeper, NULL };
 	char *saved = before ? strdup(before) : NULL, command[512];
-	struct path program;
+	struct path program = in(place, "tensorleased");
+	struct test_daemon d;
 
-	cleanup_td struct test_daemon place = td_start(0); /* only for its directory */
-	program = in(&place, "tensorleased");
 	snprintf(command, sizeof(command), "cp '%s' '%s'", saved ? saved : "build/bin/tensorleased",
 		 program.text);
 	must_be(system(command), 0);
 	setenv("TL_TEST_DAEMON", program.text, 1);
-	cleanup_td struct test_daemon d = td_start(0);
-
+	d = td_start(.extra = extra);
 	if (saved)
 		setenv("TL_TEST_DAEMON", saved, 1);
 	else
 		unsetenv("TL_TEST_DAEMON");
 	free(saved);
 	must_be(unlink(program.text), 0);
+	return d;
+}
+
+/* A restart may begin without the tensors, and a reload may not. */
+GPU_TEST(a_replaced_program_is_to_be_reloaded_with_its_tensors)
+{
+	cleanup_td struct test_daemon place = td_start(0); /* only for its directory */
+	cleanup_td struct test_daemon d = start_replaced(&place, "yes");
+
 	gpu_setenv("FAKECUDA_DEVICES", "0");
 	cleanup_visit struct visit v = doctor_at(d.socket);
 
-	must_say(&v, "daemon's program", "warn", "tensorlease restart");
-	must(!strstr(member(probe(&v, "daemon's program"), "advice"), "systemctl"));
+	must_say(&v, "daemon's program", "warn", "kill -HUP");
+	must(!strstr(member(probe(&v, "daemon's program"), "advice"), "restart"));
+}
+
+GPU_TEST(a_replaced_program_without_a_keeper_is_not_to_be_reloaded)
+{
+	cleanup_td struct test_daemon place = td_start(0);
+	cleanup_td struct test_daemon d = start_replaced(&place, "no");
+
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	cleanup_visit struct visit v = doctor_at(d.socket);
+
+	must_say(&v, "daemon's program", "warn", "no keeper");
+	must(!strstr(member(probe(&v, "daemon's program"), "advice"), "kill"));
 }
 
 /* A daemon that was started and ended needs no installation. */

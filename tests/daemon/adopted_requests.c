@@ -363,6 +363,34 @@ TEST(a_group_that_was_published_before_a_reload_took_the_right_is_said_to_be)
 	unlink(config);
 }
 
+/* UNBIND counts until the last tensor has ended, and a client does not send it again. */
+TEST(what_a_daemon_that_dies_has_not_unbound_yet_ends_with_the_next)
+{
+	enum { MANY = 8000 };
+	struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
+	tl_client *c = td_connect(&d);
+	struct raw rc = rc_open(&d);
+	pid_t pid = proper(c);
+	struct wire_draft draft;
+	struct wire_plain m = { 0 };
+	char name[16];
+
+	for (int i = 0; i < MANY; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		must_be(rc_put_as(&rc, name, 10, WIRE_LIFETIME_OWNER_BOUND, 0, &draft), 0);
+	}
+	must_be(rc_send(&rc, WIRE_UNBIND, &m, sizeof(m), -1), 0);
+	while (rc.catalog->tensors == MANY) { /* without a pause: the rest end within milliseconds
+					       */
+	}
+	must_be(kill(pid, SIGKILL), 0);
+	eventually(proper(c) != pid);
+	eventually(client_status(c).tensors == 0);
+	rc_close(&rc);
+	tl_close(c);
+	td_stop(&d);
+}
+
 int main(void)
 {
 	return suite_run();

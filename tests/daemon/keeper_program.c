@@ -305,6 +305,23 @@ TEST(a_stop_while_no_daemon_serves_needs_no_new_program)
 	must_be(rmdir(dir), 0);
 }
 
+/* The new program stops the keeper, and then shows that it is broken. */
+TEST(a_stop_in_the_midst_of_a_restart_needs_no_new_program)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_PATH];
+	struct test_daemon d = start_copy(dir, path);
+	tl_client *c = td_connect(&d);
+
+	must_be(put_value(c, "a", 1, NULL), 0);
+	tl_close(c);
+	install_script(path, "#!/bin/sh\nkill -TERM $PPID\nexit 127\n");
+	must_be(kill(d.keeper, SIGUSR2), 0);
+	must_be(td_exit_status(&d), 0);
+	must_be(access(d.socket, F_OK), -1);
+	must_be(unlink(path), 0);
+	must_be(rmdir(dir), 0);
+}
+
 /* A restart may begin anew, and that it was asked for does not depend on earlier reloads. */
 TEST(a_reload_for_which_there_is_no_program_does_not_stand_in_the_way_of_a_restart)
 {

@@ -124,6 +124,58 @@ TEST(what_is_bound_ends_with_tl_close_too_and_many_of_them_do)
 	td_must_be_empty(&d);
 }
 
+static void unbind(struct raw *rc)
+{
+	struct wire_plain m = { 0 };
+
+	must_be(rc_send(rc, WIRE_UNBIND, &m, sizeof(m), -1), 0);
+}
+
+TEST(what_is_bound_ends_with_unbind_and_the_connection_goes_on)
+{
+	enum { MANY = 300 };
+	cleanup_td struct test_daemon d = td_start();
+	struct raw rc = rc_open(&d), other = rc_open(&d);
+	struct wire_draft draft;
+
+	for (unsigned i = 0; i < MANY; i++)
+		must_be(rc_put_as(&rc, nth(i), 10, WIRE_LIFETIME_OWNER_BOUND, 0, &draft), 0);
+	must_be(rc_put(&rc, "kept", 10, 7, &draft), 0);
+	unbind(&rc);
+	must_be(rc_put_as(&rc, "later", 10, WIRE_LIFETIME_OWNER_BOUND, 0, &draft), 0);
+	rc_sync(&other);
+	must_be(other.catalog->tensors, 2); /* "kept" and "later" */
+	rc_goodbye(&rc);
+	must_be(other.catalog->tensors, 1);
+	must_be(rc_delete(&other, "kept"), 0);
+	rc_goodbye(&other);
+	td_must_be_empty(&d);
+}
+
+/* The daemon reads all of these at once. */
+TEST(the_daemon_comes_to_rest_when_what_is_bound_is_deleted_after_unbind)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw rc = rc_open(&d), other = rc_open(&d);
+	struct wire_draft draft;
+	struct {
+		struct wire_delete fixed;
+		char name[8];
+	} m = { .fixed = { .name_len = 1 }, .name = "x" };
+	struct conn_message answer;
+
+	must_be(rc_put_as(&rc, "x", 10, WIRE_LIFETIME_OWNER_BOUND, 0, &draft), 0);
+	td_freeze(&d);
+	unbind(&rc);
+	must_be(rc_send(&rc, WIRE_DELETE, &m, sizeof(m.fixed) + 1, -1), 0);
+	td_thaw(&d);
+	must_be(rc_receive(&rc, &answer), 0);
+	must_be(other.catalog->tensors, 0);
+	rc_sync(&other); /* it is answered when there is nothing to do */
+	rc_goodbye(&rc);
+	rc_goodbye(&other);
+}
+
 /* An orphan uses what it held, but its connection has ended. */
 TEST(what_is_bound_ends_with_an_orphan_s_connection)
 {

@@ -6,6 +6,8 @@
 #include "tests/daemon/adopted_common.h"
 #include "tests/daemon/shm_common.h"
 #include "tests/harness/child.h"
+#include "tests/harness/process.h"
+#include "tests/harness/raw.h"
 
 #define LAB "[namespace lab]\ncapacity = 50%\n"
 #define TEMPLATE "[namespace user-*]\nmax-tensors = 64\n"
@@ -214,6 +216,71 @@ TEST(a_reload_may_add_a_namespace_for_which_there_is_no_space)
 	finish(&s);
 }
 
+static int ignore_client(const tl_client_info *info, void *context)
+{
+	(void)info;
+	(void)context;
+	return 0;
+}
+
+/* The daemon has asked the keeper for another one, and is killed before it can leave. */
+TEST(a_reload_loses_nothing_if_the_daemon_is_killed_before_it_leaves)
+{
+	struct scene s;
+
+	begin(&s, true);
+	config_write(&s, "gpu-capacity = 1G\n" LAB "[namespace user-*]\nmax-tensors = 128\n");
+	process_stop(s.d.keeper);
+	must_be(kill(s.pid, SIGHUP), 0);
+	for (int i = 0; i < 4; i++) /* it sees the signal before the last request */
+		must_be(tl_list_clients(s.c, ignore_client, NULL), 0);
+	must_be(kill(s.pid, SIGKILL), 0);
+	must_be(kill(s.d.keeper, SIGCONT), 0);
+	eventually(proper(s.c) != s.pid);
+	finish(&s);
+}
+
+enum { HOLDERS = 10, SEGMENTS = 30 };
+
+/* Together they have more mapped than 32 tensors allow. */
+static void hold_many(const struct test_daemon *d, struct raw *producer, struct raw *holders)
+{
+	struct wire_draft drafts[SEGMENTS];
+	char name[16];
+
+	*producer = rc_open(d);
+	for (int i = 0; i < SEGMENTS; i++) { /* each in a segment of its own */
+		snprintf(name, sizeof(name), "%d", i);
+		must_be(rc_put(producer, name, BYTES, i, &drafts[i]), 0);
+	}
+	for (int k = 0; k < HOLDERS; k++) {
+		holders[k] = rc_open(d);
+		for (int i = 0; i < SEGMENTS; i++)
+			must(rc_hold(&holders[k], drafts[i].ref));
+	}
+}
+
+TEST(a_reload_that_leaves_too_few_mappings_is_refused)
+{
+	struct scene s = { .config = "/tmp/tl-config-XXXXXX" };
+	const char *extra[] = { "--keeper", "yes", "--config", s.config, NULL };
+	struct raw producer, holders[HOLDERS];
+
+	must_be(close(mkstemp(s.config)), 0);
+	config_write(&s, "max-tensors = 32\n[namespace big]\nmax-tensors = 1024\n");
+	s.d = td_start(.extra = extra, .expect_ready = true, .storage = "shm");
+	s.c = td_connect(&s.d);
+	s.pid = proper(s.c);
+	must_be(put(s.c, "a", 1, BYTES, NULL), 0);
+	hold_many(&s.d, &producer, holders);
+	must_be_refused(&s, "max-tensors = 32\n", "mappings");
+	for (int k = 0; k < HOLDERS; k++)
+		rc_goodbye(&holders[k]);
+	reload(&s, "max-tensors = 32\n");
+	rc_close(&producer);
+	finish(&s);
+}
+
 enum { HELD = 8, ALICE = 2001 };
 
 /* Holds more than the next daemon would grant. */
@@ -263,6 +330,72 @@ TEST(a_reload_may_lower_a_users_mappings)
 	tl_close(s.c);
 	td_stop(&d);
 	unlink(config);
+}
+
+enum { BOB = 2222, BY_SECTION = 1111, BY_TEMPLATE = 3333 };
+
+/* Alice publishes in her own namespace. Her group is the daemon's. */
+static int alice_publishes(const struct test_daemon *d, void *arg)
+{
+	const struct scene own = { .d = *d };
+	tl_client *c = enter_own(&own);
+
+	(void)arg;
+	must_be(put(c, "a", 1, BYTES, NULL), 0);
+	tl_close(c);
+	return 0;
+}
+
+/* Whether somebody of that group may get from it. */
+static int bob_sees(const struct test_daemon *d, void *arg)
+{
+	tl_connect_options o = { .size = sizeof(o), .address = d->socket, .namespace_name = arg };
+	tl_client *c;
+	int r = tl_connect(&o, &c);
+
+	must(r == 0 || r == -EACCES);
+	if (r)
+		return 1;
+	must(client_sees(c, "a"));
+	tl_close(c);
+	return 0;
+}
+
+static bool may_see(const struct test_daemon *d, const char *name_space)
+{
+	struct test_child bob = child_start_as(BOB, d, bob_sees, (void *)(uintptr_t)name_space);
+	int status = child_wait(&bob);
+
+	must(WIFEXITED(status) && WEXITSTATUS(status) <= 1);
+	return !WEXITSTATUS(status);
+}
+
+TEST(a_reload_that_leaves_a_namespace_to_its_user_lets_nobody_in)
+{
+	struct scene s = { .config = "/tmp/tl-config-XXXXXX" };
+	const char *extra[] = { "--keeper", "yes", "--config", s.config, NULL };
+	struct test_child c;
+
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be other users");
+	must_be(close(mkstemp(s.config)), 0);
+	config_write(&s, "[namespace user-1111]\nowner = 1111\nmode = 0700\n"
+			 "[namespace user-*]\nmode = 0750\n");
+	s.d = td_start(.for_others = true, .extra = extra, .expect_ready = true);
+	s.c = td_connect(&s.d);
+	s.pid = proper(s.c);
+	must_be(put(s.c, "a", 1, BYTES, NULL), 0);
+	c = child_start_as(BY_SECTION, &s.d, alice_publishes, NULL);
+	must_be(child_wait(&c), 0);
+	c = child_start_as(BY_TEMPLATE, &s.d, alice_publishes, NULL);
+	must_be(child_wait(&c), 0);
+	must(!may_see(&s.d, "user-1111"));
+	must(may_see(&s.d, "user-3333"));
+	reload(&s, "[namespace user-*]\nmode = 0750\n");
+	must(!may_see(&s.d, "user-1111"));
+	must(may_see(&s.d, "user-3333"));
+	c = child_start_as(BY_SECTION, &s.d, alice_publishes, NULL); /* it is hers */
+	must_be(child_wait(&c), 0);
+	finish(&s);
 }
 
 TEST(a_reload_may_change_a_template_that_was_not_used)

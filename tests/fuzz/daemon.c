@@ -59,6 +59,7 @@ static void start(void)
 		.keep = &nobody,
 		.listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
 		.shared = { .capacity = 1 << 20,
+			    .max_tensors = TENSORS,
 			    .fds_max = 2,
 			    .device_capacity = 1 << 20,
 			    .device_fds_max = 4,
