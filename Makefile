@@ -54,7 +54,7 @@ HARDEN := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 NO_UNDEFINED := -Wl,-z,defs
 else
 HARDEN := -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
-HARDEN += -Wno-format-truncation # false at -O1
+HARDEN += -Wno-format-truncation -Wno-maybe-uninitialized # false with little optimisation
 SAN_LDFLAGS := -fsanitize=$(SAN)
 endif
 
