@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <cjson/cJSON.h>
 
 #include "bench/bench.h"
+#include "util/shm_space.h"
 
 /* ---- Samples ---- */
 
@@ -197,7 +197,7 @@ void bench_result_done(struct bench *b, struct bench_result *r)
 struct machine {
 	char cpu[128], kernel[160], date[32];
 	long cores;
-	double memory_gib, shm_gib;
+	double memory_gib, shm_gib; /* 0: /dev/shm has no limit */
 };
 
 static void machine_cpu(char *text, size_t size)
@@ -222,7 +222,7 @@ static void machine_cpu(char *text, size_t size)
 static void machine_read(struct machine *m)
 {
 	struct utsname u;
-	struct statvfs vfs;
+	struct shm_space shm;
 	time_t now = time(NULL);
 	struct tm tm;
 
@@ -231,9 +231,7 @@ static void machine_read(struct machine *m)
 	snprintf(m->kernel, sizeof(m->kernel), "%s %s", u.sysname, u.release);
 	m->cores = sysconf(_SC_NPROCESSORS_ONLN);
 	m->memory_gib = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / (1 << 30);
-	m->shm_gib = statvfs("/dev/shm", &vfs)
-			     ? 0
-			     : (double)vfs.f_blocks * (double)vfs.f_frsize / (1 << 30);
+	m->shm_gib = shm_space_find(&shm) || !shm.limited ? 0 : (double)shm.size / (1 << 30);
 	strftime(m->date, sizeof(m->date), "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&now, &tm));
 }
 
@@ -245,8 +243,12 @@ void bench_print_head(const struct bench *b)
 		return;
 	machine_read(&m);
 	printf("tensorlease %s, %s%s\n", tl_version(), m.date, b->quick ? ", quick" : "");
-	printf("%s, %ld cores, %s, %.1f GiB of memory, /dev/shm %.1f GiB\n\n", m.cpu, m.cores,
-	       m.kernel, m.memory_gib, m.shm_gib);
+	printf("%s, %ld cores, %s, %.1f GiB of memory, /dev/shm ", m.cpu, m.cores, m.kernel,
+	       m.memory_gib);
+	if (m.shm_gib > 0)
+		printf("%.1f GiB\n\n", m.shm_gib);
+	else
+		printf("without a limit\n\n");
 	printf("%-45s %-5s %9s %9s %9s %9s %8s  %-9s %s\n", "what", "unit", "floor", "p99", "ours",
 	       "p99", "ratio", "target", "met");
 }
@@ -305,7 +307,10 @@ void bench_print_json(const struct bench *b)
 	cJSON_AddNumberToObject(machine, "cores", (double)m.cores);
 	cJSON_AddStringToObject(machine, "kernel", m.kernel);
 	cJSON_AddNumberToObject(machine, "memory_gib", m.memory_gib);
-	cJSON_AddNumberToObject(machine, "shm_gib", m.shm_gib);
+	if (m.shm_gib > 0)
+		cJSON_AddNumberToObject(machine, "shm_gib", m.shm_gib);
+	else
+		cJSON_AddNullToObject(machine, "shm_gib");
 	rows = cJSON_AddArrayToObject(root, "rows");
 	for (size_t i = 0; i < b->nresults; i++)
 		json_row(rows, b->results[i]);

@@ -14,7 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -326,8 +328,34 @@ static void pause_ms(unsigned ms)
 	nanosleep(&t, NULL);
 }
 
+/*
+ * True if a daemon that we cannot see listens on that socket: the process that made it a listener
+ * is in another PID namespace. Its number in the lock file means nothing here then, and neither its
+ * descriptors nor its facts can be found.
+ */
+static bool is_elsewhere(const char *socket_path)
+{
+	cleanup_(fd_closep) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
+					    0);
+	struct sockaddr_un sun = { .sun_family = AF_UNIX };
+	struct stat ours, theirs;
+	struct ucred listener;
+	socklen_t len = sizeof(listener);
+	char path[32];
+
+	snprintf(sun.sun_path, sizeof(sun.sun_path), "%s", socket_path);
+	if (fd < 0 || connect(fd, (struct sockaddr *)&sun, sizeof(sun)) ||
+	    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &listener, &len))
+		return false;
+	if (!listener.pid)
+		return true;
+	snprintf(path, sizeof(path), "/proc/%d/ns/pid", (int)listener.pid);
+	return !stat("/proc/self/ns/pid", &ours) && !stat(path, &theirs) &&
+	       ours.st_ino != theirs.st_ino;
+}
+
 /* Returns the number of faults, or a negative errno. */
-static int instance_inspect(uint64_t instance, int pid)
+static int instance_inspect(uint64_t instance, int pid, const char *socket_path)
 {
 	struct look *looks = calloc(2, sizeof(*looks));
 	struct subject s = { .catalog_fd = -1, .facts_fd = -1 };
@@ -341,7 +369,14 @@ static int instance_inspect(uint64_t instance, int pid)
 		r = look_once(&looks[n % 2], instance, pid, &s);
 		faults_keep(&looks[n % 2], &looks[(n - 1) % 2]);
 	}
-	count = r || !looks ? 0 : looks[(n - 1) % 2].count;
+	if (!r && !s.pid && is_elsewhere(socket_path))
+		r = -ESRCH;
+	if (r) {
+		subject_deinit(&s);
+		free(looks);
+		return r;
+	}
+	count = looks[(n - 1) % 2].count;
 	printf("instance %016" PRIx64 "%s%s: %s, %s, %u ledgers: %u wrong\n", instance,
 	       *s.name ? ", namespace " : "", s.name, s.pid ? "served" : "not served",
 	       s.facts_fd < 0 ? "no facts" : "facts", s.ledger_count, count);
@@ -349,7 +384,7 @@ static int instance_inspect(uint64_t instance, int pid)
 		printf("  %s\n", looks[(n - 1) % 2].faults[i].text);
 	subject_deinit(&s);
 	free(looks);
-	return r ? r : (int)count;
+	return (int)count;
 }
 
 /* ---- a whole daemon ------------------------------------------------------------------------- */
@@ -389,6 +424,7 @@ int inspect(const char *socket)
 	unsigned wrong = 0;
 	struct dirent *e;
 	int pid = 0, r = lock_read(socket, &pid, &id);
+	bool any = false;
 	DIR *dir;
 
 	if (r)
@@ -399,15 +435,23 @@ int inspect(const char *socket)
 			    2 ||
 		    key || instance - id >= NAMESPACES_MAX)
 			continue;
-		r = instance_inspect(instance, pid);
-		if (r < 0)
+		r = instance_inspect(instance, pid, socket);
+		if (r < 0 && r != -ESRCH)
 			fprintf(stderr, "tensorleased: cannot check %s: %s%s\n", e->d_name,
 				strerror(-r),
 				r == -EACCES ? "; ask as the user of the daemon, or as root" : "");
 		wrong += r > 0 ? (unsigned)r : 0;
 		r = r < 0 ? r : 0;
+		any = true;
 	}
 	if (dir)
 		closedir(dir);
+	if (!r && !any && is_elsewhere(socket))
+		r = -ESRCH; /* its /dev/shm may be another one, too */
+	if (r == -ESRCH)
+		fprintf(stderr,
+			"tensorleased: cannot check what is served on %s: its daemon runs in "
+			"another PID namespace; ask there\n",
+			socket);
 	return r ? r : wrong ? INSPECT_E_WRONG : 0;
 }

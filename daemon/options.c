@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/options.h"
@@ -296,11 +297,28 @@ static FILE *text_open(struct options *o, const char *path)
 	return fmemopen(o->texts.bytes + begin, length, "r");
 }
 
+/* The keeper, each daemon and each reload read the file again. */
+static bool is_pipe(const char *path)
+{
+	struct stat st;
+
+	return !stat(path, &st) && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode));
+}
+
 static int config_read(struct options *o, const char *path)
 {
-	struct reading reading = { .options = o, .file = text_open(o, path) };
-	int r = reading.file ? ini_parse_stream(next_line, &reading, config_line, &reading) : -1;
+	struct reading reading = { .options = o };
+	int r;
 
+	if (!o->texts.kept && is_pipe(path)) {
+		fprintf(stderr,
+			"tensorleased: cannot read the configuration %s: it is a pipe, which can "
+			"be read only once; write the configuration to a file\n",
+			path);
+		return OPTIONS_E_USAGE;
+	}
+	reading.file = text_open(o, path);
+	r = reading.file ? ini_parse_stream(next_line, &reading, config_line, &reading) : -1;
 	if (r < 0 || ferror(reading.file)) {
 		fprintf(stderr, "tensorleased: cannot read the configuration %s: %s\n", path,
 			strerror(errno));

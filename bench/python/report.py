@@ -117,16 +117,18 @@ def machine():
         "cores": os.cpu_count(),
         "kernel": f"{platform.system()} {platform.release()}",
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE") / 2**30, 1),
-        "shm_gib": round(shm.f_blocks * shm.f_frsize / 2**30, 1),
+        # a file system without a limit, as of size=0, has no blocks
+        "shm_gib": round(shm.f_blocks * shm.f_frsize / 2**30, 1) if shm.f_blocks else None,
     }
 
 
 def print_head(bench):
     m = machine()
+    shm = "without a limit" if m["shm_gib"] is None else f"{m['shm_gib']} GiB"
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     print(f"tensorlease for Python, {date}{', quick' if bench.options.quick else ''}")
     print(
-        f"{m['cpu']}, {m['cores']} cores, {m['kernel']}, {m['memory_gib']} GiB of memory, /dev/shm {m['shm_gib']} GiB"
+        f"{m['cpu']}, {m['cores']} cores, {m['kernel']}, {m['memory_gib']} GiB of memory, /dev/shm {shm}"
     )
     print("; ".join(worker.version for worker in bench.workers) + "\n", flush=True)
 

@@ -65,6 +65,14 @@ static const char *refused_advice(const char *why)
 	return strstr(why, "(nobody)") ? nobody_advice : clients_advice;
 }
 
+/* Says where the log of the daemon is that @why, the text of a failure, is about. */
+static const char *log_advice(const char *why)
+{
+	return strstr(why, SYSTEM_DIRECTORY "/")
+		       ? "look at its log: journalctl -u tensorleased"
+		       : "look at its log: a daemon in the background has none, so start it in a terminal (tensorleased --foreground)";
+}
+
 /*
  * While this socket exists it is everybody's default, so put and others can only start a daemon
  * there.
@@ -114,8 +122,7 @@ static void say_unreachable(struct doctor *d, int r)
 	else if (r == -EUSERS)
 		doctor_say(d, DOCTOR_FAIL, "daemon", refused_advice(why), "%s", why);
 	else
-		doctor_say(d, DOCTOR_FAIL, "daemon", "look at its log: journalctl -u tensorleased",
-			   "%s", why);
+		doctor_say(d, DOCTOR_FAIL, "daemon", log_advice(why), "%s", why);
 }
 
 /* Whether more than nine tenths are in use. */
@@ -207,8 +214,8 @@ static void say_daemon_namespace(struct doctor *d, tl_client *client)
 	int r = tl_list_clients(client, visit_self, &known);
 
 	if (r)
-		doctor_say(d, DOCTOR_WARN, "daemon's namespaces",
-			   "look at its log: journalctl -u tensorleased", "%s", cli_reason(r));
+		doctor_say(d, DOCTOR_WARN, "daemon's namespaces", log_advice(cli_reason(r)), "%s",
+			   cli_reason(r));
 	else if (!known)
 		doctor_say(
 			d, DOCTOR_WARN, "daemon's namespaces",

@@ -57,6 +57,8 @@ static int line_read(struct keep *k, const char *line)
 		k->ended_ns = strtoll(text, NULL, 10);
 	else if ((text = after(line, "reason")))
 		snprintf(k->reason, sizeof(k->reason), "%.*s", KEEP_TEXT_SIZE - 1, text);
+	else if ((text = after(line, "program")))
+		snprintf(k->program, sizeof(k->program), "%.*s", PATH_MAX - 1, text);
 	else if ((text = after(line, "directory")))
 		(void)!chdir(text); /* relative paths in our arguments begin there */
 	return 0;

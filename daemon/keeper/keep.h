@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -30,6 +31,7 @@ struct keep {
 	uint64_t restarts;  /* how often a daemon has served before us */
 	int64_t ended_ns;   /* when the last of them ended; 0: there was none */
 	int64_t restart_ns; /* from that time until we served; 0: no daemon before us, or not yet */
+	char program[PATH_MAX];	     /* which the keeper starts if we leave; "": not known */
 	char reason[KEEP_TEXT_SIZE]; /* why that daemon ended, and why we began without its tensors
 				      */
 	uint64_t forgets;	     /* how often the keeper was told to forget something */

@@ -52,6 +52,7 @@ struct keeper {
 	bool renewing;		     /* this daemon is to end, for another one */
 	int64_t renew_ns;	     /* since when */
 	char asked[KEEP_TEXT_SIZE];  /* the reason */
+	enum keeper_op due;	     /* asked for by a signal, when the next one serves; 0: none */
 	bool new_config;	     /* no daemon has served with the files as they are */
 	bool new_program;	     /* no daemon of the program at @exe has served yet */
 	bool former_program;	     /* none ever will: @program is used */
@@ -97,8 +98,8 @@ static int list_make(const struct keeper *k)
 	fprintf(file, "detached %d\nfresh %d\nrestarts %llu\nended %lld\nreason %s\n",
 		k->options->detached, k->fresh, (unsigned long long)k->restarts,
 		(long long)k->ended_ns, k->reason);
-	fprintf(file, "directory %s\nmust-adopt %d\nsame-config %d\n", k->directory, k->must_adopt,
-		!k->new_config);
+	fprintf(file, "directory %s\nprogram %s\nmust-adopt %d\nsame-config %d\n", k->directory,
+		k->exe, k->must_adopt, !k->new_config);
 	r = ferror(file) ? -ENOMEM : 0; /* a memfd can only lack pages */
 	if (fclose(file) || lseek(fd, 0, SEEK_SET))
 		return -errno;
@@ -158,6 +159,8 @@ static int child_start(struct keeper *k)
 		kill(pid, SIGTERM);
 	k->child = pid;
 	k->fd = fds[0];
+	if (k->new_config)
+		k->due = 0; /* this one reads the files as they are now */
 	k->fresh = k->is_ready = k->forgotten_owed = false;
 	k->forgotten = 0;
 	return 0;
@@ -218,6 +221,22 @@ static void child_renew(struct keeper *k, enum keeper_op how, const char *why)
 	answer(k, how, k->asked);
 }
 
+/* A signal while no daemon serves, or when one is about to leave, counts as soon as one serves. */
+static void signal_renew(struct keeper *k, enum keeper_op how)
+{
+	bool now = k->child && k->is_ready && !k->renewing;
+
+	k->due = now ? 0 : how;
+	if (now)
+		child_renew(k, how, how == KEEPER_RELOAD ? KEEPER_BY_SIGHUP : KEEPER_BY_SIGUSR2);
+}
+
+static void due_renew(struct keeper *k)
+{
+	if (k->due)
+		signal_renew(k, k->due);
+}
+
 /* Tells the next daemon to take nothing over. */
 static void afresh(struct keeper *k, const char *why)
 {
@@ -243,6 +262,7 @@ static void handle(struct keeper *k, const struct keeper_message *m, int fd_take
 		if (!strcmp(m->text, "READY=1"))
 			served(k);
 		k->options->notified(k->options->context, m->text);
+		due_renew(k);
 		break;
 	case KEEPER_RENEW:
 		child_renew(k, strcmp(m->text, KEEPER_BY_SIGHUP) ? KEEPER_LEAVE : KEEPER_RELOAD,
@@ -251,6 +271,7 @@ static void handle(struct keeper *k, const struct keeper_message *m, int fd_take
 	case KEEPER_STAY:
 		k->renewing = false;
 		nothing_is_new(k);
+		due_renew(k);
 		break;
 	case KEEPER_RELOADING:
 		k->must_adopt = true;
@@ -494,9 +515,9 @@ static void on_signal(struct keeper *k)
 		if (info.ssi_signo == SIGCHLD) {
 			child_reap(k);
 		} else if (info.ssi_signo == SIGHUP) {
-			child_renew(k, KEEPER_RELOAD, KEEPER_BY_SIGHUP);
+			signal_renew(k, KEEPER_RELOAD);
 		} else if (info.ssi_signo == SIGUSR2) {
-			child_renew(k, KEEPER_LEAVE, KEEPER_BY_SIGUSR2);
+			signal_renew(k, KEEPER_LEAVE);
 		} else {
 			k->stopping = true;
 			if (k->child)

@@ -16,6 +16,7 @@
  *	ended NS	when the last one of them ended (CLOCK_MONOTONIC)
  *	reason TEXT	why that ended
  *	directory PATH	in which the keeper was started
+ *	program PATH	of the program that it starts when another daemon is asked for
  *	must-adopt 1	the daemon ends and gives up nothing if it cannot take over
  *	same-config 1	nobody asked for another configuration than the kept one
  */

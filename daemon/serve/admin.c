@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Administrators' requests: ending other connections, and restarting the daemon. */
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "daemon/serve/admin.h"
 #include "daemon/serve/listing.h"
@@ -108,6 +111,12 @@ void handle_restart(struct peer *peer, struct conn_message *m)
 		peer_error(
 			peer, request->header.serial, WIRE_E_NOT_FOUND,
 			"nobody would start another daemon: this one has no keeper (--keeper no, or it was killed)");
+		return;
+	}
+	if (server->keep->program[0] && access(server->keep->program, X_OK)) {
+		peer_error(peer, request->header.serial, WIRE_E_NOT_FOUND,
+			   "no other daemon starts: its program %s is not there: %s",
+			   server->keep->program, strerror(errno));
 		return;
 	}
 	if (server->may_leave && !server->may_leave(server->context, NULL, why)) {

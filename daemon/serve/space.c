@@ -26,6 +26,7 @@
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/log.h"
+#include "util/shm_space.h"
 
 enum {
 	SPACE_INLINE = 256 << 10, /* bytes; smaller segments are made and destroyed in the loop */
@@ -334,7 +335,7 @@ static bool create_frees_memory(struct create *create, uint64_t more)
 	if (create_was_early(create))
 		return true;
 	/* how much the kernel lacks is not known; 0 asks for whatever there is */
-	if (tensor_free_space(st, account, 0, true, false) != SPACE_FREED &&
+	if (tensor_free_space(st, account, 0, 0, false) != SPACE_FREED &&
 	    !rings_free_space(st, account, !own) && !create_evict(create, own))
 		return false;
 	create->soon_deadline = deadline_after(SPACE_SOON_NS);
@@ -459,12 +460,32 @@ static bool create_try(struct create *create)
 	return true;
 }
 
+/* True: it is refused, since /dev/shm never holds so much, though the capacity would. Trying it
+ * would first give up all that can be given up. */
+static bool refused_as_too_large(struct peer *peer, uint32_t serial, uint64_t nbytes)
+{
+	const struct segment_totals *totals = &peer->state->memory.totals;
+	struct shm_space shm;
+
+	if (!totals->storage->named || nbytes <= SPACE_INLINE || nbytes > totals->pool.capacity ||
+	    nbytes > totals->pool.above->capacity)
+		return false;
+	if (shm_space_find(&shm) || !shm.limited || nbytes <= shm.size)
+		return false;
+	peer_error(peer, serial, WIRE_E_NO_SPACE,
+		   "%llu bytes never fit: /dev/shm has %llu bytes; mount it with a larger size",
+		   (unsigned long long)nbytes, (unsigned long long)shm.size);
+	return true;
+}
+
 void space_create(struct space *space, struct peer *peer, uint32_t serial,
 		  const struct tensor_request *rq, int64_t timeout_ns)
 {
 	struct create *create;
 	int r;
 
+	if (refused_as_too_large(peer, serial, rq->nbytes))
+		return;
 	if (peer->creates >= SPACE_CREATES_MAX) {
 		peer_error(peer, serial, WIRE_E_LIMIT,
 			   "cannot wait for space for %llu bytes: this client has %d requests "

@@ -264,14 +264,25 @@ static bool warm_take_back(struct state *st, const struct segment_totals *where,
 	return seg;
 }
 
+/* True if the charge was refused with @r because the user's part of this namespace is used up, and
+ * not only its part of the daemon. */
+static bool is_over_part(const struct state *st, struct account *account, uint64_t size, int r)
+{
+	const struct pool *here = &st->memory.totals.pool;
+
+	return (r & CHARGE_E_USER) &&
+	       account_used(account, here) + size > account_max(account, here);
+}
+
 /* Takes back the user's own memory first. Takes from others only if @size fits afterwards, so that
  * nothing is thrown away in vain; and first from the user who keeps most. */
-enum space_result tensor_free_space(struct state *st, const struct account *account, uint64_t size,
-				    bool others, bool wait)
+enum space_result tensor_free_space(struct state *st, struct account *account, uint64_t size,
+				    int refused, bool wait)
 {
 	const struct pool *here = &st->memory.totals.pool, *all = &st->shared->store.pool;
-	/* in a full namespace only its own segments free space */
-	const struct segment_totals *where = is_full(here, size) ? &st->memory.totals : NULL;
+	/* in a full namespace, and in a used up part of one, only its own segments free space */
+	bool only_here = is_full(here, size) || is_over_part(st, account, size, refused);
+	const struct segment_totals *where = only_here ? &st->memory.totals : NULL;
 	const struct pool *pool = where ? here : all;
 	uint64_t warm = where ? where->warm : st->shared->store.warm_bytes;
 	enum space_result result, theirs;
@@ -280,7 +291,7 @@ enum space_result tensor_free_space(struct state *st, const struct account *acco
 		return SPACE_FREED;
 	result = own_free_space(st, account);
 	/* a reload may have lowered the capacity below what is in use */
-	if (result == SPACE_FREED || (result == SPACE_LATER && wait) || !others ||
+	if (result == SPACE_FREED || (result == SPACE_LATER && wait) || (refused & CHARGE_E_USER) ||
 	    pool->used + size > pool->capacity + warm + st->prefetched_bytes)
 		return result;
 	if (warm_take_back(st, where, NULL))
@@ -296,9 +307,8 @@ static bool space_is_coming(const struct state *st, struct account *account, uin
 	const struct pool *here = &st->memory.totals.pool;
 
 	if (r & CHARGE_E_USER)
-		return account_used(account, here) + size > account_max(account, here)
-			       ? account->going
-			       : account_top(account)->going;
+		return is_over_part(st, account, size, r) ? account->going
+							  : account_top(account)->going;
 	return is_full(here, size) ? st->memory.totals.going : st->shared->store.going;
 }
 
@@ -312,8 +322,7 @@ static int segment_refused(struct state *st, struct client *c, const struct tens
 	if (!rq->prefetch && !rq->last)
 		result = !rq->late && space_is_coming(st, c->account, size, r)
 				 ? SPACE_FREED
-				 : tensor_free_space(st, c->account, size, !(r & CHARGE_E_USER),
-						     !rq->impatient);
+				 : tensor_free_space(st, c->account, size, r, !rq->impatient);
 	if (result == SPACE_FREED)
 		return STATE_E_SOON;
 	if (result == SPACE_LATER)

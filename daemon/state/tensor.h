@@ -36,13 +36,14 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error);
 
 /*
  * Frees space for @size bytes that are not charged yet by taking back a warm segment or an unused
- * prefetched draft of @account or, with @others, of any user. SPACE_LATER: nothing could be taken
+ * prefetched draft of @account or of any user. @refused is how their charge was refused, or 0 if
+ * the kernel lacks space: only what was in the way is freed. SPACE_LATER: nothing could be taken
  * back yet, but it may be possible when a client's messages have been read
  * (tensor_messages_read()). With @wait, others keep what they have if such a client is @account's.
  */
 enum space_result { SPACE_NONE, SPACE_FREED, SPACE_LATER, SPACE_LATE /* of one client */ };
-enum space_result tensor_free_space(struct state *st, const struct account *account, uint64_t size,
-				    bool others, bool wait);
+enum space_result tensor_free_space(struct state *st, struct account *account, uint64_t size,
+				    int refused, bool wait);
 /* To be called when all messages of @c have been read: a draft that could not be taken back before
  * may be now. */
 void tensor_messages_read(struct state *st, struct client *c);

@@ -87,7 +87,8 @@ TL_API int tl_get_status(tl_client *client, tl_status *status);
  * Blocking: until the other daemon serves.
  * Threads: any.
  * Returns: 0, a common error, or
- *	-ENOENT		the daemon has no keeper, so nothing would start another one
+ *	-ENOENT		the daemon has no keeper, or its program is not at its path any more, so
+ *			nothing would start another one
  *	-EACCES		the daemon is another user's
  *	-ETIMEDOUT	no other daemon has come within the client's request timeout
  * Since: 0.2

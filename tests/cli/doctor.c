@@ -408,6 +408,39 @@ GPU_TEST(a_dead_socket_of_the_system_is_a_failure_for_others)
 	SKIP_UNLESS(can, "other users cannot run the program here");
 }
 
+/* Listens there as another program would. */
+static int listen_as_stranger(const char *path)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	must(fd >= 0);
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+	must_be(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	must_be(listen(fd, 1), 0);
+	return fd;
+}
+
+/* The service logs to the journal, and a daemon in the background nowhere. */
+GPU_TEST(the_advice_to_look_at_a_log_is_right_for_that_daemon)
+{
+	static const char *const at[][2] = {
+		{ "/run/tensorlease/socket", "journalctl -u tensorleased" },
+		{ "/run/user/socket", "--foreground" },
+	};
+
+	SKIP_UNLESS(own_run(), "may not have a /run of its own");
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	must_be(mkdir("/run/tensorlease", 0755) | mkdir("/run/user", 0755), 0);
+	for (int i = 0; i < 2; i++) {
+		int fd = listen_as_stranger(at[i][0]);
+		cleanup_visit struct visit v = doctor_at(at[i][0]);
+
+		must_say(&v, "daemon", "fail", at[i][1]);
+		close(fd);
+	}
+}
+
 /* The doctor itself is one of the clients. */
 GPU_TEST(a_daemon_for_few_clients_is_not_full_without_any)
 {

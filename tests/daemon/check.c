@@ -299,6 +299,29 @@ TEST(without_a_daemon_there_is_nothing_to_check)
 	must_be(td_check(&gone, true), CANNOT);
 }
 
+/* Where the daemon's processes cannot be seen it is not known whether one serves. */
+TEST(a_check_from_another_pid_namespace_says_that_it_cannot_tell)
+{
+	const char *binary = getenv("TL_TEST_DAEMON");
+	char command[512], said[2048] = "";
+	struct test_daemon d;
+	FILE *pipe;
+
+	SKIP_UNLESS(!system("unshare --pid --fork --mount-proc true 2>/dev/null"),
+		    "may not make a PID namespace");
+	d = td_start(.max_tensors = 100);
+	snprintf(command, sizeof(command),
+		 "unshare --pid --fork --mount-proc %s --check --socket %s 2>&1",
+		 binary ? binary : "build/bin/tensorleased", d.socket);
+	pipe = popen(command, "re");
+	must(pipe);
+	(void)!fread(said, 1, sizeof(said) - 1, pipe);
+	must_be(WEXITSTATUS(pclose(pipe)), CANNOT);
+	must(strstr(said, "another PID namespace"));
+	must(!strstr(said, "not served"));
+	td_stop(&d);
+}
+
 int main(void)
 {
 	return suite_run();

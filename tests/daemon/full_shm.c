@@ -57,6 +57,24 @@ TEST(warm_memory_of_another_namespace_is_taken_for_a_create)
 	unlink(config);
 }
 
+/* A part of the capacity, which is larger than /dev/shm, but not of that. */
+TEST(a_create_larger_than_shm_takes_no_warm_memory)
+{
+	static const char *const extra[] = { "--warm-time", "3600", NULL };
+	tl_client *client;
+	struct test_daemon d;
+
+	NEEDS_MOUNT;
+	d = td_start(.capacity = 256 * MIB, .extra = extra, .storage = "shm", .shm_size = 80 * MIB);
+	client = td_connect(&d);
+	put_and_delete(client, 8 * MIB);
+	must_be(try_put(client, "a", 80 * MIB + 1, NULL), -ENOSPC);
+	must(strstr(tl_last_error(), "never fit: /dev/shm has"));
+	must_be(td_status(&d).bytes_warm, 8 * MIB);
+	must_be(tl_close(client), 0);
+	td_stop(&d);
+}
+
 TEST(a_ring_ends_for_a_create)
 {
 	const tl_put_options ring = { .size = sizeof(ring), .ring = 4 };

@@ -352,6 +352,64 @@ TEST(a_reload_for_which_there_is_no_program_does_not_stand_in_the_way_of_a_resta
 	close(fd);
 }
 
+/* A program that waits, before it becomes the daemon, as long as there is a pipe without writers.
+ */
+static void install_waiting(const char *path, const char *real, const char *pipe)
+{
+	char text[4 * PROGRAM_PATH + 64];
+
+	snprintf(text, sizeof(text), "#!/bin/sh\n[ ! -p %s ] || read x <%s\nexec %s \"$@\"\n", pipe,
+		 pipe, real);
+	install_script(path, text);
+}
+
+TEST(a_reload_asked_for_while_the_next_daemon_starts_is_done_when_it_serves)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_PATH], real[PROGRAM_PATH + 8], pipe[PROGRAM_PATH + 8];
+	char config[] = "/tmp/tl-config-XXXXXX";
+	const char *extra[] = { "--keeper", "yes", "--config", config, NULL };
+	struct test_daemon d;
+	tl_client *lab = NULL;
+	int fd = -1;
+
+	must_be(close(mkstemp(config)), 0);
+	d = start_copy_with(dir, path, extra);
+	snprintf(real, sizeof(real), "%s.real", path);
+	snprintf(pipe, sizeof(pipe), "%s.pipe", path);
+	must_be(rename(path, real), 0);
+	must_be(mkfifo(pipe, 0600), 0);
+	install_waiting(path, real, pipe);
+	must_be(kill(proper(&d), SIGKILL), 0);
+	eventually((fd = open(pipe, O_WRONLY | O_NONBLOCK | O_CLOEXEC)) >= 0); /* it waits */
+	config_write(config, "[namespace lab]\n");
+	must_be(kill(d.keeper, SIGHUP), 0);
+	must_be(unlink(pipe), 0);
+	must_be(write(fd, "\n", 1), 1);
+	close(fd);
+	eventually(!tl_connect(
+		&TL_INIT(tl_connect_options, .address = d.socket, .namespace_name = "lab"), &lab));
+	tl_close(lab);
+	must(!strcmp(td_full_status(&d).restart_reason, "asked for by SIGHUP"));
+	must_be(unlink(real) | unlink(config), 0);
+	remove_program(&d, dir, path);
+}
+
+TEST(a_restart_for_which_there_is_no_program_says_so_at_once)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_PATH], later[PROGRAM_PATH + 8];
+	struct test_daemon d = start_copy(dir, path);
+	tl_client *c = td_connect(&d);
+
+	snprintf(later, sizeof(later), "%s.later", path);
+	must_be(rename(path, later), 0);
+	must_be(tl_restart(c), -ENOENT);
+	must(strstr(tl_last_error(), path));
+	must_be(rename(later, path), 0);
+	must_be(tl_restart(c), 0);
+	tl_close(c);
+	remove_program(&d, dir, path);
+}
+
 int main(void)
 {
 	return suite_run();

@@ -146,6 +146,39 @@ TEST(a_name_means_something_else_in_each_namespace)
 	stop();
 }
 
+static int put_large(tl_client *client, const char *name, int64_t n)
+{
+	void *bytes = calloc(1, (size_t)n);
+	const DLTensor t = bytes_tensor(bytes, &n);
+	int r = tl_put(client, name, &t, NULL, &(uint64_t){ 0 });
+
+	free(bytes);
+	return r;
+}
+
+/* A user's part of one namespace is used up: its warm memory in another one is of no use. */
+TEST(warm_memory_elsewhere_is_kept_when_a_users_part_of_a_namespace_is_used_up)
+{
+	static const char rule[] = "warm-time = 3600\n[user *]\nbytes = 50%\n"
+				   "[namespace lab]\ncapacity = 16M\n";
+	cleanup_td struct test_daemon d = start_as(rule, 0);
+	tl_client *here = enter_must(&d, NULL), *lab = enter_must(&d, "lab");
+	tl_status status = { .size = sizeof(status) };
+
+	must_be(put_large(here, "warm", 4 * MIB), 0);
+	must_be(tl_delete(here, "warm"), 0);
+	must_be(put_large(lab, "warm", MIB), 0);
+	must_be(tl_delete(lab, "warm"), 0);
+	must_be(put_large(lab, "a", 5 * MIB), 0);
+	must_be(put_large(lab, "b", 4 * MIB), -EDQUOT);
+	must_be(tl_get_status(lab, &status), 0);
+	must_be(status.bytes_warm, 0); /* here it might have been enough */
+	must_be(tl_get_status(here, &status), 0);
+	must_be(status.bytes_warm, 4 * MIB);
+	must_be(tl_close(here) | tl_close(lab), 0);
+	stop();
+}
+
 /* Neither what another namespace publishes, nor what was there before. */
 TEST(nothing_of_another_namespace_can_be_seen)
 {

@@ -524,6 +524,26 @@ TEST(a_mistake_in_the_configuration_is_told_with_its_line)
 	}
 }
 
+/* The keeper and its daemons read the configuration again and again. */
+TEST(a_configuration_that_can_be_read_only_once_is_refused)
+{
+	static const char text[] = "max-tensors = 200\n";
+	char path[64], *log;
+	int fds[2];
+
+	must_be(pipe2(fds, O_CLOEXEC), 0);
+	must_be(write(fds[1], text, strlen(text)), (ssize_t)strlen(text));
+	close(fds[1]);
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)getpid(), fds[0]);
+	struct test_daemon d = td_start(.expect_exit = true, .extra = ARGUMENTS("--config", path));
+
+	must_be(WEXITSTATUS(td_exit_status(&d)), 2);
+	log = td_log(&d);
+	must(strstr(log, "it is a pipe"));
+	free(log);
+	close(fds[0]);
+}
+
 int main(void)
 {
 	return suite_run();

@@ -158,11 +158,12 @@ TEST(few_of_others_are_looked_at_for_space_however_many_there_are)
 	}
 	st.shared->unread = always_unread;
 	asked = 0;
-	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, true, true), SPACE_LATER);
+	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, 0, true), SPACE_LATER);
 	assert_in_range(asked, 1, STRANGERS / 2);
-	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, false, true), SPACE_NONE);
+	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, CHARGE_E_USER, true),
+			 SPACE_NONE);
 	st.shared->unread = NULL;
-	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, true, true), SPACE_FREED);
+	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, 0, true), SPACE_FREED);
 	assert_int_equal(st.prefetched, STRANGERS - 1);
 	for (int i = 0; i < STRANGERS; i++)
 		fx_leave(&strangers[i]);
