@@ -54,7 +54,7 @@ enum fake_violation {
 	FAKE_LATE_CALL,	 /* a call was made when the driver's own function at exit had run */
 	FAKE_DEAD_EVENT, /* an event was used whose context was reset */
 	FAKE_DEAD_STREAM, /* a stream was used that its owner had destroyed */
-	FAKE_ORPHANED,	 /* no rule was broken: an owner died while others had its memory open */
+	FAKE_ORPHANED,	  /* no rule was broken: an owner died while others had its memory open */
 	FAKE_VIOLATIONS,
 };
 
