@@ -2,12 +2,13 @@
 """The order of work: which consumers wait for which stream."""
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 
 import dlpack_abi as abi
 import gpu_help
 import pytest
 from conftest import eventually, leases_of
-from cuda_driver import Array, Child, Driver, Taken, run
+from cuda_driver import LEGACY, Array, Child, Driver, Taken, run
 from gpu_help import N, connect, publish_and_stay, take, take_back, take_now, tell_what_is_seen
 
 daemon, gpus = gpu_help.daemon, gpu_help.gpus
@@ -203,3 +204,25 @@ def test_sealed_tensors_need_no_waiting(gpus):
     assert run(take_now, 5)
     gpus.hold(0)
     producer.end()
+def delete_beside_a_subinterpreter():
+    try:
+        import _interpreters as interpreters
+    except ImportError:
+        import _xxsubinterpreters as interpreters
+    interpreters.create()  # from then on PyGILState_Check() is always true
+    client, driver = connect(), Driver()
+    array = Array(driver, (N,)).fill(1)
+    client.publish("t", array)
+    with ThreadPoolExecutor(1) as other:
+        for kind in (ctypes.CFUNCTYPE, ctypes.PYFUNCTYPE):  # without the GIL, and with it
+            for call in (lambda function, *arguments: function(*arguments), other.submit):
+                managed = abi.consume(client.get("t").__dlpack__(stream=LEGACY, max_version=(1, 0)))
+                delete = kind(None, ctypes.c_void_p)(ctypes.cast(managed.deleter, ctypes.c_void_p).value)
+                call(delete, ctypes.addressof(managed))
+    take_back(client, array)
+
+
+def test_a_deleter_needs_no_gil_beside_a_subinterpreter(gpus):
+    run(delete_beside_a_subinterpreter)
+
+
