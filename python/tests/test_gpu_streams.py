@@ -183,6 +183,17 @@ def ends_on_a_full_queue(how):
     elif how == "capsule":
         ending.append(True)
         del capsule
+    elif how == "put":  # the lease on the first one ends when the second one cannot be had
+
+        class Refuses:
+            def __dlpack_device__(self):
+                ending.append(True)
+                raise RuntimeError("on purpose")
+
+            __dlpack__ = None
+
+        with pytest.raises(RuntimeError, match="on purpose"):
+            client.put_many({"a": tensor, "b": Refuses()}, stream=stream)
     else:
         ending.append(True)
         draft.abort()
@@ -192,18 +203,11 @@ def ends_on_a_full_queue(how):
     driver.free(memory)
 
 
-@pytest.mark.parametrize("how", ["capsule", "deleter", "draft"])
+@pytest.mark.parametrize("how", ["capsule", "deleter", "draft", "put"])
 def test_an_end_that_waits_for_space_lets_other_threads_run(gpus, how):
     run(ends_on_a_full_queue, how)
 
 
-def test_sealed_tensors_need_no_waiting(gpus):
-    producer = Child(publish_and_stay, 5, {"sealed": True})
-    producer.hear()
-    gpus.hold(producer.pid)  # whatever it does now
-    assert run(take_now, 5)
-    gpus.hold(0)
-    producer.end()
 def delete_beside_a_subinterpreter():
     try:
         import _interpreters as interpreters
@@ -226,3 +230,10 @@ def test_a_deleter_needs_no_gil_beside_a_subinterpreter(gpus):
     run(delete_beside_a_subinterpreter)
 
 
+def test_sealed_tensors_need_no_waiting(gpus):
+    producer = Child(publish_and_stay, 5, {"sealed": True})
+    producer.hear()
+    gpus.hold(producer.pid)  # whatever it does now
+    assert run(take_now, 5)
+    gpus.hold(0)
+    producer.end()

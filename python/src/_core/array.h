@@ -37,6 +37,10 @@ struct hold *hold_ref(struct hold *h);
 struct hold *hold_unref(struct hold *h);
 /* Needs the GIL, and gives it up while a slow unmapping runs. Returns NULL. */
 struct hold *hold_unref_py(struct hold *h);
+/* As the one of these that suits: consumers call deleters with the GIL or without. */
+struct hold *hold_unref_any(struct hold *h);
+/* Ends a lease of the library's that no hold has. Needs the GIL, and gives it up meanwhile. */
+void lease_end(DLManagedTensorVersioned *managed);
 
 /* Whether get(..., device=) made a copy, of which @h may be a view. tensor_remap() clears the flag,
  * which tells there of a daemon that has ended. */

@@ -231,7 +231,7 @@ PyObject *tensor_cuda_stream(PyObject *self, PyObject *unused)
 		if (!lease)
 			return NULL;
 		if (a->ordered) /* another thread was faster */
-			hold_unref(lease);
+			hold_unref_py(lease);
 		else
 			a->ordered = lease;
 	}

@@ -97,19 +97,27 @@ static DLManagedTensorVersioned **exported_of(const struct hold *h)
 
 PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
 {
+void abort_py(tl_draft *draft)
+{
+	Py_BEGIN_ALLOW_THREADS;
+	tl_abort(draft);
+	Py_END_ALLOW_THREADS;
+}
+
 	DLManagedTensorVersioned *managed, *empty;
 	struct draft *d;
 	struct hold *h;
 	int r = tl_draft_to_dlpack(draft, &managed);
 
 	if (r) {
-		tl_abort(draft);
-		return raise_error(r);
+		raise_error(r);
+		abort_py(draft);
+		return NULL;
 	}
 	if (!managed->dl_tensor.data) { /* no bytes means no address */
 		empty = empty_of(managed);
 		if (!empty) {
-			managed->deleter(managed);
+			lease_end(managed);
 			return PyErr_NoMemory();
 		}
 		managed = empty;

@@ -24,6 +24,8 @@ struct draft {
 /* False with an exception: a grandchild of its process may not touch its memory. */
 bool draft_is_here(PyObject *self);
 
+/* tl_abort(), which may wait for space on a stream. Gives the GIL up meanwhile. */
+void abort_py(tl_draft *draft);
 PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft);
 
 /*

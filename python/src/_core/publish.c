@@ -347,7 +347,7 @@ PyObject *client_create(PyObject *self, PyObject *args)
 	else if (!r && c->closing)
 		r = wait_closed("a create");
 	if (r)
-		tl_abort(w.draft);
+		abort_py(w.draft);
 	draft = r ? NULL : draft_from(c, name, w.draft); /* client_end() may close the client */
 	client_end(c);
 	PyBuffer_Release(&bytes);

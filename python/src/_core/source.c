@@ -553,7 +553,9 @@ void source_end(struct source *s)
 	PyObject *type, *value, *traceback;
 
 	PyErr_Fetch(&type, &value, &traceback);
-	if (s->versioned && s->versioned->deleter)
+	if (s->versioned && s->hold)
+		lease_end(s->versioned);
+	else if (s->versioned && s->versioned->deleter)
 		s->versioned->deleter(s->versioned);
 	if (s->legacy && s->legacy->deleter)
 		s->legacy->deleter(s->legacy);
@@ -586,7 +588,7 @@ static void owned_delete(DLManagedTensorVersioned *managed)
 		o->versioned->deleter(o->versioned);
 	if (o->legacy && o->legacy->deleter && Py_IsInitialized())
 		o->legacy->deleter(o->legacy);
-	hold_unref(o->hold);
+	hold_unref_any(o->hold);
 	if (o->owner && Py_IsInitialized()) {
 		PyGILState_STATE state = PyGILState_Ensure();
 
