@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import gpu_help
 import pytest
-from conftest import eventually, once_asleep
+from conftest import daemon_at, eventually, once_asleep
 from cuda_driver import LEGACY, PER_THREAD, Array, Child, Driver, Interface, Taken, run
 from gpu_help import N, connect, take, take_back, take_now, tell_what_is_seen
 from limits import limit
@@ -208,6 +208,57 @@ class Rewrapped:
 
 def test_on_which_stream_a_draft_is_written(gpus):
     run(drafts_and_streams)
+
+
+# ---- a daemon that has ended ----
+
+
+def commit_to_another_daemon(link, folder):
+    address, driver = f"{folder}/socket", Driver()
+    with daemon_at(address) as first:
+        client = tensorlease.connect(address, autostart=False)
+        client.create("former", 4, "int8", device=0).commit()
+        draft = client.create("t", (64,), "uint8", device=0, metadata=b"m", owner_bound=True)
+        written = Taken(driver, draft)
+        first.kill()
+        first.wait()
+    with daemon_at(address):
+        eventually(lambda: _is_empty(client))
+        link.send("ready")
+        link.recv()  # its work is held
+        written.fill(5)
+        draft.commit()
+        written.give_back()
+        link.send("committed")
+        link.recv()
+        other = client.get("t")
+        unordered = Taken(driver, other)
+        assert driver.library.cuStreamQuery(ctypes.c_void_p(unordered.stream)) == 600  # it waits for the draft's
+        link.send("seen")
+        assert unordered.read() == bytes([5]) * 64
+        assert (other.metadata, client.stat("t").owner_bound) == (b"m", True)
+        del other, unordered, draft
+        client.delete("t")
+        client.close()
+
+
+def _is_empty(client):
+    try:
+        return "former" not in client
+    except ConnectionError:
+        return False
+
+
+def test_a_draft_is_committed_to_another_daemon(gpus, tmp_path):
+    child = Child(commit_to_another_daemon, str(tmp_path))
+    child.hear()
+    gpus.hold(child.pid)
+    child.tell()
+    child.hear()
+    child.tell()
+    assert child.hear() == "seen"
+    gpus.hold(0)
+    child.end()
 
 
 # ---- space ----

@@ -3,7 +3,8 @@
  * The Draft: memory that will become a tensor. It is an exported draft of the library
  * (tl_draft_to_dlpack()), so that its views in Python stay valid for reading after the commit. A
  * commit hands a description of the same bytes to tl_publish(), which recognises them by their
- * address.
+ * address. It owns a reference to the hold: if the draft's daemon has ended, the library publishes
+ * memory of a GPU as any other and keeps it.
  */
 #include <errno.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "cuda.h"
 #include "draft.h"
 #include "lock.h"
+#include "source.h"
 
 PyTypeObject *draft_base;
 
@@ -95,8 +97,6 @@ static DLManagedTensorVersioned **exported_of(const struct hold *h)
 	return h->managed->deleter == empty_free ? &((struct empty *)h->managed)->exported : NULL;
 }
 
-PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
-{
 void abort_py(tl_draft *draft)
 {
 	Py_BEGIN_ALLOW_THREADS;
@@ -104,6 +104,8 @@ void abort_py(tl_draft *draft)
 	Py_END_ALLOW_THREADS;
 }
 
+PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
+{
 	DLManagedTensorVersioned *managed, *empty;
 	struct draft *d;
 	struct hold *h;
@@ -263,19 +265,20 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 {
 	struct hold *h = draft_take(d);
 	const char *text = h ? name_utf8(name) : NULL;
-	DLManagedTensorVersioned same, *tensor = &same, **exported;
+	DLManagedTensorVersioned *tensor, **exported;
+	struct source s;
 	int r;
 
 	if (!text)
 		return -1;
 	draft_say_stream(d, options->stream);
-	if (!draft_stream_known(d) || !client_begin(d->client))
+	if (!draft_stream_known(d) || source_of_hold(&s, h))
 		return -1;
-	same = (DLManagedTensorVersioned){
-		.version = h->managed->version,
-		.flags = h->managed->flags,
-		.dl_tensor = h->managed->dl_tensor,
-	};
+	if (!client_begin(d->client)) {
+		source_end(&s);
+		return -1;
+	}
+	tensor = s.versioned;
 	exported = exported_of(h);
 	if (exported) {
 		tensor = *exported;
@@ -289,6 +292,9 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 		raise_error(r); /* before anything else can fail */
 	client_end(d->client);
 	d->array.hold = h;
+	if (!exported && (!r || r == -EINPROGRESS)) /* the library has it */
+		s.versioned = NULL;
+	source_end(&s);
 	if (r && exported)
 		*exported = tensor;
 	if (r)

@@ -634,3 +634,15 @@ int source_own(struct source *s)
 	s->versioned = &o->managed;
 	return 0;
 }
+
+int source_of_hold(struct source *s, struct hold *h)
+{
+	memset(s, 0, offsetof(struct source, dims));
+	s->tensor = h->managed->dl_tensor;
+	s->flags = h->managed->flags;
+	s->hold = hold_ref(h);
+	if (!source_own(s))
+		return 0;
+	source_end(s);
+	return -1;
+}
