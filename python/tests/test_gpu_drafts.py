@@ -2,8 +2,10 @@
 """Drafts on a GPU, which are filled in place on any stream and outlive their producer."""
 
 import ctypes
+import gc
 import mmap
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import gpu_help
@@ -208,6 +210,56 @@ class Rewrapped:
 
 def test_on_which_stream_a_draft_is_written(gpus):
     run(drafts_and_streams)
+
+
+class Stream:
+    """A stream object that ends its stream, as CuPy's does."""
+
+    def __init__(self, driver):
+        self.driver, self.ptr = driver, driver.stream()
+
+    def __del__(self):
+        self.driver.use("cuStreamDestroy_v2", ctypes.c_void_p(self.ptr))
+
+
+def end_streams_before_views(how):
+    client, driver = connect(), Driver()
+    stream = Stream(driver)
+    draft = client.create("t", (64,), "uint8", device=0)
+    if how == "attribute":
+        draft.stream = stream
+    written = Taken(driver, draft, stream.ptr).fill(5)
+    if how == "publish":
+        client.publish("t", draft, stream=stream)
+    elif how == "publish_many":
+        client.publish_many({"t": draft}, stream=stream)
+    else:
+        draft.commit(stream=stream if how == "commit" else None)
+    alive = weakref.ref(stream)
+    del stream, draft
+    gc.collect()
+    client.delete("t")
+    assert alive()
+    written.give_back()  # marks on that stream where its user stopped
+    eventually(lambda: alive() is None)
+    if how == "attribute":
+        draft, first, second = client.create("t", (64,), "uint8", device=0), Stream(driver), Stream(driver)
+        for one in (first, second, first):
+            draft.stream = one
+        one = None
+        alive = weakref.ref(second)
+        del second
+        assert alive() is None
+        alive = weakref.ref(first)
+        del first
+        assert alive()
+        draft.abort()
+        assert alive() is None
+
+
+@pytest.mark.parametrize("how", ["attribute", "commit", "publish", "publish_many"])
+def test_a_draft_keeps_the_stream_that_writes_it(gpus, how):
+    run(end_streams_before_views, how)
 
 
 # ---- a daemon that has ended ----

@@ -22,8 +22,8 @@ struct hold {
 	struct hold *base; /* of a view: the hold of the bytes, kept by `managed`; NULL: its own */
 	uint64_t nbytes;
 	struct stream stream;	/* on a GPU: the one it was got for */
-	PyObject *stream_owner; /* the owner of that stream, which must not be freed before it; or
-				   NULL */
+	PyObject *stream_owner; /* the owner of that stream, or of the one that writes a draft,
+				   which must not be freed before the hold; or NULL */
 	int pid; /* on a GPU: the owning process, since CUDA does not survive fork(); else 0 */
 	/* For the buffer protocol, whose views stay valid when `managed` was published: */
 	Py_ssize_t *shape;	   /* behind byte_strides */

@@ -200,12 +200,18 @@ void draft_used_on(struct draft *d, intptr_t stream)
 		set_stream(d, stream);
 }
 
-void draft_say_stream(struct draft *d, intptr_t stream)
+void draft_say_stream(struct draft *d, intptr_t stream, PyObject *owner)
 {
-	if (!d->handle || stream == TL_STREAM_DEFAULT)
+	struct hold *h = d->array.hold;
+	PyObject *old;
+
+	if (!h || !d->handle || stream == TL_STREAM_DEFAULT)
 		return;
 	d->stream_said = true;
 	set_stream(d, stream);
+	old = h->stream_owner;
+	h->stream_owner = Py_XNewRef(owner);
+	Py_XDECREF(old);
 }
 
 void draft_keep_stream(struct draft *d)
@@ -260,19 +266,20 @@ static struct hold *draft_take(struct draft *d)
 	return h;
 }
 
-int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options, uint64_t *version,
-		  bool *copied)
+int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options, PyObject *stream,
+		  uint64_t *version, bool *copied)
 {
-	struct hold *h = draft_take(d);
-	const char *text = h ? name_utf8(name) : NULL;
+	const char *text = draft_take(d) ? name_utf8(name) : NULL;
 	DLManagedTensorVersioned *tensor, **exported;
 	struct source s;
+	struct hold *h;
 	int r;
 
 	if (!text)
 		return -1;
-	draft_say_stream(d, options->stream);
-	if (!draft_stream_known(d) || source_of_hold(&s, h))
+	draft_say_stream(d, options->stream, stream);
+	h = draft_take(d); /* again: what that let go may have run code */
+	if (!h || !draft_stream_known(d) || source_of_hold(&s, h))
 		return -1;
 	if (!client_begin(d->client)) {
 		source_end(&s);
@@ -325,7 +332,7 @@ static PyObject *draft_commit(PyObject *self, PyObject *const *args, Py_ssize_t 
 		return NULL;
 	options.metadata = bytes.len ? bytes.buf : NULL;
 	options.metadata_size = (size_t)bytes.len;
-	r = draft_publish(d, d->name, &options, waits ? &version : NULL, NULL);
+	r = draft_publish(d, d->name, &options, stream, waits ? &version : NULL, NULL);
 	PyBuffer_Release(&bytes);
 	if (r)
 		return NULL;
@@ -432,7 +439,7 @@ static int set_stream_attribute(PyObject *self, PyObject *value, void *unused)
 		raise_text(-EINVAL, "the draft is on the CPU, which has no streams");
 		return -1;
 	}
-	draft_say_stream(d, stream);
+	draft_say_stream(d, stream, value);
 	return 0;
 }
 
@@ -532,8 +539,9 @@ static PyGetSetDef getters[] = {
 	{ "version", get_version, NULL, "The version that was published; None before the commit.",
 	  NULL },
 	{ "stream", get_stream, set_stream_attribute,
-	  "On a GPU, the stream that writes the draft: an int, or None if nobody has named one. It can be set. It is 1 for\n"
-	  "the per-thread stream of another thread, for which the legacy stream waits.",
+	  "On a GPU, the stream that writes the draft: an int, or None if nobody has named one. It can be set, also to a\n"
+	  "stream object, which the draft and its views keep. It is 1 for the per-thread stream of another thread, for which\n"
+	  "the legacy stream waits.",
 	  NULL },
 	{ "state", get_state, NULL, "'open', 'committed' or 'aborted'.", NULL },
 	{ "_dtype_tuple", array_get_dtype_tuple, NULL, NULL, NULL },
