@@ -83,14 +83,6 @@ static int device_of(struct cuda_group *g, int ordinal, struct group_device **ou
 	return (*out)->device ? 0 : -ENODEV;
 }
 
-static void tensor_delete(void *context)
-{
-	DLManagedTensorVersioned *tensor = context;
-
-	if (tensor->deleter)
-		tensor->deleter(tensor);
-}
-
 /* ---- Writing ---- */
 
 int cuda_members_allocate(struct members *m, int64_t deadline)
@@ -317,7 +309,7 @@ int cuda_members_place(struct members *m)
 		if (!member->handed)
 			cuda_buffer_use(d->buffer); /* the tensor's */
 		cuda_publication_arm(member->own, d->event,
-				     member->handed ? tensor_delete : cuda_buffer_done,
+				     member->handed ? cuda_tensor_delete : cuda_buffer_done,
 				     member->handed ? (void *)member->handed : d->buffer);
 	}
 	return r;

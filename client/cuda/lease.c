@@ -120,8 +120,8 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 	errno = saved;
 }
 
-/* The place is not marked: there was no event, or the stream was being captured. What its own
- * query does not show is marked now. */
+/* The place is not marked: there was no event, or the stream was being captured. Unless the stream
+ * is idle it is marked now, since a stream that others keep busy may never be idle. */
 static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	CUstream stream = cuda_stream(cuda_lease_of(l)->stream);
@@ -129,8 +129,11 @@ static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *sc
 
 	if (cuda_stream_usable(scope, (intptr_t)stream))
 		return CUDA_E_NOT_READY;
-	if (stream != CUDA_STREAM_LEGACY)
-		return scope->driver->stream_query(stream);
+	if (stream != CUDA_STREAM_LEGACY) {
+		e = scope->driver->stream_query(stream);
+		if (e != CUDA_E_NOT_READY)
+			return e;
+	}
 	e = mark(l, scope, stream);
 	return !e || may_mark_later(e) ? CUDA_E_NOT_READY : e;
 }

@@ -403,6 +403,13 @@ static void close_half_open(struct cuda_mapping *m)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
+/* A reset closes what was opened in the context. Virtual memory stays mapped until we unmap it. */
+static bool is_mapped(const struct cuda_mapping *m)
+{
+	return m->state == MAPPING_OPEN &&
+	       (m->kind == SEGMENT_CUDA_VMM || !cuda_mapping_is_dead(m));
+}
+
 bool cuda_mapping_has(CUdeviceptr at, uint64_t size)
 {
 	const struct cuda_mapping *m;
@@ -410,8 +417,7 @@ bool cuda_mapping_has(CUdeviceptr at, uint64_t size)
 
 	pthread_mutex_lock(&cuda_lock);
 	list_for_each_entry(m, &mappings, link)
-		found = found || (m->state == MAPPING_OPEN && !cuda_mapping_is_dead(m) &&
-				  at < m->base + m->size && m->base < at + size);
+		found = found || (is_mapped(m) && at < m->base + m->size && m->base < at + size);
 	pthread_mutex_unlock(&cuda_lock);
 	return found;
 }

@@ -32,14 +32,6 @@
 
 /* ---- Tensors of others ---- */
 
-static void tensor_delete(void *context)
-{
-	DLManagedTensorVersioned *tensor = context;
-
-	if (tensor->deleter)
-		tensor->deleter(tensor);
-}
-
 struct publishing {
 	struct cuda_located *located;
 	struct cuda_placing placing;
@@ -68,7 +60,8 @@ static int publish_in(struct session *s, struct publishing *p)
 	struct cuda_publication *publication;
 	int r = cuda_publication_for(s, &o.base, &publication);
 
-	return r ? r : cuda_place(publication, &p->placing, tensor_delete, p->tensor, p->version);
+	return r ? r
+		 : cuda_place(publication, &p->placing, cuda_tensor_delete, p->tensor, p->version);
 }
 
 static struct cuda_placing placing_of(const char *name, const DLTensor *as, uint64_t flags,
@@ -297,6 +290,17 @@ void cuda_draft_end(struct tl_draft *draft)
 									    : TL_STREAM_NONE);
 }
 
+void cuda_tensor_delete(void *tensor)
+{
+	DLManagedTensorVersioned *managed = tensor;
+	struct tl_draft *draft = draft_of(managed);
+
+	if (draft && draft->kind == memory_kinds[KIND_DEVICE])
+		stream_set(cuda_draft_of(draft), TL_STREAM_NONE);
+	if (managed->deleter)
+		managed->deleter(managed);
+}
+
 void cuda_draft_close(struct tl_draft *draft, struct list *left)
 {
 	struct cuda_draft *own = cuda_draft_of(draft);
@@ -358,7 +362,7 @@ static void original_done(void *context)
 {
 	struct original *original = context;
 
-	tensor_delete(original->tensor);
+	cuda_tensor_delete(original->tensor);
 	free(original);
 }
 

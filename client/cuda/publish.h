@@ -25,6 +25,12 @@ int cuda_put(struct call *c, const struct use *use, const char *name, const DLTe
 	     const tl_put_options *o, uint64_t *version);
 
 /*
+ * Calls the deleter of a tensor that was published as any other and whose work has ended. An
+ * exported draft needs its stream no more then, which its owner may have ended.
+ */
+void cuda_tensor_delete(void *tensor);
+
+/*
  * Takes in what the options of tl_publish() say of a draft on a GPU: the stream that writes it, and
  * whether to wait for that.
  */

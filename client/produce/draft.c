@@ -351,7 +351,7 @@ int draft_export(struct tl_draft *draft, DLManagedTensorVersioned **out)
 	return 0;
 }
 
-struct tl_draft *draft_at(struct session *s, const void *data)
+static struct tl_draft *draft_of_session_at(struct session *s, const void *data)
 {
 	struct tl_draft *found = NULL;
 
@@ -363,5 +363,14 @@ struct tl_draft *draft_at(struct session *s, const void *data)
 			found = draft;
 	}
 	pthread_mutex_unlock(&s->produce_mutex);
+	return found;
+}
+
+struct tl_draft *draft_at(struct session *s, const void *data)
+{
+	struct tl_draft *found = NULL;
+
+	for (; s && !found; s = s->older)
+		found = draft_of_session_at(s, data);
 	return found;
 }

@@ -138,7 +138,8 @@ int draft_stale(const char *name); /* fails with -ESTALE: its daemon has ended *
 int draft_export(struct tl_draft *draft, DLManagedTensorVersioned **out);
 /* The draft that was exported as @managed, or NULL. */
 struct tl_draft *draft_of(const DLManagedTensorVersioned *managed);
-/* The exported and uncommitted draft of @s whose bytes begin at @data, or NULL. */
+/* The exported and uncommitted draft of @s, or of a session that its client had before, whose bytes
+ * begin at @data, or NULL. */
 struct tl_draft *draft_at(struct session *s, const void *data);
 
 /* For tl_close(): aborts drafts that are not exported. For a forked child, where all drafts are the

@@ -44,7 +44,8 @@ extern "C" {
  * written already. TL_STREAM_PER_THREAD is the stream of the thread that makes this call, even if
  * another one commits.
  *
- * Ownership: the stream must exist until the draft is committed or aborted.
+ * Ownership: the stream must exist until the draft is committed or aborted. That of an exported
+ *draft must exist until its deleter has returned, or tl_publish() has taken its tensor over.
  * Blocking: never.
  * Threads: any, but only one at a time on a draft.
  * Returns: 0, or

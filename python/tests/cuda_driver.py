@@ -25,8 +25,10 @@ DISABLE_TIMING, NON_BLOCKING = 2, 1
 # ---- The fake machine: FAKECUDA_DIR/registry, as tests/fakecuda/registry.h lays it out ----
 
 KINDS = "context allocation managed import event event_import stream reservation handle mapping".split()
-KINDS += ["pool", "pool_allocation", "pool_import"]
-VIOLATIONS = ["freed_while_open", "event_destroyed_early", "bad_access", "orphaned"]
+KINDS += ["pool", "pool_allocation", "pool_import", "closing", "full"]
+VIOLATIONS = ["freed_while_open", "event_destroyed_early", "bad_access", "late_call", "dead_event", "dead_stream"]
+VIOLATIONS += ["orphaned"]
+DEVICES = 8
 
 
 _MUTEX_WORDS, _FUTEX = {"x86_64": (5, 202), "aarch64": (6, 98)}[platform.machine()]
@@ -37,8 +39,13 @@ class _Process(c.Structure):
         ("pid", c.c_int),
         ("start", c.c_ulonglong),
         ("live", c.c_longlong * len(KINDS)),
-        ("used", c.c_ulonglong * 8),
+        ("used", c.c_ulonglong * DEVICES),
+        ("devices", c.c_uint),
     ]
+
+
+class _Device(c.Structure):
+    _fields_ = [("life", c.c_uint), ("has_memory", c.c_bool)]
 
 
 class _Registry(c.Structure):
@@ -48,6 +55,7 @@ class _Registry(c.Structure):
         ("lock", c.c_ulonglong * _MUTEX_WORDS),
         ("next_id", c.c_ulonglong),
         ("violations", c.c_ulonglong * len(VIOLATIONS)),
+        ("devices", _Device * DEVICES),
         ("processes", _Process * 128),
     ]
 

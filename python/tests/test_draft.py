@@ -7,8 +7,10 @@ import os
 
 import numpy as np
 import pytest
-from conftest import end_child, eventually, from_dlpack, in_child, run_python, start_child
+from conftest import daemon_at, end_child, eventually, from_dlpack, in_child, run_python, start_child
 from limits import limit
+
+import tensorlease
 
 
 def test_a_block_that_ends_commits(client):
@@ -101,6 +103,21 @@ def test_all_views_write_into_the_tensor(client):
     assert from_dlpack(draft).__array_interface__["data"][0] == draft._address
     draft.commit()
     assert client.get("draft/views").numpy().tolist() == [1, 2, 3, 4]
+
+
+def test_a_draft_of_a_daemon_that_has_ended_keeps_what_it_was_given(tmp_path):
+    address = str(tmp_path / "socket")
+    with daemon_at(address) as first, tensorlease.connect(address, autostart=False) as client:
+        draft = client.create("draft/former", (5000,), "int8", metadata=b"m", owner_bound=True, ttl=3600)
+        draft[...] = 7
+        first.kill()
+        first.wait()
+        with daemon_at(address):
+            assert draft.commit() == 1
+            info = client.stat("draft/former")
+            assert (info.metadata, info.owner_bound, info.ttl is None) == (b"m", True, False)
+            assert (client.get("draft/former").numpy() == 7).all()
+            client.close()
 
 
 def test_views_stay_readable_after_the_commit(client):

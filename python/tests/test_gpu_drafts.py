@@ -2,13 +2,15 @@
 """Drafts on a GPU, which are filled in place on any stream and outlive their producer."""
 
 import ctypes
+import gc
 import mmap
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import gpu_help
 import pytest
-from conftest import eventually, once_asleep
+from conftest import daemon_at, eventually, once_asleep
 from cuda_driver import LEGACY, PER_THREAD, Array, Child, Driver, Interface, Taken, run
 from gpu_help import N, connect, take, take_back, take_now, tell_what_is_seen
 from limits import limit
@@ -208,6 +210,107 @@ class Rewrapped:
 
 def test_on_which_stream_a_draft_is_written(gpus):
     run(drafts_and_streams)
+
+
+class Stream:
+    """A stream object that ends its stream, as CuPy's does."""
+
+    def __init__(self, driver):
+        self.driver, self.ptr = driver, driver.stream()
+
+    def __del__(self):
+        self.driver.use("cuStreamDestroy_v2", ctypes.c_void_p(self.ptr))
+
+
+def end_streams_before_views(how):
+    client, driver = connect(), Driver()
+    stream = Stream(driver)
+    draft = client.create("t", (64,), "uint8", device=0)
+    if how == "attribute":
+        draft.stream = stream
+    written = Taken(driver, draft, stream.ptr).fill(5)
+    if how == "publish":
+        client.publish("t", draft, stream=stream)
+    elif how == "publish_many":
+        client.publish_many({"t": draft}, stream=stream)
+    else:
+        draft.commit(stream=stream if how == "commit" else None)
+    alive = weakref.ref(stream)
+    del stream, draft
+    gc.collect()
+    client.delete("t")
+    assert alive()
+    written.give_back()  # marks on that stream where its user stopped
+    eventually(lambda: alive() is None)
+    if how == "attribute":
+        draft, first, second = client.create("t", (64,), "uint8", device=0), Stream(driver), Stream(driver)
+        for one in (first, second, first):
+            draft.stream = one
+        one = None
+        alive = weakref.ref(second)
+        del second
+        assert alive() is None
+        alive = weakref.ref(first)
+        del first
+        assert alive()
+        draft.abort()
+        assert alive() is None
+
+
+@pytest.mark.parametrize("how", ["attribute", "commit", "publish", "publish_many"])
+def test_a_draft_keeps_the_stream_that_writes_it(gpus, how):
+    run(end_streams_before_views, how)
+
+
+# ---- a daemon that has ended ----
+
+
+def commit_to_another_daemon(link, folder):
+    address, driver = f"{folder}/socket", Driver()
+    with daemon_at(address) as first:
+        client = tensorlease.connect(address, autostart=False)
+        client.create("former", 4, "int8", device=0).commit()
+        draft = client.create("t", (64,), "uint8", device=0, metadata=b"m", owner_bound=True)
+        written = Taken(driver, draft)
+        first.kill()
+        first.wait()
+    with daemon_at(address):
+        eventually(lambda: _is_empty(client))
+        link.send("ready")
+        link.recv()  # its work is held
+        written.fill(5)
+        draft.commit()
+        written.give_back()
+        link.send("committed")
+        link.recv()
+        other = client.get("t")
+        unordered = Taken(driver, other)
+        assert driver.library.cuStreamQuery(ctypes.c_void_p(unordered.stream)) == 600  # it waits for the draft's
+        link.send("seen")
+        assert unordered.read() == bytes([5]) * 64
+        assert (other.metadata, client.stat("t").owner_bound) == (b"m", True)
+        del other, unordered, draft
+        client.delete("t")
+        client.close()
+
+
+def _is_empty(client):
+    try:
+        return "former" not in client
+    except ConnectionError:
+        return False
+
+
+def test_a_draft_is_committed_to_another_daemon(gpus, tmp_path):
+    child = Child(commit_to_another_daemon, str(tmp_path))
+    child.hear()
+    gpus.hold(child.pid)
+    child.tell()
+    child.hear()
+    child.tell()
+    assert child.hear() == "seen"
+    gpus.hold(0)
+    child.end()
 
 
 # ---- space ----

@@ -2,12 +2,13 @@
 """The order of work: which consumers wait for which stream."""
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 
 import dlpack_abi as abi
 import gpu_help
 import pytest
 from conftest import eventually, leases_of
-from cuda_driver import Array, Child, Driver, Taken, run
+from cuda_driver import LEGACY, Array, Child, Driver, Taken, run
 from gpu_help import N, connect, publish_and_stay, take, take_back, take_now, tell_what_is_seen
 
 daemon, gpus = gpu_help.daemon, gpu_help.gpus
@@ -182,6 +183,17 @@ def ends_on_a_full_queue(how):
     elif how == "capsule":
         ending.append(True)
         del capsule
+    elif how == "put":  # the lease on the first one ends when the second one cannot be had
+
+        class Refuses:
+            def __dlpack_device__(self):
+                ending.append(True)
+                raise RuntimeError("on purpose")
+
+            __dlpack__ = None
+
+        with pytest.raises(RuntimeError, match="on purpose"):
+            client.put_many({"a": tensor, "b": Refuses()}, stream=stream)
     else:
         ending.append(True)
         draft.abort()
@@ -191,9 +203,31 @@ def ends_on_a_full_queue(how):
     driver.free(memory)
 
 
-@pytest.mark.parametrize("how", ["capsule", "deleter", "draft"])
+@pytest.mark.parametrize("how", ["capsule", "deleter", "draft", "put"])
 def test_an_end_that_waits_for_space_lets_other_threads_run(gpus, how):
     run(ends_on_a_full_queue, how)
+
+
+def delete_beside_a_subinterpreter():
+    try:
+        import _interpreters as interpreters
+    except ImportError:
+        import _xxsubinterpreters as interpreters
+    interpreters.create()  # from then on PyGILState_Check() is always true
+    client, driver = connect(), Driver()
+    array = Array(driver, (N,)).fill(1)
+    client.publish("t", array)
+    with ThreadPoolExecutor(1) as other:
+        for kind in (ctypes.CFUNCTYPE, ctypes.PYFUNCTYPE):  # without the GIL, and with it
+            for call in (lambda function, *arguments: function(*arguments), other.submit):
+                managed = abi.consume(client.get("t").__dlpack__(stream=LEGACY, max_version=(1, 0)))
+                delete = kind(None, ctypes.c_void_p)(ctypes.cast(managed.deleter, ctypes.c_void_p).value)
+                call(delete, ctypes.addressof(managed))
+    take_back(client, array)
+
+
+def test_a_deleter_needs_no_gil_beside_a_subinterpreter(gpus):
+    run(delete_beside_a_subinterpreter)
 
 
 def test_sealed_tensors_need_no_waiting(gpus):

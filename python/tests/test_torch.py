@@ -2,12 +2,13 @@
 """tensorlease.torch: models that share their weights, and datasets that are decoded once."""
 
 import ast
+import contextlib
 import inspect
 import threading
 
 import numpy as np
 import pytest
-from conftest import PACKAGE, once_asleep
+from conftest import PACKAGE, in_child, once_asleep
 from limits import limit
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -321,6 +322,50 @@ def test_threads_that_make_models_on_meta_at_once():
         over.set()
         thread.join()
     assert torch.nn.Module.register_parameter is register and not torch.nn.Linear(2, 2).weight.is_meta
+
+
+@contextlib.contextmanager
+def in_a_thread():
+    """Another thread is within meta_weights(), and comes out at the end."""
+    entered, over = threading.Event(), threading.Event()
+
+    def work():
+        with shared.meta_weights():
+            entered.set()
+            over.wait(limit(60))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        entered.wait(limit(60))
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_forked_child_has_only_its_own_thread_within_meta_weights():
+    register = torch.nn.Module.register_parameter
+
+    def child(within):
+        assert (torch.nn.Module.register_parameter is register) is not within
+        if within:
+            forked.close()  # the block that was copied
+        assert torch.nn.Module.register_parameter is register and not torch.nn.Linear(2, 2).weight.is_meta
+        with shared.meta_weights():
+            assert torch.nn.Linear(2, 2).weight.is_meta
+        assert torch.nn.Module.register_parameter is register
+
+    with contextlib.ExitStack() as forked, in_a_thread():
+        in_child(lambda: child(False))
+        forked.enter_context(shared.meta_weights())
+        in_child(lambda: child(True))
+        shared._on_meta.lock.acquire()  # as another thread does
+        try:
+            in_child(lambda: child(True))
+        finally:
+            shared._on_meta.lock.release()
+    assert torch.nn.Module.register_parameter is register
 
 
 def test_parameters_are_registered_on_meta_as_ever():

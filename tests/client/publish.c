@@ -402,6 +402,42 @@ TEST(a_lost_export_is_copied_to_the_next_daemon)
 	tl_close(client);
 }
 
+/* Its address shows that it lies in a draft of the connection that has ended. */
+TEST(a_view_of_a_lost_export_has_what_the_draft_had)
+{
+	struct test_daemon first = td_start();
+	cleanup_td struct test_daemon second = { .pid = 0 };
+	tl_client *client = td_connect(&first);
+	const int64_t n = 5000;
+	const tl_spec spec = { .size = sizeof(spec),
+			       .shape = &n,
+			       .ndim = 1,
+			       .dtype = U8,
+			       .ttl_ns = 3600 * SECOND,
+			       .lifetime = TL_LIFETIME_EVICTABLE };
+	static tl_info info = { .size = sizeof(info) };
+	DLManagedTensorVersioned *exported;
+	bool copied = false;
+	uint64_t version;
+	tl_draft *draft;
+	struct foreign f;
+
+	must_be(tl_create(client, "d", &spec, &draft), 0);
+	must_be(tl_draft_set_metadata(draft, "own", 3), 0);
+	must_be(tl_draft_to_dlpack(draft, &exported), 0);
+	foreign_init(&f, exported->dl_tensor.data, n, exported);
+	td_kill(&first);
+	second = td_start(.socket = first.socket);
+	eventually(!tl_publish(client, "d", &f.managed, NULL, &copied, &version));
+	must(copied);
+	must_be(f.deleted, 1);
+	must_be(tl_stat(client, "d", &info), 0);
+	must(info.metadata_size == 3 && !memcmp(info.metadata, "own", 3));
+	must_be(info.lifetime, TL_LIFETIME_EVICTABLE);
+	must(info.ttl_ns > 0);
+	tl_close(client);
+}
+
 TEST(an_export_of_another_daemon_is_copied_to_this_one)
 {
 	cleanup_td struct test_daemon here = td_start(), there = td_start();

@@ -53,7 +53,8 @@ enum fake_violation {
 	FAKE_BAD_ACCESS, /* work on a stream met memory that is not mapped, or not for its device */
 	FAKE_LATE_CALL,	 /* a call was made when the driver's own function at exit had run */
 	FAKE_DEAD_EVENT, /* an event was used whose context was reset */
-	FAKE_ORPHANED,	 /* no rule was broken: an owner died while others had its memory open */
+	FAKE_DEAD_STREAM, /* a stream was used that its owner had destroyed */
+	FAKE_ORPHANED,	  /* no rule was broken: an owner died while others had its memory open */
 	FAKE_VIOLATIONS,
 };
 

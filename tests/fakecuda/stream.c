@@ -6,15 +6,22 @@
  */
 #include "tests/fakecuda/stream.h"
 
-enum { COUNTED = 0x100 }; /* in flags: made by the user */
+enum { COUNTED = 0x100, DESTROYED = 0x200 }; /* in flags: made, and destroyed, by the user */
 
 static _Thread_local CUstream per_thread;
 static _Thread_local int capture_mode;
+static CUstream dead; /* those that the user has destroyed; no other gets such a handle */
 
 static void stream_unref(CUstream stream)
 {
-	if (--stream->refs == 0)
+	if (--stream->refs)
+		return;
+	if (!(stream->flags & DESTROYED)) {
 		free(stream);
+		return;
+	}
+	stream->next = dead;
+	dead = stream;
 }
 
 static CUstream stream_new(struct CUctx_st *ctx, unsigned flags)
@@ -35,6 +42,17 @@ static bool stream_known(CUstream stream)
 	for (CUstream s = fake.streams; s; s = s->next)
 		if (s == stream)
 			return !s->closed;
+	return false;
+}
+
+static bool stream_destroyed(CUstream stream)
+{
+	for (CUstream s = fake.streams; s; s = s->next)
+		if (s == stream)
+			return s->flags & DESTROYED;
+	for (CUstream s = dead; s; s = s->next)
+		if (s == stream)
+			return true;
 	return false;
 }
 
@@ -64,7 +82,11 @@ CUresult stream_resolve(CUstream *stream, struct CUctx_st *ctx)
 		*stream = per_thread;
 		return CUDA_OK;
 	}
-	return stream_known(*stream) ? CUDA_OK : CUDA_E_INVALID_HANDLE;
+	if (stream_known(*stream))
+		return CUDA_OK;
+	if (stream_destroyed(*stream))
+		fake_violation(FAKE_DEAD_STREAM);
+	return CUDA_E_INVALID_HANDLE;
 }
 
 /* ---- The thread ---- */
@@ -321,6 +343,7 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 	if (!stream_known(stream) || !(stream->flags & COUNTED))
 		return fake_leave(CUDA_E_INVALID_HANDLE);
 	fake_live(FAKE_STREAM, -1);
+	stream->flags |= DESTROYED;
 	stream_close(stream);
 	return fake_leave(CUDA_OK);
 }
@@ -381,7 +404,7 @@ CUresult cuStreamGetFlags(CUstream stream, unsigned *flags)
 	CUresult r = stream_resolve(&stream, ctx);
 
 	if (!r)
-		*flags = stream->flags & ~(unsigned)COUNTED;
+		*flags = stream->flags & CUDA_STREAM_NON_BLOCKING;
 	return fake_leave(r);
 }
 

@@ -26,17 +26,22 @@ static void wait_at(void *argument)
 		usleep(100);
 }
 
+static void launch(CUstream stream, void (*function)(void *), void *argument)
+{
+	CUresult (*call)(CUstream stream, void (*function)(void *), void *argument);
+	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+	*(void **)&call = dlsym(library, "cuLaunchHostFunc");
+	gpu_must(call(stream, function, argument));
+	dlclose(library);
+}
+
 /* Makes a stream that does nothing until the gate is opened. */
 static void gate_close(struct gate *gate)
 {
-	CUresult (*launch)(CUstream stream, void (*function)(void *), void *argument);
-	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-
-	*(void **)&launch = dlsym(library, "cuLaunchHostFunc");
 	atomic_store(&gate->open, 0);
 	gpu_must(cuda->stream_create(&gate->stream, CUDA_STREAM_NON_BLOCKING));
-	gpu_must(launch(gate->stream, wait_at, gate));
-	dlclose(library);
+	launch(gate->stream, wait_at, gate);
 }
 
 static void gate_open(struct gate *gate)
@@ -346,6 +351,80 @@ GPU_TEST(a_release_on_a_full_stream_stops_nobody_else)
 	child_step(&p);
 	child_finish(&p);
 	gpu_nothing_left(&g);
+}
+
+/* ---- A busy stream ---- */
+
+static _Atomic uintptr_t turns; /* how many may pass */
+
+static void wait_for_turn(void *number)
+{
+	while (atomic_load(&turns) < (uintptr_t)number)
+		usleep(100);
+}
+
+/* Queues more work before what is there may end. */
+static bool keep_busy(CUstream stream, uintptr_t *queued)
+{
+	launch(stream, wait_for_turn, (void *)++*queued);
+	atomic_store(&turns, *queued - 1);
+	return true;
+}
+
+/* A lease is given up which cannot mark its place then: the stream is captured, or there is no
+ * event. It ends with the work from before all the same, though the stream is never idle. */
+static int gives_up_on_a_busy_stream(const struct test_daemon *d, void *arg)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW), *graph;
+	CUresult (*begin)(CUstream stream, int mode), (*end)(CUstream stream, void **graph);
+	CUresult (*destroy)(void *graph);
+	tl_client *client = gpu_open(d, 0), *second = td_connect(d);
+	DLManagedTensorVersioned *t, *later;
+	uintptr_t queued = 0;
+	CUstream stream;
+
+	*(void **)&begin = dlsym(library, "cuStreamBeginCapture_v2");
+	*(void **)&end = dlsym(library, "cuStreamEndCapture");
+	*(void **)&destroy = dlsym(library, "cuGraphDestroy");
+	alarm(test_limit(HANG_S));
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	t = gpu_get(client, "a", (intptr_t)stream);
+	later = gpu_get(client, "b", (intptr_t)stream);
+	keep_busy(stream, &queued);
+	if (*(bool *)arg)
+		gpu_must(begin(stream, CUDA_CAPTURE_MODE_RELAXED));
+	drop(t);
+	if (*(bool *)arg) {
+		gpu_must(end(stream, &graph));
+		gpu_must(destroy(graph));
+	}
+	drop(later);
+	must_be(leases_of(second, getpid()), 2);
+	eventually(keep_busy(stream, &queued) && leases_of(second, getpid()) == 0);
+	must_be(cuda->stream_query(stream), CUDA_E_NOT_READY);
+	atomic_store(&turns, queued);
+	gpu_must(cuda->stream_synchronize(stream));
+	gpu_must(cuda->stream_destroy(stream));
+	dlclose(library);
+	tl_close(second);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_lease_on_a_stream_that_stays_busy_ends)
+{
+	enum gpu_kind kind = GPU_LEGACY;
+
+	for (int captured = 0; captured < 2; captured++) {
+		cleanup_gpu struct gpu_daemon g = gpu_start();
+		struct test_child p = child_start_ready(&g.d, publishes_two, &kind);
+
+		gpu_setenv("FAKECUDA_FAIL", captured ? "" : "cuEventCreate:1:2");
+		must_be(td_run_client(&g.d, gives_up_on_a_busy_stream, &(bool){ captured }), 0);
+		child_step(&p);
+		child_finish(&p);
+		gpu_nothing_left(&g);
+	}
 }
 
 static void *closes_on_a_full_stream(void *arg)

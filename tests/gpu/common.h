@@ -147,6 +147,7 @@ static inline void gpu_nothing_left(const struct gpu_daemon *g)
 	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
 	must_be(gpu_violations(FAKE_LATE_CALL), 0);
 	must_be(gpu_violations(FAKE_DEAD_EVENT), 0);
+	must_be(gpu_violations(FAKE_DEAD_STREAM), 0);
 }
 
 /* The call fails with @error, and the text has @words in it. */

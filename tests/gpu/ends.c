@@ -347,6 +347,35 @@ GPU_TEST(memory_is_published_where_a_reset_closed_anothers)
 	gpu_nothing_left(&g);
 }
 
+/* A reset does not unmap virtual memory, so what was got from another process is still that. */
+static int publishes_what_a_reset_left(const struct test_daemon *d, void *arg)
+{
+	static const char *const names[] = { "vmm", "parts" };
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t[2];
+	static struct gpu_foreign f[2];
+
+	(void)arg;
+	for (int i = 0; i < 2; i++)
+		t[i] = gpu_get(client, names[i], TL_STREAM_LEGACY);
+	gpu_must(cuda->ctx_synchronize());
+	reset(true);
+	for (int i = 0; i < 2; i++) {
+		gpu_foreign_init(&f[i], gpu_data(t[i]), N, 0);
+		must_refuse(tl_publish(client, "mine", &f[i].managed, NULL, NULL, NULL), -ENOTSUP,
+			    "got from another process");
+	}
+	for (int i = 0; i < 2; i++)
+		drop(t[i]);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(memory_of_another_process_that_a_reset_left_is_not_published_in_place)
+{
+	gpu_with_producer(publishes_each_kind, publishes_what_a_reset_left, NULL);
+}
+
 int main(int argc, char **argv)
 {
 	(void)argc;

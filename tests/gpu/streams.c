@@ -584,21 +584,22 @@ static enum row_progress progress_of(const DLManagedTensorVersioned *t)
 	return atomic_load(&l->session->catalog.rows[ref_slot(l->ref)].progress);
 }
 
-/* It is published where it lies, when its own stream has written it, and needs its client no more.
- */
+/* It is published where it lies, when its own stream has written it, and needs neither its client
+ * nor that stream any more. */
 static int publishes_anothers_draft(const struct test_daemon *d, void *arg)
 {
+	const char *name = "t";
 	const int64_t n = N;
 	const tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
 	tl_client *client = gpu_open(d, 0), *other = td_connect(d);
 	CUdeviceptr memory = gpu_alloc(N);
 	DLManagedTensorVersioned *t, *u;
 	static struct gpu_foreign f;
-	bool copied = true;
+	tl_put_options o = { .size = sizeof(o) };
+	bool copied = false;
 	CUstream stream;
 	tl_draft *draft;
 
-	(void)arg;
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	must_be(gpu_create(other, "e", &spec, 0, &draft), 0);
 	must_be(tl_draft_set_stream(draft, (intptr_t)stream), 0);
@@ -607,8 +608,12 @@ static int publishes_anothers_draft(const struct test_daemon *d, void *arg)
 	gpu_hold(getpid());
 	gpu_held_from_here(stream);
 	gpu_fill(gpu_data(t), 2, N, stream);
-	must_be(tl_publish(client, "t", t, NULL, &copied, NULL), 0);
+	o.stream = *(bool *)arg ? (intptr_t)stream : TL_STREAM_DEFAULT;
+	must_be(*(bool *)arg ? tl_publish_many(client, &name, &t, 1, &o, NULL)
+			     : tl_publish(client, "t", t, NULL, &copied, NULL),
+		0);
 	must_be(copied, false);
+	gpu_must(cuda->stream_destroy(stream));
 	t = gpu_get(client, "t", TL_STREAM_NONE);
 	gpu_foreign_init(&f, memory, N, 0);
 	must_be(tl_publish(client, "u", &f.managed, NULL, NULL, NULL), 0);
@@ -616,24 +621,104 @@ static int publishes_anothers_draft(const struct test_daemon *d, void *arg)
 	eventually(progress_of(u) != ROW_UNFINISHED); /* it is on the legacy stream */
 	must_be(progress_of(t), ROW_UNFINISHED);
 	gpu_hold(0);
-	gpu_must(cuda->stream_synchronize(stream));
+	eventually(progress_of(t) != ROW_UNFINISHED);
 	must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), 2);
 	drop(t);
 	drop(u);
 	must_be(tl_delete(client, "t") + tl_delete(client, "u"), 0);
 	eventually(atomic_load(&f.deleted));
 	gpu_must(cuda->mem_free(memory));
-	gpu_must(cuda->stream_destroy(stream));
 	tl_close(client);
 	return 0;
 }
 
 GPU_TEST(a_draft_of_another_client_is_published_when_its_stream_has_written_it)
 {
-	cleanup_gpu struct gpu_daemon g = gpu_start();
+	for (int many = 0; many < 2; many++) {
+		cleanup_gpu struct gpu_daemon g = gpu_start();
 
-	must_be(td_run_client(&g.d, publishes_anothers_draft, NULL), 0);
+		must_be(td_run_client(&g.d, publishes_anothers_draft, &(bool){ many }), 0);
+		gpu_nothing_left(&g);
+	}
+}
+
+/* ---- A draft of a daemon that has ended ---- */
+
+struct view {
+	struct gpu_foreign f;
+	DLManagedTensorVersioned *draft; /* which it keeps */
+};
+
+static void view_delete(DLManagedTensorVersioned *managed)
+{
+	struct view *v = container_of(managed, struct view, f.managed);
+
+	drop(v->draft);
+	atomic_fetch_add(&v->f.deleted, 1);
+}
+
+/* Another library's tensor over a draft, which its address shows, is what the draft is: its
+ * stream and what it was given. */
+static int publishes_a_view_of_a_lost_draft(const struct test_daemon *d, void *arg)
+{
+	const int64_t n = N;
+	const tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	static tl_info info = { .size = sizeof(info) };
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr memory = gpu_alloc(N);
+	DLManagedTensorVersioned *t, *u;
+	static struct gpu_foreign f;
+	static struct view v;
+	CUstream stream;
+	tl_draft *draft;
+
+	(void)arg;
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	gpu_put_draft(client, "former", 1, N, 0, CUDA_STREAM_LEGACY);
+	must_be(gpu_create(client, "t", &spec, 0, &draft), 0);
+	must_be(tl_draft_set_metadata(draft, "own", 3), 0);
+	must_be(tl_draft_set_stream(draft, (intptr_t)stream), 0);
+	must_be(tl_draft_to_dlpack(draft, &v.draft), 0);
+	pause_at(1); /* another daemon has its place */
+	gpu_foreign_init(&v.f, gpu_data(v.draft), N, 0);
+	v.f.managed.deleter = view_delete;
+	gpu_hold(getpid());
+	gpu_held_from_here(stream);
+	gpu_fill(gpu_data(v.draft), 2, N, stream);
+	eventually(!tl_publish(client, "t", &v.f.managed, NULL, NULL, NULL));
+	t = gpu_get(client, "t", TL_STREAM_NONE);
+	gpu_foreign_init(&f, memory, N, 0);
+	must_be(tl_publish(client, "u", &f.managed, NULL, NULL, NULL), 0);
+	u = gpu_get(client, "u", TL_STREAM_NONE);
+	eventually(progress_of(u) != ROW_UNFINISHED); /* it is on the legacy stream */
+	must_be(progress_of(t), ROW_UNFINISHED);
+	must_be(tl_tensor_info(t, &info), 0);
+	must(info.metadata_size == 3 && !memcmp(info.metadata, "own", 3));
+	gpu_hold(0);
+	gpu_must(cuda->stream_synchronize(stream));
+	must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), 2);
+	drop(t);
+	drop(u);
+	must_be(tl_delete(client, "t") + tl_delete(client, "u"), 0);
+	eventually(atomic_load(&v.f.deleted) && atomic_load(&f.deleted));
+	gpu_must(cuda->mem_free(memory));
+	gpu_must(cuda->stream_destroy(stream));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_view_of_a_lost_draft_is_published_when_its_stream_has_written_it)
+{
+	struct test_daemon d = td_start();
+	struct test_child p = child_start_ready(&d, publishes_a_view_of_a_lost_draft, NULL);
+	struct gpu_daemon g;
+
+	td_kill(&d);
+	g = gpu_start(.socket = d.socket);
+	child_finish(&p);
 	gpu_nothing_left(&g);
+	td_stop(&g.d);
+	td_stop(&d);
 }
 
 int main(int argc, char **argv)

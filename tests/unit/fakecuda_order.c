@@ -248,8 +248,10 @@ static int streams(const struct test_daemon *d, void *arg)
 	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
 	must_be(cu->stream_query((CUstream)&p), CUDA_E_INVALID_HANDLE);
 	gpu_must(cu->event_destroy(held));
+	must_be(gpu_violations(FAKE_DEAD_STREAM), 0);
 	gpu_must(cu->stream_destroy(blocking));
 	must_be(cu->stream_synchronize(blocking), CUDA_E_INVALID_HANDLE);
+	must_be(gpu_violations(FAKE_DEAD_STREAM), gpu_is_real() ? 0 : 1);
 	return 0;
 }
 

@@ -124,7 +124,7 @@ struct hold *hold_new(DLManagedTensorVersioned *managed)
 
 	if (!h) {
 		if (managed->deleter)
-			managed->deleter(managed);
+			lease_end(managed);
 		PyErr_NoMemory();
 		return NULL;
 	}
@@ -198,6 +198,19 @@ struct hold *hold_unref_py(struct hold *h)
 		return NULL;
 	}
 	return hold_unref(h);
+}
+
+struct hold *hold_unref_any(struct hold *h)
+{
+	return h && h->managed && hold_on_gpu(h) && gil_is_held() ? hold_unref_py(h)
+								  : hold_unref(h);
+}
+
+void lease_end(DLManagedTensorVersioned *managed)
+{
+	Py_BEGIN_ALLOW_THREADS;
+	managed->deleter(managed);
+	Py_END_ALLOW_THREADS;
 }
 
 void array_deinit(PyObject *self)

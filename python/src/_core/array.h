@@ -22,8 +22,8 @@ struct hold {
 	struct hold *base; /* of a view: the hold of the bytes, kept by `managed`; NULL: its own */
 	uint64_t nbytes;
 	struct stream stream;	/* on a GPU: the one it was got for */
-	PyObject *stream_owner; /* the owner of that stream, which must not be freed before it; or
-				   NULL */
+	PyObject *stream_owner; /* the owner of that stream, or of the one that writes a draft,
+				   which must not be freed before the hold; or NULL */
 	int pid; /* on a GPU: the owning process, since CUDA does not survive fork(); else 0 */
 	/* For the buffer protocol, whose views stay valid when `managed` was published: */
 	Py_ssize_t *shape;	   /* behind byte_strides */
@@ -37,6 +37,10 @@ struct hold *hold_ref(struct hold *h);
 struct hold *hold_unref(struct hold *h);
 /* Needs the GIL, and gives it up while a slow unmapping runs. Returns NULL. */
 struct hold *hold_unref_py(struct hold *h);
+/* As the one of these that suits: consumers call deleters with the GIL or without. */
+struct hold *hold_unref_any(struct hold *h);
+/* Ends a lease of the library's that no hold has. Needs the GIL, and gives it up meanwhile. */
+void lease_end(DLManagedTensorVersioned *managed);
 
 /* Whether get(..., device=) made a copy, of which @h may be a view. tensor_remap() clears the flag,
  * which tells there of a daemon that has ended. */

@@ -48,16 +48,25 @@ int parse_stream(PyObject *o, intptr_t *stream)
 	return -1;
 }
 
+/*
+ * PyGILState_Check() would do, but is always true once there was a subinterpreter. Until 3.11 the
+ * state that has the GIL is one word for all threads, hence the comparison.
+ */
 bool gil_is_held(void)
 {
-	static int (*_Atomic check)(void); /* outside the stable ABI, but in each version */
-	int (*found)(void) = atomic_load(&check);
+	typedef PyThreadState *get_state(void);
+	static get_state *_Atomic unchecked; /* outside the stable ABI, but in each version */
+	get_state *found = atomic_load(&unchecked);
+	PyThreadState *here;
 
 	if (!found) {
-		*(void **)&found = dlsym(RTLD_DEFAULT, "PyGILState_Check");
-		atomic_store(&check, found);
+		*(void **)&found = dlsym(RTLD_DEFAULT, "PyThreadState_GetUnchecked"); /* 3.13 */
+		if (!found)
+			*(void **)&found = dlsym(RTLD_DEFAULT, "_PyThreadState_UncheckedGet");
+		atomic_store(&unchecked, found);
 	}
-	return found && Py_IsInitialized() && found();
+	here = found && Py_IsInitialized() ? PyGILState_GetThisThreadState() : NULL;
+	return here && here == found();
 }
 
 /* ---- The driver, which a producer of tensors on a GPU has loaded ---- */
@@ -222,7 +231,7 @@ PyObject *tensor_cuda_stream(PyObject *self, PyObject *unused)
 		if (!lease)
 			return NULL;
 		if (a->ordered) /* another thread was faster */
-			hold_unref(lease);
+			hold_unref_py(lease);
 		else
 			a->ordered = lease;
 	}

@@ -40,10 +40,7 @@ static void export_free(struct export *e)
 {
 	if (!e)
 		return;
-	if (e->hold && hold_on_gpu(e->hold) && gil_is_held())
-		hold_unref_py(e->hold);
-	else
-		hold_unref(e->hold);
+	hold_unref_any(e->hold);
 	free(e->memory);
 	free(e);
 }

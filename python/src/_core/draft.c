@@ -3,7 +3,8 @@
  * The Draft: memory that will become a tensor. It is an exported draft of the library
  * (tl_draft_to_dlpack()), so that its views in Python stay valid for reading after the commit. A
  * commit hands a description of the same bytes to tl_publish(), which recognises them by their
- * address.
+ * address. It owns a reference to the hold: if the draft's daemon has ended, the library publishes
+ * memory of a GPU as any other and keeps it.
  */
 #include <errno.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "cuda.h"
 #include "draft.h"
 #include "lock.h"
+#include "source.h"
 
 PyTypeObject *draft_base;
 
@@ -95,6 +97,13 @@ static DLManagedTensorVersioned **exported_of(const struct hold *h)
 	return h->managed->deleter == empty_free ? &((struct empty *)h->managed)->exported : NULL;
 }
 
+void abort_py(tl_draft *draft)
+{
+	Py_BEGIN_ALLOW_THREADS;
+	tl_abort(draft);
+	Py_END_ALLOW_THREADS;
+}
+
 PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
 {
 	DLManagedTensorVersioned *managed, *empty;
@@ -103,13 +112,14 @@ PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
 	int r = tl_draft_to_dlpack(draft, &managed);
 
 	if (r) {
-		tl_abort(draft);
-		return raise_error(r);
+		raise_error(r);
+		abort_py(draft);
+		return NULL;
 	}
 	if (!managed->dl_tensor.data) { /* no bytes means no address */
 		empty = empty_of(managed);
 		if (!empty) {
-			managed->deleter(managed);
+			lease_end(managed);
 			return PyErr_NoMemory();
 		}
 		managed = empty;
@@ -190,12 +200,18 @@ void draft_used_on(struct draft *d, intptr_t stream)
 		set_stream(d, stream);
 }
 
-void draft_say_stream(struct draft *d, intptr_t stream)
+void draft_say_stream(struct draft *d, intptr_t stream, PyObject *owner)
 {
-	if (!d->handle || stream == TL_STREAM_DEFAULT)
+	struct hold *h = d->array.hold;
+	PyObject *old;
+
+	if (!h || !d->handle || stream == TL_STREAM_DEFAULT)
 		return;
 	d->stream_said = true;
 	set_stream(d, stream);
+	old = h->stream_owner;
+	h->stream_owner = Py_XNewRef(owner);
+	Py_XDECREF(old);
 }
 
 void draft_keep_stream(struct draft *d)
@@ -250,24 +266,26 @@ static struct hold *draft_take(struct draft *d)
 	return h;
 }
 
-int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options, uint64_t *version,
-		  bool *copied)
+int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options, PyObject *stream,
+		  uint64_t *version, bool *copied)
 {
-	struct hold *h = draft_take(d);
-	const char *text = h ? name_utf8(name) : NULL;
-	DLManagedTensorVersioned same, *tensor = &same, **exported;
+	const char *text = draft_take(d) ? name_utf8(name) : NULL;
+	DLManagedTensorVersioned *tensor, **exported;
+	struct source s;
+	struct hold *h;
 	int r;
 
 	if (!text)
 		return -1;
-	draft_say_stream(d, options->stream);
-	if (!draft_stream_known(d) || !client_begin(d->client))
+	draft_say_stream(d, options->stream, stream);
+	h = draft_take(d); /* again: what that let go may have run code */
+	if (!h || !draft_stream_known(d) || source_of_hold(&s, h))
 		return -1;
-	same = (DLManagedTensorVersioned){
-		.version = h->managed->version,
-		.flags = h->managed->flags,
-		.dl_tensor = h->managed->dl_tensor,
-	};
+	if (!client_begin(d->client)) {
+		source_end(&s);
+		return -1;
+	}
+	tensor = s.versioned;
 	exported = exported_of(h);
 	if (exported) {
 		tensor = *exported;
@@ -281,6 +299,9 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 		raise_error(r); /* before anything else can fail */
 	client_end(d->client);
 	d->array.hold = h;
+	if (!exported && (!r || r == -EINPROGRESS)) /* the library has it */
+		s.versioned = NULL;
+	source_end(&s);
 	if (r && exported)
 		*exported = tensor;
 	if (r)
@@ -311,7 +332,7 @@ static PyObject *draft_commit(PyObject *self, PyObject *const *args, Py_ssize_t 
 		return NULL;
 	options.metadata = bytes.len ? bytes.buf : NULL;
 	options.metadata_size = (size_t)bytes.len;
-	r = draft_publish(d, d->name, &options, waits ? &version : NULL, NULL);
+	r = draft_publish(d, d->name, &options, stream, waits ? &version : NULL, NULL);
 	PyBuffer_Release(&bytes);
 	if (r)
 		return NULL;
@@ -418,7 +439,7 @@ static int set_stream_attribute(PyObject *self, PyObject *value, void *unused)
 		raise_text(-EINVAL, "the draft is on the CPU, which has no streams");
 		return -1;
 	}
-	draft_say_stream(d, stream);
+	draft_say_stream(d, stream, value);
 	return 0;
 }
 
@@ -518,8 +539,9 @@ static PyGetSetDef getters[] = {
 	{ "version", get_version, NULL, "The version that was published; None before the commit.",
 	  NULL },
 	{ "stream", get_stream, set_stream_attribute,
-	  "On a GPU, the stream that writes the draft: an int, or None if nobody has named one. It can be set. It is 1 for\n"
-	  "the per-thread stream of another thread, for which the legacy stream waits.",
+	  "On a GPU, the stream that writes the draft: an int, or None if nobody has named one. It can be set, also to a\n"
+	  "stream object, which the draft and its views keep. It is 1 for the per-thread stream of another thread, for which\n"
+	  "the legacy stream waits.",
 	  NULL },
 	{ "state", get_state, NULL, "'open', 'committed' or 'aborted'.", NULL },
 	{ "_dtype_tuple", array_get_dtype_tuple, NULL, NULL, NULL },

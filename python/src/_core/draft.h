@@ -24,14 +24,17 @@ struct draft {
 /* False with an exception: a grandchild of its process may not touch its memory. */
 bool draft_is_here(PyObject *self);
 
+/* tl_abort(), which may wait for space on a stream. Gives the GIL up meanwhile. */
+void abort_py(tl_draft *draft);
 PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft);
 
 /*
- * Commits the draft under @name. Sets *version if asked for, and *copied (may be NULL). Returns 0,
- * or -1 with an exception.
+ * Commits the draft under @name. @stream is the object that the stream of @options was read from,
+ * or NULL. Sets *version if asked for, and *copied (may be NULL). Returns 0, or -1 with an
+ * exception.
  */
-int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options, uint64_t *version,
-		  bool *copied);
+int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options, PyObject *stream,
+		  uint64_t *version, bool *copied);
 
 /* Notes that the draft was published under @name, as @version if that is not 0. It has no memory
  * any more. */
@@ -45,8 +48,9 @@ int draft_end_committed(struct draft *d, PyObject *name, uint64_t version);
 
 /* On a GPU: notes that a consumer will work on that stream. */
 void draft_used_on(struct draft *d, intptr_t stream);
-/* On a GPU: notes the stream that the user names; TL_STREAM_DEFAULT if none. */
-void draft_say_stream(struct draft *d, intptr_t stream);
+/* On a GPU: notes the stream that the user names; TL_STREAM_DEFAULT if none. Its views mark their
+ * end there, so their hold keeps @owner, the object of that stream, or NULL. May run code. */
+void draft_say_stream(struct draft *d, intptr_t stream, PyObject *owner);
 /* On a GPU: the library may have noted another stream, for a publish of the memory that failed. */
 void draft_keep_stream(struct draft *d);
 /* False with an exception: consumers have asked for several streams, and the user named none. */

@@ -247,7 +247,8 @@ static struct draft *draft_of(struct client *c, PyObject *array, const struct so
 }
 
 /* As publish() does: a draft is published by its own client, and on the stream that is named. */
-static int handing_drafts(struct handing *h, struct client *c, PyObject *names, PyObject *arrays)
+static int handing_drafts(struct handing *h, struct client *c, PyObject *names, PyObject *arrays,
+			  PyObject *stream)
 {
 	for (size_t i = 0; i < h->put.count; i++) {
 		const struct source *s = &h->put.parts[i].source;
@@ -263,7 +264,7 @@ static int handing_drafts(struct handing *h, struct client *c, PyObject *names, 
 		}
 		draft = draft_of(c, array, s);
 		if (draft)
-			draft_say_stream(draft, h->put.named);
+			draft_say_stream(draft, h->put.named, stream);
 		Py_XDECREF((PyObject *)draft);
 	}
 	return 0;
@@ -312,8 +313,8 @@ PyObject *many_publish(PyObject *self, PyObject *args)
 	    parse_lifetime(ttl, bound, evictable, &h.options.ttl_ns, &h.options.lifetime) ||
 	    (seals = PyObject_IsTrue(sealed)) < 0)
 		return NULL;
-	if (!handing_init(&h, names, arrays, metadata) && !handing_drafts(&h, c, names, arrays) &&
-	    client_begin(c)) {
+	if (!handing_init(&h, names, arrays, metadata) &&
+	    !handing_drafts(&h, c, names, arrays, stream) && client_begin(c)) {
 		h.put.client = c->client;
 		h.options.stream = h.put.on_gpu ? h.put.stream : h.put.named;
 		h.options.flags = seals ? TL_PUBLISH_SEALED : 0;

@@ -41,6 +41,7 @@ struct putting {
 	PyObject *called; /* a str */
 	const char *name; /* its text */
 	PyObject *array;
+	PyObject *stream; /* as it was named, or NULL */
 	tl_put_options options;
 	int64_t timeout_ns; /* options.timeout_ns holds only a slice of it */
 	Py_buffer metadata;
@@ -65,7 +66,7 @@ static int parse_flag(PyObject *o, uint32_t flag, uint32_t *flags)
 static int parse_putting(bool publish, struct putting *p, PyObject *const *args, Py_ssize_t nargs,
 			 PyObject *names)
 {
-	PyObject *metadata = NULL, *timeout = NULL, *wait = NULL, *stream = NULL;
+	PyObject *metadata = NULL, *timeout = NULL, *wait = NULL;
 	PyObject *sealed = NULL, *staging = NULL, *no_copy = NULL;
 	PyObject *ttl = NULL, *bound = NULL, *evictable = NULL, *ring = NULL;
 	const struct keyword keywords[] = {
@@ -74,7 +75,7 @@ static int parse_putting(bool publish, struct putting *p, PyObject *const *args,
 		{ "metadata", &metadata },
 		{ "timeout", &timeout },
 		{ "wait", &wait },
-		{ "stream", &stream },
+		{ "stream", &p->stream },
 		{ "ttl", &ttl },
 		{ "owner_bound", &bound },
 		{ "evictable", &evictable },
@@ -92,7 +93,7 @@ static int parse_putting(bool publish, struct putting *p, PyObject *const *args,
 		return -1;
 	p->name = name_utf8(p->called);
 	if (!p->name || parse_seconds("timeout", timeout, &p->timeout_ns) ||
-	    parse_stream(stream, &p->options.stream) ||
+	    parse_stream(p->stream, &p->options.stream) ||
 	    parse_lifetime(ttl, bound, evictable, &p->options.ttl_ns, &p->options.lifetime) ||
 	    parse_ring(ring, &p->options.ring) ||
 	    parse_flag(sealed, TL_PUBLISH_SEALED, &p->options.flags) ||
@@ -220,7 +221,7 @@ static int publish_gpu(struct client *c, struct putting *p, struct source *s)
 		return -1;
 	draft = draft_with_bytes_at(c, s->tensor.data);
 	if (draft)
-		draft_say_stream(draft, p->options.stream);
+		draft_say_stream(draft, p->options.stream, p->stream);
 	if (p->options.flags & TL_PUBLISH_STAGING) /* with this flag it may be copied */
 		copy_options(&p->options, s);
 	p->options.stream = s->stream;
@@ -254,7 +255,7 @@ PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_t nargs
 		r = -1;
 	} else if (is_draft(p.array)) {
 		p.options.timeout_ns = p.timeout_ns;
-		r = draft_publish((struct draft *)p.array, p.called, &p.options,
+		r = draft_publish((struct draft *)p.array, p.called, &p.options, p.stream,
 				  p.waits ? &p.version : NULL, &p.copied);
 	} else {
 		r = source_begin(&s, p.array, &p.options.stream);
@@ -347,7 +348,7 @@ PyObject *client_create(PyObject *self, PyObject *args)
 	else if (!r && c->closing)
 		r = wait_closed("a create");
 	if (r)
-		tl_abort(w.draft);
+		abort_py(w.draft);
 	draft = r ? NULL : draft_from(c, name, w.draft); /* client_end() may close the client */
 	client_end(c);
 	PyBuffer_Release(&bytes);

@@ -553,7 +553,9 @@ void source_end(struct source *s)
 	PyObject *type, *value, *traceback;
 
 	PyErr_Fetch(&type, &value, &traceback);
-	if (s->versioned && s->versioned->deleter)
+	if (s->versioned && s->hold)
+		lease_end(s->versioned);
+	else if (s->versioned && s->versioned->deleter)
 		s->versioned->deleter(s->versioned);
 	if (s->legacy && s->legacy->deleter)
 		s->legacy->deleter(s->legacy);
@@ -586,7 +588,7 @@ static void owned_delete(DLManagedTensorVersioned *managed)
 		o->versioned->deleter(o->versioned);
 	if (o->legacy && o->legacy->deleter && Py_IsInitialized())
 		o->legacy->deleter(o->legacy);
-	hold_unref(o->hold);
+	hold_unref_any(o->hold);
 	if (o->owner && Py_IsInitialized()) {
 		PyGILState_STATE state = PyGILState_Ensure();
 
@@ -631,4 +633,16 @@ int source_own(struct source *s)
 	}
 	s->versioned = &o->managed;
 	return 0;
+}
+
+int source_of_hold(struct source *s, struct hold *h)
+{
+	memset(s, 0, offsetof(struct source, dims));
+	s->tensor = h->managed->dl_tensor;
+	s->flags = h->managed->flags;
+	s->hold = hold_ref(h);
+	if (!source_own(s))
+		return 0;
+	source_end(s);
+	return -1;
 }

@@ -32,4 +32,6 @@ static inline bool source_on_gpu(const struct source *s)
  * exception.
  */
 int source_own(struct source *s);
+/* Makes a source of the bytes of @h that is owned. Returns 0, or -1 with an exception. */
+int source_of_hold(struct source *s, struct hold *h);
 void source_end(struct source *s);

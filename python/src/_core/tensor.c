@@ -23,7 +23,7 @@ PyObject *tensor_over(struct hold *h)
 		return NULL;
 	self = allocate(tensor_type ? tensor_type : tensor_base, 0);
 	if (!self) {
-		hold_unref(h);
+		hold_unref_py(h);
 		return NULL;
 	}
 	((struct array *)self)->hold = h;

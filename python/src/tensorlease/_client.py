@@ -285,7 +285,7 @@ class Client(_core.Client):
         On the CPU nothing is copied if tensor is a Draft of this client, a contiguous array that begins where such a
         Draft's memory does (which ends the Draft), or a read-only Tensor, which gets a second name. Anything else is
         copied once, as put() does, and `copied` in the result is True. With no_copy that is an UnsupportedError
-        instead.
+        instead. A Draft of another client is refused with InvalidError, on a GPU too.
 
         On a GPU nothing is copied: a Tensor gets a second name, as on the CPU, once the GPU has finished it
         (TensorLostError: its memory went with its producer), and of others the allocation in which they lie is shared.

@@ -88,23 +88,36 @@ class _OnMeta:
 
     def __init__(self):
         self.lock = threading.Lock()
-        self.users = 0
+        self.users = []  # the number of its thread for each
         self.register = None  # what it was before
+        self.instead = lambda module, name, param: self.call(module, name, param)
         self.made = {}  # id of a parameter -> (weak reference to it, the one on "meta"), so that tied ones stay tied
 
     def enter(self):
+        user = threading.get_ident()
         with self.lock:
             if not self.users:
                 self.register = torch.nn.Module.register_parameter
-                torch.nn.Module.register_parameter = lambda module, name, param: self.call(module, name, param)
-            self.users += 1
+                torch.nn.Module.register_parameter = self.instead
+            self.users.append(user)
+        return user
 
-    def leave(self):
+    def leave(self, user):
         with self.lock:
-            self.users -= 1
+            self.users.remove(user)
             if not self.users:
-                torch.nn.Module.register_parameter = self.register
-                self.made.clear()
+                self.end()
+
+    def end(self):
+        torch.nn.Module.register_parameter = self.register
+        self.made.clear()
+
+    def forked(self):
+        """Go on in a child of fork(), which has none of the other threads. One of them may have been in enter()."""
+        self.lock = threading.Lock()
+        self.users = [user for user in self.users if user == threading.get_ident()]
+        if not self.users and torch.nn.Module.register_parameter is self.instead:
+            self.end()
 
     def call(self, module, name, param):
         """Register the parameter on "meta" instead. One that is lazy has no memory yet, and nothing to be copied."""
@@ -121,6 +134,7 @@ class _OnMeta:
 
 
 _on_meta = _OnMeta()
+os.register_at_fork(after_in_child=_on_meta.forked)
 
 
 @contextlib.contextmanager
@@ -129,14 +143,14 @@ def meta_weights():
 
     load_model() then has nothing to replace that took memory or was filled at random. ``torch.device("meta")`` would
     leave without values those buffers that a state_dict does not have, as the models of transformers have some. It is
-    for all threads of the process.
+    for all threads of the process, and for a child of fork() if the thread that forks is within it.
     """
-    _on_meta.enter()
+    user = _on_meta.enter()
     try:
         with _Unfilled():
             yield
     finally:
-        _on_meta.leave()
+        _on_meta.leave(user)
 
 
 def _slots(model):
