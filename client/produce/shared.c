@@ -446,7 +446,9 @@ static void shared_late_watch(struct session *s, const struct conn_message *m)
 static bool shared_session_end(struct session *s)
 {
 	pthread_mutex_lock(&s->produce_mutex); /* fork() finds the requests, or none */
+	pthread_mutex_lock(&s->receive_mutex);
 	prefetch_deinit(s);
+	pthread_mutex_unlock(&s->receive_mutex);
 	rings_end(s);
 	pthread_mutex_unlock(&s->produce_mutex);
 	return false;

@@ -392,6 +392,46 @@ GPU_TEST(a_daemon_that_stands_still_is_not_waited_for_longer)
 	}
 }
 
+/* ---- What is on its way ---- */
+
+/* A prefetched draft, which comes when the session has ended and the closer is busy with it. */
+static int closes_before_a_draft_comes(const struct test_daemon *d, void *arg)
+{
+	const tl_put_options o = { .size = sizeof(o), .ring = TL_RING_NONE };
+	tl_client *client = gpu_open(d, 0);
+	int64_t n = 5000;
+	unsigned char bytes[5000] = { 1 };
+	DLTensor t = {
+		.data = bytes, .device = { kDLCPU, 0 }, .dtype = U8, .ndim = 1, .shape = &n
+	};
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_draft *draft;
+
+	(void)arg;
+	must_be(gpu_create(client, "g", &spec, 0, &draft), 0);
+	tl_abort(draft); /* its buffer stays for some time */
+	for (int i = 0; i < 3; i++)
+		must_be(tl_put(client, "a", &t, &o, &(uint64_t){ 0 }), 0);
+	td_sync(d);
+	td_freeze(d);
+	must_be(tl_put(client, "a", &t, &o, NULL), 0);
+	must_be(tl_close(client), 0);
+	td_thaw(d);
+	eventually(td_status(d).clients == 0);
+	client = td_connect(d);
+	must_be(tl_delete(client, "a"), 0);
+	must_be(tl_close(client), 0);
+	return 0;
+}
+
+GPU_TEST(a_client_is_closed_before_a_draft_comes)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, closes_before_a_draft_comes, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 /* ---- Other threads, other processes ---- */
 
 static _Atomic bool deleting;
