@@ -43,7 +43,11 @@ enum session_state {
 	SESSION_OVER,	 /* no leases may be taken: inherited by a forked child */
 };
 
-enum notes_thread { NOTES_NO_THREAD, NOTES_THREAD_RUNS, NOTES_THREAD_DONE };
+enum notes_thread {
+	NOTES_NO_THREAD,
+	NOTES_THREAD_RUNS,
+	NOTES_THREAD_DONE, /* it has ended or is about to, and is to be joined */
+};
 
 /* Messages that nobody waits for, and that could not be sent yet; receive_mutex. */
 struct notes {
