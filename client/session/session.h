@@ -138,7 +138,6 @@ struct session {
 	 * it was processed. 0: it was. tests/model/fence.pml */
 	_Atomic uint32_t unanswered;
 	uint32_t unanswered_own; /* an answer to this one shows it, too; 0: there is none */
-	struct list sending;	 /* of struct commit_sending */
 	struct refused refused;
 	struct notes notes;	   /* notes.c */
 	_Atomic uint32_t life;	   /* the last one that ADOPTED named */
