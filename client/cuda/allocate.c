@@ -183,11 +183,10 @@ static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint
 	}
 }
 
-int cuda_buffer_get(struct session *s, struct cuda_device *device, uint64_t size,
-		    int64_t timeout_ns, struct cuda_buffer **out)
+int cuda_buffer_get(struct session *s, struct cuda_device *device, uint64_t size, int64_t deadline,
+		    struct cuda_buffer **out)
 {
-	int64_t deadline = deadline_after(timeout_ns >= 0 && timeout_ns < GRACE_NS ? GRACE_NS
-										   : timeout_ns);
+	int64_t grace = deadline_after(GRACE_NS);
 	struct cuda_session *cs;
 	int r;
 
@@ -207,5 +206,5 @@ int cuda_buffer_get(struct session *s, struct cuda_device *device, uint64_t size
 	}
 	if (*out)
 		return 0;
-	return buffer_wait(cs, device, size, deadline, out);
+	return buffer_wait(cs, device, size, deadline < grace ? grace : deadline, out);
 }

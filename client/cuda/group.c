@@ -93,7 +93,7 @@ static void tensor_delete(void *context)
 
 /* ---- Writing ---- */
 
-int cuda_members_allocate(struct members *m, int64_t timeout_ns)
+int cuda_members_allocate(struct members *m, int64_t deadline)
 {
 	struct cuda_group *g;
 	struct group_device *d;
@@ -116,8 +116,8 @@ int cuda_members_allocate(struct members *m, int64_t timeout_ns)
 					  : TL_ALIGNMENT;
 	}
 	for (unsigned i = 0; !r && i < g->ndevices; i++)
-		r = cuda_buffer_get(m->session, g->devices[i].device, g->devices[i].size,
-				    timeout_ns, &g->devices[i].buffer);
+		r = cuda_buffer_get(m->session, g->devices[i].device, g->devices[i].size, deadline,
+				    &g->devices[i].buffer);
 	for (size_t i = 0; !r && i < m->count; i++) {
 		struct group_member *member = &m->list[i];
 

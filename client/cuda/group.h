@@ -8,7 +8,7 @@
 
 #include "client/produce/member.h"
 
-int cuda_members_allocate(struct members *m, int64_t timeout_ns);
+int cuda_members_allocate(struct members *m, int64_t deadline);
 int cuda_members_copy(struct members *m, const DLTensor *const *sources);
 int cuda_members_place(struct members *m);
 void cuda_member_message(const struct group_member *member, unsigned char *bytes);

@@ -172,7 +172,8 @@ static int draft_on(struct call *c, const struct use *use, const struct draft_re
 
 	if (!draft)
 		return tl_fail(-ENOMEM, "no memory for a draft");
-	r = cuda_buffer_get(use->session, device, draft->capacity, request->timeout_ns, &buffer);
+	r = cuda_buffer_get(use->session, device, draft->capacity,
+			    call_space_deadline(c, request->timeout_ns), &buffer);
 	if (r) {
 		draft_free(draft);
 		return r;

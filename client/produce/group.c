@@ -241,14 +241,14 @@ static int member_hand(struct group_member *m, DLManagedTensorVersioned *tensor)
 }
 
 /* Gets memory for the members that do not lie in the draft. */
-static int members_allocate(tl_group *group, int64_t timeout_ns)
+static int members_allocate(tl_group *group, int64_t deadline)
 {
 	const struct memory_kind *kind = memory_kinds[KIND_DEVICE];
 	bool any = false;
 
 	for (size_t i = 0; i < group->all.count; i++)
 		any = any || group->members[i].kind->members_allocate;
-	return any ? kind->members_allocate(&group->all, timeout_ns) : 0;
+	return any ? kind->members_allocate(&group->all, deadline) : 0;
 }
 
 /* @handed, unless it is NULL, has for each item the tensor that is published where it lies, or
@@ -279,7 +279,7 @@ static int group_make(struct call *c, const struct use *use, const tl_group_item
 		r = member_hand(&group->members[i], handed[i]);
 	if (!r) {
 		group->all.session = group->draft->session;
-		r = members_allocate(group, timeout_ns);
+		r = members_allocate(group, call_space_deadline(c, timeout_ns));
 	}
 	if (r) {
 		group_free(group);

@@ -57,15 +57,27 @@ static int call_pause(const struct call *c, int why)
 	return deadline_passed(c->deadline) ? why : 0;
 }
 
+/* The time by which a call has to be connected again. One that waits for space may have waited for
+ * longer than the client's timeout already, which it has once more, as for its answer. */
+static int64_t renew_deadline(struct call *c)
+{
+	int64_t until = call_deadline(c), timeout = c->client->timeout_ns, last;
+
+	if (c->timeout_ns)
+		return c->deadline < until ? c->deadline : until;
+	if (!c->space_deadline || timeout < 0)
+		return until;
+	until = client_deadline(c->client);
+	if (__builtin_add_overflow(c->space_deadline, timeout, &last) || until < last)
+		return until;
+	return last;
+}
+
 static int call_renew(struct call *c, struct session *old)
 {
 	bool waits = c->timeout_ns != 0;
-	int64_t until = call_deadline(c);
-	int r;
+	int r = client_renew(c->client, old, renew_deadline(c));
 
-	if (waits && c->deadline < until)
-		until = c->deadline;
-	r = client_renew(c->client, old, until);
 	if (!r && c->renewals++ < RENEWALS_MAX)
 		return 0;
 	if (!r)

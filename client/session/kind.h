@@ -105,8 +105,9 @@ struct memory_kind {
 
 	/* ---- Groups (produce/member.h); NULL if members lie in the draft of the group ---- */
 
-	/* Memory for the members of this kind that are written in ours. */
-	int (*members_allocate)(struct members *m, int64_t timeout_ns);
+	/* Memory for the members of this kind that are written in ours; waits for space until
+	 * @deadline. */
+	int (*members_allocate)(struct members *m, int64_t deadline);
 	/* Copies the sources of its members into them, on the group's stream. */
 	int (*members_copy)(struct members *m, const DLTensor *const *sources);
 	/* Before the members are sent: they have what a message needs. */

@@ -406,6 +406,68 @@ GPU_TEST(space_is_waited_for)
 	gpu_nothing_left(&g);
 }
 
+struct late_space {
+	tl_draft *draft;
+	int64_t at, came; /* when it is to come, and came */
+};
+
+static void *makes_space(void *arg)
+{
+	struct late_space *late = arg;
+	unsigned rounds = 0;
+
+	while (now_ns() < late->at)
+		test_pause(&rounds);
+	late->came = now_ns();
+	tl_abort(late->draft);
+	return NULL;
+}
+
+/* Space comes on one GPU when half of the time is over, and on the other one never. */
+static int waits_on_two_gpus(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct late_space late = { 0 };
+	int64_t n = 8 << 20, timeout = 4 * SECOND;
+	const tl_group_item items[2] = {
+		{ .name = "a", .shape = &n, .ndim = 1, .dtype = U8 },
+		{ .name = "b", .shape = &n, .ndim = 1, .dtype = U8 },
+	};
+	const DLDevice devices[2] = { { kDLCUDA, 0 }, { kDLCUDA, 1 } };
+	tl_draft *other;
+	tl_group *group;
+	pthread_t thread;
+	int r;
+
+	(void)arg;
+	must((late.draft = draft_of(client, n, 0, &r)) && (other = draft_of(client, n, 1, &r)));
+	tl_draft_set_stream(late.draft, TL_STREAM_NONE);
+	tl_draft_set_stream(other, TL_STREAM_NONE);
+	late.at = now_ns() + timeout / 2;
+	must_be(pthread_create(&thread, NULL, makes_space, &late), 0);
+	must_be(tl_group_create(
+			client, items, 2,
+			&TL_INIT(tl_group_options, .timeout_ns = timeout, .devices = devices),
+			&group),
+		-ENOSPC);
+	pthread_join(thread, NULL);
+	must(now_ns() - late.came < timeout); /* it did not begin to wait anew */
+	tl_abort(other);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_group_waits_once_for_all_gpus)
+{
+	static const char *const capacity[] = { "--gpu-capacity", "8M", NULL };
+
+	SKIP_UNLESS(gpu_devices() >= 2, "needs two GPUs");
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = capacity);
+
+	must_be(td_run_client(&g.d, waits_on_two_gpus, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 static int fills_the_gpu(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);

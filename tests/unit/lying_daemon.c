@@ -11,6 +11,7 @@
 #include <tensorlease/watch.h>
 
 #include "tests/unit/liar_fixture.h"
+#include "util/clock.h"
 
 /* ---- Descriptors ---- */
 
@@ -621,6 +622,41 @@ LIE_TEST(a_wait_for_space_ends_in_its_time_whatever_daemons_do)
 	must_wait_for_what_is_left(tl_group_create(client, &item, 1, &group_options, &group));
 	liar_set_answer(&liar, NULL);
 	tl_close(client);
+}
+
+/* As come_and_go(), but the first answer takes longer than the client's timeout, of which the next
+ * connection has a new one. */
+static tl_client *patient;
+
+static bool come_late_and_go(struct liar *l, int socket, struct conn_message *request)
+{
+	int64_t over = deadline_after(20 * MS); /* the call began before */
+	unsigned rounds = 0;
+
+	if (request->header.type == WIRE_CREATE && asked == 0) {
+		while (!deadline_passed(over))
+			test_pause(&rounds);
+		client_set_timeout(patient, WAIT_S * SECOND);
+	}
+	return come_and_go(l, socket, request);
+}
+
+LIE_TEST(a_wait_for_space_goes_on_though_the_clients_timeout_has_passed)
+{
+	int64_t n = 600;
+	tl_spec spec = { .size = sizeof(spec),
+			 .shape = &n,
+			 .ndim = 1,
+			 .dtype = U8,
+			 .timeout_ns = WAIT_S * SECOND };
+	tl_draft *draft;
+
+	patient = liar_connect(&liar);
+	client_set_timeout(patient, 20 * MS);
+	liar_set_answer(&liar, come_late_and_go);
+	must_wait_for_what_is_left(tl_create(patient, "d", &spec, &draft));
+	liar_set_answer(&liar, NULL);
+	tl_close(patient);
 }
 
 static struct samples all;
