@@ -108,12 +108,13 @@ TL_API int tl_connect(const tl_connect_options *options, tl_client **out)
 	return 0;
 }
 
-/* What is bound to the connection must not wait for leases, which keep it. */
+/* What is bound to the connection must not wait for leases, which keep it, nor for the GPU, whose
+ * memory is closed before the connection is. */
 static void unbind(struct session *s)
 {
 	const struct wire_plain m = { .header = { .type = WIRE_UNBIND, .length = sizeof(m) } };
 
-	if (users_any(&s->users))
+	if (users_any(&s->users) || s->of_kind[KIND_DEVICE])
 		session_note(s, &m);
 }
 

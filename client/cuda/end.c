@@ -8,24 +8,37 @@
 #include "client/cuda/session.h"
 #include "client/session/client.h"
 
-/* Nobody else finds the session any more. */
+static struct cuda_import *take_import(struct cuda_session *cs)
+{
+	struct cuda_import *import = NULL;
+
+	pthread_mutex_lock(&cuda_lock);
+	for (unsigned i = 0; !import && i < CUDA_IMPORT_BUCKETS; i++)
+		if (!list_empty(&cs->imports[i]))
+			import = list_first_entry(&cs->imports[i], struct cuda_import, link);
+	if (import)
+		list_del(&import->link);
+	pthread_mutex_unlock(&cuda_lock);
+	return import;
+}
+
+/* No call and no claim finds the session any more. But its notes may be on their way, and a message
+ * that is read then finds what is left of it (hear.c). */
 static void end_session(struct cuda_session *cs)
 {
-	struct session *s = cs->session;
+	struct cuda_import *import;
 
 	pthread_mutex_lock(&cuda_lock);
 	while (cs->claims)
 		pthread_cond_wait(&cuda_changed, &cuda_lock);
 	pthread_mutex_unlock(&cuda_lock);
-	for (unsigned i = 0; i < CUDA_IMPORT_BUCKETS; i++) {
-		list_for_each_safe(l, &cs->imports[i]) {
-			list_del(l);
-			cuda_import_close(list_entry(l, struct cuda_import, link));
-		}
-	}
+	while ((import = take_import(cs)))
+		cuda_import_close(import);
 	cuda_buffers_end(cs);
 	cuda_pluggable_leave(cs);
-	s->of_kind[KIND_DEVICE] = NULL;
+	pthread_mutex_lock(&cuda_lock);
+	cs->session->of_kind[KIND_DEVICE] = NULL;
+	pthread_mutex_unlock(&cuda_lock);
 	free(cs);
 }
 

@@ -18,10 +18,13 @@ void cuda_take_unmap(struct session *s, const struct conn_message *m)
 {
 	const struct wire_segment_ref *unmap = (const void *)m->bytes;
 	struct wire_segment_ref not_open;
+	struct cuda_session *cs;
 
 	pthread_mutex_lock(&cuda_lock);
-	if (!cuda_of(s) ||
-	    !cuda_import_unmap(cuda_of(s), unmap->segment, unmap->segment_generation)) {
+	cs = cuda_of(s);
+	if (cs && cuda_session_is_ending(cs)) {
+		/* It is being closed. The end of the connection will say that it is not open. */
+	} else if (!cs || !cuda_import_unmap(cs, unmap->segment, unmap->segment_generation)) {
 		/* The answer to an IMPORT came when nobody waited for it: nothing is open. */
 		not_open = *unmap;
 		not_open.header.type = WIRE_UNMAPPED;

@@ -315,7 +315,7 @@ static void close_if_unused(struct cuda_import *import)
 	if (import->state < IMPORT_CLOSING || import->leases)
 		return;
 	list_del(&import->link);
-	if (list_empty(&cs->link) || !cuda_tasks_served()) {
+	if (cuda_session_is_ending(cs) || !cuda_tasks_served()) {
 		list_add_head(bucket(cs, import->segment), &import->link);
 		return;
 	}

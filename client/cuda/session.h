@@ -46,6 +46,12 @@ static inline struct cuda_session *cuda_of(const struct session *s)
 	return s->of_kind[KIND_DEVICE];
 }
 
+/* No user is left, and what it has open is about to be closed or is being closed. cuda_lock. */
+static inline bool cuda_session_is_ending(const struct cuda_session *cs)
+{
+	return list_empty(&cs->link);
+}
+
 /* The session stays until this is undone. cuda_lock. */
 static inline void cuda_session_claim(struct cuda_session *cs)
 {

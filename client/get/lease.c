@@ -89,7 +89,7 @@ static int wait_for_commit(struct call *c, struct session *s, const struct wake_
 	int64_t left;
 	int r;
 
-	hangup_watch(&s->hangup, session_socket(s));
+	hangup_watch(&s->hangup, session_socket(s), s->forked);
 	spin(s, wake, spin_end);
 	left = deadline_left_ns(c->deadline);
 	if (left == 0) /* compared before the word, which may change all the time */

@@ -251,7 +251,7 @@ int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, s
 
 	if (left == 0)
 		return -ETIMEDOUT;
-	hangup_watch(&s->hangup, session_socket(s));
+	hangup_watch(&s->hangup, session_socket(s), s->forked);
 	left = sleeper_begin(sl, left);
 	if (w->more && left > SLEEP_SHORT_NS)
 		left = SLEEP_SHORT_NS;

@@ -717,6 +717,7 @@ void watches_close(struct tl_client *client)
 		if (w->process != getpid())
 			continue;
 		notify_end(w);
-		w->closed = true; /* no call on it is under way */
+		watch_unask(w); /* no call on it is under way */
+		w->closed = true;
 	}
 }

@@ -178,7 +178,11 @@ bool prefetch_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t d
 void prefetch_deinit(struct session *s)
 {
 	for (unsigned i = 0; i < SESSION_PREFETCHED; i++) {
-		free(s->prefetched[i]);
+		struct prefetch *a = s->prefetched[i];
+
+		if (a && !a->request.done)
+			list_del(&a->request.link);
+		free(a);
 		s->prefetched[i] = NULL;
 	}
 }

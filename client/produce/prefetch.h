@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prefetched drafts. The functions take the session's produce mutex. */
+/* Prefetched drafts. The functions take the session's produce mutex, but for the last. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,5 +20,5 @@ bool prefetch_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t d
 uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra, uint32_t *life);
 void prefetch_cancel(struct session *s, uint32_t serial);
 
-/* Frees the requests. */
+/* Frees the requests. The caller has both the produce mutex and the receive mutex. */
 void prefetch_deinit(struct session *s);

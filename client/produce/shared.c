@@ -257,7 +257,6 @@ static int shared_commit(struct tl_draft *draft, const struct commit_as *as, uin
 	struct wire_header *h = (void *)bytes;
 	struct conn_message answer;
 	struct request req;
-	struct commit_sending sending;
 	char what[TL_NAME_MAX + 16];
 	uint32_t prefetch = 0, life = 0;
 	uint64_t late; /* a draft of an ended ring is held until this is answered */
@@ -292,11 +291,10 @@ static int shared_commit(struct tl_draft *draft, const struct commit_as *as, uin
 	} else {
 		h->serial = session_serial(s) | SESSION_COMMIT_SERIAL;
 		h->life = life; /* the life that the prefetch is for */
-		sending = (struct commit_sending){ .commit = h->serial, .name = as->name };
-		session_commit_begin(s, &sending);
+		session_commit_begin(s, h->serial, as->name);
 		r = session_send(s, bytes, deadline);
 		/* DRAFT comes after the COMMIT was processed */
-		session_commit_end(s, &sending, prefetch ? prefetch : h->serial, !r);
+		session_commit_end(s, h->serial, prefetch ? prefetch : h->serial, !r);
 	}
 	if (r) {
 		prefetch_cancel(s, prefetch);
@@ -446,7 +444,9 @@ static void shared_late_watch(struct session *s, const struct conn_message *m)
 static bool shared_session_end(struct session *s)
 {
 	pthread_mutex_lock(&s->produce_mutex); /* fork() finds the requests, or none */
+	pthread_mutex_lock(&s->receive_mutex);
 	prefetch_deinit(s);
+	pthread_mutex_unlock(&s->receive_mutex);
 	rings_end(s);
 	pthread_mutex_unlock(&s->produce_mutex);
 	return false;

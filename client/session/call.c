@@ -61,16 +61,16 @@ static int call_pause(const struct call *c, int why)
  * longer than the client's timeout already, which it has once more, as for its answer. */
 static int64_t renew_deadline(struct call *c)
 {
-	int64_t until = call_deadline(c), timeout = c->client->timeout_ns, last;
+	int64_t until = call_deadline(c), timeout = c->client->timeout_ns, fresh, last;
 
 	if (c->timeout_ns)
 		return c->deadline < until ? c->deadline : until;
 	if (!c->space_deadline || timeout < 0)
 		return until;
-	until = client_deadline(c->client);
-	if (__builtin_add_overflow(c->space_deadline, timeout, &last) || until < last)
-		return until;
-	return last;
+	fresh = client_deadline(c->client);
+	if (__builtin_add_overflow(c->space_deadline, timeout, &last) || fresh < last)
+		last = fresh;
+	return last > until ? last : until;
 }
 
 static int call_renew(struct call *c, struct session *old)
@@ -134,6 +134,7 @@ int call_run(struct call *c, call_attempt *attempt, void *context)
 			if (c->remade)
 				return -ESTALE;
 			c->remade = true;
+			c->request_deadline = 0; /* it was written in between, however slowly */
 			break;
 		default:
 			return r;

@@ -276,7 +276,6 @@ static void drop_parents(struct session *s)
 	s->views = s->child_views;
 	s->child_views = NULL;
 	list_init(&s->pending);
-	list_init(&s->sending);
 	atomic_store(&s->unanswered, 0);
 	s->unanswered_own = 0;
 	s->reading = false;

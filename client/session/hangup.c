@@ -12,23 +12,28 @@
 
 enum { STACK = 128 << 10 }; /* besides poll() it calls nothing */
 
+/* How often it looks whether it is to end, where nothing may wake it for that. */
+enum { LOOK_MS = 100 };
+
 /* Messages do not wake the thread: it polls only for the end of the connection. */
 static void *wait_for_end(void *arg)
 {
 	struct hangup *h = arg;
 	struct pollfd p = { .fd = h->socket };
+	int n;
 
-	while (poll(&p, 1, -1) <= 0) {
-		if (errno != EINTR)
+	do {
+		n = poll(&p, 1, h->look_ms);
+		if (n < 0 && errno != EINTR)
 			poll(NULL, 0, 10); /* no memory */
-	}
+	} while (n <= 0 && atomic_load(&h->state) != HANGUP_UNWATCHED);
 	hangup_note(h);
 	atomic_store(&h->ended, 1);
 	syscall(SYS_futex, &h->ended, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 	return NULL;
 }
 
-void hangup_watch(struct hangup *h, int socket)
+void hangup_watch(struct hangup *h, int socket, bool inherited)
 {
 	int unwatched = HANGUP_UNWATCHED;
 
@@ -37,6 +42,7 @@ void hangup_watch(struct hangup *h, int socket)
 	    !atomic_compare_exchange_strong(&h->state, &unwatched, HANGUP_STARTING))
 		return;
 	h->socket = socket;
+	h->look_ms = inherited ? LOOK_MS : -1;
 	atomic_store(&h->state, thread_start(&h->thread, STACK, wait_for_end, h) ? HANGUP_UNWATCHED
 										 : HANGUP_WATCHED);
 }
@@ -46,10 +52,8 @@ void hangup_end(struct hangup *h, int socket)
 {
 	if (atomic_load(&h->state) == HANGUP_UNWATCHED)
 		return;
-	if (socket < 0)
-		pthread_cancel(h->thread);
-	else
+	atomic_store(&h->state, HANGUP_UNWATCHED);
+	if (socket >= 0)
 		shutdown(socket, SHUT_RDWR);
 	pthread_join(h->thread, NULL);
-	atomic_store(&h->state, HANGUP_UNWATCHED);
 }

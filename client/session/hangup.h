@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "util/clock.h"
@@ -21,12 +22,14 @@ struct hangup {
 	_Atomic int state;	/* enum hangup_state */
 	_Atomic int64_t since_ns; /* when the end was noticed (monotonic); 0: it was not */
 	pthread_t thread;
-	int socket; /* that the thread polls */
+	int socket;  /* that the thread polls */
+	int look_ms; /* how often it looks at the state as well; -1: never */
 };
 
 /* To be called before a sleep: watches @socket, unless that is -1, from now on. If no thread can be
- * started it does not, and the next call tries again. */
-void hangup_watch(struct hangup *h, int socket);
+ * started it does not, and the next call tries again. @inherited: a forked child has the socket,
+ * and its program may close it. */
+void hangup_watch(struct hangup *h, int socket, bool inherited);
 /* To be called before the socket is closed, when no other thread uses it any more. -1: others have
  * closed it. */
 void hangup_end(struct hangup *h, int socket);

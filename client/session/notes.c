@@ -16,8 +16,8 @@
 #include "proto/conn.h"
 
 /* The daemon may read our messages only when its answers are read, so the thread reads from time to
- * time. */
-enum { LOOK_MS = 100, STACK = 512 << 10 };
+ * time. notes_end() waits no longer than that. */
+enum { LOOK_MS = 10, STACK = 512 << 10 };
 
 /* How many bytes the message takes up among the notes. */
 static size_t note_size(const void *message)
@@ -53,7 +53,7 @@ int notes_send_locked(struct session *s)
 	return r;
 }
 
-/* Ends when all are sent, or the connection has ended. It can be cancelled only where it sleeps. */
+/* Ends when all are sent, when the connection has ended, or when it is told to. */
 static void *send_when_there_is_space(void *arg)
 {
 	struct session *s = arg;
@@ -61,15 +61,12 @@ static void *send_when_there_is_space(void *arg)
 	bool left = true;
 	int r;
 
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
 	while (left) {
-		pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
 		poll(&p, 1, LOOK_MS);
-		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
 		session_drain(s);
 		pthread_mutex_lock(&s->receive_mutex);
 		r = notes_send_locked(s);
-		left = is_full(r) && !atomic_load(&s->ended);
+		left = is_full(r) && !atomic_load(&s->ended) && s->notes.state == NOTES_THREAD_RUNS;
 		if (!left)
 			s->notes.state = NOTES_THREAD_DONE;
 		pthread_mutex_unlock(&s->receive_mutex);
@@ -99,10 +96,11 @@ void notes_end(struct session *s)
 
 	pthread_mutex_lock(&s->receive_mutex);
 	any = n->state != NOTES_NO_THREAD;
+	if (any)
+		n->state = NOTES_THREAD_DONE;
 	pthread_mutex_unlock(&s->receive_mutex);
 	if (!any)
 		return;
-	pthread_cancel(n->thread);
 	pthread_join(n->thread, NULL);
 	n->state = NOTES_NO_THREAD;
 }

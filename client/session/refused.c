@@ -10,10 +10,15 @@
 
 /* ---- Threads ---- */
 
-/* The entries of threads have the numbers from 0 on; the last one is that of all others. */
+/* The entries of threads have the numbers from 0 on; all others are that of all others. */
 static struct committer *committer_at(struct refused *r, unsigned i)
 {
 	return i < r->nthreads ? &r->threads[i] : &r->others;
+}
+
+static unsigned committer_number(const struct refused *r, const struct committer *c)
+{
+	return c == &r->others ? REFUSED_THREADS : (unsigned)(c - r->threads);
 }
 
 static struct committer *committer_more(struct refused *r)
@@ -34,14 +39,12 @@ static struct committer *committer_of(struct refused *r, uint64_t thread)
 {
 	struct committer *free = NULL;
 
-	if (!thread)
-		return &r->others;
 	for (unsigned i = 0; i < r->nthreads; i++) {
 		struct committer *c = &r->threads[i];
 
 		if (c->thread == thread)
 			return c;
-		if (!free && !c->newest && !c->error)
+		if (!free && !c->unanswered && !c->error)
 			free = c;
 	}
 	if (!free)
@@ -54,29 +57,69 @@ static struct committer *committer_of(struct refused *r, uint64_t thread)
 
 /* ---- Sending, and answers ---- */
 
-void refused_sending(struct refused *r, uint32_t serial)
+static struct unanswered_commit *commit_find(struct refused *r, uint32_t serial)
 {
-	r->senders[serial % REFUSED_SENDERS].serial = serial;
-	r->senders[serial % REFUSED_SENDERS].thread = thread_unique();
+	for (unsigned i = r->ncommits; i-- > 0;)
+		if (r->commits[i].serial == serial)
+			return &r->commits[i];
+	return NULL;
 }
 
-void refused_sent(struct refused *r, uint32_t newest, uint32_t own, const char *name)
+static void commit_remove(struct refused *r, struct unanswered_commit *commit)
+{
+	committer_at(r, commit->committer)->unanswered--;
+	*commit = r->commits[--r->ncommits];
+}
+
+/* Without memory for it nobody knows its thread: a refusal is told to any. */
+void refused_sending(struct refused *r, uint32_t serial, const char *name)
 {
 	struct committer *c = committer_of(r, thread_unique());
+	unsigned max = r->max_commits ? r->max_commits * 2 : 16;
+	struct unanswered_commit *more;
 
-	/* of two threads either may have been the first to send */
-	c->own = c->newest && !c->thread ? 0 : own;
-	c->newest = newest;
+	if (r->ncommits == r->max_commits) {
+		more = reallocarray(r->commits, max, sizeof(*more));
+		if (!more)
+			return;
+		r->commits = more;
+		r->max_commits = max;
+	}
+	r->commits[r->ncommits++] = (struct unanswered_commit){
+		.serial = serial,
+		.committer = committer_number(r, c),
+	};
+	c->unanswered++;
 	memccpy(c->name, name, '\0', sizeof(c->name));
+}
+
+/* It may have been refused or lost meanwhile. */
+void refused_sent(struct refused *r, uint32_t serial, uint32_t newest, uint32_t own)
+{
+	struct unanswered_commit *commit = commit_find(r, serial);
+
+	if (!commit)
+		return;
+	commit->newest = newest;
+	commit->own = own;
+}
+
+void refused_unsent(struct refused *r, uint32_t serial)
+{
+	struct unanswered_commit *commit = commit_find(r, serial);
+
+	if (commit)
+		commit_remove(r, commit);
 }
 
 void refused_answered(struct refused *r, uint32_t serial)
 {
-	for (unsigned i = 0; i <= r->nthreads; i++) {
-		struct committer *c = committer_at(r, i);
+	for (unsigned i = r->ncommits; i-- > 0;) {
+		struct unanswered_commit *commit = &r->commits[i];
 
-		if (serial_is_later(serial, c->newest) || (serial && serial == c->own))
-			c->newest = 0;
+		if (commit->newest && serial &&
+		    (serial_is_later(serial, commit->newest) || serial == commit->own))
+			commit_remove(r, commit);
 	}
 }
 
@@ -93,42 +136,33 @@ static void committer_failed(struct refused *r, struct committer *c, int error, 
 	atomic_fetch_add(&r->count, 1);
 }
 
-static void committer_lost(struct refused *r, struct committer *c, const char *name)
+static void committer_lost(struct refused *r, struct committer *c)
 {
 	char text[WIRE_TEXT_MAX];
 	int n = snprintf(text, sizeof(text),
 			 "%s: the connection ended before the daemon answered anything after it",
-			 name);
+			 c->name);
 
 	committer_failed(r, c, -ENOTCONN, text, (size_t)n);
 }
 
-static struct committer *sender_of(struct refused *r, uint32_t serial)
-{
-	unsigned at = serial % REFUSED_SENDERS;
-
-	return committer_of(r, r->senders[at].serial == serial ? r->senders[at].thread : 0);
-}
-
 void refused_add(struct refused *r, uint32_t serial, int error, const void *text, size_t size)
 {
-	committer_failed(r, sender_of(r, serial), error, text, size);
-}
+	struct unanswered_commit *commit = commit_find(r, serial);
 
-void refused_lost(struct refused *r, uint32_t serial, const char *name)
-{
-	committer_lost(r, sender_of(r, serial), name);
+	committer_failed(r, commit ? committer_at(r, commit->committer) : &r->others, error, text,
+			 size);
+	if (commit)
+		commit_remove(r, commit);
 }
 
 void refused_lost_all(struct refused *r)
 {
-	for (unsigned i = 0; i <= r->nthreads; i++) {
-		struct committer *c = committer_at(r, i);
+	while (r->ncommits) {
+		struct unanswered_commit *commit = &r->commits[r->ncommits - 1];
 
-		if (!c->newest)
-			continue;
-		c->newest = 0;
-		committer_lost(r, c, c->name);
+		committer_lost(r, committer_at(r, commit->committer));
+		commit_remove(r, commit);
 	}
 }
 
@@ -150,6 +184,7 @@ int refused_take(struct refused *r, const char **text)
 
 void refused_inherit(struct refused *r, struct refused *old)
 {
+	refused_lost_all(old);
 	r->threads = old->threads;
 	r->nthreads = old->nthreads;
 	r->others = old->others;
@@ -160,6 +195,7 @@ void refused_inherit(struct refused *r, struct refused *old)
 
 void refused_reset(struct refused *r)
 {
+	free(r->commits);
 	free(r->threads);
 	memset(r, 0, sizeof(*r));
 }

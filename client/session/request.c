@@ -279,6 +279,7 @@ static void draft_fd_locked(struct session *s, const struct wire_draft *draft, i
 static void dispatch_locked(struct session *s, struct conn_message *m)
 {
 	uint32_t serial = m->header.serial;
+	bool refused = m->header.type == WIRE_ERROR && (serial & SESSION_COMMIT_SERIAL);
 
 	if (is_kick(m)) {
 		kicked_locked(s, m);
@@ -290,13 +291,13 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 	}
 	if (kinds_take(KIND_UNSOLICITED, s, m))
 		return;
+	if (refused) /* as long as it is known who sent that COMMIT */
+		commit_refused(s, m);
 	unanswered_look(s, serial & ~SESSION_COMMIT_SERIAL);
+	if (refused)
+		return;
 	if (m->header.type == WIRE_DRAFT && m->fd >= 0)
 		draft_fd_locked(s, (const void *)m->bytes, take_fd(&m->fd));
-	if (m->header.type == WIRE_ERROR && (serial & SESSION_COMMIT_SERIAL)) {
-		commit_refused(s, m);
-		return;
-	}
 	list_for_each(l, &s->pending) {
 		struct request *req = list_entry(l, struct request, link);
 
@@ -437,23 +438,22 @@ static void unanswered_locked(struct session *s, uint32_t own)
 	s->unanswered = newest ? newest : 1;
 }
 
-void session_commit_begin(struct session *s, struct commit_sending *sending)
+void session_commit_begin(struct session *s, uint32_t commit, const char *name)
 {
 	pthread_mutex_lock(&s->receive_mutex);
-	list_add_tail(&s->sending, &sending->link);
-	refused_sending(&s->refused, sending->commit);
+	refused_sending(&s->refused, commit, name);
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
-void session_commit_end(struct session *s, struct commit_sending *sending, uint32_t serial,
-			bool sent)
+void session_commit_end(struct session *s, uint32_t commit, uint32_t serial, bool sent)
 {
 	serial &= ~SESSION_COMMIT_SERIAL;
 	pthread_mutex_lock(&s->receive_mutex);
-	list_del(&sending->link);
 	if (sent) {
 		unanswered_locked(s, serial);
-		refused_sent(&s->refused, s->unanswered, serial, sending->name);
+		refused_sent(&s->refused, commit, s->unanswered, serial);
+	} else {
+		refused_unsent(&s->refused, commit);
 	}
 	pthread_mutex_unlock(&s->receive_mutex);
 }
@@ -474,12 +474,6 @@ int session_fence(struct session *s, int64_t deadline)
 void session_inherit(struct session *s, struct session *old)
 {
 	pthread_mutex_lock(&old->receive_mutex);
-	refused_lost_all(&old->refused);
-	list_for_each(l, &old->sending) {
-		const struct commit_sending *sending = list_entry(l, struct commit_sending, link);
-
-		refused_lost(&old->refused, sending->commit, sending->name);
-	}
 	refused_inherit(&s->refused, &old->refused);
 	pthread_mutex_unlock(&old->receive_mutex);
 }

@@ -87,19 +87,11 @@ void session_forget(struct session *s, struct request *req);
 /* To be called once for each DRAFT that answered a request, when the ledger counts its draft. */
 void session_granted(struct session *s);
 
-/* A COMMIT without an answer that a thread sends just now. */
-struct commit_sending {
-	struct list link; /* in session->sending */
-	uint32_t commit;  /* its serial */
-	const char *name;
-};
-
-/* To be called before such a COMMIT is sent; the caller has set @sending but for the link. */
-void session_commit_begin(struct session *s, struct commit_sending *sending);
+/* To be called before a COMMIT without an answer is sent; @commit is its serial. */
+void session_commit_begin(struct session *s, uint32_t commit, const char *name);
 /* To be called when that COMMIT was sent, or could not be. An answer to @serial shows that it was
  * processed, as one to each message that is sent later does. */
-void session_commit_end(struct session *s, struct commit_sending *sending, uint32_t serial,
-			bool sent);
+void session_commit_end(struct session *s, uint32_t commit, uint32_t serial, bool sent);
 /* To be called when @s replaces @old, which has ended: the fate of such a COMMIT is unknown. */
 void session_inherit(struct session *s, struct session *old);
 

@@ -100,7 +100,6 @@ static struct session *session_alloc(const struct address *address)
 	mappings_init(&s->mappings);
 	pthread_mutex_init(&s->produce_mutex, NULL);
 	list_init(&s->pending);
-	list_init(&s->sending);
 	list_init(&s->drafts);
 	return s;
 }

@@ -43,7 +43,11 @@ enum session_state {
 	SESSION_OVER,	 /* no leases may be taken: inherited by a forked child */
 };
 
-enum notes_thread { NOTES_NO_THREAD, NOTES_THREAD_RUNS, NOTES_THREAD_DONE };
+enum notes_thread {
+	NOTES_NO_THREAD,
+	NOTES_THREAD_RUNS,
+	NOTES_THREAD_DONE, /* it has ended or is about to, and is to be joined */
+};
 
 /* Messages that nobody waits for, and that could not be sent yet; receive_mutex. */
 struct notes {
@@ -134,7 +138,6 @@ struct session {
 	 * it was processed. 0: it was. tests/model/fence.pml */
 	_Atomic uint32_t unanswered;
 	uint32_t unanswered_own; /* an answer to this one shows it, too; 0: there is none */
-	struct list sending;	 /* of struct commit_sending */
 	struct refused refused;
 	struct notes notes;	   /* notes.c */
 	_Atomic uint32_t life;	   /* the last one that ADOPTED named */

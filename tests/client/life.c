@@ -229,19 +229,6 @@ TEST(a_daemon_that_is_full_says_so)
 
 /* ---- Descriptors that cannot be received ---- */
 
-/* Lets the process open no more descriptors. Returns the limit as it was. */
-static struct rlimit forbid_descriptors(void)
-{
-	int free_fd = dup(STDIN_FILENO);
-	struct rlimit all, few;
-
-	close(free_fd);
-	must_be(getrlimit(RLIMIT_NOFILE, &all), 0);
-	few = (struct rlimit){ .rlim_cur = (rlim_t)free_fd, .rlim_max = all.rlim_max };
-	must_be(setrlimit(RLIMIT_NOFILE, &few), 0);
-	return all;
-}
-
 static tl_draft *create_bytes(tl_client *client, const char *name, int64_t n, uint32_t ring)
 {
 	const tl_spec spec = {

@@ -228,6 +228,68 @@ TEST(a_refused_commit_is_told_to_the_thread_that_sent_it)
 	tl_close(t.client);
 }
 
+struct many {
+	tl_client *client;
+	pthread_barrier_t committed, told;
+};
+
+/* The first of its COMMITs are refused, when it has sent many more. */
+static void *commit_many(void *arg)
+{
+	enum { DRAFTS = 100 };
+	struct many *m = arg;
+	int64_t n = 100;
+	const tl_spec spec = {
+		.size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8, .ring = TL_RING_NONE
+	};
+	tl_draft *drafts[DRAFTS];
+	unsigned char byte = 1;
+	DLTensor scalar = { .data = &byte, .device = { kDLCPU, 0 }, .dtype = U8 };
+
+	for (int i = 0; i < DRAFTS; i++)
+		must_be(tl_create(m->client, i < 3 ? "refused" : "old", &spec, &drafts[i]), 0);
+	pthread_barrier_wait(&m->committed);
+	pthread_barrier_wait(&m->told);
+	for (int i = 0; i < DRAFTS; i++)
+		must_be(tl_commit(drafts[i], NULL), 0);
+	pthread_barrier_wait(&m->committed);
+	pthread_barrier_wait(&m->told);
+	must(tl_put(m->client, "b", &scalar, NULL, NULL) < 0);
+	must(strstr(tl_last_error(), "refused: user"));
+	must_be(tl_put(m->client, "b", &scalar, NULL, NULL), 0);
+	return NULL;
+}
+
+TEST(a_refusal_comes_to_its_thread_after_many_more_commits)
+{
+	cleanup_td struct test_daemon d = td_start(.max_tensors = 1024);
+	struct many m = { .client = td_connect(&d) };
+	struct raw rc = rc_open(&d);
+	unsigned char byte = 1;
+	DLTensor scalar = { .data = &byte, .device = { kDLCPU, 0 }, .dtype = U8 };
+	pthread_t thread;
+
+	put_alone(m.client, "old", 1, 10);
+	put_alone(m.client, "b", 1, 1);
+	rc_fill_bucket(&rc, "refused");
+	must_be(pthread_barrier_init(&m.committed, NULL, 2), 0);
+	must_be(pthread_barrier_init(&m.told, NULL, 2), 0);
+	must_be(pthread_create(&thread, NULL, commit_many, &m), 0);
+	pthread_barrier_wait(&m.committed);
+	td_freeze(&d);
+	pthread_barrier_wait(&m.told);
+	pthread_barrier_wait(&m.committed);
+	td_thaw(&d);
+	td_sync(&d);
+	must_be(tl_put(m.client, "b", &scalar, NULL, NULL), 0); /* it is not this thread's */
+	pthread_barrier_wait(&m.told);
+	must_be(pthread_join(thread, NULL), 0);
+	pthread_barrier_destroy(&m.committed);
+	pthread_barrier_destroy(&m.told);
+	rc_goodbye(&rc);
+	tl_close(m.client);
+}
+
 /* Neither COMMIT nor ABORT can be sent: the draft is given back when the daemon reads again. */
 TEST(a_commit_that_times_out_leaves_no_draft)
 {

@@ -113,6 +113,32 @@ static void *claim_in_vain(void *arg)
 	return NULL;
 }
 
+/* A thread waits to send what is left, and ends although nothing can be opened for that. */
+static int closes_at_its_limit(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = td_connect(d);
+
+	(void)arg;
+	must_be(tl_claim(client, "c", NULL), 0);
+	td_freeze(d);
+	fill_socket(client);
+	must_be(tl_unclaim(client, "c"), 0);
+	forbid_descriptors();
+	must_be(tl_close(client), 0);
+	return 0;
+}
+
+TEST(a_client_with_unsent_messages_is_closed_at_the_limit_of_descriptors)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *other = td_connect(&d);
+
+	must_be(td_run_client(&d, closes_at_its_limit, NULL), 0);
+	td_thaw(&d);
+	claim_soon(other, "c");
+	tl_close(other);
+}
+
 TEST(a_wait_for_a_claim_that_timed_out_keeps_nobody_from_it)
 {
 	cleanup_td struct test_daemon d = td_start();

@@ -392,6 +392,93 @@ GPU_TEST(a_daemon_that_stands_still_is_not_waited_for_longer)
 	}
 }
 
+/* ---- What is on its way ---- */
+
+/* A prefetched draft, which comes when the session has ended and the closer is busy with it. */
+static int closes_before_a_draft_comes(const struct test_daemon *d, void *arg)
+{
+	const tl_put_options o = { .size = sizeof(o), .ring = TL_RING_NONE };
+	tl_client *client = gpu_open(d, 0);
+	int64_t n = 5000;
+	unsigned char bytes[5000] = { 1 };
+	DLTensor t = {
+		.data = bytes, .device = { kDLCPU, 0 }, .dtype = U8, .ndim = 1, .shape = &n
+	};
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_draft *draft;
+
+	(void)arg;
+	must_be(gpu_create(client, "g", &spec, 0, &draft), 0);
+	tl_abort(draft); /* its buffer stays for some time */
+	for (int i = 0; i < 3; i++)
+		must_be(tl_put(client, "a", &t, &o, &(uint64_t){ 0 }), 0);
+	td_sync(d);
+	td_freeze(d);
+	must_be(tl_put(client, "a", &t, &o, NULL), 0);
+	must_be(tl_close(client), 0);
+	td_thaw(d);
+	eventually(td_status(d).clients == 0);
+	client = td_connect(d);
+	must_be(tl_delete(client, "a"), 0);
+	must_be(tl_close(client), 0);
+	return 0;
+}
+
+GPU_TEST(a_client_is_closed_before_a_draft_comes)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, closes_before_a_draft_comes, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+/* ---- What is bound to the connection ---- */
+
+/* Memory that a closed client used last is given back when the GPU has ended its work. */
+static int closes_beside_work(const struct test_daemon *d, void *arg)
+{
+	const tl_put_options bound = { .size = sizeof(bound),
+				       .lifetime = TL_LIFETIME_OWNER_BOUND,
+				       .ring = TL_RING_NONE };
+	const tl_claim_options soon = { .size = sizeof(soon), .timeout_ns = WAIT_S * SECOND };
+	tl_client *client = gpu_open(d, 0), *other = td_connect(d);
+	CUdeviceptr other_memory = gpu_alloc(N);
+	int64_t n = 100;
+	unsigned char bytes[100] = { 1 };
+	DLTensor t = {
+		.data = bytes, .device = { kDLCPU, 0 }, .dtype = U8, .ndim = 1, .shape = &n
+	};
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_info info = { .size = sizeof(info) };
+	tl_draft *draft;
+
+	(void)arg;
+	must_be(tl_claim(client, "c", NULL), 0);
+	must_be(tl_put(client, "bound", &t, &bound, &(uint64_t){ 0 }), 0);
+	must_be(gpu_create(client, "g", &spec, 0, &draft), 0);
+	must_be(tl_draft_set_stream(draft, TL_STREAM_NONE), 0);
+	tl_abort(draft);
+	gpu_hold(getpid());
+	gpu_fill(other_memory, 1, N, CUDA_STREAM_LEGACY);
+	must_be(tl_close(client), 0);
+	must_be(tl_claim(other, "c", &soon), 0);
+	eventually(tl_stat(other, "bound", &info) == -ENOENT);
+	must_be(td_status(d).clients, 2); /* and this one's connection is still there */
+	gpu_hold(0);
+	eventually(td_status(d).clients == 1);
+	must_be(tl_close(other), 0);
+	gpu_must(cuda->mem_free(other_memory));
+	return 0;
+}
+
+GPU_TEST(what_is_bound_to_a_client_ends_with_it_whatever_the_gpu_does)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, closes_beside_work, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 /* ---- Other threads, other processes ---- */
 
 static _Atomic bool deleting;

@@ -5,6 +5,7 @@
  * else is by now.
  */
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 
@@ -624,18 +625,23 @@ LIE_TEST(a_wait_for_space_ends_in_its_time_whatever_daemons_do)
 	tl_close(client);
 }
 
+static void pause_for(int64_t ns)
+{
+	int64_t over = deadline_after(ns);
+	unsigned rounds = 0;
+
+	while (!deadline_passed(over))
+		test_pause(&rounds);
+}
+
 /* As come_and_go(), but the first answer takes longer than the client's timeout, of which the next
  * connection has a new one. */
 static tl_client *patient;
 
 static bool come_late_and_go(struct liar *l, int socket, struct conn_message *request)
 {
-	int64_t over = deadline_after(20 * MS); /* the call began before */
-	unsigned rounds = 0;
-
 	if (request->header.type == WIRE_CREATE && asked == 0) {
-		while (!deadline_passed(over))
-			test_pause(&rounds);
+		pause_for(20 * MS); /* the call began before */
 		client_set_timeout(patient, WAIT_S * SECOND);
 	}
 	return come_and_go(l, socket, request);
@@ -656,6 +662,59 @@ LIE_TEST(a_wait_for_space_goes_on_though_the_clients_timeout_has_passed)
 	liar_set_answer(&liar, come_late_and_go);
 	must_wait_for_what_is_left(tl_create(patient, "d", &spec, &draft));
 	liar_set_answer(&liar, NULL);
+	tl_close(patient);
+}
+
+/* It grants a draft and ends the connection, and has no space for the next one. */
+static bool grant_and_go(struct liar *l, int socket, struct conn_message *request)
+{
+	struct wire_draft granted = l->draft;
+	struct wire_error_reply e = { .code = WIRE_E_NO_SPACE };
+
+	if (request->header.type != WIRE_CREATE)
+		return false;
+	if (asked++) {
+		pause_for(20 * MS); /* the client has to wait for it */
+		liar_send(socket, request, WIRE_ERROR, &e, sizeof(e), -1);
+		return true;
+	}
+	liar_send(socket, request, WIRE_DRAFT, &granted, sizeof(granted), l->segment_fds[0]);
+	must_be(shutdown(socket, SHUT_RDWR), 0);
+	return true;
+}
+
+static void *slow_memory;
+
+/* Memory that takes longer to read than the client's timeout at first. */
+static void read_slowly(int signal)
+{
+	(void)signal;
+	pause_for(200 * MS);
+	client_set_timeout(patient, WAIT_S * SECOND);
+	must_be(mprotect(slow_memory, (size_t)sysconf(_SC_PAGESIZE), PROT_READ), 0);
+}
+
+LIE_TEST(a_put_goes_on_though_its_copy_took_longer_than_the_clients_timeout)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	int64_t n = 600;
+	struct sigaction slow = { .sa_handler = read_slowly }, former;
+	DLTensor t;
+
+	slow_memory = mmap(NULL, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	must(slow_memory != MAP_FAILED);
+	t = bytes_tensor(slow_memory, &n);
+	must_be(sigaction(SIGSEGV, &slow, &former), 0);
+	patient = liar_connect(&liar);
+	client_set_timeout(patient, 200 * MS);
+	asked = 0;
+	liar_set_answer(&liar, grant_and_go);
+	must_be(tl_put(patient, "p", &t, NULL, NULL), -ENOSPC);
+	must_be(asked, 2);
+	asked = 0;
+	liar_set_answer(&liar, NULL);
+	must_be(sigaction(SIGSEGV, &former, NULL), 0);
+	must_be(munmap(slow_memory, page), 0);
 	tl_close(patient);
 }
 

@@ -26,8 +26,8 @@ static void *commit(void *arg)
 
 	snprintf(name, sizeof(name), "%u", c->serial);
 	pthread_mutex_lock(&mutex);
-	refused_sending(c->r, c->serial);
-	refused_sent(c->r, c->serial, c->serial, name);
+	refused_sending(c->r, c->serial, name);
+	refused_sent(c->r, c->serial, c->serial, c->serial);
 	pthread_mutex_unlock(&mutex);
 	pthread_barrier_wait(c->committed);
 	pthread_barrier_wait(c->lost);
@@ -102,23 +102,86 @@ TEST(of_too_many_threads_one_is_told_for_all_others)
 	refused_reset(&r);
 }
 
-TEST(an_answer_to_one_of_two_threads_together_says_nothing_of_the_other)
+static void sends(struct refused *r, uint32_t serial, uint32_t newest, uint32_t own)
 {
-	struct refused r = { .others = { .newest = 5, .own = 5 } };
+	refused_sending(r, serial, "name");
+	refused_sent(r, serial, newest, own);
+}
+
+TEST(an_answer_to_one_of_two_commits_says_nothing_of_the_other)
+{
+	struct refused r = { 0 };
 	const char *text;
 
 	r.nthreads = REFUSED_THREADS; /* all of them have COMMITs that may be lost */
 	r.threads = calloc(REFUSED_THREADS, sizeof(*r.threads));
 	must(r.threads);
 	for (unsigned i = 0; i < REFUSED_THREADS; i++)
-		r.threads[i] = (struct committer){ .thread = UINT64_MAX - i, .newest = 1000 };
-	refused_sent(&r, 7, 6, "six");
+		r.threads[i] = (struct committer){ .thread = UINT64_MAX - i, .unanswered = 1 };
+	sends(&r, 5, 7, 5);
+	sends(&r, 6, 7, 6);
 	refused_answered(&r, 6);
-	must_be(r.others.newest, 7);
+	must_be(r.others.unanswered, 1);
 	refused_answered(&r, 8);
-	must_be(r.others.newest, 0);
-	refused_sent(&r, 9, 9, "nine");
+	must_be(r.others.unanswered, 0);
+	sends(&r, 9, 9, 9);
 	refused_answered(&r, 9);
+	refused_lost_all(&r);
+	must_be(refused_take(&r, &text), 0);
+	refused_reset(&r);
+}
+
+/* What is told to the caller, of which other threads hear nothing. */
+static void *take(void *refused)
+{
+	const char *text;
+
+	return (void *)(intptr_t)refused_take(refused, &text);
+}
+
+static int other_thread_takes(struct refused *r)
+{
+	pthread_t thread;
+	void *error;
+
+	must_be(pthread_create(&thread, NULL, take, r), 0);
+	must_be(pthread_join(thread, &error), 0);
+	return (int)(intptr_t)error;
+}
+
+/* A client may have that many drafts. */
+TEST(a_refusal_finds_its_thread_however_many_commits_came_after_it)
+{
+	enum { COMMITS = 1024 };
+	struct refused r = { 0 };
+	const char *text;
+
+	for (uint32_t serial = 1; serial <= COMMITS; serial++)
+		sends(&r, serial, COMMITS, serial);
+	refused_add(&r, 1, -ENOSPC, "first", 5);
+	must_be(other_thread_takes(&r), 0);
+	must_be(refused_take(&r, &text), -ENOSPC);
+	refused_add(&r, COMMITS, -EDQUOT, "last", 4);
+	must_be(other_thread_takes(&r), 0);
+	must_be(refused_take(&r, &text), -EDQUOT);
+	must_be(r.ncommits, COMMITS - 2);
+	refused_answered(&r, COMMITS + 1);
+	must_be(r.ncommits, 0);
+	refused_reset(&r);
+}
+
+TEST(what_was_not_sent_or_was_refused_before_it_was_is_forgotten)
+{
+	struct refused r = { 0 };
+	const char *text;
+
+	refused_sending(&r, 1, "unsent");
+	refused_unsent(&r, 1);
+	refused_sending(&r, 2, "refused");
+	refused_add(&r, 2, -ENOSPC, "text", 4);
+	refused_sent(&r, 2, 2, 2);
+	must_be(r.ncommits, 0);
+	must_be(refused_take(&r, &text), -ENOSPC);
 	refused_lost_all(&r);
 	must_be(refused_take(&r, &text), 0);
 	refused_reset(&r);
@@ -129,9 +192,10 @@ TEST(the_next_session_tells_what_the_last_one_did_not)
 	struct refused old = { 0 }, r = { 0 };
 	const char *text;
 
-	refused_sending(&old, 1);
+	for (uint32_t serial = 1; serial <= 3; serial++)
+		refused_sending(&old, serial, "name");
 	refused_add(&old, 1, -ENOSPC, "first", 5);
-	refused_add(&old, 1, -EDQUOT, "second", 6);
+	refused_add(&old, 2, -EDQUOT, "second", 6);
 	refused_inherit(&r, &old);
 	must_be(refused_take(&old, &text), 0);
 	must_be(refused_take(&r, &text), -ENOSPC);
