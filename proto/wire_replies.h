@@ -80,13 +80,13 @@ MESSAGE(HOLDING, 71, wire_holding, SERIAL)
 
 /*
  * ERROR, then text for people, may answer any request. Its serial is 0 if it is about no request in
- * particular.
+ * particular. `cause` is one of enum wire_cause, or 0; an unknown one means the same as 0.
  */
 STRUCT(wire_error_reply)
 	HEADER
 	FIELD(uint32_t, code, ERROR_CODE)
 	FIELD(uint16_t, text_len, TEXT)
-	FIELD(uint16_t, reserved, ZERO)
+	FIELD(uint16_t, cause, ANY)
 END(wire_error_reply, 24)
 MESSAGE(ERROR, 72, wire_error_reply)
 

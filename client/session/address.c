@@ -193,6 +193,7 @@ static int permission_failure(const char *address)
 	char buffer[1024], number[16];
 	struct group entry, *group = NULL;
 	struct stat st;
+	int r;
 
 	if (stat(address, &st))
 		return tl_fail(-EACCES, "the socket %s is not for this user: %m", address);
@@ -201,10 +202,12 @@ static int permission_failure(const char *address)
 			       address, (unsigned)st.st_uid, (unsigned)st.st_mode & 07777);
 	getgrgid_r(st.st_gid, &entry, buffer, sizeof(buffer), &group);
 	snprintf(number, sizeof(number), "%u", (unsigned)st.st_gid);
-	return tl_fail(-EACCES,
-		       "the socket %s is for members of the group %s: join it (usermod -aG) and "
-		       "log in again",
-		       address, group ? group->gr_name : number);
+	r = tl_fail(-EACCES,
+		    "the socket %s is for members of the group %s: join it (usermod -aG) and log "
+		    "in again",
+		    address, group ? group->gr_name : number);
+	tl_fail_because(TL_CAUSE_GROUP, st.st_gid);
+	return r;
 }
 
 /*

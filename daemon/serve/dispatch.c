@@ -57,7 +57,8 @@ static bool hello_enter(struct peer *peer, const struct wire_hello *hello)
 	if (!r)
 		return true;
 	if (r == STATE_E_NOT_FOUND)
-		peer_error(peer, hello->header.serial, WIRE_E_DENIED,
+		peer_error(peer, hello->header.serial,
+			   WIRE_BECAUSE(WIRE_E_DENIED, WIRE_CAUSE_NAMESPACE),
 			   "there is no namespace '%.*s' that user %u may read%s", len, name, uid,
 			   uid == 0 || uid == peer->peers->shared->uid
 				   ? "; a section [namespace NAME] of the configuration makes one"

@@ -555,6 +555,7 @@ static int waits_in_vain(const struct test_daemon *d, void *arg)
 	parent_tell(1);
 	must_be(tl_get(client, "never", &forever, &t), -EACCES);
 	must(strstr(tl_last_error(), "there is no namespace"));
+	must_be(tl_last_cause(NULL), TL_CAUSE_NAMESPACE);
 	must_be(tl_watch_next(watch, &as_long, &event), -EACCES);
 	tl_watch_close(watch);
 	must_be(tl_close(client), 0);

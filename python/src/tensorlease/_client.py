@@ -8,7 +8,6 @@ import json
 import math
 import operator
 import os
-import re
 import sys
 import threading
 import time
@@ -377,7 +376,7 @@ class Client(_core.Client):
         try:
             self._put_many(names, tuple(arrays.values()), each, timeout, lifetime, stream, others)
         except NoSpaceError as error:
-            if not others or not re.search(r"(tensors|drafts)( are in use| \(limit)", error.strerror):
+            if not others or not _core.lacks_tensors():
                 raise
             raise NoSpaceError(
                 error.errno,
