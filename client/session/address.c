@@ -31,6 +31,7 @@
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
+#include "util/path.h"
 
 #define US_PER_SEC (NS_PER_SEC / NS_PER_US)
 #define SCHEME "tensorlease://"
@@ -60,8 +61,7 @@ static int put_default_path(struct address *out)
 	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
 	char directory[64];
 
-	/* Where we may not look there can be one. Connecting will say so. */
-	if (!access(SYSTEM_SOCKET, F_OK) || (errno != ENOENT && errno != ENOTDIR))
+	if (path_may_exist(SYSTEM_SOCKET)) /* connecting will say so if it is not for us */
 		return put_path(out, SYSTEM_SOCKET, "");
 	if (runtime && *runtime)
 		return put_path(out, runtime, "/tensorlease/socket");
