@@ -3,10 +3,10 @@
 #include "tests/cli/files.h"
 #include "tests/harness/gpu.h"
 #include "tests/harness/own_shm.h"
+#include "tests/harness/own_user.h"
 
 #include <dirent.h>
 #include <grp.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -719,16 +719,6 @@ GPU_TEST(what_does_not_work_across_pid_namespaces_is_told)
 	SKIP_UNLESS(namespaces_are_told(), "this user may not make a PID namespace");
 }
 
-static bool write_to(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	bool written = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-
-	if (fd >= 0)
-		close(fd);
-	return written;
-}
-
 /*
  * Root becomes user 1000 in a user namespace of its own, so that an exec takes all rights away, and
  * visits the doctor. The directories above the daemon must belong to root or to that user, and
@@ -736,14 +726,8 @@ static bool write_to(const char *path, const char *text)
  */
 static int visit_as_an_ordinary_user(const struct test_daemon *d, void *told)
 {
-	char uids[40], gids[40];
-
 	(void)d;
-	snprintf(uids, sizeof(uids), "1000 %u 1", (unsigned)geteuid());
-	snprintf(gids, sizeof(gids), "1000 %u 1", (unsigned)getegid());
-	*(bool *)told = !unshare(CLONE_NEWUSER) && write_to("/proc/self/setgroups", "deny") &&
-			write_to("/proc/self/uid_map", uids) &&
-			write_to("/proc/self/gid_map", gids) && namespaces_are_told();
+	*(bool *)told = own_user_namespace(1000, 1000) && namespaces_are_told();
 	return 0;
 }
 
