@@ -658,11 +658,15 @@ void td_kill(struct test_daemon *d)
 
 bool td_alive(const struct test_daemon *d)
 {
-	int status = 0;
-	bool alive = d->pid > 0 && waitpid(started(d), &status, WNOHANG) == 0;
+	siginfo_t info = { .si_pid = 0 };
+	const unsigned pid = (unsigned)started(d);
 
-	process_say_if_crashed("a daemon", status);
-	return alive;
+	/* its zombie is left to who stops it, and its number to nobody else until then */
+	if (d->pid <= 0 || waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT))
+		return false;
+	if (info.si_pid && info.si_code != CLD_EXITED)
+		process_say_if_crashed("a daemon", info.si_status);
+	return !info.si_pid;
 }
 
 void end_daemon(pid_t pid)
