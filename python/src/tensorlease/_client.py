@@ -31,7 +31,7 @@ from ._errors import (
 from ._ref import Ref
 from ._tensor import Draft, pickle_for
 from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status
-from ._waiter import TrioFuture, Waiter, _Wait, let_others_run, running_trio
+from ._waiter import TrioFuture, Waiter, _Wait, after_others, result_of, running_trio
 from ._watch import Events, Watch
 
 _INDEX = ".safetensors.index.json"
@@ -368,8 +368,7 @@ class Client(_core.Client):
                 if not seconds:
                     raise
             else:
-                await let_others_run()
-                return tensor
+                return await after_others(tensor)
             tensor = await self._await_tensor(name, newer_than, mode, seconds, deadline)
             if stream is None:
                 return tensor
@@ -386,7 +385,7 @@ class Client(_core.Client):
         waiter = self._get_waiter()
         waiter.add(wait)
         try:
-            return await future
+            return await result_of(future)
         finally:
             waiter.discard(wait)
 
