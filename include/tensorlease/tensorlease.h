@@ -408,8 +408,8 @@ typedef struct tl_spec {
  * until the work on that GPU has ended.
  * Threads: any.
  * Returns: 0, a common error, or
- *	-ENOSPC		the tensor does not fit into the daemon's capacity, or /dev/shm is full
- *	-EDQUOT		it does not fit into this user's quota
+ *	-ENOSPC		the tensor does not fit into the daemon's capacity, or /dev/shm is full,
+ *also when the time to wait for space is over -EDQUOT		the same for this user's quota
  *	-EACCES		the name belongs to another user
  *	-ENOTSUP	spec->device is neither the CPU nor a GPU of CUDA, or this driver or GPU has
  *			no virtual memory that can be exported, or TL_CREATE_OWN_PAGES on a GPU
