@@ -10,7 +10,7 @@
 #include "cli/format.h"
 #include "cli/out.h"
 #include "cli/progress.h"
-#include "files/npy.h"
+#include "files/file.h"
 #include "util/clock.h"
 
 /* Getting a tensor on a GPU needs CUDA, because the tensor is opened; `info` does not need it. */
@@ -72,6 +72,9 @@ static void print_got(const struct cli *cli, const tl_info *info, const DLTensor
 /* Writes straight from shared memory, which does not change under our lease. */
 static int write_file(struct cli *cli, const DLTensor *t)
 {
+	const struct file_item item = {
+		.dtype = t->dtype, .ndim = t->ndim, .shape = t->shape, .data = t->data
+	};
 	char why[FILE_ERROR_TEXT];
 	struct progress progress;
 	int r;
@@ -81,9 +84,9 @@ static int write_file(struct cli *cli, const DLTensor *t)
 			cli, CLI_FAILURE,
 			"'%s' is on a GPU: only tensors in main memory can be written to a file",
 			cli->args[0]);
-	progress_start(&progress, "writing", cli->output);
-	r = npy_write(cli->output, t->dtype, t->ndim, t->shape, t->data, progress_step, &progress,
-		      why, sizeof(why));
+	progress_start_file(&progress, "writing", cli->output);
+	r = file_write_noted(cli->output, FILE_NPY, &item, 1, NULL, 0, progress_step,
+			     progress_interrupted, &progress, why, sizeof(why));
 	progress_end(&progress);
 	return r ? cli_fail(cli, CLI_FAILURE, "%s", why) : CLI_OK;
 }

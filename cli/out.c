@@ -129,7 +129,7 @@ int cli_fail_space(struct cli *cli, int error, int64_t begin_ns)
 				  "`tensorlease rm` frees names";
 	int64_t waited = now_mono_ns() - begin_ns;
 
-	if (!lacks_space(cli, error) || strstr(cli_reason(error), "never fit"))
+	if (!lacks_space(cli, error) || tl_last_cause(NULL) == TL_CAUSE_TOO_LARGE)
 		return cli_fail_library(cli, error);
 	if (cli->given & OPTION_TIMEOUT && cli->timeout_ns > 0 && waited >= cli->timeout_ns)
 		return cli_fail(cli, CLI_TIMEOUT, "%s, and no space came within %lld ms; %s",

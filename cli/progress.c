@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "cli/cli.h"
 #include "cli/format.h"
 #include "cli/out.h"
 #include "cli/progress.h"
@@ -15,6 +18,38 @@ enum { COLUMNS = 80 };
 void progress_start(struct progress *progress, const char *what, const char *name)
 {
 	*progress = (struct progress){ .what = what, .name = name, .started_ns = now_mono_ns() };
+}
+
+static volatile sig_atomic_t ended_by;
+
+static void on_end_signal(int number)
+{
+	ended_by = number;
+}
+
+static void on_end_signals(void (*handler)(int))
+{
+	const struct sigaction action = { .sa_handler = handler }; /* it ends a wait */
+	sigset_t ends;
+
+	cli_end_signals(&ends);
+	for (int i = 1; i < NSIG; i++) {
+		if (sigismember(&ends, i) == 1)
+			sigaction(i, &action, NULL);
+	}
+}
+
+void progress_start_file(struct progress *progress, const char *what, const char *name)
+{
+	progress_start(progress, what, name);
+	progress->writes = true;
+	on_end_signals(on_end_signal);
+}
+
+int progress_interrupted(void *context)
+{
+	(void)context;
+	return ended_by ? -EINTR : 0;
 }
 
 /*
@@ -42,6 +77,8 @@ int progress_step(void *context, uint64_t done, uint64_t total)
 	char *of, *so_far, *speed, *numbers;
 	int64_t now = now_mono_ns(), spent = now - p->started_ns;
 
+	if (p->writes && ended_by)
+		return -EINTR;
 	if (spent < NS_PER_SEC || now - p->shown_ns < NS_PER_SEC / 10 || !isatty(STDERR_FILENO))
 		return 0;
 	so_far = format_size(done, true);
@@ -64,4 +101,9 @@ void progress_end(struct progress *progress)
 	if (progress->shown)
 		fputs("\r\033[K", stderr);
 	progress->shown = false;
+	if (!progress->writes)
+		return;
+	on_end_signals(SIG_DFL);
+	if (ended_by)
+		raise(ended_by);
 }

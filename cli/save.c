@@ -26,8 +26,9 @@ static int save(struct cli *cli, struct snapshot *t, enum file_format format)
 
 	if (r)
 		return fail(cli, cli_code(r), why, r);
-	progress_start(&progress, "saving", cli->args[1]);
-	r = snapshot_save(t, cli->args[1], format, NULL, 0, progress_step, NULL, &progress, why);
+	progress_start_file(&progress, "saving", cli->args[1]);
+	r = snapshot_save(t, cli->args[1], format, NULL, 0, progress_step, progress_interrupted,
+			  &progress, why);
 	progress_end(&progress);
 	return r ? fail(cli, CLI_FAILURE, why, r) : CLI_OK;
 }

@@ -26,20 +26,23 @@ static bool was_deleted(struct cli *cli, const struct stay *stay)
 }
 
 /*
- * Whether the name means what this command published; notes its daemon then. That is another one
- * than at the beginning if it was replaced before it published. No version comes twice, whichever
- * daemon gave it out.
+ * Looks whether the name means what this command published; notes its daemon then. That is another
+ * one than at the beginning if it was replaced before it published. No version comes twice,
+ * whichever daemon gave it out. Returns 0 or why it is not so: -ENOENT, the name is gone.
  */
-static bool is_ours(struct cli *cli, struct stay *stay)
+static int find_ours(struct cli *cli, struct stay *stay)
 {
 	tl_status status = { .size = sizeof(status) };
 	tl_info info = { .size = sizeof(info) };
+	int r = tl_get_status(cli->client, &status);
 
-	if (tl_get_status(cli->client, &status) || tl_stat(cli->client, stay->name, &info) ||
-	    info.version != stay->version)
-		return false;
-	stay->started_ns = status.started_ns;
-	return true;
+	if (!r)
+		r = tl_stat(cli->client, stay->name, &info);
+	if (!r && info.version != stay->version)
+		r = -ESTALE;
+	if (!r)
+		stay->started_ns = status.started_ns;
+	return r;
 }
 
 /* Returns STAYS if the name still means the same, or an exit code. */
@@ -51,7 +54,7 @@ static int look(struct cli *cli, struct stay *stay)
 	while (!(r = tl_watch_next(stay->watch, NULL, &event))) {
 		if (event.what == TL_WATCH_DELETED && was_deleted(cli, stay))
 			return CLI_OK; /* there is no reason to stay */
-		if (event.what == TL_WATCH_RESTARTED && is_ours(cli, stay))
+		if (event.what == TL_WATCH_RESTARTED && !find_ours(cli, stay))
 			continue;
 		if (event.what == TL_WATCH_DELETED || event.what == TL_WATCH_RESTARTED)
 			return cli_fail(cli, CLI_FAILURE,
@@ -69,8 +72,7 @@ static int look(struct cli *cli, struct stay *stay)
 /* The watch does not see a name that came and went between two looks. */
 static int look_first(struct cli *cli, struct stay *stay)
 {
-	tl_info info = { .size = sizeof(info) };
-	bool gone = !is_ours(cli, stay) && tl_stat(cli->client, stay->name, &info) == -ENOENT;
+	bool gone = find_ours(cli, stay) == -ENOENT;
 	int r = look(cli, stay);
 
 	return r == STAYS && gone ? CLI_OK : r;

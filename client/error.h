@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The text of tl_last_error(): the reason of the last failure in this thread. */
+/* What tl_last_error() and tl_last_cause() tell: the reason of the last failure in this thread. */
 #pragma once
+
+#include <stdint.h>
 
 /*
  * Keeps the text and returns @err, a negative errno, so that a failure is one line:
@@ -16,10 +18,16 @@
 	})
 void tl_fail_say(int err, const char *format, ...) __attribute__((cold, format(printf, 2, 3)));
 
-/* Between these two calls, which nest, the text of this thread stays as it is. For deleters, which
- * are called after failures that still have to be reported. */
+/* Keeps the @cause of a failure, a TL_CAUSE_*, and its @id. To be called after tl_fail(), which
+ * forgets the one before. */
+void tl_fail_because(uint32_t cause, uint32_t id);
+
+/* Between these two calls, which nest, the reason of this thread stays as it is. For deleters,
+ * which are called after failures that still have to be reported. */
 void tl_failures_hide(void);
 void tl_failures_show(void);
 
 /* Returns the text of tl_last_error(). */
 const char *tl_failure_text(void);
+/* Returns the cause, and stores its id in *@id. */
+uint32_t tl_failure_cause(uint32_t *id);

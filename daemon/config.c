@@ -13,6 +13,10 @@
 #include "daemon/store/shm.h"
 #include "tensor/name.h"
 
+/* The value of a macro as text. */
+#define DIGITS(number) DIGITS_(number)
+#define DIGITS_(number) #number
+
 int config_parse_size(const char *text, uint64_t *out)
 {
 	static const char units[] = "KMGT";
@@ -205,8 +209,7 @@ int config_section(struct config *config, const char *header, struct config_sect
 	section->name_space = find(config, name);
 	if (section->name_space)
 		return 0;
-	_Static_assert(NAMESPACES_MAX == 4096, "the text below says so");
-	*expected = "there are at most 4096 namespaces";
+	*expected = "there are at most " DIGITS(NAMESPACES_MAX) " namespaces";
 	if (config->namespace_count == NAMESPACES_MAX)
 		return -ESRCH;
 	section->name_space = add(config, name);

@@ -28,6 +28,7 @@
 #include "util/cleanup.h"
 #include "util/fault.h"
 #include "util/fd.h"
+#include "util/path.h"
 #include "util/shm_space.h"
 
 #define SYSTEM_DIRECTORY "/run/tensorlease"
@@ -107,12 +108,6 @@ static int socket_default(char *path, size_t size)
 	return 0;
 }
 
-/* As for tl_connect(), it exists where we may not look. */
-static bool system_socket_exists(void)
-{
-	return !access(SYSTEM_SOCKET, F_OK) || (errno != ENOENT && errno != ENOTDIR);
-}
-
 /* Finds the socket that tl_connect() would take, and makes nothing. For root it is the system's,
  * unless only root's own is there. */
 static void socket_to_check(char *path, size_t size)
@@ -121,7 +116,7 @@ static void socket_to_check(char *path, size_t size)
 		return;
 	directory_of_user(path, size);
 	strncat(path, "/socket", size - strlen(path) - 1);
-	if (system_socket_exists() || (geteuid() == 0 && access(path, F_OK)))
+	if (path_may_exist(SYSTEM_SOCKET) || (geteuid() == 0 && access(path, F_OK)))
 		snprintf(path, size, SYSTEM_SOCKET);
 }
 

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,14 +13,12 @@
 
 enum { FIRST_BUFFER = 1 << 20 };
 
+/* A pipe that nobody writes to yet must not keep a caller who wants to be asked meanwhile. */
 int input_open_fd(const char *path, const struct report *to)
 {
-	int fd;
+	const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | (to->interrupted ? O_NONBLOCK : 0);
+	int fd = strcmp(path, "-") ? open(path, flags) : fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
 
-	do {
-		fd = strcmp(path, "-") ? open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY)
-				       : fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
-	} while (fd < 0 && errno == EINTR && to->interrupted && report_goes_on(to));
 	return fd < 0 ? report_errno(to, "open") : fd;
 }
 
@@ -30,12 +29,16 @@ ssize_t read_full(int fd, void *to, size_t size, off_t offset, const struct repo
 	while (done < size) {
 		ssize_t n;
 
+		if (offset < 0 && tell->interrupted && !report_await(tell, fd, POLLIN))
+			return -1;
 		if (offset < 0)
 			n = read(fd, (char *)to + done, size - done);
 		else
 			n = pread(fd, (char *)to + done, size - done, offset + (off_t)done);
 		if (n < 0 && errno == EINTR && report_goes_on(tell))
 			continue;
+		if (n < 0 && errno == EAGAIN && offset < 0 && tell->interrupted)
+			continue; /* another process has read it */
 		if (n < 0)
 			return -1;
 		if (n == 0)

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,6 +120,21 @@ static int output_inherit(const struct output *out, const struct stat *st)
 	return 0;
 }
 
+/*
+ * Opens what is written directly. A pipe that nobody reads yet must not keep a caller who wants to
+ * be asked meanwhile; without blocking, the kernel refuses to open it.
+ */
+static int output_open(struct output *out, const char *path, bool pipe)
+{
+	const int flags = O_WRONLY | O_CLOEXEC | O_NOCTTY | (out->to->interrupted ? O_NONBLOCK : 0);
+
+	do {
+		out->fd = open(path, flags);
+	} while (out->fd < 0 && errno == ENXIO && pipe && out->to->interrupted &&
+		 report_await(out->to, -1, 0));
+	return out->fd < 0 ? report_errno(out->to, "open") : 0;
+}
+
 int output_init(struct output *out, const char *path, const struct report *to)
 {
 	struct stat st;
@@ -134,12 +150,8 @@ int output_init(struct output *out, const char *path, const struct report *to)
 		return report(to, -ENOENT,
 			      "cannot create what the symbolic link points to: make "
 			      "that file first, or remove the link");
-	if (exists && !S_ISREG(st.st_mode)) {
-		do {
-			out->fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
-		} while (out->fd < 0 && errno == EINTR && to->interrupted && report_goes_on(to));
-		return out->fd < 0 ? report_errno(to, "open") : 0;
-	}
+	if (exists && !S_ISREG(st.st_mode))
+		return output_open(out, path, S_ISFIFO(st.st_mode));
 	if (exists && access(path, W_OK) < 0)
 		return report_errno(to, "replace");
 	/* A symbolic link goes on pointing to the file, which is replaced where it lies. */
@@ -156,18 +168,22 @@ int output_init(struct output *out, const char *path, const struct report *to)
 /* A signal also ends a write() that has written a part, which then says nothing of it. */
 int output_write(struct output *out, const void *bytes, size_t size)
 {
+	const bool waits = out->to->interrupted && !out->target;
 	size_t done = 0;
 
 	while (done < size) {
-		ssize_t n = injected("file: write")
-				    ? -1
-				    : write(out->fd, (const char *)bytes + done, size - done);
+		ssize_t n;
 
+		if (waits && !report_await(out->to, out->fd, POLLOUT))
+			return report_errno(out->to, "write");
+		n = injected("file: write")
+			    ? -1
+			    : write(out->fd, (const char *)bytes + done, size - done);
 		if (n >= 0)
 			done += (size_t)n;
-		else if (errno != EINTR)
+		else if (errno != EINTR && !(waits && errno == EAGAIN))
 			return report_errno(out->to, "write");
-		if (done < size && !report_goes_on(out->to))
+		if (done < size && !waits && !report_goes_on(out->to))
 			return report_errno(out->to, "write");
 	}
 	return 0;

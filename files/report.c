@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -48,6 +49,24 @@ bool report_goes_on(const struct report *to)
 	if (r)
 		errno = -r;
 	return !r;
+}
+
+bool report_await(const struct report *to, int fd, short events)
+{
+	struct pollfd p = { .fd = fd, .events = events };
+
+	for (;;) {
+		int n = poll(&p, 1, REPORT_LOOK_MS);
+
+		if (n < 0 && errno != EINTR)
+			return false;
+		if (n > 0)
+			return true;
+		if (!report_goes_on(to))
+			return false;
+		if (n == 0 && fd < 0)
+			return true;
+	}
 }
 
 const char *report_shown(const char *text, size_t len, char out[FILE_SHOWN_MAX + 4])

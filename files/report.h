@@ -9,21 +9,22 @@
 enum {
 	FILE_ERROR_TEXT = 512, /* bytes, enough for any text */
 	FILE_SHOWN_MAX = 64,   /* characters of a name in a text */
+	REPORT_LOOK_MS = 50,
 };
 
 /* Called with the progress of an operation, at least once. If it returns a negative errno, the
  * operation stops and returns that. */
 typedef int (*file_progress)(void *context, uint64_t done, uint64_t total);
 
-/* Called when a signal comes while a pipe is opened, read or written. If it returns a negative
- * errno, that stops, and returns it. */
+/* Called again and again while a pipe is waited for, and when a signal comes meanwhile. If it
+ * returns a negative errno, that stops, and returns it. */
 typedef int (*file_interrupted)(void *context);
 
 struct report {
 	const char *path; /* the file's name, which begins the text */
 	char *text;
 	size_t size;
-	file_interrupted interrupted; /* NULL: signals change nothing */
+	file_interrupted interrupted; /* NULL: nothing ends a wait, not even a signal */
 	void *context;		      /* its argument */
 };
 
@@ -38,6 +39,11 @@ int report_errno(const struct report *to, const char *doing);
 int report_memory(const struct report *to);
 /* Returns whether to go on after a signal, and else sets errno. */
 bool report_goes_on(const struct report *to);
+/*
+ * Waits until @fd is ready for @events, asking every REPORT_LOOK_MS whether to go on. A negative
+ * @fd waits for so long. Returns false, with errno, if not to go on.
+ */
+bool report_await(const struct report *to, int fd, short events);
 
 /* Writes text of the file to @out, escaped and cut for a message, and returns that. */
 const char *report_shown(const char *text, size_t len, char out[FILE_SHOWN_MAX + 4]);

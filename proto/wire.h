@@ -116,6 +116,16 @@ enum wire_error {
 		WIRE_E_END, /* one more than the last */
 };
 
+/* What a program may have to know beyond the code. They are never reused; 0: nothing. */
+enum wire_cause {
+	WIRE_CAUSE_NAMESPACE = 1, /* there is none of that name that the user may read */
+	WIRE_CAUSE_NOBODY = 2,	  /* the daemon does not know the user: its uid is 65534 there */
+	WIRE_CAUSE_TENSORS = 3,	  /* the maximum is one of tensors or drafts, not of bytes */
+	WIRE_CAUSE_TOO_LARGE = 4, /* it would not fit if nothing else were there */
+};
+/* An error code and its cause in one number, for the functions that make an ERROR. */
+#define WIRE_BECAUSE(code, cause) ((unsigned)(code) | (unsigned)(cause) << 16)
+
 /* Messages inside a message, and so the data after each of them, are at multiples of 8 bytes. */
 static inline size_t wire_padded(size_t length)
 {

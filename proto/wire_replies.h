@@ -8,7 +8,7 @@ STRUCT(wire_welcome)
 	FIELD(uint16_t, version, NUMBER(1, UINT16_MAX))
 	FIELD(uint16_t, reserved, ZERO)
 	FIELD(uint32_t, client_index, ANY)
-	FIELD(uint32_t, client_generation, NUMBER(1, UINT32_MAX)) /* the word is live_word() of it */
+	FIELD(uint32_t, client_generation, NUMBER(1, UINT32_MAX)) /* for live_word() */
 	FIELD(uint32_t, max_tensors, NUMBER(1, CATALOG_MAX_TENSORS)) /* slots a ledger must have */
 	FIELD(uint64_t, catalog_size, NUMBER(sizeof(struct catalog_header), INT64_MAX))
 	FIELD(uint64_t, catalog_layout, HEX)
@@ -80,13 +80,13 @@ MESSAGE(HOLDING, 71, wire_holding, SERIAL)
 
 /*
  * ERROR, then text for people, may answer any request. Its serial is 0 if it is about no request in
- * particular.
+ * particular. `cause` is one of enum wire_cause, or 0; an unknown one means the same as 0.
  */
 STRUCT(wire_error_reply)
 	HEADER
 	FIELD(uint32_t, code, ERROR_CODE)
 	FIELD(uint16_t, text_len, TEXT)
-	FIELD(uint16_t, reserved, ZERO)
+	FIELD(uint16_t, cause, ANY)
 END(wire_error_reply, 24)
 MESSAGE(ERROR, 72, wire_error_reply)
 
@@ -135,7 +135,7 @@ MESSAGE(DEVICE, 78, wire_device, SERIAL)
 STRUCT(wire_kicked)
 	HEADER
 	FIELD(uint64_t, id, NUMBER(1, UINT64_MAX)) /* of the client */
-	FIELD(uint64_t, newest, NUMBER(1, UINT64_MAX)) /* the last id that was given to any client */
+	FIELD(uint64_t, newest, NUMBER(1, UINT64_MAX)) /* the last id of any client */
 	FIELD(uint32_t, uid, ANY)
 	FIELD(uint32_t, reserved, ZERO)
 END(wire_kicked, 40)

@@ -58,7 +58,7 @@ STRUCT(wire_commit)
 	FIELD(struct wire_description, tensor, MEMBERS(wire_description))
 	FIELD(uint32_t, flags, FLAGS(WIRE_COMMIT_ANSWER | WIRE_COMMIT_PREFETCH | WIRE_COMMIT_KEEP,
 			      "ANSWER", "PREFETCH", "KEEP"))
-	FIELD(uint32_t, prefetch_serial, ANY) /* of the CREATE that PREFETCH stands for; 0 without */
+	FIELD(uint32_t, prefetch_serial, ANY) /* of the CREATE that PREFETCH stands for, or 0 */
 END(wire_commit, 56)
 MESSAGE(COMMIT, 4, wire_commit, CHECK(check_commit))
 

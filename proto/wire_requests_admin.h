@@ -14,7 +14,8 @@ END(wire_kick, 40)
 MESSAGE(KICK, 25, wire_kick, SERIAL)
 
 /* USERS asks for the user with the lowest uid from @from on that uses anything, or, with EXACT, for
- * the user @from, where UINT32_MAX is the client's own. Answer: USER, or DONE: there is none that this client may see. */
+ * the user @from, where UINT32_MAX is the client's own. Answer: USER, or DONE: there is none that
+ * this client may see. */
 STRUCT(wire_users)
 	HEADER
 	FIELD(uint64_t, from, NUMBER(0, 1ULL << 32))

@@ -10,7 +10,8 @@
 STRUCT(wire_export)
 	HEADER
 	FIELD(uint64_t, size, NUMBER(1, WIRE_DEVICE_BYTES_MAX)) /* the sum of its parts */
-	FIELD(uint64_t, part_size, NUMBER(1, WIRE_DEVICE_BYTES_MAX)) /* of the first part, or of an IMPORTED one */
+	/* of the first part, or of an IMPORTED one */
+	FIELD(uint64_t, part_size, NUMBER(1, WIRE_DEVICE_BYTES_MAX))
 	FIELD(uint32_t, kind, NUMBER(SEGMENT_CUDA_IPC, SEGMENT_CUDA_POOL)) /* enum segment_kind */
 	FIELD(uint32_t, parts, NUMBER(1, WIRE_PARTS_MAX)) /* 1 if not SEGMENT_CUDA_VMM */
 	ARRAY(uint8_t, device, WIRE_DEVICE_ID, UUID)
@@ -52,9 +53,9 @@ MESSAGE(IMPORT, 18, wire_import, SERIAL)
 MESSAGE(UNMAPPED, 19, wire_segment_ref)
 
 /*
- * PLACE publishes a tensor that lies in a segment of the same connection. With EVENT the handle of an
- * event follows the metadata. With UNREPORTED too the client does not know when that event has come.
- * Answer: PLACED.
+ * PLACE publishes a tensor that lies in a segment of the same connection. With EVENT the handle of
+ * an event follows the metadata. With UNREPORTED too the client does not know when that event has
+ * come. Answer: PLACED.
  */
 STRUCT(wire_place)
 	HEADER

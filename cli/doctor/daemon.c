@@ -27,42 +27,35 @@ static const int64_t request_ns = 10 * NS_PER_SEC;
 
 /* ---- The one in use ---- */
 
-/*
- * Advises by what the library says, which knows the socket and never names root's group. A group
- * without a name is a number there.
- */
-static char *access_advice(int r)
-{
-	static const char members[] = "is for members of the group ";
-	const char *why = cli_reason(r), *group = strstr(why, members);
-	int n;
-
-	if (strstr(why, "TENSORLEASE_TRUST_UID"))
-		return cli_text(
-			"if you trust that user with all tensors, put the uid into $TENSORLEASE_TRUST_UID; else use another daemon (--socket, $TENSORLEASE_SOCKET)");
-	if (strstr(why, "there is no namespace"))
-		return cli_text(
-			"ask whoever configures the daemon, or use another namespace (--namespace, $TENSORLEASE_NAMESPACE)");
-	if (!group)
-		return cli_text(
-			"run as the user it belongs to, or use another daemon (--socket, $TENSORLEASE_SOCKET)");
-	group += strlen(members);
-	n = (int)strcspn(group, ":");
-	return *group >= '0' && *group <= '9'
-		       ? cli_text("add this user to the group %.*s", n, group)
-		       : cli_text("join its group and log in again: usermod -aG %.*s USER", n,
-				  group);
-}
-
 static const char clients_advice[] = "start it with a larger --max-clients";
 static const char nobody_advice
 	[] = "run as another user; in a container, map this user in its user namespace (docker run "
 	     "--user, /etc/subuid)";
 
-/* Advises after a connection was turned away. */
-static const char *refused_advice(const char *why)
+/* Advises after a connection was denied, which must have been the library's last failure. */
+static char *access_advice(void)
 {
-	return strstr(why, "(nobody)") ? nobody_advice : clients_advice;
+	const struct group *group;
+	uint32_t id;
+
+	switch (tl_last_cause(&id)) {
+	case TL_CAUSE_UNTRUSTED:
+		return cli_text(
+			"if you trust that user with all tensors, put the uid into $TENSORLEASE_TRUST_UID; else use another daemon (--socket, $TENSORLEASE_SOCKET)");
+	case TL_CAUSE_NAMESPACE:
+		return cli_text(
+			"ask whoever configures the daemon, or use another namespace (--namespace, $TENSORLEASE_NAMESPACE)");
+	case TL_CAUSE_NOBODY:
+		return cli_text("%s", nobody_advice);
+	case TL_CAUSE_GROUP: /* which is never root's */
+		group = getgrgid(id);
+		return group ? cli_text("join its group and log in again: usermod -aG %s USER",
+					group->gr_name)
+			     : cli_text("add this user to the group %u", id);
+	default:
+		return cli_text(
+			"run as the user it belongs to, or use another daemon (--socket, $TENSORLEASE_SOCKET)");
+	}
 }
 
 /* Says where the log of the daemon is that @why, the text of a failure, is about. */
@@ -106,7 +99,7 @@ static void say_unreachable(struct doctor *d, int r)
 			"start it (systemctl start tensorleased.socket, or tensorleased --socket PATH), or use another (--socket, $TENSORLEASE_SOCKET)",
 			"%.*s", fact, why);
 	else if (r == -EACCES) {
-		advice = access_advice(r);
+		advice = access_advice();
 		doctor_say(d, DOCTOR_FAIL, "daemon", advice, "%.*s", fact, why);
 		free(advice);
 	} else if (r == -EINVAL)
@@ -120,7 +113,7 @@ static void say_unreachable(struct doctor *d, int r)
 			"library and daemon have different versions: restart the daemon after an update",
 			"%s", why);
 	else if (r == -EUSERS)
-		doctor_say(d, DOCTOR_FAIL, "daemon", refused_advice(why), "%s", why);
+		doctor_say(d, DOCTOR_FAIL, "daemon", clients_advice, "%s", why);
 	else
 		doctor_say(d, DOCTOR_FAIL, "daemon", log_advice(why), "%s", why);
 }
@@ -358,7 +351,7 @@ static void end_process(pid_t pid)
 static const char *start_advice(int r)
 {
 	if (r == -EUSERS)
-		return refused_advice(cli_reason(r));
+		return clients_advice;
 	if (r == -ENOENT || r == -ENOEXEC) /* no program, or one that is no daemon */
 		return "install tensorleased beside this program, or put its path into $TENSORLEASE_DAEMON";
 	return "mend what it says; the rows above tell more of /dev/shm and of limits";

@@ -62,6 +62,13 @@ TL_API const char *tl_last_error(void)
 	return tl_failure_text();
 }
 
+TL_API uint32_t tl_last_cause(uint32_t *id)
+{
+	uint32_t ignored;
+
+	return tl_failure_cause(id ? id : &ignored);
+}
+
 /* ---- tl_connect, tl_close ---- */
 
 static int client_configure(struct tl_client *client, const tl_connect_options *options)

@@ -31,6 +31,7 @@
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
+#include "util/path.h"
 
 #define US_PER_SEC (NS_PER_SEC / NS_PER_US)
 #define SCHEME "tensorlease://"
@@ -60,8 +61,7 @@ static int put_default_path(struct address *out)
 	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
 	char directory[64];
 
-	/* Where we may not look there can be one. Connecting will say so. */
-	if (!access(SYSTEM_SOCKET, F_OK) || (errno != ENOENT && errno != ENOTDIR))
+	if (path_may_exist(SYSTEM_SOCKET)) /* connecting will say so if it is not for us */
 		return put_path(out, SYSTEM_SOCKET, "");
 	if (runtime && *runtime)
 		return put_path(out, runtime, "/tensorlease/socket");
@@ -193,6 +193,7 @@ static int permission_failure(const char *address)
 	char buffer[1024], number[16];
 	struct group entry, *group = NULL;
 	struct stat st;
+	int r;
 
 	if (stat(address, &st))
 		return tl_fail(-EACCES, "the socket %s is not for this user: %m", address);
@@ -201,10 +202,12 @@ static int permission_failure(const char *address)
 			       address, (unsigned)st.st_uid, (unsigned)st.st_mode & 07777);
 	getgrgid_r(st.st_gid, &entry, buffer, sizeof(buffer), &group);
 	snprintf(number, sizeof(number), "%u", (unsigned)st.st_gid);
-	return tl_fail(-EACCES,
-		       "the socket %s is for members of the group %s: join it (usermod -aG) and "
-		       "log in again",
-		       address, group ? group->gr_name : number);
+	r = tl_fail(-EACCES,
+		    "the socket %s is for members of the group %s: join it (usermod -aG) and log "
+		    "in again",
+		    address, group ? group->gr_name : number);
+	tl_fail_because(TL_CAUSE_GROUP, st.st_gid);
+	return r;
 }
 
 /*

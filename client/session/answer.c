@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <poll.h>
 
+#include <tensorlease/tensorlease.h>
+
 #include "client/error.h"
 #include "client/session/answer.h"
 #include "util/clock.h"
@@ -55,16 +57,37 @@ int answer_errno(uint32_t code)
 	}
 }
 
+/* Those that only this library gives are not the daemon's to give. */
+static uint32_t answer_cause(uint16_t cause)
+{
+	switch (cause) {
+	case WIRE_CAUSE_NAMESPACE:
+		return TL_CAUSE_NAMESPACE;
+	case WIRE_CAUSE_NOBODY:
+		return TL_CAUSE_NOBODY;
+	case WIRE_CAUSE_TENSORS:
+		return TL_CAUSE_TENSORS;
+	case WIRE_CAUSE_TOO_LARGE:
+		return TL_CAUSE_TOO_LARGE;
+	default:
+		return TL_CAUSE_NONE;
+	}
+}
+
 int answer_expect(struct conn_message *answer, unsigned expected, const char *what)
 {
 	const struct wire_error_reply *e = (const void *)answer->bytes;
+	int r;
 
 	if (answer->header.type == expected)
 		return 0;
 	answer->fd = fd_close(answer->fd);
-	if (answer->header.type == WIRE_ERROR)
-		return tl_fail(answer_errno(e->code), "%s: %.*s", what, (int)e->text_len,
-			       (const char *)wire_tail(e, sizeof(*e)));
+	if (answer->header.type == WIRE_ERROR) {
+		r = tl_fail(answer_errno(e->code), "%s: %.*s", what, (int)e->text_len,
+			    (const char *)wire_tail(e, sizeof(*e)));
+		tl_fail_because(answer_cause(e->cause), 0);
+		return r;
+	}
 	return tl_fail(-EPROTO, "%s: the daemon answered %s where %s belongs", what,
 		       wire_type_name(answer->header.type), wire_type_name(expected));
 }

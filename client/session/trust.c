@@ -80,17 +80,19 @@ static int refuse_peer(uid_t uid, const char *address)
 	char buffer[PASSWD_SIZE];
 	struct passwd entry, *found = NULL;
 	const char *name = "unknown here";
+	int r;
 
 	if (uid == OVERFLOW_UID)
 		name = "unknown to this user namespace";
 	else if (!getpwuid_r(uid, &entry, buffer, sizeof(buffer), &found) && found)
 		name = found->pw_name;
-	return tl_fail(
-		-EACCES,
-		"the daemon at %s is run by user %u (%s), who is neither us (%u) nor root nor "
-		"the system's service, and could read and forge all tensors; if that is as it "
-		"should be, set TENSORLEASE_TRUST_UID=%u",
-		address, (unsigned)uid, name, (unsigned)geteuid(), (unsigned)uid);
+	r = tl_fail(-EACCES,
+		    "the daemon at %s is run by user %u (%s), who is neither us (%u) nor root nor "
+		    "the system's service, and could read and forge all tensors; if that is as it "
+		    "should be, set TENSORLEASE_TRUST_UID=%u",
+		    address, (unsigned)uid, name, (unsigned)geteuid(), (unsigned)uid);
+	tl_fail_because(TL_CAUSE_UNTRUSTED, uid);
+	return r;
 }
 
 int trust_peer(int socket, const char *address)

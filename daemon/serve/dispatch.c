@@ -58,7 +58,8 @@ static bool hello_enter(struct peer *peer, const struct wire_hello *hello)
 	if (!r)
 		return true;
 	if (r == STATE_E_NOT_FOUND)
-		peer_error(peer, hello->header.serial, WIRE_E_DENIED,
+		peer_error(peer, hello->header.serial,
+			   WIRE_BECAUSE(WIRE_E_DENIED, WIRE_CAUSE_NAMESPACE),
 			   "there is no namespace '%.*s' that user %u may read%s", len, name, uid,
 			   uid == 0 || uid == peer->peers->shared->uid
 				   ? "; a section [namespace NAME] of the configuration makes one"
@@ -584,7 +585,6 @@ static void send_read_only(struct peer *peer, uint32_t serial)
  * members of its group again before it asks for the group. */
 static bool was_published(struct peer *peer, const struct conn_message *m)
 {
-	bool group = false;
 	uint64_t version, ref;
 
 	switch (m->header.type) {
@@ -596,23 +596,21 @@ static bool was_published(struct peer *peer, const struct conn_message *m)
 		break;
 	case WIRE_MEMBER:
 		ref = AS(wire_member, m)->ref;
-		group = true;
 		break;
 	case WIRE_MEMBERS:
 		ref = AS(wire_members, m)->ref;
-		group = true;
 		break;
 	case WIRE_GROUP:
 		ref = AS(wire_group, m)->ref;
-		group = true;
 		break;
 	default:
 		return false;
 	}
 	if (!peer->adopted)
 		return false;
-	return group ? group_was_published(peer->state, &peer->client, ref)
-		     : tensor_was_committed(peer->state, &peer->client, ref, &version);
+	if (m->header.type == WIRE_COMMIT || m->header.type == WIRE_RING)
+		return tensor_was_committed(peer->state, &peer->client, ref, &version);
+	return group_was_published(peer->state, &peer->client, ref);
 }
 
 static void refuse_commit(struct peer *peer, const struct wire_commit *commit)

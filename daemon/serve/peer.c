@@ -651,18 +651,18 @@ void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *f
 	struct {
 		struct wire_error_reply reply;
 		char text[WIRE_TEXT_MAX];
-	} m = { .reply = { .header = { .type = WIRE_ERROR, .serial = serial }, .code = code } };
+	} m = { .reply = { .header = { .type = WIRE_ERROR, .serial = serial },
+			   .code = code & UINT16_MAX,
+			   .cause = (uint16_t)(code >> 16) } };
 	char text[WIRE_TEXT_MAX] = "";
 	va_list args;
-	size_t length;
 
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	text_escape(m.text, sizeof(m.text), text, strlen(text)); /* names come from other clients */
-	length = strlen(m.text);
-	m.reply.text_len = (uint16_t)length;
-	m.reply.header.length = (uint32_t)(sizeof(m.reply) + length);
+	m.reply.text_len = (uint16_t)strlen(m.text);
+	m.reply.header.length = (uint32_t)(sizeof(m.reply) + m.reply.text_len);
 	peer_send(peer, &m, -1);
 }
 

@@ -92,7 +92,9 @@ static void server_refuse_nobody(struct server *server, int fd_take)
 	struct {
 		struct wire_error_reply reply;
 		char text[WIRE_TEXT_MAX];
-	} m = { .reply = { .header = { .type = WIRE_ERROR }, .code = WIRE_E_DENIED } };
+	} m = { .reply = { .header = { .type = WIRE_ERROR },
+			   .code = WIRE_E_DENIED,
+			   .cause = WIRE_CAUSE_NOBODY } };
 
 	m.reply.text_len = (uint16_t)snprintf(
 		m.text, sizeof(m.text),

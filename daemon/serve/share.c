@@ -10,6 +10,7 @@
 #define DELETE_OR_RELEASE                                                                          \
 	"delete tensors, or release those held: tensorlease ls, tensorlease status --clients"
 #define MAX_TENSORS "--max-tensors"
+#define LIMIT_OF_TENSORS WIRE_BECAUSE(WIRE_E_LIMIT, WIRE_CAUSE_TENSORS)
 
 /* Texts about a share: the unit, the way to free some of it, and the option that sets its pool. */
 static const struct share_words {
@@ -17,10 +18,10 @@ static const struct share_words {
 	unsigned code; /* of the error when the pool is used up */
 } words[SHARE_KINDS] = {
 	[SHARE_BYTES] = { "bytes", DELETE_OR_RELEASE, "--capacity", WIRE_E_NO_SPACE },
-	[SHARE_TENSORS] = { "tensors", DELETE_OR_RELEASE, MAX_TENSORS, WIRE_E_LIMIT },
+	[SHARE_TENSORS] = { "tensors", DELETE_OR_RELEASE, MAX_TENSORS, LIMIT_OF_TENSORS },
 	[SHARE_NAMES] = { "names", DELETE_OR_RELEASE, MAX_TENSORS, WIRE_E_LIMIT },
 	[SHARE_SEGMENTS] = { "segments", DELETE_OR_RELEASE, MAX_TENSORS, WIRE_E_LIMIT },
-	[SHARE_DRAFTS] = { "drafts", "commit or abort some", MAX_TENSORS, WIRE_E_LIMIT },
+	[SHARE_DRAFTS] = { "drafts", "commit or abort some", MAX_TENSORS, LIMIT_OF_TENSORS },
 	[SHARE_CHUNKS] = { "pieces of long names, shapes and metadata", DELETE_OR_RELEASE,
 			   MAX_TENSORS, WIRE_E_LIMIT },
 	[SHARE_CONNECTIONS] = { "connections", "close some", "--max-clients", WIRE_E_CLIENTS },
@@ -87,7 +88,8 @@ unsigned share_error_text(struct state *st, struct account *account, int r, cons
 			what, account->uid, (unsigned long long)account_used(account, pool),
 			(unsigned long long)account_max(account, pool), w->things, open,
 			share_name(share), w->help);
-		return WIRE_E_QUOTA;
+		return w->code == LIMIT_OF_TENSORS ? WIRE_BECAUSE(WIRE_E_QUOTA, WIRE_CAUSE_TENSORS)
+						   : WIRE_E_QUOTA;
 	}
 	if (pool->above && pool_left(pool->above) < pool_left(pool))
 		pool = pool->above;

@@ -7,6 +7,6 @@
 #include "daemon/state/state.h"
 
 /* Writes an error for @what, which failed because account_take() returned @r. Returns the code of
- * the error. */
+ * the error, which may be a WIRE_BECAUSE(). */
 unsigned share_error_text(struct state *st, struct account *account, int r, const char *what,
 			  char *text, size_t size);

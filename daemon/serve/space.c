@@ -180,7 +180,9 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 		limited = all < pool->above->capacity;
 		if (!limited)
 			all = pool->above->capacity;
-		peer_error(peer, serial, bytes > all ? WIRE_E_NO_SPACE : WIRE_E_QUOTA,
+		peer_error(peer, serial,
+			   WIRE_BECAUSE(bytes > all ? WIRE_E_NO_SPACE : WIRE_E_QUOTA,
+					WIRE_CAUSE_TOO_LARGE),
 			   "%llu bytes never fit: the %s has %llu bytes (%s), of which user %u may "
 			   "have %llu (limit bytes)",
 			   bytes, limited ? "namespace" : "daemon", all,

@@ -12,7 +12,7 @@
 /* Rights, with the values of a digit of a mode. */
 enum { NAMESPACE_PUBLISH = 2, NAMESPACE_GET = 4 };
 
-enum { NAMESPACES_MAX = 4096 }; /* each takes an instance id from a daemon's range */
+#define NAMESPACES_MAX 4096 /* each takes an instance id from a daemon's range */
 
 #define NAMESPACE_DEFAULT "default"
 #define NAMESPACE_OF_USER "user-" /* and the uid: the namespaces that the template makes */

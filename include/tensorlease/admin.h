@@ -47,7 +47,8 @@ typedef struct tl_status {
 	uint32_t max_clients;	  /* limit of connections */
 	uint32_t daemon_pid;	  /* its process */
 	uint64_t bytes_kept;	  /* of bytes_used, those that hold no tensor any more but that
-				   * processes have mapped still; only with sealed memory. Since 0.2 */
+				   * processes have mapped still; only with sealed memory. Since
+				   * 0.2 */
 	uint64_t longest_turn_ns; /* the longest time that one turn took since the daemon
 				   * started: for that time one user's request kept all others
 				   * waiting. In all namespaces. Since 0.2 */

@@ -199,6 +199,31 @@ TL_API const char *tl_version(void);
  */
 TL_API const char *tl_last_error(void);
 
+/* TL_CAUSE_* - what tl_last_cause() tells */
+enum {
+	TL_CAUSE_NONE = 0,	/* nothing beyond the errno value */
+	TL_CAUSE_NAMESPACE = 1, /* -EACCES: no namespace of that name may be read by this user */
+	TL_CAUSE_NOBODY = 2,	/* -EACCES: the daemon's user namespace lacks this user */
+	TL_CAUSE_TENSORS = 3,	/* -ENOSPC, -EDQUOT: too many tensors or drafts, not bytes */
+	TL_CAUSE_TOO_LARGE = 4, /* -ENOSPC, -EDQUOT: it would not fit into empty memory either */
+	TL_CAUSE_GROUP = 5,	/* -EACCES: the socket is for a group; the id is its gid */
+	TL_CAUSE_UNTRUSTED = 6, /* -EACCES: the daemon's user is not trusted; the id is its uid */
+};
+
+/*
+ * tl_last_cause - get the reason for the last failure as a number
+ *
+ * Tells programs what they may have to know about the last failed call of this thread beyond its
+ * errno value. Take a number that you do not know as TL_CAUSE_NONE.
+ *
+ * Ownership: nothing is handed over. @id may be NULL.
+ * Blocking: never.
+ * Threads: any; each has a cause of its own.
+ * Returns: one of TL_CAUSE_*, and in *id the uid or gid that belongs to it, or 0.
+ * Since: 0.2
+ */
+TL_API uint32_t tl_last_cause(uint32_t *id);
+
 /* ---- Connecting ---------------------------------------------------------------------------- */
 
 /* TL_CONNECT_* - flags of tl_connect_options */
@@ -383,8 +408,8 @@ typedef struct tl_spec {
  * until the work on that GPU has ended.
  * Threads: any.
  * Returns: 0, a common error, or
- *	-ENOSPC		the tensor does not fit into the daemon's capacity, or /dev/shm is full
- *	-EDQUOT		it does not fit into this user's quota
+ *	-ENOSPC		the tensor does not fit into the daemon's capacity, or /dev/shm is full,
+ *also when the time to wait for space is over -EDQUOT		the same for this user's quota
  *	-EACCES		the name belongs to another user
  *	-ENOTSUP	spec->device is neither the CPU nor a GPU of CUDA, or this driver or GPU has
  *			no virtual memory that can be exported, or TL_CREATE_OWN_PAGES on a GPU

@@ -200,6 +200,48 @@ def test_a_child_has_waits_of_its_own(client):
     assert asyncio.run(main("async/again")) == 1
 
 
+def test_an_error_keeps_no_tensor_of_another_wait(client, observer):
+    """A traceback keeps frames, and the thread's have what it hands over."""
+
+    class Failing(tensorlease.Client):
+        def get(self, name, **options):
+            if name == "async/bad" and threading.current_thread() in waiters():
+                raise LookupError(name)
+            return super().get(name, **options)
+
+    async def main(failing):
+        waits = [asyncio.create_task(failing.aget(name)) for name in ("async/bad", "async/good")]
+        await until_all_wait()
+        client.put_many({"bad": b"x", "good": b"y"}, prefix="async/")
+        return await asyncio.gather(*waits, return_exceptions=True)
+
+    with Failing(autostart=False) as failing:
+        error, good = asyncio.run(main(failing))
+        assert isinstance(error, LookupError) and good.nbytes == 1
+        del good
+        eventually(lambda: leases_of(observer, os.getpid()) == 0)
+    client.delete(prefix="async/")
+
+
+def test_a_cancelled_wait_keeps_no_tensor(client, observer):
+    """The tensor is there when the task is cancelled, and the traceback of that keeps the frames of aget()."""
+
+    async def main():
+        client.put("async/there", b"x")
+        task = asyncio.create_task(client.aget("async/there"))
+        await asyncio.sleep(0)  # now it has the tensor, and lets others run
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError as error:
+            return error
+
+    error = asyncio.run(main())
+    eventually(lambda: leases_of(observer, os.getpid()) == 0)
+    assert error.__traceback__
+    client.delete("async/there")
+
+
 CLOSED_IN_A_HANDLER = """
 import asyncio, signal, sys, tensorlease, tensorlease._waiter
 

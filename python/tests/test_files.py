@@ -12,7 +12,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from conftest import HEED_SIGINT, eventually, is_interrupted, run_python, until_asleep
+from conftest import HEED_SIGINT, close_during, eventually, is_interrupted, run_python, until_asleep
 from limits import limit
 
 import tensorlease
@@ -456,6 +456,23 @@ def test_control_c_ends_the_writing_of_a_pipe(client, tmp_path, format, begun):
     finally:
         if reader is not None:
             os.close(reader)
+        client.delete("files/stuck/a")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("call", ["load", "save"])
+def test_close_ends_a_wait_for_a_pipe(client, tmp_path, call, begun):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    client.put("files/stuck/a", np.zeros(1 << 20))
+    other_end = os.open(path, os.O_RDWR) if begun else None  # else nobody has the other end
+    try:
+        with tensorlease.connect(autostart=False) as waiting:
+            said = close_during(waiting, lambda: getattr(waiting, call)("files/stuck", path, format="npz"))
+        assert said == ["the client was closed meanwhile"]
+    finally:
+        if begun:
+            os.close(other_end)
         client.delete("files/stuck/a")
 
 

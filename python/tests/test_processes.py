@@ -16,6 +16,7 @@ from limits import limit
 
 import tensorlease
 import tensorlease._client
+import tensorlease._ref
 
 
 def held_by_a_thread(lock):
@@ -85,7 +86,7 @@ def test_a_child_is_not_kept_by_a_thread_of_its_parent_that_connects(client):
     client.put("processes/ref", b"x")
     with client.get("processes/ref") as tensor:
         ref = client.ref(tensor)
-        thread, over = held_by_a_thread(tensorlease._client._clients_lock)
+        thread, over = held_by_a_thread(tensorlease._ref._clients_lock)
         try:
             in_child(lambda: bytes(ref.get()) == b"x")
         finally:

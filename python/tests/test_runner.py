@@ -66,8 +66,9 @@ def test_wrong_bytes_and_crashes_are_final(tmp_path, test):
     [
         "def test_it(): assert not first()",
         "def test_it(): first() and run_python('raise SystemExit(1)')",
+        "def test_it(): first() and run_python('import signal; signal.pause() # an array', timeout=0.1)",
     ],
-    ids=["in_time", "interpreter"],
+    ids=["in_time", "interpreter", "code"],
 )
 def test_what_may_only_have_been_late_is_run_again(tmp_path, test):
     status, said = outcome(tmp_path, test)

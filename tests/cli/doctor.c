@@ -3,10 +3,10 @@
 #include "tests/cli/files.h"
 #include "tests/harness/gpu.h"
 #include "tests/harness/own_shm.h"
+#include "tests/harness/own_user.h"
 
 #include <dirent.h>
 #include <grp.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -324,21 +324,23 @@ GPU_TEST(a_dev_shm_without_a_limit_is_large)
 
 /* ---- The daemon in use, for another user ---- */
 
-enum { STRANGER = 60777, NO_PROGRAM = 77 };
+enum { STRANGER = 60777, NOBODY = 65534, NO_PROGRAM = 77 };
 
 /* What the row "daemon" says of @socket to a user who is in no group of ours. */
 struct told {
 	const char *socket, *result, *advice, *not_advice;
+	uid_t uid; /* 0: STRANGER */
 };
 
 static int a_stranger_is_told(const struct test_daemon *d, void *arg)
 {
 	const struct told *t = arg;
+	uid_t uid = t->uid ? t->uid : STRANGER;
 
 	(void)d;
 	must_be(setgroups(0, NULL), 0);
-	must_be(setresgid(STRANGER, STRANGER, STRANGER), 0);
-	must_be(setresuid(STRANGER, STRANGER, STRANGER), 0);
+	must_be(setresgid(uid, uid, uid), 0);
+	must_be(setresuid(uid, uid, uid), 0);
 	if (access(cli_path(), X_OK))
 		return NO_PROGRAM;
 	setenv("TMPDIR", "/tmp", 1);
@@ -371,10 +373,26 @@ GPU_TEST(only_the_group_of_the_socket_is_advised_and_never_roots)
 	snprintf(url, sizeof(url), "tensorlease://lab%s", d.socket);
 	gpu_setenv("FAKECUDA_DEVICES", "0");
 	must_be(chown(d.socket, 0, 0), 0);
-	can = stranger_told(&(struct told){ d.socket, "fail", "run as the user", "usermod" });
+	can = stranger_told(&(struct told){ d.socket, "fail", "run as the user", "usermod", 0 });
 	must_be(chown(d.socket, 0, 60778), 0);
-	can = can && stranger_told(&(struct told){ d.socket, "fail", "group 60778", NULL }) &&
-	      stranger_told(&(struct told){ url, "fail", "group 60778", NULL });
+	can = can && stranger_told(&(struct told){ d.socket, "fail", "group 60778", NULL, 0 }) &&
+	      stranger_told(&(struct told){ url, "fail", "group 60778", NULL, 0 });
+	td_stop(&d);
+	SKIP_UNLESS(can, "other users cannot run the program here");
+}
+
+/* The daemon takes that uid for any user that its user namespace does not know. */
+GPU_TEST(nobody_is_advised_to_be_another_user)
+{
+	bool can;
+
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be somebody else");
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
+
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	must_be(chmod(d.socket, 0666), 0);
+	can = stranger_told(
+		&(struct told){ d.socket, "fail", "run as another user", "it belongs to", NOBODY });
 	td_stop(&d);
 	SKIP_UNLESS(can, "other users cannot run the program here");
 }
@@ -401,7 +419,8 @@ GPU_TEST(a_dead_socket_of_the_system_is_a_failure_for_others)
 	gpu_setenv("FAKECUDA_DEVICES", "0");
 	must_be(mkdir("/run/tensorlease", 0755), 0);
 	leave_socket("/run/tensorlease/socket", 0666);
-	can = stranger_told(&(struct told){ NULL, "fail", "remove /run/tensorlease/socket", NULL });
+	can = stranger_told(
+		&(struct told){ NULL, "fail", "remove /run/tensorlease/socket", NULL, 0 });
 	cleanup_visit struct visit v = doctor_at(NULL);
 
 	must_say(&v, "daemon", "ok", NULL);
@@ -752,16 +771,6 @@ GPU_TEST(what_does_not_work_across_pid_namespaces_is_told)
 	SKIP_UNLESS(namespaces_are_told(), "this user may not make a PID namespace");
 }
 
-static bool write_to(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	bool written = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-
-	if (fd >= 0)
-		close(fd);
-	return written;
-}
-
 /*
  * Root becomes user 1000 in a user namespace of its own, so that an exec takes all rights away, and
  * visits the doctor. The directories above the daemon must belong to root or to that user, and
@@ -769,14 +778,8 @@ static bool write_to(const char *path, const char *text)
  */
 static int visit_as_an_ordinary_user(const struct test_daemon *d, void *told)
 {
-	char uids[40], gids[40];
-
 	(void)d;
-	snprintf(uids, sizeof(uids), "1000 %u 1", (unsigned)geteuid());
-	snprintf(gids, sizeof(gids), "1000 %u 1", (unsigned)getegid());
-	*(bool *)told = !unshare(CLONE_NEWUSER) && write_to("/proc/self/setgroups", "deny") &&
-			write_to("/proc/self/uid_map", uids) &&
-			write_to("/proc/self/gid_map", gids) && namespaces_are_told();
+	*(bool *)told = own_user_namespace(1000, 1000) && namespaces_are_told();
 	return 0;
 }
 

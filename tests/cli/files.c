@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* .npy files that go through the command line and a daemon and come back. */
 #include "tests/cli/files.h"
+#include "tests/harness/own_shm.h"
+#include "tests/harness/process.h"
 
 /* ---- Round trips ---- */
 
@@ -235,6 +237,105 @@ TEST(what_never_fits_is_no_timeout)
 	must_exit(&r, 1);
 	must_contain(r.err, "160 of the daemon's 160 tensors are in use");
 	must(!strstr(r.err, "no space came"));
+}
+
+/* ---- Interrupted ---- */
+
+enum { LARGE = 48 << 20, NO_MOUNT = 125 };
+
+/* Starts a command where no file can be given a name later, so that it has one from the start. */
+static pid_t start_without_proc(const struct test_daemon *d, const char *const *args)
+{
+	const char *build = getenv("TL_TEST_BUILD"), *argv[8] = { cli_path() };
+	char lib[512];
+	pid_t pid = fork();
+
+	if (pid)
+		return pid;
+	for (int i = 0; args[i]; i++)
+		argv[i + 1] = args[i];
+	snprintf(lib, sizeof(lib), "%s/lib", build ? build : "build");
+	setenv("LD_LIBRARY_PATH", lib, 1); /* the loader finds $ORIGIN in /proc */
+	setenv("TENSORLEASE_SOCKET", d->socket, 1);
+	if (!own_mount("/proc", "mode=0755"))
+		_exit(NO_MOUNT);
+	execv(argv[0], (char **)(uintptr_t)argv);
+	_exit(126);
+}
+
+static bool has_temporary(const struct path *dir)
+{
+	DIR *entries = opendir(dir->text);
+	struct dirent *e;
+	bool has = false;
+
+	must(entries);
+	while ((e = readdir(entries)))
+		has |= strstr(e->d_name, ".tmp") != NULL;
+	closedir(entries);
+	return has;
+}
+
+/* Sends SIGINT while there is the temporary file. False: the command was too fast for that. */
+static bool interrupted(const struct test_daemon *d, const struct path *dir,
+			const char *const *args, bool *can)
+{
+	pid_t pid = start_without_proc(d, args);
+	bool seen = false;
+	int status = 0;
+	siginfo_t info;
+
+	do {
+		info.si_pid = 0;
+		must_be(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT), 0);
+		if (has_temporary(dir) && !info.si_pid) {
+			process_stop(pid);
+			seen = has_temporary(dir);
+			kill(pid, SIGINT);
+			kill(pid, SIGCONT);
+			break;
+		}
+	} while (!info.si_pid);
+	must(waitpid(pid, &status, 0) == pid);
+	*can = !WIFEXITED(status) || WEXITSTATUS(status) != NO_MOUNT;
+	must(!seen || (WIFSIGNALED(status) && WTERMSIG(status) == SIGINT));
+	return seen;
+}
+
+static void must_leave_nothing(const char *const *args, const struct test_daemon *d,
+			       const struct path *dir, bool *can)
+{
+	unsigned tries = 0;
+
+	while (*can && !interrupted(d, dir, args, can))
+		must(++tries < 100);
+	must(!has_temporary(dir));
+}
+
+TEST(what_is_interrupted_leaves_no_temporary_file)
+{
+	static const char zeros[LARGE];
+	bool can = true;
+
+	cleanup_td struct test_daemon d = td_start(0);
+	const struct path file = in(&d, "in.npy"), dir = in(&d, "out"), saved = in(&d, "out/a.npz"),
+			  got = in(&d, "out/a.npy");
+
+	write_npy(file.text, 1, "|u1", false, "(50331648,)", zeros, LARGE);
+	must_be(mkdir(dir.text, 0700), 0);
+	{
+		cleanup_result struct result put = run(&d, "put", "a/b", file.text);
+
+		must_exit(&put, 0);
+	}
+	must_leave_nothing((const char *const[]){ "save", "a", saved.text, NULL }, &d, &dir, &can);
+	must_leave_nothing((const char *const[]){ "get", "a/b", "-o", got.text, NULL }, &d, &dir,
+			   &can);
+	unlink(saved.text); /* it may have been complete */
+	unlink(got.text);
+	must_be(rmdir(dir.text), 0);
+	unlink(file.text);
+	SKIP_UNLESS(can, "may not mount anything");
 }
 
 int main(void)

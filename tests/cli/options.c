@@ -2,6 +2,7 @@
 /* Options of the command line, and mistakes in them. */
 #include "tests/cli/files.h"
 #include "tests/cli/run.h"
+#include "tests/harness/own_user.h"
 
 enum { NO_NAMESPACE = 77 };
 
@@ -108,25 +109,10 @@ TEST(output_that_could_not_be_written_is_named)
 	must_contain(said, "writing standard output: No space left on device");
 }
 
-static bool write_to(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	bool written = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-
-	if (fd >= 0)
-		close(fd);
-	return written;
-}
-
 /* In a user namespace where we are user 1000, whom the daemon knows by another number. */
 static int shows_what_the_daemon_knows(const struct test_daemon *d, void *uid)
 {
-	char uids[40], gids[40];
-
-	snprintf(uids, sizeof(uids), "1000 %u 1", (unsigned)*(uid_t *)uid);
-	snprintf(gids, sizeof(gids), "1000 %u 1", (unsigned)getegid());
-	if (unshare(CLONE_NEWUSER) || !write_to("/proc/self/setgroups", "deny") ||
-	    !write_to("/proc/self/uid_map", uids) || !write_to("/proc/self/gid_map", gids))
+	if (!own_user_namespace(1000, 1000))
 		return NO_NAMESPACE;
 	cleanup_result struct result r = run(d, "limits", "--json");
 	cJSON *json = json_of(&r);

@@ -9,20 +9,11 @@
 
 #include "tensor/dtype.h"
 #include "tensor/extent.h"
-#include "tests/harness/harness.h"
+#include "tests/harness/client.h"
 #include "tests/harness/sleeper.h"
 
 #define U8 ((DLDataType){ TL_DTYPE_UINT, 8, 1 })
 #define MS 1000000LL
-
-static inline DLTensor bytes_tensor(void *data, const int64_t *shape)
-{
-	return (DLTensor){ .data = data,
-			   .device = { kDLCPU, 0 },
-			   .ndim = 1,
-			   .dtype = U8,
-			   .shape = (int64_t *)shape };
-}
 
 /* Publishes @n bytes of @value and returns the version. */
 static inline uint64_t put_as(tl_client *client, const char *name, int value, size_t n,

@@ -83,6 +83,7 @@ static int connect_to(const char *address)
 TEST(a_daemon_of_another_user_is_not_believed)
 {
 	struct place p;
+	uint32_t uid;
 
 	NEEDS_ROOT;
 	p = place_listening(MALLORY);
@@ -91,6 +92,8 @@ TEST(a_daemon_of_another_user_is_not_believed)
 							   .listen_fd_peek = p.fd);
 
 		must_be(connect_to(p.path), -EACCES);
+		must_be(tl_last_cause(&uid), TL_CAUSE_UNTRUSTED);
+		must_be(uid, MALLORY);
 		must(strstr(tl_last_error(), p.path));
 		must(strstr(tl_last_error(), "60201"));
 		must(strstr(tl_last_error(), "TENSORLEASE_TRUST_UID=60201"));

@@ -129,7 +129,7 @@ TEST(who_has_begun_a_ring_gives_back_what_a_dead_daemon_granted)
 	tl_put_options ring = { .size = sizeof(ring), .ring = 4 };
 	uint8_t bytes[SMALL] = { 1 };
 	int64_t n = SMALL;
-	DLTensor t = tensor_of(bytes, &n);
+	DLTensor t = bytes_tensor(bytes, &n);
 	uint64_t version;
 	tl_draft *draft;
 
@@ -359,7 +359,7 @@ static void put_group(struct worker *w, unsigned round)
 	const DLTensor *sources[MEMBERS];
 	uint8_t bytes[SMALL];
 	int64_t n = SMALL;
-	DLTensor t = tensor_of(bytes, &n);
+	DLTensor t = bytes_tensor(bytes, &n);
 
 	(void)round;
 	memset(bytes, (int)(uint8_t)(w->version + 1), sizeof(bytes));

@@ -24,20 +24,11 @@ static inline void kill_proper(tl_client *c)
 	eventually(proper(c) != pid);
 }
 
-static inline DLTensor tensor_of(const void *data, int64_t *n)
-{
-	return (DLTensor){ .data = (void *)(uintptr_t)data,
-			   .device = { .device_type = kDLCPU },
-			   .ndim = 1,
-			   .dtype = { .code = kDLUInt, .bits = 8, .lanes = 1 },
-			   .shape = n };
-}
-
 static inline int put(tl_client *c, const char *name, uint8_t value, int64_t size,
 		      uint64_t *version)
 {
 	uint8_t bytes[BYTES];
-	DLTensor t = tensor_of(bytes, &size);
+	DLTensor t = bytes_tensor(bytes, &size);
 
 	memset(bytes, value, (size_t)size);
 	return tl_put(c, name, &t, NULL, version);

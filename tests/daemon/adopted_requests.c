@@ -23,7 +23,7 @@ static int puts_in_a_ring(const struct test_daemon *d, void *arg)
 	tl_client *c = td_connect(d);
 	int64_t n = SMALL;
 	uint8_t bytes[SMALL] = { 7 };
-	const DLTensor t = tensor_of(bytes, &n);
+	const DLTensor t = bytes_tensor(bytes, &n);
 	uint64_t version;
 
 	(void)arg;
@@ -268,7 +268,7 @@ static int64_t place_member_again(struct raw *rc, const struct wire_group *group
 	struct wire_place place = { .header = { .type = WIRE_PLACE, .serial = 1 },
 				    .cookie = 1,
 				    .segment_generation = 1 };
-	const DLTensor t = tensor_of(NULL, &(int64_t){ 1 });
+	const DLTensor t = bytes_tensor(NULL, &(int64_t){ 1 });
 	const struct tensor_description d = description_of(&t, 0, "m", 1, NULL, 0);
 	const struct wire_header *h = (const void *)(&all.fixed + 1);
 	struct conn_message m;

@@ -62,24 +62,11 @@ static inline tl_client *enter(const struct test_daemon *d, const char *name_spa
 static inline int put_value(tl_client *c, const char *name, uint8_t value, uint64_t *version)
 {
 	static uint8_t bytes[200000];
-	int64_t shape[1] = { sizeof(bytes) };
-	DLTensor t = { .data = bytes,
-		       .device = { .device_type = kDLCPU },
-		       .ndim = 1,
-		       .dtype = { .code = kDLUInt, .bits = 8, .lanes = 1 },
-		       .shape = shape };
+	const int64_t n = sizeof(bytes);
+	DLTensor t = bytes_tensor(bytes, &n);
 
 	memset(bytes, value, sizeof(bytes));
 	return tl_put(c, name, &t, NULL, version);
-}
-
-static inline void config_write(const char *path, const char *text)
-{
-	FILE *file = fopen(path, "we");
-
-	must(file);
-	fputs(text, file);
-	must_be(fclose(file), 0);
 }
 
 static inline bool log_has(const struct test_daemon *d, const char *text)

@@ -184,12 +184,8 @@ static tl_client *client_of(struct manager *m)
 static void put(tl_client *c, const char *name, uint64_t expected)
 {
 	static uint8_t bytes[1000];
-	int64_t shape[1] = { sizeof(bytes) };
-	DLTensor t = { .data = bytes,
-		       .device = { .device_type = kDLCPU },
-		       .ndim = 1,
-		       .dtype = { .code = kDLUInt, .bits = 8, .lanes = 1 },
-		       .shape = shape };
+	const int64_t n = sizeof(bytes);
+	DLTensor t = bytes_tensor(bytes, &n);
 	uint64_t version;
 
 	must_be(tl_put(c, name, &t, NULL, &version), 0);

@@ -12,13 +12,9 @@ enum { ALICE = 1111, BOB = 2222, ROOM = 100 };
 
 static void put_as(tl_client *client, const char *name, uint64_t nbytes, const tl_put_options *o)
 {
-	int64_t shape[1] = { (int64_t)nbytes };
+	const int64_t n = (int64_t)nbytes;
 	void *bytes = calloc(1, nbytes ? nbytes : 1);
-	DLTensor t = { .data = bytes,
-		       .device = { kDLCPU, 0 },
-		       .ndim = 1,
-		       .dtype = { kDLUInt, 8, 1 },
-		       .shape = shape };
+	DLTensor t = bytes_tensor(bytes, &n);
 	uint64_t version;
 
 	must_be(tl_put(client, name, &t, o, &version), 0);
@@ -667,13 +663,9 @@ TEST(a_kicked_client_is_told_and_stays_away)
 	uint64_t id = id_of(client), version;
 	DLManagedTensorVersioned *held, *again;
 	tl_info info = { .size = sizeof(info) };
-	int64_t shape[1] = { 1 };
+	const int64_t n = 1;
 	char byte = 1;
-	DLTensor t = { .data = &byte,
-		       .device = { kDLCPU, 0 },
-		       .ndim = 1,
-		       .dtype = { kDLUInt, 8, 1 },
-		       .shape = shape };
+	DLTensor t = bytes_tensor(&byte, &n);
 	const tl_get_options unlimited = { .size = sizeof(unlimited), .timeout_ns = -1 };
 
 	put_as(client, "a", 1000, NULL);

@@ -55,15 +55,6 @@ static struct test_daemon start(void)
 	return start_as(config_text, 0);
 }
 
-static void config_write(const char *text)
-{
-	int fd = open(config_path, O_WRONLY | O_TRUNC | O_CLOEXEC);
-
-	must(fd >= 0);
-	must(write(fd, text, strlen(text)) == (ssize_t)strlen(text));
-	close(fd);
-}
-
 /* For config_write() and SIGHUP to its keeper. */
 static struct test_daemon start_to_reload(const char *config)
 {
@@ -71,7 +62,7 @@ static struct test_daemon start_to_reload(const char *config)
 
 	strcpy(config_path, "/tmp/tensorlease-test-XXXXXX");
 	must_be(close(mkstemp(config_path)), 0);
-	config_write(config);
+	config_write(config_path, config);
 	return td_start(.for_others = true, .extra = extra);
 }
 
@@ -588,6 +579,7 @@ static int waits_in_vain(const struct test_daemon *d, void *arg)
 	parent_tell(1);
 	must_be(tl_get(client, "never", &forever, &t), -EACCES);
 	must(strstr(tl_last_error(), "there is no namespace"));
+	must_be(tl_last_cause(NULL), TL_CAUSE_NAMESPACE);
 	must_be(tl_watch_next(watch, &as_long, &event), -EACCES);
 	tl_watch_close(watch);
 	must_be(tl_close(client), 0);
@@ -610,7 +602,7 @@ TEST(a_reload_that_takes_the_right_to_get_away_ends_connections)
 	must_be(child_await(&waits), 1);
 	must_be(child_await(&bob), 1);
 	must_be(child_await(&alice), 1);
-	config_write("[namespace default]\nowner = 1111\nmode = 0700\n");
+	config_write(config_path, "[namespace default]\nowner = 1111\nmode = 0700\n");
 	must_be(kill(d.keeper, SIGHUP), 0);
 	child_finish(&bob);
 	child_finish(&alice);
@@ -664,7 +656,7 @@ TEST(a_reload_that_takes_the_right_to_publish_away_ends_what_was_begun)
 	publish(root, "x", 1);
 	bob = child_start_as(BOB, &d, may_publish_until_then, NULL);
 	version = child_await(&bob);
-	config_write("[namespace default]\nowner = 1111\nmode = 0755\n");
+	config_write(config_path, "[namespace default]\nowner = 1111\nmode = 0755\n");
 	must_be(kill(d.keeper, SIGHUP), 0);
 	eventually(!tl_stat(root, "ring", &info) && !info.ring);
 	must_be(tl_claim(root, "claimed", NULL), 0);
@@ -709,7 +701,7 @@ TEST(what_was_published_before_a_reload_took_the_right_is_said_to_be)
 	d = start_to_reload("");
 	bob = child_start_as(BOB, &d, asks_again, NULL);
 	must_be(child_await(&bob), 1);
-	config_write("[namespace default]\nowner = 1111\nmode = 0755\n");
+	config_write(config_path, "[namespace default]\nowner = 1111\nmode = 0755\n");
 	must_be(kill(d.keeper, SIGHUP), 0);
 	child_finish(&bob);
 	td_stop(&d);
@@ -743,7 +735,7 @@ TEST(a_users_section_may_be_removed_if_there_is_the_template)
 	root = enter_must(&d, NULL);
 	bob = child_start_as(BOB, &d, has_own, NULL);
 	must_be(child_await(&bob), 1);
-	config_write(TEMPLATE);
+	config_write(config_path, TEMPLATE);
 	must_be(kill(d.keeper, SIGHUP), 0);
 	eventually(client_status(root).restarts == 1);
 	child_finish(&bob);

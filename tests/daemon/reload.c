@@ -19,14 +19,6 @@ struct scene {
 	pid_t pid;
 };
 
-static void config_write(const struct scene *s, const char *text)
-{
-	FILE *file = fopen(s->config, "we");
-
-	must(file && fputs(text, file) >= 0);
-	must_be(fclose(file), 0);
-}
-
 static tl_client *enter(const struct scene *s, const char *name)
 {
 	tl_connect_options o = { .size = sizeof(o),
@@ -63,7 +55,7 @@ static void begin_in(struct scene *s, bool own, uint64_t shm_size)
 
 	snprintf(s->config, sizeof(s->config), "/tmp/tl-config-XXXXXX");
 	must_be(close(mkstemp(s->config)), 0);
-	config_write(s, "gpu-capacity = 1G\n" LAB TEMPLATE);
+	config_write(s->config, "gpu-capacity = 1G\n" LAB TEMPLATE);
 	/* so few that max-clients follows from the limit of open files */
 	s->d = td_start(.extra = extra, .expect_ready = true, .storage = "shm", .nofile = 256,
 			.shm_size = shm_size);
@@ -106,7 +98,7 @@ static void must_be_refused(struct scene *s, const char *text, const char *why)
 {
 	unsigned before = refusals(&s->d, why);
 
-	config_write(s, text);
+	config_write(s->config, text);
 	must_be(kill(s->d.keeper, SIGHUP), 0);
 	eventually(refusals(&s->d, why) > before || proper(s->c) != s->pid);
 	must_be(proper(s->c), s->pid);
@@ -114,7 +106,7 @@ static void must_be_refused(struct scene *s, const char *text, const char *why)
 
 static void reload(struct scene *s, const char *text)
 {
-	config_write(s, text);
+	config_write(s->config, text);
 	must_be(kill(s->d.keeper, SIGHUP), 0);
 	eventually(proper(s->c) != s->pid);
 	s->pid = proper(s->c);
@@ -323,7 +315,7 @@ TEST(a_reload_may_lower_a_users_mappings)
 	pid = proper(s.c);
 	alice = child_start_as(ALICE, &d, alice_holds, NULL);
 	must_be(child_await(&alice), 1);
-	config_write(&s, "[user 2001]\nmappings = 4\n");
+	config_write(s.config, "[user 2001]\nmappings = 4\n");
 	must_be(kill(d.keeper, SIGHUP), 0);
 	eventually(proper(s.c) != pid);
 	child_finish(&alice);

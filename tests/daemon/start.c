@@ -588,6 +588,18 @@ TEST(a_dev_shm_without_a_limit_has_room)
 	rc_goodbye(&rc);
 }
 
+/* A look must leave the exit status to who stops it. */
+TEST(a_daemon_that_has_died_can_be_looked_at)
+{
+	cleanup_td struct test_daemon d = td_start(.no_keeper = "its end is the end");
+
+	must_be(kill(d.pid, SIGKILL), 0);
+	eventually(!td_alive(&d));
+	td_kill(&d);
+	cleanup_td struct test_daemon cleaner = td_start(.socket = d.socket);
+	must(td_alive(&cleaner));
+}
+
 int main(void)
 {
 	return suite_run();

@@ -3,7 +3,7 @@
  * The order of work on GPUs. The producer's work is held (gpu_hold) or slow, so that a missing wait
  * shows old bytes; that it would show them is tested as well.
  */
-#include "tests/gpu/common.h"
+#include "tests/gpu/capture.h"
 
 #include "client/cuda/import.h"
 
@@ -502,16 +502,8 @@ GPU_TEST(a_blocking_stream_stands_for_the_default_one)
 
 /* ---- Streams that are captured ---- */
 
-typedef CUresult begin_capture(CUstream stream, int mode);
-typedef CUresult end_capture(CUstream stream, void **graph);
-
-#include <dlfcn.h>
-
 static int capturer(const struct test_daemon *d, void *arg)
 {
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
-	begin_capture *begin = (begin_capture *)dlsym(library, "cuStreamBeginCapture_v2");
-	end_capture *end = (end_capture *)dlsym(library, "cuStreamEndCapture");
 	tl_client *client = gpu_open(d, 0);
 	tl_get_options get_options = { .size = sizeof(get_options) };
 	tl_put_options o = { .size = sizeof(o) };
@@ -519,18 +511,17 @@ static int capturer(const struct test_daemon *d, void *arg)
 	CUdeviceptr memory = gpu_alloc(N);
 	struct gpu_foreign f;
 	CUstream stream;
-	void *graph;
 
 	(void)arg;
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	gpu_foreign_init(&f, memory, N, 0);
 	get_options.stream = o.stream = (intptr_t)stream;
 	before = gpu_get(client, "t", (intptr_t)stream);
-	gpu_must(begin(stream, CUDA_CAPTURE_MODE_GLOBAL));
+	capture_begin(stream, CUDA_CAPTURE_MODE_GLOBAL);
 	must_refuse(tl_get(client, "t", &get_options, &t), -EBUSY, "captured");
 	must_refuse(tl_publish(client, "u", &f.managed, &o, NULL, NULL), -EBUSY, "captured");
 	drop(before);
-	gpu_must(end(stream, &graph)); /* the capture is unharmed */
+	capture_end(stream); /* the capture is unharmed */
 	t = gpu_get(client, "t", (intptr_t)stream);
 	drop(t);
 	must_be(f.deleted, 0);

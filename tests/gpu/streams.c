@@ -2,9 +2,7 @@
 /* Work on streams that the library must wait for although it gets no event, and streams that it
  * must leave alone. */
 #include "client/get/tensor.h"
-#include "tests/gpu/common.h"
-
-#include <dlfcn.h>
+#include "tests/gpu/capture.h"
 
 enum { N = 3 << 20 };
 
@@ -284,49 +282,33 @@ GPU_TEST(a_commit_is_ordered_after_the_stream_of_another_thread)
 
 /* ---- Captured streams ---- */
 
-typedef CUresult begin_capture(CUstream stream, int mode);
-typedef CUresult end_capture(CUstream stream, void **graph);
-typedef CUresult graph_nodes(void *graph, void **nodes, size_t *n);
-typedef CUresult graph_destroy(void *graph);
-
 static int writes_while_captured(const struct test_daemon *d, void *arg)
 {
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
-	begin_capture *begin = (begin_capture *)dlsym(library, "cuStreamBeginCapture_v2");
-	end_capture *end = (end_capture *)dlsym(library, "cuStreamEndCapture");
-	graph_nodes *nodes = (graph_nodes *)dlsym(library, "cuGraphGetNodes");
-	graph_destroy *destroy = (graph_destroy *)dlsym(library, "cuGraphDestroy");
 	tl_put_options o = { .size = sizeof(o) };
 	tl_client *client = gpu_open(d, 0);
 	CUdeviceptr memory = gpu_alloc(N);
 	tl_draft *draft = draft_new(client);
 	struct gpu_foreign f;
 	CUstream stream;
-	void *graph;
-	size_t n = 0;
 
 	(void)arg;
 	gpu_foreign_init(&f, memory, N, 0);
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	o.stream = (intptr_t)stream;
-	gpu_must(begin(stream, CUDA_CAPTURE_MODE_GLOBAL));
+	capture_begin(stream, CUDA_CAPTURE_MODE_GLOBAL);
 	must_refuse(tl_put(client, "u", &f.managed.dl_tensor, &o, NULL), -EBUSY, "captured");
 	o.flags = TL_PUBLISH_SEALED;
 	must_refuse(tl_put(client, "u", &f.managed.dl_tensor, &o, NULL), -EBUSY, "captured");
 	must_refuse(tl_publish(client, "u", &f.managed, &o, NULL, NULL), -EBUSY, "captured");
 	must_be(tl_draft_set_stream(draft, (intptr_t)stream), 0);
 	tl_abort(draft);
-	gpu_must(end(stream, &graph));
-	gpu_must(nodes(graph, NULL, &n));
-	must_be(n, 0); /* the graph writes into no memory that others have */
-	gpu_must(destroy(graph));
+	must_be(capture_end(stream), 0); /* the graph writes into no memory that others have */
 	must_be(f.deleted, 0);
 	must_be(tl_put(client, "u", &f.managed.dl_tensor, &o, NULL), 0);
 	must_be(tl_delete(client, "u"), 0);
 	gpu_must(cuda->mem_free(memory));
 	gpu_must(cuda->stream_destroy(stream));
 	tl_close(client);
-	dlclose(library);
 	return 0;
 }
 
@@ -359,15 +341,10 @@ static int publishes_sealed(const struct test_daemon *d, void *arg)
  * captured there, that would spoil the capture. */
 static int copies_while_captured(const struct test_daemon *d, void *arg)
 {
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
-	begin_capture *begin = (begin_capture *)dlsym(library, "cuStreamBeginCapture_v2");
-	end_capture *end = (end_capture *)dlsym(library, "cuStreamEndCapture");
-	graph_destroy *destroy = (graph_destroy *)dlsym(library, "cuGraphDestroy");
 	const DLDevice devices[] = { { kDLCPU, 0 }, { kDLCUDA, 1 } };
 	tl_client *client = gpu_open(d, 0);
 	DLManagedTensorVersioned *held, *t;
 	CUstream stream;
-	void *graph;
 
 	(void)arg;
 	held = gpu_get(client, "t", TL_STREAM_LEGACY);
@@ -377,22 +354,19 @@ static int copies_while_captured(const struct test_daemon *d, void *arg)
 				     .flags = TL_GET_DEVICE,
 				     .device = devices[i] };
 
-		gpu_must(begin(stream, CUDA_CAPTURE_MODE_RELAXED));
+		capture_begin(stream, CUDA_CAPTURE_MODE_RELAXED);
 		must_refuse(tl_get(client, "t", &o, &t), -EBUSY, "captured");
-		gpu_must(end(stream, &graph));
-		gpu_must(destroy(graph));
+		capture_end(stream);
 		must_be(tl_get(client, "t", &o, &t), 0);
 		drop(t);
 	}
-	gpu_must(begin(stream, CUDA_CAPTURE_MODE_RELAXED));
+	capture_begin(stream, CUDA_CAPTURE_MODE_RELAXED);
 	must_be(tl_get(client, "none", NULL, &t), -ENOENT);
 	drop(held); /* it cannot mark its place, which is no failure to report */
 	must(strstr(tl_last_error(), "none"));
-	gpu_must(end(stream, &graph));
-	gpu_must(destroy(graph));
+	capture_end(stream);
 	gpu_must(cuda->stream_destroy(stream));
 	tl_close(client);
-	dlclose(library);
 	return 0;
 }
 
@@ -407,16 +381,11 @@ GPU_TEST(a_copy_does_not_spoil_the_capture_of_another_stream)
 static int gives_up_while_captured(const struct test_daemon *d, void *arg)
 {
 	bool legacy = *(bool *)arg;
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
-	begin_capture *begin = (begin_capture *)dlsym(library, "cuStreamBeginCapture_v2");
-	end_capture *end = (end_capture *)dlsym(library, "cuStreamEndCapture");
-	graph_destroy *destroy = (graph_destroy *)dlsym(library, "cuGraphDestroy");
 	tl_client *client = gpu_open(d, 0), *second = td_connect(d);
 	DLManagedTensorVersioned *held, *moved, *t;
 	CUdeviceptr to = gpu_alloc(N), written, copied;
 	CUstream used, captured, other;
 	tl_draft *draft = draft_new(client);
-	void *graph;
 
 	gpu_must(cuda->stream_create(&captured, legacy ? 0 : CUDA_STREAM_NON_BLOCKING));
 	gpu_must(cuda->stream_create(&other, CUDA_STREAM_NON_BLOCKING));
@@ -434,7 +403,7 @@ static int gives_up_while_captured(const struct test_daemon *d, void *arg)
 	gpu_fill(written, 1, N, used);
 	gpu_fill(copied, 1, N, used);
 	must_be(tl_draft_set_stream(draft, (intptr_t)used), 0);
-	gpu_must(begin(captured, CUDA_CAPTURE_MODE_RELAXED));
+	capture_begin(captured, CUDA_CAPTURE_MODE_RELAXED);
 	drop(held);
 	drop(moved);
 	tl_abort(draft);
@@ -443,8 +412,7 @@ static int gives_up_while_captured(const struct test_daemon *d, void *arg)
 	must(draft_data(draft) != written && draft_data(draft) != copied);
 	t = copy_on_gpu(client, (intptr_t)other);
 	must(gpu_data(t) != written && gpu_data(t) != copied);
-	gpu_must(end(captured, &graph)); /* it is unharmed */
-	gpu_must(destroy(graph));
+	capture_end(captured);			 /* it is unharmed */
 	must_be(leases_of(second, getpid()), 2); /* the work has not ended, nor has the last copy */
 	gpu_hold(0);
 	eventually(leases_of(second, getpid()) == 0);
@@ -457,7 +425,6 @@ static int gives_up_while_captured(const struct test_daemon *d, void *arg)
 	gpu_must(cuda->mem_free(to));
 	tl_close(second);
 	tl_close(client);
-	dlclose(library);
 	return 0;
 }
 
@@ -478,15 +445,10 @@ GPU_TEST(work_from_before_a_capture_is_waited_for)
 /* A deleter frees memory on the library's thread, while this one captures. */
 static int deletes_while_capturing(const struct test_daemon *d, void *arg)
 {
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
-	begin_capture *begin = (begin_capture *)dlsym(library, "cuStreamBeginCapture_v2");
-	end_capture *end = (end_capture *)dlsym(library, "cuStreamEndCapture");
-	graph_destroy *destroy = (graph_destroy *)dlsym(library, "cuGraphDestroy");
 	tl_client *client = gpu_open(d, 0);
 	struct gpu_memory m;
 	struct gpu_foreign f;
 	CUstream stream;
-	void *graph;
 
 	(void)arg;
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
@@ -494,14 +456,12 @@ static int deletes_while_capturing(const struct test_daemon *d, void *arg)
 	gpu_foreign_init(&f, m.base, N, 0);
 	f.owned = &m;
 	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
-	gpu_must(begin(stream, CUDA_CAPTURE_MODE_GLOBAL));
+	capture_begin(stream, CUDA_CAPTURE_MODE_GLOBAL);
 	must_be(tl_delete(client, "t"), 0);
 	eventually(atomic_load(&f.deleted));
-	gpu_must(end(stream, &graph));
-	gpu_must(destroy(graph));
+	capture_end(stream);
 	gpu_must(cuda->stream_destroy(stream));
 	tl_close(client);
-	dlclose(library);
 	return 0;
 }
 

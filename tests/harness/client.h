@@ -4,6 +4,25 @@
 
 #include "tests/harness/harness.h"
 
+/* Writes a daemon's configuration. */
+static inline void config_write(const char *path, const char *text)
+{
+	FILE *file = fopen(path, "we");
+
+	must(file && fputs(text, file) >= 0);
+	must_be(fclose(file), 0);
+}
+
+/* A tensor of @shape[0] bytes. */
+static inline DLTensor bytes_tensor(const void *data, const int64_t *shape)
+{
+	return (DLTensor){ .data = (void *)(uintptr_t)data,
+			   .device = { kDLCPU, 0 },
+			   .ndim = 1,
+			   .dtype = { kDLUInt, 8, 1 },
+			   .shape = (int64_t *)(uintptr_t)shape };
+}
+
 static inline struct tl_status client_status(tl_client *client)
 {
 	struct tl_status status = { .size = sizeof(status) };

@@ -18,6 +18,7 @@
 #include "tests/harness/catalogs.h"
 #include "tests/harness/harness.h"
 #include "tests/harness/log.h"
+#include "tests/harness/own_user.h"
 #include "tests/harness/process.h"
 
 enum { FDS_MAX = 1024, DIRS_MAX = 16, CHILD_FAILED = 97, CHECK_WRONG = 4 };
@@ -278,27 +279,13 @@ static int private_shm(uint64_t size)
 	return mount("tl-test", "/dev/shm", "tmpfs", 0, options);
 }
 
-static bool write_text(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : write(fd, text, strlen(text));
-
-	if (fd >= 0)
-		close(fd);
-	return n == (ssize_t)strlen(text);
-}
-
-/* In a user namespace of its own, in which there is only its own user. Returns 0 or -1. */
+/* In a user namespace of its own. Returns 0 or -1. */
 static int few_watches(unsigned most)
 {
-	char uids[64], gids[64], number[16];
+	char number[16];
 
-	snprintf(uids, sizeof(uids), "%u %u 1", geteuid(), geteuid());
-	snprintf(gids, sizeof(gids), "%u %u 1", getegid(), getegid());
 	snprintf(number, sizeof(number), "%u", most);
-	return !unshare(CLONE_NEWUSER) && write_text("/proc/self/setgroups", "deny") &&
-			       write_text("/proc/self/uid_map", uids) &&
-			       write_text("/proc/self/gid_map", gids) &&
+	return own_user_namespace(geteuid(), getegid()) &&
 			       write_text("/proc/sys/user/max_inotify_watches", number)
 		       ? 0
 		       : -1;
@@ -671,11 +658,15 @@ void td_kill(struct test_daemon *d)
 
 bool td_alive(const struct test_daemon *d)
 {
-	int status = 0;
-	bool alive = d->pid > 0 && waitpid(started(d), &status, WNOHANG) == 0;
+	siginfo_t info = { .si_pid = 0 };
+	const unsigned pid = (unsigned)started(d);
 
-	process_say_if_crashed("a daemon", status);
-	return alive;
+	/* its zombie is left to who stops it, and its number to nobody else until then */
+	if (d->pid <= 0 || waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT))
+		return false;
+	if (info.si_pid && info.si_code != CLD_EXITED)
+		process_say_if_crashed("a daemon", info.si_status);
+	return !info.si_pid;
 }
 
 void end_daemon(pid_t pid)

@@ -139,16 +139,16 @@ static const struct {
 	size_t at;
 	size_t size;
 } reserved[] = {
-	{ WIRE_HELLO, 20, 4 },	  { WIRE_CREATE, 42, 6 },	{ WIRE_COMMIT, 35, 5 },
-	{ WIRE_DELETE, 26, 6 },	  { WIRE_LINK, 29, 3 },		{ WIRE_HOLDINGS, 28, 4 },
-	{ WIRE_WELCOME, 18, 2 },  { WIRE_DRAFT, 52, 4 },	{ WIRE_HOLDING, 43, 5 },
-	{ WIRE_ERROR, 22, 2 },	  { WIRE_MEMBER, 43, 5 },	{ WIRE_GROUP, 28, 4 },
-	{ WIRE_PART, 36, 4 },	  { WIRE_IMPORT, 28, 4 },	{ WIRE_PLACE, 43, 5 },
-	{ WIRE_FINISHED, 28, 4 }, { WIRE_DEVICES, 20, 4 },	{ WIRE_PLACE, 69, 3 },
-	{ WIRE_KICK, 36, 4 },	  { WIRE_KICKED, 36, 4 },	{ WIRE_USERS, 28, 4 },
-	{ WIRE_USER, 28, 4 },	  { WIRE_CLAIM, 26, 2 },	{ WIRE_UNCLAIM, 22, 2 },
-	{ WIRE_CLAIMED, 20, 4 },  { WIRE_MEMBERS_MADE, 20, 4 }, { WIRE_RING, 35, 5 },
-	{ WIRE_RING, 52, 4 },	  { WIRE_RETIRE, 28, 4 },	{ WIRE_WATCH, 22, 2 },
+	{ WIRE_HELLO, 20, 4 },	      { WIRE_CREATE, 42, 6 },  { WIRE_COMMIT, 35, 5 },
+	{ WIRE_DELETE, 26, 6 },	      { WIRE_LINK, 29, 3 },    { WIRE_HOLDINGS, 28, 4 },
+	{ WIRE_WELCOME, 18, 2 },      { WIRE_DRAFT, 52, 4 },   { WIRE_HOLDING, 43, 5 },
+	{ WIRE_MEMBER, 43, 5 },	      { WIRE_GROUP, 28, 4 },   { WIRE_PART, 36, 4 },
+	{ WIRE_IMPORT, 28, 4 },	      { WIRE_PLACE, 43, 5 },   { WIRE_FINISHED, 28, 4 },
+	{ WIRE_DEVICES, 20, 4 },      { WIRE_PLACE, 69, 3 },   { WIRE_KICK, 36, 4 },
+	{ WIRE_KICKED, 36, 4 },	      { WIRE_USERS, 28, 4 },   { WIRE_USER, 28, 4 },
+	{ WIRE_CLAIM, 26, 2 },	      { WIRE_UNCLAIM, 22, 2 }, { WIRE_CLAIMED, 20, 4 },
+	{ WIRE_MEMBERS_MADE, 20, 4 }, { WIRE_RING, 35, 5 },    { WIRE_RING, 52, 4 },
+	{ WIRE_RETIRE, 28, 4 },	      { WIRE_WATCH, 22, 2 },
 };
 
 static void assert_bits_are_refused(const struct sample *s, size_t at, size_t size)

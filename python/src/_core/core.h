@@ -111,6 +111,9 @@ PyObject *parse_path(const char *argument, PyObject *o);
 int parse_seconds(const char *argument, PyObject *o, int64_t *ns);
 /* check_seconds(argument, timeout): does the same for Python code. */
 PyObject *check_seconds(PyObject *module, PyObject *args);
+/* lacks_tensors() -> bool: whether the last error of this thread was about how many tensors or
+ * drafts there may be, and not about bytes. */
+PyObject *lacks_tensors(PyObject *module, PyObject *unused);
 /*
  * Converts the arguments ttl (seconds, or None), owner_bound and evictable, each of which may be
  * NULL. Returns 0, or -1 with an exception.

@@ -382,6 +382,13 @@ PyObject *check_seconds(PyObject *module, PyObject *args)
 	Py_RETURN_NONE;
 }
 
+PyObject *lacks_tensors(PyObject *module, PyObject *unused)
+{
+	(void)module;
+	(void)unused;
+	return PyBool_FromLong(tl_last_cause(NULL) == TL_CAUSE_TENSORS);
+}
+
 int parse_uint64(const char *argument, PyObject *o, uint64_t *number)
 {
 	static const char what[] = "%s must be an int from 0 to 2^64-1, not %R";

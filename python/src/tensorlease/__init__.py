@@ -24,7 +24,7 @@ The lease on a tensor lasts as long as the Tensor or any view of it.
 from . import _core
 from ._arrays import read_interface as _read_interface
 from ._cache import cached
-from ._client import Client, ClientInfo, Holding, Info, Loaded, Published, Ref, Status, connect
+from ._client import Client, connect
 from ._cuda import CudaDevice, DeviceUsage, cuda_alloc, cuda_devices, cuda_free
 from ._cuda import read_interface as _read_cuda_interface
 from ._cuda import device_pair as _device_pair
@@ -51,7 +51,9 @@ from ._errors import (
     TooManyClientsError,
     UnsupportedError,
 )
+from ._ref import Ref
 from ._tensor import Draft, Tensor
+from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status
 from ._watch import Event, Events, Watch
 
 _core.register(

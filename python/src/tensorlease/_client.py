@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Client, and the named tuples that its methods return."""
+"""The Client."""
 
 import asyncio
 import contextlib
@@ -8,12 +8,10 @@ import json
 import math
 import operator
 import os
-import re
 import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from . import _cache, _core
 from ._arrays import PADDED
@@ -30,8 +28,10 @@ from ._errors import (
     TensorLostError,
     UnsupportedError,
 )
+from ._ref import Ref
 from ._tensor import Draft, pickle_for
-from ._waiter import TrioFuture, Waiter, _Wait, let_others_run, running_trio
+from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status
+from ._waiter import TrioFuture, Waiter, _Wait, after_others, result_of, running_trio
 from ._watch import Events, Watch
 
 _INDEX = ".safetensors.index.json"
@@ -39,91 +39,6 @@ _SIZE_MAX = 2**63 - 1
 _GROUP_MAX = 65536  # tensors and names of one step
 _SCHEME = "tensorlease://"
 _PATH_MAX = 108  # of a socket, with a zero byte
-
-
-class Info(NamedTuple):
-    """The properties of a tensor."""
-
-    name: str
-    version: int
-    shape: tuple
-    dtype: str
-    nbytes: int  # of its elements
-    committed_ns: int  # time of publishing, as time.time_ns()
-    device: str  # 'cpu', 'cuda:0'; 'cuda' if this process has not used that GPU through tensorlease
-    uid: int  # of the user who published it
-    metadata: bytes
-    device_uuid: str  # "GPU-..." of a GPU or an instance of MIG, the same in all processes; None for the CPU
-    lost: bool  # its GPU memory is gone with the process that published it
-    owner_bound: bool  # the name goes with the connection that published it
-    evictable: bool  # the name may go to free space
-    ttl: float  # seconds until the name goes; None: it has no time to live
-    ring: int  # how many tensors the name's ring has memory for; 0: it has no ring
-
-
-class Status(NamedTuple):
-    """The state of a daemon. Sizes are in bytes."""
-
-    address: str
-    started_ns: int  # as time.time_ns()
-    capacity: int  # that all tensors together may use
-    bytes_used: int  # by all segments, including warm ones
-    bytes_warm: int  # kept empty for the next tensor of the same size
-    commits: int  # tensors published since the daemon started
-    tensors: int  # that have a name
-    retired: int  # that have no name any more but are still held
-    drafts: int
-    segments: int
-    clients: int
-    max_tensors: int
-    max_clients: int
-    daemon_pid: int
-    bytes_kept: int  # of bytes_used: hold no tensor any more, but processes map them still
-    longest_turn_ns: int  # so long has one user's request kept all others waiting, at most
-    restarts: int  # how often another daemon has begun to serve where one had ended
-    restart_ns: int  # how long nobody served, the last time
-    restart_reason: str  # why the last one ended
-    keeper: int  # who starts the daemon again when it dies: 0 nobody, 1 its parent, 2 systemd
-    rings: int  # names that are published without the daemon
-    ring_slots: int  # tensors that these have memory for
-
-
-class ClientInfo(NamedTuple):
-    """A client of the daemon."""
-
-    id: int
-    label: str  # the name of its program
-    pid: int
-    uid: int
-    gid: int
-    drafts: int
-    leases: int
-    tensors_held: int
-    bytes_held: int
-
-
-class Holding(NamedTuple):
-    """A tensor that a client holds."""
-
-    name: str
-    version: int
-    nbytes: int
-    leases: int
-    retired: bool  # its name was deleted, or means another tensor
-
-
-class Published(NamedTuple):
-    """The result of publish()."""
-
-    version: int  # None with wait=False
-    copied: bool  # whether the bytes were copied
-
-
-class Loaded(NamedTuple):
-    """The result of load()."""
-
-    names: list  # of the tensors, in the order of the file
-    metadata: dict  # texts about the whole file: the __metadata__ of .safetensors
 
 
 def connect(address=None, *, namespace=None, autostart=None, timeout=10.0):
@@ -377,7 +292,7 @@ class Client(_core.Client):
         try:
             self._put_many(names, tuple(arrays.values()), each, timeout, lifetime, stream, others)
         except NoSpaceError as error:
-            if not others or not re.search(r"(tensors|drafts)( are in use| \(limit)", error.strerror):
+            if not others or not _core.lacks_tensors():
                 raise
             raise NoSpaceError(
                 error.errno,
@@ -453,8 +368,7 @@ class Client(_core.Client):
                 if not seconds:
                     raise
             else:
-                await let_others_run()
-                return tensor
+                return await after_others(tensor)
             tensor = await self._await_tensor(name, newer_than, mode, seconds, deadline)
             if stream is None:
                 return tensor
@@ -471,7 +385,7 @@ class Client(_core.Client):
         waiter = self._get_waiter()
         waiter.add(wait)
         try:
-            return await future
+            return await result_of(future)
         finally:
             waiter.discard(wait)
 
@@ -764,57 +678,16 @@ class Client(_core.Client):
         return [Holding._make(t) for t in self._holdings(client_id)]
 
 
-_clients: dict = {}  # (pid, how to connect) -> a Client, for get() of Refs
-_clients_lock = threading.Lock()
 _waiter_lock = threading.Lock()  # for the one who makes a Waiter
 
 
 def _forked():
-    """Another thread of the parent, which the child does not have, may have held them."""
-    global _clients_lock, _waiter_lock
-    _clients_lock = threading.Lock()
+    """Another thread of the parent, which the child does not have, may have held it."""
+    global _waiter_lock
     _waiter_lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forked)
-
-
-class Ref(NamedTuple):
-    """The name and version of a tensor, to be sent to other processes. Client.ref() returns it.
-
-    It holds no lease: who sends it keeps the tensor, or its name, until it was got there.
-    """
-
-    name: str
-    version: int
-    address: str  # these four as for connect(), by the process that made it
-    namespace: str
-    autostart: bool
-    timeout: float
-
-    def get(self, client=None, mode="r"):
-        """Return the Tensor. client: None: one that is connected once in this process for all Refs from there.
-
-        NotFoundError: the name is deleted, or means another version now.
-        """
-        tensor = (client or self._connect()).get(self.name, mode=mode)
-        if tensor.version != self.version:
-            found = tensor.version
-            tensor.release()
-            raise NotFoundError(
-                errno.ENOENT, f"{self.name!r} is version {found} now, and version {self.version} is asked for"
-            )
-        return tensor
-
-    def _connect(self):
-        key = (os.getpid(), *self[2:])
-        with _clients_lock:
-            client = _clients.get(key)
-            if client is None or client.closed:
-                client = _clients[key] = connect(
-                    self.address, namespace=self.namespace, autostart=self.autostart, timeout=self.timeout
-                )
-            return client
 
 
 def _seal(tensor):

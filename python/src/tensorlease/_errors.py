@@ -18,7 +18,7 @@ class NotNewerError(Error, BlockingIOError):
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """The timeout is over: no tensor came, there is no space, or the daemon did not answer."""
+    """The timeout is over: no tensor came, or the daemon did not answer."""
 
 
 class InvalidError(Error, ValueError):
@@ -30,7 +30,7 @@ class PermissionDeniedError(Error, PermissionError):
 
 
 class NoSpaceError(Error):
-    """The tensor does not fit: the daemon's capacity, /dev/shm or this user's quota is used up."""
+    """The tensor does not fit: the daemon's capacity, /dev/shm or this user's quota is used up, also after a wait."""
 
 
 class DisconnectedError(Error, ConnectionError):

@@ -45,6 +45,15 @@ class TrioFuture:
     def done(self):
         return self._over
 
+    def cancelled(self):
+        return self._tensor is None and self._error is None
+
+    def exception(self):
+        return self._error
+
+    def result(self):
+        return self._tensor
+
     def set_result(self, tensor):
         self._over, self._tensor = True, tensor
         self._event.set()
@@ -78,6 +87,26 @@ async def let_others_run():
     """To be awaited by what may never have to wait: without it a fast producer would stop the caller's event loop."""
     trio = running_trio()
     await (trio.lowlevel.checkpoint() if trio else asyncio.sleep(0))
+
+
+async def after_others(tensor):
+    """Return the tensor after let_others_run(). If the task is cancelled there, the traceback must not keep it."""
+    try:
+        await let_others_run()
+    except BaseException:
+        tensor.release()
+        raise
+    return tensor
+
+
+async def result_of(future):
+    """Await a future's tensor. If the task is cancelled when it has come, the traceback of that must not keep it."""
+    try:
+        return await future
+    except BaseException:
+        if future.done() and not future.cancelled() and future.exception() is None:
+            future.result().release()
+        raise
 
 
 def _deliver(future, tensor, error):
@@ -240,6 +269,8 @@ class Waiter:
 
     @staticmethod
     def _hand_over(wait, tensor, error):
+        if error is not None:
+            error = error.with_traceback(None)  # it would keep our frames, and so the tensors of other waits
         try:
             wait.call_soon(_deliver, wait.future, tensor, error)
         except RuntimeError:  # the loop is closed

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The named tuples that methods of the Client return."""
+
+from typing import NamedTuple
+
+
+class Info(NamedTuple):
+    """The properties of a tensor."""
+
+    name: str
+    version: int
+    shape: tuple
+    dtype: str
+    nbytes: int  # of its elements
+    committed_ns: int  # time of publishing, as time.time_ns()
+    device: str  # 'cpu', 'cuda:0'; 'cuda' if this process has not used that GPU through tensorlease
+    uid: int  # of the user who published it
+    metadata: bytes
+    device_uuid: str  # "GPU-..." of a GPU or an instance of MIG, the same in all processes; None for the CPU
+    lost: bool  # its GPU memory is gone with the process that published it
+    owner_bound: bool  # the name goes with the connection that published it
+    evictable: bool  # the name may go to free space
+    ttl: float  # seconds until the name goes; None: it has no time to live
+    ring: int  # how many tensors the name's ring has memory for; 0: it has no ring
+
+
+class Status(NamedTuple):
+    """The state of a daemon. Sizes are in bytes."""
+
+    address: str
+    started_ns: int  # as time.time_ns()
+    capacity: int  # that all tensors together may use
+    bytes_used: int  # by all segments, including warm ones
+    bytes_warm: int  # kept empty for the next tensor of the same size
+    commits: int  # tensors published since the daemon started
+    tensors: int  # that have a name
+    retired: int  # that have no name any more but are still held
+    drafts: int
+    segments: int
+    clients: int
+    max_tensors: int
+    max_clients: int
+    daemon_pid: int
+    bytes_kept: int  # of bytes_used: hold no tensor any more, but processes map them still
+    longest_turn_ns: int  # so long has one user's request kept all others waiting, at most
+    restarts: int  # how often another daemon has begun to serve where one had ended
+    restart_ns: int  # how long nobody served, the last time
+    restart_reason: str  # why the last one ended
+    keeper: int  # who starts the daemon again when it dies: 0 nobody, 1 its parent, 2 systemd
+    rings: int  # names that are published without the daemon
+    ring_slots: int  # tensors that these have memory for
+
+
+class ClientInfo(NamedTuple):
+    """A client of the daemon."""
+
+    id: int
+    label: str  # the name of its program
+    pid: int
+    uid: int
+    gid: int
+    drafts: int
+    leases: int
+    tensors_held: int
+    bytes_held: int
+
+
+class Holding(NamedTuple):
+    """A tensor that a client holds."""
+
+    name: str
+    version: int
+    nbytes: int
+    leases: int
+    retired: bool  # its name was deleted, or means another tensor
+
+
+class Published(NamedTuple):
+    """The result of publish()."""
+
+    version: int  # None with wait=False
+    copied: bool  # whether the bytes were copied
+
+
+class Loaded(NamedTuple):
+    """The result of load()."""
+
+    names: list  # of the tensors, in the order of the file
+    metadata: dict  # texts about the whole file: the __metadata__ of .safetensors
+
+
+for _class in (Info, Status, ClientInfo, Holding, Published, Loaded):
+    _class.__module__ = "tensorlease"  # as users write it, and pickles too
