@@ -9,7 +9,7 @@
 #include "daemon/complete.h"
 #include "util/fd.h"
 
-enum { WHAT = 80 };
+enum { WHAT = 96 };
 
 /* Finds the configuration file where it was, even if the working directory has changed. */
 static int options_again(const struct again *again, struct options *o)
@@ -53,17 +53,19 @@ static bool limits_differ(const struct state_limits *now, const struct state_lim
 	return true;
 }
 
-static bool options_differ(const struct options *now, const struct options *next, char what[WHAT])
+/* @used: descriptors that the next daemon takes over. It may have fewer to give than this one, as
+ * one without memfd has. */
+static bool options_differ(const struct options *now, const struct options *next, uint64_t used,
+			   char what[WHAT])
 {
 	if (now->max_clients != next->max_clients)
 		snprintf(what, WHAT,
 			 "max-clients, or the limit of open files, allows %u, and was %u",
 			 next->max_clients, now->max_clients);
-	else if (next->descriptors.opening < now->descriptors.opening)
+	else if (next->descriptors.opening < used)
 		snprintf(what, WHAT,
-			 "the limit of open files leaves %llu descriptors, and was %llu",
-			 (unsigned long long)next->descriptors.opening,
-			 (unsigned long long)now->descriptors.opening);
+			 "the limit of open files leaves %llu descriptors, and %llu are in use",
+			 (unsigned long long)next->descriptors.opening, (unsigned long long)used);
 	else if (strcmp(now->socket ? now->socket : "", next->socket ? next->socket : ""))
 		snprintf(what, WHAT, "the socket is another one");
 	else
@@ -105,7 +107,8 @@ static bool is_obstacle(const struct options *now, const struct options *next,
 	const struct namespace *ns;
 	char what[WHAT];
 
-	if (options_differ(now, next, what) || mappings_differ(next, all->shared, what)) {
+	if (options_differ(now, next, all->shared->pools[SHARE_DESCRIPTORS].used, what) ||
+	    mappings_differ(next, all->shared, what)) {
 		snprintf(why, SERVER_WHY_MAX, format, what, "", "", "");
 		return true;
 	}

@@ -181,6 +181,24 @@ TEST(a_reload_may_add_namespaces_anywhere)
 	finish(&s);
 }
 
+/* Segments of memfd take descriptors, of which a daemon without them leaves fewer. */
+TEST(a_reload_may_replace_the_only_namespace_of_memfd)
+{
+	struct scene s = { 0 };
+	const char *extra[] = { "--keeper", "yes", "--config", s.config, NULL };
+
+	snprintf(s.config, sizeof(s.config), "/tmp/tl-config-XXXXXX");
+	must_be(close(mkstemp(s.config)), 0);
+	config_write(&s, "[namespace old]\nstorage = memfd\n");
+	s.d = td_start(.extra = extra, .expect_ready = true, .storage = "shm", .max_clients = 16);
+	s.c = td_connect(&s.d);
+	s.pid = proper(s.c);
+	must_be(put(s.c, "a", 1, BYTES, &(uint64_t){ 0 }), 0);
+	reload(&s, "[namespace new]\n");
+	tl_close(enter(&s, "new"));
+	finish(&s);
+}
+
 /* It is left out, and is there when there is space. */
 TEST(a_reload_may_add_a_namespace_for_which_there_is_no_space)
 {
