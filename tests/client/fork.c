@@ -567,33 +567,6 @@ TEST(the_calls_of_a_child_that_closed_its_descriptors_connect_anew)
 	tl_close(other);
 }
 
-/* Nor does a thread of it keep the client from being closed. */
-static int closes_without_descriptors(const struct test_daemon *d, void *arg)
-{
-	const tl_get_options brief = { .size = sizeof(brief), .timeout_ns = MS };
-	const struct family *f = arg;
-	DLManagedTensorVersioned *t;
-
-	(void)d;
-	must_be(tl_get(f->client, "none", &brief, &t), -ETIMEDOUT);
-	child_close_all();
-	forbid_descriptors();
-	drop_family(f);
-	must_be(tl_close(f->client), 0);
-	return 0;
-}
-
-TEST(a_child_that_waited_and_closed_its_descriptors_closes_its_client)
-{
-	cleanup_td struct test_daemon d = td_start();
-	struct family f;
-
-	take_family(&f, td_connect(&d));
-	must_be(td_run_client(&d, closes_without_descriptors, &f), 0);
-	drop_family(&f);
-	tl_close(f.client);
-}
-
 static int closes_its_parents_watch(const struct test_daemon *d, void *arg)
 {
 	int pairs[OTHERS][2];

@@ -419,6 +419,38 @@ TEST(a_forked_child_watches_a_connection_of_its_own)
 	tl_close(client);
 }
 
+struct inherited {
+	tl_client *client;
+	DLManagedTensorVersioned *held;
+};
+
+static int closes_without_descriptors(const struct test_daemon *d, void *arg)
+{
+	const struct inherited *i = arg;
+
+	(void)d;
+	must_be(wait_get(i->client, 10 * MS), -ETIMEDOUT);
+	child_close_all();
+	forbid_descriptors();
+	drop(i->held);
+	must_be(tl_close(i->client), 0);
+	return 0;
+}
+
+/* Its thread cannot be woken by the socket any more. */
+TEST(a_child_that_waited_and_closed_its_descriptors_closes_its_client)
+{
+	SKIP_UNLESS(!THREAD_SANITIZER, "the thread sanitizer allows no new thread after a fork");
+	cleanup_td struct test_daemon d = td_start();
+	struct inherited i = { .client = td_connect(&d) };
+
+	put_bytes(i.client, "held", 1, 100);
+	i.held = get(i.client, "held");
+	must_be(td_run_client(&d, closes_without_descriptors, &i), 0);
+	drop(i.held);
+	tl_close(i.client);
+}
+
 /* ---- A daemon that does not answer ---- */
 
 static int watch_a(tl_client *client, int64_t timeout_ns)

@@ -586,11 +586,15 @@ void *tsearch(const void *key, void **rootp, int (*compar)(const void *a, const 
 	static const struct {
 		void *key, *left, *right;
 	} nothing = { (void *)8, (void *)8, (void *)8 };
-	static void *(*search)(const void *k, void **r, int (*c)(const void *, const void *));
+	static _Atomic(void *) found; /* threads may look for it at once */
+	void *(*search)(const void *k, void **r, int (*c)(const void *, const void *));
 	void *node, *whole;
 
-	if (!search)
+	*(void **)&search = atomic_load(&found);
+	if (!search) {
 		*(void **)&search = dlsym(RTLD_NEXT, "tsearch");
+		atomic_store(&found, *(void **)&search);
+	}
 	node = search(key, rootp, compar);
 	if (atomic_load(&halting)) {
 		whole = *rootp;
