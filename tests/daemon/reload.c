@@ -189,7 +189,7 @@ TEST(a_reload_may_replace_the_only_namespace_of_memfd)
 
 	snprintf(s.config, sizeof(s.config), "/tmp/tl-config-XXXXXX");
 	must_be(close(mkstemp(s.config)), 0);
-	config_write(&s, "[namespace old]\nstorage = memfd\n");
+	config_write(s.config, "[namespace old]\nstorage = memfd\n");
 	s.d = td_start(.extra = extra, .expect_ready = true, .storage = "shm", .max_clients = 16);
 	s.c = td_connect(&s.d);
 	s.pid = proper(s.c);
@@ -239,7 +239,7 @@ TEST(a_reload_loses_nothing_if_the_daemon_is_killed_before_it_leaves)
 	struct scene s;
 
 	begin(&s, true);
-	config_write(&s, "gpu-capacity = 1G\n" LAB "[namespace user-*]\nmax-tensors = 128\n");
+	config_write(s.config, "gpu-capacity = 1G\n" LAB "[namespace user-*]\nmax-tensors = 128\n");
 	process_stop(s.d.keeper);
 	must_be(kill(s.pid, SIGHUP), 0);
 	for (int i = 0; i < 4; i++) /* it sees the signal before the last request */
@@ -277,7 +277,7 @@ TEST(a_reload_that_leaves_too_few_mappings_is_refused)
 	struct raw producer, holders[HOLDERS];
 
 	must_be(close(mkstemp(s.config)), 0);
-	config_write(&s, "max-tensors = 32\n[namespace big]\nmax-tensors = 1024\n");
+	config_write(s.config, "max-tensors = 32\n[namespace big]\nmax-tensors = 1024\n");
 	s.d = td_start(.extra = extra, .expect_ready = true, .storage = "shm");
 	s.c = td_connect(&s.d);
 	s.pid = proper(s.c);
@@ -388,8 +388,8 @@ TEST(a_reload_that_leaves_a_namespace_to_its_user_lets_nobody_in)
 
 	SKIP_UNLESS(geteuid() == 0, "needs root, to be other users");
 	must_be(close(mkstemp(s.config)), 0);
-	config_write(&s, "[namespace user-1111]\nowner = 1111\nmode = 0700\n"
-			 "[namespace user-*]\nmode = 0750\n");
+	config_write(s.config, "[namespace user-1111]\nowner = 1111\nmode = 0700\n"
+			       "[namespace user-*]\nmode = 0750\n");
 	s.d = td_start(.for_others = true, .extra = extra, .expect_ready = true);
 	s.c = td_connect(&s.d);
 	s.pid = proper(s.c);
