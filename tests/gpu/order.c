@@ -528,8 +528,8 @@ static int capturer(const struct test_daemon *d, void *arg)
 	pause_at(1);
 	gpu_must(cuda->stream_synchronize(stream));
 	gpu_must(cuda->mem_free(memory));
+	eventually(leases_of(client, 0) == 0); /* a lease was given up within the capture */
 	gpu_must(cuda->stream_destroy(stream));
-	eventually(leases_of(client, 0) == 0);
 	tl_close(client);
 	return 0;
 }
