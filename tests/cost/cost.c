@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What tools/cost counts the instructions of: `cost WHAT ADDRESS N` does N times what WHAT says, in
- * a function of its own. Everything before and after it is not counted. Every put waits for its
- * version, so that the daemon does the same work for each, whatever the scheduler does.
+ * a function of its own, says that it has, and ends when its standard input does. Everything before
+ * and after those calls is not counted. Every put waits for its version, so that the daemon does
+ * the same work for each, whatever the scheduler does.
  */
 #include <err.h>
 #include <stdio.h>
@@ -118,6 +119,9 @@ int main(int argc, char **argv)
 		}
 		measured_first(client, n);
 	}
+	puts("done");
+	fflush(stdout);
+	getchar();
 	tl_close(client);
 	tl_close(producer);
 	return 0;
