@@ -474,7 +474,7 @@ static bool refused_as_too_large(struct peer *peer, uint32_t serial, uint64_t nb
 		return false;
 	if (shm_space_find(&shm) || !shm.limited || nbytes <= shm.size)
 		return false;
-	peer_error(peer, serial, WIRE_E_NO_SPACE,
+	peer_error(peer, serial, WIRE_BECAUSE(WIRE_E_NO_SPACE, WIRE_CAUSE_TOO_LARGE),
 		   "%llu bytes never fit: /dev/shm has %llu bytes; mount it with a larger size",
 		   (unsigned long long)nbytes, (unsigned long long)shm.size);
 	return true;

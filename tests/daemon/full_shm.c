@@ -70,6 +70,7 @@ TEST(a_create_larger_than_shm_takes_no_warm_memory)
 	put_and_delete(client, 8 * MIB);
 	must_be(try_put(client, "a", 80 * MIB + 1, NULL), -ENOSPC);
 	must(strstr(tl_last_error(), "never fit: /dev/shm has"));
+	must_be(tl_last_cause(NULL), TL_CAUSE_TOO_LARGE);
 	must_be(td_status(&d).bytes_warm, 8 * MIB);
 	must_be(tl_close(client), 0);
 	td_stop(&d);
