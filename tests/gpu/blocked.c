@@ -376,7 +376,7 @@ static bool keep_busy(CUstream stream, uintptr_t *queued)
 static int gives_up_on_a_busy_stream(const struct test_daemon *d, void *arg)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW), *graph;
-	CUresult (*begin)(CUstream stream, int mode), (*end)(CUstream stream, void **graph);
+	CUresult (*begin)(CUstream stream, int mode), (*end)(CUstream stream, void **captured);
 	CUresult (*destroy)(void *graph);
 	tl_client *client = gpu_open(d, 0), *second = td_connect(d);
 	DLManagedTensorVersioned *t, *later;

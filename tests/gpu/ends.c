@@ -121,6 +121,7 @@ static int exits_while_it_writes(const struct test_daemon *d, void *arg)
 	gpu_hold(getpid());
 	gpu_put_draft(client, "b", 5, N, 0, CUDA_STREAM_LEGACY);
 	must_be(pthread_create(&thread, NULL, deletes_at_exit, client), 0);
+	pthread_detach(thread);
 	atexit(note_exit); /* runs first */
 	exit(0);
 }

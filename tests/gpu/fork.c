@@ -7,6 +7,7 @@
 
 #include "client/cuda/import.h"
 #include "client/cuda/lease.h"
+#include "client/cuda/lock.h"
 #include "tests/gpu/common.h"
 #include "tests/harness/process.h"
 
@@ -310,6 +311,16 @@ static int publishes_and_dies(const struct test_daemon *d, void *arg)
 	return 1;
 }
 
+static bool closes(const struct cuda_import *import)
+{
+	bool closing;
+
+	pthread_mutex_lock(&cuda_lock);
+	closing = import->state == IMPORT_CLOSING;
+	pthread_mutex_unlock(&cuda_lock);
+	return closing;
+}
+
 /* The daemon asks to close the memory of a tensor that is held, and the child gives that up. */
 static int forks_after_a_death(const struct test_daemon *d, void *arg)
 {
@@ -324,7 +335,7 @@ static int forks_after_a_death(const struct test_daemon *d, void *arg)
 	must_be(gpu_live(FAKE_IMPORT), 2);
 	pause_at(1); /* the producer is dead */
 	eventually(gpu_live(FAKE_IMPORT) == 1);
-	eventually(import->state == IMPORT_CLOSING);
+	eventually(closes(import));
 	pid = fork();
 	must(pid >= 0);
 	if (pid == 0) {
