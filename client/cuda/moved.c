@@ -238,7 +238,7 @@ static int wait_for_other(const struct moving *m, const struct cuda_device *from
 	if (r)
 		return r;
 	r = e ? 0 : cuda_enter(m->device, &scope);
-	if (!e && !r) {
+	if (event && !e && !r) {
 		e = scope.driver->stream_wait_event(stream, event->event, 0);
 		cuda_leave(&scope);
 	}

@@ -428,6 +428,7 @@ TEST(a_view_of_a_lost_export_has_what_the_draft_had)
 	foreign_init(&f, exported->dl_tensor.data, n, exported);
 	td_kill(&first);
 	second = td_start(.socket = first.socket);
+	must(td_alive(&second));
 	eventually(!tl_publish(client, "d", &f.managed, NULL, &copied, &version));
 	must(copied);
 	must_be(f.deleted, 1);
