@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # tensorlease: all targets. `make help` lists them. Sources are found by wildcard.
 
-# The header has the version, and everything else takes it from there. client/libtensorlease.map says what SOVERSION means.
-version_part = $(shell sed -n 's/^.define TL_VERSION_$(1) //p' include/tensorlease/tensorlease.h)
+# A header has the version, and everything else takes it from there. client/libtensorlease.map says what SOVERSION means.
+version_part = $(shell sed -n 's/^.define TL_VERSION_$(1) //p' include/tensorlease/base.h)
 VERSION := $(call version_part,MAJOR).$(call version_part,MINOR).$(call version_part,PATCH)
 SOVERSION := $(basename $(VERSION))
 

@@ -48,8 +48,8 @@ EVERYWHERE = ["z"]  # every system has it, and Python's own modules use that cop
 
 
 def library_version():
-    """The version in the header, which the package shares."""
-    text = (CORE / "include/tensorlease/tensorlease.h").read_text()
+    """The version in the headers, which the package shares."""
+    text = (CORE / "include/tensorlease/base.h").read_text()
     return [re.search(rf"TL_VERSION_{part} (\d+)", text)[1] for part in ("MAJOR", "MINOR", "PATCH")]
 
 

@@ -5,7 +5,7 @@
 #	items		how many there are, in the order of the headers; of item n:
 #	kind[n]		"section", "function", "struct", "enum", "macros"
 #	name[n]		the function's, the struct's, the first word of the comment
-#	header[n]	the header's path below include/
+#	header[n]	the path below include/ of the header that a program includes
 #	at[n]		file:line of the comment
 #	comment[n]	lines of the comment, without the asterisks
 #	code[n]		the function's prototype in one line; the struct's typedef name
@@ -97,10 +97,14 @@ function in_braces(line,	rest, separator) {
 	}
 }
 
+BEGIN {
+	n = split("tensorlease base client publish group get names cuda admin watch", public, " ")
+	for (i = 1; i <= n; i++)
+		ARGV[ARGC++] = "include/tensorlease/" public[i] ".h"
+}
 FNR == 1 {
 	path = FILENAME
 	sub(/^.*include\//, "", path)
-	headers[++nheaders] = path
 	text = ""
 	text_at = in_comment = in_prototype = open = 0
 }
@@ -137,6 +141,10 @@ open {
 }
 /^#ifndef/ && !(path in top) {
 	top[path] = text
+	if (match(text, /A part of <[a-z\/]+\.h>/))
+		path = substr(text, RSTART + 11, RLENGTH - 12)
+	else
+		headers[++nheaders] = path
 	text = ""
 	next
 }

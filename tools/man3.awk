@@ -329,10 +329,9 @@ function overview_page(path,	title, text, i) {
 	}
 	constants(path)
 	line(".SH \"SEE ALSO\"")
-	for (i = 1; i < ARGC; i++) {
-		if (ARGV[i] ~ /\.h$/ && overview_of(ARGV[i]) != overview_of(path))
-			line(".BR " overview_of(ARGV[i]) " (3),")
-	}
+	for (i = 1; i <= nheaders; i++)
+		if (headers[i] != path)
+			line(".BR " overview_of(headers[i]) " (3),")
 	line(".BR tensorlease (1),\n.BR tensorleased (8)")
 	close(out_file)
 }
