@@ -109,6 +109,10 @@ FNR == 1 {
 	text_at = in_comment = in_prototype = open = 0
 }
 in_comment {
+	if ($0 ~ /^ \*[^ \t\/]/) { # clang-format does that to lines that it makes shorter
+		print FILENAME ":" FNR ": no space after the asterisk" >"/dev/stderr"
+		bad = 1
+	}
 	text = text "\n" bare($0)
 	in_comment = $0 !~ /\*\//
 	next

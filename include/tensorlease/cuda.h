@@ -45,7 +45,7 @@ extern "C" {
  * another one commits.
  *
  * Ownership: the stream must exist until the draft is committed or aborted. That of an exported
- *draft must exist until its deleter has returned, or tl_publish() has taken its tensor over.
+ * draft must exist until its deleter has returned, or tl_publish() has taken its tensor over.
  * Blocking: never.
  * Threads: any, but only one at a time on a draft.
  * Returns: 0, or
@@ -106,14 +106,13 @@ TL_API int tl_group_copy(tl_group *group, const DLTensor *const *sources);
 /* ---- Memory -------------------------------------------------------------------------------- */
 
 /*
- * tl_cuda_alloc - allocate memory on a GPU that can be shared, for the allocators of other
- *libraries
+ * tl_cuda_alloc - allocate shareable memory on a GPU, for the allocators of other libraries
  *
  * tl_publish() shares tensors in this memory in place, and they outlive this process. From the
  * first publish in an allocation until it is freed, consumers keep it mapped, so that others in it
  * cost no mapping; so long the daemon counts it. The arguments are those that a pluggable allocator
  * of PyTorch has. @size is rounded up to what the GPU maps at once, usually 2 MiB: let a pool
- *divide it. The addresses are usable on @device only, not on its peers. @stream is not used.
+ * divide it. The addresses are usable on @device only, not on its peers. @stream is not used.
  *
  * Ownership: yours, until tl_cuda_free(). Do not free it before the deleters of all tensors in it
  * that were published have been called.

@@ -112,8 +112,9 @@ typedef struct tl_spec {
  * until the work on that GPU has ended.
  * Threads: any.
  * Returns: 0, a common error, or
- *	-ENOSPC		the tensor does not fit into the daemon's capacity, or /dev/shm is full,
- *also when the time to wait for space is over -EDQUOT		the same for this user's quota
+ *	-ENOSPC		the tensor does not fit into the daemon's capacity, or /dev/shm is full;
+ *			also when the time to wait for space is over
+ *	-EDQUOT		the same for this user's quota
  *	-EACCES		the name belongs to another user
  *	-ENOTSUP	spec->device is neither the CPU nor a GPU of CUDA, or this driver or GPU has
  *			no virtual memory that can be exported, or TL_CREATE_OWN_PAGES on a GPU
@@ -298,7 +299,7 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
  *
  * A tensor on a GPU that was got has a second name then, as it has on the CPU, and its producer
  * keeps the memory until nobody uses it under either. If the GPU has not finished it, the call
- *waits for that.
+ * waits for that.
  *
  * Deleters are called one after the other on one thread of the library, so a slow one delays the
  * others. If the daemon dies, the holders of a tensor are no longer known; the deleters are then
