@@ -67,7 +67,7 @@ static void *send_when_there_is_space(void *arg)
 		pthread_mutex_lock(&s->receive_mutex);
 		r = notes_send_locked(s);
 		left = is_full(r) && !atomic_load(&s->ended) && s->notes.state == NOTES_THREAD_RUNS;
-		if (!left)
+		if (!left && s->notes.state == NOTES_THREAD_RUNS)
 			s->notes.state = NOTES_THREAD_DONE;
 		pthread_mutex_unlock(&s->receive_mutex);
 		if (r == -ENOBUFS)
@@ -81,7 +81,7 @@ static void start_thread_locked(struct session *s)
 {
 	struct notes *n = &s->notes;
 
-	if (n->state == NOTES_THREAD_RUNS)
+	if (n->state == NOTES_THREAD_RUNS || n->state == NOTES_OVER)
 		return;
 	if (n->state == NOTES_THREAD_DONE)
 		pthread_join(n->thread, NULL);
@@ -96,13 +96,10 @@ void notes_end(struct session *s)
 
 	pthread_mutex_lock(&s->receive_mutex);
 	any = n->state != NOTES_NO_THREAD;
-	if (any)
-		n->state = NOTES_THREAD_DONE;
+	n->state = NOTES_OVER;
 	pthread_mutex_unlock(&s->receive_mutex);
-	if (!any)
-		return;
-	pthread_join(n->thread, NULL);
-	n->state = NOTES_NO_THREAD;
+	if (any)
+		pthread_join(n->thread, NULL);
 }
 
 static void keep_locked(struct session *s, const void *message)

@@ -85,12 +85,12 @@ void refused_sending(struct refused *r, uint32_t serial, const char *name)
 		r->commits = more;
 		r->max_commits = max;
 	}
-	r->commits[r->ncommits++] = (struct unanswered_commit){
-		.serial = serial,
-		.committer = committer_number(r, c),
-	};
+	more = &r->commits[r->ncommits++];
+	more->serial = serial;
+	more->newest = 0;
+	more->committer = committer_number(r, c);
+	memccpy(more->name, name, '\0', sizeof(more->name));
 	c->unanswered++;
-	memccpy(c->name, name, '\0', sizeof(c->name));
 }
 
 /* It may have been refused or lost meanwhile. */
@@ -136,14 +136,14 @@ static void committer_failed(struct refused *r, struct committer *c, int error, 
 	atomic_fetch_add(&r->count, 1);
 }
 
-static void committer_lost(struct refused *r, struct committer *c)
+static void commit_lost(struct refused *r, const struct unanswered_commit *commit)
 {
 	char text[WIRE_TEXT_MAX];
 	int n = snprintf(text, sizeof(text),
 			 "%s: the connection ended before the daemon answered anything after it",
-			 c->name);
+			 commit->name);
 
-	committer_failed(r, c, -ENOTCONN, text, (size_t)n);
+	committer_failed(r, committer_at(r, commit->committer), -ENOTCONN, text, (size_t)n);
 }
 
 void refused_add(struct refused *r, uint32_t serial, int error, const void *text, size_t size)
@@ -161,7 +161,7 @@ void refused_lost_all(struct refused *r)
 	while (r->ncommits) {
 		struct unanswered_commit *commit = &r->commits[r->ncommits - 1];
 
-		committer_lost(r, committer_at(r, commit->committer));
+		commit_lost(r, commit);
 		commit_remove(r, commit);
 	}
 }

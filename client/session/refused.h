@@ -22,6 +22,7 @@ struct unanswered_commit {
 	uint32_t newest;    /* an answer to a later serial shows it; 0: it is being sent */
 	uint32_t own;	    /* an answer to this serial shows it, too */
 	unsigned committer; /* the number of its thread's entry */
+	char name[TENSOR_NAME_MAX + 1];
 };
 
 /* A thread with such a COMMIT. */
@@ -29,8 +30,7 @@ struct committer {
 	uint64_t thread;     /* 0: several */
 	unsigned unanswered; /* its COMMITs that the daemon may not have processed yet */
 	int error;	     /* of its first failure that was not reported yet; 0: none */
-	char name[TENSOR_NAME_MAX + 1]; /* of the last COMMIT */
-	char text[WIRE_TEXT_MAX + 1];	/* of the error */
+	char text[WIRE_TEXT_MAX + 1]; /* of the error */
 };
 
 struct refused {

@@ -47,6 +47,7 @@ enum notes_thread {
 	NOTES_NO_THREAD,
 	NOTES_THREAD_RUNS,
 	NOTES_THREAD_DONE, /* it has ended or is about to, and is to be joined */
+	NOTES_OVER,	   /* the session ends: no thread is started any more */
 };
 
 /* Messages that nobody waits for, and that could not be sent yet; receive_mutex. */

@@ -378,3 +378,29 @@ int main(void)
 {
 	return suite_run();
 }
+
+/* Its messages no longer fit into the socket, and a draft that it did not read is one more to give
+ * back. */
+TEST(a_client_closes_though_the_daemon_does_not_read)
+{
+	enum { DRAFTS = 600 };
+	cleanup_td struct test_daemon d = td_start();
+	const tl_put_options o = { .size = sizeof(o), .ring = TL_RING_NONE };
+	tl_client *client = td_connect(&d);
+	static tl_draft *drafts[DRAFTS];
+	static unsigned char data[4096];
+	int64_t shape[1] = { sizeof(data) };
+	DLTensor t = bytes_tensor(data, shape);
+
+	for (int i = 0; i < DRAFTS; i++)
+		drafts[i] = create(client, "draft", 100, 0);
+	must_be(tl_put(client, "a", &t, &o, &(uint64_t){ 0 }), 0);
+	must_be(tl_put(client, "a", &t, &o, NULL), 0); /* reads no answer */
+	td_sync(&d);
+	td_freeze(&d);
+	for (int i = 0; i < DRAFTS; i++)
+		tl_abort(drafts[i]);
+	must_be(tl_close(client), 0);
+	td_thaw(&d);
+	eventually(td_status(&d).drafts == 0);
+}

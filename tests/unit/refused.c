@@ -108,6 +108,21 @@ static void sends(struct refused *r, uint32_t serial, uint32_t newest, uint32_t 
 	refused_sent(r, serial, newest, own);
 }
 
+TEST(a_lost_commit_is_named_though_the_next_one_was_not_sent)
+{
+	struct refused r = { 0 };
+	const char *text;
+
+	refused_sending(&r, 1, "first");
+	refused_sent(&r, 1, 1, 1);
+	refused_sending(&r, 2, "second");
+	refused_unsent(&r, 2);
+	refused_lost_all(&r);
+	must_be(refused_take(&r, &text), -ENOTCONN);
+	must(!strncmp(text, "first: ", 7));
+	refused_reset(&r);
+}
+
 TEST(an_answer_to_one_of_two_commits_says_nothing_of_the_other)
 {
 	struct refused r = { 0 };
