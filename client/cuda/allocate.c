@@ -167,8 +167,9 @@ static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint
 				"memory on GPU %d, which the daemon had no space for before, is "
 				"not unmapped yet",
 				device->ordinal);
-		if (!no_space(r) || atomic_load(&cs->session->ended) ||
-		    !goes_on(looks, deadline, closer_deadline, given_back))
+		if (no_space(r) && atomic_load(&cs->session->ended))
+			return SESSION_E_UNSENT; /* it waits with the next daemon */
+		if (!no_space(r) || !goes_on(looks, deadline, closer_deadline, given_back))
 			return r;
 		cuda_buffers_give_back(cs);
 		if (!closer_deadline)

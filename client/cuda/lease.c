@@ -138,13 +138,23 @@ static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *sc
 	return !e || may_mark_later(e) ? CUDA_E_NOT_READY : e;
 }
 
-/* A stream's leases come in the order of its work: is an older one known to wait? */
+/* A stream's leases come in the order of its work. Does an older one wait, so that this one does,
+ * too? And if it has not marked its place yet, could the older one not do so either? */
 static bool behind_another(const struct cuda_sweep *sweep, const struct cuda_lease *own)
 {
 	for (unsigned i = 0; i < sweep->nbusy; i++)
-		if (sweep->busy[i].stream == own->stream && sweep->busy[i].thread == own->thread)
+		if (sweep->busy[i].stream == own->stream && sweep->busy[i].thread == own->thread &&
+		    (own->event || !sweep->busy[i].marked))
 			return true;
 	return false;
+}
+
+static void note_busy(struct cuda_sweep *sweep, const struct cuda_lease *own)
+{
+	if (!behind_another(sweep, own) && sweep->nbusy < CUDA_SWEEP_STREAMS)
+		sweep->busy[sweep->nbusy++] = (struct cuda_sweep_stream){ .stream = own->stream,
+									  .thread = own->thread,
+									  .marked = own->event };
 }
 
 static CUresult ask(struct tensor_lease *l, struct cuda_sweep *sweep)
@@ -171,9 +181,7 @@ bool cuda_lease_idle(struct tensor_lease *l, struct cuda_sweep *sweep)
 	CUresult e = ask(l, sweep);
 
 	if (e == CUDA_E_NOT_READY) {
-		if (sweep->nbusy < CUDA_SWEEP_STREAMS)
-			sweep->busy[sweep->nbusy++] = (struct cuda_sweep_stream){ own->stream,
-										  own->thread };
+		note_busy(sweep, own);
 		return false;
 	}
 	if (own->event)

@@ -37,7 +37,8 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed);
 /* For a remap: how it is leased, and on which stream unless @stream says that one was asked for. */
 void cuda_lease_again(const struct tensor_lease *l, bool stream, tl_get_options *options);
 
-/* One look at all leases that wait. Of each stream only the oldest is asked for, and the context is
+/* One look at all leases that wait. Of each stream only the oldest is asked for, besides
+ * those that mark their place now, and the context is
  * made current once. Zeroes at first. */
 enum { CUDA_SWEEP_STREAMS = 32 };
 struct cuda_sweep {
@@ -47,6 +48,7 @@ struct cuda_sweep {
 	struct cuda_sweep_stream {
 		intptr_t stream;
 		uint64_t thread;
+		bool marked; /* the work that it waits for */
 	} busy[CUDA_SWEEP_STREAMS];
 };
 

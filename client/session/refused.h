@@ -27,9 +27,9 @@ struct unanswered_commit {
 
 /* A thread with such a COMMIT. */
 struct committer {
-	uint64_t thread;     /* 0: several */
-	unsigned unanswered; /* its COMMITs that the daemon may not have processed yet */
-	int error;	     /* of its first failure that was not reported yet; 0: none */
+	uint64_t thread;	      /* 0: several */
+	unsigned unanswered;	      /* its COMMITs that the daemon may not have processed yet */
+	int error;		      /* of its first failure that was not reported yet; 0: none */
 	char text[WIRE_TEXT_MAX + 1]; /* of the error */
 };
 

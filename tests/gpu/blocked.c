@@ -9,7 +9,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-enum { N = 2 << 20, HANG_S = 20 };
+enum { N = 2 << 20, HANG_S = 20, LEASES = 20 };
 
 /* ---- A stream that stands still ---- */
 
@@ -162,9 +162,9 @@ static int ends_while_a_buffer_is_given_back(const struct test_daemon *d, void *
 
 GPU_TEST(a_client_may_end_while_a_buffer_is_given_back)
 {
+	SKIP_UNLESS(!gpu_is_real(), "needs to know when memory is being closed");
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 
-	SKIP_UNLESS(!gpu_is_real(), "needs to know when memory is being closed");
 	must_be(td_run_client(&g.d, ends_while_a_buffer_is_given_back, NULL), 0);
 	gpu_nothing_left(&g);
 }
@@ -206,11 +206,11 @@ static int creates_without_space(const struct test_daemon *d, void *arg)
 
 GPU_TEST(a_call_without_space_does_not_wait_for_memory_to_be_unmapped)
 {
+	SKIP_UNLESS(!gpu_is_real(), "needs a GPU of a known size");
 	static const char *const capacity[] = { "--gpu-capacity", "16M", NULL };
 	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = capacity);
 	int64_t more = 10 << 20;
 
-	SKIP_UNLESS(!gpu_is_real(), "needs a GPU of a known size");
 	must_be(td_run_client(&g.d, creates_without_space, &more), 0); /* the daemon refuses */
 	gpu_setenv("FAKECUDA_MEMORY", "16777216");
 	must_be(td_run_client(&g.d, creates_without_space, &more), 0); /* the GPU is full */
@@ -371,15 +371,16 @@ static bool keep_busy(CUstream stream, uintptr_t *queued)
 	return true;
 }
 
-/* A lease is given up which cannot mark its place then: the stream is captured, or there is no
- * event. It ends with the work from before all the same, though the stream is never idle. */
+/* Leases are given up which cannot mark their places then: the stream is captured, or there is no
+ * event. They end with the work from before all the same, though the stream is never idle. */
 static int gives_up_on_a_busy_stream(const struct test_daemon *d, void *arg)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW), *graph;
 	CUresult (*begin)(CUstream stream, int mode), (*end)(CUstream stream, void **captured);
 	CUresult (*destroy)(void *graph);
 	tl_client *client = gpu_open(d, 0), *second = td_connect(d);
-	DLManagedTensorVersioned *t, *later;
+	DLManagedTensorVersioned *t[LEASES], *later;
+	int n = *(bool *)arg ? LEASES : 1;
 	uintptr_t queued = 0;
 	CUstream stream;
 
@@ -388,18 +389,21 @@ static int gives_up_on_a_busy_stream(const struct test_daemon *d, void *arg)
 	*(void **)&destroy = dlsym(library, "cuGraphDestroy");
 	alarm(test_limit(HANG_S));
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
-	t = gpu_get(client, "a", (intptr_t)stream);
+	for (int i = 0; i < n; i++)
+		t[i] = gpu_get(client, "a", (intptr_t)stream);
 	later = gpu_get(client, "b", (intptr_t)stream);
 	keep_busy(stream, &queued);
 	if (*(bool *)arg)
 		gpu_must(begin(stream, CUDA_CAPTURE_MODE_RELAXED));
-	drop(t);
+	for (int i = 0; i < n; i++)
+		drop(t[i]);
 	if (*(bool *)arg) {
 		gpu_must(end(stream, &graph));
 		gpu_must(destroy(graph));
 	}
 	drop(later);
-	must_be(leases_of(second, getpid()), 2);
+	must_be(leases_of(second, getpid()), n + 1);
+	eventually(gpu_live(FAKE_EVENT) >= n); /* none waits for another to mark its place */
 	eventually(keep_busy(stream, &queued) && leases_of(second, getpid()) == 0);
 	must_be(cuda->stream_query(stream), CUDA_E_NOT_READY);
 	atomic_store(&turns, queued);

@@ -168,11 +168,10 @@ static int faults(const struct test_daemon *d, void *arg)
 
 GPU_TEST(a_lease_ends_when_the_context_is_broken)
 {
+	SKIP_UNLESS(!gpu_is_real() && gpu_devices() >= 2, "breaks the context, with two GPUs");
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p;
+	struct test_child p = child_start_ready(&g.d, publishes_t, NULL);
 
-	SKIP_UNLESS(!gpu_is_real() && gpu_devices() >= 2, "breaks the context");
-	p = child_start_ready(&g.d, publishes_t, NULL);
 	must_be(td_run_client(&g.d, faults, NULL), 0);
 	child_finish(&p);
 	must_be(gpu_violations(FAKE_BAD_ACCESS), 1);
@@ -301,9 +300,9 @@ static int drafts_over_a_reset(const struct test_daemon *d, void *arg)
 
 GPU_TEST(draft_buffers_of_before_a_reset_go)
 {
+	SKIP_UNLESS(!gpu_is_real(), "needs a driver that counts");
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 
-	SKIP_UNLESS(!gpu_is_real(), "needs a driver that counts");
 	must_be(td_run_client(&g.d, drafts_over_a_reset, NULL), 0);
 	gpu_nothing_left(&g);
 }

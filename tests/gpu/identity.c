@@ -263,9 +263,9 @@ static int has_no_pools(const struct test_daemon *d, void *arg)
 
 GPU_TEST(pools_that_cannot_be_exported_are_not_reported)
 {
+	SKIP_UNLESS(!gpu_is_real(), "needs a driver without descriptors");
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 
-	SKIP_UNLESS(!gpu_is_real(), "needs a driver without descriptors");
 	gpu_setenv("FAKECUDA_NO_VMM", "1");
 	must_be(td_run_client(&g.d, has_no_pools, NULL), 0);
 	gpu_nothing_left(&g);

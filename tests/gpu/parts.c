@@ -108,9 +108,9 @@ static int publishes_too_many(const struct test_daemon *d, void *arg)
 
 GPU_TEST(more_parts_than_the_daemon_has_descriptors_for)
 {
+	SKIP_UNLESS(may_have(NEEDED), "needs more descriptors than a process may have here");
 	cleanup_gpu struct gpu_daemon g = gpu_start(.nofile = 1024, .max_clients = 16);
 
-	SKIP_UNLESS(may_have(NEEDED), "needs more descriptors than a process may have here");
 	gpu_setenv("FAKECUDA_MEMORY", MEMORY);
 	must_be(td_run_client(&g.d, publishes_too_many, NULL), 0);
 	gpu_nothing_left(&g);
@@ -186,10 +186,10 @@ static int reads_what_stayed(const struct test_daemon *d, void *arg)
 
 GPU_TEST(a_gpu_is_kept_open_once_the_daemon_has_a_descriptor_for_that)
 {
+	SKIP_UNLESS(may_have(NEEDED), "needs more descriptors than a process may have here");
 	cleanup_gpu struct gpu_daemon g = gpu_start(.nofile = 1024, .max_clients = 16);
 	struct test_child all, p;
 
-	SKIP_UNLESS(may_have(NEEDED), "needs more descriptors than a process may have here");
 	gpu_setenv("FAKECUDA_MEMORY", MEMORY);
 	all = child_start_ready(&g.d, takes_all_descriptors, NULL);
 	p = child_start_ready(&g.d, publishes_when_there_is_space, NULL);

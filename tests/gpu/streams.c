@@ -282,6 +282,9 @@ GPU_TEST(a_commit_is_ordered_after_the_stream_of_another_thread)
 
 /* ---- Captured streams ---- */
 
+/* Streams with a draft that was ended while they were captured are not destroyed here: nobody can
+ * say when the library uses them no more. */
+
 static int writes_while_captured(const struct test_daemon *d, void *arg)
 {
 	tl_put_options o = { .size = sizeof(o) };
@@ -307,7 +310,6 @@ static int writes_while_captured(const struct test_daemon *d, void *arg)
 	must_be(tl_put(client, "u", &f.managed.dl_tensor, &o, NULL), 0);
 	must_be(tl_delete(client, "u"), 0);
 	gpu_must(cuda->mem_free(memory));
-	gpu_must(cuda->stream_destroy(stream));
 	tl_close(client);
 	return 0;
 }
@@ -421,7 +423,6 @@ static int gives_up_while_captured(const struct test_daemon *d, void *arg)
 	must_be(tl_delete(client, "cpu"), 0);
 	gpu_must(cuda->stream_synchronize(other));
 	gpu_must(cuda->stream_destroy(other));
-	gpu_must(cuda->stream_destroy(captured));
 	gpu_must(cuda->mem_free(to));
 	tl_close(second);
 	tl_close(client);

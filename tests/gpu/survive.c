@@ -4,9 +4,12 @@
 
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
+#include "client/session/client.h"
 #include "daemon/store/account.h"
 #include "tests/harness/process.h"
+#include "tests/harness/sleeper.h"
 
 enum { N = 5 << 20, HELD = 2 };
 
@@ -446,6 +449,81 @@ GPU_TEST(the_next_daemon_keeps_a_gpu_open_once)
 		rc_goodbye(&rc);
 	}
 	eventually(my_descriptors(&g.d) < before - MANY);
+}
+
+/* ---- A create that waits ---- */
+
+enum { GPU_SIZE = 16 << 20, TAKEN = 12 << 20, WANTED = 8 << 20 };
+
+static int fills_the_gpu(const struct test_daemon *d, void *arg)
+{
+	CUdeviceptr memory;
+
+	(void)d;
+	(void)arg;
+	cuda = gpu_use(0);
+	memory = gpu_alloc(TAKEN);
+	pause_at(1);
+	gpu_must(cuda->mem_free(memory));
+	return 0;
+}
+
+static _Atomic pid_t creating;
+
+static void *creates_in_time(void *client)
+{
+	const int64_t n = WANTED;
+	tl_spec spec = { .size = sizeof(spec),
+			 .shape = &n,
+			 .ndim = 1,
+			 .dtype = U8,
+			 .timeout_ns = WAIT_S * SECOND };
+	tl_draft *draft;
+
+	atomic_store(&creating, (pid_t)syscall(SYS_gettid));
+	must_be(gpu_create(client, "draft", &spec, 0, &draft), 0);
+	tl_abort(draft);
+	return NULL;
+}
+
+static int waits_across_daemons(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	const struct session *before;
+	pthread_t thread;
+
+	(void)arg;
+	gpu_put_draft(client, "t", 1, 4096, 0, CUDA_STREAM_LEGACY);
+	before = atomic_load(&client->session);
+	must_be(pthread_create(&thread, NULL, creates_in_time, client), 0);
+	until_it_sleeps(&creating);
+	pause_at(1); /* there is another daemon */
+	eventually(atomic_load(&client->session) != before);
+	pause_at(2); /* there is space */
+	must_be(pthread_join(thread, NULL), 0);
+	must_be(tl_delete(client, "t"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_create_waits_for_space_though_the_daemon_dies)
+{
+	char size[16];
+
+	SKIP_UNLESS(!gpu_is_real(), "needs a GPU of a known size");
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = with_keeper, .expect_ready = true);
+	struct test_child full, c;
+
+	snprintf(size, sizeof(size), "%d", GPU_SIZE);
+	gpu_setenv("FAKECUDA_MEMORY", size);
+	full = child_start_ready(&g.d, fills_the_gpu, NULL);
+	c = child_start_ready(&g.d, waits_across_daemons, NULL);
+	kill_proper(&g.d);
+	child_step(&c);
+	child_finish(&full);
+	child_finish(&c);
+	must_be(gpu_charged(&g.d), 0);
+	must_be(gpu_live_all(), 0);
 }
 
 int main(int argc, char **argv)
