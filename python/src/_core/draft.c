@@ -352,7 +352,8 @@ static PyObject *draft_abort(PyObject *self, PyObject *unused)
 	Py_RETURN_NONE;
 }
 
-/* A client may refer to its drafts. */
+/* A client may refer to its drafts. The owner of a stream is not visited: in a circle its finalizer
+ * would end the stream before the draft, which still uses it. */
 static int draft_traverse(PyObject *self, visitproc visit, void *arg)
 {
 	Py_VISIT(Py_TYPE(self));
