@@ -3,7 +3,8 @@
  * Space: the answer to CREATE. The kernel takes most of a second to allocate a gigabyte, so libuv's
  * workers make and destroy large segments; a worker touches nothing but its job. A struct create
  * waits for space until its deadline, or is with a worker, or is being tried or answered and in no
- * list. When its peer goes it is freed, or left to its worker with peer == NULL.
+ * list. When its peer goes, or its client is closed, it is freed, or left to its worker with peer
+ * == NULL.
  *
  * Waiting creates are tried in the turns of their account, in their order, each once after there
  * may be space (shared.space_freed). If more space may have come meanwhile, all are tried again,
@@ -43,7 +44,7 @@ struct create {
 	struct charge charge; /* for a wait, from its first wait on */
 	struct space *space;
 	struct state *state; /* of the peer's namespace */
-	struct peer *peer;   /* NULL: it has ended */
+	struct peer *peer;   /* NULL: nobody waits for it any more */
 	bool working;	     /* with a worker */
 	uint32_t serial;
 	struct tensor_request rq;
@@ -82,14 +83,14 @@ static struct create *create_free(struct create *create)
 	return NULL;
 }
 
-static void create_peer_ended(struct peer_wait *wait);
+static void create_end(struct peer_wait *wait);
 
-/* Enters the create into its peer's waits, so that the peer's end finds it. */
+/* Enters the create into its peer's waits, so that its end finds it. */
 static void create_remember(struct create *create, bool working)
 {
 	create->working = working;
 	create->peer->making += working;
-	create->wait.peer_ended = create_peer_ended;
+	create->wait.end = create_end;
 	list_add_tail(&create->peer->waits, &create->wait.link);
 }
 
@@ -143,12 +144,13 @@ static int create_charge(struct create *create)
 			   state_pool(st, SHARE_WAITS), 1);
 }
 
-static void create_peer_ended(struct peer_wait *wait)
+static void create_end(struct peer_wait *wait)
 {
 	struct create *create = container_of(wait, struct create, wait);
 
 	if (create->working) {
 		atomic_store(&create->cancel, true);
+		create->peer->making--;
 		create->peer->client.drafts--; /* the draft has no client until the worker has
 						  finished */
 		create->peer = NULL;
