@@ -40,7 +40,8 @@ MESSAGE(SLEEP, 35, wire_ring_ref, SERIAL)
  * before. Answer: DONE, when all its earlier messages are processed. */
 MESSAGE(FENCE, 38, wire_plain, SERIAL)
 
-/* UNBIND: what is bound to the connection ends now, its claims and tensors, since the client is
- * closed. The connection goes on for what its process still holds. No answer. */
+/* UNBIND: the client is closed and reads no more answers. What is bound to the connection ends now:
+ * its claims, watches and tensors, creates that wait, and drafts that its ledger does not count.
+ * The connection goes on for what its process still holds. No answer. */
 MESSAGE(UNBIND, 39, wire_plain)
 /* clang-format on */

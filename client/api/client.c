@@ -18,6 +18,7 @@
 #include "client/session/call.h"
 #include "client/session/fork.h"
 #include "client/session/kind.h"
+#include "client/session/process.h"
 #include "client/session/request.h"
 #include "proto/conn.h"
 #include "tensor/limits.h"
@@ -163,8 +164,10 @@ static bool meaning_find(struct session *s, const struct name_key *key, struct m
 {
 	uint64_t current = 0;
 	uint32_t name;
-	int r = lookup_find(s, key, 0, &m->tensor);
+	int r;
 
+	while ((r = lookup_find(s, key, 0, &m->tensor)) == LEASE_E_FORKING)
+		process_wait_fork();
 	m->ring = 0;
 	if (r) {
 		m->tensor = 0;

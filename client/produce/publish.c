@@ -18,6 +18,7 @@
 #include "client/produce/publish.h"
 #include "client/produce/ring.h"
 #include "client/session/call.h"
+#include "client/session/process.h"
 #include "client/session/request.h"
 #include "tensor/check.h"
 #include "tensor/extent.h"
@@ -113,8 +114,10 @@ static bool meaning(struct session *s, const struct publishing *p, uint64_t ref,
 	const struct catalog_row *row = &s->catalog.rows[ref_slot(ref)], *there;
 	struct ring_entry entry;
 	uint64_t found;
-	int r = lookup_take(s, &key, 0, &found);
+	int r;
 
+	while ((r = lookup_take(s, &key, 0, &found)) == LEASE_E_FORKING)
+		process_wait_fork();
 	*linked = false;
 	*version = 0;
 	if (r)

@@ -44,17 +44,17 @@ int call_once(int r, const char *format, ...)
 }
 
 /* Pauses, because a daemon that is missing, or ends all connections, would keep us busy otherwise.
- * At the deadline the call fails with @why, whose text is set. */
-static int call_pause(const struct call *c, int why)
+ * At the deadline @until the call fails with @why, whose text is set. */
+static int call_pause(const struct call *c, int64_t until, int why)
 {
-	int64_t left = deadline_left_ns(c->deadline);
+	int64_t left = deadline_left_ns(until);
 	struct timespec ts = { .tv_nsec = left < PAUSE_NS ? left : PAUSE_NS };
 
 	if (left == 0)
 		return why;
 	if (nanosleep(&ts, NULL) && c->signals)
 		return tl_fail(-EINTR, "the wait was interrupted by a signal");
-	return deadline_passed(c->deadline) ? why : 0;
+	return deadline_passed(until) ? why : 0;
 }
 
 /* The time by which a call has to be connected again. One that waits for space may have waited for
@@ -73,20 +73,24 @@ static int64_t renew_deadline(struct call *c)
 	return last > until ? last : until;
 }
 
+/* Daemons may die again and again while a call waits for space, which is no reason to give up. But
+ * it does not wait for a daemon. */
 static int call_renew(struct call *c, struct session *old)
 {
-	bool waits = c->timeout_ns != 0;
+	int64_t until = c->timeout_ns ? c->deadline : 0;
 	int r = client_renew(c->client, old, renew_deadline(c));
 
 	if (!r && c->renewals++ < RENEWALS_MAX)
 		return 0;
+	if (!r && !until)
+		until = c->space_deadline;
 	if (!r)
 		r = tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
 			    c->client->address.path);
 	/* what a daemon refuses for good is not waited for */
 	if (r == -ECONNABORTED || r == -EACCES || r == -EPROTONOSUPPORT)
 		return r;
-	return !waits || process_exiting() ? r : call_pause(c, r);
+	return !until || process_exiting() ? r : call_pause(c, until, r);
 }
 
 static bool usable(const struct call *c, struct session *s)

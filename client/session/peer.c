@@ -111,10 +111,14 @@ static int ledger_new(struct session_peer *peer)
 		return tl_fail(-errno, "memfd_create for the ledger: %m");
 	if (ftruncate(peer->ledger_fd, (off_t)size))
 		return tl_fail(-errno, "making a ledger of %zu bytes: %m", size);
-	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, peer->ledger_fd, 0);
+	/* named before it is mapped there: else a child that is forked in between keeps it */
+	p = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (p == MAP_FAILED)
+		return tl_fail(-errno, "no addresses for a ledger of %zu bytes: %m", size);
+	peer->ledger = p;
+	p = mmap(p, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, peer->ledger_fd, 0);
 	if (p == MAP_FAILED)
 		return tl_fail(-errno, "mapping the ledger of %zu bytes: %m", size);
-	peer->ledger = p;
 	if (fcntl(peer->ledger_fd, F_ADD_SEALS, LEDGER_SEALS))
 		return tl_fail(-errno, "sealing the ledger: %m");
 	peer->ledger->magic = LEDGER_MAGIC;

@@ -32,7 +32,7 @@
 #include "util/log.h"
 
 enum { DOUBTS = 32 };	   /* drafts of a former daemon that are looked at in one step */
-enum { BOUND_LOOKS = 32 }; /* at tensors of a closed client, in one step */
+enum { BOUND_LOOKS = 32 }; /* at tensors and drafts of a closed client, in one step */
 enum { GROUP_LOOKS = 32 }; /* at members of a group, between two looks at the clock */
 
 static void send_committed(struct peer *peer, uint32_t serial, uint64_t version)
@@ -371,15 +371,20 @@ static void unbind_step(struct peer *peer)
 {
 	unsigned looks = BOUND_LOOKS;
 
-	if (expire_bound(peer->state, &peer->client, &looks))
+	if (expire_bound(peer->state, &peer->client, &looks) &&
+	    drafts_unbind(peer->state, &peer->client, &peer->listing.drafts, &looks))
 		peer->listing.step = NULL;
 }
 
-/* UNBIND stays in the socket until all tensors have ended: the next daemon must end the rest. */
+/* UNBIND stays in the socket until all tensors and drafts have ended: the next daemon must end the
+ * rest. A closed client sends that one no RESUMED. */
 static void handle_unbind(struct peer *peer, struct conn_message *m)
 {
 	(void)m;
-	claims_leave(peer->state, &peer->client); /* at most CLIENT_CLAIMS_MAX */
+	claims_leave(peer->state, &peer->client);  /* at most CLIENT_CLAIMS_MAX */
+	watches_leave(peer->state, &peer->client); /* at most CLIENT_WATCHES_MAX */
+	waits_end(&peer->waits); /* at most SPACE_CREATES_MAX, and those being made */
+	peer->listing.drafts = peer->client.drafts;
 	peer->listing.step = unbind_step;
 }
 

@@ -389,19 +389,13 @@ static void peer_linger_end(struct peer *peer)
 /* Ends everything that a peer has in serve/. The caller ends its client. */
 static void peer_shut(struct peer *peer)
 {
-	struct peer_wait *wait;
-
 	if (peer->dropping)
 		return;
 	peer->dropping = true;
 	turn_cancel(&peer->turn);
 	list_del(&peer->stall);
 	list_del(&peer->greet);
-	while (!list_empty(&peer->waits)) {
-		wait = list_first_entry(&peer->waits, struct peer_wait, link);
-		list_del(&wait->link);
-		wait->peer_ended(wait);
-	}
+	waits_end(&peer->waits);
 	queue_drop(peer);
 	epoll_ctl(peer->peers->epoll_fd, EPOLL_CTL_DEL, peer->fd, NULL);
 	if (peer->kept)

@@ -8,6 +8,7 @@
 #include "daemon/serve/flight.h"
 #include "daemon/serve/index.h"
 #include "daemon/serve/turns.h"
+#include "daemon/serve/waits.h"
 #include "daemon/state/client.h"
 #include "daemon/state/namespace.h"
 #include "proto/conn.h"
@@ -66,6 +67,7 @@ struct listing {
 	uint64_t until; /* up to this id */
 	uint64_t id;	/* of the current or last client */
 	struct client_sums sums;
+	uint32_t drafts; /* UNBIND: of the client, still to be looked at */
 };
 
 struct peer {
@@ -116,12 +118,6 @@ struct look {
 	struct peer *peer; /* NULL: the daemon ends */
 	int fd;		   /* of the ledger */
 	bool mapped;
-};
-
-/* A request that is answered later. peer_drop() takes it off peer.waits, then its peer_ended. */
-struct peer_wait {
-	struct list link; /* in peer.waits, or unlinked */
-	void (*peer_ended)(struct peer_wait *wait);
 };
 
 /* Turns call @read. -EMFILE, -ENOMEM. */

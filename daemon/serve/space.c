@@ -3,11 +3,15 @@
  * Space: the answer to CREATE. The kernel takes most of a second to allocate a gigabyte, so libuv's
  * workers make and destroy large segments; a worker touches nothing but its job. A struct create
  * waits for space until its deadline, or is with a worker, or is being tried or answered and in no
- * list. When its peer goes it is freed, or left to its worker with peer == NULL.
+ * list. When its peer goes, or its client is closed, it is freed, or left to its worker with peer
+ * == NULL.
  *
  * Waiting creates are tried in the turns of their account, in their order, each once after there
  * may be space (shared.space_freed). If more space may have come meanwhile, all are tried again,
  * but only after the last. So large ones at the front do not keep small ones from being tried.
+ *
+ * Workers that make segments at the same time may fill /dev/shm together, so that none of them has
+ * all that it needs. Then each is tried again while no other is being made.
  */
 #include <errno.h>
 #include <limits.h>
@@ -43,7 +47,7 @@ struct create {
 	struct charge charge; /* for a wait, from its first wait on */
 	struct space *space;
 	struct state *state; /* of the peer's namespace */
-	struct peer *peer;   /* NULL: it has ended */
+	struct peer *peer;   /* NULL: nobody waits for it any more */
 	bool working;	     /* with a worker */
 	uint32_t serial;
 	struct tensor_request rq;
@@ -53,6 +57,9 @@ struct create {
 	int64_t soon_deadline;	 /* STATE_E_SOON is not believed after that time */
 	int64_t unread_deadline; /* more is given up for STATE_E_UNREAD after that time */
 	bool unread;		 /* it waits for that time too */
+	bool met;		 /* others were being made at the same time */
+	bool alone;		 /* it failed because of that, and is made alone next time */
+	uint64_t begun;		 /* what space->begun was when its worker began */
 	uint64_t emptied;	 /* what space->emptied was before it was tried */
 	/* for a worker: */
 	struct job job;
@@ -82,14 +89,14 @@ static struct create *create_free(struct create *create)
 	return NULL;
 }
 
-static void create_peer_ended(struct peer_wait *wait);
+static void create_end(struct peer_wait *wait);
 
-/* Enters the create into its peer's waits, so that the peer's end finds it. */
+/* Enters the create into its peer's waits, so that its end finds it. */
 static void create_remember(struct create *create, bool working)
 {
 	create->working = working;
 	create->peer->making += working;
-	create->wait.peer_ended = create_peer_ended;
+	create->wait.end = create_end;
 	list_add_tail(&create->peer->waits, &create->wait.link);
 }
 
@@ -112,6 +119,7 @@ static void create_park(struct create *create)
 	create_remember(create, false);
 	create->peer->creates++;
 	space->waiting++;
+	space->alone += create->alone;
 	list_add_tail(&account->tried, &create->link);
 	if (list_empty(&account->waiter))
 		list_add_tail(&space->accounts, &account->waiter);
@@ -128,6 +136,7 @@ static void create_unpark(struct create *create)
 	deadline_unset(&create->space->deadlines, &create->due);
 	create->peer->creates--;
 	create->space->waiting--;
+	create->space->alone -= create->alone;
 	if (list_empty(&account->creates) && list_empty(&account->tried))
 		list_del(&account->waiter);
 }
@@ -143,12 +152,13 @@ static int create_charge(struct create *create)
 			   state_pool(st, SHARE_WAITS), 1);
 }
 
-static void create_peer_ended(struct peer_wait *wait)
+static void create_end(struct peer_wait *wait)
 {
 	struct create *create = container_of(wait, struct create, wait);
 
 	if (create->working) {
 		atomic_store(&create->cancel, true);
+		create->peer->making--;
 		create->peer->client.drafts--; /* the draft has no client until the worker has
 						  finished */
 		create->peer = NULL;
@@ -344,12 +354,22 @@ static bool create_frees_memory(struct create *create, uint64_t more)
 	return true;
 }
 
+/* True: others took some of the space that it needed, and may have given it back. Nothing is given
+ * up for it before it was tried alone. */
+static bool create_met_others(struct create *create)
+{
+	if (!create->met || create->rq.prefetch || deadline_passed(create->soon_deadline))
+		return false;
+	create->alone = true;
+	return true;
+}
+
 /* /dev/shm or memory is full, but space can be made there, or is being made: gives the draft back,
  * so that the create can be tried again soon. */
 static bool create_freed_space(struct create *create)
 {
 	if ((create->result != -ENOSPC && create->result != -ENOMEM) || !create->peer ||
-	    !create_frees_memory(create, 0))
+	    (!create_met_others(create) && !create_frees_memory(create, 0)))
 		return false;
 	tensor_backed(create->state, &create->peer->client, create->slot, create->result);
 	return true;
@@ -363,13 +383,9 @@ static void create_finished(struct peer *peer)
 		turn_queue(&peer->turn);
 }
 
-static void create_worked(struct job *job)
+/* Answers the create, or lets it wait. */
+static void create_settle(struct create *create)
 {
-	struct create *create = container_of(job, struct create, job);
-
-	list_del(&create->wait.link);
-	if (create->peer)
-		create_finished(create->peer);
 	if (!create_freed_space(create)) {
 		create_backed(create);
 	} else if (create_charge(create)) {
@@ -379,6 +395,21 @@ static void create_worked(struct job *job)
 		return;
 	}
 	create_free(create);
+}
+
+static void create_worked(struct job *job)
+{
+	struct create *create = container_of(job, struct create, job);
+	struct space *space = create->space;
+
+	list_del(&create->wait.link);
+	space->making--;
+	create->met |= space->begun != create->begun;
+	if (create->peer)
+		create_finished(create->peer);
+	create_settle(create);
+	if (!space->making && space->alone)
+		space->shared->space_freed++; /* the next of these has its turn */
 }
 
 /* Makes the new segment that the draft needs. True: the create is answered. */
@@ -392,6 +423,8 @@ static bool create_back(struct create *create)
 	create->size = seg->size;
 	if (create->size > SPACE_INLINE) {
 		create_remember(create, true);
+		create->met = space->making++;
+		create->begun = ++space->begun;
 		create->job.run = create_work;
 		create->job.done = create_worked;
 		job_queue(&space->jobs, &create->job, create->peer->turn.account);
@@ -419,6 +452,12 @@ static bool create_makes_space(struct create *create, int r)
 	       create_evict(create, own);
 }
 
+/* True: others are being made, and it is to be made alone. */
+static bool create_has_to_wait(const struct create *create)
+{
+	return create->alone && create->space->making && !deadline_passed(create->soon_deadline);
+}
+
 /* True: it is answered. */
 static bool create_try(struct create *create)
 {
@@ -427,6 +466,8 @@ static bool create_try(struct create *create)
 	unsigned ended = 0;
 	int r;
 
+	if (create_has_to_wait(create))
+		return false;
 	create->emptied = create->space->emptied;
 	create->rq.impatient = deadline_passed(create->unread_deadline);
 	create->rq.late = deadline_passed(create->soon_deadline);

@@ -15,6 +15,9 @@ struct space {
 	struct turns *turns;
 	struct list accounts; /* of struct account, by waiter: they have waiting creates */
 	unsigned waiting;     /* creates waiting for space */
+	unsigned alone;	      /* of these: those that are tried only while `making` is 0 */
+	unsigned making;      /* creates with workers */
+	uint64_t begun;	      /* how many there have been */
 	struct jobs jobs;     /* jobs that make or destroy segments */
 	uint64_t emptied;     /* segments whose memory was given back to the kernel */
 	bool ended_left;      /* more segments may have ended than space_ended() has looked at */

@@ -21,9 +21,12 @@ static void sync_free(struct sync *sync)
 	free(sync);
 }
 
-static void sync_peer_ended(struct peer_wait *wait)
+static void sync_end(struct peer_wait *wait)
 {
-	sync_free(container_of(wait, struct sync, wait));
+	struct sync *sync = container_of(wait, struct sync, wait);
+
+	sync->peer->syncs--;
+	sync_free(sync);
 }
 
 void sync_add(struct syncs *syncs, struct peer *peer, uint32_t serial)
@@ -41,10 +44,9 @@ void sync_add(struct syncs *syncs, struct peer *peer, uint32_t serial)
 			   "cannot remember SYNC: the daemon is out of memory");
 		return;
 	}
-	*sync = (struct sync){ .wait.peer_ended = sync_peer_ended,
-			       .peer = peer,
-			       .serial = serial,
-			       .round = syncs->rounds };
+	*sync = (struct sync){
+		.wait.end = sync_end, .peer = peer, .serial = serial, .round = syncs->rounds
+	};
 	list_add_tail(&syncs->list, &sync->link);
 	list_add_tail(&peer->waits, &sync->wait.link);
 	peer->syncs++;

@@ -410,6 +410,7 @@ static void liars_drop(struct peers *peers)
 		log_warn_limited(&peer->turn.account->log, "client dropped: bad ledger",
 				 "pid=%u uid=%u why=%s", peer->client.pid, peer->client.uid,
 				 log_str(why));
+		peer_hurry(peer);
 		peer_error(peer, 0, WIRE_E_PROTOCOL, "%s", why);
 		peer_drop(peer);
 	}
@@ -436,6 +437,7 @@ static void denied_end(struct peers *peers)
 				 "client dropped: it may not get from its namespace any more",
 				 "pid=%u uid=%u namespace=%s", peer->client.pid, peer->client.uid,
 				 log_str(name));
+		peer_hurry(peer);
 		peer_error(peer, 0, WIRE_E_DENIED,
 			   "user %u may not get from the namespace '%s' any more", peer->client.uid,
 			   name);

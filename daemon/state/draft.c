@@ -116,3 +116,17 @@ bool drafts_doubt(struct state *st, struct client *c, unsigned looks)
 	}
 	return !list_empty(&c->doubted);
 }
+
+/* Those that have gone since @left was counted make this look at some twice. The memory of a group
+ * is given up by ABORT. */
+bool drafts_unbind(struct state *st, struct client *c, uint32_t *left, unsigned *looks)
+{
+	for (; *looks && *left && c->draft_head != CATALOG_NONE; --*looks, --*left) {
+		uint32_t slot = c->draft_head;
+
+		c->draft_head = st->tensors[slot].next;
+		if (!st->tensors[slot].group && !client_leases_on(c, slot))
+			draft_give_up(st, c, slot);
+	}
+	return !*left || c->draft_head == CATALOG_NONE;
+}

@@ -146,6 +146,63 @@ TEST(the_catalog_grows_where_a_ring_was)
 	td_stop(&d);
 }
 
+/* ---- Creates that are made at the same time ---- */
+
+enum { ALICE = 1111, BOB = 2222, ROUNDS = 30 };
+
+/* In each round there is space for one of the two. */
+static int creates_in_rounds(const struct test_daemon *d, void *arg)
+{
+	int64_t n = (int64_t)(40 * MIB);
+	const tl_spec spec = { .size = sizeof(spec),
+			       .shape = &n,
+			       .ndim = 1,
+			       .dtype = U8,
+			       .flags = TL_CREATE_OWN_PAGES };
+	tl_client *client;
+
+	(void)arg;
+	setenv("TENSORLEASE_TRUST_UID", "0", 1);
+	client = td_connect(d);
+	for (int i = 0; i < ROUNDS; i++) {
+		tl_draft *draft = NULL;
+		int r;
+
+		pause_at(0);
+		r = tl_create(client, "a", &spec, &draft);
+		must(!r || r == -ENOSPC);
+		pause_at(!r);
+		tl_abort(draft);
+	}
+	must_be(tl_close(client), 0);
+	return 0;
+}
+
+TEST(of_two_large_creates_that_meet_in_shm_one_succeeds)
+{
+	struct test_child alice, bob;
+	struct test_daemon d;
+
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be other users");
+	NEEDS_MOUNT;
+	d = td_start(.capacity = 256 * MIB, .storage = "shm", .shm_size = 64 * MIB,
+		     .for_others = true);
+	alice = child_start_as(ALICE, &d, creates_in_rounds, NULL);
+	bob = child_start_as(BOB, &d, creates_in_rounds, NULL);
+	for (int i = 0; i < ROUNDS; i++) {
+		must_be(child_await(&alice) + child_await(&bob), 0);
+		td_sync(&d); /* all is given back */
+		child_go(&alice);
+		child_go(&bob);
+		must_be(child_await(&alice) + child_await(&bob), 1);
+		child_go(&alice);
+		child_go(&bob);
+	}
+	child_must_succeed(&alice);
+	child_must_succeed(&bob);
+	td_stop(&d);
+}
+
 int main(void)
 {
 	return suite_run();

@@ -284,6 +284,15 @@ TEST(a_daemon_of_another_layout_is_replaced_as_the_error_says)
 	remove_program(&d, dir, path);
 }
 
+/* The keeper was told to stop. Removes the program, too. */
+static void stop_must_leave_nothing(struct test_daemon *d, const char *dir, const char *path)
+{
+	must_be(td_exit_status(d), 0);
+	must_be(access(d->socket, F_OK), -1);
+	must_be(unlink(path), 0);
+	must_be(rmdir(dir), 0);
+}
+
 /* What removes everything then is the program that has served. */
 TEST(a_stop_while_no_daemon_serves_needs_no_new_program)
 {
@@ -299,10 +308,7 @@ TEST(a_stop_while_no_daemon_serves_needs_no_new_program)
 	must_be(kill(d.keeper, SIGTERM), 0);
 	must_be(kill(pid, SIGKILL), 0);
 	must_be(kill(d.keeper, SIGCONT), 0);
-	must_be(td_exit_status(&d), 0);
-	must_be(access(d.socket, F_OK), -1);
-	must_be(unlink(path), 0);
-	must_be(rmdir(dir), 0);
+	stop_must_leave_nothing(&d, dir, path);
 }
 
 /* The new program stops the keeper, and then shows that it is broken. */
@@ -316,10 +322,7 @@ TEST(a_stop_in_the_midst_of_a_restart_needs_no_new_program)
 	tl_close(c);
 	install_script(path, "#!/bin/sh\nkill -TERM $PPID\nexit 127\n");
 	must_be(kill(d.keeper, SIGUSR2), 0);
-	must_be(td_exit_status(&d), 0);
-	must_be(access(d.socket, F_OK), -1);
-	must_be(unlink(path), 0);
-	must_be(rmdir(dir), 0);
+	stop_must_leave_nothing(&d, dir, path);
 }
 
 /* A restart may begin anew, and that it was asked for does not depend on earlier reloads. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A reload (SIGHUP) is refused if the next daemon could not take over with the new configuration.
  */
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include "tests/daemon/adopted_common.h"
@@ -441,6 +443,68 @@ TEST(a_reload_may_lower_a_capacity_below_what_is_in_use)
 	reload(&s, "gpu-capacity = 512M\n" LAB TEMPLATE);
 	must_be(put(s.own, "a", 2, BYTES, NULL), 0);
 	finish(&s);
+}
+
+/* Leaves answers unread until the socket is full and one more waits in the daemon. */
+static void leave_unread(struct raw *rc, struct raw *other)
+{
+	struct wire_plain fence = { 0 };
+	int unread = 0;
+
+	while (!unread) { /* it reads no further then */
+		fence.header.serial = 0;
+		must_be(rc_send(rc, WIRE_FENCE, &fence, sizeof(fence), -1), 0);
+		rc_sync(other);
+		rc_sync(other);
+		must_be(ioctl(rc->fd, SIOCOUTQ, &unread), 0);
+	}
+}
+
+static int reads_late(const struct test_daemon *d, void *arg)
+{
+	struct raw rc = rc_open(d), other = rc_open(d);
+	const struct wire_error_reply *e;
+	struct conn_message m;
+
+	(void)arg;
+	leave_unread(&rc, &other);
+	pause_at(1);
+	do {
+		must_be(conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0), 0);
+	} while (m.header.type != WIRE_ERROR);
+	e = (const void *)m.bytes;
+	must_be(e->code, WIRE_E_DENIED);
+	must_be(m.header.serial, 0);
+	must_be(conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0), -ECONNRESET);
+	rc_close(&rc);
+	rc_close(&other);
+	return 0;
+}
+
+TEST(a_client_with_a_full_socket_is_told_that_it_has_lost_the_right_to_get)
+{
+	char config[] = "/tmp/tl-config-XXXXXX";
+	const char *const extra[] = { "--keeper", "yes", "--config", config, NULL };
+	struct test_child bob;
+	struct test_daemon d;
+	tl_client *c;
+	pid_t pid;
+
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be another user");
+	must_be(close(mkstemp(config)), 0);
+	d = td_start(.for_others = true, .extra = extra, .expect_ready = true);
+	c = td_connect(&d);
+	pid = proper(c);
+	bob = child_start_as(BOB, &d, reads_late, NULL);
+	must_be(child_await(&bob), 1);
+	config_write(config, "[namespace default]\nowner = 1111\nmode = 0700\n");
+	must_be(kill(d.keeper, SIGHUP), 0);
+	eventually(proper(c) != pid);
+	td_sync(&d); /* by then it has taken over all clients */
+	child_finish(&bob);
+	tl_close(c);
+	td_stop(&d);
+	unlink(config);
 }
 
 int main(void)
