@@ -182,7 +182,12 @@ void raise_ended(PyObject *self, PyObject *class)
 		return;
 	}
 	name = Py_NewRef(d->name);
-	if (d->state == DRAFT_ABORTED)
+	if (d->state == DRAFT_UNKNOWN)
+		PyErr_Format(class,
+			     "draft %R may have been committed, so that nobody may write to it any "
+			     "more: call commit() again, or abort()",
+			     name);
+	else if (d->state == DRAFT_ABORTED)
 		PyErr_Format(class, "draft %R was aborted", name);
 	else if (d->state == DRAFT_OPEN)
 		PyErr_Format(class, "draft %R is being committed by another thread", name);
