@@ -106,9 +106,8 @@ static int write_picture(struct output *out, const struct png *picture)
 int png_write(const char *path, const struct png *picture, file_progress progress,
 	      file_interrupted interrupted, void *context, char *err, size_t err_len)
 {
-	struct report to = {
-		strcmp(path, "-") ? path : "standard output", err, err_len, interrupted, context
-	};
+	struct report to = { strcmp(path, "-") ? path : "standard output", err, err_len,
+			     interrupted, context };
 	cleanup_(output_deinit) struct output out = { .fd = -1 };
 	int r = output_init(&out, path, &to);
 

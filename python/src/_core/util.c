@@ -20,7 +20,9 @@ static PyObject *base_error;
 
 unsigned forks;
 
-enum { OWN_CALLS = 32 }; /* more are not noted: each is in a handler of a signal of the one before */
+enum {
+	OWN_CALLS = 32
+}; /* more are not noted: each is in a handler of a signal of the one before */
 
 struct own_calls {
 	const struct calls *of[OWN_CALLS];
