@@ -20,9 +20,8 @@ static PyObject *base_error;
 
 unsigned forks;
 
-enum {
-	OWN_CALLS = 32
-}; /* more are not noted: each is in a handler of a signal of the one before */
+/* More are not noted: each is in a handler of a signal that came during the one before. */
+enum { OWN_CALLS = 32 };
 
 struct own_calls {
 	const struct calls *of[OWN_CALLS];
