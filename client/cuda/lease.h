@@ -13,9 +13,9 @@ struct cuda_marking;
 
 /* The part of a lease that only tensors on GPUs have. */
 struct cuda_lease {
-	struct list queue_link;	    /* of the thread */
-	struct cuda_import *import; /* NULL: nothing is opened */
-	struct cuda_event *event;   /* what it waits for once its user has left */
+	struct list queue_link;	      /* of the thread */
+	struct cuda_import *import;   /* NULL: nothing is opened */
+	struct cuda_event *event;     /* what it waits for once its user has left */
 	struct cuda_marking *marking; /* the closer marks its place; NULL: it does not */
 	intptr_t stream;
 	uint64_t thread; /* whose TL_STREAM_PER_THREAD that is */
