@@ -21,7 +21,8 @@ static const struct command commands[] = {
 	  "anew before. With --evictable the daemon may delete it when it needs space and\n"
 	  "nobody holds the tensor, the least recently used first. With --owner-bound put\n"
 	  "goes on until it is interrupted or NAME is deleted, and the name goes with it. It\n"
-	  "fails if the daemon ends or another client publishes NAME.\n",
+	  "fails if the daemon ends or another client publishes NAME.\n"
+	  "In a program: client.put() in Python, and tl_put() in C.\n",
 	  OPTION_METADATA | OPTION_TIMEOUT | OPTION_LIFETIME, 2, 2, command_put },
 	{ "get", "NAME", "print a tensor, or write it to a .npy file",
 	  "Prints the properties of a tensor and a summary of its values: the smallest,\n"
@@ -29,7 +30,8 @@ static const struct command commands[] = {
 	  "to a .npy file instead (- is standard output), straight from shared memory. An\n"
 	  "existing file is replaced as a whole. Types that .npy lacks are an error.\n"
 	  "With --timeout it waits until the name exists, or has a version above\n"
-	  "--newer-than; without --timeout it does not wait.\n",
+	  "--newer-than; without --timeout it does not wait.\n"
+	  "In a program: client.get() in Python, and tl_get() in C.\n",
 	  OPTION_OUTPUT | OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_get },
 	{ "load", "PREFIX FILE", "publish all tensors of a file at once",
 	  "Publishes each tensor of a .npz or .safetensors file as PREFIX/ and its name in\n"
@@ -40,13 +42,15 @@ static const struct command commands[] = {
 	  "If the daemon has no space, load fails at once, or waits as --timeout says.\n"
 	  "--ttl, --evictable and --owner-bound are as for put. The memory of a file comes\n"
 	  "back when the last of its tensors is gone. With --device the tensors lie in the\n"
-	  "memory of a GPU, and stay there when load has ended.\n",
+	  "memory of a GPU, and stay there when load has ended.\n"
+	  "In a program: client.load() in Python.\n",
 	  OPTION_FORMAT | OPTION_TIMEOUT | OPTION_DEVICE | OPTION_LIFETIME, 2, 2, command_load },
 	{ "save", "PREFIX FILE", "write tensors to a file",
 	  "Writes all tensors below PREFIX/, as they were at one moment, to a .npz or\n"
 	  ".safetensors file, or the tensor called PREFIX to a .npy or .pb file. FILE may\n"
 	  "be -, standard output, with --format. An existing file is replaced as a whole.\n"
-	  "Types that the format does not have are an error.\n",
+	  "Types that the format does not have are an error.\n"
+	  "In a program: client.save() in Python.\n",
 	  OPTION_FORMAT, 2, 2, command_save },
 	{ "show", "NAME", "draw a tensor, or a histogram of it",
 	  "Draws a tensor that looks like a picture: HxW from 8x8 on, HxWx3, HxWx4, or\n"
@@ -59,30 +63,36 @@ static const struct command commands[] = {
 	  "Lists the tensors whose names start with PREFIX, sorted by name. On a terminal\n"
 	  "it prints a table. Elsewhere it prints lines of name, version, dtype, shape,\n"
 	  "bytes, time of publishing in nanoseconds since 1970, and device, separated by\n"
-	  "tabs.\n",
+	  "tabs.\n"
+	  "In a program: client.list() and client.keys() in Python, and tl_list() in C.\n",
 	  0, 0, 1, command_ls },
 	{ "info", "NAME", "print the properties of a tensor",
 	  "Prints type, shape, size, device, age, owner and metadata of a tensor, without\n"
-	  "reading its bytes.\n",
+	  "reading its bytes.\n"
+	  "In a program: client.stat() in Python, and tl_stat() in C.\n",
 	  0, 1, 1, command_info },
 	{ "rm", "NAME...", "delete names",
 	  "Deletes each NAME. The tensor stays with the processes that hold it until they\n"
 	  "release it. rm goes on after an error; its exit code is 3 only if unknown names\n"
 	  "were the only errors. With --below it deletes all names below NAME/ instead, as\n"
-	  "load publishes them (\"\" means all names), and prints how many.\n",
+	  "load publishes them (\"\" means all names), and prints how many.\n"
+	  "In a program: client.delete() in Python, and tl_delete() in C.\n",
 	  OPTION_BELOW, 1, -1, command_rm },
 	{ "status", "", "print the state of the daemon",
 	  "Prints uptime, clients, tensors and memory of the daemon. With --clients it also\n"
 	  "prints who is connected, and which tensors each client holds. A \"retired\" tensor\n"
 	  "has no name any more, but is still held. With --users it also prints what each\n"
-	  "user has, which only root and the daemon's user see of others.\n",
+	  "user has, which only root and the daemon's user see of others.\n"
+	  "In a program: client.status() and client.clients() in Python, and\n"
+	  "tl_get_status() and tl_list_clients() in C.\n",
 	  OPTION_CLIENTS | OPTION_USERS, 0, 0, command_status },
 	{ "kick", "[CLIENT]", "disconnect a client, or all of a user",
 	  "Ends the connection of the client with the number CLIENT, as status --clients\n"
 	  "prints it, or with --uid those of all clients of a user. Their next calls fail,\n"
 	  "and they do not connect again by themselves. What they hold stays theirs until\n"
 	  "they release it or end. Root, the daemon's user and the clients' own user may do\n"
-	  "this.\n",
+	  "this.\n"
+	  "In a program: client.kick() and client.kick_user() in Python, and tl_kick() in C.\n",
 	  OPTION_UID, 0, 1, command_kick },
 	{ "restart", "", "have another daemon take over",
 	  "Ends the daemon between two requests and has its keeper start another one, of the\n"
@@ -90,23 +100,27 @@ static const struct command commands[] = {
 	  "tensors and what is held are as they were, unless limits changed so that they\n"
 	  "cannot be taken over; status says so. Root and the daemon's user may do this. If\n"
 	  "the formats of the installed version differ, restart the service or send SIGUSR2\n"
-	  "to the daemon, which loses the names.\n",
+	  "to the daemon, which loses the names.\n"
+	  "In a program: tl_restart() in C.\n",
 	  0, 0, 0, command_restart },
 	{ "limits", "", "print what there is, and how much a user may have",
 	  "Prints for each thing that users share how much the user has and may have, and\n"
 	  "how much is used by all and there is. The user is who runs the command. Others\n"
-	  "may be asked for by root and the daemon's user, with --user.\n",
+	  "may be asked for by root and the daemon's user, with --user.\n"
+	  "In a program: tl_get_user() in C.\n",
 	  OPTION_USER, 0, 0, command_limits },
 	{ "wait", "NAME", "wait for a tensor",
 	  "Waits until NAME exists, or has a version above --newer-than, and prints its\n"
-	  "name and version. Without --timeout it waits forever.\n",
+	  "name and version. Without --timeout it waits forever.\n"
+	  "In a program: client.get() with a timeout in Python, and tl_get() in C.\n",
 	  OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_wait },
 	{ "watch", "[PREFIX]", "tell what becomes of tensors",
 	  "Prints a line whenever a tensor whose name starts with PREFIX is published or\n"
 	  "deleted, its producer is gone, its memory is lost, or another daemon has begun\n"
 	  "anew. What is there is told first. Only the newest version of a name is told,\n"
 	  "with how many were skipped. It ends when nothing has happened for as long as\n"
-	  "--timeout says, and never without that.\n",
+	  "--timeout says, and never without that.\n"
+	  "In a program: client.events() in Python, and tl_watch_open() in C.\n",
 	  OPTION_TIMEOUT, 0, 1, command_watch },
 	{ "doctor", "", "check this machine, and say what to do",
 	  "Tries what tensorlease needs and can use on this machine: shared memory and its\n"

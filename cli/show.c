@@ -13,8 +13,8 @@
 #include "cli/histogram.h"
 #include "cli/out.h"
 #include "cli/picture.h"
+#include "cli/progress.h"
 #include "files/png.h"
-#include "files/report.h"
 
 enum { COLUMNS = 80, LINES = 40, PROMPT = 3, CELLS_MAX = 1000, PICTURE_LEAST = 8 };
 
@@ -115,9 +115,16 @@ static void print_json(const struct cli *cli, const tl_info *info, const DLTenso
 
 static int write_png(struct cli *cli, const tl_info *info, const struct picture *p)
 {
+	const struct png png = { p->width, p->height, p->channels, p->pixels };
 	char why[FILE_ERROR_TEXT];
+	struct progress progress;
+	int r;
 
-	if (png_write(cli->output, p->width, p->height, p->channels, p->pixels, why, sizeof(why)))
+	progress_start_file(&progress, "writing", cli->output);
+	r = png_write(cli->output, &png, progress_step, progress_interrupted, &progress, why,
+		      sizeof(why));
+	progress_end(&progress);
+	if (r)
 		return cli_fail(cli, CLI_FAILURE, "%s", why);
 	if (cli->terminal && !cli->json && strcmp(cli->output, "-") != 0)
 		cli_print("%s version %" PRIu64 ", %" PRIu32 " x %" PRIu32 " pixels, drawn to %s\n",

@@ -16,11 +16,12 @@ static const struct {
 	const char *name;
 	bool single;
 	input_check *check;
+	uint64_t stream_max; /* bytes */
 } formats[FILE_FORMATS] = {
-	[FILE_NPY] = { "npy", true, NULL },
-	[FILE_NPZ] = { "npz", false, zip_check },
-	[FILE_SAFETENSORS] = { "safetensors", false, safetensors_check },
-	[FILE_TENSORPROTO] = { "pb", true, NULL },
+	[FILE_NPY] = { "npy", true, NULL, 0 },
+	[FILE_NPZ] = { "npz", false, zip_check, UINT64_MAX },
+	[FILE_SAFETENSORS] = { "safetensors", false, safetensors_check, UINT64_MAX },
+	[FILE_TENSORPROTO] = { "pb", true, tensorproto_check, TENSORPROTO_MAX },
 };
 
 enum file_format file_format_of(const char *path)
@@ -73,7 +74,7 @@ static int open_format(struct tensor_file *f, const char *path, const struct rep
 		r = npy_open_reporting(&f->npy, path, to);
 		return r ? r : add_npy(f, to);
 	}
-	r = input_open(&f->in, path, formats[f->format].check, to);
+	r = input_open(&f->in, path, formats[f->format].check, formats[f->format].stream_max, to);
 	if (r)
 		return r;
 	switch (f->format) {

@@ -48,7 +48,32 @@ ssize_t read_full(int fd, void *to, size_t size, off_t offset, const struct repo
 	return (ssize_t)done;
 }
 
-static int read_stream(struct input *in, int fd, input_check *check, const struct report *to)
+uint64_t input_memory_max(void)
+{
+	return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+int input_report_memory(const struct report *to)
+{
+	return report(to, -ENOMEM,
+		      "the stream has more bytes than this machine has memory, %" PRIu64
+		      ": write it to a file first",
+		      input_memory_max());
+}
+
+static int report_endless(uint64_t limit, const struct report *to)
+{
+	if (limit == input_memory_max())
+		return input_report_memory(to);
+	return report(to, -EINVAL,
+		      "the stream has more than %" PRIu64
+		      " bytes, and no file of this format is that large",
+		      limit);
+}
+
+/* A stream of @limit bytes is read with one byte more, to see that it ends there. */
+static int read_stream(struct input *in, int fd, input_check *check, uint64_t limit,
+		       const struct report *to)
 {
 	size_t done = 0, capacity = INPUT_HEAD;
 	cleanup_(freep) char *buffer = NULL;
@@ -70,15 +95,21 @@ static int read_stream(struct input *in, int fd, input_check *check, const struc
 		done += (size_t)n;
 		if (done < capacity)
 			break;
+		if (done > limit)
+			return report_endless(limit, to);
 		capacity = capacity < FIRST_BUFFER ? FIRST_BUFFER : capacity * 2;
+		if (capacity > limit)
+			capacity = limit + 1;
 	}
 	in->size = done;
 	in->buffer = take_ptr(buffer);
 	return 0;
 }
 
-int input_open(struct input *in, const char *path, input_check *check, const struct report *to)
+int input_open(struct input *in, const char *path, input_check *check, uint64_t limit,
+	       const struct report *to)
 {
+	const uint64_t memory = input_memory_max();
 	cleanup_(fd_closep) int fd = -1;
 	struct stat st;
 	off_t at;
@@ -90,7 +121,7 @@ int input_open(struct input *in, const char *path, input_check *check, const str
 	if (fstat(fd, &st) < 0)
 		return report_errno(to, "examine");
 	if (!S_ISREG(st.st_mode))
-		return read_stream(in, fd, check, to);
+		return read_stream(in, fd, check, limit < memory ? limit : memory, to);
 	at = lseek(fd, 0, SEEK_CUR);
 	if (at < 0)
 		return report_errno(to, "examine");

@@ -22,10 +22,17 @@ struct input {
 enum { INPUT_HEAD = 8 };
 typedef int input_check(const unsigned char *head, size_t size, const struct report *to);
 
-/* Opens @path, or standard input if that is "-". Close it with input_close(). @check, if not NULL,
- * is called for what is not a regular file, which may have no end. */
-int input_open(struct input *in, const char *path, input_check *check, const struct report *to);
+/* Opens @path, or standard input if that is "-". Close it with input_close(). What is not a regular
+ * file may have no end: @check is called for it, and it is refused after @limit bytes, or when
+ * memory cannot hold it. */
+int input_open(struct input *in, const char *path, input_check *check, uint64_t limit,
+	       const struct report *to);
 void input_close(struct input *in);
+
+/* Returns how many bytes of a stream are read into memory at most: all that this machine has. */
+uint64_t input_memory_max(void);
+/* Reports that a stream has more. */
+int input_report_memory(const struct report *to);
 
 /* Reads exactly @size bytes from @offset. -EINVAL: the file is shorter. */
 int input_read(const struct input *in, void *dst, size_t size, uint64_t offset,

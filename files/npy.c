@@ -59,7 +59,11 @@ static int read_stream(struct npy *npy, int fd, const struct report *to)
 		if (done == capacity) {
 			char *larger;
 
+			if (done >= input_memory_max())
+				return input_report_memory(to);
 			capacity = capacity ? capacity * 2 : FIRST_BUFFER;
+			if (capacity > input_memory_max())
+				capacity = input_memory_max();
 			if (capacity > npy->nbytes)
 				capacity = npy->nbytes;
 			larger = realloc(buffer, capacity);

@@ -13,11 +13,8 @@
 
 enum { BLOCK = 1 << 16, FILTER_UP = 2 };
 
-struct picture {
+struct packer {
 	struct output *out;
-	size_t row; /* bytes */
-	uint32_t height;
-	const unsigned char *pixels;
 	z_stream z;
 	unsigned char block[BLOCK];
 };
@@ -40,7 +37,7 @@ static int write_chunk(struct output *out, const char *type, const unsigned char
 }
 
 /* Gives zlib @n bytes. Packed bytes are written a block at a time. */
-static int pack(struct picture *p, const unsigned char *bytes, size_t n, int flush)
+static int pack(struct packer *p, const unsigned char *bytes, size_t n, int flush)
 {
 	int r = 0, done;
 
@@ -59,28 +56,32 @@ static int pack(struct picture *p, const unsigned char *bytes, size_t n, int flu
 	return r;
 }
 
-static int write_rows(struct picture *p)
+static int write_rows(struct packer *p, const struct png *picture)
 {
-	cleanup_(freep) unsigned char *line = malloc(p->row + 1);
+	const size_t row = (size_t)picture->width * (size_t)picture->channels;
+	cleanup_(freep) unsigned char *line = malloc(row + 1);
+	struct output *out = p->out;
 	int r = 0;
 
 	if (!line)
-		return report_memory(p->out->to);
+		return report_memory(out->to);
 	line[0] = FILTER_UP;
-	for (uint32_t y = 0; y < p->height && !r; y++) {
-		const unsigned char *from = p->pixels + y * p->row;
+	for (uint32_t y = 0; y < picture->height && !r; y++) {
+		const unsigned char *from = picture->pixels + y * row;
 
-		for (size_t x = 0; x < p->row; x++)
-			line[x + 1] = (unsigned char)(from[x] - (y ? from[x - p->row] : 0));
-		r = pack(p, line, p->row + 1, Z_NO_FLUSH);
+		for (size_t x = 0; x < row; x++)
+			line[x + 1] = (unsigned char)(from[x] - (y ? from[x - row] : 0));
+		r = pack(p, line, row + 1, Z_NO_FLUSH);
+		out->done += row;
+		if (!r)
+			r = file_tell(out->progress, out->context, out->done, out->total, out->to);
 	}
 	return r ? r : pack(p, line, 0, Z_FINISH);
 }
 
-static int write_picture(struct output *out, uint32_t width, uint32_t height, int channels,
-			 const unsigned char *pixels)
+static int write_picture(struct output *out, const struct png *picture)
 {
-	cleanup_(freep) struct picture *p = calloc(1, sizeof(*p));
+	cleanup_(freep) struct packer *p = calloc(1, sizeof(*p));
 	static const unsigned char magic[8] = { 0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n' };
 	unsigned char header[13] = { 0 };
 	int r;
@@ -88,33 +89,33 @@ static int write_picture(struct output *out, uint32_t width, uint32_t height, in
 	if (!p || deflateInit(&p->z, Z_DEFAULT_COMPRESSION) != Z_OK)
 		return report_memory(out->to);
 	p->out = out;
-	p->row = (size_t)width * (size_t)channels;
-	p->height = height;
-	p->pixels = pixels;
 	p->z.next_out = p->block;
 	p->z.avail_out = BLOCK;
-	put_big32(put_big32(header, width), height);
+	put_big32(put_big32(header, picture->width), picture->height);
 	header[8] = 8; /* bits for each channel */
-	header[9] = channels == 1 ? 0 : channels == 3 ? 2 : 6;
+	header[9] = picture->channels == 1 ? 0 : picture->channels == 3 ? 2 : 6;
 	r = output_write(out, magic, sizeof(magic));
 	if (!r)
 		r = write_chunk(out, "IHDR", header, sizeof(header));
 	if (!r)
-		r = write_rows(p);
+		r = write_rows(p, picture);
 	deflateEnd(&p->z);
 	return r ? r : write_chunk(out, "IEND", header, 0);
 }
 
-int png_write(const char *path, uint32_t width, uint32_t height, int channels,
-	      const unsigned char *pixels, char *err, size_t err_len)
+int png_write(const char *path, const struct png *picture, file_progress progress,
+	      file_interrupted interrupted, void *context, char *err, size_t err_len)
 {
-	struct report to = { .path = strcmp(path, "-") ? path : "standard output",
-			     .text = err,
-			     .size = err_len };
+	struct report to = { strcmp(path, "-") ? path : "standard output", err, err_len,
+			     interrupted, context };
 	cleanup_(output_deinit) struct output out = { .fd = -1 };
 	int r = output_init(&out, path, &to);
 
-	if (!r)
-		r = write_picture(&out, width, height, channels, pixels);
+	if (r)
+		return r;
+	out.progress = progress;
+	out.context = context;
+	out.total = (uint64_t)picture->width * picture->height * (uint64_t)picture->channels;
+	r = write_picture(&out, picture);
 	return r ? r : output_commit(&out);
 }

@@ -5,9 +5,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "files/report.h"
+
+/* The top row is first. */
+struct png {
+	uint32_t width, height;
+	int channels; /* bytes of a pixel; 1: grey, 3: RGB, 4: RGBA */
+	const unsigned char *pixels;
+};
+
 /*
- * Writes @width x @height pixels of @channels bytes (1: grey, 3: RGB, 4: RGBA), the top row first.
- * The file is replaced as file_write() does. Returns 0, or a negative errno with a text in @err.
+ * The file is replaced, and @progress and @interrupted may stop that, as in file_write_noted().
+ * Returns 0, or a negative errno with a text in @err.
  */
-int png_write(const char *path, uint32_t width, uint32_t height, int channels,
-	      const unsigned char *pixels, char *err, size_t err_len);
+int png_write(const char *path, const struct png *picture, file_progress progress,
+	      file_interrupted interrupted, void *context, char *err, size_t err_len);

@@ -15,7 +15,7 @@
 #include "tensor/dtype.h"
 #include "util/checked.h"
 
-enum { BLOCK = 4096, MESSAGE_MAX = INT32_MAX, FIXED_MAX = 10 };
+enum { BLOCK = 4096, FIXED_MAX = 10 };
 enum { WIRE_VARINT, WIRE_64, WIRE_BYTES, WIRE_START, WIRE_END, WIRE_32 };
 enum { FIELD_DTYPE = 1, FIELD_SHAPE = 2, FIELD_CONTENT = 4, FIELD_LAST = 18 };
 
@@ -162,6 +162,27 @@ static int get_fixed(struct cursor *c, int bytes, uint64_t *value)
 	return 0;
 }
 
+static int check_tag(uint64_t field, unsigned wire, uint64_t start, const struct report *to)
+{
+	if (field == 0 || field > 0x1fffffff)
+		return report(to, -EINVAL,
+			      "not a TensorProto, or malformed: field %" PRIu64 " at byte %" PRIu64,
+			      field, start);
+	if (wire == WIRE_START || wire == WIRE_END || wire > WIRE_32)
+		return report(to, -EINVAL,
+			      "not a TensorProto, or malformed: wire type %u at byte %" PRIu64,
+			      wire, start);
+	return 0;
+}
+
+/* Looks at the first byte alone, which has the wire type and, unless another follows, the field. */
+int tensorproto_check(const unsigned char *head, size_t size, const struct report *to)
+{
+	if (!size)
+		return 0; /* tensorproto_open() says what is missing */
+	return check_tag(head[0] & 0x80 ? 1 : head[0] >> 3, head[0] & 7, 0, to);
+}
+
 /* Reads the number and the wire type of a field. If that is WIRE_BYTES, *len bytes follow. */
 static int get_tag(struct cursor *c, uint64_t *field, unsigned *wire, uint64_t *len)
 {
@@ -173,16 +194,9 @@ static int get_tag(struct cursor *c, uint64_t *field, unsigned *wire, uint64_t *
 	*field = tag >> 3;
 	*wire = tag & 7;
 	*len = 0;
-	if (*field == 0 || *field > 0x1fffffff)
-		return report(c->to, -EINVAL,
-			      "not a TensorProto, or malformed: field %" PRIu64 " at byte %" PRIu64,
-			      *field, start);
-	if (*wire == WIRE_START || *wire == WIRE_END || *wire > WIRE_32)
-		return report(c->to, -EINVAL,
-			      "not a TensorProto, or malformed: wire type %u at byte %" PRIu64,
-			      *wire, start);
-	if (*wire != WIRE_BYTES)
-		return 0;
+	r = check_tag(*field, *wire, start, c->to);
+	if (r || *wire != WIRE_BYTES)
+		return r;
 	r = get_varint(c, len);
 	if (r)
 		return r;
@@ -669,7 +683,7 @@ int tensorproto_write(struct output *out, const struct file_item *item)
 		return report(out->to, -ENOTSUP, "a TensorProto cannot hold %s",
 			      tensor_dtype_format(item->dtype, text));
 	if (file_count_bits(item->dtype, item->ndim, item->shape, &bits) ||
-	    bits / 8 > MESSAGE_MAX - sizeof(header))
+	    bits / 8 > TENSORPROTO_MAX - sizeof(header))
 		return report(out->to, -EOVERFLOW, "a TensorProto has at most 2 GiB");
 	end = put_header(header, type, item, bits / 8);
 	r = output_write(out, header, (size_t)(end - header));

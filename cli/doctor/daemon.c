@@ -20,8 +20,11 @@
 #include "cli/format.h"
 #include "util/clock.h"
 #include "util/fd.h"
+#include "util/path.h"
 
+#define SCHEME "tensorlease://"
 #define SYSTEM_DIRECTORY "/run/tensorlease"
+#define SYSTEM_SOCKET SYSTEM_DIRECTORY "/socket"
 
 static const int64_t request_ns = 10 * NS_PER_SEC;
 
@@ -58,10 +61,28 @@ static char *access_advice(void)
 	}
 }
 
-/* Says where the log of the daemon is that @why, the text of a failure, is about. */
-static const char *log_advice(const char *why)
+/* Returns the path that the library finds, or NULL for one that belongs to this user. */
+static const char *socket_of(const struct doctor *d)
 {
-	return strstr(why, SYSTEM_DIRECTORY "/")
+	const char *addresses[] = { d->cli->socket, getenv("TENSORLEASE_SOCKET") };
+
+	for (size_t i = 0; i < sizeof(addresses) / sizeof(addresses[0]); i++) {
+		const char *path = addresses[i];
+
+		if (path && !strncmp(path, SCHEME, strlen(SCHEME)))
+			path = strchr(path + strlen(SCHEME), '/');
+		if (path && *path && strcmp(path, "/") != 0)
+			return path;
+	}
+	return path_may_exist(SYSTEM_SOCKET) ? SYSTEM_SOCKET : NULL;
+}
+
+/* Says where the log of the daemon in use is. */
+static const char *log_advice(const struct doctor *d)
+{
+	const char *path = socket_of(d);
+
+	return path && !strncmp(path, SYSTEM_DIRECTORY "/", strlen(SYSTEM_DIRECTORY "/"))
 		       ? "look at its log: journalctl -u tensorleased"
 		       : "look at its log: a daemon in the background has none, so start it in a terminal (tensorleased --foreground)";
 }
@@ -70,9 +91,9 @@ static const char *log_advice(const char *why)
  * While this socket exists it is everybody's default, so put and others can only start a daemon
  * there.
  */
-static bool is_dead_end(int r, const char *why)
+static bool is_dead_end(int r, const char *path)
 {
-	return r == -ECONNREFUSED && strstr(why, SYSTEM_DIRECTORY "/socket") &&
+	return r == -ECONNREFUSED && path && !strcmp(path, SYSTEM_SOCKET) &&
 	       access(SYSTEM_DIRECTORY, W_OK);
 }
 
@@ -84,11 +105,11 @@ static void say_unreachable(struct doctor *d, int r)
 	int fact = (int)strcspn(why, ";"); /* the rest is advice; the doctor has its own */
 	char *advice;
 
-	if (!asked && is_dead_end(r, why))
+	if (!asked && is_dead_end(r, socket_of(d)))
 		doctor_say(
 			d, DOCTOR_FAIL, "daemon",
-			"as root, start the service (systemctl start tensorleased.socket) or remove " SYSTEM_DIRECTORY
-			"/socket; or use another (--socket, $TENSORLEASE_SOCKET)",
+			"as root, start the service (systemctl start tensorleased.socket) or remove " SYSTEM_SOCKET
+			"; or use another (--socket, $TENSORLEASE_SOCKET)",
 			"%.*s", fact, why);
 	else if ((r == -ENOENT || r == -ECONNREFUSED) && !asked)
 		doctor_say(d, DOCTOR_OK, "daemon", NULL,
@@ -115,7 +136,7 @@ static void say_unreachable(struct doctor *d, int r)
 	else if (r == -EUSERS)
 		doctor_say(d, DOCTOR_FAIL, "daemon", clients_advice, "%s", why);
 	else
-		doctor_say(d, DOCTOR_FAIL, "daemon", log_advice(why), "%s", why);
+		doctor_say(d, DOCTOR_FAIL, "daemon", log_advice(d), "%s", why);
 }
 
 /* Whether more than nine tenths are in use. */
@@ -207,7 +228,7 @@ static void say_daemon_namespace(struct doctor *d, tl_client *client)
 	int r = tl_list_clients(client, visit_self, &known);
 
 	if (r)
-		doctor_say(d, DOCTOR_WARN, "daemon's namespaces", log_advice(cli_reason(r)), "%s",
+		doctor_say(d, DOCTOR_WARN, "daemon's namespaces", log_advice(d), "%s",
 			   cli_reason(r));
 	else if (!known)
 		doctor_say(
@@ -354,6 +375,8 @@ static const char *start_advice(int r)
 		return clients_advice;
 	if (r == -ENOENT || r == -ENOEXEC) /* no program, or one that is no daemon */
 		return "install tensorleased beside this program, or put its path into $TENSORLEASE_DAEMON";
+	if (tl_last_cause(NULL) == TL_CAUSE_UNTRUSTED || tl_last_cause(NULL) == TL_CAUSE_NOBODY)
+		return nobody_advice; /* the daemon is run by this user */
 	return "mend what it says; the rows above tell more of /dev/shm and of limits";
 }
 

@@ -4,12 +4,14 @@
  * and the library's thread gives up the lease when that has come.
  */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "client/cuda/event.h"
 #include "client/cuda/import.h"
 #include "client/cuda/lease.h"
 #include "client/cuda/lock.h"
 #include "client/cuda/queue.h"
+#include "client/cuda/task.h"
 #include "client/error.h"
 #include "util/thread.h"
 
@@ -32,10 +34,9 @@ void cuda_lease_end(struct tensor_lease *l)
 
 /* Marks what is queued on the stream by now, which may wait for space there. The context is
  * current, and the stream is usable. */
-static CUresult mark(struct tensor_lease *l, const struct cuda_scope *scope, CUstream stream)
+static CUresult mark(struct cuda_device *device, const struct cuda_scope *scope, CUstream stream,
+		     struct cuda_event **out)
 {
-	struct cuda_lease *own = cuda_lease_of(l);
-	struct cuda_device *device = own->import->device;
 	struct cuda_event *event;
 	CUresult e;
 
@@ -46,7 +47,7 @@ static CUresult mark(struct tensor_lease *l, const struct cuda_scope *scope, CUs
 	if (e)
 		cuda_event_give(&device->events, event);
 	else
-		own->event = event;
+		*out = event;
 	return e;
 }
 
@@ -84,7 +85,7 @@ static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 	if (!cuda_stream_usable(scope, (intptr_t)stream)) {
 		if (tells && scope->driver->stream_query(stream) != CUDA_E_NOT_READY)
 			return false; /* idle, or broken by an error, so that nothing runs */
-		e = mark(l, scope, stream);
+		e = mark(own->import->device, scope, stream, &own->event);
 		if (e ? !may_mark_later(e) : !tells && marked_came(l, scope))
 			return false;
 	}
@@ -120,13 +121,130 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 	errno = saved;
 }
 
+/* ---- Marking later ---- */
+
+/* The place of a lease that was given up without a mark. The closer makes it, because that waits
+ * if the stream is full, and the library's thread must not wait with it. */
+struct cuda_marking {
+	struct cuda_task task;
+	struct list kept_link; /* in a child */
+	struct cuda_device *device;
+	unsigned life; /* of the device; in a later one there is no such stream */
+	intptr_t stream;
+	/* cuda_lock: */
+	struct cuda_event *event; /* the mark, if @e is CUDA_OK */
+	CUresult e;
+	bool done;
+	bool left; /* the lease has ended, so that the closer frees this */
+};
+
+static void marking_free(struct cuda_marking *m)
+{
+	if (m->event)
+		cuda_event_give(&m->device->events, m->event);
+	free(m);
+}
+
+static void marking_run(struct cuda_task *task)
+{
+	struct cuda_marking *m = container_of(task, struct cuda_marking, task);
+	struct cuda_event *event = NULL;
+	CUresult e = CUDA_E_OUT_OF_MEMORY; /* is tried again */
+	struct cuda_scope scope;
+	bool left;
+
+	pthread_mutex_lock(&cuda_lock);
+	left = m->left;
+	pthread_mutex_unlock(&cuda_lock);
+	if (!left)
+		cuda_look_for_reset(m->device);
+	if (!left && !cuda_enter(m->device, &scope)) {
+		if (m->life == atomic_load(&m->device->life) &&
+		    !cuda_stream_usable(&scope, m->stream))
+			e = mark(m->device, &scope, cuda_stream(m->stream), &event);
+		cuda_leave(&scope);
+	}
+	pthread_mutex_lock(&cuda_lock);
+	m->event = event;
+	m->e = e;
+	m->done = true;
+	left = m->left;
+	pthread_mutex_unlock(&cuda_lock);
+	if (left)
+		marking_free(m);
+}
+
+static void marking_begin(struct cuda_lease *own)
+{
+	struct cuda_marking *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return; /* it is tried again */
+	m->task.run = marking_run;
+	m->device = own->import->device;
+	m->life = atomic_load(&m->device->life);
+	m->stream = own->stream;
+	own->marking = m;
+	pthread_mutex_lock(&cuda_lock);
+	cuda_task_add(&m->task);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+/* Takes the mark over, if it has been made. */
+static CUresult marking_take(struct cuda_lease *own)
+{
+	struct cuda_marking *m = own->marking;
+	CUresult e;
+	bool done;
+
+	pthread_mutex_lock(&cuda_lock);
+	done = m->done;
+	pthread_mutex_unlock(&cuda_lock);
+	if (!done)
+		return CUDA_E_NOT_READY;
+	e = m->e;
+	own->event = m->event;
+	own->marking = NULL;
+	free(m);
+	return !e || may_mark_later(e) ? CUDA_E_NOT_READY : e;
+}
+
+static void marking_leave(struct cuda_lease *own)
+{
+	struct cuda_marking *m = own->marking;
+	bool done;
+
+	if (!m)
+		return;
+	own->marking = NULL;
+	pthread_mutex_lock(&cuda_lock);
+	done = m->done;
+	m->left = true;
+	pthread_mutex_unlock(&cuda_lock);
+	if (done)
+		marking_free(m);
+}
+
+void cuda_lease_forget_marking(struct tensor_lease *l)
+{
+	static struct list kept = LIST_INIT(kept);
+	struct cuda_lease *own = cuda_lease_of(l);
+
+	if (own->marking)
+		list_add_tail(&kept, &own->marking->kept_link);
+	own->marking = NULL;
+}
+
 /* The place is not marked: there was no event, or the stream was being captured. Unless the stream
  * is idle it is marked now, since a stream that others keep busy may never be idle. */
 static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *scope)
 {
-	CUstream stream = cuda_stream(cuda_lease_of(l)->stream);
+	struct cuda_lease *own = cuda_lease_of(l);
+	CUstream stream = cuda_stream(own->stream);
 	CUresult e;
 
+	if (own->marking)
+		return marking_take(own);
 	if (cuda_stream_usable(scope, (intptr_t)stream))
 		return CUDA_E_NOT_READY;
 	if (stream != CUDA_STREAM_LEGACY) {
@@ -134,9 +252,11 @@ static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *sc
 		if (e != CUDA_E_NOT_READY)
 			return e;
 	}
-	e = mark(l, scope, stream);
-	return !e || may_mark_later(e) ? CUDA_E_NOT_READY : e;
+	marking_begin(own);
+	return CUDA_E_NOT_READY;
 }
+
+/* ---- Looking ---- */
 
 /* A stream's leases come in the order of its work. Does an older one wait, so that this one does,
  * too? And if it has not marked its place yet, could the older one not do so either? */
@@ -184,6 +304,7 @@ bool cuda_lease_idle(struct tensor_lease *l, struct cuda_sweep *sweep)
 		note_busy(sweep, own);
 		return false;
 	}
+	marking_leave(own);
 	if (own->event)
 		cuda_event_give(&own->import->device->events, own->event);
 	own->event = NULL;

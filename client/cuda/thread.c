@@ -456,6 +456,7 @@ void cuda_thread_give_up_leases(void)
 
 		if (event)
 			list_add_tail(&events, &event->link);
+		cuda_lease_forget_marking(lease);
 		cuda_lease_end(lease);
 	}
 	cuda_events_keep(&events);

@@ -46,7 +46,7 @@ struct leased {
 	_Atomic uint32_t counted; /* leases in it that are in no list */
 };
 
-enum { TENSOR_LEASE_OWN = 48 };
+enum { TENSOR_LEASE_OWN = 56 };
 
 /* The DLPack tensor that a get hands out; its deleter is the release. */
 struct tensor_lease {

@@ -227,8 +227,15 @@ def waiters():
 
 
 def until_the_waiter_sleeps():
-    eventually(lambda: len(waiters()) == 1)
-    until_asleep(waiters()[0].native_id)
+    """Waits for the only waiter. It has no native_id before it runs."""
+    numbers = []
+
+    def look():
+        numbers[:] = [thread.native_id for thread in waiters()]
+        return len(numbers) == 1 and numbers[0] is not None
+
+    eventually(look)
+    until_asleep(numbers[0])
 
 
 def once_asleep(call):

@@ -515,6 +515,36 @@ except tensorlease.PermissionDeniedError as error: print(error.strerror)
             assert client.keys() == ["theirs"]
 
 
+# While a tensor is renamed, its name becomes free, and another user takes it.
+OVERTAKEN = """
+import os, tensorlease
+def become(uid):
+    os.seteuid(0)
+    os.seteuid(uid)
+class Overtaken(tensorlease.Client):
+    def _publish(self, name, *more, **options):
+        published = super()._publish(name, *more, **options)
+        if name == "new":
+            self.delete("old")
+            become(4321)
+            tensorlease.connect().put("old", b"theirs")
+            become(4322)
+        return published
+become(4322)
+client = Overtaken()
+client.put("old", b"mine")
+print(client.rename("old", "new"), bytes(client.get("new")), bytes(client.get("old")))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two other users")
+def test_another_user_may_take_the_name_while_it_is_renamed():
+    with tempfile.TemporaryDirectory(prefix="tl-py-") as folder, daemon_at(f"{folder}/socket"):
+        os.chmod(folder, 0o755)
+        said = run_python(OVERTAKEN, TENSORLEASE_SOCKET=f"{folder}/socket", TENSORLEASE_TRUST_UID="0")
+        assert said.stdout == "1 b'mine' b'theirs'\n"
+
+
 def test_a_name_that_is_published_while_it_is_renamed_stays(client):
     """Each value is found under one of the names, whenever somebody looks."""
     over = threading.Event()

@@ -4,10 +4,11 @@
 import gc
 import multiprocessing
 import os
+import signal
 
 import numpy as np
 import pytest
-from conftest import daemon_at, end_child, eventually, from_dlpack, in_child, run_python, start_child
+from conftest import daemon_at, end_child, eventually, from_dlpack, in_child, once_asleep, run_python, start_child
 from limits import limit
 
 import tensorlease
@@ -118,6 +119,51 @@ def test_a_draft_of_a_daemon_that_has_ended_keeps_what_it_was_given(tmp_path):
             assert (info.metadata, info.owner_bound, info.ttl is None) == (b"m", True, False)
             assert (client.get("draft/former").numpy() == 7).all()
             client.close()
+
+
+@pytest.mark.parametrize("by", ["commit", "publish", "array"])
+def test_nobody_may_write_after_a_commit_that_was_not_answered(tmp_path, by):
+    address = str(tmp_path / "socket")
+    with daemon_at(address) as first, tensorlease.connect(address, autostart=False) as client:
+        draft = client.create("draft/unknown", (4,), "uint8")
+        array = draft.numpy()
+        array[...] = 7
+        publish = {
+            "commit": draft.commit,
+            "publish": lambda: client.publish("draft/unknown", draft),
+            "array": lambda: client.publish("draft/unknown", array),
+        }[by]
+        first.send_signal(signal.SIGSTOP)
+        thread = once_asleep(first.kill)
+        with pytest.raises(tensorlease.DisconnectedError, match="not known"):
+            publish()
+        thread.join()
+        first.wait()
+        assert draft.state == "unknown" and repr(draft) == "<tensorlease.Draft 'draft/unknown', unknown>"
+        assert not array.flags.writeable and (array == 7).all()
+        for use in (draft.numpy, lambda: memoryview(draft), lambda: np.from_dlpack(draft), lambda: draft.shape):
+            with pytest.raises((ValueError, BufferError), match="may have been committed.*call commit"):
+                use()
+        with daemon_at(address):
+            assert draft.commit() == 1 and draft.state == "committed"
+            assert client.get("draft/unknown").tolist() == [7] * 4
+            client.close()
+
+
+def test_a_draft_that_may_have_been_committed_can_be_aborted(tmp_path):
+    address = str(tmp_path / "socket")
+    with daemon_at(address) as first, tensorlease.connect(address, autostart=False) as client:
+        draft = client.create("draft/unknown", (4,), "uint8")
+        first.send_signal(signal.SIGSTOP)
+        thread = once_asleep(first.kill)
+        with pytest.raises(tensorlease.DisconnectedError, match="not known"), draft:
+            pass
+        thread.join()
+        first.wait()
+        draft.abort()
+        assert draft.state == "aborted"
+        with pytest.raises(ValueError, match="aborted"):
+            draft.commit()
 
 
 def test_views_stay_readable_after_the_commit(client):

@@ -6,12 +6,13 @@ import ctypes
 import gc
 import os
 import pickle
+import signal
 import threading
 import weakref
 
 import numpy as np
 import pytest
-from conftest import eventually, in_child, run_python
+from conftest import FAILED, end_child, eventually, in_child, once_asleep, run_python, until_asleep
 from limits import limit
 
 import tensorlease
@@ -57,6 +58,58 @@ def test_a_child_closes_although_a_thread_of_its_parent_was_in_a_call(client, ob
     finally:
         client.close()
         thread.join()
+
+
+def run_in_both(work, children):
+    """Runs what forks meanwhile, appending what fork() has returned, and ends the child after it."""
+    parent, status = os.getpid(), FAILED
+    try:
+        work()
+        status = 0
+    finally:
+        if os.getpid() != parent:
+            os._exit(status)
+    end_child(children[0])
+
+
+class Over(Exception):
+    """A handler of a signal ends the call of the parent by it."""
+
+
+def test_a_child_that_a_handler_forks_closes_although_other_threads_are_in_calls(client, observer):
+    def wait():
+        with pytest.raises(ValueError, match="closed"):
+            client.get("processes/never", timeout=limit(60))
+
+    def fork(*_):
+        children.append(os.fork())
+        if children[0]:
+            raise Over
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(limit(120))
+        client.keys("processes/")  # over a connection of the child's
+        client.close()  # which the interrupted call does, when it ends
+
+    def wait_and_fork():
+        """In both processes."""
+        with pytest.raises((Over, ValueError)):
+            client.get("processes/never", timeout=limit(60))
+        if not children[0]:
+            eventually(lambda: sum(c.pid == os.getpid() for c in observer.clients()) == 1)  # the observer's
+
+    children = []
+    before = signal.signal(signal.SIGUSR1, fork)
+    other = threading.Thread(target=wait)
+    other.start()
+    until_asleep(other.native_id)
+    thread = once_asleep(lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1))
+    try:
+        run_in_both(wait_and_fork, children)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+        client.close()
+        other.join()
 
 
 def test_a_child_closes_a_watch_although_a_thread_of_its_parent_waits(client):

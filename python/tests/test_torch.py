@@ -106,6 +106,38 @@ def test_what_is_missing_or_of_another_shape_is_named(client):
         shared.load_model(client, "torch/none", Net())
 
 
+def parts_of(model):
+    return {name: id(part) for name, part in (*model.named_parameters(), *model.named_buffers())}
+
+
+def test_a_failed_load_leaves_the_model_as_it_was(client):
+    publish(client, "torch/half")
+    client.put("torch/half/layers.2.bias", np.zeros(3, "float32"))  # the last but one
+    model = Net()
+    before = parts_of(model)
+    with pytest.raises(tensorlease.InvalidError, match="torch/half/layers.2.bias has the shape"):
+        shared.load_model(client, "torch/half", model)
+    assert parts_of(model) == before
+    client.delete("torch/half/layers.2.bias")
+    with pytest.raises(tensorlease.NotFoundError, match="torch/half/layers.2.bias"):
+        shared.load_model(client, "torch/half", model)
+    assert parts_of(model) == before
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_lazy_parameter_is_named_and_nothing_is_loaded(client, strict):
+    state = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).state_dict()
+    client.put_many(state, prefix="torch/lazy/")
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.LazyLinear(4), torch.nn.LazyBatchNorm1d())
+    before = parts_of(model)
+    with pytest.raises(tensorlease.InvalidError, match="1.weight of the model is lazy.*call the model once"):
+        shared.load_model(client, "torch/lazy", model, strict=strict)
+    assert parts_of(model) == before
+    model(torch.ones(5, 2))
+    shared.load_model(client, "torch/lazy", model, strict=strict)
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in state.items())
+
+
 def test_a_model_is_waited_for(client):
     with pytest.raises(tensorlease.TimeoutError, match="torch/later"):
         shared.load_model(client, "torch/later", Net(), timeout=0.01)

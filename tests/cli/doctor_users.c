@@ -33,6 +33,8 @@ static int a_stranger_is_told(const struct test_daemon *d, void *arg)
 	cleanup_visit struct visit v = doctor_at(t->socket);
 
 	must_say(&v, "daemon", t->result, t->advice);
+	if (uid == NOBODY)
+		must_say(&v, "own daemon", "fail", "run as another user");
 	must(!t->not_advice || !strstr(member(probe(&v, "daemon"), "advice"), t->not_advice));
 	return 0;
 }
@@ -132,16 +134,21 @@ GPU_TEST(the_advice_to_look_at_a_log_is_right_for_that_daemon)
 	static const char *const at[][2] = {
 		{ "/run/tensorlease/socket", "journalctl -u tensorleased" },
 		{ "/run/user/socket", "--foreground" },
+		{ "/run/user/run/tensorlease/socket", "--foreground" },
+		{ "tensorlease://lab/run/tensorlease/socket", "journalctl -u tensorleased" },
 	};
 
 	SKIP_UNLESS(own_run(), "may not have a /run of its own");
 	gpu_setenv("FAKECUDA_DEVICES", "0");
 	must_be(mkdir("/run/tensorlease", 0755) | mkdir("/run/user", 0755), 0);
-	for (int i = 0; i < 2; i++) {
-		int fd = listen_as_stranger(at[i][0]);
+	must_be(mkdir("/run/user/run", 0755) | mkdir("/run/user/run/tensorlease", 0755), 0);
+	for (int i = 0; i < 4; i++) {
+		const char *path = strstr(at[i][0], "/run");
+		int fd = listen_as_stranger(path);
 		cleanup_visit struct visit v = doctor_at(at[i][0]);
 
 		must_say(&v, "daemon", "fail", at[i][1]);
+		unlink(path);
 		close(fd);
 	}
 }

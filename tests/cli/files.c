@@ -319,9 +319,9 @@ TEST(what_is_interrupted_leaves_no_temporary_file)
 
 	cleanup_td struct test_daemon d = td_start(0);
 	const struct path file = in(&d, "in.npy"), dir = in(&d, "out"), saved = in(&d, "out/a.npz"),
-			  got = in(&d, "out/a.npy");
+			  got = in(&d, "out/a.npy"), drawn = in(&d, "out/a.png");
 
-	write_npy(file.text, 1, "|u1", false, "(50331648,)", zeros, LARGE);
+	write_npy(file.text, 1, "|u1", false, "(6144, 8192)", zeros, LARGE);
 	must_be(mkdir(dir.text, 0700), 0);
 	{
 		cleanup_result struct result put = run(&d, "put", "a/b", file.text);
@@ -331,6 +331,9 @@ TEST(what_is_interrupted_leaves_no_temporary_file)
 	must_leave_nothing((const char *const[]){ "save", "a", saved.text, NULL }, &d, &dir, &can);
 	must_leave_nothing((const char *const[]){ "get", "a/b", "-o", got.text, NULL }, &d, &dir,
 			   &can);
+	must_leave_nothing((const char *const[]){ "show", "a/b", "-o", drawn.text, NULL }, &d, &dir,
+			   &can);
+	unlink(drawn.text);
 	unlink(saved.text); /* it may have been complete */
 	unlink(got.text);
 	must_be(rmdir(dir.text), 0);

@@ -371,22 +371,34 @@ static bool keep_busy(CUstream stream, uintptr_t *queued)
 	return true;
 }
 
-/* Leases are given up which cannot mark their places then: the stream is captured, or there is no
- * event. They end with the work from before all the same, though the stream is never idle. */
-static int gives_up_on_a_busy_stream(const struct test_daemon *d, void *arg)
+/* Gives leases up while the stream is captured. */
+static void drop_in_a_capture(CUstream stream, DLManagedTensorVersioned **t, int n)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW), *graph;
 	CUresult (*begin)(CUstream stream, int mode), (*end)(CUstream stream, void **captured);
 	CUresult (*destroy)(void *graph);
+
+	*(void **)&begin = dlsym(library, "cuStreamBeginCapture_v2");
+	*(void **)&end = dlsym(library, "cuStreamEndCapture");
+	*(void **)&destroy = dlsym(library, "cuGraphDestroy");
+	gpu_must(begin(stream, CUDA_CAPTURE_MODE_RELAXED));
+	for (int i = 0; i < n; i++)
+		drop(t[i]);
+	gpu_must(end(stream, &graph));
+	gpu_must(destroy(graph));
+	dlclose(library);
+}
+
+/* Leases are given up which cannot mark their places then: the stream is captured, or there is no
+ * event. They end with the work from before all the same, though the stream is never idle. */
+static int gives_up_on_a_busy_stream(const struct test_daemon *d, void *arg)
+{
 	tl_client *client = gpu_open(d, 0), *second = td_connect(d);
 	DLManagedTensorVersioned *t[LEASES], *later;
 	int n = *(bool *)arg ? LEASES : 1;
 	uintptr_t queued = 0;
 	CUstream stream;
 
-	*(void **)&begin = dlsym(library, "cuStreamBeginCapture_v2");
-	*(void **)&end = dlsym(library, "cuStreamEndCapture");
-	*(void **)&destroy = dlsym(library, "cuGraphDestroy");
 	alarm(test_limit(HANG_S));
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	for (int i = 0; i < n; i++)
@@ -394,13 +406,9 @@ static int gives_up_on_a_busy_stream(const struct test_daemon *d, void *arg)
 	later = gpu_get(client, "b", (intptr_t)stream);
 	keep_busy(stream, &queued);
 	if (*(bool *)arg)
-		gpu_must(begin(stream, CUDA_CAPTURE_MODE_RELAXED));
-	for (int i = 0; i < n; i++)
-		drop(t[i]);
-	if (*(bool *)arg) {
-		gpu_must(end(stream, &graph));
-		gpu_must(destroy(graph));
-	}
+		drop_in_a_capture(stream, t, n);
+	else
+		drop(t[0]);
 	drop(later);
 	must_be(leases_of(second, getpid()), n + 1);
 	eventually(gpu_live(FAKE_EVENT) >= n); /* none waits for another to mark its place */
@@ -409,7 +417,6 @@ static int gives_up_on_a_busy_stream(const struct test_daemon *d, void *arg)
 	atomic_store(&turns, queued);
 	gpu_must(cuda->stream_synchronize(stream));
 	gpu_must(cuda->stream_destroy(stream));
-	dlclose(library);
 	tl_close(second);
 	tl_close(client);
 	return 0;
@@ -429,6 +436,47 @@ GPU_TEST(a_lease_on_a_stream_that_stays_busy_ends)
 		child_finish(&p);
 		gpu_nothing_left(&g);
 	}
+}
+
+/* A lease that was given up in a capture marks its place after it, which waits if the stream is
+ * full. Leases on other streams end meanwhile. */
+static int gives_up_in_a_capture_of_a_full_stream(const struct test_daemon *d, void *arg)
+{
+	static struct gate full, other;
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *a, *b;
+	CUdeviceptr memory = gpu_alloc(16);
+
+	(void)arg;
+	alarm(test_limit(HANG_S));
+	gate_close(&full);
+	gate_close(&other);
+	a = gpu_get(client, "a", (intptr_t)full.stream);
+	b = gpu_get(client, "b", (intptr_t)other.stream);
+	fill_queue(full.stream, memory);
+	drop_in_a_capture(full.stream, a);
+	eventually(gpu_live(FAKE_FULL) == 1);
+	drop(b);
+	gate_open(&other);
+	eventually(leases_of(client, getpid()) == 1);
+	gate_open(&full);
+	eventually(leases_of(client, getpid()) == 0);
+	gpu_must(cuda->mem_free(memory));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_lease_given_up_in_a_capture_of_a_full_stream_stops_no_other)
+{
+	SKIP_UNLESS(!gpu_is_real(), full_queue);
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	enum gpu_kind kind = GPU_LEGACY;
+	struct test_child p = child_start_ready(&g.d, publishes_two, &kind);
+
+	must_be(td_run_client(&g.d, gives_up_in_a_capture_of_a_full_stream, NULL), 0);
+	child_step(&p);
+	child_finish(&p);
+	gpu_nothing_left(&g);
 }
 
 static void *closes_on_a_full_stream(void *arg)

@@ -511,6 +511,34 @@ CASE(what_it_cannot_hold_is_not_written)
 	}
 }
 
+CASE(an_endless_stream_of_something_else_is_refused)
+{
+	assert_refused_at_once(FILE_TENSORPROTO, "\0\0\0\0\0\0\0\0", 8, "field 0 at byte 0");
+	assert_refused_at_once(FILE_TENSORPROTO, "\x93NUMPY\x01\0", 8, "wire type 3 at byte 0");
+}
+
+CASE(an_endless_stream_is_refused_once_it_is_too_large)
+{
+	enum { SIZE = 100 };
+	char err[FILE_ERROR_TEXT] = "", path[32], bytes[SIZE] = "";
+	struct report to = { .path = "stream", .text = err, .size = sizeof(err) };
+	struct input in;
+	int ends[2];
+
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	snprintf(path, sizeof(path), "/dev/fd/%d", ends[0]);
+	assert_int_equal(write(ends[1], bytes, SIZE), SIZE);
+	assert_int_equal(input_open(&in, path, NULL, SIZE - 1, &to), -EINVAL);
+	assert_string_equal(err, "stream: the stream has more than 99 bytes, and no file of this "
+				 "format is that large");
+	assert_int_equal(write(ends[1], bytes, SIZE), SIZE);
+	close(ends[1]);
+	assert_int_equal(input_open(&in, path, NULL, SIZE, &to), 0);
+	assert_int_equal(in.size, SIZE);
+	input_close(&in);
+	close(ends[0]);
+}
+
 int main(void)
 {
 	alarm(test_limit(TIMEOUT_S));

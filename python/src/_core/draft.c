@@ -25,6 +25,11 @@ bool is_draft(PyObject *o)
 	return PyObject_TypeCheck(o, draft_base);
 }
 
+static struct hold *hold_of(const struct draft *d)
+{
+	return d->array.hold ? d->array.hold : d->doubted;
+}
+
 static void drafts_add(struct client *c, struct draft *d)
 {
 	d->next = c->drafts;
@@ -151,11 +156,11 @@ PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
 
 static void draft_ended(struct draft *d, enum draft_state state)
 {
-	struct hold *h = d->array.hold;
+	struct hold *h = hold_of(d);
 
 	drafts_remove(d);
 	d->state = state;
-	d->array.hold = NULL;
+	d->array.hold = d->doubted = NULL;
 	d->handle = NULL;
 	hold_unref_py(h);
 }
@@ -180,6 +185,30 @@ int draft_end_committed(struct draft *d, PyObject *name, uint64_t version)
 	return sealed ? 0 : -1;
 }
 
+/* Keeps the exception that is set. */
+static void seal_quietly(struct draft *d)
+{
+	PyObject *type, *value, *traceback, *sealed;
+
+	PyErr_Fetch(&type, &value, &traceback);
+	sealed = PyObject_CallMethod((PyObject *)d, "_seal", NULL);
+	if (!sealed)
+		PyErr_WriteUnraisable((PyObject *)d);
+	Py_XDECREF(sealed);
+	PyErr_Restore(type, value, traceback);
+}
+
+void draft_failed(struct draft *d, int r)
+{
+	if (r != -EINPROGRESS && r != -ENOTCONN && r != -ETIMEDOUT)
+		return;
+	if (d->array.hold)
+		d->doubted = d->array.hold;
+	d->array.hold = NULL;
+	d->state = DRAFT_UNKNOWN;
+	seal_quietly(d);
+}
+
 /* ---- The stream that writes it, on a GPU ---- */
 
 static void set_stream(struct draft *d, intptr_t stream)
@@ -202,7 +231,7 @@ void draft_used_on(struct draft *d, intptr_t stream)
 
 void draft_say_stream(struct draft *d, intptr_t stream, PyObject *owner)
 {
-	struct hold *h = d->array.hold;
+	struct hold *h = hold_of(d);
 	PyObject *old;
 
 	if (!h || !d->handle || stream == TL_STREAM_DEFAULT)
@@ -247,14 +276,14 @@ static struct draft *draft_alive(struct draft *d)
 struct draft *draft_with_bytes_at(struct client *c, const void *data)
 {
 	for (struct draft *d = c->drafts; data && d; d = d->next)
-		if (d->array.hold && d->array.hold->managed->dl_tensor.data == data)
+		if (hold_of(d) && hold_of(d)->managed->dl_tensor.data == data)
 			return draft_alive(d);
 	return NULL;
 }
 
 static struct hold *draft_take(struct draft *d)
 {
-	struct hold *h = array_hold((PyObject *)d);
+	struct hold *h = d->doubted ? d->doubted : array_hold((PyObject *)d);
 
 	if (h && d->forks != forks) {
 		raise_text(
@@ -272,7 +301,7 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 	const char *text = draft_take(d) ? name_utf8(name) : NULL;
 	DLManagedTensorVersioned *tensor, **exported;
 	struct source s;
-	struct hold *h;
+	struct hold *h, *doubted;
 	int r;
 
 	if (!text)
@@ -291,21 +320,25 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 		tensor = *exported;
 		*exported = NULL; /* the library will consume it */
 	}
-	d->array.hold = NULL; /* so that another thread cannot commit too */
+	doubted = d->doubted;
+	d->array.hold = d->doubted = NULL; /* so that another thread cannot commit too */
 	Py_BEGIN_ALLOW_THREADS;
 	r = tl_publish(d->client->client, text, tensor, options, copied, version);
 	Py_END_ALLOW_THREADS;
 	if (r)
 		raise_error(r); /* before anything else can fail */
 	client_end(d->client);
-	d->array.hold = h;
+	d->doubted = doubted;
+	d->array.hold = doubted ? NULL : h;
 	if (!exported && (!r || r == -EINPROGRESS)) /* the library has it */
 		s.versioned = NULL;
 	source_end(&s);
 	if (r && exported)
 		*exported = tensor;
-	if (r)
+	if (r) {
+		draft_failed(d, r);
 		return -1;
+	}
 	draft_committed(d, name, version ? *version : 0);
 	return 0;
 }
@@ -347,7 +380,7 @@ static PyObject *draft_abort(PyObject *self, PyObject *unused)
 	struct draft *d = (struct draft *)self;
 
 	(void)unused;
-	if (d->array.hold)
+	if (hold_of(d))
 		draft_ended(d, DRAFT_ABORTED);
 	Py_RETURN_NONE;
 }
@@ -447,7 +480,7 @@ static int set_stream_attribute(PyObject *self, PyObject *value, void *unused)
 static PyObject *get_state(PyObject *self, void *unused)
 {
 	WITH_LOCK;
-	static const char *const texts[] = { "open", "committed", "aborted" };
+	static const char *const texts[] = { "open", "committed", "aborted", "unknown" };
 
 	(void)unused;
 	return PyUnicode_InternFromString(texts[((struct draft *)self)->state]);
@@ -513,7 +546,10 @@ static PyMethodDef methods[] = {
 	  "stream: on a GPU, the stream that writes the draft, for which consumers wait: an int as DLPack numbers streams,\n"
 	  "    or a stream object of another library. None: the stream that a consumer of the draft named\n"
 	  "    (torch.from_dlpack(draft) names PyTorch's current stream), else CUDA's legacy default stream.\n"
-	  "ValueError: the draft was committed or aborted before." },
+	  "ValueError: the draft was committed or aborted before. After a TimeoutError, a DisconnectedError or an Error with\n"
+	  "errno EINPROGRESS it may have been published or not: its state is 'unknown', nobody may write to its bytes, and\n"
+	  "numpy() and the like raise a ValueError or a BufferError. Only commit() and abort() can still be called; another\n"
+	  "commit() publishes the same bytes, as one more version if the first one succeeded." },
 	{ "abort", draft_abort, METH_NOARGS,
 	  "abort($self)\n--\n\nGives the memory back without publishing it. Does nothing the second time." },
 	{ "__dlpack__", FASTCALL(draft_dlpack_here), METH_FASTCALL | METH_KEYWORDS, NULL },
@@ -544,7 +580,9 @@ static PyGetSetDef getters[] = {
 	  "stream object, which the draft and its views keep. It is 1 for the per-thread stream of another thread, for which\n"
 	  "the legacy stream waits.",
 	  NULL },
-	{ "state", get_state, NULL, "'open', 'committed' or 'aborted'.", NULL },
+	{ "state", get_state, NULL,
+	  "'open', 'committed', 'aborted', or 'unknown' after a commit that may have succeeded.",
+	  NULL },
 	{ "_dtype_tuple", array_get_dtype_tuple, NULL, NULL, NULL },
 	{ "_address", array_get_address, NULL, NULL, NULL },
 	{ 0 },

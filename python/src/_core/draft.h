@@ -5,7 +5,8 @@
 #include "array.h"
 
 struct draft {
-	struct array array;    /* has no hold once it has ended */
+	struct array array;    /* has no hold once it has ended, or may have been committed */
+	struct hold *doubted;  /* the hold of one that may have been committed, else NULL */
 	struct client *client; /* a reference */
 	PyObject *name;	       /* a str */
 #ifdef Py_GIL_DISABLED
@@ -18,7 +19,7 @@ struct draft {
 	struct stream stream;	    /* the stream that writes it, as far as known */
 	bool stream_said;	    /* the user named it, so that no other stream counts */
 	bool many_streams;	    /* consumers asked for several */
-	enum draft_state { DRAFT_OPEN, DRAFT_COMMITTED, DRAFT_ABORTED } state;
+	enum draft_state { DRAFT_OPEN, DRAFT_COMMITTED, DRAFT_ABORTED, DRAFT_UNKNOWN } state;
 };
 
 /* False with an exception: a grandchild of its process may not touch its memory. */
@@ -46,6 +47,12 @@ void draft_committed(struct draft *d, PyObject *name, uint64_t version);
  */
 int draft_end_committed(struct draft *d, PyObject *name, uint64_t version);
 
+/*
+ * To be called after publishing its memory has failed with @r, whose exception is set. If @r leaves
+ * open whether it was published, the state becomes unknown, and nobody can write to it any more.
+ */
+void draft_failed(struct draft *d, int r);
+
 /* On a GPU: notes that a consumer will work on that stream. */
 void draft_used_on(struct draft *d, intptr_t stream);
 /* On a GPU: notes the stream that the user names; TL_STREAM_DEFAULT if none. Its views mark their
@@ -56,5 +63,5 @@ void draft_keep_stream(struct draft *d);
 /* False with an exception: consumers have asked for several streams, and the user named none. */
 bool draft_stream_known(const struct draft *d);
 
-/* Returns a reference to the open draft whose bytes begin at that address, or NULL. */
+/* Returns a reference to the draft, open or unknown, whose bytes begin at that address, or NULL. */
 struct draft *draft_with_bytes_at(struct client *c, const void *data);

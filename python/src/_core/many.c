@@ -289,8 +289,11 @@ static int handing_done(struct handing *h, struct client *c, PyObject *names, Py
 		if (!source_on_gpu(s))
 			continue;
 		s->versioned = NULL;
-		draft = r ? NULL : draft_of(c, array, s);
-		if (draft && draft_end_committed(draft, PyTuple_GetItem(names, (Py_ssize_t)i), 0))
+		draft = draft_of(c, array, s);
+		if (draft && r)
+			draft_failed(draft, r);
+		else if (draft &&
+			 draft_end_committed(draft, PyTuple_GetItem(names, (Py_ssize_t)i), 0))
 			failed = -1;
 		Py_XDECREF((PyObject *)draft);
 	}

@@ -184,6 +184,16 @@ static int publish_attempt(void *context, int64_t timeout_ns)
 			  p->waits ? &p->version : NULL);
 }
 
+/* Notes it on the draft whose memory was to be published. */
+static void source_failed(struct client *c, const struct source *s, int r)
+{
+	struct draft *draft = draft_with_bytes_at(c, s->tensor.data);
+
+	if (draft)
+		draft_failed(draft, r);
+	Py_XDECREF((PyObject *)draft);
+}
+
 static int publish_source(struct client *c, struct putting *p, struct source *s)
 {
 	DLManagedTensorVersioned same = {
@@ -202,8 +212,10 @@ static int publish_source(struct client *c, struct putting *p, struct source *s)
 	p->client = c->client;
 	p->tensor = again ? again : &same;
 	r = client_with_space(c, publish_attempt, p, p->timeout_ns);
-	if (r < 0)
+	if (r < 0) {
 		raise_error(r);
+		source_failed(c, s, r);
+	}
 	if (r && again)
 		again->deleter(again);
 	client_end(c);
@@ -234,6 +246,8 @@ static int publish_gpu(struct client *c, struct putting *p, struct source *s)
 		s->versioned = NULL;
 	else if (draft)
 		draft_keep_stream(draft);
+	if (r < 0)
+		source_failed(c, s, r);
 	Py_XDECREF((PyObject *)draft);
 	client_end(c);
 	return r ? -1 : 0;

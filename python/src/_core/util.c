@@ -20,31 +20,53 @@ static PyObject *base_error;
 
 unsigned forks;
 
-/* Of this thread, of any client. */
-static _Thread_local unsigned own_calls;
+/* More are not noted: each is in a handler of a signal that came during the one before. */
+enum { OWN_CALLS = 32 };
+
+struct own_calls {
+	const struct calls *of[OWN_CALLS];
+	unsigned n;
+};
+
+/* The calls that this thread is in, of any client. */
+static _Thread_local struct own_calls own;
+/* In a child, those of the thread that forked: it goes on with them, and no other thread is there.
+ * What is counted anew leaves the list. */
+static struct own_calls inherited;
 
 static void count_fork(void)
 {
+	inherited = own;
 	forks++;
 }
 
 static void calls_look(struct calls *calls)
 {
-	if (calls->forks != forks && !own_calls)
-		*calls = (struct calls){ .forks = forks };
+	if (calls->forks == forks)
+		return;
+	*calls = (struct calls){ .forks = forks };
+	for (unsigned i = 0; i < inherited.n && i < OWN_CALLS; i++) {
+		calls->count += inherited.of[i] == calls;
+		if (inherited.of[i] == calls)
+			inherited.of[i] = NULL;
+	}
 }
 
 void calls_begin(struct calls *calls)
 {
 	calls_look(calls);
 	calls->count++;
-	own_calls++;
+	if (own.n < OWN_CALLS)
+		own.of[own.n] = calls;
+	own.n++;
 }
 
 bool calls_end(struct calls *calls)
 {
-	own_calls--;
-	return --calls->count == 0;
+	calls_look(calls);
+	own.n--;
+	calls->count -= calls->count != 0;
+	return calls->count == 0;
 }
 
 bool calls_any(struct calls *calls)
@@ -182,7 +204,12 @@ void raise_ended(PyObject *self, PyObject *class)
 		return;
 	}
 	name = Py_NewRef(d->name);
-	if (d->state == DRAFT_ABORTED)
+	if (d->state == DRAFT_UNKNOWN)
+		PyErr_Format(class,
+			     "draft %R may have been committed, so that nobody may write to it any "
+			     "more: call commit() again, or abort()",
+			     name);
+	else if (d->state == DRAFT_ABORTED)
 		PyErr_Format(class, "draft %R was aborted", name);
 	else if (d->state == DRAFT_OPEN)
 		PyErr_Format(class, "draft %R is being committed by another thread", name);

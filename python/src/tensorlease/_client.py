@@ -4,7 +4,6 @@
 import asyncio
 import contextlib
 import errno
-import json
 import math
 import operator
 import os
@@ -28,13 +27,13 @@ from ._errors import (
     TensorLostError,
     UnsupportedError,
 )
+from ._paths import paths_of
 from ._ref import Ref
 from ._tensor import Draft, pickle_for
 from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status
 from ._waiter import TrioFuture, Waiter, _Wait, after_others, result_of, running_trio
 from ._watch import Events, Watch
 
-_INDEX = ".safetensors.index.json"
 _SIZE_MAX = 2**63 - 1
 _GROUP_MAX = 65536  # tensors and names of one step
 _SCHEME = "tensorlease://"
@@ -547,7 +546,9 @@ class Client(_core.Client):
         What new_name meant before is replaced. The tensor has both names for a moment, and never none. Metadata and
         lifetime go with it; this client becomes the one that published it.
         A tensor on a GPU is renamed when the GPU has finished it. TensorLostError: its memory went with its producer.
-        NotFoundError: no tensor has that name. PermissionDeniedError: it, or new_name, is another user's.
+        NotFoundError: no tensor has that name. PermissionDeniedError: it, or new_name, is another user's. After one of
+        these nothing has changed. After a DisconnectedError or a TimeoutError the tensor may have both names, and
+        another rename() ends that.
         """
         while True:
             with self.get(name) as tensor:
@@ -565,9 +566,17 @@ class Client(_core.Client):
                     raise PermissionDeniedError(
                         errno.EACCES, f"'{name}' belongs to user {info.uid}, not to user {os.geteuid()}"
                     ) from None
-            # a version that has come meanwhile came after the renaming
-            self.delete(name, version=info.version, missing_ok=True)
+            self._forget(name, info.version)
             return version
+
+    def _forget(self, name, version):
+        """Delete name if it still means that version: a later one, of whichever user, came after the renaming."""
+        try:
+            self.delete(name, version=version, missing_ok=True)
+        except PermissionDeniedError:
+            info = self.stat(name)
+            if info is not None and info.version == version:
+                raise
 
     def keys(self, prefix=""):
         """Return the names that start with prefix, sorted."""
@@ -629,7 +638,7 @@ class Client(_core.Client):
         prefix = _folder(prefix)
 
         def load():
-            return self._load(prefix, _paths(path), format, timeout, progress, lifetime, device)
+            return self._load(prefix, paths_of(path), format, timeout, progress, lifetime, device)
 
         if once and not prefix:
             raise InvalidError(errno.EINVAL, "prefix is empty: once needs one, to see whether its tensors are there")
@@ -721,35 +730,6 @@ def _folder(prefix):
     """Return prefix as it is before '/NAME': others have a '/' at the end."""
     _check_str("prefix", prefix)
     return prefix.removesuffix("/")
-
-
-def _paths(path):
-    """Return the files that are meant, each with the names of tensors that it must have, or None."""
-    if isinstance(path, (list, tuple)):
-        if not path:
-            raise InvalidError(errno.EINVAL, "path is an empty list")
-        return tuple((one, None) for one in path)
-    if not isinstance(path, (str, bytes, os.PathLike)) or not os.fsdecode(path).endswith(_INDEX):
-        return ((path, None),)
-    path = os.fsdecode(path)
-    files = {}
-    try:
-        with open(path, encoding="utf-8") as file:
-            index = json.load(file)
-    except ValueError as error:  # it is no JSON, or no UTF-8
-        raise InvalidError(errno.EINVAL, f"{path} is no index of a model: {error}") from None
-    names = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(names, dict):
-        raise InvalidError(errno.EINVAL, f"{path} is no index of a model: it has no weight_map of tensors and files")
-    for tensor, name in names.items():
-        if type(name) is not str or name != os.path.basename(name):
-            raise InvalidError(
-                errno.EINVAL, f"{path} is no index of a model: {tensor!r} is in {name!r}, and not in a file beside it"
-            )
-        files.setdefault(name, []).append(tensor)
-    if not files:
-        raise InvalidError(errno.EINVAL, f"{path} is no index of a model: its weight_map is empty")
-    return tuple((os.path.join(os.path.dirname(path), name), tuple(files[name])) for name in sorted(files))
 
 
 def _parse_shape(shape):

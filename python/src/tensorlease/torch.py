@@ -165,6 +165,45 @@ def _slots(model):
                 yield dot + name, module, name, buffer, False
 
 
+def _load_one(start, name, tensor, old, is_parameter):
+    """Return what takes the place of old in the model."""
+    if torch.nn.parameter.is_lazy(old):
+        raise InvalidError(
+            22,
+            f"{name} of the model is lazy and has no shape yet, so that {start}{name} cannot be loaded: call the model "
+            "once, or make it without lazy modules",
+        )
+    tensor = tensor.torch()
+    if tensor.shape != old.shape:
+        raise InvalidError(22, f"{start}{name} has the shape {tuple(tensor.shape)}, the model's {tuple(old.shape)}")
+    if not is_parameter:
+        return tensor.clone()
+    numbers = tensor.is_floating_point() or tensor.is_complex()  # no others have a gradient
+    return torch.nn.Parameter(tensor, requires_grad=old.requires_grad and numbers)
+
+
+def _load(start, got, model, strict):
+    """Return what to store in the model, as (dict, key, tensor), and the names that stay without values."""
+    wanted = model.state_dict(keep_vars=True)
+    groups = {}  # tied weights are one object under several names
+    for slot in _slots(model):
+        groups.setdefault(id(slot[3]), []).append(slot)
+    loaded, left = [], []
+    for slots in groups.values():
+        names = [slot[0] for slot in slots]
+        name = next((name for name in names if name in got), None)
+        _, _, _, old, is_parameter = slots[0]
+        if name is not None:
+            tensor = _load_one(start, name, got[name], old, is_parameter)
+            for _, module, own, _, _ in slots:
+                loaded.append((module._parameters if is_parameter else module._buffers, own, tensor))
+        elif strict and any(name in wanted for name in names):
+            raise NotFoundError(2, f"there is no tensor {start}{names[0]} for the model")
+        elif old.is_meta:
+            left.extend(names)
+    return loaded, left
+
+
 def load_model(client, prefix, model, *, strict=True, timeout=None):
     """Put the tensors below PREFIX/ into model, without a copy of its weights, and return it.
 
@@ -176,39 +215,21 @@ def load_model(client, prefix, model, *, strict=True, timeout=None):
     Buffers are copied, because modules write to theirs. Weights that are tied in the model stay tied, and it is enough
     if the tensor of one of their names is there. Buffers that a state_dict does not have are left alone; on "meta" they
     have no values, and it is an InvalidError if one is left there.
-    NotFoundError: a tensor is missing. InvalidError (a ValueError): one has another shape.
+    NotFoundError: a tensor is missing. InvalidError (a ValueError): one has another shape, or the model's parameter is
+    lazy, as those of torch.nn.LazyLinear are until the model is called for the first time. After an error the model is
+    as it was.
     """
     start = _below(prefix)
     got = client.get_many(prefix=start, timeout=timeout)
-    wanted = model.state_dict(keep_vars=True)
-    groups = {}  # tied weights are one object under several names
-    for slot in _slots(model):
-        groups.setdefault(id(slot[3]), []).append(slot)
-    for slots in groups.values():
-        names = [slot[0] for slot in slots]
-        name = next((name for name in names if name in got), None)
-        if name is None:
-            if strict and any(name in wanted for name in names):
-                raise NotFoundError(2, f"there is no tensor {start}{names[0]} for the model")
-            continue
-        _, _, _, old, is_parameter = slots[0]
-        tensor = got[name].torch()
-        if tensor.shape != old.shape:
-            raise InvalidError(22, f"{start}{name} has the shape {tuple(tensor.shape)}, the model's {tuple(old.shape)}")
-        if is_parameter:
-            numbers = tensor.is_floating_point() or tensor.is_complex()  # no others have a gradient
-            tensor = torch.nn.Parameter(tensor, requires_grad=old.requires_grad and numbers)
-        else:
-            tensor = tensor.clone()
-        for _, module, own, _, _ in slots:
-            (module._parameters if is_parameter else module._buffers)[own] = tensor
-    left = [name for name, _, _, tensor, _ in _slots(model) if tensor.is_meta]
+    loaded, left = _load(start, got, model, strict)
     if strict and left:
         raise InvalidError(
             22,
             f"{left[0]} has no values: it is on the device meta, and no state_dict has it; make the model within "
             "tensorlease.torch.meta_weights()",
         )
+    for entries, own, tensor in loaded:  # nothing has changed before, and nothing fails below
+        entries[own] = tensor
     return model
 
 

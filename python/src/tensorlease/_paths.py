@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that load() reads, among which an index of a model may name several."""
+
+import errno
+import json
+import os
+
+from ._errors import InvalidError
+
+_INDEX = ".safetensors.index.json"
+
+
+def paths_of(path):
+    """Return the files that are meant, each with the names of tensors that it must have, or None."""
+    if isinstance(path, (list, tuple)):
+        if not path:
+            raise InvalidError(errno.EINVAL, "path is an empty list")
+        return tuple((one, None) for one in path)
+    if not isinstance(path, (str, bytes, os.PathLike)) or not os.fsdecode(path).endswith(_INDEX):
+        return ((path, None),)
+    path = os.fsdecode(path)
+    files = {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            index = json.load(file)
+    except ValueError as error:  # it is no JSON, or no UTF-8
+        raise InvalidError(errno.EINVAL, f"{path} is no index of a model: {error}") from None
+    names = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(names, dict):
+        raise InvalidError(errno.EINVAL, f"{path} is no index of a model: it has no weight_map of tensors and files")
+    for tensor, name in names.items():
+        if type(name) is not str or name != os.path.basename(name):
+            raise InvalidError(
+                errno.EINVAL, f"{path} is no index of a model: {tensor!r} is in {name!r}, and not in a file beside it"
+            )
+        files.setdefault(name, []).append(tensor)
+    if not files:
+        raise InvalidError(errno.EINVAL, f"{path} is no index of a model: its weight_map is empty")
+    return tuple((os.path.join(os.path.dirname(path), name), tuple(files[name])) for name in sorted(files))
