@@ -159,8 +159,9 @@ static int child_start(struct keeper *k)
 		kill(pid, SIGTERM);
 	k->child = pid;
 	k->fd = fds[0];
-	if (k->new_config)
-		k->due = 0; /* this one reads the files as they are now */
+	/* this one reads the files as they are now, unless it gives way to the former program */
+	if (k->new_config && (!k->must_adopt || k->due == KEEPER_RELOAD))
+		k->due = 0;
 	k->fresh = k->is_ready = k->forgotten_owed = false;
 	k->forgotten = 0;
 	return 0;
@@ -221,12 +222,16 @@ static void child_renew(struct keeper *k, enum keeper_op how, const char *why)
 	answer(k, how, k->asked);
 }
 
-/* A signal while no daemon serves, or when one is about to leave, counts as soon as one serves. */
+/* A signal while no daemon serves, or when one is about to leave, counts as soon as one serves. A
+ * reload may be refused, and so does not replace a restart. */
 static void signal_renew(struct keeper *k, enum keeper_op how)
 {
 	bool now = k->child && k->is_ready && !k->renewing;
 
-	k->due = now ? 0 : how;
+	if (now)
+		k->due = 0;
+	else if (k->due != KEEPER_LEAVE)
+		k->due = how;
 	if (now)
 		child_renew(k, how, how == KEEPER_RELOAD ? KEEPER_BY_SIGHUP : KEEPER_BY_SIGUSR2);
 }
