@@ -344,6 +344,7 @@ TEST(a_reload_for_which_there_is_no_program_does_not_stand_in_the_way_of_a_resta
 	config_write(config, "max-tensors = 8192\n"); /* what a reload may not change */
 	must_be(tl_restart(c), 0);
 	must_be(td_full_status(&d).restarts, 1);
+	must(log_has(&d, "the next daemon does not take over everything"));
 	tl_close(c);
 	td_stop(&d);
 	must_be(unlink(path), 0);
