@@ -197,13 +197,17 @@ static void nothing_is_new(struct keeper *k)
 static void served(struct keeper *k)
 {
 	char path[64];
+	int fd;
 
 	k->is_ready = k->was_ready = true;
 	k->tries = k->failures = 0;
 	nothing_is_new(k);
 	snprintf(path, sizeof(path), "/proc/%d/exe", (int)k->child);
+	fd = open(path, O_PATH | O_CLOEXEC);
+	if (fd < 0)
+		return; /* it has died since: the program before it is good as well */
 	fd_close(k->program);
-	k->program = open(path, O_PATH | O_CLOEXEC);
+	k->program = fd;
 }
 
 static void child_renew(struct keeper *k, enum keeper_op how, const char *why)

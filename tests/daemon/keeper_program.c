@@ -411,6 +411,33 @@ TEST(a_reload_asked_for_while_the_next_daemon_starts_is_done_when_it_serves)
 	remove_program(&d, dir, path);
 }
 
+/* When the keeper learns that it serves, its program cannot be told any more. */
+TEST(a_daemon_that_dies_as_soon_as_it_serves_loses_nothing_if_another_layout_was_installed)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_PATH], real[PROGRAM_PATH + 8], pipe[PROGRAM_PATH + 8];
+	struct test_daemon d = start_copy(dir, path);
+	tl_client *c = td_connect(&d);
+	pid_t pid = 0;
+	int fd;
+
+	must_be(put_value(c, "a", 1, NULL), 0);
+	tl_close(c);
+	fd = kill_until_next_waits(&d, path, real, pipe);
+	process_stop(d.keeper);
+	must_be(unlink(pipe), 0);
+	must_be(write(fd, "\n", 1), 1);
+	close(fd);
+	eventually((pid = proper(&d)));
+	if (!install_other_layout(path))
+		must_be(rename(real, path), 0);
+	must_be(kill(pid, SIGKILL), 0);
+	must_be(kill(d.keeper, SIGCONT), 0);
+	eventually(proper(&d) && proper(&d) != pid);
+	must_be(td_full_status(&d).tensors, 1);
+	unlink(real);
+	remove_program(&d, dir, path);
+}
+
 /* Whether the process has not read that signal yet. */
 static bool is_pending(pid_t pid, int number)
 {
