@@ -73,28 +73,56 @@ static bool options_differ(const struct options *now, const struct options *next
 	return true;
 }
 
-/* Users state their mappings themselves at the next daemon, which believes none of them more than
- * half of its pool, unless its rules let the user have all (account_adopt_stated()). */
-static bool mappings_differ(const struct options *next, struct shared *sh, char what[WHAT])
+/* True if the next daemon may believe a user less because of a group. We do not know whose groups
+ * those are. */
+static bool groups_have_mappings(const struct config *next)
 {
-	const struct pool *pool = &sh->pools[SHARE_MAPPINGS];
-	uint64_t most = shared_mappings(options_most_tensors(next)), used;
-	struct account *account;
+	const struct share_rule *rule;
 
-	if (most >= pool->capacity)
-		return false;
-	for (uint32_t uid = 0; (account = account_next(&sh->accounts, uid)); uid++) {
-		uid = account->uid;
-		used = account_used(account, pool);
-		if (used > most / 2) {
-			snprintf(what, WHAT, "max-tensors is too low for user %u's %llu mappings",
-				 uid, (unsigned long long)used);
+	for (unsigned i = 0; i < next->rule_count; i++) {
+		rule = &next->rules[i];
+		if (rule->whose == RULE_GROUP && rule->max[SHARE_MAPPINGS] != SHARE_UNSET)
 			return true;
-		}
-		if (uid == UINT32_MAX)
-			break;
 	}
 	return false;
+}
+
+/* Users state their mappings themselves at the next daemon. Returns how many of them it believes,
+ * by its rules, or fewer. */
+static uint64_t mappings_believed(struct accounts *next, const struct pool *pool, uint32_t uid)
+{
+	struct account *account = account_ref(next, uid);
+	uint64_t most = account ? account_stated_max(account, pool) : pool->capacity / 2;
+
+	account_unref(account);
+	return most;
+}
+
+static bool mappings_differ(const struct options *next, struct shared *sh, char what[WHAT])
+{
+	const struct pool *now = &sh->pools[SHARE_MAPPINGS];
+	bool groups = groups_have_mappings(&next->config), differ = false;
+	struct accounts accounts;
+	struct pool pool;
+	struct account *account;
+	uint64_t used, most;
+
+	accounts_init(&accounts, sh->uid, next->config.rules, next->config.rule_count);
+	pool = pool_make(&accounts, SHARE_MAPPINGS, shared_mappings(options_most_tensors(next)));
+	account = pool.capacity < now->capacity ? account_next(&sh->accounts, 0) : NULL;
+	while (account && !differ) {
+		used = account_used(account, now);
+		most = groups ? pool.capacity / 2
+			      : mappings_believed(&accounts, &pool, account->uid);
+		differ = used > most;
+		if (differ)
+			snprintf(what, WHAT, "max-tensors is too low for user %u's %llu mappings",
+				 account->uid, (unsigned long long)used);
+		account = account->uid < UINT32_MAX ? account_next(&sh->accounts, account->uid + 1)
+						    : NULL;
+	}
+	accounts_deinit(&accounts);
+	return differ;
 }
 
 /* True, and says why, if the next daemon could not take over. */

@@ -14,13 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "daemon/inspect.h"
+#include "daemon/instance.h"
 #include "daemon/state/check.h"
 #include "daemon/state/namespace.h"
 #include "daemon/state/snapshot.h"
@@ -277,6 +276,57 @@ static int ledgers_look(struct look *look, const struct subject *s, const struct
 	return r;
 }
 
+/* ---- the lock file -------------------------------------------------------------------------- */
+
+/* What the lock file says of the last daemon on that socket. */
+struct lock {
+	int pid;
+	uint64_t id;		/* of the first of its instances; 0: it has left none */
+	uint64_t pid_namespace; /* in which its pid means something; 0: not known */
+};
+
+static int lock_read(const char *socket, struct lock *lock)
+{
+	char path[128], text[INSTANCE_LOCK_TEXT] = "";
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s.lock", socket);
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	if (n < 0) {
+		int r = -errno;
+
+		fprintf(stderr, "tensorleased: cannot check what is served on %s: %s: %s%s\n",
+			socket, path, strerror(-r),
+			r == -ENOENT ? "; no daemon has left anything there" : "");
+		fd_close(fd);
+		return r;
+	}
+	close(fd);
+	*lock = (struct lock){ 0 };
+	if (sscanf(text, "%d %" SCNx64 " %*u %" SCNu64, &lock->pid, &lock->id,
+		   &lock->pid_namespace) >= 2)
+		return 0;
+	fprintf(stderr,
+		"tensorleased: cannot check what is served on %s: %s does not name a "
+		"daemon and its instance\n",
+		socket, path);
+	return -EINVAL;
+}
+
+/*
+ * True if the daemon may serve where we cannot see it. Its number means nothing here then, and
+ * neither its descriptors nor its facts can be found. Nobody is asked by a connection: that may
+ * start a service, which would remove what is to be checked.
+ */
+static bool is_elsewhere(const struct lock *lock)
+{
+	uint64_t ours = instance_pid_namespace();
+
+	return lock->id && lock->pid_namespace && ours && lock->pid_namespace != ours;
+}
+
 /* ---- looks ---------------------------------------------------------------------------------- */
 
 static int catalog_look(struct look *look, const struct subject *s, const struct catalog *cat)
@@ -328,48 +378,22 @@ static void pause_ms(unsigned ms)
 	nanosleep(&t, NULL);
 }
 
-/*
- * True if a daemon that we cannot see listens on that socket: the process that made it a listener
- * is in another PID namespace. Its number in the lock file means nothing here then, and neither its
- * descriptors nor its facts can be found.
- */
-static bool is_elsewhere(const char *socket_path)
-{
-	cleanup_(fd_closep) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
-					    0);
-	struct sockaddr_un sun = { .sun_family = AF_UNIX };
-	struct stat ours, theirs;
-	struct ucred listener;
-	socklen_t len = sizeof(listener);
-	char path[32];
-
-	snprintf(sun.sun_path, sizeof(sun.sun_path), "%s", socket_path);
-	if (fd < 0 || connect(fd, (struct sockaddr *)&sun, sizeof(sun)) ||
-	    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &listener, &len))
-		return false;
-	if (!listener.pid)
-		return true;
-	snprintf(path, sizeof(path), "/proc/%d/ns/pid", (int)listener.pid);
-	return !stat("/proc/self/ns/pid", &ours) && !stat(path, &theirs) &&
-	       ours.st_ino != theirs.st_ino;
-}
-
 /* Returns the number of faults, or a negative errno. */
-static int instance_inspect(uint64_t instance, int pid, const char *socket_path)
+static int instance_inspect(uint64_t instance, const struct lock *lock)
 {
 	struct look *looks = calloc(2, sizeof(*looks));
 	struct subject s = { .catalog_fd = -1, .facts_fd = -1 };
 	unsigned ms = FIRST_PAUSE_MS, n = 0, count;
-	int r = looks ? look_once(&looks[0], instance, pid, &s) : -ENOMEM;
+	int r = looks ? look_once(&looks[0], instance, lock->pid, &s) : -ENOMEM;
 
 	while (!r && ++n < LOOKS && looks[(n - 1) % 2].count) {
 		subject_deinit(&s);
 		pause_ms(ms);
 		ms *= 3;
-		r = look_once(&looks[n % 2], instance, pid, &s);
+		r = look_once(&looks[n % 2], instance, lock->pid, &s);
 		faults_keep(&looks[n % 2], &looks[(n - 1) % 2]);
 	}
-	if (!r && !s.pid && is_elsewhere(socket_path))
+	if (!r && !s.pid && is_elsewhere(lock))
 		r = -ESRCH;
 	if (r) {
 		subject_deinit(&s);
@@ -389,41 +413,13 @@ static int instance_inspect(uint64_t instance, int pid, const char *socket_path)
 
 /* ---- a whole daemon ------------------------------------------------------------------------- */
 
-/* The lock file names the last daemon on that socket, and the first of its instances. */
-static int lock_read(const char *socket, int *pid, uint64_t *id)
-{
-	char path[128], text[64] = "";
-	ssize_t n;
-	int fd;
-
-	snprintf(path, sizeof(path), "%s.lock", socket);
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
-	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-	if (n < 0) {
-		int r = -errno;
-
-		fprintf(stderr, "tensorleased: cannot check what is served on %s: %s: %s%s\n",
-			socket, path, strerror(-r),
-			r == -ENOENT ? "; no daemon has left anything there" : "");
-		fd_close(fd);
-		return r;
-	}
-	close(fd);
-	if (sscanf(text, "%d %" SCNx64, pid, id) == 2)
-		return 0;
-	fprintf(stderr,
-		"tensorleased: cannot check what is served on %s: %s does not name a "
-		"daemon and its instance\n",
-		socket, path);
-	return -EINVAL;
-}
-
 int inspect(const char *socket)
 {
-	uint64_t id = 0, instance, key;
+	uint64_t instance, key;
 	unsigned wrong = 0;
 	struct dirent *e;
-	int pid = 0, r = lock_read(socket, &pid, &id);
+	struct lock lock;
+	int r = lock_read(socket, &lock);
 	bool any = false;
 	DIR *dir;
 
@@ -433,9 +429,9 @@ int inspect(const char *socket)
 	while (!r && dir && (e = readdir(dir))) {
 		if (sscanf(e->d_name, "tensorlease-%16" SCNx64 "-%16" SCNx64, &instance, &key) !=
 			    2 ||
-		    key || instance - id >= NAMESPACES_MAX)
+		    key || instance - lock.id >= NAMESPACES_MAX)
 			continue;
-		r = instance_inspect(instance, pid, socket);
+		r = instance_inspect(instance, &lock);
 		if (r < 0 && r != -ESRCH)
 			fprintf(stderr, "tensorleased: cannot check %s: %s%s\n", e->d_name,
 				strerror(-r),
@@ -446,12 +442,12 @@ int inspect(const char *socket)
 	}
 	if (dir)
 		closedir(dir);
-	if (!r && !any && is_elsewhere(socket))
+	if (!r && !any && is_elsewhere(&lock))
 		r = -ESRCH; /* its /dev/shm may be another one, too */
 	if (r == -ESRCH)
 		fprintf(stderr,
-			"tensorleased: cannot check what is served on %s: its daemon runs in "
-			"another PID namespace; ask there\n",
+			"tensorleased: cannot check what is served on %s: its daemon is in "
+			"another PID namespace, where it may serve or not; ask there\n",
 			socket);
 	return r ? r : wrong ? INSPECT_E_WRONG : 0;
 }

@@ -24,7 +24,7 @@
 #include "util/fd.h"
 #include "util/log.h"
 
-enum { LISTEN_BACKLOG = 128, LOCK_TEXT = 64 };
+enum { LISTEN_BACKLOG = 128 };
 
 static int lock_path(const struct instance *in, char *path, size_t size)
 {
@@ -96,7 +96,7 @@ static int instance_lock(struct instance *in, int *kept, char *text, char *why, 
 	} while (r == 1);
 	if (*why)
 		return r;
-	n = pread(in->lock_fd, text, LOCK_TEXT - 1, 0);
+	n = pread(in->lock_fd, text, INSTANCE_LOCK_TEXT - 1, 0);
 	text[n > 0 ? n : 0] = '\0';
 	if (r == -EWOULDBLOCK) {
 		snprintf(why, why_size,
@@ -108,6 +108,13 @@ static int instance_lock(struct instance *in, int *kept, char *text, char *why, 
 	return r;
 }
 
+uint64_t instance_pid_namespace(void)
+{
+	struct stat st;
+
+	return stat("/proc/self/ns/pid", &st) ? 0 : st.st_ino;
+}
+
 /*
  * A daemon that dies here leaves the old contents or the new: always as many bytes, written by one
  * call. With an empty file the next daemon could not tell which instance to take over, or to
@@ -115,9 +122,9 @@ static int instance_lock(struct instance *in, int *kept, char *text, char *why, 
  */
 static int instance_record(const struct instance *in)
 {
-	char text[LOCK_TEXT];
-	int n = snprintf(text, sizeof(text), "%-10d %016" PRIx64 " %020" PRIu64 "\n", (int)getpid(),
-			 in->id, in->versions);
+	char text[INSTANCE_LOCK_TEXT];
+	int n = snprintf(text, sizeof(text), "%-10d %016" PRIx64 " %020" PRIu64 " %020" PRIu64 "\n",
+			 (int)getpid(), in->id, in->versions, instance_pid_namespace());
 
 	if (pwrite(in->lock_fd, text, (size_t)n, 0) != n || ftruncate(in->lock_fd, n))
 		return -errno;
@@ -285,7 +292,7 @@ static int instance_begin(struct instance *in, const char *socket, struct instan
 			  char *why, size_t why_size)
 {
 	bool was_kept = fds->lock >= 0;
-	char text[LOCK_TEXT];
+	char text[INSTANCE_LOCK_TEXT];
 	int r;
 
 	*in = (struct instance){ .lock_fd = -1, .listen_fd = -1, .activated = fds->activated >= 0 };

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 enum { INSTANCE_E_SERVED = 1 };
+enum { INSTANCE_LOCK_TEXT = 96 }; /* more bytes than a lock file has */
 
 struct instance {
 	char socket[108];
@@ -44,3 +45,5 @@ void instance_give_up(struct instance *in);
  * highest version.
  */
 void instance_deinit(struct instance *in);
+/* Ours, as the lock file tells it; 0: not known. */
+uint64_t instance_pid_namespace(void);

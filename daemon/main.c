@@ -414,7 +414,7 @@ int main(int argc, char **argv)
 	struct again again = { .argc = argc, .argv = argv, .now = &o };
 	int ready_fd = -1, r;
 
-	r = keep_init(&k); /* it may change the directory, where configuration files are */
+	r = keep_init(&k, argv[0]); /* it may change the directory, where configuration files are */
 	if (r) {
 		fprintf(stderr, "tensorleased: cannot start: %s\n", strerror(-r));
 		return EXIT_FAILURE;

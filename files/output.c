@@ -14,7 +14,10 @@
 #include "util/cleanup.h"
 #include "util/fault.h"
 
-enum { TEMPORARY_TRIES = 100 };
+enum {
+	TEMPORARY_TRIES = 100,
+	PIPE_WRITE_MAX = 64 << 10, /* bytes; to write() more to a slow reader may take long */
+};
 
 /* Lets a test make this call fail, as it would on a full disk. */
 static bool injected(const char *what)
@@ -143,6 +146,7 @@ int output_init(struct output *out, const char *path, const struct report *to)
 	*out = (struct output){ .fd = -1, .to = to };
 	if (strcmp(path, "-") == 0) {
 		out->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+		out->blocks = true;
 		return out->fd < 0 ? report_errno(to, "open") : 0;
 	}
 	exists = stat(path, &st) == 0;
@@ -165,25 +169,29 @@ int output_init(struct output *out, const char *path, const struct report *to)
 	return 0;
 }
 
-/* A signal also ends a write() that has written a part, which then says nothing of it. */
+/*
+ * A signal also ends a write() that has written a part, which then says nothing of it. One that
+ * comes just before a write() is heard of after it, which must not take long. Without blocking,
+ * report_await() asks often enough.
+ */
 int output_write(struct output *out, const void *bytes, size_t size)
 {
-	const bool waits = out->to->interrupted && !out->target;
+	const bool waits = out->to->interrupted && !out->target, blocks = !waits || out->blocks;
 	size_t done = 0;
 
 	while (done < size) {
+		const size_t left = size - done,
+			     most = waits && left > PIPE_WRITE_MAX ? PIPE_WRITE_MAX : left;
 		ssize_t n;
 
 		if (waits && !report_await(out->to, out->fd, POLLOUT))
 			return report_errno(out->to, "write");
-		n = injected("file: write")
-			    ? -1
-			    : write(out->fd, (const char *)bytes + done, size - done);
+		n = injected("file: write") ? -1 : write(out->fd, (const char *)bytes + done, most);
 		if (n >= 0)
 			done += (size_t)n;
 		else if (errno != EINTR && !(waits && errno == EAGAIN))
 			return report_errno(out->to, "write");
-		if (done < size && !waits && !report_goes_on(out->to))
+		if (done < size && blocks && !report_goes_on(out->to))
 			return report_errno(out->to, "write");
 	}
 	return 0;

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,6 +16,7 @@ enum { FILE_CHUNK = 8 << 20 /* bytes between two calls of a progress function */
 
 struct output {
 	int fd;
+	bool blocks;	 /* it is standard output, which we may not make non-blocking */
 	char *target;	 /* the file to replace; NULL: write to @fd directly */
 	char *temporary; /* its name for now; NULL: it has none */
 	/* the progress function, which may be NULL, and its arguments */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "files/report.h"
+#include "util/clock.h"
 
 enum { PATH_SHOWN_MAX = 256 }; /* bytes; of longer ones the end is shown */
 
@@ -42,10 +43,19 @@ int report_memory(const struct report *to)
 	return report(to, -ENOMEM, "out of memory");
 }
 
+/* When somebody was asked whether to go on, by any call of this thread. */
+static int64_t *asked_ns(void)
+{
+	static _Thread_local int64_t when;
+
+	return &when;
+}
+
 bool report_goes_on(const struct report *to)
 {
 	int r = to->interrupted ? to->interrupted(to->context) : 0;
 
+	*asked_ns() = now_mono_ns();
 	if (r)
 		errno = -r;
 	return !r;
@@ -60,11 +70,11 @@ bool report_await(const struct report *to, int fd, short events)
 
 		if (n < 0 && errno != EINTR)
 			return false;
-		if (n > 0)
-			return true;
-		if (!report_goes_on(to))
+		/* whoever always has a little to read, or to write, is to be asked as well */
+		if ((n <= 0 || now_mono_ns() - *asked_ns() >= REPORT_LOOK_MS * NS_PER_MS) &&
+		    !report_goes_on(to))
 			return false;
-		if (n == 0 && fd < 0)
+		if (n > 0 || (n == 0 && fd < 0))
 			return true;
 	}
 }

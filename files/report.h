@@ -16,8 +16,8 @@ enum {
  * operation stops and returns that. */
 typedef int (*file_progress)(void *context, uint64_t done, uint64_t total);
 
-/* Called again and again while a pipe is waited for, and when a signal comes meanwhile. If it
- * returns a negative errno, that stops, and returns it. */
+/* Called again and again while a pipe is waited for or used, and when a signal comes meanwhile. If
+ * it returns a negative errno, that stops, and returns it. */
 typedef int (*file_interrupted)(void *context);
 
 struct report {
@@ -40,8 +40,9 @@ int report_memory(const struct report *to);
 /* Returns whether to go on after a signal, and else sets errno. */
 bool report_goes_on(const struct report *to);
 /*
- * Waits until @fd is ready for @events, asking every REPORT_LOOK_MS whether to go on. A negative
- * @fd waits for so long. Returns false, with errno, if not to go on.
+ * Waits until @fd is ready for @events, asking every REPORT_LOOK_MS whether to go on, also from
+ * call to call if it is ready at once. A negative @fd waits for so long. Returns false, with errno,
+ * if not to go on.
  */
 bool report_await(const struct report *to, int fd, short events);
 

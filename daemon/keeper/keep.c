@@ -14,6 +14,7 @@
 #endif
 
 #include "daemon/keeper/keep.h"
+#include "daemon/keeper/program.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/log.h"
@@ -100,9 +101,10 @@ static int parent_find(struct keep *k)
 }
 
 /* systemd passes the sockets of the unit and the contents of its store, each with a name. */
-static int manager_find(struct keep *k)
+static int manager_find(struct keep *k, const char *name)
 {
 #ifdef HAVE_SYSTEMD
+	char directory[PATH_MAX];
 	const char *space = getenv("FDSTORE");
 	char **names = NULL;
 	int n = sd_listen_fds_with_names(1, &names), sockets = 0, r = 0;
@@ -122,15 +124,19 @@ static int manager_find(struct keep *k)
 		k->activated_fd = -1;
 	if (space && atoi(space) > 0)
 		k->kind = KEEP_MANAGER;
+	if (k->kind == KEEP_MANAGER && getcwd(directory, sizeof(directory)) &&
+	    program_find(k->program, name, directory))
+		k->program[0] = '\0';
 	k->same_config = true; /* a daemon that leaves for another one forgets its configuration */
 	return r;
 #else
 	(void)k;
+	(void)name;
 	return 0;
 #endif
 }
 
-int keep_init(struct keep *k)
+int keep_init(struct keep *k, const char *name)
 {
 	int r;
 
@@ -138,7 +144,7 @@ int keep_init(struct keep *k)
 	r = parent_find(k);
 	unsetenv(KEEPER_ENVIRONMENT);
 	if (!r && k->kind == KEEP_NOBODY)
-		r = manager_find(k);
+		r = manager_find(k, name);
 	return r;
 }
 
@@ -265,12 +271,21 @@ static bool is_reload(const char *why)
 	return !strcmp(why, KEEPER_BY_SIGHUP);
 }
 
+bool keep_has_program(const struct keep *k)
+{
+	return !k->program[0] || !access(k->program, X_OK);
+}
+
+/* A manager that cannot start the program gives up, and lets go of all that it keeps. */
 void keep_renew(struct keep *k, const char *why)
 {
 	if (k->fd >= 0)
 		parent_send(k, KEEPER_RENEW, why, -1);
-	else if (k->kind == KEEP_MANAGER)
+	else if (k->kind == KEEP_MANAGER && keep_has_program(k))
 		leave(k, is_reload(why));
+	else if (k->kind == KEEP_MANAGER)
+		log_error("the daemon goes on: its program is not there", "path=%s error=%s",
+			  log_str(k->program), log_str(strerror(errno)));
 }
 
 void keep_stay(struct keep *k)

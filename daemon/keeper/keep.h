@@ -31,7 +31,7 @@ struct keep {
 	uint64_t restarts;  /* how often a daemon has served before us */
 	int64_t ended_ns;   /* when the last of them ended; 0: there was none */
 	int64_t restart_ns; /* from that time until we served; 0: no daemon before us, or not yet */
-	char program[PATH_MAX];	     /* which the keeper starts if we leave; "": not known */
+	char program[PATH_MAX];	     /* which is started if we leave; "": not known */
 	char reason[KEEP_TEXT_SIZE]; /* why that daemon ended, and why we began without its tensors
 				      */
 	uint64_t forgets;	     /* how often the keeper was told to forget something */
@@ -41,8 +41,9 @@ struct keep {
 	void *context;					   /* for that function */
 };
 
-/* Finds the keeper and its descriptors, and clears their environment. -ENOMEM. */
-int keep_init(struct keep *k);
+/* Finds the keeper and its descriptors, and clears their environment. @name: our argv[0]. -ENOMEM.
+ */
+int keep_init(struct keep *k, const char *name);
 /* Closes the socket to the keeper, and descriptors that were not taken. They stay kept: we may be
  * ending before we could take them. */
 void keep_deinit(struct keep *k);
@@ -65,7 +66,10 @@ int keep_forget(struct keep *k, const char *tag);
 uint64_t keep_forgotten(const struct keep *k);
 /* The kept state cannot be taken over: when we end, the next daemon is told to start afresh. */
 void keep_afresh(struct keep *k, const char *why);
-/* Another daemon is to take over, for the reason @why: @leaving will be set. */
+/* False, with errno: the program that is to be started if we leave cannot be. */
+bool keep_has_program(const struct keep *k);
+/* Another daemon is to take over, for the reason @why: @leaving will be set, unless there is no
+ * program to start. */
 void keep_renew(struct keep *k, const char *why);
 /* Tells the keeper that we do not leave. */
 void keep_stay(struct keep *k);

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "daemon/keeper/keeper.h"
+#include "daemon/keeper/program.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -159,8 +160,9 @@ static int child_start(struct keeper *k)
 		kill(pid, SIGTERM);
 	k->child = pid;
 	k->fd = fds[0];
-	if (k->new_config)
-		k->due = 0; /* this one reads the files as they are now */
+	/* this one reads the files as they are now, unless it gives way to the former program */
+	if (k->new_config && (!k->must_adopt || k->due == KEEPER_RELOAD))
+		k->due = 0;
 	k->fresh = k->is_ready = k->forgotten_owed = false;
 	k->forgotten = 0;
 	return 0;
@@ -195,13 +197,17 @@ static void nothing_is_new(struct keeper *k)
 static void served(struct keeper *k)
 {
 	char path[64];
+	int fd;
 
 	k->is_ready = k->was_ready = true;
 	k->tries = k->failures = 0;
 	nothing_is_new(k);
 	snprintf(path, sizeof(path), "/proc/%d/exe", (int)k->child);
+	fd = open(path, O_PATH | O_CLOEXEC);
+	if (fd < 0)
+		return; /* it has died since: the program before it is good as well */
 	fd_close(k->program);
-	k->program = open(path, O_PATH | O_CLOEXEC);
+	k->program = fd;
 }
 
 static void child_renew(struct keeper *k, enum keeper_op how, const char *why)
@@ -221,12 +227,16 @@ static void child_renew(struct keeper *k, enum keeper_op how, const char *why)
 	answer(k, how, k->asked);
 }
 
-/* A signal while no daemon serves, or when one is about to leave, counts as soon as one serves. */
+/* A signal while no daemon serves, or when one is about to leave, counts as soon as one serves. A
+ * reload may be refused, and so does not replace a restart. */
 static void signal_renew(struct keeper *k, enum keeper_op how)
 {
 	bool now = k->child && k->is_ready && !k->renewing;
 
-	k->due = now ? 0 : how;
+	if (now)
+		k->due = 0;
+	else if (k->due != KEEPER_LEAVE)
+		k->due = how;
 	if (now)
 		child_renew(k, how, how == KEEPER_RELOAD ? KEEPER_BY_SIGHUP : KEEPER_BY_SIGUSR2);
 }
@@ -579,55 +589,6 @@ static void wait_and_act(struct keeper *k)
 		on_signal(k);
 }
 
-static bool is_our_program(const char *path)
-{
-	struct stat ours, there;
-
-	return !stat("/proc/self/exe", &ours) && !stat(path, &there) &&
-	       ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
-}
-
-/* Sets @exe, and tells whether that is our program. */
-static bool exe_try(struct keeper *k, const char *dir, size_t dir_len, const char *name)
-{
-	int n = snprintf(k->exe, sizeof(k->exe), "%.*s%s%s", (int)dir_len, dir, dir_len ? "/" : "",
-			 name);
-
-	return n < (int)sizeof(k->exe) && is_our_program(k->exe);
-}
-
-/* Finds the path by which we were started: a link in it may lead to another program by the time of
- * a restart. False: @name is something else. */
-static bool exe_as_started(struct keeper *k, const char *name)
-{
-	const char *dir = getenv("PATH");
-	size_t len;
-
-	if (strchr(name, '/'))
-		return exe_try(k, k->directory, *name == '/' ? 0 : strlen(k->directory), name);
-	for (; dir; dir = dir[len] ? dir + len + 1 : NULL) {
-		len = strcspn(dir, ":");
-		if (*dir == '/' && len < PATH_MAX && exe_try(k, dir, len, name))
-			return true;
-	}
-	return false;
-}
-
-static int exe_find(struct keeper *k)
-{
-	ssize_t n;
-
-	if (k->options->exe) {
-		snprintf(k->exe, sizeof(k->exe), "%s", k->options->exe);
-		return 0;
-	}
-	if (k->options->argv[0] && exe_as_started(k, k->options->argv[0]))
-		return 0;
-	n = readlink("/proc/self/exe", k->exe, sizeof(k->exe) - 1);
-	k->exe[n > 0 ? n : 0] = '\0';
-	return n < 0 ? -errno : 0;
-}
-
 static int keeper_init(struct keeper *k, const struct keeper_options *options)
 {
 	struct rlimit limit;
@@ -636,7 +597,9 @@ static int keeper_init(struct keeper *k, const struct keeper_options *options)
 	*k = (struct keeper){ .options = options, .signal_fd = -1, .fd = -1, .program = -1 };
 	if (!getcwd(k->directory, sizeof(k->directory)))
 		return -errno;
-	r = exe_find(k);
+	if (options->exe)
+		snprintf(k->exe, sizeof(k->exe), "%s", options->exe);
+	r = options->exe ? 0 : program_find(k->exe, options->argv[0], k->directory);
 	if (r)
 		return r;
 	if (!getrlimit(RLIMIT_NOFILE, &limit)) {

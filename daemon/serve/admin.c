@@ -113,7 +113,7 @@ void handle_restart(struct peer *peer, struct conn_message *m)
 			"nobody would start another daemon: this one has no keeper (--keeper no, or it was killed)");
 		return;
 	}
-	if (server->keep->program[0] && access(server->keep->program, X_OK)) {
+	if (!keep_has_program(server->keep)) {
 		peer_error(peer, request->header.serial, WIRE_E_NOT_FOUND,
 			   "no other daemon starts: its program %s is not there: %s",
 			   server->keep->program, strerror(errno));

@@ -702,6 +702,8 @@ static bool server_leaves(struct server *server)
 	}
 	if (all)
 		keep_reload(server->keep);
+	else if (server->may_leave && !server->may_leave(server->context, &server->namespaces, why))
+		log_warn("the next daemon does not take over everything", "why=%s", log_str(why));
 	log_info("leaving, for another daemon");
 	return true;
 }

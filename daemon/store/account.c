@@ -368,13 +368,20 @@ int account_adopt(struct account *account, struct pool *pool, uint64_t amount)
 	return 0;
 }
 
+/* A maximum may have become lower than what the last daemon granted. */
+uint64_t account_stated_max(struct account *account, const struct pool *pool)
+{
+	uint64_t max = account_max(account, pool), half = pool->capacity / 2;
+
+	if (max > pool->capacity)
+		return pool->capacity;
+	return max > half ? max : half;
+}
+
 int account_adopt_stated(struct account *account, struct pool *pool, uint64_t amount)
 {
-	/* a maximum may have become lower than what the last daemon granted */
-	uint64_t most = pool->capacity, used = account_used(account, pool);
+	uint64_t most = account_stated_max(account, pool), used = account_used(account, pool);
 
-	if (is_beyond_max(account, pool, amount))
-		most /= 2;
 	if (used > most || amount > most - used)
 		return CHARGE_E_USER | (int)pool->share;
 	used_take(account, pool, amount);

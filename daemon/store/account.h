@@ -112,7 +112,6 @@ struct account {
 	struct list steps;    /* of struct account, by step */
 
 	struct list clients; /* of struct client, by account_link: in its namespace */
-
 	/* state/lost.c: */
 	struct list lost; /* of struct tensor, by link */
 	unsigned lost_count;
@@ -181,6 +180,7 @@ void account_give(struct account *account, struct pool *pool, uint64_t amount);
 /* What a former daemon granted, even beyond the maximum, bytes beyond the pool too; or FULL. */
 int account_adopt(struct account *account, struct pool *pool, uint64_t amount);
 /* What the user itself states, even if the pool has less: CHARGE_E_USER if it is too much, or 0. */
+uint64_t account_stated_max(struct account *account, const struct pool *pool); /* that is */
 int account_adopt_stated(struct account *account, struct pool *pool, uint64_t amount);
 /* Moves a charge to @to, even beyond its maximum: it gets no more then. */
 void account_move(struct account *from, struct account *to, const struct pool *pool, uint64_t n);

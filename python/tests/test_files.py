@@ -476,6 +476,32 @@ def test_close_ends_a_wait_for_a_pipe(client, tmp_path, call, begun):
         client.delete("files/stuck/a")
 
 
+@pytest.mark.parametrize("call", ["load", "save"])
+def test_close_ends_a_call_whose_pipe_is_always_ready_soon(client, tmp_path, call):
+    path, pages, stop = tmp_path / "pipe", [], threading.Event()
+    os.mkfifo(path)
+    client.put("files/slow/a", np.zeros(1 << 20))
+    other_end = os.open(path, os.O_RDWR)
+    os.write(other_end, b"PK\x03\x04" * 16 if call == "load" else b"")
+
+    def trickle():
+        while len(pages) < 2000 and not stop.wait(0.005):
+            pages.append(os.read(other_end, 4096) if call == "save" else os.write(other_end, b"\0"))
+        os.close(other_end)  # the call ends at the latest now
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    try:
+        with tensorlease.connect(autostart=False) as waiting:
+            said = close_during(waiting, lambda: getattr(waiting, call)("files/slow", path, format="npz"))
+        assert said == ["the client was closed meanwhile"]
+        assert len(pages) < 1900
+    finally:
+        stop.set()
+        thread.join()
+        client.delete("files/slow/a")
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_signal_that_is_handled_does_not_end_the_writing_of_a_pipe(client, tmp_path, begun):
     path, there = tmp_path / "pipe", tmp_path / "there.npz"

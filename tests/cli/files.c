@@ -341,6 +341,60 @@ TEST(what_is_interrupted_leaves_no_temporary_file)
 	SKIP_UNLESS(can, "may not mount anything");
 }
 
+/* Reads a page at a time, always soon, until nobody writes any more. */
+static size_t read_pages(int fd)
+{
+	char page[4096];
+	size_t size = 0;
+	ssize_t n;
+
+	while ((n = read(fd, page, sizeof(page))) > 0)
+		size += (size_t)n;
+	must_be(n, 0);
+	return size;
+}
+
+static void must_end_soon(const struct test_daemon *d, const char *const *args, int number)
+{
+	struct running writer;
+	int fds[2];
+	char c;
+
+	must_be(pipe2(fds, O_CLOEXEC), 0);
+	must(fcntl(fds[0], F_SETPIPE_SZ, 4096) >= 0);
+	writer = start_printing_to(fds[1], d->socket, args);
+	close(fds[1]);
+	must_be(read(fds[0], &c, 1), 1);
+	must_be(kill(writer.pid, number), 0);
+	must(read_pages(fds[0]) < LARGE / 16);
+	close(fds[0]);
+	{
+		cleanup_result struct result r = finish(&writer);
+
+		must_exit(&r, 256 + number);
+	}
+}
+
+/* It can go on writing at any time, but only a little. */
+TEST(a_signal_ends_the_writing_of_a_pipe_that_is_read_slowly)
+{
+	static const char zeros[LARGE];
+	cleanup_td struct test_daemon d = td_start(0);
+	const struct path file = in(&d, "in.npy");
+
+	write_npy(file.text, 1, "|u1", false, "(50331648,)", zeros, LARGE);
+	{
+		cleanup_result struct result put = run(&d, "put", "a/b", file.text);
+
+		must_exit(&put, 0);
+	}
+	unlink(file.text);
+	must_end_soon(&d, (const char *const[]){ "get", "a/b", "-o", "-", NULL }, SIGTERM);
+	must_end_soon(&d,
+		      (const char *const[]){ "save", "a", "-", "--format", "safetensors", NULL },
+		      SIGINT);
+}
+
 int main(void)
 {
 	return suite_run();

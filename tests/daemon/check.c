@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensorleased --check: it finds what is wrong in shared memory, and nothing else. */
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include "daemon/state/facts.h"
 #include "proto/catalog_layout.h"
 #include "tests/harness/child.h"
+#include "tests/harness/client.h"
 #include "tests/harness/harness.h"
 #include "tests/harness/own_shm.h"
 #include "tests/harness/process.h"
@@ -299,6 +303,41 @@ TEST(without_a_daemon_there_is_nothing_to_check)
 	must_be(td_check(&gone, true), CANNOT);
 }
 
+/* A connection would start the service whose socket it is, which removes what is to be checked. */
+static void must_not_connect(const struct test_daemon *d, uint64_t instance)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	struct test_daemon dead = *d;
+	char lock[128];
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	FILE *file;
+
+	must(fd >= 0);
+	snprintf(dead.socket, sizeof(dead.socket), "%s/second", d->dir);
+	snprintf(lock, sizeof(lock), "%s.lock", dead.socket);
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", dead.socket);
+	must_be(bind(fd, (void *)&a, sizeof(a)), 0);
+	must_be(listen(fd, 16), 0);
+	file = fopen(lock, "we");
+	must(file);
+	fprintf(file, "1 %016llx\n", (unsigned long long)instance);
+	fclose(file);
+	must_be(td_check(&dead, false), SOUND);
+	must_be(poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 0), 0);
+	close(fd);
+	unlink(lock);
+	unlink(dead.socket);
+}
+
+TEST(a_check_starts_no_service)
+{
+	struct test_daemon d = td_start();
+
+	must_not_connect(&d, d.instance); /* it finds remains, but no process */
+	must_not_connect(&d, 0);	  /* it finds nothing */
+	td_stop(&d);
+}
+
 /* Where the daemon's processes cannot be seen it is not known whether one serves. */
 TEST(a_check_from_another_pid_namespace_says_that_it_cannot_tell)
 {
@@ -320,6 +359,46 @@ TEST(a_check_from_another_pid_namespace_says_that_it_cannot_tell)
 	must(strstr(said, "another PID namespace"));
 	must(!strstr(said, "not served"));
 	td_stop(&d);
+}
+
+static bool has_begun_again(const struct test_daemon *d)
+{
+	tl_connect_options o = { .size = sizeof(o), .address = d->socket };
+	bool again = false;
+	tl_client *c;
+
+	if (!tl_connect(&o, &c)) {
+		again = client_status(c).restarts > 0;
+		tl_close(c);
+	}
+	return again;
+}
+
+/* The process that made the kept socket a listener has ended. */
+TEST(a_check_from_outside_of_a_container_says_that_it_cannot_tell)
+{
+	const char *binary = getenv("TL_TEST_DAEMON");
+	struct test_daemon place, inner;
+	char command[768];
+	FILE *pipe;
+
+	SKIP_UNLESS(!system("unshare --pid --fork --mount-proc true 2>/dev/null"),
+		    "may not make a PID namespace");
+	SKIP_UNLESS(own_shm(), "may not have a /dev/shm of its own");
+	place = inner = td_start(); /* only for its directory */
+	snprintf(inner.socket, sizeof(inner.socket), "%s/second", place.dir);
+	snprintf(command, sizeof(command),
+		 "exec unshare --pid --fork --mount-proc sh -c '"
+		 "\"$2\" --keeper yes --socket $1 && kill -9 $(cut -d\" \" -f1 $1.lock) && "
+		 "read x; rm -f $1 $1.lock' sh %s '%s'",
+		 inner.socket, binary ? binary : "build/bin/tensorleased");
+	pipe = popen(command, "we");
+	must(pipe);
+	eventually(has_begun_again(&inner));
+	must_be(td_check(&inner, true), CANNOT);
+	fputs("\n", pipe);
+	pclose(pipe); /* the end of the first process ends the namespace's daemon */
+	td_stop(&place);
 }
 
 int main(void)

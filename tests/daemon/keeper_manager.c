@@ -21,6 +21,7 @@ enum { STORE_MAX = 64, FIRST = 3 };
 
 struct manager {
 	char dir[64], socket[96], notify[96];
+	char program[512]; /* absolute, as a unit names it */
 	int notify_fd;
 	char names[STORE_MAX][64];
 	int fds[STORE_MAX];
@@ -30,12 +31,14 @@ struct manager {
 
 static void manager_init(struct manager *m)
 {
+	const char *binary = getenv("TL_TEST_DAEMON");
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 
 	*m = (struct manager){ .dir = "/tmp/tl-test-manager-XXXXXX" };
 	must(mkdtemp(m->dir));
 	snprintf(m->socket, sizeof(m->socket), "%s/socket", m->dir);
 	snprintf(m->notify, sizeof(m->notify), "%s/notify", m->dir);
+	snprintf(m->program, sizeof(m->program), "%s", binary ? binary : "build/bin/tensorleased");
 	snprintf(a.sun_path, sizeof(a.sun_path), "%s", m->notify);
 	m->notify_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	must(m->notify_fd >= 0);
@@ -124,13 +127,8 @@ static void hear_rest(struct manager *m)
 
 static _Noreturn void become_daemon(struct manager *m, const char *const *extra)
 {
-	const char *binary = getenv("TL_TEST_DAEMON");
-	const char *list[16] = { binary ? binary : "build/bin/tensorleased",
-				 "--foreground",
-				 "--socket",
-				 m->socket,
-				 "--capacity",
-				 "64M" };
+	const char *list[16] = { m->program, "--foreground", "--socket",
+				 m->socket,  "--capacity",   "64M" };
 	char names[STORE_MAX * 64] = "", number[16];
 	int n = 6;
 
@@ -267,6 +265,49 @@ TEST(what_a_service_manager_kept_for_other_limits_is_let_go_of)
 	must_be(client_status(c).tensors, 0);
 	put(c, "a", 3); /* above what the last daemon may have given out */
 	tl_close(c);
+	end(&m);
+}
+
+static int ignore_client(const tl_client_info *info, void *context)
+{
+	(void)info;
+	(void)context;
+	return 0;
+}
+
+/* The manager could start none, would give up, and would let go of all that it keeps. */
+TEST(a_daemon_whose_program_is_gone_does_not_leave_for_another)
+{
+	char link[96], later[104], *real;
+	struct manager m;
+	tl_client *c;
+
+	SKIP_UNLESS(HAS_SYSTEMD, "this build has no libsystemd");
+	manager_init(&m);
+	real = realpath(m.program, NULL);
+	must(real);
+	snprintf(link, sizeof(link), "%s/daemon", m.dir);
+	snprintf(later, sizeof(later), "%s.later", link);
+	must_be(symlink(real, link), 0);
+	free(real);
+	snprintf(m.program, sizeof(m.program), "%s", link);
+	begin(&m, NULL);
+	c = client_of(&m);
+	put(c, "a", 1);
+	must_be(rename(link, later), 0);
+	must_be(kill(m.pid, SIGUSR2), 0);
+	for (int i = 0; i < 4; i++) /* it sees the signal before the last request */
+		must_be(tl_list_clients(c, ignore_client, NULL), 0);
+	must_be(tl_restart(c), -ENOENT);
+	must(strstr(tl_last_error(), link));
+	must_be(client_status(c).restarts, 0);
+	must_be(rename(later, link), 0);
+	must_be(kill(m.pid, SIGUSR2), 0);
+	must_be(WEXITSTATUS(ended(&m)), 75);
+	begin(&m, NULL);
+	must_be(client_status(c).tensors, 1);
+	tl_close(c);
+	must_be(unlink(link), 0);
 	end(&m);
 }
 

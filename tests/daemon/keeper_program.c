@@ -347,6 +347,7 @@ TEST(a_reload_for_which_there_is_no_program_does_not_stand_in_the_way_of_a_resta
 	config_write(config, "max-tensors = 8192\n"); /* what a reload may not change */
 	must_be(tl_restart(c), 0);
 	must_be(td_full_status(&d).restarts, 1);
+	must(log_has(&d, "the next daemon does not take over everything"));
 	tl_close(c);
 	td_stop(&d);
 	must_be(unlink(path), 0);
@@ -366,6 +367,28 @@ static void install_waiting(const char *path, const char *real, const char *pipe
 	install_script(path, text);
 }
 
+/* Kills the daemon. The next one waits until something is written to what this returns. */
+static int kill_until_next_waits(const struct test_daemon *d, const char *path,
+				 char real[PROGRAM_PATH + 8], char pipe[PROGRAM_PATH + 8])
+{
+	int fd = -1;
+
+	snprintf(real, PROGRAM_PATH + 8, "%s.real", path);
+	snprintf(pipe, PROGRAM_PATH + 8, "%s.pipe", path);
+	must_be(rename(path, real), 0);
+	must_be(mkfifo(pipe, 0600), 0);
+	install_waiting(path, real, pipe);
+	must_be(kill(proper(d), SIGKILL), 0);
+	eventually((fd = open(pipe, O_WRONLY | O_NONBLOCK | O_CLOEXEC)) >= 0); /* it waits */
+	return fd;
+}
+
+static bool began_by(const struct test_daemon *d, const char *reason)
+{
+	/* a daemon that took over nothing adds why */
+	return !strncmp(td_full_status(d).restart_reason, reason, strlen(reason));
+}
+
 TEST(a_reload_asked_for_while_the_next_daemon_starts_is_done_when_it_serves)
 {
 	char dir[PROGRAM_DIR], path[PROGRAM_PATH], real[PROGRAM_PATH + 8], pipe[PROGRAM_PATH + 8];
@@ -377,13 +400,7 @@ TEST(a_reload_asked_for_while_the_next_daemon_starts_is_done_when_it_serves)
 
 	must_be(close(mkstemp(config)), 0);
 	d = start_copy_with(dir, path, extra);
-	snprintf(real, sizeof(real), "%s.real", path);
-	snprintf(pipe, sizeof(pipe), "%s.pipe", path);
-	must_be(rename(path, real), 0);
-	must_be(mkfifo(pipe, 0600), 0);
-	install_waiting(path, real, pipe);
-	must_be(kill(proper(&d), SIGKILL), 0);
-	eventually((fd = open(pipe, O_WRONLY | O_NONBLOCK | O_CLOEXEC)) >= 0); /* it waits */
+	fd = kill_until_next_waits(&d, path, real, pipe);
 	config_write(config, "[namespace lab]\n");
 	must_be(kill(d.keeper, SIGHUP), 0);
 	must_be(unlink(pipe), 0);
@@ -394,6 +411,96 @@ TEST(a_reload_asked_for_while_the_next_daemon_starts_is_done_when_it_serves)
 	tl_close(lab);
 	must(!strcmp(td_full_status(&d).restart_reason, "asked for by SIGHUP"));
 	must_be(unlink(real) | unlink(config), 0);
+	remove_program(&d, dir, path);
+}
+
+/* When the keeper learns that it serves, its program cannot be told any more. */
+TEST(a_daemon_that_dies_as_soon_as_it_serves_loses_nothing_if_another_layout_was_installed)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_PATH], real[PROGRAM_PATH + 8], pipe[PROGRAM_PATH + 8];
+	struct test_daemon d = start_copy(dir, path);
+	tl_client *c = td_connect(&d);
+	pid_t pid = 0;
+	int fd;
+
+	must_be(put_value(c, "a", 1, NULL), 0);
+	tl_close(c);
+	fd = kill_until_next_waits(&d, path, real, pipe);
+	process_stop(d.keeper);
+	must_be(unlink(pipe), 0);
+	must_be(write(fd, "\n", 1), 1);
+	close(fd);
+	eventually((pid = proper(&d)));
+	if (!install_other_layout(path))
+		must_be(rename(real, path), 0);
+	must_be(kill(pid, SIGKILL), 0);
+	must_be(kill(d.keeper, SIGCONT), 0);
+	eventually(proper(&d) && proper(&d) != pid);
+	must_be(td_full_status(&d).tensors, 1);
+	unlink(real);
+	remove_program(&d, dir, path);
+}
+
+/* Whether the process has not read that signal yet. */
+static bool is_pending(pid_t pid, int number)
+{
+	unsigned long long pending = ~0ULL;
+	char path[32], line[256];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	file = fopen(path, "re");
+	must(file);
+	while (fgets(line, sizeof(line), file) && sscanf(line, "ShdPnd: %llx", &pending) != 1) {}
+	fclose(file);
+	return pending >> (number - 1) & 1;
+}
+
+/* A reload would be refused. */
+TEST(a_reload_asked_for_later_does_not_replace_a_restart)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_PATH], real[PROGRAM_PATH + 8], pipe[PROGRAM_PATH + 8];
+	char config[] = "/tmp/tl-config-XXXXXX";
+	const char *extra[] = { "--keeper", "yes", "--config", config, NULL };
+	struct test_daemon d;
+	tl_client *c;
+	int fd;
+
+	must_be(close(mkstemp(config)), 0);
+	config_write(config, "max-tensors = 4096\n");
+	d = start_copy_with(dir, path, extra);
+	c = td_connect(&d);
+	must_be(put_value(c, "a", 1, NULL), 0);
+	tl_close(c);
+	fd = kill_until_next_waits(&d, path, real, pipe);
+	config_write(config, "max-tensors = 8192\n");
+	must_be(kill(d.keeper, SIGUSR2), 0);
+	eventually(!is_pending(d.keeper, SIGUSR2));
+	must_be(kill(d.keeper, SIGHUP), 0);
+	must_be(unlink(pipe), 0);
+	must_be(write(fd, "\n", 1), 1);
+	close(fd);
+	eventually(began_by(&d, "asked for by SIGUSR2"));
+	must_be(unlink(real) | unlink(config), 0);
+	remove_program(&d, dir, path);
+}
+
+/* The reload goes back to the former program, which does not read the files as they are. */
+TEST(a_restart_asked_for_during_a_reload_that_fails_is_done_too)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_PATH];
+	struct test_daemon d = start_copy(dir, path);
+	tl_client *c = td_connect(&d);
+
+	must_be(put_value(c, "a", 1, NULL), 0);
+	tl_close(c);
+	install_script(path, "#!/bin/sh\nexit 1\n");
+	process_stop(d.keeper);
+	must_be(kill(d.keeper, SIGHUP), 0); /* which is read first, since its number is lower */
+	must_be(kill(d.keeper, SIGUSR2), 0);
+	must_be(kill(d.keeper, SIGCONT), 0);
+	eventually(began_by(&d, "asked for by SIGUSR2"));
+	must_be(td_full_status(&d).tensors, 1);
 	remove_program(&d, dir, path);
 }
 

@@ -293,6 +293,47 @@ TEST(a_reload_that_leaves_too_few_mappings_is_refused)
 	finish(&s);
 }
 
+enum { GETTERS = 6 };
+
+/* The daemon's own user may have more than half of them. */
+TEST(a_reload_may_leave_the_daemons_user_as_many_mappings_as_it_has)
+{
+	struct scene s = { .config = "/tmp/tl-config-XXXXXX" };
+	const char *extra[] = { "--keeper", "yes", "--config", s.config, NULL };
+	DLManagedTensorVersioned *held[GETTERS][SEGMENTS];
+	tl_client *getters[GETTERS];
+	char name[16];
+
+	must_be(close(mkstemp(s.config)), 0);
+	config_write(s.config, "max-tensors = 32\n[namespace big]\nmax-tensors = 1024\n");
+	s.d = td_start(.extra = extra, .expect_ready = true, .storage = "shm");
+	s.c = td_connect(&s.d);
+	s.pid = proper(s.c);
+	must_be(put(s.c, "a", 1, BYTES, NULL), 0);
+	for (int i = 0; i < SEGMENTS; i++) { /* each in a segment of its own */
+		snprintf(name, sizeof(name), "%d", i);
+		must_be(put(s.c, name, i, BYTES, NULL), 0);
+	}
+	for (int k = 0; k < GETTERS; k++) {
+		getters[k] = td_connect(&s.d);
+		for (int i = 0; i < SEGMENTS; i++) {
+			snprintf(name, sizeof(name), "%d", i);
+			must_be(tl_get(getters[k], name, NULL, &held[k][i]), 0);
+		}
+	}
+	reload(&s, "max-tensors = 32\n");
+	for (int k = 0; k < GETTERS; k++) {
+		eventually(client_status(getters[k]).restarts == 1);
+		for (int i = 0; i < SEGMENTS; i++) {
+			must_be(value_of(held[k][i]), i);
+			held[k][i]->deleter(held[k][i]);
+		}
+		must_be(tl_close(getters[k]), 0);
+	}
+	must_be(refusals(&s.d, "client dropped"), 0);
+	finish(&s);
+}
+
 enum { HELD = 8, ALICE = 2001 };
 
 /* Holds more than the next daemon would grant. */

@@ -325,7 +325,7 @@ static int role_run(const char *name, int fd)
 {
 	process_is_child();
 	report_fd = fd;
-	must_be(keep_init(&keeper), 0);
+	must_be(keep_init(&keeper, NULL), 0);
 	must_be(keeper.kind, KEEP_PARENT);
 	must(!getenv(KEEPER_ENVIRONMENT));
 	must(!!keeper.restarts == !!keeper.ended_ns);
@@ -601,7 +601,7 @@ TEST(who_is_no_child_of_a_keeper_does_not_believe_its_environment)
 	struct keep k;
 
 	setenv(KEEPER_ENVIRONMENT, "1 0 0 0 0 0 0 /", 1);
-	must_be(keep_init(&k), 0);
+	must_be(keep_init(&k, NULL), 0);
 	must_be(k.kind, KEEP_NOBODY);
 	must(!getenv(KEEPER_ENVIRONMENT));
 	must_be(keep(&k, "tl-none", 0), 0);
@@ -661,7 +661,7 @@ TEST(systemd_is_told_what_to_keep)
 	fd = notify_socket(&a);
 	setenv("FDSTORE", "16", 1);
 	must_be(pipe2(pipe_fds, O_CLOEXEC), 0);
-	must_be(keep_init(&k), 0);
+	must_be(keep_init(&k, NULL), 0);
 	must_be(k.kind, KEEP_MANAGER);
 	must_be(keep(&k, "tl-pipe", pipe_fds[1]), 0);
 	kept = hear(fd, "FDSTORE=1\nFDPOLL=0\nFDNAME=tl-pipe");
@@ -693,7 +693,7 @@ static int takes_what_systemd_kept(void)
 	setenv("LISTEN_PID", number, 1);
 	setenv("LISTEN_FDS", "3", 1);
 	setenv("LISTEN_FDNAMES", "tensorleased.socket:tl-a:tl-b", 1);
-	must_be(keep_init(&k), 0);
+	must_be(keep_init(&k, NULL), 0);
 	must_be(k.activated_fd, 3);
 	must_be(k.list.count, 2);
 	must_be(keep_take(&k, "tl-a"), 4);
