@@ -264,7 +264,7 @@ static bool behind_another(const struct cuda_sweep *sweep, const struct cuda_lea
 {
 	for (unsigned i = 0; i < sweep->nbusy; i++)
 		if (sweep->busy[i].stream == own->stream && sweep->busy[i].thread == own->thread &&
-		    (own->event || !sweep->busy[i].marked))
+		    (own->event || !sweep->busy[i].marks))
 			return true;
 	return false;
 }
@@ -274,7 +274,7 @@ static void note_busy(struct cuda_sweep *sweep, const struct cuda_lease *own)
 	if (!behind_another(sweep, own) && sweep->nbusy < CUDA_SWEEP_STREAMS)
 		sweep->busy[sweep->nbusy++] = (struct cuda_sweep_stream){ .stream = own->stream,
 									  .thread = own->thread,
-									  .marked = own->event };
+									  .marks = own->event || own->marking };
 }
 
 static CUresult ask(struct tensor_lease *l, struct cuda_sweep *sweep)

@@ -50,7 +50,7 @@ struct cuda_sweep {
 	struct cuda_sweep_stream {
 		intptr_t stream;
 		uint64_t thread;
-		bool marked; /* the work that it waits for */
+		bool marks; /* it has marked the work that it waits for, or does so now */
 	} busy[CUDA_SWEEP_STREAMS];
 };
 

@@ -454,7 +454,7 @@ static int gives_up_in_a_capture_of_a_full_stream(const struct test_daemon *d, v
 	a = gpu_get(client, "a", (intptr_t)full.stream);
 	b = gpu_get(client, "b", (intptr_t)other.stream);
 	fill_queue(full.stream, memory);
-	drop_in_a_capture(full.stream, a);
+	drop_in_a_capture(full.stream, &a, 1);
 	eventually(gpu_live(FAKE_FULL) == 1);
 	drop(b);
 	gate_open(&other);
