@@ -274,7 +274,8 @@ static void note_busy(struct cuda_sweep *sweep, const struct cuda_lease *own)
 	if (!behind_another(sweep, own) && sweep->nbusy < CUDA_SWEEP_STREAMS)
 		sweep->busy[sweep->nbusy++] = (struct cuda_sweep_stream){ .stream = own->stream,
 									  .thread = own->thread,
-									  .marks = own->event || own->marking };
+									  .marks = own->event ||
+										   own->marking };
 }
 
 static CUresult ask(struct tensor_lease *l, struct cuda_sweep *sweep)
