@@ -150,7 +150,7 @@ DEPS := $(if $(filter deps test demo faults gpu-stage,$(MAKECMDGOALS)),deps) \
 	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check) \
 	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
 	$(if $(filter python sdist wheels check-sdist check-wheels check-types test-python test-interop bench-python,$(MAKECMDGOALS)),deps-python) \
-	$(if $(filter model,$(MAKECMDGOALS)),deps-model) \
+	$(if $(filter model model-record,$(MAKECMDGOALS)),deps-model) \
 	$(if $(filter cost cost-record,$(MAKECMDGOALS)),deps-cost)
 
 all: $(LIB_OUT) $(DAEMON_OUT) $(CLI_OUT) $(MAN3_OUT) ## the library, the daemon and the command line tool (default)
@@ -218,6 +218,10 @@ faults: $(DEPS) all $(FAULTS_OUT) ## fail each allocation and system call once; 
 .PHONY: model
 model: $(DEPS) ## check the models of the protocol to the end, and that planted mistakes are found; MODEL='fork' some
 	@tests/model/run --build $(abspath $(O)/model) $(MODEL_ARGS) $(MODEL)
+
+.PHONY: model-record
+model-record: $(DEPS) ## check all models, and write down that they were: until one changes, the gate checks none
+	@tests/model/run --build $(abspath $(O)/model) --record
 
 # clang builds the fuzzers in a tree of their own. An input that breaks one is printed and kept in build-fuzz/found/: mend
 # the defect, then add the input to tests/fuzz/corpus/.

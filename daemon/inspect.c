@@ -418,7 +418,7 @@ int inspect(const char *socket)
 	uint64_t instance, key;
 	unsigned wrong = 0;
 	struct dirent *e;
-	struct lock lock;
+	struct lock lock = { 0 };
 	int r = lock_read(socket, &lock);
 	bool any = false;
 	DIR *dir;

@@ -29,11 +29,11 @@ static void fork_once(bool *here)
 
 /* These are in place of the system's, for the library too. */
 
-void *mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset)
+void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
 {
-	long r = syscall(SYS_mmap, address, size, protection, flags, fd, offset);
+	long r = syscall(SYS_mmap, addr, len, prot, flags, fd, offset);
 
-	if (fork_at_map && fd >= 0 && protection & PROT_WRITE && flags & MAP_SHARED)
+	if (fork_at_map && fd >= 0 && prot & PROT_WRITE && flags & MAP_SHARED)
 		fork_once(&fork_at_map);
 	return (void *)r;
 }
