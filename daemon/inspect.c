@@ -304,7 +304,6 @@ static int lock_read(const char *socket, struct lock *lock)
 		return r;
 	}
 	close(fd);
-	*lock = (struct lock){ 0 };
 	if (sscanf(text, "%d %" SCNx64 " %*u %" SCNu64, &lock->pid, &lock->id,
 		   &lock->pid_namespace) >= 2)
 		return 0;
