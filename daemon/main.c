@@ -25,14 +25,12 @@
 #include "daemon/serve/loop.h"
 #include "daemon/serve/run.h"
 #include "proto/conn.h"
+#include "util/address.h"
 #include "util/cleanup.h"
 #include "util/fault.h"
 #include "util/fd.h"
 #include "util/path.h"
 #include "util/shm_space.h"
-
-#define SYSTEM_DIRECTORY "/run/tensorlease"
-#define SYSTEM_SOCKET SYSTEM_DIRECTORY "/socket"
 
 enum { EXIT_USAGE = 2, EXIT_SERVED = 3, EXIT_WRONG = 4 };
 
@@ -60,14 +58,9 @@ static int directory_make(const char *path, mode_t mode)
 /* Clients also take tensorlease://NAMESPACE/PATH, of which the path may be missing. */
 static bool socket_given(char *path, size_t size)
 {
-	static const char scheme[] = "tensorlease://";
-	const char *given = getenv("TENSORLEASE_SOCKET");
+	const char *given = address_path(getenv("TENSORLEASE_SOCKET"));
 
-	if (given && !strncmp(given, scheme, strlen(scheme))) {
-		given = strchr(given + strlen(scheme), '/');
-		given = given && given[1] ? given : NULL;
-	}
-	if (!given || !*given)
+	if (!given)
 		return false;
 	snprintf(path, size, "%s", given);
 	return true;
@@ -91,8 +84,8 @@ static int socket_default(char *path, size_t size)
 	if (socket_given(path, size))
 		return 0;
 	/* Everybody looks here first. The socket's mode says who may connect. */
-	if (geteuid() == 0 && !directory_make(SYSTEM_DIRECTORY, 0755)) {
-		snprintf(path, size, SYSTEM_SOCKET);
+	if (geteuid() == 0 && !directory_make(ADDRESS_SYSTEM_DIRECTORY, 0755)) {
+		snprintf(path, size, ADDRESS_SYSTEM_SOCKET);
 		return 0;
 	}
 	directory_of_user(path, size);
@@ -116,8 +109,8 @@ static void socket_to_check(char *path, size_t size)
 		return;
 	directory_of_user(path, size);
 	strncat(path, "/socket", size - strlen(path) - 1);
-	if (path_may_exist(SYSTEM_SOCKET) || (geteuid() == 0 && access(path, F_OK)))
-		snprintf(path, size, SYSTEM_SOCKET);
+	if (path_may_exist(ADDRESS_SYSTEM_SOCKET) || (geteuid() == 0 && access(path, F_OK)))
+		snprintf(path, size, ADDRESS_SYSTEM_SOCKET);
 }
 
 /* Closes inherited descriptors: the caller's locks and pipes must not stay open in the

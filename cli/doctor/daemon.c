@@ -18,13 +18,10 @@
 #include "cli/doctor/child.h"
 #include "cli/doctor/doctor.h"
 #include "cli/format.h"
+#include "util/address.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/path.h"
-
-#define SCHEME "tensorlease://"
-#define SYSTEM_DIRECTORY "/run/tensorlease"
-#define SYSTEM_SOCKET SYSTEM_DIRECTORY "/socket"
 
 static const int64_t request_ns = 10 * NS_PER_SEC;
 
@@ -64,17 +61,13 @@ static char *access_advice(void)
 /* Returns the path that the library finds, or NULL for one that belongs to this user. */
 static const char *socket_of(const struct doctor *d)
 {
-	const char *addresses[] = { d->cli->socket, getenv("TENSORLEASE_SOCKET") };
+	const char *path = address_path(d->cli->socket);
 
-	for (size_t i = 0; i < sizeof(addresses) / sizeof(addresses[0]); i++) {
-		const char *path = addresses[i];
-
-		if (path && !strncmp(path, SCHEME, strlen(SCHEME)))
-			path = strchr(path + strlen(SCHEME), '/');
-		if (path && *path && strcmp(path, "/") != 0)
-			return path;
-	}
-	return path_may_exist(SYSTEM_SOCKET) ? SYSTEM_SOCKET : NULL;
+	if (!path)
+		path = address_path(getenv("TENSORLEASE_SOCKET"));
+	if (!path && path_may_exist(ADDRESS_SYSTEM_SOCKET))
+		path = ADDRESS_SYSTEM_SOCKET;
+	return path;
 }
 
 /* Says where the log of the daemon in use is. */
@@ -82,7 +75,8 @@ static const char *log_advice(const struct doctor *d)
 {
 	const char *path = socket_of(d);
 
-	return path && !strncmp(path, SYSTEM_DIRECTORY "/", strlen(SYSTEM_DIRECTORY "/"))
+	return path && !strncmp(path, ADDRESS_SYSTEM_DIRECTORY "/",
+				strlen(ADDRESS_SYSTEM_DIRECTORY "/"))
 		       ? "look at its log: journalctl -u tensorleased"
 		       : "look at its log: a daemon in the background has none, so start it in a terminal (tensorleased --foreground)";
 }
@@ -93,8 +87,8 @@ static const char *log_advice(const struct doctor *d)
  */
 static bool is_dead_end(int r, const char *path)
 {
-	return r == -ECONNREFUSED && path && !strcmp(path, SYSTEM_SOCKET) &&
-	       access(SYSTEM_DIRECTORY, W_OK);
+	return r == -ECONNREFUSED && path && !strcmp(path, ADDRESS_SYSTEM_SOCKET) &&
+	       access(ADDRESS_SYSTEM_DIRECTORY, W_OK);
 }
 
 static void say_unreachable(struct doctor *d, int r)
@@ -108,7 +102,7 @@ static void say_unreachable(struct doctor *d, int r)
 	if (!asked && is_dead_end(r, socket_of(d)))
 		doctor_say(
 			d, DOCTOR_FAIL, "daemon",
-			"as root, start the service (systemctl start tensorleased.socket) or remove " SYSTEM_SOCKET
+			"as root, start the service (systemctl start tensorleased.socket) or remove " ADDRESS_SYSTEM_SOCKET
 			"; or use another (--socket, $TENSORLEASE_SOCKET)",
 			"%.*s", fact, why);
 	else if ((r == -ENOENT || r == -ECONNREFUSED) && !asked)

@@ -39,9 +39,8 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed);
 /* For a remap: how it is leased, and on which stream unless @stream says that one was asked for. */
 void cuda_lease_again(const struct tensor_lease *l, bool stream, tl_get_options *options);
 
-/* One look at all leases that wait. Of each stream only the oldest is asked for, besides
- * those that mark their place now, and the context is
- * made current once. Zeroes at first. */
+/* One look at all leases that wait. Of each stream only the oldest is asked for, besides those that
+ * mark their place now, and the context is made current once. Zeroes at first. */
 enum { CUDA_SWEEP_STREAMS = 32 };
 struct cuda_sweep {
 	struct cuda_device *device; /* whose context is current; NULL: none */

@@ -28,14 +28,13 @@
 #include "client/session/address.h"
 #include "client/session/trust.h"
 #include "tensor/name.h"
+#include "util/address.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/path.h"
 
 #define US_PER_SEC (NS_PER_SEC / NS_PER_US)
-#define SCHEME "tensorlease://"
-#define SYSTEM_SOCKET "/run/tensorlease/socket"
 #define DAEMON_NAME "tensorleased"
 #ifndef BINDIR /* the Makefile defines it as the directory of the installation */
 #define BINDIR "/usr/local/bin"
@@ -61,8 +60,8 @@ static int put_default_path(struct address *out)
 	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
 	char directory[64];
 
-	if (path_may_exist(SYSTEM_SOCKET)) /* connecting will say so if it is not for us */
-		return put_path(out, SYSTEM_SOCKET, "");
+	if (path_may_exist(ADDRESS_SYSTEM_SOCKET)) /* connecting will say so if it is not for us */
+		return put_path(out, ADDRESS_SYSTEM_SOCKET, "");
 	if (runtime && *runtime)
 		return put_path(out, runtime, "/tensorlease/socket");
 	snprintf(directory, sizeof(directory), "/tmp/tensorlease-%u", (unsigned)geteuid());
@@ -80,35 +79,20 @@ static int put_namespace(struct address *out, const char *name, size_t len)
 	return 0;
 }
 
-static bool is_url(const char *text)
-{
-	return !strncmp(text, SCHEME, strlen(SCHEME));
-}
-
-/* Returns the path that an address has, or NULL. */
-static const char *path_in(const char *address)
-{
-	if (address && is_url(address)) {
-		address = strchr(address + strlen(SCHEME), '/');
-		return address && address[1] ? address : NULL;
-	}
-	return address && *address ? address : NULL;
-}
-
 /* Without a path, @address means the socket that there would be without an address. */
 static int put_socket(struct address *out, const char *address)
 {
-	const char *path = path_in(address);
+	const char *path = address_path(address);
 
 	if (!path)
-		path = path_in(secure_getenv("TENSORLEASE_SOCKET"));
+		path = address_path(secure_getenv("TENSORLEASE_SOCKET"));
 	return path ? put_path(out, path, "") : put_default_path(out);
 }
 
 /* Takes tensorlease://NAMESPACE/PATH apart. */
 static int put_url(struct address *out, const char *url)
 {
-	const char *name = url + strlen(SCHEME);
+	const char *name = url + strlen(ADDRESS_SCHEME);
 	int r = put_namespace(out, name, strcspn(name, "/"));
 
 	return r ? r : put_socket(out, url);
@@ -121,7 +105,7 @@ int address_find(struct address *out, const char *asked, const char *name_space)
 	bool url;
 	int r;
 
-	if (address && !is_url(address) && strstr(address, "://"))
+	if (address && !address_is_url(address) && strstr(address, "://"))
 		return tl_fail(-EINVAL,
 			       "'%.80s' is no address: that is the path of a socket, or "
 			       "tensorlease://NAMESPACE/PATH",
@@ -129,7 +113,7 @@ int address_find(struct address *out, const char *asked, const char *name_space)
 
 	if (asked && !*asked)
 		return tl_fail(-EINVAL, "options->address is empty");
-	url = address && is_url(address);
+	url = address && address_is_url(address);
 	out->name_space[0] = '\0';
 	if (url)
 		r = put_url(out, address);

@@ -112,6 +112,7 @@ struct account {
 	struct list steps;    /* of struct account, by step */
 
 	struct list clients; /* of struct client, by account_link: in its namespace */
+
 	/* state/lost.c: */
 	struct list lost; /* of struct tensor, by link */
 	unsigned lost_count;
@@ -168,19 +169,18 @@ static inline struct account *account_top(struct account *account)
 
 /* The account itself, or the one above it: the one in which the pool counts. */
 struct account *account_in(struct account *account, const struct pool *pool);
-/* The account's maximum of that pool, and its use of it. */
+/* The account's maximum of that pool, how much it is believed to have of it, and its use of it. */
 uint64_t account_max(struct account *account, const struct pool *pool);
+uint64_t account_stated_max(struct account *account, const struct pool *pool);
 uint64_t account_used(struct account *account, const struct pool *pool);
 /* The one with the least left for the account, of a pool and those above it. */
 const struct pool *account_tightest(struct account *account, const struct pool *pool);
-
 /* Returns CHARGE_E_USER before CHARGE_E_FULL: a user over its maximum must not wait for others. */
 int account_take(struct account *account, struct pool *pool, uint64_t amount);
 void account_give(struct account *account, struct pool *pool, uint64_t amount);
 /* What a former daemon granted, even beyond the maximum, bytes beyond the pool too; or FULL. */
 int account_adopt(struct account *account, struct pool *pool, uint64_t amount);
 /* What the user itself states, even if the pool has less: CHARGE_E_USER if it is too much, or 0. */
-uint64_t account_stated_max(struct account *account, const struct pool *pool); /* that is */
 int account_adopt_stated(struct account *account, struct pool *pool, uint64_t amount);
 /* Moves a charge to @to, even beyond its maximum: it gets no more then. */
 void account_move(struct account *from, struct account *to, const struct pool *pool, uint64_t n);

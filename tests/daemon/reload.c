@@ -272,18 +272,26 @@ static void hold_many(const struct test_daemon *d, struct raw *producer, struct 
 	}
 }
 
+/* A namespace with many tensors, which the next configuration lacks. */
+static void begin_with_many(struct scene *s)
+{
+	const char *extra[] = { "--keeper", "yes", "--config", s->config, NULL };
+
+	snprintf(s->config, sizeof(s->config), "/tmp/tl-config-XXXXXX");
+	must_be(close(mkstemp(s->config)), 0);
+	config_write(s->config, "max-tensors = 32\n[namespace big]\nmax-tensors = 1024\n");
+	s->d = td_start(.extra = extra, .expect_ready = true, .storage = "shm");
+	s->c = td_connect(&s->d);
+	s->pid = proper(s->c);
+	must_be(put(s->c, "a", 1, BYTES, NULL), 0);
+}
+
 TEST(a_reload_that_leaves_too_few_mappings_is_refused)
 {
-	struct scene s = { .config = "/tmp/tl-config-XXXXXX" };
-	const char *extra[] = { "--keeper", "yes", "--config", s.config, NULL };
+	struct scene s = { 0 };
 	struct raw producer, holders[HOLDERS];
 
-	must_be(close(mkstemp(s.config)), 0);
-	config_write(s.config, "max-tensors = 32\n[namespace big]\nmax-tensors = 1024\n");
-	s.d = td_start(.extra = extra, .expect_ready = true, .storage = "shm");
-	s.c = td_connect(&s.d);
-	s.pid = proper(s.c);
-	must_be(put(s.c, "a", 1, BYTES, NULL), 0);
+	begin_with_many(&s);
 	hold_many(&s.d, &producer, holders);
 	must_be_refused(&s, "max-tensors = 32\n", "mappings");
 	for (int k = 0; k < HOLDERS; k++)
@@ -298,18 +306,12 @@ enum { GETTERS = 6 };
 /* The daemon's own user may have more than half of them. */
 TEST(a_reload_may_leave_the_daemons_user_as_many_mappings_as_it_has)
 {
-	struct scene s = { .config = "/tmp/tl-config-XXXXXX" };
-	const char *extra[] = { "--keeper", "yes", "--config", s.config, NULL };
+	struct scene s = { 0 };
 	DLManagedTensorVersioned *held[GETTERS][SEGMENTS];
 	tl_client *getters[GETTERS];
 	char name[16];
 
-	must_be(close(mkstemp(s.config)), 0);
-	config_write(s.config, "max-tensors = 32\n[namespace big]\nmax-tensors = 1024\n");
-	s.d = td_start(.extra = extra, .expect_ready = true, .storage = "shm");
-	s.c = td_connect(&s.d);
-	s.pid = proper(s.c);
-	must_be(put(s.c, "a", 1, BYTES, NULL), 0);
+	begin_with_many(&s);
 	for (int i = 0; i < SEGMENTS; i++) { /* each in a segment of its own */
 		snprintf(name, sizeof(name), "%d", i);
 		must_be(put(s.c, name, i, BYTES, NULL), 0);

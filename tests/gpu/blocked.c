@@ -340,17 +340,22 @@ static int releases_on_a_full_stream(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-GPU_TEST(a_release_on_a_full_stream_stops_nobody_else)
+static void beside_two(int (*client)(const struct test_daemon *d, void *arg))
 {
-	SKIP_UNLESS(!gpu_is_real(), full_queue);
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 	enum gpu_kind kind = GPU_LEGACY;
 	struct test_child p = child_start_ready(&g.d, publishes_two, &kind);
 
-	must_be(td_run_client(&g.d, releases_on_a_full_stream, NULL), 0);
+	must_be(td_run_client(&g.d, client, NULL), 0);
 	child_step(&p);
 	child_finish(&p);
 	gpu_nothing_left(&g);
+}
+
+GPU_TEST(a_release_on_a_full_stream_stops_nobody_else)
+{
+	SKIP_UNLESS(!gpu_is_real(), full_queue);
+	beside_two(releases_on_a_full_stream);
 }
 
 /* ---- A busy stream ---- */
@@ -469,14 +474,7 @@ static int gives_up_in_a_capture_of_a_full_stream(const struct test_daemon *d, v
 GPU_TEST(a_lease_given_up_in_a_capture_of_a_full_stream_stops_no_other)
 {
 	SKIP_UNLESS(!gpu_is_real(), full_queue);
-	cleanup_gpu struct gpu_daemon g = gpu_start();
-	enum gpu_kind kind = GPU_LEGACY;
-	struct test_child p = child_start_ready(&g.d, publishes_two, &kind);
-
-	must_be(td_run_client(&g.d, gives_up_in_a_capture_of_a_full_stream, NULL), 0);
-	child_step(&p);
-	child_finish(&p);
-	gpu_nothing_left(&g);
+	beside_two(gives_up_in_a_capture_of_a_full_stream);
 }
 
 static void *closes_on_a_full_stream(void *arg)
