@@ -194,16 +194,17 @@ bench-gpu: all $(O)/tests/gpu/calls $(FAKECUDA_OUT) ## what a model of 320 tenso
 gpu-check: all $(GPU_CHECK_OUT) $(filter $(O)/tests/gpu/% $(O)/tests/unit/cuda_driver,$(TEST_OUT)) $(FAKECUDA_OUT) ## on a real GPU: tests, questions and costs, as a table
 	@tests/gpu_check/run --build $(abspath $(O)) $(if $(GPU_CHECK_FAKE),--fake) $(GPU_CHECK_ARGS)
 
-# The stage has a build tree of its own, without libsystemd and with libuv, inih and zlib linked in.
+# The stage has a build tree of its own, with libuv, inih and zlib linked in. Its run path is of the old kind, by which libraries that
+# libraries need are found, too.
 # $(call archive,NAMES) is the path of the first static library of these that there is.
 archive = $(or $(firstword $(foreach n,$(1),$(filter /%,$(shell $(CC) -print-file-name=lib$(n).a)))),-l$(firstword $(1)))
-STAGE_STATIC = $(call archive,uv_a uv) $(call archive,inih)
+STAGE_DAEMON = $(call archive,uv_a uv) $(call archive,inih) $(if $(HAVE_SYSTEMD),-lsystemd)
 STAGE_CJSON = $(shell $(PKG_CONFIG) --libs libcjson) $(call archive,z) -lm
-STAGE_LIBS = $(STAGE_STATIC) $(STAGE_CJSON) $(shell $(PKG_CONFIG) --libs cmocka)
+STAGE_LIBS = $(STAGE_DAEMON) $(STAGE_CJSON) $(shell $(PKG_CONFIG) --libs cmocka)
 .PHONY: gpu-stage gpu-stage-build
 gpu-stage: $(DEPS) ## build/gpu-stage, a folder that runs gpu-check on a machine with nothing but a GPU and Python
-	@+$(MAKE) --no-print-directory O=$(O)-stage HAVE_SYSTEMD= DAEMON_LIBS='$(STAGE_STATIC)' CLI_LIBS='$(STAGE_CJSON)' \
-		TEST_LIBS='$(STAGE_LIBS)' LDFLAGS='-Wl,-rpath,\$$$$ORIGIN/../lib:\$$$$ORIGIN/../../lib' gpu-stage-build
+	@+$(MAKE) --no-print-directory O=$(O)-stage DAEMON_LIBS='$(STAGE_DAEMON)' CLI_LIBS='$(STAGE_CJSON)' \
+		TEST_LIBS='$(STAGE_LIBS)' LDFLAGS='-Wl,--disable-new-dtags,-rpath,\$$$$ORIGIN/../lib:\$$$$ORIGIN/../../lib' gpu-stage-build
 	@CC='$(CC)' tools/gpu-stage $(O)-stage $(O)/gpu-stage
 
 gpu-stage-build: all $(GPU_CHECK_OUT) $(filter $(O)/tests/gpu/% $(O)/tests/unit/cuda_driver,$(TEST_OUT)) $(FAKECUDA_OUT)

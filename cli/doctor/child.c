@@ -67,37 +67,44 @@ static bool begin_apart(enum doctor_apart apart)
 	}
 }
 
+/* As containers have it: CUDA finds itself there. */
+static bool mount_proc(void)
+{
+	return !unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
+	       !mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+}
+
+/*
+ * Continues apart, or returns false. For the first process of a new PID namespace there is a
+ * process in between, which waits, and exits as that one does.
+ */
+static bool go_apart(enum doctor_apart apart)
+{
+	int status;
+	pid_t pid;
+
+	if (!begin_apart(apart))
+		return false;
+	if (apart != APART_PIDS)
+		return true;
+	pid = fork();
+	if (!pid)
+		return mount_proc();
+	close(STDIN_FILENO); /* the pipes must end with that process */
+	close(STDOUT_FILENO);
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		_exit(126);
+	_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+}
+
 bool doctor_can_go_apart(enum doctor_apart apart)
 {
 	int status = 1;
 	pid_t pid = fork();
 
 	if (!pid)
-		_exit(!begin_apart(apart));
+		_exit(!go_apart(apart));
 	return pid > 0 && waitpid(pid, &status, 0) == pid && !status;
-}
-
-/*
- * Continues apart. For the first process of a new PID namespace there is a process in between,
- * which waits, and exits as that one does.
- */
-static void go_apart(enum doctor_apart apart)
-{
-	int status;
-	pid_t pid;
-
-	if (!begin_apart(apart))
-		_exit(125);
-	if (apart != APART_PIDS)
-		return;
-	pid = fork();
-	if (!pid)
-		return;
-	close(STDIN_FILENO); /* the pipes must end with that process */
-	close(STDOUT_FILENO);
-	if (pid < 0 || waitpid(pid, &status, 0) != pid)
-		_exit(126);
-	_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
 static _Noreturn void become(const char *const *args, enum doctor_apart apart, const int to[2],
@@ -112,7 +119,8 @@ static _Noreturn void become(const char *const *args, enum doctor_apart apart, c
 		close(to[i]);
 		close(from[i]);
 	}
-	go_apart(apart);
+	if (!go_apart(apart))
+		_exit(125);
 	for (int i = 0; i < ARGS_MAX && args[i]; i++)
 		argv[i + 2] = args[i];
 	execv("/proc/self/exe", (char **)(uintptr_t)argv);

@@ -18,7 +18,7 @@ struct doctor_child {
 /* Namespaces of the child's own, as a process in another container may have. */
 enum doctor_apart {
 	APART_NOTHING,
-	APART_PIDS, /* a PID namespace, in which it is the first process */
+	APART_PIDS, /* a PID namespace with its own /proc, in which it is the first process */
 	APART_SHM,  /* an empty /dev/shm */
 };
 

@@ -23,7 +23,7 @@ struct gpu {
 /* How strongly the machine suggests that a GPU is to be used. */
 enum evidence { NOTHING, HARDWARE, DRIVER };
 
-enum { TRIES = 5, TRIES_APART = 2 }; /* attempts to see work under way */
+enum { TRIES = 5 }; /* attempts to see work under way */
 
 struct nodes {
 	unsigned count, closed;
@@ -322,7 +322,7 @@ static bool try_legacy(const struct gpu *g)
 	e.advice =
 		"ordinary allocations (cudaMalloc) cannot be exported on this system: make tensors with tl_create() on the GPU, or publish with TL_PUBLISH_STAGING";
 	e.advice_opening =
-		"handles of ordinary allocations open only within one PID namespace, and not in some containers: share it (docker run --pid=host, or --pid=container:NAME), make tensors with tl_create() on the GPU, or publish with TL_PUBLISH_STAGING";
+		"handles of ordinary allocations do not open between processes with the same PID, nor in some containers: let programs in containers that share tensors have different PIDs (docker run --pid=host), make tensors with tl_create() on the GPU, or publish with TL_PUBLISH_STAGING";
 	if (known && g->vmm) { /* nobody could repair anything */
 		doctor_say(g->doctor, DOCTOR_WARN, probe, e.advice, "%s", known);
 		return false;
@@ -363,7 +363,7 @@ static bool try_apart(const struct gpu *g, const char *probe, const char *kind,
 		      const struct apart *apart, char *out, size_t size)
 {
 	struct exchange e = exchange_of(g, probe, kind);
-	bool opens = false, waits = false, late = true;
+	bool opens = false, works;
 	char *words = NULL;
 
 	snprintf(e.name, sizeof(e.name), "doctor/%s/%s%s", probe, kind, apart->suffix);
@@ -374,21 +374,16 @@ static bool try_apart(const struct gpu *g, const char *probe, const char *kind,
 		if (spawn(&e, &e.consumer, apart->consumer, "gpu-get", NULL))
 			opens = doctor_answer(&e.consumer, &words);
 	}
-	for (int tries = 0; tries < TRIES_APART && opens && late; tries++) {
-		/* While work is under way, the event must open too, or the host waits. */
-		waits = once_more(&e, &words);
-		late = waits && came_too_late(words);
-	}
-	if (waits)
-		snprintf(out, size, "%s: works%s", kind,
-			 late ? ", but gets may wait on the host for a producer's work" : "");
+	works = opens && once_more(&e, &words);
+	if (works)
+		snprintf(out, size, "%s: works", kind);
 	else
 		snprintf(out, size, "%s: %s (%s)", kind,
 			 opens ? "works only if the producer's work has ended" : "does not work",
 			 words ? words : "no answer");
 	free(words);
 	exchange_end(&e);
-	return waits;
+	return works;
 }
 
 /* Tries both kinds of memory, and adds the findings to @out. */
@@ -406,17 +401,38 @@ static bool try_kinds_apart(const struct gpu *g, const char *probe, bool legacy_
 	return legacy && vmm;
 }
 
+/* Returns whether CUDA starts in a process that is apart, after reporting why it does not. */
+static bool can_try_apart(const struct gpu *g, const char *probe, enum doctor_apart apart,
+			  const char *may_not)
+{
+	struct doctor_child c = { 0 };
+	char *words = NULL;
+	bool works;
+
+	if (!doctor_can_go_apart(apart)) {
+		doctor_say(g->doctor, DOCTOR_SKIPPED, probe, NULL, "%s", may_not);
+		return false;
+	}
+	works = !doctor_spawn(&c, apart, (const char *const[]){ "gpus", NULL }) &&
+		doctor_answer(&c, &words);
+	if (!works)
+		doctor_say(g->doctor, DOCTOR_SKIPPED, probe, NULL,
+			   "CUDA does not start in such a process: %s",
+			   words ? words : "it cannot be made");
+	free(words);
+	doctor_end(&c);
+	return works;
+}
+
 static void try_namespaces(const struct gpu *g, bool legacy_works)
 {
 	char one[700], equal[700], probe[32];
 	bool works;
 
 	snprintf(probe, sizeof(probe), "gpu %d pid ns", g->number);
-	if (!doctor_can_go_apart(APART_PIDS)) {
-		doctor_say(g->doctor, DOCTOR_SKIPPED, probe, NULL,
-			   "this user may not make a PID namespace");
+	if (!can_try_apart(g, probe, APART_PIDS,
+			   "this user may not make a PID namespace with a /proc of its own"))
 		return;
-	}
 	works = try_kinds_apart(g, probe, legacy_works, &other_pids, one, sizeof(one));
 	if (!try_kinds_apart(g, probe, legacy_works, &equal_pids, equal, sizeof(equal)))
 		works = false;
@@ -434,11 +450,8 @@ static void try_shm(const struct gpu *g, bool legacy_works)
 	bool works;
 
 	snprintf(probe, sizeof(probe), "gpu %d shm", g->number);
-	if (!doctor_can_go_apart(APART_SHM)) {
-		doctor_say(g->doctor, DOCTOR_SKIPPED, probe, NULL,
-			   "this user may not mount a /dev/shm of its own");
+	if (!can_try_apart(g, probe, APART_SHM, "this user may not mount a /dev/shm of its own"))
 		return;
-	}
 	works = try_kinds_apart(g, probe, legacy_works, &other_shm, found, sizeof(found));
 	doctor_say(
 		g->doctor, works ? DOCTOR_OK : DOCTOR_WARN, probe,

@@ -353,13 +353,18 @@ void cuda_look_for_reset(struct cuda_device *device)
 	gate_leave();
 }
 
-int cuda_stream_usable(const struct cuda_scope *scope, intptr_t stream)
+/* Nor can the legacy stream be used while a stream that waits for it is captured. */
+static bool is_captured(const struct cuda_scope *scope, CUstream stream)
 {
 	int status = CUDA_CAPTURE_NONE;
-	CUresult e = scope->driver->stream_is_capturing(cuda_stream(stream), &status);
+	CUresult e = scope->driver->stream_is_capturing(stream, &status);
 
-	/* Nor can the legacy stream be used while a stream that waits for it is captured. */
-	if (e == CUDA_E_STREAM_CAPTURE_IMPLICIT || status != CUDA_CAPTURE_NONE)
+	return e == CUDA_E_STREAM_CAPTURE_IMPLICIT || status != CUDA_CAPTURE_NONE;
+}
+
+int cuda_stream_usable(const struct cuda_scope *scope, intptr_t stream)
+{
+	if (is_captured(scope, cuda_stream(stream)))
 		return tl_fail(
 			-EBUSY,
 			"stream %#llx is being captured into a graph: publish and get outside of the "
@@ -372,12 +377,16 @@ bool cuda_stream_tells(const struct cuda_scope *scope, CUstream stream)
 {
 	unsigned flags = 0;
 
-	if (stream == CUDA_STREAM_LEGACY || stream == CUDA_STREAM_PER_THREAD)
+	if (cuda_stream_is_shared(stream))
 		return false;
 	return !scope->driver->stream_get_flags(stream, &flags) && flags & CUDA_STREAM_NON_BLOCKING;
 }
 
 CUstream cuda_stream_later(const struct cuda_scope *scope, CUstream stream)
 {
+	if (cuda_stream_is_shared(stream))
+		return CUDA_STREAM_LEGACY;
+	if (is_captured(scope, stream)) /* perhaps one that the legacy stream waits for */
+		return stream;
 	return cuda_stream_tells(scope, stream) ? stream : CUDA_STREAM_LEGACY;
 }

@@ -71,8 +71,8 @@ void cuda_leave(struct cuda_scope *scope);
 void cuda_relax_thread(void);
 
 /*
- * May our work be put on the stream, and may the stream be queried? Neither may be done while it is
- * captured into a graph, since that would spoil the capture. 0, or -EBUSY with a text.
+ * May our work be put on the stream, and may the stream be asked anything? Neither may be done
+ * while it is captured into a graph, since that would spoil the capture. 0, or -EBUSY with a text.
  */
 int cuda_stream_usable(const struct cuda_scope *scope, intptr_t stream);
 
@@ -95,16 +95,24 @@ static inline intptr_t cuda_stream_here(intptr_t stream, uint64_t thread)
 									   : stream;
 }
 
+/* Is it one of those that each program has? They wait for each other. */
+static inline bool cuda_stream_is_shared(CUstream stream)
+{
+	return stream == CUDA_STREAM_LEGACY || stream == CUDA_STREAM_PER_THREAD;
+}
+
 /*
  * May cuStreamQuery() be believed? The legacy stream and the blocking ones, such as the threads',
  * wait for each other, but the query looks at the stream's own queue only. An event that is
- * recorded there shows when what the stream waits for has ended as well. The context is current.
+ * recorded there shows when what the stream waits for has ended as well. The stream is usable, and
+ * the context is current.
  */
 bool cuda_stream_tells(const struct cuda_scope *scope, CUstream stream);
 
 /*
  * The stream on which another thread can mark later what is queued on @stream by now: the legacy
- * one, unless only @stream itself shows that. The context is current.
+ * one, unless only @stream itself shows that, or may do so: a stream that is captured does not say
+ * what it is. The context is current.
  */
 CUstream cuda_stream_later(const struct cuda_scope *scope, CUstream stream);
 

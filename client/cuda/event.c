@@ -122,14 +122,14 @@ void cuda_events_share(struct cuda_device *device, struct list *events)
 }
 
 /* Creates an event that other processes can open. The context is current. */
-static int event_new(struct cuda_device *device, const struct cuda_scope *scope,
-		     struct cuda_event **out)
+static CUresult event_new(struct cuda_device *device, const struct cuda_scope *scope,
+			  struct cuda_event **out)
 {
 	struct cuda_event *event = cuda_event_alloc(device);
 	CUresult e;
 
 	if (!event)
-		return tl_fail(-ENOMEM, "no memory for a CUDA event");
+		return CUDA_E_OUT_OF_MEMORY;
 	e = scope->driver->event_create(&event->event,
 					CUDA_EVENT_DISABLE_TIMING | CUDA_EVENT_INTERPROCESS);
 	if (!e) {
@@ -137,12 +137,11 @@ static int event_new(struct cuda_device *device, const struct cuda_scope *scope,
 		if (e)
 			scope->driver->event_destroy(event->event);
 	}
-	if (e) {
+	if (e)
 		free(event);
-		return cuda_fail(e, "creating an event that other processes can wait for");
-	}
-	*out = event;
-	return 0;
+	else
+		*out = event;
+	return e;
 }
 
 /* Records an event on the stream, unless its work has ended: then *event goes back to @spare. The
@@ -154,17 +153,19 @@ static int record(struct cuda_device *device, const struct cuda_scope *scope, st
 	bool tells = cuda_stream_tells(scope, stream);
 	CUresult e = tells ? d->stream_query(stream) : CUDA_E_NOT_READY;
 	struct cuda_event *event;
-	int r = 0;
 
 	if (e != CUDA_E_NOT_READY)
 		return e ? cuda_fail(e, "asking for stream %#llx", (unsigned long long)stream) : 0;
 	event = take_alive(spare);
 	if (!event)
 		event = take_alive(&device->shared);
-	if (!event)
-		r = event_new(device, scope, &event);
-	if (r || !event)
-		return r;
+	e = event ? CUDA_OK : event_new(device, scope, &event);
+	if (e == CUDA_E_OUT_OF_MEMORY) /* a process has a limited number of them */
+		e = cuda_event_synchronize(device, scope, stream);
+	if (e || !event)
+		return e ? cuda_fail(e, "getting an event for stream %#llx",
+				     (unsigned long long)stream)
+			 : 0;
 	e = d->event_record(event->event, stream);
 	if (!e)
 		e = tells ? CUDA_E_NOT_READY : d->event_query(event->event);

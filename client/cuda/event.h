@@ -48,7 +48,8 @@ void cuda_event_unpin(struct cuda_event *event);
 /*
  * Records an event that other processes can open on @stream: one of @spare or of the device, or a
  * new one. *out is NULL if all work there has ended, so that nobody needs to wait; else it has one
- * use. 0, or a negative errno with a text.
+ * use. Where the driver has no more events, this waits for the work. 0, or a negative errno with a
+ * text.
  */
 int cuda_event_record(struct cuda_device *device, struct list *spare, intptr_t stream,
 		      struct cuda_event **out);

@@ -76,13 +76,13 @@ static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	struct cuda_lease *own = cuda_lease_of(l);
 	CUstream stream = cuda_stream(own->stream);
-	bool tells;
 	CUresult e;
 
 	if (own->thread && own->thread != thread_unique())
 		stream = CUDA_STREAM_LEGACY; /* it waits for the streams of all threads */
-	tells = cuda_stream_tells(scope, stream);
 	if (!cuda_stream_usable(scope, (intptr_t)stream)) {
+		bool tells = cuda_stream_tells(scope, stream);
+
 		if (tells && scope->driver->stream_query(stream) != CUDA_E_NOT_READY)
 			return false; /* idle, or broken by an error, so that nothing runs */
 		e = mark(own->import->device, scope, stream, &own->event);
@@ -247,7 +247,7 @@ static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *sc
 		return marking_take(own);
 	if (cuda_stream_usable(scope, (intptr_t)stream))
 		return CUDA_E_NOT_READY;
-	if (stream != CUDA_STREAM_LEGACY) {
+	if (cuda_stream_tells(scope, stream)) {
 		e = scope->driver->stream_query(stream);
 		if (e != CUDA_E_NOT_READY)
 			return e;

@@ -257,10 +257,10 @@ static int look_at_stream(const struct cuda_scope *scope, intptr_t stream, bool 
 	CUresult e;
 	int r;
 
-	if (stream == TL_STREAM_NONE || !cuda_stream_tells(scope, cuda_stream(stream)))
+	if (stream == TL_STREAM_NONE || cuda_stream_is_shared(cuda_stream(stream)))
 		return 0;
 	r = cuda_stream_usable(scope, stream);
-	if (r)
+	if (r || !cuda_stream_tells(scope, cuda_stream(stream)))
 		return r;
 	e = scope->driver->stream_query(cuda_stream(stream));
 	*idle = e == CUDA_OK;

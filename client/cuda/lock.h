@@ -8,5 +8,6 @@
 #include <pthread.h>
 
 extern pthread_mutex_t cuda_lock;
-extern pthread_cond_t cuda_changed; /* an import or a mapping was opened, a pool imported, an export
-				       made, a session is not claimed any more */
+extern pthread_cond_t cuda_changed; /* an import or a mapping was opened, a pool imported, memory
+				       of one freed, an export made, a session is not claimed any
+				       more */

@@ -113,31 +113,12 @@ static int open_ipc(struct cuda_mapping *m, const struct cuda_scope *scope,
 
 /* ---- CUDA_POOL ---- */
 
-static void close_pool(const struct cuda_mapping *m, const struct cuda_scope *scope)
-{
-	if (m->base)
-		scope->driver->mem_free(m->base);
-	if (m->pool)
-		cuda_pool_unuse(m->pool, scope);
-}
-
 static int open_pool(struct cuda_mapping *m, const struct cuda_scope *scope,
 		     const struct wire_export *what, int fd_peek)
 {
-	struct cuda_pool_pointer pointer;
-	CUresult e;
-	int r = cuda_pool_use(m->device, scope, fd_peek, what->handle, &m->pool);
+	int r = cuda_pool_open(m->device, scope, fd_peek, what->handle, &m->base, &m->pool);
 
-	if (r)
-		return r;
-	memcpy(pointer.bytes, what->handle, sizeof(pointer.bytes));
-	e = scope->driver->pool_import_pointer(&m->base, cuda_pool_of(m->pool), &pointer);
-	if (e) {
-		m->base = 0;
-		return cuda_fail(e, "opening memory of another process's pool on GPU %d",
-				 m->device->ordinal);
-	}
-	return check_size(m, scope);
+	return r ? r : check_size(m, scope);
 }
 
 /* ---- CUDA_VMM ---- */
@@ -347,7 +328,7 @@ static void close_parts(struct cuda_mapping *m, const struct cuda_scope *scope)
 		scope->driver->ipc_close_mem_handle(m->base);
 		break;
 	case SEGMENT_CUDA_POOL:
-		close_pool(m, scope);
+		cuda_pool_close(m->pool, scope);
 		break;
 	default:
 		unmap_parts(m, scope);
@@ -365,10 +346,10 @@ static void close_as_kind(struct cuda_mapping *m)
 		if (!cuda_mapping_is_dead(m) || m->kind == SEGMENT_CUDA_VMM)
 			close_parts(m, &scope);
 		else if (m->pool)
-			cuda_pool_unuse(m->pool, NULL);
+			cuda_pool_close(m->pool, NULL);
 		cuda_leave(&scope);
 	} else if (m->pool) {
-		cuda_pool_unuse(m->pool, NULL);
+		cuda_pool_close(m->pool, NULL);
 	}
 	free(m->parts);
 }

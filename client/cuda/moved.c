@@ -13,6 +13,7 @@
 #include "client/cuda/allocate.h"
 #include "client/cuda/buffer.h"
 #include "client/cuda/event.h"
+#include "client/cuda/lease.h"
 #include "client/cuda/moved.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/publish.h"
@@ -158,6 +159,9 @@ static int order(struct moving *m)
 
 	if (r)
 		return r;
+	/* It is given up after the copy, without another look at the legacy stream: by then a
+	 * stream that this waits for may be captured, which a look from another thread spoils. */
+	cuda_lease_of(tensor_lease_of(ordered))->stream = TL_STREAM_NONE;
 	drop(m->held);
 	m->held = ordered;
 	return 0;

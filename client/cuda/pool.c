@@ -25,16 +25,22 @@ struct cuda_pool {
 	CUmemoryPool pool;
 };
 
-/* An allocation of a pool that is open here. */
+/*
+ * A use of an allocation of a pool. The driver opens an allocation at one address in a process,
+ * from whichever import of the pool, and does not count: the first free ends it for all. So the
+ * last of the uses that have an address frees it.
+ */
 struct cuda_pool_use {
 	struct list link;
 	struct cuda_pool *pool;
-	unsigned char pointer[WIRE_HANDLE_BYTES];
+	CUdeviceptr base; /* 0: it is not open yet */
+	bool closing;	  /* others who want it wait for cuda_changed */
 };
 
 /* Under cuda_lock, without which the driver is called: fork() also finds those here that a thread
  * is importing or ending. */
 static struct list pools = LIST_INIT(pools);
+static unsigned frees; /* how many allocations were freed; under cuda_lock */
 
 /*
  * Were both made of one descriptor? No producer can pretend that, since both would be its own. All
@@ -50,27 +56,30 @@ static bool is_same_file(int a, int b)
 	return r > 0;
 }
 
-/* Called with cuda_lock. */
-static bool is_open(const struct cuda_pool *pool, const unsigned char *pointer)
+/* Another use of the allocation at that address. Called with cuda_lock. */
+static struct cuda_pool_use *find_other(const struct cuda_pool_use *use, CUdeviceptr base)
 {
-	struct cuda_pool_use *use;
+	struct cuda_pool *pool;
+	struct cuda_pool_use *other;
 
-	list_for_each_entry(use, &pool->uses, link)
-		if (!memcmp(use->pointer, pointer, sizeof(use->pointer)))
-			return true;
-	return false;
+	list_for_each_entry(pool, &pools, link) {
+		if (pool->device != use->pool->device || pool->life != use->pool->life)
+			continue;
+		list_for_each_entry(other, &pool->uses, link)
+			if (other != use && other->base == base)
+				return other;
+	}
+	return NULL;
 }
 
 /* One that is usable, or is being imported. Called with cuda_lock. */
-static struct cuda_pool *find(const struct cuda_device *device, int fd,
-			      const unsigned char *pointer)
+static struct cuda_pool *find(const struct cuda_device *device, int fd)
 {
 	struct cuda_pool *pool;
 
 	list_for_each_entry(pool, &pools, link)
 		if ((pool->usable || pool->importing) && pool->device == device &&
-		    pool->life == atomic_load(&device->life) && is_same_file(pool->fd, fd) &&
-		    !is_open(pool, pointer))
+		    pool->life == atomic_load(&device->life) && is_same_file(pool->fd, fd))
 			return pool;
 	return NULL;
 }
@@ -130,23 +139,15 @@ static int import(struct cuda_pool *pool, const struct cuda_scope *scope)
 	return r;
 }
 
-int cuda_pool_use(struct cuda_device *device, const struct cuda_scope *scope, int fd_peek,
-		  const unsigned char *pointer, struct cuda_pool_use **out)
+/* Uses the import of the pool that there is, or makes one. */
+static int use_pool(struct cuda_device *device, const struct cuda_scope *scope, int fd_peek,
+		    struct cuda_pool_use *use)
 {
-	struct cuda_pool_use *use;
 	bool is_new;
 	int r = 0;
 
-	*out = NULL;
-	if (!scope->driver->pool_import)
-		return tl_fail(-ENOTSUP, "this driver (%d) has no stream-ordered memory pools",
-			       scope->driver->version);
-	use = malloc(sizeof(*use));
-	if (!use)
-		return tl_fail(-ENOMEM, "no memory for a memory pool of another process");
-	memcpy(use->pointer, pointer, sizeof(use->pointer));
 	pthread_mutex_lock(&cuda_lock);
-	while ((use->pool = find(device, fd_peek, pointer)) && use->pool->importing)
+	while ((use->pool = find(device, fd_peek)) && use->pool->importing)
 		pthread_cond_wait(&cuda_changed, &cuda_lock);
 	is_new = !use->pool;
 	if (is_new)
@@ -154,24 +155,86 @@ int cuda_pool_use(struct cuda_device *device, const struct cuda_scope *scope, in
 	else
 		list_add_tail(&use->pool->uses, &use->link);
 	pthread_mutex_unlock(&cuda_lock);
-	if (r) {
+	return !r && is_new ? import(use->pool, scope) : r;
+}
+
+/* What the driver opened is open no more if anything was freed meanwhile: perhaps that was it. Then
+ * it is opened again, which does no harm. */
+static CUresult open_memory(struct cuda_pool_use *use, const struct cuda_scope *scope,
+			    const unsigned char *handle)
+{
+	struct cuda_pool_pointer pointer;
+	struct cuda_pool_use *other;
+	unsigned before;
+	CUdeviceptr base;
+	CUresult e;
+
+	memcpy(pointer.bytes, handle, sizeof(pointer.bytes));
+	pthread_mutex_lock(&cuda_lock);
+	do {
+		before = frees;
+		pthread_mutex_unlock(&cuda_lock);
+		e = scope->driver->pool_import_pointer(&base, use->pool->pool, &pointer);
+		pthread_mutex_lock(&cuda_lock);
+		while (!e && (other = find_other(use, base)) && other->closing)
+			pthread_cond_wait(&cuda_changed, &cuda_lock);
+	} while (!e && frees != before);
+	if (!e)
+		use->base = base;
+	pthread_mutex_unlock(&cuda_lock);
+	return e;
+}
+
+int cuda_pool_open(struct cuda_device *device, const struct cuda_scope *scope, int fd_peek,
+		   const unsigned char *handle, CUdeviceptr *base, struct cuda_pool_use **out)
+{
+	struct cuda_pool_use *use;
+	CUresult e;
+	int r;
+
+	if (!scope->driver->pool_import)
+		return tl_fail(-ENOTSUP, "this driver (%d) has no stream-ordered memory pools",
+			       scope->driver->version);
+	use = calloc(1, sizeof(*use));
+	if (!use)
+		return tl_fail(-ENOMEM, "no memory for a memory pool of another process");
+	r = use_pool(device, scope, fd_peek, use);
+	if (!use->pool) {
 		free(use);
 		return r;
 	}
 	*out = use;
-	return is_new ? import(use->pool, scope) : 0;
+	e = r ? CUDA_OK : open_memory(use, scope, handle);
+	if (e)
+		return cuda_fail(e, "opening memory of another process's pool on GPU %d",
+				 device->ordinal);
+	*base = use->base;
+	return r;
 }
 
-CUmemoryPool cuda_pool_of(const struct cuda_pool_use *use)
+/* Frees the allocation, unless others use it. */
+static void close_memory(struct cuda_pool_use *use, const struct cuda_scope *scope)
 {
-	return use->pool->pool;
+	pthread_mutex_lock(&cuda_lock);
+	if (scope && use->base && !find_other(use, use->base)) {
+		use->closing = true;
+		pthread_mutex_unlock(&cuda_lock);
+		scope->driver->mem_free(use->base);
+		pthread_mutex_lock(&cuda_lock);
+		frees++;
+	}
+	use->base = 0;
+	use->closing = false;
+	pthread_cond_broadcast(&cuda_changed);
+	pthread_mutex_unlock(&cuda_lock);
 }
 
-void cuda_pool_unuse(struct cuda_pool_use *use, const struct cuda_scope *scope)
+void cuda_pool_close(struct cuda_pool_use *use, const struct cuda_scope *scope)
 {
 	struct cuda_pool *pool = use->pool;
 	bool last;
 
+	close_memory(use, scope);
 	pthread_mutex_lock(&cuda_lock);
 	list_del(&use->link);
 	last = list_empty(&pool->uses);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Taking a lease makes the consumer's stream wait for the producer's event, unless the row says
- * that its work has ended.
+ * Taking a lease waits for the producer's event, unless the row says that its work has ended: on
+ * the consumer's stream if the producer is this process, and on the host otherwise.
  */
 #include <errno.h>
 #include <time.h>
@@ -21,7 +21,7 @@
 
 #define DEATH_NS (100 * NS_PER_MS)
 #define LOOK_FIRST_NS (20 * NS_PER_US)
-#define LOOK_LAST_NS (1 * NS_PER_MS)
+#define LOOK_LAST_NS (100 * NS_PER_US)
 #define LONG_AGO INT64_C(1) /* as a deadline: do not wait */
 
 /* Within this file. */
@@ -41,82 +41,129 @@ int cuda_row_event(const struct session *s, const struct catalog_row *row, unsig
 	return 0;
 }
 
-/* Called with the device's context current. */
-static int wait_for_event(struct cuda_import *import, const struct catalog_row *row,
-			  const struct cuda_scope *scope, intptr_t stream)
+/* Makes the stream wait for the work of this process. */
+static int wait_on_stream(const struct cuda_import *import, const struct catalog_row *row,
+			  intptr_t stream)
 {
 	unsigned char handle[WIRE_HANDLE_BYTES];
 	struct cuda_event *event = NULL;
+	struct cuda_scope scope;
 	CUresult e = CUDA_OK;
 	int r;
 
 	r = cuda_row_event(import->session, row, handle);
 	if (!r)
-		r = cuda_stream_usable(scope, stream);
+		r = cuda_enter(import->device, &scope);
 	if (r)
 		return r;
-	if (import->mapping) {
-		if (cuda_import_event(import, scope, handle, &event))
-			return LEASE_E_NO_EVENT;
-	} else {
-		pthread_mutex_lock(&cuda_lock);
-		event = import->export ? cuda_event_here(import->export, handle) : NULL;
-		pthread_mutex_unlock(&cuda_lock);
+	r = cuda_stream_usable(&scope, stream);
+	pthread_mutex_lock(&cuda_lock);
+	if (!r && import->export)
+		event = cuda_event_here(import->export, handle);
+	pthread_mutex_unlock(&cuda_lock);
+	if (event) {
+		e = scope.driver->stream_wait_event(cuda_stream(stream), event->event, 0);
+		cuda_event_unpin(event);
 	}
-	if (!event)
-		return 0;
-	e = scope->driver->stream_wait_event(cuda_stream(stream), event->event, 0);
-	cuda_event_unpin(event);
+	cuda_leave(&scope);
 	return e ? cuda_fail(e, "making stream %#llx wait for the producer's work",
 			     (unsigned long long)stream)
-		 : 0;
+		 : r;
 }
 
-/*
- * The producer's event cannot be opened here, as in some containers: waits on the host until the
- * daemon has heard that the work has ended.
- */
-static int wait_on_host(const struct session *s, const struct catalog_row *row, int64_t until)
+/* Opens the producer's event. LEASE_E_NO_EVENT: it cannot be opened here, as in some containers. */
+static int open_event(struct cuda_import *import, const struct catalog_row *row, intptr_t stream,
+		      struct cuda_event **out)
+{
+	unsigned char handle[WIRE_HANDLE_BYTES];
+	struct cuda_scope scope;
+	int r;
+
+	r = cuda_row_event(import->session, row, handle);
+	if (!r)
+		r = cuda_enter(import->device, &scope);
+	if (r)
+		return r;
+	r = cuda_stream_usable(&scope, stream);
+	if (!r && cuda_import_event(import, &scope, handle, out))
+		r = LEASE_E_NO_EVENT;
+	cuda_leave(&scope);
+	return r;
+}
+
+/* 0: the event has come; CUDA_E_NOT_READY; or a negative errno. */
+static int ask_event(struct cuda_import *import, const struct cuda_event *event)
+{
+	struct cuda_scope scope;
+	CUresult e;
+	int r = cuda_enter(import->device, &scope);
+
+	if (r)
+		return r;
+	e = scope.driver->event_query(event->event);
+	cuda_leave(&scope);
+	return !e || e == CUDA_E_NOT_READY ? (int)e
+					   : cuda_fail(e, "asking for the producer's work");
+}
+
+/* Waits until the event has come, or the daemon has heard what became of the work. */
+static int await_event(struct cuda_import *import, const struct catalog_row *row,
+		       const struct cuda_event *event, int64_t until)
 {
 	int64_t pause = LOOK_FIRST_NS;
 
-	if (atomic_load(&row->progress) == ROW_UNREPORTED)
-		return tl_fail(
-			-ENOTSUP,
-			"the tensor was published by a handle with an event, which this process "
-			"cannot open (%s), and nobody else says when its work has ended: publish "
-			"it without an event, after that work",
-			tl_last_error());
-	while (atomic_load(&row->progress) == ROW_UNFINISHED) {
-		if (!session_served(s))
+	while (row_is_unfinished(row)) {
+		int r = event ? ask_event(import, event) : (int)CUDA_E_NOT_READY;
+
+		if (r != (int)CUDA_E_NOT_READY)
+			return r;
+		if (!session_served(import->session))
 			return LEASE_E_UNSERVED;
 		if (deadline_passed(until))
-			return tl_fail(-ETIMEDOUT,
-				       "the tensor's producer has not finished it in time, and "
-				       "its event cannot be waited for on the GPU (%s)",
-				       tl_last_error());
+			return tl_fail(
+				-ETIMEDOUT, "the tensor's producer has not finished it in time%s",
+				event ? "" : ", and its event cannot be opened in this process");
 		nanosleep(&(struct timespec){ .tv_nsec = pause }, NULL);
 		pause = pause < LOOK_LAST_NS ? pause + pause / 2 : pause;
 	}
 	return 0;
 }
 
-/* Makes the stream wait for the producer's work. LEASE_E_LOST: that work will never end. */
+/*
+ * Waits on the host for the work of another process. If that is killed its event never comes, and
+ * no stream that waits for it goes on, not even after somebody else has recorded the event.
+ */
+static int wait_on_host(struct cuda_import *import, const struct catalog_row *row, intptr_t stream,
+			int64_t until)
+{
+	struct cuda_event *event = NULL;
+	int r = open_event(import, row, stream, &event);
+
+	if (r && r != LEASE_E_NO_EVENT)
+		return r;
+	if (r && atomic_load(&row->progress) == ROW_UNREPORTED)
+		return tl_fail(
+			-ENOTSUP,
+			"the tensor was published by a handle with an event, which this process "
+			"cannot open (%s), and nobody else says when its work has ended: publish "
+			"it without an event, after that work",
+			tl_last_error());
+	r = await_event(import, row, event, until);
+	if (event)
+		cuda_event_unpin(event);
+	return r;
+}
+
+/* Orders the stream after the producer's work. LEASE_E_LOST: that work will never end. */
 static int order_after_producer(struct cuda_import *import, const struct catalog_row *row,
 				intptr_t stream, int64_t until)
 {
-	struct cuda_scope scope;
 	int r;
 
 	if (stream == TL_STREAM_NONE || !row_is_unfinished(row))
 		return 0;
-	r = cuda_enter(import->device, &scope);
-	if (r)
-		return r;
-	r = wait_for_event(import, row, &scope, stream);
-	cuda_leave(&scope);
-	if (r == LEASE_E_NO_EVENT)
-		r = wait_on_host(import->session, row, until);
+	r = import->mapping ? wait_on_host(import, row, stream, until)
+			    : wait_on_stream(import, row, stream);
 	switch (atomic_load(&row->progress)) {
 	case ROW_LOST:
 		return LEASE_E_LOST;

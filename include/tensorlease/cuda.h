@@ -39,10 +39,10 @@ extern "C" {
 /*
  * tl_draft_set_stream - say on which stream a draft is written
  *
- * Consumers wait, on their own streams, for the work that is queued on @stream when the draft is
- * committed. Without this call it is TL_STREAM_DEFAULT. TL_STREAM_NONE says that the tensor is
- * written already. TL_STREAM_PER_THREAD is the stream of the thread that makes this call, even if
- * another one commits.
+ * Gets wait for the work that is queued on @stream when the draft is committed (tl_get()). Without
+ * this call it is TL_STREAM_DEFAULT. TL_STREAM_NONE says that the tensor is written already.
+ * TL_STREAM_PER_THREAD is the stream of the thread that makes this call, even if another one
+ * commits.
  *
  * Ownership: the stream must exist until the draft is committed or aborted. That of an exported
  * draft must exist until its deleter has returned, or tl_publish() has taken its tensor over.
@@ -57,12 +57,13 @@ TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream);
 /*
  * tl_remap_stream - take another lease on a tensor that is held, for another stream
  *
- * Works as tl_remap() with TL_MODE_READ does. @stream is made to wait for the producer's work, and
- * the deleter of *out notes the work that is queued on @stream. For a tensor on the CPU @stream
- * means nothing.
+ * Works as tl_remap() with TL_MODE_READ does. What @stream does from now on comes after the
+ * producer's work, and the deleter of *out notes the work that is queued on @stream. For a tensor
+ * on the CPU @stream means nothing.
  *
  * Ownership: *out is yours and is released on its own; @held stays as it is.
- * Blocking: never.
+ * Blocking: as tl_get(), until another process has written the tensor, for at most the client's
+ * timeout.
  * Threads: any.
  * Returns: 0, an error of tl_remap(), or
  *	-ENODEV		as tl_get()
@@ -159,7 +160,8 @@ typedef struct tl_ipc_handle {
 	unsigned char event[64];       /* a cudaIpcEventHandle_t, if @has_event */
 	uint64_t allocation_size;      /* bytes of the allocation that the handle opens */
 	uint64_t offset;	       /* of the tensor in that allocation, in bytes */
-	bool has_event;		       /* there is an event that consumers must wait for */
+	bool has_event;		       /* there is an event that consumers must wait for; not on a
+					  stream, which would hang if the producer is killed */
 	unsigned char reserved[7];     /* 0 */
 } tl_ipc_handle;
 

@@ -56,10 +56,11 @@ typedef struct tl_get_options {
  * NULL if it has no bytes. It stays as it is until its deleter is called, even if the name is
  * replaced or deleted, and after tl_close().
  *
- * The device of a tensor on a GPU has the number by which this process knows that GPU. Every get
- * makes options->stream wait for the producer's work; the caller does not wait. The deleter does
- * not wait either. It notes the work that is queued on that stream by then, and a thread of the
- * library gives up the lease when that work is done. So use the tensor on that stream, or order
+ * The device of a tensor on a GPU has the number by which this process knows that GPU. What
+ * options->stream does after a get comes after the producer's work: the call waits until another
+ * process has written the tensor, and for work of this process the stream waits. The deleter does
+ * not wait. It notes the work that is queued on that stream by then, and a thread of the library
+ * gives up the lease when that work is done. So use the tensor on that stream, or order
  * other streams with it, and destroy that stream only after the deleter has returned. The GPU
  * enforces that memory which tl_create() made is only read. Other memory of a GPU is writable for
  * consumers, who must not write to it.
@@ -75,9 +76,9 @@ typedef struct tl_get_options {
  * is no such name, or no version that is newer than options->newer_than, the call waits for at most
  * options->timeout_ns without asking the daemon. If the connection ends or has ended, it goes on
  * trying to connect until that time is over. A client that has waited once has a thread, which
- * sleeps until the connection ends. Where CUDA cannot open the event of a GPU tensor's producer, as
- * in some containers, the call also waits for the producer's work: for what is left of
- * options->timeout_ns, or at most the client's timeout if that is 0.
+ * sleeps until the connection ends. Unless options->stream is TL_STREAM_NONE the call also waits
+ * for work of another process that writes a GPU tensor, for what is left of options->timeout_ns, or
+ * at most the client's timeout if that is 0. If that process is killed it fails with -ENODATA.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		no tensor has that name, and the timeout is 0

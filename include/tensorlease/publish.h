@@ -235,8 +235,8 @@ enum {
 	/* tl_publish() and tl_publish_many(): fail with -ENOTSUP if a tensor would have to be
 	 * copied. Functions that always copy refuse it with -EINVAL. */
 	TL_PUBLISH_NO_COPY = 1,
-	/* On a GPU: wait here until the stream has written the tensor, so that no consumer has to
-	 * wait. This is right for weights. */
+	/* On a GPU: wait here until the stream has written the tensor, so that no get has to wait.
+	 * This is right for weights. */
 	TL_PUBLISH_SEALED = 2,
 	/* On a GPU: copy the tensor, on that GPU, if its memory cannot be shared as it is. */
 	TL_PUBLISH_STAGING = 4,
@@ -291,8 +291,8 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
  *
  * On a GPU nothing is copied unless options->flags has TL_PUBLISH_STAGING: the allocation in which
  * the tensor lies is exported. It keeps its strides, up to 16 dimensions, as long as they are above
- * 0 and no two elements overlap or interleave. Consumers wait, on their own streams, for the work
- * that was queued on options->stream when this was called. The library calls the tensor's deleter
+ * 0 and no two elements overlap or interleave. Gets wait for the work that was queued on
+ * options->stream when this was called (tl_get()). The library calls the tensor's deleter
  * when no lease is left on the publication and no process has the memory mapped; until then the
  * memory must stay as it is. Memory that was not made with CUDA's virtual memory management dies
  * with this process, and the publication with it: a later get fails with -ENODATA.

@@ -38,6 +38,7 @@ class _Process(c.Structure):
     _fields_ = [
         ("pid", c.c_int),
         ("start", c.c_ulonglong),
+        ("apart", c.c_bool),
         ("live", c.c_longlong * len(KINDS)),
         ("used", c.c_ulonglong * DEVICES),
         ("devices", c.c_uint),
@@ -54,6 +55,7 @@ class _Registry(c.Structure):
         ("held", c.c_uint32),
         ("lock", c.c_ulonglong * _MUTEX_WORDS),
         ("next_id", c.c_ulonglong),
+        ("pid_namespace", c.c_ulonglong),
         ("violations", c.c_ulonglong * len(VIOLATIONS)),
         ("devices", _Device * DEVICES),
         ("processes", _Process * 128),

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import gpu_help
 import pytest
@@ -180,3 +181,47 @@ def test_it_says_what_was_not_finished_in_time(gpus):
     gpus.hold(0)
     child.end()
     run(delete)
+
+
+# ---- Deleters, while the interpreter ends ----
+
+ENDING_PROGRAM = """
+import ctypes
+import sys
+import test_gpu_close as test
+client, arrays = test.publish_what_is_deleted_slowly()
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(arrays))  # as memory of a library that outlives the interpreter
+for number in range(len(arrays)):
+    client.delete(str(number))
+"""
+
+
+class Slow(Array):
+    """Its deleter says when it begins and when it ends, and needs the GIL again and again."""
+
+    def _delete(self, _):
+        os.write(1, b"(")
+        for _ in range(20):
+            time.sleep(0.001)
+        os.write(1, b")")
+
+
+def publish_what_is_deleted_slowly():
+    client, driver = tensorlease.connect(autostart=False), Driver()
+    arrays = [Slow(driver, (1000,)).fill(1) for _ in range(20)]
+    for number, array in enumerate(arrays):
+        client.publish(str(number), array, sealed=True)
+    return client, arrays
+
+
+def test_no_deleter_is_cut_off_by_the_end_of_the_interpreter(gpus, address):
+    """Python ends a thread that takes the GIL after that; in a deleter in C++, as PyTorch's, that ends the process."""
+    for _ in range(3):
+        result = subprocess.run(
+            [sys.executable, "-c", ENDING_PROGRAM],
+            cwd=os.path.dirname(__file__),
+            check=True,
+            stdout=subprocess.PIPE,
+            timeout=limit(120),
+        )
+        assert result.stdout == b"()" * (len(result.stdout) // 2)

@@ -12,7 +12,7 @@ import gpu_help
 import pytest
 from conftest import daemon_at, eventually, once_asleep
 from cuda_driver import LEGACY, PER_THREAD, Array, Child, Driver, Interface, Taken, run
-from gpu_help import N, connect, take, take_back, take_now, tell_what_is_seen
+from gpu_help import N, connect, is_unfinished, take, take_back, take_now, tell_what_is_seen
 from limits import limit
 
 import tensorlease
@@ -428,18 +428,6 @@ def test_publish_many_ends_drafts(gpus):
 # ---- threads ----
 
 
-def publish_unwritten(link):
-    client, driver = connect(), Driver()
-    array = Array(driver, (64,))
-    link.send("ready")
-    link.recv()
-    array.fill(1)  # stands still
-    client.publish("t", array)
-    link.send("published")
-    link.recv()
-    take_back(client, array)
-
-
 def publish_many(client, driver, draft, written):
     client.publish_many({"u": draft})
 
@@ -463,14 +451,10 @@ def fail_and_commit(client, driver, draft, written):
 def publish_what_another_thread_writes(link, publish):
     client, driver = connect(), Driver()
     draft = client.create("u", (64,), "uint8", device=0)
+    link.send("ready")
     link.recv()
-
-    def fill():
-        waits = client.get("t", stream=PER_THREAD)  # so does all that is queued on that stream
-        return waits, Taken(driver, draft, PER_THREAD).fill(5)
-
     with ThreadPoolExecutor(1) as other:
-        waits, written = other.submit(fill).result()
+        written = other.submit(lambda: Taken(driver, draft, PER_THREAD).fill(5)).result()  # stands still
         link.send("filled")
         link.recv()
         publish(client, driver, draft, written)
@@ -478,25 +462,21 @@ def publish_what_another_thread_writes(link, publish):
         link.recv()
         other.submit(driver.synchronize, PER_THREAD).result()
         written.give_back()
-        waits.release()
     client.delete("u")
 
 
 def tell_of_draft(link):
     client, driver = connect(), Driver()
-    taken = Taken(driver, client.get("u"))
-    link.send(driver.library.cuStreamQuery(ctypes.c_void_p(taken.stream)) == 600)  # whether it waits
+    link.send(is_unfinished(client, "u"))
     link.recv()
-    return taken.read()
+    return Taken(driver, client.get("u", timeout=limit(60), stream=1)).read()
 
 
 @pytest.mark.parametrize("publish", [publish_many, put, put_many, fail_and_commit])
 def test_a_draft_that_another_thread_writes_on_its_own_stream(gpus, publish):
-    held, producer = Child(publish_unwritten), Child(publish_what_another_thread_writes, publish)
-    held.hear()
-    gpus.hold(held.pid)
-    held.tell()
-    held.hear()
+    producer = Child(publish_what_another_thread_writes, publish)
+    producer.hear()
+    gpus.hold(producer.pid)
     producer.tell()
     producer.hear()
     producer.tell()
@@ -513,7 +493,6 @@ def test_a_draft_that_another_thread_writes_on_its_own_stream(gpus, publish):
         gpus.hold(0)
     assert consumer.end() == bytes([5]) * 64
     producer.end()
-    held.end()
 
 
 def name_the_stream_of_each_thread():

@@ -468,11 +468,8 @@ static bool namespaces_are_told(void)
 	must_say(&v, "gpu 0 pid ns", "warn", "--pid=host");
 	must_contain(found, "namespace: legacy: works; vmm: works. ");
 	must_contain(found, "PID 1: legacy: does not work");
-	must_contain(found, "vmm: works, but gets may wait on the host");
 	must_say(&v, "gpu 0 shm", "ok", NULL);
-	must_contain(
-		member(probe(&v, "gpu 0 shm"), "found"),
-		"legacy: works, but gets may wait on the host for a producer's work; vmm: works");
+	must_contain(member(probe(&v, "gpu 0 shm"), "found"), "legacy: works; vmm: works");
 	must_have_failed(&v, 0);
 	return true;
 }
@@ -487,6 +484,21 @@ GPU_TEST(what_does_not_work_across_pid_namespaces_is_told)
 {
 	look_at_real_namespaces();
 	SKIP_UNLESS(namespaces_are_told(), "this user may not make a PID namespace");
+}
+
+GPU_TEST(pid_namespaces_in_which_cuda_does_not_start_are_not_tried)
+{
+	look_at_real_namespaces();
+	gpu_setenv("FAKECUDA_ONE_NAMESPACE", "1");
+	{
+		cleanup_visit struct visit v = doctor_at(NULL);
+		const char *found = member(probe(&v, "gpu 0 pid ns"), "found");
+
+		must_say(&v, "gpu 0 pid ns", "skipped", NULL);
+		must(strstr(found, "may not make") || strstr(found, "(304)"));
+		must_say(&v, "gpu 0 shm", "ok", NULL);
+		must_have_failed(&v, 0);
+	}
 }
 
 /*

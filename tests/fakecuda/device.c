@@ -6,6 +6,8 @@
  *	FAKECUDA_DEVICES	how many there are (2); CUDA_VISIBLE_DEVICES hides and reorders
  *				them like the real one
  *	FAKECUDA_MEMORY		bytes of each (1 GiB)
+ *	FAKECUDA_EVENTS		how many interprocess events a process may have (4096, as of the
+ *				real driver 580)
  *	FAKECUDA_DELAY_US	how long each piece of work on a stream takes (0)
  *	FAKECUDA_FAIL		"cuMemMap:3:2,...": the third call in each process returns error 2;
  *				with -1 the process stops there (SIGSTOP), and the call works when
@@ -15,6 +17,8 @@
  *	FAKECUDA_HIDE		names, with commas between, that cuGetProcAddress() does not know
  *	FAKECUDA_PID		the PID that handles have and are opened by (getpid()): one of a
  *				process with the same PID, in another PID namespace, does not open
+ *	FAKECUDA_ONE_NAMESPACE	if set and not "0", cuInit() fails in other PID namespaces than the
+ *				test's
  *	FAKECUDA_PERSISTENCE	if set and not "0", a GPU keeps its memory when nobody has it open
  *	FAKECUDA_NO_NODES	if set and not "0", the files of the GPUs cannot be opened
  *	FAKECUDA_EARLY_UNMAP	if set and not "0", cuMemUnmap() does not wait for the device
@@ -322,12 +326,23 @@ static bool has_open(const char *pid, const char *target)
 	return has;
 }
 
-/* Does any process, whatever it is, have the file of that GPU open? */
-static bool node_is_open(int physical)
+/* Like the real one, works only with the /proc of its PID namespace. */
+static bool has_own_proc(void)
+{
+	char self[16] = "";
+
+	return readlink("/proc/self", self, sizeof(self) - 1) > 0 && atoi(self) == getpid();
+}
+
+/*
+ * Does any process, whatever it is, have the file of that GPU open? From another PID namespace that
+ * cannot be seen: then there is one.
+ */
+static bool node_is_open(const struct fake_registry *reg, int physical)
 {
 	char target[80] = "/memfd:";
 	struct dirent *entry;
-	bool open = false;
+	bool open = reg->pid_namespace != fake_pid_namespace();
 	DIR *processes = opendir("/proc");
 
 	node_name(target + strlen(target), sizeof(target) - strlen(target), physical);
@@ -346,35 +361,53 @@ static void node_use(struct fake_registry *reg, int physical)
 
 	for (int i = 0; i < FAKE_PROCESSES; i++)
 		used |= reg->processes[i].pid && reg->processes[i].devices & 1U << physical;
-	if (device->has_memory && !used && !node_is_open(physical))
+	if (device->has_memory && !used && !node_is_open(reg, physical))
 		*device = (struct fake_device){ .life = device->life + 1 };
 	reg->processes[fake.self].devices |= 1U << physical;
+}
+
+/* Takes a place in the registry. Called under its lock. */
+static bool enter(struct fake_registry *reg, bool apart)
+{
+	struct fake_process *self = reg->processes;
+	struct flock lock = { .l_type = F_WRLCK, .l_len = 1 };
+
+	for (fake.self = 0; fake.self < FAKE_PROCESSES && self->pid; fake.self++)
+		self++;
+	if (fake.self == FAKE_PROCESSES)
+		return false;
+	lock.l_start = fake.self;
+	if (apart && fcntl(fake_apart_open(), F_OFD_SETLK, &lock)) /* it stays open */
+		return false;
+	self->pid = getpid();
+	self->start = fake_process_start(getpid());
+	self->apart = apart;
+	for (int i = 0; i < fake.devices; i++)
+		node_use(reg, fake.physical[i]);
+	return true;
 }
 
 static CUresult start(void)
 {
 	struct fake_registry *reg = fake_registry_map();
+	bool apart, entered;
 
 	if (!reg) {
 		fprintf(stderr, "fakecuda: FAKECUDA_DIR is not set or cannot be used\n");
 		return CUDA_E_UNKNOWN;
 	}
+	apart = reg->pid_namespace != fake_pid_namespace();
+	if (!has_own_proc() || (apart && fake_flag("FAKECUDA_ONE_NAMESPACE")))
+		return CUDA_E_OPERATING_SYSTEM;
 	fake_lock(reg);
 	fake_reap(reg);
-	for (fake.self = 0; fake.self < FAKE_PROCESSES; fake.self++)
-		if (!reg->processes[fake.self].pid)
-			break;
-	if (fake.self < FAKE_PROCESSES) {
-		reg->processes[fake.self].pid = getpid();
-		reg->processes[fake.self].start = fake_process_start(getpid());
-		for (int i = 0; i < fake.devices; i++)
-			node_use(reg, fake.physical[i]);
-	}
+	entered = enter(reg, apart);
 	fake_unlock(reg);
-	if (fake.self == FAKE_PROCESSES)
+	if (!entered)
 		return CUDA_E_OUT_OF_MEMORY;
 	fake.registry = reg;
 	fake.memory = (size_t)number("FAKECUDA_MEMORY", 1L << 30);
+	fake.events = number("FAKECUDA_EVENTS", 4096);
 	fake.delay_us = number("FAKECUDA_DELAY_US", 0);
 	atexit(end_at_exit);
 	atomic_store(&fake.pid, getpid());

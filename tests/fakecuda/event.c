@@ -14,6 +14,7 @@ struct event_handle {
 	int32_t pid;
 	uint32_t shm; /* which /dev/shm its process has */
 };
+static long owned; /* how many of this process others can open */
 enum { EVENT_MAGIC = 0x45495043, EVENT_FLAGS = 7 };
 
 /* The driver keeps there what processes share of events. */
@@ -31,12 +32,12 @@ static bool gone(const struct CUevent_st *e)
 
 bool event_done(CUevent e, uint32_t sequence)
 {
-	if (gone(e) || (e->imported && atomic_load(&e->state->end) != FAKE_EVENT_LIVES))
+	if (gone(e) || (e->imported && atomic_load(&e->state->end) == FAKE_EVENT_DESTROYED))
 		return true;
 	return (int32_t)(atomic_load(&e->state->completed) - sequence) >= 0;
 }
 
-/* The events of dead processes end. */
+/* The events of dead processes, whose work had not ended, never come. */
 static void look_for_deaths(void)
 {
 	fake_lock(fake.registry);
@@ -62,7 +63,10 @@ void event_wait(CUevent e, uint32_t sequence)
 
 void event_complete(CUevent e, uint32_t sequence)
 {
-	if (gone(e))
+	/* Recording a dead process's event anew ends no wait for it. */
+	if (e->imported)
+		look_for_deaths();
+	if (gone(e) || atomic_load(&e->state->end) == FAKE_EVENT_ORPHANED)
 		return;
 	if ((int32_t)(atomic_load(&e->state->completed) - sequence) < 0)
 		atomic_store(&e->state->completed, sequence);
@@ -73,6 +77,7 @@ void event_unref(CUevent e)
 {
 	if (--e->refs)
 		return;
+	owned -= e->id && !e->imported;
 	if (e->id && !gone(e)) {
 		fake_lock(fake.registry);
 		if (!e->imported)
@@ -104,6 +109,8 @@ static bool shared_new(CUevent e)
 {
 	struct fake_registry *reg = fake.registry;
 
+	if (owned >= fake.events)
+		return false;
 	fake_lock(reg);
 	for (int i = 0; i < FAKE_EVENTS && !e->id; i++) {
 		struct fake_event *state = &reg->events[i];
@@ -119,6 +126,7 @@ static bool shared_new(CUevent e)
 		atomic_store(&state->id, e->id);
 	}
 	fake_unlock(reg);
+	owned += e->id != 0;
 	return e->id != 0;
 }
 

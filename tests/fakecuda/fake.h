@@ -104,6 +104,7 @@ struct fake {
 	int devices;
 	int physical[FAKE_DEVICES]; /* by ordinal */
 	size_t memory;
+	long events;
 	long delay_us;
 	struct CUctx_st *primary[FAKE_DEVICES];
 	struct CUctx_st *contexts;

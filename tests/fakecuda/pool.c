@@ -279,6 +279,16 @@ CUresult cuMemPoolExportPointer(struct cuda_pool_pointer *data, CUdeviceptr poin
 	return fake_leave(CUDA_OK);
 }
 
+/* Where it is open in this process, whichever import of the pool it was opened in. */
+static struct range *import_of(uint64_t id, int device)
+{
+	struct range *r = fake.ranges;
+
+	while (r && (r->kind != FAKE_POOL_IMPORT || r->shared_id != id || r->device != device))
+		r = r->next;
+	return r;
+}
+
 CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool,
 				struct cuda_pool_pointer *data)
 {
@@ -291,8 +301,13 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool,
 	memcpy(&p, data, sizeof(p));
 	if (p.magic != POOL_MAGIC || p.offset + p.size > pool->size || !shared_exists(p.id))
 		return fake_leave(CUDA_E_INVALID_VALUE);
+	range = import_of(p.id, pool->device);
+	if (range) { /* this does not count: the first free ends it for all */
+		*pointer = (CUdeviceptr)(uintptr_t)range->base;
+		return fake_leave(CUDA_OK);
+	}
 	if (range_of((CUdeviceptr)(uintptr_t)(pool->base + p.offset)))
-		return fake_leave(CUDA_E_INVALID_VALUE); /* imported already */
+		return fake_leave(CUDA_E_INVALID_VALUE); /* what was there before is open */
 	if (!open_add(p.id))
 		return fake_leave(CUDA_E_OUT_OF_MEMORY);
 	range = range_add(FAKE_POOL_IMPORT, pool->base + p.offset, p.size, pool->device);

@@ -29,8 +29,37 @@ static inline unsigned long long fake_process_start(int pid)
 	return state == 'Z' || state == 'X' ? 0 : start;
 }
 
-static inline bool fake_process_alive(const struct fake_process *p)
+/*
+ * A process in another PID namespace is seen by no /proc but its own: it locks its byte of this
+ * file until it ends.
+ */
+static inline int fake_apart_open(void)
 {
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/apart", fake_dir());
+	return open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+}
+
+static inline bool fake_apart_alive(int process)
+{
+	struct flock lock = { .l_type = F_WRLCK, .l_start = process, .l_len = 1 };
+	int fd = fake_apart_open();
+	bool free = fd >= 0 && !fcntl(fd, F_OFD_GETLK, &lock) && lock.l_type == F_UNLCK;
+
+	if (fd >= 0)
+		close(fd);
+	return !free;
+}
+
+static inline bool fake_process_alive(const struct fake_registry *reg, int process)
+{
+	const struct fake_process *p = &reg->processes[process];
+
+	if (p->apart)
+		return fake_apart_alive(process);
+	if (reg->pid_namespace != fake_pid_namespace())
+		return true; /* as far as can be seen from here */
 	return p->start && fake_process_start(p->pid) == p->start; /* 0: it was killed while it
 								      registered */
 }
@@ -137,6 +166,6 @@ static inline void fake_bury(struct fake_registry *reg, int dead)
 static inline void fake_reap(struct fake_registry *reg)
 {
 	for (int i = 0; i < FAKE_PROCESSES; i++)
-		if (reg->processes[i].pid && !fake_process_alive(&reg->processes[i]))
+		if (reg->processes[i].pid && !fake_process_alive(reg, i))
 			fake_bury(reg, i);
 }

@@ -63,7 +63,7 @@ enum {
 	FAKE_PROCESSES = 128,
 	FAKE_ALLOCATIONS = 8192,
 	FAKE_OPENS = 8192,
-	FAKE_EVENTS = 24000, /* a process has a limited number of them */
+	FAKE_EVENTS = 24000, /* of all processes */
 	FAKE_QUEUE = 1000,   /* pieces of work that a stream's queue holds */
 	FAKE_DEVICES = 8,
 	FAKE_POISON = 0xdb,
@@ -72,6 +72,7 @@ enum {
 struct fake_process {
 	int pid; /* 0: free */
 	unsigned long long start;
+	bool apart; /* in another PID namespace than the registry's */
 	long long live[FAKE_KINDS];
 	unsigned long long used[FAKE_DEVICES]; /* bytes, by physical device */
 	unsigned devices;		       /* set of physical ones that it has open */
@@ -115,6 +116,7 @@ struct fake_registry {
 	_Atomic uint32_t held; /* pid of the process whose streams are held; also a futex */
 	pthread_mutex_t lock;
 	uint64_t next_id;
+	ino_t pid_namespace; /* of the test */
 	unsigned long long violations[FAKE_VIOLATIONS];
 	struct fake_device devices[FAKE_DEVICES];
 	struct fake_process processes[FAKE_PROCESSES];
@@ -131,6 +133,14 @@ static inline const char *fake_dir(void)
 static inline void fake_block_path(char path[PATH_MAX], uint64_t block)
 {
 	snprintf(path, PATH_MAX, "%s/mem-%llu", fake_dir(), (unsigned long long)block);
+}
+
+static inline ino_t fake_pid_namespace(void)
+{
+	struct stat st = { 0 };
+
+	stat("/proc/self/ns/pid", &st);
+	return st.st_ino;
 }
 
 /* Maps the registry of $FAKECUDA_DIR, and makes it if need be. NULL: that failed. Keeps no
@@ -157,6 +167,7 @@ static inline struct fake_registry *fake_registry_map(void)
 		pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
 		pthread_mutex_init(&reg->lock, &attributes);
 		pthread_mutexattr_destroy(&attributes);
+		reg->pid_namespace = fake_pid_namespace();
 		reg->magic = FAKE_MAGIC;
 	}
 	flock(fd, LOCK_UN); /* a mapping keeps the file open */

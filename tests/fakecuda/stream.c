@@ -355,6 +355,10 @@ CUresult cuStreamQuery(CUstream stream)
 
 	if (!r && stream_capturing(stream, true))
 		r = CUDA_E_STREAM_CAPTURE_UNSUPPORTED;
+	if (!r && captured_implicitly(stream, true))
+		r = CUDA_E_STREAM_CAPTURE_IMPLICIT;
+	if (!r)
+		r = capture_check();
 	if (!r && stream->completed < stream->submitted)
 		r = CUDA_E_NOT_READY;
 	return fake_leave(r);
@@ -367,6 +371,8 @@ CUresult cuStreamSynchronize(CUstream stream)
 
 	if (!r && stream_capturing(stream, true))
 		r = CUDA_E_STREAM_CAPTURE_UNSUPPORTED;
+	if (!r)
+		r = capture_check();
 	if (!r && stream->is_legacy)
 		r = stream_submit(stream, &(struct op){ .type = OP_NOTHING });
 	if (!r) {
@@ -379,8 +385,11 @@ CUresult cuStreamSynchronize(CUstream stream)
 CUresult cuCtxSynchronize(void)
 {
 	ENTER_CONTEXT(ctx);
-	CUresult r = capture_check();
+	CUresult r = CUDA_OK;
 
+	for (CUstream s = fake.streams; s; s = s->next) /* also of captures that are relaxed */
+		if (s->ctx == ctx && stream_capturing(s, true))
+			r = CUDA_E_STREAM_CAPTURE_UNSUPPORTED;
 	if (!r) {
 		stream_context_wait(ctx);
 		r = ctx->sticky;
@@ -403,6 +412,8 @@ CUresult cuStreamGetFlags(CUstream stream, unsigned *flags)
 	ENTER_CONTEXT(ctx);
 	CUresult r = stream_resolve(&stream, ctx);
 
+	if (!r && stream_capturing(stream, true))
+		r = CUDA_E_STREAM_CAPTURE_UNSUPPORTED;
 	if (!r)
 		*flags = stream->flags & CUDA_STREAM_NON_BLOCKING;
 	return fake_leave(r);

@@ -88,10 +88,10 @@ static int gives_up_while_closing(const struct test_daemon *d, void *arg)
 	CUdeviceptr to = gpu_alloc(N);
 
 	(void)arg;
-	alarm(test_limit(HANG_S));
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	b = gpu_get(client, "b", TL_STREAM_NONE);
 	a = gpu_get(client, "a", (intptr_t)stream);
+	alarm(test_limit(HANG_S)); /* from here on, since CUDA may take seconds to start */
 	gate_close(&gate);
 	drop(b);
 	pause_at(1); /* "b" is deleted */
@@ -121,9 +121,10 @@ GPU_TEST(leases_end_while_memory_is_being_closed)
 	for (enum gpu_kind kind = 0; kind < GPU_KINDS; kind++) {
 		cleanup_gpu struct gpu_daemon g = gpu_start();
 		int left = kind == GPU_VMM || kind == GPU_PARTS ? (int)(N / GPU_PART) : 0;
-		struct test_child p = child_start_ready(&g.d, publishes_two, &kind);
-		struct test_child c = child_start_ready(&g.d, gives_up_while_closing, &left);
+		struct test_child p = child_start_ready(&g.d, publishes_two, &kind), c;
 
+		print_message("kind %d\n", (int)kind);
+		c = child_start_ready(&g.d, gives_up_while_closing, &left);
 		child_step(&p);
 		child_step(&c);
 		child_go(&p);
@@ -219,24 +220,9 @@ GPU_TEST(a_call_without_space_does_not_wait_for_memory_to_be_unmapped)
 
 /* ---- A full stream ---- */
 
-static int publishes_unfinished(const struct test_daemon *d, void *arg)
-{
-	tl_client *client = gpu_open(d, 0);
-
-	(void)arg;
-	gpu_hold(getpid());
-	gpu_put_draft(client, "t", 4, N, 0, CUDA_STREAM_LEGACY);
-	pause_at(1);
-	gpu_hold(0);
-	pause_at(2);
-	must_be(tl_delete(client, "t"), 0);
-	tl_close(client);
-	return 0;
-}
-
 struct stuck {
 	tl_client *client;
-	struct gate gate;
+	struct gate gate, writer;
 	_Atomic int got, dropped;
 };
 
@@ -273,6 +259,8 @@ static int goes_on_beside_a_full_stream(const struct test_daemon *d, void *arg)
 	stuck.client = gpu_open(d, 0);
 	memory = gpu_alloc(16);
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	gate_close(&stuck.writer);
+	gpu_put_draft(stuck.client, "t", 4, N, 0, stuck.writer.stream);
 	gate_close(&stuck.gate);
 	fill_queue(stuck.gate.stream, memory);
 	must_be(pthread_create(&thread, NULL, gets_on_a_full_stream, &stuck), 0);
@@ -283,12 +271,13 @@ static int goes_on_beside_a_full_stream(const struct test_daemon *d, void *arg)
 	drop(t);
 	gpu_put_draft(stuck.client, "mine", 1, N, 0, stream);
 	must_be(tl_delete(stuck.client, "mine"), 0);
-	pause_at(1); /* the producer's work has ended */
+	gate_open(&stuck.writer);
 	gpu_must(cuda->stream_synchronize(stream));
 	must(!atomic_load(&stuck.got));
 	atomic_store(&stuck.gate.open, 1);
 	pthread_join(thread, NULL);
 	gate_open(&stuck.gate);
+	must_be(tl_delete(stuck.client, "t"), 0);
 	gpu_must(cuda->stream_destroy(stream));
 	gpu_must(cuda->mem_free(memory));
 	tl_close(stuck.client);
@@ -299,12 +288,8 @@ GPU_TEST(a_full_stream_stops_only_who_uses_it)
 {
 	SKIP_UNLESS(!gpu_is_real(), full_queue);
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start_ready(&g.d, publishes_unfinished, NULL);
-	struct test_child c = child_start_ready(&g.d, goes_on_beside_a_full_stream, NULL);
 
-	child_step(&p);
-	child_finish(&c);
-	child_finish(&p);
+	must_be(td_run_client(&g.d, goes_on_beside_a_full_stream, NULL), 0);
 	gpu_nothing_left(&g);
 }
 
@@ -568,6 +553,21 @@ static void waits_for_its_own_timeout(const struct test_daemon *d)
 	o.flags = TL_GET_DEVICE;
 	must_refuse(tl_get(client, "t", &o, &t), -ETIMEDOUT, "has not finished it in time");
 	tl_close(client);
+}
+
+static int publishes_unfinished(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+
+	(void)arg;
+	gpu_hold(getpid());
+	gpu_put_draft(client, "t", 4, N, 0, CUDA_STREAM_LEGACY);
+	pause_at(1);
+	gpu_hold(0);
+	pause_at(2);
+	must_be(tl_delete(client, "t"), 0);
+	tl_close(client);
+	return 0;
 }
 
 /* As in some containers: the host waits until the producer's work has ended. */

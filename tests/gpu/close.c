@@ -463,7 +463,8 @@ static int closes_beside_work(const struct test_daemon *d, void *arg)
 	must_be(tl_close(client), 0);
 	must_be(tl_claim(other, "c", &soon), 0);
 	eventually(tl_stat(other, "bound", &info) == -ENOENT);
-	must_be(td_status(d).clients, 2); /* and this one's connection is still there */
+	if (!gpu_is_real()) /* a real driver may close memory without waiting for the GPU */
+		must_be(td_status(d).clients, 2); /* this one's connection is still there */
 	gpu_hold(0);
 	eventually(td_status(d).clients == 1);
 	must_be(tl_close(other), 0);

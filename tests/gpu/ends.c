@@ -201,6 +201,21 @@ static void read_five(tl_client *client, const char *name, intptr_t stream)
 	drop(t);
 }
 
+/* Commits "mine" after its work, which the stream then says, so that no event is needed and no
+ * thread asks for it while the context is reset. */
+static void put_five(tl_client *client, CUstream stream)
+{
+	int64_t n = N;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_draft *draft;
+
+	must_be(gpu_create(client, "mine", &spec, 0, &draft), 0);
+	gpu_fill((CUdeviceptr)(uintptr_t)tl_draft_tensor(draft)->data, 5, N, stream);
+	gpu_must(cuda->stream_synchronize(stream));
+	must_be(tl_draft_set_stream(draft, (intptr_t)stream), 0);
+	must_be(tl_commit(draft, NULL), 0);
+}
+
 static int publishes_each_kind(const struct test_daemon *d, void *arg)
 {
 	static const char *const names[GPU_KINDS] = { "legacy", "vmm", "parts", "pool" };
@@ -244,10 +259,10 @@ static int resets(const struct test_daemon *d, void *arg)
 			read_five(client, names[i], TL_STREAM_LEGACY);
 		}
 		held = gpu_get(client, "legacy", (intptr_t)stream);
-		gpu_put_draft(client, "mine", 5, N, 0, stream);
-		gpu_must(cuda->stream_synchronize(stream));
+		put_five(client, stream);
 		read_five(client, "mine", (intptr_t)stream);
 		must_be(tl_delete(client, "mine"), 0);
+		eventually(leases_of(client, getpid()) == 1); /* nobody asks for events any more */
 		reset(again); /* the stream is gone, and the memory that was open */
 		drop(held);
 		gpu_use(0);
@@ -280,12 +295,14 @@ static int drafts_over_a_reset(const struct test_daemon *d, void *arg)
 	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
 	tl_client *client = gpu_open(d, 0);
 	tl_draft *draft;
+	CUstream stream;
 
 	(void)arg;
-	gpu_put_draft(client, "mine", 5, N, 0, CUDA_STREAM_LEGACY);
-	gpu_must(cuda->ctx_synchronize());
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	put_five(client, stream);
 	must_be(tl_delete(client, "mine"), 0);
 	must_be(gpu_create(client, "mine", &spec, 0, &draft), 0); /* the same buffer */
+	must_be(tl_draft_set_stream(draft, (intptr_t)stream), 0);
 	tl_abort(draft);
 	reset(true);
 	must_be(gpu_create(client, "mine", &spec, 0, &draft), 0);

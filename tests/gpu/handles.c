@@ -95,7 +95,7 @@ static int raw_consumer(const struct test_daemon *d, void *arg)
 
 	(void)arg;
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
-	by_library = gpu_get(client, "t", (intptr_t)stream);
+	by_library = gpu_get(client, "t", TL_STREAM_NONE);
 	must_be(tl_get_ipc_handle(client, "t", NULL, &h, &by_handle), 0);
 	must_be(by_handle->dl_tensor.device.device_type, kDLCUDA);
 	must_be(by_handle->dl_tensor.device.device_id, -1);

@@ -285,7 +285,6 @@ GPU_TEST(a_deleter_may_wait_for_the_space_of_a_copy)
 
 struct dying {
 	enum gpu_kind kind;
-	bool unfinished;
 };
 
 static int will_die(const struct test_daemon *d, void *arg)
@@ -297,13 +296,11 @@ static int will_die(const struct test_daemon *d, void *arg)
 
 	gpu_memory_init(&m, dying->kind, N, 0);
 	gpu_must(cuda->ctx_synchronize());
-	if (dying->unfinished)
-		gpu_hold(getpid());
 	gpu_fill(m.base, 6, N, CUDA_STREAM_LEGACY);
 	gpu_foreign_init(&f, m.base, N, 0);
 	must_be(tl_publish(client, "t", &f.managed,
 			   &(tl_put_options){ .size = sizeof(tl_put_options),
-					      .flags = dying->unfinished ? 0 : TL_PUBLISH_SEALED },
+					      .flags = TL_PUBLISH_SEALED },
 			   NULL, NULL),
 		0);
 	pause_at(1);
@@ -315,7 +312,7 @@ static int holds_a_dead_ones(const struct test_daemon *d, void *arg)
 	const struct dying *dying = arg;
 	tl_client *client = gpu_open(d, 0);
 	DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_PER_THREAD), *next, *again;
-	bool lost = dying->unfinished || dying->kind == GPU_LEGACY || dying->kind == GPU_POOL;
+	bool lost = dying->kind == GPU_LEGACY || dying->kind == GPU_POOL;
 	tl_get_options wait = { .size = sizeof(wait), .timeout_ns = 30 * MS };
 	tl_info info = { .size = sizeof(info) };
 	int64_t start;
@@ -383,7 +380,7 @@ static int comes_late(const struct test_daemon *d, void *arg)
 static void producer_dies(struct dying *dying)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	bool lost = dying->unfinished || dying->kind == GPU_LEGACY || dying->kind == GPU_POOL;
+	bool lost = dying->kind == GPU_LEGACY || dying->kind == GPU_POOL;
 	struct test_child p = child_start_ready(&g.d, will_die, dying), c, q;
 	tl_client *client;
 
@@ -410,7 +407,6 @@ static void producer_dies(struct dying *dying)
 GPU_TEST(plain_memory_dies_with_its_producer)
 {
 	producer_dies(&(struct dying){ .kind = GPU_LEGACY });
-	producer_dies(&(struct dying){ .kind = GPU_LEGACY, .unfinished = true });
 }
 
 GPU_TEST(a_pool_dies_with_its_producer)
@@ -554,11 +550,6 @@ GPU_TEST(without_the_file_of_the_gpu_the_error_says_what_to_do)
 	must_be(tl_delete(client, "t"), 0);
 	tl_close(client);
 	gpu_nothing_left(&g);
-}
-
-GPU_TEST(what_was_never_written_is_lost)
-{
-	producer_dies(&(struct dying){ .kind = GPU_VMM, .unfinished = true });
 }
 
 static int opens_too_late(const struct test_daemon *d, void *arg)

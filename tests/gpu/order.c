@@ -45,39 +45,54 @@ static int writer(const struct test_daemon *d, void *arg)
 struct reading {
 	intptr_t stream;
 	bool own_stream;
-	bool hold; /* the producer stands still while we get */
 	int versions;
-	pid_t producer;
 };
 
-/* Gets, reads and releases each version three times; gets while the producer is held. */
+struct getting {
+	tl_client *client;
+	intptr_t stream;
+	DLManagedTensorVersioned *t;
+};
+
+static void *get_on_thread(void *arg)
+{
+	struct getting *g = arg;
+
+	g->t = gpu_get(g->client, "t", g->stream);
+	return NULL;
+}
+
+/* Gets each version while the producer stands still: no get returns before it has written. */
 static int reader(const struct test_daemon *d, void *arg)
 {
 	struct reading *r = arg;
 	tl_client *client = gpu_open(d, 0);
+	struct getting g = { .client = client };
 	CUstream own = NULL, stream;
+	pthread_t thread;
 
 	if (r->own_stream)
 		gpu_must(cuda->stream_create(&own, CUDA_STREAM_NON_BLOCKING));
 	stream = own				  ? own
 		 : r->stream == TL_STREAM_DEFAULT ? CUDA_STREAM_LEGACY
 						  : (CUstream)r->stream;
+	g.stream = own ? (intptr_t)own : r->stream;
 	for (int v = 0; v < r->versions; v++) {
-		DLManagedTensorVersioned *t[3];
+		const tl_get_options soon = { .size = sizeof(soon),
+					      .timeout_ns = 5 * MS,
+					      .stream = g.stream };
 
 		parent_await();
-		for (int i = 0; i < 3; i++) /* none of them may wait for the producer: it stands
-					       still */
-			t[i] = gpu_get(client, "t", own ? (intptr_t)own : r->stream);
-		must_be(cuda->stream_query(stream), r->hold ? CUDA_E_NOT_READY : CUDA_OK);
-		drop(t[0]); /* does not wait either */
+		must_refuse(tl_get(client, "t", &soon, &g.t), -ETIMEDOUT, "has not finished it");
+		must_be(cuda->stream_query(stream), CUDA_OK); /* it waits for nobody */
+		must_be(pthread_create(&thread, NULL, get_on_thread, &g), 0);
 		pause_at(1);
-		must_be(gpu_read(gpu_data(t[1]), N, stream), NEW + v);
-		drop(t[1]);
-		drop(t[2]);
-		t[0] = gpu_get(client, "t", own ? (intptr_t)own : r->stream);
-		must_be(gpu_read(gpu_data(t[0]), N, stream), NEW + v);
-		drop(t[0]);
+		pthread_join(thread, NULL);
+		must_be(gpu_read(gpu_data(g.t), N, stream), NEW + v);
+		drop(g.t);
+		g.t = gpu_get(client, "t", g.stream);
+		must_be(gpu_read(gpu_data(g.t), N, stream), NEW + v);
+		drop(g.t);
 		parent_tell(1);
 	}
 	if (own)
@@ -94,12 +109,11 @@ static void every_get_waits(intptr_t producers, struct reading *r)
 	pid_t pid = (pid_t)child_await(&p);
 
 	r->versions = 8;
-	r->hold = true;
 	c = child_start(&g.d, reader, r);
 	for (int v = 0; v < r->versions; v++) {
 		gpu_hold(pid);
 		child_step(&p); /* published; its work stands still */
-		child_step(&c); /* got, and one given up */
+		child_step(&c);
 		gpu_hold(0);
 		child_step(&c);
 	}
@@ -128,6 +142,71 @@ GPU_TEST(every_get_on_the_threads_stream)
 	every_get_waits(TL_STREAM_LEGACY, &(struct reading){ .stream = TL_STREAM_PER_THREAD });
 }
 
+/* ---- What is never written ---- */
+
+static int will_not_write(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct gpu_foreign f;
+	struct gpu_memory m;
+
+	gpu_memory_init(&m, *(enum gpu_kind *)arg, N, 0);
+	gpu_must(cuda->ctx_synchronize());
+	gpu_hold(getpid());
+	gpu_fill(m.base, NEW, N, CUDA_STREAM_LEGACY);
+	gpu_foreign_init(&f, m.base, N, 0);
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	pause_at(1);
+	return 1;
+}
+
+static void *get_in_vain(void *arg)
+{
+	struct getting *g = arg;
+
+	must_refuse(tl_get(g->client, "t", NULL, &g->t), -ENODATA, "ended");
+	return NULL;
+}
+
+static int gets_in_vain(const struct test_daemon *d, void *arg)
+{
+	const tl_get_options soon = { .size = sizeof(soon), .timeout_ns = 5 * MS };
+	struct getting g = { .client = gpu_open(d, 0) };
+	tl_info info = { .size = sizeof(info) };
+	pthread_t thread;
+
+	(void)arg;
+	must_refuse(tl_get(g.client, "t", &soon, &g.t), -ETIMEDOUT, "has not finished it");
+	must_be(pthread_create(&thread, NULL, get_in_vain, &g), 0);
+	pause_at(1); /* the producer is killed */
+	pthread_join(thread, NULL);
+	gpu_must(cuda->ctx_synchronize()); /* no stream waits for it */
+	must_be(tl_stat(g.client, "t", &info), 0);
+	must(info.lost);
+	must_refuse(tl_get(g.client, "t", &soon, &g.t), -ENODATA, "ended");
+	must_be(gpu_put_draft(g.client, "t", OLD, N, 0, CUDA_STREAM_LEGACY), 2);
+	g.t = gpu_get(g.client, "t", TL_STREAM_LEGACY);
+	must_be(gpu_read(gpu_data(g.t), N, CUDA_STREAM_LEGACY), OLD);
+	drop(g.t);
+	must_be(tl_delete(g.client, "t"), 0);
+	tl_close(g.client);
+	return 0;
+}
+
+GPU_TEST(what_a_killed_producer_never_wrote_is_not_waited_for)
+{
+	for (enum gpu_kind kind = 0; kind < GPU_KINDS; kind++) {
+		cleanup_gpu struct gpu_daemon g = gpu_start();
+		struct test_child p = child_start_ready(&g.d, will_not_write, &kind), c;
+
+		c = child_start_ready(&g.d, gets_in_vain, NULL);
+		child_kill(&p);
+		gpu_hold(0);
+		child_finish(&c);
+		gpu_nothing_left(&g);
+	}
+}
+
 /* ---- Without a wait ---- */
 
 static int careless_reader(const struct test_daemon *d, void *arg)
@@ -154,12 +233,14 @@ static int one_writer(const struct test_daemon *d, void *arg)
 	struct gpu_foreign f;
 
 	gpu_fill(memory, OLD, N, CUDA_STREAM_LEGACY);
+	gpu_put_draft(client, "written", OLD, N, 0, CUDA_STREAM_LEGACY);
 	gpu_must(cuda->ctx_synchronize());
 	gpu_hold(getpid());
 	gpu_fill(memory, NEW, N, CUDA_STREAM_LEGACY);
 	gpu_foreign_init(&f, memory, N, 0);
 	must_be(tl_publish(client, "t", &f.managed, arg, NULL, NULL), 0);
 	pause_at((uint64_t)getpid());
+	must_be(tl_delete(client, "written"), 0);
 	must_be(tl_delete(client, "t"), 0);
 	eventually(atomic_load(&f.deleted));
 	gpu_must(cuda->mem_free(memory));
@@ -516,16 +597,16 @@ static int capturer(const struct test_daemon *d, void *arg)
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	gpu_foreign_init(&f, memory, N, 0);
 	get_options.stream = o.stream = (intptr_t)stream;
-	before = gpu_get(client, "t", (intptr_t)stream);
+	before = gpu_get(client, "written", (intptr_t)stream);
 	capture_begin(stream, CUDA_CAPTURE_MODE_GLOBAL);
 	must_refuse(tl_get(client, "t", &get_options, &t), -EBUSY, "captured");
 	must_refuse(tl_publish(client, "u", &f.managed, &o, NULL, NULL), -EBUSY, "captured");
 	drop(before);
 	capture_end(stream); /* the capture is unharmed */
-	t = gpu_get(client, "t", (intptr_t)stream);
-	drop(t);
 	must_be(f.deleted, 0);
 	pause_at(1);
+	t = gpu_get(client, "t", (intptr_t)stream);
+	drop(t);
 	gpu_must(cuda->stream_synchronize(stream));
 	gpu_must(cuda->mem_free(memory));
 	eventually(leases_of(client, 0) == 0); /* a lease was given up within the capture */
@@ -586,24 +667,23 @@ static int writes_many(const struct test_daemon *d, void *arg)
 
 static int waits_for_many(const struct test_daemon *d, void *arg)
 {
+	const tl_get_options soon = { .size = sizeof(soon), .timeout_ns = 1 };
 	tl_client *client = gpu_open(d, 0);
 	DLManagedTensorVersioned *t;
-	CUstream stream;
 	char name[16];
 
 	(void)arg;
-	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	for (int i = 0; i < UNWRITTEN; i++) {
 		unwritten_name(name, i);
-		drop(gpu_get(client, name, (intptr_t)stream));
+		must_be(tl_get(client, name, &soon, &t), -ETIMEDOUT);
 	}
 	must(gpu_live(FAKE_EVENT_IMPORT) <= CUDA_EVENT_BUCKETS * CUDA_EVENTS_OPEN);
-	t = gpu_get(client, "unwritten/0", (intptr_t)stream); /* perhaps opened anew */
-	must_be(cuda->stream_query(stream), CUDA_E_NOT_READY);
+	must(gpu_live(FAKE_EVENT_IMPORT) > 0);
+	must_be(tl_get(client, "unwritten/0", &soon, &t), -ETIMEDOUT); /* perhaps opened anew */
 	gpu_hold(0);
-	must_be(gpu_read(gpu_data(t), N, stream), 3);
+	t = gpu_get(client, "unwritten/0", TL_STREAM_LEGACY);
+	must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), 3);
 	drop(t);
-	gpu_must(cuda->stream_destroy(stream));
 	tl_close(client);
 	return 0;
 }

@@ -306,6 +306,142 @@ GPU_TEST(exchanges_go_on_while_the_other_daemon_is_killed)
 	td_stop(&killed.d);
 }
 
+/* ---- An allocation of a pool that one session closes while the other opens it ---- */
+
+static int publishes_pooled_at_both(const struct test_daemon *d, void *arg)
+{
+	const struct gpu_daemon *g = arg;
+	tl_client *client[2] = { gpu_open(&g[0].d, 0), td_connect(&g[1].d) };
+	struct gpu_foreign f[2];
+	struct gpu_memory m;
+
+	(void)d;
+	gpu_memory_init(&m, GPU_POOL, N, 0);
+	gpu_fill(m.base, 7, N, CUDA_STREAM_LEGACY);
+	for (int i = 0; i < 2; i++) {
+		gpu_foreign_init(&f[i], m.base, N, 0);
+		must_be(tl_publish(client[i], "t", &f[i].managed, NULL, NULL, NULL), 0);
+	}
+	gpu_must(cuda->ctx_synchronize());
+	pause_at(1);
+	for (int i = 0; i < 2; i++) {
+		must_be(tl_delete(client[i], "t"), 0);
+		eventually(atomic_load(&f[i].deleted) == 1);
+		tl_close(client[i]);
+	}
+	gpu_memory_deinit(&m);
+	return 0;
+}
+
+static struct {
+	tl_client *client[2];
+	DLManagedTensorVersioned *t;
+	CUresult (*mem_free)(CUdeviceptr pointer);
+	CUresult (*open)(CUdeviceptr *pointer, CUmemoryPool pool, struct cuda_pool_pointer *data);
+	_Atomic bool closing, may_close, closed, opened, may_go_on;
+} late;
+
+static CUresult free_late(CUdeviceptr pointer)
+{
+	CUresult e;
+
+	atomic_store(&late.closing, true);
+	eventually(atomic_load(&late.may_close));
+	e = late.mem_free(pointer);
+	atomic_store(&late.closed, true);
+	return e;
+}
+
+static CUresult open_late(CUdeviceptr *pointer, CUmemoryPool pool, struct cuda_pool_pointer *data)
+{
+	CUresult e = late.open(pointer, pool, data);
+
+	atomic_store(&late.opened, true);
+	eventually(atomic_load(&late.may_go_on));
+	return e;
+}
+
+static void *gets_late(void *arg)
+{
+	(void)arg;
+	gpu_use(0);
+	late.t = gpu_get(late.client[1], "t", TL_STREAM_LEGACY);
+	return NULL;
+}
+
+static void *closes_late(void *arg)
+{
+	drop(arg);
+	tl_close(late.client[0]);
+	return NULL;
+}
+
+/* @first: the close begins before the other opens it; else it ends between what the driver opens
+ * and what the library does then. */
+static void close_and_open(const struct gpu_daemon *g, bool first)
+{
+	DLManagedTensorVersioned *t;
+	pthread_t threads[2];
+
+	late.client[0] = td_connect(&g[0].d);
+	atomic_store(&late.may_go_on, true);
+	t = gpu_get(late.client[0], "t", TL_STREAM_LEGACY);
+	atomic_store(&late.closing, false);
+	atomic_store(&late.closed, false);
+	atomic_store(&late.opened, false);
+	atomic_store(&late.may_close, !first);
+	atomic_store(&late.may_go_on, first);
+	if (first) {
+		must_be(pthread_create(&threads[0], NULL, closes_late, t), 0);
+		eventually(atomic_load(&late.closing));
+	}
+	must_be(pthread_create(&threads[1], NULL, gets_late, NULL), 0);
+	eventually(atomic_load(&late.opened));
+	if (!first)
+		must_be(pthread_create(&threads[0], NULL, closes_late, t), 0);
+	atomic_store(&late.may_close, true);
+	eventually(atomic_load(&late.closed));
+	atomic_store(&late.may_go_on, true);
+	pthread_join(threads[0], NULL);
+	pthread_join(threads[1], NULL);
+	must_be(gpu_read(gpu_data(late.t), N, CUDA_STREAM_LEGACY), 7);
+	drop(late.t);
+	tl_close(late.client[1]);
+}
+
+static int closes_while_opening(const struct test_daemon *d, void *arg)
+{
+	const struct gpu_daemon *g = arg;
+	struct cuda_driver *driver;
+	tl_client *client = gpu_open(&g[0].d, 0);
+
+	(void)d;
+	driver = (struct cuda_driver *)(uintptr_t)cuda;
+	late.mem_free = driver->mem_free;
+	late.open = driver->pool_import_pointer;
+	driver->mem_free = free_late;
+	driver->pool_import_pointer = open_late;
+	for (int first = 0; first < 2; first++) {
+		late.client[1] = td_connect(&g[1].d);
+		close_and_open(g, first);
+	}
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(an_allocation_of_a_pool_is_opened_while_it_is_closed)
+{
+	struct gpu_daemon g[2] = { gpu_start(), gpu_start() };
+	struct test_child p = child_start_ready(NULL, publishes_pooled_at_both, g);
+
+	must_be(td_run_client(NULL, closes_while_opening, g), 0);
+	child_finish(&p);
+	for (int i = 0; i < 2; i++) {
+		gpu_nothing_left(&g[i]);
+		gpu_daemon_stop(&g[i]);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	(void)argc;

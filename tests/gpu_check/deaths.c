@@ -4,6 +4,7 @@
 #include "tests/gpu_check/check.h"
 
 #include <sched.h>
+#include <sys/mount.h>
 
 enum { N = 64 << 20, VALUE = 0x77 };
 
@@ -206,6 +207,81 @@ GPU_TEST(a_legacy_exporter_dies)
 	exported_free(e);
 }
 
+/* ---- An event that will never come ---- */
+
+static int holding_exporter(const struct test_daemon *d, void *arg)
+{
+	struct exported *e = arg;
+	CUdeviceptr p;
+	CUevent event;
+
+	(void)d;
+	cuda = gpu_use(0);
+	p = gpu_alloc(N);
+	gpu_must(cuda->event_create(&event, CUDA_EVENT_INTERPROCESS | CUDA_EVENT_DISABLE_TIMING));
+	gpu_must(cuda->ctx_synchronize());
+	gpu_hold(getpid());
+	gpu_fill(p, VALUE, N, CUDA_STREAM_LEGACY); /* it waits for gpu_hold(0) */
+	gpu_must(cuda->event_record(event, CUDA_STREAM_LEGACY));
+	gpu_must(cuda->ipc_get_event_handle(&e->event, event));
+	pause_at(1);
+	return 0;
+}
+
+static CUresult query_for(CUstream stream, int64_t ns)
+{
+	int64_t until = now_ns() + ns;
+	CUresult r;
+
+	while ((r = cuda->stream_query(stream)) == CUDA_E_NOT_READY && now_ns() < until)
+		continue;
+	return r;
+}
+
+static int waits_for_the_dead(const struct test_daemon *d, void *arg)
+{
+	struct exported *e = arg;
+	CUstream waits, other;
+	CUevent event = NULL;
+	CUresult r;
+
+	(void)d;
+	cuda = gpu_use(0);
+	gpu_must(cuda->stream_create(&waits, CUDA_STREAM_NON_BLOCKING));
+	gpu_must(cuda->stream_create(&other, CUDA_STREAM_NON_BLOCKING));
+	gpu_must(cuda->ipc_open_event_handle(&event, e->event));
+	gpu_must(cuda->stream_wait_event(waits, event, 0));
+	row(query_for(waits, 100 * MS) == CUDA_E_NOT_READY ? "ok" : "differs",
+	    "a stream that waits for another process's event", "%s",
+	    cuda_error_text(cuda->stream_query(waits)));
+	pause_at(1); /* the exporter has ended, and its work never will */
+	row("info", "... a second after that process was killed", "%s",
+	    cuda_error_text(query_for(waits, SECOND)));
+	row("info", "... the event then, queried", "%s", cuda_error_text(cuda->event_query(event)));
+	r = cuda->event_record(event, other);
+	r = r ? r : query_for(other, SECOND);
+	row("info", "... the event, recorded here on another stream", "%s", cuda_error_text(r));
+	r = query_for(waits, SECOND);
+	row(r == CUDA_E_NOT_READY ? "ok" : "differs", "... the stream that waited, after that",
+	    "%s", cuda_error_text(r));
+	pause_at(r); /* it is killed, since it may not be able to end by itself */
+	return 0;
+}
+
+GPU_TEST(an_exporter_dies_before_its_event)
+{
+	struct exported *e = exported_new();
+	struct test_child p = child_start_ready(NULL, holding_exporter, e), c;
+
+	c = child_start_ready(NULL, waits_for_the_dead, e);
+	child_kill(&p);
+	gpu_hold(0);
+	child_go(&c);
+	child_await(&c);
+	child_kill(&c);
+	exported_free(e);
+}
+
 /* ---- PID namespaces ---- */
 
 struct apart {
@@ -260,8 +336,16 @@ static int as_first(const struct test_daemon *d, void *arg)
 	}
 	fflush(stdout);
 	pid = fork();
-	if (!pid)
+	if (!pid) {
+		/* As containers have it: CUDA finds itself there. */
+		if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+		    mount("proc", "/proc", "proc", 0, NULL)) {
+			row("skip", "PID namespaces", "mounting a /proc: %s", strerror(errno));
+			parent_tell(0);
+			_exit(0);
+		}
 		_exit(first->run(d, first->arg));
+	}
 	must(waitpid(pid, &status, 0) == pid);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds out what single calls of the driver return that the library and the fake driver count on.
  */
+#include "tests/gpu/capture.h"
 #include "tests/gpu_check/check.h"
 
 enum { N = 4 << 20 };
@@ -141,6 +142,268 @@ static int neighbour_reader(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
+/* ---- Captures ---- */
+
+struct surroundings {
+	CUstream captured, other;
+	CUevent event;
+	CUdeviceptr memory;
+	CUcontext context;
+	void *pageable;
+	enum { SELF, RELAXED_SELF, RELAXED_OTHER } who;
+};
+
+/* What the library may call while a stream of the program is captured. */
+#define CALLS(CALL)                                                                                \
+	CALL(nothing, CUDA_OK)                                                                     \
+	CALL(cuStreamIsCapturing, cuda->stream_is_capturing(s->captured, &(int){ 0 }))             \
+	CALL(cuStreamIsCapturing_of_the_legacy_stream,                                             \
+	     cuda->stream_is_capturing(CUDA_STREAM_LEGACY, &(int){ 0 }))                           \
+	CALL(cuStreamGetFlags, cuda->stream_get_flags(s->captured, &(unsigned){ 0 }))              \
+	CALL(cuStreamGetCtx, cuda->stream_get_ctx(s->captured, &(CUcontext){ NULL }))              \
+	CALL(cuCtxPushCurrent, cuda->ctx_push(s->context) + cuda->ctx_pop(&(CUcontext){ NULL }))   \
+	CALL(cuCtxGetId, cuda->ctx_get_id(s->context, &(unsigned long long){ 0 }))                 \
+	CALL(cuDevicePrimaryCtxGetState,                                                           \
+	     cuda->primary_ctx_get_state(0, &(unsigned){ 0 }, &(int){ 0 }))                        \
+	CALL(cuStreamQuery_of_it, cuda->stream_query(s->captured))                                 \
+	CALL(cuStreamQuery_of_another, cuda->stream_query(s->other))                               \
+	CALL(cuStreamQuery_of_the_legacy_stream, cuda->stream_query(CUDA_STREAM_LEGACY))           \
+	CALL(cuEventQuery, cuda->event_query(s->event))                                            \
+	CALL(cuEventRecord_on_another, cuda->event_record(s->event, s->other))                     \
+	CALL(cuEventRecord_on_the_legacy_stream, cuda->event_record(s->event, CUDA_STREAM_LEGACY)) \
+	CALL(cuEventCreate, create_event())                                                        \
+	CALL(cuPointerGetAttribute,                                                                \
+	     cuda->pointer_get_attribute(&(int){ 0 }, CUDA_POINTER_MEMORY_TYPE, s->memory))        \
+	CALL(cuIpcGetMemHandle,                                                                    \
+	     cuda->ipc_get_mem_handle(&(struct cuda_ipc_handle){ 0 }, s->memory))                  \
+	CALL(cuMemAlloc, alloc_and_free())                                                         \
+	CALL(cuMemCreate_and_map, make_and_end())                                                  \
+	CALL(cuMemsetD8Async_on_another, cuda->memset_d8_async(s->memory, 1, N, s->other))         \
+	CALL(cuMemcpyHtoDAsync_on_another,                                                         \
+	     cuda->memcpy_htod_async(s->memory, s->pageable, N, s->other))                         \
+	CALL(cuMemcpyHtoD, cuda->memcpy_htod(s->memory, s->pageable, N))                           \
+	CALL(cuStreamSynchronize_of_another, cuda->stream_synchronize(s->other))                   \
+	CALL(cuCtxSynchronize, cuda->ctx_synchronize())
+
+static CUresult create_event(void)
+{
+	CUevent event;
+	CUresult e = cuda->event_create(&event,
+					CUDA_EVENT_INTERPROCESS | CUDA_EVENT_DISABLE_TIMING);
+
+	return e ? e : cuda->event_destroy(event);
+}
+
+static CUresult alloc_and_free(void)
+{
+	CUdeviceptr p;
+	CUresult e = cuda->mem_alloc(&p, N);
+
+	return e ? e : cuda->mem_free(p);
+}
+
+static CUresult make_and_end(void)
+{
+	struct vmm_block b;
+	CUresult e = cuda->mem_create ? vmm_make(&b, N) : CUDA_OK;
+
+	if (!e && cuda->mem_create)
+		vmm_end(&b);
+	return e;
+}
+
+struct call {
+	const char *name;
+	CUresult (*run)(struct surroundings *s);
+};
+#define CALL(name, expression)                                                                     \
+	static CUresult call_##name(struct surroundings *s)                                        \
+	{                                                                                          \
+		(void)s;                                                                           \
+		return (CUresult)(expression);                                                     \
+	}
+CALLS(CALL)
+#undef CALL
+#define CALL(name, expression) { #name, call_##name },
+static const struct call calls[] = { CALLS(CALL) };
+#undef CALL
+
+struct made {
+	const struct call *call;
+	struct surroundings *s;
+	CUresult result;
+};
+
+static void *make_call(void *arg)
+{
+	struct made *m = arg;
+	int mode = CUDA_CAPTURE_MODE_RELAXED;
+
+	gpu_must(cuda->ctx_set_current(m->s->context));
+	if (m->s->who != SELF)
+		gpu_must(cuda->thread_exchange_capture_mode(&mode));
+	m->result = m->call->run(m->s);
+	if (m->s->who != SELF)
+		gpu_must(cuda->thread_exchange_capture_mode(&mode));
+	return NULL;
+}
+
+static void tell_spoilers(struct surroundings *s, int mode, const char *mode_name)
+{
+	static const char *const who[] = { "the thread that captures", "that thread, relaxed",
+					   "another thread, relaxed" };
+	CUresult (*end)(CUstream stream, void **graph);
+	CUresult (*destroy)(void *graph);
+	char text[4096] = "", name[100];
+	size_t at = 0;
+
+	*(void **)&end = capture_function("cuStreamEndCapture");
+	*(void **)&destroy = capture_function("cuGraphDestroy");
+	for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++) {
+		struct made m = { &calls[i], s, 0 };
+		pthread_t thread;
+		void *graph = NULL;
+		CUresult e;
+
+		capture_begin(s->captured, mode);
+		if (s->who == RELAXED_OTHER) {
+			must_be(pthread_create(&thread, NULL, make_call, &m), 0);
+			pthread_join(thread, NULL);
+		} else {
+			make_call(&m);
+		}
+		e = end(s->captured, &graph);
+		if (!e && graph)
+			destroy(graph);
+		if (e)
+			at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%s (%d, end %d)",
+					       at ? ", " : "", calls[i].name, m.result, e);
+	}
+	snprintf(name, sizeof(name), "a %s capture is spoilt by %s calling", mode_name,
+		 who[s->who]);
+	row("info", name, "%s", at ? text : "nothing of what was tried");
+}
+
+static int capture_facts(const struct test_daemon *d, void *arg)
+{
+	struct surroundings s = { .pageable = calloc(1, N) };
+
+	(void)d, (void)arg;
+	cuda = gpu_use(0);
+	gpu_must(cuda->ctx_get_current(&s.context));
+	gpu_must(cuda->stream_create(&s.captured, CUDA_STREAM_NON_BLOCKING));
+	gpu_must(cuda->stream_create(&s.other, CUDA_STREAM_NON_BLOCKING));
+	gpu_must(cuda->event_create(&s.event, CUDA_EVENT_DISABLE_TIMING));
+	s.memory = gpu_alloc(N);
+	for (s.who = SELF; s.who <= RELAXED_OTHER; s.who++) {
+		tell_spoilers(&s, CUDA_CAPTURE_MODE_GLOBAL, "global");
+		tell_spoilers(&s, CUDA_CAPTURE_MODE_RELAXED, "relaxed");
+	}
+	gpu_must(cuda->stream_destroy(s.captured));
+	gpu_must(cuda->stream_create(&s.captured, 0)); /* the legacy stream waits for it */
+	s.who = RELAXED_SELF;
+	tell_spoilers(&s, CUDA_CAPTURE_MODE_RELAXED, "blocking stream's relaxed");
+	free(s.pageable);
+	return 0;
+}
+
+/* ---- Pools ---- */
+
+struct pooled {
+	struct cuda_pool_pointer pointer;
+	int sockets[2];
+};
+
+static int pool_owner(const struct test_daemon *d, void *arg)
+{
+	struct pooled *o = arg;
+	CUdeviceptr p = 0;
+	CUmemoryPool pool;
+	int fd = -1;
+
+	(void)d;
+	cuda = gpu_use(0);
+	pool = gpu_pool(0, true);
+	gpu_must(cuda->mem_alloc_from_pool_async(&p, N, pool, CUDA_STREAM_LEGACY));
+	gpu_fill(p, 9, N, CUDA_STREAM_LEGACY);
+	gpu_must(cuda->ctx_synchronize());
+	gpu_must(cuda->pool_export(&fd, pool, CUDA_HANDLE_POSIX_FD, 0));
+	gpu_must(cuda->pool_export_pointer(&o->pointer, p));
+	fd_send(o->sockets[0], fd);
+	pause_at(1);
+	return 0;
+}
+
+static CUresult import_from_pool(const struct pooled *o, int fd, CUmemoryPool *pool, CUdeviceptr *p)
+{
+	struct cuda_access access = { .location = { CUDA_LOCATION_DEVICE, 0 },
+				      .flags = CUDA_ACCESS_READ_WRITE };
+	struct cuda_pool_pointer pointer = o->pointer;
+	CUresult e = CUDA_OK;
+
+	if (!*pool) {
+		e = cuda->pool_import(pool, (void *)(intptr_t)fd, CUDA_HANDLE_POSIX_FD, 0);
+		e = e ? e : cuda->pool_set_access(*pool, &access, 1);
+	}
+	return e ? e : cuda->pool_import_pointer(p, *pool, &pointer);
+}
+
+static CUresult read_some(CUdeviceptr p)
+{
+	unsigned char byte;
+
+	return cuda->memcpy_dtoh(&byte, p + N - 1, 1);
+}
+
+/* Imports an allocation twice, from one import of its pool or from two, and frees one of them. */
+static int pool_user(const struct test_daemon *d, void *arg)
+{
+	struct pooled *o = arg;
+	int fd = fd_receive(o->sockets[1]);
+
+	(void)d;
+	cuda = gpu_use(0);
+	for (int two = 0; two < 2; two++) {
+		CUmemoryPool a = NULL, b;
+		CUdeviceptr p = 0, q = 0;
+		CUresult first, second, freed, left;
+		const char *name = two ? "an allocation of a pool, from two imports of it"
+				       : "an allocation of a pool, imported twice from it";
+
+		first = import_from_pool(o, fd, &a, &p);
+		b = two ? NULL : a;
+		second = first ? first : import_from_pool(o, fd, &b, &q);
+		if (second) {
+			row("info", name, "first %d, second: %s", first, cuda_error_text(second));
+			continue;
+		}
+		left = read_some(p) ? read_some(p) : read_some(q);
+		freed = cuda->mem_free(q);
+		row("info", name,
+		    "%s address; both can be read: %d; one freed: %d; then the other: %d",
+		    p == q ? "the same" : "another", left, freed, read_some(p));
+		cuda->mem_free(p);
+		if (two)
+			cuda->pool_destroy(b);
+		cuda->pool_destroy(a);
+	}
+	return 0;
+}
+
+GPU_TEST(pools_are_told)
+{
+	struct pooled *o = shared_memory(sizeof(*o));
+	struct test_child owner;
+
+	must_be(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, o->sockets), 0);
+	owner = child_start_ready(NULL, pool_owner, o);
+	must_be(td_run_client(NULL, pool_user, o), 0);
+	child_finish(&owner);
+	close(o->sockets[0]);
+	close(o->sockets[1]);
+	munmap(o, sizeof(*o));
+}
+
 #define FACTS(name)                                                                                \
 	GPU_TEST(name##_are_told)                                                                  \
 	{                                                                                          \
@@ -150,6 +413,7 @@ FACTS(legacy_facts)
 FACTS(vmm_facts)
 FACTS(fork_facts)
 FACTS(event_facts)
+FACTS(capture_facts)
 
 GPU_TEST(neighbours_are_told)
 {

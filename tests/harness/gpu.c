@@ -99,6 +99,22 @@ void gpu_init(char **argv)
 	must(!"execv");
 }
 
+static struct fake_registry *registry_look(void)
+{
+	struct fake_registry *reg = fake_registry_map();
+
+	must(reg);
+	fake_lock(reg);
+	fake_reap(reg);
+	return reg;
+}
+
+static void registry_leave(struct fake_registry *reg)
+{
+	fake_unlock(reg);
+	munmap(reg, sizeof(*reg));
+}
+
 static int unlink_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
 	(void)st, (void)type, (void)ftw;
@@ -112,6 +128,7 @@ int gpu_setup(void **state)
 	snprintf(dir, sizeof(dir), "%.200s/fakecuda-XXXXXX", tmp && *tmp ? tmp : "/tmp");
 	must(mkdtemp(dir));
 	setenv("FAKECUDA_DIR", dir, 1);
+	registry_leave(registry_look()); /* it knows this PID namespace */
 	return test_setup(state);
 }
 
@@ -147,22 +164,6 @@ void gpu_setenv(const char *name, const char *value)
 }
 
 /* ---- Counters ---- */
-
-static struct fake_registry *registry_look(void)
-{
-	struct fake_registry *reg = fake_registry_map();
-
-	must(reg);
-	fake_lock(reg);
-	fake_reap(reg);
-	return reg;
-}
-
-static void registry_leave(struct fake_registry *reg)
-{
-	fake_unlock(reg);
-	munmap(reg, sizeof(*reg));
-}
 
 long long gpu_live(enum fake_kind kind)
 {

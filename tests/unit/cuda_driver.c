@@ -120,6 +120,7 @@ static void library_without(char *dir, size_t n, const char *symbol)
 	char *bytes;
 	FILE *f;
 
+	SKIP_UNLESS(!gpu_is_real(), "changes a copy of the fake driver");
 	must(fake);
 	snprintf(path, sizeof(path), "%.*s/libcuda.so.1", (int)strcspn(fake, ":"), fake);
 	bytes = file_read(path, &size);
@@ -140,8 +141,9 @@ static void library_without(char *dir, size_t n, const char *symbol)
 	free(bytes);
 }
 
-/* Runs this program again with that library path: which case, what must be said. */
-static void run_with_library(const char *dir, const char *which, const char *text)
+/* Runs this program again with that library path: which case, what must be said. Returns its
+ * status. */
+static int status_with_library(const char *dir, const char *which, const char *text)
 {
 	pid_t pid;
 	int status;
@@ -154,13 +156,20 @@ static void run_with_library(const char *dir, const char *which, const char *tex
 		_exit(127);
 	}
 	must_be(waitpid(pid, &status, 0), pid);
-	must_be(status, 0);
+	return status;
+}
+
+static void run_with_library(const char *dir, const char *which, const char *text)
+{
+	must_be(status_with_library(dir, which, text), 0);
 }
 
 GPU_TEST(a_missing_or_broken_library_is_told)
 {
 	char dir[1024];
 
+	SKIP_UNLESS(status_with_library("/nonexistent", "loads", ""),
+		    "this machine has a libcuda.so.1 of its own");
 	run_with_library("/nonexistent", "absent", "libcuda.so.1 cannot be loaded: ");
 	run_with_library("/nonexistent", "absent", "is an NVIDIA driver installed?");
 	library_without(dir, sizeof(dir), NULL);
@@ -295,7 +304,7 @@ GPU_TEST(results_become_errnos)
 		{ 34, -ENODEV },  { 100, -ENODEV },  { 101, -ENODEV },	  { 201, -EINVAL },
 		{ 400, -EINVAL }, { 801, -ENOTSUP }, { 899, -EIO },	  { 900, -EBUSY },
 		{ 907, -EBUSY },  { 908, -EBUSY },   { 909, -ETIMEDOUT }, { 700, -EIO },
-		{ 719, -EIO },	  { 999, -EIO },     { 600, -EAGAIN },
+		{ 719, -EIO },	  { 999, -EIO },     { 600, -EAGAIN },	  { 800, -EACCES },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
@@ -308,6 +317,8 @@ int main(int argc, char **argv)
 {
 	if (argc == 3 && !strcmp(argv[1], "absent"))
 		return absent(NULL, argv[2]);
+	if (argc == 3 && !strcmp(argv[1], "loads"))
+		return !dlopen("libcuda.so.1", RTLD_NOW);
 	if (argc == 3 && !strcmp(argv[1], "works"))
 		return works();
 	gpu_init(argv);

@@ -255,12 +255,21 @@ static int pool_in(const struct test_daemon *d, void *arg)
 {
 	const struct cuda_driver *cu = gpu_use(0);
 	int fd = fd_receive();
-	CUmemoryPool pool;
-	CUdeviceptr p;
+	CUmemoryPool pool, again;
+	CUdeviceptr p, q;
 
 	(void)d, (void)arg;
 	gpu_must(cu->pool_import(&pool, (void *)(intptr_t)fd, CUDA_HANDLE_POSIX_FD, 0));
+	gpu_must(cu->pool_import(&again, (void *)(intptr_t)fd, CUDA_HANDLE_POSIX_FD, 0));
 	close(fd);
+	for (int i = 0; i < 2; i++) { /* one address, which the first free ends */
+		gpu_must(cu->pool_import_pointer(&p, pool, &shared->pool_pointer));
+		gpu_must(cu->pool_import_pointer(&q, i ? pool : again, &shared->pool_pointer));
+		must_be(q, p);
+		gpu_must(cu->mem_free(q));
+		must_be(cu->mem_free(p), CUDA_E_INVALID_VALUE);
+	}
+	gpu_must(cu->pool_destroy(again));
 	gpu_must(cu->pool_import_pointer(&p, pool, &shared->pool_pointer));
 	must_be(gpu_read(p, SIZE, NULL), 0x91);
 	must_be(cu->mem_alloc_from_pool_async(&p, SIZE, pool, NULL), CUDA_E_INVALID_VALUE);

@@ -163,11 +163,12 @@ static void give_up(PyObject *owner)
 {
 	PyGILState_STATE state;
 
-	if (!owner || !Py_IsInitialized())
+	if (!owner || !interpreter_enter())
 		return;
 	state = PyGILState_Ensure();
 	Py_DECREF(owner);
 	PyGILState_Release(state);
+	interpreter_leave();
 }
 
 struct hold *hold_unref(struct hold *h)

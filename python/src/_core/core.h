@@ -54,6 +54,15 @@ void calls_begin(struct calls *calls);
 bool calls_end(struct calls *calls); /* true: it was the last */
 bool calls_any(struct calls *calls);
 
+/*
+ * May this thread take the GIL, or call deleters of other libraries, which may take it? From the
+ * time when the interpreter begins to end, which waits for those that are within, it may not:
+ * Python ends a thread that then takes the GIL, wherever it is. Needs no GIL; leave if it returns
+ * true. What would have been given up stays, as the process is about to end.
+ */
+bool interpreter_enter(void);
+void interpreter_leave(void);
+
 struct draft;
 struct ended_watch;
 

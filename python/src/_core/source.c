@@ -583,18 +583,21 @@ struct owned {
 static void owned_delete(DLManagedTensorVersioned *managed)
 {
 	struct owned *o = (struct owned *)managed;
+	bool entered = interpreter_enter();
 
-	if (o->versioned && o->versioned->deleter && Py_IsInitialized())
+	if (entered && o->versioned && o->versioned->deleter)
 		o->versioned->deleter(o->versioned);
-	if (o->legacy && o->legacy->deleter && Py_IsInitialized())
+	if (entered && o->legacy && o->legacy->deleter)
 		o->legacy->deleter(o->legacy);
 	hold_unref_any(o->hold);
-	if (o->owner && Py_IsInitialized()) {
+	if (entered && o->owner) {
 		PyGILState_STATE state = PyGILState_Ensure();
 
 		Py_DECREF(o->owner);
 		PyGILState_Release(state);
 	}
+	if (entered)
+		interpreter_leave();
 	free(o);
 }
 

@@ -3,10 +3,14 @@
  * Errors and arguments. The exception classes are Python's; _errors.py maps each errno to one.
  */
 #include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "cuda.h"
 #include "draft.h"
@@ -34,10 +38,68 @@ static _Thread_local struct own_calls own;
  * What is counted anew leaves the list. */
 static struct own_calls inherited;
 
+/* ---- The end of the interpreter ---- */
+
+enum { IS_ENDING = 1U << 31 };
+
+static _Atomic uint32_t within; /* how many threads are; IS_ENDING */
+static _Thread_local uint32_t own_within;
+
+bool interpreter_enter(void)
+{
+	uint32_t now = atomic_load(&within);
+
+	do {
+		if (now & IS_ENDING)
+			return false;
+	} while (!atomic_compare_exchange_weak(&within, &now, now + 1));
+	own_within++;
+	return true;
+}
+
+void interpreter_leave(void)
+{
+	own_within--;
+	if (atomic_fetch_sub(&within, 1) == (IS_ENDING | 1))
+		syscall(SYS_futex, &within, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Gives the GIL up, which those who are within may need. */
+static PyObject *end_interpreter(PyObject *self, PyObject *unused)
+{
+	uint32_t now = atomic_fetch_or(&within, IS_ENDING) | IS_ENDING;
+
+	(void)self, (void)unused;
+	Py_BEGIN_ALLOW_THREADS;
+	for (; now != (IS_ENDING | own_within); now = atomic_load(&within))
+		syscall(SYS_futex, &within, FUTEX_WAIT_PRIVATE, now, NULL, NULL, 0);
+	Py_END_ALLOW_THREADS;
+	Py_RETURN_NONE;
+}
+
+/* Functions of atexit run before the interpreter begins to end. A program may start another one
+ * after that. */
+static int await_the_end(void)
+{
+	static PyMethodDef method = { "end_interpreter", end_interpreter, METH_NOARGS, NULL };
+	PyObject *atexit = PyImport_ImportModule("atexit");
+	PyObject *function = atexit ? PyCFunction_New(&method, NULL) : NULL;
+	PyObject *done = function ? PyObject_CallMethod(atexit, "register", "O", function) : NULL;
+
+	Py_XDECREF(atexit);
+	Py_XDECREF(function);
+	Py_XDECREF(done);
+	atomic_fetch_and(&within, ~(uint32_t)IS_ENDING);
+	return done ? 0 : -1;
+}
+
+/* ---- Calls ---- */
+
 static void count_fork(void)
 {
 	inherited = own;
 	forks++;
+	atomic_store(&within, (atomic_load(&within) & IS_ENDING) | own_within);
 }
 
 static void calls_look(struct calls *calls)
@@ -95,7 +157,8 @@ PyObject *register_types(PyObject *module, PyObject *args)
 		return NULL;
 	}
 	if (!PyArg_ParseTuple(args, "OOOOOOOOO", &e, &ce, &base, &tensor, &draft, &reader, &cuda,
-			      &stream, &device))
+			      &stream, &device) ||
+	    await_the_end())
 		return NULL;
 	Py_XDECREF(errors);
 	Py_XDECREF(connect_errors);

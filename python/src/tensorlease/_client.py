@@ -206,8 +206,8 @@ class Client(_core.Client):
         The library keeps the tensor until nobody holds what was published, and until then nobody may write to it. It
         ends with this process, unless it lies in CUDA's virtual memory (create(device=...), cuda_alloc(),
         torch.allocator(), or PyTorch's expandable_segments).
-        stream: consumers wait, on their streams, for the work that is queued on this stream now, and for what the
-            tensor's own library is doing to it. An int as DLPack numbers streams, or a stream object. None: CUDA's
+        stream: consumers wait for the work that is queued on this stream now, and for what the tensor's own library is
+            doing to it. An int as DLPack numbers streams, or a stream object. None: CUDA's
             legacy default stream.
         sealed: wait here until the tensor is written, so that no consumer has to. Use it for weights.
         staging: allow a copy on the GPU if the memory cannot be shared. If no stream is named, wait for that copy.
@@ -355,7 +355,8 @@ class Client(_core.Client):
         """Do what get() does, for asyncio and trio: wait without blocking the loop. One thread serves a client's waits.
 
         timeout: seconds; by default it waits forever, or until the task is cancelled. Other arguments and errors are
-        those of get().
+        those of get(). What it does not wait for is the GPU work of the tensor's producer: a stream that is named here,
+        as torch() names one later, makes this thread wait for that.
         """
         _core.check_seconds("timeout", timeout)
         seconds = 0.0 if timeout is None else float(timeout)

@@ -186,8 +186,8 @@ class Tensor(_Values, _core.Tensor):
     get it with ``mode='c'``, or use jax() and numpy().
 
     On a GPU there is no mode 'c', and no NumPy. Each ``torch.from_dlpack(t)`` or ``cupy.from_dlpack(t)`` names its
-    stream. That stream waits for the producer's work, and the lease ends when the work that is queued on it by then is
-    done. The consumer gets the shared memory, flagged as read-only. It must not write to it, though nothing may stop
+    stream, and waits until the producer has written the tensor, for at most the client's timeout. The lease ends when
+    the work that is queued on that stream by then is done. The consumer gets the shared memory, flagged as read-only. It must not write to it, though nothing may stop
     it.
     """
 
