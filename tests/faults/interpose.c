@@ -31,6 +31,12 @@
 enum { BLOCKS = 1 << 17 };
 
 static struct report *report;
+/*
+ * Nothing is counted in a process that clone() made without libc, as the daemon's helper. Another
+ * thread may have held a lock of libc just then, for which our code would wait there for ever, with
+ * the report's lock, and everybody with it.
+ */
+static pid_t self;
 static char within[64];
 static char target_function[24];
 static uint64_t target_hash;
@@ -194,7 +200,7 @@ static int fails_at(struct function *f, unsigned hows, struct report_site **site
 	int r = 0;
 
 	*site = NULL;
-	if (!report || inside || !atomic_load(&report->armed))
+	if (!report || inside || !atomic_load(&report->armed) || getpid() != self)
 		return 0;
 	inside = true;
 	lock();
@@ -270,7 +276,7 @@ static void block_free(const void *p)
 {
 	unsigned i = block_slot(p);
 
-	if (!p || !report || forked || inside)
+	if (!p || !report || forked || inside || getpid() != self)
 		return;
 	inside = true;
 	lock();
@@ -405,6 +411,7 @@ EXPORT void free(void *p)
 static void in_child(void)
 {
 	forked = true;
+	self = getpid();
 }
 
 /* Parses FUNCTION:N/HOW or FUNCTION@HASH:K/HOW. */
@@ -448,6 +455,7 @@ __attribute__((constructor)) static void begin(void)
 	syscall(SYS_close, fd);
 	if (r == MAP_FAILED)
 		abort();
+	self = getpid();
 	pthread_atfork(NULL, NULL, in_child);
 	report = r;
 	inside = false;
