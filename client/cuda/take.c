@@ -41,6 +41,24 @@ int cuda_row_event(const struct session *s, const struct catalog_row *row, unsig
 	return 0;
 }
 
+/* Finds the event of the row's work, and makes the device's context current to use it for the
+ * stream; leave if it returns 0. */
+static int enter_for_event(const struct cuda_import *import, const struct catalog_row *row,
+			   intptr_t stream, unsigned char handle[WIRE_HANDLE_BYTES],
+			   struct cuda_scope *scope)
+{
+	int r = cuda_row_event(import->session, row, handle);
+
+	if (!r)
+		r = cuda_enter(import->device, scope);
+	if (r)
+		return r;
+	r = cuda_stream_usable(scope, stream);
+	if (r)
+		cuda_leave(scope);
+	return r;
+}
+
 /* Makes the stream wait for the work of this process. */
 static int wait_on_stream(const struct cuda_import *import, const struct catalog_row *row,
 			  intptr_t stream)
@@ -49,16 +67,12 @@ static int wait_on_stream(const struct cuda_import *import, const struct catalog
 	struct cuda_event *event = NULL;
 	struct cuda_scope scope;
 	CUresult e = CUDA_OK;
-	int r;
+	int r = enter_for_event(import, row, stream, handle, &scope);
 
-	r = cuda_row_event(import->session, row, handle);
-	if (!r)
-		r = cuda_enter(import->device, &scope);
 	if (r)
 		return r;
-	r = cuda_stream_usable(&scope, stream);
 	pthread_mutex_lock(&cuda_lock);
-	if (!r && import->export)
+	if (import->export)
 		event = cuda_event_here(import->export, handle);
 	pthread_mutex_unlock(&cuda_lock);
 	if (event) {
@@ -68,7 +82,7 @@ static int wait_on_stream(const struct cuda_import *import, const struct catalog
 	cuda_leave(&scope);
 	return e ? cuda_fail(e, "making stream %#llx wait for the producer's work",
 			     (unsigned long long)stream)
-		 : r;
+		 : 0;
 }
 
 /* Opens the producer's event. LEASE_E_NO_EVENT: it cannot be opened here, as in some containers. */
@@ -77,15 +91,11 @@ static int open_event(struct cuda_import *import, const struct catalog_row *row,
 {
 	unsigned char handle[WIRE_HANDLE_BYTES];
 	struct cuda_scope scope;
-	int r;
+	int r = enter_for_event(import, row, stream, handle, &scope);
 
-	r = cuda_row_event(import->session, row, handle);
-	if (!r)
-		r = cuda_enter(import->device, &scope);
 	if (r)
 		return r;
-	r = cuda_stream_usable(&scope, stream);
-	if (!r && cuda_import_event(import, &scope, handle, out))
+	if (cuda_import_event(import, &scope, handle, out))
 		r = LEASE_E_NO_EVENT;
 	cuda_leave(&scope);
 	return r;

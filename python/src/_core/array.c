@@ -158,8 +158,7 @@ struct hold *hold_ref(struct hold *h)
 	return h;
 }
 
-/* Gives up a reference on any thread, with or without the GIL. */
-static void give_up(PyObject *owner)
+void owner_give_up(PyObject *owner)
 {
 	PyGILState_STATE state;
 
@@ -176,7 +175,7 @@ struct hold *hold_unref(struct hold *h)
 	if (h && atomic_fetch_sub(&h->refs, 1) == 1) {
 		if (h->managed && h->managed->deleter)
 			h->managed->deleter(h->managed);
-		give_up(h->stream_owner);
+		owner_give_up(h->stream_owner);
 		free(h);
 	}
 	return NULL;

@@ -39,6 +39,9 @@ struct hold *hold_unref(struct hold *h);
 struct hold *hold_unref_py(struct hold *h);
 /* As the one of these that suits: consumers call deleters with the GIL or without. */
 struct hold *hold_unref_any(struct hold *h);
+/* Gives up a reference, or NULL, on any thread, with or without the GIL; not once the interpreter
+ * is ending. */
+void owner_give_up(PyObject *owner);
 /* Ends a lease of the library's that no hold has. Needs the GIL, and gives it up meanwhile. */
 void lease_end(DLManagedTensorVersioned *managed);
 

@@ -583,21 +583,16 @@ struct owned {
 static void owned_delete(DLManagedTensorVersioned *managed)
 {
 	struct owned *o = (struct owned *)managed;
-	bool entered = interpreter_enter();
 
-	if (entered && o->versioned && o->versioned->deleter)
-		o->versioned->deleter(o->versioned);
-	if (entered && o->legacy && o->legacy->deleter)
-		o->legacy->deleter(o->legacy);
-	hold_unref_any(o->hold);
-	if (entered && o->owner) {
-		PyGILState_STATE state = PyGILState_Ensure();
-
-		Py_DECREF(o->owner);
-		PyGILState_Release(state);
-	}
-	if (entered)
+	if (interpreter_enter()) {
+		if (o->versioned && o->versioned->deleter)
+			o->versioned->deleter(o->versioned);
+		if (o->legacy && o->legacy->deleter)
+			o->legacy->deleter(o->legacy);
 		interpreter_leave();
+	}
+	hold_unref_any(o->hold);
+	owner_give_up(o->owner);
 	free(o);
 }
 
