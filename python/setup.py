@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds libtensorlease, tensorleased and the command line with the project's Makefile, and the extension against them.
 
-The package contains them as lib/libtensorlease.so.MAJOR.MINOR, bin/tensorleased and bin/tensorlease. The library looks for the daemon beside
-itself, so autostart works without an installation. An sdist has the C sources in core/.
+The package contains them as lib/libtensorlease.so.MAJOR.MINOR, bin/tensorleased and bin/tensorlease. The library looks
+for the daemon beside itself, so autostart works without an installation. An sdist has the C sources in core/.
 The extension also contains transfer/, the layer that the package shares with the command line. That layer needs cJSON
 and zlib, which are linked in if the machine has static archives that can go into a shared object. Otherwise libcjson is
 copied to lib/, and zlib is the one of the system, which every Linux has.

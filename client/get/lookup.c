@@ -86,7 +86,8 @@ int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct
 	seen->page = ring_view(&s->catalog.rings, *ref);
 	if (__builtin_expect(!seen->page, 0))
 		return LEASE_E_RING;
-	*ref = ring_page_ref(seen->page, &seen->word);
+	seen->word = ring_page_word(seen->page);
+	*ref = ring_view_ref(&s->catalog.rings, seen->ring, seen->page, seen->word);
 	if (__builtin_expect(p->tries == 0, 1) || seen->word != p->word) {
 		p->wrong = 0;
 		p->word = seen->word;

@@ -62,14 +62,15 @@ static bool is_current(const struct session *s, uint64_t ref)
 {
 	uint32_t name = load_once(&s->catalog.rows[ref_slot(ref)].name);
 	const struct ring_page *page;
-	uint64_t current, former, word;
+	uint64_t current, former;
 
 	if (name >= s->catalog.max_names)
 		return false;
 	current = atomic_load(&s->catalog.names[name].current);
 	if (current & REF_RING) {
 		page = ring_view(&s->catalog.rings, current);
-		return page && ring_page_ref(page, &word) == ref;
+		return page &&
+		       ring_view_ref(&s->catalog.rings, current, page, ring_page_word(page)) == ref;
 	}
 	return current == ref ||
 	       (lease_member(s, current, &former) == MEMBER_PENDING && former == ref);

@@ -236,8 +236,13 @@ static int lease_empty(const struct use *use, uint64_t ref, const struct row_hea
 static int lease_shared(const struct use *use, uint64_t ref, const struct row_head *h,
 			int64_t deadline, DLManagedTensorVersioned **out)
 {
-	int r = map_shared(use->session, ref, h, deadline);
+	int r = LEASE_E_UNMAPPED;
 
+	if (h->segment < use->session->catalog.slots && h->segment_generation)
+		r = shared_lease_mapped(use, ref, h, out);
+	if (r != LEASE_E_UNMAPPED)
+		return r;
+	r = map_shared(use->session, ref, h, deadline);
 	if (!r)
 		r = shared_lease_mapped(use, ref, h, out);
 	/* the segment has a later mapping by now, so what was seen at the name is old */

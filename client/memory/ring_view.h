@@ -3,8 +3,8 @@
  * The pages of rings as they are mapped here. A page is read without a lease, so it is never
  * unmapped before the catalog is. Each index of a ring has an address of its own, where the page of
  * its next ring replaces that of the last one. A page is a sealed memfd, which cannot be truncated.
- * A reader of a page that was just replaced reads another ring's. A tensor that it finds there is
- * checked under a lease, and all other contents are discarded if the generation has changed.
+ * A reader of a page that was just replaced reads another ring's, and may have read its own before.
+ * So what it has read is discarded if the generation has changed.
  */
 #pragma once
 
@@ -40,23 +40,32 @@ static inline const struct ring_page *ring_view(const ring_views_at *at, uint64_
 	return (const void *)(views->base + (size_t)index * RING_PAGE_SIZE);
 }
 
-/* Returns the tensor that the name means according to the page, and in *@word the page's word that
- * says so. 0: the ring is over, or its producer has written an impossible value. */
-static inline uint64_t ring_page_ref(const struct ring_page *page, uint64_t *word)
+static inline uint64_t ring_page_word(const struct ring_page *page)
 {
-	unsigned index;
+	return atomic_load_explicit(&page->word, memory_order_acquire);
+}
+
+/*
+ * Returns the tensor that the word of the ring's page means. 0: the ring is over, its page has been
+ * replaced meanwhile, or its producer has written an impossible value.
+ */
+static inline uint64_t ring_view_ref(const ring_views_at *at, uint64_t ring,
+				     const struct ring_page *page, uint64_t word)
+{
+	unsigned index = ring_word_index(word);
 	uint32_t slot;
 
-	*word = atomic_load_explicit(&page->word, memory_order_acquire);
-	index = ring_word_index(*word);
-	if (__builtin_expect(!*word || index >= RING_SLOTS_MAX, 0))
+	if (__builtin_expect(!word || index >= RING_SLOTS_MAX, 0))
 		return 0;
 	slot = __atomic_load_n(&page->entries[index].slot, __ATOMIC_RELAXED);
+	atomic_thread_fence(memory_order_acquire);
+	/* The word of one ring and the slot of another may mean a tensor that is not published. */
 	if (__builtin_expect(slot >= CATALOG_MAX_TENSORS ||
-				     ring_word_generation(*word) > ROW_GENERATION_MAX,
+				     ring_word_generation(word) > ROW_GENERATION_MAX ||
+				     ring_view(at, ring) != page,
 			     0))
 		return 0;
-	return ref_make(ring_word_generation(*word), slot);
+	return ref_make(ring_word_generation(word), slot);
 }
 
 /*

@@ -234,8 +234,10 @@ bool ring_takes_back(struct state *st, uint32_t slot)
 	if (!ring || !ring->client || generation >= ROW_GENERATION_MAX)
 		return false;
 	row_resum(st, slot, generation + 1);
-	__atomic_store_n(&row->version, 0, __ATOMIC_RELAXED);
-	row->meta_len = 0;
+	if (row->version) /* consumers read it, and would have to fetch it anew */
+		__atomic_store_n(&row->version, 0, __ATOMIC_RELAXED);
+	if (row->meta_len)
+		row->meta_len = 0;
 	atomic_store(&row->word, row_word(generation + 1, ROW_LIVE));
 	return true;
 }

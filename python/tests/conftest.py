@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 import traceback
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,7 @@ def run_daemon():
 def daemon():
     with run_daemon() as address:
         yield address
+    forkserver._forkserver._stop()  # its processes have the environment of this daemon's tests
 
 
 @pytest.fixture

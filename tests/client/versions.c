@@ -153,6 +153,7 @@ TEST(a_stop_leaves_no_lock_file_when_nobody_is_connected)
 	char path[128];
 
 	put_once(&d, "a");
+	eventually(td_status(&d).clients == 0);
 	lock_path(&d, path);
 	must_be(access(path, F_OK), 0);
 	td_stop(&d);

@@ -119,7 +119,7 @@ static int publishes_more(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
 	tl_put_options o = { .size = sizeof(o) };
-	struct gpu_foreign f[MORE];
+	struct gpu_foreign f[MORE] = { 0 };
 	const DLTensor *source = &f[0].managed.dl_tensor;
 	CUdeviceptr memory[MORE];
 	CUstream stream[MORE];

@@ -10,10 +10,14 @@
 
 enum { INDEX = 5 };
 
-/* A page that says that the first tensor has that version. */
+enum { SLOT = 100 };
+
+/* A page that says that the first tensor, in a slot that depends on the version, has it. */
 static int page_new(uint64_t version)
 {
-	struct ring_page page = { .entries[0].version = version };
+	struct ring_page page = { .word = ring_word(1, 0),
+				  .entries[0] = { .version = version,
+						  .slot = SLOT + (uint32_t)version } };
 	int fd = memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	must(fd >= 0);
@@ -55,16 +59,35 @@ TEST(the_page_of_a_later_ring_replaces_that_of_the_last_one)
 	ring_views_free(&views);
 }
 
+/* The tensor of the former ring's word and the later ring's slot is one that nobody published. */
+TEST(a_word_and_a_slot_of_different_rings_mean_no_tensor)
+{
+	ring_views_at views = NULL;
+	uint64_t former = ring_ref_make(1, INDEX), later = ring_ref_make(2, INDEX), word;
+	const struct ring_page *page;
+
+	install(&views, 1, 11);
+	page = ring_view(&views, former);
+	word = ring_page_word(page);
+	must_be(ring_view_ref(&views, former, page, word), ref_make(1, SLOT + 11));
+	install(&views, 2, 22);
+	must_be(ring_view_ref(&views, former, page, word), 0);
+	must_be(ring_view_ref(&views, later, page, word), ref_make(1, SLOT + 22));
+	ring_views_free(&views);
+}
+
 /* A row that is made anew while it is read may name it, and so may a daemon that lies. */
 TEST(a_ring_of_generation_0_is_none)
 {
 	ring_views_at views = NULL;
-	uint64_t none = ring_ref_make(0, INDEX + 1), word;
+	uint64_t none = ring_ref_make(0, INDEX + 1);
+	const struct ring_page *page;
 	int fd = page_new(11);
 
 	install(&views, 1, 11);
 	must_be(ring_view_install(&views, none, 1, 2, fd), -EPROTO);
-	must_be(ring_page_ref(ring_view(&views, none), &word), 0);
+	page = ring_view(&views, none);
+	must_be(ring_view_ref(&views, none, page, ring_page_word(page)), 0);
 	must_be(version_of(&views, 0), 0);
 	close(fd);
 	ring_views_free(&views);

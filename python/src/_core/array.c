@@ -471,8 +471,10 @@ static PyObject *plain_bytes(struct hold *h)
 
 /* The bits of PyBUF_C_CONTIGUOUS and the like beside those of PyBUF_STRIDES. */
 enum {
-	CONTIGUOUS = (PyBUF_C_CONTIGUOUS | PyBUF_F_CONTIGUOUS | PyBUF_ANY_CONTIGUOUS) &
-		     ~PyBUF_STRIDES
+	C_CONTIGUOUS = PyBUF_C_CONTIGUOUS & ~PyBUF_STRIDES,
+	F_CONTIGUOUS = PyBUF_F_CONTIGUOUS & ~PyBUF_STRIDES,
+	ANY_CONTIGUOUS = PyBUF_ANY_CONTIGUOUS & ~PyBUF_STRIDES,
+	CONTIGUOUS = C_CONTIGUOUS | F_CONTIGUOUS | ANY_CONTIGUOUS,
 };
 
 int array_get_buffer(PyObject *self, Py_buffer *view, int flags)

@@ -187,8 +187,8 @@ class Tensor(_Values, _core.Tensor):
 
     On a GPU there is no mode 'c', and no NumPy. Each ``torch.from_dlpack(t)`` or ``cupy.from_dlpack(t)`` names its
     stream, and waits until the producer has written the tensor, for at most the client's timeout. The lease ends when
-    the work that is queued on that stream by then is done. The consumer gets the shared memory, flagged as read-only. It must not write to it, though nothing may stop
-    it.
+    the work that is queued on that stream by then is done. The consumer gets the shared memory, flagged as read-only. It
+    must not write to it, though nothing may stop it.
     """
 
     __slots__ = ("__weakref__",)
