@@ -45,17 +45,23 @@ static struct cuda_event *take_alive(struct list *spare)
 	return event;
 }
 
+/* Called with cuda_lock. */
+static void give(struct list *spare, struct cuda_event *event)
+{
+	list_add_tail(event->local ? &event->device->events : spare, &event->link);
+}
+
 void cuda_event_give(struct list *spare, struct cuda_event *event)
 {
 	pthread_mutex_lock(&cuda_lock);
-	list_add_tail(spare, &event->link);
+	give(spare, event);
 	pthread_mutex_unlock(&cuda_lock);
 }
 
 void cuda_event_unuse(struct list *spare, struct cuda_event *event)
 {
 	if (--event->uses == 0)
-		list_add_tail(spare, &event->link);
+		give(spare, event);
 }
 
 void cuda_event_unpin(struct cuda_event *event)
@@ -77,6 +83,7 @@ CUresult cuda_event_take(struct cuda_device *device, struct cuda_event **out)
 	event = d ? cuda_event_alloc(device) : NULL;
 	if (!event)
 		return CUDA_E_OUT_OF_MEMORY;
+	event->local = true;
 	e = d->event_create(&event->event, CUDA_EVENT_DISABLE_TIMING);
 	if (e)
 		free(event);
@@ -144,10 +151,10 @@ static CUresult event_new(struct cuda_device *device, const struct cuda_scope *s
 	return e;
 }
 
-/* Records an event on the stream, unless its work has ended: then *event goes back to @spare. The
- * context is current. */
+/* Records an event on the stream, unless its work has ended: then *event goes back to @spare.
+ * @shared: others must be able to open it. The context is current. */
 static int record(struct cuda_device *device, const struct cuda_scope *scope, struct list *spare,
-		  CUstream stream, struct cuda_event **out)
+		  CUstream stream, bool shared, struct cuda_event **out)
 {
 	const struct cuda_driver *d = scope->driver;
 	bool tells = cuda_stream_tells(scope, stream);
@@ -160,7 +167,9 @@ static int record(struct cuda_device *device, const struct cuda_scope *scope, st
 	if (!event)
 		event = take_alive(&device->shared);
 	e = event ? CUDA_OK : event_new(device, scope, &event);
-	if (e == CUDA_E_OUT_OF_MEMORY) /* a process has a limited number of them */
+	if (e == CUDA_E_OUT_OF_MEMORY && !shared) /* a process has a limited number of them */
+		e = cuda_event_take(device, &event);
+	if (e == CUDA_E_OUT_OF_MEMORY)
 		e = cuda_event_synchronize(device, scope, stream);
 	if (e || !event)
 		return e ? cuda_fail(e, "getting an event for stream %#llx",
@@ -181,8 +190,8 @@ static int record(struct cuda_device *device, const struct cuda_scope *scope, st
 		 : 0;
 }
 
-int cuda_event_record(struct cuda_device *device, struct list *spare, intptr_t stream,
-		      struct cuda_event **out)
+static int enter_and_record(struct cuda_device *device, struct list *spare, intptr_t stream,
+			    bool shared, struct cuda_event **out)
 {
 	struct cuda_scope scope;
 	int r = cuda_enter(device, &scope);
@@ -192,9 +201,21 @@ int cuda_event_record(struct cuda_device *device, struct list *spare, intptr_t s
 		return r;
 	r = cuda_stream_usable(&scope, stream);
 	if (!r)
-		r = record(device, &scope, spare, cuda_stream(stream), out);
+		r = record(device, &scope, spare, cuda_stream(stream), shared, out);
 	cuda_leave(&scope);
 	return r;
+}
+
+int cuda_event_record(struct cuda_device *device, struct list *spare, intptr_t stream,
+		      struct cuda_event **out)
+{
+	return enter_and_record(device, spare, stream, true, out);
+}
+
+int cuda_event_record_here(struct cuda_device *device, struct list *spare, intptr_t stream,
+			   struct cuda_event **out)
+{
+	return enter_and_record(device, spare, stream, false, out);
 }
 
 /* Waits without an event, for the legacy stream first: a blocking stream waits for what is there.

@@ -24,6 +24,7 @@ struct cuda_event {
 	CUresult result;
 	int64_t asked_ns; /* when it had not come yet; one of many publications asks for all */
 	unsigned pins; /* threads that use it without cuda_lock: it is not destroyed or recorded */
+	bool local;    /* no other process can open it: it is spare in its device's events */
 	struct cuda_device *device;
 	unsigned life; /* of the device's contexts */
 	CUevent event;
@@ -40,6 +41,7 @@ static inline bool cuda_event_is_dead(const struct cuda_event *event)
 {
 	return event->life != atomic_load(&event->device->life);
 }
+/* Makes it spare, in @spare unless it is local. */
 void cuda_event_give(struct list *spare, struct cuda_event *event);
 /* A use ends; after the last the event is spare. cuda_lock. */
 void cuda_event_unuse(struct list *spare, struct cuda_event *event);
@@ -53,6 +55,10 @@ void cuda_event_unpin(struct cuda_event *event);
  */
 int cuda_event_record(struct cuda_device *device, struct list *spare, intptr_t stream,
 		      struct cuda_event **out);
+/* The same for work that only this process waits for: another event will do where the driver has no
+ * more of those. */
+int cuda_event_record_here(struct cuda_device *device, struct list *spare, intptr_t stream,
+			   struct cuda_event **out);
 
 /*
  * Waits on the host for what is queued on the stream, and for what that waits for implicitly. The

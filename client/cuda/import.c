@@ -117,7 +117,7 @@ static void no_more_open(const struct cuda_import *import)
 
 /* Needs no lock: nobody else touches an import that is not open. What this process exported on
  * another connection is not opened, but the daemon is asked, so that this one is a holder. */
-static int import_open(struct cuda_import *import, int64_t deadline)
+static int import_open(struct cuda_import *import, struct get_until until)
 {
 	struct wire_export what;
 	bool imported = false, own;
@@ -128,14 +128,14 @@ static int import_open(struct cuda_import *import, int64_t deadline)
 			       import->generation);
 	pthread_mutex_unlock(&cuda_lock);
 	if (own) {
-		r = cuda_mapping_ask(import->session, import->segment, import->generation, deadline,
-				     &what);
+		r = cuda_mapping_ask(import->session, import->segment, import->generation,
+				     until.answer, &what);
 		if (!r)
 			send_unmapped(import);
 		return r;
 	}
-	r = cuda_mapping_get(import->session, import->segment, import->generation, deadline,
-			     &imported, &import->mapping);
+	r = cuda_mapping_get(import->session, import->segment, import->generation, until, &imported,
+			     &import->mapping);
 
 	if (!r) {
 		import->device = import->mapping->device;
@@ -173,25 +173,31 @@ static struct cuda_import *import_alive(struct cuda_session *cs, uint32_t segmen
 
 /*
  * The open import of that segment, with a lease counted on it; or a new one, *is_new, that the
- * caller has to open. NULL: no memory. Does not have the lock when it returns.
+ * caller has to open. 0, or a negative errno. Does not have the lock when it returns.
  */
-static struct cuda_import *find_or_add(struct cuda_session *cs, uint32_t segment,
-				       uint32_t generation, bool *is_new)
+static int find_or_add(struct cuda_session *cs, uint32_t segment, uint32_t generation,
+		       int64_t deadline, bool *is_new, struct cuda_import **out)
 {
 	struct cuda_import *import;
+	bool in_time = true;
 
 	*is_new = false;
 	pthread_mutex_lock(&cuda_lock);
-	while ((import = import_alive(cs, segment, generation)) && !cuda_import_is_open(import))
-		pthread_cond_wait(&cuda_changed, &cuda_lock);
+	while ((import = import_alive(cs, segment, generation)) && !cuda_import_is_open(import) &&
+	       in_time)
+		in_time = cuda_wait_changed(deadline);
+	in_time = !import || cuda_import_is_open(import);
 	if (!import) {
 		import = import_add(cs, segment, generation);
 		*is_new = import && !(import_is_known(import) && import_own(import));
 	}
-	if (import && !*is_new)
+	if (import && in_time && !*is_new)
 		import->leases++;
 	pthread_mutex_unlock(&cuda_lock);
-	return import;
+	*out = import;
+	if (!in_time)
+		return cuda_opened_late();
+	return import ? 0 : tl_fail(-ENOMEM, "no memory to import a segment of a GPU");
 }
 
 /* Ends what find_or_add() began: the import has its lease, or is in no list any more. */
@@ -213,17 +219,17 @@ static bool opened(struct cuda_import *import, bool ok)
 }
 
 int cuda_import_get(struct cuda_session *cs, uint32_t segment, uint32_t generation,
-		    int64_t deadline, struct cuda_import **out)
+		    struct get_until until, struct cuda_import **out)
 {
 	struct cuda_import *import;
 	bool is_new;
-	int r = 0;
+	int r;
 
-	import = find_or_add(cs, segment, generation, &is_new);
-	if (!import)
-		return tl_fail(-ENOMEM, "no memory to import a segment of a GPU");
+	r = find_or_add(cs, segment, generation, until.work, &is_new, &import);
+	if (r)
+		return r;
 	if (is_new) {
-		r = import_open(import, deadline);
+		r = import_open(import, until);
 		if (!opened(import, !r) && !r)
 			r = tl_fail(-ENOENT, "the export of segment %u has ended", segment);
 	}
@@ -256,19 +262,24 @@ int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, in
 {
 	struct cuda_import *import, *asking = NULL;
 	struct cuda_session *cs;
+	bool in_time = true;
 	int r;
 
 	r = cuda_session_get(s, &cs);
 	if (r)
 		return r;
 	pthread_mutex_lock(&cuda_lock);
-	while ((import = import_find(cs, segment, generation)) && !cuda_import_is_open(import))
-		pthread_cond_wait(&cuda_changed, &cuda_lock);
-	if (import)
-		import->leases++;
-	else
+	while ((import = import_find(cs, segment, generation)) && !cuda_import_is_open(import) &&
+	       in_time)
+		in_time = cuda_wait_changed(deadline);
+	in_time = !import || cuda_import_is_open(import);
+	if (!import)
 		asking = import_add(cs, segment, generation);
+	else if (in_time)
+		import->leases++;
 	pthread_mutex_unlock(&cuda_lock);
+	if (!in_time)
+		return cuda_opened_late();
 	if (!import && !asking)
 		return tl_fail(-ENOMEM, "no memory to import a segment of a GPU");
 	r = cuda_mapping_ask(s, segment, generation, deadline, out);

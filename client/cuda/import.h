@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "client/cuda/session.h"
+#include "client/session/kind.h"
 #include "proto/wire.h"
 
 struct cuda_event;
@@ -66,7 +67,7 @@ struct cuda_import {
  * negative errno.
  */
 int cuda_import_get(struct cuda_session *cs, uint32_t segment, uint32_t generation,
-		    int64_t deadline, struct cuda_import **out);
+		    struct get_until until, struct cuda_import **out);
 /* The same without a request: NULL if it is not open. */
 struct cuda_import *cuda_import_known(struct session *s, uint32_t segment, uint32_t generation);
 /* Asks for what opens the first part of a segment, and opens nothing. The caller holds a lease on a

@@ -6,8 +6,13 @@
 #pragma once
 
 #include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 extern pthread_mutex_t cuda_lock;
 extern pthread_cond_t cuda_changed; /* an import or a mapping was opened, a pool imported, memory
 				       of one freed, an export made, a session is not claimed any
 				       more */
+
+/* Waits for a change. False: the deadline has passed. Called with cuda_lock. */
+bool cuda_wait_changed(int64_t deadline);

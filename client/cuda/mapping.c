@@ -114,9 +114,10 @@ static int open_ipc(struct cuda_mapping *m, const struct cuda_scope *scope,
 /* ---- CUDA_POOL ---- */
 
 static int open_pool(struct cuda_mapping *m, const struct cuda_scope *scope,
-		     const struct wire_export *what, int fd_peek)
+		     const struct wire_export *what, int fd_peek, int64_t deadline)
 {
-	int r = cuda_pool_open(m->device, scope, fd_peek, what->handle, &m->base, &m->pool);
+	int r = cuda_pool_open(m->device, scope, fd_peek, what->handle, deadline, &m->base,
+			       &m->pool);
 
 	return r ? r : check_size(m, scope);
 }
@@ -286,9 +287,16 @@ static int open_vmm(struct cuda_mapping *m, struct session *s, const struct cuda
 
 /* ---- All ---- */
 
+int cuda_opened_late(void)
+{
+	return tl_fail(
+		-ETIMEDOUT,
+		"another thread of this process has not opened the tensor's GPU memory in time");
+}
+
 /* If it fails, what is open already is left to close_as_kind(). */
 static int open_as_kind(struct cuda_mapping *m, struct session *s, const struct wire_export *what,
-			int fd_peek, int64_t deadline)
+			int fd_peek, struct get_until until)
 {
 	struct cuda_scope scope;
 	int r;
@@ -306,10 +314,10 @@ static int open_as_kind(struct cuda_mapping *m, struct session *s, const struct 
 		r = open_ipc(m, &scope, what);
 		break;
 	case SEGMENT_CUDA_POOL:
-		r = open_pool(m, &scope, what, fd_peek);
+		r = open_pool(m, &scope, what, fd_peek, until.work);
 		break;
 	default:
-		r = open_vmm(m, s, &scope, what, fd_peek, deadline);
+		r = open_vmm(m, s, &scope, what, fd_peek, until.answer);
 	}
 	cuda_leave(&scope);
 	return r;
@@ -455,22 +463,26 @@ void cuda_mapping_put(struct cuda_mapping *m)
 
 /*
  * Finds an open mapping and counts on it, or makes one for its caller to open. Waits while another
- * thread opens it; if that fails we try ourselves. NULL: no memory. Called with cuda_lock.
+ * thread opens it; if that fails we try ourselves. 0, or a negative errno. Called with cuda_lock.
  */
-static struct cuda_mapping *take(const struct session *s, uint32_t segment, uint32_t generation,
-				 bool *is_new)
+static int take(const struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
+		bool *is_new, struct cuda_mapping **out)
 {
 	for (;;) {
 		struct cuda_mapping *m = find_or_add(s, segment, generation, is_new);
+		bool in_time = true;
 
-		if (!m || *is_new)
-			return m;
-		while (m->state == MAPPING_OPENING)
-			pthread_cond_wait(&cuda_changed, &cuda_lock);
-		if (m->state == MAPPING_OPEN)
-			return m;
+		if (!m)
+			return tl_fail(-ENOMEM, "no memory to map a segment of a GPU");
+		while (!*is_new && m->state == MAPPING_OPENING && in_time)
+			in_time = cuda_wait_changed(deadline);
+		*out = m;
+		if (*is_new || m->state == MAPPING_OPEN)
+			return 0;
 		if (unref(m))
 			free(m);
+		if (!in_time)
+			return cuda_opened_late();
 	}
 }
 
@@ -486,8 +498,8 @@ static void opened(struct cuda_mapping *m, bool ok)
 		free(m);
 }
 
-int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
-		     bool *imported, struct cuda_mapping **out)
+int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation,
+		     struct get_until until, bool *imported, struct cuda_mapping **out)
 {
 	struct cuda_mapping *m;
 	struct wire_export what;
@@ -496,17 +508,15 @@ int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation, i
 	int r;
 
 	/* Each session asks, since the daemon counts connections, not processes. */
-	r = ask_first(s, segment, generation, deadline, &what, &fd);
+	r = ask_first(s, segment, generation, until.answer, &what, &fd);
 	*imported = !r;
 	if (r)
 		return r;
 	pthread_mutex_lock(&cuda_lock);
-	m = take(s, segment, generation, &is_new);
+	r = take(s, segment, generation, until.work, &is_new, &m);
 	pthread_mutex_unlock(&cuda_lock);
-	if (!m)
-		r = tl_fail(-ENOMEM, "no memory to map a segment of a GPU");
-	if (m && is_new) {
-		r = open_as_kind(m, s, &what, fd, deadline);
+	if (!r && is_new) {
+		r = open_as_kind(m, s, &what, fd, until);
 		if (r)
 			close_half_open(m);
 		pthread_mutex_lock(&cuda_lock);

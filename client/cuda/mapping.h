@@ -4,6 +4,7 @@
 #pragma once
 
 #include "client/cuda/device.h"
+#include "client/session/kind.h"
 #include "client/session/session.h"
 #include "proto/wire.h"
 
@@ -35,9 +36,11 @@ struct cuda_mapping {
  * 0, SESSION_E_*, or a negative errno. *imported says whether the daemon counts the session as one
  * that has the segment open.
  */
-int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
-		     bool *imported, struct cuda_mapping **out);
+int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation,
+		     struct get_until until, bool *imported, struct cuda_mapping **out);
 void cuda_mapping_put(struct cuda_mapping *m);
+/* Fails with -ETIMEDOUT: another thread was opening it for all the time. */
+int cuda_opened_late(void);
 /* Has it ended with the context that it was opened in? */
 bool cuda_mapping_is_dead(const struct cuda_mapping *m);
 /* Does any of [@at, @at + @size) lie in memory of another process that is open here? */

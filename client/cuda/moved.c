@@ -403,7 +403,7 @@ int moved_again(const DLManagedTensorVersioned *tensor, intptr_t stream,
 	struct moved *m = ((const struct moved_tensor *)tensor)->memory;
 	struct moved_tensor *t;
 	struct cuda_scope scope;
-	CUresult e;
+	CUresult e = CUDA_OK;
 	int r = 0;
 
 	if (m->written && stream != TL_STREAM_NONE) {
@@ -411,8 +411,9 @@ int moved_again(const DLManagedTensorVersioned *tensor, intptr_t stream,
 		if (r)
 			return r;
 		r = cuda_stream_usable(&scope, stream);
-		e = r ? CUDA_OK
-		      : scope.driver->stream_wait_event(cuda_stream(stream), m->written->event, 0);
+		if (!r && !cuda_event_is_dead(m->written)) /* else nothing writes any more */
+			e = scope.driver->stream_wait_event(cuda_stream(stream), m->written->event,
+							    0);
 		cuda_leave(&scope);
 		r = e ? cuda_fail(e, "making stream %#llx wait for the copy",
 				  (unsigned long long)stream)

@@ -33,7 +33,7 @@ struct cuda_pool {
 struct cuda_pool_use {
 	struct list link;
 	struct cuda_pool *pool;
-	CUdeviceptr base; /* 0: it is not open yet */
+	CUdeviceptr base; /* 0: it is not open yet; what is freed at the end */
 	bool closing;	  /* others who want it wait for cuda_changed */
 };
 
@@ -158,16 +158,33 @@ static int use_pool(struct cuda_device *device, const struct cuda_scope *scope, 
 	return !r && is_new ? import(use->pool, scope) : r;
 }
 
+/* Waits while another use ends that has the allocation at that address. Called with cuda_lock. */
+static int wait_for_closing(struct cuda_pool_use *use, CUdeviceptr base, int64_t deadline)
+{
+	const struct cuda_pool_use *other;
+
+	use->base = base;
+	while ((other = find_other(use, base)) && other->closing) {
+		use->base = 0; /* that frees it */
+		if (!cuda_wait_changed(deadline))
+			return tl_fail(-ETIMEDOUT,
+				       "the tensor's memory is being closed in this process, which "
+				       "waits for work of GPU %d that has not ended in time",
+				       use->pool->device->ordinal);
+	}
+	return 0;
+}
+
 /* What the driver opened is open no more if anything was freed meanwhile: perhaps that was it. Then
  * it is opened again, which does no harm. */
-static CUresult open_memory(struct cuda_pool_use *use, const struct cuda_scope *scope,
-			    const unsigned char *handle)
+static int open_memory(struct cuda_pool_use *use, const struct cuda_scope *scope,
+		       const unsigned char *handle, int64_t deadline)
 {
 	struct cuda_pool_pointer pointer;
-	struct cuda_pool_use *other;
 	unsigned before;
 	CUdeviceptr base;
 	CUresult e;
+	int r = 0;
 
 	memcpy(pointer.bytes, handle, sizeof(pointer.bytes));
 	pthread_mutex_lock(&cuda_lock);
@@ -176,20 +193,20 @@ static CUresult open_memory(struct cuda_pool_use *use, const struct cuda_scope *
 		pthread_mutex_unlock(&cuda_lock);
 		e = scope->driver->pool_import_pointer(&base, use->pool->pool, &pointer);
 		pthread_mutex_lock(&cuda_lock);
-		while (!e && (other = find_other(use, base)) && other->closing)
-			pthread_cond_wait(&cuda_changed, &cuda_lock);
-	} while (!e && frees != before);
-	if (!e)
-		use->base = base;
+		if (!e)
+			r = wait_for_closing(use, base, deadline);
+	} while (!e && !r && (!use->base || frees != before));
 	pthread_mutex_unlock(&cuda_lock);
-	return e;
+	return e ? cuda_fail(e, "opening memory of another process's pool on GPU %d",
+			     use->pool->device->ordinal)
+		 : r;
 }
 
 int cuda_pool_open(struct cuda_device *device, const struct cuda_scope *scope, int fd_peek,
-		   const unsigned char *handle, CUdeviceptr *base, struct cuda_pool_use **out)
+		   const unsigned char *handle, int64_t deadline, CUdeviceptr *base,
+		   struct cuda_pool_use **out)
 {
 	struct cuda_pool_use *use;
-	CUresult e;
 	int r;
 
 	if (!scope->driver->pool_import)
@@ -204,11 +221,9 @@ int cuda_pool_open(struct cuda_device *device, const struct cuda_scope *scope, i
 		return r;
 	}
 	*out = use;
-	e = r ? CUDA_OK : open_memory(use, scope, handle);
-	if (e)
-		return cuda_fail(e, "opening memory of another process's pool on GPU %d",
-				 device->ordinal);
-	*base = use->base;
+	if (!r)
+		r = open_memory(use, scope, handle, deadline);
+	*base = r ? 0 : use->base;
 	return r;
 }
 

@@ -391,7 +391,7 @@ static bool retire_captured(struct cuda_captured *captured)
 
 	cuda_look_for_reset(device); /* after one nothing runs, and the stream may have ended */
 	if (p->export->life == atomic_load(&device->life))
-		r = cuda_event_record(device, &p->export->events, p->stream, &event);
+		r = cuda_event_record_here(device, &p->export->events, p->stream, &event);
 	if (r && r != -EBUSY)
 		r = cuda_wait_for_stream(device, p->stream);
 	if (r == -EBUSY)
@@ -430,7 +430,7 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *cont
 	p->deletes = first;
 	p->first = first;
 	pthread_mutex_unlock(&cuda_lock);
-	r = cuda_event_record(e->memory.device, &e->events, stream, &event);
+	r = cuda_event_record_here(e->memory.device, &e->events, stream, &event);
 	if (r == -EBUSY && !retire_later(p, stream))
 		return 0;
 	if (r) {

@@ -76,7 +76,8 @@ static int wait_on_stream(const struct cuda_import *import, const struct catalog
 		event = cuda_event_here(import->export, handle);
 	pthread_mutex_unlock(&cuda_lock);
 	if (event) {
-		e = scope.driver->stream_wait_event(cuda_stream(stream), event->event, 0);
+		if (!cuda_event_is_dead(event)) /* else nothing writes any more */
+			e = scope.driver->stream_wait_event(cuda_stream(stream), event->event, 0);
 		cuda_event_unpin(event);
 	}
 	cuda_leave(&scope);
@@ -101,7 +102,8 @@ static int open_event(struct cuda_import *import, const struct catalog_row *row,
 	return r;
 }
 
-/* 0: the event has come; CUDA_E_NOT_READY; or a negative errno. */
+/* 0: the event has come; CUDA_E_NOT_READY; LEASE_E_STALE: it went with the context, as the import
+ * did; or a negative errno. */
 static int ask_event(struct cuda_import *import, const struct cuda_event *event)
 {
 	struct cuda_scope scope;
@@ -110,6 +112,10 @@ static int ask_event(struct cuda_import *import, const struct cuda_event *event)
 
 	if (r)
 		return r;
+	if (cuda_event_is_dead(event)) {
+		cuda_leave(&scope);
+		return LEASE_E_STALE;
+	}
 	e = scope.driver->event_query(event->event);
 	cuda_leave(&scope);
 	return !e || e == CUDA_E_NOT_READY ? (int)e
@@ -184,6 +190,16 @@ static int order_after_producer(struct cuda_import *import, const struct catalog
 	}
 }
 
+/* Was the device reset since the memory was opened? What this process exported itself is not opened
+ * again. */
+static bool is_stale(const struct cuda_import *import)
+{
+	if (!import->mapping)
+		return false;
+	cuda_look_for_reset(import->device);
+	return cuda_import_is_dead(import);
+}
+
 static int lease_in(struct cuda_import *import, const struct use *use, uint64_t ref,
 		    const struct row_head *h, const tl_get_options *options, int64_t until,
 		    DLManagedTensorVersioned **out)
@@ -202,6 +218,8 @@ static int lease_in(struct cuda_import *import, const struct use *use, uint64_t 
 			"the tensor was published by this process by its handle, which only other "
 			"processes can open");
 	r = order_after_producer(import, row, options->stream, until);
+	if (!r && is_stale(import))
+		r = LEASE_E_STALE;
 	if (!r)
 		r = tensor_lease_wrap(use, ref, h, &nbytes, cuda_lease_delete, out);
 	if (r)
@@ -310,7 +328,7 @@ int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h
 		return lease_unopened(use, ref, h, out);
 	r = cuda_session_with_thread(use->session, &cs);
 	if (!r)
-		r = cuda_import_get(cs, h->segment, h->segment_generation, until.answer, &import);
+		r = cuda_import_get(cs, h->segment, h->segment_generation, until, &import);
 	if (!r) {
 		r = lease_in(import, use, ref, h, options, until.work, out);
 		if (r)
@@ -341,12 +359,6 @@ int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head 
 	if (r)
 		return r;
 	import = cuda_import_known(use->session, h->segment, h->segment_generation);
-	if (import && import->mapping)
-		cuda_look_for_reset(import->device);
-	if (import && cuda_import_is_dead(import)) {
-		cuda_import_put(import);
-		import = NULL;
-	}
 	if (!import)
 		return LEASE_E_UNMAPPED;
 	r = lease_in(import, use, ref, h, options, LONG_AGO, out);

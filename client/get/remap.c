@@ -7,6 +7,7 @@
 #include <errno.h>
 
 #include "client/error.h"
+#include "client/get/lookup.h"
 #include "client/get/remap.h"
 #include "client/get/tensor.h"
 #include "client/session/process.h"
@@ -48,19 +49,25 @@ int lease_again(const struct tensor_lease *l, const tl_get_options *options,
 	const struct get_until until = { answer, options->timeout_ns
 							 ? deadline_after(options->timeout_ns)
 							 : answer };
+	struct backoff backoff = { 0 };
 	struct use use;
 	int r;
 
 	use.session = l->session;
 	users_join(&use.session->users, 1); /* @l has a count, so the session is not drained
 					       meanwhile */
-	r = hold_again(use.session, ref_slot(l->ref));
-	if (!r) {
+	do {
+		r = hold_again(use.session, ref_slot(l->ref));
+		if (r)
+			break;
 		r = tensor_lease_new(&use, l->ref, options, until, out);
 		if (!r)
 			return 0; /* the lease has the use's count */
 		lease_release(use.session, ref_slot(l->ref));
-	}
+		/* its memory is opened anew if that went with a reset of the GPU */
+		if (r == LEASE_E_STALE && lease_stands(use.session, l->ref))
+			r = lookup_again(use.session, &backoff);
+	} while (!r);
 	client_leave(&use);
 	if (r == LEASE_E_LOST)
 		return tl_fail(

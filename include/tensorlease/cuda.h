@@ -45,7 +45,9 @@ extern "C" {
  * commits.
  *
  * Ownership: the stream must exist until the draft is committed or aborted. That of an exported
- * draft must exist until its deleter has returned, or tl_publish() has taken its tensor over.
+ * draft must exist until its deleter has returned, or tl_publish() has taken its tensor over. A
+ * stream on which a draft is given up while it is being captured into a graph must not be
+ * destroyed: the memory is used again some time after the capture has ended.
  * Blocking: never.
  * Threads: any, but only one at a time on a draft.
  * Returns: 0, or

@@ -61,9 +61,10 @@ typedef struct tl_get_options {
  * process has written the tensor, and for work of this process the stream waits. The deleter does
  * not wait. It notes the work that is queued on that stream by then, and a thread of the library
  * gives up the lease when that work is done. So use the tensor on that stream, or order
- * other streams with it, and destroy that stream only after the deleter has returned. The GPU
- * enforces that memory which tl_create() made is only read. Other memory of a GPU is writable for
- * consumers, who must not write to it.
+ * other streams with it, and destroy that stream only after the deleter has returned. A stream that
+ * is being captured into a graph then must not be destroyed: the library notes its work some time
+ * after the capture has ended. The GPU enforces that memory which tl_create() made is only read.
+ * Other memory of a GPU is writable for consumers, who must not write to it.
  *
  * With TL_GET_DEVICE a tensor on another device is copied, and only then: the copy is this
  * process's alone and writable. It is made on options->stream if it is on a GPU, and the lease on
@@ -78,14 +79,16 @@ typedef struct tl_get_options {
  * trying to connect until that time is over. A client that has waited once has a thread, which
  * sleeps until the connection ends. Unless options->stream is TL_STREAM_NONE the call also waits
  * for work of another process that writes a GPU tensor, for what is left of options->timeout_ns, or
- * at most the client's timeout if that is 0. If that process is killed it fails with -ENODATA.
+ * at most the client's timeout if that is 0. If that process is killed it fails with -ENODATA. As
+ * long it waits for memory that this process is just closing, which may wait for the GPU, or that
+ * another thread is opening.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		no tensor has that name, and the timeout is 0
  *	-EAGAIN		the tensor is not newer than options->newer_than, and the timeout is 0
  *	-EDEADLK	TL_GET_LOCAL was given, and the call would have to do more
  *	-ETIMEDOUT	also: no tensor came in time, or none that is newer, or its producer has not
- *			finished it
+ *			finished it, or its memory on the GPU could not be opened so soon
  *	-ENOTCONN	also: the time is over, and there is no daemon; the text says since when
  *	-EOVERFLOW	this process holds the tensor too often
  *	-ENODATA	the process that published the tensor has ended, and its memory on the GPU

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of CUDA in a process: at exit, and by a reset of the device (cudaDeviceReset). */
+#include "client/cuda/lock.h"
+#include "client/get/tensor.h"
 #include "tests/gpu/common.h"
 
 #include <dlfcn.h>
@@ -391,6 +393,164 @@ static int publishes_what_a_reset_left(const struct test_daemon *d, void *arg)
 GPU_TEST(memory_of_another_process_that_a_reset_left_is_not_published_in_place)
 {
 	gpu_with_producer(publishes_each_kind, publishes_what_a_reset_left, NULL);
+}
+
+/* ---- A reset while a get waits for the work of another process ---- */
+
+struct over_reset {
+	bool remap, finished;
+};
+
+static struct {
+	tl_client *client;
+	DLManagedTensorVersioned *held, *got; /* nothing is ordered for @held */
+	CUresult (*query)(CUevent event);
+	_Atomic unsigned asked;
+	_Atomic bool may_go_on;
+} waiter;
+
+static enum row_progress progress_of(const DLManagedTensorVersioned *t)
+{
+	const struct tensor_lease *l = tensor_lease_of(t);
+
+	return atomic_load(&l->session->catalog.rows[ref_slot(l->ref)].progress);
+}
+
+/* The device is reset between the first look and the next. */
+static CUresult query_over_reset(CUevent event)
+{
+	CUresult e = waiter.query(event);
+
+	atomic_fetch_add(&waiter.asked, 1);
+	eventually(atomic_load(&waiter.may_go_on));
+	return e;
+}
+
+static void *waits_over_reset(void *arg)
+{
+	const struct over_reset *how = arg;
+
+	gpu_use(0);
+	if (how->remap)
+		must_be(tl_remap_stream(waiter.held, TL_STREAM_LEGACY, &waiter.got), 0);
+	else
+		waiter.got = gpu_get(waiter.client, "t", TL_STREAM_LEGACY);
+	return NULL;
+}
+
+static int resets_while_it_waits(const struct test_daemon *d, void *arg)
+{
+	const struct over_reset *how = arg;
+	struct cuda_driver *driver;
+	pthread_t thread;
+
+	waiter.client = gpu_open(d, 0);
+	driver = (struct cuda_driver *)(uintptr_t)cuda;
+	waiter.query = driver->event_query;
+	driver->event_query = query_over_reset;
+	waiter.held = gpu_get(waiter.client, "t", TL_STREAM_NONE);
+	must_be(pthread_create(&thread, NULL, waits_over_reset, arg), 0);
+	eventually(atomic_load(&waiter.asked));
+	reset(true);
+	if (how->finished) {
+		gpu_hold(0);
+		eventually(progress_of(waiter.held) == ROW_FINISHED);
+	}
+	atomic_store(&waiter.may_go_on, true);
+	if (!how->finished) {
+		eventually(atomic_load(&waiter.asked) > 1);
+		gpu_hold(0);
+	}
+	pthread_join(thread, NULL);
+	must_be(gpu_read(gpu_data(waiter.got), N, CUDA_STREAM_LEGACY), 5);
+	drop(waiter.got);
+	drop(waiter.held);
+	tl_close(waiter.client);
+	return 0;
+}
+
+static int publishes_held(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct gpu_foreign f;
+	struct gpu_memory m;
+
+	(void)arg;
+	gpu_memory_init(&m, GPU_LEGACY, N, 0);
+	gpu_foreign_init(&f, m.base, N, 0);
+	f.owned = &m;
+	gpu_hold(getpid());
+	gpu_fill(m.base, 5, N, CUDA_STREAM_LEGACY);
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	pause_at(1);
+	must_be(tl_delete(client, "t"), 0);
+	eventually(atomic_load(&f.deleted));
+	tl_close(client);
+	return 0;
+}
+
+static CUresult (*get_id)(CUcontext ctx, unsigned long long *id);
+static _Thread_local bool resets_next;
+
+/* The library's thread asks for events with the lock. */
+static CUresult reset_and_get_id(CUcontext ctx, unsigned long long *id)
+{
+	if (resets_next) {
+		resets_next = false;
+		pthread_mutex_lock(&cuda_lock);
+		gpu_hold(0);
+		reset(true);
+		pthread_mutex_unlock(&cuda_lock);
+	}
+	return get_id(ctx, id);
+}
+
+/* The events of own work and of a copy went with the context, and no stream waits for them. */
+static int orders_after_a_reset(const struct test_daemon *d, void *arg)
+{
+	tl_get_options on = { .size = sizeof(on),
+			      .flags = TL_GET_DEVICE,
+			      .device = { kDLCUDA, 0 },
+			      .stream = TL_STREAM_LEGACY };
+	tl_client *client = gpu_open(d, 0);
+	struct cuda_driver *driver = (struct cuda_driver *)(uintptr_t)cuda;
+	DLManagedTensorVersioned *copy, *again;
+
+	(void)arg;
+	put_bytes(client, "cpu", 7, N);
+	must_be(tl_get(client, "cpu", &on, &copy), 0);
+	gpu_hold(getpid());
+	gpu_put_draft(client, "t", 5, N, 0, CUDA_STREAM_LEGACY);
+	get_id = driver->ctx_get_id;
+	driver->ctx_get_id = reset_and_get_id;
+	resets_next = true; /* when the get has seen that the work has not ended */
+	drop(gpu_get(client, "t", TL_STREAM_LEGACY));
+	must(!resets_next);
+	must_be(tl_remap_stream(copy, TL_STREAM_LEGACY, &again), 0);
+	drop(again);
+	drop(copy);
+	must_be(tl_delete(client, "t") + tl_delete(client, "cpu"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(no_stream_waits_for_an_event_of_before_a_reset)
+{
+	static const char *const no_warm[] = { "--warm-time", "0", NULL };
+	SKIP_UNLESS(!gpu_is_real(), "resets the device while it is in use");
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
+
+	must_be(td_run_client(&g.d, orders_after_a_reset, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+GPU_TEST(a_get_that_waits_over_a_reset_opens_the_memory_anew)
+{
+	SKIP_UNLESS(!gpu_is_real(), "resets the device while it is asked");
+
+	for (int i = 0; i < 4; i++)
+		gpu_with_producer(publishes_held, resets_while_it_waits,
+				  &(struct over_reset){ .remap = i & 1, .finished = i & 2 });
 }
 
 int main(int argc, char **argv)

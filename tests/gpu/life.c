@@ -670,6 +670,7 @@ static int counts_a_lease_too_late(const struct test_daemon *d, void *arg)
 	struct raw rc = rc_open(d);
 	struct cuda_import *import;
 	struct cuda_session *cs;
+	struct get_until until;
 	struct gpu_foreign f;
 	struct gpu_memory m;
 	uint32_t generation;
@@ -680,7 +681,8 @@ static int counts_a_lease_too_late(const struct test_daemon *d, void *arg)
 	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
 	generation = (uint32_t)(atomic_load(&rc_segment(&rc, 0)->word) >> 1);
 	must_be(cuda_session_with_thread(s, &cs), 0);
-	must_be(cuda_import_get(cs, 0, generation, session_deadline(s), &import), 0);
+	until.answer = until.work = session_deadline(s);
+	must_be(cuda_import_get(cs, 0, generation, until, &import), 0);
 	must_be(tl_delete(client, "t"), 0);
 	eventually(atomic_load(&f.deleted));
 	must_be(import->state, IMPORT_LOST); /* it is there until the lease is given back */

@@ -186,6 +186,57 @@ GPU_TEST(tensors_are_had_on_any_device_and_copies_say_so)
 	gpu_nothing_left(&g);
 }
 
+static _Atomic bool left;
+
+static void *leave_on_thread(void *arg)
+{
+	drop(arg);
+	atomic_store(&left, true);
+	return NULL;
+}
+
+/* Its deleter waits for nothing, although no event is to be had that others can open. */
+static int drops_a_copy_without_events(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t, *other;
+	pthread_t thread;
+	CUdeviceptr first;
+	CUstream stream;
+
+	(void)arg;
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	put_bytes(client, "cpu", 7, N);
+	t = get_on(client, "cpu", gpu(0), (intptr_t)stream);
+	gpu_must(cuda->stream_synchronize(stream));
+	first = gpu_data(t);
+	gpu_hold(getpid());
+	gpu_fill(first, 1, N, stream);
+	must_be(pthread_create(&thread, NULL, leave_on_thread, t), 0);
+	eventually(atomic_load(&left));
+	other = get_on(client, "cpu", gpu(0), TL_STREAM_LEGACY);
+	must(gpu_data(other) != first);
+	gpu_hold(0);
+	pthread_join(thread, NULL);
+	drop(other);
+	must_be(tl_delete(client, "cpu"), 0);
+	gpu_must(cuda->stream_synchronize(stream));
+	gpu_must(cuda->stream_destroy(stream));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_copy_is_given_up_without_a_wait_beyond_the_events)
+{
+	static const char *const no_warm[] = { "--warm-time", "0", NULL };
+	SKIP_UNLESS(!gpu_is_real(), "needs a driver without events");
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
+
+	gpu_setenv("FAKECUDA_EVENTS", "0");
+	must_be(td_run_client(&g.d, drops_a_copy_without_events, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 int main(int argc, char **argv)
 {
 	(void)argc;

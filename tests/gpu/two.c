@@ -376,6 +376,14 @@ static void *closes_late(void *arg)
 	return NULL;
 }
 
+/* Those who want what is being closed wait for it, but no longer than they say. */
+static void gets_in_time(void)
+{
+	tl_get_options o = { .size = sizeof(o), .timeout_ns = SECOND / 50 };
+
+	must_refuse(tl_get(late.client[1], "t", &o, &late.t), -ETIMEDOUT, "being closed");
+}
+
 /* @first: the close begins before the other opens it; else it ends between what the driver opens
  * and what the library does then. */
 static void close_and_open(const struct gpu_daemon *g, bool first)
@@ -394,6 +402,8 @@ static void close_and_open(const struct gpu_daemon *g, bool first)
 	if (first) {
 		must_be(pthread_create(&threads[0], NULL, closes_late, t), 0);
 		eventually(atomic_load(&late.closing));
+		gets_in_time();
+		atomic_store(&late.opened, false);
 	}
 	must_be(pthread_create(&threads[1], NULL, gets_late, NULL), 0);
 	eventually(atomic_load(&late.opened));
@@ -440,6 +450,77 @@ GPU_TEST(an_allocation_of_a_pool_is_opened_while_it_is_closed)
 		gpu_nothing_left(&g[i]);
 		gpu_daemon_stop(&g[i]);
 	}
+}
+
+/* Of two allocations of a pool one is freed while the other is opened, and that is then opened
+ * again, which fails. */
+static int publishes_two_of_a_pool(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct gpu_foreign f[2];
+	struct gpu_memory m;
+	CUdeviceptr second;
+
+	(void)arg;
+	gpu_memory_init(&m, GPU_POOL, N, 0);
+	gpu_must(cuda->mem_alloc_from_pool_async(&second, N, m.pool, CUDA_STREAM_LEGACY));
+	gpu_must(cuda->ctx_synchronize());
+	gpu_foreign_init(&f[0], m.base, N, 0);
+	gpu_foreign_init(&f[1], second, N, 0);
+	must_be(tl_publish(client, "a", &f[0].managed, NULL, NULL, NULL), 0);
+	must_be(tl_publish(client, "b", &f[1].managed, NULL, NULL, NULL), 0);
+	pause_at(1);
+	must_be(tl_delete(client, "b"), 0);
+	eventually(atomic_load(&f[1].deleted));
+	tl_close(client);
+	gpu_must(cuda->mem_free(second));
+	gpu_memory_deinit(&m);
+	return 0;
+}
+
+static void *gets_what_fails(void *arg)
+{
+	tl_get_options o = { .size = sizeof(o) };
+	DLManagedTensorVersioned *t;
+
+	gpu_use(0);
+	must_refuse(tl_get(arg, "b", &o, &t), -ENOMEM, "opening memory");
+	return NULL;
+}
+
+static int fails_to_open_again(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct cuda_driver *driver = (struct cuda_driver *)(uintptr_t)cuda;
+	DLManagedTensorVersioned *t;
+	pthread_t thread;
+
+	(void)arg;
+	late.open = driver->pool_import_pointer;
+	driver->pool_import_pointer = open_late;
+	atomic_store(&late.may_go_on, true);
+	t = gpu_get(client, "a", TL_STREAM_LEGACY);
+	atomic_store(&late.opened, false);
+	atomic_store(&late.may_go_on, false);
+	must_be(pthread_create(&thread, NULL, gets_what_fails, client), 0);
+	eventually(atomic_load(&late.opened));
+	must_be(gpu_live(FAKE_POOL_IMPORT), 2);
+	must_be(tl_delete(client, "a"), 0);
+	drop(t); /* which frees it, as the producer waits for that */
+	eventually(td_status(d).segments == 1);
+	must_be(gpu_live(FAKE_POOL_IMPORT), 1);
+	atomic_store(&late.may_go_on, true);
+	pthread_join(thread, NULL);
+	eventually(gpu_live(FAKE_POOL_IMPORT) == 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(an_allocation_of_a_pool_that_is_not_opened_again_is_freed)
+{
+	SKIP_UNLESS(!gpu_is_real(), "needs a driver that fails and counts");
+	gpu_setenv("FAKECUDA_FAIL", "cuMemPoolImportPointer:3:2");
+	gpu_with_producer(publishes_two_of_a_pool, fails_to_open_again, NULL);
 }
 
 int main(int argc, char **argv)

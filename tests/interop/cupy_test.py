@@ -77,11 +77,12 @@ def test_capsules_of_the_cpu_are_given_back(client, observer, way):
         from_dlpack(capsule)
 
 
-def test_its_managed_arrays_are_not_put(client):
+def test_its_managed_arrays_are_given_back_where_there_is_no_gpu(client):
     producer = abi.Producer(device=(MANAGED, 0))
-    with pytest.raises(tensorlease.UnsupportedError, match="device"):
+    with pytest.raises(BufferError, match="the array's device is managed memory, but its data is not on a GPU"):
         client.put("cupy/array", producer)
-    assert producer.calls == []  # CuPy would wait for a stream
+    assert producer.calls == [{"stream": 1, "max_version": (1, 3)}]
+    assert producer.deleted == 1
     assert "cupy/array" not in client
 
 
