@@ -244,9 +244,11 @@ TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 }
 
 TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream,
-			   DLManagedTensorVersioned **out)
+			   int64_t timeout_ns, DLManagedTensorVersioned **out)
 {
-	tl_get_options o = { .size = sizeof(o), .mode = TL_MODE_READ, .stream = stream };
+	tl_get_options o = {
+		.size = sizeof(o), .timeout_ns = timeout_ns, .mode = TL_MODE_READ, .stream = stream
+	};
 
 	return remap(held, true, &o, out, "tl_remap_stream");
 }

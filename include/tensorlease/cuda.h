@@ -64,16 +64,17 @@ TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream);
  * on the CPU @stream means nothing.
  *
  * Ownership: *out is yours and is released on its own; @held stays as it is.
- * Blocking: as tl_get(), until another process has written the tensor, for at most the client's
- * timeout.
+ * Blocking: as tl_get(), until another process has written the tensor, for at most @timeout_ns; 0
+ * stands for the client's timeout, and < 0 for no limit.
  * Threads: any.
  * Returns: 0, an error of tl_remap(), or
+ *	-ETIMEDOUT	the tensor's producer has not finished it in time
  *	-ENODEV		as tl_get()
  *	-EBUSY		the stream is being captured into a graph
  * Since: 0.1
  */
 TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream,
-			   DLManagedTensorVersioned **out);
+			   int64_t timeout_ns, DLManagedTensorVersioned **out);
 
 /*
  * tl_group_set_stream - say on which stream the tensors of a group that are on a GPU are written

@@ -73,6 +73,19 @@ def fill_draft_and_stay(link, byte, device=0):
     client.delete("t")
 
 
+def publish_held(link):
+    """Publishes "t", which becomes 4 when the GPU goes on that the test stops once it was told."""
+    client, driver = connect(), Driver()
+    array = Array(driver, (64,)).fill(3)
+    driver.synchronize(array.work)
+    link.send("written once")
+    link.recv()
+    array.fill(4)  # stands still
+    link.send(client.publish("t", array))
+    link.recv()
+    take_back(client, array)
+
+
 # ---- Consumers ----
 
 

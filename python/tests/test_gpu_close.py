@@ -2,16 +2,19 @@
 """Producers that publish in memory that outlives them, and end at once."""
 
 import contextlib
+import ctypes
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 
+import dlpack_abi as abi
 import gpu_help
 import pytest
-from conftest import eventually
+from conftest import eventually, until_asleep
 from cuda_driver import LEGACY, Array, Child, Driver, Taken, run
 from gpu_help import N, take
 from limits import limit
@@ -62,11 +65,11 @@ sys.alive = os.fdopen(int(os.environ["ALIVE"]), "w")
 """
 
 
-def publish_in_place():
+def publish_in_place(through=lambda array: array):
     client, driver = tensorlease.connect(autostart=False), Driver()
     array = Array(driver, (N,)).fill(1)
     driver.synchronize(array.work)
-    client.publish("a", array)
+    client.publish("a", through(array))
     return client, array
 
 
@@ -189,7 +192,7 @@ ENDING_PROGRAM = """
 import ctypes
 import sys
 import test_gpu_close as test
-client, arrays = test.publish_what_is_deleted_slowly()
+client, arrays = test.publish_what_is_deleted_slowly(THROUGH)
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(arrays))  # as memory of a library that outlives the interpreter
 for number in range(len(arrays)):
     client.delete(str(number))
@@ -206,22 +209,108 @@ class Slow(Array):
         os.write(1, b")")
 
 
-def publish_what_is_deleted_slowly():
+def publish_what_is_deleted_slowly(through):
     client, driver = tensorlease.connect(autostart=False), Driver()
     arrays = [Slow(driver, (1000,)).fill(1) for _ in range(20)]
     for number, array in enumerate(arrays):
-        client.publish(str(number), array, sealed=True)
+        client.publish(str(number), through(array), sealed=True)
     return client, arrays
 
 
-def test_no_deleter_is_cut_off_by_the_end_of_the_interpreter(gpus, address):
+def tensor_over(array):
+    """A Tensor over another library's, as by a function of C++ that returns it."""
+    out = ctypes.py_object()
+    assert abi.exchange_of(tensorlease.Tensor).to_py(ctypes.byref(array.managed), ctypes.byref(out)) == 0
+    tensor = out.value
+    ctypes.pythonapi.Py_DecRef(out)  # the reference that is ours
+    return tensor
+
+
+def end(program):
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=os.path.dirname(__file__),
+        check=True,
+        stdout=subprocess.PIPE,
+        timeout=limit(120),
+    )
+    return result.stdout
+
+
+@pytest.mark.parametrize("through", ["lambda array: array", "test.tensor_over"])
+def test_no_deleter_is_cut_off_by_the_end_of_the_interpreter(gpus, address, through):
     """Python ends a thread that takes the GIL after that; in a deleter in C++, as PyTorch's, that ends the process."""
     for _ in range(3):
-        result = subprocess.run(
-            [sys.executable, "-c", ENDING_PROGRAM],
-            cwd=os.path.dirname(__file__),
-            check=True,
-            stdout=subprocess.PIPE,
-            timeout=limit(120),
-        )
-        assert result.stdout == b"()" * (len(result.stdout) // 2)
+        said = end(ENDING_PROGRAM.replace("THROUGH", through))
+        assert said == b"()" * (len(said) // 2)
+
+
+MODULES_PROGRAM = """
+import atexit, ctypes, sys, time
+import test_gpu_close as test
+client, array = test.publish_in_place(THROUGH)
+array.managed.deleter = ctypes.cast(ctypes.CDLL(None).abort, type(array.managed.deleter))
+for kept in client, array:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+class Late:
+    def __del__(self, delete=client._delete, sleep=time.sleep):
+        delete("a", 0)
+        sleep(0.3)
+sys.late = Late()  # ends when the interpreter does
+ENDING
+"""
+
+
+@pytest.mark.parametrize(
+    "through, ending",
+    [
+        ("lambda array: array", "pass"),
+        ("test.tensor_over", "pass"),
+        ("lambda array: array", "atexit._clear()"),  # then nobody tells the extension that the interpreter ends
+    ],
+)
+def test_no_deleter_is_called_while_modules_go(gpus, address, through, ending):
+    end(MODULES_PROGRAM.replace("THROUGH", through).replace("ENDING", ending))
+
+
+BLOCKED_PROGRAM = """
+import ctypes
+import signal
+import test_gpu_close as test
+signal.signal(signal.SIGINT, signal.default_int_handler)
+client, array = test.publish_what_is_never_deleted()
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(array))
+client.delete("t")
+test.eventually(lambda: array.begun)
+print("ending", flush=True)
+"""
+
+
+class Never(Array):
+    begun = False
+
+    def _delete(self, _):
+        self.begun = True
+        threading.Event().wait()
+
+
+def publish_what_is_never_deleted():
+    client, driver = tensorlease.connect(autostart=False), Driver()
+    array = Never(driver, (1000,)).fill(1)
+    client.publish("t", array, sealed=True)
+    return client, array
+
+
+def test_ctrl_c_ends_the_wait_for_a_deleter(gpus, address):
+    program = subprocess.Popen(
+        [sys.executable, "-c", BLOCKED_PROGRAM], cwd=os.path.dirname(__file__), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert program.stdout.readline() == "ending\n"
+        until_asleep(program.pid)
+        program.send_signal(signal.SIGINT)
+        program.wait(limit(60))
+    finally:
+        program.kill()
+        program.wait()
+        program.stdout.close()

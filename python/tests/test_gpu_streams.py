@@ -9,7 +9,7 @@ import gpu_help
 import pytest
 from conftest import eventually, leases_of
 from cuda_driver import LEGACY, Array, Child, Driver, Taken, run
-from gpu_help import N, connect, publish_and_stay, take, take_back, take_now, tell_what_is_seen
+from gpu_help import N, connect, publish_and_stay, publish_held, take, take_back, take_now, tell_what_is_seen
 
 daemon, gpus = gpu_help.daemon, gpu_help.gpus
 
@@ -62,18 +62,6 @@ def stream_objects():
 
 def test_stream_objects_of_other_libraries(gpus):
     run(stream_objects)
-
-
-def publish_held(link):
-    client, driver = connect(), Driver()
-    array = Array(driver, (64,)).fill(3)
-    driver.synchronize(array.work)
-    link.send("written once")
-    link.recv()
-    array.fill(4)  # stands still
-    link.send(client.publish("t", array))
-    link.recv()
-    take_back(client, array)
 
 
 def test_consumers_wait_for_what_the_producer_queued(gpus):

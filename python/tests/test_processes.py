@@ -246,28 +246,29 @@ def test_a_wait_that_runs_out_of_memory_fails_and_the_next_one_does_not(address)
         assert asyncio.run(main(client)) == 2
 
 
-class Noting(tensorlease.Client):
-    threads: set
-
-    def get(self, name, *, stream=None, **more):
-        if stream is not None:
-            self.threads.add(threading.current_thread())
-        return super().get(name, stream=stream, **more)
-
-
-def test_only_the_thread_that_named_a_stream_uses_it(address):
+def test_only_the_thread_that_named_a_stream_uses_it(client, monkeypatch):
     """Stream 2 is another one on each thread."""
+    threads, get, order = set(), tensorlease.Client.get, tensorlease.Tensor._order
 
-    async def main(client):
+    def noting_get(client, name, *, stream=None, **more):
+        if stream is not None:
+            threads.add(threading.current_thread())
+        return get(client, name, stream=stream, **more)
+
+    def noting_order(tensor, stream):
+        threads.add(threading.current_thread())
+        return order(tensor, stream)
+
+    async def main():
         wait = asyncio.create_task(client.aget("processes/stream", stream=2, timeout=limit(60)))
         await asyncio.sleep(0)
         client.put("processes/stream", b"12")
         return (await wait).nbytes
 
-    with Noting(address) as client:
-        client.threads = set()
-        assert asyncio.run(main(client)) == 2
-        assert client.threads == {threading.main_thread()}
+    monkeypatch.setattr(tensorlease.Client, "get", noting_get)
+    monkeypatch.setattr(tensorlease.Tensor, "_order", noting_order)
+    assert asyncio.run(main()) == 2
+    assert threads == {threading.main_thread()}
 
 
 def test_a_view_of_an_empty_draft_outlives_its_commit(client):

@@ -432,7 +432,7 @@ static void *waits_over_reset(void *arg)
 
 	gpu_use(0);
 	if (how->remap)
-		must_be(tl_remap_stream(waiter.held, TL_STREAM_LEGACY, &waiter.got), 0);
+		must_be(tl_remap_stream(waiter.held, TL_STREAM_LEGACY, 0, &waiter.got), 0);
 	else
 		waiter.got = gpu_get(waiter.client, "t", TL_STREAM_LEGACY);
 	return NULL;
@@ -526,7 +526,7 @@ static int orders_after_a_reset(const struct test_daemon *d, void *arg)
 	resets_next = true; /* when the get has seen that the work has not ended */
 	drop(gpu_get(client, "t", TL_STREAM_LEGACY));
 	must(!resets_next);
-	must_be(tl_remap_stream(copy, TL_STREAM_LEGACY, &again), 0);
+	must_be(tl_remap_stream(copy, TL_STREAM_LEGACY, 0, &again), 0);
 	drop(again);
 	drop(copy);
 	must_be(tl_delete(client, "t") + tl_delete(client, "cpu"), 0);

@@ -102,7 +102,7 @@ static void reads_on_gpu(tl_client *client, const char *name, int value, int num
 	t = get_on(client, name, gpu(number), (intptr_t)on);
 	must(copied(t));
 	must_be(gpu_read(gpu_data(t), N, on), value);
-	must_be(tl_remap_stream(t, (intptr_t)other, &again), 0);
+	must_be(tl_remap_stream(t, (intptr_t)other, 0, &again), 0);
 	must(gpu_data(again) == gpu_data(t) && copied(again));
 	drop(t);
 	must_be(gpu_read(gpu_data(again), N, other), value);

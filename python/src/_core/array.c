@@ -131,8 +131,10 @@ struct hold *hold_new(DLManagedTensorVersioned *managed)
 	atomic_init(&h->refs, 1);
 	h->managed = managed;
 	h->base = dlpack_base(managed);
+	h->foreign = false;
 	h->stream = (struct stream){ TL_STREAM_DEFAULT, 0 };
 	h->stream_owner = NULL;
+	h->timeout_ns = CLIENT_TIMEOUT_NS;
 	h->pid = hold_on_gpu(h) ? getpid() : 0;
 	h->shape = h->byte_strides + t->ndim;
 	for (int i = 0; i < t->ndim; i++) {
@@ -170,11 +172,19 @@ void owner_give_up(PyObject *owner)
 	interpreter_leave();
 }
 
+static void managed_end(const struct hold *h)
+{
+	if (!h->managed || !h->managed->deleter || (h->foreign && !interpreter_enter()))
+		return;
+	h->managed->deleter(h->managed);
+	if (h->foreign)
+		interpreter_leave();
+}
+
 struct hold *hold_unref(struct hold *h)
 {
 	if (h && atomic_fetch_sub(&h->refs, 1) == 1) {
-		if (h->managed && h->managed->deleter)
-			h->managed->deleter(h->managed);
+		managed_end(h);
 		owner_give_up(h->stream_owner);
 		free(h);
 	}

@@ -21,9 +21,11 @@ struct hold {
 	DLManagedTensorVersioned *managed;
 	struct hold *base; /* of a view: the hold of the bytes, kept by `managed`; NULL: its own */
 	uint64_t nbytes;
-	struct stream stream;	/* on a GPU: the one it was got for */
+	bool foreign;	      /* another library made `managed`, and its deleter may need the GIL */
+	struct stream stream; /* on a GPU: the one it was got for */
 	PyObject *stream_owner; /* the owner of that stream, or of the one that writes a draft,
 				   which must not be freed before the hold; or NULL */
+	int64_t timeout_ns; /* on a GPU: for how long a consumer waits for the producer's work */
 	int pid; /* on a GPU: the owning process, since CUDA does not survive fork(); else 0 */
 	/* For the buffer protocol, whose views stay valid when `managed` was published: */
 	Py_ssize_t *shape;	   /* behind byte_strides */
@@ -69,8 +71,10 @@ struct array {
 	bool unflagged; /* do not set DLPack's READ_ONLY flag */
 };
 
-/* Makes a Tensor of @managed, which it takes over even if it fails. */
+/* Make a Tensor of @managed, which they take over even if they fail. tensor_got() makes one that
+ * the client got. */
 PyObject *tensor_from(DLManagedTensorVersioned *managed);
+PyObject *tensor_got(const struct client *c, DLManagedTensorVersioned *managed);
 /* Makes a Tensor of a hold, whose reference it takes over; NULL fails. */
 PyObject *tensor_over(struct hold *h);
 /* _share(): a Tensor that shares the hold of a Tensor or Draft. */

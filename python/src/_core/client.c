@@ -47,6 +47,8 @@ static PyObject *client_connect(PyObject *o, PyObject *args)
 			return NULL;
 		options.address = PyBytes_AsString(path);
 	}
+	if (!options.timeout_ns)
+		options.timeout_ns = CLIENT_TIMEOUT_NS;
 	options.flags = autostart ? TL_CONNECT_AUTOSTART : 0;
 	Py_BEGIN_ALLOW_THREADS;
 	r = tl_connect(&options, &client);
@@ -62,6 +64,7 @@ static PyObject *client_connect(PyObject *o, PyObject *args)
 		return NULL;
 	}
 	self->client = client;
+	self->timeout_ns = options.timeout_ns;
 	Py_RETURN_NONE;
 }
 
@@ -153,15 +156,48 @@ struct getting {
 	/* options.stream is TL_STREAM_NONE: a stream may need the driver, which must run without
 	 * the GIL. */
 	intptr_t stream;
+	int64_t end; /* of the wait; 0: it has not begun */
 	DLManagedTensorVersioned *tensor;
 	struct wait wait;
-	bool late; /* the tensor did not come in time */
+	bool late; /* there is none, or it did not come or was not written in time */
 };
+
+/* The time until which it may last. A get without a timeout waits for the producer's work for the
+ * client's. */
+static int64_t get_end(const struct client *c, struct getting *g)
+{
+	if (!g->end)
+		g->end = wait_end(g->timeout_ns ? g->timeout_ns : c->timeout_ns);
+	return g->end;
+}
+
+/* A get for a device waits for the producer's work: in slices, since nothing ends that wait, and
+ * only if the tensor is there. */
+static int get_for_device(struct getting *g)
+{
+	tl_get_options o = g->options;
+	DLManagedTensorVersioned *found;
+	int64_t left = wait_left(g->end);
+	int r;
+
+	o.flags = 0;
+	o.mode = TL_MODE_READ;
+	o.stream = TL_STREAM_NONE;
+	r = tl_get(g->client, g->name, &o, &found);
+	if (r)
+		return r;
+	found->deleter(found);
+	o = g->options;
+	o.timeout_ns = !left ? 1 : left < WAIT_SLICE_NS ? left : WAIT_SLICE_NS;
+	return tl_get(g->client, g->name, &o, &g->tensor);
+}
 
 static int get_look(void *context)
 {
 	struct getting *g = context;
-	int r = tl_get(g->client, g->name, &g->options, &g->tensor);
+	int r = g->options.flags & TL_GET_DEVICE
+			? get_for_device(g)
+			: tl_get(g->client, g->name, &g->options, &g->tensor);
 	tl_info info = { .size = sizeof(info) };
 
 	/*
@@ -227,7 +263,7 @@ static int get_now(struct getting *g)
 
 static int get_wait(struct client *c, struct getting *g)
 {
-	int64_t began = now_ns(), end = wait_end(g->timeout_ns);
+	int64_t began = now_ns(), end = get_end(c, g);
 	int r = get_spin(c, g, end);
 
 	if (r > 0)
@@ -238,39 +274,60 @@ static int get_wait(struct client *c, struct getting *g)
 	if (!r)
 		return 0;
 	g->late = r != -ENODATA && r != -ENOTCONN;
-	if (g->late)
+	if (g->late && r != -ETIMEDOUT) /* of which the library says more */
 		return wait_late(c, g->name, g->options.newer_than, g->timeout_ns, began);
 	raise_error(r);
 	return -1;
 }
 
-/* Makes the Tensor, and orders the stream that the user named by @owner, which stays as long. */
-static PyObject *tensor_on(DLManagedTensorVersioned *tensor, intptr_t stream, PyObject *owner)
+/* The first look of a get for a device. Returns 0, a negative errno, or 1 with an exception. */
+static int get_written(struct client *c, struct getting *g)
 {
-	PyObject *self = tensor_from(tensor);
-	struct hold *h = self ? ((struct array *)self)->hold : NULL, *ordered;
-	DLManagedTensorVersioned *m;
+	int64_t end = get_end(c, g);
+
+	for (;;) {
+		int r = get_now(g);
+
+		if (r != -ETIMEDOUT || g->timeout_ns)
+			return r;
+		g->late = !wait_left(end);
+		if (g->late)
+			return r;
+		if (c->closing)
+			wait_closed("a get");
+		if (c->closing || PyErr_CheckSignals())
+			return 1;
+	}
+}
+
+/* Gets it as a Tensor, for the stream that the user named by @owner. What is lost while it waits
+ * for the producer's work counts as old, as above. */
+static PyObject *get_tensor(struct client *c, struct getting *g, PyObject *owner)
+{
+	PyObject *tensor;
 	int r;
 
-	if (!h || !hold_on_gpu(h) || stream == TL_STREAM_DEFAULT)
-		return self;
-	if (stream == TL_STREAM_NONE) {
-		h->stream = stream_named(stream);
-		return self;
+	for (;;) {
+		r = g->options.flags ? get_written(c, g) : get_now(g);
+		if (r < 0 && g->timeout_ns && (worth_waiting(r) || r == -ENODATA))
+			r = get_wait(c, g);
+		else if (r < 0)
+			raise_error(r);
+		g->late |= r == -ENOENT || r == -EAGAIN;
+		tensor = r ? NULL : tensor_got(c, g->tensor);
+		if (!tensor)
+			return NULL;
+		r = g->stream == TL_STREAM_DEFAULT
+			    ? 0
+			    : tensor_order(tensor, g->stream, owner, c, get_end(c, g));
+		if (!r)
+			return tensor;
+		Py_DECREF(tensor);
+		g->late = r == -ETIMEDOUT;
+		if (r != -ENODATA || !g->timeout_ns)
+			return NULL;
+		PyErr_Clear();
 	}
-	r = hold_lease(h, stream, &m);
-	ordered = r ? NULL : hold_new(m);
-	if (r)
-		raise_error(r);
-	if (!ordered) {
-		Py_DECREF(self);
-		return NULL;
-	}
-	ordered->stream = stream_named(stream);
-	ordered->stream_owner = Py_XNewRef(owner);
-	((struct array *)self)->hold = ordered;
-	hold_unref_py(h);
-	return self;
 }
 
 static PyObject *client_get(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
@@ -286,7 +343,7 @@ static PyObject *client_get(PyObject *self, PyObject *const *args, Py_ssize_t na
 	};
 	struct client *c = (struct client *)self;
 	struct getting g = { .options = { .size = sizeof(g.options), .stream = TL_STREAM_NONE } };
-	int r;
+	PyObject *tensor;
 
 	if (parse_arguments("get", args, nargs, names, 1, keywords))
 		return NULL;
@@ -304,17 +361,12 @@ static PyObject *client_get(PyObject *self, PyObject *const *args, Py_ssize_t na
 	g.wait = (struct wait){ .item = { .name = g.name, .newer_than = g.options.newer_than },
 				.look = get_look,
 				.context = &g };
-	r = get_now(&g);
-	if (r && g.timeout_ns && (worth_waiting(r) || r == -ENODATA))
-		r = get_wait(c, &g);
-	else if (r)
-		raise_error(r);
+	tensor = get_tensor(c, &g, stream);
 	client_end(c);
-	if (r && fallback && (r == -ENOENT || r == -EAGAIN || g.late)) {
-		PyErr_Clear();
-		return Py_NewRef(fallback);
-	}
-	return r ? NULL : tensor_on(g.tensor, g.stream, stream);
+	if (tensor || !fallback || !g.late)
+		return tensor;
+	PyErr_Clear();
+	return Py_NewRef(fallback);
 }
 
 static PyObject *get_closed(PyObject *self, void *unused)
@@ -333,16 +385,18 @@ static const char get_doc[] =
 	"newer_than: a version; only a version above it is returned.\n"
 	"mode: 'r' for read-only, or 'c' for copy-on-write: writable, but nobody else sees what is written.\n"
 	"spin: seconds of the timeout to spin before sleeping. This is the fastest way to see a commit.\n"
-	"stream: the stream that will use the memory of a tensor on a GPU. It waits for the producer's work, and the\n"
-	"    lease ends when the work on it is done. -1: no order. Consumers by DLPack, such as torch() and\n"
-	"    cupy.from_dlpack(), name their stream themselves. So it is only needed for the tensor's address and\n"
+	"stream: the stream that will use the memory of a tensor on a GPU. get() waits until another process has written\n"
+	"    the tensor, for what is left of timeout, or without one for the client's; for work of this process the\n"
+	"    stream waits. The lease ends when the work on it is done. -1: no order. Consumers by DLPack, such as torch()\n"
+	"    and cupy.from_dlpack(), name their stream themselves. So it is only needed for the tensor's address and\n"
 	"    for __cuda_array_interface__.\n"
 	"device: where the tensor is wanted: 'cpu', 'cuda:1', a torch.device, ... If it is elsewhere, get() returns a writable\n"
 	"    copy there, whose attribute `copied` is True: made on stream, or before get() returns. None: where it is.\n"
 	"default: what to return, instead of raising one of the first three errors, if there is no such tensor.\n"
-	"NotFoundError (a FileNotFoundError and a KeyError): no tensor has that name. NotNewerError (a BlockingIOError): there is no\n"
-	"newer version. TimeoutError: none came in time. DisconnectedError: the daemon has ended. TensorLostError: the\n"
-	"GPU memory is lost with its producer. NoDeviceError: CUDA or that GPU cannot be used here.";
+	"NotFoundError (a FileNotFoundError and a KeyError): no tensor has that name. NotNewerError (a BlockingIOError):\n"
+	"there is no newer version. TimeoutError: none came, or its producer has not finished it, in time.\n"
+	"DisconnectedError: the daemon has ended. TensorLostError: the GPU memory is lost with its producer. NoDeviceError:\n"
+	"CUDA or that GPU cannot be used here.";
 
 static PyMethodDef methods[] = {
 	{ "get", FASTCALL(client_get), METH_FASTCALL | METH_KEYWORDS, get_doc },

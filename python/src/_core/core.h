@@ -36,6 +36,7 @@
 #define FASTCALL(function) ((PyCFunction)(void (*)(void))(function))
 
 #define NS_PER_SEC INT64_C(1000000000)
+#define CLIENT_TIMEOUT_NS (10 * NS_PER_SEC) /* of a client that was given none */
 
 /* ---- Objects ---- */
 
@@ -68,6 +69,7 @@ struct ended_watch;
 
 struct client {
 	PyObject_HEAD tl_client *client; /* NULL: closed */
+	int64_t timeout_ns;		 /* < 0: no limit */
 	struct draft *drafts;
 	struct calls calls;	   /* in the library now */
 	bool closing;		   /* the last call closes it */

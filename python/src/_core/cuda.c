@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tensors on GPUs. A Tensor is got without naming a stream. A consumer names its stream by
- * __dlpack__(stream=...), and is given a lease of its own for it: the stream waits for the
- * producer's work, and the lease ends when the stream's work is done.
+ * __dlpack__(stream=...), and is given a lease of its own for it: that waits until another process
+ * has written the tensor, or makes the stream wait for work of this process, and the lease ends
+ * when the stream's work is done.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* dladdr() */
@@ -15,6 +16,7 @@
 
 #include "cuda.h"
 #include "lock.h"
+#include "wait.h"
 
 int parse_stream(PyObject *o, intptr_t *stream)
 {
@@ -192,16 +194,102 @@ bool hold_usable(const struct hold *h)
 	return false;
 }
 
-int hold_lease(struct hold *h, intptr_t stream, DLManagedTensorVersioned **out)
+bool hold_is_ours(const struct hold *h)
+{
+	return tl_tensor_check(h->managed) != -EINVAL;
+}
+
+/* Waits in slices, which no signal and no close() ends. */
+static int lease_by(const struct hold *h, intptr_t stream, const struct client *c, int64_t end,
+		    DLManagedTensorVersioned **out)
+{
+	for (;;) {
+		int64_t left = wait_left(end), slice = left < WAIT_SLICE_NS ? left : WAIT_SLICE_NS;
+		int r;
+
+		Py_BEGIN_ALLOW_THREADS;
+		r = tl_remap_stream(h->managed, stream, slice ? slice : 1, out);
+		Py_END_ALLOW_THREADS;
+		if (!r)
+			return 0;
+		if (r != -ETIMEDOUT || slice == left) {
+			raise_error(r);
+			return r;
+		}
+		if (c && c->closing) {
+			wait_closed("a get");
+			return -ECANCELED;
+		}
+		if (PyErr_CheckSignals())
+			return -EINTR;
+	}
+}
+
+int hold_lease(struct hold *h, intptr_t stream, const struct client *c, int64_t end,
+	       DLManagedTensorVersioned **out)
 {
 	int r;
 
 	hold_ref(h); /* because another thread may release the tensor meanwhile */
-	Py_BEGIN_ALLOW_THREADS;
-	r = tl_remap_stream(h->managed, stream, out);
-	hold_unref(h);
-	Py_END_ALLOW_THREADS;
+	r = lease_by(h, stream, c, end, out);
+	hold_unref_py(h);
 	return r;
+}
+
+int tensor_order(PyObject *self, intptr_t stream, PyObject *owner, const struct client *c,
+		 int64_t end)
+{
+	struct array *a = (struct array *)self;
+	struct hold *h = array_hold(self), *ordered;
+	DLManagedTensorVersioned *m;
+	int r;
+
+	if (!h)
+		return -EINVAL;
+	if (!hold_on_gpu(h) || stream == TL_STREAM_DEFAULT)
+		return 0;
+	if (stream == TL_STREAM_NONE) {
+		h->stream = stream_named(stream);
+		return 0;
+	}
+	r = hold_lease(h, stream, c, end, &m);
+	if (r)
+		return r;
+	ordered = hold_new(m);
+	if (!ordered)
+		return -ENOMEM;
+	ordered->stream = stream_named(stream);
+	ordered->stream_owner = Py_XNewRef(owner);
+	h = a->hold; /* NULL: another thread has released it meanwhile */
+	if (h) {
+		ordered->timeout_ns = h->timeout_ns;
+		a->hold = ordered;
+		hold_unref_py(h);
+		return 0;
+	}
+	hold_unref_py(ordered);
+	raise_ended(self, PyExc_ValueError);
+	return -EINVAL;
+}
+
+PyObject *tensor_order_now(PyObject *self, PyObject *stream)
+{
+	WITH_LOCK;
+	intptr_t number;
+
+	if (parse_stream(stream, &number) || tensor_order(self, number, stream, NULL, 0))
+		return NULL;
+	Py_RETURN_NONE;
+}
+
+PyObject *check_stream(PyObject *module, PyObject *stream)
+{
+	intptr_t number;
+
+	(void)module;
+	if (parse_stream(stream, &number))
+		return NULL;
+	Py_RETURN_NONE;
 }
 
 PyObject *tensor_cuda_stream(PyObject *self, PyObject *unused)
@@ -210,7 +298,6 @@ PyObject *tensor_cuda_stream(PyObject *self, PyObject *unused)
 	struct array *a = (struct array *)self;
 	struct hold *h = array_hold(self), *lease;
 	DLManagedTensorVersioned *m;
-	int r;
 
 	(void)unused;
 	if (!h || !hold_usable(h))
@@ -220,13 +307,10 @@ PyObject *tensor_cuda_stream(PyObject *self, PyObject *unused)
 	/* What is queued on the legacy stream needs a lease of its own. */
 	if (h->stream.number != TL_STREAM_DEFAULT && stream_here(h->stream) == h->stream.number)
 		return PyLong_FromSsize_t(h->stream.number);
-	if (!a->ordered) {
-		r = hold_lease(h, TL_STREAM_LEGACY, &m);
-		if (r == -EINVAL) /* not the library's tensor: its maker or its user ensures the
-				     order */
-			return PyLong_FromLong(TL_STREAM_LEGACY);
-		if (r)
-			return raise_error(r);
+	/* The maker or the user of a tensor that is not the library's ensures the order. */
+	if (!a->ordered && hold_is_ours(h)) {
+		if (hold_lease(h, TL_STREAM_LEGACY, NULL, wait_end(h->timeout_ns), &m))
+			return NULL;
 		lease = hold_new(m);
 		if (!lease)
 			return NULL;

@@ -45,12 +45,24 @@ struct stream stream_named(intptr_t number);
  */
 intptr_t stream_here(struct stream stream);
 
+/* Whether the tensor is the library's, which can be leased once more. */
+bool hold_is_ours(const struct hold *h);
 /*
- * Takes another lease on the tensor, which is on a GPU, for use on @stream. Returns 0, or a
- * negative errno with the library's text; -EINVAL: the tensor is not the library's. Gives the GIL
- * up.
+ * Takes another lease on the tensor, which is on a GPU and the library's, for use on @stream. Waits
+ * until its producer, if that is another process, has written it, at most until @end of
+ * wait_end(). Ctrl-C ends the wait, and so does close() of @c unless that is NULL. Returns 0, or a
+ * negative errno with an exception; -ETIMEDOUT: it was not written in time. Gives the GIL up.
  */
-int hold_lease(struct hold *h, intptr_t stream, DLManagedTensorVersioned **out);
+int hold_lease(struct hold *h, intptr_t stream, const struct client *c, int64_t end,
+	       DLManagedTensorVersioned **out);
+/* Does that for a Tensor, and makes it the Tensor's lease. @owner is the user's name for the
+ * stream, and stays as long. Nothing is to be done on the CPU, or if no stream was named. */
+int tensor_order(PyObject *self, intptr_t stream, PyObject *owner, const struct client *c,
+		 int64_t end);
+/* _order(stream): does that without a wait. TimeoutError: the tensor is not written yet. */
+PyObject *tensor_order_now(PyObject *self, PyObject *stream);
+/* check_stream(stream): raises what get(stream=) would. */
+PyObject *check_stream(PyObject *module, PyObject *stream);
 /*
  * Returns false with a BufferError in a child of fork(), which cannot use its parent's GPU tensors.
  */

@@ -19,6 +19,7 @@
 #include "cuda.h"
 #include "draft.h"
 #include "lock.h"
+#include "wait.h"
 
 #define LEGACY "dltensor"
 #define VERSIONED "dltensor_versioned"
@@ -482,15 +483,10 @@ static void refuse_gpu_copy(void)
 static struct hold *gpu_hold(struct hold *h, intptr_t stream)
 {
 	DLManagedTensorVersioned *m;
-	int r = hold_lease(h, stream, &m);
 
-	if (r == -EINVAL)
+	if (!hold_is_ours(h))
 		return hold_ref(h);
-	if (r) {
-		raise_error(r);
-		return NULL;
-	}
-	return hold_new(m);
+	return hold_lease(h, stream, NULL, wait_end(h->timeout_ns), &m) ? NULL : hold_new(m);
 }
 
 static PyObject *gpu_dlpack(const struct array *self, struct hold *h, const struct asked *a)
@@ -724,6 +720,7 @@ static int api_to_py(DLManagedTensorVersioned *tensor, void **out)
 	o = tensor_from(tensor);
 	if (!o)
 		return -1;
+	((struct array *)o)->hold->foreign = true;
 	*out = o;
 	return 0;
 }

@@ -374,13 +374,13 @@ static int many_look(void *context)
 }
 
 /* Takes the tensors of @g over. */
-static PyObject *tensor_list(struct getting *g)
+static PyObject *tensor_list(const struct client *c, struct getting *g)
 {
 	PyObject *list = PyList_New((Py_ssize_t)g->count);
 	size_t n = 0;
 
 	while (list && n < g->count) {
-		PyObject *tensor = tensor_from(g->tensors[n]);
+		PyObject *tensor = tensor_got(c, g->tensors[n]);
 
 		g->tensors[n] = NULL;
 		if (!tensor)
@@ -456,7 +456,7 @@ PyObject *many_get(PyObject *self, PyObject *args)
 
 		client_end(c);
 		if (!r)
-			list = tensor_list(&g);
+			list = tensor_list(c, &g);
 	}
 	PyMem_Free(g.tensors);
 	PyMem_Free(g.names);
@@ -484,13 +484,13 @@ static int all_look(void *context)
 }
 
 /* Takes the tensors of @found over. */
-static PyObject *tensor_dict(struct snapshot *found)
+static PyObject *tensor_dict(const struct client *c, struct snapshot *found)
 {
 	PyObject *dict = PyDict_New();
 
 	for (size_t i = 0; dict && i < found->count; i++) {
 		PyObject *name = PyUnicode_FromString(found->names[i]);
-		PyObject *tensor = tensor_from(found->tensors[i]);
+		PyObject *tensor = tensor_got(c, found->tensors[i]);
 
 		found->tensors[i] = NULL;
 		if (!name || !tensor || PyDict_SetItem(dict, name, tensor))
@@ -561,5 +561,5 @@ PyObject *many_get_all(PyObject *self, PyObject *args)
 		return NULL;
 	r = all_take(c, &g, timeout_ns);
 	client_end(c);
-	return r ? NULL : tensor_dict(&g.found);
+	return r ? NULL : tensor_dict(c, &g.found);
 }

@@ -11,6 +11,7 @@
 #include "cuda.h"
 #include "draft.h"
 #include "source.h"
+#include "wait.h"
 
 static int refuse(const char *why)
 {
@@ -378,16 +379,14 @@ static int source_cuda(struct source *s, PyObject *array, const intptr_t *stream
 
 static int lease_for(struct source *s, intptr_t stream)
 {
-	int r;
-
 	s->stream = stream == TL_STREAM_DEFAULT ? TL_STREAM_LEGACY : stream;
 	if (!hold_usable(s->hold))
 		return -1;
-	r = hold_lease(s->hold, s->stream, &s->versioned);
-	if (!r || r == -EINVAL) /* a draft, or not the library's */
+	if (!hold_is_ours(s->hold)) /* a draft's, or another library's */
 		return 0;
-	raise_error(r);
-	return -1;
+	return hold_lease(s->hold, s->stream, NULL, wait_end(s->hold->timeout_ns), &s->versioned)
+		       ? -1
+		       : 0;
 }
 
 static int source_ours(struct source *s, PyObject *array, const intptr_t *stream)

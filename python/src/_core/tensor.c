@@ -35,6 +35,15 @@ PyObject *tensor_from(DLManagedTensorVersioned *managed)
 	return tensor_over(hold_new(managed));
 }
 
+PyObject *tensor_got(const struct client *c, DLManagedTensorVersioned *managed)
+{
+	PyObject *self = tensor_from(managed);
+
+	if (self)
+		((struct array *)self)->hold->timeout_ns = c->timeout_ns;
+	return self;
+}
+
 PyObject *array_share(PyObject *self, PyObject *unused)
 {
 	WITH_LOCK;
@@ -178,7 +187,9 @@ static PyObject *tensor_remap(PyObject *self, PyObject *mode_text)
 	WITH_LOCK;
 	struct hold *h = array_hold(self);
 	DLManagedTensorVersioned *m;
+	PyObject *other;
 	enum tl_mode mode;
+	int64_t timeout_ns;
 	int r;
 
 	if (!h || parse_mode(mode_text, &mode))
@@ -188,11 +199,15 @@ static PyObject *tensor_remap(PyObject *self, PyObject *mode_text)
 			-ENOTSUP,
 			"the tensor is a copy that get(..., device=) made, whose bytes nobody else has: "
 			"get it again, or copy it");
+	timeout_ns = h->timeout_ns;
 	r = hold_remap(h, mode, &m);
 	if (r)
 		return PyErr_Occurred() ? NULL : raise_error(r);
 	m->flags &= ~DLPACK_FLAG_BITMASK_IS_COPIED; /* `copied` tells of another device */
-	return tensor_from(m);
+	other = tensor_from(m);
+	if (other)
+		((struct array *)other)->hold->timeout_ns = timeout_ns;
+	return other;
 }
 
 static PyObject *tensor_unflagged(PyObject *self, PyObject *unused)
@@ -233,11 +248,13 @@ static PyMethodDef methods[] = {
 	  "Returns a DLPack capsule.\n\n"
 	  "For a read-only Tensor, NumPy gets the shared memory with the READ_ONLY flag. Consumers that may ignore the\n"
 	  "flag get a copy-on-write mapping of their own. On a GPU a consumer gets the memory with the flag and a lease\n"
-	  "of its own. There stream, a CUDA stream as DLPack numbers them, waits for the producer's work, and the lease\n"
-	  "ends when the work that is queued on it at the end of the consumer's tensor is done.\n"
+	  "of its own. There stream is a CUDA stream as DLPack numbers them. If another process has not finished the\n"
+	  "tensor, the call waits for that, for at most the client's timeout or until Ctrl-C; work of this process is\n"
+	  "waited for by the stream. The lease ends when the work that is queued on the stream at the end of the\n"
+	  "consumer's tensor is done.\n"
 	  "BufferError: the Tensor is read-only and max_version is None; or another device is asked for, or a stream on\n"
-	  "the CPU, or a copy on a GPU; or the Tensor was released. TensorLostError: its memory is lost with its\n"
-	  "producer." },
+	  "the CPU, or a copy on a GPU; or the Tensor was released. TimeoutError: it was not finished in time.\n"
+	  "TensorLostError: its memory is lost with its producer." },
 	{ "__dlpack_device__", array_dlpack_device, METH_NOARGS,
 	  "__dlpack_device__($self)\n--\n\nReturns DLPack's device type and number: (1, 0) is the CPU, (2, n) is GPU n." },
 	{ "unflagged", tensor_unflagged, METH_NOARGS,
@@ -246,6 +263,7 @@ static PyMethodDef methods[] = {
 	  "It is for libraries that do not know the flag (JAX, TensorFlow). They must not write to it: others read these\n"
 	  "bytes, or the memory is mapped read-only, and a write makes CUDA unusable in this process." },
 	{ "_cuda_stream", tensor_cuda_stream, METH_NOARGS, NULL },
+	{ "_order", tensor_order_now, METH_O, NULL },
 	{ "_remap", tensor_remap, METH_O, NULL },
 	{ "_share", array_share, METH_NOARGS, NULL },
 	{ "_view", array_view, METH_VARARGS, NULL },

@@ -14,6 +14,7 @@
 
 #include "cuda.h"
 #include "draft.h"
+#include "wait.h"
 
 PyTypeObject *tensor_type, *draft_type;
 PyObject *interface_reader, *cuda_reader, *stream_reader, *device_reader;
@@ -50,7 +51,9 @@ bool interpreter_enter(void)
 	uint32_t now = atomic_load(&within);
 
 	do {
-		if (now & IS_ENDING)
+		/* Nothing says that it begins to end if atexit's functions are cleared, or run
+		 * before we are imported. */
+		if (now & IS_ENDING || !Py_IsInitialized())
 			return false;
 	} while (!atomic_compare_exchange_weak(&within, &now, now + 1));
 	own_within++;
@@ -60,20 +63,25 @@ bool interpreter_enter(void)
 void interpreter_leave(void)
 {
 	own_within--;
-	if (atomic_fetch_sub(&within, 1) == (IS_ENDING | 1))
+	if (atomic_fetch_sub(&within, 1) & IS_ENDING)
 		syscall(SYS_futex, &within, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Gives the GIL up, which those who are within may need. */
+/* Gives the GIL up, which those who are within may need. A deleter of another library may block
+ * for ever, which Ctrl-C ends. */
 static PyObject *end_interpreter(PyObject *self, PyObject *unused)
 {
+	const struct timespec slice = { .tv_nsec = WAIT_SLICE_NS };
 	uint32_t now = atomic_fetch_or(&within, IS_ENDING) | IS_ENDING;
 
 	(void)self, (void)unused;
-	Py_BEGIN_ALLOW_THREADS;
-	for (; now != (IS_ENDING | own_within); now = atomic_load(&within))
-		syscall(SYS_futex, &within, FUTEX_WAIT_PRIVATE, now, NULL, NULL, 0);
-	Py_END_ALLOW_THREADS;
+	for (; now != (IS_ENDING | own_within); now = atomic_load(&within)) {
+		Py_BEGIN_ALLOW_THREADS;
+		syscall(SYS_futex, &within, FUTEX_WAIT_PRIVATE, now, &slice, NULL, 0);
+		Py_END_ALLOW_THREADS;
+		if (PyErr_CheckSignals())
+			return NULL;
+	}
 	Py_RETURN_NONE;
 }
 

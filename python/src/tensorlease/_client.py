@@ -31,7 +31,7 @@ from ._paths import paths_of
 from ._ref import Ref
 from ._tensor import Draft, pickle_for
 from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status
-from ._waiter import TrioFuture, Waiter, _Wait, after_others, result_of, running_trio
+from ._waiter import TrioFuture, Waiter, _Wait, after_others, ordered, result_of, running_trio
 from ._watch import Events, Watch
 
 _SIZE_MAX = 2**63 - 1
@@ -52,7 +52,8 @@ def connect(address=None, *, namespace=None, autostart=None, timeout=10.0):
         when it has had no clients and no tensors for a while. None: only if the address was given neither here nor by
         $TENSORLEASE_SOCKET, so that a mistyped address is an error.
     timeout: seconds that a request waits for the daemon's answer, here and in later calls. None or 0: 10 seconds. A
-        request for CPU memory waits a second more for each 100 MB. A signal does not end that wait.
+        request for CPU memory waits a second more for each 100 MB. A signal does not end that wait. It
+        also bounds the wait for another process's work on a GPU tensor, which a signal does end.
     NoDaemonError (a ConnectionRefusedError): nobody listens at the address. PermissionDeniedError: this user may not
     use the socket, there is no namespace of that name that it may read, or the daemon runs as a user that is not
     trusted. Trusted are this user, root, the system user of the packaged service, and the uids in
@@ -64,7 +65,8 @@ def connect(address=None, *, namespace=None, autostart=None, timeout=10.0):
 class Client(_core.Client):
     """A connection to a daemon. Any thread may use it at any time.
 
-    Calls that wait or copy release the GIL. Waits for a tensor or for space end with Ctrl-C and with close().
+    Calls that wait or copy release the GIL. Waits for a tensor, for its producer's work on a GPU or for space end with
+    Ctrl-C and with close().
 
     Besides its own errors each call may raise a ValueError (the client is closed, or an argument is wrong), a
     TypeError, a DisconnectedError (the daemon is gone; the next call connects again), a KickedError (an administrator
@@ -355,24 +357,28 @@ class Client(_core.Client):
         """Do what get() does, for asyncio and trio: wait without blocking the loop. One thread serves a client's waits.
 
         timeout: seconds; by default it waits forever, or until the task is cancelled. Other arguments and errors are
-        those of get(). What it does not wait for is the GPU work of the tensor's producer: a stream that is named here,
-        as torch() names one later, makes this thread wait for that.
+        those of get(). With a stream it also waits for the GPU work of the tensor's producer in this way. Without one
+        it does not: torch() names one later, and makes the calling thread wait for that.
         """
         _core.check_seconds("timeout", timeout)
+        _core.check_stream(stream)
         seconds = 0.0 if timeout is None else float(timeout)
         deadline = time.monotonic() + seconds
         while True:
             try:
-                tensor = self.get(name, newer_than=newer_than, mode=mode, stream=stream)
+                tensor = await after_others(self.get(name, newer_than=newer_than, mode=mode))
             except (NotFoundError, NotNewerError, TensorLostError, DisconnectedError):
                 if not seconds:
                     raise
-            else:
-                return await after_others(tensor)
-            tensor = await self._await_tensor(name, newer_than, mode, seconds, deadline)
+                tensor = await self._await_tensor(name, newer_than, mode, seconds, deadline)
             if stream is None:
                 return tensor
-            tensor.release()  # a stream may mean another one on the thread that waits: 2 does
+            try:
+                end = deadline if seconds else deadline + (self._arguments[3] or 10.0)  # the client's timeout
+                return await ordered(self, tensor, stream, end)
+            except (TensorLostError, DisconnectedError):
+                if not seconds or time.monotonic() >= deadline:
+                    raise
 
     async def _await_tensor(self, name, newer_than, mode, seconds, deadline):
         trio = running_trio()
@@ -444,7 +450,8 @@ class Client(_core.Client):
 
         It goes on by itself when a producer or the daemon is restarted.
         newer_than: the first version of a name must be above it; not for a set.
-        timeout: seconds to wait for each; a TimeoutError ends the iteration. By default it waits forever.
+        timeout: seconds to wait for each, and with a stream for its producer's GPU work; a TimeoutError ends the
+            iteration. By default it waits forever.
         until_gone: whether to end the iteration once the newest was given and the connection that published it has
             ended, or it was deleted; of a set, each of them.
         mode, stream, device: as for get(); a set has no stream.

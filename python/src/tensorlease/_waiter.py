@@ -83,6 +83,37 @@ def running_trio():
     return None
 
 
+class Pauses:
+    """The seconds between looks at a GPU's work, of whose end nothing tells: short at first, then some milliseconds."""
+
+    def __init__(self):
+        self._next = 0.0001
+
+    def next(self):
+        seconds, self._next = self._next, min(1.5 * self._next, 0.005)
+        return seconds
+
+
+async def ordered(client, tensor, stream, deadline):
+    """Return the tensor once the stream can use it: its producer, if that is another process, has written it."""
+    pauses = Pauses()
+    try:
+        while True:
+            if client.closed:
+                raise ValueError("the client was closed during an aget")
+            try:
+                tensor._order(stream)
+                return tensor
+            except TimeoutError:
+                if time.monotonic() >= deadline:
+                    raise
+            trio, seconds = running_trio(), min(pauses.next(), max(0.0, deadline - time.monotonic()))
+            await (trio.sleep(seconds) if trio else asyncio.sleep(seconds))
+    except BaseException:
+        tensor.release()
+        raise
+
+
 async def let_others_run():
     """To be awaited by what may never have to wait: without it a fast producer would stop the caller's event loop."""
     trio = running_trio()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from . import _core
 from ._errors import DisconnectedError, InvalidError, NotFoundError, TensorLostError, TimeoutError
-from ._waiter import let_others_run, running_trio
+from ._waiter import Pauses, let_others_run, running_trio
 
 _ATTEMPTS = 100  # to have a set as of one moment
 _SET_MAX = 65536
@@ -82,7 +82,11 @@ class _Watching:
         return self._core.fileno()
 
     def poll(self):
-        """Return what the next step of the iteration would give, or None if it would have to wait."""
+        """Return what the next step of the iteration would give, or None if it would have to wait.
+
+        A step of a watch with a stream also waits for the GPU work of the tensor's producer, of whose end fileno()
+        tells nothing.
+        """
         return self._take()
 
     def __iter__(self):
@@ -104,7 +108,7 @@ class _Watching:
         left = deadline - time.monotonic()
         if left <= 0:
             raise ended or self._late(deadline - self._seconds)
-        return None, min(left, _ENDED_SLICE) if ended else left
+        return None, min(left, _ENDED_SLICE if ended else self._pause())
 
     def __next__(self):
         deadline = time.monotonic() + self._seconds
@@ -130,6 +134,10 @@ class _Watching:
                 await _readable(fd, min(seconds, _CLOSED_SLICE))
             finally:
                 os.close(fd)
+
+    def _pause(self):
+        """Return after how many seconds to look although nothing has happened."""
+        return math.inf
 
     def _drain(self):
         """Note all that has happened."""
@@ -168,12 +176,22 @@ class Watch(_Watching):
     def __init__(self, client, name, whole, newer_than, timeout, options, until_gone):
         newest = operator.index(newer_than or 0)
         super().__init__(client, name, whole, False, timeout)
+        self._stream = options.pop("stream", None)
+        _core.check_stream(self._stream)
         self._whole, self._options, self._until_gone = whole, options, until_gone
+        self._unfinished = None  # (a tensor on which its producer's GPU still works, Pauses, the error that says so)
         self._given = {} if whole else {name: newest}  # the version of each name that was given last
         self._seen = False  # something was given
         self._names = {}  # the version of each name that is there
         self._gone = set()  # names of those whose producers have ended
         self.skipped = 0  # versions that were skipped before the last one that was given
+
+    def close(self):
+        super().close()
+        self._unfinished = None
+
+    def _pause(self):
+        return self._unfinished[1].next() if self._unfinished else math.inf
 
     def _note(self, event):
         if event.what == "published":
@@ -189,6 +207,8 @@ class Watch(_Watching):
             self._gone.clear()
 
     def _late(self, began):
+        if self._unfinished:
+            return self._unfinished[2]
         if self._whole:
             return TimeoutError(
                 errno.ETIMEDOUT, f"nothing new that starts with {self._name!r} came within {self._seconds:g} s"
@@ -201,22 +221,34 @@ class Watch(_Watching):
     def _take(self):
         self._drain()
         found = self._take_set() if self._whole else self._take_one()
-        if found is None and self._until_gone:
+        if found is None and self._until_gone and not self._unfinished:
             self.over = self._seen and self._gone >= self._names.keys()
         return found
 
     def _take_one(self):
         name, before = self._name, self._given[self._name]
-        if self._names.get(name, 0) <= before:
+        if not self._unfinished and self._names.get(name, 0) <= before:
             return None
         try:
-            tensor = self._client.get(name, **self._options)
+            tensor, pauses = (self._unfinished or (self._client.get(name, **self._options), Pauses()))[:2]
+            if not self._order(tensor, pauses):
+                return None
         except (NotFoundError, TensorLostError):
             return None  # that is told soon
         self._given[name] = tensor.version
         self.skipped = tensor.version - before - 1 if before and self._seen else 0
         self._seen = True
         return tensor
+
+    def _order(self, tensor, pauses):
+        """Return whether the stream can use the tensor, which is kept until then."""
+        self._unfinished = None
+        if self._stream is not None:
+            try:
+                tensor._order(self._stream)
+            except TimeoutError as error:
+                self._unfinished = tensor, pauses, error.with_traceback(None)
+        return not self._unfinished
 
     def _is_new(self):
         return self._given.keys() != self._names.keys() or any(
