@@ -171,6 +171,19 @@ static struct cuda_import *import_alive(struct cuda_session *cs, uint32_t segmen
 	return NULL;
 }
 
+/* Finds an import with @find, and waits while another thread opens it. False: until the deadline it
+ * was not open. Called with cuda_lock. */
+static bool find_opened(struct cuda_import *(*find)(struct cuda_session *, uint32_t, uint32_t),
+			struct cuda_session *cs, uint32_t segment, uint32_t generation,
+			int64_t deadline, struct cuda_import **out)
+{
+	bool in_time = true;
+
+	while ((*out = find(cs, segment, generation)) && !cuda_import_is_open(*out) && in_time)
+		in_time = cuda_wait_changed(deadline);
+	return !*out || cuda_import_is_open(*out);
+}
+
 /*
  * The open import of that segment, with a lease counted on it; or a new one, *is_new, that the
  * caller has to open. 0, or a negative errno. Does not have the lock when it returns.
@@ -179,14 +192,11 @@ static int find_or_add(struct cuda_session *cs, uint32_t segment, uint32_t gener
 		       int64_t deadline, bool *is_new, struct cuda_import **out)
 {
 	struct cuda_import *import;
-	bool in_time = true;
+	bool in_time;
 
 	*is_new = false;
 	pthread_mutex_lock(&cuda_lock);
-	while ((import = import_alive(cs, segment, generation)) && !cuda_import_is_open(import) &&
-	       in_time)
-		in_time = cuda_wait_changed(deadline);
-	in_time = !import || cuda_import_is_open(import);
+	in_time = find_opened(import_alive, cs, segment, generation, deadline, &import);
 	if (!import) {
 		import = import_add(cs, segment, generation);
 		*is_new = import && !(import_is_known(import) && import_own(import));
@@ -262,17 +272,14 @@ int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, in
 {
 	struct cuda_import *import, *asking = NULL;
 	struct cuda_session *cs;
-	bool in_time = true;
+	bool in_time;
 	int r;
 
 	r = cuda_session_get(s, &cs);
 	if (r)
 		return r;
 	pthread_mutex_lock(&cuda_lock);
-	while ((import = import_find(cs, segment, generation)) && !cuda_import_is_open(import) &&
-	       in_time)
-		in_time = cuda_wait_changed(deadline);
-	in_time = !import || cuda_import_is_open(import);
+	in_time = find_opened(import_find, cs, segment, generation, deadline, &import);
 	if (!import)
 		asking = import_add(cs, segment, generation);
 	else if (in_time)

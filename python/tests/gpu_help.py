@@ -9,7 +9,7 @@ from pathlib import Path
 import dlpack_abi as abi
 import pytest
 from conftest import eventually, leases_of, run_daemon
-from cuda_driver import LEGACY, Array, Driver, FakeMachine, Taken
+from cuda_driver import LEGACY, Array, Child, Driver, FakeMachine, Taken
 from limits import limit
 
 import tensorlease
@@ -84,6 +84,16 @@ def publish_held(link):
     link.send(client.publish("t", array))
     link.recv()
     take_back(client, array)
+
+
+def start_held(gpus, work):
+    """Starts a child that does work, which told something and went on, so that its GPU stands still until hold(0)."""
+    child = Child(work)
+    child.hear()
+    gpus.hold(child.pid)
+    child.tell()
+    child.hear()
+    return child
 
 
 # ---- Consumers ----

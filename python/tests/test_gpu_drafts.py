@@ -12,7 +12,7 @@ import gpu_help
 import pytest
 from conftest import daemon_at, eventually, once_asleep
 from cuda_driver import LEGACY, PER_THREAD, Array, Child, Driver, Interface, Taken, run
-from gpu_help import N, connect, is_unfinished, take, take_back, take_now, tell_what_is_seen
+from gpu_help import N, connect, is_unfinished, start_held, take, take_back, take_now, tell_what_is_seen
 from limits import limit
 
 import tensorlease
@@ -113,11 +113,7 @@ def publish_held_draft(link):
 
 
 def test_consumers_wait_for_the_stream_that_filled_a_draft(gpus):
-    producer = Child(publish_held_draft)
-    producer.hear()
-    gpus.hold(producer.pid)
-    producer.tell()
-    producer.hear()
+    producer = start_held(gpus, publish_held_draft)
     consumer = Child(tell_what_is_seen)
     _, pending = consumer.hear()
     assert pending

@@ -9,7 +9,17 @@ import gpu_help
 import pytest
 from conftest import eventually, leases_of
 from cuda_driver import LEGACY, Array, Child, Driver, Taken, run
-from gpu_help import N, connect, publish_and_stay, publish_held, take, take_back, take_now, tell_what_is_seen
+from gpu_help import (
+    N,
+    connect,
+    publish_and_stay,
+    publish_held,
+    start_held,
+    take,
+    take_back,
+    take_now,
+    tell_what_is_seen,
+)
 
 daemon, gpus = gpu_help.daemon, gpu_help.gpus
 
@@ -131,11 +141,7 @@ def release_defers(link):
 def test_a_lease_lasts_as_long_as_the_consumers_queued_work(gpus, observer):
     producer = Child(publish_and_stay, 9)
     producer.hear()
-    consumer = Child(release_defers)
-    consumer.hear()
-    gpus.hold(consumer.pid)
-    consumer.tell()
-    consumer.hear()
+    consumer = start_held(gpus, release_defers)
     eventually(lambda: leases_of(observer, consumer.pid) == 1)
     gpus.hold(0)
     eventually(lambda: leases_of(observer, consumer.pid) == 0)

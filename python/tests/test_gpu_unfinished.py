@@ -14,7 +14,7 @@ import gpu_help
 import pytest
 from conftest import eventually
 from cuda_driver import LEGACY, Child, Driver, Taken, run
-from gpu_help import publish_and_stay, publish_held
+from gpu_help import publish_and_stay, publish_held, start_held
 from limits import limit
 
 import tensorlease
@@ -27,11 +27,7 @@ SHORT = 0.5  # seconds; the timeout of clients, which waits are to outlast
 @pytest.fixture
 def producer(gpus):
     """Publishes "t", and its GPU stands still until hold(0)."""
-    producer = Child(publish_held)
-    producer.hear()
-    gpus.hold(producer.pid)
-    producer.tell()
-    producer.hear()
+    producer = start_held(gpus, publish_held)
     yield producer
     gpus.hold(0)
     producer.end()
@@ -248,11 +244,7 @@ def get_what_comes_after_a_loss(link):
 
 
 def test_a_wait_goes_on_when_the_tensor_is_lost(gpus):
-    lost = Child(publish_held)
-    lost.hear()
-    gpus.hold(lost.pid)
-    lost.tell()
-    lost.hear()
+    lost = start_held(gpus, publish_held)
     consumer = Child(get_what_comes_after_a_loss)
     consumer.hear()
     lost.kill()
