@@ -80,7 +80,8 @@ static int claim_on(struct session *s, const char *name, bool wait, int64_t dead
 		send_unclaim(s, m.fixed.again, "");
 		if (wait)
 			tl_fail(r,
-				"somebody else has claimed '%s', and it was not published in time",
+				"'%s' could not be claimed in time: somebody else has claimed it "
+				"and has not published it, or the daemon does not answer",
 				name);
 	}
 	return r ? r : claim_outcome(&answer, name);

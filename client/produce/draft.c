@@ -218,24 +218,26 @@ int draft_metadata(struct tl_draft *draft, const void *metadata, size_t size)
 
 /* ---- Committing ---- */
 
+/* The memory of a group is a draft without a name. */
+#define DRAFT_TEXT "the %s%s%s"
+#define DRAFT_WORDS(name) *(name) ? "draft of '" : "group", (name), *(name) ? "'" : ""
+
 int draft_stale(const char *name)
 {
-	return tl_fail(
-		-ESTALE,
-		"the draft of '%s' is stale: it was the daemon's that we were connected to before",
-		name);
+	return tl_fail(-ESTALE,
+		       DRAFT_TEXT " is stale: it was the daemon's that we were connected to before",
+		       DRAFT_WORDS(name));
 }
 
 int draft_check(struct tl_draft *draft)
 {
 	if (draft->state == DRAFT_PARENTS)
-		return tl_fail(
-			-ESTALE,
-			"the draft of '%s' belongs to the process that created it, before fork()",
-			draft->name);
+		return tl_fail(-ESTALE,
+			       DRAFT_TEXT " belongs to the process that created it, before fork()",
+			       DRAFT_WORDS(draft->name));
 	if (draft->state == DRAFT_ENDED)
-		return tl_fail(-ESTALE, "the draft of '%s' was aborted: its client is closed",
-			       draft->name);
+		return tl_fail(-ESTALE, DRAFT_TEXT " was aborted: its client is closed",
+			       DRAFT_WORDS(draft->name));
 	if (!draft->ring) /* the daemon sends no messages about a draft of a ring */
 		session_drain(draft->session);
 	if (atomic_load(&draft->session->ended))

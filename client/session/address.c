@@ -400,6 +400,17 @@ static const char *read_complaint(int fd, char *text, size_t size)
  * Starts the program in a session of its own, with no signal blocked or ignored and none of our
  * descriptors open. Its messages go to @stderr_fd until it detaches.
  */
+/* Makes a file for what a started daemon complains of, above the descriptors that it gets as its
+ * standard ones: a caller may have closed those. -1: there is none. */
+static int complaint_file(void)
+{
+	int low = memfd_create("tensorleased-stderr", MFD_CLOEXEC);
+	int fd = low < 0 ? -1 : fcntl(low, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+
+	fd_close(low);
+	return fd;
+}
+
 static int spawn_daemon(pid_t *pid, const char *program, const char *address, int stderr_fd)
 {
 	char *const argv[] = { (char *)program,
@@ -487,7 +498,7 @@ int address_autostart(const char *address, int64_t deadline)
 	r = make_private_directory(address);
 	if (r)
 		return r;
-	stderr_fd = memfd_create("tensorleased-stderr", MFD_CLOEXEC);
+	stderr_fd = complaint_file();
 	r = spawn_daemon(&pid, program, address, stderr_fd);
 	if (r)
 		return r;

@@ -52,7 +52,7 @@ void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *
 			   (int)name->len, name->text, peer->client.uid, NAME_BUCKET_MAX);
 		break;
 	case STATE_E_DRAFTS:
-		peer_error(peer, serial, WIRE_E_LIMIT,
+		peer_error(peer, serial, WIRE_BECAUSE(WIRE_E_LIMIT, WIRE_CAUSE_TENSORS),
 			   "%.*s: this client has its maximum of %d drafts; commit or abort some",
 			   (int)name->len, name->text, CLIENT_DRAFTS_MAX);
 		break;

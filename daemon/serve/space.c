@@ -199,7 +199,7 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 			   limited ? "its capacity" : "--capacity", user->uid, mine);
 		break;
 	case STATE_E_DRAFTS:
-		peer_error(peer, serial, WIRE_E_LIMIT,
+		peer_error(peer, serial, WIRE_BECAUSE(WIRE_E_LIMIT, WIRE_CAUSE_TENSORS),
 			   "this client has its maximum of %d drafts; commit or abort some",
 			   CLIENT_DRAFTS_MAX);
 		break;

@@ -64,10 +64,11 @@ typedef struct tl_connect_options {
  *	-ENOENT		there is no socket at that address, or no daemon to start
  *	-ECONNREFUSED	no daemon listens there
  *	-EACCES		the socket is not for us, the daemon is not of a user that we trust, the
- *			directory of a daemon to be started is not ours alone, or there is no
- *			namespace of that name that we may read
+ *			directory of a daemon to be started at a default address is not ours
+ *			alone, or there is no namespace of that name that we may read
  *	-EPROTONOSUPPORT	the daemon speaks no version of the protocol that we speak
  *	-EUSERS		the daemon has as many clients as it may have
+ *	-EDQUOT		this user has as many connections as it may have
  *	-EINVAL		also: $TENSORLEASE_TRUST_UID was needed and is no such list
  * Since: 0.1; in this order of arguments since 0.2
  */

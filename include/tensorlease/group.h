@@ -94,6 +94,8 @@ TL_API DLTensor *tl_group_tensor(tl_group *group, size_t index);
  * Returns: 0, a common error, or
  *	-EINVAL		a tensor of tl_group_tensor() was changed; the text says how
  *	-EACCES		one of the names belongs to another user
+ *	-ENOSPC		the daemon has too few tensors or names left for the group
+ *	-EDQUOT		the same of this user's share of them
  *	-ESTALE		as tl_commit()
  * Since: 0.1
  */

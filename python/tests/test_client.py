@@ -745,3 +745,11 @@ def test_tensors_are_sent_by_choice(client, method):
         tensorlease._tensor.pickle_for(None)
     with pytest.raises(TypeError, match="pickle_tensors"):
         pickle.dumps(tensor)
+
+
+def test_a_client_without_a_daemon_can_be_shown(tmp_path):
+    address = str(tmp_path / "socket")
+    with daemon_at(address) as first, tensorlease.connect(address, autostart=False) as client:
+        first.kill()
+        first.wait()
+        assert repr(client) == "<tensorlease.Client, DisconnectedError>"

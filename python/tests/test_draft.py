@@ -166,6 +166,29 @@ def test_a_draft_that_may_have_been_committed_can_be_aborted(tmp_path):
             draft.commit()
 
 
+def test_close_aborts_drafts(client):
+    other = tensorlease.connect(client.status().address, autostart=False)
+    draft, viewed = other.create("draft/a", (1 << 20,), "uint8"), other.create("draft/b", (1 << 20,), "uint8")
+    array = viewed.numpy()
+    assert client.status().drafts == 2
+    other.close()
+    eventually(lambda: client.status().drafts == 1)
+    array[...] = 7  # until the last view is gone
+    del array
+    eventually(lambda: client.status().drafts == 0)
+    assert draft.state == viewed.state == "aborted"
+    for use in (draft.commit, draft.numpy, viewed.commit):
+        with pytest.raises(ValueError, match="aborted when its client was closed"):
+            use()
+
+
+def test_the_block_of_a_draft_whose_client_was_closed_raises(client):
+    other = tensorlease.connect(client.status().address, autostart=False)
+    with pytest.raises(ValueError, match="when its client was closed"), other.create("draft/closed", (4,), "uint8"):
+        other.close()
+    assert "draft/closed" not in client
+
+
 def test_views_stay_readable_after_the_commit(client):
     draft = client.create("draft/after", (1000,), "float64")
     array, view = draft.numpy(), memoryview(draft)

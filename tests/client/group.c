@@ -2,7 +2,7 @@
 /* Groups are published in one step, got as of one moment, and given back as a whole. */
 #include "tests/client/common.h"
 
-enum { MANY = 500 };
+enum { MANY = 500, DRAFTS = 1024 };
 
 struct named {
 	char names[MANY][32];
@@ -263,6 +263,49 @@ TEST(a_dead_producers_group_leaves_nothing)
 	must_be(s.drafts, 0);
 	must_be(s.tensors, 0);
 	must_be(s.bytes_used, s.bytes_warm);
+}
+
+static int commits_its_parents(const struct test_daemon *d, void *arg)
+{
+	(void)d;
+	parent_await();
+	must_be(tl_group_commit(arg), -ESTALE);
+	must(strstr(tl_last_error(), "the group belongs to the process that created it"));
+	return 0;
+}
+
+TEST(errors_about_a_groups_memory_say_that_it_is_a_group)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	static struct named n;
+	struct test_child c;
+	tl_group *group;
+
+	name_items(&n, "forked", 10, 300);
+	must_be(tl_group_create(client, n.items, 10, NULL, &group), 0);
+	c = child_start(&d, commits_its_parents, group);
+	child_finish(&c);
+	tl_group_abort(group);
+	tl_close(client);
+}
+
+TEST(too_many_drafts_are_no_lack_of_bytes)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	static tl_draft *drafts[DRAFTS];
+	const tl_spec spec = { .size = sizeof(spec), .dtype = U8 };
+	tl_draft *more;
+
+	for (size_t i = 0; i < DRAFTS; i++)
+		must_be(tl_create(client, "d", &spec, &drafts[i]), 0);
+	must_be(tl_create(client, "d", &spec, &more), -ENOSPC);
+	must(strstr(tl_last_error(), "maximum of 1024 drafts"));
+	must_be(tl_last_cause(NULL), TL_CAUSE_TENSORS);
+	for (size_t i = 0; i < DRAFTS; i++)
+		tl_abort(drafts[i]);
+	tl_close(client);
 }
 
 TEST(a_waiting_get_of_many_gets_them_when_they_come)

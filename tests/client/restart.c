@@ -528,6 +528,40 @@ TEST(a_daemon_is_started_once)
 	unsetenv("TENSORLEASE_DAEMON");
 }
 
+/* As in a service that has closed its standard descriptors. */
+static int is_told_why(const struct test_daemon *d, void *arg)
+{
+	tl_connect_options o = { .size = sizeof(o),
+				 .address = "/nonexistent/dir/socket",
+				 .flags = TL_CONNECT_AUTOSTART };
+	tl_client *client;
+
+	(void)d;
+	(void)arg;
+	parent_await();
+	for (int closed = 1; closed < 4; closed++) {
+		for (int fd = 0; fd < 2; fd++)
+			if (closed & 1 << fd)
+				close(fd);
+		must_be(tl_connect(&o, &client), -ECONNREFUSED);
+		must(strstr(tl_last_error(), "the directory is missing"));
+		while (open("/dev/null", O_RDWR | O_CLOEXEC) <= STDERR_FILENO)
+			continue;
+	}
+	return 0;
+}
+
+TEST(a_program_without_standard_descriptors_is_told_why_no_daemon_starts)
+{
+	const char *binary = getenv("TL_TEST_DAEMON");
+	struct test_child c;
+
+	setenv("TENSORLEASE_DAEMON", binary ? binary : "build/bin/tensorleased", 1);
+	c = child_start(NULL, is_told_why, NULL);
+	child_finish(&c);
+	unsetenv("TENSORLEASE_DAEMON");
+}
+
 int main(void)
 {
 	return suite_run();

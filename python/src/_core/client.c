@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "cuda.h"
+#include "draft.h"
 #include "file.h"
 #include "lock.h"
 #include "look.h"
@@ -88,6 +89,7 @@ static int close_now(struct client *c)
 	int r;
 
 	c->client = NULL;
+	drafts_abort(c);
 	calls_begin(&c->ends);
 	Py_BEGIN_ALLOW_THREADS;
 	r = tl_close(client);

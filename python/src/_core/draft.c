@@ -273,6 +273,24 @@ static struct draft *draft_alive(struct draft *d)
 #endif
 }
 
+void drafts_abort(struct client *c)
+{
+	struct draft *d = c->drafts;
+
+	while (d) {
+		struct draft *alive = hold_of(d) ? draft_alive(d) : NULL;
+
+		if (!alive) {
+			d = d->next;
+			continue;
+		}
+		alive->closed = true;
+		draft_ended(alive, DRAFT_ABORTED); /* others run, and the list may change */
+		Py_DECREF(alive);
+		d = c->drafts;
+	}
+}
+
 struct draft *draft_with_bytes_at(struct client *c, const void *data)
 {
 	for (struct draft *d = c->drafts; data && d; d = d->next)
@@ -327,7 +345,6 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 	Py_END_ALLOW_THREADS;
 	if (r)
 		raise_error(r); /* before anything else can fail */
-	client_end(d->client);
 	d->doubted = doubted;
 	d->array.hold = doubted ? NULL : h;
 	if (!exported && (!r || r == -EINPROGRESS)) /* the library has it */
@@ -335,12 +352,12 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 	source_end(&s);
 	if (r && exported)
 		*exported = tensor;
-	if (r) {
+	if (r)
 		draft_failed(d, r);
-		return -1;
-	}
-	draft_committed(d, name, version ? *version : 0);
-	return 0;
+	else
+		draft_committed(d, name, version ? *version : 0);
+	client_end(d->client); /* which aborts the draft if the client was closed meanwhile */
+	return r ? -1 : 0;
 }
 
 static PyObject *draft_commit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
@@ -486,6 +503,13 @@ static PyObject *get_state(PyObject *self, void *unused)
 	return PyUnicode_InternFromString(texts[((struct draft *)self)->state]);
 }
 
+static PyObject *get_closed(PyObject *self, void *unused)
+{
+	WITH_LOCK;
+	(void)unused;
+	return PyBool_FromLong(((struct draft *)self)->closed);
+}
+
 /* A child inherits its parent's drafts, and a grandchild does not: touching one is a SIGSEGV there.
  */
 bool draft_is_here(PyObject *self)
@@ -551,7 +575,8 @@ static PyMethodDef methods[] = {
 	  "numpy() and the like raise a ValueError or a BufferError. Only commit() and abort() can still be called; another\n"
 	  "commit() publishes the same bytes, as one more version if the first one succeeded." },
 	{ "abort", draft_abort, METH_NOARGS,
-	  "abort($self)\n--\n\nGives the memory back without publishing it. Does nothing the second time." },
+	  "abort($self)\n--\n\nGives the memory back without publishing it. Does nothing the second time. What a commit may have published,\n"
+	  "after which the state is 'unknown', stays published." },
 	{ "__dlpack__", FASTCALL(draft_dlpack_here), METH_FASTCALL | METH_KEYWORDS, NULL },
 	{ "__dlpack_device__", array_dlpack_device, METH_NOARGS, NULL },
 	{ "_check_here", draft_check_here, METH_NOARGS, NULL },
@@ -585,6 +610,7 @@ static PyGetSetDef getters[] = {
 	  NULL },
 	{ "_dtype_tuple", array_get_dtype_tuple, NULL, NULL, NULL },
 	{ "_address", array_get_address, NULL, NULL, NULL },
+	{ "_closed", get_closed, NULL, NULL, NULL },
 	{ 0 },
 };
 

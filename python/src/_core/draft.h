@@ -19,6 +19,7 @@ struct draft {
 	struct stream stream;	    /* the stream that writes it, as far as known */
 	bool stream_said;	    /* the user named it, so that no other stream counts */
 	bool many_streams;	    /* consumers asked for several */
+	bool closed;		    /* the end of its client aborted it */
 	enum draft_state { DRAFT_OPEN, DRAFT_COMMITTED, DRAFT_ABORTED, DRAFT_UNKNOWN } state;
 };
 
@@ -36,6 +37,9 @@ PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft);
  */
 int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options, PyObject *stream,
 		  uint64_t *version, bool *copied);
+
+/* Aborts the client's drafts, whose memory ends with their last view. */
+void drafts_abort(struct client *c);
 
 /* Notes that the draft was published under @name, as @version if that is not 0. It has no memory
  * any more. */

@@ -328,9 +328,9 @@ PyObject *many_publish(PyObject *self, PyObject *args)
 		r = client_with_space(c, handing_attempt, &h, timeout_ns);
 		if (r < 0)
 			raise_error(r);
-		client_end(c);
 		if (handing_done(&h, c, names, arrays, r))
 			r = -1;
+		client_end(c); /* which aborts what is still a draft if the client was closed */
 	}
 	handing_deinit(&h);
 	return r ? NULL : PyLong_FromSize_t(h.copied);

@@ -281,7 +281,8 @@ void raise_ended(PyObject *self, PyObject *class)
 			     "more: call commit() again, or abort()",
 			     name);
 	else if (d->state == DRAFT_ABORTED)
-		PyErr_Format(class, "draft %R was aborted", name);
+		PyErr_Format(class, "draft %R was aborted%s", name,
+			     d->closed ? " when its client was closed" : "");
 	else if (d->state == DRAFT_OPEN)
 		PyErr_Format(class, "draft %R is being committed by another thread", name);
 	else if (d->version)

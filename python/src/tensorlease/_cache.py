@@ -45,7 +45,10 @@ def _claim(client, name, end, timeout):
     except NoSpaceError:  # this user has as many claims as it may
         return True
     if mine is None:
-        raise TimeoutError(errno.ETIMEDOUT, f"another client has not made {name!r} within {timeout:g} s")
+        raise TimeoutError(
+            errno.ETIMEDOUT,
+            f"another client has not made {name!r} within {timeout:g} s, or the daemon does not answer",
+        )
     return mine
 
 

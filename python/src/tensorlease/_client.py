@@ -129,7 +129,10 @@ class Client(_core.Client):
     def __repr__(self):
         if self.closed:
             return "<tensorlease.Client, closed>"
-        return f"<tensorlease.Client of {self.status().address}>"
+        try:
+            return f"<tensorlease.Client of {self.status().address}>"
+        except Error as error:
+            return f"<tensorlease.Client, {type(error).__name__}>"
 
     # ---- Publishing ----
 

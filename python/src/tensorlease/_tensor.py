@@ -375,11 +375,12 @@ class Draft(_Values, _core.Draft):
     """Memory for a tensor that is not published yet. Client.create() returns it.
 
     Write to it through numpy(), torch(), ``draft[...] = values``, ``memoryview(draft)`` or DLPack, then call commit()
-    or abort(). As a context manager it is committed when the block ends, and aborted if the block raises. Views stay
-    valid after the commit but must not be written to, because others read those bytes. The commit makes arrays that
-    numpy() returned read-only; with other views this is up to the writer. Any thread may write to it, and one of them
-    commits it: a second commit is a ValueError. It belongs to the process that made it. After a fork the child may
-    write to it too, until the parent commits it; a commit in the child is an Error with errno ESTALE.
+    or abort(). As a context manager it is committed when the block ends, and aborted if the block raises. The end of
+    its client aborts it too, after which a commit is a ValueError. Views stay valid after the commit but must not be
+    written to, because others read those bytes. The commit makes arrays that numpy() returned read-only; with other
+    views this is up to the writer. Any thread may write to it, and one of them commits it: a second commit is a
+    ValueError. It belongs to the process that made it. After a fork the child may write to it too, until the parent
+    commits it; a commit in the child is an Error with errno ESTALE.
 
     On a GPU consumers wait for the work of one stream. It is the one named by commit(stream=...) or the attribute
     stream, else the one that was named when the draft was taken by DLPack, as torch() does, else CUDA's legacy default
@@ -437,7 +438,7 @@ class Draft(_Values, _core.Draft):
     def __exit__(self, kind, value, traceback):
         if kind is not None:
             self.abort()
-        elif self.state == "open":
+        elif self.state == "open" or self._closed:
             self.commit()
 
     def __repr__(self):

@@ -211,10 +211,11 @@ def load_model(client, prefix, model, *, strict=True, timeout=None):
     model: a torch.nn.Module, best made within meta_weights(), so that its weights have no memory of their own.
     strict: whether each parameter and each buffer of model.state_dict() must be there.
     timeout: seconds to wait until there are tensors below PREFIX/. None: do not wait.
-    Parameters become shared memory, over copy-on-write mappings: writing to one gives this process pages of its own.
-    Buffers are copied, because modules write to theirs. Weights that are tied in the model stay tied, and it is enough
-    if the tensor of one of their names is there. Buffers that a state_dict does not have are left alone; on "meta" they
-    have no values, and it is an InvalidError if one is left there.
+    Parameters become shared memory, over copy-on-write mappings: writing to one gives this process pages of its
+    own. Buffers are copied, because modules write to theirs. Both get the dtypes of the tensors, whatever the
+    model's are. Weights that are tied in the model stay tied, and it is enough if the tensor of one of their names
+    is there. Buffers that a state_dict does not have are left alone; on "meta" they have no values, and it is an
+    InvalidError if one is left there.
     NotFoundError: a tensor is missing. InvalidError (a ValueError): one has another shape, or the model's parameter is
     lazy, as those of torch.nn.LazyLinear are until the model is called for the first time. After an error the model is
     as it was.
