@@ -378,9 +378,9 @@ static int shared_publish(struct call *c, const struct use *use, const char *nam
 	if (o->flags & TL_PUBLISH_NO_COPY)
 		return tl_fail(
 			-ENOTSUP,
-			"'%s': the tensor would be copied: it is no draft of this client, or is "
-			"not contiguous from where that draft begins, nor was it got through this "
-			"client as it is: write into a draft, or allow the copy",
+			"'%s': the tensor would be copied, since it is neither a draft of this "
+			"client, contiguous from its beginning, nor a tensor that was got through "
+			"this client, unchanged: write into a draft, or allow the copy",
 			name);
 	r = shared_put(c, use, name, &tensor->dl_tensor, o, version);
 	*copied = !r;

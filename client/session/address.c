@@ -396,10 +396,6 @@ static const char *read_complaint(int fd, char *text, size_t size)
 	return text;
 }
 
-/*
- * Starts the program in a session of its own, with no signal blocked or ignored and none of our
- * descriptors open. Its messages go to @stderr_fd until it detaches.
- */
 /* Makes a file for what a started daemon complains of, above the descriptors that it gets as its
  * standard ones: a caller may have closed those. -1: there is none. */
 static int complaint_file(void)
@@ -411,6 +407,10 @@ static int complaint_file(void)
 	return fd;
 }
 
+/*
+ * Starts the program in a session of its own, with no signal blocked or ignored and none of our
+ * descriptors open. Its messages go to @stderr_fd until it detaches.
+ */
 static int spawn_daemon(pid_t *pid, const char *program, const char *address, int stderr_fd)
 {
 	char *const argv[] = { (char *)program,

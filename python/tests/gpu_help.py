@@ -86,12 +86,18 @@ def publish_held(link):
     take_back(client, array)
 
 
-def start_held(gpus, work):
-    """Starts a child that does work, which told something and went on, so that its GPU stands still until hold(0)."""
+def start_and_hold(gpus, work):
+    """Starts a child that does work. When it has told something, it goes on while its GPU stands still until hold(0)."""
     child = Child(work)
     child.hear()
     gpus.hold(child.pid)
     child.tell()
+    return child
+
+
+def start_held(gpus, work):
+    """Does the same, and waits until the child tells more."""
+    child = start_and_hold(gpus, work)
     child.hear()
     return child
 

@@ -12,7 +12,17 @@ import gpu_help
 import pytest
 from conftest import daemon_at, eventually, once_asleep
 from cuda_driver import LEGACY, PER_THREAD, Array, Child, Driver, Interface, Taken, run
-from gpu_help import N, connect, is_unfinished, start_held, take, take_back, take_now, tell_what_is_seen
+from gpu_help import (
+    N,
+    connect,
+    is_unfinished,
+    start_and_hold,
+    start_held,
+    take,
+    take_back,
+    take_now,
+    tell_what_is_seen,
+)
 from limits import limit
 
 import tensorlease
@@ -137,10 +147,7 @@ def seals_a_draft(link):
 
 
 def test_a_draft_may_be_sealed(gpus):
-    producer = Child(seals_a_draft)
-    producer.hear()
-    gpus.hold(producer.pid)
-    producer.tell()
+    producer = start_and_hold(gpus, seals_a_draft)
     assert not producer.link.poll(0.2)  # it must not return before we let it
     gpus.hold(0)
     assert producer.hear() == (1, False)

@@ -14,6 +14,7 @@ from gpu_help import (
     connect,
     publish_and_stay,
     publish_held,
+    start_and_hold,
     start_held,
     take,
     take_back,
@@ -77,10 +78,7 @@ def test_stream_objects_of_other_libraries(gpus):
 def test_consumers_wait_for_what_the_producer_queued(gpus):
     """The producer's GPU stands still. A consumer that waits sees nothing until it runs again; one that asks for no
     order sees the old bytes."""
-    producer = Child(publish_held)
-    producer.hear()
-    gpus.hold(producer.pid)
-    producer.tell()
+    producer = start_and_hold(gpus, publish_held)
     assert producer.hear() == (1, False)
     waiting = Child(tell_what_is_seen)
     stale, pending = waiting.hear()
@@ -105,10 +103,7 @@ def put_while_held(link):
 
 
 def test_put_without_a_stream_returns_when_the_copy_is_made(gpus):
-    producer = Child(put_while_held)
-    producer.hear()
-    gpus.hold(producer.pid)
-    producer.tell()
+    producer = start_and_hold(gpus, put_while_held)
     assert not producer.link.poll(0.2)  # it must not return before we let it
     gpus.hold(0)
     assert producer.hear() == 1
