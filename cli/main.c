@@ -322,6 +322,7 @@ int main(int argc, char **argv)
 	keep_standard_streams();
 	/* A write to a closed pipe then returns EPIPE, so that the command can clean up. */
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN); /* likewise, EFBIG */
 	code = run(&cli, argc, argv);
 	tl_close(cli.client);
 	return flush(code);

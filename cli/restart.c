@@ -19,7 +19,7 @@ int command_restart(struct cli *cli)
 	if (r)
 		return r;
 	r = tl_restart(cli->client);
-	if (r == -ENOENT)
+	if (r == -ENOENT || r == -ENOEXEC)
 		return cli_fail(cli, CLI_FAILURE, "%s", cli_reason(r));
 	if (!r)
 		r = tl_get_status(cli->client, &status);

@@ -75,7 +75,7 @@ static cJSON *user_json(const tl_user_info *info)
 
 		json_u64(row, "used", share->used);
 		limit_json(row, "max", share->max);
-		json_u64(row, "used_by_all", share->used_by_all);
+		limit_json(row, "used_by_all", share->used_by_all);
 		limit_json(row, "capacity", share->capacity);
 		json_add(shares, names[i], row);
 	}
@@ -150,7 +150,9 @@ static void limits_print(const struct cli *cli, const tl_user_info *info)
 
 		table_row(&table,
 			  (char *[]){ cli_text("%s", names[i]), amount(cli, i, s->used),
-				      amount(cli, i, s->max), amount(cli, i, s->used_by_all),
+				      amount(cli, i, s->max),
+				      s->used_by_all == UINT64_MAX ? cli_text("-")
+								   : amount(cli, i, s->used_by_all),
 				      amount(cli, i, s->capacity) });
 	}
 	table_print(&table, headers, cli->terminal);

@@ -2,6 +2,13 @@
 /* The command that tells the changes of names: watch. */
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <tensorlease/watch.h>
 
@@ -49,10 +56,26 @@ static void print_event(const struct cli *cli, const tl_watch_event *event)
 			  event->version);
 }
 
+static _Atomic uint32_t reader_gone;
+
+/* A thread: ends the wait when nobody reads standard output any more. */
+static void *await_reader_gone(void *unused)
+{
+	struct pollfd output = { .fd = STDOUT_FILENO };
+
+	while (poll(&output, 1, -1) < 0 && errno == EINTR)
+		;
+	atomic_store(&reader_gone, 1);
+	syscall(SYS_futex, &reader_gone, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+	return unused;
+}
+
 int command_watch(struct cli *cli)
 {
 	const tl_wait_options wait = TL_INIT(
-		tl_wait_options, .timeout_ns = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : -1);
+		tl_wait_options, .timeout_ns = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : -1,
+		.interrupt = (const uint32_t *)&reader_gone);
+	pthread_t thread;
 	tl_watch_event event = { .size = sizeof(event) };
 	tl_watch *watch;
 	int r;
@@ -64,6 +87,8 @@ int command_watch(struct cli *cli)
 			  &TL_INIT(tl_watch_options, .flags = TL_WATCH_PREFIX), &watch);
 	if (r)
 		return cli_fail_library(cli, r);
+	if (!pthread_create(&thread, NULL, await_reader_gone, NULL)) /* else a print notices it */
+		pthread_detach(thread);
 	while (!(r = tl_watch_next(watch, &wait, &event))) {
 		print_event(cli, &event);
 		if (cli_flush())
@@ -73,7 +98,7 @@ int command_watch(struct cli *cli)
 		tl_watch_close(watch);
 		return CLI_OK;
 	}
-	r = r ? cli_fail_library(cli, r) : CLI_FAILURE;
+	r = r && r != -ECANCELED ? cli_fail_library(cli, r) : CLI_FAILURE;
 	tl_watch_close(watch);
 	return r;
 }

@@ -161,6 +161,11 @@ bool again_may(void *context, const struct namespaces *all, char why[SERVER_WHY_
 	if (!may) {
 		snprintf(why, SERVER_WHY_MAX,
 			 "its options or its configuration are wrong; the log says how");
+	} else if (next.keeper != again->now->keeper) {
+		may = false;
+		snprintf(why, SERVER_WHY_MAX,
+			 "keeper is %s, and was %s: to change it, stop the daemon and start it",
+			 next.keeper ? "yes" : "no", next.keeper ? "no" : "yes");
 	} else if (all) {
 		options_complete(&next);
 		may = !is_obstacle(again->now, &next, all, why);

@@ -14,5 +14,6 @@ void options_complete(struct options *o);
  * complete. */
 uint32_t options_most_tensors(const struct options *o);
 
+enum { OPTIONS_FILES_MIN = 38 }; /* open files that suffice for one client */
 /* The limit of open files. */
 rlim_t options_files(void);

@@ -243,9 +243,15 @@ static int capacity_of(const char *value, uint64_t *capacity)
 static int namespace_set(struct namespace_config *ns, const char *key, const char *value,
 			 const char **expected)
 {
+	bool is_template = !*ns->name;
 	uint32_t number = 0;
 	int r = 0;
 
+	if (is_template && (!strcmp(key, "owner") || !strcmp(key, "group"))) {
+		*expected = "a namespace user-UID is its user's, with the user's group; it may be "
+			    "mode, capacity, max-tensors or storage";
+		return -ENOENT;
+	}
 	if (!strcmp(key, "owner")) {
 		*expected = "a user";
 		return uid_of(value, &ns->uid) ? -EINVAL : 0;

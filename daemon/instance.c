@@ -178,10 +178,40 @@ static bool listen_is_kept(struct instance *in, int *kept)
 	return true;
 }
 
+/* Removes the dead socket that a killed daemon leaves: it refuses connections. Any other answer
+ * comes from a program's socket, which may be of another type (EPROTOTYPE). */
+static int remains_remove(const struct instance *in, int fd, const struct sockaddr_un *address,
+			  char *why, size_t why_size)
+{
+	struct stat st;
+	int r;
+
+	if (lstat(in->socket, &st))
+		return 0;
+	r = connect(fd, (const void *)address, sizeof(*address)) ? -errno : 0;
+	if (!S_ISSOCK(st.st_mode) || r == 0 || r == -EAGAIN) {
+		snprintf(why, why_size,
+			 "cannot listen on %s: another program does; use another --socket",
+			 in->socket);
+		return INSTANCE_E_SERVED;
+	}
+	if (r == -ECONNREFUSED) {
+		unlink(in->socket);
+		return 0;
+	}
+	snprintf(why, why_size,
+		 "cannot listen on %s: a socket is there that %s (%s); end its program and remove "
+		 "it, or use another --socket",
+		 in->socket,
+		 r == -EPROTOTYPE ? "a program has and that is not SOCK_SEQPACKET"
+				  : "a program may have",
+		 strerror(-r));
+	return -EEXIST;
+}
+
 static int instance_bind(struct instance *in, char *why, size_t why_size)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	struct stat st;
 	mode_t mask;
 	int fd, r;
 
@@ -189,17 +219,10 @@ static int instance_bind(struct instance *in, char *why, size_t why_size)
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;
-	if (!lstat(in->socket, &st)) {
-		/* A killed daemon leaves a dead socket. Anything else must not be removed. */
-		if (!S_ISSOCK(st.st_mode) || !connect(fd, (void *)&address, sizeof(address)) ||
-		    errno == EAGAIN) {
-			snprintf(why, why_size,
-				 "cannot listen on %s: another program does; use another --socket",
-				 in->socket);
-			close(fd);
-			return INSTANCE_E_SERVED;
-		}
-		unlink(in->socket);
+	r = remains_remove(in, fd, &address, why, why_size);
+	if (r) {
+		close(fd);
+		return r;
 	}
 	mask = umask(0117);
 	r = bind(fd, (void *)&address, sizeof(address)) ? -errno : 0;

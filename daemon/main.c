@@ -191,15 +191,22 @@ static void keeper_notified(void *context, const char *text)
 	say_how_it_went(ready_fd, EXIT_SUCCESS);
 }
 
-/* Raises the limit of open files as far as allowed. */
-static void files_raise(void)
+/* Raises the limit of open files as far as allowed. True: that is enough. */
+static bool files_raise(void)
 {
 	struct rlimit limit;
 
-	if (getrlimit(RLIMIT_NOFILE, &limit))
-		return;
-	limit.rlim_cur = limit.rlim_max;
-	setrlimit(RLIMIT_NOFILE, &limit);
+	if (!getrlimit(RLIMIT_NOFILE, &limit)) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+	if (options_files() >= OPTIONS_FILES_MIN)
+		return true;
+	fprintf(stderr,
+		"tensorleased: cannot start: the limit of open files (RLIMIT_NOFILE) is %llu, "
+		"and a daemon for one client needs %d; raise it (ulimit -n, LimitNOFILE=)\n",
+		(unsigned long long)options_files(), OPTIONS_FILES_MIN);
+	return false;
 }
 
 /* Completes the options, and says what the limit of open files takes from them. */
@@ -207,7 +214,6 @@ static void complete(struct options *o)
 {
 	uint32_t max_clients = o->max_clients;
 
-	files_raise();
 	options_complete(o);
 	if (o->max_clients < max_clients)
 		log_warn("fewer clients than --max-clients: raise the limit of open files",
@@ -229,6 +235,62 @@ static void config_keep(const struct options *o, struct keep *k)
 	if (r || (fd < 0 && fd != -ENOENT))
 		log_warn("the keeper does not keep the configuration", "error=%s",
 			 log_str(strerror(r ? -r : -fd)));
+}
+
+/* What was made is gone by now, so /dev/shm has as much left as before. */
+static void say_what_is_lacking(const struct options *o, int error)
+{
+	struct shm_space shm = { 0 };
+	char what[100];
+
+	snprintf(what, sizeof(what), "cannot make the catalog for %u tensors (--max-tensors)",
+		 options_most_tensors(o));
+	switch (error) {
+	case ENOSPC:
+		shm_space_find(&shm);
+		fprintf(stderr,
+			"tensorleased: %s: %llu of %llu bytes of /dev/shm are left, which are too "
+			"few, or no inodes (see df -i /dev/shm); remove files there, mount it with "
+			"a larger size, or use a lower --max-tensors\n",
+			what, (unsigned long long)shm.left, (unsigned long long)shm.size);
+		break;
+	case EFBIG:
+		fprintf(stderr,
+			"tensorleased: %s: it is larger than a file may be by RLIMIT_FSIZE (%llu); "
+			"raise that (ulimit -f, LimitFSIZE=), or use a lower --max-tensors\n",
+			what, (unsigned long long)fd_size_limit());
+		break;
+	case ENOENT:
+	case ENOTDIR:
+		fprintf(stderr,
+			"tensorleased: %s: /dev/shm is not there; mount a tmpfs there (mount -t "
+			"tmpfs tmpfs /dev/shm)\n",
+			what);
+		break;
+	case EROFS:
+		fprintf(stderr,
+			"tensorleased: %s: /dev/shm is read-only; make it writable (mount -o "
+			"remount,rw /dev/shm)\n",
+			what);
+		break;
+	case EACCES:
+	case EPERM:
+		fprintf(stderr,
+			"tensorleased: %s: user %u may not make files in /dev/shm; allow it (chmod "
+			"1777 /dev/shm)\n",
+			what, geteuid());
+		break;
+	case EMFILE:
+		fprintf(stderr,
+			"tensorleased: cannot make the catalog and the event loop: no descriptors "
+			"are left of %llu (RLIMIT_NOFILE), or no inotify instances of this user "
+			"(fs.inotify.max_user_instances); raise that limit\n",
+			(unsigned long long)options_files());
+		break;
+	default:
+		fprintf(stderr, "tensorleased: cannot make the catalog and the event loop: %s\n",
+			strerror(error));
+	}
 }
 
 static int serve(struct options *o, struct instance *instance, struct keep *k, int *ready_fd,
@@ -267,10 +329,7 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 	if (r == SERVER_E_STRANGE || r == SERVER_E_LEFT)
 		_exit(EXIT_FAILURE);
 	if (r) {
-		fprintf(stderr, "tensorleased: cannot make the catalog and the event loop: %s%s\n",
-			strerror(-r),
-			r == -EMFILE ? "; see RLIMIT_NOFILE and fs.inotify.max_user_instances"
-				     : "");
+		say_what_is_lacking(o, -r);
 		free(server);
 		return EXIT_FAILURE;
 	}
@@ -346,6 +405,13 @@ static int run(struct options *o, struct keep *k, int *ready_fd, struct again *a
 		snprintf(path, sizeof(path), "%s", o->socket);
 	else if (fds.activated < 0 && socket_default(path, sizeof(path)))
 		return EXIT_FAILURE;
+	if (*path && *path != '/' && !k->in_directory) {
+		fprintf(stderr,
+			"tensorleased: cannot start: the directory is gone that the path %s began "
+			"in\n",
+			path);
+		return EXIT_FAILURE;
+	}
 	if (!o->foreground && fds.activated < 0)
 		make_absolute(path, sizeof(path));
 	r = loop_start_workers();
@@ -407,6 +473,8 @@ int main(int argc, char **argv)
 	struct again again = { .argc = argc, .argv = argv, .now = &o };
 	int ready_fd = -1, r;
 
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN);   /* EFBIG comes instead */
 	r = keep_init(&k, argv[0]); /* it may change the directory, where configuration files are */
 	if (r) {
 		fprintf(stderr, "tensorleased: cannot start: %s\n", strerror(-r));
@@ -424,7 +492,10 @@ int main(int argc, char **argv)
 		options_deinit(&o);
 		return r;
 	}
-	signal(SIGPIPE, SIG_IGN);
+	if (!files_raise()) {
+		options_deinit(&o);
+		return EXIT_FAILURE;
+	}
 	log_set_level(o.log_level);
 	fault_init_from_env();
 	conn_debug_init("tensorleased");

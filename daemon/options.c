@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "daemon/options.h"
@@ -249,9 +250,9 @@ static int config_line(void *context, const char *cut, const char *name, const c
 	return r == 0;
 }
 
-enum { TEXT_STEP = 4096 };
+enum { TEXT_STEP = 64 << 10, TEXTS_MAX = 16 << 20 }; /* bytes; config_read() names it */
 
-/* Adds all that @file has to the texts. Sets errno. */
+/* Adds all that @file has to the texts. Sets errno, to EFBIG if they get too many. */
 static int texts_add(struct options *o, FILE *file)
 {
 	char *bytes;
@@ -264,6 +265,10 @@ static int texts_add(struct options *o, FILE *file)
 		o->texts.bytes = bytes;
 		n = fread(bytes + o->texts.size, 1, TEXT_STEP, file);
 		o->texts.size += n;
+		if (!o->texts.kept && o->texts.size > TEXTS_MAX) {
+			errno = EFBIG;
+			return -1;
+		}
 	} while (n);
 	return ferror(file) ? -1 : 0;
 }
@@ -297,12 +302,13 @@ static FILE *text_open(struct options *o, const char *path)
 	return fmemopen(o->texts.bytes + begin, length, "r");
 }
 
-/* The keeper, each daemon and each reload read the file again. */
-static bool is_pipe(const char *path)
+/* The keeper, each daemon and each reload read the file again. /dev/null is always empty. */
+static bool can_be_read_again(const char *path)
 {
 	struct stat st;
 
-	return !stat(path, &st) && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode));
+	return stat(path, &st) || S_ISREG(st.st_mode) ||
+	       (S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3));
 }
 
 static int config_read(struct options *o, const char *path)
@@ -310,10 +316,10 @@ static int config_read(struct options *o, const char *path)
 	struct reading reading = { .options = o };
 	int r;
 
-	if (!o->texts.kept && is_pipe(path)) {
+	if (!o->texts.kept && !can_be_read_again(path)) {
 		fprintf(stderr,
-			"tensorleased: cannot read the configuration %s: it is a pipe, which can "
-			"be read only once; write the configuration to a file\n",
+			"tensorleased: cannot read the configuration %s: it is not a regular file, "
+			"which can be read again; write the configuration to one\n",
 			path);
 		return OPTIONS_E_USAGE;
 	}
@@ -321,7 +327,8 @@ static int config_read(struct options *o, const char *path)
 	r = reading.file ? ini_parse_stream(next_line, &reading, config_line, &reading) : -1;
 	if (r < 0 || ferror(reading.file)) {
 		fprintf(stderr, "tensorleased: cannot read the configuration %s: %s\n", path,
-			strerror(errno));
+			errno == EFBIG ? "it has too many bytes; all files may have 16 MiB together"
+				       : strerror(errno));
 		r = -1;
 	} else if (r || *reading.error) { /* inih may find something else wrong on an earlier line
 					   */
@@ -414,9 +421,9 @@ static int texts_take_over(struct options *o, int texts_fd_peek)
 
 	if (!file)
 		fd_close(fd);
+	o->texts.kept = true;
 	if (texts_add_file(o, file) || !o->texts.size || o->texts.bytes[o->texts.size - 1])
 		return -1;
-	o->texts.kept = true;
 	return 0;
 }
 
@@ -451,8 +458,7 @@ int options_init_again(struct options *o, int argc, char **argv, int texts_fd_pe
 	if (!r)
 		r = options_scan(o, argc, argv, false);
 	if (!r && !o->capacity && parse_bytes("50%", &o->capacity)) {
-		fputs("tensorleased: cannot find the size of /dev/shm; mount a tmpfs there, or give "
-		      "--capacity in bytes\n",
+		fputs("tensorleased: cannot find the size of /dev/shm; mount a tmpfs there\n",
 		      stderr);
 		r = OPTIONS_E_USAGE;
 	}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,6 +8,7 @@
 
 #include "files/report.h"
 #include "util/clock.h"
+#include "util/fd.h"
 
 enum { PATH_SHOWN_MAX = 256 }; /* bytes; of longer ones the end is shown */
 
@@ -35,6 +37,11 @@ int report_errno(const struct report *to, const char *doing)
 {
 	int error = errno ? errno : EIO;
 
+	if (error == EFBIG && fd_size_limit() != UINT64_MAX)
+		return report(to, -error,
+			      "cannot %s: this process may make files of at most %" PRIu64
+			      " bytes; raise its RLIMIT_FSIZE (ulimit -f)",
+			      doing, fd_size_limit());
 	return report(to, -error, "cannot %s: %s", doing, strerror(error));
 }
 

@@ -100,7 +100,7 @@ enum wire_type {
 	ERROR(PROTOCOL, 2)	/* malformed, or out of order; the connection ends */              \
 	ERROR(VERSION, 3)	/* no common version; the connection ends */                       \
 	ERROR(NOT_FOUND, 4)	/* no such name, segment or client */                              \
-	ERROR(NO_SPACE, 5)	/* the capacity or the tmpfs is full */                            \
+	ERROR(NO_SPACE, 5)	/* the capacity or the tmpfs is full, or files are limited */      \
 	ERROR(QUOTA, 6)		/* the user's quota is full */                                     \
 	ERROR(DENIED, 7)	/* the name is another user's */                                   \
 	ERROR(LIMIT, 8)		/* too many tensors, drafts, or names in a bucket */               \

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +14,13 @@ int fd_close(int fd)
 		close(fd); /* not tried again after EINTR: Linux has closed it */
 	errno = saved;
 	return -1;
+}
+
+uint64_t fd_size_limit(void)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_FSIZE, &limit) ? UINT64_MAX : limit.rlim_cur;
 }
 
 bool fd_identify(int fd, struct fd_identity *out)

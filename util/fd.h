@@ -3,10 +3,16 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 /* Closes @fd if it is not negative, keeps errno, and returns -1: `fd = fd_close(fd);`. */
 int fd_close(int fd);
+
+/* The most bytes that a file may get by our doing (RLIMIT_FSIZE); UINT64_MAX: there is no limit.
+ * Beyond it the kernel sends SIGXFSZ, of which the default is to die; EFBIG comes if that is
+ * ignored. */
+uint64_t fd_size_limit(void);
 
 /* What a descriptor refers to, to find out later whether it still does: other code of the process
  * may have closed it, and got the number for a file of its own. */

@@ -70,12 +70,27 @@ TL_API int tl_get_status(tl_client *client, tl_status *status)
 	return 0;
 }
 
-/* True if another daemon is there. It may have begun without the last one's tensors. */
-static bool is_restarted(tl_client *client, const tl_status *before)
+/* Returns 1 if another daemon is there, which may have begun without the last one's tensors. 0: not
+ * yet. */
+static int is_restarted(tl_client *client, const tl_status *before)
 {
-	tl_status now = { .size = sizeof(now) };
+	char reason[CATALOG_REASON];
+	struct use use;
+	bool former;
 
-	return !tl_get_status(client, &now) && now.restarts != before->restarts;
+	if (call_look(client, &use))
+		return 0;
+	if (atomic_load(&use.session->catalog.header->restarts) == before->restarts) {
+		client_leave(&use);
+		return 0;
+	}
+	former = atomic_load(&use.session->catalog.header->former_program);
+	reason_read(use.session->catalog.header, reason);
+	client_leave(&use);
+	if (!former)
+		return 1;
+	return tl_fail(-ENOEXEC, "the daemon at %s was restarted with its former program: %s",
+		       client->address.path, reason);
 }
 
 TL_API int tl_restart(tl_client *client)
@@ -93,7 +108,7 @@ TL_API int tl_restart(tl_client *client)
 	r = client_request(client, &m, WIRE_DONE, "restarting the daemon", &answer);
 	if (r)
 		return r;
-	while (!is_restarted(client, &before)) {
+	while (!(r = is_restarted(client, &before))) {
 		if (deadline_passed(deadline))
 			return tl_fail(-ETIMEDOUT,
 				       "the daemon at %s was asked for a restart, and none came in "
@@ -101,7 +116,7 @@ TL_API int tl_restart(tl_client *client)
 				       client->address.path);
 		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS }, NULL);
 	}
-	return 0;
+	return r < 0 ? r : 0;
 }
 
 static bool at_end(const struct conn_message *answer)

@@ -109,6 +109,13 @@ static int ledger_new(struct session_peer *peer)
 	peer->ledger_fd = memfd_create("tensorlease-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (peer->ledger_fd < 0)
 		return tl_fail(-errno, "memfd_create for the ledger: %m");
+	/* the program alone decides what SIGXFSZ does, so that must not come */
+	if (size > fd_size_limit())
+		return tl_fail(
+			-EFBIG,
+			"making a ledger of %zu bytes: this process may make files of at most "
+			"%llu bytes; raise its RLIMIT_FSIZE (ulimit -f)",
+			size, (unsigned long long)fd_size_limit());
 	if (ftruncate(peer->ledger_fd, (off_t)size))
 		return tl_fail(-errno, "making a ledger of %zu bytes: %m", size);
 	/* named before it is mapped there: else a child that is forked in between keeps it */

@@ -35,7 +35,8 @@ static struct fork_pin *pin_alloc(void **page)
 	struct fd_identity identity = { 0 };
 	void *map = MAP_FAILED;
 
-	if (pin && fd_identify(fd, &identity) && !ftruncate(fd, SESSION_PAGE))
+	if (pin && fd_identify(fd, &identity) && SESSION_PAGE <= fd_size_limit() &&
+	    !ftruncate(fd, SESSION_PAGE))
 		map = mmap(NULL, SESSION_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED) {
 		fd_close(fd);

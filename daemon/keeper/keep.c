@@ -52,6 +52,8 @@ static int line_read(struct keep *k, const char *line)
 		k->must_adopt = atoi(text);
 	else if ((text = after(line, "same-config")))
 		k->same_config = atoi(text);
+	else if ((text = after(line, "former-program")))
+		k->former_program = atoi(text);
 	else if ((text = after(line, "restarts")))
 		k->restarts = strtoull(text, NULL, 10);
 	else if ((text = after(line, "ended")))
@@ -61,7 +63,7 @@ static int line_read(struct keep *k, const char *line)
 	else if ((text = after(line, "program")))
 		snprintf(k->program, sizeof(k->program), "%.*s", PATH_MAX - 1, text);
 	else if ((text = after(line, "directory")))
-		(void)!chdir(text); /* relative paths in our arguments begin there */
+		k->in_directory = !chdir(text); /* where relative paths in our arguments begin */
 	return 0;
 }
 
@@ -93,6 +95,7 @@ static int parent_find(struct keep *k)
 	if (!text || sscanf(text, "%d %d %d", &pid, &fd, &list_fd) != 3 || pid != (int)getppid())
 		return 0;
 	k->kind = KEEP_PARENT;
+	k->in_directory = false;
 	k->fd = fd;
 	fcntl(fd, F_SETFD, FD_CLOEXEC);
 	r = list_read(k, list_fd);
@@ -140,7 +143,7 @@ int keep_init(struct keep *k, const char *name)
 {
 	int r;
 
-	*k = (struct keep){ .fd = -1, .activated_fd = -1 };
+	*k = (struct keep){ .fd = -1, .activated_fd = -1, .in_directory = true };
 	r = parent_find(k);
 	unsetenv(KEEPER_ENVIRONMENT);
 	if (!r && k->kind == KEEP_NOBODY)

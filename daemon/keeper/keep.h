@@ -25,11 +25,13 @@ struct keep {
 	bool served;		 /* keep_served() was called */
 	bool leaving;		 /* we are to end at once, for another daemon */
 	bool reloading;		 /* only if the next daemon will take over */
-	bool fresh;	    /* daemons that took over the kept state have died again and again */
-	bool must_adopt;    /* another program can take over what we cannot */
-	bool same_config;   /* a kept configuration counts, not the files as they are */
-	uint64_t restarts;  /* how often a daemon has served before us */
-	int64_t ended_ns;   /* when the last of them ended; 0: there was none */
+	bool fresh;	     /* daemons that took over the kept state have died again and again */
+	bool must_adopt;     /* another program can take over what we cannot */
+	bool same_config;    /* a kept configuration counts, not the files as they are */
+	bool former_program; /* we are of the program before the one at @program */
+	bool in_directory;   /* the working directory is where the first of us was started */
+	uint64_t restarts;   /* how often a daemon has served before us */
+	int64_t ended_ns;    /* when the last of them ended; 0: there was none */
 	int64_t restart_ns; /* from that time until we served; 0: no daemon before us, or not yet */
 	char program[PATH_MAX];	     /* which is started if we leave; "": not known */
 	char reason[KEEP_TEXT_SIZE]; /* why that daemon ended, and why we began without its tensors

@@ -32,8 +32,8 @@
 enum {
 	RETRY_MS = 50,	       /* until the keeper tries again to start a daemon */
 	RETRY_DOUBLINGS = 7,   /* of that, from one try to the next */
-	LOOK_MS = 1000,	       /* whether a daemon that is to leave does */
-	LEAVE_S = 5,	       /* for a daemon to end by itself when another is to take over */
+	LEAVE_S = 5,	       /* for a daemon to end by itself */
+	START_MS = 30000,      /* for a new program to serve */
 	EXIT_NO_LIBRARY = 127, /* of a program that the dynamic linker could not load */
 };
 
@@ -52,6 +52,7 @@ struct keeper {
 	bool stopping;
 	bool renewing;		     /* this daemon is to end, for another one */
 	int64_t renew_ns;	     /* since when */
+	int64_t kill_ns;	     /* when the present one is killed; 0: never */
 	char asked[KEEP_TEXT_SIZE];  /* the reason */
 	enum keeper_op due;	     /* asked for by a signal, when the next one serves; 0: none */
 	bool new_config;	     /* no daemon has served with the files as they are */
@@ -82,6 +83,13 @@ static void list_line(const struct kept *kept, void *file)
 	fprintf(file, "kept %d %s\n", kept->fd, kept->tag);
 }
 
+/* A path that is no line is left out, and not known to the daemon. */
+static void list_path(FILE *file, const char *word, const char *path)
+{
+	if (!strchr(path, '\n'))
+		fprintf(file, "%s %s\n", word, path);
+}
+
 /* The daemon inherits the descriptors under their numbers. Returns the descriptor of the list, or
  * an error. */
 static int list_make(const struct keeper *k)
@@ -99,8 +107,10 @@ static int list_make(const struct keeper *k)
 	fprintf(file, "detached %d\nfresh %d\nrestarts %llu\nended %lld\nreason %s\n",
 		k->options->detached, k->fresh, (unsigned long long)k->restarts,
 		(long long)k->ended_ns, k->reason);
-	fprintf(file, "directory %s\nprogram %s\nmust-adopt %d\nsame-config %d\n", k->directory,
-		k->exe, k->must_adopt, !k->new_config);
+	list_path(file, "directory", k->directory);
+	list_path(file, "program", k->exe);
+	fprintf(file, "must-adopt %d\nsame-config %d\nformer-program %d\n", k->must_adopt,
+		!k->new_config, k->former_program);
 	r = ferror(file) ? -ENOMEM : 0; /* a memfd can only lack pages */
 	if (fclose(file) || lseek(fd, 0, SEEK_SET))
 		return -errno;
@@ -141,6 +151,7 @@ static _Noreturn void become_daemon(struct keeper *k, pid_t keeper, int fd, int 
 static int child_start(struct keeper *k)
 {
 	cleanup_(fd_closep) int list_fd = list_make(k);
+	int64_t start_ms = k->options->start_ms ? k->options->start_ms : START_MS;
 	pid_t keeper = getpid(), pid;
 	int fds[2];
 
@@ -159,6 +170,7 @@ static int child_start(struct keeper *k)
 	if (k->stopping)
 		kill(pid, SIGTERM);
 	k->child = pid;
+	k->kill_ns = k->new_program && !k->stopping ? now_mono_ns() + start_ms * NS_PER_MS : 0;
 	k->fd = fds[0];
 	/* this one reads the files as they are now, unless it gives way to the former program */
 	if (k->new_config && (!k->must_adopt || k->due == KEEPER_RELOAD))
@@ -201,6 +213,7 @@ static void served(struct keeper *k)
 
 	k->is_ready = k->was_ready = true;
 	k->tries = k->failures = 0;
+	k->kill_ns = 0;
 	nothing_is_new(k);
 	snprintf(path, sizeof(path), "/proc/%d/exe", (int)k->child);
 	fd = open(path, O_PATH | O_CLOEXEC);
@@ -224,6 +237,7 @@ static void child_renew(struct keeper *k, enum keeper_op how, const char *why)
 	k->former_program = false;
 	k->must_adopt = how == KEEPER_RELOAD;
 	k->renew_ns = now_mono_ns();
+	k->kill_ns = k->renew_ns + LEAVE_S * NS_PER_SEC;
 	answer(k, how, k->asked);
 }
 
@@ -247,13 +261,18 @@ static void due_renew(struct keeper *k)
 		signal_renew(k, k->due);
 }
 
-/* Tells the next daemon to take nothing over. */
-static void afresh(struct keeper *k, const char *why)
+static void reason_add(struct keeper *k, const char *what, const char *why)
 {
 	size_t n = strlen(k->reason);
 
+	snprintf(k->reason + n, sizeof(k->reason) - n, "; %s: %s", what, why);
+}
+
+/* Tells the next daemon to take nothing over. */
+static void afresh(struct keeper *k, const char *why)
+{
 	k->fresh = true;
-	snprintf(k->reason + n, sizeof(k->reason) - n, "; started afresh: %s", why);
+	reason_add(k, "started afresh", why);
 }
 
 static void handle(struct keeper *k, const struct keeper_message *m, int fd_take)
@@ -280,6 +299,7 @@ static void handle(struct keeper *k, const struct keeper_message *m, int fd_take
 		break;
 	case KEEPER_STAY:
 		k->renewing = false;
+		k->kill_ns = 0;
 		nothing_is_new(k);
 		due_renew(k);
 		break;
@@ -440,6 +460,7 @@ static void program_return(struct keeper *k, const char *why)
 {
 	log_error("the new program does not serve; going back to the one before", "path=%s why=%s",
 		  log_str(k->exe), log_str(why));
+	reason_add(k, "back to the former program, since the new one does not serve", why);
 	nothing_is_new(k);
 	k->former_program = true;
 	start(k);
@@ -513,6 +534,13 @@ static void child_reap(struct keeper *k)
 
 /* ---- signals -------------------------------------------------------------------------------- */
 
+/* A new program may not handle the signal, which is blocked when it begins. */
+static void child_stop(struct keeper *k, int signal_number)
+{
+	kill(k->child, signal_number);
+	k->kill_ns = k->kill_ns && !k->is_ready ? now_mono_ns() + LEAVE_S * NS_PER_SEC : 0;
+}
+
 /* Reads the daemon's earlier messages first, above all that it is ready. */
 static void on_signal(struct keeper *k)
 {
@@ -531,7 +559,7 @@ static void on_signal(struct keeper *k)
 		} else {
 			k->stopping = true;
 			if (k->child)
-				kill(k->child, (int)info.ssi_signo);
+				child_stop(k, (int)info.ssi_signo);
 			else
 				start(k);
 		}
@@ -558,11 +586,21 @@ static int signals_take(struct keeper *k)
 /* How long to wait for a message or a signal. */
 static int wait_ms(const struct keeper *k)
 {
-	int64_t left_ms = (k->start_ns - now_mono_ns()) / NS_PER_MS + 1;
+	int64_t until = k->child ? k->kill_ns : k->start_ns;
+	int64_t left_ms = (until - now_mono_ns()) / NS_PER_MS + 1;
 
-	if (!k->child)
-		return left_ms > 0 ? (int)left_ms : 0;
-	return k->renewing ? LOOK_MS : -1;
+	if (k->child && !until)
+		return -1;
+	return left_ms > 0 ? (int)left_ms : 0;
+}
+
+/* It ends later, so this is done once. */
+static void child_kill(struct keeper *k)
+{
+	log_error("the daemon is killed: it did not end, or begin to serve, in time", "pid=%d",
+		  (int)k->child);
+	kill(k->child, SIGKILL);
+	k->kill_ns = 0;
 }
 
 static void wait_and_act(struct keeper *k)
@@ -575,9 +613,8 @@ static void wait_and_act(struct keeper *k)
 	poll(fds, 2, wait_ms(k));
 	if (!k->child && now_mono_ns() >= k->start_ns)
 		start(k);
-	if (k->child && k->renewing && !k->stopping &&
-	    now_mono_ns() - k->renew_ns > LEAVE_S * NS_PER_SEC)
-		kill(k->child, SIGKILL);
+	if (k->child && k->kill_ns && now_mono_ns() >= k->kill_ns)
+		child_kill(k);
 	if (fds[1].revents & POLLOUT)
 		answer_forgotten(k);
 	if (fds[1].revents & POLLIN)

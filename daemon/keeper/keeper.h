@@ -22,6 +22,7 @@ struct keeper_options {
 	int activated_fd; /* of a service, or -1; the keeper closes it */
 	int detached;	  /* the daemon is to go into the background when it is ready */
 	int retry_ms;	  /* the first pause after a failed start; 0: the usual one */
+	int start_ms;	  /* for a new program to serve; 0: the usual time */
 	void (*notified)(void *context, const char *text); /* called for texts of the daemon,
 							      READY=1 among them */
 	void *context;
@@ -33,7 +34,7 @@ struct keeper_options {
  * A daemon starts with both blocked, and unblocks them when it can handle them. If it ends without
  * cleaning up, another one is started that begins afresh and gets SIGTERM at once. SIGUSR2 ends the
  * daemon, and another one takes over, of the program that has the path by then. If that ends before
- * it serves, the former program is used. SIGHUP does the same, unless the next daemon could not
- * take over.
+ * it serves, or does not serve in time, the former program is used. SIGHUP does the same, unless
+ * the next daemon could not take over.
  */
 int keeper_run(const struct keeper_options *options);

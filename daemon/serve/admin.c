@@ -49,7 +49,7 @@ static void kick(struct peer *peer, struct peer *other, uint32_t serial)
 		.uid = other->client.uid
 	};
 
-	if (peer->turn.account->privileged || log_limit_pass(&peer->turn.account->log))
+	if (peer->turn.account->privileged || log_limit_pass(peer->turn.account->log))
 		log_info("client disconnected on demand",
 			 "client=%llu pid=%u uid=%u by_client=%llu by_uid=%u",
 			 (unsigned long long)answer.id, other->client.pid, other->client.uid,

@@ -631,7 +631,7 @@ void peer_dispatch(struct peer *peer, struct conn_message *m)
 	const struct request *request = &requests[m->header.type];
 
 	if (!request->handle || request->phase != peer->phase) {
-		log_warn_limited(&peer->turn.account->log, "client dropped: message out of order",
+		log_warn_limited(peer->turn.account->log, "client dropped: message out of order",
 				 "client=%llu pid=%u uid=%u type=%s",
 				 (unsigned long long)peer->client.id, peer->client.pid,
 				 peer->client.uid, wire_type_name(m->header.type));

@@ -70,7 +70,7 @@ static void greeting_on_timer(uv_timer_t *timer)
 		peer = list_first_entry(&greeting->list, struct peer, greet);
 		if (peer->came + greeting->time_ns > now_mono_ns())
 			break;
-		log_warn_limited(&peer->turn.account->log,
+		log_warn_limited(peer->turn.account->log,
 				 "client dropped: no HELLO and LEDGER in time", "pid=%u uid=%u",
 				 peer->client.pid, peer->client.uid);
 		peer_error(peer, 0, WIRE_E_PROTOCOL,
@@ -269,7 +269,7 @@ static bool newcomer_waits(struct greeting *greeting, int fd_take, struct accoun
 
 static void log_refused(struct account *account, int r)
 {
-	log_warn_limited(&account->log, "client refused: it could not be set up", "uid=%u error=%s",
+	log_warn_limited(account->log, "client refused: it could not be set up", "uid=%u error=%s",
 			 account->uid, log_str(r < 0 ? strerror(-r) : "too many clients"));
 }
 

@@ -568,7 +568,7 @@ int peer_try_send(struct peer *peer, const void *message, int fd_peek)
 		peer_deafen(peer);
 		return 0;
 	}
-	log_warn_limited(&peer->turn.account->log, "client dropped: it does not read its messages",
+	log_warn_limited(peer->turn.account->log, "client dropped: it does not read its messages",
 			 "client=%llu pid=%u uid=%u error=%d", (unsigned long long)peer->client.id,
 			 peer->client.pid, peer->client.uid, -r);
 	peer_drop(peer);

@@ -14,7 +14,7 @@
 
 static void peer_refuse(struct peer *peer, const struct conn_message *m)
 {
-	log_warn_limited(&peer->turn.account->log, "client dropped: bad message",
+	log_warn_limited(peer->turn.account->log, "client dropped: bad message",
 			 "client=%llu pid=%u uid=%u why=%s", (unsigned long long)peer->client.id,
 			 peer->client.pid, peer->client.uid, log_str(m->why));
 	peer_error(peer, 0, WIRE_E_PROTOCOL, "%s", m->why);

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Answers that several handlers give; see reply.h. */
+#include <errno.h>
 #include <string.h>
 
 #include "daemon/serve/reply.h"
 #include "daemon/state/outcome.h"
+#include "util/fd.h"
+#include "util/shm_space.h"
 
 void send_done(struct peer *peer, uint32_t serial)
 {
@@ -67,6 +70,73 @@ void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *
 		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
 			   "%.*s: cannot free space in the catalog: %s", (int)name->len, name->text,
 			   strerror(r < 0 ? -r : 0));
+		break;
+	}
+}
+
+void send_space_error(struct peer *peer, uint32_t serial, uint64_t nbytes, int r)
+{
+	const struct segment_totals *totals = &peer->state->memory.totals;
+	const struct pool *pool = &totals->pool;
+	struct account *user = peer->client.account;
+	unsigned long long bytes = nbytes, all = pool->capacity, mine = account_max(user, pool);
+	bool limited; /* by the namespace's section of the configuration */
+	struct shm_space shm;
+
+	if (r == STATE_E_SOON || r == STATE_E_UNREAD)
+		r = STATE_E_FULL;
+	if (charge_is_refused(r)) {
+		peer_error_share(peer, serial, r, "no space for %llu bytes", bytes);
+		return;
+	}
+	switch (r) {
+	case STATE_E_NEVER:
+		if (account_max(user, pool->above) < mine)
+			mine = account_max(user, pool->above);
+		limited = all < pool->above->capacity;
+		if (!limited)
+			all = pool->above->capacity;
+		peer_error(peer, serial,
+			   WIRE_BECAUSE(bytes > all ? WIRE_E_NO_SPACE : WIRE_E_QUOTA,
+					WIRE_CAUSE_TOO_LARGE),
+			   "%llu bytes never fit: the %s has %llu bytes (%s), of which user %u may "
+			   "have %llu (limit bytes)",
+			   bytes, limited ? "namespace" : "daemon", all,
+			   limited ? "its capacity" : "--capacity", user->uid, mine);
+		break;
+	case STATE_E_DRAFTS:
+		peer_error(peer, serial, WIRE_BECAUSE(WIRE_E_LIMIT, WIRE_CAUSE_TENSORS),
+			   "this client has its maximum of %d drafts; commit or abort some",
+			   CLIENT_DRAFTS_MAX);
+		break;
+	case -EUSERS:
+		peer_error(
+			peer, serial, WIRE_E_NO_RESOURCES,
+			"cannot make a segment of %llu bytes: the daemon's user has all its inotify "
+			"watches in use; raise fs.inotify.max_user_watches",
+			bytes);
+		break;
+	case -EFBIG:
+		peer_error(peer, serial, WIRE_BECAUSE(WIRE_E_NO_SPACE, WIRE_CAUSE_TOO_LARGE),
+			   "cannot make a segment for %llu bytes: the daemon may not make files of "
+			   "more than %llu bytes; raise its RLIMIT_FSIZE (ulimit -f, LimitFSIZE=)",
+			   bytes, (unsigned long long)fd_size_limit());
+		break;
+	case -ENOSPC:
+		if (totals->storage->named && !shm_space_find(&shm) && shm.limited)
+			peer_error(peer, serial, WIRE_E_NO_SPACE,
+				   "no space for %llu bytes: /dev/shm is full: %llu of its %llu "
+				   "bytes are free",
+				   bytes, (unsigned long long)shm.left,
+				   (unsigned long long)shm.size);
+		else
+			peer_error(peer, serial, WIRE_E_NO_SPACE,
+				   "no space for %llu bytes: %s is full", bytes,
+				   totals->storage->named ? "/dev/shm" : "memory");
+		break;
+	default:
+		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
+			   "cannot make a segment of %llu bytes: %s", bytes, strerror(-r));
 		break;
 	}
 }

@@ -12,3 +12,5 @@ void send_done(struct peer *peer, uint32_t serial);
 /* Says why a tensor could not be published under @name, or the name not deleted. */
 void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r,
 		     const char *why);
+/* Says why there is no space for @nbytes; @r as from tensor_create() or tensor_backed(). */
+void send_space_error(struct peer *peer, uint32_t serial, uint64_t nbytes, int r);

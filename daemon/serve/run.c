@@ -130,7 +130,7 @@ static void server_accept_none(struct server *server)
 
 	server->spare_fd = fd_close(server->spare_fd);
 	fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-	log_warn_limited(&server->house.log,
+	log_warn_limited(server->house.log,
 			 fd < 0 ? "client kept waiting: out of descriptors"
 				: "client turned away: out of descriptors",
 			 "clients=%u", server->peers.count);
@@ -151,7 +151,7 @@ static void server_admit(struct server *server, int fd_take)
 	}
 	r = greet_new(&server->greeting, fd_take);
 	if (r)
-		log_warn_limited(&server->house.log, "client refused: it could not be set up",
+		log_warn_limited(server->house.log, "client refused: it could not be set up",
 				 "error=%s", log_str(r < 0 ? strerror(-r) : "too many clients"));
 }
 
@@ -189,14 +189,14 @@ static void server_drop_writer(struct server *server, uint64_t writer)
 	struct peer *peer = index_find(&server->peers.index, writer);
 
 	if (peer && !peer->dropping) {
-		log_warn_limited(&peer->turn.account->log,
+		log_warn_limited(peer->turn.account->log,
 				 "client dropped: it changed the size of a segment",
 				 "client=%llu pid=%u uid=%u", (unsigned long long)writer,
 				 peer->client.pid, peer->client.uid);
 		peer_drop(peer);
 		return;
 	}
-	log_warn_limited(&server->house.log,
+	log_warn_limited(server->house.log,
 			 "size of a segment set right: its client, which changed it, has ended",
 			 "client=%llu", (unsigned long long)writer);
 }
@@ -607,7 +607,7 @@ static void manager_restarted(struct server *server)
 static bool is_lack(int r)
 {
 	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -EAGAIN || r == -ENOSPC ||
-	       r == -EUSERS;
+	       r == -EFBIG || r == -EUSERS;
 }
 
 /* On failure nothing is cleaned up: our caller removes the whole instance, or leaves it. */

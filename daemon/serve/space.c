@@ -10,6 +10,9 @@
  * may be space (shared.space_freed). If more space may have come meanwhile, all are tried again,
  * but only after the last. So large ones at the front do not keep small ones from being tried.
  *
+ * Creates also wait while /dev/shm is full. Nobody tells us what other programs free there, so each
+ * is then tried every second, but made only if it may fit.
+ *
  * Workers that make segments at the same time may fill /dev/shm together, so that none of them has
  * all that it needs. Then each is tried again while no other is being made.
  */
@@ -20,6 +23,7 @@
 #include <unistd.h>
 
 #include "daemon/keeper/keep.h"
+#include "daemon/serve/reply.h"
 #include "daemon/serve/space.h"
 #include "daemon/serve/trim.h"
 #include "daemon/state/evict.h"
@@ -40,6 +44,7 @@ enum {
 
 #define SPACE_SOON_NS (10 * NS_PER_SEC)	  /* how long to wait for space that is being freed */
 #define SPACE_UNREAD_NS (100 * NS_PER_MS) /* the same alone, for messages to be read */
+#define SPACE_OTHERS_NS NS_PER_SEC	  /* between two looks at what others have in /dev/shm */
 
 struct create {
 	struct list link; /* in its account's creates or tried; unlinked while it is tried */
@@ -57,6 +62,8 @@ struct create {
 	int64_t soon_deadline;	 /* STATE_E_SOON is not believed after that time */
 	int64_t unread_deadline; /* more is given up for STATE_E_UNREAD after that time */
 	bool unread;		 /* it waits for that time too */
+	int64_t shm_again;	 /* 0, or /dev/shm was full; when it is made again if it may fit */
+	uint64_t shm_left;	 /* how much was free: with more it is made again before */
 	bool met;		 /* others were being made at the same time */
 	bool alone;		 /* it failed because of that, and is made alone next time */
 	uint64_t begun;		 /* what space->begun was when its worker began */
@@ -107,7 +114,11 @@ static int64_t create_due(const struct create *create)
 
 	if (deadline_passed(at) || (soon < at && !deadline_passed(soon)))
 		at = soon;
-	return create->unread && create->unread_deadline < at ? create->unread_deadline : at;
+	if (create->unread && create->unread_deadline < at)
+		at = create->unread_deadline;
+	if (create->shm_again && deadline_left_ns(at) > SPACE_OTHERS_NS)
+		at = deadline_after(SPACE_OTHERS_NS);
+	return at;
 }
 
 /* Lets it wait for space, after it was tried. */
@@ -170,65 +181,13 @@ static void create_end(struct peer_wait *wait)
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, int r)
-{
-	const struct pool *pool = &peer->state->memory.totals.pool;
-	struct account *user = peer->client.account;
-	unsigned long long bytes = nbytes, all = pool->capacity, mine = account_max(user, pool);
-	bool limited; /* by the namespace's section of the configuration */
-
-	if (r == STATE_E_SOON || r == STATE_E_UNREAD)
-		r = STATE_E_FULL;
-	if (charge_is_refused(r)) {
-		peer_error_share(peer, serial, r, "no space for %llu bytes", bytes);
-		return;
-	}
-	switch (r) {
-	case STATE_E_NEVER:
-		if (account_max(user, pool->above) < mine)
-			mine = account_max(user, pool->above);
-		limited = all < pool->above->capacity;
-		if (!limited)
-			all = pool->above->capacity;
-		peer_error(peer, serial,
-			   WIRE_BECAUSE(bytes > all ? WIRE_E_NO_SPACE : WIRE_E_QUOTA,
-					WIRE_CAUSE_TOO_LARGE),
-			   "%llu bytes never fit: the %s has %llu bytes (%s), of which user %u may "
-			   "have %llu (limit bytes)",
-			   bytes, limited ? "namespace" : "daemon", all,
-			   limited ? "its capacity" : "--capacity", user->uid, mine);
-		break;
-	case STATE_E_DRAFTS:
-		peer_error(peer, serial, WIRE_BECAUSE(WIRE_E_LIMIT, WIRE_CAUSE_TENSORS),
-			   "this client has its maximum of %d drafts; commit or abort some",
-			   CLIENT_DRAFTS_MAX);
-		break;
-	case -EUSERS:
-		peer_error(
-			peer, serial, WIRE_E_NO_RESOURCES,
-			"cannot make a segment of %llu bytes: the daemon's user has all its inotify "
-			"watches in use; raise fs.inotify.max_user_watches",
-			bytes);
-		break;
-	case -ENOSPC:
-		peer_error(peer, serial, WIRE_E_NO_SPACE, "no space for %llu bytes: %s is full",
-			   bytes,
-			   peer->state->memory.totals.storage->named ? "/dev/shm" : "memory");
-		break;
-	default:
-		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
-			   "cannot make a segment of %llu bytes: %s", bytes, strerror(-r));
-		break;
-	}
-}
-
 /* Logs, if it is so, that growing this user's objects is not noticed at once. */
 static void guard_tell(struct guard *guard, struct account *account)
 {
 	int error;
 
 	if (guard_missed(guard, &error))
-		log_warn_limited(&account->log,
+		log_warn_limited(account->log,
 				 "the size of a segment is not watched: inotify_add_watch() "
 				 "failed; see fs.inotify.max_user_watches",
 				 "uid=%u error=%s", account->uid, log_str(strerror(error)));
@@ -257,7 +216,7 @@ static void answer_draft(struct peer *peer, uint32_t serial, uint32_t slot, int 
 			r = segment_descriptor(seg, true, &fd);
 		if (r) {
 			tensor_abort(st, &peer->client, m.ref);
-			answer_error(peer, serial, row->nbytes, r);
+			send_space_error(peer, serial, row->nbytes, r);
 			return;
 		}
 		m.flags = WIRE_DRAFT_FD;
@@ -267,7 +226,7 @@ static void answer_draft(struct peer *peer, uint32_t serial, uint32_t slot, int 
 		if (r) {
 			segment_not_handed(seg);
 			tensor_abort(st, &peer->client, m.ref);
-			answer_error(peer, serial, row->nbytes, r);
+			send_space_error(peer, serial, row->nbytes, r);
 		}
 		return;
 	}
@@ -288,7 +247,7 @@ static void create_backed(struct create *create)
 	if (!peer)
 		return;
 	if (r)
-		answer_error(peer, create->serial, create->rq.nbytes, r);
+		send_space_error(peer, create->serial, create->size, r);
 	else
 		answer_draft(peer, create->serial, create->slot, take_fd(&create->fd));
 }
@@ -364,14 +323,48 @@ static bool create_met_others(struct create *create)
 	return true;
 }
 
-/* /dev/shm or memory is full, but space can be made there, or is being made: gives the draft back,
- * so that the create can be tried again soon. */
-static bool create_freed_space(struct create *create)
+/* True: it waits until something is freed in /dev/shm, by us or by others. */
+static bool create_waits_for_shm(struct create *create)
 {
-	if ((create->result != -ENOSPC && create->result != -ENOMEM) || !create->peer ||
-	    (!create_met_others(create) && !create_frees_memory(create, 0)))
+	struct shm_space shm;
+
+	if (deadline_passed(create->deadline) || shm_space_find(&shm) || !shm.limited)
 		return false;
+	if (deadline_passed(create->shm_again) || shm.left > create->shm_left) {
+		create->shm_again = deadline_after(SPACE_OTHERS_NS);
+		create->shm_left = shm.left;
+	}
+	evict_wait(create->state, &create->peer->client);
+	return true;
+}
+
+/* True: /dev/shm is no less full than before. Making it again would only take from others, for a
+ * while, what is left. */
+static bool create_fits_not(const struct create *create)
+{
+	struct shm_space shm;
+
+	return create->shm_again && create->storage->named && !shm_space_find(&shm) &&
+	       (shm.left < create->size ||
+		(shm.left <= create->shm_left && !deadline_passed(create->shm_again)));
+}
+
+/* True: it was not made, but may be if it is tried again. It has given its draft back. */
+static bool create_not_made(struct create *create)
+{
+	uint64_t *space_freed = &create->space->shared->space_freed, freed;
+	bool soon;
+
+	if ((create->result != -ENOSPC && create->result != -ENOMEM) || !create->peer)
+		return false;
+	soon = create_met_others(create) || create_frees_memory(create, 0);
+	if (!soon &&
+	    (create->result != -ENOSPC || !create->storage->named || !create_waits_for_shm(create)))
+		return false;
+	freed = *space_freed;
 	tensor_backed(create->state, &create->peer->client, create->slot, create->result);
+	if (!soon && !create->working)
+		*space_freed = freed; /* it took that just now, and would only wake itself */
 	return true;
 }
 
@@ -386,10 +379,10 @@ static void create_finished(struct peer *peer)
 /* Answers the create, or lets it wait. */
 static void create_settle(struct create *create)
 {
-	if (!create_freed_space(create)) {
+	if (!create_not_made(create)) {
 		create_backed(create);
 	} else if (create_charge(create)) {
-		answer_error(create->peer, create->serial, create->rq.nbytes, -ENOSPC);
+		send_space_error(create->peer, create->serial, create->rq.nbytes, -ENOSPC);
 	} else {
 		create_park(create);
 		return;
@@ -421,7 +414,10 @@ static bool create_back(struct create *create)
 	create->storage = seg->storage;
 	create->object = seg->object;
 	create->size = seg->size;
-	if (create->size > SPACE_INLINE) {
+	if (create_fits_not(create)) {
+		create->met = space->making;
+		create->result = -ENOSPC;
+	} else if (create->size > SPACE_INLINE) {
 		create_remember(create, true);
 		create->met = space->making++;
 		create->begun = ++space->begun;
@@ -429,9 +425,10 @@ static bool create_back(struct create *create)
 		create->job.done = create_worked;
 		job_queue(&space->jobs, &create->job, create->peer->turn.account);
 		return false;
+	} else {
+		create_work(&create->job);
 	}
-	create_work(&create->job);
-	if (create_freed_space(create))
+	if (create_not_made(create))
 		return false;
 	create_backed(create);
 	return true;
@@ -490,7 +487,8 @@ static bool create_try(struct create *create)
 	unread = r == STATE_E_UNREAD;
 	create->unread = unread && !create->rq.impatient;
 	if (r == -ENOSPC /* the catalog could not grow */
-		    ? create_frees_memory(create, tensor_pages(create->rq.nbytes))
+		    ? create_frees_memory(create, tensor_pages(create->rq.nbytes)) ||
+			      create_waits_for_shm(create)
 		    : create_makes_space(create, r) || unread)
 		r = STATE_E_SOON;
 	if ((r == STATE_E_SOON && (!create->rq.late || !deadline_passed(create->soon_deadline))) ||
@@ -499,21 +497,25 @@ static bool create_try(struct create *create)
 			evict_wait(create->state, &peer->client);
 		return false;
 	}
-	answer_error(peer, create->serial, create->rq.nbytes, r);
+	send_space_error(peer, create->serial, create->rq.nbytes, r);
 	return true;
 }
 
-/* True: it is refused, since /dev/shm never holds so much, though the capacity would. Trying it
- * would first give up all that can be given up. */
+/* True: it is refused, since no file, or not /dev/shm, may ever have so much, though the capacity
+ * would. Trying it would first give up all that can be given up. */
 static bool refused_as_too_large(struct peer *peer, uint32_t serial, uint64_t nbytes)
 {
 	const struct segment_totals *totals = &peer->state->memory.totals;
 	struct shm_space shm;
 
-	if (!totals->storage->named || nbytes <= SPACE_INLINE || nbytes > totals->pool.capacity ||
+	if (nbytes <= SPACE_INLINE || nbytes > totals->pool.capacity ||
 	    nbytes > totals->pool.above->capacity)
 		return false;
-	if (shm_space_find(&shm) || !shm.limited || nbytes <= shm.size)
+	if (nbytes > fd_size_limit()) {
+		send_space_error(peer, serial, nbytes, -EFBIG);
+		return true;
+	}
+	if (!totals->storage->named || shm_space_find(&shm) || !shm.limited || nbytes <= shm.size)
 		return false;
 	peer_error(peer, serial, WIRE_BECAUSE(WIRE_E_NO_SPACE, WIRE_CAUSE_TOO_LARGE),
 		   "%llu bytes never fit: /dev/shm has %llu bytes; mount it with a larger size",
@@ -538,7 +540,7 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 	}
 	create = calloc(1, sizeof(*create));
 	if (!create) {
-		answer_error(peer, serial, rq->nbytes, -ENOMEM);
+		send_space_error(peer, serial, rq->nbytes, -ENOMEM);
 		return;
 	}
 	list_init(&create->link);

@@ -193,11 +193,15 @@ static int rest_take_over(struct server *server, struct found *f, char why[ADOPT
 		shm_object_destroy_instance(f->instance);
 		return 0;
 	}
-	snprintf(why, ADOPT_WHY_MAX, "namespace %s is not configured any more", f->name);
+	/* every user sees that in the status, but not every namespace */
+	snprintf(why, ADOPT_WHY_MAX, "a namespace is not configured any more: the log names it");
 	/* a section of that name may have had another owner */
 	if (!config.mode || !namespace_is_of_user(f->name, &config.uid)) {
-		if (!is_unused(f))
+		if (!is_unused(f)) {
+			log_error("a namespace that was used is not configured any more",
+				  "namespace=%s", log_str(f->name));
 			return CATALOG_E_STRANGE;
+		}
 		end_unused(server, f);
 		return 0;
 	}
@@ -407,7 +411,7 @@ static void liars_drop(struct peers *peers)
 					    "the user may have"
 					  : "the ledger's mode, or a file lease, does not let the "
 					    "daemon open it for reading";
-		log_warn_limited(&peer->turn.account->log, "client dropped: bad ledger",
+		log_warn_limited(peer->turn.account->log, "client dropped: bad ledger",
 				 "pid=%u uid=%u why=%s", peer->client.pid, peer->client.uid,
 				 log_str(why));
 		peer_hurry(peer);
@@ -433,7 +437,7 @@ static void denied_end(struct peers *peers)
 		if (!peer->denied || peer->dropping)
 			continue;
 		name = peer->name_space->config.name;
-		log_warn_limited(&peer->turn.account->log,
+		log_warn_limited(peer->turn.account->log,
 				 "client dropped: it may not get from its namespace any more",
 				 "pid=%u uid=%u namespace=%s", peer->client.pid, peer->client.uid,
 				 log_str(name));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* USERS: a user sees itself, root and our own user see all. */
+/* USERS: a user sees itself, and what all have in its namespace; root and our own user see all. */
 #include <errno.h>
 #include <string.h>
 
@@ -8,6 +8,11 @@
 
 static_assert((int)WIRE_SHARES == (int)SHARE_KINDS, "the protocol has a number for each");
 static_assert((int)WIRE_DEVICES_MAX == (int)DEVICES_MAX, "clients know how many there can be");
+
+static bool sees_all(const struct peer *peer)
+{
+	return peer->client.uid == 0 || peer->client.uid == peer->state->shared->uid;
+}
 
 /* The pool that counts for the user: of bytes the tighter one, of devices the one that the user
  * uses most. */
@@ -35,14 +40,15 @@ static void send_user(struct peer *peer, uint32_t serial, struct account *accoun
 
 	for (unsigned share = 0; share < WIRE_SHARES; share++) {
 		const struct pool *pool = pool_for(peer->state, account, share);
+		bool others = pool->accounts != &peer->state->accounts; /* of all namespaces */
 
+		m.used_by_all[share] = others && !sees_all(peer) ? UINT64_MAX : pool->used;
 		if (!pool->accounts) { /* no device has been heard of in its place */
 			m.max[share] = m.capacity[share] = peer->state->shared->devices.capacity;
 			continue;
 		}
 		m.used[share] = account_used(account, pool);
 		m.max[share] = account_max(account, pool);
-		m.used_by_all[share] = pool->used;
 		m.capacity[share] = pool->capacity;
 	}
 	peer_send(peer, &m, -1);
@@ -56,7 +62,7 @@ static bool next_visible(const struct peer *peer, uint64_t from, bool exact, uin
 
 	if (exact && from == UINT32_MAX)
 		from = peer->client.uid;
-	if (peer->client.uid != 0 && peer->client.uid != sh->uid) {
+	if (!sees_all(peer)) {
 		*uid = peer->client.uid;
 		return exact ? from == *uid : from <= *uid;
 	}

@@ -84,6 +84,7 @@ void survive_publish(const struct shared *shared, const struct catalog *cat)
 	if (!k || !k->served) /* the last daemon's report stays true until then */
 		return;
 	atomic_store(&h->keeper, cat->facts ? k->kind : KEEP_NOBODY);
+	atomic_store(&h->former_program, k->former_program);
 	atomic_store(&h->restart_ns, (uint64_t)k->restart_ns);
 	for (unsigned i = 0; i < CATALOG_REASON / 8; i++) {
 		memcpy(&word, k->reason + 8 * i, sizeof(word));

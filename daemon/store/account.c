@@ -29,6 +29,13 @@ static const char *const names[SHARE_KINDS] = {
 	[SHARE_DEVICE] = "gpu-bytes",
 };
 
+/*
+ * Who connects again gets no new limit, so these do not end with accounts. Users whose uids have
+ * the same remainder share one. The last is for accounts that are no user's.
+ */
+enum { LOG_LIMITS = 1024 };
+static struct log_limit log_limits[LOG_LIMITS + 1];
+
 static enum share share_kind(enum share share)
 {
 	return share < SHARE_DEVICE ? share : SHARE_DEVICE;
@@ -187,7 +194,7 @@ static bool is_privileged(const struct accounts *accounts, uint32_t uid)
 
 void account_init(struct account *account, struct accounts *accounts)
 {
-	*account = (struct account){ .accounts = accounts };
+	*account = (struct account){ .accounts = accounts, .log = &log_limits[LOG_LIMITS] };
 	list_init(&account->ready);
 	list_init(&account->turns);
 	list_init(&account->creates);
@@ -220,6 +227,7 @@ static struct account *account_new(struct accounts *accounts, uint32_t uid, unsi
 	account_init(account, accounts);
 	account->above = above;
 	account->uid = uid;
+	account->log = &log_limits[uid % LOG_LIMITS];
 	account->privileged = is_privileged(accounts, uid);
 	account_set_maxima(account, NULL);
 	memmove(&accounts->list[index + 1], &accounts->list[index],

@@ -83,18 +83,18 @@ struct account {
 	uint64_t used[SHARE_COUNT];
 	unsigned closing, notices; /* descriptors to be closed, and notices to be sent */
 	/* serve/turns.c, in the daemon's only: */
-	struct list ready;    /* in accounts.ready while there is something to do for it */
-	struct list turns;    /* of struct turn: those to be served */
-	unsigned due;	      /* one bit for each enum account_work that is due */
-	unsigned work;	      /* the work that was done last */
-	bool work_next;	      /* work comes before turns, since those came last */
-	int64_t debt_ns;      /* time that its turns took beyond their bound */
-	unsigned looks;	      /* serve/peer.c: ledgers of its clients that workers look at */
-	struct list ends;     /* of struct peer, by look: their ends have steps to go */
-	unsigned ending;      /* of its peers: ended ones that were not checked yet */
-	int64_t ended_ns;     /* when the last of these was done with */
-	unsigned newcomers;   /* serve/greet.c: those in greeting.waiting */
-	struct log_limit log; /* bounds the log lines that it causes */
+	struct list ready;     /* in accounts.ready while there is something to do for it */
+	struct list turns;     /* of struct turn: those to be served */
+	unsigned due;	       /* one bit for each enum account_work that is due */
+	unsigned work;	       /* the work that was done last */
+	bool work_next;	       /* work comes before turns, since those came last */
+	int64_t debt_ns;       /* time that its turns took beyond their bound */
+	unsigned looks;	       /* serve/peer.c: ledgers of its clients that workers look at */
+	struct list ends;      /* of struct peer, by look: their ends have steps to go */
+	unsigned ending;       /* of its peers: ended ones that were not checked yet */
+	int64_t ended_ns;      /* when the last of these was done with */
+	unsigned newcomers;    /* serve/greet.c: those in greeting.waiting */
+	struct log_limit *log; /* bounds the log lines that it causes; outlives us */
 
 	/* serve/space.c and job.c, in the daemon's only: */
 	struct list creates;  /* of struct create: waiting for space, to be tried */

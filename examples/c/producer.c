@@ -4,6 +4,7 @@
  *
  *	producer [NAME [MILLISECONDS]]
  */
+#define _DEFAULT_SOURCE /* nanosleep(), also with -std=c11 */
 #include <err.h>
 #include <errno.h>
 #include <stdint.h>

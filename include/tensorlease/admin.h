@@ -90,6 +90,8 @@ TL_API int tl_get_status(tl_client *client, tl_status *status);
  * Returns: 0, a common error, or
  *	-ENOENT		the daemon has no keeper, or its program is not at its path any more, so
  *			nothing would start another one
+ *	-ENOEXEC	the program at that path does not serve. Another daemon of the former one
+ *			has taken over all tensors
  *	-EACCES		the daemon is another user's
  *	-ETIMEDOUT	no other daemon has come within the client's request timeout
  * Since: 0.2
@@ -161,7 +163,8 @@ enum {
 typedef struct tl_share {
 	uint64_t used;	      /* by the user */
 	uint64_t max;	      /* that the user may have; UINT64_MAX: no limit */
-	uint64_t used_by_all; /* users */
+	uint64_t used_by_all; /* users; UINT64_MAX: it counts in the whole daemon, where only root
+			       * and the daemon's user see it */
 	uint64_t capacity;    /* for all; UINT64_MAX: no limit */
 } tl_share;
 

@@ -62,6 +62,7 @@ typedef struct tl_connect_options {
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		there is no socket at that address, or no daemon to start
+ *	-ENOTDIR	a part of that path is no directory
  *	-ECONNREFUSED	no daemon listens there
  *	-EACCES		the socket is not for us, the daemon is not of a user that we trust, the
  *			directory of a daemon to be started at a default address is not ours
@@ -69,6 +70,8 @@ typedef struct tl_connect_options {
  *	-EPROTONOSUPPORT	the daemon speaks no version of the protocol that we speak
  *	-EUSERS		the daemon has as many clients as it may have
  *	-EDQUOT		this user has as many connections as it may have
+ *	-EFBIG		this process may make no file as large as its ledger, which has 12 bytes for
+ *			each of the daemon's --max-tensors (RLIMIT_FSIZE)
  *	-EINVAL		also: $TENSORLEASE_TRUST_UID was needed and is no such list
  * Since: 0.1; in this order of arguments since 0.2
  */

@@ -112,8 +112,9 @@ typedef struct tl_spec {
  * until the work on that GPU has ended.
  * Threads: any.
  * Returns: 0, a common error, or
- *	-ENOSPC		the tensor does not fit into the daemon's capacity, or /dev/shm is full;
- *			also when the time to wait for space is over
+ *	-ENOSPC		the tensor does not fit into the daemon's capacity, /dev/shm is full, or the
+ *			daemon may make no file as large (RLIMIT_FSIZE); also when the time to wait
+ *			for space is over; at once if this client has 1,024 drafts
  *	-EDQUOT		the same for this user's quota
  *	-EACCES		the name belongs to another user
  *	-ENOTSUP	spec->device is neither the CPU nor a GPU of CUDA, or this driver or GPU has

@@ -69,7 +69,8 @@ typedef struct tl_watch_event {
 	enum tl_watch_what what; /* the kind of change */
 	uint32_t reserved;	 /* 0 */
 	uint64_t version; /* of the tensor; of TL_WATCH_DELETED the last reported one; or 0 */
-	uint64_t skipped; /* versions since the last reported one, which nobody can get */
+	uint64_t skipped; /* versions since the last reported one, which nobody can get; 0 in the
+			   * first event of a name, and in the next one after TL_WATCH_DELETED */
 	char name[TL_NAME_MAX + 1]; /* "" with TL_WATCH_RESTARTED */
 } tl_watch_event;
 
@@ -128,7 +129,8 @@ TL_API int tl_watch_next(tl_watch *watch, const tl_wait_options *options, tl_wat
  * until that returns something other than 0; then it is readable again at the next change. It may
  * be readable although nothing has changed. Do not read it or write to it.
  *
- * The first call starts a thread, which sleeps. When another daemon has come it connects again, and
+ * The first call starts a thread, which sleeps. The end of the daemon is no change: as in a wait
+ * without a limit, nothing comes until another daemon is there. Then the thread connects again, and
  * it asks the daemon about new rings. Until it has its answer, calls on this watch and tl_close()
  * of the client wait: for at most the client's timeout if the daemon stands still.
  *

@@ -109,6 +109,44 @@ TEST(output_that_could_not_be_written_is_named)
 	must_contain(said, "writing standard output: No space left on device");
 }
 
+TEST(watch_ends_with_its_reader)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	const char *const args[] = { "watch", NULL };
+	struct running watches;
+	int ends[2];
+	char first;
+
+	put_six(&d, "a");
+	must_be(pipe2(ends, O_CLOEXEC), 0);
+	watches = start_printing_to(ends[1], d.socket, args);
+	close(ends[1]);
+	must_be(read(ends[0], &first, 1), 1);
+	close(ends[0]);
+	cleanup_result struct result r = finish(&watches);
+
+	must_exit(&r, 1);
+	must_be(*r.err, '\0');
+}
+
+/* The kernel accepts the connection, but nobody answers. */
+TEST(a_timeout_bounds_the_wait_for_a_silent_daemon)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	int64_t begun;
+
+	td_freeze(&d);
+	begun = now_ns();
+	{
+		cleanup_result struct result r = run(&d, "wait", "a", "-t", "0.05");
+
+		must_exit(&r, 4);
+		must_contain(r.err, "did not answer in time");
+	}
+	must(now_ns() - begun < 9 * SECOND); /* 10 without it */
+	td_thaw(&d);
+}
+
 /* In a user namespace where we are user 1000, whom the daemon knows by another number. */
 static int shows_what_the_daemon_knows(const struct test_daemon *d, void *uid)
 {

@@ -227,6 +227,51 @@ TEST(a_daemon_that_is_full_says_so)
 	tl_close(client);
 }
 
+static void file_size_set(rlim_t most)
+{
+	struct rlimit limit;
+
+	must_be(getrlimit(RLIMIT_FSIZE, &limit), 0);
+	limit.rlim_cur = most < limit.rlim_max ? most : limit.rlim_max;
+	must_be(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* Beyond the limit SIGXFSZ would kill a program that does not ignore it. */
+static int lives_with_small_files(const struct test_daemon *d, void *arg)
+{
+	const tl_connect_options o = { .size = sizeof(o), .address = d->socket };
+	DLManagedTensorVersioned *t;
+	tl_client *client = NULL;
+	int status;
+	pid_t pid;
+
+	(void)arg;
+	file_size_set(4096);
+	must_be(tl_connect(&o, &client), -EFBIG);
+	must(strstr(tl_last_error(), "at most 4096 bytes; raise its RLIMIT_FSIZE"));
+	file_size_set(RLIM_INFINITY);
+	client = td_connect(d);
+	put_bytes(client, "a", 3, 100000);
+	t = get(client, "a");
+	file_size_set(0);
+	pid = fork();
+	must(pid >= 0);
+	if (!pid)
+		_exit(all_bytes(t, 3, 100000) ? 0 : 1);
+	must_be(waitpid(pid, &status, 0), pid);
+	must_be(status, 0);
+	drop(t);
+	tl_close(client);
+	return 0;
+}
+
+TEST(a_limit_of_file_sizes_kills_no_client)
+{
+	cleanup_td struct test_daemon d = td_start();
+
+	must_be(td_run_client(&d, lives_with_small_files, NULL), 0);
+}
+
 /* ---- Descriptors that cannot be received ---- */
 
 static tl_draft *create_bytes(tl_client *client, const char *name, int64_t n, uint32_t ring)

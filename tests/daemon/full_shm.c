@@ -76,6 +76,26 @@ TEST(a_create_larger_than_shm_takes_no_warm_memory)
 	td_stop(&d);
 }
 
+/* SIGXFSZ would end it, and the next daemons, to which the request is sent again. */
+TEST(a_create_larger_than_a_file_may_be_is_an_error_for_the_asker_only)
+{
+	enum { MOST = (8 << 20) + 1 }; /* the last byte's page does not fit */
+	static const uint64_t sizes[] = { MOST, MOST + 1, 32 * MIB };
+	cleanup_td struct test_daemon d = td_start(.fsize = MOST, .max_tensors = 1000);
+	tl_client *client = td_connect(&d);
+
+	must_be(try_put(client, "kept", MIB, NULL), 0);
+	for (int i = 0; i < 3; i++) {
+		must_be(try_put(client, "large", sizes[i], NULL), -ENOSPC);
+		must_be(tl_last_cause(NULL), TL_CAUSE_TOO_LARGE);
+		must(strstr(tl_last_error(), "8388609 bytes; raise its RLIMIT_FSIZE"));
+	}
+	must_be(try_put(client, "as large as may be", MOST - 1, NULL), 0);
+	must_be(tl_delete(client, "kept"), 0); /* nothing was lost */
+	must(td_alive(&d));
+	must_be(tl_close(client), 0);
+}
+
 TEST(a_ring_ends_for_a_create)
 {
 	const tl_put_options ring = { .size = sizeof(ring), .ring = 4 };
@@ -141,6 +161,104 @@ TEST(the_catalog_grows_where_a_ring_was)
 	fill_shm(&d, 0);
 	rows_must_be_made(client);
 	must_be(td_status(&d).rings, 0);
+	must_be(tl_close(client), 0);
+	empty_shm(&d);
+	td_stop(&d);
+}
+
+/* ---- Creates that wait ---- */
+
+/* They are made by a worker, and in the loop. The waiter keeps what it got, which would be warm for
+ * it otherwise. */
+TEST(who_waits_for_a_full_tmpfs_gets_space_when_it_comes)
+{
+	static const uint64_t sizes[] = { 9 * MIB, 200 * KIB };
+	struct raw holder, waiter;
+	struct wire_draft a;
+	uint32_t serial;
+
+	NEEDS_MOUNT;
+	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB, .storage = "shm",
+						   .shm_size = 64 * MIB);
+	holder = rc_open(&d);
+	waiter = rc_open(&d);
+	for (unsigned i = 0; i < 2; i++) {
+		must_be(rc_put(&holder, "a", sizes[i], 1, &a), 0);
+		must(rc_hold(&holder, a.ref));
+		must_be(rc_delete(&holder, "a"), 0);
+		fill_shm(&d, 64 * (off_t)KIB);
+		serial = ask_for(&waiter, sizes[i], -1); /* space comes by a last release */
+		td_sync(&d);
+		must(!has_answer(&waiter));
+		rc_drop(&holder, a.ref);
+		rc_sync(&holder);
+		must_be(answer_to(&waiter, serial, NULL), 0);
+		empty_shm(&d);
+
+		must_be(rc_put_as(&holder, "b", sizes[i], WIRE_LIFETIME_EVICTABLE, 0, &a), 0);
+		must(rc_hold(&holder, a.ref));
+		fill_shm(&d, 64 * (off_t)KIB);
+		serial = ask_for(&waiter, sizes[i], -1); /* it can be given up later */
+		td_sync(&d);
+		must(!has_answer(&waiter));
+		rc_drop(&holder, a.ref);
+		must_be(answer_to(&waiter, serial, NULL), 0);
+
+		serial = ask_for(&waiter, sizes[i], -1); /* it comes from another program */
+		td_sync(&d);
+		must(!has_answer(&waiter));
+		empty_shm(&d);
+		must_be(answer_to(&waiter, serial, NULL), 0);
+	}
+	rc_goodbye(&holder);
+	rc_goodbye(&waiter);
+}
+
+TEST(a_catalog_that_cannot_grow_in_a_full_tmpfs_makes_a_create_wait)
+{
+	struct wire_draft draft;
+	struct raw rc, waiter;
+	char name[16];
+	uint32_t serial;
+	int r = 0;
+
+	NEEDS_MOUNT;
+	cleanup_td struct test_daemon d = td_start(.shm_size = 24 * MIB, .max_tensors = 60000);
+	rc = rc_open(&d);
+	waiter = rc_open(&d);
+	fill_shm(&d, 0);
+	for (int n = 0; r == 0; n++) {
+		snprintf(name, sizeof(name), "name-%d", n);
+		r = rc_put(&rc, name, 0, 0, NULL);
+	}
+	while ((r = rc_create(&rc, NULL, 0, 0, &draft)) == 0)
+		;
+	must_be(r, WIRE_E_NO_SPACE);
+	serial = ask_for(&waiter, 0, -1);
+	td_sync(&d);
+	must(!has_answer(&waiter));
+	empty_shm(&d);
+	must_be(answer_to(&waiter, serial, NULL), 0);
+	rc_goodbye(&rc);
+	rc_goodbye(&waiter);
+}
+
+TEST(the_end_of_a_wait_says_how_full_it_is)
+{
+	const tl_put_options brief = { .size = sizeof(brief), .timeout_ns = 300 * MS };
+	tl_client *client;
+	struct test_daemon d;
+	int64_t start;
+
+	NEEDS_MOUNT;
+	d = td_start(.storage = "shm", .shm_size = 32 * MIB);
+	client = td_connect(&d);
+	fill_shm(&d, 64 * (off_t)KIB);
+	start = now_ns();
+	must_be(try_put(client, "a", MIB, &brief), -ENOSPC);
+	must(now_ns() - start >= brief.timeout_ns);
+	must(strstr(tl_last_error(), "no space for 1048576 bytes: /dev/shm is full: "));
+	must(strstr(tl_last_error(), " of its 33554432 bytes are free"));
 	must_be(tl_close(client), 0);
 	empty_shm(&d);
 	td_stop(&d);

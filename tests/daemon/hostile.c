@@ -68,6 +68,29 @@ static struct raw connection_at(const struct test_daemon *d, unsigned stage)
 	return rc;
 }
 
+TEST(who_connects_again_and_again_does_not_fill_the_log)
+{
+	enum { ROUNDS = 1000 };
+	cleanup_td struct test_daemon d = td_start();
+	int64_t began = now_ns();
+	unsigned lines = 0;
+	char *log;
+
+	for (int i = 0; i < ROUNDS; i++) {
+		struct raw rc = rc_connect(&d);
+
+		must_be(rc_send_bytes(&rc, "wrong", 5, -1, 0), 0);
+		rc_must_end(&rc);
+		rc_close(&rc);
+	}
+	log = td_log(&d);
+	for (const char *p = log; (p = strstr(p, "bad message")); p++)
+		lines++;
+	free(log);
+	must(lines >= 1);
+	must(lines <= 11 + (now_ns() - began) / SECOND);
+}
+
 TEST(malformed_messages_of_all_kinds_change_nothing)
 {
 	cleanup_td struct test_daemon d = td_start();

@@ -116,10 +116,17 @@ TEST(another_program_takes_over_and_one_that_does_not_serve_is_not_used)
 	must_be(fchmod(fileno(file), 0755), 0);
 	fclose(file);
 	must_be(rename(later, path), 0);
-	must_be(tl_restart(c), 0);
+	must_be(tl_restart(c), -ENOEXEC);
+	must(strstr(tl_last_error(), "asked for by user"));
+	must(strstr(tl_last_error(), "the new one does not serve"));
 	version_of(&d, version, sizeof(version));
 	must(!strcmp(version, "tensorleased 9.9.9\n"));
 	must_be(td_full_status(&d).tensors, 1);
+	file_copy(daemon_path(), later, NULL, NULL);
+	must_be(rename(later, path), 0);
+	must_be(tl_restart(c), 0);
+	version_of(&d, version, sizeof(version));
+	must(strcmp(version, "tensorleased 9.9.9\n"));
 
 	must_be(unlink(path), 0);
 	kill_proper(&d); /* nothing is there, and it is started all the same */
@@ -185,6 +192,12 @@ static void remove_program(struct test_daemon *d, const char *dir, const char *p
 	must_be(rmdir(dir), 0);
 }
 
+static bool began_by(const struct test_daemon *d, const char *reason)
+{
+	/* a daemon that took over nothing, or is of the former program, adds why */
+	return !strncmp(td_full_status(d).restart_reason, reason, strlen(reason));
+}
+
 /* The former program goes on, and takes over from itself. */
 static void reload_must_lose_nothing(struct test_daemon *d, pid_t whom)
 {
@@ -193,7 +206,7 @@ static void reload_must_lose_nothing(struct test_daemon *d, pid_t whom)
 	must_be(kill(whom, SIGHUP), 0);
 	eventually((next = proper(d)) && next != pid);
 	must_be(td_full_status(d).tensors, 1);
-	must(!strcmp(td_full_status(d).restart_reason, "asked for by SIGHUP"));
+	must(began_by(d, "asked for by SIGHUP"));
 }
 
 TEST(a_reload_loses_nothing_if_another_layout_was_installed)
@@ -311,6 +324,28 @@ TEST(a_stop_while_no_daemon_serves_needs_no_new_program)
 	stop_must_leave_nothing(&d, dir, path);
 }
 
+/* It neither serves nor handles signals. */
+TEST(a_stop_while_a_new_program_hangs_kills_it)
+{
+	char dir[PROGRAM_DIR], path[PROGRAM_PATH], pipe[PROGRAM_PATH + 8], script[2 * PROGRAM_PATH];
+	struct test_daemon d = start_copy(dir, path);
+	tl_client *c = td_connect(&d);
+	int fd = -1;
+
+	must_be(put_value(c, "a", 1, NULL), 0);
+	tl_close(c);
+	snprintf(pipe, sizeof(pipe), "%s.pipe", path);
+	must_be(mkfifo(pipe, 0600), 0);
+	snprintf(script, sizeof(script), "#!/bin/sh\nexec cat <%s >/dev/null\n", pipe);
+	install_script(path, script);
+	must_be(kill(d.keeper, SIGUSR2), 0);
+	eventually((fd = open(pipe, O_WRONLY | O_NONBLOCK | O_CLOEXEC)) >= 0);
+	must_be(kill(d.keeper, SIGTERM), 0);
+	must_be(unlink(pipe), 0);
+	stop_must_leave_nothing(&d, dir, path);
+	close(fd);
+}
+
 /* The new program stops the keeper, and then shows that it is broken. */
 TEST(a_stop_in_the_midst_of_a_restart_needs_no_new_program)
 {
@@ -381,12 +416,6 @@ static int kill_until_next_waits(const struct test_daemon *d, const char *path,
 	must_be(kill(proper(d), SIGKILL), 0);
 	eventually((fd = open(pipe, O_WRONLY | O_NONBLOCK | O_CLOEXEC)) >= 0); /* it waits */
 	return fd;
-}
-
-static bool began_by(const struct test_daemon *d, const char *reason)
-{
-	/* a daemon that took over nothing adds why */
-	return !strncmp(td_full_status(d).restart_reason, reason, strlen(reason));
 }
 
 TEST(a_reload_asked_for_while_the_next_daemon_starts_is_done_when_it_serves)

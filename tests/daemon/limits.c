@@ -12,38 +12,6 @@
 #include "tests/daemon/shm_common.h"
 #include "util/fd.h"
 
-/* Sends CREATE without waiting for the answer. Returns its serial. */
-static uint32_t ask_for(struct raw *rc, uint64_t nbytes, int64_t timeout_ns)
-{
-	struct wire_create c = { .nbytes = nbytes, .timeout_ns = timeout_ns };
-
-	must_be(rc_send(rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
-	return c.header.serial;
-}
-
-static int answer_to(struct raw *rc, uint32_t serial, struct wire_draft *draft)
-{
-	struct conn_message m;
-	int r;
-
-	do {
-		must_be(rc_receive(rc, &m), 0);
-		if (m.fd >= 0)
-			close(m.fd);
-	} while (m.header.serial != serial);
-	r = rc_judge(&m, WIRE_DRAFT);
-	if (r == 0 && draft)
-		memcpy(draft, m.bytes, sizeof(*draft));
-	return r;
-}
-
-static bool has_answer(const struct raw *rc)
-{
-	struct pollfd p = { .fd = rc->fd, .events = POLLIN };
-
-	return poll(&p, 1, 0) == 1;
-}
-
 /* Sends more than the daemon reads from one connection before it looks at the next. */
 TEST(sync_waits_for_all_that_was_sent_before)
 {

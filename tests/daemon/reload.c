@@ -50,9 +50,10 @@ static void use(const struct scene *s, const char *name)
 	tl_close(c);
 }
 
-static void begin_in(struct scene *s, bool own, uint64_t shm_size)
+/* With a keeper, by the command line or, if @keeper is NULL, by default. */
+static void begin_in(struct scene *s, bool own, uint64_t shm_size, const char *keeper)
 {
-	const char *extra[] = { "--keeper", "yes", "--config", s->config, NULL };
+	const char *extra[] = { "--config", s->config, keeper, "yes", NULL };
 	uint64_t version;
 
 	snprintf(s->config, sizeof(s->config), "/tmp/tl-config-XXXXXX");
@@ -71,7 +72,7 @@ static void begin_in(struct scene *s, bool own, uint64_t shm_size)
 
 static void begin(struct scene *s, bool own)
 {
-	begin_in(s, own, 0);
+	begin_in(s, own, 0, "--keeper");
 }
 
 static void finish(struct scene *s)
@@ -171,6 +172,20 @@ TEST(a_reload_that_would_change_shared_limits_is_refused)
 	finish(&s);
 }
 
+/* The daemon would go on with it. So a restart that leaves all is refused too. */
+TEST(a_reload_that_would_change_the_keeper_is_refused)
+{
+	struct scene s;
+
+	SKIP_UNLESS(!test_without_keepers(), "needs a keeper by default");
+	begin_in(&s, true, 0, NULL);
+	must_be_refused(&s, "keeper = no\ngpu-capacity = 1G\n" LAB TEMPLATE,
+			"keeper is no, and was yes");
+	must_be(tl_restart(s.c), -EINVAL);
+	reload(&s, "keeper = yes\ngpu-capacity = 1G\n" LAB TEMPLATE);
+	finish(&s);
+}
+
 TEST(a_reload_may_add_namespaces_anywhere)
 {
 	struct scene s;
@@ -210,7 +225,7 @@ TEST(a_reload_may_add_a_namespace_for_which_there_is_no_space)
 	struct scene s;
 
 	SKIP_UNLESS(may_mount(), "may not mount a small tmpfs");
-	begin_in(&s, true, 32 * MIB);
+	begin_in(&s, true, 32 * MIB, "--keeper");
 	o.address = s.d.socket;
 	fill_shm(&s.d, 0);
 	reload(&s, more);

@@ -301,6 +301,9 @@ static int see_only_me(const struct test_daemon *d, void *arg)
 	must_be(u.max[SHARE_TENSORS], 80);
 	must_be(u.capacity[SHARE_TENSORS], 160);
 	must_be(u.used[SHARE_CONNECTIONS], 1);
+	must_be(u.used_by_all[SHARE_TENSORS], 1); /* in this namespace, which she reads */
+	must_be(u.used_by_all[SHARE_CONNECTIONS], UINT64_MAX);
+	must_be(u.used_by_all[SHARE_DEVICE], UINT64_MAX);
 	must(!ask_user(&rc, ALICE + 1, 0, &u));
 	must(!ask_user(&rc, 0, WIRE_USERS_EXACT, &u));
 	must(ask_user(&rc, ALICE, WIRE_USERS_EXACT, &u));
@@ -329,6 +332,8 @@ TEST(a_user_sees_its_own_account_and_root_all)
 	must_be(u.used[SHARE_NAMES], 1);
 	must_be(u.used[SHARE_DRAFTS], 0);
 	must(u.used[SHARE_BYTES] > 0);
+	must_be(u.used_by_all[SHARE_BYTES], u.used[SHARE_BYTES]);
+	must_be(u.used_by_all[SHARE_CONNECTIONS], 2);
 	must(!ask_user(&rc, ALICE + 1, 0, &u));
 	must(!ask_user(&rc, (uint64_t)UINT32_MAX + 1, 0, &u));
 	must(ask_user(&rc, BOB, WIRE_USERS_EXACT, &u)); /* he has nothing yet */
@@ -539,7 +544,7 @@ TEST(a_configuration_that_can_be_read_only_once_is_refused)
 
 	must_be(WEXITSTATUS(td_exit_status(&d)), 2);
 	log = td_log(&d);
-	must(strstr(log, "it is a pipe"));
+	must(strstr(log, "it is not a regular file"));
 	free(log);
 	close(fds[0]);
 }

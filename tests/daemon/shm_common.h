@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For the tests of a full /dev/shm: the one of a daemon with td_options.shm_size. */
+/* For tests of a full /dev/shm, the one of a daemon with td_options.shm_size, and of creates that
+ * wait for space. */
 #pragma once
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mount.h>
 
 #include "tests/harness/harness.h"
@@ -54,4 +56,36 @@ static inline void empty_shm(const struct test_daemon *d)
 
 	must_be(unlinkat(dir, "filler", 0), 0);
 	close(dir);
+}
+
+/* Sends CREATE without waiting for the answer. Returns its serial. */
+static inline uint32_t ask_for(struct raw *rc, uint64_t nbytes, int64_t timeout_ns)
+{
+	struct wire_create c = { .nbytes = nbytes, .timeout_ns = timeout_ns };
+
+	must_be(rc_send(rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
+	return c.header.serial;
+}
+
+static inline int answer_to(struct raw *rc, uint32_t serial, struct wire_draft *draft)
+{
+	struct conn_message m;
+	int r;
+
+	do {
+		must_be(rc_receive(rc, &m), 0);
+		if (m.fd >= 0)
+			close(m.fd);
+	} while (m.header.serial != serial);
+	r = rc_judge(&m, WIRE_DRAFT);
+	if (r == 0 && draft)
+		memcpy(draft, m.bytes, sizeof(*draft));
+	return r;
+}
+
+static inline bool has_answer(const struct raw *rc)
+{
+	struct pollfd p = { .fd = rc->fd, .events = POLLIN };
+
+	return poll(&p, 1, 0) == 1;
 }

@@ -247,16 +247,58 @@ TEST(a_second_daemon_on_the_same_socket_is_refused)
 	must(td_objects(&d) > 0);
 }
 
-static int listen_at(const char *path)
+static int bind_at(const char *path, int type)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
 
 	must(fd >= 0);
 	snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
 	must_be(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	return fd;
+}
+
+static int listen_at(const char *path)
+{
+	int fd = bind_at(path, SOCK_SEQPACKET);
+
 	must_be(listen(fd, 16), 0);
 	return fd;
+}
+
+/* Its message must have both words. */
+static void must_not_start(const struct td_options *options, const char *word, const char *other)
+{
+	struct test_daemon d = td_start_options(options);
+	int status = td_exit_status(&d);
+	char *log = td_log(&d);
+
+	if (!strstr(log, word) || !strstr(log, other))
+		print_error("its message: %s\n", log);
+	must(WIFEXITED(status) && WEXITSTATUS(status) != 0);
+	must(strstr(log, word) && strstr(log, other));
+	free(log);
+}
+
+TEST(a_socket_of_another_type_is_not_removed)
+{
+	static const int types[] = { SOCK_DGRAM, SOCK_STREAM };
+	cleanup_td struct test_daemon d = td_start();
+	struct stat before, after;
+	char socket[108];
+
+	snprintf(socket, sizeof(socket), "%s/other", d.dir);
+	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+		int fd = bind_at(socket, types[i]);
+
+		must_be(stat(socket, &before), 0);
+		must_not_start(&(struct td_options){ .socket = socket, .expect_exit = true },
+			       socket, "SOCK_SEQPACKET");
+		must_be(stat(socket, &after), 0);
+		must(before.st_ino == after.st_ino && before.st_dev == after.st_dev);
+		must_be(unlink(socket), 0);
+		close(fd);
+	}
 }
 
 /* Writes a lock file for SOCKET which says that the daemon of @instance died there. */
@@ -510,6 +552,46 @@ TEST(a_missing_directory_is_said)
 	must(WIFEXITED(status) && WEXITSTATUS(status) == 1);
 	must(strstr(log, "/nonexistent/directory/socket.lock: the directory is missing"));
 	free(log);
+}
+
+TEST(what_is_lacking_at_the_start_is_named_with_its_limit)
+{
+	static const char *const few[] = { "--capacity=4096", NULL };
+
+	must_not_start(&(struct td_options){ .fsize = MIB, .expect_exit = true },
+		       "catalog for 131072 tensors (--max-tensors)", "RLIMIT_FSIZE (1048576)");
+	must_not_start(&(struct td_options){ .nofile = 20, .extra = few, .expect_exit = true },
+		       "RLIMIT_NOFILE", "20");
+}
+
+TEST(a_dev_shm_that_cannot_be_used_is_named)
+{
+	struct td_options options = { .storage = "shm", .expect_exit = true };
+
+	SKIP_UNLESS(own_mount("/dev/shm", "size=64k"), "may not have a /dev/shm of its own");
+	must_not_start(&options, "catalog for 131072 tensors", "65536 bytes of /dev/shm");
+	must(own_mount("/dev/shm", "nr_inodes=1"));
+	must_not_start(&options, "catalog for 131072 tensors", "df -i /dev/shm");
+	must_be(mount(NULL, "/dev/shm", NULL, MS_REMOUNT | MS_RDONLY, ""), 0);
+	must_not_start(&options, "/dev/shm is read-only", "remount");
+}
+
+TEST(a_configuration_without_an_end_is_refused)
+{
+	static const char *const endless[] = { "--config=/dev/zero", NULL };
+	static const char *const none[] = { "--config=/dev/null", NULL };
+	char path[128], option[150];
+	const char *const large[] = { option, NULL };
+	cleanup_td struct test_daemon d = td_start(.extra = none);
+
+	must_not_start(&(struct td_options){ .extra = endless, .expect_exit = true }, "/dev/zero",
+		       "not a regular file");
+	snprintf(path, sizeof(path), "%s/large", d.dir);
+	snprintf(option, sizeof(option), "--config=%s", path);
+	must_be(close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600)), 0);
+	must_be(truncate(path, 1LL << 40), 0);
+	must_not_start(&(struct td_options){ .extra = large, .expect_exit = true }, path, "16 MiB");
+	must_be(unlink(path), 0);
 }
 
 TEST(a_capacity_that_the_memory_does_not_have_is_logged)

@@ -351,6 +351,7 @@ static _Noreturn void become_daemon(const struct td_options *o, const char *cons
 				    int log_fd)
 {
 	struct rlimit limit = { .rlim_cur = o->nofile, .rlim_max = o->nofile };
+	struct rlimit size = { .rlim_cur = o->fsize, .rlim_max = o->fsize };
 	char pid_text[16];
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -370,6 +371,8 @@ static _Noreturn void become_daemon(const struct td_options *o, const char *cons
 	if (o->shm_size && private_shm(o->shm_size))
 		_exit(126);
 	if (o->nofile && setrlimit(RLIMIT_NOFILE, &limit))
+		_exit(126);
+	if (o->fsize && setrlimit(RLIMIT_FSIZE, &size))
 		_exit(126);
 	execv(arguments[0], (char *const *)(const void *)arguments);
 	fprintf(stderr, "%s: %s\n", arguments[0], strerror(errno));

@@ -125,8 +125,8 @@ int64_t now_ns(void);	       /* CLOCK_MONOTONIC */
 /* ---- Daemons ---- */
 
 struct td_options {
-	uint64_t capacity; /* 0: 64 MiB */
-	uint64_t uid_capacity;
+	uint64_t capacity;	      /* 0: 64 MiB */
+	uint64_t uid_capacity, fsize; /* that is RLIMIT_FSIZE of the daemon, soft and hard */
 	unsigned max_tensors;
 	unsigned max_clients;
 	unsigned nofile;   /* RLIMIT_NOFILE of the daemon, soft and hard */

@@ -337,6 +337,25 @@ TEST(an_account_that_cannot_be_made_is_nobodys)
 	end();
 }
 
+TEST(who_connects_again_gets_no_new_lines_in_the_log)
+{
+	struct account *a;
+
+	start(1000);
+	for (int i = 0; i < 1000; i++) {
+		a = account_ref(&accounts, 1);
+		log_limit_pass(a->log);
+		account_unref(a);
+	}
+	a = account_ref(&accounts, 1);
+	assert_true(a->log->left_out > 800); /* one more is written each second */
+	account_unref(a);
+	a = account_ref(&accounts, 2);
+	assert_true(log_limit_pass(a->log));
+	account_unref(a);
+	end();
+}
+
 int main(void)
 {
 	return suite_run();

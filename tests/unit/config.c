@@ -123,6 +123,10 @@ TEST(a_mistake_is_told_with_its_line)
 		  "capacity = 0: it must be a number of bytes, 4096 or more", 2 },
 		{ "[namespace lab]\ncapacity = 0%\n", "capacity = 0%: it must be", 2 },
 		{ "[namespace user-*]\ncapacity = 4095\n", "capacity = 4095: it must be", 2 },
+		{ "[namespace user-*]\nowner = 0\n",
+		  "there is no option owner in this section: a namespace user-UID is its user's",
+		  2 },
+		{ "[namespace user-*]\n\ngroup = 0\n", "there is no option group", 3 },
 		{ "max-tensors = 1\n  2\n", "`name = value`", 2 },
 	};
 

@@ -193,6 +193,42 @@ static int leaves_late(void)
 	return keeper.restarts ? 0 : KEEPER_EXIT_LEFT;
 }
 
+/* Has another one started, of a new program, which hangs. The third is of the former one. */
+static int hangs(void)
+{
+	struct pollfd p = { .fd = keeper.fd, .events = POLLIN };
+
+	if (keeper.restarts && !keeper.former_program)
+		pause();
+	report(keeper.former_program ? 'f' : '0');
+	if (keeper.former_program) {
+		must(strstr(keeper.reason, "back to the former program"));
+		must(strstr(keeper.reason, "killed by signal 9"));
+		return 7;
+	}
+	keep_notify(&keeper, "READY=1");
+	keep_renew(&keeper, "asked for");
+	while (!keeper.leaving) {
+		if (poll(&p, 1, WAIT_MS) == 1)
+			must(keep_read(&keeper));
+	}
+	return KEEPER_EXIT_LEFT;
+}
+
+static int loses_directory(void)
+{
+	char path[PATH_MAX];
+
+	report(keeper.in_directory ? 'd' : '-');
+	if (keeper.restarts)
+		return 7;
+	must_be(keep(&keeper, "tl-report", report_fd), 0);
+	keep_notify(&keeper, "READY=1");
+	must(getcwd(path, sizeof(path)));
+	must_be(rmdir(path), 0);
+	die();
+}
+
 /* Has another one started, and ends for another reason before it is told to leave. */
 static int ends_first(void)
 {
@@ -314,6 +350,8 @@ static const struct role {
 	{ "leaves_late", leaves_late },
 	{ "gives_way", gives_way },
 	{ "ends_first", ends_first },
+	{ "hangs", hangs },
+	{ "loses_directory", loses_directory },
 	{ "starves_keeper", starves_keeper },
 	{ "fails_for_a_while", fails_for_a_while },
 	{ "fails_always", fails_always },
@@ -350,7 +388,7 @@ static void ignore(void *context, const char *text)
 	(void)text;
 }
 
-static struct running run(const char *role, int activated_fd)
+static struct running run_within(const char *role, int activated_fd, int start_ms)
 {
 	struct running r;
 	char number[16];
@@ -371,11 +409,17 @@ static struct running run(const char *role, int activated_fd)
 		_exit(keeper_run(&(struct keeper_options){ .argv = argv,
 							   .activated_fd = activated_fd,
 							   .retry_ms = 1,
+							   .start_ms = start_ms,
 							   .notified = ignore }));
 	}
 	process_remember(r.pid);
 	close(fds[1]);
 	return r;
+}
+
+static struct running run(const char *role, int activated_fd)
+{
+	return run_within(role, activated_fd, 0);
 }
 
 static const char *log_of(const struct running *r, char *text, size_t size)
@@ -457,6 +501,28 @@ TEST(a_daemon_that_dies_before_it_is_ready_is_not_started_again)
 	struct running r = run("dies_early", -1);
 
 	must_be(finish(&r, "."), EXIT_FAILURE);
+}
+
+TEST(a_new_program_that_hangs_gives_way_to_the_former_one)
+{
+	struct running r = run_within("hangs", -1, 1);
+
+	eventually(log_count(&r, "it did not end, or begin to serve, in time") == 1);
+	must_be(finish(&r, "0f"), 7);
+}
+
+TEST(a_daemon_knows_that_its_directory_is_gone)
+{
+	char path[] = "/tmp/tl-keeper-XXXXXX";
+	int before = open(".", O_PATH | O_CLOEXEC);
+	struct running r;
+
+	must(mkdtemp(path));
+	must_be(chdir(path), 0);
+	r = run("loses_directory", -1);
+	must_be(finish(&r, "d-"), 7);
+	must_be(fchdir(before), 0);
+	close(before);
 }
 
 TEST(a_keeper_that_cannot_start_a_daemon_tries_until_it_can)
