@@ -63,6 +63,7 @@ struct cli {
 	const char *metadata;	/* or NULL */
 	const char *format;	/* NULL: the suffix of the file decides */
 	int64_t timeout_ns;	/* -1: wait forever; valid if OPTION_TIMEOUT is given */
+	int64_t restart_ns;	/* 0, or how long the daemon may take for a restart */
 	int64_t ttl_ns;		/* 0 if OPTION_TTL is not given */
 	uint32_t uid;		/* valid if OPTION_UID is given */
 	uint64_t newer_than;

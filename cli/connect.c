@@ -14,6 +14,8 @@ static int64_t answer_timeout(const struct cli *cli)
 {
 	int64_t most = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : 0;
 
+	if (cli->restart_ns)
+		return cli->restart_ns;
 	if (most <= 0 || most >= ANSWER_MAX_S * NS_PER_SEC)
 		return 0;
 	return most > ANSWER_MIN_S * NS_PER_SEC ? most : ANSWER_MIN_S * NS_PER_SEC;

@@ -7,6 +7,10 @@
 #include "cli/cli.h"
 #include "cli/format.h"
 #include "cli/out.h"
+#include "util/clock.h"
+
+/* Longer than a keeper waits for two programs. */
+#define RESTART_NS (60 * NS_PER_SEC)
 
 int command_restart(struct cli *cli)
 {
@@ -15,6 +19,7 @@ int command_restart(struct cli *cli)
 	char *reason;
 	int r;
 
+	cli->restart_ns = RESTART_NS;
 	r = cli_connect(cli, false);
 	if (r)
 		return r;

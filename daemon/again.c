@@ -12,11 +12,11 @@
 enum { WHAT = 96 };
 
 /* Finds the configuration file where it was, even if the working directory has changed. */
-static int options_again(const struct again *again, struct options *o)
+static int options_again(const struct again *again, struct options *o, bool *in_directory)
 {
 	int here = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r;
 
-	(void)!chdir(again->directory);
+	*in_directory = !chdir(again->directory);
 	r = options_init(o, again->argc, again->argv);
 	if (here >= 0)
 		(void)!fchdir(here);
@@ -156,11 +156,15 @@ bool again_may(void *context, const struct namespaces *all, char why[SERVER_WHY_
 {
 	const struct again *again = context;
 	struct options next;
-	bool may = !options_again(again, &next);
+	bool in_directory, may = !options_again(again, &next, &in_directory);
 
 	if (!may) {
 		snprintf(why, SERVER_WHY_MAX,
 			 "its options or its configuration are wrong; the log says how");
+	} else if (!in_directory && next.socket && *next.socket != '/') {
+		may = false;
+		snprintf(why, SERVER_WHY_MAX,
+			 "the directory is gone that the socket's path began in");
 	} else if (next.keeper != again->now->keeper) {
 		may = false;
 		snprintf(why, SERVER_WHY_MAX,

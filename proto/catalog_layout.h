@@ -174,7 +174,7 @@ struct catalog_header {
 	alignas(64) _Atomic uint64_t restarts; /* how often a daemon has taken over */
 	_Atomic uint64_t restart_ns;	       /* how long no daemon served, the last time */
 	_Atomic uint32_t keeper;	       /* enum catalog_keeper */
-	_Atomic uint32_t former_program; /* 1: a newer program was tried, and does not serve */
+	_Atomic uint32_t former_program;       /* 1: not of the program at its path, but the last */
 	_Atomic uint64_t restart_reason[CATALOG_REASON / 8]; /* text, with zeros at its end */
 };
 

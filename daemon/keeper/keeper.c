@@ -33,6 +33,7 @@ enum {
 	RETRY_MS = 50,	       /* until the keeper tries again to start a daemon */
 	RETRY_DOUBLINGS = 7,   /* of that, from one try to the next */
 	LEAVE_S = 5,	       /* for a daemon to end by itself */
+	CLEAN_S = 60,	       /* for one that only removes what the last one left */
 	START_MS = 30000,      /* for a new program to serve */
 	EXIT_NO_LIBRARY = 127, /* of a program that the dynamic linker could not load */
 };
@@ -170,7 +171,9 @@ static int child_start(struct keeper *k)
 	if (k->stopping)
 		kill(pid, SIGTERM);
 	k->child = pid;
-	k->kill_ns = k->new_program && !k->stopping ? now_mono_ns() + start_ms * NS_PER_MS : 0;
+	k->kill_ns = k->stopping      ? now_mono_ns() + CLEAN_S * NS_PER_SEC
+		     : k->new_program ? now_mono_ns() + start_ms * NS_PER_MS
+				      : 0;
 	k->fd = fds[0];
 	/* this one reads the files as they are now, unless it gives way to the former program */
 	if (k->new_config && (!k->must_adopt || k->due == KEEPER_RELOAD))
@@ -234,7 +237,6 @@ static void child_renew(struct keeper *k, enum keeper_op how, const char *why)
 	}
 	snprintf(k->asked, sizeof(k->asked), "%s", why);
 	k->renewing = k->new_program = k->new_config = true;
-	k->former_program = false;
 	k->must_adopt = how == KEEPER_RELOAD;
 	k->renew_ns = now_mono_ns();
 	k->kill_ns = k->renew_ns + LEAVE_S * NS_PER_SEC;
@@ -520,6 +522,7 @@ static void child_ended(struct keeper *k, int status)
 			return;
 		}
 	}
+	k->former_program &= !k->renewing;
 	k->renewing = false;
 	start(k);
 }
@@ -534,11 +537,13 @@ static void child_reap(struct keeper *k)
 
 /* ---- signals -------------------------------------------------------------------------------- */
 
-/* A new program may not handle the signal, which is blocked when it begins. */
+/* A daemon that does not serve yet may hang, and the signal is blocked when it begins. One that
+ * serves may have much to remove. */
 static void child_stop(struct keeper *k, int signal_number)
 {
 	kill(k->child, signal_number);
-	k->kill_ns = k->kill_ns && !k->is_ready ? now_mono_ns() + LEAVE_S * NS_PER_SEC : 0;
+	if (!k->last)
+		k->kill_ns = k->is_ready ? 0 : now_mono_ns() + LEAVE_S * NS_PER_SEC;
 }
 
 /* Reads the daemon's earlier messages first, above all that it is ready. */
@@ -594,9 +599,12 @@ static int wait_ms(const struct keeper *k)
 	return left_ms > 0 ? (int)left_ms : 0;
 }
 
-/* It ends later, so this is done once. */
+/* It ends later, so this is done once. Its last messages may say that it serves. */
 static void child_kill(struct keeper *k)
 {
+	while (k->fd >= 0 && receive(k)) {}
+	if (!k->kill_ns || now_mono_ns() < k->kill_ns)
+		return;
 	log_error("the daemon is killed: it did not end, or begin to serve, in time", "pid=%d",
 		  (int)k->child);
 	kill(k->child, SIGKILL);
@@ -611,10 +619,6 @@ static void wait_and_act(struct keeper *k)
 	fds[1].events |= k->forgotten_owed ? POLLOUT : 0;
 
 	poll(fds, 2, wait_ms(k));
-	if (!k->child && now_mono_ns() >= k->start_ns)
-		start(k);
-	if (k->child && k->kill_ns && now_mono_ns() >= k->kill_ns)
-		child_kill(k);
 	if (fds[1].revents & POLLOUT)
 		answer_forgotten(k);
 	if (fds[1].revents & POLLIN)
@@ -622,6 +626,10 @@ static void wait_and_act(struct keeper *k)
 	else if (fds[1].revents & ~POLLOUT) /* it has closed the socket, and will be reaped when it
 					       ends */
 		k->fd = fd_close(k->fd);
+	if (!k->child && now_mono_ns() >= k->start_ns)
+		start(k);
+	if (k->child && k->kill_ns && now_mono_ns() >= k->kill_ns)
+		child_kill(k);
 	if (fds[0].revents)
 		on_signal(k);
 }

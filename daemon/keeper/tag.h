@@ -19,7 +19,7 @@
  *	program PATH	of the program that it starts when another daemon is asked for
  *	must-adopt 1	the daemon ends and gives up nothing if it cannot take over
  *	same-config 1	nobody asked for another configuration than the kept one
- *	former-program 1	the program at that path is not used, since it does not serve
+ *	former-program 1	the daemon is of the program before the one at that path
  */
 #define KEEPER_ENVIRONMENT "TENSORLEASE_KEEPER"
 

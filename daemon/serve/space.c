@@ -11,7 +11,7 @@
  * but only after the last. So large ones at the front do not keep small ones from being tried.
  *
  * Creates also wait while /dev/shm is full. Nobody tells us what other programs free there, so each
- * is then tried every second, but made only if it may fit.
+ * is then tried about every second, not in step with other daemons, but made only if it may fit.
  *
  * Workers that make segments at the same time may fill /dev/shm together, so that none of them has
  * all that it needs. Then each is tried again while no other is being made.
@@ -111,13 +111,14 @@ static void create_remember(struct create *create, bool working)
 static int64_t create_due(const struct create *create)
 {
 	int64_t at = create->deadline, soon = create->soon_deadline;
+	int64_t others = SPACE_OTHERS_NS + now_mono_ns() % 499 * NS_PER_MS;
 
 	if (deadline_passed(at) || (soon < at && !deadline_passed(soon)))
 		at = soon;
 	if (create->unread && create->unread_deadline < at)
 		at = create->unread_deadline;
-	if (create->shm_again && deadline_left_ns(at) > SPACE_OTHERS_NS)
-		at = deadline_after(SPACE_OTHERS_NS);
+	if (create->shm_again && deadline_left_ns(at) > others)
+		at = deadline_after(others);
 	return at;
 }
 
@@ -247,7 +248,7 @@ static void create_backed(struct create *create)
 	if (!peer)
 		return;
 	if (r)
-		send_space_error(peer, create->serial, create->size, r);
+		send_space_error(peer, create->serial, create->rq.nbytes, r);
 	else
 		answer_draft(peer, create->serial, create->slot, take_fd(&create->fd));
 }
@@ -333,6 +334,10 @@ static bool create_waits_for_shm(struct create *create)
 	if (deadline_passed(create->shm_again) || shm.left > create->shm_left) {
 		create->shm_again = deadline_after(SPACE_OTHERS_NS);
 		create->shm_left = shm.left;
+		if (create->met) {
+			create->alone = true;
+			create->soon_deadline = deadline_after(SPACE_SOON_NS);
+		}
 	}
 	evict_wait(create->state, &create->peer->client);
 	return true;
@@ -346,34 +351,27 @@ static bool create_fits_not(const struct create *create)
 
 	return create->shm_again && create->storage->named && !shm_space_find(&shm) &&
 	       (shm.left < create->size ||
-		(shm.left <= create->shm_left && !deadline_passed(create->shm_again)));
+		(shm.left <= create->shm_left && !deadline_passed(create->shm_again) &&
+		 !deadline_passed(create->deadline)));
 }
 
 /* True: it was not made, but may be if it is tried again. It has given its draft back. */
 static bool create_not_made(struct create *create)
 {
 	uint64_t *space_freed = &create->space->shared->space_freed, freed;
-	bool soon;
+	bool smaller = create->size > tensor_pages(create->rq.nbytes); /* it is the next time */
 
-	if ((create->result != -ENOSPC && create->result != -ENOMEM) || !create->peer)
+	if (!create->peer || (create->result != -ENOSPC && create->result != -ENOMEM &&
+			      (create->result != -EFBIG || !smaller)))
 		return false;
-	soon = create_met_others(create) || create_frees_memory(create, 0);
-	if (!soon &&
+	if (!smaller && !create_met_others(create) && !create_frees_memory(create, 0) &&
 	    (create->result != -ENOSPC || !create->storage->named || !create_waits_for_shm(create)))
 		return false;
 	freed = *space_freed;
 	tensor_backed(create->state, &create->peer->client, create->slot, create->result);
-	if (!soon && !create->working)
+	if (!smaller && !create->working)
 		*space_freed = freed; /* it took that just now, and would only wake itself */
 	return true;
-}
-
-/* The peer may have waited for it to be read on. */
-static void create_finished(struct peer *peer)
-{
-	peer->making--;
-	if (peer->readable)
-		turn_queue(&peer->turn);
 }
 
 /* Answers the create, or lets it wait. */
@@ -398,8 +396,11 @@ static void create_worked(struct job *job)
 	list_del(&create->wait.link);
 	space->making--;
 	create->met |= space->begun != create->begun;
-	if (create->peer)
-		create_finished(create->peer);
+	if (create->peer) {
+		create->peer->making--;
+		if (create->peer->readable) /* it may have waited to be read on */
+			turn_queue(&create->peer->turn);
+	}
 	create_settle(create);
 	if (!space->making && space->alone)
 		space->shared->space_freed++; /* the next of these has its turn */
@@ -465,6 +466,7 @@ static bool create_try(struct create *create)
 
 	if (create_has_to_wait(create))
 		return false;
+	create->met = false;
 	create->emptied = create->space->emptied;
 	create->rq.impatient = deadline_passed(create->unread_deadline);
 	create->rq.late = deadline_passed(create->soon_deadline);
@@ -598,6 +600,7 @@ static void destroy_done(struct destroy *destroy)
 		seg->object = destroy->object;
 		segment_hold_back(seg);
 		memory_changed(seg->memory);
+		destroy->space->shared->space_freed++; /* creates need not wait for it any more */
 		return;
 	}
 	destroy->space->emptied++;
@@ -723,7 +726,7 @@ static void space_on_timer(uv_timer_t *timer)
 		account = create->peer->turn.account;
 		deadline_unset(&space->deadlines, first);
 		if (list_empty(&account->creates))
-			account->space_seen = space->shared->space_freed;
+			account->space_seen = space->space_seen;
 		list_del(&create->link);
 		list_add_head(&account->creates, &create->link);
 		account_due(account, ACCOUNT_CREATES);

@@ -394,8 +394,6 @@ static int extent_small(struct state *st, struct client *c, const struct tensor_
 		return r;
 	r = segment_extent_take(seg, nbytes, &row->offset);
 	assert(r == 0);
-	if (c->small_next < SEGMENT_SMALL_LIMIT)
-		c->small_next *= 2;
 	*segp = seg;
 	return STATE_E_BACKING;
 }
@@ -551,11 +549,15 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error)
 	struct segment *seg = st->tensors[slot].segment;
 
 	if (!error && c) {
+		if (segment_is_small(seg) && c->small_next < SEGMENT_SMALL_LIMIT)
+			c->small_next *= 2;
 		memory_live(seg);
 		segment_cache(seg);
 		draft_insert(st, c, slot);
 		return 0;
 	}
+	if (c && segment_is_small(seg) && c->small_next > tensor_pages(1))
+		c->small_next /= 2;
 	slot_give(st, c, slot);
 	seg->extents--;
 	if (error)

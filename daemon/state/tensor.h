@@ -30,8 +30,9 @@ static inline uint64_t tensor_pages(uint64_t nbytes)
  */
 int tensor_create(struct state *st, struct client *c, const struct tensor_request *rq,
 		  uint32_t *slot);
-/* To be called when the object of the draft's segment was made, or could not be (@error). @c is
- * NULL if its client has ended. Returns @error. */
+/* To be called when the object of the draft's segment was made, or could not be (@error): then the
+ * client's next segment for small tensors is half as large. @c is NULL if its client has ended.
+ * Returns @error. */
 int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error);
 
 /*

@@ -93,7 +93,8 @@ TL_API int tl_get_status(tl_client *client, tl_status *status);
  *	-ENOEXEC	the program at that path does not serve. Another daemon of the former one
  *			has taken over all tensors
  *	-EACCES		the daemon is another user's
- *	-ETIMEDOUT	no other daemon has come within the client's request timeout
+ *	-ETIMEDOUT	no other daemon has come within the client's request timeout. A program that
+ *			hangs is given up after 30 seconds
  * Since: 0.2
  */
 TL_API int tl_restart(tl_client *client);

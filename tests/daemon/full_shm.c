@@ -264,6 +264,127 @@ TEST(the_end_of_a_wait_says_how_full_it_is)
 	td_stop(&d);
 }
 
+/* It has files again just before that. */
+TEST(a_create_is_tried_once_more_when_its_time_is_over)
+{
+	struct raw rc;
+	uint32_t serial;
+	int64_t start, ns;
+	int r;
+
+	NEEDS_MOUNT;
+	cleanup_td struct test_daemon d = td_start(.storage = "shm", .shm_size = 32 * MIB);
+	rc = rc_open(&d);
+	do {
+		allow_files(&d, false);
+		start = now_ns();
+		serial = ask_for(&rc, MIB, 900 * MS);
+		rc_sync(&rc);
+		allow_files(&d, true);
+		ns = now_ns() - start;
+		r = answer_to(&rc, serial, NULL);
+	} while (ns > 500 * MS); /* that may have been too late */
+	must_be(r, 0);
+	rc_goodbye(&rc);
+}
+
+/* A lease on its file keeps the other's memory from being given back. */
+TEST(who_waits_while_memory_is_given_back_does_not_keep_the_daemon_busy)
+{
+	static const char *const cold[] = { "--warm-time", "0", NULL };
+	struct raw producer, holder, waiter;
+	struct wire_draft draft;
+	uint32_t serial = 0;
+	int fd;
+
+	NEEDS_MOUNT;
+	cleanup_td struct test_daemon d = td_start(.storage = "shm", .shm_size = 32 * MIB,
+						   .extra = cold);
+	for (int before = 0; before < 2; before++) {
+		producer = rc_open(&d);
+		holder = rc_open(&d);
+		waiter = rc_open(&d);
+		must_be(rc_put(&producer, "a", MIB, 1, &draft), 0);
+		must(rc_hold(&holder, draft.ref));
+		must_be(rc_map(&holder, draft.ref, &fd), 0);
+		must_be(rc_delete(&producer, "a"), 0);
+		rc_goodbye(&producer);
+		td_sync(&d);
+		must_be(fcntl(fd, F_SETSIG, SIGURG), 0);
+		must_be(fcntl(fd, F_SETLEASE, F_RDLCK), 0);
+		fill_shm(&d, 64 * (off_t)KIB);
+		if (before) {
+			serial = ask_for(&waiter, 200 * KIB, -1);
+			rc_user(&waiter, 0);
+		}
+		rc_goodbye(&holder);
+		if (!before) {
+			rc_user(&waiter, 0);
+			serial = ask_for(&waiter, 200 * KIB, -1);
+			rc_user(&waiter, 0);
+		}
+		must_not_spin(&d);
+		must(!has_answer(&waiter));
+		must_be(fcntl(fd, F_SETLEASE, F_UNLCK), 0);
+		close(fd);
+		must_be(answer_to(&waiter, serial, NULL), 0);
+		rc_goodbye(&waiter);
+		empty_shm(&d);
+		td_sync(&d);
+	}
+}
+
+/* ---- Small tensors, whose segments are larger than they need ---- */
+
+TEST(a_small_tensor_gets_what_is_left)
+{
+	static const uint64_t sizes[] = { 48 * KIB, 1000 };
+	struct wire_draft draft;
+	struct raw rc, waiter;
+	tl_client *client;
+	uint32_t serial;
+
+	NEEDS_MOUNT;
+	cleanup_td struct test_daemon d = td_start(.storage = "shm", .shm_size = 32 * MIB);
+	rc = rc_open(&d);
+	waiter = rc_open(&d);
+	client = td_connect(&d);
+	for (int i = 0; i < 600; i++) /* the catalog has room for them then */
+		must_be(rc_create(&waiter, NULL, 0, 0, &draft), 0);
+	rc_goodbye(&waiter);
+	td_sync(&d);
+	waiter = rc_open(&d);
+	for (int i = 0; i < 200; i++) /* its next segment would have 4 MiB */
+		must_be(rc_create(&rc, NULL, sizes[0], 0, &draft), 0);
+	fill_shm(&d, 0);
+	for (int i = 0; i < 2; i++)
+		while (rc_create(&rc, NULL, sizes[i], 0, &draft) == 0)
+			;
+	must_be(try_put(client, "a", 1000, NULL), -ENOSPC);
+	must(strstr(tl_last_error(), "no space for 1000 bytes"));
+	serial = ask_for(&waiter, 1000, -1);
+	rc_sync(&waiter);
+	must(!has_answer(&waiter));
+	fill_shm(&d, 20 * (off_t)KIB);
+	must_be(answer_to(&waiter, serial, NULL), 0);
+	must_be(rc_create(&rc, NULL, 1000, 0, &draft), 0);
+	must_be(try_put(client, "a", 1000, NULL), 0);
+	must_be(tl_close(client), 0);
+	empty_shm(&d);
+	rc_goodbye(&rc);
+	rc_goodbye(&waiter);
+}
+
+TEST(a_small_tensor_is_made_where_files_must_be_small)
+{
+	cleanup_td struct test_daemon d = td_start(.fsize = 3 * MIB, .max_tensors = 1000);
+	struct raw rc = rc_open(&d);
+
+	for (int i = 0; i < 400; i++)
+		must_be(rc_create(&rc, NULL, 64 * KIB, 0, &(struct wire_draft){ 0 }), 0);
+	rc_goodbye(&rc);
+}
+
 /* ---- Creates that are made at the same time ---- */
 
 enum { ALICE = 1111, BOB = 2222, ROUNDS = 30 };

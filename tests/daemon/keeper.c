@@ -635,6 +635,31 @@ TEST(a_damaged_catalog_is_set_aside_and_not_trusted)
 	td_stop(&d);
 }
 
+/* It does not leave for another daemon, and none starts elsewhere after its death. */
+TEST(a_daemon_without_the_directory_of_its_path_goes_on_until_that_is_back)
+{
+	char dir[] = "/tmp/tl-keeper-XXXXXX", moved[sizeof(dir) + 8];
+	int before = open(".", O_PATH | O_CLOEXEC);
+	struct test_daemon d;
+
+	must(mkdtemp(dir));
+	snprintf(moved, sizeof(moved), "%s.moved", dir);
+	must_be(chdir(dir), 0);
+	d = td_start(.extra = with_keeper, .socket = "./socket", .expect_ready = true);
+	must_be(rename(dir, moved), 0);
+	must_be(kill(d.keeper, SIGHUP), 0);
+	eventually(log_has(&d, "the directory is gone that the socket's path began in"));
+	must_be(td_full_status(&d).restarts, 0);
+	must_be(kill(proper(&d), SIGKILL), 0);
+	eventually(log_has(&d, "cannot start: the directory is gone"));
+	must_be(rename(moved, dir), 0);
+	eventually(proper(&d));
+	td_stop(&d);
+	must_be(rmdir(dir), 0);
+	must_be(fchdir(before), 0);
+	close(before);
+}
+
 int main(void)
 {
 	return suite_run();

@@ -382,42 +382,6 @@ static int connect_without_waiting(const struct test_daemon *d)
 	return -1;
 }
 
-/* Returns the CPU time of a process in clock ticks. */
-static long ticks_of(pid_t pid)
-{
-	unsigned long user, system;
-	char path[64];
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	f = fopen(path, "re");
-	must(f);
-	must_be(fscanf(f, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
-		       &system),
-		2);
-	fclose(f);
-	return (long)(user + system);
-}
-
-/*
- * Looks on for a while. A daemon that spins takes all the time that it gets, which is more than
- * half even beside others; one that sleeps takes next to nothing, however slow the machine is.
- * Returns the time in units of 0.4 s, rounded up.
- */
-static unsigned must_not_spin(const struct test_daemon *d)
-{
-	long ticks = ticks_of(d->pid), elapsed;
-	int64_t start = now_ns(), ns;
-
-	must_be(poll(NULL, 0, 400), 0);
-	ticks = ticks_of(d->pid) - ticks;
-	ns = now_ns() - start;
-	elapsed = (long)(ns * sysconf(_SC_CLK_TCK) / SECOND);
-	print_message("%ld of %ld ticks of CPU\n", ticks, elapsed);
-	must(ticks * 2 <= elapsed);
-	return (unsigned)(ns / (SECOND * 2 / 5)) + 1;
-}
-
 TEST(a_daemon_out_of_descriptors_recovers)
 {
 	enum { NOFILE = 128, MANY = 400 };

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mount.h>
+#include <sys/statvfs.h>
 
 #include "tests/harness/harness.h"
 
@@ -58,6 +59,29 @@ static inline void empty_shm(const struct test_daemon *d)
 	close(dir);
 }
 
+/* With false it can make no more files, though it may have bytes left. */
+static inline void allow_files(const struct test_daemon *d, bool allowed)
+{
+	struct statvfs shm;
+	char text[64];
+	int status;
+	pid_t pid;
+
+	snprintf(text, sizeof(text), "/proc/%d/ns/mnt", (int)d->pid);
+	pid = fork();
+	must(pid >= 0);
+	if (pid == 0) {
+		if (setns(open(text, O_RDONLY | O_CLOEXEC), CLONE_NEWNS) ||
+		    statvfs("/dev/shm", &shm))
+			_exit(1);
+		snprintf(text, sizeof(text), "nr_inodes=%llu",
+			 (unsigned long long)(shm.f_files - shm.f_ffree) + (allowed ? 1000 : 0));
+		_exit(mount(NULL, "/dev/shm", NULL, MS_REMOUNT, text) != 0);
+	}
+	must_be(waitpid(pid, &status, 0), pid);
+	must_be(status, 0);
+}
+
 /* Sends CREATE without waiting for the answer. Returns its serial. */
 static inline uint32_t ask_for(struct raw *rc, uint64_t nbytes, int64_t timeout_ns)
 {
@@ -88,4 +112,40 @@ static inline bool has_answer(const struct raw *rc)
 	struct pollfd p = { .fd = rc->fd, .events = POLLIN };
 
 	return poll(&p, 1, 0) == 1;
+}
+
+/* Returns the CPU time of a process in clock ticks. */
+static inline long ticks_of(pid_t pid)
+{
+	unsigned long user, system;
+	char path[64];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	f = fopen(path, "re");
+	must(f);
+	must_be(fscanf(f, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
+		       &system),
+		2);
+	fclose(f);
+	return (long)(user + system);
+}
+
+/*
+ * Looks on for a while. A daemon that spins takes all the time that it gets, which is more than
+ * half even beside others; one that sleeps takes next to nothing, however slow the machine is.
+ * Returns the time in units of 0.4 s, rounded up.
+ */
+static inline unsigned must_not_spin(const struct test_daemon *d)
+{
+	long ticks = ticks_of(d->pid), elapsed;
+	int64_t start = now_ns(), ns;
+
+	must_be(poll(NULL, 0, 400), 0);
+	ticks = ticks_of(d->pid) - ticks;
+	ns = now_ns() - start;
+	elapsed = (long)(ns * sysconf(_SC_CLK_TCK) / SECOND);
+	print_message("%ld of %ld ticks of CPU\n", ticks, elapsed);
+	must(ticks * 2 <= elapsed);
+	return (unsigned)(ns / (SECOND * 2 / 5)) + 1;
 }

@@ -170,11 +170,20 @@ static int gives_way(void)
 	return terminated ? 9 : KEEPER_EXIT_LEFT;
 }
 
+static void await_leave(void)
+{
+	struct pollfd p = { .fd = keeper.fd, .events = POLLIN };
+
+	while (!keeper.leaving) {
+		if (poll(&p, 1, WAIT_MS) == 1)
+			must(keep_read(&keeper));
+	}
+}
+
 /* Is told to stop when it has just decided to give way. The next one is to clean up, and to stop.
  */
 static int leaves_late(void)
 {
-	struct pollfd p = { .fd = keeper.fd, .events = POLLIN };
 	sigset_t set;
 	int number;
 
@@ -183,12 +192,10 @@ static int leaves_late(void)
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	keep_notify(&keeper, "READY=1");
 	report(keeper.fresh ? 'f' : (char)('0' + keeper.restarts));
-	while (!keeper.restarts && !keeper.leaving) {
-		if (poll(&p, 1, WAIT_MS) == 1)
-			must(keep_read(&keeper));
-	}
-	if (!keeper.restarts)
+	if (!keeper.restarts) {
+		await_leave();
 		report('l');
+	}
 	must_be(sigwait(&set, &number), 0);
 	return keeper.restarts ? 0 : KEEPER_EXIT_LEFT;
 }
@@ -196,37 +203,22 @@ static int leaves_late(void)
 /* Has another one started, of a new program, which hangs. The third is of the former one. */
 static int hangs(void)
 {
-	struct pollfd p = { .fd = keeper.fd, .events = POLLIN };
-
 	if (keeper.restarts && !keeper.former_program)
 		pause();
 	report(keeper.former_program ? 'f' : '0');
-	if (keeper.former_program) {
-		must(strstr(keeper.reason, "back to the former program"));
-		must(strstr(keeper.reason, "killed by signal 9"));
-		return 7;
-	}
+	if (keeper.former_program)
+		return strstr(keeper.reason, "back to the former program") ? 7 : 8;
 	keep_notify(&keeper, "READY=1");
 	keep_renew(&keeper, "asked for");
-	while (!keeper.leaving) {
-		if (poll(&p, 1, WAIT_MS) == 1)
-			must(keep_read(&keeper));
-	}
+	await_leave();
 	return KEEPER_EXIT_LEFT;
 }
 
-static int loses_directory(void)
+static int hangs_early(void)
 {
-	char path[PATH_MAX];
-
-	report(keeper.in_directory ? 'd' : '-');
-	if (keeper.restarts)
-		return 7;
-	must_be(keep(&keeper, "tl-report", report_fd), 0);
-	keep_notify(&keeper, "READY=1");
-	must(getcwd(path, sizeof(path)));
-	must_be(rmdir(path), 0);
-	die();
+	report('h');
+	pause();
+	return 0;
 }
 
 /* Has another one started, and ends for another reason before it is told to leave. */
@@ -351,7 +343,7 @@ static const struct role {
 	{ "gives_way", gives_way },
 	{ "ends_first", ends_first },
 	{ "hangs", hangs },
-	{ "loses_directory", loses_directory },
+	{ "hangs_early", hangs_early },
 	{ "starves_keeper", starves_keeper },
 	{ "fails_for_a_while", fails_for_a_while },
 	{ "fails_always", fails_always },
@@ -511,18 +503,14 @@ TEST(a_new_program_that_hangs_gives_way_to_the_former_one)
 	must_be(finish(&r, "0f"), 7);
 }
 
-TEST(a_daemon_knows_that_its_directory_is_gone)
+/* The signal is blocked when a daemon begins. */
+TEST(a_stop_ends_a_daemon_that_hangs_before_it_serves)
 {
-	char path[] = "/tmp/tl-keeper-XXXXXX";
-	int before = open(".", O_PATH | O_CLOEXEC);
-	struct running r;
+	struct running r = run("hangs_early", -1);
 
-	must(mkdtemp(path));
-	must_be(chdir(path), 0);
-	r = run("loses_directory", -1);
-	must_be(finish(&r, "d-"), 7);
-	must_be(fchdir(before), 0);
-	close(before);
+	await_report(&r, 'h');
+	must_be(kill(r.pid, SIGTERM), 0);
+	must_be(finish(&r, ""), EXIT_FAILURE);
 }
 
 TEST(a_keeper_that_cannot_start_a_daemon_tries_until_it_can)
