@@ -33,7 +33,7 @@ enum {
 	RETRY_MS = 50,	       /* until the keeper tries again to start a daemon */
 	RETRY_DOUBLINGS = 7,   /* of that, from one try to the next */
 	LEAVE_S = 5,	       /* for a daemon to end by itself */
-	CLEAN_S = 60,	       /* for one that only removes what the last one left */
+	CLEAN_S = 300,	       /* for one that only removes what the last one left */
 	START_MS = 30000,      /* for a new program to serve */
 	EXIT_NO_LIBRARY = 127, /* of a program that the dynamic linker could not load */
 };
@@ -538,11 +538,18 @@ static void child_reap(struct keeper *k)
 /* ---- signals -------------------------------------------------------------------------------- */
 
 /* A daemon that does not serve yet may hang, and the signal is blocked when it begins. One that
- * serves may have much to remove. */
-static void child_stop(struct keeper *k, int signal_number)
+ * serves may have much to remove. One that is to leave is killed when it would have been. */
+static void stop(struct keeper *k, int signal_number)
 {
+	bool first = !k->stopping;
+
+	k->stopping = true;
+	if (!k->child) {
+		start(k);
+		return;
+	}
 	kill(k->child, signal_number);
-	if (!k->last)
+	if (first && !k->renewing)
 		k->kill_ns = k->is_ready ? 0 : now_mono_ns() + LEAVE_S * NS_PER_SEC;
 }
 
@@ -562,11 +569,7 @@ static void on_signal(struct keeper *k)
 		} else if (info.ssi_signo == SIGUSR2) {
 			signal_renew(k, KEEPER_LEAVE);
 		} else {
-			k->stopping = true;
-			if (k->child)
-				child_stop(k, (int)info.ssi_signo);
-			else
-				start(k);
+			stop(k, (int)info.ssi_signo);
 		}
 	}
 }

@@ -65,7 +65,7 @@ struct create {
 	int64_t shm_again;	 /* 0, or /dev/shm was full; when it is made again if it may fit */
 	uint64_t shm_left;	 /* how much was free: with more it is made again before */
 	bool met;		 /* others were being made at the same time */
-	bool alone;		 /* it failed because of that, and is made alone next time */
+	int64_t alone_deadline;	 /* 0, or it failed because of that, and is made alone until then */
 	uint64_t begun;		 /* what space->begun was when its worker began */
 	uint64_t emptied;	 /* what space->emptied was before it was tried */
 	/* for a worker: */
@@ -131,7 +131,7 @@ static void create_park(struct create *create)
 	create_remember(create, false);
 	create->peer->creates++;
 	space->waiting++;
-	space->alone += create->alone;
+	space->alone += create->alone_deadline != 0;
 	list_add_tail(&account->tried, &create->link);
 	if (list_empty(&account->waiter))
 		list_add_tail(&space->accounts, &account->waiter);
@@ -148,7 +148,7 @@ static void create_unpark(struct create *create)
 	deadline_unset(&create->space->deadlines, &create->due);
 	create->peer->creates--;
 	create->space->waiting--;
-	create->space->alone -= create->alone;
+	create->space->alone -= create->alone_deadline != 0;
 	if (list_empty(&account->creates) && list_empty(&account->tried))
 		list_del(&account->waiter);
 }
@@ -320,7 +320,7 @@ static bool create_met_others(struct create *create)
 {
 	if (!create->met || create->rq.prefetch || deadline_passed(create->soon_deadline))
 		return false;
-	create->alone = true;
+	create->alone_deadline = create->soon_deadline;
 	return true;
 }
 
@@ -334,25 +334,24 @@ static bool create_waits_for_shm(struct create *create)
 	if (deadline_passed(create->shm_again) || shm.left > create->shm_left) {
 		create->shm_again = deadline_after(SPACE_OTHERS_NS);
 		create->shm_left = shm.left;
-		if (create->met) {
-			create->alone = true;
-			create->soon_deadline = deadline_after(SPACE_SOON_NS);
-		}
+		if (create->met)
+			create->alone_deadline = deadline_after(2 * SPACE_OTHERS_NS);
 	}
 	evict_wait(create->state, &create->peer->client);
 	return true;
 }
 
-/* True: /dev/shm is no less full than before. Making it again would only take from others, for a
- * while, what is left. */
+/* True: making it again would only take from others, for a while, what /dev/shm has left. */
 static bool create_fits_not(const struct create *create)
 {
 	struct shm_space shm;
 
-	return create->shm_again && create->storage->named && !shm_space_find(&shm) &&
-	       (shm.left < create->size ||
-		(shm.left <= create->shm_left && !deadline_passed(create->shm_again) &&
-		 !deadline_passed(create->deadline)));
+	if (create->result != -ENOSPC || !create->storage->named || shm_space_find(&shm) ||
+	    !shm.limited)
+		return false;
+	return shm.left < create->size ||
+	       (shm.left <= create->shm_left && !deadline_passed(create->shm_again) &&
+		!deadline_passed(create->deadline));
 }
 
 /* True: it was not made, but may be if it is tried again. It has given its draft back. */
@@ -427,6 +426,7 @@ static bool create_back(struct create *create)
 		job_queue(&space->jobs, &create->job, create->peer->turn.account);
 		return false;
 	} else {
+		create->met = space->making;
 		create_work(&create->job);
 	}
 	if (create_not_made(create))
@@ -450,10 +450,11 @@ static bool create_makes_space(struct create *create, int r)
 	       create_evict(create, own);
 }
 
-/* True: others are being made, and it is to be made alone. */
+/* True: others are being made, and it is to be made alone, unless this is its last try. */
 static bool create_has_to_wait(const struct create *create)
 {
-	return create->alone && create->space->making && !deadline_passed(create->soon_deadline);
+	return create->space->making && !deadline_passed(create->alone_deadline) &&
+	       !(deadline_passed(create->deadline) && deadline_passed(create->soon_deadline));
 }
 
 /* True: it is answered. */

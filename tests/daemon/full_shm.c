@@ -300,7 +300,10 @@ TEST(who_waits_while_memory_is_given_back_does_not_keep_the_daemon_busy)
 	NEEDS_MOUNT;
 	cleanup_td struct test_daemon d = td_start(.storage = "shm", .shm_size = 32 * MIB,
 						   .extra = cold);
-	for (int before = 0; before < 2; before++) {
+	for (int i = 0; i < 4; i++) {
+		const uint64_t size = i < 2 ? 200 * KIB : MIB; /* in the loop, and by a worker */
+		const bool before = i % 2;
+
 		producer = rc_open(&d);
 		holder = rc_open(&d);
 		waiter = rc_open(&d);
@@ -314,13 +317,13 @@ TEST(who_waits_while_memory_is_given_back_does_not_keep_the_daemon_busy)
 		must_be(fcntl(fd, F_SETLEASE, F_RDLCK), 0);
 		fill_shm(&d, 64 * (off_t)KIB);
 		if (before) {
-			serial = ask_for(&waiter, 200 * KIB, -1);
+			serial = ask_for(&waiter, size, -1);
 			rc_user(&waiter, 0);
 		}
 		rc_goodbye(&holder);
 		if (!before) {
 			rc_user(&waiter, 0);
-			serial = ask_for(&waiter, 200 * KIB, -1);
+			serial = ask_for(&waiter, size, -1);
 			rc_user(&waiter, 0);
 		}
 		must_not_spin(&d);

@@ -510,6 +510,7 @@ TEST(a_stop_ends_a_daemon_that_hangs_before_it_serves)
 
 	await_report(&r, 'h');
 	must_be(kill(r.pid, SIGTERM), 0);
+	must_be(kill(r.pid, SIGTERM), 0);
 	must_be(finish(&r, ""), EXIT_FAILURE);
 }
 
