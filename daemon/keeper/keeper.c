@@ -330,9 +330,13 @@ static bool receive(struct keeper *k)
 			      .msg_iovlen = 1,
 			      .msg_control = &control,
 			      .msg_controllen = sizeof(control) };
+	ssize_t n;
 	int fd = -1;
 
-	if (recvmsg(k->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof(m))
+	do { /* if it closed with ours unread this fails once, before its last messages */
+		n = recvmsg(k->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	} while (n < 0 && errno == ECONNRESET);
+	if (n != sizeof(m))
 		return false;
 	if (msg.msg_controllen >= CMSG_LEN(sizeof(int)) && control.header.cmsg_type == SCM_RIGHTS)
 		memcpy(&fd, CMSG_DATA(&control.header), sizeof(fd));
@@ -624,11 +628,8 @@ static void wait_and_act(struct keeper *k)
 	poll(fds, 2, wait_ms(k));
 	if (fds[1].revents & POLLOUT)
 		answer_forgotten(k);
-	if (fds[1].revents & POLLIN)
-		receive(k);
-	else if (fds[1].revents & ~POLLOUT) /* it has closed the socket, and will be reaped when it
-					       ends */
-		k->fd = fd_close(k->fd);
+	if (fds[1].revents & ~POLLOUT && !receive(k) && fds[1].revents & POLLHUP)
+		k->fd = fd_close(k->fd); /* it is reaped when it ends */
 	if (!k->child && now_mono_ns() >= k->start_ns)
 		start(k);
 	if (k->child && k->kill_ns && now_mono_ns() >= k->kill_ns)

@@ -10,6 +10,9 @@
 
 #include "daemon/store/account.h"
 
+/* Bytes: no job is worthwhile for less. */
+enum { JOB_INLINE = 256 << 10 };
+
 struct job {
 	uv_work_t work;
 	struct list link; /* in account->jobs while it waits */

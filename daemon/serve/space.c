@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "daemon/keeper/keep.h"
+#include "daemon/serve/destroy.h"
 #include "daemon/serve/reply.h"
 #include "daemon/serve/space.h"
 #include "daemon/serve/trim.h"
@@ -33,18 +34,17 @@
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
-#include "util/log.h"
 #include "util/shm_space.h"
 
 enum {
-	SPACE_INLINE = 256 << 10, /* bytes; smaller segments are made and destroyed in the loop */
-	SPACE_CREATES_MAX = 64,	  /* of one client, that wait for space */
-	SPACE_STEP = 16,	  /* segments destroyed, or deadlines that are over, at a time */
+	SPACE_CREATES_MAX = 64, /* of one client, that wait for space */
+	SPACE_STEP = 16,	/* segments destroyed, or deadlines that are over, at a time */
 };
 
 #define SPACE_SOON_NS (10 * NS_PER_SEC)	  /* how long to wait for space that is being freed */
 #define SPACE_UNREAD_NS (100 * NS_PER_MS) /* the same alone, for messages to be read */
 #define SPACE_OTHERS_NS NS_PER_SEC	  /* between two looks at what others have in /dev/shm */
+#define SPACE_ALONE_NS (2 * NS_PER_SEC)	  /* how long to wait until no other is being made */
 
 struct create {
 	struct list link; /* in its account's creates or tried; unlinked while it is tried */
@@ -58,16 +58,15 @@ struct create {
 	struct tensor_request rq;
 	struct eviction eviction;
 	int64_t deadline;
-	struct deadline due;	 /* the end of its waiting, in space->deadlines */
+	struct deadline due;	 /* when it is tried again even if no space is freed */
 	int64_t soon_deadline;	 /* STATE_E_SOON is not believed after that time */
 	int64_t unread_deadline; /* more is given up for STATE_E_UNREAD after that time */
-	bool unread;		 /* it waits for that time too */
 	int64_t shm_again;	 /* 0, or /dev/shm was full; when it is made again if it may fit */
 	uint64_t shm_left;	 /* how much was free: with more it is made again before */
 	bool met;		 /* others were being made at the same time */
-	int64_t alone_deadline;	 /* 0, or it failed because of that, and is made alone until then */
+	bool alone;		 /* it failed because of that: the next time it is made alone */
 	uint64_t begun;		 /* what space->begun was when its worker began */
-	uint64_t emptied;	 /* what space->emptied was before it was tried */
+	uint64_t emptied;	 /* what store.emptied was before it was tried */
 	/* for a worker: */
 	struct job job;
 	atomic_bool cancel;
@@ -77,15 +76,6 @@ struct create {
 	uint32_t slot;
 	int fd;
 	int result;
-};
-
-struct destroy {
-	struct job job;
-	struct space *space;
-	struct segment *segment;
-	const struct storage *storage;
-	struct object object;
-	int result; /* of storage->discard() */
 };
 
 static struct create *create_free(struct create *create)
@@ -107,19 +97,10 @@ static void create_remember(struct create *create, bool working)
 	list_add_tail(&create->peer->waits, &create->wait.link);
 }
 
-/* When it is tried once more even if no space is freed. */
-static int64_t create_due(const struct create *create)
+static void again_by(struct create *create, int64_t at)
 {
-	int64_t at = create->deadline, soon = create->soon_deadline;
-	int64_t others = SPACE_OTHERS_NS + now_mono_ns() % 499 * NS_PER_MS;
-
-	if (deadline_passed(at) || (soon < at && !deadline_passed(soon)))
-		at = soon;
-	if (create->unread && create->unread_deadline < at)
-		at = create->unread_deadline;
-	if (create->shm_again && deadline_left_ns(at) > others)
-		at = deadline_after(others);
-	return at;
+	if (at < create->due.at)
+		create->due.at = at;
 }
 
 /* Lets it wait for space, after it was tried. */
@@ -131,11 +112,11 @@ static void create_park(struct create *create)
 	create_remember(create, false);
 	create->peer->creates++;
 	space->waiting++;
-	space->alone += create->alone_deadline != 0;
+	space->alone += create->alone;
 	list_add_tail(&account->tried, &create->link);
 	if (list_empty(&account->waiter))
 		list_add_tail(&space->accounts, &account->waiter);
-	deadline_set(&space->deadlines, &create->due, create_due(create));
+	deadline_set(&space->deadlines, &create->due, create->due.at);
 }
 
 /* Takes it out again. Trying or answering it may drop its peer, which must not free it then. */
@@ -148,7 +129,7 @@ static void create_unpark(struct create *create)
 	deadline_unset(&create->space->deadlines, &create->due);
 	create->peer->creates--;
 	create->space->waiting--;
-	create->space->alone -= create->alone_deadline != 0;
+	create->space->alone -= create->alone;
 	if (list_empty(&account->creates) && list_empty(&account->tried))
 		list_del(&account->waiter);
 }
@@ -181,18 +162,6 @@ static void create_end(struct peer_wait *wait)
 }
 
 /* ---- answers -------------------------------------------------------------------------------- */
-
-/* Logs, if it is so, that growing this user's objects is not noticed at once. */
-static void guard_tell(struct guard *guard, struct account *account)
-{
-	int error;
-
-	if (guard_missed(guard, &error))
-		log_warn_limited(account->log,
-				 "the size of a segment is not watched: inotify_add_watch() "
-				 "failed; see fs.inotify.max_user_watches",
-				 "uid=%u error=%s", account->uid, log_str(strerror(error)));
-}
 
 /* Sends DRAFT, with a descriptor of its segment unless the client has one. */
 static void answer_draft(struct peer *peer, uint32_t serial, uint32_t slot, int fd_take)
@@ -290,8 +259,20 @@ static bool create_evict(struct create *create, bool own)
 /* True if memory was being given back when it was tried. */
 static bool create_was_early(const struct create *create)
 {
-	return (create->state->shared->store.going || create->space->emptied != create->emptied) &&
+	const struct segment_store *store = &create->state->shared->store;
+
+	return (store->going || store->emptied != create->emptied) &&
 	       !deadline_passed(create->soon_deadline);
+}
+
+/* True if there is not enough in /dev/shm even without all that we have there. */
+static bool create_is_kept_out(const struct create *create)
+{
+	uint64_t ours = create->state->shared->store.pool.used - create->size;
+	struct shm_space shm;
+
+	return create->storage->named && !shm_space_find(&shm) && shm.limited &&
+	       shm.left < create->size && create->size - shm.left > ours;
 }
 
 /* The kernel has no space for it: true if some is being given back, or was given up for it. @more:
@@ -301,27 +282,36 @@ static bool create_frees_memory(struct create *create, uint64_t more)
 	struct state *st = create->state;
 	struct account *account = create->peer->client.account;
 	bool own = create_is_over_quota(create, more);
+	enum space_result freed;
 
 	if (create->rq.prefetch)
 		return false;
-	if (create_was_early(create))
+	if (create_was_early(create)) {
+		again_by(create, create->soon_deadline);
 		return true;
+	}
 	/* how much the kernel lacks is not known; 0 asks for whatever there is */
-	if (tensor_free_space(st, account, 0, 0, false) != SPACE_FREED &&
-	    !rings_free_space(st, account, !own) && !create_evict(create, own))
+	freed = tensor_free_space(st, account, 0, 0, !create->rq.impatient);
+	if (freed == SPACE_LATER && !create->rq.impatient) {
+		again_by(create, create->unread_deadline);
+		return true;
+	}
+	if (freed != SPACE_FREED && !rings_free_space(st, account, !own) &&
+	    !create_evict(create, own))
 		return false;
 	create->soon_deadline = deadline_after(SPACE_SOON_NS);
+	again_by(create, create->soon_deadline);
 	return true;
 }
 
 /* True: others took some of the space that it needed, and may have given it back. Nothing is given
- * up for it before it was tried alone. */
+ * up for it before it was tried alone, or has waited for that in vain. */
 static bool create_met_others(struct create *create)
 {
-	if (!create->met || create->rq.prefetch || deadline_passed(create->soon_deadline))
-		return false;
-	create->alone_deadline = create->soon_deadline;
-	return true;
+	create->alone = create->met && !create->alone && !create->rq.prefetch;
+	if (create->alone)
+		again_by(create, deadline_after(SPACE_ALONE_NS));
+	return create->alone;
 }
 
 /* True: it waits until something is freed in /dev/shm, by us or by others. */
@@ -334,9 +324,8 @@ static bool create_waits_for_shm(struct create *create)
 	if (deadline_passed(create->shm_again) || shm.left > create->shm_left) {
 		create->shm_again = deadline_after(SPACE_OTHERS_NS);
 		create->shm_left = shm.left;
-		if (create->met)
-			create->alone_deadline = deadline_after(2 * SPACE_OTHERS_NS);
 	}
+	again_by(create, deadline_after(SPACE_OTHERS_NS + now_mono_ns() % 499 * NS_PER_MS));
 	evict_wait(create->state, &create->peer->client);
 	return true;
 }
@@ -363,8 +352,12 @@ static bool create_not_made(struct create *create)
 	if (!create->peer || (create->result != -ENOSPC && create->result != -ENOMEM &&
 			      (create->result != -EFBIG || !smaller)))
 		return false;
-	if (!smaller && !create_met_others(create) && !create_frees_memory(create, 0) &&
-	    (create->result != -ENOSPC || !create->storage->named || !create_waits_for_shm(create)))
+	if (smaller)
+		create->alone = false;
+	else if (!create_met_others(create) &&
+		 (create_is_kept_out(create) || !create_frees_memory(create, 0)) &&
+		 (create->result != -ENOSPC || !create->storage->named ||
+		  !create_waits_for_shm(create)))
 		return false;
 	freed = *space_freed;
 	tensor_backed(create->state, &create->peer->client, create->slot, create->result);
@@ -417,7 +410,7 @@ static bool create_back(struct create *create)
 	if (create_fits_not(create)) {
 		create->met = space->making;
 		create->result = -ENOSPC;
-	} else if (create->size > SPACE_INLINE) {
+	} else if (create->size > JOB_INLINE) {
 		create_remember(create, true);
 		create->met = space->making++;
 		create->begun = ++space->begun;
@@ -450,13 +443,6 @@ static bool create_makes_space(struct create *create, int r)
 	       create_evict(create, own);
 }
 
-/* True: others are being made, and it is to be made alone, unless this is its last try. */
-static bool create_has_to_wait(const struct create *create)
-{
-	return create->space->making && !deadline_passed(create->alone_deadline) &&
-	       !(deadline_passed(create->deadline) && deadline_passed(create->soon_deadline));
-}
-
 /* True: it is answered. */
 static bool create_try(struct create *create)
 {
@@ -465,10 +451,11 @@ static bool create_try(struct create *create)
 	unsigned ended = 0;
 	int r;
 
-	if (create_has_to_wait(create))
+	if (create->alone && create->space->making && !deadline_passed(create->due.at))
 		return false;
 	create->met = false;
-	create->emptied = create->space->emptied;
+	create->due.at = over ? DEADLINE_NEVER : create->deadline;
+	create->emptied = create->state->shared->store.emptied;
 	create->rq.impatient = deadline_passed(create->unread_deadline);
 	create->rq.late = deadline_passed(create->soon_deadline);
 	create->rq.last = create->rq.late && over;
@@ -487,21 +474,24 @@ static bool create_try(struct create *create)
 	}
 	if (r == STATE_E_BACKING)
 		return create_back(create);
+	create->alone = false;
 	unread = r == STATE_E_UNREAD;
-	create->unread = unread && !create->rq.impatient;
+	if (unread && !create->rq.impatient)
+		again_by(create, create->unread_deadline);
 	if (r == -ENOSPC /* the catalog could not grow */
 		    ? create_frees_memory(create, tensor_pages(create->rq.nbytes)) ||
 			      create_waits_for_shm(create)
 		    : create_makes_space(create, r) || unread)
 		r = STATE_E_SOON;
-	if ((r == STATE_E_SOON && (!create->rq.late || !deadline_passed(create->soon_deadline))) ||
-	    ((r == STATE_E_FULL || r == STATE_E_QUOTA || r == STATE_E_SOON) && !over)) {
-		if (r != STATE_E_SOON || (unread && !create->unread))
-			evict_wait(create->state, &peer->client);
-		return false;
+	if (r == STATE_E_SOON && (!create->rq.late || !deadline_passed(create->soon_deadline))) {
+		again_by(create, create->soon_deadline);
+	} else if (over || (r != STATE_E_FULL && r != STATE_E_QUOTA && r != STATE_E_SOON)) {
+		send_space_error(peer, create->serial, create->rq.nbytes, r);
+		return true;
 	}
-	send_space_error(peer, create->serial, create->rq.nbytes, r);
-	return true;
+	if (r != STATE_E_SOON || (unread && create->rq.impatient))
+		evict_wait(create->state, &peer->client);
+	return false;
 }
 
 /* True: it is refused, since no file, or not /dev/shm, may ever have so much, though the capacity
@@ -511,7 +501,7 @@ static bool refused_as_too_large(struct peer *peer, uint32_t serial, uint64_t nb
 	const struct segment_totals *totals = &peer->state->memory.totals;
 	struct shm_space shm;
 
-	if (nbytes <= SPACE_INLINE || nbytes > totals->pool.capacity ||
+	if (nbytes <= JOB_INLINE || nbytes > totals->pool.capacity ||
 	    nbytes > totals->pool.above->capacity)
 		return false;
 	if (nbytes > fd_size_limit()) {
@@ -573,102 +563,12 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 	create_free(create);
 }
 
-/* ---- destroying ----------------------------------------------------------------------------- */
-
-static void destroy_work(struct job *job)
-{
-	struct destroy *destroy = container_of(job, struct destroy, job);
-
-	destroy->result = destroy->storage->discard(&destroy->object);
-}
-
-static void destroy_remains(struct destroy *destroy)
-{
-	struct segment_store *store = &destroy->space->shared->store;
-	struct segment *seg = destroy->segment;
-
-	remnant_new(&store->remnants, &destroy->object, seg->guarded.writer, &seg->entry);
-	guard_tell(&store->guard, account_top(seg->charge.account));
-}
-
-static void destroy_done(struct destroy *destroy)
-{
-	struct remnants *remnants = &destroy->space->shared->store.remnants;
-	struct segment *seg = destroy->segment;
-
-	remnants_sweep(remnants);
-	if (destroy->result < 0) {
-		seg->object = destroy->object;
-		segment_hold_back(seg);
-		memory_changed(seg->memory);
-		destroy->space->shared->space_freed++; /* creates need not wait for it any more */
-		return;
-	}
-	destroy->space->emptied++;
-	if (destroy->result == OBJECT_E_OPEN)
-		destroy_remains(destroy);
-	else
-		destroy->storage->destroy(&destroy->object);
-	if (segment_discarded(seg))
-		memory_free(seg);
-}
-
-static void destroy_worked(struct job *job)
-{
-	struct destroy *destroy = container_of(job, struct destroy, job);
-
-	destroy_done(destroy);
-	free(destroy);
-}
-
-/* The writer of a named object can keep us from truncating it, so a worker does that. False: there
- * is no memory for that now. */
-static bool segment_destroy(struct space *space, struct segment *seg)
-{
-	bool here_is_fine = !seg->storage->named;
-	struct destroy *destroy = here_is_fine && seg->size <= SPACE_INLINE
-					  ? NULL
-					  : calloc(1, sizeof(*destroy));
-	struct destroy here = { .space = space,
-				.segment = seg,
-				.storage = seg->storage,
-				.object = seg->object,
-				.job.run = destroy_work,
-				.job.done = destroy_worked };
-
-	if (!destroy && !here_is_fine)
-		return false;
-	seg->object.fd = -1;
-	list_del(&seg->link);
-	if (destroy) {
-		*destroy = here;
-		job_queue(&space->jobs, &destroy->job, seg->charge.account);
-		return true;
-	}
-	destroy_work(&here.job);
-	destroy_done(&here);
-	return true;
-}
-
-static void destroys_run_due(struct space *space, uint64_t forgotten, unsigned most)
-{
-	struct list *to_destroy = &space->shared->store.to_destroy;
-
-	segments_forgotten(&space->shared->store, forgotten);
-	for (; most && !list_empty(to_destroy); most--) {
-		if (!segment_destroy(space, list_first_entry(to_destroy, struct segment, link)))
-			break;
-	}
-	if (!list_empty(&space->shared->store.closed))
-		space_ended(space);
-}
+/* ---- waiting -------------------------------------------------------------------------------- */
 
 void space_ended(struct space *space)
 {
 	space->ended_left = !memory_run_due(space->shared);
 }
-
-/* ---- waiting -------------------------------------------------------------------------------- */
 
 /* Moves tried creates back, to be tried once more. False: there are none. */
 static bool creates_again(struct space *space, struct account *account)
@@ -748,12 +648,19 @@ static void timer_arm(struct space *space)
 		uv_timer_stop(&space->timer);
 }
 
+static void segments_destroy(struct space *space, uint64_t forgotten, unsigned most)
+{
+	destroys_run_due(&space->jobs, space->shared, forgotten, most);
+	if (!list_empty(&space->shared->store.closed))
+		space_ended(space);
+}
+
 void space_run_due(struct space *space)
 {
 	bool stopped = uv_is_closing((uv_handle_t *)&space->timer);
 	uint64_t forgotten = stopped ? UINT64_MAX : keep_forgotten(space->shared->keep);
 
-	destroys_run_due(space, forgotten, SPACE_STEP);
+	segments_destroy(space, forgotten, SPACE_STEP);
 	trims_run_due(&space->jobs, space->shared, SPACE_STEP);
 	if (space->space_seen != space->shared->space_freed)
 		creates_tell(space);
@@ -779,7 +686,7 @@ bool space_busy(const struct space *space)
 void space_stop(struct space *space)
 {
 	uv_close((uv_handle_t *)&space->timer, NULL);
-	destroys_run_due(space, UINT64_MAX, UINT_MAX);
+	segments_destroy(space, UINT64_MAX, UINT_MAX);
 }
 
 int space_init(struct space *space, uv_loop_t *loop, struct shared *shared, struct turns *turns)

@@ -19,7 +19,6 @@ struct space {
 	unsigned making;      /* creates with workers */
 	uint64_t begun;	      /* how many there have been */
 	struct jobs jobs;     /* jobs that make or destroy segments */
-	uint64_t emptied;     /* segments whose memory was given back to the kernel */
 	bool ended_left;      /* more segments may have ended than space_ended() has looked at */
 	uint64_t space_seen;  /* shared.space_freed when creates were last told */
 	struct deadlines deadlines; /* of creates waiting for space */

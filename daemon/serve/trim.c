@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Trims; see trim.h. A worker does them, since clients can keep it waiting. Loop thread only. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/serve/trim.h"
+#include "util/log.h"
 
 struct trim {
 	struct job job;
@@ -54,4 +56,15 @@ void trims_run_due(struct jobs *jobs, struct shared *shared, unsigned most)
 		job_queue(jobs, &trim->job, account);
 		account_unref(account);
 	}
+}
+
+void guard_tell(struct guard *guard, struct account *account)
+{
+	int error;
+
+	if (guard_missed(guard, &error))
+		log_warn_limited(account->log,
+				 "the size of a segment is not watched: inotify_add_watch() "
+				 "failed; see fs.inotify.max_user_watches",
+				 "uid=%u error=%s", account->uid, log_str(strerror(error)));
 }

@@ -175,6 +175,11 @@ static uint64_t candidates(const struct state *st, const struct client *c,
 	return n;
 }
 
+static int64_t pause_of(const struct state *st)
+{
+	return st->lifetimes.pause_ns ? st->lifetimes.pause_ns : PAUSE_MIN_NS;
+}
+
 enum evicted evict_one(struct state *st, const struct client *c, const struct device *device,
 		       bool own, struct eviction *eviction)
 {
@@ -183,6 +188,8 @@ enum evicted evict_one(struct state *st, const struct client *c, const struct de
 	bool evicted = false;
 
 	if (list_empty(&st->lifetimes.sets))
+		return EVICTED_NONE;
+	if (!eviction->left && now_mono_ns() < eviction->rest)
 		return EVICTED_NONE;
 	if (!eviction->left)
 		eviction->left = candidates(st, c, device, own) + 1;
@@ -198,6 +205,8 @@ enum evicted evict_one(struct state *st, const struct client *c, const struct de
 		return EVICTED_ONE;
 	}
 	if (looks || eviction->left <= LOOKS) { /* all were looked at, now or in former calls */
+		if (!looks)
+			eviction->rest = now_mono_ns() + pause_of(st);
 		eviction->left = 0;
 		return EVICTED_NONE;
 	}

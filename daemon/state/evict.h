@@ -7,6 +7,8 @@
 /* A request for space, from its first failure to its last. */
 struct eviction {
 	uint64_t left; /* tensors still to look at before all count as held; 0: none yet */
+	int64_t rest;  /* if it took many looks, they begin again after that time: others that wait
+			  wake this one, as this one wakes them */
 };
 
 enum evicted {

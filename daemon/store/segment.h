@@ -68,10 +68,10 @@ struct segment_store {
 	struct list spoiled; /* live; their producers have changed their sizes again */
 	uint64_t again_ns;   /* when to try the held ones again; 0: there are none */
 	unsigned going;	     /* to destroy, neither freed nor kept: their space will be free soon */
+	uint64_t emptied;    /* counts those whose memory was given back to the kernel */
 	uint64_t warm_bytes;
 	uint64_t warm_max;
-	unsigned warm_count;
-	unsigned fds_cached, fds_max;
+	unsigned warm_count, fds_cached, fds_max;
 	struct guard guard; /* of the sizes of objects with names */
 	struct remnants remnants;
 	struct endings endings; /* of objects without names */

@@ -85,18 +85,14 @@ TEST(who_waits_for_space_gets_it_when_it_comes)
 	uint32_t serial;
 
 	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0); /* space comes by an abort */
-	serial = ask_for(&waiter, 9 * MIB, -1);
-	rc_sync(&holder);
-	must(!has_answer(&waiter));
+	serial = ask_and_wait(&d, &waiter, 9 * MIB);
 	must_be(rc_ref(&holder, WIRE_ABORT, a.ref), 0);
 	rc_sync(&holder); /* it lets go of the memory */
 	must_be(answer_to(&waiter, serial, &b), 0);
 	must_be(rc_ref(&waiter, WIRE_ABORT, b.ref), 0);
 
 	must_be(rc_put(&holder, "a", 9 * MIB, 1, &a), 0); /* space comes by a delete */
-	serial = ask_for(&waiter, 9 * MIB, -1);
-	rc_sync(&holder);
-	must(!has_answer(&waiter));
+	serial = ask_and_wait(&d, &waiter, 9 * MIB);
 	must_be(rc_delete(&holder, "a"), 0);
 	must_be(answer_to(&waiter, serial, &b), 0);
 	must_be(rc_ref(&waiter, WIRE_ABORT, b.ref), 0);
@@ -104,21 +100,47 @@ TEST(who_waits_for_space_gets_it_when_it_comes)
 	must_be(rc_put(&holder, "a", 9 * MIB, 1, &a), 0); /* space comes by a last release */
 	must(rc_hold(&holder, a.ref));
 	must_be(rc_delete(&holder, "a"), 0);
-	serial = ask_for(&waiter, 9 * MIB, WAIT_S * SECOND);
-	rc_sync(&holder);
-	must(!has_answer(&waiter));
+	serial = ask_and_wait(&d, &waiter, 9 * MIB);
 	rc_drop(&holder, a.ref);
 	rc_sync(&holder);
 	must_be(answer_to(&waiter, serial, &b), 0);
 	must_be(rc_ref(&waiter, WIRE_ABORT, b.ref), 0);
 
 	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0); /* space comes by a client's death */
-	serial = ask_for(&waiter, 9 * MIB, -1);
-	rc_sync(&holder);
-	must(!has_answer(&waiter));
+	serial = ask_and_wait(&d, &waiter, 9 * MIB);
 	rc_close(&holder);
 	must_be(answer_to(&waiter, serial, &b), 0);
 	rc_goodbye(&waiter);
+}
+
+/* Each of the two looks at them in several steps, and each step wakes the other. */
+TEST(who_waits_beside_many_held_tensors_does_not_keep_the_daemon_busy)
+{
+	enum { TENSORS = 80 };
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
+	struct raw rc = rc_open(&d), waiters[2] = { rc_open(&d), rc_open(&d) };
+	struct wire_draft held[TENSORS];
+	uint32_t serials[2];
+	char name[16];
+
+	for (int i = 0; i < TENSORS; i++) {
+		snprintf(name, sizeof(name), "t%d", i);
+		must_be(rc_put_as(&rc, name, 200 * KIB, WIRE_LIFETIME_EVICTABLE, 0, &held[i]), 0);
+		must(rc_hold(&rc, held[i].ref));
+	}
+	for (int i = 0; i < 2; i++) {
+		serials[i] = ask_for(&waiters[i], 7 * MIB, -1);
+		rc_user(&waiters[i], 0);
+	}
+	must_not_spin(d.pid);
+	must(!has_answer(&waiters[0]) && !has_answer(&waiters[1]));
+	for (int i = 0; i < TENSORS; i++)
+		rc_drop(&rc, held[i].ref);
+	rc_goodbye(&rc);
+	for (int i = 0; i < 2; i++) {
+		must_be(answer_to(&waiters[i], serials[i], NULL), 0);
+		rc_goodbye(&waiters[i]);
+	}
 }
 
 TEST(a_waiter_that_leaves_is_forgotten)
@@ -401,7 +423,7 @@ TEST(a_daemon_out_of_descriptors_recovers)
 	print_message("%d connections, the daemon has %u of %d descriptors\n", n, count_fds(d.pid),
 		      NOFILE);
 
-	must_not_spin(&d); /* on what it cannot accept */
+	must_not_spin(d.pid); /* on what it cannot accept */
 
 	for (int i = 0; i < 50; i++)
 		must_be(rc_put(&honest, "a", MIB, i, NULL), 0);
@@ -513,7 +535,7 @@ TEST(a_daemon_that_cannot_even_turn_away_does_not_spin)
 	old = limit_fds(d.pid, 3);
 	waiting = rc_connect(&d);
 	rc_sync(&honest);
-	times = must_not_spin(&d);
+	times = must_not_spin(d.pid);
 	log = td_log(&d);
 	log_size = strlen(log);
 	free(log);

@@ -114,6 +114,16 @@ static inline bool has_answer(const struct raw *rc)
 	return poll(&p, 1, 0) == 1;
 }
 
+/* The same as ask_for(), without a timeout. It must wait. */
+static inline uint32_t ask_and_wait(const struct test_daemon *d, struct raw *rc, uint64_t nbytes)
+{
+	uint32_t serial = ask_for(rc, nbytes, -1);
+
+	td_sync(d);
+	must(!has_answer(rc));
+	return serial;
+}
+
 /* Returns the CPU time of a process in clock ticks. */
 static inline long ticks_of(pid_t pid)
 {
@@ -136,13 +146,13 @@ static inline long ticks_of(pid_t pid)
  * half even beside others; one that sleeps takes next to nothing, however slow the machine is.
  * Returns the time in units of 0.4 s, rounded up.
  */
-static inline unsigned must_not_spin(const struct test_daemon *d)
+static inline unsigned must_not_spin(pid_t pid)
 {
-	long ticks = ticks_of(d->pid), elapsed;
+	long ticks = ticks_of(pid), elapsed;
 	int64_t start = now_ns(), ns;
 
 	must_be(poll(NULL, 0, 400), 0);
-	ticks = ticks_of(d->pid) - ticks;
+	ticks = ticks_of(pid) - ticks;
 	ns = now_ns() - start;
 	elapsed = (long)(ns * sysconf(_SC_CLK_TCK) / SECOND);
 	print_message("%ld of %ld ticks of CPU\n", ticks, elapsed);

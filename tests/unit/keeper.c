@@ -14,8 +14,10 @@
 
 #include "daemon/keeper/keep.h"
 #include "daemon/keeper/keeper.h"
+#include "tests/daemon/shm_common.h"
 #include "tests/harness/harness.h"
 #include "tests/harness/process.h"
+#include "util/fd.h"
 #include "util/log.h"
 
 /* ---- What the children do ---- */
@@ -54,14 +56,33 @@ static void await(unsigned n)
 	}
 }
 
-/* What the first one leaves in the queue the second one has. */
+/* Stops the keeper until this process has ended. */
+static void stop_keeper(void)
+{
+	struct pollfd p = { .fd = process_pidfd(getpid()), .events = POLLIN };
+	pid_t pid = getppid();
+
+	process_stop(pid);
+	if (fork())
+		return;
+	close(keeper.fd);
+	must_be(poll(&p, 1, WAIT_MS), 1);
+	kill(pid, SIGCONT);
+	_exit(0);
+}
+
+/* What the first one leaves in the queue the second one has, though an answer is never read. */
 static int leaves_much(void)
 {
+	struct pollfd p = { .fd = keeper.fd, .events = POLLIN };
 	char tag[KEEP_TAG_SIZE];
-	int fd, n = 300;
+	int fd, n = 100;
 
 	if (keeper.restarts == 0) {
 		keep_notify(&keeper, "READY=1");
+		must_be(keep_forget(&keeper, "tl-never"), 0);
+		must_be(poll(&p, 1, WAIT_MS), 1);
+		stop_keeper();
 		for (int i = 0; i < n; i++) {
 			fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 			snprintf(tag, sizeof(tag), "tl-%d", i);
@@ -134,11 +155,20 @@ static int awaits_signal(void)
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
 	sigprocmask(SIG_BLOCK, &set, NULL);
-	must_be(keep(&keeper, "tl-report", report_fd), 0);
-	keep_notify(&keeper, "READY=1");
+	if (keeper.fd >= 0) {
+		must_be(keep(&keeper, "tl-report", report_fd), 0);
+		keep_notify(&keeper, "READY=1");
+	}
 	report((char)('0' + keeper.restarts % 10));
 	must_be(sigwait(&set, &number), 0);
 	return 9;
+}
+
+static int closes_early(void)
+{
+	keep_notify(&keeper, "READY=1");
+	keeper.fd = fd_close(keeper.fd);
+	return awaits_signal();
 }
 
 static volatile sig_atomic_t terminated;
@@ -337,6 +367,7 @@ static const struct role {
 	{ "dies_always", dies_always },
 	{ "dies_early", dies_early },
 	{ "awaits_signal", awaits_signal },
+	{ "closes_early", closes_early },
 	{ "outlives", outlives },
 	{ "is_activated", is_activated },
 	{ "leaves_late", leaves_late },
@@ -586,6 +617,16 @@ TEST(sigterm_is_passed_on)
 	must_be(finish(&r, ""), 9);
 }
 
+TEST(a_daemon_that_takes_long_to_end_does_not_keep_the_keeper_busy)
+{
+	struct running r = run("closes_early", -1);
+
+	await_report(&r, '0');
+	must_not_spin(r.pid);
+	must_be(kill(r.pid, SIGTERM), 0);
+	must_be(finish(&r, ""), 9);
+}
+
 TEST(sigusr2_starts_another_daemon_and_counts_as_no_death)
 {
 	struct running r = run("gives_way", -1);
@@ -650,125 +691,6 @@ TEST(the_socket_of_a_service_is_kept_from_the_start)
 	close(fd);
 	must_be(finish(&r, "01"), 6);
 }
-
-TEST(who_is_no_child_of_a_keeper_does_not_believe_its_environment)
-{
-	struct keep k;
-
-	setenv(KEEPER_ENVIRONMENT, "1 0 0 0 0 0 0 /", 1);
-	must_be(keep_init(&k, NULL), 0);
-	must_be(k.kind, KEEP_NOBODY);
-	must(!getenv(KEEPER_ENVIRONMENT));
-	must_be(keep(&k, "tl-none", 0), 0);
-	must_be(keep_forget(&k, "tl-none"), 0);
-	keep_deinit(&k);
-}
-
-/* ---- systemd's store ---- */
-
-#ifdef HAVE_SYSTEMD
-static int notify_socket(struct sockaddr_un *a)
-{
-	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	socklen_t size = sizeof(*a);
-
-	*a = (struct sockaddr_un){ .sun_family = AF_UNIX };
-	must(fd >= 0);
-	must_be(bind(fd, (void *)a, sizeof(a->sun_family)), 0); /* the kernel chooses a name */
-	must_be(getsockname(fd, (void *)a, &size), 0);
-	a->sun_path[size - offsetof(struct sockaddr_un, sun_path)] = '\0';
-	a->sun_path[0] = '@';
-	setenv("NOTIFY_SOCKET", a->sun_path, 1);
-	return fd;
-}
-
-/* Receives what was said. Returns the descriptor that came with it, or -1. */
-static int hear(int fd, const char *expected)
-{
-	char text[256] = "";
-	struct iovec iov = { .iov_base = text, .iov_len = sizeof(text) - 1 };
-	union {
-		struct cmsghdr header;
-		char bytes[256];
-	} control;
-	struct msghdr msg = { .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = &control,
-			      .msg_controllen = sizeof(control) };
-	int got = -1;
-
-	must(recvmsg(fd, &msg, MSG_CMSG_CLOEXEC) > 0);
-	if (strcmp(text, expected))
-		print_error("heard: %s\n", text);
-	must(!strcmp(text, expected));
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c))
-		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-			memcpy(&got, CMSG_DATA(c), sizeof(got));
-	return got;
-}
-
-TEST(systemd_is_told_what_to_keep)
-{
-	struct sockaddr_un a;
-	struct keep k;
-	int fd, kept, pipe_fds[2];
-
-	fd = notify_socket(&a);
-	setenv("FDSTORE", "16", 1);
-	must_be(pipe2(pipe_fds, O_CLOEXEC), 0);
-	must_be(keep_init(&k, NULL), 0);
-	must_be(k.kind, KEEP_MANAGER);
-	must_be(keep(&k, "tl-pipe", pipe_fds[1]), 0);
-	kept = hear(fd, "FDSTORE=1\nFDPOLL=0\nFDNAME=tl-pipe");
-	must(kept >= 0);
-	must_be(write(kept, "x", 1), 1); /* it is that pipe */
-	must_be(keep_forget(&k, "tl-pipe"), 0);
-	must_be(hear(fd, "FDSTOREREMOVE=1\nFDNAME=tl-pipe"), -1);
-	keep_notify(&k, "READY=1");
-	must_be(hear(fd, "READY=1"), -1);
-	keep_deinit(&k);
-	unsetenv("FDSTORE");
-	unsetenv("NOTIFY_SOCKET");
-	close(kept);
-	close(pipe_fds[0]);
-	close(pipe_fds[1]);
-	close(fd);
-}
-
-static int takes_what_systemd_kept(void)
-{
-	char number[16];
-	struct keep k;
-
-	process_is_child();
-	for (int fd = 3; fd < 6; fd++) /* as systemd numbers them */
-		if (fcntl(fd, F_GETFD) < 0)
-			must(dup2(0, fd) == fd);
-	snprintf(number, sizeof(number), "%d", (int)getpid());
-	setenv("LISTEN_PID", number, 1);
-	setenv("LISTEN_FDS", "3", 1);
-	setenv("LISTEN_FDNAMES", "tensorleased.socket:tl-a:tl-b", 1);
-	must_be(keep_init(&k, NULL), 0);
-	must_be(k.activated_fd, 3);
-	must_be(k.list.count, 2);
-	must_be(keep_take(&k, "tl-a"), 4);
-	must_be(keep_take(&k, "tl-a"), -1);
-	keep_deinit(&k);
-	must_be(fcntl(5, F_GETFD), -1); /* nobody took it */
-	return 0;
-}
-
-TEST(what_systemd_kept_has_names)
-{
-	pid_t pid = fork();
-	int status;
-
-	if (pid == 0)
-		_exit(takes_what_systemd_kept());
-	must_be(process_wait(pid, &status), 0);
-	must_be(status, 0);
-}
-#endif
 
 int main(int argc, char **argv)
 {
