@@ -80,7 +80,7 @@ static void export_evict(struct peer *peer, const struct wire_export *m, int r)
 	if (m->size > most || m->size > device->pool.capacity)
 		return;
 	own = account_used(account, &device->pool) > most - m->size;
-	for (unsigned n = 0; n < EXPORT_EVICTS && evicted == EVICTED_ONE; n++)
+	for (unsigned n = 0; n < EXPORT_EVICTS && evicted != EVICTED_NONE; n++)
 		evicted = evict_one(st, &peer->client, device, own, &eviction);
 }
 

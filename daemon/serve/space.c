@@ -14,12 +14,13 @@
  * is then tried about every second, not in step with other daemons, but made only if it may fit.
  *
  * Workers that make segments at the same time may fill /dev/shm together, so that none of them has
- * all that it needs. Then each is tried again while no other is being made.
+ * all that it needs. Then each is tried again, for a while only when no other is being made.
  */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/keeper/keep.h"
@@ -46,6 +47,8 @@ enum {
 #define SPACE_OTHERS_NS NS_PER_SEC	  /* between two looks at what others have in /dev/shm */
 #define SPACE_ALONE_NS (2 * NS_PER_SEC)	  /* how long to wait until no other is being made */
 
+#define ALONE_OVER (-1)
+
 struct create {
 	struct list link; /* in its account's creates or tried; unlinked while it is tried */
 	struct peer_wait wait;
@@ -64,7 +67,8 @@ struct create {
 	int64_t shm_again;	 /* 0, or /dev/shm was full; when it is made again if it may fit */
 	uint64_t shm_left;	 /* how much was free: with more it is made again before */
 	bool met;		 /* others were being made at the same time */
-	bool alone;		 /* it failed because of that: the next time it is made alone */
+	int64_t alone_until;	 /* 0, or it failed because of that, and is made alone until then;
+				    ALONE_OVER: it was so long enough */
 	uint64_t begun;		 /* what space->begun was when its worker began */
 	uint64_t emptied;	 /* what store.emptied was before it was tried */
 	/* for a worker: */
@@ -112,7 +116,7 @@ static void create_park(struct create *create)
 	create_remember(create, false);
 	create->peer->creates++;
 	space->waiting++;
-	space->alone += create->alone;
+	space->alone += create->alone_until > 0;
 	list_add_tail(&account->tried, &create->link);
 	if (list_empty(&account->waiter))
 		list_add_tail(&space->accounts, &account->waiter);
@@ -129,7 +133,7 @@ static void create_unpark(struct create *create)
 	deadline_unset(&create->space->deadlines, &create->due);
 	create->peer->creates--;
 	create->space->waiting--;
-	create->space->alone -= create->alone;
+	create->space->alone -= create->alone_until > 0;
 	if (list_empty(&account->creates) && list_empty(&account->tried))
 		list_del(&account->waiter);
 }
@@ -265,18 +269,31 @@ static bool create_was_early(const struct create *create)
 	       !deadline_passed(create->soon_deadline);
 }
 
-/* True if there is not enough in /dev/shm even without all that we have there. */
-static bool create_is_kept_out(const struct create *create)
+/* With huge pages more is freed there than is charged. */
+static bool shm_has_huge_pages(const struct state *st)
 {
-	uint64_t ours = create->state->shared->store.pool.used - create->size;
-	struct shm_space shm;
+	struct stat catalog;
 
-	return create->storage->named && !shm_space_find(&shm) && shm.limited &&
-	       shm.left < create->size && create->size - shm.left > ours;
+	return fstat(st->catalog.fd_ro, &catalog) || catalog.st_blksize > sysconf(_SC_PAGESIZE);
 }
 
-/* The kernel has no space for it: true if some is being given back, or was given up for it. @more:
- * bytes that are not charged yet. */
+/* True if there is not enough in /dev/shm even without all that could be given up there. @charged:
+ * what is charged for it already. */
+static bool create_is_kept_out(const struct create *create, uint64_t size, uint64_t charged)
+{
+	const struct segment_totals *here = &create->state->memory.totals;
+	const struct segment_store *store = &create->state->shared->store;
+	uint64_t ours = store->going || create->space->making
+				? store->pool.used
+				: here->pool.used + store->warm_bytes - here->warm;
+	struct shm_space shm;
+
+	return here->storage->named && !shm_space_find(&shm) && shm.limited && shm.left < size &&
+	       size - shm.left > ours - charged && !shm_has_huge_pages(create->state);
+}
+
+/* The kernel has no space for it: true if some is being given back, or was given up for it, or may
+ * be when messages are read. @more: bytes that are not charged yet. */
 static bool create_frees_memory(struct create *create, uint64_t more)
 {
 	struct state *st = create->state;
@@ -304,14 +321,23 @@ static bool create_frees_memory(struct create *create, uint64_t more)
 	return true;
 }
 
-/* True: others took some of the space that it needed, and may have given it back. Nothing is given
- * up for it before it was tried alone, or has waited for that in vain. */
+/* True: others took some of the space that it needed, and may give it back. For a while nothing is
+ * given up for it because of that, and it is not answered, but made when no other is. */
 static bool create_met_others(struct create *create)
 {
-	create->alone = create->met && !create->alone && !create->rq.prefetch;
-	if (create->alone)
-		again_by(create, deadline_after(SPACE_ALONE_NS));
-	return create->alone;
+	if (!create->met || create->rq.prefetch || create->alone_until == ALONE_OVER)
+		return false;
+	if (!create->alone_until)
+		create->alone_until = deadline_after(SPACE_ALONE_NS);
+	create->due.at = create->alone_until;
+	create->eviction.rest = 0;
+	return true;
+}
+
+/* Others may free something in /dev/shm meanwhile. */
+static void again_after_others(struct create *create)
+{
+	again_by(create, deadline_after(SPACE_OTHERS_NS + now_mono_ns() % 499 * NS_PER_MS));
 }
 
 /* True: it waits until something is freed in /dev/shm, by us or by others. */
@@ -324,8 +350,9 @@ static bool create_waits_for_shm(struct create *create)
 	if (deadline_passed(create->shm_again) || shm.left > create->shm_left) {
 		create->shm_again = deadline_after(SPACE_OTHERS_NS);
 		create->shm_left = shm.left;
+		create->alone_until = 0;
 	}
-	again_by(create, deadline_after(SPACE_OTHERS_NS + now_mono_ns() % 499 * NS_PER_MS));
+	again_after_others(create);
 	evict_wait(create->state, &create->peer->client);
 	return true;
 }
@@ -352,12 +379,10 @@ static bool create_not_made(struct create *create)
 	if (!create->peer || (create->result != -ENOSPC && create->result != -ENOMEM &&
 			      (create->result != -EFBIG || !smaller)))
 		return false;
-	if (smaller)
-		create->alone = false;
-	else if (!create_met_others(create) &&
-		 (create_is_kept_out(create) || !create_frees_memory(create, 0)) &&
-		 (create->result != -ENOSPC || !create->storage->named ||
-		  !create_waits_for_shm(create)))
+	if (!smaller && !create_met_others(create) &&
+	    (create_is_kept_out(create, create->size, create->size) ||
+	     !create_frees_memory(create, 0)) &&
+	    (create->result != -ENOSPC || !create->storage->named || !create_waits_for_shm(create)))
 		return false;
 	freed = *space_freed;
 	tensor_backed(create->state, &create->peer->client, create->slot, create->result);
@@ -432,13 +457,18 @@ static bool create_back(struct create *create)
  */
 static bool create_makes_space(struct create *create, int r)
 {
+	uint64_t size = tensor_pages(create->rq.nbytes);
 	bool own;
 
 	if ((r != STATE_E_FULL && r != STATE_E_QUOTA &&
 	     (r != STATE_E_UNREAD || !create->rq.impatient)) ||
 	    create->rq.prefetch || create->rq.last)
 		return false;
-	own = r == STATE_E_QUOTA || create_is_over_quota(create, tensor_pages(create->rq.nbytes));
+	if (create_is_kept_out(create, size, 0)) {
+		again_after_others(create);
+		return false;
+	}
+	own = r == STATE_E_QUOTA || create_is_over_quota(create, size);
 	return rings_free_space(create->state, create->peer->client.account, !own) ||
 	       create_evict(create, own);
 }
@@ -451,8 +481,14 @@ static bool create_try(struct create *create)
 	unsigned ended = 0;
 	int r;
 
-	if (create->alone && create->space->making && !deadline_passed(create->due.at))
+	if (create->alone_until && deadline_passed(create->alone_until))
+		create->alone_until = ALONE_OVER;
+	if (create->alone_until > 0 && create->space->making) {
+		create->due.at = create->alone_until;
 		return false;
+	}
+	if (over && create->due.at <= create->deadline)
+		create->eviction = (struct eviction){ 0 }; /* this may be the last try */
 	create->met = false;
 	create->due.at = over ? DEADLINE_NEVER : create->deadline;
 	create->emptied = create->state->shared->store.emptied;
@@ -474,7 +510,6 @@ static bool create_try(struct create *create)
 	}
 	if (r == STATE_E_BACKING)
 		return create_back(create);
-	create->alone = false;
 	unread = r == STATE_E_UNREAD;
 	if (unread && !create->rq.impatient)
 		again_by(create, create->unread_deadline);

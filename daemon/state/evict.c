@@ -92,25 +92,25 @@ static bool try_idle(struct state *st, struct life *life)
 	return false;
 }
 
-/* The first busy one that this call has not looked at, or NULL. */
-static struct life *next_busy(const struct state *st, const struct evictables *set)
+/* The first busy one that was not looked at since then, or NULL. */
+static struct life *next_busy(const struct evictables *set, uint64_t since)
 {
 	struct life *life;
 
 	if (list_empty(&set->busy))
 		return NULL;
 	life = list_first_entry(&set->busy, struct life, busy);
-	return life->looked == st->lifetimes.looks ? NULL : life;
+	return life->looked > since ? NULL : life;
 }
 
 /* Half of the looks may go to busy ones first, since one of them may be the least recently used. */
-static bool evict_from(struct state *st, struct evictables *set, unsigned *looks)
+static bool evict_from(struct state *st, struct evictables *set, uint64_t since, unsigned *looks)
 {
 	unsigned again = *looks / 2;
 	struct life *busy;
 
 	while (*looks) {
-		busy = next_busy(st, set);
+		busy = next_busy(set, since);
 		if (busy && (again || !set->idle.top)) {
 			look_at_busy(st, busy);
 			again -= again > 0;
@@ -141,7 +141,7 @@ static void oldest_first(struct state *st)
 
 /* Evicts from other users' sets on the same memory, in turn. */
 static bool evict_others(struct state *st, const struct client *c, const struct device *device,
-			 unsigned *looks)
+			 uint64_t since, unsigned *looks)
 {
 	struct evictables *set, *after;
 	struct list done;
@@ -156,7 +156,7 @@ static bool evict_others(struct state *st, const struct client *c, const struct 
 			continue;
 		list_del(&set->link);
 		list_add_tail(&done, &set->link);
-		evicted = evict_from(st, set, looks); /* this may have been the set's last */
+		evicted = evict_from(st, set, since, looks); /* this may have been the set's last */
 	}
 	list_move_all(&st->lifetimes.sets, &done);
 	return evicted;
@@ -180,32 +180,54 @@ static int64_t pause_of(const struct state *st)
 	return st->lifetimes.pause_ns ? st->lifetimes.pause_ns : PAUSE_MIN_NS;
 }
 
+/* One look more than there are tensors: each may be found to be used later than was known. */
+static void eviction_begin(const struct state *st, const struct client *c,
+			   const struct device *device, bool own, struct eviction *eviction)
+{
+	eviction->own = candidates(st, c, device, true) + 1;
+	eviction->left = candidates(st, c, device, own) + 2;
+	eviction->since = st->lifetimes.looks;
+	eviction->only_own = own;
+}
+
+/* Evicts from its user's set. Held tensors there must not keep others from being looked at. */
+static bool evict_own(struct state *st, struct evictables *set, struct eviction *eviction,
+		      unsigned *looks)
+{
+	unsigned most = eviction->own < *looks ? (unsigned)eviction->own : *looks, left = most;
+	bool evicted = evict_from(st, set, eviction->since, &left);
+
+	*looks -= most - left;
+	eviction->own = left ? 0 : eviction->own - most;
+	return evicted;
+}
+
 enum evicted evict_one(struct state *st, const struct client *c, const struct device *device,
 		       bool own, struct eviction *eviction)
 {
+	bool goes_on = eviction->left && (own || !eviction->only_own), evicted = false;
 	unsigned looks = LOOKS;
 	struct evictables *set;
-	bool evicted = false;
 
 	if (list_empty(&st->lifetimes.sets))
 		return EVICTED_NONE;
-	if (!eviction->left && now_mono_ns() < eviction->rest)
+	if (!goes_on && now_mono_ns() < eviction->rest)
 		return EVICTED_NONE;
-	if (!eviction->left)
-		eviction->left = candidates(st, c, device, own) + 1;
+	if (!goes_on)
+		eviction_begin(st, c, device, own, eviction);
 	st->lifetimes.looks++;
 	set = lifetime_evictables(st, c->uid, device);
 	if (set)
-		evicted = evict_from(st, set, &looks);
+		evicted = evict_own(st, set, eviction, &looks);
 	if (!evicted && !own)
-		evicted = evict_others(st, c, device, &looks);
+		evicted = evict_others(st, c, device, eviction->since, &looks);
 	if (evicted) {
 		eviction->left = 0;
 		st->lifetimes.pause_ns = 0;
 		return EVICTED_ONE;
 	}
 	if (looks || eviction->left <= LOOKS) { /* all were looked at, now or in former calls */
-		if (!looks)
+		if (goes_on)
 			eviction->rest = now_mono_ns() + pause_of(st);
 		eviction->left = 0;
 		return EVICTED_NONE;

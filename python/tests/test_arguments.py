@@ -28,6 +28,8 @@ def aget(client, name, **asked):
     [
         ("address", lambda c, x: tensorlease.connect(x)),
         ("timeout", lambda c, x: tensorlease.connect(timeout=[x])),
+        ("autostart", lambda c, x: tensorlease.connect(autostart=x)),
+        ("key", lambda c, x: tensorlease.cached("a/", client=c, key=lambda: x)(lambda: A)()),
         ("name", lambda c, x: c.put(x, A)),
         ("name", lambda c, x: c.create(x, 3, "f4")),
         ("name", lambda c, x: c.put_many({7: A})),
@@ -85,7 +87,7 @@ def test_a_type_that_is_none_is_not_taken_for_another(client, dtype):
         client.create("a", 3, dtype)
 
 
-@pytest.mark.parametrize("timeout", [-1, math.nan, "1"])
+@pytest.mark.parametrize("timeout", [-1, math.nan, "1", 10**400])
 @pytest.mark.parametrize("name", ["there", "nowhere"])
 def test_aget_checks_its_timeout_as_get_does(client, name, timeout):
     client.put("there", A)
@@ -111,6 +113,8 @@ def test_mistakes_are_told_as_they_were_made(client):
             call("arguments/none", None)
     with pytest.raises(ValueError, match="ttl must be above 0 and at most 1e9 seconds, not -1$"):
         client.put("a", A, ttl=-1)
+    with pytest.raises(ValueError, match="ttl must be above 0 and at most 1e9 seconds, not an int that"):
+        client.put("a", A, ttl=10**5000)
     for dtype in ("float33", "torch.float33"):
         with pytest.raises(ValueError, match=f"dtype '{dtype}': a float has 16") as caught:
             client.create("a", 3, dtype)

@@ -249,6 +249,7 @@ TEST(nothing_is_given_up_for_a_create_that_would_not_fit)
 	client = td_connect(&d);
 	must_be(try_put(client, "a", 3 * MIB, &cache), 0);
 	must_be(try_put(client, "b", 3 * MIB, &cache), 0);
+	td_sync(&d);
 	fill_shm(&d, 64 * (off_t)KIB);
 	ours = td_status(&d).bytes_used; /* and a draft that the library keeps for the next put */
 	for (int i = 0; i < 2; i++) {
@@ -259,6 +260,32 @@ TEST(nothing_is_given_up_for_a_create_that_would_not_fit)
 	must_be(td_status(&d).tensors, 1);
 	must_be(tl_close(client), 0);
 	empty_shm(&d);
+}
+
+/* It is tried again though nothing was given up for it and nobody says what others free. */
+TEST(what_was_kept_for_a_create_that_would_not_fit_is_given_up_later)
+{
+	const tl_put_options ring = { .size = sizeof(ring), .ring = 4 };
+	struct raw waiter;
+	tl_client *client;
+	uint32_t serial;
+
+	NEEDS_MOUNT;
+	cleanup_td struct test_daemon d = td_start(.capacity = 24 * MIB, .storage = "shm",
+						   .shm_size = 32 * MIB);
+	client = td_connect(&d);
+	waiter = rc_open(&d);
+	for (int i = 0; i < 6; i++)
+		must_be(try_put(client, "ring", 2 * MIB, &ring), 0);
+	must_be(td_status(&d).rings, 1);
+	fill_shm(&d, 0);
+	serial = ask_and_wait(&d, &waiter, 20 * MIB);
+	must_be(td_status(&d).rings, 1);
+	empty_shm(&d);
+	must_be(answer_to(&waiter, serial, NULL), 0);
+	must_be(td_status(&d).rings, 0);
+	must_be(tl_close(client), 0);
+	rc_goodbye(&waiter);
 }
 
 TEST(the_end_of_a_wait_says_how_full_it_is)

@@ -134,6 +134,58 @@ TEST(all_are_looked_at_before_there_is_no_space)
 	fx_stop();
 }
 
+TEST(one_round_finds_the_only_one_that_nobody_holds)
+{
+	struct eviction eviction;
+	struct tester t;
+	uint64_t ref = 0;
+	enum evicted r;
+
+	for (unsigned n = 30; n <= MANY; n += n < 60 ? 3 : 35) {
+		fx_start();
+		fx_connect(&t, 71000);
+		for (unsigned i = 0; i < n; i++) {
+			ref = put_nth(&t, i, WIRE_LIFETIME_EVICTABLE, 0);
+			if (i < n - 1)
+				assert_true(fx_hold(&t, ref));
+		}
+		eviction = (struct eviction){ 0 };
+		while ((r = evict_one(&st, &t.c, NULL, false, &eviction)) == EVICTED_LATER)
+			;
+		assert_int_equal(r, EVICTED_ONE);
+		assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+		fx_leave(&t);
+		fx_stop();
+	}
+}
+
+/* More of its own than one call looks at. */
+TEST(what_a_user_holds_does_not_keep_others_from_being_evicted)
+{
+	struct eviction eviction = { 0 };
+	struct tester t, other;
+	uint64_t idle;
+	enum evicted r;
+
+	fx_start();
+	fx_connect(&t, 71000);
+	fx_connect(&other, 71001);
+	for (unsigned i = 0; i < MANY; i++)
+		assert_true(fx_hold(&t, put_nth(&t, i, WIRE_LIFETIME_EVICTABLE, 0)));
+	idle = put_nth(&other, MANY, WIRE_LIFETIME_EVICTABLE, 0);
+	while ((r = evict_one(&st, &t.c, NULL, true, &eviction)) == EVICTED_LATER)
+		;
+	assert_int_equal(r, EVICTED_NONE);
+	eviction = (struct eviction){ 0 };
+	while ((r = evict_one(&st, &t.c, NULL, false, &eviction)) == EVICTED_LATER)
+		;
+	assert_int_equal(r, EVICTED_ONE);
+	assert_int_equal(fx_state(ref_slot(idle)), ROW_FREE);
+	fx_leave(&t);
+	fx_leave(&other);
+	fx_stop();
+}
+
 /* The ledger says when; the daemon has not looked since the commit. */
 TEST(the_times_in_ledgers_make_the_order)
 {

@@ -386,6 +386,11 @@ int parse_seconds(const char *argument, PyObject *o, int64_t *ns)
 	if (seconds == -1.0 && PyErr_Occurred()) {
 		if (PyErr_ExceptionMatches(PyExc_TypeError))
 			PyErr_Format(PyExc_TypeError, what, argument, o);
+		else if (PyErr_ExceptionMatches(PyExc_OverflowError))
+			PyErr_Format(PyExc_ValueError,
+				     "%s must be seconds, not an int that is too "
+				     "large for a float",
+				     argument);
 		return -1;
 	}
 	if (isnan(seconds) || seconds < 0) {
@@ -409,6 +414,10 @@ static int parse_ttl(PyObject *o, int64_t *ns)
 	if (seconds == -1.0 && PyErr_Occurred()) {
 		if (PyErr_ExceptionMatches(PyExc_TypeError))
 			PyErr_Format(PyExc_TypeError, "ttl must be seconds or None, not %R", o);
+		else if (PyErr_ExceptionMatches(PyExc_OverflowError))
+			PyErr_SetString(PyExc_ValueError, "ttl must be above 0 and at most 1e9 "
+							  "seconds, not an int that is too large "
+							  "for a float");
 		return -1;
 	}
 	if (seconds > 0 && seconds <= (double)TL_TTL_MAX / (double)NS_PER_SEC)

@@ -166,6 +166,8 @@ def cached(prefix, *, client=None, key=None, ttl=None, evictable=True, timeout=m
         @functools.wraps(function)
         def call(*args, **kwargs):
             rest = _key_of(function.__qualname__, args, kwargs) if key is None else key(*args, **kwargs)
+            if not isinstance(rest, str):
+                raise TypeError(f"the key of cached() must return a str, the rest of the name, not {rest!r}")
             return (client or _default_client()).get_or_put(
                 prefix + rest, lambda: function(*args, **kwargs), ttl=ttl, evictable=evictable, timeout=timeout
             )

@@ -83,6 +83,8 @@ class Client(_core.Client):
 
     def __init__(self, address=None, *, namespace=None, autostart=None, timeout=10.0):
         given = address is not None or bool(os.environ.get("TENSORLEASE_SOCKET"))
+        if autostart is not None and not isinstance(autostart, bool):
+            raise TypeError(f"autostart must be True, False or None, not {autostart!r}")
         starts = not given if autostart is None else autostart
         self._connect(address, namespace, starts, timeout)
         where = address if address is not None else os.environ.get("TENSORLEASE_SOCKET")
