@@ -8,8 +8,9 @@
  * daemon that several people share. It shows the daemon's status, its clients and their leases, and
  * the use and limits of each user. It can disconnect a client or a user.
  *
- * A client sees only namespaces that it may read, and of the users only its own, which it may
- * disconnect too. Root and the daemon's own user may see and disconnect all.
+ * A client sees the clients and the leases of its own namespace, and of the users only its own,
+ * whose clients it may disconnect. Root and the daemon's own user see all users and may disconnect
+ * all clients, but they too see those of their client's namespace only.
  */
 #ifndef TENSORLEASE_ADMIN_H
 #define TENSORLEASE_ADMIN_H
@@ -90,6 +91,8 @@ TL_API int tl_get_status(tl_client *client, tl_status *status);
  * Returns: 0, a common error, or
  *	-ENOENT		the daemon has no keeper, or its program is not at its path any more, so
  *			nothing would start another one
+ *	-EINVAL		the options or the configuration are wrong by now, or change what only a
+ *			start can; the daemon goes on
  *	-ENOEXEC	the program at that path does not serve. Another daemon of the former one
  *			has taken over all tensors
  *	-EACCES		the daemon is another user's
@@ -126,7 +129,7 @@ typedef struct tl_client_info {
 } tl_client_info;
 
 /*
- * tl_list_clients - visit all clients of the daemon
+ * tl_list_clients - visit all clients of the namespace
  *
  * Calls @visit for each client, this one included.
  *

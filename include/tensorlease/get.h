@@ -91,6 +91,8 @@ typedef struct tl_get_options {
  *			finished it, or its memory on the GPU could not be opened so soon
  *	-ENOTCONN	also: the time is over, and there is no daemon; the text says since when
  *	-EOVERFLOW	this process holds the tensor too often
+ *	-ENOSPC		all clients have as many pieces of memory mapped as they may
+ *	-EDQUOT		the same of this user
  *	-ENODATA	the process that published the tensor has ended, and its memory on the GPU
  *			with it; no newer version came in time
  *	-ENODEV		CUDA cannot be used here, or the tensor is on a GPU that this process does
@@ -137,8 +139,7 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
  *	-ENOTCONN	the daemon that knows the tensor has ended, and the tensor cannot be mapped
  *			anew
  *	-EOVERFLOW	this process holds the tensor too often
- *	-ENODATA	as tl_get()
- *	-ENOTSUP	as tl_get()
+ *	-ENOSPC, -EDQUOT, -ENODATA, -ENOTSUP	as tl_get()
  * Since: 0.1
  */
 TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,

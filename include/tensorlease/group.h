@@ -93,7 +93,7 @@ TL_API DLTensor *tl_group_tensor(tl_group *group, size_t index);
  * Threads: any, but only one at a time on a group.
  * Returns: 0, a common error, or
  *	-EINVAL		a tensor of tl_group_tensor() was changed; the text says how
- *	-EACCES		one of the names belongs to another user
+ *	-EACCES		one of the names belongs to another user, or this user may not publish here
  *	-ENOSPC		the daemon has too few tensors or names left for the group
  *	-EDQUOT		the same of this user's share of them
  *	-ESTALE		as tl_commit()

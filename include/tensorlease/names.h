@@ -63,7 +63,7 @@ TL_API int tl_list(tl_client *client, const char *prefix,
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		no tensor has that name
- *	-EACCES		the name belongs to another user
+ *	-EACCES		the name belongs to another user, or this user may not publish here
  * Since: 0.1
  */
 TL_API int tl_delete(tl_client *client, const char *name);
@@ -80,7 +80,7 @@ TL_API int tl_delete(tl_client *client, const char *name);
  * Returns: 0, a common error, or
  *	-ENOENT		no tensor has that name
  *	-ESTALE		the name means another version by now
- *	-EACCES		the name belongs to another user
+ *	-EACCES		the name belongs to another user, or this user may not publish here
  * Since: 0.2
  */
 TL_API int tl_delete_version(tl_client *client, const char *name, uint64_t version);
@@ -115,7 +115,9 @@ typedef struct tl_claim_options {
  *	-EBUSY		another client has the claim, and the timeout is 0
  *	-ETIMEDOUT	another client still had the claim when the time was over
  *	-EACCES		the user may not publish here
- *	-ENOSPC		this client, its user or all users have as many claims as they may
+ *	-ENOSPC		this client, or all users, have as many claims and waiting requests as they
+ *			may
+ *	-EDQUOT		the same of this user
  * Since: 0.2
  */
 TL_API int tl_claim(tl_client *client, const char *name, const tl_claim_options *options);

@@ -33,11 +33,11 @@ enum {
 	 * process, however that ends, or when the connection is lost. */
 	TL_LIFETIME_OWNER_BOUND = 1,
 	/* The daemon may give it up while nobody holds it, when there is no space for another
-	 * tensor: the least recently used first, and first those of the user who needs the space.
-	 * Its last use is its last get, or the last time that it was seen to be held. A member of a
-	 * group is given up by itself, but the memory of a group comes back with its last member.
-	 * Tensors on a GPU are given up when the daemon has refused to share one more allocation
-	 * there. */
+	 * tensor of its namespace: the least recently used first, and first those of the user who
+	 * needs the space. Its last use is its last get, or the last time that it was seen to be
+	 * held. A member of a group is given up by itself, but the memory of a group comes back
+	 * with its last member. Tensors on a GPU are given up when the daemon has refused to share
+	 * one more allocation there. */
 	TL_LIFETIME_EVICTABLE = 2,
 };
 
@@ -50,14 +50,14 @@ enum {
  * dimensions and 24 bytes of metadata. It ends when anything else is published under the name, or
  * its producer's connection ends. All its slots are charged to the producer's user.
  *
- * 0 lets the library decide: the name gets a ring at the third equal publish with less than 2
- * seconds between them. Since a ring begins with up to ten round trips, a tl_commit() that does not
- * ask for its version leaves that to a later publish. Such a ring has up to 64 slots, takes at most
- * a sixteenth of the daemon's capacity if 3 slots fit into that, and is given back before any
- * request for memory is refused. Nothing is given up for a ring, and there is none unless a quarter
- * of the capacity and of the user's quota stays free. A number up to TL_RING_MAX asks for a ring of
- * so many slots, at the first publish. If there is no space for them, the ring has fewer, or there
- * is none; then publishes of this client ask again 100 ms later.
+ * 0 lets the library decide: the name gets its first ring at the third equal publish with less than
+ * 2 seconds between them, and each later one after twice as many as the last. Since a ring begins
+ * with up to ten round trips, a tl_commit() that does not ask for its version leaves that to a
+ * later publish. A number up to TL_RING_MAX asks for a ring of so many slots, at the first publish;
+ * 0 for up to 64. A ring takes at most a sixteenth of the daemon's capacity if 3 slots fit into
+ * that, and is given back before any request for memory is refused. Nothing is given up for a ring,
+ * and there is none unless a quarter of the capacity and of the user's quota stays free. So it may
+ * have fewer slots, or there is none; then publishes of this client ask again 100 ms later.
  */
 #define TL_RING_AUTO 0		/* as the library decides */
 #define TL_RING_MAX 64		/* slots */
@@ -114,9 +114,10 @@ typedef struct tl_spec {
  * Returns: 0, a common error, or
  *	-ENOSPC		the tensor does not fit into the daemon's capacity, /dev/shm is full, or the
  *			daemon may make no file as large (RLIMIT_FSIZE); also when the time to wait
- *			for space is over; at once if this client has 1,024 drafts
+ *			for space is over; at once if the namespace has as many tensors as it may,
+ *			or this client has 1,024 drafts or 64 creates that wait
  *	-EDQUOT		the same for this user's quota
- *	-EACCES		the name belongs to another user
+ *	-EACCES		the name belongs to another user, or this user may not publish here
  *	-ENOTSUP	spec->device is neither the CPU nor a GPU of CUDA, or this driver or GPU has
  *			no virtual memory that can be exported, or TL_CREATE_OWN_PAGES on a GPU
  *	-ENODEV		CUDA cannot be used here, or there is no such GPU
@@ -175,11 +176,12 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
  * or since another call of this client that timed out.
  *
  * Ownership: consumes @draft, also on failure.
- * Blocking: for one round trip if @version is not NULL, or in a ring as said above.
+ * Blocking: for one round trip if @version is not NULL, or in a ring as said above; for up to ten
+ * when a ring begins, also with a @version of NULL if tl_spec.ring has asked for one.
  * Threads: any, but only one at a time on a draft.
  * Returns: 0, a common error, or
  *	-EINVAL		the tensor of tl_draft_tensor() was changed; the text says how
- *	-EACCES		the name belongs to another user
+ *	-EACCES		the name belongs to another user, or this user may not publish here
  *	-EDQUOT		the name is new, and the user has as many as it may have
  *	-ENOSPC, -EDQUOT	there is no space for a copy: a draft that is a slot of a ring,
  *			and has more than 24 bytes of metadata, is published as one
@@ -268,7 +270,7 @@ typedef struct tl_put_options {
  *
  * Ownership: @source stays yours.
  * Blocking: as tl_create() does with options->timeout_ns, and as tl_commit() does with @version;
- * once more when a ring begins (TL_RING_*).
+ * up to ten times more when a ring begins (TL_RING_*).
  * Threads: any.
  * Returns: 0, an error of tl_create() or tl_commit(), or
  *	-EINVAL		also: @source breaks a rule of DLPack, and the text says which

@@ -80,7 +80,7 @@
  *	-ECONNABORTED	an administrator has disconnected this client (tl_kick()); it stays so until
  *			it is closed
  *	-ETIMEDOUT	the daemon did not answer within the client's request timeout
- *	-ENOMEM		this process, or the daemon, is out of memory
+ *	-ENOMEM		this process is out of memory, or the daemon of memory or descriptors
  *	-EMFILE		this process has too many open descriptors
  *	-ENFILE		the system has too many open descriptors
  *	-EPROTO		the daemon answered something that the protocol does not allow

@@ -297,3 +297,13 @@ def test_a_signal_handler_may_close_the_client_at_any_point(address):
 def test_a_timeout_may_be_any_number(client, seconds):
     with pytest.raises(tensorlease.TimeoutError, match="0.01 s"):
         asyncio.run(client.aget("async/never", timeout=seconds))
+
+
+def test_a_wait_that_cannot_begin_is_forgotten(client, monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="can't start"):
+        asyncio.run(client.aget("async/nothing"))
+    assert not client._waiter.waits

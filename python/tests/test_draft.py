@@ -5,6 +5,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import weakref
 
 import numpy as np
 import pytest
@@ -288,6 +289,20 @@ def test_a_draft_that_is_forgotten_is_aborted(client):
     gc.collect()
     assert "draft/g" not in client
     eventually(lambda: client.status().drafts <= before + 1)  # one may be prefetched
+
+
+def test_a_client_is_closed_while_a_draft_goes(daemon):
+    """By the callback of a weak reference, when nothing else refers to the draft."""
+    for _ in range(20):
+        client = tensorlease.connect(daemon)
+        drafts = [client.create(f"draft/weak{n}", 4, "uint8") for n in range(3)]
+        weak = [weakref.ref(draft, lambda _, client=client: client.close()) for draft in drafts]
+        del drafts[1]
+        assert client.closed and weak[1]() is None
+        with pytest.raises(ValueError):
+            drafts[0].commit()
+        del drafts, client
+        gc.collect()
 
 
 def test_space_comes_back(client):

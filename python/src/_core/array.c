@@ -261,9 +261,15 @@ PyObject *array_get_shape(PyObject *self, void *unused)
 {
 	WITH_LOCK;
 	struct hold *h = array_hold(self);
+	PyObject *tuple;
 
 	(void)unused;
-	return h ? shape_tuple(h->managed->dl_tensor.ndim, h->managed->dl_tensor.shape) : NULL;
+	if (!h)
+		return NULL;
+	hold_ref(h); /* the tuple's allocation may run a collection, and that anything */
+	tuple = shape_tuple(h->managed->dl_tensor.ndim, h->managed->dl_tensor.shape);
+	hold_unref_py(h);
+	return tuple;
 }
 
 PyObject *array_get_dtype(PyObject *self, void *unused)
@@ -301,15 +307,15 @@ PyObject *array_get_strides(PyObject *self, void *unused)
 	t = &h->managed->dl_tensor;
 	if (element_bits(t->dtype, h->managed->flags) % 8)
 		Py_RETURN_NONE;
+	hold_ref(h); /* as above */
 	tuple = PyTuple_New(t->ndim);
 	for (int i = 0; tuple && i < t->ndim; i++) {
 		PyObject *step = PyLong_FromSsize_t(h->byte_strides[i]);
 
-		if (!step || PyTuple_SetItem(tuple, i, step)) {
-			Py_DECREF(tuple);
-			return NULL;
-		}
+		if (!step || PyTuple_SetItem(tuple, i, step))
+			Py_CLEAR(tuple);
 	}
+	hold_unref_py(h);
 	return tuple;
 }
 

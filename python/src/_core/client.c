@@ -275,7 +275,7 @@ static int get_wait(struct client *c, struct getting *g)
 	r = get_now(g);
 	if (!r)
 		return 0;
-	g->late = r != -ENODATA && r != -ENOTCONN;
+	g->late = r == -ENOENT || r == -EAGAIN || r == -ETIMEDOUT;
 	if (g->late && r != -ETIMEDOUT) /* of which the library says more */
 		return wait_late(c, g->name, g->options.newer_than, g->timeout_ns, began);
 	raise_error(r);

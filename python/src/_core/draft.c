@@ -259,7 +259,8 @@ bool draft_stream_known(const struct draft *d)
 	return false;
 }
 
-/* Returns a reference, or NULL if the draft is going away and waits for the lock. */
+/* Returns a reference, or NULL if the draft is going away: it waits for the lock, or the callbacks
+ * of its weak references run. */
 static struct draft *draft_alive(struct draft *d)
 {
 #ifdef Py_GIL_DISABLED
@@ -269,7 +270,7 @@ static struct draft *draft_alive(struct draft *d)
 		PyErr_Clear();
 	return (struct draft *)alive;
 #else
-	return (struct draft *)Py_NewRef(d);
+	return Py_REFCNT((PyObject *)d) ? (struct draft *)Py_NewRef(d) : NULL;
 #endif
 }
 
@@ -423,12 +424,12 @@ static int draft_clear(PyObject *self)
 
 static void draft_dealloc(PyObject *self)
 {
+	PyObject_GC_UnTrack(self); /* before it waits for the lock: a collection must not find it */
 	WITH_LOCK;
 	struct draft *d = (struct draft *)self;
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
-	PyObject_GC_UnTrack(self);
 	draft_ended(d, DRAFT_ABORTED);
 	array_deinit(self);
 	Py_CLEAR(d->client);

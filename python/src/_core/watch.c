@@ -8,6 +8,7 @@
  * that.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 
 #include <tensorlease/watch.h>
@@ -202,17 +203,21 @@ static PyObject *watch_next(PyObject *self, PyObject *timeout)
 	return event;
 }
 
-static PyObject *watch_fileno(PyObject *self, PyObject *unused)
+/* @copy: the caller may use it when the watch is closed, and closes it. */
+static PyObject *watch_descriptor(PyObject *self, bool copy)
 {
 	WITH_LOCK;
 	struct watch *w = (struct watch *)self;
 	int fd, r;
 
-	(void)unused;
 	if (!watch_begin(w))
 		return NULL;
 	Py_BEGIN_ALLOW_THREADS;
 	r = tl_watch_fd(w->watch, &fd);
+	if (!r && copy) {
+		fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+		r = fd < 0 ? -errno : 0;
+	}
 	Py_END_ALLOW_THREADS;
 	if (r)
 		raise_error(r);
@@ -220,14 +225,26 @@ static PyObject *watch_fileno(PyObject *self, PyObject *unused)
 	return r ? NULL : PyLong_FromLong(fd);
 }
 
+static PyObject *watch_fileno(PyObject *self, PyObject *unused)
+{
+	(void)unused;
+	return watch_descriptor(self, false);
+}
+
+static PyObject *watch_dup(PyObject *self, PyObject *unused)
+{
+	(void)unused;
+	return watch_descriptor(self, true);
+}
+
 static void watch_dealloc(PyObject *self)
 {
+	PyObject_GC_UnTrack(self); /* before it waits for the lock: a collection must not find it */
 	WITH_LOCK;
 	struct watch *w = (struct watch *)self;
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
-	PyObject_GC_UnTrack(self);
 	if (w->watch) /* no call is under way, since each has a reference */
 		close_now(w);
 	free(w->ended);
@@ -247,6 +264,7 @@ static int watch_traverse(PyObject *self, visitproc visit, void *arg)
 static PyMethodDef methods[] = {
 	{ "next", watch_next, METH_O, NULL },
 	{ "fileno", watch_fileno, METH_NOARGS, NULL },
+	{ "dup", watch_dup, METH_NOARGS, NULL },
 	{ "close", watch_close, METH_NOARGS, NULL },
 	{ 0 },
 };

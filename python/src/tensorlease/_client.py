@@ -166,8 +166,9 @@ class Client(_core.Client):
         ttl, owner_bound, evictable, ring: as for put(). The time begins with the commit.
         own_pages: whether the tensor has pages of its own on the CPU, which are zero at first and go back to the kernel
             with it. Readers of it then see nothing else of this producer. There is no ring then.
-        NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user. NoDeviceError: CUDA
-        or that GPU cannot be used here. UnsupportedError: the GPU has no memory that can be shared in this way.
+        NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user, or this user may not
+        publish here. NoDeviceError: CUDA or that GPU cannot be used here. UnsupportedError: the GPU has no memory that
+        can be shared in this way.
         """
         number = parse_device(device)
         number = -1 if number is None else number
@@ -394,8 +395,8 @@ class Client(_core.Client):
             call_soon, future = loop.call_soon_threadsafe, loop.create_future()
         wait = _Wait(name, operator.index(newer_than or 0), mode, seconds, deadline, call_soon, future)
         waiter = self._get_waiter()
-        waiter.add(wait)
         try:
+            waiter.add(wait)
             return await result_of(future)
         finally:
             waiter.discard(wait)
@@ -514,7 +515,7 @@ class Client(_core.Client):
             then; if it has too little, they are deleted one after the other, up to the first failure.
         version: delete only this version, which the name has to mean still. None: whatever it means.
         missing_ok: whether it is no error if there is nothing to delete. NotFoundError: it is so.
-        PermissionDeniedError: the name, or one of them, is another user's.
+        PermissionDeniedError: the name, or one of them, is another user's, or this user may not publish here.
         """
         if (name is None) == (prefix is None):
             raise TypeError("delete() takes a name or prefix=, and not both")
@@ -692,7 +693,7 @@ class Client(_core.Client):
         return [DeviceUsage._make(t) for t in self._devices()]
 
     def clients(self):
-        """Return a ClientInfo for each of the daemon's clients."""
+        """Return a ClientInfo for each client of this client's namespace."""
         return [ClientInfo._make(t) for t in self._clients()]
 
     def holdings(self, client_id):

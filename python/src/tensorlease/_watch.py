@@ -129,7 +129,7 @@ class _Watching:
             found, seconds = self._step(deadline, StopAsyncIteration)
             if found is not None:
                 return found
-            fd = os.dup(self._core.fileno())  # the loop must not lose its descriptor when the watch is closed
+            fd = self._core.dup()  # the loop must not lose its descriptor when the watch is closed
             try:
                 await _readable(fd, min(seconds, _CLOSED_SLICE))
             finally:

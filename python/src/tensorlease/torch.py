@@ -214,8 +214,8 @@ def load_model(client, prefix, model, *, strict=True, timeout=None):
     Parameters become shared memory, over copy-on-write mappings: writing to one gives this process pages of its
     own. Buffers are copied, because modules write to theirs. Both get the dtypes of the tensors, whatever the
     model's are. Weights that are tied in the model stay tied, and it is enough if the tensor of one of their names
-    is there. Buffers that a state_dict does not have are left alone; on "meta" they have no values, and it is an
-    InvalidError if one is left there.
+    is there. Buffers that a state_dict does not have are left alone; on "meta" they have no values, and with strict it
+    is an InvalidError if one is left there.
     NotFoundError: a tensor is missing. InvalidError (a ValueError): one has another shape, or the model's parameter is
     lazy, as those of torch.nn.LazyLinear are until the model is called for the first time. After an error the model is
     as it was.
@@ -382,9 +382,9 @@ class CachedDataset(Dataset):
     evictable: whether samples may go when the daemon needs space; then they are made anew.
     ttl: seconds after which a sample goes, and is made anew. None: they stay until clear(), also when all programs have
         ended, and a daemon that was started for them stays too.
-    Tensors and arrays of a sample may be written to, and nobody else sees it: those of more than 1 MiB lie in the
-    shared memory, over a copy-on-write mapping, and smaller ones are copied, which is faster. Only samples of this user
-    are taken.
+    Tensors and arrays of a sample may be written to, and nobody else sees it: those of a sample of more than 1 MiB lie
+    in the shared memory, over a copy-on-write mapping; smaller samples are copied, which is faster. Only samples of
+    this user and of root are taken.
     """
 
     def __init__(self, dataset, client=None, prefix="dataset", *, evictable=True, ttl=None):
