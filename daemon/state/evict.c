@@ -180,28 +180,6 @@ static int64_t pause_of(const struct state *st)
 	return st->lifetimes.pause_ns ? st->lifetimes.pause_ns : PAUSE_MIN_NS;
 }
 
-/* One look more than there are tensors: each may be found to be used later than was known. */
-static void eviction_begin(const struct state *st, const struct client *c,
-			   const struct device *device, bool own, struct eviction *eviction)
-{
-	eviction->own = candidates(st, c, device, true) + 1;
-	eviction->left = candidates(st, c, device, own) + 2;
-	eviction->since = st->lifetimes.looks;
-	eviction->only_own = own;
-}
-
-/* Evicts from its user's set. Held tensors there must not keep others from being looked at. */
-static bool evict_own(struct state *st, struct evictables *set, struct eviction *eviction,
-		      unsigned *looks)
-{
-	unsigned most = eviction->own < *looks ? (unsigned)eviction->own : *looks, left = most;
-	bool evicted = evict_from(st, set, eviction->since, &left);
-
-	*looks -= most - left;
-	eviction->own = left ? 0 : eviction->own - most;
-	return evicted;
-}
-
 enum evicted evict_one(struct state *st, const struct client *c, const struct device *device,
 		       bool own, struct eviction *eviction)
 {
@@ -213,12 +191,15 @@ enum evicted evict_one(struct state *st, const struct client *c, const struct de
 		return EVICTED_NONE;
 	if (!goes_on && now_mono_ns() < eviction->rest)
 		return EVICTED_NONE;
-	if (!goes_on)
-		eviction_begin(st, c, device, own, eviction);
+	if (!goes_on) { /* one look more: each may be found to be used later than was known */
+		eviction->left = candidates(st, c, device, own) + 1;
+		eviction->since = st->lifetimes.looks;
+		eviction->only_own = own;
+	}
 	st->lifetimes.looks++;
 	set = lifetime_evictables(st, c->uid, device);
 	if (set)
-		evicted = evict_own(st, set, eviction, &looks);
+		evicted = evict_from(st, set, eviction->since, &looks);
 	if (!evicted && !own)
 		evicted = evict_others(st, c, device, eviction->since, &looks);
 	if (evicted) {

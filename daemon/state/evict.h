@@ -7,7 +7,6 @@
 /* A request for space, from its first failure to its last. */
 struct eviction {
 	uint64_t left;	/* tensors still to look at before all count as held; 0: none yet */
-	uint64_t own;	/* of these: those of its user, which come first */
 	uint64_t since; /* what lifetimes.looks was before the first of them was looked at */
 	bool only_own;	/* those of others would not help */
 	int64_t rest;	/* if it took several calls, they begin again after that time: others that

@@ -9,6 +9,7 @@
 #include <sys/un.h>
 
 #include "tests/harness/client.h"
+#include "tests/harness/notify.h"
 #include "tests/harness/process.h"
 
 enum { STORE_MAX = 64, FIRST = 3 };
@@ -88,22 +89,9 @@ static void store(struct manager *m, const char *name, int fd_take)
 /* Does what one message says. True: it was READY=1. */
 static bool hear(struct manager *m)
 {
-	char text[512] = "", *name;
-	struct iovec iov = { .iov_base = text, .iov_len = sizeof(text) - 1 };
-	union {
-		struct cmsghdr header;
-		char bytes[256];
-	} control;
-	struct msghdr msg = { .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = &control,
-			      .msg_controllen = sizeof(control) };
-	int fd = -1;
+	char text[512], *name;
+	int fd = notify_receive(m->notify_fd, text, sizeof(text));
 
-	must(recvmsg(m->notify_fd, &msg, MSG_CMSG_CLOEXEC) > 0);
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c))
-		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-			memcpy(&fd, CMSG_DATA(c), sizeof(fd));
 	name = strstr(text, "FDNAME=");
 	if (name) {
 		name += strlen("FDNAME=");

@@ -6,7 +6,7 @@
 
 #include "daemon/keeper/keep.h"
 #include "daemon/keeper/keeper.h"
-#include "tests/harness/harness.h"
+#include "tests/harness/notify.h"
 #include "tests/harness/process.h"
 
 TEST(who_is_no_child_of_a_keeper_does_not_believe_its_environment)
@@ -40,28 +40,14 @@ static int notify_socket(struct sockaddr_un *a)
 	return fd;
 }
 
-/* Receives what was said. Returns the descriptor that came with it, or -1. */
 static int hear(int fd, const char *expected)
 {
-	char text[256] = "";
-	struct iovec iov = { .iov_base = text, .iov_len = sizeof(text) - 1 };
-	union {
-		struct cmsghdr header;
-		char bytes[256];
-	} control;
-	struct msghdr msg = { .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = &control,
-			      .msg_controllen = sizeof(control) };
-	int got = -1;
+	char text[256];
+	int got = notify_receive(fd, text, sizeof(text));
 
-	must(recvmsg(fd, &msg, MSG_CMSG_CLOEXEC) > 0);
 	if (strcmp(text, expected))
 		print_error("heard: %s\n", text);
 	must(!strcmp(text, expected));
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c))
-		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-			memcpy(&got, CMSG_DATA(c), sizeof(got));
 	return got;
 }
 

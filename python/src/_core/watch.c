@@ -214,15 +214,15 @@ static PyObject *watch_descriptor(PyObject *self, bool copy)
 		return NULL;
 	Py_BEGIN_ALLOW_THREADS;
 	r = tl_watch_fd(w->watch, &fd);
-	if (!r && copy) {
+	if (!r && copy)
 		fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-		r = fd < 0 ? -errno : 0;
-	}
 	Py_END_ALLOW_THREADS;
 	if (r)
 		raise_error(r);
+	else if (fd < 0)
+		PyErr_SetFromErrno(PyExc_OSError);
 	watch_end(w);
-	return r ? NULL : PyLong_FromLong(fd);
+	return r || fd < 0 ? NULL : PyLong_FromLong(fd);
 }
 
 static PyObject *watch_fileno(PyObject *self, PyObject *unused)
