@@ -31,6 +31,7 @@
 #endif
 
 #define TRIM_BYTES_PER_S ((uint64_t)256 << 20)
+#define BEGIN_NS ((int64_t)(10 * NS_PER_SEC)) /* a client cannot delay that */
 
 /* The daemon handles signals, never the process. */
 pid_t helper_start(const char *name, void (*run)(void *context, pid_t parent), void *context)
@@ -68,6 +69,7 @@ void *helper_mmap(int fd, uint64_t size, int prot)
 struct ask {
 	_Atomic uint32_t asked; /* we write it, and the process sleeps on it */
 	_Atomic uint32_t done;	/* the process writes it, and we sleep on it */
+	_Atomic int64_t begun;	/* when the process began with it, by now_mono_ns(); 0: not yet */
 	_Atomic bool last;	/* nobody waits: the process ends after the current request */
 	int result;
 	bool remove;
@@ -104,6 +106,7 @@ static void trim_all(void *context, pid_t parent)
 		}
 		if (atomic_load(&ask->last))
 			return;
+		atomic_store(&ask->begun, now_mono_ns());
 		ask->result = syscall(SYS_truncate, ask->path, ask->size) ? -errno : 0;
 		if (!ask->result && ask->remove)
 			ask->result = unlink(ask->path) ? -errno : 0;
@@ -206,17 +209,19 @@ static int trimmer_take(struct trimmer **out, uint32_t uid, const char *path)
 	return r;
 }
 
-/* True: it is done. */
-static bool trimmer_wait(struct trimmer *t, uint32_t asked, int64_t end)
+/* True: it is done. On a busy machine the process may begin late, and its time starts then. */
+static bool trimmer_wait(struct trimmer *t, uint32_t asked, int64_t allowed)
 {
+	int64_t now = now_mono_ns(), latest = now + BEGIN_NS, begun, end, ns;
 	struct timespec left;
-	int64_t ns;
 	uint32_t done;
 
-	while ((done = atomic_load(&t->ask->done)) != asked) {
-		ns = end - now_mono_ns();
-		if (ns <= 0)
+	for (; (done = atomic_load(&t->ask->done)) != asked; now = now_mono_ns()) {
+		begun = atomic_load(&t->ask->begun);
+		end = begun ? begun + allowed : latest;
+		if (now >= end || waitpid(t->pid, NULL, WNOHANG))
 			return false;
+		ns = end - now < allowed ? end - now : allowed;
 		left = (struct timespec){ ns / NS_PER_SEC, ns % NS_PER_SEC };
 		syscall(SYS_futex, &t->ask->done, FUTEX_WAIT, done, &left, NULL, 0);
 	}
@@ -244,7 +249,7 @@ static void trimmer_give(struct trimmer *t, bool is_stuck)
 
 int helper_trim(const char *path, uint32_t uid, uint64_t size, bool remove)
 {
-	int64_t end = now_mono_ns() + NS_PER_SEC;
+	int64_t allowed = NS_PER_SEC, end;
 	struct trimmer *t;
 	struct stat st;
 	bool is_done;
@@ -254,7 +259,8 @@ int helper_trim(const char *path, uint32_t uid, uint64_t size, bool remove)
 		return -ENAMETOOLONG;
 	if (stat(path, &st))
 		return -errno;
-	end += (int64_t)((uint64_t)st.st_blocks * 512 / TRIM_BYTES_PER_S) * NS_PER_SEC;
+	allowed += (int64_t)((uint64_t)st.st_blocks * 512 / TRIM_BYTES_PER_S) * NS_PER_SEC;
+	end = now_mono_ns() + allowed;
 	/* Nobody removes the file later. So a helper that was stuck at it is waited for: it may be
 	 * at work by now. */
 	while ((r = trimmer_take(&t, uid, path)) == -EALREADY && remove && now_mono_ns() < end)
@@ -264,8 +270,9 @@ int helper_trim(const char *path, uint32_t uid, uint64_t size, bool remove)
 	memcpy(t->ask->path, path, strlen(path) + 1);
 	t->ask->size = size;
 	t->ask->remove = remove;
+	atomic_store(&t->ask->begun, 0);
 	ask_send(t->ask);
-	is_done = trimmer_wait(t, atomic_load(&t->ask->asked), end);
+	is_done = trimmer_wait(t, atomic_load(&t->ask->asked), allowed);
 	r = is_done ? t->ask->result : -ETIMEDOUT;
 	trimmer_give(t, !is_done);
 	return r;

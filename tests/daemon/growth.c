@@ -1,88 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A producer that makes its segments larger, or holds the locks of their inodes, keeps nobody from
- * being served. A lock is held by a write() from a page that never comes (userfaultfd).
+ * being served.
  */
 #include <fcntl.h>
-#include <linux/userfaultfd.h>
-#include <pthread.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 
 #include "tests/harness/catalogs.h"
 #include "tests/harness/harness.h"
+#include "tests/harness/locks.h"
 #include "tests/harness/process.h"
 #include "util/fd.h"
 
-enum { PAGE = 4096, LOCKS_MAX = 4 };
+enum { LOCKS_MAX = 4 };
 
 static const char *const cold[] = { "--warm-time", "0", NULL };
-
-/* ---- locks ---- */
-
-static int uffd_new(void)
-{
-	struct uffdio_api api = { .api = UFFD_API };
-	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
-
-	if (fd >= 0 && ioctl(fd, UFFDIO_API, &api))
-		fd = fd_close(fd);
-	return fd;
-}
-
-static bool may_hold_locks(void)
-{
-	int fd = uffd_new();
-
-	fd_close(fd);
-	return fd >= 0;
-}
-
-struct holder {
-	pthread_t thread;
-	int fd;
-	void *page;
-};
-
-static void *hold(void *context)
-{
-	struct holder *h = context;
-
-	return pwrite(h->fd, h->page, 1, 0) == 1 ? NULL : h;
-}
-
-static void *hold_position(void *context)
-{
-	struct holder *h = context;
-
-	return read(h->fd, h->page, 1) == 1 ? NULL : h;
-}
-
-static void hold_by(struct holder *h, int fd, void *(*call)(void *))
-{
-	int uffd = uffd_new();
-	struct uffdio_register r = { .mode = UFFDIO_REGISTER_MODE_MISSING };
-	struct uffd_msg m;
-
-	must(uffd >= 0);
-	*h = (struct holder){ .fd = fd };
-	h->page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	must(h->page != MAP_FAILED);
-	r.range = (struct uffdio_range){ .start = (uintptr_t)h->page, .len = PAGE };
-	must_be(ioctl(uffd, UFFDIO_REGISTER, &r), 0);
-	must_be(pthread_create(&h->thread, NULL, call, h), 0);
-	must_be(read(uffd, &m, sizeof(m)), sizeof(m));
-	must_be(m.event, UFFD_EVENT_PAGEFAULT);
-}
-
-/* When this returns the lock of that file's inode is held, until the process ends. */
-static void lock_hold(struct holder *h, int fd)
-{
-	hold_by(h, fd, hold);
-}
 
 /* ---- the others ---- */
 
@@ -266,8 +200,6 @@ static struct test_child attack_begin(const struct test_daemon *d, struct attack
 	must_be(child_step(&alice), 3);
 	return alice;
 }
-
-#define NEEDS_LOCKS SKIP_UNLESS(may_hold_locks(), "userfaultfd() is not permitted")
 
 TEST(the_lock_of_a_segment_that_is_set_right_holds_nobody_up)
 {
