@@ -342,15 +342,22 @@ void cuda_relax_thread(void)
 	gate_leave();
 }
 
+int cuda_look_at_stream(struct cuda_device *device, intptr_t stream)
+{
+	struct cuda_scope scope = { .capture_mode = -1 };
+	int r = enter(device, &scope.driver);
+
+	if (r)
+		return r;
+	if (stream != TL_STREAM_NONE)
+		r = cuda_stream_fits(&scope, device, stream);
+	cuda_leave(&scope);
+	return r;
+}
+
 void cuda_look_for_reset(struct cuda_device *device)
 {
-	const struct cuda_driver *d;
-	CUcontext context;
-
-	if (enter(device, &d))
-		return;
-	d->ctx_pop(&context);
-	gate_leave();
+	cuda_look_at_stream(device, TL_STREAM_NONE);
 }
 
 /* Nor can the legacy stream be used while a stream that waits for it is captured. */
@@ -371,6 +378,39 @@ int cuda_stream_usable(const struct cuda_scope *scope, intptr_t stream)
 			"capture",
 			(unsigned long long)stream);
 	return 0;
+}
+
+/* Other contexts of a GPU than the primary one may have streams that fit all the same. */
+static bool is_of(const struct cuda_driver *d, const struct cuda_device *device, CUcontext context)
+{
+	CUdevice on = device->device;
+
+	if (context == device->context || d->ctx_push(context))
+		return true;
+	d->ctx_get_device(&on);
+	d->ctx_pop(&context);
+	return on == device->device;
+}
+
+int cuda_stream_fits(const struct cuda_scope *scope, const struct cuda_device *device,
+		     intptr_t stream)
+{
+	int r = cuda_stream_usable(scope, stream);
+	CUcontext context;
+	CUresult e;
+
+	if (r || cuda_stream_is_shared(cuda_stream(stream)))
+		return r;
+	e = scope->driver->stream_get_ctx(cuda_stream(stream), &context);
+	if (e)
+		return cuda_fail(e, "asking which GPU stream %#llx is of",
+				 (unsigned long long)stream);
+	return is_of(scope->driver, device, context)
+		       ? 0
+		       : tl_fail(-EINVAL,
+				 "stream %#llx is of another GPU than the tensor, which is on GPU "
+				 "%d: pass a stream of that one",
+				 (unsigned long long)stream, device->ordinal);
 }
 
 bool cuda_stream_tells(const struct cuda_scope *scope, CUstream stream)

@@ -63,6 +63,9 @@ struct cuda_scope {
 int cuda_enter(struct cuda_device *device, struct cuda_scope *scope);
 /* Notices a reset as cuda_enter() does. */
 void cuda_look_for_reset(struct cuda_device *device);
+/* The same, and may a tensor on the device be got for the stream? cuda_stream_usable() says so, and
+ * a stream of another GPU is refused: -EINVAL with a text. */
+int cuda_look_at_stream(struct cuda_device *device, intptr_t stream);
 /* Has exit() begun to end CUDA, so that cuda_enter() fails and says nothing about any work? */
 bool cuda_is_ending(void);
 void cuda_leave(struct cuda_scope *scope);
@@ -75,6 +78,10 @@ void cuda_relax_thread(void);
  * while it is captured into a graph, since that would spoil the capture. 0, or -EBUSY with a text.
  */
 int cuda_stream_usable(const struct cuda_scope *scope, intptr_t stream);
+/* The same, and is it a stream of the device? On others our events cannot be recorded, so nobody
+ * would know when it has read a tensor. -EINVAL if not, with a text. */
+int cuda_stream_fits(const struct cuda_scope *scope, const struct cuda_device *device,
+		     intptr_t stream);
 
 /* The negative errno of @result; the text is @what, formatted, then the driver's. */
 int cuda_fail(CUresult result, const char *what, ...) __attribute__((format(printf, 2, 3)));

@@ -13,6 +13,7 @@ struct cuda_event *cuda_event_alloc(struct cuda_device *device)
 	if (!event)
 		return NULL;
 	list_init(&event->link);
+	list_init(&event->asked);
 	event->device = device;
 	event->life = atomic_load(&device->life);
 	return event;
@@ -71,6 +72,50 @@ void cuda_event_unpin(struct cuda_event *event)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
+void cuda_event_ask(struct cuda_event *event, struct list *list)
+{
+	if (event->came || !list_empty(&event->asked))
+		return;
+	event->pins++;
+	list_add_tail(list, &event->asked);
+}
+
+static CUresult query(const struct cuda_event *event)
+{
+	struct cuda_scope scope;
+	CUresult e = CUDA_E_CONTEXT_IS_DESTROYED;
+
+	if (cuda_event_is_dead(event))
+		return e;
+	if (cuda_enter(event->device, &scope))
+		return cuda_is_ending() ? CUDA_E_NOT_READY : CUDA_E_UNKNOWN;
+	if (!cuda_event_is_dead(event))
+		e = scope.driver->event_query(event->event);
+	cuda_leave(&scope);
+	return e;
+}
+
+void cuda_events_query(const struct list *list)
+{
+	struct cuda_event *event;
+
+	list_for_each_entry(event, list, asked)
+		event->answer = query(event);
+}
+
+void cuda_events_answered(struct list *list)
+{
+	struct cuda_event *event;
+
+	while (!list_empty(list)) {
+		event = list_first_entry(list, struct cuda_event, asked);
+		list_del(&event->asked);
+		event->pins--;
+		event->came = event->answer != CUDA_E_NOT_READY;
+		event->result = event->answer;
+	}
+}
+
 CUresult cuda_event_take(struct cuda_device *device, struct cuda_event **out)
 {
 	const struct cuda_driver *d = cuda_driver_get(NULL);
@@ -84,7 +129,7 @@ CUresult cuda_event_take(struct cuda_device *device, struct cuda_event **out)
 	if (!event)
 		return CUDA_E_OUT_OF_MEMORY;
 	event->local = true;
-	e = d->event_create(&event->event, CUDA_EVENT_DISABLE_TIMING);
+	e = d->event_create(&event->event, CUDA_EVENT_DISABLE_TIMING | CUDA_EVENT_BLOCKING_SYNC);
 	if (e)
 		free(event);
 	else
@@ -181,7 +226,6 @@ static int record(struct cuda_device *device, const struct cuda_scope *scope, st
 	if (e == CUDA_E_NOT_READY) {
 		event->uses = 1;
 		event->came = false;
-		event->asked_ns = 0;
 		*out = event;
 		return 0;
 	}

@@ -22,7 +22,8 @@ struct cuda_event {
 	unsigned uses; /* publications that wait for it */
 	bool came;     /* it has, with @result */
 	CUresult result;
-	int64_t asked_ns; /* when it had not come yet; one of many publications asks for all */
+	struct list asked; /* in the list of who asks for it; cuda_asking */
+	CUresult answer;
 	unsigned pins; /* threads that use it without cuda_lock: it is not destroyed or recorded */
 	bool local;    /* no other process can open it: it is spare in its device's events */
 	struct cuda_device *device;
@@ -43,6 +44,17 @@ static inline bool cuda_event_is_dead(const struct cuda_event *event)
 }
 /* Makes it spare, in @spare unless it is local. */
 void cuda_event_give(struct list *spare, struct cuda_event *event);
+
+/*
+ * One publication asks for all that share an event: cuda_event_ask() under cuda_lock adds it to
+ * @list, unless it is there; cuda_events_query() without that lock asks the driver, and
+ * cuda_events_answered() under the lock notes which have come, and empties the list. The caller has
+ * cuda_asking all the time.
+ */
+void cuda_event_ask(struct cuda_event *event, struct list *list);
+void cuda_events_query(const struct list *list);
+void cuda_events_answered(struct list *list);
+
 /* A use ends; after the last the event is spare. cuda_lock. */
 void cuda_event_unuse(struct list *spare, struct cuda_event *event);
 void cuda_event_unpin(struct cuda_event *event);

@@ -41,19 +41,24 @@ static bool connection_ended(const struct session *s)
 	return atomic_load(&s->ended) || (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR));
 }
 
-/* Called with cuda_lock. */
-static struct needs look(struct cuda_session *cs)
+/* Looks at what is published, or only adds to @ask what has to be asked for before that. Called
+ * with cuda_lock. */
+static struct needs look(struct cuda_session *cs, struct list *ask)
 {
 	struct needs needs = { 0 };
 	struct cuda_publication *publication;
+	enum publication_need need;
 	struct cuda_export *e;
 
 	list_for_each_entry(e, &cs->exports, link) {
 		if (e->memory.kind != SEGMENT_CUDA_VMM)
 			continue; /* it ends with this process anyway */
 		list_for_each_entry(publication, &e->publications, link) {
-			enum publication_need need = cuda_publication_need(publication);
-
+			if (ask) {
+				cuda_publication_ask(publication, ask);
+				continue;
+			}
+			need = cuda_publication_need(publication);
 			needs.gpu += need == NEEDS_GPU;
 			needs.daemon += need == NEEDS_DAEMON;
 		}
@@ -74,19 +79,29 @@ static void pause_for(int socket, int64_t *ns)
 
 static struct outcome look_once(struct session *s, bool last)
 {
+	struct list asked = LIST_INIT(asked);
 	struct outcome o = { 0 };
 	struct cuda_session *cs;
 
+	pthread_mutex_lock(&cuda_asking);
 	pthread_mutex_lock(&cuda_lock);
+	cs = cuda_of(s);
+	if (cs)
+		look(cs, &asked);
+	pthread_mutex_unlock(&cuda_lock);
+	cuda_events_query(&asked);
+	pthread_mutex_lock(&cuda_lock);
+	cuda_events_answered(&asked);
 	cs = cuda_of(s);
 	if (cs) {
 		cs->waited = last;
-		o.needs = look(cs);
+		o.needs = look(cs, NULL);
 		o.orphaned = cs->orphaned;
 		o.failures = cs->failures;
 		o.failure = cs->failure;
 	}
 	pthread_mutex_unlock(&cuda_lock);
+	pthread_mutex_unlock(&cuda_asking);
 	return o;
 }
 
@@ -163,7 +178,7 @@ static bool look_at_all(int64_t start)
 
 	list_for_each_entry(cs, &cuda_sessions, link) {
 		bool late = deadline_passed(exit_deadline(cs, start));
-		struct needs needs = look(cs);
+		struct needs needs = look(cs, NULL);
 
 		if (needs.gpu + needs.daemon && !late && !connection_ended(cs->session))
 			wait = true;
@@ -171,12 +186,44 @@ static bool look_at_all(int64_t start)
 	return wait;
 }
 
+/* Called with cuda_lock. */
+static void ask_all(struct list *ask)
+{
+	struct cuda_session *cs;
+
+	list_for_each_entry(cs, &cuda_sessions, link)
+		look(cs, ask);
+}
+
 /*
- * Other threads keep running meanwhile, or have stopped for ever with the lock in hand: it is
- * tried, not waited for.
+ * Other threads keep running meanwhile, or have stopped for ever with a lock in hand: both are
+ * tried, not waited for. False: another thread has one.
  */
+static bool try_to_look(int64_t start, bool *again)
+{
+	static struct list asked = LIST_INIT(asked); /* perhaps those of a former try as well */
+	bool looked = false;
+
+	if (pthread_mutex_trylock(&cuda_asking))
+		return false;
+	if (!pthread_mutex_trylock(&cuda_lock)) {
+		ask_all(&asked);
+		pthread_mutex_unlock(&cuda_lock);
+		cuda_events_query(&asked);
+		looked = !pthread_mutex_trylock(&cuda_lock);
+	}
+	if (looked) {
+		cuda_events_answered(&asked);
+		*again = look_at_all(start);
+		pthread_mutex_unlock(&cuda_lock);
+	}
+	pthread_mutex_unlock(&cuda_asking);
+	return looked;
+}
+
 static void finish_all(void)
 {
+	bool again;
 	int64_t start = now_mono_ns(), wait = LOOK_FIRST_NS;
 	int64_t lock_until = deadline_after(LOCK_NS);
 
@@ -184,10 +231,7 @@ static void finish_all(void)
 		return;
 	atomic_store(&exiting, true);
 	for (;;) {
-		if (!pthread_mutex_trylock(&cuda_lock)) {
-			bool again = look_at_all(start);
-
-			pthread_mutex_unlock(&cuda_lock);
+		if (try_to_look(start, &again)) {
 			if (!again)
 				return;
 			lock_until = deadline_after(LOCK_NS);

@@ -40,6 +40,7 @@ void cuda_after_fork_child(void)
 	struct cuda_session *cs;
 
 	pthread_cond_init(&cuda_changed, NULL);
+	pthread_mutex_init(&cuda_asking, NULL);
 	cuda_thread_inherit();
 	cuda_tasks_inherit();
 	cuda_publications_inherit();

@@ -5,6 +5,7 @@
 #include "util/clock.h"
 
 pthread_mutex_t cuda_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t cuda_asking = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t cuda_changed = PTHREAD_COND_INITIALIZER;
 
 bool cuda_wait_changed(int64_t deadline)

@@ -10,6 +10,9 @@
 #include <stdint.h>
 
 extern pthread_mutex_t cuda_lock;
+extern pthread_mutex_t cuda_asking; /* of who asks the driver for events; taken before cuda_lock,
+				       which is free meanwhile: a context's calls wait for each
+				       other, some as long as the GPU is at work */
 extern pthread_cond_t cuda_changed; /* an import or a mapping was opened, a pool imported, memory
 				       of one freed, an export made, a session is not claimed any
 				       more */

@@ -406,12 +406,12 @@ int moved_again(const DLManagedTensorVersioned *tensor, intptr_t stream,
 	CUresult e = CUDA_OK;
 	int r = 0;
 
-	if (m->written && stream != TL_STREAM_NONE) {
+	if (m->buffer && stream != TL_STREAM_NONE) {
 		r = cuda_enter(device_of(m), &scope);
 		if (r)
 			return r;
-		r = cuda_stream_usable(&scope, stream);
-		if (!r && !cuda_event_is_dead(m->written)) /* else nothing writes any more */
+		r = cuda_stream_fits(&scope, device_of(m), stream);
+		if (!r && m->written && !cuda_event_is_dead(m->written))
 			e = scope.driver->stream_wait_event(cuda_stream(stream), m->written->event,
 							    0);
 		cuda_leave(&scope);

@@ -445,32 +445,20 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *cont
 
 /* ---- Looking after them. Called with cuda_lock ---- */
 
-#define AGAIN_NS (20 * NS_PER_US) /* as long, who shares an event need not ask for it again */
+void cuda_publication_ask(struct cuda_publication *p, struct list *list)
+{
+	if (p->work == WORK_QUEUED)
+		cuda_event_ask(p->event, list);
+}
 
+/* As far as is known: see cuda_publication_ask(). */
 static bool work_ended(struct cuda_publication *p)
 {
-	struct cuda_scope scope;
-	CUresult result;
-
 	if (p->work != WORK_QUEUED)
 		return true;
-	if (p->event->uses > 1 && !p->event->came && now_mono_ns() < p->event->asked_ns + AGAIN_NS)
-		return false;
-	if (p->event->came) {
-		result = p->event->result;
-	} else if (cuda_enter(p->export->memory.device, &scope)) {
-		result = cuda_is_ending() ? CUDA_E_NOT_READY : CUDA_E_UNKNOWN;
-	} else {
-		result = cuda_event_is_dead(p->event) ? CUDA_E_CONTEXT_IS_DESTROYED
-						      : scope.driver->event_query(p->event->event);
-		cuda_leave(&scope);
-	}
-	p->event->came = result != CUDA_E_NOT_READY;
-	p->event->result = result;
-	p->event->asked_ns = p->event->uses > 1 && !p->event->came ? now_mono_ns() : 0;
 	if (!p->event->came)
 		return false;
-	p->failure = result;
+	p->failure = p->event->result;
 	p->work = WORK_ENDED;
 	return true;
 }

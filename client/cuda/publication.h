@@ -147,6 +147,9 @@ void cuda_publications_orphan(struct cuda_export *e);
 /* The event with that handle of what was published in the export, pinned; NULL: it has come. */
 struct cuda_event *cuda_event_here(const struct cuda_export *e, const unsigned char handle[64]);
 
+/* Asks for the publication's work, as cuda_event_ask() says, if it is not known to have ended. */
+void cuda_publication_ask(struct cuda_publication *p, struct list *list);
+
 /* Does what can be done about a publication now, and says what the thread has to do with it. */
 enum publication_step {
 	STEP_WAIT, /* look again later: the GPU is at work, or the daemon does not read */

@@ -190,14 +190,17 @@ static int order_after_producer(struct cuda_import *import, const struct catalog
 	}
 }
 
-/* Was the device reset since the memory was opened? What this process exported itself is not opened
- * again. */
-static bool is_stale(const struct cuda_import *import)
+/* Is the stream fit for that GPU, even if it has not to wait? LEASE_E_STALE: the device was reset
+ * since the memory was opened. What this process exported itself is not opened again. */
+static int look_at_device(const struct cuda_import *import, intptr_t stream)
 {
-	if (!import->mapping)
-		return false;
-	cuda_look_for_reset(import->device);
-	return cuda_import_is_dead(import);
+	int r = stream == TL_STREAM_NONE && !import->mapping
+			? 0
+			: cuda_look_at_stream(import->device, stream);
+
+	if (r && stream != TL_STREAM_NONE)
+		return r;
+	return import->mapping && cuda_import_is_dead(import) ? LEASE_E_STALE : 0;
 }
 
 static int lease_in(struct cuda_import *import, const struct use *use, uint64_t ref,
@@ -218,8 +221,8 @@ static int lease_in(struct cuda_import *import, const struct use *use, uint64_t 
 			"the tensor was published by this process by its handle, which only other "
 			"processes can open");
 	r = order_after_producer(import, row, options->stream, until);
-	if (!r && is_stale(import))
-		r = LEASE_E_STALE;
+	if (!r)
+		r = look_at_device(import, options->stream);
 	if (!r)
 		r = tensor_lease_wrap(use, ref, h, &nbytes, cuda_lease_delete, out);
 	if (r)

@@ -140,9 +140,17 @@ static bool is_threads(const struct cuda_publication *p)
  * Returns how many wait for the GPU, for the daemon to read, or for the library's thread. */
 static unsigned find_ended_publications(bool any)
 {
+	struct list asked = LIST_INIT(asked);
 	unsigned left = 0;
 
+	pthread_mutex_lock(&cuda_asking);
 	pthread_mutex_lock(&cuda_lock);
+	list_for_each_safe(l, &cuda_queues.publications)
+		cuda_publication_ask(list_entry(l, struct cuda_publication, queue_link), &asked);
+	pthread_mutex_unlock(&cuda_lock);
+	cuda_events_query(&asked);
+	pthread_mutex_lock(&cuda_lock);
+	cuda_events_answered(&asked);
 	list_for_each_safe(l, &cuda_queues.publications) {
 		struct cuda_publication *p = list_entry(l, struct cuda_publication, queue_link);
 
@@ -159,6 +167,7 @@ static unsigned find_ended_publications(bool any)
 		}
 	}
 	pthread_mutex_unlock(&cuda_lock);
+	pthread_mutex_unlock(&cuda_asking);
 	return left;
 }
 

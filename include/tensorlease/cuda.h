@@ -71,6 +71,7 @@ TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream);
  *	-ETIMEDOUT	the tensor's producer has not finished it in time
  *	-ENODEV		as tl_get()
  *	-EBUSY		the stream is being captured into a graph
+ *	-EINVAL		also: the stream is of another GPU than the tensor
  * Since: 0.1
  */
 TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream,

@@ -101,6 +101,7 @@ typedef struct tl_get_options {
  *			by a handle with an event that CUDA cannot open here
  *	-EBUSY		the stream is being captured into a graph, or a copy from a GPU is wanted
  *			while a blocking stream is captured there
+ *	-EINVAL		also: the stream is of another GPU than the tensor
  * Since: 0.1
  */
 TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *options,

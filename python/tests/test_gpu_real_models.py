@@ -216,11 +216,14 @@ def capture():
 
     client = connect()
     client.put("t", torch.ones(1000, device="cuda"))
+    got = client.get("t", stream=torch.cuda.current_stream())
     graph, into = torch.cuda.CUDAGraph(), torch.zeros(1000, device="cuda")
     with torch.cuda.graph(graph):
         with pytest.raises(tensorlease.Error, match="captur"):
             client.publish("u", into, stream=torch.cuda.current_stream())
-        client.get("t", stream=torch.cuda.current_stream()).release()  # given up after the capture
+        with pytest.raises(tensorlease.Error, match="captur"):
+            client.get("t", stream=torch.cuda.current_stream())
+        got.release()  # given up after the capture
         doubled = into * 2
     for value in (3.0, 4.0):
         client.put("t", torch.full((1000,), value, device="cuda"))

@@ -91,6 +91,9 @@ static int gives_up_while_closing(const struct test_daemon *d, void *arg)
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	b = gpu_get(client, "b", TL_STREAM_NONE);
 	a = gpu_get(client, "a", (intptr_t)stream);
+	/* the first copy may load code, which waits until the GPU is idle */
+	gpu_must(cuda->memcpy_dtod_async(to, gpu_data(a), N, stream));
+	gpu_must(cuda->stream_synchronize(stream));
 	alarm(test_limit(HANG_S)); /* from here on, since CUDA may take seconds to start */
 	gate_close(&gate);
 	drop(b);
@@ -215,6 +218,74 @@ GPU_TEST(a_call_without_space_does_not_wait_for_memory_to_be_unmapped)
 	must_be(td_run_client(&g.d, creates_without_space, &more), 0); /* the daemon refuses */
 	gpu_setenv("FAKECUDA_MEMORY", "16777216");
 	must_be(td_run_client(&g.d, creates_without_space, &more), 0); /* the GPU is full */
+	gpu_nothing_left(&g);
+}
+
+/* ---- Asking ---- */
+
+static struct {
+	CUresult (*query)(CUevent event);
+	_Atomic bool asked, may_go_on;
+} slow;
+
+static CUresult query_slowly(CUevent event)
+{
+	atomic_store(&slow.asked, true);
+	eventually(atomic_load(&slow.may_go_on));
+	return slow.query(event);
+}
+
+/* The library's thread asks for an event, which lasts as long as another call has the context. */
+static int goes_on_while_it_asks(const struct test_daemon *d, void *arg)
+{
+	const tl_put_options sealed = { .size = sizeof(sealed), .flags = TL_PUBLISH_SEALED };
+	tl_put_options o = { .size = sizeof(o) };
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr memory[2] = { gpu_alloc(N), gpu_alloc(N) };
+	struct cuda_driver *driver = (struct cuda_driver *)(uintptr_t)cuda;
+	struct gpu_foreign f[2];
+	CUstream stream;
+	int status;
+	pid_t pid;
+
+	(void)arg;
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	o.stream = (intptr_t)stream;
+	for (int i = 0; i < 2; i++)
+		gpu_foreign_init(&f[i], memory[i], N, 0);
+	must_be(tl_publish(client, "written", &f[0].managed, &sealed, NULL, NULL), 0);
+	slow.query = driver->event_query;
+	driver->event_query = query_slowly;
+	gpu_hold(getpid());
+	gpu_fill(memory[1], 3, N, stream);
+	must_be(tl_publish(client, "unfinished", &f[1].managed, &o, NULL, NULL), 0);
+	eventually(atomic_load(&slow.asked));
+	alarm(test_limit(HANG_S));
+	drop(gpu_get(client, "written", TL_STREAM_NONE));
+	pid = fork();
+	if (!pid)
+		_exit(0);
+	must_be(waitpid(pid, &status, 0), pid);
+	alarm(0);
+	atomic_store(&slow.may_go_on, true);
+	gpu_hold(0);
+	must_be(tl_delete(client, "written"), 0);
+	must_be(tl_delete(client, "unfinished"), 0);
+	for (int i = 0; i < 2; i++) {
+		eventually(atomic_load(&f[i].deleted));
+		gpu_must(cuda->mem_free(memory[i]));
+	}
+	gpu_must(cuda->stream_destroy(stream));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(gets_and_forks_go_on_while_an_event_is_asked_for)
+{
+	SKIP_UNLESS(!gpu_is_real(), "holds work back");
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, goes_on_while_it_asks, NULL), 0);
 	gpu_nothing_left(&g);
 }
 

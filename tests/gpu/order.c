@@ -600,6 +600,9 @@ static int capturer(const struct test_daemon *d, void *arg)
 	before = gpu_get(client, "written", (intptr_t)stream);
 	capture_begin(stream, CUDA_CAPTURE_MODE_GLOBAL);
 	must_refuse(tl_get(client, "t", &get_options, &t), -EBUSY, "captured");
+	/* Nor what has been written: a graph would read it when it may be gone. */
+	must_refuse(tl_get(client, "written", &get_options, &t), -EBUSY, "captured");
+	must_refuse(tl_remap_stream(before, (intptr_t)stream, 0, &t), -EBUSY, "captured");
 	must_refuse(tl_publish(client, "u", &f.managed, &o, NULL, NULL), -EBUSY, "captured");
 	drop(before);
 	capture_end(stream); /* the capture is unharmed */

@@ -88,6 +88,52 @@ GPU_TEST(a_tensor_inside_a_larger_allocation)
 	share(&(struct producing){ .value = 8, .at = 123456 * 4, .device = 1 }, legacy_producer);
 }
 
+/* ---- Streams of others ---- */
+
+static int draft_producer(const struct test_daemon *d, void *arg)
+{
+	const struct producing *p = arg;
+	tl_client *client = gpu_open(d, p->device);
+
+	pause_at(gpu_put_draft(client, "t", p->value, N, p->device, CUDA_STREAM_LEGACY));
+	must_be(tl_delete(client, "t"), 0);
+	tl_close(client);
+	return 0;
+}
+
+/* Nobody could tell there when it has read the tensor. */
+static int gets_for_another_gpu(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 1);
+	tl_get_options o = { .size = sizeof(o) };
+	DLManagedTensorVersioned *held, *t;
+	CUstream stream;
+
+	(void)arg;
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	o.stream = (intptr_t)stream;
+	must_refuse(tl_get(client, "t", &o, &t), -EINVAL, "another GPU");
+	held = gpu_get(client, "t", TL_STREAM_NONE);
+	must_refuse(tl_remap_stream(held, o.stream, 0, &t), -EINVAL, "another GPU");
+	drop(held);
+	must_be(tl_delete(client, "t"), 0);
+	gpu_must(cuda->stream_destroy(stream));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_stream_of_another_gpu_is_refused)
+{
+	SKIP_UNLESS(gpu_devices() >= 2, "needs two GPUs");
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start_ready(&g.d, draft_producer,
+						&(struct producing){ .value = 5 });
+
+	must_be(td_run_client(&g.d, gets_for_another_gpu, NULL), 0);
+	child_kill(&p);
+	gpu_nothing_left(&g);
+}
+
 GPU_TEST(a_sealed_tensor_needs_no_event)
 {
 	gpu_setenv("FAKECUDA_DELAY_US", "20000");
@@ -101,17 +147,6 @@ GPU_TEST(the_consumer_waits_for_the_producers_work)
 }
 
 /* ---- Draft buffers ---- */
-
-static int draft_producer(const struct test_daemon *d, void *arg)
-{
-	const struct producing *p = arg;
-	tl_client *client = gpu_open(d, p->device);
-
-	pause_at(gpu_put_draft(client, "t", p->value, N, p->device, CUDA_STREAM_LEGACY));
-	must_be(tl_delete(client, "t"), 0);
-	tl_close(client);
-	return 0;
-}
 
 GPU_TEST(a_draft_on_a_gpu_is_filled_in_place)
 {
