@@ -91,10 +91,11 @@ static int claim_on(struct session *s, const char *name, bool wait, int64_t dead
 static int claim_attempt(struct call *c, const struct use *use, void *context)
 {
 	const char *const *name = context;
-	bool wait = c->timeout_ns;
+	int r = claim_on(use->session, *name, false, call_deadline(c));
 
-	return call_done(
-		c, use, claim_on(use->session, *name, wait, wait ? c->deadline : call_deadline(c)));
+	if (r == -EBUSY && c->timeout_ns)
+		r = claim_on(use->session, *name, true, c->deadline);
+	return call_done(c, use, r);
 }
 
 int claim_take(struct tl_client *client, const char *name, int64_t timeout_ns)

@@ -234,18 +234,18 @@ static bool same_tensor(const struct catalog_view *c, const struct catalog_row *
  */
 static uint64_t held_ref_at(struct session *s, const struct publishing *p)
 {
-	uint32_t high = atomic_load(&s->catalog.header->slots_high);
-	uint32_t segment, generation;
+	uint32_t segment, generation, slot, count;
 	uint64_t offset;
 
 	if (!mapping_locate(&s->mappings, first_byte(p), &segment, &generation, &offset))
 		return 0;
-	for (uint32_t slot = 0; slot < high && slot < s->catalog.slots; slot++) {
+	for_each_counted(s, slot, count)
+	{
 		const struct catalog_row *row = &s->catalog.rows[slot];
 		uint64_t word = atomic_load(&row->word);
 		enum row_state state = row_word_state(word);
 
-		if (!atomic_load(&s->held[slot]) || (state != ROW_LIVE && state != ROW_RETIRED))
+		if (state != ROW_LIVE && state != ROW_RETIRED)
 			continue;
 		if (row->segment == segment && row->segment_generation == generation &&
 		    row->offset == offset && same_tensor(&s->catalog, row, p) &&

@@ -184,17 +184,36 @@ static struct ring *find_locked(struct session *s, const struct draft_request *r
 	return NULL;
 }
 
+static bool is_ended(const struct ring *r)
+{
+	return atomic_load(&r->page->word) != r->word;
+}
+
+/* Those of that name, and those that the daemon has ended. */
+static void forget_some_locked(struct session *s, const char *name, size_t name_len)
+{
+	if (!s->producer)
+		return;
+	list_for_each_safe(l, &s->producer->rings) {
+		struct ring *r = list_entry(l, struct ring, link);
+
+		if (is_ended(r) || (r->name_len == name_len && !memcmp(r->name, name, name_len)))
+			forget_locked(s, r);
+	}
+}
+
 void ring_forget(struct session *s, const char *name, size_t name_len)
 {
 	pthread_mutex_lock(&s->produce_mutex);
-	if (s->producer) {
-		list_for_each_safe(l, &s->producer->rings) {
-			struct ring *r = list_entry(l, struct ring, link);
+	forget_some_locked(s, name, name_len);
+	pthread_mutex_unlock(&s->produce_mutex);
+}
 
-			if (r->name_len == name_len && !memcmp(r->name, name, name_len))
-				forget_locked(s, r);
-		}
-	}
+void rings_let_go(struct session *s)
+{
+	if (pthread_mutex_trylock(&s->produce_mutex))
+		return;
+	forget_some_locked(s, "", 0);
 	pthread_mutex_unlock(&s->produce_mutex);
 }
 
@@ -258,7 +277,7 @@ static bool slot_hold_locked(struct session *s, struct ring *r, const struct rin
 	uint32_t held = slot->slot;
 
 	hold_add(s, held);
-	if (atomic_load(&r->page->word) == r->word && atomic_load(&s->state) == SESSION_OPEN)
+	if (!is_ended(r) && atomic_load(&s->state) == SESSION_OPEN)
 		return true;
 	lease_release(s, held);
 	forget_locked(s, r);
@@ -335,7 +354,7 @@ static enum taken try_take(struct session *s, struct tl_draft *draft,
 		slot = slot_free_locked(s, r, &generation);
 		if (slot) {
 			taken = slot_take_locked(s, r, draft, slot, generation) ? TAKEN : TAKEN_NOT;
-		} else if (atomic_load(&r->page->word) != r->word) {
+		} else if (is_ended(r)) {
 			forget_locked(s, r);
 		} else {
 			list_anew_locked(s, r);
@@ -599,94 +618,25 @@ unsigned ring_depth_for(struct tl_draft *draft, const struct tensor_description 
 	return begins ? ring_depth(s->catalog.header->capacity, draft->capacity, depth) : 0;
 }
 
-/* The resources obtained for a ring before it exists. */
-struct beginning {
-	struct session *s;
-	struct tl_draft *draft;
-	unsigned count; /* drafts besides the committed one */
-	struct wire_draft drafts[RING_SLOTS_MAX];
-	struct write_map *maps[RING_SLOTS_MAX];
-};
-
-enum { ASK_AT_ONCE = 8 }; /* the daemon counts descriptors that we leave unread */
-
-static bool map_draft(struct beginning *b, const struct wire_draft *d)
+/* Takes over the part's use of its mapping. */
+static void slot_fill(struct ring *r, const struct ring_part *part)
 {
-	if (ref_slot(d->ref) >= b->s->catalog.slots || d->segment == CATALOG_NONE ||
-	    d->offset % TL_ALIGNMENT || d->offset > d->segment_size ||
-	    d->segment_size - d->offset < b->draft->capacity)
-		return false;
-	return !mapping_write(&b->s->mappings, d, &b->maps[b->count]);
+	r->slots[r->count++] = (struct ring_slot){ .slot = ref_slot(part->ref),
+						   .map = part->map,
+						   .data = part->data };
 }
 
-/* Asks for @n more drafts. False: not all of them were granted. */
-static bool ask_some(struct beginning *b, unsigned n)
-{
-	struct wire_create m = { .header = { .type = WIRE_CREATE, .length = sizeof(m) },
-				 .nbytes = b->draft->capacity,
-				 .flags = WIRE_CREATE_PREFETCH };
-	struct conn_message *answers = malloc(n * sizeof(*answers));
-	struct request requests[ASK_AT_ONCE];
-	bool all = answers;
-	unsigned asked;
-
-	for (asked = 0; all && asked < n; asked += all)
-		all = !session_ask(b->s, &m, session_deadline(b->s), &requests[asked],
-				   &answers[asked]);
-	for (unsigned i = 0; i < asked; i++) {
-		const struct wire_draft *d = (const void *)answers[i].bytes;
-
-		if (session_await(b->s, &requests[i],
-				  deadline_to_allocate(session_deadline(b->s), m.nbytes)) ||
-		    d->header.type != WIRE_DRAFT) {
-			all = false;
-			continue;
-		}
-		session_granted(b->s); /* not counted: if there will be no ring, another daemon
-					  takes it back */
-		if (map_draft(b, d)) {
-			b->drafts[b->count++] = *d;
-		} else {
-			session_abort(b->s, d->ref);
-			all = false;
-		}
-	}
-	free(answers);
-	return all;
-}
-
-static void give_back(struct beginning *b)
-{
-	for (unsigned i = 0; i < b->count; i++) {
-		session_abort(b->s, b->drafts[i].ref);
-		mapping_write_end(&b->s->mappings, b->maps[i]);
-	}
-}
-
-static void slot_fill(struct ring *r, uint64_t ref, const struct wire_draft *d,
-		      struct write_map *map, void *data)
-{
-	r->slots[r->count++] = (struct ring_slot){
-		.slot = ref_slot(ref),
-		.map = map,
-		.data = d ? (char *)map->base + d->offset : data,
-	};
-}
-
-/* Takes the granted ring, which is ours once its page is mapped. If the page cannot be mapped, the
- * next commit ends the ring. */
-static void granted(struct beginning *b, const struct wire_granted *g, int fd,
-		    const struct tensor_description *d)
+void ring_granted(struct session *s, const struct wire_granted *g, int fd,
+		  const struct tensor_description *d, const struct ring_part *parts, unsigned n)
 {
 	void *page = ring_view_own(fd);
-	struct session *s = b->s;
 	struct ring *r = page == MAP_FAILED ? NULL : calloc(1, sizeof(*r));
 
 	if (!r) {
 		if (page != MAP_FAILED)
 			munmap(page, RING_PAGE_SIZE);
-		for (unsigned i = 0; i < b->count; i++)
-			mapping_write_end(&s->mappings, b->maps[i]);
+		for (unsigned i = 0; i < n; i++)
+			mapping_write_end(&s->mappings, parts[i].map);
 		return;
 	}
 	madvise(page, RING_PAGE_SIZE, MADV_DONTFORK);
@@ -705,94 +655,19 @@ static void granted(struct beginning *b, const struct wire_granted *g, int fd,
 		r->run = 0;
 	r->name_len = (uint8_t)d->name.len;
 	memcpy(r->name, d->name.text, d->name.len);
-	mapping_write_again(&s->mappings, b->draft->map);
-	slot_fill(r, b->draft->hold.ref, NULL, b->draft->map, b->draft->tensor.data);
-	r->slots[0].used = ref_generation(b->draft->hold.ref);
+	for (unsigned i = 0; i < n; i++)
+		slot_fill(r, &parts[i]);
+	r->slots[0].used = ref_generation(parts[0].ref);
 	r->word = ring_word(r->slots[0].used, 0);
-	for (unsigned i = 0; i < b->count; i++)
-		slot_fill(r, b->drafts[i].ref, &b->drafts[i], b->maps[i], NULL);
 	pthread_mutex_lock(&s->produce_mutex);
 	list_add_tail(&s->producer->rings, &r->link);
 	s->producer->count++;
 	pthread_mutex_unlock(&s->produce_mutex);
 }
 
-static void begin_message(unsigned char *bytes, const struct beginning *b,
-			  const struct tensor_description *d)
+void ring_refused(struct session *s)
 {
-	struct wire_ring m = { .header = { .type = WIRE_RING },
-			       .ref = b->draft->hold.ref,
-			       .count = b->count };
-	struct wire_header *h = (void *)bytes;
-
-	description_encode(bytes, &m, d);
-	for (unsigned i = 0; i < b->count; i++) {
-		memcpy(bytes + h->length, &b->drafts[i].ref, sizeof(uint64_t));
-		h->length += (uint32_t)sizeof(uint64_t);
-	}
-}
-
-static int begin_ask(struct beginning *b, const struct tensor_description *d,
-		     struct conn_message *answer)
-{
-	alignas(8) unsigned char bytes[WIRE_MAX];
-	int64_t deadline = session_deadline(b->s);
-	struct request req;
-	bool sent = false;
-	int r;
-
-	begin_message(bytes, b, d);
-	do { /* its draft is held until the answer: another daemon finds the draft by that */
-		r = session_ask(b->s, bytes, deadline, &req, answer);
-		if (r && !sent)
-			return r == SESSION_E_UNSENT ? draft_stale(b->draft->name) : r;
-		sent = true;
-		if (!r)
-			r = session_await(b->s, &req, deadline);
-	} while (r == SESSION_E_ADOPTED);
-	b->draft->doubted = r != 0;
-	if (r || !answer_refuses_draft(answer)) /* else it is a draft as it was */
-		draft_sent(b->draft, false);
-	if (r > 0)
-		return tl_fail(-ENOTCONN,
-			       "the daemon ended the connection; whether '%s' was committed is not "
-			       "known",
-			       b->draft->name);
-	return r;
-}
-
-int ring_begin(struct tl_draft *draft, const struct tensor_description *d, unsigned depth,
-	       uint64_t *version)
-{
-	struct beginning *b = calloc(1, sizeof(*b));
-	struct conn_message answer;
-	int r = RING_E_NONE;
-
-	if (!b)
-		return r;
-	answer.fd = -1;
-	b->s = draft->session;
-	b->draft = draft;
-	for (bool all = true; all && b->count < depth - 1;)
-		all = ask_some(b, depth - 1 - b->count < ASK_AT_ONCE ? depth - 1 - b->count
-								     : ASK_AT_ONCE);
-	if (b->count >= RING_SLOTS_MIN - 1)
-		r = begin_ask(b, d, &answer);
-	if (!r && answer.header.type == WIRE_GRANTED) {
-		granted(b, (const void *)answer.bytes, answer.fd, d);
-		*version = ((const struct wire_granted *)(const void *)answer.bytes)->version;
-		fd_close(answer.fd);
-		free(b);
-		return 0;
-	}
-	give_back(b);
-	free(b);
-	pthread_mutex_lock(&draft->session->produce_mutex);
-	trial_refused(&draft->session->producer->trials);
-	pthread_mutex_unlock(&draft->session->produce_mutex);
-	if (!r)
-		r = answer_expect(&answer, WIRE_COMMITTED, "committing a draft");
-	if (!r)
-		*version = ((const struct wire_committed *)(const void *)answer.bytes)->version;
-	return r;
+	pthread_mutex_lock(&s->produce_mutex);
+	trial_refused(&s->producer->trials);
+	pthread_mutex_unlock(&s->produce_mutex);
 }

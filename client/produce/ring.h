@@ -29,8 +29,12 @@ bool ring_fits(const struct tl_draft *draft, const DLTensor *as, uint64_t flags,
 	       size_t name_len);
 
 /* To be called before another tensor is published under the name by a message. Later ones must not
- * overtake that message through a ring which the daemon has not ended yet. */
+ * overtake that message through a ring which the daemon has not ended yet. Lets go of others that
+ * have ended, too. */
 void ring_forget(struct session *s, const char *name, size_t name_len);
+/* Lets go of rings that the daemon has ended: their memory is not free before that. Does nothing if
+ * another thread publishes. */
+void rings_let_go(struct session *s);
 
 /* Returns how many slots the ring should have that begins with this commit of @draft, or 0 for no
  * ring. @waits: round trips may be made for that. */
@@ -40,6 +44,20 @@ unsigned ring_depth_for(struct tl_draft *draft, const struct tensor_description 
  * RING_E_NONE. */
 int ring_begin(struct tl_draft *draft, const struct tensor_description *d, unsigned depth,
 	       uint64_t *version);
+
+/* A tensor of a ring that begins, in memory of which the caller has a use. */
+struct ring_part {
+	uint64_t ref;
+	struct write_map *map;
+	void *data;
+};
+
+/* Takes the granted ring, which is ours once its page is mapped, and the uses of @parts; the first
+ * is published. If the page cannot be mapped, the next commit ends the ring. */
+void ring_granted(struct session *s, const struct wire_granted *g, int fd,
+		  const struct tensor_description *d, const struct ring_part *parts, unsigned n);
+/* Notes that no ring was to be had. */
+void ring_refused(struct session *s);
 
 /* For the end of the session, and for a forked child, whose rings are its parent's. */
 void rings_end(struct session *s);

@@ -76,6 +76,7 @@ static int create_request(struct session *s, struct call *c, const struct draft_
 	if (request->timeout_ns < 0 ||
 	    __builtin_add_overflow(deadline, request->timeout_ns, &deadline))
 		deadline = DEADLINE_NEVER;
+	rings_let_go(s);
 	mappings_let_go(&s->mappings, MAPPINGS_FEW);
 	do {
 		wait_until(&m.fixed, space);
@@ -84,6 +85,7 @@ static int create_request(struct session *s, struct call *c, const struct draft_
 			return r;
 		r = answer_expect(&answer, WIRE_DRAFT, creating(request, what));
 		/* there may be space once we let go of segments that were ended to make some */
+		rings_let_go(s);
 		again = (r == -ENOSPC || r == -EDQUOT) &&
 			mappings_let_go(&s->mappings, MAPPINGS_ALL) && !deadline_passed(deadline);
 	} while (again);
@@ -474,6 +476,7 @@ const struct memory_kind shared_kind = {
 	.draft_end = shared_end,
 	.messages[KIND_LATE][WIRE_DRAFT - WIRE_WELCOME] = shared_late_draft,
 	.messages[KIND_LATE][WIRE_WATCHED - WIRE_WELCOME] = shared_late_watch,
+	.session_let_go = rings_let_go,
 	.session_end = shared_session_end,
 	.fork_session = shared_fork_session,
 };

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/produce/trial.h"
-#include "proto/ring_layout.h"
 
 enum { EQUALS_MIN = 3, EQUALS_MAX = 3000 };
-#define TRIAL_NS (2 * NS_PER_SEC) /* publications further apart do not count together */
 
 static uint64_t mix(uint64_t hash, const void *data, size_t size)
 {
@@ -23,29 +21,40 @@ uint64_t trial_hash(const char *name, size_t name_len, DLDataType dtype, unsigne
 	return mix(hash, shape, ndim * sizeof(*shape));
 }
 
-static struct trial *find(struct trials *trials, uint64_t hash)
+/* NULL: all others were published a short time ago, and are not forgotten for this one. */
+static struct trial *find(struct trials *trials, uint64_t hash, int64_t now)
 {
-	struct trial *t;
+	struct trial *oldest = &trials->of[0];
 
-	for (unsigned i = 0; i < TRIALS; i++)
-		if (trials->of[i].hash == hash)
-			return &trials->of[i];
-	t = &trials->of[trials->next++ % TRIALS];
-	*t = (struct trial){ .hash = hash, .needed = EQUALS_MIN };
-	return t;
+	for (unsigned i = 0; i < TRIALS; i++) {
+		struct trial *t = &trials->of[i];
+
+		if (t->hash == hash)
+			return t;
+		if (t->last < oldest->last)
+			oldest = t;
+	}
+	if (now - oldest->last < TRIAL_NS)
+		return NULL;
+	*oldest = (struct trial){ .hash = hash, .needed = EQUALS_MIN };
+	return oldest;
 }
 
 bool trial_publish(struct trials *trials, uint64_t hash, bool waits, uint32_t *depth)
 {
-	struct trial *t = find(trials, hash);
 	int64_t now = now_mono_ns();
+	struct trial *t = find(trials, hash, now);
 
-	t->equals = now - t->last < TRIAL_NS ? t->equals + 1 : 1;
-	t->last = now;
-	if (*depth == TL_RING_AUTO && !waits)
+	if (t) {
+		t->equals = now - t->last < TRIAL_NS ? t->equals + 1 : 1;
+		t->last = now;
+	}
+	if (*depth == TL_RING_AUTO && (!waits || !t))
 		return false; /* it takes round trips, and this call must not wait */
 	if (trials->refused && now - trials->refused < TRIAL_REFUSED_NS)
 		return false;
+	if (!t)
+		return true;
 	if (t->deeper) {
 		*depth = t->deeper;
 		t->deeper = t->equals = 0;
@@ -65,7 +74,10 @@ void trial_refused(struct trials *trials)
 
 void trial_deepen(struct trials *trials, uint64_t hash, unsigned slots)
 {
-	find(trials, hash)->deeper = slots * 2 < RING_SLOTS_MAX ? slots * 2 : RING_SLOTS_MAX;
+	struct trial *t = find(trials, hash, now_mono_ns());
+
+	if (t)
+		t->deeper = slots * 2 < RING_SLOTS_MAX ? slots * 2 : RING_SLOTS_MAX;
 }
 
 /*

@@ -11,9 +11,11 @@
 
 #include <tensorlease/tensorlease.h>
 
+#include "proto/ring_layout.h"
 #include "util/clock.h"
 
-enum { TRIALS = 16 };
+enum { TRIALS = RINGS_CLIENT_MAX };
+#define TRIAL_NS (2 * NS_PER_SEC) /* publications further apart do not count together */
 
 /* A name that was published the same way before. */
 struct trial {
@@ -30,7 +32,6 @@ struct trial {
 
 struct trials {
 	struct trial of[TRIALS];
-	unsigned next;
 	int64_t refused; /* when no ring was to be had the last time; or 0 */
 };
 

@@ -53,6 +53,11 @@ void kinds_wake(void)
 	for_all_kinds(wake);
 }
 
+void kinds_session_let_go(struct session *s)
+{
+	for_all_kinds(session_let_go, s);
+}
+
 bool kinds_session_adopted(struct session *s)
 {
 	bool goes_on = true;

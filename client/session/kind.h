@@ -128,6 +128,8 @@ struct memory_kind {
 		struct session *s, const struct conn_message *m);
 	/* A connection ended, a client closed, or an answer came that nobody sleeps for. */
 	void (*wake)(void);
+	/* Somebody waits, perhaps for memory of which this process still has a mapping. */
+	void (*session_let_go)(struct session *s);
 	/* Another daemon has taken the session over. False: what it has ends with the former one.
 	 * The receive mutex is held. */
 	bool (*session_adopted)(struct session *s);
@@ -159,6 +161,7 @@ bool kinds_take(enum kind_messages which, struct session *s, const struct conn_m
 
 void kinds_drafts_left(struct list *left);
 void kinds_wake(void);
+void kinds_session_let_go(struct session *s);
 bool kinds_session_adopted(struct session *s);
 int kinds_session_finish(struct session *s);
 bool kinds_session_end(struct session *s);

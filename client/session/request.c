@@ -527,6 +527,7 @@ static int sleep_for_message(struct session *s, short events, int64_t *look_ns, 
 	r = socket_wait(session_socket(s), events, look < deadline ? look : deadline);
 	if (r != -ETIMEDOUT || look >= deadline)
 		return r;
+	kinds_session_let_go(s);
 	mappings_let_go(&s->mappings, MAPPINGS_ALL);
 	*look_ns = *look_ns < LOOK_LAST_NS ? *look_ns * 2 : *look_ns;
 	return 0;

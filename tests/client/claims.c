@@ -160,6 +160,31 @@ TEST(time_runs_out_and_the_place_in_the_queue_is_given_back)
 	tl_close(b);
 }
 
+static void *ask_soon(void *arg)
+{
+	const tl_claim_options soon = { .size = sizeof(soon), .timeout_ns = 20 * MS };
+	struct asker *a = arg;
+
+	atomic_store(&a->result, tl_claim(a->client, a->name, &soon));
+	return NULL;
+}
+
+/* The time is for others who have the claim. */
+TEST(a_busy_daemon_takes_no_time_from_who_claims_what_is_free)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct asker asker = { .client = td_connect(&d), .name = "c", .result = 1 };
+	int64_t start = now_ns();
+
+	td_freeze(&d);
+	must_be(pthread_create(&asker.thread, NULL, ask_soon, &asker), 0);
+	eventually(now_ns() - start > 60 * MS);
+	must_be(atomic_load(&asker.result), 1);
+	td_thaw(&d);
+	must_be(asker_end(&asker), 0);
+	tl_close(asker.client);
+}
+
 static int claim_and_wait(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = td_connect(d);

@@ -3,6 +3,11 @@
  * Handing tensors over to tl_publish(): memory of ours is not copied, other memory is copied once,
  * and it is clear at every moment who owns the tensor.
  */
+#include <sys/mman.h>
+
+#include "client/session/client.h"
+#include "client/session/session.h"
+#include "proto/ledger_layout.h"
 #include "tests/client/common.h"
 
 /* Another library's tensor over any memory, with a deleter that counts its calls. */
@@ -552,6 +557,50 @@ TEST(a_foreign_wrapper_of_a_lease_is_recognised)
 	must_be(tl_publish(client, "part", &f.managed, NULL, &copied, &version), 0);
 	must(copied);
 	tl_close(client);
+}
+
+/* Those of the ledger that counts what the client holds. */
+static unsigned pages_of_ledger(tl_client *client, unsigned slots)
+{
+	const struct session *s = atomic_load(&client->session);
+	uintptr_t first = (uintptr_t)s->held / LEDGER_PAGE;
+	size_t n = ((uintptr_t)(s->held + slots) + LEDGER_PAGE - 1) / LEDGER_PAGE - first;
+	unsigned char there[64];
+	unsigned count = 0;
+
+	must(n <= sizeof(there));
+	must_be(mincore((void *)(first * LEDGER_PAGE), n * LEDGER_PAGE, there), 0);
+	for (size_t i = 0; i < n; i++)
+		count += there[i] & 1;
+	return count;
+}
+
+/* Tensors of others cost it nothing. */
+TEST(a_lease_is_recognised_by_what_is_held_alone)
+{
+	enum { OTHERS = 8 * LEDGER_PAGE_SLOTS };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	DLManagedTensorVersioned *t;
+	struct foreign f;
+	bool copied = true;
+	char name[16];
+	unsigned pages;
+
+	put_bytes(client, "one", 8, 5000);
+	for (int i = 0; i < OTHERS; i++) {
+		snprintf(name, sizeof(name), "other/%d", i);
+		put_bytes(other, name, 1, 1);
+	}
+	t = get(client, "one");
+	foreign_init(&f, t->dl_tensor.data, 5000, t);
+	pages = pages_of_ledger(client, OTHERS);
+	must(pages < 4);
+	must_be(tl_publish(client, "two", &f.managed, NULL, &copied, NULL), 0);
+	must(!copied);
+	must_be(pages_of_ledger(client, OTHERS), pages);
+	tl_close(client);
+	tl_close(other);
 }
 
 TEST(a_private_copy_is_copied)

@@ -116,6 +116,49 @@ TEST(others_end_it_and_it_begins_again)
 	tl_close(other);
 }
 
+/* Names that come and go take no ring from later ones. */
+TEST(rings_of_deleted_names_are_forgotten)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 64 * MIB);
+	tl_client *client = td_connect(&d);
+	const tl_put_options o = { .size = sizeof(o), .ring = RING_SLOTS_MIN };
+	unsigned char data[SIZE] = { 0 };
+	int64_t shape[1] = { SIZE };
+	DLTensor t = bytes_tensor(data, shape);
+	tl_info info = { .size = sizeof(info) };
+	char name[16];
+
+	for (int i = 0; i <= RINGS_CLIENT_MAX; i++) {
+		snprintf(name, sizeof(name), "episode/%d", i);
+		must_be(tl_put(client, name, &t, &o, NULL), 0);
+		must_be(tl_stat(client, name, &info), 0);
+		must_be(info.ring, RING_SLOTS_MIN);
+		must_be(tl_delete(client, name), 0);
+	}
+	tl_close(client);
+}
+
+/* A memfd stays charged until its producer has let go of it. */
+TEST(the_memory_of_an_ended_ring_is_let_go)
+{
+	static const char *const cold[] = { "--warm-time", "0", NULL };
+	cleanup_td struct test_daemon d = td_start(.capacity = 64 * MIB, .storage = "memfd",
+						   .extra = cold);
+	tl_client *client = td_connect(&d);
+	const tl_put_options o = { .size = sizeof(o), .ring = RING_SLOTS_MIN };
+	static unsigned char data[MIB];
+	int64_t shape[1] = { MIB };
+	DLTensor t = bytes_tensor(data, shape);
+
+	must_be(tl_put(client, "r", &t, &o, NULL), 0);
+	must_be(rings(client), 1);
+	must_be(tl_delete(client, "r"), 0);
+	must_be(rings(client), 0);
+	/* a request looks at a few mappings */
+	eventually(put_bytes(client, "other", 1, SIZE) && td_status(&d).bytes_used < MIB);
+	tl_close(client);
+}
+
 TEST(drafts_of_a_ring_are_drafts)
 {
 	cleanup_td struct test_daemon d = td_start();

@@ -20,6 +20,23 @@ TEST(who_asks_for_slots_gets_them_at_once_and_others_after_three_equal_publishes
 	must(asks(&trials, 2, TL_RING_AUTO));
 }
 
+/* As many names as a client may have rings for are followed, in whatever order, and more do not
+ * keep those from rings. */
+TEST(all_names_that_may_have_a_ring_get_one)
+{
+	struct trials trials = { 0 };
+	unsigned n = 0;
+
+	for (int round = 0; round < 3; round++)
+		for (uint64_t hash = 1; hash <= RINGS_CLIENT_MAX + 8; hash++)
+			n += asks(&trials, hash, TL_RING_AUTO);
+	must_be(n, RINGS_CLIENT_MAX);
+	must(asks(&trials, RINGS_CLIENT_MAX + 1, SLOTS));
+	trials.of[7].last -= TRIAL_NS;
+	must(!asks(&trials, RINGS_CLIENT_MAX + 1, TL_RING_AUTO));
+	must_be(trials.of[7].hash, RINGS_CLIENT_MAX + 1);
+}
+
 /* It costs a round trip for each slot. */
 TEST(after_a_refusal_nobody_asks_for_a_while)
 {
