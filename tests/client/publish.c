@@ -587,11 +587,11 @@ TEST(a_lease_is_recognised_by_what_is_held_alone)
 	char name[16];
 	unsigned pages;
 
-	put_bytes(client, "one", 8, 5000);
 	for (int i = 0; i < OTHERS; i++) {
 		snprintf(name, sizeof(name), "other/%d", i);
 		put_bytes(other, name, 1, 1);
 	}
+	put_bytes(client, "one", 8, 5000);
 	t = get(client, "one");
 	foreign_init(&f, t->dl_tensor.data, 5000, t);
 	pages = pages_of_ledger(client, OTHERS);
