@@ -9,6 +9,14 @@
 #include "util/clock.h"
 #include "util/fd.h"
 
+int pause_until(int64_t deadline)
+{
+	if (deadline_passed(deadline))
+		return -ETIMEDOUT;
+	poll(NULL, 0, 1);
+	return 0;
+}
+
 int socket_wait(int socket, short events, int64_t deadline)
 {
 	struct pollfd p = { .fd = socket, .events = events };

@@ -18,6 +18,8 @@ int answer_missing(int r, const char *address, int64_t waited_ns);
 
 /* Waits until @socket is ready for @events. Returns 0, or -ETIMEDOUT without a text. */
 int socket_wait(int socket, short events, int64_t deadline);
+/* Waits for a moment, where nobody says when it is time to try again. 0, or -ETIMEDOUT. */
+int pause_until(int64_t deadline);
 
 /* True for a refusal after which a draft that is to be kept is still one. */
 bool answer_refuses_draft(const struct conn_message *answer);

@@ -54,12 +54,17 @@ static int send_until(const struct session_peer *peer, const void *message, int 
 {
 	int r;
 
-	while ((r = conn_send(peer->socket, message, fd_peek, MSG_DONTWAIT)) == -EAGAIN) {
-		r = socket_wait(peer->socket, POLLOUT, deadline);
+	for (;;) {
+		r = conn_send(peer->socket, message, fd_peek, MSG_DONTWAIT);
+		if (r == -EAGAIN)
+			r = socket_wait(peer->socket, POLLOUT, deadline);
+		else if (r == -ENOBUFS || r == -ETOOMANYREFS) /* which ends, and nobody says when */
+			r = pause_until(deadline);
+		else
+			return r;
 		if (r)
-			break;
+			return r;
 	}
-	return r;
 }
 
 /* Sends one message of the handshake and takes the answer of type @expected. */

@@ -81,15 +81,19 @@ bool session_alive(struct session *s)
 
 /* ---- Another daemon ---- */
 
-static void resume_locked(struct session *s)
+static int resume_locked(struct session *s)
 {
 	struct wire_plain m = { .header = { .type = WIRE_RESUMED,
 					    .length = sizeof(m),
 					    .life = atomic_load(&s->life) } };
+	int r;
 
-	if (atomic_load(&s->resumed_due) && !atomic_load(&s->granting) &&
-	    !conn_send(session_socket(s), &m, -1, MSG_DONTWAIT))
+	if (!atomic_load(&s->resumed_due) || atomic_load(&s->granting))
+		return 0;
+	r = conn_send(session_socket(s), &m, -1, MSG_DONTWAIT);
+	if (!r)
 		atomic_store(&s->resumed_due, false);
+	return r;
 }
 
 static void resume(struct session *s)
@@ -122,15 +126,13 @@ static void adopted_locked(struct session *s, uint32_t life)
 
 /* ---- Sending ---- */
 
-/* Sends the messages that found the socket full. The daemon may answer only when it has read them,
- * since they free space. Returns POLLOUT if the socket is still full. */
-static short send_due_locked(struct session *s)
+/* Sends the messages that could not be sent before. The daemon may answer only when it has read
+ * them, since they free space. Returns 0, or why there are some left. */
+static int send_due_locked(struct session *s)
 {
-	notes_send_locked(s);
-	resume_locked(s);
-	return s->notes.used || (atomic_load(&s->resumed_due) && !atomic_load(&s->granting))
-		       ? POLLOUT
-		       : 0;
+	int r = notes_send_locked(s);
+
+	return r ? r : resume_locked(s);
 }
 
 void session_granted(struct session *s)
@@ -153,10 +155,12 @@ static int wait_to_send(struct session *s, int why, int64_t deadline)
 	int64_t look;
 	int r;
 
-	if (why == -ETOOMANYREFS && !deadline_passed(deadline)) {
-		poll(NULL, 0, 1);
-		return 0;
-	}
+	if (why != -EAGAIN && !pause_until(deadline))
+		return 0; /* the socket may have space, and does not say when this ends */
+	if (why == -ENOBUFS)
+		return tl_fail(-ETIMEDOUT,
+			       "the kernel has no memory for a message to the daemon at %s",
+			       s->address->path);
 	if (why == -ETOOMANYREFS)
 		return tl_fail(
 			-EMFILE,
@@ -553,8 +557,7 @@ static int read_until_done(struct session *s, const struct request *req, int64_t
 	int64_t look_ns = LOOK_FIRST_NS;
 	unsigned others = 0;
 	bool look = !req->fresh; /* else the answer cannot be there yet: saves a system call */
-	short events;
-	int r = 0;
+	int left, r = 0;
 
 	s->reading = true;
 	while (!req->done && !r) {
@@ -564,9 +567,13 @@ static int read_until_done(struct session *s, const struct request *req, int64_t
 			continue;
 		}
 		look = true;
-		events = (short)(POLLIN | send_due_locked(s));
+		left = send_due_locked(s);
 		pthread_mutex_unlock(&s->receive_mutex);
-		r = wait_for_message(s, events, &look_ns, deadline);
+		if (left == -ENOBUFS)
+			r = pause_until(deadline);
+		else
+			r = wait_for_message(s, left == -EAGAIN ? POLLIN | POLLOUT : POLLIN,
+					     &look_ns, deadline);
 		pthread_mutex_lock(&s->receive_mutex);
 	}
 	pass_reading_locked(s);
@@ -602,6 +609,9 @@ int session_await(struct session *s, struct request *req, int64_t deadline)
 	while (!req->done && !r)
 		r = s->reading ? sleep_until_woken(s, &wake, deadline)
 			       : read_until_done(s, req, deadline);
+	/* The thread that reads may not have run for long, nor this process. */
+	for (unsigned n = 0; !req->done && n < AT_ONCE_MAX && !receive_locked(s); n++)
+		;
 	req->wake = NULL;
 	if (req->done) {
 		r = req->result;

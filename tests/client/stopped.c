@@ -5,6 +5,7 @@
  * may leave unread. No call may fail for that.
  */
 #include <dirent.h>
+#include <poll.h>
 #include <signal.h>
 
 #include "client/session/client.h"
@@ -244,6 +245,69 @@ TEST(threads_whose_answers_have_no_descriptors)
 	cleanup_td struct test_daemon d = td_start();
 
 	no_call_may_fail(&d, (struct many){ THREADS_MAX, 1, delete_none });
+}
+
+/* ---- One thread ---- */
+
+static _Atomic bool in_handler, may_go_on;
+
+static void stand_still(int signal)
+{
+	(void)signal;
+	atomic_store(&in_handler, true);
+	while (!atomic_load(&may_go_on))
+		poll(NULL, 0, 1);
+}
+
+static void *waits_for_claim(void *arg)
+{
+	const tl_claim_options forever = { .size = sizeof(forever), .timeout_ns = -1 };
+
+	must_be(tl_claim(arg, "claimed", &forever), 0);
+	return NULL;
+}
+
+static bool somebody_reads(tl_client *client)
+{
+	struct session *s = atomic_load(&client->session);
+	bool reads;
+
+	pthread_mutex_lock(&s->receive_mutex);
+	reads = s->reading;
+	pthread_mutex_unlock(&s->receive_mutex);
+	return reads;
+}
+
+static uint64_t waits_of_me(tl_client *client)
+{
+	tl_user_info info = { .size = sizeof(info) };
+
+	must_be(tl_get_user(client, geteuid(), &info), 0);
+	return info.shares[TL_SHARE_WAITS].used;
+}
+
+/* The thread that reads the answers of all stands still. */
+TEST(a_call_finds_its_answer_though_the_thread_that_reads_does_not)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	struct sigaction on = { .sa_handler = stand_still };
+	pthread_t thread;
+
+	must_be(sigaction(SIGUSR1, &on, NULL), 0);
+	put_bytes(other, "a", 1, SMALL);
+	must_be(tl_claim(other, "claimed", NULL), 0);
+	must_be(pthread_create(&thread, NULL, waits_for_claim, client), 0);
+	eventually(waits_of_me(other) == 2 && somebody_reads(client));
+	must_be(pthread_kill(thread, SIGUSR1), 0);
+	eventually(atomic_load(&in_handler));
+	client_set_timeout(client, 100 * MS);
+	must_be(tl_delete(client, "a"), 0);
+	atomic_store(&may_go_on, true);
+	must_be(tl_unclaim(other, "claimed"), 0);
+	must_be(pthread_join(thread, NULL), 0);
+	tl_close(client);
+	tl_close(other);
 }
 
 int main(void)
