@@ -80,7 +80,10 @@ int names_entry(struct session *s, uint32_t index, struct name_entry *e)
 		if (r)
 			return r;
 		row = &s->catalog.rows[ref_slot(e->ref)];
-		e->producer = atomic_load(&s->catalog.names[index].producer);
+		/* that of a member which is not LIVE yet is known when it is looked at again */
+		e->producer = row_word_state(atomic_load(&row->word)) == ROW_DRAFT
+				      ? 0
+				      : atomic_load(&s->catalog.names[index].producer);
 		r = load_once(&row->name) == index ? tensor_info(s, row, &e->info) : LEASE_E_STALE;
 		/* the page may have been another ring's by the time that it was read */
 		stood = lease_stands(s, e->ref) &&

@@ -167,19 +167,9 @@ static void tell(struct watched *e, tl_watch_event *event, enum tl_watch_what wh
 	memcpy(event->name, e->text, strlen(e->text) + 1);
 }
 
-bool watched_take(struct watched_names *w, tl_watch_event *event)
+/* False: it was due for what is not so any more. */
+static bool take(struct watched_names *w, struct watched *e, tl_watch_event *event)
 {
-	struct watched *e;
-
-	*event = (tl_watch_event){ .size = sizeof(*event) };
-	if (w->restarted) {
-		w->restarted = false;
-		event->what = TL_WATCH_RESTARTED;
-		return true;
-	}
-	if (list_empty(&w->due))
-		return false;
-	e = list_first_entry(&w->due, struct watched, due);
 	list_del(&e->due);
 	if (!e->ref) {
 		tell(e, event, TL_WATCH_DELETED, e->told);
@@ -193,13 +183,30 @@ bool watched_take(struct watched_names *w, tl_watch_event *event)
 	} else if (e->lost && !e->lost_told) {
 		tell(e, event, TL_WATCH_LOST, e->version);
 		e->lost_told = true;
-	} else {
+	} else if (e->ended && !e->ended_told) {
 		tell(e, event, TL_WATCH_PRODUCER_GONE, e->version);
 		e->ended_told = true;
+	} else {
+		return false;
 	}
 	if ((e->lost && !e->lost_told) || (e->ended && !e->ended_told))
 		watched_due(w, e);
 	return true;
+}
+
+bool watched_take(struct watched_names *w, tl_watch_event *event)
+{
+	bool taken = false;
+
+	*event = (tl_watch_event){ .size = sizeof(*event) };
+	if (w->restarted) {
+		w->restarted = false;
+		event->what = TL_WATCH_RESTARTED;
+		return true;
+	}
+	while (!taken && !list_empty(&w->due))
+		taken = take(w, list_first_entry(&w->due, struct watched, due), event);
+	return taken;
 }
 
 void watched_skip(struct watched_names *w)

@@ -182,11 +182,13 @@ static uint64_t row_publish(struct state *st, const struct client *c, uint32_t s
 
 /* Counts a tensor only if the name meant none before (@former is 0), so that status never shows one
  * too many. */
-static void row_go_live(struct state *st, uint32_t slot, uint64_t former)
+static void row_go_live(struct state *st, const struct client *c, uint32_t slot, uint64_t former)
 {
 	struct row_fact *fact = catalog_row_fact(&st->catalog, slot);
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 
+	atomic_store(&catalog_name(&st->catalog, row->name)->producer,
+		     catalog_producer(c->index, c->generation));
 	if (fact) {
 		fact->sum = check_row_sum(&st->catalog, slot);
 		fact->ring_sum = check_ring_sum(&st->catalog, slot, row->word >> 2);
@@ -206,7 +208,6 @@ static void published(struct state *st, struct client *c, uint32_t slot, uint64_
 
 	st->names.info[row->name].uid = c->uid;
 	name_own(&st->names, row->name, c->account);
-	atomic_store(&name->producer, catalog_producer(c->index, c->generation));
 	atomic_store(&name->version, row->version);
 	lifetime_begin(st, c, slot);
 	claims_published(st, row->name);
@@ -237,7 +238,7 @@ static void publish_as(struct state *st, struct client *c, uint32_t slot, uint32
 	name_end_ring(st, c->account, index);
 	former = row_publish(st, c, slot, index);
 	*version = catalog_row(&st->catalog, slot)->version;
-	row_go_live(st, slot, former);
+	row_go_live(st, c, slot, former);
 	if (ring) {
 		ring->page->entries[0].version = *version;
 		atomic_store(&ring->page->word,
@@ -600,7 +601,7 @@ void member_finish(struct state *st, uint32_t slot, unsigned *wakes)
 	}
 	if (catalog_row(&st->catalog, slot)->flags & ROW_ON_DEVICE)
 		extent_unjoin(st, slot); /* the group ends, and its extent is its own */
-	row_go_live(st, slot, former);
+	row_go_live(st, c, slot, former);
 	draft_end(st, c, slot);
 	published(st, c, slot, former, wakes);
 }
