@@ -54,7 +54,7 @@ LIE_TEST(the_producer_of_a_member_is_not_known_before_that_is_live)
 	struct watched *e;
 
 	watched_init(&names);
-	atomic_store(&liar.catalog->clients[ALIVE], live_word(1));
+	atomic_store(&liar.catalog->clients[DEAD], 0);
 	atomic_store(&liar.catalog->members[0].group, 1);
 	atomic_store(&liar.catalog->header.groups, 3);
 	row_is(ROW_DRAFT, 2, DEAD);
@@ -77,7 +77,7 @@ LIE_TEST(the_end_of_a_producer_is_not_told_once_another_has_published)
 	tl_client *client = liar_connect(&liar);
 
 	watched_init(&names);
-	atomic_store(&liar.catalog->clients[ALIVE], live_word(1));
+	atomic_store(&liar.catalog->clients[DEAD], 0);
 	row_is(ROW_LIVE, 2, DEAD);
 	look(client);
 	must_tell(TL_WATCH_PUBLISHED, 2);
