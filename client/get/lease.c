@@ -42,7 +42,7 @@ int lease_take_unusual(const struct use *use, uint64_t ref, const struct row_hea
 /* LEASE_E_STALE: the tensor was replaced before its segment was mapped: look again. */
 static int take_and_map(const struct use *use, const struct name_key *key,
 			const tl_get_options *options, struct get_until until,
-			struct wake_word *wake, struct backoff *backoff,
+			struct wake_word *wake, struct backoff *backoff, struct sleeper *sleeper,
 			DLManagedTensorVersioned **out)
 {
 	uint64_t ref;
@@ -51,6 +51,7 @@ static int take_and_map(const struct use *use, const struct name_key *key,
 	r = lookup_wait(use->session, key, options->newer_than, &ref, wake);
 	if (r)
 		return r;
+	sleeper_looked(sleeper);
 	r = tensor_lease_new(use, ref, options, until, out);
 	if (r)
 		lease_release(use->session, ref_slot(ref));
@@ -146,7 +147,8 @@ static int get_attempt(struct call *c, const struct use *use, void *context)
 	struct getting *g = context;
 	struct wake_word wake;
 	int waited = -ETIMEDOUT;
-	int r = take_and_map(use, &g->key, g->options, call_until(c), &wake, &g->backoff, g->out);
+	int r = take_and_map(use, &g->key, g->options, call_until(c), &wake, &g->backoff,
+			     &g->sleeper, g->out);
 
 	if (r != LEASE_E_STALE)
 		g->backoff = (struct backoff){ 0 };

@@ -129,17 +129,22 @@ int sleeper_ask_wakes(struct sleeper *sl, const struct call *c, struct session *
 	return 0;
 }
 
+/* Counts a wait, or a second of one. True: it sleeps in short slices. */
+static bool wary_count(tl_client *client)
+{
+	uint32_t waits = atomic_load_explicit(&client->wary, memory_order_relaxed);
+
+	if (waits) /* two threads may count one wait */
+		atomic_store_explicit(&client->wary, waits - 1, memory_order_relaxed);
+	return waits;
+}
+
 int64_t sleeper_begin(struct sleeper *sl, int64_t left)
 {
 	int64_t slice;
 
-	if (!sl->began) {
-		uint32_t waits = atomic_load_explicit(&sl->client->wary, memory_order_relaxed);
-
-		sl->wary = waits;
-		if (waits) /* two threads may count one wait */
-			atomic_store_explicit(&sl->client->wary, waits - 1, memory_order_relaxed);
-	}
+	if (!sl->began)
+		sl->wary = wary_count(sl->client);
 	sl->began = now_real_ns();
 	sl->unasked = now_mono_ns() < sl->ask_ns;
 	slice = sl->wary || sl->unasked ? wary_slice(sl->client) : SLICE_NS;
@@ -175,7 +180,7 @@ void sleeper_found(struct sleeper *sl, const struct wake_word *wake, uint64_t ne
 		return;
 	if (since < sl->began)
 		since = sl->began;
-	if (now_real_ns() - since > LATE_NS ||
+	if (sl->looked - since > LATE_NS ||
 	    (newer_than && !wake->ring && wake->version != newer_than + 1))
 		sleeper_cheated(sl);
 }
@@ -193,6 +198,8 @@ bool sleeper_served(struct sleeper *sl, struct session *s)
 		return session_probe(s);
 	if (sl->wary && now - sl->probed < SLICE_NS)
 		return true;
+	if (sl->wary && sl->probed)
+		sl->wary = wary_count(sl->client);
 	sl->probed = now;
 	return session_probe(s);
 }

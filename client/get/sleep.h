@@ -4,7 +4,8 @@
  * process that maps the catalog can move the sleepers of a word to another one (FUTEX_REQUEUE).
  * There nobody wakes them, or the other process does when it likes. A waiter that notices such a
  * theft makes its client wary: the client's next waits sleep for so short a time that the thief
- * gains next to nothing. Being wary for no reason costs a little work.
+ * gains next to nothing. Being wary for no reason costs a little work, and ends after as many waits
+ * or seconds of waits.
  */
 #pragma once
 
@@ -19,6 +20,7 @@
 struct sleeper {
 	tl_client *client;
 	int64_t began;	/* CLOCK_REALTIME when it last fell asleep; 0: it never did */
+	int64_t looked; /* the same when it last saw a tensor */
 	int64_t probed; /* CLOCK_MONOTONIC when it last checked the daemon */
 	int64_t ask_ns; /* until then the daemon is not asked again to have it woken */
 	bool wary;
@@ -76,7 +78,13 @@ int sleeper_ask_wakes(struct sleeper *sl, const struct call *c, struct session *
 int64_t sleeper_begin(struct sleeper *sl, int64_t left);
 /* To be called after a sleep that no wake ended, though a word had changed. */
 void sleeper_cheated(struct sleeper *sl);
-/* To be called when the wait has found its tensor. */
+/* To be called when the wait has seen a tensor: to map it may take long. */
+static inline void sleeper_looked(struct sleeper *sl)
+{
+	if (sl->began)
+		sl->looked = now_real_ns();
+}
+/* To be called when that was its tensor. */
 void sleeper_found(struct sleeper *sl, const struct wake_word *wake, uint64_t newer_than);
 /* To be called after a sleep in which nothing changed. True if the daemon is there. */
 bool sleeper_served(struct sleeper *sl, struct session *s);

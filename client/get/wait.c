@@ -88,10 +88,10 @@ static int look(struct waiting *w, const struct call *c, struct session *s)
 			continue;
 		}
 		r = lookup_wait(s, &w->keys[i], newer_than, &ref, &wake);
-
 		if (!r) {
 			bool stood = lease_stands(s, ref);
 
+			sleeper_looked(&w->sleeper);
 			lease_release(s, ref_slot(ref));
 			if (!stood) { /* it was replaced meanwhile: look again */
 				r = lookup_again(s, &w->backoff);
