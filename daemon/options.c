@@ -418,12 +418,16 @@ static int texts_take_over(struct options *o, int texts_fd_peek)
 {
 	int fd = fcntl(texts_fd_peek, F_DUPFD_CLOEXEC, 3);
 	FILE *file = fd < 0 || lseek(fd, 0, SEEK_SET) ? NULL : fdopen(fd, "r");
+	const char *end;
 
 	if (!file)
 		fd_close(fd);
 	o->texts.kept = true;
 	if (texts_add_file(o, file) || !o->texts.size || o->texts.bytes[o->texts.size - 1])
 		return -1;
+	end = memrchr(o->texts.bytes, '\0', o->texts.size - 1);
+	if (end)
+		o->config.names = strdup(end + 1);
 	return 0;
 }
 
@@ -489,5 +493,7 @@ int options_texts(const struct options *o)
 		if (n < 0)
 			return -errno;
 	}
+	if (dprintf(fd, "%s%c", o->config.names ? o->config.names : "", '\0') < 0)
+		return -errno;
 	return take_fd(&fd);
 }

@@ -185,6 +185,30 @@ TEST(a_line_that_would_be_cut_is_refused)
 	options_deinit(&read.o);
 }
 
+/* A daemon that goes on with a configuration finds the numbers that its names had. */
+TEST(a_name_that_was_looked_up_is_not_looked_up_again)
+{
+	static const char *const argv[] = { "tensorleased", "--config", "/gone", NULL };
+	struct reading read = read_text("[user root]\n[namespace lab]\nowner = root\ngroup = root");
+	struct options again;
+	char text[256] = "", *at = text;
+	int fd;
+
+	must_be_fine(read);
+	fd = options_texts(&read.o);
+	must(fd >= 0);
+	must(pread(fd, text, sizeof(text), 0) > 0);
+	while ((at = memmem(at, sizeof(text) - (size_t)(at - text), "\n0\n", 3)))
+		must_be(pwrite(fd, "\n7\n", 3, at++ - text), 3);
+	must_be(options_init_again(&again, 3, (char **)(uintptr_t)argv, fd), 0);
+	must_be(again.config.rules[1].id, 7);
+	must_be(again.config.namespaces[1].uid, 7);
+	must_be(again.config.namespaces[1].gid, 7);
+	options_deinit(&again);
+	options_deinit(&read.o);
+	must_be(close(fd), 0);
+}
+
 TEST(a_directory_is_no_configuration)
 {
 	struct options o;
