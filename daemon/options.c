@@ -317,25 +317,26 @@ static int config_read(struct options *o, const char *path)
 	int r;
 
 	if (!o->texts.kept && !can_be_read_again(path)) {
-		fprintf(stderr,
+		log_plain(
 			"tensorleased: cannot read the configuration %s: it is not a regular file, "
-			"which can be read again; write the configuration to one\n",
+			"which can be read again; write the configuration to one",
 			path);
 		return OPTIONS_E_USAGE;
 	}
 	reading.file = text_open(o, path);
 	r = reading.file ? ini_parse_stream(next_line, &reading, config_line, &reading) : -1;
 	if (r < 0 || ferror(reading.file)) {
-		fprintf(stderr, "tensorleased: cannot read the configuration %s: %s\n", path,
-			errno == EFBIG ? "it has too many bytes; all files may have 16 MiB together"
-				       : strerror(errno));
+		log_plain("tensorleased: cannot read the configuration %s: %s", path,
+			  errno == EFBIG
+				  ? "it has too many bytes; all files may have 16 MiB together"
+				  : strerror(errno));
 		r = -1;
 	} else if (r || *reading.error) { /* inih may find something else wrong on an earlier line
 					   */
 		const char *error = r && r < reading.number ? "" : reading.error;
 
 		r = r ? r : reading.number;
-		fprintf(stderr, "tensorleased: %s:%d: %s\n", path, r, *error ? error : forms);
+		log_plain("tensorleased: %s:%d: %s", path, r, *error ? error : forms);
 	}
 	free(reading.line);
 	if (reading.file)
@@ -389,11 +390,11 @@ static int option_handle(struct options *o, int code, int which, bool config_onl
 	case OPT_VALUE:
 		if (config_only || !option_set(o, longs[which].name, value, &expected))
 			return 0;
-		fprintf(stderr, "tensorleased: --%s %s: it must be %s\n", longs[which].name, value,
-			expected);
+		log_plain("tensorleased: --%s %s: it must be %s", longs[which].name, value,
+			  expected);
 		return OPTIONS_E_USAGE;
 	default:
-		fputs("See tensorleased --help\n", stderr);
+		log_plain("See tensorleased --help");
 		return OPTIONS_E_USAGE;
 	}
 }
@@ -407,8 +408,8 @@ static int options_scan(struct options *o, int argc, char **argv, bool config_on
 	while (!r && (code = getopt_long(argc, argv, "", longs, &which)) != -1)
 		r = option_handle(o, code, which, config_only);
 	if (!r && optind < argc) {
-		fprintf(stderr, "tensorleased: unexpected argument %s; see tensorleased --help\n",
-			argv[optind]);
+		log_plain("tensorleased: unexpected argument %s; see tensorleased --help",
+			  argv[optind]);
 		r = OPTIONS_E_USAGE;
 	}
 	return r;
@@ -451,19 +452,18 @@ int options_init_again(struct options *o, int argc, char **argv, int texts_fd_pe
 			       .log_level = LOG_LEVEL_INFO };
 	r = config_init(&o->config);
 	if (r) {
-		fputs("tensorleased: out of memory\n", stderr);
-		return OPTIONS_E_USAGE;
+		log_plain("tensorleased: out of memory");
+		return r;
 	}
 	if (texts_fd_peek >= 0 && texts_take_over(o, texts_fd_peek)) {
-		fputs("tensorleased: cannot read the configuration that the keeper has\n", stderr);
+		log_plain("tensorleased: cannot read the configuration that the keeper has");
 		return OPTIONS_E_USAGE;
 	}
 	r = options_scan(o, argc, argv, true);
 	if (!r)
 		r = options_scan(o, argc, argv, false);
 	if (!r && !o->capacity && parse_bytes("50%", &o->capacity)) {
-		fputs("tensorleased: cannot find the size of /dev/shm; mount a tmpfs there\n",
-		      stderr);
+		log_plain("tensorleased: cannot find the size of /dev/shm; mount a tmpfs there");
 		r = OPTIONS_E_USAGE;
 	}
 	return r;

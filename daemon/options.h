@@ -38,8 +38,8 @@ struct options {
 	} texts;
 };
 
-/* Returns OPTIONS_E_USAGE if the options are wrong, which was printed, or OPTIONS_E_DONE if --help
- * or --version was printed. */
+/* Returns OPTIONS_E_USAGE if the options are wrong, or -ENOMEM, which was printed, or
+ * OPTIONS_E_DONE if --help or --version was printed. It waits for no reader of standard error. */
 int options_init(struct options *o, int argc, char **argv);
 /* Does the same with configuration files as they were when options_texts() made @texts_fd_peek; -1
  * means as they are. */

@@ -156,6 +156,7 @@ TEST(a_daemon_that_has_too_little_memory_for_a_while_loses_nothing)
 	struct test_daemon d;
 	struct tl_status s;
 	unsigned failures;
+	uint64_t version;
 	tl_client *c;
 
 	SKIP_UNLESS(!SANITIZED, "sanitizers take address space");
@@ -163,7 +164,7 @@ TEST(a_daemon_that_has_too_little_memory_for_a_while_loses_nothing)
 	d = td_start(.extra = cold, .expect_ready = true, .storage = "shm");
 	unsetenv("TENSORLEASE_KEEPER_IMMORTAL");
 	c = td_connect(&d);
-	must_be(put(c, "a", 1, BYTES, NULL), 0);
+	must_be(put(c, "a", 1, BYTES, &version), 0);
 	must_be(prlimit(d.keeper, RLIMIT_AS, NULL, &former), 0);
 	limit = former;
 	for (limit.rlim_cur = 24 * MIB; limit.rlim_cur < 64 * MIB; limit.rlim_cur += MIB / 2) {
