@@ -115,7 +115,7 @@ static int option_set(struct options *o, const char *name, const char *value, co
 		*expected = "a path";
 		free(o->socket);
 		o->socket = strdup(value);
-		return o->socket && *value ? 0 : -EINVAL;
+		return !o->socket ? -ENOMEM : *value ? 0 : -EINVAL;
 	}
 	if (!strcmp(name, "capacity") || !strcmp(name, "uid-capacity")) {
 		*expected = "a number of bytes, 4096 or more (8G, say), or up to 100% of /dev/shm";
@@ -371,6 +371,7 @@ static const struct option longs[] = {
 static int option_handle(struct options *o, int code, int which, bool config_only)
 {
 	const char *expected = "", *value = optarg ? optarg : "60"; /* --idle-exit without one */
+	int r;
 
 	switch (code) {
 	case OPT_HELP:
@@ -388,8 +389,9 @@ static int option_handle(struct options *o, int code, int which, bool config_onl
 		o->check = true;
 		return 0;
 	case OPT_VALUE:
-		if (config_only || !option_set(o, longs[which].name, value, &expected))
-			return 0;
+		r = config_only ? 0 : option_set(o, longs[which].name, value, &expected);
+		if (!r || r == -ENOMEM)
+			return r;
 		log_plain("tensorleased: --%s %s: it must be %s", longs[which].name, value,
 			  expected);
 		return OPTIONS_E_USAGE;
@@ -451,21 +453,20 @@ int options_init_again(struct options *o, int argc, char **argv, int texts_fd_pe
 			       .keeper = true,
 			       .log_level = LOG_LEVEL_INFO };
 	r = config_init(&o->config);
-	if (r) {
-		log_plain("tensorleased: out of memory");
-		return r;
-	}
-	if (texts_fd_peek >= 0 && texts_take_over(o, texts_fd_peek)) {
+	if (!r && texts_fd_peek >= 0 && texts_take_over(o, texts_fd_peek)) {
 		log_plain("tensorleased: cannot read the configuration that the keeper has");
 		return OPTIONS_E_USAGE;
 	}
-	r = options_scan(o, argc, argv, true);
+	if (!r)
+		r = options_scan(o, argc, argv, true);
 	if (!r)
 		r = options_scan(o, argc, argv, false);
 	if (!r && !o->capacity && parse_bytes("50%", &o->capacity)) {
 		log_plain("tensorleased: cannot find the size of /dev/shm; mount a tmpfs there");
 		r = OPTIONS_E_USAGE;
 	}
+	if (r == -ENOMEM)
+		log_plain("tensorleased: out of memory");
 	return r;
 }
 

@@ -2,7 +2,10 @@
 /* The configuration file: its sections and lines, and what is said about a wrong one. */
 #include "daemon/options.h"
 
+#include <errno.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 
 #include "tests/harness/harness.h"
 
@@ -207,6 +210,28 @@ TEST(a_name_that_was_looked_up_is_not_looked_up_again)
 	options_deinit(&again);
 	options_deinit(&read.o);
 	must_be(close(fd), 0);
+}
+
+/* A keeper starts no other daemon after a mistake. */
+TEST(a_lack_of_memory_is_no_mistake)
+{
+	struct rlimit none = { 0 };
+	struct options o;
+	int status;
+	pid_t pid;
+
+	SKIP_UNLESS(!SANITIZED, "sanitizers take memory elsewhere");
+	pid = fork();
+	must(pid >= 0);
+	if (!pid) {
+		setrlimit(RLIMIT_AS, &none);
+		for (size_t size = 1 << 20; size >= 16; size /= 2)
+			while (malloc(size))
+				;
+		_exit(init(&o, "/dev/null") == -ENOMEM ? 0 : 1);
+	}
+	must_be(waitpid(pid, &status, 0), pid);
+	must_be(status, 0);
 }
 
 TEST(a_directory_is_no_configuration)
