@@ -2,6 +2,7 @@
 /* The sections of the configuration file; see config.h. */
 #include <errno.h>
 #include <grp.h>
+#include <inttypes.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include "daemon/store/memfd.h"
 #include "daemon/store/shm.h"
 #include "tensor/name.h"
+#include "util/cleanup.h"
 
 /* The value of a macro as text. */
 #define DIGITS(number) DIGITS_(number)
@@ -114,6 +116,7 @@ void config_deinit(struct config *config)
 {
 	free(config->rules);
 	free(config->namespaces);
+	free(config->names);
 	*config = (struct config){ 0 };
 }
 
@@ -130,29 +133,57 @@ static int number_of(const char *text, uint32_t *out)
 	return 0;
 }
 
-static int uid_of(const char *user, uint32_t *uid)
+/* True if @name, of a @kind of names, is a number, or was looked up before. */
+static bool is_known(const struct config *config, const char *kind, const char *name, uint32_t *id)
+{
+	cleanup_(freep) char *key = NULL;
+	const char *at;
+
+	if (!number_of(name, id))
+		return true;
+	if (!config->names || asprintf(&key, "\n%s %s\n", kind, name) < 0)
+		return false;
+	at = strstr(config->names, key);
+	return at && sscanf(at + strlen(key), "%" SCNu32, id) == 1;
+}
+
+/* Without memory it is not noted: the next daemon looks it up. */
+static void name_note(struct config *config, const char *kind, const char *name, uint32_t id)
+{
+	char *names;
+
+	if (asprintf(&names, "%s%s %s\n%" PRIu32 "\n", config->names ? config->names : "\n", kind,
+		     name, id) < 0)
+		return;
+	free(config->names);
+	config->names = names;
+}
+
+static int uid_of(struct config *config, const char *user, uint32_t *uid)
 {
 	const struct passwd *entry;
 
-	if (!number_of(user, uid))
+	if (is_known(config, "user", user, uid))
 		return 0;
 	entry = getpwnam(user);
 	if (!entry)
 		return -ESRCH;
 	*uid = entry->pw_uid;
+	name_note(config, "user", user, *uid);
 	return 0;
 }
 
-static int gid_of(const char *group, uint32_t *gid)
+static int gid_of(struct config *config, const char *group, uint32_t *gid)
 {
 	const struct group *entry;
 
-	if (!number_of(group, gid))
+	if (is_known(config, "group", group, gid))
 		return 0;
 	entry = getgrnam(group);
 	if (!entry)
 		return -ESRCH;
 	*gid = entry->gr_gid;
+	name_note(config, "group", group, *gid);
 	return 0;
 }
 
@@ -180,9 +211,9 @@ static int rule_find(struct config *config, const char *header, struct share_rul
 		return -ESRCH;
 	}
 	if (user && strcmp(user, "*") != 0)
-		r = uid_of(user, &id);
+		r = uid_of(config, user, &id);
 	else if (group)
-		r = gid_of(group, &id);
+		r = gid_of(config, group, &id);
 	if (r) {
 		*expected = user ? "there is no such user" : "there is no such group";
 		return r;
@@ -200,7 +231,7 @@ int config_section(struct config *config, const char *header, struct config_sect
 {
 	const char *name = after_word(header, "namespace");
 
-	*section = (struct config_section){ 0 };
+	*section = (struct config_section){ .config = config };
 	if (!name)
 		return rule_find(config, header, &section->rule, expected);
 	if (strcmp(name, NAMESPACE_OF_USER "*") != 0 &&
@@ -240,9 +271,10 @@ static int capacity_of(const char *value, uint64_t *capacity)
 	return r ? r : *capacity < least ? -EINVAL : 0;
 }
 
-static int namespace_set(struct namespace_config *ns, const char *key, const char *value,
+static int namespace_set(const struct config_section *section, const char *key, const char *value,
 			 const char **expected)
 {
+	struct namespace_config *ns = section->name_space;
 	bool is_template = !*ns->name;
 	uint32_t number = 0;
 	int r = 0;
@@ -254,11 +286,11 @@ static int namespace_set(struct namespace_config *ns, const char *key, const cha
 	}
 	if (!strcmp(key, "owner")) {
 		*expected = "a user";
-		return uid_of(value, &ns->uid) ? -EINVAL : 0;
+		return uid_of(section->config, value, &ns->uid) ? -EINVAL : 0;
 	}
 	if (!strcmp(key, "group")) {
 		*expected = "a group";
-		return gid_of(value, &ns->gid) ? -EINVAL : 0;
+		return gid_of(section->config, value, &ns->gid) ? -EINVAL : 0;
 	}
 	if (!strcmp(key, "mode")) {
 		*expected =
@@ -294,7 +326,7 @@ int config_set(const struct config_section *section, const char *key, const char
 	unsigned kind = 0;
 
 	if (section->name_space)
-		return namespace_set(section->name_space, key, value, expected);
+		return namespace_set(section, key, value, expected);
 	while (kind < SHARE_KINDS && strcmp(share_name(kind), key) != 0)
 		kind++;
 	if (kind == SHARE_KINDS) {

@@ -14,6 +14,9 @@ struct config {
 	struct namespace_config *namespaces;
 	unsigned namespace_count;
 	struct namespace_config users; /* the template; its mode is 0 if there is none */
+	/* Names of users and groups that were looked up, each with its number on the next line.
+	 * They are not looked up again, so another daemon can have them. NULL: there are none. */
+	char *names;
 };
 
 /* -ENOMEM. */
@@ -23,6 +26,7 @@ void config_deinit(struct config *config);
 /* What the keys of a section set: one of them, or neither before the first section. It is valid
  * until the next config_section(). */
 struct config_section {
+	struct config *config;
 	struct share_rule *rule;
 	struct namespace_config *name_space;
 };

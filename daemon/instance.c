@@ -97,6 +97,8 @@ static int instance_lock(struct instance *in, int *kept, char *text, char *why, 
 	if (*why)
 		return r;
 	n = pread(in->lock_fd, text, INSTANCE_LOCK_TEXT - 1, 0);
+	if (n < 0 && !r)
+		return -errno; /* it may name what is to be adopted */
 	text[n > 0 ? n : 0] = '\0';
 	if (r == -EWOULDBLOCK) {
 		snprintf(why, why_size,

@@ -319,18 +319,17 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 		.count = o->config.namespace_count,
 		.users = o->config.users,
 	};
-	struct server *server = calloc(1, sizeof(*server));
+	static struct server server; /* what is to be taken over is lost if it cannot be made */
 	struct shm_space shm;
 	int r;
 
-	r = server ? server_init(server, instance->id, &so) : -ENOMEM;
+	r = server_init(&server, instance->id, &so);
 	if (r == SERVER_E_STRANGE)
 		instance_give_up(instance);
 	if (r == SERVER_E_STRANGE || r == SERVER_E_LEFT)
 		_exit(EXIT_FAILURE);
 	if (r) {
 		say_what_is_lacking(o, -r);
-		free(server);
 		return EXIT_FAILURE;
 	}
 	log_info("listening", "socket=%s capacity=%llu max_tensors=%u max_clients=%u",
@@ -341,16 +340,15 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 			 (unsigned long long)o->capacity, (unsigned long long)shm.size);
 	config_keep(o, k);
 	ready(k, ready_fd);
-	if (server_run(server) == SERVER_E_LEFT) {
+	if (server_run(&server) == SERVER_E_LEFT) {
 		if (k->kind == KEEP_MANAGER)
 			keep_forget(k, KEEP_TAG_CONFIG);
 		_exit(KEEPER_EXIT_LEFT);
 	}
 	keep_notify(k, "STOPPING=1");
-	if (server_had_clients(server))
+	if (server_had_clients(&server))
 		instance_note_versions(instance);
-	server_deinit(server);
-	free(server);
+	server_deinit(&server);
 	log_info("stopped");
 	return EXIT_SUCCESS;
 }

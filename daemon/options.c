@@ -115,7 +115,7 @@ static int option_set(struct options *o, const char *name, const char *value, co
 		*expected = "a path";
 		free(o->socket);
 		o->socket = strdup(value);
-		return o->socket && *value ? 0 : -EINVAL;
+		return !o->socket ? -ENOMEM : *value ? 0 : -EINVAL;
 	}
 	if (!strcmp(name, "capacity") || !strcmp(name, "uid-capacity")) {
 		*expected = "a number of bytes, 4096 or more (8G, say), or up to 100% of /dev/shm";
@@ -317,25 +317,26 @@ static int config_read(struct options *o, const char *path)
 	int r;
 
 	if (!o->texts.kept && !can_be_read_again(path)) {
-		fprintf(stderr,
+		log_plain(
 			"tensorleased: cannot read the configuration %s: it is not a regular file, "
-			"which can be read again; write the configuration to one\n",
+			"which can be read again; write the configuration to one",
 			path);
 		return OPTIONS_E_USAGE;
 	}
 	reading.file = text_open(o, path);
 	r = reading.file ? ini_parse_stream(next_line, &reading, config_line, &reading) : -1;
 	if (r < 0 || ferror(reading.file)) {
-		fprintf(stderr, "tensorleased: cannot read the configuration %s: %s\n", path,
-			errno == EFBIG ? "it has too many bytes; all files may have 16 MiB together"
-				       : strerror(errno));
+		log_plain("tensorleased: cannot read the configuration %s: %s", path,
+			  errno == EFBIG
+				  ? "it has too many bytes; all files may have 16 MiB together"
+				  : strerror(errno));
 		r = -1;
 	} else if (r || *reading.error) { /* inih may find something else wrong on an earlier line
 					   */
 		const char *error = r && r < reading.number ? "" : reading.error;
 
 		r = r ? r : reading.number;
-		fprintf(stderr, "tensorleased: %s:%d: %s\n", path, r, *error ? error : forms);
+		log_plain("tensorleased: %s:%d: %s", path, r, *error ? error : forms);
 	}
 	free(reading.line);
 	if (reading.file)
@@ -370,6 +371,7 @@ static const struct option longs[] = {
 static int option_handle(struct options *o, int code, int which, bool config_only)
 {
 	const char *expected = "", *value = optarg ? optarg : "60"; /* --idle-exit without one */
+	int r;
 
 	switch (code) {
 	case OPT_HELP:
@@ -387,13 +389,14 @@ static int option_handle(struct options *o, int code, int which, bool config_onl
 		o->check = true;
 		return 0;
 	case OPT_VALUE:
-		if (config_only || !option_set(o, longs[which].name, value, &expected))
-			return 0;
-		fprintf(stderr, "tensorleased: --%s %s: it must be %s\n", longs[which].name, value,
-			expected);
+		r = config_only ? 0 : option_set(o, longs[which].name, value, &expected);
+		if (!r || r == -ENOMEM)
+			return r;
+		log_plain("tensorleased: --%s %s: it must be %s", longs[which].name, value,
+			  expected);
 		return OPTIONS_E_USAGE;
 	default:
-		fputs("See tensorleased --help\n", stderr);
+		log_plain("See tensorleased --help");
 		return OPTIONS_E_USAGE;
 	}
 }
@@ -407,8 +410,8 @@ static int options_scan(struct options *o, int argc, char **argv, bool config_on
 	while (!r && (code = getopt_long(argc, argv, "", longs, &which)) != -1)
 		r = option_handle(o, code, which, config_only);
 	if (!r && optind < argc) {
-		fprintf(stderr, "tensorleased: unexpected argument %s; see tensorleased --help\n",
-			argv[optind]);
+		log_plain("tensorleased: unexpected argument %s; see tensorleased --help",
+			  argv[optind]);
 		r = OPTIONS_E_USAGE;
 	}
 	return r;
@@ -418,12 +421,16 @@ static int texts_take_over(struct options *o, int texts_fd_peek)
 {
 	int fd = fcntl(texts_fd_peek, F_DUPFD_CLOEXEC, 3);
 	FILE *file = fd < 0 || lseek(fd, 0, SEEK_SET) ? NULL : fdopen(fd, "r");
+	const char *end;
 
 	if (!file)
 		fd_close(fd);
 	o->texts.kept = true;
 	if (texts_add_file(o, file) || !o->texts.size || o->texts.bytes[o->texts.size - 1])
 		return -1;
+	end = memrchr(o->texts.bytes, '\0', o->texts.size - 1);
+	if (end)
+		o->config.names = strdup(end + 1);
 	return 0;
 }
 
@@ -446,22 +453,20 @@ int options_init_again(struct options *o, int argc, char **argv, int texts_fd_pe
 			       .keeper = true,
 			       .log_level = LOG_LEVEL_INFO };
 	r = config_init(&o->config);
-	if (r) {
-		fputs("tensorleased: out of memory\n", stderr);
+	if (!r && texts_fd_peek >= 0 && texts_take_over(o, texts_fd_peek)) {
+		log_plain("tensorleased: cannot read the configuration that the keeper has");
 		return OPTIONS_E_USAGE;
 	}
-	if (texts_fd_peek >= 0 && texts_take_over(o, texts_fd_peek)) {
-		fputs("tensorleased: cannot read the configuration that the keeper has\n", stderr);
-		return OPTIONS_E_USAGE;
-	}
-	r = options_scan(o, argc, argv, true);
+	if (!r)
+		r = options_scan(o, argc, argv, true);
 	if (!r)
 		r = options_scan(o, argc, argv, false);
 	if (!r && !o->capacity && parse_bytes("50%", &o->capacity)) {
-		fputs("tensorleased: cannot find the size of /dev/shm; mount a tmpfs there\n",
-		      stderr);
+		log_plain("tensorleased: cannot find the size of /dev/shm; mount a tmpfs there");
 		r = OPTIONS_E_USAGE;
 	}
+	if (r == -ENOMEM)
+		log_plain("tensorleased: out of memory");
 	return r;
 }
 
@@ -489,5 +494,7 @@ int options_texts(const struct options *o)
 		if (n < 0)
 			return -errno;
 	}
+	if (dprintf(fd, "%s%c", o->config.names ? o->config.names : "", '\0') < 0)
+		return -errno;
 	return take_fd(&fd);
 }

@@ -31,20 +31,21 @@ struct options {
 	bool check;  /* only inspects the shared memory, and does not serve */
 	bool keeper; /* a parent process starts the daemon again when it dies */
 	struct {
-		char *bytes; /* of each configuration file, with a zero at its end */
+		char *bytes; /* of each configuration file, with a zero at its end; the kept ones
+				have config.names after them */
 		size_t size, next;
 		bool kept; /* they are an earlier daemon's; @next was not read yet */
 	} texts;
 };
 
-/* Returns OPTIONS_E_USAGE if the options are wrong, which was printed, or OPTIONS_E_DONE if --help
- * or --version was printed. */
+/* Returns OPTIONS_E_USAGE if the options are wrong, or -ENOMEM, which was printed, or
+ * OPTIONS_E_DONE if --help or --version was printed. It waits for no reader of standard error. */
 int options_init(struct options *o, int argc, char **argv);
 /* Does the same with configuration files as they were when options_texts() made @texts_fd_peek; -1
  * means as they are. */
 int options_init_again(struct options *o, int argc, char **argv, int texts_fd_peek);
 void options_deinit(struct options *o);
 
-/* Returns a memfd with the configuration files as they were read, or a negative errno. -ENOENT:
- * there were none. */
+/* Returns a memfd with the configuration files as they were read, and the numbers of the names in
+ * them, or a negative errno. -ENOENT: there were none. */
 int options_texts(const struct options *o);

@@ -221,6 +221,18 @@ void log_at(enum log_level level, const char *msg, const char *fields, ...)
 	errno = saved;
 }
 
+void log_plain(const char *format, ...)
+{
+	struct line line = { 0 };
+	va_list args;
+
+	report_lost();
+	va_start(args, format);
+	line_vadd(&line, format, args);
+	va_end(args);
+	line_write(&line);
+}
+
 #define LIMIT_BURST_NS (10 * NS_PER_SEC)
 
 bool log_limit_pass(struct log_limit *limit)

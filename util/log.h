@@ -42,6 +42,9 @@ int log_parse_level(enum log_level *out, const char *text);
 void log_at(enum log_level level, const char *msg, const char *fields, ...)
 	__attribute__((format(printf, 3, 4)));
 
+/* Writes a line of its own form, whatever the level is. */
+void log_plain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 #define log_(level, msg, ...)                                                                      \
 	do {                                                                                       \
 		if (log_enabled(level))                                                            \

@@ -110,7 +110,8 @@ static int manager_find(struct keep *k, const char *name)
 	char directory[PATH_MAX];
 	const char *space = getenv("FDSTORE");
 	char **names = NULL;
-	int n = sd_listen_fds_with_names(1, &names), sockets = 0, r = 0;
+	int n = sd_listen_fds_with_names(1, &names), sockets = 0;
+	int r = n == -ENOMEM ? n : 0; /* what is in the store must not be taken for lost */
 
 	for (int i = 0; i < n; i++) {
 		if (!strncmp(names[i], KEEP_TAG_PREFIX, strlen(KEEP_TAG_PREFIX))) {

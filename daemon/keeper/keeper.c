@@ -2,8 +2,8 @@
 /*
  * The keeper; see keeper.h. After several deaths in a short time the next daemon is told to start
  * afresh, since the state that it takes over may be the cause. If it goes on dying the keeper gives
- * up. A daemon that could not be started, or that says that it cannot start, may lack something for
- * a while. So the keeper tries again, after pauses that grow.
+ * up. A daemon that could not be started, that says that it cannot start, or that dies before it
+ * serves, may lack something for a while. So the keeper tries again, after pauses that grow.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -373,7 +373,7 @@ static bool death_note(struct keeper *k)
 		 KEEPER_DEATHS_S);
 	afresh(k, why);
 	k->fresh_ns = now;
-	k->recent_count = 0;
+	k->recent_count = k->tries = 0;
 	return true;
 }
 
@@ -523,6 +523,11 @@ static void child_ended(struct keeper *k, int status)
 		log_warn("the daemon died; starting another one", "why=%s", log_str(why));
 		if (!death_note(k)) {
 			end(k, EXIT_FAILURE);
+			return;
+		}
+		/* taking over may take too long for so many deaths in a short time */
+		if (!k->is_ready && !k->fresh && !k->immortal) {
+			failure_note(k);
 			return;
 		}
 	}

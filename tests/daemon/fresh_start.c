@@ -149,6 +149,38 @@ TEST(a_daemon_that_has_no_memory_to_adopt_for_a_while_loses_nothing)
 	must_survive_a_lack(64 * MIB, "cannot take over");
 }
 
+/* Whatever it is that each of them cannot allocate first. */
+TEST(a_daemon_that_has_too_little_memory_for_a_while_loses_nothing)
+{
+	struct rlimit limit, former;
+	struct test_daemon d;
+	struct tl_status s;
+	unsigned failures;
+	uint64_t version;
+	tl_client *c;
+
+	SKIP_UNLESS(!SANITIZED, "sanitizers take address space");
+	setenv("TENSORLEASE_KEEPER_IMMORTAL", "1", 1);
+	d = td_start(.extra = cold, .expect_ready = true, .storage = "shm");
+	unsetenv("TENSORLEASE_KEEPER_IMMORTAL");
+	c = td_connect(&d);
+	must_be(put(c, "a", 1, BYTES, &version), 0);
+	must_be(prlimit(d.keeper, RLIMIT_AS, NULL, &former), 0);
+	limit = former;
+	for (limit.rlim_cur = 24 * MIB; limit.rlim_cur < 64 * MIB; limit.rlim_cur += MIB / 2) {
+		s = td_full_status(&d);
+		failures = log_count(&d, "could not start");
+		must_be(prlimit(d.keeper, RLIMIT_AS, &limit, NULL), 0);
+		must_be(kill((pid_t)s.daemon_pid, SIGKILL), 0);
+		eventually(log_count(&d, "could not start") > failures);
+		must_be(prlimit(d.keeper, RLIMIT_AS, &former, NULL), 0);
+		must_be(td_full_status(&d).tensors, 1);
+	}
+	must_be(get_value(c, "a"), 1);
+	tl_close(c);
+	td_stop(&d);
+}
+
 /* Each daemon fails at its n-th fault("..."). True: that was @what, and one that takes over ends.
  */
 static bool leaves_to_the_next(const char *storage, const char *what, unsigned n)

@@ -8,6 +8,7 @@
 #include "tests/daemon/adopted_common.h"
 #include "tests/daemon/shm_common.h"
 #include "tests/harness/child.h"
+#include "tests/harness/own_shm.h"
 #include "tests/harness/process.h"
 #include "tests/harness/raw.h"
 
@@ -265,6 +266,74 @@ TEST(a_reload_loses_nothing_if_the_daemon_is_killed_before_it_leaves)
 	must_be(kill(s.d.keeper, SIGCONT), 0);
 	eventually(proper(s.c) != s.pid);
 	finish(&s);
+}
+
+TEST(a_wrong_configuration_is_told_to_a_log_that_nobody_reads_without_waiting)
+{
+	static char text[1 << 20];
+	char config[] = "/tmp/tl-config-XXXXXX";
+	const char *extra[] = { "--keeper", "yes", "--config", config, NULL };
+	int ends[2], flags;
+	struct test_daemon d;
+	uint64_t version;
+	tl_client *c;
+
+	must_be(close(mkstemp(config)), 0);
+	must_be(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+	while (write(ends[1], text, 4096) > 0)
+		;
+	flags = fcntl(ends[1], F_GETFL);
+	must_be(fcntl(ends[1], F_SETFL, flags & ~O_NONBLOCK), 0);
+	d = td_start(.extra = extra, .expect_ready = true, .stderr_fd_peek = ends[1]);
+	c = td_connect(&d);
+	config_write(config, "feet = 2\n");
+	must_be(tl_restart(c), -EINVAL);
+	must_be(put(c, "a", 1, BYTES, &version), 0);
+	must_be(get_value(c, "a"), 1);
+	must(read(ends[0], text, sizeof(text) - 1) > 0);
+	must_be(tl_restart(c), -EINVAL);
+	must(read(ends[0], text, sizeof(text) - 1) > 0);
+	must(strstr(text, "there is no option feet"));
+	tl_close(c);
+	td_stop(&d);
+	must_be(unlink(config) | close(ends[0]) | close(ends[1]), 0);
+}
+
+/* Binds a file over @at for the rest of this test, and for what it starts. */
+static void have_table(char path[32], const char *at, const char *table)
+{
+	snprintf(path, 32, "/tmp/tl-table-XXXXXX");
+	must_be(close(mkstemp(path)), 0);
+	config_write(path, table);
+	must_be(chmod(path, 0644), 0);
+	must_be(mount(path, at, NULL, MS_BIND, NULL), 0);
+}
+
+/* The files are read again only when somebody asks for that. */
+TEST(a_user_or_group_that_is_removed_costs_nothing_when_the_daemon_dies)
+{
+	static const char config[] = "gpu-capacity = 1G\n" LAB
+				     "owner = lent\ngroup = lent\n" TEMPLATE
+				     "[user lent]\ntensors = 7\n[group lent]\nnames = 70\n";
+	char users[32], groups[32];
+	struct scene s;
+
+	SKIP_UNLESS(may_mount() && own_shm(), "may not mount");
+	have_table(users, "/etc/passwd", "root:x:0:0::/:/bin/sh\nlent:x:4711:4711::/:/bin/sh\n");
+	have_table(groups, "/etc/group", "root:x:0:\nlent:x:4711:\n");
+	begin(&s, true);
+	reload(&s, config);
+	config_write(users, "root:x:0:0::/:/bin/sh\n");
+	config_write(groups, "root:x:0:\n");
+	must_be_refused(&s, config, "its configuration are wrong");
+	for (int i = 0; i < 2; i++) {
+		kill_proper(s.c);
+		s.pid = proper(s.c);
+		must_be(get_value(s.c, "a"), 1);
+		must(!strstr(client_status(s.c).restart_reason, "afresh"));
+	}
+	finish(&s);
+	must_be(unlink(users) | unlink(groups), 0);
 }
 
 enum { HOLDERS = 10, SEGMENTS = 30 };

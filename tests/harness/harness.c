@@ -356,7 +356,7 @@ static _Noreturn void become_daemon(const struct td_options *o, const char *cons
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	signal(SIGPIPE, SIG_DFL);
-	dup2(log_fd, STDERR_FILENO);
+	dup2(o->stderr_fd_peek > 0 ? o->stderr_fd_peek : log_fd, STDERR_FILENO);
 	if (o->listen_fd_peek > 0) {
 		if (o->listen_fd_peek == 3)
 			fcntl(3, F_SETFD, 0);

@@ -127,18 +127,18 @@ int64_t now_ns(void);	       /* CLOCK_MONOTONIC */
 struct td_options {
 	uint64_t capacity;	      /* 0: 64 MiB */
 	uint64_t uid_capacity, fsize; /* that is RLIMIT_FSIZE of the daemon, soft and hard */
-	unsigned max_tensors;
-	unsigned max_clients;
+	unsigned max_tensors, max_clients;
 	unsigned nofile;   /* RLIMIT_NOFILE of the daemon, soft and hard */
 	uint64_t shm_size; /* gives it a /dev/shm of its own of that size; needs root */
 	unsigned watches;  /* how many inotify watches it can have; see test_can_limit_watches() */
 	const char *storage;	  /* NULL: as test_on_memfds() says */
 	const char *socket;	  /* where it listens; NULL: in a new directory */
 	const char *const *extra; /* more arguments, NULL at the end */
-	int listen_fd_peek;	  /* if > 0, handed over as systemd does */
-	bool expect_ready;	  /* wait for READY=1 as systemd does, and for nothing else */
-	bool expect_exit;	  /* it will not start; td_exit_status() tells why */
-	const char *no_keeper;	  /* why it must have none, whatever the environment says */
+	/* if > 0: one handed over as systemd does, and stderr, of which td_log() knows nothing */
+	int listen_fd_peek, stderr_fd_peek;
+	bool expect_ready;     /* wait for READY=1 as systemd does, and for nothing else */
+	bool expect_exit;      /* it will not start; td_exit_status() tells why */
+	const char *no_keeper; /* why it must have none, whatever the environment says */
 	bool for_others; /* put it where other users can reach it, since $TMPDIR may be private */
 };
 

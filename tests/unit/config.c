@@ -2,7 +2,10 @@
 /* The configuration file: its sections and lines, and what is said about a wrong one. */
 #include "daemon/options.h"
 
+#include <errno.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 
 #include "tests/harness/harness.h"
 
@@ -183,6 +186,52 @@ TEST(a_line_that_would_be_cut_is_refused)
 	must_be(read.r, OPTIONS_E_USAGE);
 	must(strstr(read.text, ":1: the line has a byte that is 0"));
 	options_deinit(&read.o);
+}
+
+/* A daemon that goes on with a configuration finds the numbers that its names had. */
+TEST(a_name_that_was_looked_up_is_not_looked_up_again)
+{
+	static const char *const argv[] = { "tensorleased", "--config", "/gone", NULL };
+	struct reading read = read_text("[user root]\n[namespace lab]\nowner = root\ngroup = root");
+	struct options again;
+	char text[256] = "", *at = text;
+	int fd;
+
+	must_be_fine(read);
+	fd = options_texts(&read.o);
+	must(fd >= 0);
+	must(pread(fd, text, sizeof(text), 0) > 0);
+	while ((at = memmem(at, sizeof(text) - (size_t)(at - text), "\n0\n", 3)))
+		must_be(pwrite(fd, "\n7\n", 3, at++ - text), 3);
+	must_be(options_init_again(&again, 3, (char **)(uintptr_t)argv, fd), 0);
+	must_be(again.config.rules[1].id, 7);
+	must_be(again.config.namespaces[1].uid, 7);
+	must_be(again.config.namespaces[1].gid, 7);
+	options_deinit(&again);
+	options_deinit(&read.o);
+	must_be(close(fd), 0);
+}
+
+/* A keeper starts no other daemon after a mistake. */
+TEST(a_lack_of_memory_is_no_mistake)
+{
+	struct rlimit none = { 0 };
+	struct options o;
+	int status;
+	pid_t pid;
+
+	SKIP_UNLESS(!SANITIZED, "sanitizers take memory elsewhere");
+	pid = fork();
+	must(pid >= 0);
+	if (!pid) {
+		setrlimit(RLIMIT_AS, &none);
+		for (size_t size = 1 << 20; size >= 16; size /= 2)
+			while (malloc(size))
+				;
+		_exit(init(&o, "/dev/null") == -ENOMEM ? 0 : 1);
+	}
+	must_be(waitpid(pid, &status, 0), pid);
+	must_be(status, 0);
 }
 
 TEST(a_directory_is_no_configuration)

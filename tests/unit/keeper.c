@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 
 #include "daemon/keeper/keep.h"
@@ -304,6 +305,12 @@ static int fails_always(void)
 	return fails(UINT_MAX, EXIT_FAILURE);
 }
 
+static int crashes_always(void)
+{
+	fails(UINT_MAX, 0);
+	die();
+}
+
 /* The second one crashes when it has taken over, but does not serve yet. */
 static int crashes_early(void)
 {
@@ -378,6 +385,7 @@ static const struct role {
 	{ "starves_keeper", starves_keeper },
 	{ "fails_for_a_while", fails_for_a_while },
 	{ "fails_always", fails_always },
+	{ "crashes_always", crashes_always },
 	{ "crashes_early", crashes_early },
 	{ "has_wrong_options", has_wrong_options },
 };
@@ -409,6 +417,18 @@ static void ignore(void *context, const char *text)
 {
 	(void)context;
 	(void)text;
+}
+
+static int look_s; /* so far apart are two looks of this process at the clock; 0: as they are */
+
+int clock_gettime(clockid_t id, struct timespec *now)
+{
+	static int looks;
+
+	if (!look_s || id != CLOCK_MONOTONIC)
+		return (int)syscall(SYS_clock_gettime, id, now);
+	*now = (struct timespec){ .tv_sec = look_s * ++looks };
+	return 0;
 }
 
 static struct running run_within(const char *role, int activated_fd, int start_ms)
@@ -568,6 +588,17 @@ TEST(a_daemon_that_fails_for_long_starts_afresh_and_then_not_at_all)
 {
 	struct running r = run("fails_always", -1);
 
+	must_be(finish(&r, "0111111111111111fffffffffffffff"), EXIT_FAILURE);
+}
+
+/* Deaths so far apart are not too many in a short time. */
+TEST(a_daemon_that_takes_long_to_die_before_it_serves_starts_afresh_and_then_not_at_all)
+{
+	struct running r;
+
+	look_s = KEEPER_DEATHS_S;
+	r = run("crashes_always", -1);
+	look_s = 0;
 	must_be(finish(&r, "0111111111111111fffffffffffffff"), EXIT_FAILURE);
 }
 
