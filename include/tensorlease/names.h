@@ -20,7 +20,8 @@ extern "C" {
  * Set info->size before the call.
  *
  * Ownership: *info is yours, and a copy.
- * Blocking: never, unless the connection has ended: then as tl_connect() does.
+ * Blocking: never, unless the connection has ended: then as tl_connect() does; or the name has a
+ * ring that is new to this client: then for a round trip.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		no tensor has that name
@@ -40,8 +41,9 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info);
  * prefixes that it used last.
  *
  * Ownership: *info is valid during the call of @visit only.
- * Blocking: never by itself, but as tl_connect() does if the connection has ended. If the daemon
- * stands still when it is asked to note changes, the call waits for it once, for 0.1 s.
+ * Blocking: never by itself, but as tl_connect() does if the connection has ended, and for a round
+ * trip for each ring that is new to this client. If the daemon stands still when it is asked to
+ * note changes, the call waits for it once, for 0.1 s.
  * Threads: any; @visit runs on the calling thread.
  * Returns: 0 when all were visited; the result of @visit if that was not 0, which ends the listing;
  * or a common error.
