@@ -77,10 +77,16 @@ int draft_reserve(struct state *st, uint32_t slot)
 
 void draft_adopt(struct state *st, struct client *c, uint32_t slot)
 {
-	account_adopt(st->tensors[slot].account, &st->catalog.pools[SHARE_DRAFTS], 1);
+	struct tensor *t = &st->tensors[slot];
+
+	account_adopt(t->account, &st->catalog.pools[SHARE_DRAFTS], 1);
 	draft_into_ring(st, c, slot);
-	st->tensors[slot].doubted = true;
-	list_add_tail(&c->doubted, &st->tensors[slot].link);
+	t->doubted = true;
+	t->prefetch = catalog_row_fact(&st->catalog, slot)->ring_sum;
+	if (t->prefetch) /* it may be taken back before its client, which may be idle, says more */
+		prefetched_add(st, c, t);
+	else
+		list_add_tail(&c->doubted, &t->link);
 	atomic_fetch_add(&st->catalog.header->drafts, 1);
 	c->drafts++;
 }
@@ -102,6 +108,17 @@ static void doubt(struct state *st, struct client *c, uint32_t slot)
 	prefetch_try_back(st, c, slot);
 }
 
+/* The first that may be taken back, if it is a former daemon's: those come before ours. */
+static struct tensor *prefetched_doubted(const struct client *c)
+{
+	struct tensor *t;
+
+	if (list_empty(&c->prefetched))
+		return NULL;
+	t = list_first_entry(&c->prefetched, struct tensor, link);
+	return t->doubted ? t : NULL;
+}
+
 /* The client's ledger counts the drafts that it uses. The others are unused prefetched ones, and
  * those whose DRAFT answer never arrived. */
 bool drafts_doubt(struct state *st, struct client *c, unsigned looks)
@@ -114,7 +131,11 @@ bool drafts_doubt(struct state *st, struct client *c, unsigned looks)
 		t->doubted = false;
 		doubt(st, c, (uint32_t)(t - st->tensors));
 	}
-	return !list_empty(&c->doubted);
+	for (; looks && (t = prefetched_doubted(c)); looks--) {
+		t->doubted = false;
+		prefetch_try_back(st, c, (uint32_t)(t - st->tensors));
+	}
+	return !list_empty(&c->doubted) || prefetched_doubted(c);
 }
 
 /* Those that have gone since @left was counted make this look at some twice. The memory of a group

@@ -67,7 +67,7 @@ struct row_fact {
 	uint32_t first_unit, units;
 	uint32_t chunks; /* DRAFT: chunks set aside for its commit */
 	uint32_t sum;	 /* of the published row, check_row_sum(); 0: not published, or FREE soon */
-	uint32_t ring_sum; /* of a row of a ring, check_ring_sum() */
+	uint32_t ring_sum; /* of a row of a ring, check_ring_sum(); DRAFT: 1: it is prefetched */
 };
 
 /* A live segment, in shared memory or of CUDA_VMM. */

@@ -25,7 +25,7 @@ struct tensor {
 	struct holding *at;	 /* RETIRED: the first that may hold it; earlier holdings do not */
 	struct list link;	 /* RETIRED: in client.parked or account.rows (lease.c); lost: in
 				    account.lost; DRAFT that may be taken back: in
-				    client.prefetched; doubted: in client.doubted */
+				    client.prefetched; doubted: in client.doubted otherwise */
 	struct account *account; /* charged for the row and its chunks */
 	struct ring *ring;	 /* ring.c: its ring, also when that has ended; or NULL */
 	uint32_t share, share_prev; /* links of the slots that share its extent (LINK, MEMBER) */

@@ -440,7 +440,8 @@ static void row_survives(struct state *st, uint32_t slot)
 		*fact = (struct row_fact){ .owner = t->owner,
 					   .first_unit = t->segment ? t->first_unit : 0,
 					   .units = t->segment ? t->units : 0,
-					   .chunks = t->chunks_reserved };
+					   .chunks = t->chunks_reserved,
+					   .ring_sum = t->prefetch };
 }
 
 void draft_into_ring(struct state *st, struct client *c, uint32_t slot)

@@ -71,6 +71,41 @@ TEST(prefetched_drafts_give_way)
 	must_be(td_status(&d).drafts, 0);
 }
 
+static uint64_t daemon_of(tl_client *client)
+{
+	tl_status s = { .size = sizeof(s) };
+
+	must_be(tl_get_status(client, &s), 0);
+	return s.daemon_pid;
+}
+
+/* Its client is idle, and has not heard of the next daemon. */
+TEST(prefetched_drafts_give_way_to_the_next_daemon_too)
+{
+	static const char *const with_keeper[] = { "--keeper", "yes", NULL };
+	cleanup_td struct test_daemon d =
+		td_start(.capacity = 16 * MIB, .storage = "shm", .extra = with_keeper);
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	tl_draft *draft;
+	uint64_t pid;
+
+	for (int i = 0; i < 4; i++)
+		put_alone(client, "a", i, 4 * MIB);
+	must_be(tl_delete(client, "a"), 0);
+	must_be(td_status(&d).drafts, 1);
+	pid = daemon_of(other);
+	must_be(kill((pid_t)pid, SIGKILL), 0);
+	eventually(daemon_of(other) != pid);
+	draft = create(other, "b", 13 * MIB, 0); /* fits only without the prefetched one */
+	must_be(td_status(&d).drafts, 1);
+	tl_abort(draft);
+	put_alone(client, "a", 7, 4 * MIB);
+	put_alone(client, "a", 8, 4 * MIB);
+	tl_close(client);
+	tl_close(other);
+	must_be(td_status(&d).drafts, 0);
+}
+
 TEST(a_prefetched_draft_in_use_is_not_taken_back)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
