@@ -281,11 +281,12 @@ CUresult cuda_event_synchronize(struct cuda_device *device, const struct cuda_sc
 	struct cuda_event *event;
 	CUresult e;
 
-	if (cuda_stream_tells(scope, stream))
-		return d->stream_synchronize(stream);
-	e = cuda_event_take(device, &event);
+	e = cuda_event_take(device, &event); /* by an event a thread waits asleep */
+	if (e == CUDA_E_OUT_OF_MEMORY)
+		return cuda_stream_tells(scope, stream) ? d->stream_synchronize(stream)
+							: synchronize_both(scope, stream);
 	if (e)
-		return e == CUDA_E_OUT_OF_MEMORY ? synchronize_both(scope, stream) : e;
+		return e;
 	e = d->event_record(event->event, stream);
 	if (!e)
 		e = d->event_synchronize(event->event);

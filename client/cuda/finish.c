@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tl_close() and exit() look at the publications themselves, which any thread may do under
- * cuda_lock: the library's thread may be in a deleter that does not come back, or may be the one
- * that calls tl_close(). The catalog shows whether the daemon has handled what it was told, so
- * nobody needs to read the socket either. No deleter is called, since nobody knows what deleters
- * need that has ended at exit.
+ * tl_close() and exit() look at the publications themselves, which any thread may do with
+ * cuda_asking and cuda_lock: the library's thread may be in a deleter that does not come back, or
+ * may be the one that calls tl_close(). The catalog shows whether the daemon has handled what it
+ * was told, so nobody needs to read the socket either. No deleter is called, since nobody knows
+ * what deleters need that has ended at exit.
  */
 #include <errno.h>
 #include <poll.h>

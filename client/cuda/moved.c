@@ -406,7 +406,8 @@ int moved_again(const DLManagedTensorVersioned *tensor, intptr_t stream,
 	CUresult e = CUDA_OK;
 	int r = 0;
 
-	if (m->buffer && stream != TL_STREAM_NONE) {
+	if (m->buffer && stream != TL_STREAM_NONE &&
+	    (m->written || cuda_stream(stream) != CUDA_STREAM_LEGACY)) {
 		r = cuda_enter(device_of(m), &scope);
 		if (r)
 			return r;

@@ -190,15 +190,19 @@ static int order_after_producer(struct cuda_import *import, const struct catalog
 	}
 }
 
-/* Is the stream fit for that GPU, even if it has not to wait? LEASE_E_STALE: the device was reset
- * since the memory was opened. What this process exported itself is not opened again. */
+/* Is the stream fit for that GPU, even if it has not to wait? The legacy stream is, and is never
+ * captured itself. LEASE_E_STALE: the device was reset since the memory was opened. What this
+ * process exported itself is not opened again. */
 static int look_at_device(const struct cuda_import *import, intptr_t stream)
 {
-	int r = stream == TL_STREAM_NONE && !import->mapping
-			? 0
-			: cuda_look_at_stream(import->device, stream);
+	bool fits = stream == TL_STREAM_NONE || cuda_stream(stream) == CUDA_STREAM_LEGACY;
+	int r = 0;
 
-	if (r && stream != TL_STREAM_NONE)
+	if (!fits)
+		r = cuda_look_at_stream(import->device, stream);
+	else if (import->mapping)
+		cuda_look_for_reset(import->device);
+	if (r)
 		return r;
 	return import->mapping && cuda_import_is_dead(import) ? LEASE_E_STALE : 0;
 }
@@ -322,7 +326,7 @@ int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h
 	const struct catalog_row *row = &use->session->catalog.rows[ref_slot(ref)];
 	struct cuda_import *import;
 	struct cuda_session *cs;
-	int r;
+	int refused, r;
 
 	r = options_check(row, options);
 	if (r)
@@ -332,12 +336,14 @@ int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h
 	r = cuda_session_with_thread(use->session, &cs);
 	if (!r)
 		r = cuda_import_get(cs, h->segment, h->segment_generation, until, &import);
-	if (!r) {
+	if (r)
+		return failed(use->session, row, r);
+	refused = look_at_device(import, options->stream);
+	if (!refused)
 		r = lease_in(import, use, ref, h, options, until.work, out);
-		if (r)
-			cuda_import_put(import);
-	}
-	return r ? failed(use->session, row, r) : 0;
+	if (r || refused)
+		cuda_import_put(import);
+	return r ? failed(use->session, row, r) : refused;
 }
 
 int tensor_lease_get_handle(tl_client *client, const char *name, const tl_get_options *options,

@@ -4,9 +4,9 @@
  * work is awaited it looks again by itself, first after 20 us, then less and less often.
  *
  * The use of cuda_lock: work is found under the lock and done without it. Functions called find_*,
- * take_* or next_* hold it from beginning to end; take_* takes one thing off its list, which is
- * then its caller's alone. The functions that do the work call those, and hold no lock themselves.
- * A function that is called with the lock says so.
+ * take_* or next_* hold it from beginning to end, but for the driver's calls in between; take_*
+ * takes one thing off its list, which is then its caller's alone. The functions that do the work
+ * call those, and hold no lock themselves. A function that is called with the lock says so.
  *
  * Work in progress keeps its session: leases and publications have counts on it, and the end of a
  * session waits while the thread has claimed it. Deleters are called without any lock and

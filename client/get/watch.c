@@ -142,7 +142,8 @@ static bool may_differ(const struct session *s, const struct watched *e)
 {
 	const struct catalog_row *row = &s->catalog.rows[ref_slot(e->ref)];
 
-	if (e->ring.ring || !e->ref || atomic_load(&s->catalog.names[e->index].current) != e->ref)
+	if (e->ring.ring || !e->ref || !e->producer ||
+	    atomic_load(&s->catalog.names[e->index].current) != e->ref)
 		return true;
 	return load_once(&row->flags) & ROW_ON_DEVICE &&
 	       (atomic_load_explicit(&row->progress, memory_order_relaxed) == ROW_LOST) != e->lost;

@@ -56,14 +56,13 @@ static int send_until(const struct session_peer *peer, const void *message, int 
 
 	for (;;) {
 		r = conn_send(peer->socket, message, fd_peek, MSG_DONTWAIT);
-		if (r == -EAGAIN)
+		if (r == -EAGAIN) {
 			r = socket_wait(peer->socket, POLLOUT, deadline);
-		else if (r == -ENOBUFS || r == -ETOOMANYREFS) /* which ends, and nobody says when */
-			r = pause_until(deadline);
-		else
-			return r;
-		if (r)
-			return r;
+			if (r)
+				return r;
+		} else if ((r != -ENOBUFS && r != -ETOOMANYREFS) || pause_until(deadline)) {
+			return r; /* these two end, and nobody says when */
+		}
 	}
 }
 

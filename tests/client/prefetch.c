@@ -83,8 +83,8 @@ static uint64_t daemon_of(tl_client *client)
 TEST(prefetched_drafts_give_way_to_the_next_daemon_too)
 {
 	static const char *const with_keeper[] = { "--keeper", "yes", NULL };
-	cleanup_td struct test_daemon d =
-		td_start(.capacity = 16 * MIB, .storage = "shm", .extra = with_keeper);
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB, .storage = "shm",
+						   .extra = with_keeper);
 	tl_client *client = td_connect(&d), *other = td_connect(&d);
 	tl_draft *draft;
 	uint64_t pid;
