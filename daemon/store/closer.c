@@ -142,8 +142,8 @@ static void process_make(struct closer *c)
 
 static void queue_make(struct closer *c)
 {
-	void *p = mmap(NULL, sizeof(*c->queue), PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	void *p = mmap(NULL, sizeof(*c->queue), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+		       -1, 0);
 
 	if (p == MAP_FAILED)
 		return;

@@ -35,7 +35,7 @@ struct closer {
 	pid_t pid;			      /* 0: there is none */
 	bool killed;			      /* it is going to end, unless it is stuck */
 	uint64_t forgotten;		      /* as closer_forgotten() was told */
-	struct closer_stuck *stuck; /* processes that were killed and are still there */
+	struct closer_stuck *stuck;	      /* processes that were killed and are still there */
 	struct closer_entry held[CLOSER_MAX]; /* not in the queue: too many of its user's are
 						 stuck, or there is no queue yet */
 	unsigned held_count;

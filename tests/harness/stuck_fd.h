@@ -61,10 +61,9 @@ static inline bool may_serve_files(void)
 
 static inline void fuse_answer(int fd, uint64_t unique, const void *body, size_t size)
 {
-	struct fuse_out_header header = {
-		.len = (uint32_t)(sizeof(header) + size), .error = body ? 0 : -ENOSYS,
-		.unique = unique
-	};
+	struct fuse_out_header header = { .len = (uint32_t)(sizeof(header) + size),
+					  .error = body ? 0 : -ENOSYS,
+					  .unique = unique };
 	struct iovec parts[2] = { { &header, sizeof(header) }, { (void *)body, size } };
 
 	(void)!writev(fd, parts, body ? 2 : 1);
