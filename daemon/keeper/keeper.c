@@ -536,12 +536,16 @@ static void child_ended(struct keeper *k, int status)
 	start(k);
 }
 
-static void child_reap(struct keeper *k)
+/* PID 1 of a container also gets what a daemon had started. */
+static void children_reap(struct keeper *k)
 {
 	int status;
+	pid_t pid;
 
-	if (k->child && waitpid(k->child, &status, WNOHANG) == k->child)
-		child_ended(k, status);
+	while (!k->over && (pid = waitpid(-1, &status, WNOHANG)) > 0) {
+		if (pid == k->child)
+			child_ended(k, status);
+	}
 }
 
 /* ---- signals -------------------------------------------------------------------------------- */
@@ -572,7 +576,7 @@ static void on_signal(struct keeper *k)
 		while (k->fd >= 0 && receive(k)) { /* the sender of a signal may know of them */
 		}
 		if (info.ssi_signo == SIGCHLD) {
-			child_reap(k);
+			children_reap(k);
 		} else if (info.ssi_signo == SIGHUP) {
 			signal_renew(k, KEEPER_RELOAD);
 		} else if (info.ssi_signo == SIGUSR2) {

@@ -10,6 +10,7 @@
 #include "daemon/state/namespace.h"
 #include "daemon/state/outcome.h"
 #include "daemon/state/survive.h"
+#include "daemon/store/shm.h"
 
 enum {
 	MADE_MAX = 64, /* empty ones of the template that are kept */
@@ -36,11 +37,23 @@ static struct namespace *namespace_free(struct namespaces *all, struct namespace
 	return NULL;
 }
 
+static bool is_first_catalog(void *first, uint64_t instance, uint64_t key)
+{
+	return instance == *(uint64_t *)first && !key;
+}
+
 void namespaces_deinit(struct namespaces *all)
 {
+	struct namespace *ns;
+
 	/* the default one last: by its catalog the objects of the others are found */
-	while (!list_empty(&all->list))
-		namespace_free(all, list_last_entry(&all->list, struct namespace, link));
+	while (!list_empty(&all->list)) {
+		ns = list_last_entry(&all->list, struct namespace, link);
+		if (all->count == 1) /* objects that could not be unlinked in time */
+			shm_object_destroy_unknown(all->instance, NAMESPACES_MAX, is_first_catalog,
+						   &all->instance);
+		namespace_free(all, ns);
+	}
 }
 
 static unsigned number_take(struct namespaces *all)

@@ -7,7 +7,6 @@
 #include "daemon/state/state.h"
 #include "daemon/state/survive.h"
 #include "daemon/state/table.h"
-#include "daemon/store/shm.h"
 #include "util/clock.h"
 
 static void state_begin(struct state *st, struct shared *shared, uint64_t instance,
@@ -139,7 +138,6 @@ void state_deinit(struct state *st)
 	survive_end(st->shared, &st->catalog);
 	catalog_deinit(&st->catalog);
 	accounts_deinit(&st->accounts);
-	shm_object_destroy_instance(st->instance); /* objects that could not be unlinked in time */
 }
 
 struct pool *state_pool(struct state *st, enum share share)

@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -104,6 +105,33 @@ static int leaves_much(void)
 	report_fd = keep_take(&keeper, "tl-report");
 	report('2');
 	return 7;
+}
+
+/* What a daemon started is the keeper's when it has died, if the keeper is PID 1 of a container. */
+static int leaves_orphan(void)
+{
+	char path[64], text[64] = "", own[32];
+	int ends[2], fd;
+
+	if (keeper.restarts == 0) {
+		keep_notify(&keeper, "READY=1");
+		must_be(pipe2(ends, O_CLOEXEC), 0);
+		if (!fork()) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			must_be(write(ends[1], "", 1), 1);
+			for (;;)
+				pause();
+		}
+		must_be(read(ends[0], text, 1), 1);
+		die();
+	}
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)getppid(), (int)getppid());
+	snprintf(own, sizeof(own), "%d ", (int)getpid());
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	must(fd >= 0);
+	eventually(pread(fd, text, sizeof(text), 0) == (ssize_t)strlen(own) &&
+		   !memcmp(text, own, strlen(own)));
+	return 9;
 }
 
 /* Writes through the later one of two pipes of the same tag, and has both closed. */
@@ -369,6 +397,7 @@ static const struct role {
 	int (*run)(void);
 } roles[] = {
 	{ "leaves_much", leaves_much },
+	{ "leaves_orphan", leaves_orphan },
 	{ "replaces", replaces },
 	{ "forgets_much", forgets_much },
 	{ "dies_always", dies_always },
@@ -447,6 +476,7 @@ static struct running run_within(const char *role, int activated_fd, int start_m
 	if (r.pid == 0) {
 		char *argv[] = { (char *)"keeper", (char *)(uintptr_t)role, number, NULL };
 
+		prctl(PR_SET_CHILD_SUBREAPER, 1); /* as PID 1 is */
 		log_set_level(LOG_LEVEL_WARN);
 		dup2(r.log_fd, STDERR_FILENO);
 		_exit(keeper_run(&(struct keeper_options){ .argv = argv,
@@ -516,6 +546,13 @@ TEST(what_was_kept_is_the_next_daemons)
 	struct running r = run("leaves_much", -1);
 
 	must_be(finish(&r, "2"), 7);
+}
+
+TEST(processes_that_a_dead_daemon_leaves_are_reaped)
+{
+	struct running r = run("leaves_orphan", -1);
+
+	must_be(finish(&r, ""), 9);
 }
 
 TEST(a_tag_keeps_one_descriptor_until_it_is_forgotten)

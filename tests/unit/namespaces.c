@@ -2,15 +2,20 @@
 /* Namespaces: their names, addresses that name one, who may do what there, and the template. */
 #include "daemon/state/namespace.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/inotify.h>
 
 #include "client/session/address.h"
 #include "daemon/serve/takeover.h"
 #include "daemon/state/evict.h"
 #include "daemon/state/expire.h"
 #include "daemon/state/outcome.h"
+#include "daemon/store/shm.h"
 #include "tensor/name.h"
 #include "tests/harness/harness.h"
+#include "tests/harness/own_shm.h"
 
 TEST(names_of_namespaces_are_plain_words)
 {
@@ -321,6 +326,50 @@ TEST(only_namespaces_in_which_something_is_due_are_looked_at)
 	evict_continue(&ns[2]->state);
 	must(shared.expiring.top == &ns[2]->state.lifetimes.next);
 	stop(); /* it is not there any more */
+}
+
+enum { MANY = 70 }; /* more empty ones than are kept */
+
+/* All others in /dev/shm would be looked at, in the turn of a client. */
+TEST(an_empty_namespace_ends_without_a_look_at_other_objects)
+{
+	struct inotify_event event;
+	struct namespace *ns;
+	char name[32];
+	int fd;
+
+	SKIP_UNLESS(own_shm(), "may not mount a tmpfs");
+	start();
+	all.users = small;
+	fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+	must(fd >= 0);
+	must(inotify_add_watch(fd, "/dev/shm", IN_ACCESS | IN_ONLYDIR) >= 0);
+	for (uint32_t uid = 1; uid <= MANY; uid++) {
+		snprintf(name, sizeof(name), "user-%u", uid);
+		must_be(enter(name, uid, &ns), 0);
+	}
+	must(all.count < MANY);
+	must_be(read(fd, &event, sizeof(event)), -1);
+	must_be(errno, EAGAIN);
+	stop();
+	must_be(read(fd, &event, sizeof(event)), sizeof(event)); /* it would have been seen */
+	close(fd);
+}
+
+TEST(what_namespaces_could_not_remove_is_removed_at_the_end)
+{
+	struct object left = { .key = 7 };
+	char path[OBJECT_PATH_MAX];
+
+	for (uint64_t number = 0; number < 2; number++) {
+		start();
+		left.instance = all.instance + number;
+		shm_object_path(&left, path);
+		close(open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+		must_be(access(path, F_OK), 0);
+		stop();
+		must_be(access(path, F_OK), -1);
+	}
 }
 
 /* Those of the template took the last numbers before the configuration got another namespace. */
