@@ -88,7 +88,8 @@ static void unlock_all(void)
 	process_unlock();
 }
 
-/* Copies all counts but the drafts', which are 0 or 1 for each slot. */
+/* Copies all counts but the drafts', which are 0 or 1 for each slot, and those for other
+ * children. */
 static void copy_counts(struct session *s, struct ledger *to)
 {
 	_Atomic uint32_t *held = ledger_held(to, s->catalog.slots);
@@ -106,9 +107,10 @@ static void copy_counts(struct session *s, struct ledger *to)
 		    atomic_load(&held[slot]))
 			atomic_fetch_sub(&held[slot], 1);
 	}
+	pins_subtract(s, held);
 }
 
-/* True if it holds anything but drafts. The session's state is FORKING. */
+/* True if it holds anything but drafts, and that for itself. The session's state is FORKING. */
 static bool holds_leases(struct session *s)
 {
 	uint64_t leases = 0, drafts = 0;
@@ -118,7 +120,7 @@ static bool holds_leases(struct session *s)
 	for_each_counted(s, slot, count) leases += count;
 	list_for_each_entry(draft, &s->drafts, link)
 		drafts += draft->held;
-	return leases > drafts;
+	return leases > drafts + pins_subtract(s, NULL);
 }
 
 struct telling {

@@ -112,6 +112,20 @@ void pin_drafts(struct session *s)
 	atomic_store(&s->pinned, true);
 }
 
+uint64_t pins_subtract(const struct session *s, _Atomic uint32_t *held)
+{
+	const struct fork_pin *pin;
+	uint64_t n = 0;
+
+	list_for_each_entry(pin, &s->pins, link) {
+		n += pin->n;
+		for (uint32_t i = 0; held && i < pin->n; i++)
+			if (atomic_load(&held[pin->slots[i]]))
+				atomic_fetch_sub(&held[pin->slots[i]], 1);
+	}
+	return n;
+}
+
 static void pin_free(struct fork_pin *pin)
 {
 	list_del(&pin->link);

@@ -449,6 +449,45 @@ TEST(a_parent_holds_for_its_child_and_no_longer)
 	must_be_held(held_by_its_parent);
 }
 
+static int waits(const struct test_daemon *d, void *arg)
+{
+	(void)d;
+	(void)arg;
+	pause_at(1);
+	return 0;
+}
+
+static int drops_all(const struct test_daemon *d, void *arg)
+{
+	drop_family(arg);
+	return waits(d, NULL);
+}
+
+/* Who has a connection of its own could not give that up. */
+TEST(what_a_parent_holds_for_a_child_is_not_its_sisters)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct test_child unconnected, sister;
+	struct family f;
+
+	take_family(&f, td_connect(&d));
+	td_freeze(&d);
+	fork_timeout_ns = 50 * MS;
+	unconnected = child_start(&d, waits, NULL);
+	fork_timeout_ns = WAIT_S * SECOND;
+	td_thaw(&d);
+	must_be(child_await(&unconnected), 1);
+	sister = child_start_ready(&d, drops_all, &f);
+	drop_family(&f);
+	replace_family_often(&f);
+	must_be(td_status(&d).retired, HELD);
+	child_kill(&unconnected);
+	put_bytes(f.client, "f/0", 1, 100); /* the next call sees that it has ended */
+	must_be(td_status(&d).retired, 0);
+	child_finish(&sister);
+	tl_close(f.client);
+}
+
 /* As a child does that becomes a service. */
 static int held_without_descriptors(const struct test_daemon *d, void *arg)
 {

@@ -3,53 +3,12 @@
  * Calls of the driver that wait for the GPU: what closes memory waits for the device, and what is
  * put on a full stream for space there. Whoever does not make such a call must not wait with it.
  */
-#include "tests/gpu/common.h"
+#include "tests/gpu/gate.h"
 
-#include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
 
 enum { N = 2 << 20, HANG_S = 20, LEASES = 20 };
-
-/* ---- A stream that stands still ---- */
-
-struct gate {
-	_Atomic int open;
-	CUstream stream;
-};
-
-static void wait_at(void *argument)
-{
-	struct gate *gate = argument;
-
-	while (!atomic_load(&gate->open))
-		usleep(100);
-}
-
-static void launch(CUstream stream, void (*function)(void *), void *argument)
-{
-	CUresult (*call)(CUstream stream, void (*function)(void *), void *argument);
-	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-
-	*(void **)&call = dlsym(library, "cuLaunchHostFunc");
-	gpu_must(call(stream, function, argument));
-	dlclose(library);
-}
-
-/* Makes a stream that does nothing until the gate is opened. */
-static void gate_close(struct gate *gate)
-{
-	atomic_store(&gate->open, 0);
-	gpu_must(cuda->stream_create(&gate->stream, CUDA_STREAM_NON_BLOCKING));
-	launch(gate->stream, wait_at, gate);
-}
-
-static void gate_open(struct gate *gate)
-{
-	atomic_store(&gate->open, 1);
-	gpu_must(cuda->stream_synchronize(gate->stream));
-	gpu_must(cuda->stream_destroy(gate->stream));
-}
 
 /* ---- Closing ---- */
 

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds out what single calls of the driver return that the library and the fake driver count on.
  */
+#include <poll.h>
+
 #include "tests/gpu/capture.h"
+#include "tests/gpu/gate.h"
 #include "tests/gpu_check/check.h"
 
 enum { N = 4 << 20 };
@@ -307,6 +310,120 @@ static int capture_facts(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
+/* ---- Calls that wait ---- */
+
+/* What a thread calls, one after the other, while another one closes memory, which waits for a
+ * stream that stands still. */
+#define BESIDE(CALL)                                                                               \
+	CALL(cuCtxGetId, cuda->ctx_get_id(b->context, &(unsigned long long){ 0 }))                 \
+	CALL(cuCtxPushCurrent, cuda->ctx_push(b->context) + cuda->ctx_pop(&(CUcontext){ NULL }))   \
+	CALL(cuStreamQuery, cuda->stream_query(b->stream))                                         \
+	CALL(cuEventQuery, cuda->event_query(b->event))                                            \
+	CALL(cuEventRecord, cuda->event_record(b->event, b->stream))                               \
+	CALL(cuStreamWaitEvent, cuda->stream_wait_event(b->stream, b->event, 0))                   \
+	CALL(cuMemcpyDtoDAsync, cuda->memcpy_dtod_async(b->to, b->from, N, b->stream))             \
+	CALL(cuStreamSynchronize, cuda->stream_synchronize(b->stream))
+
+struct beside {
+	CUcontext context;
+	CUstream stream;
+	CUevent event;
+	CUdeviceptr from, to, freed;
+	struct vmm_block unmapped;
+	bool vmm;
+	_Atomic bool closing;
+	_Atomic unsigned done; /* calls */
+};
+
+#define CALL(name, expression)                                                                     \
+	static CUresult beside_##name(struct beside *b)                                            \
+	{                                                                                          \
+		return (CUresult)(expression);                                                     \
+	}
+BESIDE(CALL)
+#undef CALL
+#define CALL(name, expression) { #name, beside_##name },
+static const struct {
+	const char *name;
+	CUresult (*run)(struct beside *b);
+} besides[] = { BESIDE(CALL) };
+#undef CALL
+
+enum { BESIDES = sizeof(besides) / sizeof(*besides) };
+
+static void *closes(void *arg)
+{
+	struct beside *b = arg;
+
+	gpu_must(cuda->ctx_set_current(b->context));
+	atomic_store(&b->closing, true);
+	if (b->vmm)
+		vmm_end(&b->unmapped);
+	else
+		gpu_must(cuda->mem_free(b->freed));
+	return NULL;
+}
+
+static void *calls_beside(void *arg)
+{
+	struct beside *b = arg;
+
+	gpu_must(cuda->ctx_set_current(b->context));
+	for (unsigned i = 0; i < BESIDES; i++) {
+		CUresult e = besides[i].run(b);
+
+		must(!e || e == CUDA_E_NOT_READY);
+		atomic_fetch_add(&b->done, 1);
+	}
+	return NULL;
+}
+
+static void tell_what_waits(struct beside *b, const char *name)
+{
+	enum { BEGIN_MS = 200, CALLS_MS = 2000 };
+	pthread_t closer, other;
+	struct gate gate;
+	unsigned done;
+
+	atomic_store(&b->closing, false);
+	atomic_store(&b->done, 0);
+	calls_beside(b); /* once before: the first call may load code */
+	atomic_store(&b->done, 0);
+	gate_close(&gate);
+	must_be(pthread_create(&closer, NULL, closes, b), 0);
+	eventually(atomic_load(&b->closing));
+	poll(NULL, 0, BEGIN_MS);
+	must_be(pthread_create(&other, NULL, calls_beside, b), 0);
+	for (unsigned ms = 0; ms < CALLS_MS && atomic_load(&b->done) < BESIDES; ms++)
+		poll(NULL, 0, 1);
+	done = atomic_load(&b->done);
+	gate_open(&gate);
+	pthread_join(other, NULL);
+	pthread_join(closer, NULL);
+	row(done == BESIDES ? "ok" : "differs", name, "%s%s",
+	    done == BESIDES ? "all calls on another stream return" : besides[done].name,
+	    done == BESIDES ? "" : " on another stream waits with it");
+}
+
+static int waiting_facts(const struct test_daemon *d, void *arg)
+{
+	static struct beside b;
+
+	(void)d, (void)arg;
+	cuda = gpu_use(0);
+	gpu_must(cuda->ctx_get_current(&b.context));
+	gpu_must(cuda->stream_create(&b.stream, CUDA_STREAM_NON_BLOCKING));
+	gpu_must(cuda->event_create(&b.event, CUDA_EVENT_DISABLE_TIMING));
+	b.from = gpu_alloc(N);
+	b.to = gpu_alloc(N);
+	b.freed = gpu_alloc(N);
+	tell_what_waits(&b, "while cuMemFree waits for a stream");
+	b.vmm = cuda->mem_create && !vmm_make(&b.unmapped, N);
+	if (b.vmm)
+		tell_what_waits(&b, "while VMM memory is unmapped beside a stream at work");
+	return 0;
+}
+
 /* ---- Pools ---- */
 
 struct pooled {
@@ -414,6 +531,7 @@ FACTS(vmm_facts)
 FACTS(fork_facts)
 FACTS(event_facts)
 FACTS(capture_facts)
+FACTS(waiting_facts)
 
 GPU_TEST(neighbours_are_told)
 {
