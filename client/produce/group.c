@@ -29,6 +29,7 @@
 #include "tensor/dtype.h"
 #include "tensor/extent.h"
 #include "util/clock.h"
+#include "util/fd.h"
 #include "util/thread.h"
 
 struct tl_group {
@@ -430,8 +431,10 @@ static int members_send(tl_group *group, uint32_t life, int64_t deadline)
 			r = batch_end(group, &batches[ended++ % BATCHES], deadline);
 		}
 	}
-	for (; ended < begun; ended++)
+	for (; ended < begun; ended++) {
 		session_forget(group->all.session, &batches[ended % BATCHES].req);
+		fd_close(batches[ended % BATCHES].answer.fd);
+	}
 	return r;
 }
 

@@ -308,7 +308,8 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 		if (req->serial != serial)
 			continue;
 		memcpy(req->answer->bytes, m->bytes, m->header.length);
-		req->answer->fd = take_fd(&m->fd);
+		/* nobody looks at what else answers a prefetch */
+		req->answer->fd = req->spare ? fd_close(take_fd(&m->fd)) : take_fd(&m->fd);
 		if (m->fd_lost && m->header.type != WIRE_GRANTED) {
 			request_done(req, -EMFILE);
 			return;

@@ -127,6 +127,39 @@ static int put_after_draft(const struct wire_draft *draft)
 	return r;
 }
 
+static bool segment_for_a_prefetch(struct liar *l, int socket, struct conn_message *request)
+{
+	const struct wire_commit *commit = (const void *)request->bytes;
+	struct wire_segment segment = { .size = LIAR_SEGMENT_BYTES, .segment_generation = 1 };
+	struct conn_message prefetch = *request;
+
+	if (request->header.type == WIRE_COMMIT && commit->prefetch_serial) {
+		prefetch.header.serial = commit->prefetch_serial;
+		liar_send(socket, &prefetch, WIRE_SEGMENT, &segment, sizeof(segment),
+			  l->segment_fds[0]);
+		++*(unsigned *)l->context;
+	}
+	return false;
+}
+
+/* Nobody expects a descriptor there. */
+LIE_TEST(descriptors_of_answers_to_prefetches_are_closed)
+{
+	unsigned prefetches = 0, fds;
+	tl_client *client = liar_connect(&liar);
+
+	liar.context = &prefetches;
+	liar_set_answer(&liar, segment_for_a_prefetch);
+	for (int i = 0; i < 4; i++)
+		put(client);
+	fds = count_fds(0);
+	for (int i = 0; i < 20; i++)
+		put(client);
+	must(prefetches > 10);
+	must(count_fds(0) <= fds + 1);
+	tl_close(client);
+}
+
 LIE_TEST(a_draft_that_cannot_be_is_refused)
 {
 	struct wire_draft good = liar.draft, bad;
