@@ -459,7 +459,7 @@ class Client(_core.Client):
         timeout: seconds to wait for each, and with a stream for its producer's GPU work; a TimeoutError ends the
             iteration. By default it waits forever.
         until_gone: whether to end the iteration once the newest was given and the connection that published it has
-            ended, or it was deleted; of a set, each of them.
+            ended, or it was deleted; of a set, each of them. When a daemon begins anew, it waits for the next one.
         mode, stream, device: as for get(); a set has no stream.
         poll() returns the next one at once, or None. It is closed by close(), at the end of a with block, or when it is
         collected. Only one thread or task may use it at a time.
