@@ -57,7 +57,8 @@ def connect(address=None, *, namespace=None, autostart=None, timeout=10.0):
     NoDaemonError (a ConnectionRefusedError): nobody listens at the address. PermissionDeniedError: this user may not
     use the socket, there is no namespace of that name that it may read, or the daemon runs as a user that is not
     trusted. Trusted are this user, root, the system user of the packaged service, and the uids in
-    $TENSORLEASE_TRUST_UID, separated by commas.
+    $TENSORLEASE_TRUST_UID, separated by commas. TooManyClientsError: the daemon, or this user there, has as many
+    connections as it may have.
     """
     return Client(address, namespace=namespace, autostart=autostart, timeout=timeout)
 
