@@ -576,10 +576,11 @@ class Client(_core.Client):
                 try:
                     version, _ = self._publish(new_name, tensor, no_copy=True, metadata=info.metadata, **options)
                 except UnsupportedError:  # only its owner can give memory another name without a copy
-                    if info.uid == os.geteuid():
+                    own = self._uid()
+                    if info.uid == own:
                         raise
                     raise PermissionDeniedError(
-                        errno.EACCES, f"'{name}' belongs to user {info.uid}, not to user {os.geteuid()}"
+                        errno.EACCES, f"'{name}' belongs to user {info.uid}, not to user {own}"
                     ) from None
             self._forget(name, info.version)
             return version
