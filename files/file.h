@@ -45,7 +45,8 @@ int file_read_entry(struct tensor_file *f, size_t i, void *dst, file_progress pr
 int file_write(const char *path, enum file_format format, const struct file_item *items,
 	       size_t count, file_progress progress, void *context, char *err, size_t err_len);
 /* The same with texts about the whole file, and @interrupted (which may be NULL) may stop it while
- * a pipe is opened or written. -ENOTSUP: the format has no such texts. */
+ * a pipe is opened or written, or a .npz's data is summed. -ENOTSUP: the format has no such texts.
+ */
 int file_write_noted(const char *path, enum file_format format, const struct file_item *items,
 		     size_t count, const struct file_note *notes, size_t note_count,
 		     file_progress progress, file_interrupted interrupted, void *context, char *err,

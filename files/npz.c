@@ -133,6 +133,20 @@ int npz_read(struct tensor_file *f, const struct file_entry *e, void *dst, const
 	return r;
 }
 
+/* Adds the data to *crc. It may be gigabytes, so whoever waits for the end is asked meanwhile. */
+static int sum_data(uLong *crc, const void *data, uint64_t nbytes, const struct report *to)
+{
+	for (uint64_t done = 0; done < nbytes;) {
+		size_t n = nbytes - done < FILE_CHUNK ? nbytes - done : FILE_CHUNK;
+
+		*crc = crc32_z(*crc, (const Bytef *)data + done, n);
+		done += n;
+		if (!report_goes_on(to))
+			return report_errno(to, "write");
+	}
+	return 0;
+}
+
 static int write_item(struct zip_writer *w, const struct file_item *item)
 {
 	char preamble[NPY_PREAMBLE_MAX], why[NPY_WHY_TEXT];
@@ -150,9 +164,9 @@ static int write_item(struct zip_writer *w, const struct file_item *item)
 		return report_memory(w->out->to);
 	}
 	crc = crc32_z(0, (const Bytef *)preamble, len);
-	if (nbytes)
-		crc = crc32_z(crc, item->data, nbytes);
-	r = zip_writer_begin(w, name, len + nbytes, (uint32_t)crc);
+	r = sum_data(&crc, item->data, nbytes, w->out->to);
+	if (!r)
+		r = zip_writer_begin(w, name, len + nbytes, (uint32_t)crc);
 	if (!r)
 		r = output_write(w->out, preamble, len);
 	return r ? r : output_write_data(w->out, item->data, nbytes);

@@ -16,8 +16,8 @@ enum {
  * operation stops and returns that. */
 typedef int (*file_progress)(void *context, uint64_t done, uint64_t total);
 
-/* Called again and again while a pipe is waited for or used, and when a signal comes meanwhile. If
- * it returns a negative errno, that stops, and returns it. */
+/* Called again and again while a pipe is waited for or used and while what is written is summed,
+ * and when a signal comes meanwhile. If it returns a negative errno, that stops, and returns it. */
 typedef int (*file_interrupted)(void *context);
 
 struct report {

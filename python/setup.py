@@ -111,11 +111,25 @@ def daemon_libraries(cc):
     return None
 
 
+def plain(path):
+    """Return whether make takes the path as it is: at a space, for example, it splits it."""
+    return not re.search(r"[^\w./+-]", str(path))
+
+
 class BuildExtension(build_ext):
     """Builds the library, the daemon and transfer/ before the extension."""
 
     def run(self):
         tree = Path(self.build_temp).resolve() / "core"
+        if plain(tree):
+            return self.build_in(tree)
+        with tempfile.TemporaryDirectory(prefix="tl-build-") as folder:
+            tree = Path(folder).resolve() / "core"
+            if not plain(tree):
+                sys.exit(f"tensorlease cannot be built in {tree}: set TMPDIR to a folder without spaces and special characters.")
+            self.build_in(tree)
+
+    def build_in(self, tree):
         cc = os.environ.get("CC", "gcc").split()  # several words, as in "ccache gcc"
         check_machine(cc)
         self.carried = {f"lib/{LIBRARY}": tree / "lib" / LIBRARY}

@@ -2,6 +2,7 @@
 /* epoll [NAME]: tensors in an event loop. A watch has a descriptor that is readable when there is
  * a change. */
 #include <err.h>
+#include <errno.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 
@@ -24,7 +25,7 @@ int main(int argc, char **argv)
 {
 	struct epoll_event ready, news = { .events = EPOLLIN };
 	tl_watch_event event = TL_INIT(tl_watch_event);
-	int epoll = epoll_create1(EPOLL_CLOEXEC), fd;
+	int epoll = epoll_create1(EPOLL_CLOEXEC), fd, r;
 	tl_client *client;
 	tl_watch *watch;
 
@@ -33,8 +34,10 @@ int main(int argc, char **argv)
 	    tl_watch_fd(watch, &fd))
 		errx(1, "%s", tl_last_error());
 	epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &news);
-	do
-		while (!tl_watch_next(watch, NULL, &event))
+	do {
+		while (!(r = tl_watch_next(watch, NULL, &event)))
 			look(client, &event);
-	while (epoll_wait(epoll, &ready, 1, -1) > 0);
+		if (r != -EAGAIN && r != -ENOTCONN) /* for the next daemon it waits */
+			errx(1, "%s", tl_last_error());
+	} while (epoll_wait(epoll, &ready, 1, -1) > 0);
 }

@@ -127,7 +127,9 @@ TL_API int tl_watch_next(tl_watch *watch, const tl_wait_options *options, tl_wat
  *
  * For poll(), epoll, and event loops. When it is readable, call tl_watch_next() without options
  * until that returns something other than 0; then it is readable again at the next change. It may
- * be readable although nothing has changed. Do not read it or write to it.
+ * be readable although nothing has changed. Do not read it or write to it. After another result
+ * than 0, -EAGAIN and -ENOTCONN, -ECONNABORTED after a kick for example, it may stay readable: poll
+ * it no more.
  *
  * The first call starts a thread, which sleeps. The end of the daemon is no change: as in a wait
  * without a limit, nothing comes until another daemon is there. Then the thread connects again, and

@@ -18,6 +18,7 @@ import time
 import weakref
 from importlib.metadata import version
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from conftest import (
     daemon_at,
     eventually,
     gives_the_gil_up,
+    in_child,
     is_interrupted,
     once_asleep,
     run_python,
@@ -421,6 +423,23 @@ def test_too_many_clients_have_an_error_of_their_own(tmp_path):
         eventually(lambda: len(first.clients()) == 1)
         with tensorlease.connect(address, autostart=False), pytest.raises(tensorlease.TooManyClientsError):
             tensorlease.connect(address, autostart=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_too_many_connections_of_a_user_are_the_same_error():
+    with tempfile.TemporaryDirectory(prefix="tl-users-") as folder:
+        os.chmod(folder, 0o755)
+        address, config = f"{folder}/socket", Path(folder, "config")
+        config.write_text("[user *]\nconnections = 1\n")
+
+        def connect_twice():
+            os.setuid(4321)
+            with tensorlease.connect(address, autostart=False, timeout=limit(60)):
+                with pytest.raises(tensorlease.TooManyClientsError, match="connections"):
+                    tensorlease.connect(address, autostart=False, timeout=limit(60))
+
+        with daemon_at(address, more=("--config", config)):
+            in_child(connect_twice)
 
 
 def test_other_libraries_tell_which_class_a_tensor_is(client):

@@ -4,11 +4,13 @@
 import ast
 import contextlib
 import inspect
+import os
+import tempfile
 import threading
 
 import numpy as np
 import pytest
-from conftest import PACKAGE, in_child, once_asleep
+from conftest import PACKAGE, daemon_at, in_child, once_asleep, run_python
 from limits import limit
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -437,6 +439,45 @@ def test_complex_weights_keep_whether_they_are_trained(client):
         model = Tied(torch.complex64)
     shared.load_model(client, "torch/complex", model)
     assert model.a.requires_grad and not model.c.requires_grad
+
+
+# Our user has another number there than the daemon knows it by, and that number is a stranger's.
+IN_A_USER_NAMESPACE = """
+import ctypes, os, sys
+from pathlib import Path
+maps = {"setgroups": "deny", "uid_map": f"{os.geteuid() + 1000} {os.geteuid()} 1", "gid_map": f"0 {os.getegid()} 1"}
+try:
+    if ctypes.CDLL(None).unshare(0x10000000): sys.exit(77)  # CLONE_NEWUSER
+    for name, text in maps.items(): Path("/proc/self", name).write_text(text)
+except OSError:
+    sys.exit(77)
+import tensorlease, tensorlease.torch as shared
+client = tensorlease.connect(autostart=False)
+mine = shared.CachedDataset([5], client, "mine")
+assert mine[0] == mine[0] == 5 and client.stat("mine/0").uid != os.geteuid()
+if "theirs/0" in client:
+    assert client.stat("theirs/0").uid == os.geteuid()
+    try: shared.CachedDataset([7], client, "theirs")[0]
+    except PermissionError: pass
+    else: sys.exit("the sample of a stranger is taken")
+"""
+
+
+def test_samples_are_those_of_the_user_that_the_daemon_knows():
+    def stranger():
+        os.setuid(os.geteuid() + 1000)
+        with tensorlease.connect(address, autostart=False) as client:
+            assert shared.CachedDataset([6], client, "theirs")[0] == 6
+
+    with tempfile.TemporaryDirectory(prefix="tl-py-") as folder, daemon_at(f"{folder}/socket"):
+        address = f"{folder}/socket"
+        if os.geteuid() == 0:
+            os.chmod(folder, 0o755)
+            in_child(stranger)
+        done = run_python(IN_A_USER_NAMESPACE, check=False, TENSORLEASE_SOCKET=address)
+        if done.returncode == 77:
+            pytest.skip("this user may not make a user namespace")
+        assert done.returncode == 0, done.stderr
 
 
 def test_the_stub_has_the_parameters_of_the_module():

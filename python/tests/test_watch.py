@@ -222,6 +222,27 @@ def test_it_outlives_the_daemon(tmp_path):
             assert next(watch).bytes() == b"2"
 
 
+@pytest.mark.parametrize("kind", ["name", "prefix"])
+def test_another_daemon_is_not_the_end_of_the_producer(tmp_path, kind):
+    address = str(tmp_path / "socket")
+    where = {"name": "o/a"} if kind == "name" else {"prefix": "o/"}
+    with daemon_at(address) as first, tensorlease.connect(address, autostart=False) as client:
+        events, watch = client.events("o/", timeout=limit(60)), client.watch(**where, until_gone=True, timeout=limit(60))
+        client.put("o/a", b"1")
+        assert next(watch) and told(events, 1) == [("published", "o/a", 1)]
+        first.kill()
+        first.wait()
+        with daemon_at(address):
+            assert next(events)[0] == "restarted"
+            assert watch.poll() is None and not watch.over
+            thread = once_asleep(lambda: client.put("o/a", b"2"))
+            found = next(watch)
+            thread.join()
+            assert (found if kind == "name" else found["a"]).bytes() == b"2"
+            client.delete("o/a")
+            assert list(watch) == []
+
+
 @pytest.mark.parametrize("kind", ["thread", "loop"])
 def test_a_step_that_begins_without_a_daemon_waits_for_the_next_one(tmp_path, kind):
     address, got, begun = str(tmp_path / "socket"), [], threading.Event()
@@ -293,6 +314,24 @@ def test_a_tensor_that_is_lost_before_it_is_got_is_passed_over(client, kind, mon
         found = next(watch)
     tensor = found if kind == "name" else found["a"]
     assert lost and tensor.tolist() == [ord("2")]
+
+
+def test_a_set_that_comes_while_one_is_got_is_polled_for_without_a_wait(client, monkeypatch):
+    real = tensorlease.Client._get_many
+
+    def overtaken(self, *args):
+        found = real(self, *args)
+        monkeypatch.undo()
+        client.put_many({"a": b"2", "b": b"2"}, prefix="poll/")
+        return found
+
+    with client.watch(prefix="poll/") as watch:
+        client.put_many({"a": b"1", "b": b"1"}, prefix="poll/")
+        assert select.select([watch], [], [], limit(60))[0]
+        monkeypatch.setattr(tensorlease.Client, "_get_many", overtaken)
+        sets = list(iter(watch.poll, None))
+    assert [found["b"].bytes() for found in sets] == [b"1", b"2"]
+    client.delete(prefix="poll/")
 
 
 def test_a_watch_is_generic():

@@ -114,6 +114,26 @@ TEST(an_event_loop_hears_of_new_tensors)
 	must_be(finish(&loop, SIGTERM), 256 + SIGTERM);
 }
 
+static int kick_epoll(const tl_client_info *info, void *client)
+{
+	return strcmp(info->label, "epoll") == 0 ? tl_kick(client, info->id) : 0;
+}
+
+TEST(an_event_loop_ends_when_its_client_is_kicked)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct program producer = start(d.socket, ARGS("producer", "picture", "1"));
+	struct program loop = start(d.socket, ARGS("epoll", "picture"));
+	tl_client *client = td_connect(&d);
+
+	read_lines(&loop, 1); /* it watches */
+	must_be(finish(&producer, SIGTERM), 256 + SIGTERM);
+	must_be(tl_list_clients(client, kick_epoll, client), 0);
+	must_be(finish(&loop, 0), 1);
+	must_say(&loop, "disconnected");
+	tl_close(client);
+}
+
 TEST(a_pair_is_got_as_it_was_published)
 {
 	cleanup_td struct test_daemon d = td_start();

@@ -3,7 +3,7 @@
 """Installs a wheel or an sdist in bare environments outside the tree, and shares a tensor there between two processes.
 
 Nothing but the package is installed there. What is imported must be the installed package, with its programs and its
-licence. With --manylinux the wheel must have a name for other systems.
+licence. With --manylinux the wheel must have a name for other systems. An sdist is built in a folder with a space.
 """
 
 import argparse
@@ -58,6 +58,9 @@ def try_package(python, package, folder):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "TENSORLEASE_"))}
     options = {"cwd": folder, "env": environment}
     run(python, "-m", "venv", folder / "venv", **options)
+    if package.suffix != ".whl":
+        shutil.unpack_archive(package, folder / "with a space")
+        (package,) = (folder / "with a space").iterdir()
     binaries = folder / "venv" / "bin"
     run(binaries / "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", package, **options)
     own = binaries / "python"

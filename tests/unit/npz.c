@@ -2,6 +2,7 @@
 /* .npz: malformed archives are refused for the right reason, others come back bit by bit. */
 #include <zlib.h>
 
+#include "files/output.h"
 #include "tests/unit/format_fixture.h"
 
 /* One member of an archive made by hand, and what is wrong with it. */
@@ -523,6 +524,30 @@ CASE(an_endless_stream_of_something_else_is_refused)
 {
 	assert_refused_at_once(FILE_NPZ, "\0\0\0\0\0\0\0\0", 8, "not a ZIP archive");
 	assert_refused_at_once(FILE_NPZ, "\x93NUMPY\x01\0", 8, "not a ZIP archive");
+}
+
+static int stop(void *calls)
+{
+	++*(unsigned *)calls;
+	return -ECANCELED;
+}
+
+CASE(a_write_may_be_stopped_while_it_sums)
+{
+	const int64_t n = 3L * FILE_CHUNK;
+	char *data = calloc(1, (size_t)n), err[FILE_ERROR_TEXT];
+	struct file_item item = {
+		.name = "a", .dtype = { kDLInt, 8, 1 }, .ndim = 1, .shape = &n, .data = data
+	};
+	unsigned calls = 0;
+
+	assert_non_null(data);
+	assert_int_equal(file_write_noted(file, FILE_NPZ, &item, 1, NULL, 0, NULL, stop, &calls,
+					  err, sizeof(err)),
+			 -ECANCELED);
+	assert_int_equal(calls, 1);
+	assert_int_equal(access(file, F_OK), -1);
+	free(data);
 }
 
 int main(void)

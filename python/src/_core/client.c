@@ -414,6 +414,7 @@ static PyMethodDef methods[] = {
 	{ "_get_all", many_get_all, METH_VARARGS, NULL },
 	{ "_load", file_load, METH_VARARGS, NULL },
 	{ "_save", file_save, METH_VARARGS, NULL },
+	{ "_uid", client_uid, METH_NOARGS, NULL },
 	{ "_stat", look_stat, METH_O, NULL },
 	{ "_list", look_list, METH_O, NULL },
 	{ "_status", look_status, METH_NOARGS, NULL },

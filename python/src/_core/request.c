@@ -72,6 +72,15 @@ static int call_kick_user(struct request *q, tl_client *client)
 	return tl_kick_user(client, (uint32_t)q->number, &q->count);
 }
 
+static int call_uid(struct request *q, tl_client *client)
+{
+	tl_user_info info = { .size = sizeof(info) };
+	int r = tl_get_user(client, UINT32_MAX, &info);
+
+	q->count = info.uid;
+	return r;
+}
+
 /* _delete(name, version), which is 0 if it does not matter */
 PyObject *client_delete(PyObject *self, PyObject *args)
 {
@@ -116,6 +125,15 @@ PyObject *client_kick_user(PyObject *self, PyObject *uid)
 		return NULL;
 	if (q.number >= UINT32_MAX)
 		return raise_text(-EINVAL, "uid must be below 2^32 - 1");
+	return ask(self, &q) ? NULL : PyLong_FromUnsignedLong(q.count);
+}
+
+PyObject *client_uid(PyObject *self, PyObject *unused)
+{
+	WITH_LOCK;
+	struct request q = { .call = call_uid };
+
+	(void)unused;
 	return ask(self, &q) ? NULL : PyLong_FromUnsignedLong(q.count);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Methods of the Client that make one request: they claim and delete names, and disconnect clients.
+ * Methods of the Client that make one request: they claim and delete names, disconnect
+ * clients, and ask who we are.
  */
 #pragma once
 
@@ -16,3 +17,6 @@ PyObject *client_unclaim(PyObject *self, PyObject *name);
 PyObject *client_delete(PyObject *self, PyObject *args);
 PyObject *client_kick(PyObject *self, PyObject *id);
 PyObject *client_kick_user(PyObject *self, PyObject *uid);
+/* _uid(), by which the daemon knows this client's user: in a user namespace it is another number
+ * than geteuid(). */
+PyObject *client_uid(PyObject *self, PyObject *unused);

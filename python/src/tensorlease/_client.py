@@ -57,7 +57,8 @@ def connect(address=None, *, namespace=None, autostart=None, timeout=10.0):
     NoDaemonError (a ConnectionRefusedError): nobody listens at the address. PermissionDeniedError: this user may not
     use the socket, there is no namespace of that name that it may read, or the daemon runs as a user that is not
     trusted. Trusted are this user, root, the system user of the packaged service, and the uids in
-    $TENSORLEASE_TRUST_UID, separated by commas.
+    $TENSORLEASE_TRUST_UID, separated by commas. TooManyClientsError: the daemon, or this user there, has as many
+    connections as it may have.
     """
     return Client(address, namespace=namespace, autostart=autostart, timeout=timeout)
 
@@ -459,7 +460,7 @@ class Client(_core.Client):
         timeout: seconds to wait for each, and with a stream for its producer's GPU work; a TimeoutError ends the
             iteration. By default it waits forever.
         until_gone: whether to end the iteration once the newest was given and the connection that published it has
-            ended, or it was deleted; of a set, each of them.
+            ended, or it was deleted; of a set, each of them. When a daemon begins anew, it waits for the next one.
         mode, stream, device: as for get(); a set has no stream.
         poll() returns the next one at once, or None. It is closed by close(), at the end of a with block, or when it is
         collected. Only one thread or task may use it at a time.
@@ -575,10 +576,11 @@ class Client(_core.Client):
                 try:
                     version, _ = self._publish(new_name, tensor, no_copy=True, metadata=info.metadata, **options)
                 except UnsupportedError:  # only its owner can give memory another name without a copy
-                    if info.uid == os.geteuid():
+                    own = self._uid()
+                    if info.uid == own:
                         raise
                     raise PermissionDeniedError(
-                        errno.EACCES, f"'{name}' belongs to user {info.uid}, not to user {os.geteuid()}"
+                        errno.EACCES, f"'{name}' belongs to user {info.uid}, not to user {own}"
                     ) from None
             self._forget(name, info.version)
             return version

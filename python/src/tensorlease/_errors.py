@@ -46,7 +46,7 @@ class NoDaemonError(DisconnectedError, ConnectionRefusedError):
 
 
 class TooManyClientsError(Error):
-    """The daemon has as many clients as it may have."""
+    """The daemon has as many clients, or this user as many connections, as it may have."""
 
 
 class UnsupportedError(Error):
@@ -85,4 +85,5 @@ for _class in {Error, *BY_ERRNO.values()}:
 CONNECTING = {
     **BY_ERRNO,
     errno.ENOENT: NoDaemonError,
+    errno.EDQUOT: TooManyClientsError,
 }

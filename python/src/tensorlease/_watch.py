@@ -78,12 +78,14 @@ class _Watching:
         self.close()
 
     def fileno(self):
-        """Return a descriptor that is readable when something may have happened."""
+        """Return a descriptor that is readable when something may have happened. Then call poll() until it gives None."""
         return self._core.fileno()
 
     def poll(self):
         """Return what the next step of the iteration would give, or None if it would have to wait.
 
+        What it returns may have been replaced meanwhile, and fileno() does not tell that again. So an event loop calls
+        it until it returns None.
         A step of a watch with a stream also waits for the GPU work of the tensor's producer, of whose end fileno()
         tells nothing.
         """
@@ -182,6 +184,7 @@ class Watch(_Watching):
         self._unfinished = None  # (a tensor on which its producer's GPU still works, Pauses, the error that says so)
         self._given = {} if whole else {name: newest}  # the version of each name that was given last
         self._seen = False  # something was given
+        self._begun = False  # the same, by the daemon that is there now
         self._names = {}  # the version of each name that is there
         self._gone = set()  # names of those whose producers have ended
         self.skipped = 0  # versions that were skipped before the last one that was given
@@ -205,6 +208,7 @@ class Watch(_Watching):
         else:
             self._names.clear()
             self._gone.clear()
+            self._begun = False
 
     def _late(self, began):
         if self._unfinished:
@@ -222,7 +226,7 @@ class Watch(_Watching):
         self._drain()
         found = self._take_set() if self._whole else self._take_one()
         if found is None and self._until_gone and not self._unfinished:
-            self.over = self._seen and self._gone >= self._names.keys()
+            self.over = self._begun and self._gone >= self._names.keys()
         return found
 
     def _take_one(self):
@@ -237,7 +241,7 @@ class Watch(_Watching):
             return None  # that is told soon
         self._given[name] = tensor.version
         self.skipped = tensor.version - before - 1 if before and self._seen else 0
-        self._seen = True
+        self._seen = self._begun = True
         return tensor
 
     def _order(self, tensor, pauses):
@@ -279,7 +283,7 @@ class Watch(_Watching):
                 self.skipped = sum(
                     max(0, version - self._given[name] - 1) for name, version in versions.items() if name in self._given
                 )
-                self._given, self._seen = versions, True
+                self._given, self._seen, self._begun = versions, True, True
                 return {name[len(self._name) :]: tensor for name, tensor in zip(names, tensors, strict=True)}
             for tensor in tensors:
                 tensor.release()
