@@ -54,6 +54,7 @@ void namespaces_deinit(struct namespaces *all)
 						   &all->instance);
 		namespace_free(all, ns);
 	}
+	shm_object_destroy_instances(all->instance, NAMESPACES_MAX); /* and now the same */
 }
 
 static unsigned number_take(struct namespaces *all)

@@ -110,6 +110,7 @@ static inline void fx_stop(void)
 			assert_int_equal(state_pool(&st, i)->used, 0);
 	}
 	state_deinit(&st);
+	shm_object_destroy_instance(st.instance); /* as namespaces_deinit() does in the end */
 	assert_int_equal(st.accounts.count, 0);
 	assert_int_equal(fx_shared.accounts.count, 0);
 	shared_deinit(&fx_shared);
