@@ -290,6 +290,8 @@ CUresult cuda_event_synchronize(struct cuda_device *device, const struct cuda_sc
 	e = d->event_record(event->event, stream);
 	if (!e)
 		e = d->event_synchronize(event->event);
+	else if (cuda_stream_tells(scope, stream)) /* perhaps one of another context of the GPU */
+		e = d->stream_synchronize(stream);
 	cuda_event_give(&device->events, event);
 	return e;
 }

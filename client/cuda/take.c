@@ -338,7 +338,7 @@ int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h
 		r = cuda_import_get(cs, h->segment, h->segment_generation, until, &import);
 	if (r)
 		return failed(use->session, row, r);
-	refused = look_at_device(import, options->stream);
+	refused = import->base ? look_at_device(import, options->stream) : 0;
 	if (!refused)
 		r = lease_in(import, use, ref, h, options, until.work, out);
 	if (r || refused)

@@ -27,7 +27,6 @@ void shared_init(struct shared *sh, const struct shared_limits *limits)
 			       .versions = limits->versions,
 			       .warm_ns = limits->warm_ns,
 			       .keep = limits->keep };
-	sh->closer.lock_fd = limits->lock_fd;
 	list_init(&sh->ledgers);
 	list_init(&sh->claims_over);
 	list_init(&sh->notified);

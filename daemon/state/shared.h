@@ -59,7 +59,6 @@ struct shared_limits {
 	uint64_t warm_ns;
 	uint64_t versions;
 	struct keep *keep; /* outlives us */
-	int lock_fd;	   /* as struct closer has it */
 };
 
 /* How many mappings all clients may have together. */

@@ -11,12 +11,8 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -35,71 +31,9 @@ struct closer_queue {
 	_Atomic uint32_t done;
 	_Atomic uint32_t told; /* changes after @forgotten, and the process sleeps on it too */
 	_Atomic uint64_t forgotten;
-	_Atomic bool over; /* the process ends when the queue is empty */
 	int fds[CLOSER_MAX];
 	uint64_t forgets[CLOSER_MAX]; /* may be closed when @forgotten is that much */
 };
-
-struct closer_stuck {
-	struct closer_stuck *next;
-	struct account *account; /* that sent what it closes; referred to, or NULL */
-	pid_t pid;
-};
-
-/* ---- the process ---------------------------------------------------------------------------- */
-
-enum { FDS_MOST = 1 << 20 };
-
-static struct {
-	pid_t parent;
-	int lock_fd;
-} self;
-
-/*
- * The daemon has died. A process that is stuck shares the table too, and would keep all of it open:
- * the lock of the socket, and the connections, whose clients must see their end. What clients sent
- * is not touched, since closing it may take for ever.
- */
-static _Noreturn void leave(void)
-{
-	struct rlimit limit = { .rlim_cur = FDS_MOST };
-	int domain, most = FDS_MOST;
-	socklen_t size;
-
-	getrlimit(RLIMIT_NOFILE, &limit);
-	if (limit.rlim_cur < FDS_MOST)
-		most = (int)limit.rlim_cur;
-	if (self.lock_fd)
-		close(self.lock_fd);
-	for (int fd = 0; fd < most; fd++) {
-		size = sizeof(domain);
-		if (!getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) && domain == AF_UNIX)
-			close(fd);
-	}
-	_exit(0);
-}
-
-static void on_parent_death(int number)
-{
-	(void)number;
-	if (getppid() != self.parent)
-		leave();
-}
-
-/* The signal also ends a wait that is not for ever. */
-static void parent_watch(pid_t parent, int lock_fd)
-{
-	struct sigaction action = { .sa_handler = on_parent_death };
-	sigset_t mask;
-
-	self.parent = parent;
-	self.lock_fd = lock_fd;
-	sigaction(SIGUSR1, &action, NULL);
-	prctl(PR_SET_PDEATHSIG, SIGUSR1);
-	sigemptyset(&mask);
-	sigaddset(&mask, SIGUSR1);
-	sigprocmask(SIG_UNBLOCK, &mask, NULL);
-}
 
 static void await_forgotten(struct closer_queue *q, uint64_t forgets)
 {
@@ -109,18 +43,15 @@ static void await_forgotten(struct closer_queue *q, uint64_t forgets)
 		syscall(SYS_futex, &q->told, FUTEX_WAIT, told, NULL, NULL, 0);
 }
 
-static void close_all(void *closer, pid_t parent)
+/* Runs in the process. */
+static void close_all(void *queue, pid_t parent)
 {
-	const struct closer *c = closer;
-	struct closer_queue *q = c->queue;
+	struct closer_queue *q = queue;
 	uint32_t next;
 
-	parent_watch(parent, c->lock_fd);
 	while (getppid() == parent) {
 		next = atomic_load(&q->done);
 		if (next == atomic_load(&q->taken)) {
-			if (atomic_load(&q->over))
-				return;
 			syscall(SYS_futex, &q->taken, FUTEX_WAIT, next, NULL, NULL, 0);
 			continue;
 		}
@@ -129,26 +60,28 @@ static void close_all(void *closer, pid_t parent)
 		close(q->fds[next % CLOSER_MAX]);
 		atomic_store(&q->done, next + 1);
 	}
-	leave();
 }
 
-static void process_make(struct closer *c)
+static bool process_make(struct closer *c)
 {
-	c->pid = helper_start("tl-closer", close_all, c);
+	c->pid = helper_start("tl-closer", close_all, c->queue);
 	c->killed = false;
+	return c->pid;
 }
 
-/* ---- the queue ------------------------------------------------------------------------------ */
-
-static void queue_make(struct closer *c)
+static bool closer_begin(struct closer *c)
 {
-	void *p = mmap(NULL, sizeof(*c->queue), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-		       -1, 0);
+	void *p;
 
-	if (p == MAP_FAILED)
-		return;
-	c->queue = p;
-	atomic_store(&c->queue->forgotten, c->forgotten);
+	if (!c->queue) {
+		p = mmap(NULL, sizeof(*c->queue), PROT_READ | PROT_WRITE,
+			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+		if (p == MAP_FAILED)
+			return false;
+		c->queue = p;
+		atomic_store(&c->queue->forgotten, c->forgotten);
+	}
+	return c->pid || process_make(c);
 }
 
 /* True for a memfd that is not large: it is on no client's file system, and nobody else can delay
@@ -160,49 +93,6 @@ static bool closes_at_once(int fd)
 	return fcntl(fd, F_GET_SEALS) >= 0 && !fstat(fd, &st) && st.st_blocks <= CLOSER_BLOCKS;
 }
 
-/* A signal ends the closing of a socket in any case. */
-static bool is_socket(int fd)
-{
-	int type;
-	socklen_t size = sizeof(type);
-
-	return !getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size);
-}
-
-/* As many processes as may be are stuck with what that user sent. */
-static bool is_at_limit(const struct closer *c, const struct account *account)
-{
-	unsigned n = 0;
-
-	for (const struct closer_stuck *s = c->stuck; s; s = s->next)
-		n += s->account == account;
-	return n >= CLOSER_STUCK_MAX;
-}
-
-static void hold(struct closer *c, const struct closer_entry *e)
-{
-	c->held[c->held_count++] = *e;
-}
-
-static void put(struct closer *c, const struct closer_entry *e)
-{
-	uint32_t taken = atomic_load(&c->queue->taken);
-
-	c->queue->fds[taken % CLOSER_MAX] = e->fd;
-	c->queue->forgets[taken % CLOSER_MAX] = e->forgets;
-	c->accounts[taken % CLOSER_MAX] = e->account;
-	atomic_store(&c->queue->taken, taken + 1);
-	syscall(SYS_futex, &c->queue->taken, FUTEX_WAKE, 1, NULL, NULL, 0);
-}
-
-static void put_or_hold(struct closer *c, const struct closer_entry *e)
-{
-	if (!c->queue || (is_at_limit(c, e->account) && !is_socket(e->fd)))
-		hold(c, e);
-	else
-		put(c, e);
-}
-
 void closer_take(struct closer *c, int fd_take, struct account *account)
 {
 	closer_take_after(c, fd_take, account, 0);
@@ -210,25 +100,25 @@ void closer_take(struct closer *c, int fd_take, struct account *account)
 
 void closer_take_after(struct closer *c, int fd_take, struct account *account, uint64_t forgets)
 {
-	const struct closer_entry e = { .fd = fd_take, .account = account, .forgets = forgets };
+	uint32_t taken;
 
 	if (fd_take < 0)
 		return;
-	if (closes_at_once(fd_take)) {
-		close(fd_take);
+	if (closes_at_once(fd_take) || !closer_begin(c) ||
+	    atomic_load(&c->queue->taken) - c->seen == CLOSER_MAX) {
+		fd_close(fd_take);
 		return;
 	}
-	if (!c->queue)
-		queue_make(c);
-	if (!c->pid && c->queue)
-		process_make(c);
-	if (c->held_count + (c->queue ? atomic_load(&c->queue->taken) - c->seen : 0) >= CLOSER_MAX)
-		return;
+	taken = atomic_load(&c->queue->taken);
+	c->queue->fds[taken % CLOSER_MAX] = fd_take;
+	c->queue->forgets[taken % CLOSER_MAX] = forgets;
+	c->accounts[taken % CLOSER_MAX] = account;
 	if (account) {
 		account->refs++;
 		account->closing++;
 	}
-	put_or_hold(c, &e);
+	atomic_store(&c->queue->taken, taken + 1);
+	syscall(SYS_futex, &c->queue->taken, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 void closer_forgotten(struct closer *c, uint64_t forgotten)
@@ -246,27 +136,20 @@ bool closer_waits(const struct closer *c)
 	return c->queue && c->seen != atomic_load(&c->queue->taken);
 }
 
-bool closer_looks(const struct closer *c)
-{
-	return closer_waits(c) || c->held_count || c->stuck;
-}
-
-static void entry_over(struct account *account)
-{
-	if (account)
-		account->closing--;
-	account_unref(account);
-}
-
 void closer_note(struct closer *c)
 {
+	struct account *account;
+
 	if (!c->queue)
 		return;
-	for (; c->seen != atomic_load(&c->queue->done); c->seen++)
-		entry_over(c->accounts[c->seen % CLOSER_MAX]);
-}
 
-/* ---- what is stuck -------------------------------------------------------------------------- */
+	for (; c->seen != atomic_load(&c->queue->done); c->seen++) {
+		account = c->accounts[c->seen % CLOSER_MAX];
+		if (account)
+			account->closing--;
+		account_unref(account);
+	}
+}
 
 /* True if the process waits in close(). One that is about to call that must not be killed. */
 static bool is_stuck(const struct closer *c)
@@ -289,128 +172,39 @@ static bool is_stuck(const struct closer *c)
 	return !end || strncmp(end, ") R", 3) != 0;
 }
 
-/* The number that it had begun with is free, and may be another descriptor's by now. */
-static void process_gone(struct closer *c)
-{
-	atomic_store(&c->queue->done, atomic_load(&c->queue->begun));
-	closer_note(c);
-	c->pid = 0;
-}
-
-/* Puts all that waits in the queue there again, while there is no process. */
-static void queue_sort(struct closer *c)
-{
-	struct closer_queue *q = c->queue;
-	uint32_t taken = atomic_load(&q->taken);
-
-	atomic_store(&q->taken, c->seen);
-	for (uint32_t i = c->seen; i != taken; i++) {
-		const struct closer_entry e = { .fd = q->fds[i % CLOSER_MAX],
-						.account = c->accounts[i % CLOSER_MAX],
-						.forgets = q->forgets[i % CLOSER_MAX] };
-		put_or_hold(c, &e);
-	}
-}
-
-/* SIGKILL has not ended its wait. What it waits for has happened as far as others can tell. */
-static void set_aside(struct closer *c)
-{
-	struct closer_stuck *s = malloc(sizeof(*s));
-	struct account *account = c->accounts[c->seen % CLOSER_MAX];
-
-	if (!s)
-		return;
-	*s = (struct closer_stuck){ .next = c->stuck, .account = account, .pid = c->pid };
-	if (account)
-		account->refs++;
-	c->stuck = s;
-	process_gone(c);
-	queue_sort(c);
-}
-
-static void stuck_free(struct closer_stuck **at)
-{
-	struct closer_stuck *s = *at;
-
-	*at = s->next;
-	account_unref(s->account);
-	free(s);
-}
-
-/* True if any has ended. */
-static bool stuck_look(struct closer *c)
-{
-	struct closer_stuck **at = &c->stuck;
-	bool ended = false;
-
-	while (*at) {
-		if (waitpid((*at)->pid, NULL, WNOHANG)) {
-			stuck_free(at);
-			ended = true;
-		} else {
-			at = &(*at)->next;
-		}
-	}
-	return ended;
-}
-
-static void held_look(struct closer *c)
-{
-	unsigned count = c->held_count;
-
-	c->held_count = 0;
-	for (unsigned i = 0; i < count; i++)
-		put_or_hold(c, &c->held[i]);
-}
-
 void closer_look(struct closer *c)
 {
-	bool first = !c->queue;
 	uint32_t begun;
 
-	if (first)
-		queue_make(c);
 	if (!c->queue)
 		return;
-	if (stuck_look(c) || first)
-		held_look(c);
-	closer_note(c);
-	begun = atomic_load(&c->queue->begun);
 	if (c->pid && waitpid(c->pid, NULL, WNOHANG) == c->pid) { /* others may kill it, too */
-		process_gone(c);
-	} else if (c->pid && begun == c->begun && is_stuck(c)) {
-		if (c->killed)
-			set_aside(c);
-		else
-			kill(c->pid, SIGKILL);
+		/* the number that it had begun with is free, and may be another descriptor's
+		 * by now */
+		atomic_store(&c->queue->done, atomic_load(&c->queue->begun));
+		c->pid = 0;
+	}
+	begun = atomic_load(&c->queue->begun);
+	closer_note(c);
+	if (!c->pid && closer_waits(c)) {
+		process_make(c);
+	} else if (c->pid && !c->killed && begun == c->begun && is_stuck(c)) {
+		kill(c->pid, SIGKILL);
 		c->killed = true;
 	}
-	if (!c->pid && closer_looks(c)) /* one must be there when we die, if any is stuck */
-		process_make(c);
 	c->begun = begun;
 }
 
-/* A process that has something to do is left behind: if we were the last to close what it closes,
- * we would wait, and so would whoever waits for our end. */
 void closer_deinit(struct closer *c)
 {
-	if (c->queue) {
-		atomic_store(&c->queue->over, true);
-		syscall(SYS_futex, &c->queue->taken, FUTEX_WAKE, 1, NULL, NULL, 0);
-	}
-	for (unsigned ms = 0; c->pid && ms < CLOSER_LOOK_MS; ms++) {
-		if (waitpid(c->pid, NULL, WNOHANG))
-			c->pid = 0;
-		else
+	if (c->pid) {
+		kill(c->pid, SIGKILL);
+		for (unsigned ms = 0; ms < CLOSER_LOOK_MS && !waitpid(c->pid, NULL, WNOHANG); ms++)
 			usleep(1000);
 	}
-	while (c->stuck)
-		stuck_free(&c->stuck);
-	while (c->held_count)
-		entry_over(c->held[--c->held_count].account);
 	if (c->queue) {
 		for (; c->seen != atomic_load(&c->queue->taken); c->seen++)
-			entry_over(c->accounts[c->seen % CLOSER_MAX]);
+			account_unref(c->accounts[c->seen % CLOSER_MAX]);
 		munmap(c->queue, sizeof(*c->queue));
 	}
 	*c = (struct closer){ .queue = NULL };

@@ -31,6 +31,8 @@ static int raw_producer(const struct test_daemon *d, void *arg)
 	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
 	tl_ipc_handle h = { .size = sizeof(h), .allocation_size = N + OFFSET, .offset = OFFSET };
 	tl_put_options o = { .size = sizeof(o), .metadata = "m", .metadata_size = 1 };
+	const tl_get_options per_thread = { .size = sizeof(per_thread),
+					    .stream = TL_STREAM_PER_THREAD };
 	DLManagedTensorVersioned *t;
 	uint64_t version = 0;
 	CUevent event;
@@ -56,6 +58,7 @@ static int raw_producer(const struct test_daemon *d, void *arg)
 	must_be(tl_publish_ipc_handle(client, "t", &h, &spec, &o, freed, (void *)42, &version), 0);
 	must_be(version, 1);
 	must_refuse(tl_get(client, "t", NULL, &t), -ENOTSUP, "only other processes");
+	must_refuse(tl_get(client, "t", &per_thread, &t), -ENOTSUP, "only other processes");
 	pause_at((uint64_t)getpid());
 	must_be(tl_delete(client, "t"), 0);
 	parent_tell((uint64_t)freed_calls);
