@@ -142,7 +142,8 @@ static void peers_on_stalled(uv_timer_t *timer)
 void peer_stall(struct peer *peer)
 {
 	struct peers *peers = peer->peers;
-	uint64_t ms = peer->turn.account->closing ? CLOSING_MS : STALL_MS;
+	bool soon = peer->turn.account->closing && closer_waits(&peers->shared->closer);
+	uint64_t ms = soon ? CLOSING_MS : STALL_MS;
 
 	if (list_empty(&peers->stalled) || uv_timer_get_due_in(&peers->stalled_timer) > ms)
 		uv_timer_start(&peers->stalled_timer, peers_on_stalled, ms, 0);
@@ -233,7 +234,7 @@ static void peers_on_closer(uv_timer_t *timer)
 	struct peers *peers = container_of(timer, struct peers, closer_timer);
 
 	closer_look(&peers->shared->closer);
-	if (!closer_waits(&peers->shared->closer))
+	if (!closer_looks(&peers->shared->closer))
 		uv_timer_stop(timer);
 }
 
@@ -244,7 +245,7 @@ void peer_close(struct peer *peer, int fd_take)
 
 void peers_arm(struct peers *peers)
 {
-	if (closer_waits(&peers->shared->closer) &&
+	if (closer_looks(&peers->shared->closer) &&
 	    !uv_is_active((uv_handle_t *)&peers->closer_timer))
 		uv_timer_start(&peers->closer_timer, peers_on_closer, CLOSER_LOOK_MS,
 			       CLOSER_LOOK_MS);

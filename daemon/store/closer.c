@@ -11,8 +11,10 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -35,6 +37,14 @@ struct closer_queue {
 	uint64_t forgets[CLOSER_MAX]; /* may be closed when @forgotten is that much */
 };
 
+struct closer_stuck {
+	struct closer_stuck *next;
+	struct account *account; /* that sent what it closes; referred to, or NULL */
+	pid_t pid;
+};
+
+/* ---- the process ---------------------------------------------------------------------------- */
+
 static void await_forgotten(struct closer_queue *q, uint64_t forgets)
 {
 	uint32_t told;
@@ -43,7 +53,6 @@ static void await_forgotten(struct closer_queue *q, uint64_t forgets)
 		syscall(SYS_futex, &q->told, FUTEX_WAIT, told, NULL, NULL, 0);
 }
 
-/* Runs in the process. */
 static void close_all(void *queue, pid_t parent)
 {
 	struct closer_queue *q = queue;
@@ -62,26 +71,23 @@ static void close_all(void *queue, pid_t parent)
 	}
 }
 
-static bool process_make(struct closer *c)
+static void process_make(struct closer *c)
 {
 	c->pid = helper_start("tl-closer", close_all, c->queue);
 	c->killed = false;
-	return c->pid;
 }
 
-static bool closer_begin(struct closer *c)
-{
-	void *p;
+/* ---- the queue ------------------------------------------------------------------------------ */
 
-	if (!c->queue) {
-		p = mmap(NULL, sizeof(*c->queue), PROT_READ | PROT_WRITE,
-			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-		if (p == MAP_FAILED)
-			return false;
-		c->queue = p;
-		atomic_store(&c->queue->forgotten, c->forgotten);
-	}
-	return c->pid || process_make(c);
+static void queue_make(struct closer *c)
+{
+	void *p = mmap(NULL, sizeof(*c->queue), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+		       -1, 0);
+
+	if (p == MAP_FAILED)
+		return;
+	c->queue = p;
+	atomic_store(&c->queue->forgotten, c->forgotten);
 }
 
 /* True for a memfd that is not large: it is on no client's file system, and nobody else can delay
@@ -93,6 +99,50 @@ static bool closes_at_once(int fd)
 	return fcntl(fd, F_GET_SEALS) >= 0 && !fstat(fd, &st) && st.st_blocks <= CLOSER_BLOCKS;
 }
 
+/* True if a signal ends its closing in any case. In an AF_UNIX socket may lie unread what it does
+ * not end. */
+static bool can_be_ended(int fd)
+{
+	int domain;
+	socklen_t size = sizeof(domain);
+
+	return !getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) && domain != AF_UNIX;
+}
+
+/* As many processes as may be are stuck with what that user sent. */
+static bool is_at_limit(const struct closer *c, const struct account *account)
+{
+	unsigned n = 0;
+
+	for (const struct closer_stuck *s = c->stuck; s; s = s->next)
+		n += s->account == account;
+	return n >= CLOSER_STUCK_MAX;
+}
+
+static void hold(struct closer *c, const struct closer_entry *e)
+{
+	c->held[c->held_count++] = *e;
+}
+
+static void put(struct closer *c, const struct closer_entry *e)
+{
+	uint32_t taken = atomic_load(&c->queue->taken);
+
+	c->queue->fds[taken % CLOSER_MAX] = e->fd;
+	c->queue->forgets[taken % CLOSER_MAX] = e->forgets;
+	c->accounts[taken % CLOSER_MAX] = e->account;
+	atomic_store(&c->queue->taken, taken + 1);
+	syscall(SYS_futex, &c->queue->taken, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void put_or_hold(struct closer *c, const struct closer_entry *e)
+{
+	if (!c->queue || (is_at_limit(c, e->account) && !can_be_ended(e->fd)))
+		hold(c, e);
+	else
+		put(c, e);
+}
+
 void closer_take(struct closer *c, int fd_take, struct account *account)
 {
 	closer_take_after(c, fd_take, account, 0);
@@ -100,25 +150,25 @@ void closer_take(struct closer *c, int fd_take, struct account *account)
 
 void closer_take_after(struct closer *c, int fd_take, struct account *account, uint64_t forgets)
 {
-	uint32_t taken;
+	const struct closer_entry e = { .fd = fd_take, .account = account, .forgets = forgets };
 
 	if (fd_take < 0)
 		return;
-	if (closes_at_once(fd_take) || !closer_begin(c) ||
-	    atomic_load(&c->queue->taken) - c->seen == CLOSER_MAX) {
-		fd_close(fd_take);
+	if (closes_at_once(fd_take)) {
+		close(fd_take);
 		return;
 	}
-	taken = atomic_load(&c->queue->taken);
-	c->queue->fds[taken % CLOSER_MAX] = fd_take;
-	c->queue->forgets[taken % CLOSER_MAX] = forgets;
-	c->accounts[taken % CLOSER_MAX] = account;
+	if (!c->queue)
+		queue_make(c);
+	if (!c->pid && c->queue)
+		process_make(c);
+	if (c->held_count + (c->queue ? atomic_load(&c->queue->taken) - c->seen : 0) >= CLOSER_MAX)
+		return;
 	if (account) {
 		account->refs++;
 		account->closing++;
 	}
-	atomic_store(&c->queue->taken, taken + 1);
-	syscall(SYS_futex, &c->queue->taken, FUTEX_WAKE, 1, NULL, NULL, 0);
+	put_or_hold(c, &e);
 }
 
 void closer_forgotten(struct closer *c, uint64_t forgotten)
@@ -136,20 +186,27 @@ bool closer_waits(const struct closer *c)
 	return c->queue && c->seen != atomic_load(&c->queue->taken);
 }
 
+bool closer_looks(const struct closer *c)
+{
+	return closer_waits(c) || c->held_count || c->stuck;
+}
+
+static void entry_over(struct account *account)
+{
+	if (account)
+		account->closing--;
+	account_unref(account);
+}
+
 void closer_note(struct closer *c)
 {
-	struct account *account;
-
 	if (!c->queue)
 		return;
-
-	for (; c->seen != atomic_load(&c->queue->done); c->seen++) {
-		account = c->accounts[c->seen % CLOSER_MAX];
-		if (account)
-			account->closing--;
-		account_unref(account);
-	}
+	for (; c->seen != atomic_load(&c->queue->done); c->seen++)
+		entry_over(c->accounts[c->seen % CLOSER_MAX]);
 }
+
+/* ---- what is stuck -------------------------------------------------------------------------- */
 
 /* True if the process waits in close(). One that is about to call that must not be killed. */
 static bool is_stuck(const struct closer *c)
@@ -172,39 +229,123 @@ static bool is_stuck(const struct closer *c)
 	return !end || strncmp(end, ") R", 3) != 0;
 }
 
+/* The number that it had begun with is free, and may be another descriptor's by now. */
+static void process_gone(struct closer *c)
+{
+	atomic_store(&c->queue->done, atomic_load(&c->queue->begun));
+	closer_note(c);
+	c->pid = 0;
+}
+
+/* Puts all that waits in the queue there again, while there is no process. */
+static void queue_sort(struct closer *c)
+{
+	struct closer_queue *q = c->queue;
+	uint32_t taken = atomic_load(&q->taken);
+
+	atomic_store(&q->taken, c->seen);
+	for (uint32_t i = c->seen; i != taken; i++) {
+		const struct closer_entry e = { .fd = q->fds[i % CLOSER_MAX],
+						.account = c->accounts[i % CLOSER_MAX],
+						.forgets = q->forgets[i % CLOSER_MAX] };
+		put_or_hold(c, &e);
+	}
+}
+
+/* SIGKILL has not ended its wait. What it waits for has happened as far as others can tell. */
+static void set_aside(struct closer *c)
+{
+	struct closer_stuck *s = malloc(sizeof(*s));
+	struct account *account = c->accounts[c->seen % CLOSER_MAX];
+
+	if (!s)
+		return;
+	*s = (struct closer_stuck){ .next = c->stuck, .account = account, .pid = c->pid };
+	if (account)
+		account->refs++;
+	c->stuck = s;
+	process_gone(c);
+	queue_sort(c);
+}
+
+static void stuck_free(struct closer_stuck **at)
+{
+	struct closer_stuck *s = *at;
+
+	*at = s->next;
+	account_unref(s->account);
+	free(s);
+}
+
+/* True if any has ended. */
+static bool stuck_look(struct closer *c)
+{
+	struct closer_stuck **at = &c->stuck;
+	bool ended = false;
+
+	while (*at) {
+		if (waitpid((*at)->pid, NULL, WNOHANG)) {
+			stuck_free(at);
+			ended = true;
+		} else {
+			at = &(*at)->next;
+		}
+	}
+	return ended;
+}
+
+static void held_look(struct closer *c)
+{
+	unsigned count = c->held_count;
+
+	c->held_count = 0;
+	for (unsigned i = 0; i < count; i++)
+		put_or_hold(c, &c->held[i]);
+}
+
 void closer_look(struct closer *c)
 {
 	uint32_t begun;
 
 	if (!c->queue)
+		queue_make(c);
+	if (!c->queue)
 		return;
-	if (c->pid && waitpid(c->pid, NULL, WNOHANG) == c->pid) { /* others may kill it, too */
-		/* the number that it had begun with is free, and may be another descriptor's
-		 * by now */
-		atomic_store(&c->queue->done, atomic_load(&c->queue->begun));
-		c->pid = 0;
-	}
-	begun = atomic_load(&c->queue->begun);
+	if (stuck_look(c) || !c->stuck)
+		held_look(c);
 	closer_note(c);
-	if (!c->pid && closer_waits(c)) {
-		process_make(c);
-	} else if (c->pid && !c->killed && begun == c->begun && is_stuck(c)) {
-		kill(c->pid, SIGKILL);
+	begun = atomic_load(&c->queue->begun);
+	if (c->pid && waitpid(c->pid, NULL, WNOHANG) == c->pid) { /* others may kill it, too */
+		process_gone(c);
+	} else if (c->pid && begun == c->begun && is_stuck(c)) {
+		if (c->killed)
+			set_aside(c);
+		else
+			kill(c->pid, SIGKILL);
 		c->killed = true;
 	}
+	if (!c->pid && closer_waits(c))
+		process_make(c);
 	c->begun = begun;
 }
 
 void closer_deinit(struct closer *c)
 {
-	if (c->pid) {
+	if (c->pid)
 		kill(c->pid, SIGKILL);
-		for (unsigned ms = 0; ms < CLOSER_LOOK_MS && !waitpid(c->pid, NULL, WNOHANG); ms++)
+	for (unsigned ms = 0; c->pid && ms < CLOSER_LOOK_MS; ms++) {
+		if (waitpid(c->pid, NULL, WNOHANG))
+			c->pid = 0;
+		else
 			usleep(1000);
 	}
+	while (c->stuck)
+		stuck_free(&c->stuck);
+	while (c->held_count)
+		entry_over(c->held[--c->held_count].account);
 	if (c->queue) {
 		for (; c->seen != atomic_load(&c->queue->taken); c->seen++)
-			account_unref(c->accounts[c->seen % CLOSER_MAX]);
+			entry_over(c->accounts[c->seen % CLOSER_MAX]);
 		munmap(c->queue, sizeof(*c->queue));
 	}
 	*c = (struct closer){ .queue = NULL };

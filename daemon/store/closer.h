@@ -4,8 +4,10 @@
  * waits for a peer that does not read (SO_LINGER), a file for a file system that the sender itself
  * serves (FUSE), and freeing a large memfd takes long, too. So another process closes them. It
  * shares our table of descriptors and nothing else, and it is killed when it makes no progress for
- * a while, which ends such a wait. Descriptors of honest clients are closed at once, and the
- * process is started when it is first needed.
+ * a while. That ends the wait for a socket. FUSE waits for its answer even then: such a process is
+ * set aside, and another one goes on. When as many are stuck as one user may cause, the other files
+ * of that user wait for them. Descriptors of honest clients are closed at once, and the process is
+ * started when it is first needed.
  */
 #pragma once
 
@@ -17,21 +19,31 @@ struct account;
 struct closer_queue;
 
 /* There is space for all descriptors that a user may have us keep. */
-enum { CLOSER_MAX = 65536, CLOSER_LOOK_MS = 50 };
+enum { CLOSER_MAX = 65536, CLOSER_LOOK_MS = 50, CLOSER_STUCK_MAX = 2 };
+
+struct closer_entry {
+	int fd;
+	struct account *account; /* charged for it, and referred to; or NULL */
+	uint64_t forgets;	 /* as closer_take_after() has it */
+};
 
 struct closer {
 	struct closer_queue *queue; /* shared with the process; NULL before the first use */
-	struct account *accounts[CLOSER_MAX]; /* charged for the descriptors in the queue;
-						 references held */
+	struct account *accounts[CLOSER_MAX]; /* of what is in the queue, as in closer_entry */
 	uint32_t seen;			      /* how many we know to be closed */
 	uint32_t begun;			      /* how many the process had begun at our last look */
 	pid_t pid;			      /* 0: there is none */
-	bool killed;			      /* it is going to end */
+	bool killed;			      /* it is going to end, unless it is stuck */
 	uint64_t forgotten;		      /* as closer_forgotten() was told */
+	struct closer_stuck *stuck;	      /* processes that were killed and are still there */
+	struct closer_entry held[CLOSER_MAX]; /* not in the queue: too many of its user's are
+						 stuck, or there is no queue yet */
+	unsigned held_count;
 };
 
 /* Closes the descriptor now if that cannot take long, and else later. account.closing counts it
- * until then; @account may be NULL. */
+ * until then, or until a process is stuck with it; @account may be NULL. If CLOSER_MAX wait
+ * already it stays open, since it might keep us waiting. */
 void closer_take(struct closer *c, int fd_take, struct account *account);
 /* The same for one that the keeper had too, as keep_forget() has it: it is not closed before
  * closer_forgotten() was told @forgets. Those that are taken later wait for it. */
@@ -40,9 +52,11 @@ void closer_take_after(struct closer *c, int fd_take, struct account *account, u
 void closer_forgotten(struct closer *c, uint64_t forgotten);
 /* Notes which descriptors have been closed by now. */
 void closer_note(struct closer *c);
-/* True if any descriptor is still to be closed. Then call closer_look() in CLOSER_LOOK_MS. */
+/* True if any descriptor is about to be closed: those that are held back do not count. */
 bool closer_waits(const struct closer *c);
+/* True if closer_look() is to be called in CLOSER_LOOK_MS. */
+bool closer_looks(const struct closer *c);
 /* Checks for progress. Without any since the last look the process is stuck, and is killed. */
 void closer_look(struct closer *c);
-/* Ends the process. Descriptors that are not closed yet stay open until the daemon ends, too. */
+/* Descriptors that are not closed yet are closed when the daemon has ended. */
 void closer_deinit(struct closer *c);

@@ -14,9 +14,11 @@
 #include <linux/sockios.h>
 
 #include "daemon/store/account.h"
+#include "daemon/store/closer.h"
 #include "tests/harness/harness.h"
 #include "tests/harness/sleeper.h"
 #include "tests/harness/slow_fd.h"
+#include "tests/harness/stuck_fd.h"
 
 enum { ALICE = 1111, BOB = 2222 };
 
@@ -562,6 +564,50 @@ TEST(a_descriptor_that_was_not_read_holds_nobody_up_either)
 	close(slow.peer);
 	rc_close(&bad);
 	rc_goodbye(&honest);
+}
+
+/* Sends files that cannot be closed, one on each connection. While as many wait as may, she is
+ * served. She has them herself, and so does not end before their server. */
+static int alice_sends_files(const struct test_daemon *d, void *arg)
+{
+	struct wire_plain sync = {
+		.header = { .type = WIRE_SYNC, .length = sizeof(sync), .serial = 1 }
+	};
+	int fds[STUCK_FDS];
+	pid_t server = stuck_fds_make(fds);
+	struct conn_message m;
+	struct raw rc;
+
+	(void)arg;
+	must_be(setresuid(ALICE, ALICE, ALICE), 0);
+	for (int i = 0; i <= CLOSER_STUCK_MAX; i++) {
+		rc = rc_open(d); /* with all that was sent before closed, or set aside */
+		must_be(rc_put(&rc, "alice", 8, 1, NULL), 0);
+		must_be(rc_send_bytes(&rc, &sync, sizeof(sync), fds[i], 1), 0);
+		while (rc_receive(&rc, &m) != -ECONNRESET)
+			;
+	}
+	pause_at((uint64_t)server);
+	return 0;
+}
+
+TEST(files_that_cannot_be_closed_hold_up_only_their_sender)
+{
+	struct test_child alice;
+	struct raw root;
+	pid_t server;
+
+	NEEDS_ROOT;
+	NEEDS_FUSE;
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
+	alice = child_start(&d, alice_sends_files, NULL);
+	server = (pid_t)child_await(&alice);
+	bob_must_publish(&d);
+	root = rc_open(&d);
+	must_be(kill(server, SIGKILL), 0);
+	rc_sync(&root);
+	rc_goodbye(&root);
+	child_kill(&alice);
 }
 
 /* ---- waiting ---- */

@@ -9,6 +9,8 @@
 #include "daemon/store/closer.h"
 #include "tests/harness/harness.h"
 #include "tests/harness/slow_fd.h"
+#include "tests/harness/stuck_fd.h"
+#include "util/fault.h"
 
 static struct closer closer;
 
@@ -118,6 +120,64 @@ TEST(descriptors_that_nobody_closed_are_forgotten_at_the_end)
 		close(slow[i].fd);
 		close(slow[i].peer);
 	}
+}
+
+TEST(what_no_signal_ends_keeps_only_its_sender_waiting)
+{
+	struct accounts accounts;
+	struct account *alice, *bob;
+	struct slow_fd slow[2];
+	int fds[STUCK_FDS];
+	pid_t server;
+
+	NEEDS_FUSE;
+	server = stuck_fds_make(fds);
+	slow[0] = slow_fd_make(3600);
+	slow[1] = slow_fd_make(3600);
+	accounts_init(&accounts, 0, NULL, 0);
+	alice = account_ref(&accounts, 7);
+	bob = account_ref(&accounts, 8);
+	for (int i = 0; i < CLOSER_STUCK_MAX + 1; i++)
+		closer_take(&closer, fds[i], alice);
+	closer_take(&closer, slow[0].fd, bob);
+	eventually((closer_look(&closer), !closer_waits(&closer)));
+	must_be(bob->closing, 0);
+	must_be(alice->closing, 1);
+	/* her sockets are closed nevertheless, and nothing else */
+	closer_take(&closer, slow[1].fd, alice);
+	closer_take(&closer, fds[CLOSER_STUCK_MAX + 1], alice);
+	must_be(alice->closing, 3);
+	eventually((closer_look(&closer), !closer_waits(&closer)));
+	must_be(alice->closing, 2);
+	for (int i = 0; i < STUCK_FDS; i++) /* the numbers of those that are stuck are free */
+		must_be(fcntl(fds[i], F_GETFD) < 0, i < CLOSER_STUCK_MAX);
+	stuck_fds_free(server);
+	eventually((closer_look(&closer), !closer_looks(&closer)));
+	must_be(alice->closing, 0);
+	for (int i = CLOSER_STUCK_MAX + 2; i < STUCK_FDS; i++)
+		close(fds[i]);
+	close(slow[0].peer);
+	close(slow[1].peer);
+	account_unref(alice);
+	account_unref(bob);
+	must_be(accounts.count, 0);
+	accounts_deinit(&accounts);
+	closer_deinit(&closer);
+}
+
+TEST(without_a_process_nothing_is_closed_by_the_caller)
+{
+	struct slow_fd slow = slow_fd_make(3600);
+
+	fault_arm(1);
+	closer_take(&closer, slow.fd, NULL);
+	assert_string_equal(fault_fired(), "helper");
+	fault_disarm();
+	must_be(closer.pid, 0);
+	must(closer_waits(&closer));
+	eventually((closer_look(&closer), !closer_waits(&closer)));
+	close(slow.peer);
+	closer_deinit(&closer);
 }
 
 int main(void)
