@@ -94,14 +94,6 @@ static int asker_end(struct asker *a)
 	return atomic_load(&a->result);
 }
 
-static uint64_t waits_of_me(tl_client *client)
-{
-	tl_user_info info = { .size = sizeof(info) };
-
-	must_be(tl_get_user(client, geteuid(), &info), 0);
-	return info.shares[TL_SHARE_WAITS].used;
-}
-
 TEST(all_who_wait_are_told_that_it_is_published)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -111,13 +103,13 @@ TEST(all_who_wait_are_told_that_it_is_published)
 	must_be(tl_claim(client, "c", NULL), 0);
 	for (unsigned i = 0; i < THREADS; i++)
 		asker_start(&askers[i], i % 2 ? client : other, "c");
-	eventually(waits_of_me(client) == 1 + THREADS);
+	eventually(share_used(client, TL_SHARE_WAITS) == 1 + THREADS);
 	for (unsigned i = 0; i < THREADS; i++)
 		must_be(atomic_load(&askers[i].result), 1);
 	put_bytes(other, "c", 1, 10); /* anybody may */
 	for (unsigned i = 0; i < THREADS; i++)
 		must_be(asker_end(&askers[i]), -EEXIST);
-	must_be(waits_of_me(client), 0);
+	must_be(share_used(client, TL_SHARE_WAITS), 0);
 	tl_close(client);
 	tl_close(other);
 }
@@ -132,7 +124,7 @@ TEST(no_other_request_gets_the_serial_of_one_that_waits)
 
 	must_be(tl_claim(client, "c", NULL), 0);
 	asker_start(&asker, other, "c");
-	eventually(waits_of_me(client) == 2);
+	eventually(share_used(client, TL_SHARE_WAITS) == 2);
 	atomic_fetch_sub(&s->serial, 1);
 	must_be(tl_delete(other, "nothing"), -ENOENT);
 	must_be(atomic_load(&asker.result), 1);
@@ -154,7 +146,7 @@ TEST(time_runs_out_and_the_place_in_the_queue_is_given_back)
 	must(now_ns() - start >= 20 * MS);
 	must_be(tl_unclaim(a, "c"), 0);
 	td_sync(&d);
-	must_be(waits_of_me(a), 0);
+	must_be(share_used(a, TL_SHARE_WAITS), 0);
 	must_be(tl_claim(a, "c", NULL), 0);
 	tl_close(a);
 	tl_close(b);
@@ -204,15 +196,15 @@ TEST(who_dies_gives_it_to_the_one_who_has_waited_longest)
 	struct asker first, second;
 
 	asker_start(&first, a, "c");
-	eventually(waits_of_me(a) == 2);
+	eventually(share_used(a, TL_SHARE_WAITS) == 2);
 	asker_start(&second, b, "c");
-	eventually(waits_of_me(a) == 3);
+	eventually(share_used(a, TL_SHARE_WAITS) == 3);
 	child_kill(&c);
 	must_be(asker_end(&first), 0);
 	must_be(atomic_load(&second.result), 1);
 	tl_close(a); /* as tl_unclaim() does */
 	must_be(asker_end(&second), 0);
-	must_be(waits_of_me(b), 1);
+	must_be(share_used(b, TL_SHARE_WAITS), 1);
 	tl_close(b);
 }
 
@@ -263,14 +255,15 @@ TEST(a_fork_while_threads_wait_for_a_claim_disturbs_neither)
 	must_be(tl_claim(owner, "c", NULL), 0);
 	for (unsigned i = 0; i < THREADS; i++)
 		asker_start(&askers[i], client, "c");
-	eventually(waits_of_me(owner) == 1 + THREADS);
+	eventually(share_used(owner, TL_SHARE_WAITS) == 1 + THREADS);
 	for (unsigned i = 0; i < 4; i++) {
 		c = child_start(&d, get_in_line_in_a_child, client);
 		child_must_succeed(&c);
 	}
-	eventually(waits_of_me(owner) == 1 + THREADS);
+	eventually(share_used(owner, TL_SHARE_WAITS) == 1 + THREADS);
 	must_be(tl_unclaim(owner, "c"), 0);
-	eventually(waits_of_me(owner) == THREADS); /* one has it, the others wait on */
+	eventually(share_used(owner, TL_SHARE_WAITS) == THREADS); /* one has it, the others wait on
+								   */
 	put_bytes(owner, "c", 1, 10);
 	for (unsigned i = 0, got = 0; i < THREADS; i++) {
 		int r = asker_end(&askers[i]);
@@ -321,7 +314,7 @@ TEST(one_at_a_time_makes_it_until_one_has)
 	for (unsigned i = 0; i < CLIENTS; i++)
 		must_be(asker_end(&workers[i].asker), -EEXIST);
 	must_be(atomic_load(&makers), CLIENTS / 2);
-	must_be(waits_of_me(workers[0].asker.client), 0);
+	must_be(share_used(workers[0].asker.client, TL_SHARE_WAITS), 0);
 	for (unsigned i = 0; i < CLIENTS; i++)
 		tl_close(workers[i].asker.client);
 }

@@ -71,14 +71,6 @@ TEST(prefetched_drafts_give_way)
 	must_be(td_status(&d).drafts, 0);
 }
 
-static uint64_t daemon_of(tl_client *client)
-{
-	tl_status s = { .size = sizeof(s) };
-
-	must_be(tl_get_status(client, &s), 0);
-	return s.daemon_pid;
-}
-
 /* Its client is idle, and has not heard of the next daemon. */
 TEST(prefetched_drafts_give_way_to_the_next_daemon_too)
 {
@@ -87,15 +79,12 @@ TEST(prefetched_drafts_give_way_to_the_next_daemon_too)
 						   .extra = with_keeper);
 	tl_client *client = td_connect(&d), *other = td_connect(&d);
 	tl_draft *draft;
-	uint64_t pid;
 
 	for (int i = 0; i < 4; i++)
 		put_alone(client, "a", i, 4 * MIB);
 	must_be(tl_delete(client, "a"), 0);
 	must_be(td_status(&d).drafts, 1);
-	pid = daemon_of(other);
-	must_be(kill((pid_t)pid, SIGKILL), 0);
-	eventually(daemon_of(other) != pid);
+	daemon_kill(other);
 	draft = create(other, "b", 13 * MIB, 0); /* fits only without the prefetched one */
 	must_be(td_status(&d).drafts, 1);
 	tl_abort(draft);

@@ -441,14 +441,6 @@ TEST(an_address_without_a_daemon_is_named)
 
 /* ---- Autostart, in children since it depends on the environment ---- */
 
-static uint32_t daemon_of(tl_client *client)
-{
-	tl_status s = { .size = sizeof(s) };
-
-	must_be(tl_get_status(client, &s), 0);
-	return s.daemon_pid;
-}
-
 static int autostarter(const struct test_daemon *d, void *arg)
 {
 	tl_connect_options o = { .size = sizeof(o), .flags = TL_CONNECT_AUTOSTART };
@@ -459,7 +451,7 @@ static int autostarter(const struct test_daemon *d, void *arg)
 	parent_await();
 	must_be(tl_connect(&o, &client), 0);
 	put_bytes(client, "auto", 1, 1000);
-	pause_at(daemon_of(client));
+	pause_at((uint64_t)daemon_of(client));
 	drop(get(client, "auto"));
 	tl_close(client);
 	return 0;
@@ -474,7 +466,7 @@ static pid_t survives_kill(pid_t pid)
 
 	must_be(tl_connect(NULL, &client), 0);
 	must_be(kill(pid, SIGKILL), 0);
-	eventually((next = (pid_t)daemon_of(client)) != pid);
+	eventually((next = daemon_of(client)) != pid);
 	eventually(!tl_get(client, "auto", NULL, &t));
 	drop(t);
 	tl_close(client);

@@ -79,24 +79,6 @@ TEST(a_producer_notices_that_the_daemon_was_killed)
 	tl_close(slow);
 }
 
-static pid_t daemon_of(tl_client *c)
-{
-	tl_status s = { .size = sizeof(s) };
-
-	must_be(tl_get_status(c, &s), 0);
-	return (pid_t)s.daemon_pid;
-}
-
-/* Kills the daemon proper, which has a keeper, and waits until another one serves @c. */
-static void kill_proper(tl_client *c)
-{
-	pid_t pid = daemon_of(c);
-
-	must_be(kill(pid, SIGKILL), 0);
-	while (daemon_of(c) == pid)
-		;
-}
-
 static const char *const with_keeper[] = { "--keeper", "yes", NULL };
 
 TEST(a_ring_goes_on_when_another_daemon_takes_over)
@@ -109,7 +91,7 @@ TEST(a_ring_goes_on_when_another_daemon_takes_over)
 	must_be(put_ring(producer, "r", 2), ++version);
 	held = get(consumer, "r");
 	for (int round = 1; round < 4; round++) {
-		kill_proper(consumer);
+		daemon_kill(consumer);
 		must_be(rings(consumer), 1);
 		must(has(consumer, "r", round == 1 ? 2 : 0, version));
 		many = commits(consumer);
@@ -125,7 +107,7 @@ TEST(a_ring_goes_on_when_another_daemon_takes_over)
 	tl_close(producer);
 	eventually(rings(consumer) == 0);
 	must(has(consumer, "r", 0, version));
-	kill_proper(consumer);
+	daemon_kill(consumer);
 	must(has(consumer, "r", 0, version));
 	must_be(put_bytes(consumer, "r", 1, SIZE), version + 1);
 	td_sync(&d);

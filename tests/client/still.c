@@ -62,14 +62,6 @@ static void fill_socket(tl_client *client)
 	must_be(r, -EAGAIN);
 }
 
-static uint64_t used_share(tl_client *client, unsigned share)
-{
-	tl_user_info info = { .size = sizeof(info) };
-
-	must_be(tl_get_user(client, geteuid(), &info), 0);
-	return info.shares[share].used;
-}
-
 static void claim_soon(tl_client *client, const char *name)
 {
 	tl_claim_options o = { .size = sizeof(o), .timeout_ns = WAIT_S * SECOND };
@@ -149,7 +141,7 @@ TEST(a_wait_for_a_claim_that_timed_out_keeps_nobody_from_it)
 	must_be(tl_claim(client, "c", NULL), 0);
 	client_set_timeout(c.client, 20 * MS);
 	must_be(pthread_create(&thread, NULL, claim_in_vain, &c), 0);
-	eventually(used_share(client, TL_SHARE_WAITS) == 2 || atomic_load(&c.result) != 1);
+	eventually(share_used(client, TL_SHARE_WAITS) == 2 || atomic_load(&c.result) != 1);
 	td_freeze(&d);
 	fill_socket(c.client);
 	must_be(pthread_join(thread, NULL), 0);
@@ -174,13 +166,13 @@ TEST(watches_that_are_closed_end_when_the_daemon_goes_on)
 		snprintf(name, sizeof(name), "w/%u", i);
 		must_be(tl_watch_open(client, name, NULL, &watches[i]), 0);
 	}
-	must_be(used_share(other, TL_SHARE_WATCHES), WATCHES);
+	must_be(share_used(other, TL_SHARE_WATCHES), WATCHES);
 	td_freeze(&d);
 	fill_socket(client);
 	for (unsigned i = 0; i < WATCHES; i++)
 		must_be(tl_watch_close(watches[i]), 0);
 	td_thaw(&d);
-	eventually(used_share(other, TL_SHARE_WATCHES) == 0);
+	eventually(share_used(other, TL_SHARE_WATCHES) == 0);
 	tl_close(client);
 	tl_close(other);
 }

@@ -278,14 +278,6 @@ static bool somebody_reads(tl_client *client)
 	return reads;
 }
 
-static uint64_t waits_of_me(tl_client *client)
-{
-	tl_user_info info = { .size = sizeof(info) };
-
-	must_be(tl_get_user(client, geteuid(), &info), 0);
-	return info.shares[TL_SHARE_WAITS].used;
-}
-
 /* The thread that reads the answers of all stands still. */
 TEST(a_call_finds_its_answer_though_the_thread_that_reads_does_not)
 {
@@ -298,7 +290,7 @@ TEST(a_call_finds_its_answer_though_the_thread_that_reads_does_not)
 	put_bytes(other, "a", 1, SMALL);
 	must_be(tl_claim(other, "claimed", NULL), 0);
 	must_be(pthread_create(&thread, NULL, waits_for_claim, client), 0);
-	eventually(waits_of_me(other) == 2 && somebody_reads(client));
+	eventually(share_used(other, TL_SHARE_WAITS) == 2 && somebody_reads(client));
 	must_be(pthread_kill(thread, SIGUSR1), 0);
 	eventually(atomic_load(&in_handler));
 	client_set_timeout(client, 2 * SECOND); /* all of it passes, and the daemon needs some */

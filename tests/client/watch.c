@@ -520,17 +520,14 @@ TEST(the_watches_of_a_closed_client_end_although_it_holds_a_tensor)
 	tl_client *client = td_connect(&d), *other = td_connect(&d);
 	tl_watch *one = watch_open(client, "w", 0),
 		 *below = watch_open(client, "w/", TL_WATCH_PREFIX);
-	tl_user_info info = { .size = sizeof(info) };
 	DLManagedTensorVersioned *t;
 
 	put_alone(client, "a", 1, 100);
 	t = get(client, "a");
-	must_be(tl_get_user(other, geteuid(), &info), 0);
-	must_be(info.shares[TL_SHARE_WATCHES].used, 2);
+	must_be(share_used(other, TL_SHARE_WATCHES), 2);
 	tl_close(client);
 	td_sync(&d);
-	must_be(tl_get_user(other, geteuid(), &info), 0);
-	must_be(info.shares[TL_SHARE_WATCHES].used, 0);
+	must_be(share_used(other, TL_SHARE_WATCHES), 0);
 	must_be(tl_watch_close(one), 0);
 	must_be(tl_watch_close(below), 0);
 	drop(t);

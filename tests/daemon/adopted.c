@@ -55,7 +55,7 @@ TEST(a_connection_is_the_same_after_the_death_of_the_daemon)
 	must_be(put(c, "a", 2, BYTES, &version), 0);
 	must_be(tl_get(c, "a", NULL, &held), 0);
 	for (int i = 0; i < KILLS; i++) {
-		kill_proper(c);
+		daemon_kill(c);
 		must_be(tl_delete_version(c, "a", 1), -ESTALE);
 		must_be(id_of(c), id);
 		must_be(value_of(held), 2);
@@ -92,7 +92,7 @@ TEST(a_draft_is_written_and_committed_after_the_death_of_the_daemon)
 
 		must_be(tl_create(c, "a", &spec, &draft), 0);
 		memset(tl_draft_tensor(draft)->data, i, BYTES / 2);
-		kill_proper(c);
+		daemon_kill(c);
 		memset(tl_draft_tensor(draft)->data, i, BYTES);
 		must_be(tl_commit(draft, &version), 0);
 		must_be(version, i + 1);
@@ -136,7 +136,7 @@ TEST(who_has_begun_a_ring_gives_back_what_a_dead_daemon_granted)
 	must_be(tl_put(c, "ring", &t, &ring, &version), 0);
 	must_be(put(c, "a", 1, BYTES, &version), 0);
 	must_be(put(c, "a", 2, BYTES, &version), 0); /* a draft is prefetched */
-	kill_proper(c);
+	daemon_kill(c);
 	must_be(put(c, "b", 3, SMALL, &version), 0); /* it hears of the next daemon */
 	must_be(create(other, "x", MOST, &draft), 0);
 	tl_abort(draft);
@@ -150,7 +150,7 @@ TEST(a_commit_that_nobody_waits_for_is_published_by_the_next_daemon)
 {
 	struct test_daemon d = start();
 	tl_client *c = td_connect(&d), *other = td_connect(&d);
-	pid_t pid = proper(c);
+	pid_t pid = daemon_of(c);
 	DLManagedTensorVersioned *t;
 	tl_draft *draft;
 
@@ -172,7 +172,7 @@ TEST(a_put_in_a_ring_does_not_overtake_a_commit_that_the_next_daemon_reads)
 {
 	struct test_daemon d = start();
 	tl_client *c = td_connect(&d), *other = td_connect(&d);
-	pid_t pid = proper(c);
+	pid_t pid = daemon_of(c);
 	tl_draft *draft;
 
 	for (int i = 0; i < 3; i++)
@@ -233,7 +233,7 @@ TEST(a_claim_outlives_the_daemon_and_so_does_the_wait_for_it)
 	must_be(pthread_create(&c.thread, NULL, claim_and_wait, &c), 0);
 	eventually(waits(&d) == 3);
 	for (int i = 0; i < KILLS / 2; i++) {
-		kill_proper(b);
+		daemon_kill(b);
 		must_be(tl_claim(b, "a", NULL), -EBUSY);
 		must_be(tl_claim(b, "b", NULL), -EBUSY);
 		eventually(waits(&d) == 3);
@@ -242,12 +242,12 @@ TEST(a_claim_outlives_the_daemon_and_so_does_the_wait_for_it)
 	tl_close(a);
 	must_be(pthread_join(c.thread, NULL), 0);
 	must_be(atomic_load(&c.result), 0);
-	kill_proper(b);
+	daemon_kill(b);
 	must_be(tl_claim(b, "a", NULL), -EBUSY);
 	must_be(tl_claim(b, "b", NULL), 0);
 	must_be(put(c.client, "a", 1, SMALL, &version), 0);
 	must_be(get_value(c.client, "a"), 1);
-	kill_proper(b);
+	daemon_kill(b);
 	must_be(tl_claim(b, "a", NULL), -EEXIST);
 	must_be(tl_unclaim(b, "b"), 0);
 	must_be(tl_claim(c.client, "b", NULL), 0);
@@ -453,7 +453,7 @@ static void load(unsigned kills, useconds_t apart)
 	}
 	for (unsigned i = 0; i < kills; i++) {
 		usleep(apart);
-		kill_proper(c);
+		daemon_kill(c);
 	}
 	usleep(apart);
 	workers_join(workers, WORKERS);
@@ -492,7 +492,7 @@ TEST(a_client_that_dies_while_there_is_no_daemon_leaves_nothing)
 		must_be(put(c, "a", 1, BYTES, &version), 0);
 		must_be(tl_get(c, "a", NULL, &t), 0);
 		must_be(tl_delete(c, "a"), 0);
-		pid = proper(c);
+		pid = daemon_of(c);
 		kill(d.keeper, SIGSTOP); /* the keeper */
 		kill(pid, SIGKILL);
 		kill(getpid(), SIGKILL);
@@ -526,7 +526,7 @@ TEST(a_client_that_stands_still_goes_on_later)
 	must_be(waitpid(child, &status, WUNTRACED), child);
 	must(WIFSTOPPED(status));
 	for (int i = 0; i < 2; i++)
-		kill_proper(c);
+		daemon_kill(c);
 	must_be(kill(child, SIGCONT), 0);
 	must_be(process_wait(child, &status), 0);
 	must_be(WEXITSTATUS(status), 0);
@@ -541,12 +541,12 @@ TEST(what_is_no_message_ends_an_adopted_connection)
 	tl_client *c = td_connect(&d);
 	struct raw rc = rc_open(&d), other = rc_open(&d);
 	struct conn_message m;
-	pid_t pid = proper(c);
+	pid_t pid = daemon_of(c);
 
 	must_be(kill(pid, SIGSTOP), 0);
 	must_be(send(rc.fd, "garbage", 7, MSG_NOSIGNAL), 7);
 	must_be(kill(pid, SIGKILL), 0);
-	eventually(proper(c) != pid);
+	eventually(daemon_of(c) != pid);
 	while (!conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0))
 		must(m.header.type == WIRE_ADOPTED || m.header.type == WIRE_ERROR);
 	must_be(conn_receive(other.fd, WIRE_TO_CLIENT, &m, 0), 0);
@@ -564,12 +564,12 @@ TEST(a_seal_on_a_ledger_keeps_no_daemon_from_taking_over)
 	tl_client *c = td_connect(&d);
 	struct raw rc = rc_open(&d);
 	tl_info info = { .size = sizeof(info) };
-	pid_t pid = proper(c);
+	pid_t pid = daemon_of(c);
 
 	must_be(rc_put(&rc, "a", 100, 1, NULL), 0);
 	must_be(fcntl(rc.ledger_fd, F_ADD_SEALS, F_SEAL_SEAL), 0);
 	must_be(kill(pid, SIGKILL), 0);
-	eventually(proper(c) != pid);
+	eventually(daemon_of(c) != pid);
 	must_be(tl_stat(c, "a", &info), 0);
 	must_be(tl_delete(c, "a"), 0);
 	rc_close(&rc);
@@ -602,7 +602,7 @@ TEST(a_ledger_that_may_not_be_read_keeps_no_daemon_from_taking_over)
 	must_be(rc_put(&other, "b", 100, 1, &draft), 0);
 	must(rc_hold(&rc, draft.ref));
 	must_be(fchmod(rc.ledger_fd, 0), 0);
-	kill_proper(c);
+	daemon_kill(c);
 	must_be(id_of(c), id);
 	must_be(tl_stat(c, "a", &info), 0);
 	do {
@@ -652,7 +652,7 @@ TEST(a_lease_on_a_ledger_does_not_delay_the_next_daemon)
 	must(l.fd >= 0);
 	must_be(put(c, "a", 3, BYTES, &(uint64_t){ 0 }), 0);
 	must_be(pthread_create(&thread, NULL, lease_it, &l), 0);
-	kill_proper(c);
+	daemon_kill(c);
 	atomic_store(&l.over, true);
 	pthread_join(thread, NULL);
 	must_be(id_of(c), id);
@@ -686,11 +686,11 @@ TEST(a_segment_with_another_size_keeps_no_daemon_from_taking_over)
 	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		must_be(rc_put(&rc, "a", BYTES, 7, &draft), 0);
 		fd = fcntl(rc_writable(&rc, &draft), F_DUPFD_CLOEXEC, 0);
-		pid = proper(c);
+		pid = daemon_of(c);
 		process_stop(pid);
 		must_be(ftruncate(fd, sizes[i]), 0);
 		must_be(kill(pid, SIGKILL), 0);
-		eventually(proper(c) != pid);
+		eventually(daemon_of(c) != pid);
 		must_be(id_of(c), id);
 		eventually((fstat(fd, &st), st.st_size == (off_t)draft.segment_size));
 		close(fd);
@@ -724,7 +724,7 @@ TEST(ids_of_clients_that_have_left_are_not_given_out_again)
 	must(before > id_of(c));
 	tl_close(other);
 	td_sync(&d);
-	kill_proper(c);
+	daemon_kill(c);
 	other = td_connect(&d);
 	must_be(tl_list_clients(c, newest_id, &after), 0);
 	must(after > before);

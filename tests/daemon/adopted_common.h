@@ -9,21 +9,6 @@
 
 enum { BYTES = 200000, SMALL = 3000 };
 
-/* As a client that lives through all of it sees it: it connects once. */
-static inline pid_t proper(tl_client *c)
-{
-	return (pid_t)client_status(c).daemon_pid;
-}
-
-/* Kills the daemon proper and waits until another one serves @c. */
-static inline void kill_proper(tl_client *c)
-{
-	pid_t pid = proper(c);
-
-	must_be(kill(pid, SIGKILL), 0);
-	eventually(proper(c) != pid);
-}
-
 static inline int put(tl_client *c, const char *name, uint8_t value, int64_t size,
 		      uint64_t *version)
 {

@@ -56,7 +56,7 @@ static void begin(struct scene *s, unsigned mappings)
 
 static void kill_and_see_all(struct scene *s)
 {
-	kill_proper(s->honest);
+	daemon_kill(s->honest);
 	see_all(s);
 }
 

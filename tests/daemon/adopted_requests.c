@@ -70,7 +70,7 @@ TEST(a_tensor_of_a_ring_is_published_under_its_own_name_after_all)
 {
 	struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
 	tl_client *c = td_connect(&d);
-	pid_t pid = proper(c);
+	pid_t pid = daemon_of(c);
 	struct test_child producer = child_start(&d, puts_in_a_ring, NULL), consumer;
 	uint64_t version = child_await(&producer);
 
@@ -81,7 +81,7 @@ TEST(a_tensor_of_a_ring_is_published_under_its_own_name_after_all)
 	process_stop(consumer.pid);
 	child_kill(&producer);
 	must_be(kill(pid, SIGKILL), 0);
-	eventually(proper(c) != pid);
+	eventually(daemon_of(c) != pid);
 	eventually(!client_status(c).rings);
 	must_be(kill(consumer.pid, SIGCONT), 0);
 	must_be(child_await(&consumer), version + 1);
@@ -138,7 +138,7 @@ TEST(a_tensor_is_published_under_its_own_name_after_all_though_the_process_forke
 {
 	struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
 	tl_client *c = td_connect(&d);
-	pid_t pid = proper(c);
+	pid_t pid = daemon_of(c);
 	struct test_child consumer;
 	uint64_t version;
 
@@ -289,7 +289,7 @@ TEST(a_group_whose_answer_had_to_wait_is_answered_by_the_next_daemon)
 	struct wire_group group;
 	unsigned room = group_unanswered(&d, &rc, &group);
 
-	kill_proper(c);
+	daemon_kill(c);
 	read_until_adopted(&rc, room);
 	must_be(place_member_again(&rc, &group), 0);
 	must_be(publish_group_again(&rc, &group), 0);
@@ -350,13 +350,13 @@ TEST(a_group_that_was_published_before_a_reload_took_the_right_is_said_to_be)
 	must(fd >= 0);
 	d = td_start(.for_others = true, .extra = extra);
 	c = td_connect(&d);
-	former = proper(c);
+	former = daemon_of(c);
 	bob = child_start_as(BOB, &d, publishes_a_group_again, NULL);
 	must_be(child_await(&bob), 1);
 	must_be(write(fd, rule, strlen(rule)), (ssize_t)strlen(rule));
 	must_be(close(fd), 0);
 	must_be(kill(d.keeper, SIGHUP), 0);
-	eventually(proper(c) != former); /* it would answer as soon as bob makes room */
+	eventually(daemon_of(c) != former); /* it would answer as soon as bob makes room */
 	child_finish(&bob);
 	tl_close(c);
 	td_stop(&d);
@@ -370,7 +370,7 @@ TEST(what_a_daemon_that_dies_has_not_unbound_yet_ends_with_the_next)
 	struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
 	tl_client *c = td_connect(&d);
 	struct raw rc = rc_open(&d);
-	pid_t pid = proper(c);
+	pid_t pid = daemon_of(c);
 	struct wire_draft draft;
 	struct wire_plain m = { 0 };
 	char name[16];
@@ -384,7 +384,7 @@ TEST(what_a_daemon_that_dies_has_not_unbound_yet_ends_with_the_next)
 					       */
 	}
 	must_be(kill(pid, SIGKILL), 0);
-	eventually(proper(c) != pid);
+	eventually(daemon_of(c) != pid);
 	eventually(client_status(c).tensors == 0);
 	rc_close(&rc);
 	tl_close(c);

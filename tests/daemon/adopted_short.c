@@ -63,14 +63,14 @@ TEST(a_daemon_is_adopted_when_there_is_no_memory_left)
 	must_be(tl_get(c, "a", NULL, &held), 0);
 	fill_shm(&d, 0);
 	for (int i = 0; i < 2; i++) {
-		kill_proper(c);
+		daemon_kill(c);
 		must_be(value_of(held), 1);
 		must_be(get_value(c, "a"), 1);
 		must_be(get_value(c, "b"), 2);
 	}
 	must_be(tl_get_status(c, &status), 0);
 	must(!strstr(status.restart_reason, "afresh"));
-	d.pid = proper(c);
+	d.pid = daemon_of(c);
 	empty_shm(&d);
 	must_be(put(c, "a", 3, BYTES, &version), 0);
 	must_be(version, 2);
@@ -109,7 +109,7 @@ TEST(a_daemon_is_adopted_when_there_are_no_descriptors_left)
 			n++;
 		must(n > 4 && n < CLIENTS_MAX);
 		for (int i = 0; i < 2; i++) {
-			kill_proper(c);
+			daemon_kill(c);
 			for (unsigned j = 0; j < tensors; j++) {
 				snprintf(name, sizeof(name), "%u", j);
 				must_be(get_value(clients[j % n], name), (uint8_t)j);
@@ -148,7 +148,7 @@ TEST(a_daemon_that_dies_while_it_adopts_connections_is_adopted)
 		snprintf(name, sizeof(name), "%u", i);
 		must_be(put(clients[i], name, (uint8_t)i, i % 2 ? BYTES : SMALL, &version), 0);
 	}
-	pid = proper(c);
+	pid = daemon_of(c);
 	for (useconds_t i = 0; i < DEATHS; i++) {
 		must_be(kill(pid, SIGKILL), 0);
 		eventually((next = child_of_keeper(&d)) && next != pid);
@@ -187,7 +187,7 @@ TEST(a_client_that_forks_while_there_is_no_daemon_has_all_in_both)
 	must_be(put(c, "a", 1, BYTES, &version), 0);
 	must_be(tl_get(c, "a", NULL, &held), 0);
 	for (int i = 0; i < 4; i++) {
-		pid_t pid = proper(c), child;
+		pid_t pid = daemon_of(c), child;
 		int status;
 
 		if (i % 2)
@@ -235,7 +235,7 @@ TEST(a_draft_of_a_ring_stays_writable_after_a_takeover)
 
 	while (!td_status(&d).rings)
 		must_be(put(producer, "r", 1, BYTES, &version), 0);
-	kill_proper(other);
+	daemon_kill(other);
 	must_be(tl_create(producer, "r", &spec, &draft), 0);
 	must_be(put(other, "r", 2, BYTES, &version), 0); /* which ends the ring */
 	must_be(td_status(&d).rings, 0);

@@ -23,7 +23,7 @@ static void kill_until_afresh(const struct test_daemon *d)
 	tl_client *c = td_connect(d);
 
 	do
-		kill_proper(c);
+		daemon_kill(c);
 	while (!strstr(td_full_status(d).restart_reason, "afresh"));
 	tl_close(c);
 }
@@ -116,7 +116,7 @@ static void must_survive_a_lack(rlim_t space, const char *failure)
 	struct rlimit limit, former;
 	struct tl_status s;
 	tl_client *c = td_connect(&d);
-	pid_t pid = proper(c);
+	pid_t pid = daemon_of(c);
 	uint64_t version;
 
 	must_be(put(c, "a", 1, BYTES, &version), 0);
@@ -201,7 +201,7 @@ static bool leaves_to_the_next(const char *storage, const char *what, unsigned n
 		snprintf(text, sizeof(text), "%u", i);
 		put(c, text, 1, BYTES, &version); /* one of them may fail */
 	}
-	must_be(kill(proper(c), SIGKILL), 0);
+	must_be(kill(daemon_of(c), SIGKILL), 0);
 	eventually(log_count(&d, "leaving it to the next") > 2 || log_count(&d, "took over what") ||
 		   log_count(&d, "afresh"));
 	must_be(log_count(&d, "afresh"), 0);

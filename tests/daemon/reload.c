@@ -65,7 +65,7 @@ static void begin_in(struct scene *s, bool own, uint64_t shm_size, const char *k
 			.shm_size = shm_size);
 	s->c = td_connect(&s->d);
 	s->own = own ? enter_own(s) : NULL;
-	s->pid = proper(s->c);
+	s->pid = daemon_of(s->c);
 	must_be(put(s->c, "a", 1, BYTES, &version), 0);
 	if (own)
 		must_be(put(s->own, "a", 2, BYTES, &version), 0);
@@ -104,16 +104,16 @@ static void must_be_refused(struct scene *s, const char *text, const char *why)
 
 	config_write(s->config, text);
 	must_be(kill(s->d.keeper, SIGHUP), 0);
-	eventually(refusals(&s->d, why) > before || proper(s->c) != s->pid);
-	must_be(proper(s->c), s->pid);
+	eventually(refusals(&s->d, why) > before || daemon_of(s->c) != s->pid);
+	must_be(daemon_of(s->c), s->pid);
 }
 
 static void reload(struct scene *s, const char *text)
 {
 	config_write(s->config, text);
 	must_be(kill(s->d.keeper, SIGHUP), 0);
-	eventually(proper(s->c) != s->pid);
-	s->pid = proper(s->c);
+	eventually(daemon_of(s->c) != s->pid);
+	s->pid = daemon_of(s->c);
 }
 
 TEST(a_reload_that_would_change_namespaces_is_refused)
@@ -210,7 +210,7 @@ TEST(a_reload_may_replace_the_only_namespace_of_memfd)
 	config_write(s.config, "[namespace old]\nstorage = memfd\n");
 	s.d = td_start(.extra = extra, .expect_ready = true, .storage = "shm", .max_clients = 16);
 	s.c = td_connect(&s.d);
-	s.pid = proper(s.c);
+	s.pid = daemon_of(s.c);
 	must_be(put(s.c, "a", 1, BYTES, &(uint64_t){ 0 }), 0);
 	reload(&s, "[namespace new]\n");
 	tl_close(enter(&s, "new"));
@@ -264,7 +264,7 @@ TEST(a_reload_loses_nothing_if_the_daemon_is_killed_before_it_leaves)
 		must_be(tl_list_clients(s.c, ignore_client, NULL), 0);
 	must_be(kill(s.pid, SIGKILL), 0);
 	must_be(kill(s.d.keeper, SIGCONT), 0);
-	eventually(proper(s.c) != s.pid);
+	eventually(daemon_of(s.c) != s.pid);
 	finish(&s);
 }
 
@@ -327,8 +327,8 @@ TEST(a_user_or_group_that_is_removed_costs_nothing_when_the_daemon_dies)
 	config_write(groups, "root:x:0:\n");
 	must_be_refused(&s, config, "its configuration are wrong");
 	for (int i = 0; i < 2; i++) {
-		kill_proper(s.c);
-		s.pid = proper(s.c);
+		daemon_kill(s.c);
+		s.pid = daemon_of(s.c);
 		must_be(get_value(s.c, "a"), 1);
 		must(!strstr(client_status(s.c).restart_reason, "afresh"));
 	}
@@ -366,7 +366,7 @@ static void begin_with_many(struct scene *s)
 	config_write(s->config, "max-tensors = 32\n[namespace big]\nmax-tensors = 1024\n");
 	s->d = td_start(.extra = extra, .expect_ready = true, .storage = "shm");
 	s->c = td_connect(&s->d);
-	s->pid = proper(s->c);
+	s->pid = daemon_of(s->c);
 	must_be(put(s->c, "a", 1, BYTES, NULL), 0);
 }
 
@@ -459,12 +459,12 @@ TEST(a_reload_may_lower_a_users_mappings)
 	memcpy(s.config, config, sizeof(config));
 	d = td_start(.for_others = true, .extra = extra, .expect_ready = true);
 	s.c = td_connect(&d);
-	pid = proper(s.c);
+	pid = daemon_of(s.c);
 	alice = child_start_as(ALICE, &d, alice_holds, NULL);
 	must_be(child_await(&alice), 1);
 	config_write(s.config, "[user 2001]\nmappings = 4\n");
 	must_be(kill(d.keeper, SIGHUP), 0);
-	eventually(proper(s.c) != pid);
+	eventually(daemon_of(s.c) != pid);
 	child_finish(&alice);
 	tl_close(s.c);
 	td_stop(&d);
@@ -521,7 +521,7 @@ TEST(a_reload_that_leaves_a_namespace_to_its_user_lets_nobody_in)
 			       "[namespace user-*]\nmode = 0750\n");
 	s.d = td_start(.for_others = true, .extra = extra, .expect_ready = true);
 	s.c = td_connect(&s.d);
-	s.pid = proper(s.c);
+	s.pid = daemon_of(s.c);
 	must_be(put(s.c, "a", 1, BYTES, NULL), 0);
 	c = child_start_as(BY_SECTION, &s.d, alice_publishes, NULL);
 	must_be(child_wait(&c), 0);
@@ -621,12 +621,12 @@ TEST(a_client_with_a_full_socket_is_told_that_it_has_lost_the_right_to_get)
 	must_be(close(mkstemp(config)), 0);
 	d = td_start(.for_others = true, .extra = extra, .expect_ready = true);
 	c = td_connect(&d);
-	pid = proper(c);
+	pid = daemon_of(c);
 	bob = child_start_as(BOB, &d, reads_late, NULL);
 	must_be(child_await(&bob), 1);
 	config_write(config, "[namespace default]\nowner = 1111\nmode = 0700\n");
 	must_be(kill(d.keeper, SIGHUP), 0);
-	eventually(proper(c) != pid);
+	eventually(daemon_of(c) != pid);
 	td_sync(&d); /* by then it has taken over all clients */
 	child_finish(&bob);
 	tl_close(c);

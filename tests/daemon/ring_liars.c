@@ -319,7 +319,7 @@ TEST(another_daemon_does_not_believe_a_page)
 
 		memset(liar.page, 0xff, sizeof(*liar.page));
 		atomic_store(&liar.page->word, words[i]);
-		kill_proper(consumer);
+		daemon_kill(consumer);
 		must(all_bytes_of(consumer, "other", 9));
 		put_alone(consumer, "liar", 5, SIZE);
 		must(all_bytes_of(consumer, "liar", 5));

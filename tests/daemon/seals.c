@@ -223,7 +223,7 @@ TEST(the_next_daemon_charges_nobody_for_deleted_memory_that_is_mapped)
 	must_be(rc_delete(&producer, "a"), 0);
 	rc_goodbye(&producer);
 	must_be(td_status(&d).bytes_kept, SIZE);
-	kill_proper(c);
+	daemon_kill(c);
 	eventually(client_status(c).restarts == 1);
 	must_be(td_status(&d).bytes_used, 0);
 	must_be(td_status(&d).bytes_kept, 0);

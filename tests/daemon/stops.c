@@ -21,7 +21,7 @@ static void begin(struct scene *s)
 
 	s->d = td_start(.extra = with_keeper, .expect_ready = true);
 	s->c = td_connect(&s->d);
-	s->pid = proper(s->c);
+	s->pid = daemon_of(s->c);
 	must_be(put(s->c, "a", 1, BYTES, &version), 0);
 }
 

@@ -130,13 +130,13 @@ TEST(unbind_ends_drafts_that_a_former_daemon_granted)
 	use_draft(&rc, &used);
 	ask(&rc, LARGE, 0);
 	rc_sync(&rc);
-	kill_proper(c);
+	daemon_kill(c);
 	td_sync(&d); /* it has taken over all clients */
 	must_be(client_status(c).drafts, 2);
 	unbind(&rc);
 	eventually(client_status(c).drafts == 1);
 
-	kill_proper(c);
+	daemon_kill(c);
 	td_sync(&d);
 	must_be(client_status(c).drafts, 1);
 	must_be(rc_ref(&rc, WIRE_ABORT, used.ref), 0);
@@ -151,7 +151,7 @@ TEST(the_next_daemon_ends_what_an_unread_unbind_is_about)
 	struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
 	struct raw rc = rc_open(&d);
 	tl_client *c = td_connect(&d);
-	pid_t pid = proper(c);
+	pid_t pid = daemon_of(c);
 
 	ask(&rc, LARGE, 0);
 	rc_sync(&rc);
@@ -160,7 +160,7 @@ TEST(the_next_daemon_ends_what_an_unread_unbind_is_about)
 	ask(&rc, LARGE, 0);
 	unbind(&rc);
 	must_be(kill(pid, SIGKILL), 0);
-	eventually(proper(c) != pid);
+	eventually(daemon_of(c) != pid);
 	eventually(client_status(c).drafts == 0);
 	rc_close(&rc);
 	tl_close(c);

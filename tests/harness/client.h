@@ -2,6 +2,8 @@
 /* What tests ask a client for again and again. */
 #pragma once
 
+#include <signal.h>
+
 #include "tests/harness/harness.h"
 
 /* Writes a daemon's configuration. */
@@ -29,6 +31,30 @@ static inline struct tl_status client_status(tl_client *client)
 
 	must_be(tl_get_status(client, &status), 0);
 	return status;
+}
+
+/* The daemon that serves the client, and no keeper. */
+static inline pid_t daemon_of(tl_client *c)
+{
+	return (pid_t)client_status(c).daemon_pid;
+}
+
+/* Kills the daemon proper and waits until another one serves @c. */
+static inline void daemon_kill(tl_client *c)
+{
+	pid_t pid = daemon_of(c);
+
+	must_be(kill(pid, SIGKILL), 0);
+	eventually(daemon_of(c) != pid);
+}
+
+/* What this user has of a share, one of TL_SHARE_*. */
+static inline uint64_t share_used(tl_client *client, unsigned share)
+{
+	tl_user_info info = { .size = sizeof(info) };
+
+	must_be(tl_get_user(client, geteuid(), &info), 0);
+	return info.shares[share].used;
 }
 
 /* All numbers, of a daemon that clients can reach; see td_status(). */
