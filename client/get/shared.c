@@ -111,7 +111,7 @@ static int map_shared(struct session *s, uint64_t ref, const struct row_head *h,
 	r = request_fd(s, ref, h, deadline, &segment, &fd);
 	if (!r) {
 		r = mapping_install(&s->mappings, segment.segment, segment.segment_generation, fd,
-				    segment.size);
+				    segment.size, deadline);
 		if (!r || r == -EPROTO) /* another segment has no lease of ours, so it may have
 					   ended */
 			r = was_meant(&segment, h) ? LEASE_E_STALE : r;

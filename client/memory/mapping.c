@@ -25,7 +25,10 @@
 #include "util/clock.h"
 #include "util/fd.h"
 
-enum { PAGE = 4096, INSTALLS = 100 };
+enum { PAGE = 4096 };
+
+/* How long a thread may need for the few steps after which it finds out that its row was torn. */
+#define TORN_NS (10 * NS_PER_SEC)
 
 #define HUGE ((size_t)2 << 20)
 
@@ -367,8 +370,9 @@ int mapping_known(struct mappings *ms, uint32_t segment, uint32_t generation)
 }
 
 int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, int fd_peek,
-		    uint64_t size)
+		    uint64_t size, int64_t deadline)
 {
+	int64_t torn = deadline_after(TORN_NS);
 	void *p;
 	int r;
 
@@ -376,7 +380,7 @@ int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, 
 	if (r)
 		return r;
 
-	for (unsigned n = 0; n < INSTALLS; n++) {
+	for (;;) {
 		pthread_mutex_lock(&ms->mutex);
 		know(ms, segment);
 		r = install(ms, segment, generation, p, size);
@@ -385,10 +389,15 @@ int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, 
 		pthread_mutex_unlock(&ms->mutex);
 		if (!r)
 			return 0;
+		if (deadline_passed(deadline) || deadline_passed(torn))
+			break;
 		/* the lease may be of a get that read a torn row, and has not noticed yet (G4) */
 		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS }, NULL);
 	}
 	munmap(p, size);
+	if (!deadline_passed(torn))
+		return tl_fail(-ETIMEDOUT, "segment %u is not mapped before another thread's get ends",
+			       segment);
 	return tl_fail(-EPROTO,
 		       "the daemon gave segment %u to another while we use what lies in it",
 		       segment);

@@ -112,10 +112,11 @@ static inline const unsigned char *mapping_find(const struct mapping *m, uint32_
 /* Returns 0 if mapping_find() has the segment, 1 if it is not mapped, -EPROTO if there is no such
  * segment. */
 int mapping_known(struct mappings *ms, uint32_t segment, uint32_t generation);
-/* Maps the segment, of @size bytes, for mapping_find(). The caller holds a tensor in it. Returns 0
- * or a negative errno. */
+/* Maps the segment, of @size bytes, for mapping_find(). The caller holds a tensor in it. Waits for
+ * gets of other threads that are about to let go of what lay there before. Returns 0 or a negative
+ * errno. */
 int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, int fd_peek,
-		    uint64_t size);
+		    uint64_t size, int64_t deadline);
 
 /* A private writable mapping of a part of a segment: unmap @map, @map_size. */
 struct private_map {

@@ -9,10 +9,10 @@ static _Atomic bool lacks_memory;
 static _Atomic unsigned refused;
 
 /* Of this program alone, and so not the daemon's. */
-ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 {
 	if (!atomic_load(&lacks_memory))
-		return syscall(SYS_sendmsg, fd, m, flags);
+		return syscall(SYS_sendmsg, fd, message, flags);
 	atomic_fetch_add(&refused, 1);
 	errno = ENOBUFS;
 	return -1;

@@ -215,6 +215,7 @@ TEST(a_name_that_was_looked_up_is_not_looked_up_again)
 /* A keeper starts no other daemon after a mistake. */
 TEST(a_lack_of_memory_is_no_mistake)
 {
+	static void *volatile last;
 	struct rlimit none = { 0 };
 	struct options o;
 	int status;
@@ -226,7 +227,7 @@ TEST(a_lack_of_memory_is_no_mistake)
 	if (!pid) {
 		setrlimit(RLIMIT_AS, &none);
 		for (size_t size = 1 << 20; size >= 16; size /= 2)
-			while (malloc(size))
+			while ((last = malloc(size)))
 				;
 		_exit(init(&o, "/dev/null") == -ENOMEM ? 0 : 1);
 	}

@@ -450,13 +450,13 @@ static void ignore(void *context, const char *text)
 
 static int look_s; /* so far apart are two looks of this process at the clock; 0: as they are */
 
-int clock_gettime(clockid_t id, struct timespec *now)
+int clock_gettime(clockid_t id, struct timespec *tp)
 {
 	static int looks;
 
 	if (!look_s || id != CLOCK_MONOTONIC)
-		return (int)syscall(SYS_clock_gettime, id, now);
-	*now = (struct timespec){ .tv_sec = look_s * ++looks };
+		return (int)syscall(SYS_clock_gettime, id, tp);
+	*tp = (struct timespec){ .tv_sec = look_s * ++looks };
 	return 0;
 }
 
