@@ -91,6 +91,7 @@ HARNESS := $(wildcard tests/harness/*.c)
 TESTS := $(foreach d,unit client daemon cli gpu crash fuzz package,$(wildcard tests/$(d)/*.c))
 FAKECUDA := $(wildcard tests/fakecuda/*.c)
 FAULTS_SOURCES := $(wildcard tests/faults/*.c)
+PAGES_SOURCES := $(wildcard tests/pages/*.c)
 GPU_CHECKS := $(wildcard tests/gpu_check/*.c)
 COSTS := $(wildcard tests/cost/*.c)
 BENCH := $(wildcard bench/*.c)
@@ -101,7 +102,7 @@ MANS := $(wildcard docs/man/*.1 docs/man/*.5 docs/man/*.8)
 HEADERS := $(wildcard include/tensorlease/*.h)
 EXTENSION := $(wildcard python/src/_core/*.c)
 
-SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(GPU_CHECKS) $(COSTS) $(BENCH) $(HOSTILE) $(DEMOS) $(EXAMPLES))
+SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(PAGES_SOURCES) $(GPU_CHECKS) $(COSTS) $(BENCH) $(HOSTILE) $(DEMOS) $(EXAMPLES))
 DIRS := util tensor proto client daemon files transfer cli tests bench demo examples include
 FORMATTED := $(shell find $(wildcard $(DIRS) python/src/_core) -name '*.[ch]' 2>/dev/null)
 
@@ -137,6 +138,9 @@ EXCEPT :=
 # These are run on the other storage too, and all are by TL_TEST_STORAGE=memfd make test.
 ON_MEMFDS = $(if $(TL_TEST_STORAGE),,$(addprefix memfd:,$(filter $(addprefix $(O)/tests/,unit/state% daemon/claims \
 	daemon/deaths daemon/hostile% daemon/limits client/% crash/%),$(TEST_OUT))))
+# These are run with large pages too. Sanitizers have their own mmap().
+ON_PAGES = $(if $(SAN),,$(addprefix pages:,$(filter $(addprefix $(O)/tests/,unit/ring_view client/pages client/ring_promises),$(TEST_OUT))))
+PAGES_OUT := $(O)/tests/pages/large.so
 
 # ---- targets -----------------------------------------------------------------------------------
 
@@ -178,12 +182,12 @@ deps-fuzz:
 deps-fresh:
 	@tools/deps fresh
 
-tests: all $(TEST_OUT) $(FAKECUDA_OUT) $(EXAMPLES_OUT) $(O)/abi/now ## build the tests, run nothing
+tests: all $(TEST_OUT) $(FAKECUDA_OUT) $(EXAMPLES_OUT) $(if $(SAN),,$(PAGES_OUT)) $(O)/abi/now ## build the tests, run nothing
 
 test: $(DEPS) tests ## run all tests; T='unit/wire client/waits:two' some; SAN=address,undefined or SAN=thread builds apart
 	@TL_TEST_DAEMON=$(abspath $(O)/bin/tensorleased) TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) \
 		TL_TEST_CORPUS=$(abspath tests/fuzz/corpus) TL_TEST_BUILD=$(abspath $(O)) SAN=$(SAN) \
-		$(PYTHON) tools/run-tests --only '$(T)' --except '$(EXCEPT)' --logs $(O)/test-logs $(TEST_ARGS) $(TEST_OUT) $(ON_MEMFDS)
+		$(PYTHON) tools/run-tests --only '$(T)' --except '$(EXCEPT)' --logs $(O)/test-logs $(TEST_ARGS) $(TEST_OUT) $(ON_MEMFDS) $(ON_PAGES)
 
 # GPU_CHECK_FAKE=1 runs the checks on the fake driver, which shows that they work. GPU_CHECK_ARGS='--markdown FILE'
 .PHONY: gpu-check bench-gpu
@@ -582,6 +586,11 @@ $(O)/tests/faults/client: $(call obj,tests/faults/client.c) $(SO) $(SO_LINKS)
 INTERPOSER := $(call obj,tests/faults/interpose.c tests/faults/calls.c)
 $(INTERPOSER): private ALL_CFLAGS += -fno-builtin -U_FORTIFY_SOURCE
 $(O)/tests/faults/interpose.so: $(INTERPOSER)
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) -shared -o $@ $^
+
+$(PAGES_OUT): $(call obj,tests/pages/large.c)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
 	@$(CC) $(ALL_LDFLAGS) -shared -o $@ $^

@@ -24,8 +24,7 @@
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
-
-enum { PAGE = 4096 };
+#include "util/page.h"
 
 /* How long a thread may need for the few steps after which it finds out that its row was torn. */
 #define TORN_NS (10 * NS_PER_SEC)
@@ -274,7 +273,7 @@ bool mappings_let_go(struct mappings *ms, unsigned max)
 static void *map_aligned(int fd, size_t size, int prot)
 {
 	size_t reserved = size + HUGE;
-	size_t rounded = (size + PAGE - 1) & ~(size_t)(PAGE - 1);
+	size_t rounded = page_ceil(size);
 	char *space = mmap(NULL, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
 			   -1, 0);
 	char *at, *end;
@@ -282,7 +281,7 @@ static void *map_aligned(int fd, size_t size, int prot)
 	if (space == MAP_FAILED)
 		return MAP_FAILED;
 	at = (char *)(((uintptr_t)space + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
-	end = space + ((reserved + PAGE - 1) & ~(size_t)(PAGE - 1));
+	end = space + page_ceil(reserved);
 	if (mmap(at, size, prot, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
 		int saved = errno;
 
@@ -408,7 +407,7 @@ int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, 
 static int map_private(int fd, uint32_t flags, uint64_t offset, uint64_t size,
 		       struct private_map *out)
 {
-	uint64_t start = offset & ~(uint64_t)(PAGE - 1), end;
+	uint64_t start = page_floor(offset), end;
 	void *p;
 	int r;
 

@@ -6,8 +6,7 @@
 #include "client/error.h"
 #include "client/memory/descriptor.h"
 #include "client/memory/ring_view.h"
-
-#define VIEWS_SIZE ((size_t)CATALOG_RINGS * RING_PAGE_SIZE)
+#include "util/page.h"
 
 static struct ring_views *views_make(ring_views_at *at)
 {
@@ -19,9 +18,10 @@ static struct ring_views *views_make(ring_views_at *at)
 	views = calloc(1, sizeof(*views));
 	if (!views)
 		return NULL;
+	views->stride = page_ceil(RING_PAGE_SIZE);
 	/* readable: a row may name the generation 0, which no ring has and no page is of */
-	base = mmap(NULL, VIEWS_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-		    0);
+	base = mmap(NULL, CATALOG_RINGS * views->stride, PROT_READ,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (base == MAP_FAILED) {
 		free(views);
 		return NULL;
@@ -48,7 +48,7 @@ int ring_view_install(ring_views_at *at, uint64_t ring, uint32_t uid, uint32_t p
 	/* Another thread has mapped it, or the page of a later ring, and may be reading that. */
 	if (atomic_load(&views->generations[index]) >= ref_ring_generation(ring))
 		return 0;
-	address = (void *)(uintptr_t)(views->base + (size_t)index * RING_PAGE_SIZE);
+	address = (void *)(uintptr_t)(views->base + index * views->stride);
 	atomic_store(&views->generations[index], 0);
 	p = mmap(address, RING_PAGE_SIZE, PROT_READ, MAP_SHARED | MAP_FIXED, fd_peek, 0);
 	if (p != address)
@@ -65,7 +65,7 @@ void ring_views_free(ring_views_at *at)
 
 	if (!views)
 		return;
-	munmap((void *)(uintptr_t)views->base, VIEWS_SIZE);
+	munmap((void *)(uintptr_t)views->base, CATALOG_RINGS * views->stride);
 	free(views);
 }
 

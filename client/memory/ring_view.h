@@ -17,6 +17,7 @@
 
 struct ring_views {
 	const char *base;
+	size_t stride; /* from one page to the next: the machine's pages may be larger */
 	_Atomic uint32_t generations[CATALOG_RINGS]; /* 0: nothing is mapped */
 	_Atomic uint32_t watched[CATALOG_RINGS]; /* the generation that the daemon was told of */
 	uint32_t uids[CATALOG_RINGS], pids[CATALOG_RINGS]; /* the rings' producers */
@@ -37,7 +38,7 @@ static inline const struct ring_page *ring_view(const ring_views_at *at, uint64_
 			    ref_ring_generation(ring),
 		    0))
 		return NULL;
-	return (const void *)(views->base + (size_t)index * RING_PAGE_SIZE);
+	return (const void *)(views->base + index * views->stride);
 }
 
 static inline uint64_t ring_page_word(const struct ring_page *page)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "daemon/state/client.h"
+#include "util/page.h"
 
 struct tensor_request {
 	uint64_t nbytes;
@@ -18,7 +19,7 @@ struct tensor_request {
 /* Bytes of a segment for one tensor of so many bytes: whole pages. */
 static inline uint64_t tensor_pages(uint64_t nbytes)
 {
-	return (nbytes + 4095) & ~(uint64_t)4095;
+	return page_ceil(nbytes);
 }
 
 /*
