@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The commands, their help, and the choice of the one to run. */
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 
 #include "cli/cli.h"
 #include "cli/out.h"
+#include "util/fd.h"
 
 static const struct command commands[] = {
 	{ "put", "NAME FILE.npy", "publish a .npy file under a name",
@@ -302,24 +302,13 @@ static int flush(int code)
 	return code ? code : CLI_FAILURE;
 }
 
-/*
- * If a standard stream is closed, the next file that is opened would take its number and be written
- * to as if it were the stream.
- */
-static void keep_standard_streams(void)
-{
-	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
-		if (fcntl(fd, F_GETFD) < 0)
-			open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
-	}
-}
-
 int main(int argc, char **argv)
 {
 	struct cli cli = { .terminal = isatty(STDOUT_FILENO), .device = { kDLCPU, 0 } };
 	int code;
 
-	keep_standard_streams();
+	fd_keep_standard();
+	signal(SIGCHLD, SIG_DFL); /* who ignores it cannot wait for its children */
 	/* A write to a closed pipe then returns EPIPE, so that the command can clean up. */
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGXFSZ, SIG_IGN); /* likewise, EFBIG */

@@ -471,6 +471,8 @@ int main(int argc, char **argv)
 	struct again again = { .argc = argc, .argv = argv, .now = &o };
 	int ready_fd = -1, r;
 
+	fd_keep_standard();
+	signal(SIGCHLD, SIG_DFL); /* who ignores it cannot wait for its children */
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGXFSZ, SIG_IGN);   /* EFBIG comes instead */
 	r = keep_init(&k, argv[0]); /* it may change the directory, where configuration files are */

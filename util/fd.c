@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +15,14 @@ int fd_close(int fd)
 		close(fd); /* not tried again after EINTR: Linux has closed it */
 	errno = saved;
 	return -1;
+}
+
+void fd_keep_standard(void)
+{
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+		if (fcntl(fd, F_GETFD) < 0)
+			open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+	}
 }
 
 uint64_t fd_size_limit(void)

@@ -9,6 +9,10 @@
 /* Closes @fd if it is not negative, keeps errno, and returns -1: `fd = fd_close(fd);`. */
 int fd_close(int fd);
 
+/* Opens /dev/null in the place of standard streams that are closed: the next file that is opened
+ * would take such a number, and be written to as if it were the stream. */
+void fd_keep_standard(void);
+
 /* The most bytes that a file may get by our doing (RLIMIT_FSIZE); UINT64_MAX: there is no limit.
  * Beyond it the kernel sends SIGXFSZ, of which the default is to die; EFBIG comes if that is
  * ignored. */

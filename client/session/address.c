@@ -163,9 +163,9 @@ static int check_directory(const char *directory)
 	if (st.st_uid != geteuid())
 		return tl_fail(-EACCES, "%s belongs to uid %u, not to us (%u)", directory,
 			       (unsigned)st.st_uid, (unsigned)geteuid());
-	if ((st.st_mode & 07777) != 0700)
-		return tl_fail(-EACCES, "%s has mode %04o, not 0700", directory,
-			       (unsigned)st.st_mode & 07777);
+	if ((st.st_mode & 0777) != 0700)
+		return tl_fail(-EACCES, "%s has mode %04o, not 0700: chmod 700 %s", directory,
+			       (unsigned)st.st_mode & 0777, directory);
 	return 0;
 }
 
@@ -377,7 +377,9 @@ static int make_private_directory(const char *address)
 
 	if (!in_private_directory(address, directory, sizeof(directory)))
 		return 0;
-	if (mkdir(directory, 0700) && errno != EEXIST)
+	if (!mkdir(directory, 0700))
+		chmod(directory, 0700); /* whatever the umask is */
+	else if (errno != EEXIST)
 		return tl_fail(-errno, "making the directory %s%s: %m", directory,
 			       runtime && !strncmp(directory, runtime, strlen(runtime))
 				       ? " (from $XDG_RUNTIME_DIR)"
@@ -407,6 +409,26 @@ static int complaint_file(void)
 	return fd;
 }
 
+/* Our environment without what a service manager said to us alone. NULL: no memory. */
+static char **environment_make(void)
+{
+	static const char *const ours[] = { "NOTIFY_SOCKET=", "FDSTORE=", "LISTEN_", "WATCHDOG_" };
+	size_t count = 0, n = 0, i;
+	char **out;
+
+	while (environ[count])
+		count++;
+	out = calloc(count + 1, sizeof(*out));
+	for (char **e = environ; out && n < count && *e; e++) {
+		for (i = 0; i < sizeof(ours) / sizeof(*ours); i++)
+			if (!strncmp(*e, ours[i], strlen(ours[i])))
+				break;
+		if (i == sizeof(ours) / sizeof(*ours))
+			out[n++] = *e;
+	}
+	return out;
+}
+
 /*
  * Starts the program in a session of its own, with no signal blocked or ignored and none of our
  * descriptors open. Its messages go to @stderr_fd until it detaches.
@@ -421,9 +443,13 @@ static int spawn_daemon(pid_t *pid, const char *program, const char *address, in
 			       (char *)"warn",
 			       NULL };
 	posix_spawn_file_actions_t actions;
+	char **environment = environment_make();
 	posix_spawnattr_t attr;
 	sigset_t none, all;
 	int r;
+
+	if (!environment)
+		return tl_fail(-ENOMEM, "no memory to start %s", program);
 
 	sigemptyset(&none);
 	sigfillset(&all);
@@ -439,9 +465,10 @@ static int spawn_daemon(pid_t *pid, const char *program, const char *address, in
 		posix_spawn_file_actions_adddup2(&actions, stderr_fd, STDERR_FILENO);
 	else
 		posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-	r = posix_spawn(pid, program, &actions, &attr, argv, environ);
+	r = posix_spawn(pid, program, &actions, &attr, argv, environment);
 	posix_spawn_file_actions_destroy(&actions);
 	posix_spawnattr_destroy(&attr);
+	free(environment);
 	return r ? tl_fail(-r, "starting %s: %m", program) : 0;
 }
 

@@ -654,7 +654,7 @@ static int keeper_init(struct keeper *k, const struct keeper_options *options)
 
 	*k = (struct keeper){ .options = options, .signal_fd = -1, .fd = -1, .program = -1 };
 	if (!getcwd(k->directory, sizeof(k->directory)))
-		return -errno;
+		*k->directory = '\0'; /* it is gone; the daemon will say so if it needs it */
 	if (options->exe)
 		snprintf(k->exe, sizeof(k->exe), "%s", options->exe);
 	r = options->exe ? 0 : program_find(k->exe, options->argv[0], k->directory);

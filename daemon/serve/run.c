@@ -550,6 +550,8 @@ void server_mask_ends(int how)
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	sigaddset(&set, SIGUSR2);
 	sigprocmask(how, &set, NULL);
 }
 

@@ -478,12 +478,21 @@ TEST(a_daemon_is_started_once)
 	const char *binary = getenv("TL_TEST_DAEMON");
 	struct test_child c[4];
 	char dir[] = "/tmp/tl-auto-XXXXXX", path[64];
+	struct sockaddr_un to = { .sun_family = AF_UNIX };
+	socklen_t size = sizeof(to);
 	tl_client *client;
 	struct stat st;
 	uint64_t pid;
+	int manager;
 
 	SKIP_UNLESS(access("/run/tensorlease/socket", F_OK), "a system daemon is there");
 	must(mkdtemp(dir));
+	must_be(chmod(dir, 02700), 0); /* what is made in it has that bit, too */
+	manager = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	must_be(bind(manager, (struct sockaddr *)&to, sizeof(sa_family_t)), 0); /* any name */
+	must_be(getsockname(manager, (struct sockaddr *)&to, &size), 0);
+	to.sun_path[0] = '@';
+	setenv("NOTIFY_SOCKET", to.sun_path, 1);
 	setenv("XDG_RUNTIME_DIR", dir, 1);
 	setenv("TENSORLEASE_DAEMON", "/bin/false", 1);
 	must_be(tl_connect(&(tl_connect_options){ .size = sizeof(tl_connect_options),
@@ -503,7 +512,7 @@ TEST(a_daemon_is_started_once)
 		must_be(child_await(&c[i]), pid);
 	snprintf(path, sizeof(path), "%s/tensorlease", dir);
 	must_be(stat(path, &st), 0);
-	must_be(st.st_mode & 07777, 0700);
+	must_be(st.st_mode & 0777, 0700);
 	for (int i = 0; i < 4; i++)
 		child_finish(&c[i]);
 	end_daemon(survives_kill((pid_t)pid));
@@ -514,6 +523,10 @@ TEST(a_daemon_is_started_once)
 			   &client),
 		-EACCES);
 	must(strstr(tl_last_error(), "0755"));
+	must_be(recv(manager, path, sizeof(path), 0), -1); /* it is told of its own service alone */
+	must_be(errno, EAGAIN);
+	close(manager);
+	unsetenv("NOTIFY_SOCKET");
 	snprintf(path, sizeof(path), "rm -rf %s", dir);
 	must_be(system(path), 0);
 	unsetenv("XDG_RUNTIME_DIR");

@@ -596,6 +596,32 @@ TEST(a_keeper_in_the_background_says_how_the_start_went)
 	must_be(access(d.socket, F_OK), -1);
 }
 
+/* Its parent leaves it what a shell may: descriptors that are closed, signals that are ignored, a
+ * directory that is gone. */
+TEST(a_keeper_starts_whatever_it_was_left)
+{
+	static const char *const left[] = { "<&-",     ">&-",	       "2>&-", "<&- >&-", "<&- 2>&-",
+					    ">&- 2>&-", "<&- >&- 2>&-" };
+	const char *binary = getenv("TL_TEST_DAEMON");
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
+	char command[1024];
+	pid_t pid;
+
+	td_stop(&d);
+	snprintf(d.socket, sizeof(d.socket), "%s/back", d.dir);
+	for (size_t i = 0; i < sizeof(left) / sizeof(*left); i++) {
+		snprintf(command, sizeof(command),
+			 "trap '' CHLD; mkdir %s/x && cd %s/x && rmdir %s/x && "
+			 "exec %s --keeper yes --socket %s %s",
+			 d.dir, d.dir, d.dir, binary ? binary : "build/bin/tensorleased", d.socket,
+			 left[i]);
+		must_be(system(command), 0);
+		pid = kill_proper(&d);
+		end_daemon(pid);
+		must_be(access(d.socket, F_OK), -1);
+	}
+}
+
 TEST(a_damaged_catalog_is_set_aside_and_not_trusted)
 {
 	struct test_daemon d = start(with_keeper);
