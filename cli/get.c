@@ -82,7 +82,7 @@ static int write_file(struct cli *cli, const DLTensor *t)
 	if (t->device.device_type != kDLCPU)
 		return cli_fail(
 			cli, CLI_FAILURE,
-			"'%s' is on a GPU: only tensors in main memory can be written to a file",
+			"'%s' is on a GPU, from where get writes no file; 'tensorlease save' does",
 			cli->args[0]);
 	progress_start_file(&progress, "writing", cli->output);
 	r = file_write_noted(cli->output, FILE_NPY, &item, 1, NULL, 0, progress_step,

@@ -217,9 +217,13 @@ void doctor_go(struct doctor_child *c)
 		return; /* doctor_answer() will report that it has ended */
 }
 
+/* One that hangs in the kernel, in a driver, ends later than we do, or never. */
 static void reap(struct doctor_child *c)
 {
-	waitpid(c->pid, NULL, 0);
+	int64_t deadline = deadline_after(end_ns);
+
+	while (!waitpid(c->pid, NULL, WNOHANG) && !deadline_passed(deadline))
+		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS }, NULL);
 	close(c->from);
 	*c = (struct doctor_child){ 0 };
 }

@@ -272,9 +272,11 @@ static void on_signal(int number)
 
 	if (interrupted->daemon)
 		kill(interrupted->daemon, SIGTERM);
-	unlink(interrupted->socket);
-	strcpy(stpcpy(path, interrupted->socket), ".lock");
-	unlink(path);
+	if (*interrupted->socket) {
+		unlink(interrupted->socket);
+		strcpy(stpcpy(path, interrupted->socket), ".lock");
+		unlink(path);
+	}
 	rmdir(interrupted->dir);
 	_exit(128 + number);
 }

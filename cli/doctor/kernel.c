@@ -109,8 +109,8 @@ static void say_memfd(struct doctor *d)
 	}
 	at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (at == MAP_FAILED || fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE))
-		doctor_say(d, DOCTOR_WARN, "seal future writes",
-			   "no need to act: nothing uses it yet; it needs Linux 5.1",
+		doctor_say(d, DOCTOR_FAIL, "seal future writes",
+			   "clients need it to connect: use Linux 5.1 or newer, or another sandbox",
 			   "F_SEAL_FUTURE_WRITE: %m");
 	else if (mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) != MAP_FAILED)
 		doctor_say(d, DOCTOR_WARN, "seal future writes",

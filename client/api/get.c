@@ -255,12 +255,14 @@ TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream
 
 /* ---- Tensors that are held ---- */
 
-/* True if the row is still the lease's. If the daemon dropped us it may be another tensor's; the
- * bytes stay. */
+/* True if the row was still the lease's when it was read. If the daemon dropped us it may be
+ * another tensor's; the bytes stay. */
 static bool row_is_ours(const struct tensor_lease *l)
 {
-	uint64_t word = atomic_load(&l->session->catalog.rows[ref_slot(l->ref)].word);
+	uint64_t word;
 
+	atomic_thread_fence(memory_order_acquire); /* ORDER: after those reads */
+	word = atomic_load(&l->session->catalog.rows[ref_slot(l->ref)].word);
 	return word >> 2 == ref_generation(l->ref) && row_word_state(word) != ROW_FREE;
 }
 

@@ -248,9 +248,11 @@ static uint64_t held_ref_at(struct session *s, const struct publishing *p)
 		if (state != ROW_LIVE && state != ROW_RETIRED)
 			continue;
 		if (row->segment == segment && row->segment_generation == generation &&
-		    row->offset == offset && same_tensor(&s->catalog, row, p) &&
-		    atomic_load(&row->word) >> 2 == word >> 2)
-			return ref_make(word >> 2, slot);
+		    row->offset == offset && same_tensor(&s->catalog, row, p)) {
+			atomic_thread_fence(memory_order_acquire); /* ORDER: after those reads */
+			if (atomic_load(&row->word) >> 2 == word >> 2)
+				return ref_make(word >> 2, slot);
+		}
 	}
 	return 0;
 }

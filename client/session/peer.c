@@ -131,7 +131,8 @@ static int ledger_new(struct session_peer *peer)
 	if (p == MAP_FAILED)
 		return tl_fail(-errno, "mapping the ledger of %zu bytes: %m", size);
 	if (fcntl(peer->ledger_fd, F_ADD_SEALS, LEDGER_SEALS))
-		return tl_fail(-errno, "sealing the ledger: %m");
+		return tl_fail(-errno, "sealing the ledger: %m%s",
+			       errno == EINVAL ? "; F_SEAL_FUTURE_WRITE needs Linux 5.1" : "");
 	peer->ledger->magic = LEDGER_MAGIC;
 	peer->ledger->layout = LEDGER_LAYOUT;
 	peer->ledger->slots = slots;

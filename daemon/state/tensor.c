@@ -714,6 +714,7 @@ void tensor_reclaim(struct state *st, uint32_t slot)
 
 	catalog_row_unsum(&st->catalog, slot);
 	atomic_store(&row->word, atomic_load(&row->word) & ~(uint64_t)3); /* FREE */
+	atomic_thread_fence(memory_order_release); /* ORDER: before the rest; lease_stands() */
 	extent_give(st, slot);
 	catalog_chunks_give(&st->catalog, row->chunk);
 	if (row->name != CATALOG_NONE)
