@@ -5,6 +5,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import threading
 import weakref
 
 import numpy as np
@@ -471,3 +472,22 @@ def test_a_draft_may_have_pages_of_its_own(client):
     assert client.stat("draft/own").ring == 0
     with pytest.raises(ValueError, match="ring"):
         client.create("draft/own", 100, "uint8", own_pages=True, ring=8)
+
+
+def test_arrays_of_all_threads_become_read_only(client, monkeypatch):
+    barrier, arrays = threading.Barrier(2), []
+    as_numpy = tensorlease._tensor._as_numpy
+
+    def together(draft):
+        barrier.wait(limit(60))
+        return as_numpy(draft)
+
+    monkeypatch.setattr(tensorlease._tensor, "_as_numpy", together)
+    draft = client.create("draft/two", (3,), "uint8")
+    threads = [threading.Thread(target=lambda: arrays.append(draft.numpy())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    draft.commit()
+    assert len(arrays) == 2 and not any(array.flags.writeable for array in arrays)

@@ -3,16 +3,19 @@
 
 import ctypes
 import json
+import math
 import os
 import signal
 import struct
 import subprocess
+import tempfile
 import threading
+import time
 import zipfile
 
 import numpy as np
 import pytest
-from conftest import HEED_SIGINT, close_during, eventually, is_interrupted, run_python, until_asleep
+from conftest import HEED_SIGINT, close_during, daemon_at, eventually, is_interrupted, run_python, until_asleep
 from limits import limit
 
 import tensorlease
@@ -316,6 +319,39 @@ def test_no_space(client, tmp_path):
     with pytest.raises(tensorlease.NoSpaceError):
         client.load("files/huge", tmp_path / "huge.npy", timeout=0.05)
     assert client.list("files/huge") == []
+
+
+def test_what_is_refused_after_reading_is_not_read_again(tmp_path):
+    np.savez(tmp_path / "many.npz", **{f"x{n}": np.zeros(10) for n in range(400)})
+    steps = []
+
+    def tell(done, total):
+        steps.append((done, total))
+        if len(steps) == 1:
+            begun = time.monotonic()
+            eventually(lambda: time.monotonic() - begun > 0.3)
+
+    with (
+        tempfile.TemporaryDirectory(prefix="tl-py-") as folder,
+        daemon_at(f"{folder}/socket", more=("--max-tensors", "160")),
+        tensorlease.connect(f"{folder}/socket", autostart=False) as client,
+    ):
+        with pytest.raises(tensorlease.NoSpaceError, match="tensors"):
+            client.load("files/many", tmp_path / "many.npz", timeout=math.inf, progress=tell)
+    assert steps == sorted(steps)
+
+
+def test_a_list_that_is_not_whole_is_not_believed():
+    class Half:
+        lists = [["m/a"], ["m/a", "m/b"], ["m/a", "m/b"]]
+
+        def __contains__(self, name):
+            return False
+
+        def keys(self, prefix):
+            return self.lists.pop(0)
+
+    assert tensorlease._cache._names_of(Half(), "m") == ["m/a", "m/b"]
 
 
 def test_progress(client, tmp_path):

@@ -450,3 +450,38 @@ def test_leases_are_counted_for_nothing_put(client, observer):
     before = leases_of(observer, os.getpid())
     client.put("sources/x", np.arange(3))
     assert leases_of(observer, os.getpid()) == before
+
+
+class Picture:
+    """As PIL's pictures are: the property makes a copy."""
+
+    reads = 0
+    raises = None
+
+    @property
+    def __array_interface__(self):
+        Picture.reads += 1
+        if self.raises:
+            raise self.raises
+        return {"version": 3, "typestr": "|u1", "shape": (3,), "data": b"abc"}
+
+
+def test_a_property_is_read_once_and_ctrl_c_in_it_is_kept(client):
+    picture = Picture()
+    client.put("sources/picture", picture)
+    assert Picture.reads == 1 and bytes(client.get("sources/picture")) == b"abc"
+    picture.raises = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        client.put("sources/picture", picture)
+    picture.raises = AttributeError
+    with pytest.raises(TypeError, match="neither"):
+        client.put("sources/picture", picture)
+
+
+def test_ctrl_c_in_an_attribute_that_the_type_does_not_have_is_kept(client):
+    class Proxy:
+        def __getattr__(self, name):
+            raise KeyboardInterrupt if name == "is_neg" else AttributeError
+
+    with pytest.raises(KeyboardInterrupt):
+        client.put("sources/proxy", Proxy())

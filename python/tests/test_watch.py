@@ -447,6 +447,7 @@ for _ in range(100):
     for watch in watches:
         watch.fileno()
     del watch
+    drafts = [client.create(f"draft{{n}}", 1 << 20, "uint8") for n in range(8)]  # whose end gives the GIL up
     thread = threading.Thread(target=end, args=(watches,))
     thread.start()
     barrier.wait()

@@ -89,8 +89,8 @@ static int close_now(struct client *c)
 	int r;
 
 	c->client = NULL;
+	calls_begin(&c->ends); /* first: it gives the GIL up, and a watch must not end beside it */
 	drafts_abort(c);
-	calls_begin(&c->ends);
 	Py_BEGIN_ALLOW_THREADS;
 	r = tl_close(client);
 	Py_END_ALLOW_THREADS;

@@ -18,6 +18,7 @@ struct telling {
 	PyObject *progress; /* NULL: there is no callback */
 	PyThreadState *thread;
 	int64_t looked_ns;
+	bool began; /* so there was space for all */
 };
 
 static int look_around(const struct telling *t)
@@ -63,6 +64,7 @@ static int tell(void *context, uint64_t done, uint64_t total)
 	int64_t now = now_ns();
 	int r;
 
+	t->began = true;
 	if (!t->progress && now - t->looked_ns < LOOK_NS)
 		return 0;
 	t->looked_ns = now;
@@ -168,6 +170,7 @@ struct loading {
 	size_t count; /* number of open files */
 	tl_put_options options;
 	tl_get_options target; /* its device */
+	int refused; /* why it ended after the first bytes were read */
 	char why[FILE_ERROR_TEXT];
 };
 
@@ -217,14 +220,18 @@ static PyObject *loaded(const struct loading *l)
 	return NULL;
 }
 
+/* What is refused after bytes were read would be refused again after that. */
 static int load_attempt(void *context, int64_t timeout_ns)
 {
 	struct loading *l = context;
 	struct telling *t = &l->arguments.telling;
+	int r;
 
 	l->options.timeout_ns = timeout_ns;
-	return transfer_load(t->client->client, l->files, l->count, l->arguments.prefix,
-			     l->target.device, &l->options, tell, t, l->why);
+	r = transfer_load(t->client->client, l->files, l->count, l->arguments.prefix,
+			  l->target.device, &l->options, tell, t, l->why);
+	l->refused = t->began ? r : 0;
+	return l->refused ? -ECANCELED : r;
 }
 
 /* Raises InvalidError unless the file that was opened last has all tensors of @names. */
@@ -297,6 +304,7 @@ static PyObject *load_files(struct loading *l, int64_t timeout_ns)
 		return NULL;
 	l->arguments.telling.thread = PyThreadState_Get();
 	r = client_with_space(c, load_attempt, l, timeout_ns);
+	r = l->refused ? l->refused : r;
 	if (r < 0)
 		raise_any(r, l->why);
 	client_end(c);

@@ -435,18 +435,38 @@ struct traits {
 	bool fixed;   /* all arrays of that type have the same traits */
 };
 
+/* May run code of the array. Leaves KeyboardInterrupt and its like set. */
+static bool object_has(PyObject *array, const char *name)
+{
+	PyObject *value;
+
+	if (PyErr_Occurred())
+		return false;
+	value = PyObject_GetAttrString(array, name);
+	if (!value && PyErr_ExceptionMatches(PyExc_Exception))
+		PyErr_Clear();
+	Py_XDECREF(value);
+	return value != NULL;
+}
+
+/* Asks the type first: a property, which may copy all of the array, is then read only once. */
+static bool has(PyObject *array, const char *name)
+{
+	return PyObject_HasAttrString((PyObject *)Py_TYPE(array), name) || object_has(array, name);
+}
+
 static struct traits traits_read(PyObject *array)
 {
 	return (struct traits){
 		.type = Py_TYPE(array),
 		.buffer = PyObject_CheckBuffer(array),
-		.interface = PyObject_HasAttrString(array, "__array_interface__"),
-		.dlpack = PyObject_HasAttrString(array, "__dlpack__"),
-		.device = PyObject_HasAttrString(array, "__dlpack_device__"),
-		.masked = PyObject_HasAttrString(array, "_sharedmask"),
-		.negates = PyObject_HasAttrString(array, "is_neg"),
+		.interface = has(array, "__array_interface__"),
+		.dlpack = has(array, "__dlpack__"),
+		.device = has(array, "__dlpack_device__"),
+		.masked = has(array, "_sharedmask"),
+		.negates = has(array, "is_neg"),
 		.fixed = !(PyType_GetFlags(Py_TYPE(array)) & Py_TPFLAGS_HEAPTYPE) &&
-			 !PyObject_HasAttrString(array, "__dict__"),
+			 !has(array, "__dict__"),
 	};
 }
 
@@ -495,6 +515,8 @@ static int source_any(struct source *s, PyObject *array, const intptr_t *stream)
 {
 	const struct traits t = traits_of(array);
 
+	if (!t.fixed && PyErr_Occurred())
+		return -1;
 	if (check_dropped(array, &t))
 		return -1;
 	if (t.fixed && t.buffer && t.dlpack) { /* numpy.ndarray: DLPack gives the same, slowly */
@@ -519,10 +541,18 @@ static int source_any(struct source *s, PyObject *array, const intptr_t *stream)
 		PyErr_Clear();
 		source_end(s);
 	}
-	if (t.interface)
-		return source_interface(s, array);
-	if (PyObject_HasAttrString(array, "__cuda_array_interface__"))
+	if (t.interface) {
+		if (!source_interface(s, array))
+			return 0;
+		if (!PyErr_ExceptionMatches(PyExc_AttributeError)) /* else its property has none */
+			return -1;
+		PyErr_Clear();
+		source_end(s);
+	}
+	if (object_has(array, "__cuda_array_interface__"))
 		return source_cuda(s, array, stream);
+	if (PyErr_Occurred())
+		return -1;
 	PyErr_Format(PyExc_TypeError,
 		     "%R has neither __dlpack__ nor the buffer protocol nor __array_interface__; "
 		     "numpy.asarray() may make an array of it",

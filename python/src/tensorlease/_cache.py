@@ -16,6 +16,7 @@ import time
 from ._errors import NoSpaceError, NotFoundError, TensorLostError, TimeoutError
 
 _TRIES = 5
+_LOOKS = 10
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 _mine = threading.local()  # .names: what this thread makes just now, (where, name)
@@ -80,7 +81,13 @@ def get_or_put(client, name, make, mode, timeout, options):
 
 
 def _names_of(client, prefix):
-    return [prefix] if prefix in client else client.keys(prefix + "/")
+    """All or none of the names, which are published and deleted together: so a list that comes twice is whole."""
+    names = []
+    for _ in range(_LOOKS):
+        former, names = names, [prefix] if prefix in client else client.keys(prefix + "/")
+        if names == former:
+            break
+    return names
 
 
 def load_once(client, prefix, load):

@@ -381,7 +381,7 @@ class Client(_core.Client):
             if stream is None:
                 return tensor
             try:
-                end = deadline if seconds else deadline + (self._arguments[3] or 10.0)  # the client's timeout
+                end = deadline if seconds else deadline + float(self._arguments[3] or 10.0)  # the client's timeout
                 return await ordered(self, tensor, stream, end)
             except (TensorLostError, DisconnectedError):
                 if not seconds or time.monotonic() >= deadline:

@@ -3,6 +3,8 @@
 
 import contextlib
 import numbers
+import os
+import threading
 import weakref
 
 from . import _core
@@ -19,6 +21,18 @@ _FLOAT4 = (17, 4, 1)  # PyTorch has it only in pairs, as float4_e2m1fn_x2
 _PLAIN = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
 )
+
+
+_array_lock = threading.Lock()
+
+
+def _forked():
+    """Another thread of the parent, which the child does not have, may have held it."""
+    global _array_lock
+    _array_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _size_text(nbytes):
@@ -393,11 +407,16 @@ class Draft(_Values, _core.Draft):
         """Return a writable numpy.ndarray over the draft's memory. ValueError: it was committed or aborted."""
         reference = getattr(self, "_array", None)
         array = None if reference is None else reference()
-        if array is None or self.state != "open":
-            array = _as_numpy(self)
-            self._array = weakref.ref(array)
-        else:
+        if array is not None and self.state == "open":
             self._check_here()
+            return array
+        array = _as_numpy(self)
+        with _array_lock:  # the commit makes one array read-only: all threads get the same
+            reference = getattr(self, "_array", None)
+            first = None if reference is None else reference()
+            if first is not None and self.state == "open":
+                return first
+            self._array = weakref.ref(array)
         return array
 
     def torch(self):
