@@ -62,8 +62,8 @@ int keep(struct keep *k, const char *tag, int fd_peek);
  * Lets the keeper forget the descriptor under @tag. Closing the last descriptor of an object may
  * take long and must not delay the keeper. So ours stays open until the keeper has closed its own,
  * that is, until @forgotten is called with the number of this call, or with a higher one. The
- * number is the value of @forgets when this returns 0. It waits for nothing: if the keeper's queue is
- * full, it is told later, by keep_read() or before anything else.
+ * number is the value of @forgets when this returns 0. It waits for nothing: if the keeper's queue
+ * is full, it is told later, by keep_read() or before anything else.
  */
 int keep_forget(struct keep *k, const char *tag);
 /* Waits until all that the keeper is to forget is in its queue, unless it does not listen. */

@@ -264,8 +264,8 @@ static void use_up_and_end(struct keep *k)
 	progress->ref = last.c.index;
 	fx_connect(&next, OWNER);
 	fx_leave(&last);
-	atomic_store(&st.catalog.client_words[progress->ref],
-		     (uint64_t)(ENTRY_GENERATION_MAX - 1) << 1);
+	atomic_store(&st.catalog.client_words[progress->ref], (uint64_t)(ENTRY_GENERATION_MAX - 1)
+								      << 1);
 	fx_connect(&last, OWNER);
 	assert_int_equal(last.c.index, progress->ref);
 	assert_int_equal(last.c.generation, ENTRY_GENERATION_MAX);
