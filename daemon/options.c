@@ -417,6 +417,26 @@ static int options_scan(struct options *o, int argc, char **argv, bool config_on
 	return r;
 }
 
+/* 25% of no limit would be no limit. */
+static int gpu_percents_check(const struct options *o)
+{
+	for (unsigned i = 0; o->gpu_capacity == UINT64_MAX && i < o->config.rule_count; i++) {
+		const struct share_rule *rule = &o->config.rules[i];
+		uint64_t max = rule->max[SHARE_DEVICE];
+		char id[16] = "*";
+
+		if (max == SHARE_UNSET || !(max & SHARE_PERCENT))
+			continue;
+		if (rule->whose != RULE_ANY)
+			snprintf(id, sizeof(id), "%" PRIu32, rule->id);
+		log_plain("tensorleased: [%s %s] gpu-bytes = %" PRIu64 "%%: it must be a number of "
+			  "bytes, or gpu-capacity must be set, of which it is a percentage",
+			  rule->whose == RULE_GROUP ? "group" : "user", id, max & ~SHARE_PERCENT);
+		return OPTIONS_E_USAGE;
+	}
+	return 0;
+}
+
 static int texts_take_over(struct options *o, int texts_fd_peek)
 {
 	int fd = fcntl(texts_fd_peek, F_DUPFD_CLOEXEC, 3);
@@ -461,6 +481,8 @@ int options_init_again(struct options *o, int argc, char **argv, int texts_fd_pe
 		r = options_scan(o, argc, argv, true);
 	if (!r)
 		r = options_scan(o, argc, argv, false);
+	if (!r)
+		r = gpu_percents_check(o);
 	if (!r && !o->capacity && parse_bytes("50%", &o->capacity)) {
 		log_plain("tensorleased: cannot find the size of /dev/shm; mount a tmpfs there");
 		r = OPTIONS_E_USAGE;

@@ -24,6 +24,11 @@ enum {
 	SEND_TRIES = 3,
 };
 
+struct keep_unsent {
+	struct keep_unsent *next;
+	char tag[KEEP_TAG_SIZE];
+};
+
 /* ---- the beginning -------------------------------------------------------------------------- */
 
 /* The rest of a line after its first word, if that is @word; else NULL. */
@@ -152,8 +157,23 @@ int keep_init(struct keep *k, const char *name)
 	return r;
 }
 
+static void unsent_pop(struct keep *k)
+{
+	struct keep_unsent *first = k->unsent;
+
+	k->unsent = first->next;
+	free(first);
+}
+
+static void unsent_free(struct keep *k)
+{
+	while (k->unsent)
+		unsent_pop(k);
+}
+
 void keep_deinit(struct keep *k)
 {
+	unsent_free(k);
 	kept_deinit(&k->list);
 	kept_deinit(&k->found);
 	k->fd = fd_close(k->fd);
@@ -167,7 +187,8 @@ int keep_take(struct keep *k, const char *tag)
 
 /* ---- messages to the keeper ----------------------------------------------------------------- */
 
-static int parent_send(struct keep *k, enum keeper_op op, const char *text, int fd_peek)
+static int message_send(struct keep *k, enum keeper_op op, const char *text, int fd_peek,
+			int wait_ms)
 {
 	struct keeper_message m = { .op = op };
 	struct iovec iov = { .iov_base = &m, .iov_len = sizeof(m) };
@@ -201,9 +222,44 @@ static int parent_send(struct keep *k, enum keeper_op op, const char *text, int 
 		}
 		if (errno != EAGAIN)
 			return -errno;
-		if (poll(&poll_fd, 1, SEND_MS) == 0)
+		if (poll(&poll_fd, 1, wait_ms) == 0)
 			return -ETIMEDOUT;
 	}
+}
+
+static int unsent_send(struct keep *k, int wait_ms)
+{
+	int r = 0;
+
+	while (k->unsent && !(r = message_send(k, KEEPER_FORGET, k->unsent->tag, -1, wait_ms)))
+		unsent_pop(k);
+	return r;
+}
+
+static int parent_send(struct keep *k, enum keeper_op op, const char *text, int fd_peek)
+{
+	int r = unsent_send(k, SEND_MS);
+
+	return r ? r : message_send(k, op, text, fd_peek, SEND_MS);
+}
+
+static int parent_forget(struct keep *k, const char *tag)
+{
+	struct keep_unsent *unsent;
+	bool first;
+
+	if (!unsent_send(k, 0) && !message_send(k, KEEPER_FORGET, tag, -1, 0))
+		return 0;
+	unsent = calloc(1, sizeof(*unsent));
+	if (!unsent)
+		return parent_send(k, KEEPER_FORGET, tag, -1);
+	snprintf(unsent->tag, sizeof(unsent->tag), "%s", tag);
+	first = !k->unsent;
+	*(first ? &k->unsent : &k->unsent_last->next) = unsent;
+	k->unsent_last = unsent;
+	if (first && k->delayed)
+		k->delayed(k);
+	return 0;
 }
 
 #ifdef HAVE_SYSTEMD
@@ -233,7 +289,7 @@ int keep(struct keep *k, const char *tag, int fd_peek)
 int keep_forget(struct keep *k, const char *tag)
 {
 	if (k->fd >= 0) {
-		int r = parent_send(k, KEEPER_FORGET, tag, -1);
+		int r = parent_forget(k, tag);
 
 		k->forgets += !r;
 		return r;
@@ -243,6 +299,11 @@ int keep_forget(struct keep *k, const char *tag)
 		return manager_send("FDSTOREREMOVE=1", tag, -1);
 #endif
 	return 0;
+}
+
+void keep_flush(struct keep *k)
+{
+	unsent_send(k, SEND_MS);
 }
 
 uint64_t keep_forgotten(const struct keep *k)
@@ -329,6 +390,7 @@ bool keep_read(struct keep *k)
 	struct keeper_message m;
 	ssize_t n;
 
+	unsent_send(k, 0);
 	while ((n = recv(k->fd, &m, sizeof(m), MSG_DONTWAIT)) == sizeof(m)) {
 		m.text[sizeof(m.text) - 1] = '\0';
 		if (m.op == KEEPER_FORGOTTEN) {
@@ -345,6 +407,7 @@ bool keep_read(struct keep *k)
 	if (n != 0 && (errno == EAGAIN || errno == EINTR))
 		return true;
 	log_warn("the keeper has ended; the next death of the daemon is not survived");
+	unsent_free(k);
 	k->fd = fd_close(k->fd);
 	k->kind = KEEP_NOBODY;
 	return false;

@@ -40,7 +40,9 @@ struct keep {
 	uint64_t forgotten_up_to;    /* how many of these it has done */
 	void (*forgotten)(struct keep *k, uint64_t count); /* called with that number; NULL: not
 							      needed */
-	void *context;					   /* for that function */
+	struct keep_unsent *unsent, *unsent_last; /* what it is to forget and was not told yet */
+	void (*delayed)(struct keep *k); /* called when the first comes; NULL: not needed */
+	void *context;			 /* for these functions */
 };
 
 /* Finds the keeper and its descriptors, and clears their environment. @name: our argv[0]. -ENOMEM.
@@ -60,9 +62,12 @@ int keep(struct keep *k, const char *tag, int fd_peek);
  * Lets the keeper forget the descriptor under @tag. Closing the last descriptor of an object may
  * take long and must not delay the keeper. So ours stays open until the keeper has closed its own,
  * that is, until @forgotten is called with the number of this call, or with a higher one. The
- * number is the value of @forgets when this returns 0.
+ * number is the value of @forgets when this returns 0. It waits for nothing: if the keeper's queue
+ * is full, it is told later, by keep_read() or before anything else.
  */
 int keep_forget(struct keep *k, const char *tag);
+/* Waits until all that the keeper is to forget is in its queue, unless it does not listen. */
+void keep_flush(struct keep *k);
 /* How many calls of keep_forget() the keeper has carried out. UINT64_MAX: there is no keeper; @k
  * may be NULL then. */
 uint64_t keep_forgotten(const struct keep *k);
@@ -82,5 +87,6 @@ void keep_served(struct keep *k);
 /* Tells the service manager. */
 void keep_notify(struct keep *k, const char *text);
 
-/* To be called when @fd is readable. False: the keeper has ended, and @fd closed. */
+/* To be called when @fd is readable, or writable while there is something @unsent. False: the
+ * keeper has ended, and @fd closed. */
 bool keep_read(struct keep *k);

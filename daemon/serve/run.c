@@ -58,6 +58,7 @@ static void server_stop(struct server *server, const char *why)
 		uv_close((uv_handle_t *)&server->ended, NULL);
 	if (server->has_keeper)
 		uv_close((uv_handle_t *)&server->keeper, NULL);
+	server->keep->delayed = NULL;
 	server->listen_fd = fd_close(server->listen_fd);
 	uv_close((uv_handle_t *)&server->warm_timer, NULL);
 	uv_close((uv_handle_t *)&server->remnant_timer, NULL);
@@ -299,6 +300,20 @@ static void server_tell(struct server *server)
 		survive_publish(&server->shared, &ns->state.catalog);
 }
 
+static void server_on_keeper(uv_poll_t *poll, int status, int events);
+
+static int keeper_poll(struct server *server)
+{
+	return loop_poll(&server->keeper, server->keep->fd,
+			 server->keep->unsent ? UV_READABLE | UV_WRITABLE : UV_READABLE,
+			 server_on_keeper);
+}
+
+static void server_on_delayed(struct keep *k)
+{
+	keeper_poll(k->context);
+}
+
 static void server_on_keeper(uv_poll_t *poll, int status, int events)
 {
 	struct server *server = container_of(poll, struct server, keeper);
@@ -307,7 +322,7 @@ static void server_on_keeper(uv_poll_t *poll, int status, int events)
 	(void)events;
 	uv_poll_stop(poll); /* libuv must not poll a closed descriptor */
 	if (keep_read(server->keep))
-		loop_poll(poll, server->keep->fd, UV_READABLE, server_on_keeper);
+		keeper_poll(server);
 	if (server->keep->fd >= 0)
 		return;
 	server_on_forgotten(server->keep, UINT64_MAX);
@@ -323,8 +338,9 @@ static int keeper_start(struct server *server)
 	r = uv_poll_init(&server->loop, &server->keeper, server->keep->fd);
 	server->has_keeper = !r;
 	server->keep->forgotten = server_on_forgotten;
+	server->keep->delayed = server_on_delayed;
 	server->keep->context = server;
-	return r ? r : loop_poll(&server->keeper, server->keep->fd, UV_READABLE, server_on_keeper);
+	return r ? r : keeper_poll(server);
 }
 
 /* ---- what is due ---------------------------------------------------------------------------- */

@@ -163,7 +163,8 @@ static void end_unused(struct server *server, const struct found *f)
 		 log_str(f->name));
 	server->namespaces.used[number / 64] |= (uint64_t)1 << number % 64;
 	survive_tag(tag, SURVIVOR_FACTS, f->instance, 0, 0);
-	keep_forget(server->keep, tag); /* first, since facts without a catalog are damage */
+	keep_forget(server->keep, tag);
+	keep_flush(server->keep); /* first, since facts without a catalog are damage */
 	shm_object_destroy_instance(f->instance);
 }
 

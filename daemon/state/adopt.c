@@ -270,7 +270,10 @@ static bool segment_used(const void *context, uint32_t index)
 
 static bool client_used(const void *context, uint32_t index)
 {
-	return catalog_client_fact(((const struct adoption *)context)->cat, index)->sum != 0;
+	const struct catalog *cat = ((const struct adoption *)context)->cat;
+
+	return catalog_client_fact(cat, index)->sum ||
+	       cat->client_words[index] >> 1 >= ENTRY_GENERATION_MAX;
 }
 
 static bool claim_used(const void *context, uint32_t index)
@@ -555,7 +558,7 @@ static void words_end(struct adoption *a)
 {
 	atomic_fetch_add(&a->cat->header->life, 1);
 	for (uint32_t i = 0; i < a->cat->clients.high; i++) {
-		if (!client_used(a, i))
+		if (!catalog_client_fact(a->cat, i)->sum)
 			atomic_fetch_and(&a->cat->client_words[i], ~(uint64_t)1);
 	}
 }

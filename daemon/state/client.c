@@ -42,7 +42,8 @@ void client_init(struct client *c, struct shared *sh, const struct client_identi
 	list_init(&c->ledger_link);
 	list_init(&c->holdings);
 	list_init(&c->parked);
-	list_init(&c->small);
+	for (unsigned i = 0; i <= SMALL_EMPTY; i++)
+		list_init(&c->small[i]);
 	list_init(&c->large);
 	list_init(&c->prefetched);
 	list_init(&c->prefetching);

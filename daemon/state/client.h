@@ -16,6 +16,8 @@ enum {
 	CLIENT_IMPORTS_MAX = 16384, /* segments on devices that it has open */
 };
 
+enum { SMALL_EMPTY = 12 }; /* 64 KiB are 1,024 units, a number of 11 bits */
+
 struct client {
 	uint64_t id; /* never used twice */
 	uint32_t uid, gid, pid;
@@ -39,7 +41,9 @@ struct client {
 	uint32_t holding_count;
 
 	/* tensor.c: */
-	struct list small;	/* segments for small tensors that it writes, by writer_link */
+	/* segments for small tensors that it writes, by writer_link: the empty ones, and before
+	 * them those that may have n free units in a row, by the number of bits of n */
+	struct list small[SMALL_EMPTY + 1];
 	struct list large;	/* segments for large tensors that it has mapped writable */
 	uint64_t small_next;	/* size of its next segment for small tensors */
 	struct list prefetched; /* of struct tensor, by link: drafts that may be taken back */

@@ -53,6 +53,15 @@ static bool segments_leave(struct list *segments, bool reuse, unsigned *looks)
 	return list_empty(segments);
 }
 
+static bool smalls_leave(struct client *c, bool reuse, unsigned *looks)
+{
+	for (unsigned i = 0; i <= SMALL_EMPTY; i++) {
+		if (!segments_leave(&c->small[i], reuse, looks))
+			return false;
+	}
+	return true;
+}
+
 /* Drops the ledger: its leases count for nothing from now on. */
 static void ledger_leave(struct client *c, struct state *st)
 {
@@ -75,7 +84,7 @@ static bool connection_leave(struct client *c, struct state *st, unsigned *looks
 static bool client_leave(struct client *c, struct state *st, bool reuse, unsigned *looks)
 {
 	ledger_leave(c, st);
-	return (!reuse || drafts_leave(c, st, looks)) && segments_leave(&c->small, reuse, looks) &&
+	return (!reuse || drafts_leave(c, st, looks)) && smalls_leave(c, reuse, looks) &&
 	       segments_leave(&c->large, reuse, looks) && holdings_leave(st, c, looks);
 }
 

@@ -111,6 +111,7 @@ void survive_end(const struct shared *shared, const struct catalog *cat)
 		return;
 	have_forgotten(shared, cat, SURVIVOR_FACTS, 0, 0);
 	have_forgotten(shared, cat, SURVIVOR_CATALOG, 0, 0);
+	keep_flush(shared->keep); /* facts without a catalog are damage */
 }
 
 void survive_client(const struct shared *shared, const struct catalog *cat, uint32_t index,

@@ -8,6 +8,7 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 
 #include "daemon/state/chunk.h"
@@ -15,6 +16,7 @@
 #include "daemon/state/extent.h"
 #include "daemon/state/outcome.h"
 #include "daemon/state/ring.h"
+#include "daemon/state/small.h"
 #include "daemon/state/tensor.h"
 #include "proto/wire.h"
 #include "util/clock.h"
@@ -200,15 +202,12 @@ void tensor_messages_read(struct state *st, struct client *c)
 /* Takes back the empty segment for small tensors that a writer may keep. */
 static bool spare_take_back(struct client *c)
 {
-	struct segment *seg;
+	struct list *empty = &c->small[SMALL_EMPTY];
 
-	list_for_each_entry(seg, &c->small, writer_link) {
-		if (seg->extents == 0) {
-			memory_end(seg);
-			return true;
-		}
-	}
-	return false;
+	if (list_empty(empty))
+		return false;
+	memory_end(list_first_entry(empty, struct segment, writer_link));
+	return true;
 }
 
 static bool is_full(const struct pool *pool, uint64_t size)
@@ -362,7 +361,10 @@ static int segment_make(struct state *st, struct client *c, const struct tensor_
 	}
 	seg->writer = c->id;
 	seg->writer_index = c->index;
-	list_add_tail(small ? &c->small : &c->large, &seg->writer_link);
+	if (small)
+		small_add(c, seg);
+	else
+		list_add_tail(&c->large, &seg->writer_link);
 	*segp = seg;
 	return 0;
 }
@@ -374,12 +376,9 @@ static int extent_small(struct state *st, struct client *c, const struct tensor_
 	struct segment *seg;
 	int r;
 
-	list_for_each_entry(seg, &c->small, writer_link) {
-		if (seg->state == SEGMENT_LIVE && !segment_extent_take(seg, nbytes, &row->offset)) {
-			*segp = seg;
-			return 0;
-		}
-	}
+	*segp = small_take(c, nbytes, SMALL_LOOKS, &row->offset);
+	if (*segp)
+		return 0;
 	/* a larger segment serves more tensors; halve it until there is space */
 	for (size = c->small_next > need ? c->small_next : need;;
 	     size = size / 2 > need ? size / 2 : need) {
@@ -390,8 +389,10 @@ static int extent_small(struct state *st, struct client *c, const struct tensor_
 		if (size == need)
 			break;
 	}
-	if (r)
-		return r;
+	if (r) {
+		*segp = small_take(c, nbytes, UINT_MAX, &row->offset);
+		return *segp ? 0 : r;
+	}
 	r = segment_extent_take(seg, nbytes, &row->offset);
 	assert(r == 0);
 	*segp = seg;
@@ -570,16 +571,6 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error)
 
 /* ---- the end of a tensor -------------------------------------------------------------------- */
 
-static bool small_is_spare(const struct segment *seg, const struct list *segments)
-{
-	const struct segment *other;
-
-	list_for_each_entry(other, segments, writer_link)
-		if (other != seg && other->extents == 0)
-			return true;
-	return false;
-}
-
 /* True if the empty segment is worth keeping. */
 static bool segment_is_worth(const struct state *st, const struct segment *seg,
 			     const struct client *writer)
@@ -587,7 +578,8 @@ static bool segment_is_worth(const struct state *st, const struct segment *seg,
 	if (seg->once || seg->guarded.changed || (!seg->storage->named && !seg->writer))
 		return false;
 	if (segment_is_small(seg))
-		return writer && !small_is_spare(seg, &writer->small);
+		return writer && list_first_entry(&writer->small[SMALL_EMPTY], struct segment,
+						  writer_link) == seg; /* one is enough */
 	return st->shared->store.warm_bytes + seg->size <= st->shared->store.warm_max;
 }
 
@@ -678,6 +670,7 @@ static void extent_give(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
 	struct segment *seg = t->segment;
+	struct client *writer = NULL;
 
 	st->shared->space_freed++;
 	extent_return(t);
@@ -701,11 +694,13 @@ static void extent_give(struct state *st, uint32_t slot)
 		return;
 	}
 	seg->extents--;
-	if (segment_is_small(seg))
-		segment_extent_give(seg, (uint64_t)t->first_unit * SEGMENT_UNIT,
-				    (uint64_t)t->units * SEGMENT_UNIT);
+	if (segment_is_small(seg)) {
+		writer = writer_of(st, seg);
+		small_give(writer, seg, (uint64_t)t->first_unit * SEGMENT_UNIT,
+			   (uint64_t)t->units * SEGMENT_UNIT);
+	}
 	if (seg->extents == 0)
-		segment_emptied(st, seg, segment_is_small(seg) ? writer_of(st, seg) : NULL);
+		segment_emptied(st, seg, writer);
 }
 
 void tensor_reclaim(struct state *st, uint32_t slot)

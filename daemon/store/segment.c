@@ -364,11 +364,13 @@ static uint32_t unit_next(const struct segment *seg, uint32_t from, bool value)
 	return seg->units;
 }
 
-static bool run_find(const struct segment *seg, uint32_t from, uint32_t length, uint32_t *start)
+/* If it finds none, *@longest is the length of the longest run that there is instead. */
+static bool run_find(const struct segment *seg, uint32_t from, uint32_t length, uint32_t *start,
+		     uint32_t *longest)
 {
 	uint32_t end;
 
-	for (;;) {
+	for (*longest = 0;;) {
 		from = unit_next(seg, from, false);
 		if (from >= seg->units)
 			return false;
@@ -377,6 +379,7 @@ static bool run_find(const struct segment *seg, uint32_t from, uint32_t length, 
 			*start = from;
 			return true;
 		}
+		*longest = end - from > *longest ? end - from : *longest;
 		from = end;
 	}
 }
@@ -398,12 +401,13 @@ static uint32_t units_of(uint64_t nbytes)
 
 int segment_extent_take(struct segment *seg, uint64_t nbytes, uint64_t *offset)
 {
-	uint32_t length = units_of(nbytes), start;
+	uint32_t length = units_of(nbytes), start, longest;
 
 	if (!segment_is_small(seg) || length > seg->max_run)
 		return SEGMENT_E_NO_SPACE;
-	if (!run_find(seg, seg->hint, length, &start) && !run_find(seg, 0, length, &start)) {
-		seg->max_run = length - 1;
+	if (!run_find(seg, seg->hint, length, &start, &longest) &&
+	    !run_find(seg, 0, length, &start, &longest)) {
+		seg->max_run = longest;
 		return SEGMENT_E_NO_SPACE;
 	}
 	units_set(seg, start, length, true);

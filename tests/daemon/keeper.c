@@ -183,6 +183,38 @@ TEST(memory_without_a_name_is_let_go_of_by_the_keeper_first)
 	td_stop(&d);
 }
 
+/* So many messages do not fit into the keeper's queue. */
+TEST(a_stopped_keeper_delays_no_deletes_and_keeps_nothing_of_them)
+{
+	enum { COUNT = 500 };
+	static const char *const no_warm[] = { "--keeper", "yes", "--warm-time", "0", NULL };
+	struct test_daemon d = td_start(.extra = no_warm, .expect_ready = true, .storage = "memfd");
+	static const int64_t nbytes = 100000;
+	tl_client *c = td_connect(&d);
+	void *data = calloc(1, nbytes);
+	DLTensor t = bytes_tensor(data, &nbytes);
+	char name[16];
+
+	must(data);
+	for (int i = 0; i < COUNT; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		must_be(tl_put(c, name, &t, NULL, NULL), 0);
+	}
+	eventually(objects_open(d.keeper) >= COUNT);
+	process_stop(d.keeper);
+	for (int i = 0; i < COUNT; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		must_be(tl_delete(c, name), 0);
+	}
+	must(client_status(c).bytes_used > 0);
+	must_be(kill(d.keeper, SIGCONT), 0);
+	tl_close(c);
+	eventually(td_status(&d).bytes_used == 0);
+	must_be(objects_open(d.keeper), 0);
+	free(data);
+	td_stop(&d);
+}
+
 TEST(there_are_never_two_daemons)
 {
 	cleanup_td struct test_daemon d = start(with_keeper);

@@ -148,6 +148,27 @@ TEST(a_mistake_is_told_with_its_line)
 	}
 }
 
+/* The daemon does not know the sizes of GPUs. */
+TEST(a_part_of_gpus_needs_their_capacity)
+{
+	struct reading read = read_text("[group 7]\ngpu-bytes = 25%\n");
+
+	must_be(read.r, OPTIONS_E_USAGE);
+	must(strstr(read.text, "tensorleased: [group 7] gpu-bytes = 25%: "));
+	must(strstr(read.text, "gpu-capacity"));
+	options_deinit(&read.o);
+	read = read_text("[user *]\ngpu-bytes = 0%\n");
+	must_be(read.r, OPTIONS_E_USAGE);
+	must(strstr(read.text, "tensorleased: [user *] gpu-bytes = 0%: "));
+	options_deinit(&read.o);
+	read = read_text("gpu-capacity = 8G\n[user 7]\ngpu-bytes = 25%\n");
+	must_be_fine(read);
+	options_deinit(&read.o);
+	read = read_text("[user 7]\ngpu-bytes = 8G\n");
+	must_be_fine(read);
+	options_deinit(&read.o);
+}
+
 /* With the default one there are as many as may be, and then come other sections. */
 TEST(there_are_at_most_so_many_namespaces)
 {

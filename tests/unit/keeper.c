@@ -49,10 +49,11 @@ static void count_forgotten(struct keep *k, uint64_t count)
 
 static void await(unsigned n)
 {
-	struct pollfd p = { .fd = keeper.fd, .events = POLLIN };
+	struct pollfd p = { .fd = keeper.fd };
 
 	keeper.forgotten = count_forgotten;
 	while (forgotten < n) {
+		p.events = keeper.unsent ? POLLIN | POLLOUT : POLLIN;
 		must_be(poll(&p, 1, WAIT_MS), 1);
 		must(keep_read(&keeper));
 	}
@@ -160,6 +161,25 @@ static int forgets_much(void)
 	for (int i = 0; i < 5000; i++)
 		must_be(keep_forget(&keeper, "tl-never"), 0);
 	await(5000);
+	return 6;
+}
+
+/* More than fits into the keeper's queue, and then a tag of these is kept again. */
+static int forgets_while_stopped(void)
+{
+	int ends[2];
+	char c;
+
+	must_be(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+	process_stop(getppid());
+	for (int i = 0; i < 3000; i++)
+		must_be(keep_forget(&keeper, "tl-pipe"), 0);
+	must_be(kill(getppid(), SIGCONT), 0);
+	eventually(!keep(&keeper, "tl-pipe", ends[1]));
+	close(ends[1]);
+	must_be(keep_forget(&keeper, "tl-never"), 0);
+	await(3001);
+	must_be(read(ends[0], &c, 1), -1); /* the keeper has the other end */
 	return 6;
 }
 
@@ -400,6 +420,7 @@ static const struct role {
 	{ "leaves_orphan", leaves_orphan },
 	{ "replaces", replaces },
 	{ "forgets_much", forgets_much },
+	{ "forgets_while_stopped", forgets_while_stopped },
 	{ "dies_always", dies_always },
 	{ "dies_early", dies_early },
 	{ "awaits_signal", awaits_signal },
@@ -565,6 +586,13 @@ TEST(a_tag_keeps_one_descriptor_until_it_is_forgotten)
 TEST(a_daemon_hears_of_all_that_was_forgotten)
 {
 	struct running r = run("forgets_much", -1);
+
+	must_be(finish(&r, ""), 6);
+}
+
+TEST(a_keeper_that_was_stopped_forgets_all_that_it_is_to)
+{
+	struct running r = run("forgets_while_stopped", -1);
 
 	must_be(finish(&r, ""), 6);
 }

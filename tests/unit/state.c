@@ -612,6 +612,38 @@ TEST(a_tensor_of_no_bytes_takes_none)
 	fx_stop();
 }
 
+/* ---- segments for small tensors ---- */
+
+TEST(a_create_looks_at_no_segments_that_are_full)
+{
+	enum { FULL = 64 << 10, ODD = 40 << 10, COUNT = 700 };
+	unsigned looks = 0;
+	struct tester t;
+	char name[16];
+
+	fx_start(.capacity = 256 * MIB, .max_tensors = 1 << 16);
+	fx_connect(&t, 71000);
+	for (int i = 0; i < 2 * COUNT; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		fx_put(&t, name, i < COUNT ? FULL : ODD);
+	}
+	assert_true(seen->segments > 20);
+	for (int class = 10; class <= SMALL_EMPTY; class ++) { /* those that have 512 units */
+		const struct segment *seg;
+
+		list_for_each_entry(seg, &t.c.small[class], writer_link)
+			looks++;
+	}
+	assert_true(looks <= 2);
+	/* and one that has space again is found */
+	assert_int_equal(fx_delete(&t, "0"), 0);
+	looks = (unsigned)seen->segments;
+	fx_put(&t, "0", FULL);
+	assert_int_equal(seen->segments, looks);
+	fx_leave(&t);
+	fx_stop();
+}
+
 int main(void)
 {
 	return suite_run();

@@ -252,6 +252,50 @@ TEST(a_user_who_has_lost_many_keeps_the_newest)
 	dead_limits.max_tensors = 0;
 }
 
+/* ---- the last generation -------------------------------------------------------------------- */
+
+/* An entry whose last client has ended, and one more that is free. */
+static void use_up_and_end(struct keep *k)
+{
+	struct tester ended, t, last, next;
+
+	begin(k, &ended, &t);
+	fx_connect(&last, OWNER);
+	progress->ref = last.c.index;
+	fx_connect(&next, OWNER);
+	fx_leave(&last);
+	atomic_store(&st.catalog.client_words[progress->ref], (uint64_t)(ENTRY_GENERATION_MAX - 1)
+								      << 1);
+	fx_connect(&last, OWNER);
+	assert_int_equal(last.c.index, progress->ref);
+	assert_int_equal(last.c.generation, ENTRY_GENERATION_MAX);
+	fx_leave(&last);
+	fx_leave(&next);
+	_exit(0);
+}
+
+static void the_used_up_must_stay_so(void)
+{
+	struct tester t[2];
+
+	for (int i = 0; i < 2; i++) {
+		fx_connect(&t[i], OWNER);
+		assert_true(t[i].c.index != progress->ref && t[i].c.generation);
+	}
+	for (int i = 0; i < 2; i++)
+		fx_leave(&t[i]);
+	clients_go();
+	fx_stop();
+}
+
+TEST(no_client_has_more_lives_than_its_word_can_say_after_a_takeover)
+{
+	progress_begin();
+	run(use_up_and_end, 0);
+	adopt_here(the_used_up_must_stay_so);
+	progress_end();
+}
+
 int main(int argc, char **argv)
 {
 	return argc > 1 ? suite_run_one(argv[1]) : suite_run();
