@@ -97,13 +97,16 @@ TL_API int tl_group_set_stream(tl_group *group, intptr_t stream, bool sealed);
  *
  * Copies sources[i] into tensor i, which has the same shape and type, unless sources[i] is NULL.
  * Tensors of the group on a GPU are copied there on the group's stream, from that GPU or from the
- * CPU.
+ * CPU. All sources are checked before the first is copied.
  *
  * Ownership: @sources stay yours; those on a GPU must stay as they are until the stream is done.
  * Blocking: for copies from the CPU.
  * Threads: any, but only one at a time on a group.
  * Returns: 0, a common error, or
- *	-ENOTSUP	a tensor on a GPU is not C-contiguous
+ *	-EINVAL		a source breaks a rule of DLPack, or its shape, type or device does not fit
+ *			that of its tensor, which the text names
+ *	-ENOTSUP	a source is on a device that is not known, or is not C-contiguous though its
+ *			tensor is on a GPU
  * Since: 0.2
  */
 TL_API int tl_group_copy(tl_group *group, const DLTensor *const *sources);
