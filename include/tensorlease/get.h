@@ -113,7 +113,8 @@ TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *opt
  * Stores the tensors in out[0] to out[@count - 1]. They are never partly from before and
  * partly from after a tl_group_commit(). Each of them has its own lease and its own deleter. The
  * options are those of tl_get(), but newer_than must be 0, and of the flags only TL_GET_DEVICE is
- * known. The call waits until all of the names are there.
+ * known. The call waits until all of the names are there and no tensor's memory has gone with its
+ * producer.
  *
  * Ownership: each of them is yours; give it back by calling its deleter, on any thread.
  * Blocking: as tl_get() does.
