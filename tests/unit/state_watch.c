@@ -202,6 +202,38 @@ TEST(one_user_does_not_have_them_all)
 	fx_stop();
 }
 
+static bool hint_fits(struct tester *t)
+{
+	return watch_hint_fits(&st, &t->c);
+}
+
+TEST(half_of_the_watches_are_not_for_hints)
+{
+	enum { OWN = 100, TESTERS = CATALOG_WATCHES / 2 / OWN + 1 };
+	struct tester t[TESTERS], other;
+	char text[16];
+
+	fx_start();
+	fx_rule.max[SHARE_WATCHES] = OWN;
+	fx_connect(&other, 70999);
+	for (unsigned i = 0; i < TESTERS; i++)
+		fx_connect(&t[i], 71000 + i);
+	for (unsigned i = 0; i < CATALOG_WATCHES / 2; i++) {
+		must_be(hint_fits(&t[i / OWN]), i % OWN < OWN / 2);
+		must(hint_fits(&other));
+		snprintf(text, sizeof(text), "n%u", i);
+		watch(&t[i / OWN], text, false);
+	}
+	must(!hint_fits(&other)); /* it has none, and others as many as hints leave */
+	watch(&other, "n", false);
+	fx_leave(&t[0]);
+	must(hint_fits(&other));
+	for (unsigned i = 1; i < TESTERS; i++)
+		fx_leave(&t[i]);
+	fx_leave(&other);
+	fx_stop();
+}
+
 int main(void)
 {
 	return suite_run();
