@@ -228,6 +228,8 @@ static void watch_note(struct state *st, const struct watch *w, uint32_t name, b
 	atomic_store(&shared->changes[seq % WATCH_CHANGES], name);
 	if (came)
 		atomic_store(&shared->came, seq + 1);
+	else if (seq + 1 - shared->came > WATCH_CAME_AGE)
+		atomic_store(&shared->came, seq + 1 - WATCH_CAME_AGE);
 	atomic_store(&shared->seq, seq + 1);
 }
 

@@ -115,6 +115,33 @@ TEST(each_change_is_noted_where_it_is_watched)
 	fx_stop();
 }
 
+/* Readers compare it with a `seq` that they saw: it must not seem to be later than that. */
+TEST(when_a_name_came_is_not_farther_back_than_numbers_tell)
+{
+	struct catalog_watch *w;
+	struct tester a;
+
+	fx_start();
+	fx_connect(&a, 71000);
+	w = catalog_watch(&st.catalog, watch(&a, "n/", true));
+	fx_put(&a, "n/a", 10);
+	assert_int_equal(w->came, 1);
+	w->seq = WATCH_CAME_AGE;
+	fx_put(&a, "n/a", 10);
+	assert_int_equal(w->came, 1);
+	fx_put(&a, "n/a", 10);
+	assert_int_equal(w->came, 2);
+	w->seq = UINT32_MAX - 1;
+	w->came = w->seq - WATCH_CAME_AGE;
+	for (int i = 0; i < 3; i++)
+		fx_put(&a, "n/a", 10);
+	assert_int_equal(w->seq, 1);
+	assert_int_equal(w->came, 1 - (uint32_t)WATCH_CAME_AGE);
+	assert_int_equal(fx_delete(&a, "n/a"), 0);
+	fx_leave(&a);
+	fx_stop();
+}
+
 /* Only those who may have published one of its names concern a watch. */
 TEST(a_producer_that_ends_is_noted_where_it_published)
 {
