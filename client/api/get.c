@@ -31,14 +31,20 @@ static int remap(const DLManagedTensorVersioned *held, bool stream, tl_get_optio
 		 DLManagedTensorVersioned **out, const char *function)
 {
 	const struct tensor_lease *l = tensor_lease_of(held);
+	const bool moved = held && moved_info(held);
 
-	if (held && out && moved_info(held) && options->mode == TL_MODE_READ)
-		return moved_again(held, stream ? options->stream : TL_STREAM_NONE, out);
-	if (!l || !out)
+	if ((!l && !moved) || !out)
 		return tl_fail(-EINVAL, "%s: %s", function,
-			       l ? "out is NULL" : "the tensor is not from tl_get()");
+			       out ? "the tensor is not from tl_get()" : "out is NULL");
 	if (options->mode != TL_MODE_READ && options->mode != TL_MODE_COPY_ON_WRITE)
 		return tl_fail(-EINVAL, "%s: the mode is %d", function, (int)options->mode);
+	if (moved && options->mode != TL_MODE_READ)
+		return tl_fail(-ENOTSUP,
+			       "%s: a copy on another device cannot be mapped copy-on-write: it "
+			       "is this process's alone and may be written",
+			       function);
+	if (moved)
+		return moved_again(held, stream ? options->stream : TL_STREAM_NONE, out);
 	if (tensor_lease_kind(l)->lease_again)
 		tensor_lease_kind(l)->lease_again(l, stream, options);
 	return lease_again(l, options, out);

@@ -130,7 +130,9 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
  *
  * The new lease is on the same version, even if the name means another one by now, in the same mode
  * as @held or in another one. Once the daemon has ended, a copy-on-write tensor may be a copy from
- * the beginning; its DLPack flags have IS_COPIED then.
+ * the beginning; its DLPack flags have IS_COPIED then. With TL_MODE_READ a copy on another device
+ * (TL_GET_DEVICE) gets another tensor over the same memory, which is as writable as @held; another
+ * mode is refused with -ENOTSUP.
  *
  * Ownership: *out is yours and is released on its own; @held stays as it is.
  * Blocking: never for read-only; a copy-on-write mapping takes one round trip for the first of a
