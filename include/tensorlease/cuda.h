@@ -201,7 +201,7 @@ TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_i
  * This is for programs that open the memory themselves, with cudaIpcOpenMemHandle(); the library
  * needs no CUDA and opens nothing. *out has no data and the device number -1. Its data will be the
  * address at which you open the handle, plus handle->offset. Set handle->size before the call. The
- * stream and the mode in @options are not used.
+ * stream and the mode in @options are not used, and the flags must be 0.
  *
  * Ownership: *out is yours. Close the memory before you call its deleter, which gives up the
  * lease at once.
@@ -210,6 +210,7 @@ TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_i
  * Returns: 0, an error of tl_get(), or
  *	-ENOTSUP	the tensor is not on a GPU, or in memory that no such handle opens: that of
  *			tl_create(), of a virtual memory allocator or of a stream-ordered pool
+ *	-ETIMEDOUT	also: it was replaced a hundred times meanwhile
  * Since: 0.1
  */
 TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_options *options,
