@@ -3,10 +3,11 @@
 /* clang-format off */
 
 /* WATCH, then a name or, with PREFIX, the beginning of names: changes of these names' meanings are
- * to be noted for this client. Answer: WATCHED, or ERROR LIMIT, QUOTA. */
+ * to be noted for this client. With HINT the client can do without, and half of all watches, and of
+ * its user's, are left for others. Answer: WATCHED, or ERROR LIMIT, QUOTA. */
 STRUCT(wire_watch)
 	HEADER
-	FIELD(uint32_t, flags, FLAGS(WIRE_WATCH_PREFIX, "PREFIX"))
+	FIELD(uint32_t, flags, FLAGS(WIRE_WATCH_PREFIX | WIRE_WATCH_HINT, "PREFIX", "HINT"))
 	FIELD(uint16_t, name_len, NAME(0))
 	FIELD(uint16_t, reserved, ZERO)
 END(wire_watch, 24)

@@ -31,14 +31,20 @@ static int remap(const DLManagedTensorVersioned *held, bool stream, tl_get_optio
 		 DLManagedTensorVersioned **out, const char *function)
 {
 	const struct tensor_lease *l = tensor_lease_of(held);
+	const bool moved = held && moved_info(held);
 
-	if (held && out && moved_info(held) && options->mode == TL_MODE_READ)
-		return moved_again(held, stream ? options->stream : TL_STREAM_NONE, out);
-	if (!l || !out)
+	if ((!l && !moved) || !out)
 		return tl_fail(-EINVAL, "%s: %s", function,
-			       l ? "out is NULL" : "the tensor is not from tl_get()");
+			       out ? "the tensor is not from tl_get()" : "out is NULL");
 	if (options->mode != TL_MODE_READ && options->mode != TL_MODE_COPY_ON_WRITE)
 		return tl_fail(-EINVAL, "%s: the mode is %d", function, (int)options->mode);
+	if (moved && options->mode != TL_MODE_READ)
+		return tl_fail(-ENOTSUP,
+			       "%s: a copy on another device cannot be mapped copy-on-write: it "
+			       "is this process's alone and may be written",
+			       function);
+	if (moved)
+		return moved_again(held, stream ? options->stream : TL_STREAM_NONE, out);
 	if (tensor_lease_kind(l)->lease_again)
 		tensor_lease_kind(l)->lease_again(l, stream, options);
 	return lease_again(l, options, out);
@@ -106,9 +112,17 @@ static int get_on(tl_client *client, const char *name, const tl_get_options *opt
 	DLManagedTensorVersioned *held;
 	int r = check_device(options);
 
-	if (!r)
+	while (!r) {
 		r = lease_get(client, name, &o, &held);
-	return r ? r : put_on(client, name, held, options, deadline, out);
+		if (r)
+			break;
+		r = put_on(client, name, held, options, deadline, out);
+		if (r != -ENODATA || !options->timeout_ns)
+			break;
+		o.timeout_ns = timeout_left(options, deadline);
+		r = 0; /* it was lost meanwhile: wait for the next one */
+	}
+	return r;
 }
 
 TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *options,
@@ -146,6 +160,24 @@ TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *opt
 	return lease_get(client, name, options, out);
 }
 
+/* Moves all of @got to the wanted device. On failure none is left. */
+static int put_many_on(tl_client *client, const char *const *names, size_t count,
+		       const tl_get_options *options, int64_t deadline,
+		       DLManagedTensorVersioned **got)
+{
+	int r = 0;
+
+	for (size_t i = 0; !r && i < count; i++) {
+		DLManagedTensorVersioned *held = take_ptr(got[i]);
+
+		r = put_on(client, names[i], held, options, deadline, &got[i]);
+	}
+	for (size_t i = 0; r && i < count; i++)
+		if (got[i])
+			got[i]->deleter(got[i]);
+	return r;
+}
+
 /* Leaves @out alone on failure, as get_many() does. */
 static int get_many_on(tl_client *client, const char *const *names, size_t count,
 		       const tl_get_options *options, DLManagedTensorVersioned **out)
@@ -153,26 +185,20 @@ static int get_many_on(tl_client *client, const char *const *names, size_t count
 	int64_t deadline = deadline_after(options->timeout_ns);
 	tl_get_options o = anywhere(options);
 	DLManagedTensorVersioned **got = calloc(count + 1, sizeof(DLManagedTensorVersioned *));
-	size_t moved = 0;
-	int r;
+	int r = got ? 0 : tl_fail(-ENOMEM, "no memory for %zu tensors", count);
 
-	if (!got)
-		return tl_fail(-ENOMEM, "no memory for %zu tensors", count);
-	r = get_many(client, names, count, &o, got);
-	if (r) {
-		free(got);
-		return r;
+	while (!r) {
+		r = get_many(client, names, count, &o, got);
+		if (r)
+			break;
+		r = put_many_on(client, names, count, options, deadline, got);
+		if (!r)
+			memcpy(out, got, count * sizeof(DLManagedTensorVersioned *));
+		if (r != -ENODATA || !options->timeout_ns)
+			break;
+		o.timeout_ns = timeout_left(options, deadline);
+		r = 0; /* one was lost meanwhile: wait for the next one */
 	}
-	for (; !r && moved < count; moved++) {
-		DLManagedTensorVersioned *held = take_ptr(got[moved]);
-
-		r = put_on(client, names[moved], held, options, deadline, &got[moved]);
-	}
-	if (!r)
-		memcpy(out, got, count * sizeof(DLManagedTensorVersioned *));
-	for (size_t i = 0; r && i < count; i++)
-		if (got[i])
-			got[i]->deleter(got[i]);
 	free(got);
 	return r;
 }

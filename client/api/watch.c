@@ -39,7 +39,7 @@ TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_opt
 				      : client_check_name(name, len);
 	if (!r)
 		r = watch_open(client, name, len, o.flags, out);
-	if (r != -ENOSPC)
+	if (r != -ENOSPC && r != -EDQUOT)
 		return r;
 	below_forget(client); /* these hold watches too, which the client can do without */
 	return watch_open(client, name, len, o.flags, out);

@@ -226,6 +226,9 @@ TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_o
 	r = client_result_check(handle, sizeof(*handle), "tl_ipc_handle");
 	if (!r && options)
 		r = client_options(&o, sizeof(o), options, sizeof(o), "tl_get_options");
+	if (!r && o.flags)
+		r = tl_fail(-EINVAL, "tl_get_ipc_handle: tl_get_options.flags is %#x, not 0",
+			    o.flags);
 	for (unsigned n = 0; !r && n < GET_TRIES; n++) {
 		r = get_handle(client, name, &o, handle, out);
 		if (r != LEASE_E_STALE)
@@ -233,6 +236,6 @@ TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_o
 		r = 0;
 	}
 	return r ? r
-		 : tl_fail(-EAGAIN, "'%s' was replaced %d times while its handle was asked for",
+		 : tl_fail(-ETIMEDOUT, "'%s' was replaced %d times while its handle was asked for",
 			   name, GET_TRIES);
 }

@@ -430,8 +430,10 @@ int cuda_session_with_thread(struct session *s, struct cuda_session **out)
 {
 	int r = start_once();
 
-	return r ? tl_fail(r, "no thread to look after GPU tensors: %s", strerror(-r))
-		 : cuda_session_get(s, out);
+	if (r) /* -EAGAIN, of a thread, would mean to a get that no version is newer */
+		return tl_fail(r == -EAGAIN ? -ENOMEM : r,
+			       "no thread to look after GPU tensors: %s", strerror(-r));
+	return cuda_session_get(s, out);
 }
 
 /* ---- fork() ---- */

@@ -20,7 +20,7 @@
 
 enum {
 	BELOW_TRIES = 16,      /* to look while the daemon publishes names */
-	BELOW_MAX = 8,	       /* prefixes of one client; each is one of the daemon's watches */
+	BELOW_MAX = 8,	       /* prefixes of one client; each may be one of the daemon's watches */
 	BELOW_USES = 3,	       /* a prefix gets its watch at this use */
 	BELOW_NAMES_MAX = 8192 /* names below one prefix; with more, looking at all others hardly
 				  matters */

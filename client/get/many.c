@@ -21,7 +21,7 @@ struct many {
 	size_t count;
 	const tl_get_options *options;
 	DLManagedTensorVersioned **out;
-	size_t missing; /* index of the tensor to blame, after LEASE_E_NONE or LEASE_E_LOST */
+	size_t missing; /* index of the tensor to blame, after LEASE_E_NONE, _LOST or _TOO_MANY */
 	struct backoff backoff;
 };
 
@@ -168,7 +168,7 @@ static int many_attempt(struct call *c, const struct use *use, void *context)
 	return call_done(c, use, r);
 }
 
-/* Waits until a name is there. */
+/* Waits until a name is there, and its tensor not lost. */
 static int many_wait(struct many *m, struct call *c)
 {
 	tl_get_options wait = { .size = sizeof(wait), .spin_ns = m->options->spin_ns };
@@ -193,15 +193,8 @@ static int many_obtain(struct many *m, tl_client *client)
 
 	do {
 		r = call_run(&c, many_attempt, m);
-	} while (r == LEASE_E_NONE && !(r = many_wait(m, &c)));
-	if (r == LEASE_E_TOO_MANY)
-		return lease_too_many(m->keys[m->missing].text);
-	if (r == LEASE_E_LOST)
-		return tl_fail(
-			-ENODATA,
-			"the process that published '%s' has ended, and its GPU memory with it",
-			m->keys[m->missing].text);
-	return r;
+	} while ((r == LEASE_E_NONE || r == LEASE_E_LOST) && !(r = many_wait(m, &c)));
+	return r == LEASE_E_TOO_MANY ? lease_too_many(m->keys[m->missing].text) : r;
 }
 
 static int many_run(struct many *m, tl_client *client, struct name_key *keys,

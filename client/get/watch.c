@@ -43,8 +43,8 @@ enum { NOTIFY_IDLE, NOTIFY_WAITS, NOTIFY_ENDS };
 struct tl_watch {
 	struct tl_client *client;      /* we hold a reference, unless watch_silent() made us */
 	struct client_watch of_client; /* its fd is -1: tl_watch_fd() was not called */
-	pid_t process; /* that opened the watch; a forked child's copy is of no use */
-	bool prefix;
+	pid_t process;	     /* that opened the watch; a forked child's copy is of no use */
+	bool prefix, hint;   /* the library can do without a hint */
 	struct name_key key; /* its text is behind us */
 	int64_t ask_ns;	     /* how long it waits for the daemon's answer */
 
@@ -232,7 +232,8 @@ static int watch_ask(struct tl_watch *w, struct session *s)
 	struct {
 		struct wire_watch fixed;
 		char name[TL_NAME_MAX + 1];
-	} m = { .fixed = { .flags = w->prefix ? WIRE_WATCH_PREFIX : 0,
+	} m = { .fixed = { .flags = (w->prefix ? WIRE_WATCH_PREFIX : 0) |
+				    (w->hint ? WIRE_WATCH_HINT : 0),
 			   .name_len = (uint16_t)w->key.len } };
 	struct conn_message answer;
 	struct wire_watch_ref watched;
@@ -633,6 +634,7 @@ struct tl_watch *watch_silent(struct tl_client *client, const char *prefix, size
 	w->client = client;
 	w->process = getpid();
 	w->prefix = true;
+	w->hint = true;
 	w->ask_ns = ASK_NS;
 	w->of_client.fd = -1;
 	pthread_mutex_init(&w->mutex, NULL);
@@ -663,6 +665,7 @@ int watch_open(struct tl_client *client, const char *name, size_t len, uint32_t 
 	if (!w)
 		return no_memory(name);
 	w->prefix = flags & TL_WATCH_PREFIX;
+	w->hint = false;
 	w->ask_ns = client->timeout_ns;
 	atomic_fetch_add(&client->refs, 1);
 	pthread_mutex_lock(&client->mutex);

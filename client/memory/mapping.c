@@ -395,7 +395,8 @@ int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, 
 	}
 	munmap(p, size);
 	if (!deadline_passed(torn))
-		return tl_fail(-ETIMEDOUT, "segment %u is not mapped before another thread's get ends",
+		return tl_fail(-ETIMEDOUT,
+			       "segment %u is not mapped before another thread's get ends",
 			       segment);
 	return tl_fail(-EPROTO,
 		       "the daemon gave segment %u to another while we use what lies in it",

@@ -555,7 +555,45 @@ static int source_item(tl_group_item *item, const char *name, const DLTensor *so
 	return 0;
 }
 
-int group_copy(tl_group *group, const DLTensor *const *sources)
+/* Checks that @source can be copied into a member. */
+static int source_fits(const struct group_member *m, const DLTensor *source)
+{
+	const DLTensor *t = &m->tensor;
+	char why[TENSOR_WHY_TEXT], has[TENSOR_DTYPE_TEXT], wants[TENSOR_DTYPE_TEXT];
+	int r;
+
+	if (row_deletes(t->dtype.lanes))
+		return tl_fail(-EINVAL, "'%s' is deleted by the group: its source must be NULL",
+			       m->name);
+	r = source_check(source, m->flags, why, sizeof(why));
+	if (r)
+		return tl_fail(r == -EOVERFLOW ? -EINVAL : r, "the source of '%s': %s", m->name,
+			       why);
+	if (source->dtype.code != t->dtype.code || source->dtype.bits != t->dtype.bits ||
+	    source->dtype.lanes != t->dtype.lanes)
+		return tl_fail(-EINVAL, "the source of '%s' has type %s instead of %s", m->name,
+			       tensor_dtype_format(source->dtype, has),
+			       tensor_dtype_format(t->dtype, wants));
+	if (source->ndim != t->ndim)
+		return tl_fail(-EINVAL, "the source of '%s' has ndim %d instead of %d", m->name,
+			       source->ndim, t->ndim);
+	for (int i = 0; i < t->ndim; i++)
+		if (source->shape[i] != t->shape[i])
+			return tl_fail(
+				-EINVAL, "the source of '%s' has shape[%d] %lld instead of %lld",
+				m->name, i, (long long)source->shape[i], (long long)t->shape[i]);
+	if (kind_of_device(source->device.device_type)->members_allocate &&
+	    (source->device.device_type != t->device.device_type ||
+	     source->device.device_id != t->device.device_id))
+		return tl_fail(-EINVAL,
+			       "the source of '%s' is on device %d:%d instead of %d:%d or the CPU",
+			       m->name, (int)source->device.device_type, source->device.device_id,
+			       (int)t->device.device_type, t->device.device_id);
+	return 0;
+}
+
+/* Copies sources that fit their members. */
+static int sources_copy(tl_group *group, const DLTensor *const *sources)
 {
 	const struct memory_kind *kind = memory_kinds[KIND_DEVICE];
 	int r = 0;
@@ -569,6 +607,15 @@ int group_copy(tl_group *group, const DLTensor *const *sources)
 			return tl_fail(r, "copying '%s': %m", m->name);
 	}
 	return group->all.own ? kind->members_copy(&group->all, sources) : 0;
+}
+
+int group_copy(tl_group *group, const DLTensor *const *sources)
+{
+	int r = 0;
+
+	for (size_t i = 0; !r && i < group->all.count; i++)
+		r = sources[i] ? source_fits(&group->members[i], sources[i]) : 0;
+	return r ? r : sources_copy(group, sources);
 }
 
 void group_stream(tl_group *group, intptr_t stream, bool sealed)
@@ -620,7 +667,7 @@ static int group_of_sources(struct call *c, const struct use *use, const struct 
 	if (r)
 		return r;
 	group_stream(*out, p->o->stream, p->o->flags & TL_PUBLISH_SEALED);
-	r = group_copy(*out, p->sources);
+	r = sources_copy(*out, p->sources);
 	if (r)
 		group_free(*out);
 	return r;

@@ -11,7 +11,7 @@
 /* Makes a group on @devices, or on the CPU if that is NULL. */
 int group_create(tl_client *client, const tl_group_item *items, const DLDevice *devices,
 		 size_t count, int64_t timeout_ns, tl_group **out);
-/* Copies sources[i] into tensor i of the group. */
+/* Copies sources[i] into tensor i of the group. Nothing is copied unless all fit. */
 int group_copy(tl_group *group, const DLTensor *const *sources);
 /* Sets the stream that writes tensors on devices. @sealed: the host waits for that. */
 void group_stream(tl_group *group, intptr_t stream, bool sealed);

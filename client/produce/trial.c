@@ -55,14 +55,17 @@ bool trial_publish(struct trials *trials, uint64_t hash, bool waits, uint32_t *d
 		return false;
 	if (!t)
 		return true;
-	if (t->deeper) {
-		*depth = t->deeper;
-		t->deeper = t->equals = 0;
-		return true;
-	}
-	if (t->equals < t->needed && *depth == TL_RING_AUTO)
+	if (now - t->began >= TRIAL_AGAIN_NS)
+		t->needed = EQUALS_MIN;
+	if (t->equals < t->needed && *depth == TL_RING_AUTO && !t->deeper)
 		return false;
 	t->equals = 0;
+	t->began = now;
+	if (t->deeper) {
+		*depth = t->deeper;
+		t->deeper = 0;
+		return true;
+	}
 	t->needed = t->needed * 2 < EQUALS_MAX ? t->needed * 2 : EQUALS_MAX;
 	return true;
 }

@@ -24,7 +24,11 @@ struct trial {
 	unsigned needed; /* before a ring begins */
 	unsigned deeper; /* slots of the next ring, if the last one had too few; or 0 */
 	int64_t last;
+	int64_t began; /* when it last had a ring begin */
 };
+
+/* After that long a ring begins after as few publishes as the first one did. */
+#define TRIAL_AGAIN_NS (60 * NS_PER_SEC)
 
 /* After no ring was to be had, a client asks for none for that long: each time takes as many round
  * trips as the ring would have slots. */

@@ -89,7 +89,7 @@ static int put_socket(struct address *out, const char *address)
 	return path ? put_path(out, path, "") : put_default_path(out);
 }
 
-/* Takes tensorlease://NAMESPACE/PATH apart. */
+/* Takes tensorlease://NAMESPACE/PATH apart. NAMESPACE may be empty, which names none. */
 static int put_url(struct address *out, const char *url)
 {
 	const char *name = url + strlen(ADDRESS_SCHEME);
@@ -102,7 +102,6 @@ int address_find(struct address *out, const char *asked, const char *name_space)
 {
 	const char *address = asked ? asked : secure_getenv("TENSORLEASE_SOCKET");
 	const char *from_env = secure_getenv("TENSORLEASE_NAMESPACE");
-	bool url;
 	int r;
 
 	if (address && !address_is_url(address) && strstr(address, "://"))
@@ -113,16 +112,15 @@ int address_find(struct address *out, const char *asked, const char *name_space)
 
 	if (asked && !*asked)
 		return tl_fail(-EINVAL, "options->address is empty");
-	url = address && address_is_url(address);
 	out->name_space[0] = '\0';
-	if (url)
+	if (address && address_is_url(address))
 		r = put_url(out, address);
 	else
 		r = put_socket(out, address);
-	if (!r && url && name_space && strcmp(name_space, out->name_space) != 0)
+	if (!r && *out->name_space && name_space && strcmp(name_space, out->name_space) != 0)
 		r = tl_fail(-EINVAL, "the address %s names another namespace than '%s'", address,
 			    name_space);
-	if (!r && !url && (name_space || from_env))
+	if (!r && !*out->name_space && (name_space || from_env))
 		r = put_namespace(out, name_space ? name_space : from_env,
 				  strlen(name_space ? name_space : from_env));
 	return r;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* COMMITs without a waiter. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/session/refused.h"
 #include "util/thread.h"
@@ -51,8 +53,16 @@ static struct committer *committer_of(struct refused *r, uint64_t thread)
 		free = committer_more(r);
 	if (!free)
 		return &r->others;
-	*free = (struct committer){ .thread = thread };
+	*free = (struct committer){ .thread = thread, .tid = gettid() };
 	return free;
+}
+
+/* May this thread be told of the entry's failure? A thread that has ended asks no more; another one
+ * may have its kernel's number by now. */
+static bool committer_is_ours(const struct committer *c)
+{
+	return !c->thread || c->thread == thread_unique() || c->tid == gettid() ||
+	       (tgkill(getpid(), c->tid, 0) && errno == ESRCH);
 }
 
 /* ---- Sending, and answers ---- */
@@ -168,18 +178,25 @@ void refused_lost_all(struct refused *r)
 
 int refused_take(struct refused *r, const char **text)
 {
+	struct committer *found = NULL;
+	int error;
+
 	for (unsigned i = 0; i <= r->nthreads; i++) {
 		struct committer *c = committer_at(r, i);
-		int error = c->error;
 
-		if (!error || (c->thread && c->thread != thread_unique()))
+		if (!c->error || !committer_is_ours(c))
 			continue;
-		c->error = 0;
-		atomic_fetch_sub(&r->count, 1);
-		*text = c->text;
-		return error;
+		found = c;
+		if (c->thread == thread_unique())
+			break; /* its own comes first */
 	}
-	return 0;
+	if (!found)
+		return 0;
+	error = found->error;
+	found->error = 0;
+	atomic_fetch_sub(&r->count, 1);
+	*text = found->text;
+	return error;
 }
 
 void refused_inherit(struct refused *r, struct refused *old)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * COMMITs without a waiter: which of them the daemon may not have processed yet, and which failed.
- * Each failure is reported once, to the thread that sent the COMMIT. The session's receive mutex is
- * held.
+ * Each failure is reported once, to the thread that sent the COMMIT, or to any if that has ended.
+ * The session's receive mutex is held.
  */
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "proto/wire.h"
 #include "tensor/limits.h"
@@ -28,6 +29,7 @@ struct unanswered_commit {
 /* A thread with such a COMMIT. */
 struct committer {
 	uint64_t thread;	      /* 0: several */
+	pid_t tid;		      /* of the thread: the kernel's number, which it uses again */
 	unsigned unanswered;	      /* its COMMITs that the daemon may not have processed yet */
 	int error;		      /* of its first failure that was not reported yet; 0: none */
 	char text[WIRE_TEXT_MAX + 1]; /* of the error */

@@ -401,6 +401,13 @@ static void handle_watch(struct peer *peer, struct conn_message *m)
 	int len = (int)name.len;
 	int r;
 
+	if (watch->flags & WIRE_WATCH_HINT && !watch_hint_fits(peer->state, &peer->client)) {
+		peer_error(
+			peer, answer.header.serial, WIRE_E_LIMIT,
+			"no watch to spare for '%.*s': half of all, or of its user's, are in use",
+			len, name.text);
+		return;
+	}
 	r = watch_new(peer->state, &peer->client, &name, watch->flags & WIRE_WATCH_PREFIX,
 		      &answer.watch, &answer.generation);
 	if (!r)

@@ -173,6 +173,14 @@ int watch_new(struct state *st, struct client *c, const struct name_key *name, b
 	return 0;
 }
 
+bool watch_hint_fits(struct state *st, const struct client *c)
+{
+	const struct pool *pool = state_pool(st, SHARE_WATCHES);
+
+	return pool->used < pool->capacity / 2 &&
+	       account_used(c->account, pool) < account_max(c->account, pool) / 2;
+}
+
 void watch_end(struct state *st, struct client *c, uint32_t watch, uint32_t generation)
 {
 	struct watcher *watcher;
@@ -220,6 +228,8 @@ static void watch_note(struct state *st, const struct watch *w, uint32_t name, b
 	atomic_store(&shared->changes[seq % WATCH_CHANGES], name);
 	if (came)
 		atomic_store(&shared->came, seq + 1);
+	else if (seq + 1 - shared->came > WATCH_CAME_AGE)
+		atomic_store(&shared->came, seq + 1 - WATCH_CAME_AGE);
 	atomic_store(&shared->seq, seq + 1);
 }
 

@@ -97,13 +97,16 @@ TL_API int tl_group_set_stream(tl_group *group, intptr_t stream, bool sealed);
  *
  * Copies sources[i] into tensor i, which has the same shape and type, unless sources[i] is NULL.
  * Tensors of the group on a GPU are copied there on the group's stream, from that GPU or from the
- * CPU.
+ * CPU. All sources are checked before the first is copied.
  *
  * Ownership: @sources stay yours; those on a GPU must stay as they are until the stream is done.
  * Blocking: for copies from the CPU.
  * Threads: any, but only one at a time on a group.
  * Returns: 0, a common error, or
- *	-ENOTSUP	a tensor on a GPU is not C-contiguous
+ *	-EINVAL		a source breaks a rule of DLPack, or its shape, type or device does not fit
+ *			that of its tensor, which the text names
+ *	-ENOTSUP	a source is on a device that is not known, or is not C-contiguous though its
+ *			tensor is on a GPU
  * Since: 0.2
  */
 TL_API int tl_group_copy(tl_group *group, const DLTensor *const *sources);
@@ -198,7 +201,7 @@ TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_i
  * This is for programs that open the memory themselves, with cudaIpcOpenMemHandle(); the library
  * needs no CUDA and opens nothing. *out has no data and the device number -1. Its data will be the
  * address at which you open the handle, plus handle->offset. Set handle->size before the call. The
- * stream and the mode in @options are not used.
+ * stream and the mode in @options are not used, and the flags must be 0.
  *
  * Ownership: *out is yours. Close the memory before you call its deleter, which gives up the
  * lease at once.
@@ -207,6 +210,7 @@ TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_i
  * Returns: 0, an error of tl_get(), or
  *	-ENOTSUP	the tensor is not on a GPU, or in memory that no such handle opens: that of
  *			tl_create(), of a virtual memory allocator or of a stream-ordered pool
+ *	-ETIMEDOUT	also: it was replaced a hundred times meanwhile
  * Since: 0.1
  */
 TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_options *options,

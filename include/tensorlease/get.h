@@ -113,7 +113,8 @@ TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *opt
  * Stores the tensors in out[0] to out[@count - 1]. They are never partly from before and
  * partly from after a tl_group_commit(). Each of them has its own lease and its own deleter. The
  * options are those of tl_get(), but newer_than must be 0, and of the flags only TL_GET_DEVICE is
- * known. The call waits until all of the names are there.
+ * known. The call waits until all of the names are there and no tensor's memory has gone with its
+ * producer.
  *
  * Ownership: each of them is yours; give it back by calling its deleter, on any thread.
  * Blocking: as tl_get() does.
@@ -129,7 +130,9 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
  *
  * The new lease is on the same version, even if the name means another one by now, in the same mode
  * as @held or in another one. Once the daemon has ended, a copy-on-write tensor may be a copy from
- * the beginning; its DLPack flags have IS_COPIED then.
+ * the beginning; its DLPack flags have IS_COPIED then. With TL_MODE_READ a copy on another device
+ * (TL_GET_DEVICE) gets another tensor over the same memory, which is as writable as @held; another
+ * mode is refused with -ENOTSUP.
  *
  * Ownership: *out is yours and is released on its own; @held stays as it is.
  * Blocking: never for read-only; a copy-on-write mapping takes one round trip for the first of a

@@ -80,10 +80,12 @@
  *	-ECONNABORTED	an administrator has disconnected this client (tl_kick()); it stays so until
  *			it is closed
  *	-ETIMEDOUT	the daemon did not answer within the client's request timeout
- *	-ENOMEM		this process is out of memory, or the daemon of memory or descriptors
+ *	-ENOMEM		this process is out of memory or threads, or the daemon of memory or
+ *			descriptors
  *	-EMFILE		this process has too many open descriptors
  *	-ENFILE		the system has too many open descriptors
  *	-EPROTO		the daemon answered something that the protocol does not allow
+ *	-EIO		of a tensor on a GPU: CUDA's driver failed, which the text has the error of
  *
  * THE DAEMON
  *

@@ -210,6 +210,57 @@ TEST(watches_are_had_before_prefixes_that_are_kept)
 	tl_close(client);
 }
 
+static struct test_daemon start_with_watches(unsigned watches)
+{
+	char config[] = "/tmp/tl-test-config-XXXXXX";
+	const char *extra[] = { "--config", config, NULL };
+	const int fd = mkstemp(config);
+	struct test_daemon d;
+
+	must(fd >= 0 && dprintf(fd, "[user %u]\nwatches = %u\n", getuid(), watches) > 0);
+	d = td_start(.extra = extra);
+	must_be(close(fd) | unlink(config), 0); /* it was read */
+	return d;
+}
+
+static void open_watches(tl_client *client, const char *start, unsigned n, tl_watch **watches)
+{
+	tl_watch *more;
+	char prefix[32];
+
+	for (unsigned i = 0; i < n; i++) {
+		snprintf(prefix, sizeof(prefix), "%s%u/", start, i);
+		must_be(tl_watch_open(client, prefix, NULL, &watches[i]), 0);
+	}
+	must_be(tl_watch_open(client, "more/", NULL, &more), -EDQUOT);
+}
+
+TEST(a_user_has_watches_before_prefixes_that_its_clients_keep)
+{
+	enum { HALF = 8 };
+	struct test_daemon d = start_with_watches(2 * HALF);
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	tl_watch *watches[2 * HALF];
+	char prefix[32];
+
+	for (int i = 0; i < 2 * HALF; i++) {
+		snprintf(prefix, sizeof(prefix), "p%d/", i);
+		use(i < HALF ? client : other, prefix);
+	}
+	put_alone(client, "p9/x", 1, 1);
+	must_have(other, "p9/", 1, "p9/x ");
+	must_be(noted(&d), HALF); /* those of the first client */
+	open_watches(other, "a", HALF, watches);
+	must_be(noted(&d), 2 * HALF);
+	open_watches(client, "b", HALF, watches + HALF); /* its own prefixes go */
+	must_be(noted(&d), 2 * HALF);
+	for (int i = 0; i < 2 * HALF; i++)
+		must_be(tl_watch_close(watches[i]), 0);
+	tl_close(other);
+	tl_close(client);
+	td_stop(&d);
+}
+
 TEST(a_new_daemon_has_none_of_the_former_ones_names)
 {
 	cleanup_td struct test_daemon d = td_start(.no_keeper = "its end is the end");

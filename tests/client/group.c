@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups are published in one step, got as of one moment, and given back as a whole. */
+#include <tensorlease/cuda.h>
+
 #include "tests/client/common.h"
 
 enum { MANY = 500, DRAFTS = 1024 };
@@ -381,6 +383,63 @@ TEST(copies_of_many_are_put_in_one_step)
 	must_be(tl_put_many(client, n.list, sources, 65537, NULL), -EINVAL);
 	must_be(td_status(&d).bytes_used, s.bytes_used);
 	must_be(td_status(&d).drafts, 0);
+	tl_close(client);
+}
+
+TEST(a_source_that_does_not_fit_its_tensor_is_not_copied)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	static unsigned char bytes[4][64];
+	int64_t shape[2] = { 64, 1 }, wide[1] = { 128 }, huge[1] = { INT64_MAX / 2 };
+	const tl_group_item items[3] = {
+		{ .name = "fit/a", .shape = shape, .ndim = 1, .dtype = U8 },
+		{ .name = "fit/b", .shape = shape, .ndim = 1, .dtype = U8 },
+		{ .name = "fit/c", .flags = TL_GROUP_DELETE },
+	};
+	const DLTensor first = bytes_tensor(memset(bytes[0], 1, 64), shape);
+	const DLTensor good = bytes_tensor(bytes[1], shape);
+	const struct {
+		DLTensor source;
+		int error;
+		const char *text;
+	} bad[] = {
+		{ bytes_tensor(bytes[1], wide), -EINVAL, "'fit/b' has shape[0] 128 instead of 64" },
+		{ bytes_tensor(bytes[1], huge), -EINVAL, "'fit/b'" },
+		{ bytes_tensor(NULL, shape), -EINVAL, "'fit/b': data is NULL" },
+		{ { bytes[1], { kDLCPU, 0 }, 2, U8, shape, NULL, 0 },
+		  -EINVAL,
+		  "'fit/b' has ndim 2 instead of 1" },
+		{ { bytes[1], { kDLCPU, 0 }, 1, { kDLInt, 16, 1 }, shape, NULL, 0 },
+		  -EINVAL,
+		  "'fit/b' has type int16 instead of uint8" },
+		{ { bytes[1], { kDLCUDA, 3 }, 1, U8, shape, NULL, 0 },
+		  -EINVAL,
+		  "'fit/b' is on device 2:3 instead of 1:0" },
+		{ { bytes[1], { kDLOpenCL, 0 }, 1, U8, shape, NULL, 0 }, -ENOTSUP, "'fit/b'" },
+	};
+	const DLTensor *sources[3] = { &first };
+	tl_group *group;
+	const unsigned char *data;
+
+	must_be(tl_group_create(client, items, 3, NULL, &group), 0);
+	data = tl_group_tensor(group, 0)->data;
+	memset(tl_group_tensor(group, 0)->data, 9, 64);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+		sources[1] = &bad[i].source;
+		must_be(tl_group_copy(group, sources), bad[i].error);
+		must(strstr(tl_last_error(), bad[i].text));
+		must_be(data[0], 9); /* not even what fits */
+	}
+	sources[1] = &good;
+	sources[2] = &good;
+	must_be(tl_group_copy(group, sources), -EINVAL);
+	must(strstr(tl_last_error(), "'fit/c'"));
+	must_be(data[0], 9);
+	sources[2] = NULL;
+	must_be(tl_group_copy(group, sources), 0);
+	must_be(data[0], 1);
+	tl_group_abort(group);
 	tl_close(client);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Each call of the driver fails once, in turn: an error is returned, nothing is lost, and the next
  * attempt works. The last tests are about limits. */
+#include <dlfcn.h>
 #include <sys/resource.h>
 
 #include "tests/gpu/common.h"
@@ -251,6 +252,58 @@ GPU_TEST(getting)
 	};
 
 	fail_each(calls, run_gets);
+}
+
+/* ---- No threads ---- */
+
+static _Atomic bool no_threads;
+
+int pthread_create(pthread_t *restrict newthread, const pthread_attr_t *restrict attr,
+		   void *(*start_routine)(void *), void *restrict arg)
+{
+	int (*real)(pthread_t *restrict, const pthread_attr_t *restrict, void *(*)(void *),
+		    void *restrict);
+
+	if (atomic_load(&no_threads))
+		return EAGAIN;
+	*(void **)&real = dlsym(RTLD_NEXT, "pthread_create");
+	return real(newthread, attr, start_routine, arg);
+}
+
+/* -EAGAIN would mean that no version is newer. */
+static int gets_without_a_thread(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t;
+
+	(void)arg;
+	atomic_store(&no_threads, true);
+	must_refuse(tl_get(client, "t", NULL, &t), -ENOMEM, "no thread");
+	atomic_store(&no_threads, false);
+	must_be(tl_get(client, "t", NULL, &t), 0);
+	drop(t);
+	must_be(tl_delete(client, "t"), 0);
+	tl_close(client);
+	return 0;
+}
+
+static int puts_a_draft(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+
+	(void)arg;
+	gpu_put_draft(client, "t", 1, N, 0, CUDA_STREAM_LEGACY);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_get_for_which_there_is_no_thread_says_so)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, puts_a_draft, NULL), 0);
+	must_be(td_run_client(&g.d, gets_without_a_thread, NULL), 0);
+	gpu_nothing_left(&g);
 }
 
 /* ---- The producer's work fails ---- */

@@ -322,6 +322,49 @@ GPU_TEST(a_group_is_filled_in_place_or_given_up)
 	gpu_nothing_left(&g);
 }
 
+static int copies_what_does_not_fit(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	const int64_t n = N;
+	const tl_group_item items[2] = {
+		{ .name = "gpu", .shape = &n, .ndim = 1, .dtype = U8 },
+		{ .name = "cpu", .shape = &n, .ndim = 1, .dtype = U8 },
+	};
+	const DLDevice devices[2] = { { kDLCUDA, 0 }, { kDLCPU, 0 } };
+	CUdeviceptr memory = gpu_alloc(2 * (size_t)N);
+	struct gpu_foreign f;
+	const DLTensor *const source = &f.managed.dl_tensor;
+	tl_group *group;
+
+	(void)arg;
+	must_be(tl_group_create(client, items, 2, &TL_INIT(tl_group_options, .devices = devices),
+				&group),
+		0);
+	gpu_foreign_init(&f, memory, N, 0);
+	must_refuse(tl_group_copy(group, (const DLTensor *const[]){ source, source }), -EINVAL,
+		    "'cpu' is on device 2:0 instead of 1:0");
+	gpu_foreign_init(&f, memory, 2 * N, 0);
+	must_refuse(tl_group_copy(group, (const DLTensor *const[]){ source, NULL }), -EINVAL,
+		    "'gpu' has shape[0]");
+	gpu_foreign_init(&f, memory, N, 1);
+	must_refuse(tl_group_copy(group, (const DLTensor *const[]){ source, NULL }), -EINVAL,
+		    "'gpu' is on device 2:1 instead of 2:0");
+	gpu_foreign_init(&f, memory, N, 0);
+	must_be(tl_group_copy(group, (const DLTensor *const[]){ source, NULL }), 0);
+	tl_group_abort(group);
+	tl_close(client);
+	gpu_must(cuda->mem_free(memory));
+	return 0;
+}
+
+GPU_TEST(only_what_fits_is_copied_into_a_group)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
+
+	must_be(td_run_client(&g.d, copies_what_does_not_fit, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 static int deletes_in_a_group(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);

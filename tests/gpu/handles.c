@@ -196,6 +196,10 @@ static int other_kinds(const struct test_daemon *d, void *arg)
 	put_bytes(client, "cpu", 1, 10);
 	must_refuse(tl_get_ipc_handle(client, "cpu", NULL, &h, &t), -ENOTSUP, "not on a GPU");
 	must_be(tl_get_ipc_handle(client, "none", NULL, &h, &t), -ENOENT);
+	for (uint32_t flag = 1; flag; flag <<= 1)
+		must_refuse(tl_get_ipc_handle(client, "none",
+					      &TL_INIT(tl_get_options, .flags = flag), &h, &t),
+			    -EINVAL, "flags");
 	h.size = 8;
 	must_be(tl_get_ipc_handle(client, "pool", NULL, &h, &t), -EINVAL);
 	must_be(tl_delete(client, "draft") + tl_delete(client, "pool") + tl_delete(client, "cpu"),

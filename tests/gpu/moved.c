@@ -77,11 +77,20 @@ static DLDevice gpu(int number)
 
 static void reads_on_cpu(tl_client *client)
 {
-	DLManagedTensorVersioned *t = get_on(client, "gpu", cpu, TL_STREAM_NONE);
+	DLManagedTensorVersioned *t = get_on(client, "gpu", cpu, TL_STREAM_NONE), *again, *other;
 	const unsigned char *bytes = t->dl_tensor.data;
 
 	must(copied(t) && bytes[0] == 21 && !memcmp(bytes, bytes + 1, N - 1));
 	drop(t);
+	t = get_on(client, "gpu", cpu, TL_STREAM_NONE);
+	must_be(tl_remap(t, TL_MODE_READ, &again), 0);
+	must(copied(again) && again->dl_tensor.data == t->dl_tensor.data &&
+	     again->flags == t->flags);
+	must_refuse(tl_remap(t, TL_MODE_COPY_ON_WRITE, &other), -ENOTSUP, "copy-on-write");
+	must_refuse(tl_remap(t, (enum tl_mode)7, &other), -EINVAL, "the mode is 7");
+	must_refuse(tl_remap(t, TL_MODE_READ, NULL), -EINVAL, "out is NULL");
+	drop(t);
+	drop(again);
 	t = get_on(client, "wide", cpu, TL_STREAM_NONE);
 	bytes = t->dl_tensor.data;
 	must(copied(t) && t->dl_tensor.strides[0] == 64 && t->dl_tensor.strides[1] == 1);

@@ -168,16 +168,47 @@ static void *get_in_vain(void *arg)
 	return NULL;
 }
 
+/* A get with a timeout waits for the next version, whatever it does with it. */
+struct patient {
+	tl_client *client;
+	uint32_t flags;
+	bool many;
+};
+
+static void *get_the_next(void *arg)
+{
+	static const char *const name[1] = { "t" };
+	const struct patient *p = arg;
+	const tl_get_options o = { .size = sizeof(o),
+				   .timeout_ns = WAIT_S * SECOND,
+				   .flags = p->flags,
+				   .device = { kDLCPU, 0 } };
+	DLManagedTensorVersioned *t = NULL;
+	uint64_t version = 0;
+
+	must_be(p->many ? tl_get_many(p->client, name, 1, &o, &t) : tl_get(p->client, "t", &o, &t),
+		0);
+	must_be(tl_tensor_version(t, &version), 0);
+	must_be(version, 2);
+	drop(t);
+	return NULL;
+}
+
 static int gets_in_vain(const struct test_daemon *d, void *arg)
 {
 	const tl_get_options soon = { .size = sizeof(soon), .timeout_ns = 5 * MS };
 	struct getting g = { .client = gpu_open(d, 0) };
+	struct patient patient[3] = { { g.client, 0, true },
+				      { g.client, TL_GET_DEVICE, false },
+				      { g.client, TL_GET_DEVICE, true } };
 	tl_info info = { .size = sizeof(info) };
-	pthread_t thread;
+	pthread_t thread, patients[3];
 
 	(void)arg;
 	must_refuse(tl_get(g.client, "t", &soon, &g.t), -ETIMEDOUT, "has not finished it");
 	must_be(pthread_create(&thread, NULL, get_in_vain, &g), 0);
+	for (int i = 0; i < 3; i++)
+		must_be(pthread_create(&patients[i], NULL, get_the_next, &patient[i]), 0);
 	pause_at(1); /* the producer is killed */
 	pthread_join(thread, NULL);
 	gpu_must(cuda->ctx_synchronize()); /* no stream waits for it */
@@ -185,6 +216,8 @@ static int gets_in_vain(const struct test_daemon *d, void *arg)
 	must(info.lost);
 	must_refuse(tl_get(g.client, "t", &soon, &g.t), -ENODATA, "ended");
 	must_be(gpu_put_draft(g.client, "t", OLD, N, 0, CUDA_STREAM_LEGACY), 2);
+	for (int i = 0; i < 3; i++)
+		pthread_join(patients[i], NULL);
 	g.t = gpu_get(g.client, "t", TL_STREAM_LEGACY);
 	must_be(gpu_read(gpu_data(g.t), N, CUDA_STREAM_LEGACY), OLD);
 	drop(g.t);

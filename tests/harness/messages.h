@@ -127,7 +127,7 @@ static inline void samples_requests(struct samples *all)
 	samples_members(all, 20);
 	samples_rings(all);
 	SAMPLE(all, WIRE_WATCH, 1, struct wire_watch, .name_len = 1);
-	SAMPLE(all, WIRE_WATCH, 0, struct wire_watch, .flags = WIRE_WATCH_PREFIX);
+	SAMPLE(all, WIRE_WATCH, 0, struct wire_watch, .flags = WIRE_WATCH_PREFIX | WIRE_WATCH_HINT);
 	SAMPLE(all, WIRE_WATCH, 255, struct wire_watch, .flags = WIRE_WATCH_PREFIX,
 	       .name_len = 255);
 	SAMPLE(all, WIRE_UNWATCH, 0, struct wire_watch_ref, .watch = CATALOG_WATCHES - 1,

@@ -58,6 +58,7 @@ TEST(an_address_may_name_a_namespace)
 	must_mean("tensorlease://robots/run/x", NULL, "/run/x", "robots");
 	must_mean("tensorlease://robots/run/x", "robots", "/run/x", "robots");
 	must_mean("tensorlease:///run/x", NULL, "/run/x", "");
+	must_mean("tensorlease:///run/x", "robots", "/run/x", "robots");
 	must_mean("tensorlease://robots", NULL, NULL, "robots");
 	must_mean("tensorlease://robots/", NULL, NULL, "robots");
 	must_be(address_find(&a, "tensorlease://robots/run/x", "others"), -EINVAL);
@@ -74,13 +75,15 @@ TEST(the_environment_may_name_a_namespace)
 	setenv("TENSORLEASE_NAMESPACE", "lab", 1);
 	must_mean(NULL, NULL, "/run/y", "cams"); /* the address says more */
 	must_mean("/run/x", NULL, "/run/x", "lab");
-	must_mean("/run/x", "", "/run/x", ""); /* asked for the default one */
-	must_mean("tensorlease:///run/x", NULL, "/run/x", "");
+	must_mean("/run/x", "", "/run/x", "");			  /* asked for the default one */
+	must_mean("tensorlease:///run/x", NULL, "/run/x", "lab"); /* it names none */
+	must_mean("tensorlease:///run/x", "", "/run/x", "");
+	must_mean("tensorlease:///run/x", "robots", "/run/x", "robots");
 	/* an address without a path means that of the environment */
 	must_mean("tensorlease://robots", NULL, "/run/y", "robots");
 	setenv("TENSORLEASE_SOCKET", "/run/z", 1);
 	must_mean("tensorlease://robots/", NULL, "/run/z", "robots");
-	must_mean("tensorlease:///", NULL, "/run/z", "");
+	must_mean("tensorlease:///", NULL, "/run/z", "lab");
 	unsetenv("TENSORLEASE_SOCKET");
 	unsetenv("TENSORLEASE_NAMESPACE");
 }

@@ -219,6 +219,53 @@ TEST(the_next_session_tells_what_the_last_one_did_not)
 	refused_reset(&r);
 }
 
+struct failing {
+	struct refused *r;
+	uint32_t serial;
+};
+
+static void *fails(void *arg)
+{
+	const struct failing *f = arg;
+
+	sends(f->r, f->serial, f->serial, f->serial);
+	refused_add(f->r, f->serial, -ENOSPC, "text", 4);
+	return NULL;
+}
+
+static void fails_on_thread(struct refused *r, uint32_t serial)
+{
+	struct failing f = { r, serial };
+	pthread_t thread;
+
+	must_be(pthread_create(&thread, NULL, fails, &f), 0);
+	must_be(pthread_join(thread, NULL), 0);
+}
+
+/* None of them asks. Their entries are used again, and nothing is kept for ever. */
+TEST(what_a_thread_that_has_ended_was_not_told_is_told_to_another)
+{
+	struct refused r = { 0 };
+	const char *text;
+
+	for (uint32_t round = 0; round < 2; round++) {
+		for (uint32_t i = 1; i <= REFUSED_THREADS; i++)
+			fails_on_thread(&r, round * REFUSED_THREADS + i);
+		must_be(r.count, REFUSED_THREADS);
+		must_be(r.others.error, 0);
+		for (unsigned i = 0; i < REFUSED_THREADS; i++)
+			eventually(refused_take(&r, &text) == -ENOSPC);
+		must_be(r.count, 0);
+		must_be(refused_take(&r, &text), 0);
+	}
+	fails_on_thread(&r, 1000);
+	sends(&r, 1001, 1001, 1001);
+	refused_add(&r, 1001, -EDQUOT, "own", 3);
+	must_be(refused_take(&r, &text), -EDQUOT);
+	eventually(refused_take(&r, &text) == -ENOSPC);
+	refused_reset(&r);
+}
+
 int main(void)
 {
 	return suite_run();

@@ -115,6 +115,33 @@ TEST(each_change_is_noted_where_it_is_watched)
 	fx_stop();
 }
 
+/* Readers compare it with a `seq` that they saw: it must not seem to be later than that. */
+TEST(when_a_name_came_is_not_farther_back_than_numbers_tell)
+{
+	struct catalog_watch *w;
+	struct tester a;
+
+	fx_start();
+	fx_connect(&a, 71000);
+	w = catalog_watch(&st.catalog, watch(&a, "n/", true));
+	fx_put(&a, "n/a", 10);
+	assert_int_equal(w->came, 1);
+	w->seq = WATCH_CAME_AGE;
+	fx_put(&a, "n/a", 10);
+	assert_int_equal(w->came, 1);
+	fx_put(&a, "n/a", 10);
+	assert_int_equal(w->came, 2);
+	w->seq = UINT32_MAX - 1;
+	w->came = w->seq - WATCH_CAME_AGE;
+	for (int i = 0; i < 3; i++)
+		fx_put(&a, "n/a", 10);
+	assert_int_equal(w->seq, 1);
+	assert_int_equal(w->came, 1 - (uint32_t)WATCH_CAME_AGE);
+	assert_int_equal(fx_delete(&a, "n/a"), 0);
+	fx_leave(&a);
+	fx_stop();
+}
+
 /* Only those who may have published one of its names concern a watch. */
 TEST(a_producer_that_ends_is_noted_where_it_published)
 {
@@ -199,6 +226,38 @@ TEST(one_user_does_not_have_them_all)
 	watch(&b, "n", false);
 	fx_leave(&a);
 	fx_leave(&b);
+	fx_stop();
+}
+
+static bool hint_fits(struct tester *t)
+{
+	return watch_hint_fits(&st, &t->c);
+}
+
+TEST(half_of_the_watches_are_not_for_hints)
+{
+	enum { OWN = 100, TESTERS = CATALOG_WATCHES / 2 / OWN + 1 };
+	struct tester t[TESTERS], other;
+	char text[16];
+
+	fx_start();
+	fx_rule.max[SHARE_WATCHES] = OWN;
+	fx_connect(&other, 70999);
+	for (unsigned i = 0; i < TESTERS; i++)
+		fx_connect(&t[i], 71000 + i);
+	for (unsigned i = 0; i < CATALOG_WATCHES / 2; i++) {
+		must_be(hint_fits(&t[i / OWN]), i % OWN < OWN / 2);
+		must(hint_fits(&other));
+		snprintf(text, sizeof(text), "n%u", i);
+		watch(&t[i / OWN], text, false);
+	}
+	must(!hint_fits(&other)); /* it has none, and others as many as hints leave */
+	watch(&other, "n", false);
+	fx_leave(&t[0]);
+	must(hint_fits(&other));
+	for (unsigned i = 1; i < TESTERS; i++)
+		fx_leave(&t[i]);
+	fx_leave(&other);
 	fx_stop();
 }
 

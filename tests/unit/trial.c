@@ -54,6 +54,23 @@ TEST(after_a_refusal_nobody_asks_for_a_while)
 	must(asks(&trials, 1, SLOTS));
 }
 
+/* A stream that begins again now and then is as fast each time. */
+TEST(the_next_ring_takes_more_publishes_unless_the_last_one_is_long_ago)
+{
+	struct trials trials = { 0 };
+
+	for (int i = 0; i < 2; i++) {
+		must(!asks(&trials, 1, TL_RING_AUTO));
+		must(!asks(&trials, 1, TL_RING_AUTO));
+		must(asks(&trials, 1, TL_RING_AUTO));
+		for (int k = 0; k < 5; k++)
+			must(!asks(&trials, 1, TL_RING_AUTO));
+		must(asks(&trials, 1, TL_RING_AUTO));
+		for (int k = 0; k < TRIALS; k++)
+			trials.of[k].began -= TRIAL_AGAIN_NS;
+	}
+}
+
 int main(void)
 {
 	return suite_run();

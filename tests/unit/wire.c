@@ -342,7 +342,7 @@ PLAIN_TEST(requests_out_of_bounds_are_refused)
 	BAD(WIRE_UNCLAIM, 1, 0, struct wire_unclaim, .name_len = 1, .claim = 1);
 	BAD(WIRE_UNCLAIM, 0, 0, struct wire_unclaim, .name_len = 0);
 	BAD(WIRE_WATCH, 0, 0, struct wire_watch, .name_len = 0);
-	BAD(WIRE_WATCH, 1, 0, struct wire_watch, .name_len = 1, .flags = 2);
+	BAD(WIRE_WATCH, 1, 0, struct wire_watch, .name_len = 1, .flags = 4);
 	BAD(WIRE_WATCH, 256, 0, struct wire_watch, .name_len = 256);
 	BAD(WIRE_UNWATCH, 0, 0, struct wire_watch_ref, .watch = CATALOG_WATCHES);
 	BAD(WIRE_RING, 1 + 8, 0, struct wire_ring, .ref = ref, .tensor.name_len = 1, .count = 1);

@@ -777,7 +777,9 @@ def _for_others(address, namespace, path):
     address = os.fsdecode(address or path())
     if address.startswith(_SCHEME):
         name, _, rest = address[len(_SCHEME) :].partition("/")
-        return (address, namespace) if rest else (path(), name)
+        if name:
+            return (address, namespace) if rest else (path(), name)
+        address = f"/{rest}" if rest else path()
     if not os.path.isabs(address):
         with contextlib.suppress(FileNotFoundError):  # the working directory was removed
             absolute = os.path.join(os.getcwd(), address)  # not abspath(): x/.. need not be the same directory
