@@ -325,6 +325,7 @@ static void server_on_keeper(uv_poll_t *poll, int status, int events)
 		keeper_poll(server);
 	if (server->keep->fd >= 0)
 		return;
+	uv_poll_stop(poll); /* server_on_delayed() may have begun it again */
 	server_on_forgotten(server->keep, UINT64_MAX);
 	server_tell(server);
 }
