@@ -72,7 +72,10 @@ typedef struct tl_connect_options {
  *	-EDQUOT		this user has as many connections as it may have
  *	-EFBIG		this process may make no file as large as its ledger, which has 12 bytes for
  *			each of the daemon's --max-tensors (RLIMIT_FSIZE)
+ *	-EPROTOTYPE	the socket is of another type, and so another program's
  *	-EINVAL		also: $TENSORLEASE_TRUST_UID was needed and is no such list
+ * With TL_CONNECT_AUTOSTART also an error of mkdir(), for the directory of a default address, or of
+ * posix_spawn().
  * Since: 0.1; in this order of arguments since 0.2
  */
 TL_API int tl_connect(const tl_connect_options *options, tl_client **out);

@@ -63,7 +63,9 @@ typedef struct tl_group_options {
  *	-ENOSPC		as tl_create()
  *	-EDQUOT		as tl_create()
  *	-ENODEV		as tl_create()
- *	-ENOTSUP	a device is neither the CPU nor one of CUDA
+ *	-EACCES		this user may not publish here
+ *	-ENOTSUP	a device is neither the CPU nor one of CUDA, or its driver cannot export
+ *			virtual memory
  * Since: 0.1
  */
 TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t count,
@@ -86,10 +88,12 @@ TL_API DLTensor *tl_group_tensor(tl_group *group, size_t index);
  * tl_group_commit - publish all tensors of a group in one step
  *
  * A consumer that gets one of the tensors in its new version, and then another of them, gets that
- * in its new version too. On failure none is published.
+ * in its new version too. On failure none is published, but after -ETIMEDOUT or -ENOTCONN it is not
+ * known whether all are, or are going to be.
  *
  * Ownership: consumes @group, also on failure.
- * Blocking: for one round trip for all of them.
+ * Blocking: for one round trip for up to 256 tensors and one more at the end, all within the
+ * client's request timeout.
  * Threads: any, but only one at a time on a group.
  * Returns: 0, a common error, or
  *	-EINVAL		a tensor of tl_group_tensor() was changed; the text says how
@@ -124,7 +128,7 @@ TL_API void tl_group_abort(tl_group *group);
  * Blocking: as tl_group_create() does with options->timeout_ns, and as tl_group_commit() does.
  * Threads: any.
  * Returns: 0, or an error of tl_put(), tl_group_create() or tl_group_commit(), whose text names the
- * tensor. On failure none is published.
+ * tensor. On failure none is published, unless tl_group_commit() says otherwise.
  * Since: 0.1
  */
 TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTensor *const *sources,
@@ -144,7 +148,7 @@ TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTens
  * Blocking: as tl_group_create() does with options->timeout_ns, and as tl_group_commit() does.
  * Threads: any.
  * Returns: 0, or an error of tl_publish(), tl_group_create() or tl_group_commit(). On failure none
- * is published.
+ * is published, unless tl_group_commit() says otherwise.
  * Since: 0.2
  */
 TL_API int tl_publish_many(tl_client *client, const char *const *names,

@@ -164,12 +164,14 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
  * nobody may write to the bytes any more.
  *
  * If @version is not NULL, the call waits for the daemon and stores the version of the tensor. If
- * it is NULL, the call sends one message and returns at once; the tensor is visible as soon as the
- * daemon has read that. Should the daemon refuse it then, or end before it has answered anything
- * later, this thread's next create or commit on this client fails and says so, once; if the thread
- * has ended, that of any other. A client keeps such reports for 64 threads; further threads share
- * one, which goes to whichever thread calls next. A create or commit in a ring (TL_RING_*) does not
- * ask the daemon and may leave the report to a later one.
+ * it is NULL, the call sends one message and returns at once, unless the tensor is on a GPU; the
+ * tensor is visible as soon as the daemon has read that. Should the daemon refuse it then, or end
+ * before it has answered anything later, this thread's next create or commit on this client fails
+ * and says so, once; if the thread has ended, that of any other. A client keeps such reports for 64
+ * threads; further threads share one, which goes to whichever thread calls next. A report is lost
+ * if one daemon refuses the tensor, and another one takes over before this client has read that. A
+ * create or commit in a ring (TL_RING_*) does not ask the daemon and may leave the report to a
+ * later one.
  *
  * Tensors become visible in the order of their commits. So a commit in a ring waits for one round
  * trip if the daemon has answered nothing since an earlier commit of this client that did not ask,

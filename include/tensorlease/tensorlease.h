@@ -95,7 +95,9 @@
  *
  * Otherwise the connection ends. A tensor whose memory is mapped can still be got. All other calls
  * connect again first, and fail with -ENOTCONN if no daemon is there: tl_stat(), tl_list() and
- * tl_get_status() do not show the tensors of a dead daemon. A call that waits notices the end
+ * tl_get_status() do not show the tensors of a dead daemon. Connecting again may fail as
+ * tl_connect() does, with -EACCES, -EPROTONOSUPPORT, -EUSERS or -EDQUOT, when another daemon has
+ * other limits, users or versions. A call that waits notices the end
  * within milliseconds. It goes on with the next daemon, if that comes in time, and fails with
  * -ENOTCONN if not. The next daemon starts empty: names are published anew, with higher versions
  * than any before.

@@ -91,6 +91,7 @@ typedef struct tl_watch_event {
  *			watch as many different names and prefixes as there can be
  *	-EDQUOT		the names and prefixes that only clients of this user watch are as many
  *			as it may have
+ *	-EOVERFLOW	a tensor there is held too often to be looked at, as for tl_get()
  * Since: 0.2
  */
 TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_options *options,
@@ -118,6 +119,8 @@ TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_opt
  *			closed
  *	-EINTR		a signal handler ran
  *	-ECHILD		the watch belongs to the parent of this forked process: open another one
+ *	-ENOSPC		as tl_watch_open(), as are -EDQUOT and -EOVERFLOW: it is opened anew at each
+ *			daemon
  * Since: 0.2
  */
 TL_API int tl_watch_next(tl_watch *watch, const tl_wait_options *options, tl_watch_event *event);

@@ -632,8 +632,8 @@ TEST(a_keeper_in_the_background_says_how_the_start_went)
  * directory that is gone. */
 TEST(a_keeper_starts_whatever_it_was_left)
 {
-	static const char *const left[] = { "<&-",     ">&-",	       "2>&-", "<&- >&-", "<&- 2>&-",
-					    ">&- 2>&-", "<&- >&- 2>&-" };
+	static const char *const left[] = { "<&-",	">&-",	    "2>&-",	   "<&- >&-",
+					    "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-" };
 	const char *binary = getenv("TL_TEST_DAEMON");
 	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	char command[1024];

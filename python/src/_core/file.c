@@ -170,7 +170,7 @@ struct loading {
 	size_t count; /* number of open files */
 	tl_put_options options;
 	tl_get_options target; /* its device */
-	int refused; /* why it ended after the first bytes were read */
+	int refused;	       /* why it ended after the first bytes were read */
 	char why[FILE_ERROR_TEXT];
 };
 
