@@ -33,53 +33,53 @@ static void *map(void *address, size_t size, int prot, int flags, int fd, off_t 
 	return (void *)syscall(SYS_mmap, address, size, prot, flags, fd, offset);
 }
 
-EXPORT void *mmap(void *address, size_t size, int prot, int flags, int fd, off_t offset)
+EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
 {
 	char *space, *at;
 	void *p;
 
 	if ((uint64_t)offset % PAGE ||
-	    ((flags & (MAP_FIXED | MAP_FIXED_NOREPLACE)) && refuses(address))) {
+	    ((flags & (MAP_FIXED | MAP_FIXED_NOREPLACE)) && refuses(addr))) {
 		errno = EINVAL;
 		return MAP_FAILED;
 	}
-	if (!size || flags & (MAP_FIXED | MAP_FIXED_NOREPLACE))
-		return map(address, size, prot, flags, fd, offset);
-	space = map(NULL, ceil_page(size) + PAGE, PROT_NONE,
+	if (!len || flags & (MAP_FIXED | MAP_FIXED_NOREPLACE))
+		return map(addr, len, prot, flags, fd, offset);
+	space = map(NULL, ceil_page(len) + PAGE, PROT_NONE,
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (space == MAP_FAILED)
 		return MAP_FAILED;
 	at = space + (PAGE - (uintptr_t)space % PAGE) % PAGE;
-	p = map(at, size, prot, flags | MAP_FIXED, fd, offset);
+	p = map(at, len, prot, flags | MAP_FIXED, fd, offset);
 	if (p == MAP_FAILED) {
 		int saved = errno;
 
-		syscall(SYS_munmap, space, ceil_page(size) + PAGE);
+		syscall(SYS_munmap, space, ceil_page(len) + PAGE);
 		errno = saved;
 		return MAP_FAILED;
 	}
 	if (at > space)
 		syscall(SYS_munmap, space, at - space);
-	syscall(SYS_munmap, at + ceil_page(size), space + PAGE - at);
+	syscall(SYS_munmap, at + ceil_page(len), space + PAGE - at);
 	return p;
 }
 
-EXPORT void *mmap64(void *address, size_t size, int prot, int flags, int fd, off_t offset)
+EXPORT void *mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
 	__attribute__((alias("mmap")));
 
-EXPORT int munmap(void *address, size_t size)
+EXPORT int munmap(void *addr, size_t len)
 {
-	return refuses(address) ? -1 : (int)syscall(SYS_munmap, address, ceil_page(size));
+	return refuses(addr) ? -1 : (int)syscall(SYS_munmap, addr, ceil_page(len));
 }
 
-EXPORT int mprotect(void *address, size_t size, int prot)
+EXPORT int mprotect(void *addr, size_t len, int prot)
 {
-	return refuses(address) ? -1 : (int)syscall(SYS_mprotect, address, size, prot);
+	return refuses(addr) ? -1 : (int)syscall(SYS_mprotect, addr, len, prot);
 }
 
-EXPORT int madvise(void *address, size_t size, int advice)
+EXPORT int madvise(void *addr, size_t len, int advice)
 {
-	return refuses(address) ? -1 : (int)syscall(SYS_madvise, address, size, advice);
+	return refuses(addr) ? -1 : (int)syscall(SYS_madvise, addr, len, advice);
 }
 
 EXPORT long sysconf(int name)
