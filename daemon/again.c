@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Options read again; see again.h. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,6 +8,7 @@
 
 #include "daemon/again.h"
 #include "daemon/complete.h"
+#include "daemon/store/shm.h"
 #include "util/fd.h"
 
 enum { WHAT = 96 };
@@ -125,6 +127,17 @@ static bool mappings_differ(const struct options *next, struct shared *sh, char 
 	return differ;
 }
 
+/* As logind removes them when the last session of a user ends. */
+static bool is_removed(const struct catalog *cat, char what[WHAT])
+{
+	struct object object = shm_object_of_catalog(cat->instance);
+	int fd = -1, r = shm_object_open(&object, O_RDONLY, &fd);
+
+	fd_close(fd);
+	snprintf(what, WHAT, "its files in /dev/shm were removed, by logind perhaps (RemoveIPC)");
+	return r == -ENOENT;
+}
+
 /* True, and says why, if the next daemon could not take over. */
 static bool is_obstacle(const struct options *now, const struct options *next,
 			const struct namespaces *all, char why[SERVER_WHY_MAX])
@@ -144,7 +157,8 @@ static bool is_obstacle(const struct options *now, const struct options *next,
 		limits = limits_of(&next->config, ns->config.name);
 		if (!limits && !ns->clients && catalog_is_unused(ns->state.catalog.header))
 			continue; /* the next daemon ends it */
-		if (!limits_differ(&ns->config.limits, limits, what))
+		if (!limits_differ(&ns->config.limits, limits, what) &&
+		    !is_removed(&ns->state.catalog, what))
 			continue;
 		snprintf(why, SERVER_WHY_MAX, format, "namespace ", ns->config.name, ": ", what);
 		return true;

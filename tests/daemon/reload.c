@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
+#include "daemon/store/shm.h"
 #include "tests/daemon/adopted_common.h"
 #include "tests/daemon/shm_common.h"
 #include "tests/harness/child.h"
@@ -126,6 +127,21 @@ TEST(a_reload_that_would_change_namespaces_is_refused)
 			": max-tensors");
 	must_be_refused(&s, "gpu-capacity = 1G\n" LAB, "is not configured any more");
 	must_be_refused(&s, "gpu-capacity = 1G\n" TEMPLATE, "namespace lab: it is not configured");
+	finish(&s);
+}
+
+TEST(a_reload_is_refused_that_would_find_nothing)
+{
+	struct object catalog;
+	char path[OBJECT_PATH_MAX];
+	struct scene s;
+
+	begin(&s, false);
+	catalog = shm_object_of_catalog(s.d.instance);
+	shm_object_path(&catalog, path);
+	must_be(unlink(path), 0);
+	must_be_refused(&s, "gpu-capacity = 1G\n" LAB TEMPLATE,
+			"namespace default: its files in /dev/shm were removed");
 	finish(&s);
 }
 
