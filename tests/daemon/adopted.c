@@ -124,7 +124,7 @@ TEST(who_has_begun_a_ring_gives_back_what_a_dead_daemon_granted)
 {
 	const char *const extra[] = { "--keeper",   "yes",  "--warm-time", "0",
 				      "--capacity", "1MiB", NULL };
-	struct test_daemon d = td_start(.extra = extra, .expect_ready = true);
+	struct test_daemon d = td_start(.storage = "shm", .extra = extra, .expect_ready = true);
 	tl_client *c = td_connect(&d), *other = td_connect(&d);
 	tl_put_options ring = { .size = sizeof(ring), .ring = 4 };
 	uint8_t bytes[SMALL] = { 1 };
