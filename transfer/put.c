@@ -42,7 +42,8 @@ static int check_sources(const tl_group_item *items, const DLTensor *const *sour
 }
 
 static int put_once(tl_client *client, const tl_group_item *items, const DLTensor *const *sources,
-		    size_t count, intptr_t stream, bool sealed, int64_t timeout_ns, char *why)
+		    size_t count, intptr_t stream, bool sealed, int64_t timeout_ns, bool *had_space,
+		    char *why)
 {
 	DLDevice *devices = calloc(count + 1, sizeof(*devices));
 	tl_group *group = NULL;
@@ -61,6 +62,7 @@ static int put_once(tl_client *client, const tl_group_item *items, const DLTenso
 	free(devices);
 	if (r)
 		return r;
+	*had_space = true;
 	tl_group_set_stream(group, stream, sealed);
 	r = tl_group_copy(group, sources);
 	if (!r)
@@ -71,12 +73,13 @@ static int put_once(tl_client *client, const tl_group_item *items, const DLTenso
 }
 
 int transfer_put(tl_client *client, const tl_group_item *items, const DLTensor *const *sources,
-		 size_t count, intptr_t stream, bool sealed, int64_t timeout_ns, char *why)
+		 size_t count, intptr_t stream, bool sealed, int64_t timeout_ns, bool *had_space,
+		 char *why)
 {
-	int r = put_once(client, items, sources, count, stream, sealed, timeout_ns, why);
+	int r = put_once(client, items, sources, count, stream, sealed, timeout_ns, had_space, why);
 
 	/* its memory went with the daemon before it was published */
-	return r == -ESTALE
-		       ? put_once(client, items, sources, count, stream, sealed, timeout_ns, why)
-		       : r;
+	return r == -ESTALE ? put_once(client, items, sources, count, stream, sealed, timeout_ns,
+				       had_space, why)
+			    : r;
 }

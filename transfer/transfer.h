@@ -55,10 +55,12 @@ int transfer_load(tl_client *client, struct tensor_file *files, size_t count, co
  * have any strides. Those on a GPU are copied there, on @stream, for which the host waits if
  * @sealed. items[i] has the name, and the shape, type and flags of its source. Waits for space for
  * @timeout_ns. -EINVAL and -ENOTSUP with a text: a source breaks a rule of DLPack, or the CPU
- * cannot read its memory; the text names its item. Nothing is published if it fails.
+ * cannot read its memory; the text names its item. Nothing is published if it fails. *@had_space
+ * becomes true when it had the space.
  */
 int transfer_put(tl_client *client, const tl_group_item *items, const DLTensor *const *sources,
-		 size_t count, intptr_t stream, bool sealed, int64_t timeout_ns, char *why);
+		 size_t count, intptr_t stream, bool sealed, int64_t timeout_ns, bool *had_space,
+		 char *why);
 
 /* ---- tensors become a snapshot, and a file ---- */
 

@@ -4,6 +4,7 @@
 import builtins
 import collections
 import gc
+import math
 import mmap
 import os
 import signal
@@ -410,6 +411,13 @@ def test_a_replace_without_room_says_what_would_do(few):
     few.delete(prefix="few/")
     few.put_many({"new": b""}, prefix="few/", replace=True)
     assert few.keys() == ["few/new"]
+
+
+def test_what_has_space_but_no_tensors_is_not_copied_again(few):
+    """A copy of so much takes longer than what a refusal without a wait takes."""
+    arrays = {str(n): np.zeros(2 << 20, "uint8") for n in range(150)}
+    with pytest.raises(tensorlease.NoSpaceError, match="tensors are in use"):
+        few.put_many(arrays, prefix="much/", timeout=math.inf)
 
 
 def test_a_replace_that_never_fits_does_not_advise_to_delete(few):

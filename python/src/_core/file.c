@@ -170,7 +170,6 @@ struct loading {
 	size_t count; /* number of open files */
 	tl_put_options options;
 	tl_get_options target; /* its device */
-	int refused;	       /* why it ended after the first bytes were read */
 	char why[FILE_ERROR_TEXT];
 };
 
@@ -220,8 +219,7 @@ static PyObject *loaded(const struct loading *l)
 	return NULL;
 }
 
-/* What is refused after bytes were read would be refused again after that. */
-static int load_attempt(void *context, int64_t timeout_ns)
+static int load_attempt(void *context, int64_t timeout_ns, bool *had_space)
 {
 	struct loading *l = context;
 	struct telling *t = &l->arguments.telling;
@@ -230,8 +228,8 @@ static int load_attempt(void *context, int64_t timeout_ns)
 	l->options.timeout_ns = timeout_ns;
 	r = transfer_load(t->client->client, l->files, l->count, l->arguments.prefix,
 			  l->target.device, &l->options, tell, t, l->why);
-	l->refused = t->began ? r : 0;
-	return l->refused ? -ECANCELED : r;
+	*had_space = t->began;
+	return r;
 }
 
 /* Raises InvalidError unless the file that was opened last has all tensors of @names. */
@@ -304,7 +302,6 @@ static PyObject *load_files(struct loading *l, int64_t timeout_ns)
 		return NULL;
 	l->arguments.telling.thread = PyThreadState_Get();
 	r = client_with_space(c, load_attempt, l, timeout_ns);
-	r = l->refused ? l->refused : r;
 	if (r < 0)
 		raise_any(r, l->why);
 	client_end(c);

@@ -138,12 +138,12 @@ static int putting_init(struct putting *p, PyObject *names, PyObject *arrays, Py
 	return deletes ? putting_delete(p, deletes) : 0;
 }
 
-static int putting_attempt(void *context, int64_t timeout_ns)
+static int putting_attempt(void *context, int64_t timeout_ns, bool *had_space)
 {
 	struct putting *p = context;
 
 	return transfer_put(p->client, p->items, p->sources, p->count + p->deletes, p->stream,
-			    p->sealed, timeout_ns, p->why);
+			    p->sealed, timeout_ns, had_space, p->why);
 }
 
 /*
@@ -229,10 +229,11 @@ static void handing_deinit(struct handing *h)
 	PyMem_Free(h->names);
 }
 
-static int handing_attempt(void *context, int64_t timeout_ns)
+static int handing_attempt(void *context, int64_t timeout_ns, bool *had_space)
 {
 	struct handing *h = context;
 
+	(void)had_space;
 	h->options.timeout_ns = timeout_ns;
 	return tl_publish_many(h->put.client, h->names, h->tensors, h->put.count, &h->options,
 			       &h->copied);

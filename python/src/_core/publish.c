@@ -118,10 +118,11 @@ static void copy_options(tl_put_options *o, const struct source *s)
 	o->stream = s->stream;
 }
 
-static int put_attempt(void *context, int64_t timeout_ns)
+static int put_attempt(void *context, int64_t timeout_ns, bool *had_space)
 {
 	struct putting *p = context;
 
+	(void)had_space;
 	p->options.timeout_ns = timeout_ns;
 	return tl_put(p->client, p->name, &p->source->tensor, &p->options,
 		      p->waits ? &p->version : NULL);
@@ -175,10 +176,11 @@ static DLManagedTensorVersioned *publishable(const struct source *s)
 	return again;
 }
 
-static int publish_attempt(void *context, int64_t timeout_ns)
+static int publish_attempt(void *context, int64_t timeout_ns, bool *had_space)
 {
 	struct putting *p = context;
 
+	(void)had_space;
 	p->options.timeout_ns = timeout_ns;
 	return tl_publish(p->client, p->name, p->tensor, &p->options, &p->copied,
 			  p->waits ? &p->version : NULL);
@@ -303,11 +305,12 @@ struct creating {
 	tl_draft *draft;
 };
 
-static int create_attempt(void *context, int64_t timeout_ns)
+static int create_attempt(void *context, int64_t timeout_ns, bool *had_space)
 {
 	struct creating *w = context;
 	int r;
 
+	(void)had_space;
 	w->spec.timeout_ns = timeout_ns;
 	r = tl_create(w->client, w->name, &w->spec, &w->draft);
 	if (r || !w->metadata->len)

@@ -182,15 +182,15 @@ static bool lacks_space(int r)
  * Only a refusal at the end of a slice means that the attempt waited for space. An earlier one is
  * final, as for a size that never fits.
  */
-int client_with_space(struct client *c, int (*attempt)(void *context, int64_t timeout_ns),
-		      void *context, int64_t timeout_ns)
+int client_with_space(struct client *c, attempt_fn *attempt, void *context, int64_t timeout_ns)
 {
+	bool had_space = false;
 	int64_t end;
 	int once;
 
 	if (!timeout_ns) { /* without a look at the clock */
 		Py_BEGIN_ALLOW_THREADS;
-		once = attempt(context, 0);
+		once = attempt(context, 0, &had_space);
 		Py_END_ALLOW_THREADS;
 		return once;
 	}
@@ -201,9 +201,9 @@ int client_with_space(struct client *c, int (*attempt)(void *context, int64_t ti
 		int r;
 
 		Py_BEGIN_ALLOW_THREADS;
-		r = attempt(context, slice);
+		r = attempt(context, slice, &had_space);
 		Py_END_ALLOW_THREADS;
-		if (!lacks_space(r) || slice == left || now_ns() - began < slice / 2)
+		if (!lacks_space(r) || had_space || slice == left || now_ns() - began < slice / 2)
 			return r;
 		if (c->closing) {
 			wait_closed("a wait for space");

@@ -39,11 +39,14 @@ int wait_late(struct client *c, const char *name, uint64_t newer_than, int64_t t
 int wait_late_prefix(struct client *c, const char *prefix, int64_t timeout_ns, int64_t began_ns);
 
 /*
- * Calls @attempt without the GIL, again and again as long as there is no space. @attempt waits for
- * space as long as it is told. Returns 0, the last negative errno, or 1 with an exception.
+ * Waits for space as long as it is told. *@had_space, false before, becomes true if it knows that
+ * it had space and failed later, so that another attempt would fail too.
  */
-int client_with_space(struct client *c, int (*attempt)(void *context, int64_t timeout_ns),
-		      void *context, int64_t timeout_ns);
+typedef int attempt_fn(void *context, int64_t timeout_ns, bool *had_space);
+
+/* Calls @attempt without the GIL, again and again as long as there is no space. Returns 0, the last
+ * negative errno, or 1 with an exception. */
+int client_with_space(struct client *c, attempt_fn *attempt, void *context, int64_t timeout_ns);
 
 /* Changes a word of the client, which ends the waits that began at its former value. */
 void wait_wake(uint32_t *word);
