@@ -32,7 +32,7 @@ enum {
 	 * -EDEADLK. This is for a caller that holds a lock under which it must not block. */
 	TL_GET_LOCAL = 1,
 	/* The tensor is wanted on options->device. If it is on another one it is copied, and its
-	 * DLPack flags have IS_COPIED. */
+	 * DLPack flags have IS_COPIED. Not together with TL_GET_LOCAL. */
 	TL_GET_DEVICE = 2,
 };
 
@@ -101,7 +101,8 @@ typedef struct tl_get_options {
  *			by a handle with an event that CUDA cannot open here
  *	-EBUSY		the stream is being captured into a graph, or a copy from a GPU is wanted
  *			while a blocking stream is captured there
- *	-EINVAL		also: the stream is of another GPU than the tensor
+ *	-EINVAL		also: the stream is of another GPU than the tensor, or both TL_GET_LOCAL and
+ *			TL_GET_DEVICE were given
  * Since: 0.1
  */
 TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *options,
@@ -110,8 +111,8 @@ TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *opt
 /*
  * tl_get_many - take leases on several tensors as they were at one moment
  *
- * Stores the tensors in out[0] to out[@count - 1]. They are never partly from before and
- * partly from after a tl_group_commit(). Each of them has its own lease and its own deleter. The
+ * Stores the tensors in out[0] to out[@count - 1]; @count is at most 65,536. They are never
+ * partly from before and partly from after a tl_group_commit(). Each has its lease and deleter. The
  * options are those of tl_get(), but newer_than must be 0, and of the flags only TL_GET_DEVICE is
  * known. The call waits until all of the names are there and no tensor's memory has gone with its
  * producer.
