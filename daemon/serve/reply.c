@@ -51,7 +51,7 @@ void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *
 	case STATE_E_BUCKET:
 		peer_error(peer, serial, WIRE_E_LIMIT,
 			   "%.*s: user %u has %d other names with the same hash, which is the most "
-			   "that one may have; choose another name",
+			   "that one may have, or all users have too many; choose another name",
 			   (int)name->len, name->text, peer->client.uid, NAME_BUCKET_MAX);
 		break;
 	case STATE_E_DRAFTS:
