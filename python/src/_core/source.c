@@ -466,7 +466,7 @@ static struct traits traits_read(PyObject *array)
 		.masked = has(array, "_sharedmask"),
 		.negates = has(array, "is_neg"),
 		.fixed = !(PyType_GetFlags(Py_TYPE(array)) & Py_TPFLAGS_HEAPTYPE) &&
-			 !has(array, "__dict__"),
+			 !has(array, "__dict__") && !PyErr_Occurred(),
 	};
 }
 
