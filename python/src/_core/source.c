@@ -457,7 +457,7 @@ static bool has(PyObject *array, const char *name)
 
 static struct traits traits_read(PyObject *array)
 {
-	return (struct traits){
+	struct traits t = {
 		.type = Py_TYPE(array),
 		.buffer = PyObject_CheckBuffer(array),
 		.interface = has(array, "__array_interface__"),
@@ -465,9 +465,11 @@ static struct traits traits_read(PyObject *array)
 		.device = has(array, "__dlpack_device__"),
 		.masked = has(array, "_sharedmask"),
 		.negates = has(array, "is_neg"),
-		.fixed = !(PyType_GetFlags(Py_TYPE(array)) & Py_TPFLAGS_HEAPTYPE) &&
-			 !has(array, "__dict__") && !PyErr_Occurred(),
 	};
+
+	t.fixed = !(PyType_GetFlags(Py_TYPE(array)) & Py_TPFLAGS_HEAPTYPE) &&
+		  !has(array, "__dict__") && !PyErr_Occurred(); /* of any of these */
+	return t;
 }
 
 /*
