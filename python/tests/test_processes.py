@@ -139,7 +139,7 @@ def test_a_child_is_not_kept_by_a_thread_of_its_parent_that_connects(client):
     client.put("processes/ref", b"x")
     with client.get("processes/ref") as tensor:
         ref = client.ref(tensor)
-        thread, over = held_by_a_thread(tensorlease._ref._clients_lock)
+        thread, over = held_by_a_thread(tensorlease._ref._clients_lock())
         try:
             in_child(lambda: bytes(ref.get()) == b"x")
         finally:
@@ -150,7 +150,7 @@ def test_a_child_is_not_kept_by_a_thread_of_its_parent_that_connects(client):
 def test_a_child_of_a_process_that_connects_for_cached_functions(client, monkeypatch):
     monkeypatch.setenv("TENSORLEASE_SOCKET", client.status().address)
     squares = tensorlease.cached("processes/squares/")(lambda n: np.arange(n))
-    thread, over = held_by_a_thread(tensorlease._cache._default_lock)
+    thread, over = held_by_a_thread(tensorlease._cache._default_lock())
     try:
         in_child(lambda: squares(3).tolist() == [0, 1, 2])
     finally:

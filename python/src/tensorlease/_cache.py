@@ -9,11 +9,11 @@ import errno
 import functools
 import hashlib
 import math
-import os
 import threading
 import time
 
 from ._errors import NoSpaceError, NotFoundError, TensorLostError, TimeoutError
+from ._lock import ForkLock
 
 _TRIES = 5
 _LOOKS = 10
@@ -125,21 +125,12 @@ def _key_of(function, args, kwargs):
 
 
 _default = None
-_default_lock = threading.Lock()
-
-
-def _forked():
-    """Another thread of the parent, which the child does not have, may have held it while it connected."""
-    global _default_lock
-    _default_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forked)
+_default_lock = ForkLock()
 
 
 def _default_client():
     global _default
-    with _default_lock:
+    with _default_lock():
         if _default is None or _default.closed:
             from ._client import connect
 

@@ -8,7 +8,6 @@ import math
 import operator
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterable, Mapping
 
@@ -27,6 +26,7 @@ from ._errors import (
     TensorLostError,
     UnsupportedError,
 )
+from ._lock import ForkLock
 from ._paths import paths_of
 from ._ref import Ref
 from ._tensor import Draft, pickle_for
@@ -425,7 +425,7 @@ class Client(_core.Client):
     def _get_waiter(self):
         waiter = self._waiter
         if waiter is None or waiter.pid != os.getpid():  # a child of fork() does not have the thread
-            with _waiter_lock:
+            with _waiter_lock():
                 waiter = self._waiter
                 if waiter is None or waiter.pid != os.getpid():
                     waiter = self._waiter = Waiter(self)
@@ -703,16 +703,7 @@ class Client(_core.Client):
         return [Holding._make(t) for t in self._holdings(client_id)]
 
 
-_waiter_lock = threading.Lock()  # for the one who makes a Waiter
-
-
-def _forked():
-    """Another thread of the parent, which the child does not have, may have held it."""
-    global _waiter_lock
-    _waiter_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forked)
+_waiter_lock = ForkLock()  # for the one who makes a Waiter
 
 
 def _seal(tensor):

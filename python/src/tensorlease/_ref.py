@@ -3,22 +3,13 @@
 
 import errno
 import os
-import threading
 from typing import NamedTuple
 
 from ._errors import NotFoundError
+from ._lock import ForkLock
 
 _clients: dict = {}  # (pid, how to connect) -> a Client, for get() of Refs
-_clients_lock = threading.Lock()
-
-
-def _forked():
-    """Another thread of the parent, which the child does not have, may have held it."""
-    global _clients_lock
-    _clients_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forked)
+_clients_lock = ForkLock()
 
 
 class Ref(NamedTuple):
@@ -52,7 +43,7 @@ class Ref(NamedTuple):
         from ._client import connect  # which needs this module
 
         key = (os.getpid(), *self[2:])
-        with _clients_lock:
+        with _clients_lock():
             client = _clients.get(key)
             if client is None or client.closed:
                 client = _clients[key] = connect(

@@ -3,14 +3,13 @@
 
 import contextlib
 import numbers
-import os
-import threading
 import weakref
 
 from . import _core
 from ._cuda import interface_of
 from ._dtypes import find_dtype, numpy_dtype, parse_dtype
 from ._errors import Error
+from ._lock import ForkLock
 
 
 _CUDA = 2  # DLPack's numbers
@@ -23,16 +22,7 @@ _PLAIN = frozenset(
 )
 
 
-_array_lock = threading.Lock()
-
-
-def _forked():
-    """Another thread of the parent, which the child does not have, may have held it."""
-    global _array_lock
-    _array_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forked)
+_array_lock = ForkLock()
 
 
 def _size_text(nbytes):
@@ -405,19 +395,22 @@ class Draft(_Values, _core.Draft):
 
     def numpy(self):
         """Return a writable numpy.ndarray over the draft's memory. ValueError: it was committed or aborted."""
-        reference = getattr(self, "_array", None)
-        array = None if reference is None else reference()
+        array = self._made()
         if array is not None and self.state == "open":
             self._check_here()
             return array
         array = _as_numpy(self)
-        with _array_lock:  # the commit makes one array read-only: all threads get the same
-            reference = getattr(self, "_array", None)
-            first = None if reference is None else reference()
+        with _array_lock():  # the commit makes one array read-only: all threads get the same
+            first = self._made()
             if first is not None and self.state == "open":
                 return first
             self._array = weakref.ref(array)
         return array
+
+    def _made(self):
+        """The array that numpy() has made and that is still used, or None."""
+        reference = getattr(self, "_array", None)
+        return None if reference is None else reference()
 
     def torch(self):
         """Return a torch.Tensor over the draft's memory. Do not write to it after the commit. Errors: as numpy()."""
@@ -446,8 +439,7 @@ class Draft(_Values, _core.Draft):
     commit.__doc__ = _core.Draft.commit.__doc__
 
     def _seal(self):
-        reference = getattr(self, "_array", None)
-        array = None if reference is None else reference()
+        array = self._made()
         if array is not None:
             array.flags.writeable = False
 
