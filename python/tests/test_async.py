@@ -302,7 +302,7 @@ def test_a_timeout_may_be_any_number(client, seconds):
 def test_so_may_the_clients(address):
     with tensorlease.connect(address, autostart=False, timeout=decimal.Decimal(5)) as client:
         client.put("async/decimal", np.arange(3))
-        assert asyncio.run(client.aget("async/decimal", stream=1)).shape == (3,)
+        assert asyncio.run(client.aget("async/decimal", timeout=None, stream=1)).shape == (3,)
 
 
 def test_a_wait_that_cannot_begin_is_forgotten(client, monkeypatch):
