@@ -177,7 +177,7 @@ static void row_recover(struct adoption *a, uint32_t slot)
 
 	/* The daemon that died was to publish it again, and had only its version. Others may
 	 * publish with that version before its producer asks again. */
-	if (state == ROW_RETIRED && row->flags & ROW_RING && row->name != CATALOG_NONE &&
+	if (state == ROW_RETIRED && row->name != CATALOG_NONE && check_is_of_ring(a->cat, row) &&
 	    row->version > catalog_name(a->cat, row->name)->version)
 		row->version = 0;
 	if (state == ROW_LIVE && !is_meant(a, slot) && !adopt_is_slot(a->st, slot))

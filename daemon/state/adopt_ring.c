@@ -37,13 +37,16 @@ int adopt_rings(struct state *st, uint32_t *index)
 		enum row_state state = row_word_state(row->word);
 		struct ring *ring = NULL;
 
-		if (!(row->flags & ROW_RING) || (state != ROW_LIVE && state != ROW_RETIRED))
+		if ((state != ROW_LIVE && state != ROW_RETIRED) ||
+		    !check_is_of_ring(&st->catalog, row))
 			continue;
 		*index = ref_slot(ring_slot_ring(row->ring));
 		if (st->rings)
 			ring = st->rings[*index];
 		if (!ring)
 			r = ring_take_over(st, *index, &ring);
+		if (!r && ring_ref(ring) != ring_slot_ring(row->ring))
+			r = SEGMENT_E_STRANGE;
 		if (!r)
 			ring_has(st, ring, slot);
 	}

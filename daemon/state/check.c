@@ -133,10 +133,18 @@ static bool is_published_elsewhere(const struct catalog_row *row)
 static bool fact_is_of(const struct catalog *cat, uint64_t ring)
 {
 	uint32_t index = ref_slot(ring);
-	const struct ring_fact *fact = cat->facts ? &cat->facts->rings[index] : NULL;
+	const struct ring_fact *fact = cat->facts ? &cat->facts->rings[index % CATALOG_RINGS]
+						  : NULL;
 
 	return !fact || (fact->generation == ref_ring_generation(ring) &&
 			 fact->sum == ring_fact_sum(fact, index));
+}
+
+bool check_is_of_ring(const struct catalog *cat, const struct catalog_row *row)
+{
+	return row->flags & ROW_RING &&
+	       (!row->version || check_is_slot(cat, row) ||
+		(cat->facts && fact_is_of(cat, ring_slot_ring(row->ring))));
 }
 
 /* A row that nobody holds any more is about to get its next generation. */
@@ -431,7 +439,7 @@ static int row_check(struct check *check, uint32_t slot)
 	if (state == ROW_DRAFT && !member_is_good(check, slot))
 		return wrong(check, "row %u is in no group, or replaces what is not its name's",
 			     slot);
-	if (row->flags & ROW_RING && !ring_row_is_good(check, slot))
+	if (check_is_of_ring(cat, row) && !ring_row_is_good(check, slot))
 		return wrong(check, "row %u is of a ring that there is not, or where another is",
 			     slot);
 	if (!chain_is_good(check, row->chunk, check_row_chunks(row)))

@@ -58,6 +58,9 @@ uint32_t check_member_sum(const struct catalog *cat, uint32_t slot);
 /* A checksum of a generation, and of the members of a row that are constant as long as it is a
  * ring's. */
 uint32_t check_ring_sum(const struct catalog *cat, uint32_t slot, uint64_t generation);
+/* True if the row belongs to a ring. If that is over, a row that has a version needs it no more,
+ * and belongs to it only until the daemon has noted its end in the facts. */
+bool check_is_of_ring(const struct catalog *cat, const struct catalog_row *row);
 /* True if it is one of the rows among which a ring's producer publishes. */
 bool check_is_slot(const struct catalog *cat, const struct catalog_row *row);
 /* A checksum of a segment's fact, and of the constant members of its entry, for that generation. */

@@ -40,7 +40,7 @@ struct ring_fact {
 	uint32_t generation;
 	uint32_t owner, owner_generation; /* of its producer's word in the catalog */
 	uint32_t uid, pid;		  /* the producer's */
-	uint32_t sum;			  /* of these, ring_fact_sum() */
+	uint32_t sum; /* of these, ring_fact_sum(); 0: it has no page any more */
 };
 
 struct facts_header {

@@ -383,6 +383,7 @@ static int ring_revive(struct state *st, struct client *c, uint64_t ref,
 		memcpy(row->meta, d->meta, d->meta_len);
 	publish_as(st, c, slot, row->name, NULL, version);
 	name_unpin(&st->names, row->name); /* it had a pin already */
+	ring_left(st, slot);
 	return 0;
 }
 

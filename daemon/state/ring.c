@@ -83,8 +83,10 @@ void ring_belongs(struct state *st, struct ring *ring, struct client *c)
 	atomic_fetch_add(&st->catalog.header->ring_slots, ring->count);
 }
 
+/* The fact ends first: then the next daemon does not look for the page. */
 void ring_free(struct state *st, struct ring *ring)
 {
+	*(volatile uint32_t *)&st->ring_facts[ring->index].sum = 0;
 	st->rings[ring->index] = NULL;
 	survive_page_ended(st->shared, &st->catalog, ring->index, ring->generation);
 	list_del(&ring->of_client);
@@ -219,6 +221,7 @@ void ring_left(struct state *st, uint32_t slot)
 {
 	struct ring *ring = st->tensors[slot].ring;
 
+	st->tensors[slot].ring = NULL;
 	if (ring && --ring->left == 0 && !ring->client)
 		ring_free(st, ring);
 }

@@ -15,7 +15,7 @@
  * -ENOSPC; or as account_take().
  */
 int ring_new(struct state *st, struct client *c, struct ring **out);
-/* To be called when the ring is over and none of its rows is left. */
+/* To be called when the ring is over and none of its rows needs it. */
 void ring_free(struct state *st, struct ring *ring);
 
 /* Makes @c the producer of the ring, which may publish to it from now on. */
@@ -31,7 +31,8 @@ void ring_has(struct state *st, struct ring *ring, uint32_t slot);
 
 /* Makes the row a slot of the ring, in the next free one. */
 void ring_add(struct state *st, struct ring *ring, uint32_t slot);
-/* To be called when the ring's slot was reclaimed. */
+/* To be called when the row was reclaimed, or needs its ring no more: then the ring is over, and
+ * the row has its version. Frees a ring that is over and has no other row. */
 void ring_left(struct state *st, uint32_t slot);
 /* To be called when nobody holds the RETIRED row any more. True: it belongs to a ring that lives,
  * and its producer may use it again, without a message. */

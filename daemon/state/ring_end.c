@@ -114,10 +114,20 @@ static uint64_t version_seen(const struct ring *ring, uint64_t most)
 	return most;
 }
 
-void ring_ended(struct state *st, const struct ring *ring)
+void ring_ended(struct state *st, struct ring *ring)
 {
 	atomic_store(&ring->page->word, 0); /* E4 */
 	sleepers_move(st, ring);
+	ring->left++; /* it stays until we are through */
+	for (unsigned i = 0; i < ring->count; i++) {
+		uint32_t slot = ring->slots[i];
+
+		if (slot != CATALOG_NONE && st->tensors[slot].ring == ring &&
+		    catalog_row(&st->catalog, slot)->version)
+			ring_left(st, slot);
+	}
+	if (--ring->left == 0)
+		ring_free(st, ring);
 }
 
 void ring_end(struct state *st, struct account *a, struct ring *ring)
@@ -146,9 +156,8 @@ void ring_end(struct state *st, struct account *a, struct ring *ring)
 	atomic_store(&name->current, ref);
 	watches_note(st, ring->name, false, NULL, &wakes);
 	others_retire(st, a, ring, ref); /* E3 */
+	ring->left--;
 	ring_ended(st, ring);
-	if (--ring->left == 0)
-		ring_free(st, ring);
 }
 
 void name_end_ring(struct state *st, struct account *a, uint32_t index)

@@ -11,8 +11,9 @@ void ring_retire(struct state *st, struct client *c, uint64_t ref, const uint64_
 /* Ends the ring: its name then means, as an ordinary name, the last tensor that its page named.
  * Further looks at ledgers are done in @a's steps. */
 void ring_end(struct state *st, struct account *a, struct ring *ring);
-/* Does only the last step of that, E4. */
-void ring_ended(struct state *st, const struct ring *ring);
+/* Does only what comes after the last look at its rows: E4, and that rows which have a version need
+ * the ring no more. May free it. */
+void ring_ended(struct state *st, struct ring *ring);
 /* Ends the name's ring, if it has one. */
 void name_end_ring(struct state *st, struct account *a, uint32_t index);
 /* Ends one ring to free space: of @a or, with @others, of any user. False: there is none. */

@@ -138,6 +138,36 @@ TEST(rings_of_deleted_names_are_forgotten)
 	tl_close(client);
 }
 
+/* The page of a ring that is over goes, and another ring gets its number. */
+TEST(a_tensor_outlives_its_ring)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *consumer = td_connect(&d), *producer = td_connect(&d);
+	DLManagedTensorVersioned *t, *other;
+	uint64_t last, version;
+	tl_info info = { .size = sizeof(info) };
+
+	last = begin(producer, "a");
+	must_be(put_ring(producer, "a", 9), last + 1);
+	last = put_until_ring(producer, "a", 9, last + 1);
+	t = get(consumer, "a");
+	tl_close(producer);
+	eventually(rings(consumer) == 0);
+	producer = td_connect(&d);
+	begin(producer, "b");
+	other = get(consumer, "b");
+	must_be(tl_tensor_version(t, &version), 0);
+	must_be(version, last);
+	must_be(tl_stat(consumer, "a", &info), 0);
+	must_be(info.version, last);
+	must_be(info.ring, 0);
+	must(all_bytes(t, 9, SIZE) && all_bytes(other, 1, SIZE));
+	drop(t);
+	drop(other);
+	tl_close(producer);
+	tl_close(consumer);
+}
+
 /* A memfd stays charged until its producer has let go of it. */
 TEST(the_memory_of_an_ended_ring_is_let_go)
 {

@@ -17,7 +17,8 @@
  *             A COMMIT of another name, which this producer sent before and nobody waited for, must have been read before
  *             P2: if there is one, FENCE, which the daemon answers when it has read all that came before
  *    get      ref = name's current; if that is a ring, ref = its page's word, dead or not; if that is 0: start again.
- *             Then G2 to G4. The version is the row's, or, if the row has none, that of its entry
+ *             Then G2 to G4. The version is the row's, or, if the row has none, that of its entry; or the row's, if
+ *             there is no such page any more
  *    RETIRE   of a row of a ring that lives: T1, T2. When nobody holds it, word = (generation + 1, LIVE), without a
  *             version: it is the producer's again, and no message says so
  *    end      E1  page's word |= dead *. It must mean a row of the ring in its present generation, else the name
@@ -754,10 +755,20 @@ inline request(what, x)
 #else
 #define TEXT_FITS (!foreign[s])
 #endif
+
+/* A ring that is over keeps its page, and its number, for rows without a version. Then another ring may get them. */
+#define NEEDS_PAGE(s, g) (ring_of[s] == g && !version[s] && STATE(word[s]) >= LIVE)
+#define GONE(g) (ring != g && page[g] == 0 && !NEEDS_PAGE(0, g) && !NEEDS_PAGE(1, g) && !NEEDS_PAGE(2, g))
+#define ENTRY(s) entry[AT(ring_of[s], s)]
+#ifdef ONE_LOOK
+#define NO_PAGE 0
+#else		/* the row has got its version since V */
+#define NO_PAGE version[s]
+#endif
 #ifdef ENTRY_ALWAYS
-#define VERSION(s) (ring_of[s] -> entry[AT(ring_of[s], s)] : version[s])
+#define VERSION(s, v) (ring_of[s] -> ENTRY(s) : version[s])
 #else
-#define VERSION(s) (version[s] || !ring_of[s] -> version[s] : entry[AT(ring_of[s], s)])
+#define VERSION(s, v) (v || !ring_of[s] -> v : (GONE(ring_of[s]) -> NO_PAGE : ENTRY(s)))
 #endif
 #if defined(MAPS) && !defined(NO_G4)
 #define G4 (c != 0 || word[s] == WORD(GEN(ref), LIVE) || word[s] == WORD(GEN(ref), RETIRED))
@@ -780,9 +791,10 @@ inline request(what, x)
 #else
 #define IN_ORDER 1
 #endif
-#define TAKEN \
+#define TAKEN /* in a later step than the look at the row's version, v */ \
+	if :: !v && ring_of[s] && GONE(ring_of[s]) -> SEEN(page_went) :: else fi; \
 	if \
-	:: HOLDS -> v = VERSION(s); assert(RIGHT); assert(IN_ORDER); newer = (v != last[c]); last[c] = v; v = 0; uses[c] = s + 1 \
+	:: HOLDS -> v = VERSION(s, v); assert(RIGHT); assert(IN_ORDER); newer = (v != last[c]); last[c] = v; v = 0; uses[c] = s + 1 \
 	:: else \
 	fi
 
@@ -816,13 +828,13 @@ end_look:
 		held[AT(c + 1, s)]++;			/* G2 */
 		if					/* G3 */
 		:: atomic { !(G3 && TEXT_FITS) -> SEEN(lost_race); release() } goto end_stale
-		:: d_step { G3 && TEXT_FITS -> TAKEN; if :: seen & DEAD -> SEEN(dead_but_true) :: else fi }
+		:: d_step { G3 && TEXT_FITS -> v = version[s] } d_step { TAKEN; if :: seen & DEAD -> SEEN(dead_but_true) :: else fi }
 		fi;
 #ifdef MAPS
 		if
 		:: !holds -> request(MAP, ref); holds = 1;
 			if
-			:: d_step { G4 -> TAKEN }
+			:: d_step { G4 -> v = version[s] } d_step { TAKEN }
 			:: atomic { !G4 -> SEEN(gone_before_it_was_mapped); release() } goto end_stale
 			fi
 		:: else
@@ -836,7 +848,7 @@ end_look:
 			atomic {			/* at any time later */
 				assert(GEN(word[s]) == GEN(ref) && STATE(word[s]) >= LIVE && !foreign[s]);
 #ifndef LIES
-				assert(bytes[s] == GEN(ref) && VERSION(s) == last[c]);
+				assert(bytes[s] == GEN(ref) && VERSION(s, version[s]) == last[c]);
 #endif
 				uses[c] = 0; newer = 0;
 				release()

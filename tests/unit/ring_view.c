@@ -2,6 +2,7 @@
 /* Pages of rings as a client maps them. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -121,6 +122,39 @@ TEST(what_is_no_page_is_refused)
 		must_be(ring_view_install(&views, ring_ref_make(1, INDEX), 1, 2, fd), -EPROTO);
 		ring_views_free(&views);
 		close(fd);
+	}
+}
+
+static struct catalog_row row = { .flags = ROW_RING };
+
+static void *read_versions(void *views)
+{
+	struct ring_entry entry;
+	uint64_t version;
+
+	while (ring_view_entry(views, &row, &version, &entry))
+		must_be(version, 11);
+	must_be(version, 33);
+	return NULL;
+}
+
+/* The daemon gives the row its version before the page goes. */
+TEST(a_row_has_a_version_when_its_page_is_another_rings)
+{
+	row.ring = ring_slot_make(ring_ref_make(1, INDEX), 0);
+	for (int i = 0; i < 300; i++) {
+		ring_views_at views = NULL;
+		pthread_t reader;
+
+		row.version = 0;
+		install(&views, 1, 11);
+		must_be(pthread_create(&reader, NULL, read_versions, &views), 0);
+		for (int n = 0; n < i * 100; n++) /* let it come to another place each time */
+			atomic_signal_fence(memory_order_seq_cst);
+		__atomic_store_n(&row.version, 33, __ATOMIC_RELEASE);
+		install(&views, 2, 22);
+		pthread_join(reader, NULL);
+		ring_views_free(&views);
 	}
 }
 

@@ -16,12 +16,12 @@
 #include "tests/harness/process.h"
 #include "tests/unit/state_adopt.h"
 
-enum { NAMES = 7, RING = 6, RING_BYTES = 5000, LARGE = 100000, CLAIMS = 4, NOBODY = 9 };
+enum { NAMES = 8, RING = 6, ENDED = 7, RING_BYTES = 5000, LARGE = 100000, CLAIMS = 4, NOBODY = 9 };
 static const char *const names[NAMES] = {
 	"a",	"b",
 	"c",	"d",
 	"e",	"a name that is so long that it lies in chunks/and not in the entry of the name",
-	"ring",
+	"ring", "a ring that is over",
 };
 
 /* What the child that ends says of what it has done; shared with it. */
@@ -108,12 +108,13 @@ static struct {
 	struct ring_page *page;
 	uint64_t refs[4], word;
 	uint64_t version;
+	int name;
 } mine;
 
-static void ring_start(struct tester *t)
+static void ring_start(struct tester *t, int name)
 {
 	static const int64_t nbytes = RING_BYTES;
-	struct tensor_description d = fx_bytes(names[RING], &nbytes);
+	struct tensor_description d = fx_bytes(names[name], &nbytes);
 	struct tensor_ring ask = { .refs = mine.refs + 1, .count = 3 };
 	const char *why = NULL;
 	uint32_t slot;
@@ -126,7 +127,8 @@ static void ring_start(struct tester *t)
 		tensor_commit_ring(&st, &t->c, mine.refs[0], &d, &ask, &mine.version, &why), 0);
 	assert_non_null(ask.ring);
 	watch_pages();
-	progress->highest[RING] = progress->committed[RING] = mine.version;
+	progress->highest[name] = progress->committed[name] = mine.version;
+	mine.name = name;
 	mine.page = mmap(NULL, RING_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, ask.ring->fd_rw,
 			 0);
 	must(mine.page != MAP_FAILED);
@@ -149,7 +151,7 @@ static void ring_put(struct tester *t, unsigned index)
 	assert_int_equal(mine.page->word, mine.word);
 	mine.word = ring_word(ref_generation(mine.refs[index]), index);
 	mine.page->word = mine.word;
-	progress->highest[RING] = progress->committed[RING] = ++mine.version;
+	progress->highest[mine.name] = progress->committed[mine.name] = ++mine.version;
 	fx_drop(t, mine.refs[index]);
 }
 
@@ -170,8 +172,16 @@ static void live_with_ring(struct tester *a, struct tester *b)
 {
 	uint64_t refs[2];
 
+	ring_start(a, RING);
+	ring_put(a, 1);
+	assert_true(fx_hold(b, mine.refs[1])); /* for good: it is RETIRED, and has no ring */
+	assert_true(rings_free_space(&st, a->c.account, false));
+	ring_start(a, ENDED);
+	ring_put(a, 1);
+	assert_true(rings_free_space(&st, a->c.account, false));
+	assert_null(st.rings[0]); /* the name means its last tensor all the same */
 	put(a, RING, 10, 0);
-	ring_start(a);
+	ring_start(a, RING);
 	ring_put(a, 1);
 	assert_true(fx_hold(b, mine.refs[1]));
 	ring_put(a, 2);
@@ -184,9 +194,9 @@ static void live_with_ring(struct tester *a, struct tester *b)
 	put(a, RING, 20, 0); /* which ends it */
 	ring_put_late(a, 3);
 	fx_drop(b, refs[1]);
-	ring_start(a);
+	ring_start(a, RING);
 	forget(a, RING); /* which ends it */
-	ring_start(a);
+	ring_start(a, RING);
 	ring_put(a, 1);
 	ring_put(a, 2);
 }
