@@ -193,9 +193,10 @@ static void help_all(FILE *out)
 	fputs("\n"
 	      "The address of the daemon is --socket, else $TENSORLEASE_SOCKET, else\n"
 	      "/run/tensorlease/socket if it exists, else $XDG_RUNTIME_DIR/tensorlease/socket,\n"
-	      "else /tmp/tensorlease-UID/socket. If neither --socket nor $TENSORLEASE_SOCKET is\n"
-	      "given and no daemon runs, put, load, wait and watch start one for this user, and\n"
-	      "so do get and show with --timeout.\n",
+	      "or without that variable /run/user/UID/tensorlease/socket if it exists, else\n"
+	      "/tmp/tensorlease-UID/socket. If neither --socket nor $TENSORLEASE_SOCKET is given\n"
+	      "and no daemon runs, put, load, wait and watch start one for this user, and so do\n"
+	      "get and show with --timeout.\n",
 	      out);
 	fputs(exit_codes, out);
 }

@@ -8,6 +8,7 @@
 
 #include "daemon/again.h"
 #include "daemon/complete.h"
+#include "daemon/instance.h"
 #include "daemon/store/shm.h"
 #include "util/fd.h"
 
@@ -190,4 +191,9 @@ bool again_may(void *context, const struct namespaces *all, char why[SERVER_WHY_
 	}
 	options_deinit(&next);
 	return may;
+}
+
+bool again_is_reachable(void *context)
+{
+	return instance_is_reachable(((const struct again *)context)->instance);
 }

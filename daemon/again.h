@@ -7,12 +7,16 @@
 #include "daemon/options.h"
 #include "daemon/serve/server.h"
 
+struct instance;
+
 struct again {
 	int argc;
 	char **argv;
 	char directory[PATH_MAX];  /* where relative paths begin */
 	const struct options *now; /* completed */
+	const struct instance *instance;
 };
 
-/* This is may_leave() of server_options, and @again its context. */
+/* These are may_leave() and is_reachable() of server_options, and @again is their context. */
 bool again_may(void *again, const struct namespaces *all, char why[SERVER_WHY_MAX]);
+bool again_is_reachable(void *again);

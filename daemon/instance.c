@@ -52,11 +52,24 @@ static int lock_check(const struct stat *st, const char *path, char *why, size_t
 	return -EPERM;
 }
 
+enum lock_at { LOCK_IS_OURS, LOCK_IS_NONE, LOCK_IS_ANOTHER };
+
+/* Whose lock file is at @path? */
+static enum lock_at lock_at(const struct instance *in, const char *path)
+{
+	struct stat ours, there;
+
+	if (fstat(in->lock_fd, &ours) || lstat(path, &there))
+		return LOCK_IS_NONE;
+	return ours.st_dev == there.st_dev && ours.st_ino == there.st_ino ? LOCK_IS_OURS
+									  : LOCK_IS_ANOTHER;
+}
+
 /* Returns 1 if the locked file is not at @path any more, since its daemon has just ended and
  * removed it. A kept file has been locked all the time. */
 static int lock_try(struct instance *in, const char *path, int *kept, char *why, size_t why_size)
 {
-	struct stat ours, there;
+	struct stat ours;
 	int r;
 
 	in->lock_fd = take_fd(kept);
@@ -76,7 +89,7 @@ static int lock_try(struct instance *in, const char *path, int *kept, char *why,
 		return r;
 	if (flock(in->lock_fd, LOCK_EX | LOCK_NB))
 		return -errno;
-	if (lstat(path, &there) || ours.st_dev != there.st_dev || ours.st_ino != there.st_ino) {
+	if (lock_at(in, path) != LOCK_IS_OURS) {
 		in->lock_fd = fd_close(in->lock_fd);
 		return 1;
 	}
@@ -360,20 +373,31 @@ static bool left_note(void *context, uint64_t instance, uint64_t key)
 	return *(bool *)context = true;
 }
 
+bool instance_is_reachable(const struct instance *in)
+{
+	char path[128];
+
+	if (in->activated || *in->socket != '/') /* a relative one was where the daemon began */
+		return true;
+	return (!access(in->socket, F_OK) || errno != ENOENT) &&
+	       (lock_path(in, path, sizeof(path)) || lock_at(in, path) != LOCK_IS_ANOTHER);
+}
+
 /* If a process has kept us from removing an object, the next daemon does that. */
 void instance_deinit(struct instance *in)
 {
-	bool left = false;
+	bool left = false, ours;
 	char path[128];
 
 	if (in->lock_fd < 0)
 		return;
-	if (!in->activated)
+	ours = !lock_path(in, path, sizeof(path)) && lock_at(in, path) != LOCK_IS_ANOTHER;
+	if (!in->activated && ours)
 		unlink(in->socket);
 	shm_object_destroy_unknown(in->id, NAMESPACES_MAX, left_note, &left);
 	if (!left)
 		in->id = 0;
-	if (((!in->versions && !left) || instance_record(in)) && !lock_path(in, path, sizeof(path)))
+	if (((!in->versions && !left) || instance_record(in)) && ours)
 		unlink(path);
 	in->lock_fd = fd_close(in->lock_fd);
 }

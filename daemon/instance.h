@@ -40,9 +40,12 @@ void instance_note_versions(struct instance *in);
  * (util/leftovers.h).
  */
 void instance_give_up(struct instance *in);
+/* False if the socket has been removed, or another daemon has taken its place, so that nobody can
+ * connect any more. */
+bool instance_is_reachable(const struct instance *in);
 /*
  * Removes the socket, unless it is the service manager's, and the lock file, unless it notes a
- * highest version.
+ * highest version. Another daemon's stay.
  */
 void instance_deinit(struct instance *in);
 /* Ours, as the lock file tells it; 0: not known. */

@@ -69,9 +69,14 @@ static bool socket_given(char *path, size_t size)
 static void directory_of_user(char *path, size_t size)
 {
 	const char *runtime = getenv("XDG_RUNTIME_DIR");
+	char session[64];
+	struct stat st;
 
+	snprintf(session, sizeof(session), "/run/user/%u/tensorlease/socket", geteuid());
 	if (runtime && *runtime)
 		snprintf(path, size, "%s/tensorlease", runtime);
+	else if (!stat(session, &st))
+		snprintf(path, size, "/run/user/%u/tensorlease", geteuid());
 	else
 		snprintf(path, size, "/tmp/tensorlease-%u", geteuid());
 }
@@ -301,6 +306,7 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 		.keep = k,
 		.adopt = instance->adopted,
 		.may_leave = again_may,
+		.is_reachable = again_is_reachable,
 		.context = again,
 		.idle_exit_ns = o->idle_exit_ns,
 		.hello_ns = o->hello_ns,
@@ -323,6 +329,7 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 	struct shm_space shm;
 	int r;
 
+	again->instance = instance;
 	r = server_init(&server, instance->id, &so);
 	if (r == SERVER_E_STRANGE)
 		instance_give_up(instance);

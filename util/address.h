@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define ADDRESS_SCHEME "tensorlease://"
 #define ADDRESS_SYSTEM_DIRECTORY "/run/tensorlease"
@@ -23,4 +25,14 @@ static inline const char *address_path(const char *address)
 		return address && address[1] ? address : NULL;
 	}
 	return address && *address ? address : NULL;
+}
+
+/* True for the system's socket, unless our user has one there. No program starts a daemon in the
+ * place of the service: whoever has stopped that wants none. */
+static inline bool address_is_service(const char *path)
+{
+	struct stat st;
+
+	return !strcmp(path, ADDRESS_SYSTEM_SOCKET) &&
+	       (lstat(path, &st) || !S_ISSOCK(st.st_mode) || st.st_uid != geteuid());
 }

@@ -81,14 +81,10 @@ static const char *log_advice(const struct doctor *d)
 		       : "look at its log: a daemon in the background has none, so start it in a terminal (tensorleased --foreground)";
 }
 
-/*
- * While this socket exists it is everybody's default, so put and others can only start a daemon
- * there.
- */
+/* While this socket exists it is everybody's default. */
 static bool is_dead_end(int r, const char *path)
 {
-	return r == -ECONNREFUSED && path && !strcmp(path, ADDRESS_SYSTEM_SOCKET) &&
-	       access(ADDRESS_SYSTEM_DIRECTORY, W_OK);
+	return r == -ECONNREFUSED && path && address_is_service(path);
 }
 
 static void say_unreachable(struct doctor *d, int r)
@@ -126,7 +122,7 @@ static void say_unreachable(struct doctor *d, int r)
 		doctor_say(
 			d, DOCTOR_FAIL, "daemon",
 			"library and daemon have different versions: restart the daemon after an update",
-			"%s", why);
+			"%.*s", fact, why);
 	else if (r == -EUSERS)
 		doctor_say(d, DOCTOR_FAIL, "daemon", clients_advice, "%s", why);
 	else

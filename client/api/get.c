@@ -11,6 +11,7 @@
 #include "client/cuda/moved.h"
 #include "client/error.h"
 #include "client/get/below.h"
+#include "client/get/late.h"
 #include "client/get/lease.h"
 #include "client/get/lookup.h"
 #include "client/get/many.h"
@@ -413,7 +414,8 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 	c = call_begin(client, 0);
 	r = call_run(&c, stat_attempt, &l);
 	if (r == LEASE_E_NONE)
-		return tl_fail(-ENOENT, "no tensor is called '%s'", name);
+		return tl_fail(-ENOENT, "no tensor is called '%s'" LATE_AT, name,
+			       LATE_AT_ARGS(&client->address));
 	if (r == LEASE_E_TOO_MANY)
 		return lease_too_many(name);
 	if (!r)

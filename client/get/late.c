@@ -25,14 +25,15 @@ int late_fail(const struct call *c, const struct session *s, const char *name, u
 
 	late_daemon(c, s, started);
 	if (!newer_than)
-		return tl_fail(-ETIMEDOUT, "no tensor called '%s' came within %lld ms%s", name, ms,
-			       started);
+		return tl_fail(-ETIMEDOUT, "no tensor called '%s' came within %lld ms" LATE_AT "%s",
+			       name, ms, LATE_AT_ARGS(s->address), started);
 	if (!version)
 		return tl_fail(
 			-ETIMEDOUT,
 			"no version of '%s' above %llu came within %lld ms: no tensor has that "
-			"name%s",
-			name, (unsigned long long)newer_than, ms, started);
+			"name" LATE_AT "%s",
+			name, (unsigned long long)newer_than, ms, LATE_AT_ARGS(s->address),
+			started);
 	return tl_fail(-ETIMEDOUT,
 		       "no version of '%s' above %llu came within %lld ms: it has version %llu%s",
 		       name, (unsigned long long)newer_than, ms, (unsigned long long)version,

@@ -2,7 +2,14 @@
 /* Error texts of waits that ended without success. */
 #pragma once
 
+#include "client/session/address.h"
 #include "client/session/call.h"
+
+/* Where a name was looked for, in an error text: another daemon, or another namespace, may have it.
+ * LATE_AT_ARGS() are its arguments. */
+#define LATE_AT " at %s%s%s"
+#define LATE_AT_ARGS(address)                                                                      \
+	(address)->path, *(address)->name_space ? " in the namespace " : "", (address)->name_space
 
 /* Fails with -ETIMEDOUT: @name got no version above @newer_than. @version is its present version,
  * or 0 if the name does not exist. */

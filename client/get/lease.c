@@ -128,7 +128,8 @@ static int not_found(const struct call *c, const struct session *s, const struct
 		return tl_fail(-EAGAIN, "'%s' has no version above %llu: it has version %llu",
 			       key->text, (unsigned long long)options->newer_than,
 			       (unsigned long long)version);
-	return tl_fail(-ENOENT, "no tensor is called '%s'", key->text);
+	return tl_fail(-ENOENT, "no tensor is called '%s'" LATE_AT, key->text,
+		       LATE_AT_ARGS(s->address));
 }
 
 struct getting {

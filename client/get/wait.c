@@ -124,10 +124,12 @@ static int wait_failure(const struct waiting *w, const struct call *c, const str
 	late_daemon(c, s, started);
 	if (w->count != 1)
 		return tl_fail(-ETIMEDOUT,
-			       "none of the %zu names came, or came newer, within %lld ms%s",
-			       w->count, ms, started);
-	return tl_fail(-ETIMEDOUT, "no tensor whose name starts with '%s' came within %lld ms%s",
-		       w->items->name, ms, started);
+			       "none of the %zu names came, or came newer, within %lld ms" LATE_AT
+			       "%s",
+			       w->count, ms, LATE_AT_ARGS(s->address), started);
+	return tl_fail(-ETIMEDOUT,
+		       "no tensor whose name starts with '%s' came within %lld ms" LATE_AT "%s",
+		       w->items->name, ms, LATE_AT_ARGS(s->address), started);
 }
 
 /* Looks at all names once and sleeps if none has come. A dead daemon's names are not looked at. */

@@ -59,11 +59,17 @@ static int put_default_path(struct address *out)
 {
 	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
 	char directory[64];
+	struct stat st;
 
 	if (path_may_exist(ADDRESS_SYSTEM_SOCKET)) /* connecting will say so if it is not for us */
 		return put_path(out, ADDRESS_SYSTEM_SOCKET, "");
 	if (runtime && *runtime)
 		return put_path(out, runtime, "/tensorlease/socket");
+	/* a program of the same user outside a login session, such as a service or a cron job */
+	snprintf(directory, sizeof(directory), "/run/user/%u/tensorlease/socket",
+		 (unsigned)geteuid());
+	if (!stat(directory, &st)) /* ProtectHome= of a service hides it */
+		return put_path(out, directory, "");
 	snprintf(directory, sizeof(directory), "/tmp/tensorlease-%u", (unsigned)geteuid());
 	return put_path(out, directory, "/socket");
 }
@@ -200,6 +206,8 @@ static const char *start_command(const char *address, char *command, size_t size
 {
 	char directory[PATH_MAX];
 
+	if (address_is_service(address) && path_may_exist("/run/systemd/system"))
+		return "systemctl start tensorleased.socket";
 	if (in_private_directory(address, directory, sizeof(directory)))
 		return "tensorleased";
 	snprintf(command, size, "tensorleased --socket %s", address);

@@ -16,6 +16,7 @@
 #include "client/session/pin.h"
 #include "client/session/process.h"
 #include "client/session/request.h"
+#include "util/address.h"
 #include "util/clock.h"
 
 enum { MEETINGS_MAX = 9 };
@@ -104,7 +105,8 @@ static int connect_socket(struct tl_client *client, struct session_peer *peer, i
 {
 	int r = address_connect(client->address.path, deadline, &peer->socket);
 
-	if (!nobody_listens(r) || !(client->flags & TL_CONNECT_AUTOSTART))
+	if (!nobody_listens(r) || !(client->flags & TL_CONNECT_AUTOSTART) ||
+	    address_is_service(client->address.path))
 		return r;
 	r = address_autostart(client->address.path, deadline);
 	while (!r) { /* another process's daemon may exist already, but not listen yet */

@@ -149,6 +149,11 @@ static void set_label(char label[WIRE_LABEL_MAX])
 	}
 }
 
+/* What helps against a daemon of another version. */
+#define OTHER_VERSION                                                                              \
+	"use the tensorlease that it is of, or replace the daemon, which loses its tensors: "      \
+	"systemctl restart tensorleased, or SIGUSR2 to the daemon"
+
 int peer_hello(struct session_peer *peer, const struct address *address, int64_t deadline)
 {
 	struct {
@@ -166,6 +171,8 @@ int peer_hello(struct session_peer *peer, const struct address *address, int64_t
 	memcpy(m.name_space, address->name_space, m.hello.namespace_len);
 	set_label(m.hello.label);
 	r = handshake(peer, &m, -1, WIRE_WELCOME, &answer, deadline);
+	if (r == -EPROTONOSUPPORT)
+		return tl_fail(r, "%s; " OTHER_VERSION, tl_failure_text());
 	if (r)
 		return r;
 	peer->catalog_fd = answer.fd;
@@ -174,8 +181,7 @@ int peer_hello(struct session_peer *peer, const struct address *address, int64_t
 		return tl_fail(
 			-EPROTONOSUPPORT,
 			"the daemon at %s is of another version: its catalog has the layout %#llx, ours "
-			"is %#llx; use the tensorlease that it is of, or replace the daemon, which "
-			"loses its tensors: systemctl restart tensorleased, or SIGUSR2 to the daemon",
+			"is %#llx; " OTHER_VERSION,
 			peer->address, (unsigned long long)peer->welcome.catalog_layout,
 			(unsigned long long)CATALOG_LAYOUT);
 	return ledger_new(peer);

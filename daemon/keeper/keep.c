@@ -129,8 +129,13 @@ static int manager_find(struct keep *k, const char *name)
 		free(names[i]);
 	}
 	free(names);
-	if (sockets > 1)
-		k->activated_fd = -1;
+	if (!r && sockets > 1) {
+		fprintf(stderr,
+			"tensorleased: the service manager passes %d sockets, and a daemon serves "
+			"one; an empty ListenSequentialPacket= in the unit forgets earlier ones\n",
+			sockets);
+		r = -EINVAL;
+	}
 	if (space && atoi(space) > 0)
 		k->kind = KEEP_MANAGER;
 	if (k->kind == KEEP_MANAGER && getcwd(directory, sizeof(directory)) &&

@@ -4,8 +4,7 @@
  * time, and libuv runs when it has an event, or between two such times. Its callbacks only note
  * what happened, or queue turns. An idle daemon has no timer running: space.timer runs while a
  * create waits for space, expiry.timer while a lifetime is to end, warm_timer while segments are
- * warm, remnant_timer while there are remnants, idle_timer while there are neither clients nor
- * tensors.
+ * warm, remnant_timer while there are remnants, idle_timer while there are no clients.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -358,7 +357,12 @@ static void server_on_remnant(uv_timer_t *timer)
 
 static void server_on_idle(uv_timer_t *timer)
 {
-	server_stop(container_of(timer, struct server, idle_timer), "idle");
+	struct server *server = container_of(timer, struct server, idle_timer);
+
+	if (!server->has_tensors)
+		server_stop(server, "idle");
+	else if (server->is_reachable && !server->is_reachable(server->context))
+		server_stop(server, "idle, and its socket has been removed");
 }
 
 static void warm_run_due(struct server *server)
@@ -418,17 +422,21 @@ static void idle_arm(struct server *server)
 {
 	bool idle = server->peers.count == server->peers.orphans && !server->space.jobs.count;
 	const struct namespace *ns;
+	bool has_tensors = false;
 
 	if (server->idle_exit_ns < 0)
 		return;
-	if (idle)
-		list_for_each_entry(ns, &server->namespaces.list, link)
-			idle &= ns->state.catalog.header->tensors == ns->state.lost;
-	if (!idle)
+	if (!idle) {
 		uv_timer_stop(&server->idle_timer);
-	else if (!uv_is_active((uv_handle_t *)&server->idle_timer))
-		uv_timer_start(&server->idle_timer, server_on_idle,
-			       (uint64_t)(server->idle_exit_ns / NS_PER_MS), 0);
+		return;
+	}
+	list_for_each_entry(ns, &server->namespaces.list, link)
+		has_tensors |= ns->state.catalog.header->tensors != ns->state.lost;
+	if (uv_is_active((uv_handle_t *)&server->idle_timer) && has_tensors == server->has_tensors)
+		return;
+	server->has_tensors = has_tensors;
+	uv_timer_start(&server->idle_timer, server_on_idle,
+		       (uint64_t)(server->idle_exit_ns / NS_PER_MS), 0);
 }
 
 /* Sends notices that have become due in the turns of their peers. */
@@ -669,6 +677,7 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 	*server = (struct server){ .listen_fd = options->listen_fd,
 				   .keep = options->keep,
 				   .may_leave = options->may_leave,
+				   .is_reachable = options->is_reachable,
 				   .context = options->context,
 				   .idle_exit_ns = options->idle_exit_ns,
 				   .hello_ns = options->hello_ns,

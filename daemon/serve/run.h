@@ -16,8 +16,11 @@ struct server_options {
 	/* True if another daemon can serve with the present options, and take over the namespaces
 	 * @all unless that is NULL. Else writes the reason into @why. */
 	bool (*may_leave)(void *context, const struct namespaces *all, char why[SERVER_WHY_MAX]);
+	/* False if nobody can connect any more: then tensors are no reason to stay. */
+	bool (*is_reachable)(void *context);
 	void *context;
-	int64_t idle_exit_ns; /* end after so long without clients and tensors; < 0: never */
+	int64_t idle_exit_ns; /* end after so long without clients, and without tensors or
+				 unreachable; < 0: never */
 };
 
 /*

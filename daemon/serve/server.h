@@ -46,6 +46,7 @@ struct server {
 	uv_timer_t remnant_timer; /* the next look at remnants */
 	uint64_t remnant_ns;	  /* for which it was started */
 	uv_timer_t idle_timer;
+	bool has_tensors;	 /* when idle_timer was started */
 	uv_timer_t accept_timer; /* runs while descriptors are too few even to turn a client away */
 	uv_signal_t signals[SERVER_SIGNALS];
 	struct keep *keep; /* outlives us */
@@ -71,6 +72,7 @@ struct server {
 	bool stopping;
 	bool had_clients; /* there were clients when it began to stop */
 	bool (*may_leave)(void *context, const struct namespaces *all, char why[SERVER_WHY_MAX]);
+	bool (*is_reachable)(void *context);
 	void *context;
 };
 

@@ -36,8 +36,8 @@ typedef struct tl_connect_options {
  * tl_connect - connect to the daemon
  *
  * The daemon's address is options->address if that is set, else $TENSORLEASE_SOCKET, else
- * /run/tensorlease/socket if it exists, else $XDG_RUNTIME_DIR/tensorlease/socket, else
- * /tmp/tensorlease-UID/socket.
+ * /run/tensorlease/socket if it exists, else $XDG_RUNTIME_DIR/tensorlease/socket, or without that
+ * variable /run/user/UID/tensorlease/socket if it exists, else /tmp/tensorlease-UID/socket.
  *
  * An address is the path of a socket, or tensorlease://NAMESPACE/PATH, which also names a
  * namespace: tensorlease://robots/run/tensorlease/socket. Without a path, as in
@@ -54,7 +54,8 @@ typedef struct tl_connect_options {
  *
  * TL_CONNECT_AUTOSTART starts $TENSORLEASE_DAEMON if that is set. Otherwise it looks for
  * tensorleased beside the library, where it was installed, beside the program and in $PATH, and
- * starts the first one that only root and our user can write or replace.
+ * starts the first one that only root and our user can write or replace. It starts none at
+ * /run/tensorlease/socket, unless the socket there is our user's: that is the system service's.
  *
  * Ownership: *out is yours; give it back with tl_close().
  * Blocking: for two round trips, or until a daemon that was started listens; at most

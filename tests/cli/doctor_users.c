@@ -98,7 +98,8 @@ static void leave_socket(const char *path, mode_t mode)
 	close(fd);
 }
 
-/* Only root can start a daemon there, and everybody's default is that socket while it exists. */
+/* Only its user can start a daemon there, and everybody's default is that socket while it exists.
+ */
 GPU_TEST(a_dead_socket_of_the_system_is_a_failure_for_others)
 {
 	bool can;
@@ -112,6 +113,11 @@ GPU_TEST(a_dead_socket_of_the_system_is_a_failure_for_others)
 	cleanup_visit struct visit v = doctor_at(NULL);
 
 	must_say(&v, "daemon", "ok", NULL);
+	/* the service's is nobody else's, whatever root may do */
+	must_be(chown("/run/tensorlease/socket", 1234, 1234), 0);
+	cleanup_visit struct visit service = doctor_at(NULL);
+
+	must_say(&service, "daemon", "fail", "systemctl start tensorleased.socket");
 	SKIP_UNLESS(can, "other users cannot run the program here");
 }
 

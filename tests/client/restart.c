@@ -9,6 +9,8 @@
 
 #include "client/session/fork.h"
 #include "tests/client/common.h"
+#include "tests/harness/own_shm.h"
+#include "util/address.h"
 
 TEST(a_client_connects_again)
 {
@@ -531,6 +533,82 @@ TEST(a_daemon_is_started_once)
 	must_be(system(path), 0);
 	unsetenv("XDG_RUNTIME_DIR");
 	unsetenv("TENSORLEASE_DAEMON");
+}
+
+/* A socket on which nobody listens any more. */
+static void dead_socket(const char *path, uid_t uid)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+	unlink(path);
+	must_be(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	must_be(chown(path, uid, 0), 0);
+	close(fd);
+}
+
+static bool autostart_was_tried(int expected)
+{
+	tl_connect_options o = { .size = sizeof(o),
+				 .address = ADDRESS_SYSTEM_SOCKET,
+				 .flags = TL_CONNECT_AUTOSTART };
+	tl_client *client;
+
+	must_be(tl_connect(&o, &client), expected);
+	must(strstr(tl_last_error(), ADDRESS_SYSTEM_SOCKET) ||
+	     strstr(tl_last_error(), "/bin/false"));
+	return strstr(tl_last_error(), "status 1");
+}
+
+/* Whoever stopped the service would find daemons of waiting clients in its place. */
+TEST(no_client_starts_a_daemon_in_the_place_of_the_service)
+{
+	SKIP_UNLESS(own_run(), "may not have a /run of its own");
+	must_be(mkdir("/run/tensorlease", 0755), 0);
+	setenv("TENSORLEASE_DAEMON", "/bin/false", 1);
+	must(!autostart_was_tried(-ENOENT));
+	dead_socket(ADDRESS_SYSTEM_SOCKET, 1234);
+	must(!autostart_was_tried(-ECONNREFUSED));
+	dead_socket(ADDRESS_SYSTEM_SOCKET, geteuid());
+	must(autostart_was_tried(-ECONNREFUSED));
+	unsetenv("TENSORLEASE_DAEMON");
+}
+
+static int looks_in_tmp(const struct test_daemon *d, void *arg)
+{
+	tl_client *client;
+
+	(void)d;
+	(void)arg;
+	parent_await();
+	must_be(tl_connect(NULL, &client), -ENOENT);
+	must(strstr(tl_last_error(), "/tmp/tensorlease-1234/socket"));
+	return 0;
+}
+
+/* As a service of this user, or a cron job, beside the user's login session. */
+TEST(the_daemon_of_a_login_session_is_found_without_its_variable)
+{
+	struct test_child hidden;
+	struct test_daemon d;
+	tl_client *client;
+	char dir[64], path[96];
+
+	SKIP_UNLESS(own_run(), "may not have a /run of its own");
+	snprintf(dir, sizeof(dir), "/run/user/%u/tensorlease", (unsigned)geteuid());
+	snprintf(path, sizeof(path), "mkdir -m 700 -p %s", dir);
+	must_be(system(path), 0);
+	snprintf(path, sizeof(path), "%s/socket", dir);
+	d = td_start(.socket = path);
+	unsetenv("XDG_RUNTIME_DIR");
+	unsetenv("TENSORLEASE_SOCKET");
+	must_be(tl_connect(NULL, &client), 0);
+	tl_close(client);
+	td_stop(&d);
+	must_be(chmod("/run/user", 0), 0); /* as ProtectHome= does it */
+	hidden = child_start_as(1234, NULL, looks_in_tmp, NULL);
+	child_finish(&hidden);
 }
 
 /* As in a service that has closed its standard descriptors. */

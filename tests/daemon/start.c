@@ -247,6 +247,24 @@ TEST(a_second_daemon_on_the_same_socket_is_refused)
 	must(td_objects(&d) > 0);
 }
 
+/* Somebody has removed the files of the first, as with its directory. */
+TEST(a_daemon_removes_no_socket_of_another_one)
+{
+	struct test_daemon d = td_start(), next;
+	char lock[128];
+	struct raw rc;
+
+	snprintf(lock, sizeof(lock), "%s.lock", d.socket);
+	must_be(unlink(d.socket), 0);
+	must_be(unlink(lock), 0);
+	next = td_start(.socket = d.socket);
+	td_stop(&d);
+	must_be(access(lock, F_OK), 0);
+	rc = rc_open(&next);
+	rc_goodbye(&rc);
+	td_stop(&next);
+}
+
 static int bind_at(const char *path, int type)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
@@ -508,6 +526,21 @@ TEST(an_idle_daemon_ends_but_not_while_anything_is_there)
 	i.rc = rc_open(&i.d);
 	must_be(rc_delete(&i.rc, "a"), 0);
 	idling_must_end(&i);
+}
+
+/* As when a test's temporary directory is removed. */
+TEST(an_idle_daemon_that_nobody_can_reach_ends_with_its_tensors)
+{
+	static const char *const extra[] = { "--idle-exit=1", NULL };
+	struct test_daemon d = td_start(.extra = extra);
+	struct raw rc = rc_open(&d);
+
+	must_be(rc_put(&rc, "a", 10, 1, NULL), 0);
+	must_be(unlink(d.socket), 0);
+	must_stay_alive(&d); /* there is a client */
+	rc_goodbye(&rc);
+	must_be(td_exit_status(&d), 0);
+	must_be(td_objects(&d), 0);
 }
 
 TEST(an_idle_daemon_does_not_stay_for_what_is_lost)

@@ -79,10 +79,11 @@ TEST(systemd_is_told_what_to_keep)
 	close(fd);
 }
 
-static int takes_what_systemd_kept(void)
+static int takes_what_systemd_kept(const char *names)
 {
 	char number[16];
 	struct keep k;
+	int r;
 
 	process_is_child();
 	for (int fd = 3; fd < 6; fd++) /* as systemd numbers them */
@@ -91,8 +92,10 @@ static int takes_what_systemd_kept(void)
 	snprintf(number, sizeof(number), "%d", (int)getpid());
 	setenv("LISTEN_PID", number, 1);
 	setenv("LISTEN_FDS", "3", 1);
-	setenv("LISTEN_FDNAMES", "tensorleased.socket:tl-a:tl-b", 1);
-	must_be(keep_init(&k, NULL), 0);
+	setenv("LISTEN_FDNAMES", names, 1);
+	r = keep_init(&k, NULL);
+	if (r)
+		return -r;
 	must_be(k.activated_fd, 3);
 	must_be(k.list.count, 2);
 	must_be(keep_take(&k, "tl-a"), 4);
@@ -102,15 +105,27 @@ static int takes_what_systemd_kept(void)
 	return 0;
 }
 
-TEST(what_systemd_kept_has_names)
+static int with_names(const char *names)
 {
 	pid_t pid = fork();
 	int status;
 
 	if (pid == 0)
-		_exit(takes_what_systemd_kept());
+		_exit(takes_what_systemd_kept(names));
 	must_be(process_wait(pid, &status), 0);
-	must_be(status, 0);
+	must(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+TEST(what_systemd_kept_has_names)
+{
+	must_be(with_names("tensorleased.socket:tl-a:tl-b"), 0);
+}
+
+/* A drop-in's ListenSequentialPacket= adds to the unit's. Nobody would be served at either. */
+TEST(one_socket_too_many_is_refused)
+{
+	must_be(with_names("tensorleased.socket:tl-a:tensorleased.socket"), EINVAL);
 }
 #endif
 

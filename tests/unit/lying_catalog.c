@@ -366,6 +366,27 @@ LIE_TEST(a_catalog_that_changes_while_it_is_looked_at_hands_out_nothing_false)
 	tl_close(client);
 }
 
+static bool speaks_another_version(struct liar *l, int socket, struct conn_message *request)
+{
+	struct wire_error_reply e = { .code = WIRE_E_VERSION };
+
+	(void)l;
+	liar_send(socket, request, WIRE_ERROR, &e, sizeof(e), -1);
+	return true;
+}
+
+LIE_TEST(a_daemon_of_another_version_can_be_replaced)
+{
+	tl_client *client;
+
+	liar.answer = speaks_another_version;
+	must_be(tl_connect(&(tl_connect_options){ .size = sizeof(tl_connect_options),
+						  .address = liar.socket },
+			   &client),
+		-EPROTONOSUPPORT);
+	must(strstr(tl_last_error(), "systemctl restart tensorleased"));
+}
+
 int main(void)
 {
 	return suite_run();

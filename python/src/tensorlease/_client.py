@@ -44,13 +44,15 @@ def connect(address=None, *, namespace=None, autostart=None, timeout=10.0):
     """Connect to a daemon and return a Client, which is a context manager.
 
     address: path of the daemon's socket, a str or os.PathLike. None: $TENSORLEASE_SOCKET, else /run/tensorlease/socket
-        if it exists, else $XDG_RUNTIME_DIR/tensorlease/socket, else /tmp/tensorlease-UID/socket. Or
+        if it exists, else $XDG_RUNTIME_DIR/tensorlease/socket, or without that variable
+        /run/user/UID/tensorlease/socket if it exists, else /tmp/tensorlease-UID/socket. Or
         "tensorlease://NAMESPACE/PATH", which names a namespace too; PATH may be left out.
     namespace: the namespace whose names and tensors this client sees and publishes. None: what the address says, else
         $TENSORLEASE_NAMESPACE, else the default one, which is "".
     autostart: whether to start the daemon of this package for this user if nobody listens there. It ends by itself
-        when it has had no clients and no tensors for a while. None: only if the address was given neither here nor by
-        $TENSORLEASE_SOCKET, so that a mistyped address is an error.
+        when it has had no clients and no tensors for a while. No daemon is started in the place of the system's
+        service. None: only if the address was given neither here nor by $TENSORLEASE_SOCKET, so that a mistyped
+        address is an error.
     timeout: seconds that a request waits for the daemon's answer, here and in later calls. None or 0: 10 seconds. A
         request for CPU memory waits a second more for each 100 MB. A signal does not end that wait. It
         also bounds the wait for another process's work on a GPU tensor, which a signal does end.
