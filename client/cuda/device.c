@@ -392,6 +392,25 @@ static bool is_of(const struct cuda_driver *d, const struct cuda_device *device,
 	return on == device->device;
 }
 
+/* Whether the place where a lease ends can be marked on that stream of another context. */
+static int takes_our_events(const struct cuda_driver *d, const struct cuda_device *device,
+			    CUstream stream)
+{
+	CUevent event;
+	CUresult e = d->event_create(&event, CUDA_EVENT_DISABLE_TIMING);
+
+	if (e)
+		return cuda_fail(e, "making an event for stream %#llx", (unsigned long long)stream);
+	e = d->event_record(event, stream);
+	d->event_destroy(event);
+	return e ? cuda_fail(e,
+			     "stream %#llx is of another context of GPU %d than its primary one, "
+			     "and cannot show when it has read a tensor: pass a stream of that "
+			     "one",
+			     (unsigned long long)stream, device->ordinal)
+		 : 0;
+}
+
 int cuda_stream_fits(const struct cuda_scope *scope, const struct cuda_device *device,
 		     intptr_t stream)
 {
@@ -405,12 +424,14 @@ int cuda_stream_fits(const struct cuda_scope *scope, const struct cuda_device *d
 	if (e)
 		return cuda_fail(e, "asking which GPU stream %#llx is of",
 				 (unsigned long long)stream);
-	return is_of(scope->driver, device, context)
+	if (!is_of(scope->driver, device, context))
+		return tl_fail(-EINVAL,
+			       "stream %#llx is of another GPU than the tensor, which is on GPU "
+			       "%d: pass a stream of that one",
+			       (unsigned long long)stream, device->ordinal);
+	return context == device->context
 		       ? 0
-		       : tl_fail(-EINVAL,
-				 "stream %#llx is of another GPU than the tensor, which is on GPU "
-				 "%d: pass a stream of that one",
-				 (unsigned long long)stream, device->ordinal);
+		       : takes_our_events(scope->driver, device, cuda_stream(stream));
 }
 
 bool cuda_stream_tells(const struct cuda_scope *scope, CUstream stream)

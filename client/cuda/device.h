@@ -78,8 +78,8 @@ void cuda_relax_thread(void);
  * while it is captured into a graph, since that would spoil the capture. 0, or -EBUSY with a text.
  */
 int cuda_stream_usable(const struct cuda_scope *scope, intptr_t stream);
-/* The same, and is it a stream of the device? On others our events cannot be recorded, so nobody
- * would know when it has read a tensor. -EINVAL if not, with a text. */
+/* The same, and is it a stream of the device, on which our events can be recorded? Nobody would
+ * know when others have read a tensor. -EINVAL if not, with a text. */
 int cuda_stream_fits(const struct cuda_scope *scope, const struct cuda_device *device,
 		     intptr_t stream);
 
@@ -122,6 +122,12 @@ bool cuda_stream_tells(const struct cuda_scope *scope, CUstream stream);
  * what it is. The context is current.
  */
 CUstream cuda_stream_later(const struct cuda_scope *scope, CUstream stream);
+
+/* The same where the driver takes no calls: in a host function (CUDA_E_NOT_PERMITTED). */
+static inline CUstream cuda_stream_unasked(CUstream stream)
+{
+	return cuda_stream_is_shared(stream) ? CUDA_STREAM_LEGACY : stream;
+}
 
 enum { CUDA_UUID_TEXT = 37 };
 /* Writes "8d8c7d53-...", what nvidia-smi prints after GPU- or MIG-, to @text and returns it. */

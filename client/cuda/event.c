@@ -278,21 +278,21 @@ CUresult cuda_event_synchronize(struct cuda_device *device, const struct cuda_sc
 				CUstream stream)
 {
 	const struct cuda_driver *d = scope->driver;
-	struct cuda_event *event;
-	CUresult e;
+	struct cuda_event *event = NULL;
+	CUresult e, marked;
 
 	e = cuda_event_take(device, &event); /* by an event a thread waits asleep */
-	if (e == CUDA_E_OUT_OF_MEMORY)
-		return cuda_stream_tells(scope, stream) ? d->stream_synchronize(stream)
-							: synchronize_both(scope, stream);
-	if (e)
+	if (e && e != CUDA_E_OUT_OF_MEMORY)
 		return e;
-	e = d->event_record(event->event, stream);
-	if (!e)
+	marked = e ? e : d->event_record(event->event, stream);
+	if (!marked)
 		e = d->event_synchronize(event->event);
 	else if (cuda_stream_tells(scope, stream)) /* perhaps one of another context of the GPU */
 		e = d->stream_synchronize(stream);
-	cuda_event_give(&device->events, event);
+	else
+		e = synchronize_both(scope, stream);
+	if (event)
+		cuda_event_give(&device->events, event);
 	return e;
 }
 

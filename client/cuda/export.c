@@ -138,6 +138,65 @@ static int keep_device(struct cuda_export *e, int64_t deadline)
 	return r;
 }
 
+/* ---- Pools ---- */
+
+/* Has the context that it was made in ended? */
+static bool is_dead(const struct cuda_export *e)
+{
+	return e->memory.device && e->life != atomic_load(&e->memory.device->life);
+}
+
+/* What is published keeps its pool, so that another cannot have the same handle. */
+static const struct cuda_export *find_pool(CUmemoryPool pool)
+{
+	struct cuda_session *cs;
+	struct cuda_export *e;
+
+	list_for_each_entry(cs, &cuda_sessions, link)
+		list_for_each_entry(e, &cs->exports, link)
+			if (e->memory.pool == pool && e->pool && e->npublications && !is_dead(e))
+				return e;
+	return NULL;
+}
+
+static void pool_leave(struct cuda_export *e)
+{
+	bool last;
+
+	if (!e->pool)
+		return;
+	pthread_mutex_lock(&cuda_lock);
+	last = --e->pool->refs == 0;
+	pthread_mutex_unlock(&cuda_lock);
+	if (last) {
+		fd_close(e->pool->fd);
+		free(e->pool);
+	}
+	e->pool = NULL;
+}
+
+/* Takes the descriptor, unless another export has one of the same pool. */
+static void pool_note(struct cuda_export *e, int *fd)
+{
+	const struct cuda_export *other;
+	struct cuda_pool_file *shared = NULL;
+
+	e->pool->fd = take_fd(fd);
+	pthread_mutex_lock(&cuda_lock);
+	other = find_pool(e->memory.pool);
+	if (other) {
+		shared = other->pool;
+		shared->refs++;
+	}
+	pthread_mutex_unlock(&cuda_lock);
+	if (!shared)
+		return;
+	pool_leave(e);
+	e->pool = shared;
+}
+
+/* ---- Making them ---- */
+
 static int send_export(struct cuda_export *e, struct cuda_parts *parts)
 {
 	const struct cuda_memory *memory = &e->memory;
@@ -164,8 +223,8 @@ static int send_export(struct cuda_export *e, struct cuda_parts *parts)
 		r = parts->open(parts, 0, &fd);
 	if (!r)
 		r = session_call_fd(e->session, &m, fd, deadline, &answer);
-	if (memory->pool)
-		e->pool_fd = take_fd(&fd);
+	if (e->pool)
+		pool_note(e, &fd);
 	fd_close(fd);
 	if (!r)
 		r = answer_expect(&answer, WIRE_EXPORTED, "exporting GPU memory");
@@ -180,6 +239,13 @@ static int send_export(struct cuda_export *e, struct cuda_parts *parts)
 	return r;
 }
 
+static void export_dealloc(struct cuda_export *e)
+{
+	pool_leave(e);
+	free(e->memory.parts);
+	free(e);
+}
+
 static struct cuda_export *export_alloc(const struct cuda_memory *memory)
 {
 	struct cuda_export *e = calloc(1, sizeof(*e));
@@ -188,12 +254,20 @@ static struct cuda_export *export_alloc(const struct cuda_memory *memory)
 	if (!e)
 		return NULL;
 	e->memory = *memory;
+	if (memory->pool) {
+		e->pool = calloc(1, sizeof(*e->pool));
+		if (!e->pool) {
+			free(e);
+			return NULL;
+		}
+		*e->pool = (struct cuda_pool_file){ .fd = -1, .refs = 1 };
+	}
 	if (!memory->parts)
 		return e;
 	assert(bytes);
 	e->memory.parts = malloc(bytes); /* another session may export @memory as well */
 	if (!e->memory.parts) {
-		free(e);
+		export_dealloc(e);
 		return NULL;
 	}
 	memcpy(e->memory.parts, memory->parts, bytes);
@@ -213,13 +287,10 @@ int cuda_export_new(struct cuda_export **out, struct session *s, const struct cu
 	list_init(&e->publications);
 	list_init(&e->events);
 	e->session = s;
-	e->pool_fd = -1;
 	e->life = memory->device ? atomic_load(&memory->device->life) : 0;
 	r = send_export(e, parts);
 	if (r) {
-		fd_close(e->pool_fd);
-		free(e->memory.parts);
-		free(e);
+		export_dealloc(e);
 		return r;
 	}
 	*out = e;
@@ -232,9 +303,7 @@ void cuda_export_free(struct cuda_export *e)
 		cuda_events_keep(&e->events);
 	else if (e->memory.device)
 		cuda_events_share(e->memory.device, &e->events);
-	fd_close(e->pool_fd);
-	free(e->memory.parts);
-	free(e);
+	export_dealloc(e);
 }
 
 /* ---- Finding them ---- */
@@ -253,12 +322,6 @@ bool cuda_same_memory(const struct cuda_memory *a, const struct cuda_memory *b)
 	return true;
 }
 
-/* Has the context that it was made in ended? */
-static bool is_dead(const struct cuda_export *e)
-{
-	return e->memory.device && e->life != atomic_load(&e->memory.device->life);
-}
-
 struct cuda_export *cuda_export_find(struct cuda_session *cs, const struct cuda_memory *memory)
 {
 	struct cuda_export *e;
@@ -266,20 +329,6 @@ struct cuda_export *cuda_export_find(struct cuda_session *cs, const struct cuda_
 	list_for_each_entry(e, &cs->exports, link)
 		if (!e->buffer && cuda_same_memory(&e->memory, memory) && !is_dead(e))
 			return e;
-	return NULL;
-}
-
-/* What is published keeps its pool, so that another cannot have the same handle. */
-static const struct cuda_export *find_pool(CUmemoryPool pool)
-{
-	struct cuda_session *cs;
-	struct cuda_export *e;
-
-	list_for_each_entry(cs, &cuda_sessions, link)
-		list_for_each_entry(e, &cs->exports, link)
-			if (e->memory.pool == pool && e->pool_fd >= 0 && e->npublications &&
-			    !is_dead(e))
-				return e;
 	return NULL;
 }
 
@@ -292,7 +341,7 @@ int cuda_export_pool_fd(CUmemoryPool pool)
 {
 	const struct cuda_export *e = find_pool(pool);
 
-	return e ? fcntl(e->pool_fd, F_DUPFD_CLOEXEC, 0) : -1;
+	return e ? fcntl(e->pool->fd, F_DUPFD_CLOEXEC, 0) : -1;
 }
 
 struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32_t generation)

@@ -61,6 +61,12 @@ enum cuda_export_state {
 	EXPORT_ENDED,	 /* nobody has it open, or its client is closed */
 };
 
+/* The descriptor of a pool, shared by the exports of memory in it. */
+struct cuda_pool_file {
+	int fd;	       /* -1: it is not open yet */
+	unsigned refs; /* cuda_lock */
+};
+
 /* Under cuda_lock are the links, lists and counts, and the state until that is EXPORT_ENDING; from
  * then on only the thread touches the export. */
 struct cuda_export {
@@ -71,9 +77,9 @@ struct cuda_export {
 	uint32_t segment, generation;
 	unsigned life; /* of the device's contexts: in which it was made */
 	enum cuda_export_state state;
-	int pool_fd;		    /* of memory.pool, or -1 */
-	struct cuda_buffer *buffer; /* the draft buffer that owns it; NULL: it ends by itself */
-	bool stays;		    /* but not before its allocation is freed (pluggable.h) */
+	struct cuda_pool_file *pool; /* of memory.pool, or NULL */
+	struct cuda_buffer *buffer;  /* the draft buffer that owns it; NULL: it ends by itself */
+	bool stays;		     /* but not before its allocation is freed (pluggable.h) */
 	unsigned npublications;
 	struct list publications;
 	struct list events;	       /* struct cuda_event, those that no publication has now */

@@ -51,11 +51,12 @@ static CUresult mark(struct cuda_device *device, const struct cuda_scope *scope,
 	return e;
 }
 
-/* Is it worth to mark the place later? Other errors are the context's or the stream's, in which
- * nothing runs. */
-static bool may_mark_later(CUresult e)
+/* Is it worth to ask or to mark the place later? Other errors are the context's or the stream's, in
+ * which nothing runs. */
+static bool is_worth_later(CUresult e)
 {
-	return e == CUDA_E_OUT_OF_MEMORY || cuda_errno(e) == -EBUSY; /* a capture has begun */
+	return e == CUDA_E_OUT_OF_MEMORY || e == CUDA_E_NOT_PERMITTED || /* a host function */
+	       cuda_errno(e) == -EBUSY;					 /* a capture has begun */
 }
 
 /* Has the work that was marked ended already, or failed? Then the mark is given back. */
@@ -70,33 +71,52 @@ static bool marked_came(struct tensor_lease *l, const struct cuda_scope *scope)
 	return true;
 }
 
+static void stream_later(struct cuda_lease *own, CUstream stream)
+{
+	own->stream = (intptr_t)stream;
+	own->thread = 0;
+}
+
+static void queue(struct cuda_lease *own)
+{
+	pthread_mutex_lock(&cuda_lock);
+	cuda_queue_add(&cuda_queues.leases, &own->queue_link);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
 /* True: the stream has work left, or is being captured, which hides that. The lease is queued, and
  * marks its place now or later. The context is current. */
 static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	struct cuda_lease *own = cuda_lease_of(l);
 	CUstream stream = cuda_stream(own->stream);
-	CUresult e;
+	CUresult e = CUDA_OK;
 
 	if (own->thread && own->thread != thread_unique())
 		stream = CUDA_STREAM_LEGACY; /* it waits for the streams of all threads */
 	if (!cuda_stream_usable(scope, (intptr_t)stream)) {
 		bool tells = cuda_stream_tells(scope, stream);
 
-		if (tells && scope->driver->stream_query(stream) != CUDA_E_NOT_READY)
+		e = tells ? scope->driver->stream_query(stream) : CUDA_E_NOT_READY;
+		if (e == CUDA_E_NOT_READY)
+			e = mark(own->import->device, scope, stream, &own->event);
+		else if (!is_worth_later(e))
 			return false; /* idle, or broken by an error, so that nothing runs */
-		e = mark(own->import->device, scope, stream, &own->event);
-		if (e ? !may_mark_later(e) : !tells && marked_came(l, scope))
+		if (e ? !is_worth_later(e) : !tells && marked_came(l, scope))
 			return false;
 	}
-	if (!own->event) {
-		own->stream = (intptr_t)cuda_stream_later(scope, stream);
-		own->thread = 0;
-	}
-	pthread_mutex_lock(&cuda_lock);
-	cuda_queue_add(&cuda_queues.leases, &cuda_lease_of(l)->queue_link);
-	pthread_mutex_unlock(&cuda_lock);
+	if (!own->event)
+		stream_later(own, e == CUDA_E_NOT_PERMITTED ? cuda_stream_unasked(stream)
+							    : cuda_stream_later(scope, stream));
+	queue(own);
 	return true;
+}
+
+/* The same in a host function. */
+static void defer_unasked(struct cuda_lease *own)
+{
+	stream_later(own, cuda_stream_unasked(cuda_stream(own->stream)));
+	queue(own);
 }
 
 void cuda_lease_delete(DLManagedTensorVersioned *managed)
@@ -104,16 +124,20 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 	struct tensor_lease *l = (struct tensor_lease *)managed;
 	const struct cuda_lease *own = cuda_lease_of(l);
 	struct cuda_scope scope;
-	int saved = errno;
+	int saved = errno, r = -ENODEV;
 	bool deferred = false;
 
 	tl_failures_hide();
 	/* Without a driver, after fork() or at the end of the process, nothing can be queued. */
-	if (own->import && own->stream != TL_STREAM_NONE && cuda_driver_get(NULL) &&
-	    !cuda_enter(own->import->device, &scope)) {
+	if (own->import && own->stream != TL_STREAM_NONE && cuda_driver_get(NULL))
+		r = cuda_enter(own->import->device, &scope);
+	if (!r) {
 		/* If the device was reset nothing runs, and the stream may have ended. */
 		deferred = !cuda_import_is_dead(own->import) && defer(l, &scope);
 		cuda_leave(&scope);
+	} else if (r == cuda_errno(CUDA_E_NOT_PERMITTED)) {
+		defer_unasked(cuda_lease_of(l));
+		deferred = true;
 	}
 	if (!deferred)
 		cuda_lease_end(l);
@@ -206,7 +230,7 @@ static CUresult marking_take(struct cuda_lease *own)
 	own->event = m->event;
 	own->marking = NULL;
 	free(m);
-	return !e || may_mark_later(e) ? CUDA_E_NOT_READY : e;
+	return !e || is_worth_later(e) ? CUDA_E_NOT_READY : e;
 }
 
 static void marking_leave(struct cuda_lease *own)
@@ -250,7 +274,7 @@ static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *sc
 	if (cuda_stream_tells(scope, stream)) {
 		e = scope->driver->stream_query(stream);
 		if (e != CUDA_E_NOT_READY)
-			return e;
+			return is_worth_later(e) ? CUDA_E_NOT_READY : e;
 	}
 	marking_begin(own);
 	return CUDA_E_NOT_READY;

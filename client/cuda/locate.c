@@ -309,14 +309,29 @@ int cuda_locate(CUdeviceptr at, uint64_t size, struct cuda_device *device, intpt
 
 /* ---- Opening it elsewhere ---- */
 
+/* The errno of a failed export, for which there is a text. If the driver refused what it had called
+ * possible, a copy can still be published. */
+static int export_errno(CUresult e)
+{
+	switch (e) {
+	case CUDA_E_INVALID_VALUE:
+	case CUDA_E_OPERATING_SYSTEM:
+	case CUDA_E_NOT_PERMITTED:
+	case CUDA_E_UNKNOWN:
+		return -ENOTSUP;
+	default:
+		return cuda_errno(e);
+	}
+}
+
 static int open_handle(const struct cuda_driver *d, struct cuda_memory *m)
 {
 	struct cuda_ipc_handle handle;
 	CUresult e = d->ipc_get_mem_handle(&handle, m->base);
 
 	if (e)
-		return cuda_fail(e, "exporting %" PRIu64 " bytes of GPU %d (%s)", m->size,
-				 m->device->ordinal, remedy);
+		return tl_fail(export_errno(e), "exporting %" PRIu64 " bytes of GPU %d (%s): %s",
+			       m->size, m->device->ordinal, remedy, cuda_error_text(e));
 	memcpy(m->handle, handle.bytes, sizeof(m->handle));
 	return 0;
 }
@@ -335,8 +350,9 @@ static int open_pool(const struct cuda_driver *d, struct cuda_located *located)
 	if (!e)
 		e = d->pool_export_pointer(&pointer, m->base);
 	if (e)
-		return cuda_fail(e, "exporting %" PRIu64 " bytes of a memory pool of GPU %d (%s)",
-				 m->size, m->device->ordinal, remedy);
+		return tl_fail(export_errno(e),
+			       "exporting %" PRIu64 " bytes of a memory pool of GPU %d (%s): %s",
+			       m->size, m->device->ordinal, remedy, cuda_error_text(e));
 	memcpy(m->handle, pointer.bytes, sizeof(m->handle));
 	return 0;
 }
@@ -368,8 +384,8 @@ static int open_part(struct cuda_parts *parts, uint32_t part, int *fd)
 		scope.driver->mem_release(handle);
 	}
 	cuda_leave(&scope);
-	return e ? cuda_fail(e, "exporting part %u of %u of memory of GPU %d (%s)", part, m->nparts,
-			     m->device->ordinal, remedy)
+	return e ? tl_fail(export_errno(e), "exporting part %u of %u of memory of GPU %d (%s): %s",
+			   part, m->nparts, m->device->ordinal, remedy, cuda_error_text(e))
 		 : 0;
 }
 

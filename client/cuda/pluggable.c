@@ -166,32 +166,41 @@ static bool releases_wait(void)
 	return recent;
 }
 
-/* Notes in p->event what is queued on the stream. -EBUSY: that is being captured. */
+/* Notes in p->event what is queued on the stream. -EBUSY: that is being captured, or this is a host
+ * function. */
 static int note_work(const struct cuda_scope *scope, struct pluggable *p)
 {
 	intptr_t stream = cuda_stream_here(p->stream, p->thread);
+	CUresult e;
 
 	if (p->stream == TL_STREAM_NONE)
 		return 0;
 	if (cuda_stream_usable(scope, stream))
 		return -EBUSY;
-	if (!cuda_event_take(p->device, &p->event) &&
-	    !scope->driver->event_record(p->event->event, cuda_stream(stream)))
+	e = cuda_event_take(p->device, &p->event);
+	if (!e)
+		e = scope->driver->event_record(p->event->event, cuda_stream(stream));
+	if (!e)
 		return 0;
 	if (p->event)
 		cuda_event_give(&p->device->events, p->event);
 	p->event = NULL;
+	if (e == CUDA_E_NOT_PERMITTED || cuda_errno(e) == -EBUSY)
+		return -EBUSY;
 	cuda_event_synchronize(p->device, scope, cuda_stream(stream)); /* nothing else shows it */
 	return 0;
 }
 
-/* False: its stream is being captured. True: it is not the caller's any more. */
+/* False: its stream is being captured, or this is a host function, where the driver takes no calls.
+ * True: it is not the caller's any more. */
 static bool note_and_unmap(struct pluggable *p)
 {
 	struct cuda_scope scope;
-	int r;
+	int r = cuda_enter(p->device, &scope);
 
-	if (cuda_enter(p->device, &scope)) {
+	if (r == cuda_errno(CUDA_E_NOT_PERMITTED))
+		return false;
+	if (r) {
 		free(p); /* a forked child, or the end of the process */
 		return true;
 	}

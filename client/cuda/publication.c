@@ -400,16 +400,21 @@ static bool retire_captured(struct cuda_captured *captured)
 	return true;
 }
 
-/* Leaves a publication, whose stream is being captured, to the closer. */
-static int retire_later(struct cuda_publication *p, intptr_t stream)
+/* Leaves a publication to the closer. @why: its stream is being captured (-EBUSY), or this is a
+ * host function, where the driver takes no calls. */
+static int retire_later(struct cuda_publication *p, intptr_t stream, int why)
 {
 	struct cuda_scope scope;
-	int r = cuda_enter(p->export->memory.device, &scope);
+	int r = why == -EBUSY ? cuda_enter(p->export->memory.device, &scope) : 0;
 
 	if (r)
 		return r;
-	p->stream = (intptr_t)cuda_stream_later(&scope, cuda_stream(stream));
-	cuda_leave(&scope);
+	if (why == -EBUSY) {
+		p->stream = (intptr_t)cuda_stream_later(&scope, cuda_stream(stream));
+		cuda_leave(&scope);
+	} else {
+		p->stream = (intptr_t)cuda_stream_unasked(cuda_stream(stream));
+	}
 	p->captured.mark = retire_captured;
 	cuda_captured_wait(&p->captured);
 	return 0;
@@ -431,7 +436,7 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *cont
 	p->first = first;
 	pthread_mutex_unlock(&cuda_lock);
 	r = cuda_event_record_here(e->memory.device, &e->events, stream, &event);
-	if (r == -EBUSY && !retire_later(p, stream))
+	if ((r == -EBUSY || r == cuda_errno(CUDA_E_NOT_PERMITTED)) && !retire_later(p, stream, r))
 		return 0;
 	if (r) {
 		pthread_mutex_lock(&cuda_lock);

@@ -23,7 +23,10 @@
  * the library calls the deleter of a published tensor when that is safe.
  *
  * After fork() CUDA does not work in the child. Streams must belong to the device's primary
- * context, as all streams of CUDA's runtime do.
+ * context, as all streams of CUDA's runtime do. Call no function of the library and no deleter in a
+ * host function (cuLaunchHostFunc), where CUDA takes no calls and may deadlock. If a driver refuses
+ * a deleter's calls there, the lease ends when the stream's work has ended all the same; that
+ * stream must stay until then.
  */
 #ifndef TENSORLEASE_CUDA_H
 #define TENSORLEASE_CUDA_H
@@ -71,7 +74,8 @@ TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream);
  *	-ETIMEDOUT	the tensor's producer has not finished it in time
  *	-ENODEV		as tl_get()
  *	-EBUSY		the stream is being captured into a graph
- *	-EINVAL		also: the stream is of another GPU than the tensor
+ *	-EINVAL		also: the stream is of another GPU than the tensor, or of another context
+ *			than its primary one
  * Since: 0.1
  */
 TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream,

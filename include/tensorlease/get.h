@@ -101,8 +101,8 @@ typedef struct tl_get_options {
  *			by a handle with an event that CUDA cannot open here
  *	-EBUSY		the stream is being captured into a graph, or a copy from a GPU is wanted
  *			while a blocking stream is captured there
- *	-EINVAL		also: the stream is of another GPU than the tensor, or both TL_GET_LOCAL and
- *			TL_GET_DEVICE were given
+ *	-EINVAL		also: the stream is of another GPU than the tensor, or of another context
+ *			than its primary one, or both TL_GET_LOCAL and TL_GET_DEVICE were given
  * Since: 0.1
  */
 TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *options,

@@ -120,9 +120,15 @@ unsigned fakecuda_calls(void)
 	return calls;
 }
 
+_Thread_local bool fake_in_host_function __attribute__((tls_model("initial-exec")));
+
 CUresult fake_enter(const char *function)
 {
 	calls++;
+	if (fake_in_host_function &&
+	    (!fake_flag("FAKECUDA_HOST_CONTEXTS") || !strncmp(function, "cuStream", 8) ||
+	     !strncmp(function, "cuEvent", 7)))
+		return CUDA_E_NOT_PERMITTED;
 	if (atomic_load(&fake.pid) != getpid())
 		return CUDA_E_NOT_INITIALIZED; /* or this is a forked child */
 	if (atomic_load(&fake.ended)) {

@@ -115,6 +115,7 @@ extern struct fake fake;
 
 /* ---- device.c ---- */
 
+extern _Thread_local bool fake_in_host_function;
 CUresult fake_enter(const char *function);
 void fake_violation(enum fake_violation violation);
 bool fake_flag(const char *name);

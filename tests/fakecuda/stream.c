@@ -116,6 +116,13 @@ static void pass_time(void)
 		nanosleep(&delay, NULL);
 }
 
+static void call(const struct op *op)
+{
+	fake_in_host_function = true;
+	op->function(op->argument);
+	fake_in_host_function = false;
+}
+
 static void run_head(CUstream stream)
 {
 	struct op *op = stream->head;
@@ -126,7 +133,7 @@ static void run_head(CUstream stream)
 	if (op->type == OP_WAIT)
 		event_wait(op->event, op->sequence);
 	else if (op->type == OP_CALL)
-		op->function(op->argument);
+		call(op);
 	else if (op->type == OP_COPY || op->type == OP_SET)
 		pass_time();
 	pthread_mutex_lock(&fake.lock);

@@ -557,6 +557,71 @@ GPU_TEST(memory_smaller_than_its_producer_says)
 	}
 }
 
+/* ---- The driver refuses what it called possible ---- */
+
+static int unshareable_after_all(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr memory = gpu_alloc(GPU_PART);
+
+	(void)arg;
+	refused_then_copied(client, memory, "exporting");
+	gpu_must(cuda->mem_free(memory));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(what_the_driver_refuses_to_export_is_copied_on_request)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	gpu_setenv("FAKECUDA_FAIL", "cuIpcGetMemHandle:1:304,cuIpcGetMemHandle:1:304");
+	must_be(td_run_client(&g.d, unshareable_after_all, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+/* ---- Many of one pool ---- */
+
+static int publishes_a_pool(const struct test_daemon *d, void *arg)
+{
+	enum { TENSORS = 64 };
+	tl_client *client = gpu_open(d, 0);
+	CUmemoryPool pool = gpu_pool(0, true);
+	static struct gpu_foreign f[TENSORS];
+	CUdeviceptr memory[TENSORS];
+	unsigned before = 0;
+	char name[16];
+
+	(void)arg;
+	for (int i = 0; i < TENSORS; i++) {
+		gpu_must(cuda->mem_alloc_from_pool_async(&memory[i], GPU_PART, pool,
+							 CUDA_STREAM_LEGACY));
+		gpu_foreign_init(&f[i], memory[i], GPU_PART, 0);
+		snprintf(name, sizeof(name), "p/%d", i);
+		must_be(tl_publish(client, name, &f[i].managed, NULL, NULL, NULL), 0);
+		before = i ? before : count_fds(0);
+	}
+	must_be(count_fds(0), before);
+	for (int i = 0; i < TENSORS; i++) { /* the first, whose descriptor it was, goes first */
+		snprintf(name, sizeof(name), "p/%d", i);
+		must_be(tl_delete(client, name), 0);
+		eventually(atomic_load(&f[i].deleted));
+		gpu_must(cuda->mem_free(memory[i]));
+	}
+	eventually(count_fds(0) < before);
+	gpu_must(cuda->pool_destroy(pool));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(tensors_of_one_pool_take_one_descriptor)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, publishes_a_pool, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 int main(int argc, char **argv)
 {
 	(void)argc;
