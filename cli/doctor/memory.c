@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/magic.h>
+#include <mntent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -32,15 +33,15 @@ static const char bigger[] =
 /* Writes the mount options of /dev/shm to @out. */
 static void mount_options(char *out, size_t size)
 {
-	FILE *f = fopen("/proc/self/mounts", "re");
-	char at[256], type[64], options[256];
+	FILE *f = setmntent("/proc/self/mounts", "re");
+	const struct mntent *m;
 
 	snprintf(out, size, "not a mount of its own");
-	while (f && fscanf(f, "%*s %255s %63s %255s %*d %*d", at, type, options) == 3)
-		if (!strcmp(at, "/dev/shm"))
-			snprintf(out, size, "%s, %s", type, options);
+	while (f && (m = getmntent(f)))
+		if (!strcmp(m->mnt_dir, "/dev/shm"))
+			snprintf(out, size, "%s, %s", m->mnt_type, m->mnt_opts);
 	if (f)
-		fclose(f);
+		endmntent(f);
 }
 
 /* Counts the objects of all daemons. */

@@ -164,6 +164,33 @@ GPU_TEST(what_killed_daemons_left_is_told)
 	}
 }
 
+/* Mounts /dev/shm behind something whose options take more than 255 bytes. */
+static bool shm_behind_long_options(void)
+{
+	char options[512], directory[256];
+	int n = snprintf(options, sizeof(options), "lowerdir");
+
+	if (!own_shm())
+		return false;
+	for (int c = 'a'; c <= 'b'; c++) {
+		snprintf(directory, sizeof(directory), "/dev/shm/%0200d", c);
+		must_be(mkdir(directory, 0755), 0);
+		n += snprintf(options + n, sizeof(options) - (size_t)n, "%c%s",
+			      c == 'a' ? '=' : ':', directory);
+	}
+	return !mount("tl-test", "/run", "overlay", MS_RDONLY, options) &&
+	       !mount("tl-test", "/dev/shm", "tmpfs", 0, "mode=1777,size=64M");
+}
+
+GPU_TEST(a_dev_shm_is_found_behind_a_mount_with_long_options)
+{
+	SKIP_UNLESS(shm_behind_long_options(), "may not mount an overlay before a /dev/shm");
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	cleanup_visit struct visit v = doctor_at(NULL);
+
+	must_contain(member(probe(&v, "/dev/shm"), "found"), "size=65536k");
+}
+
 GPU_TEST(a_dev_shm_without_a_limit_is_large)
 {
 	bool large = sysconf(_SC_PHYS_PAGES) >= (2L << 30) / sysconf(_SC_PAGESIZE);
