@@ -31,13 +31,14 @@ __attribute__((format(printf, 3, 4))) static int refuse(const struct because *be
 }
 
 /* Looks for a fault only if there is one: tensor_nbytes() finds all of them too. */
-static int check_shape(const DLTensor *t, uint64_t flags, const struct because *because)
+static int check_shape(const DLTensor *t, uint64_t flags, uint64_t *nbytes,
+		       const struct because *because)
 {
 	char text[TENSOR_DTYPE_TEXT];
-	uint64_t numel, nbytes;
 	const char *why;
+	uint64_t numel;
 
-	if (!tensor_nbytes(t->dtype, t->ndim, t->shape, tensor_is_padded(flags), &nbytes))
+	if (!tensor_nbytes(t->dtype, t->ndim, t->shape, tensor_is_padded(flags), nbytes))
 		return 0;
 	if (t->ndim < 0 || t->ndim > TENSOR_NDIM_MAX)
 		return refuse(because, -EINVAL, "ndim is %" PRId32 ", it must be 0 to %d", t->ndim,
@@ -111,14 +112,21 @@ static int check_place(const DLTensor *t, uint64_t flags, const struct because *
 	return 0;
 }
 
+int tensor_check_shape(const DLTensor *t, uint64_t flags, uint64_t *nbytes, char *why,
+		       size_t why_len)
+{
+	return check_shape(t, flags, nbytes, &(struct because){ .text = why, .size = why_len });
+}
+
 int tensor_check_source(const DLTensor *t, uint64_t flags, char *why, size_t why_len)
 {
 	struct because because = { .text = why, .size = why_len };
+	uint64_t nbytes;
 	int r;
 
 	if (!t)
 		return refuse(&because, -EINVAL, "the tensor is NULL");
-	r = check_shape(t, flags, &because);
+	r = check_shape(t, flags, &nbytes, &because);
 	if (!r)
 		r = check_device(t, &because);
 	if (!r)

@@ -7,7 +7,7 @@
 
 #include <tensorlease/dlpack.h>
 
-enum { TENSOR_WHY_TEXT = 256 }; /* bytes that suffice for any text of tensor_check_source() */
+enum { TENSOR_WHY_TEXT = 256 }; /* bytes that suffice for any text of these functions */
 
 /*
  * Checks that the CPU can read @t as it is described. Trusts that t->shape and t->strides have ndim
@@ -16,3 +16,8 @@ enum { TENSOR_WHY_TEXT = 256 }; /* bytes that suffice for any text of tensor_che
  * device that the CPU cannot read.
  */
 int tensor_check_source(const DLTensor *t, uint64_t flags, char *why, size_t why_len);
+
+/* The same for the type and the shape alone; returns the number of bytes of the elements in C
+ * order. */
+int tensor_check_shape(const DLTensor *t, uint64_t flags, uint64_t *nbytes, char *why,
+		       size_t why_len);

@@ -51,12 +51,12 @@ static int flags_check(struct draft_request *request, const tl_spec *spec)
 
 static int spec_request(struct draft_request *request, const tl_spec *spec)
 {
-	bool padded = spec->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	const DLTensor as = { .ndim = spec->ndim,
+			      .dtype = spec->dtype,
+			      .shape = (int64_t *)(uintptr_t)spec->shape };
+	char text[TENSOR_WHY_TEXT];
 	const char *why;
 
-	if (spec->ndim < 0 || spec->ndim > TL_NDIM_MAX || (spec->ndim && !spec->shape))
-		return tl_fail(-EINVAL, "tl_spec.ndim is %d (0 to %d)%s", spec->ndim, TL_NDIM_MAX,
-			       spec->shape ? "" : " and shape is NULL");
 	if (spec->dlpack_flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
 		return tl_fail(-EINVAL, "tl_spec.dlpack_flags is %#llx; %#llx is known",
 			       (unsigned long long)spec->dlpack_flags,
@@ -77,9 +77,8 @@ static int spec_request(struct draft_request *request, const tl_spec *spec)
 	if (tensor_dtype_check(spec->dtype, &why))
 		return tl_fail(-EINVAL, "tl_spec: %s (code %u, bits %u, lanes %u)", why,
 			       spec->dtype.code, spec->dtype.bits, spec->dtype.lanes);
-	if (tensor_nbytes(spec->dtype, spec->ndim, spec->shape, padded, &request->nbytes))
-		return tl_fail(-EINVAL,
-			       "tl_spec: the shape has a negative size, or more than 2^63-1 bytes");
+	if (tensor_check_shape(&as, spec->dlpack_flags, &request->nbytes, text, sizeof(text)))
+		return tl_fail(-EINVAL, "tl_spec: %s", text);
 	return 0;
 }
 

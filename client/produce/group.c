@@ -93,8 +93,11 @@ static int delete_check(const tl_group_item *item, uint64_t *nbytes)
 
 static int item_check(const tl_group_item *item, size_t i, uint64_t *nbytes)
 {
-	const char *why = NULL;
-	bool padded = item->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	const DLTensor as = { .ndim = item->ndim,
+			      .dtype = item->dtype,
+			      .shape = (int64_t *)(uintptr_t)item->shape };
+	char text[TENSOR_WHY_TEXT];
+	const char *why;
 
 	if (!item->name)
 		return tl_fail(-EINVAL, "item %zu of the group has no name", i);
@@ -105,12 +108,10 @@ static int item_check(const tl_group_item *item, size_t i, uint64_t *nbytes)
 			       item->name, item->flags, TL_GROUP_DELETE);
 	if (item->flags)
 		return delete_check(item, nbytes);
-	if (item->ndim < 0 || item->ndim > TL_NDIM_MAX || (item->ndim && !item->shape))
-		return tl_fail(-EINVAL, "'%s': ndim is %d (0 to %d)%s", item->name, item->ndim,
-			       TL_NDIM_MAX, item->shape ? "" : " and shape is NULL");
 	if (item->dlpack_flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
-		return tl_fail(-EINVAL, "'%s': dlpack_flags is %#llx, which has unknown bits",
-			       item->name, (unsigned long long)item->dlpack_flags);
+		return tl_fail(-EINVAL, "'%s': dlpack_flags is %#llx; %#llx is known", item->name,
+			       (unsigned long long)item->dlpack_flags,
+			       (unsigned long long)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
 	if (item->metadata_size > TL_METADATA_MAX || (item->metadata_size && !item->metadata))
 		return tl_fail(-EINVAL, "'%s': %zu bytes of metadata%s; the limit is %d",
 			       item->name, item->metadata_size, item->metadata ? "" : " at NULL",
@@ -120,10 +121,8 @@ static int item_check(const tl_group_item *item, size_t i, uint64_t *nbytes)
 	if (tensor_dtype_check(item->dtype, &why))
 		return tl_fail(-EINVAL, "'%s': %s (code %u, bits %u, lanes %u)", item->name, why,
 			       item->dtype.code, item->dtype.bits, item->dtype.lanes);
-	if (tensor_nbytes(item->dtype, item->ndim, item->shape, padded, nbytes))
-		return tl_fail(-EINVAL,
-			       "'%s': the shape has a negative size, or more than 2^63-1 bytes",
-			       item->name);
+	if (tensor_check_shape(&as, item->dlpack_flags, nbytes, text, sizeof(text)))
+		return tl_fail(-EINVAL, "'%s': %s", item->name, text);
 	return 0;
 }
 
