@@ -67,8 +67,11 @@ int client_check_name(const char *name, size_t len)
 
 	if (!tensor_name_check(name, len, &why))
 		return 0;
-	return tl_fail(-EINVAL, "'%.*s' is not a name: %s",
-		       len > TL_NAME_MAX ? TL_NAME_MAX : (int)len, name, why);
+	if (len > TL_NAME_MAX)
+		return tl_fail(-EINVAL,
+			       "'%.*s...' is not a name: it has %zu bytes; the limit is %d",
+			       TL_NAME_MAX, name, len, TL_NAME_MAX);
+	return tl_fail(-EINVAL, "'%.*s' is not a name: %s", (int)len, name, why);
 }
 
 int client_check_prefix(const char *prefix, size_t len)
@@ -77,6 +80,20 @@ int client_check_prefix(const char *prefix, size_t len)
 
 	if (!tensor_prefix_check(prefix, len, &why))
 		return 0;
-	return tl_fail(-EINVAL, "no name can start with '%.*s': %s",
-		       len > TL_NAME_MAX ? TL_NAME_MAX : (int)len, prefix, why);
+	if (len > TL_NAME_MAX)
+		return tl_fail(
+			-EINVAL,
+			"no name can start with '%.*s...': it has %zu bytes; the limit is %d",
+			TL_NAME_MAX, prefix, len, TL_NAME_MAX);
+	return tl_fail(-EINVAL, "no name can start with '%.*s': %s", (int)len, prefix, why);
+}
+
+int client_check_mode(enum tl_mode mode, const char *what)
+{
+	if (mode == TL_MODE_READ || mode == TL_MODE_COPY_ON_WRITE)
+		return 0;
+	return tl_fail(-EINVAL,
+		       "%s: the mode is %d; it may be TL_MODE_READ (%d) or TL_MODE_COPY_ON_WRITE "
+		       "(%d)",
+		       what, (int)mode, TL_MODE_READ, TL_MODE_COPY_ON_WRITE);
 }

@@ -29,3 +29,6 @@ int client_check_name(const char *name, size_t len);
 
 /* The same if no name can start with @prefix. */
 int client_check_prefix(const char *prefix, size_t len);
+
+/* -EINVAL if @mode, which @what has, is neither of the two. */
+int client_check_mode(enum tl_mode mode, const char *what);

@@ -37,8 +37,8 @@ static int remap(const DLManagedTensorVersioned *held, bool stream, tl_get_optio
 	if ((!l && !moved) || !out)
 		return tl_fail(-EINVAL, "%s: %s", function,
 			       out ? "the tensor is not from tl_get()" : "out is NULL");
-	if (options->mode != TL_MODE_READ && options->mode != TL_MODE_COPY_ON_WRITE)
-		return tl_fail(-EINVAL, "%s: the mode is %d", function, (int)options->mode);
+	if (client_check_mode(options->mode, function))
+		return -EINVAL;
 	if (moved && options->mode != TL_MODE_READ)
 		return tl_fail(-ENOTSUP,
 			       "%s: a copy on another device cannot be mapped copy-on-write: it "
@@ -95,8 +95,8 @@ static int check_device(const tl_get_options *options)
 	if (options->flags & TL_GET_LOCAL)
 		return tl_fail(-EINVAL, "tl_get_options.flags: TL_GET_LOCAL allows no copy, and so "
 					"does not go with TL_GET_DEVICE");
-	if (options->mode != TL_MODE_READ && options->mode != TL_MODE_COPY_ON_WRITE)
-		return tl_fail(-EINVAL, "tl_get_options.mode is %d", (int)options->mode);
+	if (client_check_mode(options->mode, "tl_get_options"))
+		return -EINVAL;
 	if (d->device_type == kDLCUDA || (d->device_type == kDLCPU && d->device_id == 0))
 		return 0;
 	return tl_fail(-EINVAL,
@@ -225,8 +225,8 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 	if (o.newer_than)
 		return tl_fail(-EINVAL, "tl_get_many: newer_than must be 0; it is %llu",
 			       (unsigned long long)o.newer_than);
-	if (o.mode != TL_MODE_READ && o.mode != TL_MODE_COPY_ON_WRITE)
-		return tl_fail(-EINVAL, "tl_get_options.mode is %d", (int)o.mode);
+	if (client_check_mode(o.mode, "tl_get_options"))
+		return -EINVAL;
 	if (o.flags & ~(uint32_t)TL_GET_DEVICE)
 		return tl_fail(-EINVAL, "tl_get_many: tl_get_options.flags is %#x; %#x is known",
 			       o.flags, TL_GET_DEVICE);

@@ -183,11 +183,8 @@ int lease_get(tl_client *client, const char *name, const tl_get_options *options
 	r = client_check_name(name, g.key.len);
 	if (r)
 		return r;
-	if (options->mode != TL_MODE_READ && options->mode != TL_MODE_COPY_ON_WRITE)
-		return tl_fail(
-			-EINVAL,
-			"tl_get_options.mode is %d; it may be TL_MODE_READ or TL_MODE_COPY_ON_WRITE",
-			(int)options->mode);
+	if (client_check_mode(options->mode, "tl_get_options"))
+		return -EINVAL;
 	if (g.spin_end > c.deadline)
 		g.spin_end = c.deadline;
 	return call_run(&c, get_attempt, &g);

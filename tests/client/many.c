@@ -590,6 +590,7 @@ TEST(only_tensors_from_tl_get_are_remapped)
 	must_be(tl_remap(NULL, TL_MODE_READ, &out), -EINVAL);
 	must_be(tl_remap(held, TL_MODE_READ, NULL), -EINVAL);
 	must_be(tl_remap(held, (enum tl_mode)2, &out), -EINVAL);
+	must(strstr(tl_last_error(), "tl_remap: the mode is 2; it may be TL_MODE_READ (0)"));
 	must_be(tl_remap(held, (enum tl_mode) - 1, &out), -EINVAL);
 	must(!out);
 	must_be(deleted, 0);

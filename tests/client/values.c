@@ -278,6 +278,7 @@ TEST(names_of_any_length_are_found)
 	}
 	name[TL_NAME_MAX + 1] = '\0';
 	must_be(tl_get(client, name, NULL, &(DLManagedTensorVersioned *){ NULL }), -EINVAL);
+	must(strstr(tl_last_error(), "n...' is not a name: it has 256 bytes; the limit is 255"));
 	must_be(tl_get(client, "", NULL, &(DLManagedTensorVersioned *){ NULL }), -EINVAL);
 	must_be(tl_get(client, "a//b", NULL, &(DLManagedTensorVersioned *){ NULL }), -EINVAL);
 	must_be(tl_stat(client, "a/../b", &info), -EINVAL);
