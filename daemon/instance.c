@@ -279,8 +279,7 @@ static int activated_path(struct instance *in, int fd)
 	    type != SOCK_SEQPACKET)
 		return -EINVAL;
 	memcpy(in->socket, address.sun_path, sizeof(in->socket));
-	in->socket[sizeof(in->socket) - 1] = '\0';
-	return 0;
+	return memchr(in->socket, '\0', sizeof(in->socket)) ? 0 : -ENAMETOOLONG;
 }
 
 /* Each namespace has an id from the range that begins with this one. */
@@ -302,7 +301,12 @@ static int socket_path(struct instance *in, const char *socket, int activated_fd
 
 	if (in->activated) {
 		r = activated_path(in, activated_fd);
-		if (r)
+		if (r == -ENAMETOOLONG)
+			snprintf(why, why_size,
+				 "cannot serve the socket from the service manager: its path %.*s "
+				 "has more than %zu bytes",
+				 (int)sizeof(in->socket), in->socket, sizeof(in->socket) - 1);
+		else if (r)
 			snprintf(why, why_size,
 				 "cannot serve the socket from the service manager: it is not a "
 				 "SOCK_SEQPACKET socket with a path (ListenSequentialPacket=)");

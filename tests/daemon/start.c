@@ -419,6 +419,30 @@ TEST(it_serves_a_socket_that_it_was_given)
 	given_end(&g);
 }
 
+/* The kernel lets a path fill its 108 bytes, with no space for a NUL. */
+TEST(a_given_socket_whose_path_no_client_could_have_is_refused)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	char path[sizeof(a.sun_path) + 1] = "";
+	struct given g = given_begin();
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	size_t n = strlen(g.dir);
+
+	must(fd >= 0);
+	memset(path, 'x', sizeof(a.sun_path));
+	memcpy(path, g.dir, n);
+	path[n] = '/';
+	memcpy(a.sun_path, path, sizeof(a.sun_path));
+	must_be(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	must_be(listen(fd, 16), 0);
+	must_not_start(
+		&(struct td_options){ .socket = g.path, .listen_fd_peek = fd, .expect_exit = true },
+		path, "107 bytes");
+	must_be(unlink(path), 0);
+	close(fd);
+	given_end(&g);
+}
+
 TEST(it_says_when_it_is_ready)
 {
 #ifndef HAVE_SYSTEMD
