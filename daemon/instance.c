@@ -21,6 +21,7 @@
 #include "daemon/state/namespace.h"
 #include "daemon/store/shm.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/fd.h"
 #include "util/log.h"
 
@@ -138,8 +139,10 @@ uint64_t instance_pid_namespace(void)
 static int instance_record(const struct instance *in)
 {
 	char text[INSTANCE_LOCK_TEXT];
-	int n = snprintf(text, sizeof(text), "%-10d %016" PRIx64 " %020" PRIu64 " %020" PRIu64 "\n",
-			 (int)getpid(), in->id, in->versions, instance_pid_namespace());
+	int n = snprintf(text, sizeof(text),
+			 "%-10d %016" PRIx64 " %020" PRIu64 " %020" PRIu64 " %020" PRIu64 "\n",
+			 (int)getpid(), in->id, in->versions, instance_pid_namespace(),
+			 in->versions_since);
 
 	if (pwrite(in->lock_fd, text, (size_t)n, 0) != n || ftruncate(in->lock_fd, n))
 		return -errno;
@@ -151,9 +154,10 @@ void instance_note_versions(struct instance *in)
 	uint64_t known = in->versions, versions;
 
 	for (uint64_t i = 0; i < NAMESPACES_MAX; i++) {
-		versions = former_versions(in->id + i, i == 0, known);
+		versions = former_versions(in->id + i, i == 0, known, in->versions_since);
 		in->versions = versions > in->versions ? versions : in->versions;
 	}
+	in->versions_since = (uint64_t)now_mono_ns();
 }
 
 /* Removes the remains of the last daemon on this socket, if it was killed. */
@@ -342,8 +346,11 @@ static int instance_begin(struct instance *in, const char *socket, struct instan
 	r = socket_path(in, socket, fds->activated, why, why_size);
 	if (!r)
 		r = instance_lock(in, &fds->lock, text, why, why_size);
-	if (!r && sscanf(text, "%*d %" SCNx64 " %" SCNu64, &in->id, &in->versions) >= 1)
+	if (!r && sscanf(text, "%*d %" SCNx64 " %" SCNu64 " %*u %" SCNu64, &in->id, &in->versions,
+			 &in->versions_since) >= 1)
 		in->adopted = fds->adopt && was_kept && in->id;
+	if (in->versions_since > (uint64_t)now_mono_ns())
+		in->versions_since = 0; /* the machine was restarted */
 	if (!r && in->id && !in->adopted)
 		r = instance_clean(in);
 	if (!r && !in->adopted)

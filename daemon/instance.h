@@ -15,9 +15,10 @@ struct instance {
 	int lock_fd;
 	int listen_fd; /* the server closes it */
 	uint64_t id;
-	uint64_t versions; /* no former daemon gave out a higher version; 0: there was none */
-	bool adopted;	   /* taken over from the last daemon */
-	int activated;	   /* the socket is the service manager's, and stays when we go */
+	uint64_t versions;	 /* no former daemon gave out a higher version; 0: there was none */
+	uint64_t versions_since; /* when we knew that: CLOCK_MONOTONIC; 0: not known */
+	bool adopted;		 /* taken over from the last daemon */
+	int activated;		 /* the socket is the service manager's, and stays when we go */
 };
 
 /* Inherited descriptors, or -1. instance_init() takes all of them. */

@@ -320,6 +320,7 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 			    .device_capacity = o->gpu_capacity,
 			    .warm_ns = (uint64_t)o->warm_ns,
 			    .versions = instance->versions,
+			    .versions_since = instance->versions_since,
 			    .keep = k },
 		.namespaces = o->config.namespaces,
 		.count = o->config.namespace_count,

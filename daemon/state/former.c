@@ -71,10 +71,10 @@ static bool read_catalog(int fd, uint64_t limit, uint64_t *highest)
 	return read_names(fd, &h, highest);
 }
 
-uint64_t former_versions(uint64_t instance, bool expected, uint64_t known)
+uint64_t former_versions(uint64_t instance, bool expected, uint64_t known, uint64_t since)
 {
 	const struct object object = shm_object_of_catalog(instance);
-	uint64_t highest = known, limit = version_limit();
+	uint64_t highest = known, limit = version_limit(known, since);
 	cleanup_(fd_closep) int fd = -1;
 
 	if (shm_object_open(&object, O_RDONLY, &fd) == -ENOENT && !expected)

@@ -41,6 +41,11 @@ void ring_retire(struct state *st, struct client *c, uint64_t ref, const uint64_
 	}
 }
 
+static uint64_t most_believed(const struct state *st)
+{
+	return version_limit(st->shared->versions_known, st->shared->versions_since);
+}
+
 /* Copies the page's entry into the row, as far as it is valid. */
 static void row_take_entry(struct state *st, const struct ring *ring, uint32_t slot, unsigned index)
 {
@@ -52,7 +57,7 @@ static void row_take_entry(struct state *st, const struct ring *ring, uint32_t s
 
 	if (row->version)
 		return;
-	if (version <= name->version || version > version_limit())
+	if (version <= name->version || version > most_believed(st))
 		version = name->version + 1;
 	row->committed_ns = entry.committed_ns && entry.committed_ns < now ? entry.committed_ns
 									   : now;
@@ -101,9 +106,9 @@ static void others_retire(struct state *st, struct account *a, const struct ring
 }
 
 /* The highest version in the entries. The name's next version is to be above it. */
-static uint64_t version_seen(const struct ring *ring, uint64_t most)
+static uint64_t version_seen(const struct state *st, const struct ring *ring, uint64_t most)
 {
-	uint64_t limit = version_limit();
+	uint64_t limit = most_believed(st);
 
 	for (unsigned i = 0; i < ring->count; i++) {
 		uint64_t version = *(volatile uint64_t *)&ring->page->entries[i].version;
@@ -151,7 +156,7 @@ void ring_end(struct state *st, struct account *a, struct ring *ring)
 			atomic_store(&name->version, catalog_row(&st->catalog, slot)->version);
 	} else {
 		atomic_fetch_sub(&st->catalog.header->tensors, 1);
-		atomic_store(&name->version, version_seen(ring, name->version));
+		atomic_store(&name->version, version_seen(st, ring, name->version));
 	}
 	atomic_store(&name->current, ref);
 	watches_note(st, ring->name, false, NULL, &wakes);

@@ -25,6 +25,8 @@ void shared_init(struct shared *sh, const struct shared_limits *limits)
 {
 	*sh = (struct shared){ .uid = geteuid(),
 			       .versions = limits->versions,
+			       .versions_known = limits->versions,
+			       .versions_since = limits->versions_since,
 			       .warm_ns = limits->warm_ns,
 			       .keep = limits->keep };
 	list_init(&sh->ledgers);

@@ -37,6 +37,8 @@ struct shared {
 	/* Whether there are messages from @c that we have not read. serve/, which has the sockets,
 	 * sets this. NULL: never. */
 	enum unread (*unread)(const struct client *c);
+	/* The highest version when our instance began, and when that was; see version_limit(). */
+	uint64_t versions_known, versions_since;
 	uint64_t next_client_id;
 	uint64_t versions;    /* new catalogs begin above it: no former daemon gave out a higher
 				 version */
@@ -57,7 +59,7 @@ struct shared_limits {
 	unsigned device_fds_max; /* descriptors that open memory: on devices, or without names */
 	unsigned flight_fds_max; /* descriptors on their way to clients */
 	uint64_t warm_ns;
-	uint64_t versions;
+	uint64_t versions, versions_since;
 	struct keep *keep; /* outlives us */
 };
 

@@ -2,12 +2,15 @@
 /* A version never goes back, whatever has become of the daemon that gave it out. */
 #include <fcntl.h>
 #include <stddef.h>
+#include <sys/stat.h>
 
 #include "proto/catalog_layout.h"
 #include "proto/ring_layout.h"
 #include "tests/client/common.h"
+#include "tests/client/rings.h"
 #include "tests/harness/catalogs.h"
 #include "tests/harness/client.h"
+#include "util/clock.h"
 
 /* One that would be an end of the numbers. */
 #define FAR ((uint64_t)1 << 62)
@@ -158,6 +161,89 @@ TEST(a_stop_leaves_no_lock_file_when_nobody_is_connected)
 	must_be(access(path, F_OK), 0);
 	td_stop(&d);
 	must_be(access(path, F_OK), -1);
+}
+
+/* ---- When the clock is set back ---- */
+
+/*
+ * Starts a daemon after another one that was stopped, and whose last version is above the
+ * nanoseconds since 1970: the time was an hour later when versions began there. Returns that.
+ */
+static uint64_t begin_ahead(struct test_daemon *d, const char *const *extra)
+{
+	uint64_t ahead = (uint64_t)(now_real_ns() + 3600 * NS_PER_SEC);
+	char path[128], text[128];
+
+	*d = td_start();
+	td_stop(d);
+	lock_path(d, path);
+	snprintf(text, sizeof(text), "%-10d %016d %020" PRIu64 " %020d %020" PRId64 "\n", 1, 0,
+		 ahead, 0, now_mono_ns());
+	config_write(path, text);
+	must_be(chmod(path, 0600), 0);
+	*d = td_start(.socket = d->socket, .extra = extra, .expect_ready = extra);
+	must(td_alive(d));
+	return ahead;
+}
+
+static uint64_t version_of(tl_client *client, const char *name)
+{
+	tl_info info = { .size = sizeof(info) };
+
+	must_be(tl_stat(client, name, &info), 0);
+	return info.version;
+}
+
+/* Publishes in a ring that then ends, and once more. Returns the version, which was @last. With
+ * @adopted another daemon has the ring by then. */
+static uint64_t ring_goes_on(const struct test_daemon *d, uint64_t last, bool adopted)
+{
+	tl_client *client = td_connect(d), *observer = td_connect(d);
+
+	last = put_until_ring(client, "r", 1, last);
+	for (int i = 0; i < 10; i++)
+		must_be(put_ring(client, "r", 1), ++last);
+	if (adopted)
+		daemon_kill(observer);
+	tl_close(client); /* the ring ends */
+	eventually(!rings(observer));
+	must_be(version_of(observer, "r"), last);
+	tl_close(observer);
+	must_be(put_once(d, "r"), ++last);
+	return last;
+}
+
+TEST(versions_of_an_adopted_ring_go_on_when_the_clock_is_set_back)
+{
+	static const char *const extra[] = { "--keeper", "yes", NULL };
+	cleanup_td struct test_daemon d = { 0 };
+	uint64_t first = begin_ahead(&d, extra);
+
+	ring_goes_on(&d, first, true);
+}
+
+TEST(versions_of_a_ring_go_on_when_the_clock_is_set_back)
+{
+	cleanup_td struct test_daemon d = { 0 };
+	uint64_t first = begin_ahead(&d, NULL), last = ring_goes_on(&d, first, false);
+
+	kill_held(&d);
+	go_on(&d, last, first + 2 * (last - first) + 2 * RING_SLOTS_MAX);
+}
+
+/* Nobody knows how far they came, again and again. Yet they rise no faster than the time. */
+TEST(versions_that_are_lost_go_on_when_the_clock_is_set_back)
+{
+	int64_t start = now_mono_ns();
+	cleanup_td struct test_daemon d = { 0 };
+	uint64_t first = begin_ahead(&d, NULL), last = put_once(&d, "a");
+
+	for (int i = 0; i < 3; i++) {
+		td_kill(&d);
+		eventually(catalogs_left(&d) == 0);
+		last = go_on(&d, last, FAR);
+		must(last - first < (uint64_t)(now_mono_ns() - start));
+	}
 }
 
 /* ---- What cannot be believed ---- */
