@@ -161,6 +161,12 @@ class Described:
         {"data": (A.ctypes.data, False), "strides": (1 << 70,)},
         {"data": ((1 << 64) + A.ctypes.data, False)},
         {"data": (-8, False)},
+        {"data": bytes(12), "offset": 1},
+        {"data": bytes(12), "offset": -4},
+        {"data": bytes(12), "offset": 1 << 70},
+        {"data": bytes(12), "offset": "1"},
+        {"data": bytes(12), "offset": 7, "strides": (-4,)},
+        {"data": bytes(12), "offset": 13, "shape": (0,)},
     ],
 )
 def test_an_array_interface_that_lies_is_refused(client, interface):

@@ -135,6 +135,22 @@ def test_things_with_array_interface(client):
     assert (value(client) == source).all()
 
 
+class Bytes:
+    def __init__(self, **interface):
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (2,), "data": b"\0\0\7\10", **interface}
+
+
+def test_bytes_of_an_array_interface_begin_at_its_offset(client):
+    client.put("sources/x", Bytes(offset=2))
+    assert value(client).tolist() == [7, 8]
+    client.put("sources/x", Bytes(offset=3, strides=(-1,)))
+    assert value(client).tolist() == [8, 7]
+    client.put("sources/x", Bytes(offset=4, shape=(0,)))
+    for wrong in (3, -1):
+        with pytest.raises(BufferError, match=rf"4 bytes .*shape \(2,\) at offset {wrong}$"):
+            client.put("sources/x", Bytes(offset=wrong))
+
+
 def test_big_endian_elements_are_told_how_to_turn(client):
     source = np.arange(3, dtype=">i4")
     with pytest.raises(BufferError, match=r"big-endian.*array\.astype\('<i4'\)$"):

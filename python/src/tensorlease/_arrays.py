@@ -22,7 +22,9 @@ def read_interface(array):
     dtype, shape, steps = read_description(array, interface, "__array_interface__")
     data = interface.get("data")
     if isinstance(data, bytes):
-        return _address_of_bytes(data, shape, steps, _itemsize(dtype[1])), dtype, shape, steps, (array, data)
+        offset = interface.get("offset", 0)  # of an address NumPy ignores it too
+        address = _address_of_bytes(data, offset, shape, steps, _itemsize(dtype[1]))
+        return address, dtype, shape, steps, (array, data)
     return address_in(interface, "__array_interface__"), dtype, shape, steps, array
 
 
@@ -91,13 +93,20 @@ def address_in(interface, called):
     raise BufferError(f"{called} has no address in 'data'")
 
 
-def _address_of_bytes(data, shape, steps, itemsize):
-    """Return the address of bytes, as PIL hands out: a copy of the image."""
+def _address_of_bytes(data, offset, shape, steps, itemsize):
+    """Return the address of element 0 in bytes, as PIL hands out: a copy of the image."""
+    try:
+        offset = operator.index(offset)
+    except TypeError as error:
+        raise BufferError(f"__array_interface__ cannot be used: {error!r}") from None
     ends = [(size - 1) * step for size, step in zip(shape, steps, strict=True)]
     first, last = sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends)
-    if 0 not in shape and (first < 0 or (last + 1) * itemsize > len(data)):
-        raise BufferError(f"__array_interface__: {len(data)} bytes of 'data' are too few for shape {shape}")
-    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
+    if 0 in shape:
+        first, last = 0, -1
+    if offset < 0 or first * itemsize + offset < 0 or (last + 1) * itemsize + offset > len(data):
+        at = f" at offset {offset}" if offset else ""
+        raise BufferError(f"__array_interface__: {len(data)} bytes of 'data' are too few for shape {shape}{at}")
+    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value + offset
 
 
 def _steps(strides, shape, itemsize, called):
