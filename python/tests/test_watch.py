@@ -469,6 +469,12 @@ def test_mistakes(client):
         client.watch("a", prefix="b")
     with pytest.raises(TypeError, match="newer_than and stream are for the watch of a name"):
         client.watch(prefix="a/", newer_than=1)
+    for wrong in (-1, 1 << 64, 1 << 70):
+        with pytest.raises(ValueError, match="newer_than must be an int from 0 to 2"):
+            client.watch("a", newer_than=wrong)
+    for wrong in ("", 1.5):
+        with pytest.raises(TypeError, match="newer_than"):
+            client.watch("a", newer_than=wrong)
     with pytest.raises(tensorlease.InvalidError):
         client.watch("a//b")
     with pytest.raises(TypeError):

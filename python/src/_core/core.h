@@ -138,6 +138,8 @@ int parse_lifetime(PyObject *ttl, PyObject *owner_bound, PyObject *evictable, in
 int parse_ring(PyObject *o, uint32_t *ring);
 /* Converts an unsigned int of 64 bits; NULL is 0. */
 int parse_uint64(const char *argument, PyObject *o, uint64_t *number);
+/* check_uint64(argument, number) -> int: does the same for Python code. */
+PyObject *check_uint64(PyObject *module, PyObject *args);
 int parse_mode(PyObject *o, enum tl_mode *mode);
 /* Takes bytes-like objects, or None, which is a view without an object. */
 int parse_metadata(PyObject *o, Py_buffer *view);

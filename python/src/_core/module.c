@@ -15,6 +15,7 @@ PyObject *extension_lock;
 
 static PyMethodDef functions[] = {
 	{ "check_seconds", check_seconds, METH_VARARGS, NULL },
+	{ "check_uint64", check_uint64, METH_VARARGS, NULL },
 	{ "check_stream", check_stream, METH_O, NULL },
 	{ "lacks_tensors", lacks_tensors, METH_NOARGS, NULL },
 	{ "register", register_types, METH_VARARGS, NULL },

@@ -519,6 +519,18 @@ int parse_uint64(const char *argument, PyObject *o, uint64_t *number)
 	return -1;
 }
 
+PyObject *check_uint64(PyObject *module, PyObject *args)
+{
+	const char *argument;
+	uint64_t number;
+	PyObject *o;
+
+	(void)module;
+	if (!PyArg_ParseTuple(args, "sO", &argument, &o) || parse_uint64(argument, o, &number))
+		return NULL;
+	return PyLong_FromUnsignedLongLong(number);
+}
+
 int parse_mode(PyObject *o, enum tl_mode *mode)
 {
 	*mode = TL_MODE_READ;

@@ -158,13 +158,14 @@ PyObject *client_late(PyObject *self, PyObject *args)
 {
 	WITH_LOCK;
 	struct client *c = (struct client *)self;
-	unsigned long long newer_than;
-	PyObject *timeout;
+	PyObject *newer, *timeout;
+	uint64_t newer_than;
 	const char *name;
 	double began;
 	int64_t ns;
 
-	if (!PyArg_ParseTuple(args, "sKOd", &name, &newer_than, &timeout, &began) ||
+	if (!PyArg_ParseTuple(args, "sOOd", &name, &newer, &timeout, &began) ||
+	    parse_uint64("newer_than", newer, &newer_than) ||
 	    parse_seconds("timeout", timeout, &ns) || !client_begin(c))
 		return NULL;
 	wait_late(c, name, newer_than, ns, (int64_t)(began * (double)NS_PER_SEC));

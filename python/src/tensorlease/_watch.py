@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import errno
 import math
-import operator
 import os
 import time
 import types
@@ -176,7 +175,7 @@ class Watch(_Watching):
         return types.GenericAlias(cls, given)
 
     def __init__(self, client, name, whole, newer_than, timeout, options, until_gone):
-        newest = operator.index(newer_than or 0)
+        newest = 0 if newer_than is None else _core.check_uint64("newer_than", newer_than)
         super().__init__(client, name, whole, False, timeout)
         self._stream = options.pop("stream", None)
         _core.check_stream(self._stream)
