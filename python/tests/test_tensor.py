@@ -460,6 +460,38 @@ def test_bytes_of_any_type(client, word):
     assert len(client.get("view/odd").bytes()) == 8
 
 
+def must_name_bytes(array, use):
+    """Check that use() is refused in words that name bytes(), which drafts have too and which works for odd sizes."""
+    with pytest.raises((BufferError, TypeError), match=r"bytes\(\)") as caught:
+        use(array)
+    assert "view(" not in str(caught.value)
+    return array.bytes()
+
+
+def packed_numpy(array):
+    pytest.importorskip("ml_dtypes")  # else NumPy has no such elements at all
+    return array.numpy()
+
+
+@pytest.mark.parametrize(("word", "use"), [("int4", memoryview), ("int4", packed_numpy), ("float8_e5m2", memoryview)])
+def test_what_has_no_buffer_has_bytes(client, word, use):
+    with client.create("view/x", (3, 5), word) as draft:
+        must_name_bytes(draft, use)[:] = bytes(range(draft.nbytes))
+    tensor = client.get("view/x")
+    assert must_name_bytes(tensor, use) == bytes(range(tensor.nbytes))
+
+
+def test_the_same_elements_have_the_same_padding(client):
+    with client.create("view/x", (2, 3), "int4", padded=True) as draft:
+        draft.bytes()[:] = bytes(range(6))
+    tensor = client.get("view/x")
+    for same in (tensor.view("int4"), tensor.view("int4").read_only_view()):
+        assert (same.shape, same.itemsize, bytes(same.bytes())) == ((2, 3), 1, bytes(range(6)))
+    packed = tensor.view("uint8").view("int4")
+    for other in (packed, packed.read_only_view()):
+        assert (other.shape, other.itemsize) == ((2, 6), 0.5)
+
+
 def test_small_floats_of_a_safetensors_file(client, tmp_path):
     header = {
         "f4": {"dtype": "F4", "shape": [2, 8], "data_offsets": [0, 8]},

@@ -426,11 +426,11 @@ static const char *buffer_refusal(const struct hold *h, int flags)
 	if ((flags & PyBUF_WRITABLE) && hold_read_only(h))
 		return "the tensor is read-only; get it with mode=\"c\" to write to a copy-on-write view";
 	if (element_bits(t->dtype, h->managed->flags) % 8)
-		return "the buffer protocol has no packed elements of less than a byte; tensor.bytes() and "
-		       "tensor.view('uint8') have their bytes";
+		return "the buffer protocol has no packed elements of less than a byte; bytes() has their "
+		       "bytes";
 	if ((flags & (PyBUF_FORMAT | PyBUF_ND)) && !dtype_format(t->dtype))
-		return "the buffer protocol has no format for this dtype; ask for plain bytes, for "
-		       "tensor.bytes() or tensor.view('uint8'), or use DLPack";
+		return "the buffer protocol has no format for this dtype; ask for plain bytes or for "
+		       "bytes(), or use DLPack";
 	return NULL;
 }
 

@@ -208,6 +208,19 @@ static bool view_fits(DLDataType dtype, Py_ssize_t ndim, const int64_t *shape, u
 	return bits / 8 + (bits % 8 != 0) <= nbytes;
 }
 
+/* The same elements have the same padding; others have none. */
+static uint64_t view_flags(const struct hold *h, DLDataType dtype, Py_ssize_t ndim,
+			   const int64_t *shape)
+{
+	const DLTensor *t = &h->managed->dl_tensor;
+	uint64_t flags = DLPACK_FLAG_BITMASK_READ_ONLY;
+
+	if (!memcmp(&dtype, &t->dtype, sizeof(dtype)) && ndim == t->ndim &&
+	    (!ndim || !memcmp(shape, t->shape, (size_t)ndim * sizeof(*shape))))
+		flags |= DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	return h->managed->flags & flags;
+}
+
 PyObject *array_view(PyObject *self, PyObject *args)
 {
 	WITH_LOCK;
@@ -233,8 +246,7 @@ PyObject *array_view(PyObject *self, PyObject *args)
 		PyErr_SetString(PyExc_ValueError, "the tensor cannot be seen in this way");
 		return NULL;
 	}
-	m = view_new(h, dtype, (int32_t)n, shape,
-		     h->managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY);
+	m = view_new(h, dtype, (int32_t)n, shape, view_flags(h, dtype, n, shape));
 	return m ? tensor_from(m) : PyErr_NoMemory();
 }
 

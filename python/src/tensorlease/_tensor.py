@@ -58,7 +58,7 @@ def _as_numpy(array):
     if dtype.itemsize != array.itemsize:
         raise TypeError(
             f"NumPy has no packed {array._dtype_word}: its elements take {dtype.itemsize} bytes each; "
-            "view('uint8') has the bytes"
+            "bytes() has the bytes"
         )
     if not array.size:
         return numpy.empty(array.shape, dtype)
@@ -254,17 +254,18 @@ class Tensor(_Values, _core.Tensor):
 
         The last dimension becomes longer or shorter if the elements have another size. So ``t.view('uint8')`` has the
         bytes of types that other libraries do not have, such as the packed float6_e2m3fn of .safetensors files.
+        Elements of less than a byte are packed, unless the tensor has elements of that type and they are not.
         ValueError: the last dimension has no whole number of such elements. TypeError: the tensor is on a GPU.
         """
         if self.__dlpack_device__()[0] == _CUDA:
             raise TypeError(f"view() is for tensors on the CPU, and this one is on {self.device}: t.torch().view(...)")
-        code, bits, lanes = parse_dtype(dtype)
+        wanted = _, bits, lanes = parse_dtype(dtype)
         old, new, shape = int(self.itemsize * 8), bits * lanes, self.shape
-        if old != new:
+        if old != new and wanted != self._dtype_tuple:
             if not shape or shape[-1] * old % new:
                 raise ValueError(f"the last dimension of shape {shape} is no whole number of {dtype} elements")
             shape = (*shape[:-1], shape[-1] * old // new)
-        return self._view((code, bits, lanes), shape)
+        return self._view(wanted, shape)
 
     def copy_on_write(self):
         """Return another Tensor of the same version in mode 'c', with a lease of its own and without a copy.
