@@ -41,7 +41,7 @@ bool draft_step(struct tl_draft *draft, enum draft_event event)
 
 	if (next == DRAFT_NEW)
 		return false;
-	draft->state = next;
+	atomic_store_explicit(&draft->state, next, memory_order_release);
 	draft->hold.open = draft_is_writable(draft);
 	return true;
 }

@@ -60,11 +60,11 @@ struct tl_draft {
 	struct session *session;
 	const struct memory_kind *kind;
 	struct ring *ring; /* the draft is a slot of that ring, and holds a reference; or NULL */
-	struct ring_slot *ring_slot; /* of that ring */
-	uint32_t ring_depth;	     /* as in tl_spec */
-	enum draft_state state;
-	uint32_t extra;	   /* requested bytes of shape and metadata */
-	uint64_t capacity; /* requested bytes of data */
+	struct ring_slot *ring_slot;	/* of that ring */
+	uint32_t ring_depth;		/* as in tl_spec */
+	_Atomic enum draft_state state; /* read without the mutex, too */
+	uint32_t extra;			/* requested bytes of shape and metadata */
+	uint64_t capacity;		/* requested bytes of data */
 	union {
 		struct write_map *map; /* shared memory: where it is written */
 		alignas(uint64_t) unsigned char own[DRAFT_OWN]; /* another kind's */

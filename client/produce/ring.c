@@ -491,6 +491,13 @@ int ring_publish(struct tl_draft *draft, const void *metadata, size_t size, uint
 	if (error)
 		return error > 0 ? RING_E_OVER : error;
 	pthread_mutex_lock(&s->produce_mutex);
+	if (!draft_is_writable(draft)) {
+		pthread_mutex_unlock(&s->produce_mutex);
+		return tl_fail(-ESTALE,
+			       "the draft of '%s' is none any more: another thread has committed "
+			       "it or closed its client",
+			       draft->name);
+	}
 	if (!session_served(s) || list_empty(&r->link) ||
 	    !publish_locked(s, r, draft->ring_slot, ref_generation(draft->hold.ref), metadata,
 			    size)) {

@@ -448,6 +448,72 @@ TEST(threads_publish_under_one_name)
 	tl_close(consumer);
 }
 
+/* A thread that publishes what another library sees of a draft. */
+struct publisher {
+	tl_client *client;
+	DLManagedTensorVersioned view;
+	uint64_t version;
+	int result;
+	_Atomic pid_t tid;
+	pthread_t thread;
+};
+
+static void *publish_view(void *arg)
+{
+	struct publisher *p = arg;
+
+	atomic_store(&p->tid, (pid_t)syscall(SYS_gettid));
+	p->result = tl_publish(p->client, "r", &p->view, NULL, NULL, &p->version);
+	return NULL;
+}
+
+/* Both have found the draft unpublished when they wait for the daemon, because of a commit that it
+ * has not read. */
+TEST(a_draft_of_a_ring_is_published_by_one_thread)
+{
+	enum { ROUNDS = 5, TWO = 2 };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *consumer = td_connect(&d);
+	static const int64_t shape = 100;
+	unsigned char data[100] = { 7 };
+	DLTensor t = bytes_tensor(data, &shape);
+	DLManagedTensorVersioned *exported;
+
+	begin_ring(client, &t);
+	for (int i = 0; i < ROUNDS; i++) {
+		struct publisher both[TWO] = { 0 }, *won;
+		uint64_t version = version_of(consumer), next;
+		tl_draft *other = draft_like(client, "other", &t);
+
+		must_be(tl_draft_to_dlpack(draft_like(client, "r", &t), &exported), 0);
+		td_freeze(&d);
+		must_be(tl_commit(other, NULL), 0);
+		for (int j = 0; j < TWO; j++) {
+			both[j].client = client;
+			both[j].view.version = (DLPackVersion){ DLPACK_MAJOR_VERSION, 0 };
+			both[j].view.dl_tensor = bytes_tensor(exported->dl_tensor.data, &shape);
+			must_be(pthread_create(&both[j].thread, NULL, publish_view, &both[j]), 0);
+			until_it_sleeps(&both[j].tid);
+		}
+		td_thaw(&d);
+		for (int j = 0; j < TWO; j++)
+			must_be(pthread_join(both[j].thread, NULL), 0);
+		won = &both[both[0].result != 0];
+		must_be(won->result, 0);
+		must_be(won->version, version + 1);
+		must_be(both[won == both].result, -ESTALE);
+		must_be(version_of(consumer), version + 1);
+		drop(exported);
+		must_be(tl_put(client, "r", &t, &plain, &next), 0);
+		must_be(next, version + 2);
+	}
+	must(ring_of(consumer));
+	tl_close(client);
+	eventually(td_status(&d).retired == 0);
+	must_be(first_byte(consumer), 7);
+	tl_close(consumer);
+}
+
 static bool has_ring_after_put(tl_client *client, uint32_t slots)
 {
 	const tl_put_options o = { .size = sizeof(o), .ring = slots };
