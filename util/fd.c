@@ -5,10 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "util/cancel.h"
 #include "util/fd.h"
 
 int fd_close(int fd)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	int saved = errno;
 
 	if (fd >= 0)

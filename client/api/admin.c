@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 
 #include <tensorlease/admin.h>
 
@@ -13,6 +12,7 @@
 #include "client/session/call.h"
 #include "client/session/request.h"
 #include "proto/conn.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 
 /* Copies the reason. The daemon writes it without a lock, and may be another user's. */
@@ -114,7 +114,7 @@ TL_API int tl_restart(tl_client *client)
 				       "the daemon at %s was asked for a restart, and none came in "
 				       "time; its log may say why",
 				       client->address.path);
-		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS }, NULL);
+		nap(NS_PER_MS);
 	}
 	return r < 0 ? r : 0;
 }

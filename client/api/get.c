@@ -22,6 +22,7 @@
 #include "client/get/wait.h"
 #include "client/session/call.h"
 #include "client/session/request.h"
+#include "util/cancel.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 
@@ -426,6 +427,7 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 TL_API int tl_list(tl_client *client, const char *prefix,
 		   int (*visit)(const tl_info *info, void *context), void *context)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid(); /* @visit may call what is a point */
 	struct below *below;
 	struct use use;
 	int r;

@@ -7,7 +7,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "client/cuda/allocate.h"
 #include "client/cuda/finish.h"
@@ -15,6 +14,7 @@
 #include "client/cuda/thread.h"
 #include "client/error.h"
 #include "client/session/client.h"
+#include "util/cancel.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -174,7 +174,7 @@ static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint
 		cuda_buffers_give_back(cs);
 		if (!closer_deadline)
 			closer_deadline = deadline_after(CLOSER_NS);
-		nanosleep(&(struct timespec){ .tv_nsec = LOOK_NS }, NULL);
+		nap(LOOK_NS);
 		tl_failures_hide(); /* the text is the attempt's */
 		cuda_catch_up(cs->session);
 		tl_failures_show();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <time.h>
 
 #include "client/cuda/captured.h"
 #include "client/cuda/lock.h"
 #include "client/cuda/task.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 
 #define LOOK_NS (10 * NS_PER_MS)
@@ -42,7 +42,7 @@ static void look_at_all(struct cuda_task *task)
 	struct cuda_captured *captured;
 
 	(void)task;
-	nanosleep(&(struct timespec){ .tv_nsec = LOOK_NS }, NULL);
+	nap(LOOK_NS);
 	pthread_mutex_lock(&cuda_lock);
 	list_move_all(&looked, &waiting);
 	pthread_mutex_unlock(&cuda_lock);

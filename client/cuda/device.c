@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "client/cuda/device.h"
 #include "client/error.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 
 static struct {
@@ -90,7 +90,7 @@ static void gate_close(void)
 		return;
 	atomic_store(&gate.closed, true);
 	while (atomic_load(&gate.inside) && !deadline_passed(until))
-		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS / 10 }, NULL);
+		nap(NS_PER_MS / 10);
 }
 
 bool cuda_is_ending(void)
@@ -132,6 +132,7 @@ static size_t granularity(const struct cuda_driver *d, const struct cuda_device 
 static void find_devices(void)
 {
 	const struct cuda_driver *d = cuda_driver_get(NULL);
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	int count = 0;
 
 	gate.process = getpid();
@@ -291,25 +292,28 @@ static int push(const struct cuda_driver *d, struct cuda_device *device)
 	}
 }
 
-static int enter(struct cuda_device *device, const struct cuda_driver **out)
+static int enter(struct cuda_device *device, struct cuda_scope *scope)
 {
 	const struct cuda_driver *d = cuda_driver();
 	int r;
 
-	*out = d;
+	scope->driver = d;
 	if (!d)
 		return -ENODEV;
 	if (!gate_enter())
 		return tl_fail(-ENODEV, "CUDA cannot be used any more: the process is ending");
+	scope->cancel = cancel_forbid();
 	r = push(d, device);
-	if (r)
+	if (r) {
+		cancel_allow(&scope->cancel);
 		gate_leave();
+	}
 	return r;
 }
 
 int cuda_enter(struct cuda_device *device, struct cuda_scope *scope)
 {
-	int r = enter(device, &scope->driver);
+	int r = enter(device, scope);
 
 	if (r)
 		return r;
@@ -327,6 +331,7 @@ void cuda_leave(struct cuda_scope *scope)
 		scope->driver->thread_exchange_capture_mode(&scope->capture_mode);
 	scope->driver->ctx_pop(&context);
 	gate_leave();
+	cancel_allow(&scope->cancel);
 }
 
 void cuda_relax_thread(void)
@@ -345,7 +350,7 @@ void cuda_relax_thread(void)
 int cuda_look_at_stream(struct cuda_device *device, intptr_t stream)
 {
 	struct cuda_scope scope = { .capture_mode = -1 };
-	int r = enter(device, &scope.driver);
+	int r = enter(device, &scope);
 
 	if (r)
 		return r;

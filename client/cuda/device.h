@@ -53,6 +53,7 @@ int cuda_ordinal(const unsigned char uuid[16]);
 struct cuda_scope {
 	const struct cuda_driver *driver;
 	int capture_mode; /* the thread's own: our calls must not break the capture of another */
+	int cancel;	  /* cancel_forbid()'s: the driver has locks of its own */
 };
 
 /*

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "client/cuda/functions.h"
+#include "util/cancel.h"
 
 /* These structs have the driver's layout. tests/unit/cuda_driver.c compares more of them with
  * the toolkit's header, where that is installed. */
@@ -214,6 +215,8 @@ const struct cuda_driver *cuda_driver_get(const char **why)
 	int s = atomic_load(&state);
 
 	if (s < READY) {
+		cleanup_(cancel_allow) int cancel = cancel_forbid();
+
 		pthread_once(&once, watch_forks);
 		pthread_mutex_lock(&lock);
 		if (!atomic_load(&forked) && atomic_load(&state) == UNKNOWN) {

@@ -30,7 +30,7 @@ static void end_session(struct cuda_session *cs)
 
 	pthread_mutex_lock(&cuda_lock);
 	while (cs->claims)
-		pthread_cond_wait(&cuda_changed, &cuda_lock);
+		cuda_wait_changed(DEADLINE_NEVER);
 	pthread_mutex_unlock(&cuda_lock);
 	while ((import = take_import(cs)))
 		cuda_import_close(import);

@@ -74,7 +74,7 @@ static bool keep_begin(const struct cuda_export *e, uint32_t serial)
 	pthread_mutex_lock(&cuda_lock);
 	cs = cuda_of(e->session);
 	while (cs->keeping & 1ULL << device)
-		pthread_cond_wait(&cuda_changed, &cuda_lock);
+		cuda_wait_changed(DEADLINE_NEVER);
 	begins = !cs->kept[device];
 	if (begins) {
 		cs->kept[device] = serial;

@@ -16,6 +16,7 @@
 #include "client/cuda/publication.h"
 #include "client/error.h"
 #include "client/session/client.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 
 #define LOOK_FIRST_NS (20 * NS_PER_MS / 1000)
@@ -37,6 +38,7 @@ struct outcome {
 static bool connection_ended(const struct session *s)
 {
 	struct pollfd p = { .fd = session_socket(s) };
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 
 	return atomic_load(&s->ended) || (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR));
 }
@@ -70,6 +72,7 @@ static struct needs look(struct cuda_session *cs, struct list *ask)
 static void pause_for(int socket, int64_t *ns)
 {
 	struct pollfd p = { .fd = socket };
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 
 	ppoll(&p, 1, &(struct timespec){ .tv_nsec = *ns }, NULL);
 	*ns = *ns < LOOK_LAST_NS ? *ns + *ns / 2 : *ns;

@@ -2,6 +2,7 @@
 #include <time.h>
 
 #include "client/cuda/lock.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 
 pthread_mutex_t cuda_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -12,6 +13,7 @@ bool cuda_wait_changed(int64_t deadline)
 {
 	const struct timespec at = { .tv_sec = deadline / NS_PER_SEC,
 				     .tv_nsec = deadline % NS_PER_SEC };
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 
 	if (deadline == DEADLINE_NEVER)
 		pthread_cond_wait(&cuda_changed, &cuda_lock);

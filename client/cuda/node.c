@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "client/cuda/node.h"
+#include "util/cancel.h"
 #include "util/fd.h"
 #include "util/nvidia.h"
 
@@ -21,6 +22,7 @@ static int device_minor(const struct cuda_driver *d, const struct cuda_device *d
 int cuda_node_open(const struct cuda_device *device)
 {
 	const struct cuda_driver *d = cuda_driver_get(NULL);
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	char path[32];
 	int minor;
 

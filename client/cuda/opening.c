@@ -55,7 +55,7 @@ static bool opening_join(struct cuda_session *cs, struct making *m, struct cuda_
 	pthread_mutex_lock(&cuda_lock);
 	while (!(e = cuda_export_find(cs, m->memory)) &&
 	       (is_made(cs, m->memory) || pool_is_made(m->memory->pool)))
-		pthread_cond_wait(&cuda_changed, &cuda_lock);
+		cuda_wait_changed(DEADLINE_NEVER);
 	if (e)
 		cuda_publication_link(e, p);
 	else

@@ -2,7 +2,6 @@
 /* What is freed may still be used by the GPU, and is left to the closer. */
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include <tensorlease/cuda.h>
 
@@ -14,6 +13,7 @@
 #include "client/cuda/shareable.h"
 #include "client/cuda/task.h"
 #include "client/error.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 
 #define RECENT_NS (1 * NS_PER_SEC)
@@ -161,7 +161,7 @@ static bool releases_wait(void)
 	recent = releases.asked && now_mono_ns() - releases.last_ns < RECENT_NS;
 	asked = releases.asked;
 	while (releases.done < asked && !cuda_is_ending())
-		pthread_cond_wait(&cuda_changed, &cuda_lock);
+		cuda_wait_changed(DEADLINE_NEVER);
 	pthread_mutex_unlock(&cuda_lock);
 	return recent;
 }
@@ -256,7 +256,7 @@ static int allocate(struct cuda_device *device, uint64_t size, void **memory)
 	r = allocate_once(p);
 	for (unsigned looks = 0; r == -ENOMEM && looks < LOOKS && releases_wait(); looks++) {
 		if (looks)
-			nanosleep(&(struct timespec){ .tv_nsec = LOOK_NS }, NULL);
+			nap(LOOK_NS);
 		r = allocate_once(p);
 	}
 	if (r) {

@@ -12,6 +12,7 @@
 #include "client/cuda/lock.h"
 #include "client/cuda/pool.h"
 #include "client/error.h"
+#include "util/clock.h"
 #include "util/fd.h"
 
 struct cuda_pool {
@@ -148,7 +149,7 @@ static int use_pool(struct cuda_device *device, const struct cuda_scope *scope, 
 
 	pthread_mutex_lock(&cuda_lock);
 	while ((use->pool = find(device, fd_peek)) && use->pool->importing)
-		pthread_cond_wait(&cuda_changed, &cuda_lock);
+		cuda_wait_changed(DEADLINE_NEVER);
 	is_new = !use->pool;
 	if (is_new)
 		r = add(device, fd_peek, use);

@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <tensorlease/cuda.h>
 
@@ -26,6 +25,7 @@
 #include "client/session/call.h"
 #include "client/session/request.h"
 #include "tensor/extent.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 
 #define LOOK_NS (1 * NS_PER_MS) /* how often a tensor is looked at until it is finished */
@@ -501,7 +501,7 @@ int cuda_second_name(const struct tensor_lease *l, const char *name, const tl_pu
 				       "'%s': the producer of the tensor has not finished it in "
 				       "time, and before that it has one name",
 				       name);
-		nanosleep(&(struct timespec){ .tv_nsec = LOOK_NS }, NULL);
+		nap(LOOK_NS);
 	}
 	switch (atomic_load(&row->progress)) {
 	case ROW_LOST:

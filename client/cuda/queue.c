@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "client/cuda/queue.h"
+#include "util/cancel.h"
 #include "util/fd.h"
 
 struct cuda_queues cuda_queues = {
@@ -24,6 +25,7 @@ void cuda_queue_add(struct list *queue, struct list *link)
 
 void cuda_wake(void)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	int fd = atomic_load(&wake);
 	uint64_t one = 1;
 	int saved = errno;

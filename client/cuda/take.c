@@ -4,7 +4,6 @@
  * the consumer's stream if the producer is this process, and on the host otherwise.
  */
 #include <errno.h>
-#include <time.h>
 
 #include "client/cuda/import.h"
 #include "client/cuda/lease.h"
@@ -16,6 +15,7 @@
 #include "client/memory/catalog.h"
 #include "client/session/hold.h"
 #include "client/session/request.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 #include "util/thread.h"
 
@@ -139,7 +139,7 @@ static int await_event(struct cuda_import *import, const struct catalog_row *row
 			return tl_fail(
 				-ETIMEDOUT, "the tensor's producer has not finished it in time%s",
 				event ? "" : ", and its event cannot be opened in this process");
-		nanosleep(&(struct timespec){ .tv_nsec = pause }, NULL);
+		nap(pause);
 		pause = pause < LOOK_LAST_NS ? pause + pause / 2 : pause;
 	}
 	return 0;
@@ -298,7 +298,6 @@ static int hear_from_daemon(struct session *s)
  */
 static int failed(struct session *s, const struct catalog_row *row, int r)
 {
-	const struct timespec pause = { .tv_nsec = NS_PER_MS };
 	int64_t deadline = deadline_after(DEATH_NS);
 	bool asked = false;
 	int heard = 0;
@@ -314,7 +313,7 @@ static int failed(struct session *s, const struct catalog_row *row, int r)
 		if (asked)
 			heard = hear_from_daemon(s);
 		else
-			nanosleep(&pause, NULL);
+			nap(NS_PER_MS);
 	}
 	return LEASE_E_LOST;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "client/get/shared.h"
 #include "client/session/address.h"
 #include "client/session/request.h"
+#include "util/cancel.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -31,15 +31,13 @@ static bool map_may_begin(struct session *s)
 
 static int map_begin(struct session *s, int64_t deadline)
 {
-	const struct timespec pause = { .tv_nsec = MAPS_PAUSE_NS };
-
 	while (!map_may_begin(s)) {
 		if (deadline_passed(deadline))
 			return tl_fail(-ETIMEDOUT,
 				       "the daemon at %s did not answer other threads "
 				       "that map segments in time",
 				       s->address->path);
-		nanosleep(&pause, NULL);
+		nap(MAPS_PAUSE_NS);
 	}
 	return 0;
 }

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "client/arguments.h"
 #include "client/error.h"
@@ -22,6 +21,7 @@
 #include "client/get/wait.h"
 #include "client/session/call.h"
 #include "client/session/request.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 
 /* A look at all names that took longer than this is not repeated at once. */
@@ -43,13 +43,6 @@ struct waiting {
 };
 
 /* ---- Sleeping ---- */
-
-static int nap(int64_t ns)
-{
-	struct timespec ts = { .tv_sec = ns / NS_PER_SEC, .tv_nsec = ns % NS_PER_SEC };
-
-	return nanosleep(&ts, NULL) ? -errno : 0;
-}
 
 /* Sleeps, and returns as sleep_words_wait() does. */
 static int sleep_a_while(struct waiting *w, struct call *c, struct session *s)

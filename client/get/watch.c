@@ -32,6 +32,7 @@
 #include "client/session/call.h"
 #include "client/session/request.h"
 #include "client/session/thread.h"
+#include "util/cancel.h"
 #include "util/fd.h"
 
 /* A watch that only saves time does not wait long: all names can be looked at instead. */
@@ -526,6 +527,7 @@ static void *notify_run(void *arg)
 /* Lets the thread make the descriptor readable when the next event comes. */
 static void notify_again(struct tl_watch *w)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	eventfd_t n;
 	int fd;
 
@@ -541,6 +543,8 @@ static void notify_again(struct tl_watch *w)
 
 static void notify_end(struct tl_watch *w)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
+
 	if (w->of_client.fd < 0)
 		return;
 	notify(w, NOTIFY_ENDS);

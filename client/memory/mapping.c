@@ -13,13 +13,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "client/error.h"
 #include "client/memory/descriptor.h"
 #include "client/memory/lease_objects.h"
 #include "client/memory/mapping.h"
 #include "client/memory/users.h"
+#include "util/cancel.h"
 #include "util/checked.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
@@ -391,7 +391,7 @@ int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, 
 		if (deadline_passed(deadline) || deadline_passed(torn))
 			break;
 		/* the lease may be of a get that read a torn row, and has not noticed yet (G4) */
-		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS }, NULL);
+		nap(NS_PER_MS);
 	}
 	munmap(p, size);
 	if (!deadline_passed(torn))

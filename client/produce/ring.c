@@ -14,7 +14,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "client/error.h"
@@ -28,6 +27,7 @@
 #include "proto/ring_layout.h"
 #include "tensor/dtype.h"
 #include "tensor/extent.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
@@ -411,7 +411,7 @@ bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_req
 		} else if (tries < 64)
 			sched_yield();
 		else
-			nanosleep(&(struct timespec){ .tv_nsec = 20 * 1000 }, NULL);
+			nap(20 * NS_PER_US);
 	}
 }
 

@@ -19,7 +19,6 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <tensorlease/tensorlease.h>
@@ -29,6 +28,7 @@
 #include "client/session/trust.h"
 #include "tensor/name.h"
 #include "util/address.h"
+#include "util/cancel.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -476,13 +476,6 @@ static int spawn_daemon(pid_t *pid, const char *program, const char *address, in
 	posix_spawnattr_destroy(&attr);
 	free(environment);
 	return r ? tl_fail(-r, "starting %s: %m", program) : 0;
-}
-
-static void nap(int64_t ns)
-{
-	struct timespec ts = { .tv_sec = ns / NS_PER_SEC, .tv_nsec = ns % NS_PER_SEC };
-
-	nanosleep(&ts, NULL);
 }
 
 /*

@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <time.h>
 
 #include "client/error.h"
 #include "client/session/answer.h"
@@ -10,6 +9,7 @@
 #include "client/session/pin.h"
 #include "client/session/process.h"
 #include "client/session/request.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 
 /* Pause between attempts to connect. */
@@ -48,11 +48,10 @@ int call_once(int r, const char *format, ...)
 static int call_pause(const struct call *c, int64_t until, int why)
 {
 	int64_t left = deadline_left_ns(until);
-	struct timespec ts = { .tv_nsec = left < PAUSE_NS ? left : PAUSE_NS };
 
 	if (left == 0)
 		return why;
-	if (nanosleep(&ts, NULL) && c->signals)
+	if (nap(left < PAUSE_NS ? left : PAUSE_NS) && c->signals)
 		return tl_fail(-EINTR, "the wait was interrupted by a signal");
 	return deadline_passed(until) ? why : 0;
 }

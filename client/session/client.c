@@ -17,6 +17,7 @@
 #include "client/session/process.h"
 #include "client/session/request.h"
 #include "util/address.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 
 enum { MEETINGS_MAX = 9 };
@@ -76,6 +77,7 @@ struct tl_client *client_new(void)
 
 void client_session_ended(struct session *s)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	struct tl_client *client = s->client;
 
 	pthread_mutex_lock(&client->mutex); /* fork() finds all of its resources, or none */
@@ -114,7 +116,7 @@ static int connect_socket(struct tl_client *client, struct session_peer *peer, i
 		r = address_connect(client->address.path, deadline, &peer->socket);
 		if (!r || !nobody_listens(r) || deadline_left_ns(deadline) < 5 * NS_PER_MS)
 			break;
-		nanosleep(&(struct timespec){ .tv_nsec = 5 * NS_PER_MS }, NULL);
+		nap(5 * NS_PER_MS);
 		r = 0;
 	}
 	return r;
@@ -214,6 +216,7 @@ static int wait_renewed_locked(struct tl_client *client, const struct session *o
 
 int client_renew(struct tl_client *client, struct session *old, int64_t deadline)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	bool reached;
 	int r;
 
@@ -247,6 +250,7 @@ int client_renew(struct tl_client *client, struct session *old, int64_t deadline
 
 int client_connect(struct tl_client *client)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	bool reached;
 	int r;
 

@@ -45,6 +45,7 @@
 #include "client/session/peer.h"
 #include "client/session/pin.h"
 #include "client/session/process.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
@@ -52,6 +53,7 @@ int64_t fork_timeout_ns = 1 * NS_PER_SEC;
 
 static struct list *clients; /* from before_fork() to after it */
 static bool registered;	     /* the handlers; process_lock() */
+static int fork_cancel;	     /* cancel_forbid()'s, during fork(); process_lock() */
 
 /* ---- Before ---- */
 
@@ -221,10 +223,12 @@ static void prepare_session(struct session *s, int64_t deadline)
 static void before_fork(void)
 {
 	int64_t deadline = deadline_after(fork_timeout_ns);
+	int cancel = cancel_forbid(); /* also while handlers of others run */
 	int saved = errno;
 	struct tl_client *c;
 
 	lock_all();
+	fork_cancel = cancel;
 	list_for_each_entry(c, clients, link) {
 		for (struct session *s = c->sessions; s; s = s->older)
 			prepare_session(s, deadline);
@@ -243,6 +247,7 @@ static void reopen(struct session *s)
 
 static void after_fork_parent(void)
 {
+	cleanup_(cancel_allow) int cancel = fork_cancel;
 	int saved = errno;
 	struct tl_client *c;
 
@@ -372,6 +377,7 @@ static void close_left(void)
 
 static void after_fork_child(void)
 {
+	cleanup_(cancel_allow) int cancel = fork_cancel;
 	int saved = errno;
 	struct tl_client *c;
 

@@ -14,6 +14,7 @@
 #include "client/session/request.h"
 #include "client/session/thread.h"
 #include "proto/conn.h"
+#include "util/cancel.h"
 
 /* The daemon may read our messages only when its answers are read, so the thread reads from time to
  * time. notes_end() waits no longer than that. */
@@ -138,6 +139,7 @@ void session_note_locked(struct session *s, const void *message)
 
 void session_note(struct session *s, const void *message)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	bool there;
 
 	pthread_mutex_lock(&s->receive_mutex);

@@ -22,6 +22,7 @@
 #include "client/session/kind.h"
 #include "client/session/request.h"
 #include "proto/conn.h"
+#include "util/cancel.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 
@@ -58,6 +59,7 @@ void session_ended(struct session *s)
 bool session_probe(struct session *s)
 {
 	struct pollfd p = { .fd = session_socket(s) };
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 
 	if (atomic_load(&s->ended))
 		return false;
@@ -98,6 +100,8 @@ static int resume_locked(struct session *s)
 
 static void resume(struct session *s)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
+
 	pthread_mutex_lock(&s->receive_mutex);
 	resume_locked(s);
 	pthread_mutex_unlock(&s->receive_mutex);
@@ -197,6 +201,8 @@ static int send_now(struct session *s, const void *message, int fd_peek)
 
 int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t deadline)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
+
 	if (atomic_load_explicit(&s->resumed_due, memory_order_relaxed))
 		resume(s);
 	for (;;) {
@@ -398,6 +404,7 @@ static int receive_locked(struct session *s)
  * daemon had messages of ours unread as well, the first receive fails with ECONNRESET. */
 int session_kicked(struct session *s)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	bool reset = false;
 	int r;
 
@@ -415,6 +422,8 @@ int session_kicked(struct session *s)
 
 void session_drain(struct session *s)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
+
 	pthread_mutex_lock(&s->receive_mutex);
 	if (!s->reading && !atomic_load(&s->ended))
 		for (unsigned n = 0; n < AT_ONCE_MAX && !receive_locked(s); n++)
@@ -595,6 +604,7 @@ static int sleep_until_woken(struct session *s, pthread_cond_t *wake, int64_t de
 
 int session_await(struct session *s, struct request *req, int64_t deadline)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	pthread_condattr_t attr;
 	pthread_cond_t wake;
 	int64_t begun = now_mono_coarse_ns();

@@ -38,7 +38,11 @@
  * untouched on failure.
  *
  * Every function may be called from any thread at any time, unless its description says otherwise.
- * All threads of a process may share one client.
+ * All threads of a process may share one client. No function is a cancellation point of
+ * pthread_cancel(), and none may be called by a signal handler.
+ *
+ * Functions that you pass, such as @visit or a deleter, have to return. They must not throw an
+ * exception, call longjmp(), or end their thread.
  *
  * Times are in nanoseconds. As a timeout, 0 means "do not wait" and a negative number "for ever";
  * only tl_connect_options differs, where 0 means 10 seconds.
