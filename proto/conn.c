@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "proto/conn.h"
+#include "util/fd.h"
 
 enum { DEBUG_LINE = 3072 };
 
@@ -137,6 +138,10 @@ int conn_receive(int socket, enum wire_side side, struct conn_message *m, int fl
 	int r = conn_receive_all(socket, side, m, flags, &refused);
 
 	close_fds(&refused);
+	if (!r && m->fd >= 0) {
+		m->fd = fd_raise(m->fd);
+		m->fd_lost = m->fd < 0;
+	}
 	return r;
 }
 

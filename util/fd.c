@@ -19,6 +19,17 @@ int fd_close(int fd)
 	return -1;
 }
 
+int fd_raise(int fd)
+{
+	int raised;
+
+	if (fd < STDIN_FILENO || fd > STDERR_FILENO)
+		return fd;
+	raised = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	fd_close(fd);
+	return raised;
+}
+
 void fd_keep_standard(void)
 {
 	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {

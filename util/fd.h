@@ -9,6 +9,11 @@
 /* Closes @fd if it is not negative, keeps errno, and returns -1: `fd = fd_close(fd);`. */
 int fd_close(int fd);
 
+/* Moves a descriptor that stays open above the numbers of the standard streams: a program that has
+ * closed these may write to them all the same. Consumes @fd; -1 with errno: it was -1 already, or
+ * this process may open no more. */
+int fd_raise(int fd);
+
 /* Opens /dev/null in the place of standard streams that are closed: the next file that is opened
  * would take such a number, and be written to as if it were the stream. */
 void fd_keep_standard(void);

@@ -36,7 +36,7 @@ void cuda_wake(void)
 
 int cuda_wake_open(void)
 {
-	int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	int fd = fd_raise(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 
 	atomic_store(&wake, fd);
 	return fd < 0 ? -errno : 0;

@@ -257,7 +257,7 @@ int address_connect(const char *address, int64_t deadline, int *socket_out)
 	struct sockaddr_un sun = { .sun_family = AF_UNIX };
 	int r;
 
-	*socket_out = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	*socket_out = fd_raise(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
 	if (*socket_out < 0)
 		return tl_fail(-errno, "making a socket: %m");
 	memcpy(sun.sun_path, address, strlen(address) + 1);
@@ -404,17 +404,6 @@ static const char *read_complaint(int fd, char *text, size_t size)
 	return text;
 }
 
-/* Makes a file for what a started daemon complains of, above the descriptors that it gets as its
- * standard ones: a caller may have closed those. -1: there is none. */
-static int complaint_file(void)
-{
-	int low = memfd_create("tensorleased-stderr", MFD_CLOEXEC);
-	int fd = low < 0 ? -1 : fcntl(low, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-
-	fd_close(low);
-	return fd;
-}
-
 /* Our environment without what a service manager said to us alone. NULL: no memory. */
 static char **environment_make(void)
 {
@@ -524,7 +513,8 @@ int address_autostart(const char *address, int64_t deadline)
 	r = make_private_directory(address);
 	if (r)
 		return r;
-	stderr_fd = complaint_file();
+	/* what it complains of; without a file it is not known */
+	stderr_fd = fd_raise(memfd_create("tensorleased-stderr", MFD_CLOEXEC));
 	r = spawn_daemon(&pid, program, address, stderr_fd);
 	if (r)
 		return r;

@@ -110,7 +110,8 @@ static int ledger_new(struct session_peer *peer)
 	size_t size = ledger_size(slots);
 	void *p;
 
-	peer->ledger_fd = memfd_create("tensorlease-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	peer->ledger_fd = fd_raise(
+		memfd_create("tensorlease-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (peer->ledger_fd < 0)
 		return tl_fail(-errno, "memfd_create for the ledger: %m");
 	/* the program alone decides what SIGXFSZ does, so that must not come */
