@@ -45,25 +45,25 @@ uint64_t fd_size_limit(void)
 	return getrlimit(RLIMIT_FSIZE, &limit) ? UINT64_MAX : limit.rlim_cur;
 }
 
-bool fd_identify(int fd, struct fd_identity *out)
+struct fd_identity fd_identify(int fd)
 {
+	struct fd_identity identity = { 0 };
 	struct stat st;
 	int saved = errno;
-	bool known = !fstat(fd, &st);
 
+	if (!fstat(fd, &st))
+		identity = (struct fd_identity){ st.st_dev, st.st_ino };
 	errno = saved;
-	if (known)
-		*out = (struct fd_identity){ st.st_dev, st.st_ino };
-	return known;
+	return identity;
 }
 
 bool fd_is(int fd, const struct fd_identity *identity)
 {
 	struct stat st;
 	int saved = errno;
-	bool is = fd >= 0 &&
-		  (fstat(fd, &st) ? errno != EBADF
-				  : st.st_ino == identity->inode && st.st_dev == identity->device);
+	bool is = fd >= 0 && (fstat(fd, &st) ? errno != EBADF
+					     : !identity->inode || (st.st_ino == identity->inode &&
+								    st.st_dev == identity->device));
 
 	errno = saved;
 	return is;

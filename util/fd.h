@@ -27,10 +27,9 @@ uint64_t fd_size_limit(void);
  * may have closed it, and got the number for a file of its own. */
 struct fd_identity {
 	dev_t device;
-	ino_t inode;
+	ino_t inode; /* 0: it could not be found out */
 };
 
-/* False: it cannot be found out. */
-bool fd_identify(int fd, struct fd_identity *out);
-/* True also if that cannot be found out now, for want of memory. */
+struct fd_identity fd_identify(int fd);
+/* True also if that cannot be found out, for want of memory. */
 bool fd_is(int fd, const struct fd_identity *identity);

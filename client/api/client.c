@@ -122,7 +122,7 @@ static void unbind(struct session *s)
 {
 	const struct wire_plain m = { .header = { .type = WIRE_UNBIND, .length = sizeof(m) } };
 
-	if (users_any(&s->users) || s->of_kind[KIND_DEVICE])
+	if (!session_lost(s) && (users_any(&s->users) || s->of_kind[KIND_DEVICE]))
 		session_note(s, &m);
 }
 

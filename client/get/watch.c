@@ -518,7 +518,7 @@ static void *notify_run(void *arg)
 			call_run(&c, watch_attempt, x);
 		}
 		if (atomic_compare_exchange_strong(&w->notify, &waits, NOTIFY_IDLE))
-			eventfd_write(w->of_client.fd, 1);
+			eventfd_write(client_watch_fd(&w->of_client), 1);
 	}
 	free(x);
 	return NULL;
@@ -532,7 +532,7 @@ static void notify_again(struct tl_watch *w)
 	int fd;
 
 	pthread_mutex_lock(&w->mutex);
-	fd = w->of_client.fd;
+	fd = client_watch_fd(&w->of_client);
 	pthread_mutex_unlock(&w->mutex);
 	if (fd < 0)
 		return;
@@ -557,15 +557,16 @@ static int fd_make(struct tl_watch *w)
 
 	if (w->of_client.fd >= 0)
 		return 0;
-	w->of_client.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (w->of_client.fd < 0)
+	fd = fd_raise(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	if (fd < 0)
 		return tl_fail(-errno, "no descriptor to watch '%s': %s", w->key.text,
 			       strerror(errno));
+	w->of_client.identity = fd_identify(fd);
+	w->of_client.fd = fd;
 	atomic_store(&w->notify, NOTIFY_WAITS);
 	r = thread_start(&w->thread, 0, notify_run, w);
 	if (!r)
 		return 0;
-	fd = w->of_client.fd;
 	w->of_client.fd = -1; /* before it is closed: a fork() closes what it finds here */
 	fd_close(fd);
 	return tl_fail(r, "no thread to watch '%s': %s", w->key.text, strerror(-r));
@@ -653,7 +654,7 @@ void watch_drop(struct tl_watch *w)
 	if (w->process == getpid())
 		watch_unask(w);
 	watched_free_all(&w->names);
-	fd_close(w->of_client.fd);
+	fd_close(client_watch_fd(&w->of_client));
 	free(w->pending);
 	pthread_mutex_destroy(&w->mutex);
 	free(w);

@@ -130,6 +130,19 @@ void mappings_deinit(struct mappings *ms)
 	ms->table = NULL;
 }
 
+void mappings_lose_descriptors(struct mappings *ms)
+{
+	pthread_mutex_lock(&ms->mutex);
+	for (uint32_t i = 0; i < ms->nknown; i++) {
+		struct mapping *m = &ms->table[ms->known[i]];
+
+		m->write_fd = 0;
+		m->cow_fd = 0;
+	}
+	ms->cow_fds = 0;
+	pthread_mutex_unlock(&ms->mutex);
+}
+
 void mappings_free(struct mappings *ms)
 {
 	pthread_mutex_destroy(&ms->mutex);

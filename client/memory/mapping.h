@@ -72,6 +72,9 @@ void mappings_init(struct mappings *ms);
 int mappings_alloc(struct mappings *ms, const struct catalog_view *catalog);
 void mappings_deinit(struct mappings *ms);
 void mappings_free(struct mappings *ms);
+/* For a program that has closed our descriptors: none is kept, since their numbers may be others'.
+ */
+void mappings_lose_descriptors(struct mappings *ms);
 
 enum { MAPPINGS_FEW = 4, MAPPINGS_ALL = INT_MAX };
 /*

@@ -16,15 +16,22 @@
 #include "client/session/address.h"
 #include "client/session/session.h"
 #include "util/clock.h"
+#include "util/fd.h"
 #include "util/list.h"
 
 enum { CLIENT_TIMEOUT_DEFAULT_S = 10 };
 
 /* What fork() has to know of a watch. */
 struct client_watch {
-	struct list link; /* in client->watches; client->mutex */
-	int fd;		  /* or -1; a forked child closes it */
+	struct list link;	     /* in client->watches; client->mutex */
+	int fd;			     /* or -1; a forked child closes it */
+	struct fd_identity identity; /* what it opens: the program may close it */
 };
+
+static inline int client_watch_fd(const struct client_watch *w)
+{
+	return fd_is(w->fd, &w->identity) ? w->fd : -1;
+}
 
 struct tl_client {
 	/* The current one; NULL in a forked child that has not connected yet. */

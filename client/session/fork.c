@@ -295,8 +295,7 @@ static void drop_parents(struct session *s)
 	atomic_store(&s->resumed_due, false);
 	atomic_store(&s->notes.due, false);
 	s->notes.state = NOTES_NO_THREAD;
-	fd_close(session_socket(s));
-	s->socket = -1;
+	session_close_socket(s);
 	s->forked = false;
 	pin_forget(s);
 	if (s->inherited) { /* stays mapped until we read no more; see above */
@@ -317,7 +316,7 @@ static void child_session(struct session *s)
 		session_adopt_peer(s, s->fork_peer);
 		free(s->fork_peer);
 		s->fork_peer = NULL;
-		s->forked = fd_identify(s->socket, &s->forked_socket);
+		s->forked = true;
 		atomic_store(&s->state, SESSION_OPEN);
 		return;
 	}
@@ -336,7 +335,7 @@ static void close_watches(struct tl_client *c)
 	struct client_watch *watch;
 
 	list_for_each_entry(watch, &c->watches, link)
-		watch->fd = fd_close(watch->fd);
+		watch->fd = fd_close(client_watch_fd(watch));
 }
 
 static void child_client(struct tl_client *c)

@@ -12,8 +12,9 @@
 
 enum { STACK = 128 << 10 }; /* besides poll() it calls nothing */
 
-/* How often it looks whether it is to end, where nothing may wake it for that. */
-enum { LOOK_MS = 100 };
+/* How often it looks whether it is to end: the program may close the socket, and then nothing wakes
+ * it for that. Those of forked children often do. */
+enum { LOOK_MS = 1000, CHILD_LOOK_MS = 100 };
 
 /* Messages do not wake the thread: it polls only for the end of the connection. */
 static void *wait_for_end(void *arg)
@@ -42,7 +43,7 @@ void hangup_watch(struct hangup *h, int socket, bool inherited)
 	    !atomic_compare_exchange_strong(&h->state, &unwatched, HANGUP_STARTING))
 		return;
 	h->socket = socket;
-	h->look_ms = inherited ? LOOK_MS : -1;
+	h->look_ms = inherited ? CHILD_LOOK_MS : LOOK_MS;
 	atomic_store(&h->state, thread_start(&h->thread, STACK, wait_for_end, h) ? HANGUP_UNWATCHED
 										 : HANGUP_WATCHED);
 }

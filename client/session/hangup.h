@@ -23,7 +23,7 @@ struct hangup {
 	_Atomic int64_t since_ns; /* when the end was noticed (monotonic); 0: it was not */
 	pthread_t thread;
 	int socket;  /* that the thread polls */
-	int look_ms; /* how often it looks at the state as well; -1: never */
+	int look_ms; /* how often it looks at the state as well */
 };
 
 /* To be called before a sleep: watches @socket, unless that is -1, from now on. If no thread can be

@@ -31,19 +31,17 @@ struct fork_pin {
 static struct fork_pin *pin_alloc(void **page)
 {
 	struct fork_pin *pin = malloc(sizeof(*pin) + PIN_SLOTS * sizeof(*pin->slots));
-	int fd = memfd_create("tensorlease-fork", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	struct fd_identity identity = { 0 };
+	int fd = fd_raise(memfd_create("tensorlease-fork", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	void *map = MAP_FAILED;
 
-	if (pin && fd_identify(fd, &identity) && SESSION_PAGE <= fd_size_limit() &&
-	    !ftruncate(fd, SESSION_PAGE))
+	if (pin && SESSION_PAGE <= fd_size_limit() && !ftruncate(fd, SESSION_PAGE))
 		map = mmap(NULL, SESSION_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED) {
 		fd_close(fd);
 		free(pin);
 		return NULL;
 	}
-	*pin = (struct fork_pin){ .page_fd = fd, .page = identity, .capacity = PIN_SLOTS };
+	*pin = (struct fork_pin){ .page_fd = fd, .page = fd_identify(fd), .capacity = PIN_SLOTS };
 	*page = map;
 	return pin;
 }

@@ -43,6 +43,8 @@ static void ended_locked(struct session *s, int result)
 {
 	hangup_note(&s->hangup);
 	atomic_store(&s->ended, true);
+	if (session_lost(s))
+		mappings_lose_descriptors(&s->mappings);
 	kinds_wake(); /* no thread polls its socket from now on */
 	list_for_each_safe(l, &s->pending)
 		request_done(list_entry(l, struct request, link), result);
@@ -221,7 +223,8 @@ int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t
 		case -EPIPE:
 		case -ECONNRESET:
 		case -ENOTCONN:
-		case -EBADF: /* a forked child's program has closed its descriptors */
+		case -EBADF: /* the program has closed its descriptors */
+		case -ENOTSOCK:
 			session_ended(s);
 			r = session_kicked(s);
 			return r ? r : SESSION_E_UNSENT;
@@ -638,6 +641,8 @@ int session_await(struct session *s, struct request *req, int64_t deadline)
 		return session_kicked(s) ? -ECONNABORTED : r;
 	if (r == SESSION_E_ADOPTED && deadline_passed(deadline))
 		r = -ETIMEDOUT; /* daemons replaced each other, and none answered */
+	if (r == -ETIMEDOUT && session_lost(s))
+		session_ended(s); /* another socket has its number: later calls connect anew */
 	return r < 0 ? answer_missing(r, s->address->path, now_mono_coarse_ns() - begun) : r;
 }
 

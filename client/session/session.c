@@ -47,22 +47,34 @@ void *session_unmap_page(void *page)
 
 void session_deinit(struct session *s)
 {
+	if (session_lost(s))
+		mappings_lose_descriptors(&s->mappings);
 	mappings_deinit(&s->mappings);
 	s->heir = session_unmap_page(s->heir);
 	s->views = session_unmap_page(s->views);
 	/* Before the socket is closed: a ledger that no process has mapped shows that nothing is
 	 * used. */
 	session_unmap_ledger(s);
-	hangup_end(&s->hangup, session_socket(s));
-	fd_close(session_socket(s));
-	s->socket = -1;
+	hangup_end(&s->hangup, session_lost(s) ? -1 : s->socket);
+	session_close_socket(s);
 	catalog_unmap(&s->catalog);
 	atomic_store(&s->drained, true);
 }
 
+bool session_lost(const struct session *s)
+{
+	return !fd_is(s->socket, &s->identity);
+}
+
 int session_socket(const struct session *s)
 {
-	return !s->forked || fd_is(s->socket, &s->forked_socket) ? s->socket : -1;
+	return (s->forked || atomic_load(&s->ended)) && session_lost(s) ? -1 : s->socket;
+}
+
+void session_close_socket(struct session *s)
+{
+	fd_close(session_lost(s) ? -1 : s->socket);
+	s->socket = -1;
 }
 
 /* ---- The beginning ---- */
@@ -70,6 +82,7 @@ int session_socket(const struct session *s)
 void session_adopt_peer(struct session *s, struct session_peer *peer)
 {
 	s->socket = peer->socket;
+	s->identity = fd_identify(s->socket);
 	s->ledger = peer->ledger;
 	s->ledger_bytes = ledger_size(peer->welcome.max_tensors);
 	s->held = ledger_held(peer->ledger, s->catalog.slots);

@@ -111,11 +111,11 @@ struct session {
 	struct session *older;	       /* in client->sessions */
 	struct ledger *ledger;	       /* mapped shared */
 	size_t ledger_bytes;
-	int socket;			  /* session_socket() */
-	bool forked;			  /* a child has it, and may have closed all descriptors */
-	struct fd_identity forked_socket; /* of the socket then */
-	struct session_peer *fork_peer;	  /* during fork(): the child's connection */
-	bool close_after_fork;		  /* in the child: session_close() is due */
+	int socket;			/* session_socket() */
+	bool forked;			/* a child has it, and may have closed all descriptors */
+	struct fd_identity identity;	/* of the socket */
+	struct session_peer *fork_peer; /* during fork(): the child's connection */
+	bool close_after_fork;		/* in the child: session_close() is due */
 	/* pin.c, if the child could not get a connection: */
 	struct list pins;    /* struct fork_pin: holds for children; produce_mutex */
 	_Atomic bool pinned; /* that list is not empty */
@@ -181,8 +181,12 @@ static inline int64_t deadline_to_allocate(int64_t deadline, uint64_t nbytes)
 	return deadline;
 }
 
-/* The socket, or -1 if it is closed, or if a child's program has closed it. */
+/* The socket, or -1 if it is closed, or if the program has closed it. Before the connection has
+ * ended only a forked child looks for that, where programs often do. */
 int session_socket(const struct session *s);
+/* Has the program closed the socket? Its number may be another file's. */
+bool session_lost(const struct session *s);
+void session_close_socket(struct session *s);
 
 /* Makes a session over @peer's connected socket: hello, catalog, ledger. session_adopt_peer()
  * completes it. @address stays until session_free(). */
