@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The text and the cause of a thread's last failure. They are kept in thread-local storage; nothing
- * here allocates or prints.
+ * The text and the cause of a thread's last failure. Thread-local storage is scarce for a library
+ * that a program loads when it runs, and ours is all of that kind (initial-exec, for the hot path).
+ * So a thread's text is allocated, when it first uses the library or fails.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/error.h"
@@ -13,13 +17,57 @@
 
 enum { TEXT_MAX = 1024 };
 
-static _Thread_local char last_text[TEXT_MAX];
+static _Thread_local const char *last_text; /* the thread's buffer, or a constant */
 static _Thread_local uint32_t last_cause, last_id;
 static _Thread_local unsigned hidden;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t key; /* a thread's buffer */
+static bool key_made;
+
+static void buffer_free(void *buffer)
+{
+	last_text = NULL;
+	free(buffer);
+}
+
+static void buffer_prepare(void)
+{
+	key_made = !pthread_key_create(&key, buffer_free);
+}
+
+/* Returns TEXT_MAX bytes, or NULL: there is no memory. */
+static char *buffer_get(void)
+{
+	char *buffer;
+
+	pthread_once(&once, buffer_prepare);
+	buffer = key_made ? pthread_getspecific(key) : NULL;
+	if (buffer || !key_made)
+		return buffer;
+	buffer = malloc(TEXT_MAX);
+	if (!buffer || !pthread_setspecific(key, buffer))
+		return buffer;
+	free(buffer);
+	return NULL;
+}
+
+void tl_failure_prepare(void)
+{
+	buffer_get();
+}
+
+/* Returns the text of a failure for which there is no buffer. Those for want of memory mostly have
+ * no arguments. */
+static const char *constant_text(int err, const char *format)
+{
+	return strchr(format, '%') ? strerrordesc_np(-err) : format;
+}
 
 void tl_fail_say(int err, const char *format, ...)
 {
 	char text[TEXT_MAX]; /* the old text may be among the arguments */
+	char *buffer;
 	va_list args;
 
 	errno = -err; /* for %m */
@@ -28,8 +76,10 @@ void tl_fail_say(int err, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	text_escape(last_text, sizeof(last_text), text, strlen(text)); /* other users may have
-									  chosen the names in it */
+	buffer = buffer_get();
+	if (buffer) /* escaped, since other users may have chosen the names in it */
+		text_escape(buffer, TEXT_MAX, text, strlen(text));
+	last_text = buffer ? buffer : constant_text(err, format);
 	last_cause = last_id = 0;
 	errno = -err;
 }
@@ -54,7 +104,7 @@ void tl_failures_show(void)
 
 const char *tl_failure_text(void)
 {
-	return last_text;
+	return last_text ? last_text : "";
 }
 
 uint32_t tl_failure_cause(uint32_t *id)

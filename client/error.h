@@ -18,6 +18,14 @@
 	})
 void tl_fail_say(int err, const char *format, ...) __attribute__((cold, format(printf, 2, 3)));
 
+/* To be called when a thread first uses the library: its failures for want of memory will have
+ * their texts all the same. */
+void tl_failure_prepare(void);
+
+/* tl_fail() for an mmap() that has failed with errno; @format says what it was for. Returns -ENOMEM
+ * for EAGAIN, which says that the process may lock no more memory: -EAGAIN means another thing. */
+int tl_fail_mmap(const char *format, ...) __attribute__((cold, format(printf, 1, 2)));
+
 /* Keeps the @cause of a failure, a TL_CAUSE_*, and its @id. To be called after tl_fail(), which
  * forgets the one before. */
 void tl_fail_because(uint32_t cause, uint32_t id);

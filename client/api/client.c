@@ -54,6 +54,7 @@ static void before_first_client(void)
 
 int library_prepare(void)
 {
+	tl_failure_prepare();
 	pthread_once(&first_client, before_first_client);
 	return fork_prepare();
 }

@@ -254,9 +254,9 @@ static const char *known_name(CUresult result)
 	}
 }
 
-const char *cuda_error_text(CUresult result)
+struct cuda_words cuda_words(CUresult result)
 {
-	static _Thread_local char text[200];
+	struct cuda_words w;
 	const char *name = NULL, *words = NULL;
 
 	/* These two look into tables: they work without cuInit() and after fork(). */
@@ -264,9 +264,9 @@ const char *cuda_error_text(CUresult result)
 		name = NULL;
 	if (driver.get_error_string && driver.get_error_string(result, &words))
 		words = NULL;
-	snprintf(text, sizeof(text), "%s (%d)%s%s", name ? name : known_name(result), result,
+	snprintf(w.text, sizeof(w.text), "%s (%d)%s%s", name ? name : known_name(result), result,
 		 words ? ": " : "", words ? words : "");
-	return text;
+	return w;
 }
 
 int cuda_errno(CUresult result)

@@ -153,9 +153,13 @@ struct cuda_driver {
  */
 const struct cuda_driver *cuda_driver_get(const char **why);
 
-/* Returns a text like "CUDA_ERROR_OUT_OF_MEMORY (2): out of memory", which is valid until the
- * thread's next call. It works without a driver. */
-const char *cuda_error_text(CUresult result);
+/* A text like "CUDA_ERROR_OUT_OF_MEMORY (2): out of memory". It works without a driver. */
+struct cuda_words {
+	char text[200];
+};
+struct cuda_words cuda_words(CUresult result);
+/* The text alone, which is valid until the end of the statement. */
+#define cuda_error_text(result) (cuda_words(result).text)
 
 /* Returns the negative errno that fits @result best; 0 for CUDA_OK. */
 int cuda_errno(CUresult result);

@@ -36,6 +36,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "client/error.h"
 #include "client/memory/users.h"
 
 _Thread_local unsigned thread_number __attribute__((tls_model("initial-exec")));
@@ -99,6 +100,7 @@ unsigned thread_assign(void)
 	unsigned index = USERS_SHARED;
 	bool ends;
 
+	tl_failure_prepare();
 	pthread_once(&once, thread_prepare);
 	ends = key_made && !pthread_setspecific(key, &thread_number);
 	pthread_mutex_lock(&mutex);
