@@ -84,6 +84,24 @@ void tl_fail_say(int err, const char *format, ...)
 	errno = -err;
 }
 
+int tl_fail_mmap(const char *format, ...)
+{
+	int err = errno;
+	char what[128];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(what, sizeof(what), format, args);
+	va_end(args);
+	if (err != EAGAIN)
+		return tl_fail(-err, "%s: %m", what);
+	return tl_fail(
+		-ENOMEM,
+		"%s: this process locks all of its memory (mlockall()), and may lock no more: "
+		"raise its RLIMIT_MEMLOCK (ulimit -l)",
+		what);
+}
+
 void tl_fail_because(uint32_t cause, uint32_t id)
 {
 	if (hidden)

@@ -86,8 +86,8 @@ int catalog_map(struct catalog_view *c, const struct wire_welcome *w, int fd_pee
 		return r;
 	p = mmap(NULL, w->catalog_size, PROT_READ, MAP_SHARED, fd_peek, 0);
 	if (p == MAP_FAILED)
-		return tl_fail(-errno, "mapping the catalog of %llu bytes: %m",
-			       (unsigned long long)w->catalog_size);
+		return tl_fail_mmap("mapping the catalog of %llu bytes",
+				    (unsigned long long)w->catalog_size);
 	c->header = p;
 	c->size = w->catalog_size;
 	memcpy(&h, p, sizeof(h));

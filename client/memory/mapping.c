@@ -55,7 +55,7 @@ int mappings_alloc(struct mappings *ms, const struct catalog_view *catalog)
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (p == MAP_FAILED)
-		return tl_fail(-errno, "a table of %u mappings: %m", slots);
+		return tl_fail_mmap("a table of %u mappings", slots);
 	ms->table = p;
 	ms->known = (void *)(ms->table + slots);
 	return 0;
@@ -331,8 +331,7 @@ static int map_segment(int fd, uint64_t size, uint32_t flags, int prot, void **o
 		return r;
 	p = size >= HUGE ? map_aligned(fd, size, prot) : mmap(NULL, size, prot, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED)
-		return tl_fail(-errno, "mapping a segment of %llu bytes: %m",
-			       (unsigned long long)size);
+		return tl_fail_mmap("mapping a segment of %llu bytes", (unsigned long long)size);
 	if (flags & SEGMENT_SEALED && prot & PROT_WRITE)
 		r = descriptor_seal_segment(fd);
 	if (r)
@@ -435,7 +434,7 @@ static int map_private(int fd, uint32_t flags, uint64_t offset, uint64_t size,
 	p = mmap(NULL, out->map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd,
 		 (off_t)start);
 	if (p == MAP_FAILED)
-		return tl_fail(-errno, "a private mapping of %zu bytes: %m", out->map_size);
+		return tl_fail_mmap("a private mapping of %zu bytes", out->map_size);
 	out->map = p;
 	out->data = (char *)p + (offset - start);
 	return 0;
@@ -517,8 +516,8 @@ static int copy_locked(struct mappings *ms, uint32_t segment, uint32_t generatio
 	out->map = mmap(NULL, out->map_size, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (out->map == MAP_FAILED)
-		return tl_fail(-errno, "no memory to copy a tensor of %llu bytes: %m",
-			       (unsigned long long)size);
+		return tl_fail_mmap("no memory to copy a tensor of %llu bytes",
+				    (unsigned long long)size);
 	out->data = memcpy(out->map, from + offset, out->map_size);
 	out->copied = true;
 	return 0;

@@ -126,11 +126,11 @@ static int ledger_new(struct session_peer *peer)
 	/* named before it is mapped there: else a child that is forked in between keeps it */
 	p = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (p == MAP_FAILED)
-		return tl_fail(-errno, "no addresses for a ledger of %zu bytes: %m", size);
+		return tl_fail_mmap("no addresses for a ledger of %zu bytes", size);
 	peer->ledger = p;
 	p = mmap(p, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, peer->ledger_fd, 0);
 	if (p == MAP_FAILED)
-		return tl_fail(-errno, "mapping the ledger of %zu bytes: %m", size);
+		return tl_fail_mmap("mapping the ledger of %zu bytes", size);
 	if (fcntl(peer->ledger_fd, F_ADD_SEALS, LEDGER_SEALS))
 		return tl_fail(-errno, "sealing the ledger: %m%s",
 			       errno == EINVAL ? "; F_SEAL_FUTURE_WRITE needs Linux 5.1" : "");

@@ -138,7 +138,7 @@ int session_new(struct session **out, const struct address *address, struct sess
 	int r;
 
 	if (!s)
-		return tl_fail(-ENOMEM, "no memory for a session");
+		return tl_fail_mmap("no memory for a session");
 	r = session_set_up(s, peer, deadline);
 	if (r) {
 		mappings_deinit(&s->mappings);

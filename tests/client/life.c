@@ -4,6 +4,7 @@
  * tl_close(), drafts of a closed client, a client that many threads share.
  */
 #include <dlfcn.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -270,6 +271,53 @@ TEST(a_limit_of_file_sizes_kills_no_client)
 	cleanup_td struct test_daemon d = td_start();
 
 	must_be(td_run_client(&d, lives_with_small_files, NULL), 0);
+}
+
+/* ---- Memory that cannot be locked ---- */
+
+static void may_lock(rlim_t bytes)
+{
+	struct rlimit limit;
+
+	must_be(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+	limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+	must_be(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+}
+
+/* -EAGAIN would mean that the tensor is not newer, and a program would ask again for ever. */
+static int locks_its_memory(const struct test_daemon *d, void *arg)
+{
+	tl_connect_options o = { .size = sizeof(o), .address = d->socket };
+	tl_client *client = td_connect(d), *second;
+	DLManagedTensorVersioned *t;
+
+	(void)arg;
+	may_lock(64 << 10);
+	must_be(mlockall(MCL_FUTURE), 0);
+	must_be(tl_get(client, "a", NULL, &t), -ENOMEM);
+	must_be(strstr(tl_last_error(), "RLIMIT_MEMLOCK") != NULL, true);
+	must_be(tl_connect(&o, &second), -ENOMEM);
+	must_be(strstr(tl_last_error(), "RLIMIT_MEMLOCK") != NULL, true);
+	must_be(munlockall(), 0);
+	t = get(client, "a");
+	must(all_bytes(t, 3, MIB));
+	drop(t);
+	tl_close(client);
+	return 0;
+}
+
+TEST(a_limit_of_locked_memory_is_named)
+{
+	enum { UID = 60100 };
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be another user: root may lock all memory");
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
+	tl_client *client = td_connect(&d);
+	struct test_child c;
+
+	put_bytes(client, "a", 3, MIB);
+	c = child_start_as(UID, &d, locks_its_memory, NULL);
+	child_must_succeed(&c);
+	tl_close(client);
 }
 
 /* ---- Descriptors that cannot be received ---- */
