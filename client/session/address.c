@@ -44,6 +44,20 @@ enum { EXIT_SERVED = 3 }; /* tensorleased: another daemon serves this address */
 
 /* ---- Choosing a socket ---- */
 
+/* Later connections are made to the same socket, wherever the program is then. A path that is too
+ * long for that stays as it is. */
+static void make_absolute(struct address *out)
+{
+	char directory[PATH_MAX], path[PATH_MAX + ADDRESS_PATH_MAX];
+	int n;
+
+	if (*out->path == '/' || !getcwd(directory, sizeof(directory)) || *directory != '/')
+		return;
+	n = snprintf(path, sizeof(path), "%s/%s", directory[1] ? directory : "", out->path);
+	if ((size_t)n < sizeof(out->path))
+		memcpy(out->path, path, (size_t)n + 1);
+}
+
 static int put_path(struct address *out, const char *directory, const char *name)
 {
 	int n = snprintf(out->path, sizeof(out->path), "%s%s", directory, name);
@@ -52,6 +66,7 @@ static int put_path(struct address *out, const char *directory, const char *name
 		return tl_fail(-EINVAL,
 			       "'%s...' is longer than the %zu bytes that a socket's path may have",
 			       out->path, sizeof(out->path) - 1);
+	make_absolute(out);
 	return 0;
 }
 

@@ -41,10 +41,12 @@ typedef struct tl_connect_options {
  *
  * An address is the path of a socket, or tensorlease://NAMESPACE/PATH, which also names a
  * namespace: tensorlease://robots/run/tensorlease/socket. Without a path, as in
- * tensorlease://robots/, it means the socket that would be looked for without an address; without
- * a namespace, as in tensorlease:///run/x, it names none. A client sees the names and tensors of
- * its namespace only. The daemon's configuration defines the namespaces, and the users who may get
- * and publish in each. `user-UID` is a user's own namespace, if the configuration allows it.
+ * tensorlease://robots/, it means the socket that would be looked for without an address; without a
+ * namespace, as in tensorlease:///run/x, it names none. A relative path is made absolute at once,
+ * unless the result is longer than the 107 bytes of a socket's path. A client sees the names and
+ * tensors of its namespace only. The daemon's configuration defines the namespaces, and the users
+ * who may get and publish in each. `user-UID` is a user's own namespace, if the configuration
+ * allows it.
  *
  * At any address, the user that listens there must be trusted: our own effective user, root (as
  * systemd does when it listens for a service), the system user `tensorlease` of the packaged

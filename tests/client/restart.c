@@ -441,6 +441,63 @@ TEST(an_address_without_a_daemon_is_named)
 	must_be(tl_connect(&o, &client), -EINVAL);
 }
 
+/* ---- Relative addresses, in children since they change the directory ---- */
+
+static int leaves_the_directory(const struct test_daemon *d, void *arg)
+{
+	tl_connect_options o = { .size = sizeof(o), .address = "run/socket" };
+	tl_client *client;
+
+	(void)arg;
+	must_be(chdir(d->dir), 0);
+	must_be(tl_connect(&o, &client), 0);
+	must_be(chdir("/"), 0);
+	must(!strcmp(client_status(client).address, d->socket));
+	pause_at(1); /* meanwhile its daemon is replaced */
+	put_bytes(client, "a", 1, 1000);
+	tl_close(client);
+	return 0;
+}
+
+TEST(a_relative_address_means_the_same_socket_in_another_directory)
+{
+	struct test_daemon d = td_start(.no_keeper = "the next daemon begins anew");
+	struct test_child c = child_start_ready(&d, leaves_the_directory, NULL);
+	struct test_daemon next;
+
+	td_kill(&d);
+	next = td_start(.socket = d.socket);
+	child_finish(&c);
+	td_stop(&next);
+	td_stop(&d);
+}
+
+/* The absolute path would not fit into a socket's address. */
+static int connects_from_far_below(const struct test_daemon *d, void *arg)
+{
+	tl_connect_options o = { .size = sizeof(o), .address = "../run/socket" };
+	tl_client *client;
+
+	(void)d;
+	must_be(chdir(arg), 0);
+	must_be(tl_connect(&o, &client), 0);
+	must(!strcmp(client_status(client).address, "../run/socket"));
+	put_bytes(client, "a", 1, 1000);
+	tl_close(client);
+	return 0;
+}
+
+TEST(a_relative_address_in_a_deep_directory_stays_relative)
+{
+	cleanup_td struct test_daemon d = td_start();
+	char deep[sizeof(d.dir) + 128];
+
+	snprintf(deep, sizeof(deep), "%s/%0100d", d.dir, 0);
+	must_be(mkdir(deep, 0700), 0);
+	must_be(td_run_client(&d, connects_from_far_below, deep), 0);
+	must_be(rmdir(deep), 0);
+}
+
 /* ---- Autostart, in children since it depends on the environment ---- */
 
 static int autostarter(const struct test_daemon *d, void *arg)
