@@ -123,9 +123,12 @@ static int map_private(struct session *s, uint64_t ref, const struct row_head *h
 {
 	struct wire_segment segment = { 0 };
 	int fd = -1;
-	int r = mapping_private(&s->mappings, h->segment, h->segment_generation, h->offset, nbytes,
-				out);
+	int r;
 
+	if (session_lost(s)) /* and with it the descriptors that are kept */
+		mappings_lose_descriptors(&s->mappings);
+	r = mapping_private(&s->mappings, h->segment, h->segment_generation, h->offset, nbytes,
+			    out);
 	if (r <= 0)
 		return r;
 	r = map_begin(s, deadline);

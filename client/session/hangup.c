@@ -12,8 +12,8 @@
 
 enum { STACK = 128 << 10 }; /* besides poll() it calls nothing */
 
-/* How often it looks whether it is to end: the program may close the socket, and then nothing wakes
- * it for that. Those of forked children often do. */
+/* How often it looks whether it is to end: the program may close the socket, as programs of forked
+ * children often do, and then nothing wakes it for that. */
 enum { LOOK_MS = 1000, CHILD_LOOK_MS = 100 };
 
 /* Messages do not wake the thread: it polls only for the end of the connection. */

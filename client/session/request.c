@@ -220,16 +220,17 @@ int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t
 			if (r)
 				return r;
 			break;
+		default:
+			if (!session_lost(s))
+				return tl_fail(r, "sending to the daemon at %s: %m",
+					       s->address->path);
+			__attribute__((fallthrough));
 		case -EPIPE:
 		case -ECONNRESET:
 		case -ENOTCONN:
-		case -EBADF: /* the program has closed its descriptors */
-		case -ENOTSOCK:
 			session_ended(s);
 			r = session_kicked(s);
 			return r ? r : SESSION_E_UNSENT;
-		default:
-			return tl_fail(r, "sending to the daemon at %s: %m", s->address->path);
 		}
 	}
 }

@@ -181,8 +181,8 @@ static inline int64_t deadline_to_allocate(int64_t deadline, uint64_t nbytes)
 	return deadline;
 }
 
-/* The socket, or -1 if it is closed, or if the program has closed it. Before the connection has
- * ended only a forked child looks for that, where programs often do. */
+/* The socket, or -1 if it is closed. Whether the program has closed it is only looked at in a forked
+ * child, where programs often do, and when the connection has ended. */
 int session_socket(const struct session *s);
 /* Has the program closed the socket? Its number may be another file's. */
 bool session_lost(const struct session *s);

@@ -319,6 +319,7 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
  * Returns: 0, an error of tl_put(), or
  *	-ENOTSUP	a copy is needed and not allowed, or this memory of a GPU cannot be shared;
  *			the text gives the reason and the remedy
+ *	-ESTALE		also: another thread has published the same draft meanwhile
  *	-ENODATA	a tensor on a GPU that was got: its memory went with its producer
  *	-ENODEV		CUDA cannot be used here; the text names the missing part
  *	-ENOSPC		also: over the daemon's limit for that GPU, for all users together

@@ -31,15 +31,18 @@ static void files_must_be_as_they_were(const int fds[OTHERS])
 	}
 }
 
+enum others { NO_OTHERS, FILES, SOCKETS };
+
 struct closing {
-	bool slept; /* a thread waits for the end of the connection */
-	bool files; /* others get the numbers */
+	bool slept;	    /* a thread waits for the end of the connection */
+	enum others others; /* that get the numbers */
 };
+
+static const tl_get_options cow = { .size = sizeof(cow), .mode = TL_MODE_COPY_ON_WRITE };
 
 /* A client that has a socket, and other descriptors. */
 static tl_client *connect_and_use(const struct test_daemon *d, bool sleeps)
 {
-	const tl_get_options cow = { .size = sizeof(cow), .mode = TL_MODE_COPY_ON_WRITE };
 	const tl_get_options brief = { .size = sizeof(brief), .timeout_ns = MS };
 	tl_client *client = td_connect(d);
 	DLManagedTensorVersioned *t;
@@ -60,8 +63,13 @@ static int goes_on_without_descriptors(const struct test_daemon *d, void *arg)
 	int fds[OTHERS];
 
 	child_close_all();
-	if (c->files)
+	if (c->others == FILES)
 		files_open(fds);
+	for (int i = 0; c->others == SOCKETS && i < OTHERS; i++)
+		must((fds[i] = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0);
+	must_be(tl_get(client, "old", &cow, &t), 0);
+	must(all_bytes(t, 1, SIZE));
+	drop(t);
 	for (int i = 0; i < 3; i++) {
 		put_alone(client, "new", i, MIB);
 		t = get(client, "new");
@@ -69,8 +77,10 @@ static int goes_on_without_descriptors(const struct test_daemon *d, void *arg)
 		drop(t);
 	}
 	must_be(tl_close(client), 0);
-	if (c->files)
+	if (c->others == FILES)
 		files_must_be_as_they_were(fds);
+	for (int i = 0; c->others == SOCKETS && i < OTHERS; i++)
+		must_be(close(fds[i]), 0);
 	return 0;
 }
 
@@ -78,9 +88,9 @@ TEST(a_program_that_closes_its_descriptors_is_connected_anew)
 {
 	cleanup_td struct test_daemon d = td_start();
 
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 6; i++)
 		must_be(td_run_client(&d, goes_on_without_descriptors,
-				      &(struct closing){ .slept = i & 1, .files = i & 2 }),
+				      &(struct closing){ .slept = i & 1, .others = i / 2 }),
 			0);
 	eventually(td_status(&d).clients == 0);
 }
