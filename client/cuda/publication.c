@@ -11,6 +11,7 @@
 #include "client/session/client.h"
 #include "proto/description.h"
 #include "tensor/extent.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 
 /*
@@ -471,6 +472,7 @@ static bool work_ended(struct cuda_publication *p)
 /* Tells the daemon, without waiting, that the work has ended. False: the daemon does not read. */
 static bool tell(struct cuda_publication *p)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	struct session *s = p->session;
 	struct wire_finished m = {
 		.header = { .type = WIRE_FINISHED,

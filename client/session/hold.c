@@ -5,6 +5,7 @@
 
 #include "client/session/hold.h"
 #include "proto/conn.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 
 /*
@@ -32,6 +33,7 @@ static void tell(struct session *s, uint64_t ref)
 
 void lease_tell(struct session *s, uint64_t ref)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	int saved = errno;
 
 	tell(s, ref);

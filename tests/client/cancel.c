@@ -65,6 +65,12 @@ static void produce(struct caller *c, DLManagedTensorVersioned **got)
 	step(tl_group_commit(group), 0);
 	step(tl_put_many(c->client, &name, &source, 1, NULL), 0);
 	step(tl_get(c->client, "e", NULL, got), 0);
+	(*got)->deleter(*got);
+	step(tl_get(c->client, "d", NULL, got), 0);
+	step(tl_create(c->client, "d", &spec, &draft), 0);
+	step(tl_commit(draft, &version), 0);
+	(*got)->deleter(*got); /* of a tensor that was replaced, which the daemon hears of */
+	step(tl_get(c->client, "e", NULL, got), 0);
 	c->line = 0;
 }
 
