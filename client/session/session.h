@@ -38,8 +38,7 @@ enum { SESSION_PREFETCHED = 4, SESSION_SIZES = 8 };
 
 enum session_state {
 	SESSION_OPEN,	 /* leases may be taken */
-	SESSION_FORKING, /* fork() copies the ledger: give the lease back, then process_wait_fork()
-			  */
+	SESSION_FORKING, /* fork() copies the ledger: no lease before process_wait_fork() */
 	SESSION_OVER,	 /* no leases may be taken: inherited by a forked child */
 };
 
@@ -94,8 +93,7 @@ struct session {
 	/* A get reads these members. They are constant, except that a forked child puts its own
 	 * ledger in place. */
 	struct catalog_view catalog;
-	alignas(64) _Atomic uint32_t *held; /* the ledger's counters; NULL: inherited, holds nothing
-					     */
+	alignas(64) _Atomic uint32_t *held; /* the ledger's counters; NULL: it is inherited */
 	_Atomic uint8_t *touched;	    /* the ledger's, a byte for each page of held */
 	_Atomic int state; /* enum session_state; changed by fork() and at the process's end */
 	struct users users;
@@ -131,8 +129,7 @@ struct session {
 	bool reading;
 	struct spin spin;      /* of the thread that reads */
 	_Atomic unsigned maps; /* MAPs whose answers have not come: get/shared.c */
-	bool kicked; /* the daemon said so before it ended the connection; kicked_text says who did
-		      */
+	bool kicked; /* the daemon said so when it ended the connection, and who did it: */
 	char kicked_text[WIRE_TEXT_MAX + 1];
 	/* The newest serial when the last message had been sent that nobody waits for: a COMMIT
 	 * without a waiter, or a request whose waiter gave up. An answer to a later one shows that
@@ -181,8 +178,7 @@ static inline int64_t deadline_to_allocate(int64_t deadline, uint64_t nbytes)
 	return deadline;
 }
 
-/* The socket, or -1 if it is closed. Whether the program has closed it is only looked at in a forked
- * child, where programs often do, and when the connection has ended. */
+/* The socket, or -1. Forked children, and who has lost the connection, look if it is closed. */
 int session_socket(const struct session *s);
 /* Has the program closed the socket? Its number may be another file's. */
 bool session_lost(const struct session *s);
