@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,35 +22,67 @@ static _Thread_local const char *last_text; /* the thread's buffer, or a constan
 static _Thread_local uint32_t last_cause, last_id;
 static _Thread_local unsigned hidden;
 
+/* A thread's text, or one that another thread may take. */
+struct buffer {
+	struct buffer *next;
+	_Atomic bool used;
+	char text[TEXT_MAX];
+};
+
+/* All that there are: a child of fork() has those of its parent's threads, too. */
+static _Atomic(struct buffer *) buffers;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t key; /* a thread's buffer */
 static bool key_made;
 
-static void buffer_free(void *buffer)
+static void buffer_give(void *buffer)
 {
 	last_text = NULL;
-	free(buffer);
+	last_cause = last_id = 0;
+	atomic_store(&((struct buffer *)buffer)->used, false);
 }
 
 static void buffer_prepare(void)
 {
-	key_made = !pthread_key_create(&key, buffer_free);
+	key_made = !pthread_key_create(&key, buffer_give);
+}
+
+static struct buffer *buffer_take(void)
+{
+	struct buffer *b;
+
+	for (b = atomic_load(&buffers); b; b = b->next) {
+		bool used = false;
+
+		if (atomic_compare_exchange_strong(&b->used, &used, true))
+			return b;
+	}
+	b = malloc(sizeof(*b));
+	if (!b)
+		return NULL;
+	atomic_init(&b->used, true);
+	b->next = atomic_load(&buffers);
+	while (!atomic_compare_exchange_weak(&buffers, &b->next, b)) {}
+	return b;
 }
 
 /* Returns TEXT_MAX bytes, or NULL: there is no memory. */
 static char *buffer_get(void)
 {
-	char *buffer;
+	struct buffer *b;
 
 	pthread_once(&once, buffer_prepare);
-	buffer = key_made ? pthread_getspecific(key) : NULL;
-	if (buffer || !key_made)
-		return buffer;
-	buffer = malloc(TEXT_MAX);
-	if (!buffer || !pthread_setspecific(key, buffer))
-		return buffer;
-	free(buffer);
-	return NULL;
+	if (!key_made)
+		return NULL;
+	b = pthread_getspecific(key);
+	if (b)
+		return b->text;
+	b = buffer_take();
+	if (b && pthread_setspecific(key, b)) {
+		atomic_store(&b->used, false);
+		b = NULL;
+	}
+	return b ? b->text : NULL;
 }
 
 void tl_failure_prepare(void)

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/cuda/locate.h"
 #include "client/cuda/mapping.h"
@@ -363,7 +364,7 @@ static int open_pool_part(struct cuda_parts *parts, uint32_t part, int *fd)
 	const struct cuda_located *located = container_of(parts, struct cuda_located, parts);
 
 	(void)part;
-	*fd = fcntl(located->pool_fd, F_DUPFD_CLOEXEC, 0);
+	*fd = fcntl(located->pool_fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 	return *fd < 0 ? tl_fail(-errno, "making a descriptor of a memory pool: %m") : 0;
 }
 

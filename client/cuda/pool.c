@@ -107,7 +107,7 @@ static int add(struct cuda_device *device, int fd_peek, struct cuda_pool_use *us
 	pool->device = device;
 	pool->life = atomic_load(&device->life);
 	list_init(&pool->uses);
-	pool->fd = fcntl(fd_peek, F_DUPFD_CLOEXEC, 0);
+	pool->fd = fcntl(fd_peek, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 	if (pool->fd < 0) {
 		r = tl_fail(-errno, "keeping the descriptor of a memory pool: %m");
 		free(pool);

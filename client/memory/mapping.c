@@ -130,9 +130,8 @@ void mappings_deinit(struct mappings *ms)
 	ms->table = NULL;
 }
 
-void mappings_lose_descriptors(struct mappings *ms)
+static void lose_descriptors(struct mappings *ms)
 {
-	pthread_mutex_lock(&ms->mutex);
 	for (uint32_t i = 0; i < ms->nknown; i++) {
 		struct mapping *m = &ms->table[ms->known[i]];
 
@@ -140,6 +139,12 @@ void mappings_lose_descriptors(struct mappings *ms)
 		m->cow_fd = 0;
 	}
 	ms->cow_fds = 0;
+}
+
+void mappings_lose_descriptors(struct mappings *ms)
+{
+	pthread_mutex_lock(&ms->mutex);
+	lose_descriptors(ms);
 	pthread_mutex_unlock(&ms->mutex);
 }
 
@@ -188,10 +193,12 @@ static void leave_out(struct write_map *map, void *address)
 
 /* Grandchildren do not inherit drafts: a parent keeps drafts only for its own children. The child's
  * program may close all descriptors, and their numbers be others' then, so none is kept. */
-void mappings_fork_child(struct mappings *ms)
+void mappings_fork_child(struct mappings *ms, bool lost)
 {
 	struct write_map *map;
 
+	if (lost)
+		lose_descriptors(ms);
 	for (uint32_t i = 0; i < ms->nknown; i++) {
 		struct mapping *m = &ms->table[ms->known[i]];
 

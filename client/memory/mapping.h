@@ -92,7 +92,7 @@ bool mappings_let_go(struct mappings *ms, unsigned max);
  */
 void mapping_inherit_locked(struct write_map *map, enum write_view view);
 void mappings_fork_parent(struct mappings *ms);
-void mappings_fork_child(struct mappings *ms);
+void mappings_fork_child(struct mappings *ms, bool lost);
 /* In the child, before that: mapping_write_end() for a draft that the child will not use. */
 void mapping_write_forked(struct write_map *map);
 

@@ -8,6 +8,7 @@
 #include "client/memory/ring_view.h"
 #include "util/page.h"
 
+/* NULL: there is no memory, of which there is a text. */
 static struct ring_views *views_make(ring_views_at *at)
 {
 	struct ring_views *views = atomic_load(at);
@@ -16,13 +17,16 @@ static struct ring_views *views_make(ring_views_at *at)
 	if (views)
 		return views;
 	views = calloc(1, sizeof(*views));
-	if (!views)
+	if (!views) {
+		tl_fail(-ENOMEM, "no memory for the pages of rings");
 		return NULL;
+	}
 	views->stride = page_ceil(RING_PAGE_SIZE);
 	/* readable: a row may name the generation 0, which no ring has and no page is of */
 	base = mmap(NULL, CATALOG_RINGS * views->stride, PROT_READ,
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (base == MAP_FAILED) {
+		tl_fail_mmap("reserving addresses for the pages of rings");
 		free(views);
 		return NULL;
 	}
@@ -39,7 +43,7 @@ int ring_view_install(ring_views_at *at, uint64_t ring, uint32_t uid, uint32_t p
 	int r;
 
 	if (!views)
-		return tl_fail(-ENOMEM, "no memory for the pages of rings");
+		return -ENOMEM;
 	if (index >= CATALOG_RINGS || !ref_ring_generation(ring))
 		return tl_fail(-EPROTO, "the daemon sent a page of a ring that is none");
 	r = descriptor_check_page(fd_peek, RING_PAGE_SIZE);
@@ -52,7 +56,7 @@ int ring_view_install(ring_views_at *at, uint64_t ring, uint32_t uid, uint32_t p
 	atomic_store(&views->generations[index], 0);
 	p = mmap(address, RING_PAGE_SIZE, PROT_READ, MAP_SHARED | MAP_FIXED, fd_peek, 0);
 	if (p != address)
-		return tl_fail(-ENOMEM, "mapping the page of a ring: %m");
+		return tl_fail_mmap("mapping the page of a ring");
 	views->uids[index] = uid;
 	views->pids[index] = pid;
 	atomic_store(&views->generations[index], ref_ring_generation(ring));

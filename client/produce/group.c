@@ -28,6 +28,7 @@
 #include "tensor/copy.h"
 #include "tensor/dtype.h"
 #include "tensor/extent.h"
+#include "util/cancel.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/thread.h"
@@ -755,6 +756,8 @@ int group_hand(tl_client *client, const char *const *names,
 	struct putting p = {
 		.names = names, .sources = sources, .handed = tensors, .count = count, .o = o
 	};
+	/* deleters may call what is a cancellation point */
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	struct call c = call_begin_request(client);
 	int r = 0;
 

@@ -22,6 +22,7 @@
 #include "client/session/request.h"
 #include "tensor/check.h"
 #include "tensor/extent.h"
+#include "util/cancel.h"
 
 struct publishing {
 	const char *name;
@@ -355,6 +356,8 @@ int publish(tl_client *client, const char *name, DLManagedTensorVersioned *tenso
 		.kind = kind_of_device(tensor->dl_tensor.device.device_type),
 		.version = version ? &v : NULL,
 	};
+	/* the deleter may call what is a cancellation point */
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	struct call c = call_begin_request(client);
 	int r;
 

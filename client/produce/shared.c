@@ -108,6 +108,8 @@ static int draft_map(struct tl_draft *draft, const struct wire_draft *granted)
 			       (unsigned long long)draft->capacity,
 			       (unsigned long long)granted->offset,
 			       (unsigned long long)granted->segment_size);
+	if (granted->flags & WIRE_DRAFT_FD && session_lost(draft->session)) /* it went, too */
+		mappings_lose_descriptors(&draft->session->mappings);
 	r = mapping_write(&draft->session->mappings, granted, &draft->map);
 	if (!r)
 		draft->tensor.data = (char *)draft->map->base + granted->offset;

@@ -278,7 +278,7 @@ static void after_fork_parent(void)
 static void drop_parents(struct session *s)
 {
 	kinds_fork_session(s);
-	mappings_fork_child(&s->mappings);
+	mappings_fork_child(&s->mappings, session_lost(s));
 	session_unmap_page(s->views);
 	s->views = s->child_views;
 	s->child_views = NULL;

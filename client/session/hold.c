@@ -18,9 +18,9 @@ static void tell(struct session *s, uint64_t ref)
 {
 	struct wire_ref m = { .header = { .type = WIRE_RELEASED, .length = sizeof(m) },
 			      .ref = ref };
-	int socket = atomic_load(&s->ended) ? -1 : session_socket(s), r;
+	int socket = session_lost(s) ? -1 : s->socket, r;
 
-	if (socket < 0)
+	if (socket < 0 || atomic_load(&s->ended))
 		return;
 	r = conn_send(socket, &m, -1, MSG_DONTWAIT);
 	if (!r)

@@ -413,6 +413,8 @@ int session_kicked(struct session *s)
 	int r;
 
 	pthread_mutex_lock(&s->receive_mutex);
+	if (session_lost(s)) /* then nothing comes */
+		ended_locked(s, SESSION_E_ENDED);
 	for (unsigned n = 0; !s->kicked && n < AT_ONCE_MAX; n++) {
 		r = receive_locked(s);
 		if (r && (r != -ECONNRESET || reset))

@@ -70,7 +70,8 @@ TL_API const char *tl_version(void);
  * Describes the last failed call of this thread: the attempt and the reason, with the names and the
  * numbers. The text is meant for people; programs look at the errno value.
  *
- * Ownership: the text is the library's and stays until the next call that fails on this thread.
+ * Ownership: the text is the library's and stays until the next call that fails on this thread, or
+ * the thread's end.
  * Blocking: never.
  * Threads: any; each has a text of its own.
  * Returns: the text, which is "" if no call has failed; never NULL.

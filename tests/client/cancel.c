@@ -212,6 +212,42 @@ TEST(a_fork_is_no_cancellation_point)
 	must_be(tl_close(client), 0);
 }
 
+static void sleep_a_little(DLManagedTensorVersioned *t)
+{
+	(void)t;
+	usleep(1);
+}
+
+static void *publish_though_cancelled(void *arg)
+{
+	struct caller *c = arg;
+	static unsigned char data[SIZE];
+	static int64_t shape = SIZE;
+	DLManagedTensorVersioned t = { .version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
+				       .dl_tensor = bytes_tensor(data, &shape),
+				       .deleter = sleep_a_little };
+
+	pthread_cancel(pthread_self());
+	c->line = __LINE__;
+	if (!tl_publish(c->client, "d", &t, NULL, NULL, NULL))
+		c->line = 0;
+	pthread_testcancel();
+	return NULL;
+}
+
+/* The library holds counts while it calls the deleter. */
+TEST(a_deleter_is_no_cancellation_point)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct caller c = { .client = td_connect(&d) };
+	pthread_t thread;
+
+	must_be(pthread_create(&thread, NULL, publish_though_cancelled, &c), 0);
+	must_be(pthread_join(thread, NULL), 0);
+	must_be(c.line, 0);
+	must_be(tl_close(c.client), 0);
+}
+
 struct producer {
 	tl_client *client;
 	_Atomic unsigned commits;

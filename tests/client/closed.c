@@ -165,6 +165,71 @@ TEST(a_socket_with_the_number_of_ours_costs_one_call)
 	child_finish(&c);
 }
 
+/* What is given up when nothing is asked goes to nobody. */
+static int releases_to_nobody(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = connect_and_use(d, false);
+	DLManagedTensorVersioned *held = get(client, "old");
+	int pairs[OTHERS][2];
+	char text[8];
+
+	(void)arg;
+	put_alone(client, "old", 2, SIZE);
+	child_close_all();
+	for (int i = 0; i < OTHERS; i++) {
+		must_be(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pairs[i]), 0);
+		for (int end = 0; end < 2; end++)
+			must_be(send(pairs[i][end], "theirs", 6, 0), 6);
+	}
+	drop(held); /* which was replaced: the daemon would hear of it */
+	held = get(client, "old");
+	must(all_bytes(held, 2, SIZE));
+	drop(held);
+	must_be(tl_close(client), 0);
+	for (int i = 0; i < 2 * OTHERS; i++) {
+		must_be(recv(pairs[i / 2][i % 2], text, sizeof(text), MSG_DONTWAIT), 6);
+		must_be(recv(pairs[i / 2][i % 2], text, sizeof(text), MSG_DONTWAIT), -1);
+		must_be(errno, EAGAIN);
+	}
+	return 0;
+}
+
+TEST(a_release_does_not_go_to_a_socket_with_the_number_of_ours)
+{
+	cleanup_td struct test_daemon d = td_start();
+
+	must_be(td_run_client(&d, releases_to_nobody, NULL), 0);
+}
+
+/* A child closes what it does not need of its parent's. */
+static int forks_without_descriptors(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = connect_and_use(d, false);
+	int fds[OTHERS], status;
+	pid_t pid;
+
+	(void)arg;
+	child_close_all();
+	files_open(fds);
+	pid = fork();
+	if (pid == 0) {
+		files_must_be_as_they_were(fds);
+		_exit(0);
+	}
+	must_be(waitpid(pid, &status, 0), pid);
+	must_be(status, 0);
+	must_be(tl_close(client), 0);
+	files_must_be_as_they_were(fds);
+	return 0;
+}
+
+TEST(a_child_leaves_them_alone_as_well)
+{
+	cleanup_td struct test_daemon d = td_start();
+
+	must_be(td_run_client(&d, forks_without_descriptors, NULL), 0);
+}
+
 /* ---- The standard streams ---- */
 
 static int writes_to_closed_streams(const struct test_daemon *d, void *arg)

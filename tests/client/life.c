@@ -310,6 +310,7 @@ TEST(a_limit_of_locked_memory_is_named)
 {
 	enum { UID = 60100 };
 	SKIP_UNLESS(geteuid() == 0, "needs root, to be another user: root may lock all memory");
+	SKIP_UNLESS(!SANITIZED, "sanitizers make nothing of mlockall()");
 	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	tl_client *client = td_connect(&d);
 	struct test_child c;

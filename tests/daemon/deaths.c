@@ -316,15 +316,13 @@ TEST(nobody_is_listed_with_leases_that_it_has_not)
 	must(rc_hold(&reader, draft.ref));
 	must(next_client(&producer, 0, &first));
 	must_be(shutdown(reader.fd, SHUT_RDWR), 0);
-	for (unsigned n = 0; n < LISTS; n++) {
+	for (unsigned n = 0; n < LISTS || !listed; n++) { /* on a busy machine few, and late */
 		if (!next_client(&producer, first.id, &client))
 			continue;
 		must_be(client.leases, 1);
 		must_be(client.tensors_held, 1);
 		listed++;
 	}
-	print_message("listed %u times of %u\n", listed, LISTS);
-	must(listed > 0);
 	rc_close(&reader);
 	eventually(td_status(&d).clients == 1);
 	rc_goodbye(&producer);
