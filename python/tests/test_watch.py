@@ -193,6 +193,31 @@ def test_in_asyncio(client, address):
     assert asyncio.run(main()) == ([1, 2, 3], [{"x": n, "y": n} for n in range(3)])
 
 
+def test_a_cancellation_is_not_lost_when_something_comes(client):
+    async def main(turns):
+        watch = client.watch("cancelled/a")
+
+        async def follow():
+            async for _ in watch:
+                pass
+
+        async def let_it_run(turns):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(follow())
+        await let_it_run(10)  # it waits now
+        client.put("cancelled/a", b"1")
+        assert select.select([watch], [], [], limit(60))[0]
+        await let_it_run(turns)
+        task.cancel()
+        await let_it_run(10)
+        return task.cancelled()
+
+    assert all([asyncio.run(main(turns)) for turns in range(9)])
+    client.delete("cancelled/a")
+
+
 async def anext(iterator):  # a builtin since Python 3.10, but not for all that have __anext__()
     return await iterator.__anext__()
 

@@ -38,13 +38,13 @@ async def _readable(fd, seconds):
         return
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
+    timer = loop.call_later(seconds, ready.set)  # until Python 3.11 asyncio.wait_for() may lose a cancellation
     loop.add_reader(fd, ready.set)
     try:
-        await asyncio.wait_for(ready.wait(), None if seconds == math.inf else seconds)
-    except asyncio.TimeoutError:
-        pass
+        await ready.wait()
     finally:
         loop.remove_reader(fd)
+        timer.cancel()
 
 
 class _Watching:
