@@ -184,6 +184,25 @@ def time_limit(request):
     os.close(stderr)
 
 
+@contextlib.contextmanager
+def interrupted_as(name, n=1):
+    """Raises KeyboardInterrupt as the n-th call of a C function of that name returns, as a signal's handler may."""
+    calls = 0
+
+    def look(_, event, function):
+        nonlocal calls
+        if event == "c_return" and function.__qualname__ == name:
+            calls += 1
+            if calls == n:
+                raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
 def leases_of(observer, pid):
     gc.collect()
     return sum(c.leases for c in observer.clients() if c.pid == pid)

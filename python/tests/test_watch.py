@@ -13,7 +13,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import daemon_at, once_asleep, run_python
+from conftest import daemon_at, interrupted_as, once_asleep, run_python
 from limits import limit
 
 import tensorlease
@@ -216,6 +216,45 @@ def test_a_cancellation_is_not_lost_when_something_comes(client):
 
     assert all([asyncio.run(main(turns)) for turns in range(9)])
     client.delete("cancelled/a")
+
+
+@pytest.mark.parametrize("kind", ["name", "prefix", "events"])
+def test_an_interrupted_step_loses_no_event(client, kind):
+    def step():
+        if kind == "name":
+            return next(watch).bytes()
+        if kind == "prefix":
+            return {name: tensor.bytes() for name, tensor in next(watch).items()}
+        while len(told) < 3:
+            told.append(next(watch)[:2])
+        return sorted(told)
+
+    wanted = {
+        "name": b"2",
+        "prefix": {"b": b"2", "c": b"2"},
+        "events": [("deleted", "cut/a"), ("published", "cut/b"), ("published", "cut/c")],
+    }
+    n, interrupted = 0, True
+    while interrupted:
+        n += 1
+        client.put_many({"a": b"1", "b": b"1"}, prefix="cut/", replace=True)
+        if kind == "events":
+            watch = client.events("cut/", new=True, timeout=limit(60))
+        else:
+            watch = client.watch("cut/b" if kind == "name" else "cut/", timeout=limit(60))
+            next(watch)
+        told = []
+        client.put_many({"b": b"2", "c": b"2"}, prefix="cut/", replace=True)
+        try:
+            with interrupted_as("Watch.next", n):
+                found = step()
+            interrupted = False
+        except KeyboardInterrupt:
+            found = step()
+        assert found == wanted[kind]
+        watch.close()
+    assert n > 1
+    client.delete(prefix="cut/")
 
 
 async def anext(iterator):  # a builtin since Python 3.10, but not for all that have __anext__()

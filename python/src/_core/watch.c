@@ -150,11 +150,23 @@ static PyObject *event_tuple(const tl_watch_event *e)
 			     (unsigned long long)e->skipped);
 }
 
+static int append_event(PyObject *list, const tl_watch_event *e)
+{
+	PyObject *event = event_tuple(e);
+	int r = event ? PyList_Append(list, event) : -1;
+
+	Py_XDECREF(event);
+	return r;
+}
+
 /*
+ * Appends the next event to @list, where it stays if a signal that has come meanwhile raises as
+ * this call returns. Returns True, or False if none came in time.
+ *
  * Waits in slices of a second, because a signal that comes between PyErr_CheckSignals() and the
  * sleep does not end the sleep.
  */
-static PyObject *watch_wait(struct watch *w, int64_t timeout_ns)
+static PyObject *watch_wait(struct watch *w, int64_t timeout_ns, PyObject *list)
 {
 	struct client *c = w->client;
 	int64_t end = wait_end(timeout_ns), left;
@@ -178,9 +190,9 @@ static PyObject *watch_wait(struct watch *w, int64_t timeout_ns)
 				  &event);
 		Py_END_ALLOW_THREADS;
 		if (!r)
-			return event_tuple(&event);
+			return append_event(list, &event) ? NULL : PyBool_FromLong(1);
 		if (!left && (r == -EAGAIN || r == -ETIMEDOUT))
-			Py_RETURN_NONE;
+			return PyBool_FromLong(0);
 		if (r != -EAGAIN && r != -ETIMEDOUT && r != -EINTR && r != -ECANCELED &&
 		    (r != -ENOTCONN || !left))
 			return raise_error(r);
@@ -189,18 +201,19 @@ static PyObject *watch_wait(struct watch *w, int64_t timeout_ns)
 	}
 }
 
-static PyObject *watch_next(PyObject *self, PyObject *timeout)
+static PyObject *watch_next(PyObject *self, PyObject *args)
 {
 	WITH_LOCK;
 	struct watch *w = (struct watch *)self;
-	PyObject *event;
+	PyObject *timeout, *list, *came;
 	int64_t ns;
 
-	if (parse_seconds("timeout", timeout, &ns) || !watch_begin(w))
+	if (!PyArg_ParseTuple(args, "OO!", &timeout, &PyList_Type, &list) ||
+	    parse_seconds("timeout", timeout, &ns) || !watch_begin(w))
 		return NULL;
-	event = watch_wait(w, ns);
+	came = watch_wait(w, ns, list);
 	watch_end(w);
-	return event;
+	return came;
 }
 
 /* @copy: the caller may use it when the watch is closed, and closes it. */
@@ -262,7 +275,7 @@ static int watch_traverse(PyObject *self, visitproc visit, void *arg)
 }
 
 static PyMethodDef methods[] = {
-	{ "next", watch_next, METH_O, NULL },
+	{ "next", watch_next, METH_VARARGS, NULL },
 	{ "fileno", watch_fileno, METH_NOARGS, NULL },
 	{ "dup", watch_dup, METH_NOARGS, NULL },
 	{ "close", watch_close, METH_NOARGS, NULL },

@@ -61,6 +61,7 @@ class _Watching:
         self._client, self._name = client, name
         self._seconds = 0.0 if timeout is None else float(timeout)
         self._core = client._watch(name, prefix, new)
+        self._told = []  # events in order; each stays until it was noted, even if an exception comes in between
 
     def close(self):
         """Watch no longer. A thread or task that waits for it gets a ValueError within a second.
@@ -117,11 +118,8 @@ class _Watching:
             found, seconds = self._step(deadline, StopIteration)
             if found is not None:
                 return found
-            event = None
             with contextlib.suppress(DisconnectedError):  # _step() raises it when the time is over
-                event = self._core.next(seconds)
-            if event is not None:
-                self._note(Event(*event))
+                self._core.next(seconds, self._told)
 
     async def __anext__(self):
         await let_others_run()
@@ -140,27 +138,17 @@ class _Watching:
         """Return after how many seconds to look although nothing has happened."""
         return math.inf
 
-    def _drain(self):
-        """Note all that has happened."""
-        while (event := self._core.next(0)) is not None:
-            self._note(Event(*event))
-
 
 class Events(_Watching):
     """What becomes of names that start alike. Client.events() returns it."""
 
     def __init__(self, client, prefix, new, timeout):
         super().__init__(client, prefix, True, new, timeout)
-        self._noted = []
-
-    def _note(self, event):
-        self._noted.append(event)
 
     def _take(self):
-        if self._noted:
-            return self._noted.pop(0)
-        event = self._core.next(0)
-        return None if event is None else Event(*event)
+        if not self._told:
+            self._core.next(0, self._told)
+        return Event(*self._told.pop(0)) if self._told else None
 
     def _late(self, began):
         return TimeoutError(
@@ -194,6 +182,12 @@ class Watch(_Watching):
 
     def _pause(self):
         return self._unfinished[1].next() if self._unfinished else math.inf
+
+    def _drain(self):
+        """Note all that has happened. An event that is noted twice does no harm."""
+        while self._told or self._core.next(0, self._told):
+            self._note(Event(*self._told[0]))
+            del self._told[:1]
 
     def _note(self, event):
         if event.what == "published":
@@ -238,9 +232,9 @@ class Watch(_Watching):
                 return None
         except (NotFoundError, TensorLostError):
             return None  # that is told soon
-        self._given[name] = tensor.version
         self.skipped = tensor.version - before - 1 if before and self._seen else 0
         self._seen = self._begun = True
+        self._given[name] = tensor.version  # the last step: until then an exception leaves it to be given
         return tensor
 
     def _order(self, tensor, pauses):
@@ -282,8 +276,9 @@ class Watch(_Watching):
                 self.skipped = sum(
                     max(0, version - self._given[name] - 1) for name, version in versions.items() if name in self._given
                 )
+                found = {name[len(self._name) :]: tensor for name, tensor in zip(names, tensors, strict=True)}
                 self._given, self._seen, self._begun = versions, True, True
-                return {name[len(self._name) :]: tensor for name, tensor in zip(names, tensors, strict=True)}
+                return found
             for tensor in tensors:
                 tensor.release()
         raise TimeoutError(
