@@ -203,6 +203,34 @@ def interrupted_as(name, n=1):
         sys.setprofile(None)
 
 
+def at_each_line(file, work, handler):
+    """Does work again and again. The n-th time handler() runs before the n-th line of a file, as a signal's handler may.
+
+    Returns how many lines work runs there.
+    """
+    n, left = 0, 0
+
+    def look(frame, event, _):
+        nonlocal left
+        if not frame.f_code.co_filename.endswith(file):
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                handler()
+        return look
+
+    while left <= 0:
+        n += 1
+        left = n
+        sys.settrace(look)
+        try:
+            work()
+        finally:
+            sys.settrace(None)
+    return n - 1
+
+
 def leases_of(observer, pid):
     gc.collect()
     return sum(c.leases for c in observer.clients() if c.pid == pid)

@@ -10,7 +10,19 @@ import weakref
 
 import numpy as np
 import pytest
-from conftest import daemon_at, end_child, eventually, from_dlpack, in_child, once_asleep, run_python, start_child
+from conftest import (
+    at_each_line,
+    daemon_at,
+    end_child,
+    eventually,
+    from_dlpack,
+    in_child,
+    interrupted_as,
+    once_asleep,
+    run_python,
+    start_child,
+    until_asleep,
+)
 from limits import limit
 
 import tensorlease
@@ -462,6 +474,65 @@ def test_an_array_that_was_published_is_read_only(client):
     assert not view.flags.writeable and not whole.flags.writeable
     copied = np.zeros(3)
     assert client.publish("draft/array", copied).copied and copied.flags.writeable
+
+
+@pytest.mark.parametrize("how", ["commit", "publish", "array"])
+def test_an_interrupted_commit_makes_the_array_read_only(client, how):
+    draft = client.create("draft/cut", 3, "int8")
+    array = draft.numpy()
+    view = array[:]
+    with pytest.raises(KeyboardInterrupt):
+        if how == "commit":
+            with interrupted_as("Draft.commit"):
+                draft.commit()
+        else:
+            with interrupted_as("Client._publish"):
+                client.publish("draft/cut", draft if how == "publish" else view)
+    assert draft.state == "committed" and not array.flags.writeable
+    assert view.flags.writeable == (how != "array")
+
+
+def test_a_close_during_the_publish_of_an_array_does_not_abort_its_draft(tmp_path):
+    address = str(tmp_path / "socket")
+    with daemon_at(address) as daemon, tensorlease.connect(address, autostart=False) as client:
+        draft = client.create("draft/close", 3, "int8")
+        array = draft.numpy()
+        thread = threading.Thread(target=lambda: client.publish("draft/close", array[:]))
+        daemon.send_signal(signal.SIGSTOP)
+        try:
+            thread.start()
+            until_asleep(thread.native_id)
+            client.close()  # which the publish does at its end
+        finally:
+            daemon.send_signal(signal.SIGCONT)
+        thread.join()
+        assert (draft.state, draft.version) == ("committed", 1) and not array.flags.writeable
+
+
+def test_a_draft_that_is_committed_as_its_array_is_made_has_none(client, monkeypatch):
+    as_numpy, arrays = tensorlease._tensor._as_numpy, []
+
+    def committed(draft):
+        arrays.append(as_numpy(draft))
+        draft.commit()
+        return arrays[0]
+
+    monkeypatch.setattr(tensorlease._tensor, "_as_numpy", committed)
+    with pytest.raises(ValueError, match="was committed as version 1"):
+        client.create("draft/made", 3, "int8").numpy()
+    assert len(arrays) == 1
+
+
+def test_arrays_that_a_signal_handler_made_become_read_only(client):
+    arrays, drafts = [], []
+
+    def work():
+        drafts.append(client.create("draft/handler", 3, "int8"))
+        arrays.append(drafts[-1].numpy())
+        drafts[-1].commit()
+
+    assert at_each_line("_tensor.py", work, lambda: arrays.append(drafts[-1].numpy())) > 3
+    assert len(arrays) > len(drafts) > 3 and not any(array.flags.writeable for array in arrays)
 
 
 def test_a_draft_may_have_pages_of_its_own(client):

@@ -165,6 +165,38 @@ static void draft_ended(struct draft *d, enum draft_state state)
 	hold_unref_py(h);
 }
 
+void numpy_seal(PyObject *array)
+{
+	PyObject *flags = PyObject_GetAttrString(array, "flags");
+
+	if (!flags || PyObject_SetAttrString(flags, "writeable", Py_False))
+		PyErr_WriteUnraisable(array);
+	Py_XDECREF(flags);
+}
+
+/* Returns a reference to the array that numpy() made, or NULL if it is not used any more. */
+static PyObject *numpy_of(const struct draft *d)
+{
+	PyObject *array = d->numpy ? PyObject_CallNoArgs(d->numpy) : NULL;
+
+	if (array == Py_None)
+		Py_CLEAR(array);
+	return array;
+}
+
+/* Keeps the exception that is set. */
+static void draft_seal(const struct draft *d)
+{
+	PyObject *type, *value, *traceback, *array;
+
+	PyErr_Fetch(&type, &value, &traceback);
+	array = numpy_of(d);
+	if (array)
+		numpy_seal(array);
+	Py_XDECREF(array);
+	PyErr_Restore(type, value, traceback);
+}
+
 void draft_committed(struct draft *d, PyObject *name, uint64_t version)
 {
 	PyObject *old = d->name;
@@ -173,29 +205,7 @@ void draft_committed(struct draft *d, PyObject *name, uint64_t version)
 	d->version = version;
 	Py_DECREF(old);
 	draft_ended(d, DRAFT_COMMITTED);
-}
-
-int draft_end_committed(struct draft *d, PyObject *name, uint64_t version)
-{
-	PyObject *sealed;
-
-	draft_committed(d, name, version);
-	sealed = PyObject_CallMethod((PyObject *)d, "_seal", NULL);
-	Py_XDECREF(sealed);
-	return sealed ? 0 : -1;
-}
-
-/* Keeps the exception that is set. */
-static void seal_quietly(struct draft *d)
-{
-	PyObject *type, *value, *traceback, *sealed;
-
-	PyErr_Fetch(&type, &value, &traceback);
-	sealed = PyObject_CallMethod((PyObject *)d, "_seal", NULL);
-	if (!sealed)
-		PyErr_WriteUnraisable((PyObject *)d);
-	Py_XDECREF(sealed);
-	PyErr_Restore(type, value, traceback);
+	draft_seal(d);
 }
 
 void draft_failed(struct draft *d, int r)
@@ -206,7 +216,7 @@ void draft_failed(struct draft *d, int r)
 		d->doubted = d->array.hold;
 	d->array.hold = NULL;
 	d->state = DRAFT_UNKNOWN;
-	seal_quietly(d);
+	draft_seal(d);
 }
 
 /* ---- The stream that writes it, on a GPU ---- */
@@ -434,6 +444,7 @@ static void draft_dealloc(PyObject *self)
 	array_deinit(self);
 	Py_CLEAR(d->client);
 	Py_CLEAR(d->name);
+	Py_CLEAR(d->numpy);
 #ifdef Py_GIL_DISABLED
 	Py_CLEAR(d->weak);
 #endif
@@ -554,11 +565,33 @@ static PyObject *draft_view(PyObject *self, PyObject *args)
 	return draft_is_here(self) ? array_view(self, args) : NULL;
 }
 
-static PyObject *draft_check_here(PyObject *self, PyObject *unused)
+/*
+ * _array(made=None) is for numpy(). It returns the array that numpy() made before, or else keeps
+ * and returns @made. All threads and signal handlers get the same array, because the commit makes
+ * only that one read-only.
+ */
+static PyObject *draft_array(PyObject *self, PyObject *args)
 {
 	WITH_LOCK;
-	(void)unused;
-	return draft_is_here(self) ? Py_NewRef(Py_None) : NULL;
+	struct draft *d = (struct draft *)self;
+	PyObject *made = Py_None, *array, *kept;
+
+	if (!PyArg_ParseTuple(args, "|O", &made) || (made != Py_None && !array_hold(self)))
+		return NULL;
+	array = d->state == DRAFT_OPEN ? numpy_of(d) : NULL;
+	if (array) {
+		if (!draft_is_here(self))
+			Py_CLEAR(array);
+		return array;
+	}
+	if (made != Py_None) {
+		kept = PyWeakref_NewRef(made, NULL);
+		if (!kept)
+			return NULL;
+		Py_XDECREF(d->numpy);
+		d->numpy = kept;
+	}
+	return Py_NewRef(made);
 }
 
 static PyMethodDef methods[] = {
@@ -580,7 +613,7 @@ static PyMethodDef methods[] = {
 	  "after which the state is 'unknown', stays published." },
 	{ "__dlpack__", FASTCALL(draft_dlpack_here), METH_FASTCALL | METH_KEYWORDS, NULL },
 	{ "__dlpack_device__", array_dlpack_device, METH_NOARGS, NULL },
-	{ "_check_here", draft_check_here, METH_NOARGS, NULL },
+	{ "_array", draft_array, METH_VARARGS, NULL },
 	{ "_share", draft_share, METH_NOARGS, NULL },
 	{ "_view", draft_view, METH_VARARGS, NULL },
 	{ 0 },

@@ -9,6 +9,7 @@ struct draft {
 	struct hold *doubted;  /* the hold of one that may have been committed, else NULL */
 	struct client *client; /* a reference */
 	PyObject *name;	       /* a str */
+	PyObject *numpy;       /* a weak reference to the array that numpy() made, or NULL */
 #ifdef Py_GIL_DISABLED
 	PyObject *weak; /* to find out whether the draft is going away */
 #endif
@@ -42,14 +43,12 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 void drafts_abort(struct client *c);
 
 /* Notes that the draft was published under @name, as @version if that is not 0. It has no memory
- * any more. */
+ * any more, and the array that numpy() made is read-only. */
 void draft_committed(struct draft *d, PyObject *name, uint64_t version);
 
-/*
- * The same of a draft whose memory was published as another array. Makes its array of NumPy
- * read-only. Returns 0, or -1 with an exception.
- */
-int draft_end_committed(struct draft *d, PyObject *name, uint64_t version);
+/* Makes an array of NumPy read-only, because others may read its bytes. It runs no Python code, so
+ * that no signal handler can raise before that is done. */
+void numpy_seal(PyObject *array);
 
 /*
  * To be called after publishing its memory has failed with @r, whose exception is set. If @r leaves

@@ -273,15 +273,13 @@ static int handing_drafts(struct handing *h, struct client *c, PyObject *names, 
 
 /*
  * Drops the tensors on GPUs that the library has taken over: they are published, or may be. Ends
- * the drafts whose memory is published. Returns 0, or -1 with an exception.
+ * the drafts whose memory is published.
  */
-static int handing_done(struct handing *h, struct client *c, PyObject *names, PyObject *arrays,
-			int r)
+static void handing_done(struct handing *h, struct client *c, PyObject *names, PyObject *arrays,
+			 int r)
 {
-	int failed = 0;
-
 	if (r && r != -EINPROGRESS)
-		return 0;
+		return;
 	for (size_t i = 0; i < h->put.count; i++) {
 		struct source *s = &h->put.parts[i].source;
 		PyObject *array = PyTuple_GetItem(arrays, (Py_ssize_t)i);
@@ -293,12 +291,10 @@ static int handing_done(struct handing *h, struct client *c, PyObject *names, Py
 		draft = draft_of(c, array, s);
 		if (draft && r)
 			draft_failed(draft, r);
-		else if (draft &&
-			 draft_end_committed(draft, PyTuple_GetItem(names, (Py_ssize_t)i), 0))
-			failed = -1;
+		else if (draft)
+			draft_committed(draft, PyTuple_GetItem(names, (Py_ssize_t)i), 0);
 		Py_XDECREF((PyObject *)draft);
 	}
-	return failed;
 }
 
 PyObject *many_publish(PyObject *self, PyObject *args)
@@ -329,8 +325,7 @@ PyObject *many_publish(PyObject *self, PyObject *args)
 		r = client_with_space(c, handing_attempt, &h, timeout_ns);
 		if (r < 0)
 			raise_error(r);
-		if (handing_done(&h, c, names, arrays, r))
-			r = -1;
+		handing_done(&h, c, names, arrays, r);
 		client_end(c); /* which aborts what is still a draft if the client was closed */
 	}
 	handing_deinit(&h);

@@ -186,13 +186,16 @@ static int publish_attempt(void *context, int64_t timeout_ns, bool *had_space)
 			  p->waits ? &p->version : NULL);
 }
 
-/* Notes it on the draft whose memory was to be published. */
-static void source_failed(struct client *c, const struct source *s, int r)
+/* Notes @r on the draft whose memory was to be published: before client_end(), which aborts it if
+ * the client was closed meanwhile. */
+static void source_done(struct client *c, const struct putting *p, const struct source *s, int r)
 {
 	struct draft *draft = draft_with_bytes_at(c, s->tensor.data);
 
-	if (draft)
+	if (draft && r)
 		draft_failed(draft, r);
+	else if (draft && !p->copied)
+		draft_committed(draft, p->called, p->version);
 	Py_XDECREF((PyObject *)draft);
 }
 
@@ -214,10 +217,9 @@ static int publish_source(struct client *c, struct putting *p, struct source *s)
 	p->client = c->client;
 	p->tensor = again ? again : &same;
 	r = client_with_space(c, publish_attempt, p, p->timeout_ns);
-	if (r < 0) {
+	if (r < 0)
 		raise_error(r);
-		source_failed(c, s, r);
-	}
+	source_done(c, p, s, r);
 	if (r && again)
 		again->deleter(again);
 	client_end(c);
@@ -248,18 +250,27 @@ static int publish_gpu(struct client *c, struct putting *p, struct source *s)
 		s->versioned = NULL;
 	else if (draft)
 		draft_keep_stream(draft);
-	if (r < 0)
-		source_failed(c, s, r);
+	source_done(c, p, s, r);
 	Py_XDECREF((PyObject *)draft);
 	client_end(c);
 	return r ? -1 : 0;
+}
+
+static bool is_numpy(PyObject *array)
+{
+	PyObject *numpy = PyDict_GetItemString(PyImport_GetModuleDict(), "numpy");
+	PyObject *type = numpy ? PyObject_GetAttrString(numpy, "ndarray") : NULL;
+	bool is = type && PyType_Check(type) && PyObject_TypeCheck(array, (PyTypeObject *)type);
+
+	PyErr_Clear();
+	Py_XDECREF(type);
+	return is;
 }
 
 PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
 	WITH_LOCK;
 	struct client *c = (struct client *)self;
-	struct draft *draft = NULL;
 	struct putting p;
 	struct source s;
 	int r;
@@ -278,14 +289,10 @@ PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_t nargs
 		if (r)
 			raise_again_with_name(p.called);
 		if (!r) {
-			const void *data = s.tensor.data;
-
 			r = source_on_gpu(&s) ? publish_gpu(c, &p, &s) : publish_source(c, &p, &s);
-			if (!r && !p.copied)
-				draft = draft_with_bytes_at(c, data);
-			if (draft && draft_end_committed(draft, p.called, p.version))
-				r = -1;
-			Py_XDECREF((PyObject *)draft);
+			/* The draft's own array is read-only by now, and this may be another. */
+			if (!r && !p.copied && is_numpy(p.array))
+				numpy_seal(p.array);
 			source_end(&s);
 		}
 	}

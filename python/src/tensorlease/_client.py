@@ -7,7 +7,6 @@ import errno
 import math
 import operator
 import os
-import sys
 import time
 from collections.abc import Iterable, Mapping
 
@@ -29,7 +28,7 @@ from ._errors import (
 from ._lock import ForkLock
 from ._paths import paths_of
 from ._ref import Ref
-from ._tensor import Draft, pickle_for
+from ._tensor import pickle_for
 from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status
 from ._waiter import TrioFuture, Waiter, _Wait, after_others, ordered, result_of, running_trio
 from ._watch import Events, Watch
@@ -246,8 +245,6 @@ class Client(_core.Client):
             evictable=evictable,
             ring=ring,
         )
-        if not copied:
-            _seal(tensor)
         return Published(version, copied)
 
     def put_many(
@@ -706,14 +703,6 @@ class Client(_core.Client):
 
 
 _waiter_lock = ForkLock()  # for the one who makes a Waiter
-
-
-def _seal(tensor):
-    """Others read these bytes now: an array that can be made read-only is."""
-    if isinstance(tensor, Draft):
-        tensor._seal()
-    elif "numpy" in sys.modules and isinstance(tensor, sys.modules["numpy"].ndarray):
-        tensor.flags.writeable = False
 
 
 def _check_str(argument, value):

@@ -3,14 +3,11 @@
 
 import contextlib
 import numbers
-import weakref
 
 from . import _core
 from ._cuda import interface_of
 from ._dtypes import find_dtype, numpy_dtype, parse_dtype
 from ._errors import Error
-from ._lock import ForkLock
-
 
 _CUDA = 2  # DLPack's numbers
 _COMPLEX = 5
@@ -20,9 +17,6 @@ _FLOAT4 = (17, 4, 1)  # PyTorch has it only in pairs, as float4_e2m1fn_x2
 _PLAIN = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
 )
-
-
-_array_lock = ForkLock()
 
 
 def _size_text(nbytes):
@@ -392,26 +386,12 @@ class Draft(_Values, _core.Draft):
     stream. NumPy, ``draft[...] = values`` and memoryview() cannot write to it: fill ``draft.torch()``.
     """
 
-    __slots__ = ("__weakref__", "_array")
+    __slots__ = ("__weakref__",)
 
     def numpy(self):
         """Return a writable numpy.ndarray over the draft's memory. ValueError: it was committed or aborted."""
-        array = self._made()
-        if array is not None and self.state == "open":
-            self._check_here()
-            return array
-        array = _as_numpy(self)
-        with _array_lock():  # the commit makes one array read-only: all threads get the same
-            first = self._made()
-            if first is not None and self.state == "open":
-                return first
-            self._array = weakref.ref(array)
-        return array
-
-    def _made(self):
-        """The array that numpy() has made and that is still used, or None."""
-        reference = getattr(self, "_array", None)
-        return None if reference is None else reference()
+        array = self._array()
+        return self._array(_as_numpy(self)) if array is None else array
 
     def torch(self):
         """Return a torch.Tensor over the draft's memory. Do not write to it after the commit. Errors: as numpy()."""
@@ -431,18 +411,6 @@ class Draft(_Values, _core.Draft):
 
     def __setitem__(self, index, value):
         self.numpy()[index] = value
-
-    def commit(self, *, metadata=None, wait=True, stream=None):
-        version = super().commit(metadata=metadata, wait=wait, stream=stream)
-        self._seal()
-        return version
-
-    commit.__doc__ = _core.Draft.commit.__doc__
-
-    def _seal(self):
-        array = self._made()
-        if array is not None:
-            array.flags.writeable = False
 
     def __enter__(self):
         return self
