@@ -5,6 +5,7 @@ import array
 import ctypes
 import decimal
 import gc
+import itertools
 import os
 
 import dlpack_abi as abi
@@ -494,10 +495,55 @@ def test_a_property_is_read_once_and_ctrl_c_in_it_is_kept(client):
         client.put("sources/picture", picture)
 
 
-def test_ctrl_c_in_an_attribute_that_the_type_does_not_have_is_kept(client):
-    class Proxy:
-        def __getattr__(self, name):
-            raise KeyboardInterrupt if name == "is_neg" else AttributeError
+ASKED = "__array_interface__ __dlpack__ __dlpack_device__ _sharedmask is_neg".split()
+
+
+@pytest.mark.parametrize(
+    ("whose", "asked"), [*itertools.product(["array", "type"], ASKED), ("array", "__cuda_array_interface__")]
+)
+def test_ctrl_c_in_an_attribute_that_is_not_there_is_kept(client, whose, asked):
+    def interrupt(_, name):
+        raise KeyboardInterrupt if name == asked else AttributeError
+
+    class Type(type):
+        if whose == "type":
+            __getattr__ = interrupt
+
+    class Proxy(metaclass=Type):
+        if whose == "array":
+            __getattr__ = interrupt
 
     with pytest.raises(KeyboardInterrupt):
         client.put("sources/proxy", Proxy())
+
+
+class Interrupting:
+    def is_neg(self):
+        raise KeyboardInterrupt
+
+    __index__ = __bool__ = is_neg
+
+
+class Negated(np.ndarray):
+    is_neg = Interrupting.is_neg
+
+
+class Placed:
+    def __dlpack__(self):
+        raise AssertionError("it is asked first where it lies")
+
+    def __dlpack_device__(self):
+        return 1, Interrupting()
+
+
+@pytest.mark.parametrize("array", [np.zeros(3).view(Negated), Placed()])
+def test_ctrl_c_in_what_an_array_says_of_itself_is_kept(client, array):
+    with pytest.raises(KeyboardInterrupt):
+        client.put("sources/said", array)
+
+
+@pytest.mark.parametrize("asked", [{"max_version": (Interrupting(), 0)}, {"copy": Interrupting()}])
+def test_ctrl_c_in_what_a_consumer_asks_for_is_kept(client, asked):
+    client.put("sources/asked", b"1")
+    with pytest.raises(KeyboardInterrupt):
+        client.get("sources/asked").__dlpack__(**asked)

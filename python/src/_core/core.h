@@ -98,6 +98,9 @@ int util_init(PyObject *module);
 PyObject *raise_error(int r);
 PyObject *raise_connect_error(int r);
 PyObject *raise_text(int r, const char *format, ...);
+/* Clears the exception that is set, if any, but keeps KeyboardInterrupt and its like. Returns
+ * whether none is set now. */
+bool clear_error(void);
 /* Raises @class with the reason why a Tensor or Draft has no hold. */
 void raise_ended(PyObject *self, PyObject *class);
 /* Puts @name in front of the text of the exception that is set. */

@@ -354,10 +354,8 @@ static int parse_pair(PyObject *o, const char *why, long pair[2])
 
 		pair[i] = number ? PyLong_AsLong(number) : -1;
 		Py_XDECREF(number);
-		if (pair[i] == -1 && PyErr_Occurred()) {
-			PyErr_Clear();
-			return refuse(why, o);
-		}
+		if (pair[i] == -1 && PyErr_Occurred())
+			return clear_error() ? refuse(why, o) : -1;
 	}
 	return 0;
 }
@@ -369,10 +367,8 @@ static int parse_copy(struct asked *a, PyObject *copy)
 	if (!copy || copy == Py_None)
 		return 0;
 	truth = PyObject_IsTrue(copy);
-	if (truth < 0) {
-		PyErr_Clear();
-		return refuse("copy must be True, False or None", copy);
-	}
+	if (truth < 0)
+		return clear_error() ? refuse("copy must be True, False or None", copy) : -1;
 	a->copy = truth;
 	a->no_copy = !truth;
 	return 0;

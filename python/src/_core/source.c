@@ -63,14 +63,14 @@ static int check_device(PyObject *array, bool gpu_too, int *id)
 		number = pair_number(pair, 0);
 		*id = number < 0 ? -1 : (int)pair_number(pair, 1);
 		if (number >= 0)
-			PyErr_Clear(); /* the type says enough */
+			clear_error(); /* the type says enough */
 	}
 	Py_DECREF(pair);
-	if (PyErr_Occurred() || number < 0) {
-		PyErr_Clear();
+	if (!clear_error())
+		return -1;
+	if (number < 0)
 		return refuse(
 			"the array's __dlpack_device__() is not a pair of a type and a number");
-	}
 	if (can_read(number) || (is_gpu(number) && gpu_too))
 		return (int)number;
 	if (is_gpu(number))
@@ -443,8 +443,8 @@ static bool object_has(PyObject *array, const char *name)
 	if (PyErr_Occurred())
 		return false;
 	value = PyObject_GetAttrString(array, name);
-	if (!value && PyErr_ExceptionMatches(PyExc_Exception))
-		PyErr_Clear();
+	if (!value)
+		clear_error();
 	Py_XDECREF(value);
 	return value != NULL;
 }
@@ -452,7 +452,7 @@ static bool object_has(PyObject *array, const char *name)
 /* Asks the type first: a property, which may copy all of the array, is then read only once. */
 static bool has(PyObject *array, const char *name)
 {
-	return PyObject_HasAttrString((PyObject *)Py_TYPE(array), name) || object_has(array, name);
+	return object_has((PyObject *)Py_TYPE(array), name) || object_has(array, name);
 }
 
 static struct traits traits_read(PyObject *array)
@@ -509,8 +509,7 @@ static int check_dropped(PyObject *array, const struct traits *t)
 	if (truth > 0)
 		return refuse(
 			"PyTorch's DLPack loses the sign of this view; publish its .resolve_neg()");
-	PyErr_Clear();
-	return 0;
+	return clear_error() ? 0 : -1;
 }
 
 static int source_any(struct source *s, PyObject *array, const intptr_t *stream)

@@ -265,6 +265,13 @@ PyObject *raise_text(int r, const char *format, ...)
 	return raise_from(errors, r, text);
 }
 
+bool clear_error(void)
+{
+	if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
+		PyErr_Clear();
+	return !PyErr_Occurred();
+}
+
 void raise_ended(PyObject *self, PyObject *class)
 {
 	const struct draft *d = (const struct draft *)self;
@@ -559,8 +566,9 @@ int parse_metadata(PyObject *o, Py_buffer *view)
 	}
 	if (PyObject_GetBuffer(o, view, 0)) {
 		memset(view, 0, sizeof(*view));
-		PyErr_Clear();
-		PyErr_Format(PyExc_BufferError, "metadata must be contiguous bytes, not %R", o);
+		if (clear_error())
+			PyErr_Format(PyExc_BufferError, "metadata must be contiguous bytes, not %R",
+				     o);
 		return -1;
 	}
 	if (view->len <= TL_METADATA_MAX)
