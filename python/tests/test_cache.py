@@ -9,10 +9,11 @@ import time
 
 import numpy as np
 import pytest
-from conftest import close_during, daemon_at, eventually, is_interrupted, once_asleep, run_python
+from conftest import at_each_line, close_during, daemon_at, eventually, is_interrupted, once_asleep, run_python
 from limits import limit
 
 import tensorlease
+import tensorlease._cache
 
 
 def never():
@@ -220,6 +221,24 @@ def test_cached_functions_of_other_processes(address):
         "print(int(pid(3)[0]))\n"
     )
     assert run_python(code).stdout == run_python(code).stdout
+
+
+def test_a_signal_handler_may_call_a_cached_function_at_any_point(client, monkeypatch):
+    monkeypatch.setattr(tensorlease._cache, "_default", None)
+    seen = []
+
+    @tensorlease.cached("cache/handler/")
+    def squares(n):
+        return np.arange(n) ** 2
+
+    def connect_and_call():
+        tensorlease._cache._default = None
+        seen.append(squares(3).tolist())
+
+    lines = at_each_line("_cache.py", connect_and_call, lambda: seen.append(squares(2).tolist()))
+    assert lines > 20 and len(seen) == 2 * lines + 1
+    assert all(value in ([0, 1, 4], [0, 1]) for value in seen)
+    squares.cache_clear()
 
 
 def test_a_claim_that_comes_with_a_signal_is_given_up(client, observer):

@@ -12,7 +12,7 @@ import weakref
 
 import numpy as np
 import pytest
-from conftest import FAILED, end_child, eventually, in_child, once_asleep, run_python, until_asleep
+from conftest import FAILED, at_each_line, end_child, eventually, in_child, once_asleep, run_python, until_asleep
 from limits import limit
 
 import tensorlease
@@ -33,6 +33,20 @@ def held_by_a_thread(lock):
     thread.start()
     taken.wait()
     return thread, over
+
+
+def test_a_signal_handler_may_get_a_ref_at_any_point(client):
+    client.put("processes/ref", np.arange(3))
+    ref, seen = client.ref(client.get("processes/ref")), []
+
+    def connect_and_get():
+        tensorlease._ref._clients.clear()
+        seen.append(ref.get().tolist())
+
+    lines = at_each_line("_ref.py", connect_and_get, lambda: seen.append(ref.get().tolist()))
+    assert lines > 10 and seen == [[0, 1, 2]] * (2 * lines + 1)
+    tensorlease._ref._clients.clear()
+    client.delete("processes/ref")
 
 
 # ---- children ----
