@@ -2,6 +2,8 @@
 """Memory of GPUs for the allocators of other libraries."""
 
 import ctypes
+import os
+import signal
 
 import gpu_help
 import pytest
@@ -88,6 +90,25 @@ def ask_for_what_cannot_be():
 def test_what_cannot_be_is_refused(daemon, gpus, monkeypatch):
     monkeypatch.setenv("FAKECUDA_MEMORY", str(16 << 20))
     run(ask_for_what_cannot_be)
+
+
+def allocate_and_be_interrupted(link):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.raises(KeyboardInterrupt):
+        tensorlease.cuda_alloc(N)
+    link.send(len(tensorlease._cuda._allocated))
+    link.recv()
+
+
+def test_an_interrupted_allocation_leaves_nothing(daemon, gpus, monkeypatch):
+    monkeypatch.setenv("FAKECUDA_FAIL", "cuMemCreate:1:-1")  # which stops the process in that call
+    child = Child(allocate_and_be_interrupted)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+    os.kill(child.pid, signal.SIGINT)
+    os.kill(child.pid, signal.SIGCONT)
+    assert child.hear() == 0
+    eventually(lambda: gpus.live("reservation", "handle", "mapping") == 0)
+    child.end()
 
 
 def allocate_as_torch_does(link):

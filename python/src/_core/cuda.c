@@ -368,18 +368,29 @@ PyObject *cuda_devices(PyObject *module, PyObject *unused)
 
 PyObject *cuda_alloc(PyObject *module, PyObject *args)
 {
+	PyObject *allocated, *address;
 	Py_ssize_t size;
 	int device, r;
 	void *memory;
 
 	(void)module;
-	if (!PyArg_ParseTuple(args, "ni", &size, &device))
+	if (!PyArg_ParseTuple(args, "niO!", &size, &device, &PySet_Type, &allocated))
 		return NULL;
 	Py_BEGIN_ALLOW_THREADS;
 	memory = tl_cuda_alloc((size_t)size, device, NULL);
 	r = -errno;
 	Py_END_ALLOW_THREADS;
-	return memory ? PyLong_FromVoidPtr(memory) : raise_error(r);
+	if (!memory)
+		return raise_error(r);
+	/* A signal that came meanwhile may raise, and nobody would ever get the address. */
+	address = PyErr_CheckSignals() ? NULL : PyLong_FromVoidPtr(memory);
+	if (address && !PySet_Add(allocated, address))
+		return address;
+	Py_XDECREF(address);
+	Py_BEGIN_ALLOW_THREADS;
+	tl_cuda_free(memory, 0, 0, (void *)TL_STREAM_NONE);
+	Py_END_ALLOW_THREADS;
+	return NULL;
 }
 
 PyObject *cuda_free(PyObject *module, PyObject *args)

@@ -77,7 +77,7 @@ PyObject *uuid_text(const char *prefix, const unsigned char uuid[16]);
 
 /* cuda_devices() -> list of tuples */
 PyObject *cuda_devices(PyObject *module, PyObject *unused);
-/* cuda_alloc(nbytes, device) -> address */
+/* cuda_alloc(nbytes, device, allocated) -> address, which it adds to the set */
 PyObject *cuda_alloc(PyObject *module, PyObject *args);
 /* cuda_free(address, set of addresses, stream): ValueError if the address is not in the set */
 PyObject *cuda_free(PyObject *module, PyObject *args);

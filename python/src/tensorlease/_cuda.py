@@ -67,9 +67,7 @@ def cuda_alloc(nbytes, device=0):
     nbytes = operator.index(nbytes)
     if nbytes < 1:
         raise ValueError(f"nbytes must be at least 1, not {nbytes}")
-    address = _core.cuda_alloc(nbytes, number)
-    _allocated.add(address)
-    return address
+    return _core.cuda_alloc(nbytes, number, _allocated)
 
 
 def cuda_free(address, device=None, stream=None):
