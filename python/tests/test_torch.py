@@ -126,6 +126,21 @@ def test_a_failed_load_leaves_the_model_as_it_was(client):
     assert parts_of(model) == before
 
 
+class Noting(torch.nn.Linear):
+    """Keeps its weight in a list, too, as recurrent modules do before PyTorch 2.1."""
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        if name == "weight":
+            super().__setattr__("noted", [value])
+
+
+def test_a_module_is_told_of_its_new_weights(client):
+    client.put_many(torch.nn.Linear(4, 4).state_dict(), prefix="torch/noted/")
+    model = shared.load_model(client, "torch/noted", Noting(4, 4))
+    assert model.noted[0] is model.weight
+
+
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_lazy_parameter_is_named_and_nothing_is_loaded(client, strict):
     state = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).state_dict()

@@ -97,6 +97,21 @@ def test_torch_trains_on_weights_that_many_share(client, tensor):
     assert unharmed(client)
 
 
+@only("torch1")
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_torch_recurrent_models_compute_with_shared_weights(client, kind):
+    """Before PyTorch 2.1 such a model has its weights in a list, too."""
+    import torch
+
+    import tensorlease.torch
+
+    model, other = (getattr(torch.nn, kind)(4, 4) for _ in range(2))
+    client.put_many(model.state_dict(), prefix=f"uses/{kind}/")
+    tensorlease.torch.load_model(client, f"uses/{kind}", other)
+    batch = torch.ones(3, 1, 4)
+    assert torch.equal(other(batch)[0], model(batch)[0])
+
+
 @only("torch")
 def test_torch_computes_into_a_draft(client, tensor, peer):
     import torch

@@ -183,7 +183,7 @@ def _load_one(start, name, tensor, old, is_parameter):
 
 
 def _load(start, got, model, strict):
-    """Return what to store in the model, as (dict, key, tensor), and the names that stay without values."""
+    """Return what to store in the model, as (module, name, tensor), and the names that stay without values."""
     wanted = model.state_dict(keep_vars=True)
     groups = {}  # tied weights are one object under several names
     for slot in _slots(model):
@@ -196,7 +196,7 @@ def _load(start, got, model, strict):
         if name is not None:
             tensor = _load_one(start, name, got[name], old, is_parameter)
             for _, module, own, _, _ in slots:
-                loaded.append((module._parameters if is_parameter else module._buffers, own, tensor))
+                loaded.append((module, own, tensor))
         elif strict and any(name in wanted for name in names):
             raise NotFoundError(2, f"there is no tensor {start}{names[0]} for the model")
         elif old.is_meta:
@@ -229,8 +229,8 @@ def load_model(client, prefix, model, *, strict=True, timeout=None):
             f"{left[0]} has no values: it is on the device meta, and no state_dict has it; make the model within "
             "tensorlease.torch.meta_weights()",
         )
-    for entries, own, tensor in loaded:  # nothing has changed before, and nothing fails below
-        entries[own] = tensor
+    for module, own, tensor in loaded:  # nothing has changed before, and nothing fails below
+        setattr(module, own, tensor)  # as an assignment, of which modules such as LSTM take note
     return model
 
 
