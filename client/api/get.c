@@ -427,7 +427,7 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 TL_API int tl_list(tl_client *client, const char *prefix,
 		   int (*visit)(const tl_info *info, void *context), void *context)
 {
-	cleanup_(cancel_allow) int cancel = cancel_forbid(); /* @visit may call what is a point */
+	cleanup_(cancel_allow) int cancel = cancel_forbid(); /* @visit must return */
 	struct below *below;
 	struct use use;
 	int r;

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 #include "client/cuda/captured.h"
 #include "client/cuda/lock.h"
 #include "client/cuda/task.h"
