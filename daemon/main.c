@@ -66,21 +66,6 @@ static bool socket_given(char *path, size_t size)
 	return true;
 }
 
-static void directory_of_user(char *path, size_t size)
-{
-	const char *runtime = getenv("XDG_RUNTIME_DIR");
-	char session[64];
-	struct stat st;
-
-	snprintf(session, sizeof(session), "/run/user/%u/tensorlease/socket", geteuid());
-	if (runtime && *runtime)
-		snprintf(path, size, "%s/tensorlease", runtime);
-	else if (!stat(session, &st))
-		snprintf(path, size, "/run/user/%u/tensorlease", geteuid());
-	else
-		snprintf(path, size, "/tmp/tensorlease-%u", geteuid());
-}
-
 /* Finds the default path of tl_connect(). */
 static int socket_default(char *path, size_t size)
 {
@@ -93,7 +78,7 @@ static int socket_default(char *path, size_t size)
 		snprintf(path, size, ADDRESS_SYSTEM_SOCKET);
 		return 0;
 	}
-	directory_of_user(path, size);
+	address_user_directory(path, size, getenv("XDG_RUNTIME_DIR"));
 	r = directory_make(path, 0700);
 	if (r) {
 		fprintf(stderr,
@@ -112,7 +97,7 @@ static void socket_to_check(char *path, size_t size)
 {
 	if (socket_given(path, size))
 		return;
-	directory_of_user(path, size);
+	address_user_directory(path, size, getenv("XDG_RUNTIME_DIR"));
 	strncat(path, "/socket", size - strlen(path) - 1);
 	if (path_may_exist(ADDRESS_SYSTEM_SOCKET) || (geteuid() == 0 && access(path, F_OK)))
 		snprintf(path, size, ADDRESS_SYSTEM_SOCKET);

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -35,4 +36,23 @@ static inline bool address_is_service(const char *path)
 
 	return !strcmp(path, ADDRESS_SYSTEM_SOCKET) &&
 	       (lstat(path, &st) || !S_ISSOCK(st.st_mode) || st.st_uid != geteuid());
+}
+
+/*
+ * Writes the directory of the socket of our user's own daemon. @runtime is $XDG_RUNTIME_DIR, or
+ * NULL: then the daemon of a login session is found by programs outside it, such as cron jobs. The
+ * socket itself is looked at, since ProtectHome= of a service hides it.
+ */
+static inline void address_user_directory(char *path, size_t size, const char *runtime)
+{
+	char socket[64];
+	struct stat st;
+
+	snprintf(socket, sizeof(socket), "/run/user/%u/tensorlease/socket", (unsigned)geteuid());
+	if (runtime && *runtime)
+		snprintf(path, size, "%s/tensorlease", runtime);
+	else if (!stat(socket, &st))
+		snprintf(path, size, "/run/user/%u/tensorlease", (unsigned)geteuid());
+	else
+		snprintf(path, size, "/tmp/tensorlease-%u", (unsigned)geteuid());
 }

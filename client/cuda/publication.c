@@ -401,21 +401,22 @@ static bool retire_captured(struct cuda_captured *captured)
 	return true;
 }
 
-/* Leaves a publication to the closer. @why: its stream is being captured (-EBUSY), or this is a
- * host function, where the driver takes no calls. */
-static int retire_later(struct cuda_publication *p, intptr_t stream, int why)
+/* Leaves a publication to the closer: its stream is being captured. @unasked: or this is a host
+ * function, where the driver takes no calls. */
+static int retire_later(struct cuda_publication *p, intptr_t stream, bool unasked)
 {
+	CUstream later = cuda_stream_unasked(cuda_stream(stream));
 	struct cuda_scope scope;
-	int r = why == -EBUSY ? cuda_enter(p->export->memory.device, &scope) : 0;
+	int r;
 
-	if (r)
-		return r;
-	if (why == -EBUSY) {
-		p->stream = (intptr_t)cuda_stream_later(&scope, cuda_stream(stream));
+	if (!unasked) {
+		r = cuda_enter(p->export->memory.device, &scope);
+		if (r)
+			return r;
+		later = cuda_stream_later(&scope, cuda_stream(stream));
 		cuda_leave(&scope);
-	} else {
-		p->stream = (intptr_t)cuda_stream_unasked(cuda_stream(stream));
 	}
+	p->stream = (intptr_t)later;
 	p->captured.mark = retire_captured;
 	cuda_captured_wait(&p->captured);
 	return 0;
@@ -426,6 +427,7 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *cont
 {
 	struct cuda_event *event = NULL;
 	struct cuda_publication *p;
+	bool unasked;
 	int r = cuda_publication_in(e, &p);
 
 	if (r)
@@ -437,7 +439,8 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *cont
 	p->first = first;
 	pthread_mutex_unlock(&cuda_lock);
 	r = cuda_event_record_here(e->memory.device, &e->events, stream, &event);
-	if ((r == -EBUSY || r == cuda_errno(CUDA_E_NOT_PERMITTED)) && !retire_later(p, stream, r))
+	unasked = r == cuda_errno(CUDA_E_NOT_PERMITTED);
+	if ((r == -EBUSY || unasked) && !retire_later(p, stream, unasked))
 		return 0;
 	if (r) {
 		pthread_mutex_lock(&cuda_lock);

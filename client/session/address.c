@@ -72,20 +72,11 @@ static int put_path(struct address *out, const char *directory, const char *name
 
 static int put_default_path(struct address *out)
 {
-	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
-	char directory[64];
-	struct stat st;
+	char directory[PATH_MAX];
 
 	if (path_may_exist(ADDRESS_SYSTEM_SOCKET)) /* connecting will say so if it is not for us */
 		return put_path(out, ADDRESS_SYSTEM_SOCKET, "");
-	if (runtime && *runtime)
-		return put_path(out, runtime, "/tensorlease/socket");
-	/* a program of the same user outside a login session, such as a service or a cron job */
-	snprintf(directory, sizeof(directory), "/run/user/%u/tensorlease/socket",
-		 (unsigned)geteuid());
-	if (!stat(directory, &st)) /* ProtectHome= of a service hides it */
-		return put_path(out, directory, "");
-	snprintf(directory, sizeof(directory), "/tmp/tensorlease-%u", (unsigned)geteuid());
+	address_user_directory(directory, sizeof(directory), secure_getenv("XDG_RUNTIME_DIR"));
 	return put_path(out, directory, "/socket");
 }
 

@@ -1,26 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * No call is a cancellation point. A thread with a pending pthread_cancel() would end at the first,
- * also in must(), which prints: so it keeps the line that it has come to.
- */
+/* No call is a cancellation point. */
 #include <tensorlease/watch.h>
 
-#include "tests/client/common.h"
+#include "tests/client/cancelled.h"
 
 enum { SIZE = 4096 };
-
-struct caller {
-	const struct test_daemon *d;
-	tl_client *client;
-	int line; /* of the last call that returned as it should; 0: all did */
-};
-
-#define step(call, result)                                                                         \
-	do {                                                                                       \
-		c->line = __LINE__;                                                                \
-		if ((call) != (result))                                                            \
-			return;                                                                    \
-	} while (0)
 
 static int visit_info(const tl_info *info, void *context)
 {
@@ -141,37 +125,17 @@ static void make_all_calls(struct caller *c)
 	c->line = 0;
 }
 
-static void *call_though_cancelled(void *arg)
-{
-	pthread_cancel(pthread_self());
-	make_all_calls(arg);
-	pthread_testcancel();
-	return NULL;
-}
-
-/* Makes all calls on a thread that is to end. */
-static void must_not_end_it(struct caller *c)
-{
-	pthread_t thread;
-	void *result;
-
-	must_be(pthread_create(&thread, NULL, call_though_cancelled, c), 0);
-	must_be(pthread_join(thread, &result), 0);
-	must_be(c->line, 0);
-	must(result == PTHREAD_CANCELED);
-}
-
 TEST(no_call_is_a_cancellation_point)
 {
 	struct test_daemon d = td_start(.no_keeper = "the next daemon begins anew");
 	struct caller c = { .d = &d, .client = td_connect(&d) };
 	struct test_daemon next;
 
-	must_not_end_it(&c);
+	must_not_end_it(&c, make_all_calls);
 	td_kill(&d);
 	next = td_start(.socket = d.socket);
 	c.d = &next;
-	must_not_end_it(&c);
+	must_not_end_it(&c, make_all_calls);
 	must_be(tl_close(c.client), 0);
 	td_stop(&next);
 	td_stop(&d);
@@ -218,21 +182,16 @@ static void sleep_a_little(DLManagedTensorVersioned *t)
 	usleep(1);
 }
 
-static void *publish_though_cancelled(void *arg)
+static void publish_and_sleep(struct caller *c)
 {
-	struct caller *c = arg;
 	static unsigned char data[SIZE];
 	static int64_t shape = SIZE;
 	DLManagedTensorVersioned t = { .version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
 				       .dl_tensor = bytes_tensor(data, &shape),
 				       .deleter = sleep_a_little };
 
-	pthread_cancel(pthread_self());
-	c->line = __LINE__;
-	if (!tl_publish(c->client, "d", &t, NULL, NULL, NULL))
-		c->line = 0;
-	pthread_testcancel();
-	return NULL;
+	step(tl_publish(c->client, "d", &t, NULL, NULL, NULL), 0);
+	c->line = 0;
 }
 
 /* The library holds counts while it calls the deleter. */
@@ -240,11 +199,8 @@ TEST(a_deleter_is_no_cancellation_point)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct caller c = { .client = td_connect(&d) };
-	pthread_t thread;
 
-	must_be(pthread_create(&thread, NULL, publish_though_cancelled, &c), 0);
-	must_be(pthread_join(thread, NULL), 0);
-	must_be(c.line, 0);
+	must_not_end_it(&c, publish_and_sleep);
 	must_be(tl_close(c.client), 0);
 }
 

@@ -1,20 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* No call that concerns a GPU is a cancellation point, as tests/client/cancel.c says of others. */
+#include "tests/client/cancelled.h"
 #include "tests/gpu/common.h"
 
 enum { N = 3 << 20 };
-
-struct caller {
-	tl_client *client;
-	int line; /* of the last call that returned as it should; 0: all did */
-};
-
-#define step(call, result)                                                                         \
-	do {                                                                                       \
-		c->line = __LINE__;                                                                \
-		if ((call) != (result))                                                            \
-			return;                                                                    \
-	} while (0)
 
 static void produce(struct caller *c)
 {
@@ -58,39 +47,12 @@ static void consume(struct caller *c)
 	c->line = 0;
 }
 
-static void *produce_though_cancelled(void *arg)
-{
-	pthread_cancel(pthread_self());
-	produce(arg);
-	pthread_testcancel();
-	return NULL;
-}
-
-static void *consume_though_cancelled(void *arg)
-{
-	pthread_cancel(pthread_self());
-	consume(arg);
-	pthread_testcancel();
-	return NULL;
-}
-
-static void must_not_end_it(struct caller *c, void *(*run)(void *))
-{
-	pthread_t thread;
-	void *result;
-
-	must_be(pthread_create(&thread, NULL, run, c), 0);
-	must_be(pthread_join(thread, &result), 0);
-	must_be(c->line, 0);
-	must(result == PTHREAD_CANCELED);
-}
-
 static int produces(const struct test_daemon *d, void *arg)
 {
 	struct caller c = { .client = gpu_open(d, 0) };
 
 	(void)arg;
-	must_not_end_it(&c, produce_though_cancelled);
+	must_not_end_it(&c, produce);
 	pause_at(1);
 	must_be(tl_close(c.client), 0);
 	return 0;
@@ -101,7 +63,7 @@ static int consumes(const struct test_daemon *d, void *arg)
 	struct caller c = { .client = gpu_open(d, 0) };
 
 	(void)arg;
-	must_not_end_it(&c, consume_though_cancelled);
+	must_not_end_it(&c, consume);
 	return 0;
 }
 

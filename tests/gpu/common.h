@@ -72,6 +72,22 @@ static inline uint64_t gpu_put_draft(tl_client *client, const char *name, int va
 	return version;
 }
 
+enum { GPU_T_SIZE = 3 << 20 };
+
+/* A producer of "t", which is written when it pauses, and deletes that in the end. */
+static inline int gpu_publishes_t(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+
+	(void)arg;
+	gpu_put_draft(client, "t", 5, GPU_T_SIZE, 0, CUDA_STREAM_LEGACY);
+	gpu_must(cuda->ctx_synchronize());
+	pause_at(1);
+	must_be(tl_delete(client, "t"), 0);
+	tl_close(client);
+	return 0;
+}
+
 /* Counts tensors whose work has not ended as far as the daemon knows. Their rows must be in their
  * first generation. */
 static inline unsigned gpu_unfinished(const struct raw *rc)

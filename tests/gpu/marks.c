@@ -2,7 +2,7 @@
 /* Leases that end where the driver does not let their place be marked. */
 #include "tests/gpu/gate.h"
 
-enum { N = 1 << 20 };
+enum { N = GPU_T_SIZE };
 
 static void drop_in_host_function(void *t)
 {
@@ -50,23 +50,10 @@ static int drops_in_a_host_function(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static int publishes_t(const struct test_daemon *d, void *arg)
-{
-	tl_client *client = gpu_open(d, 0);
-
-	(void)arg;
-	gpu_put_draft(client, "t", 5, N, 0, CUDA_STREAM_LEGACY);
-	gpu_must(cuda->ctx_synchronize());
-	pause_at(1);
-	must_be(tl_delete(client, "t"), 0);
-	tl_close(client);
-	return 0;
-}
-
 GPU_TEST(a_lease_that_a_host_function_gives_up_outlasts_the_work)
 {
 	SKIP_UNLESS(!gpu_is_real(), "a real driver may deadlock there");
-	gpu_with_producer(publishes_t, drops_in_a_host_function, NULL);
+	gpu_with_producer(gpu_publishes_t, drops_in_a_host_function, NULL);
 }
 
 /* It may refuse some calls, and not others. */
@@ -74,7 +61,7 @@ GPU_TEST(nor_does_it_end_early_if_only_streams_cannot_be_asked)
 {
 	SKIP_UNLESS(!gpu_is_real(), "a real driver may deadlock there");
 	gpu_setenv("FAKECUDA_HOST_CONTEXTS", "1");
-	gpu_with_producer(publishes_t, drops_in_a_host_function, NULL);
+	gpu_with_producer(gpu_publishes_t, drops_in_a_host_function, NULL);
 }
 
 /* The memory of a copy is used again when it has been read. */
@@ -156,7 +143,7 @@ static int gets_for_another_context(const struct test_daemon *d, void *arg)
 
 GPU_TEST(a_stream_that_cannot_be_marked_is_refused)
 {
-	gpu_with_producer(publishes_t, gets_for_another_context, NULL);
+	gpu_with_producer(gpu_publishes_t, gets_for_another_context, NULL);
 }
 
 int main(int argc, char **argv)

@@ -4,7 +4,7 @@
 #include "client/get/tensor.h"
 #include "tests/gpu/capture.h"
 
-enum { N = 3 << 20 };
+enum { N = GPU_T_SIZE };
 
 static tl_draft *draft_new(tl_client *client)
 {
@@ -84,23 +84,10 @@ static int reads_on_the_threads_stream(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static int publishes_t(const struct test_daemon *d, void *arg)
-{
-	tl_client *client = gpu_open(d, 0);
-
-	(void)arg;
-	gpu_put_draft(client, "t", 5, N, 0, CUDA_STREAM_LEGACY);
-	gpu_must(cuda->ctx_synchronize());
-	pause_at(1);
-	must_be(tl_delete(client, "t"), 0);
-	tl_close(client);
-	return 0;
-}
-
 GPU_TEST(a_threads_stream_is_waited_for_without_an_event)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start_ready(&g.d, publishes_t, NULL);
+	struct test_child p = child_start_ready(&g.d, gpu_publishes_t, NULL);
 
 	gpu_setenv("FAKECUDA_DELAY_US", "300000");
 	gpu_setenv("FAKECUDA_FAIL", "cuEventCreate:1:2,cuEventRecord:2:2");
