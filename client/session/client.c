@@ -21,6 +21,7 @@
 #include "util/clock.h"
 
 enum { MEETINGS_MAX = 9 };
+enum { CONNECTS_A_START = 20 }; /* 5 ms apart */
 
 /* ---- Lifetime ---- */
 
@@ -110,16 +111,20 @@ static int connect_socket(struct tl_client *client, struct session_peer *peer, i
 	if (!nobody_listens(r) || !(client->flags & TL_CONNECT_AUTOSTART) ||
 	    address_is_service(client->address.path))
 		return r;
-	r = address_autostart(client->address.path, deadline);
-	while (!r) { /* another process's daemon may exist already, but not listen yet */
+	/* Another process's daemon may exist already, but not listen yet; or it was dying, and held
+	 * its lock until then. */
+	for (unsigned connects = 0;; connects++) {
+		if (connects % CONNECTS_A_START == 0) {
+			r = address_autostart(client->address.path, deadline);
+			if (r)
+				return r;
+		}
 		peer_deinit(peer);
 		r = address_connect(client->address.path, deadline, &peer->socket);
-		if (!r || !nobody_listens(r) || deadline_left_ns(deadline) < 5 * NS_PER_MS)
-			break;
+		if (!nobody_listens(r) || deadline_left_ns(deadline) < 5 * NS_PER_MS)
+			return r;
 		nap(5 * NS_PER_MS);
-		r = 0;
 	}
-	return r;
 }
 
 /* Connects until a daemon knows us. One that dies before may have a successor, which knows nothing

@@ -592,6 +592,38 @@ TEST(a_daemon_is_started_once)
 	unsetenv("TENSORLEASE_DAEMON");
 }
 
+/* The first program that is started finds the lock of a daemon that is dying. */
+TEST(a_daemon_is_started_when_another_one_was_dying)
+{
+	const char *binary = getenv("TL_TEST_DAEMON");
+	char dir[] = "/tmp/tl-auto-XXXXXX", script[64], socket[64], text[512];
+	tl_connect_options o = { .size = sizeof(o),
+				 .address = socket,
+				 .timeout_ns = WAIT_S * SECOND,
+				 .flags = TL_CONNECT_AUTOSTART };
+	tl_status status = { .size = sizeof(status) };
+	tl_client *client;
+	FILE *f;
+
+	must(mkdtemp(dir));
+	snprintf(socket, sizeof(socket), "%s/socket", dir);
+	snprintf(script, sizeof(script), "%s/daemon", dir);
+	f = fopen(script, "we");
+	must(f);
+	fprintf(f, "#!/bin/sh\n[ -e %s/asked ] && exec '%s' \"$@\"\n: >%s/asked\nexit 3\n", dir,
+		binary ? binary : "build/bin/tensorleased", dir);
+	must_be(fclose(f), 0);
+	must_be(chmod(script, 0700), 0);
+	setenv("TENSORLEASE_DAEMON", script, 1);
+	must_be(tl_connect(&o, &client), 0);
+	must_be(tl_get_status(client, &status), 0);
+	tl_close(client);
+	unsetenv("TENSORLEASE_DAEMON");
+	end_daemon((pid_t)status.daemon_pid);
+	snprintf(text, sizeof(text), "rm -r %s", dir);
+	must_be(system(text), 0);
+}
+
 /* A socket on which nobody listens any more. */
 static void dead_socket(const char *path, uid_t uid)
 {
