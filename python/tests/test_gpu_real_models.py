@@ -338,3 +338,46 @@ def test_the_pool_of_cupy(cupy_gpu, torch_gpu, address):
     producer.tell()
     assert producer.hear() == "freed"
     producer.end()
+
+
+def why_not_rmm():
+    return why_not("rmm", lambda: True)
+
+
+def rmm_pool_producer(link):
+    import cupy
+    import rmm
+    import rmm.allocators.cupy
+
+    client = connect()
+    functions = rmm.mr.CallbackMemoryResource(
+        lambda size, stream: tensorlease.cuda_alloc(size),
+        lambda address, size, stream: tensorlease.cuda_free(address, stream=stream),
+    )
+    rmm.mr.set_current_device_resource(rmm.mr.PoolMemoryResource(functions, initial_pool_size="64MiB"))
+    cupy.cuda.set_allocator(rmm.allocators.cupy.rmm_cupy_allocator)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        array = cupy.arange(1 << 20, dtype="float32")
+    buffer = rmm.DeviceBuffer.to_device(bytes(range(256)))
+    copied = client.publish("t", array, sealed=True, stream=stream).copied
+    link.send((copied, client.publish("b", buffer, sealed=True, stream=1).copied))
+    link.recv()
+
+
+def rmm_consumer():
+    assert (connect().get("b", device="cpu").numpy() == range(256)).all()
+    test_gpu_real.torch_consumer(2)
+
+
+def test_the_pool_of_rmm(cupy_gpu, torch_gpu, address, observer):
+    why = run(why_not_rmm)
+    if why:
+        pytest.skip(why)
+    producer = Child(rmm_pool_producer)
+    assert producer.hear() == (False, False)
+    run(rmm_consumer)
+    producer.kill()
+    run(rmm_consumer)  # it outlives its producer
+    observer.delete("t")
+    observer.delete("b")

@@ -138,6 +138,7 @@ CUresult cuEventCreate(CUevent *event, unsigned flags)
 	if (!event || flags & ~(unsigned)EVENT_FLAGS ||
 	    (flags & CUDA_EVENT_INTERPROCESS && !(flags & CUDA_EVENT_DISABLE_TIMING)))
 		return fake_leave(CUDA_E_INVALID_VALUE);
+	stream_wait_for_closing(ctx->device);
 	e = calloc(1, sizeof(*e));
 	e->ctx = ctx;
 	e->context_id = ctx->id;

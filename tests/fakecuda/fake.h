@@ -108,6 +108,7 @@ struct fake {
 	long delay_us;
 	struct CUctx_st *primary[FAKE_DEVICES];
 	struct CUctx_st *contexts;
+	unsigned barred[FAKE_DEVICES]; /* by ordinal: calls that let nobody queue work meanwhile */
 	struct CUstream_st *streams;
 	struct range *ranges;
 };
@@ -178,7 +179,13 @@ void memory_context_end(struct CUctx_st *ctx);
 
 CUresult stream_resolve(CUstream *stream, struct CUctx_st *ctx);
 void stream_context_wait(struct CUctx_st *ctx);
-void stream_device_wait(int device); /* for what closes memory: all work of its device */
+
+/* What closes memory waits for all work of its device. Seen on real GPUs: cuMemFree() and
+ * cuIpcCloseMemHandle() hold a lock meanwhile, which calls that queue work or make an event take.
+ */
+enum fake_closing { FAKE_CLOSING_BARS_WORK, FAKE_CLOSING_BESIDE_WORK };
+void stream_device_wait(int device, enum fake_closing how);
+void stream_wait_for_closing(int device);
 void stream_context_end(struct CUctx_st *ctx);
 CUresult capture_check(void); /* for functions that may not be called while a stream is captured */
 

@@ -422,7 +422,8 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 	if (r || !pointer)
 		return fake_leave(r);
 	if (range)
-		stream_device_wait(range->device);
+		stream_device_wait(range->device,
+				   range->pool ? FAKE_CLOSING_BESIDE_WORK : FAKE_CLOSING_BARS_WORK);
 	range = range_at(pointer);
 	if (range && (range->kind == FAKE_ALLOCATION || range->kind == FAKE_MANAGED))
 		range_end(range);
@@ -576,7 +577,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 	if (r)
 		return fake_leave(r);
 	if (range && range->kind == FAKE_IMPORT && range->opens == 1) {
-		stream_device_wait(range->device);
+		stream_device_wait(range->device, FAKE_CLOSING_BARS_WORK);
 		range = range_at(pointer);
 	}
 	if (!range || range->kind != FAKE_IMPORT)

@@ -103,7 +103,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 
 	if (!pool_known(pool) || pool == defaults[pool->device])
 		return fake_leave(CUDA_E_INVALID_VALUE);
-	stream_device_wait(pool->device);
+	stream_device_wait(pool->device, FAKE_CLOSING_BESIDE_WORK);
 	pool->destroyed = true;
 	pool_free_if_unused(pool);
 	return fake_leave(CUDA_OK);

@@ -219,11 +219,20 @@ static bool captured_implicitly(CUstream stream, bool invalidate)
 	return found;
 }
 
-/* Like the real one, submitting waits when the queue is full. */
+void stream_wait_for_closing(int device)
+{
+	while (fake.barred[device])
+		pthread_cond_wait(&fake.changed, &fake.lock);
+}
+
+/* Like the real one, submitting waits when the queue is full, and while memory is closed. */
 static CUresult wait_for_space(CUstream stream)
 {
 	CUresult r;
 
+	stream->refs++;
+	stream_wait_for_closing(stream->ctx->device);
+	stream_unref(stream);
 	if (stream->submitted - stream->completed < FAKE_QUEUE)
 		return CUDA_OK;
 	fake_live(FAKE_FULL, 1);
@@ -288,12 +297,15 @@ void stream_context_wait(struct CUctx_st *ctx)
 	}
 }
 
-void stream_device_wait(int device)
+void stream_device_wait(int device, enum fake_closing how)
 {
 	fake_live(FAKE_CLOSING, 1);
+	fake.barred[device] += how == FAKE_CLOSING_BARS_WORK;
 	for (struct CUctx_st *ctx = fake.contexts; ctx; ctx = ctx->next)
 		if (ctx->device == device)
 			stream_context_wait(ctx);
+	fake.barred[device] -= how == FAKE_CLOSING_BARS_WORK;
+	pthread_cond_broadcast(&fake.changed);
 	fake_live(FAKE_CLOSING, -1);
 }
 

@@ -380,7 +380,7 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 	const struct range *range = range_of(pointer);
 
 	if (range && !fake_flag("FAKECUDA_EARLY_UNMAP"))
-		stream_device_wait(range->device);
+		stream_device_wait(range->device, FAKE_CLOSING_BESIDE_WORK);
 	return fake_leave(mappings_visit(pointer, size, unmap, NULL));
 }
 

@@ -153,6 +153,7 @@ struct surroundings {
 	CUdeviceptr memory;
 	CUcontext context;
 	void *pageable;
+	const struct cuda_ipc_handle *theirs; /* or NULL */
 	enum { SELF, RELAXED_SELF, RELAXED_OTHER } who;
 };
 
@@ -179,6 +180,8 @@ struct surroundings {
 	     cuda->pointer_get_attribute(&(int){ 0 }, CUDA_POINTER_MEMORY_TYPE, s->memory))        \
 	CALL(cuIpcGetMemHandle,                                                                    \
 	     cuda->ipc_get_mem_handle(&(struct cuda_ipc_handle){ 0 }, s->memory))                  \
+	CALL(cuStreamWaitEvent_on_another, cuda->stream_wait_event(s->other, s->event, 0))         \
+	CALL(cuIpcOpenMemHandle, s->theirs ? open_theirs(s) : CUDA_OK)                             \
 	CALL(cuMemAlloc, alloc_and_free())                                                         \
 	CALL(cuMemCreate_and_map, make_and_end())                                                  \
 	CALL(cuMemsetD8Async_on_another, cuda->memset_d8_async(s->memory, 1, N, s->other))         \
@@ -195,6 +198,11 @@ static CUresult create_event(void)
 					CUDA_EVENT_INTERPROCESS | CUDA_EVENT_DISABLE_TIMING);
 
 	return e ? e : cuda->event_destroy(event);
+}
+
+static CUresult open_theirs(const struct surroundings *s)
+{
+	return cuda->ipc_open_mem_handle(&(CUdeviceptr){ 0 }, *s->theirs, 1);
 }
 
 static CUresult alloc_and_free(void)
@@ -235,6 +243,7 @@ struct made {
 	const struct call *call;
 	struct surroundings *s;
 	CUresult result;
+	_Atomic bool done;
 };
 
 static void *make_call(void *arg)
@@ -248,6 +257,7 @@ static void *make_call(void *arg)
 	m->result = m->call->run(m->s);
 	if (m->s->who != SELF)
 		gpu_must(cuda->thread_exchange_capture_mode(&mode));
+	atomic_store(&m->done, true);
 	return NULL;
 }
 
@@ -263,7 +273,7 @@ static void tell_spoilers(struct surroundings *s, int mode, const char *mode_nam
 	*(void **)&end = capture_function("cuStreamEndCapture");
 	*(void **)&destroy = capture_function("cuGraphDestroy");
 	for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++) {
-		struct made m = { &calls[i], s, 0 };
+		struct made m = { &calls[i], s, 0, false };
 		pthread_t thread;
 		void *graph = NULL;
 		CUresult e;
@@ -287,17 +297,24 @@ static void tell_spoilers(struct surroundings *s, int mode, const char *mode_nam
 	row("info", name, "%s", at ? text : "nothing of what was tried");
 }
 
-static int capture_facts(const struct test_daemon *d, void *arg)
+static struct surroundings surroundings(void)
 {
 	struct surroundings s = { .pageable = calloc(1, N) };
 
-	(void)d, (void)arg;
 	cuda = gpu_use(0);
 	gpu_must(cuda->ctx_get_current(&s.context));
 	gpu_must(cuda->stream_create(&s.captured, CUDA_STREAM_NON_BLOCKING));
 	gpu_must(cuda->stream_create(&s.other, CUDA_STREAM_NON_BLOCKING));
 	gpu_must(cuda->event_create(&s.event, CUDA_EVENT_DISABLE_TIMING));
 	s.memory = gpu_alloc(N);
+	return s;
+}
+
+static int capture_facts(const struct test_daemon *d, void *arg)
+{
+	struct surroundings s = surroundings();
+
+	(void)d, (void)arg;
 	for (s.who = SELF; s.who <= RELAXED_OTHER; s.who++) {
 		tell_spoilers(&s, CUDA_CAPTURE_MODE_GLOBAL, "global");
 		tell_spoilers(&s, CUDA_CAPTURE_MODE_RELAXED, "relaxed");
@@ -310,124 +327,11 @@ static int capture_facts(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* ---- Calls that wait ---- */
-
-/* What a thread calls, one after the other, while another one closes memory, which waits for a
- * stream that stands still. */
-#define BESIDE(CALL)                                                                               \
-	CALL(cuCtxGetId, cuda->ctx_get_id(b->context, &(unsigned long long){ 0 }))                 \
-	CALL(cuCtxPushCurrent, cuda->ctx_push(b->context) + cuda->ctx_pop(&(CUcontext){ NULL }))   \
-	CALL(cuStreamQuery, cuda->stream_query(b->stream))                                         \
-	CALL(cuEventQuery, cuda->event_query(b->event))                                            \
-	CALL(cuEventRecord, cuda->event_record(b->event, b->stream))                               \
-	CALL(cuStreamWaitEvent, cuda->stream_wait_event(b->stream, b->event, 0))                   \
-	CALL(cuMemcpyDtoDAsync, cuda->memcpy_dtod_async(b->to, b->from, N, b->stream))             \
-	CALL(cuStreamSynchronize, cuda->stream_synchronize(b->stream))
-
-struct beside {
-	CUcontext context;
-	CUstream stream;
-	CUevent event;
-	CUdeviceptr from, to, freed;
-	struct vmm_block unmapped;
-	bool vmm;
-	_Atomic bool closing;
-	_Atomic unsigned done; /* calls */
-};
-
-#define CALL(name, expression)                                                                     \
-	static CUresult beside_##name(struct beside *b)                                            \
-	{                                                                                          \
-		return (CUresult)(expression);                                                     \
-	}
-BESIDE(CALL)
-#undef CALL
-#define CALL(name, expression) { #name, beside_##name },
-static const struct {
-	const char *name;
-	CUresult (*run)(struct beside *b);
-} besides[] = { BESIDE(CALL) };
-#undef CALL
-
-enum { BESIDES = sizeof(besides) / sizeof(*besides) };
-
-static void *closes(void *arg)
-{
-	struct beside *b = arg;
-
-	gpu_must(cuda->ctx_set_current(b->context));
-	atomic_store(&b->closing, true);
-	if (b->vmm)
-		vmm_end(&b->unmapped);
-	else
-		gpu_must(cuda->mem_free(b->freed));
-	return NULL;
-}
-
-static void *calls_beside(void *arg)
-{
-	struct beside *b = arg;
-
-	gpu_must(cuda->ctx_set_current(b->context));
-	for (unsigned i = 0; i < BESIDES; i++) {
-		CUresult e = besides[i].run(b);
-
-		must(!e || e == CUDA_E_NOT_READY);
-		atomic_fetch_add(&b->done, 1);
-	}
-	return NULL;
-}
-
-static void tell_what_waits(struct beside *b, const char *name)
-{
-	enum { BEGIN_MS = 200, CALLS_MS = 2000 };
-	pthread_t closer, other;
-	struct gate gate;
-	unsigned done;
-
-	atomic_store(&b->closing, false);
-	atomic_store(&b->done, 0);
-	calls_beside(b); /* once before: the first call may load code */
-	atomic_store(&b->done, 0);
-	gate_close(&gate);
-	must_be(pthread_create(&closer, NULL, closes, b), 0);
-	eventually(atomic_load(&b->closing));
-	poll(NULL, 0, BEGIN_MS);
-	must_be(pthread_create(&other, NULL, calls_beside, b), 0);
-	for (unsigned ms = 0; ms < CALLS_MS && atomic_load(&b->done) < BESIDES; ms++)
-		poll(NULL, 0, 1);
-	done = atomic_load(&b->done);
-	gate_open(&gate);
-	pthread_join(other, NULL);
-	pthread_join(closer, NULL);
-	row(done == BESIDES ? "ok" : "differs", name, "%s%s",
-	    done == BESIDES ? "all calls on another stream return" : besides[done].name,
-	    done == BESIDES ? "" : " on another stream waits with it");
-}
-
-static int waiting_facts(const struct test_daemon *d, void *arg)
-{
-	static struct beside b;
-
-	(void)d, (void)arg;
-	cuda = gpu_use(0);
-	gpu_must(cuda->ctx_get_current(&b.context));
-	gpu_must(cuda->stream_create(&b.stream, CUDA_STREAM_NON_BLOCKING));
-	gpu_must(cuda->event_create(&b.event, CUDA_EVENT_DISABLE_TIMING));
-	b.from = gpu_alloc(N);
-	b.to = gpu_alloc(N);
-	b.freed = gpu_alloc(N);
-	tell_what_waits(&b, "while cuMemFree waits for a stream");
-	b.vmm = cuda->mem_create && !vmm_make(&b.unmapped, N);
-	if (b.vmm)
-		tell_what_waits(&b, "while VMM memory is unmapped beside a stream at work");
-	return 0;
-}
-
 /* ---- Pools ---- */
 
 struct pooled {
 	struct cuda_pool_pointer pointer;
+	struct cuda_ipc_handle handle, other; /* of plain memory */
 	int sockets[2];
 };
 
@@ -446,6 +350,8 @@ static int pool_owner(const struct test_daemon *d, void *arg)
 	gpu_must(cuda->ctx_synchronize());
 	gpu_must(cuda->pool_export(&fd, pool, CUDA_HANDLE_POSIX_FD, 0));
 	gpu_must(cuda->pool_export_pointer(&o->pointer, p));
+	gpu_must(cuda->ipc_get_mem_handle(&o->handle, gpu_alloc(N)));
+	gpu_must(cuda->ipc_get_mem_handle(&o->other, gpu_alloc(N)));
 	fd_send(o->sockets[0], fd);
 	pause_at(1);
 	return 0;
@@ -507,18 +413,144 @@ static int pool_user(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-GPU_TEST(pools_are_told)
+static void with_pool(int (*user)(const struct test_daemon *d, void *arg))
 {
 	struct pooled *o = shared_memory(sizeof(*o));
 	struct test_child owner;
 
 	must_be(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, o->sockets), 0);
 	owner = child_start_ready(NULL, pool_owner, o);
-	must_be(td_run_client(NULL, pool_user, o), 0);
+	must_be(td_run_client(NULL, user, o), 0);
 	child_finish(&owner);
 	close(o->sockets[0]);
 	close(o->sockets[1]);
 	munmap(o, sizeof(*o));
+}
+
+GPU_TEST(pools_are_told)
+{
+	with_pool(pool_user);
+}
+
+/* ---- Calls that wait ---- */
+
+/* What closes memory, while a stream of the process stands still. */
+struct closing {
+	struct surroundings *s;
+	struct pooled *theirs;
+	int fd; /* of their pool */
+	enum { CLOSE_OWN, CLOSE_IMPORT, CLOSE_POOLED, CLOSE_VMM, CLOSINGS } what;
+	CUdeviceptr p;
+	CUmemoryPool pool;
+	struct vmm_block block;
+	_Atomic bool begun, done;
+};
+
+static CUresult open_memory(struct closing *c)
+{
+	switch (c->what) {
+	case CLOSE_OWN:
+		c->p = gpu_alloc(N);
+		return CUDA_OK;
+	case CLOSE_IMPORT:
+		return cuda->ipc_open_mem_handle(&c->p, c->theirs->handle, 1);
+	case CLOSE_POOLED:
+		return import_from_pool(c->theirs, c->fd, &c->pool, &c->p);
+	default:
+		return cuda->mem_create ? vmm_make(&c->block, N) : CUDA_E_NOT_SUPPORTED;
+	}
+}
+
+static void *close_memory(void *arg)
+{
+	struct closing *c = arg;
+
+	gpu_must(cuda->ctx_set_current(c->s->context));
+	atomic_store(&c->begun, true);
+	if (c->what == CLOSE_IMPORT)
+		gpu_must(cuda->ipc_close_mem_handle(c->p));
+	else if (c->what == CLOSE_VMM)
+		vmm_end(&c->block);
+	else
+		gpu_must(cuda->mem_free(c->p));
+	atomic_store(&c->done, true);
+	return NULL;
+}
+
+/* Is it true within that time? */
+static bool within(int ms, const _Atomic bool *done)
+{
+	for (; ms > 0 && !atomic_load(done); ms--)
+		poll(NULL, 0, 1);
+	return atomic_load(done);
+}
+
+/* Opens and closes the memory, and makes the call meanwhile. Returns whether that waits. */
+static bool waits_beside(struct closing *c, const struct call *call, bool *closed)
+{
+	enum { CLOSE_MS = 30, CALL_MS = 100, LONG_MS = 10000 };
+	struct made m = { call, c->s, 0, false };
+	pthread_t closer, caller;
+	struct gate gate;
+	bool waits;
+
+	gpu_must(open_memory(c));
+	atomic_store(&c->begun, false);
+	atomic_store(&c->done, false);
+	gate_close(&gate);
+	must_be(pthread_create(&closer, NULL, close_memory, c), 0);
+	must(within(LONG_MS, &c->begun));
+	*closed = within(CLOSE_MS, &c->done);
+	must_be(pthread_create(&caller, NULL, make_call, &m), 0);
+	waits = !within(CALL_MS, &m.done);
+	gate_open(&gate);
+	pthread_join(caller, NULL);
+	pthread_join(closer, NULL);
+	return waits;
+}
+
+static void tell_what_waits(struct closing *c)
+{
+	static const char *const names[] = { "while cuMemFree waits for another stream",
+					     "while cuIpcCloseMemHandle waits for another stream",
+					     "while memory of another process's pool is freed",
+					     "while virtual memory is unmapped" };
+	char text[4096] = "";
+	bool closed = false;
+	size_t at = 0;
+
+	if (open_memory(c)) {
+		row("skip", names[c->what], "not on this GPU");
+		return;
+	}
+	close_memory(c);
+	for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++)
+		if (waits_beside(c, &calls[i], &closed))
+			at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%s", at ? ", " : "",
+					       calls[i].name);
+	row("info", names[c->what], "%s; the calls that do: %s",
+	    closed ? "it does not wait" : "it waits", at ? text : "none of those tried");
+}
+
+static int waiting_facts(const struct test_daemon *d, void *arg)
+{
+	struct surroundings s = surroundings();
+	struct pooled *theirs = arg;
+	struct closing c = { .s = &s, .theirs = theirs, .fd = fd_receive(theirs->sockets[1]) };
+
+	(void)d;
+	s.theirs = &theirs->other;
+	s.who = RELAXED_OTHER;
+	for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++)
+		make_call(&(struct made){ &calls[i], &s, 0, false }); /* the first may load code */
+	for (; c.what < CLOSINGS; c.what++)
+		tell_what_waits(&c);
+	return 0;
+}
+
+GPU_TEST(waiting_calls_are_told)
+{
+	with_pool(waiting_facts);
 }
 
 #define FACTS(name)                                                                                \
@@ -531,7 +563,6 @@ FACTS(vmm_facts)
 FACTS(fork_facts)
 FACTS(event_facts)
 FACTS(capture_facts)
-FACTS(waiting_facts)
 
 GPU_TEST(neighbours_are_told)
 {
