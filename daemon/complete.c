@@ -42,6 +42,8 @@ static void descriptors_plan(struct options *o, bool named)
 	left -= o->descriptors.opening;
 	o->descriptors.opening += (unsigned)objects;
 	o->descriptors.cached = left < FD_CACHE_MAX ? (unsigned)left : FD_CACHE_MAX;
+	o->descriptors.all = FD_RESERVE + 2 * o->max_clients + o->descriptors.in_flight +
+			     o->descriptors.opening + o->descriptors.cached;
 }
 
 /* True if the objects of all namespaces have names, so that their descriptors need not be kept. */

@@ -199,6 +199,14 @@ static bool files_raise(void)
 	return false;
 }
 
+/* A process with threads waits for an RCU grace period (15 to 40 ms) whenever its table of
+ * descriptors grows, and nobody would be served meanwhile. So it is made before there are threads.
+ */
+static void files_make_table(const struct options *o)
+{
+	fd_close(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, (int)o->descriptors.all - 1));
+}
+
 /* Completes the options, and says what the limit of open files takes from them. */
 static void complete(struct options *o)
 {
@@ -209,6 +217,7 @@ static void complete(struct options *o)
 		log_warn("fewer clients than --max-clients: raise the limit of open files",
 			 "max_clients=%u now=%u RLIMIT_NOFILE=%llu", max_clients, o->max_clients,
 			 (unsigned long long)options_files());
+	files_make_table(o);
 }
 
 /* If we die, the next daemon goes on with what we have read, whatever the files say by then. */

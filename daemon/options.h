@@ -21,7 +21,7 @@ struct options {
 	uint32_t max_tensors;
 	uint32_t max_clients;
 	struct {
-		unsigned cached, opening, in_flight;
+		unsigned cached, opening, in_flight, all;
 	} descriptors;	      /* how many there may be; see complete.h */
 	int64_t idle_exit_ns; /* < 0: never */
 	int64_t warm_ns;

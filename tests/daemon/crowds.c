@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many things at once: descriptors that are slow to close when few are left, and a client that is
- * disconnected while it holds very much. */
+/* Many things at once: descriptors that are slow to close when few are left, clients with more
+ * descriptors than a process usually has, and a client that is disconnected while it holds very
+ * much. */
 #include <sys/mman.h>
 #include <sys/socket.h>
 
@@ -62,6 +63,36 @@ TEST(a_storm_of_slow_descriptors_leaves_others_theirs)
 	/* two larger segments are cached now */
 	eventually((td_sync(&d), count_fds(d.pid) <= before + 2));
 	rc_goodbye(&honest);
+}
+
+static unsigned fd_table_of(pid_t pid)
+{
+	char path[32], line[256];
+	unsigned size = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	file = fopen(path, "re");
+	must(file);
+	while (fgets(line, sizeof(line), file) && sscanf(line, "FDSize: %u", &size) != 1) {}
+	fclose(file);
+	return size;
+}
+
+/* To enlarge it takes the kernel long, in which nobody is served. */
+TEST(a_crowd_does_not_make_the_daemons_table_of_descriptors_grow)
+{
+	enum { CROWD = 300 };
+	cleanup_td struct test_daemon d = td_start(.max_clients = CROWD);
+	struct raw rc[CROWD];
+	unsigned before = fd_table_of(d.pid);
+
+	must(before);
+	for (int i = 0; i < CROWD; i++)
+		rc[i] = rc_open(&d);
+	must_be(fd_table_of(d.pid), before);
+	for (int i = 0; i < CROWD; i++)
+		rc_close(&rc[i]);
 }
 
 static int hold_much(const struct test_daemon *d, void *arg)
