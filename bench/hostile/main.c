@@ -263,6 +263,7 @@ static void rows_run(const struct setup *s)
 
 static void clean_up(const struct setup *s)
 {
+	char lock[80];
 	pid_t daemon;
 	int null;
 
@@ -273,7 +274,8 @@ static void clean_up(const struct setup *s)
 		daemon_stop(&daemon);
 		close(null);
 	}
-	if (rmdir(s->dir))
+	snprintf(lock, sizeof(lock), "%s.lock", s->socket); /* it tells the next daemon versions */
+	if ((unlink(lock) && errno != ENOENT) || rmdir(s->dir))
 		warn("%s", s->dir);
 }
 
