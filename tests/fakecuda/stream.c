@@ -225,6 +225,11 @@ void stream_wait_for_closing(int device)
 		pthread_cond_wait(&fake.changed, &fake.lock);
 }
 
+static bool is_full(CUstream stream)
+{
+	return stream->submitted - stream->completed >= FAKE_QUEUE;
+}
+
 /* Like the real one, submitting waits when the queue is full, and while memory is closed. */
 static CUresult wait_for_space(CUstream stream)
 {
@@ -232,16 +237,14 @@ static CUresult wait_for_space(CUstream stream)
 
 	stream->refs++;
 	stream_wait_for_closing(stream->ctx->device);
-	stream_unref(stream);
-	if (stream->submitted - stream->completed < FAKE_QUEUE)
-		return CUDA_OK;
-	fake_live(FAKE_FULL, 1);
-	stream->refs++;
-	while (stream->submitted - stream->completed >= FAKE_QUEUE && !stream->closed)
-		pthread_cond_wait(&fake.changed, &fake.lock);
+	if (is_full(stream)) {
+		fake_live(FAKE_FULL, 1);
+		while (is_full(stream) && !stream->closed)
+			pthread_cond_wait(&fake.changed, &fake.lock);
+		fake_live(FAKE_FULL, -1);
+	}
 	r = stream->closed ? CUDA_E_INVALID_HANDLE : CUDA_OK;
 	stream_unref(stream);
-	fake_live(FAKE_FULL, -1);
 	return r;
 }
 
