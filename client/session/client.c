@@ -21,7 +21,7 @@
 #include "util/clock.h"
 
 enum { MEETINGS_MAX = 9 };
-enum { CONNECTS_A_START = 20 }; /* 5 ms apart */
+enum { CONNECTS_A_START = 20 }; /* 5 ms apart; after each start twice as many */
 
 /* ---- Lifetime ---- */
 
@@ -106,6 +106,7 @@ static bool nobody_listens(int r)
 /* Connects. If no daemon listens and autostart is on, starts one. */
 static int connect_socket(struct tl_client *client, struct session_peer *peer, int64_t deadline)
 {
+	unsigned start = 0;
 	int r = address_connect(client->address.path, deadline, &peer->socket);
 
 	if (!nobody_listens(r) || !(client->flags & TL_CONNECT_AUTOSTART) ||
@@ -114,10 +115,11 @@ static int connect_socket(struct tl_client *client, struct session_peer *peer, i
 	/* Another process's daemon may exist already, but not listen yet; or it was dying, and held
 	 * its lock until then. */
 	for (unsigned connects = 0;; connects++) {
-		if (connects % CONNECTS_A_START == 0) {
+		if (connects == start) {
 			r = address_autostart(client->address.path, deadline);
-			if (r)
+			if (r && (!start || r != -ETIMEDOUT)) /* the first one had all the time */
 				return r;
+			start = 2 * start + CONNECTS_A_START;
 		}
 		peer_deinit(peer);
 		r = address_connect(client->address.path, deadline, &peer->socket);

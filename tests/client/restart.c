@@ -3,6 +3,7 @@
  * The library while its daemon stops, is killed, comes back, does not answer, or is not there yet.
  */
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -592,36 +593,88 @@ TEST(a_daemon_is_started_once)
 	unsetenv("TENSORLEASE_DAEMON");
 }
 
+/* Lets clients start a program in @dir, which does @first when it is started for the first time,
+ * and @then later. */
+static void program_make(const char *dir, const char *first, const char *then)
+{
+	char path[64];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/daemon", dir);
+	f = fopen(path, "we");
+	must(f);
+	fprintf(f, "#!/bin/sh\ncd %s\n[ -e asked ] && %s\n: >asked\n%s\n", dir, then, first);
+	must_be(fclose(f), 0);
+	must_be(chmod(path, 0700), 0);
+	setenv("TENSORLEASE_DAEMON", path, 1);
+}
+
+static void program_remove(const char *dir)
+{
+	char text[64];
+
+	unsetenv("TENSORLEASE_DAEMON");
+	snprintf(text, sizeof(text), "rm -r %s", dir);
+	must_be(system(text), 0);
+}
+
 /* The first program that is started finds the lock of a daemon that is dying. */
 TEST(a_daemon_is_started_when_another_one_was_dying)
 {
 	const char *binary = getenv("TL_TEST_DAEMON");
-	char dir[] = "/tmp/tl-auto-XXXXXX", script[64], socket[64], text[512];
+	char dir[] = "/tmp/tl-auto-XXXXXX", socket[64], path[PATH_MAX], then[PATH_MAX + 32];
 	tl_connect_options o = { .size = sizeof(o),
 				 .address = socket,
 				 .timeout_ns = WAIT_S * SECOND,
 				 .flags = TL_CONNECT_AUTOSTART };
 	tl_status status = { .size = sizeof(status) };
 	tl_client *client;
-	FILE *f;
 
 	must(mkdtemp(dir));
+	must(realpath(binary ? binary : "build/bin/tensorleased", path));
 	snprintf(socket, sizeof(socket), "%s/socket", dir);
-	snprintf(script, sizeof(script), "%s/daemon", dir);
-	f = fopen(script, "we");
-	must(f);
-	fprintf(f, "#!/bin/sh\n[ -e %s/asked ] && exec '%s' \"$@\"\n: >%s/asked\nexit 3\n", dir,
-		binary ? binary : "build/bin/tensorleased", dir);
-	must_be(fclose(f), 0);
-	must_be(chmod(script, 0700), 0);
-	setenv("TENSORLEASE_DAEMON", script, 1);
+	snprintf(then, sizeof(then), "exec '%s' \"$@\"", path);
+	program_make(dir, "exit 3", then);
 	must_be(tl_connect(&o, &client), 0);
 	must_be(tl_get_status(client, &status), 0);
 	tl_close(client);
-	unsetenv("TENSORLEASE_DAEMON");
 	end_daemon((pid_t)status.daemon_pid);
-	snprintf(text, sizeof(text), "rm -r %s", dir);
-	must_be(system(text), 0);
+	program_remove(dir);
+}
+
+/* 0: it is not there yet */
+static int pid_in(const char *path)
+{
+	FILE *f = fopen(path, "re");
+	int pid = 0;
+
+	if (f && fscanf(f, "%d", &pid) != 1)
+		pid = 0;
+	if (f)
+		fclose(f);
+	return pid;
+}
+
+/* What the user is told does not depend on whether a later program is running at that moment. */
+TEST(a_program_that_is_no_daemon_is_told_as_that)
+{
+	char dir[] = "/tmp/tl-auto-XXXXXX", socket[64], path[64];
+	tl_connect_options o = { .size = sizeof(o),
+				 .address = socket,
+				 .timeout_ns = 5 * SECOND,
+				 .flags = TL_CONNECT_AUTOSTART };
+	tl_client *client;
+	int pid;
+
+	must(mkdtemp(dir));
+	snprintf(socket, sizeof(socket), "%s/socket", dir);
+	program_make(dir, "exit 0", "{ echo $$ >pid; exec sleep 3600; }");
+	must_be(tl_connect(&o, &client), -ENOENT);
+	must(strstr(tl_last_error(), socket));
+	snprintf(path, sizeof(path), "%s/pid", dir);
+	eventually((pid = pid_in(path)));
+	must_be(kill(pid, SIGKILL), 0);
+	program_remove(dir);
 }
 
 /* A socket on which nobody listens any more. */
