@@ -453,6 +453,25 @@ static bool create_back(struct create *create)
 	return true;
 }
 
+/* It lacks something other than bytes that each tensor takes: true if one was given up for it, or
+ * if segments are being destroyed, which takes a while. */
+static bool create_makes_place(struct create *create, int r)
+{
+	switch (r & CHARGE_SHARE) {
+	case SHARE_SEGMENTS:
+		if (create_was_early(create))
+			return true;
+		break;
+	case SHARE_TENSORS:
+	case SHARE_NAMES:
+	case SHARE_CHUNKS:
+		break;
+	default:
+		return false;
+	}
+	return create_evict(create, r & CHARGE_E_USER);
+}
+
 /* True: a ring or a tensor was given up for it, unless it will be answered now whatever is freed.
  */
 static bool create_makes_space(struct create *create, int r)
@@ -460,9 +479,11 @@ static bool create_makes_space(struct create *create, int r)
 	uint64_t size = tensor_pages(create->rq.nbytes);
 	bool own;
 
-	if ((r != STATE_E_FULL && r != STATE_E_QUOTA &&
-	     (r != STATE_E_UNREAD || !create->rq.impatient)) ||
-	    create->rq.prefetch || create->rq.last)
+	if (create->rq.prefetch || create->rq.last)
+		return false;
+	if (r != STATE_E_FULL && r != STATE_E_QUOTA && r != STATE_E_UNREAD)
+		return charge_is_refused(r) && create_makes_place(create, r);
+	if (r == STATE_E_UNREAD && !create->rq.impatient)
 		return false;
 	if (create_is_kept_out(create, size, 0)) {
 		again_after_others(create);

@@ -354,8 +354,11 @@ static int segment_make(struct state *st, struct client *c, const struct tensor_
 	r = memory_add(&st->memory, seg, c->account);
 	if (r) {
 		segment_free(seg);
-		return r == (CHARGE_E_USER | SHARE_SEGMENTS) && !rq->prefetch &&
-				       warm_take_back(st, &st->memory.totals, c->account)
+		if (!charge_is_refused(r) || rq->prefetch)
+			return r;
+		return warm_take_back(st, &st->memory.totals, c->account) ||
+				       (r & CHARGE_E_FULL &&
+					warm_take_back(st, &st->memory.totals, NULL))
 			       ? STATE_E_SOON
 			       : r;
 	}

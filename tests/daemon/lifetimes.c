@@ -377,6 +377,35 @@ TEST(small_tensors_free_space_too)
 	tl_close(client);
 }
 
+/* Puts more tensors than the table has space for. */
+static int overfill(const struct test_daemon *d, void *arg)
+{
+	static const uint64_t sizes[] = { 100, 100 << 10 };
+	tl_client *client = td_connect(d);
+	char name[100];
+
+	(void)arg;
+	for (unsigned i = 0; i < 400; i++) {
+		snprintf(name, sizeof(name), "%u/%0*u", geteuid(), i / 100 % 2 ? 80 : 4, i);
+		put_as(client, name, sizes[i / 200], &evictable);
+	}
+	must(client_sees(client, name));
+	tl_close(client);
+	return 0;
+}
+
+TEST(places_in_the_table_are_freed_too)
+{
+	cleanup_td struct test_daemon d = td_start(.max_tensors = 64, .for_others = geteuid() == 0);
+	struct test_child c;
+
+	must_be(td_run_client(&d, overfill, NULL), 0);
+	if (geteuid())
+		return;
+	c = child_start_as(ALICE, &d, overfill, NULL); /* what is kept for root is not his */
+	child_must_succeed(&c);
+}
+
 TEST(a_create_that_waits_gets_the_space_of_what_is_released)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 4 * MIB);
