@@ -49,7 +49,8 @@ STRUCT(wire_import)
 END(wire_import, 32)
 MESSAGE(IMPORT, 18, wire_import, SERIAL)
 
-/* UNMAPPED: the client has closed its imports of the segment. No answer. */
+/* UNMAPPED: the client has closed its imports of the segment, or, of shared memory, its writable
+ * mapping. No answer. */
 MESSAGE(UNMAPPED, 19, wire_segment_ref)
 
 /*

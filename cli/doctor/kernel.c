@@ -225,7 +225,7 @@ static void say_limits(struct doctor *d)
 		d, files.rlim_max < 4096 ? DOCTOR_WARN : DOCTOR_OK, "limits",
 		"a daemon needs a descriptor for each client and each segment: raise the hard limit (ulimit -Hn 65536; docker run --ulimit nofile=65536; LimitNOFILE= in its unit)",
 		"descriptors %s (hard %s), locked memory %s bytes (not needed), "
-		"vm.max_map_count %s (one for each segment that a process reads)",
+		"vm.max_map_count %s (half of it for tensors over 64 KiB that a process has used)",
 		limit_text(files.rlim_cur, soft), limit_text(files.rlim_max, hard),
 		limit_text(memory.rlim_cur, locked), *maps ? maps : "unknown");
 }

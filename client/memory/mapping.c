@@ -9,8 +9,12 @@
  * (2) The same holds for writable mappings and our drafts, which count themselves.
  * (3) Every segment with a mapping or a descriptor is in `known`, once.
  * (4) An object's size is checked with fstat() before it is mapped.
+ *
+ * A process may have only so many mappings (vm.max_map_count), and needs some for other things. So
+ * beyond half of that, mappings of living segments that nobody uses are let go, whichever they are.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -31,6 +35,13 @@
 
 #define HUGE ((size_t)2 << 20)
 
+enum {
+	USUAL_MAP_COUNT = 65530, /* the kernel's default */
+	LET_GO = 2,		 /* idle mappings for a new one, so that there are fewer in time */
+	LET_GO_MANY = 64,	 /* when the process has no mapping left */
+	LET_GO_LOOKS = 8,	 /* at mappings, for each that is let go */
+};
+
 /* Size of the table, and of `known` for all of its segments: a received descriptor must never be
  * lost for want of memory. */
 static size_t table_size(const struct mappings *ms)
@@ -45,12 +56,26 @@ void mappings_init(struct mappings *ms)
 	pthread_mutex_init(&ms->mutex, NULL);
 }
 
+/* How many mappings a process may have. */
+static unsigned long map_count_max(void)
+{
+	cleanup_(fd_closep) int fd = open("/proc/sys/vm/max_map_count", O_RDONLY | O_CLOEXEC);
+	char text[32] = "";
+	unsigned long n;
+
+	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
+		return USUAL_MAP_COUNT;
+	n = strtoul(text, NULL, 10);
+	return n ? n : USUAL_MAP_COUNT;
+}
+
 int mappings_alloc(struct mappings *ms, const struct catalog_view *catalog)
 {
 	uint32_t slots = catalog->slots;
 	void *p;
 
 	ms->catalog = catalog;
+	ms->most = map_count_max() / 2;
 	p = mmap(NULL, table_size(ms), PROT_READ | PROT_WRITE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
@@ -71,7 +96,7 @@ int mappings_alloc(struct mappings *ms, const struct catalog_view *catalog)
  * thread that takes a lease says that it uses the mapping, then looks at the generation
  * (get/shared.h), so that one of the two sees the other.
  */
-static bool drop_read(struct mapping *m)
+static bool drop_read(struct mappings *ms, struct mapping *m)
 {
 	uint32_t generation = atomic_load_explicit(&m->generation, memory_order_relaxed);
 
@@ -85,6 +110,7 @@ static bool drop_read(struct mapping *m)
 	}
 	munmap((void *)m->base, m->size);
 	m->base = NULL;
+	ms->count--;
 	return true;
 }
 
@@ -99,11 +125,13 @@ static struct write_map *write_map_unref(struct write_map *map)
 	return NULL;
 }
 
-static void drop_write(struct mapping *m)
+static void drop_write(struct mappings *ms, struct mapping *m)
 {
 	m->write_fd = fd_close(m->write_fd - 1) + 1;
+	ms->count -= m->write != NULL;
 	m->write = write_map_unref(m->write);
 	m->write_generation = 0;
+	m->let_go = false;
 }
 
 static void drop_cow(struct mappings *ms, struct mapping *m)
@@ -119,8 +147,8 @@ void mappings_deinit(struct mappings *ms)
 	for (uint32_t i = 0; i < ms->nknown; i++) {
 		struct mapping *m = &ms->table[ms->known[i]];
 
-		drop_read(m);
-		drop_write(m);
+		drop_read(ms, m);
+		drop_write(ms, m);
 		drop_cow(ms, m);
 	}
 	ms->known = NULL;
@@ -204,7 +232,7 @@ void mappings_fork_child(struct mappings *ms, bool lost)
 
 		if (m->write && !m->write->inherit && !m->write->left_out && m->write->refs == 1)
 			m->write->base = NULL; /* MADV_DONTFORK: there is nothing to unmap */
-		drop_write(m);
+		drop_write(ms, m);
 		drop_cow(ms, m);
 	}
 	list_for_each_entry(map, &ms->write_maps, link) {
@@ -265,9 +293,9 @@ static bool sweep(struct mappings *ms, unsigned max)
 			return any;
 		any |= read_ended || write_ended || cow_ended;
 		if (read_ended)
-			drop_read(m);
+			drop_read(ms, m);
 		if (write_ended)
-			drop_write(m);
+			drop_write(ms, m);
 		if (cow_ended)
 			drop_cow(ms, m);
 	}
@@ -284,6 +312,43 @@ bool mappings_let_go(struct mappings *ms, unsigned max)
 	any = sweep(ms, max);
 	pthread_mutex_unlock(&ms->mutex);
 	return any;
+}
+
+/* Any number; which mappings go is of no account, as long as not all of a loop over many do. */
+static uint32_t any_number(struct mappings *ms)
+{
+	ms->any = ms->any * 1664525 + 1013904223;
+	return ms->any >> 8;
+}
+
+/* The daemon goes on taking us for one that has the segment mapped: for a get we ask for it again,
+ * and if it grants a draft there, it is told (MAPPING_E_LET_GO). */
+static unsigned let_go_one(struct mappings *ms, struct mapping *m)
+{
+	unsigned n = 0;
+
+	if (m->base && !lease_objects_use(&m->leased))
+		n += drop_read(ms, m);
+	if (m->write && m->write->refs == 1) {
+		m->write = write_map_unref(m->write);
+		m->let_go = true;
+		ms->count--;
+		n++;
+	}
+	return n;
+}
+
+/* Lets about so many idle mappings go, if that many are found soon. */
+static void let_go_idle(struct mappings *ms, unsigned most)
+{
+	for (unsigned looks = most * LET_GO_LOOKS, n = 0; ms->nknown && looks && n < most; looks--)
+		n += let_go_one(ms, &ms->table[ms->known[any_number(ms) % ms->nknown]]);
+}
+
+static void let_go_for_another(struct mappings *ms)
+{
+	if (ms->count >= ms->most)
+		let_go_idle(ms, LET_GO);
 }
 
 /* ---- mmap ---- */
@@ -361,10 +426,11 @@ static int install(struct mappings *ms, uint32_t segment, uint32_t generation, v
 		munmap(base, size);
 		return 0;
 	}
-	if (!drop_read(m))
+	if (!drop_read(ms, m))
 		return -EBUSY;
 	m->base = base;
 	m->size = size;
+	ms->count++;
 	atomic_store_explicit(&m->generation, generation, memory_order_release); /* ORDER: see
 										    mapping_find()
 										  */
@@ -395,11 +461,18 @@ int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, 
 	int r;
 
 	r = map_segment(fd_peek, size, segment_flags(ms, segment), PROT_READ, &p);
+	if (r == -ENOMEM) {
+		pthread_mutex_lock(&ms->mutex);
+		let_go_idle(ms, LET_GO_MANY);
+		pthread_mutex_unlock(&ms->mutex);
+		r = map_segment(fd_peek, size, segment_flags(ms, segment), PROT_READ, &p);
+	}
 	if (r)
 		return r;
 
 	for (;;) {
 		pthread_mutex_lock(&ms->mutex);
+		let_go_for_another(ms);
 		know(ms, segment);
 		r = install(ms, segment, generation, p, size);
 		if (!r)
@@ -556,7 +629,7 @@ void mapping_keep_draft_fd(struct mappings *ms, const struct wire_draft *draft, 
 	m = &ms->table[draft->segment];
 	pthread_mutex_lock(&ms->mutex);
 	know(ms, draft->segment);
-	drop_write(m); /* of an earlier generation */
+	drop_write(ms, m); /* of an earlier generation */
 	m->write_generation = draft->segment_generation;
 	m->write_size = draft->segment_size;
 	m->write_fd = fd_take + 1;
@@ -568,12 +641,18 @@ static int write_map_new(struct mappings *ms, uint32_t segment, struct write_map
 {
 	struct mapping *m = &ms->table[segment];
 	struct write_map *map = malloc(sizeof(*map));
+	uint32_t flags = segment_flags(ms, segment);
 	int r;
 
 	if (!map)
 		return tl_fail(-ENOMEM, "no memory to remember a mapping");
-	r = map_segment(m->write_fd - 1, m->write_size, segment_flags(ms, segment),
-			PROT_READ | PROT_WRITE, &map->base);
+	let_go_for_another(ms);
+	r = map_segment(m->write_fd - 1, m->write_size, flags, PROT_READ | PROT_WRITE, &map->base);
+	if (r == -ENOMEM) {
+		let_go_idle(ms, LET_GO_MANY);
+		r = map_segment(m->write_fd - 1, m->write_size, flags, PROT_READ | PROT_WRITE,
+				&map->base);
+	}
 	if (r) {
 		free(map);
 		return r;
@@ -584,6 +663,7 @@ static int write_map_new(struct mappings *ms, uint32_t segment, struct write_map
 	map->inherit = WRITE_VIEW_NONE;
 	map->left_out = false;
 	list_add_tail(&ms->write_maps, &map->link);
+	ms->count++;
 	m->write_fd = fd_close(m->write_fd - 1) + 1;
 	*out = map;
 	return 0;
@@ -603,6 +683,8 @@ static int write_base_locked(struct mappings *ms, const struct wire_draft *draft
 			       (unsigned long long)draft->segment_size);
 	if (m->write)
 		return 0;
+	if (m->let_go)
+		return MAPPING_E_LET_GO;
 	r = write_map_new(ms, draft->segment, &m->write);
 	if (!r)
 		sweep(ms, MAPPINGS_FEW);

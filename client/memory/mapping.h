@@ -2,8 +2,9 @@
 /*
  * The mappings of a session. Each segment of the catalog has one read-only mapping of all of it
  * and, where this client produces, one writable mapping. Both are valid for one generation of the
- * segment. They stay until the catalog says that it has ended and no lease or draft of ours lies in
- * them: the daemon's word alone never unmaps memory that these point to. Descriptors come from the
+ * segment. They stay until the catalog says that it has ended, or the process has very many, and no
+ * lease or draft of ours lies in them: the daemon's word alone never unmaps memory that these point
+ * to. Descriptors come from the
  * caller, since this file knows no connection. Any thread.
  */
 #pragma once
@@ -50,6 +51,7 @@ struct mapping {
 	int cow_fd;		   /* + 1: read-only, kept for copy-on-write mappings; 0: none */
 	uint32_t cow_generation;   /* of cow_fd */
 	bool known;		   /* in mappings->known */
+	bool let_go;		   /* write was, though the segment lives */
 };
 static_assert(sizeof(struct mapping) == 64, "a cache line");
 
@@ -63,6 +65,8 @@ struct mappings {
 	struct list write_maps; /* all that exist */
 	uint32_t *known;	/* segments with a mapping or a descriptor, for the sweep */
 	uint32_t nknown, sweep;
+	unsigned long count, most; /* read-only and writable mappings */
+	uint32_t any;		   /* for any_number() */
 	unsigned cow_fds;
 	_Atomic bool sealed; /* a sealed segment was seen: mappings_let_go() has work to do */
 };
@@ -146,8 +150,11 @@ int mapping_copied(struct mappings *ms, uint32_t segment, uint32_t generation, u
  * the order of arrival. */
 void mapping_keep_draft_fd(struct mappings *ms, const struct wire_draft *draft, int fd_take);
 
+/* The segment's writable mapping was idle and was let go. */
+enum { MAPPING_E_LET_GO = 1 << 8 }; /* unlike SESSION_E_x */
+
 /* Maps the writable bytes of a draft's segment, whose size is in @draft. They stay until
- * mapping_write_end(). Returns 0 or a negative errno. */
+ * mapping_write_end(). Returns 0, MAPPING_E_LET_GO, or a negative errno. */
 int mapping_write(struct mappings *ms, const struct wire_draft *draft, struct write_map **out);
 void mapping_write_again(struct mappings *ms, struct write_map *map); /* one more end is to come */
 void mapping_write_end(struct mappings *ms, struct write_map *map);   /* NULL is fine */

@@ -94,7 +94,10 @@ static int create_request(struct session *s, struct call *c, const struct draft_
 	return r;
 }
 
-/* Maps the bytes of the draft. */
+/* More than the segments that a daemon keeps warm. */
+enum { LET_GO_TRIES = 1000 };
+
+/* Maps the bytes of the draft. Also returns MAPPING_E_LET_GO. */
 static int draft_map(struct tl_draft *draft, const struct wire_draft *granted)
 {
 	int r;
@@ -116,8 +119,20 @@ static int draft_map(struct tl_draft *draft, const struct wire_draft *granted)
 	return r;
 }
 
+/* From now on the daemon grants drafts there only with a descriptor. */
+static void tell_let_go(struct session *s, const struct wire_draft *granted)
+{
+	struct wire_segment_ref m = {
+		.header = { .type = WIRE_UNMAPPED, .length = sizeof(m) },
+		.segment = granted->segment,
+		.segment_generation = granted->segment_generation,
+	};
+
+	session_note(s, &m);
+}
+
 /* Gets @draft's memory on the session of @use, whose count it takes over. Returns 0, SESSION_E_*,
- * or a negative errno. */
+ * MAPPING_E_LET_GO if another try may succeed, or a negative errno. */
 static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use *use,
 			const struct draft_request *request)
 {
@@ -154,6 +169,8 @@ static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use
 	r = session_commit_error(s);
 	if (!r)
 		r = draft_map(draft, &granted);
+	if (r == MAPPING_E_LET_GO)
+		tell_let_go(s, &granted);
 	if (r) {
 		draft_unlink(draft);
 		session_abort(s, draft->hold.ref);
@@ -169,11 +186,17 @@ int shared_draft_new(struct call *c, const struct use *use, const struct draft_r
 		     struct tl_draft **out)
 {
 	struct tl_draft *draft = draft_alloc(request, &shared_kind);
+	unsigned tries = LET_GO_TRIES;
 	int r;
 
 	if (!draft)
 		return tl_fail(-ENOMEM, "no memory for a draft");
-	r = draft_obtain(draft, c, use, request);
+	do
+		r = draft_obtain(draft, c, use, request);
+	while (r == MAPPING_E_LET_GO && --tries);
+	if (r == MAPPING_E_LET_GO)
+		r = tl_fail(-EPROTO,
+			    "the daemon grants only drafts that it was told to be unmapped");
 	if (r)
 		draft_free(draft);
 	else

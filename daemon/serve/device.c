@@ -5,6 +5,7 @@
 #include "daemon/serve/device.h"
 #include "daemon/serve/reply.h"
 #include "daemon/state/device.h"
+#include "daemon/state/disconnect.h"
 #include "daemon/state/evict.h"
 #include "daemon/state/export.h"
 #include "daemon/state/outcome.h"
@@ -193,6 +194,7 @@ void handle_unmapped(struct peer *peer, struct conn_message *m)
 	const struct wire_segment_ref *ref = AS(wire_segment_ref, m);
 
 	import_end(peer->state, &peer->client, ref->segment, ref->segment_generation);
+	client_lets_go(peer->state, &peer->client, ref->segment, ref->segment_generation);
 }
 
 /* ---- tensors -------------------------------------------------------------------------------- */

@@ -38,19 +38,28 @@ static bool drafts_leave(struct client *c, struct state *st, unsigned *looks)
 	return c->draft_head == CATALOG_NONE;
 }
 
-/* Ends segments for small tensors, and sealed ones, with their writer. Others stay for its user. */
+/* Ends a segment for small tensors, or a sealed one, with its writer. Others stay for its user. */
+static void segment_leave(struct segment *seg, bool reuse)
+{
+	list_del(&seg->writer_link);
+	seg->writer = 0;
+	if (reuse && seg->extents == 0 && (segment_is_small(seg) || !seg->storage->named))
+		memory_end(seg);
+}
+
 static bool segments_leave(struct list *segments, bool reuse, unsigned *looks)
 {
-	struct segment *seg;
-
-	for (; *looks && !list_empty(segments); --*looks) {
-		seg = list_first_entry(segments, struct segment, writer_link);
-		list_del(&seg->writer_link);
-		seg->writer = 0;
-		if (reuse && seg->extents == 0 && (segment_is_small(seg) || !seg->storage->named))
-			memory_end(seg);
-	}
+	for (; *looks && !list_empty(segments); --*looks)
+		segment_leave(list_first_entry(segments, struct segment, writer_link), reuse);
 	return list_empty(segments);
+}
+
+void client_lets_go(struct state *st, struct client *c, uint32_t segment, uint32_t generation)
+{
+	struct segment *seg = memory_find(&st->memory, segment, generation);
+
+	if (seg && !seg->device && seg->writer == c->id && segment_is_handed(seg))
+		segment_leave(seg, true);
 }
 
 static bool smalls_leave(struct client *c, bool reuse, unsigned *looks)

@@ -8,6 +8,10 @@
 
 #include "daemon/state/client.h"
 
+/* The client has unmapped a segment that it could write. It is taken for one without a writer,
+ * until the client gets a draft there again, with a descriptor. */
+void client_lets_go(struct state *st, struct client *c, uint32_t segment, uint32_t generation);
+
 /* The connection is over: @c takes no more leases (D1). Its end goes on with client_end_step(). */
 void client_end(struct client *c, struct state *st);
 

@@ -418,6 +418,7 @@ static int extent_large(struct state *st, struct client *c, const struct tensor_
 		if ((*segp)->writer == c->id)
 			return 0;
 		if (segment_is_unused(*segp)) {
+			segment_not_handed(*segp); /* any more, to its former writer */
 			(*segp)->writer = c->id;
 			(*segp)->writer_index = c->index;
 			list_add_tail(&c->large, &(*segp)->writer_link);
