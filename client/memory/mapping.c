@@ -269,13 +269,14 @@ static bool segment_lives(const struct mappings *ms, uint32_t segment, uint32_t 
 }
 
 /*
- * Looks at @max of the known mappings and drops those whose segment has ended. True: there was one.
+ * Looks at @max of the known mappings and drops those whose segment has ended, unless they are
+ * larger than @largest. True: there was one.
  *
  * ORDER: the segment's word is read before our own. When the daemon drops us it clears our word
  * first (D1). A segment may have ended because we are not served any more, which says nothing about
  * our leases; in that case our word shows it here.
  */
-static bool sweep(struct mappings *ms, unsigned max)
+static bool sweep(struct mappings *ms, unsigned max, uint64_t largest)
 {
 	uint32_t n = ms->nknown < max ? ms->nknown : max;
 	bool any = false;
@@ -284,10 +285,12 @@ static bool sweep(struct mappings *ms, unsigned max)
 		uint32_t segment = ms->known[ms->sweep++ % ms->nknown];
 		struct mapping *m = &ms->table[segment];
 		uint32_t generation = atomic_load_explicit(&m->generation, memory_order_relaxed);
-		bool read_ended = generation && !segment_lives(ms, segment, generation);
-		bool write_ended = m->write_generation &&
+		bool read_ended = generation && m->size <= largest &&
+				  !segment_lives(ms, segment, generation);
+		bool write_ended = m->write_generation && m->write_size <= largest &&
 				   !segment_lives(ms, segment, m->write_generation);
-		bool cow_ended = m->cow_fd && !segment_lives(ms, segment, m->cow_generation);
+		bool cow_ended = m->cow_fd && largest == UINT64_MAX &&
+				 !segment_lives(ms, segment, m->cow_generation);
 
 		if (!catalog_served(ms->catalog))
 			return any;
@@ -302,16 +305,26 @@ static bool sweep(struct mappings *ms, unsigned max)
 	return any;
 }
 
-bool mappings_let_go(struct mappings *ms, unsigned max)
+static bool let_go(struct mappings *ms, unsigned max, uint64_t largest)
 {
 	bool any;
 
 	if (!atomic_load_explicit(&ms->sealed, memory_order_relaxed) ||
 	    pthread_mutex_trylock(&ms->mutex))
 		return false;
-	any = sweep(ms, max);
+	any = sweep(ms, max, largest);
 	pthread_mutex_unlock(&ms->mutex);
 	return any;
+}
+
+bool mappings_let_go(struct mappings *ms, unsigned max)
+{
+	return let_go(ms, max, UINT64_MAX);
+}
+
+void mappings_let_small_go(struct mappings *ms)
+{
+	let_go(ms, MAPPINGS_FEW, MAPPINGS_SMALL);
 }
 
 /* Any number; which mappings go is of no account, as long as not all of a loop over many do. */
@@ -476,7 +489,7 @@ int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, 
 		know(ms, segment);
 		r = install(ms, segment, generation, p, size);
 		if (!r)
-			sweep(ms, MAPPINGS_FEW);
+			sweep(ms, MAPPINGS_FEW, UINT64_MAX);
 		pthread_mutex_unlock(&ms->mutex);
 		if (!r)
 			return 0;
@@ -574,7 +587,7 @@ int mapping_private_new(struct mappings *ms, uint32_t segment, uint32_t generati
 		return r;
 	pthread_mutex_lock(&ms->mutex);
 	keep_cow_fd_locked(ms, segment, generation, &fd);
-	sweep(ms, MAPPINGS_FEW);
+	sweep(ms, MAPPINGS_FEW, UINT64_MAX);
 	pthread_mutex_unlock(&ms->mutex);
 	return 0;
 }
@@ -687,7 +700,7 @@ static int write_base_locked(struct mappings *ms, const struct wire_draft *draft
 		return MAPPING_E_LET_GO;
 	r = write_map_new(ms, draft->segment, &m->write);
 	if (!r)
-		sweep(ms, MAPPINGS_FEW);
+		sweep(ms, MAPPINGS_FEW, UINT64_MAX);
 	return r;
 }
 

@@ -80,13 +80,16 @@ void mappings_free(struct mappings *ms);
  */
 void mappings_lose_descriptors(struct mappings *ms);
 
-enum { MAPPINGS_FEW = 4, MAPPINGS_ALL = INT_MAX };
+enum { MAPPINGS_FEW = 4, MAPPINGS_ALL = INT_MAX, MAPPINGS_SMALL = 4 << 20 };
 /*
  * Lets go of sealed segments that the daemon has ended, of @max mappings at most. Their memory is
  * charged to their producer until no process maps them. (Memory of other segments is freed in any
  * case.) True if there was one. Does nothing if another thread is changing the mappings.
  */
 bool mappings_let_go(struct mappings *ms, unsigned max);
+/* The same for a release, which must not take long: of few, and none that has much memory. It may
+ * be the last to unmap a memfd, whose pages are freed then. */
+void mappings_let_small_go(struct mappings *ms);
 
 /*
  * For fork(), under the mutex. The first function is called before the fork: the child shall see

@@ -2,7 +2,7 @@
 /*
  * Clients. A client's session is replaced when its connection has ended and a call needs one. One
  * thread at a time does so, without the mutex, which fork() takes; the others wait for it. Old
- * sessions go when their last lease does.
+ * sessions end with their last lease; what is left of them, some 10 KiB each, goes with the client.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -37,7 +37,7 @@ void lease_tell(struct session *s, uint64_t ref)
 	int saved = errno;
 
 	tell(s, ref);
-	mappings_let_go(&s->mappings, MAPPINGS_FEW);
+	mappings_let_small_go(&s->mappings);
 	errno = saved;
 }
 

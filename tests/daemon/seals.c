@@ -207,6 +207,32 @@ TEST(memory_is_charged_until_nobody_maps_it)
 	rc_goodbye(&producer);
 }
 
+/* To unmap it may be to free it, and a release must not take as long as that. */
+TEST(a_release_leaves_much_memory_to_the_next_request)
+{
+	enum { LARGE = 8 << 20 };
+	static const char *const extra[] = { "--warm-time", "0", NULL };
+	cleanup_td struct test_daemon d = td_start(.storage = "memfd", .extra = extra);
+	struct raw producer = rc_open(&d);
+	const tl_get_options o = { .size = sizeof(o), .timeout_ns = SECOND / 50 };
+	tl_client *reader = td_connect(&d);
+	DLManagedTensorVersioned *t;
+
+	for (uint64_t size = LARGE; size; size = size == LARGE ? SIZE : 0) {
+		must_be(rc_put(&producer, "a", size, 1, NULL), 0);
+		must_be(tl_get(reader, "a", NULL, &t), 0);
+		must_be(rc_delete(&producer, "a"), 0);
+		t->deleter(t);
+		rc_sync(&producer); /* lets go of its own mapping */
+		eventually(td_status(&d).retired == 0);
+		must_be(td_status(&d).bytes_kept, size == LARGE ? size : 0);
+		must_be(tl_get(reader, "a", &o, &t), -ETIMEDOUT);
+		must_be(td_status(&d).bytes_kept, 0);
+	}
+	rc_goodbye(&producer);
+	tl_close(reader);
+}
+
 /* The next daemon cannot find that memory any more, and must not show what the last one knew. */
 TEST(the_next_daemon_charges_nobody_for_deleted_memory_that_is_mapped)
 {
