@@ -62,8 +62,8 @@ static int judge(struct conn_message *m, size_t length, int msg_flags, unsigned 
 {
 	if (length == 0)
 		return -ECONNRESET; /* the end; an empty datagram counts as one */
-	m->fd_lost = msg_flags & MSG_CTRUNC && side == WIRE_TO_CLIENT && !nfds;
-	if (msg_flags & MSG_CTRUNC && !m->fd_lost) {
+	m->fd_lost = msg_flags & MSG_CTRUNC;
+	if (m->fd_lost && (side != WIRE_TO_CLIENT || nfds)) {
 		snprintf(m->why, sizeof(m->why),
 			 "descriptors were lost: too many came, or this process may open no more");
 		return -EBADMSG;

@@ -13,7 +13,7 @@ struct conn_message {
 		alignas(8) unsigned char bytes[WIRE_MAX]; /* for reading structs in place */
 	};
 	int fd;	      /* received with the message, ours to close, or -1; take_fd() it to keep it */
-	bool fd_lost; /* to clients: one came, but this process may have no more of them */
+	bool fd_lost; /* one came, or several, but this process may have no more of them */
 	char why[WIRE_WHY_TEXT]; /* after -EBADMSG: the error in the message; else empty */
 };
 

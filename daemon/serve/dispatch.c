@@ -501,7 +501,10 @@ static void handle_map(struct peer *peer, struct conn_message *m)
 	r = segment_descriptor(seg, false, &fd);
 	if (r) {
 		peer_error(peer, map->header.serial, WIRE_E_NO_RESOURCES,
-			   "cannot open segment %u: %s", seg->index, strerror(-r));
+			   "cannot open segment %u: %s", seg->index,
+			   r == -ENOENT ? "its file in /dev/shm was removed, by logind perhaps "
+					  "(RemoveIPC)"
+					: strerror(-r));
 		return;
 	}
 	peer_send(peer, &answer, fd);

@@ -53,10 +53,11 @@ struct outgoing {
 	unsigned char bytes[];
 };
 
-static struct outgoing *outgoing_free(struct outgoing *o)
+/* Its descriptor may be the last of what its tensor had. */
+static struct outgoing *outgoing_free(struct peer *peer, struct outgoing *o)
 {
 	list_del(&o->link);
-	fd_close(o->fd);
+	peer_close(peer, o->fd);
 	free(o);
 	return NULL;
 }
@@ -68,7 +69,7 @@ static void queue_drop(struct peer *peer)
 	list_for_each_entry_safe(o, after, &peer->out, link) {
 		if (o->fd >= 0)
 			flight_give(&peer->flight);
-		outgoing_free(o);
+		outgoing_free(peer, o);
 	}
 	peer->queued = 0;
 }
@@ -608,7 +609,7 @@ static int flush_one(struct peer *peer)
 		o = list_first_entry(&peer->out, struct outgoing, link);
 		r = send_now(peer, o->bytes, o->fd);
 		if (!r) {
-			outgoing_free(o);
+			outgoing_free(peer, o);
 			peer->queued--;
 		}
 		return r;

@@ -49,8 +49,8 @@ bool receive_turn(struct peer *peer)
 {
 	struct conn_message m;
 	struct conn_fds refused;
-	int r = 0, peek = peer->kept ? MSG_PEEK : 0;
 	bool stays;
+	int r = 0;
 
 	if (peer->turn.account->closing) { /* its earlier descriptors come first */
 		peer_stall(peer);
@@ -72,10 +72,12 @@ bool receive_turn(struct peer *peer)
 				return false;
 			continue;
 		}
-		r = conn_receive_all(peer->fd, WIRE_TO_DAEMON, &m, MSG_DONTWAIT | peek, &refused);
+		r = conn_receive_all(peer->fd, WIRE_TO_DAEMON, &m, MSG_DONTWAIT | MSG_PEEK,
+				     &refused);
 		/* a message that is not sent again stays in the socket until it was handled */
-		stays = peek && !r && m.fd < 0 && peer_is_unanswered(&m);
-		if (peek && (!r || r == -EBADMSG) && !stays)
+		stays = peer->kept && !r && m.fd < 0 && peer_is_unanswered(&m);
+		/* and one whose descriptors we have not all: to consume it would close them here */
+		if ((!r || (r == -EBADMSG && !m.fd_lost)) && !stays)
 			conn_consume(peer->fd);
 		for (unsigned i = 0; i < refused.n; i++)
 			peer_close(peer, refused.fds[i]);

@@ -215,8 +215,11 @@ static void create_backed(struct create *create)
 	struct peer *peer = create->peer;
 	int r = create->result;
 
-	if (!r)
+	if (!r) {
 		r = segment_made(st->tensors[create->slot].segment, &create->object);
+		if (r) /* it has no other descriptor left */
+			closer_take(&st->shared->closer, take_fd(&create->fd), NULL);
+	}
 	r = tensor_backed(st, peer ? &peer->client : NULL, create->slot, r);
 	if (!peer)
 		return;

@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -203,8 +202,13 @@ static void array_plan(struct catalog_array *array, uint64_t *offset, size_t ent
 static int array_map(struct catalog *cat, struct catalog_array *array)
 {
 	array->base = (unsigned char *)cat->header + array->offset;
-	array->next = calloc(array->max, sizeof(*array->next));
+	array->next = table_new(array->max, sizeof(*array->next));
 	return array->next ? 0 : -ENOMEM;
+}
+
+static void array_unmap(struct catalog_array *array)
+{
+	array->next = table_free(array->next, array->max, sizeof(*array->next));
 }
 
 /* There are more names than tensors, to remember the versions of deleted ones. */
@@ -337,22 +341,30 @@ static int facts_map(struct catalog *cat, struct catalog_array *const arrays[FAC
 	return 0;
 }
 
-/* Gives memory to the facts of the entries that the array has memory for. Its last page may have
- * space for more than array->max. */
-static int facts_allocate(struct catalog *cat, const struct catalog_array *array,
-			  uint64_t allocated)
+/* The bytes that the facts take of as many entries as fit into the first @bytes of the array. Its
+ * last page may have space for more than array->max. */
+static uint64_t facts_bytes(const struct catalog_array *array, uint64_t bytes)
 {
-	uint64_t n = allocated / array->entry_size;
-	uint64_t size = page_round((n < array->max ? n : array->max) * array->fact_size);
+	uint64_t n = bytes / array->entry_size;
+
+	return page_round((n < array->max ? n : array->max) * array->fact_size);
+}
+
+/* Gives memory to the facts of the entries that are in the bytes @from to @to of the array. */
+static int facts_allocate(struct catalog *cat, const struct catalog_array *array, uint64_t from,
+			  uint64_t to)
+{
+	uint64_t begin = facts_bytes(array, from), end = facts_bytes(array, to);
 	int r = 0;
 
 	if (!cat->facts)
 		return 0;
-	if (size)
+	if (end > begin)
 		r = range_allocate(cat->facts_fd,
-				   (uint64_t)((char *)array->facts - (char *)cat->facts), size);
+				   (uint64_t)((char *)array->facts - (char *)cat->facts) + begin,
+				   end - begin);
 	if (!r)
-		array->fact->allocated = allocated;
+		array->fact->allocated = to;
 	return r;
 }
 
@@ -375,7 +387,7 @@ static int facts_make(struct catalog *cat)
 					     .layout = FACTS_LAYOUT,
 					     .size = size,
 					     .instance = cat->instance };
-	return facts_allocate(cat, &cat->clients, cat->clients.allocated);
+	return facts_allocate(cat, &cat->clients, 0, cat->clients.allocated);
 }
 
 static void facts_unmap(struct catalog *cat)
@@ -490,7 +502,7 @@ static int array_adopt(struct catalog *cat, struct catalog_array *array, uint64_
 	int r = array_allocate(cat, array, 0, allocated);
 
 	array->allocated = allocated;
-	return r ? r : facts_allocate(cat, array, allocated);
+	return r ? r : facts_allocate(cat, array, 0, allocated);
 }
 
 bool array_fact_fits(const struct catalog_array *array, const struct array_fact *fact)
@@ -673,12 +685,12 @@ void catalog_deinit(struct catalog *cat)
 		shm_object_destroy(&object);
 	fd_close(cat->fd_rw);
 	fd_close(cat->fd_ro);
-	free(cat->clients.next);
-	free(cat->names.next);
-	free(cat->rows.next);
-	free(cat->segments.next);
-	free(cat->chunks.next);
-	free(cat->claims.next);
+	array_unmap(&cat->clients);
+	array_unmap(&cat->names);
+	array_unmap(&cat->rows);
+	array_unmap(&cat->segments);
+	array_unmap(&cat->chunks);
+	array_unmap(&cat->claims);
 	*cat = (struct catalog){ .fd_rw = -1, .fd_ro = -1, .facts_fd = -1 };
 }
 
@@ -735,7 +747,7 @@ int catalog_reach(struct catalog *cat, struct catalog_array *array, uint32_t ind
 	end = end < limit ? end : limit;
 	r = array_allocate(cat, array, array->allocated, end);
 	if (!r)
-		r = facts_allocate(cat, array, end);
+		r = facts_allocate(cat, array, array->allocated, end);
 	if (!r)
 		array->allocated = end;
 	return r;

@@ -283,11 +283,15 @@ int name_prepare(struct names *names, uint32_t count)
 
 int name_chunks_reserve(struct names *names, uint32_t chunks)
 {
-	int r;
+	int r = catalog_chunks_reserve(names->catalog, chunks);
 
-	do {
+	for (uint32_t i = names->oldest, next; r == CATALOG_E_FULL && i != CATALOG_NONE; i = next) {
+		next = names->info[i].next;
+		if (catalog_name(names->catalog, i)->len <= CATALOG_INLINE_NAME)
+			continue; /* it has none */
+		name_remove(names, i);
 		r = catalog_chunks_reserve(names->catalog, chunks);
-	} while (r && name_evict(names));
+	}
 	return r;
 }
 

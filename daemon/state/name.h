@@ -56,8 +56,9 @@ int name_adopt(struct names *names, uint32_t index, struct account *account, uin
 /* Removes the oldest forgotten name. False: there is none. */
 bool name_evict(struct names *names);
 
-/* Sets chunks aside in the catalog, if need be by forgetting versions of deleted names. */
-int name_chunks_reserve(struct names *names, uint32_t chunks); /* -ENOSPC, -ENOMEM */
+/* Sets chunks aside in the catalog. If all are taken, it forgets versions of deleted names that
+ * have some. Fails as catalog_take() does. */
+int name_chunks_reserve(struct names *names, uint32_t chunks);
 
 /* Writes the whole text into @text of 255 bytes and returns its length. */
 uint16_t name_text(const struct names *names, uint32_t index, char *text);

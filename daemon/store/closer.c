@@ -91,12 +91,15 @@ static void queue_make(struct closer *c)
 }
 
 /* True for a memfd that is not large: it is on no client's file system, and nobody else can delay
- * it. */
+ * it. All files of a tmpfs have F_SEAL_SEAL, and the last of a client's may free the whole tmpfs.
+ */
 static bool closes_at_once(int fd)
 {
+	int seals = fcntl(fd, F_GET_SEALS);
 	struct stat st;
 
-	return fcntl(fd, F_GET_SEALS) >= 0 && !fstat(fd, &st) && st.st_blocks <= CLOSER_BLOCKS;
+	return seals >= 0 && !(seals & F_SEAL_SEAL) && !fstat(fd, &st) &&
+	       st.st_blocks <= CLOSER_BLOCKS;
 }
 
 /* True if a signal ends its closing in any case. In an AF_UNIX socket may lie unread what it does

@@ -259,6 +259,7 @@ int segment_adopt(struct segment **segp, struct segment_store *store, struct seg
 		guard_look(&store->guard, &seg->guarded); /* it was not guarded meanwhile */
 	}
 	seg->guarded.changed = has_holes(seg, object);
+	segment_cache(seg);
 	*segp = seg;
 	return 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connections live through the death of the daemon: nobody sees an error. */
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <pthread.h>
@@ -9,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "daemon/store/account.h"
+#include "daemon/store/shm.h"
 #include "tests/daemon/adopted_common.h"
 #include "tests/harness/child.h"
 #include "tests/harness/harness.h"
@@ -43,6 +45,52 @@ static uint64_t id_of(tl_client *c)
 }
 
 /* ---- one client ---- */
+
+static int gets_both(const struct test_daemon *d, void *arg)
+{
+	tl_client *c = td_connect(d);
+
+	(void)arg;
+	must_be(get_value(c, "large"), 1);
+	must_be(get_value(c, "small"), 2);
+	tl_close(c);
+	return 0;
+}
+
+static void remove_objects(const struct test_daemon *d)
+{
+	struct object catalog = shm_object_of_catalog(d->instance);
+	char path[OBJECT_PATH_MAX], prefix[64];
+	DIR *dir = opendir("/dev/shm");
+	struct dirent *e;
+
+	must(dir);
+	shm_object_path(&catalog, path);
+	snprintf(prefix, sizeof(prefix), "tensorlease-%016llx-", (unsigned long long)d->instance);
+	while ((e = readdir(dir))) {
+		if (!strncmp(e->d_name, prefix, strlen(prefix)) &&
+		    strcmp(e->d_name, path + strlen("/dev/shm/")) != 0)
+			must_be(unlinkat(dirfd(dir), e->d_name, 0), 0);
+	}
+	closedir(dir);
+}
+
+/* As logind removes them when the last session of a user ends. */
+TEST(removed_names_do_not_matter_after_the_death_of_the_daemon_either)
+{
+	struct test_daemon d = td_start(.storage = "shm", .extra = with_keeper,
+					.expect_ready = true);
+	tl_client *c = td_connect(&d);
+
+	must_be(put(c, "large", 1, BYTES, NULL), 0);
+	must_be(put(c, "small", 2, SMALL, NULL), 0);
+	daemon_kill(c);
+	td_sync(&d); /* the next one has taken over */
+	remove_objects(&d);
+	must_be(td_run_client(&d, gets_both, NULL), 0);
+	tl_close(c);
+	td_stop(&d);
+}
 
 TEST(a_connection_is_the_same_after_the_death_of_the_daemon)
 {

@@ -8,6 +8,7 @@
 #include <linux/futex.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
@@ -559,6 +560,33 @@ TEST(a_descriptor_that_was_not_read_holds_nobody_up_either)
 	must_be(rc_send_bytes(&bad, nonsense, sizeof(nonsense), -1, 0), 0);
 	send_slow(&bad, &slow);
 	td_thaw(&d);
+	for (int i = 0; i < 10; i++)
+		must_be(rc_put(&honest, "honest", 4096, 1, NULL), 0);
+	close(slow.peer);
+	rc_close(&bad);
+	rc_goodbye(&honest);
+}
+
+/* The kernel would close those for which the daemon has no number when it takes the message. */
+TEST(a_descriptor_for_which_there_is_no_number_holds_nobody_up_either)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw honest = rc_open(&d), bad = rc_open(&d);
+	struct rlimit limit, former;
+	struct conn_message m;
+	struct slow_fd slow;
+
+	must_be(rc_put(&honest, "honest", 4096, 1, NULL), 0);
+	must_be(prlimit(d.pid, RLIMIT_NOFILE, NULL, &former), 0);
+	limit = former;
+	limit.rlim_cur = 3;
+	td_freeze(&d);
+	send_slow(&bad, &slow);
+	must_be(prlimit(d.pid, RLIMIT_NOFILE, &limit, NULL), 0);
+	td_thaw(&d);
+	while (rc_receive(&bad, &m) != -ECONNRESET)
+		;
+	must_be(prlimit(d.pid, RLIMIT_NOFILE, &former, NULL), 0);
 	for (int i = 0; i < 10; i++)
 		must_be(rc_put(&honest, "honest", 4096, 1, NULL), 0);
 	close(slow.peer);

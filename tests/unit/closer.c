@@ -16,13 +16,26 @@ static struct closer closer;
 
 TEST(a_small_memfd_is_closed_at_once)
 {
-	int fd = memfd_create("small", MFD_CLOEXEC);
+	int fd = memfd_create("small", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	must(fd >= 0);
 	closer_take(&closer, fd, NULL);
 	must_be(fcntl(fd, F_GETFD), -1);
 	must(!closer_waits(&closer));
 	must_be(closer.pid, 0); /* nobody was needed for that */
+}
+
+/* It may be the last of a file system with gigabytes, which ends with it. */
+TEST(a_small_file_of_a_tmpfs_keeps_nobody_waiting)
+{
+	int fd = open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+	must(fcntl(fd, F_GET_SEALS) >= 0);
+	closer_take(&closer, fd, NULL);
+	must(closer.pid);
+	eventually((closer_look(&closer), !closer_waits(&closer)));
+	must_be(fcntl(fd, F_GETFD), -1);
+	closer_deinit(&closer);
 }
 
 TEST(a_descriptor_that_is_slow_to_close_keeps_nobody_waiting)

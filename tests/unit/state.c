@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names, versions, and what the catalog shows of a tensor. Leases are in state_lease.c, space in
  * state_space.c. */
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "daemon/state/chunk.h"
+#include "daemon/store/helper.h"
 #include "tests/unit/state_fixture.h"
 #include "tests/unit/state_snapshot.h"
 
@@ -368,6 +373,41 @@ TEST(names_of_every_length_are_stored)
 	fx_stop();
 }
 
+/* Names that are short enough have no chunks. */
+TEST(no_name_is_forgotten_for_chunks_that_it_does_not_have)
+{
+	enum { NAMES = 2000 };
+	const struct catalog *cat = &st.catalog;
+	char name[200] = "";
+	struct tester t;
+	uint32_t names;
+
+	fx_start();
+	fx_connect(&t, 71000);
+	for (unsigned i = 0; i <= NAMES; i++) {
+		if (i < NAMES)
+			snprintf(name, sizeof(name), "%u", i);
+		else
+			memset(name, 'x', sizeof(name) - 1);
+		fx_put(&t, name, 10);
+		assert_int_equal(fx_delete(&t, name), 0);
+	}
+	names = cat->names.in_use; /* a bucket has space for only some of them */
+	fault_arm(1);		   /* there is no memory for more */
+	assert_int_equal(name_chunks_reserve(&st.names, cat->chunks.max / 2), -ENOSPC);
+	assert_string_equal(fault_fired(), "catalog_allocate");
+	fault_disarm();
+	assert_int_equal(cat->names.in_use, names);
+	/* all others are taken */
+	assert_int_equal(name_chunks_reserve(&st.names, cat->chunks.max), 0);
+	assert_int_equal(cat->names.in_use, names - 1);
+	assert_int_equal(name_chunks_reserve(&st.names, 1), CATALOG_E_FULL);
+	assert_int_equal(cat->names.in_use, names - 1);
+	catalog_chunks_unreserve(&st.catalog, cat->chunks.max);
+	fx_leave(&t);
+	fx_stop();
+}
+
 static void check_stored(uint32_t slot, const struct tensor_description *d)
 {
 	const struct catalog_row *row = seen_row(slot);
@@ -641,6 +681,72 @@ TEST(a_create_looks_at_no_segments_that_are_full)
 	fx_put(&t, "0", FULL);
 	assert_int_equal(seen->segments, looks);
 	fx_leave(&t);
+	fx_stop();
+}
+
+/* To allocate what is there already would take longer each time, and read back what was swapped
+ * out. */
+TEST(growth_does_not_touch_the_facts_that_are_there)
+{
+	const struct catalog_limits limits = {
+		.max_tensors = 4096, .max_clients = 8, .accounts = &st.accounts, .facts = true
+	};
+	struct catalog cat;
+	struct stat first, all;
+	uint64_t instance;
+
+	assert_int_equal(object_random(&instance), 0);
+	accounts_init(&st.accounts, 0, NULL, 0);
+	assert_int_equal(catalog_init(&cat, instance, &limits), 0);
+	assert_int_equal(fstat(cat.facts_fd, &first), 0);
+	assert_int_equal(catalog_reach(&cat, &cat.rows, 0), 0);
+	assert_int_equal(fallocate(cat.facts_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				   (char *)cat.rows.facts - (char *)cat.facts, PAGE),
+			 0);
+	assert_int_equal(catalog_reach(&cat, &cat.rows, cat.rows.max - 1), 0);
+	assert_int_equal(fstat(cat.facts_fd, &all), 0);
+	/* the hole is still there, and all that comes after it was allocated */
+	assert_int_equal((uint64_t)(all.st_blocks - first.st_blocks) * 512,
+			 cat.rows.fact_size * cat.rows.max - PAGE);
+	catalog_deinit(&cat);
+	accounts_deinit(&st.accounts);
+}
+
+/* In bytes. */
+static uint64_t address_space(pid_t pid)
+{
+	unsigned long pages = 0;
+	char path[64];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/statm", (int)pid);
+	f = fopen(path, "re");
+	assert_non_null(f);
+	assert_int_equal(fscanf(f, "%lu", &pages), 1);
+	fclose(f);
+	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static void just_wait(void *context, pid_t parent)
+{
+	(void)context;
+	(void)parent;
+	pause();
+}
+
+/* They would be copied, page by page, as the daemon writes them. */
+TEST(a_helper_has_no_tables_of_tensors)
+{
+	uint64_t before = address_space(getpid());
+	pid_t helper;
+
+	fx_start(.max_tensors = 1 << 20);
+	assert_true(address_space(getpid()) > before + seen_size + 64 * MIB);
+	helper = helper_start("tl-waiter", just_wait, NULL);
+	assert_true(helper > 0);
+	assert_true(address_space(helper) < before + seen_size + 8 * MIB);
+	assert_int_equal(kill(helper, SIGKILL), 0);
+	assert_int_equal(waitpid(helper, NULL, 0), helper);
 	fx_stop();
 }
 

@@ -106,7 +106,7 @@ TEST(memory_owns_the_descriptors_of_its_parts)
 									arrive */
 	for (int i = 0; i < 3; i++) {
 		assert_false(device_memory_complete(m));
-		device_memory_add(m, 10, memfd_create("part", MFD_CLOEXEC));
+		device_memory_add(m, 10, memfd_create("part", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	}
 	assert_true(device_memory_complete(m));
 	assert_int_equal(m->size_arrived, 30);
@@ -118,7 +118,7 @@ TEST(memory_owns_the_descriptors_of_its_parts)
 								    descriptors */
 	device_memory_free(m);
 	assert_int_equal(memory_of(&m, 1, 7, 10, 2), 0);
-	device_memory_add(m, 10, memfd_create("part", MFD_CLOEXEC));
+	device_memory_add(m, 10, memfd_create("part", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	device_memory_free(m); /* only half of it had arrived */
 	assert_int_equal(count_fds(0), before);
 	assert_no_devices();
@@ -128,7 +128,7 @@ TEST(memory_owns_the_descriptors_of_its_parts)
 TEST(large_memfds_are_closed_by_another_process)
 {
 	struct device_memory *m;
-	int fd = memfd_create("large", MFD_CLOEXEC);
+	int fd = memfd_create("large", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	assert_int_equal(posix_fallocate(fd, 0, 4 << 20), 0);
 	start(100, 100, 10);
@@ -160,7 +160,8 @@ TEST(device_memory_unwinds_at_every_step)
 		fault_arm(n);
 		r = device_memory_new(&m, &devices, id, account, 10, 2, true);
 		if (!r) {
-			device_memory_add(m, 5, memfd_create("part", MFD_CLOEXEC));
+			device_memory_add(m, 5,
+					  memfd_create("part", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 			r = segment_new_on_device(&seg, &s, m, 10);
 		}
 		fault_disarm();
