@@ -156,8 +156,7 @@ void segment_not_handed(struct segment *seg);
 bool segment_is_handed(const struct segment *seg);
 /* False if its storage has seals, and its writer has not sealed it against writing yet. */
 bool segment_is_sealed(struct segment *seg);
-/* Opens its object for reading, once, so that the next client to map it need not wait for that, and
- * can map it even if its name was removed. */
+/* Opens its object for reading, once: for the next client to map it, and if its name is removed. */
 void segment_cache(struct segment *seg);
 /* Opens a descriptor of its object, which the caller closes. */
 int segment_descriptor(const struct segment *seg, bool writable, int *fd);
