@@ -67,14 +67,14 @@ static enum lock_at lock_at(const struct instance *in, const char *path)
 }
 
 /* Returns 1 if the locked file is not at @path any more, since its daemon has just ended and
- * removed it. A kept file has been locked all the time. */
-static int lock_try(struct instance *in, const char *path, int *kept, char *why, size_t why_size)
+ * removed it. */
+static int lock_try(struct instance *in, const char *path, char *why, size_t why_size)
 {
+	bool kept = in->lock_fd >= 0;
 	struct stat ours;
 	int r;
 
-	in->lock_fd = take_fd(kept);
-	if (in->lock_fd < 0)
+	if (!kept)
 		in->lock_fd = open(
 			path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
 			0600);
@@ -90,27 +90,47 @@ static int lock_try(struct instance *in, const char *path, int *kept, char *why,
 		return r;
 	if (flock(in->lock_fd, LOCK_EX | LOCK_NB))
 		return -errno;
-	if (lock_at(in, path) != LOCK_IS_OURS) {
+	if (!kept && lock_at(in, path) != LOCK_IS_OURS) {
 		in->lock_fd = fd_close(in->lock_fd);
 		return 1;
 	}
 	return 0;
 }
 
+/* Then nobody can connect any more, but whoever is connected can go on. */
+static bool directory_is_gone(const struct instance *in)
+{
+	char path[sizeof(in->socket)];
+	char *slash;
+
+	memcpy(path, in->socket, sizeof(path));
+	slash = strrchr(path, '/');
+	if (!slash || slash == path)
+		return false;
+	*slash = '\0';
+	return access(path, F_OK) && errno == ENOENT;
+}
+
+/* Locks the kept file, which has been locked all the time, or else the one at the path. A kept file
+ * that somebody has removed still tells of the last daemon, and so its text counts. */
 static int instance_lock(struct instance *in, int *kept, char *text, char *why, size_t why_size)
 {
+	cleanup_(fd_closep) int removed_fd = -1;
 	char path[128];
 	ssize_t n;
 	int r = lock_path(in, path, sizeof(path));
 
 	if (r)
 		return r;
+	in->lock_fd = take_fd(kept);
+	if (in->lock_fd >= 0 && lock_at(in, path) != LOCK_IS_OURS && !directory_is_gone(in))
+		removed_fd = take_fd(&in->lock_fd);
 	do {
-		r = lock_try(in, path, kept, why, why_size);
+		r = lock_try(in, path, why, why_size);
 	} while (r == 1);
 	if (*why)
 		return r;
-	n = pread(in->lock_fd, text, INSTANCE_LOCK_TEXT - 1, 0);
+	n = pread(removed_fd < 0 || r ? in->lock_fd : removed_fd, text, INSTANCE_LOCK_TEXT - 1, 0);
 	if (n < 0 && !r)
 		return -errno; /* it may name what is to be adopted */
 	text[n > 0 ? n : 0] = '\0';
@@ -186,12 +206,12 @@ void instance_give_up(struct instance *in)
 	instance_record(in);
 }
 
-/* Finds the socket that was kept, unless its path was removed meanwhile. */
+/* Finds the socket that was kept, unless its path was removed meanwhile and can be made again. */
 static bool listen_is_kept(struct instance *in, int *kept)
 {
 	struct stat st;
 
-	if (*kept < 0 || lstat(in->socket, &st) || !S_ISSOCK(st.st_mode))
+	if (*kept < 0 || (lstat(in->socket, &st) ? !directory_is_gone(in) : !S_ISSOCK(st.st_mode)))
 		return false;
 	in->listen_fd = take_fd(kept);
 	return true;
@@ -334,6 +354,17 @@ static int instance_listen(struct instance *in, struct instance_fds *fds, char *
 	return 0;
 }
 
+/* Removes a lock file that tells nothing: with it, the daemon that listens there would count as
+ * one whose place another has taken. */
+static void lock_remove(const struct instance *in)
+{
+	char path[128];
+
+	if (!in->adopted && !in->versions && !lock_path(in, path, sizeof(path)) &&
+	    lock_at(in, path) == LOCK_IS_OURS)
+		unlink(path);
+}
+
 static int instance_begin(struct instance *in, const char *socket, struct instance_fds *fds,
 			  char *why, size_t why_size)
 {
@@ -349,6 +380,11 @@ static int instance_begin(struct instance *in, const char *socket, struct instan
 	if (!r && sscanf(text, "%*d %" SCNx64 " %" SCNu64 " %*u %" SCNu64, &in->id, &in->versions,
 			 &in->versions_since) >= 1)
 		in->adopted = fds->adopt && was_kept && in->id;
+	if (!r && fds->must_adopt && !in->adopted) {
+		snprintf(why, why_size,
+			 "cannot take over: the lock file of the last daemon is lost");
+		r = -ENOENT;
+	}
 	if (in->versions_since > (uint64_t)now_mono_ns())
 		in->versions_since = 0; /* the machine was restarted */
 	if (!r && in->id && !in->adopted)
@@ -357,7 +393,12 @@ static int instance_begin(struct instance *in, const char *socket, struct instan
 		r = id_new(&in->id);
 	if (!r)
 		r = instance_record(in); /* before anything is made under that id */
-	return r ? r : instance_listen(in, fds, why, why_size);
+	if (r)
+		return r;
+	r = instance_listen(in, fds, why, why_size);
+	if (r)
+		lock_remove(in);
+	return r;
 }
 
 int instance_init(struct instance *in, const char *socket, struct instance_fds *fds, char *why,
@@ -394,6 +435,22 @@ bool instance_is_reachable(const struct instance *in)
 	       (lock_path(in, path, sizeof(path)) || lock_at(in, path) != LOCK_IS_ANOTHER);
 }
 
+/* Makes and locks the file again, for the next daemon. False: another daemon has it, or it cannot
+ * be made. */
+static bool lock_again(struct instance *in, const char *path)
+{
+	char why[512];
+	int r;
+
+	in->lock_fd = fd_close(in->lock_fd);
+	do {
+		r = lock_try(in, path, why, sizeof(why));
+	} while (r == 1);
+	if (r)
+		in->lock_fd = fd_close(in->lock_fd);
+	return !r;
+}
+
 /* If a process has kept us from removing an object, the next daemon does that. */
 void instance_deinit(struct instance *in)
 {
@@ -402,7 +459,9 @@ void instance_deinit(struct instance *in)
 
 	if (in->lock_fd < 0)
 		return;
-	ours = !lock_path(in, path, sizeof(path)) && lock_at(in, path) != LOCK_IS_ANOTHER;
+	ours = !lock_path(in, path, sizeof(path)) &&
+	       (lock_at(in, path) != LOCK_IS_NONE || lock_again(in, path)) &&
+	       lock_at(in, path) != LOCK_IS_ANOTHER;
 	if (!in->activated && ours)
 		unlink(in->socket);
 	shm_object_destroy_unknown(in->id, NAMESPACES_MAX, left_note, &left);

@@ -26,6 +26,7 @@ struct instance_fds {
 	int activated;	  /* the socket of a service */
 	int lock, listen; /* the last daemon's, from a keeper */
 	bool adopt;	  /* take the last daemon's state over, instead of removing it */
+	bool must_adopt;  /* fail if that is not possible */
 };
 
 /* Locks and binds @socket (NULL: the activated one). Returns INSTANCE_E_SERVED with the culprit in

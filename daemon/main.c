@@ -3,12 +3,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/mempolicy.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #ifdef HAVE_SYSTEMD
@@ -29,6 +32,7 @@
 #include "util/cleanup.h"
 #include "util/fault.h"
 #include "util/fd.h"
+#include "util/memory_limit.h"
 #include "util/path.h"
 #include "util/shm_space.h"
 
@@ -109,7 +113,7 @@ static void close_inherited(int *keep_fd)
 {
 	if (*keep_fd != 3 && dup3(*keep_fd, 3, O_CLOEXEC) == 3)
 		*keep_fd = 3;
-	close_range((unsigned)*keep_fd + 1, ~0U, 0);
+	closefrom(*keep_fd + 1); /* also where close_range() is refused */
 }
 
 /* The first process waits until the second reports its start, and exits with that status. Returns
@@ -292,6 +296,21 @@ static void say_what_is_lacking(const struct options *o, int error)
 	}
 }
 
+static void warn_of_capacity(const struct options *o)
+{
+	uint64_t limit = memory_limit();
+	struct shm_space shm;
+
+	if (o->storage->named && !shm_space_find(&shm) && shm.limited && o->capacity > shm.size)
+		log_warn("/dev/shm holds less than the capacity", "capacity=%llu size=%llu",
+			 (unsigned long long)o->capacity, (unsigned long long)shm.size);
+	if (o->capacity > limit)
+		log_warn("the memory limit of the cgroup is below the capacity: the kernel may "
+			 "kill the daemon",
+			 "capacity=%llu limit=%llu", (unsigned long long)o->capacity,
+			 (unsigned long long)limit);
+}
+
 static int serve(struct options *o, struct instance *instance, struct keep *k, int *ready_fd,
 		 struct again *again)
 {
@@ -321,7 +340,6 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 		.users = o->config.users,
 	};
 	static struct server server; /* what is to be taken over is lost if it cannot be made */
-	struct shm_space shm;
 	int r;
 
 	again->instance = instance;
@@ -337,9 +355,7 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 	log_info("listening", "socket=%s capacity=%llu max_tensors=%u max_clients=%u",
 		 log_str(instance->socket), (unsigned long long)o->capacity, o->max_tensors,
 		 o->max_clients);
-	if (o->storage->named && !shm_space_find(&shm) && shm.limited && o->capacity > shm.size)
-		log_warn("/dev/shm holds less than the capacity", "capacity=%llu size=%llu",
-			 (unsigned long long)o->capacity, (unsigned long long)shm.size);
+	warn_of_capacity(o);
 	config_keep(o, k);
 	ready(k, ready_fd);
 	if (server_run(&server) == SERVER_E_LEFT) {
@@ -388,12 +404,27 @@ static void instance_forget(struct keep *k)
 	keep_forget(k, KEEP_TAG_PREFIX "listen");
 }
 
+/* The client's thread may be bound to a processor and to the memory of a node, and the daemon
+ * serves all programs of its user. */
+static void unbind_from_starter(void)
+{
+	cpu_set_t all[8]; /* the kernel leaves out what is not there, or not in our cpuset */
+
+	if (!getenv(ADDRESS_AUTOSTARTED))
+		return;
+	unsetenv(ADDRESS_AUTOSTARTED);
+	memset(all, 0xff, sizeof(all));
+	sched_setaffinity(0, sizeof(all), all);
+	syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0);
+}
+
 static int run(struct options *o, struct keep *k, int *ready_fd, struct again *again)
 {
 	struct instance_fds fds = { .activated = take_fd(&k->activated_fd),
 				    .lock = keep_take(k, KEEP_TAG_PREFIX "lock"),
 				    .listen = keep_take(k, KEEP_TAG_PREFIX "listen"),
-				    .adopt = k->kind != KEEP_NOBODY && !k->fresh };
+				    .adopt = k->kind != KEEP_NOBODY && !k->fresh,
+				    .must_adopt = k->must_adopt };
 	struct instance instance;
 	char path[256] = "", why[512];
 	int r;
@@ -474,6 +505,7 @@ int main(int argc, char **argv)
 	int ready_fd = -1, r;
 
 	fd_keep_standard();
+	unbind_from_starter();
 	signal(SIGCHLD, SIG_DFL); /* who ignores it cannot wait for its children */
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGXFSZ, SIG_IGN);   /* EFBIG comes instead */

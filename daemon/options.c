@@ -21,6 +21,7 @@
 #include "proto/wire.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
+#include "util/memory_limit.h"
 #include "util/shm_space.h"
 
 static const char usage
@@ -43,7 +44,8 @@ static const char usage
 	     "                            the command line wins\n"
 	     "\n"
 	     "Limits (BYTES may end in K, M, G or T; the first two may be N% of /dev/shm):\n"
-	     "  --capacity BYTES          memory for all tensors (default: 50%)\n"
+	     "  --capacity BYTES          memory for all tensors (default: 50%, or half of the\n"
+	     "                            cgroup's memory limit if that is less)\n"
 	     "  --uid-capacity BYTES      memory for the tensors of one user (default: half)\n"
 	     "  --storage KIND            shm: POSIX shared memory (default), or memfd: sealed\n"
 	     "                            memory that nobody can change once it is published\n"
@@ -81,6 +83,16 @@ static int parse_bytes(const char *text, uint64_t *out)
 		return *out ? 0 : -EINVAL;
 	}
 	return *out >= 4096 ? 0 : -EINVAL;
+}
+
+/* An allocation beyond the memory limit would not fail but kill us, and then the next daemon. */
+static int capacity_default(uint64_t *out)
+{
+	uint64_t limit = memory_limit() / 2;
+	int r = parse_bytes("50%", out);
+
+	*out = limit < *out ? limit : *out;
+	return r;
 }
 
 static int parse_count(const char *text, uint32_t max, uint32_t *out)
@@ -484,7 +496,7 @@ int options_init_again(struct options *o, int argc, char **argv, int texts_fd_pe
 		r = options_scan(o, argc, argv, false);
 	if (!r)
 		r = gpu_percents_check(o);
-	if (!r && !o->capacity && parse_bytes("50%", &o->capacity)) {
+	if (!r && !o->capacity && capacity_default(&o->capacity)) {
 		log_plain("tensorleased: cannot find the size of /dev/shm; mount a tmpfs there");
 		r = OPTIONS_E_USAGE;
 	}

@@ -13,6 +13,10 @@
 #define ADDRESS_SYSTEM_DIRECTORY "/run/tensorlease"
 #define ADDRESS_SYSTEM_SOCKET ADDRESS_SYSTEM_DIRECTORY "/socket"
 
+/* In the environment of a daemon that a client starts: it keeps none of the client's bindings to
+ * processors and memory nodes. */
+#define ADDRESS_AUTOSTARTED "TENSORLEASE_AUTOSTARTED"
+
 static inline bool address_is_url(const char *text)
 {
 	return !strncmp(text, ADDRESS_SCHEME, strlen(ADDRESS_SCHEME));

@@ -17,6 +17,7 @@
 #include "cli/format.h"
 #include "util/clock.h"
 #include "util/fd.h"
+#include "util/memory_limit.h"
 #include "util/shm_space.h"
 
 #ifndef MADV_COLLAPSE
@@ -69,8 +70,8 @@ static bool say_size(struct doctor *d)
 	char options[400];
 	struct shm_space shm;
 	struct statfs kind;
-	uint64_t bytes;
-	char *a, *b, *c, *half;
+	uint64_t limit = memory_limit(), capacity, bytes;
+	char *a, *b, *c, *most;
 	unsigned count;
 
 	if (shm_space_find(&shm) || statfs("/dev/shm", &kind)) {
@@ -83,35 +84,36 @@ static bool say_size(struct doctor *d)
 	a = format_size(shm.size, true);
 	b = format_size(shm.left, true);
 	c = format_size(bytes, true);
-	half = format_size(shm.size / 2, true);
+	capacity = (limit < shm.size ? limit : shm.size) / 2;
+	most = format_size(capacity, true);
 	if ((uint64_t)kind.f_type != TMPFS_MAGIC)
 		doctor_say(d, DOCTOR_WARN, "/dev/shm",
 			   "tensors there go to a disk: mount a tmpfs at /dev/shm",
 			   "%s, %s free; not a tmpfs (%s)", a, b, options);
 	else if (!shm.limited)
 		doctor_say(d, DOCTOR_OK, "/dev/shm", NULL,
-			   "it has no limit; a daemon's capacity is a quarter of the machine's "
-			   "memory, %s; %u objects of tensorlease, %s (%s)",
-			   half, count, c, options);
+			   "it has no limit; a daemon's capacity is %s by default; %u objects of "
+			   "tensorlease, %s (%s)",
+			   most, count, c, options);
 	else if (shm.size < 1 << 30)
 		doctor_say(d, DOCTOR_WARN, "/dev/shm", bigger,
-			   "only %s, so that a daemon takes at most %s of tensors (%s)", a, half,
+			   "only %s, so that a daemon takes at most %s of tensors (%s)", a, most,
 			   options);
-	else if (shm.left < shm.size / 2)
+	else if (shm.left < capacity)
 		doctor_say(d, DOCTOR_WARN, "/dev/shm",
-			   "less is free than a daemon may use by default (half): see who fills it "
-			   "(ls -lS /dev/shm), or start tensorleased with a smaller --capacity",
+			   "less is free than a daemon may use by default: see who fills it (ls "
+			   "-lS /dev/shm), or start tensorleased with a smaller --capacity",
 			   "%s, only %s free; %u objects of tensorlease, %s (%s)", a, b, count, c,
 			   options);
 	else
 		doctor_say(d, DOCTOR_OK, "/dev/shm", NULL,
-			   "%s, %s free; a daemon's capacity is half, %s; %u objects of "
+			   "%s, %s free; a daemon's capacity is %s by default; %u objects of "
 			   "tensorlease, %s (%s)",
-			   a, b, half, count, c, options);
+			   a, b, most, count, c, options);
 	free(a);
 	free(b);
 	free(c);
-	free(half);
+	free(most);
 	return true;
 }
 
@@ -235,64 +237,11 @@ static void say_object(struct doctor *d)
 
 /* ---- Limits of the group ---- */
 
-/* Returns the lowest limit of the control groups that this process is in, or UINT64_MAX. */
-static uint64_t group_limit(const char *root, const char *path, const char *file)
-{
-	char at[600], text[64];
-	uint64_t lowest = UINT64_MAX, value;
-	size_t n;
-
-	snprintf(at, sizeof(at), "%.100s%.400s", root, path);
-	n = strlen(at);
-	for (;;) {
-		char full[700];
-
-		snprintf(full, sizeof(full), "%s/%s", at, file);
-		doctor_read(full, text, sizeof(text));
-		value = *text >= '0' && *text <= '9' ? strtoull(text, NULL, 10) : UINT64_MAX;
-		lowest = value < lowest ? value : lowest;
-		if (n <= strlen(root))
-			return lowest;
-		while (n > strlen(root) && at[n - 1] != '/')
-			n--;
-		n -= n > strlen(root);
-		at[n] = '\0';
-	}
-}
-
-static uint64_t memory_limit(void)
-{
-	FILE *f = fopen("/proc/self/cgroup", "re");
-	uint64_t lowest = UINT64_MAX, value;
-	char line[512], *path;
-
-	while (f && fgets(line, sizeof(line), f)) {
-		line[strcspn(line, "\n")] = '\0';
-		path = strchr(line, ':');
-		path = path ? strchr(path + 1, ':') : NULL;
-		if (!path)
-			continue;
-		*path++ = '\0';
-		if (!strncmp(line, "0::", 3) || !strcmp(line, "0:"))
-			value = group_limit("/sys/fs/cgroup", path, "memory.max");
-		else if (strstr(line, ":memory"))
-			value = group_limit("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes");
-		else
-			continue;
-		lowest = value < lowest ? value : lowest;
-	}
-	if (f)
-		fclose(f);
-	return lowest;
-}
-
 static void say_limit(struct doctor *d)
 {
 	uint64_t limit = memory_limit();
 	uint64_t ram = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 	char *memory = format_size(ram, true), *most;
-	struct shm_space shm;
-	uint64_t capacity = shm_space_find(&shm) ? 0 : shm.size / 2;
 
 	if (limit >= ram) {
 		doctor_say(d, DOCTOR_OK, "memory limit", NULL, "none; the machine has %s", memory);
@@ -300,10 +249,10 @@ static void say_limit(struct doctor *d)
 		return;
 	}
 	most = format_size(limit, true);
-	doctor_say(
-		d, capacity > limit ? DOCTOR_WARN : DOCTOR_OK, "memory limit",
-		"tensors count too, so that a daemon in this control group, which may use half of /dev/shm, is killed before that is full: raise the limit (docker run --memory), or start tensorleased with a --capacity below it",
-		"%s for this control group; the machine has %s", most, memory);
+	doctor_say(d, DOCTOR_OK, "memory limit", NULL,
+		   "%s for this control group, of which a daemon takes at most half for tensors; "
+		   "the machine has %s",
+		   most, memory);
 	free(most);
 	free(memory);
 }

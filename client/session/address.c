@@ -410,7 +410,8 @@ static const char *read_complaint(int fd, char *text, size_t size)
 	return text;
 }
 
-/* Our environment without what a service manager said to us alone. NULL: no memory. */
+/* Our environment without what a service manager said to us alone, and with the word that a client
+ * starts the daemon. NULL: no memory. */
 static char **environment_make(void)
 {
 	static const char *const ours[] = { "NOTIFY_SOCKET=", "FDSTORE=", "LISTEN_", "WATCHDOG_" };
@@ -419,7 +420,7 @@ static char **environment_make(void)
 
 	while (environ[count])
 		count++;
-	out = calloc(count + 1, sizeof(*out));
+	out = calloc(count + 2, sizeof(*out));
 	for (char **e = environ; out && n < count && *e; e++) {
 		for (i = 0; i < sizeof(ours) / sizeof(*ours); i++)
 			if (!strncmp(*e, ours[i], strlen(ours[i])))
@@ -427,6 +428,8 @@ static char **environment_make(void)
 		if (i == sizeof(ours) / sizeof(*ours))
 			out[n++] = *e;
 	}
+	if (out)
+		out[n] = (char *)ADDRESS_AUTOSTARTED "=1";
 	return out;
 }
 

@@ -21,11 +21,14 @@
 
 enum {
 	SEND_MS = 1000, /* a keeper that reads nothing for so long is stuck */
+	KEEP_MS = 100,	/* if we die before a descriptor is kept, everything is lost */
 	SEND_TRIES = 3,
 };
 
 struct keep_unsent {
 	struct keep_unsent *next;
+	enum keeper_op op;
+	int fd; /* -1: none */
 	char tag[KEEP_TAG_SIZE];
 };
 
@@ -167,6 +170,7 @@ static void unsent_pop(struct keep *k)
 	struct keep_unsent *first = k->unsent;
 
 	k->unsent = first->next;
+	fd_close(first->fd);
 	free(first);
 }
 
@@ -232,12 +236,25 @@ static int message_send(struct keep *k, enum keeper_op op, const char *text, int
 	}
 }
 
+/* ETOOMANYREFS: our user has too many descriptors in messages, with whomever. No wait helps then.
+ */
 static int unsent_send(struct keep *k, int wait_ms)
 {
+	const struct keep_unsent *first;
 	int r = 0;
 
-	while (k->unsent && !(r = message_send(k, KEEPER_FORGET, k->unsent->tag, -1, wait_ms)))
-		unsent_pop(k);
+	while (!r && (first = k->unsent)) {
+		r = message_send(k, first->op, first->tag, first->fd, wait_ms);
+		if (r == -ETOOMANYREFS) {
+			log_warn("a descriptor is not kept: the death of the daemon would not be "
+				 "survived",
+				 "tag=%s error=%s", first->tag, log_str(strerror(-r)));
+			r = 0;
+		}
+		if (!r)
+			unsent_pop(k);
+	}
+	k->stuck &= r != 0;
 	return r;
 }
 
@@ -248,23 +265,40 @@ static int parent_send(struct keep *k, enum keeper_op op, const char *text, int 
 	return r ? r : message_send(k, op, text, fd_peek, SEND_MS);
 }
 
-static int parent_forget(struct keep *k, const char *tag)
+/* Has it sent later, after what is to be sent already. -EMFILE, -ENOMEM. */
+static int unsent_add(struct keep *k, enum keeper_op op, const char *tag, int fd_peek)
 {
-	struct keep_unsent *unsent;
-	bool first;
+	struct keep_unsent *unsent = malloc(sizeof(*unsent));
+	bool first = !k->unsent;
 
-	if (!unsent_send(k, 0) && !message_send(k, KEEPER_FORGET, tag, -1, 0))
-		return 0;
-	unsent = calloc(1, sizeof(*unsent));
 	if (!unsent)
-		return parent_send(k, KEEPER_FORGET, tag, -1);
+		return -ENOMEM;
+	*unsent = (struct keep_unsent){ .op = op, .fd = -1 };
+	if (fd_peek >= 0)
+		unsent->fd = fcntl(fd_peek, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	if (fd_peek >= 0 && unsent->fd < 0) {
+		free(unsent);
+		return -EMFILE;
+	}
 	snprintf(unsent->tag, sizeof(unsent->tag), "%s", tag);
-	first = !k->unsent;
 	*(first ? &k->unsent : &k->unsent_last->next) = unsent;
 	k->unsent_last = unsent;
 	if (first && k->delayed)
 		k->delayed(k);
 	return 0;
+}
+
+static int parent_tell(struct keep *k, enum keeper_op op, const char *tag, int fd_peek)
+{
+	int wait_ms = op == KEEPER_KEEP && !k->stuck ? KEEP_MS : 0;
+	int r = unsent_send(k, wait_ms);
+
+	if (!r)
+		r = message_send(k, op, tag, fd_peek, wait_ms);
+	if (!r || r == -ETOOMANYREFS)
+		return r;
+	k->stuck |= wait_ms > 0;
+	return unsent_add(k, op, tag, fd_peek) ? parent_send(k, op, tag, fd_peek) : 0;
 }
 
 #ifdef HAVE_SYSTEMD
@@ -282,7 +316,7 @@ static int manager_send(const char *what, const char *tag, int fd_peek)
 int keep(struct keep *k, const char *tag, int fd_peek)
 {
 	if (k->fd >= 0)
-		return parent_send(k, KEEPER_KEEP, tag, fd_peek);
+		return parent_tell(k, KEEPER_KEEP, tag, fd_peek);
 #ifdef HAVE_SYSTEMD
 	/* unless FDPOLL=0, systemd drops sockets whose other end is closed */
 	if (k->kind == KEEP_MANAGER)
@@ -294,7 +328,7 @@ int keep(struct keep *k, const char *tag, int fd_peek)
 int keep_forget(struct keep *k, const char *tag)
 {
 	if (k->fd >= 0) {
-		int r = parent_forget(k, tag);
+		int r = parent_tell(k, KEEPER_FORGET, tag, -1);
 
 		k->forgets += !r;
 		return r;

@@ -3,7 +3,8 @@
  * The daemon's side of the keeper, which keeps descriptors by tag and gives them to the next
  * daemon. The keeper is our parent (keeper.h), or systemd's store of descriptors, or there is none.
  * To keep a descriptor takes one message without an answer: a message that is in the keeper's queue
- * when we die counts too. Loop thread only.
+ * when we die counts too. If that queue is full the keeper is told later, by keep_read() or before
+ * anything else, and in the same order. Loop thread only.
  */
 #pragma once
 
@@ -40,7 +41,9 @@ struct keep {
 	uint64_t forgotten_up_to;    /* how many of these it has done */
 	void (*forgotten)(struct keep *k, uint64_t count); /* called with that number; NULL: not
 							      needed */
-	struct keep_unsent *unsent, *unsent_last; /* what it is to forget and was not told yet */
+	struct keep_unsent *unsent, *unsent_last; /* what it is to keep or forget, and was not told
+						     yet */
+	bool stuck; /* it reads nothing: none of that waits for it, until all is sent */
 	void (*delayed)(struct keep *k); /* called when the first comes; NULL: not needed */
 	void *context;			 /* for these functions */
 };
@@ -56,17 +59,17 @@ void keep_deinit(struct keep *k);
 int keep_take(struct keep *k, const char *tag);
 
 /* Keeps @fd_peek under @tag, which begins with KEEP_TAG_PREFIX, in place of an earlier one of that
- * tag. Returns 0 also if there is no keeper, or a negative errno if it does not listen. */
+ * tag. Returns 0 also if there is no keeper, or a negative errno. If the keeper's queue is full it
+ * waits a moment, and until that is worked off no more. */
 int keep(struct keep *k, const char *tag, int fd_peek);
 /*
  * Lets the keeper forget the descriptor under @tag. Closing the last descriptor of an object may
  * take long and must not delay the keeper. So ours stays open until the keeper has closed its own,
  * that is, until @forgotten is called with the number of this call, or with a higher one. The
- * number is the value of @forgets when this returns 0. It waits for nothing: if the keeper's queue
- * is full, it is told later, by keep_read() or before anything else.
+ * number is the value of @forgets when this returns 0. It waits for nothing.
  */
 int keep_forget(struct keep *k, const char *tag);
-/* Waits until all that the keeper is to forget is in its queue, unless it does not listen. */
+/* Waits until all that the keeper is to be told is in its queue, unless it does not listen. */
 void keep_flush(struct keep *k);
 /* How many calls of keep_forget() the keeper has carried out. UINT64_MAX: there is no keeper; @k
  * may be NULL then. */

@@ -732,6 +732,7 @@ static bool server_leaves(struct server *server)
 		keep_reload(server->keep);
 	else if (server->may_leave && !server->may_leave(server->context, &server->namespaces, why))
 		log_warn("the next daemon does not take over everything", "why=%s", log_str(why));
+	keep_flush(server->keep);
 	log_info("leaving, for another daemon");
 	return true;
 }

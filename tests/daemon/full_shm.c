@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is given up for a create when /dev/shm is full, though the daemon's capacity is not. */
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "tests/client/common.h"
 #include "tests/daemon/shm_common.h"
+#include "tests/harness/own_user.h"
 
 #define NEEDS_MOUNT SKIP_UNLESS(may_mount(), "may not mount a small tmpfs")
 
@@ -94,6 +96,57 @@ TEST(a_create_larger_than_a_file_may_be_is_an_error_for_the_asker_only)
 	must_be(tl_delete(client, "kept"), 0); /* nothing was lost */
 	must(td_alive(&d));
 	must_be(tl_close(client), 0);
+}
+
+/* Makes a cgroup with that memory limit. Its directory is @group. */
+static bool group_make(char *group, size_t size, uint64_t limit)
+{
+	static const char *const kinds[][2] = {
+		{ "/sys/fs/cgroup/memory", "memory.limit_in_bytes" },
+		{ "/sys/fs/cgroup", "memory.max" },
+	};
+	char file[128], number[24];
+
+	snprintf(number, sizeof(number), "%llu", (unsigned long long)limit);
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		snprintf(group, size, "%s/tl-test-%d", kinds[i][0], (int)getpid());
+		snprintf(file, sizeof(file), "%s/%s", group, kinds[i][1]);
+		if (!mkdir(group, 0755) && write_text(file, number))
+			return true;
+		rmdir(group);
+	}
+	return false;
+}
+
+/* Beyond the limit the kernel kills the daemon, and the next ones, to which the request is sent
+ * again. */
+TEST(by_default_the_capacity_fits_into_the_memory_limit)
+{
+	char group[64], procs[96], name[16], *log;
+	tl_client *client;
+	struct test_daemon d;
+	int count = 0, r;
+
+	SKIP_UNLESS(group_make(group, sizeof(group), 256 * MIB), "may not make a memory cgroup");
+	snprintf(procs, sizeof(procs), "%s/cgroup.procs", group);
+	d = td_start(.capacity = UINT64_MAX, .max_tensors = 1000, .group = procs);
+	must_be(td_status(&d).capacity, 128 * MIB);
+	client = td_connect(&d);
+	do {
+		snprintf(name, sizeof(name), "%d", count);
+		r = try_put(client, name, 16 * MIB, NULL);
+	} while (!r && ++count < 100);
+	must_be(r, -ENOSPC);
+	must(count >= 7);
+	must_be(td_full_status(&d).restarts, 0);
+	must_be(tl_close(client), 0);
+	td_stop(&d);
+	d = td_start(.capacity = 512 * MIB, .max_tensors = 1000, .group = procs);
+	log = td_log(&d);
+	must(strstr(log, "the memory limit of the cgroup is below the capacity"));
+	free(log);
+	td_stop(&d);
+	eventually(!rmdir(group));
 }
 
 /* Starts a daemon with a ring of 16 MiB, and nothing else but what was before it. */

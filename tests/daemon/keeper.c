@@ -10,16 +10,6 @@
 
 static const char *const idle[] = { "--keeper", "yes", "--idle-exit=1", NULL };
 
-static int exit_status_beside(const struct test_daemon *d)
-{
-	struct test_daemon other = td_start(.socket = d->socket, .extra = with_keeper,
-					    .expect_exit = true);
-	int status = td_exit_status(&other);
-
-	must(WIFEXITED(status));
-	return WEXITSTATUS(status);
-}
-
 /* All bytes are the same one, which is returned. */
 static int value_of(const DLManagedTensorVersioned *t)
 {
@@ -211,6 +201,41 @@ TEST(a_stopped_keeper_delays_no_deletes_and_keeps_nothing_of_them)
 	tl_close(c);
 	eventually(td_status(&d).bytes_used == 0);
 	must_be(objects_open(d.keeper), 0);
+	free(data);
+	td_stop(&d);
+}
+
+/* A daemon that waited for it each time would take minutes, and one that gave up would lose all. */
+TEST(what_a_stopped_keeper_was_not_told_is_kept_later)
+{
+	enum { COUNT = 500 };
+	struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true,
+					.storage = "memfd");
+	DLManagedTensorVersioned *got;
+	static const int64_t nbytes = 100000;
+	void *data = calloc(1, nbytes);
+	DLTensor t = bytes_tensor(data, &nbytes);
+	uint64_t version;
+	char name[16];
+	tl_client *c;
+
+	must(data);
+	process_stop(d.keeper);
+	c = td_connect(&d);
+	for (int i = 0; i < COUNT; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		must_be(tl_put(c, name, &t, NULL, NULL), 0);
+	}
+	must_be(tl_get(c, "7", NULL, &got), 0);
+	must_be(kill(d.keeper, SIGCONT), 0);
+	eventually(objects_open(d.keeper) >= COUNT);
+	kill_proper(&d);
+	must_be(td_full_status(&d).tensors, COUNT);
+	must(!strstr(td_full_status(&d).restart_reason, "afresh"));
+	eventually(!tl_put(c, "7", &t, NULL, &version)); /* it connects again */
+	must_be(version, 2);
+	got->deleter(got);
+	tl_close(c);
 	free(data);
 	td_stop(&d);
 }

@@ -47,6 +47,17 @@ static inline pid_t kill_proper(struct test_daemon *d)
 	return kill_and_wait(d, proper(d));
 }
 
+/* What another daemon on its socket exits with. */
+static inline int exit_status_beside(const struct test_daemon *d)
+{
+	struct test_daemon other = td_start(.socket = d->socket, .extra = with_keeper,
+					    .expect_exit = true);
+	int status = td_exit_status(&other);
+
+	must(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
 /* A client in that namespace. */
 static inline tl_client *enter(const struct test_daemon *d, const char *name_space)
 {

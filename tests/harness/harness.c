@@ -330,7 +330,8 @@ static void make_arguments(struct arguments *a, const struct test_daemon *d,
 		a->list[a->n++] = "--socket";
 		a->list[a->n++] = d->socket;
 	}
-	add_number(a, 0, "--capacity", o->capacity ? o->capacity : 64 * MIB);
+	if (o->capacity != UINT64_MAX)
+		add_number(a, 0, "--capacity", o->capacity ? o->capacity : 64 * MIB);
 	add_number(a, 1, "--uid-capacity", o->uid_capacity);
 	add_number(a, 2, "--max-tensors", o->max_tensors);
 	add_number(a, 3, "--max-clients", o->max_clients);
@@ -369,6 +370,8 @@ static _Noreturn void become_daemon(const struct td_options *o, const char *cons
 	if (o->watches && few_watches(o->watches))
 		_exit(126);
 	if (o->shm_size && private_shm(o->shm_size))
+		_exit(126);
+	if (o->group && !write_text(o->group, "0"))
 		_exit(126);
 	if (o->nofile && setrlimit(RLIMIT_NOFILE, &limit))
 		_exit(126);

@@ -125,12 +125,13 @@ int64_t now_ns(void);	       /* CLOCK_MONOTONIC */
 /* ---- Daemons ---- */
 
 struct td_options {
-	uint64_t capacity;	      /* 0: 64 MiB */
+	uint64_t capacity;	      /* 0: 64 MiB; UINT64_MAX: the daemon's default */
 	uint64_t uid_capacity, fsize; /* that is RLIMIT_FSIZE of the daemon, soft and hard */
 	unsigned max_tensors, max_clients;
 	unsigned nofile;   /* RLIMIT_NOFILE of the daemon, soft and hard */
 	uint64_t shm_size; /* gives it a /dev/shm of its own of that size; needs root */
 	unsigned watches;  /* how many inotify watches it can have; see test_can_limit_watches() */
+	const char *group; /* the file cgroup.procs of the cgroup that it is to be in */
 	const char *storage;	  /* NULL: as test_on_memfds() says */
 	const char *socket;	  /* where it listens; NULL: in a new directory */
 	const char *const *extra; /* more arguments, NULL at the end */
@@ -146,8 +147,7 @@ struct test_daemon {
 	pid_t pid;    /* of the daemon proper that was the first one; 0 if there is none */
 	pid_t keeper; /* its parent, which we started; 0 if it has none */
 	uint64_t instance;
-	bool own_shm;
-	bool own_dir;
+	bool own_shm, own_dir;
 	char dir[64];
 	char socket[108];
 };
