@@ -21,7 +21,8 @@ int names_init(struct names *names, struct catalog *catalog)
 {
 	*names = (struct names){ .catalog = catalog,
 				 .oldest = CATALOG_NONE,
-				 .newest = CATALOG_NONE };
+				 .newest = CATALOG_NONE,
+				 .chunky = CATALOG_NONE };
 	names->info = table_new(catalog->header->max_names, sizeof(*names->info));
 	return names->info ? 0 : -ENOMEM;
 }
@@ -176,6 +177,8 @@ static void forgotten_add(struct names *names, uint32_t index)
 	else
 		names->info[names->newest].next = index;
 	names->newest = index;
+	if (names->chunky == CATALOG_NONE)
+		names->chunky = index;
 	bucket_unnamed(names, bucket_number(names, index));
 }
 
@@ -184,6 +187,8 @@ static void forgotten_remove(struct names *names, uint32_t index)
 	struct name_info *info = &names->info[index];
 
 	info->forgotten = false;
+	if (names->chunky == index)
+		names->chunky = info->next;
 	if (info->prev == CATALOG_NONE)
 		names->oldest = info->next;
 	else
@@ -285,11 +290,12 @@ int name_chunks_reserve(struct names *names, uint32_t chunks)
 {
 	int r = catalog_chunks_reserve(names->catalog, chunks);
 
-	for (uint32_t i = names->oldest, next; r == CATALOG_E_FULL && i != CATALOG_NONE; i = next) {
-		next = names->info[i].next;
-		if (catalog_name(names->catalog, i)->len <= CATALOG_INLINE_NAME)
-			continue; /* it has none */
-		name_remove(names, i);
+	while (r && names->chunky != CATALOG_NONE) {
+		if (catalog_name(names->catalog, names->chunky)->len <= CATALOG_INLINE_NAME) {
+			names->chunky = names->info[names->chunky].next;
+			continue;
+		}
+		name_remove(names, names->chunky);
 		r = catalog_chunks_reserve(names->catalog, chunks);
 	}
 	return r;

@@ -20,6 +20,7 @@ struct names {
 	struct catalog *catalog;
 	struct name_info *info; /* by index */
 	uint32_t oldest, newest;
+	uint32_t chunky; /* no forgotten name that is older has chunks */
 };
 
 int names_init(struct names *names, struct catalog *catalog);
@@ -56,8 +57,8 @@ int name_adopt(struct names *names, uint32_t index, struct account *account, uin
 /* Removes the oldest forgotten name. False: there is none. */
 bool name_evict(struct names *names);
 
-/* Sets chunks aside in the catalog. If all are taken, it forgets versions of deleted names that
- * have some. Fails as catalog_take() does. */
+/* Sets chunks aside in the catalog, if need be by forgetting versions of deleted names that have
+ * some. Fails as catalog_take() does. */
 int name_chunks_reserve(struct names *names, uint32_t chunks);
 
 /* Writes the whole text into @text of 255 bytes and returns its length. */

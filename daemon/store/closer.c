@@ -91,8 +91,7 @@ static void queue_make(struct closer *c)
 }
 
 /* True for a memfd that is not large: it is on no client's file system, and nobody else can delay
- * it. All files of a tmpfs have F_SEAL_SEAL, and the last of a client's may free the whole tmpfs.
- */
+ * it. A file of a tmpfs has F_SEAL_SEAL, and may be the last of one that a client has mounted. */
 static bool closes_at_once(int fd)
 {
 	int seals = fcntl(fd, F_GET_SEALS);

@@ -5,8 +5,6 @@
 
 #include "tests/daemon/keeper_common.h"
 
-static const char *const idle[] = { "--keeper", "yes", "--idle-exit=1", NULL };
-
 /* As cleaners of old files remove it, which leave the socket alone. */
 static void lock_remove(const struct test_daemon *d)
 {
@@ -46,7 +44,7 @@ TEST(a_lock_file_that_was_removed_loses_nothing)
 /* It makes a lock file, and then finds the socket in use. */
 TEST(a_second_daemon_after_the_lock_was_removed_harms_nothing)
 {
-	struct test_daemon d = start(idle);
+	struct test_daemon d = start(with_keeper);
 	tl_client *c = td_connect(&d);
 	uint64_t version;
 	char lock[128];
