@@ -7,6 +7,7 @@
 
 #include "client/error.h"
 #include "client/produce/ring.h"
+#include "client/produce/shared.h"
 #include "client/session/answer.h"
 #include "client/session/request.h"
 #include "proto/description.h"
@@ -27,12 +28,16 @@ enum { ASK_AT_ONCE = 8 }; /* the daemon counts descriptors that we leave unread 
 static bool map_draft(struct beginning *b, const struct wire_draft *d)
 {
 	struct ring_part *part = &b->parts[b->count];
+	int r;
 
 	if (ref_slot(d->ref) >= b->s->catalog.slots || d->segment == CATALOG_NONE ||
 	    d->offset % TL_ALIGNMENT || d->offset > d->segment_size ||
 	    d->segment_size - d->offset < b->draft->capacity)
 		return false;
-	if (mapping_write(&b->s->mappings, d, &part->map))
+	r = mapping_write(&b->s->mappings, d, &part->map);
+	if (r == MAPPING_E_LET_GO)
+		shared_tell_let_go(b->s, d);
+	if (r)
 		return false;
 	part->ref = d->ref;
 	part->data = (char *)part->map->base + d->offset;

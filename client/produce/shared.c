@@ -119,8 +119,7 @@ static int draft_map(struct tl_draft *draft, const struct wire_draft *granted)
 	return r;
 }
 
-/* From now on the daemon grants drafts there only with a descriptor. */
-static void tell_let_go(struct session *s, const struct wire_draft *granted)
+void shared_tell_let_go(struct session *s, const struct wire_draft *granted)
 {
 	struct wire_segment_ref m = {
 		.header = { .type = WIRE_UNMAPPED, .length = sizeof(m) },
@@ -170,7 +169,7 @@ static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use
 	if (!r)
 		r = draft_map(draft, &granted);
 	if (r == MAPPING_E_LET_GO)
-		tell_let_go(s, &granted);
+		shared_tell_let_go(s, &granted);
 	if (r) {
 		draft_unlink(draft);
 		session_abort(s, draft->hold.ref);
