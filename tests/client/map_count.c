@@ -87,6 +87,7 @@ static int uses_many(const struct test_daemon *d, void *arg)
 
 TEST(a_process_uses_more_tensors_than_it_may_have_mappings)
 {
+	SKIP_UNLESS(!SANITIZED, "a sanitizer needs mappings of its own");
 	SKIP_UNLESS(number_in("/proc/sys/vm/max_map_count", false) <= 1 << 20,
 		    "this process may have very many mappings");
 	cleanup_td struct test_daemon d = td_start(.capacity = 128 * MIB);

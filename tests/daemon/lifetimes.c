@@ -380,14 +380,13 @@ TEST(small_tensors_free_space_too)
 /* Puts more tensors than the table has space for. */
 static int overfill(const struct test_daemon *d, void *arg)
 {
-	static const uint64_t sizes[] = { 100, 100 << 10 };
 	tl_client *client = td_connect(d);
 	char name[100];
 
 	(void)arg;
 	for (unsigned i = 0; i < 400; i++) {
 		snprintf(name, sizeof(name), "%u/%0*u", geteuid(), i / 100 % 2 ? 80 : 4, i);
-		put_as(client, name, sizes[i / 200], &evictable);
+		put_as(client, name, i < 200 ? 100 : 100 * KIB, &evictable);
 	}
 	must(client_sees(client, name));
 	tl_close(client);
@@ -402,6 +401,7 @@ TEST(places_in_the_table_are_freed_too)
 	must_be(td_run_client(&d, overfill, NULL), 0);
 	if (geteuid())
 		return;
+	eventually(td_status(&d).clients == 0);
 	c = child_start_as(ALICE, &d, overfill, NULL); /* what is kept for root is not his */
 	child_must_succeed(&c);
 }
