@@ -305,7 +305,7 @@ static bool sweep(struct mappings *ms, unsigned max, uint64_t largest)
 	return any;
 }
 
-static bool let_go(struct mappings *ms, unsigned max, uint64_t largest)
+static bool let_ended_go(struct mappings *ms, unsigned max, uint64_t largest)
 {
 	bool any;
 
@@ -319,12 +319,12 @@ static bool let_go(struct mappings *ms, unsigned max, uint64_t largest)
 
 bool mappings_let_go(struct mappings *ms, unsigned max)
 {
-	return let_go(ms, max, UINT64_MAX);
+	return let_ended_go(ms, max, UINT64_MAX);
 }
 
 void mappings_let_small_go(struct mappings *ms)
 {
-	let_go(ms, MAPPINGS_FEW, MAPPINGS_SMALL);
+	let_ended_go(ms, MAPPINGS_FEW, MAPPINGS_SMALL);
 }
 
 /* Any number; which mappings go is of no account, as long as not all of a loop over many do. */
@@ -441,6 +441,7 @@ static int install(struct mappings *ms, uint32_t segment, uint32_t generation, v
 	}
 	if (!drop_read(ms, m))
 		return -EBUSY;
+	let_go_for_another(ms);
 	m->base = base;
 	m->size = size;
 	ms->count++;
@@ -485,7 +486,6 @@ int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, 
 
 	for (;;) {
 		pthread_mutex_lock(&ms->mutex);
-		let_go_for_another(ms);
 		know(ms, segment);
 		r = install(ms, segment, generation, p, size);
 		if (!r)

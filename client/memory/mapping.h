@@ -4,8 +4,7 @@
  * and, where this client produces, one writable mapping. Both are valid for one generation of the
  * segment. They stay until the catalog says that it has ended, or the process has very many, and no
  * lease or draft of ours lies in them: the daemon's word alone never unmaps memory that these point
- * to. Descriptors come from the
- * caller, since this file knows no connection. Any thread.
+ * to. Descriptors come from the caller, since this file knows no connection. Any thread.
  */
 #pragma once
 

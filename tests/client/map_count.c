@@ -2,6 +2,7 @@
 /* A process may have only so many mappings, and may use more tensors than that. */
 #include <sys/mman.h>
 
+#include "client/session/client.h"
 #include "tests/client/common.h"
 
 enum { TENSORS = 300, SPARE = 150 };
@@ -37,7 +38,7 @@ static void leave_mappings(unsigned spare)
 		must_be(mprotect(p + i * page, page, PROT_READ), 0);
 }
 
-static void put_filled(tl_client *client, const char *name, int byte)
+static void put_filled(tl_client *client, const char *name, int byte, const tl_put_options *o)
 {
 	static unsigned char bytes[SIZE];
 	const int64_t n = SIZE;
@@ -45,7 +46,7 @@ static void put_filled(tl_client *client, const char *name, int byte)
 	uint64_t version;
 
 	memset(bytes, byte, sizeof(bytes));
-	must_be(tl_put(client, name, &t, NULL, &version), 0);
+	must_be(tl_put(client, name, &t, o, &version), 0);
 }
 
 static void must_be_filled(tl_client *client, const char *name, int byte)
@@ -65,13 +66,13 @@ static int uses_many(const struct test_daemon *d, void *arg)
 	char name[16];
 
 	(void)arg;
-	put_filled(client, "held", 99);
+	put_filled(client, "held", 99, NULL);
 	must_be(tl_get(client, "held", NULL, &held), 0);
 	leave_mappings(SPARE);
 	for (int round = 0; round < 2; round++) { /* a third one would make rings */
 		for (int i = 0; i < TENSORS; i++) {
 			snprintf(name, sizeof(name), "t%d", i);
-			put_filled(client, name, i % 251 + round);
+			put_filled(client, name, i % 251 + round, NULL);
 			must_be_filled(client, name, i % 251 + round);
 		}
 		for (int i = 0; i < TENSORS; i++) {
@@ -93,6 +94,59 @@ TEST(a_process_uses_more_tensors_than_it_may_have_mappings)
 	cleanup_td struct test_daemon d = td_start(.capacity = 128 * MIB);
 
 	must_be(td_run_client(&d, uses_many, NULL), 0);
+}
+
+struct crowd {
+	tl_client *client;
+	_Atomic unsigned turn; /* to seed the threads */
+	_Atomic bool stop;
+};
+
+enum { NAMES = 30, MOST = 8 };
+
+static void *gets_any(void *arg)
+{
+	struct crowd *crowd = arg;
+	unsigned seed = atomic_fetch_add(&crowd->turn, 1);
+	DLManagedTensorVersioned *t;
+	const unsigned char *data;
+	char name[16];
+
+	while (!atomic_load(&crowd->stop)) {
+		int i = rand_r(&seed) % NAMES;
+
+		snprintf(name, sizeof(name), "t%d", i);
+		must_be(tl_get(crowd->client, name, NULL, &t), 0);
+		data = t->dl_tensor.data;
+		must(data[0] == i && data[SIZE - 1] == i);
+		t->deleter(t);
+	}
+	return NULL;
+}
+
+/* Each get may find that its mapping has just been let go, and each put that of its space. */
+TEST(mappings_come_and_go_beside_other_threads)
+{
+	cleanup_td struct test_daemon d = td_start();
+	const tl_put_options o = { .size = sizeof(o), .ring = TL_RING_NONE };
+	struct crowd crowd = { .client = td_connect(&d) };
+	pthread_t threads[3];
+	char name[16];
+
+	atomic_load(&crowd.client->session)->mappings.most = MOST;
+	for (int round = 0; round < 10; round++) {
+		for (int i = 0; i < NAMES; i++) {
+			snprintf(name, sizeof(name), "t%d", i);
+			put_filled(crowd.client, name, i, &o);
+		}
+		for (int i = 0; !round && i < 3; i++)
+			must_be(pthread_create(&threads[i], NULL, gets_any, &crowd), 0);
+	}
+	atomic_store(&crowd.stop, true);
+	for (int i = 0; i < 3; i++)
+		pthread_join(threads[i], NULL);
+	must(atomic_load(&crowd.client->session)->mappings.count <= 4 * MOST);
+	must_be(tl_close(crowd.client), 0);
 }
 
 int main(void)

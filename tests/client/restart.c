@@ -11,6 +11,7 @@
 #include "client/session/fork.h"
 #include "tests/client/common.h"
 #include "tests/harness/own_shm.h"
+#include "tests/harness/process.h"
 #include "util/address.h"
 
 TEST(a_client_connects_again)
@@ -291,20 +292,9 @@ static int waits_for_later(const struct test_daemon *d, void *arg)
 }
 
 /* Returns how often the process has gone to sleep. */
-static long sleeps_of(pid_t pid)
+static unsigned long long sleeps_of(pid_t pid)
 {
-	char path[64], line[128];
-	long n = -1;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
-	f = fopen(path, "re");
-	must(f);
-	while (n < 0 && fgets(line, sizeof(line), f))
-		sscanf(line, "voluntary_ctxt_switches: %ld", &n);
-	fclose(f);
-	must(n >= 0);
-	return n;
+	return process_status(pid, "voluntary_ctxt_switches", 10);
 }
 
 /* systemd binds a socket as root, and then gives it to the user and group that it is for. */
@@ -318,7 +308,7 @@ TEST(a_waiter_survives_a_socket_that_is_not_for_it_yet)
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	tl_client *producer;
 	mode_t mask;
-	long sleeps;
+	unsigned long long sleeps;
 
 	must_be(child_await(&c), 1);
 	td_stop(&first);
@@ -623,22 +613,13 @@ TEST(a_daemon_is_started_when_another_one_was_dying)
 {
 	const char *binary = getenv("TL_TEST_DAEMON");
 	char dir[] = "/tmp/tl-auto-XXXXXX", socket[64], path[PATH_MAX], then[PATH_MAX + 32];
-	tl_connect_options o = { .size = sizeof(o),
-				 .address = socket,
-				 .timeout_ns = WAIT_S * SECOND,
-				 .flags = TL_CONNECT_AUTOSTART };
-	tl_status status = { .size = sizeof(status) };
-	tl_client *client;
 
 	must(mkdtemp(dir));
 	must(realpath(binary ? binary : "build/bin/tensorleased", path));
 	snprintf(socket, sizeof(socket), "%s/socket", dir);
 	snprintf(then, sizeof(then), "exec '%s' \"$@\"", path);
 	program_make(dir, "exit 3", then);
-	must_be(tl_connect(&o, &client), 0);
-	must_be(tl_get_status(client, &status), 0);
-	tl_close(client);
-	end_daemon((pid_t)status.daemon_pid);
+	end_daemon(daemon_autostart(socket));
 	program_remove(dir);
 }
 

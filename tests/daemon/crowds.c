@@ -7,6 +7,7 @@
 
 #include "daemon/store/account.h"
 #include "tests/harness/harness.h"
+#include "tests/harness/process.h"
 #include "tests/harness/slow_fd.h"
 
 enum { SLOW = 16, HELD = 600, OWNER = 3333, ALICE = 1111, CLIENTS = 32 };
@@ -65,32 +66,18 @@ TEST(a_storm_of_slow_descriptors_leaves_others_theirs)
 	rc_goodbye(&honest);
 }
 
-static unsigned fd_table_of(pid_t pid)
-{
-	char path[32], line[256];
-	unsigned size = 0;
-	FILE *file;
-
-	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
-	file = fopen(path, "re");
-	must(file);
-	while (fgets(line, sizeof(line), file) && sscanf(line, "FDSize: %u", &size) != 1) {}
-	fclose(file);
-	return size;
-}
-
 /* To enlarge it takes the kernel long, in which nobody is served. */
 TEST(a_crowd_does_not_make_the_daemons_table_of_descriptors_grow)
 {
 	enum { CROWD = 300 };
 	cleanup_td struct test_daemon d = td_start(.max_clients = CROWD);
 	struct raw rc[CROWD];
-	unsigned before = fd_table_of(d.pid);
+	unsigned long long before = process_status(d.pid, "FDSize", 10);
 
 	must(before);
 	for (int i = 0; i < CROWD; i++)
 		rc[i] = rc_open(&d);
-	must_be(fd_table_of(d.pid), before);
+	must_be(process_status(d.pid, "FDSize", 10), before);
 	for (int i = 0; i < CROWD; i++)
 		rc_close(&rc[i]);
 }

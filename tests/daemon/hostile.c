@@ -553,6 +553,38 @@ TEST(who_always_has_a_few_to_take_keeps_its_connection)
 	rc_goodbye(&other);
 }
 
+/* It keeps its descriptor, says that it has unmapped the segment, and goes on writing there. */
+TEST(who_only_says_that_a_segment_is_unmapped_is_watched_and_gets_no_other_in_its_place)
+{
+	cleanup_td struct test_daemon d = td_start(.storage = "shm");
+	struct raw rc = rc_open(&d), other = rc_open(&d);
+	struct wire_draft a, b;
+	struct wire_segment_ref seg;
+
+	must_be(rc_create(&rc, "a", MIB, 0, &a), 0);
+	seg = (struct wire_segment_ref){ .segment = a.segment,
+					 .segment_generation = a.segment_generation };
+	rc_unmapped(&other, &seg); /* which is not his */
+	rc_unmapped(&rc, &seg);	   /* with a draft in it */
+	rc_unmapped(&rc, &seg);
+	must_be(rc_commit(&rc, a.ref, "a", MIB), 0);
+	must_be(rc_delete(&rc, "a"), 0);
+	must_be(rc_create(&rc, "b", MIB, 0, &b), 0);
+	must(b.flags & WIRE_DRAFT_FD);
+	must(b.segment != a.segment || b.segment_generation != a.segment_generation);
+	seg = (struct wire_segment_ref){ .segment = b.segment,
+					 .segment_generation = b.segment_generation };
+	rc_unmapped(&rc, &seg);
+	must_be(rc_commit(&rc, b.ref, "b", MIB), 0);
+	honest_work(&other);
+	must_be(td_status(&d).clients, 2);
+	must_be(ftruncate(rc_writable(&rc, &b), 2 * MIB), 0);
+	eventually(td_status(&d).clients == 1); /* as without that word */
+	honest_work(&other);
+	rc_close(&rc);
+	rc_goodbye(&other);
+}
+
 int main(void)
 {
 	return suite_run();

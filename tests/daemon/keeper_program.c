@@ -473,16 +473,7 @@ TEST(a_daemon_that_dies_as_soon_as_it_serves_loses_nothing_if_another_layout_was
 /* Whether the process has not read that signal yet. */
 static bool is_pending(pid_t pid, int number)
 {
-	unsigned long long pending = ~0ULL;
-	char path[32], line[256];
-	FILE *file;
-
-	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
-	file = fopen(path, "re");
-	must(file);
-	while (fgets(line, sizeof(line), file) && sscanf(line, "ShdPnd: %llx", &pending) != 1) {}
-	fclose(file);
-	return pending >> (number - 1) & 1;
+	return process_status(pid, "ShdPnd", 16) >> (number - 1) & 1;
 }
 
 /* A reload would be refused. */

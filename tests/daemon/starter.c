@@ -11,22 +11,6 @@
 #include "tests/harness/client.h"
 #include "tests/harness/process.h"
 
-/* Starts a daemon of this user, or connects to it. */
-static pid_t autostart(const char *socket)
-{
-	tl_connect_options o = { .size = sizeof(o),
-				 .address = socket,
-				 .timeout_ns = WAIT_S * SECOND,
-				 .flags = TL_CONNECT_AUTOSTART };
-	tl_status status = { .size = sizeof(status) };
-	tl_client *client;
-
-	must_be(tl_connect(&o, &client), 0);
-	must_be(tl_get_status(client, &status), 0);
-	tl_close(client);
-	return (pid_t)status.daemon_pid;
-}
-
 /* True if the process has memory that is bound to a node. */
 static bool is_bound(pid_t pid)
 {
@@ -73,7 +57,7 @@ TEST(a_daemon_does_not_stay_where_its_starter_was_bound)
 	snprintf(socket, sizeof(socket), "%s/socket", dir);
 	setenv("TENSORLEASE_DAEMON", binary ? binary : "build/bin/tensorleased", 1);
 	bind_to_one(&before);
-	pid = autostart(socket);
+	pid = daemon_autostart(socket);
 	own = td_start();
 	must_be(sched_setaffinity(0, sizeof(before), &before), 0);
 	syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0);
@@ -110,7 +94,6 @@ TEST(a_daemon_in_the_background_keeps_no_descriptor_of_its_starter)
 {
 	const char *binary = getenv("TL_TEST_DAEMON");
 	cleanup_td struct test_daemon d = td_start();
-	tl_status status = { .size = sizeof(status) };
 	struct pollfd end = { .events = POLLIN };
 	int ends[2], exit_status;
 	tl_client *client;
@@ -134,13 +117,13 @@ TEST(a_daemon_in_the_background_keeps_no_descriptor_of_its_starter)
 		must_be(process_wait(pid, &exit_status), 0);
 		must_be(exit_status, 0);
 		client = td_connect(&d);
-		must_be(tl_get_status(client, &status), 0);
+		pid = daemon_of(client);
 		end.fd = ends[0];
 		must_be(poll(&end, 1, WAIT_MS), 1);
 		must_be(end.revents, POLLHUP);
 		close(ends[0]);
 		tl_close(client);
-		end_daemon((pid_t)status.daemon_pid);
+		end_daemon(pid);
 	}
 }
 

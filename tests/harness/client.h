@@ -39,6 +39,22 @@ static inline pid_t daemon_of(tl_client *c)
 	return (pid_t)client_status(c).daemon_pid;
 }
 
+/* Starts a daemon of this user at the socket, unless there is one. */
+static inline pid_t daemon_autostart(const char *socket)
+{
+	tl_connect_options o = { .size = sizeof(o),
+				 .address = socket,
+				 .timeout_ns = WAIT_S * SECOND,
+				 .flags = TL_CONNECT_AUTOSTART };
+	tl_client *client;
+	pid_t pid;
+
+	must_be(tl_connect(&o, &client), 0);
+	pid = daemon_of(client);
+	tl_close(client);
+	return pid;
+}
+
 /* Kills the daemon proper and waits until another one serves @c. */
 static inline void daemon_kill(tl_client *c)
 {

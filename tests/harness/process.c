@@ -119,6 +119,26 @@ void process_say_if_crashed(const char *what, int status)
 			fprintf(stderr, "crashed: %s, by signal %d\n", what, signals[i]);
 }
 
+unsigned long long process_status(pid_t pid, const char *key, int base)
+{
+	size_t length = strlen(key);
+	char path[32], line[512];
+	unsigned long long n = 0;
+	bool found = false;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	f = fopen(path, "re");
+	must(f);
+	while (!found && fgets(line, sizeof(line), f)) {
+		found = !strncmp(line, key, length) && line[length] == ':';
+		n = found ? strtoull(line + length + 1, NULL, base) : 0;
+	}
+	fclose(f);
+	must(found);
+	return n;
+}
+
 int process_pidfd(pid_t pid)
 {
 	int fd = (int)syscall(SYS_pidfd_open, pid, 0);

@@ -18,6 +18,8 @@ int test_left_ms(void);
 /* Prints "crashed: " and @what if it is so. tools/run-tests knows that word. */
 void process_say_if_crashed(const char *what, int status);
 int process_pidfd(pid_t pid);
+/* The number under that key in its /proc/PID/status. */
+unsigned long long process_status(pid_t pid, const char *key, int base);
 void process_kill_all(void);	  /* with daemons of keepers */
 void process_kill_on_alarm(void); /* SIGALRM kills all and ends the test */
 void process_wait_all(void);	  /* and says which had crashed */
