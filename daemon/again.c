@@ -174,8 +174,8 @@ bool again_may(void *context, const struct namespaces *all, char why[SERVER_WHY_
 	bool in_directory, may = !options_again(again, &next, &in_directory);
 
 	if (!may) {
-		snprintf(why, SERVER_WHY_MAX,
-			 "its options or its configuration are wrong; the log says how");
+		snprintf(why, SERVER_WHY_MAX, "%.*s", SERVER_WHY_MAX - 1,
+			 *next.error ? next.error : "its options are wrong");
 	} else if (!in_directory && next.socket && *next.socket != '/') {
 		may = false;
 		snprintf(why, SERVER_WHY_MAX,

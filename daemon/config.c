@@ -159,29 +159,51 @@ static void name_note(struct config *config, const char *kind, const char *name,
 	config->names = names;
 }
 
-static int uid_of(struct config *config, const char *user, uint32_t *uid)
+/* Says why there is no entry of that name, with the errno of getpwnam() or getgrnam(). Returns
+ * -ESRCH if there is none, or -EIO if that is not known. */
+static int lookup_failed(struct config *config, const char *kind, const char *name,
+			 const char **expected)
+{
+	static const int none[] = { 0, ENOENT, ESRCH, EBADF, EPERM };
+
+	for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
+		if (errno != none[i])
+			continue;
+		*expected = strcmp(kind, "user") ? "there is no such group"
+						 : "there is no such user";
+		return -ESRCH;
+	}
+	snprintf(config->why, sizeof(config->why), "cannot look up %s %s: %s", kind, name,
+		 strerror(errno));
+	*expected = config->why;
+	return -EIO;
+}
+
+static int uid_of(struct config *config, const char *user, uint32_t *uid, const char **expected)
 {
 	const struct passwd *entry;
 
 	if (is_known(config, "user", user, uid))
 		return 0;
+	errno = 0;
 	entry = getpwnam(user);
 	if (!entry)
-		return -ESRCH;
+		return lookup_failed(config, "user", user, expected);
 	*uid = entry->pw_uid;
 	name_note(config, "user", user, *uid);
 	return 0;
 }
 
-static int gid_of(struct config *config, const char *group, uint32_t *gid)
+static int gid_of(struct config *config, const char *group, uint32_t *gid, const char **expected)
 {
 	const struct group *entry;
 
 	if (is_known(config, "group", group, gid))
 		return 0;
+	errno = 0;
 	entry = getgrnam(group);
 	if (!entry)
-		return -ESRCH;
+		return lookup_failed(config, "group", group, expected);
 	*gid = entry->gr_gid;
 	name_note(config, "group", group, *gid);
 	return 0;
@@ -211,13 +233,11 @@ static int rule_find(struct config *config, const char *header, struct share_rul
 		return -ESRCH;
 	}
 	if (user && strcmp(user, "*") != 0)
-		r = uid_of(config, user, &id);
+		r = uid_of(config, user, &id, expected);
 	else if (group)
-		r = gid_of(config, group, &id);
-	if (r) {
-		*expected = user ? "there is no such user" : "there is no such group";
+		r = gid_of(config, group, &id, expected);
+	if (r)
 		return r;
-	}
 	*rule = rule_of(config,
 			group			 ? RULE_GROUP
 			: strcmp(user, "*") != 0 ? RULE_USER
@@ -280,18 +300,15 @@ static int namespace_set(const struct config_section *section, const char *key, 
 	int r = 0;
 
 	if (is_template && (!strcmp(key, "owner") || !strcmp(key, "group"))) {
-		*expected = "a namespace user-UID is its user's, with the user's group; it may be "
-			    "mode, capacity, max-tensors or storage";
+		*expected =
+			"a namespace user-UID is its user's, with the group of the process that "
+			"first asks for it; it may be mode, capacity, max-tensors or storage";
 		return -ENOENT;
 	}
-	if (!strcmp(key, "owner")) {
-		*expected = "a user";
-		return uid_of(section->config, value, &ns->uid) ? -EINVAL : 0;
-	}
-	if (!strcmp(key, "group")) {
-		*expected = "a group";
-		return gid_of(section->config, value, &ns->gid) ? -EINVAL : 0;
-	}
+	if (!strcmp(key, "owner"))
+		return uid_of(section->config, value, &ns->uid, expected);
+	if (!strcmp(key, "group"))
+		return gid_of(section->config, value, &ns->gid, expected);
 	if (!strcmp(key, "mode")) {
 		*expected =
 			"a mode as a directory's, 0750 say: r may get, and w, which needs r, may "

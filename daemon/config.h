@@ -17,6 +17,7 @@ struct config {
 	/* Names of users and groups that were looked up, each with its number on the next line.
 	 * They are not looked up again, so another daemon can have them. NULL: there are none. */
 	char *names;
+	char why[128]; /* the last one could not be looked up */
 };
 
 /* -ENOMEM. */
@@ -31,13 +32,13 @@ struct config_section {
 	struct namespace_config *name_space;
 };
 
-/* Begins [@header], which makes a namespace or a rule if there is none yet. Returns -ESRCH:
- * *@expected says what is wrong with it; -ENOMEM. */
+/* Begins [@header], which makes a namespace or a rule if there is none yet. Returns -ESRCH, or -EIO
+ * if its name cannot be looked up now: *@expected says what is wrong; -ENOMEM. */
 int config_section(struct config *config, const char *header, struct config_section *section,
 		   const char **expected);
 
 /* Sets a key of a section. Returns -ENOENT: there is no such key, and *@expected says which there
- * are; -EINVAL: *@expected describes its values. */
+ * are; -EINVAL: *@expected describes its values; -ESRCH or -EIO, of a name, as above. */
 int config_set(const struct config_section *section, const char *key, const char *value,
 	       const char **expected);
 

@@ -178,13 +178,15 @@ static void subject_deinit(struct subject *s)
 static int subject_init(struct subject *s, uint64_t instance, int pid)
 {
 	struct object object = shm_object_of_catalog(instance);
-	int r;
+	char path[OBJECT_PATH_MAX];
 
-	*s = (struct subject){ .instance = instance, .catalog_fd = -1, .facts_fd = -1 };
-	r = shm_object_open(&object, O_RDONLY, &s->catalog_fd);
-	if (!r)
-		process_look(s, pid);
-	return r == -ENOENT ? 0 : r;
+	shm_object_path(&object, path); /* root looks at the files of other users, too */
+	*s = (struct subject){ .instance = instance, .facts_fd = -1 };
+	s->catalog_fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+	if (s->catalog_fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	process_look(s, pid);
+	return 0;
 }
 
 /* True if the daemon is waiting for events. */
@@ -412,37 +414,64 @@ static int instance_inspect(uint64_t instance, const struct lock *lock)
 
 /* ---- a whole daemon ------------------------------------------------------------------------- */
 
-int inspect(const char *socket)
+/* Checks what the lock file names, and counts in *@found what there is. */
+static int instances_inspect(const char *socket, struct lock *lock, unsigned *found,
+			     unsigned *wrong)
 {
 	uint64_t instance, key;
-	unsigned wrong = 0;
 	struct dirent *e;
-	struct lock lock = { 0 };
-	int r = lock_read(socket, &lock);
-	bool any = false;
+	int r = lock_read(socket, lock);
 	DIR *dir;
 
 	if (r)
 		return r;
 	dir = opendir("/dev/shm");
-	while (!r && dir && (e = readdir(dir))) {
+	if (!dir) {
+		r = -errno;
+		fprintf(stderr, "tensorleased: cannot open /dev/shm: %s\n", strerror(-r));
+		return r;
+	}
+	while (!r && (e = readdir(dir))) {
 		if (sscanf(e->d_name, "tensorlease-%16" SCNx64 "-%16" SCNx64, &instance, &key) !=
 			    2 ||
-		    key || instance - lock.id >= NAMESPACES_MAX)
+		    key || instance - lock->id >= NAMESPACES_MAX)
 			continue;
-		r = instance_inspect(instance, &lock);
+		r = instance_inspect(instance, lock);
 		if (r < 0 && r != -ESRCH)
 			fprintf(stderr, "tensorleased: cannot check %s: %s%s\n", e->d_name,
 				strerror(-r),
 				r == -EACCES ? "; ask as the user of the daemon, or as root" : "");
-		wrong += r > 0 ? (unsigned)r : 0;
+		*wrong += r > 0 ? (unsigned)r : 0;
 		r = r < 0 ? r : 0;
-		any = true;
+		++*found;
 	}
-	if (dir)
-		closedir(dir);
-	if (!r && !any && is_elsewhere(&lock))
+	closedir(dir);
+	return r;
+}
+
+int inspect(const char *socket)
+{
+	unsigned found = 0, wrong = 0, ms = FIRST_PAUSE_MS;
+	struct lock lock = { 0 };
+	int r = instances_inspect(socket, &lock, &found, &wrong);
+
+	/* a daemon that begins anew has named its instance, and makes it soon */
+	for (unsigned n = 0; !r && !found && lock.id && n < LOOKS; n++) {
+		pause_ms(ms);
+		ms *= 3;
+		r = instances_inspect(socket, &lock, &found, &wrong);
+	}
+	if (!r && !found && is_elsewhere(&lock)) {
 		r = -ESRCH; /* its /dev/shm may be another one, too */
+	} else if (!r && !found && lock.id) {
+		r = -ENOENT;
+		fprintf(stderr,
+			"tensorleased: cannot check what is served on %s: the shared memory of "
+			"instance %016" PRIx64
+			" is not in /dev/shm here; it was removed, by logind "
+			"perhaps (RemoveIPC), or the daemon has another /dev/shm\n",
+			socket, lock.id);
+	}
 	if (r == -ESRCH)
 		fprintf(stderr,
 			"tensorleased: cannot check what is served on %s: its daemon is in "

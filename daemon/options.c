@@ -121,6 +121,18 @@ static int parse_seconds(const char *text, int64_t *out)
 	return 0;
 }
 
+/* Prints what is wrong, and keeps it for those who do not see what is printed. */
+static __attribute__((format(printf, 2, 3))) int refuse(struct options *o, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(o->error, sizeof(o->error), format, args);
+	va_end(args);
+	log_plain("tensorleased: %s", o->error);
+	return OPTIONS_E_USAGE;
+}
+
 /* Sets one option by its long name. *expected describes its values, for the error text. */
 static int option_set(struct options *o, const char *name, const char *value, const char **expected)
 {
@@ -258,6 +270,8 @@ static int config_line(void *context, const char *cut, const char *name, const c
 	if (r == -ENOENT)
 		complain(reading, "there is no option %s%s: %s", name,
 			 within ? " in this section" : "", expected);
+	else if (r == -ESRCH || r == -EIO)
+		complain(reading, "%s = %s: %s", name, value, expected);
 	else if (r)
 		complain(reading, "%s = %s: it must be %s", name, value, expected);
 	return r == 0;
@@ -329,32 +343,28 @@ static int config_read(struct options *o, const char *path)
 	struct reading reading = { .options = o };
 	int r;
 
-	if (!o->texts.kept && !can_be_read_again(path)) {
-		log_plain(
-			"tensorleased: cannot read the configuration %s: it is not a regular file, "
-			"which can be read again; write the configuration to one",
-			path);
-		return OPTIONS_E_USAGE;
-	}
+	if (!o->texts.kept && !can_be_read_again(path))
+		return refuse(o,
+			      "cannot read the configuration %s: it is not a regular file, which "
+			      "can be read again; write the configuration to one",
+			      path);
 	reading.file = text_open(o, path);
 	r = reading.file ? ini_parse_stream(next_line, &reading, config_line, &reading) : -1;
 	if (r < 0 || ferror(reading.file)) {
-		log_plain("tensorleased: cannot read the configuration %s: %s", path,
-			  errno == EFBIG
-				  ? "it has too many bytes; all files may have 16 MiB together"
-				  : strerror(errno));
-		r = -1;
+		r = refuse(o, "cannot read the configuration %s: %s", path,
+			   errno == EFBIG
+				   ? "it has too many bytes; all files may have 16 MiB together"
+				   : strerror(errno));
 	} else if (r || *reading.error) { /* inih may find something else wrong on an earlier line
 					   */
 		const char *error = r && r < reading.number ? "" : reading.error;
 
-		r = r ? r : reading.number;
-		log_plain("tensorleased: %s:%d: %s", path, r, *error ? error : forms);
+		r = refuse(o, "%s:%d: %s", path, r ? r : reading.number, *error ? error : forms);
 	}
 	free(reading.line);
 	if (reading.file)
 		fclose(reading.file);
-	return r ? OPTIONS_E_USAGE : 0;
+	return r;
 }
 
 enum { OPT_CONFIG = 256, OPT_FOREGROUND, OPT_CHECK, OPT_HELP, OPT_VERSION, OPT_VALUE };
@@ -405,9 +415,7 @@ static int option_handle(struct options *o, int code, int which, bool config_onl
 		r = config_only ? 0 : option_set(o, longs[which].name, value, &expected);
 		if (!r || r == -ENOMEM)
 			return r;
-		log_plain("tensorleased: --%s %s: it must be %s", longs[which].name, value,
-			  expected);
-		return OPTIONS_E_USAGE;
+		return refuse(o, "--%s %s: it must be %s", longs[which].name, value, expected);
 	default:
 		log_plain("See tensorleased --help");
 		return OPTIONS_E_USAGE;
@@ -422,16 +430,13 @@ static int options_scan(struct options *o, int argc, char **argv, bool config_on
 	optind = 1;
 	while (!r && (code = getopt_long(argc, argv, "", longs, &which)) != -1)
 		r = option_handle(o, code, which, config_only);
-	if (!r && optind < argc) {
-		log_plain("tensorleased: unexpected argument %s; see tensorleased --help",
-			  argv[optind]);
-		r = OPTIONS_E_USAGE;
-	}
+	if (!r && optind < argc)
+		r = refuse(o, "unexpected argument %s; see tensorleased --help", argv[optind]);
 	return r;
 }
 
 /* 25% of no limit would be no limit. */
-static int gpu_percents_check(const struct options *o)
+static int gpu_percents_check(struct options *o)
 {
 	for (unsigned i = 0; o->gpu_capacity == UINT64_MAX && i < o->config.rule_count; i++) {
 		const struct share_rule *rule = &o->config.rules[i];
@@ -442,10 +447,11 @@ static int gpu_percents_check(const struct options *o)
 			continue;
 		if (rule->whose != RULE_ANY)
 			snprintf(id, sizeof(id), "%" PRIu32, rule->id);
-		log_plain("tensorleased: [%s %s] gpu-bytes = %" PRIu64 "%%: it must be a number of "
-			  "bytes, or gpu-capacity must be set, of which it is a percentage",
-			  rule->whose == RULE_GROUP ? "group" : "user", id, max & ~SHARE_PERCENT);
-		return OPTIONS_E_USAGE;
+		return refuse(o,
+			      "[%s %s] gpu-bytes = %" PRIu64 "%%: it must be a number of bytes, or "
+			      "gpu-capacity must be set, of which it is a percentage",
+			      rule->whose == RULE_GROUP ? "group" : "user", id,
+			      max & ~SHARE_PERCENT);
 	}
 	return 0;
 }
@@ -486,22 +492,18 @@ int options_init_again(struct options *o, int argc, char **argv, int texts_fd_pe
 			       .keeper = true,
 			       .log_level = LOG_LEVEL_INFO };
 	r = config_init(&o->config);
-	if (!r && texts_fd_peek >= 0 && texts_take_over(o, texts_fd_peek)) {
-		log_plain("tensorleased: cannot read the configuration that the keeper has");
-		return OPTIONS_E_USAGE;
-	}
+	if (!r && texts_fd_peek >= 0 && texts_take_over(o, texts_fd_peek))
+		return refuse(o, "cannot read the configuration that the keeper has");
 	if (!r)
 		r = options_scan(o, argc, argv, true);
 	if (!r)
 		r = options_scan(o, argc, argv, false);
 	if (!r)
 		r = gpu_percents_check(o);
-	if (!r && !o->capacity && capacity_default(&o->capacity)) {
-		log_plain("tensorleased: cannot find the size of /dev/shm; mount a tmpfs there");
-		r = OPTIONS_E_USAGE;
-	}
+	if (!r && !o->capacity && capacity_default(&o->capacity))
+		r = refuse(o, "cannot find the size of /dev/shm; mount a tmpfs there");
 	if (r == -ENOMEM)
-		log_plain("tensorleased: out of memory");
+		refuse(o, "out of memory");
 	return r;
 }
 

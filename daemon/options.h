@@ -10,7 +10,7 @@
 #include "daemon/store/object.h"
 #include "util/log.h"
 
-enum { OPTIONS_E_USAGE = 1, OPTIONS_E_DONE };
+enum { OPTIONS_E_USAGE = 1, OPTIONS_E_DONE, OPTIONS_ERROR_MAX = 1024 };
 
 struct options {
 	char *socket; /* NULL: the default */
@@ -36,6 +36,7 @@ struct options {
 		size_t size, next;
 		bool kept; /* they are an earlier daemon's; @next was not read yet */
 	} texts;
+	char error[OPTIONS_ERROR_MAX]; /* what is wrong; empty if nothing is, or getopt said it */
 };
 
 /* Returns OPTIONS_E_USAGE if the options are wrong, or -ENOMEM, which was printed, or

@@ -85,7 +85,7 @@ static void moved_delete(DLManagedTensorVersioned *managed)
 	int saved = errno;
 
 	tl_failures_hide();
-	if (m->pid == getpid())
+	if (!m->buffer || m->pid == getpid())
 		after(m, m->buffer ? cuda_stream_here(t->stream, t->thread) : TL_STREAM_NONE,
 		      memory_unref, m);
 	free(t);

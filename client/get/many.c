@@ -171,7 +171,9 @@ static int many_attempt(struct call *c, const struct use *use, void *context)
 /* Waits until a name is there, and its tensor not lost. */
 static int many_wait(struct many *m, struct call *c)
 {
-	tl_get_options wait = { .size = sizeof(wait), .spin_ns = m->options->spin_ns };
+	tl_get_options wait = { .size = sizeof(wait),
+				.spin_ns = m->options->spin_ns,
+				.stream = TL_STREAM_NONE };
 	DLManagedTensorVersioned *tensor;
 	int r;
 

@@ -227,6 +227,13 @@ static void look_at_producers(struct tl_watch *w, const struct session *s)
 
 /* ---- The daemon's entry ---- */
 
+/* True if what is known of the names of @a holds in @b. A daemon that lies about its instance must
+ * not lead us beyond its tables. */
+static bool same_tables(const struct catalog_view *a, const struct catalog_view *b)
+{
+	return a->instance == b->instance && a->slots == b->slots && a->max_names == b->max_names;
+}
+
 /* Asks the daemon to note changes. 0, LEASE_E_UNSERVED, SESSION_E_*, or a negative errno. */
 static int watch_ask(struct tl_watch *w, struct session *s)
 {
@@ -250,7 +257,7 @@ static int watch_ask(struct tl_watch *w, struct session *s)
 		return r;
 	memcpy(&watched, answer.bytes, sizeof(watched));
 	/* Another instance has none of the names, and a restarted one has other entries. */
-	if (w->session && w->session->catalog.instance != s->catalog.instance) {
+	if (w->session && !same_tables(&w->session->catalog, &s->catalog)) {
 		watched_free_all(&w->names);
 		w->names.restarted = true;
 	}

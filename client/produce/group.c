@@ -531,14 +531,14 @@ int group_commit(tl_group *group)
 /* ---- Copies of many ---- */
 
 static int source_item(tl_group_item *item, const char *name, const DLTensor *source,
-		       const tl_put_options *o)
+		       uint64_t flags, const tl_put_options *o)
 {
 	char why[TENSOR_WHY_TEXT];
 	int r;
 
 	if (!name || !source)
 		return tl_fail(-EINVAL, "tl_put_many: a %s is NULL", name ? "source" : "name");
-	r = source_check(source, o->dlpack_flags, why, sizeof(why));
+	r = source_check(source, flags, why, sizeof(why));
 	if (r)
 		return tl_fail(r == -EOVERFLOW ? -EINVAL : r, "'%s': %s", name, why);
 	*item = (tl_group_item){
@@ -546,7 +546,7 @@ static int source_item(tl_group_item *item, const char *name, const DLTensor *so
 		.shape = source->shape,
 		.ndim = source->ndim,
 		.dtype = source->dtype,
-		.dlpack_flags = o->dlpack_flags,
+		.dlpack_flags = flags,
 		.metadata = o->metadata,
 		.metadata_size = o->metadata_size,
 		.ttl_ns = o->ttl_ns,
@@ -625,22 +625,6 @@ void group_stream(tl_group *group, intptr_t stream, bool sealed)
 	group->all.sealed = sealed;
 }
 
-/* Fills items and devices for @sources. */
-static int sources_items(const char *const *names, const DLTensor *const *sources, size_t count,
-			 const tl_put_options *o, tl_group_item *items, DLDevice *devices)
-{
-	for (size_t i = 0; i < count; i++) {
-		int r = source_item(&items[i], names[i], sources[i], o);
-
-		if (r)
-			return r;
-		devices[i] = kind_of_device(sources[i]->device.device_type)->members_allocate
-				     ? sources[i]->device
-				     : (DLDevice){ kDLCPU, 0 };
-	}
-	return 0;
-}
-
 struct putting {
 	const char *const *names;
 	const DLTensor *const *sources;
@@ -650,15 +634,35 @@ struct putting {
 	size_t copied;
 };
 
+/* Fills items and devices for the sources. Tensors that are handed over have flags of their own. */
+static int sources_items(const struct putting *p, tl_group_item *items, DLDevice *devices)
+{
+	uint64_t flags = p->o->dlpack_flags;
+
+	for (size_t i = 0; i < p->count; i++) {
+		const DLTensor *source = p->sources[i];
+		int r;
+
+		if (p->handed)
+			flags = p->handed[i]->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+		r = source_item(&items[i], p->names[i], source, flags, p->o);
+		if (r)
+			return r;
+		devices[i] = kind_of_device(source->device.device_type)->members_allocate
+				     ? source->device
+				     : (DLDevice){ kDLCPU, 0 };
+	}
+	return 0;
+}
+
 /* Makes the group, and copies into it the sources that are not handed over. */
 static int group_of_sources(struct call *c, const struct use *use, const struct putting *p,
 			    tl_group **out)
 {
 	tl_group_item *items = calloc(p->count, sizeof(*items));
 	DLDevice *devices = calloc(p->count, sizeof(*devices));
-	int r = items && devices
-			? sources_items(p->names, p->sources, p->count, p->o, items, devices)
-			: tl_fail(-ENOMEM, "no memory for %zu tensors", p->count);
+	int r = items && devices ? sources_items(p, items, devices)
+				 : tl_fail(-ENOMEM, "no memory for %zu tensors", p->count);
 
 	if (!r)
 		r = group_make(c, use, items, devices, p->handed, p->count, p->o->timeout_ns, out);

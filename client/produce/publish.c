@@ -84,7 +84,15 @@ static int publish_draft(struct publishing *p, struct tl_draft *draft, const str
 	if (draft->ring &&
 	    (p->options.metadata_size > CATALOG_INLINE_META || p->options.lifetime ||
 	     p->options.ttl_ns || !ring_fits(draft, t, p->tensor->flags, p->name, p->name_len)))
-		return PUBLISH_E_COPY;
+		return p->options.flags & TL_PUBLISH_NO_COPY
+			       ? tl_fail(-ENOTSUP,
+					 "'%s': the draft would be copied, since it is a slot of "
+					 "the ring of '%s', where all have the name, the type and "
+					 "the shape that it was created with, no lifetime, and at "
+					 "most %d bytes of metadata: create it without a ring "
+					 "(TL_RING_NONE), or allow the copy",
+					 p->name, draft->name, CATALOG_INLINE_META)
+			       : PUBLISH_E_COPY;
 	if (!draft->ring)
 		session_drain(draft->session);
 	if (atomic_load(&draft->session->ended))

@@ -18,6 +18,10 @@ void lease_tell(struct session *s, uint64_t ref);
  * is the counter's value before the count. */
 int lease_refused(struct session *s, uint32_t slot, uint32_t was);
 
+/* pin.c: gives up what is held for children that need it no more, unless somebody has the produce
+ * mutex, as pin.c itself has. */
+void pin_try_look(struct session *s);
+
 /*
  * ORDER: R1 then R2 here, T1 then T2 in the daemon's retire. Both sides write their own word, then
  * read the other's, so both pairs are seq_cst. Otherwise we might see LIVE and the daemon our
@@ -37,8 +41,12 @@ static inline void lease_release(struct session *s, uint32_t slot)
 	/* 0: nothing was held; the lease is a forked child's leftover. Takes the change back. If
 	 * that made the counter 0, continues as after a release */
 	if (__builtin_expect(was != 1, 0) &&
-	    (was != 0 || atomic_fetch_add(&held[slot], 1) != UINT32_MAX))
+	    (was != 0 || atomic_fetch_add(&held[slot], 1) != UINT32_MAX)) {
+		/* a hold for a child may be left: after tl_close() no call looks for these */
+		if (atomic_load_explicit(&s->pinned, memory_order_relaxed))
+			pin_try_look(s);
 		return;
+	}
 	word = atomic_load(&s->catalog.rows[slot].word); /* R2 */
 	if (__builtin_expect(row_word_state(word) == ROW_RETIRED, 0))
 		lease_tell(s, ref_make(word >> 2, slot));

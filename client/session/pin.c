@@ -8,6 +8,7 @@
  * memfd against writing only if no process can write to it. Exported drafts, which no child's
  * ledger counts, are held in the same way.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -153,6 +154,17 @@ void pin_look(struct session *s)
 	pthread_mutex_lock(&s->produce_mutex);
 	pin_look_locked(s);
 	pthread_mutex_unlock(&s->produce_mutex);
+}
+
+void pin_try_look(struct session *s)
+{
+	int saved = errno;
+
+	if (pthread_mutex_trylock(&s->produce_mutex))
+		return;
+	pin_look_locked(s);
+	pthread_mutex_unlock(&s->produce_mutex);
+	errno = saved;
 }
 
 void pin_forget(struct session *s)

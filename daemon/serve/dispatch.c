@@ -404,7 +404,8 @@ static void handle_watch(struct peer *peer, struct conn_message *m)
 	if (watch->flags & WIRE_WATCH_HINT && !watch_hint_fits(peer->state, &peer->client)) {
 		peer_error(
 			peer, answer.header.serial, WIRE_E_LIMIT,
-			"no watch to spare for '%.*s': half of all, or of its user's, are in use",
+			"no watch to spare for '%.*s': half of all, of its user's, or of this client's are "
+			"in use",
 			len, name.text);
 		return;
 	}

@@ -112,7 +112,7 @@ int greet_enter(struct peer *peer, const char *name, size_t len)
 	user.groups = groups;
 	r = namespace_find(peer->peers->namespaces, name, len, &user, &ns, &rights);
 	if (!r)
-		r = client_join(&peer->client, &ns->state, groups, user.ngroups);
+		r = client_join(&peer->client, &ns->state);
 	if (r)
 		return r;
 	peer->may_publish = rights & NAMESPACE_PUBLISH;

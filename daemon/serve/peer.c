@@ -742,7 +742,6 @@ static int peer_resume(struct peer *peer)
 		return r;
 	user.groups = groups;
 	account_set_groups(peer->turn.account, c->gid, groups, user.ngroups);
-	account_set_groups(c->account, c->gid, groups, user.ngroups);
 	rights = namespace_rights(&peer->name_space->config, &user, peer->peers->shared->uid);
 	peer->may_publish = rights & NAMESPACE_PUBLISH;
 	peer->denied = !(rights & NAMESPACE_GET);

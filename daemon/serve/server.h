@@ -17,7 +17,7 @@
 #include "daemon/state/state.h"
 #include "util/leftovers.h"
 
-enum { SERVER_SIGNALS = 4, SERVER_WHY_MAX = 256 };
+enum { SERVER_SIGNALS = 4, SERVER_WHY_MAX = 448 };
 
 /* Objects in /dev/shm, sorted. */
 struct object_ids {

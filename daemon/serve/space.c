@@ -456,23 +456,28 @@ static bool create_back(struct create *create)
 	return true;
 }
 
-/* It lacks something other than bytes that each tensor takes: true if one was given up for it, or
- * if segments are being destroyed, which takes a while. */
+/* True if it lacks something other than bytes that each tensor takes. */
+static bool is_place(int r)
+{
+	unsigned share = (unsigned)r & CHARGE_SHARE;
+
+	return charge_is_refused(r) && (share == SHARE_SEGMENTS || share == SHARE_TENSORS ||
+					share == SHARE_NAMES || share == SHARE_CHUNKS);
+}
+
+/* True if a tensor was given up for it, or if segments are being destroyed, which takes a while. */
 static bool create_makes_place(struct create *create, int r)
 {
-	switch (r & CHARGE_SHARE) {
-	case SHARE_SEGMENTS:
-		if (create_was_early(create))
-			return true;
-		break;
-	case SHARE_TENSORS:
-	case SHARE_NAMES:
-	case SHARE_CHUNKS:
-		break;
-	default:
-		return false;
-	}
-	return create_evict(create, r & CHARGE_E_USER);
+	return ((r & CHARGE_SHARE) == SHARE_SEGMENTS && create_was_early(create)) ||
+	       create_evict(create, r & CHARGE_E_USER);
+}
+
+/* True if the end of a lease may free what it lacks. Other things than bytes are waited for only
+ * while a tensor is there that may be given up. */
+static bool create_may_wait(const struct create *create, int r)
+{
+	return r == STATE_E_FULL || r == STATE_E_QUOTA || r == STATE_E_SOON ||
+	       (is_place(r) && evict_may(create->state, &create->peer->client, r & CHARGE_E_USER));
 }
 
 /* True: a ring or a tensor was given up for it, unless it will be answered now whatever is freed.
@@ -485,7 +490,7 @@ static bool create_makes_space(struct create *create, int r)
 	if (create->rq.prefetch || create->rq.last)
 		return false;
 	if (r != STATE_E_FULL && r != STATE_E_QUOTA && r != STATE_E_UNREAD)
-		return charge_is_refused(r) && create_makes_place(create, r);
+		return is_place(r) && create_makes_place(create, r);
 	if (r == STATE_E_UNREAD && !create->rq.impatient)
 		return false;
 	if (create_is_kept_out(create, size, 0)) {
@@ -544,7 +549,7 @@ static bool create_try(struct create *create)
 		r = STATE_E_SOON;
 	if (r == STATE_E_SOON && (!create->rq.late || !deadline_passed(create->soon_deadline))) {
 		again_by(create, create->soon_deadline);
-	} else if (over || (r != STATE_E_FULL && r != STATE_E_QUOTA && r != STATE_E_SOON)) {
+	} else if (over || !create_may_wait(create, r)) {
 		send_space_error(peer, create->serial, create->rq.nbytes, r);
 		return true;
 	}

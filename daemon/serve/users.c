@@ -14,13 +14,16 @@ static bool sees_all(const struct peer *peer)
 	return peer->client.uid == 0 || peer->client.uid == peer->state->shared->uid;
 }
 
-/* The pool that counts for the user: of bytes the tighter one, of devices the one that the user
- * uses most. */
-static const struct pool *pool_for(struct state *st, struct account *account, enum share share)
+/* The pool that counts for the user: of bytes the tighter one for the peer's own, and the daemon's
+ * for others, who may be in other namespaces; of devices the one that the user uses most. */
+static const struct pool *pool_for(struct peer *peer, struct account *account, enum share share)
 {
 	const struct account *top = account_top(account);
+	struct state *st = peer->state;
 	unsigned most = 0;
 
+	if (share == SHARE_BYTES && account->uid != peer->client.uid)
+		return state_pool(st, share)->above;
 	if (share < SHARE_DEVICE)
 		return account_tightest(account, state_pool(st, share));
 	for (unsigned i = 1; i < DEVICES_MAX; i++) {
@@ -39,7 +42,7 @@ static void send_user(struct peer *peer, uint32_t serial, struct account *accoun
 	};
 
 	for (unsigned share = 0; share < WIRE_SHARES; share++) {
-		const struct pool *pool = pool_for(peer->state, account, share);
+		const struct pool *pool = pool_for(peer, account, share);
 		bool others = pool->accounts != &peer->state->accounts; /* of all namespaces */
 
 		m.used_by_all[share] = others && !sees_all(peer) ? UINT64_MAX : pool->used;

@@ -63,7 +63,7 @@ void client_init(struct client *c, struct shared *sh, const struct client_identi
 	c->label[sizeof(c->label) - 1] = '\0';
 }
 
-int client_join(struct client *c, struct state *st, const gid_t *groups, unsigned ngroups)
+int client_join(struct client *c, struct state *st)
 {
 	struct account *account = account_ref(&st->accounts, c->uid);
 	uint32_t index;
@@ -71,7 +71,6 @@ int client_join(struct client *c, struct state *st, const gid_t *groups, unsigne
 
 	if (!account)
 		return -ENOMEM;
-	account_set_groups(account, c->gid, groups, ngroups);
 	r = catalog_take(&st->catalog, &st->catalog.clients, &index);
 	if (r) {
 		account_unref(account);

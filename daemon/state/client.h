@@ -49,7 +49,8 @@ struct client {
 	struct list prefetched; /* of struct tensor, by link: drafts that may be taken back */
 	struct list doubted; /* of struct tensor, by link: drafts that the client may not know of */
 	struct list prefetching; /* in state.prefetching while there are any */
-	uint32_t drafts;	 /* how many, including those being made */
+	uint32_t drafts;	 /* how many, including those being made, and members */
+	uint32_t members;	 /* of groups that are not published; drafts with a name */
 	uint32_t draft_head;	 /* a slot in the ring, or CATALOG_NONE */
 	bool space_unread;	 /* a draft cannot be taken back before its messages are read */
 
@@ -119,7 +120,7 @@ struct client_identity {
 /* Initializes a client that is in no namespace yet. */
 void client_init(struct client *c, struct shared *sh, const struct client_identity *who);
 /* Gives it a slot in the catalog of a namespace. STATE_E_CLIENTS: all are taken; -ENOMEM. */
-int client_join(struct client *c, struct state *st, const gid_t *groups, unsigned ngroups);
+int client_join(struct client *c, struct state *st);
 
 /*
  * Maps the ledger in *@fd, which is taken on success, and counts its leases from now on. The caller

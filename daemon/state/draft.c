@@ -55,8 +55,6 @@ int tensor_adopt(struct state *st, struct account *account, uint32_t slot, uint3
 			      .share = slot,
 			      .share_prev = slot,
 			      .owner = catalog_row_fact(&st->catalog, slot)->owner,
-			      .next = slot,
-			      .prev = slot,
 			      .chunks = (uint16_t)chunks };
 	r = account_adopt(account, &st->catalog.pools[SHARE_TENSORS], 1);
 	return r ? r : account_adopt(account, &st->catalog.pools[SHARE_CHUNKS], chunks);
@@ -80,7 +78,7 @@ void draft_adopt(struct state *st, struct client *c, uint32_t slot)
 	struct tensor *t = &st->tensors[slot];
 
 	account_adopt(t->account, &st->catalog.pools[SHARE_DRAFTS], 1);
-	draft_into_ring(st, c, slot);
+	slots_add(st, &c->draft_head, slot);
 	t->doubted = true;
 	t->prefetch = catalog_row_fact(&st->catalog, slot)->ring_sum;
 	if (t->prefetch) /* it may be taken back before its client, which may be idle, says more */

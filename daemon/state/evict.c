@@ -223,11 +223,16 @@ void evict_continue(struct state *st)
 	lifetime_schedule(st);
 }
 
+bool evict_may(const struct state *st, const struct client *c, bool own)
+{
+	return candidates(st, c, NULL, own) > 0;
+}
+
 void evict_wait(struct state *st, const struct client *c)
 {
 	struct lifetimes *l = &st->lifetimes;
 
-	if (l->look_again != DEADLINE_NEVER || !candidates(st, c, NULL, false))
+	if (l->look_again != DEADLINE_NEVER || !evict_may(st, c, false))
 		return;
 	l->pause_ns = l->pause_ns ? l->pause_ns * 2 : PAUSE_MIN_NS;
 	if (l->pause_ns > PAUSE_MAX_NS)

@@ -25,6 +25,8 @@ enum evicted evict_one(struct state *st, const struct client *c, const struct de
 		       bool own, struct eviction *eviction);
 /* To be called after EVICTED_LATER: the request is tried again in the next step. */
 void evict_continue(struct state *st);
+/* True if tensors in shared memory may be given up for @c as soon as nobody holds them. */
+bool evict_may(const struct state *st, const struct client *c, bool own);
 /*
  * Lets lifetime_due() call for another look while the request waits, since the last release of a
  * tensor that keeps its name is not reported to us. Does nothing if no tensor can be given up for

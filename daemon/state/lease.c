@@ -35,9 +35,12 @@
 enum { LOOKS_TO_EVICT = 256 };
 enum { LOOKS_AT_ONCE = 8 }; /* at ledgers, by one retire or RELEASED; the rest goes in steps */
 
+/* Who gets a tensor without bytes maps nothing, even if its row shares an extent with others. */
 static struct list *holdings_of_row(struct state *st, uint32_t slot)
 {
-	return holdings_of(st, st->tensors[slot].segment);
+	bool empty = catalog_row(&st->catalog, slot)->segment == CATALOG_NONE;
+
+	return holdings_of(st, empty ? NULL : st->tensors[slot].segment);
 }
 
 static uint32_t slot_of(const struct state *st, const struct tensor *t)
@@ -45,9 +48,16 @@ static uint32_t slot_of(const struct state *st, const struct tensor *t)
 	return (uint32_t)(t - st->tensors);
 }
 
+/* The ring of RETIRED rows with the name of @slot. */
+static uint32_t *retired_of(const struct state *st, uint32_t slot)
+{
+	return &st->names.info[catalog_row(&st->catalog, slot)->name].retired;
+}
+
 static void lease_done(struct state *st, uint32_t slot)
 {
 	atomic_fetch_sub(&st->catalog.header->retired, 1);
+	slots_remove(st, retired_of(st, slot), slot);
 	if (!ring_takes_back(st, slot))
 		tensor_reclaim(st, slot);
 }
@@ -94,6 +104,7 @@ bool lease_retire_unheld(struct state *st, uint32_t slot)
 		return false;
 	}
 	live_ended(st, slot);
+	slots_add(st, retired_of(st, slot), slot);
 	return true;
 }
 
@@ -161,6 +172,7 @@ static void walk_for(struct state *st, struct account *a, uint32_t slot)
 void lease_adopt(struct state *st, struct account *a, uint32_t slot)
 {
 	list_init(&st->tensors[slot].link);
+	slots_add(st, retired_of(st, slot), slot);
 	stand(st, slot, holdings_of_row(st, slot)->next);
 	walk_for(st, a, slot);
 }
@@ -184,6 +196,7 @@ bool lease_revive(struct state *st, const struct client *c, uint32_t slot)
 	if (!client_leases_on(c, slot) || !at)
 		return false;
 	tensor_charge_back(st, slot, c->account);
+	slots_remove(st, retired_of(st, slot), slot);
 	list_del(&t->link);
 	t->at = NULL;
 	holding_left(at);

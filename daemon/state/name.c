@@ -324,6 +324,7 @@ static uint32_t name_fill(struct names *names, uint32_t index, const struct name
 	}
 	name->chunk = end.first;
 	names->info[index].next = names->info[index].prev = CATALOG_NONE;
+	names->info[index].retired = CATALOG_NONE;
 	return end.count;
 }
 
@@ -377,7 +378,9 @@ int name_adopt(struct names *names, uint32_t index, struct account *account, uin
 	struct name_info *info = &names->info[index];
 	int r;
 
-	*info = (struct name_info){ .next = CATALOG_NONE, .prev = CATALOG_NONE, .pins = pins };
+	*info = (struct name_info){
+		.next = CATALOG_NONE, .prev = CATALOG_NONE, .retired = CATALOG_NONE, .pins = pins
+	};
 	if (!pins) {
 		forgotten_add(names, index);
 		return 0;

@@ -12,6 +12,7 @@ struct name_info {
 	uint32_t pins;		 /* rows that carry this name */
 	uint32_t uid;		 /* the user who published the current tensor */
 	uint32_t next, prev;	 /* among the forgotten, oldest first */
+	uint32_t retired;	 /* its first RETIRED row, in a ring, or CATALOG_NONE (tensor.c) */
 	uint32_t unwatched;	 /* the epoch of watches in which no watch covers it (watch.c) */
 	bool forgotten;		 /* no tensor, no pins: only its version is remembered */
 };

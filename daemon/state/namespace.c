@@ -223,7 +223,8 @@ bool namespace_is_of_user(const char *name, uint32_t *uid)
 	return !strcmp(name, canonical);
 }
 
-/* Makes the namespace of @who's own, if @name is its name. */
+/* Makes the namespace of @who's own, if @name is its name. Its group is that of the process, as for
+ * a new file: to look up the user's might hold up the loop. */
 static int make_own(struct namespaces *all, const char *name, const struct namespace_user *who,
 		    struct namespace **out)
 {

@@ -492,6 +492,7 @@ int member_new(struct state *st, struct client *c, uint32_t leader,
 	name_pin(&st->names, name);
 	catalog_row(&st->catalog, *slot)->name = name;
 	st->named++;
+	c->members++;
 	if (shares)
 		draft_share(st, *slot, leader);
 	else

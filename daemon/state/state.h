@@ -30,7 +30,8 @@ struct tensor {
 	struct ring *ring;	 /* ring.c: its ring, also when that has ended; or NULL */
 	uint32_t share, share_prev; /* links of the slots that share its extent (LINK, MEMBER) */
 	uint32_t owner;		    /* DRAFT: index of its client */
-	uint32_t next, prev;	    /* DRAFT: ring of its client's drafts */
+	uint32_t next, prev;	    /* DRAFT: ring of its client's drafts; RETIRED: of the
+				       name's RETIRED rows */
 	uint16_t chunks_reserved, chunks;
 	bool prefetch;	/* DRAFT: may be taken back while unused */
 	bool doubted;	/* DRAFT: of a former daemon; its client may not know of it */

@@ -25,6 +25,32 @@ enum { OTHERS_LOOKS = 16 }; /* at clients of others, by one look for space */
 
 /* ---- slots ---------------------------------------------------------------------------------- */
 
+void slots_add(struct state *st, uint32_t *first, uint32_t slot)
+{
+	struct tensor *t = &st->tensors[slot], *head;
+
+	t->next = t->prev = slot;
+	if (*first == CATALOG_NONE) {
+		*first = slot;
+		return;
+	}
+	head = &st->tensors[*first];
+	t->next = *first;
+	t->prev = head->prev;
+	st->tensors[head->prev].next = slot;
+	head->prev = slot;
+}
+
+void slots_remove(struct state *st, uint32_t *first, uint32_t slot)
+{
+	const struct tensor *t = &st->tensors[slot];
+
+	if (*first == slot)
+		*first = t->next == slot ? CATALOG_NONE : t->next;
+	st->tensors[t->next].prev = t->prev;
+	st->tensors[t->prev].next = t->next;
+}
+
 static struct pool *pool_of(struct state *st, enum share share)
 {
 	return &st->catalog.pools[share];
@@ -88,12 +114,9 @@ static int slot_take(struct state *st, struct client *c, const struct tensor_req
 	if (atomic_load(&st->catalog.header->slots_high) < st->catalog.rows.high)
 		atomic_store(&st->catalog.header->slots_high, st->catalog.rows.high);
 	t = &st->tensors[*slot];
-	*t = (struct tensor){ .account = c->account,
-			      .share = *slot,
-			      .share_prev = *slot,
-			      .owner = c->index,
-			      .next = *slot,
-			      .prev = *slot };
+	*t = (struct tensor){
+		.account = c->account, .share = *slot, .share_prev = *slot, .owner = c->index
+	};
 	t->chunks_reserved = (uint16_t)chunks;
 	atomic_fetch_add(&st->catalog.header->drafts, 1);
 	c->drafts++;
@@ -449,27 +472,12 @@ static void row_survives(struct state *st, uint32_t slot)
 					   .ring_sum = t->prefetch };
 }
 
-void draft_into_ring(struct state *st, struct client *c, uint32_t slot)
-{
-	struct tensor *t = &st->tensors[slot], *head;
-
-	if (c->draft_head == CATALOG_NONE) {
-		c->draft_head = slot;
-	} else {
-		head = &st->tensors[c->draft_head];
-		t->next = c->draft_head;
-		t->prev = head->prev;
-		st->tensors[head->prev].next = slot;
-		head->prev = slot;
-	}
-}
-
 static void draft_insert(struct state *st, struct client *c, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 	struct tensor *t = &st->tensors[slot];
 
-	draft_into_ring(st, c, slot);
+	slots_add(st, &c->draft_head, slot);
 	if (t->prefetch)
 		prefetched_add(st, c, t);
 	row_survives(st, slot);
@@ -480,19 +488,15 @@ void draft_end(struct state *st, struct client *c, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
 
-	if (t->next == slot) {
-		c->draft_head = CATALOG_NONE;
-	} else {
-		if (c->draft_head == slot)
-			c->draft_head = t->next;
-		st->tensors[t->next].prev = t->prev;
-		st->tensors[t->prev].next = t->next;
-	}
+	slots_remove(st, &c->draft_head, slot);
 	if (t->prefetch)
 		prefetched_remove(st, c, t);
 	else if (t->doubted)
 		list_del(&t->link);
-	st->named -= catalog_row(&st->catalog, slot)->name != CATALOG_NONE;
+	if (catalog_row(&st->catalog, slot)->name != CATALOG_NONE) {
+		st->named--;
+		c->members--;
+	}
 	catalog_chunks_unreserve(&st->catalog, t->chunks_reserved);
 	account_give(t->account, pool_of(st, SHARE_CHUNKS), t->chunks_reserved);
 	account_give(t->account, pool_of(st, SHARE_DRAFTS), 1);
@@ -518,7 +522,7 @@ int tensor_create(struct state *st, struct client *c, const struct tensor_reques
 	struct catalog_row *row;
 	int r;
 
-	if (c->drafts >= CLIENT_DRAFTS_MAX)
+	if (c->drafts - c->members >= CLIENT_DRAFTS_MAX)
 		return STATE_E_DRAFTS;
 	r = slot_take(st, c, rq, slot);
 	if (r)
@@ -638,9 +642,17 @@ void draft_share(struct state *st, uint32_t slot, uint32_t with)
 	row_survives(st, slot);
 }
 
+/* Only holders keep a name that was deleted: it is charged as the first row that they keep. */
+static void name_charge(struct state *st, uint32_t index)
+{
+	uint32_t slot = st->names.info[index].retired;
+
+	if (slot != CATALOG_NONE && catalog_name(&st->catalog, index)->current == 0)
+		name_own(&st->names, index, st->tensors[slot].account);
+}
+
 static void row_charge_to(struct state *st, uint32_t slot, struct account *account)
 {
-	const struct catalog_row *row = catalog_row(&st->catalog, slot);
 	struct tensor *t = &st->tensors[slot];
 	struct account *before = t->account;
 
@@ -648,9 +660,7 @@ static void row_charge_to(struct state *st, uint32_t slot, struct account *accou
 	t->account = account;
 	account_move(before, account, pool_of(st, SHARE_CHUNKS), t->chunks);
 	account_move(before, account, pool_of(st, SHARE_TENSORS), 1);
-	/* only its holders keep a name that was deleted */
-	if (catalog_name(&st->catalog, row->name)->current == 0)
-		name_own(&st->names, row->name, account);
+	name_charge(st, catalog_row(&st->catalog, slot)->name);
 }
 
 void tensor_charge_to(struct state *st, uint32_t slot, struct account *account)
@@ -716,8 +726,10 @@ void tensor_reclaim(struct state *st, uint32_t slot)
 	atomic_thread_fence(memory_order_release); /* ORDER: before the rest; lease_stands() */
 	extent_give(st, slot);
 	catalog_chunks_give(&st->catalog, row->chunk);
-	if (row->name != CATALOG_NONE)
+	if (row->name != CATALOG_NONE) {
 		name_unpin(&st->names, row->name);
+		name_charge(st, row->name);
+	}
 	row->chunk = row->name = CATALOG_NONE;
 	slot_discharge(st, st->tensors[slot].account, st->tensors[slot].chunks, false);
 	ring_left(st, slot);

@@ -64,9 +64,11 @@ void tensor_charge_to(struct state *st, uint32_t slot, struct account *account);
 /* Undoes that: the row is its producer's again, whose account this is. */
 void tensor_charge_back(struct state *st, uint32_t slot, struct account *account);
 
-/* ---- for draft.c ---- */
+/* ---- for draft.c, lease.c ---- */
 
-void draft_into_ring(struct state *st, struct client *c, uint32_t slot);
+/* Makes the slot the last of a ring by tensor.next, whose first is *@first, or CATALOG_NONE. */
+void slots_add(struct state *st, uint32_t *first, uint32_t slot);
+void slots_remove(struct state *st, uint32_t *first, uint32_t slot);
 void draft_give_up(struct state *st, struct client *c, uint32_t slot);
 /* Lets the draft be taken back while it is unused; prefetch_try_back() tries to. */
 void prefetched_add(struct state *st, struct client *c, struct tensor *t);

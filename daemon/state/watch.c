@@ -177,7 +177,7 @@ bool watch_hint_fits(struct state *st, const struct client *c)
 {
 	const struct pool *pool = state_pool(st, SHARE_WATCHES);
 
-	return pool->used < pool->capacity / 2 &&
+	return c->watches < CLIENT_WATCHES_MAX / 2 && pool->used < pool->capacity / 2 &&
 	       account_used(c->account, pool) < account_max(c->account, pool) / 2;
 }
 

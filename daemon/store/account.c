@@ -133,18 +133,13 @@ static void account_set_maxima(struct account *account, const struct membership 
 	rules_apply(account, RULE_USER, in);
 	rules_apply(account, RULE_GROUP, in);
 	rules_apply(account, RULE_ANY, in);
-	for (unsigned kind = 0; kind < SHARE_KINDS; kind++) {
-		if (account->max[kind] == SHARE_UNSET)
-			account->max[kind] = SHARE_PERCENT | (account->privileged ? 100 : 50);
-	}
 }
 
 void account_set_groups(struct account *account, gid_t gid, const gid_t *groups, unsigned count)
 {
 	const struct membership in = { gid, groups, count };
 
-	for (; account; account = account->above)
-		account_set_maxima(account, &in);
+	account_set_maxima(account_top(account), &in);
 }
 
 /* ---- accounts ------------------------------------------------------------------------------- */
@@ -229,7 +224,8 @@ static struct account *account_new(struct accounts *accounts, uint32_t uid, unsi
 	account->uid = uid;
 	account->log = &log_limits[uid % LOG_LIMITS];
 	account->privileged = is_privileged(accounts, uid);
-	account_set_maxima(account, NULL);
+	if (!above)
+		account_set_maxima(account, NULL);
 	memmove(&accounts->list[index + 1], &accounts->list[index],
 		(accounts->count - index) * sizeof(struct account *));
 	accounts->list[index] = account;
@@ -304,8 +300,10 @@ struct account *account_in(struct account *account, const struct pool *pool)
 
 uint64_t account_max(struct account *account, const struct pool *pool)
 {
-	uint64_t max = account_in(account, pool)->max[share_kind(pool->share)], percent;
+	uint64_t max = account_top(account)->max[share_kind(pool->share)], percent;
 
+	if (max == SHARE_UNSET)
+		max = SHARE_PERCENT | (account_in(account, pool)->privileged ? 100 : 50);
 	if (!(max & SHARE_PERCENT))
 		return max;
 	percent = max & ~SHARE_PERCENT;

@@ -79,7 +79,7 @@ struct account {
 	unsigned going;	     /* of its segments: to destroy, and their space will be free soon */
 	uint64_t warm, open; /* bytes kept warm, and ended but still open; the daemon's only */
 	uint64_t busy_ns;    /* the daemon's time spent serving it; counted in the daemon's only */
-	uint64_t max[SHARE_KINDS];
+	uint64_t max[SHARE_KINDS]; /* as configured, or SHARE_UNSET; the daemon's only */
 	uint64_t used[SHARE_COUNT];
 	unsigned closing, notices; /* descriptors to be closed, and notices to be sent */
 	/* serve/turns.c, in the daemon's only: */
@@ -150,8 +150,8 @@ uint64_t pool_left(const struct pool *pool); /* 0 also if more is used than ther
 struct account *account_ref(struct accounts *accounts, uint32_t uid);
 /* The account lives on while anything is charged to it. */
 struct account *account_unref(struct account *account);
-/* Finds its maxima again, for a connection with these groups. Rules for the user come before those
- * for the first of its groups that the configuration names, and those before everybody's. */
+/* Finds its maxima again, everywhere, for a connection with these groups. Rules for the user come
+ * before those for the first of its groups that are configured, and those before everybody's. */
 void account_set_groups(struct account *account, gid_t gid, const gid_t *groups, unsigned count);
 /* Initializes an account that the caller owns and that is no user's. */
 void account_init(struct account *account, struct accounts *accounts);

@@ -54,20 +54,42 @@ int shm_object_create(const struct object *o, uint64_t size, const atomic_bool *
 	return 0;
 }
 
+/* Where logind has removed our file (RemoveIPC), another user can make one of the same name. */
+static bool is_ours(const struct stat *st)
+{
+	return S_ISREG(st->st_mode) && st->st_uid == geteuid();
+}
+
+/* -ENOENT also if it is not ours. */
+static int object_stat(const struct object *o, struct stat *st)
+{
+	char path[OBJECT_PATH_MAX];
+
+	shm_object_path(o, path);
+	if (lstat(path, st))
+		return -errno;
+	return is_ours(st) ? 0 : -ENOENT;
+}
+
 /* O_NONBLOCK is for a process of our user that has set a lease on the file (fcntl(F_SETLEASE)).
  * Without it the kernel would wait up to 45 s for the end of that lease. */
 int shm_object_open(const struct object *o, int flags, int *fd)
 {
+	cleanup_(fd_closep) int opened = -1;
 	char name[OBJECT_NAME_MAX];
+	struct stat st;
 	int r;
 
 	if (fault("object_open"))
 		return -EMFILE;
 	object_name(o, name);
-	r = shm_open(name, flags | O_CLOEXEC | O_NONBLOCK, 0);
-	if (r < 0)
-		return -errno;
-	*fd = r;
+	opened = shm_open(name, flags | O_CLOEXEC | O_NONBLOCK, 0);
+	r = opened < 0 ? -errno : 0;
+	if (r)
+		return object_stat(o, &st) == -ENOENT ? -ENOENT : r;
+	if (fstat(opened, &st) || !is_ours(&st))
+		return -ENOENT;
+	*fd = take_fd(&opened);
 	return 0;
 }
 
@@ -100,11 +122,9 @@ static bool has_size(const struct stat *st, uint64_t size)
 
 bool shm_object_has_size(const struct object *o, uint64_t size)
 {
-	char path[OBJECT_PATH_MAX];
 	struct stat st;
 
-	shm_object_path(o, path);
-	return stat(path, &st) || has_size(&st, size);
+	return object_stat(o, &st) || has_size(&st, size);
 }
 
 /*
@@ -131,11 +151,11 @@ int shm_object_destroy(const struct object *o)
 {
 	char path[OBJECT_PATH_MAX];
 	struct stat st;
-	int r;
+	int r = object_stat(o, &st);
 
+	if (r)
+		return r == -ENOENT ? 0 : r;
 	shm_object_path(o, path);
-	if (stat(path, &st))
-		return errno == ENOENT ? 0 : -errno;
 	/* clients cannot write a catalog, and we have it open ourselves */
 	if (o->key && shm_object_is_written(o) != 0)
 		r = helper_trim(path, o->uid, (uint64_t)st.st_size, true);
@@ -314,8 +334,7 @@ static int shm_is_good(const struct object *o, uint64_t size)
 	r = shm_object_open(o, O_RDONLY, &fd);
 	if (r)
 		return r == -EMFILE || r == -ENFILE || r == -ENOMEM ? r : 0;
-	good = !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
-	       !(st.st_mode & 0077);
+	good = !fstat(fd, &st) && !(st.st_mode & 0077);
 	close(fd);
 	return good;
 }

@@ -13,6 +13,7 @@ struct object shm_object_of_catalog(uint64_t instance);
 
 /* The calls of storage_shm; see struct storage. */
 int shm_object_create(const struct object *o, uint64_t size, const atomic_bool *cancel, int *fd_rw);
+/* -ENOENT also if the file of that name is not ours. */
 int shm_object_open(const struct object *o, int flags, int *fd);
 /* Returns 0, or a negative errno if the object is still there. */
 int shm_object_destroy(const struct object *o);
@@ -21,7 +22,7 @@ int shm_object_destroy(const struct object *o);
  * does not say. */
 int shm_object_is_written(const struct object *o);
 
-/* True if it has that size, and no pages beyond, or does not exist. Never waits. */
+/* True if it has that size, and no pages beyond, or does not exist, or is not ours. Never waits. */
 bool shm_object_has_size(const struct object *o, uint64_t size);
 /*
  * Gives @o that size if it has another one, or pages beyond it. A part that had been cut off is a

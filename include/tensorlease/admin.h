@@ -146,7 +146,8 @@ TL_API int tl_list_clients(tl_client *client,
 
 /* TL_SHARE_* - resources that users share, with a limit for each user */
 enum {
-	TL_SHARE_BYTES,	      /* of shared memory */
+	TL_SHARE_BYTES,	      /* of shared memory, in the whole daemon; the caller's own in its
+			       * namespace, if that leaves it less */
 	TL_SHARE_TENSORS,     /* drafts included, in the client's namespace, as those that follow */
 	TL_SHARE_NAMES,	      /* names of tensors */
 	TL_SHARE_SEGMENTS,    /* pieces of memory */
@@ -202,6 +203,8 @@ TL_API int tl_list_users(tl_client *client, int (*visit)(const tl_user_info *inf
  * Fills *info, whose size the caller sets, for the user @uid, or for the client's own user if that
  * is UINT32_MAX. The daemon may know a user of a user namespace by another number. Root and the
  * daemon's own user may ask for any user, also for one that has nothing, and others for themselves.
+ * The daemon learns a user's groups when the user connects: without a connection since it began,
+ * limits that the configuration gives to groups are left out.
  *
  * Ownership: *info is yours, and a copy.
  * Blocking: for one round trip.

@@ -138,10 +138,10 @@ TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTens
  * tl_publish_many - publish several tensors in one step, those on GPUs where they lie
  *
  * Publishes tensors[i] under names[i]. Tensors on a GPU are not copied, those on the CPU are.
- * @options hold for each tensor, but TL_PUBLISH_STAGING is ignored; options->stream is the stream
- * of the tensors on GPUs. Unless @copied is NULL, *copied is the number of copied tensors. One on a
- * GPU that was got from another process is refused with -ENOTSUP: give it a second name with
- * tl_publish(), or copy it with tl_put_many().
+ * @options hold for each tensor, but TL_PUBLISH_STAGING and their DLPack flags are ignored, since
+ * each tensor has its own; options->stream is the stream of the tensors on GPUs. Unless @copied is
+ * NULL, *copied is the number of copied tensors. One on a GPU that was got from another process is
+ * refused with -ENOTSUP: give it a second name with tl_publish(), or copy it with tl_put_many().
  *
  * Ownership: takes @tensors over on success, and after -EINPROGRESS: their deleters are called, on
  * any thread, once nobody uses the tensors any more. On any other failure they stay yours.

@@ -290,9 +290,10 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
  * On the CPU no byte is copied if the tensor lies in memory that @client handed out: it is
  * contiguous and begins where an exported draft does, which is then committed, or is a tensor that
  * was got read-only, in its whole extent. Another one is copied once, and *copied says so; so is
- * one of another client. DLPack flags in @options are ignored, since the tensor has its own. A
- * lifetime in @options takes the place of that which the draft was created with; the draft's ring
- * is as it was created with.
+ * one of another client, and a draft that is a slot of a ring where it gets another name, a
+ * lifetime or more than 24 bytes of metadata. DLPack flags in @options are ignored, since the
+ * tensor has its own. A lifetime in @options takes the place of that which the draft was created
+ * with; the draft's ring is as it was created with.
  *
  * On a GPU nothing is copied unless options->flags has TL_PUBLISH_STAGING: the allocation in which
  * the tensor lies is exported. It keeps its strides, up to 16 dimensions, as long as they are above

@@ -110,7 +110,8 @@ TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_opt
  * Ownership: *event is yours, and a copy. No lease is taken, so the name may mean another tensor by
  * the time of a tl_get().
  * Blocking: for at most @options->timeout_ns; NULL: it does not. It sleeps, and connects again, as
- * tl_get() does. With more than 120 names that have rings it looks every 5 ms instead.
+ * tl_get() does. With more than 120 names that have rings it looks every 5 ms instead. A ring that
+ * is new to this client, or another daemon, takes a round trip, for at most the client's timeout.
  * Threads: any, several at once too.
  * Returns: 0, a common error, or
  *	-EAGAIN		nothing has happened, and the timeout is 0

@@ -42,6 +42,19 @@ def test_versions_values_and_stat(client, observer, ring):
 
 
 @rings
+def test_a_slot_of_a_ring_has_the_rings_name(client, ring):
+    name = f"ring/name/{ring}"
+    begin(client, name, ring)
+    draft = client.create(name, SIZE, "int32", ring=ring)
+    draft.numpy()[:] = 7
+    if ring:
+        with pytest.raises(tensorlease.UnsupportedError, match=f"slot of the ring of '{name}'"):
+            client.publish("ring/other", draft, no_copy=True)
+    assert client.publish("ring/other", draft).copied == bool(ring)
+    assert (client.get("ring/other").numpy() == 7).all()
+
+
+@rings
 def test_what_is_held_stays(client, observer, ring):
     name = f"ring/held/{ring}"
     begin(client, name, ring)

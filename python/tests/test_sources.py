@@ -78,6 +78,8 @@ def test_read_only_and_immutable_arrays(client):
     [
         np.arange(3, dtype=">i4"),
         np.arange(3).astype("M8[s]"),
+        np.datetime64(0, "s"),
+        np.timedelta64(1, "D"),
         np.zeros(3, "longdouble"),
         np.array(["a", "bc"]),
         np.zeros(2, [("a", "i4"), ("b", "f4")]),
@@ -418,11 +420,15 @@ class Small:
 @pytest.mark.parametrize("view", [lambda a: a, lambda a: a[::2], lambda a: a[::-1], lambda a: a[:0]])
 def test_elements_of_less_than_a_byte_keep_a_byte_each(client, word, view):
     source = view(np.arange(40, dtype="uint8") % 2)
-    for call in (client.put, client.publish):
+    for call in (client.put, client.publish, one_of(client.put_many), one_of(client.publish_many)):
         call("sources/small", Small(source, word))
         tensor = client.get("sources/small")
         assert tensor._dtype_word == word and tensor.shape == source.shape and tensor.itemsize == 1
         assert np.asarray(memoryview(bytes_of(tensor))).tolist() == source.tolist()
+
+
+def one_of(call):
+    return lambda name, source: call({name: source})
 
 
 def bytes_of(tensor):

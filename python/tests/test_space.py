@@ -65,6 +65,20 @@ def test_space_that_comes_ends_the_wait(full, daemon, client, call):
     client.delete("space/b")
 
 
+def test_close_ends_a_wait_for_space_for_the_copy_of_a_draft(tmp_path):
+    address = str(tmp_path / "socket")
+    with daemon_at(address, "4M") as first, tensorlease.connect(address, autostart=False) as client:
+        draft = client.create("space/b", 3 * MIB, "u1")
+        first.kill()
+        first.wait()
+        with daemon_at(address, "4M"), tensorlease.connect(address, autostart=False) as other:
+            full = other.create("space/a", 2 * MIB, "u1")
+            assert client.list() == []  # it is connected again
+            said = close_during(client, lambda: client.publish("space/b", draft, timeout=limit(60)))
+            full.abort()
+    assert said == ["the client was closed during a wait for space"]
+
+
 def test_a_wait_for_space_lasts_as_long_as_it_was_told(full, client):
     began = time.monotonic()
     with pytest.raises(tensorlease.NoSpaceError, match="3145728"):

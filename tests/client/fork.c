@@ -363,6 +363,20 @@ static int held_by_its_parent(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
+static struct test_child start_unconnected(const struct test_daemon *d, child_fn *child,
+					   struct family *f)
+{
+	struct test_child c;
+
+	td_freeze(d); /* it cannot answer the child's connection */
+	fork_timeout_ns = 50 * MS;
+	c = child_start(d, child, f);
+	fork_timeout_ns = WAIT_S * SECOND;
+	td_thaw(d);
+	must_be(child_await(&c), 1);
+	return c;
+}
+
 static void must_be_held(child_fn *child)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -370,12 +384,7 @@ static void must_be_held(child_fn *child)
 	struct family f;
 
 	take_family(&f, td_connect(&d));
-	td_freeze(&d); /* it cannot answer the child's connection */
-	fork_timeout_ns = 50 * MS;
-	c = child_start(&d, child, &f);
-	fork_timeout_ns = WAIT_S * SECOND;
-	td_thaw(&d);
-	must_be(child_await(&c), 1);
+	c = start_unconnected(&d, child, &f);
 	drop_family(&f);
 	replace_family_often(&f);
 	must_be(td_status(&d).retired, HELD);
@@ -406,6 +415,28 @@ static int drops_all(const struct test_daemon *d, void *arg)
 	return waits(d, NULL);
 }
 
+TEST(what_a_parent_holds_for_a_child_ends_after_tl_close_too)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *other = td_connect(&d);
+	struct test_child c;
+	struct family f;
+
+	take_family(&f, td_connect(&d));
+	c = start_unconnected(&d, waits, &f);
+	tl_close(f.client);
+	f.client = other;
+	replace_family(&f, HELD);
+	must_be(td_status(&d).retired, HELD);
+	child_finish(&c);
+	for (int i = 1; i < HELD; i++)
+		drop(f.held[i]);
+	must_be(td_status(&d).retired, 1);
+	drop(f.held[0]);
+	must_be(td_status(&d).retired, 0);
+	tl_close(other);
+}
+
 /* Who has a connection of its own could not give that up. */
 TEST(what_a_parent_holds_for_a_child_is_not_its_sisters)
 {
@@ -414,12 +445,7 @@ TEST(what_a_parent_holds_for_a_child_is_not_its_sisters)
 	struct family f;
 
 	take_family(&f, td_connect(&d));
-	td_freeze(&d);
-	fork_timeout_ns = 50 * MS;
-	unconnected = child_start(&d, waits, NULL);
-	fork_timeout_ns = WAIT_S * SECOND;
-	td_thaw(&d);
-	must_be(child_await(&unconnected), 1);
+	unconnected = start_unconnected(&d, waits, &f);
 	sister = child_start_ready(&d, drops_all, &f);
 	drop_family(&f);
 	replace_family_often(&f);

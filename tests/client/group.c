@@ -132,6 +132,33 @@ TEST(members_may_differ_in_everything)
 	tl_close(client);
 }
 
+/* Who gets it maps nothing, so that it is no holder of the group's memory. */
+TEST(an_empty_member_is_held_by_who_maps_nothing)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	const tl_group_item items[2] = {
+		{ .name = "g/full", .dtype = { TL_DTYPE_FLOAT, 64, 1 } },
+		{ .name = "g/empty", .shape = (const int64_t[]){ 0, 3 }, .ndim = 2, .dtype = U8 },
+	};
+	tl_info info = { .size = sizeof(info) };
+	DLManagedTensorVersioned *t;
+	tl_group *group;
+
+	must_be(tl_group_create(client, items, 2, NULL, &group), 0);
+	must_be(tl_group_commit(group), 0);
+	t = get(other, "g/empty");
+	must_be(tl_delete(client, "g/empty"), 0);
+	must_be(td_status(&d).retired, 1);
+	must_be(tl_tensor_info(t, &info), 0);
+	must_be(info.shape[1], 3);
+	drop(t);
+	td_sync(&d);
+	must_be(td_status(&d).retired, 0);
+	tl_close(other);
+	tl_close(client);
+}
+
 TEST(a_mistake_in_one_member_publishes_none)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 << 20);

@@ -105,6 +105,35 @@ TEST(a_copy_that_is_forbidden_is_not_made)
 	tl_close(client);
 }
 
+TEST(each_of_many_has_dlpack_flags_of_its_own)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	const char *const names[2] = { "padded", "packed" };
+	unsigned char data[9] = { 1, 2, 3, 4, 5, 6, 7, 8, 9 };
+	tl_info info = { .size = sizeof(info) };
+	DLManagedTensorVersioned *both[2], *t;
+	struct foreign f[2];
+
+	for (int i = 0; i < 2; i++) {
+		foreign_init(&f[i], data, 9, NULL);
+		f[i].managed.dl_tensor.dtype = (DLDataType){ TL_DTYPE_INT, 4, 1 };
+		both[i] = &f[i].managed;
+	}
+	both[0]->flags = DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	must_be(tl_publish_many(client, names, both, 2, NULL, NULL), 0);
+	t = get(client, "padded");
+	must(t->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
+	must(!memcmp(t->dl_tensor.data, data, 9));
+	must_be(tl_tensor_info(t, &info), 0);
+	must_be(info.nbytes, 9);
+	drop(t);
+	must_be(tl_stat(client, "packed", &info), 0);
+	must_be(info.nbytes, 5);
+	must_be(f[0].deleted + f[1].deleted, 2);
+	tl_close(client);
+}
+
 TEST(an_exported_draft_is_not_copied)
 {
 	cleanup_td struct test_daemon d = td_start();

@@ -26,6 +26,12 @@ struct catalog_map {
 	size_t size;
 };
 
+static void catalog_path(const struct test_daemon *d, char path[80])
+{
+	snprintf(path, 80, "/dev/shm/tensorlease-%016llx-%016x", (unsigned long long)d->instance,
+		 0);
+}
+
 static struct catalog_map catalog_map(const struct test_daemon *d)
 {
 	struct catalog_map m;
@@ -33,8 +39,7 @@ static struct catalog_map catalog_map(const struct test_daemon *d)
 	char path[80];
 	int fd;
 
-	snprintf(path, sizeof(path), "/dev/shm/tensorlease-%016llx-%016x",
-		 (unsigned long long)d->instance, 0);
+	catalog_path(d, path);
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	must(fd >= 0);
 	must_be(fstat(fd, &st), 0);
@@ -49,12 +54,12 @@ static struct catalog_map catalog_map(const struct test_daemon *d)
 }
 
 /* What it says contains @text. */
-static void must_say(const struct test_daemon *d, const char *text)
+static void check_must(const struct test_daemon *d, int status, const char *text)
 {
 	char path[128], said[4096] = "";
 	FILE *f;
 
-	must_be(td_check(d, true), WRONG);
+	must_be(td_check(d, true), status);
 	snprintf(path, sizeof(path), "%s/check", d->dir);
 	f = fopen(path, "re");
 	must(f);
@@ -63,6 +68,11 @@ static void must_say(const struct test_daemon *d, const char *text)
 	if (!strstr(said, text))
 		print_error("it should say \"%s\", and says:\n%s", text, said);
 	must(strstr(said, text));
+}
+
+static void must_say(const struct test_daemon *d, const char *text)
+{
+	check_must(d, WRONG, text);
 }
 
 /* @place is other than it should be, and then as before. */
@@ -301,6 +311,19 @@ TEST(without_a_daemon_there_is_nothing_to_check)
 
 	td_stop(&d);
 	must_be(td_check(&gone, true), CANNOT);
+}
+
+/* As logind does when the last session of a user ends. */
+TEST(a_check_of_shared_memory_that_was_removed_says_so)
+{
+	struct test_daemon d = td_start();
+	char path[80];
+
+	catalog_path(&d, path);
+	must_be(unlink(path), 0);
+	check_must(&d, CANNOT, "is not in /dev/shm here");
+	must_be(kill(d.pid, SIGTERM), 0);
+	must_be(td_exit_status(&d), 0);
 }
 
 /* A connection would start the service whose socket it is, which removes what is to be checked. */

@@ -327,12 +327,12 @@ TEST(a_reload_loses_nothing_and_a_restart_says_what_it_lost)
 	c = td_connect(&d);
 	pid = proper(&d);
 	must_be(put_value(c, "a", 1, NULL), 0);
-	reload_must_be_refused(&d, config, "nonsense = 1\n", "configuration are wrong");
+	reload_must_be_refused(&d, config, "nonsense = 1\n", ":1: there is no option nonsense");
 	reload_must_be_refused(&d, config, "max-tensors = 64\n", "max-tensors");
 	must_be(proper(&d), pid);
 	config_write(config, "nonsense = 1\n");
 	must_be(tl_restart(c), -EINVAL);
-	must(strstr(tl_last_error(), "configuration are wrong"));
+	must(strstr(tl_last_error(), ":1: there is no option nonsense"));
 	config_write(config, "warm-time = 1\n[namespace lab]\nmode = 0777\n");
 	must_be(kill(d.keeper, SIGHUP), 0);
 	eventually((next = proper(&d)) && next != pid);
@@ -377,7 +377,7 @@ TEST(a_configuration_that_was_refused_does_not_count_after_a_death)
 	static const char first[] = "[namespace lab]\nmode = 0777\n";
 	static const char later[] = "max-tensors = 1000\n[namespace lab]\n[namespace late]\n";
 	static const char *const refused[][2] = {
-		{ "nonsense = 1\n", "configuration are wrong" },
+		{ "nonsense = 1\n", ":1: there is no option nonsense" },
 		{ "max-tensors = 64\n[namespace lab]\n", "max-tensors is 64" },
 		{ "[namespace other]\n", "lab: it is not configured any more" },
 	};

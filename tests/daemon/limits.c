@@ -277,6 +277,28 @@ TEST(slots_and_drafts_end_with_an_error)
 	rc_goodbye(&b);
 }
 
+/* Who holds it may do so for a moment only, as a client does that is just ending. */
+TEST(who_lacks_a_slot_waits_for_a_tensor_that_may_be_given_up)
+{
+	cleanup_td struct test_daemon d = td_start(.max_tensors = 64);
+	struct raw a = rc_open(&d), b = rc_open(&d);
+	struct wire_draft held, draft;
+	uint32_t serial;
+	int n = 0, r;
+
+	must_be(rc_put_as(&a, "a", 10, WIRE_LIFETIME_EVICTABLE, 0, &held), 0);
+	must(rc_hold(&a, held.ref));
+	while ((r = rc_create(&a, NULL, 10, 0, &draft)) == 0)
+		must(++n <= 64);
+	must_be(r, WIRE_E_LIMIT);
+	serial = ask_and_wait(&d, &b, 10);
+	rc_drop(&a, held.ref); /* nobody tells the daemon */
+	must_be(answer_to(&b, serial, &draft), 0);
+	must_be(rc_create(&b, NULL, 10, -1, &draft), WIRE_E_LIMIT); /* no other may be given up */
+	rc_goodbye(&a);
+	rc_goodbye(&b);
+}
+
 TEST(one_client_has_at_most_1024_drafts)
 {
 	cleanup_td struct test_daemon d = td_start(.max_tensors = 4096);

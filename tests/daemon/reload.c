@@ -145,6 +145,21 @@ TEST(a_reload_is_refused_that_would_find_nothing)
 	finish(&s);
 }
 
+/* A daemon in the background has no log. */
+TEST(a_restart_says_what_is_wrong_with_the_configuration)
+{
+	char where[128];
+	struct scene s;
+
+	begin(&s, false);
+	config_write(s.config, "\nmax-tensors = many\n");
+	snprintf(where, sizeof(where), "%s:2: max-tensors = many: it must be", s.config);
+	must_be(tl_restart(s.c), -EINVAL);
+	must(strstr(tl_last_error(), where));
+	must_be(daemon_of(s.c), s.pid);
+	finish(&s);
+}
+
 /* A configuration with sections for all of @names but @without. */
 static const char *sections(const char *const names[], const char *without)
 {
@@ -341,7 +356,7 @@ TEST(a_user_or_group_that_is_removed_costs_nothing_when_the_daemon_dies)
 	reload(&s, config);
 	config_write(users, "root:x:0:0::/:/bin/sh\n");
 	config_write(groups, "root:x:0:\n");
-	must_be_refused(&s, config, "its configuration are wrong");
+	must_be_refused(&s, config, "owner = lent: there is no such user");
 	for (int i = 0; i < 2; i++) {
 		daemon_kill(s.c);
 		s.pid = daemon_of(s.c);

@@ -508,6 +508,59 @@ TEST(the_configuration_says_what_users_and_groups_may_have)
 	maxima_must_be(&d, BOB, 8 * MIB, 50, 3);
 }
 
+static int hold_a_mebibyte_in_lab(const struct test_daemon *d, void *arg)
+{
+	const tl_connect_options o = { .size = sizeof(o),
+				       .address = d->socket,
+				       .namespace_name = "lab" };
+	static unsigned char bytes[MIB];
+	const int64_t shape = MIB;
+	const DLTensor t = bytes_tensor(bytes, &shape);
+	tl_client *client;
+
+	(void)arg;
+	setenv("TENSORLEASE_TRUST_UID", "0", 1);
+	must_be(tl_connect(&o, &client), 0);
+	must_be(tl_put(client, "held", &t, NULL, NULL), 0);
+	pause_at(1);
+	must_be(tl_close(client), 0);
+	return 0;
+}
+
+/* Bytes count in the daemon, and a group's section counts in each namespace. */
+TEST(root_sees_what_a_user_of_another_namespace_has)
+{
+	struct wire_user u[2];
+	char path[64], text[256];
+	struct test_child b;
+	struct raw rc;
+
+	NEEDS_ROOT;
+	snprintf(text, sizeof(text),
+		 "max-tensors = 200\n[group %u]\nbytes = 75%%\ntensors = 25%%\n"
+		 "[namespace default]\ncapacity = 10%%\n[namespace lab]\nmode = 0777\n",
+		 (unsigned)getgid());
+	write_config(path, text);
+	cleanup_td struct test_daemon d = td_start(.for_others = true,
+						   .extra = ARGUMENTS("--config", path));
+	unlink(path);
+	b = child_start_as(BOB, &d, hold_a_mebibyte_in_lab, NULL);
+	must_be(child_await(&b), 1);
+	rc = rc_open(&d);
+	must(ask_user(&rc, BOB, WIRE_USERS_EXACT, &u[0]));
+	must(ask_user(&rc, 1, 0, &u[1]));
+	for (int i = 0; i < 2; i++) {
+		must_be(u[i].uid, BOB);
+		must(u[i].used[SHARE_BYTES] >= MIB);
+		must_be(u[i].max[SHARE_BYTES], 48 * MIB);
+		must_be(u[i].capacity[SHARE_BYTES], 64 * MIB);
+		must_be(u[i].used[SHARE_TENSORS], 0);
+		must_be(u[i].max[SHARE_TENSORS], 50);
+	}
+	rc_goodbye(&rc);
+	child_finish(&b);
+}
+
 TEST(a_mistake_in_the_configuration_is_told_with_its_line)
 {
 	static const char *const bad[] = {

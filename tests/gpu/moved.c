@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors that are wanted on another device than they lie on. */
+#include <malloc.h>
+#include <sys/mman.h>
+
 #include "tests/gpu/common.h"
+#include "tests/harness/process.h"
 
 enum { N = 3 << 20 };
+
+static const char *const no_warm[] = { "--warm-time", "0", NULL };
 
 /* "gpu" on device 0, still being written for a while, "wide" there with gaps, and "cpu". */
 static int producer(const struct test_daemon *d, void *arg)
@@ -182,7 +188,6 @@ static int consumer(const struct test_daemon *d, void *arg)
 
 GPU_TEST(tensors_are_had_on_any_device_and_copies_say_so)
 {
-	static const char *const no_warm[] = { "--warm-time", "0", NULL };
 	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
 	struct test_child p, c;
 
@@ -191,6 +196,43 @@ GPU_TEST(tensors_are_had_on_any_device_and_copies_say_so)
 	must_be(child_await(&p), 1);
 	c = child_start(&g.d, consumer, NULL);
 	child_finish(&c);
+	child_finish(&p);
+	gpu_nothing_left(&g);
+}
+
+static int child_drops_its_copy(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t;
+	uintptr_t page;
+	int status;
+	pid_t pid;
+
+	(void)arg;
+	mallopt(M_MMAP_THRESHOLD, N / 2); /* what is freed is unmapped */
+	t = get_on(client, "gpu", cpu, TL_STREAM_NONE);
+	page = (uintptr_t)t->dl_tensor.data & ~(uintptr_t)(sysconf(_SC_PAGESIZE) - 1);
+	pid = fork();
+	must(pid >= 0);
+	if (pid == 0) {
+		drop(t);
+		_exit(!(msync((void *)page, 1, MS_ASYNC) && errno == ENOMEM));
+	}
+	process_remember(pid);
+	must_be(process_wait(pid, &status), 0);
+	must_be(status, 0);
+	drop(t);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_child_frees_its_copy_on_the_cpu)
+{
+	SKIP_UNLESS(!SANITIZED, "sanitizers keep freed memory for a while");
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
+	struct test_child p = child_start_ready(&g.d, producer, NULL);
+
+	must_be(td_run_client(&g.d, child_drops_its_copy, NULL), 0);
 	child_finish(&p);
 	gpu_nothing_left(&g);
 }
@@ -237,7 +279,6 @@ static int drops_a_copy_without_events(const struct test_daemon *d, void *arg)
 
 GPU_TEST(a_copy_is_given_up_without_a_wait_beyond_the_events)
 {
-	static const char *const no_warm[] = { "--warm-time", "0", NULL };
 	SKIP_UNLESS(!gpu_is_real(), "needs a driver without events");
 	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
 

@@ -293,6 +293,52 @@ GPU_TEST(no_stream_means_no_order)
 	gpu_nothing_left(&g);
 }
 
+struct careless {
+	tl_client *client;
+	DLManagedTensorVersioned *t;
+	_Atomic pid_t tid;
+};
+
+static void *gets_many_later(void *arg)
+{
+	static const char *const name[1] = { "t" };
+	const tl_get_options o = { .size = sizeof(o),
+				   .timeout_ns = WAIT_S * SECOND,
+				   .stream = TL_STREAM_NONE };
+	struct careless *w = arg;
+
+	atomic_store(&w->tid, gettid());
+	must_be(tl_get_many(w->client, name, 1, &o, &w->t), 0);
+	return NULL;
+}
+
+static int careless_waiter(const struct test_daemon *d, void *arg)
+{
+	struct careless w = { .client = gpu_open(d, 0) };
+	pthread_t thread;
+
+	(void)arg;
+	must_be(pthread_create(&thread, NULL, gets_many_later, &w), 0);
+	until_it_sleeps(&w.tid);
+	pause_at(1); /* it is published; its work stands still */
+	pthread_join(thread, NULL);
+	drop(w.t);
+	tl_close(w.client);
+	return 0;
+}
+
+GPU_TEST(no_stream_means_no_order_when_many_are_waited_for)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child c = child_start_ready(&g.d, careless_waiter, NULL), p;
+
+	p = child_start_ready(&g.d, one_writer, NULL);
+	child_finish(&c);
+	gpu_hold(0);
+	child_finish(&p);
+	gpu_nothing_left(&g);
+}
+
 /* ---- Sealed ---- */
 
 /* In the place of a stream that a process has yet to make, and that waits for the default one. */

@@ -3,6 +3,8 @@
 #include "daemon/options.h"
 
 #include <errno.h>
+#include <grp.h>
+#include <pwd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -231,6 +233,57 @@ TEST(a_name_that_was_looked_up_is_not_looked_up_again)
 	options_deinit(&again);
 	options_deinit(&read.o);
 	must_be(close(fd), 0);
+}
+
+static int lookup_error; /* 0: there is no such entry */
+
+/* In the place of the C library's, since a test cannot have a name service fail. */
+struct passwd *getpwnam(const char *name)
+{
+	static struct passwd root;
+
+	errno = lookup_error;
+	return strcmp(name, "root") ? NULL : &root;
+}
+
+struct group *getgrnam(const char *name)
+{
+	static struct group root;
+
+	errno = lookup_error;
+	return strcmp(name, "root") ? NULL : &root;
+}
+
+TEST(a_name_that_cannot_be_looked_up_is_not_called_unknown)
+{
+	static const struct {
+		const char *text;
+		int error;
+		const char *said;
+	} wrong[] = {
+		{ "[user alice]\n", 0, ": [user alice]: there is no such user\n" },
+		{ "[group lab]\n", ENOENT, ": [group lab]: there is no such group\n" },
+		{ "[user alice]\n", EMFILE,
+		  ": [user alice]: cannot look up user alice: Too many open files\n" },
+		{ "[group lab]\n", EIO,
+		  ": [group lab]: cannot look up group lab: Input/output error\n" },
+		{ "[namespace a]\nowner = alice\n", 0, ": owner = alice: there is no such user\n" },
+		{ "[namespace a]\ngroup = lab\n", EIO,
+		  ": group = lab: cannot look up group lab: Input/output error\n" },
+	};
+
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+		lookup_error = wrong[i].error;
+		struct reading read = read_text(wrong[i].text);
+
+		lookup_error = 0;
+		must_be(read.r, OPTIONS_E_USAGE);
+		if (!strstr(read.text, wrong[i].said))
+			print_error("%s-> %s", wrong[i].text, read.text);
+		must(strstr(read.text, wrong[i].said));
+		must(strstr(read.text, read.o.error));
+		options_deinit(&read.o);
+	}
 }
 
 /* A keeper starts no other daemon after a mistake. */

@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <tensorlease/watch.h>
+
 #include "tests/unit/liar_fixture.h"
 #include "util/clock.h"
 
@@ -60,6 +62,41 @@ LIE_TEST(a_create_that_does_not_wait_is_not_made_again_for_ever)
 	must(strstr(tl_last_error(), "ends every connection"));
 	must(atomic_load(&creates) < DEATHS);
 	must_be(create(client, 1), -ENOTCONN);
+	tl_close(client);
+}
+
+/* ---- While names are watched ---- */
+
+/* The next one says that it is the same one, though its tables are smaller. */
+static bool die_and_shrink(struct liar *l, int socket, struct conn_message *m)
+{
+	if (m->header.type == WIRE_HELLO)
+		l->catalog->header.max_names = 1;
+	if (m->header.type != WIRE_CREATE || atomic_fetch_add(&creates, 1))
+		return false;
+	must_be(shutdown(socket, SHUT_RDWR), 0);
+	return true;
+}
+
+LIE_TEST(a_watch_believes_no_name_beyond_the_next_ones_tables)
+{
+	tl_client *client = liar_connect(&liar);
+	tl_watch_options o = { .size = sizeof(o), .flags = TL_WATCH_PREFIX };
+	tl_watch_event event = { .size = sizeof(event) };
+	const int64_t shape[1] = { 8 };
+	tl_watch *watch;
+
+	liar_publish(&liar, LIAR_NAMES - 1, "a/1", 1, shape, 0, 0);
+	must_be(tl_watch_open(client, "a/", &o, &watch), 0);
+	must_be(tl_watch_next(watch, NULL, &event), 0);
+	must_be(event.what, TL_WATCH_PUBLISHED);
+	atomic_store(&creates, 0);
+	liar_set_answer(&liar, die_and_shrink);
+	must_be(create(client, WAIT_S * SECOND), 0);
+	must_be(tl_watch_next(watch, NULL, &event), 0);
+	must_be(event.what, TL_WATCH_RESTARTED);
+	must_be(tl_watch_next(watch, NULL, &event), -EAGAIN);
+	must_be(tl_watch_close(watch), 0);
 	tl_close(client);
 }
 

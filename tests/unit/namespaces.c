@@ -176,6 +176,8 @@ TEST(what_one_may_not_read_is_not_there)
 
 TEST(the_template_makes_a_users_own_only)
 {
+	const struct namespace_user newgrp = { .uid = 7, .gid = 70 };
+	unsigned rights;
 	struct namespace *mine, *again;
 
 	start();
@@ -185,7 +187,9 @@ TEST(the_template_makes_a_users_own_only)
 	must_be(enter("user-7", 8, &mine), STATE_E_NOT_FOUND);
 	must_be(enter("user-7", 0, &mine), STATE_E_NOT_FOUND);
 	must_be(enter("user-7", 7, &mine), 0);
-	must(mine->made && mine->config.uid == 7);
+	must(mine->made && mine->config.uid == 7 && mine->config.gid == 7);
+	must_be(namespace_find(&all, "user-7", 6, &newgrp, &again, &rights), 0);
+	must(again == mine && mine->config.gid == 7); /* that of the first */
 	must_be(enter("user-7", 7, &again), 0);
 	must(again == mine);
 	must_be(enter("user-7", 0, &again), 0);

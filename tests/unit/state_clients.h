@@ -128,7 +128,7 @@ static inline void fx_connect(struct tester *t, uint32_t uid)
 
 	*t = (struct tester){ .size = ledger_size(slots) };
 	client_init(&t->c, &fx_shared, &who);
-	assert_int_equal(client_join(&t->c, &st, NULL, 0), 0);
+	assert_int_equal(client_join(&t->c, &st), 0);
 	t->ledger = mmap(NULL, t->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	assert_ptr_not_equal(t->ledger, MAP_FAILED);
 	madvise(t->ledger, t->size, MADV_DONTFORK); /* a helper of the daemon is no client */

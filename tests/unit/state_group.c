@@ -54,6 +54,30 @@ TEST(members_are_nobodys_drafts)
 	fx_stop();
 }
 
+TEST(members_of_groups_leave_a_client_its_drafts)
+{
+	uint32_t leader, slot;
+	struct tester t;
+	char name[16];
+
+	fx_start(.max_tensors = 8 * CLIENT_DRAFTS_MAX);
+	fx_connect(&t, 71000);
+	assert_int_equal(fx_create(&t, 100, &leader), 0);
+	for (int i = 0; i < CLIENT_DRAFTS_MAX; i++) {
+		snprintf(name, sizeof(name), "m%d", i);
+		assert_int_equal(member(&t, fx_ref(leader), name, 0, 0), 0);
+	}
+	for (int i = 1; i < CLIENT_DRAFTS_MAX; i++)
+		assert_int_equal(fx_create(&t, 0, &slot), 0);
+	assert_int_equal(fx_create(&t, 0, &slot), STATE_E_DRAFTS);
+	/* nor do members that are published leave it more */
+	assert_int_equal(fx_group(&t, fx_ref(leader), CLIENT_DRAFTS_MAX), 0);
+	assert_int_equal(fx_create(&t, 0, &leader), 0);
+	assert_int_equal(fx_create(&t, 0, &slot), STATE_E_DRAFTS);
+	fx_leave(&t);
+	fx_stop();
+}
+
 /* Returns the CPU time of groups that end by being given up, or by having a wrong count. */
 static int64_t cost_of_groups(struct tester *t, int groups, int members)
 {

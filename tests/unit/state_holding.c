@@ -271,6 +271,58 @@ TEST(what_holders_are_charged_for_ends_with_the_daemon)
 	fx_stop();
 }
 
+/* Who is charged for the one name: the number of its user, or 0 for nobody. */
+static uint32_t charged_for_name(const struct tester *all, unsigned count)
+{
+	uint32_t uid = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		if (!all[i].c.account->used[SHARE_NAMES])
+			continue;
+		assert_int_equal(all[i].c.account->used[SHARE_NAMES], 1);
+		assert_int_equal(uid, 0);
+		uid = all[i].c.uid;
+	}
+	assert_int_equal(st.catalog.pools[SHARE_NAMES].used, uid != 0);
+	return uid;
+}
+
+TEST(a_deleted_name_is_charged_to_those_who_keep_it)
+{
+	struct tester t[3];
+	uint64_t refs[4];
+
+	fx_start(.capacity = 16 * MIB);
+	for (unsigned i = 0; i < 3; i++)
+		fx_connect(&t[i], 71000 + i);
+	/* it was replaced before it is deleted, and its versions have different holders */
+	for (unsigned i = 0; i < 4; i++) {
+		refs[i] = fx_put(&t[0], the_name, NBYTES);
+		if (i < 3)
+			assert_true(fx_hold(&t[(i + 1) % 3], refs[i]));
+	}
+	assert_int_equal(charged_for_name(t, 3), 71000);
+	assert_int_equal(fx_delete(&t[0], the_name), 0);
+	assert_int_equal(charged_for_name(t, 3), 71001);
+	fx_drop(&t[1], refs[0]);
+	assert_int_equal(charged_for_name(t, 3), 71002);
+	fx_drop(&t[2], refs[1]);
+	assert_int_equal(charged_for_name(t, 3), 71000);
+	/* who publishes it is charged for it again */
+	assert_true(fx_hold(&t[2], fx_put(&t[1], the_name, NBYTES)));
+	fx_drop(&t[0], refs[2]);
+	assert_int_equal(charged_for_name(t, 3), 71001);
+	assert_int_equal(fx_delete(&t[1], the_name), 0);
+	assert_int_equal(charged_for_name(t, 3), 71002);
+	fx_leave(&t[2]);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(t[i].c.account->used[SHARE_NAMES], 0);
+		fx_leave(&t[i]);
+	}
+	assert_int_equal(st.catalog.pools[SHARE_NAMES].used, 0);
+	fx_stop();
+}
+
 /* @nbytes of a large segment, or of a small one. */
 static void name_again(uint64_t nbytes, uint64_t charged)
 {

@@ -233,7 +233,7 @@ TEST(there_are_so_many_tensors_drafts_and_clients_and_no_more)
 	fx_connect(&t, 71000);
 	fx_connect(&u, 71000);
 	client_init(&third, &fx_shared, &who);
-	assert_int_equal(client_join(&third, &st, NULL, 0), STATE_E_CLIENTS);
+	assert_int_equal(client_join(&third, &st), STATE_E_CLIENTS);
 	client_deinit(&third, &st, true); /* fine on a half-made one */
 	for (int i = 0; i < CLIENT_DRAFTS_MAX; i++) {
 		const struct tensor_request rq = { .nbytes = 0 };

@@ -261,6 +261,23 @@ TEST(half_of_the_watches_are_not_for_hints)
 	fx_stop();
 }
 
+TEST(half_of_a_clients_watches_are_not_for_hints)
+{
+	struct tester t;
+	char text[16];
+
+	fx_start();
+	fx_connect(&t, 71000);
+	for (unsigned i = 0; i < CLIENT_WATCHES_MAX / 2; i++) {
+		must(hint_fits(&t));
+		snprintf(text, sizeof(text), "n%u", i);
+		watch(&t, text, false);
+	}
+	must(!hint_fits(&t));
+	fx_leave(&t);
+	fx_stop();
+}
+
 int main(void)
 {
 	return suite_run();

@@ -187,6 +187,46 @@ STORE_TEST(a_stale_instance_goes_and_leaves_others_alone)
 		close(fds[i]);
 }
 
+/* Nobody but us can remove our files, unless logind does (RemoveIPC). Then others may make files of
+ * the same names. */
+static void check_not_ours(const struct object *o, const char *file)
+{
+	struct stat st;
+	int fd = -1;
+
+	assert_int_equal(shm_object_open(o, O_RDONLY, &fd), -ENOENT);
+	assert_int_equal(shm_object_open(o, O_RDWR, &fd), -ENOENT);
+	assert_int_equal(shm_object_is_written(o), -ENOENT);
+	assert_true(shm_object_has_size(o, PAGE));
+	assert_int_equal(shm_object_trim(o, 0), 0);
+	assert_int_equal(shm_object_destroy(o), 0);
+	assert_int_equal(lstat(file, &st), 0);
+	assert_int_equal(st.st_size, 2 * PAGE);
+}
+
+STORE_TEST(a_file_that_another_made_in_place_of_an_object_is_left_alone)
+{
+	struct object o = object_new(), target = object_new();
+	char path[OBJECT_PATH_MAX], target_path[OBJECT_PATH_MAX];
+	int fd = -1;
+
+	shm_object_path(&o, path);
+	shm_object_path(&target, target_path);
+	if (geteuid() == 0) { /* only root can make files of others */
+		assert_int_equal(shm_object_create(&o, 2 * PAGE, NULL, &fd), 0);
+		assert_int_equal(fchown(fd, 12345, 12345), 0);
+		close(fd);
+		check_not_ours(&o, path);
+		unlink(path);
+	}
+	assert_int_equal(shm_object_create(&target, 2 * PAGE, NULL, &fd), 0);
+	close(fd);
+	assert_int_equal(symlink(target_path, path), 0);
+	check_not_ours(&o, target_path);
+	unlink(path);
+	shm_object_destroy(&target);
+}
+
 STORE_TEST(a_cancelled_object_leaves_nothing)
 {
 	struct object o = object_new();

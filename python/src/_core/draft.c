@@ -15,6 +15,7 @@
 #include "draft.h"
 #include "lock.h"
 #include "source.h"
+#include "wait.h"
 
 PyTypeObject *draft_base;
 
@@ -324,11 +325,32 @@ static struct hold *draft_take(struct draft *d)
 	return h;
 }
 
+struct draft_publishing {
+	tl_client *client;
+	const char *name;
+	DLManagedTensorVersioned *tensor;
+	tl_put_options options;
+	uint64_t *version;
+	bool *copied;
+};
+
+/* It waits for space if the draft must be copied, since it is a slot of a ring, or the daemon that
+ * made it has ended. */
+static int draft_attempt(void *context, int64_t timeout_ns, bool *had_space)
+{
+	struct draft_publishing *p = context;
+
+	(void)had_space;
+	p->options.timeout_ns = timeout_ns;
+	return tl_publish(p->client, p->name, p->tensor, &p->options, p->copied, p->version);
+}
+
 int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options, PyObject *stream,
 		  uint64_t *version, bool *copied)
 {
 	const char *text = draft_take(d) ? name_utf8(name) : NULL;
-	DLManagedTensorVersioned *tensor, **exported;
+	struct draft_publishing p = { .name = text, .version = version, .copied = copied };
+	DLManagedTensorVersioned **exported;
 	struct source s;
 	struct hold *h, *doubted;
 	int r;
@@ -343,18 +365,18 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 		source_end(&s);
 		return -1;
 	}
-	tensor = s.versioned;
+	p.client = d->client->client;
+	p.options = *options;
+	p.tensor = s.versioned;
 	exported = exported_of(h);
 	if (exported) {
-		tensor = *exported;
+		p.tensor = *exported;
 		*exported = NULL; /* the library will consume it */
 	}
 	doubted = d->doubted;
 	d->array.hold = d->doubted = NULL; /* so that another thread cannot commit too */
-	Py_BEGIN_ALLOW_THREADS;
-	r = tl_publish(d->client->client, text, tensor, options, copied, version);
-	Py_END_ALLOW_THREADS;
-	if (r)
+	r = client_with_space(d->client, draft_attempt, &p, options->timeout_ns);
+	if (r < 0)
 		raise_error(r); /* before anything else can fail */
 	d->doubted = doubted;
 	d->array.hold = doubted ? NULL : h;
@@ -362,7 +384,7 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 		s.versioned = NULL;
 	source_end(&s);
 	if (r && exported)
-		*exported = tensor;
+		*exported = p.tensor;
 	if (r)
 		draft_failed(d, r);
 	else
@@ -598,7 +620,7 @@ static PyMethodDef methods[] = {
 	{ "commit", FASTCALL(draft_commit), METH_FASTCALL | METH_KEYWORDS,
 	  "commit($self, *, metadata=None, wait=True, stream=None)\n--\n\n"
 	  "Publishes the tensor and returns its version, an int from 1. From then on nobody may write to its bytes.\n\n"
-	  "metadata: bytes to attach, at most 1024. They replace what create() was given.\n"
+	  "metadata: bytes to attach, at most 1024. They replace what create() was given; b'' does not.\n"
 	  "wait: if False, do not wait for the daemon's answer, and return None. If the daemon refuses, the next\n"
 	  "    create(), put() or commit() raises the error.\n"
 	  "stream: on a GPU, the stream that writes the draft, for which consumers wait: an int as DLPack numbers streams,\n"

@@ -455,6 +455,23 @@ static bool has(PyObject *array, const char *name)
 	return object_has((PyObject *)Py_TYPE(array), name) || object_has(array, name);
 }
 
+/* NumPy's scalars of time show their buffer as bytes, and only their interface says what they are.
+ */
+static bool is_time(PyObject *array)
+{
+	PyObject *dtype = PyObject_GetAttrString(array, "dtype");
+	PyObject *kind = dtype ? PyObject_GetAttrString(dtype, "kind") : NULL;
+	bool is = kind && PyUnicode_Check(kind) &&
+		  (!PyUnicode_CompareWithASCIIString(kind, "M") ||
+		   !PyUnicode_CompareWithASCIIString(kind, "m"));
+
+	if (!kind)
+		clear_error();
+	Py_XDECREF(kind);
+	Py_XDECREF(dtype);
+	return is;
+}
+
 static struct traits traits_read(PyObject *array)
 {
 	struct traits t = {
@@ -467,6 +484,8 @@ static struct traits traits_read(PyObject *array)
 		.negates = has(array, "is_neg"),
 	};
 
+	if (t.buffer && t.interface && !t.dlpack && is_time(array))
+		t.buffer = false;
 	t.fixed = !(PyType_GetFlags(Py_TYPE(array)) & Py_TPFLAGS_HEAPTYPE) &&
 		  !has(array, "__dict__") && !PyErr_Occurred(); /* of any of these */
 	return t;

@@ -208,7 +208,8 @@ class Client(_core.Client):
 
         On the CPU nothing is copied if tensor is a Draft of this client, a contiguous array that begins where such a
         Draft's memory does (which ends the Draft), or a read-only Tensor, which gets a second name. Anything else is
-        copied once, as put() does, and `copied` in the result is True. With no_copy that is an UnsupportedError
+        copied once, as put() does, and so is a Draft that is a slot of a ring if it gets another name, a lifetime or
+        more than 24 bytes of metadata: `copied` in the result is True then. With no_copy that is an UnsupportedError
         instead. A Draft of another client is refused with InvalidError, on a GPU too.
 
         On a GPU nothing is copied: a Tensor gets a second name, as on the CPU, once the GPU has finished it

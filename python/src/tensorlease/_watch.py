@@ -170,8 +170,8 @@ class Watch(_Watching):
         self._whole, self._options, self._until_gone = whole, options, until_gone
         self._unfinished = None  # (a tensor on which its producer's GPU still works, Pauses, the error that says so)
         self._given = {} if whole else {name: newest}  # the version of each name that was given last
-        self._seen = False  # something was given
-        self._begun = False  # the same, by the daemon that is there now
+        self._last = {}  # the same of names that were there ever since
+        self._begun = False  # something was given by the daemon that is there now
         self._names = {}  # the version of each name that is there
         self._gone = set()  # names of those whose producers have ended
         self.skipped = 0  # versions that were skipped before the last one that was given
@@ -197,9 +197,11 @@ class Watch(_Watching):
             self._gone.add(event.name)
         elif event.what in ("deleted", "lost"):
             self._names.pop(event.name, None)
+            self._last.pop(event.name, None)
             self._gone.discard(event.name)
         else:
             self._names.clear()
+            self._last.clear()
             self._gone.clear()
             self._begun = False
 
@@ -219,8 +221,13 @@ class Watch(_Watching):
         self._drain()
         found = self._take_set() if self._whole else self._take_one()
         if found is None and self._until_gone and not self._unfinished:
-            self.over = self._begun and self._gone >= self._names.keys()
+            # the last may have been had before: that is what newer_than says
+            had = not self._whole and 0 < self._names.get(self._name, 0) <= self._given[self._name]
+            self.over = (self._begun or had) and self._gone >= self._names.keys()
         return found
+
+    def _skipped(self, name, version):
+        return max(0, version - self._last.get(name, version) - 1)
 
     def _take_one(self):
         name, before = self._name, self._given[self._name]
@@ -232,8 +239,9 @@ class Watch(_Watching):
                 return None
         except (NotFoundError, TensorLostError):
             return None  # that is told soon
-        self.skipped = tensor.version - before - 1 if before and self._seen else 0
-        self._seen = self._begun = True
+        self.skipped = self._skipped(name, tensor.version)
+        self._last[name] = tensor.version
+        self._begun = True
         self._given[name] = tensor.version  # the last step: until then an exception leaves it to be given
         return tensor
 
@@ -273,11 +281,9 @@ class Watch(_Watching):
             self._drain()
             if self._names.keys() == set(names):
                 versions = {name: tensor.version for name, tensor in zip(names, tensors, strict=True)}
-                self.skipped = sum(
-                    max(0, version - self._given[name] - 1) for name, version in versions.items() if name in self._given
-                )
+                self.skipped = sum(self._skipped(name, version) for name, version in versions.items())
                 found = {name[len(self._name) :]: tensor for name, tensor in zip(names, tensors, strict=True)}
-                self._given, self._seen, self._begun = versions, True, True
+                self._given, self._last, self._begun = versions, dict(versions), True
                 return found
             for tensor in tensors:
                 tensor.release()
