@@ -6,8 +6,9 @@
 
 #include "util/fd.h"
 
-/* Runs fn(&variable) when the variable leaves its scope. */
-#define cleanup_(fn) __attribute__((cleanup(fn)))
+/* Runs fn(&variable) when the variable leaves its scope. Clang 14 would call a variable unused that
+ * has no other use. */
+#define cleanup_(fn) __attribute__((cleanup(fn), unused))
 
 /* Returns the pointer and leaves the variable NULL, so that its cleanup does nothing. */
 #define take_ptr(p)                                                                                \
