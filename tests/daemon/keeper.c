@@ -91,7 +91,6 @@ static void put_and_leave(const struct test_daemon *d)
 {
 	pid_t child = fork();
 	tl_client *c;
-	int status;
 
 	must(child >= 0);
 	if (child == 0) {
@@ -103,9 +102,7 @@ static void put_and_leave(const struct test_daemon *d)
 		tl_close(c);
 		_exit(0);
 	}
-	process_remember(child);
-	must_be(process_wait(child, &status), 0);
-	must_be(status, 0);
+	process_must_succeed(child);
 }
 
 TEST(memory_of_a_dead_daemon_is_used_again)

@@ -327,7 +327,6 @@ static int forks_after_a_death(const struct test_daemon *d, void *arg)
 	tl_client *client = gpu_open(d, 0);
 	DLManagedTensorVersioned *a = gpu_get(client, "a", TL_STREAM_NONE);
 	const struct cuda_import *import = cuda_lease_of(tensor_lease_of(a))->import;
-	int status;
 	pid_t pid;
 
 	(void)arg;
@@ -343,9 +342,7 @@ static int forks_after_a_death(const struct test_daemon *d, void *arg)
 		tl_close(client);
 		_exit(0);
 	}
-	process_remember(pid);
-	must_be(process_wait(pid, &status), 0);
-	must_be(status, 0);
+	process_must_succeed(pid);
 	drop(a);
 	tl_close(client);
 	return 0;
@@ -500,7 +497,6 @@ static int forks_while_opening(const struct test_daemon *d, void *arg)
 	DLManagedTensorVersioned *a;
 	char b[] = "b";
 	pthread_t thread;
-	int status;
 	pid_t pid;
 
 	(void)arg;
@@ -516,9 +512,7 @@ static int forks_while_opening(const struct test_daemon *d, void *arg)
 	must(pid >= 0);
 	if (pid == 0)
 		closes_pools(a);
-	process_remember(pid);
-	must_be(process_wait(pid, &status), 0);
-	must_be(status, 0);
+	process_must_succeed(pid);
 	atomic_store(&pooled.may_open, true);
 	pthread_join(thread, NULL);
 	drop(a);

@@ -205,7 +205,6 @@ static int child_drops_its_copy(const struct test_daemon *d, void *arg)
 	tl_client *client = gpu_open(d, 0);
 	DLManagedTensorVersioned *t;
 	uintptr_t page;
-	int status;
 	pid_t pid;
 
 	(void)arg;
@@ -218,9 +217,7 @@ static int child_drops_its_copy(const struct test_daemon *d, void *arg)
 		drop(t);
 		_exit(!(msync((void *)page, 1, MS_ASYNC) && errno == ENOMEM));
 	}
-	process_remember(pid);
-	must_be(process_wait(pid, &status), 0);
-	must_be(status, 0);
+	process_must_succeed(pid);
 	drop(t);
 	tl_close(client);
 	return 0;

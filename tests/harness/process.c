@@ -173,6 +173,15 @@ int process_wait(pid_t pid, int *status)
 	return process_wait_ms(pid, status, WAIT_MS);
 }
 
+void process_must_succeed(pid_t pid)
+{
+	int status;
+
+	process_remember(pid);
+	must_be(process_wait(pid, &status), 0);
+	must_be(status, 0);
+}
+
 int process_wait_ms(pid_t pid, int *status, int timeout_ms)
 {
 	struct pollfd p = { .fd = process_pidfd(pid), .events = POLLIN };

@@ -10,6 +10,7 @@ void process_stop(pid_t pid);	  /* when it returns @pid stands still, until SIGC
 /* Return -ETIMEDOUT if it does not end in WAIT_MS or @timeout_ms. *status is its wait status. */
 int process_wait(pid_t pid, int *status);
 int process_wait_ms(pid_t pid, int *status, int timeout_ms);
+void process_must_succeed(pid_t pid); /* waits for a new child, which exits with 0 */
 /*
  * How long to wait for what a child does as a whole: until shortly before the test's end, so that a
  * failure can say what did not happen.
