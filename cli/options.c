@@ -249,6 +249,7 @@ int cli_options_parse(struct cli *cli, int argc, char **argv, const char **comma
 
 	options_build(longs, letters);
 	opterr = 0;
+	unsetenv("POSIXLY_CORRECT"); /* with it no options could stand after the command */
 	cli->json = look_for_json(argc, argv, letters, longs);
 	while ((c = getopt_long(argc, argv, letters, longs, NULL)) >= 0) {
 		if (c == ':')

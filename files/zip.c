@@ -397,8 +397,6 @@ static int refill(struct zip_reader *r)
 	size_t n = left < ZIP_BUFFER ? left : ZIP_BUFFER;
 	int error;
 
-	if (!n)
-		return damaged(r, "ends in the middle of what is compressed");
 	error = input_read(r->in, r->buffer, n, r->member->offset + r->taken, r->to);
 	if (error)
 		return error;
@@ -416,7 +414,7 @@ static int unpack(struct zip_reader *r, void *dst, size_t size, size_t *got)
 	r->z.next_out = dst;
 	r->z.avail_out = (uInt)size;
 	while (!r->ended && r->z.avail_out && !error) {
-		if (!r->z.avail_in)
+		if (!r->z.avail_in && r->taken < r->member->packed)
 			error = refill(r);
 		if (error)
 			return error;
@@ -425,7 +423,10 @@ static int unpack(struct zip_reader *r, void *dst, size_t size, size_t *got)
 			r->ended = true;
 			break;
 		case Z_OK:
-		case Z_BUF_ERROR:
+			break;
+		case Z_BUF_ERROR: /* neither input, nor output that inflate() kept back */
+			if (!r->z.avail_in && r->taken == r->member->packed)
+				return damaged(r, "ends in the middle of what is compressed");
 			break;
 		case Z_MEM_ERROR:
 			return report_memory(r->to);

@@ -2,7 +2,8 @@
 /*
  * A name and its hash, by which both ends find it in the catalog. The high half of the hash chooses
  * the bucket. The low half is compared before the text is, and chooses the wake word. Each catalog
- * has a seed of its own, so that nobody can know which names share a bucket.
+ * has a seed of its own, so that names which share a bucket in one do not in another. Clients know
+ * the seed, and can find such names.
  */
 #pragma once
 

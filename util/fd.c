@@ -3,18 +3,18 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "util/cancel.h"
 #include "util/fd.h"
 
 int fd_close(int fd)
 {
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	int saved = errno;
 
-	if (fd >= 0) /* close() is a cancellation point; not tried again after EINTR: Linux has
-			closed it */
-		syscall(SYS_close, fd);
+	if (fd >= 0) /* not tried again after EINTR: Linux has closed it */
+		close(fd);
 	errno = saved;
 	return -1;
 }

@@ -13,6 +13,7 @@
 #include "client/get/lookup.h"
 #include "client/get/watch.h"
 #include "client/produce/draft.h"
+#include "client/produce/ring.h"
 #include "client/produce/shared.h"
 #include "client/session/address.h"
 #include "client/session/call.h"
@@ -143,6 +144,7 @@ TL_API int tl_close(tl_client *client)
 	s = client_close(client);
 	if (s) {
 		drafts_close(s);
+		rings_close(s);
 		unbind(s);
 		session_close(s);
 	}

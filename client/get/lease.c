@@ -99,7 +99,9 @@ static int wait_for_commit(struct call *c, struct session *s, const struct wake_
 		r = sleeper_ask_wakes(sl, c, s, wake->ring);
 		if (r)
 			return r;
+		users_asleep(&s->users, 1);
 		r = sleep_on(words, 2, sleeper_begin(sl, left));
+		users_asleep(&s->users, -1);
 		if (!session_served(s))
 			return LEASE_E_UNSERVED;
 		mappings_let_go(&s->mappings, MAPPINGS_FEW);

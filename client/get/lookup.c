@@ -50,7 +50,8 @@ static inline bool same_bytes(const char *a, const char *b, size_t n)
 	return true;
 }
 
-/* To be called under a lease on a row that mentions the name. */
+/* To be called under a lease on a row that mentions the name, or if the entry has a ring, whose
+ * rows keep it. */
 static inline bool name_is(const struct session *s, const struct catalog_name *name,
 			   const struct name_key *key)
 {
@@ -153,13 +154,25 @@ static uint64_t found(struct session *s, const struct catalog_row *row,
 	return wake->version;
 }
 
-/* The outcome of a lookup that found no tensor in the ring, for a reason other than the name. */
-static int ring_failed(const struct session *s, const struct name_key *key,
-		       const struct ring_seen *seen, uint64_t *ref, int r)
+/* True if the entry has a ring, and another name: what its producer does is of no account. Names
+ * whose hashes have the same low half are easy to make. */
+static inline bool has_ring_of_another(const struct session *s, const struct catalog_name *name,
+				       const struct name_key *key)
+{
+	return __builtin_expect(load_once(&name->current) & REF_RING, 0) && !name_is(s, name, key);
+}
+
+/* The outcome of a lookup that found no tensor in the ring of the entry, for a reason other than
+ * the name. */
+static int ring_failed(const struct session *s, const struct catalog_name *name,
+		       const struct name_key *key, const struct ring_seen *seen, uint64_t *ref,
+		       int r)
 {
 	const struct ring_views *views = atomic_load(&s->catalog.rings);
 	uint32_t index = ref_slot(seen->ring);
 
+	if (!name_is(s, name, key)) /* the ring is new */
+		return LEASE_E_STALE;
 	*ref = seen->ring;
 	if (r != -EPROTO || !views)
 		return r;
@@ -190,10 +203,12 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 	bool stood;
 	int r;
 
+	if (has_ring_of_another(s, name, key))
+		return LEASE_E_STALE;
 	do {
 		r = lookup_hold(s, index, ref, &seen);
 		if (r)
-			return seen.ring ? ring_failed(s, key, &seen, ref, r) : r;
+			return seen.ring ? ring_failed(s, name, key, &seen, ref, r) : r;
 		row = &s->catalog.rows[ref_slot(*ref)];
 		r = LEASE_E_STALE;
 		if (load_once(&row->name) == index && name_is(s, name, key)) {
@@ -210,7 +225,7 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 		stood = lease_stands(s, *ref) && !(seen.ring && load_once(&row->name) != index);
 		lease_release(s, ref_slot(*ref));
 		if (!stood && seen.ring && backoff.tries > LOOKUP_LIES_MAX)
-			return ring_failed(s, key, &seen, ref, -EPROTO);
+			return ring_failed(s, name, key, &seen, ref, -EPROTO);
 		if (!stood)
 			r = lookup_again(s, &backoff);
 	} while (!stood && !r);

@@ -270,16 +270,15 @@ static bool segment_lives(const struct mappings *ms, uint32_t segment, uint32_t 
 
 /*
  * Looks at @max of the known mappings and drops those whose segment has ended, unless they are
- * larger than @largest. True: there was one.
+ * larger than @largest.
  *
  * ORDER: the segment's word is read before our own. When the daemon drops us it clears our word
  * first (D1). A segment may have ended because we are not served any more, which says nothing about
  * our leases; in that case our word shows it here.
  */
-static bool sweep(struct mappings *ms, unsigned max, uint64_t largest)
+static void sweep(struct mappings *ms, unsigned max, uint64_t largest)
 {
 	uint32_t n = ms->nknown < max ? ms->nknown : max;
-	bool any = false;
 
 	while (n--) {
 		uint32_t segment = ms->known[ms->sweep++ % ms->nknown];
@@ -293,8 +292,9 @@ static bool sweep(struct mappings *ms, unsigned max, uint64_t largest)
 				 !segment_lives(ms, segment, m->cow_generation);
 
 		if (!catalog_served(ms->catalog))
-			return any;
-		any |= read_ended || write_ended || cow_ended;
+			return;
+		if (read_ended || write_ended || cow_ended)
+			atomic_fetch_add(&ms->let_gone, 1);
 		if (read_ended)
 			drop_read(ms, m);
 		if (write_ended)
@@ -302,29 +302,25 @@ static bool sweep(struct mappings *ms, unsigned max, uint64_t largest)
 		if (cow_ended)
 			drop_cow(ms, m);
 	}
-	return any;
 }
 
-static bool let_ended_go(struct mappings *ms, unsigned max, uint64_t largest)
+void mappings_let_ended_go(struct mappings *ms, unsigned max, uint64_t largest)
 {
-	bool any;
-
 	if (!atomic_load_explicit(&ms->sealed, memory_order_relaxed) ||
 	    pthread_mutex_trylock(&ms->mutex))
-		return false;
-	any = sweep(ms, max, largest);
+		return;
+	sweep(ms, max, largest);
 	pthread_mutex_unlock(&ms->mutex);
-	return any;
 }
 
-bool mappings_let_go(struct mappings *ms, unsigned max)
+bool mappings_let_go_since(struct mappings *ms, uint64_t before)
 {
-	return let_ended_go(ms, max, UINT64_MAX);
-}
-
-void mappings_let_small_go(struct mappings *ms)
-{
-	let_ended_go(ms, MAPPINGS_FEW, MAPPINGS_SMALL);
+	if (!atomic_load_explicit(&ms->sealed, memory_order_relaxed))
+		return false;
+	pthread_mutex_lock(&ms->mutex);
+	sweep(ms, MAPPINGS_ALL, UINT64_MAX);
+	pthread_mutex_unlock(&ms->mutex);
+	return atomic_load(&ms->let_gone) != before;
 }
 
 /* Any number; which mappings go is of no account, as long as not all of a loop over many do. */
@@ -428,8 +424,7 @@ static int map_segment(int fd, uint64_t size, uint32_t flags, int prot, void **o
 
 /* ---- Reading ---- */
 
-/* Installs a mapping, or drops it because another thread has that or a later one. -EBUSY: a lease
- * lies in the segment's former generation. */
+/* Installs a mapping, or drops it if a later one is there. -EBUSY: a lease lies in the former. */
 static int install(struct mappings *ms, uint32_t segment, uint32_t generation, void *base,
 		   uint64_t size)
 {
@@ -461,10 +456,9 @@ static int check_segment(const struct mappings *ms, uint32_t segment, uint32_t g
 
 int mapping_known(struct mappings *ms, uint32_t segment, uint32_t generation)
 {
-	uint64_t size;
 	int r = check_segment(ms, segment, generation);
 
-	return r ? r : !mapping_find(&ms->table[segment], generation, &size);
+	return r ? r : atomic_load(&ms->table[segment].generation) != generation;
 }
 
 int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, int fd_peek,
@@ -739,6 +733,18 @@ void mapping_write_end(struct mappings *ms, struct write_map *map)
 		return;
 	pthread_mutex_lock(&ms->mutex);
 	write_map_unref(map);
+	pthread_mutex_unlock(&ms->mutex);
+}
+
+void mappings_end_writes(struct mappings *ms)
+{
+	pthread_mutex_lock(&ms->mutex);
+	for (uint32_t i = 0; i < ms->nknown; i++) {
+		struct mapping *m = &ms->table[ms->known[i]];
+
+		if (!m->write || m->write->refs == 1)
+			drop_write(ms, m);
+	}
 	pthread_mutex_unlock(&ms->mutex);
 }
 

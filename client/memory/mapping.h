@@ -67,7 +67,8 @@ struct mappings {
 	unsigned long count, most; /* read-only and writable mappings */
 	uint32_t any;		   /* for any_number() */
 	unsigned cow_fds;
-	_Atomic bool sealed; /* a sealed segment was seen: mappings_let_go() has work to do */
+	_Atomic bool sealed;	   /* a sealed segment was seen: mappings_let_go() has work to do */
+	_Atomic uint64_t let_gone; /* how often an ended segment was let go of */
 };
 
 /* The mutex is usable from mappings_init() to mappings_free(), whatever the other two did. */
@@ -81,14 +82,25 @@ void mappings_lose_descriptors(struct mappings *ms);
 
 enum { MAPPINGS_FEW = 4, MAPPINGS_ALL = INT_MAX, MAPPINGS_SMALL = 4 << 20 };
 /*
- * Lets go of sealed segments that the daemon has ended, of @max mappings at most. Their memory is
- * charged to their producer until no process maps them. (Memory of other segments is freed in any
- * case.) True if there was one. Does nothing if another thread is changing the mappings.
+ * Lets go of sealed segments that the daemon has ended, of @max mappings at most, and of none that
+ * has more than @largest bytes. Their memory is charged to their producer until no process maps
+ * them. (Memory of other segments is freed in any case.) Does nothing if another thread is changing
+ * the mappings.
  */
-bool mappings_let_go(struct mappings *ms, unsigned max);
+void mappings_let_ended_go(struct mappings *ms, unsigned max, uint64_t largest);
+static inline void mappings_let_go(struct mappings *ms, unsigned max)
+{
+	mappings_let_ended_go(ms, max, UINT64_MAX);
+}
+/* The same for all of them, after other threads if need be. True if any were let go of here or
+ * elsewhere since @let_gone was what @before says. */
+bool mappings_let_go_since(struct mappings *ms, uint64_t before);
 /* The same for a release, which must not take long: of few, and none that has much memory. It may
  * be the last to unmap a memfd, whose pages are freed then. */
-void mappings_let_small_go(struct mappings *ms);
+static inline void mappings_let_small_go(struct mappings *ms)
+{
+	mappings_let_ended_go(ms, MAPPINGS_FEW, MAPPINGS_SMALL);
+}
 
 /*
  * For fork(), under the mutex. The first function is called before the fork: the child shall see
@@ -99,6 +111,8 @@ void mappings_let_small_go(struct mappings *ms);
 void mapping_inherit_locked(struct write_map *map, enum write_view view);
 void mappings_fork_parent(struct mappings *ms);
 void mappings_fork_child(struct mappings *ms, bool lost);
+/* For tl_close(): ends all writable mappings but those in which there are drafts still. */
+void mappings_end_writes(struct mappings *ms);
 /* In the child, before that: mapping_write_end() for a draft that the child will not use. */
 void mapping_write_forked(struct write_map *map);
 

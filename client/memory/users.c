@@ -23,6 +23,10 @@
  *     under the mutex. Sessions beyond the last number share a `look`, so it is a count.
  * (3) The session's struct outlives every enter: see session.c.
  *
+ * A forked child has the counters, but not the other threads. What their calls counted would keep
+ * its sessions open for ever, so calls say where they sleep, and the child takes these counts back.
+ * A call that was running is not known: then the session stays until the child ends.
+ *
  * ORDER: users_fence() is only a compiler barrier where membarrier(2) can do the processor's part
  * from the other side; elsewhere it is a full fence. Counters are stored with release and summed
  * with acquire, so that the thread that drains a session sees all that its users did.
@@ -254,6 +258,17 @@ void users_lock(void)
 void users_unlock(void)
 {
 	pthread_mutex_unlock(&mutex);
+}
+
+/* Calls that slept in other threads never go on. Leases and drafts of these stay. */
+void users_fork_session(struct users *u)
+{
+	for (unsigned i = 0; i < threads_high; i++) {
+		struct users_counter *counter = &u->of[i];
+
+		if (i + 1 != thread_number)
+			atomic_fetch_sub(&counter->count, atomic_exchange(&counter->asleep, 0));
+	}
 }
 
 /* Only the calling thread exists in the child. The other threads' counters stay as they are, and

@@ -24,6 +24,7 @@ enum {
 /* The counter of one thread: counts that it took, less counts that it gave back for any thread. */
 struct users_counter {
 	alignas(64) _Atomic int64_t count;
+	_Atomic int64_t asleep; /* how many of them are of calls that sleep in this thread */
 };
 
 struct users {
@@ -60,20 +61,39 @@ static inline void users_fence(void)
 		atomic_thread_fence(memory_order_seq_cst);
 }
 
-static inline void users_add(struct users *u, int64_t n)
+/* Adds to one of the two words of the counter at @index, which is the calling thread's. */
+static inline void users_add_to(_Atomic int64_t *word, unsigned index, int64_t n)
 {
-	unsigned index = thread_index();
-	_Atomic int64_t *count = &u->of[index].count;
-
 	if (__builtin_expect(index == USERS_SHARED, 0))
-		atomic_fetch_add(count, n);
+		atomic_fetch_add(word, n);
 	else
 		/*
 		 * ORDER: release pairs with users_drained(): all that the user did with the session
 		 * comes before its end.
 		 */
-		atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + n,
+		atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) + n,
 				      memory_order_release);
+}
+
+static inline void users_add(struct users *u, int64_t n)
+{
+	unsigned index = thread_index();
+
+	users_add_to(&u->of[index].count, index, n);
+}
+
+/*
+ * Around a sleep of a call whose count nobody else gives back: 1 before it, -1 after it. A child
+ * that is forked meanwhile does not have the call.
+ *
+ * ORDER: both words lie in one page, and a forked child has a thread's stores to it up to some
+ * moment. So it finds no sleeping call without its count.
+ */
+static inline void users_asleep(struct users *u, int64_t n)
+{
+	unsigned index = thread_index();
+
+	users_add_to(&u->of[index].asleep, index, n);
 }
 
 /* Ends the closing sessions with that word, or any if it is NULL, that have no users left. */
@@ -130,7 +150,9 @@ void users_close(struct users *u);
 /* Is somebody there? To be called when no user comes, so that one who stays is seen. */
 bool users_any(const struct users *u);
 
-/* For fork(): the lock is held around it, and the last function is called in the child. */
+/* For fork(): the lock is held around it, and the last two functions are called in the child: one
+ * for each session, and one for all. */
 void users_lock(void);
 void users_unlock(void);
+void users_fork_session(struct users *u);
 void users_after_fork_child(void);

@@ -125,6 +125,14 @@ void rings_end(struct session *s)
 	s->producer = NULL;
 }
 
+void rings_close(struct session *s)
+{
+	pthread_mutex_lock(&s->produce_mutex);
+	rings_end(s);
+	pthread_mutex_unlock(&s->produce_mutex);
+	mappings_end_writes(&s->mappings);
+}
+
 void rings_fork(struct session *s)
 {
 	struct draft_hold *hold;

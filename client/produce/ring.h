@@ -59,6 +59,8 @@ void ring_granted(struct session *s, const struct wire_granted *g, int fd,
 /* Notes that no ring was to be had. */
 void ring_refused(struct session *s);
 
+/* For tl_close(): ends them, and all writable mappings but those of drafts. */
+void rings_close(struct session *s);
 /* For the end of the session, and for a forked child, whose rings are its parent's. */
 void rings_end(struct session *s);
 void rings_fork(struct session *s);

@@ -65,6 +65,7 @@ static int create_request(struct session *s, struct call *c, const struct draft_
 	int64_t deadline = deadline_to_allocate(call_deadline(c), request->nbytes);
 	struct conn_message answer;
 	char what[CREATING_TEXT];
+	uint64_t let_gone;
 	bool again;
 	int r;
 
@@ -79,15 +80,19 @@ static int create_request(struct session *s, struct call *c, const struct draft_
 	rings_let_go(s);
 	mappings_let_go(&s->mappings, MAPPINGS_FEW);
 	do {
+		let_gone = atomic_load(&s->mappings.let_gone);
 		wait_until(&m.fixed, space);
+		users_asleep(&s->users, 1);
 		r = session_call_unless(s, &m, -1, deadline, &answer, wait_goes_on, &space);
+		users_asleep(&s->users, -1);
 		if (r)
 			return r;
 		r = answer_expect(&answer, WIRE_DRAFT, creating(request, what));
-		/* there may be space once we let go of segments that were ended to make some */
+		/* there may be space once we let go of segments that were ended to make some, or
+		 * since we did while the answer was on its way */
 		rings_let_go(s);
 		again = (r == -ENOSPC || r == -EDQUOT) &&
-			mappings_let_go(&s->mappings, MAPPINGS_ALL) && !deadline_passed(deadline);
+			mappings_let_go_since(&s->mappings, let_gone) && !deadline_passed(deadline);
 	} while (again);
 	if (!r)
 		memcpy(out, answer.bytes, sizeof(*out));

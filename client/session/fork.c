@@ -311,6 +311,7 @@ static void child_session(struct session *s)
 {
 	if (atomic_load(&s->drained))
 		return;
+	users_fork_session(&s->users);
 	drop_parents(s);
 	if (s->fork_peer) {
 		session_adopt_peer(s, s->fork_peer);
@@ -387,6 +388,7 @@ static void after_fork_child(void)
 	unlock_all();
 	kinds_fork_child_unlocked();
 	close_left();
+	users_check(NULL); /* the last user of a closing session may have been asleep */
 	errno = saved;
 }
 

@@ -25,6 +25,7 @@
 #include "daemon/state/lease.h"
 #include "daemon/state/outcome.h"
 #include "daemon/state/publish.h"
+#include "daemon/state/ring_end.h"
 #include "daemon/state/tensor.h"
 #include "daemon/state/watch.h"
 #include "tensor/name.h"
@@ -371,7 +372,8 @@ static void unbind_step(struct peer *peer)
 {
 	unsigned looks = BOUND_LOOKS;
 
-	if (expire_bound(peer->state, &peer->client, &looks) &&
+	if (rings_leave(peer->state, &peer->client, &looks) &&
+	    expire_bound(peer->state, &peer->client, &looks) &&
 	    drafts_unbind(peer->state, &peer->client, &peer->listing.drafts, &looks))
 		peer->listing.step = NULL;
 }

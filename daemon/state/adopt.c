@@ -745,11 +745,13 @@ int adopt_finish(struct state *st)
 		r = claims_adopt(st);
 	if (!r)
 		watches_adopt(st);
-	if (r)
-		return r;
-	bound_end(st, &nobody);
-	lost_end(st);
-	r = adopt_rings_end(st, &nobody);
-	catalog_wake_all(&st->catalog);
+	if (!r) {
+		bound_end(st, &nobody);
+		lost_end(st);
+		r = adopt_rings_end(st, &nobody);
+		catalog_wake_all(&st->catalog);
+	}
+	while (!list_empty(&nobody.rings)) /* it failed: they outlive this list */
+		list_del(nobody.rings.next);
 	return r;
 }

@@ -687,15 +687,16 @@ int link_source(struct state *st, const struct client *c, uint64_t ref, const st
 static int link_create(struct state *st, struct client *c, uint64_t ref, uint32_t *slot)
 {
 	struct tensor_request rq = { .extra = WIRE_EXTRA_MAX };
-	struct ring *ring = st->tensors[ref_slot(ref)].ring;
+	struct ring *ring;
 	unsigned ended = 0;
 	int r;
 
-	if (ring && ring->client)
-		ring_end(st, c->account, ring); /* its bytes would be granted again */
 	do
 		r = tensor_create(st, c, &rq, slot);
 	while (rings_yield(st, c->account, r, &ended));
+	ring = r ? NULL : st->tensors[ref_slot(ref)].ring;
+	if (ring && ring->client)
+		ring_end(st, c->account, ring); /* its bytes would be granted again */
 	if (r || ref_is_published(st, ref))
 		return r;
 	tensor_abort(st, c, ref_of(st, *slot));

@@ -47,8 +47,9 @@ enum {
  * A producer that publishes tensors of one type and shape under one name again and again may have a
  * ring: a set of slots, in which it publishes without asking the daemon. Consumers see no
  * difference. A ring is for tensors on the CPU with bytes, without a lifetime, with at most 6
- * dimensions and 24 bytes of metadata. It ends when anything else is published under the name, or
- * its producer's connection ends. All its slots are charged to the producer's user.
+ * dimensions and 24 bytes of metadata. It ends when anything else is published under the name, when
+ * one of its tensors gets another name, with tl_close(), and with its producer's connection. All
+ * its slots are charged to the producer's user.
  *
  * 0 lets the library decide: the name gets its first ring at the third equal publish with less than
  * 2 seconds between them, and each later one after twice as many as the last. Since a ring begins

@@ -241,6 +241,18 @@ TEST(options_stand_before_or_after_the_command)
 		must_exit(&after, 0);
 		assert_string_equal(before.out, after.out);
 	}
+	setenv("POSIXLY_CORRECT", "1", 1);
+	{
+		cleanup_result struct result r = run(&d, "rm", "--below", "a");
+
+		must_exit(&r, 3); /* and 'a' itself is not deleted */
+	}
+	{
+		cleanup_result struct result r = run(&d, "info", "a");
+
+		must_exit(&r, 0);
+	}
+	unsetenv("POSIXLY_CORRECT");
 }
 
 TEST(json_has_exact_numbers)

@@ -125,6 +125,139 @@ TEST(a_child_has_no_more_descriptors_than_its_parent)
 	tl_close(client);
 }
 
+/* ---- Calls that sleep in other threads ---- */
+
+struct asleep {
+	tl_client *client;
+	DLManagedTensorVersioned *held;
+	_Atomic pid_t tid;
+};
+
+static void *sleeps_in_get(void *arg)
+{
+	tl_get_options o = { .size = sizeof(o), .timeout_ns = WAIT_S * SECOND };
+	DLManagedTensorVersioned *t = NULL;
+	struct asleep *a = arg;
+
+	atomic_store(&a->tid, (pid_t)syscall(SYS_gettid));
+	must_be(tl_get(a->client, "later", &o, &t), 0);
+	drop(t);
+	return NULL;
+}
+
+static void *sleeps_in_wait(void *arg)
+{
+	const tl_wait_item items[] = { { .name = "later" }, { .name = "never" } };
+	tl_wait_options o = { .size = sizeof(o), .timeout_ns = WAIT_S * SECOND };
+	struct asleep *a = arg;
+	size_t which = 9;
+
+	atomic_store(&a->tid, (pid_t)syscall(SYS_gettid));
+	must_be(tl_wait_many(a->client, items, 2, &o, &which), 0);
+	must_be(which, 0);
+	return NULL;
+}
+
+static void *sleeps_for_space(void *arg)
+{
+	int64_t n = 3 * MIB;
+	tl_spec spec = { .size = sizeof(spec),
+			 .shape = &n,
+			 .ndim = 1,
+			 .dtype = U8,
+			 .timeout_ns = WAIT_S * SECOND };
+	struct asleep *a = arg;
+	tl_draft *draft;
+
+	atomic_store(&a->tid, (pid_t)syscall(SYS_gettid));
+	must_be(tl_create(a->client, "large", &spec, &draft), 0);
+	tl_abort(draft);
+	return NULL;
+}
+
+static void *(*const sleepers[])(void *) = { sleeps_in_get, sleeps_in_wait, sleeps_for_space };
+
+enum { SLEEPERS = sizeof(sleepers) / sizeof(sleepers[0]) };
+
+static int gives_all_back(const struct test_daemon *d, void *arg)
+{
+	const struct asleep *a = arg;
+
+	(void)d;
+	must(all_bytes(a->held, 1, 3 * MIB));
+	drop(a->held);
+	tl_close(a->client);
+	pause_at(1);
+	return 0;
+}
+
+/* The child has a connection of its own, since it reads a tensor. */
+static void close_in_a_child(void *(*sleeper)(void *))
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 4 * MIB);
+	struct asleep a = { .client = td_connect(&d) };
+	struct test_child c;
+	pthread_t thread;
+
+	put_alone(a.client, "a", 1, 3 * MIB);
+	a.held = get(a.client, "a");
+	must_be(pthread_create(&thread, NULL, sleeper, &a), 0);
+	until_it_sleeps(&a.tid);
+	c = child_start_ready(&d, gives_all_back, &a);
+	eventually(td_status(&d).clients == 1);
+	drop(a.held);
+	must_be(tl_delete(a.client, "a"), 0); /* the child does not keep its memory */
+	put_bytes(a.client, "later", 2, 100);
+	must_be(pthread_join(thread, NULL), 0);
+	child_finish(&c);
+	tl_close(a.client);
+}
+
+TEST(a_childs_close_does_not_wait_for_calls_that_slept_in_its_parent)
+{
+	for (int i = 0; i < SLEEPERS; i++)
+		close_in_a_child(sleepers[i]);
+}
+
+/* How many mappings of daemons' objects this process has. */
+static unsigned shared_mappings(void)
+{
+	FILE *f = fopen("/proc/self/maps", "re");
+	char line[512];
+	unsigned n = 0;
+
+	must(f);
+	while (fgets(line, sizeof(line), f))
+		n += strstr(line, "tensorlease-") != NULL;
+	fclose(f);
+	return n;
+}
+
+static int maps_nothing(const struct test_daemon *d, void *arg)
+{
+	(void)d;
+	(void)arg;
+	must_be(shared_mappings(), 0);
+	return 0;
+}
+
+TEST(a_child_that_inherits_no_tensor_maps_nothing_though_a_call_slept)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct asleep a = { .client = td_connect(&d) };
+	pthread_t thread;
+
+	put_alone(a.client, "a", 1, 3 * MIB);
+	drop(get(a.client, "a"));
+	must_be(td_run_client(&d, maps_nothing, NULL), 0);
+	must_be(pthread_create(&thread, NULL, sleeps_in_get, &a), 0);
+	until_it_sleeps(&a.tid);
+	must_be(td_run_client(&d, maps_nothing, NULL), 0);
+	put_bytes(a.client, "later", 2, 100);
+	must_be(pthread_join(thread, NULL), 0);
+	tl_close(a.client);
+}
+
 int main(void)
 {
 	return suite_run();

@@ -112,7 +112,38 @@ TEST(others_end_it_and_it_begins_again)
 	held = get(producer, name);
 	must_be(*(unsigned char *)held->dl_tensor.data, 7);
 	drop(held);
+
+	while (!rings(other)) /* a second name for one of its tensors */
+		put_ring(producer, name, 8);
+	held = get(other, name);
+	must_be(tl_publish(other, "second", held, NULL, NULL, NULL), 0); /* takes it */
+	must_be(rings(other), 0);
 	tl_close(producer);
+	tl_close(other);
+}
+
+/* A memfd stays charged until its producer has let go of it. */
+TEST(rings_end_with_tl_close_though_a_tensor_is_held)
+{
+	static const char *const cold[] = { "--warm-time", "0", NULL };
+	cleanup_td struct test_daemon d = td_start(.capacity = 64 * MIB, .extra = cold);
+	tl_client *producer = td_connect(&d), *other = td_connect(&d);
+	const tl_put_options o = { .size = sizeof(o), .ring = RING_SLOTS_MIN };
+	static unsigned char data[MIB];
+	int64_t shape[1] = { MIB };
+	DLTensor t = bytes_tensor(data, shape);
+	DLManagedTensorVersioned *held;
+
+	put_bytes(other, "a", 9, SIZE);
+	must_be(tl_put(producer, "r", &t, &o, NULL), 0);
+	must_be(rings(other), 1);
+	held = get(producer, "a");
+	tl_close(producer);
+	eventually(rings(other) == 0);
+	must(all_bytes(held, 9, SIZE));
+	must_be(tl_delete(other, "r"), 0);
+	eventually(td_status(&d).bytes_used < MIB);
+	drop(held);
 	tl_close(other);
 }
 

@@ -387,6 +387,55 @@ LIE_TEST(a_daemon_of_another_version_can_be_replaced)
 	must(strstr(tl_last_error(), "systemctl restart tensorleased"));
 }
 
+/* ---- Names that collide ---- */
+
+static _Atomic unsigned pages;
+
+static bool count_pages(struct liar *l, int socket, struct conn_message *m)
+{
+	struct wire_error_reply e = { .code = WIRE_E_NOT_FOUND };
+
+	(void)l;
+	if (m->header.type != WIRE_PAGE)
+		return false;
+	atomic_fetch_add(&pages, 1);
+	liar_send(socket, m, WIRE_ERROR, &e, sizeof(e), -1);
+	return true;
+}
+
+/* Anybody can publish under such a name, and then do with the ring's page what it likes. */
+LIE_TEST(a_ring_of_another_name_with_the_same_low_hash_is_not_looked_at)
+{
+	struct liar_catalog *c = liar.catalog;
+	tl_client *client = liar_connect(&liar);
+	const tl_wait_item item = { .name = "b" };
+	const tl_wait_options look = { .size = sizeof(look) };
+	const char *const name = "b";
+	tl_info info = { .size = sizeof(info) };
+	DLManagedTensorVersioned *t;
+	size_t which;
+
+	c->names[0].hash = c->names[1].hash;
+	c->names[0].next = 1;
+	c->names[1].next = CATALOG_NONE;
+	c->names[0].current = REF_RING | ref_make(1, 5);
+	for (unsigned i = 0; i < LIAR_BUCKETS; i++)
+		c->buckets[i] = 0;
+	atomic_store(&pages, 0);
+	liar_set_answer(&liar, count_pages);
+	must_be(tl_get(client, name, NULL, &t), 0);
+	read_all(t);
+	drop(t);
+	must_be(tl_get_many(client, &name, 1, NULL, &t), 0);
+	drop(t);
+	must_be(tl_stat(client, name, &info), 0);
+	must(!strcmp(info.name, name));
+	must_be(tl_wait_many(client, &item, 1, &look, &which), 0);
+	must_be(atomic_load(&pages), 0);
+	liar_set_answer(&liar, NULL);
+	tl_close(client);
+}
+
 int main(void)
 {
 	return suite_run();

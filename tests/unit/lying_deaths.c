@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library and daemons that die in the midst of a request (tests/harness/liar.h), which a real
- * one would have to be stopped at exactly.
+ * The library and daemons that die in the midst of a request (tests/harness/liar.h), or are slow
+ * there, which a real one would have to be stopped at exactly.
  */
+#include <fcntl.h>
 #include <semaphore.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -63,6 +64,42 @@ LIE_TEST(a_create_that_does_not_wait_is_not_made_again_for_ever)
 	must(atomic_load(&creates) < DEATHS);
 	must_be(create(client, 1), -ENOTCONN);
 	tl_close(client);
+}
+
+/* Ends the segment of the first draft, and has no space as long as somebody can write to its
+ * memory. It is told only after the library has let go of that. */
+static bool end_what_is_mapped(struct liar *l, int socket, struct conn_message *m)
+{
+	struct wire_error_reply e = { .code = WIRE_E_NO_SPACE };
+	unsigned n = m->header.type == WIRE_CREATE ? atomic_fetch_add(&creates, 1) : 0;
+
+	if (n == 1) {
+		atomic_store(&l->catalog->segments[l->draft.segment].word, 1 << 1);
+		eventually(!fcntl(atomic_load(&l->descriptor), F_ADD_SEALS, F_SEAL_WRITE));
+		liar_send(socket, m, WIRE_ERROR, &e, sizeof(e), -1);
+	} else if (n == 2) {
+		l->draft.segment++;
+		atomic_store(&l->descriptor, -1);
+	}
+	return n == 1;
+}
+
+LIE_TEST(a_create_is_made_again_if_memory_was_let_go_while_its_answer_was_on_its_way)
+{
+	tl_client *client = liar_connect(&liar);
+	int fd = memfd_create("sealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	must_be(ftruncate(fd, LIAR_SEGMENT_BYTES), 0);
+	must_be(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+	liar.catalog->segments[liar.draft.segment].flags = SEGMENT_SEALED;
+	atomic_store(&liar.descriptor, fd);
+	atomic_store(&creates, 0);
+	liar_set_answer(&liar, end_what_is_mapped);
+	must_be(create(client, 0), 0);
+	must_be(create(client, 0), 0);
+	must_be(atomic_load(&creates), 3);
+	tl_close(client);
+	close(fd);
 }
 
 /* ---- While names are watched ---- */

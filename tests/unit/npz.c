@@ -54,7 +54,7 @@ static size_t pack(const struct member *m, unsigned char *to, size_t size)
 static void add_local(struct bytes *b, const struct member *m, size_t *packed)
 {
 	const char *name = m->local_name ? m->local_name : m->name;
-	unsigned char data[8192];
+	unsigned char data[16384];
 	uint32_t crc = (uint32_t)crc32(0, m->data, (uInt)m->size);
 	bool later = m->descriptor;
 
@@ -307,6 +307,32 @@ PREPARED(ends_that_lie_are_refused)
 		make(&b, members, 2, &cases[i].e);
 		assert_refused(FILE_NPZ, cases[i].reason, &b, cases[i].error, cases[i].reason);
 	}
+}
+
+/* inflate() may have read all of what is compressed, and keep output back for which there was no
+ * room in the part of the data that was asked for. */
+PREPARED(what_unpacking_keeps_back_is_not_lost)
+{
+	enum { PART = 8 << 20, MORE = 4 };
+	unsigned char *data = malloc(npy.n + PART + MORE);
+	char shape[16], err[FILE_ERROR_TEXT];
+	static struct bytes b;
+
+	assert_non_null(data);
+	for (size_t n = PART; n < PART + MORE; n++) {
+		struct member m = { .name = "a.npy", .data = data, .deflate = true };
+
+		snprintf(shape, sizeof(shape), "(%zu,)", n);
+		npy = npy_of("|u1", shape, 0);
+		memcpy(data, npy.at, npy.n);
+		memset(data + npy.n, 0, n);
+		m.size = npy.n + n;
+		make(&b, &m, 1, &(struct end){ 0 });
+		put_file(b.at, b.n);
+		if (read_all_of(FILE_NPZ, file, err))
+			fail_msg("%zu bytes: %s", n, err);
+	}
+	free(data);
 }
 
 PREPARED(what_is_no_archive_is_refused)

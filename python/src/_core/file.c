@@ -84,12 +84,15 @@ static PyObject *raise_file(int r, const char *why)
 
 	if (PyErr_Occurred()) /* progress raised it, or it is Ctrl-C */
 		return NULL;
-	if (r == -ENOMEM)
+	if (r == -ENOMEM && !*why)
 		return PyErr_NoMemory();
 	if (r == -EINVAL || r == -ENOTSUP)
 		return raise_text(r, "%s", why);
 	text = PyUnicode_DecodeUTF8(why, (Py_ssize_t)strlen(why), "replace");
-	error = text ? PyObject_CallFunction(PyExc_OSError, "iO", -r, text) : NULL;
+	if (text && r == -ENOMEM)
+		error = PyObject_CallFunction(PyExc_MemoryError, "O", text);
+	else
+		error = text ? PyObject_CallFunction(PyExc_OSError, "iO", -r, text) : NULL;
 	if (error)
 		PyErr_SetObject((PyObject *)Py_TYPE(error), error);
 	Py_XDECREF(text);
