@@ -187,8 +187,8 @@ static int connects(const struct test_daemon *d, void *arg)
 /* Orphans do not count. */
 static unsigned clients_served(const struct raw *rc)
 {
-	const _Atomic uint64_t *words =
-		(const void *)((const char *)rc->catalog + rc->catalog->off_clients);
+	const _Atomic uint64_t *words = (const void *)((const char *)rc->catalog +
+						       rc->catalog->off_clients);
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < rc->catalog->max_clients; i++)
