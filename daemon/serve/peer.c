@@ -746,10 +746,7 @@ static int peer_resume(struct peer *peer)
 	peer->may_publish = rights & NAMESPACE_PUBLISH;
 	peer->denied = !(rights & NAMESPACE_GET);
 	peer->phase = PEER_READY;
-	r = charge_adopt(&peer->connection, peer->turn.account,
-			 &peer->peers->shared->pools[SHARE_CONNECTIONS], 1);
-	if (!r)
-		r = peer_keep(peer);
+	r = peer_keep(peer);
 	if (!r)
 		r = peer_begin(peer);
 	if (!r)
@@ -788,6 +785,8 @@ int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
 	r = client_adopt(&peer->client, &ns->state, index, fact, ledger_fd, peer->adopted);
 	if (r)
 		return r; /* the process ends */
+	/* It fails only after a daemon of a former build, which did not charge orphans. */
+	charge_adopt(&peer->connection, account, &peers->shared->pools[SHARE_CONNECTIONS], 1);
 	if (!peer->adopted)
 		peer_orphan(peer);
 	return peer->adopted ? peer_resume(peer) : 0;

@@ -675,7 +675,7 @@ static int lifetime_adopt(struct state *st, uint32_t slot, struct client *nobody
 	if (row->flags & ROW_EVICTABLE)
 		r = lifetime_prepare(st, c, st->tensors[slot].segment);
 	if (!r)
-		lifetime_begin(st, c, slot);
+		lifetime_go_on(st, c, slot);
 	return r;
 }
 

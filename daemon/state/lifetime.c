@@ -98,7 +98,8 @@ static void expires(struct state *st, struct life *life, uint64_t when)
 	lifetime_schedule(st);
 }
 
-void lifetime_begin(struct state *st, struct client *c, uint32_t slot)
+/* @used_ns: when it was last used, as far as is known. */
+static void begin(struct state *st, struct client *c, uint32_t slot, uint64_t used_ns)
 {
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
 	struct life *life = &st->lifetimes.of[slot];
@@ -117,8 +118,21 @@ void lifetime_begin(struct state *st, struct client *c, uint32_t slot)
 		return;
 	life->set = lifetime_evictables(st, c->uid, device_of(st->tensors[slot].segment));
 	life->set->count++;
-	heap_add(&life->set->idle, &life->idle,
-		 use_of_commit(ledger_clock((uint64_t)now_mono_coarse_ns())));
+	heap_add(&life->set->idle, &life->idle, use_of_commit(ledger_clock(used_ns)));
+}
+
+void lifetime_begin(struct state *st, struct client *c, uint32_t slot)
+{
+	begin(st, c, slot, (uint64_t)now_mono_coarse_ns());
+}
+
+void lifetime_go_on(struct state *st, struct client *c, uint32_t slot)
+{
+	uint64_t committed = catalog_row(&st->catalog, slot)->committed_ns;
+	uint64_t real = (uint64_t)now_real_ns(), mono = (uint64_t)now_mono_ns();
+	uint64_t age = real > committed ? real - committed : 0;
+
+	begin(st, c, slot, age < mono ? mono - age : 0);
 }
 
 static void set_leave(struct life *life)

@@ -18,6 +18,8 @@ int lifetime_reserve(struct state *st, const struct client *c, const struct segm
 void lifetime_unreserve(struct evictables *set);
 /* The row is LIVE; @c published it. */
 void lifetime_begin(struct state *st, struct client *c, uint32_t slot);
+/* The same for one that a former daemon published: its last known use is its commit. */
+void lifetime_go_on(struct state *st, struct client *c, uint32_t slot);
 /* The row is not LIVE any more. */
 void lifetime_end(struct state *st, uint32_t slot);
 /* To be called when a LIVE row has lost its bytes. */

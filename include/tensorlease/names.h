@@ -61,7 +61,8 @@ TL_API int tl_list(tl_client *client, const char *prefix,
  * where they were.
  *
  * Ownership: nothing is handed over.
- * Blocking: for one round trip.
+ * Blocking: for one round trip, or for two if the daemon has answered nothing since an earlier
+ * commit of this client that did not ask, or since another call of this client that timed out.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		no tensor has that name
@@ -77,7 +78,8 @@ TL_API int tl_delete(tl_client *client, const char *name);
  * version can delete that one and no later one.
  *
  * Ownership: nothing is handed over.
- * Blocking: for one round trip.
+ * Blocking: for one round trip, or for two if the daemon has answered nothing since an earlier
+ * commit of this client that did not ask, or since another call of this client that timed out.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		no tensor has that name

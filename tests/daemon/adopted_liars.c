@@ -154,6 +154,78 @@ TEST(users_who_together_say_that_they_have_too_much_mapped_harm_nobody_else)
 	finish(&s);
 }
 
+/* ---- ledgers that are left behind ---- */
+
+enum { CLIENTS = 64 };
+
+/* Connects as often as it may, ends each connection, and keeps the ledger, which holds a tensor. */
+static int leave_ledgers(const struct test_daemon *d, void *arg)
+{
+	const struct wire_draft *held = arg;
+	struct raw rc;
+	uint64_t n = 0;
+
+	while (n < CLIENTS && rc_try_open(&rc, d->socket, RAW_READY, 0) == 0) {
+		must(rc_hold(&rc, held->ref));
+		rc.ledger = NULL; /* the mapping stays */
+		rc_close(&rc);
+		n++;
+	}
+	pause_at(n);
+	return 0;
+}
+
+static int connects(const struct test_daemon *d, void *arg)
+{
+	struct raw rc = rc_open(d);
+
+	(void)arg;
+	rc_goodbye(&rc);
+	return 0;
+}
+
+/* Orphans do not count. */
+static unsigned clients_served(const struct raw *rc)
+{
+	const _Atomic uint64_t *words = (const void *)((const char *)rc->catalog +
+						       rc->catalog->off_clients);
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < rc->catalog->max_clients; i++)
+		n += atomic_load(&words[i]) & 1;
+	return n;
+}
+
+TEST(ledgers_left_behind_with_two_daemons_take_no_connections_of_others)
+{
+	static const char *const extra[] = { "--keeper", "yes", NULL };
+	struct test_child first, second, other;
+	struct wire_draft held;
+	struct test_daemon d;
+	tl_client *c;
+	struct raw rc;
+
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be other users");
+	d = td_start(.extra = extra, .expect_ready = true, .for_others = true,
+		     .max_clients = CLIENTS);
+	c = td_connect(&d);
+	rc = rc_open(&d);
+	must_be(rc_put(&rc, "held", 1, 1, &held), 0);
+	first = child_start_as(LIAR, &d, leave_ledgers, &held);
+	must(child_await(&first) >= CLIENTS / 4);
+	eventually(clients_served(&rc) == 2);
+	daemon_kill(c);
+	second = child_start_as(LIAR, &d, leave_ledgers, &held);
+	child_await(&second);
+	other = child_start_as(ACCOMPLICE, &d, connects, NULL);
+	child_must_succeed(&other);
+	child_kill(&first);
+	child_kill(&second);
+	rc_close(&rc);
+	tl_close(c);
+	td_stop(&d);
+}
+
 int main(void)
 {
 	return suite_run();

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a daemon left at rare moments, or in rare amounts, is taken over as well. */
 #include "daemon/state/chunk.h"
+#include "daemon/state/evict.h"
 #include "daemon/state/lost.h"
 #include "tests/unit/state_adopt.h"
 
-enum { OWNER = 71000, OTHER, MEMBERS = 3, NBYTES = 1000, LOST = LOST_MAX + 10 };
+enum { OWNER = 71000, OTHER, MEMBERS = 3, NBYTES = 1000, LOST = LOST_MAX + 10, USES = 4 };
 
 static struct progress {
 	struct dead dead;
 	bool finished;
-	uint64_t ref;
+	uint64_t ref, refs[USES];
 } * progress;
 
 static void progress_begin(void)
@@ -293,6 +294,84 @@ TEST(no_client_has_more_lives_than_its_word_can_say_after_a_takeover)
 	progress_begin();
 	run(use_up_and_end, 0);
 	adopt_here(the_used_up_must_stay_so);
+	progress_end();
+}
+
+/* ---- eviction ------------------------------------------------------------------------------- */
+
+static uint64_t put_evictable(struct tester *t, const char *name)
+{
+	const int64_t nbytes = 2 << 20; /* it has a segment of its own */
+	struct tensor_description d = fx_bytes(name, &nbytes);
+	const char *why = NULL;
+	uint64_t version;
+	uint32_t slot;
+
+	d.lifetime.flags = WIRE_LIFETIME_EVICTABLE;
+	assert_int_equal(fx_create(t, (uint64_t)nbytes, &slot), 0);
+	assert_int_equal(tensor_commit(&st, &t->c, fx_ref(slot), &d, &version, &why), 0);
+	return fx_ref(slot);
+}
+
+static void commit_was(uint64_t ref, uint64_t ago_ns)
+{
+	uint32_t slot = ref_slot(ref);
+
+	catalog_row(&st.catalog, slot)->committed_ns -= ago_ns;
+	catalog_row_fact(&st.catalog, slot)->sum = check_row_sum(&st.catalog, slot);
+}
+
+static void use_was(struct tester *t, uint64_t ref, uint64_t ago_ns)
+{
+	const struct segment *seg = st.tensors[ref_slot(ref)].segment;
+
+	assert_true(fx_hold(t, ref));
+	ledger_map_note(t->ledger, seen->max_tensors, seg->index, seg->generation);
+	ledger_use(t->ledger, seen->max_tensors, ref_slot(ref),
+		   (uint64_t)now_mono_coarse_ns() - ago_ns);
+	fx_drop(t, ref);
+}
+
+/* Of the slots, 2 was used first, then 0, 3 and 1. */
+static void use_and_end(struct keep *k)
+{
+	static const char *const name[USES] = { "0", "1", "2", "3" };
+	const uint64_t unit = 100 * (uint64_t)NS_PER_MS;
+	struct tester ended, t;
+
+	begin(k, &ended, &t);
+	for (int i = 0; i < USES; i++)
+		progress->refs[i] = put_evictable(&t, name[i]);
+	commit_was(progress->refs[2], 5 * unit);
+	commit_was(progress->refs[0], 4 * unit);
+	commit_was(progress->refs[3], 9 * unit);
+	use_was(&t, progress->refs[3], 3 * unit);
+	progress->finished = true;
+	_exit(0);
+}
+
+static void the_least_recently_used_must_go_first(void)
+{
+	static const unsigned order[USES] = { 2, 0, 3, 1 };
+	struct eviction eviction = { 0 };
+	struct tester t;
+
+	fx_connect(&t, OWNER);
+	for (int i = 0; i < USES; i++) {
+		must_be(evict_one(&st, &t.c, NULL, true, &eviction), EVICTED_ONE);
+		must_be(fx_state(ref_slot(progress->refs[order[i]])), ROW_FREE);
+	}
+	fx_leave(&t);
+	clients_go();
+	fx_stop();
+}
+
+TEST(the_order_of_eviction_is_that_of_the_last_uses_after_a_takeover)
+{
+	progress_begin();
+	run(use_and_end, 0);
+	must(progress->finished);
+	adopt_here(the_least_recently_used_must_go_first);
 	progress_end();
 }
 
