@@ -260,6 +260,10 @@ static int place_one(struct members *m, struct group_member *member)
 				   : cuda_publication_in(d->buffer->export, &p);
 	if (r)
 		return r;
+	if (!member->handed) { /* it needs the buffer even if the group fails */
+		cuda_buffer_use(d->buffer);
+		cuda_publication_arm(p, NULL, cuda_buffer_done, d->buffer);
+	}
 	member->own = p;
 	d->export = p->export;
 	return 0;
@@ -306,8 +310,6 @@ int cuda_members_place(struct members *m)
 		if (!is_ours(member))
 			continue;
 		device_of(g, member->tensor.device.device_id, &d);
-		if (!member->handed)
-			cuda_buffer_use(d->buffer); /* the tensor's */
 		cuda_publication_arm(member->own, d->event,
 				     member->handed ? cuda_tensor_delete : cuda_buffer_done,
 				     member->handed ? (void *)member->handed : d->buffer);
