@@ -52,13 +52,6 @@ static intptr_t stream_of(const struct members *m)
 	return cuda_stream_here(m->stream, m->thread);
 }
 
-static int no_connection(int r)
-{
-	return r > 0 ? tl_fail(-ENOTCONN, "the daemon ended the connection; the group was not "
-					  "published")
-		     : r;
-}
-
 static int group_of(struct members *m, struct cuda_group **out)
 {
 	if (!m->own)
@@ -211,7 +204,7 @@ static int publish_first(struct members *m, struct group_device *d, struct group
 
 	h.opening.memory = &h.located.memory;
 	if (!r)
-		r = no_connection(cuda_publication_for(m->session, &h.opening, out));
+		r = cuda_publication_for(m->session, &h.opening, out);
 	if (!r) {
 		member->offset = h.located.offset;
 		more = reallocarray(g->memories, g->nmemories + 1, sizeof(*more));

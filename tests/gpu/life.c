@@ -572,13 +572,11 @@ static void dies_while_it_is_opened(struct dying *dying, const char *call, bool 
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 	struct test_child p, c;
 	int64_t start;
-	int status;
 
 	p = child_start_ready(&g.d, will_die, dying);
 	gpu_setenv("FAKECUDA_FAIL", call);
 	c = child_start(&g.d, opens_too_late, NULL);
-	must_be(waitpid(c.pid, &status, WUNTRACED), c.pid);
-	must(WIFSTOPPED(status));
+	gpu_await_stop(&c);
 	if (late)
 		td_freeze(&g.d);
 	child_kill(&p);
