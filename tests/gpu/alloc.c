@@ -3,9 +3,8 @@
 #include <dlfcn.h>
 #include <sys/wait.h>
 
-#include "client/cuda/session.h"
-#include "client/session/client.h"
 #include "tests/gpu/common.h"
+#include "tests/gpu/exports.h"
 
 enum { N = 3 << 20, SMALL = 4096, FULL = 16 << 20 };
 
@@ -235,16 +234,6 @@ GPU_TEST(a_killed_daemon_keeps_nothing_open)
 	gpu_nothing_left(&next);
 	td_stop(&next.d);
 	td_stop(&g.d);
-}
-
-static bool exports_any(const struct session *s)
-{
-	bool any;
-
-	pthread_mutex_lock(&cuda_lock);
-	any = !list_empty(&cuda_of(s)->exports);
-	pthread_mutex_unlock(&cuda_lock);
-	return any;
 }
 
 /* A lease keeps the session, at the end of which the memory's export is freed. */

@@ -2,8 +2,6 @@
 /* Helpers for the tests of GPU tensors, whose producers and consumers are processes. */
 #pragma once
 
-#include <sys/wait.h>
-
 #include <tensorlease/cuda.h>
 
 #include "tests/gpu/memory.h"
@@ -188,15 +186,6 @@ static inline void gpu_nothing_left(const struct gpu_daemon *g)
 		eventually(!(r_ = (call)) || !strstr(tl_last_error(), "did not answer"));          \
 		must_refuse(r_, error, words);                                                     \
 	} while (0)
-
-/* Waits until the child has stopped where FAKECUDA_FAIL says, and gives it the code -1. */
-static inline void gpu_await_stop(const struct test_child *c)
-{
-	int status;
-
-	must_be(waitpid(c->pid, &status, WUNTRACED), c->pid);
-	must(WIFSTOPPED(status));
-}
 
 /* Runs @fn(@arg) in a process beside @producer, which is told to end after it. Nothing is left. */
 static inline void gpu_with_producer(child_fn *producer, child_fn *fn, void *arg)

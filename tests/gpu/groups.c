@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups of tensors on GPUs, and of such with others: published in one step, got as of one moment.
  */
-#include "client/cuda/session.h"
 #include "client/produce/member.h"
 #include "tests/gpu/common.h"
+#include "tests/gpu/exports.h"
+#include "tests/harness/process.h"
 
 enum { N = 64 << 10, MANY = 60 };
 
@@ -212,16 +213,6 @@ GPU_TEST(a_group_that_fails_keeps_nothing)
 }
 
 static const struct memory_kind *device_kind;
-
-static bool exports_any(struct session *s)
-{
-	bool any;
-
-	pthread_mutex_lock(&cuda_lock);
-	any = !list_empty(&cuda_of(s)->exports);
-	pthread_mutex_unlock(&cuda_lock);
-	return any;
-}
 
 /* Goes on when the library's thread has done with the exports what it does. */
 static void end_slowly(struct members *m, int end)
@@ -470,7 +461,7 @@ static void dies_meanwhile(bool group, const char *stop)
 
 	gpu_setenv("FAKECUDA_FAIL", stop);
 	c = child_start(&d, publishes_meanwhile, &group);
-	gpu_await_stop(&c);
+	process_await_stop(c.pid);
 	td_kill(&d);
 	g = gpu_start(.socket = d.socket);
 	must_be(kill(c.pid, SIGCONT), 0);

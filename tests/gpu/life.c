@@ -7,6 +7,7 @@
 #include "client/cuda/thread.h"
 #include "client/session/client.h"
 #include "client/session/request.h"
+#include "tests/harness/process.h"
 
 #include <poll.h>
 
@@ -576,7 +577,7 @@ static void dies_while_it_is_opened(struct dying *dying, const char *call, bool 
 	p = child_start_ready(&g.d, will_die, dying);
 	gpu_setenv("FAKECUDA_FAIL", call);
 	c = child_start(&g.d, opens_too_late, NULL);
-	gpu_await_stop(&c);
+	process_await_stop(c.pid);
 	if (late)
 		td_freeze(&g.d);
 	child_kill(&p);
