@@ -363,7 +363,8 @@ struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32
 
 bool cuda_export_is_orphan(const struct cuda_export *e)
 {
-	return atomic_load(&e->session->ended) && (e->buffer || e->session->client->closed);
+	return atomic_load(&e->session->ended) &&
+	       (e->buffer || (e->session->client->closed && e->npublications));
 }
 
 void cuda_export_orphan(struct cuda_export *e)

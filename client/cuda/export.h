@@ -135,7 +135,8 @@ struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32
 /*
  * Has the daemon ended, so that only this process can say what is still in use? Draft buffers are
  * given back to the driver then, which keeps the memory for all who have it mapped. Memory of
- * others stays until their client is closed.
+ * others stays until their client is closed. An export that stays and has no publications is left
+ * to the end of its session, since the end of its last publication frees an orphan.
  */
 bool cuda_export_is_orphan(const struct cuda_export *e);
 /* Then, if no lease of this process is left in it: nobody finds it any more. */

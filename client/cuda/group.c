@@ -52,13 +52,6 @@ static intptr_t stream_of(const struct members *m)
 	return cuda_stream_here(m->stream, m->thread);
 }
 
-static int no_connection(int r)
-{
-	return r > 0 ? tl_fail(-ENOTCONN, "the daemon ended the connection; the group was not "
-					  "published")
-		     : r;
-}
-
 static int group_of(struct members *m, struct cuda_group **out)
 {
 	if (!m->own)
@@ -211,7 +204,7 @@ static int publish_first(struct members *m, struct group_device *d, struct group
 
 	h.opening.memory = &h.located.memory;
 	if (!r)
-		r = no_connection(cuda_publication_for(m->session, &h.opening, out));
+		r = cuda_publication_for(m->session, &h.opening, out);
 	if (!r) {
 		member->offset = h.located.offset;
 		more = reallocarray(g->memories, g->nmemories + 1, sizeof(*more));
@@ -260,6 +253,10 @@ static int place_one(struct members *m, struct group_member *member)
 				   : cuda_publication_in(d->buffer->export, &p);
 	if (r)
 		return r;
+	if (!member->handed) { /* it needs the buffer even if the group fails */
+		cuda_buffer_use(d->buffer);
+		cuda_publication_arm(p, NULL, cuda_buffer_done, d->buffer);
+	}
 	member->own = p;
 	d->export = p->export;
 	return 0;
@@ -306,8 +303,6 @@ int cuda_members_place(struct members *m)
 		if (!is_ours(member))
 			continue;
 		device_of(g, member->tensor.device.device_id, &d);
-		if (!member->handed)
-			cuda_buffer_use(d->buffer); /* the tensor's */
 		cuda_publication_arm(member->own, d->event,
 				     member->handed ? cuda_tensor_delete : cuda_buffer_done,
 				     member->handed ? (void *)member->handed : d->buffer);

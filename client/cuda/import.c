@@ -232,20 +232,20 @@ int cuda_import_get(struct cuda_session *cs, uint32_t segment, uint32_t generati
 		    struct get_until until, struct cuda_import **out)
 {
 	struct cuda_import *import;
-	bool is_new;
+	bool is_new, ended;
 	int r;
 
-	r = find_or_add(cs, segment, generation, until.work, &is_new, &import);
-	if (r)
-		return r;
-	if (is_new) {
-		r = import_open(import, until);
-		if (!opened(import, !r) && !r)
-			r = tl_fail(-ENOENT, "the export of segment %u has ended", segment);
-	}
-	if (r)
-		free(import);
-	else
+	do {
+		r = find_or_add(cs, segment, generation, until.work, &is_new, &import);
+		if (r)
+			return r;
+		r = is_new ? import_open(import, until) : 0;
+		/* If an export of ours ended meanwhile, the daemon may still have its memory. */
+		ended = is_new && !opened(import, !r) && !r;
+		if (r || ended)
+			free(import);
+	} while (ended);
+	if (!r)
 		*out = import;
 	return r;
 }

@@ -442,14 +442,10 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *cont
 	unasked = r == cuda_errno(CUDA_E_NOT_PERMITTED);
 	if ((r == -EBUSY || unasked) && !retire_later(p, stream, unasked))
 		return 0;
-	if (r) {
-		pthread_mutex_lock(&cuda_lock);
-		p->done = NULL;
-		p->first = NULL;
-		pthread_mutex_unlock(&cuda_lock);
-	}
-	retire(p, event);
-	return r;
+	if (r)
+		cuda_wait_for_stream(e->memory.device, stream);
+	retire(p, event); /* also after an error: @done must not free the export before it */
+	return 0;
 }
 
 /* ---- Looking after them. Called with cuda_lock ---- */

@@ -101,9 +101,10 @@ int cuda_publication_in(struct cuda_export *e, struct cuda_publication **out);
  */
 int cuda_place(struct cuda_publication *p, const struct cuda_placing *placing,
 	       void (*done)(void *context), void *context, uint64_t *version);
-/* Calls @done(@context) when what is queued on the stream by now has ended; not if it fails. If
- * @first is not NULL, any thread calls that instead, and the library's thread @done after it, which
- * may call a program's deleter. */
+/* Calls @done(@context) when what is queued on the stream by now has ended; it waits for that if
+ * the driver cannot mark the place. If @first is not NULL, any thread calls that instead, and the
+ * library's thread @done after it, which may call a program's deleter. 0, or -ENOMEM: neither is
+ * called. */
 int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *context),
 		void (*done)(void *context), void *context);
 

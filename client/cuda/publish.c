@@ -265,11 +265,7 @@ int cuda_draft_commit(struct tl_draft *draft, const struct commit_as *as, uint64
 					 "the daemon did not answer in time; whether '%s' was "
 					 "committed is not known",
 					 as->name);
-	return r == SESSION_E_UNSENT ? tl_fail(-ENOTCONN,
-					       "the daemon ended the connection; '%s' was not "
-					       "committed",
-					       as->name)
-				     : r;
+	return r == SESSION_E_UNSENT ? draft_stale(draft->name) : r;
 }
 
 void cuda_draft_end(struct tl_draft *draft)

@@ -174,12 +174,12 @@ static int wait_on_host(struct cuda_import *import, const struct catalog_row *ro
 static int order_after_producer(struct cuda_import *import, const struct catalog_row *row,
 				intptr_t stream, int64_t until)
 {
-	int r;
+	int r = 0;
 
-	if (stream == TL_STREAM_NONE || !row_is_unfinished(row))
-		return 0;
-	r = import->mapping ? wait_on_host(import, row, stream, until)
-			    : wait_on_stream(import, row, stream);
+	if (stream != TL_STREAM_NONE && row_is_unfinished(row))
+		r = import->mapping ? wait_on_host(import, row, stream, until)
+				    : wait_on_stream(import, row, stream);
+	/* The work may also have been lost while the memory was opened. */
 	switch (atomic_load(&row->progress)) {
 	case ROW_LOST:
 		return LEASE_E_LOST;

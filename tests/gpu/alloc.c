@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include "tests/gpu/common.h"
+#include "tests/gpu/exports.h"
 
 enum { N = 3 << 20, SMALL = 4096, FULL = 16 << 20 };
 
@@ -225,6 +226,47 @@ GPU_TEST(a_killed_daemon_keeps_nothing_open)
 {
 	struct gpu_daemon g = gpu_start(), next;
 	struct test_child c = child_start_ready(&g.d, leaves_it_open, &g);
+
+	td_kill(&g.d);
+	child_finish(&c);
+	must_be(gpu_live_all(), 0);
+	next = gpu_start(.socket = g.d.socket); /* removes what the dead one left */
+	gpu_nothing_left(&next);
+	td_stop(&next.d);
+	td_stop(&g.d);
+}
+
+/* A lease keeps the session, at the end of which the memory's export is freed. */
+static int closes_over_a_lease(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	const struct session *s = atomic_load(&client->session);
+	CUdeviceptr memory = alloc(N, 0), others = gpu_alloc(N);
+	static struct gpu_foreign f, other;
+	DLManagedTensorVersioned *held;
+
+	(void)arg;
+	publish(client, "other", &other, others, N);
+	publish(client, "t", &f, memory, N);
+	must_be(tl_delete(client, "t"), 0);
+	eventually(atomic_load(&f.deleted));
+	put_bytes(client, "cpu", 1, 100);
+	must_be(tl_get(client, "cpu", NULL, &held), 0);
+	pause_at(1); /* the daemon is killed */
+	tl_close(client);
+	eventually(atomic_load(&other.deleted)); /* the library's thread has looked at both */
+	must(exports_any(s));
+	drop(held);
+	give_back(memory, N, 0, NULL);
+	gpu_must(cuda->mem_free(others));
+	eventually(gpu_live(FAKE_VMM_MAPPING) == 0);
+	return 0;
+}
+
+GPU_TEST(an_export_that_nobody_uses_ends_with_its_session)
+{
+	struct gpu_daemon g = gpu_start(), next;
+	struct test_child c = child_start_ready(&g.d, closes_over_a_lease, NULL);
 
 	td_kill(&g.d);
 	child_finish(&c);

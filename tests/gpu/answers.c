@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GPU tensors when the daemon answers late or dies, and when many ask it for the same at once. */
 #include "tests/gpu/common.h"
+#include "tests/gpu/exports.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "client/cuda/import.h"
+#include "client/cuda/thread.h"
+#include "client/session/request.h"
 #include "proto/conn.h"
 #include "proto/description.h"
+#include "tests/harness/sleeper.h"
 
 enum { N = 3 << 20, THREADS = 8, ROUNDS = 20 };
 
@@ -719,6 +724,64 @@ GPU_TEST(the_daemon_is_told_later_that_memory_was_closed)
 	td_thaw(&g.d);
 	child_finish(&p);
 	child_finish(&c);
+	gpu_nothing_left(&g);
+}
+
+/* ---- An export of one's own that ends before the answer ---- */
+
+struct opening {
+	struct cuda_session *cs;
+	uint32_t generation;
+	_Atomic pid_t tid;
+};
+
+static void *opens(void *arg)
+{
+	struct opening *o = arg;
+	struct get_until until;
+	struct cuda_import *import = NULL;
+
+	until.answer = until.work = session_deadline(o->cs->session);
+	atomic_store(&o->tid, gettid());
+	must_be(cuda_import_get(o->cs, 0, o->generation, until, &import), 0);
+	must(import->mapping); /* as if another process had exported it */
+	cuda_import_put(import);
+	return NULL;
+}
+
+/* The connection that exported the memory ends while another of the process asks for it. */
+static int loses_its_export(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0), *other = td_connect(d);
+	const struct session *s = atomic_load(&client->session);
+	struct raw rc = rc_open(d);
+	struct opening o = { 0 };
+	pthread_t thread;
+
+	(void)arg;
+	gpu_put_draft(client, "t", 5, N, 0, CUDA_STREAM_LEGACY);
+	eventually(gpu_unfinished(&rc) == 0);
+	o.generation = (uint32_t)(atomic_load(&rc_segment(&rc, 0)->word) >> 1);
+	must_be(cuda_session_with_thread(atomic_load(&other->session), &o.cs), 0);
+	td_freeze(d);
+	must_be(pthread_create(&thread, NULL, opens, &o), 0);
+	until_it_sleeps(&o.tid); /* it waits for the answer */
+	must_be(shutdown(session_socket(s), SHUT_RDWR), 0);
+	eventually(!exports_any(s));
+	td_thaw(d);
+	pthread_join(thread, NULL);
+	must_be(tl_delete(other, "t"), 0);
+	rc_goodbye(&rc);
+	tl_close(other);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(memory_of_a_connection_that_ends_is_opened_by_another)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, loses_its_export, NULL), 0);
 	gpu_nothing_left(&g);
 }
 

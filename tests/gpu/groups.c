@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups of tensors on GPUs, and of such with others: published in one step, got as of one moment.
  */
-#include "client/cuda/session.h"
 #include "client/produce/member.h"
 #include "tests/gpu/common.h"
+#include "tests/gpu/exports.h"
+#include "tests/harness/process.h"
 
 enum { N = 64 << 10, MANY = 60 };
 
@@ -213,16 +214,6 @@ GPU_TEST(a_group_that_fails_keeps_nothing)
 
 static const struct memory_kind *device_kind;
 
-static bool exports_any(struct session *s)
-{
-	bool any;
-
-	pthread_mutex_lock(&cuda_lock);
-	any = !list_empty(&cuda_of(s)->exports);
-	pthread_mutex_unlock(&cuda_lock);
-	return any;
-}
-
 /* Goes on when the library's thread has done with the exports what it does. */
 static void end_slowly(struct members *m, int end)
 {
@@ -428,6 +419,66 @@ GPU_TEST(a_group_has_no_more_bytes_than_a_tensor_may)
 
 	must_be(td_run_client(&g.d, wants_too_much, NULL), 0);
 	gpu_nothing_left(&g);
+}
+
+/* ---- A daemon that dies meanwhile ---- */
+
+static int publishes_meanwhile(const struct test_daemon *d, void *group)
+{
+	enum { TWO = 2 };
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *handed[TWO];
+	struct gpu_memory m[TWO];
+	struct gpu_foreign f[TWO];
+
+	for (int i = 0; i < TWO; i++) {
+		gpu_memory_init(&m[i], GPU_VMM, N, 0);
+		gpu_foreign_init(&f[i], m[i].base, N, 0);
+		handed[i] = &f[i].managed;
+	}
+	if (*(bool *)group) {
+		must_be(tl_publish_many(client, name_list, handed, TWO, NULL, NULL), 0);
+		must_be(tl_delete(client, names[1]), 0);
+	} else {
+		must_be(tl_put(client, names[0], &handed[0]->dl_tensor, NULL, NULL), 0);
+	}
+	must_be(tl_delete(client, names[0]), 0);
+	for (int i = 0; i < TWO; i++) {
+		if (*(bool *)group)
+			eventually(atomic_load(&f[i].deleted));
+		gpu_memory_deinit(&m[i]);
+	}
+	tl_close(client);
+	return 0;
+}
+
+/* The daemon dies, and another one comes, when the publisher is about to make call @stop. */
+static void dies_meanwhile(bool group, const char *stop)
+{
+	struct test_daemon d = td_start();
+	struct test_child c;
+	struct gpu_daemon g;
+
+	gpu_setenv("FAKECUDA_FAIL", stop);
+	c = child_start(&d, publishes_meanwhile, &group);
+	process_await_stop(c.pid);
+	td_kill(&d);
+	g = gpu_start(.socket = d.socket);
+	must_be(kill(c.pid, SIGCONT), 0);
+	child_must_succeed(&c);
+	gpu_nothing_left(&g);
+	td_stop(&g.d);
+	td_stop(&d);
+}
+
+GPU_TEST(a_group_of_which_no_daemon_has_heard_is_published_by_the_next)
+{
+	dies_meanwhile(true, "cuMemRetainAllocationHandle:2:-1");
+}
+
+GPU_TEST(a_copy_of_which_no_daemon_has_heard_is_published_by_the_next)
+{
+	dies_meanwhile(false, "cuEventRecord:1:-1");
 }
 
 int main(int argc, char **argv)

@@ -7,6 +7,7 @@
 #include "client/cuda/thread.h"
 #include "client/session/client.h"
 #include "client/session/request.h"
+#include "tests/harness/process.h"
 
 #include <poll.h>
 
@@ -285,10 +286,12 @@ GPU_TEST(a_deleter_may_wait_for_the_space_of_a_copy)
 
 struct dying {
 	enum gpu_kind kind;
+	bool unwritten; /* its work stands still */
 };
 
 static int will_die(const struct test_daemon *d, void *arg)
 {
+	const tl_put_options sealed = { .size = sizeof(sealed), .flags = TL_PUBLISH_SEALED };
 	const struct dying *dying = arg;
 	tl_client *client = gpu_open(d, 0);
 	struct gpu_foreign f;
@@ -296,12 +299,11 @@ static int will_die(const struct test_daemon *d, void *arg)
 
 	gpu_memory_init(&m, dying->kind, N, 0);
 	gpu_must(cuda->ctx_synchronize());
+	if (dying->unwritten)
+		gpu_hold(getpid());
 	gpu_fill(m.base, 6, N, CUDA_STREAM_LEGACY);
 	gpu_foreign_init(&f, m.base, N, 0);
-	must_be(tl_publish(client, "t", &f.managed,
-			   &(tl_put_options){ .size = sizeof(tl_put_options),
-					      .flags = TL_PUBLISH_SEALED },
-			   NULL, NULL),
+	must_be(tl_publish(client, "t", &f.managed, dying->unwritten ? NULL : &sealed, NULL, NULL),
 		0);
 	pause_at(1);
 	return 1;
@@ -564,28 +566,43 @@ static int opens_too_late(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* The producer dies when the consumer is about to open its memory, and the daemon, which gets no
- * processor, hears of it long after the opening has failed. */
-GPU_TEST(a_death_that_the_daemon_hears_of_late_is_told_all_the_same)
+/* The producer dies when the consumer is about to open its memory by @call. If @late, the daemon,
+ * which gets no processor, hears of it long after that. */
+static void dies_while_it_is_opened(struct dying *dying, const char *call, bool late)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 	struct test_child p, c;
 	int64_t start;
-	int status;
 
-	p = child_start_ready(&g.d, will_die, &(struct dying){ .kind = GPU_LEGACY });
-	gpu_setenv("FAKECUDA_FAIL", "cuIpcOpenMemHandle:1:-1");
+	p = child_start_ready(&g.d, will_die, dying);
+	gpu_setenv("FAKECUDA_FAIL", call);
 	c = child_start(&g.d, opens_too_late, NULL);
-	must_be(waitpid(c.pid, &status, WUNTRACED), c.pid);
-	must(WIFSTOPPED(status));
-	td_freeze(&g.d);
+	process_await_stop(c.pid);
+	if (late)
+		td_freeze(&g.d);
 	child_kill(&p);
+	gpu_hold(0);
+	if (!late)
+		td_sync(&g.d);
 	must_be(kill(c.pid, SIGCONT), 0);
 	start = now_ns();
-	eventually(now_ns() > start + 300 * MS);
-	td_thaw(&g.d);
+	eventually(!late || now_ns() > start + 300 * MS);
+	if (late)
+		td_thaw(&g.d);
 	child_must_succeed(&c);
 	gpu_nothing_left(&g);
+}
+
+GPU_TEST(a_death_that_the_daemon_hears_of_late_is_told_all_the_same)
+{
+	dies_while_it_is_opened(&(struct dying){ .kind = GPU_LEGACY }, "cuIpcOpenMemHandle:1:-1",
+				true);
+}
+
+GPU_TEST(what_died_unwritten_while_it_was_opened_is_not_got)
+{
+	dies_while_it_is_opened(&(struct dying){ .kind = GPU_VMM, .unwritten = true },
+				"cuMemImportFromShareableHandle:1:-1", false);
 }
 
 /* ---- A dead daemon ---- */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leases that end where the driver does not let their place be marked. */
+/* Leases and drafts that end where the driver does not let their place be marked. */
+#include "client/cuda/session.h"
+#include "client/session/client.h"
 #include "tests/gpu/gate.h"
 
 enum { N = GPU_T_SIZE };
@@ -144,6 +146,123 @@ static int gets_for_another_context(const struct test_daemon *d, void *arg)
 GPU_TEST(a_stream_that_cannot_be_marked_is_refused)
 {
 	gpu_with_producer(gpu_publishes_t, gets_for_another_context, NULL);
+}
+
+/* ---- Draft buffers ---- */
+
+static struct {
+	struct gpu_foreign f;
+	CUdeviceptr memory;
+	_Atomic bool begun, may_end;
+} busy;
+
+static void delete_slowly(DLManagedTensorVersioned *managed)
+{
+	atomic_store(&busy.begun, true);
+	eventually(atomic_load(&busy.may_end));
+	gpu_foreign_delete(managed);
+}
+
+/* From here to thread_goes_on() the library's thread is in a deleter, and ends no publication. */
+static void thread_stands_still(tl_client *client)
+{
+	busy.memory = gpu_alloc(N);
+	gpu_foreign_init(&busy.f, busy.memory, N, 0);
+	busy.f.managed.deleter = delete_slowly;
+	must_be(tl_publish(client, "busy", &busy.f.managed, NULL, NULL, NULL), 0);
+	must_be(tl_delete(client, "busy"), 0);
+	eventually(atomic_load(&busy.begun));
+}
+
+static void thread_goes_on(void)
+{
+	atomic_store(&busy.may_end, true);
+	eventually(atomic_load(&busy.f.deleted));
+	gpu_must(cuda->mem_free(busy.memory));
+}
+
+/* How many buffers may be given back to the driver, with their exports. */
+static unsigned free_buffers(tl_client *client)
+{
+	const struct session *s = atomic_load(&client->session);
+	unsigned n;
+
+	pthread_mutex_lock(&cuda_lock);
+	n = cuda_of(s)->nbuffers;
+	pthread_mutex_unlock(&cuda_lock);
+	return n;
+}
+
+static CUresult refuse_to_say(CUstream stream)
+{
+	(void)stream;
+	return CUDA_E_LAUNCH_FAILED;
+}
+
+static int ends_a_draft_unmarked(const struct test_daemon *d, void *arg)
+{
+	const int64_t n = N;
+	const tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_client *client = gpu_open(d, 0);
+	struct cuda_driver *driver = (struct cuda_driver *)(uintptr_t)cuda;
+	CUresult (*query)(CUstream stream) = driver->stream_query;
+	CUstream stream;
+	tl_draft *draft;
+
+	(void)arg;
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	must_be(gpu_create(client, "draft", &spec, 0, &draft), 0);
+	must_be(tl_draft_set_stream(draft, (intptr_t)stream), 0);
+	thread_stands_still(client);
+	driver->stream_query = refuse_to_say;
+	tl_abort(draft);
+	driver->stream_query = query;
+	must_be(free_buffers(client), 0);
+	thread_goes_on();
+	eventually(free_buffers(client) == 1);
+	gpu_must(cuda->stream_destroy(stream));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_draft_whose_end_cannot_be_marked_keeps_its_buffer_until_it_is_over)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, ends_a_draft_unmarked, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+/* The first member lies in a draft buffer, and the second cannot be exported. */
+static int fails_after_the_first(const struct test_daemon *d, void *arg)
+{
+	static const char *const names[2] = { "empty", "full" };
+	const tl_put_options o = { .size = sizeof(o), .stream = TL_STREAM_NONE };
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr memory = gpu_alloc(N);
+	struct gpu_foreign f[2];
+	DLManagedTensorVersioned *handed[2] = { &f[0].managed, &f[1].managed };
+
+	(void)arg;
+	gpu_foreign_init(&f[0], memory, 0, 0);
+	gpu_foreign_init(&f[1], memory, N, 0);
+	thread_stands_still(client);
+	must_be(tl_publish_many(client, names, handed, 2, &o, NULL), -ENOTSUP);
+	must_be(free_buffers(client), 0);
+	thread_goes_on();
+	eventually(free_buffers(client) == 1);
+	gpu_must(cuda->mem_free(memory));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_group_that_fails_keeps_its_buffer_until_its_members_are_over)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	gpu_setenv("FAKECUDA_FAIL", "cuIpcGetMemHandle:2:999");
+	must_be(td_run_client(&g.d, fails_after_the_first, NULL), 0);
+	gpu_nothing_left(&g);
 }
 
 int main(int argc, char **argv)

@@ -165,6 +165,11 @@ void process_stop(pid_t pid)
 {
 	must(pid > 0);
 	must_be(kill(pid, SIGSTOP), 0);
+	process_await_stop(pid);
+}
+
+void process_await_stop(pid_t pid)
+{
 	eventually(process_state(pid) == 'T');
 }
 

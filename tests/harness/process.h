@@ -5,8 +5,9 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-void process_remember(pid_t pid); /* the end of the test kills it if it is still there */
-void process_stop(pid_t pid);	  /* when it returns @pid stands still, until SIGCONT */
+void process_remember(pid_t pid);   /* the end of the test kills it if it is still there */
+void process_stop(pid_t pid);	    /* when it returns @pid stands still, until SIGCONT */
+void process_await_stop(pid_t pid); /* the same for one that stops by itself */
 /* Return -ETIMEDOUT if it does not end in WAIT_MS or @timeout_ms. *status is its wait status. */
 int process_wait(pid_t pid, int *status);
 int process_wait_ms(pid_t pid, int *status, int timeout_ms);
