@@ -22,6 +22,7 @@ static struct fx_limits dead_limits = { .device_capacity = MIB,
 					.device_user_capacity = MIB,
 					.device_fds_max = 16 };
 static struct client adopted[8];
+static unsigned fail_at; /* which call fails in adopt_finish(); 0: none */
 
 static inline void dead_start(struct keep *k)
 {
@@ -90,7 +91,7 @@ static inline int adopt(struct keep *k, char why[ADOPT_WHY_MAX])
 	}
 	if (stop_at) /* what follows wakes all sleepers, which are very many stores */
 		watched_protect(PROT_READ | PROT_WRITE);
-	return r ? r : adopt_finish(&st);
+	return r ? r : fault_nth(fail_at, adopt_finish(&st));
 }
 
 /* Adopts what is left, and looks at it. @look calls fx_stop(). */

@@ -3,6 +3,7 @@
 #include "daemon/state/chunk.h"
 #include "daemon/state/evict.h"
 #include "daemon/state/lost.h"
+#include "tests/harness/process.h"
 #include "tests/unit/state_adopt.h"
 
 enum { OWNER = 71000, OTHER, MEMBERS = 3, NBYTES = 1000, LOST = LOST_MAX + 10, USES = 4 };
@@ -372,6 +373,76 @@ TEST(the_order_of_eviction_is_that_of_the_last_uses_after_a_takeover)
 	run(use_and_end, 0);
 	must(progress->finished);
 	adopt_here(the_least_recently_used_must_go_first);
+	progress_end();
+}
+
+/* ---- without memory ------------------------------------------------------------------------- */
+
+/* As if the producer of the ring had ended just before the daemon did. */
+static void leave_a_ring_and_end(struct keep *k)
+{
+	struct tester ended, t;
+	struct ring_fact *fact;
+	uint64_t refs[4];
+
+	begin(k, &ended, &t);
+	fx_ring(&t, "ring", NBYTES, refs);
+	put_evictable(&t, "evictable");
+	for (uint32_t i = 0; i < CATALOG_RINGS; i++) {
+		fact = &st.ring_facts[i];
+		if (!fact->sum)
+			continue;
+		fact->owner_generation++;
+		fact->sum = ring_fact_sum(fact, i);
+		progress->finished = true;
+	}
+	_exit(0);
+}
+
+/* Exits with 1 if that was the failure to test. */
+static _Noreturn void adopt_with_failure(void)
+{
+	struct keep k = { .kind = KEEP_PARENT, .fd = -1, .list = kept };
+	char why[ADOPT_WHY_MAX] = "";
+	int r;
+
+	process_is_child();
+	r = adopt(&k, why);
+	must(fault_fired());
+	if (strcmp(fault_fired(), "evictables"))
+		_exit(0);
+	must_be(r, -ENOMEM);
+	for (uint32_t i = 0; i < CATALOG_RINGS; i++)
+		must(!st.rings[i] || list_empty(&st.rings[i]->of_client));
+	_exit(1);
+}
+
+static void the_ring_must_have_ended(void)
+{
+	must_be(st.catalog.header->rings, 0);
+	clients_go();
+	fx_stop();
+}
+
+/* A ring without a producer is in a list of the function that fails. */
+TEST(a_takeover_that_fails_leaves_no_ring_in_a_list_that_has_ended)
+{
+	int status = 0;
+
+	progress_begin();
+	run(leave_a_ring_and_end, 0);
+	must(progress->finished);
+	for (fail_at = 1; !status; fail_at++) {
+		pid_t pid = fork();
+
+		must(pid >= 0);
+		if (pid == 0)
+			adopt_with_failure();
+		must_be(process_wait(pid, &status), 0);
+	}
+	must(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+	fail_at = 0;
+	adopt_here(the_ring_must_have_ended);
 	progress_end();
 }
 
