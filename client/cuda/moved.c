@@ -67,11 +67,30 @@ static void memory_unref(void *context)
 		users_leave(&s->users);
 }
 
-/* Calls @done(@context) when what is queued on the stream by now has ended. */
-static void after(const struct moved *m, intptr_t stream, void (*done)(void *context),
-		  void *context)
+/* The same in a forked child, for a copy on a GPU: the driver's half of it is the parent's. */
+static void memory_forget(void *context)
 {
-	if (stream != TL_STREAM_NONE && cuda_retire(m->buffer->export, stream, NULL, done, context))
+	struct list events = LIST_INIT(events);
+	struct moved *m = context;
+	struct session *s = m->session;
+
+	if (atomic_fetch_sub(&m->refs, 1) > 1)
+		return;
+	if (m->written)
+		list_add_tail(&events, &m->written->link);
+	cuda_events_keep(&events);
+	cuda_buffer_forget(m->buffer);
+	free(m);
+	users_leave(&s->users);
+}
+
+/* Calls @done(@context) when what is queued on the stream by now has ended, and @child(@context) in
+ * a child that is forked before. */
+static void after(const struct moved *m, intptr_t stream, void (*done)(void *context),
+		  void (*child)(void *context), void *context)
+{
+	if (stream != TL_STREAM_NONE &&
+	    cuda_retire(m->buffer->export, stream, NULL, done, child, context))
 		cuda_wait_for_stream(device_of(m), stream);
 	else if (stream != TL_STREAM_NONE)
 		return;
@@ -85,9 +104,12 @@ static void moved_delete(DLManagedTensorVersioned *managed)
 	int saved = errno;
 
 	tl_failures_hide();
-	if (!m->buffer || m->pid == getpid())
-		after(m, m->buffer ? cuda_stream_here(t->stream, t->thread) : TL_STREAM_NONE,
-		      memory_unref, m);
+	if (!m->buffer)
+		memory_unref(m);
+	else if (m->pid == getpid())
+		after(m, cuda_stream_here(t->stream, t->thread), memory_unref, memory_forget, m);
+	else
+		memory_forget(m);
 	free(t);
 	tl_failures_show();
 	errno = saved;
@@ -307,7 +329,7 @@ static int to_gpu(tl_client *client, struct moving *m)
 
 		return r ? r : waited; /* nothing writes there when it is given up */
 	}
-	after(m->memory, stream, drop, m->held);
+	after(m->memory, stream, drop, drop, m->held);
 	m->held = NULL;
 	return 0;
 }

@@ -57,8 +57,11 @@ void cuda_publications_uncount(void)
 {
 	struct cuda_publication *p;
 
-	list_for_each_entry(p, &uncounted, known_link)
+	list_for_each_entry(p, &uncounted, known_link) {
+		if (p->child)
+			p->child(p->context);
 		users_add(&p->session->users, -1);
+	}
 	list_move_all(&inherited, &uncounted);
 }
 
@@ -423,7 +426,7 @@ static int retire_later(struct cuda_publication *p, intptr_t stream, bool unaske
 }
 
 int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *context),
-		void (*done)(void *context), void *context)
+		void (*done)(void *context), void (*child)(void *context), void *context)
 {
 	struct cuda_event *event = NULL;
 	struct cuda_publication *p;
@@ -434,6 +437,7 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *cont
 		return r;
 	pthread_mutex_lock(&cuda_lock);
 	p->done = done;
+	p->child = child;
 	p->context = context;
 	p->deletes = first;
 	p->first = first;

@@ -71,6 +71,7 @@ struct cuda_publication {
 	bool deletes; /* `done` calls a program's deleter: that is for the library's thread only */
 	void (*first)(void *context); /* or NULL: before `done`, on any thread */
 	void (*done)(void *context);
+	void (*child)(void *context); /* instead, in a child forked before; or NULL */
 	void *context;
 	struct cuda_captured captured; /* of cuda_retire(), while @stream is being captured */
 	intptr_t stream;
@@ -103,10 +104,10 @@ int cuda_place(struct cuda_publication *p, const struct cuda_placing *placing,
 	       void (*done)(void *context), void *context, uint64_t *version);
 /* Calls @done(@context) when what is queued on the stream by now has ended; it waits for that if
  * the driver cannot mark the place. If @first is not NULL, any thread calls that instead, and the
- * library's thread @done after it, which may call a program's deleter. 0, or -ENOMEM: neither is
- * called. */
+ * library's thread @done after it, which may call a program's deleter. A child that is forked
+ * before calls @child at once, unless that is NULL. 0, or -ENOMEM: none of them is called. */
 int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *context),
-		void (*done)(void *context), void *context);
+		void (*done)(void *context), void (*child)(void *context), void *context);
 
 /*
  * The same in steps, for members of a group: cuda_publication_arm(), which takes a use of @event if
@@ -130,7 +131,8 @@ void cuda_publication_link(struct cuda_export *e, struct cuda_publication *p);
 /* Frees a publication that has ended and is in no list, and calls `done`. */
 void cuda_publication_done(struct cuda_publication *p);
 
-/* In a forked child, first under the lock, then without any: all of them are the parent's. */
+/* In a forked child, first under the lock, then without any: all of them are the parent's, but for
+ * what `child` gives up. */
 void cuda_publications_inherit(void);
 void cuda_publications_uncount(void);
 

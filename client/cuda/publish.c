@@ -148,7 +148,7 @@ void cuda_buffer_done(void *buffer)
 void cuda_buffer_leave(struct cuda_buffer *buffer, intptr_t stream)
 {
 	if (stream != TL_STREAM_NONE) {
-		if (!cuda_retire(buffer->export, stream, NULL, cuda_buffer_done, buffer))
+		if (!cuda_retire(buffer->export, stream, NULL, cuda_buffer_done, NULL, buffer))
 			return;
 		cuda_wait_for_stream(buffer->export->memory.device, stream);
 	}
@@ -440,7 +440,8 @@ static int publish_copy(struct call *c, const struct use *use, const char *name,
 	if (r) {
 		cuda_buffer_put(original->buffer);
 		free(original);
-	} else if (cuda_retire(e, stream, original_copied, original_done, original)) {
+	} else if (cuda_retire(e, stream, original_copied, original_done,
+			       tensor_lease_of(tensor) ? original_done : NULL, original)) {
 		cuda_wait_for_stream(e->memory.device, stream);
 		original_copied(original);
 		original_done(original);

@@ -430,6 +430,75 @@ GPU_TEST(a_child_ends_a_session_whose_daemon_died)
 	td_stop(&d);
 }
 
+/* ---- Copies on a GPU ---- */
+
+static uint64_t clients_of(tl_client *client)
+{
+	struct tl_status status = { .size = sizeof(status) };
+
+	must_be(tl_get_status(client, &status), 0);
+	return status.clients;
+}
+
+/* The copy is the child's to give up, and so is the lease on the original while the copy is made:
+ * its connection ends with its client. */
+static int forks_with_a_copy(const struct test_daemon *d, void *in_flight)
+{
+	tl_get_options o = { .size = sizeof(o),
+			     .flags = TL_GET_DEVICE,
+			     .device = { kDLCUDA, 0 },
+			     .timeout_ns = WAIT_S * SECOND };
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t, *held;
+	uint64_t clients;
+	CUstream stream;
+	pid_t pid;
+
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	held = get(client, "cpu"); /* so that the child has a connection */
+	o.stream = (intptr_t)stream;
+	if (*(bool *)in_flight)
+		gpu_hold(getpid());
+	must_be(tl_get(client, "cpu", &o, &t), 0);
+	if (!*(bool *)in_flight)
+		eventually(leases_of(client, 0) == 1);
+	clients = clients_of(client);
+	until_others_sleep();
+	pid = fork();
+	must(pid >= 0);
+	if (pid == 0) {
+		tl_client *other = td_connect(d);
+
+		drop(held);
+		drop(t);
+		tl_close(client);
+		eventually(clients_of(other) == clients + 1);
+		tl_close(other);
+		_exit(0);
+	}
+	process_must_succeed(pid);
+	must_be(leases_of(client, 0), *(bool *)in_flight ? 2 : 1);
+	gpu_hold(0);
+	drop(held);
+	drop(t);
+	eventually(leases_of(client, 0) == 0);
+	gpu_must(cuda->stream_synchronize(stream));
+	gpu_must(cuda->stream_destroy(stream));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_child_gives_up_its_copy_on_a_gpu)
+{
+	gpu_with_producer(producer, forks_with_a_copy, &(bool){ false });
+}
+
+GPU_TEST(a_child_gives_up_what_is_being_copied)
+{
+	SKIP_UNLESS(MAY_FORK_AMONG_THREADS, "AddressSanitizer's allocator does not survive it");
+	gpu_with_producer(producer, forks_with_a_copy, &(bool){ true });
+}
+
 /* ---- A fork while a thread opens memory of a pool ---- */
 
 static struct {
