@@ -159,7 +159,9 @@ static uint64_t found(struct session *s, const struct catalog_row *row,
 static inline bool has_ring_of_another(const struct session *s, const struct catalog_name *name,
 				       const struct name_key *key)
 {
-	return __builtin_expect(load_once(&name->current) & REF_RING, 0) && !name_is(s, name, key);
+	uint64_t ref = atomic_load_explicit(&name->current, memory_order_relaxed);
+
+	return __builtin_expect(ref & REF_RING, 0) && !name_is(s, name, key);
 }
 
 /* The outcome of a lookup that found no tensor in the ring of the entry, for a reason other than
