@@ -512,10 +512,12 @@ int main(int argc, char **argv)
 	r = keep_init(&k, argv[0]); /* it may change the directory, where configuration files are */
 	if (r) {
 		fprintf(stderr, "tensorleased: cannot start: %s\n", strerror(-r));
+		keep_deinit(&k);
 		return EXIT_FAILURE;
 	}
 	r = options_read(&o, argc, argv, &k);
 	if (r) {
+		keep_deinit(&k);
 		options_deinit(&o);
 		return r == OPTIONS_E_DONE ? EXIT_SUCCESS : r < 0 ? EXIT_FAILURE : EXIT_USAGE;
 	}
@@ -527,6 +529,7 @@ int main(int argc, char **argv)
 		return r;
 	}
 	if (!files_raise()) {
+		keep_deinit(&k);
 		options_deinit(&o);
 		return EXIT_FAILURE;
 	}
@@ -535,6 +538,7 @@ int main(int argc, char **argv)
 	conn_debug_init("tensorleased");
 	if (!o.foreground && k.kind != KEEP_PARENT && detach(&ready_fd, k.activated_fd)) {
 		perror("tensorleased: cannot detach (--foreground does not)");
+		keep_deinit(&k);
 		options_deinit(&o);
 		return EXIT_FAILURE;
 	}
