@@ -159,20 +159,33 @@ static void limits_print(const struct cli *cli, const tl_user_info *info)
 	table_deinit(&table);
 }
 
+/* getpwnam() says with these, as the system has it, that it found nobody. */
+static bool found_nobody(int error)
+{
+	return !error || error == ENOENT || error == ESRCH || error == EBADF || error == EPERM;
+}
+
 static int uid_of(struct cli *cli, const char *user, uint32_t *uid)
 {
-	const struct passwd *entry = getpwnam(user);
+	const struct passwd *entry;
 	unsigned long long value;
+	int error;
 	char *end;
 
+	errno = 0;
+	entry = getpwnam(user);
+	error = errno;
 	errno = 0;
 	value = strtoull(user, &end, 10);
 	if (entry)
 		*uid = entry->pw_uid;
 	else if (*user >= '0' && *user <= '9' && !*end && !errno && value < UINT32_MAX)
 		*uid = (uint32_t)value;
-	else
+	else if (found_nobody(error))
 		return cli_fail(cli, CLI_USAGE, "there is no user '%s'", user);
+	else
+		return cli_fail(cli, CLI_FAILURE, "cannot look up the user '%s': %s", user,
+				strerror(error));
 	return CLI_OK;
 }
 

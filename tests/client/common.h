@@ -137,3 +137,35 @@ static inline bool same_memory(const void *a, const void *b)
 
 	return file_offset_of(a, &inode_a) == file_offset_of(b, &inode_b) && inode_a == inode_b;
 }
+
+/* How many mappings this process has of what daemons made, memfds and file systems included. */
+static inline unsigned shared_mappings(void)
+{
+	FILE *f = fopen("/proc/self/maps", "re");
+	char line[512];
+	unsigned n = 0;
+
+	must(f);
+	while (fgets(line, sizeof(line), f))
+		n += strstr(line, "tensorlease-") != NULL;
+	fclose(f);
+	return n;
+}
+
+/* A thread that sleeps in a call. */
+struct asleep {
+	tl_client *client;
+	_Atomic pid_t tid;
+};
+
+/* Until somebody publishes "later", which it returns. */
+static inline void *wait_for_later(void *arg)
+{
+	tl_get_options o = { .size = sizeof(o), .timeout_ns = WAIT_S * SECOND };
+	DLManagedTensorVersioned *t = NULL;
+	struct asleep *a = arg;
+
+	atomic_store(&a->tid, (pid_t)syscall(SYS_gettid));
+	must_be(tl_get(a->client, "later", &o, &t), 0);
+	return t;
+}

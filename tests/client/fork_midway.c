@@ -127,24 +127,6 @@ TEST(a_child_has_no_more_descriptors_than_its_parent)
 
 /* ---- Calls that sleep in other threads ---- */
 
-struct asleep {
-	tl_client *client;
-	DLManagedTensorVersioned *held;
-	_Atomic pid_t tid;
-};
-
-static void *sleeps_in_get(void *arg)
-{
-	tl_get_options o = { .size = sizeof(o), .timeout_ns = WAIT_S * SECOND };
-	DLManagedTensorVersioned *t = NULL;
-	struct asleep *a = arg;
-
-	atomic_store(&a->tid, (pid_t)syscall(SYS_gettid));
-	must_be(tl_get(a->client, "later", &o, &t), 0);
-	drop(t);
-	return NULL;
-}
-
 static void *sleeps_in_wait(void *arg)
 {
 	const tl_wait_item items[] = { { .name = "later" }, { .name = "never" } };
@@ -175,18 +157,23 @@ static void *sleeps_for_space(void *arg)
 	return NULL;
 }
 
-static void *(*const sleepers[])(void *) = { sleeps_in_get, sleeps_in_wait, sleeps_for_space };
+static void *(*const sleepers[])(void *) = { wait_for_later, sleeps_in_wait, sleeps_for_space };
 
 enum { SLEEPERS = sizeof(sleepers) / sizeof(sleepers[0]) };
 
+struct inherited {
+	tl_client *client;
+	DLManagedTensorVersioned *held;
+};
+
 static int gives_all_back(const struct test_daemon *d, void *arg)
 {
-	const struct asleep *a = arg;
+	const struct inherited *i = arg;
 
 	(void)d;
-	must(all_bytes(a->held, 1, 3 * MIB));
-	drop(a->held);
-	tl_close(a->client);
+	must(all_bytes(i->held, 1, 3 * MIB));
+	drop(i->held);
+	tl_close(i->client);
 	pause_at(1);
 	return 0;
 }
@@ -195,42 +182,33 @@ static int gives_all_back(const struct test_daemon *d, void *arg)
 static void close_in_a_child(void *(*sleeper)(void *))
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 4 * MIB);
-	struct asleep a = { .client = td_connect(&d) };
+	tl_client *client = td_connect(&d);
+	struct asleep a = { .client = client };
+	struct inherited i = { .client = client };
 	struct test_child c;
 	pthread_t thread;
+	void *got;
 
-	put_alone(a.client, "a", 1, 3 * MIB);
-	a.held = get(a.client, "a");
+	put_alone(client, "a", 1, 3 * MIB);
+	i.held = get(client, "a");
 	must_be(pthread_create(&thread, NULL, sleeper, &a), 0);
 	until_it_sleeps(&a.tid);
-	c = child_start_ready(&d, gives_all_back, &a);
+	c = child_start_ready(&d, gives_all_back, &i);
 	eventually(td_status(&d).clients == 1);
-	drop(a.held);
-	must_be(tl_delete(a.client, "a"), 0); /* the child does not keep its memory */
-	put_bytes(a.client, "later", 2, 100);
-	must_be(pthread_join(thread, NULL), 0);
+	drop(i.held);
+	must_be(tl_delete(client, "a"), 0); /* the child does not keep its memory */
+	put_bytes(client, "later", 2, 100);
+	must_be(pthread_join(thread, &got), 0);
+	if (got)
+		drop(got);
 	child_finish(&c);
-	tl_close(a.client);
+	tl_close(client);
 }
 
 TEST(a_childs_close_does_not_wait_for_calls_that_slept_in_its_parent)
 {
 	for (int i = 0; i < SLEEPERS; i++)
 		close_in_a_child(sleepers[i]);
-}
-
-/* How many mappings of daemons' objects this process has. */
-static unsigned shared_mappings(void)
-{
-	FILE *f = fopen("/proc/self/maps", "re");
-	char line[512];
-	unsigned n = 0;
-
-	must(f);
-	while (fgets(line, sizeof(line), f))
-		n += strstr(line, "tensorlease-") != NULL;
-	fclose(f);
-	return n;
 }
 
 static int maps_nothing(const struct test_daemon *d, void *arg)
@@ -246,15 +224,17 @@ TEST(a_child_that_inherits_no_tensor_maps_nothing_though_a_call_slept)
 	cleanup_td struct test_daemon d = td_start();
 	struct asleep a = { .client = td_connect(&d) };
 	pthread_t thread;
+	void *got;
 
 	put_alone(a.client, "a", 1, 3 * MIB);
 	drop(get(a.client, "a"));
 	must_be(td_run_client(&d, maps_nothing, NULL), 0);
-	must_be(pthread_create(&thread, NULL, sleeps_in_get, &a), 0);
+	must_be(pthread_create(&thread, NULL, wait_for_later, &a), 0);
 	until_it_sleeps(&a.tid);
 	must_be(td_run_client(&d, maps_nothing, NULL), 0);
 	put_bytes(a.client, "later", 2, 100);
-	must_be(pthread_join(thread, NULL), 0);
+	must_be(pthread_join(thread, &got), 0);
+	drop(got);
 	tl_close(a.client);
 }
 

@@ -176,35 +176,6 @@ TEST(each_thread_is_told_of_a_commit_that_a_dead_daemon_may_not_have_read)
 	tl_close(client);
 }
 
-struct waiter {
-	tl_client *client;
-	_Atomic pid_t tid;
-};
-
-static void *wait_for_name(void *arg)
-{
-	tl_get_options o = { .size = sizeof(o), .timeout_ns = WAIT_S * SECOND };
-	DLManagedTensorVersioned *t = NULL;
-	struct waiter *w = arg;
-
-	atomic_store(&w->tid, (pid_t)syscall(SYS_gettid));
-	return tl_get(w->client, "later", &o, &t) ? NULL : t;
-}
-
-/* How many mappings this process has, of what daemons made among others. */
-static unsigned shared_mappings(void)
-{
-	FILE *f = fopen("/proc/self/maps", "re");
-	char line[512];
-	unsigned n = 0;
-
-	must(f);
-	while (fgets(line, sizeof(line), f))
-		n += strstr(line, "tensorlease") != NULL;
-	fclose(f);
-	return n;
-}
-
 static void *drop_elsewhere(void *arg)
 {
 	drop(arg);
@@ -259,12 +230,12 @@ TEST(a_waiter_survives_a_restart)
 	struct test_daemon first = td_start();
 	cleanup_td struct test_daemon second = { .pid = 0 };
 	tl_client *client = td_connect(&first), *producer;
-	struct waiter w = { .client = client };
+	struct asleep a = { .client = client };
 	pthread_t thread;
 	void *got;
 
-	must_be(pthread_create(&thread, NULL, wait_for_name, &w), 0);
-	until_it_sleeps(&w.tid);
+	must_be(pthread_create(&thread, NULL, wait_for_later, &a), 0);
+	until_it_sleeps(&a.tid);
 	td_kill(&first);
 	second = td_start(.socket = first.socket);
 	must(td_alive(&second));

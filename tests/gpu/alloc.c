@@ -222,10 +222,10 @@ GPU_TEST(a_closed_client_keeps_nothing_open)
 	gpu_nothing_left(&g);
 }
 
-GPU_TEST(a_killed_daemon_keeps_nothing_open)
+static void kill_daemon_under(child_fn *child)
 {
 	struct gpu_daemon g = gpu_start(), next;
-	struct test_child c = child_start_ready(&g.d, leaves_it_open, &g);
+	struct test_child c = child_start_ready(&g.d, child, &g);
 
 	td_kill(&g.d);
 	child_finish(&c);
@@ -234,6 +234,11 @@ GPU_TEST(a_killed_daemon_keeps_nothing_open)
 	gpu_nothing_left(&next);
 	td_stop(&next.d);
 	td_stop(&g.d);
+}
+
+GPU_TEST(a_killed_daemon_keeps_nothing_open)
+{
+	kill_daemon_under(leaves_it_open);
 }
 
 /* A lease keeps the session, at the end of which the memory's export is freed. */
@@ -265,16 +270,7 @@ static int closes_over_a_lease(const struct test_daemon *d, void *arg)
 
 GPU_TEST(an_export_that_nobody_uses_ends_with_its_session)
 {
-	struct gpu_daemon g = gpu_start(), next;
-	struct test_child c = child_start_ready(&g.d, closes_over_a_lease, NULL);
-
-	td_kill(&g.d);
-	child_finish(&c);
-	must_be(gpu_live_all(), 0);
-	next = gpu_start(.socket = g.d.socket); /* removes what the dead one left */
-	gpu_nothing_left(&next);
-	td_stop(&next.d);
-	td_stop(&g.d);
+	kill_daemon_under(closes_over_a_lease);
 }
 
 /* ---- Work that is still queued ---- */
