@@ -13,6 +13,7 @@
 #include "client/cuda/shareable.h"
 #include "client/cuda/task.h"
 #include "client/error.h"
+#include "client/session/thread.h"
 #include "util/cancel.h"
 #include "util/clock.h"
 
@@ -226,7 +227,7 @@ static int closer_start(void)
 	pthread_mutex_lock(&cuda_lock);
 	r = cuda_closer_start();
 	pthread_mutex_unlock(&cuda_lock);
-	return r ? tl_fail(r, "the thread that gives memory of GPUs back cannot be started") : 0;
+	return r ? tl_fail(r, "no thread to give memory of GPUs back: %s", thread_refusal(r)) : 0;
 }
 
 static int allocate_once(struct pluggable *p)

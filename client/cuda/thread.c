@@ -430,9 +430,8 @@ int cuda_session_with_thread(struct session *s, struct cuda_session **out)
 {
 	int r = start_once();
 
-	if (r) /* -EAGAIN, of a thread, would mean to a get that no version is newer */
-		return tl_fail(r == -EAGAIN ? -ENOMEM : r,
-			       "no thread to look after GPU tensors: %s", strerror(-r));
+	if (r)
+		return tl_fail(r, "no thread to look after GPU tensors: %s", thread_refusal(r));
 	return cuda_session_get(s, out);
 }
 

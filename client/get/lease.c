@@ -99,9 +99,7 @@ static int wait_for_commit(struct call *c, struct session *s, const struct wake_
 		r = sleeper_ask_wakes(sl, c, s, wake->ring);
 		if (r)
 			return r;
-		users_asleep(&s->users, 1);
 		r = sleep_on(words, 2, sleeper_begin(sl, left));
-		users_asleep(&s->users, -1);
 		if (!session_served(s))
 			return LEASE_E_UNSERVED;
 		mappings_let_go(&s->mappings, MAPPINGS_FEW);
@@ -144,10 +142,9 @@ struct getting {
 };
 
 /* The lease has the use's count. */
-static int get_attempt(struct call *c, const struct use *use, void *context)
+static int get_once(struct call *c, const struct use *use, struct getting *g)
 {
 	struct session *s = use->session;
-	struct getting *g = context;
 	struct wake_word wake;
 	int waited = -ETIMEDOUT;
 	int r = take_and_map(use, &g->key, g->options, call_until(c), &wake, &g->backoff,
@@ -168,6 +165,16 @@ static int get_attempt(struct call *c, const struct use *use, void *context)
 	if (waited != -ETIMEDOUT)
 		return waited;
 	return not_found(c, s, &g->key, g->options, r == LEASE_E_OLD ? wake.version : 0, r);
+}
+
+static int get_attempt(struct call *c, const struct use *use, void *context)
+{
+	int r;
+
+	users_call(&use->session->users, 1);
+	r = get_once(c, use, context);
+	users_call(&use->session->users, -1);
+	return r;
 }
 
 int lease_get(tl_client *client, const char *name, const tl_get_options *options,

@@ -262,9 +262,7 @@ int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, s
 	left = sleeper_begin(sl, left);
 	if (w->more && left > SLEEP_SHORT_NS)
 		left = SLEEP_SHORT_NS;
-	users_asleep(&s->users, 1);
 	r = sleep_on(w->words, w->n, left);
-	users_asleep(&s->users, -1);
 	if (r == -ETIMEDOUT && words_changed(w))
 		sleeper_cheated(sl);
 	if (r == -EINTR)

@@ -126,20 +126,28 @@ static int wait_failure(const struct waiting *w, const struct call *c, const str
 }
 
 /* Looks at all names once and sleeps if none has come. A dead daemon's names are not looked at. */
-static int wait_attempt(struct call *c, const struct use *use, void *context)
+static int wait_once(struct waiting *w, struct call *c, struct session *s)
 {
-	struct session *s = use->session;
-	struct waiting *w = context;
 	int r;
 
 	if (!session_alive(s))
 		return LEASE_E_UNSERVED;
 	r = look(w, c, s);
 	if (r != LEASE_E_NONE)
-		return call_done(c, use, r);
+		return r;
 	w->backoff = (struct backoff){ 0 };
 	r = sleep_a_while(w, c, s);
 	return r == -ETIMEDOUT ? wait_failure(w, c, s) : r;
+}
+
+static int wait_attempt(struct call *c, const struct use *use, void *context)
+{
+	int r;
+
+	users_call(&use->session->users, 1);
+	r = wait_once(context, c, use->session);
+	users_call(&use->session->users, -1);
+	return call_done(c, use, r);
 }
 
 static int item_check(const tl_wait_item *item, size_t i)

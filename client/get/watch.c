@@ -476,10 +476,8 @@ static int watch_step(struct watching *x, const struct call *c, struct session *
 	return r ? r : LEASE_E_NONE;
 }
 
-static int watch_attempt(struct call *c, const struct use *use, void *context)
+static int watch_once(struct watching *x, struct call *c, struct session *s)
 {
-	struct session *s = use->session;
-	struct watching *x = context;
 	int r;
 
 	if (!session_alive(s))
@@ -488,9 +486,19 @@ static int watch_attempt(struct call *c, const struct use *use, void *context)
 	r = watch_step(x, c, s);
 	pthread_mutex_unlock(&x->watch->mutex);
 	if (r != LEASE_E_NONE)
-		return call_done(c, use, r);
+		return r;
 	r = sleep_words_wait(&x->words, c, s, &x->sleeper);
 	return r == -ETIMEDOUT ? watch_late(x->watch, c, s) : r;
+}
+
+static int watch_attempt(struct call *c, const struct use *use, void *context)
+{
+	int r;
+
+	users_call(&use->session->users, 1);
+	r = watch_once(context, c, use->session);
+	users_call(&use->session->users, -1);
+	return call_done(c, use, r);
 }
 
 /* ---- The descriptor ---- */
@@ -576,7 +584,7 @@ static int fd_make(struct tl_watch *w)
 		return 0;
 	w->of_client.fd = -1; /* before it is closed: a fork() closes what it finds here */
 	fd_close(fd);
-	return tl_fail(r, "no thread to watch '%s': %s", w->key.text, strerror(-r));
+	return tl_fail(r, "no thread to watch '%s': %s", w->key.text, thread_refusal(r));
 }
 
 /* ---- All ---- */

@@ -24,8 +24,8 @@
  * (3) The session's struct outlives every enter: see session.c.
  *
  * A forked child has the counters, but not the other threads. What their calls counted would keep
- * its sessions open for ever, so calls say where they sleep, and the child takes these counts back.
- * A call that was running is not known: then the session stays until the child ends.
+ * its sessions open for ever, so calls that may take long note it, and the child takes these counts
+ * back. Of another call that was running, its session stays until the child ends.
  *
  * ORDER: users_fence() is only a compiler barrier where membarrier(2) can do the processor's part
  * from the other side; elsewhere it is a full fence. Counters are stored with release and summed
@@ -260,14 +260,14 @@ void users_unlock(void)
 	pthread_mutex_unlock(&mutex);
 }
 
-/* Calls that slept in other threads never go on. Leases and drafts of these stay. */
+/* Calls in other threads never go on. Leases and drafts of these stay. */
 void users_fork_session(struct users *u)
 {
 	for (unsigned i = 0; i < threads_high; i++) {
 		struct users_counter *counter = &u->of[i];
 
 		if (i + 1 != thread_number)
-			atomic_fetch_sub(&counter->count, atomic_exchange(&counter->asleep, 0));
+			atomic_fetch_sub(&counter->count, atomic_exchange(&counter->calls, 0));
 	}
 }
 

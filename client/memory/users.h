@@ -24,7 +24,7 @@ enum {
 /* The counter of one thread: counts that it took, less counts that it gave back for any thread. */
 struct users_counter {
 	alignas(64) _Atomic int64_t count;
-	_Atomic int64_t asleep; /* how many of them are of calls that sleep in this thread */
+	_Atomic int64_t calls; /* how many of them are of calls in this thread: users_call() */
 };
 
 struct users {
@@ -83,17 +83,17 @@ static inline void users_add(struct users *u, int64_t n)
 }
 
 /*
- * Around a sleep of a call whose count nobody else gives back: 1 before it, -1 after it. A child
- * that is forked meanwhile does not have the call.
+ * While a call has a count that nobody else gives back: 1 when it has it, -1 before it leaves. A
+ * child that is forked meanwhile does not have the call.
  *
  * ORDER: both words lie in one page, and a forked child has a thread's stores to it up to some
- * moment. So it finds no sleeping call without its count.
+ * moment. So it finds no call without its count.
  */
-static inline void users_asleep(struct users *u, int64_t n)
+static inline void users_call(struct users *u, int64_t n)
 {
 	unsigned index = thread_index();
 
-	users_add_to(&u->of[index].asleep, index, n);
+	users_add_to(&u->of[index].calls, index, n);
 }
 
 /* Ends the closing sessions with that word, or any if it is NULL, that have no users left. */

@@ -91,10 +91,13 @@ static int claim_on(struct session *s, const char *name, bool wait, int64_t dead
 static int claim_attempt(struct call *c, const struct use *use, void *context)
 {
 	const char *const *name = context;
-	int r = claim_on(use->session, *name, false, call_deadline(c));
+	int r;
 
+	users_call(&use->session->users, 1);
+	r = claim_on(use->session, *name, false, call_deadline(c));
 	if (r == -EBUSY && c->timeout_ns)
 		r = claim_on(use->session, *name, true, c->deadline);
+	users_call(&use->session->users, -1);
 	return call_done(c, use, r);
 }
 

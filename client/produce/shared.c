@@ -82,9 +82,9 @@ static int create_request(struct session *s, struct call *c, const struct draft_
 	do {
 		let_gone = atomic_load(&s->mappings.let_gone);
 		wait_until(&m.fixed, space);
-		users_asleep(&s->users, 1);
+		users_call(&s->users, 1);
 		r = session_call_unless(s, &m, -1, deadline, &answer, wait_goes_on, &space);
-		users_asleep(&s->users, -1);
+		users_call(&s->users, -1);
 		if (r)
 			return r;
 		r = answer_expect(&answer, WIRE_DRAFT, creating(request, what));

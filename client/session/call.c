@@ -204,8 +204,11 @@ static int list_count(const struct asking *a, const struct session *s)
 static int request_attempt(struct call *c, const struct use *use, void *context)
 {
 	const struct asking *a = context;
-	int r = session_call(use->session, a->message, call_deadline(c), a->answer);
+	int r;
 
+	users_call(&use->session->users, 1);
+	r = session_call(use->session, a->message, call_deadline(c), a->answer);
+	users_call(&use->session->users, -1);
 	r = call_once(r, "%s was not answered", a->what);
 	if (!r && a->list && a->answer->header.type != WIRE_DONE &&
 	    a->answer->header.type != WIRE_ERROR)

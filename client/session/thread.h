@@ -6,9 +6,11 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
+#include <string.h>
 
 /* The thread takes no signals, which are for the program's own threads. @stack: how many bytes it
- * needs; 0: the usual size. Returns 0 or a negative errno. */
+ * needs; 0: the usual size. Returns 0 or a negative errno. -EAGAIN, of a limit of threads, is -ENOMEM:
+ * to a get it would mean that no version is newer, and to a watch that nothing has happened. */
 static inline int thread_start(pthread_t *id, size_t stack, void *(*run)(void *), void *arg)
 {
 	sigset_t all, before;
@@ -25,7 +27,15 @@ static inline int thread_start(pthread_t *id, size_t stack, void *(*run)(void *)
 	if (r == EINVAL) /* perhaps the program's thread-local data need more */
 		r = pthread_create(id, NULL, run, arg);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return -r;
+	return r == EAGAIN ? -ENOMEM : -r;
+}
+
+/* The reason, for a text that begins with "no thread". */
+static inline const char *thread_refusal(int r)
+{
+	return r == -ENOMEM ? "too little memory, or as many threads as 'ulimit -u' or its control "
+			      "group's pids.max allow"
+			    : strerror(-r);
 }
 
 /* Starts a thread that is never joined. */

@@ -133,10 +133,9 @@ TL_API int tl_group_copy(tl_group *group, const DLTensor *const *sources);
  * Threads: any.
  * Returns: the address, or NULL with errno:
  *	ENODEV		CUDA cannot be used here, or there is no GPU of that number
- *	ENOMEM		the GPU is full
+ *	ENOMEM		the GPU is full, or this process is out of memory or threads
  *	ENOTSUP		the GPU or its driver has no virtual memory that can be shared
  *	EINVAL		@size is 0, or more than INT64_MAX
- *	EAGAIN		no thread can be made
  *	EIO, EBUSY	another error of the driver; tl_last_error() has it
  * Since: 0.2
  */

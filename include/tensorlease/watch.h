@@ -144,7 +144,6 @@ TL_API int tl_watch_next(tl_watch *watch, const tl_wait_options *options, tl_wat
  * Blocking: never, unless that thread is waiting for an answer.
  * Threads: any.
  * Returns: 0, a common error, or
- *	-EAGAIN		no thread can be started
  *	-ECHILD		as tl_watch_next()
  *	-ECANCELED	the client was closed
  * Since: 0.2

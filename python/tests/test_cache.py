@@ -9,7 +9,16 @@ import time
 
 import numpy as np
 import pytest
-from conftest import at_each_line, close_during, daemon_at, eventually, is_interrupted, once_asleep, run_python
+from conftest import (
+    at_each_line,
+    close_during,
+    daemon_at,
+    eventually,
+    interrupted_as,
+    is_interrupted,
+    once_asleep,
+    run_python,
+)
 from limits import limit
 
 import tensorlease
@@ -241,6 +250,35 @@ def test_a_signal_handler_may_call_a_cached_function_at_any_point(client, monkey
     squares.cache_clear()
 
 
+def test_a_signal_handler_may_ask_for_what_the_code_under_it_is_to_make(client):
+    seen = []
+
+    def ask():
+        try:
+            seen.append(client.get_or_put("cache/same", lambda: np.arange(3)).tolist())
+        except RuntimeError:  # make() runs under the handler
+            seen.append(None)
+
+    def call():
+        client.delete("cache/same", missing_ok=True)
+        assert client.get_or_put("cache/same", lambda: np.arange(3)).tolist() == [0, 1, 2]
+
+    lines = at_each_line("_cache.py", call, ask)
+    assert lines > 20 and len(seen) == lines and seen[0] == seen[-1] == [0, 1, 2]
+    client.delete("cache/same")
+
+
+@pytest.mark.parametrize("function", ["Client._claim", "Client._unclaim", "dict.get", "dict.pop"])
+def test_an_interrupted_get_or_put_leaves_no_claim(client, observer, function):
+    with pytest.raises(KeyboardInterrupt), interrupted_as(function):
+        client.get_or_put("cache/cut", lambda: np.ones(2))
+    client.delete("cache/cut", missing_ok=True)
+    assert observer._claim("cache/cut", 0, [])
+    observer._unclaim("cache/cut")
+    assert client.get_or_put("cache/cut", lambda: np.ones(2)).size == 2
+    client.delete("cache/cut")
+
+
 def test_a_claim_that_comes_with_a_signal_is_given_up(client, observer):
     class Stop(Exception):
         pass
@@ -255,12 +293,12 @@ def test_a_claim_that_comes_with_a_signal_is_given_up(client, observer):
     before = signal.signal(signal.SIGUSR1, stop)
     try:
         for _ in range(5):
-            assert observer._claim("cache/signal", 0)
+            assert observer._claim("cache/signal", 0, [])
             thread = once_asleep(signal_and_leave)
             with pytest.raises(Stop):
                 client.get_or_put("cache/signal", never, timeout=limit(60))
             thread.join()
-            assert observer._claim("cache/signal", limit(60))
+            assert observer._claim("cache/signal", limit(60), [])
             observer._unclaim("cache/signal")
     finally:
         signal.signal(signal.SIGUSR1, before)

@@ -564,6 +564,19 @@ def test_another_user_may_take_the_name_while_it_is_renamed():
         assert said.stdout == "1 b'mine' b'theirs'\n"
 
 
+def test_a_name_that_another_user_took_and_left_while_it_was_renamed_is_gone(address):
+    class Renaming(tensorlease.Client):
+        def delete(self, name, **options):
+            super().delete(name, **options)
+            raise tensorlease.PermissionDeniedError(13, "it was another user's")
+
+    with Renaming(address) as client:
+        client.put("client/taken", b"x")
+        assert client.rename("client/taken", "client/given") == client.stat("client/given").version
+    with tensorlease.connect(address) as client:
+        client.delete("client/given")
+
+
 def test_a_name_that_is_published_while_it_is_renamed_stays(client):
     """Each value is found under one of the names, whenever somebody looks."""
     over = threading.Event()

@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import PACKAGE, daemon_at, in_child, once_asleep, run_python
+from conftest import PACKAGE, daemon_at, in_child, interrupted_as, once_asleep, run_python
 from limits import limit
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -391,6 +391,24 @@ def in_a_thread():
     finally:
         over.set()
         thread.join()
+
+
+def test_a_model_is_loaded_while_threads_are_within_meta_weights(client):
+    publish(client, "torch/within")
+    with shared.meta_weights():
+        models = [shared.load_model(client, "torch/within", Net())]
+    with in_a_thread():
+        models.append(shared.load_model(client, "torch/within", Net()))
+        assert torch.nn.Linear(2, 2).weight.is_meta
+    assert not any(p.is_meta for model in models for p in model.parameters())
+
+
+@pytest.mark.parametrize("function", ["list.append", "get_ident", "dict.clear"])
+def test_an_interrupted_meta_weights_ends(function):
+    register = torch.nn.Module.register_parameter
+    with contextlib.suppress(KeyboardInterrupt), interrupted_as(function), shared.meta_weights():
+        pass
+    assert torch.nn.Module.register_parameter is register and not torch.nn.Linear(2, 2).weight.is_meta
 
 
 def test_a_forked_child_has_only_its_own_thread_within_meta_weights():

@@ -139,7 +139,7 @@ static inline bool same_memory(const void *a, const void *b)
 }
 
 /* How many mappings this process has of what daemons made, memfds and file systems included. */
-static inline unsigned shared_mappings(void)
+static inline unsigned mapped_objects(void)
 {
 	FILE *f = fopen("/proc/self/maps", "re");
 	char line[512];

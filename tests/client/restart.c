@@ -211,18 +211,18 @@ TEST(each_former_session_ends_with_its_last_tensor)
 	}
 	for (int i = 0; i < 1000; i++)
 		drop(get(client, "a"));
-	mappings = shared_mappings();
+	mappings = mapped_objects();
 	for (int i = 0; i < FORMER; i++) {
 		must(all_bytes(held[order[i]], order[i], 100));
 		must_be(pthread_create(&thread, NULL, drop_elsewhere, held[order[i]]), 0);
 		pthread_join(thread, NULL);
-		now = shared_mappings();
+		now = mapped_objects();
 		must(now < mappings); /* its catalog, and what it lay in */
 		mappings = now;
 		drop(get(client, "a"));
 	}
 	tl_close(client);
-	must(shared_mappings() < mappings);
+	must(mapped_objects() < mappings);
 }
 
 TEST(a_waiter_survives_a_restart)

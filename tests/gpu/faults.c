@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 #include <sys/resource.h>
 
+#include <tensorlease/watch.h>
+
 #include "tests/gpu/common.h"
 
 enum { N = 3 << 20 };
@@ -270,7 +272,39 @@ int pthread_create(pthread_t *restrict newthread, const pthread_attr_t *restrict
 	return real(newthread, attr, start_routine, arg);
 }
 
-/* -EAGAIN would mean that no version is newer. */
+/* -EAGAIN would mean that no version is newer, or that nothing has happened. */
+static int watches_and_allocates_without_a_thread(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	void *mine;
+	tl_watch *watch;
+	int fd;
+
+	(void)arg;
+	must_be(tl_watch_open(client, "t", NULL, &watch), 0);
+	atomic_store(&no_threads, true);
+	must_refuse(tl_watch_fd(watch, &fd), -ENOMEM, "no thread");
+	mine = tl_cuda_alloc(N, 0, NULL);
+	must_refuse(mine ? 0 : -errno, -ENOMEM, "no thread");
+	atomic_store(&no_threads, false);
+	must_be(tl_watch_fd(watch, &fd), 0);
+	mine = tl_cuda_alloc(N, 0, NULL);
+	must(mine);
+	tl_cuda_free(mine, N, 0, NULL);
+	eventually(gpu_live(FAKE_VMM_MAPPING) == 0);
+	tl_watch_close(watch);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(what_needs_a_thread_says_that_there_is_none)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, watches_and_allocates_without_a_thread, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 static int gets_without_a_thread(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);

@@ -143,11 +143,11 @@ PyObject *client_claim(PyObject *self, PyObject *args)
 	tl_claim_options options = { .size = sizeof(options) };
 	struct client *c = (struct client *)self;
 	int64_t timeout_ns, end, left;
-	PyObject *name, *timeout;
+	PyObject *name, *timeout, *held;
 	const char *text;
 	int r = -EBUSY;
 
-	if (!PyArg_ParseTuple(args, "OO", &name, &timeout))
+	if (!PyArg_ParseTuple(args, "OOO!", &name, &timeout, &PyList_Type, &held))
 		return NULL;
 	text = name_utf8(name);
 	if (!text || parse_seconds("timeout", timeout, &timeout_ns) || !client_begin(c))
@@ -166,7 +166,7 @@ PyObject *client_claim(PyObject *self, PyObject *args)
 		else
 			PyErr_CheckSignals();
 	} while (!PyErr_Occurred() && r && r != -EEXIST && left);
-	if (PyErr_Occurred() && !r) { /* nobody else would give it up */
+	if (!r && (PyErr_Occurred() || PyList_Append(held, Py_True))) { /* nobody else would give it up */
 		Py_BEGIN_ALLOW_THREADS;
 		tl_unclaim(c->client, text);
 		Py_END_ALLOW_THREADS;

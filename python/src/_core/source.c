@@ -449,7 +449,8 @@ static bool object_has(PyObject *array, const char *name)
 	return value != NULL;
 }
 
-/* Asks the type first: a property, which may copy all of the array, is then read only once. */
+/* For what may be a property. Asks the type first: one that copies all of the array is then read only
+ * once. */
 static bool has(PyObject *array, const char *name)
 {
 	return object_has((PyObject *)Py_TYPE(array), name) || object_has(array, name);
@@ -479,7 +480,8 @@ static struct traits traits_read(PyObject *array)
 		.buffer = PyObject_CheckBuffer(array),
 		.interface = has(array, "__array_interface__"),
 		.dlpack = has(array, "__dlpack__"),
-		.device = has(array, "__dlpack_device__"),
+		.device = has(array, "__dlpack_device__") &&
+			  object_has(array, "__dlpack_device__"),
 		.masked = has(array, "_sharedmask"),
 		.negates = has(array, "is_neg"),
 	};
@@ -487,7 +489,7 @@ static struct traits traits_read(PyObject *array)
 	if (t.buffer && t.interface && !t.dlpack && is_time(array))
 		t.buffer = false;
 	t.fixed = !(PyType_GetFlags(Py_TYPE(array)) & Py_TPFLAGS_HEAPTYPE) &&
-		  !has(array, "__dict__") && !PyErr_Occurred(); /* of any of these */
+		  !object_has(array, "__dict__") && !PyErr_Occurred(); /* of any of these */
 	return t;
 }
 

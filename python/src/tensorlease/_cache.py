@@ -19,7 +19,7 @@ _TRIES = 5
 _LOOKS = 10
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
-_mine = threading.local()  # .names: what this thread makes just now, (where, name)
+_mine = threading.local()  # .makes: (where, name) -> whether this thread makes it just now, or only claims it
 
 
 def _look(client, name, mode):
@@ -39,10 +39,13 @@ def _publish(client, name, make, mode, options):
     raise NoSpaceError(errno.ENOSPC, f"{name!r} went as soon as it was published: there is too little space for it")
 
 
-def _claim(client, name, end, timeout):
-    """Return whether the claim is ours; else the name is published."""
+def _claim(client, name, end, timeout, held):
+    """Return whether the name is ours to make; else it is published. A claim that is ours is noted in the list `held`.
+
+    The list has it even if a signal's handler raises an exception as soon as it is ours.
+    """
     try:
-        mine = client._claim(name, max(0.0, end - time.monotonic()))
+        mine = client._claim(name, max(0.0, end - time.monotonic()), held)
     except NoSpaceError:  # this user has as many claims as it may
         return True
     if mine is None:
@@ -55,26 +58,36 @@ def _claim(client, name, end, timeout):
 
 def get_or_put(client, name, make, mode, timeout, options):
     """Client.get_or_put() has the words."""
-    names = _mine.__dict__.setdefault("names", set())
+    makes = _mine.__dict__.setdefault("makes", {})
     key = (client._place(), name)  # the same name elsewhere is another one
-    if key in names:
-        raise RuntimeError(f"make() asks for {name!r}, which it is to make")
+    outer = makes.get(key)
     end = time.monotonic() + timeout
-    while True:
-        try:
-            tensor = _look(client, name, mode)
-            if tensor is not None:
-                return tensor
-            if not _claim(client, name, end, timeout):
-                continue  # it is there, or was
-        except TensorLostError:  # what is there is of no use, and nobody else needs a claim to replace it
-            pass
-        names.add(key)
-        try:
+    held = []
+    try:
+        while True:
+            try:
+                tensor = _look(client, name, mode)
+                if tensor is not None:
+                    return tensor
+                if outer:
+                    raise RuntimeError(f"make() asks for {name!r}, which it is to make")
+                if outer is None:  # else a signal's handler asks, which cannot wait for a claim of the code under it
+                    makes[key] = False
+                    if not _claim(client, name, end, timeout, held):
+                        continue  # it is there, or was
+            except TensorLostError:  # what is there is of no use, and nobody else needs a claim to replace it
+                pass
+            makes[key] = True
             return _publish(client, name, make, mode, options)
+    finally:
+        try:
+            if held:
+                client._unclaim(name)
         finally:
-            names.discard(key)
-            client._unclaim(name)
+            if outer is None:
+                makes.pop(key, None)
+            else:
+                makes[key] = outer
 
 
 # ---- Files ----
@@ -96,12 +109,14 @@ def load_once(client, prefix, load):
     if names:
         return names, {}
     claim = prefix + "/.load"
-    _claim(client, claim, math.inf, math.inf)
+    held = []
     try:
+        _claim(client, claim, math.inf, math.inf, held)
         names = _names_of(client, prefix)
         return (names, {}) if names else load()
     finally:
-        client._unclaim(claim)
+        if held:
+            client._unclaim(claim)
 
 
 # ---- Functions ----

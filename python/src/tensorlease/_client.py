@@ -374,8 +374,8 @@ class Client(_core.Client):
         while True:
             try:
                 tensor = await after_others(self.get(name, newer_than=newer_than, mode=mode))
-            except (NotFoundError, NotNewerError, TensorLostError, DisconnectedError):
-                if not seconds:
+            except (NotFoundError, NotNewerError, TensorLostError, DisconnectedError, TimeoutError):
+                if not seconds:  # else a wait goes on, until there is a daemon that answers
                     raise
                 tensor = await self._await_tensor(name, newer_than, mode, seconds, deadline)
             if stream is None:
@@ -590,9 +590,9 @@ class Client(_core.Client):
         try:
             self.delete(name, version=version, missing_ok=True)
         except PermissionDeniedError:
-            info = self.stat(name)
-            if info is not None and info.version == version:
-                raise
+            with contextlib.suppress(NotFoundError):
+                if self.stat(name).version == version:
+                    raise
 
     def keys(self, prefix=""):
         """Return the names that start with prefix, sorted."""

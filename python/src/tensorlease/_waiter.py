@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-from ._errors import DisconnectedError, Error, NotFoundError, NotNewerError, TensorLostError
+from ._errors import DisconnectedError, Error, NotFoundError, NotNewerError, TensorLostError, TimeoutError
 
 _SLICE = 60.0  # seconds; the library notices by itself if the daemon ends
 _BACKOFF = 0.1
@@ -262,7 +262,7 @@ class Waiter:
             except TensorLostError:  # the name exists, and would wake us again at once
                 self._wait_for_newer(wait)
                 continue
-            except (NotFoundError, NotNewerError, DisconnectedError):
+            except (NotFoundError, NotNewerError, DisconnectedError, TimeoutError):  # as get(), it goes on
                 continue
             except Exception as caught:
                 error = caught

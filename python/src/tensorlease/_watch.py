@@ -101,7 +101,9 @@ class _Watching:
         """Return (what is given, 0), or (None, for how long to wait for more). Raise end() if nothing will come."""
         try:
             found, ended = self._take(), None
-        except DisconnectedError as error:  # a wait goes on until there is a daemon
+        except (DisconnectedError, TimeoutError) as error:  # a wait goes on until there is a daemon that answers
+            if error.errno == errno.EBUSY:
+                raise
             found, ended = None, error
         if found is not None:
             return found, 0
@@ -146,9 +148,11 @@ class Events(_Watching):
         super().__init__(client, prefix, True, new, timeout)
 
     def _take(self):
-        if not self._told:
-            self._core.next(0, self._told)
-        return Event(*self._told.pop(0)) if self._told else None
+        if not self._told and not self._core.next(0, self._told):
+            return None
+        event = Event(*self._told[0])
+        del self._told[:1]  # the last step, as Watch has it
+        return event
 
     def _late(self, began):
         return TimeoutError(
@@ -288,7 +292,7 @@ class Watch(_Watching):
             for tensor in tensors:
                 tensor.release()
         raise TimeoutError(
-            errno.ETIMEDOUT,
+            errno.EBUSY,
             f"there was no moment at which the names that start with {self._name!r} stayed the same: they come and go "
             "faster than their tensors can be had together",
         )

@@ -88,40 +88,40 @@ class _OnMeta:
 
     def __init__(self):
         self.lock = threading.Lock()
-        self.users = []  # the number of its thread for each
+        self.users = []  # [the number of its thread] for each
+        self.loading = threading.local()  # .on: this thread stores what it has loaded
         self.register = None  # what it was before
         self.instead = lambda module, name, param: self.call(module, name, param)
         self.made = {}  # id of a parameter -> (weak reference to it, the one on "meta"), so that tied ones stay tied
 
-    def enter(self):
-        user = threading.get_ident()
+    def enter(self, user):
         with self.lock:
-            if not self.users:
+            self.users.append(user)
+            if torch.nn.Module.register_parameter is not self.instead:
                 self.register = torch.nn.Module.register_parameter
                 torch.nn.Module.register_parameter = self.instead
-            self.users.append(user)
-        return user
 
     def leave(self, user):
+        """End what enter(user) has begun, or has not, if an exception came in between."""
         with self.lock:
-            self.users.remove(user)
-            if not self.users:
-                self.end()
+            self.users = [other for other in self.users if other is not user]
+            self.end_unless_used()
 
-    def end(self):
-        torch.nn.Module.register_parameter = self.register
-        self.made.clear()
+    def end_unless_used(self):
+        if not self.users and torch.nn.Module.register_parameter is self.instead:
+            torch.nn.Module.register_parameter = self.register
+            self.made.clear()
 
     def forked(self):
         """Go on in a child of fork(), which has none of the other threads. One of them may have been in enter()."""
         self.lock = threading.Lock()
-        self.users = [user for user in self.users if user == threading.get_ident()]
-        if not self.users and torch.nn.Module.register_parameter is self.instead:
-            self.end()
+        self.users = [user for user in self.users if user == [threading.get_ident()]]
+        self.end_unless_used()
 
     def call(self, module, name, param):
         """Register the parameter on "meta" instead. One that is lazy has no memory yet, and nothing to be copied."""
-        if param is not None and not param.is_meta and not torch.nn.parameter.is_lazy(param):
+        loading = getattr(self.loading, "on", False)
+        if not loading and param is not None and not param.is_meta and not torch.nn.parameter.is_lazy(param):
             param = self.like(param)
         self.register(module, name, param)
 
@@ -143,10 +143,13 @@ def meta_weights():
 
     load_model() then has nothing to replace that took memory or was filled at random. ``torch.device("meta")`` would
     leave without values those buffers that a state_dict does not have, as the models of transformers have some. It is
-    for all threads of the process, and for a child of fork() if the thread that forks is within it.
+    for all threads of the process, and for a child of fork() if the thread that forks is within it. What load_model()
+    puts into a model meanwhile stays as it is, and nothing else: ``load_state_dict(..., assign=True)`` in another thread
+    puts its tensors on "meta" too.
     """
-    user = _on_meta.enter()
+    user = [threading.get_ident()]
     try:
+        _on_meta.enter(user)
         with _Unfilled():
             yield
     finally:
@@ -229,8 +232,12 @@ def load_model(client, prefix, model, *, strict=True, timeout=None):
             f"{left[0]} has no values: it is on the device meta, and no state_dict has it; make the model within "
             "tensorlease.torch.meta_weights()",
         )
-    for module, own, tensor in loaded:  # nothing has changed before, and nothing fails below
-        setattr(module, own, tensor)  # as an assignment, of which modules such as LSTM take note
+    _on_meta.loading.on = True
+    try:
+        for module, own, tensor in loaded:  # nothing has changed before, and nothing fails below
+            setattr(module, own, tensor)  # as an assignment, of which modules such as LSTM take note
+    finally:
+        _on_meta.loading.on = False
     return model
 
 
