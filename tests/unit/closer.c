@@ -144,7 +144,7 @@ TEST(what_no_signal_ends_keeps_only_its_sender_waiting)
 	pid_t server;
 
 	NEEDS_FUSE;
-	server = stuck_fds_make(fds);
+	server = stuck_fds_make(fds, FUSE_FLUSH);
 	slow[0] = slow_fd_make(3600);
 	slow[1] = slow_fd_make(3600);
 	accounts_init(&accounts, 0, NULL, 0);
