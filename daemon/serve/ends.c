@@ -21,7 +21,8 @@ enum { ORPHAN_MS_FIRST = 4, ORPHAN_MS_SYNC = 128, ORPHAN_MS_MAX = 1024 };
  * left for other jobs.
  */
 enum { LOOKS_MAX = 2 };
-enum { ENDS_LOOKS = 64 }; /* at what an ended client has, between two looks at the clock */
+enum { CLOSER_NOTE_MS = 2 }; /* to the next closer_note() while others are held back */
+enum { ENDS_LOOKS = 64 };    /* at what an ended client has, between two looks at the clock */
 
 /* ---- orphans -------------------------------------------------------------------------------- */
 
@@ -176,6 +177,31 @@ static bool peers_on_ends(void *context, struct account *account)
 			break;
 	}
 	return !list_empty(&account->ends);
+}
+
+/* ---- descriptors ---------------------------------------------------------------------------- */
+
+static void peers_on_closer(uv_timer_t *timer)
+{
+	struct peers *peers = container_of(timer, struct peers, closer_timer);
+	struct closer *closer = &peers->shared->closer;
+
+	closer_note(closer);
+	if (uv_now(timer->loop) - peers->closer_looked >= CLOSER_LOOK_MS) {
+		closer_look(closer);
+		peers->closer_looked = uv_now(timer->loop);
+	}
+	peers_arm(peers);
+}
+
+void peers_arm(struct peers *peers)
+{
+	const struct closer *closer = &peers->shared->closer;
+	uint64_t ms = closer_holds(closer) ? CLOSER_NOTE_MS : CLOSER_LOOK_MS;
+
+	if (closer_looks(closer) && (!uv_is_active((uv_handle_t *)&peers->closer_timer) ||
+				     uv_timer_get_due_in(&peers->closer_timer) > ms))
+		uv_timer_start(&peers->closer_timer, peers_on_closer, ms, 0);
 }
 
 bool peers_busy(const struct peers *peers)

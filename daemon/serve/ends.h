@@ -11,3 +11,5 @@ void peers_look(struct peers *peers);
 /* True if connections are ending, peers are stalled, or an orphan is so new that its process may
  * just be ending. */
 bool peers_busy(const struct peers *peers);
+/* Starts the timer that closes descriptors. To be called before the loop waits. */
+void peers_arm(struct peers *peers);

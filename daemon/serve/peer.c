@@ -230,26 +230,9 @@ void peer_leave(struct peer *peer)
 	peer->orphan = false;
 }
 
-static void peers_on_closer(uv_timer_t *timer)
-{
-	struct peers *peers = container_of(timer, struct peers, closer_timer);
-
-	closer_look(&peers->shared->closer);
-	if (!closer_looks(&peers->shared->closer))
-		uv_timer_stop(timer);
-}
-
 void peer_close(struct peer *peer, int fd_take)
 {
 	closer_take(&peer->peers->shared->closer, fd_take, peer->turn.account);
-}
-
-void peers_arm(struct peers *peers)
-{
-	if (closer_looks(&peers->shared->closer) &&
-	    !uv_is_active((uv_handle_t *)&peers->closer_timer))
-		uv_timer_start(&peers->closer_timer, peers_on_closer, CLOSER_LOOK_MS,
-			       CLOSER_LOOK_MS);
 }
 
 static int peer_watch(struct peer *peer, int operation, uint32_t events)

@@ -44,6 +44,7 @@ struct peers {
 	unsigned ending;	 /* orphans that were not checked yet */
 	uv_timer_t orphan_timer; /* the next look at orphans */
 	uv_timer_t closer_timer; /* runs while shared->closer has something to close */
+	uint64_t closer_looked;	 /* the last closer_look(), by uv_now() */
 };
 
 enum peer_phase { PEER_NEW, PEER_GREETED, PEER_READY };
@@ -136,9 +137,6 @@ int peer_new(struct peer **pp, struct peers *peers, int fd_take, struct account 
 	     const struct client_identity *who);
 /* Begins to read its messages. -ENOSPC or -ENOMEM: the kernel has no space for one more. */
 int peer_begin(struct peer *peer);
-
-/* Starts the timer that closes descriptors. To be called before the loop waits. */
-void peers_arm(struct peers *peers);
 
 /* Lets the keeper keep the socket, if the next daemon is to know the client. -ENOMEM. */
 int peer_keep(struct peer *peer);

@@ -140,7 +140,8 @@ static bool is_refused(int error)
 	return error == EACCES || error == EWOULDBLOCK;
 }
 
-/* The inode; all memfds of ordinary pages are on one file system. 0: it cannot be examined. */
+/* The inode of a ledger that was checked; all memfds of ordinary pages are on one file system.
+ * 0: it cannot be examined. */
 static uint64_t ledger_inode(int fd)
 {
 	struct stat st;
@@ -176,12 +177,14 @@ static void client_survives(const struct client *c, struct state *st)
 int client_serve(struct client *c, struct state *st, int *fd, uint64_t size, const char **why)
 {
 	uint32_t slots = st->catalog.header->max_tensors;
-	uint64_t inode = ledger_inode(*fd), *pages;
 	const struct ledger *ledger;
+	uint64_t inode = 0, *pages;
 
 	*why = size == ledger_size(slots)
 		       ? ledger_check(*fd, size, false)
 		       : "the ledger does not have ledger_size(max_tensors) bytes";
+	if (!*why)
+		inode = ledger_inode(*fd);
 	if (!*why && ledger_is_taken(st->shared, inode))
 		*why = "the ledger is another connection's already";
 	if (*why)

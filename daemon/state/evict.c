@@ -217,9 +217,13 @@ enum evicted evict_one(struct state *st, const struct client *c, const struct de
 	return EVICTED_LATER;
 }
 
+/* Older deadlines come first, also those of other namespaces. */
 void evict_continue(struct state *st)
 {
-	st->lifetimes.look_again = 0;
+	int64_t now = now_mono_ns();
+
+	if (st->lifetimes.look_again > now)
+		st->lifetimes.look_again = now;
 	lifetime_schedule(st);
 }
 

@@ -115,6 +115,8 @@ bool holdings_bury(struct shared *sh, unsigned most)
 		if (h->client)
 			holding_forget(container_of(memory, struct state, memory), h);
 		holding_end(h);
+		list_del(&memory->burying); /* after the others */
+		list_add_tail(&sh->graves, &memory->burying);
 	}
 	return !list_empty(&sh->graves);
 }

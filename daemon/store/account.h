@@ -81,7 +81,7 @@ struct account {
 	uint64_t busy_ns;    /* the daemon's time spent serving it; counted in the daemon's only */
 	uint64_t max[SHARE_KINDS]; /* as configured, or SHARE_UNSET; the daemon's only */
 	uint64_t used[SHARE_COUNT];
-	unsigned closing, notices; /* descriptors to be closed, and notices to be sent */
+	unsigned closing, closing_next, notices; /* descriptors to close (all, next); to be sent */
 	/* serve/turns.c, in the daemon's only: */
 	struct list ready;     /* in accounts.ready while there is something to do for it */
 	struct list turns;     /* of struct turn: those to be served */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Closes descriptors that clients sent; see closer.h. Invariants: (1) a number is in the queue from
- * closer_take() until the process has begun with it, and so is not given to anything else before it
- * is closed; (2) a number with which the process has begun is never tried again, since close()
- * frees it before it waits. Loop thread only.
+ * Closes descriptors that clients sent; see closer.h. Invariants: (1) a number is in the queue or
+ * held from closer_take() until the process has begun with it, and so is not given to anything else
+ * before it is closed; (2) a number with which the process has begun is never tried again, since
+ * close() frees it before it waits. Loop thread only.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -126,10 +126,17 @@ static void hold(struct closer *c, const struct closer_entry *e)
 	c->held[c->held_count++] = *e;
 }
 
+static bool has_place(const struct account *account)
+{
+	return !account || account->closing_next < CLOSER_PLACES;
+}
+
 static void put(struct closer *c, const struct closer_entry *e)
 {
 	uint32_t taken = atomic_load(&c->queue->taken);
 
+	if (e->account)
+		e->account->closing_next++;
 	c->queue->fds[taken % CLOSER_MAX] = e->fd;
 	c->queue->forgets[taken % CLOSER_MAX] = e->forgets;
 	c->accounts[taken % CLOSER_MAX] = e->account;
@@ -139,10 +146,20 @@ static void put(struct closer *c, const struct closer_entry *e)
 
 static void put_or_hold(struct closer *c, const struct closer_entry *e)
 {
-	if (!c->queue || (is_at_limit(c, e->account) && !can_be_ended(e->fd)))
+	if (!c->queue || !has_place(e->account) ||
+	    (is_at_limit(c, e->account) && !can_be_ended(e->fd)))
 		hold(c, e);
 	else
 		put(c, e);
+}
+
+static void held_look(struct closer *c)
+{
+	unsigned count = c->held_count;
+
+	c->held_count = 0;
+	for (unsigned i = 0; i < count; i++)
+		put_or_hold(c, &c->held[i]);
 }
 
 void closer_take(struct closer *c, int fd_take, struct account *account)
@@ -188,6 +205,11 @@ bool closer_waits(const struct closer *c)
 	return c->queue && c->seen != atomic_load(&c->queue->taken);
 }
 
+bool closer_holds(const struct closer *c)
+{
+	return closer_waits(c) && c->held_count;
+}
+
 bool closer_looks(const struct closer *c)
 {
 	return closer_waits(c) || c->held_count || c->stuck;
@@ -200,12 +222,30 @@ static void entry_over(struct account *account)
 	account_unref(account);
 }
 
+/* The first in the queue is over. True: others of its user are held. */
+static bool first_over(struct closer *c)
+{
+	struct account *account = c->accounts[c->seen++ % CLOSER_MAX];
+	bool more = false;
+
+	if (account) {
+		account->closing_next--;
+		more = account->closing > account->closing_next + 1;
+	}
+	entry_over(account);
+	return more;
+}
+
 void closer_note(struct closer *c)
 {
+	bool more = false;
+
 	if (!c->queue)
 		return;
-	for (; c->seen != atomic_load(&c->queue->done); c->seen++)
-		entry_over(c->accounts[c->seen % CLOSER_MAX]);
+	while (c->seen != atomic_load(&c->queue->done))
+		more |= first_over(c);
+	if (more)
+		held_look(c);
 }
 
 /* ---- what is stuck -------------------------------------------------------------------------- */
@@ -250,6 +290,8 @@ static void queue_sort(struct closer *c)
 		const struct closer_entry e = { .fd = q->fds[i % CLOSER_MAX],
 						.account = c->accounts[i % CLOSER_MAX],
 						.forgets = q->forgets[i % CLOSER_MAX] };
+		if (e.account)
+			e.account->closing_next--;
 		put_or_hold(c, &e);
 	}
 }
@@ -296,15 +338,6 @@ static bool stuck_look(struct closer *c)
 	return ended;
 }
 
-static void held_look(struct closer *c)
-{
-	unsigned count = c->held_count;
-
-	c->held_count = 0;
-	for (unsigned i = 0; i < count; i++)
-		put_or_hold(c, &c->held[i]);
-}
-
 void closer_look(struct closer *c)
 {
 	uint32_t begun;
@@ -346,8 +379,8 @@ void closer_deinit(struct closer *c)
 	while (c->held_count)
 		entry_over(c->held[--c->held_count].account);
 	if (c->queue) {
-		for (; c->seen != atomic_load(&c->queue->taken); c->seen++)
-			entry_over(c->accounts[c->seen % CLOSER_MAX]);
+		while (c->seen != atomic_load(&c->queue->taken))
+			first_over(c);
 		munmap(c->queue, sizeof(*c->queue));
 	}
 	*c = (struct closer){ .queue = NULL };

@@ -6,7 +6,8 @@
  * shares our table of descriptors and nothing else, and it is killed when it makes no progress for
  * a while. That ends the wait for a socket. FUSE waits for its answer even then: such a process is
  * set aside, and another one goes on. When as many are stuck as one user may cause, the other files
- * of that user wait for them. Descriptors of honest clients are closed at once, and the process is
+ * of that user wait for them. A user has few places in the queue, so others soon have
+ * their turn. Descriptors of honest clients are closed at once, and the process is
  * started when it is first needed.
  */
 #pragma once
@@ -19,7 +20,7 @@ struct account;
 struct closer_queue;
 
 /* There is space for all descriptors that a user may have us keep. */
-enum { CLOSER_MAX = 65536, CLOSER_LOOK_MS = 50, CLOSER_STUCK_MAX = 2 };
+enum { CLOSER_MAX = 65536, CLOSER_LOOK_MS = 50, CLOSER_STUCK_MAX = 2, CLOSER_PLACES = 8 };
 
 struct closer_entry {
 	int fd;
@@ -37,7 +38,7 @@ struct closer {
 	uint64_t forgotten;		      /* as closer_forgotten() was told */
 	struct closer_stuck *stuck;	      /* processes that were killed and are still there */
 	struct closer_entry held[CLOSER_MAX]; /* not in the queue: too many of its user's are
-						 stuck, or there is no queue yet */
+						 there, or stuck, or there is no queue yet */
 	unsigned held_count;
 };
 
@@ -50,10 +51,12 @@ void closer_take(struct closer *c, int fd_take, struct account *account);
 void closer_take_after(struct closer *c, int fd_take, struct account *account, uint64_t forgets);
 /* To be called when keep_forgotten() is @forgotten. */
 void closer_forgotten(struct closer *c, uint64_t forgotten);
-/* Notes which descriptors have been closed by now. */
+/* Notes which descriptors have been closed by now, and puts others of their users in the queue. */
 void closer_note(struct closer *c);
-/* True if any descriptor is about to be closed: those that are held back do not count. */
+/* True if any descriptor is about to be closed: those behind what is stuck do not count. */
 bool closer_waits(const struct closer *c);
+/* True if closer_note() is to be called soon, so that the process is not idle. */
+bool closer_holds(const struct closer *c);
 /* True if closer_look() is to be called in CLOSER_LOOK_MS. */
 bool closer_looks(const struct closer *c);
 /* Checks for progress. Without any since the last look the process is stuck, and is killed. */

@@ -602,7 +602,7 @@ static int alice_sends_files(const struct test_daemon *d, void *arg)
 		.header = { .type = WIRE_SYNC, .length = sizeof(sync), .serial = 1 }
 	};
 	int fds[STUCK_FDS];
-	pid_t server = stuck_fds_make(fds);
+	pid_t server = stuck_fds_make(fds, FUSE_FLUSH);
 	struct conn_message m;
 	struct raw rc;
 

@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 
 #include "tests/harness/harness.h"
+#include "tests/harness/stuck_fd.h"
 
 struct offer {
 	const char *what;
@@ -404,6 +405,26 @@ static void leave_with_a_page_in(struct raw *rc, int pipe_end)
 	must_be(munmap(rc->ledger, rc->ledger_size), 0);
 	rc->ledger = NULL;
 	rc_close(rc);
+}
+
+/* It is on a file system of the client's own, which need not say anything about it. */
+TEST(a_file_that_cannot_be_examined_holds_nobody_up)
+{
+	struct raw honest;
+	int fds[STUCK_FDS];
+	pid_t server;
+
+	NEEDS_FUSE;
+	cleanup_td struct test_daemon d = td_start();
+	honest = rc_open(&d);
+	server = stuck_fds_make(fds, FUSE_GETATTR);
+	must_refuse(&d, &(struct offer){ "a file without attributes", fds[0],
+					 ledger_size(honest.welcome.max_tensors), LEDGER_LAYOUT });
+	must_be(rc_put(&honest, "honest", 4096, 1, NULL), 0);
+	rc_goodbye(&honest);
+	for (int i = 1; i < STUCK_FDS; i++)
+		close(fds[i]);
+	stuck_fds_free(server);
 }
 
 /* Each look may wait for such pages, so the daemon must not look all the time. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that make whoever closes them wait for ever, even after SIGKILL: they are on a FUSE file
- * system whose server, a process of its own, does not answer FLUSH. Every process that has one
- * waits at its end, too, until the server has been killed.
+ * Files that make whoever closes them (or calls fstat()) wait for ever, even after SIGKILL: they
+ * are on a FUSE file system whose server, a process of its own, does not answer FLUSH (or GETATTR).
+ * Every process that has one waits in that way, at its end too, until the server has ended. A
+ * server ends by itself after a while, whatever becomes of the test.
  */
 #pragma once
 
@@ -26,7 +27,7 @@
 
 #define NEEDS_FUSE SKIP_UNLESS(may_serve_files(), "may not mount a FUSE file system")
 
-enum { STUCK_FDS = 8, FUSE_REQUEST = 64 * KIB };
+enum { STUCK_FDS = 8, STUCK_S = 300, FUSE_REQUEST = 64 * KIB };
 
 struct stuck_files {
 	pid_t pid;
@@ -69,7 +70,8 @@ static inline void fuse_answer(int fd, uint64_t unique, const void *body, size_t
 	(void)!writev(fd, parts, body ? 2 : 1);
 }
 
-static inline _Noreturn void fuse_serve(int fd)
+/* Answers no such request when all files have been opened. */
+static inline _Noreturn void fuse_serve(int fd, uint32_t unanswered)
 {
 	static uint64_t buffer[FUSE_REQUEST / sizeof(uint64_t)];
 	struct fuse_init_out init = { .major = FUSE_KERNEL_VERSION,
@@ -78,8 +80,11 @@ static inline _Noreturn void fuse_serve(int fd)
 	struct fuse_attr_out attr = { .attr = { .ino = 1, .mode = S_IFREG | 0600, .nlink = 1 } };
 	struct fuse_open_out opened = { .fh = 1 };
 	const struct fuse_in_header *in = (const void *)buffer;
+	int opens = 0;
 
 	while (read(fd, buffer, sizeof(buffer)) > 0) {
+		if (in->opcode == unanswered && opens == STUCK_FDS)
+			continue;
 		switch (in->opcode) {
 		case FUSE_INIT:
 			fuse_answer(fd, in->unique, &init, sizeof(init));
@@ -88,9 +93,9 @@ static inline _Noreturn void fuse_serve(int fd)
 			fuse_answer(fd, in->unique, &attr, sizeof(attr));
 			break;
 		case FUSE_OPEN:
+			opens++;
 			fuse_answer(fd, in->unique, &opened, sizeof(opened));
 			break;
-		case FUSE_FLUSH:
 		case FUSE_INTERRUPT:
 		case FUSE_FORGET:
 			break;
@@ -103,7 +108,7 @@ static inline _Noreturn void fuse_serve(int fd)
 
 /* The server must have none of its files: it would wait for itself when it is killed. So a child
  * opens them. */
-static inline _Noreturn void fuse_run(int to)
+static inline _Noreturn void fuse_run(int to, uint32_t unanswered)
 {
 	struct stuck_files files = { .pid = 0 };
 	int fd = fuse_mount();
@@ -113,8 +118,10 @@ static inline _Noreturn void fuse_run(int to)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	opener = fork();
 	must(opener >= 0);
-	if (opener)
-		fuse_serve(fd);
+	if (opener) {
+		alarm(STUCK_S);
+		fuse_serve(fd, unanswered);
+	}
 	close(fd);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	files.pid = getpid();
@@ -127,8 +134,9 @@ static inline _Noreturn void fuse_run(int to)
 		pause();
 }
 
-/* Opens that many of them, each for itself. Returns their server. */
-static inline pid_t stuck_fds_make(int fds[STUCK_FDS])
+/* Opens that many of them, each for itself. @unanswered: FUSE_FLUSH or FUSE_GETATTR. Returns their
+ * server. */
+static inline pid_t stuck_fds_make(int fds[STUCK_FDS], uint32_t unanswered)
 {
 	struct stuck_files files;
 	int ends[2], pidfd;
@@ -139,7 +147,7 @@ static inline pid_t stuck_fds_make(int fds[STUCK_FDS])
 	must(pid >= 0);
 	if (!pid) {
 		process_is_child();
-		fuse_run(ends[1]);
+		fuse_run(ends[1], unanswered);
 	}
 	process_remember(pid);
 	close(ends[1]);

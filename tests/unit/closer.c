@@ -144,7 +144,7 @@ TEST(what_no_signal_ends_keeps_only_its_sender_waiting)
 	pid_t server;
 
 	NEEDS_FUSE;
-	server = stuck_fds_make(fds);
+	server = stuck_fds_make(fds, FUSE_FLUSH);
 	slow[0] = slow_fd_make(3600);
 	slow[1] = slow_fd_make(3600);
 	accounts_init(&accounts, 0, NULL, 0);
@@ -171,6 +171,43 @@ TEST(what_no_signal_ends_keeps_only_its_sender_waiting)
 		close(fds[i]);
 	close(slow[0].peer);
 	close(slow[1].peer);
+	account_unref(alice);
+	account_unref(bob);
+	must_be(accounts.count, 0);
+	accounts_deinit(&accounts);
+	closer_deinit(&closer);
+}
+
+TEST(who_has_many_slow_ones_keeps_others_waiting_for_a_few_only)
+{
+	enum { SLOW = 40, LOOKS = 60 }; /* each of them takes two looks at least */
+	struct account *alice, *bob;
+	struct slow_fd slow[SLOW];
+	struct accounts accounts;
+	int ends[2];
+
+	accounts_init(&accounts, 0, NULL, 0);
+	alice = account_ref(&accounts, 7);
+	bob = account_ref(&accounts, 8);
+	for (int i = 0; i < SLOW; i++) {
+		slow[i] = slow_fd_make(3600);
+		closer_take(&closer, slow[i].fd, alice);
+	}
+	must_be(pipe2(ends, O_CLOEXEC), 0);
+	closer_take(&closer, ends[1], bob);
+	for (int i = 0; i < LOOKS && bob->closing; i++) {
+		usleep(CLOSER_LOOK_MS * 1000);
+		closer_look(&closer);
+	}
+	must_be(bob->closing, 0);
+	must(alice->closing > 0);
+	for (int i = 0; i < SLOW; i++)
+		close(slow[i].peer);
+	eventually((closer_look(&closer), !closer_looks(&closer)));
+	must_be(alice->closing, 0);
+	for (int i = 0; i < SLOW; i++)
+		must_be(fcntl(slow[i].fd, F_GETFD), -1);
+	close(ends[0]);
 	account_unref(alice);
 	account_unref(bob);
 	must_be(accounts.count, 0);

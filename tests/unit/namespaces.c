@@ -8,14 +8,17 @@
 #include <sys/inotify.h>
 
 #include "client/session/address.h"
+#include "daemon/serve/expiry.h"
 #include "daemon/serve/takeover.h"
 #include "daemon/state/evict.h"
 #include "daemon/state/expire.h"
+#include "daemon/state/holding.h"
 #include "daemon/state/outcome.h"
 #include "daemon/store/shm.h"
 #include "tensor/name.h"
 #include "tests/harness/harness.h"
 #include "tests/harness/own_shm.h"
+#include "util/clock.h"
 
 TEST(names_of_namespaces_are_plain_words)
 {
@@ -327,12 +330,67 @@ TEST(only_namespaces_in_which_something_is_due_are_looked_at)
 	must(!shared.expiring.top && list_empty(&shared.graves) && list_empty(&shared.waking));
 	evict_continue(&ns[1]->state);
 	must(shared.expiring.top == &ns[1]->state.lifetimes.next);
-	must_be(shared.expiring.top->key, 0);
-	expire_step(&ns[1]->state, 1);
+	expire_step(&ns[1]->state, now_mono_ns());
 	must(!shared.expiring.top);
 	evict_continue(&ns[2]->state);
 	must(shared.expiring.top == &ns[2]->state.lifetimes.next);
 	stop(); /* it is not there any more */
+}
+
+/* Else a user who evicts again and again would keep all other tensors alive. */
+TEST(what_was_due_before_a_look_for_evictable_tensors_comes_before_it)
+{
+	struct expiry expiry = { .shared = &shared };
+	struct namespace *evicting, *other;
+
+	start();
+	all.users = small;
+	must_be(enter("user-1", 1, &evicting), 0);
+	must_be(enter("user-2", 2, &other), 0);
+	evict_continue(&evicting->state);
+	other->state.lifetimes.look_again = now_mono_ns() - NS_PER_SEC;
+	lifetime_schedule(&other->state);
+	for (int i = 0; i < 4; i++) {
+		evict_continue(&evicting->state);
+		expiry_run_due(&expiry);
+	}
+	must(other->state.lifetimes.look_again == DEADLINE_NEVER);
+	must(evicting->state.lifetimes.look_again == DEADLINE_NEVER);
+	stop();
+}
+
+static void bury_two(struct memory *memory)
+{
+	for (int i = 0; i < 2; i++) {
+		struct holding *h = calloc(1, sizeof(*h));
+
+		must(h);
+		list_add_tail(&memory->graves, &h->segment_link);
+	}
+	list_add_tail(&shared.graves, &memory->burying);
+}
+
+TEST(holdings_of_all_namespaces_are_freed_in_turn)
+{
+	struct namespace *ns[2];
+
+	start();
+	all.users = small;
+	must_be(enter("user-1", 1, &ns[0]), 0);
+	must_be(enter("user-2", 2, &ns[1]), 0);
+	for (int i = 0; i < 2; i++)
+		bury_two(&ns[i]->state.memory);
+	must(holdings_bury(&shared, 2));
+	for (int i = 0; i < 2; i++) {
+		struct list *graves = &ns[i]->state.memory.graves;
+
+		must(!list_empty(graves) && graves->next == graves->prev); /* one is left */
+	}
+	while (holdings_bury(&shared, 1))
+		;
+	for (int i = 0; i < 2; i++)
+		must(list_empty(&ns[i]->state.memory.graves));
+	stop();
 }
 
 enum { MANY = 70 }; /* more empty ones than are kept */
