@@ -76,7 +76,8 @@ typedef struct tl_get_options {
  * Blocking: the first get of a segment is one round trip; later ones make no system call. If there
  * is no such name, or no version that is newer than options->newer_than, the call waits for at most
  * options->timeout_ns without asking the daemon. If the connection ends or has ended, it goes on
- * trying to connect until that time is over. A client that has waited once has a thread, which
+ * trying to connect until that time is over; a daemon that takes the connection then has the
+ * client's timeout for its answers, even if the call's is shorter. A client that has waited once has a thread, which
  * sleeps until the connection ends. Unless options->stream is TL_STREAM_NONE the call also waits
  * for work of another process that writes a GPU tensor, for what is left of options->timeout_ns, or
  * at most the client's timeout if that is 0. If that process is killed it fails with -ENODATA. As
