@@ -109,6 +109,8 @@ static int connect_socket(struct tl_client *client, struct session_peer *peer, i
 	unsigned start = 0;
 	int r = address_connect(client->address.path, deadline, &peer->socket);
 
+	if (!r && (client->flags & TL_CONNECT_AUTOSTART))
+		address_reap(); /* an earlier call may not have waited long enough */
 	if (!nobody_listens(r) || !(client->flags & TL_CONNECT_AUTOSTART) ||
 	    address_is_service(client->address.path))
 		return r;
@@ -277,5 +279,7 @@ struct session *client_close(struct tl_client *client)
 	client->closed = true;
 	s = atomic_exchange(&client->session, NULL);
 	pthread_mutex_unlock(&client->mutex);
+	if (client->flags & TL_CONNECT_AUTOSTART)
+		address_reap();
 	return s;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Waits that are shorter than it takes to connect again, or to start a daemon. */
-#include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -90,6 +90,60 @@ TEST(short_waits_connect_to_the_next_daemon)
 		tl_close(s[i].client);
 	}
 	tl_close(other);
+}
+
+/* Says how many programs were started that call themselves the daemon, and never listen. */
+static unsigned lines_of(const char *path, int *pid)
+{
+	FILE *f = fopen(path, "re");
+	unsigned lines = 0;
+
+	while (f && fscanf(f, "%d", pid) == 1)
+		lines++;
+	if (f)
+		fclose(f);
+	return lines;
+}
+
+TEST(short_waits_start_one_daemon)
+{
+	struct test_daemon d = td_start(.no_keeper = "it is to stay dead");
+	cleanup_td struct test_daemon cleaner = { .pid = 0 };
+	tl_connect_options o = { .size = sizeof(o),
+				 .address = d.socket,
+				 .timeout_ns = WAIT_S * SECOND,
+				 .flags = TL_CONNECT_AUTOSTART };
+	char program[PATH_MAX], pids[PATH_MAX];
+	tl_client *client;
+	FILE *f;
+	int pid = 0;
+
+	must_be(tl_connect(&o, &client), 0);
+	snprintf(program, sizeof(program), "%s/program", d.dir);
+	snprintf(pids, sizeof(pids), "%s/pids", d.dir);
+	f = fopen(program, "we");
+	must(f);
+	fprintf(f, "#!/bin/sh\necho $$ >>%s\nexec sleep 3600\n", pids);
+	must_be(fclose(f), 0);
+	must_be(chmod(program, 0700), 0);
+	setenv("TENSORLEASE_DAEMON", program, 1);
+	td_kill(&d);
+	eventually(get_shortly(client, 2 * MS) == -ETIMEDOUT && lines_of(pids, &pid));
+	for (int i = 0; i < 5; i++)
+		must_be(get_shortly(client, 2 * MS), -ETIMEDOUT);
+	must_be(lines_of(pids, &pid), 1);
+	setenv("TENSORLEASE_DAEMON", "/nonexistent", 1);
+	must_be(kill(pid, SIGKILL), 0);
+	eventually(get_shortly(client, 2 * MS) == -ENOTCONN);
+	must(strstr(tl_last_error(), "killed by signal 9"));
+	must_be(waitpid(-1, NULL, WNOHANG), -1);
+	must_be(errno, ECHILD);
+	unsetenv("TENSORLEASE_DAEMON");
+	tl_close(client);
+	cleaner = td_start(.socket = d.socket);
+	must(td_alive(&cleaner));
+	unlink(program);
+	unlink(pids);
 }
 
 int main(void)
