@@ -192,7 +192,9 @@ typedef struct tl_wait_options {
  * Returns: 0, a common error, or
  *	-ETIMEDOUT	also: none came in time
  *	-ECANCELED	*options->interrupt is not options->interrupt_value
- *	-EINTR		a signal handler ran
+ *	-EINTR		a signal handler ran while the call slept; one with SA_RESTART need not end
+ *			the wait, and one that runs before the sleep does not.
+ *			options->interrupt ends it for certain
  * Since: 0.1
  */
 TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t count,
