@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A kernel that takes no messages, for want of memory or of descriptors: calls wait for it, and end in time. */
+/* A kernel that takes no messages, for want of memory or of descriptors: calls wait for it, and end
+ * in time. */
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
