@@ -81,7 +81,7 @@ TEST(a_producer_notices_that_the_daemon_was_killed)
 	tl_close(slow);
 }
 
-static int64_t ahead_ns; /* how far the library's coarse clock is ahead */
+static _Atomic int64_t ahead_ns; /* how far the library's coarse clock is ahead */
 
 int clock_gettime(clockid_t id, struct timespec *tp)
 {
