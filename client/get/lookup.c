@@ -66,6 +66,8 @@ int lookup_again(struct session *s, struct backoff *p)
 {
 	if (++p->tries % 64)
 		return 0;
+	if (p->at_once)
+		return LEASE_E_SLOW;
 	sched_yield();
 	if (!p->deadline)
 		p->deadline = deadline_after(s->timeout_ns);
@@ -195,11 +197,14 @@ static int ring_failed(const struct session *s, const struct catalog_name *name,
  * row, which was found through `current`: while the word still has it, there was nothing newer to
  * find. A word that was read after the look could belong to a version that the look missed.
  */
-static inline int take_entry(struct session *s, const struct name_key *key, uint32_t index,
-			     uint64_t newer_than, uint64_t *ref, struct wake_word *wake)
+__attribute__((always_inline)) static inline int take_entry(struct session *s,
+							    const struct name_key *key,
+							    uint32_t index, uint64_t newer_than,
+							    bool at_once, uint64_t *ref,
+							    struct wake_word *wake)
 {
 	const struct catalog_name *name = &s->catalog.names[index];
-	struct backoff backoff = { 0 };
+	struct backoff backoff = { .at_once = at_once };
 	const struct catalog_row *row;
 	struct ring_seen seen;
 	bool stood;
@@ -208,7 +213,7 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 	if (has_ring_of_another(s, name, key))
 		return LEASE_E_STALE;
 	do {
-		r = lookup_hold(s, index, ref, &seen);
+		r = lookup_hold(s, index, ref, &seen, at_once);
 		if (r)
 			return seen.ring ? ring_failed(s, name, key, &seen, ref, r) : r;
 		row = &s->catalog.rows[ref_slot(*ref)];
@@ -241,13 +246,13 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
  */
 __attribute__((always_inline)) static inline int search(struct session *s,
 							const struct name_key *key,
-							uint64_t newer_than, uint64_t *ref,
-							struct wake_word *wake)
+							uint64_t newer_than, bool at_once,
+							uint64_t *ref, struct wake_word *wake)
 {
 	const uint64_t hash = name_hash(key, s->catalog.name_seed);
 	const _Atomic uint32_t
 		*bucket = &s->catalog.buckets[name_hash_bucket(hash, s->catalog.bucket_mask)];
-	struct backoff backoff = { 0 };
+	struct backoff backoff = { .at_once = at_once };
 	uint64_t unlinked;
 
 	for (;;) {
@@ -262,7 +267,7 @@ __attribute__((always_inline)) static inline int search(struct session *s,
 
 			if (atomic_load_explicit(&name->hash, memory_order_acquire) ==
 			    name_hash_low(hash)) {
-				int r = take_entry(s, key, index, newer_than, ref, wake);
+				int r = take_entry(s, key, index, newer_than, at_once, ref, wake);
 
 				if (r != LEASE_E_STALE)
 					return r;
@@ -279,7 +284,13 @@ __attribute__((always_inline)) static inline int search(struct session *s,
 
 int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref)
 {
-	return search(s, key, newer_than, ref, NULL);
+	return search(s, key, newer_than, false, ref, NULL);
+}
+
+int lookup_take_at_once(struct session *s, const struct name_key *key, uint64_t newer_than,
+			uint64_t *ref)
+{
+	return search(s, key, newer_than, true, ref, NULL);
 }
 
 int lookup_page(struct session *s, uint64_t ring, int64_t *deadline)
@@ -321,7 +332,7 @@ int lookup_wait(struct session *s, const struct name_key *key, uint64_t newer_th
 			.word = word,
 			.seen = atomic_load_explicit(word, memory_order_acquire),
 		};
-		r = search(s, key, newer_than, ref, &at);
+		r = search(s, key, newer_than, false, ref, &at);
 	} while (r == LEASE_E_RING && !(r = lookup_page(s, *ref, &deadline)));
 	if (!r || r == LEASE_E_OLD)
 		*wake = at; /* after other outcomes it may be of an entry that had another name */

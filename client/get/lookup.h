@@ -2,6 +2,7 @@
 /* Finds the tensor that a name means, and takes a lease on it. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -36,6 +37,10 @@ struct ring_seen {
  * lease_stands() is true, neither the lease nor the identity of the tensor may be relied on.
  */
 int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref);
+/* lookup_take() without a system call: LEASE_E_SLOW if the daemon or a producer is not done with
+ * what it changes. */
+int lookup_take_at_once(struct session *s, const struct name_key *key, uint64_t newer_than,
+			uint64_t *ref);
 /* lookup_take(), but asks the daemon for the page instead of returning LEASE_E_RING. */
 int lookup_find(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref);
 
@@ -55,10 +60,11 @@ struct backoff {
 	int64_t deadline;
 	uint64_t word;	/* of a ring's page */
 	unsigned wrong; /* how often that word named a tensor that could not be leased */
+	bool at_once;	/* makes no system call */
 };
 
-/* To be called before another look. Returns 0, LEASE_E_UNSERVED if the daemon has ended, or
- * -ETIMEDOUT. */
+/* To be called before another look. Returns 0, LEASE_E_UNSERVED if the daemon has ended,
+ * -ETIMEDOUT, or LEASE_E_SLOW if it may not yield. */
 int lookup_again(struct session *s, struct backoff *p);
 
 /*
@@ -84,18 +90,18 @@ int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct
 
 /*
  * Takes a lease on the tensor that the entry at @index means now, whichever name has the entry.
- * Returns 0 with *@ref; LEASE_E_STALE if it means nothing; another outcome of hold.h; or
- * -ETIMEDOUT.
+ * Returns 0 with *@ref; LEASE_E_STALE if it means nothing; another outcome of hold.h; or that of
+ * lookup_again(), for which @at_once is.
  *
  * A new version may come between reading `current` and G3. The entry has it by then, so the entry
  * is read again. Or the tensor belongs to a group that is being published. The lease may not be
  * relied on before lease_stands().
  */
 static inline int lookup_hold(struct session *s, uint32_t index, uint64_t *ref,
-			      struct ring_seen *seen)
+			      struct ring_seen *seen, bool at_once)
 {
 	const struct catalog_name *name = &s->catalog.names[index];
-	struct backoff backoff = { 0 };
+	struct backoff backoff = { .at_once = at_once };
 	int r = 0;
 
 	do {

@@ -20,7 +20,7 @@ static inline int lease_take_mapped(const struct use *use, const struct name_key
 	uint64_t ref;
 	int r;
 
-	r = lookup_take(s, key, options->newer_than, &ref);
+	r = lookup_take_at_once(s, key, options->newer_than, &ref);
 	if (r)
 		return r;
 	h = row_head(&s->catalog.rows[ref_slot(ref)]);

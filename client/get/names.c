@@ -68,11 +68,11 @@ int names_entry(struct session *s, uint32_t index, struct name_entry *e)
 	int r;
 
 	do {
-		r = lookup_hold(s, index, &e->ref, &e->seen);
+		r = lookup_hold(s, index, &e->ref, &e->seen, false);
 		while (r == LEASE_E_RING) {
 			r = lookup_page(s, e->seen.ring, &deadline);
 			if (!r)
-				r = lookup_hold(s, index, &e->ref, &e->seen);
+				r = lookup_hold(s, index, &e->ref, &e->seen, false);
 		}
 		if (r == -EPROTO && e->seen.ring)
 			return LEASE_E_STALE; /* its producer lies; the other names can still be

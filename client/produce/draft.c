@@ -231,6 +231,8 @@ int draft_stale(const char *name)
 
 int draft_check(struct tl_draft *draft)
 {
+	int r;
+
 	if (draft->state == DRAFT_PARENTS)
 		return tl_fail(-ESTALE,
 			       DRAFT_TEXT " belongs to the process that created it, before fork()",
@@ -240,8 +242,10 @@ int draft_check(struct tl_draft *draft)
 			       DRAFT_WORDS(draft->name));
 	if (!draft->ring) /* the daemon sends no messages about a draft of a ring */
 		session_drain(draft->session);
-	if (atomic_load(&draft->session->ended))
-		return draft_stale(draft->name);
+	if (atomic_load(&draft->session->ended)) {
+		r = session_kicked(draft->session);
+		return r ? r : draft_stale(draft->name);
+	}
 	return session_commit_error(draft->session);
 }
 

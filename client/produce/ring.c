@@ -385,6 +385,8 @@ static bool daemon_is_there(struct session *s)
 {
 	int64_t now = now_mono_coarse_ns();
 
+	if (atomic_load(&s->ended))
+		return false;
 	if (now - atomic_load_explicit(&s->probed_ns, memory_order_relaxed) < PROBE_NS)
 		return true;
 	atomic_store_explicit(&s->probed_ns, now, memory_order_relaxed);
@@ -493,11 +495,13 @@ int ring_publish(struct tl_draft *draft, const void *metadata, size_t size, uint
 	struct session *s = draft->session;
 	struct ring *r = draft->ring;
 	struct retire retire;
-	bool tell = false;
+	bool tell = false, there;
 	int error = order(s);
 
 	if (error)
 		return error > 0 ? RING_E_OVER : error;
+	/* a message that has come may be all that the probe saw */
+	there = daemon_is_there(s) || !atomic_load(&s->ended);
 	pthread_mutex_lock(&s->produce_mutex);
 	if (!draft_is_writable(draft)) {
 		pthread_mutex_unlock(&s->produce_mutex);
@@ -506,7 +510,7 @@ int ring_publish(struct tl_draft *draft, const void *metadata, size_t size, uint
 			       "it or closed its client",
 			       draft->name);
 	}
-	if (!session_served(s) || list_empty(&r->link) ||
+	if (!there || !session_served(s) || list_empty(&r->link) ||
 	    !publish_locked(s, r, draft->ring_slot, ref_generation(draft->hold.ref), metadata,
 			    size)) {
 		pthread_mutex_unlock(&s->produce_mutex);

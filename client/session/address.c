@@ -25,6 +25,7 @@
 
 #include "client/error.h"
 #include "client/session/address.h"
+#include "client/session/process.h"
 #include "client/session/trust.h"
 #include "tensor/name.h"
 #include "util/address.h"
@@ -399,17 +400,6 @@ static int make_private_directory(const char *address)
 	return check_directory(directory);
 }
 
-/* Returns the text that the program wrote to stderr while it started, without the last newline. */
-static const char *read_complaint(int fd, char *text, size_t size)
-{
-	ssize_t n = pread(fd, text, size - 1, 0);
-
-	while (n > 0 && text[n - 1] == '\n')
-		n--;
-	text[n > 0 ? n : 0] = '\0';
-	return text;
-}
-
 /* Our environment without what a service manager said to us alone, and with the word that a client
  * starts the daemon. NULL: no memory. */
 static char **environment_make(void)
@@ -476,56 +466,181 @@ static int spawn_daemon(pid_t *pid, const char *program, const char *address, in
 	return r ? tl_fail(-r, "starting %s: %m", program) : 0;
 }
 
-/*
- * Waits until the started process ends, which it does when its daemon listens. It waits for this
- * pid alone, because other children belong to the program.
- */
-static int wait_for_daemon(pid_t pid, const char *program, int stderr_fd, int64_t deadline)
+/* A started process that has not been reaped. The list's lock is that of process_lock(). */
+struct start {
+	struct list link;
+	pid_t parent; /* a forked child's list has what its parent started */
+	pid_t pid;
+	unsigned waiting; /* threads */
+	bool ended;
+	int status; /* of its end */
+	int stderr_fd;
+	struct fd_identity stderr_identity; /* the program may close it */
+	char address[ADDRESS_PATH_MAX];
+	char program[PATH_MAX];
+};
+
+static struct list starts = LIST_INIT(starts);
+
+/* Returns the text that the program wrote to stderr while it started, without the last newline. */
+static const char *read_complaint(const struct start *s, char *text, size_t size)
+{
+	bool ours = fd_is(s->stderr_fd, &s->stderr_identity);
+	ssize_t n = ours ? pread(s->stderr_fd, text, size - 1, 0) : 0;
+
+	while (n > 0 && text[n - 1] == '\n')
+		n--;
+	text[n > 0 ? n : 0] = '\0';
+	return text;
+}
+
+static void start_free_locked(struct start *s)
+{
+	list_del(&s->link);
+	if (fd_is(s->stderr_fd, &s->stderr_identity))
+		fd_close(s->stderr_fd);
+	free(s);
+}
+
+/* Reaps this pid alone, because other children belong to the program. */
+static void start_look_locked(struct start *s)
+{
+	pid_t got = s->ended ? 0 : waitpid(s->pid, &s->status, WNOHANG);
+
+	if (got < 0 && errno != EINTR)
+		s->status = 0; /* the program reaps all children itself: connect() will tell */
+	if (got == s->pid || (got < 0 && errno != EINTR))
+		s->ended = true;
+}
+
+static void starts_look_locked(void)
+{
+	pid_t pid = getpid();
+
+	list_for_each_safe(l, &starts) {
+		struct start *s = list_entry(l, struct start, link);
+
+		if (s->parent == pid)
+			start_look_locked(s);
+		if (s->parent != pid || (s->ended && !s->waiting))
+			start_free_locked(s);
+	}
+}
+
+void address_reap(void)
+{
+	process_lock();
+	starts_look_locked();
+	process_unlock();
+}
+
+static bool start_look(struct start *s)
+{
+	bool ended;
+
+	process_lock();
+	start_look_locked(s);
+	ended = s->ended;
+	process_unlock();
+	return ended;
+}
+
+/* What it ended with. */
+static int start_result(const struct start *s)
 {
 	char text[512];
 
-	for (;;) {
-		int status;
-		pid_t got = waitpid(pid, &status, WNOHANG);
+	if (WIFEXITED(s->status) &&
+	    (WEXITSTATUS(s->status) == 0 || WEXITSTATUS(s->status) == EXIT_SERVED))
+		return 0;
+	read_complaint(s, text, sizeof(text));
+	if (WIFEXITED(s->status))
+		return tl_fail(-ECONNREFUSED, "%s ended with status %d: %s", s->program,
+			       WEXITSTATUS(s->status), text);
+	return tl_fail(-ECONNREFUSED, "%s was killed by signal %d: %s", s->program,
+		       WTERMSIG(s->status), text);
+}
 
-		if (got < 0 && errno != EINTR)
-			return 0; /* the program reaps all children itself: connect() will tell */
-		if (got == pid && WIFEXITED(status) &&
-		    (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == EXIT_SERVED))
-			return 0;
-		if (got == pid && WIFEXITED(status))
-			return tl_fail(-ECONNREFUSED, "%s ended with status %d: %s", program,
-				       WEXITSTATUS(status),
-				       read_complaint(stderr_fd, text, sizeof(text)));
-		if (got == pid && WIFSIGNALED(status))
-			return tl_fail(-ECONNREFUSED, "%s was killed by signal %d: %s", program,
-				       WTERMSIG(status),
-				       read_complaint(stderr_fd, text, sizeof(text)));
+/* Waits until the started process ends, which it does when its daemon listens. */
+static int start_wait(struct start *s, int64_t deadline)
+{
+	char text[512];
+
+	while (!start_look(s)) {
 		if (deadline_passed(deadline))
 			return tl_fail(-ETIMEDOUT, "%s (pid %d) does not listen in time: %s",
-				       program, (int)pid,
-				       read_complaint(stderr_fd, text, sizeof(text)));
+				       s->program, (int)s->pid,
+				       read_complaint(s, text, sizeof(text)));
 		nap(2 * NS_PER_MS);
 	}
+	return start_result(s);
+}
+
+static int start_new_locked(const char *address, struct start **out)
+{
+	struct start *s = calloc(1, sizeof(*s));
+	int r;
+
+	if (!s)
+		return tl_fail(-ENOMEM, "no memory to start a daemon");
+	r = find_daemon(s->program);
+	if (!r)
+		r = make_private_directory(address);
+	if (r) {
+		free(s);
+		return r;
+	}
+	snprintf(s->address, sizeof(s->address), "%s", address);
+	s->parent = getpid();
+	/* what it complains of; without a file it is not known */
+	s->stderr_fd = fd_raise(memfd_create("tensorleased-stderr", MFD_CLOEXEC));
+	s->stderr_identity = fd_identify(s->stderr_fd);
+	list_add_tail(&starts, &s->link);
+	r = spawn_daemon(&s->pid, s->program, address, s->stderr_fd);
+	if (r) {
+		start_free_locked(s);
+		return r;
+	}
+	*out = s;
+	return 0;
+}
+
+/* A start that did not end in time goes on, and this call hears of its end. So no second program is
+ * started beside it. */
+static int start_get(const char *address, struct start **out)
+{
+	struct start *s = NULL;
+	int r = 0;
+
+	process_lock();
+	list_for_each(l, &starts) {
+		struct start *other = list_entry(l, struct start, link);
+
+		if (other->parent == getpid() && !strcmp(other->address, address))
+			s = other;
+	}
+	if (!s)
+		r = start_new_locked(address, &s);
+	if (!r) {
+		s->waiting++;
+		*out = s;
+	}
+	starts_look_locked();
+	process_unlock();
+	return r;
 }
 
 int address_autostart(const char *address, int64_t deadline)
 {
-	cleanup_(fd_closep) int stderr_fd = -1;
-	char program[PATH_MAX];
-	pid_t pid;
-	int r;
+	struct start *s;
+	int r = start_get(address, &s);
 
-	r = find_daemon(program);
 	if (r)
 		return r;
-	r = make_private_directory(address);
-	if (r)
-		return r;
-	/* what it complains of; without a file it is not known */
-	stderr_fd = fd_raise(memfd_create("tensorleased-stderr", MFD_CLOEXEC));
-	r = spawn_daemon(&pid, program, address, stderr_fd);
-	if (r)
-		return r;
-	return wait_for_daemon(pid, program, stderr_fd, deadline);
+	r = start_wait(s, deadline);
+	process_lock();
+	if (!--s->waiting && s->ended)
+		start_free_locked(s);
+	process_unlock();
+	return r;
 }

@@ -23,5 +23,8 @@ int address_find(struct address *out, const char *asked, const char *name_space)
  * it: -1 if there is no connection, a socket if the daemon is not trusted. */
 int address_connect(const char *address, int64_t deadline, int *socket);
 
-/* Starts tensorleased at @address and waits until it or another daemon listens there. */
+/* Starts tensorleased at @address and waits until it or another daemon listens there. If one that
+ * this process started there before is still starting, waits for that. */
 int address_autostart(const char *address, int64_t deadline);
+/* Reaps the processes that were started and not waited for to their end. */
+void address_reap(void);

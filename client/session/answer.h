@@ -16,6 +16,9 @@ int answer_expect(struct conn_message *answer, unsigned expected, const char *wh
 /* Fails with @r, for want of an answer that was waited for so long. */
 int answer_missing(int r, const char *address, int64_t waited_ns);
 
+/* Fails because the kernel takes no message for that long: @why is -ENOBUFS or -ETOOMANYREFS. */
+int send_refused(int why, const char *address);
+
 /* Waits until @socket is ready for @events. Returns 0, or -ETIMEDOUT without a text. */
 int socket_wait(int socket, short events, int64_t deadline);
 /* Waits for a moment, where nobody says when it is time to try again. 0, or -ETIMEDOUT. */

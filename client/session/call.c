@@ -56,14 +56,21 @@ static int call_pause(const struct call *c, int64_t until, int why)
 	return deadline_passed(until) ? why : 0;
 }
 
+/* A call that waits looks for a daemon until its own deadline. To connect is a round trip, so a
+ * daemon that is there has the client's timeout for its answers. */
+static struct connect_until renew_waiting(const struct call *c)
+{
+	int64_t answered = client_deadline(c->client);
+
+	return (struct connect_until){ c->deadline < answered ? c->deadline : answered, answered };
+}
+
 /* The time by which a call has to be connected again. One that waits for space may have waited for
  * longer than the client's timeout already, which it has once more, as for its answer. */
 static int64_t renew_deadline(struct call *c)
 {
 	int64_t until = call_deadline(c), timeout = c->client->timeout_ns, fresh, last;
 
-	if (c->timeout_ns)
-		return c->deadline < until ? c->deadline : until;
 	if (!c->space_deadline || timeout < 0)
 		return until;
 	fresh = client_deadline(c->client);
@@ -72,12 +79,22 @@ static int64_t renew_deadline(struct call *c)
 	return last > until ? last : until;
 }
 
+static int renew(struct call *c, struct session *old)
+{
+	int64_t deadline;
+
+	if (c->timeout_ns)
+		return client_renew(c->client, old, renew_waiting(c));
+	deadline = renew_deadline(c);
+	return client_renew(c->client, old, (struct connect_until){ deadline, deadline });
+}
+
 /* Daemons may die again and again while a call waits for space, which is no reason to give up. But
  * it does not wait for a daemon. */
 static int call_renew(struct call *c, struct session *old)
 {
 	int64_t until = c->timeout_ns ? c->deadline : 0;
-	int r = client_renew(c->client, old, renew_deadline(c));
+	int r = renew(c, old);
 
 	if (!r && c->renewals++ < RENEWALS_MAX)
 		return 0;

@@ -109,6 +109,8 @@ static int connect_socket(struct tl_client *client, struct session_peer *peer, i
 	unsigned start = 0;
 	int r = address_connect(client->address.path, deadline, &peer->socket);
 
+	if (!r && (client->flags & TL_CONNECT_AUTOSTART))
+		address_reap(); /* an earlier call may not have waited long enough */
 	if (!nobody_listens(r) || !(client->flags & TL_CONNECT_AUTOSTART) ||
 	    address_is_service(client->address.path))
 		return r;
@@ -132,16 +134,16 @@ static int connect_socket(struct tl_client *client, struct session_peer *peer, i
 /* Connects until a daemon knows us. One that dies before may have a successor, which knows nothing
  * of us. */
 static int meet(struct tl_client *client, struct session_peer *peer, struct session **out,
-		int64_t deadline)
+		struct connect_until until)
 {
 	int r;
 
 	for (unsigned meeting = 1;; meeting++) {
-		r = connect_socket(client, peer, deadline);
+		r = connect_socket(client, peer, until.taken);
 		if (r)
 			return r;
-		r = session_new(out, &client->address, peer, deadline);
-		if (r != -ENOTCONN || meeting == MEETINGS_MAX || deadline_passed(deadline))
+		r = session_new(out, &client->address, peer, until.answered);
+		if (r != -ENOTCONN || meeting == MEETINGS_MAX || deadline_passed(until.taken))
 			return r;
 		peer_deinit(peer);
 	}
@@ -149,7 +151,7 @@ static int meet(struct tl_client *client, struct session_peer *peer, struct sess
 
 /* Replaces the present session by a new one. `connecting` is ours. *@reached tells of a failure
  * whether a daemon took the connection. */
-static int make_session(struct tl_client *client, int64_t deadline, bool *reached)
+static int make_session(struct tl_client *client, struct connect_until until, bool *reached)
 {
 	struct session_peer peer = SESSION_PEER_INIT;
 	struct session *s = NULL, *old = NULL;
@@ -158,7 +160,7 @@ static int make_session(struct tl_client *client, int64_t deadline, bool *reache
 	pthread_mutex_lock(&client->mutex);
 	client->making = &peer; /* a forked child closes it */
 	pthread_mutex_unlock(&client->mutex);
-	r = meet(client, &peer, &s, deadline);
+	r = meet(client, &peer, &s, until);
 	*reached = peer.socket >= 0;
 
 	pthread_mutex_lock(&client->mutex);
@@ -221,7 +223,7 @@ static int wait_renewed_locked(struct tl_client *client, const struct session *o
 	return 0;
 }
 
-int client_renew(struct tl_client *client, struct session *old, int64_t deadline)
+int client_renew(struct tl_client *client, struct session *old, struct connect_until until)
 {
 	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	bool reached;
@@ -234,7 +236,7 @@ int client_renew(struct tl_client *client, struct session *old, int64_t deadline
 	if (old)
 		hangup_note(&old->hangup);
 	pthread_mutex_lock(&client->mutex);
-	r = wait_renewed_locked(client, old, deadline);
+	r = wait_renewed_locked(client, old, until.taken);
 	if (!r && old && atomic_load(&client->session) == old)
 		r = session_kicked(old);
 	if (r || atomic_load(&client->session) != old) {
@@ -244,7 +246,7 @@ int client_renew(struct tl_client *client, struct session *old, int64_t deadline
 	client->connecting = true;
 	pthread_mutex_unlock(&client->mutex);
 
-	r = make_session(client, deadline, &reached);
+	r = make_session(client, until, &reached);
 
 	pthread_mutex_lock(&client->mutex);
 	client->connecting = false;
@@ -258,11 +260,12 @@ int client_renew(struct tl_client *client, struct session *old, int64_t deadline
 int client_connect(struct tl_client *client)
 {
 	cleanup_(cancel_allow) int cancel = cancel_forbid();
+	int64_t deadline = client_deadline(client);
 	bool reached;
 	int r;
 
 	process_add_client(&client->link);
-	r = make_session(client, client_deadline(client), &reached);
+	r = make_session(client, (struct connect_until){ deadline, deadline }, &reached);
 	if (r)
 		process_remove_client(&client->link);
 	return r;
@@ -276,5 +279,7 @@ struct session *client_close(struct tl_client *client)
 	client->closed = true;
 	s = atomic_exchange(&client->session, NULL);
 	pthread_mutex_unlock(&client->mutex);
+	if (client->flags & TL_CONNECT_AUTOSTART)
+		address_reap();
 	return s;
 }

@@ -68,9 +68,15 @@ static inline void client_leave(struct use *use)
 	users_leave(&use->session->users);
 }
 
+/* How long it may take to connect. */
+struct connect_until {
+	int64_t taken;	  /* until a daemon has taken the connection */
+	int64_t answered; /* until it has answered; not before that */
+};
+
 /* Replaces @old by a new session, unless another thread did. Fails with -ENOTCONN while no daemon
  * takes the connection. */
-int client_renew(struct tl_client *client, struct session *old, int64_t deadline);
+int client_renew(struct tl_client *client, struct session *old, struct connect_until until);
 
 /* The time by which a request made now has to be answered. */
 static inline int64_t client_deadline(const struct tl_client *client)

@@ -44,6 +44,9 @@ static int handshake_failure(int r, const char *address, const struct conn_messa
 	case -ECONNRESET:
 	case -EPIPE:
 		return tl_fail(-ENOTCONN, "the daemon at %s ended the connection", address);
+	case -ENOBUFS:
+	case -ETOOMANYREFS:
+		return send_refused(r, address);
 	default:
 		return tl_fail(r, "talking to the daemon at %s: %m", address);
 	}

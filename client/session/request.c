@@ -163,16 +163,8 @@ static int wait_to_send(struct session *s, int why, int64_t deadline)
 
 	if (why != -EAGAIN && !pause_until(deadline))
 		return 0; /* the socket may have space, and does not say when this ends */
-	if (why == -ENOBUFS)
-		return tl_fail(-ETIMEDOUT,
-			       "the kernel has no memory for a message to the daemon at %s",
-			       s->address->path);
-	if (why == -ETOOMANYREFS)
-		return tl_fail(
-			-EMFILE,
-			"this user has sent as many descriptors as it may (ulimit -n), and the "
-			"daemon at %s has not received them",
-			s->address->path);
+	if (why != -EAGAIN)
+		return send_refused(why, s->address->path);
 	session_drain(s);
 	look = deadline_after(SEND_LOOK_NS);
 	r = socket_wait(session_socket(s), POLLOUT, look < deadline ? look : deadline);

@@ -58,6 +58,8 @@ typedef struct tl_connect_options {
  * tensorleased beside the library, where it was installed, beside the program and in $PATH, and
  * starts the first one that only root and our user can write or replace. It starts none at
  * /run/tensorlease/socket, unless the socket there is our user's: that is the system service's.
+ * A call whose time is over before that program listens leaves it starting, and later calls wait
+ * for that one.
  *
  * Ownership: *out is yours; give it back with tl_close().
  * Blocking: for two round trips, or until a daemon that was started listens; at most

@@ -76,12 +76,13 @@ typedef struct tl_get_options {
  * Blocking: the first get of a segment is one round trip; later ones make no system call. If there
  * is no such name, or no version that is newer than options->newer_than, the call waits for at most
  * options->timeout_ns without asking the daemon. If the connection ends or has ended, it goes on
- * trying to connect until that time is over. A client that has waited once has a thread, which
- * sleeps until the connection ends. Unless options->stream is TL_STREAM_NONE the call also waits
- * for work of another process that writes a GPU tensor, for what is left of options->timeout_ns, or
- * at most the client's timeout if that is 0. If that process is killed it fails with -ENODATA. As
- * long it waits for memory that this process is just closing, which may wait for the GPU, or that
- * another thread is opening.
+ * trying to connect until that time is over; a daemon that takes the connection then has the
+ * client's timeout for its answers, even if the call's is shorter. A client that has waited once
+ * has a thread, which sleeps until the connection ends. Unless options->stream is TL_STREAM_NONE
+ * the call also waits for work of another process that writes a GPU tensor, for what is left of
+ * options->timeout_ns, or at most the client's timeout if that is 0. If that process is killed it
+ * fails with -ENODATA. As long it waits for memory that this process is just closing, which may
+ * wait for the GPU, or that another thread is opening.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		no tensor has that name, and the timeout is 0
@@ -191,7 +192,9 @@ typedef struct tl_wait_options {
  * Returns: 0, a common error, or
  *	-ETIMEDOUT	also: none came in time
  *	-ECANCELED	*options->interrupt is not options->interrupt_value
- *	-EINTR		a signal handler ran
+ *	-EINTR		a signal handler ran while the call slept; one with SA_RESTART need not end
+ *			the wait, and one that runs before the sleep does not.
+ *			options->interrupt ends it for certain
  * Since: 0.1
  */
 TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t count,

@@ -118,7 +118,9 @@ TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_opt
  *	-ETIMEDOUT	also: nothing happened in time
  *	-ECANCELED	*options->interrupt is not options->interrupt_value, or the client was
  *			closed
- *	-EINTR		a signal handler ran
+ *	-EINTR		a signal handler ran while the call slept; one with SA_RESTART need not end
+ *			the wait, and one that runs before the sleep does not.
+ *			options->interrupt ends it for certain
  *	-ECHILD		the watch belongs to the parent of this forked process: open another one
  *	-ENOSPC		as tl_watch_open(), as are -EDQUOT and -EOVERFLOW: it is opened anew at each
  *			daemon

@@ -62,6 +62,36 @@ TEST(closing_aborts_drafts)
 	tl_abort(NULL);
 }
 
+static int note_id(const tl_client_info *info, void *id)
+{
+	*(uint64_t *)id = info->id;
+	return 0;
+}
+
+TEST(drafts_from_before_a_kick_say_so)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *admin;
+	int64_t n = 1000;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	const tl_group_item item = { .name = "b", .shape = &n, .ndim = 1, .dtype = U8 };
+	uint64_t id = 0;
+	tl_group *group;
+	tl_draft *draft;
+
+	must_be(tl_list_clients(client, note_id, &id), 0);
+	must_be(tl_create(client, "a", &spec, &draft), 0);
+	must_be(tl_group_create(client, &item, 1, NULL, &group), 0);
+	admin = td_connect(&d);
+	must_be(tl_kick(admin, id), 0);
+	must_be(tl_commit(draft, NULL), -ECONNABORTED);
+	must(strstr(tl_last_error(), "disconnected"));
+	must_be(tl_group_commit(group), -ECONNABORTED);
+	must(strstr(tl_last_error(), "disconnected"));
+	tl_close(client);
+	tl_close(admin);
+}
+
 enum { THREADS = 6, NAMES = 5, LOOPS = 4000 };
 
 struct hammer {

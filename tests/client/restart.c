@@ -626,6 +626,8 @@ TEST(a_program_that_is_no_daemon_is_told_as_that)
 	snprintf(path, sizeof(path), "%s/pid", dir);
 	eventually((pid = pid_in(path)));
 	must_be(kill(pid, SIGKILL), 0);
+	must_be(tl_connect(&o, &client), -ECONNREFUSED); /* it is that program's end */
+	must(strstr(tl_last_error(), "killed by signal 9"));
 	program_remove(dir);
 }
 

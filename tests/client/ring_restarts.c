@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rings whose daemon dies: they end with it, or go on with the one that takes over. */
 #include <poll.h>
+#include <sys/syscall.h>
+#include <time.h>
 
 #include "tests/client/rings.h"
 #include "tests/harness/process.h"
@@ -77,6 +79,60 @@ TEST(a_producer_notices_that_the_daemon_was_killed)
 	must(put_ring(slow, "s", 1) > 3);
 	tl_close(fast);
 	tl_close(slow);
+}
+
+static _Atomic int64_t ahead_ns; /* how far the library's coarse clock is ahead */
+
+int clock_gettime(clockid_t id, struct timespec *tp)
+{
+	int r = (int)syscall(SYS_clock_gettime, id, tp);
+
+	if (!r && id == CLOCK_MONOTONIC_COARSE)
+		tp->tv_sec += ahead_ns / SECOND;
+	return r;
+}
+
+/* Kills it when the library's next look for the daemon is due. */
+static void kill_unseen(struct test_daemon *d)
+{
+	td_kill(d);
+	ahead_ns += 2 * SECOND;
+}
+
+static void clean_up(const struct test_daemon *killed)
+{
+	cleanup_td struct test_daemon cleaner = td_start(.socket = killed->socket);
+
+	must(td_alive(&cleaner));
+}
+
+TEST(a_put_that_finds_the_daemon_gone_publishes_nothing)
+{
+	struct test_daemon d = td_start(.no_keeper = "it is to stay dead");
+	tl_client *client = td_connect(&d);
+
+	begin(client, "r");
+	kill_unseen(&d);
+	for (int i = 0; i < 3; i++)
+		must_be(try_ring(client, "r"), -ENOTCONN);
+	tl_close(client);
+	clean_up(&d);
+}
+
+TEST(a_commit_that_finds_the_daemon_gone_publishes_nothing)
+{
+	struct test_daemon d = td_start(.no_keeper = "it is to stay dead");
+	tl_client *client = td_connect(&d);
+	const int64_t n = SIZE;
+	const tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_draft *draft;
+
+	begin(client, "r");
+	must_be(tl_create(client, "r", &spec, &draft), 0);
+	kill_unseen(&d);
+	must_be(tl_commit(draft, NULL), -ESTALE);
+	tl_close(client);
+	clean_up(&d);
 }
 
 static const char *const with_keeper[] = { "--keeper", "yes", NULL };

@@ -238,6 +238,19 @@ LIE_TEST(a_name_that_cannot_be_is_not_believed)
 	must_be(stat_after(never_ready), -ETIMEDOUT);
 }
 
+LIE_TEST(a_local_get_does_not_wait_for_what_is_not_ready)
+{
+	const tl_get_options local = { .size = sizeof(local), .flags = TL_GET_LOCAL };
+	tl_client *client = liar_connect(&liar);
+	DLManagedTensorVersioned *t;
+
+	client_set_timeout(client, 300 * MS);
+	never_ready(liar.catalog);
+	must_be(tl_get(client, "a", &local, &t), -EDEADLK);
+	must_be(tl_get(client, "a", NULL, &t), -ETIMEDOUT); /* it waits */
+	tl_close(client);
+}
+
 /* ---- The catalog itself ---- */
 
 static int connect_after(void (*lie)(struct liar_catalog *c))
