@@ -160,6 +160,10 @@ static int take(struct cli *cli, const struct option_row *row, const char *value
 		cli->socket = value;
 		return CLI_OK;
 	case OPTION_NAMESPACE:
+		if (!*value)
+			return cli_fail(cli, CLI_USAGE,
+					"--namespace must be a name, not empty: the usual one "
+					"is 'default'");
 		cli->name_space = value;
 		return CLI_OK;
 	case OPTION_OUTPUT:

@@ -152,6 +152,8 @@ static bool ends_as_another(const char *path, const char *ending)
 
 int cli_check_output(struct cli *cli, const char *path, const char *ending)
 {
+	if (!*path)
+		return cli_fail(cli, CLI_USAGE, "the FILE to write must be a path, not empty");
 	cli->data = !strcmp(path, "-");
 	if (cli->data && isatty(STDOUT_FILENO))
 		return cli_fail(

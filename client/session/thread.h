@@ -9,8 +9,9 @@
 #include <string.h>
 
 /* The thread takes no signals, which are for the program's own threads. @stack: how many bytes it
- * needs; 0: the usual size. Returns 0 or a negative errno. -EAGAIN, of a limit of threads, is -ENOMEM:
- * to a get it would mean that no version is newer, and to a watch that nothing has happened. */
+ * needs; 0: the usual size. Returns 0 or a negative errno. -EAGAIN, of a limit of threads, is
+ * -ENOMEM: to a get it would mean that no version is newer, and to a watch that nothing has
+ * happened. */
 static inline int thread_start(pthread_t *id, size_t stack, void *(*run)(void *), void *arg)
 {
 	sigset_t all, before;

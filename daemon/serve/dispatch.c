@@ -58,6 +58,10 @@ static bool hello_enter(struct peer *peer, const struct wire_hello *hello)
 
 	if (!r)
 		return true;
+	if (!len) {
+		name = NAMESPACE_DEFAULT;
+		len = (int)strlen(name);
+	}
 	if (r == STATE_E_NOT_FOUND)
 		peer_error(peer, hello->header.serial,
 			   WIRE_BECAUSE(WIRE_E_DENIED, WIRE_CAUSE_NAMESPACE),

@@ -44,10 +44,13 @@ static int look_at(const DLManagedTensorVersioned *tensor, uint64_t *version)
 int main(int argc, char **argv)
 {
 	const char *name = argc > 1 ? argv[1] : "example/picture";
-	long left = argc > 2 ? atol(argv[2]) : -1;
+	char none[] = "", *end = none;
+	long left = argc > 2 ? strtol(argv[2], &end, 10) : -1;
 	tl_get_options options = TL_INIT(tl_get_options, .timeout_ns = -1);
 	tl_client *client;
 
+	if (*end || left == 0 || argc > 3)
+		errx(2, "usage: consumer [NAME [HOW-MANY]], HOW-MANY at least 1");
 	if (tl_connect(NULL, &client))
 		errx(1, "cannot connect: %s", tl_last_error());
 	while (left != 0) {

@@ -168,7 +168,7 @@ static void *sleeps_for_space(void *arg)
 }
 
 static void *(*const sleepers[])(void *) = { wait_for_later, sleeps_in_wait, sleeps_in_claim,
-					    sleeps_for_space };
+					     sleeps_for_space };
 
 enum { SLEEPERS = sizeof(sleepers) / sizeof(sleepers[0]) };
 

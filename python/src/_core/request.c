@@ -166,7 +166,8 @@ PyObject *client_claim(PyObject *self, PyObject *args)
 		else
 			PyErr_CheckSignals();
 	} while (!PyErr_Occurred() && r && r != -EEXIST && left);
-	if (!r && (PyErr_Occurred() || PyList_Append(held, Py_True))) { /* nobody else would give it up */
+	if (!r && (PyErr_Occurred() || PyList_Append(held, Py_True))) { /* nobody else would give it
+									   up */
 		Py_BEGIN_ALLOW_THREADS;
 		tl_unclaim(c->client, text);
 		Py_END_ALLOW_THREADS;

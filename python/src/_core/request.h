@@ -9,8 +9,8 @@
 
 extern const char kick_doc[], kick_user_doc[];
 
-/* _claim(name, timeout, held) -> True: the claim is ours. False: the name is published. None: another
- * client still has the claim at the end of the time. */
+/* _claim(name, timeout, held) -> True: the claim is ours. False: the name is published. None:
+ * another client still has the claim at the end of the time. */
 PyObject *client_claim(PyObject *self, PyObject *args);
 /* _unclaim(name); a client that is closed has no claims. */
 PyObject *client_unclaim(PyObject *self, PyObject *name);

@@ -449,8 +449,8 @@ static bool object_has(PyObject *array, const char *name)
 	return value != NULL;
 }
 
-/* For what may be a property. Asks the type first: one that copies all of the array is then read only
- * once. */
+/* For what may be a property. Asks the type first: one that copies all of the array is then read
+ * only once. */
 static bool has(PyObject *array, const char *name)
 {
 	return object_has((PyObject *)Py_TYPE(array), name) || object_has(array, name);
@@ -480,8 +480,7 @@ static struct traits traits_read(PyObject *array)
 		.buffer = PyObject_CheckBuffer(array),
 		.interface = has(array, "__array_interface__"),
 		.dlpack = has(array, "__dlpack__"),
-		.device = has(array, "__dlpack_device__") &&
-			  object_has(array, "__dlpack_device__"),
+		.device = has(array, "__dlpack_device__") && object_has(array, "__dlpack_device__"),
 		.masked = has(array, "_sharedmask"),
 		.negates = has(array, "is_neg"),
 	};
