@@ -41,6 +41,19 @@ TEST(mistakes_in_options_are_named)
 	must_contain(help.out, "    --user NAME");
 }
 
+/* As a script says them whose variable is not set. */
+TEST(empty_names_and_paths_are_refused)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	cleanup_result struct result rm = run(&d, "-N", "", "rm", "--below", "");
+	cleanup_result struct result get = run(&d, "get", "a", "-o", "");
+
+	must_exit(&rm, 2);
+	must_contain(rm.err, "--namespace must be a name, not empty");
+	must_exit(&get, 2);
+	must_contain(get.err, "must be a path, not empty");
+}
+
 /* Also where the mistake stands beside the option, in one word or in an abbreviation. */
 TEST(mistakes_beside_json_are_told_in_json)
 {
