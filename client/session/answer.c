@@ -121,18 +121,6 @@ int answer_missing(int r, const char *address, int64_t waited_ns)
 	}
 }
 
-int send_refused(int why, const char *address)
-{
-	if (why == -ENOBUFS)
-		return tl_fail(-ETIMEDOUT,
-			       "the kernel has no memory for a message to the daemon at %s",
-			       address);
-	return tl_fail(-EMFILE,
-		       "this user has sent as many descriptors as it may (ulimit -n), and the "
-		       "daemon at %s has not received them",
-		       address);
-}
-
 bool answer_refuses_draft(const struct conn_message *answer)
 {
 	const struct wire_error_reply *e = (const void *)answer->bytes;

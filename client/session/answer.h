@@ -2,8 +2,10 @@
 /* Reads the daemon's answers, and waits until a socket has one. */
 #pragma once
 
+#include <errno.h>
 #include <stdint.h>
 
+#include "client/error.h"
 #include "proto/conn.h"
 
 /* Returns the negative errno of a wire_error. */
@@ -17,7 +19,17 @@ int answer_expect(struct conn_message *answer, unsigned expected, const char *wh
 int answer_missing(int r, const char *address, int64_t waited_ns);
 
 /* Fails because the kernel takes no message for that long: @why is -ENOBUFS or -ETOOMANYREFS. */
-int send_refused(int why, const char *address);
+static inline int send_refused(int why, const char *address)
+{
+	if (why == -ENOBUFS)
+		return tl_fail(-ETIMEDOUT,
+			       "the kernel has no memory for a message to the daemon at %s",
+			       address);
+	return tl_fail(-EMFILE,
+		       "this user has sent as many descriptors as it may (ulimit -n), and the "
+		       "daemon at %s has not received them",
+		       address);
+}
 
 /* Waits until @socket is ready for @events. Returns 0, or -ETIMEDOUT without a text. */
 int socket_wait(int socket, short events, int64_t deadline);
