@@ -388,7 +388,7 @@ static void after_fork_child(void)
 	unlock_all();
 	kinds_fork_child_unlocked();
 	close_left();
-	users_check(NULL); /* the last user of a closing session may have been asleep */
+	users_check(NULL); /* the last user of a closing session may have been a call */
 	errno = saved;
 }
 

@@ -138,8 +138,8 @@ static inline bool same_memory(const void *a, const void *b)
 	return file_offset_of(a, &inode_a) == file_offset_of(b, &inode_b) && inode_a == inode_b;
 }
 
-/* How many mappings this process has of what daemons made, memfds and file systems included. */
-static inline unsigned mapped_objects(void)
+/* How many of this process's mappings /proc tells of with that text. */
+static inline unsigned mappings_with(const char *text)
 {
 	FILE *f = fopen("/proc/self/maps", "re");
 	char line[512];
@@ -147,9 +147,15 @@ static inline unsigned mapped_objects(void)
 
 	must(f);
 	while (fgets(line, sizeof(line), f))
-		n += strstr(line, "tensorlease-") != NULL;
+		n += strstr(line, text) != NULL;
 	fclose(f);
 	return n;
+}
+
+/* Of what daemons made, memfds and file systems included. */
+static inline unsigned mapped_objects(void)
+{
+	return mappings_with("tensorlease-");
 }
 
 /* A thread that sleeps in a call. */

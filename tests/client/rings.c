@@ -557,20 +557,6 @@ TEST(rings_stay_the_parents)
 	tl_close(producer);
 }
 
-/* Addresses that are kept for nothing. */
-static int reserved(void)
-{
-	FILE *f = fopen("/proc/self/maps", "r");
-	char line[512];
-	int n = 0;
-
-	must(f);
-	while (fgets(line, sizeof(line), f))
-		n += strstr(line, " ---p ") != NULL;
-	fclose(f);
-	return n;
-}
-
 static int reserved_in_a_child(void)
 {
 	pid_t child = fork();
@@ -578,7 +564,7 @@ static int reserved_in_a_child(void)
 
 	must(child >= 0);
 	if (!child)
-		_exit(reserved());
+		_exit((int)mappings_with(" ---p ")); /* addresses that are kept for nothing */
 	must_be(waitpid(child, &status, 0), child);
 	must(WIFEXITED(status));
 	return WEXITSTATUS(status);
