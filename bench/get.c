@@ -272,7 +272,7 @@ static void system_calls(struct bench *b)
 enum { FEW = 20 };
 
 /* Ten of its beginnings are prefixes of the same names, which are more than a client keeps. */
-static const char few_prefix[] = "few/abcdefghij";
+static const char few_prefix[] = "few/a/b/c/d/e/f/g/h/i/j/";
 
 struct few {
 	unsigned count;
@@ -315,7 +315,7 @@ static double get_below_anew(tl_client *client, unsigned n)
 {
 	char prefix[sizeof(few_prefix)] = "";
 
-	memcpy(prefix, few_prefix, 4 + n % 10);
+	memcpy(prefix, few_prefix, 4 + 2 * (n % 10));
 	return get_below(client, prefix);
 }
 

@@ -59,11 +59,11 @@ static const struct command commands[] = {
 	  "any size too. uint8 and bool are drawn as they are, other types from their\n"
 	  "smallest value to their largest. Of other tensors it prints a histogram.\n",
 	  OPTION_OUTPUT | OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_show },
-	{ "ls", "[PREFIX]", "list tensors",
-	  "Lists the tensors whose names start with PREFIX, sorted by name. On a terminal\n"
-	  "it prints a table. Elsewhere it prints lines of name, version, dtype, shape,\n"
-	  "bytes, time of publishing in nanoseconds since 1970, and device, separated by\n"
-	  "tabs.\n"
+	{ "ls", "[PATH]", "list tensors",
+	  "Lists the tensor called PATH and those below PATH/, or all, sorted by name. On a\n"
+	  "terminal it prints a table. Elsewhere it prints lines of name, version, dtype,\n"
+	  "shape, bytes, time of publishing in nanoseconds since 1970, and device, separated\n"
+	  "by tabs.\n"
 	  "In a program: client.list() and client.keys() in Python, and tl_list() in C.\n",
 	  0, 0, 1, command_ls },
 	{ "info", "NAME", "print the properties of a tensor",
@@ -71,13 +71,14 @@ static const struct command commands[] = {
 	  "reading its bytes.\n"
 	  "In a program: client.stat() in Python, and tl_stat() in C.\n",
 	  0, 1, 1, command_info },
-	{ "rm", "NAME...", "delete names",
+	{ "rm", "[NAME...]", "delete names",
 	  "Deletes each NAME. The tensor stays with the processes that hold it until they\n"
 	  "release it. rm goes on after an error; its exit code is 3 only if unknown names\n"
 	  "were the only errors. With --below it deletes all names below NAME/ instead, as\n"
-	  "load publishes them (\"\" means all names), and prints how many.\n"
+	  "load publishes them, and with --everything all names of the namespace. Both\n"
+	  "print how many.\n"
 	  "In a program: client.delete() in Python, and tl_delete() in C.\n",
-	  OPTION_BELOW, 1, -1, command_rm },
+	  OPTION_BELOW | OPTION_EVERYTHING, 0, -1, command_rm },
 	{ "status", "", "print the state of the daemon",
 	  "Prints uptime, clients, tensors and memory of the daemon. With --clients it also\n"
 	  "prints who is connected, and which tensors each client holds. A \"retired\" tensor\n"
@@ -114,12 +115,12 @@ static const struct command commands[] = {
 	  "name and version. Without --timeout it waits forever.\n"
 	  "In a program: client.get() with a timeout in Python, and tl_get() in C.\n",
 	  OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_wait },
-	{ "watch", "[PREFIX]", "tell what becomes of tensors",
-	  "Prints a line whenever a tensor whose name starts with PREFIX is published or\n"
-	  "deleted, its producer is gone, its memory is lost, or another daemon has begun\n"
-	  "anew. What is there is told first. Only the newest version of a name is told,\n"
-	  "with how many were skipped. It ends when nothing has happened for as long as\n"
-	  "--timeout says, and never without that.\n"
+	{ "watch", "[PATH]", "tell what becomes of tensors",
+	  "Prints a line whenever the tensor called PATH, one below PATH/, or without PATH\n"
+	  "any, is published or deleted, its producer is gone, its memory is lost, or\n"
+	  "another daemon has begun anew. What is there is told first. Only the newest\n"
+	  "version of a name is told, with how many were skipped. It ends when nothing has\n"
+	  "happened for as long as --timeout says, and never without that.\n"
 	  "In a program: client.events() in Python, and tl_watch_open() in C.\n",
 	  OPTION_TIMEOUT, 0, 1, command_watch },
 	{ "doctor", "", "check this machine, and say what to do",

@@ -92,12 +92,18 @@ static void print_listing(const struct listing *list)
 int command_ls(struct cli *cli)
 {
 	struct listing list = { .cli = cli };
+	const char *path = cli->nargs ? cli->args[0] : "";
+	tl_info info = { .size = sizeof(info) };
 	int r;
 
 	r = cli_connect(cli, false);
 	if (r)
 		return r;
-	r = tl_list(cli->client, cli->nargs ? cli->args[0] : NULL, visit_tensor, &list);
+	r = *path && path[strlen(path) - 1] != '/' ? tl_stat(cli->client, path, &info) : -ENOENT;
+	if (!r)
+		visit_tensor(&info, &list);
+	if (!r || r == -ENOENT)
+		r = tl_list(cli->client, path, visit_tensor, &list);
 	if (r)
 		return cli_fail_library(cli, r);
 	if (list.count)
@@ -183,8 +189,11 @@ static void print_below(const struct cli *cli, const char *prefix, unsigned coun
 {
 	if (cli->json)
 		return;
-	cli_print(cli->terminal ? "%s: %u name%s deleted\n" : "%s\t%u\n", prefix, count,
-		  count == 1 ? "" : "s");
+	if (!cli->terminal)
+		cli_print("%s\t%u\n", prefix, count);
+	else
+		cli_print("%s%s%u name%s deleted\n", prefix, *prefix ? ": " : "", count,
+			  count == 1 ? "" : "s");
 }
 
 /* Reports that @name could not be deleted. */
@@ -213,9 +222,9 @@ static int delete_one(struct cli *cli, const char *name, cJSON *deleted, cJSON *
 /* A name that is deleted by another client meanwhile is no failure. */
 static int delete_below(struct cli *cli, const char *prefix, cJSON *deleted, cJSON *errors)
 {
-	char *slash = cli_text("%s%s", prefix, transfer_separator(prefix)), *none;
+	char *none;
 	struct names names = { 0 };
-	int code = CLI_OK, r = tl_list(cli->client, slash, visit_name, &names);
+	int code = CLI_OK, r = tl_list(cli->client, prefix, visit_name, &names);
 	unsigned count = 0;
 
 	if (r)
@@ -230,15 +239,36 @@ static int delete_below(struct cli *cli, const char *prefix, cJSON *deleted, cJS
 		free(names.texts[i]);
 	}
 	if (!code && !names.count) {
-		none = cli_text("there is no tensor below '%s'", slash);
+		none = !*prefix ? cli_text("there is no tensor")
+				: cli_text("there is no tensor below '%s%s'", prefix,
+					   transfer_separator(prefix));
 		code = delete_failed(prefix, -ENOENT, none, errors);
 		free(none);
 	} else if (names.count) {
 		print_below(cli, prefix, count);
 	}
 	free(names.texts);
-	free(slash);
 	return code;
+}
+
+/* An empty name, as of an unset variable of a shell, must not delete everything. */
+static int rm_check(struct cli *cli)
+{
+	if (cli->given & OPTION_EVERYTHING)
+		return !cli->nargs && !(cli->given & OPTION_BELOW)
+			       ? CLI_OK
+			       : cli_fail(cli, CLI_USAGE,
+					  "rm --everything deletes all names, so it takes neither "
+					  "NAME nor --below");
+	if (!cli->nargs)
+		return cli_fail(cli, CLI_USAGE, "rm: which NAME? See 'tensorlease rm --help'");
+	for (int i = 0; i < cli->nargs && cli->given & OPTION_BELOW; i++) {
+		if (!*cli->args[i])
+			return cli_fail(cli, CLI_USAGE,
+					"rm --below: NAME is empty; `tensorlease rm --everything` "
+					"deletes all names");
+	}
+	return CLI_OK;
 }
 
 int command_rm(struct cli *cli)
@@ -247,13 +277,15 @@ int command_rm(struct cli *cli)
 	cJSON *object, *deleted, *errors;
 	int code, r;
 
-	r = cli_connect(cli, false);
+	r = rm_check(cli);
+	if (!r)
+		r = cli_connect(cli, false);
 	if (r)
 		return r;
 	object = json_object();
 	deleted = json_array();
 	errors = json_array();
-	code = CLI_OK;
+	code = cli->nargs ? CLI_OK : delete_below(cli, "", deleted, errors);
 	for (int i = 0; i < cli->nargs; i++)
 		code = worse(code, (below ? delete_below : delete_one)(cli, cli->args[i], deleted,
 								       errors));

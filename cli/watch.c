@@ -3,17 +3,15 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <linux/futex.h>
 #include <poll.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <sys/syscall.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <tensorlease/watch.h>
 
 #include "cli/cli.h"
 #include "cli/out.h"
+#include "util/clock.h"
 
 static const char *const words[] = {
 	[TL_WATCH_PUBLISHED] = "published",	    [TL_WATCH_DELETED] = "deleted",
@@ -56,49 +54,99 @@ static void print_event(const struct cli *cli, const tl_watch_event *event)
 			  event->version);
 }
 
-static _Atomic uint32_t reader_gone;
+/* A path means the tensor of that name, and those below it: a watch for each. */
+struct watches {
+	tl_watch *each[2];
+	struct pollfd fds[3]; /* of the watches, and standard output, whose reader may go */
+	nfds_t count;
+};
 
-/* A thread: ends the wait when nobody reads standard output any more. */
-static void *await_reader_gone(void *unused)
+static int watches_open(struct watches *w, tl_client *client, const char *path)
 {
-	struct pollfd output = { .fd = STDOUT_FILENO };
+	static const tl_watch_options below = { .size = sizeof(below), .flags = TL_WATCH_PREFIX };
+	const size_t len = strlen(path);
+	int r = tl_watch_open(client, path, &below, &w->each[w->count]);
 
-	while (poll(&output, 1, -1) < 0 && errno == EINTR)
-		;
-	atomic_store(&reader_gone, 1);
-	syscall(SYS_futex, &reader_gone, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-	return unused;
+	w->count += !r;
+	if (!r && len && path[len - 1] != '/') { /* else it is no name */
+		r = tl_watch_open(client, path, NULL, &w->each[w->count]);
+		w->count += !r;
+	}
+	for (nfds_t i = 0; !r && i < w->count; i++) {
+		w->fds[i].events = POLLIN;
+		r = tl_watch_fd(w->each[i], &w->fds[i].fd);
+	}
+	w->fds[w->count] = (struct pollfd){ .fd = STDOUT_FILENO };
+	return r;
+}
+
+static void watches_close(struct watches *w)
+{
+	while (w->count)
+		tl_watch_close(w->each[--w->count]);
+}
+
+/* Takes a change that has come. 0, -EAGAIN if none has, or another error. */
+static int watches_take(const struct watches *w, tl_watch_event *event)
+{
+	for (nfds_t i = 0; i < w->count; i++) {
+		int r = tl_watch_next(w->each[i], NULL, event);
+
+		if (!r && i && event->what == TL_WATCH_RESTARTED) /* the first one told it */
+			r = tl_watch_next(w->each[i], NULL, event);
+		if (r != -EAGAIN && r != -ENOTCONN) /* without a daemon the next one is awaited */
+			return r;
+	}
+	return -EAGAIN;
+}
+
+/* Waits for a change. 0, -ETIMEDOUT, -EPIPE if nobody reads the output, or another error. */
+static int watches_next(struct watches *w, int64_t timeout_ns, tl_watch_event *event)
+{
+	const int64_t deadline = deadline_after(timeout_ns);
+	int r;
+
+	while ((r = watches_take(w, event)) == -EAGAIN) {
+		const int64_t ms = deadline_left_ns(deadline) / NS_PER_MS;
+
+		if (!deadline_left_ns(deadline))
+			return -ETIMEDOUT;
+		if (poll(w->fds, w->count + 1, ms < INT_MAX ? (int)ms + 1 : -1) < 0 &&
+		    errno != EINTR)
+			return -errno;
+		if (w->fds[w->count].revents)
+			return -EPIPE;
+	}
+	return r;
 }
 
 int command_watch(struct cli *cli)
 {
-	const tl_wait_options wait = TL_INIT(
-		tl_wait_options, .timeout_ns = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : -1,
-		.interrupt = (const uint32_t *)&reader_gone);
-	pthread_t thread;
+	const int64_t timeout_ns = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : -1;
+	const char *path = cli->nargs ? cli->args[0] : "";
+	struct watches watches = { 0 };
 	tl_watch_event event = { .size = sizeof(event) };
-	tl_watch *watch;
 	int r;
 
-	r = cli_connect(cli, wait.timeout_ns != 0);
+	r = cli_connect(cli, timeout_ns != 0);
 	if (r)
 		return r;
-	r = tl_watch_open(cli->client, cli->nargs ? cli->args[0] : "",
-			  &TL_INIT(tl_watch_options, .flags = TL_WATCH_PREFIX), &watch);
-	if (r)
-		return cli_fail_library(cli, r);
-	if (!pthread_create(&thread, NULL, await_reader_gone, NULL)) /* else a print notices it */
-		pthread_detach(thread);
-	while (!(r = tl_watch_next(watch, &wait, &event))) {
+	r = watches_open(&watches, cli->client, path);
+	while (!r && !(r = watches_next(&watches, timeout_ns, &event))) {
 		print_event(cli, &event);
 		if (cli_flush())
-			break; /* main() reports the error */
+			r = -EPIPE; /* main() reports the error */
 	}
-	if (r == -EAGAIN) { /* with --timeout 0: all changes have been told */
-		tl_watch_close(watch);
-		return CLI_OK;
-	}
-	r = r && r != -ECANCELED ? cli_fail_library(cli, r) : CLI_FAILURE;
-	tl_watch_close(watch);
+	if (r == -EPIPE)
+		r = CLI_FAILURE;
+	else if (r == -ETIMEDOUT && !timeout_ns) /* all that there is has been told */
+		r = CLI_OK;
+	else if (r == -ETIMEDOUT)
+		r = cli_fail(cli, CLI_TIMEOUT, "nothing happened to %s%s%s within %lld ms",
+			     *path ? "'" : "any name", path, *path ? "' or names below it" : "",
+			     (long long)(timeout_ns / NS_PER_MS));
+	else
+		r = cli_fail_library(cli, r);
+	watches_close(&watches);
 	return r;
 }

@@ -74,18 +74,20 @@ int client_check_name(const char *name, size_t len)
 	return tl_fail(-EINVAL, "'%.*s' is not a name: %s", (int)len, name, why);
 }
 
-int client_check_prefix(const char *prefix, size_t len)
+int client_prefix(char start[TL_NAME_MAX + 1], const char *prefix)
 {
+	const size_t len = strlen(prefix);
 	const char *why;
 
-	if (!tensor_prefix_check(prefix, len, &why))
+	if (!tensor_prefix(start, prefix, len, &why))
 		return 0;
-	if (len > TL_NAME_MAX)
-		return tl_fail(
-			-EINVAL,
-			"no name can start with '%.*s...': it has %zu bytes; the limit is %d",
-			TL_NAME_MAX, prefix, len, TL_NAME_MAX);
-	return tl_fail(-EINVAL, "no name can start with '%.*s': %s", (int)len, prefix, why);
+	if (len >= TL_NAME_MAX)
+		return tl_fail(-EINVAL,
+			       "no name can be below '%.*s%s': it has %zu bytes; the limit of a "
+			       "name is %d",
+			       TL_NAME_MAX, prefix, len > TL_NAME_MAX ? "..." : "", len,
+			       TL_NAME_MAX);
+	return tl_fail(-EINVAL, "no name can be below '%s': %s", prefix, why);
 }
 
 int client_check_mode(enum tl_mode mode, const char *what)

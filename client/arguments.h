@@ -27,8 +27,9 @@ int client_wait_options(tl_wait_options *to, const tl_wait_options *from);
 /* -EINVAL, with the reason in the text, if @name is not a valid name. */
 int client_check_name(const char *name, size_t len);
 
-/* The same if no name can start with @prefix. */
-int client_check_prefix(const char *prefix, size_t len);
+/* Writes to @start what the names below @prefix start with: see tensor_prefix(). -EINVAL, with the
+ * reason in the text, if no name can be below it. */
+int client_prefix(char start[TL_NAME_MAX + 1], const char *prefix);
 
 /* -EINVAL if @mode, which @what has, is neither of the two. */
 int client_check_mode(enum tl_mode mode, const char *what);

@@ -52,7 +52,7 @@ enum {
 enum {
 	WIRE_USERS_EXACT = 1,
 	WIRE_CLAIM_WAIT = 1,   /* answer when the claim is the client's, or needless */
-	WIRE_WATCH_PREFIX = 1, /* all names that start with this one */
+	WIRE_WATCH_PREFIX = 1, /* all names that start with this text */
 	WIRE_WATCH_HINT = 2,   /* the client can do without; half of all watches are for others */
 	WIRE_CREATE_PREFETCH = 1,  /* may never be used; the daemon may take the draft back */
 	WIRE_CREATE_OWN_PAGES = 2, /* in a new segment that is never reused */

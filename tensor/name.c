@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "tensor/limits.h"
 #include "tensor/name.h"
@@ -20,11 +21,8 @@ static const char *component_fault(const char *text, size_t len)
 	return NULL;
 }
 
-/*
- * Returns the error in the characters, or in any component except the last, as a text, or NULL. The
- * last component starts at *@last and is not checked, because a prefix may end in the middle of it.
- */
-static const char *name_fault(const char *name, size_t len, size_t *last)
+/* Returns the error in a name as a text, or NULL. */
+static const char *name_fault(const char *name, size_t len)
 {
 	const char *fault;
 	uint32_t code;
@@ -46,36 +44,35 @@ static const char *name_fault(const char *name, size_t len, size_t *last)
 			return fault;
 		start = i + 1;
 	}
-	*last = start;
-	return NULL;
+	return component_fault(name + start, len - start);
 }
 
 int tensor_name_check(const char *name, size_t len, const char **why)
 {
-	const char *fault;
-	size_t last = 0;
+	const char *fault = len ? name_fault(name, len) : "the name is empty";
 
-	if (len == 0)
-		fault = "the name is empty";
-	else
-		fault = name_fault(name, len, &last);
-	if (!fault)
-		fault = component_fault(name + last, len - last);
 	if (!fault)
 		return 0;
 	*why = fault;
 	return -EINVAL;
 }
 
-int tensor_prefix_check(const char *prefix, size_t len, const char **why)
+int tensor_prefix(char start[TENSOR_NAME_MAX + 1], const char *prefix, size_t len, const char **why)
 {
-	size_t last = 0;
-	const char *fault = name_fault(prefix, len, &last);
-
-	if (!fault)
+	*start = '\0';
+	if (len == 0)
 		return 0;
-	*why = fault;
-	return -EINVAL;
+	if (prefix[len - 1] == '/')
+		len--;
+	if (tensor_name_check(prefix, len, why))
+		return -EINVAL;
+	if (len == TENSOR_NAME_MAX) {
+		*why = "names have at most 255 bytes";
+		return -EINVAL;
+	}
+	memcpy(start, prefix, len);
+	strcpy(start + len, "/");
+	return 0;
 }
 
 static bool is_alphanumeric(char c)

@@ -7,12 +7,19 @@
 
 #include "transfer/inner.h"
 
+char *transfer_name_alone(const char *prefix)
+{
+	size_t len = strlen(prefix);
+
+	return strndup(prefix, len && prefix[len - 1] == '/' ? len - 1 : len);
+}
+
 char *transfer_name(const struct tensor_file *f, size_t i, const char *prefix)
 {
 	char *text;
 
 	if (file_format_is_single(f->format))
-		return strdup(prefix);
+		return transfer_name_alone(prefix);
 	return asprintf(&text, "%s%s%s", prefix, transfer_separator(prefix), f->entries[i].name) < 0
 		       ? NULL
 		       : text;

@@ -105,9 +105,9 @@ static int get_listed(struct snapshot *s, tl_client *client, const char *prefix,
 
 	if (!r && before.count > TOGETHER_MAX) {
 		snprintf(why, FILE_ERROR_TEXT,
-			 "%zu names start with '%s', and at most %d tensors are got in one step: "
+			 "%zu names are below '%s%s', and at most %d tensors are got in one step: "
 			 "use a longer prefix",
-			 before.count, prefix, TOGETHER_MAX);
+			 before.count, prefix, transfer_separator(prefix), TOGETHER_MAX);
 		return -EINVAL;
 	}
 	if (!r && before.count)
@@ -132,11 +132,11 @@ int snapshot_get(struct snapshot *s, tl_client *client, const char *prefix,
 		snapshot_deinit(s);
 	if (r == -EAGAIN || r == -ENOENT) {
 		snprintf(why, FILE_ERROR_TEXT,
-			 "the names that start with '%s' change too fast to be got together",
-			 prefix);
+			 "the names below '%s%s' change too fast to be got together", prefix,
+			 transfer_separator(prefix));
 		r = -EBUSY;
 	}
-	s->prefix = strlen(prefix);
+	s->prefix = strlen(prefix) + strlen(transfer_separator(prefix));
 	return r;
 }
 
@@ -150,33 +150,28 @@ static const tl_get_options for_file = { .size = sizeof(for_file),
 
 static int pick_below(struct snapshot *s, tl_client *client, const char *prefix, char *why)
 {
-	char *slash = NULL;
 	tl_info info = { .size = sizeof(info) };
-	int r;
+	int r = snapshot_get(s, client, prefix, &for_file, why);
 
-	if (asprintf(&slash, "%s%s", prefix, transfer_separator(prefix)) < 0)
-		return no_memory(why);
-	r = snapshot_get(s, client, slash, &for_file, why);
-	if (!r && !s->count) {
-		snprintf(why, FILE_ERROR_TEXT, "there is no tensor below '%s'%s", slash,
-			 tl_stat(client, prefix, &info)
-				 ? ""
-				 : ", but one of that very name: a .npy or .pb file takes it");
-		r = -ENOENT;
-	}
-	free(slash);
-	return r;
+	if (r || s->count)
+		return r;
+	snprintf(why, FILE_ERROR_TEXT, "there is no tensor below '%s%s'%s", prefix,
+		 transfer_separator(prefix),
+		 tl_stat(client, prefix, &info)
+			 ? ""
+			 : ", but one of that very name: a .npy or .pb file takes it");
+	return -ENOENT;
 }
 
-static int pick_one(struct snapshot *s, tl_client *client, const char *name, char *why)
+static int pick_one(struct snapshot *s, tl_client *client, const char *prefix, char *why)
 {
 	s->names = calloc(1, sizeof(*s->names));
 	s->tensors = calloc(1, sizeof(DLManagedTensorVersioned *));
-	if (!s->names || !s->tensors || !(s->names[0] = strdup(name)))
+	if (!s->names || !s->tensors || !(s->names[0] = transfer_name_alone(prefix)))
 		return no_memory(why);
 	s->count = 1;
-	s->prefix = strlen(name); /* a file of one tensor has no name for it */
-	return library(tl_get(client, name, &for_file, s->tensors), why);
+	s->prefix = strlen(s->names[0]); /* a file of one tensor has no name for it */
+	return library(tl_get(client, s->names[0], &for_file, s->tensors), why);
 }
 
 int snapshot_get_for_file(struct snapshot *s, tl_client *client, const char *prefix,

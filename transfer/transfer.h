@@ -21,8 +21,8 @@ enum { TRANSFER_DTYPE_TEXT = 32 };
 /* Writes the name of an element type, as "float32" or "int4x2", to @text, and returns that. */
 const char *transfer_dtype(DLDataType dtype, char text[TRANSFER_DTYPE_TEXT]);
 
-/* Returns what stands between a prefix and the names below it: nothing after an empty prefix, or
- * after one that ends in "/". */
+/* A prefix is a path, as for tl_list(): "a/b" and "a/b/" are the same. Returns what stands between
+ * @prefix and the names below it. */
 static inline const char *transfer_separator(const char *prefix)
 {
 	size_t len = strlen(prefix);
@@ -34,7 +34,7 @@ static inline const char *transfer_separator(const char *prefix)
 
 /*
  * The name under which entry @i of @f is published: "PREFIX/entry", or only the entry's name if
- * @prefix is empty, or only @prefix if the format holds one tensor without a name. The caller frees
+ * @prefix is empty, or only PREFIX if the format holds one tensor without a name. The caller frees
  * the text. NULL: there is no memory.
  */
 char *transfer_name(const struct tensor_file *f, size_t i, const char *prefix);
@@ -64,6 +64,10 @@ int transfer_put(tl_client *client, const tl_group_item *items, const DLTensor *
 
 /* ---- tensors become a snapshot, and a file ---- */
 
+/* The name of a tensor alone that is given as a prefix, which may end in "/". The caller frees it.
+ * NULL: there is no memory. */
+char *transfer_name_alone(const char *prefix);
+
 /* Leases on tensors as of one moment, sorted by name. All zero means that it holds none. */
 struct snapshot {
 	char **names;
@@ -73,9 +77,9 @@ struct snapshot {
 };
 
 /*
- * Gets all tensors whose names start with @prefix, and no others, as tl_get_many() does with
- * @options, which may be NULL. It holds all or none of a group's names. Finding none is no failure.
- * -EBUSY: they change faster than they can be got.
+ * Gets all tensors below @prefix, and no others, as tl_get_many() does with @options, which may be
+ * NULL. It holds all or none of a group's names. Finding none is no failure. -EBUSY: they change
+ * faster than they can be got.
  */
 int snapshot_get(struct snapshot *s, tl_client *client, const char *prefix,
 		 const tl_get_options *options, char *why);

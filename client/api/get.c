@@ -428,20 +428,20 @@ TL_API int tl_list(tl_client *client, const char *prefix,
 		   int (*visit)(const tl_info *info, void *context), void *context)
 {
 	cleanup_(cancel_allow) int cancel = cancel_forbid(); /* @visit must return */
+	char start[TL_NAME_MAX + 1];
 	struct below *below;
 	struct use use;
 	int r;
 
 	if (!client || !visit)
 		return tl_fail(-EINVAL, "tl_list: %s is NULL", client ? "visit" : "client");
-	prefix = prefix ? prefix : "";
-	r = client_check_prefix(prefix, strlen(prefix));
+	r = client_prefix(start, prefix ? prefix : "");
 	if (!r)
 		r = call_look(client, &use);
 	if (r)
 		return r;
-	below = below_get(client, prefix);
-	r = below_list(below, use.session, prefix, visit, context);
+	below = below_get(client, start);
+	r = below_list(below, use.session, start, visit, context);
 	below_put(client, below);
 	client_leave(&use);
 	return r;

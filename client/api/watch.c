@@ -15,6 +15,7 @@ TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_opt
 {
 	const uint32_t known = TL_WATCH_PREFIX | TL_WATCH_NEW;
 	tl_watch_options o = { .size = sizeof(o) };
+	char start[TL_NAME_MAX + 1];
 	size_t len;
 	int r = 0;
 
@@ -35,14 +36,16 @@ TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_opt
 	len = strlen(name);
 	if (!len || name[len - 1] == '/')
 		o.flags |= TL_WATCH_PREFIX;
-	r = o.flags & TL_WATCH_PREFIX ? client_check_prefix(name, len)
-				      : client_check_name(name, len);
-	if (!r)
-		r = watch_open(client, name, len, o.flags, out);
+	r = o.flags & TL_WATCH_PREFIX ? client_prefix(start, name) : client_check_name(name, len);
+	if (r)
+		return r;
+	if (o.flags & TL_WATCH_PREFIX)
+		name = start;
+	r = watch_open(client, name, o.flags, out);
 	if (r != -ENOSPC && r != -EDQUOT)
 		return r;
 	below_forget(client); /* these hold watches too, which the client can do without */
-	return watch_open(client, name, len, o.flags, out);
+	return watch_open(client, name, o.flags, out);
 }
 
 TL_API int tl_watch_next(tl_watch *watch, const tl_wait_options *options, tl_watch_event *event)

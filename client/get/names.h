@@ -39,6 +39,6 @@ int names_list(struct session *s, const char *prefix,
  */
 int names_list_one(struct session *s, uint32_t index, const char *name,
 		   int (*visit)(const tl_info *info, void *context), void *context);
-/* Looks for a name that starts with @prefix, for a wait. Returns 0 if there is one, LEASE_E_NONE
- * (sleep on *@wake), LEASE_E_UNSERVED, or a negative errno. */
+/* Looks for a name that starts with the text @prefix, for a wait. Returns 0 if there is one,
+ * LEASE_E_NONE (sleep on *@wake), LEASE_E_UNSERVED, or a negative errno. */
 int names_wait(struct session *s, const char *prefix, struct wake_word *wake);

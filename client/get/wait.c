@@ -29,9 +29,9 @@
 
 struct waiting {
 	const tl_wait_item *items;
-	struct name_key *keys;
-	struct below **below; /* for the items that are prefixes; kept until the end, also during
-				 sleeps */
+	struct name_key *keys; /* of a prefix: what the names below it start with */
+	struct below **below;  /* for the items that are prefixes; kept until the end, also during
+				  sleeps */
 	size_t count, which;
 	uint64_t version;	/* of the last name that is too old, or 0 */
 	bool prefixes;		/* one of the items is a prefix */
@@ -71,8 +71,8 @@ static int look(struct waiting *w, const struct call *c, struct session *s)
 
 		if (w->items[i].flags & TL_WAIT_PREFIX) {
 			if (!w->below[i])
-				w->below[i] = below_get(c->client, w->items[i].name);
-			r = below_wait(w->below[i], s, w->items[i].name, &wake);
+				w->below[i] = below_get(c->client, w->keys[i].text);
+			r = below_wait(w->below[i], s, w->keys[i].text, &wake);
 			if (!r)
 				w->which = i;
 			if (r != LEASE_E_NONE)
@@ -120,9 +120,8 @@ static int wait_failure(const struct waiting *w, const struct call *c, const str
 			       "none of the %zu names came, or came newer, within %lld ms" LATE_AT
 			       "%s",
 			       w->count, ms, LATE_AT_ARGS(s->address), started);
-	return tl_fail(-ETIMEDOUT,
-		       "no tensor whose name starts with '%s' came within %lld ms" LATE_AT "%s",
-		       w->items->name, ms, LATE_AT_ARGS(s->address), started);
+	return tl_fail(-ETIMEDOUT, "no tensor came below '%s' within %lld ms" LATE_AT "%s",
+		       w->keys->text, ms, LATE_AT_ARGS(s->address), started);
 }
 
 /* Looks at all names once and sleeps if none has come. A dead daemon's names are not looked at. */
@@ -150,20 +149,48 @@ static int wait_attempt(struct call *c, const struct use *use, void *context)
 	return call_done(c, use, r);
 }
 
-static int item_check(const tl_wait_item *item, size_t i)
+/* Checks an item, and makes its key. */
+static int item_begin(struct waiting *w, size_t i)
 {
+	const tl_wait_item *item = &w->items[i];
+	char start[TL_NAME_MAX + 1];
+	char *text;
+	int r;
+
 	if (!item->name)
 		return tl_fail(-EINVAL, "tl_wait_many: items[%zu].name is NULL", i);
 	if (item->flags & ~(uint64_t)TL_WAIT_PREFIX)
 		return tl_fail(-EINVAL, "tl_wait_many: items[%zu].flags is %#llx; %#x is known", i,
 			       (unsigned long long)item->flags, TL_WAIT_PREFIX);
-	if (!(item->flags & TL_WAIT_PREFIX))
-		return client_check_name(item->name, strlen(item->name));
-	if (!item->newer_than)
-		return client_check_prefix(item->name, strlen(item->name));
-	return tl_fail(-EINVAL,
-		       "tl_wait_many: items[%zu] is a prefix, so newer_than must be 0; it is %llu",
-		       i, (unsigned long long)item->newer_than);
+	if (!(item->flags & TL_WAIT_PREFIX)) {
+		w->keys[i] = name_key(item->name, strlen(item->name));
+		return client_check_name(w->keys[i].text, w->keys[i].len);
+	}
+	if (item->newer_than)
+		return tl_fail(-EINVAL,
+			       "tl_wait_many: items[%zu] is a prefix, so newer_than must be 0; it "
+			       "is %llu",
+			       i, (unsigned long long)item->newer_than);
+	r = client_prefix(start, item->name);
+	if (r)
+		return r;
+	text = strdup(start);
+	if (!text)
+		return tl_fail(-ENOMEM, "no memory to wait for names below '%s'", start);
+	w->keys[i] = name_key(text, strlen(text));
+	w->prefixes = true;
+	return 0;
+}
+
+static void items_end(struct waiting *w, tl_client *client)
+{
+	for (size_t i = 0; w->keys && w->below && i < w->count; i++) {
+		below_put(client, w->below[i]);
+		if (w->items[i].flags & TL_WAIT_PREFIX)
+			free((char *)w->keys[i].text);
+	}
+	free(w->below);
+	free(w->keys);
 }
 
 int wait_many(tl_client *client, const tl_wait_item *items, size_t count,
@@ -182,20 +209,12 @@ int wait_many(tl_client *client, const tl_wait_item *items, size_t count,
 	c.interrupt = interrupt;
 	c.interrupt_value = interrupt_value;
 	w->sleeper.client = client;
-	for (size_t i = 0; i < count && !r; i++) {
-		r = item_check(&items[i], i);
-		if (r)
-			break;
-		w->keys[i] = name_key(items[i].name, strlen(items[i].name));
-		w->prefixes |= items[i].flags & TL_WAIT_PREFIX;
-	}
+	for (size_t i = 0; i < count && !r; i++)
+		r = item_begin(w, i);
 	if (!r)
 		r = call_run(&c, wait_attempt, w);
 	if (!r && which)
 		*which = w->which;
-	for (size_t i = 0; w->below && i < count; i++)
-		below_put(client, w->below[i]);
-	free(w->below);
-	free(w->keys);
+	items_end(w, client);
 	return r;
 }

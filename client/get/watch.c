@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -446,14 +447,16 @@ static int watch_words(struct watching *x, const struct call *c, struct session 
 
 static int watch_late(const struct tl_watch *w, const struct call *c, const struct session *s)
 {
-	const char *names = w->prefix ? "names that start with " : "";
-	char started[LATE_DAEMON];
+	char what[TL_NAME_MAX + sizeof("names below ''")] = "any name", started[LATE_DAEMON];
 
+	if (w->key.len)
+		snprintf(what, sizeof(what), "%s'%s'", w->prefix ? "names below " : "",
+			 w->key.text);
 	if (!c->timeout_ns)
-		return tl_fail(-EAGAIN, "nothing has happened to %s'%s'", names, w->key.text);
+		return tl_fail(-EAGAIN, "nothing has happened to %s", what);
 	late_daemon(c, s, started);
-	return tl_fail(-ETIMEDOUT, "nothing happened to %s'%s' within %lld ms%s", names,
-		       w->key.text, (long long)(c->timeout_ns / NS_PER_MS), started);
+	return tl_fail(-ETIMEDOUT, "nothing happened to %s within %lld ms%s", what,
+		       (long long)(c->timeout_ns / NS_PER_MS), started);
 }
 
 /* Looks, and takes an event if there is one. Returns 0 if so, and LEASE_E_NONE if it is time to
@@ -675,10 +678,9 @@ void watch_drop(struct tl_watch *w)
 	free(w);
 }
 
-int watch_open(struct tl_client *client, const char *name, size_t len, uint32_t flags,
-	       struct tl_watch **out)
+int watch_open(struct tl_client *client, const char *name, uint32_t flags, struct tl_watch **out)
 {
-	struct tl_watch *w = watch_silent(client, name, len);
+	struct tl_watch *w = watch_silent(client, name, strlen(name));
 	struct call c = call_begin(client, 0);
 	int r;
 

@@ -10,8 +10,7 @@
 #include "client/session/client.h"
 
 /* The work of tl_watch_open() and its companions, with arguments that are checked. */
-int watch_open(struct tl_client *client, const char *name, size_t len, uint32_t flags,
-	       struct tl_watch **out);
+int watch_open(struct tl_client *client, const char *name, uint32_t flags, struct tl_watch **out);
 int watch_next(struct tl_watch *w, const tl_wait_options *options, tl_watch_event *event);
 int watch_fd(struct tl_watch *w, int *fd);
 void watch_close(struct tl_watch *w);

@@ -152,8 +152,9 @@ TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 		    DLManagedTensorVersioned **out);
 
 /*
- * TL_WAIT_PREFIX: `name` is a prefix, "" for all names: wait until there is a tensor whose name
- * starts with it. newer_than must be 0.
+ * TL_WAIT_PREFIX: `name` is a prefix, a path as for tl_list(): wait until there is a tensor below
+ * it;
+ * "": until there is any. newer_than must be 0.
  */
 #define TL_WAIT_PREFIX 1
 

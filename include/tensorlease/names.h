@@ -32,9 +32,10 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info);
 /*
  * tl_list - visit all tensors that have a name
  *
- * Calls @visit for each tensor whose name starts with @prefix ("" or NULL: for all), in no order. A
- * tensor that is published or deleted meanwhile may be visited or not. @visit may call any function
- * of the library but tl_close() on this client.
+ * Calls @visit for each tensor below @prefix, in no order. A prefix is a path: "cam0" and "cam0/"
+ * both mean cam0/rgb and cam0/left/rgb, but neither cam0 itself nor cam01/rgb. "" and NULL mean all
+ * tensors. A tensor that is published or deleted meanwhile may be visited or not. @visit may call
+ * any function of the library but tl_close() on this client.
  *
  * It looks through all names in use. From the third use of a prefix on, the daemon notes for the
  * client which names below it change, and the client looks at those only. That holds for the 8

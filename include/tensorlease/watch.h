@@ -2,7 +2,7 @@
 /*
  * tensorlease - watch names for changes
  *
- * A watch reports changes of one name, or of all names with a prefix: a tensor was published, a
+ * A watch reports changes of one name, or of all names below a prefix: a tensor was published, a
  * name was deleted, a producer has ended. It keeps the newest state of each name and no more, so a
  * slow watcher costs nobody anything and learns how many versions it has skipped. It goes on by
  * itself when the daemon or a producer is restarted.
@@ -32,8 +32,8 @@ typedef struct tl_watch tl_watch;
 
 /* TL_WATCH_* - flags of tl_watch_options */
 enum {
-	/* The name is a prefix. Without this flag only "" and a name that ends in a slash are
-	 * prefixes. */
+	/* The name is a prefix, a path as for tl_list(). Without this flag only "" and a name that
+	 * ends in a slash are prefixes. */
 	TL_WATCH_PREFIX = 1,
 	/* Only later changes are reported, not the tensors that exist when the watch begins. */
 	TL_WATCH_NEW = 2,
@@ -75,7 +75,7 @@ typedef struct tl_watch_event {
 } tl_watch_event;
 
 /*
- * tl_watch_open - watch one name, or all names with a prefix
+ * tl_watch_open - watch one name, or all names below a prefix
  *
  * @name is a name; or a prefix, if it is "", ends in a slash, or @options->flags has
  * TL_WATCH_PREFIX. There need not be such a name yet. Unless TL_WATCH_NEW is given, the existing

@@ -20,7 +20,7 @@ def load(client, seed):
     """Publish the weights of a model in one step, so that nobody sees layers of different epochs together."""
     random = np.random.default_rng(seed)
     arrays = {name: random.standard_normal(shape, dtype="float32") * seed for name, shape in LAYERS.items()}
-    client.put_many(arrays, prefix="weights/")
+    client.put_many(arrays, prefix="weights")
 
 
 def infer(layers, batch):
@@ -31,7 +31,7 @@ def infer(layers, batch):
 def work(client, ready, results):
     batch = np.ones((2, 256), "float32")
     outputs = []
-    watch = client.watch(prefix="weights/", timeout=60)
+    watch = client.watch(prefix="weights", timeout=60)
     for epoch in (1, 2):
         # The old layers stay mapped and unchanged until we release them, whatever the publisher does.
         layers = next(watch)  # the newest whole set

@@ -309,9 +309,9 @@ def test_names_and_arrays_of_a_group_stay_as_they_were(client):
             gc.collect()
             return self.kept.__array_interface__
 
-    arrays = {"".join(("many-", str(n))): Array() if n == 5 else np.arange(n) for n in range(10)}
+    arrays = {"".join(("many/", str(n))): Array() if n == 5 else np.arange(n) for n in range(10)}
     client.put_many(arrays, prefix="arguments/")
-    assert sorted(client.get_many(prefix="arguments/many-")) == [str(n) for n in range(10)]
+    assert sorted(client.get_many(prefix="arguments/many")) == [str(n) for n in range(10)]
 
 
 def test_a_mapping_is_read_once(client):

@@ -225,7 +225,8 @@ def test_list_stat_and_contains(client):
         ("list/a", (2, 3), "int16", 12),
         ("list/b", (1,), "float64", 8),
     ]
-    assert client.stat("list/b") == client.list("list/b")[0]
+    assert client.stat("list/b") == client.list("list")[1]
+    assert client.list("list/b") == []
     assert "list/a" in client and "list" not in client
     assert len(client.list()) >= 2 and client.list("no/such") == []
 
@@ -473,7 +474,7 @@ def test_names_as_keys(client):
         del client["client/key/a"]
     client.delete("client/key/a", missing_ok=True)
     for call in (client.keys, client.get_many, lambda prefix: client.watch(prefix=prefix)):
-        with pytest.raises(tensorlease.InvalidError, match="no name can start with '/client'"):
+        with pytest.raises(tensorlease.InvalidError, match="no name can be below '/client"):
             call("/client")
     with pytest.raises(tensorlease.NotFoundError):
         client.delete("client/key/a")
@@ -512,7 +513,7 @@ def test_a_tensor_is_renamed(client):
     ):
         with pytest.raises(error):
             client.rename(name, new_name)
-    assert client.keys("client/new") == ["client/new"]
+    assert "client/new" in client
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")

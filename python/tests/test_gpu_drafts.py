@@ -420,7 +420,7 @@ def hand_drafts_over():
     for one in written:
         one.give_back()
     here.abort()
-    client.delete(prefix="")
+    client.delete(prefix="", everything=True)
     eventually(lambda: rewrapped.array.deleted)
 
 

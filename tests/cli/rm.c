@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rm --below, with names that other users have too. */
+/* Paths: ls and watch, and rm --below, with names that other users have too. */
 #include "tests/cli/files.h"
 
 #include "cli/cli.h"
@@ -41,13 +41,53 @@ TEST(rm_below_forgets_a_group)
 		cJSON_Delete(json);
 	}
 	{
-		cleanup_result struct result r = run(&d, "rm", "--below", "", "--json");
+		cleanup_result struct result none = run(&d, "rm"),
+					     unset = run(&d, "rm", "--below", ""),
+					     both = run(&d, "rm", "--everything", "m");
+
+		must_exit(&none, 2);
+		must_exit(&unset, 2);
+		must_contain(unset.err, "`tensorlease rm --everything` deletes all names");
+		must_exit(&both, 2);
+		must_be(td_status(&d).tensors, 2);
+	}
+	{
+		cleanup_result struct result r = run(&d, "rm", "--everything", "--json"),
+					     again = run(&d, "rm", "--everything");
 		cJSON *json = json_of(&r);
 
 		must_exit(&r, 0);
 		must_be(cJSON_GetArraySize(cJSON_GetObjectItem(json, "deleted")), 2);
 		must_be(td_status(&d).tensors, 0);
+		must_exit(&again, 3);
 		cJSON_Delete(json);
+	}
+}
+
+TEST(a_path_is_a_tensor_and_those_below_it)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+
+	put_six(&d, "w/a");
+	put_six(&d, "w");
+	put_six(&d, "ww");
+	td_sync(&d);
+	{
+		cleanup_result struct result r = run(&d, "watch", "w", "-t", "0"),
+					     ls = run(&d, "ls", "w"), below = run(&d, "ls", "w/"),
+					     late = run(&d, "watch", "none", "-t", "0.001");
+
+		must_exit(&r, 0);
+		must_contain(r.out, "published\tw\t1\t0\n");
+		must_contain(r.out, "published\tw/a\t1\t0\n");
+		must(!strstr(r.out, "ww"));
+		must_exit(&ls, 0);
+		must(!strncmp(ls.out, "w\t", 2) && strstr(ls.out, "\nw/a\t"));
+		must(!strstr(ls.out, "ww"));
+		must_exit(&below, 0);
+		must(!strncmp(below.out, "w/a\t", 4));
+		must_exit(&late, 4);
+		must_contain(late.err, "nothing happened to 'none' or names below it within 1 ms");
 	}
 }
 

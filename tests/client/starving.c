@@ -89,7 +89,7 @@ static int wait_many_newer(tl_client *client, int64_t timeout_ns)
 static int wait_prefix(tl_client *client, int64_t timeout_ns)
 {
 	return wait_some(client, timeout_ns,
-			 (tl_wait_item[]){ { .name = "a", .flags = TL_WAIT_PREFIX } }, 1);
+			 (tl_wait_item[]){ { .name = "p", .flags = TL_WAIT_PREFIX } }, 1);
 }
 
 static int wait_claim(tl_client *client, int64_t timeout_ns)
@@ -208,6 +208,7 @@ TEST(who_waits_goes_on_with_the_next_daemon)
 	for (int i = 0; i < 6; i++)
 		put_alone(producer, "a", i, 10);
 	put_alone(producer, "b", 1, 10);
+	put_alone(producer, "p/a", 1, 10);
 	end_all(all, 0, "");
 	tl_close(producer);
 }

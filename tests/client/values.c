@@ -408,6 +408,13 @@ TEST(what_there_is_can_be_listed)
 	must_be(tl_list(client, NULL, count_visit, &count), 0);
 	must_be(count, 6);
 	put_bytes(client, "other", 1, 100);
+	put_bytes(client, "list", 1, 100);
+	put_bytes(client, "listing", 1, 100);
+	count = 0;
+	must_be(tl_list(client, "list", count_visit, &count), 0);
+	must_be(count, 6);
+	must_be(tl_delete(client, "list"), 0);
+	must_be(tl_delete(client, "listing"), 0);
 	count = 0;
 	must_be(tl_list(client, "list/", count_visit, &count), 0);
 	must_be(count, 6);
@@ -415,7 +422,7 @@ TEST(what_there_is_can_be_listed)
 	/* the visitor's return value is handed through */
 	must_be(tl_list(client, "", count_visit, &count), 7);
 	must_be(tl_list(client, "/list", count_visit, &count), -EINVAL);
-	must(strstr(tl_last_error(), "no name can start with '/list'"));
+	must(strstr(tl_last_error(), "no name can be below '/list'"));
 
 	t = get(client, "other");
 	put_bytes(client, "other", 2, 100);

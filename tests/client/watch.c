@@ -78,12 +78,13 @@ TEST(a_name_is_told_newest_first_and_what_was_skipped)
 	tl_close(client);
 }
 
-TEST(names_that_start_alike_are_told_one_by_one)
+TEST(names_below_a_prefix_are_told_one_by_one)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d), *producer = td_connect(&d);
 	tl_watch *folder = watch_open(client, "a/", 0);
-	tl_watch *text = watch_open(client, "a/b", TL_WATCH_PREFIX),
+	tl_watch *same = watch_open(client, "a", TL_WATCH_PREFIX),
+		 *deeper = watch_open(client, "a/b", TL_WATCH_PREFIX),
 		 *all = watch_open(client, "", 0);
 
 	put_alone(producer, "a", 1, 10);
@@ -93,17 +94,25 @@ TEST(names_that_start_alike_are_told_one_by_one)
 	put_alone(producer, "a/bc", 2, 10);
 	must_tell(folder, TL_WATCH_PUBLISHED, "a/bc", 2, 0);
 	must_tell(folder, TL_WATCH_PUBLISHED, "a/c/d", 1, 0);
-	must_tell(text, TL_WATCH_PUBLISHED, "a/bc", 2, 0);
+	must_tell(same, TL_WATCH_PUBLISHED, "a/bc", 2, 0);
+	must_tell(same, TL_WATCH_PUBLISHED, "a/c/d", 1, 0);
 	must_tell(all, TL_WATCH_PUBLISHED, "a/bc", 2, 0);
 	must_tell(all, TL_WATCH_PUBLISHED, "a/c/d", 1, 0);
 	must_tell_nothing(folder);
-	must_tell_nothing(text);
+	must_tell_nothing(same);
+	must_tell_nothing(deeper);
+	must(strstr(tl_last_error(), "names below 'a/b/'"));
 	must_tell_nothing(all);
+	put_alone(producer, "a/b/c", 1, 10);
+	must_tell(deeper, TL_WATCH_PUBLISHED, "a/b/c", 1, 0);
+	must_tell(same, TL_WATCH_PUBLISHED, "a/b/c", 1, 0);
+	must_tell(all, TL_WATCH_PUBLISHED, "a/b/c", 1, 0);
 	must_be(tl_watch_close(folder), 0);
 	put_alone(producer, "a/bc", 3, 10);
-	must_tell(text, TL_WATCH_PUBLISHED, "a/bc", 3, 0);
+	must_tell(same, TL_WATCH_PUBLISHED, "a/bc", 3, 0);
 	must_tell(all, TL_WATCH_PUBLISHED, "a/bc", 3, 0);
-	must_be(tl_watch_close(text), 0);
+	must_be(tl_watch_close(same), 0);
+	must_be(tl_watch_close(deeper), 0);
 	must_be(tl_watch_close(all), 0);
 	tl_close(producer);
 	tl_close(client);
@@ -485,7 +494,7 @@ TEST(mistakes_are_refused_in_words)
 	must_be(tl_watch_open(client, name, NULL, &watch), -EINVAL);
 	must(strstr(tl_last_error(), "255"));
 	must_be(tl_watch_open(client, "/a/", NULL, &watch), -EINVAL);
-	must(strstr(tl_last_error(), "no name can start with '/a/'"));
+	must(strstr(tl_last_error(), "no name can be below '/a/'"));
 	must_be(tl_watch_open(client, "a//", NULL, &watch), -EINVAL);
 	must_be(tl_watch_open(client, "a", &TL_INIT(tl_watch_options, .flags = 4), &watch),
 		-EINVAL);

@@ -507,7 +507,7 @@ static int all_failed(struct client *c, const struct getting_all *g, int r, int6
 	else if (r == -ENOENT && timeout_ns)
 		return wait_late_prefix(c, g->prefix, timeout_ns, began_ns);
 	else if (r == -ENOENT)
-		raise_text(-ENOENT, "there is no tensor whose name starts with '%s'", g->prefix);
+		raise_text(-ENOENT, "there is no tensor below '%s'", g->prefix);
 	else if (*g->why)
 		raise_text(r, "%s", g->why);
 	else

@@ -149,7 +149,7 @@ int wait_late_prefix(struct client *c, const char *prefix, int64_t timeout_ns, i
 	Py_BEGIN_ALLOW_THREADS;
 	started_text(c, began_ns, started);
 	Py_END_ALLOW_THREADS;
-	raise_text(-ETIMEDOUT, "no tensor whose name starts with '%s' came within %g s%s", prefix,
+	raise_text(-ETIMEDOUT, "no tensor came below '%s' within %g s%s", prefix,
 		   (double)timeout_ns / 1e9, started);
 	return -1;
 }

@@ -31,7 +31,7 @@ struct wait {
  * with an exception. */
 int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns);
 bool worth_waiting(int r);
-/* Raises a TimeoutError for a wait for @name, or for names that start with @prefix, and returns -1.
+/* Raises a TimeoutError for a wait for @name, or for names below @prefix, and returns -1.
  * The text has the present version, and when the daemon was started if that was during the wait,
  * which began at @began_ns of now_ns(). */
 int wait_late(struct client *c, const char *name, uint64_t newer_than, int64_t timeout_ns,

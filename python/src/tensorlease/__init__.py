@@ -14,8 +14,8 @@
         client.publish("act/7", cuda_tensor)       # of PyTorch, CuPy, ...: shares the GPU memory
         client.get("act/7").torch()
 
-        client.put_many(model.state_dict(), prefix="model/")       # many in one step
-        layers = client.get_many(prefix="model/")                  # all as of one moment
+        client.put_many(model.state_dict(), prefix="model")        # many in one step
+        layers = client.get_many(prefix="model")                   # all as of one moment
         client.load("llama", "model.safetensors")                  # a whole file; save() writes one
 
 The lease on a tensor lasts as long as the Tensor or any view of it.

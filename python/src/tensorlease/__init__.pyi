@@ -540,11 +540,25 @@ class Client:
     def pickle_tensors(self) -> None: ...
     @overload
     def delete(
-        self, name: str, /, *, prefix: None = None, version: SupportsIndex | None = None, missing_ok: bool = False
+        self,
+        name: str,
+        /,
+        *,
+        prefix: None = None,
+        everything: Literal[False] = False,
+        version: SupportsIndex | None = None,
+        missing_ok: bool = False,
     ) -> None: ...
     @overload
     def delete(
-        self, name: None = None, /, *, prefix: str, version: None = None, missing_ok: bool = False
+        self,
+        name: None = None,
+        /,
+        *,
+        prefix: str,
+        everything: bool = False,
+        version: None = None,
+        missing_ok: bool = False,
     ) -> None: ...
     def rename(self, name: str, new_name: str) -> int: ...
     def keys(self, prefix: str = "") -> builtins.list[str]: ...

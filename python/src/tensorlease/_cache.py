@@ -14,6 +14,7 @@ import time
 
 from ._errors import NoSpaceError, NotFoundError, TensorLostError, TimeoutError
 from ._lock import ForkLock
+from ._paths import below
 
 _TRIES = 5
 _LOOKS = 10
@@ -97,7 +98,7 @@ def _names_of(client, prefix):
     """All or none of the names, which are published and deleted together: so a list that comes twice is whole."""
     names = []
     for _ in range(_LOOKS):
-        former, names = names, [prefix] if prefix in client else client.keys(prefix + "/")
+        former, names = names, [prefix] if prefix in client else client.keys(prefix)
         if names == former:
             break
     return names
@@ -158,17 +159,16 @@ def cached(prefix, *, client=None, key=None, ttl=None, evictable=True, timeout=m
 
     The first call with some arguments computes the array, once on the machine; every other one gets a read-only Tensor
     over the same memory, as Client.get_or_put() does.
-    prefix: of the names, which are PREFIX and a hash of the arguments. Functions need prefixes of their own, and a new
-        one whenever they begin to return something else.
+    prefix: of the names, which are PREFIX/ and a hash of the arguments. Functions need prefixes of their own, and a
+        new one whenever they begin to return something else.
     client: a Client. None: one that the first call connects, to the default address.
     key: called with the arguments, it returns the rest of the name. None: the arguments must be numbers, texts, bytes,
         None or tuples of them.
     ttl, evictable, timeout: as for Client.get_or_put().
-    The function that is returned has cache_clear(), which deletes all tensors whose names start with prefix, for all
-    processes.
+    The function that is returned has cache_clear(), which deletes all tensors below PREFIX/, for all processes.
     """
-    if not isinstance(prefix, str):
-        raise TypeError(f"cached() takes a prefix of names, as in @tensorlease.cached('squares/'), not {prefix!r}")
+    if not isinstance(prefix, str) or not prefix:
+        raise TypeError(f"cached() takes a prefix of names, as in @tensorlease.cached('squares'), not {prefix!r}")
 
     def clear():
         user = client or _default_client()
@@ -182,7 +182,7 @@ def cached(prefix, *, client=None, key=None, ttl=None, evictable=True, timeout=m
             if not isinstance(rest, str):
                 raise TypeError(f"the key of cached() must return a str, the rest of the name, not {rest!r}")
             return (client or _default_client()).get_or_put(
-                prefix + rest, lambda: function(*args, **kwargs), ttl=ttl, evictable=evictable, timeout=timeout
+                below(prefix) + rest, lambda: function(*args, **kwargs), ttl=ttl, evictable=evictable, timeout=timeout
             )
 
         call.cache_clear = clear

@@ -26,7 +26,7 @@ from ._errors import (
     UnsupportedError,
 )
 from ._lock import ForkLock
-from ._paths import paths_of
+from ._paths import below, paths_of
 from ._ref import Ref
 from ._tensor import pickle_for
 from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status
@@ -264,12 +264,12 @@ class Client(_core.Client):
         """Publish copies of many arrays in one step: all of them or, on failure, none.
 
         arrays: a dict, or another mapping, of 1 to 65,536 names and arrays, as put() takes them: on the CPU, or on GPUs,
-            where they are copied. A state_dict is one: ``client.put_many(model.state_dict(), prefix="model/")``. Arrays
+            where they are copied. A state_dict is one: ``client.put_many(model.state_dict(), prefix="model")``. Arrays
             that share memory become separate tensors.
-        prefix: is put in front of each name.
-        replace: whether to delete in the same step all other names that start with prefix, so that the new set takes
-            the place of the former one. The prefix must not be empty then. Both together are at most 65,536. For each
-            name that it deletes the daemon needs room for one more tensor (max_tensors of status()) during the step.
+        prefix: a path; the tensors are called PREFIX/NAME. "model" and "model/" are the same, as in all of this package.
+        replace: whether to delete in the same step all other names below the prefix, so that the new set takes the
+            place of the former one. The prefix must not be empty then. Both together are at most 65,536. For each name
+            that it deletes the daemon needs room for one more tensor (max_tensors of status()) during the step.
         metadata: bytes to attach to each tensor, or a dict of names, as in arrays, and bytes, for some of them.
         timeout: seconds to wait for space. None: do not wait.
         stream: the stream on which arrays on a GPU are copied, as for put().
@@ -294,8 +294,8 @@ class Client(_core.Client):
         if replace and len(names) + len(others) > _GROUP_MAX:
             raise InvalidError(
                 errno.EINVAL,
-                f"{len(names)} arrays replace {len(others)} other names that start with {prefix!r}, and one step takes "
-                f"at most {_GROUP_MAX} of both: use a longer prefix",
+                f"{len(names)} arrays replace {len(others)} other names below {prefix!r}, and one step takes at most "
+                f"{_GROUP_MAX} of both: use a longer prefix",
             )
         try:
             self._put_many(names, tuple(arrays.values()), each, timeout, lifetime, stream, others)
@@ -340,21 +340,22 @@ class Client(_core.Client):
     def get_many(self, names="", *, prefix="", timeout=None, mode="r", device=None):
         """Take leases on many tensors as of one moment: all or none of what a put_many() published.
 
-        names: an iterable of names, or a str for all tensors whose names start with it.
-        prefix: is put in front of names, and left out of the result's keys. So ``client.get_many(prefix="model/")``
-            returns what ``client.put_many(arrays, prefix="model/")`` published. At most 65,536 names may start with it.
+        names: an iterable of names, or a str for all tensors below that path: get_many("model/encoder").
+        prefix: a path; names are those below it, and the result's keys are without it. So
+            ``client.get_many(prefix="model")`` returns what ``client.put_many(arrays, prefix="model")`` published. At
+            most 65,536 tensors may be below it.
         timeout: seconds to wait until all names exist or, with a str, any. None: do not wait. inf: wait forever.
         mode: 'r' for read-only, or 'c' for copy-on-write, as for get().
         device: where the tensors are wanted, as for get().
         Returns a dict of names and Tensors, each with a lease of its own. With a str, the names are listed before and
         after the tensors are got. If they changed in between, all of it is done again.
-        NotFoundError: a name does not exist, or no name starts with the str. TimeoutError: this is still so after the
+        NotFoundError: a name does not exist, or there is none below the path. TimeoutError: this is still so after the
         timeout. Other errors are those of get().
         """
         if isinstance(names, str):
-            _check_str("prefix", prefix)
-            found = self._get_all(prefix + names, timeout, mode, device)
-            return {name[len(prefix) :]: tensor for name, tensor in found.items()} if prefix else found
+            start = below(prefix)
+            found = self._get_all(start + names, timeout, mode, device)
+            return {name[len(start) :]: tensor for name, tensor in found.items()}
         if not isinstance(names, Iterable) or isinstance(names, (bytes, bytearray)):
             raise TypeError(f"names must be a str or an iterable of them, not {type(names)!r}")
         names = list(names)
@@ -450,10 +451,10 @@ class Client(_core.Client):
         came between the last two that were given.
 
         With a prefix, or with a name that ends in a slash, it gives dicts of names, without the prefix, and Tensors:
-        the newest whole set of names that start so, as of one moment, whenever one of them is new or gone. It is
+        the newest whole set of the names below it, as of one moment, whenever one of them is new or gone. It is
         never empty: while there is none, it waits. So
-        ``for weights in client.watch(prefix="policy/")`` gives what each
-        ``client.put_many(state_dict, prefix="policy/")`` has published, and never a mix of two.
+        ``for weights in client.watch(prefix="policy")`` gives what each
+        ``client.put_many(state_dict, prefix="policy")`` has published, and never a mix of two.
 
         It goes on by itself when a producer or the daemon is restarted.
         newer_than: the first version of a name must be above it; not for a set.
@@ -473,10 +474,11 @@ class Client(_core.Client):
         if whole and (newer_than is not None or stream is not None):
             raise TypeError("newer_than and stream are for the watch of a name, not of a prefix")
         options = {"mode": mode, "device": device} if whole else {"mode": mode, "stream": stream, "device": device}
-        return Watch(self, prefix if name is None else name, whole, newer_than, timeout, options, until_gone)
+        path = below(prefix if name is None else name) if whole else name
+        return Watch(self, path, whole, newer_than, timeout, options, until_gone)
 
     def events(self, prefix="", *, new=False, timeout=math.inf):
-        """Return an iterator over Events: what becomes of names that start with prefix. Also for ``async for``.
+        """Return an iterator over Events: what becomes of the names below prefix. Also for ``async for``.
 
         Only the newest state of a name is told. So a slow reader costs nobody anything, and is told how many versions
         were skipped; a name that came and went is not told.
@@ -485,7 +487,7 @@ class Client(_core.Client):
         It has fileno(), which is readable when something has happened. poll(), close() and with blocks are as for
         watch().
         """
-        return Events(self, prefix, new, timeout)
+        return Events(self, below(prefix), new, timeout)
 
     def ref(self, tensor):
         """Return a Ref to a Tensor of this client, which can be pickled and sent to another process."""
@@ -508,32 +510,39 @@ class Client(_core.Client):
         """
         pickle_for(self)
 
-    def delete(self, name=None, /, *, prefix=None, version=None, missing_ok=False):
+    def delete(self, name=None, /, *, prefix=None, everything=False, version=None, missing_ok=False):
         """Delete name. Holders of its tensor keep it.
 
-        prefix: in place of a name: delete all names that start with it, "" for all there are, at most 65,536. It is
-            one step, and on failure none is deleted. But the daemon needs room for one more tensor for each of them
-            then; if it has too little, they are deleted one after the other, up to the first failure.
+        prefix: in place of a name: delete all names below this path, at most 65,536. It is one step, and on failure
+            none is deleted. But the daemon needs room for one more tensor for each of them then; if it has too little,
+            they are deleted one after the other, up to the first failure.
+        everything: with prefix="", to say that all names of the namespace are meant.
         version: delete only this version, which the name has to mean still. None: whatever it means.
         missing_ok: whether it is no error if there is nothing to delete. NotFoundError: it is so.
         PermissionDeniedError: the name, or one of them, is another user's, or this user may not publish here.
         """
         if (name is None) == (prefix is None):
             raise TypeError("delete() takes a name or prefix=, and not both")
+        if everything and prefix != "":
+            raise TypeError("everything=True is for prefix='', which deletes all names")
         if prefix is not None:
-            names = tuple(self.keys(prefix))
             if version is not None:
                 raise TypeError("version is for the delete of one name")
+            if prefix == "" and not everything:
+                raise InvalidError(
+                    errno.EINVAL, "delete(prefix='') would delete all names: say so with everything=True, or give a prefix"
+                )
+            names = tuple(self.keys(prefix))
             if len(names) > _GROUP_MAX:
                 raise InvalidError(
                     errno.EINVAL,
-                    f"{len(names)} names start with {prefix!r}, and one step deletes at most {_GROUP_MAX}: use longer "
+                    f"{len(names)} names are below {prefix!r}, and one step deletes at most {_GROUP_MAX}: use longer "
                     "prefixes, or `tensorlease rm --below`, which deletes one after the other",
                 )
             if names:
                 self._delete_many(names)
             elif not missing_ok:
-                raise NotFoundError(errno.ENOENT, f"no tensor's name starts with {prefix!r}")
+                raise NotFoundError(errno.ENOENT, f"there is no tensor below {prefix!r}")
             return
         if version is not None and operator.index(version) < 1:
             raise InvalidError(errno.EINVAL, f"version is {version}; versions count from 1")
@@ -595,7 +604,7 @@ class Client(_core.Client):
                     raise
 
     def keys(self, prefix=""):
-        """Return the names that start with prefix, sorted."""
+        """Return the names below prefix, a path, sorted. "": all names."""
         return [info.name for info in self.list(prefix)]
 
     # ``client[name]`` is get(), ``client[name] = array`` is put(), and ``del client[name]`` is delete().
@@ -632,7 +641,7 @@ class Client(_core.Client):
 
         The tensors of a .npz or .safetensors file are called PREFIX/NAME, with their names in the file. A '/' in these
         separates components, and an empty prefix is left out. The tensor of a .npy file, or of a TensorProto (.pb), is
-        called prefix.
+        called PREFIX.
         path: a str or os.PathLike; or a list of them, whose tensors are published together; or an index of a model in
             several .safetensors files, as model.safetensors.index.json, whose files lie beside it.
         format: 'npy', 'npz', 'safetensors' or 'pb'. None: the suffix of path decides.
@@ -651,7 +660,7 @@ class Client(_core.Client):
         cases, and after Ctrl-C, nothing is published.
         """
         lifetime = (ttl, owner_bound, evictable)
-        prefix = _folder(prefix)
+        prefix = below(prefix)[:-1] or prefix
 
         def load():
             return self._load(prefix, paths_of(path), format, timeout, progress, lifetime, device)
@@ -664,7 +673,7 @@ class Client(_core.Client):
         """Write tensors to a file, as `tensorlease save` does, and return their names.
 
         A .npz or .safetensors file gets all tensors below PREFIX/, as they were at one moment; in the file their names
-        are without PREFIX/. A .npy or .pb file gets the tensor called prefix. An existing file is replaced as a whole,
+        are without PREFIX/. A .npy or .pb file gets the tensor called PREFIX. An existing file is replaced as a whole,
         or not at all.
         path, format and progress: as for load().
         metadata: a dict of texts about the whole file, for the __metadata__ of a .safetensors file. load() returns it.
@@ -674,7 +683,7 @@ class Client(_core.Client):
         if metadata is not None and not isinstance(metadata, Mapping):
             raise TypeError(f"metadata must be a dict of texts, or None, not {type(metadata)!r}")
         texts = None if metadata is None else tuple((key, text) for key, text in metadata.items())
-        return self._save(_folder(prefix), path, format, progress, texts)
+        return self._save(prefix, path, format, progress, texts)
 
     # ---- Looking around ----
 
@@ -683,7 +692,7 @@ class Client(_core.Client):
         return Info._make(self._stat(name))
 
     def list(self, prefix=""):
-        """Return Infos of the tensors whose names start with prefix, sorted by name."""
+        """Return Infos of the tensors below prefix, a path, sorted by name. "": of all tensors."""
         return sorted(map(Info._make, self._list(prefix)))
 
     def status(self):
@@ -719,16 +728,10 @@ def _read_once(arrays):
 
 
 def _prefixed(prefix, names):
-    _check_str("prefix", prefix)
+    start = below(prefix)
     for name in names:
         _check_str("a tensor's name", name)
-    return tuple(prefix + name for name in names)
-
-
-def _folder(prefix):
-    """Return prefix as it is before '/NAME': others have a '/' at the end."""
-    _check_str("prefix", prefix)
-    return prefix.removesuffix("/")
+    return tuple(start + name for name in names)
 
 
 def _parse_shape(shape):

@@ -37,3 +37,10 @@ def paths_of(path):
     if not files:
         raise InvalidError(errno.EINVAL, f"{path} is no index of a model: its weight_map is empty")
     return tuple((os.path.join(os.path.dirname(path), name), tuple(files[name])) for name in sorted(files))
+
+
+def below(prefix):
+    """Return what the names below a prefix start with. It is a path, so a '/' at its end makes no difference."""
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix must be a str, not {type(prefix)!r}")
+    return prefix.removesuffix("/") + "/" if prefix else ""

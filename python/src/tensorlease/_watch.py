@@ -142,7 +142,7 @@ class _Watching:
 
 
 class Events(_Watching):
-    """What becomes of names that start alike. Client.events() returns it."""
+    """What becomes of all names below a prefix. Client.events() returns it."""
 
     def __init__(self, client, prefix, new, timeout):
         super().__init__(client, prefix, True, new, timeout)
@@ -156,12 +156,12 @@ class Events(_Watching):
 
     def _late(self, began):
         return TimeoutError(
-            errno.ETIMEDOUT, f"nothing happened to names that start with {self._name!r} within {self._seconds:g} s"
+            errno.ETIMEDOUT, f"nothing happened to names below {self._name!r} within {self._seconds:g} s"
         )
 
 
 class Watch(_Watching):
-    """The newest versions of a name, or of all names that start alike. Client.watch() returns it."""
+    """The newest versions of a name, or of all names below a prefix. Client.watch() returns it."""
 
     def __class_getitem__(cls, given):  # Watch[Tensor], as the stub has it
         return types.GenericAlias(cls, given)
@@ -214,7 +214,7 @@ class Watch(_Watching):
             return self._unfinished[2]
         if self._whole:
             return TimeoutError(
-                errno.ETIMEDOUT, f"nothing new that starts with {self._name!r} came within {self._seconds:g} s"
+                errno.ETIMEDOUT, f"nothing new came below {self._name!r} within {self._seconds:g} s"
             )
         try:
             self._client._late(self._name, self._given[self._name], self._seconds, began)
@@ -276,7 +276,7 @@ class Watch(_Watching):
             if len(names) > _SET_MAX:
                 raise InvalidError(
                     errno.EINVAL,
-                    f"{len(names)} names start with {self._name!r}, and a set has at most {_SET_MAX}: watch a longer prefix",
+                    f"{len(names)} names are below {self._name!r}, and a set has at most {_SET_MAX}: watch a longer prefix",
                 )
             try:
                 tensors = self._client._get_many(tuple(names), None, self._options["mode"], self._options["device"])
@@ -293,6 +293,6 @@ class Watch(_Watching):
                 tensor.release()
         raise TimeoutError(
             errno.EBUSY,
-            f"there was no moment at which the names that start with {self._name!r} stayed the same: they come and go "
-            "faster than their tensors can be had together",
+            f"there was no moment at which the names below {self._name!r} stayed the same: they come and go faster than "
+            "their tensors can be had together",
         )

@@ -22,6 +22,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from . import _core
 from ._client import Client, connect
 from ._errors import InvalidError, NotFoundError
+from ._paths import below
 from ._tensor import Tensor
 
 __all__ = ["CachedDataset", "allocator", "load_model", "meta_weights"]
@@ -32,11 +33,6 @@ def _collate(batch, **_):
 
 
 default_collate_fn_map[Tensor] = _collate
-
-
-def _below(prefix):
-    """Return what the names below prefix start with."""
-    return prefix.removesuffix("/") + "/" if prefix else ""
 
 
 # ---- Memory of GPUs ----
@@ -53,7 +49,7 @@ def allocator():
         pool = torch.cuda.MemPool(tensorlease.torch.allocator())
         with torch.cuda.use_mem_pool(pool):
             model = Model().cuda()
-        client.publish_many(model.state_dict(), prefix="model/")
+        client.publish_many(model.state_dict(), prefix="model")
 
     publish() and publish_many() share tensors in it in place, and once the GPU has written them they outlive this
     process. PyTorch divides it and uses it again; published tensors keep theirs until it is given back. It needs no
@@ -223,8 +219,8 @@ def load_model(client, prefix, model, *, strict=True, timeout=None):
     lazy, as those of torch.nn.LazyLinear are until the model is called for the first time. After an error the model is
     as it was.
     """
-    start = _below(prefix)
-    got = client.get_many(prefix=start, timeout=timeout)
+    start = below(prefix)
+    got = client.get_many(prefix=prefix, timeout=timeout)
     loaded, left = _load(start, got, model, strict)
     if strict and left:
         raise InvalidError(
@@ -421,7 +417,7 @@ class CachedDataset(Dataset):
 
     def clear(self):
         """Delete the samples, for all programs. They are made anew when somebody asks for them."""
-        client, start = self._connected(), _below(self.prefix)
+        client, start = self._connected(), below(self.prefix)
         for name in client.keys(start):
             if name[len(start) :].isdecimal():
                 client.delete(name, missing_ok=True)
@@ -436,7 +432,7 @@ class CachedDataset(Dataset):
             raise IndexError(f"sample {index} of {size}")
         index %= size
         tensor = self._connected().get_or_put(
-            f"{_below(self.prefix)}{index}",
+            f"{below(self.prefix)}{index}",
             lambda: _encode(self.dataset[index]),
             evictable=self.evictable,
             ttl=self.ttl,

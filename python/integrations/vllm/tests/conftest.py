@@ -64,7 +64,7 @@ def store(client):
     me = {(one.id, one.pid) for one in client.clients()}
     yield client
     eventually(lambda: {(one.id, one.pid) for one in client.clients()} <= me)
-    client.delete(prefix="", missing_ok=True)
+    client.delete(prefix="", everything=True, missing_ok=True)
     eventually(lambda: (client.status().tensors, client.status().retired, client.status().drafts) == (0, 0, 0))
 
 
