@@ -131,9 +131,12 @@ TL_API int tl_watch_next(tl_watch *watch, const tl_wait_options *options, tl_wat
 /*
  * tl_watch_fd - get a descriptor that is readable when there is a change
  *
- * For poll(), epoll, and event loops. When it is readable, call tl_watch_next() without options
- * until that returns something other than 0; then it is readable again at the next change. It may
- * be readable although nothing has changed. Do not read it or write to it. After another result
+ * For poll(), epoll, and event loops. When it is readable, call tl_watch_next() without options,
+ * once or a few times, and go back to the loop: it stays readable until that has returned something
+ * other than 0, and is readable again at the next change. A program that calls it until then serves
+ * nothing else while changes come faster than it works; examples/c/epoll.c shows three watches and
+ * a socket in one loop. Poll it level-triggered, as epoll does without EPOLLET. It may be readable
+ * although nothing has changed. Do not read it or write to it. After another result
  * than 0, -EAGAIN and -ENOTCONN, -ECONNABORTED after a kick for example, it may stay readable: poll
  * it no more.
  *

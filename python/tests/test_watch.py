@@ -424,7 +424,12 @@ def test_a_set_that_comes_while_one_is_got_is_polled_for_without_a_wait(client, 
         client.put_many({"a": b"1", "b": b"1"}, prefix="poll/")
         assert select.select([watch], [], [], limit(60))[0]
         monkeypatch.setattr(tensorlease.Client, "_get_many", overtaken)
-        sets = list(iter(watch.poll, None))
+        sets = [watch.poll()]
+        assert select.select([watch], [], [], 0)[0]  # for one poll() at a time
+        sets.append(watch.poll())
+        select.select([watch], [], [], 0)  # it may be
+        assert watch.poll() is None
+        assert not select.select([watch], [], [], 0)[0]
     assert [found["b"].bytes() for found in sets] == [b"1", b"2"]
     client.delete(prefix="poll/")
 

@@ -310,10 +310,19 @@ TEST(the_descriptor_is_readable_when_there_is_something)
 		must_be(tl_watch_next(watch, NULL, &e), -EAGAIN);
 	}
 	must(!readable(fd, 0));
+	put_alone(producer, "f/a", 101, 10);
+	put_alone(producer, "f/b", 102, 10);
+	for (int i = 0; i < 2; i++) { /* it stays readable for who takes one at a time */
+		must(readable(fd, WAIT_MS));
+		must_be(tl_watch_next(watch, NULL, &e), 0);
+	}
+	must(readable(fd, 0));
+	must_be(tl_watch_next(watch, NULL, &e), -EAGAIN);
+	must(!readable(fd, 0));
 	tl_close(producer);
 	must(readable(fd, WAIT_MS));
-	must_tell(watch, TL_WATCH_PRODUCER_GONE, "f/a", 50, 0);
-	must_tell(watch, TL_WATCH_PRODUCER_GONE, "f/b", 50, 0);
+	must_tell(watch, TL_WATCH_PRODUCER_GONE, "f/a", 51, 0);
+	must_tell(watch, TL_WATCH_PRODUCER_GONE, "f/b", 51, 0);
 	must_be(tl_watch_close(watch), 0);
 	tl_close(client);
 }

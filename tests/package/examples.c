@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The programs of examples/c do what they say, as a user runs them. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
@@ -107,7 +111,8 @@ TEST(an_event_loop_hears_of_new_tensors)
 	struct program loop = start(d.socket, ARGS("epoll", "picture"));
 	struct program producer = start(d.socket, ARGS("producer", "picture", "1"));
 
-	read_lines(&loop, 3);
+	read_lines(&loop, 4);
+	must_say(&loop, "listening on 127.0.0.1 port ");
 	must_say(&loop, "picture version ");
 	must_say(&loop, "dimensions");
 	must_be(finish(&producer, SIGTERM), 256 + SIGTERM);
@@ -119,6 +124,92 @@ static int kick_epoll(const tl_client_info *info, void *client)
 	return strcmp(info->label, "epoll") == 0 ? tl_kick(client, info->id) : 0;
 }
 
+/* A thread: reads what a program prints, up to its end, and notes that it told of a name. */
+struct reader {
+	struct program *program;
+	const char *name;
+	_Atomic bool told;
+};
+
+static void *read_all(void *arg)
+{
+	struct reader *r = arg;
+	char line[256];
+	FILE *f = fdopen(dup(r->program->out), "r");
+
+	must(f);
+	while (fgets(line, sizeof(line), f)) {
+		if (!strncmp(line, r->name, strlen(r->name)))
+			atomic_store(&r->told, true);
+	}
+	fclose(f);
+	return NULL;
+}
+
+struct fast {
+	tl_client *client;
+	_Atomic bool ends;
+};
+
+static void put_one(tl_client *client, const char *name)
+{
+	unsigned char byte = 7;
+	DLTensor tensor = { .data = &byte, .device = { kDLCPU, 0 }, .dtype = { kDLUInt, 8, 1 } };
+
+	must_be(tl_put(client, name, &tensor, NULL, NULL), 0);
+}
+
+/* A thread: leaves the program no moment without news. */
+static void *put_on(void *arg)
+{
+	struct fast *f = arg;
+
+	while (!atomic_load(&f->ends))
+		put_one(f->client, "fast");
+	return NULL;
+}
+
+/* Asks the program's socket, and returns whether it has answered. */
+static bool answers(int fd, const char *word)
+{
+	struct pollfd answer = { .fd = fd, .events = POLLIN };
+	char text[64];
+
+	must(send(fd, word, strlen(word), 0) > 0);
+	return poll(&answer, 1, WAIT_MS) == 1 && recv(fd, text, sizeof(text), 0) > 0;
+}
+
+TEST(an_event_loop_serves_a_socket_and_a_slow_name_beside_a_fast_one)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct program loop = start(d.socket, ARGS("epoll", "fast", "slow"));
+	struct reader reader = { .program = &loop, .name = "slow version" };
+	struct sockaddr_in at = { .sin_family = AF_INET,
+				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), port;
+	struct fast fast = { .client = td_connect(&d) };
+	tl_client *producer = td_connect(&d);
+	pthread_t reads, puts;
+
+	read_lines(&loop, 1);
+	must_be(sscanf(loop.text, "listening on 127.0.0.1 port %d", &port), 1);
+	at.sin_port = htons((uint16_t)port);
+	must_be(connect(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	must_be(pthread_create(&reads, NULL, read_all, &reader), 0);
+	must_be(pthread_create(&puts, NULL, put_on, &fast), 0);
+	must(answers(fd, "how many"));
+	put_one(producer, "slow");
+	eventually(atomic_load(&reader.told));
+	must(answers(fd, "stop"));
+	must_be(pthread_join(reads, NULL), 0);
+	must_be(finish(&loop, 0), 0);
+	atomic_store(&fast.ends, true);
+	must_be(pthread_join(puts, NULL), 0);
+	close(fd);
+	tl_close(fast.client);
+	tl_close(producer);
+}
+
 TEST(an_event_loop_ends_when_its_client_is_kicked)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -126,7 +217,7 @@ TEST(an_event_loop_ends_when_its_client_is_kicked)
 	struct program loop = start(d.socket, ARGS("epoll", "picture"));
 	tl_client *client = td_connect(&d);
 
-	read_lines(&loop, 1); /* it watches */
+	read_lines(&loop, 2); /* it watches */
 	must_be(finish(&producer, SIGTERM), 256 + SIGTERM);
 	must_be(tl_list_clients(client, kick_epoll, client), 0);
 	must_be(finish(&loop, 0), 1);

@@ -55,6 +55,7 @@ class _Watching:
     """
 
     over = False
+    _has_descriptor = False
 
     def __init__(self, client, name, prefix, new, timeout):
         _core.check_seconds("timeout", timeout)
@@ -78,18 +79,27 @@ class _Watching:
         self.close()
 
     def fileno(self):
-        """Return a descriptor that is readable when something may have happened. Then call poll() until it gives None."""
+        """Return a descriptor that is readable when something may have happened: call poll() once, and select again.
+
+        It stays readable while there is more. It belongs to the watch: do not read, write or close it.
+        """
+        self._has_descriptor = True
         return self._core.fileno()
 
     def poll(self):
         """Return what the next step of the iteration would give, or None if it would have to wait.
 
-        What it returns may have been replaced meanwhile, and fileno() does not tell that again. So an event loop calls
-        it until it returns None.
         A step of a watch with a stream also waits for the GPU work of the tensor's producer, of whose end fileno()
         tells nothing.
         """
-        return self._take()
+        found = self._take()
+        if found is not None and self._has_descriptor and self._has_more():
+            os.eventfd_write(self._core.fileno(), 1)  # nothing else tells what was noted already
+        return found
+
+    def _has_more(self):
+        """Return whether the next step would give something that was noted before."""
+        return bool(self._told)
 
     def __iter__(self):
         return self
@@ -263,6 +273,9 @@ class Watch(_Watching):
         return self._given.keys() != self._names.keys() or any(
             version > self._given[name] for name, version in self._names.items()
         )
+
+    def _has_more(self):
+        return super()._has_more() or (self._whole and self._is_new())
 
     def _take_set(self):
         """All names of a group are known by the time that one tensor of it is there and nothing more is told."""
