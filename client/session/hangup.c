@@ -3,7 +3,6 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -48,13 +47,10 @@ void hangup_watch(struct hangup *h, int socket, bool inherited)
 										 : HANGUP_WATCHED);
 }
 
-/* A forked child closes its copy of the socket at once, so this takes nothing from the child. */
-void hangup_end(struct hangup *h, int socket)
+void hangup_end(struct hangup *h)
 {
 	if (atomic_load(&h->state) == HANGUP_UNWATCHED)
 		return;
 	atomic_store(&h->state, HANGUP_UNWATCHED);
-	if (socket >= 0)
-		shutdown(socket, SHUT_RDWR);
 	pthread_join(h->thread, NULL);
 }

@@ -30,9 +30,8 @@ struct hangup {
  * started it does not, and the next call tries again. @inherited: a forked child has the socket,
  * and its program may close it. */
 void hangup_watch(struct hangup *h, int socket, bool inherited);
-/* To be called before the socket is closed, when no other thread uses it any more. -1: others have
- * closed it. */
-void hangup_end(struct hangup *h, int socket);
+/* To be called between shutdown() and close() of the socket, when no other thread uses it. */
+void hangup_end(struct hangup *h);
 /* For a forked child, where the thread does not exist. */
 static inline void hangup_fork_child(struct hangup *h)
 {
