@@ -135,9 +135,11 @@ TL_API int tl_close(tl_client *client)
 
 	if (!client)
 		return 0;
+	s = atomic_load(&client->session);
+	if (s && session_usable(s))
+		return 0; /* in a child that was not announced: all of it is the parent's */
 	watches_close(client);
 	below_forget(client);
-	s = atomic_load(&client->session);
 	if (s)
 		r = kinds_session_finish(s); /* first, so that a fork() meanwhile finds the session
 						as usual */

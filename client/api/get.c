@@ -339,8 +339,8 @@ TL_API int tl_tensor_version(const DLManagedTensorVersioned *tensor, uint64_t *v
 	if (moved)
 		found = moved->version;
 	else
-		ring_view_entry(&l->session->catalog.rings,
-				&l->session->catalog.rows[ref_slot(l->ref)], &found, &entry);
+		row_entry(&l->session->catalog, &l->session->catalog.rows[ref_slot(l->ref)], &found,
+			  &entry);
 	if (l && !row_is_ours(l)) /* as above */
 		return unknown_to_daemon();
 	*version = found;

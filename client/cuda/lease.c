@@ -129,7 +129,8 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 
 	tl_failures_hide();
 	/* Without a driver, after fork() or at the end of the process, nothing can be queued. */
-	if (own->import && own->stream != TL_STREAM_NONE && cuda_driver_get(NULL))
+	if (own->import && own->stream != TL_STREAM_NONE && !session_usable(l->session) &&
+	    cuda_driver_get(NULL))
 		r = cuda_enter(own->import->device, &scope);
 	if (!r) {
 		/* If the device was reset nothing runs, and the stream may have ended. */

@@ -134,7 +134,7 @@ static uint64_t row_version(struct session *s, const struct catalog_row *row,
 {
 	struct ring_entry entry;
 	uint64_t version;
-	bool in_ring = ring_view_entry(&s->catalog.rings, row, &version, &entry);
+	bool in_ring = row_entry(&s->catalog, row, &version, &entry);
 
 	if (published_ns)
 		*published_ns = in_ring ? entry.committed_ns : load_once(&row->committed_ns);

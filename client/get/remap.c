@@ -51,8 +51,10 @@ int lease_again(const struct tensor_lease *l, const tl_get_options *options,
 							 : answer };
 	struct backoff backoff = { 0 };
 	struct use use;
-	int r;
+	int r = session_usable(l->session);
 
+	if (r)
+		return r;
 	use.session = l->session;
 	users_join(&use.session->users, 1); /* @l has a count, so the session is not drained
 					       meanwhile */

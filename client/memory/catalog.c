@@ -267,6 +267,46 @@ static int64_t row_ttl(const struct catalog_row *row)
 	return expires - now > TL_TTL_MAX ? TL_TTL_MAX : (int64_t)(expires - now);
 }
 
+/*
+ * version_limit() of daemon/state/former.h, as far as it is known here: the highest version that an
+ * instance knew when it began is not above names_floor, and the machine runs for longer than the
+ * daemon. The clocks are not read for versions below that of 2006.
+ */
+static uint64_t believed(const struct catalog_view *c, const struct catalog_row *row,
+			 uint64_t version)
+{
+	const uint64_t year_2006 = (uint64_t)1 << 60;
+	uint32_t name;
+
+	if (__builtin_expect(version < year_2006, 1) || version <= (uint64_t)now_real_ns() ||
+	    version <= atomic_load(&c->header->names_floor) + (uint64_t)now_mono_ns())
+		return version;
+	name = load_once(&row->name);
+	return name < c->max_names ? atomic_load(&c->names[name].version) + 1 : 0;
+}
+
+/*
+ * ORDER: the row's version is read (acquire) before the rest of the row, which the daemon stores
+ * before the version. As long as the row has none, its ring keeps its page, and an entry stays as
+ * it is while its row is held. A page that is another ring's shows that the ring is over: then the
+ * row has got its version. tests/model/ring.pml checks that, with ONE_LOOK as the mistake.
+ */
+bool row_entry(const struct catalog_view *c, const struct catalog_row *row, uint64_t *version,
+	       struct ring_entry *entry)
+{
+	*version = __atomic_load_n(&row->version, __ATOMIC_ACQUIRE);
+	if (*version || !(__atomic_load_n(&row->flags, __ATOMIC_RELAXED) & ROW_RING))
+		return false;
+	if (!ring_view_read(&c->rings, __atomic_load_n(&row->ring, __ATOMIC_RELAXED), entry)) {
+		*version = __atomic_load_n(&row->version, __ATOMIC_ACQUIRE);
+		return false;
+	}
+	if (entry->meta_len > CATALOG_INLINE_META)
+		entry->meta_len = 0;
+	*version = believed(c, row, entry->version);
+	return true;
+}
+
 /* Returns the number of slots of the row's ring; 0: it has none, or the ring has ended. */
 static uint32_t row_ring_slots(const struct catalog_view *c, const struct catalog_row *row)
 {
@@ -288,7 +328,7 @@ int row_info(const struct catalog_view *c, const struct catalog_row *row, tl_inf
 {
 	struct ring_entry entry;
 	uint64_t nbytes = 0, version;
-	bool in_ring = ring_view_entry(&c->rings, row, &version, &entry);
+	bool in_ring = row_entry(c, row, &version, &entry);
 	const struct row_head h = row_head(row); /* loaded after the version */
 	int r;
 

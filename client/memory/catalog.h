@@ -62,6 +62,14 @@ static inline bool catalog_served(const struct catalog_view *c)
 
 /* The functions below read a row under the caller's lease. */
 
+/*
+ * Reads the version of the row's tensor, on which there is a lease. True: it came through a ring,
+ * and *@entry has the rest. False: the row has the rest; or *@version is 0 and the page is not
+ * mapped. A version that the daemon would not believe is the one that it would give.
+ */
+bool row_entry(const struct catalog_view *c, const struct catalog_row *row, uint64_t *version,
+	       struct ring_entry *entry);
+
 /* Reads @n bytes at @from of the chain of chunks. False if the chain is shorter than that: a broken
  * catalog. */
 bool chunks_read(const struct catalog_view *c, uint32_t chunk, size_t from, void *to, size_t n);

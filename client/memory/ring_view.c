@@ -73,8 +73,7 @@ void ring_views_free(ring_views_at *at)
 	free(views);
 }
 
-/* False: the page is not mapped, or another ring's is mapped there by now. */
-static bool entry_read(const ring_views_at *at, uint64_t slot, struct ring_entry *entry)
+bool ring_view_read(const ring_views_at *at, uint64_t slot, struct ring_entry *entry)
 {
 	const struct ring_page *page = ring_view(at, ring_slot_ring(slot));
 
@@ -83,28 +82,6 @@ static bool entry_read(const ring_views_at *at, uint64_t slot, struct ring_entry
 	*entry = *(const volatile struct ring_entry *)&page->entries[ring_slot_index(slot)];
 	atomic_thread_fence(memory_order_acquire);
 	return ring_view(at, ring_slot_ring(slot)) == page;
-}
-
-/*
- * ORDER: the row's version is read (acquire) before the rest of the row, which the daemon stores
- * before the version. As long as the row has none, its ring keeps its page, and an entry stays as
- * it is while its row is held. A page that is another ring's shows that the ring is over: then the
- * row has got its version. tests/model/ring.pml checks that, with ONE_LOOK as the mistake.
- */
-bool ring_view_entry(const ring_views_at *at, const struct catalog_row *row, uint64_t *version,
-		     struct ring_entry *entry)
-{
-	*version = __atomic_load_n(&row->version, __ATOMIC_ACQUIRE);
-	if (*version || !(__atomic_load_n(&row->flags, __ATOMIC_RELAXED) & ROW_RING))
-		return false;
-	if (!entry_read(at, __atomic_load_n(&row->ring, __ATOMIC_RELAXED), entry)) {
-		*version = __atomic_load_n(&row->version, __ATOMIC_ACQUIRE);
-		return false;
-	}
-	if (entry->meta_len > CATALOG_INLINE_META)
-		entry->meta_len = 0;
-	*version = entry->version;
-	return true;
 }
 
 void *ring_view_own(int fd_peek)

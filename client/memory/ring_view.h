@@ -69,13 +69,8 @@ static inline uint64_t ring_view_ref(const ring_views_at *at, uint64_t ring,
 	return ref_make(ring_word_generation(word), slot);
 }
 
-/*
- * Reads the version of the row's tensor, on which there is a lease. True: it came through a ring,
- * and *@entry has the rest. False: the row has the rest; or *@version is 0 and the page is not
- * mapped.
- */
-bool ring_view_entry(const ring_views_at *at, const struct catalog_row *row, uint64_t *version,
-		     struct ring_entry *entry);
+/* Reads what the page says of a row. False: it is not mapped, or another ring's is there by now. */
+bool ring_view_read(const ring_views_at *at, uint64_t slot, struct ring_entry *entry);
 
 /* Maps the page, unless that of a later ring is mapped there. Under the mutex of the session's
  * mappings, which fork() takes. Returns 0 or a negative errno. */

@@ -231,8 +231,10 @@ int draft_stale(const char *name)
 
 int draft_check(struct tl_draft *draft)
 {
-	int r;
+	int r = session_usable(draft->session);
 
+	if (r)
+		return r;
 	if (draft->state == DRAFT_PARENTS)
 		return tl_fail(-ESTALE,
 			       DRAFT_TEXT " belongs to the process that created it, before fork()",
@@ -260,6 +262,8 @@ static void give_up(struct tl_draft *draft)
 {
 	bool tell = may_be_draft(draft);
 
+	if (session_usable(draft->session))
+		return; /* in a child that was not announced: all of it is the parent's */
 	draft_unlink(draft);
 	if (tell)
 		draft->kind->draft_abort(draft);
@@ -333,8 +337,10 @@ struct tl_draft *draft_of(const DLManagedTensorVersioned *managed)
 int draft_export(struct tl_draft *draft, DLManagedTensorVersioned **out)
 {
 	struct session *s = draft->session;
-	int r;
+	int r = session_usable(s);
 
+	if (r)
+		return r;
 	if (draft->state == DRAFT_PARENTS || draft->state == DRAFT_ENDED)
 		return tl_fail(-ESTALE, "the draft of '%s' is not ours any more", draft->name);
 	r = draft_lent_check(draft);

@@ -54,7 +54,8 @@ static void members_end(struct tl_group *group, enum members_end end)
  * memory of ours as long as a member is in it. */
 static void give_up(tl_group *group)
 {
-	bool parents = group->draft && group->draft->state == DRAFT_PARENTS;
+	bool parents = group->draft && (group->draft->state == DRAFT_PARENTS ||
+					session_usable(group->draft->session));
 	struct session *s = group->draft ? group->all.session : NULL;
 
 	if (s)
@@ -611,7 +612,7 @@ static int sources_copy(tl_group *group, const DLTensor *const *sources)
 
 int group_copy(tl_group *group, const DLTensor *const *sources)
 {
-	int r = 0;
+	int r = group->draft ? session_usable(group->draft->session) : 0;
 
 	for (size_t i = 0; !r && i < group->all.count; i++)
 		r = sources[i] ? source_fits(&group->members[i], sources[i]) : 0;

@@ -132,7 +132,7 @@ static bool meaning(struct session *s, const struct publishing *p, uint64_t ref,
 	if (r)
 		return r == LEASE_E_NONE;
 	there = &s->catalog.rows[ref_slot(found)];
-	ring_view_entry(&s->catalog.rings, there, version, &entry);
+	row_entry(&s->catalog, there, version, &entry);
 	*linked = load_once(&there->segment) == load_once(&row->segment) &&
 		  load_once(&there->segment_generation) == load_once(&row->segment_generation) &&
 		  load_once(&there->offset) == load_once(&row->offset);

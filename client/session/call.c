@@ -126,6 +126,12 @@ int call_run(struct call *c, call_attempt *attempt, void *context)
 		if (c->timeout_ns) /* the request may come at the end of the wait */
 			c->request_deadline = 0;
 		c->spent = false;
+		if (s) {
+			r = session_usable(s);
+			if (r)
+				return r;
+			r = LEASE_E_UNSERVED;
+		}
 		if (s && users_enter(&s->users)) {
 			if (atomic_load_explicit(&s->pinned, memory_order_relaxed))
 				pin_look(s);

@@ -94,6 +94,8 @@ static void session_drained(struct users *users)
 {
 	struct session *s = container_of(users, struct session, users);
 
+	if (!atomic_load(&s->ours))
+		return; /* its threads and its connection are those of the parent */
 	if (!kinds_session_end(s))
 		client_session_ended(s);
 }
@@ -227,8 +229,10 @@ int client_renew(struct tl_client *client, struct session *old, struct connect_u
 {
 	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	bool reached;
-	int r;
+	int r = process_fork_check();
 
+	if (r)
+		return r;
 	if (process_exiting())
 		return tl_fail(-ENOTCONN, "the process is ending");
 	if (client->closed)

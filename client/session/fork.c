@@ -228,10 +228,14 @@ static void before_fork(void)
 	struct tl_client *c;
 
 	lock_all();
+	process_forks(true);
 	fork_cancel = cancel;
 	list_for_each_entry(c, clients, link) {
-		for (struct session *s = c->sessions; s; s = s->older)
-			prepare_session(s, deadline);
+		for (struct session *s = c->sessions; s; s = s->older) {
+			s->strange = !atomic_exchange(&s->ours, false);
+			if (!s->strange)
+				prepare_session(s, deadline);
+		}
 	}
 	errno = saved;
 }
@@ -253,6 +257,9 @@ static void after_fork_parent(void)
 
 	list_for_each_entry(c, clients, link) {
 		for (struct session *s = c->sessions; s; s = s->older) {
+			if (s->strange)
+				continue;
+			atomic_store(&s->ours, true);
 			if (s->fork_peer) {
 				peer_deinit(s->fork_peer); /* the child has its connection */
 				free(s->fork_peer);
@@ -268,6 +275,7 @@ static void after_fork_parent(void)
 		}
 	}
 	kinds_fork_parent();
+	process_forks(false);
 	unlock_all();
 	errno = saved;
 }
@@ -309,6 +317,9 @@ static void drop_parents(struct session *s)
 
 static void child_session(struct session *s)
 {
+	if (s->strange)
+		return;
+	atomic_store(&s->ours, true);
 	if (atomic_load(&s->drained))
 		return;
 	users_fork_session(&s->users);
@@ -385,6 +396,7 @@ static void after_fork_child(void)
 		child_client(c);
 	users_after_fork_child();
 	kinds_fork_child();
+	process_forks(false);
 	unlock_all();
 	kinds_fork_child_unlocked();
 	close_left();
@@ -394,7 +406,12 @@ static void after_fork_child(void)
 
 /* ---- The list ---- */
 
-/* A registration that failed for want of memory is tried again with the next client. */
+/*
+ * Handlers that are registered later run before ours before a fork, and after ours after it. So
+ * those of a program may call the library if ours are registered when it is loaded, before the
+ * program's own constructors, which have no priority, also where it is linked statically. Those
+ * that were there before it was loaded by dlopen() are refused: process_fork_check().
+ */
 static int register_handlers_locked(void)
 {
 	int r = 0;
@@ -407,12 +424,27 @@ static int register_handlers_locked(void)
 	return r;
 }
 
-int fork_prepare(void)
+static int register_handlers(void)
 {
 	int r;
 
 	process_lock();
 	r = register_handlers_locked();
 	process_unlock();
+	return r;
+}
+
+__attribute__((constructor(101))) static void library_loaded(void)
+{
+	register_handlers(); /* for want of memory: fork_prepare() tries it again */
+}
+
+int fork_prepare(void)
+{
+	int r = process_fork_check();
+
+	if (r)
+		return r;
+	r = register_handlers();
 	return r ? tl_fail(r, "pthread_atfork: %m") : 0;
 }

@@ -8,5 +8,5 @@
  * child, so nothing is lost. Tests that count connections set a longer time. */
 extern int64_t fork_timeout_ns;
 
-/* To be called before the first client: handles fork() from now on. 0, or a negative errno. */
+/* To be called before the first client: 0, or a negative errno if fork() cannot be handled. */
 int fork_prepare(void);

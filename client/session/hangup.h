@@ -2,7 +2,10 @@
 /*
  * Notices the end of a connection, for threads that sleep on words of the catalog: the daemon wakes
  * them, but cannot once it has ended. So a session with sleepers has a thread, which only waits for
- * the end of its connection.
+ * the end of its connection. It ends when nobody has slept for a while, since a process lives as
+ * long as any of its threads.
+ *
+ *	UNWATCHED --> STARTING --> WATCHED <--> LEFT --> STARTING
  */
 #pragma once
 
@@ -13,26 +16,31 @@
 
 #include "util/clock.h"
 
-enum hangup_state { HANGUP_UNWATCHED, HANGUP_STARTING, HANGUP_WATCHED };
+enum hangup_state {
+	HANGUP_UNWATCHED,
+	HANGUP_STARTING,
+	HANGUP_WATCHED,
+	HANGUP_LEFT, /* the thread ends, unless it finds a sleeper, and is to be joined */
+};
 
 /* All zeroes at first. */
 struct hangup {
 	_Atomic uint32_t ended; /* a private futex word: 1 when the connection has ended, if it was
 				   watched */
 	_Atomic int state;	/* enum hangup_state */
+	_Atomic bool slept;	/* somebody has slept since the thread looked last */
 	_Atomic int64_t since_ns; /* when the end was noticed (monotonic); 0: it was not */
 	pthread_t thread;
 	int socket;  /* that the thread polls */
 	int look_ms; /* how often it looks at the state as well */
 };
 
-/* To be called before a sleep: watches @socket, unless that is -1, from now on. If no thread can be
- * started it does not, and the next call tries again. @inherited: a forked child has the socket,
- * and its program may close it. */
+/* To be called before each sleep of a second at most: watches @socket, unless that is -1. If no
+ * thread can be started it does not, and the next call tries again. @inherited: a forked child has
+ * the socket, and its program may close it. */
 void hangup_watch(struct hangup *h, int socket, bool inherited);
-/* To be called before the socket is closed, when no other thread uses it any more. -1: others have
- * closed it. */
-void hangup_end(struct hangup *h, int socket);
+/* To be called between shutdown() and close() of the socket, when no other thread uses it. */
+void hangup_end(struct hangup *h);
 /* For a forked child, where the thread does not exist. */
 static inline void hangup_fork_child(struct hangup *h)
 {

@@ -2,19 +2,22 @@
 #include <string.h>
 
 #include "client/session/kind.h"
+#include "client/session/process.h"
 #include "proto/conn.h"
 
 const struct memory_kind *memory_kinds[MEMORY_KINDS];
 
-/* Calls an operation of every kind that has it. */
+/* Calls an operation of every kind that has it. fork() does so without a client, too. */
 #define for_all_kinds(operation, ...)                                                              \
 	for (unsigned k_ = 0; k_ < MEMORY_KINDS; k_++)                                             \
-		if (memory_kinds[k_]->operation)                                                   \
+		if (memory_kinds[k_] && memory_kinds[k_]->operation)                               \
 	memory_kinds[k_]->operation(__VA_ARGS__)
 
 void kinds_register(const struct memory_kind *const kinds[MEMORY_KINDS])
 {
+	process_lock(); /* no fork() is under way, which has taken locks of all kinds or none */
 	memcpy(memory_kinds, kinds, sizeof(memory_kinds));
+	process_unlock();
 }
 
 const struct memory_kind *kind_of_device(DLDeviceType device)

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "client/error.h"
 #include "client/session/process.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -37,6 +39,23 @@ void process_wait_fork(void)
 {
 	pthread_mutex_lock(&mutex);
 	pthread_mutex_unlock(&mutex);
+}
+
+static _Thread_local bool forks;
+
+void process_forks(bool now)
+{
+	forks = now;
+}
+
+int process_fork_check(void)
+{
+	if (!forks)
+		return 0;
+	return tl_fail(
+		-EDEADLK,
+		"a handler of pthread_atfork() that was registered before the library was "
+		"loaded calls it during fork(): load it before, or register the handler later");
 }
 
 bool process_exiting(void)

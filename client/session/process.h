@@ -16,5 +16,10 @@ void process_unlock(void);
 /* Returns when no fork() is under way any more. */
 void process_wait_fork(void);
 
+/* Whether this thread is in fork(), where handlers of the program may call us. Then nothing may
+ * wait for the fork: process_fork_check() fails with -EDEADLK. */
+void process_forks(bool now);
+int process_fork_check(void);
+
 /* Returns true once the process has begun to end. No session is made any more. */
 bool process_exiting(void);

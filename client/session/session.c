@@ -17,15 +17,19 @@
  * daemon or its successor says in the catalog that the ledger is read no more.
  */
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 #include "client/error.h"
 #include "client/session/peer.h"
+#include "client/session/process.h"
 #include "client/session/session.h"
 #include "util/cleanup.h"
 #include "util/fd.h"
+#include "util/page.h"
 
 /* ---- The end ---- */
 
@@ -55,7 +59,9 @@ void session_deinit(struct session *s)
 	/* Before the socket is closed: a ledger that no process has mapped shows that nothing is
 	 * used. */
 	session_unmap_ledger(s);
-	hangup_end(&s->hangup, session_lost(s) ? -1 : s->socket);
+	if (!session_lost(s)) /* a child that was not announced may have it open */
+		shutdown(s->socket, SHUT_RDWR);
+	hangup_end(&s->hangup);
 	session_close_socket(s);
 	catalog_unmap(&s->catalog);
 	atomic_store(&s->drained, true);
@@ -77,6 +83,23 @@ void session_close_socket(struct session *s)
 	s->socket = -1;
 }
 
+/* ---- Children that were not announced ---- */
+
+int session_refused(const struct session *s)
+{
+	int r = process_fork_check();
+
+	if (r)
+		return r;
+	process_wait_fork();
+	if (atomic_load(&s->ours))
+		return 0;
+	return tl_fail(-ECHILD,
+		       "this process was made without the handlers of fork(), as by _Fork() or "
+		       "clone(), and cannot use its parent's clients, tensors and drafts: call "
+		       "tl_connect() anew");
+}
+
 /* ---- The beginning ---- */
 
 void session_adopt_peer(struct session *s, struct session_peer *peer)
@@ -87,6 +110,7 @@ void session_adopt_peer(struct session *s, struct session_peer *peer)
 	s->ledger_bytes = ledger_size(peer->welcome.max_tensors);
 	s->held = ledger_held(peer->ledger, s->catalog.slots);
 	s->touched = peer->ledger->touched;
+	atomic_store(&s->ours, true);
 	s->catalog.mine = &s->catalog.clients[peer->welcome.client_index];
 	s->catalog.mine_live = live_word(peer->welcome.client_generation);
 	atomic_store(&s->life, peer->life);
@@ -95,15 +119,45 @@ void session_adopt_peer(struct session *s, struct session_peer *peer)
 	peer->ledger = NULL;
 }
 
+/* What a child does not get ends a page, and the rest begins the next one. */
+enum { SESSION_WIPED = offsetof(struct session, catalog) };
+
+static unsigned char *session_page(struct session *s)
+{
+	return (unsigned char *)s + SESSION_WIPED - page_size();
+}
+
+/* Without MADV_WIPEONFORK, which Linux has had since 4.14, or a mapping more for it, a child that
+ * is not announced is not noticed. */
+static struct session *session_memory(void)
+{
+	size_t page = page_size();
+	unsigned char *p = aligned_alloc(page,
+					 page + page_ceil(sizeof(struct session) - SESSION_WIPED));
+
+	if (!p)
+		return NULL;
+	madvise(p, page, MADV_WIPEONFORK);
+	return memset(p + page - SESSION_WIPED, 0, sizeof(struct session));
+}
+
+/* Memory that would be wiped is never used again. */
+static void session_memory_free(struct session *s)
+{
+	unsigned char *p = session_page(s);
+
+	if (!madvise(p, page_size(), MADV_KEEPONFORK) || errno == EINVAL)
+		free(p);
+}
+
 static struct session *session_alloc(const struct address *address)
 {
-	struct session *s = aligned_alloc(64, (sizeof(*s) + 63) / 64 * 64);
+	struct session *s = session_memory();
 
 	if (!s)
 		return NULL;
-	memset(s, 0, sizeof(*s));
 	if (users_open(&s->users)) {
-		free(s);
+		session_memory_free(s);
 		return NULL;
 	}
 	s->address = address;
@@ -160,6 +214,6 @@ struct session *session_free(struct session *s)
 	users_free(&s->users);
 	free(s->notes.bytes);
 	refused_reset(&s->refused);
-	free(s);
+	session_memory_free(s);
 	return NULL;
 }

@@ -17,6 +17,7 @@
 #include "client/session/kind.h"
 #include "client/session/outcome.h"
 #include "client/session/refused.h"
+#include "client/session/unsent.h"
 #include "proto/catalog_layout.h"
 #include "proto/conn.h"
 #include "proto/ledger_layout.h"
@@ -40,22 +41,6 @@ enum session_state {
 	SESSION_OPEN,	 /* leases may be taken */
 	SESSION_FORKING, /* fork() copies the ledger: no lease before process_wait_fork() */
 	SESSION_OVER,	 /* no leases may be taken: inherited by a forked child */
-};
-
-enum notes_thread {
-	NOTES_NO_THREAD,
-	NOTES_THREAD_RUNS,
-	NOTES_THREAD_DONE, /* it has ended or is about to, and is to be joined */
-	NOTES_OVER,	   /* the session ends: no thread is started any more */
-};
-
-/* Messages that nobody waits for, and that could not be sent yet; receive_mutex. */
-struct notes {
-	unsigned char *bytes; /* whole messages in their order; each begins at a multiple of 8 */
-	size_t used;
-	_Atomic bool due; /* `used` is not 0 */
-	int state;	  /* enum notes_thread */
-	pthread_t thread; /* sends them when there is space */
 };
 
 /* A message waiting for its answer; its sender owns it. */
@@ -90,12 +75,16 @@ struct size_use {
 enum { SESSION_PAGE = 4096 }; /* of heir and views */
 
 struct session {
-	/* A get reads these members. They are constant, except that a forked child puts its own
-	 * ledger in place. */
-	struct catalog_view catalog;
+	/* A child finds these members zeroed, until fork.c fills them in again. So a child of
+	 * _Fork() or clone() counts nothing in its parent's ledger, and notices what it is. */
 	alignas(64) _Atomic uint32_t *held; /* the ledger's counters; NULL: it is inherited */
 	_Atomic uint8_t *touched;	    /* the ledger's, a byte for each page of held */
-	_Atomic int state; /* enum session_state; changed by fork() and at the process's end */
+	_Atomic bool ours;		    /* false also while this process forks */
+
+	/* A get reads these members, and those above. They are constant, except that a forked child
+	 * puts its own ledger in place. */
+	alignas(64) struct catalog_view catalog;
+	alignas(64) _Atomic int state; /* enum session_state; fork() changes it */
 	struct users users;
 	struct mappings mappings;
 	_Atomic bool ended;	   /* the connection has; mappings stay good */
@@ -111,6 +100,7 @@ struct session {
 	size_t ledger_bytes;
 	int socket;			/* session_socket() */
 	bool forked;			/* a child has it, and may have closed all descriptors */
+	bool strange;			/* during fork(): it was not ours before */
 	struct fd_identity identity;	/* of the socket */
 	struct session_peer *fork_peer; /* during fork(): the child's connection */
 	bool close_after_fork;		/* in the child: session_close() is due */
@@ -153,6 +143,15 @@ struct session {
 
 	void *of_kind[MEMORY_KINDS]; /* each kind of memory's own data */
 };
+
+/* Every call that uses more of a session than its mappings asks first. 0, -ECHILD in a child that
+ * was not announced, or -EDEADLK in a handler that runs within this thread's fork(). Waits for the
+ * fork() of another thread. */
+int session_refused(const struct session *s);
+static inline int session_usable(const struct session *s)
+{
+	return __builtin_expect(atomic_load(&s->ours), 1) ? 0 : session_refused(s);
+}
 
 /* True if the daemon still reads our ledger. */
 static inline bool session_served(const struct session *s)

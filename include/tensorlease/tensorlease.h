@@ -118,6 +118,14 @@
  * services do. Its other calls use a connection of their own, which is made when it is needed.
  * Drafts stay the parent's: only it commits them. The child may write to those that were exported
  * (tl_draft_to_dlpack()) until then, but its own children may not; other drafts it must not touch.
+ *
+ * A child that was made without the handlers of pthread_atfork(), by _Fork() or clone(), has no
+ * leases of its own. What it releases, aborts or closes of its parent's is left as it is, and its
+ * other calls with it fail with -ECHILD. It may call tl_connect(), where POSIX lets such a child
+ * call anything.
+ *
+ * A program's own handlers may call the library if they were registered after it was loaded. In
+ * others, within fork(), calls that need more than a mapped tensor fail with -EDEADLK.
  */
 #ifndef TENSORLEASE_H
 #define TENSORLEASE_H

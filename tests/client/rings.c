@@ -469,6 +469,35 @@ TEST(versions_of_a_liar_go_up_and_stay_below_the_end)
 	tl_close(consumer);
 }
 
+TEST(a_reader_believes_no_version_that_the_daemon_would_not)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *consumer = td_connect(&d);
+	tl_get_options newer = { .size = sizeof(newer) };
+	DLManagedTensorVersioned *t;
+	struct ring_page *page;
+	uint64_t version, seen;
+
+	begin(producer, "r");
+	version = put_ring(producer, "r", 2);
+	must(has(consumer, "r", 2, version));
+	page = own_page();
+	for (int i = 0; i < RING_SLOTS_MAX; i++)
+		page->entries[i].version = i % 2 ? UINT64_MAX : (uint64_t)1 << 62;
+	t = get(consumer, "r");
+	must_be(tl_tensor_version(t, &seen), 0);
+	drop(t);
+	must(seen <= version);
+	version = put_ring(producer, "r", 3); /* an honest one again */
+	newer.newer_than = seen;
+	must_be(tl_get(consumer, "r", &newer, &t), 0);
+	must_be(tl_tensor_version(t, &seen), 0);
+	must_be(seen, version);
+	drop(t);
+	tl_close(producer);
+	tl_close(consumer);
+}
+
 _Noreturn static int publish_for_ever(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = td_connect(d);

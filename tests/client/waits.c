@@ -2,6 +2,7 @@
 /* Gets that wait: for a name, for a newer version, asleep or spinning; and what ends the wait. */
 #include <limits.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "tests/client/common.h"
 
@@ -94,6 +95,58 @@ TEST(sleepers_and_spinners_see_a_commit)
 	}
 	tl_close(client);
 	tl_close(producer);
+}
+
+static void wait_briefly(tl_client *client)
+{
+	tl_get_options o = { .size = sizeof(o), .timeout_ns = MS };
+	DLManagedTensorVersioned *t;
+
+	must_be(tl_get(client, "none", &o, &t), -ETIMEDOUT);
+}
+
+static unsigned count_threads(void)
+{
+	struct stat st;
+
+	must_be(stat("/proc/self/task", &st), 0);
+	return (unsigned)st.st_nlink - 2;
+}
+
+TEST(the_thread_that_waits_need_ends_when_nobody_waits_and_comes_back)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	unsigned own = count_threads();
+
+	for (int i = 0; i < 2; i++) {
+		wait_briefly(client);
+		must_be(count_threads(), own + 1);
+		eventually(count_threads() == own);
+	}
+	tl_close(client);
+}
+
+static int ends_with_its_last_thread(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = td_connect(d);
+	DLManagedTensorVersioned *t;
+
+	(void)arg;
+	put_bytes(client, "a", 1, 100);
+	t = get(client, "a");
+	must_be(t->dl_tensor.ndim, 1);
+	wait_briefly(client);
+	pthread_exit(NULL);
+}
+
+TEST(a_process_that_has_waited_ends_when_its_own_threads_have)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct test_child c = child_start(&d, ends_with_its_last_thread, NULL);
+
+	must_be(child_wait(&c), 0);
+	eventually(td_status(&d).clients == 0);
 }
 
 enum { ROUNDS = 3000 };
