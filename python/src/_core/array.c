@@ -228,7 +228,8 @@ void array_deinit(PyObject *self)
 	struct array *a = (struct array *)self;
 
 	a->hold = hold_unref_py(a->hold);
-	a->ordered = hold_unref_py(a->ordered);
+	a->lasting = hold_unref_py(a->lasting);
+	Py_CLEAR(a->draft);
 }
 
 struct hold *array_hold(PyObject *self)
@@ -474,15 +475,27 @@ static struct hold *remap_writable(struct hold *h)
 }
 
 /*
- * A request for plain bytes may come from PyTorch: torch.frombuffer() and torch.asarray() make such
- * requests, give the buffer back at once, and use the memory as long as they have the view's
- * object. They write to it, even if it is read-only. So that object is another Tensor, over a
- * copy-on-write mapping if the memory is read-only, and the lease ends with the last reference to
- * it. Returns a new reference, or NULL with an exception.
+ * Consumers give a buffer back at once and use the memory as long as they have the view's object:
+ * torch.frombuffer(), and numpy.ndarray(buffer=) of a memoryview. So that object is another Tensor,
+ * and the lease ends with the last reference to it. torch.frombuffer() and torch.asarray() ask for
+ * plain bytes and write to them, even if they are read-only, so that they get a copy-on-write
+ * mapping then. Returns a new reference, or NULL with an exception.
  */
-static PyObject *plain_bytes(struct hold *h)
+static PyObject *exporter(PyObject *self, struct hold *h, int flags)
 {
-	return tensor_over(hold_read_only(h) && h->nbytes ? remap_writable(h) : hold_ref(h));
+	bool must_remap = !(flags & PyBUF_ND) && hold_read_only(h) && h->nbytes;
+	PyObject *other = tensor_over(must_remap ? remap_writable(h) : hold_ref(h));
+
+	if (other && is_draft(self))
+		((struct array *)other)->draft = Py_NewRef(self);
+	return other;
+}
+
+/* numpy.ndarray(buffer=) of an object that is no memoryview keeps that object, and not the view's.
+ */
+static bool keeps_the_exported(int flags)
+{
+	return (flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS && !(flags & PyBUF_FORMAT);
 }
 
 /* The bits of PyBUF_C_CONTIGUOUS and the like beside those of PyBUF_STRIDES. */
@@ -497,6 +510,7 @@ int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 {
 	static char none;
 	struct hold *h = ((struct array *)self)->hold;
+	PyObject *other;
 	const char *why;
 	const DLTensor *t;
 
@@ -517,10 +531,12 @@ int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 		return -1;
 	}
 	view->readonly = hold_read_only(h);
-	self = flags & PyBUF_ND ? Py_NewRef(self) : plain_bytes(h);
-	if (!self)
+	other = exporter(self, h, flags);
+	if (!other)
 		return -1;
-	h = hold_ref(((struct array *)self)->hold);
+	h = hold_ref(((struct array *)other)->hold); /* the allocation may have released ours */
+	if (keeps_the_exported(flags) && !((struct array *)self)->lasting)
+		((struct array *)self)->lasting = hold_ref(h);
 	t = &h->managed->dl_tensor;
 	view->internal = h;
 	view->buf = t->data ? (char *)t->data + t->byte_offset : &none;
@@ -532,7 +548,7 @@ int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 	view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES && t->ndim ? h->byte_strides
 									    : NULL;
 	view->suboffsets = NULL;
-	view->obj = self;
+	view->obj = other;
 	return 0;
 }
 
