@@ -18,6 +18,7 @@ static PyMethodDef functions[] = {
 	{ "check_uint64", check_uint64, METH_VARARGS, NULL },
 	{ "check_stream", check_stream, METH_O, NULL },
 	{ "lacks_tensors", lacks_tensors, METH_NOARGS, NULL },
+	{ "modules", package_modules, METH_NOARGS, NULL },
 	{ "register", register_types, METH_VARARGS, NULL },
 	{ "cuda_devices", cuda_devices, METH_NOARGS, NULL },
 	{ "cuda_alloc", cuda_alloc, METH_VARARGS, NULL },

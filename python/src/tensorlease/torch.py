@@ -11,6 +11,7 @@ import math
 import operator
 import os
 import struct
+import sys
 import threading
 import weakref
 
@@ -32,6 +33,7 @@ def _collate(batch, **_):
 
 
 default_collate_fn_map[Tensor] = _collate
+_core.modules()[__name__] = sys.modules[__name__]  # so that it is not imported twice
 
 
 def _below(prefix):
