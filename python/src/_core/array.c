@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cuda.h"
+#include "fault.h"
 #include "lock.h"
 #include "transfer/transfer.h"
 
@@ -151,6 +152,7 @@ struct hold *hold_new(DLManagedTensorVersioned *managed)
 		h->byte_strides[i] = (Py_ssize_t)n;
 		n *= t->shape[i] ? (uint64_t)t->shape[i] : 1;
 	}
+	h->noted = h->base ? -1 : fault_note(managed, h->nbytes);
 	return h;
 }
 
@@ -184,6 +186,7 @@ static void managed_end(const struct hold *h)
 struct hold *hold_unref(struct hold *h)
 {
 	if (h && atomic_fetch_sub(&h->refs, 1) == 1) {
+		fault_forget(h->noted);
 		managed_end(h);
 		owner_give_up(h->stream_owner);
 		free(h);
@@ -498,6 +501,51 @@ static bool keeps_the_exported(int flags)
 	return (flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS && !(flags & PyBUF_FORMAT);
 }
 
+/* Whether the code of the function that runs now has that name, of a variable or an attribute. */
+static int caller_names(const char *name)
+{
+	PyFrameObject *frame = PyEval_GetFrame();
+	PyObject *code = frame ? (PyObject *)PyFrame_GetCode(frame) : NULL;
+	PyObject *names = code ? PyObject_GetAttrString(code, "co_names") : NULL;
+	PyObject *text = names ? PyUnicode_FromString(name) : NULL;
+	int found = text ? PySequence_Contains(names, text) : 0;
+
+	Py_XDECREF(text);
+	Py_XDECREF(names);
+	Py_XDECREF(code);
+	return found;
+}
+
+/*
+ * torch.asarray() asks for plain bytes before it asks for DLPack, and makes float32 of them. It is
+ * known by the exception of its former request, for bytes to write to, which is still set, and by
+ * the name in the code that calls it: torch.frombuffer() asks alike, but is told the type. Returns
+ * true with an exception, whose text PyTorch drops, so that there is a warning too.
+ */
+static bool refuse_asarray(int flags)
+{
+	static const char why[] =
+		"torch.asarray() would take the tensor for plain bytes, and make float32 of them: use "
+		"tensor.torch() or torch.from_dlpack(tensor)";
+	PyObject *type, *value, *traceback;
+	bool is_asarray;
+
+	if (flags || !PyErr_Occurred())
+		return false;
+	PyErr_Fetch(&type, &value, &traceback);
+	is_asarray = caller_names("asarray") > 0 && caller_names("frombuffer") == 0;
+	if (is_asarray && !PyErr_WarnEx(PyExc_RuntimeWarning, why, 1))
+		PyErr_SetString(PyExc_BufferError, why);
+	if (!is_asarray) {
+		PyErr_Restore(type, value, traceback);
+		return false;
+	}
+	Py_XDECREF(type);
+	Py_XDECREF(value);
+	Py_XDECREF(traceback);
+	return true;
+}
+
 /* The bits of PyBUF_C_CONTIGUOUS and the like beside those of PyBUF_STRIDES. */
 enum {
 	C_CONTIGUOUS = PyBUF_C_CONTIGUOUS & ~PyBUF_STRIDES,
@@ -528,6 +576,13 @@ int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 		why = "the tensor is in C order, not in Fortran order";
 	if (why) {
 		PyErr_SetString(PyExc_BufferError, why);
+		return -1;
+	}
+	if (refuse_asarray(flags))
+		return -1;
+	h = ((struct array *)self)->hold; /* again: the warning may have run code */
+	if (!h) {
+		raise_ended(self, PyExc_BufferError);
 		return -1;
 	}
 	view->readonly = hold_read_only(h);

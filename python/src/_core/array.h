@@ -21,6 +21,7 @@ struct hold {
 	DLManagedTensorVersioned *managed;
 	struct hold *base; /* of a view: the hold of the bytes, kept by `managed`; NULL: its own */
 	uint64_t nbytes;
+	int noted;	      /* by fault_note() */
 	bool foreign;	      /* another library made `managed`, and its deleter may need the GIL */
 	struct stream stream; /* on a GPU: the one it was got for */
 	PyObject *stream_owner; /* the owner of that stream, or of the one that writes a draft,
