@@ -26,6 +26,7 @@ _Stream = int | Any | None  # as DLPack numbers them, or an object of another li
 _Mode = Literal["r", "c"]
 _Format = Literal["npy", "npz", "safetensors", "pb"]
 _Seconds = SupportsFloat | None
+_Trust = Literal["all"] | list[int] | tuple[int, ...] | builtins.set[int] | builtins.frozenset[int]
 _Ring = int | Literal["auto"] | None
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -485,7 +486,8 @@ class Client:
         owner_bound: bool = False,
         metadata: Buffer | None = None,
         mode: _Mode = "r",
-        timeout: _Seconds = ...,
+        timeout: _Seconds = 600.0,
+        trust: _Trust = (),
     ) -> Tensor: ...
     def load(
         self,
@@ -578,7 +580,8 @@ def cached(
     key: Callable[..., str] | None = None,
     ttl: _Seconds = None,
     evictable: bool = True,
-    timeout: _Seconds = ...,
+    timeout: _Seconds = 600.0,
+    trust: _Trust = (),
 ) -> Callable[[Callable[_P, _Array]], _Cached[_P]]: ...
 def connect(
     address: str | os.PathLike[str] | None = None,
