@@ -14,10 +14,12 @@ import time
 
 from ._errors import NoSpaceError, NotFoundError, PermissionDeniedError, TensorLostError, TimeoutError
 from ._lock import ForkLock
+from ._waiter import Pauses, is_gevent
 
 _TRIES = 5
 _LOOKS = 10
 PATIENCE = 600.0  # seconds for another process to make something; nothing tells whether one that lives ever will
+_LONGEST_PAUSE = 0.1  # seconds between a greenlet's looks at a claim
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 _mine = threading.local()  # .makes: (where, name) -> whether this thread makes it just now, or only claims it
@@ -64,7 +66,11 @@ def _claim(client, name, end, timeout, held):
     The list has it even if a signal's handler raises an exception as soon as it is ours.
     """
     try:
-        mine = client._claim(name, max(0.0, end - time.monotonic()), held)
+        mine = client._claim(name, 0.0 if is_gevent() else max(0.0, end - time.monotonic()), held)
+        pauses = Pauses(_LONGEST_PAUSE)
+        while mine is None and time.monotonic() < end:  # only with gevent, whose other greenlets run meanwhile
+            time.sleep(pauses.next())
+            mine = client._claim(name, 0.0, held)
     except NoSpaceError:  # this user has as many claims as it may
         return True
     if mine is None:

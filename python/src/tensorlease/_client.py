@@ -67,8 +67,9 @@ def connect(address=None, *, namespace=None, autostart=None, timeout=10.0):
 class Client(_core.Client):
     """A connection to a daemon. Any thread may use it at any time.
 
-    Calls that wait or copy release the GIL. Waits for a tensor, for its producer's work on a GPU or for space end with
-    Ctrl-C and with close().
+    Calls that wait or copy release the GIL. Within a thread aget() and ``async for`` let other tasks run, and with
+    gevent watch(), events() and get_or_put() let greenlets run; the other waits stop them. Waits for a tensor, for its
+    producer's work on a GPU or for space end with Ctrl-C and with close().
 
     Besides its own errors each call may raise a ValueError (the client is closed, or an argument is wrong), a
     TypeError, a DisconnectedError (the daemon is gone; the next call connects again), a KickedError (an administrator
