@@ -17,6 +17,8 @@ import numpy as np
 
 import tensorlease
 
+tensorlease.explain_faults()  # a library that writes to read-only memory is told apart from other crashes
+
 NAME, SHAPE = "camera/rgb", (480, 640, 3)
 META = struct.Struct("<qq")  # frame number, time.monotonic_ns() of its exposure
 

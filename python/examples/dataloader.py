@@ -15,6 +15,8 @@ import numpy as np
 
 import tensorlease
 
+tensorlease.explain_faults()  # a library that writes to read-only memory is told apart from other crashes
+
 SHAPE = (16, 64, 64, 3)
 
 

@@ -19,6 +19,8 @@ import numpy as np
 
 import tensorlease
 
+tensorlease.explain_faults()  # a library that writes to read-only memory is told apart from other crashes
+
 PREFIX = "rl_weights_example/"
 LAYERS = {"embedding": (256, 64), "block.0": (64, 64), "block.1": (64, 64), "head": (64, 16)}
 LAST = PREFIX + list(LAYERS)[-1]  # when one layer is new, all are

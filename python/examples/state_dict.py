@@ -13,6 +13,8 @@ import torch
 
 import tensorlease
 
+tensorlease.explain_faults()  # a library that writes to read-only memory is told apart from other crashes
+
 PREFIX = "state_dict_example"
 
 

@@ -13,6 +13,8 @@ import numpy as np
 
 import tensorlease
 
+tensorlease.explain_faults()  # a library that writes to read-only memory is told apart from other crashes
+
 LAYERS = {"fc1": (256, 512), "fc2": (512, 10)}
 
 

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """get_or_put() and cached(): what is computed once on the machine."""
 
+import inspect
+import itertools
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
 
@@ -14,6 +17,7 @@ from conftest import (
     close_during,
     daemon_at,
     eventually,
+    in_child,
     interrupted_as,
     is_interrupted,
     once_asleep,
@@ -128,6 +132,50 @@ def test_another_takes_over_if_the_maker_is_killed(client):
     assert client.get_or_put("cache/killed", lambda: np.arange(3)).version == 1
     for end in told:
         os.close(end)
+
+
+def test_nobody_waits_for_ever_for_a_maker_that_hangs(client):
+    """Unless it says so: nothing tells whether a process that lives will ever publish."""
+    for waits in (client.get_or_put, tensorlease.cached):
+        assert 60 <= inspect.signature(waits).parameters["timeout"].default < 3600
+    client._claim("cache/hangs", 1, [])
+    with tensorlease.connect(autostart=False) as other:
+        for timeout in (0, None, 0.01):
+            with pytest.raises(tensorlease.TimeoutError, match=r"timeout= sets how long.*status --clients"):
+                other.get_or_put("cache/hangs", never, timeout=timeout)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_only_what_the_user_or_root_has_made_is_taken():
+    def stranger():
+        os.setuid(4321)
+        with tensorlease.connect(address, autostart=False) as client:
+            for name in ("theirs", "cache/" + tensorlease._cache._key_of("", (1,), {})):
+                client.put(name, np.arange(3))
+            assert client.get_or_put("ours", never).tolist() == [7]
+            assert client.get_or_put("theirs", never).tolist() == [0, 1, 2]
+
+    with tempfile.TemporaryDirectory(prefix="tl-py-") as folder, daemon_at(f"{folder}/socket"):
+        address = f"{folder}/socket"
+        os.chmod(folder, 0o755)
+        with tensorlease.connect(address, autostart=False) as client:
+            client.put("ours", np.array([7]))
+            in_child(stranger)
+            for make, trust in itertools.product((never, lambda: np.zeros(1)), ((), [], {0, 99})):
+                with pytest.raises(tensorlease.PermissionDeniedError, match=r"belongs to user 4321.*trust=\[4321\]"):
+                    client.get_or_put("theirs", make, trust=trust)
+            assert [c.leases for c in client.clients()] == [0]
+            for trust in ([4321], (99, 4321), {4321}, "all"):
+                assert client.get_or_put("theirs", never, trust=trust).tolist() == [0, 1, 2]
+                assert tensorlease.cached("cache/", client=client, trust=trust)(never)(1).tolist() == [0, 1, 2]
+            with pytest.raises(tensorlease.PermissionDeniedError):
+                tensorlease.cached("cache/", client=client)(never)(1)
+
+
+@pytest.mark.parametrize("trust", [None, 5, "everybody", ["root"], [True]])
+def test_whom_to_trust_is_checked(client, trust):
+    with pytest.raises(TypeError, match="trust must be 'all', or a list of uids"):
+        client.get_or_put("cache/trust", never, trust=trust)
 
 
 def test_a_child_that_the_maker_leaves_does_not_keep_the_claim(client):

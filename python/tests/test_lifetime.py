@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leases end with del, gc, threads and processes, and fork and spawn work."""
 
+import ctypes
 import gc
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -75,6 +77,120 @@ def test_a_tensor_may_be_given_back_by_another_thread(client, held):
     for thread in threads:
         thread.join()
     assert held() == 0
+
+
+N = 1 << 16
+
+
+def _raw(tensor):
+    return np.ndarray(N, "uint8", buffer=pickle.PickleBuffer(tensor).raw())
+
+
+def _out_of_band(tensor):
+    kept = []
+    data = pickle.dumps(tensor.numpy(), 5, buffer_callback=kept.append)
+    return lambda: pickle.loads(data, buffers=kept)
+
+
+# All of them keep the memory by way of what another library holds of ours.
+HOLDERS = {
+    "memoryview": memoryview,
+    "memoryview.obj": lambda t: memoryview(t).obj,
+    "memoryview.cast": lambda t: memoryview(t)[1:].cast("b").toreadonly(),
+    "bytes().obj": lambda t: t.bytes().obj,
+    "numpy().base": lambda t: t.numpy().base,
+    "numpy().base.obj": lambda t: t.numpy().base.obj,
+    "ndarray(memoryview)": lambda t: np.ndarray(N, "uint8", buffer=memoryview(t)),
+    "ndarray(memoryview.cast)": lambda t: np.ndarray(N, "uint8", buffer=memoryview(t).cast("c")),
+    "ndarray(tensor)": lambda t: np.ndarray(N, "uint8", buffer=t),
+    "ndarray(bytes())": lambda t: np.ndarray(N, "uint8", buffer=t.bytes()),
+    "ndarray(PickleBuffer.raw())": _raw,
+    "frombuffer": lambda t: np.frombuffer(t, "uint8"),
+    "frombuffer(memoryview)": lambda t: np.frombuffer(memoryview(t), "uint8"),
+    "asarray": np.asarray,
+    "array(copy=False)": lambda t: np.array(t, copy=None if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else False),
+    "from_dlpack": from_dlpack,
+    "PickleBuffer": pickle.PickleBuffer,
+    "out of band": _out_of_band,
+    "view()": lambda t: t.view("int8").numpy(),
+    "DLPack capsule": lambda t: t.__dlpack__(max_version=(1, 0), copy=None, dl_device=None),
+}
+
+
+def _bytes_held(holder):
+    holder = holder() if callable(holder) else holder
+    if type(holder).__name__ == "PyCapsule":
+        holder = from_dlpack(Capsule(holder))
+    return np.frombuffer(holder, "uint8")
+
+
+class Capsule:
+    """What has one capsule to give."""
+
+    def __init__(self, capsule):
+        self.capsule = capsule
+
+    def __dlpack__(self, **_):
+        return self.capsule
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+def _overwrite(client, name):
+    """Publishes others until all memory that is free was used again."""
+    client.delete(name)
+    for i in range(8):
+        client.put(f"{name}/{i}", np.full(N, 0xEE, "uint8"))
+    client.delete(prefix=f"{name}/")
+
+
+@pytest.mark.parametrize("mode", "rc")
+@pytest.mark.parametrize("way", HOLDERS)
+def test_whoever_holds_a_part_of_a_tensor_holds_its_bytes(client, observer, way, mode):
+    before = leases_of(observer, os.getpid())
+    client.put("life/held", np.full(N, 7, "uint8"))
+    with client.get("life/held", mode=mode) as tensor:
+        holder = HOLDERS[way](tensor)
+    _overwrite(client, "life/held")
+    held = _bytes_held(holder)
+    unchanged = bool((held == 7).all())
+    assert held.size >= N - 1 and unchanged, f"{way}: the bytes have changed"
+    del tensor, holder, held
+    assert leases_of(observer, os.getpid()) == before
+
+
+@pytest.mark.parametrize("way", [*(way for way in HOLDERS if way != "view()"), "ctypes"])
+def test_whoever_holds_a_part_of_a_draft_holds_its_bytes(client, observer, way):
+    before = leases_of(observer, os.getpid())
+    with client.create("life/held", (N,), "uint8") as draft:
+        draft.numpy().fill(7)
+        holder = HOLDERS.get(way, (ctypes.c_ubyte * N).from_buffer)(draft)
+    _overwrite(client, "life/held")
+    held = _bytes_held(holder)
+    unchanged = bool((held == 7).all())
+    assert held.size >= N - 1 and unchanged, f"{way}: the bytes have changed"
+    del draft, holder, held
+    assert leases_of(observer, os.getpid()) == before
+
+
+def test_ctypes_writes_to_no_shared_memory_of_a_tensor(client):
+    client.put("life/held", np.full(N, 7, "uint8"))
+    with client.get("life/held") as tensor, pytest.raises(TypeError, match="not writable"):
+        (ctypes.c_ubyte * N).from_buffer(tensor)
+    with client.get("life/held", mode="c") as tensor:
+        held = (ctypes.c_ubyte * N).from_buffer(tensor)
+    _overwrite(client, "life/held")
+    assert bytes(held) == bytes([7]) * N
+
+
+def test_a_view_keeps_its_draft_open(client):
+    array = np.asarray(memoryview(client.create("life/view", (N,), "uint8")))
+    view = memoryview(client.create("life/other", (N,), "uint8")).obj
+    array.fill(3)
+    assert not client.publish("life/view", array).copied
+    assert view.numpy().flags.writeable and "life/other" not in client
+    assert (client.get("life/view").numpy() == 3).all()
 
 
 def test_descriptors_and_mappings_do_not_pile_up(client):

@@ -25,6 +25,47 @@ def test_library_and_daemon_are_carried():
     assert tensorlease.__version__ in version.stdout
 
 
+def test_a_second_import_has_the_classes_of_the_first(address):
+    """As test runners and mock.patch.dict(sys.modules) do it, which put the first one back in the end."""
+    code = """
+import sys, unittest.mock
+import tensorlease
+from tensorlease import NotFoundError
+client = tensorlease.connect(autostart=False)
+with unittest.mock.patch.dict(sys.modules):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorlease"]:
+        del sys.modules[name]
+    import tensorlease as second
+    from tensorlease._tensor import Tensor, pickle_for
+    for one in (client, second.connect(autostart=False)):
+        for error in (NotFoundError, second.NotFoundError):
+            try:
+                one.get("nowhere")
+            except error as caught:
+                print(type(caught) is NotFoundError)
+    client.put("a", b"abc")
+    print(type(client.get("a")) is Tensor is tensorlease.Tensor, second._core is tensorlease._core)
+print(sys.modules["tensorlease"] is tensorlease is second, client["a"].tolist())
+import importlib
+print(importlib.reload(tensorlease) is tensorlease, tensorlease.NotFoundError is NotFoundError)
+"""
+    assert run_python(code).stdout == "True\n" * 4 + "True True\nTrue [97, 98, 99]\nTrue True\n"
+
+
+def test_a_second_import_of_the_part_for_torch(address):
+    pytest.importorskip("torch")
+    code = """
+import sys, unittest.mock
+import tensorlease.torch as first
+with unittest.mock.patch.dict(sys.modules):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorlease"]:
+        del sys.modules[name]
+    import tensorlease.torch as second
+print(first is second)
+"""
+    assert run_python(code).stdout == "True\n"
+
+
 def test_tracebacks_call_the_errors_as_users_do():
     errors = [x for x in vars(tensorlease).values() if isinstance(x, type) and issubclass(x, Exception)]
     assert len(errors) >= 14 and {x.__module__ for x in errors} == {"tensorlease"}

@@ -3,10 +3,14 @@
 
 import ast
 import contextlib
+import hashlib
 import inspect
+import io
 import os
+import signal
 import tempfile
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -522,3 +526,45 @@ def test_the_stub_has_the_parameters_of_the_module():
     for node, there in ((functions["load_model"], shared.load_model), (init, shared.CachedDataset.__init__)):
         stub = [argument.arg for argument in node.args.args + node.args.kwonlyargs]
         assert stub == list(inspect.signature(there).parameters)
+
+
+def test_asarray_is_refused_in_words(client):
+    """It would take the bytes for float32. PyTorch drops the text of the error, and so there is a warning."""
+    client.put("torch/guess", np.arange(12, dtype="uint8").reshape(3, 4))
+    tensor = client.get("torch/guess")
+    with pytest.warns(RuntimeWarning, match=r"tensor\.torch\(\)"), pytest.raises(RuntimeError):
+        torch.asarray(tensor)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        with pytest.raises((RuntimeError, RuntimeWarning)):
+            torch.asarray(tensor, dtype=torch.uint8)
+    for make in (torch.as_tensor, torch.tensor, torch.from_dlpack):
+        assert make(tensor).dtype is torch.uint8 and make(tensor).shape == (3, 4)
+
+
+def test_frombuffer_is_told_the_type(client):
+    client.put("torch/guess", np.arange(12, dtype="int16"))
+    assert torch.frombuffer(client.get("torch/guess"), dtype=torch.int16).tolist() == list(range(12))
+
+
+def test_others_are_not_taken_for_asarray(client):
+    """Though this function names it, and an exception is being handled."""
+    client.put("torch/guess", np.arange(12, dtype="int16"))
+    tensor = client.get("torch/guess")
+    with pytest.raises(TypeError):
+        io.BytesIO(b"12").readinto(tensor)
+    try:
+        raise KeyError
+    except KeyError:
+        assert hashlib.sha256(tensor).digest() == hashlib.sha256(np.asarray(tensor)).digest()
+
+
+def test_a_write_by_from_numpy_is_explained(client):
+    client.put("torch/guess", np.arange(12, dtype="uint8"))
+    code = """
+import torch, tensorlease
+tensorlease.explain_faults()
+torch.from_numpy(tensorlease.connect(autostart=False).get("torch/guess").numpy())[0] = 3
+"""
+    result = run_python(code, check=False)
+    assert result.returncode == -signal.SIGSEGV and "a write to tensor 'torch/guess'" in result.stderr

@@ -60,7 +60,8 @@ ENVIRONMENTS = (
     # The package's own tests that need more than NumPy.
     Environment(
         "package",
-        "torch==2.13.0+cpu numpy==2.4.6 ml_dtypes==0.6.0 safetensors pillow setuptools trio==0.35.0 anyio==4.16.0",
+        "torch==2.13.0+cpu numpy==2.4.6 ml_dtypes==0.6.0 safetensors pillow setuptools trio==0.35.0 anyio==4.16.0 "
+        "gevent==26.9.0",
         tuple(
             f"../../python/tests/test_{name}.py"
             for name in (
@@ -68,6 +69,7 @@ ENVIRONMENTS = (
                 "dlpack",
                 "examples",
                 "files",
+                "gevent",
                 "gpu_alloc",
                 "many",
                 "package",

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cuda.h"
+#include "fault.h"
 #include "lock.h"
 #include "transfer/transfer.h"
 
@@ -151,6 +152,7 @@ struct hold *hold_new(DLManagedTensorVersioned *managed)
 		h->byte_strides[i] = (Py_ssize_t)n;
 		n *= t->shape[i] ? (uint64_t)t->shape[i] : 1;
 	}
+	h->noted = h->base ? -1 : fault_note(managed, h->nbytes);
 	return h;
 }
 
@@ -184,6 +186,7 @@ static void managed_end(const struct hold *h)
 struct hold *hold_unref(struct hold *h)
 {
 	if (h && atomic_fetch_sub(&h->refs, 1) == 1) {
+		fault_forget(h->noted);
 		managed_end(h);
 		owner_give_up(h->stream_owner);
 		free(h);
@@ -228,7 +231,8 @@ void array_deinit(PyObject *self)
 	struct array *a = (struct array *)self;
 
 	a->hold = hold_unref_py(a->hold);
-	a->ordered = hold_unref_py(a->ordered);
+	a->lasting = hold_unref_py(a->lasting);
+	Py_CLEAR(a->draft);
 }
 
 struct hold *array_hold(PyObject *self)
@@ -474,15 +478,72 @@ static struct hold *remap_writable(struct hold *h)
 }
 
 /*
- * A request for plain bytes may come from PyTorch: torch.frombuffer() and torch.asarray() make such
- * requests, give the buffer back at once, and use the memory as long as they have the view's
- * object. They write to it, even if it is read-only. So that object is another Tensor, over a
- * copy-on-write mapping if the memory is read-only, and the lease ends with the last reference to
- * it. Returns a new reference, or NULL with an exception.
+ * Consumers give a buffer back at once and use the memory as long as they have the view's object:
+ * torch.frombuffer(), and numpy.ndarray(buffer=) of a memoryview. So that object is another Tensor,
+ * and the lease ends with the last reference to it. torch.frombuffer() and torch.asarray() ask for
+ * plain bytes and write to them, even if they are read-only, so that they get a copy-on-write
+ * mapping then. Returns a new reference, or NULL with an exception.
  */
-static PyObject *plain_bytes(struct hold *h)
+static PyObject *exporter(PyObject *self, struct hold *h, int flags)
 {
-	return tensor_over(hold_read_only(h) && h->nbytes ? remap_writable(h) : hold_ref(h));
+	bool must_remap = !(flags & PyBUF_ND) && hold_read_only(h) && h->nbytes;
+	PyObject *other = tensor_over(must_remap ? remap_writable(h) : hold_ref(h));
+
+	if (other && is_draft(self))
+		((struct array *)other)->draft = Py_NewRef(self);
+	return other;
+}
+
+/* numpy.ndarray(buffer=) of an object that is no memoryview keeps that object, and not the view's.
+ */
+static bool keeps_the_exported(int flags)
+{
+	return (flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS && !(flags & PyBUF_FORMAT);
+}
+
+/* Whether the code of the function that runs now has that name, of a variable or an attribute. */
+static int caller_names(const char *name)
+{
+	PyFrameObject *frame = PyEval_GetFrame();
+	PyObject *code = frame ? (PyObject *)PyFrame_GetCode(frame) : NULL;
+	PyObject *names = code ? PyObject_GetAttrString(code, "co_names") : NULL;
+	PyObject *text = names ? PyUnicode_FromString(name) : NULL;
+	int found = text ? PySequence_Contains(names, text) : 0;
+
+	Py_XDECREF(text);
+	Py_XDECREF(names);
+	Py_XDECREF(code);
+	return found;
+}
+
+/*
+ * torch.asarray() asks for plain bytes before it asks for DLPack, and makes float32 of them. It is
+ * known by the exception of its former request, for bytes to write to, which is still set, and by
+ * the name in the code that calls it: torch.frombuffer() asks alike, but is told the type. Returns
+ * true with an exception, whose text PyTorch drops, so that there is a warning too.
+ */
+static bool refuse_asarray(int flags)
+{
+	static const char why[] =
+		"torch.asarray() would take the tensor for plain bytes, and make float32 of them: use "
+		"tensor.torch() or torch.from_dlpack(tensor)";
+	PyObject *type, *value, *traceback;
+	bool is_asarray;
+
+	if (flags || !PyErr_Occurred())
+		return false;
+	PyErr_Fetch(&type, &value, &traceback);
+	is_asarray = caller_names("asarray") > 0 && caller_names("frombuffer") == 0;
+	if (is_asarray && !PyErr_WarnEx(PyExc_RuntimeWarning, why, 1))
+		PyErr_SetString(PyExc_BufferError, why);
+	if (!is_asarray) {
+		PyErr_Restore(type, value, traceback);
+		return false;
+	}
+	Py_XDECREF(type);
+	Py_XDECREF(value);
+	Py_XDECREF(traceback);
+	return true;
 }
 
 /* The bits of PyBUF_C_CONTIGUOUS and the like beside those of PyBUF_STRIDES. */
@@ -497,6 +558,7 @@ int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 {
 	static char none;
 	struct hold *h = ((struct array *)self)->hold;
+	PyObject *other;
 	const char *why;
 	const DLTensor *t;
 
@@ -516,11 +578,20 @@ int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 		PyErr_SetString(PyExc_BufferError, why);
 		return -1;
 	}
-	view->readonly = hold_read_only(h);
-	self = flags & PyBUF_ND ? Py_NewRef(self) : plain_bytes(h);
-	if (!self)
+	if (refuse_asarray(flags))
 		return -1;
-	h = hold_ref(((struct array *)self)->hold);
+	h = ((struct array *)self)->hold; /* again: the warning may have run code */
+	if (!h) {
+		raise_ended(self, PyExc_BufferError);
+		return -1;
+	}
+	view->readonly = hold_read_only(h);
+	other = exporter(self, h, flags);
+	if (!other)
+		return -1;
+	h = hold_ref(((struct array *)other)->hold); /* the allocation may have released ours */
+	if (keeps_the_exported(flags) && !((struct array *)self)->lasting)
+		((struct array *)self)->lasting = hold_ref(h);
 	t = &h->managed->dl_tensor;
 	view->internal = h;
 	view->buf = t->data ? (char *)t->data + t->byte_offset : &none;
@@ -532,7 +603,7 @@ int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 	view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES && t->ndim ? h->byte_strides
 									    : NULL;
 	view->suboffsets = NULL;
-	view->obj = self;
+	view->obj = other;
 	return 0;
 }
 

@@ -21,6 +21,7 @@ struct hold {
 	DLManagedTensorVersioned *managed;
 	struct hold *base; /* of a view: the hold of the bytes, kept by `managed`; NULL: its own */
 	uint64_t nbytes;
+	int noted;	      /* by fault_note() */
 	bool foreign;	      /* another library made `managed`, and its deleter may need the GIL */
 	struct stream stream; /* on a GPU: the one it was got for */
 	PyObject *stream_owner; /* the owner of that stream, or of the one that writes a draft,
@@ -62,13 +63,15 @@ static inline bool hold_read_only(const struct hold *h)
 /* ---- Objects ---- */
 
 /*
- * The beginning of a Tensor and of a Draft. `ordered` is the lease for __cuda_array_interface__: a
- * consumer of that keeps the address and the object, so the lease must live as long as the object.
+ * The beginning of a Tensor and of a Draft. `lasting` is a lease that ends with the object and not
+ * with its release, for consumers that keep the address and the object only: those of
+ * __cuda_array_interface__, and numpy.ndarray(buffer=).
  */
 struct array {
 	PyObject_HEAD struct hold *hold; /* NULL: released */
-	struct hold *ordered;
-	bool unflagged; /* do not set DLPack's READ_ONLY flag */
+	struct hold *lasting;
+	PyObject *draft; /* of a buffer of a Draft: keeps it open; else NULL */
+	bool unflagged;	 /* do not set DLPack's READ_ONLY flag */
 };
 
 /* Make a Tensor of @managed, which they take over even if they fail. tensor_got() makes one that

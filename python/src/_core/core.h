@@ -105,6 +105,7 @@ bool clear_error(void);
 void raise_ended(PyObject *self, PyObject *class);
 /* Puts @name in front of the text of the exception that is set. */
 void raise_again_with_name(PyObject *name);
+PyObject *package_modules(PyObject *module, PyObject *unused);
 PyObject *register_types(PyObject *module, PyObject *args);
 
 /*

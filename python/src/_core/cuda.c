@@ -308,16 +308,16 @@ PyObject *tensor_cuda_stream(PyObject *self, PyObject *unused)
 	if (h->stream.number != TL_STREAM_DEFAULT && stream_here(h->stream) == h->stream.number)
 		return PyLong_FromSsize_t(h->stream.number);
 	/* The maker or the user of a tensor that is not the library's ensures the order. */
-	if (!a->ordered && hold_is_ours(h)) {
+	if (!a->lasting && hold_is_ours(h)) {
 		if (hold_lease(h, TL_STREAM_LEGACY, NULL, wait_end(h->timeout_ns), &m))
 			return NULL;
 		lease = hold_new(m);
 		if (!lease)
 			return NULL;
-		if (a->ordered) /* another thread was faster */
+		if (a->lasting) /* another thread was faster */
 			hold_unref_py(lease);
 		else
-			a->ordered = lease;
+			a->lasting = lease;
 	}
 	return PyLong_FromLong(TL_STREAM_LEGACY);
 }

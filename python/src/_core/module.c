@@ -4,6 +4,7 @@
  * interpreter.
  */
 #include "cuda.h"
+#include "fault.h"
 #include "lock.h"
 #include "watch.h"
 
@@ -18,6 +19,8 @@ static PyMethodDef functions[] = {
 	{ "check_uint64", check_uint64, METH_VARARGS, NULL },
 	{ "check_stream", check_stream, METH_O, NULL },
 	{ "lacks_tensors", lacks_tensors, METH_NOARGS, NULL },
+	{ "explain_faults", explain_faults, METH_NOARGS, explain_faults_doc },
+	{ "modules", package_modules, METH_NOARGS, NULL },
 	{ "register", register_types, METH_VARARGS, NULL },
 	{ "cuda_devices", cuda_devices, METH_NOARGS, NULL },
 	{ "cuda_alloc", cuda_alloc, METH_VARARGS, NULL },

@@ -22,6 +22,7 @@ PyObject *interface_reader, *cuda_reader, *stream_reader, *device_reader;
 static PyObject *errors;	 /* dict: errno -> class */
 static PyObject *connect_errors; /* the same while connecting */
 static PyObject *base_error;
+static PyObject *modules; /* dict: name -> module */
 
 unsigned forks;
 
@@ -151,7 +152,22 @@ int util_init(PyObject *module)
 		PyErr_NoMemory();
 		return -1;
 	}
-	return PyModule_AddStringConstant(module, "library_version", tl_version());
+	modules = PyDict_New();
+	return modules ? PyModule_AddStringConstant(module, "library_version", tl_version()) : -1;
+}
+
+/*
+ * _core.modules() -> dict. The modules of the package by their names, for a second import in the
+ * process: what we keep and raise are the classes of the first.
+ */
+PyObject *package_modules(PyObject *module, PyObject *unused)
+{
+	(void)module, (void)unused;
+	if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+		PyErr_SetString(PyExc_ImportError, "tensorlease does not work in subinterpreters");
+		return NULL;
+	}
+	return Py_NewRef(modules);
 }
 
 /* _core.register(errors, connect_errors, base error, Tensor, Draft, four readers) */
@@ -160,10 +176,6 @@ PyObject *register_types(PyObject *module, PyObject *args)
 	PyObject *e, *ce, *base, *tensor, *draft, *reader, *cuda, *stream, *device;
 
 	(void)module;
-	if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
-		PyErr_SetString(PyExc_ImportError, "tensorlease does not work in subinterpreters");
-		return NULL;
-	}
 	if (!PyArg_ParseTuple(args, "OOOOOOOOO", &e, &ce, &base, &tensor, &draft, &reader, &cuda,
 			      &stream, &device) ||
 	    await_the_end())

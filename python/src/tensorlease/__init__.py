@@ -21,8 +21,16 @@
 The lease on a tensor lasts as long as the Tensor or any view of it.
 """
 
+import os as _os
+import sys as _sys
+
 from . import _core
+
+_modules = _core.modules()
+_sys.modules.update(_modules)  # a second import in this process is the first, whose classes the extension raises
+
 from ._arrays import read_interface as _read_interface
+from ._core import explain_faults
 from ._cache import cached
 from ._client import Client, connect
 from ._cuda import CudaDevice, DeviceUsage, cuda_alloc, cuda_devices, cuda_free
@@ -56,9 +64,13 @@ from ._tensor import Draft, Tensor
 from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status
 from ._watch import Event, Events, Watch
 
+_modules.update({name: module for name, module in list(_sys.modules.items()) if f"{name}.".startswith(f"{__name__}.")})
 _core.register(
     _BY_ERRNO, _CONNECTING, Error, Tensor, Draft, _read_interface, _read_cuda_interface, _stream_number, _device_pair
 )
+
+if _os.environ.get("TENSORLEASE_EXPLAIN_FAULTS") == "1":
+    explain_faults()
 
 __version__ = _core.library_version
 
@@ -97,4 +109,5 @@ __all__ = [
     "cuda_alloc",
     "cuda_devices",
     "cuda_free",
+    "explain_faults",
 ]

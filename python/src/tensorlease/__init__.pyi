@@ -26,6 +26,7 @@ _Stream = int | Any | None  # as DLPack numbers them, or an object of another li
 _Mode = Literal["r", "c"]
 _Format = Literal["npy", "npz", "safetensors", "pb"]
 _Seconds = SupportsFloat | None
+_Trust = Literal["all"] | list[int] | tuple[int, ...] | builtins.set[int] | builtins.frozenset[int]
 _Ring = int | Literal["auto"] | None
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -66,6 +67,7 @@ __all__ = [
     "cuda_alloc",
     "cuda_devices",
     "cuda_free",
+    "explain_faults",
 ]
 _core: Any  # the extension
 
@@ -484,7 +486,8 @@ class Client:
         owner_bound: bool = False,
         metadata: Buffer | None = None,
         mode: _Mode = "r",
-        timeout: _Seconds = ...,
+        timeout: _Seconds = 600.0,
+        trust: _Trust = (),
     ) -> Tensor: ...
     def load(
         self,
@@ -578,6 +581,8 @@ class Client:
 def cuda_alloc(nbytes: int, device: Any = 0) -> int: ...
 def cuda_devices() -> list[CudaDevice]: ...
 def cuda_free(address: int, device: Any = None, stream: Any = None) -> None: ...
+def explain_faults() -> None: ...
+
 class _Cached(Protocol[_P]):
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> Tensor: ...
     def cache_clear(self) -> None: ...
@@ -589,7 +594,8 @@ def cached(
     key: Callable[..., str] | None = None,
     ttl: _Seconds = None,
     evictable: bool = True,
-    timeout: _Seconds = ...,
+    timeout: _Seconds = 600.0,
+    trust: _Trust = (),
 ) -> Callable[[Callable[_P, _Array]], _Cached[_P]]: ...
 def connect(
     address: str | os.PathLike[str] | None = None,

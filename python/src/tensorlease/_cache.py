@@ -12,29 +12,50 @@ import math
 import threading
 import time
 
-from ._errors import NoSpaceError, NotFoundError, TensorLostError, TimeoutError
+from ._errors import NoSpaceError, NotFoundError, PermissionDeniedError, TensorLostError, TimeoutError
 from ._lock import ForkLock
 from ._paths import below
+from ._waiter import Pauses, is_gevent
 
 _TRIES = 5
 _LOOKS = 10
+PATIENCE = 600.0  # seconds for another process to make something; nothing tells whether one that lives ever will
+_LONGEST_PAUSE = 0.1  # seconds between a greenlet's looks at a claim
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 _mine = threading.local()  # .makes: (where, name) -> whether this thread makes it just now, or only claims it
 
 
-def _look(client, name, mode):
+def check_trust(trust):
+    """Return trust as a set of uids, or "all"."""
+    if trust == "all":
+        return trust
+    if not isinstance(trust, (list, tuple, set, frozenset)) or not all(type(uid) is int for uid in trust):
+        raise TypeError(f"trust must be 'all', or a list of uids besides this user's and root's, not {trust!r}")
+    return frozenset(trust)
+
+
+def _look(client, name, mode, trust):
     try:
-        return client.get(name, mode=mode)
+        tensor = client.get(name, mode=mode)
     except NotFoundError:
         return None
+    uid = tensor.uid
+    if trust == "all" or uid == 0 or uid in trust or uid == client._own_uid():
+        return tensor
+    tensor.release()
+    raise PermissionDeniedError(
+        errno.EACCES,
+        f"{name!r} belongs to user {uid}, and only what this user or root has made is taken: choose another name, or "
+        f"trust that user with trust=[{uid}]",
+    )
 
 
-def _publish(client, name, make, mode, options):
+def _publish(client, name, make, mode, trust, options):
     array = make()
     for _ in range(_TRIES):
         client.put(name, array, **options)
-        tensor = _look(client, name, mode)
+        tensor = _look(client, name, mode, trust)
         if tensor is not None:
             return tensor
     raise NoSpaceError(errno.ENOSPC, f"{name!r} went as soon as it was published: there is too little space for it")
@@ -46,18 +67,23 @@ def _claim(client, name, end, timeout, held):
     The list has it even if a signal's handler raises an exception as soon as it is ours.
     """
     try:
-        mine = client._claim(name, max(0.0, end - time.monotonic()), held)
+        mine = client._claim(name, 0.0 if is_gevent() else max(0.0, end - time.monotonic()), held)
+        pauses = Pauses(_LONGEST_PAUSE)
+        while mine is None and time.monotonic() < end:  # only with gevent, whose other greenlets run meanwhile
+            time.sleep(pauses.next())
+            mine = client._claim(name, 0.0, held)
     except NoSpaceError:  # this user has as many claims as it may
         return True
     if mine is None:
         raise TimeoutError(
             errno.ETIMEDOUT,
-            f"another client has not made {name!r} within {timeout:g} s, or the daemon does not answer",
+            f"another client that is to make {name!r} has not done so within {timeout:g} s, or the daemon does not answer; "
+            "timeout= sets how long to wait, and `tensorlease status --clients` shows the clients",
         )
     return mine
 
 
-def get_or_put(client, name, make, mode, timeout, options):
+def get_or_put(client, name, make, mode, timeout, trust, options):
     """Client.get_or_put() has the words."""
     makes = _mine.__dict__.setdefault("makes", {})
     key = (client._place(), name)  # the same name elsewhere is another one
@@ -67,7 +93,7 @@ def get_or_put(client, name, make, mode, timeout, options):
     try:
         while True:
             try:
-                tensor = _look(client, name, mode)
+                tensor = _look(client, name, mode, trust)
                 if tensor is not None:
                     return tensor
                 if outer:
@@ -79,7 +105,7 @@ def get_or_put(client, name, make, mode, timeout, options):
             except TensorLostError:  # what is there is of no use, and nobody else needs a claim to replace it
                 pass
             makes[key] = True
-            return _publish(client, name, make, mode, options)
+            return _publish(client, name, make, mode, trust, options)
     finally:
         try:
             if held:
@@ -154,7 +180,7 @@ def _default_client():
         return _default
 
 
-def cached(prefix, *, client=None, key=None, ttl=None, evictable=True, timeout=math.inf):
+def cached(prefix, *, client=None, key=None, ttl=None, evictable=True, timeout=PATIENCE, trust=()):
     """Return a decorator that remembers, for all processes of this machine, the arrays that a function returns.
 
     The first call with some arguments computes the array, once on the machine; every other one gets a read-only Tensor
@@ -164,7 +190,7 @@ def cached(prefix, *, client=None, key=None, ttl=None, evictable=True, timeout=m
     client: a Client. None: one that the first call connects, to the default address.
     key: called with the arguments, it returns the rest of the name. None: the arguments must be numbers, texts, bytes,
         None or tuples of them.
-    ttl, evictable, timeout: as for Client.get_or_put().
+    ttl, evictable, timeout, trust: as for Client.get_or_put().
     The function that is returned has cache_clear(), which deletes all tensors below PREFIX/, for all processes.
     """
     if not isinstance(prefix, str) or not prefix:
@@ -182,7 +208,12 @@ def cached(prefix, *, client=None, key=None, ttl=None, evictable=True, timeout=m
             if not isinstance(rest, str):
                 raise TypeError(f"the key of cached() must return a str, the rest of the name, not {rest!r}")
             return (client or _default_client()).get_or_put(
-                below(prefix) + rest, lambda: function(*args, **kwargs), ttl=ttl, evictable=evictable, timeout=timeout
+                below(prefix) + rest,
+                lambda: function(*args, **kwargs),
+                ttl=ttl,
+                evictable=evictable,
+                timeout=timeout,
+                trust=trust,
             )
 
         call.cache_clear = clear

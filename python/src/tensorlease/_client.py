@@ -67,8 +67,9 @@ def connect(address=None, *, namespace=None, autostart=None, timeout=10.0):
 class Client(_core.Client):
     """A connection to a daemon. Any thread may use it at any time.
 
-    Calls that wait or copy release the GIL. Waits for a tensor, for its producer's work on a GPU or for space end with
-    Ctrl-C and with close().
+    Calls that wait or copy release the GIL. Within a thread aget() and ``async for`` let other tasks run, and with
+    gevent watch(), events() and get_or_put() let greenlets run; the other waits stop them. Waits for a tensor, for its
+    producer's work on a GPU or for space end with Ctrl-C and with close().
 
     Besides its own errors each call may raise a ValueError (the client is closed, or an argument is wrong), a
     TypeError, a DisconnectedError (the daemon is gone; the next call connects again), a KickedError (an administrator
@@ -81,6 +82,7 @@ class Client(_core.Client):
     """
 
     _waiter = None
+    _known = (None, None)  # the process and the daemon, and as which user that knows this one
     _arguments = (None, None, None, 10.0)  # of a subclass that has not called __init__()
 
     def __init__(self, address=None, *, namespace=None, autostart=None, timeout=10.0):
@@ -404,7 +406,17 @@ class Client(_core.Client):
             waiter.discard(wait)
 
     def get_or_put(
-        self, name, make, *, ttl=None, evictable=True, owner_bound=False, metadata=None, mode="r", timeout=math.inf
+        self,
+        name,
+        make,
+        *,
+        ttl=None,
+        evictable=True,
+        owner_bound=False,
+        metadata=None,
+        mode="r",
+        timeout=_cache.PATIENCE,
+        trust=(),
     ):
         """Return the tensor called name, or publish what make() returns and return that, once for all processes.
 
@@ -415,13 +427,23 @@ class Client(_core.Client):
         evictable: whether the tensor may go when the daemon needs space and nobody holds it. Then the next one makes it
             anew.
         mode: as for get().
-        timeout: seconds to wait for another process that makes it; forever by default.
-        TimeoutError: it was not made in that time. RuntimeError: make() asks for the same name. Other errors are those
-        of make(), get() and put().
+        timeout: seconds to wait for another process that makes it, by default 600. None: do not wait. inf: wait forever.
+        trust: uids of other users whose tensors are taken, or "all". By default only those of this user and of root are.
+        TimeoutError: it was not made in that time: its maker hangs, or needs longer. PermissionDeniedError: there is one
+        of a user who is not trusted. RuntimeError: make() asks for the same name. Other errors are those of make(),
+        get() and put().
         """
         _core.check_seconds("timeout", timeout)
+        trust = _cache.check_trust(trust)
         options = {"ttl": ttl, "evictable": evictable, "owner_bound": owner_bound, "metadata": metadata}
-        return _cache.get_or_put(self, name, make, mode, 0.0 if timeout is None else float(timeout), options)
+        return _cache.get_or_put(self, name, make, mode, 0.0 if timeout is None else float(timeout), trust, options)
+
+    def _own_uid(self):
+        """Return this user's uid as the daemon knows it: in a user namespace it is another one."""
+        connection = os.getpid(), self.status().started_ns
+        if self._known[0] != connection:
+            self._known = connection, self._uid()
+        return self._known[1]
 
     def _get_waiter(self):
         waiter = self._waiter
@@ -649,8 +671,9 @@ class Client(_core.Client):
         progress: called as progress(done, total), in bytes, on this thread. An exception from it ends the load.
         ttl, owner_bound, evictable: as for put_many().
         once: whether to read nothing if there are tensors of that prefix. Of several processes one reads the file then,
-            and the others wait for it; if it fails or dies, another one reads it. Returns the names that are there, and
-            no metadata, if the file was not read here.
+            and the others wait for it, as long as it lives; if it fails or dies, another one reads it. Tensors that are
+            there may be another user's. Returns the names that are there, and no metadata, if the file was not read
+            here.
         device: 'cuda:0', ... for tensors on that GPU, in memory as create() makes it there. None or 'cpu': shared memory.
         Returns Loaded(names, metadata). The file is read straight into shared memory, without the GIL, or by way of
         64 MB of this process, or of the largest tensor, to a GPU.

@@ -83,14 +83,20 @@ def running_trio():
     return None
 
 
-class Pauses:
-    """The seconds between looks at a GPU's work, of whose end nothing tells: short at first, then some milliseconds."""
+def is_gevent():
+    """Return whether gevent has patched this process, so that time.sleep() and select.select() let other greenlets run."""
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and monkey.is_module_patched("time") and monkey.is_module_patched("select")
 
-    def __init__(self):
-        self._next = 0.0001
+
+class Pauses:
+    """The seconds between looks at what nothing tells the end of, as a GPU's work: short at first, then longest."""
+
+    def __init__(self, longest=0.005):
+        self._next, self._longest = 0.0001, longest
 
     def next(self):
-        seconds, self._next = self._next, min(1.5 * self._next, 0.005)
+        seconds, self._next = self._next, min(1.5 * self._next, self._longest)
         return seconds
 
 

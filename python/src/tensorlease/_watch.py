@@ -6,13 +6,14 @@ import contextlib
 import errno
 import math
 import os
+import select
 import time
 import types
 from typing import NamedTuple
 
 from . import _core
 from ._errors import DisconnectedError, InvalidError, NotFoundError, TensorLostError, TimeoutError
-from ._waiter import Pauses, let_others_run, running_trio
+from ._waiter import Pauses, is_gevent, let_others_run, running_trio
 
 _ATTEMPTS = 100  # to have a set as of one moment
 _SET_MAX = 65536
@@ -130,8 +131,19 @@ class _Watching:
             found, seconds = self._step(deadline, StopIteration)
             if found is not None:
                 return found
+            if is_gevent():
+                self._select(min(seconds, _CLOSED_SLICE))
+                continue
             with contextlib.suppress(DisconnectedError):  # _step() raises it when the time is over
                 self._core.next(seconds, self._told)
+
+    def _select(self, seconds):
+        """Wait for fileno(), or for so long. The descriptor is our own, because close() ends the other one."""
+        fd = self._core.dup()
+        try:
+            select.select([fd], [], [], seconds)
+        finally:
+            os.close(fd)
 
     async def __anext__(self):
         await let_others_run()

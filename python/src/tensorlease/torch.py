@@ -11,6 +11,7 @@ import math
 import operator
 import os
 import struct
+import sys
 import threading
 import weakref
 
@@ -33,6 +34,7 @@ def _collate(batch, **_):
 
 
 default_collate_fn_map[Tensor] = _collate
+_core.modules()[__name__] = sys.modules[__name__]  # so that it is not imported twice
 
 
 # ---- Memory of GPUs ----
@@ -390,8 +392,6 @@ class CachedDataset(Dataset):
     this user and of root are taken.
     """
 
-    _known = (None, None)  # the process and the daemon, and as which user that knows this one
-
     def __init__(self, dataset, client=None, prefix="dataset", *, evictable=True, ttl=None):
         if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
             raise TypeError(f"the samples of {type(dataset)!r} have no indexes: a dataset needs __getitem__ and __len__")
@@ -407,13 +407,6 @@ class CachedDataset(Dataset):
         if self.client is None:
             self.client = connect()
         return self.client
-
-    def _trusts(self, uid):
-        """Return whether it is the user's or root's. In a user namespace the daemon's number of the user is another."""
-        connection = os.getpid(), self.client.status().started_ns
-        if self._known[0] != connection:
-            self._known = connection, self.client._uid()
-        return uid in (self._known[1], 0)
 
     def clear(self):
         """Delete the samples, for all programs. They are made anew when somebody asks for them."""
@@ -437,7 +430,5 @@ class CachedDataset(Dataset):
             evictable=self.evictable,
             ttl=self.ttl,
         )
-        if not self._trusts(tensor.uid):
-            raise PermissionError(f"{tensor.name} belongs to uid {tensor.uid}: choose another prefix")
         reader = _Reader(tensor)
         return reader.read(reader.described)
