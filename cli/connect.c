@@ -4,7 +4,9 @@
 
 #include "cli/cli.h"
 #include "cli/out.h"
+#include "util/address.h"
 #include "util/clock.h"
+#include "util/path.h"
 
 /* How long a daemon may be silent that was told to hurry. */
 enum { ANSWER_MIN_S = 2, ANSWER_MAX_S = 10 };
@@ -55,8 +57,9 @@ int cli_connect(struct cli *cli, bool autostart)
 		return cli_fail(cli, CLI_FAILURE, "%s%s", cli_reason(r),
 				cli->socket ? " (--socket said where)"
 				: given	    ? " ($TENSORLEASE_SOCKET said where)"
-				: autostart ? ""
-					    : ", put, load, wait and watch do too; --socket or "
-					      "$TENSORLEASE_SOCKET names another");
+				: autostart || path_may_exist(ADDRESS_SYSTEM_SOCKET)
+					? "" /* none is started in the place of the service */
+					: ", put, load, wait and watch do too; --socket or "
+					  "$TENSORLEASE_SOCKET names another");
 	return cli_fail_library(cli, r);
 }

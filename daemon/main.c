@@ -73,6 +73,8 @@ static bool socket_given(char *path, size_t size)
 /* Finds the default path of tl_connect(). */
 static int socket_default(char *path, size_t size)
 {
+	char owned[64] = "";
+	uid_t owner;
 	int r;
 
 	if (socket_given(path, size))
@@ -85,10 +87,13 @@ static int socket_default(char *path, size_t size)
 	address_user_directory(path, size, getenv("XDG_RUNTIME_DIR"));
 	r = directory_make(path, 0700);
 	if (r) {
+		if (!address_owner(path, AT_SYMLINK_NOFOLLOW, &owner) && owner != geteuid())
+			snprintf(owned, sizeof(owned), ", and it belongs to user %u", owner);
 		fprintf(stderr,
 			"tensorleased: cannot put the socket into %s: %s; it must be a directory "
-			"that belongs to user %u and that nobody else can write\n",
-			path, strerror(-r), geteuid());
+			"that belongs to user %u and that nobody else can write%s: have it "
+			"removed, or name another socket with --socket\n",
+			path, strerror(-r), geteuid(), owned);
 		return r;
 	}
 	strncat(path, "/socket", size - strlen(path) - 1);
@@ -504,6 +509,13 @@ int main(int argc, char **argv)
 	struct again again = { .argc = argc, .argv = argv, .now = &o };
 	int ready_fd = -1, r;
 
+	if (geteuid() != address_uid()) {
+		fprintf(stderr,
+			"tensorleased: cannot run within fakeroot, which hides that this is user "
+			"%u; run it outside\n",
+			(unsigned)address_uid());
+		return EXIT_FAILURE;
+	}
 	fd_keep_standard();
 	unbind_from_starter();
 	signal(SIGCHLD, SIG_DFL); /* who ignores it cannot wait for its children */

@@ -2,11 +2,14 @@
 /* The addresses of daemons. */
 #pragma once
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define ADDRESS_SCHEME "tensorlease://"
@@ -32,14 +35,42 @@ static inline const char *address_path(const char *address)
 	return address && *address ? address : NULL;
 }
 
-/* True for the system's socket, unless our user has one there. No program starts a daemon in the
- * place of the service: whoever has stopped that wants none. */
+/* No program starts a daemon in the place of the service: whoever has stopped that wants none. */
 static inline bool address_is_service(const char *path)
 {
-	struct stat st;
+	return !strcmp(path, ADDRESS_SYSTEM_SOCKET);
+}
 
-	return !strcmp(path, ADDRESS_SYSTEM_SOCKET) &&
-	       (lstat(path, &st) || !S_ISSOCK(st.st_mode) || st.st_uid != geteuid());
+/* Our user, as the kernel and a daemon know it: fakeroot(1) has geteuid() say 0. */
+static inline uid_t address_uid(void)
+{
+	return (uid_t)syscall(SYS_geteuid);
+}
+
+/* The owner of what is at @path, which fakeroot(1) cannot disguise. @flags: AT_SYMLINK_NOFOLLOW or
+ * 0. Returns 0, or -1 with errno. */
+static inline int address_owner(const char *path, int flags, uid_t *uid)
+{
+	struct statx x;
+	struct stat st;
+	int r = (int)syscall(SYS_statx, AT_FDCWD, path, flags, STATX_UID, &x);
+
+	if (r && (errno == ENOSYS || errno == EPERM)) { /* some sandboxes do not know it */
+		r = fstatat(AT_FDCWD, path, &st, flags);
+		x.stx_uid = st.st_uid;
+	}
+	if (!r)
+		*uid = x.stx_uid;
+	return r;
+}
+
+/* Whether $XDG_RUNTIME_DIR is another user's, as after su(1). What is made in there would be in
+ * that user's way. */
+static inline bool address_is_others(const char *runtime)
+{
+	uid_t owner;
+
+	return !address_owner(runtime, 0, &owner) && owner != address_uid();
 }
 
 /*
@@ -49,14 +80,15 @@ static inline bool address_is_service(const char *path)
  */
 static inline void address_user_directory(char *path, size_t size, const char *runtime)
 {
+	const unsigned uid = address_uid();
 	char socket[64];
 	struct stat st;
 
-	snprintf(socket, sizeof(socket), "/run/user/%u/tensorlease/socket", (unsigned)geteuid());
-	if (runtime && *runtime)
+	snprintf(socket, sizeof(socket), "/run/user/%u/tensorlease/socket", uid);
+	if (runtime && *runtime && !address_is_others(runtime))
 		snprintf(path, size, "%s/tensorlease", runtime);
 	else if (!stat(socket, &st))
-		snprintf(path, size, "/run/user/%u/tensorlease", (unsigned)geteuid());
+		snprintf(path, size, "/run/user/%u/tensorlease", uid);
 	else
-		snprintf(path, size, "/tmp/tensorlease-%u", (unsigned)geteuid());
+		snprintf(path, size, "/tmp/tensorlease-%u", uid);
 }

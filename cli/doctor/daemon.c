@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -129,6 +130,32 @@ static void say_unreachable(struct doctor *d, int r)
 		doctor_say(d, DOCTOR_FAIL, "daemon", log_advice(d), "%s", why);
 }
 
+/* Says what keeps this user's own daemon from its usual place. */
+static void say_directory(struct doctor *d)
+{
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+	char directory[PATH_MAX], *advice;
+	uid_t owner;
+
+	if (socket_of(d))
+		return;
+	if (runtime && *runtime && address_is_others(runtime) && !address_owner(runtime, 0, &owner))
+		doctor_say(d, DOCTOR_WARN, "runtime directory",
+			   "log in as this user (su -, sudo -i), or unset XDG_RUNTIME_DIR",
+			   "$XDG_RUNTIME_DIR is %s, which belongs to user %u: it is not used",
+			   runtime, (unsigned)owner);
+	address_user_directory(directory, sizeof(directory), runtime);
+	if (address_owner(directory, AT_SYMLINK_NOFOLLOW, &owner) || owner == address_uid())
+		return;
+	advice = cli_text("have root or that user remove it (rm -r %s), or name another socket "
+			  "(--socket, $TENSORLEASE_SOCKET)",
+			  directory);
+	doctor_say(d, DOCTOR_FAIL, "runtime directory", advice,
+		   "%s is in the way of a daemon of this user: it belongs to user %u", directory,
+		   (unsigned)owner);
+	free(advice);
+}
+
 /* Whether more than nine tenths are in use. */
 static bool nearly_all(uint64_t used, uint64_t max)
 {
@@ -241,6 +268,7 @@ static void say_daemon(struct doctor *d)
 	tl_client *client;
 	int r = tl_connect(&o, &client);
 
+	say_directory(d);
 	if (r) {
 		say_unreachable(d, r);
 		return;

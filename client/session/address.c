@@ -37,6 +37,7 @@
 
 #define US_PER_SEC (NS_PER_SEC / NS_PER_US)
 #define DAEMON_NAME "tensorleased"
+#define SOCKET_UNIT DAEMON_NAME ".socket"
 #ifndef BINDIR /* the Makefile defines it as the directory of the installation */
 #define BINDIR "/usr/local/bin"
 #endif
@@ -145,7 +146,6 @@ int address_find(struct address *out, const char *asked, const char *name_space)
  */
 static bool in_private_directory(const char *address, char *directory, size_t size)
 {
-	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
 	const char *slash = strrchr(address, '/');
 	char expected[PATH_MAX];
 
@@ -153,27 +153,34 @@ static bool in_private_directory(const char *address, char *directory, size_t si
 		return false;
 	memcpy(directory, address, (size_t)(slash - address));
 	directory[slash - address] = '\0';
-	snprintf(expected, sizeof(expected), "/tmp/tensorlease-%u", (unsigned)geteuid());
+	snprintf(expected, sizeof(expected), "/tmp/tensorlease-%u", (unsigned)address_uid());
 	if (!strcmp(directory, expected))
 		return true;
-	if (!runtime || !*runtime)
-		return false;
-	snprintf(expected, sizeof(expected), "%s/tensorlease", runtime);
+	address_user_directory(expected, sizeof(expected), secure_getenv("XDG_RUNTIME_DIR"));
 	return !strcmp(directory, expected);
+}
+
+/* Fails: what is to be our own directory belongs to user @owner. */
+static int directory_in_the_way(const char *directory, uid_t owner)
+{
+	return tl_fail(-EACCES,
+		       "%s is in the way: it belongs to user %u, not to this one (%u); have that "
+		       "user or root remove it, or name another socket in $TENSORLEASE_SOCKET",
+		       directory, (unsigned)owner, (unsigned)address_uid());
 }
 
 static int check_directory(const char *directory)
 {
 	struct stat st;
+	uid_t owner;
 
-	if (lstat(directory, &st))
+	if (lstat(directory, &st) || address_owner(directory, AT_SYMLINK_NOFOLLOW, &owner))
 		return tl_fail(-errno, "%s: %m", directory);
+	if (owner != address_uid())
+		return directory_in_the_way(directory, owner);
 	if (!S_ISDIR(st.st_mode))
 		return tl_fail(-EACCES, "%s is not a directory: no daemon can be started in it",
 			       directory);
-	if (st.st_uid != geteuid())
-		return tl_fail(-EACCES, "%s belongs to uid %u, not to us (%u)", directory,
-			       (unsigned)st.st_uid, (unsigned)geteuid());
 	if ((st.st_mode & 0777) != 0700)
 		return tl_fail(-EACCES, "%s has mode %04o, not 0700: chmod 700 %s", directory,
 			       (unsigned)st.st_mode & 0777, directory);
@@ -185,11 +192,15 @@ static int check_directory(const char *directory)
 /* Says whether the socket's mode and group, or a directory on the way, keep us out. */
 static int permission_failure(const char *address)
 {
-	char buffer[1024], number[16];
+	char buffer[1024], number[16], directory[PATH_MAX];
 	struct group entry, *group = NULL;
 	struct stat st;
+	uid_t owner;
 	int r;
 
+	if (in_private_directory(address, directory, sizeof(directory)) &&
+	    !address_owner(directory, AT_SYMLINK_NOFOLLOW, &owner) && owner != address_uid())
+		return directory_in_the_way(directory, owner);
 	if (stat(address, &st))
 		return tl_fail(-EACCES, "the socket %s is not for this user: %m", address);
 	if (!(st.st_mode & S_IWGRP) || st.st_gid == 0) /* nobody is to join root's group */
@@ -205,6 +216,20 @@ static int permission_failure(const char *address)
 	return r;
 }
 
+/* Whether systemd runs here and knows the service. */
+static bool has_service(void)
+{
+	static const char *const units[] = { "/etc/systemd/system/" SOCKET_UNIT,
+					     "/run/systemd/system/" SOCKET_UNIT,
+					     "/usr/local/lib/systemd/system/" SOCKET_UNIT,
+					     "/usr/lib/systemd/system/" SOCKET_UNIT };
+
+	for (size_t i = 0; i < sizeof(units) / sizeof(*units); i++)
+		if (path_may_exist(units[i]))
+			return path_may_exist("/run/systemd/system");
+	return false;
+}
+
 /*
  * The command that starts a daemon at @address. With --socket it would not make the directory of
  * its own default address.
@@ -213,8 +238,8 @@ static const char *start_command(const char *address, char *command, size_t size
 {
 	char directory[PATH_MAX];
 
-	if (address_is_service(address) && path_may_exist("/run/systemd/system"))
-		return "systemctl start tensorleased.socket";
+	if (address_is_service(address))
+		return has_service() ? "systemctl start " SOCKET_UNIT : "tensorleased";
 	if (in_private_directory(address, directory, sizeof(directory)))
 		return "tensorleased";
 	snprintf(command, size, "tensorleased --socket %s", address);
@@ -223,6 +248,7 @@ static const char *start_command(const char *address, char *command, size_t size
 
 static int connect_failure(int r, const char *address)
 {
+	const char *as_root = address_is_service(address) && address_uid() ? ", as root," : "";
 	char command[PATH_MAX + 32];
 	struct stat st;
 
@@ -230,11 +256,11 @@ static int connect_failure(int r, const char *address)
 		return tl_fail(r, "no daemon listens at %s, which is not a socket", address);
 	switch (r) {
 	case -ENOENT:
-		return tl_fail(r, "no daemon: there is no socket %s; `%s` starts one", address,
-			       start_command(address, command, sizeof(command)));
+		return tl_fail(r, "no daemon: there is no socket %s; `%s`%s starts one", address,
+			       start_command(address, command, sizeof(command)), as_root);
 	case -ECONNREFUSED:
-		return tl_fail(r, "no daemon listens at %s; `%s` starts one", address,
-			       start_command(address, command, sizeof(command)));
+		return tl_fail(r, "no daemon listens at %s; `%s`%s starts one", address,
+			       start_command(address, command, sizeof(command)), as_root);
 	case -ETIMEDOUT:
 		return tl_fail(r, "the daemon at %s did not take the connection in time", address);
 	case -EPROTOTYPE:
@@ -633,8 +659,13 @@ static int start_get(const char *address, struct start **out)
 int address_autostart(const char *address, int64_t deadline)
 {
 	struct start *s;
-	int r = start_get(address, &s);
+	int r;
 
+	if (address_uid() != geteuid())
+		return tl_fail(-EPERM,
+			       "no daemon is started from within fakeroot, where it would not know "
+			       "its own user: run `" DAEMON_NAME "` outside of it first");
+	r = start_get(address, &s);
 	if (r)
 		return r;
 	r = start_wait(s, deadline);

@@ -22,6 +22,7 @@
 
 #include "client/error.h"
 #include "client/session/trust.h"
+#include "util/address.h"
 
 /* The account that packaging/sysusers.d creates. */
 #define SERVICE_USER "tensorlease"
@@ -34,7 +35,7 @@ enum {
 
 static bool is_us(uid_t uid)
 {
-	return uid == geteuid() && uid != OVERFLOW_UID;
+	return uid == address_uid() && uid != OVERFLOW_UID;
 }
 
 /* ---- Daemons ---- */
@@ -90,7 +91,7 @@ static int refuse_peer(uid_t uid, const char *address)
 		    "the daemon at %s is run by user %u (%s), who is neither us (%u) nor root nor "
 		    "the system's service, and could read and forge all tensors; if that is as it "
 		    "should be, set TENSORLEASE_TRUST_UID=%u",
-		    address, (unsigned)uid, name, (unsigned)geteuid(), (unsigned)uid);
+		    address, (unsigned)uid, name, (unsigned)address_uid(), (unsigned)uid);
 	tl_fail_because(TL_CAUSE_UNTRUSTED, uid);
 	return r;
 }

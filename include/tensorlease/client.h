@@ -36,8 +36,9 @@ typedef struct tl_connect_options {
  * tl_connect - connect to the daemon
  *
  * The daemon's address is options->address if that is set, else $TENSORLEASE_SOCKET, else
- * /run/tensorlease/socket if it exists, else $XDG_RUNTIME_DIR/tensorlease/socket, or without that
- * variable /run/user/UID/tensorlease/socket if it exists, else /tmp/tensorlease-UID/socket.
+ * /run/tensorlease/socket if it exists, else $XDG_RUNTIME_DIR/tensorlease/socket if that directory
+ * is this user's, or without that variable /run/user/UID/tensorlease/socket if it exists, else
+ * /tmp/tensorlease-UID/socket.
  *
  * An address is the path of a socket, or tensorlease://NAMESPACE/PATH, which also names a
  * namespace: tensorlease://robots/run/tensorlease/socket. Without a path, as in

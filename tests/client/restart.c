@@ -666,8 +666,14 @@ TEST(no_client_starts_a_daemon_in_the_place_of_the_service)
 	must(!autostart_was_tried(-ENOENT));
 	dead_socket(ADDRESS_SYSTEM_SOCKET, 1234);
 	must(!autostart_was_tried(-ECONNREFUSED));
+	must(strstr(tl_last_error(), "`tensorleased`"));
 	dead_socket(ADDRESS_SYSTEM_SOCKET, geteuid());
-	must(autostart_was_tried(-ECONNREFUSED));
+	must(!autostart_was_tried(-ECONNREFUSED));
+	must_be(system("mkdir -p /run/systemd/system && "
+		       "touch /run/systemd/system/tensorleased.socket"),
+		0);
+	must(!autostart_was_tried(-ECONNREFUSED));
+	must(strstr(tl_last_error(), "`systemctl start tensorleased.socket`"));
 	unsetenv("TENSORLEASE_DAEMON");
 }
 

@@ -8,6 +8,7 @@
 
 #include "client/session/trust.h"
 #include "tests/cli/run.h"
+#include "tests/harness/own_shm.h"
 
 enum { MALLORY = 60201, VICTIM = 60202, ATTEMPTS = 5000 };
 
@@ -380,12 +381,80 @@ TEST(a_runtime_directory_leads_nobody_astray)
 	snprintf(p.path, sizeof(p.path), "%s/socket", dir);
 	p.fd = listen_as(MALLORY, p.path);
 	must_be(chown(dir, VICTIM, VICTIM), 0);
+	must_be(chown(p.dir, VICTIM, VICTIM), 0);
 	server = child_start_as(MALLORY, NULL, turn_away, &p.fd);
 	victim = child_start_as(VICTIM, NULL, connect_by_runtime, p.dir);
 	status = child_wait(&victim);
 	child_kill(&server);
 	place_end(&p);
 	must_be(status, 0);
+}
+
+/* How the default address goes wrong, with a runtime directory. */
+struct runtime {
+	const char *directory;
+	uint32_t flags;
+	int expected;
+	char words[160];
+};
+
+static int connect_with(const struct test_daemon *d, void *arg)
+{
+	const struct runtime *run = arg;
+	tl_connect_options o = { .size = sizeof(o), .flags = run->flags };
+	tl_client *client = NULL;
+
+	(void)d;
+	setenv("XDG_RUNTIME_DIR", run->directory, 1);
+	setenv("TENSORLEASE_DAEMON", "/bin/false", 1);
+	must_be(tl_connect(&o, &client), run->expected);
+	if (!strstr(tl_last_error(), run->words))
+		print_error("%s\n", tl_last_error());
+	must(strstr(tl_last_error(), run->words));
+	return 0;
+}
+
+/* As root's after `su`, which keeps the variable. */
+TEST(a_runtime_directory_of_another_user_is_not_used)
+{
+	struct runtime run = { .expected = -ENOENT };
+	struct test_child other;
+	struct place p;
+
+	NEEDS_ROOT;
+	SKIP_UNLESS(own_run(), "may not have a /run of its own");
+	p = place_begin();
+	run.directory = p.dir;
+	must_be(chown(p.dir, MALLORY, MALLORY), 0);
+	snprintf(run.words, sizeof(run.words), "/tmp/tensorlease-%u/socket", VICTIM);
+	other = child_start_as(VICTIM, NULL, connect_with, &run);
+	child_must_succeed(&other);
+	place_end(&p);
+}
+
+TEST(a_directory_in_the_way_is_named_with_its_owner)
+{
+	struct runtime run = { .flags = TL_CONNECT_AUTOSTART, .expected = -EACCES };
+	struct test_child victim;
+	struct place p;
+	char dir[80];
+
+	NEEDS_ROOT;
+	SKIP_UNLESS(own_run(), "may not have a /run of its own");
+	p = place_begin();
+	run.directory = p.dir;
+	snprintf(dir, sizeof(dir), "%s/tensorlease", p.dir);
+	must_be(mkdir(dir, 0700), 0); /* as a root with this variable made it */
+	must_be(chown(p.dir, VICTIM, VICTIM), 0);
+	snprintf(run.words, sizeof(run.words),
+		 "%s is in the way: it belongs to user 0, not to this one (%u); have that", dir,
+		 VICTIM);
+	for (int i = 0; i < 2; i++) { /* to start a daemon, and to connect to one */
+		victim = child_start_as(VICTIM, NULL, connect_with, &run);
+		child_must_succeed(&victim);
+		run.flags = 0;
+	}
+	place_end(&p);
 }
 
 /* ---- Programs ------------------------------------------------------------------------------- */
