@@ -77,11 +77,16 @@ static char *reason_of(const tl_status *s)
 				strnlen(s->restart_reason, sizeof(s->restart_reason)));
 }
 
+static char *retyped_of(const tl_status *s)
+{
+	return format_printable(s->retyped_name, strnlen(s->retyped_name, sizeof(s->retyped_name)));
+}
+
 /* ---- JSON ---- */
 
 static void status_json(cJSON *to, const tl_status *s)
 {
-	char *reason = reason_of(s);
+	char *reason = reason_of(s), *retyped = retyped_of(s);
 
 	json_text(to, "address", s->address);
 	json_u64(to, "daemon_pid", s->daemon_pid);
@@ -94,6 +99,8 @@ static void status_json(cJSON *to, const tl_status *s)
 	json_u64(to, "longest_turn_ns", s->longest_turn_ns);
 	json_u64(to, "rings", s->rings);
 	json_u64(to, "ring_slots", s->ring_slots);
+	json_u64(to, "retyped", s->retyped);
+	json_text(to, "retyped_name", retyped);
 	json_u64(to, "tensors", s->tensors);
 	json_u64(to, "max_tensors", s->max_tensors);
 	json_u64(to, "retired", s->retired);
@@ -106,6 +113,7 @@ static void status_json(cJSON *to, const tl_status *s)
 	json_u64(to, "restart_ns", s->restart_ns);
 	json_text(to, "restart_reason", reason);
 	free(reason);
+	free(retyped);
 }
 
 /* Adds a limit, or null if there is none. */
@@ -208,8 +216,9 @@ static void print_bytes(const struct cli *cli, const tl_status *s)
 	char *capacity = format_size(s->capacity, cli->terminal);
 
 	if (cli->terminal) {
-		cli_field(cli, "memory", "%s of %s used (%.1f %%), %s of that kept warm", used,
-			  capacity,
+		cli_field(cli, "memory",
+			  "%s of %s used (%.1f %%), %s of that free and kept warm for a while",
+			  used, capacity,
 			  s->capacity ? 100.0 * (double)s->bytes_used / (double)s->capacity : 0.0,
 			  warm);
 		if (s->bytes_kept)
@@ -251,6 +260,7 @@ static void print_restarts(const struct cli *cli, const tl_status *s)
 static void print_status(const struct cli *cli, const tl_status *s)
 {
 	char *uptime = format_age(s->started_ns), *date = format_date(s->started_ns);
+	char *retyped = retyped_of(s);
 
 	cli_field(cli, "address", "%s", s->address);
 	cli_field(cli, "daemon_pid", "%u", s->daemon_pid);
@@ -268,8 +278,14 @@ static void print_status(const struct cli *cli, const tl_status *s)
 		cli_field(cli, "clients", "%u", s->clients);
 		cli_field(cli, "max_clients", "%u", s->max_clients);
 	}
-	cli_field(cli, "retired", "%u", s->retired);
-	cli_field(cli, "drafts", "%u", s->drafts);
+	cli_field(cli, "retired", "%u%s", s->retired,
+		  cli->terminal && s->retired
+			  ? ", which no name means but processes hold: see --clients"
+			  : "");
+	cli_field(cli, "drafts", "%u%s", s->drafts,
+		  cli->terminal && s->drafts
+			  ? ", being written, or ready for the next tensor of a connected client"
+			  : "");
 	cli_field(cli, "segments", "%u", s->segments);
 	cli_field(cli, "commits", "%" PRIu64, s->commits);
 	if (cli->terminal && s->rings) {
@@ -282,7 +298,15 @@ static void print_status(const struct cli *cli, const tl_status *s)
 		cli_field(cli, "longest turn", "%.3f ms", (double)s->longest_turn_ns / 1e6);
 	else
 		cli_field(cli, "longest_turn_ns", "%" PRIu64, s->longest_turn_ns);
+	if (!cli->terminal)
+		cli_field(cli, "retyped", "%u	%s", s->retyped, retyped);
+	else if (s->retyped)
+		cli_field(cli, "retyped",
+			  "%u times a program gave a name another type or shape than another "
+			  "program%s%s; a namespace each keeps them apart",
+			  s->retyped, *retyped ? ", last " : "", retyped);
 	print_restarts(cli, s);
+	free(retyped);
 	free(uptime);
 	free(date);
 }

@@ -168,6 +168,9 @@ struct catalog_header {
 	_Atomic uint32_t clients;
 	_Atomic uint32_t rings;
 	_Atomic uint32_t ring_slots;
+	_Atomic uint32_t retyped;      /* how often a program gave a name another type or shape than
+					  another program had given it */
+	_Atomic uint64_t retyped_name; /* the last one: its index, and << 32 its hash */
 
 	/* How the present daemon began. The words of the text are no snapshot: for a moment part of
 	 * it may be the former text's. */

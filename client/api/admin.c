@@ -59,6 +59,8 @@ TL_API int tl_get_status(tl_client *client, tl_status *status)
 	now.max_clients = load_once(&c->max_clients);
 	now.rings = atomic_load(&c->rings);
 	now.ring_slots = atomic_load(&c->ring_slots);
+	now.retyped = atomic_load(&c->retyped);
+	catalog_retyped(&use.session->catalog, now.retyped_name);
 	now.daemon_pid = load_once(&c->daemon_pid);
 	now.restarts = atomic_load(&c->restarts);
 	now.restart_ns = atomic_load(&c->restart_ns);

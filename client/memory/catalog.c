@@ -12,6 +12,7 @@
 #include "client/error.h"
 #include "client/memory/catalog.h"
 #include "client/memory/descriptor.h"
+#include "proto/name_key.h"
 #include "proto/wire.h"
 #include "tensor/extent.h"
 #include "tensor/name.h"
@@ -213,16 +214,15 @@ static int row_metadata(const struct catalog_view *c, const struct catalog_row *
 	return 0;
 }
 
-static int row_name(const struct catalog_view *c, const struct row_head *h, char *to)
+static int name_read(const struct catalog_view *c, uint32_t index, char *to)
 {
 	const struct catalog_name *name;
 	const char *why;
 	size_t len;
 
-	if (h->name >= c->max_names)
-		return tl_fail(-EPROTO, "the catalog mentions name %u of %u", h->name,
-			       c->max_names);
-	name = &c->names[h->name];
+	if (index >= c->max_names)
+		return tl_fail(-EPROTO, "the catalog mentions name %u of %u", index, c->max_names);
+	name = &c->names[index];
 	len = load_once(&name->len);
 	if (len > TL_NAME_MAX)
 		return tl_fail(-EPROTO, "the catalog has a name of %zu bytes", len);
@@ -234,6 +234,23 @@ static int row_name(const struct catalog_view *c, const struct row_head *h, char
 		return tl_fail(-EPROTO, "a name in the catalog is none: %s", why);
 	to[len] = '\0';
 	return 0;
+}
+
+void catalog_retyped(const struct catalog_view *c, char to[TL_NAME_MAX + 1])
+{
+	const uint64_t last = atomic_load(&c->header->retyped_name);
+	const uint32_t index = (uint32_t)last, hash = (uint32_t)(last >> 32);
+	struct name_key key;
+
+	*to = '\0';
+	if (!atomic_load(&c->header->retyped) || index >= c->max_names ||
+	    atomic_load(&c->names[index].hash) != hash || name_read(c, index, to)) {
+		*to = '\0';
+		return;
+	}
+	key = name_key(to, strlen(to));
+	if (name_hash_low(name_hash(&key, c->name_seed)) != hash)
+		*to = '\0'; /* the entry was given to another name meanwhile */
 }
 
 static void row_device(const struct catalog_view *c, const struct catalog_row *row,
@@ -360,6 +377,6 @@ int row_info(const struct catalog_view *c, const struct catalog_row *row, tl_inf
 	else if (!r)
 		r = row_metadata(c, row, &h, info->metadata);
 	if (!r)
-		r = row_name(c, &h, info->name);
+		r = name_read(c, h.name, info->name);
 	return r;
 }

@@ -60,6 +60,10 @@ static inline bool catalog_served(const struct catalog_view *c)
 	return atomic_load(c->mine) == c->mine_live;
 }
 
+/* Reads the name that was given another type last: "" if there is none, or if it has gone. Takes no
+ * lease: what it reads is checked by its hash. */
+void catalog_retyped(const struct catalog_view *c, char to[TL_NAME_MAX + 1]);
+
 /* The functions below read a row under the caller's lease. */
 
 /*

@@ -50,6 +50,51 @@ static bool wait_goes_on(struct session *s, void *message, struct conn_message *
 	return false;
 }
 
+/*
+ * Adds to the text of a failure, which is for want of space, how much this process could give back:
+ * tensors that no name means any more, but that it holds. Another thread may be releasing them, so
+ * a row that cannot be read is left out.
+ */
+static int say_held(const struct session *s, int error)
+{
+	const struct catalog_view *c = &s->catalog;
+	const uint32_t high = atomic_load(&c->header->slots_high);
+	tl_info oldest = { .committed_ns = UINT64_MAX }, info;
+	char before[WIRE_TEXT_MAX + CREATING_TEXT];
+	uint64_t bytes = 0;
+	unsigned count = 0;
+	uint32_t cause, id;
+
+	for (uint32_t slot = 0; slot < c->slots && slot < high; slot++) {
+		const struct catalog_row *row = &c->rows[slot];
+
+		if (!atomic_load(&s->held[slot]) ||
+		    row_word_state(atomic_load(&row->word)) != ROW_RETIRED)
+			continue;
+		tl_failures_hide();
+		info.name[0] = '\0';
+		if (!row_info(c, row, &info)) {
+			count++;
+			bytes += info.nbytes;
+			if (info.committed_ns < oldest.committed_ns)
+				oldest = info;
+		}
+		tl_failures_show();
+	}
+	if (!count)
+		return error;
+	snprintf(before, sizeof(before), "%s", tl_last_error());
+	cause = tl_last_cause(&id);
+	tl_fail(error,
+		"%s; this process holds %u tensor%s that no name means any more, of %.1f MiB: "
+		"release them (the oldest, version %llu of '%s', was published %.0f s ago)",
+		before, count, count == 1 ? "" : "s", (double)bytes / (1 << 20),
+		(unsigned long long)oldest.version, oldest.name,
+		(double)(now_real_ns() - (int64_t)oldest.committed_ns) / 1e9);
+	tl_fail_because(cause, id);
+	return error;
+}
+
 /* Makes one round trip, which lasts as long as there is no space. */
 static int create_request(struct session *s, struct call *c, const struct draft_request *request,
 			  uint32_t extra, struct wire_draft *out)
@@ -96,7 +141,7 @@ static int create_request(struct session *s, struct call *c, const struct draft_
 	} while (again);
 	if (!r)
 		memcpy(out, answer.bytes, sizeof(*out));
-	return r;
+	return r == -ENOSPC || r == -EDQUOT ? say_held(s, r) : r;
 }
 
 /* More than the segments that a daemon keeps warm. */

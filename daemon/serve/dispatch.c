@@ -643,6 +643,20 @@ static void refuse_commit(struct peer *peer, const struct wire_commit *commit)
 		send_read_only(peer, commit->prefetch_serial);
 }
 
+static void tell_retyped(struct peer *peer)
+{
+	struct state *st = peer->state;
+	char name[TENSOR_NAME_MAX + 1];
+
+	st->retyped_due = false;
+	name[name_text(&st->names, (uint32_t)st->catalog.header->retyped_name, name)] = '\0';
+	log_warn_limited(peer->turn.account->log,
+			 "a name got another type or shape than another program had given it",
+			 "name=%s client=%llu pid=%u uid=%u program=%s", log_str(name),
+			 (unsigned long long)peer->client.id, peer->client.pid, peer->client.uid,
+			 log_str(peer->client.label));
+}
+
 void peer_dispatch(struct peer *peer, struct conn_message *m)
 {
 	const struct request *request = &requests[m->header.type];
@@ -666,4 +680,6 @@ void peer_dispatch(struct peer *peer, struct conn_message *m)
 		return;
 	}
 	request->handle(peer, m);
+	if (peer->state->retyped_due)
+		tell_retyped(peer);
 }

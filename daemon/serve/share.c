@@ -48,6 +48,15 @@ static void open_text(uint64_t open, char *text, size_t size)
 			 (unsigned long long)open);
 }
 
+static const char *mib_text(enum share share, uint64_t used, uint64_t max, char *text, size_t size)
+{
+	*text = '\0';
+	if (share == SHARE_BYTES || share >= SHARE_DEVICE)
+		snprintf(text, size, ", %.1f of %.1f MiB,", (double)used / (1 << 20),
+			 (double)max / (1 << 20));
+	return text;
+}
+
 /* Says whose pool it is, and what sets its capacity. */
 static const char *pool_owner(const struct state *st, const struct pool *pool,
 			      const struct share_words *w, const char **option)
@@ -57,6 +66,7 @@ static const char *pool_owner(const struct state *st, const struct pool *pool,
 
 	*option = w->option;
 	if (pool->share == SHARE_BYTES) {
+		*option = st->shared->capacity_option;
 		if (!pool->above || pool->capacity >= pool->above->capacity)
 			return "daemon";
 		*option = "its capacity";
@@ -75,7 +85,7 @@ unsigned share_error_text(struct state *st, struct account *account, int r, cons
 	enum share share = (enum share)(r & CHARGE_SHARE);
 	const struct share_words *w = &words[share < SHARE_DEVICE ? share : SHARE_DEVICE];
 	const struct pool *pool = state_pool(st, share);
-	char except[64] = "", open[96] = "";
+	char except[64] = "", open[96] = "", mib[64];
 	const char *owner, *option;
 	uint64_t kept;
 
@@ -85,11 +95,13 @@ unsigned share_error_text(struct state *st, struct account *account, int r, cons
 			open_text(account_top(account)->open, open, sizeof(open));
 		snprintf(
 			text, size,
-			"%s: user %u has %llu of its %llu %s%s (limit %s; ask the administrator, or "
-			"%s)",
+			"%s: user %u has %llu of its %llu %s%s%s (limit %s; ask the administrator, "
+			"or %s)",
 			what, account->uid, (unsigned long long)account_used(account, pool),
-			(unsigned long long)account_max(account, pool), w->things, open,
-			share_name(share), w->help);
+			(unsigned long long)account_max(account, pool), w->things,
+			mib_text(share, account_used(account, pool), account_max(account, pool),
+				 mib, sizeof(mib)),
+			open, share_name(share), w->help);
 		return w->code == LIMIT_OF_TENSORS ? WIRE_BECAUSE(WIRE_E_QUOTA, WIRE_CAUSE_TENSORS)
 						   : WIRE_E_QUOTA;
 	}
@@ -102,8 +114,9 @@ unsigned share_error_text(struct state *st, struct account *account, int r, cons
 			 (unsigned long long)kept);
 	if (share == SHARE_BYTES)
 		open_text(st->memory.totals.kept, open, sizeof(open));
-	snprintf(text, size, "%s: %llu of the %s's %llu %s are in use%s (%s; %s)%s", what,
+	snprintf(text, size, "%s: %llu of the %s's %llu %s%s are in use%s (%s; %s)%s", what,
 		 (unsigned long long)pool->used, owner, (unsigned long long)pool->capacity,
-		 w->things, open, option, w->help, except);
+		 w->things, mib_text(share, pool->used, pool->capacity, mib, sizeof(mib)), open,
+		 option, w->help, except);
 	return w->code;
 }

@@ -44,8 +44,9 @@ struct shared {
 				 version */
 	uint64_t space_freed; /* counts changes that may let a waiting create succeed */
 	uint64_t warm_ns;     /* how long segments are kept warm */
-	uint32_t uid;	      /* ours */
-	struct keep *keep;    /* keeps descriptors for the next daemon; NULL: there is no keeper */
+	const char *capacity_option; /* what sets the daemon's capacity, for error texts */
+	uint32_t uid;		     /* ours */
+	struct keep *keep; /* keeps descriptors for the next daemon; NULL: there is no keeper */
 };
 
 struct shared_limits {

@@ -106,6 +106,7 @@ struct state {
 	struct watch_table *watches;  /* NULL before the first one */
 	struct ring **rings;	      /* by index; NULL before the first one */
 	struct ring_fact *ring_facts; /* by index, in the facts if there are any */
+	bool retyped_due;	      /* a name was retyped, which serve has not logged yet */
 	struct client *pointing; /* group.c: its group's names are being pointed, or taken back; or
 				    NULL */
 	uint64_t instance;

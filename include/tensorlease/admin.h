@@ -61,7 +61,11 @@ typedef struct tl_status {
 	uint32_t keeper;     /* tl_keeper: whether tensors survive the daemon's death. Since 0.2 */
 	uint32_t rings;	     /* of names that are published without it. Since 0.2 */
 	uint32_t ring_slots; /* that these rings have, held or not. Since 0.2 */
-	uint32_t reserved;   /* 0 */
+	uint32_t retyped;    /* how often a program gave a name another element type or shape than
+			      * another program had given it within the last 60 seconds. Perhaps
+			      * they use one name by chance. Since 0.2 */
+	char retyped_name[TL_NAME_MAX + 1]; /* the last such name; empty if there is none, or if it
+					     * has gone. Since 0.2 */
 } tl_status;
 
 /*

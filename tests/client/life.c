@@ -486,6 +486,32 @@ TEST(a_lost_draft_costs_other_threads_no_request)
 	tl_close(other);
 }
 
+/* A consumer that forgets to release is told so, when it publishes something itself. */
+TEST(an_error_for_want_of_space_tells_what_this_process_holds)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 64 * MIB);
+	tl_client *client = td_connect(&d), *producer = td_connect(&d);
+	DLManagedTensorVersioned *held[9];
+	int64_t shape = 32 * MIB;
+	tl_spec spec = {
+		.size = sizeof(spec), .shape = &shape, .ndim = 1, .dtype = { kDLUInt, 8, 1 }
+	};
+	tl_draft *draft;
+
+	for (int i = 0; i < 9; i++) {
+		put_bytes(producer, "cam", i, 4 * MIB);
+		held[i] = get(client, "cam");
+	}
+	must_be(tl_create(client, "b", &spec, &draft), -ENOSPC);
+	must(strstr(tl_last_error(), " of 64.0 MiB, are in use"));
+	must(strstr(tl_last_error(), "this process holds 8 tensors that no name means any more, of "
+				     "32.0 MiB: release them (the oldest, version 1 of 'cam', "));
+	for (int i = 0; i < 9; i++)
+		drop(held[i]);
+	tl_close(producer);
+	tl_close(client);
+}
+
 int main(void)
 {
 	return suite_run();

@@ -279,7 +279,7 @@ PyObject *look_status(PyObject *self, PyObject *unused)
 	if (r)
 		return NULL;
 	return Py_BuildValue(
-		"(NKKKKKkkkkkkkkKKKKNkkk)", PyUnicode_DecodeFSDefault(s.address),
+		"(NKKKKKkkkkkkkkKKKKNkkkkN)", PyUnicode_DecodeFSDefault(s.address),
 		(unsigned long long)s.started_ns, (unsigned long long)s.capacity,
 		(unsigned long long)s.bytes_used, (unsigned long long)s.bytes_warm,
 		(unsigned long long)s.commits, (unsigned long)s.tensors, (unsigned long)s.retired,
@@ -288,5 +288,6 @@ PyObject *look_status(PyObject *self, PyObject *unused)
 		(unsigned long)s.daemon_pid, (unsigned long long)s.bytes_kept,
 		(unsigned long long)s.longest_turn_ns, (unsigned long long)s.restarts,
 		(unsigned long long)s.restart_ns, text_of(s.restart_reason),
-		(unsigned long)s.keeper, (unsigned long)s.rings, (unsigned long)s.ring_slots);
+		(unsigned long)s.keeper, (unsigned long)s.rings, (unsigned long)s.ring_slots,
+		(unsigned long)s.retyped, text_of(s.retyped_name));
 }

@@ -126,6 +126,8 @@ class Status(NamedTuple):
     keeper: int
     rings: int
     ring_slots: int
+    retyped: int
+    retyped_name: str
 
 class ClientInfo(NamedTuple):
     id: int

@@ -49,6 +49,8 @@ class Status(NamedTuple):
     keeper: int  # who starts the daemon again when it dies: 0 nobody, 1 its parent, 2 systemd
     rings: int  # names that are published without the daemon
     ring_slots: int  # tensors that these have memory for
+    retyped: int  # how often a program gave a name another type or shape than another program had lately
+    retyped_name: str  # the last such name; empty if there is none, or if it has gone
 
 
 class ClientInfo(NamedTuple):
