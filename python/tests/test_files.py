@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -732,3 +733,23 @@ def test_a_slash_after_the_prefix_makes_no_difference(client, tmp_path):
     client.put_many({"x": np.arange(3), "y": np.ones(2)}, prefix="files/slash/")
     assert sorted(client.save("files/slash/", tmp_path / "a.npz")) == ["files/slash/x", "files/slash/y"]
     assert sorted(client.load("files/slashed/", tmp_path / "a.npz").names) == ["files/slashed/x", "files/slashed/y"]
+
+
+@pytest.mark.parametrize("kind", [str, Path, os.fsencode, lambda path: ["x.safetensors", path]])
+@pytest.mark.parametrize("suffix", ["pt", "pth", "bin", "ckpt"])
+def test_a_file_of_torch_save_has_to_be_converted(client, kind, suffix):
+    with pytest.raises(tensorlease.InvalidError, match=r"(?s)torch\.load\('some/m\.\w+'.*weights_only=True.*'some/m.safetensors'"):
+        client.load("files/pickled", kind(f"some/m.{suffix}"))
+    with pytest.raises(FileNotFoundError):
+        client.load("files/pickled", f"some/m.{suffix}", format="npy")
+
+
+def test_the_lines_that_convert_it_do_so(client, tmp_path):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    torch.save({"a": torch.arange(3)}, tmp_path / "m.pt")
+    with pytest.raises(tensorlease.InvalidError) as raised:
+        client.load("files/pickled", tmp_path / "m.pt")
+    exec("\n".join(line.strip() for line in raised.value.strerror.splitlines()[1:3]), {})
+    client.load("files/pickled", tmp_path / "m.safetensors")
+    assert client.get("files/pickled/a").tolist() == [0, 1, 2]

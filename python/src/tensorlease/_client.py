@@ -26,7 +26,7 @@ from ._errors import (
     UnsupportedError,
 )
 from ._lock import ForkLock
-from ._paths import paths_of
+from ._paths import check_no_pickle, paths_of
 from ._ref import Ref
 from ._tensor import pickle_for
 from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status
@@ -365,7 +365,7 @@ class Client(_core.Client):
     async def aget(self, name, *, timeout=math.inf, newer_than=None, mode="r", stream=None):
         """Do what get() does, for asyncio and trio: wait without blocking the loop. One thread serves a client's waits.
 
-        timeout: seconds; by default it waits forever, or until the task is cancelled. Other arguments and errors are
+        timeout: seconds; by default it waits forever, or until the task is cancelled. None: do not wait. Other arguments and errors are
         those of get(). With a stream it also waits for the GPU work of the tensor's producer in this way. Without one
         it does not: torch() names one later, and makes the calling thread wait for that.
         """
@@ -480,7 +480,7 @@ class Client(_core.Client):
         It goes on by itself when a producer or the daemon is restarted.
         newer_than: the first version of a name must be above it; not for a set.
         timeout: seconds to wait for each, and with a stream for its producer's GPU work; a TimeoutError ends the
-            iteration. By default it waits forever.
+            iteration. By default it waits forever. None: do not wait, so that it ends when nothing is new.
         until_gone: whether to end the iteration once the newest was given and the connection that published it has
             ended, or it was deleted; of a set, each of them. When a daemon begins anew, it waits for the next one.
         mode, stream, device: as for get(); a set has no stream.
@@ -503,7 +503,8 @@ class Client(_core.Client):
         Only the newest state of a name is told. So a slow reader costs nobody anything, and is told how many versions
         were skipped; a name that came and went is not told.
         new: whether to leave out what is there when it begins. Otherwise that is told first.
-        timeout: seconds to wait for each; a TimeoutError ends the iteration. By default it waits forever.
+        timeout: seconds to wait for each; a TimeoutError ends the iteration. By default it waits forever. None: do not
+            wait, so that it ends when nothing has happened.
         It has fileno(), which is readable when something has happened. poll(), close() and with blocks are as for
         watch().
         """
@@ -675,6 +676,8 @@ class Client(_core.Client):
         """
         lifetime = (ttl, owner_bound, evictable)
         prefix = _folder(prefix)
+        for one in () if format else path if isinstance(path, (list, tuple)) else (path,):
+            check_no_pickle(one)
 
         def load():
             return self._load(prefix, paths_of(path), format, timeout, progress, lifetime, device)
