@@ -55,10 +55,9 @@ void fault_forget(int number)
 
 static size_t append(char *line, size_t at, const char *text)
 {
-	size_t length = strlen(text);
-
-	memcpy(line + at, text, length);
-	return at + length;
+	while (*text)
+		line[at++] = *text++;
+	return at;
 }
 
 /* Only calls functions that are safe in a handler. */
