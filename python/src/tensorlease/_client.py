@@ -521,8 +521,9 @@ class Client(_core.Client):
         """From now on send Tensors of this client to other processes as Refs, which are got there: no bytes are copied.
 
         So they can be given to multiprocessing's queues, pools and processes as arguments and results, as arrays can.
-        Read-only NumPy arrays over them, as numpy() returns, and views of those are sent in the same way, and copied
-        only if their Tensor's name means another one by now. Without this, pickling a Tensor is a TypeError, and an
+        Read-only NumPy arrays over them, as numpy() returns, and views of those are sent in the same way by
+        multiprocessing and concurrent.futures, and copied only if their Tensor's name means another one by now. Other
+        libraries (joblib, loky, dask) copy arrays: give them the Tensor. Without this, pickling a Tensor is a TypeError, and an
         array is always copied. It is for the whole process, and for one client at a time; a process
         that is sent a Tensor sends Tensors like that too.
         What was written to a Tensor in mode 'c' is not sent: the other process gets the bytes that were published.
