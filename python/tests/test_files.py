@@ -738,7 +738,8 @@ def test_a_slash_after_the_prefix_makes_no_difference(client, tmp_path):
 @pytest.mark.parametrize("kind", [str, Path, os.fsencode, lambda path: ["x.safetensors", path]])
 @pytest.mark.parametrize("suffix", ["pt", "pth", "bin", "ckpt"])
 def test_a_file_of_torch_save_has_to_be_converted(client, kind, suffix):
-    with pytest.raises(tensorlease.InvalidError, match=r"(?s)torch\.load\('some/m\.\w+'.*weights_only=True.*'some/m.safetensors'"):
+    lines = r"(?s)torch\.load\('some/m\.\w+'.*weights_only=True.*'some/m.safetensors'"
+    with pytest.raises(tensorlease.InvalidError, match=lines):
         client.load("files/pickled", kind(f"some/m.{suffix}"))
     with pytest.raises(FileNotFoundError):
         client.load("files/pickled", f"some/m.{suffix}", format="npy")

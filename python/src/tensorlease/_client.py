@@ -365,9 +365,9 @@ class Client(_core.Client):
     async def aget(self, name, *, timeout=math.inf, newer_than=None, mode="r", stream=None):
         """Do what get() does, for asyncio and trio: wait without blocking the loop. One thread serves a client's waits.
 
-        timeout: seconds; by default it waits forever, or until the task is cancelled. None: do not wait. Other arguments and errors are
-        those of get(). With a stream it also waits for the GPU work of the tensor's producer in this way. Without one
-        it does not: torch() names one later, and makes the calling thread wait for that.
+        timeout: seconds; by default it waits forever, or until the task is cancelled. None: do not wait. Other arguments
+        and errors are those of get(). With a stream it also waits for the GPU work of the tensor's producer in this way.
+        Without one it does not: torch() names one later, and makes the calling thread wait for that.
         """
         _core.check_seconds("timeout", timeout)
         _core.check_stream(stream)
@@ -523,8 +523,8 @@ class Client(_core.Client):
         So they can be given to multiprocessing's queues, pools and processes as arguments and results, as arrays can.
         Read-only NumPy arrays over them, as numpy() returns, and views of those are sent in the same way by
         multiprocessing and concurrent.futures, and copied only if their Tensor's name means another one by now. Other
-        libraries (joblib, loky, dask) copy arrays: give them the Tensor. Without this, pickling a Tensor is a TypeError, and an
-        array is always copied. It is for the whole process, and for one client at a time; a process
+        libraries (joblib, loky, dask) copy arrays: give them the Tensor. Without this, pickling a Tensor is a
+        TypeError, and an array is always copied. It is for the whole process, and for one client at a time; a process
         that is sent a Tensor sends Tensors like that too.
         What was written to a Tensor in mode 'c' is not sent: the other process gets the bytes that were published.
         A Tensor that is sent must be kept here, or keep its name, until it was got there; otherwise it is a
