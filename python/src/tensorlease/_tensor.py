@@ -135,6 +135,10 @@ class _Values:
             vars()[_name] = _Elsewhere(_method, _name)
     del _name, _method, _names
 
+    def __dir__(self):
+        own = getattr(self, "__dict__", ())
+        return [name for name in super().__dir__() if name in own or hasattr(type(self), name)]
+
     def __contains__(self, value):
         return value in self.numpy()
 
