@@ -119,7 +119,7 @@ void bench_daemon(struct bench *b);
  * Starts, at the first call, a daemon that has BENCH_MANY tensors of bench_many_bytes(), called
  * bench_name(), and no others. Also measures how much memory they take (memory.c).
  */
-enum { BENCH_MANY = 100000, BENCH_NAME_SIZE = 24 };
+enum { BENCH_MANY = 100000, BENCH_NAME_SIZE = 32 };
 void bench_many(struct bench *b);
 uint64_t bench_many_bytes(void);
 void bench_name(char name[BENCH_NAME_SIZE], uint32_t i);

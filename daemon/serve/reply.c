@@ -4,7 +4,11 @@
 #include <string.h>
 
 #include "daemon/serve/reply.h"
+#include "daemon/serve/trim.h"
+#include "daemon/state/holding.h"
 #include "daemon/state/outcome.h"
+#include "daemon/state/tensor.h"
+#include "util/cleanup.h"
 #include "util/fd.h"
 #include "util/shm_space.h"
 
@@ -139,4 +143,43 @@ void send_space_error(struct peer *peer, uint32_t serial, uint64_t nbytes, int r
 			   "cannot make a segment of %llu bytes: %s", bytes, strerror(-r));
 		break;
 	}
+}
+
+void send_draft(struct peer *peer, uint32_t serial, uint32_t slot, int fd_take)
+{
+	cleanup_(fd_closep) int fd = fd_take;
+	struct state *st = peer->state;
+	const struct catalog_row *row = catalog_row(&st->catalog, slot);
+	struct segment *seg = st->tensors[slot].segment;
+	struct wire_draft m = {
+		.header = { .type = WIRE_DRAFT, .length = sizeof(m), .serial = serial },
+		.ref = ref_make(row->word >> 2, slot),
+		.offset = row->offset,
+		.segment = row->segment,
+		.segment_generation = row->segment_generation,
+		.segment_size = seg ? seg->size : 0,
+	};
+	int r = 0;
+
+	if (seg && !segment_is_handed(seg)) {
+		r = holding_make(st, &peer->client, seg);
+		if (!r && fd < 0)
+			r = segment_descriptor(seg, true, &fd);
+		if (r) {
+			tensor_abort(st, &peer->client, m.ref);
+			send_space_error(peer, serial, row->nbytes, r);
+			return;
+		}
+		m.flags = WIRE_DRAFT_FD;
+		segment_handed(seg);
+		guard_tell(&st->shared->store.guard, peer->turn.account);
+		r = peer_try_send(peer, &m, fd);
+		if (r) {
+			segment_not_handed(seg);
+			tensor_abort(st, &peer->client, m.ref);
+			send_space_error(peer, serial, row->nbytes, r);
+		}
+		return;
+	}
+	peer_send(peer, &m, -1);
 }

@@ -14,3 +14,6 @@ void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *
 		     const char *why);
 /* Says why there is no space for @nbytes; @r as from tensor_create() or tensor_backed(). */
 void send_space_error(struct peer *peer, uint32_t serial, uint64_t nbytes, int r);
+
+/* Sends DRAFT, with a descriptor of its segment unless the client has one. */
+void send_draft(struct peer *peer, uint32_t serial, uint32_t slot, int fd_take);

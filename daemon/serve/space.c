@@ -8,7 +8,10 @@
  *
  * Waiting creates are tried in the turns of their account, in their order, each once after there
  * may be space (shared.space_freed). If more space may have come meanwhile, all are tried again,
- * but only after the last. So large ones at the front do not keep small ones from being tried.
+ * but only after the last. So large ones at the front do not keep small ones from being tried for
+ * long: only a create that gathers does. Once, for a second, all that waits after it of its user,
+ * in its namespace, gives way to it, or small ones would take all that comes for as long as it
+ * waits. If what it needs is freed within that time, it has it. If not, it may never be.
  *
  * Creates also wait while /dev/shm is full. Nobody tells us what other programs free there, so each
  * is then tried about every second, not in step with other daemons, but made only if it may fit.
@@ -44,6 +47,7 @@ enum {
 
 #define SPACE_SOON_NS (10 * NS_PER_SEC)	  /* how long to wait for space that is being freed */
 #define SPACE_UNREAD_NS (100 * NS_PER_MS) /* the same alone, for messages to be read */
+#define SPACE_GATHER_NS NS_PER_SEC	  /* how long others give way to one */
 #define SPACE_OTHERS_NS NS_PER_SEC	  /* between two looks at what others have in /dev/shm */
 #define SPACE_ALONE_NS (2 * NS_PER_SEC)	  /* how long to wait until no other is being made */
 
@@ -61,6 +65,7 @@ struct create {
 	struct tensor_request rq;
 	struct eviction eviction;
 	int64_t deadline;
+	int64_t gather_until;	 /* 0: it has not been account.gathers */
 	struct deadline due;	 /* when it is tried again even if no space is freed */
 	int64_t soon_deadline;	 /* STATE_E_SOON is not believed after that time */
 	int64_t unread_deadline; /* more is given up for STATE_E_UNREAD after that time */
@@ -82,8 +87,63 @@ struct create {
 	int result;
 };
 
+static void again_by(struct create *create, int64_t at)
+{
+	if (at < create->due.at)
+		create->due.at = at;
+}
+
+/* Moves tried creates back, to be tried once more. False: there are none. */
+static bool creates_again(struct space *space, struct account *account)
+{
+	account->space_seen = space->shared->space_freed;
+	list_move_all(&account->creates, &account->tried);
+	return !list_empty(&account->creates);
+}
+
+/* Those that gave way to it are tried. */
+static void gather_end(struct create *create)
+{
+	struct account *account = create->peer ? create->peer->turn.account : NULL;
+
+	if (!account || account->gathers != create)
+		return;
+	account->gathers = NULL;
+	if (creates_again(create->space, account))
+		account_due(account, ACCOUNT_CREATES);
+}
+
+/* To be called when it has to wait for bytes. */
+static void gather(struct create *create)
+{
+	struct account *account = create->peer->turn.account;
+
+	if (!account->gathers && !create->gather_until) {
+		account->gathers = create;
+		create->gather_until = deadline_after(SPACE_GATHER_NS);
+	}
+	if (account->gathers != create)
+		return;
+	if (deadline_passed(create->gather_until))
+		gather_end(create);
+	else
+		again_by(create, create->gather_until);
+}
+
+/* True if another create of its user is to have what comes. One that would not wait does not give
+ * way, and neither do small tensors, for which there mostly is a segment. */
+static bool create_gives_way(const struct create *create)
+{
+	const struct create *other = create->peer->turn.account->gathers;
+
+	return other && other != create && other->state == create->state &&
+	       create->rq.nbytes > SEGMENT_SMALL_MAX &&
+	       (create->rq.prefetch || !deadline_passed(create->deadline));
+}
+
 static struct create *create_free(struct create *create)
 {
+	gather_end(create);
 	charge_give(&create->charge);
 	fd_close(create->fd);
 	free(create);
@@ -99,12 +159,6 @@ static void create_remember(struct create *create, bool working)
 	create->peer->making += working;
 	create->wait.end = create_end;
 	list_add_tail(&create->peer->waits, &create->wait.link);
-}
-
-static void again_by(struct create *create, int64_t at)
-{
-	if (at < create->due.at)
-		create->due.at = at;
 }
 
 /* Lets it wait for space, after it was tried. */
@@ -165,48 +219,6 @@ static void create_end(struct peer_wait *wait)
 	create_free(create);
 }
 
-/* ---- answers -------------------------------------------------------------------------------- */
-
-/* Sends DRAFT, with a descriptor of its segment unless the client has one. */
-static void answer_draft(struct peer *peer, uint32_t serial, uint32_t slot, int fd_take)
-{
-	cleanup_(fd_closep) int fd = fd_take;
-	struct state *st = peer->state;
-	const struct catalog_row *row = catalog_row(&st->catalog, slot);
-	struct segment *seg = st->tensors[slot].segment;
-	struct wire_draft m = {
-		.header = { .type = WIRE_DRAFT, .length = sizeof(m), .serial = serial },
-		.ref = ref_make(row->word >> 2, slot),
-		.offset = row->offset,
-		.segment = row->segment,
-		.segment_generation = row->segment_generation,
-		.segment_size = seg ? seg->size : 0,
-	};
-	int r = 0;
-
-	if (seg && !segment_is_handed(seg)) {
-		r = holding_make(st, &peer->client, seg);
-		if (!r && fd < 0)
-			r = segment_descriptor(seg, true, &fd);
-		if (r) {
-			tensor_abort(st, &peer->client, m.ref);
-			send_space_error(peer, serial, row->nbytes, r);
-			return;
-		}
-		m.flags = WIRE_DRAFT_FD;
-		segment_handed(seg);
-		guard_tell(&st->shared->store.guard, peer->turn.account);
-		r = peer_try_send(peer, &m, fd);
-		if (r) {
-			segment_not_handed(seg);
-			tensor_abort(st, &peer->client, m.ref);
-			send_space_error(peer, serial, row->nbytes, r);
-		}
-		return;
-	}
-	peer_send(peer, &m, -1);
-}
-
 /* ---- making --------------------------------------------------------------------------------- */
 
 static void create_backed(struct create *create)
@@ -226,7 +238,7 @@ static void create_backed(struct create *create)
 	if (r)
 		send_space_error(peer, create->serial, create->rq.nbytes, r);
 	else
-		answer_draft(peer, create->serial, create->slot, take_fd(&create->fd));
+		send_draft(peer, create->serial, create->slot, take_fd(&create->fd));
 }
 
 static void create_work(struct job *job)
@@ -439,6 +451,7 @@ static bool create_back(struct create *create)
 		create->met = space->making;
 		create->result = -ENOSPC;
 	} else if (create->size > JOB_INLINE) {
+		gather_end(create); /* it has its bytes */
 		create_remember(create, true);
 		create->met = space->making++;
 		create->begun = ++space->begun;
@@ -534,7 +547,7 @@ static bool create_try(struct create *create)
 		r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
 	}
 	if (r == 0) {
-		answer_draft(peer, create->serial, create->slot, -1);
+		send_draft(peer, create->serial, create->slot, -1);
 		return true;
 	}
 	if (r == STATE_E_BACKING)
@@ -555,6 +568,8 @@ static bool create_try(struct create *create)
 	}
 	if (r != STATE_E_SOON || (unread && create->rq.impatient))
 		evict_wait(create->state, &peer->client);
+	if (!is_place(r))
+		gather(create);
 	return false;
 }
 
@@ -610,8 +625,15 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 	create->deadline = deadline_after(rq->prefetch ? 0 : timeout_ns);
 	create->soon_deadline = deadline_after(rq->prefetch ? 0 : SPACE_SOON_NS);
 	create->unread_deadline = deadline_after(SPACE_UNREAD_NS);
+	create->due.at = create->deadline;
 	create->fd = -1;
-	if (create_try(create)) {
+	if (!create_gives_way(create)) {
+		if (create_try(create)) {
+			create_free(create);
+			return;
+		}
+	} else if (rq->prefetch) {
+		send_space_error(peer, serial, rq->nbytes, STATE_E_FULL);
 		create_free(create);
 		return;
 	}
@@ -634,14 +656,6 @@ void space_ended(struct space *space)
 	space->ended_left = !memory_run_due(space->shared);
 }
 
-/* Moves tried creates back, to be tried once more. False: there are none. */
-static bool creates_again(struct space *space, struct account *account)
-{
-	account->space_seen = space->shared->space_freed;
-	list_move_all(&account->creates, &account->tried);
-	return !list_empty(&account->creates);
-}
-
 /* One turn of the account: tries some of its creates. True: there are more. */
 static bool creates_step(void *context, struct account *account)
 {
@@ -653,7 +667,9 @@ static bool creates_step(void *context, struct account *account)
 			break;
 		create = list_first_entry(&account->creates, struct create, link);
 		create_unpark(create);
-		if (create_try(create))
+		if (create_gives_way(create))
+			create_park(create);
+		else if (create_try(create))
 			create_free(create);
 		else if (!create->working)
 			create_park(create);

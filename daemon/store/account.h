@@ -95,14 +95,14 @@ struct account {
 	int64_t ended_ns;      /* when the last of these was done with */
 	unsigned newcomers;    /* serve/greet.c: those in greeting.waiting */
 	struct log_limit *log; /* bounds the log lines that it causes; outlives us */
-
 	/* serve/space.c and job.c, in the daemon's only: */
-	struct list creates;  /* of struct create: waiting for space, to be tried */
-	struct list tried;    /* the same; tried since there was space */
-	struct list waiter;   /* in space.accounts while it has waiting creates */
-	uint64_t space_seen;  /* shared.space_freed when its creates began to be tried */
-	struct list jobs;     /* of struct job: they wait for a worker */
-	struct list employer; /* in jobs.accounts while it has any */
+	struct list creates;	/* of struct create: waiting for space, to be tried */
+	struct list tried;	/* the same; tried since there was space */
+	struct list waiter;	/* in space.accounts while it has waiting creates */
+	uint64_t space_seen;	/* shared.space_freed when its creates began to be tried */
+	struct create *gathers; /* of these: the one to which later ones give way, or NULL */
+	struct list jobs;	/* of struct job: they wait for a worker */
+	struct list employer;	/* in jobs.accounts while it has any */
 	unsigned jobs_running;
 	/* state/lease.c, but for the first: */
 	struct list parts;    /* state/export.c, of struct device_memory: being closed */

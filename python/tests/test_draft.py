@@ -562,3 +562,18 @@ def test_arrays_of_all_threads_become_read_only(client, monkeypatch):
         thread.join()
     draft.commit()
     assert len(arrays) == 2 and not any(array.flags.writeable for array in arrays)
+
+
+def test_a_get_of_an_open_draft_says_so(client, observer):
+    draft = client.create("draft/öpen", 3, "uint8")
+    for error, options in ((tensorlease.NotFoundError, {}), (tensorlease.TimeoutError, {"timeout": 0.001})):
+        with pytest.raises(error, match=r"draft/öpen.*this client has an open draft of that name, which its commit\(\)"):
+            client.get("draft/öpen", **options)
+        for other, name in ((observer, "draft/öpen"), (client, "draft/öpe")):
+            with pytest.raises(error) as raised:
+                other.get(name, **options)
+            assert "open draft" not in str(raised.value)
+    draft.abort()
+    with pytest.raises(tensorlease.NotFoundError) as raised:
+        client.get("draft/öpen")
+    assert "open draft" not in str(raised.value)

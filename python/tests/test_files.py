@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -247,7 +248,7 @@ def test_malformed_files_are_value_errors_and_publish_nothing(client, tmp_path):
         assert isinstance(caught.value, tensorlease.InvalidError), path
         tried += 1
     assert tried == 9
-    assert client.list("files/bad") == [] and eventually(lambda: client.status().drafts == 0)
+    assert "files/bad" not in client and client.list("files/bad") == [] and eventually(lambda: client.status().drafts == 0)
 
 
 def test_what_tensors_have_not(client, tmp_path):
@@ -257,7 +258,7 @@ def test_what_tensors_have_not(client, tmp_path):
     for name in ("dates.npy", "text.npz", "type.safetensors"):
         with pytest.raises(tensorlease.UnsupportedError, match=name):
             client.load("files/odd", tmp_path / name)
-    assert client.list("files/odd") == []
+    assert "files/odd" not in client and client.list("files/odd") == []
 
 
 def test_what_a_format_has_not(client, tmp_path):
@@ -290,7 +291,7 @@ def test_files_that_are_not_there(client, tmp_path):
     for name in ("out.npz", "out.npy"):
         with pytest.raises(tensorlease.NotFoundError, match="files/not"):
             client.save("files/not", tmp_path / name)
-    assert client.list("files/x") == []
+    assert "files/x" not in client and client.list("files/x") == []
 
 
 def test_wrong_arguments(client, tmp_path):
@@ -318,7 +319,7 @@ def test_no_space(client, tmp_path):
         file.truncate(file.tell() + (1 << 31))
     with pytest.raises(tensorlease.NoSpaceError):
         client.load("files/huge", tmp_path / "huge.npy", timeout=0.05)
-    assert client.list("files/huge") == []
+    assert "files/huge" not in client and client.list("files/huge") == []
 
 
 def test_what_is_refused_after_reading_is_not_read_again(tmp_path):
@@ -383,7 +384,7 @@ def test_progress_can_stop_it(client, tmp_path):
     client.load("files/stop", tmp_path / "in.npz")
     with pytest.raises(EnoughError):
         client.save("files/stop", tmp_path / "out.npz", progress=stop)
-    assert client.list("files/stopped") == [] and eventually(lambda: client.status().drafts == 0)
+    assert "files/stopped" not in client and client.list("files/stopped") == [] and eventually(lambda: client.status().drafts == 0)
     assert (tmp_path / "out.npz").read_bytes() == b"as it was" and len(os.listdir(tmp_path)) == 2
 
 
@@ -404,9 +405,9 @@ def test_ctrl_c_ends_a_load(address, tmp_path):
         "client = tensorlease.connect(autostart=False)\n"
         "def tell(done, total): signal.raise_signal(signal.SIGINT)\n"
         f"try: client.load('files/ctrl', {str(tmp_path / 'in.npy')!r}, progress=tell)\n"
-        "except KeyboardInterrupt: print('interrupted', client.list('files/ctrl'))\n"
+        "except KeyboardInterrupt: print('interrupted', 'files/ctrl' in client)\n"
     )
-    assert run_python(code).stdout == "interrupted []\n"
+    assert run_python(code).stdout == "interrupted False\n"
 
 
 def test_a_killed_loader_publishes_nothing(client, tmp_path):
@@ -418,7 +419,7 @@ def test_a_killed_loader_publishes_nothing(client, tmp_path):
         f"client.load('files/killed', {str(tmp_path / 'in.npz')!r}, progress=tell)\n"
     )
     assert run_python(code, check=False).returncode == -signal.SIGKILL
-    assert client.list("files/killed") == []
+    assert "files/killed" not in client and client.list("files/killed") == []
 
 
 def test_others_run_during_a_load(client, tmp_path):
@@ -688,7 +689,7 @@ def test_of_several_files_all_or_none_are_published(client, tmp_path):
         (tmp_path / "model.safetensors.index.json").write_text(text)
         with pytest.raises(tensorlease.InvalidError, match=r"no index of a model: [^(]*(\(char [0-9]+\))?$"):
             client.load("files/none", tmp_path / "model.safetensors.index.json")
-    assert client.list("files/none") == []
+    assert "files/none" not in client and client.list("files/none") == []
 
 
 def test_once_is_read_by_one_and_seen_by_all(client, tmp_path):
@@ -732,3 +733,24 @@ def test_a_slash_after_the_prefix_makes_no_difference(client, tmp_path):
     client.put_many({"x": np.arange(3), "y": np.ones(2)}, prefix="files/slash/")
     assert sorted(client.save("files/slash/", tmp_path / "a.npz")) == ["files/slash/x", "files/slash/y"]
     assert sorted(client.load("files/slashed/", tmp_path / "a.npz").names) == ["files/slashed/x", "files/slashed/y"]
+
+
+@pytest.mark.parametrize("kind", [str, Path, os.fsencode, lambda path: ["x.safetensors", path]])
+@pytest.mark.parametrize("suffix", ["pt", "pth", "bin", "ckpt"])
+def test_a_file_of_torch_save_has_to_be_converted(client, kind, suffix):
+    lines = r"(?s)torch\.load\('some/m\.\w+'.*weights_only=True.*'some/m.safetensors'"
+    with pytest.raises(tensorlease.InvalidError, match=lines):
+        client.load("files/pickled", kind(f"some/m.{suffix}"))
+    with pytest.raises(FileNotFoundError):
+        client.load("files/pickled", f"some/m.{suffix}", format="npy")
+
+
+def test_the_lines_that_convert_it_do_so(client, tmp_path):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    torch.save({"a": torch.arange(3)}, tmp_path / "m.pt")
+    with pytest.raises(tensorlease.InvalidError) as raised:
+        client.load("files/pickled", tmp_path / "m.pt")
+    exec("\n".join(line.strip() for line in raised.value.strerror.splitlines()[1:3]), {})
+    client.load("files/pickled", tmp_path / "m.safetensors")
+    assert client.get("files/pickled/a").tolist() == [0, 1, 2]

@@ -117,12 +117,6 @@ def test_the_fields_of_a_structured_array_are_copied(client):
         client.publish("sources/field", array["b"], no_copy=True)
 
 
-@pytest.mark.parametrize("source", [7, "text", None, [1, 2], {}, decimal.Decimal(1), object()])
-def test_what_is_no_array_is_a_type_error(client, source):
-    with pytest.raises(TypeError, match="numpy.asarray"):
-        client.put("sources/x", source)
-
-
 class Interface:
     def __init__(self, array, **changes):
         self.array = array
@@ -553,3 +547,43 @@ def test_ctrl_c_in_what_a_consumer_asks_for_is_kept(client, asked):
     client.put("sources/asked", b"1")
     with pytest.raises(KeyboardInterrupt):
         client.get("sources/asked").__dlpack__(**asked)
+
+
+class Framed:
+    """As pandas' and polars' frames."""
+
+    def to_numpy(self):
+        return np.zeros(3)
+
+
+class Eager:
+    """As an array of a library without DLPack."""
+
+    def numpy(self):
+        return np.zeros(3)
+
+
+class Module:
+    def state_dict(self):
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "None is not an array: has the function"),
+        ("text", r"a str is not an array: its encode\(\)"),
+        ({"a": np.zeros(3)}, r"'dict' is not an array: put_many\(\) publishes each"),
+        (Framed(), r"'test_sources.Framed' is not an array: give what its to_numpy\(\)"),
+        (Eager(), r"'test_sources.Eager' is not an array: give what its numpy\(\)"),
+        (Module(), r"'test_sources.Module' is not an array: put_many\(\) publishes the arrays of its state_dict\(\)"),
+        ([1, 2], r"'list' is not an array: numpy.asarray\(\)"),
+        (3, r"'int' is not an array: numpy.asarray\(\)"),
+        (decimal.Decimal(1), r"'decimal.Decimal' is not an array: numpy.asarray\(\)"),
+        (object(), "'object' is not an array: it has neither __dlpack__.*numpy.asarray"),
+    ],
+)
+def test_what_is_no_array_is_told_from_others(client, value, text):
+    for publish in (client.put, client.publish, lambda name, value: client.put_many({name: value})):
+        with pytest.raises(TypeError, match=f"'sources/no': {text}"):
+            publish("sources/no", value)

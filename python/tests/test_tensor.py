@@ -4,6 +4,7 @@
 import gc
 import hashlib
 import io
+import itertools
 import json
 import operator
 import os
@@ -510,3 +511,57 @@ def test_small_floats_of_a_safetensors_file(client, tmp_path):
     client.put("small/again", array)
     again = client.get("small/again").torch()
     assert again.dtype == array.dtype and (again.view(torch.uint8) == array.view(torch.uint8)).all()
+
+
+@pytest.mark.parametrize("mode", "rc")
+def test_what_only_arrays_can_do_is_named(client, mode):
+    client.put("tensor/hints", np.arange(6).reshape(2, 3))
+    tensor = client.get("tensor/hints", mode=mode)
+    draft = client.create("tensor/draft", (3,), "int64")
+    for either, method in itertools.product((tensor, draft), ("mean", "sum", "T", "reshape", "astype", "cuda", "clone")):
+        where = "torch" if method in ("cuda", "clone") else "numpy"
+        with pytest.raises(AttributeError, match=rf"no attribute '{method}': use its {where}\(\)\.{method}$"):
+            getattr(either, method)
+        assert not hasattr(either, method) and not hasattr(type(either), method) and method not in dir(either)
+    computing = [operator.add, operator.sub, operator.mul, operator.matmul, operator.lt, operator.ge, operator.iadd]
+    for compute in computing:
+        for either, other in ((tensor, 1), (draft, 2.5), (tensor, tensor), (1, tensor), (draft, tensor)):
+            with pytest.raises(TypeError, match=r"has no operators but == and !=: use its numpy\(\) or torch\(\)"):
+                compute(either, other)
+    for compute in (operator.neg, abs, operator.invert):
+        with pytest.raises(TypeError, match=r"use its numpy\(\)"):
+            compute(tensor)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'$"):
+        tensor.nothing  # noqa: B018
+
+
+def test_arrays_compute_with_a_tensor(client):
+    client.put("tensor/hints", np.arange(3))
+    tensor, array = client.get("tensor/hints"), np.ones(3)
+    assert (tensor + array).tolist() == (array + tensor).tolist() == [1, 2, 3] and np.float64(2).__mul__(tensor)[1] == 2
+    assert (tensor < array).tolist() == [True, False, False]
+    assert np.add(tensor, 1).tolist() == [1, 2, 3] and (tensor + object.__new__(Right)) == "right"
+
+
+class Right:
+    def __radd__(self, other):
+        return "right"
+
+
+def test_a_tensor_is_not_written_to(client):
+    client.put("tensor/hints", np.arange(3))
+    for mode in "rc":
+        with pytest.raises(TypeError, match="cannot be written to.*mode='c'"):
+            client.get("tensor/hints", mode=mode)[0] = 1
+    array = client.get("tensor/hints", mode="c").numpy()
+    array[0] = 1
+    assert client.get("tensor/hints").tolist() == [0, 1, 2]
+
+
+def test_what_is_in_a_tensor(client):
+    client.put("tensor/hints", np.arange(6).reshape(2, 3))
+    tensor = client.get("tensor/hints")
+    assert 5 in tensor and 6 not in tensor and tensor[1, 2] in tensor
+    with client.create("tensor/draft", (3,), "int64") as draft:
+        draft[...] = 4
+        assert 4 in draft and 5 not in draft

@@ -225,6 +225,35 @@ def test_samples_come_back_as_they_were(client):
         shared.CachedDataset([object()], client, "torch/odd")[0]
 
 
+@pytest.mark.parametrize("size", [8, 700])  # copied, and mapped
+def test_samples_keep_their_order_in_memory(client, size):
+    base = torch.arange(2 * 3 * size * 5, dtype=torch.float32).reshape(2, 3, size, 5)
+    samples = [
+        base.to(memory_format=torch.channels_last),
+        base.to(torch.bfloat16).permute(3, 1, 0, 2),
+        base[:, :, ::2, 1:4],
+        base[:, :, ::2].to(memory_format=torch.channels_last)[:, :2],
+        base[:, 1:2].expand(2, 4, size, 5),
+        base[:, :1].to(memory_format=torch.channels_last),
+        base.mul(1j).permute(1, 0, 3, 2).conj(),
+        base.numpy().transpose(2, 0, 3, 1),
+        np.asfortranarray(base.numpy()),
+        base.numpy()[::-1, :, ::2].T,
+        np.broadcast_to(base.numpy()[:, :1], (2, 4, size, 5)),
+        np.asfortranarray(np.arange(4 * size).reshape(4, -1).astype(">i2")),
+    ]
+    cached = shared.CachedDataset(samples, client, f"torch/order/{size}")
+    for n, sample in enumerate(samples):
+        for again in (cached[n], cached[n]):
+            assert again.dtype == sample.dtype and again.shape == sample.shape and bool((again == sample).all())
+            dense = sample.clone().stride() if n < 7 else np.copy(sample, order="K").strides
+            assert (again.stride() if n < 7 else again.strides) == dense
+            again[0, 0] = 5
+    first = cached[0]
+    assert first.is_contiguous(memory_format=torch.channels_last) and first.stride() == samples[0].stride()
+    assert torch.equal(first.to(memory_format=torch.channels_last), samples[0])
+
+
 def test_samples_of_any_numbers_come_back_as_they_were(client):
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
     client.put("torch/inner", np.arange(3))

@@ -90,7 +90,10 @@ async def awaits(client: Client) -> None:
 
 
 def remembers(client: Client) -> None:
-    assert_type(client.get_or_put("a", lambda: b"x", ttl=60), Tensor)
+    assert_type(client.get_or_put("a", lambda: b"x", ttl=60, trust=[1000]), Tensor)
+    client.get_or_put("a", lambda: b"x", trust="all")
+    client.get_or_put("a", lambda: b"x", trust="some")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    tensorlease.explain_faults()
 
     @tensorlease.cached("squares/")
     def squares(n: int, *, scale: float = 1.0) -> bytes:

@@ -143,6 +143,69 @@ TEST(who_waits_beside_many_held_tensors_does_not_keep_the_daemon_busy)
 	}
 }
 
+/* Aborts a draft, and lets go of its memory. */
+static void give_back(struct raw *rc, const struct wire_draft *draft)
+{
+	must_be(rc_ref(rc, WIRE_ABORT, draft->ref), 0);
+	rc_sync(rc);
+}
+
+/* Small creates that come while a large one waits. False: so slowly that they were served first. */
+static bool large_before_small(void)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 100 * MIB);
+	struct raw holder = rc_open(&d), large = rc_open(&d), small = rc_open(&d);
+	struct wire_draft drafts[3], one;
+	uint32_t first, next;
+	int64_t start;
+	bool in_time;
+
+	for (int i = 0; i < 3; i++)
+		must_be(rc_create(&holder, "a", 30 * MIB, 0, &drafts[i]), 0);
+	start = now_ns();
+	first = ask_and_wait(&d, &large, 60 * MIB);
+	give_back(&holder, &drafts[0]);
+	next = ask_for(&small, 30 * MIB, -1);
+	td_sync(&d);
+	in_time = !has_answer(&small);
+	must(in_time || now_ns() - start >= SECOND);
+	give_back(&holder, &drafts[1]);
+	if (in_time) {
+		must_be(answer_to(&large, first, &one), 0);
+		must(!has_answer(&small)); /* 10 MiB are left */
+		must_be(rc_create(&small, "b", 100, 0, &one), 0);
+	}
+	give_back(&holder, &drafts[2]);
+	must_be(answer_to(&small, next, &one), 0);
+	rc_goodbye(&small);
+	rc_goodbye(&large);
+	rc_goodbye(&holder);
+	return in_time;
+}
+
+TEST(small_creates_that_come_later_do_not_starve_a_large_one)
+{
+	for (int i = 0; i < 20 && !large_before_small(); i++)
+		must(i < 19);
+}
+
+TEST(a_large_create_that_gets_nothing_does_not_keep_small_ones_waiting)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 100 * MIB);
+	struct raw holder = rc_open(&d), large = rc_open(&d), small = rc_open(&d);
+	struct wire_draft draft, one;
+
+	must_be(rc_create(&holder, "a", 50 * MIB, 0, &draft), 0);
+	ask_and_wait(&d, &large, 60 * MIB);
+	must_be(rc_create(&small, "a", 10 * MIB, 0, &one), 0);	/* it would not wait */
+	must_be(rc_create(&small, "a", 10 * MIB, -1, &one), 0); /* after a second */
+	must(!has_answer(&large));
+	must_be(rc_create(&small, "a", 10 * MIB, -1, &one), 0);
+	rc_goodbye(&small);
+	rc_goodbye(&large);
+	rc_goodbye(&holder);
+}
+
 TEST(a_waiter_that_leaves_is_forgotten)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);

@@ -302,6 +302,16 @@ static int get_written(struct client *c, struct getting *g)
 	}
 }
 
+static void raise_missing(const struct client *c, const char *name, int r)
+{
+	const char *hint = r == -ENOENT ? draft_hint(c, name) : "";
+
+	if (*hint)
+		raise_text(r, "%s%s", tl_last_error(), hint);
+	else
+		raise_error(r);
+}
+
 /* Gets it as a Tensor, for the stream that the user named by @owner. What is lost while it waits
  * for the producer's work counts as old, as above. */
 static PyObject *get_tensor(struct client *c, struct getting *g, PyObject *owner)
@@ -314,7 +324,7 @@ static PyObject *get_tensor(struct client *c, struct getting *g, PyObject *owner
 		if (r < 0 && g->timeout_ns && (worth_waiting(r) || r == -ENODATA))
 			r = get_wait(c, g);
 		else if (r < 0)
-			raise_error(r);
+			raise_missing(c, g->name, r);
 		g->late |= r == -ENOENT || r == -EAGAIN;
 		tensor = r ? NULL : tensor_got(c, g->tensor);
 		if (!tensor)

@@ -83,6 +83,7 @@ extern PyTypeObject *tensor_base, *draft_base, *client_base;
 extern PyTypeObject *tensor_type; /* the Python class, which gets return */
 extern PyTypeObject *draft_type;
 extern PyObject *interface_reader; /* tensorlease._arrays.read_interface */
+extern PyObject *refusal_writer;   /* tensorlease._arrays.why_no_array */
 
 int tensor_init(PyObject *module);
 int draft_init(PyObject *module);

@@ -311,6 +311,17 @@ struct draft *draft_with_bytes_at(struct client *c, const void *data)
 	return NULL;
 }
 
+const char *draft_hint(const struct client *c, const char *name)
+{
+	for (const struct draft *d = c->drafts; d; d = d->next) {
+		const char *text = PyUnicode_AsUTF8AndSize(d->name, NULL);
+
+		if (text && d->state == DRAFT_OPEN && !strcmp(text, name))
+			return "; this client has an open draft of that name, which its commit() publishes";
+	}
+	return "";
+}
+
 static struct hold *draft_take(struct draft *d)
 {
 	struct hold *h = d->doubted ? d->doubted : array_hold((PyObject *)d);

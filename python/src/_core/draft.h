@@ -66,5 +66,9 @@ void draft_keep_stream(struct draft *d);
 /* False with an exception: consumers have asked for several streams, and the user named none. */
 bool draft_stream_known(const struct draft *d);
 
+/* Returns what an error about a missing name adds if the client has an open draft of that name,
+ * else
+ * "". */
+const char *draft_hint(const struct client *c, const char *name);
 /* Returns a reference to the draft, open or unknown, whose bytes begin at that address, or NULL. */
 struct draft *draft_with_bytes_at(struct client *c, const void *data);

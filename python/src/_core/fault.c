@@ -21,18 +21,17 @@ static struct entry {
 	char name[TL_NAME_MAX + 1];
 } entries[ENTRIES];
 static _Atomic uint32_t next_entry;
-static atomic_bool on;
+atomic_bool faults_explained;
 static struct sigaction former;
 
-int fault_note(DLManagedTensorVersioned *managed, uint64_t nbytes)
+int fault_note_now(DLManagedTensorVersioned *managed, uint64_t nbytes)
 {
 	tl_info info = { .size = sizeof(info) };
 	const DLTensor *t = &managed->dl_tensor;
 	uintptr_t begin = (uintptr_t)t->data + t->byte_offset;
 
-	if (!atomic_load_explicit(&on, memory_order_relaxed) || !nbytes ||
-	    t->device.device_type != kDLCPU || !(managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) ||
-	    tl_tensor_info(managed, &info))
+	if (!nbytes || t->device.device_type != kDLCPU ||
+	    !(managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) || tl_tensor_info(managed, &info))
 		return -1;
 	for (int i = 0; i < PROBES; i++) {
 		uint32_t n = atomic_fetch_add(&next_entry, 1) % ENTRIES;
@@ -56,10 +55,9 @@ void fault_forget(int number)
 
 static size_t append(char *line, size_t at, const char *text)
 {
-	size_t length = strlen(text);
-
-	memcpy(line + at, text, length);
-	return at + length;
+	while (*text)
+		line[at++] = *text++;
+	return at;
 }
 
 /* Only calls functions that are safe in a handler. */
@@ -112,11 +110,11 @@ PyObject *explain_faults(PyObject *module, PyObject *unused)
 	struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK };
 
 	(void)module, (void)unused;
-	if (atomic_load(&on))
+	if (atomic_load(&faults_explained))
 		Py_RETURN_NONE;
 	sigemptyset(&action.sa_mask);
 	if (sigaction(SIGSEGV, NULL, &former) || sigaction(SIGSEGV, &action, NULL))
 		return PyErr_SetFromErrno(PyExc_OSError);
-	atomic_store(&on, true);
+	atomic_store(&faults_explained, true);
 	Py_RETURN_NONE;
 }

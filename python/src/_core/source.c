@@ -532,6 +532,16 @@ static int check_dropped(PyObject *array, const struct traits *t)
 	return clear_error() ? 0 : -1;
 }
 
+/* Raises what read_interface's module says of an object without any of the protocols. */
+static void refuse_other(PyObject *array)
+{
+	PyObject *text = PyObject_CallFunctionObjArgs(refusal_writer, array, NULL);
+
+	if (text)
+		PyErr_SetObject(PyExc_TypeError, text);
+	Py_XDECREF(text);
+}
+
 static int source_any(struct source *s, PyObject *array, const intptr_t *stream)
 {
 	const struct traits t = traits_of(array);
@@ -574,10 +584,7 @@ static int source_any(struct source *s, PyObject *array, const intptr_t *stream)
 		return source_cuda(s, array, stream);
 	if (PyErr_Occurred())
 		return -1;
-	PyErr_Format(PyExc_TypeError,
-		     "%R has neither __dlpack__ nor the buffer protocol nor __array_interface__; "
-		     "numpy.asarray() may make an array of it",
-		     Py_TYPE(array));
+	refuse_other(array);
 	return -1;
 }
 

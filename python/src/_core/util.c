@@ -17,7 +17,7 @@
 #include "wait.h"
 
 PyTypeObject *tensor_type, *draft_type;
-PyObject *interface_reader, *cuda_reader, *stream_reader, *device_reader;
+PyObject *interface_reader, *cuda_reader, *stream_reader, *device_reader, *refusal_writer;
 
 static PyObject *errors;	 /* dict: errno -> class */
 static PyObject *connect_errors; /* the same while connecting */
@@ -170,14 +170,14 @@ PyObject *package_modules(PyObject *module, PyObject *unused)
 	return Py_NewRef(modules);
 }
 
-/* _core.register(errors, connect_errors, base error, Tensor, Draft, four readers) */
+/* _core.register(errors, connect_errors, base error, Tensor, Draft, four readers, why_no_array) */
 PyObject *register_types(PyObject *module, PyObject *args)
 {
-	PyObject *e, *ce, *base, *tensor, *draft, *reader, *cuda, *stream, *device;
+	PyObject *e, *ce, *base, *tensor, *draft, *reader, *cuda, *stream, *device, *refusal;
 
 	(void)module;
-	if (!PyArg_ParseTuple(args, "OOOOOOOOO", &e, &ce, &base, &tensor, &draft, &reader, &cuda,
-			      &stream, &device) ||
+	if (!PyArg_ParseTuple(args, "OOOOOOOOOO", &e, &ce, &base, &tensor, &draft, &reader, &cuda,
+			      &stream, &device, &refusal) ||
 	    await_the_end())
 		return NULL;
 	Py_XDECREF(errors);
@@ -187,6 +187,7 @@ PyObject *register_types(PyObject *module, PyObject *args)
 	Py_XDECREF(cuda_reader);
 	Py_XDECREF(stream_reader);
 	Py_XDECREF(device_reader);
+	Py_XDECREF(refusal_writer);
 	Py_XDECREF((PyObject *)tensor_type);
 	Py_XDECREF((PyObject *)draft_type);
 	errors = Py_NewRef(e);
@@ -198,6 +199,7 @@ PyObject *register_types(PyObject *module, PyObject *args)
 	cuda_reader = Py_NewRef(cuda);
 	stream_reader = Py_NewRef(stream);
 	device_reader = Py_NewRef(device);
+	refusal_writer = Py_NewRef(refusal);
 	Py_RETURN_NONE;
 }
 

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "draft.h"
 #include "lock.h"
 #include "wait.h"
 
@@ -130,7 +131,8 @@ int wait_late(struct client *c, const char *name, uint64_t newer_than, int64_t t
 	started_text(c, began_ns, started);
 	Py_END_ALLOW_THREADS;
 	if (!newer_than)
-		raise_text(-ETIMEDOUT, "no tensor '%s' came within %g s%s", name, seconds, started);
+		raise_text(-ETIMEDOUT, "no tensor '%s' came within %g s%s%s", name, seconds,
+			   started, draft_hint(c, name));
 	else if (r)
 		raise_text(-ETIMEDOUT, "no version of '%s' above %llu came within %g s: %s%s", name,
 			   (unsigned long long)newer_than, seconds, tl_last_error(), started);

@@ -30,6 +30,7 @@ _modules = _core.modules()
 _sys.modules.update(_modules)  # a second import in this process is the first, whose classes the extension raises
 
 from ._arrays import read_interface as _read_interface
+from ._arrays import why_no_array as _why_no_array
 from ._core import explain_faults
 from ._cache import cached
 from ._client import Client, connect
@@ -66,7 +67,16 @@ from ._watch import Event, Events, Watch
 
 _modules.update({name: module for name, module in list(_sys.modules.items()) if f"{name}.".startswith(f"{__name__}.")})
 _core.register(
-    _BY_ERRNO, _CONNECTING, Error, Tensor, Draft, _read_interface, _read_cuda_interface, _stream_number, _device_pair
+    _BY_ERRNO,
+    _CONNECTING,
+    Error,
+    Tensor,
+    Draft,
+    _read_interface,
+    _read_cuda_interface,
+    _stream_number,
+    _device_pair,
+    _why_no_array,
 )
 
 if _os.environ.get("TENSORLEASE_EXPLAIN_FAULTS") == "1":

@@ -2,8 +2,10 @@
 """Reads objects with __array_interface__, an older protocol of NumPy's. PIL images have no other."""
 
 import ctypes
+import numbers
 import operator
 import sys
+from collections.abc import Mapping
 
 from ._dtypes import parse_dtype
 
@@ -26,6 +28,29 @@ def read_interface(array):
         address = _address_of_bytes(data, offset, shape, steps, _itemsize(dtype[1]))
         return address, dtype, shape, steps, (array, data)
     return address_in(interface, "__array_interface__"), dtype, shape, steps, array
+
+
+def why_no_array(value):
+    """Return why put() does not take an object that has none of the protocols of arrays, and what it takes instead."""
+    kind = type(value)
+    called = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    if value is None:
+        return "None is not an array: has the function that makes it returned nothing?"
+    if isinstance(value, str):
+        return "a str is not an array: its encode() returns bytes, which are published as uint8"
+    if isinstance(value, Mapping):
+        return f"{called!r} is not an array: put_many() publishes each of its arrays under a name of its own"
+    for method in ("to_numpy", "numpy"):
+        if callable(getattr(kind, method, None)):
+            return f"{called!r} is not an array: give what its {method}() returns"
+    if callable(getattr(kind, "state_dict", None)):
+        return f"{called!r} is not an array: put_many() publishes the arrays of its state_dict()"
+    if isinstance(value, (numbers.Number, list, tuple, range)):
+        return f"{called!r} is not an array: numpy.asarray() makes one of it"
+    return (
+        f"{called!r} is not an array: it has neither __dlpack__ nor the buffer protocol nor __array_interface__; "
+        "numpy.asarray() may make one of it"
+    )
 
 
 def _with_steps(array):

@@ -26,7 +26,7 @@ from ._errors import (
     UnsupportedError,
 )
 from ._lock import ForkLock
-from ._paths import below, paths_of
+from ._paths import below, check_no_pickle, paths_of
 from ._ref import Ref
 from ._tensor import pickle_for
 from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status
@@ -366,9 +366,9 @@ class Client(_core.Client):
     async def aget(self, name, *, timeout=math.inf, newer_than=None, mode="r", stream=None):
         """Do what get() does, for asyncio and trio: wait without blocking the loop. One thread serves a client's waits.
 
-        timeout: seconds; by default it waits forever, or until the task is cancelled. Other arguments and errors are
-        those of get(). With a stream it also waits for the GPU work of the tensor's producer in this way. Without one
-        it does not: torch() names one later, and makes the calling thread wait for that.
+        timeout: seconds; by default it waits forever, or until the task is cancelled. None: do not wait. Other arguments
+        and errors are those of get(). With a stream it also waits for the GPU work of the tensor's producer in this way.
+        Without one it does not: torch() names one later, and makes the calling thread wait for that.
         """
         _core.check_seconds("timeout", timeout)
         _core.check_stream(stream)
@@ -481,7 +481,7 @@ class Client(_core.Client):
         It goes on by itself when a producer or the daemon is restarted.
         newer_than: the first version of a name must be above it; not for a set.
         timeout: seconds to wait for each, and with a stream for its producer's GPU work; a TimeoutError ends the
-            iteration. By default it waits forever.
+            iteration. By default it waits forever. None: do not wait, so that it ends when nothing is new.
         until_gone: whether to end the iteration once the newest was given and the connection that published it has
             ended, or it was deleted; of a set, each of them. When a daemon begins anew, it waits for the next one.
         mode, stream, device: as for get(); a set has no stream.
@@ -505,7 +505,8 @@ class Client(_core.Client):
         Only the newest state of a name is told. So a slow reader costs nobody anything, and is told how many versions
         were skipped; a name that came and went is not told.
         new: whether to leave out what is there when it begins. Otherwise that is told first.
-        timeout: seconds to wait for each; a TimeoutError ends the iteration. By default it waits forever.
+        timeout: seconds to wait for each; a TimeoutError ends the iteration. By default it waits forever. None: do not
+            wait, so that it ends when nothing has happened.
         It has fileno(), which is readable when something has happened. poll(), close() and with blocks are as for
         watch().
         """
@@ -522,9 +523,10 @@ class Client(_core.Client):
         """From now on send Tensors of this client to other processes as Refs, which are got there: no bytes are copied.
 
         So they can be given to multiprocessing's queues, pools and processes as arguments and results, as arrays can.
-        Read-only NumPy arrays over them, as numpy() returns, and views of those are sent in the same way, and copied
-        only if their Tensor's name means another one by now. Without this, pickling a Tensor is a TypeError, and an
-        array is always copied. It is for the whole process, and for one client at a time; a process
+        Read-only NumPy arrays over them, as numpy() returns, and views of those are sent in the same way by
+        multiprocessing and concurrent.futures, and copied only if their Tensor's name means another one by now. Other
+        libraries (joblib, loky, dask) copy arrays: give them the Tensor. Without this, pickling a Tensor is a
+        TypeError, and an array is always copied. It is for the whole process, and for one client at a time; a process
         that is sent a Tensor sends Tensors like that too.
         What was written to a Tensor in mode 'c' is not sent: the other process gets the bytes that were published.
         A Tensor that is sent must be kept here, or keep its name, until it was got there; otherwise it is a
@@ -684,6 +686,8 @@ class Client(_core.Client):
         """
         lifetime = (ttl, owner_bound, evictable)
         prefix = below(prefix)[:-1] or prefix
+        for one in () if format else path if isinstance(path, (list, tuple)) else (path,):
+            check_no_pickle(one)
 
         def load():
             return self._load(prefix, paths_of(path), format, timeout, progress, lifetime, device)

@@ -7,7 +7,23 @@ import os
 
 from ._errors import InvalidError
 
+_PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 _INDEX = ".safetensors.index.json"
+
+
+def check_no_pickle(path):
+    """Raise an InvalidError if the suffix is that of a file of torch.save(), whose reading may run code."""
+    if isinstance(path, (str, bytes, os.PathLike)) and os.fsdecode(path).endswith(_PICKLED):
+        path = os.fsdecode(path)
+        to = os.path.splitext(path)[0] + ".safetensors"
+        raise InvalidError(
+            errno.EINVAL,
+            f"path {path!r} ends as a file of torch.save() does, which may contain code and is not read; make a "
+            "safetensors file of it once:\n"
+            "    import torch, safetensors.torch\n"
+            f'    safetensors.torch.save_file(torch.load({path!r}, map_location="cpu", weights_only=True), {to!r})\n'
+            "format= says what it is if it is none",
+        )
 
 
 def paths_of(path):

@@ -82,6 +82,44 @@ def _array_method(self, dtype=None, *, copy=None):
 _READ = _PLAIN - {"float16", "complex64", "complex128"}
 
 
+# Only to name the remedy. An array on the other side computes with a Tensor by itself.
+_OPERATORS = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
+_OTHERS = "lt le gt ge neg pos abs invert".split()
+
+
+def _operator(name):
+    def refuse(self, other=0):
+        if not isinstance(other, (numbers.Number, _Values)):
+            return NotImplemented
+        raise TypeError(f"a {type(self).__name__} has no operators but == and !=: use its numpy() or torch()")
+
+    refuse.__name__ = f"__{name}__"
+    return refuse
+
+
+class _Elsewhere:
+    """An attribute of arrays that neither a Tensor nor a Draft has. A __getattr__() would delay all others."""
+
+    def __init__(self, method, name):
+        self.method, self.name = method, name
+
+    def __get__(self, array, kind=None):
+        if array is None:
+            kind = getattr(kind, "__name__", kind)
+            raise AttributeError(f"type object {kind!r} has no attribute {self.name!r}")
+        raise AttributeError(
+            f"{type(array).__name__!r} object has no attribute {self.name!r}: use its {self.method}().{self.name}"
+        )
+
+
+_ELSEWHERE = {
+    "numpy": "T all any argmax argmin astype copy cumsum dot fill flatten max mean min ravel reshape round sort squeeze std "
+    "sum tobytes transpose var",
+    "torch": "clone contiguous cpu cuda detach float half is_contiguous permute requires_grad requires_grad_ storage to "
+    "unsqueeze",
+}
+
+
 class _Values:
     """What Tensor and Draft have in common: their elements as numbers, as an array of NumPy would give them."""
 
@@ -89,6 +127,20 @@ class _Values:
 
     def __getitem__(self, index):
         return self.numpy()[index]
+
+    for _name in [*_OPERATORS, *(f"r{name}" for name in _OPERATORS), *_OTHERS]:
+        vars()[f"__{_name}__"] = _operator(_name)
+    for _method, _names in _ELSEWHERE.items():
+        for _name in _names.split():
+            vars()[_name] = _Elsewhere(_method, _name)
+    del _name, _method, _names
+
+    def __dir__(self):
+        own = getattr(self, "__dict__", ())
+        return [name for name in super().__dir__() if name in own or hasattr(type(self), name)]
+
+    def __contains__(self, value):
+        return value in self.numpy()
 
     def __len__(self):
         if not self.ndim:
@@ -190,6 +242,12 @@ class Tensor(_Values, _core.Tensor):
     """
 
     __slots__ = ("__weakref__",)
+
+    def __setitem__(self, index, value):
+        raise TypeError(
+            "a Tensor cannot be written to, as others read it: write to its torch(), or to numpy() of one that was got "
+            "with mode='c', or publish a new version"
+        )
 
     def numpy(self, *, copy=False):
         """Return a numpy.ndarray over the same memory: read-only in mode 'r', writable in mode 'c'.

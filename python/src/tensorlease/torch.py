@@ -252,14 +252,15 @@ def _refuse(sample, instead):
 
 
 def _plain_tensor(sample):
-    """Return the same elements on the CPU, in order, without what bytes do not say."""
+    """Return the same elements on the CPU, dense and in their order in memory, without what bytes do not say."""
     if type(sample) is not torch.Tensor:
         _refuse(sample, "it would come back as a torch.Tensor; give sample.as_subclass(torch.Tensor), and wrap it again")
     if sample.requires_grad:
         _refuse(sample, "it has a gradient, and would come back without one; give sample.detach()")
     if sample.layout != torch.strided or sample.is_quantized:
         _refuse(sample, "it is sparse or quantized; to_dense() and dequantize() make tensors that can be")
-    return sample.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    plain = sample.detach().resolve_conj().resolve_neg().cpu()
+    return plain if plain.is_contiguous() else plain.clone()
 
 
 def _describe_array(sample, arrays):
@@ -271,11 +272,14 @@ def _describe_array(sample, arrays):
         _refuse(sample, f"its elements are masked, or not numbers and texts, but {dtype}; give the fields one by one")
     if type(sample) not in (numpy.ndarray, numpy.memmap, dtype.type):
         _refuse(sample, "it would come back as one of NumPy's own types; give numpy.asarray(sample), and wrap it again")
-    array = numpy.ascontiguousarray(sample).reshape(-1)
+    in_order = sample.flags.c_contiguous
+    dense = numpy.ascontiguousarray(sample) if in_order else numpy.array(sample, order="K")
+    array = dense.reshape(-1) if in_order else dense.ravel("K")
     arrays.append(torch.from_numpy(array.view("uint8") if array.nbytes else numpy.empty(0, "uint8")))
     kind = "scalar" if isinstance(sample, numpy.generic) else "numpy"
     # array.dtype: an empty text, "<U0", becomes one of a character
-    return {kind: [dtype.name if named else array.dtype.str, list(sample.shape)]}
+    described = [dtype.name if named else array.dtype.str, list(sample.shape)]
+    return {kind: described if dense.flags.c_contiguous else [*described, list(dense.strides)]}
 
 
 def _describe(sample, arrays):
@@ -283,8 +287,13 @@ def _describe(sample, arrays):
     if isinstance(sample, Tensor):
         sample = sample.torch()
     if isinstance(sample, torch.Tensor):
-        arrays.append(_plain_tensor(sample))
-        return {"torch": [str(sample.dtype).removeprefix("torch."), list(sample.shape)]}
+        plain = _plain_tensor(sample)
+        described = [str(sample.dtype).removeprefix("torch."), list(sample.shape)]
+        if plain.numel() and plain.stride() != torch.empty(plain.shape, device="meta").stride():  # as channels_last
+            described.append(list(plain.stride()))
+            plain = plain.as_strided((plain.numel(),), (1,))
+        arrays.append(plain)
+        return {"torch": described}
     if sample is None or type(sample) in (bool, int, float, str):
         return {"": sample}
     if hasattr(sample, "__array_interface__") and hasattr(sample, "dtype"):
@@ -359,13 +368,17 @@ class _Reader:
             start = self.take(count * dtype.itemsize)
             if not count:
                 return torch.empty(value[1], dtype=dtype)
-            return torch.frombuffer(self.data, dtype=dtype, count=count, offset=start).view(value[1])
+            flat = torch.frombuffer(self.data, dtype=dtype, count=count, offset=start)
+            return flat.as_strided(*value[1:]) if value[2:] else flat.view(value[1])
         if kind in ("numpy", "scalar"):
             import numpy
 
             dtype, count = _numpy_dtype(value[0]), math.prod(value[1])
             start = self.take(count * dtype.itemsize)
-            array = numpy.frombuffer(self.data, "uint8", count * dtype.itemsize, start).view(dtype).reshape(value[1])
+            flat = numpy.frombuffer(self.data, "uint8", count * dtype.itemsize, start)
+            if value[2:]:
+                return numpy.ndarray(value[1], dtype, flat, 0, value[2])
+            array = flat.view(dtype).reshape(value[1])
             return array if kind == "numpy" else array[()]
         if kind in ("bytes", "bytearray"):
             start = self.take(value)
@@ -388,8 +401,9 @@ class CachedDataset(Dataset):
     ttl: seconds after which a sample goes, and is made anew. None: they stay until clear(), also when all programs have
         ended, and a daemon that was started for them stays too.
     Tensors and arrays of a sample may be written to, and nobody else sees it: those of a sample of more than 1 MiB lie
-    in the shared memory, over a copy-on-write mapping; smaller samples are copied, which is faster. Only samples of
-    this user and of root are taken.
+    in the shared memory, over a copy-on-write mapping; smaller samples are copied, which is faster. The order of their
+    dimensions in memory is kept, as torch.channels_last, but no gaps between elements. Only samples of this user and of
+    root are taken.
     """
 
     def __init__(self, dataset, client=None, prefix="dataset", *, evictable=True, ttl=None):

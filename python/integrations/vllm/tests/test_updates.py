@@ -174,7 +174,7 @@ def test_a_worker_loads_what_the_trainer_published_or_nothing(happens, text, sto
     client.before_update = happens(store)
     with pytest.raises(RuntimeError, match=text):
         send()
-    assert worker("values") == all_are(0)
+    assert worker("request") == all_are(0)
     client.before_update = lambda info: None
     send()
     assert worker("values") == all_are(1)
@@ -212,6 +212,7 @@ def test_a_wrong_update_is_refused(info, text, store, start):
     worker("start_weight_update")
     with pytest.raises(RuntimeError, match=f"ValueError.*{text}"):
         worker("update_weights", info)
+    assert worker("request") == all_are(0)
 
 
 def test_wrong_init_infos_are_refused(store, start):
@@ -288,13 +289,33 @@ def test_a_killed_trainer_leaves_whole_sets_only(keep, store, start, trainer_of,
 def test_a_worker_that_a_dead_trainer_left_in_an_update_goes_on(store, start, trainer_of, model):
     worker = start()
     worker("start_weight_update")
+    assert worker("request") == all_are(0)
     client = Client(worker)
     send = trainer_of(client, model)
     with pytest.raises(RuntimeError, match="an update is active"):
         send()
     client.finish_weight_update()
+    assert worker("request") == all_are(0) and worker("calls") == []
     send()
-    assert worker("values") == all_are(1)
+    assert worker("request") == all_are(1)
+
+
+def test_weights_may_come_in_parts(version, store, start, trainer_of, model):
+    """The reload begins with the first part, and ends with the update."""
+    worker = start()
+    client = Client(worker)
+    client.init_weight_transfer_engine({})
+    client.start_weight_update()
+    parts = [NAMES[:2], NAMES[2:]]
+    for number, names in enumerate(parts):
+        start_of = f"parts/{number}/"
+        weights = {name: model.state_dict()[name] for name in names}
+        store.put_many(weights, prefix=start_of, metadata=b"u")
+        client.update_weights({"prefix": start_of, "names": names, "update": "u"})
+    client.finish_weight_update()
+    calls = worker("calls")
+    assert (calls.count("initialize"), calls.count("finalize")) == (1, 1) and calls[0] == "initialize"
+    assert worker("request") == all_are(1)
 
 
 # ---- Ranks ----

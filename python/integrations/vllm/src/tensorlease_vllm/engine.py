@@ -99,6 +99,7 @@ class TensorleaseEngine(WeightTransferEngine[TensorleaseInitInfo, TensorleaseUpd
     init_info_cls = TensorleaseInitInfo
     update_info_cls = TensorleaseUpdateInfo
     _tensorlease = None
+    _reloads = False  # the model was prepared for weights: until it is finished it answers no requests
 
     def init_transfer_engine(self, init_info):
         """Connect to the daemon, which the trainer uses already."""
@@ -106,16 +107,24 @@ class TensorleaseEngine(WeightTransferEngine[TensorleaseInitInfo, TensorleaseUpd
         self._tensorlease = tensorlease.connect(init_info.address, namespace=init_info.namespace, autostart=False)
 
     def start_weight_update(self):
+        """Do nothing to the model yet. Its weights may never come, and a request that came first would end the server."""
+        self._reloads = False
+
+    def _begin_reload(self):
         """Let the model take weights as a checkpoint has them."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
-        initialize_layerwise_reload(self.model)
+        if not self._reloads:
+            initialize_layerwise_reload(self.model)
+        self._reloads = True
 
     def finish_weight_update(self):
-        """Bring the weights into the form in which the model computes with them."""
+        """Bring the weights into the form in which the model computes with them, if any have come."""
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
-        finalize_layerwise_reload(self.model, self.model_config)
+        if self._reloads:
+            finalize_layerwise_reload(self.model, self.model_config)
+        self._reloads = False
 
     def receive_weights(self, update_info):
         """Load exactly the weights of this update. RuntimeError: they are not there, or others are."""
@@ -136,6 +145,7 @@ class TensorleaseEngine(WeightTransferEngine[TensorleaseInitInfo, TensorleaseUpd
                     f"{len(others)} of {len(tensors)} weights below {start!r} are not of this update, such as "
                     f"{others[0]!r}: they were published again meanwhile; let one trainer at a time use a prefix"
                 )
+            self._begin_reload()
             with _of_any_layers():
                 self.model.load_weights(weights)
 

@@ -112,10 +112,15 @@ def get_model_loader(load_config):
 # ---- Layerwise reload ----
 
 
+# In between vLLM has its parameters on the device "meta", and a request ends the server.
+
+
 def initialize_layerwise_reload(model):
     calls.append("initialize")
+    model.reloads = True
 
 
 def finalize_layerwise_reload(model, model_config):
-    assert model_config is not None
+    assert model_config is not None and model.reloads
     calls.append("finalize")
+    model.reloads = False
