@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "client/error.h"
 #include "util/text.h"
@@ -117,15 +118,33 @@ void tl_fail_say(int err, const char *format, ...)
 	errno = -err;
 }
 
+/* Names a limit of this process that may be why there is no memory. */
+static const char *limit_text(__rlimit_resource_t resource, const char *name, char *text,
+			      size_t size)
+{
+	struct rlimit limit;
+
+	*text = '\0';
+	if (!getrlimit(resource, &limit) && limit.rlim_cur != RLIM_INFINITY)
+		snprintf(text, size, "; its %s is %.1f MiB: raise it", name,
+			 (double)limit.rlim_cur / (1 << 20));
+	return text;
+}
+
 int tl_fail_mmap(const char *format, ...)
 {
 	int err = errno;
-	char what[128];
+	char what[128], as[80], data[80];
 	va_list args;
 
 	va_start(args, format);
 	vsnprintf(what, sizeof(what), format, args);
 	va_end(args);
+	if (err == ENOMEM)
+		return tl_fail(
+			-err, "%s: %m%s%s", what,
+			limit_text(RLIMIT_AS, "RLIMIT_AS (ulimit -v)", as, sizeof(as)),
+			limit_text(RLIMIT_DATA, "RLIMIT_DATA (ulimit -d)", data, sizeof(data)));
 	if (err != EAGAIN)
 		return tl_fail(-err, "%s: %m", what);
 	return tl_fail(

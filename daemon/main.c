@@ -516,6 +516,11 @@ int main(int argc, char **argv)
 			(unsigned)address_uid());
 		return EXIT_FAILURE;
 	}
+	if (access("/proc/self/fd", F_OK)) {
+		fprintf(stderr, "tensorleased: needs /proc, which is not mounted here: mount -t "
+				"proc proc /proc\n");
+		return EXIT_FAILURE;
+	}
 	fd_keep_standard();
 	unbind_from_starter();
 	signal(SIGCHLD, SIG_DFL); /* who ignores it cannot wait for its children */

@@ -288,14 +288,15 @@ static int limit_connect(int socket, int64_t deadline)
 int address_connect(const char *address, int64_t deadline, int *socket_out)
 {
 	struct sockaddr_un sun = { .sun_family = AF_UNIX };
-	int r;
+	int r, limited;
 
 	*socket_out = fd_raise(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
 	if (*socket_out < 0)
 		return tl_fail(-errno, "making a socket: %m");
 	memcpy(sun.sun_path, address, strlen(address) + 1);
 	do {
-		r = limit_connect(*socket_out, deadline);
+		limited = limit_connect(*socket_out, deadline);
+		r = limited;
 		if (!r && connect(*socket_out, (struct sockaddr *)&sun, sizeof(sun)))
 			r = -errno;
 	} while (r == -EINTR && !deadline_passed(deadline));
@@ -304,6 +305,10 @@ int address_connect(const char *address, int64_t deadline, int *socket_out)
 
 		*socket_out = -1;
 		fd_close(unconnected);
+		if (limited)
+			return tl_fail(limited,
+				       "limiting the time to connect to %s (setsockopt): %m",
+				       address);
 		return connect_failure(r == -EAGAIN || r == -EINTR ? -ETIMEDOUT : r, address);
 	}
 	return trust_peer(*socket_out, address);

@@ -486,6 +486,39 @@ TEST(a_lost_draft_costs_other_threads_no_request)
 	tl_close(other);
 }
 
+/* Whatever else is near such a limit, the error that a mapping meets names it. */
+TEST(a_limit_of_addresses_is_named)
+{
+	static const struct {
+		int resource;
+		const char *name;
+		enum tl_mode mode;
+	} limits[] = { { RLIMIT_AS, "RLIMIT_AS (ulimit -v)", TL_MODE_READ },
+		       { RLIMIT_DATA, "RLIMIT_DATA (ulimit -d)", TL_MODE_COPY_ON_WRITE } };
+
+	SKIP_UNLESS(!SANITIZED, "sanitizers map terabytes");
+	cleanup_td struct test_daemon d = td_start(.capacity = 512 * MIB);
+	tl_client *client = td_connect(&d), *producer = td_connect(&d);
+
+	put_bytes(producer, "a", 1, 128 * MIB);
+	for (unsigned i = 0; i < sizeof(limits) / sizeof(*limits); i++) {
+		tl_get_options o = { .size = sizeof(o), .mode = limits[i].mode };
+		struct rlimit before, tight = { .rlim_cur = 64 * MIB };
+		DLManagedTensorVersioned *t;
+
+		must_be(getrlimit(limits[i].resource, &before), 0);
+		tight.rlim_max = before.rlim_max;
+		must_be(setrlimit(limits[i].resource, &tight), 0);
+		must_be(tl_get(client, "a", &o, &t), -ENOMEM);
+		must(strstr(tl_last_error(), limits[i].name));
+		must_be(setrlimit(limits[i].resource, &before), 0);
+		must_be(tl_get(client, "a", &o, &t), 0);
+		drop(t);
+	}
+	tl_close(producer);
+	tl_close(client);
+}
+
 /* A consumer that forgets to release is told so, when it publishes something itself. */
 TEST(an_error_for_want_of_space_tells_what_this_process_holds)
 {

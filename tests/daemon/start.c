@@ -710,6 +710,23 @@ TEST(roots_daemon_is_in_the_way_of_nobody_and_found_by_all)
 	end_daemon((pid_t)status.daemon_pid);
 }
 
+TEST(a_missing_proc_is_named)
+{
+	const char *binary = getenv("TL_TEST_DAEMON");
+	char command[512], said[512] = "";
+	FILE *f;
+
+	SKIP_UNLESS(own_mount("/proc", "mode=0755"), "may not have a /proc of its own");
+	snprintf(command, sizeof(command), "'%s' --foreground --socket /tmp/none/socket 2>&1",
+		 binary ? binary : "build/bin/tensorleased");
+	f = popen(command, "re");
+	must(f);
+	(void)!fread(said, 1, sizeof(said) - 1, f);
+	must(pclose(f) > 0);
+	must(strstr(said, "needs /proc, which is not mounted here"));
+	must_be(umount("/proc"), 0);
+}
+
 /* It counts as a tmpfs of the default size, which is half of the machine's memory. */
 TEST(a_dev_shm_without_a_limit_has_room)
 {
