@@ -25,11 +25,11 @@ import subprocess
 import time
 
 
-def start_server(command, address):
-    """Starts a peer's server, and returns it once it listens at the socket address."""
+def start_server(command, address, kind=socket.SOCK_STREAM):
+    """Starts a peer's server, and returns it once it listens at the socket address, with sockets of that kind."""
     server, end = subprocess.Popen(command), time.monotonic() + 10
     while server.poll() is None and time.monotonic() < end:
-        with socket.socket(socket.AF_UNIX) as link, contextlib.suppress(OSError):
+        with socket.socket(socket.AF_UNIX, kind) as link, contextlib.suppress(OSError):
             link.connect(address)
             return server
         time.sleep(0.005)

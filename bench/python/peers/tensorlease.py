@@ -10,6 +10,7 @@ of a name with a ring.
 
 import os
 import signal
+import socket
 from pathlib import Path
 
 import tensorlease
@@ -24,7 +25,7 @@ class Producer(BaseProducer):
         self.address = os.path.join(folder, "tensorlease")
         program = Path(tensorlease.__file__).parent / "bin" / "tensorleased"
         command = [program, "--foreground", "--socket", self.address, "--log-level", "error"]
-        self.daemon = start_server(command, self.address)
+        self.daemon = start_server(command, self.address, socket.SOCK_SEQPACKET)
         self.client = tensorlease.connect(self.address, autostart=False)
 
     def resize(self, source):
