@@ -135,6 +135,9 @@ class _Values:
             vars()[_name] = _Elsewhere(_method, _name)
     del _name, _method, _names
 
+    def __dir__(self):
+        return [name for name in super().__dir__() if not isinstance(vars(_Values).get(name), _Elsewhere)]
+
     def __contains__(self, value):
         return value in self.numpy()
 
