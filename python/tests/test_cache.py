@@ -221,7 +221,7 @@ def test_make_may_ask_for_the_same_name_elsewhere(client, tmp_path):
 
 
 def test_a_maker_that_makes_nothing_is_told_with_the_name(client):
-    with pytest.raises(TypeError, match="'cache/nothing': None is not an array: has the function"):
+    with pytest.raises(TypeError, match="'cache/nothing': None is not an array"):
         client.get_or_put("cache/nothing", lambda: None)
 
 

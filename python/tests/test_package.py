@@ -117,8 +117,8 @@ def test_stubs_name_what_is_there():
         members = set()
         for node in [classes[name], *([classes["_Described"]] if name != "Client" else [])]:
             members |= {m.name for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))}
-        kind = getattr(tensorlease, name)
-        public = {m for m in dir(kind) if not m.startswith("_") and hasattr(kind, m)}
+        given = getattr(tensorlease, name)
+        public = {m for m in dir(given) if not m.startswith("_") and hasattr(given, m)}
         assert public == {m for m in members if not m.startswith("_")}, name
     for name in ("Info", "Status", "ClientInfo", "Holding", "Published", "Loaded", "CudaDevice", "DeviceUsage"):
         fields = [m.target.id for m in classes[name].body if isinstance(m, ast.AnnAssign)]

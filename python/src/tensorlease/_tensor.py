@@ -136,7 +136,8 @@ class _Values:
     del _name, _method, _names
 
     def __dir__(self):
-        return [name for name in super().__dir__() if not isinstance(vars(_Values).get(name), _Elsewhere)]
+        own = getattr(self, "__dict__", ())
+        return [name for name in super().__dir__() if name in own or hasattr(type(self), name)]
 
     def __contains__(self, value):
         return value in self.numpy()
