@@ -577,3 +577,7 @@ def test_a_get_of_an_open_draft_says_so(client, observer):
     with pytest.raises(tensorlease.NotFoundError) as raised:
         client.get("draft/öpen")
     assert "open draft" not in str(raised.value)
+    with client.create("draft/stat", 3, "uint8"):
+        assert "draft/stat" not in client
+        with pytest.raises(tensorlease.NotFoundError, match="this client has an open draft"):
+            client.stat("draft/stat")

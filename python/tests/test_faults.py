@@ -53,6 +53,14 @@ def test_the_former_handler_has_its_say(published):
     assert said.index(SAID) < said.index("Fatal Python error: Segmentation fault")
 
 
+def test_a_handler_that_was_installed_since_passes_the_signal_on(published):
+    said = died(
+        "faulthandler.disable(); tensorlease.explain_faults(); faulthandler.enable(); tensorlease.explain_faults(); "
+        "write(get())"
+    )
+    assert said.count(SAID) == said.count("Fatal Python error: Segmentation fault") == 1
+
+
 def test_it_is_off_unless_asked_for(published):
     assert SAID not in died("write(get())") and SAID not in died("write(get())", TENSORLEASE_EXPLAIN_FAULTS="0")
     assert SAID in died("write(get())", TENSORLEASE_EXPLAIN_FAULTS="1")

@@ -557,6 +557,32 @@ def test_the_stub_has_the_parameters_of_the_module():
         assert stub == list(inspect.signature(there).parameters)
 
 
+class Writing(Dataset):
+    """Writes to what is read-only, in a worker, which has a handler of PyTorch's."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        with tensorlease.connect(autostart=False) as client:
+            torch.from_numpy(client.get("torch/guess").numpy())[0] = 3
+
+
+def explains(_):
+    tensorlease.explain_faults()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_write_in_a_worker_of_a_dataloader_is_explained(client, capfd, method):
+    client.put("torch/guess", np.arange(12, dtype="uint8"))
+    loader = DataLoader(Writing(), num_workers=1, multiprocessing_context=method, worker_init_fn=explains)
+    with pytest.raises(RuntimeError, match="exited unexpectedly|Segmentation fault"):
+        list(loader)
+    said = capfd.readouterr().err
+    assert said.count("a write to tensor 'torch/guess'") == 1 and "segmentation fault" in said
+    assert client.get("torch/guess").tolist() == list(range(12))
+
+
 def test_asarray_is_refused_in_words(client):
     """It would take the bytes for float32. PyTorch drops the text of the error, and so there is a warning."""
     client.put("torch/guess", np.arange(12, dtype="uint8").reshape(3, 4))

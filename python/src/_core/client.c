@@ -302,16 +302,6 @@ static int get_written(struct client *c, struct getting *g)
 	}
 }
 
-static void raise_missing(const struct client *c, const char *name, int r)
-{
-	const char *hint = r == -ENOENT ? draft_hint(c, name) : "";
-
-	if (*hint)
-		raise_text(r, "%s%s", tl_last_error(), hint);
-	else
-		raise_error(r);
-}
-
 /* Gets it as a Tensor, for the stream that the user named by @owner. What is lost while it waits
  * for the producer's work counts as old, as above. */
 static PyObject *get_tensor(struct client *c, struct getting *g, PyObject *owner)

@@ -322,6 +322,16 @@ const char *draft_hint(const struct client *c, const char *name)
 	return "";
 }
 
+void raise_missing(const struct client *c, const char *name, int r)
+{
+	const char *hint = r == -ENOENT ? draft_hint(c, name) : "";
+
+	if (*hint)
+		raise_text(r, "%s%s", tl_last_error(), hint);
+	else
+		raise_error(r);
+}
+
 static struct hold *draft_take(struct draft *d)
 {
 	struct hold *h = d->doubted ? d->doubted : array_hold((PyObject *)d);

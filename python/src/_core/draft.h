@@ -70,5 +70,7 @@ bool draft_stream_known(const struct draft *d);
  * else
  * "". */
 const char *draft_hint(const struct client *c, const char *name);
+/* raise_error() for a call that looked for that name. */
+void raise_missing(const struct client *c, const char *name, int r);
 /* Returns a reference to the draft, open or unknown, whose bytes begin at that address, or NULL. */
 struct draft *draft_with_bytes_at(struct client *c, const void *data);

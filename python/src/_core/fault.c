@@ -9,6 +9,7 @@
  */
 #include <signal.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "fault.h"
@@ -82,19 +83,33 @@ static void explain(uintptr_t address)
 		return;
 }
 
+static bool is_default(const struct sigaction *action)
+{
+	return !(action->sa_flags & SA_SIGINFO) &&
+	       (action->sa_handler == SIG_DFL || action->sa_handler == SIG_IGN);
+}
+
+/* The former handler may raise the signal again for us: faulthandler does if it was enabled after
+ * us. That must come at once, hence SA_NODEFER, and ends the process. */
 static void on_fault(int number, siginfo_t *info, void *context)
 {
-	if (info->si_code == SEGV_ACCERR)
+	static const struct sigaction ends = { .sa_handler = SIG_DFL };
+	static _Atomic pid_t passing; /* the thread that is in the former handler */
+	pid_t self = (pid_t)syscall(SYS_gettid);
+	bool again = atomic_exchange(&passing, self) == self;
+
+	if (info->si_code == SEGV_ACCERR && !again)
 		explain((uintptr_t)info->si_addr);
-	if (former.sa_flags & SA_SIGINFO) {
-		former.sa_sigaction(number, info, context);
-	} else if (former.sa_handler != SIG_DFL && former.sa_handler != SIG_IGN) {
-		former.sa_handler(number);
-	} else {
-		sigaction(number, &former, NULL);
+	if (again || is_default(&former)) {
+		sigaction(number, &ends, NULL);
 		if (info->si_code <= 0) /* sent by a process; else it comes again by itself */
 			raise(number);
+	} else if (former.sa_flags & SA_SIGINFO) {
+		former.sa_sigaction(number, info, context);
+	} else {
+		former.sa_handler(number);
 	}
+	atomic_store(&passing, 0);
 }
 
 const char explain_faults_doc[] =
@@ -102,19 +117,25 @@ const char explain_faults_doc[] =
 	"From now on say on stderr which tensor it was, if a write to the read-only memory of a Tensor ends the process.\n\n"
 	"Such a write is a SIGSEGV. It comes from libraries that ignore that an array is read-only, such as\n"
 	"torch.from_numpy(tensor.numpy()). Tensors are known by name if they are got after this call, and of more than\n"
-	"4,096 at once some are not. The signal is then passed on to the handler that was there before. So call\n"
-	"faulthandler.enable() first, if at all. $TENSORLEASE_EXPLAIN_FAULTS=1 does the same at the import.";
+	"4,096 at once some are not. The signal is then passed on to the handler that was there before. If another handler\n"
+	"has been installed since, as by faulthandler.enable() or in a worker of PyTorch's DataLoader, call it again: there\n"
+	"in worker_init_fn. $TENSORLEASE_EXPLAIN_FAULTS=1 calls it at the import.";
 
 PyObject *explain_faults(PyObject *module, PyObject *unused)
 {
-	struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK };
+	struct sigaction action = { .sa_sigaction = on_fault,
+				    .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
+	struct sigaction now;
 
 	(void)module, (void)unused;
-	if (atomic_load(&faults_explained))
-		Py_RETURN_NONE;
 	sigemptyset(&action.sa_mask);
-	if (sigaction(SIGSEGV, NULL, &former) || sigaction(SIGSEGV, &action, NULL))
+	if (sigaction(SIGSEGV, NULL, &now))
 		return PyErr_SetFromErrno(PyExc_OSError);
+	if (!(now.sa_flags & SA_SIGINFO) || now.sa_sigaction != on_fault) {
+		former = now;
+		if (sigaction(SIGSEGV, &action, NULL))
+			return PyErr_SetFromErrno(PyExc_OSError);
+	}
 	atomic_store(&faults_explained, true);
 	Py_RETURN_NONE;
 }

@@ -9,6 +9,7 @@
 #include <tensorlease/cuda.h>
 
 #include "cuda.h"
+#include "draft.h"
 #include "lock.h"
 #include "look.h"
 
@@ -42,7 +43,7 @@ static int stat_name(struct client *c, PyObject *name, tl_info *info)
 	r = tl_stat(c->client, text, info);
 	Py_END_ALLOW_THREADS;
 	if (r)
-		raise_error(r);
+		raise_missing(c, text, r);
 	client_end(c);
 	return r;
 }
