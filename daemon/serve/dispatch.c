@@ -108,6 +108,7 @@ static void handle_hello(struct peer *peer, struct conn_message *m)
 	welcome.max_tensors = cat->header->max_tensors;
 	welcome.catalog_size = cat->size;
 	welcome.instance = cat->instance;
+	welcome.mono_ns = (uint64_t)now_mono_ns();
 	if (hello->version_max < WIRE_VERSION)
 		welcome.version = hello->version_max;
 	memcpy(peer->client.label, hello->label, sizeof(peer->client.label) - 1);
