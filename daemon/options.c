@@ -85,6 +85,18 @@ static int parse_bytes(const char *text, uint64_t *out)
 	return *out >= 4096 ? 0 : -EINVAL;
 }
 
+/* A percentage stays one, since the capacity may be given later. */
+static int parse_part(const char *text, uint64_t *out)
+{
+	uint64_t value;
+	int r = config_parse_size(text, &value);
+
+	if (r || (value & SHARE_PERCENT ? value == SHARE_PERCENT : value < 4096))
+		return -EINVAL;
+	*out = value;
+	return 0;
+}
+
 /* An allocation beyond the memory limit would not fail but kill us, and then the next daemon. */
 static int capacity_default(uint64_t *out)
 {
@@ -142,10 +154,14 @@ static int option_set(struct options *o, const char *name, const char *value, co
 		o->socket = strdup(value);
 		return !o->socket ? -ENOMEM : *value ? 0 : -EINVAL;
 	}
-	if (!strcmp(name, "capacity") || !strcmp(name, "uid-capacity")) {
+	if (!strcmp(name, "capacity")) {
 		*expected = "a number of bytes, 4096 or more (8G, say), or up to 100% of /dev/shm";
-		return parse_bytes(value, *name == 'c' ? &o->capacity
-						       : &o->config.rules[0].max[SHARE_BYTES]);
+		return parse_bytes(value, &o->capacity);
+	}
+	if (!strcmp(name, "uid-capacity")) {
+		*expected =
+			"a number of bytes, 4096 or more (8G, say), or up to 100% of the capacity";
+		return parse_part(value, &o->config.rules[0].max[SHARE_BYTES]);
 	}
 	if (!strcmp(name, "storage")) {
 		*expected = "shm or memfd";

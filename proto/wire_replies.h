@@ -13,7 +13,8 @@ STRUCT(wire_welcome)
 	FIELD(uint64_t, catalog_size, NUMBER(sizeof(struct catalog_header), INT64_MAX))
 	FIELD(uint64_t, catalog_layout, HEX)
 	FIELD(uint64_t, instance, HEX)
-END(wire_welcome, 56)
+	FIELD(uint64_t, mono_ns, ANY) /* CLOCK_MONOTONIC of the daemon, which may be ahead of ours */
+END(wire_welcome, 64)
 MESSAGE(WELCOME, 64, wire_welcome, SERIAL, WITH_FD)
 
 /* READY answers LEDGER. */

@@ -197,3 +197,32 @@ struct leftovers leftovers_find(uid_t uid, bool remove)
 		closedir(objects);
 	return l;
 }
+
+static bool is_aside(const char *name)
+{
+	static const char prefix[] = "damaged-tensorlease-", digits[] = "0123456789abcdef";
+	const char *end = name + sizeof(prefix) - 1 + KEY;
+
+	return !strncmp(name, prefix, sizeof(prefix) - 1) &&
+	       strspn(name + sizeof(prefix) - 1, digits) == KEY &&
+	       (!*end || !strcmp(end, ".facts"));
+}
+
+struct leftovers leftovers_aside(uid_t uid, bool remove)
+{
+	DIR *dir = opendir("/dev/shm");
+	struct leftovers l = { 0 };
+	struct dirent *entry;
+	struct stat st;
+
+	while (dir && (entry = readdir(dir))) {
+		if (!is_aside(entry->d_name) || !is_of(dirfd(dir), entry->d_name, uid, &st) ||
+		    (remove && unlinkat(dirfd(dir), entry->d_name, 0)))
+			continue;
+		l.objects++;
+		l.bytes += (uint64_t)st.st_blocks * 512;
+	}
+	if (dir)
+		closedir(dir);
+	return l;
+}

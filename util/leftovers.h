@@ -23,3 +23,5 @@ struct leftovers {
 /* Counts the objects of @uid that belong to no process, and with @remove removes them. Any thread.
  */
 struct leftovers leftovers_find(uid_t uid, bool remove);
+/* The same for catalogs and facts that daemons have set aside, which none of them removes. */
+struct leftovers leftovers_aside(uid_t uid, bool remove);

@@ -273,9 +273,9 @@ static void row_device(const struct catalog_view *c, const struct catalog_row *r
 }
 
 /* Returns the rest of its time to live, at least 1; 0: it has none. */
-static int64_t row_ttl(const struct catalog_row *row)
+static int64_t row_ttl(const struct catalog_view *c, const struct catalog_row *row)
 {
-	uint64_t expires = load_once(&row->expires_ns), now = (uint64_t)now_mono_ns();
+	uint64_t expires = load_once(&row->expires_ns), now = catalog_time(c, now_mono_ns());
 
 	if (expires == 0 || load_once(&row->flags) & ROW_RING)
 		return 0;
@@ -296,7 +296,7 @@ static uint64_t believed(const struct catalog_view *c, const struct catalog_row 
 	uint32_t name;
 
 	if (__builtin_expect(version < year_2006, 1) || version <= (uint64_t)now_real_ns() ||
-	    version <= atomic_load(&c->header->names_floor) + (uint64_t)now_mono_ns())
+	    version <= atomic_load(&c->header->names_floor) + catalog_time(c, now_mono_ns()))
 		return version;
 	name = load_once(&row->name);
 	return name < c->max_names ? atomic_load(&c->names[name].version) + 1 : 0;
@@ -360,7 +360,7 @@ int row_info(const struct catalog_view *c, const struct catalog_row *row, tl_inf
 	row_device(c, row, &h, info);
 	info->lifetime = (h.flags & ROW_OWNER_BOUND ? TL_LIFETIME_OWNER_BOUND : 0) |
 			 (h.flags & ROW_EVICTABLE ? TL_LIFETIME_EVICTABLE : 0);
-	info->ttl_ns = row_ttl(row);
+	info->ttl_ns = row_ttl(c, row);
 	info->ring = row_ring_slots(c, row);
 	info->reserved2 = 0;
 	info->uid = load_once(&row->uid);

@@ -42,6 +42,8 @@ struct catalog_view {
 	uint32_t max_clients;
 	size_t size;
 	uint64_t instance; /* of the daemon */
+	uint64_t clock_ns; /* what its CLOCK_MONOTONIC is ahead of ours: it may be in another time
+			      namespace */
 	ring_views_at rings;
 };
 
@@ -53,6 +55,12 @@ struct wire_welcome;
  */
 int catalog_map(struct catalog_view *c, const struct wire_welcome *welcome, int fd_peek);
 void catalog_unmap(struct catalog_view *c);
+
+/* The time by the daemon's CLOCK_MONOTONIC, if ours says @mono_ns. */
+static inline uint64_t catalog_time(const struct catalog_view *c, int64_t mono_ns)
+{
+	return (uint64_t)mono_ns + c->clock_ns;
+}
 
 /* True if the daemon still reads our ledger. */
 static inline bool catalog_served(const struct catalog_view *c)

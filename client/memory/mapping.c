@@ -23,6 +23,7 @@
 #include "client/memory/lease_objects.h"
 #include "client/memory/mapping.h"
 #include "client/memory/users.h"
+#include "client/memory/vm.h"
 #include "util/cancel.h"
 #include "util/checked.h"
 #include "util/cleanup.h"
@@ -36,10 +37,9 @@
 #define HUGE ((size_t)2 << 20)
 
 enum {
-	USUAL_MAP_COUNT = 65530, /* the kernel's default */
-	LET_GO = 2,		 /* idle mappings for a new one, so that there are fewer in time */
-	LET_GO_MANY = 64,	 /* when the process has no mapping left */
-	LET_GO_LOOKS = 8,	 /* at mappings, for each that is let go */
+	LET_GO = 2,	  /* idle mappings for a new one, so that there are fewer in time */
+	LET_GO_MANY = 64, /* when the process has no mapping left */
+	LET_GO_LOOKS = 8, /* at mappings, for each that is let go */
 };
 
 /* Size of the table, and of `known` for all of its segments: a received descriptor must never be
@@ -56,19 +56,6 @@ void mappings_init(struct mappings *ms)
 	pthread_mutex_init(&ms->mutex, NULL);
 }
 
-/* How many mappings a process may have. */
-static unsigned long map_count_max(void)
-{
-	cleanup_(fd_closep) int fd = open("/proc/sys/vm/max_map_count", O_RDONLY | O_CLOEXEC);
-	char text[32] = "";
-	unsigned long n;
-
-	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
-		return USUAL_MAP_COUNT;
-	n = strtoul(text, NULL, 10);
-	return n ? n : USUAL_MAP_COUNT;
-}
-
 int mappings_alloc(struct mappings *ms, const struct catalog_view *catalog)
 {
 	uint32_t slots = catalog->slots;
@@ -76,9 +63,9 @@ int mappings_alloc(struct mappings *ms, const struct catalog_view *catalog)
 
 	ms->catalog = catalog;
 	ms->most = map_count_max() / 2;
+	dumps_prepare();
 	p = mmap(NULL, table_size(ms), PROT_READ | PROT_WRITE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
 	if (p == MAP_FAILED)
 		return tl_fail_mmap("a table of %u mappings", slots);
 	ms->table = p;
@@ -411,6 +398,7 @@ static int map_segment(int fd, uint64_t size, uint32_t flags, int prot, void **o
 	if (r)
 		return r;
 	p = size >= HUGE ? map_aligned(fd, size, prot) : mmap(NULL, size, prot, MAP_SHARED, fd, 0);
+	p = undumped(p, size);
 	if (p == MAP_FAILED)
 		return tl_fail_mmap("mapping a segment of %llu bytes", (unsigned long long)size);
 	if (flags & SEGMENT_SEALED && prot & PROT_WRITE)
@@ -518,8 +506,9 @@ static int map_private(int fd, uint32_t flags, uint64_t offset, uint64_t size,
 	if (r)
 		return r;
 	out->map_size = (size_t)(offset - start + size);
-	p = mmap(NULL, out->map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd,
-		 (off_t)start);
+	p = undumped(mmap(NULL, out->map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
+			  fd, (off_t)start),
+		     out->map_size);
 	if (p == MAP_FAILED)
 		return tl_fail_mmap("a private mapping of %zu bytes", out->map_size);
 	out->map = p;
@@ -600,8 +589,9 @@ static int copy_locked(struct mappings *ms, uint32_t segment, uint32_t generatio
 		return tl_fail(-EPROTO, "the catalog has a tensor of %llu bytes at %llu",
 			       (unsigned long long)size, (unsigned long long)offset);
 	out->map_size = (size_t)size;
-	out->map = mmap(NULL, out->map_size, PROT_READ | PROT_WRITE,
-			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	out->map = undumped(mmap(NULL, out->map_size, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
+			    out->map_size);
 	if (out->map == MAP_FAILED)
 		return tl_fail_mmap("no memory to copy a tensor of %llu bytes",
 				    (unsigned long long)size);

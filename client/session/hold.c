@@ -99,7 +99,8 @@ int lease_hold_member(struct session *s, uint64_t ref)
 
 void hold_used(struct session *s, uint32_t slot)
 {
-	ledger_use(s->ledger, s->catalog.slots, slot, (uint64_t)now_mono_coarse_ns());
+	ledger_use(s->ledger, s->catalog.slots, slot,
+		   catalog_time(&s->catalog, now_mono_coarse_ns()));
 }
 
 uint32_t hold_next(const struct session *s, uint32_t slot, uint32_t *count)

@@ -18,6 +18,7 @@
 #include "proto/conn.h"
 #include "proto/ledger_layout.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/fd.h"
 
 /* Waits for one message of the handshake. */
@@ -158,6 +159,13 @@ static void set_label(char label[WIRE_LABEL_MAX])
 	"use the tensorlease that it is of, or replace the daemon, which loses its tensors: "      \
 	"systemctl restart tensorleased, or SIGUSR2 to the daemon"
 
+/* What the daemon's clock is ahead, if HELLO was sent and WELCOME came at these times. Its time
+ * lies between them unless it is in another time namespace. */
+static uint64_t clock_ahead(uint64_t daemon, uint64_t sent, uint64_t came)
+{
+	return daemon - sent <= came - sent ? 0 : daemon - came;
+}
+
 int peer_hello(struct session_peer *peer, const struct address *address, int64_t deadline)
 {
 	struct {
@@ -167,6 +175,7 @@ int peer_hello(struct session_peer *peer, const struct address *address, int64_t
 			   .version_min = WIRE_VERSION_MIN,
 			   .version_max = WIRE_VERSION,
 			   .namespace_len = (uint16_t)strlen(address->name_space) } };
+	uint64_t sent = (uint64_t)now_mono_ns();
 	struct conn_message answer;
 	int r;
 
@@ -181,6 +190,7 @@ int peer_hello(struct session_peer *peer, const struct address *address, int64_t
 		return r;
 	peer->catalog_fd = answer.fd;
 	memcpy(&peer->welcome, answer.bytes, sizeof(peer->welcome));
+	peer->clock_ns = clock_ahead(peer->welcome.mono_ns, sent, (uint64_t)now_mono_ns());
 	if (peer->welcome.catalog_layout != CATALOG_LAYOUT)
 		return tl_fail(
 			-EPROTONOSUPPORT,

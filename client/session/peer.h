@@ -16,7 +16,8 @@ struct session_peer {
 	int socket;	       /* from address_connect() */
 	int ledger_fd;
 	int catalog_fd;
-	uint32_t life; /* of the daemon that counts the ledger, as ADOPTED says; or 0 */
+	uint64_t clock_ns; /* catalog_view.clock_ns */
+	uint32_t life;	   /* of the daemon that counts the ledger, as ADOPTED says; or 0 */
 };
 
 #define SESSION_PEER_INIT                                                                          \

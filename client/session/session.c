@@ -113,6 +113,7 @@ void session_adopt_peer(struct session *s, struct session_peer *peer)
 	atomic_store(&s->ours, true);
 	s->catalog.mine = &s->catalog.clients[peer->welcome.client_index];
 	s->catalog.mine_live = live_word(peer->welcome.client_generation);
+	s->catalog.clock_ns = peer->clock_ns;
 	atomic_store(&s->life, peer->life);
 	atomic_store(&s->serial, 2); /* the handshake had serials up to this */
 	peer->socket = -1;

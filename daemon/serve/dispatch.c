@@ -53,7 +53,9 @@ static void send_committed(struct peer *peer, uint32_t serial, uint64_t version)
 static bool hello_enter(struct peer *peer, const struct wire_hello *hello)
 {
 	const char *name = (const char *)wire_tail((const unsigned char *)hello, sizeof(*hello));
-	unsigned uid = peer->client.uid;
+	unsigned uid = peer->client.uid, owner;
+	char text[TENSOR_NAMESPACE_MAX + 1];
+	const char *hint = "; a section [namespace NAME] of the configuration makes one";
 	int r = greet_enter(peer, name, hello->namespace_len), len = hello->namespace_len;
 
 	if (!r)
@@ -62,13 +64,16 @@ static bool hello_enter(struct peer *peer, const struct wire_hello *hello)
 		name = NAMESPACE_DEFAULT;
 		len = (int)strlen(name);
 	}
+	memcpy(text, name, (size_t)len);
+	text[len] = '\0';
+	if (namespace_is_of_user(text, &owner)) /* such a section would make it another's */
+		hint = "; its user makes it by connecting there, if the configuration has a section "
+		       "[namespace user-*]";
 	if (r == STATE_E_NOT_FOUND)
 		peer_error(peer, hello->header.serial,
 			   WIRE_BECAUSE(WIRE_E_DENIED, WIRE_CAUSE_NAMESPACE),
 			   "there is no namespace '%.*s' that user %u may read%s", len, name, uid,
-			   uid == 0 || uid == peer->peers->shared->uid
-				   ? "; a section [namespace NAME] of the configuration makes one"
-				   : "");
+			   uid == 0 || uid == peer->peers->shared->uid ? hint : "");
 	else if (r == STATE_E_CLIENTS)
 		peer_error(peer, hello->header.serial, WIRE_E_CLIENTS,
 			   "the namespace '%.*s' has its maximum of clients", len, name);
@@ -108,6 +113,7 @@ static void handle_hello(struct peer *peer, struct conn_message *m)
 	welcome.max_tensors = cat->header->max_tensors;
 	welcome.catalog_size = cat->size;
 	welcome.instance = cat->instance;
+	welcome.mono_ns = (uint64_t)now_mono_ns();
 	if (hello->version_max < WIRE_VERSION)
 		welcome.version = hello->version_max;
 	memcpy(peer->client.label, hello->label, sizeof(peer->client.label) - 1);

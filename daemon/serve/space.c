@@ -45,11 +45,12 @@ enum {
 	SPACE_STEP = 16,	/* segments destroyed, or deadlines that are over, at a time */
 };
 
-#define SPACE_SOON_NS (10 * NS_PER_SEC)	  /* how long to wait for space that is being freed */
-#define SPACE_UNREAD_NS (100 * NS_PER_MS) /* the same alone, for messages to be read */
-#define SPACE_GATHER_NS NS_PER_SEC	  /* how long others give way to one */
-#define SPACE_OTHERS_NS NS_PER_SEC	  /* between two looks at what others have in /dev/shm */
-#define SPACE_ALONE_NS (2 * NS_PER_SEC)	  /* how long to wait until no other is being made */
+#define SPACE_SOON_NS (10 * NS_PER_SEC)	       /* how long to wait for space that is being freed */
+#define SPACE_UNREAD_NS (100 * NS_PER_MS)      /* the same alone, for messages to be read */
+#define SPACE_GATHER_NS NS_PER_SEC	       /* how long others give way to one */
+#define SPACE_GATHER_PAUSE_NS (4 * NS_PER_SEC) /* then to none, if it did not get what it needs */
+#define SPACE_OTHERS_NS NS_PER_SEC	/* between two looks at what others have in /dev/shm */
+#define SPACE_ALONE_NS (2 * NS_PER_SEC) /* how long to wait until no other is being made */
 
 #define ALONE_OVER (-1)
 
@@ -118,16 +119,18 @@ static void gather(struct create *create)
 {
 	struct account *account = create->peer->turn.account;
 
-	if (!account->gathers && !create->gather_until) {
+	if (!account->gathers && !create->gather_until && deadline_passed(account->gather_again)) {
 		account->gathers = create;
 		create->gather_until = deadline_after(SPACE_GATHER_NS);
 	}
 	if (account->gathers != create)
 		return;
-	if (deadline_passed(create->gather_until))
-		gather_end(create);
-	else
+	if (!deadline_passed(create->gather_until)) {
 		again_by(create, create->gather_until);
+		return;
+	}
+	account->gather_again = deadline_after(SPACE_GATHER_PAUSE_NS);
+	gather_end(create);
 }
 
 /* True if another create of its user is to have what comes. One that would not wait does not give

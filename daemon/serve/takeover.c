@@ -100,6 +100,32 @@ static void set_aside(const struct server *server, const struct found *f, int fa
 		log_warn("what the last daemon left is set aside", "path=%s", log_str(path));
 }
 
+/* Reads the header of the catalog, and checks it by itself. */
+static int header_read(const struct found *f, struct catalog_header *h)
+{
+	const struct object object = shm_object_of_catalog(f->instance);
+	struct catalog_array *arrays[FACTS_ARRAYS];
+	cleanup_(fd_closep) int fd = -1;
+	uint64_t facts_size;
+	struct catalog cat;
+	const char *why;
+	int r;
+
+	*h = (struct catalog_header){ 0 };
+	r = shm_object_open(&object, O_RDONLY, &fd);
+	return r ? r : snapshot_shape(&cat, fd, h, arrays, &facts_size, &why);
+}
+
+/* True if the catalog is no worse for being another program's, or that of other limits. */
+static bool is_of_others(const struct found *f, const struct state_limits *limits)
+{
+	struct catalog_header h;
+
+	if (header_read(f, &h))
+		return h.magic == CATALOG_MAGIC && h.layout != CATALOG_LAYOUT;
+	return h.max_tensors != limits->max_tensors || h.max_clients != limits->max_clients;
+}
+
 static int namespace_map_found(struct server *server, const struct namespace_config *config,
 			       struct found *f, bool made, char why[ADOPT_WHY_MAX])
 {
@@ -122,7 +148,7 @@ static int namespace_take_over(struct server *server, const struct namespace_con
 	cleanup_(fd_closep) int facts_fd = fcntl(f->fd, F_DUPFD_CLOEXEC, 3);
 	int r = namespace_map_found(server, config, f, made, why);
 
-	if (r == CATALOG_E_STRANGE)
+	if (r == CATALOG_E_STRANGE && !is_of_others(f, &config->limits))
 		set_aside(server, f, facts_fd);
 	return r;
 }
@@ -140,16 +166,9 @@ static struct found *search_find(const struct search *search, const char *name)
 /* True if what is left of it may go when it is not configured any more. */
 static bool is_unused(const struct found *f)
 {
-	const struct object object = shm_object_of_catalog(f->instance);
-	struct catalog_array *arrays[FACTS_ARRAYS];
-	cleanup_(fd_closep) int fd = -1;
 	struct catalog_header h;
-	uint64_t facts_size;
-	struct catalog cat;
-	const char *why;
 
-	return !shm_object_open(&object, O_RDONLY, &fd) &&
-	       !snapshot_shape(&cat, fd, &h, arrays, &facts_size, &why) && catalog_is_unused(&h);
+	return !header_read(f, &h) && catalog_is_unused(&h);
 }
 
 /* Its versions are those of others, since it never gave any out. Its number is not used again as

@@ -101,6 +101,7 @@ struct account {
 	struct list waiter;	/* in space.accounts while it has waiting creates */
 	uint64_t space_seen;	/* shared.space_freed when its creates began to be tried */
 	struct create *gathers; /* of these: the one to which later ones give way, or NULL */
+	int64_t gather_again;	/* not before that time */
 	struct list jobs;	/* of struct job: they wait for a worker */
 	struct list employer;	/* in jobs.accounts while it has any */
 	unsigned jobs_running;
@@ -112,7 +113,6 @@ struct account {
 	struct list steps;    /* of struct account, by step */
 
 	struct list clients; /* of struct client, by account_link: in its namespace */
-
 	/* state/lost.c: */
 	struct list lost; /* of struct tensor, by link */
 	unsigned lost_count;

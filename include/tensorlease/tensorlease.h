@@ -111,6 +111,11 @@
  * however: if it truncates a segment, the next access raises SIGBUS, and the library cannot tell
  * whether the bytes are the ones that were published.
  *
+ * CORE DUMPS
+ *
+ * Tensors in shared memory are left out of core dumps, unless TENSORLEASE_DUMP is 1 in the
+ * environment when a client connects.
+ *
  * FORK
  *
  * After fork() the child may keep reading and releasing every tensor that its parent held at that

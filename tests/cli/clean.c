@@ -162,6 +162,29 @@ TEST(what_is_no_catalog_stays)
 		must_be(unlink(names[i]), 0);
 }
 
+TEST(what_daemons_have_set_aside_goes_too_and_no_daemon_removes_it)
+{
+	static const char *const names[] = {
+		"/dev/shm/damaged-tensorlease-0123456789abcdef",
+		"/dev/shm/damaged-tensorlease-0123456789abcdef.facts",
+		"/dev/shm/damaged-tensorlease-0123456789abcdef.mine",
+		"/dev/shm/damaged-tensorlease-0123",
+	};
+
+	SKIP_UNLESS(own_shm(), "may not have a /dev/shm of its own");
+	for (int i = 0; i < 4; i++)
+		close(open(names[i], O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+	{
+		cleanup_td struct test_daemon d = td_start();
+
+		td_sync(&d);
+	}
+	must_be(access(names[0], F_OK) | access(names[1], F_OK), 0);
+	clean_must_succeed();
+	for (int i = 0; i < 4; i++)
+		must_be(unlink(names[i]), i < 2 ? -1 : 0);
+}
+
 /* Runs it with @answer as its standard input. */
 static struct result clean_answered(const char *answer)
 {

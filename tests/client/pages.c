@@ -73,6 +73,61 @@ TEST(a_mapping_that_ends_leaves_no_addresses)
 	tl_close(client);
 }
 
+/* True if core dumps of this process have the page there. */
+static bool is_dumped(const void *address)
+{
+	unsigned long at = (unsigned long)address, start, end;
+	bool here = false, dumped = true;
+	char line[512];
+	FILE *f = fopen("/proc/self/smaps", "re");
+
+	must(f);
+	while (fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+			here = at >= start && at < end;
+		else if (here && !strncmp(line, "VmFlags:", 8))
+			dumped = !strstr(line, " dd");
+	}
+	fclose(f);
+	return dumped;
+}
+
+/* Checks a draft, a tensor that was got, and private pages of one. */
+static void all_are_dumped(tl_client *client, const char *name, int64_t n, bool dumped)
+{
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_get_options private = { .size = sizeof(private), .mode = TL_MODE_COPY_ON_WRITE };
+	DLManagedTensorVersioned *t;
+	uint64_t version;
+	tl_draft *draft;
+
+	must_be(tl_create(client, name, &spec, &draft), 0);
+	must_be(is_dumped(tl_draft_tensor(draft)->data), dumped);
+	must_be(tl_commit(draft, &version), 0);
+	t = get(client, name);
+	must_be(is_dumped(t->dl_tensor.data), dumped);
+	drop(t);
+	must_be(tl_get(client, name, &private, &t), 0);
+	*(char *)t->dl_tensor.data = 1;
+	must_be(is_dumped(t->dl_tensor.data), dumped);
+	drop(t);
+}
+
+TEST(core_dumps_have_no_tensors_unless_they_are_wanted)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+
+	all_are_dumped(client, "small", 1000, false);
+	all_are_dumped(client, "large", 8 * MIB, false); /* with huge pages */
+	tl_close(client);
+	setenv("TENSORLEASE_DUMP", "1", 1);
+	client = td_connect(&d);
+	all_are_dumped(client, "wanted", 9 * MIB, true);
+	unsetenv("TENSORLEASE_DUMP");
+	tl_close(client);
+}
+
 int main(void)
 {
 	return suite_run();

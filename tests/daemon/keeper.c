@@ -411,6 +411,7 @@ TEST(a_configuration_that_was_refused_does_not_count_after_a_death)
 	config_write(config, later);
 	must_be(tl_restart(c), 0);
 	must_be(td_full_status(&d).max_tensors, 1000);
+	must(!log_has(&d, "set aside")); /* what was sound is not called damaged */
 	config_write(config, "nonsense = 1\n");
 	pid = kill_proper(&d);
 	must_be(td_full_status(&d).max_tensors, 1000);

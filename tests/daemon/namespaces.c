@@ -275,6 +275,9 @@ TEST(a_namespace_is_for_those_whom_its_rule_names)
 	run_as(ALICE, &d, owner);
 	run_as(0, &d, reader); /* becomes Bob */
 	run_as(CAROL, &d, stranger);
+	must_be(enter(&d, "user-4444", &root), -EACCES); /* a section of that name would be root's
+							  */
+	must(strstr(tl_last_error(), "[namespace user-*]") && !strstr(tl_last_error(), "NAME"));
 	root = enter_must(&d, "user-3333"); /* there is one now, and root may do all */
 	must_be(value_of(root, "own"), 9);
 	must_be(tl_close(root), 0);

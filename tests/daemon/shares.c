@@ -312,6 +312,18 @@ static int see_only_me(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
+TEST(a_percentage_for_one_user_is_of_the_capacity)
+{
+	static const char *const quarter[] = { "--uid-capacity", "25%", NULL };
+	cleanup_td struct test_daemon d = td_start(.capacity = 64 * MIB, .extra = quarter);
+	struct raw rc = rc_open(&d);
+	struct wire_user u;
+
+	must(ask_user(&rc, geteuid(), WIRE_USERS_EXACT, &u));
+	must_be(u.max[SHARE_BYTES], 16 * MIB);
+	rc_goodbye(&rc);
+}
+
 TEST(a_user_sees_its_own_account_and_root_all)
 {
 	struct test_child a;

@@ -189,6 +189,7 @@ static void answer(struct liar *liar, int socket, struct conn_message *m)
 		return;
 	switch (m->header.type) {
 	case WIRE_HELLO:
+		welcome.mono_ns = (uint64_t)now_mono_ns();
 		liar_send(socket, m, WIRE_WELCOME, &welcome, sizeof(welcome), liar->catalog_fd);
 		break;
 	case WIRE_LEDGER:

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <pthread.h>
 
 #include "tests/harness/program.h"
 #include "tests/package/package.h"
@@ -76,6 +77,63 @@ TEST(a_program_loads_several_copies_of_the_library)
 	must_be(td_run_client(NULL, load_copies, dir), 0);
 	snprintf(command, sizeof(command), "rm -r '%s'", dir);
 	must_be(system(command), 0);
+}
+
+/* The functions of the library that is loaded, once it is. */
+static struct {
+	int (*connect)(const tl_connect_options *options, tl_client **out);
+	int (*delete)(tl_client *client, const char *name);
+	const char *(*last_error)(void);
+	int (*close)(tl_client *client);
+	tl_client *client;
+	int refusals;
+} loaded;
+
+static void call_in_fork(void)
+{
+	tl_client *other;
+
+	if (!loaded.client)
+		return;
+	must_be(loaded.delete(loaded.client, "none"), -EDEADLK);
+	must(strstr(loaded.last_error(), "pthread_atfork()"));
+	must_be(loaded.connect(NULL, &other), -EDEADLK);
+	loaded.refusals++;
+}
+
+static int fork_with_older_handlers(const struct test_daemon *d, void *arg)
+{
+	tl_connect_options o = { .size = sizeof(o), .address = d->socket };
+	void *library;
+	int status;
+	pid_t pid;
+
+	must_be(pthread_atfork(call_in_fork, call_in_fork, call_in_fork), 0);
+	must(library = dlopen(arg, RTLD_NOW | RTLD_LOCAL));
+	*(void **)&loaded.connect = dlsym(library, "tl_connect");
+	*(void **)&loaded.delete = dlsym(library, "tl_delete");
+	*(void **)&loaded.last_error = dlsym(library, "tl_last_error");
+	*(void **)&loaded.close = dlsym(library, "tl_close");
+	must_be(loaded.connect(&o, &loaded.client), 0);
+	pid = fork();
+	must(pid >= 0);
+	must_be(loaded.refusals, 2); /* before the fork, and after it */
+	must_be(loaded.delete(loaded.client, "none"), -ENOENT);
+	must_be(loaded.close(loaded.client), 0);
+	if (pid == 0)
+		_exit(0);
+	must_be(waitpid(pid, &status, 0), pid);
+	return status;
+}
+
+TEST(handlers_of_fork_that_are_older_than_the_library_do_not_hang)
+{
+	SKIP_UNLESS(!SANITIZED, "sanitizers know one copy of their own");
+	char path[PACKAGE_PATH];
+	cleanup_td struct test_daemon d = td_start();
+
+	library_path(path);
+	must_be(td_run_client(&d, fork_with_older_handlers, path), 0);
 }
 
 int main(void)
