@@ -329,6 +329,11 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 		.idle_exit_ns = o->idle_exit_ns,
 		.hello_ns = o->hello_ns,
 		.shared = { .capacity = o->capacity,
+			    .capacity_option =
+				    o->idle_exit_ns < 0
+					    ? "--capacity"
+					    : "--capacity; a client started this daemon: run "
+					      "`tensorleased --capacity SIZE` before the programs",
 			    .max_tensors = options_most_tensors(o),
 			    .rules = o->config.rules,
 			    .rule_count = o->config.rule_count,

@@ -158,8 +158,7 @@ struct catalog_header {
 	alignas(64) _Atomic uint64_t bytes_used; /* for tl_get_status() */
 	_Atomic uint64_t bytes_warm;
 	_Atomic uint64_t bytes_kept;	  /* of ended segments that are still mapped */
-	_Atomic uint64_t longest_turn_ns; /* longest time that the daemon served one user without a
-					     break */
+	_Atomic uint64_t longest_turn_ns; /* the longest time of one turn */
 	_Atomic uint64_t commits;
 	_Atomic uint32_t tensors;
 	_Atomic uint32_t retired;
@@ -168,8 +167,7 @@ struct catalog_header {
 	_Atomic uint32_t clients;
 	_Atomic uint32_t rings;
 	_Atomic uint32_t ring_slots;
-	_Atomic uint32_t retyped;      /* how often a program gave a name another type or shape than
-					  another program had given it */
+	_Atomic uint32_t retyped;      /* names that another program gave another type */
 	_Atomic uint64_t retyped_name; /* the last one: its index, and << 32 its hash */
 
 	/* How the present daemon began. The words of the text are no snapshot: for a moment part of

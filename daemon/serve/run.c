@@ -687,11 +687,6 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 	shared.max_clients = options->namespaces[0].limits.max_clients;
 	shared_init(&server->shared, &shared);
 	server->shared.unread = peer_unread;
-	server->shared.capacity_option =
-		options->idle_exit_ns < 0
-			? "--capacity"
-			: "--capacity; a client started this daemon: run `tensorleased --capacity "
-			  "SIZE` before the programs";
 	turns_init(&server->turns, &server->shared.accounts);
 	turns_register(&server->turns, ACCOUNT_STEPS, server_on_steps, server);
 	turns_register(&server->turns, ACCOUNT_PARTS, server_on_parts, server);

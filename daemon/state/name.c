@@ -16,6 +16,7 @@
 #include "daemon/state/outcome.h"
 #include "daemon/state/table.h"
 #include "tensor/limits.h"
+#include "util/clock.h"
 
 int names_init(struct names *names, struct catalog *catalog)
 {
@@ -410,4 +411,33 @@ void name_unpin(struct names *names, uint32_t index)
 		name_discharge(names, index);
 		forgotten_add(names, index);
 	}
+}
+
+/* ---- Types ---- */
+
+/* For so long after a publish its program counts as one that uses the name. */
+#define RETYPED_NS ((uint64_t)60 * NS_PER_SEC)
+
+/* Whether tensors of these rows have one type and shape. Shapes in chunks are compared by size. */
+static bool same_type(const struct catalog_row *a, const struct catalog_row *b)
+{
+	return a->dtype_code == b->dtype_code && a->dtype_bits == b->dtype_bits &&
+	       a->dtype_lanes == b->dtype_lanes && a->ndim == b->ndim && a->nbytes == b->nbytes &&
+	       ((a->flags | b->flags) & ROW_SHAPE_IN_CHUNKS ||
+		!memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape)));
+}
+
+bool name_retyped(struct names *names, uint32_t slot, uint32_t former_slot, uint64_t producer)
+{
+	const struct catalog_row *row = catalog_row(names->catalog, slot);
+	const struct catalog_row *former = catalog_row(names->catalog, former_slot);
+	const struct catalog_name *name = catalog_name(names->catalog, row->name);
+	struct catalog_header *h = names->catalog->header;
+
+	if (same_type(former, row) || name->producer == producer ||
+	    row->committed_ns - former->committed_ns > RETYPED_NS)
+		return false;
+	atomic_store(&h->retyped_name, (uint64_t)name->hash << 32 | row->name);
+	atomic_fetch_add(&h->retyped, 1);
+	return true;
 }

@@ -64,3 +64,10 @@ int name_chunks_reserve(struct names *names, uint32_t chunks);
 
 /* Writes the whole text into @text of 255 bytes and returns its length. */
 uint16_t name_text(const struct names *names, uint32_t index, char *text);
+
+/*
+ * Notes that the name of @slot's row gets another type or shape than another program gave it, whose
+ * tensor is at @former_slot and not old. Perhaps two programs use one name by chance. To be called
+ * before @producer becomes the name's. True: it was so.
+ */
+bool name_retyped(struct names *names, uint32_t slot, uint32_t former_slot, uint64_t producer);

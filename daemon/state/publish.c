@@ -21,10 +21,6 @@
 #include "proto/wire.h"
 #include "tensor/name.h"
 #include "util/clock.h"
-
-/* For so long after a publish its program counts as one that uses the name. */
-#define RETYPED_NS ((uint64_t)60 * NS_PER_SEC)
-
 /* ---- names and descriptions ----------------------------------------------------------------- */
 
 /* True if @c may replace what @uid published. */
@@ -183,46 +179,17 @@ static uint64_t row_publish(struct state *st, const struct client *c, uint32_t s
 	return former;
 }
 
-/* Whether tensors of these rows have one type and shape. Shapes in chunks are compared by size. */
-static bool same_type(const struct catalog_row *a, const struct catalog_row *b)
-{
-	return a->dtype_code == b->dtype_code && a->dtype_bits == b->dtype_bits &&
-	       a->dtype_lanes == b->dtype_lanes && a->ndim == b->ndim && a->nbytes == b->nbytes &&
-	       ((a->flags | b->flags) & ROW_SHAPE_IN_CHUNKS ||
-		!memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape)));
-}
-
-/*
- * Notes that a name gets another type or shape than another program gave it, which is connected or
- * was not long ago: perhaps two programs use one name by chance. To be called before the name's
- * producer changes.
- */
-static void note_retyped(struct state *st, const struct client *c, uint32_t slot, uint64_t former)
-{
-	struct catalog_header *h = st->catalog.header;
-	const struct catalog_row *row = catalog_row(&st->catalog, slot),
-				 *before = catalog_row(&st->catalog, ref_slot(former));
-	const struct catalog_name *name = catalog_name(&st->catalog, row->name);
-
-	if (same_type(before, row) || name->producer == catalog_producer(c->index, c->generation) ||
-	    row->committed_ns - before->committed_ns > RETYPED_NS)
-		return;
-	atomic_store(&h->retyped_name, (uint64_t)name->hash << 32 | row->name);
-	atomic_fetch_add(&h->retyped, 1);
-	st->retyped_due = true;
-}
-
 /* Counts a tensor only if the name meant none before (@former is 0), so that status never shows one
  * too many. */
 static void row_go_live(struct state *st, const struct client *c, uint32_t slot, uint64_t former)
 {
 	struct row_fact *fact = catalog_row_fact(&st->catalog, slot);
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
+	uint64_t producer = catalog_producer(c->index, c->generation);
 
 	if (former)
-		note_retyped(st, c, slot, former);
-	atomic_store(&catalog_name(&st->catalog, row->name)->producer,
-		     catalog_producer(c->index, c->generation));
+		st->retyped_due |= name_retyped(&st->names, slot, ref_slot(former), producer);
+	atomic_store(&catalog_name(&st->catalog, row->name)->producer, producer);
 	if (fact) {
 		fact->sum = check_row_sum(&st->catalog, slot);
 		fact->ring_sum = check_ring_sum(&st->catalog, slot, row->word >> 2);

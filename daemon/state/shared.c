@@ -28,6 +28,8 @@ void shared_init(struct shared *sh, const struct shared_limits *limits)
 			       .versions_known = limits->versions,
 			       .versions_since = limits->versions_since,
 			       .warm_ns = limits->warm_ns,
+			       .capacity_option = limits->capacity_option ? limits->capacity_option
+									  : "--capacity",
 			       .keep = limits->keep };
 	list_init(&sh->ledgers);
 	list_init(&sh->claims_over);

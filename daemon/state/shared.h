@@ -51,6 +51,7 @@ struct shared {
 
 struct shared_limits {
 	const struct share_rule *rules; /* lent */
+	const char *capacity_option;	/* what sets the capacity; NULL: --capacity */
 	unsigned rule_count;
 	uint64_t capacity;
 	uint32_t max_tensors; /* the highest of all namespaces */
