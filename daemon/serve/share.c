@@ -52,7 +52,7 @@ static const char *mib_text(enum share share, uint64_t used, uint64_t max, char 
 {
 	*text = '\0';
 	if (share == SHARE_BYTES || share >= SHARE_DEVICE)
-		snprintf(text, size, ", %.1f of %.1f MiB,", (double)used / (1 << 20),
+		snprintf(text, size, " (%.1f of %.1f MiB)", (double)used / (1 << 20),
 			 (double)max / (1 << 20));
 	return text;
 }

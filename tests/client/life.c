@@ -536,7 +536,7 @@ TEST(an_error_for_want_of_space_tells_what_this_process_holds)
 		held[i] = get(client, "cam");
 	}
 	must_be(tl_create(client, "b", &spec, &draft), -ENOSPC);
-	must(strstr(tl_last_error(), " of 64.0 MiB, are in use"));
+	must(strstr(tl_last_error(), " of 64.0 MiB) are in use"));
 	must(strstr(tl_last_error(), "this process holds 8 tensors that no name means any more, of "
 				     "32.0 MiB: release them (the oldest, version 1 of 'cam', "));
 	for (int i = 0; i < 9; i++)

@@ -341,12 +341,12 @@ TEST(an_error_says_whose_limit_it_is)
 	must_be_full(lab, 8, "64 of the namespace's 64 tensors are in use (its max-tensors; ");
 	must_be_full(
 		lab, 300 << 10,
-		" of the namespace's 1048576 bytes, 0.9 of 1.0 MiB, are in use (its capacity; ");
+		" of the namespace's 1048576 bytes (0.9 of 1.0 MiB) are in use (its capacity; ");
 	must_be_full(lab, 2 << 20, ": the namespace has 1048576 bytes (its capacity), of which");
 	must_be_full(here, 8, "70 of the namespace's 70 tensors are in use (its max-tensors; ");
 	must_be_full(here, 1 << 30, ": the daemon has 67108864 bytes (--capacity), of which");
 	must_be_full(vault, 30 << 20,
-		     " of the daemon's 67108864 bytes, 60.9 of 64.0 MiB, are in use (--capacity; ");
+		     " of the daemon's 67108864 bytes (60.9 of 64.0 MiB) are in use (--capacity; ");
 	must_be(tl_close(lab) | tl_close(vault) | tl_close(here), 0);
 	stop();
 }

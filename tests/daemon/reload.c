@@ -595,7 +595,7 @@ TEST(a_reload_may_lower_a_capacity_below_what_is_in_use)
 	must_be(put(s.own, "b", 3, SMALL, NULL), -ENOSPC);
 	must_be(client_status(s.c).bytes_warm, warm);
 	must(strstr(tl_last_error(),
-		    "200704 of the namespace's 102400 bytes, 0.2 of 0.1 MiB, are in use"));
+		    "200704 of the namespace's 102400 bytes (0.2 of 0.1 MiB) are in use"));
 	must_be(tl_delete(s.own, "a"), 0);
 	must_be(put(s.own, "a", 2, SMALL, NULL), 0);
 	must(client_status(s.own).bytes_used <= client_status(s.own).capacity);

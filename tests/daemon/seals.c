@@ -389,9 +389,10 @@ static int publish_again(const struct test_daemon *d, void *arg)
 		must_be(tl_put(client, "a", &source, &o, NULL), 0);
 	} else {
 		must_be(tl_put(client, "a", &source, NULL, NULL), -EDQUOT);
-		must(strstr(tl_last_error(), "user 1111 has 20971520 of its 33554432 bytes, "
-					     "20971520 of them in deleted tensors that processes "
-					     "still map (limit bytes;"));
+		must(strstr(tl_last_error(),
+			    "user 1111 has 20971520 of its 33554432 bytes (20.0 of "
+			    "32.0 MiB), 20971520 of them in deleted tensors that "
+			    "processes still map (limit bytes;"));
 	}
 	pause_at(2); /* the reader ends */
 	if (!arg)
