@@ -90,11 +90,13 @@ static int drops_a_copy_in_a_host_function(const struct test_daemon *d, void *ar
 	gpu_must(cuda->stream_synchronize(stream));
 	o.stream = (intptr_t)stream;
 	must_be(tl_get(client, "cpu", &o, &other), 0);
-	must(gpu_data(other) != memory);
+	must(gpu_data(other) != memory && gpu_live(FAKE_VMM_MAPPING));
 	drop(other);
 	must_be(tl_delete(client, "cpu"), 0);
 	atomic_store(&gate.open, 1);
 	tl_close(client);
+	/* the lease's stream must stay until it has ended */
+	eventually(!gpu_live(FAKE_VMM_MAPPING));
 	gate_open(&gate);
 	gpu_must(cuda->stream_destroy(stream));
 	return 0;
