@@ -180,7 +180,7 @@ static uint64_t smaps_value(const void *at, const char *key)
 static void say_pages(struct doctor *d, char *at, double gbps)
 {
 	static const char advice[] =
-		"large tensors are filled several times faster the first time with 2 MiB pages: as root, mount -o remount,huge=advise /dev/shm (and huge=advise in /etc/fstab to keep it)";
+		"large tensors are filled several times faster the first time with 2 MiB pages: as root, mount -o remount,huge=within_size /dev/shm (and huge=within_size in /etc/fstab to keep it)";
 	char enabled[128], shmem[128];
 	uint64_t huge = smaps_value(at, "ShmemPmdMapped:");
 	bool collapses;
