@@ -94,7 +94,7 @@ static void session_drained(struct users *users)
 {
 	struct session *s = container_of(users, struct session, users);
 
-	if (!atomic_load(&s->ours))
+	if (!session_is_ours(s))
 		return; /* its threads and its connection are those of the parent */
 	if (!kinds_session_end(s))
 		client_session_ended(s);

@@ -48,6 +48,11 @@ void process_forks(bool now)
 	forks = now;
 }
 
+bool process_in_fork(void)
+{
+	return forks;
+}
+
 int process_fork_check(void)
 {
 	if (!forks)

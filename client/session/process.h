@@ -19,6 +19,7 @@ void process_wait_fork(void);
 /* Whether this thread is in fork(), where handlers of the program may call us. Then nothing may
  * wait for the fork: process_fork_check() fails with -EDEADLK. */
 void process_forks(bool now);
+bool process_in_fork(void);
 int process_fork_check(void);
 
 /* Returns true once the process has begun to end. No session is made any more. */

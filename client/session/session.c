@@ -85,15 +85,28 @@ void session_close_socket(struct session *s)
 
 /* ---- Children that were not announced ---- */
 
+/* While another thread forks it is false for a moment, and that thread has the lock. */
+static bool ours_after_forks(const struct session *s)
+{
+	bool ours;
+
+	process_lock();
+	ours = atomic_load(&s->ours);
+	process_unlock();
+	return ours;
+}
+
+bool session_is_ours(const struct session *s)
+{
+	return atomic_load(&s->ours) || (!process_in_fork() && ours_after_forks(s));
+}
+
 int session_refused(const struct session *s)
 {
 	int r = process_fork_check();
 
-	if (r)
+	if (r || ours_after_forks(s))
 		return r;
-	process_wait_fork();
-	if (atomic_load(&s->ours))
-		return 0;
 	return tl_fail(-ECHILD,
 		       "this process was made without the handlers of fork(), as by _Fork() or "
 		       "clone(), and cannot use its parent's clients, tensors and drafts: call "

@@ -148,6 +148,7 @@ struct session {
  * was not announced, or -EDEADLK in a handler that runs within this thread's fork(). Waits for the
  * fork() of another thread. */
 int session_refused(const struct session *s);
+bool session_is_ours(const struct session *s); /* the same without a text; false in a handler */
 static inline int session_usable(const struct session *s)
 {
 	return __builtin_expect(atomic_load(&s->ours), 1) ? 0 : session_refused(s);

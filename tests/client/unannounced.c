@@ -195,6 +195,48 @@ TEST(the_last_release_after_tl_close_ends_nothing_there)
 	eventually(td_status(&d).clients == 0);
 }
 
+/* ---- Children that are announced ---- */
+
+struct busy {
+	tl_client *client;
+	_Atomic bool stop;
+};
+
+static void *get_on(void *arg)
+{
+	struct busy *b = arg;
+
+	while (!atomic_load(&b->stop))
+		drop(get(b->client, "a"));
+	return NULL;
+}
+
+/* Threads that wait for a fork to be over must not take the next one for a child. */
+TEST(forks_that_follow_each_other_disturb_no_thread)
+{
+	enum { FORKS = 400 };
+	SKIP_UNLESS(MAY_FORK_AMONG_THREADS, "AddressSanitizer's allocator does not survive it");
+	cleanup_td struct test_daemon d = td_start();
+	struct busy b = { .client = td_connect(&d) };
+	pthread_t threads[3];
+
+	put_bytes(b.client, "a", 1, 1600);
+	for (int i = 0; i < 3; i++)
+		must_be(pthread_create(&threads[i], NULL, get_on, &b), 0);
+	for (int i = 0; i < FORKS; i++) {
+		pid_t pid = fork();
+
+		must(pid >= 0);
+		if (!pid)
+			_exit(0);
+		must_be(waitpid(pid, NULL, 0), pid);
+	}
+	atomic_store(&b.stop, true);
+	for (int i = 0; i < 3; i++)
+		pthread_join(threads[i], NULL);
+	tl_close(b.client);
+}
+
 int main(void)
 {
 	return suite_run();
