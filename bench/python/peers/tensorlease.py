@@ -39,7 +39,7 @@ class Producer(BaseProducer):
         put, source = self.client.put, self.source
 
         def ring():
-            put("put", source, ring="auto")
+            put("put/ring", source, ring="auto")
 
         def wait():
             put("put/no-ring", source, ring=False)
