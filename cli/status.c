@@ -298,13 +298,15 @@ static void print_status(const struct cli *cli, const tl_status *s)
 		cli_field(cli, "longest turn", "%.3f ms", (double)s->longest_turn_ns / 1e6);
 	else
 		cli_field(cli, "longest_turn_ns", "%" PRIu64, s->longest_turn_ns);
-	if (!cli->terminal)
-		cli_field(cli, "retyped", "%u	%s", s->retyped, retyped);
-	else if (s->retyped)
+	if (!cli->terminal) {
+		cli_field(cli, "retyped", "%u", s->retyped);
+		cli_field(cli, "retyped_name", "%s", retyped);
+	} else if (s->retyped) {
 		cli_field(cli, "retyped",
 			  "%u times a program gave a name another type or shape than another "
 			  "program%s%s; a namespace each keeps them apart",
 			  s->retyped, *retyped ? ", last " : "", retyped);
+	}
 	print_restarts(cli, s);
 	free(retyped);
 	free(uptime);

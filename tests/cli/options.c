@@ -187,6 +187,29 @@ TEST(limits_are_of_the_user_that_the_daemon_knows)
 	must_be(status, 0);
 }
 
+TEST(status_tells_of_programs_that_share_a_name)
+{
+	unsigned char byte = 7;
+	DLTensor tensor = { .data = &byte, .device = { kDLCPU, 0 }, .dtype = { kDLUInt, 8, 1 } };
+	cleanup_td struct test_daemon d = td_start(0);
+	tl_client *client = td_connect(&d);
+
+	must_be(tl_put(client, "shared/name", &tensor, NULL, NULL), 0);
+	put_six(&d, "shared/name"); /* another type, of another program */
+	td_sync(&d);
+	{
+		cleanup_result struct result text = run(&d, "status"),
+					     r = run(&d, "status", "--json");
+		cJSON *json = json_of(&r);
+
+		must_contain(text.out, "\nretyped\t1\nretyped_name\tshared/name\n");
+		must_be(cJSON_GetObjectItem(json, "retyped")->valueint, 1);
+		must_contain(cJSON_GetObjectItem(json, "retyped_name")->valuestring, "shared/name");
+		cJSON_Delete(json);
+	}
+	tl_close(client);
+}
+
 int main(void)
 {
 	return suite_run();

@@ -66,8 +66,7 @@ void draft_keep_stream(struct draft *d);
 /* False with an exception: consumers have asked for several streams, and the user named none. */
 bool draft_stream_known(const struct draft *d);
 
-/* Returns what an error about a missing name adds if the client has an open draft of that name,
- * else
+/* Returns what an error about a missing name adds if the client has an open draft of that name, or
  * "". */
 const char *draft_hint(const struct client *c, const char *name);
 /* raise_error() for a call that looked for that name. */
