@@ -283,22 +283,6 @@ TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream
 
 /* ---- Tensors that are held ---- */
 
-/* True if the row was still the lease's when it was read. If the daemon dropped us it may be
- * another tensor's; the bytes stay. */
-static bool row_is_ours(const struct tensor_lease *l)
-{
-	uint64_t word;
-
-	atomic_thread_fence(memory_order_acquire); /* ORDER: after those reads */
-	word = atomic_load(&l->session->catalog.rows[ref_slot(l->ref)].word);
-	return word >> 2 == ref_generation(l->ref) && row_word_state(word) != ROW_FREE;
-}
-
-static int unknown_to_daemon(void)
-{
-	return tl_fail(-ENOTCONN, "the daemon that knows the tensor does not serve us now");
-}
-
 TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info)
 {
 	const tl_info *moved = tensor ? moved_info(tensor) : NULL;
@@ -312,16 +296,12 @@ TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info)
 	r = client_result_check(info, offsetof(tl_info, ttl_ns), "tl_info");
 	if (r)
 		return r;
-	if (moved) {
+	if (moved)
 		found = *moved;
-	} else {
-		r = tensor_info(l->session, &l->session->catalog.rows[ref_slot(l->ref)], &found);
-		if (!row_is_ours(l)) /* read after it: its word changes first */
-			return unknown_to_daemon();
-		if (r)
-			return r;
-		found.dlpack_flags = tensor->flags;
-	}
+	else
+		r = tensor_lease_info(l, &found);
+	if (r)
+		return r;
 	client_result(info, &found, sizeof(found));
 	return 0;
 }
@@ -341,8 +321,8 @@ TL_API int tl_tensor_version(const DLManagedTensorVersioned *tensor, uint64_t *v
 	else
 		row_entry(&l->session->catalog, &l->session->catalog.rows[ref_slot(l->ref)], &found,
 			  &entry);
-	if (l && !row_is_ours(l)) /* as above */
-		return unknown_to_daemon();
+	if (l && !tensor_lease_known(l)) /* after its words were read */
+		return tensor_lease_unknown();
 	*version = found;
 	return 0;
 }
@@ -357,7 +337,7 @@ TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor)
 	if (!l)
 		return tl_fail(-EINVAL, "tl_tensor_check: the tensor is not from tl_get()");
 	row = &l->session->catalog.rows[ref_slot(l->ref)];
-	if (row_is_ours(l) && load_once(&row->flags) & ROW_ON_DEVICE &&
+	if (tensor_lease_known(l) && load_once(&row->flags) & ROW_ON_DEVICE &&
 	    atomic_load(&row->progress) == ROW_LOST)
 		return tl_fail(
 			-ENODATA,

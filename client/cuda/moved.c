@@ -338,7 +338,7 @@ static int move(tl_client *client, struct moving *m, DLDevice to)
 {
 	tl_info *info = &m->memory->info;
 	int64_t low, high;
-	int r = tl_tensor_info(m->held, info);
+	int r = tensor_lease_info(tensor_lease_of(m->held), info);
 
 	if (!r)
 		r = tensor_extent(&m->held->dl_tensor, m->held->flags, &low, &high);

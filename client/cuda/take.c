@@ -163,7 +163,7 @@ static int wait_on_host(struct cuda_import *import, const struct catalog_row *ro
 			"the tensor was published by a handle with an event, which this process "
 			"cannot open (%s), and nobody else says when its work has ended: publish "
 			"it without an event, after that work",
-			tl_last_error());
+			tl_failure_text());
 	r = await_event(import, row, event, until);
 	if (event)
 		cuda_event_unpin(event);

@@ -2,6 +2,7 @@
 #include <errno.h>
 
 #include "client/error.h"
+#include "client/get/names.h"
 #include "client/get/tensor.h"
 
 const struct memory_kind *tensor_lease_kind(const struct tensor_lease *l)
@@ -50,6 +51,30 @@ int tensor_lease_wrap(const struct use *use, uint64_t ref, const struct row_head
 	lease_fill(l, use, ref, h, NULL, DLPACK_FLAG_BITMASK_READ_ONLY, delete);
 	*out = &l->managed;
 	return 0;
+}
+
+bool tensor_lease_known(const struct tensor_lease *l)
+{
+	uint64_t word;
+
+	atomic_thread_fence(memory_order_acquire); /* ORDER: after those reads */
+	word = atomic_load(&l->session->catalog.rows[ref_slot(l->ref)].word);
+	return word >> 2 == ref_generation(l->ref) && row_word_state(word) != ROW_FREE;
+}
+
+int tensor_lease_unknown(void)
+{
+	return tl_fail(-ENOTCONN, "the daemon that knows the tensor does not serve us now");
+}
+
+int tensor_lease_info(const struct tensor_lease *l, tl_info *info)
+{
+	int r = tensor_info(l->session, &l->session->catalog.rows[ref_slot(l->ref)], info);
+
+	if (!tensor_lease_known(l)) /* read after it: its word changes first */
+		return tensor_lease_unknown();
+	info->dlpack_flags = l->managed.flags;
+	return r;
 }
 
 void tensor_lease_unwrap(DLManagedTensorVersioned *managed)

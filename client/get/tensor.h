@@ -2,6 +2,7 @@
 /* The DLPack tensor that a get hands out; its deleter is the release. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,6 +18,14 @@
 struct tensor_lease *tensor_lease_of(const DLManagedTensorVersioned *managed);
 /* Returns the kind of memory that the tensor lies in. */
 const struct memory_kind *tensor_lease_kind(const struct tensor_lease *l);
+
+/* True if the row was still the lease's when it was read just now. If the daemon dropped us it may
+ * be another tensor's; the bytes stay. */
+bool tensor_lease_known(const struct tensor_lease *l);
+/* The error if it was not: -ENOTCONN. */
+int tensor_lease_unknown(void);
+/* tl_tensor_info() for a lease of ours; *@info is whole. */
+int tensor_lease_info(const struct tensor_lease *l, tl_info *info);
 
 /*
  * Maps and hands out the tensor of a lease that @use has taken. On success *out has both that lease

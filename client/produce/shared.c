@@ -83,8 +83,8 @@ static int say_held(const struct session *s, int error)
 	}
 	if (!count)
 		return error;
-	snprintf(before, sizeof(before), "%s", tl_last_error());
-	cause = tl_last_cause(&id);
+	snprintf(before, sizeof(before), "%s", tl_failure_text());
+	cause = tl_failure_cause(&id);
 	tl_fail(error,
 		"%s; this process holds %u tensor%s that no name means any more, of %.1f MiB: "
 		"release them (the oldest, version %llu of '%s', was published %.0f s ago)",

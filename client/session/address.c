@@ -385,7 +385,7 @@ static bool search_everywhere(struct search *s)
 	Dl_info info;
 
 	program[n > 0 ? n : 0] = '\0';
-	if (dladdr((void *)tl_version, &info) && info.dli_fname &&
+	if (dladdr((void *)search_path, &info) && info.dli_fname &&
 	    realpath(info.dli_fname, library) && strcmp(library, program) != 0 &&
 	    search_beside(s, library))
 		return true;
