@@ -133,8 +133,13 @@ ARCHIVE := $(O)/obj/internals.a
 MAP := $(wildcard client/libtensorlease.map)
 
 # T chooses tests by parts of their names, and EXCEPT leaves some out: make test T='unit/wire client/waits:two' EXCEPT=crash/
+# Without either, what is slow and seldom finds anything is left out; `make check-all` runs it.
 T :=
-EXCEPT :=
+EXCEPT = $(if $(T),,$(SLOW))
+SLOW := memfd:unit/state_adopt memfd:daemon/hostile memfd:client/waits memfd:client/starving memfd:client/restart \
+	memfd:crash/gpu_kills memfd:crash/lease_race daemon/fresh_start:too_little_memory_for_a_while \
+	daemon/growth:a_daemon_ends_though_a_lock_is_held cli/doctor:what_a_gpu_lacks cli/doctor:what_surrounds \
+	cli/doctor:an_ordinary_user cli/doctor:across_pid_namespaces
 # These are run on the other storage too, and all are by TL_TEST_STORAGE=memfd make test.
 ON_MEMFDS = $(if $(TL_TEST_STORAGE),,$(addprefix memfd:,$(filter $(addprefix $(O)/tests/,unit/state% daemon/claims \
 	daemon/deaths daemon/hostile% daemon/limits client/% crash/%),$(TEST_OUT))))
@@ -151,7 +156,7 @@ PAGES_OUT := $(O)/tests/pages/large.so
 	check-tidy check-cppcheck check-units format layers lint fuzz fuzz-build install uninstall clean FORCE
 
 # These goals install missing packages before the first file is compiled.
-DEPS := $(if $(filter deps test demo faults gpu-stage,$(MAKECMDGOALS)),deps) \
+DEPS := $(if $(filter deps test demo everyday faults gpu-stage,$(MAKECMDGOALS)),deps) \
 	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check) \
 	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
 	$(if $(filter python sdist wheels check-sdist check-wheels check-types test-python test-interop bench-python,$(MAKECMDGOALS)),deps-python) \
@@ -184,10 +189,19 @@ deps-fresh:
 
 tests: all $(TEST_OUT) $(FAKECUDA_OUT) $(EXAMPLES_OUT) $(if $(SAN),,$(PAGES_OUT)) $(O)/abi/now ## build the tests, run nothing
 
-test: $(DEPS) tests ## run all tests; T='unit/wire client/waits:two' some; SAN=address,undefined or SAN=thread builds apart
+test: $(DEPS) tests ## run the tests, T='unit/wire client/waits:two' some; SAN=address,undefined or SAN=thread builds apart
 	@TL_TEST_DAEMON=$(abspath $(O)/bin/tensorleased) TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) \
 		TL_TEST_CORPUS=$(abspath tests/fuzz/corpus) TL_TEST_BUILD=$(abspath $(O)) SAN=$(SAN) \
 		$(PYTHON) tools/run-tests --only '$(T)' --except '$(EXCEPT)' --logs $(O)/test-logs $(TEST_ARGS) $(TEST_OUT) $(ON_MEMFDS) $(ON_PAGES)
+
+.PHONY: everyday
+everyday: $(DEPS) ## how much of library and daemon an ordinary program runs, in lines
+	@$(MAKE) --no-print-directory O=build-everyday CFLAGS='-O0 -g --coverage -fprofile-update=atomic' HARDEN= \
+		LDFLAGS=--coverage build-everyday/tests/client/everyday build-everyday/bin/tensorleased
+	@find build-everyday -name '*.gcda' -delete
+	@TL_TEST_DAEMON=$(abspath build-everyday/bin/tensorleased) TL_TEST_BUILD=$(abspath build-everyday) \
+		$(PYTHON) tools/run-tests --logs build-everyday/test-logs build-everyday/tests/client/everyday
+	@tools/coverage build-everyday/obj
 
 # GPU_CHECK_FAKE=1 runs the checks on the fake driver, which shows that they work. GPU_CHECK_ARGS='--markdown FILE'
 .PHONY: gpu-check bench-gpu
@@ -390,8 +404,8 @@ check-units:
 format: $(DEPS) ## rewrite the sources as .clang-format says
 	@clang-format -i $(FORMATTED)
 
-layers: ## fail if an #include goes up a layer, or <uv.h> leaves daemon/serve
-	@tools/check-layers && tools/check-layers-test
+layers: ## fail if an #include or a call goes up a layer, or <uv.h> leaves daemon/serve
+	@tools/check-layers . $(O)/obj && tools/check-layers-test
 
 lint: ## fail if a function or a file is over its budget of lines
 	@tools/check-budget $(FORMATTED)
