@@ -53,7 +53,7 @@ TEST(a_descriptor_that_is_slow_to_close_keeps_nobody_waiting)
 	must(closer_waits(&closer));
 	must_be(account->closing, 3);
 	account_unref(account);
-	eventually((closer_look(&closer), !closer_waits(&closer)));
+	eventually((closer_look(&closer), !closer_looks(&closer)));
 	for (int i = 0; i < 3; i++) {
 		must_be(fcntl(slow[i].fd, F_GETFD), -1);
 		close(slow[i].peer);
@@ -80,7 +80,7 @@ TEST(a_process_that_was_killed_while_it_was_idle_is_replaced)
 	closer_take(&closer, slow[1].fd, account);
 	must_be(account->closing, 1);
 	account_unref(account);
-	eventually((closer_look(&closer), !closer_waits(&closer)));
+	eventually((closer_look(&closer), !closer_looks(&closer)));
 	must_be(fcntl(slow[1].fd, F_GETFD), -1);
 	for (int i = 0; i < 2; i++)
 		close(slow[i].peer);
