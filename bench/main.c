@@ -50,7 +50,7 @@ static void usage(FILE *to)
 	      "  --json        print all numbers as JSON\n"
 	      "  --storage KIND  of the daemon: shm (default) or memfd\n"
 	      "  --only REGEX  only the rows whose id matches: get/1/4096, get/1000/4096/2-threads, get/system-calls,\n"
-	      "                first, publish/version, publish/no-wait, publish/waits, put, wake/sleep, wake/spin,\n"
+	      "                first, publish/version, put, wake/sleep, wake/spin,\n"
 	      "                ring/put, ring/one-way, ring/messages, ring/get, ring/sleep, memory/catalog, memory/daemon, memory/idle, kill,\n"
 	      "                crowd/clients, crowd/watches, crowd/watched, crowd/ring, crowd/names\n"
 	      "  --help        print this\n",

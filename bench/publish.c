@@ -3,13 +3,9 @@
  * Create and commit of 4 KiB under one name, again and again, and put of large tensors.
  *
  * The floor of a create and commit is a round trip (to ask for memory) and one more message (to
- * publish it), to a helper that does nothing with them. If the version is wanted, the call waits
- * for the answer to the commit; everything is on one CPU. Otherwise a publisher that repeats the
- * same size should not wait at all, so the row counts voluntary context switches of the thread
- * during the calls. Those samples are 100 us apart, so that the daemon (or the helper) on another
- * CPU finishes the one before while we spin. Samples of the floor and of ours alternate in groups,
- * because the prefetched draft is requested after the call, at the expense of what is measured
- * next.
+ * publish it), to a helper that does nothing with them. Everything is on one CPU. Samples of the
+ * floor and of ours alternate in groups, because the prefetched draft comes after the answer, at
+ * the expense of what is measured next.
  *
  * The floor of a put is memcpy into a warm shared mapping of that size. There are two mappings,
  * used in turn, since the last tensor must stay readable while the next one is written.
@@ -25,7 +21,7 @@
 
 #include "bench/bench.h"
 
-enum { SMALL = 4096, ECHO = 1, GROUP = 25, WARM_UP = 5, PAUSE_NS = 100000 };
+enum { SMALL = 4096, ECHO = 1, GROUP = 25, WARM_UP = 5 };
 
 static const char name[] = "bench/publish";
 
@@ -55,7 +51,7 @@ static double publish_floor(int socket)
 	return bench_now() - start;
 }
 
-static double publish_ours(tl_client *client, uint64_t *version)
+static double publish_ours(tl_client *client)
 {
 	static const int64_t shape = SMALL;
 	static const tl_spec spec = { .size = sizeof(spec),
@@ -67,109 +63,47 @@ static double publish_ours(tl_client *client, uint64_t *version)
 	double start = bench_now();
 
 	bench_check(tl_create(client, name, &spec, &draft), "create");
-	bench_check(tl_commit(draft, version), "commit");
+	bench_check(tl_commit(draft, NULL), "commit");
 	return bench_now() - start;
-}
-
-static long waits(void)
-{
-	struct rusage u;
-
-	getrusage(RUSAGE_THREAD, &u);
-	return u.ru_nvcsw;
 }
 
 /*
  * Measures a group of the floor, then a group of ours. The first samples of each only warm up the
  * other side.
  */
-static void with_version(struct bench *b, struct bench_result *r, int socket)
+static void create_and_commit(struct bench *b, struct bench_result *r, int socket)
 {
 	for (unsigned i = 0; i < (b->quick ? 150 : 1000); i++) {
 		double floor[GROUP], ours[GROUP];
-		uint64_t version;
 
 		for (unsigned j = 0; j < GROUP; j++)
 			floor[j] = publish_floor(socket);
 		for (unsigned j = 0; j < GROUP; j++)
-			ours[j] = publish_ours(b->client, &version);
+			ours[j] = publish_ours(b->client);
 		for (unsigned j = WARM_UP; i && j < GROUP; j++)
 			bench_pair(r, floor[j], ours[j]);
 	}
 }
 
-static void without_version(struct bench *b, struct bench_result *time, struct bench_result *count,
-			    int socket)
-{
-	for (unsigned i = 0; i < (b->quick ? 100 : 500); i++) {
-		double floor[GROUP], ours[GROUP];
-		long slept[GROUP];
-
-		for (unsigned j = 0; j < GROUP; j++) {
-			bench_spin(PAUSE_NS);
-			floor[j] = publish_floor(socket);
-		}
-		for (unsigned j = 0; j < GROUP; j++) {
-			bench_spin(PAUSE_NS);
-			slept[j] = waits();
-			ours[j] = publish_ours(b->client, NULL);
-			slept[j] = waits() - slept[j];
-		}
-		for (unsigned j = WARM_UP; i && j < GROUP; j++) {
-			if (time)
-				bench_pair(time, floor[j], ours[j]);
-			if (count)
-				bench_value(count, (double)slept[j]);
-		}
-	}
-}
-
-static void publish_done(struct bench *b, struct bench_result *r)
-{
-	if (!r)
-		return;
-	r->aim = BENCH_AIM_VALUE;
-	if (r->floor.n) {
-		r->floor_what = "a SEQPACKET round trip and one message";
-		r->limit = 15e3;
-		r->target = "<= 15 us";
-	} else {
-		size_t slept = 0;
-
-		for (size_t i = 0; i < r->ours.n; i++)
-			slept += r->ours.values[i] > 0;
-		snprintf(r->note, sizeof(r->note), "slept in %zu of %zu", slept, r->ours.n);
-		r->target = "0";
-	}
-	bench_result_done(b, r);
-}
-
 void bench_publishing(struct bench *b)
 {
-	struct bench_result *version, *time, *count;
+	struct bench_result *r;
 	struct bench_helper h;
 
-	version = bench_result_new(b, "publish/version", "us",
-				   "create + commit of 4 KiB, version wanted");
-	time = bench_result_new(b, "publish/no-wait", "us",
-				"create + commit of 4 KiB, version NULL");
-	count = bench_result_new(b, "publish/waits", "", "  times it slept");
-	if (!version && !time && !count)
+	r = bench_result_new(b, "publish/version", "us", "create + commit of 4 KiB");
+	if (!r)
 		return;
 	bench_daemon(b);
 	bench_helper_start(&h, "echo", -1, NULL);
 	bench_pin(0, 0);
 	bench_pin(h.pid, 0);
 	bench_pin(b->daemon_pid, 0);
-	if (version)
-		with_version(b, version, h.socket);
-	publish_done(b, version);
-	bench_pin(h.pid, 1);
-	bench_pin(b->daemon_pid, 1);
-	if (time || count)
-		without_version(b, time, count, h.socket);
-	publish_done(b, time);
-	publish_done(b, count);
+	create_and_commit(b, r, h.socket);
+	r->aim = BENCH_AIM_VALUE;
+	r->floor_what = "a SEQPACKET round trip and one message";
+	r->limit = 15e3;
+	r->target = "<= 15 us";
+	bench_result_done(b, r);
 	bench_helper_stop(&h);
 	bench_unpin(0);
 	bench_unpin(b->daemon_pid);

@@ -57,7 +57,6 @@ enum {
 	WIRE_CREATE_PREFETCH = 1,  /* may never be used; the daemon may take the draft back */
 	WIRE_CREATE_OWN_PAGES = 2, /* in a new segment that is never reused */
 
-	WIRE_COMMIT_ANSWER = 1,
 	WIRE_COMMIT_PREFETCH = 2, /* does a CREATE of the same size, with PREFETCH, as well */
 	WIRE_COMMIT_KEEP = 4,	  /* if it fails, the draft is not aborted */
 

@@ -50,17 +50,17 @@ STRUCT(wire_description)
 	FIELD(uint64_t, ttl_ns, NUMBER(0, TENSOR_TTL_MAX)) /* from its commit on; 0: for ever */
 END(wire_description, 24)
 
-/* COMMIT publishes a draft. Answer: COMMITTED if the flag asks for it. Any failure is answered by
- * an ERROR, and the draft is aborted, unless the flag KEEP says that somebody still uses it. */
+/* COMMIT publishes a draft. Answer: COMMITTED. If it fails the draft is aborted, unless the flag
+ * KEEP says that somebody still uses it. */
 STRUCT(wire_commit)
 	HEADER
 	FIELD(uint64_t, ref, REF)
 	FIELD(struct wire_description, tensor, MEMBERS(wire_description))
-	FIELD(uint32_t, flags, FLAGS(WIRE_COMMIT_ANSWER | WIRE_COMMIT_PREFETCH | WIRE_COMMIT_KEEP,
-			      "ANSWER", "PREFETCH", "KEEP"))
+	FIELD(uint32_t, flags, FLAGS(WIRE_COMMIT_PREFETCH | WIRE_COMMIT_KEEP,
+			      [1] = "PREFETCH", [2] = "KEEP"))
 	FIELD(uint32_t, prefetch_serial, ANY) /* of the CREATE that PREFETCH stands for, or 0 */
 END(wire_commit, 56)
-MESSAGE(COMMIT, 4, wire_commit, CHECK(check_commit))
+MESSAGE(COMMIT, 4, wire_commit, SERIAL, CHECK(check_commit))
 
 /* ABORT and RELEASED have no answer; a ref that means nothing any more is ignored. */
 STRUCT(wire_ref)

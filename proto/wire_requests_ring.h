@@ -36,9 +36,7 @@ MESSAGE(PAGE, 34, wire_ring_ref, SERIAL)
 /* SLEEP: the client is going to sleep on the word of that page. Answer: DONE. */
 MESSAGE(SLEEP, 35, wire_ring_ref, SERIAL)
 
-/* FENCE: whoever finds what the client is going to publish in a ring must find what it committed
- * before. Answer: DONE, when all its earlier messages are processed. */
-MESSAGE(FENCE, 38, wire_plain, SERIAL)
+/* 38 was FENCE's. */
 
 /* UNBIND: the client is closed and reads no more answers. What is bound to the connection ends now:
  * its claims, watches and tensors, creates that wait, and drafts that its ledger does not count.

@@ -76,8 +76,6 @@ static const char *check_commit(const union wire_any *m)
 {
 	const struct wire_commit *commit = &m->wire_commit;
 
-	if (commit->flags & WIRE_COMMIT_ANSWER && commit->header.serial == 0)
-		return "serial is 0, but an answer is asked for";
 	if (!(commit->flags & WIRE_COMMIT_PREFETCH) != !commit->prefetch_serial)
 		return "prefetch_serial does not go with the flag PREFETCH";
 	return check_strides(&commit->tensor);

@@ -15,7 +15,7 @@ PEERS = [
         "main",
         ["numpy"],
         ["tensorlease", "tensorlease/numpy", "tensorlease/torch"],
-        ["tensorlease", "tensorlease/no-ring", "tensorlease/no-wait"],
+        ["tensorlease", "tensorlease/no-ring"],
     ),
     Peer(
         "shared_memory",

@@ -239,11 +239,6 @@ static int delete_attempt(struct call *c, const struct use *use, void *context)
 	if (d->asked && is_other(use->session, d))
 		return call_done(c, use, 0);
 	if (!d->asked) {
-		/* The name means another tensor once the daemon has read an earlier COMMIT. If it
-		 * refuses that one, the next create or commit says so. DELETE has its own time. */
-		r = session_fence(use->session, client_deadline(c->client));
-		if (r)
-			return call_done(c, use, r);
 		d->known = meaning_find(use->session, &d->key, &d->before);
 		d->instance = use->session->catalog.instance;
 	}

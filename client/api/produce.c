@@ -136,7 +136,8 @@ static int put_attempt(struct call *c, const struct use *use, void *context)
 TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
 		  const tl_put_options *options, uint64_t *version)
 {
-	struct putting p = { .name = name, .source = source, .version = version };
+	uint64_t v = 0;
+	struct putting p = { .name = name, .source = source, .version = &v };
 	struct call c;
 	int r;
 
@@ -154,6 +155,8 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
 			       (unsigned long long)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
 	c = call_begin_request(client);
 	r = call_run(&c, put_attempt, &p);
+	if (!r && version)
+		*version = v;
 	if (r == -ENOTCONN && client_check_name(name, strlen(name)))
 		r = -EINVAL; /* no daemon would take that name: starting one does not help */
 	return r;

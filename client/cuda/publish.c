@@ -254,7 +254,7 @@ int cuda_draft_commit(struct tl_draft *draft, const struct commit_as *as, uint64
 		r = cuda_place(publication, &p, cuda_buffer_done, own->buffer, version);
 	own->written = !r || r == -EINPROGRESS;
 	if (own->written)
-		draft_sent(draft, false);
+		draft_sent(draft);
 	if (r == -EINPROGRESS) /* the memory is the library's: the caller need not keep it */
 		return atomic_load(&draft->session->ended)
 			       ? tl_fail(-ENOTCONN,

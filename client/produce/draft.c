@@ -78,18 +78,13 @@ static void let_go_locked(struct tl_draft *draft)
 	draft->hold.held = false;
 }
 
-static void unlink_locked(struct tl_draft *draft)
-{
-	list_del(&draft->hold.link);
-	let_go_locked(draft);
-}
-
 void draft_unlink(struct tl_draft *draft)
 {
 	if (draft->unlinked)
 		return;
 	pthread_mutex_lock(&draft->session->produce_mutex);
-	unlink_locked(draft);
+	list_del(&draft->hold.link);
+	let_go_locked(draft);
 	pthread_mutex_unlock(&draft->session->produce_mutex);
 }
 
@@ -100,12 +95,10 @@ void draft_granted(struct tl_draft *draft)
 	pthread_mutex_unlock(&draft->session->produce_mutex);
 }
 
-void draft_sent(struct tl_draft *draft, bool answer)
+void draft_sent(struct tl_draft *draft)
 {
 	pthread_mutex_lock(&draft->session->produce_mutex);
 	draft_step(draft, DRAFT_COMMIT);
-	if (!answer && !draft_is_exported(draft))
-		unlink_locked(draft);
 	pthread_mutex_unlock(&draft->session->produce_mutex);
 }
 
@@ -242,13 +235,10 @@ int draft_check(struct tl_draft *draft)
 	if (draft->state == DRAFT_ENDED)
 		return tl_fail(-ESTALE, DRAFT_TEXT " was aborted: its client is closed",
 			       DRAFT_WORDS(draft->name));
-	if (!draft->ring) /* the daemon sends no messages about a draft of a ring */
-		session_drain(draft->session);
-	if (atomic_load(&draft->session->ended)) {
-		r = session_kicked(draft->session);
-		return r ? r : draft_stale(draft->name);
-	}
-	return session_commit_error(draft->session);
+	if (!atomic_load(&draft->session->ended))
+		return 0;
+	r = session_kicked(draft->session);
+	return r ? r : draft_stale(draft->name);
 }
 
 /* The daemon may still have it as a draft. It ignores an ABORT of what it has committed. */
@@ -282,7 +272,7 @@ static int commit_unchecked(struct tl_draft *draft, uint64_t *version)
 		.lifetime = draft->lifetime,
 	};
 	uint64_t v = 0;
-	int r = draft->kind->draft_commit(draft, &as, version ? &v : NULL);
+	int r = draft->kind->draft_commit(draft, &as, &v);
 
 	if (!r && version)
 		*version = v;

@@ -73,7 +73,6 @@ struct tl_draft {
 	uint16_t metadata_size;
 	struct tensor_lifetime lifetime;
 	bool own_pages; /* as in tl_spec */
-	bool put;	/* in one call, which may take round trips before it commits */
 	bool unlinked;	/* it is unlinked for good, which can be read without a lock */
 	bool doubted;	/* its COMMIT was sent, and may be refused and leave it a draft */
 	uint8_t tensor_flags;
@@ -118,9 +117,9 @@ void draft_lend(struct tl_draft *draft);
 int draft_lent_check(struct tl_draft *draft);
 /* To be called when the draft has all that it needs, and goes to the caller. */
 void draft_granted(struct tl_draft *draft);
-/* To be called when its COMMIT was sent. If that will be answered, our ledger counts the draft
- * until it is freed, so that another daemon can answer too. */
-void draft_sent(struct tl_draft *draft, bool answer);
+/* To be called when its COMMIT was sent. Our ledger counts the draft until it is freed: the daemon
+ * does not take back what is counted, and another daemon can answer too. */
+void draft_sent(struct tl_draft *draft);
 /* Frees a draft that the daemon has taken back or committed. NULL is fine. */
 void draft_free(struct tl_draft *draft);
 

@@ -80,12 +80,11 @@ static void give_back(struct session *s, struct prefetch *a)
 	free(a);
 }
 
-uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra, uint32_t *life)
+uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra)
 {
 	struct prefetch *a, *evicted = NULL;
 	uint32_t serial = 0;
 
-	*life = atomic_load(&s->life);
 	if (!nbytes)
 		return 0;
 	pthread_mutex_lock(&s->produce_mutex);
@@ -96,7 +95,6 @@ uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra, uint
 		serial = session_serial(s);
 		session_expect(s, serial, &a->request, &a->answer);
 		a->request.spare = true; /* set before its answer can come */
-		*life = a->request.life;
 	}
 	pthread_mutex_unlock(&s->produce_mutex);
 	give_back(s, evicted);

@@ -17,7 +17,7 @@ bool prefetch_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t d
  * returns the serial with which the COMMIT must ask for it, else 0. If that COMMIT cannot be sent:
  * prefetch_cancel().
  */
-uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra, uint32_t *life);
+uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra);
 void prefetch_cancel(struct session *s, uint32_t serial);
 
 /* Frees the requests. The caller has both the produce mutex and the receive mutex. */

@@ -94,12 +94,9 @@ static int publish_draft(struct publishing *p, struct tl_draft *draft, const str
 					 p->name, draft->name, CATALOG_INLINE_META)
 			       : PUBLISH_E_COPY;
 	if (!draft->ring)
-		session_drain(draft->session);
+		session_drain(draft->session); /* its end may be all that has come */
 	if (atomic_load(&draft->session->ended))
 		return PUBLISH_E_COPY;
-	r = session_commit_error(draft->session);
-	if (r)
-		return r;
 	as = (struct commit_as){
 		.tensor = t,
 		.flags = p->tensor->flags,
@@ -201,7 +198,7 @@ static int publish_link(const struct publishing *p, struct call *c, struct sessi
 		return r;
 	snprintf(what, sizeof(what), "publishing '%s'", p->name);
 	r = answer_expect(&answer, WIRE_COMMITTED, what);
-	if (!r && p->version)
+	if (!r)
 		*p->version = ((const struct wire_committed *)(const void *)answer.bytes)->version;
 	return r == -ESTALE ? PUBLISH_E_COPY : r; /* another user's bytes stay that user's */
 }
@@ -362,7 +359,7 @@ int publish(tl_client *client, const char *name, DLManagedTensorVersioned *tenso
 		.tensor = tensor,
 		.options = *options,
 		.kind = kind_of_device(tensor->dl_tensor.device.device_type),
-		.version = version ? &v : NULL,
+		.version = &v,
 	};
 	/* the deleter may call what is a cancellation point */
 	cleanup_(cancel_allow) int cancel = cancel_forbid();

@@ -115,12 +115,25 @@ static void forget_locked(struct session *s, struct ring *r)
 	unref_locked(s, r);
 }
 
+static void forget_all_locked(struct session *s)
+{
+	while (!list_empty(&s->producer->rings))
+		forget_locked(s, list_first_entry(&s->producer->rings, struct ring, link));
+}
+
+/* A publish in a ring must not overtake a request that timed out, such as a DELETE of its name,
+ * which the daemon may read later. COMMITs come after it. */
+static void doubt_locked(struct session *s)
+{
+	if (atomic_load(&s->in_doubt) && atomic_exchange(&s->in_doubt, false))
+		forget_all_locked(s);
+}
+
 void rings_end(struct session *s)
 {
 	if (!s->producer)
 		return;
-	while (!list_empty(&s->producer->rings))
-		forget_locked(s, list_first_entry(&s->producer->rings, struct ring, link));
+	forget_all_locked(s);
 	free(s->producer);
 	s->producer = NULL;
 }
@@ -184,6 +197,7 @@ static struct ring *find_locked(struct session *s, const struct draft_request *r
 
 	if (!s->producer)
 		return NULL;
+	doubt_locked(s);
 	if (s->producer->last && matches(s->producer->last, request))
 		return s->producer->last;
 	list_for_each_entry(r, &s->producer->rings, link)
@@ -266,15 +280,6 @@ static void list_anew_locked(const struct session *s, struct ring *r)
 		if (i != ring_word_index(r->word) && word == row_word(slot->used, ROW_LIVE))
 			r->retired[r->nretired++] = ref_make(slot->used, slot->slot);
 	}
-}
-
-/* Sends RETIRE. Drains the socket too, since for a long time no other call may read it, and a
- * refused commit shows there. */
-static void retire_tell(struct session *s, const struct retire *retire)
-{
-	session_note(s, retire);
-	if (atomic_load(&s->unanswered))
-		session_drain(s);
 }
 
 /* ---- Taking a slot ---- */
@@ -414,7 +419,7 @@ bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_req
 		if (!deadline)
 			deadline = deadline_after(SLOT_TIMEOUT_NS);
 		if (retire.m.count)
-			retire_tell(s, &retire);
+			session_note(s, &retire);
 		else if (deadline_passed(deadline)) {
 			grow(s, request);
 			return false;
@@ -478,28 +483,13 @@ static bool publish_locked(struct session *s, struct ring *r, struct ring_slot *
 	return true;
 }
 
-/* A publish in a ring must not overtake a COMMIT, or a request that timed out, that the daemon has
- * yet to read. A refusal of such a COMMIT is reported. */
-static int order(struct session *s)
-{
-	int r;
-
-	if (!atomic_load(&s->unanswered))
-		return 0;
-	r = session_fence(s, session_deadline(s));
-	return r ? r : session_commit_error(s);
-}
-
 int ring_publish(struct tl_draft *draft, const void *metadata, size_t size, uint64_t *version)
 {
 	struct session *s = draft->session;
 	struct ring *r = draft->ring;
 	struct retire retire;
 	bool tell = false, there;
-	int error = order(s);
 
-	if (error)
-		return error > 0 ? RING_E_OVER : error;
 	/* a message that has come may be all that the probe saw */
 	there = daemon_is_there(s) || !atomic_load(&s->ended);
 	pthread_mutex_lock(&s->produce_mutex);
@@ -510,14 +500,14 @@ int ring_publish(struct tl_draft *draft, const void *metadata, size_t size, uint
 			       "it or closed its client",
 			       draft->name);
 	}
+	doubt_locked(s);
 	if (!there || !session_served(s) || list_empty(&r->link) ||
 	    !publish_locked(s, r, draft->ring_slot, ref_generation(draft->hold.ref), metadata,
 			    size)) {
 		pthread_mutex_unlock(&s->produce_mutex);
 		return RING_E_OVER;
 	}
-	if (version)
-		*version = r->version;
+	*version = r->version;
 	draft_step(draft, DRAFT_COMMIT);
 	if (!draft_is_exported(draft)) {
 		list_del(&draft->hold.link);
@@ -532,7 +522,7 @@ int ring_publish(struct tl_draft *draft, const void *metadata, size_t size, uint
 	}
 	pthread_mutex_unlock(&s->produce_mutex);
 	if (tell)
-		retire_tell(s, &retire);
+		session_note(s, &retire);
 	return 0;
 }
 
@@ -583,38 +573,28 @@ int ring_put(struct session *s, const char *name, size_t name_len, const DLTenso
 	bool done = false, tell = false;
 	const void *from;
 	struct ring *r;
-	int error;
 
 	if ((source->ndim && !source->shape) || o->ring == TL_RING_NONE || o->lifetime ||
-	    o->ttl_ns || o->metadata_size > CATALOG_INLINE_META || session_has_refused(s) ||
-	    !daemon_is_there(s))
+	    o->ttl_ns || o->metadata_size > CATALOG_INLINE_META || !daemon_is_there(s))
 		return RING_E_NONE;
 	pthread_mutex_lock(&s->produce_mutex);
 	r = find_locked(s, &request);
-	if (r && atomic_load(&s->unanswered)) {
-		pthread_mutex_unlock(&s->produce_mutex);
-		error = order(s);
-		if (error)
-			return error > 0 ? RING_E_NONE : error;
-		pthread_mutex_lock(&s->produce_mutex);
-		r = find_locked(s, &request);
-	}
 	from = r && session_served(s) ? short_run(r, source) : NULL;
 	if (from) {
 		done = put_locked(s, r, from, o);
-		if (done && version)
+		if (done)
 			*version = r->version;
 		tell = done && list_take_locked(r, r->count / 2, &retire);
 	}
 	pthread_mutex_unlock(&s->produce_mutex);
 	if (tell)
-		retire_tell(s, &retire);
+		session_note(s, &retire);
 	return done ? 0 : RING_E_NONE;
 }
 
 /* ---- The beginning ---- */
 
-unsigned ring_depth_for(struct tl_draft *draft, const struct tensor_description *d, bool waits)
+unsigned ring_depth_for(struct tl_draft *draft, const struct tensor_description *d)
 {
 	struct session *s = draft->session;
 	struct producer *p;
@@ -632,7 +612,7 @@ unsigned ring_depth_for(struct tl_draft *draft, const struct tensor_description 
 	pthread_mutex_lock(&s->produce_mutex);
 	p = producer_locked(s);
 	if (p && p->count < RINGS_CLIENT_MAX)
-		begins = trial_publish(&p->trials, hash, waits, &depth);
+		begins = trial_publish(&p->trials, hash, &depth);
 	pthread_mutex_unlock(&s->produce_mutex);
 	return begins ? ring_depth(s->catalog.header->capacity, draft->capacity, depth) : 0;
 }

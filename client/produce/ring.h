@@ -19,8 +19,8 @@ bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_req
 int ring_put(struct session *s, const char *name, size_t name_len, const DLTensor *source,
 	     const tl_put_options *o, uint64_t *version);
 
-/* Publishes a draft of a ring with that metadata, after all that was committed before. Returns 0, a
- * negative errno, or RING_E_OVER: it is still a draft. */
+/* Publishes a draft of a ring with that metadata. Returns 0, a negative errno, or RING_E_OVER: it
+ * is still a draft. */
 int ring_publish(struct tl_draft *draft, const void *metadata, size_t size, uint64_t *version);
 /* Takes a draft of a ring out of its slot. It is not in the session's list any more. */
 void ring_leave(struct tl_draft *draft);
@@ -37,11 +37,10 @@ void ring_forget(struct session *s, const char *name, size_t name_len);
 void rings_let_go(struct session *s);
 
 /* Returns how many slots the ring should have that begins with this commit of @draft, or 0 for no
- * ring. @waits: round trips may be made for that. */
-unsigned ring_depth_for(struct tl_draft *draft, const struct tensor_description *d, bool waits);
+ * ring. */
+unsigned ring_depth_for(struct tl_draft *draft, const struct tensor_description *d);
 
-/* Commits the draft, and begins a ring. Returns as a commit that asks for its version, or
- * RING_E_NONE. */
+/* Commits the draft, and begins a ring. Returns as a commit, or RING_E_NONE. */
 int ring_begin(struct tl_draft *draft, const struct tensor_description *d, unsigned depth,
 	       uint64_t *version);
 

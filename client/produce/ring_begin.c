@@ -123,7 +123,7 @@ static int begin_ask(struct beginning *b, const struct tensor_description *d,
 	} while (r == SESSION_E_ADOPTED);
 	b->draft->doubted = r != 0;
 	if (r || !answer_refuses_draft(answer)) /* else it is a draft as it was */
-		draft_sent(b->draft, false);
+		draft_sent(b->draft);
 	if (r > 0)
 		return tl_fail(-ENOTCONN,
 			       "the daemon ended the connection; whether '%s' was committed is not "

@@ -187,24 +187,18 @@ static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use
 {
 	struct session *s = use->session;
 	struct wire_draft granted;
-	int r = session_commit_error(s);
+	int r = 0;
 
-	if (r)
-		return r;
 	if (ring_take(s, draft, request)) {
 		c->spent = true;
 		return 0;
 	}
 	draft->session = s;
-	/* A refused commit's ERROR came before the answer to the prefetch behind it. */
 	if (request->own_pages ||
 	    !prefetch_take(s, request->nbytes, draft->extra,
 			   deadline_to_allocate(call_deadline(c), request->nbytes), &draft->hold,
 			   &granted)) {
-		session_drain(s);
-		r = session_commit_error(s);
-		if (!r)
-			r = create_request(s, c, request, draft->extra, &granted);
+		r = create_request(s, c, request, draft->extra, &granted);
 		if (r) {
 			draft->session = NULL;
 			return r;
@@ -212,12 +206,8 @@ static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use
 		draft->hold.ref = granted.ref;
 		draft_link(draft);
 		session_granted(s);
-	} else if (atomic_load(&s->unanswered)) {
-		session_drain(s); /* a COMMIT was sent after it was prefetched */
 	}
-	r = session_commit_error(s);
-	if (!r)
-		r = draft_map(draft, &granted);
+	r = draft_map(draft, &granted);
 	if (r == MAPPING_E_LET_GO)
 		shared_tell_let_go(s, &granted);
 	if (r) {
@@ -262,12 +252,12 @@ static bool keeps(const struct tl_draft *draft)
 }
 
 static void commit_message(unsigned char *bytes, const struct tl_draft *draft,
-			   const struct tensor_description *d, bool answer, uint32_t prefetch)
+			   const struct tensor_description *d, uint32_t prefetch)
 {
 	struct wire_commit m = {
 		.header = { .type = WIRE_COMMIT },
 		.ref = draft->hold.ref,
-		.flags = (answer ? WIRE_COMMIT_ANSWER : 0) | (prefetch ? WIRE_COMMIT_PREFETCH : 0) |
+		.flags = (prefetch ? WIRE_COMMIT_PREFETCH : 0) |
 			 (keeps(draft) ? WIRE_COMMIT_KEEP : 0),
 		.prefetch_serial = prefetch,
 	};
@@ -329,14 +319,11 @@ static int shared_commit(struct tl_draft *draft, const struct commit_as *as, uin
 	struct tensor_description d;
 	unsigned char bytes[WIRE_MAX];
 	struct session *s = draft->session;
-	int64_t deadline;
-	struct wire_header *h = (void *)bytes;
 	struct conn_message answer;
 	struct request req;
 	char what[TL_NAME_MAX + 16];
-	uint32_t prefetch = 0, life = 0;
-	uint64_t late; /* a draft of an ended ring is held until this is answered */
-	bool waits;    /* until then the draft stays as it is */
+	uint32_t prefetch = 0;
+	int64_t deadline;
 	unsigned depth;
 	int r;
 
@@ -346,7 +333,6 @@ static int shared_commit(struct tl_draft *draft, const struct commit_as *as, uin
 		r = ring_publish(draft, as->metadata, as->metadata_size, version);
 		if (r != RING_E_OVER)
 			return r;
-		version = version ? version : &late;
 	}
 	deadline = session_deadline(s);
 	d = description_of(as->tensor, as->flags, as->name, as->name_len, as->metadata,
@@ -354,42 +340,30 @@ static int shared_commit(struct tl_draft *draft, const struct commit_as *as, uin
 	d.lifetime = as->lifetime;
 	if (!draft->ring) {
 		ring_forget(s, as->name, as->name_len);
-		depth = ring_depth_for(draft, &d, version || draft->put);
-		r = depth ? ring_begin(draft, &d, depth, version ? version : &late) : RING_E_NONE;
+		depth = ring_depth_for(draft, &d);
+		r = depth ? ring_begin(draft, &d, depth, version) : RING_E_NONE;
 		if (r != RING_E_NONE)
 			return r;
-		prefetch = prefetch_begin(s, draft->own_pages ? 0 : draft->capacity, draft->extra,
-					  &life);
+		prefetch = prefetch_begin(s, draft->own_pages ? 0 : draft->capacity, draft->extra);
 	}
-	commit_message(bytes, draft, &d, version != NULL, prefetch);
-	if (version) {
-		r = session_ask(s, bytes, deadline, &req, &answer);
-	} else {
-		h->serial = session_serial(s) | SESSION_COMMIT_SERIAL;
-		h->life = life; /* the life that the prefetch is for */
-		session_commit_begin(s, h->serial, as->name);
-		r = session_send(s, bytes, deadline);
-		/* DRAFT comes after the COMMIT was processed */
-		session_commit_end(s, h->serial, prefetch ? prefetch : h->serial, !r);
-	}
+	commit_message(bytes, draft, &d, prefetch);
+	r = session_ask(s, bytes, deadline, &req, &answer);
 	if (r) {
 		prefetch_cancel(s, prefetch);
 		return r == SESSION_E_UNSENT ? draft_stale(draft->name) : r;
 	}
-	draft->doubted = keeps(draft);
-	waits = draft->ring || (version && keeps(draft));
-	if (!waits)
-		draft_sent(draft, version != NULL);
-	if (!version)
-		return 0;
+	req.fresh = true;
+	draft->doubted = keeps(draft); /* such a draft stays as it is until the answer */
+	if (!draft->doubted)
+		draft_sent(draft);
 
 	r = session_await(s, &req, deadline);
 	if (r == SESSION_E_ADOPTED) { /* the prefetched draft will not come */
-		commit_message(bytes, draft, &d, true, 0);
+		commit_message(bytes, draft, &d, 0);
 		r = session_call(s, bytes, deadline, &answer);
 	}
-	if (waits && !is_kept(draft, r, &answer))
-		draft_sent(draft, true);
+	if (draft->doubted && !is_kept(draft, r, &answer))
+		draft_sent(draft);
 	draft->doubted = draft->doubted && r;
 	r = call_once(r == SESSION_E_UNSENT ? SESSION_E_ENDED : r,
 		      "whether '%s' was committed is not known", as->name);
@@ -430,7 +404,6 @@ static int shared_put(struct call *c, const struct use *use, const char *name,
 	if (r)
 		return r;
 	assert(draft);
-	draft->put = true;
 	r = draft_metadata(draft, o->metadata, o->metadata_size);
 	if (r) {
 		draft_abort(draft);

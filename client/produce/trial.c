@@ -40,7 +40,7 @@ static struct trial *find(struct trials *trials, uint64_t hash, int64_t now)
 	return oldest;
 }
 
-bool trial_publish(struct trials *trials, uint64_t hash, bool waits, uint32_t *depth)
+bool trial_publish(struct trials *trials, uint64_t hash, uint32_t *depth)
 {
 	int64_t now = now_mono_ns();
 	struct trial *t = find(trials, hash, now);
@@ -49,8 +49,8 @@ bool trial_publish(struct trials *trials, uint64_t hash, bool waits, uint32_t *d
 		t->equals = now - t->last < TRIAL_NS ? t->equals + 1 : 1;
 		t->last = now;
 	}
-	if (*depth == TL_RING_AUTO && (!waits || !t))
-		return false; /* it takes round trips, and this call must not wait */
+	if (*depth == TL_RING_AUTO && !t)
+		return false;
 	if (trials->refused && now - trials->refused < TRIAL_REFUSED_NS)
 		return false;
 	if (!t)

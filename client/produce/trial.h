@@ -44,10 +44,9 @@ uint64_t trial_hash(const char *name, size_t name_len, DLDataType dtype, unsigne
 
 /*
  * Notes another publication, by a caller that asked for *@depth slots. True if a ring is to begin
- * now: *@depth is its number of slots, which may be TL_RING_AUTO. @waits: round trips may be made
- * for that.
+ * now: *@depth is its number of slots, which may be TL_RING_AUTO.
  */
-bool trial_publish(struct trials *trials, uint64_t hash, bool waits, uint32_t *depth);
+bool trial_publish(struct trials *trials, uint64_t hash, uint32_t *depth);
 
 /* Notes that no ring was to be had. */
 void trial_refused(struct trials *trials);

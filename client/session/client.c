@@ -176,8 +176,6 @@ static int make_session(struct tl_client *client, struct connect_until until, bo
 		s->older = client->sessions;
 		client->sessions = s;
 		old = atomic_load(&client->session);
-		if (old) /* before any thread can use @s */
-			session_inherit(s, old);
 		atomic_store(&client->session, s);
 	}
 	pthread_mutex_unlock(&client->mutex);

@@ -291,12 +291,10 @@ static void drop_parents(struct session *s)
 	s->views = s->child_views;
 	s->child_views = NULL;
 	list_init(&s->pending);
-	atomic_store(&s->unanswered, 0);
-	s->unanswered_own = 0;
+	atomic_store(&s->in_doubt, false);
 	s->reading = false;
 	hangup_fork_child(&s->hangup);
 	atomic_store(&s->maps, 0);
-	refused_reset(&s->refused);
 	s->notes.used = 0;
 	atomic_store(&s->life, 0);
 	atomic_store(&s->granting, 0);

@@ -4,10 +4,9 @@
  * message is one datagram, so senders need no lock. Of the threads that wait for answers one reads
  * the socket and hands each answer to its waiter. When it has its own it leaves the reading to
  * another. The mutex is not held while it waits. No thread reads when none waits. Messages that
- * come then (answers to prefetched drafts, refusals of commits) are read by the next call that
- * produces, session_drain(). The reader itself hands descriptors of drafts to mapping.c, in their
- * order of arrival. The daemon sends one for each segment and relies on it from then on, even if no
- * thread waits for that draft any more.
+ * come then (answers to prefetched drafts) are read by the next one that does. The reader itself
+ * hands descriptors of drafts to mapping.c, in their order of arrival. The daemon sends one for
+ * each segment and relies on it from then on, even if no thread waits for that draft any more.
  */
 #include <errno.h>
 #include <poll.h>
@@ -249,28 +248,6 @@ static bool is_kick(const struct conn_message *m)
 	       ((const struct wire_error_reply *)(const void *)m->bytes)->code == WIRE_E_KICKED;
 }
 
-static void commit_refused(struct session *s, const struct conn_message *m)
-{
-	const struct wire_error_reply *e = (const void *)m->bytes;
-
-	refused_add(&s->refused, m->header.serial, answer_errno(e->code), wire_tail(e, sizeof(*e)),
-		    e->text_len);
-}
-
-/*
- * Messages are processed in order: an answer to a later one shows that a commit was processed, too.
- * Another thread may take a serial, and send its message much later. So serials tell an order only
- * if one was taken when the other message had been sent.
- */
-static void unanswered_look(struct session *s, uint32_t serial)
-{
-	if (!s->unanswered)
-		return;
-	if (serial_is_later(serial, s->unanswered) || (serial && serial == s->unanswered_own))
-		s->unanswered = s->unanswered_own = 0;
-	refused_answered(&s->refused, serial);
-}
-
 /* The next daemon takes a draft's client for a holder of its segment. It has to learn from the
  * ledger that the client can still write there when the draft is a published slot of a ring. */
 static void draft_fd_locked(struct session *s, const struct wire_draft *draft, int fd_take)
@@ -285,7 +262,6 @@ static void draft_fd_locked(struct session *s, const struct wire_draft *draft, i
 static void dispatch_locked(struct session *s, struct conn_message *m)
 {
 	uint32_t serial = m->header.serial;
-	bool refused = m->header.type == WIRE_ERROR && (serial & SESSION_COMMIT_SERIAL);
 
 	if (is_kick(m)) {
 		kicked_locked(s, m);
@@ -296,11 +272,6 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 		return;
 	}
 	if (kinds_take(KIND_UNSOLICITED, s, m))
-		return;
-	if (refused) /* as long as it is known who sent that COMMIT */
-		commit_refused(s, m);
-	unanswered_look(s, serial & ~SESSION_COMMIT_SERIAL);
-	if (refused)
 		return;
 	if (m->header.type == WIRE_DRAFT && m->fd >= 0)
 		draft_fd_locked(s, (const void *)m->bytes, take_fd(&m->fd));
@@ -440,72 +411,6 @@ void session_drain_expected(struct session *s)
 		session_drain(s);
 }
 
-/* To be called when a message was sent that nobody waits for. If another one is unanswered, either
- * may have been sent first. Then the own answer of one says nothing about the other. */
-static void unanswered_locked(struct session *s, uint32_t own)
-{
-	uint32_t newest = atomic_load(&s->serial) & ~SESSION_COMMIT_SERIAL;
-
-	s->unanswered_own = s->unanswered ? 0 : own;
-	s->unanswered = newest ? newest : 1;
-}
-
-void session_commit_begin(struct session *s, uint32_t commit, const char *name)
-{
-	pthread_mutex_lock(&s->receive_mutex);
-	refused_sending(&s->refused, commit, name);
-	pthread_mutex_unlock(&s->receive_mutex);
-}
-
-void session_commit_end(struct session *s, uint32_t commit, uint32_t serial, bool sent)
-{
-	serial &= ~SESSION_COMMIT_SERIAL;
-	pthread_mutex_lock(&s->receive_mutex);
-	if (sent) {
-		unanswered_locked(s, serial);
-		refused_sent(&s->refused, commit, s->unanswered, serial);
-	} else {
-		refused_unsent(&s->refused, commit);
-	}
-	pthread_mutex_unlock(&s->receive_mutex);
-}
-
-int session_fence(struct session *s, int64_t deadline)
-{
-	struct wire_plain m = { .header = { .type = WIRE_FENCE, .length = sizeof(m) } };
-	struct conn_message answer;
-	int r;
-
-	session_drain(s);
-	if (!atomic_load(&s->unanswered))
-		return 0;
-	r = session_call(s, &m, deadline, &answer);
-	return r ? r : answer_expect(&answer, WIRE_DONE, "publishing in order");
-}
-
-void session_inherit(struct session *s, struct session *old)
-{
-	pthread_mutex_lock(&old->receive_mutex);
-	refused_inherit(&s->refused, &old->refused);
-	pthread_mutex_unlock(&old->receive_mutex);
-}
-
-int session_commit_error(struct session *s)
-{
-	const char *text;
-	int err;
-
-	if (!session_has_refused(s))
-		return 0; /* refusals that this thread has read are counted; others are for later
-			     calls */
-	pthread_mutex_lock(&s->receive_mutex);
-	err = refused_take(&s->refused, &text);
-	if (err)
-		tl_fail(err, "an earlier commit may not have been published: %s", text);
-	pthread_mutex_unlock(&s->receive_mutex);
-	return err;
-}
-
 /* Leaves the reading to another thread that still waits. */
 static void pass_reading_locked(struct session *s)
 {
@@ -626,7 +531,7 @@ int session_await(struct session *s, struct request *req, int64_t deadline)
 		r = req->result;
 	} else {
 		list_del(&req->link);
-		unanswered_locked(s, req->serial); /* the daemon may still carry it out */
+		atomic_store(&s->in_doubt, true); /* the daemon may still carry it out */
 	}
 	if (!s->reading)
 		pass_reading_locked(s); /* we may have been woken to read, and leave instead */
@@ -657,14 +562,14 @@ static bool is_pending_locked(struct session *s, uint32_t serial)
 	return false;
 }
 
-/* Serials come again after 2^31 messages, and a request may wait for longer than that. */
+/* Serials come again after 2^32 messages, and a request may wait for longer than that. */
 uint32_t session_serial(struct session *s)
 {
 	uint32_t serial;
 
 	pthread_mutex_lock(&s->receive_mutex);
 	do {
-		serial = (atomic_fetch_add(&s->serial, 1) + 1) & ~SESSION_COMMIT_SERIAL;
+		serial = atomic_fetch_add(&s->serial, 1) + 1;
 	} while (serial == 0 || is_pending_locked(s, serial));
 	pthread_mutex_unlock(&s->receive_mutex);
 	return serial;

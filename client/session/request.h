@@ -87,28 +87,6 @@ void session_forget(struct session *s, struct request *req);
 /* To be called once for each DRAFT that answered a request, when the ledger counts its draft. */
 void session_granted(struct session *s);
 
-/* To be called before a COMMIT without an answer is sent; @commit is its serial. */
-void session_commit_begin(struct session *s, uint32_t commit, const char *name);
-/* To be called when that COMMIT was sent, or could not be. An answer to @serial shows that it was
- * processed, as one to each message that is sent later does. */
-void session_commit_end(struct session *s, uint32_t commit, uint32_t serial, bool sent);
-/* To be called when @s replaces @old, which has ended: the fate of such a COMMIT is unknown. */
-void session_inherit(struct session *s, struct session *old);
-
-/* Waits until the daemon has processed each COMMIT without an answer that was sent before, and each
- * request that timed out. Returns 0, or as session_call(). */
-int session_fence(struct session *s, int64_t deadline);
-
 /* Reads the messages that have arrived, without waiting. */
 void session_drain(struct session *s);
 void session_drain_expected(struct session *s); /* if an answer is expected */
-
-/* Reports the failure of a COMMIT that this thread did not wait for, once. Returns 0, or the first
- * error with its text. */
-int session_commit_error(struct session *s);
-
-/* True if there are failures to report, to whatever thread. */
-static inline bool session_has_refused(const struct session *s)
-{
-	return atomic_load_explicit(&s->refused.count, memory_order_relaxed) != 0;
-}

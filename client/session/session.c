@@ -227,7 +227,6 @@ struct session *session_free(struct session *s)
 	pthread_mutex_destroy(&s->produce_mutex);
 	users_free(&s->users);
 	free(s->notes.bytes);
-	refused_reset(&s->refused);
 	session_memory_free(s);
 	return NULL;
 }

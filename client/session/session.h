@@ -16,7 +16,6 @@
 #include "client/session/hangup.h"
 #include "client/session/kind.h"
 #include "client/session/outcome.h"
-#include "client/session/refused.h"
 #include "client/session/unsent.h"
 #include "proto/catalog_layout.h"
 #include "proto/conn.h"
@@ -33,9 +32,6 @@ struct session_peer;
 struct tl_client;
 
 enum { SESSION_PREFETCHED = 4, SESSION_SIZES = 8 };
-
-/* A bit in the serial of a COMMIT without an answer. */
-#define SESSION_COMMIT_SERIAL ((uint32_t)1 << 31)
 
 enum session_state {
 	SESSION_OPEN,	 /* leases may be taken */
@@ -121,12 +117,9 @@ struct session {
 	_Atomic unsigned maps; /* MAPs whose answers have not come: get/shared.c */
 	bool kicked; /* the daemon said so when it ended the connection, and who did it: */
 	char kicked_text[WIRE_TEXT_MAX + 1];
-	/* The newest serial when the last message had been sent that nobody waits for: a COMMIT
-	 * without a waiter, or a request whose waiter gave up. An answer to a later one shows that
-	 * it was processed. 0: it was. tests/model/fence.pml */
-	_Atomic uint32_t unanswered;
-	uint32_t unanswered_own; /* an answer to this one shows it, too; 0: there is none */
-	struct refused refused;
+	/* A request was not answered in time, such as a DELETE of a ring's name, and the daemon may
+	 * still carry it out: produce/ring.c. */
+	_Atomic bool in_doubt;
 	struct notes notes;	   /* notes.c */
 	_Atomic uint32_t life;	   /* the last one that ADOPTED named */
 	_Atomic bool resumed_due;  /* RESUMED is due when `granting` is 0 */

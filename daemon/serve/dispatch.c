@@ -224,20 +224,19 @@ static void handle_commit(struct peer *peer, struct conn_message *m)
 	int r;
 
 	d.keeps = commit->flags & WIRE_COMMIT_KEEP;
-	prefetch = commit->flags & WIRE_COMMIT_PREFETCH && !peer_is_of_old_life(peer, &m->header) &&
+	prefetch = commit->flags & WIRE_COMMIT_PREFETCH &&
 		   draft_request(peer->state, &peer->client, commit->ref, &again);
 	r = tensor_commit(peer->state, &peer->client, commit->ref, &d, &version, &why);
 	if (r == STATE_E_STALE && peer->adopted &&
-	    (peer_is_of_old_life(peer, &m->header) ||
-	     tensor_was_committed(peer->state, &peer->client, commit->ref, &version)))
+	    tensor_was_committed(peer->state, &peer->client, commit->ref, &version))
 		r = 0; /* and the daemon that did so died before it could say so */
 	if (r)
 		send_name_error(peer, commit->header.serial, &d.name, r, why);
-	else if (commit->flags & WIRE_COMMIT_ANSWER)
+	else
 		send_committed(peer, commit->header.serial, version);
 	if (prefetch && !peer->dropping)
 		space_create(&server_of(peer)->space, peer, commit->prefetch_serial, &again, 0);
-	else if (commit->flags & WIRE_COMMIT_PREFETCH && !peer_is_of_old_life(peer, &m->header))
+	else if (commit->flags & WIRE_COMMIT_PREFETCH)
 		peer_error(peer, commit->prefetch_serial, WIRE_E_STALE,
 			   "no draft is prefetched: the one to repeat is not there");
 }
@@ -541,12 +540,6 @@ static void handle_sync(struct peer *peer, struct conn_message *m)
 	sync_add(&server_of(peer)->syncs, peer, m->header.serial);
 }
 
-/* Messages of one connection are processed in their order. */
-static void handle_fence(struct peer *peer, struct conn_message *m)
-{
-	send_done(peer, m->header.serial);
-}
-
 /* ---- the table ------------------------------------------------------------------------------ */
 
 static const struct request {
@@ -559,7 +552,7 @@ static const struct request {
 	[WIRE_LEDGER] = { handle_ledger, PEER_GREETED },
 	[WIRE_HOLD] = { handle_hold, PEER_GREETED },
 	[WIRE_CREATE] = { handle_create, PEER_READY, true },
-	[WIRE_COMMIT] = { handle_commit, PEER_READY, true, .unanswered = true },
+	[WIRE_COMMIT] = { handle_commit, PEER_READY, true },
 	[WIRE_ABORT] = { handle_abort, PEER_READY, .unanswered = true },
 	[WIRE_MAP] = { handle_map, PEER_READY },
 	[WIRE_DELETE] = { handle_delete, PEER_READY, true },
@@ -589,7 +582,6 @@ static const struct request {
 	[WIRE_RETIRE] = { handle_retire, PEER_READY, .unanswered = true },
 	[WIRE_PAGE] = { handle_page, PEER_READY },
 	[WIRE_SLEEP] = { handle_sleep, PEER_READY },
-	[WIRE_FENCE] = { handle_fence, PEER_READY },
 	[WIRE_WATCH] = { handle_watch, PEER_READY },
 	[WIRE_UNWATCH] = { handle_unwatch, PEER_READY, .unanswered = true },
 	[WIRE_UNBIND] = { handle_unbind, PEER_READY, .unanswered = true },
@@ -598,8 +590,7 @@ static const struct request {
 
 bool peer_is_unanswered(const struct conn_message *m)
 {
-	return requests[m->header.type].unanswered &&
-	       !(m->header.type == WIRE_COMMIT && AS(wire_commit, m)->flags & WIRE_COMMIT_ANSWER);
+	return requests[m->header.type].unanswered;
 }
 
 static void send_read_only(struct peer *peer, uint32_t serial)

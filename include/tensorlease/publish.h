@@ -52,13 +52,12 @@ enum {
  * its slots are charged to the producer's user.
  *
  * 0 lets the library decide: the name gets its first ring at the third equal publish with less than
- * 2 seconds between them, and each later one after twice as many as the last. Since a ring begins
- * with up to ten round trips, a tl_commit() that does not ask for its version leaves that to a
- * later publish. A number up to TL_RING_MAX asks for a ring of so many slots, at the first publish;
- * 0 for up to 64. A ring takes at most a sixteenth of the daemon's capacity if 3 slots fit into
- * that, and is given back before any request for memory is refused. Nothing is given up for a ring,
- * and there is none unless a quarter of the capacity and of the user's quota stays free. So it may
- * have fewer slots, or there is none; then publishes of this client ask again 100 ms later.
+ * 2 seconds between them, and each later one after twice as many as the last. A ring begins with up
+ * to ten round trips. A number up to TL_RING_MAX asks for a ring of so many slots, at the first
+ * publish; 0 for up to 64. A ring takes at most a sixteenth of the daemon's capacity if 3 slots fit
+ * into that, and is given back before any request for memory is refused. Nothing is given up for a
+ * ring, and there is none unless a quarter of the capacity and of the user's quota stays free. So
+ * it may have fewer slots, or there is none; then publishes of this client ask again 100 ms later.
  */
 #define TL_RING_AUTO 0		/* as the library decides */
 #define TL_RING_MAX 64		/* slots */
@@ -164,23 +163,12 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
  * From now on the draft's name means this tensor, the tensor that it meant before is retired, and
  * nobody may write to the bytes any more.
  *
- * If @version is not NULL, the call waits for the daemon and stores the version of the tensor. If
- * it is NULL, the call sends one message and returns at once, unless the tensor is on a GPU; the
- * tensor is visible as soon as the daemon has read that. Should the daemon refuse it then, or end
- * before it has answered anything later, this thread's next create or commit on this client fails
- * and says so, once; if the thread has ended, that of any other. A client keeps such reports for 64
- * threads; further threads share one, which goes to whichever thread calls next. A report is lost
- * if one daemon refuses the tensor, and another one takes over before this client has read that. A
- * create or commit in a ring (TL_RING_*) does not ask the daemon and may leave the report to a
- * later one.
- *
- * Tensors become visible in the order of their commits. So a commit in a ring waits for one round
- * trip if the daemon has answered nothing since an earlier commit of this client that did not ask,
- * or since another call of this client that timed out.
+ * The call waits until the daemon has published the tensor, and stores its version if @version is
+ * not NULL. In a ring (TL_RING_*) it does not ask the daemon. After -ETIMEDOUT or -ENOTCONN the
+ * tensor may have been published or not.
  *
  * Ownership: consumes @draft, also on failure.
- * Blocking: for one round trip if @version is not NULL, or in a ring as said above; for up to ten
- * when a ring begins, also with a @version of NULL if tl_spec.ring has asked for one.
+ * Blocking: for one round trip, but never in a ring; for up to ten when a ring begins.
  * Threads: any, but only one at a time on a draft.
  * Returns: 0, a common error, or
  *	-EINVAL		the tensor of tl_draft_tensor() was changed; the text says how
@@ -272,8 +260,7 @@ typedef struct tl_put_options {
  * queued on options->stream, on which the caller's next writes to the source must be queued too.
  *
  * Ownership: @source stays yours.
- * Blocking: as tl_create() does with options->timeout_ns, and as tl_commit() does with @version;
- * up to ten times more when a ring begins (TL_RING_*).
+ * Blocking: as tl_create() does with options->timeout_ns, and as tl_commit() does.
  * Threads: any.
  * Returns: 0, an error of tl_create() or tl_commit(), or
  *	-EINVAL		also: @source breaks a rule of DLPack, and the text says which
@@ -315,7 +302,7 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
  * Ownership: on success @tensor is consumed. On the CPU its deleter has been called; on a GPU the
  * library owns it until it calls the deleter, on any thread. On failure @tensor is still yours,
  * except after -EINPROGRESS.
- * Blocking: for one round trip if @version is not NULL, and as tl_put() does if it copies; with
+ * Blocking: as tl_commit() does, or as tl_put() does if it copies; with
  * TL_PUBLISH_SEALED until the GPU has written the tensor.
  * Threads: any.
  * Returns: 0, an error of tl_put(), or

@@ -159,23 +159,21 @@ static tl_draft *draft_like(tl_client *client, const char *name, const DLTensor 
 }
 
 /* One that is put may take round trips, and one that is committed without a version may not. */
-TEST(a_put_that_asks_for_no_version_begins_a_ring)
+TEST(a_commit_that_asks_for_no_version_begins_a_ring)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
 	static const int64_t shape = 100;
 	unsigned char data[100] = { 0 };
 	DLTensor t = bytes_tensor(data, &shape);
+	int64_t start;
 
-	for (int i = 0; i < PUTS; i++)
-		must_be(tl_commit(draft_like(client, "r", &t), NULL), 0);
-	td_sync(&d);
-	must_be(ring_of(client), 0);
-	must_be(tl_put(client, "r", &t, &plain, NULL), 0);
+	do {
+		start = now_ns();
+		for (int i = 0; i < 3; i++)
+			must_be(tl_commit(draft_like(client, "r", &t), NULL), 0);
+	} while (!ring_of(client) && puts_were_slow(start));
 	must(ring_of(client));
-	must_be(version_of(client), PUTS + 1);
-	must_be(tl_put(client, "r", &t, &plain, NULL), 0);
-	must_be(version_of(client), PUTS + 2);
 	tl_close(client);
 }
 
@@ -224,36 +222,6 @@ TEST(a_put_in_a_ring_does_not_overtake_a_commit)
 	}
 	tl_close(consumer);
 	tl_close(client);
-}
-
-/* A commit before it is unread, so it is not known whether its place has come. */
-TEST(a_put_in_a_ring_fails_if_the_daemon_does_not_read_an_earlier_commit)
-{
-	cleanup_td struct test_daemon d = td_start();
-	tl_client *consumer = td_connect(&d), *client = td_connect(&d);
-	static const int64_t shape = 100;
-	unsigned char data[100] = { 0 };
-	DLTensor t = bytes_tensor(data, &shape);
-	tl_draft *other, *older;
-	uint64_t version;
-
-	begin_ring(client, &t);
-	version = version_of(consumer);
-	other = draft_like(client, "other", &t);
-	older = draft_like(client, "r", &t);
-	td_freeze(&d);
-	client_set_timeout(client, 50 * MS);
-	must_be(tl_commit(other, NULL), 0);
-	must_be(tl_put(client, "r", &t, &plain, NULL), -ETIMEDOUT);
-	must_be(tl_commit(older, NULL), -ETIMEDOUT);
-	must_be(version_of(consumer), version);
-	client_set_timeout(client, WAIT_S * SECOND);
-	td_thaw(&d);
-	must_be(tl_put(client, "r", &t, &plain, NULL), 0);
-	must_be(version_of(consumer), version + 1);
-	must(ring_of(consumer));
-	tl_close(client);
-	tl_close(consumer);
 }
 
 struct late {
@@ -445,72 +413,6 @@ TEST(threads_publish_under_one_name)
 		must_be(pthread_join(threads[i], NULL), 0);
 	free(seen);
 	tl_close(client);
-	tl_close(consumer);
-}
-
-/* A thread that publishes what another library sees of a draft. */
-struct publisher {
-	tl_client *client;
-	DLManagedTensorVersioned view;
-	uint64_t version;
-	int result;
-	_Atomic pid_t tid;
-	pthread_t thread;
-};
-
-static void *publish_view(void *arg)
-{
-	struct publisher *p = arg;
-
-	atomic_store(&p->tid, (pid_t)syscall(SYS_gettid));
-	p->result = tl_publish(p->client, "r", &p->view, NULL, NULL, &p->version);
-	return NULL;
-}
-
-/* Both have found the draft unpublished when they wait for the daemon, because of a commit that it
- * has not read. */
-TEST(a_draft_of_a_ring_is_published_by_one_thread)
-{
-	enum { ROUNDS = 5, TWO = 2 };
-	cleanup_td struct test_daemon d = td_start();
-	tl_client *client = td_connect(&d), *consumer = td_connect(&d);
-	static const int64_t shape = 100;
-	unsigned char data[100] = { 7 };
-	DLTensor t = bytes_tensor(data, &shape);
-	DLManagedTensorVersioned *exported;
-
-	begin_ring(client, &t);
-	for (int i = 0; i < ROUNDS; i++) {
-		struct publisher both[TWO] = { 0 }, *won;
-		uint64_t version = version_of(consumer), next;
-		tl_draft *other = draft_like(client, "other", &t);
-
-		must_be(tl_draft_to_dlpack(draft_like(client, "r", &t), &exported), 0);
-		td_freeze(&d);
-		must_be(tl_commit(other, NULL), 0);
-		for (int j = 0; j < TWO; j++) {
-			both[j].client = client;
-			both[j].view.version = (DLPackVersion){ DLPACK_MAJOR_VERSION, 0 };
-			both[j].view.dl_tensor = bytes_tensor(exported->dl_tensor.data, &shape);
-			must_be(pthread_create(&both[j].thread, NULL, publish_view, &both[j]), 0);
-			until_it_sleeps(&both[j].tid);
-		}
-		td_thaw(&d);
-		for (int j = 0; j < TWO; j++)
-			must_be(pthread_join(both[j].thread, NULL), 0);
-		won = &both[both[0].result != 0];
-		must_be(won->result, 0);
-		must_be(won->version, version + 1);
-		must_be(both[won == both].result, -ESTALE);
-		must_be(version_of(consumer), version + 1);
-		drop(exported);
-		must_be(tl_put(client, "r", &t, &plain, &next), 0);
-		must_be(next, version + 2);
-	}
-	must(ring_of(consumer));
-	tl_close(client);
-	eventually(td_status(&d).retired == 0);
-	must_be(first_byte(consumer), 7);
 	tl_close(consumer);
 }
 

@@ -104,15 +104,14 @@ static int while_writing(const struct test_daemon *d, void *arg)
 	die();
 }
 
-/* Sends COMMIT of uint8[nbytes] and does not wait for the answer, if there is one. */
+/* Sends COMMIT of uint8[nbytes] and does not wait for the answer. */
 static void send_commit(struct raw *rc, const struct wire_draft *draft, const char *name,
-			uint64_t nbytes, uint32_t flags)
+			uint64_t nbytes)
 {
 	struct {
 		struct wire_commit fixed;
 		char tail[264];
 	} c = { .fixed = { .ref = draft->ref,
-			   .flags = flags,
 			   .tensor = { .dtype_code = 1,
 				       .dtype_bits = 8,
 				       .dtype_lanes = 1,
@@ -131,18 +130,7 @@ static int after_commit(const struct test_daemon *d, void *arg)
 	struct raw rc = open_with_draft(d, s, &draft);
 
 	write_draft(&rc, &draft, s->nbytes);
-	send_commit(&rc, &draft, "mine", s->nbytes, 0);
-	die();
-}
-
-static int after_commit_with_answer(const struct test_daemon *d, void *arg)
-{
-	const struct situation *s = arg;
-	struct wire_draft draft;
-	struct raw rc = open_with_draft(d, s, &draft);
-
-	write_draft(&rc, &draft, s->nbytes);
-	send_commit(&rc, &draft, "mine", s->nbytes, WIRE_COMMIT_ANSWER);
+	send_commit(&rc, &draft, "mine", s->nbytes);
 	die();
 }
 
@@ -162,7 +150,7 @@ static int after_commit_behind_a_request(const struct test_daemon *d, void *arg)
 	must_be(rc_send(&rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
 	c.header.serial = 0;
 	must_be(rc_send(&rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
-	send_commit(&rc, &draft, "mine", s->nbytes, 0);
+	send_commit(&rc, &draft, "mine", s->nbytes);
 	die();
 }
 
@@ -178,7 +166,7 @@ static int after_commit_with_an_answer_unread(const struct test_daemon *d, void 
 	must_be(rc_send(&rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
 	td_sync(d); /* by another connection: the answer is in our socket */
 	kill(d->pid, SIGSTOP);
-	send_commit(&rc, &draft, "mine", s->nbytes, 0);
+	send_commit(&rc, &draft, "mine", s->nbytes);
 	die();
 }
 
@@ -421,7 +409,6 @@ static const struct step steps[] = {
 	{ "with DRAFT unread", with_draft_unread, must_be_nothing_of_it },
 	{ "while writing", while_writing, must_be_nothing_of_it },
 	{ "after COMMIT", after_commit, whole_7 },
-	{ "after COMMIT with an answer", after_commit_with_answer, whole_7 },
 	{ "after COMMIT behind a request", after_commit_behind_a_request, whole_7 },
 	{ "after COMMIT with an answer unread", after_commit_with_an_answer_unread, whole_7 },
 	{ "after ABORT", after_abort, must_be_nothing_of_it },

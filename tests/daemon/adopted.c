@@ -193,52 +193,6 @@ TEST(who_has_begun_a_ring_gives_back_what_a_dead_daemon_granted)
 	td_stop(&d);
 }
 
-/* Its last commit is in the socket, and nobody calls the library again. */
-TEST(a_commit_that_nobody_waits_for_is_published_by_the_next_daemon)
-{
-	struct test_daemon d = start();
-	tl_client *c = td_connect(&d), *other = td_connect(&d);
-	pid_t pid = daemon_of(c);
-	DLManagedTensorVersioned *t;
-	tl_draft *draft;
-
-	must_be(put(c, "a", 1, SMALL, NULL), 0);
-	must_be(create(c, "a", SMALL, &draft), 0);
-	memset(tl_draft_tensor(draft)->data, 3, SMALL);
-	must_be(kill(pid, SIGSTOP), 0);
-	must_be(tl_commit(draft, NULL), 0);
-	must_be(kill(pid, SIGKILL), 0);
-	eventually(!tl_get(other, "a", NULL, &t) && (t->deleter(t), true) &&
-		   get_value(other, "a") == 3);
-	tl_close(c);
-	tl_close(other);
-	td_stop(&d);
-}
-
-/* The daemon dies before it has read the commit. The put waits until the next one has. */
-TEST(a_put_in_a_ring_does_not_overtake_a_commit_that_the_next_daemon_reads)
-{
-	struct test_daemon d = start();
-	tl_client *c = td_connect(&d), *other = td_connect(&d);
-	pid_t pid = daemon_of(c);
-	tl_draft *draft;
-
-	for (int i = 0; i < 3; i++)
-		must_be(put(c, "ring", 1, SMALL, NULL), 0);
-	must_be(get_value(other, "ring"), 1);
-	must_be(create(c, "a", SMALL, &draft), 0);
-	memset(tl_draft_tensor(draft)->data, 3, SMALL);
-	must_be(kill(pid, SIGSTOP), 0);
-	must_be(tl_commit(draft, NULL), 0);
-	must_be(kill(pid, SIGKILL), 0);
-	must_be(put(c, "ring", 2, SMALL, NULL), 0);
-	must_be(get_value(other, "ring"), 2);
-	must_be(get_value(other, "a"), 3);
-	tl_close(c);
-	tl_close(other);
-	td_stop(&d);
-}
-
 struct claimant {
 	pthread_t thread;
 	tl_client *client;

@@ -153,68 +153,6 @@ TEST(a_tensor_is_published_under_its_own_name_after_all_though_the_process_forke
 	td_stop(&d);
 }
 
-struct deleting {
-	tl_client *c;
-	tl_draft *draft;
-	_Atomic pid_t tid;
-};
-
-static void *commit_and_delete(void *arg)
-{
-	struct deleting *d = arg;
-
-	must_be(tl_commit(d->draft, NULL), 0);
-	atomic_store(&d->tid, (pid_t)gettid());
-	must_be(tl_delete(d->c, "x"), 0);
-	return NULL;
-}
-
-static int commits_and_deletes(const struct test_daemon *d, void *arg)
-{
-	struct deleting del = { .c = td_connect(d) };
-	const int64_t n = SMALL;
-	const tl_spec spec = { .size = sizeof(spec),
-			       .shape = &n,
-			       .ndim = 1,
-			       .dtype = { kDLUInt, 8, 1 },
-			       .ring = TL_RING_NONE };
-	pthread_t thread;
-
-	(void)arg;
-	must_be(put(del.c, "x", 1, SMALL, &(uint64_t){ 0 }), 0);
-	must_be(tl_create(del.c, "x", &spec, &del.draft), 0);
-	memset(tl_draft_tensor(del.draft)->data, 2, SMALL);
-	pause_at(1);
-	must_be(pthread_create(&thread, NULL, commit_and_delete, &del), 0);
-	until_it_sleeps(&del.tid);
-	parent_tell(2);
-	must_be(pthread_join(thread, NULL), 0);
-	pause_at(3);
-	return 0;
-}
-
-/* The next daemon reads the COMMIT before it, and does not take the DELETE for its own. */
-TEST(a_delete_deletes_what_was_committed_before_whatever_the_daemon_had_read)
-{
-	struct test_daemon d = td_start(.extra = with_keeper, .expect_ready = true);
-	tl_client *c = td_connect(&d);
-	pid_t pid = daemon_of(c);
-	struct test_child child = child_start_ready(&d, commits_and_deletes, NULL);
-
-	td_freeze(&d);
-	must_be(child_step(&child), 2);
-	process_stop(child.pid);
-	must_be(kill(pid, SIGKILL), 0);
-	eventually(daemon_of(c) != pid);
-	eventually(get_value(c, "x") == 2);
-	must_be(kill(child.pid, SIGCONT), 0);
-	must_be(child_await(&child), 3);
-	must_be(tl_stat(c, "x", &(tl_info){ .size = sizeof(tl_info) }), -ENOENT);
-	child_finish(&child);
-	tl_close(c);
-	td_stop(&d);
-}
-
 static unsigned unread_by_the_daemon(const struct raw *rc)
 {
 	int bytes;
@@ -225,9 +163,9 @@ static unsigned unread_by_the_daemon(const struct raw *rc)
 
 static void ask(struct raw *rc, struct raw *other)
 {
-	struct wire_plain fence = { 0 };
+	struct wire_devices ask = { 0 };
 
-	must_be(rc_send(rc, WIRE_FENCE, &fence, sizeof(fence), -1), 0);
+	must_be(rc_send(rc, WIRE_DEVICES, &ask, sizeof(ask), -1), 0);
 	rc_sync(other);
 	rc_sync(other);
 }

@@ -22,7 +22,6 @@ static int commit_as(struct raw *rc, uint64_t ref, const char *name, size_t name
 		struct wire_commit fixed;
 		unsigned char tail[64 * 8 + 256];
 	} c = { .fixed = { .ref = ref,
-			   .flags = WIRE_COMMIT_ANSWER,
 			   .tensor = { .dtype_code = d->code,
 				       .dtype_bits = d->bits,
 				       .dtype_lanes = d->lanes,

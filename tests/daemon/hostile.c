@@ -335,25 +335,25 @@ static void crowded_end(struct crowded *c)
 /* What it may have committed meanwhile cannot be taken from it; others have room nevertheless. */
 TEST(who_never_reads_its_answers_keeps_nobody_from_making_space)
 {
-	struct wire_plain ask = { 0 };
+	struct wire_devices ask = { 0 };
 	struct crowded c;
 	struct raw honest;
 
 	crowded_begin(&c);
 	honest = rc_open(&c.d);
-	send_until_unread(&c.bad, &honest, WIRE_FENCE, &ask, sizeof(ask));
+	send_until_unread(&c.bad, &honest, WIRE_DEVICES, &ask, sizeof(ask));
 	must_be(put_three(&c, "new", NULL), 0);
 	rc_close(&honest);
 	crowded_end(&c);
 }
 
-static void send_fences(struct raw *rc, unsigned n)
+static void send_requests(struct raw *rc, unsigned n)
 {
-	struct wire_plain ask = { 0 };
+	struct wire_devices ask = { 0 };
 
 	for (; n; n--) {
 		ask.header.serial = 0;
-		must_be(rc_send(rc, WIRE_FENCE, &ask, sizeof(ask), -1), 0);
+		must_be(rc_send(rc, WIRE_DEVICES, &ask, sizeof(ask), -1), 0);
 	}
 }
 
@@ -365,7 +365,7 @@ static unsigned answers_until_owed(const struct test_daemon *d, struct raw *hone
 	int unread;
 
 	for (;; answered++) {
-		send_fences(&rc, 1);
+		send_requests(&rc, 1);
 		rc_sync(honest);
 		must_be(ioctl(rc.fd, SIOCOUTQ, &unread), 0);
 		if (unread)
@@ -389,11 +389,11 @@ TEST(who_stops_reading_its_answers_meanwhile_keeps_nobody_from_making_space)
 	must_be(tl_close(c.client), 0); /* sealed memory stays while it is mapped */
 	c.client = NULL;
 	honest = rc_open(&c.d);
-	send_fences(&c.bad, answers_until_owed(&c.d, &honest) - ROOM);
+	send_requests(&c.bad, answers_until_owed(&c.d, &honest) - ROOM);
 	rc_sync(&honest);
 	td_freeze(&c.d);
 	must_be(rc_send(&honest, WIRE_CREATE, &create, sizeof(create), -1), 0);
-	send_fences(&c.bad, MORE);
+	send_requests(&c.bad, MORE);
 	td_thaw(&c.d);
 	must_be(rc_receive(&honest, &m), 0);
 	must_be(rc_judge(&m, WIRE_DRAFT), 0);
@@ -455,10 +455,10 @@ TEST(who_never_reads_its_answers_is_told_that_it_was_kicked)
 	cleanup_td struct test_daemon d = td_start();
 	struct raw honest = rc_open(&d), bad = rc_open(&d);
 	struct wire_kick kick = { .uid = UINT32_MAX, .until = UINT64_MAX };
-	struct wire_plain ask = { 0 };
+	struct wire_devices ask = { 0 };
 	struct conn_message m;
 
-	send_until_unread(&bad, &honest, WIRE_FENCE, &ask, sizeof(ask));
+	send_until_unread(&bad, &honest, WIRE_DEVICES, &ask, sizeof(ask));
 	must_be(rc_call(&honest, WIRE_KICK, &kick, sizeof(kick), &m), 0);
 	must_be(rc_judge(&m, WIRE_KICKED), 0);
 	do {
@@ -474,7 +474,7 @@ TEST(who_never_reads_its_answers_is_read_no_further)
 	cleanup_td struct test_daemon d = td_start();
 	struct raw honest = rc_open(&d), bad;
 	struct device_before before;
-	struct wire_plain ask = { 0 };
+	struct wire_devices ask = { 0 };
 	struct conn_message m;
 	unsigned sent;
 
@@ -482,7 +482,7 @@ TEST(who_never_reads_its_answers_is_read_no_further)
 	before = device_look(&d);
 	for (int reads = 0; reads < 2; reads++) {
 		bad = rc_open(&d);
-		sent = send_until_unread(&bad, &honest, WIRE_FENCE, &ask, sizeof(ask));
+		sent = send_until_unread(&bad, &honest, WIRE_DEVICES, &ask, sizeof(ask));
 		for (; reads && sent; sent--) {
 			must_be(rc_receive(&bad, &m), 0);
 			must_be(m.header.type, WIRE_DONE);

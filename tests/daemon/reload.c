@@ -607,12 +607,12 @@ TEST(a_reload_may_lower_a_capacity_below_what_is_in_use)
 /* Leaves answers unread until the socket is full and one more waits in the daemon. */
 static void leave_unread(struct raw *rc, struct raw *other)
 {
-	struct wire_plain fence = { 0 };
+	struct wire_devices ask = { 0 };
 	int unread = 0;
 
 	while (!unread) { /* it reads no further then */
-		fence.header.serial = 0;
-		must_be(rc_send(rc, WIRE_FENCE, &fence, sizeof(fence), -1), 0);
+		ask.header.serial = 0;
+		must_be(rc_send(rc, WIRE_DEVICES, &ask, sizeof(ask), -1), 0);
 		rc_sync(other);
 		rc_sync(other);
 		must_be(ioctl(rc->fd, SIOCOUTQ, &unread), 0);

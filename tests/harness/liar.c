@@ -179,7 +179,6 @@ static void answer(struct liar *liar, int socket, struct conn_message *m)
 {
 	const struct wire_map *map = (const void *)m->bytes;
 	const struct catalog_row *row;
-	const struct wire_commit *commit = (const void *)m->bytes;
 	struct wire_segment segment = { .size = atomic_load(&liar->segment_size) };
 	struct wire_welcome welcome = liar->welcome;
 	struct wire_committed committed = { .version = 1 };
@@ -213,9 +212,6 @@ static void answer(struct liar *liar, int socket, struct conn_message *m)
 		break;
 	}
 	case WIRE_COMMIT:
-		if (!(commit->flags & WIRE_COMMIT_ANSWER))
-			break;
-		__attribute__((fallthrough));
 	case WIRE_LINK:
 		liar_send(socket, m, WIRE_COMMITTED, &committed, sizeof(committed), -1);
 		break;

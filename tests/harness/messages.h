@@ -60,7 +60,7 @@ static inline void samples_requests(struct samples *all)
 	       .name_len = 255);
 	SAMPLE(all, WIRE_COMMIT, 1, struct wire_commit, .ref = ref, .tensor.name_len = 1);
 	SAMPLE(all, WIRE_COMMIT, 64 * 8 + 255 + 1024, struct wire_commit, .ref = ref,
-	       .flags = WIRE_COMMIT_ANSWER, .tensor = largest);
+	       .flags = WIRE_COMMIT_KEEP, .tensor = largest);
 	SAMPLE(all, WIRE_COMMIT, 3 * 16 + 1, struct wire_commit, .ref = ref,
 	       .tensor = { .ndim = 3, .nstrides = 3, .name_len = 1 });
 	SAMPLE(all, WIRE_ABORT, 0, struct wire_ref, .ref = ref);
@@ -116,7 +116,6 @@ static inline void samples_requests(struct samples *all)
 	SAMPLE(all, WIRE_USERS, 0, struct wire_users, .from = 1ULL << 32,
 	       .flags = WIRE_USERS_EXACT);
 	SAMPLE(all, WIRE_SYNC, 0, struct wire_plain, .header = { 0 });
-	SAMPLE(all, WIRE_FENCE, 0, struct wire_plain, .header = { 0 });
 	SAMPLE(all, WIRE_UNBIND, 0, struct wire_plain, .header = { 0 });
 	SAMPLE(all, WIRE_CLAIM, 1, struct wire_claim, .name_len = 1);
 	SAMPLE(all, WIRE_CLAIM, 255, struct wire_claim, .flags = WIRE_CLAIM_WAIT,

@@ -432,7 +432,6 @@ int rc_commit_as(struct raw *rc, uint64_t ref, const char *name, uint64_t nbytes
 		struct wire_commit fixed;
 		char tail[264];
 	} c = { .fixed = { .ref = ref,
-			   .flags = WIRE_COMMIT_ANSWER,
 			   .tensor = { .dtype_code = 1,
 				       .dtype_bits = 8,
 				       .dtype_lanes = 1,

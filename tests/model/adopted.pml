@@ -33,8 +33,7 @@
 #define NS 2
 #endif
 
-/* COMMIT_ASKS is a COMMIT with ANSWER. */
-mtype = { NONE, CREATE, COMMIT, COMMIT_ASKS, ABORT, RELEASED, RETIRE, LINK, RESUMED };
+mtype = { NONE, CREATE, COMMIT, ABORT, RELEASED, RETIRE, LINK, RESUMED };
 mtype = { WAITS, DRAFT_OF, COMMITTED, ERROR, ADOPTED };
 
 /* ---- Shared memory and sockets, which the keeper and the client have ---- */
@@ -67,7 +66,7 @@ chan aborts = [3] of { byte };		/* that found the socket full */
 
 byte uses;				/* slot + 1 of the draft that is written */
 byte id[NS];				/* the op whose bytes are there, + 1 */
-byte published[OPS], believed[OPS], told[OPS], commit_serial[OPS];
+byte published[OPS], believed[OPS];
 byte links, row_used = 1;
 byte deaths;
 bit ended;
@@ -117,15 +116,11 @@ inline take_back(s)
 {
 	S(word[s] = WORD(GEN(word[s]), RETIRED));
 	any = (held[s] > 0);
-#ifndef NO_QUEUE
-	unread = nempty(to_daemon);
-#endif
 	if
-	:: !any && !unread -> S(FREED(s); SEEN(taken_back))
+	:: !any -> S(FREED(s); SEEN(taken_back))
 	:: any -> S(word[s] = WORD(GEN(word[s]), DRAFT); prefetched[s] = 0; SEEN(found_in_use))
-	:: !any && unread -> S(word[s] = WORD(GEN(word[s]), DRAFT); SEEN(found_unread))
 	fi;
-	d_step { any = 0; unread = 0 }
+	any = 0
 }
 
 inline doubt_all()
@@ -158,22 +153,10 @@ inline publish(s)
 	retire_former()
 }
 
-/*
- * A daemon that ends after it has given the draft up leaves nothing that says why. ERROR_FIRST would mend that: it is
- * sent before, and while it does not fit the COMMIT stays in the socket.
- */
 inline refuse(s)
 {
-#ifdef ERROR_FIRST
-	if
-	:: type == COMMIT && empty(out) && nfull(to_client) -> S(to_client!ERROR,number,0); S(FREED(s))
-	:: type == COMMIT && !(len(out) == 0 && ROOM(to_client)) -> later = 1
-	:: type == COMMIT_ASKS -> S(FREED(s)); S(ANSWERS(ERROR, number, 0))
-	fi;
-#else
 	S(FREED(s));
 	S(ANSWERS(ERROR, number, 0));
-#endif
 	d_step { SEEN(refused) }
 }
 
@@ -196,27 +179,20 @@ inline handle_commit()
 		:: refuse(s)
 #endif
 		:: publish(s);
-			if
-			:: type == COMMIT_ASKS -> S(ANSWERS(COMMITTED, number, ver[s]))
-			:: else
-			fi
+			S(ANSWERS(COMMITTED, number, ver[s]))
 		fi
 	:: !IS_DRAFT(s, ref) ->
 		if
 #ifndef NO_WAS_COMMITTED
-		:: type == COMMIT_ASKS && life && WAS_COMMITTED(s, ref) ->
-			S(ANSWERS(COMMITTED, number, ver[s]); SEEN(was_committed))
-		:: type == COMMIT_ASKS && !(life && WAS_COMMITTED(s, ref)) -> S(ANSWERS(ERROR, number, 0))
+		:: life && WAS_COMMITTED(s, ref) -> S(ANSWERS(COMMITTED, number, ver[s]); SEEN(was_committed))
+		:: !(life && WAS_COMMITTED(s, ref)) -> S(ANSWERS(ERROR, number, 0))
 #else
-		:: type == COMMIT_ASKS -> S(ANSWERS(ERROR, number, 0))
+		:: S(ANSWERS(ERROR, number, 0))
 #endif
-		:: d_step { type == COMMIT && old -> SEEN(done_before) }
-		:: type == COMMIT && !old && life && WAS_COMMITTED(s, ref)
-		:: type == COMMIT && !old && !(life && WAS_COMMITTED(s, ref)) -> S(ANSWERS(ERROR, number, 0))
 		fi
 	fi;
 	if
-	:: p && !old && !later ->
+	:: p && !old ->
 		free_slot(i);
 		if
 		:: again && i < NS -> grant(i, 1, p); i = 0
@@ -228,14 +204,12 @@ inline handle_commit()
 }
 
 /* Is it sent once, and stays in the socket until it was handled? */
-#ifdef COMMIT_FIRST
-#define STAYS (type == ABORT || type == RELEASED || type == RETIRE)
-#elif defined(ALL_BUT_COMMIT_FIRST)
-#define STAYS (type == COMMIT)
+#define UNANSWERED (type == ABORT || type == RELEASED || type == RETIRE)
+#ifdef ALL_FIRST
+#define STAYS 0
 #else
-#define STAYS (type == COMMIT || type == ABORT || type == RELEASED || type == RETIRE)
+#define STAYS UNANSWERED
 #endif
-#define UNANSWERED (type == COMMIT || type == ABORT || type == RELEASED || type == RETIRE)
 
 #ifdef OLD_LIVES
 #define IGNORED 0
@@ -259,7 +233,7 @@ inline read_message()
 	:: d_step { old && !UNANSWERED -> SEEN(ignored) }
 #endif
 	:: type == CREATE && !IGNORED -> waits!number
-	:: type == COMMIT || type == COMMIT_ASKS && !IGNORED -> handle_commit()
+	:: type == COMMIT && !IGNORED -> handle_commit()
 	:: type == ABORT ->
 		if
 #ifdef ABORT_ANY
@@ -294,10 +268,10 @@ inline read_message()
 	:: type == RESUMED && !IGNORED -> doubt_all()
 	fi;
 	if
-	:: STAYS && !later -> S(to_daemon?_,_,_,_,_)
+	:: STAYS -> S(to_daemon?_,_,_,_,_)
 	:: else
 	fi;
-	d_step { type = NONE; number = 0; ref = 0; p = 0; s = 0; old = 0; later = 0 }
+	d_step { type = NONE; number = 0; ref = 0; p = 0; s = 0; old = 0 }
 }
 
 /* What a dead daemon left. Nothing that it had to itself is there any more. */
@@ -307,7 +281,7 @@ inline take_over()
 		do :: waits?_ :: empty(waits) -> break od;
 		do :: out?_,_,_ :: empty(out) -> break od;
 		type = NONE; number = 0; ref = 0; m_life = 0; p = 0; s = 0; former = 0;
-		old = 0; again = 0; any = 0; unread = 0; later = 0; i = 0;
+		old = 0; again = 0; any = 0; i = 0;
 		do
 		:: i < NS -> prefetched[i] = 0; doubted[i] = 0; i++
 		:: else -> break
@@ -345,7 +319,7 @@ active proctype Daemon()
 	bit prefetched[NS], doubted[NS];
 	mtype type = NONE;
 	byte number, ref, m_life, p, s, i, former, others;
-	bit old, again, any, unread, later;
+	bit old, again, any;
 
 	goto serve;
 adopt:
@@ -473,12 +447,12 @@ inline create()
 	od
 }
 
-inline commit_asks()
+inline commit()
 {
 	prefetch_begin();
 	EXPECT;
 	uses = 0;
-	send(COMMIT_ASKS, serial, ref, asked_in, p);
+	send(COMMIT, serial, ref, asked_in, p);
 	p = 0;
 #ifdef LETS_GO_EARLY
 	release(SLOT(ref));
@@ -491,22 +465,13 @@ inline commit_asks()
 	:: d_step { answer == ERROR -> assert(published[op] == 0); SEEN(told_by_answer) } break
 	:: answer == ADOPTED ->
 		EXPECT;
-		send(COMMIT_ASKS, serial, ref, asked_in, 0)
+		send(COMMIT, serial, ref, asked_in, 0)
 	od;
 	skip;
 	TAKEN;
 #ifndef LETS_GO_EARLY
 	release(SLOT(ref))
 #endif
-}
-
-inline commit_unsolicited()
-{
-	prefetch_begin();
-	d_step { serial++; commit_serial[op] = serial; uses = 0 }
-	send(COMMIT, commit_serial[op], ref, asked_in, p);
-	d_step { believed[op] = 1; p = 0; asked_in = 0 }
-	release(SLOT(ref))
 }
 
 #ifdef LINKS
@@ -542,8 +507,7 @@ active proctype Thread()
 		create();
 		assert(!IS(SLOT(ref), FREE) && GEN(word[SLOT(ref)]) == GEN(ref));
 		if
-		:: commit_asks()
-		:: commit_unsolicited()
+		:: commit()
 		:: uses = 0; release(SLOT(ref)); send(ABORT, 0, ref, served_by, 0)
 		fi;
 next:
@@ -616,13 +580,7 @@ end_reader:
 			if
 			:: answer == WAITS && MATCHES -> answer = type; value = what
 			:: spare_answer == WAITS && number == spare_serial -> spare_answer = type
-			:: else ->
-				what = 0;
-				do
-				:: what < OPS && type == ERROR && commit_serial[what] == number -> told[what] = 1; break
-				:: what < OPS && !(type == ERROR && commit_serial[what] == number) -> what++
-				:: what == OPS -> break
-				od
+			:: else
 			fi
 		fi;
 		type = NONE; number = 0; what = 0 }
@@ -653,23 +611,7 @@ active proctype End()
 		i = 0;
 		do
 		:: i < OPS ->
-			if
-			:: believed[i] && !told[i] ->
-#ifdef REFUSALS_UNTOLD
-				skip
-#else
-				assert(published[i] == 1)
-#endif
-			:: !believed[i] -> assert(published[i] == 0)
-			:: believed[i] && told[i] ->
-#if !defined(REFUSES)
-				assert(!told[i])
-#elif !defined(ERROR_FIRST)
-				assert(published[i] == 0)
-#else
-				skip
-#endif
-			fi;
+			assert(published[i] == believed[i]);
 			i++
 		:: else -> break
 		od

@@ -83,25 +83,14 @@ inline look_at_all()
 	if :: STATE(word[1]) == RETIRED -> look_and_reclaim(1) :: else fi
 }
 
-/* A draft is taken back only if no message is unread, since a COMMIT among them would lose its draft. */
 inline take_back(s)
 {
 	word[s] = WORD(GEN(word[s]), RETIRED);		/* like T1 and T2 */
-#ifdef QUEUE_BEFORE_HELD
-	unread = connected && nempty(queue);
 	any = COUNTS(s);
-#else
-	any = COUNTS(s);
-#ifndef NO_QUEUE
-	unread = connected && nempty(queue);
-#endif
-#endif
 	if
-	:: d_step { !any && !unread -> SEEN(taken_back) } FREED(s)
-	:: d_step { any -> word[s] = WORD(GEN(word[s]), DRAFT); prefetched[s] = 0; SEEN(found_in_use) }
-	:: d_step { !any && unread -> word[s] = WORD(GEN(word[s]), DRAFT); SEEN(found_unread) }
-	fi;
-	d_step { any = 0; unread = 0 }
+	:: d_step { !any -> SEEN(taken_back) } FREED(s)
+	:: d_step { any -> word[s] = WORD(GEN(word[s]), DRAFT); prefetched[s] = 0; any = 0; SEEN(found_in_use) }
+	fi
 }
 
 inline forget()
@@ -201,7 +190,7 @@ active proctype Daemon()
 {
 	mtype type;
 	byte ref, s;
-	bit any, unread, gone;
+	bit any, gone;
 #ifdef DROPS
 	bit dropped;
 #endif
@@ -340,6 +329,10 @@ again:
 		if :: hold -> release() :: else fi;
 		send(ABORT, ref)
 	fi;
+#ifdef LETS_GO_EARLY
+	if :: hold -> release() :: else fi;
+#endif
+	sent[s] != GEN(ref);				/* the COMMIT is answered, or the connection has ended */
 	if :: hold -> release() :: else fi;
 	d_step { ref = 0; s = 0; is_prefetched = 0 }
 	goto again;

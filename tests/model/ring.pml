@@ -14,8 +14,6 @@
  *             P2  compare and exchange the page's word *. If it is dead: COMMIT, and hold on until that is answered
  *             P3  if anybody may sleep there *: wake
  *             P4  release. The row that was current goes to a list, and the list to the daemon (RETIRE)
- *             A COMMIT of another name, which this producer sent before and nobody waited for, must have been read before
- *             P2: if there is one, FENCE, which the daemon answers when it has read all that came before
  *    get      ref = name's current; if that is a ring, ref = its page's word, dead or not; if that is 0: start again.
  *             Then G2 to G4. The version is the row's, or, if the row has none, that of its entry; or the row's, if
  *             there is no such page any more
@@ -42,8 +40,7 @@
  * daemon itself ends IDLE rings; the producer's list has BATCH rows; daemons stop STOPS times.
  * Situations: MAPS (consumer 0 is no holder at first), WATCHES (who may sleep on a page says so before; else P3 always
  * wakes), LINKS (consumer 0 links what it holds), DIES (the producer's process dies at any moment), DROPS (the daemon
- * drops the producer, which goes on), LIES (the producer writes anything where it may, and sends anything), NOBODY_GETS,
- * ORDER (so many commits of another name, which nobody waits for).
+ * drops the producer, which goes on), LIES (the producer writes anything where it may, and sends anything), NOBODY_GETS.
  * Planted mistakes: `list` has them.
  */
 #include "common.inc"
@@ -78,7 +75,7 @@
 #define DEAD	   1
 #define IN(ref)	   (SLOT(ref) < NS)
 
-mtype = { BEGIN, PUT, RETIRE, RELEASED, COMMIT, MAP, WATCH, LINK, OTHER, FENCE };
+mtype = { BEGIN, PUT, RETIRE, RELEASED, COMMIT, MAP, WATCH, LINK };
 
 /* ---- Shared memory and sockets ---- */
 
@@ -129,10 +126,6 @@ byte uses[NC];		/* slot + 1 */
 byte bytes[NS];
 byte last[NC];		/* the newest version that the consumer has */
 byte promised = 1;	/* the newest version whose publish has returned */
-#ifdef ORDER
-byte other;		/* commits of the other name that are visible */
-byte before[20];	/* for each version: those that were sent before it was published */
-#endif
 bit ended;		/* the producer has nothing to do any more */
 byte late_hold;		/* store buffer of the producer, for a planted mistake: slot + 1 */
 
@@ -364,10 +357,6 @@ inline of_producer()
 #endif
 	:: d_step { type == RELEASED ->
 		if :: IN(m) && word[SLOT(m)] == WORD(GEN(m), RETIRED) && PARKED_AT(0, SLOT(m)) -> due[SLOT(m)] = 1 :: else fi }
-#ifdef ORDER
-	:: d_step { type == OTHER -> other = m }
-	:: type == FENCE -> answer!1
-#endif
 	:: d_step { type == RETIRE -> if :: RETIRES -> T1(SLOT(m)) :: else fi }
 	:: type == COMMIT ->
 		if
@@ -606,10 +595,6 @@ proctype Producer()
 	byte pubs, asked, a, s, gen, asked_in, known, n;
 	byte list[2], listed;
 	bit awaited;
-#ifdef ORDER
-	byte sent;
-	bit unread;		/* not all that was sent is known to have been read */
-#endif
 
 	{
 next:
@@ -644,19 +629,6 @@ next:
 		}
 #ifdef WATCHED_FIRST
 		awaited = watched[mine];
-#endif
-#ifdef ORDER
-		do
-		:: sent < ORDER -> tell(OTHER, sent + 1); d_step { sent++; unread = 1 }
-		:: break
-		od;
-#ifndef NO_FENCE
-		if
-		:: unread -> ask(FENCE, 0); d_step { a = 0; unread = 0; SEEN(fenced) }
-		:: else
-		fi;
-#endif
-		before[newest] = sent;
 #endif
 		if					/* P2 */
 		:: d_step { P2_FITS -> list[listed] = now; listed++; now = REF(gen, s); page[mine] = PAGE(now) }
@@ -786,15 +758,10 @@ inline request(what, x)
 #else		/* nothing that was published before the call is missed, and what is got is whole */
 #define RIGHT (v >= asked_at && v >= last[c] && bytes[s] == GEN(ref))
 #endif
-#ifdef ORDER
-#define IN_ORDER (other >= before[v])
-#else
-#define IN_ORDER 1
-#endif
 #define TAKEN /* in a later step than the look at the row's version, v */ \
 	if :: !v && ring_of[s] && GONE(ring_of[s]) -> SEEN(page_went) :: else fi; \
 	if \
-	:: HOLDS -> v = VERSION(s, v); assert(RIGHT); assert(IN_ORDER); newer = (v != last[c]); last[c] = v; v = 0; uses[c] = s + 1 \
+	:: HOLDS -> v = VERSION(s, v); assert(RIGHT); newer = (v != last[c]); last[c] = v; v = 0; uses[c] = s + 1 \
 	:: else \
 	fi
 

@@ -7,7 +7,7 @@ enum { SLOTS = 8 };
 
 static bool asks(struct trials *trials, uint64_t hash, uint32_t depth)
 {
-	return trial_publish(trials, hash, true, &depth);
+	return trial_publish(trials, hash, &depth);
 }
 
 TEST(who_asks_for_slots_gets_them_at_once_and_others_after_three_equal_publishes)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """tensorlease, with a daemon of its own.
 
-put: client.put(), to a name that has a ring by then, and to one without, which waits for the daemon to tell the
-version, and with wait=False. get: client.get(name).release(), the lease alone;
+put: client.put(), to a name that has a ring by then, and to one without, which waits for the daemon. get: client.get(name).release(), the lease alone;
 client.get(name).numpy() and the end of the array, which ends the lease; client.get(name, mode="c").torch(), which maps
-pages of its own each time. transfer: commit(wait=False) of a draft to a consumer that sleeps in get(newer_than=...),
+pages of its own each time. transfer: commit() of a draft to a consumer that sleeps in get(newer_than=...),
 of a name with a ring.
 """
 
@@ -31,7 +30,7 @@ class Producer(BaseProducer):
     def resize(self, source):
         self.source = source
         self.client.put("get", source)
-        for _ in range(4):  # a ring begins at one that waits for its version
+        for _ in range(4):
             self.client.put("transfer", source, ring="auto")
         assert self.client.stat("transfer").ring
 
@@ -44,13 +43,9 @@ class Producer(BaseProducer):
         def wait():
             put("put/no-ring", source, ring=False)
 
-        def no_wait():
-            put("put/no-ring", source, ring=False, wait=False)
-
         return {
             "tensorlease": (ring, None),
             "tensorlease/no-ring": (wait, None),
-            "tensorlease/no-wait": (no_wait, None),
         }
 
     def latest(self):
@@ -60,7 +55,7 @@ class Producer(BaseProducer):
         self.draft = self.client.create("transfer", self.source.shape, "uint8", ring="auto")
 
     def send(self):
-        self.draft.commit(wait=False)
+        self.draft.commit()
 
     def close(self):
         self.client.close()
