@@ -180,11 +180,12 @@ void conn_consume(int socket)
 	while (recv(socket, &byte, 1, MSG_DONTWAIT) < 0 && errno == EINTR) {}
 }
 
-bool conn_unread(int fd_peek)
+/* True if a message has come that was not received. An error counts as one, which is safe. */
+static bool is_unread(int fd_peek)
 {
 	int bytes;
 
-	return fd_peek >= 0 && (ioctl(fd_peek, SIOCINQ, &bytes) || bytes > 0);
+	return ioctl(fd_peek, SIOCINQ, &bytes) || bytes > 0;
 }
 
 /* SIOCINQ does not count empty messages, which may have descriptors nevertheless. With SO_PASSCRED
@@ -195,7 +196,7 @@ bool conn_end(int fd_peek)
 	int one = 1;
 
 	shutdown(fd_peek, SHUT_RD); /* no more messages come from now on */
-	if (conn_unread(fd_peek))
+	if (is_unread(fd_peek))
 		return true;
 	setsockopt(fd_peek, SOL_SOCKET, SO_PASSCRED, &one, sizeof(one));
 	return recvmsg(fd_peek, &msg, MSG_PEEK | MSG_DONTWAIT) >= 0 && msg.msg_flags & MSG_CTRUNC;

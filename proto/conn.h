@@ -49,10 +49,6 @@ int conn_send(int socket, const void *message, int fd_peek, int flags);
  * still open here, so that this does not wait. */
 void conn_consume(int socket);
 
-/* True if a message has come that was not received. An error counts as one, which is safe; -1 as
- * none. */
-bool conn_unread(int fd_peek);
-
 /*
  * To be called before the socket is closed: the other end can send nothing any more. True: messages
  * came that were not received. They may have descriptors, so that closing the socket may take as

@@ -658,17 +658,6 @@ void peer_error_share(struct peer *peer, uint32_t serial, int r, const char *wha
 	peer_error(peer, serial, code, "%s", text);
 }
 
-/* An unread COMMIT may use a prefetched draft. An error counts as unread messages, which is
- * safe. */
-enum unread peer_unread(const struct client *c)
-{
-	const struct peer *peer = container_of(c, struct peer, client);
-
-	if (peer->dropping || !conn_unread(peer->fd))
-		return UNREAD_NONE;
-	return peer_is_owed(peer) ? UNREAD_LATE : UNREAD_SOON;
-}
-
 int peer_new(struct peer **pp, struct peers *peers, int fd_take, struct account *account_take,
 	     const struct client_identity *who)
 {

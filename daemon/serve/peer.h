@@ -188,7 +188,6 @@ void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *f
 /* Reports that account_take() returned @r, so that the request could not be carried out. */
 void peer_error_share(struct peer *peer, uint32_t serial, int r, const char *what, ...)
 	__attribute__((format(printf, 4, 5)));
-enum unread peer_unread(const struct client *c);
 
 /* Sends the client's notices, which are not part of the queue, in its turns. */
 void peer_notify(struct peer *peer);

@@ -28,7 +28,6 @@ static void peer_drained(struct peer *peer)
 	const struct ledger *ledger = peer->client.ledger;
 	uint32_t rescan = ledger ? atomic_load(&((struct ledger *)ledger)->rescan) : 0;
 
-	tensor_messages_read(peer->state, &peer->client);
 	if (rescan == peer->rescan)
 		return;
 	peer->rescan = rescan;

@@ -87,7 +87,7 @@ void send_space_error(struct peer *peer, uint32_t serial, uint64_t nbytes, int r
 	bool limited; /* by the namespace's section of the configuration */
 	struct shm_space shm;
 
-	if (r == STATE_E_SOON || r == STATE_E_UNREAD)
+	if (r == STATE_E_SOON)
 		r = STATE_E_FULL;
 	if (charge_is_refused(r)) {
 		peer_error_share(peer, serial, r, "no space for %llu bytes", bytes);

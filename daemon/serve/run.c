@@ -686,7 +686,6 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 	list_init(&server->syncs.list);
 	shared.max_clients = options->namespaces[0].limits.max_clients;
 	shared_init(&server->shared, &shared);
-	server->shared.unread = peer_unread;
 	turns_init(&server->turns, &server->shared.accounts);
 	turns_register(&server->turns, ACCOUNT_STEPS, server_on_steps, server);
 	turns_register(&server->turns, ACCOUNT_PARTS, server_on_parts, server);

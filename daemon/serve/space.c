@@ -46,7 +46,6 @@ enum {
 };
 
 #define SPACE_SOON_NS (10 * NS_PER_SEC)	       /* how long to wait for space that is being freed */
-#define SPACE_UNREAD_NS (100 * NS_PER_MS)      /* the same alone, for messages to be read */
 #define SPACE_GATHER_NS NS_PER_SEC	       /* how long others give way to one */
 #define SPACE_GATHER_PAUSE_NS (4 * NS_PER_SEC) /* then to none, if it did not get what it needs */
 #define SPACE_OTHERS_NS NS_PER_SEC	/* between two looks at what others have in /dev/shm */
@@ -66,17 +65,16 @@ struct create {
 	struct tensor_request rq;
 	struct eviction eviction;
 	int64_t deadline;
-	int64_t gather_until;	 /* 0: it has not been account.gathers */
-	struct deadline due;	 /* when it is tried again even if no space is freed */
-	int64_t soon_deadline;	 /* STATE_E_SOON is not believed after that time */
-	int64_t unread_deadline; /* more is given up for STATE_E_UNREAD after that time */
-	int64_t shm_again;	 /* 0, or /dev/shm was full; when it is made again if it may fit */
-	uint64_t shm_left;	 /* how much was free: with more it is made again before */
-	bool met;		 /* others were being made at the same time */
-	int64_t alone_until;	 /* 0, or it failed because of that, and is made alone until then;
-				    ALONE_OVER: it was so long enough */
-	uint64_t begun;		 /* what space->begun was when its worker began */
-	uint64_t emptied;	 /* what store.emptied was before it was tried */
+	int64_t gather_until;  /* 0: it has not been account.gathers */
+	struct deadline due;   /* when it is tried again even if no space is freed */
+	int64_t soon_deadline; /* STATE_E_SOON is not believed after that time */
+	int64_t shm_again;     /* 0, or /dev/shm was full; when it is made again if it may fit */
+	uint64_t shm_left;     /* how much was free: with more it is made again before */
+	bool met;	       /* others were being made at the same time */
+	int64_t alone_until;   /* 0, or it failed because of that, and is made alone until then;
+				  ALONE_OVER: it was so long enough */
+	uint64_t begun;	       /* what space->begun was when its worker began */
+	uint64_t emptied;      /* what store.emptied was before it was tried */
 	/* for a worker: */
 	struct job job;
 	atomic_bool cancel;
@@ -310,14 +308,13 @@ static bool create_is_kept_out(const struct create *create, uint64_t size, uint6
 	       size - shm.left > ours - charged && !shm_has_huge_pages(create->state);
 }
 
-/* The kernel has no space for it: true if some is being given back, or was given up for it, or may
- * be when messages are read. @more: bytes that are not charged yet. */
+/* The kernel has no space for it: true if some is being given back, or was given up for it. @more:
+ * bytes that are not charged yet. */
 static bool create_frees_memory(struct create *create, uint64_t more)
 {
 	struct state *st = create->state;
 	struct account *account = create->peer->client.account;
 	bool own = create_is_over_quota(create, more);
-	enum space_result freed;
 
 	if (create->rq.prefetch)
 		return false;
@@ -326,12 +323,7 @@ static bool create_frees_memory(struct create *create, uint64_t more)
 		return true;
 	}
 	/* how much the kernel lacks is not known; 0 asks for whatever there is */
-	freed = tensor_free_space(st, account, 0, 0, !create->rq.impatient);
-	if (freed == SPACE_LATER && !create->rq.impatient) {
-		again_by(create, create->unread_deadline);
-		return true;
-	}
-	if (freed != SPACE_FREED && !rings_free_space(st, account, !own) &&
+	if (!tensor_free_space(st, account, 0, 0) && !rings_free_space(st, account, !own) &&
 	    !create_evict(create, own))
 		return false;
 	create->soon_deadline = deadline_after(SPACE_SOON_NS);
@@ -505,10 +497,8 @@ static bool create_makes_space(struct create *create, int r)
 
 	if (create->rq.prefetch || create->rq.last)
 		return false;
-	if (r != STATE_E_FULL && r != STATE_E_QUOTA && r != STATE_E_UNREAD)
+	if (r != STATE_E_FULL && r != STATE_E_QUOTA)
 		return is_place(r) && create_makes_place(create, r);
-	if (r == STATE_E_UNREAD && !create->rq.impatient)
-		return false;
 	if (create_is_kept_out(create, size, 0)) {
 		again_after_others(create);
 		return false;
@@ -522,7 +512,7 @@ static bool create_makes_space(struct create *create, int r)
 static bool create_try(struct create *create)
 {
 	struct peer *peer = create->peer;
-	bool over = deadline_passed(create->deadline), unread;
+	bool over = deadline_passed(create->deadline);
 	unsigned ended = 0;
 	int r;
 
@@ -537,7 +527,6 @@ static bool create_try(struct create *create)
 	create->met = false;
 	create->due.at = over ? DEADLINE_NEVER : create->deadline;
 	create->emptied = create->state->shared->store.emptied;
-	create->rq.impatient = deadline_passed(create->unread_deadline);
 	create->rq.late = deadline_passed(create->soon_deadline);
 	create->rq.last = create->rq.late && over;
 	r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
@@ -555,13 +544,10 @@ static bool create_try(struct create *create)
 	}
 	if (r == STATE_E_BACKING)
 		return create_back(create);
-	unread = r == STATE_E_UNREAD;
-	if (unread && !create->rq.impatient)
-		again_by(create, create->unread_deadline);
 	if (r == -ENOSPC /* the catalog could not grow */
 		    ? create_frees_memory(create, tensor_pages(create->rq.nbytes)) ||
 			      create_waits_for_shm(create)
-		    : create_makes_space(create, r) || unread)
+		    : create_makes_space(create, r))
 		r = STATE_E_SOON;
 	if (r == STATE_E_SOON && (!create->rq.late || !deadline_passed(create->soon_deadline))) {
 		again_by(create, create->soon_deadline);
@@ -569,7 +555,7 @@ static bool create_try(struct create *create)
 		send_space_error(peer, create->serial, create->rq.nbytes, r);
 		return true;
 	}
-	if (r != STATE_E_SOON || (unread && create->rq.impatient))
+	if (r != STATE_E_SOON)
 		evict_wait(create->state, &peer->client);
 	if (!is_place(r))
 		gather(create);
@@ -627,7 +613,6 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 	create->rq = *rq;
 	create->deadline = deadline_after(rq->prefetch ? 0 : timeout_ns);
 	create->soon_deadline = deadline_after(rq->prefetch ? 0 : SPACE_SOON_NS);
-	create->unread_deadline = deadline_after(SPACE_UNREAD_NS);
 	create->due.at = create->deadline;
 	create->fd = -1;
 	if (!create_gives_way(create)) {

@@ -52,7 +52,6 @@ struct client {
 	uint32_t drafts;	 /* how many, including those being made, and members */
 	uint32_t members;	 /* of groups that are not published; drafts with a name */
 	uint32_t draft_head;	 /* a slot in the ring, or CATALOG_NONE */
-	bool space_unread;	 /* a draft cannot be taken back before its messages are read */
 
 	/* notice.c, export.c: */
 	struct list exports;	  /* segments on devices that it exported, by writer_link */

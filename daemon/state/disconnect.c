@@ -144,7 +144,6 @@ void client_end(struct client *c, struct state *st)
 		return;
 	client_end_leases(c, st);
 	watches_producer_ended(st, c);
-	tensor_messages_read(st, c); /* no more will be read */
 }
 
 enum client_left client_end_step(struct client *c, struct state *st, unsigned looks)

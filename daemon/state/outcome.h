@@ -13,7 +13,6 @@ enum state_outcome {
 	STATE_E_QUOTA = CHARGE_E_USER | SHARE_BYTES, /* no space now in this user's share */
 	STATE_E_TENSORS = CHARGE_E_FULL | SHARE_TENSORS, /* the catalog is full */
 	STATE_E_SOON = 1, /* space is being freed: try again when segments are destroyed */
-	STATE_E_UNREAD,	  /* the same when messages have been read: tensor_messages_read() */
 	STATE_E_BACKING,  /* call tensor_backed() when the segment's object has been made */
 	STATE_E_NEVER,	  /* more than there can ever be */
 	STATE_E_DRAFTS,	  /* this client has too many drafts */

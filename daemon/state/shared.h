@@ -9,14 +9,7 @@
 #include "util/heap.h"
 #include "util/list.h"
 
-struct client;
 struct keep;
-
-enum unread {
-	UNREAD_NONE,
-	UNREAD_SOON, /* they are read soon */
-	UNREAD_LATE, /* they are read when the client has taken its answers */
-};
 
 struct shared {
 	struct accounts accounts;
@@ -34,9 +27,6 @@ struct shared {
 	struct list graves;   /* of struct memory, by burying: holdings to be freed */
 	struct list waking;   /* of struct catalog, by waker: sleepers to be woken */
 	struct heap expiring; /* of struct lifetimes, by next: when something is due there */
-	/* Whether there are messages from @c that we have not read. serve/, which has the sockets,
-	 * sets this. NULL: never. */
-	enum unread (*unread)(const struct client *c);
 	/* The highest version when our instance began, and when that was; see version_limit(). */
 	uint64_t versions_known, versions_since;
 	uint64_t next_client_id;

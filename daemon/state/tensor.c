@@ -173,53 +173,35 @@ static void prefetched_remove(struct state *st, struct client *c, struct tensor 
 
 /*
  * Takes one prefetched draft back if it is unused. Its client counts a hold, then looks whether the
- * row is still a draft. It gives up the hold when it has sent COMMIT.
+ * row is still a draft. It gives up the hold when its COMMIT is answered.
  *
- * ORDER: the store and the read here are T1 and T2 of lease.c. The hold is read before the socket:
- * if it is 0 because COMMIT was sent, that COMMIT is in the socket or has been handled.
+ * ORDER: the store and the read here are T1 and T2 of lease.c.
  */
-enum space_result prefetch_try_back(struct state *st, struct client *c, uint32_t slot)
+bool prefetch_try_back(struct state *st, struct client *c, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 	uint64_t word = atomic_load(&row->word);
-	enum unread unread = UNREAD_NONE;
-	bool held;
 
 	atomic_store(&row->word, word | ROW_RETIRED);
-	held = client_leases_on(c, slot);
-	if (!held && st->shared->unread)
-		unread = st->shared->unread(c);
-	if (!held && unread == UNREAD_NONE) {
+	if (!client_leases_on(c, slot)) {
 		draft_give_up(st, c, slot); /* it never becomes a DRAFT again */
-		return SPACE_FREED;
+		return true;
 	}
 	atomic_store(&row->word, word);
-	if (!held) {
-		c->space_unread = true;
-		return unread == UNREAD_SOON ? SPACE_LATER : SPACE_LATE;
-	}
 	prefetched_remove(st, c, &st->tensors[slot]); /* it is in use, and an ordinary draft from
 							 now on */
-	return SPACE_NONE;
+	return false;
 }
 
-static enum space_result prefetch_take_back(struct state *st, struct client *c)
+static bool prefetch_take_back(struct state *st, struct client *c)
 {
-	enum space_result result = SPACE_NONE;
-
-	while (result == SPACE_NONE && !list_empty(&c->prefetched))
-		result = prefetch_try_back(
-			st, c,
-			(uint32_t)(list_first_entry(&c->prefetched, struct tensor, link) -
-				   st->tensors));
-	return result;
-}
-
-void tensor_messages_read(struct state *st, struct client *c)
-{
-	if (c->space_unread)
-		st->shared->space_freed++;
-	c->space_unread = false;
+	while (!list_empty(&c->prefetched))
+		if (prefetch_try_back(
+			    st, c,
+			    (uint32_t)(list_first_entry(&c->prefetched, struct tensor, link) -
+				       st->tensors)))
+			return true;
+	return false;
 }
 
 /* Takes back the empty segment for small tensors that a writer may keep. */
@@ -239,41 +221,29 @@ static bool is_full(const struct pool *pool, uint64_t size)
 }
 
 /* Takes back unused memory of @account's clients. */
-static enum space_result own_free_space(struct state *st, const struct account *account)
+static bool own_free_space(struct state *st, const struct account *account)
 {
-	bool later = false;
-	enum space_result result;
 	struct client *c;
 
-	list_for_each_entry(c, &account->clients, account_link) {
-		if (st->served[c->index] != c)
-			continue;
-		result = prefetch_take_back(st, c);
-		if (result == SPACE_FREED || spare_take_back(c))
-			return SPACE_FREED;
-		later |= result == SPACE_LATER;
-	}
-	return later ? SPACE_LATER : SPACE_NONE;
+	list_for_each_entry(c, &account->clients, account_link)
+		if (st->served[c->index] == c && (prefetch_take_back(st, c) || spare_take_back(c)))
+			return true;
+	return false;
 }
 
 /* Takes back unused memory of other users' clients, looking at a few in turn. */
-static enum space_result others_free_space(struct state *st, const struct account *account)
+static bool others_free_space(struct state *st, const struct account *account)
 {
-	enum space_result result, found = SPACE_NONE;
 	struct client *c;
 
 	for (unsigned n = 0; n < OTHERS_LOOKS && !list_empty(&st->prefetching); n++) {
 		c = list_first_entry(&st->prefetching, struct client, prefetching);
 		list_del(&c->prefetching);
 		list_add_tail(&st->prefetching, &c->prefetching);
-		if (c->account == account || st->served[c->index] != c)
-			continue;
-		result = prefetch_take_back(st, c);
-		if (result == SPACE_FREED)
-			return SPACE_FREED;
-		found = result == SPACE_LATER ? SPACE_LATER : found;
+		if (c->account != account && st->served[c->index] == c && prefetch_take_back(st, c))
+			return true;
 	}
-	return found;
+	return false;
 }
 
 static bool warm_take_back(struct state *st, const struct segment_totals *where,
@@ -298,8 +268,7 @@ static bool is_over_part(const struct state *st, struct account *account, uint64
 
 /* Takes back the user's own memory first. Takes from others only if @size fits afterwards, so that
  * nothing is thrown away in vain; and first from the user who keeps most. */
-enum space_result tensor_free_space(struct state *st, struct account *account, uint64_t size,
-				    int refused, bool wait)
+bool tensor_free_space(struct state *st, struct account *account, uint64_t size, int refused)
 {
 	const struct pool *here = &st->memory.totals.pool, *all = &st->shared->store.pool;
 	/* in a full namespace, and in a used up part of one, only its own segments free space */
@@ -307,19 +276,14 @@ enum space_result tensor_free_space(struct state *st, struct account *account, u
 	const struct segment_totals *where = only_here ? &st->memory.totals : NULL;
 	const struct pool *pool = where ? here : all;
 	uint64_t warm = where ? where->warm : st->shared->store.warm_bytes;
-	enum space_result result, theirs;
 
-	if (warm_take_back(st, where, account))
-		return SPACE_FREED;
-	result = own_free_space(st, account);
+	if (warm_take_back(st, where, account) || own_free_space(st, account))
+		return true;
 	/* a reload may have lowered the capacity below what is in use */
-	if (result == SPACE_FREED || (result == SPACE_LATER && wait) || (refused & CHARGE_E_USER) ||
+	if (refused & CHARGE_E_USER ||
 	    pool->used + size > pool->capacity + warm + st->prefetched_bytes)
-		return result;
-	if (warm_take_back(st, where, NULL))
-		return SPACE_FREED;
-	theirs = others_free_space(st, account);
-	return theirs == SPACE_NONE ? result : theirs;
+		return false;
+	return warm_take_back(st, where, NULL) || others_free_space(st, account);
 }
 
 /* True if the memory of segments that have ended will be there soon, where it is needed. What
@@ -339,16 +303,11 @@ static int segment_refused(struct state *st, struct client *c, const struct tens
 			   uint64_t size, int r)
 {
 	const struct pool *all = &st->shared->store.pool, *here = &st->memory.totals.pool;
-	enum space_result result = SPACE_NONE;
 
-	if (!rq->prefetch && !rq->last)
-		result = !rq->late && space_is_coming(st, c->account, size, r)
-				 ? SPACE_FREED
-				 : tensor_free_space(st, c->account, size, r, !rq->impatient);
-	if (result == SPACE_FREED)
+	if (!rq->prefetch && !rq->last &&
+	    ((!rq->late && space_is_coming(st, c->account, size, r)) ||
+	     tensor_free_space(st, c->account, size, r)))
 		return STATE_E_SOON;
-	if (result == SPACE_LATER)
-		return STATE_E_UNREAD;
 	if ((r & CHARGE_SHARE) != SHARE_BYTES)
 		return r; /* no descriptor is left */
 	/* PROTOCOL.md section 4: QUOTA is returned only if no other limit is in the way */
@@ -410,7 +369,7 @@ static int extent_small(struct state *st, struct client *c, const struct tensor_
 	     size = size / 2 > need ? size / 2 : need) {
 		r = segment_make(st, c, rq, size, &seg);
 		if (r != STATE_E_FULL && r != STATE_E_QUOTA && r != STATE_E_SOON &&
-		    r != STATE_E_UNREAD && r != STATE_E_NEVER)
+		    r != STATE_E_NEVER)
 			break; /* a smaller one would not help */
 		if (size == need)
 			break;

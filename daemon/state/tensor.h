@@ -11,8 +11,7 @@ struct tensor_request {
 	uint32_t extra; /* bytes of shape and metadata that do not fit the row */
 	bool prefetch;	/* the draft may be taken back while unused */
 	bool own_pages; /* in a new segment that is never reused */
-	bool impatient; /* takes space from others before messages of the own user are read */
-	bool late;	/* nor does it wait for memory that is being given back */
+	bool late;	/* does not wait for memory that is being given back */
 	bool last;	/* it will not be asked for again: nothing is freed for it in vain */
 };
 
@@ -26,7 +25,7 @@ static inline uint64_t tensor_pages(uint64_t nbytes)
  * Makes a draft for @c in *slot. STATE_E_BACKING: its segment has no object yet. Create one
  * (storage->create() with segment->object and size, on any thread), hand it over with
  * segment_made(), then call tensor_backed().
- * STATE_E_SOON, _UNREAD, _FULL, _QUOTA: nothing was taken, and the caller may ask again. Else
+ * STATE_E_SOON, _FULL, _QUOTA: nothing was taken, and the caller may ask again. Else
  * STATE_E_NEVER, _DRAFTS, -ENOMEM, -ENOSPC, or an outcome of account_take().
  */
 int tensor_create(struct state *st, struct client *c, const struct tensor_request *rq,
@@ -39,16 +38,9 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error);
 /*
  * Frees space for @size bytes that are not charged yet by taking back a warm segment or an unused
  * prefetched draft of @account or of any user. @refused is how their charge was refused, or 0 if
- * the kernel lacks space: only what was in the way is freed. SPACE_LATER: nothing could be taken
- * back yet, but it may be possible when a client's messages have been read
- * (tensor_messages_read()). With @wait, others keep what they have if such a client is @account's.
+ * the kernel lacks space: only what was in the way is freed. False: there is nothing to take back.
  */
-enum space_result { SPACE_NONE, SPACE_FREED, SPACE_LATER, SPACE_LATE /* of one client */ };
-enum space_result tensor_free_space(struct state *st, struct account *account, uint64_t size,
-				    int refused, bool wait);
-/* To be called when all messages of @c have been read: a draft that could not be taken back before
- * may be now. */
-void tensor_messages_read(struct state *st, struct client *c);
+bool tensor_free_space(struct state *st, struct account *account, uint64_t size, int refused);
 
 /* Gives back a draft. One with members becomes c->group, and is given back in steps (group.h). Does
  * nothing if @c has no such draft. */
@@ -72,7 +64,7 @@ void slots_remove(struct state *st, uint32_t *first, uint32_t slot);
 void draft_give_up(struct state *st, struct client *c, uint32_t slot);
 /* Lets the draft be taken back while it is unused; prefetch_try_back() tries to. */
 void prefetched_add(struct state *st, struct client *c, struct tensor *t);
-enum space_result prefetch_try_back(struct state *st, struct client *c, uint32_t slot);
+bool prefetch_try_back(struct state *st, struct client *c, uint32_t slot);
 
 /* ---- for publish.c, device.c ---- */
 

@@ -202,7 +202,7 @@ TEST(a_prefetched_draft_is_taken_back_or_used_never_both)
 		atomic_store(&taker.ref, ref);
 		for (unsigned i = 0; i < wait; i++)
 			spin(&spins);
-		tensor_free_space(&st, t.c.account, 0, 0, true);
+		tensor_free_space(&st, t.c.account, 0, 0);
 		while (atomic_load(&taker.answer) < 0)
 			spin(&spins);
 		there = draft_find(&st, &t.c, ref, &slot);

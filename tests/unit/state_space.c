@@ -104,67 +104,28 @@ TEST(prefetched_drafts_take_nothing_from_others)
 	fx_stop();
 }
 
-static unsigned asked; /* how often */
-
-static enum unread always_unread(const struct client *c)
-{
-	(void)c;
-	asked++;
-	return UNREAD_SOON;
-}
-
-TEST(who_does_not_wait_for_its_own_messages_gets_the_space_of_others)
-{
-	struct tensor_request prefetch = { LARGE, .prefetch = true }, rq = { LARGE };
-	struct tester t, other;
-	uint32_t slot;
-
-	fx_start(.capacity = 4 * LARGE_PAGES, .max_clients = 2);
-	fx_connect(&t, 71000);
-	fx_connect(&other, 72000);
-	fx_put(&other, "warm", LARGE);
-	assert_int_equal(fx_create_once(&t, &prefetch, &slot), 0);
-	assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
-	assert_int_equal(fx_create_once(&other, &rq, &slot), 0);
-	assert_int_equal(fx_delete(&other, "warm"), 0);
-	st.shared->unread = always_unread;
-	rq.nbytes += LARGE / 2; /* so that the warm one does not do */
-	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_UNREAD);
-	assert_int_equal(st.shared->store.warm_count, 1);
-	rq.impatient = true;
-	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
-	assert_int_equal(st.shared->store.warm_count, 0);
-	fx_drain();
-	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_UNREAD);
-	st.shared->unread = NULL;
-	fx_leave(&other);
-	fx_leave(&t);
-	fx_stop();
-}
-
-/* Each of them has sent something that was not read, so that nothing can be taken back yet. */
+/* All of them use their drafts, so that nothing can be taken back. */
 TEST(few_of_others_are_looked_at_for_space_however_many_there_are)
 {
 	enum { STRANGERS = 40 };
 	const struct tensor_request prefetch = { .nbytes = LARGE, .prefetch = true };
 	struct tester strangers[STRANGERS], t;
-	uint32_t slot;
+	uint32_t slots[STRANGERS];
 
 	fx_start(.capacity = 50 * LARGE_PAGES, .max_clients = STRANGERS + 1);
 	fx_connect(&t, 71000);
 	for (int i = 0; i < STRANGERS; i++) {
 		fx_connect(&strangers[i], 72000);
-		assert_int_equal(fx_create_once(&strangers[i], &prefetch, &slot), 0);
+		assert_int_equal(fx_create_once(&strangers[i], &prefetch, &slots[i]), 0);
+		atomic_fetch_add(fx_held(&strangers[i], slots[i]), 1);
 	}
-	st.shared->unread = always_unread;
-	asked = 0;
-	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, 0, true), SPACE_LATER);
-	assert_in_range(asked, 1, STRANGERS / 2);
-	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, CHARGE_E_USER, true),
-			 SPACE_NONE);
-	st.shared->unread = NULL;
-	assert_int_equal(tensor_free_space(&st, t.c.account, LARGE, 0, true), SPACE_FREED);
-	assert_int_equal(st.prefetched, STRANGERS - 1);
+	assert_false(tensor_free_space(&st, t.c.account, LARGE, CHARGE_E_USER));
+	assert_int_equal(st.prefetched, STRANGERS);
+	assert_false(tensor_free_space(&st, t.c.account, LARGE, 0));
+	assert_in_range(st.prefetched, STRANGERS / 2, STRANGERS - 1);
+	for (int i = 0; i < STRANGERS; i++)
+		atomic_fetch_sub(fx_held(&strangers[i], slots[i]), 1);
+	assert_true(tensor_free_space(&st, t.c.account, LARGE, 0));
 	for (int i = 0; i < STRANGERS; i++)
 		fx_leave(&strangers[i]);
 	fx_leave(&t);
