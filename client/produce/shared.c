@@ -352,7 +352,6 @@ static int shared_commit(struct tl_draft *draft, const struct commit_as *as, uin
 		prefetch_cancel(s, prefetch);
 		return r == SESSION_E_UNSENT ? draft_stale(draft->name) : r;
 	}
-	req.fresh = true;
 	draft->doubted = keeps(draft); /* such a draft stays as it is until the answer */
 	if (!draft->doubted)
 		draft_sent(draft);
