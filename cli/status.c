@@ -66,9 +66,7 @@ static char *marked_label(const struct cli *cli, const tl_client_info *info)
 
 static const char *keeper_name(const tl_status *s)
 {
-	return s->keeper == TL_KEEPER_PROCESS	? "process"
-	       : s->keeper == TL_KEEPER_MANAGER ? "systemd"
-						: "none";
+	return s->keeper == TL_KEEPER_PROCESS ? "process" : "none";
 }
 
 static char *reason_of(const tl_status *s)

@@ -235,7 +235,7 @@ static void config_keep(const struct options *o, struct keep *k)
 	cleanup_(fd_closep) int fd = -1;
 	int r = 0;
 
-	if (k->kind == KEEP_NOBODY || o->texts.kept)
+	if (!k->here || o->texts.kept)
 		return;
 	fd = options_texts(o);
 	if (fd >= 0)
@@ -368,11 +368,8 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 	warn_of_capacity(o);
 	config_keep(o, k);
 	ready(k, ready_fd);
-	if (server_run(&server) == SERVER_E_LEFT) {
-		if (k->kind == KEEP_MANAGER)
-			keep_forget(k, KEEP_TAG_CONFIG);
+	if (server_run(&server) == SERVER_E_LEFT)
 		_exit(KEEPER_EXIT_LEFT);
-	}
 	keep_notify(k, "STOPPING=1");
 	if (server_had_clients(&server))
 		instance_note_versions(instance);
@@ -406,14 +403,6 @@ static void instance_keep(const struct instance *in, struct keep *k)
 		log_warn("the keeper does not keep the socket", "error=%s", log_str(strerror(-r)));
 }
 
-/* A service manager would keep them after our end. */
-static void instance_forget(struct keep *k)
-{
-	keep_forget(k, KEEP_TAG_CONFIG);
-	keep_forget(k, KEEP_TAG_PREFIX "lock");
-	keep_forget(k, KEEP_TAG_PREFIX "listen");
-}
-
 /* The client's thread may be bound to a processor and to the memory of a node, and the daemon
  * serves all programs of its user. */
 static void unbind_from_starter(void)
@@ -433,7 +422,7 @@ static int run(struct options *o, struct keep *k, int *ready_fd, struct again *a
 	struct instance_fds fds = { .activated = take_fd(&k->activated_fd),
 				    .lock = keep_take(k, KEEP_TAG_PREFIX "lock"),
 				    .listen = keep_take(k, KEEP_TAG_PREFIX "listen"),
-				    .adopt = k->kind != KEEP_NOBODY && !k->fresh,
+				    .adopt = k->here && !k->fresh,
 				    .must_adopt = k->must_adopt };
 	struct instance instance;
 	char path[256] = "", why[512];
@@ -471,7 +460,6 @@ static int run(struct options *o, struct keep *k, int *ready_fd, struct again *a
 	instance_keep(&instance, k);
 	r = serve(o, &instance, k, ready_fd, again);
 	instance_deinit(&instance);
-	instance_forget(k);
 	return r;
 }
 
@@ -530,8 +518,8 @@ int main(int argc, char **argv)
 	unbind_from_starter();
 	signal(SIGCHLD, SIG_DFL); /* who ignores it cannot wait for its children */
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGXFSZ, SIG_IGN);   /* EFBIG comes instead */
-	r = keep_init(&k, argv[0]); /* it may change the directory, where configuration files are */
+	signal(SIGXFSZ, SIG_IGN); /* EFBIG comes instead */
+	r = keep_init(&k);	  /* it may change the directory, where configuration files are */
 	if (r) {
 		fprintf(stderr, "tensorleased: cannot start: %s\n", strerror(-r));
 		keep_deinit(&k);
@@ -558,13 +546,13 @@ int main(int argc, char **argv)
 	log_set_level(o.log_level);
 	fault_init_from_env();
 	conn_debug_init("tensorleased");
-	if (!o.foreground && k.kind != KEEP_PARENT && detach(&ready_fd, k.activated_fd)) {
+	if (!o.foreground && !k.here && detach(&ready_fd, k.activated_fd)) {
 		perror("tensorleased: cannot detach (--foreground does not)");
 		keep_deinit(&k);
 		options_deinit(&o);
 		return EXIT_FAILURE;
 	}
-	if (o.keeper && k.kind == KEEP_NOBODY) /* a service manager with a store needs no keeper */
+	if (o.keeper && !k.here)
 		r = run_keeper(argv, &k, &ready_fd);
 	else
 		r = run(&o, &k, &ready_fd, &again);

@@ -29,7 +29,7 @@ enum {
 };
 
 /* The process that starts the next daemon and passes the descriptors of this one on to it. */
-enum catalog_keeper { CATALOG_KEEPER_NONE, CATALOG_KEEPER_PROCESS, CATALOG_KEEPER_MANAGER };
+enum catalog_keeper { CATALOG_KEEPER_NONE, CATALOG_KEEPER_PROCESS };
 
 /* The word of a live segment, or of a client that is served; otherwise it is generation << 1. An
  * entry that has had the last generation is never used again. */

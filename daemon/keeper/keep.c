@@ -14,7 +14,6 @@
 #endif
 
 #include "daemon/keeper/keep.h"
-#include "daemon/keeper/program.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/log.h"
@@ -102,7 +101,7 @@ static int parent_find(struct keep *k)
 
 	if (!text || sscanf(text, "%d %d %d", &pid, &fd, &list_fd) != 3 || pid != (int)getppid())
 		return 0;
-	k->kind = KEEP_PARENT;
+	k->here = true;
 	k->in_directory = false;
 	k->fd = fd;
 	fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -111,57 +110,36 @@ static int parent_find(struct keep *k)
 	return r;
 }
 
-/* systemd passes the sockets of the unit and the contents of its store, each with a name. */
-static int manager_find(struct keep *k, const char *name)
+/* systemd passes the sockets of the unit. */
+static int activated_find(struct keep *k)
 {
 #ifdef HAVE_SYSTEMD
-	char directory[PATH_MAX];
-	const char *space = getenv("FDSTORE");
-	char **names = NULL;
-	int n = sd_listen_fds_with_names(1, &names), sockets = 0;
-	int r = n == -ENOMEM ? n : 0; /* what is in the store must not be taken for lost */
+	int n = sd_listen_fds(1);
 
-	for (int i = 0; i < n; i++) {
-		if (!strncmp(names[i], KEEP_TAG_PREFIX, strlen(KEEP_TAG_PREFIX))) {
-			r = r ? r : kept_add(&k->list, names[i], SD_LISTEN_FDS_START + i);
-			r = r ? r : kept_add(&k->found, names[i], -1);
-		} else {
-			k->activated_fd = SD_LISTEN_FDS_START + i;
-			sockets++;
-		}
-		free(names[i]);
-	}
-	free(names);
-	if (!r && sockets > 1) {
+	if (n > 1) {
 		fprintf(stderr,
 			"tensorleased: the service manager passes %d sockets, and a daemon serves "
 			"one; an empty ListenSequentialPacket= in the unit forgets earlier ones\n",
-			sockets);
-		r = -EINVAL;
+			n);
+		return -EINVAL;
 	}
-	if (space && atoi(space) > 0)
-		k->kind = KEEP_MANAGER;
-	if (k->kind == KEEP_MANAGER && getcwd(directory, sizeof(directory)) &&
-	    program_find(k->program, name, directory))
-		k->program[0] = '\0';
-	k->same_config = true; /* a daemon that leaves for another one forgets its configuration */
-	return r;
+	if (n == 1)
+		k->activated_fd = SD_LISTEN_FDS_START;
 #else
 	(void)k;
-	(void)name;
-	return 0;
 #endif
+	return 0;
 }
 
-int keep_init(struct keep *k, const char *name)
+int keep_init(struct keep *k)
 {
 	int r;
 
 	*k = (struct keep){ .fd = -1, .activated_fd = -1, .in_directory = true };
 	r = parent_find(k);
 	unsetenv(KEEPER_ENVIRONMENT);
-	if (!r && k->kind == KEEP_NOBODY)
-		r = manager_find(k, name);
+	if (!r && !k->here)
+		r = activated_find(k);
 	return r;
 }
 
@@ -184,9 +162,8 @@ void keep_deinit(struct keep *k)
 {
 	unsent_free(k);
 	kept_deinit(&k->list);
-	kept_deinit(&k->found);
 	k->fd = fd_close(k->fd);
-	k->kind = KEEP_NOBODY;
+	k->here = false;
 }
 
 int keep_take(struct keep *k, const char *tag)
@@ -301,43 +278,17 @@ static int parent_tell(struct keep *k, enum keeper_op op, const char *tag, int f
 	return unsent_add(k, op, tag, fd_peek) ? parent_send(k, op, tag, fd_peek) : 0;
 }
 
-#ifdef HAVE_SYSTEMD
-static int manager_send(const char *what, const char *tag, int fd_peek)
-{
-	char text[KEEP_TAG_SIZE + 64];
-	int r;
-
-	snprintf(text, sizeof(text), "%s\nFDNAME=%s", what, tag);
-	r = sd_pid_notify_with_fds(0, 0, text, &fd_peek, fd_peek >= 0);
-	return r < 0 ? r : 0;
-}
-#endif
-
 int keep(struct keep *k, const char *tag, int fd_peek)
 {
-	if (k->fd >= 0)
-		return parent_tell(k, KEEPER_KEEP, tag, fd_peek);
-#ifdef HAVE_SYSTEMD
-	/* unless FDPOLL=0, systemd drops sockets whose other end is closed */
-	if (k->kind == KEEP_MANAGER)
-		return manager_send("FDSTORE=1\nFDPOLL=0", tag, fd_peek);
-#endif
-	return 0;
+	return k->fd >= 0 ? parent_tell(k, KEEPER_KEEP, tag, fd_peek) : 0;
 }
 
 int keep_forget(struct keep *k, const char *tag)
 {
-	if (k->fd >= 0) {
-		int r = parent_tell(k, KEEPER_FORGET, tag, -1);
+	int r = k->fd >= 0 ? parent_tell(k, KEEPER_FORGET, tag, -1) : 0;
 
-		k->forgets += !r;
-		return r;
-	}
-#ifdef HAVE_SYSTEMD
-	if (k->kind == KEEP_MANAGER)
-		return manager_send("FDSTOREREMOVE=1", tag, -1);
-#endif
-	return 0;
+	k->forgets += k->fd >= 0 && !r;
+	return r;
 }
 
 void keep_flush(struct keep *k)
@@ -350,17 +301,10 @@ uint64_t keep_forgotten(const struct keep *k)
 	return !k || k->fd < 0 ? UINT64_MAX : k->forgotten_up_to;
 }
 
-static void forget_found(const struct kept *kept, void *k)
-{
-	keep_forget(k, kept->tag);
-}
-
 void keep_afresh(struct keep *k, const char *why)
 {
 	if (k->fd >= 0)
 		parent_send(k, KEEPER_AFRESH, why, -1);
-	else
-		kept_each(&k->found, forget_found, k);
 }
 
 /* The keeper may not have carried out an earlier request, so its answer says which one this is. */
@@ -380,16 +324,10 @@ bool keep_has_program(const struct keep *k)
 	return !k->program[0] || !access(k->program, X_OK);
 }
 
-/* A manager that cannot start the program gives up, and lets go of all that it keeps. */
 void keep_renew(struct keep *k, const char *why)
 {
 	if (k->fd >= 0)
 		parent_send(k, KEEPER_RENEW, why, -1);
-	else if (k->kind == KEEP_MANAGER && keep_has_program(k))
-		leave(k, is_reload(why));
-	else if (k->kind == KEEP_MANAGER)
-		log_error("the daemon goes on: its program is not there", "path=%s error=%s",
-			  log_str(k->program), log_str(strerror(errno)));
 }
 
 void keep_stay(struct keep *k)
@@ -448,6 +386,6 @@ bool keep_read(struct keep *k)
 	log_warn("the keeper has ended; the next death of the daemon is not survived");
 	unsent_free(k);
 	k->fd = fd_close(k->fd);
-	k->kind = KEEP_NOBODY;
+	k->here = false;
 	return false;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The daemon's side of the keeper, which keeps descriptors by tag and gives them to the next
- * daemon. The keeper is our parent (keeper.h), or systemd's store of descriptors, or there is none.
+ * daemon. The keeper is our parent (keeper.h), or there is none.
  * To keep a descriptor takes one message without an answer: a message that is in the keeper's queue
  * when we die counts too. If that queue is full the keeper is told later, by keep_read() or before
  * anything else, and in the same order. Loop thread only.
@@ -14,18 +14,15 @@
 
 #include "daemon/keeper/table.h"
 
-enum keep_kind { KEEP_NOBODY, KEEP_PARENT, KEEP_MANAGER };
-
 struct keep {
-	enum keep_kind kind;
-	int fd;			 /* to the keeper, -1 if there is no such process (any more) */
-	struct kept_table list;	 /* the last daemon's descriptors, until they are taken */
-	struct kept_table found; /* tags of all that a service manager had, without descriptors */
-	int activated_fd;	 /* the socket of an activated service, or -1 */
-	bool detached;		 /* the keeper is in the background */
-	bool served;		 /* keep_served() was called */
-	bool leaving;		 /* we are to end at once, for another daemon */
-	bool reloading;		 /* only if the next daemon will take over */
+	bool here;		/* there is a keeper */
+	int fd;			/* to it, -1 if there is none (any more) */
+	struct kept_table list; /* the last daemon's descriptors, until they are taken */
+	int activated_fd;	/* the socket of an activated service, or -1 */
+	bool detached;		/* the keeper is in the background */
+	bool served;		/* keep_served() was called */
+	bool leaving;		/* we are to end at once, for another daemon */
+	bool reloading;		/* only if the next daemon will take over */
 	bool fresh;	     /* daemons that took over the kept state have died again and again */
 	bool must_adopt;     /* another program can take over what we cannot */
 	bool same_config;    /* a kept configuration counts, not the files as they are */
@@ -48,9 +45,9 @@ struct keep {
 	void *context;			 /* for these functions */
 };
 
-/* Finds the keeper and its descriptors, and clears their environment. @name: our argv[0]. -ENOMEM.
- */
-int keep_init(struct keep *k, const char *name);
+/* Finds the keeper and its descriptors, or a service manager's socket, and clears their
+ * environment. -ENOMEM; -EINVAL, with a text: several sockets. */
+int keep_init(struct keep *k);
 /* Closes the socket to the keeper, and descriptors that were not taken. They stay kept: we may be
  * ending before we could take them. */
 void keep_deinit(struct keep *k);

@@ -29,7 +29,7 @@
 /* The configuration files of the last daemon that served, as they were when it read them. */
 #define KEEP_TAG_CONFIG KEEP_TAG_PREFIX "config"
 
-enum { KEEPER_EXIT_LEFT = 75 }; /* a failure to a service manager with a store */
+enum { KEEPER_EXIT_LEFT = 75 };
 
 enum {
 	KEEP_TAG_SIZE = 64,

@@ -107,7 +107,7 @@ void handle_restart(struct peer *peer, struct conn_message *m)
 			me, own);
 		return;
 	}
-	if (server->keep->kind == KEEP_NOBODY) {
+	if (!server->keep->here) {
 		peer_error(
 			peer, request->header.serial, WIRE_E_NOT_FOUND,
 			"nobody would start another daemon: this one has no keeper (--keeper no, or it was killed)");

@@ -76,7 +76,7 @@ static void server_on_signal(uv_signal_t *handle, int number)
 		server_stop(server, number == SIGTERM ? "SIGTERM" : "SIGINT");
 		return;
 	}
-	if (server->keep->kind == KEEP_NOBODY) {
+	if (!server->keep->here) {
 		log_warn(
 			"no other daemon is started: this one has no keeper (--keeper no, or it was killed)");
 		return;
@@ -599,7 +599,7 @@ static int server_make_loop(void *arg)
 	for (unsigned i = 0; !r && i < SERVER_SIGNALS; i++) {
 		uv_signal_init(&server->loop, &server->signals[i]);
 		server->signals[i].data = server;
-		if (numbers[i] == SIGHUP && server->keep->kind == KEEP_NOBODY)
+		if (numbers[i] == SIGHUP && !server->keep->here)
 			continue; /* SIGHUP ends us, as when a terminal is closed */
 		r = uv_signal_start(&server->signals[i], server_on_signal, numbers[i]);
 	}
@@ -616,18 +616,6 @@ static int server_make_loop(void *arg)
 	if (!r)
 		r = guard_start(server);
 	return r ? r : keeper_start(server);
-}
-
-/* A keeper counts the restarts itself; after a service manager's we go on counting. */
-static void manager_restarted(struct server *server)
-{
-	const struct catalog *cat = &namespace_default(&server->namespaces)->state.catalog;
-	struct keep *k = server->keep;
-
-	if (k->kind != KEEP_MANAGER)
-		return;
-	k->restarts = cat->header->restarts + 1;
-	snprintf(k->reason, sizeof(k->reason), "the service manager started another one");
 }
 
 /* What we lack may be there when another daemon tries. */
@@ -647,8 +635,6 @@ static int server_adopt(struct server *server, const struct server_options *opti
 		r = loop_attempt(server_make_loop, server);
 	if (!r)
 		r = takeover_clients(server, why);
-	if (!r)
-		manager_restarted(server);
 	if (!r)
 		return 0;
 	if (is_lack(r)) {

@@ -18,8 +18,7 @@ static void state_begin(struct state *st, struct shared *shared, uint64_t instan
 					  .versions = shared->versions,
 					  .accounts = &st->accounts,
 					  .wakers = &shared->waking,
-					  .facts = shared->keep &&
-						   shared->keep->kind != KEEP_NOBODY };
+					  .facts = shared->keep && shared->keep->here };
 	*st = (struct state){ .shared = shared, .instance = instance };
 	accounts_init_below(&st->accounts, &shared->accounts);
 	list_init(&st->lifetimes.sets);

@@ -69,10 +69,6 @@ static void have_forgotten(const struct shared *shared, const struct catalog *ca
 	keep_forget(shared->keep, tag);
 }
 
-static_assert((int)CATALOG_KEEPER_NONE == KEEP_NOBODY &&
-		      (int)CATALOG_KEEPER_PROCESS == KEEP_PARENT &&
-		      (int)CATALOG_KEEPER_MANAGER == KEEP_MANAGER,
-	      "the catalog's numbers are keep.h's");
 static_assert((int)CATALOG_REASON == KEEP_TEXT_SIZE, "reasons fit");
 
 void survive_publish(const struct shared *shared, const struct catalog *cat)
@@ -83,7 +79,8 @@ void survive_publish(const struct shared *shared, const struct catalog *cat)
 
 	if (!k || !k->served) /* the last daemon's report stays true until then */
 		return;
-	atomic_store(&h->keeper, cat->facts ? k->kind : KEEP_NOBODY);
+	atomic_store(&h->keeper,
+		     cat->facts && k->here ? CATALOG_KEEPER_PROCESS : CATALOG_KEEPER_NONE);
 	atomic_store(&h->former_program, k->former_program);
 	atomic_store(&h->restart_ns, (uint64_t)k->restart_ns);
 	for (unsigned i = 0; i < CATALOG_REASON / 8; i++) {

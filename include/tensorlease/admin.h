@@ -27,7 +27,6 @@ extern "C" {
 typedef enum tl_keeper {
 	TL_KEEPER_NONE = 0,    /* none */
 	TL_KEEPER_PROCESS = 1, /* its parent, unless tensorleased has --keeper no */
-	TL_KEEPER_MANAGER = 2, /* the service manager */
 } tl_keeper;
 
 /* tl_status - the state of a daemon */

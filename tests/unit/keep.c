@@ -14,15 +14,15 @@ TEST(who_is_no_child_of_a_keeper_does_not_believe_its_environment)
 	struct keep k;
 
 	setenv(KEEPER_ENVIRONMENT, "1 0 0 0 0 0 0 /", 1);
-	must_be(keep_init(&k, NULL), 0);
-	must_be(k.kind, KEEP_NOBODY);
+	must_be(keep_init(&k), 0);
+	must(!k.here);
 	must(!getenv(KEEPER_ENVIRONMENT));
 	must_be(keep(&k, "tl-none", 0), 0);
 	must_be(keep_forget(&k, "tl-none"), 0);
 	keep_deinit(&k);
 }
 
-/* ---- systemd's store ---- */
+/* ---- systemd ---- */
 
 #ifdef HAVE_SYSTEMD
 static int notify_socket(struct sockaddr_un *a)
@@ -51,35 +51,23 @@ static int hear(int fd, const char *expected)
 	return got;
 }
 
-TEST(systemd_is_told_what_to_keep)
+TEST(systemd_is_told_that_the_daemon_is_ready)
 {
 	struct sockaddr_un a;
 	struct keep k;
-	int fd, kept, pipe_fds[2];
+	int fd;
 
 	fd = notify_socket(&a);
-	setenv("FDSTORE", "16", 1);
-	must_be(pipe2(pipe_fds, O_CLOEXEC), 0);
-	must_be(keep_init(&k, NULL), 0);
-	must_be(k.kind, KEEP_MANAGER);
-	must_be(keep(&k, "tl-pipe", pipe_fds[1]), 0);
-	kept = hear(fd, "FDSTORE=1\nFDPOLL=0\nFDNAME=tl-pipe");
-	must(kept >= 0);
-	must_be(write(kept, "x", 1), 1); /* it is that pipe */
-	must_be(keep_forget(&k, "tl-pipe"), 0);
-	must_be(hear(fd, "FDSTOREREMOVE=1\nFDNAME=tl-pipe"), -1);
+	must_be(keep_init(&k), 0);
+	must(!k.here);
 	keep_notify(&k, "READY=1");
 	must_be(hear(fd, "READY=1"), -1);
 	keep_deinit(&k);
-	unsetenv("FDSTORE");
 	unsetenv("NOTIFY_SOCKET");
-	close(kept);
-	close(pipe_fds[0]);
-	close(pipe_fds[1]);
 	close(fd);
 }
 
-static int takes_what_systemd_kept(const char *names)
+static int takes_sockets(const char *number_of_them)
 {
 	char number[16];
 	struct keep k;
@@ -91,41 +79,36 @@ static int takes_what_systemd_kept(const char *names)
 			must(dup2(0, fd) == fd);
 	snprintf(number, sizeof(number), "%d", (int)getpid());
 	setenv("LISTEN_PID", number, 1);
-	setenv("LISTEN_FDS", "3", 1);
-	setenv("LISTEN_FDNAMES", names, 1);
-	r = keep_init(&k, NULL);
+	setenv("LISTEN_FDS", number_of_them, 1);
+	r = keep_init(&k);
 	if (r)
 		return -r;
 	must_be(k.activated_fd, 3);
-	must_be(k.list.count, 2);
-	must_be(keep_take(&k, "tl-a"), 4);
-	must_be(keep_take(&k, "tl-a"), -1);
 	keep_deinit(&k);
-	must_be(fcntl(5, F_GETFD), -1); /* nobody took it */
 	return 0;
 }
 
-static int with_names(const char *names)
+static int with_sockets(const char *number_of_them)
 {
 	pid_t pid = fork();
 	int status;
 
 	if (pid == 0)
-		_exit(takes_what_systemd_kept(names));
+		_exit(takes_sockets(number_of_them));
 	must_be(process_wait(pid, &status), 0);
 	must(WIFEXITED(status));
 	return WEXITSTATUS(status);
 }
 
-TEST(what_systemd_kept_has_names)
+TEST(a_socket_of_the_service_manager_is_taken)
 {
-	must_be(with_names("tensorleased.socket:tl-a:tl-b"), 0);
+	must_be(with_sockets("1"), 0);
 }
 
 /* A drop-in's ListenSequentialPacket= adds to the unit's. Nobody would be served at either. */
 TEST(one_socket_too_many_is_refused)
 {
-	must_be(with_names("tensorleased.socket:tl-a:tensorleased.socket"), EINVAL);
+	must_be(with_sockets("2"), EINVAL);
 }
 #endif
 

@@ -392,7 +392,7 @@ static int outlives(void)
 	must_be(poll(&p, 1, WAIT_MS), 1);
 	must(!keep_read(&keeper));
 	must_be(keeper.fd, -1);
-	must_be(keeper.kind, KEEP_NOBODY);
+	must(!keeper.here);
 	must_be(keep(&keeper, "tl-report", report_fd), 0); /* which nobody does */
 	report('g');
 	return 0;
@@ -444,8 +444,8 @@ static int role_run(const char *name, int fd)
 {
 	process_is_child();
 	report_fd = fd;
-	must_be(keep_init(&keeper, NULL), 0);
-	must_be(keeper.kind, KEEP_PARENT);
+	must_be(keep_init(&keeper), 0);
+	must(keeper.here);
 	must(!getenv(KEEPER_ENVIRONMENT));
 	must(!!keeper.restarts == !!keeper.ended_ns);
 	must(keeper.ended_ns <= now_ns());

@@ -575,7 +575,7 @@ static void left_unmap(struct left *l)
 /* Exits with 0: all is there; 1: it was refused. */
 static _Noreturn void adopt_damaged(void)
 {
-	struct keep k = { .kind = KEEP_PARENT, .fd = -1, .list = kept };
+	struct keep k = { .here = true, .fd = -1, .list = kept };
 	char why[ADOPT_WHY_MAX] = "";
 
 	process_is_child();
@@ -712,7 +712,7 @@ static _Noreturn void make_namespace(struct keep *k)
 /* A daemon that is killed in the midst of that would leave facts that no sum fits. */
 TEST(a_new_owner_in_the_configuration_changes_no_facts)
 {
-	struct keep k = { .kind = KEEP_PARENT, .fd = -1 };
+	struct keep k = { .here = true, .fd = -1 };
 	struct namespace *ns;
 	struct left facts;
 	const char *why;

@@ -36,7 +36,7 @@ static inline void dead_start(struct keep *k)
 /* Runs @what in a child that has us for a keeper. */
 static inline void run(void (*what)(struct keep *k), unsigned stop)
 {
-	struct keep k = { .kind = KEEP_PARENT };
+	struct keep k = { .here = true };
 	int fds[2], status, size = 4 << 20;
 	pid_t pid;
 
@@ -97,7 +97,7 @@ static inline int adopt(struct keep *k, char why[ADOPT_WHY_MAX])
 /* Adopts what is left, and looks at it. @look calls fx_stop(). */
 static inline void adopt_here(void (*look)(void))
 {
-	struct keep k = { .kind = KEEP_PARENT, .list = kept };
+	struct keep k = { .here = true, .list = kept };
 	char why[ADOPT_WHY_MAX] = "";
 	int fds[2], size = 4 << 20, r;
 

@@ -402,7 +402,7 @@ static void leave_a_ring_and_end(struct keep *k)
 /* Exits with 1 if that was the failure to test. */
 static _Noreturn void adopt_with_failure(void)
 {
-	struct keep k = { .kind = KEEP_PARENT, .fd = -1, .list = kept };
+	struct keep k = { .here = true, .fd = -1, .list = kept };
 	char why[ADOPT_WHY_MAX] = "";
 	int r;
 
