@@ -17,26 +17,26 @@
  * Takes one more lease on a slot that is held. Its word need not be looked at: our own count, which
  * the daemon reads before it reclaims, stays above 0 all the time.
  *
- * ORDER: the count is written before the state is read, as in lease_hold(): fork() sets the state,
- * then copies the counts.
+ * ORDER: the count is written before `forking` is read, as in lease_hold(): fork() sets that, then
+ * copies the counts.
  */
 static int hold_again(struct session *s, uint32_t slot)
 {
 	for (;;) {
 		uint32_t was;
-		int state;
+		bool forking;
 
 		if (!s->held)
 			return LEASE_E_UNSERVED; /* inherited by a forked child; its parent holds
 						    the tensor */
 		was = hold_add(s, slot);
-		state = atomic_load(&s->state);
-		if (was && was < LEDGER_HELD_MAX && state == SESSION_OPEN)
+		forking = atomic_load(&s->forking);
+		if (was && was < LEDGER_HELD_MAX && !forking)
 			return 0;
 		lease_release(s, slot);
 		if (was >= LEDGER_HELD_MAX)
 			return LEASE_E_TOO_MANY;
-		if (state != SESSION_FORKING)
+		if (!forking)
 			return LEASE_E_UNSERVED;
 		process_wait_fork();
 	}

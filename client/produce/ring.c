@@ -290,7 +290,7 @@ static bool slot_hold_locked(struct session *s, struct ring *r, const struct rin
 	uint32_t held = slot->slot;
 
 	hold_add(s, held);
-	if (!is_ended(r) && atomic_load(&s->state) == SESSION_OPEN)
+	if (!is_ended(r) && !atomic_load(&s->forking))
 		return true;
 	lease_release(s, held);
 	forget_locked(s, r);

@@ -435,7 +435,7 @@ static int make_private_directory(const char *address)
  * starts the daemon. NULL: no memory. */
 static char **environment_make(void)
 {
-	static const char *const ours[] = { "NOTIFY_SOCKET=", "FDSTORE=", "LISTEN_", "WATCHDOG_" };
+	static const char *const ours[] = { "NOTIFY_SOCKET=", "LISTEN_", "WATCHDOG_" };
 	size_t count = 0, n = 0, i;
 	char **out;
 

@@ -10,9 +10,9 @@
  * objects then release against the child's own ledger.
  *
  * While the ledger is copied no lease may be taken: it would be in the child's memory, but not in
- * its ledger. The session's state says so. It is written before the copy and read after G2, like
- * any other word of the protocol (hold.h). A release that falls between copy and fork makes the
- * child hold too much, never too little, until it ends.
+ * its ledger. `forking` says so. It is written before the copy and read after G2, like any other
+ * word of the protocol (hold.h). A release that falls between copy and fork makes the child hold
+ * too much, never too little, until it ends.
  *
  * If the second connection cannot be had, the parent adds a hold for each slot to its own ledger,
  * and keeps the tensors that the child reads. A page tells when to stop: the child has it mapped as
@@ -112,7 +112,7 @@ static void copy_counts(struct session *s, struct ledger *to)
 	pins_subtract(s, held);
 }
 
-/* True if it holds anything but drafts, and that for itself. The session's state is FORKING. */
+/* True if it holds anything but drafts, and that for itself. `forking` is true. */
 static bool holds_leases(struct session *s)
 {
 	uint64_t leases = 0, drafts = 0;
@@ -210,11 +210,10 @@ static void prepare_ledger(struct session *s, int64_t deadline)
 
 static void prepare_session(struct session *s, int64_t deadline)
 {
-	if (atomic_load(&s->drained) || !s->held || atomic_load(&s->state) != SESSION_OPEN)
+	if (atomic_load(&s->drained) || !s->held)
 		return;
 	pin_look_locked(s);
-	atomic_store(&s->state, SESSION_FORKING); /* ORDER: before the counts are read, see
-						     lease_hold() */
+	atomic_store(&s->forking, true); /* ORDER: before the counts are read, see lease_hold() */
 	if (holds_leases(s))
 		prepare_ledger(s, deadline);
 	pin_drafts(s); /* after the counts were copied */
@@ -242,13 +241,6 @@ static void before_fork(void)
 
 /* ---- After, in the parent ---- */
 
-static void reopen(struct session *s)
-{
-	int expected = SESSION_FORKING;
-
-	atomic_compare_exchange_strong(&s->state, &expected, SESSION_OPEN);
-}
-
 static void after_fork_parent(void)
 {
 	cleanup_(cancel_allow) int cancel = fork_cancel;
@@ -271,7 +263,7 @@ static void after_fork_parent(void)
 			}
 			s->child_views = session_unmap_page(s->child_views);
 			mappings_fork_parent(&s->mappings);
-			reopen(s);
+			atomic_store(&s->forking, false);
 		}
 	}
 	kinds_fork_parent();
@@ -322,16 +314,15 @@ static void child_session(struct session *s)
 		return;
 	users_fork_session(&s->users);
 	drop_parents(s);
+	atomic_store(&s->forking, false);
 	if (s->fork_peer) {
 		session_adopt_peer(s, s->fork_peer);
 		free(s->fork_peer);
 		s->fork_peer = NULL;
 		s->forked = true;
-		atomic_store(&s->state, SESSION_OPEN);
 		return;
 	}
 	atomic_store(&s->ended, true);
-	atomic_store(&s->state, SESSION_OVER);
 	if (atomic_load(&s->client->session) == s) {
 		atomic_store(&s->client->session, NULL);
 		s->close_after_fork = true;

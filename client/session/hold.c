@@ -48,14 +48,7 @@ int lease_refused(struct session *s, uint32_t slot, uint32_t was)
 		return LEASE_E_TOO_MANY;
 	if (!session_served(s))
 		return LEASE_E_UNSERVED;
-	switch (atomic_load(&s->state)) {
-	case SESSION_FORKING:
-		return LEASE_E_FORKING;
-	case SESSION_OVER:
-		return LEASE_E_UNSERVED;
-	default:
-		return LEASE_E_STALE;
-	}
+	return atomic_load(&s->forking) ? LEASE_E_FORKING : LEASE_E_STALE;
 }
 
 /*
@@ -92,7 +85,7 @@ int lease_hold_member(struct session *s, uint64_t ref)
 	if (was < LEDGER_HELD_MAX &&
 	    (word == row_word(ref_generation(ref), ROW_DRAFT) ||
 	     word == row_word(ref_generation(ref), ROW_LIVE)) &&
-	    session_served(s) && atomic_load(&s->state) == SESSION_OPEN) /* G3 */
+	    session_served(s) && !atomic_load(&s->forking)) /* G3 */
 		return 0;
 	return lease_refused(s, slot, was);
 }

@@ -65,8 +65,8 @@ static inline uint32_t hold_add(struct session *s, uint32_t slot)
  *
  * ORDER: G2 then G3 here; T1 then T2 in retire, and D1 then D2 in drop, in the daemon. Each side
  * writes its own word, then reads the other's: seq_cst, or both may read old values and a leased
- * tensor is reused (tests/crash/lease_race.c). The session's state stands in the same relation to
- * fork(), which sets it before it copies the ledger. G1 turns a dead generation away without
+ * tensor is reused (tests/crash/lease_race.c). `forking` stands in the same relation to fork(),
+ * which sets it before it copies the ledger. G1 turns a dead generation away without
  * writing.
  */
 static inline int lease_hold(struct session *s, uint64_t ref)
@@ -82,8 +82,7 @@ static inline int lease_hold(struct session *s, uint64_t ref)
 		return LEASE_E_STALE;
 	was = hold_add(s, slot); /* G2 */
 	if (__builtin_expect(was < LEDGER_HELD_MAX && atomic_load(&row->word) == live &&
-				     session_served(s) &&
-				     atomic_load(&s->state) == SESSION_OPEN, /* G3 */
+				     session_served(s) && !atomic_load(&s->forking), /* G3 */
 			     1))
 		return 0;
 	return lease_refused(s, slot, was);

@@ -33,12 +33,6 @@ struct tl_client;
 
 enum { SESSION_PREFETCHED = 4, SESSION_SIZES = 8 };
 
-enum session_state {
-	SESSION_OPEN,	 /* leases may be taken */
-	SESSION_FORKING, /* fork() copies the ledger: no lease before process_wait_fork() */
-	SESSION_OVER,	 /* no leases may be taken: inherited by a forked child */
-};
-
 /* A message waiting for its answer; its sender owns it. */
 struct request {
 	struct list link;	     /* in session->pending while not done; receive_mutex */
@@ -80,7 +74,7 @@ struct session {
 	/* A get reads these members, and those above. They are constant, except that a forked child
 	 * puts its own ledger in place. */
 	alignas(64) struct catalog_view catalog;
-	alignas(64) _Atomic int state; /* enum session_state; fork() changes it */
+	alignas(64) _Atomic bool forking; /* no lease may be taken before process_wait_fork() */
 	struct users users;
 	struct mappings mappings;
 	_Atomic bool ended;	   /* the connection has; mappings stay good */
