@@ -414,7 +414,8 @@ static int closes_before_a_draft_comes(const struct test_daemon *d, void *arg)
 		must_be(tl_put(client, "a", &t, &o, &(uint64_t){ 0 }), 0);
 	td_sync(d);
 	td_freeze(d);
-	must_be(tl_put(client, "a", &t, &o, NULL), 0);
+	client_set_timeout(client, SECOND / 100);
+	must_be(tl_put(client, "a", &t, &o, NULL), -ETIMEDOUT);
 	must_be(tl_close(client), 0);
 	td_thaw(d);
 	eventually(td_status(d).clients == 0);
