@@ -81,7 +81,7 @@ ALL_LDFLAGS = -pthread -Wl,-z,relro,-z,now,--as-needed $(SAN_LDFLAGS) $(LDFLAGS)
 UTIL := $(wildcard util/*.c)
 COMMON := $(UTIL) $(wildcard tensor/*.c proto/*.c)
 LIB := $(COMMON) $(wildcard client/*.c client/*/*.c)
-STATE := $(wildcard daemon/keeper/*.c daemon/store/*.c daemon/state/*.c daemon/serve/*.c)
+STATE := $(wildcard daemon/keeper/*.c daemon/store/*.c daemon/state/*.c daemon/recover/*.c daemon/serve/*.c)
 DAEMON := $(COMMON) $(STATE) $(wildcard daemon/*.c)
 # The code that moves tensors between files and the daemon, for the command line and the Python package.
 TRANSFER := $(wildcard transfer/*.c files/*.c tensor/*.c) $(UTIL)
@@ -442,8 +442,8 @@ $(O)/obj/%.o: %.c $(O)/obj/flags | $(O)/obj/can-build
 	@$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
 # Autostart looks for the daemon in the directory of the installation.
-$(O)/obj/client/session/address.o: private ALL_CPPFLAGS += -DBINDIR='"$(BINDIR)"'
-$(O)/obj/client/session/address.o: $(O)/obj/bindir.list
+$(O)/obj/client/connection/address.o: private ALL_CPPFLAGS += -DBINDIR='"$(BINDIR)"'
+$(O)/obj/client/connection/address.o: $(O)/obj/bindir.list
 
 -include $(patsubst %.c,$(O)/obj/%.d,$(SOURCES))
 

@@ -7,10 +7,10 @@
 
 #include <tensorlease/admin.h>
 
-#include "client/arguments.h"
+#include "client/checks.h"
 #include "client/error.h"
-#include "client/session/call.h"
-#include "client/session/request.h"
+#include "client/connection/call.h"
+#include "client/connection/request.h"
 #include "proto/conn.h"
 #include "util/cancel.h"
 #include "util/clock.h"

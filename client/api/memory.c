@@ -4,8 +4,8 @@
 
 #include <tensorlease/cuda.h>
 
-#include "client/api/prepare.h"
-#include "client/cuda/pluggable.h"
+#include "client/api/client.h"
+#include "client/gpu/pluggable.h"
 #include "client/error.h"
 
 TL_API void *tl_cuda_alloc(size_t size, int device, void *stream)

@@ -5,10 +5,10 @@
 
 #include <tensorlease/watch.h>
 
-#include "client/arguments.h"
+#include "client/checks.h"
 #include "client/error.h"
-#include "client/get/below.h"
-#include "client/get/watch.h"
+#include "client/read/below.h"
+#include "client/read/watch.h"
 
 TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_options *options,
 			 tl_watch **out)

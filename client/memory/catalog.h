@@ -14,7 +14,7 @@
 
 #include <tensorlease/tensorlease.h>
 
-#include "client/memory/ring_view.h"
+#include "client/memory/ring_pages.h"
 #include "proto/catalog_layout.h"
 #include "tensor/dtype.h"
 

@@ -20,7 +20,7 @@
 
 #include <tensorlease/tensorlease.h>
 
-#include "client/memory/users.h"
+#include "client/memory/use_count.h"
 #include "util/list.h"
 
 struct session;

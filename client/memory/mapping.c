@@ -19,10 +19,10 @@
 #include <sys/mman.h>
 
 #include "client/error.h"
-#include "client/memory/descriptor.h"
+#include "client/descriptor.h"
 #include "client/memory/lease_objects.h"
 #include "client/memory/mapping.h"
-#include "client/memory/users.h"
+#include "client/memory/use_count.h"
 #include "client/memory/vm.h"
 #include "util/cancel.h"
 #include "util/checked.h"

@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "daemon/keeper/table.h"
+#include "daemon/keeper/keeper_protocol.h"
 
 enum {
 	KEEPER_DEATHS_MAX = 5,	  /* so many deaths ... */

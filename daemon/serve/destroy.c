@@ -4,7 +4,7 @@
 
 #include "daemon/serve/destroy.h"
 #include "daemon/serve/trim.h"
-#include "daemon/state/memory.h"
+#include "daemon/state/segments.h"
 
 struct destroy {
 	struct job job;

@@ -2,8 +2,8 @@
 /* Gives the memory of segments that have ended back to the kernel. */
 #pragma once
 
-#include "daemon/serve/job.h"
-#include "daemon/state/shared.h"
+#include "daemon/serve/jobs.h"
+#include "daemon/state/common.h"
 
 /* Begins with up to @most of them. @forgotten: what the keeper has forgotten, as of
  * keep_forgotten(). */

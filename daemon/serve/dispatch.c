@@ -9,7 +9,7 @@
 
 #include "daemon/serve/admin.h"
 #include "daemon/serve/device.h"
-#include "daemon/serve/dispatch.h"
+#include "daemon/serve/handlers.h"
 #include "daemon/serve/greet.h"
 #include "daemon/serve/listing.h"
 #include "daemon/serve/members.h"

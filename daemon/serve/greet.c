@@ -7,7 +7,7 @@
 
 #include "daemon/serve/greet.h"
 #include "daemon/serve/identity.h"
-#include "daemon/serve/share.h"
+#include "daemon/serve/limit_error.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"

@@ -29,7 +29,7 @@
 #include "daemon/serve/identity.h"
 #include "daemon/serve/loop.h"
 #include "daemon/serve/peer.h"
-#include "daemon/serve/share.h"
+#include "daemon/serve/limit_error.h"
 #include "daemon/state/disconnect.h"
 #include "daemon/state/notice.h"
 #include "daemon/state/survive.h"

@@ -5,7 +5,7 @@
 #include <uv.h>
 
 #include "daemon/keeper/tag.h"
-#include "daemon/serve/flight.h"
+#include "daemon/serve/socket.h"
 #include "daemon/serve/index.h"
 #include "daemon/serve/turns.h"
 #include "daemon/serve/waits.h"
@@ -161,7 +161,7 @@ void peer_close(struct peer *peer, int fd_take);
 /* Ends the connection. Its memory lives until peers_sweep(), and while the peer is an orphan. May
  * be called twice, and from a handler of the same peer. */
 void peer_drop(struct peer *peer);
-/* For ends.c. Continues the end of a dropped peer in the steps of its account. */
+/* For peer_end.c. Continues the end of a dropped peer in the steps of its account. */
 void peer_end(struct peer *peer);
 void peer_close_socket(struct peer *peer);
 /* Ends the peer after its client has ended. */

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <sys/socket.h>
 
-#include "daemon/serve/dispatch.h"
+#include "daemon/serve/handlers.h"
 #include "daemon/serve/peer.h"
 #include "daemon/serve/receive.h"
 #include "daemon/state/group.h"

@@ -8,7 +8,7 @@
 
 #include <uv.h>
 
-#include "daemon/keeper/keep.h"
+#include "daemon/keeper/keeper_link.h"
 #include "daemon/serve/expiry.h"
 #include "daemon/serve/greet.h"
 #include "daemon/serve/peer.h"

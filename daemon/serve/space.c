@@ -26,7 +26,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/keeper/keep.h"
+#include "daemon/keeper/keeper_link.h"
 #include "daemon/serve/destroy.h"
 #include "daemon/serve/reply.h"
 #include "daemon/serve/space.h"

@@ -5,7 +5,7 @@
 #include <uv.h>
 
 #include "daemon/serve/deadline.h"
-#include "daemon/serve/job.h"
+#include "daemon/serve/jobs.h"
 #include "daemon/serve/peer.h"
 #include "daemon/state/tensor.h"
 

@@ -13,7 +13,7 @@
 #include "daemon/serve/takeover.h"
 #include "daemon/state/claim.h"
 #include "daemon/state/ring_end.h"
-#include "daemon/state/snapshot.h"
+#include "daemon/recover/snapshot.h"
 #include "daemon/state/survive.h"
 #include "daemon/store/shm.h"
 #include "util/cleanup.h"

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "daemon/serve/server.h"
-#include "daemon/state/adopt.h"
+#include "daemon/recover/recover.h"
 
 /*
  * Takes over the namespaces that were kept, and makes configured ones that were not. Returns a

@@ -97,7 +97,7 @@ struct client {
 		const char *why;
 	} group;
 
-	/* disconnect.c: how far its end has come. */
+	/* client_end.c: how far its end has come. */
 	struct {
 		enum {
 			END_LEAVES, /* ends everything that ends with the connection */

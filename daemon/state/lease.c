@@ -13,10 +13,10 @@
  *
  * Invariants: (1) a row's word goes LIVE -> RETIRED -> FREE here only; (2) a tensor stays RETIRED
  * from T1 until no ledger holds its slot; (3) the ledger of a connection that ended is read until
- * nobody maps it any more (disconnect.c); (4) a RETIRED row stands at one holding, and is in
+ * nobody maps it any more (client_end.c); (4) a RETIRED row stands at one holding, and is in
  * client.parked of that holding's client or in some account.rows.
  *
- * ORDER: T1 then T2 here, G2 then G3 in client/session/hold.h; D1 then D2 here, G2 then G3 there;
+ * ORDER: T1 then T2 here, G2 then G3 in client/connection/lease_protocol.h; D1 then D2 here, G2 then G3 there;
  * T1 then T2 here, R1 then R2 there. Each side writes its own word, then reads the other's. All
  * four accesses are seq_cst, so one of the two always sees the other. With release/acquire both may
  * read the old value: a leased tensor is reused, or a last release is missed. A lease that was

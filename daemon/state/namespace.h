@@ -57,7 +57,7 @@ int namespace_new(struct namespaces *all, const struct namespace_config *config,
 		  struct namespace **out);
 
 /* Takes over the namespace of the former daemon's instance @instance, with its facts in
- * @facts_fd_take; adopt.h does the rest. Fails as state_map() does. */
+ * @facts_fd_take; recover.h does the rest. Fails as state_map() does. */
 int namespace_map(struct namespaces *all, const struct namespace_config *config, uint64_t instance,
 		  int facts_fd_take, const char **why, struct namespace **out);
 

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "daemon/state/check.h"
+#include "daemon/recover/check.h"
 #include "daemon/state/chunk.h"
 #include "daemon/state/claim.h"
 #include "daemon/state/extent.h"

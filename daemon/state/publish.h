@@ -33,7 +33,7 @@ int tensor_member(struct state *st, struct client *c, uint64_t ref, uint64_t off
 int tensor_link(struct state *st, struct client *c, uint64_t ref, struct tensor_description *d,
 		uint64_t *version, const char **why);
 
-/* ---- for device.c ---- */
+/* ---- for device_tensor.c ---- */
 
 /* Shape and strides of a published tensor. */
 struct link_dims {
@@ -77,7 +77,7 @@ void member_take_back(struct state *st, struct client *c, uint32_t slot);
  * name's former tensor. */
 void member_finish(struct state *st, uint32_t slot, unsigned *wakes);
 
-/* ---- for device.c, expire.c, evict.c ---- */
+/* ---- for device_tensor.c, expire.c, evict.c ---- */
 
 /* Finds the draft @ref as the memory of a group, which it may become now. STATE_E_STALE,
  * STATE_E_INVALID (why). */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "daemon/state/check.h"
+#include "daemon/recover/check.h"
 #include "daemon/state/outcome.h"
 #include "daemon/state/ring.h"
 #include "daemon/state/survive.h"

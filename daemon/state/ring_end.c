@@ -12,8 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "daemon/state/check.h"
-#include "daemon/state/former.h"
+#include "daemon/recover/check.h"
+#include "daemon/recover/former.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/ring_end.h"
 #include "daemon/state/tensor.h"

@@ -6,9 +6,9 @@
  */
 #pragma once
 
-#include "daemon/state/memory.h"
+#include "daemon/state/segments.h"
 #include "daemon/state/name.h"
-#include "daemon/store/device.h"
+#include "daemon/store/device_memory.h"
 #include "util/heap.h"
 #include "util/list.h"
 
@@ -133,7 +133,7 @@ int state_init(struct state *st, struct shared *shared, uint64_t instance,
 	       const struct state_limits *limits);
 /*
  * Maps the state that a former daemon left in a catalog, with its facts in @facts_fd_take. Only the
- * catalog is there yet; adopt.h does the rest. Fails as catalog_adopt() does. If this or the rest
+ * catalog is there yet; recover.h does the rest. Fails as catalog_adopt() does. If this or the rest
  * fails, the process must not go on with that instance.
  */
 int state_map(struct state *st, struct shared *shared, uint64_t instance,

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/state/check.h"
+#include "daemon/recover/check.h"
 #include "daemon/state/survive.h"
 #include "util/fd.h"
 #include "util/log.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Survival: keeps descriptors for the next daemon (daemon/keeper/keep.h), and the facts that belong
+/* Survival: keeps descriptors for the next daemon (daemon/keeper/keeper_link.h), and the facts that belong
  * to them (facts.h). These functions do nothing if there are no facts. */
 #pragma once
 
-#include "daemon/keeper/keep.h"
+#include "daemon/keeper/keeper_link.h"
 #include "daemon/state/catalog.h"
-#include "daemon/state/shared.h"
+#include "daemon/state/common.h"
 
 enum survivor {
 	SURVIVOR_CATALOG,

@@ -66,7 +66,7 @@ void draft_give_up(struct state *st, struct client *c, uint32_t slot);
 void prefetched_add(struct state *st, struct client *c, struct tensor *t);
 bool prefetch_try_back(struct state *st, struct client *c, uint32_t slot);
 
-/* ---- for publish.c, device.c ---- */
+/* ---- for publish.c, device_tensor.c ---- */
 
 /* Finds the draft @ref of @c. False: it has none. */
 bool draft_find(const struct state *st, const struct client *c, uint64_t ref, uint32_t *slot);

@@ -95,7 +95,7 @@ struct account {
 	int64_t ended_ns;      /* when the last of these was done with */
 	unsigned newcomers;    /* serve/greet.c: those in greeting.waiting */
 	struct log_limit *log; /* bounds the log lines that it causes; outlives us */
-	/* serve/space.c and job.c, in the daemon's only: */
+	/* serve/space.c and jobs.c, in the daemon's only: */
 	struct list creates;	/* of struct create: waiting for space, to be tried */
 	struct list tried;	/* the same; tried since there was space */
 	struct list waiter;	/* in space.accounts while it has waiting creates */

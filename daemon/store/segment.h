@@ -2,7 +2,7 @@
 /*
  * Segments: shared-memory objects that hold the bytes of one large tensor or of many small ones of
  * one producer. The caller makes and destroys their pages (object.h), perhaps on another thread.
- * Memory on a device (device.h) is a segment too, of which the daemon has only the numbers.
+ * Memory on a device (device_memory.h) is a segment too, of which the daemon has only the numbers.
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "daemon/store/account.h"
-#include "daemon/store/device.h"
+#include "daemon/store/device_memory.h"
 #include "daemon/store/ending.h"
 #include "daemon/store/object.h"
 #include "daemon/store/remnant.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Claims: one makes a tensor, and the others wait for it or for the next claim. */
-#include "client/session/client.h"
+#include "client/connection/client.h"
 #include "tests/client/common.h"
 
 enum { THREADS = 8, CLIENTS = 24 };

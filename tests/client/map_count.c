@@ -2,7 +2,7 @@
 /* A process may have only so many mappings, and may use more tensors than that. */
 #include <sys/mman.h>
 
-#include "client/session/client.h"
+#include "client/connection/client.h"
 #include "tests/client/common.h"
 
 enum { TENSORS = 300, SPARE = 150 };

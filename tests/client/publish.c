@@ -5,8 +5,8 @@
  */
 #include <sys/mman.h>
 
-#include "client/session/client.h"
-#include "client/session/session.h"
+#include "client/connection/client.h"
+#include "client/connection/session.h"
 #include "proto/ledger_layout.h"
 #include "tests/client/common.h"
 

@@ -8,7 +8,7 @@
 
 #include <tensorlease/watch.h>
 
-#include "client/session/client.h"
+#include "client/connection/client.h"
 #include "proto/conn.h"
 #include "tests/client/rings.h"
 

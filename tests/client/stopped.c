@@ -8,7 +8,7 @@
 #include <poll.h>
 #include <signal.h>
 
-#include "client/session/client.h"
+#include "client/connection/client.h"
 #include "proto/wire.h"
 #include "tests/client/common.h"
 

@@ -6,7 +6,7 @@
 
 #include <tensorlease/watch.h>
 
-#include "client/session/client.h"
+#include "client/connection/client.h"
 #include "tests/client/common.h"
 
 static tl_watch *watch_open(tl_client *client, const char *name, uint32_t flags)

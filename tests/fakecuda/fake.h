@@ -6,8 +6,8 @@
  */
 #pragma once
 
-#include "client/cuda/driver.h"
-#include "client/cuda/functions.h"
+#include "client/gpu/driver.h"
+#include "client/gpu/driver_functions.h"
 #include "tests/fakecuda/reap.h"
 
 /* Declares every exported function with the type that the library calls it by. */

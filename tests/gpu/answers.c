@@ -6,9 +6,9 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "client/cuda/import.h"
-#include "client/cuda/thread.h"
-#include "client/session/request.h"
+#include "client/gpu/import.h"
+#include "client/gpu/thread.h"
+#include "client/connection/request.h"
 #include "proto/conn.h"
 #include "proto/description.h"
 #include "tests/harness/sleeper.h"

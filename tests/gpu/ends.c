@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of CUDA in a process: at exit, and by a reset of the device (cudaDeviceReset). */
-#include "client/cuda/lock.h"
-#include "client/get/tensor.h"
+#include "client/gpu/lock.h"
+#include "client/read/lease_tensor.h"
 #include "tests/gpu/common.h"
 
 #include <dlfcn.h>

@@ -5,9 +5,9 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
-#include "client/cuda/import.h"
-#include "client/cuda/lease.h"
-#include "client/cuda/lock.h"
+#include "client/gpu/import.h"
+#include "client/gpu/lease.h"
+#include "client/gpu/lock.h"
 #include "tests/gpu/common.h"
 #include "tests/harness/process.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups of tensors on GPUs, and of such with others: published in one step, got as of one moment.
  */
-#include "client/produce/member.h"
+#include "client/publish/group.h"
 #include "tests/gpu/common.h"
 #include "tests/gpu/exports.h"
 #include "tests/harness/process.h"

@@ -5,7 +5,7 @@
  */
 #include "tests/gpu/capture.h"
 
-#include "client/cuda/import.h"
+#include "client/gpu/import.h"
 
 enum { N = 1 << 20, OLD = 1, NEW = 2 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work on streams that the library must wait for although it gets no event, and streams that it
  * must leave alone. */
-#include "client/get/tensor.h"
+#include "client/read/lease_tensor.h"
 #include "tests/gpu/capture.h"
 
 enum { N = GPU_T_SIZE };

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "client/session/client.h"
+#include "client/connection/client.h"
 #include "daemon/store/account.h"
 #include "tests/harness/process.h"
 #include "tests/harness/sleeper.h"

@@ -14,7 +14,7 @@
  */
 #pragma once
 
-#include "client/cuda/driver.h"
+#include "client/gpu/driver.h"
 #include "tests/fakecuda/reap.h"
 #include "tests/harness/harness.h"
 

@@ -13,8 +13,8 @@
 #include <sys/un.h>
 #include <time.h>
 
-#include "client/session/client.h"
-#include "client/session/fork.h"
+#include "client/connection/client.h"
+#include "client/connection/fork.h"
 #include "tests/harness/catalogs.h"
 #include "tests/harness/harness.h"
 #include "tests/harness/log.h"

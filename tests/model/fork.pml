@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fork(): a child inherits leases (client/session/fork.c). The parent's thread Getter gets and releases while its
+ * fork(): a child inherits leases (client/connection/fork.c). The parent's thread Getter gets and releases while its
  * thread Forker forks once. Ledger and socket 0 are the parent's; 1 are those that it makes for the child. After the
  * fork, each process has its own copy of descriptors and mappings. If there is no second connection, the parent holds
  * for the child (it pins), until it sees that the child has ended. The parent has the segment mapped and is a holder

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listing names, and waiting for any name that starts alike (client/get/names.c), beside commits, deletes and forgotten
+ * Listing names, and waiting for any name that starts alike (client/read/names.c), beside commits, deletes and forgotten
  * names (daemon/state/name.c, publish.c). Both look only at buckets whose bit is set.
  *
  * There are two names in one bucket, each with an entry that stays its own: what entries do that change their names is

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The users of a session (client/memory/users.c): users_enter(), users_leave(), users_join(), users_close(). Each
+ * The users of a session (client/memory/use_count.c): users_enter(), users_leave(), users_join(), users_close(). Each
  * thread changes a counter of its own with plain stores. A thread that may be the last takes the sum, under a mutex.
  *
  * Each thread has a store buffer of two stores, like a processor of x86. A thread that takes the mutex empties its

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for a newer version of a name (client/get/lookup.c, client/get/lease.c, client/get/wait.c) beside commits,
+ * Waiting for a newer version of a name (client/read/lookup.c, client/read/get.c, client/read/wait.c) beside commits,
  * deletes and forgotten names (daemon/state/publish.c, name.c, catalog.c). A waiter that found the name sleeps on the
  * version of the name's entry, one that found nothing on a hashed word.
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Watching names (client/get/watch.c) beside publishes, deletes and a group (daemon/state/watch.c, publish.c, group.c).
+ * Watching names (client/read/watch.c) beside publishes, deletes and a group (daemon/state/watch.c, publish.c, group.c).
  * The daemon notes which name has changed what it means, counts that, and wakes. The watcher remembers up to which count
  * it has looked, and looks at what was noted since; at all that it knows if that is more than the notes have room for;
  * and at all there is if one may have come that it does not know.

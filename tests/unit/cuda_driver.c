@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <sys/stat.h>
 
-#include "client/cuda/functions.h"
+#include "client/gpu/driver_functions.h"
 #include "tests/harness/gpu.h"
 
 /* In a process of its own. */

@@ -4,7 +4,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "daemon/keeper/keep.h"
+#include "daemon/keeper/keeper_link.h"
 #include "daemon/keeper/keeper.h"
 #include "tests/harness/notify.h"
 #include "tests/harness/process.h"

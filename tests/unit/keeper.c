@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
-#include "daemon/keeper/keep.h"
+#include "daemon/keeper/keeper_link.h"
 #include "daemon/keeper/keeper.h"
 #include "tests/daemon/shm_common.h"
 #include "tests/harness/harness.h"

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <sys/inotify.h>
 
-#include "client/session/address.h"
+#include "client/connection/address.h"
 #include "daemon/serve/expiry.h"
 #include "daemon/serve/takeover.h"
 #include "daemon/state/evict.h"

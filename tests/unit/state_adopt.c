@@ -5,9 +5,9 @@
  */
 #include <sys/stat.h>
 
-#include "daemon/state/adopt.h"
-#include "daemon/state/adopt_ring.h"
-#include "daemon/state/check.h"
+#include "daemon/recover/recover.h"
+#include "daemon/recover/adopt_ring.h"
+#include "daemon/recover/check.h"
 #include "daemon/state/claim.h"
 #include "daemon/state/evict.h"
 #include "daemon/state/namespace.h"

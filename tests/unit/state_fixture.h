@@ -158,7 +158,7 @@ static inline int fx_delete(struct tester *t, const char *name)
 	return r;
 }
 
-/* Takes a lease by G2 and G3, as client/session/hold.h does, and maps the segment; fx_drop() gives
+/* Takes a lease by G2 and G3, as client/connection/lease_protocol.h does, and maps the segment; fx_drop() gives
  * it up by R1 and R2. */
 static inline bool fx_hold(struct tester *t, uint64_t ref)
 {

@@ -149,7 +149,7 @@ static void spin(unsigned *spins)
 		sched_yield();
 }
 
-/* Counts, then looks, as client/produce/prefetch.c does. */
+/* Counts, then looks, as client/publish/prefetch.c does. */
 static void *take_into_use(void *arg)
 {
 	struct taker *taker = arg;

@@ -6,7 +6,7 @@
 
 enum { OWNER = 71000, STRANGER, COUNT = 40, LOOKS = 3 };
 
-/* What the name means, as clients find out: client/session/hold.c, lease_member(). */
+/* What the name means, as clients find out: client/connection/lease_protocol.c, lease_member(). */
 static uint64_t meaning(const char *name)
 {
 	const struct catalog_name *names = (const void *)((const char *)seen + seen->off_names);

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <ucontext.h>
 
-#include "daemon/keeper/keep.h"
+#include "daemon/keeper/keeper_link.h"
 #include "daemon/state/ring.h"
 #include "tests/unit/state_fixture.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When a client asks for a ring. */
-#include "client/produce/trial.h"
+#include "client/publish/ring_trial.h"
 #include "tests/harness/harness.h"
 
 enum { SLOTS = 8 };

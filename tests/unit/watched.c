@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a watch tells of the producers of names. */
-#include "client/get/watched.h"
-#include "client/session/client.h"
-#include "client/session/session.h"
+#include "client/read/watched.h"
+#include "client/connection/client.h"
+#include "client/connection/session.h"
 #include "tests/unit/liar_fixture.h"
 
 enum { DEAD = 5, ALIVE = 6 }; /* clients of the daemon */

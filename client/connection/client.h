@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A client: an address and its present session there. It lives until tl_close() was called and the
+ * last of its sessions has drained.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tensorlease/tensorlease.h>
+
+#include "client/connection/address.h"
+#include "client/connection/session.h"
+#include "util/clock.h"
+#include "util/fd.h"
+#include "util/list.h"
+
+enum { CLIENT_TIMEOUT_DEFAULT_S = 10 };
+
+/* What fork() has to know of a watch. */
+struct client_watch {
+	struct list link;	     /* in client->watches; client->mutex */
+	int fd;			     /* or -1; a forked child closes it */
+	struct fd_identity identity; /* what it opens: the program may close it */
+};
+
+static inline int client_watch_fd(const struct client_watch *w)
+{
+	return fd_is(w->fd, &w->identity) ? w->fd : -1;
+}
+
+struct tl_client {
+	/* The current one; NULL in a forked child that has not connected yet. */
+	_Atomic(struct session *) session;
+	_Atomic uint32_t refs; /* 1 until tl_close(), 1 for each session that has not drained */
+	struct list link;      /* among all clients of the process; process.c */
+	int64_t timeout_ns;
+	uint32_t flags;
+	struct address address;
+
+	pthread_mutex_t mutex;
+	pthread_cond_t renewed;
+	struct list watches;	  /* of struct client_watch; get/watch.c */
+	struct list belows;	  /* of struct below; get/below.c */
+	struct session *sessions; /* all that were ever made, newest first: a get may look at an old
+				     one */
+	/* The connection that a thread is making; a forked child ends its copy. */
+	struct session_peer *making;
+	bool connecting;
+	_Atomic bool closed;
+	_Atomic uint32_t wary;	       /* number of waits that still have to sleep in short slices;
+					  get/sleep.h */
+	_Atomic uint32_t wary_waits;   /* their number when it last became wary */
+	_Atomic int64_t wary_slice_ns; /* length of those slices; 0: not known yet */
+};
+
+/* A session and the count that one call holds on it. */
+struct use {
+	struct session *session;
+};
+
+static inline void client_leave(struct use *use)
+{
+	users_leave(&use->session->users);
+}
+
+/* How long it may take to connect. */
+struct connect_until {
+	int64_t taken;	  /* until a daemon has taken the connection */
+	int64_t answered; /* until it has answered; not before that */
+};
+
+/* Replaces @old by a new session, unless another thread did. Fails with -ENOTCONN while no daemon
+ * takes the connection. */
+int client_renew(struct tl_client *client, struct session *old, struct connect_until until);
+
+/* The time by which a request made now has to be answered. */
+static inline int64_t client_deadline(const struct tl_client *client)
+{
+	return deadline_after(client->timeout_ns);
+}
+
+/* Makes a client without an address, which no fork() knows yet. NULL: no memory. */
+struct tl_client *client_new(void);
+/* Makes its first session, and adds it to the list of all clients. 0, or a negative errno. */
+int client_connect(struct tl_client *client);
+/* Takes the session away, so that no call finds it from now on. The caller must session_close() it.
+ * NULL: there was none. */
+struct session *client_close(struct tl_client *client);
+void client_unref(struct tl_client *client);
+/* Frees the session's resources, once the kinds of memory have ended their use of it. */
+void client_session_ended(struct session *s);
+struct tl_client *client_free(struct tl_client *client); /* a client that was not connected */
+/* Also for a forked child, where the waiting threads do not exist. */
+void client_init_renewed(struct tl_client *client);
+
+/* Lets no more users in. When the last has left, the session's resources are freed, and the client
+ * too if it is closed and this was its last session. */
+static inline void session_close(struct session *s)
+{
+	users_close(&s->users);
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A new connection, until a session owns it. fork() makes one for a child as well. */
+#pragma once
+
+#include <stdint.h>
+
+#include "client/connection/address.h"
+#include "proto/wire.h"
+
+struct ledger;
+
+struct session_peer {
+	const char *address;
+	struct wire_welcome welcome;
+	struct ledger *ledger; /* mapped; its descriptor is ledger_fd until the daemon has it */
+	int socket;	       /* from address_connect() */
+	int ledger_fd;
+	int catalog_fd;
+	uint64_t clock_ns; /* catalog_view.clock_ns */
+	uint32_t life;	   /* of the daemon that counts the ledger, as ADOPTED says; or 0 */
+};
+
+#define SESSION_PEER_INIT                                                                          \
+	{                                                                                          \
+		.socket = -1, .ledger_fd = -1, .catalog_fd = -1                                    \
+	}
+
+/* Sends HELLO, waits for WELCOME and makes the ledger. @address must live as long as @peer. */
+int peer_hello(struct session_peer *peer, const struct address *address, int64_t deadline);
+/* Tells the daemon that a mapping of the segment is inherited. To be called before peer_ledger(),
+ * which gets the answer. */
+int peer_hold(struct session_peer *peer, uint32_t segment, uint32_t generation, int64_t deadline);
+/* Sends the ledger and waits for READY. */
+int peer_ledger(struct session_peer *peer, int64_t deadline);
+void peer_deinit(struct session_peer *peer);

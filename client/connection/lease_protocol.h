@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The lease protocol of PROTOCOL.md section 5, on the client's side: counts a slot in our ledger
+ * and gives it back.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/connection/session.h"
+
+/* R2, when the row was seen RETIRED: tells the daemon. Also lets go of segments that it has ended.
+ * Keeps errno. */
+void lease_tell(struct session *s, uint64_t ref);
+
+/* Takes back the count of a lease that lost a race, and returns why there is none: LEASE_E_*. @was
+ * is the counter's value before the count. */
+int lease_refused(struct session *s, uint32_t slot, uint32_t was);
+
+/* pin.c: gives up what is held for children that need it no more, unless somebody has the produce
+ * mutex, as pin.c itself has. */
+void pin_try_look(struct session *s);
+
+/*
+ * ORDER: R1 then R2 here, T1 then T2 in the daemon's retire. Both sides write their own word, then
+ * read the other's, so both pairs are seq_cst. Otherwise we might see LIVE and the daemon our
+ * count, and nothing would reclaim the tensor. The ref to tell is that of the word: after a lease
+ * that lost a race, the slot may have another generation, whose reclaimer saw our count and waits
+ * for us.
+ */
+static inline void lease_release(struct session *s, uint32_t slot)
+{
+	_Atomic uint32_t *held = s->held;
+	uint64_t word;
+	uint32_t was;
+
+	if (__builtin_expect(!held, 0))
+		return; /* inherited by a forked child without holds of its own */
+	was = atomic_fetch_sub(&held[slot], 1); /* R1 */
+	/* 0: nothing was held; the lease is a forked child's leftover. Takes the change back. If
+	 * that made the counter 0, continues as after a release */
+	if (__builtin_expect(was != 1, 0) &&
+	    (was != 0 || atomic_fetch_add(&held[slot], 1) != UINT32_MAX)) {
+		/* a hold for a child may be left: after tl_close() no call looks for these */
+		if (atomic_load_explicit(&s->pinned, memory_order_relaxed))
+			pin_try_look(s);
+		return;
+	}
+	word = atomic_load(&s->catalog.rows[slot].word); /* R2 */
+	if (__builtin_expect(row_word_state(word) == ROW_RETIRED, 0))
+		lease_tell(s, ref_make(word >> 2, slot));
+}
+
+/* Counts one more hold on a slot, and returns the counter's former value. Holds must be added here
+ * only: the daemon reads no counter of a page that is not marked. */
+static inline uint32_t hold_add(struct session *s, uint32_t slot)
+{
+	ledger_touch(s->touched, slot);
+	return atomic_fetch_add(&s->held[slot], 1);
+}
+
+/*
+ * Takes a lease on the life of a slot that @ref names. 0 or LEASE_E_*.
+ *
+ * ORDER: G2 then G3 here; T1 then T2 in retire, and D1 then D2 in drop, in the daemon. Each side
+ * writes its own word, then reads the other's: seq_cst, or both may read old values and a leased
+ * tensor is reused (tests/crash/lease_race.c). `forking` stands in the same relation to fork(),
+ * which sets it before it copies the ledger. G1 turns a dead generation away without
+ * writing.
+ */
+static inline int lease_hold(struct session *s, uint64_t ref)
+{
+	uint32_t slot = ref_slot(ref);
+	uint64_t live = row_word(ref_generation(ref), ROW_LIVE);
+	const struct catalog_row *row = &s->catalog.rows[slot];
+	uint32_t was;
+
+	if (__builtin_expect(slot >= s->catalog.slots || !s->held, 0))
+		return s->held ? LEASE_E_STALE : LEASE_E_UNSERVED;
+	if (atomic_load_explicit(&row->word, memory_order_relaxed) != live) /* G1 */
+		return LEASE_E_STALE;
+	was = hold_add(s, slot); /* G2 */
+	if (__builtin_expect(was < LEDGER_HELD_MAX && atomic_load(&row->word) == live &&
+				     session_served(s) && !atomic_load(&s->forking), /* G3 */
+			     1))
+		return 0;
+	return lease_refused(s, slot, was);
+}
+
+/*
+ * Notes in our ledger that the evictable tensor in a slot, on which there is a lease, was got now.
+ */
+void hold_used(struct session *s, uint32_t slot);
+
+/*
+ * G4: true if a lease from lease_hold() is valid. The daemon looks only at the ledgers of clients
+ * that have the tensor's segment mapped. So a lease counts for nothing, and reads under it may be
+ * torn, unless this is true when the mapping has been found, or after the last read if nothing is
+ * mapped. Then it counts until it is released.
+ *
+ * ORDER: the fence comes after all reads of the row, and the daemon changes the word before the
+ * rest. The mapping was found by an acquire load (mapping_find()), and the daemon made us a holder
+ * before it answered MAP. So either the daemon had reclaimed the tensor before, which the word
+ * shows by now, or its walk along the holders comes to us.
+ */
+static inline bool lease_stands(const struct session *s, uint64_t ref)
+{
+	uint64_t word;
+
+	atomic_thread_fence(memory_order_acquire);
+	word = atomic_load_explicit(&s->catalog.rows[ref_slot(ref)].word, memory_order_relaxed);
+	/* a DRAFT: the member of a group, which lease_hold_member() has looked at */
+	return __builtin_expect(
+		word - row_word(ref_generation(ref), ROW_DRAFT) <= ROW_RETIRED - ROW_DRAFT, 1);
+}
+
+/* The meaning of a name whose `current` is @ref, if that is a member of a group that is being
+ * published. */
+enum member {
+	MEMBER_NONE,	  /* @ref is no member, or not any more: look again */
+	MEMBER_PENDING,	  /* its group is not published yet: the name means *@former; 0: nothing */
+	MEMBER_PUBLISHED, /* the name means it, and it is about to be LIVE */
+};
+enum member lease_member(const struct session *s, uint64_t ref, uint64_t *former);
+/* lease_hold() for a published member, which need not be LIVE yet. */
+int lease_hold_member(struct session *s, uint64_t ref);
+
+/* Finds the first slot from @slot on that our ledger counts, drafts included, and its count.
+ * CATALOG_NONE: there is none. */
+uint32_t hold_next(const struct session *s, uint32_t slot, uint32_t *count);
+
+#define for_each_counted(s, slot, count)                                                           \
+	for (slot = hold_next(s, 0, &(count)); slot != CATALOG_NONE;                               \
+	     slot = hold_next(s, slot + 1, &(count)))

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages of a session: how they are sent, and how answers find their waiters (request.c). */
+#pragma once
+
+#include "client/connection/answer.h"
+#include "client/connection/session.h"
+
+void session_ended(struct session *s);
+bool session_probe(struct session *s); /* false if the connection has ended */
+/* session_probe() for calls that may come very often: it looks once in a tick of the clock, 4 ms or
+ * so. */
+bool session_alive(struct session *s);
+/* For a session whose connection has ended: finds out whether it was ended on purpose. Then no new
+ * connection may be made. Returns 0, or -ECONNABORTED with the daemon's text. */
+int session_kicked(struct session *s);
+
+/* Sends a message without an answer, and waits until @deadline for space. Returns 0,
+ * SESSION_E_UNSENT, or a negative errno. */
+int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t deadline);
+static inline int session_send(struct session *s, const void *message, int64_t deadline)
+{
+	return session_send_fd(s, message, -1, deadline);
+}
+
+/* Sends a message without waiting. If it does not fit into the socket it is sent later, before any
+ * other message: socket.c. */
+void session_note(struct session *s, const void *message);
+/* session_note() for a handler of messages, which holds the receive mutex. */
+void session_note_locked(struct session *s, const void *message);
+/* Sends the notes that are left. Returns 0, or why the first of those still left cannot be sent. */
+int notes_send_locked(struct session *s);
+/* To be called when no call uses the session any more: ends the thread that sends them. */
+void notes_end(struct session *s);
+
+/* Tells the daemon that a draft is given up, as a note. */
+void session_abort(struct session *s, uint64_t ref);
+void session_abort_locked(struct session *s, uint64_t ref);
+
+/*
+ * Called when another daemon has taken the connection over, and the former one may have done the
+ * request. Returns true if it has, with *@answer filled. Otherwise the request, which may be
+ * changed, is sent again.
+ */
+typedef bool session_done(struct session *s, void *message, struct conn_message *answer,
+			  void *context);
+
+/* Sends, and waits for the answer, of whatever type. Returns 0, SESSION_E_UNSENT or _ENDED, or a
+ * negative errno. @done may be NULL: the request can be made twice. */
+int session_call_unless(struct session *s, void *message, int fd_peek, int64_t deadline,
+			struct conn_message *answer, session_done *done, void *context);
+static inline int session_call_fd(struct session *s, void *message, int fd_peek, int64_t deadline,
+				  struct conn_message *answer)
+{
+	return session_call_unless(s, message, fd_peek, deadline, answer, NULL, NULL);
+}
+static inline int session_call(struct session *s, void *message, int64_t deadline,
+			       struct conn_message *answer)
+{
+	return session_call_fd(s, message, -1, deadline, answer);
+}
+
+/* Returns a serial for a message, which no pending request has. */
+uint32_t session_serial(struct session *s);
+
+/* Expects an answer with @serial to a request that another message makes too. Pending until
+ * session_await() or session_forget(). */
+void session_expect(struct session *s, uint32_t serial, struct request *req,
+		    struct conn_message *answer);
+
+/* The halves of session_call_unless(). The request is pending from the first to the end of the
+ * second, or to session_forget(). */
+int session_ask_fd(struct session *s, void *message, int fd_peek, int64_t deadline,
+		   struct request *req, struct conn_message *answer);
+static inline int session_ask(struct session *s, void *message, int64_t deadline,
+			      struct request *req, struct conn_message *answer)
+{
+	return session_ask_fd(s, message, -1, deadline, req, answer);
+}
+/* session_ask_fd(), if @life has not ended; SESSION_E_ADOPTED if it has. */
+int session_ask_in_life(struct session *s, void *message, uint32_t life, int64_t deadline,
+			struct request *req, struct conn_message *answer);
+/* True if its answer has come, or the connection ended. Then session_await() may be left out. */
+bool session_answered(struct session *s, struct request *req);
+int session_await(struct session *s, struct request *req, int64_t deadline);
+void session_forget(struct session *s, struct request *req);
+
+/* To be called once for each DRAFT that answered a request, when the ledger counts its draft. */
+void session_granted(struct session *s);
+
+/* Reads the messages that have arrived, without waiting. */
+void session_drain(struct session *s);
+void session_drain_expected(struct session *s); /* if an answer is expected */

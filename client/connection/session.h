@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A session: one connection to one daemon, its catalog, our ledger for it, and the mappings. A
+ * client has one at a time. Leases and drafts keep the older ones that they were made on. session.c
+ * describes its lifetime.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/memory/catalog.h"
+#include "client/memory/mapping.h"
+#include "client/memory/use_count.h"
+#include "client/connection/connection_watch.h"
+#include "client/memory/memory_ops.h"
+#include "client/outcome.h"
+#include "client/connection/unsent.h"
+#include "proto/catalog_layout.h"
+#include "proto/conn.h"
+#include "proto/ledger_layout.h"
+#include "util/clock.h"
+#include "util/fd.h"
+#include "util/list.h"
+#include "util/spin.h"
+
+struct address;
+struct prefetch;
+struct producer;
+struct session_peer;
+struct tl_client;
+
+enum { SESSION_PREFETCHED = 4, SESSION_SIZES = 8 };
+
+/* A message waiting for its answer; its sender owns it. */
+struct request {
+	struct list link;	     /* in session->pending while not done; receive_mutex */
+	struct conn_message *answer; /* filled in by the thread that reads the socket */
+	pthread_cond_t *wake;	     /* wakes its waiter, if that sleeps */
+	uint32_t serial;
+	uint32_t life; /* goes into its message */
+	int result;    /* when done: 0, or SESSION_E_ENDED or _ADOPTED */
+	bool fresh;    /* it was sent just now */
+	bool spare; /* for a prefetched draft, which the ledger does not count before it is used */
+	bool done;
+};
+
+/* A draft as fork() sees it: it may have a count on its slot in our ledger. */
+struct draft_hold {
+	struct list link; /* in session->drafts; produce_mutex */
+	uint64_t ref;
+	bool held;		 /* our ledger counts its slot */
+	bool open;		 /* not committed yet */
+	struct write_map *views; /* of an exported draft: where it is seen, also by children */
+};
+
+/* A size that was committed before. */
+struct size_use {
+	uint64_t nbytes;
+	uint32_t extra;
+	uint32_t commits;
+};
+
+enum { SESSION_PAGE = 4096 }; /* of heir and views */
+
+struct session {
+	/* A child finds these members zeroed, until fork.c fills them in again. So a child of
+	 * _Fork() or clone() counts nothing in its parent's ledger, and notices what it is. */
+	alignas(64) _Atomic uint32_t *held; /* the ledger's counters; NULL: it is inherited */
+	_Atomic uint8_t *touched;	    /* the ledger's, a byte for each page of held */
+	_Atomic bool ours;		    /* false also while this process forks */
+
+	/* A get reads these members, and those above. They are constant, except that a forked child
+	 * puts its own ledger in place. */
+	alignas(64) struct catalog_view catalog;
+	alignas(64) _Atomic bool forking; /* no lease may be taken before process_wait_fork() */
+	struct users users;
+	struct mappings mappings;
+	_Atomic bool ended;	   /* the connection has; mappings stay good */
+	_Atomic int64_t probed_ns; /* when a call without requests last looked for that */
+	struct hangup hangup;
+	_Atomic bool drained; /* the last user has left: resources are freed */
+
+	struct tl_client *client;      /* its owner */
+	const struct address *address; /* the client's address, which outlives us */
+	int64_t timeout_ns;	       /* the client's timeout */
+	struct session *older;	       /* in client->sessions */
+	struct ledger *ledger;	       /* mapped shared */
+	size_t ledger_bytes;
+	int socket;			/* session_socket() */
+	bool forked;			/* a child has it, and may have closed all descriptors */
+	bool strange;			/* during fork(): it was not ours before */
+	struct fd_identity identity;	/* of the socket */
+	struct session_peer *fork_peer; /* during fork(): the child's connection */
+	bool close_after_fork;		/* in the child: session_close() is due */
+	/* pin.c, if the child could not get a connection: */
+	struct list pins;    /* struct fork_pin: holds for children; produce_mutex */
+	_Atomic bool pinned; /* that list is not empty */
+	bool inherited; /* the ledger is an ancestor's, kept mapped; during fork(): it will be */
+	void *heir;  /* or NULL: a page of that ancestor's, mapped as long as we read its tensors */
+	void *views; /* or NULL: the same for its drafts that we see */
+	void *child_views; /* during fork(): the page for the child */
+
+	/* Requests. The mutex is not held while a thread reads the socket: `reading` says that one
+	 * does. */
+	pthread_mutex_t receive_mutex;
+	struct list pending; /* struct request */
+	bool reading;
+	struct spin spin;      /* of the thread that reads */
+	_Atomic unsigned maps; /* MAPs whose answers have not come: get/shared.c */
+	bool kicked; /* the daemon said so when it ended the connection, and who did it: */
+	char kicked_text[WIRE_TEXT_MAX + 1];
+	/* A request was not answered in time, such as a DELETE of a ring's name, and the daemon may
+	 * still carry it out: produce/ring.c. */
+	_Atomic bool in_doubt;
+	struct notes notes;	   /* socket.c */
+	_Atomic uint32_t life;	   /* the last one that ADOPTED named */
+	_Atomic bool resumed_due;  /* RESUMED is due when `granting` is 0 */
+	_Atomic unsigned granting; /* DRAFTs received that our ledger does not count yet */
+	_Atomic uint32_t serial;
+
+	/* produce/ */
+	pthread_mutex_t produce_mutex;
+	struct list drafts; /* struct draft_hold: all drafts, until they are freed */
+	struct prefetch *prefetched[SESSION_PREFETCHED];
+	struct size_use sizes[SESSION_SIZES];
+	unsigned next_prefetch, next_size;
+	struct producer *producer; /* ring.c: the rings that it publishes to, or NULL */
+
+	void *of_kind[MEMORY_KINDS]; /* each kind of memory's own data */
+};
+
+/* Every call that uses more of a session than its mappings asks first. 0, -ECHILD in a child that
+ * was not announced, or -EDEADLK in a handler that runs within this thread's fork(). Waits for the
+ * fork() of another thread. */
+int session_refused(const struct session *s);
+bool session_is_ours(const struct session *s); /* the same without a text; false in a handler */
+static inline int session_usable(const struct session *s)
+{
+	return __builtin_expect(atomic_load(&s->ours), 1) ? 0 : session_refused(s);
+}
+
+/* True if the daemon still reads our ledger. */
+static inline bool session_served(const struct session *s)
+{
+	return catalog_served(&s->catalog);
+}
+
+/* The time by which a request made now has to be answered. */
+static inline int64_t session_deadline(const struct session *s)
+{
+	return deadline_after(s->timeout_ns);
+}
+
+/* The same for a request that makes the daemon allocate @nbytes, for which the kernel may need much
+ * longer than for an answer. */
+static inline int64_t deadline_to_allocate(int64_t deadline, uint64_t nbytes)
+{
+	uint64_t more; /* a second for each 100 MB */
+
+	if (__builtin_mul_overflow(nbytes, (uint64_t)(NS_PER_SEC / 100000000), &more) ||
+	    __builtin_add_overflow(deadline, more, &deadline))
+		return DEADLINE_NEVER;
+	return deadline;
+}
+
+/* The socket, or -1. Forked children, and who has lost the connection, look if it is closed. */
+int session_socket(const struct session *s);
+/* Has the program closed the socket? Its number may be another file's. */
+bool session_lost(const struct session *s);
+void session_close_socket(struct session *s);
+
+/* Makes a session over @peer's connected socket: hello, catalog, ledger. session_adopt_peer()
+ * completes it. @address stays until session_free(). */
+int session_new(struct session **out, const struct address *address, struct session_peer *peer,
+		int64_t deadline);
+void session_adopt_peer(struct session *s, struct session_peer *peer);
+void session_unmap_ledger(struct session *s);
+
+/* Unmaps s->heir or a similar page, in a child or in its parent after the fork. Returns NULL. */
+void *session_unmap_page(void *page);
+
+/* Frees its resources, when the last of its users has left. The struct stays, marked as drained,
+ * until session_free(). */
+void session_deinit(struct session *s);
+struct session *session_free(struct session *s);

@@ -1,7 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of GPUs. */
-#pragma once
-
-#include "client/session/kind.h"
-
-extern const struct memory_kind cuda_kind;

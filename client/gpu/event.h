@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Events of the driver: an event is recorded on a stream, and has come when the work that was
+ * queued there before it has ended. Consumers wait for those of a producer, which other processes
+ * can open; a lease that was given up waits for a local one. Events are used again: their lists and
+ * pins are under cuda_lock. No function here is called with it, since the driver may wait for space
+ * on a stream.
+ *
+ * An event that other processes can open is never destroyed. Some may have it open, and CUDA does
+ * not define what their calls do after that. So its handle never comes to mean another event.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "client/gpu/device.h"
+#include "util/list.h"
+
+struct cuda_event {
+	struct list link;
+	unsigned uses; /* publications that wait for it */
+	bool came;     /* it has, with @result */
+	CUresult result;
+	struct list asked; /* in the list of who asks for it; cuda_asking */
+	CUresult answer;
+	unsigned pins; /* threads that use it without cuda_lock: it is not destroyed or recorded */
+	bool local;    /* no other process can open it: it is spare in its device's events */
+	struct cuda_device *device;
+	unsigned life; /* of the device's contexts */
+	CUevent event;
+	struct cuda_ipc_handle handle; /* opens it elsewhere; unused if it is local */
+};
+
+/* An event of the device that no other process sees; NULL in *out on failure. The device's context
+ * is current. */
+CUresult cuda_event_take(struct cuda_device *device, struct cuda_event **out);
+/* A new struct without an event; NULL: no memory. */
+struct cuda_event *cuda_event_alloc(struct cuda_device *device);
+/* Has it ended with its context, so that the driver must not see it any more? */
+static inline bool cuda_event_is_dead(const struct cuda_event *event)
+{
+	return event->life != atomic_load(&event->device->life);
+}
+/* Makes it spare, in @spare unless it is local. */
+void cuda_event_give(struct list *spare, struct cuda_event *event);
+
+/*
+ * One publication asks for all that share an event: cuda_event_ask() under cuda_lock adds it to
+ * @list, unless it is there; cuda_events_query() without that lock asks the driver, and
+ * cuda_events_answered() under the lock notes which have come, and empties the list. The caller has
+ * cuda_asking all the time.
+ */
+void cuda_event_ask(struct cuda_event *event, struct list *list);
+void cuda_events_query(const struct list *list);
+void cuda_events_answered(struct list *list);
+
+/* A use ends; after the last the event is spare. cuda_lock. */
+void cuda_event_unuse(struct list *spare, struct cuda_event *event);
+void cuda_event_unpin(struct cuda_event *event);
+
+/*
+ * Records an event that other processes can open on @stream: one of @spare or of the device, or a
+ * new one. *out is NULL if all work there has ended, so that nobody needs to wait; else it has one
+ * use. Where the driver has no more events, this waits for the work. 0, or a negative errno with a
+ * text.
+ */
+int cuda_event_record(struct cuda_device *device, struct list *spare, intptr_t stream,
+		      struct cuda_event **out);
+/* The same for work that only this process waits for: another event will do where the driver has no
+ * more of those. */
+int cuda_event_record_here(struct cuda_device *device, struct list *spare, intptr_t stream,
+			   struct cuda_event **out);
+
+/*
+ * Waits on the host for what is queued on the stream, and for what that waits for implicitly. The
+ * device's context is current, and the stream is usable.
+ */
+CUresult cuda_event_synchronize(struct cuda_device *device, const struct cuda_scope *scope,
+				CUstream stream);
+/* The same for a stream that may not be usable. 0, or a negative errno. */
+int cuda_wait_for_stream(struct cuda_device *device, intptr_t stream);
+
+/* Destroys all events of a list that were opened here, or that are local. */
+void cuda_events_destroy(struct cuda_device *device, struct list *events);
+/* Gives free events that other processes may have open to the device, for the next export. */
+void cuda_events_share(struct cuda_device *device, struct list *events);
+/* Leaves all events of a list as they are, for good: the same. */
+void cuda_events_keep(struct list *events);

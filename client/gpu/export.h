@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Exports: an allocation of this process that is made known to the daemon as a segment, so that
+ * tensors can be published in it (publication.h). Memory that must not be freed while others have
+ * it open is given back only after a handshake: the last publication is done when the daemon says
+ * that everybody has closed the segment.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/gpu/session.h"
+#include "client/connection/request.h"
+#include "proto/catalog_layout.h"
+#include "proto/conn.h"
+#include "proto/wire.h"
+
+struct cuda_buffer;
+struct cuda_publication;
+
+/* A piece of device memory that one call of the driver allocated or mapped. */
+struct cuda_part {
+	CUdeviceptr base;
+	uint64_t size;
+	uint64_t id; /* never the same again in this process */
+};
+
+/* A range of device memory. One that is known by a handle only has no device, base or parts. */
+struct cuda_memory {
+	enum segment_kind kind;
+	struct cuda_device *device;
+	unsigned char uuid[16];
+	CUdeviceptr base;
+	uint64_t size;
+	unsigned char handle[WIRE_HANDLE_BYTES]; /* unused if it is SEGMENT_CUDA_VMM */
+	uint32_t nparts;
+	struct cuda_part *parts; /* malloc()ed */
+	CUmemoryPool pool;	 /* that it lies in; only SEGMENT_CUDA_POOL */
+};
+
+/*
+ *            its last publication ends      UNEXPORT is sent         DONE
+ *     OPEN ---------------------------> ENDING -----------> ASKED -----------> ENDED
+ *      |                                 |  ^     ERROR      |                   ^
+ *      | the daemon has ended            |  +----------------+                   |
+ *      v                                 |                   |                   |
+ *   ORPHANED                             +-------------------+-> UNHEARD --------+
+ *                                            no connection      the client is closed
+ *
+ * An export is freed when it is ENDED, by the library's thread. Three kinds need no answer and are
+ * freed at once: virtual memory, which lives as long as anybody has it mapped; an orphaned export,
+ * when its last publication ends; and that of a draft buffer, which ends it.
+ */
+enum cuda_export_state {
+	EXPORT_OPEN,	 /* tensors may be published in it */
+	EXPORT_ORPHANED, /* nobody will hear any more who holds it: what is published is free */
+	EXPORT_ENDING,	 /* UNEXPORT has to be sent, once the daemon reads again */
+	EXPORT_ASKED,	 /* others are closing the memory */
+	EXPORT_UNHEARD,	 /* nobody will hear when they have */
+	EXPORT_ENDED,	 /* nobody has it open, or its client is closed */
+};
+
+/* The descriptor of a pool, shared by the exports of memory in it. */
+struct cuda_pool_file {
+	int fd;	       /* -1: it is not open yet */
+	unsigned refs; /* cuda_lock */
+};
+
+/* Under cuda_lock are the links, lists and counts, and the state until that is EXPORT_ENDING; from
+ * then on only the thread touches the export. */
+struct cuda_export {
+	struct list link;	/* in its cuda_session's exports while it is open */
+	struct list queue_link; /* in the thread's exports from EXPORT_ENDING on */
+	struct session *session;
+	struct cuda_memory memory;
+	uint32_t segment, generation;
+	unsigned life; /* of the device's contexts: in which it was made */
+	enum cuda_export_state state;
+	struct cuda_pool_file *pool; /* of memory.pool, or NULL */
+	struct cuda_buffer *buffer;  /* the draft buffer that owns it; NULL: it ends by itself */
+	bool stays;		     /* but not before its allocation is freed (pluggable.h) */
+	unsigned npublications;
+	struct list publications;
+	struct list events;	       /* struct cuda_event, those that no publication has now */
+	struct cuda_publication *last; /* done when the export is freed */
+	struct request ending;
+	struct conn_message answer;
+	int64_t ask_again_ns; /* when UNEXPORT was refused: not before that */
+};
+
+/* Makes the descriptors that open the parts of a memory, one after the other: a tensor may have
+ * more of them than a process may have descriptors. */
+struct cuda_parts {
+	int (*open)(struct cuda_parts *parts, uint32_t part, int *fd); /* *fd is the caller's */
+};
+
+/* Are these the same bytes, allocated by the same call? */
+bool cuda_same_memory(const struct cuda_memory *a, const struct cuda_memory *b);
+
+/*
+ * Makes an export of @memory, which @parts opens, or its handle if that is NULL. Nobody else knows
+ * it yet. If the memory is SEGMENT_CUDA_VMM, cuda_finish_at_exit() has been called before. 0,
+ * SESSION_E_*, or a negative errno.
+ */
+int cuda_export_new(struct cuda_export **out, struct session *s, const struct cuda_memory *memory,
+		    struct cuda_parts *parts);
+
+/* Frees an export that has no publications and is in no list. Imports of it have been forgotten
+ * (import.h). */
+void cuda_export_free(struct cuda_export *e);
+
+/*
+ * Ends an export that has no publications and is in no list. False: it can be freed now. True: that
+ * waits for the daemon, or for tl_close() if the connection has ended, and cuda_export_look() has
+ * to be called until the state is EXPORT_ENDED.
+ */
+bool cuda_export_end(struct cuda_export *e);
+void cuda_export_look(struct cuda_export *e);
+
+/* ---- The caller has cuda_lock ---- */
+
+/* The session's export of that memory that tensors of others are published in, or NULL. */
+struct cuda_export *cuda_export_find(struct cuda_session *cs, const struct cuda_memory *memory);
+
+/* A descriptor of the pool, made from that of an export of memory in it, or -1. So that all who
+ * receive some can tell that they are of one pool, it is exported by the driver once. */
+int cuda_export_pool_fd(CUmemoryPool pool);
+bool cuda_export_has_pool(CUmemoryPool pool); /* is there one to make it from? */
+
+/* Finds the export of that segment to the daemon with that instance, if this process itself made
+ * it; otherwise returns NULL. */
+struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32_t generation);
+
+/*
+ * Has the daemon ended, so that only this process can say what is still in use? Draft buffers are
+ * given back to the driver then, which keeps the memory for all who have it mapped. Memory of
+ * others stays until their client is closed. An export that stays and has no publications is left
+ * to the end of its session, since the end of its last publication frees an orphan.
+ */
+bool cuda_export_is_orphan(const struct cuda_export *e);
+/* Then, if no lease of this process is left in it: nobody finds it any more. */
+void cuda_export_orphan(struct cuda_export *e);
+
+/* ---- The receive mutex is held ---- */
+
+/* The answer to an EXPORT that nobody waited for: it ends. */
+void cuda_late_export(struct session *s, const struct conn_message *m);

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Imports: a segment on a GPU that a session has opened, to read tensors in it. A process opens the
+ * memory once for each device, even if several sessions import it: that is a mapping, which imports
+ * count (mapping.h). An import stays until the daemon asks to close it (UNMAP) and no lease uses
+ * it.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/gpu/session.h"
+#include "client/memory/memory_ops.h"
+#include "proto/wire.h"
+
+struct cuda_event;
+struct cuda_export;
+struct cuda_mapping;
+
+/*
+ *                   it is open            the daemon says UNMAP
+ *     OPENING ------------------> OPEN ------------------------> CLOSING
+ *        |                                                          ^
+ *        | UNMAP                                                    |
+ *        +---------------> OPENING_UNWANTED ------------------------+
+ *                                              it is open
+ *
+ * One that went with the device's context (cudaDeviceReset), or with the export of this process, is
+ * LOST, from any state once it is open: nobody finds it any more, and another import of the segment
+ * may take its place.
+ *
+ * An import that is CLOSING is closed by the closer when no lease uses it any more. One
+ * that cannot be opened is freed by the thread that tried.
+ */
+enum cuda_import_state {
+	IMPORT_OPENING,		 /* others who want it wait for cuda_changed */
+	IMPORT_OPENING_UNWANTED, /* who opens it has a lease, and will give that up */
+	IMPORT_OPEN,
+	IMPORT_CLOSING,
+	IMPORT_LOST,
+};
+
+/* Of the producer's events those that were used last stay open: so many in each bucket. */
+enum { CUDA_EVENT_BUCKETS = 32, CUDA_EVENTS_OPEN = 4 };
+
+struct cuda_import {
+	struct list link; /* in its cuda_session's imports */
+	struct cuda_task closing;
+	struct session *session;
+	uint32_t segment, generation;
+	struct cuda_device *device;
+	unsigned life;	  /* of the device's contexts: in which it was opened */
+	CUdeviceptr base; /* 0: this process published it by a handle, and cannot open that */
+	uint64_t size;
+	struct cuda_mapping *mapping;	  /* NULL: this process exported the memory itself */
+	const struct cuda_export *export; /* NULL: another process did, or it has ended; cuda_lock
+					   */
+	unsigned leases;
+	enum cuda_import_state state;
+	struct list events[CUDA_EVENT_BUCKETS]; /* struct cuda_event: the producers', opened here */
+};
+
+/*
+ * The import of a segment, opened if need be, with a lease counted on it. The caller holds a lease
+ * on a tensor in it, and the library's thread runs, which hears UNMAP. 0, SESSION_E_*, or a
+ * negative errno.
+ */
+int cuda_import_get(struct cuda_session *cs, uint32_t segment, uint32_t generation,
+		    struct get_until until, struct cuda_import **out);
+/* The same without a request: NULL if it is not open. */
+struct cuda_import *cuda_import_known(struct session *s, uint32_t segment, uint32_t generation);
+/* Asks for what opens the first part of a segment, and opens nothing. The caller holds a lease on a
+ * tensor in it. Results as of cuda_import_get(). */
+int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
+		    struct wire_export *out);
+/* Does this process itself hold a lease on a tensor in its export? cuda_lock. */
+bool cuda_imports_leased(const struct cuda_export *e);
+/* Ends the imports of an export of this process. No tensor is in it any more, but a get that comes
+ * too late may still have counted a lease on one. cuda_lock. */
+void cuda_imports_forget(const struct cuda_export *e);
+/* Takes back the lease that a get has counted. */
+void cuda_import_put(struct cuda_import *import);
+
+/* Has the context that it was opened in ended? */
+bool cuda_import_is_dead(const struct cuda_import *import);
+
+static inline bool cuda_import_is_open(const struct cuda_import *import)
+{
+	return import->state >= IMPORT_OPEN;
+}
+
+/* The daemon asks to close the segment. False: it is not imported. cuda_lock. */
+bool cuda_import_unmap(struct cuda_session *cs, uint32_t segment, uint32_t generation);
+
+/* The same for all segments of which the catalog says that they have ended. cuda_lock. */
+void cuda_imports_unmap_dead(struct cuda_session *cs);
+
+/* Closes and frees an import that is in no list, which may wait for the GPU. The caller does not
+ * have cuda_lock. */
+void cuda_import_close(struct cuda_import *import);
+
+/* The event with that handle, opened here and kept with the import, on which the caller has a
+ * lease; pinned. The device's context is current. */
+int cuda_import_event(struct cuda_import *import, const struct cuda_scope *scope,
+		      const unsigned char handle[64], struct cuda_event **out);

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Leases on tensors that lie on a GPU, once they are taken (take.h). */
+#pragma once
+
+#include <assert.h>
+
+#include "client/gpu/device.h"
+#include "client/read/lease_tensor.h"
+
+struct cuda_event;
+struct cuda_import;
+struct cuda_marking;
+
+/* The part of a lease that only tensors on GPUs have. */
+struct cuda_lease {
+	struct list queue_link;	      /* of the thread */
+	struct cuda_import *import;   /* NULL: nothing is opened */
+	struct cuda_event *event;     /* what it waits for once its user has left */
+	struct cuda_marking *marking; /* the closer marks its place; NULL: it does not */
+	intptr_t stream;
+	uint64_t thread; /* whose TL_STREAM_PER_THREAD that is */
+};
+static_assert(sizeof(struct cuda_lease) <= TENSOR_LEASE_OWN, "there is space for it");
+
+static inline struct cuda_lease *cuda_lease_of(const struct tensor_lease *l)
+{
+	return (struct cuda_lease *)(void *)l->own;
+}
+
+static inline struct tensor_lease *cuda_lease_queued(struct list *queue_link)
+{
+	struct cuda_lease *own = container_of(queue_link, struct cuda_lease, queue_link);
+
+	return (struct tensor_lease *)((char *)own - offsetof(struct tensor_lease, own));
+}
+
+/* The deleter: gives the lease up, now or when the work that its user queued has ended. */
+void cuda_lease_delete(DLManagedTensorVersioned *managed);
+/* For a remap: how it is leased, and on which stream unless @stream says that one was asked for. */
+void cuda_lease_again(const struct tensor_lease *l, bool stream, tl_get_options *options);
+
+/* One look at all leases that wait. Of each stream only the oldest is asked for, besides those that
+ * mark their place now, and the context is made current once. Zeroes at first. */
+enum { CUDA_SWEEP_STREAMS = 32 };
+struct cuda_sweep {
+	struct cuda_device *device; /* whose context is current; NULL: none */
+	struct cuda_scope scope;
+	unsigned nbusy; /* streams on which a lease is known to wait */
+	struct cuda_sweep_stream {
+		intptr_t stream;
+		uint64_t thread;
+		bool marks; /* it has marked the work that it waits for, or does so now */
+	} busy[CUDA_SWEEP_STREAMS];
+};
+
+/* Has the GPU done what the lease's user queued? For the thread, which has no lock. */
+bool cuda_lease_idle(struct tensor_lease *l, struct cuda_sweep *sweep);
+void cuda_sweep_end(struct cuda_sweep *sweep);
+/* If so, gives it up. Called without the lock. */
+void cuda_lease_end(struct tensor_lease *l);
+/* In a forked child: the closer that was to mark its place is the parent's. */
+void cuda_lease_forget_marking(struct tensor_lease *l);

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Mappings: GPU memory of other processes, opened in this one. All sessions of one daemon share the
+ * mapping of a segment and count on it. */
+#pragma once
+
+#include "client/gpu/device.h"
+#include "client/memory/memory_ops.h"
+#include "client/connection/session.h"
+#include "proto/wire.h"
+
+struct cuda_mapping {
+	struct list link; /* in the list of the process; under cuda_lock, as refs and state */
+	uint64_t instance;
+	uint32_t segment, generation;
+	unsigned refs;
+	enum {
+		MAPPING_OPENING, /* others who want it wait for cuda_changed */
+		MAPPING_OPEN,
+		MAPPING_FAILED, /* in no list: the last of those who waited frees it */
+	} state;
+	struct cuda_device *device;
+	unsigned life; /* of the device's contexts: in which it was opened */
+	enum segment_kind kind;
+	CUdeviceptr base;
+	uint64_t size;
+	struct cuda_part_mapping {
+		CUdeviceptr at;
+		uint64_t size;
+	} * parts; /* SEGMENT_CUDA_VMM: what is mapped in the @size reserved bytes */
+	uint32_t nparts;
+	struct cuda_pool_use *pool; /* SEGMENT_CUDA_POOL; in the imported pool that it lies in */
+};
+
+/*
+ * Asks the daemon for what opens the segment, and opens it, or counts on the mapping that there is.
+ * 0, SESSION_E_*, or a negative errno. *imported says whether the daemon counts the session as one
+ * that has the segment open.
+ */
+int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation,
+		     struct get_until until, bool *imported, struct cuda_mapping **out);
+void cuda_mapping_put(struct cuda_mapping *m);
+/* Fails with -ETIMEDOUT: another thread was opening it for all the time. */
+int cuda_opened_late(void);
+/* Has it ended with the context that it was opened in? */
+bool cuda_mapping_is_dead(const struct cuda_mapping *m);
+/* Does any of [@at, @at + @size) lie in memory of another process that is open here? */
+bool cuda_mapping_has(CUdeviceptr at, uint64_t size);
+
+/*
+ * Asks the daemon for what opens the first part of a segment, and opens nothing; but on success the
+ * daemon counts the session as one that has it open. Results as of cuda_mapping_get().
+ */
+int cuda_mapping_ask(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
+		     struct wire_export *out);

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Allocating, mapping and exporting memory takes long, and so does mapping it in a consumer.
+ * Therefore a buffer that was used before is taken if there is one of that size (buffer.h).
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/gpu/allocate.h"
+#include "client/gpu/finish.h"
+#include "client/gpu/shareable.h"
+#include "client/gpu/thread.h"
+#include "client/error.h"
+#include "client/connection/client.h"
+#include "util/cancel.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/fd.h"
+
+enum { GRACE_LOOKS = 4, CLOSER_LOOKS = 100 };
+/* Even one who does not wait gets what was freed just now: for this time and so many looks. */
+#define GRACE_NS (20 * NS_PER_MS)
+/* It waits so long, and for so many looks, for what the closer was asked to give back. */
+#define CLOSER_NS (200 * NS_PER_MS)
+#define LOOK_NS (1 * NS_PER_MS)
+
+/* ---- Buffers ---- */
+
+/* A free buffer of exactly that size, or NULL. There is none when the daemon has ended, since
+ * nobody can say then whether others still read it. */
+static struct cuda_buffer *reuse(struct cuda_session *cs, const struct cuda_device *device,
+				 uint64_t size)
+{
+	struct cuda_buffer *buffer, *found = NULL;
+
+	pthread_mutex_lock(&cuda_lock);
+	list_for_each_entry(buffer, &cs->buffers, link) {
+		if (atomic_load(&cs->session->ended))
+			break;
+		if (buffer->size != size || buffer->export->memory.device != device ||
+		    buffer->life != atomic_load(&device->life))
+			continue;
+		found = buffer;
+		break;
+	}
+	if (found) {
+		list_del(&found->link);
+		cs->nbuffers--;
+		found->uses = 1;
+	}
+	pthread_mutex_unlock(&cuda_lock);
+	return found;
+}
+
+/* The descriptor of a buffer, which is one part. */
+struct buffer_part {
+	struct cuda_parts parts;
+	int fd;
+};
+
+static int open_part(struct cuda_parts *parts, uint32_t part, int *fd)
+{
+	(void)part;
+	*fd = take_fd(&container_of(parts, struct buffer_part, parts)->fd);
+	return 0;
+}
+
+static int export_buffer(struct session *s, struct cuda_buffer *buffer, struct cuda_device *device,
+			 CUdeviceptr base, int fd_take)
+{
+	struct buffer_part part = { .parts.open = open_part, .fd = fd_take };
+	struct cuda_memory memory = {
+		.kind = SEGMENT_CUDA_VMM,
+		.device = device,
+		.base = base,
+		.size = buffer->size,
+		.nparts = 1,
+	};
+
+	int r;
+
+	memcpy(memory.uuid, device->uuid.bytes, sizeof(memory.uuid));
+	r = cuda_finish_at_exit();
+	if (!r)
+		r = cuda_export_new(&buffer->export, s, &memory, &part.parts);
+	fd_close(part.fd);
+	return r;
+}
+
+static int buffer_new(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
+		      struct cuda_buffer **out)
+{
+	struct cuda_buffer *buffer = calloc(1, sizeof(*buffer));
+	struct cuda_scope scope;
+	CUdeviceptr base = 0;
+	int fd = -1;
+	int r;
+
+	if (!buffer)
+		return tl_fail(-ENOMEM, "no memory to keep track of a draft buffer");
+	list_init(&buffer->link);
+	buffer->owner = cs;
+	buffer->size = size;
+	buffer->uses = 1;
+	r = cuda_enter(device, &scope);
+	if (r) {
+		free(buffer);
+		return r;
+	}
+	buffer->life = atomic_load(&device->life);
+	r = cuda_shareable_new(&scope, device, size, &base, &fd);
+	if (!r)
+		r = export_buffer(cs->session, buffer, device, base, fd);
+	cuda_leave(&scope);
+	if (r && base)
+		cuda_buffer_give_up(buffer, device, base); /* unmapping it may wait for the GPU */
+	else if (r)
+		free(buffer);
+	if (r)
+		return r;
+	buffer->export->buffer = buffer;
+	pthread_mutex_lock(&cuda_lock);
+	list_add_head(&cs->exports, &buffer->export->link);
+	pthread_mutex_unlock(&cuda_lock);
+	*out = buffer;
+	return 0;
+}
+
+static bool no_space(int r)
+{
+	return r == -ENOMEM || r == -ENOSPC || r == -EDQUOT;
+}
+
+/* Does a wait for space go on? @given_back: the last attempt found all that the closer was to give
+ * back. */
+static bool goes_on(unsigned looks, int64_t deadline, int64_t closer_deadline, bool given_back)
+{
+	if (looks < GRACE_LOOKS || !deadline_passed(deadline))
+		return true;
+	return !given_back && (looks < CLOSER_LOOKS || !deadline_passed(closer_deadline));
+}
+
+/*
+ * Makes a buffer. If there is no space it lets the closer give back what is kept for other sizes,
+ * and waits for what others free, and for what was freed just now and is still on its way through
+ * the thread, the daemon and consumers. On a busy machine the first attempt alone may outlast the
+ * deadline, when nothing has been given back yet: hence the least numbers of looks. While the
+ * closer has yet to unmap memory that could not be exported there is no other attempt, which would
+ * add to it.
+ */
+static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
+		       int64_t deadline, struct cuda_buffer **out)
+{
+	int64_t closer_deadline = 0;
+	int r = 0;
+
+	for (unsigned looks = 0;; looks++) {
+		bool given_back = cuda_buffers_given_back(cs);
+
+		if (!cuda_buffers_given_up(cs))
+			r = buffer_new(cs, device, size, out);
+		else if (!looks)
+			r = tl_fail(
+				-ENOSPC,
+				"memory on GPU %d, which the daemon had no space for before, is "
+				"not unmapped yet",
+				device->ordinal);
+		if (no_space(r) && atomic_load(&cs->session->ended))
+			return SESSION_E_UNSENT; /* it waits with the next daemon */
+		if (!no_space(r) || !goes_on(looks, deadline, closer_deadline, given_back))
+			return r;
+		cuda_buffers_give_back(cs);
+		if (!closer_deadline)
+			closer_deadline = deadline_after(CLOSER_NS);
+		nap(LOOK_NS);
+		tl_failures_hide(); /* the text is the attempt's */
+		cuda_catch_up(cs->session);
+		tl_failures_show();
+		*out = reuse(cs, device, size);
+		if (*out)
+			return 0;
+	}
+}
+
+int cuda_buffer_get(struct session *s, struct cuda_device *device, uint64_t size, int64_t deadline,
+		    struct cuda_buffer **out)
+{
+	int64_t grace = deadline_after(GRACE_NS);
+	struct cuda_session *cs;
+	int r;
+
+	r = cuda_shareable(device);
+	if (!r)
+		r = cuda_session_with_thread(s, &cs);
+	if (r)
+		return r;
+	if (atomic_load(&s->ended))
+		return SESSION_E_UNSENT; /* others may still read what is free here */
+	size = cuda_shareable_size(device, size);
+	cuda_look_for_reset(device);
+	*out = reuse(cs, device, size);
+	if (!*out) {
+		cuda_catch_up(s);
+		*out = reuse(cs, device, size);
+	}
+	if (*out)
+		return 0;
+	return buffer_wait(cs, device, size, deadline < grace ? grace : deadline, out);
+}

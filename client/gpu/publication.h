@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Publications: a tensor that this process published in one of its exports. A publication keeps
+ * what it was published from until nobody holds the tensor any more and the GPU work that writes it
+ * has ended; then `done` is called, on the library's thread if it calls a program's deleter. It has
+ * a count on its session.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tensorlease/tensorlease.h>
+
+#include "client/gpu/captured.h"
+#include "client/gpu/event.h"
+#include "client/gpu/export.h"
+#include "client/publish/group.h"
+#include "proto/description.h"
+
+/*
+ * Two things have to come together before a publication can end: what is known of the tensor, and
+ * whether its publisher is still in the call that publishes it, and so may still touch the
+ * publication. Each state is one combination of them.
+ *
+ *                          the daemon has            nobody holds it: FREED, or
+ *                          published it              it was refused or not sent
+ *
+ *   the publisher is in its call:
+ *                PLACING ---------------> PLACED ----------------> VOID
+ *                   |                        |                       |
+ *   it leaves       |                        |                       |
+ *                   v                        v                       v
+ *                UNANSWERED ------------> PUBLISHED -------------> FREE
+ *
+ * PLACING also goes straight to VOID, and UNANSWERED to FREE. turn() in publication.c has the
+ * table. A publisher leaves PLACING when the daemon did not answer in time: a late answer, or
+ * FREED, says what came of it. The library's thread ends a publication that is FREE when its work
+ * has ended.
+ */
+enum cuda_publication_state {
+	PUBLICATION_PLACING,
+	PUBLICATION_PLACED,
+	PUBLICATION_VOID,
+	PUBLICATION_UNANSWERED,
+	PUBLICATION_PUBLISHED,
+	PUBLICATION_FREE,
+};
+
+/* The GPU work that writes the tensor; it only goes forward. */
+enum cuda_work {
+	WORK_QUEUED, /* the publication's event has not come */
+	WORK_ENDED,  /* it has, or failed, and the daemon has to be told (FINISHED) */
+	WORK_KNOWN,  /* the daemon was told, or nobody need be */
+};
+
+/* All under cuda_lock. */
+struct cuda_publication {
+	struct list link;	/* in its export's publications, until it ends */
+	struct list queue_link; /* in one of the thread's queues */
+	struct list known_link; /* by its cookie, from before it is published until it is freed */
+	uint64_t cookie;	/* never the same again in this process */
+	struct session *session;
+	struct cuda_export *export; /* once it has ended: NULL, or the export that ends with it */
+	enum cuda_publication_state state;
+	enum cuda_work work;
+	struct cuda_event *event; /* NULL: there was nothing to wait for */
+	CUresult failure;	  /* of the work; CUDA_OK: none */
+	uint64_t ref;		  /* once the daemon has published it */
+	uint32_t serial;	  /* of a PLACE or GROUP that is not answered; 0: there is none */
+	bool deletes; /* `done` calls a program's deleter: that is for the library's thread only */
+	void (*first)(void *context); /* or NULL: before `done`, on any thread */
+	void (*done)(void *context);
+	void (*child)(void *context); /* instead, in a child forked before; or NULL */
+	void *context;
+	struct cuda_captured captured; /* of cuda_retire(), while @stream is being captured */
+	intptr_t stream;
+};
+
+/* The tensor to publish. */
+struct cuda_placing {
+	const DLTensor *as; /* dtype, ndim and shape */
+	uint64_t flags;	    /* DLPack's */
+	uint64_t offset;    /* in the memory */
+	const char *name;
+	size_t name_len;
+	const void *metadata;
+	size_t metadata_size;
+	struct tensor_lifetime lifetime;
+	intptr_t stream;		    /* TL_STREAM_NONE: it is written already */
+	const unsigned char *foreign_event; /* somebody else's handle, instead of the stream */
+};
+
+/* Makes a publication, for cuda_place(), in the export of a draft buffer. 0, or -ENOMEM. */
+int cuda_publication_in(struct cuda_export *e, struct cuda_publication **out);
+
+/*
+ * Publishes; consumes @p. On success @done(@context) will be called once; on failure never, unless
+ * a draft buffer owns the export: then it is called in any case, as soon as nobody can use the
+ * memory. 0, SESSION_E_UNSENT, or a negative errno. After -EINPROGRESS, when there was no answer,
+ * the tensor may be published, now or later, and @done will be called as after success.
+ */
+int cuda_place(struct cuda_publication *p, const struct cuda_placing *placing,
+	       void (*done)(void *context), void *context, uint64_t *version);
+/* Calls @done(@context) when what is queued on the stream by now has ended; it waits for that if
+ * the driver cannot mark the place. If @first is not NULL, any thread calls that instead, and the
+ * library's thread @done after it, which may call a program's deleter. A child that is forked
+ * before calls @child at once, unless that is NULL. 0, or -ENOMEM: none of them is called. */
+int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *context),
+		void (*done)(void *context), void (*child)(void *context), void *context);
+
+/*
+ * The same in steps, for members of a group: cuda_publication_arm(), which takes a use of @event if
+ * that is not NULL; the message that makes the member, and _made() when it is; _asked() when the
+ * group is asked for, and in any case _end(), which consumes @p. @done is called as cuda_place()
+ * says, MEMBERS_FAILED being failure.
+ */
+void cuda_publication_arm(struct cuda_publication *p, struct cuda_event *event,
+			  void (*done)(void *context), void *context);
+void cuda_publication_message(const struct cuda_publication *p, uint64_t offset,
+			      struct tensor_description *d, unsigned char *bytes);
+void cuda_publication_made(struct cuda_publication *p, uint64_t ref);
+void cuda_publication_asked(struct cuda_publication *p, uint32_t serial);
+void cuda_publication_end(struct cuda_publication *p, enum members_end end);
+
+/* Makes one that is in no export yet, for opening.h; NULL and tl_fail()'s text: no memory. */
+struct cuda_publication *cuda_publication_new(struct session *s);
+/* Puts it into its export. cuda_lock, unless nobody else knows the export. */
+void cuda_publication_link(struct cuda_export *e, struct cuda_publication *p);
+
+/* Frees a publication that has ended and is in no list, and calls `done`. */
+void cuda_publication_done(struct cuda_publication *p);
+
+/* In a forked child, first under the lock, then without any: all of them are the parent's, but for
+ * what `child` gives up. */
+void cuda_publications_inherit(void);
+void cuda_publications_uncount(void);
+
+/* ---- The caller has cuda_lock ---- */
+
+/* The daemon says FREED. It need not tell the truth: @cookie may name nothing. */
+void cuda_publication_freed(const struct session *s, uint64_t cookie);
+/* The answer to the PLACE or GROUP with that serial came when nobody waited for it. @ref: of what
+ * was placed, or 0. */
+void cuda_publication_answered(struct cuda_session *cs, uint32_t serial, bool published,
+			       uint64_t ref);
+/* Nobody will hear any more who holds what is published in the export: all of it is free. */
+void cuda_publications_orphan(struct cuda_export *e);
+
+/* The event with that handle of what was published in the export, pinned; NULL: it has come. */
+struct cuda_event *cuda_event_here(const struct cuda_export *e, const unsigned char handle[64]);
+
+/* Asks for the publication's work, as cuda_event_ask() says, if it is not known to have ended. */
+void cuda_publication_ask(struct cuda_publication *p, struct list *list);
+
+/* Does what can be done about a publication now, and says what the thread has to do with it. */
+enum publication_step {
+	STEP_WAIT, /* look again later: the GPU is at work, or the daemon does not read */
+	STEP_IDLE, /* nothing, until something about it changes */
+	STEP_END,  /* end it: it is out of its export's list */
+};
+enum publication_step cuda_publication_step(struct cuda_publication *p);
+
+/* The reasons why a tensor still needs this process. If its work has ended the daemon is told so
+ * here, unless that has happened. */
+enum publication_need {
+	NEEDS_NOTHING,
+	NEEDS_DAEMON, /* the daemon has not yet handled that the work has ended */
+	NEEDS_GPU,    /* the tensor is being written */
+};
+enum publication_need cuda_publication_need(struct cuda_publication *p);

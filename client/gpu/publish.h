@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Publishing tensors that lie on a GPU. */
+#pragma once
+
+#include <tensorlease/tensorlease.h>
+
+#include "client/gpu/buffer.h"
+#include "client/gpu/device.h"
+#include "client/publish/draft.h"
+#include "client/connection/call.h"
+
+/* tl_create() of a draft on the GPU that @request names. */
+int cuda_create(struct call *c, const struct use *use, const struct draft_request *request,
+		struct tl_draft **out);
+
+/*
+ * tl_publish() of a tensor on a GPU that is not a draft of ours. It has been checked, is contiguous
+ * and has @nbytes bytes. 0, or a negative errno.
+ */
+int cuda_publish(struct call *c, const struct use *use, const char *name,
+		 DLManagedTensorVersioned *tensor, uint64_t nbytes, const tl_put_options *o,
+		 bool *copied, uint64_t *version);
+/* tl_put() of a tensor on a GPU. */
+int cuda_put(struct call *c, const struct use *use, const char *name, const DLTensor *source,
+	     const tl_put_options *o, uint64_t *version);
+
+/*
+ * Calls the deleter of a tensor that was published as any other and whose work has ended. An
+ * exported draft needs its stream no more then, which its owner may have ended.
+ */
+void cuda_tensor_delete(void *tensor);
+
+/*
+ * Takes in what the options of tl_publish() say of a draft on a GPU: the stream that writes it, and
+ * whether to wait for that.
+ */
+int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o);
+/* The stream that writes a draft on a GPU, seen from this thread. */
+intptr_t cuda_draft_stream(struct tl_draft *draft);
+/* draft_commit() of a draft on a GPU. */
+int cuda_draft_commit(struct tl_draft *draft, const struct commit_as *as, uint64_t *version);
+/* May a leased tensor have a second name? */
+int cuda_second_name(const struct tensor_lease *l, const char *name, const tl_put_options *o,
+		     int64_t deadline);
+/*
+ * Gives up the draft's buffer, which is used again when the work on its stream has ended: when the
+ * draft is given up, and at its end if that did not happen.
+ */
+void cuda_draft_end(struct tl_draft *draft);
+/* The end of a use of a buffer: cuda_buffer_put(), as a function that is called later. */
+void cuda_buffer_done(void *buffer);
+/* Ends a use of a buffer when what is queued on the stream by now has ended. */
+void cuda_buffer_leave(struct cuda_buffer *buffer, intptr_t stream);
+/* cuda_draft_end() in two steps, the first of which waits for nothing: gpu.h. */
+void cuda_draft_close(struct tl_draft *draft, struct list *left);
+void cuda_drafts_left(struct list *left);

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The part of a session that concerns GPUs. All of it is under cuda_lock. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/gpu/device.h"
+#include "client/gpu/lock.h"
+#include "client/gpu/task.h"
+#include "client/connection/session.h"
+#include "util/list.h"
+
+extern struct list cuda_sessions; /* struct cuda_session */
+
+enum { CUDA_IMPORT_BUCKETS = 256 };
+
+static_assert(CUDA_DEVICES_MAX <= 64, "cuda_session.keeping has a bit for each");
+
+struct cuda_session {
+	struct list link; /* in cuda_sessions: those that the thread looks after */
+	struct session *session;
+	struct list exports;			  /* struct cuda_export, open ones */
+	struct list imports[CUDA_IMPORT_BUCKETS]; /* struct cuda_import, by segment */
+	struct list buffers; /* struct cuda_buffer, free ones; most recently used first */
+	unsigned nbuffers;
+	unsigned trims_asked, trims_done; /* how often the closer was to give all of them back */
+	unsigned unmapping; /* buffers that could not be exported, which the closer unmaps */
+	struct list making; /* struct making: exports that publishers are making (opening.c) */
+	/* By number of a device: serial of the KEEP that gave the daemon its file; 0: it has none
+	 */
+	uint32_t kept[CUDA_DEVICES_MAX];
+	uint64_t keeping;  /* bits: a thread is about to send that KEEP */
+	bool produces;	   /* it has exported, or is about to */
+	unsigned claims;   /* who works with it, or will: it must not go */
+	bool waited;	   /* tl_close() waited in vain for the GPU: exit() does not again */
+	unsigned orphaned; /* tensors that were unfinished when the daemon had ended */
+	unsigned failures; /* of work that was to write what is published */
+	CUresult failure;  /* of the last of it */
+	struct cuda_task ending;
+};
+
+/* The session's, or NULL. cuda_lock. */
+static inline struct cuda_session *cuda_of(const struct session *s)
+{
+	return s->of_kind[KIND_DEVICE];
+}
+
+/* No user is left, and what it has open is about to be closed or is being closed. cuda_lock. */
+static inline bool cuda_session_is_ending(const struct cuda_session *cs)
+{
+	return list_empty(&cs->link);
+}
+
+/* The session stays until this is undone. cuda_lock. */
+static inline void cuda_session_claim(struct cuda_session *cs)
+{
+	cs->claims++;
+}
+
+static inline void cuda_session_release(struct cuda_session *cs)
+{
+	if (--cs->claims == 0)
+		pthread_cond_broadcast(&cuda_changed);
+}
+
+/* The session's, made at need. 0, or a negative errno with a text. */
+int cuda_session_get(struct session *s, struct cuda_session **out);

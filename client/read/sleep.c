@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/error.h"
+#include "client/read/ring.h"
+#include "client/read/sleep.h"
+#include "client/connection/request.h"
+#include "util/clock.h"
+#include "util/spin.h"
+
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449 /* on every architecture */
+#endif
+#ifndef FUTEX_32
+#define FUTEX_32 2
+#endif
+
+/* ---- Futexes ---- */
+
+struct sleep_word sleep_word(const _Atomic uint32_t *word, uint32_t seen, bool shared)
+{
+	return (struct sleep_word){ .val = seen,
+				    .uaddr = (uintptr_t)word,
+				    .flags = FUTEX_32 | (shared ? 0 : FUTEX_PRIVATE_FLAG) };
+}
+
+static int sleep_on_all(const struct sleep_word *words, unsigned n, int64_t ns)
+{
+	int64_t end = now_mono_ns() + ns;
+	struct timespec ts = { .tv_sec = end / NS_PER_SEC, .tv_nsec = end % NS_PER_SEC };
+
+	if (syscall(SYS_futex_waitv, words, n, 0, &ts, CLOCK_MONOTONIC) >= 0)
+		return 0;
+	return -errno;
+}
+
+static int sleep_on_one(const struct sleep_word *word, int64_t ns)
+{
+	struct timespec ts = { .tv_sec = ns / NS_PER_SEC, .tv_nsec = ns % NS_PER_SEC };
+	int op = FUTEX_WAIT | (word->flags & FUTEX_PRIVATE_FLAG);
+
+	if (!syscall(SYS_futex, (uintptr_t)word->uaddr, op, (uint32_t)word->val, &ts, NULL, 0))
+		return 0;
+	return -errno;
+}
+
+static bool word_changed(const struct sleep_word *word)
+{
+	return atomic_load_explicit((const _Atomic uint32_t *)(uintptr_t)word->uaddr,
+				    memory_order_acquire) != word->val;
+}
+
+static bool spin_on(struct spin *spin, const struct sleep_word *words, unsigned n)
+{
+	while (spin_again(spin)) {
+		for (unsigned i = 0; i < n; i++)
+			if (word_changed(&words[i]))
+				return true;
+	}
+	return false;
+}
+
+int sleep_on(const struct sleep_word *words, unsigned n, int64_t ns)
+{
+	static _Thread_local struct spin spin;
+	int r;
+
+	spin_begin(&spin);
+	if (spin_on(&spin, words, n))
+		r = -EAGAIN;
+	else
+		r = n == 1 ? sleep_on_one(words, ns) : sleep_on_all(words, n, ns);
+	spin_end(&spin);
+	if (!r || r == -EINTR || r == -EAGAIN || r == -ETIMEDOUT)
+		return r;
+	/* no futex_waitv() */
+	r = sleep_on_one(&words[n - 1], ns < SLEEP_SHORT_NS ? ns : SLEEP_SHORT_NS);
+	return r == -ETIMEDOUT ? 0 : r;
+}
+
+/* ---- How long ---- */
+
+/* A waiter checks at least this often whether the daemon is there. */
+#define SLICE_NS (1 * NS_PER_SEC)
+/* Bounds of a wary waiter's sleep, which is about as long as the time between versions. */
+#define WARY_MIN_NS (100 * NS_PER_US)
+#define WARY_MAX_NS (2 * NS_PER_MS)
+/* A sleeper that the daemon woke looks sooner than this. */
+#define LATE_NS (20 * NS_PER_MS)
+
+/* How many waits a client stays wary: more each time that it is cheated again after that. */
+enum { WARY_WAITS = 1000, WARY_WAITS_MAX = 64000 };
+
+/* Threads of a client share the slice. Of two changes at a time one may be lost. */
+static int64_t wary_slice(const tl_client *client)
+{
+	int64_t slice = atomic_load_explicit(&client->wary_slice_ns, memory_order_relaxed);
+
+	return slice ? slice : WARY_MAX_NS;
+}
+
+static void set_wary_slice(tl_client *client, int64_t slice)
+{
+	if (slice < WARY_MIN_NS)
+		slice = WARY_MIN_NS;
+	if (slice > WARY_MAX_NS)
+		slice = WARY_MAX_NS;
+	atomic_store_explicit(&client->wary_slice_ns, slice, memory_order_relaxed);
+}
+
+int sleeper_ask_wakes(struct sleeper *sl, const struct call *c, struct session *s, uint64_t ring)
+{
+	int64_t deadline = deadline_after(SLICE_NS);
+	int r;
+
+	if (!ring || now_mono_ns() < sl->ask_ns)
+		return 0;
+	if (session_deadline(s) < deadline)
+		deadline = session_deadline(s);
+	r = ring_ask_wakes(s, ring, c->deadline < deadline ? c->deadline : deadline);
+	if (r != -ETIMEDOUT)
+		return r;
+	sl->ask_ns = now_mono_ns() + SLICE_NS;
+	return 0;
+}
+
+/* Counts a wait, or a second of one. True: it sleeps in short slices. */
+static bool wary_count(tl_client *client)
+{
+	uint32_t waits = atomic_load_explicit(&client->wary, memory_order_relaxed);
+
+	if (waits) /* two threads may count one wait */
+		atomic_store_explicit(&client->wary, waits - 1, memory_order_relaxed);
+	return waits;
+}
+
+int64_t sleeper_begin(struct sleeper *sl, int64_t left)
+{
+	int64_t slice;
+
+	if (!sl->began)
+		sl->wary = wary_count(sl->client);
+	sl->began = now_real_ns();
+	sl->unasked = now_mono_ns() < sl->ask_ns;
+	slice = sl->wary || sl->unasked ? wary_slice(sl->client) : SLICE_NS;
+	return left < slice ? left : slice;
+}
+
+void sleeper_cheated(struct sleeper *sl)
+{
+	tl_client *client = sl->client;
+	uint32_t waits = atomic_load_explicit(&client->wary_waits, memory_order_relaxed);
+
+	if (sl->unasked)
+		return; /* nobody need have done that */
+	if (sl->wary)
+		set_wary_slice(client, wary_slice(client) / 2); /* it was too long */
+	else
+		waits = waits == 0 ? WARY_WAITS : waits < WARY_WAITS_MAX ? waits * 2 : waits;
+	sl->wary = true;
+	atomic_store_explicit(&client->wary_waits, waits, memory_order_relaxed);
+	atomic_store_explicit(&client->wary, waits, memory_order_relaxed);
+}
+
+/*
+ * A thief that wakes the sleepers it has moved makes them late, or makes them miss a version. Both
+ * also happen without a thief, but seldom to a sleeper. Only a ring gets versions so fast that
+ * every reader misses some, and there only lateness tells.
+ */
+void sleeper_found(struct sleeper *sl, const struct wake_word *wake, uint64_t newer_than)
+{
+	int64_t since = (int64_t)wake->published_ns;
+
+	if (!sl->began)
+		return;
+	if (since < sl->began)
+		since = sl->began;
+	if (sl->looked - since > LATE_NS ||
+	    (newer_than && !wake->ring && wake->version != newer_than + 1))
+		sleeper_cheated(sl);
+}
+
+bool sleeper_served(struct sleeper *sl, struct session *s)
+{
+	int64_t now = now_mono_ns();
+	int64_t slice = wary_slice(sl->client);
+
+	if (sl->wary) /* longer by so little that it meets most versions when they come often */
+		set_wary_slice(sl->client, slice + slice / 16);
+	if (!session_served(s))
+		return false;
+	if (atomic_load(&s->hangup.ended))
+		return session_probe(s);
+	if (sl->wary && now - sl->probed < SLICE_NS)
+		return true;
+	if (sl->wary && sl->probed)
+		sl->wary = wary_count(sl->client);
+	sl->probed = now;
+	return session_probe(s);
+}
+
+/* ---- Many words ---- */
+
+static void add_word(struct sleep_words *w, struct sleep_word word)
+{
+	if (w->n == SLEEP_WORDS_MAX)
+		w->more = true;
+	else
+		w->words[w->n++] = word;
+}
+
+void sleep_words_begin(struct sleep_words *w, const struct call *c, const struct session *s)
+{
+	memset(w->slots, 0, sizeof(w->slots));
+	w->n = 0;
+	w->more = false;
+	if (c->interrupt)
+		add_word(w, sleep_word(c->interrupt, c->interrupt_value, false));
+	add_word(w, sleep_word(&s->hangup.ended, 0, false));
+	w->own = w->n;
+}
+
+void sleep_words_add(struct sleep_words *w, const _Atomic uint32_t *word, uint32_t seen)
+{
+	unsigned slot = (unsigned)((uintptr_t)word / 64 * 31 % SLEEP_SLOTS);
+
+	for (; w->slots[slot]; slot = (slot + 1) % SLEEP_SLOTS)
+		if (w->words[w->slots[slot] - 1].uaddr == (uintptr_t)word)
+			return;
+	add_word(w, sleep_word(word, seen, true));
+	if (!w->more)
+		w->slots[slot] = (uint8_t)w->n;
+}
+
+/* True if the daemon has changed one of the words. */
+static bool words_changed(const struct sleep_words *w)
+{
+	for (unsigned i = w->own; i < w->n; i++)
+		if (word_changed(&w->words[i]))
+			return true;
+	return false;
+}
+
+int sleep_interrupted(void)
+{
+	return tl_fail(-EINTR, "the wait was interrupted by a signal");
+}
+
+int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, struct sleeper *sl)
+{
+	int64_t left = c->timeout_ns ? deadline_left_ns(c->deadline) : 0;
+	int r;
+
+	if (left == 0)
+		return -ETIMEDOUT;
+	hangup_watch(&s->hangup, session_socket(s), s->forked);
+	left = sleeper_begin(sl, left);
+	if (w->more && left > SLEEP_SHORT_NS)
+		left = SLEEP_SHORT_NS;
+	r = sleep_on(w->words, w->n, left);
+	if (r == -ETIMEDOUT && words_changed(w))
+		sleeper_cheated(sl);
+	if (r == -EINTR)
+		return sleep_interrupted();
+	mappings_let_go(&s->mappings, MAPPINGS_FEW);
+	if (session_served(s))
+		c->renewals = 0;
+	if (call_interrupted(c) || (session_served(s) && words_changed(w)))
+		return LEASE_E_STALE;
+	return sleeper_served(sl, s) ? LEASE_E_STALE : LEASE_E_UNSERVED;
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Decides how long a waiter sleeps at a time. The daemon wakes it when its word changes. But any
+ * process that maps the catalog can move the sleepers of a word to another one (FUTEX_REQUEUE).
+ * There nobody wakes them, or the other process does when it likes. A waiter that notices such a
+ * theft makes its client wary: the client's next waits sleep for so short a time that the thief
+ * gains next to nothing. Being wary for no reason costs a little work, and ends after as many waits
+ * or seconds of waits.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/read/lookup.h"
+#include "client/connection/call.h"
+#include "util/clock.h"
+
+/* One wait. Starts with its client, and zeroes. */
+struct sleeper {
+	tl_client *client;
+	int64_t began;	/* CLOCK_REALTIME when it last fell asleep; 0: it never did */
+	int64_t looked; /* the same when it last saw a tensor */
+	int64_t probed; /* CLOCK_MONOTONIC when it last checked the daemon */
+	int64_t ask_ns; /* until then the daemon is not asked again to have it woken */
+	bool wary;
+	bool unasked; /* in its last sleep perhaps nobody would have woken it */
+};
+
+/* struct futex_waitv, which linux/futex.h has since 5.16. */
+struct sleep_word {
+	uint64_t val;
+	uint64_t uaddr;
+	uint32_t flags;
+	uint32_t reserved;
+};
+
+/* Length of the slices where it cannot sleep on all words at once. */
+#define SLEEP_SHORT_NS (5 * NS_PER_MS)
+
+/* Makes a word to sleep on as long as its value is @seen. Without @shared it is private to this
+ * process. */
+struct sleep_word sleep_word(const _Atomic uint32_t *word, uint32_t seen, bool shared);
+/* Sleeps until one of @n words changes or is woken, or for some time. Returns 0, -EAGAIN, -EINTR,
+ * or -ETIMEDOUT after all of @ns. If this thread's last wait was short, spins first. */
+int sleep_on(const struct sleep_word *words, unsigned n, int64_t ns);
+
+enum {
+	SLEEP_WORDS_MAX = 128, /* the kernel's limit */
+	SLEEP_SLOTS = 2 * SLEEP_WORDS_MAX,
+};
+
+/* The words of one sleep: those of this process, which come first, and the daemon's. */
+struct sleep_words {
+	struct sleep_word words[SLEEP_WORDS_MAX];
+	unsigned own, n;
+	bool more;		    /* there are more than SLEEP_WORDS_MAX */
+	uint8_t slots[SLEEP_SLOTS]; /* a hash table of words: 1 + the index, or 0 */
+};
+
+/*
+ * Begins with the call's interrupt and the end of the connection, which hangup_watch() must watch.
+ */
+void sleep_words_begin(struct sleep_words *w, const struct call *c, const struct session *s);
+/* Adds a word of the daemon's. Of several with the same address the first counts. */
+void sleep_words_add(struct sleep_words *w, const _Atomic uint32_t *word, uint32_t seen);
+/* Sleeps on all words, as a part of an attempt. Returns LEASE_E_STALE when it is time to look
+ * again, LEASE_E_UNSERVED, -EINTR, or -ETIMEDOUT without a failure's text. */
+int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, struct sleeper *sl);
+/* Fails with -EINTR and its text. */
+int sleep_interrupted(void);
+
+/* To be called before a sleep on the word of @ring, which may be 0. Asks the daemon to have
+ * sleepers woken. If it does not answer soon, the wait goes on with short sleeps. Outcomes of
+ * ring_ask_wakes(). */
+int sleeper_ask_wakes(struct sleeper *sl, const struct call *c, struct session *s, uint64_t ring);
+/* To be called before a sleep. Returns how long to sleep, if @left is left of the wait. */
+int64_t sleeper_begin(struct sleeper *sl, int64_t left);
+/* To be called after a sleep that no wake ended, though a word had changed. */
+void sleeper_cheated(struct sleeper *sl);
+/* To be called when the wait has seen a tensor: to map it may take long. */
+static inline void sleeper_looked(struct sleeper *sl)
+{
+	if (sl->began)
+		sl->looked = now_real_ns();
+}
+/* To be called when that was its tensor. */
+void sleeper_found(struct sleeper *sl, const struct wake_word *wake, uint64_t newer_than);
+/* To be called after a sleep in which nothing changed. True if the daemon is there. */
+bool sleeper_served(struct sleeper *sl, struct session *s);

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Watches: events of one name, or of all names with a prefix. */
+#pragma once
+
+#include <stdint.h>
+
+#include <tensorlease/watch.h>
+
+#include "client/read/lookup.h"
+#include "client/connection/client.h"
+
+/* The work of tl_watch_open() and its companions, with arguments that are checked. */
+int watch_open(struct tl_client *client, const char *name, uint32_t flags, struct tl_watch **out);
+int watch_next(struct tl_watch *w, const tl_wait_options *options, tl_watch_event *event);
+int watch_fd(struct tl_watch *w, int *fd);
+void watch_close(struct tl_watch *w);
+/*
+ * For the library itself: a watch that reports no events and only knows which names start with
+ * @prefix. It belongs to its client, so it holds no reference, and is freed before the client.
+ * NULL: no memory.
+ */
+struct tl_watch *watch_silent(struct tl_client *client, const char *prefix, size_t len);
+void watch_drop(struct tl_watch *w);
+
+/* Names and the indices of their entries. */
+struct watch_names {
+	size_t count;
+	struct watch_name {
+		uint32_t index;
+		char *text; /* behind the list */
+	} * list;	    /* free() it */
+};
+
+/* Lists the names that exist. Returns the outcomes that call_run() takes. */
+int watch_names(struct tl_watch *w, struct session *s, struct watch_names *names);
+/* Looks for any name. Returns 0 if there is one, LEASE_E_NONE (sleep on *@wake), or an outcome of
+ * watch_names(). */
+int watch_any(struct tl_watch *w, struct session *s, struct wake_word *wake);
+/* Lets the watch forget its names, and the daemon note nothing, until the watch is used again. */
+void watch_rest(struct tl_watch *w);
+
+/* To be called before the client is closed: its watches report nothing any more. */
+void watches_close(struct tl_client *client);
