@@ -442,8 +442,8 @@ $(O)/obj/%.o: %.c $(O)/obj/flags | $(O)/obj/can-build
 	@$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
 # Autostart looks for the daemon in the directory of the installation.
-$(O)/obj/client/connection/address.o: private ALL_CPPFLAGS += -DBINDIR='"$(BINDIR)"'
-$(O)/obj/client/connection/address.o: $(O)/obj/bindir.list
+$(O)/obj/client/connection/autostart.o: private ALL_CPPFLAGS += -DBINDIR='"$(BINDIR)"'
+$(O)/obj/client/connection/autostart.o: $(O)/obj/bindir.list
 
 -include $(patsubst %.c,$(O)/obj/%.d,$(SOURCES))
 

@@ -19,10 +19,10 @@
 #include <unistd.h>
 
 #include "daemon/inspect.h"
-#include "daemon/socket_lock.h"
 #include "daemon/recover/check.h"
-#include "daemon/state/namespace.h"
 #include "daemon/recover/snapshot.h"
+#include "daemon/socket_lock.h"
+#include "daemon/state/namespace.h"
 #include "daemon/store/shm.h"
 #include "proto/ledger_layout.h"
 #include "util/cleanup.h"

@@ -18,15 +18,13 @@
 #include <systemd/sd-daemon.h>
 #endif
 
-#include "daemon/again.h"
-#include "daemon/complete.h"
 #include "daemon/inspect.h"
-#include "daemon/socket_lock.h"
-#include "daemon/keeper/keeper_link.h"
 #include "daemon/keeper/keeper.h"
+#include "daemon/keeper/keeper_link.h"
 #include "daemon/options.h"
 #include "daemon/serve/loop.h"
 #include "daemon/serve/run.h"
+#include "daemon/socket_lock.h"
 #include "proto/conn.h"
 #include "util/address.h"
 #include "util/cleanup.h"

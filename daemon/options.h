@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's options, from the command line or else the configuration file, or their defaults. */
+/* Options from the command line and the configuration file, completed and checked. */
 #pragma once
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/resource.h>
 
 #include "daemon/config.h"
+#include "daemon/serve/server.h"
 #include "daemon/store/object.h"
 #include "util/log.h"
+
+/* The daemon's options, from the command line or else the configuration file, or their defaults. */
 
 enum { OPTIONS_E_USAGE = 1, OPTIONS_E_DONE, OPTIONS_ERROR_MAX = 1024 };
 
@@ -22,7 +27,7 @@ struct options {
 	uint32_t max_clients;
 	struct {
 		unsigned cached, opening, in_flight, all;
-	} descriptors;	      /* how many there may be; see complete.h */
+	} descriptors;	      /* how many there may be; see options.h */
 	int64_t idle_exit_ns; /* < 0: never */
 	int64_t warm_ns;
 	int64_t hello_ns;
@@ -50,3 +55,33 @@ void options_deinit(struct options *o);
 /* Returns a memfd with the configuration files as they were read, and the numbers of the names in
  * them, or a negative errno. -ENOENT: there were none. */
 int options_texts(const struct options *o);
+
+/* Completes options with what follows from each other and from the limit of open files. */
+
+/* Fills in limits that the configuration leaves to the daemon's options, and @descriptors. Lowers
+ * max_clients if there may not be so many open files. */
+void options_complete(struct options *o);
+
+/* Of the daemon's maximum and those of its namespaces, which have pools in common. @o is
+ * complete. */
+uint32_t options_most_tensors(const struct options *o);
+
+enum { OPTIONS_FILES_MIN = 38 }; /* open files that suffice for one client */
+/* The limit of open files. */
+rlim_t options_files(void);
+
+/* Reads our arguments and configuration again, as a daemon started now would. */
+
+struct instance;
+
+struct again {
+	int argc;
+	char **argv;
+	char directory[PATH_MAX];  /* where relative paths begin */
+	const struct options *now; /* completed */
+	const struct instance *instance;
+};
+
+/* These are may_leave() and is_reachable() of server_options, and @again is their context. */
+bool again_may(void *again, const struct namespaces *all, char why[SERVER_WHY_MAX]);
+bool again_is_reachable(void *again);

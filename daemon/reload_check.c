@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options read again; see again.h. */
+/* Options read again; see options.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/again.h"
-#include "daemon/complete.h"
+#include "daemon/options.h"
 #include "daemon/socket_lock.h"
 #include "daemon/store/shm.h"
 #include "util/fd.h"

@@ -16,8 +16,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "daemon/recover/snapshot.h"
 #include "daemon/socket_lock.h"
-#include "daemon/recover/former.h"
 #include "daemon/state/namespace.h"
 #include "daemon/store/shm.h"
 #include "util/cleanup.h"

@@ -92,6 +92,7 @@ enum wire_type {
 #define ARRAY(type, name, count, ...) type name[count];
 #define END(name, size) }; static_assert(sizeof(struct name) == (size), "wire");
 /* clang-format on */
+#include "proto/wire_messages.h"
 
 /* Error numbers of the wire. They are never reused; no errno crosses the socket. */
 #define WIRE_ERRORS(ERROR)                                                                         \

@@ -176,6 +176,7 @@ static const struct rule rules[] = {
 	[WIRE_##id] = {                                                                            \
 		.name = #id, .fixed = sizeof(struct type), .fields = type##_fields, __VA_ARGS__    \
 	},
+#include "proto/wire_messages.h"
 };
 static_assert(sizeof(rules) / sizeof(rules[0]) == WIRE_REPLY_END, "numbers ascend");
 

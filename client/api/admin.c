@@ -4,13 +4,12 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
-
 #include <tensorlease/admin.h>
 
 #include "client/checks.h"
-#include "client/error.h"
 #include "client/connection/call.h"
 #include "client/connection/request.h"
+#include "client/error.h"
 #include "proto/conn.h"
 #include "util/cancel.h"
 #include "util/clock.h"

@@ -7,20 +7,17 @@
 
 #include "client/api/client.h"
 #include "client/checks.h"
-#include "client/gpu/gpu.h"
-#include "client/error.h"
-#include "client/read/below.h"
-#include "client/read/lookup.h"
-#include "client/read/watch.h"
-#include "client/publish/draft.h"
-#include "client/publish/ring.h"
-#include "client/publish/shared.h"
 #include "client/connection/address.h"
 #include "client/connection/call.h"
-#include "client/connection/fork.h"
-#include "client/memory/memory_ops.h"
 #include "client/connection/process.h"
 #include "client/connection/request.h"
+#include "client/error.h"
+#include "client/gpu/gpu.h"
+#include "client/memory/memory_ops.h"
+#include "client/publish/draft.h"
+#include "client/publish/ring.h"
+#include "client/read/lookup.h"
+#include "client/read/watch.h"
 #include "proto/conn.h"
 #include "tensor/limits.h"
 #include "util/clock.h"
@@ -50,7 +47,9 @@ static void before_first_client(void)
 	};
 
 	conn_debug_init("client");
+	process_lock(); /* no fork() is under way, which has taken locks of all kinds or none */
 	kinds_register(kinds);
+	process_unlock();
 }
 
 int library_prepare(void)

@@ -2,17 +2,14 @@
 /* Producing tensors. */
 #include <errno.h>
 #include <string.h>
-
 #include <tensorlease/cuda.h>
 
 #include "client/checks.h"
-#include "client/error.h"
-#include "client/publish/claim.h"
-#include "client/publish/draft.h"
-#include "client/publish/group_create.h"
-#include "client/publish/publish.h"
 #include "client/connection/call.h"
+#include "client/error.h"
 #include "client/memory/memory_ops.h"
+#include "client/publish/draft.h"
+#include "client/publish/publish.h"
 
 /* ---- Drafts ---- */
 

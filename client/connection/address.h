@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the daemon's socket, connects to it, and starts a daemon for this user. */
+/* Finds the socket, connects to it, and decides which daemon to trust. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,6 +7,8 @@
 #include <stdint.h>
 
 #include "tensor/limits.h"
+
+/* Finds the daemon's socket, connects to it, and starts a daemon for this user. */
 
 enum { ADDRESS_PATH_MAX = 108 };
 
@@ -23,8 +25,30 @@ int address_find(struct address *out, const char *asked, const char *name_space)
  * it: -1 if there is no connection, a socket if the daemon is not trusted. */
 int address_connect(const char *address, int64_t deadline, int *socket);
 
+/* True if the socket lies in one of the private directories that address_find() chooses; then
+ * @directory is that one. */
+bool address_is_private(const char *address, char *directory, size_t size);
+/* Fails if other users could rearrange @directory, which is to be our own. */
+int address_check_directory(const char *directory);
+
 /* Starts tensorleased at @address and waits until it or another daemon listens there. If one that
  * this process started there before is still starting, waits for that. */
 int address_autostart(const char *address, int64_t deadline);
 /* Reaps the processes that were started and not waited for to their end. */
 void address_reap(void);
+
+/* Decides which daemons we talk to, and which program we start as one. */
+
+/*
+ * Returns 0 if the listener at the other end of the connected @socket runs as this user, as root or
+ * as the system's service, or is named in $TENSORLEASE_TRUST_UID. Otherwise fails with -EACCES and
+ * a text that names its user; -EINVAL means that the variable is malformed.
+ */
+int trust_peer(int socket, const char *address);
+
+/*
+ * Returns true if only root and this user can change the program at @path or make the path lead to
+ * another one. @path comes from realpath(). Otherwise @why names the part of it that others could
+ * change, and how.
+ */
+bool trust_program(const char *path, char *why, size_t size);

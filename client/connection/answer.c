@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <poll.h>
-
 #include <tensorlease/tensorlease.h>
 
-#include "client/error.h"
 #include "client/connection/answer.h"
+#include "client/error.h"
 #include "util/clock.h"
 #include "util/fd.h"
 

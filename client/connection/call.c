@@ -3,12 +3,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "client/error.h"
 #include "client/connection/answer.h"
 #include "client/connection/call.h"
-#include "client/connection/pin.h"
+#include "client/connection/lease_protocol.h"
 #include "client/connection/process.h"
 #include "client/connection/request.h"
+#include "client/error.h"
 #include "util/cancel.h"
 #include "util/clock.h"
 

@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "client/error.h"
 #include "client/connection/address.h"
 #include "client/connection/client.h"
-#include "client/memory/memory_ops.h"
 #include "client/connection/handshake.h"
-#include "client/connection/pin.h"
+#include "client/connection/lease_protocol.h"
 #include "client/connection/process.h"
 #include "client/connection/request.h"
+#include "client/error.h"
+#include "client/memory/memory_ops.h"
 #include "util/address.h"
 #include "util/cancel.h"
 #include "util/clock.h"

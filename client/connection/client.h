@@ -10,7 +10,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
 #include <tensorlease/tensorlease.h>
 
 #include "client/connection/address.h"

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "client/connection/connection_watch.h"
-#include "client/connection/thread.h"
+#include "client/connection/process.h"
 #include "util/cancel.h"
 
 enum { STACK = 128 << 10 }; /* besides poll() it calls nothing */

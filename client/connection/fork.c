@@ -11,20 +11,20 @@
  *
  * While the ledger is copied no lease may be taken: it would be in the child's memory, but not in
  * its ledger. `forking` says so. It is written before the copy and read after G2, like any other
- * word of the protocol (lease_protocol.h). A release that falls between copy and fork makes the child hold
- * too much, never too little, until it ends.
+ * word of the protocol (lease_protocol.h). A release that falls between copy and fork makes the
+ * child hold too much, never too little, until it ends.
  *
  * If the second connection cannot be had, the parent adds a hold for each slot to its own ledger,
  * and keeps the tensors that the child reads. A page tells when to stop: the child has it mapped as
- * long as its session is there, and exec and death unmap it (pin.c). If the parent ends first, the
- * daemon finds the ledger still mapped by the child, and continues to read it. It does so too when
- * our own connection has ended (we are an orphan then), so holds are made in that case as well. If
- * the daemon has ended, nothing could reuse the memory, and the holds do no harm.
+ * long as its session is there, and exec and death unmap it (lease_protocol.c). If the parent ends
+ * first, the daemon finds the ledger still mapped by the child, and continues to read it. It does
+ * so too when our own connection has ended (we are an orphan then), so holds are made in that case
+ * as well. If the daemon has ended, nothing could reuse the memory, and the holds do no harm.
  *
  * Memory of drafts is not inherited, because no process may write to committed memory. Exported
  * drafts are the exception: views of these are all over the process, in arrays that know nothing of
- * fork(). Children may fill their parent's drafts, and the parent holds the slots for them (pin.h).
- * In place of other drafts a child has memory that cannot be used.
+ * fork(). Children may fill their parent's drafts, and the parent holds the slots for them
+ * (lease_protocol.h). In place of other drafts a child has memory that cannot be used.
  *
  * Locks, in this order: all clients; then for each client its mutex; then for each of its sessions
  * produce, receive, mapping; then those of the kinds of memory; then the users'. fork() takes all
@@ -36,15 +36,13 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "client/error.h"
 #include "client/connection/address.h"
 #include "client/connection/client.h"
-#include "client/connection/fork.h"
-#include "client/connection/lease_protocol.h"
-#include "client/memory/memory_ops.h"
 #include "client/connection/handshake.h"
-#include "client/connection/pin.h"
+#include "client/connection/lease_protocol.h"
 #include "client/connection/process.h"
+#include "client/error.h"
+#include "client/memory/memory_ops.h"
 #include "util/cancel.h"
 #include "util/clock.h"
 #include "util/fd.h"

@@ -11,9 +11,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "client/error.h"
 #include "client/connection/answer.h"
 #include "client/connection/handshake.h"
+#include "client/error.h"
 #include "proto/catalog_layout.h"
 #include "proto/conn.h"
 #include "proto/ledger_layout.h"

@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lease protocol of PROTOCOL.md section 5, on the client's side: counts a slot in our ledger
- * and gives it back.
+ * The lease protocol on the client's side (G1 to G4, R1 and R2): what our ledger counts, also for
+ * forked children.
  */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "client/connection/session.h"
+
+/*
+ * The lease protocol of PROTOCOL.md section 5, on the client's side: counts a slot in our ledger
+ * and gives it back.
+ */
 
 /* R2, when the row was seen RETIRED: tells the daemon. Also lets go of segments that it has ended.
  * Keeps errno. */
@@ -18,8 +24,8 @@ void lease_tell(struct session *s, uint64_t ref);
  * is the counter's value before the count. */
 int lease_refused(struct session *s, uint32_t slot, uint32_t was);
 
-/* pin.c: gives up what is held for children that need it no more, unless somebody has the produce
- * mutex, as pin.c itself has. */
+/* lease_protocol.c: gives up what is held for children that need it no more, unless somebody has
+ * the produce mutex, as lease_protocol.c itself has. */
 void pin_try_look(struct session *s);
 
 /*
@@ -133,3 +139,26 @@ uint32_t hold_next(const struct session *s, uint32_t slot, uint32_t *count);
 #define for_each_counted(s, slot, count)                                                           \
 	for (slot = hold_next(s, 0, &(count)); slot != CATALOG_NONE;                               \
 	     slot = hold_next(s, slot + 1, &(count)))
+
+/* Pins: leases that a session holds for forked children that have no ledger of their own. */
+
+struct session;
+
+/* To be called before a fork: adds a hold on each slot that is held. The produce mutex is held. */
+void pin_all(struct session *s);
+
+/*
+ * pin_all() for exported drafts, whose mappings the child inherits. The mapping mutex is held too.
+ */
+void pin_drafts(struct session *s);
+
+/* Takes the holds for other children off a copy of the session's ledger; returns how many they are.
+ * @held may be NULL. The produce mutex is held. */
+uint64_t pins_subtract(const struct session *s, _Atomic uint32_t *held);
+
+/* Gives up holds that children need no more. To be called when session->pinned is true. */
+void pin_look(struct session *s);
+void pin_look_locked(struct session *s); /* the produce mutex is held */
+
+/* To be called at the session's end, which also ends the holds. */
+void pin_forget(struct session *s);

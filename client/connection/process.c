@@ -3,8 +3,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "client/error.h"
 #include "client/connection/process.h"
+#include "client/error.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct list clients = LIST_INIT(clients);

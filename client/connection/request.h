@@ -2,39 +2,7 @@
 /* Messages of a session: how they are sent, and how answers find their waiters (request.c). */
 #pragma once
 
-#include "client/connection/answer.h"
-#include "client/connection/session.h"
-
-void session_ended(struct session *s);
-bool session_probe(struct session *s); /* false if the connection has ended */
-/* session_probe() for calls that may come very often: it looks once in a tick of the clock, 4 ms or
- * so. */
-bool session_alive(struct session *s);
-/* For a session whose connection has ended: finds out whether it was ended on purpose. Then no new
- * connection may be made. Returns 0, or -ECONNABORTED with the daemon's text. */
-int session_kicked(struct session *s);
-
-/* Sends a message without an answer, and waits until @deadline for space. Returns 0,
- * SESSION_E_UNSENT, or a negative errno. */
-int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t deadline);
-static inline int session_send(struct session *s, const void *message, int64_t deadline)
-{
-	return session_send_fd(s, message, -1, deadline);
-}
-
-/* Sends a message without waiting. If it does not fit into the socket it is sent later, before any
- * other message: socket.c. */
-void session_note(struct session *s, const void *message);
-/* session_note() for a handler of messages, which holds the receive mutex. */
-void session_note_locked(struct session *s, const void *message);
-/* Sends the notes that are left. Returns 0, or why the first of those still left cannot be sent. */
-int notes_send_locked(struct session *s);
-/* To be called when no call uses the session any more: ends the thread that sends them. */
-void notes_end(struct session *s);
-
-/* Tells the daemon that a draft is given up, as a note. */
-void session_abort(struct session *s, uint64_t ref);
-void session_abort_locked(struct session *s, uint64_t ref);
+#include "client/connection/socket.h"
 
 /*
  * Called when another daemon has taken the connection over, and the former one may have done the
@@ -83,10 +51,3 @@ int session_ask_in_life(struct session *s, void *message, uint32_t life, int64_t
 bool session_answered(struct session *s, struct request *req);
 int session_await(struct session *s, struct request *req, int64_t deadline);
 void session_forget(struct session *s, struct request *req);
-
-/* To be called once for each DRAFT that answered a request, when the ledger counts its draft. */
-void session_granted(struct session *s);
-
-/* Reads the messages that have arrived, without waiting. */
-void session_drain(struct session *s);
-void session_drain_expected(struct session *s); /* if an answer is expected */

@@ -23,10 +23,10 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "client/error.h"
 #include "client/connection/handshake.h"
 #include "client/connection/process.h"
 #include "client/connection/session.h"
+#include "client/error.h"
 #include "util/cleanup.h"
 #include "util/fd.h"
 #include "util/page.h"

@@ -1,22 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A session: one connection to one daemon, its catalog, our ledger for it, and the mappings. A
- * client has one at a time. Leases and drafts keep the older ones that they were made on. session.c
- * describes its lifetime.
- */
+/* One connection: its catalog, ledger and mappings. */
 #pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
+#include "client/connection/connection_watch.h"
+#include "client/error.h"
 #include "client/memory/catalog.h"
 #include "client/memory/mapping.h"
-#include "client/memory/use_count.h"
-#include "client/connection/connection_watch.h"
 #include "client/memory/memory_ops.h"
-#include "client/outcome.h"
-#include "client/connection/unsent.h"
+#include "client/memory/use_count.h"
 #include "proto/catalog_layout.h"
 #include "proto/conn.h"
 #include "proto/ledger_layout.h"
@@ -24,6 +20,30 @@
 #include "util/fd.h"
 #include "util/list.h"
 #include "util/spin.h"
+
+/* Messages that wait for space in the socket of a session; request.h has the functions. */
+
+enum notes_thread {
+	NOTES_NO_THREAD,
+	NOTES_THREAD_RUNS,
+	NOTES_THREAD_DONE, /* it has ended or is about to, and is to be joined */
+	NOTES_OVER,	   /* the session ends: no thread is started any more */
+};
+
+/* Messages that nobody waits for, and that could not be sent yet; receive_mutex. */
+struct notes {
+	unsigned char *bytes; /* whole messages in their order; each begins at a multiple of 8 */
+	size_t used;
+	_Atomic bool due; /* `used` is not 0 */
+	int state;	  /* enum notes_thread */
+	pthread_t thread; /* sends them when there is space */
+};
+
+/*
+ * A session: one connection to one daemon, its catalog, our ledger for it, and the mappings. A
+ * client has one at a time. Leases and drafts keep the older ones that they were made on. session.c
+ * describes its lifetime.
+ */
 
 struct address;
 struct prefetch;
@@ -94,7 +114,7 @@ struct session {
 	struct fd_identity identity;	/* of the socket */
 	struct session_peer *fork_peer; /* during fork(): the child's connection */
 	bool close_after_fork;		/* in the child: session_close() is due */
-	/* pin.c, if the child could not get a connection: */
+	/* lease_protocol.c, if the child could not get a connection: */
 	struct list pins;    /* struct fork_pin: holds for children; produce_mutex */
 	_Atomic bool pinned; /* that list is not empty */
 	bool inherited; /* the ledger is an ancestor's, kept mapped; during fork(): it will be */

@@ -2,18 +2,14 @@
 /* What is freed may still be used by the GPU, and is left to the closer. */
 #include <errno.h>
 #include <stdlib.h>
-
 #include <tensorlease/cuda.h>
 
-#include "client/gpu/captured.h"
-#include "client/gpu/closer.h"
+#include "client/connection/process.h"
+#include "client/error.h"
+#include "client/gpu/buffer.h"
 #include "client/gpu/event.h"
 #include "client/gpu/import.h"
-#include "client/gpu/pluggable.h"
-#include "client/gpu/shareable.h"
-#include "client/gpu/task.h"
-#include "client/error.h"
-#include "client/connection/thread.h"
+#include "client/gpu/threads.h"
 #include "util/cancel.h"
 #include "util/clock.h"
 

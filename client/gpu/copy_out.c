@@ -10,15 +10,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/gpu/allocate.h"
+#include "client/error.h"
 #include "client/gpu/buffer.h"
 #include "client/gpu/event.h"
+#include "client/gpu/gpu.h"
 #include "client/gpu/lease.h"
-#include "client/gpu/moved.h"
 #include "client/gpu/publication.h"
 #include "client/gpu/publish.h"
-#include "client/error.h"
-#include "client/read/remap.h"
+#include "client/read/get.h"
 #include "client/read/lease_tensor.h"
 #include "tensor/copy.h"
 #include "tensor/extent.h"

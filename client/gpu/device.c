@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The GPUs of this process, with their contexts and streams. */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -8,10 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/gpu/device.h"
 #include "client/error.h"
+#include "client/gpu/device.h"
 #include "util/cancel.h"
 #include "util/clock.h"
+#include "util/fd.h"
+#include "util/nvidia.h"
 
 static struct {
 	struct cuda_device list[CUDA_DEVICES_MAX];
@@ -455,4 +459,33 @@ CUstream cuda_stream_later(const struct cuda_scope *scope, CUstream stream)
 	if (is_captured(scope, stream)) /* perhaps one that the legacy stream waits for */
 		return stream;
 	return cuda_stream_tells(scope, stream) ? stream : CUDA_STREAM_LEGACY;
+}
+
+static int device_minor(const struct cuda_driver *d, const struct cuda_device *device)
+{
+	int domain = 0, bus = 0, slot = 0;
+
+	if (d->device_get_attribute(&domain, CUDA_DEVICE_PCI_DOMAIN_ID, device->device) ||
+	    d->device_get_attribute(&bus, CUDA_DEVICE_PCI_BUS_ID, device->device) ||
+	    d->device_get_attribute(&slot, CUDA_DEVICE_PCI_DEVICE_ID, device->device))
+		return -1;
+	return nvidia_minor((unsigned)domain, (unsigned)bus, (unsigned)slot);
+}
+
+int cuda_node_open(const struct cuda_device *device)
+{
+	const struct cuda_driver *d = cuda_driver_get(NULL);
+	cleanup_(cancel_allow) int cancel = cancel_forbid();
+	char path[32];
+	int minor;
+
+	if (!d)
+		return -1;
+	if (d->open_node)
+		return d->open_node(device->device);
+	minor = device_minor(d, device);
+	if (minor < 0)
+		return -1;
+	snprintf(path, sizeof(path), "/dev/nvidia%d", minor);
+	return open(path, O_RDWR | O_CLOEXEC);
 }

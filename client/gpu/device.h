@@ -1,4 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The GPUs of this process, with their contexts and streams. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <tensorlease/tensorlease.h>
+
+#include "client/gpu/driver.h"
+#include "util/list.h"
+#include "util/thread.h"
+
 /*
  * The GPUs of this process: known by UUID to other processes, by number to this one. Work is done
  * in a device's primary context, which is the one that CUDA's runtime uses: it is retained at the
@@ -7,17 +19,6 @@
  * All calls that need a context are between cuda_enter() and cuda_leave(). That is a gate as well:
  * exit() closes it and waits until nobody is inside, before the driver takes itself down.
  */
-#pragma once
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <tensorlease/tensorlease.h>
-
-#include "client/gpu/driver.h"
-#include "util/list.h"
-#include "util/thread.h"
 
 enum { CUDA_DEVICES_MAX = 64 };
 
@@ -133,3 +134,13 @@ static inline CUstream cuda_stream_unasked(CUstream stream)
 enum { CUDA_UUID_TEXT = 37 };
 /* Writes "8d8c7d53-...", what nvidia-smi prints after GPU- or MIG-, to @text and returns it. */
 const char *cuda_uuid_format(const unsigned char uuid[16], char text[CUDA_UUID_TEXT]);
+
+/*
+ * The file of a GPU, /dev/nvidiaN. The kernel's driver closes a GPU down when nobody has that file
+ * open any more, unless persistence mode is on, and all memory there goes. The descriptor of
+ * virtual memory is of /dev/nvidiactl and does not prevent that. So the daemon is given one of this
+ * file.
+ */
+
+/* Opens it. -1: it is not known or cannot be opened, as in a container without /proc/driver. */
+int cuda_node_open(const struct cuda_device *device);

@@ -7,8 +7,6 @@
  * the child's handler starts with a fresh lock, and counts a driver that another thread was
  * initialising as initialised.
  */
-#include "client/gpu/driver.h"
-
 #include <assert.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/gpu/driver.h"
 #include "client/gpu/driver_functions.h"
 #include "util/cancel.h"
 

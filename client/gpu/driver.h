@@ -1,8 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* CUDA's driver: its functions as we load them. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "client/gpu/abi.h"
+
 /*
  * The CUDA driver, found at run time, and the table of its functions. The part of its ABI that this
- * library uses is declared here and in abi.h, so that building needs nothing of the CUDA toolkit,
- * and one binary runs with and without a GPU.
+ * library uses is declared in abi.h, so that building needs nothing of the CUDA
+ * toolkit, and one binary runs with and without a GPU.
  *
  * The types keep the driver's names, the constants do not, so that a file may include this and, its
  * types renamed, <cuda.h> (tests/unit/cuda_driver.c compares the two where that header is
@@ -11,9 +19,6 @@
  * Streams are always named explicitly: CUDA_STREAM_LEGACY, CUDA_STREAM_PER_THREAD or a handle. NULL
  * means the legacy one.
  */
-#pragma once
-
-#include "client/gpu/abi.h"
 
 /*
  * Members are named after the driver's functions, without cu and the suffix of the ABI's version.

@@ -2,9 +2,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "client/gpu/event.h"
-#include "client/gpu/lock.h"
 #include "client/error.h"
+#include "client/gpu/event.h"
+#include "client/gpu/threads.h"
 
 struct cuda_event *cuda_event_alloc(struct cuda_device *device)
 {

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/connection/client.h"
+#include "client/error.h"
+#include "client/gpu/device.h"
 #include "client/gpu/event.h"
 #include "client/gpu/export.h"
-#include "client/gpu/node.h"
-#include "client/error.h"
-#include "client/connection/client.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Makes GPU memory known to the daemon. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/connection/request.h"
+#include "client/gpu/session.h"
+#include "proto/catalog_layout.h"
+#include "proto/conn.h"
+#include "proto/wire.h"
+
 /*
  * Exports: an allocation of this process that is made known to the daemon as a segment, so that
  * tensors can be published in it (publication.h). Memory that must not be freed while others have
  * it open is given back only after a handshake: the last publication is done when the daemon says
  * that everybody has closed the segment.
  */
-#pragma once
-
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "client/gpu/session.h"
-#include "client/connection/request.h"
-#include "proto/catalog_layout.h"
-#include "proto/conn.h"
-#include "proto/wire.h"
 
 struct cuda_buffer;
 struct cuda_publication;
@@ -79,7 +81,7 @@ struct cuda_export {
 	enum cuda_export_state state;
 	struct cuda_pool_file *pool; /* of memory.pool, or NULL */
 	struct cuda_buffer *buffer;  /* the draft buffer that owns it; NULL: it ends by itself */
-	bool stays;		     /* but not before its allocation is freed (pluggable.h) */
+	bool stays;		     /* but not before its allocation is freed (buffer.h) */
 	unsigned npublications;
 	struct list publications;
 	struct list events;	       /* struct cuda_event, those that no publication has now */
@@ -146,3 +148,26 @@ void cuda_export_orphan(struct cuda_export *e);
 
 /* The answer to an EXPORT that nobody waited for: it ends. */
 void cuda_late_export(struct session *s, const struct conn_message *m);
+
+/* Finds the allocation that an address on a GPU is in, and whether and how it can be shared. */
+
+struct cuda_located {
+	struct cuda_memory memory;
+	uint64_t offset; /* of the address in the memory */
+	struct cuda_parts parts;
+	int pool_fd; /* after cuda_located_open() of a pool; else -1 */
+	bool opened;
+	bool idle; /* the stream that was asked about has no work left */
+};
+
+/*
+ * Finds what [@at, @at + @size) lies in, and looks at @stream unless it is TL_STREAM_NONE, all with
+ * the fewest calls of the driver. Call cuda_located_deinit() afterwards in any case. 0;
+ * -ENOTSUP if it cannot be shared, with a text that says why and what to do; or another negative
+ * errno.
+ */
+int cuda_locate(CUdeviceptr at, uint64_t size, struct cuda_device *device, intptr_t stream,
+		struct cuda_located *out);
+/* Makes the handle that opens it in another process; `parts` make the descriptors. */
+int cuda_located_open(struct cuda_located *located);
+void cuda_located_deinit(struct cuda_located *located);

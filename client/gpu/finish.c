@@ -12,10 +12,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "client/gpu/finish.h"
-#include "client/gpu/publication.h"
-#include "client/error.h"
 #include "client/connection/client.h"
+#include "client/error.h"
+#include "client/gpu/publication.h"
 #include "util/cancel.h"
 #include "util/clock.h"
 

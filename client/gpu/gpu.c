@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/gpu/gpu.h"
+/*
+ * GPUs as a kind of memory: their table of operations, the daemon's messages, the end of a session,
+ * and fork().
+ */
+#include <stdlib.h>
+
+#include "client/connection/client.h"
+#include "client/connection/request.h"
+#include "client/gpu/buffer.h"
 #include "client/gpu/device.h"
-#include "client/gpu/end.h"
 #include "client/gpu/export.h"
-#include "client/gpu/finish.h"
-#include "client/gpu/fork.h"
-#include "client/gpu/group.h"
-#include "client/gpu/hear.h"
+#include "client/gpu/gpu.h"
+#include "client/gpu/import.h"
 #include "client/gpu/lease.h"
+#include "client/gpu/pool.h"
 #include "client/gpu/publication.h"
 #include "client/gpu/publish.h"
-#include "client/gpu/threads.h"
 #include "client/gpu/session.h"
-#include "client/gpu/take.h"
+#include "client/gpu/threads.h"
 
 const struct memory_kind cuda_kind = {
 	.device = kDLCUDA,
@@ -61,3 +66,207 @@ const struct memory_kind cuda_kind = {
 	.fork_child = cuda_after_fork_child,
 	.fork_child_unlocked = cuda_child_releases,
 };
+
+void cuda_take_freed(struct session *s, const struct conn_message *m)
+{
+	const struct wire_freed *freed = (const void *)m->bytes;
+
+	pthread_mutex_lock(&cuda_lock);
+	cuda_publication_freed(s, freed->cookie);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+void cuda_take_unmap(struct session *s, const struct conn_message *m)
+{
+	const struct wire_segment_ref *unmap = (const void *)m->bytes;
+	struct wire_segment_ref not_open;
+	struct cuda_session *cs;
+
+	pthread_mutex_lock(&cuda_lock);
+	cs = cuda_of(s);
+	if (cs && cuda_session_is_ending(cs)) {
+		/* It is being closed. The end of the connection will say that it is not open. */
+	} else if (!cs || !cuda_import_unmap(cs, unmap->segment, unmap->segment_generation)) {
+		/* The answer to an IMPORT came when nobody waited for it: nothing is open. */
+		not_open = *unmap;
+		not_open.header.type = WIRE_UNMAPPED;
+		session_note_locked(s, &not_open);
+	}
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+/* The daemon had no space for the file of a device: it is given it again with the next export. */
+static void keep_refused(struct cuda_session *cs, uint32_t serial)
+{
+	for (unsigned i = 0; i < CUDA_DEVICES_MAX; i++)
+		if (cs->kept[i] == serial)
+			cs->kept[i] = 0;
+}
+
+void cuda_late_answer(struct session *s, const struct conn_message *m)
+{
+	const struct wire_placed *placed = (const void *)m->bytes;
+	uint64_t ref = m->header.type == WIRE_PLACED ? placed->ref : 0;
+	bool published = m->header.type != WIRE_ERROR;
+
+	pthread_mutex_lock(&cuda_lock);
+	if (cuda_of(s)) {
+		if (!published)
+			keep_refused(cuda_of(s), m->header.serial);
+		cuda_publication_answered(cuda_of(s), m->header.serial, published, ref);
+	}
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+/* The dead daemon may not have got round to saying UNMAP. */
+bool cuda_session_adopted(struct session *s)
+{
+	struct cuda_session *cs;
+	bool goes_on;
+
+	pthread_mutex_lock(&cuda_lock);
+	cs = cuda_of(s);
+	goes_on = !cs || !cs->produces;
+	if (cs && goes_on)
+		cuda_imports_unmap_dead(cs);
+	pthread_mutex_unlock(&cuda_lock);
+	return goes_on;
+}
+
+static struct cuda_import *take_import(struct cuda_session *cs)
+{
+	struct cuda_import *import = NULL;
+
+	pthread_mutex_lock(&cuda_lock);
+	for (unsigned i = 0; !import && i < CUDA_IMPORT_BUCKETS; i++)
+		if (!list_empty(&cs->imports[i]))
+			import = list_first_entry(&cs->imports[i], struct cuda_import, link);
+	if (import)
+		list_del(&import->link);
+	pthread_mutex_unlock(&cuda_lock);
+	return import;
+}
+
+/* No call and no claim finds the session any more. But its notes may be on their way, and a message
+ * that is read then finds what is left of it (gpu.c). */
+static void end_session(struct cuda_session *cs)
+{
+	struct cuda_import *import;
+
+	pthread_mutex_lock(&cuda_lock);
+	while (cs->claims)
+		cuda_wait_changed(DEADLINE_NEVER);
+	pthread_mutex_unlock(&cuda_lock);
+	while ((import = take_import(cs)))
+		cuda_import_close(import);
+	cuda_buffers_end(cs);
+	cuda_pluggable_leave(cs);
+	pthread_mutex_lock(&cuda_lock);
+	cs->session->of_kind[KIND_DEVICE] = NULL;
+	pthread_mutex_unlock(&cuda_lock);
+	free(cs);
+}
+
+static void run_ending(struct cuda_task *task)
+{
+	struct cuda_session *cs = container_of(task, struct cuda_session, ending);
+	struct session *s = cs->session;
+
+	end_session(cs);
+	client_session_ended(s);
+}
+
+/* In a forked child the session ends; what it had on GPUs is the parent's. */
+static void inherit_ending(struct cuda_task *task)
+{
+	client_session_ended(container_of(task, struct cuda_session, ending)->session);
+}
+
+static bool has_something_open(const struct cuda_session *cs)
+{
+	for (unsigned i = 0; i < CUDA_IMPORT_BUCKETS; i++)
+		if (!list_empty(&cs->imports[i]))
+			return true;
+	return cs->claims || !list_empty(&cs->buffers);
+}
+
+bool cuda_session_end(struct session *s)
+{
+	struct cuda_session *cs;
+	bool later = false;
+
+	pthread_mutex_lock(&cuda_lock);
+	cs = cuda_of(s);
+	if (cs) {
+		list_del(&cs->link);
+		later = cuda_tasks_served() && has_something_open(cs);
+		cs->ending = (struct cuda_task){ .run = run_ending, .child = inherit_ending };
+		if (later)
+			cuda_task_add(&cs->ending);
+	}
+	pthread_mutex_unlock(&cuda_lock);
+	if (cs && !later)
+		end_session(cs);
+	return later;
+}
+
+void cuda_before_fork(void)
+{
+	pthread_mutex_lock(&cuda_lock);
+}
+
+void cuda_after_fork_parent(void)
+{
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+/* These are the parent's. Nothing may be done with them, but memory checkers have to find them. */
+static struct list inherited_exports = LIST_INIT(inherited_exports);
+static struct list inherited_buffers = LIST_INIT(inherited_buffers);
+static struct list inherited_imports = LIST_INIT(inherited_imports);
+
+/* The threads that were opening these are not here, and nobody may wait for them. */
+static void drop_half_open(struct cuda_session *cs)
+{
+	for (unsigned i = 0; i < CUDA_IMPORT_BUCKETS; i++) {
+		list_for_each_safe(l, &cs->imports[i]) {
+			if (cuda_import_is_open(list_entry(l, struct cuda_import, link)))
+				continue;
+			list_del(l);
+			list_add_tail(&inherited_imports, l);
+		}
+	}
+}
+
+void cuda_after_fork_child(void)
+{
+	struct cuda_session *cs;
+
+	pthread_cond_init(&cuda_changed, NULL);
+	pthread_mutex_init(&cuda_asking, NULL);
+	cuda_thread_inherit();
+	cuda_tasks_inherit();
+	cuda_publications_inherit();
+	cuda_pools_inherit();
+	list_for_each_entry(cs, &cuda_sessions, link) {
+		cs->claims = 0;
+		cs->failures = cs->orphaned = 0;
+		list_init(&cs->making);
+		cs->keeping = 0;
+		list_move_all(&inherited_exports, &cs->exports);
+		list_move_all(&inherited_buffers, &cs->buffers);
+		cs->nbuffers = 0;
+		cs->unmapping = 0;
+		cs->trims_done = cs->trims_asked;
+		drop_half_open(cs);
+	}
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+void cuda_child_releases(void)
+{
+	cuda_thread_give_up_leases();
+	cuda_tasks_inherited();
+	cuda_publications_uncount();
+	users_check(NULL);
+}

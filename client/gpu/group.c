@@ -3,15 +3,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "client/gpu/allocate.h"
+#include "client/connection/request.h"
+#include "client/error.h"
 #include "client/gpu/buffer.h"
-#include "client/gpu/group.h"
-#include "client/gpu/locate.h"
-#include "client/gpu/opening.h"
+#include "client/gpu/export.h"
 #include "client/gpu/publication.h"
 #include "client/gpu/publish.h"
-#include "client/error.h"
-#include "client/connection/request.h"
 #include "tensor/extent.h"
 
 enum { GROUP_DEVICES = 64 };

@@ -3,14 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/connection/client.h"
+#include "client/connection/request.h"
+#include "client/error.h"
 #include "client/gpu/event.h"
 #include "client/gpu/export.h"
 #include "client/gpu/import.h"
 #include "client/gpu/mapping.h"
 #include "client/gpu/threads.h"
-#include "client/error.h"
-#include "client/connection/client.h"
-#include "client/connection/request.h"
 
 /* ---- Finding, making ---- */
 

@@ -6,13 +6,11 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "client/error.h"
 #include "client/gpu/event.h"
 #include "client/gpu/import.h"
 #include "client/gpu/lease.h"
-#include "client/gpu/lock.h"
 #include "client/gpu/threads.h"
-#include "client/gpu/task.h"
-#include "client/error.h"
 #include "util/thread.h"
 
 void cuda_lease_again(const struct tensor_lease *l, bool stream, tl_get_options *options)

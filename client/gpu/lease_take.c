@@ -5,16 +5,15 @@
  */
 #include <errno.h>
 
+#include "client/connection/lease_protocol.h"
+#include "client/connection/request.h"
+#include "client/error.h"
 #include "client/gpu/import.h"
 #include "client/gpu/lease.h"
 #include "client/gpu/publication.h"
-#include "client/gpu/take.h"
-#include "client/gpu/thread.h"
-#include "client/error.h"
-#include "client/read/get.h"
+#include "client/gpu/threads.h"
 #include "client/memory/catalog.h"
-#include "client/connection/lease_protocol.h"
-#include "client/connection/request.h"
+#include "client/read/get.h"
 #include "util/cancel.h"
 #include "util/clock.h"
 #include "util/thread.h"

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/gpu/locate.h"
-#include "client/gpu/mapping.h"
 #include "client/error.h"
+#include "client/gpu/export.h"
+#include "client/gpu/mapping.h"
 #include "util/fd.h"
 
 /* The driver's attributes of an address. */

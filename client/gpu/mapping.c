@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/connection/client.h"
+#include "client/connection/request.h"
+#include "client/error.h"
 #include "client/gpu/mapping.h"
 #include "client/gpu/pool.h"
 #include "client/gpu/session.h"
-#include "client/error.h"
-#include "client/connection/client.h"
-#include "client/connection/request.h"
 #include "util/cleanup.h"
 #include "util/fd.h"
 

@@ -3,9 +3,9 @@
  * mapping of a segment and count on it. */
 #pragma once
 
+#include "client/connection/session.h"
 #include "client/gpu/device.h"
 #include "client/memory/memory_ops.h"
-#include "client/connection/session.h"
 #include "proto/wire.h"
 
 struct cuda_mapping {

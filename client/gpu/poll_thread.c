@@ -20,18 +20,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/gpu/closer.h"
+#include "client/connection/client.h"
+#include "client/connection/process.h"
+#include "client/connection/request.h"
+#include "client/error.h"
 #include "client/gpu/export.h"
-#include "client/gpu/finish.h"
 #include "client/gpu/import.h"
 #include "client/gpu/lease.h"
 #include "client/gpu/publication.h"
 #include "client/gpu/threads.h"
-#include "client/gpu/thread.h"
-#include "client/error.h"
-#include "client/connection/client.h"
-#include "client/connection/request.h"
-#include "client/connection/thread.h"
 #include "util/clock.h"
 
 enum { LOOK_FIRST_NS = 20000, LOOK_LAST_NS = 1000000 };

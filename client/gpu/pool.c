@@ -9,9 +9,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "client/gpu/lock.h"
-#include "client/gpu/pool.h"
 #include "client/error.h"
+#include "client/gpu/pool.h"
+#include "client/gpu/threads.h"
 #include "util/clock.h"
 #include "util/fd.h"
 

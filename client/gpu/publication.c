@@ -5,10 +5,10 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "client/connection/client.h"
+#include "client/error.h"
 #include "client/gpu/publication.h"
 #include "client/gpu/threads.h"
-#include "client/error.h"
-#include "client/connection/client.h"
 #include "proto/description.h"
 #include "tensor/extent.h"
 #include "util/cancel.h"

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What a published GPU tensor keeps until nobody holds it. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <tensorlease/tensorlease.h>
+
+#include "client/gpu/event.h"
+#include "client/gpu/export.h"
+#include "client/gpu/threads.h"
+#include "client/publish/group.h"
+#include "proto/description.h"
+
 /*
  * Publications: a tensor that this process published in one of its exports. A publication keeps
  * what it was published from until nobody holds the tensor any more and the GPU work that writes it
  * has ended; then `done` is called, on the library's thread if it calls a program's deleter. It has
  * a count on its session.
  */
-#pragma once
-
-#include <stdbool.h>
-#include <stdint.h>
-
-#include <tensorlease/tensorlease.h>
-
-#include "client/gpu/captured.h"
-#include "client/gpu/event.h"
-#include "client/gpu/export.h"
-#include "client/publish/group.h"
-#include "proto/description.h"
 
 /*
  * Two things have to come together before a publication can end: what is known of the tensor, and
@@ -123,7 +124,7 @@ void cuda_publication_made(struct cuda_publication *p, uint64_t ref);
 void cuda_publication_asked(struct cuda_publication *p, uint32_t serial);
 void cuda_publication_end(struct cuda_publication *p, enum members_end end);
 
-/* Makes one that is in no export yet, for opening.h; NULL and tl_fail()'s text: no memory. */
+/* Makes one that is in no export yet, for publication.h; NULL and tl_fail()'s text: no memory. */
 struct cuda_publication *cuda_publication_new(struct session *s);
 /* Puts it into its export. cuda_lock, unless nobody else knows the export. */
 void cuda_publication_link(struct cuda_export *e, struct cuda_publication *p);
@@ -169,3 +170,42 @@ enum publication_need {
 	NEEDS_GPU,    /* the tensor is being written */
 };
 enum publication_need cuda_publication_need(struct cuda_publication *p);
+
+/*
+ * The end of a producer. Memory of CUDA's virtual memory management outlives this process, but a
+ * tensor in it is lost if the process ends before anybody knows that the GPU has written it. So
+ * tl_close() and exit() wait for that, and see to it that the daemon is told.
+ */
+
+struct session;
+
+/*
+ * For tl_close(): waits until the session's tensors need this process no more, at most the client's
+ * timeout. No lock is held. 0, -ETIMEDOUT, -EIO if the GPU failed now or before, or -ENOTCONN if
+ * the daemon went meanwhile.
+ */
+int cuda_finish(struct session *s);
+
+/*
+ * Makes exit() wait for all sessions. Call it when the driver is initialised, so that the driver's
+ * own function at exit, which was registered before, is called later. 0, or -ENOMEM with a text.
+ */
+int cuda_finish_at_exit(void);
+
+/* Does exit() wait, or has it? Then no deleter of a program is called any more. */
+bool cuda_is_exiting(void);
+
+/* The export in which memory of others is published: the one that there is, or a new one. */
+
+/* Memory that may have to be exported first. */
+struct cuda_opening {
+	int (*open)(struct cuda_opening *o); /* fills in the rest; NULL: it is there */
+	struct cuda_memory *memory;
+	struct cuda_parts *parts; /* NULL: the handle alone opens it */
+};
+
+/*
+ * Makes a publication, for cuda_place(), in the session's export of @o->memory; if there is none it
+ * is made. 0, SESSION_E_*, or a negative errno.
+ */
+int cuda_publication_for(struct session *s, struct cuda_opening *o, struct cuda_publication **out);

@@ -8,22 +8,19 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include <tensorlease/cuda.h>
 
 #include "client/checks.h"
-#include "client/gpu/allocate.h"
-#include "client/gpu/buffer.h"
-#include "client/gpu/event.h"
-#include "client/gpu/locate.h"
-#include "client/gpu/opening.h"
-#include "client/gpu/publication.h"
-#include "client/gpu/publish.h"
-#include "client/error.h"
-#include "client/read/lease_tensor.h"
-#include "client/publish/publish.h"
 #include "client/connection/call.h"
 #include "client/connection/request.h"
+#include "client/error.h"
+#include "client/gpu/buffer.h"
+#include "client/gpu/event.h"
+#include "client/gpu/export.h"
+#include "client/gpu/publication.h"
+#include "client/gpu/publish.h"
+#include "client/publish/publish.h"
+#include "client/read/lease_tensor.h"
 #include "tensor/extent.h"
 #include "util/cancel.h"
 #include "util/clock.h"

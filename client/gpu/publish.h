@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Publishing tensors that lie on a GPU. */
+/* Publishes GPU tensors and drafts on GPUs, alone and in groups. */
 #pragma once
 
 #include <tensorlease/tensorlease.h>
 
+#include "client/connection/call.h"
 #include "client/gpu/buffer.h"
 #include "client/gpu/device.h"
 #include "client/publish/draft.h"
-#include "client/connection/call.h"
+#include "client/publish/group.h"
+
+/* Publishing tensors that lie on a GPU. */
 
 /* tl_create() of a draft on the GPU that @request names. */
 int cuda_create(struct call *c, const struct use *use, const struct draft_request *request,
@@ -54,3 +57,17 @@ void cuda_buffer_leave(struct cuda_buffer *buffer, intptr_t stream);
 /* cuda_draft_end() in two steps, the first of which waits for nothing: gpu.h. */
 void cuda_draft_close(struct tl_draft *draft, struct list *left);
 void cuda_drafts_left(struct list *left);
+
+/*
+ * Members of groups that lie on GPUs. Those that the group's user writes are in one draft buffer
+ * for each GPU; those that are handed over stay where they are. One event for each GPU stands for
+ * the work that writes all of them. session/kind.h says what each function does.
+ */
+
+int cuda_members_allocate(struct members *m, int64_t deadline);
+int cuda_members_copy(struct members *m, const DLTensor *const *sources);
+int cuda_members_place(struct members *m);
+void cuda_member_message(const struct group_member *member, unsigned char *bytes);
+void cuda_member_made(struct group_member *member, uint64_t ref);
+void cuda_members_asked(struct members *m, uint32_t serial);
+void cuda_members_end(struct members *m, int end);

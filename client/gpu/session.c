@@ -2,9 +2,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "client/gpu/threads.h"
-#include "client/gpu/session.h"
 #include "client/error.h"
+#include "client/gpu/session.h"
+#include "client/gpu/threads.h"
 
 struct list cuda_sessions = LIST_INIT(cuda_sessions);
 

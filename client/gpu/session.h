@@ -5,10 +5,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "client/gpu/device.h"
-#include "client/gpu/lock.h"
-#include "client/gpu/task.h"
 #include "client/connection/session.h"
+#include "client/gpu/device.h"
+#include "client/gpu/threads.h"
 #include "util/list.h"
 
 extern struct list cuda_sessions; /* struct cuda_session */
@@ -26,7 +25,7 @@ struct cuda_session {
 	unsigned nbuffers;
 	unsigned trims_asked, trims_done; /* how often the closer was to give all of them back */
 	unsigned unmapping; /* buffers that could not be exported, which the closer unmaps */
-	struct list making; /* struct making: exports that publishers are making (opening.c) */
+	struct list making; /* struct making: exports that publishers are making (obtain.c) */
 	/* By number of a device: serial of the KEEP that gave the daemon its file; 0: it has none
 	 */
 	uint32_t kept[CUDA_DEVICES_MAX];

@@ -1,8 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is left to the library's thread (thread.h), and what wakes it. */
+/* The lock of all GPU state, and the work that is left to the two GPU threads. */
 #pragma once
 
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "util/list.h"
+
+struct cuda_session;
+struct session;
+
+/* What is left to the thread that polls, and what wakes it. */
 
 /* By their queue_link; cuda_lock. Only the thread's file takes anything off them. */
 struct cuda_queues {
@@ -23,3 +32,91 @@ void cuda_wake(void);
 int cuda_wake_open(void);
 void cuda_wake_close(void);
 int cuda_wake_peek(void);
+
+/*
+ * The one lock of all that concerns GPUs. It is taken after any other of the library's, and never
+ * held across a request or a call that waits.
+ */
+
+extern pthread_mutex_t cuda_lock;
+extern pthread_mutex_t cuda_asking; /* of who asks the driver for events; taken before cuda_lock,
+				       which is free meanwhile: a context's calls wait for each
+				       other, some as long as the GPU is at work */
+extern pthread_cond_t cuda_changed; /* an import or a mapping was opened, a pool imported, memory
+				       of one freed, an export made, a session is not claimed any
+				       more */
+
+/* Waits for a change. False: the deadline has passed. Called with cuda_lock. */
+bool cuda_wait_changed(int64_t deadline);
+
+/* Tasks that are left to the closer (threads.h): calls of the driver that close memory. */
+
+struct cuda_task {
+	struct list link;
+	void (*run)(struct cuda_task *task);   /* may free it */
+	void (*child)(struct cuda_task *task); /* instead, in a child forked before; may be NULL */
+};
+
+/* ---- The caller has cuda_lock ---- */
+
+void cuda_task_add(struct cuda_task *task);
+/* A draft buffer was put back, and will be given back to the driver later. */
+void cuda_tasks_wake(void);
+/* Is there a closer, so that tasks will be done? */
+bool cuda_tasks_served(void);
+
+/* ---- For the closer ---- */
+
+/* Before it starts, and when it has; cuda_lock. */
+void cuda_tasks_prepare(void);
+void cuda_tasks_serve(void);
+/* Waits until there is a task, or for @due ns, unless that is 0. Returns the task or NULL. */
+struct cuda_task *cuda_task_next(int64_t due);
+
+/* In a forked child, which has no closer: first under the lock, then without any. */
+void cuda_tasks_inherit(void);
+void cuda_tasks_inherited(void);
+
+/* What has to mark its place on a stream that is being captured: the closer does so when the
+ * capture has ended. */
+
+struct cuda_captured {
+	struct list link;
+	/* Marks the place, and may free what this is a part of. False: the stream is still being
+	 * captured. */
+	bool (*mark)(struct cuda_captured *captured);
+};
+
+/* Calls @captured->mark(), again and again, until it returns true. There is a closer. */
+void cuda_captured_wait(struct cuda_captured *captured);
+
+/*
+ * The library's thread, one for the process and only once GPUs are used. It reads the sockets of
+ * sessions that use GPUs (the daemon speaks up: FREED, UNMAP), looks whether queued GPU work has
+ * ended, and then does what had to wait for it: gives up leases, tells the daemon that a producer's
+ * work is finished, calls the deleters of what was published. The closer (threads.h) closes memory.
+ */
+
+/* cuda_session_get(), and the thread runs, as it must where something will be left to it. 0, or a
+ * negative errno with a text. */
+int cuda_session_with_thread(struct session *s, struct cuda_session **out);
+
+/* Does at once what the thread would do about publications that have no deleter to call, so that
+ * draft buffers which the daemon freed just now are free. */
+void cuda_catch_up(struct session *s);
+
+/* In a forked child, where the thread is not: first under the lock, then without any. */
+void cuda_thread_inherit(void);
+void cuda_thread_give_up_leases(void);
+
+/*
+ * The closer: a thread of its own for calls of the driver that close memory, or mark a place on a
+ * stream that may be full. They may wait until the device has done what is queued there, and that
+ * work may wait for another process, which may wait for a lease of this one. So no thread that
+ * others wait for makes them: neither the library's thread nor one that releases or closes
+ * something. They leave tasks (threads.h) to the closer, which also gives back draft buffers that
+ * have been free for long.
+ */
+
+/* Starts the closer if need be. The caller has cuda_lock. 0, or a negative errno. */
+int cuda_closer_start(void);

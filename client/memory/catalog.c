@@ -9,9 +9,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "client/checks.h"
 #include "client/error.h"
 #include "client/memory/catalog.h"
-#include "client/descriptor.h"
 #include "proto/name_key.h"
 #include "proto/wire.h"
 #include "tensor/extent.h"
@@ -285,9 +285,9 @@ static int64_t row_ttl(const struct catalog_view *c, const struct catalog_row *r
 }
 
 /*
- * version_limit() of daemon/recover/former.h, as far as it is known here: the highest version that an
- * instance knew when it began is not above names_floor, and the machine runs for longer than the
- * daemon. The clocks are not read for versions below that of 2006.
+ * version_limit() of daemon/recover/snapshot.h, as far as it is known here: the highest version
+ * that an instance knew when it began is not above names_floor, and the machine runs for longer
+ * than the daemon. The clocks are not read for versions below that of 2006.
  */
 static uint64_t believed(const struct catalog_view *c, const struct catalog_row *row,
 			 uint64_t version)

@@ -11,7 +11,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-
 #include <tensorlease/tensorlease.h>
 
 #include "client/memory/ring_pages.h"

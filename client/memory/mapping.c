@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "client/checks.h"
 #include "client/error.h"
-#include "client/descriptor.h"
 #include "client/memory/lease_objects.h"
 #include "client/memory/mapping.h"
 #include "client/memory/use_count.h"

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "client/memory/memory_ops.h"
-#include "client/connection/process.h"
 #include "proto/conn.h"
 
 const struct memory_kind *memory_kinds[MEMORY_KINDS];
@@ -15,9 +14,7 @@ const struct memory_kind *memory_kinds[MEMORY_KINDS];
 
 void kinds_register(const struct memory_kind *const kinds[MEMORY_KINDS])
 {
-	process_lock(); /* no fork() is under way, which has taken locks of all kinds or none */
 	memcpy(memory_kinds, kinds, sizeof(memory_kinds));
-	process_unlock();
 }
 
 const struct memory_kind *kind_of_device(DLDeviceType device)

@@ -9,7 +9,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
 #include <tensorlease/tensorlease.h>
 
 #include "proto/wire.h"
@@ -150,7 +149,8 @@ struct memory_kind {
 
 /* All there are, once there has been a client; NULL before. Only kinds_register() changes them. */
 extern const struct memory_kind *memory_kinds[MEMORY_KINDS];
-/* For the API, which knows them all, before it makes the first client. */
+/* For the API, which knows them all, before it makes the first client; under the lock of the
+ * process, so that no fork() is under way. */
 void kinds_register(const struct memory_kind *const kinds[MEMORY_KINDS]);
 
 /* That of a tensor's device; KIND_SHARED also for those that nobody knows. */

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "client/checks.h"
 #include "client/error.h"
-#include "client/descriptor.h"
 #include "client/memory/ring_pages.h"
 #include "util/page.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Claims; see claim.h. A claimant has a request pending for as long as it waits. If the wait ends
+ * Claims; see publish.h. A claimant has a request pending for as long as it waits. If the wait ends
  * before the answer comes, UNCLAIM takes the request back, or the claim if it was granted
  * meanwhile.
  */
@@ -8,10 +8,10 @@
 #include <stdalign.h>
 #include <string.h>
 
-#include "client/error.h"
-#include "client/publish/claim.h"
 #include "client/connection/call.h"
 #include "client/connection/request.h"
+#include "client/error.h"
+#include "client/publish/publish.h"
 #include "util/clock.h"
 
 /* Sends UNCLAIM: by the serial of a CLAIM, with an empty name; or, with serial 0, by a name. */

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Drafts: how they are made, written and committed. */
+/* The life of a draft in either kind of memory, and the description lent to its writer. */
 #pragma once
 
 #include <stdalign.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
+#include <tensorlease/dlpack.h>
 #include <tensorlease/tensorlease.h>
 
-#include "client/publish/draft_request.h"
-#include "client/memory/memory_ops.h"
+#include "client/connection/call.h"
 #include "client/connection/session.h"
+#include "client/memory/memory_ops.h"
+#include "client/publish/draft_request.h"
+
+/* Drafts: how they are made, written and committed. */
 
 /*
  *	 grant       export           commit
@@ -145,3 +148,44 @@ struct tl_draft *draft_at(struct session *s, const void *data);
  * parent's. */
 void drafts_close(struct session *s);
 void drafts_fork(struct session *s);
+
+/* The description of a draft's tensor that its producer gets for writing. It is a copy, and not
+ * trusted. */
+
+/*
+ * Makes @lent a copy of @t, whose shape and strides are one array with space behind them for those
+ * of @lent.
+ */
+void lent_make(DLTensor *lent, const DLTensor *t);
+/* Returns 0, or -EINVAL and in the text the member of @lent that differs from @t, from which it was
+ * made under @name. */
+int lent_check(const DLTensor *lent, const DLTensor *t, const char *name);
+
+/* Prefetched drafts. The functions take the session's produce mutex, but for the last. */
+
+/* Takes a prefetched draft of that size into use, enters it into the list as @draft, and copies its
+ * DRAFT message. False: there is none. */
+bool prefetch_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline,
+		   struct draft_hold *draft, struct wire_draft *out);
+
+/*
+ * To be called before a tensor of that size is committed. If another one is likely to be needed,
+ * returns the serial with which the COMMIT must ask for it, else 0. If that COMMIT cannot be sent:
+ * prefetch_cancel().
+ */
+uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra);
+void prefetch_cancel(struct session *s, uint32_t serial);
+
+/* Frees the requests. The caller has both the produce mutex and the receive mutex. */
+void prefetch_deinit(struct session *s);
+
+/* Shared memory: the daemon grants it, one draft at a time. */
+
+extern const struct memory_kind shared_kind;
+
+/* An attempt to make the draft that @request describes, which may have no name. */
+int shared_draft_new(struct call *c, const struct use *use, const struct draft_request *request,
+		     struct tl_draft **out);
+
+/* After MAPPING_E_LET_GO: from now on the daemon grants drafts there only with a descriptor. */
+void draft_tell_let_go(struct session *s, const struct wire_draft *granted);

@@ -4,8 +4,8 @@
 
 #include "client/checks.h"
 #include "client/error.h"
-#include "client/publish/draft_request.h"
 #include "client/memory/memory_ops.h"
+#include "client/publish/draft_request.h"
 #include "tensor/check.h"
 #include "tensor/dtype.h"
 #include "tensor/extent.h"

@@ -5,7 +5,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
 #include <tensorlease/tensorlease.h>
 
 #include "proto/description.h"

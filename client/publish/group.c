@@ -14,14 +14,12 @@
 #include <string.h>
 
 #include "client/checks.h"
-#include "client/error.h"
-#include "client/publish/group_create.h"
-#include "client/publish/lent.h"
-#include "client/publish/group.h"
-#include "client/publish/publish.h"
-#include "client/publish/shared.h"
 #include "client/connection/call.h"
 #include "client/connection/request.h"
+#include "client/error.h"
+#include "client/publish/draft.h"
+#include "client/publish/group.h"
+#include "client/publish/publish.h"
 #include "proto/description.h"
 #include "proto/row_layout.h"
 #include "tensor/check.h"

@@ -6,7 +6,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-
 #include <tensorlease/tensorlease.h>
 
 #include "proto/description.h"

@@ -10,9 +10,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "client/publish/prefetch.h"
 #include "client/connection/lease_protocol.h"
 #include "client/connection/request.h"
+#include "client/publish/draft.h"
 #include "proto/conn.h"
 #include "util/clock.h"
 
@@ -119,9 +119,9 @@ void prefetch_cancel(struct session *s, uint32_t serial)
 /*
  * Takes the draft into use: first our count, then the daemon's word.
  *
- * ORDER: as G2 and G3 in lease_protocol.h. The daemon takes an unused draft back by word = RETIRED, then
- * looks at our count: one of us sees the other. The count and the list of drafts change under one
- * lock, since fork() reads both.
+ * ORDER: as G2 and G3 in lease_protocol.h. The daemon takes an unused draft back by word = RETIRED,
+ * then looks at our count: one of us sees the other. The count and the list of drafts change under
+ * one lock, since fork() reads both.
  */
 static bool take_into_use(struct session *s, struct draft_hold *draft, uint64_t ref)
 {

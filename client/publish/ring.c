@@ -16,13 +16,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "client/connection/answer.h"
+#include "client/connection/lease_protocol.h"
+#include "client/connection/request.h"
 #include "client/error.h"
 #include "client/memory/ring_pages.h"
 #include "client/publish/ring.h"
 #include "client/publish/ring_trial.h"
-#include "client/connection/answer.h"
-#include "client/connection/lease_protocol.h"
-#include "client/connection/request.h"
 #include "proto/description.h"
 #include "proto/ring_layout.h"
 #include "tensor/dtype.h"

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/error.h"
-#include "client/publish/ring.h"
-#include "client/publish/shared.h"
 #include "client/connection/answer.h"
 #include "client/connection/request.h"
+#include "client/error.h"
+#include "client/publish/draft.h"
+#include "client/publish/ring.h"
 #include "proto/description.h"
 #include "proto/ring_layout.h"
 #include "util/clock.h"
@@ -36,7 +36,7 @@ static bool map_draft(struct beginning *b, const struct wire_draft *d)
 		return false;
 	r = mapping_write(&b->s->mappings, d, &part->map);
 	if (r == MAPPING_E_LET_GO)
-		shared_tell_let_go(b->s, d);
+		draft_tell_let_go(b->s, d);
 	if (r)
 		return false;
 	part->ref = d->ref;

@@ -7,13 +7,12 @@
 #include <string.h>
 
 #include "client/checks.h"
+#include "client/connection/request.h"
 #include "client/error.h"
-#include "client/read/shared_lease.h"
-#include "client/publish/prefetch.h"
+#include "client/publish/draft.h"
 #include "client/publish/publish.h"
 #include "client/publish/ring.h"
-#include "client/publish/shared.h"
-#include "client/connection/request.h"
+#include "client/read/shared_lease.h"
 #include "proto/catalog_layout.h"
 #include "proto/description.h"
 #include "tensor/copy.h"
@@ -169,17 +168,6 @@ static int draft_map(struct tl_draft *draft, const struct wire_draft *granted)
 	return r;
 }
 
-void shared_tell_let_go(struct session *s, const struct wire_draft *granted)
-{
-	struct wire_segment_ref m = {
-		.header = { .type = WIRE_UNMAPPED, .length = sizeof(m) },
-		.segment = granted->segment,
-		.segment_generation = granted->segment_generation,
-	};
-
-	session_note(s, &m);
-}
-
 /* Gets @draft's memory on the session of @use, whose count it takes over. Returns 0, SESSION_E_*,
  * MAPPING_E_LET_GO if another try may succeed, or a negative errno. */
 static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use *use,
@@ -209,7 +197,7 @@ static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use
 	}
 	r = draft_map(draft, &granted);
 	if (r == MAPPING_E_LET_GO)
-		shared_tell_let_go(s, &granted);
+		draft_tell_let_go(s, &granted);
 	if (r) {
 		draft_unlink(draft);
 		session_abort(s, draft->hold.ref);

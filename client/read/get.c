@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Gets a tensor by all steps that it needs: asks the daemon for the segment, waits for the tensor,
- * connects again. mapped.h finds tensors that are mapped already.
- */
+/* Gets one tensor: of a name, mapped or not, or once more in another mode. */
 #include <errno.h>
 #include <string.h>
 
 #include "client/checks.h"
+#include "client/connection/call.h"
+#include "client/connection/process.h"
+#include "client/connection/request.h"
 #include "client/error.h"
-#include "client/read/late.h"
+#include "client/memory/memory_ops.h"
 #include "client/read/get.h"
+#include "client/read/lease_tensor.h"
 #include "client/read/lookup.h"
-#include "client/read/ring.h"
 #include "client/read/shared_lease.h"
 #include "client/read/sleep.h"
-#include "client/read/lease_tensor.h"
-#include "client/connection/call.h"
-#include "client/memory/memory_ops.h"
-#include "client/connection/request.h"
 #include "util/clock.h"
+
+/*
+ * Gets a tensor by all steps that it needs: asks the daemon for the segment, waits for the tensor,
+ * connects again. get.h finds tensors that are mapped already.
+ */
 
 int lease_too_many(const char *name)
 {
@@ -197,4 +198,80 @@ int lease_get(tl_client *client, const char *name, const tl_get_options *options
 	if (g.spin_end > c.deadline)
 		g.spin_end = c.deadline;
 	return call_run(&c, get_attempt, &g);
+}
+
+/*
+ * Another lease on a tensor that is held already, in another mode. The name is not looked at, since
+ * it may mean something else by now, or nothing. The existing hold keeps the tensor and the
+ * session.
+ */
+
+/*
+ * Takes one more lease on a slot that is held. Its word need not be looked at: our own count, which
+ * the daemon reads before it reclaims, stays above 0 all the time.
+ *
+ * ORDER: the count is written before `forking` is read, as in lease_hold(): fork() sets that, then
+ * copies the counts.
+ */
+static int hold_again(struct session *s, uint32_t slot)
+{
+	for (;;) {
+		uint32_t was;
+		bool forking;
+
+		if (!s->held)
+			return LEASE_E_UNSERVED; /* inherited by a forked child; its parent holds
+						    the tensor */
+		was = hold_add(s, slot);
+		forking = atomic_load(&s->forking);
+		if (was && was < LEDGER_HELD_MAX && !forking)
+			return 0;
+		lease_release(s, slot);
+		if (was >= LEDGER_HELD_MAX)
+			return LEASE_E_TOO_MANY;
+		if (!forking)
+			return LEASE_E_UNSERVED;
+		process_wait_fork();
+	}
+}
+
+int lease_again(const struct tensor_lease *l, const tl_get_options *options,
+		DLManagedTensorVersioned **out)
+{
+	int64_t answer = session_deadline(l->session);
+	const struct get_until until = { answer, options->timeout_ns
+							 ? deadline_after(options->timeout_ns)
+							 : answer };
+	struct backoff backoff = { 0 };
+	struct use use;
+	int r = session_usable(l->session);
+
+	if (r)
+		return r;
+	use.session = l->session;
+	users_join(&use.session->users, 1); /* @l has a count, so the session is not drained
+					       meanwhile */
+	do {
+		r = hold_again(use.session, ref_slot(l->ref));
+		if (r)
+			break;
+		r = tensor_lease_new(&use, l->ref, options, until, out);
+		if (!r)
+			return 0; /* the lease has the use's count */
+		lease_release(use.session, ref_slot(l->ref));
+		/* its memory is opened anew if that went with a reset of the GPU */
+		if (r == LEASE_E_STALE && lease_stands(use.session, l->ref))
+			r = lookup_again(use.session, &backoff);
+	} while (!r);
+	client_leave(&use);
+	if (r == LEASE_E_LOST)
+		return tl_fail(
+			-ENODATA,
+			"the process that published the tensor has ended, and its GPU memory with it");
+	if (r == LEASE_E_TOO_MANY)
+		return tl_fail(-EOVERFLOW, "the tensor is held %u times by this process",
+			       LEDGER_HELD_MAX);
+	return r < 0 ? r
+		     : tl_fail(-ENOTCONN,
+			       "the daemon that knows the tensor has ended, so it cannot be mapped anew");
 }

@@ -1,8 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets the tensor of a name. */
+/* Gets one tensor; the fast path of tl_get() is inline. */
 #pragma once
 
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <tensorlease/tensorlease.h>
+
+#include "client/memory/memory_ops.h"
+#include "client/read/lookup.h"
+#include "client/read/shared_lease.h"
+
+/* Gets the tensor of a name. */
 
 struct row_head;
 struct use;
@@ -18,3 +27,72 @@ int lease_too_many(const char *name); /* -EOVERFLOW, with its text */
  * flags. */
 int lease_get(tl_client *client, const char *name, const tl_get_options *options,
 	      DLManagedTensorVersioned **out);
+
+/* Another lease on a tensor that is held already. */
+
+struct tensor_lease;
+
+/* Gets the tensor of @l once more, as @options says. Its timeout is for the work that writes the
+ * tensor; 0: the client's. Returns 0 or a negative errno. */
+int lease_again(const struct tensor_lease *l, const tl_get_options *options,
+		DLManagedTensorVersioned **out);
+
+/*
+ * The hot path: gets a tensor whose segment is mapped. It makes no system call and takes no lock;
+ * lease_protocol.h has the protocol. In every other case (not mapped yet, no such name, wait,
+ * connect again) lease_get() does the work from the start. A lease keeps its session's count from
+ * the call that took it.
+ */
+
+static inline int lease_take_mapped(const struct use *use, const struct name_key *key,
+				    const tl_get_options *options, DLManagedTensorVersioned **out)
+{
+	struct session *s = use->session;
+	struct row_head h;
+	uint64_t ref;
+	int r;
+
+	r = lookup_take_at_once(s, key, options->newer_than, &ref);
+	if (r)
+		return r;
+	h = row_head(&s->catalog.rows[ref_slot(ref)]);
+	r = LEASE_E_UNMAPPED;
+	if (__builtin_expect(h.flags & (ROW_ON_DEVICE | ROW_EVICTABLE), 0))
+		r = lease_take_unusual(use, ref, &h, options, out);
+	else if (h.segment < s->catalog.slots && h.segment_generation)
+		r = shared_lease_mapped(use, ref, &h, out);
+	if (__builtin_expect(r != 0, 0))
+		lease_release(s, ref_slot(ref));
+	return r;
+}
+
+/* 0, LEASE_E_SLOW, or a negative errno. */
+static inline int lease_get_mapped(tl_client *client, const char *name,
+				   const tl_get_options *options, DLManagedTensorVersioned **out)
+{
+	struct name_key key = name_key(name, strlen(name));
+	struct use use;
+	int r;
+
+	use.session = atomic_load_explicit(&client->session, memory_order_acquire);
+	if (options->mode != TL_MODE_READ || !use.session || !users_enter(&use.session->users))
+		return LEASE_E_SLOW;
+	r = lease_take_mapped(&use, &key, options, out);
+	if (!r)
+		return 0;
+	client_leave(&use);
+	return r < 0 ? r : LEASE_E_SLOW;
+}
+
+/* Gets many tensors as of one moment. */
+
+/* Does the work of tl_get_many(), with options that are checked. */
+int get_many(tl_client *client, const char *const *names, size_t count,
+	     const tl_get_options *options, DLManagedTensorVersioned **out);
+
+/* Waiting for one of several names. */
+
+/* Does the work of tl_wait_many(). */
+int wait_many(tl_client *client, const tl_wait_item *items, size_t count,
+	      const _Atomic uint32_t *interrupt, uint32_t interrupt_value, int64_t timeout_ns,
+	      size_t *which);

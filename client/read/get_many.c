@@ -5,13 +5,12 @@
 #include <string.h>
 
 #include "client/checks.h"
-#include "client/error.h"
-#include "client/read/get.h"
-#include "client/read/lookup.h"
-#include "client/read/many.h"
-#include "client/read/lease_tensor.h"
 #include "client/connection/call.h"
 #include "client/connection/request.h"
+#include "client/error.h"
+#include "client/read/get.h"
+#include "client/read/lease_tensor.h"
+#include "client/read/lookup.h"
 #include "util/clock.h"
 
 struct many {

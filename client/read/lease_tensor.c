@@ -2,7 +2,6 @@
 #include <errno.h>
 
 #include "client/error.h"
-#include "client/read/names.h"
 #include "client/read/lease_tensor.h"
 
 const struct memory_kind *tensor_lease_kind(const struct tensor_lease *l)
@@ -93,4 +92,13 @@ int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *
 		hold_used(use->session, ref_slot(ref));
 	/* an error found in a tensor that went meanwhile means nothing */
 	return r && r != LEASE_E_UNSERVED && !lease_stands(use->session, ref) ? LEASE_E_STALE : r;
+}
+
+int tensor_info(const struct session *s, const struct catalog_row *row, tl_info *info)
+{
+	int r = row_info(&s->catalog, row, info);
+
+	if (!r && info->device.device_type != kDLCPU)
+		info->device.device_id = memory_kinds[KIND_DEVICE]->ordinal(info->device_uuid);
+	return r;
 }

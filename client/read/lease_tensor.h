@@ -5,14 +5,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
 #include <tensorlease/tensorlease.h>
 
-#include "client/memory/catalog.h"
-#include "client/memory/lease_objects.h"
 #include "client/connection/client.h"
 #include "client/connection/lease_protocol.h"
+#include "client/memory/catalog.h"
+#include "client/memory/lease_objects.h"
 #include "client/memory/memory_ops.h"
+
+/* row_info(), with this process's number of the device. */
+int tensor_info(const struct session *s, const struct catalog_row *row, tl_info *info);
 
 /* @managed as a lease of ours, or NULL if another library made the tensor. */
 struct tensor_lease *tensor_lease_of(const DLManagedTensorVersioned *managed);

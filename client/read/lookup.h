@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the tensor that a name means, and takes a lease on it. */
+/* Finds the tensor that a name means, in rings too. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-
 #include <tensorlease/tensorlease.h>
 
 #include "client/connection/client.h"
 #include "client/connection/lease_protocol.h"
+#include "client/connection/session.h"
 #include "proto/name_key.h"
 #include "proto/ring_layout.h"
+
+/* Finds the tensor that a name means, and takes a lease on it. */
 
 /* The word to sleep on after a look. */
 struct wake_word {
@@ -90,8 +92,8 @@ int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct
 
 /*
  * Takes a lease on the tensor that the entry at @index means now, whichever name has the entry.
- * Returns 0 with *@ref; LEASE_E_STALE if it means nothing; another outcome of lease_protocol.h; or that of
- * lookup_again(), for which @at_once is.
+ * Returns 0 with *@ref; LEASE_E_STALE if it means nothing; another outcome of lease_protocol.h; or
+ * that of lookup_again(), for which @at_once is.
  *
  * A new version may come between reading `current` and G3. The entry has it by then, so the entry
  * is read again. Or the tensor belongs to a group that is being published. The lease may not be
@@ -124,3 +126,12 @@ static inline int lookup_hold(struct session *s, uint32_t index, uint64_t *ref,
 	} while (!r);
 	return r;
 }
+
+/* Requests of a consumer to the daemon about a name's ring: for its page, once, and for wakes. */
+
+/* Maps the page of that ring. Returns 0 if it is mapped or the ring is over, LEASE_E_UNSERVED, or a
+ * negative errno. */
+int ring_ask_page(struct session *s, uint64_t ring);
+/* To be called before a sleep on the word of the ring's page: from then on the producer wakes
+ * sleepers. Returns 0, LEASE_E_UNSERVED, or a negative errno. */
+int ring_ask_wakes(struct session *s, uint64_t ring, int64_t deadline);

@@ -2,20 +2,12 @@
 #include <errno.h>
 #include <string.h>
 
+#include "client/connection/process.h"
 #include "client/error.h"
+#include "client/memory/memory_ops.h"
+#include "client/read/lease_tensor.h"
 #include "client/read/lookup.h"
 #include "client/read/names.h"
-#include "client/memory/memory_ops.h"
-#include "client/connection/process.h"
-
-int tensor_info(const struct session *s, const struct catalog_row *row, tl_info *info)
-{
-	int r = row_info(&s->catalog, row, info);
-
-	if (!r && info->device.device_type != kDLCPU)
-		info->device.device_id = memory_kinds[KIND_DEVICE]->ordinal(info->device_uuid);
-	return r;
-}
 
 struct walk {
 	names_visit *visit;

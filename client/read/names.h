@@ -5,11 +5,8 @@
 
 #include <stddef.h>
 
-#include "client/read/lookup.h"
 #include "client/connection/client.h"
-
-/* row_info(), with this process's number of the device. */
-int tensor_info(const struct session *s, const struct catalog_row *row, tl_info *info);
+#include "client/read/lookup.h"
 
 /* The meaning of a name in use. */
 struct name_entry {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prefixes in use; see below.h. From its third use on a prefix has a watch, which reports no
+ * Prefixes in use; see watch.h. From its third use on a prefix has a watch, which reports no
  * events. A get_many by prefix uses it twice, so a single one costs the daemon nothing. All names
  * are looked at if a watch cannot be had, or fails for any reason.
  *
@@ -14,9 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/read/below.h"
-#include "client/read/watch.h"
 #include "client/connection/process.h"
+#include "client/read/watch.h"
 
 enum {
 	BELOW_TRIES = 16,      /* to look while the daemon publishes names */

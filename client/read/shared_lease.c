@@ -2,9 +2,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "client/read/shared_lease.h"
 #include "client/connection/address.h"
 #include "client/connection/request.h"
+#include "client/read/shared_lease.h"
 #include "util/cancel.h"
 #include "util/cleanup.h"
 #include "util/clock.h"

@@ -5,8 +5,8 @@
 #include <errno.h>
 
 #include "client/error.h"
-#include "client/read/lease_tensor.h"
 #include "client/memory/mapping.h"
+#include "client/read/lease_tensor.h"
 
 /* The operations of struct memory_kind. */
 int shared_lease(const struct use *use, uint64_t ref, const struct row_head *head,

@@ -1,4 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* How waiters sleep, and what they report when they waited in vain. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/connection/address.h"
+#include "client/connection/call.h"
+#include "client/read/lookup.h"
+#include "util/clock.h"
+
 /*
  * Decides how long a waiter sleeps at a time. The daemon wakes it when its word changes. But any
  * process that maps the catalog can move the sleepers of a word to another one (FUTEX_REQUEUE).
@@ -7,14 +18,6 @@
  * gains next to nothing. Being wary for no reason costs a little work, and ends after as many waits
  * or seconds of waits.
  */
-#pragma once
-
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "client/read/lookup.h"
-#include "client/connection/call.h"
-#include "util/clock.h"
 
 /* One wait. Starts with its client, and zeroes. */
 struct sleeper {
@@ -88,3 +91,20 @@ static inline void sleeper_looked(struct sleeper *sl)
 void sleeper_found(struct sleeper *sl, const struct wake_word *wake, uint64_t newer_than);
 /* To be called after a sleep in which nothing changed. True if the daemon is there. */
 bool sleeper_served(struct sleeper *sl, struct session *s);
+
+/* Error texts of waits that ended without success. */
+
+/* Where a name was looked for, in an error text: another daemon, or another namespace, may have it.
+ * LATE_AT_ARGS() are its arguments. */
+#define LATE_AT " at %s%s%s"
+#define LATE_AT_ARGS(address)                                                                      \
+	(address)->path, *(address)->name_space ? " in the namespace " : "", (address)->name_space
+
+/* Fails with -ETIMEDOUT: @name got no version above @newer_than. @version is its present version,
+ * or 0 if the name does not exist. */
+int late_fail(const struct call *c, const struct session *s, const char *name, uint64_t newer_than,
+	      uint64_t version);
+
+enum { LATE_DAEMON = 64 };
+/* Sets @text to "; the daemon was started N s ago" if that was during the wait, else to "". */
+void late_daemon(const struct call *c, const struct session *s, char text[LATE_DAEMON]);

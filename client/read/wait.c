@@ -11,16 +11,14 @@
 #include <string.h>
 
 #include "client/checks.h"
-#include "client/error.h"
-#include "client/read/below.h"
-#include "client/read/late.h"
-#include "client/read/lookup.h"
-#include "client/read/names.h"
-#include "client/read/ring.h"
-#include "client/read/sleep.h"
-#include "client/read/wait.h"
 #include "client/connection/call.h"
 #include "client/connection/request.h"
+#include "client/error.h"
+#include "client/read/get.h"
+#include "client/read/lookup.h"
+#include "client/read/names.h"
+#include "client/read/sleep.h"
+#include "client/read/watch.h"
 #include "util/cancel.h"
 #include "util/clock.h"
 

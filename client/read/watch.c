@@ -22,17 +22,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "client/connection/call.h"
+#include "client/connection/process.h"
+#include "client/connection/request.h"
 #include "client/error.h"
-#include "client/read/late.h"
 #include "client/read/lookup.h"
 #include "client/read/names.h"
-#include "client/read/ring.h"
 #include "client/read/sleep.h"
 #include "client/read/watch.h"
 #include "client/read/watched.h"
-#include "client/connection/call.h"
-#include "client/connection/request.h"
-#include "client/connection/thread.h"
 #include "util/cancel.h"
 #include "util/fd.h"
 

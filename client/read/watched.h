@@ -4,7 +4,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-
 #include <tensorlease/watch.h>
 
 #include "client/read/names.h"

@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 #include "daemon/keeper/keeper.h"
-#include "daemon/keeper/program.h"
+#include "daemon/keeper/keeper_protocol.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/log.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Adoption; see recover.h. Stores are made in an order (publish.c, name.c, evict.c) that tells how
+ * Adoption; see recover.h. Stores are made in an order (publish.c, name.c, expire.c) that tells how
  * far a change had come. tests/model/restart.pml checks that with a stop between any two stores:
  *
  * - A LIVE row with a higher version than its name's was being committed: its name means it now.
@@ -20,19 +20,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/recover/recover.h"
-#include "daemon/recover/adopt_device.h"
-#include "daemon/recover/adopt_ring.h"
 #include "daemon/recover/check.h"
+#include "daemon/recover/recover.h"
+#include "daemon/state/catalog.h"
 #include "daemon/state/claim.h"
+#include "daemon/state/client.h"
 #include "daemon/state/export.h"
-#include "daemon/state/extent.h"
-#include "daemon/state/holding.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/lifetime.h"
-#include "daemon/state/lost.h"
-#include "daemon/state/outcome.h"
 #include "daemon/state/publish.h"
+#include "daemon/state/state.h"
 #include "daemon/state/survive.h"
 #include "daemon/state/tensor.h"
 #include "daemon/state/watch.h"
@@ -115,7 +112,7 @@ static void group_recover(struct adoption *a, uint32_t index)
 		catalog_row_unsum(a->cat, slot);
 		become(a, slot, ROW_FREE);
 	} else {
-		catalog_row_fact(a->cat, slot)->sum = check_row_sum(a->cat, slot);
+		catalog_row_fact(a->cat, slot)->sum = sum_of_row(a->cat, slot);
 		become(a, slot, ROW_LIVE);
 		better(a, slot);
 	}
@@ -177,7 +174,7 @@ static void row_recover(struct adoption *a, uint32_t slot)
 
 	/* The daemon that died was to publish it again, and had only its version. Others may
 	 * publish with that version before its producer asks again. */
-	if (state == ROW_RETIRED && row->name != CATALOG_NONE && check_is_of_ring(a->cat, row) &&
+	if (state == ROW_RETIRED && row->name != CATALOG_NONE && row_is_of_ring(a->cat, row) &&
 	    row->version > catalog_name(a->cat, row->name)->version)
 		row->version = 0;
 	if (state == ROW_LIVE && !is_meant(a, slot) && !adopt_is_slot(a->st, slot))
@@ -462,7 +459,7 @@ static int row_take_over(struct adoption *a, uint32_t slot)
 	if (!account)
 		return -ENOMEM;
 	r = tensor_adopt(a->st, account, slot,
-			 draft ? catalog_row_fact(a->cat, slot)->chunks : check_row_chunks(row));
+			 draft ? catalog_row_fact(a->cat, slot)->chunks : row_chunk_count(row));
 	account_unref(account);
 	if (r)
 		return r;

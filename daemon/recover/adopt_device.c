@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adoption of memory on devices; see adopt_device.h. Loop thread only. */
+/* Adoption of memory on devices; see recover.h. Loop thread only. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/recover/adopt_device.h"
-#include "daemon/state/lost.h"
+#include "daemon/recover/recover.h"
+#include "daemon/state/state.h"
 #include "daemon/state/survive.h"
 #include "util/cleanup.h"
 #include "util/fd.h"

@@ -8,15 +8,15 @@
  */
 #include <errno.h>
 
-#include "daemon/recover/adopt_ring.h"
 #include "daemon/recover/check.h"
-#include "daemon/state/ring_end.h"
+#include "daemon/recover/recover.h"
+#include "daemon/state/ring.h"
 #include "daemon/state/survive.h"
 #include "daemon/store/segment.h"
 
 bool adopt_is_slot(const struct state *st, uint32_t slot)
 {
-	return check_is_slot(&st->catalog, catalog_row(&st->catalog, slot));
+	return row_is_ring_slot(&st->catalog, catalog_row(&st->catalog, slot));
 }
 
 static int ring_take_over(struct state *st, uint32_t index, struct ring **out)
@@ -38,7 +38,7 @@ int adopt_rings(struct state *st, uint32_t *index)
 		struct ring *ring = NULL;
 
 		if ((state != ROW_LIVE && state != ROW_RETIRED) ||
-		    !check_is_of_ring(&st->catalog, row))
+		    !row_is_of_ring(&st->catalog, row))
 			continue;
 		*index = ref_slot(ring_slot_ring(row->ring));
 		if (st->rings)

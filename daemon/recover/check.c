@@ -7,7 +7,8 @@
 #include <string.h>
 
 #include "daemon/recover/check.h"
-#include "daemon/state/chunk.h"
+#include "daemon/state/catalog.h"
+#include "daemon/state/survive.h"
 #include "daemon/store/segment.h"
 #include "proto/name_key.h"
 #include "proto/ring_layout.h"
@@ -58,70 +59,7 @@ static bool chain_is_good(struct check *check, uint32_t first, uint32_t count)
 	return !count && first == CATALOG_NONE;
 }
 
-uint32_t check_row_chunks(const struct catalog_row *row)
-{
-	size_t bytes = row_dims_in_chunks(row->flags, row->ndim);
-
-	bytes += row->meta_len > CATALOG_INLINE_META ? row->meta_len : 0;
-	bytes += row->flags & ROW_EVENT ? WIRE_HANDLE_BYTES : 0;
-	return catalog_chunks_for(bytes);
-}
-
-uint32_t check_member_sum(const struct catalog *cat, uint32_t slot)
-{
-	const struct catalog_row *row = catalog_row(cat, slot);
-	size_t from = offsetof(struct catalog_row, offset);
-	uint32_t chunks = check_row_chunks(row), chunk = row->chunk, sum;
-
-	sum = fact_sum((const char *)row + from, offsetof(struct catalog_row, version) - from,
-		       row->word >> 2);
-	from = offsetof(struct catalog_row, nbytes);
-	sum = fact_sum((const char *)row + from, offsetof(struct catalog_row, progress) - from,
-		       sum);
-	sum = fact_sum(row->meta, sizeof(row->meta), sum);
-	for (; chunks && chunk < cat->chunks.high; chunks--) {
-		sum = fact_sum(catalog_chunk(cat, chunk), sizeof(struct catalog_chunk), sum);
-		chunk = catalog_chunk(cat, chunk)->next;
-	}
-	return sum;
-}
-
-uint32_t check_row_sum(const struct catalog *cat, uint32_t slot)
-{
-	const struct catalog_row *row = catalog_row(cat, slot);
-
-	return fact_sum(&row->version, sizeof(row->version), check_member_sum(cat, slot));
-}
-
-uint32_t check_segment_sum(const struct segment_fact *fact, const struct catalog_segment *row,
-			   uint32_t generation)
-{
-	size_t from = offsetof(struct catalog_segment, size);
-	uint32_t sum = fact_sum(fact, offsetof(struct segment_fact, sum), generation);
-
-	return fact_sum((const char *)row + from, sizeof(*row) - from, sum);
-}
-
 /* ---- rings ---------------------------------------------------------------------------------- */
-
-uint32_t check_ring_sum(const struct catalog *cat, uint32_t slot, uint64_t generation)
-{
-	const struct catalog_row *row = catalog_row(cat, slot);
-	struct catalog_row constant;
-	size_t from = offsetof(struct catalog_row, offset);
-
-	memcpy(&constant, row, sizeof(constant));
-	constant.meta_len = 0;
-	constant.version = constant.committed_ns = 0;
-	return fact_sum((const char *)&constant + from,
-			offsetof(struct catalog_row, progress) - from, generation);
-}
-
-bool check_is_slot(const struct catalog *cat, const struct catalog_row *row)
-{
-	return row->flags & ROW_RING && row->name < cat->names.high &&
-	       catalog_name(cat, row->name)->current == ring_slot_ring(row->ring);
-}
 
 /* True if its producer publishes it without the daemon: then it has no checksum of a
  * published row. */
@@ -130,32 +68,15 @@ static bool is_published_elsewhere(const struct catalog_row *row)
 	return row->flags & ROW_RING && !row->version;
 }
 
-static bool fact_is_of(const struct catalog *cat, uint64_t ring)
-{
-	uint32_t index = ref_slot(ring);
-	const struct ring_fact *fact = cat->facts ? &cat->facts->rings[index % CATALOG_RINGS]
-						  : NULL;
-
-	return !fact || (fact->generation == ref_ring_generation(ring) &&
-			 fact->sum == ring_fact_sum(fact, index));
-}
-
-bool check_is_of_ring(const struct catalog *cat, const struct catalog_row *row)
-{
-	return row->flags & ROW_RING &&
-	       (!row->version || check_is_slot(cat, row) ||
-		(cat->facts && fact_is_of(cat, ring_slot_ring(row->ring))));
-}
-
 /* A row that nobody holds any more is about to get its next generation. */
 static bool ring_sum_is_good(const struct catalog *cat, uint32_t slot)
 {
 	const struct row_fact *fact = catalog_row_fact(cat, slot);
 	uint64_t word = catalog_row(cat, slot)->word;
 
-	return !fact || fact->ring_sum == check_ring_sum(cat, slot, word >> 2) ||
+	return !fact || fact->ring_sum == sum_of_ring_row(cat, slot, word >> 2) ||
 	       (row_word_state(word) == ROW_RETIRED &&
-		fact->ring_sum == check_ring_sum(cat, slot, (word >> 2) + 1));
+		fact->ring_sum == sum_of_ring_row(cat, slot, (word >> 2) + 1));
 }
 
 /* A ring has one name, and each of its rows a slot of its own. */
@@ -167,7 +88,7 @@ static bool ring_row_is_good(struct check *check, uint32_t slot)
 	struct check_ring *seen;
 
 	if (ref_slot(ring) >= CATALOG_RINGS || at >= RING_SLOTS_MAX || row->chunk != CATALOG_NONE ||
-	    row->ring != ring_slot_make(ring, at) || !fact_is_of(check->cat, ring) ||
+	    row->ring != ring_slot_make(ring, at) || !ring_fact_is_of(check->cat, ring) ||
 	    !ring_sum_is_good(check->cat, slot))
 		return false;
 	seen = &check->rings[ref_slot(ring)];
@@ -278,7 +199,7 @@ static int segment_check(struct check *check, uint32_t index)
 	if (row->kind == SEGMENT_SHM ? !shm_is_good(row, fact) : fact && !vmm_is_good(fact))
 		return wrong(check, "segment %u has a size or an object that it cannot have",
 			     index);
-	if (fact && fact->sum != check_segment_sum(fact, row, (uint32_t)(word >> 1)))
+	if (fact && fact->sum != sum_of_segment(fact, row, (uint32_t)(word >> 1)))
 		return wrong(check, "segment %u has changed since it was made", index);
 	return 0;
 }
@@ -387,10 +308,10 @@ static bool sum_is_good(const struct check *check, uint32_t slot)
 {
 	const struct row_fact *fact = catalog_row_fact(check->cat, slot);
 
-	if (!fact || fact->sum == check_row_sum(check->cat, slot))
+	if (!fact || fact->sum == sum_of_row(check->cat, slot))
 		return true;
 	return row_word_state(catalog_row(check->cat, slot)->word) == ROW_DRAFT &&
-	       fact->sum == check_member_sum(check->cat, slot);
+	       fact->sum == sum_of_member(check->cat, slot);
 }
 
 /* True if the fact of a row that is not visible says that it was published. A row that is being
@@ -404,7 +325,7 @@ static bool is_published(const struct check *check, uint32_t slot)
 		return false;
 	if (row_word_state(row->word) == ROW_FREE)
 		return true;
-	return row->name < check->cat->names.high && fact->sum == check_row_sum(check->cat, slot) &&
+	return row->name < check->cat->names.high && fact->sum == sum_of_row(check->cat, slot) &&
 	       row->version <= catalog_name(check->cat, row->name)->version;
 }
 
@@ -439,10 +360,10 @@ static int row_check(struct check *check, uint32_t slot)
 	if (state == ROW_DRAFT && !member_is_good(check, slot))
 		return wrong(check, "row %u is in no group, or replaces what is not its name's",
 			     slot);
-	if (check_is_of_ring(cat, row) && !ring_row_is_good(check, slot))
+	if (row_is_of_ring(cat, row) && !ring_row_is_good(check, slot))
 		return wrong(check, "row %u is of a ring that there is not, or where another is",
 			     slot);
-	if (!chain_is_good(check, row->chunk, check_row_chunks(row)))
+	if (!chain_is_good(check, row->chunk, row_chunk_count(row)))
 		return wrong(check, "the description of row %u is not in its chunks", slot);
 	if (!is_published_elsewhere(row) && !sum_is_good(check, slot) &&
 	    (state != ROW_RETIRED || catalog_row_fact(cat, slot)->sum)) /* it is about to be FREE */
@@ -610,7 +531,7 @@ static void sums_make(const struct check *check, struct sums *sums)
 		sums->rows[row_word_state(
 			catalog_row(cat, i)->word)] += row_word_state(catalog_row(cat, i)->word) !=
 							       ROW_LIVE ||
-						       !check_is_slot(cat, catalog_row(cat, i));
+						       !row_is_ring_slot(cat, catalog_row(cat, i));
 	for (uint32_t i = 0; i < CATALOG_RINGS; i++)
 		sums->rings += check->rings[i].slots &&
 			       catalog_name(cat, check->rings[i].name)->current ==
@@ -682,7 +603,7 @@ static int row_at_rest(struct check *check, uint32_t slot)
 	const struct catalog_row *row = catalog_row(check->cat, slot);
 	enum row_state state = row_word_state(row->word);
 
-	if (state == ROW_LIVE && !is_meant(check, slot) && !check_is_slot(check->cat, row))
+	if (state == ROW_LIVE && !is_meant(check, slot) && !row_is_ring_slot(check->cat, row))
 		return wrong(check, "row %u is LIVE, and its name does not mean it", slot);
 	if (state == ROW_RETIRED && row->name == CATALOG_NONE)
 		return wrong(check, "row %u is RETIRED, and was never published", slot);

@@ -49,20 +49,3 @@ int check_at_rest(struct check *check);
 
 /* True if the row lies in an extent of a live segment. */
 bool check_row_extent(const struct catalog *cat, uint32_t slot);
-/* The number of chunks of the row. */
-uint32_t check_row_chunks(const struct catalog_row *row);
-/* A checksum of the members of a row that are constant while it is published. The one of a group's
- * member leaves out its version, which may change until the group is published. */
-uint32_t check_row_sum(const struct catalog *cat, uint32_t slot);
-uint32_t check_member_sum(const struct catalog *cat, uint32_t slot);
-/* A checksum of a generation, and of the members of a row that are constant as long as it is a
- * ring's. */
-uint32_t check_ring_sum(const struct catalog *cat, uint32_t slot, uint64_t generation);
-/* True if the row belongs to a ring. If that is over, a row that has a version needs it no more,
- * and belongs to it only until the daemon has noted its end in the facts. */
-bool check_is_of_ring(const struct catalog *cat, const struct catalog_row *row);
-/* True if it is one of the rows among which a ring's producer publishes. */
-bool check_is_slot(const struct catalog *cat, const struct catalog_row *row);
-/* A checksum of a segment's fact, and of the constant members of its entry, for that generation. */
-uint32_t check_segment_sum(const struct segment_fact *fact, const struct catalog_segment *row,
-			   uint32_t generation);

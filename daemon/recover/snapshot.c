@@ -1,12 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A copy of a catalog; see snapshot.h. */
+/* A copy of another daemon's catalog, and the versions of its layout. */
 #include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/recover/snapshot.h"
+#include "daemon/state/name.h"
+#include "daemon/store/shm.h"
+#include "proto/ring_layout.h"
 #include "proto/wire.h"
+#include "util/cleanup.h"
+#include "util/fd.h"
+
+/* A copy of a catalog; see snapshot.h. */
 
 /* Copies only data, not holes: a catalog is much larger than its contents. */
 static int file_copy(int fd, char *to, uint64_t size)
@@ -149,4 +158,77 @@ void snapshot_free(struct snapshot *s)
 	if (s->catalog.facts)
 		munmap(s->catalog.facts, s->facts_size);
 	*s = (struct snapshot){ .size = 0 };
+}
+
+/* Another process of our user may have written the catalog, or may truncate it now. So it is read
+ * and not mapped. Only numbers in it are believed, and those are bounded. */
+
+static void raise_to(uint64_t *highest, uint64_t version)
+{
+	if (version > *highest)
+		*highest = version;
+}
+
+/* A commit stores `current` first: the name's version may be one behind. */
+static uint64_t name_version(const struct catalog_name *name)
+{
+	uint64_t version = name->version;
+
+	return version + (name->current && version < UINT64_MAX);
+}
+
+/* Holes are skipped, since no name was ever in them. False: the names cannot be read. */
+static bool read_names(int fd, const struct catalog_header *h, uint64_t *highest)
+{
+	const off_t end = (off_t)(h->off_names + h->max_names * sizeof(struct catalog_name));
+	off_t at = (off_t)h->off_names;
+	struct catalog_name names[64];
+	ssize_t n;
+
+	while (at < end && (at = lseek(fd, at, SEEK_DATA)) >= 0 && at < end) {
+		n = pread(fd, names, sizeof(names), at) / (ssize_t)sizeof(*names);
+		if (n <= 0)
+			return false;
+		for (ssize_t i = 0; i < n && at < end; i++, at += (off_t)sizeof(*names))
+			raise_to(highest, name_version(&names[i]));
+	}
+	return at >= 0 || errno == ENXIO; /* nothing but a hole is left */
+}
+
+/*
+ * The pages of rings went with the daemon and its keeper. `commits` counts tensors published in
+ * rings only when their slots are asked back. Nothing is read from another layout, since its
+ * clients cannot talk to us. False: the catalog is damaged.
+ */
+static bool read_catalog(int fd, uint64_t limit, uint64_t *highest)
+{
+	struct catalog_array *arrays[FACTS_ARRAYS];
+	struct catalog_header h = { 0 };
+	uint64_t facts_size;
+	struct catalog cat;
+	const char *why;
+	struct stat st;
+
+	if (fstat(fd, &st) || st.st_uid != geteuid())
+		return false;
+	if (snapshot_shape(&cat, fd, &h, arrays, &facts_size, &why))
+		return h.magic == CATALOG_MAGIC && h.layout != CATALOG_LAYOUT;
+	if (h.rings)
+		raise_to(highest,
+			 h.commits < limit ? *highest + h.commits + RING_SLOTS_MAX : limit);
+	raise_to(highest, h.names_floor);
+	return read_names(fd, &h, highest);
+}
+
+uint64_t former_versions(uint64_t instance, bool expected, uint64_t known, uint64_t since)
+{
+	const struct object object = shm_object_of_catalog(instance);
+	uint64_t highest = known, limit = version_limit(known, since);
+	cleanup_(fd_closep) int fd = -1;
+
+	if (shm_object_open(&object, O_RDONLY, &fd) == -ENOENT && !expected)
+		return known;
+	if (fd < 0 || !read_catalog(fd, limit, &highest) || highest > limit)
+		highest = limit;
+	return highest > known ? highest : known;
 }

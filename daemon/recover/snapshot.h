@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A copy of a catalog and of its facts, for a reader beside a daemon that may be writing them. Only
- * copies are read, since a mapping could be truncated under the reader. */
+/* A copy of another daemon's catalog, and the versions of its layout. */
 #pragma once
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "daemon/state/catalog.h"
+#include "util/clock.h"
+
+/* A copy of a catalog and of its facts, for a reader beside a daemon that may be writing them. Only
+ * copies are read, since a mapping could be truncated under the reader. */
 
 struct snapshot {
 	struct catalog catalog; /* to be read only; facts is NULL if there are none */
@@ -19,3 +25,13 @@ void snapshot_free(struct snapshot *s);
 int snapshot_shape(struct catalog *cat, int fd, struct catalog_header *h,
 		   struct catalog_array *arrays[FACTS_ARRAYS], uint64_t *facts_size,
 		   const char **why);
+
+/* Reads the catalog of an ended instance for a daemon that does not adopt it. */
+
+/*
+ * The highest version that the instance may have given out, and at least @known, the highest when
+ * it began. Returns @known if there is no catalog or it has another layout. Returns version_limit()
+ * if the catalog is damaged, or if it is missing though @expected: another daemon of our user has
+ * removed unused objects (util/leftovers.h), or the machine was restarted.
+ */
+uint64_t former_versions(uint64_t instance, bool expected, uint64_t known, uint64_t since);

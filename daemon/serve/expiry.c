@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One timer for all lifetimes; see expiry.h. Loop thread only. */
-#include "daemon/serve/expiry.h"
+/* One timer for all lifetimes; see server.h. Loop thread only. */
+#include "daemon/serve/server.h"
 #include "daemon/state/expire.h"
 #include "util/clock.h"
 

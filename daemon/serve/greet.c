@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "daemon/serve/greet.h"
-#include "daemon/serve/identity.h"
 #include "daemon/serve/limit_error.h"
+#include "daemon/serve/socket.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"

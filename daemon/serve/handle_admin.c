@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Administrators' requests: ending other connections, and restarting the daemon. */
+/* Handlers for administrators: CLIENTS, HOLDINGS, USERS, KICK, RESTART. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/serve/admin.h"
-#include "daemon/serve/listing.h"
+#include "daemon/serve/handlers.h"
 #include "daemon/serve/reply.h"
 #include "daemon/serve/server.h"
+#include "daemon/state/ring.h"
 #include "util/log.h"
+
+/* Administrators' requests: ending other connections, and restarting the daemon. */
 
 enum { ANYBODY = UINT32_MAX };
 
@@ -129,4 +131,198 @@ void handle_restart(struct peer *peer, struct conn_message *m)
 		keep_renew(server->keep, why);
 	}
 	send_done(peer, request->header.serial);
+}
+
+/* CLIENTS and HOLDINGS; see handlers.h. The current client may end between two steps, so each step
+ * finds it again by its id, which is never reused. */
+
+/* Clients of other namespaces are invisible. So are connections that have ended while we do not
+ * know whether they are, or still are, orphans: nothing reads their ledgers then. */
+static bool is_visible(const struct peer *peer, const struct peer *other)
+{
+	return other->name_space == peer->name_space && !other->ending && !other->looked;
+}
+
+/* ---- clients -------------------------------------------------------------------------------- */
+
+static void send_client(struct peer *peer, uint32_t serial, const struct client *c,
+			const struct client_sums *sums)
+{
+	struct wire_client answer = {
+		.header = { .type = WIRE_CLIENT, .length = sizeof(answer), .serial = serial }
+	};
+
+	answer.id = c->id;
+	answer.pid = c->pid;
+	answer.uid = c->uid;
+	answer.gid = c->gid;
+	answer.drafts = c->drafts;
+	answer.leases = sums->leases;
+	answer.tensors_held = sums->tensors;
+	answer.bytes_held = sums->bytes;
+	memcpy(answer.label, c->label, sizeof(answer.label));
+	peer_send(peer, &answer, -1);
+}
+
+/* If the client has ended, the next one is taken. */
+static void clients_step(struct peer *peer)
+{
+	struct listing *listing = &peer->listing;
+	const struct peer *other = NULL;
+	bool more;
+
+	if (listing->sums.slot)
+		other = index_find(&peer->peers->index, listing->id);
+	if (!other || !is_visible(peer, other)) {
+		listing->sums = (struct client_sums){ 0 };
+		other = listing_next(peer, is_visible, &more);
+		if (!other && !more)
+			send_done(peer, listing_end(peer));
+		if (!other)
+			return;
+	}
+	if (!client_sum(&other->client, peer->state, &listing->sums, LISTING_LOOKS))
+		send_client(peer, listing_end(peer), &other->client, &listing->sums);
+}
+
+void handle_clients(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_clients *request = AS(wire_clients, m);
+
+	listing_begin(peer, request->header.serial, request->after, clients_step);
+}
+
+/* ---- their holdings ------------------------------------------------------------------------- */
+
+static void send_holding(struct peer *peer, uint32_t serial, uint32_t slot, uint32_t leases)
+{
+	struct {
+		struct wire_holding holding;
+		char name[TENSOR_NAME_MAX + 1];
+	} m = { .holding = { .header = { .type = WIRE_HOLDING, .serial = serial },
+			     .slot = slot,
+			     .leases = leases } };
+	const struct state *st = peer->state;
+	const struct catalog_row *row = catalog_row(&st->catalog, slot);
+
+	m.holding.version = ring_row_version(st, slot);
+	m.holding.nbytes = row->nbytes;
+	m.holding.retired = row_word_state(row->word) == ROW_RETIRED;
+	m.holding.name_len = name_text(&st->names, row->name, m.name);
+	m.holding.header.length = (uint32_t)sizeof(m.holding) + m.holding.name_len;
+	peer_send(peer, &m, -1);
+}
+
+static void holdings_step(struct peer *peer)
+{
+	struct listing *listing = &peer->listing;
+	const struct peer *other = index_find(&peer->peers->index, listing->id);
+	unsigned looks = LISTING_LOOKS;
+	uint32_t leases;
+
+	if (!other || !is_visible(peer, other))
+		peer_error(peer, listing_end(peer), WIRE_E_NOT_FOUND, "there is no client %llu",
+			   (unsigned long long)listing->id);
+	else if (client_next_held(&other->client, peer->state, &listing->sums.slot, &looks,
+				  &leases))
+		send_holding(peer, listing_end(peer), listing->sums.slot, leases);
+	else if (looks)
+		send_done(peer, listing_end(peer));
+}
+
+void handle_holdings(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_holdings *request = AS(wire_holdings, m);
+
+	listing_begin(peer, request->header.serial, request->id, holdings_step);
+	peer->listing.sums.slot = request->slot;
+}
+
+/* USERS: a user sees itself, and what all have in its namespace; root and our own user see all. */
+
+static_assert((int)WIRE_SHARES == (int)SHARE_KINDS, "the protocol has a number for each");
+static_assert((int)WIRE_DEVICES_MAX == (int)DEVICES_MAX, "clients know how many there can be");
+
+static bool sees_all(const struct peer *peer)
+{
+	return peer->client.uid == 0 || peer->client.uid == peer->state->shared->uid;
+}
+
+/* The pool that counts for the user: of bytes the tighter one for the peer's own, and the daemon's
+ * for others, who may be in other namespaces; of devices the one that the user uses most. */
+static const struct pool *pool_for(struct peer *peer, struct account *account, enum share share)
+{
+	const struct account *top = account_top(account);
+	struct state *st = peer->state;
+	unsigned most = 0;
+
+	if (share == SHARE_BYTES && account->uid != peer->client.uid)
+		return state_pool(st, share)->above;
+	if (share < SHARE_DEVICE)
+		return account_tightest(account, state_pool(st, share));
+	for (unsigned i = 1; i < DEVICES_MAX; i++) {
+		if (top->used[SHARE_DEVICE + i] > top->used[SHARE_DEVICE + most])
+			most = i;
+	}
+	return state_pool(st, SHARE_DEVICE + most);
+}
+
+static void send_user(struct peer *peer, uint32_t serial, struct account *account)
+{
+	struct wire_user m = {
+		.header = { .type = WIRE_USER, .length = sizeof(m), .serial = serial },
+		.busy_ns = account_top(account)->busy_ns,
+		.uid = account->uid
+	};
+
+	for (unsigned share = 0; share < WIRE_SHARES; share++) {
+		const struct pool *pool = pool_for(peer, account, share);
+		bool others = pool->accounts != &peer->state->accounts; /* of all namespaces */
+
+		m.used_by_all[share] = others && !sees_all(peer) ? UINT64_MAX : pool->used;
+		if (!pool->accounts) { /* no device has been heard of in its place */
+			m.max[share] = m.capacity[share] = peer->state->shared->devices.capacity;
+			continue;
+		}
+		m.used[share] = account_used(account, pool);
+		m.max[share] = account_max(account, pool);
+		m.capacity[share] = pool->capacity;
+	}
+	peer_send(peer, &m, -1);
+}
+
+/* The next uid from @from on that @peer may see. False: there is none. */
+static bool next_visible(const struct peer *peer, uint64_t from, bool exact, uint32_t *uid)
+{
+	const struct shared *sh = peer->state->shared;
+	const struct account *account;
+
+	if (exact && from == UINT32_MAX)
+		from = peer->client.uid;
+	if (!sees_all(peer)) {
+		*uid = peer->client.uid;
+		return exact ? from == *uid : from <= *uid;
+	}
+	account = exact || from > UINT32_MAX ? NULL : account_next(&sh->accounts, (uint32_t)from);
+	*uid = account ? account->uid : (uint32_t)from;
+	return account || (exact && from <= UINT32_MAX);
+}
+
+void handle_users(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_users *request = AS(wire_users, m);
+	uint32_t serial = request->header.serial, uid;
+	struct account *account;
+
+	if (!next_visible(peer, request->from, request->flags & WIRE_USERS_EXACT, &uid)) {
+		send_done(peer, serial);
+		return;
+	}
+	account = account_ref(&peer->state->accounts, uid);
+	if (account)
+		send_user(peer, serial, account);
+	else
+		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
+			   "cannot look at user %u: the daemon is out of memory", uid);
+	account_unref(account);
 }

@@ -2,21 +2,14 @@
 /* Handlers of messages about memory on devices; state/export.c and state/device.c act on them. */
 #include <string.h>
 
-#include "daemon/serve/device.h"
+#include "daemon/serve/handlers.h"
 #include "daemon/serve/reply.h"
-#include "daemon/state/device.h"
-#include "daemon/state/disconnect.h"
-#include "daemon/state/evict.h"
+#include "daemon/state/catalog.h"
+#include "daemon/state/client.h"
+#include "daemon/state/expire.h"
 #include "daemon/state/export.h"
-#include "daemon/state/outcome.h"
+#include "daemon/state/publish.h"
 #include "util/cleanup.h"
-
-void send_no_segment(struct peer *peer, uint32_t serial, uint32_t segment, uint32_t generation)
-{
-	peer_error(peer, serial, WIRE_E_NOT_FOUND,
-		   "segment %u of generation %u is not there, or this client may not use it so",
-		   segment, generation);
-}
 
 /* Reports the limit that was reached. */
 static void send_device_error(struct peer *peer, uint32_t serial, int r)

@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs; see jobs.h. Loop thread only. */
+/* Work for worker threads: a queue, and the jobs that destroy and trim memory. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "daemon/serve/jobs.h"
+#include "daemon/state/segments.h"
+#include "util/log.h"
+
+/* Jobs; see jobs.h. Loop thread only. */
 
 enum { WORKERS = 4 }; /* as many as libuv starts */
 
@@ -88,4 +95,168 @@ void job_queue(struct jobs *jobs, struct job *job, struct account *account)
 	if (list_empty(&account->employer))
 		list_add_tail(&jobs->accounts, &account->employer);
 	jobs_start(jobs);
+}
+
+/* Destroys; see jobs.h. Loop thread only. */
+
+struct destroy {
+	struct job job;
+	struct shared *shared;
+	struct segment *segment;
+	const struct storage *storage;
+	struct object object;
+	int result; /* of storage->discard() */
+};
+
+static void destroy_work(struct job *job)
+{
+	struct destroy *destroy = container_of(job, struct destroy, job);
+
+	destroy->result = destroy->storage->discard(&destroy->object);
+}
+
+static void destroy_remains(struct destroy *destroy)
+{
+	struct segment_store *store = &destroy->shared->store;
+	struct segment *seg = destroy->segment;
+
+	remnant_new(&store->remnants, &destroy->object, seg->guarded.writer, &seg->entry);
+	guard_tell(&store->guard, account_top(seg->charge.account));
+}
+
+static void destroy_done(struct destroy *destroy)
+{
+	struct remnants *remnants = &destroy->shared->store.remnants;
+	struct segment *seg = destroy->segment;
+
+	remnants_sweep(remnants);
+	if (destroy->result < 0) {
+		seg->object = destroy->object;
+		segment_hold_back(seg);
+		memory_changed(seg->memory);
+		destroy->shared->space_freed++; /* creates need not wait for it any more */
+		return;
+	}
+	destroy->shared->store.emptied++;
+	if (destroy->result == OBJECT_E_OPEN)
+		destroy_remains(destroy);
+	else
+		destroy->storage->destroy(&destroy->object);
+	if (segment_discarded(seg))
+		memory_free(seg);
+}
+
+static void destroy_worked(struct job *job)
+{
+	struct destroy *destroy = container_of(job, struct destroy, job);
+
+	destroy_done(destroy);
+	free(destroy);
+}
+
+/* The writer of a named object can keep us from truncating it, so a worker does that. False: there
+ * is no memory for that now. */
+static bool segment_destroy(struct jobs *jobs, struct shared *shared, struct segment *seg)
+{
+	bool here_is_fine = !seg->storage->named;
+	struct destroy *destroy = here_is_fine && seg->size <= JOB_INLINE
+					  ? NULL
+					  : calloc(1, sizeof(*destroy));
+	struct destroy here = { .shared = shared,
+				.segment = seg,
+				.storage = seg->storage,
+				.object = seg->object,
+				.job.run = destroy_work,
+				.job.done = destroy_worked };
+
+	if (!destroy && !here_is_fine)
+		return false;
+	seg->object.fd = -1;
+	list_del(&seg->link);
+	if (destroy) {
+		*destroy = here;
+		job_queue(jobs, &destroy->job, seg->charge.account);
+		return true;
+	}
+	destroy_work(&here.job);
+	destroy_done(&here);
+	return true;
+}
+
+void destroys_run_due(struct jobs *jobs, struct shared *shared, uint64_t forgotten, unsigned most)
+{
+	struct list *to_destroy = &shared->store.to_destroy;
+	struct segment *seg;
+
+	segments_forgotten(&shared->store, forgotten);
+	for (; most && !list_empty(to_destroy); most--) {
+		seg = list_first_entry(to_destroy, struct segment, link);
+		if (!segment_destroy(jobs, shared, seg))
+			break;
+	}
+}
+
+/* Trims; see jobs.h. A worker does them, since clients can keep it waiting. Loop thread only. */
+
+struct trim {
+	struct job job;
+	struct guard *guard;
+	struct guarded *guarded; /* NULL: the object is not guarded any more */
+	struct object object;
+	uint64_t size;
+	int result;
+};
+
+static void trim_work(struct job *job)
+{
+	struct trim *trim = container_of(job, struct trim, job);
+
+	trim->result = shm_object_trim(&trim->object, trim->size);
+}
+
+static void trim_worked(struct job *job)
+{
+	struct trim *trim = container_of(job, struct trim, job);
+
+	if (trim->guarded)
+		guard_trimmed(trim->guard, trim->guarded, !trim->result);
+	free(trim);
+}
+
+void trims_run_due(struct jobs *jobs, struct shared *shared, unsigned most)
+{
+	struct guard *guard = &shared->store.guard;
+	struct account *account;
+	struct trim *trim;
+
+	for (; most && !list_empty(&guard->wrong); most--) {
+		trim = calloc(1, sizeof(*trim));
+		if (!trim)
+			return;
+		guard_take_wrong(guard, &trim->guarded);
+		trim->object = trim->guarded->object;
+		trim->size = trim->guarded->size;
+		trim->guard = guard;
+		trim->job.run = trim_work;
+		trim->job.done = trim_worked;
+		account = account_ref(&shared->accounts, trim->object.uid);
+		if (!account) {
+			guard_trimmed(guard, trim->guarded, false);
+			free(trim);
+			return;
+		}
+		job_queue(jobs, &trim->job, account);
+		account_unref(account);
+	}
+}
+
+void guard_tell(struct guard *guard, struct account *account)
+{
+	int error;
+
+	if (guard_missed(guard, &error))
+		log_warn_limited(account->log,
+				 "the size of a segment is not watched: inotify_add_watch() "
+				 "failed; see fs.inotify.max_user_watches",
+				 "uid=%u error=%s", account->uid, log_str(strerror(error)));
 }

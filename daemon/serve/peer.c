@@ -1,4 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Connections: their sockets, their queues, and their end. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "daemon/serve/limit_error.h"
+#include "daemon/serve/loop.h"
+#include "daemon/serve/peer.h"
+#include "daemon/serve/socket.h"
+#include "daemon/state/client.h"
+#include "daemon/state/survive.h"
+#include "util/cleanup.h"
+#include "util/fd.h"
+#include "util/log.h"
+#include "util/text.h"
+
 /*
  * Peers. libuv cannot receive plain descriptors, and asks the kernel about each descriptor anew. So
  * peers have an epoll instance of our own, edge-triggered: an event only queues a peer's turn, and
@@ -14,29 +38,6 @@
  * dropped peer whose client has not received all descriptors keeps its socket until the client has,
  * or has closed its end: it lingers. Loop thread only.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <linux/sockios.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include "daemon/serve/identity.h"
-#include "daemon/serve/loop.h"
-#include "daemon/serve/peer.h"
-#include "daemon/serve/limit_error.h"
-#include "daemon/state/disconnect.h"
-#include "daemon/state/notice.h"
-#include "daemon/state/survive.h"
-#include "util/cleanup.h"
-#include "util/fd.h"
-#include "util/log.h"
-#include "util/text.h"
 
 enum {
 	PEER_QUEUE_MAX = 256, /* messages that wait for a full socket; more than it can be owed */

@@ -1,18 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections: their sockets, messages to be sent, and orphans. */
+/* Connections: their sockets, their queues, and their end. */
 #pragma once
 
+#include <stdint.h>
 #include <uv.h>
 
-#include "daemon/keeper/tag.h"
+#include "daemon/keeper/keeper_protocol.h"
+#include "daemon/serve/peer_index.h"
 #include "daemon/serve/socket.h"
-#include "daemon/serve/index.h"
 #include "daemon/serve/turns.h"
-#include "daemon/serve/waits.h"
 #include "daemon/state/client.h"
 #include "daemon/state/namespace.h"
 #include "proto/conn.h"
+#include "util/list.h"
 #include "util/spin.h"
+
+struct peer;
+
+/* Requests that are answered later. */
+
+struct peer_wait {
+	struct list link; /* in peer.waits, or unlinked */
+	/* Nobody waits any more. The request is not answered, and gives back what it has of its
+	 * peer, which may be dropped already. */
+	void (*end)(struct peer_wait *wait);
+};
+
+/* To be called when the peer is dropped, or its client is closed. */
+static inline void waits_end(struct list *waits)
+{
+	struct peer_wait *wait;
+
+	while (!list_empty(waits)) {
+		wait = list_first_entry(waits, struct peer_wait, link);
+		list_del(&wait->link);
+		wait->end(wait);
+	}
+}
+
+/* Connections: their sockets, messages to be sent, and orphans. */
 
 struct peer;
 
@@ -59,7 +85,7 @@ struct kept_socket {
 	char tag[KEEP_TAG_SIZE];
 };
 
-/* The progress of a request that is carried out in steps (listing.h). There is one at a time. */
+/* The progress of a request that is carried out in steps (handlers.h). There is one at a time. */
 struct listing {
 	void (*step)(struct peer *peer); /* NULL: there is none */
 	bool unread;			 /* the request stays in the socket until the last step */
@@ -104,10 +130,10 @@ struct peer {
 	bool adopted;	   /* its connection is older than this daemon */
 	bool denied;	   /* it may not get from its namespace any more; set at adoption */
 	bool dropping;
-	bool orphan;  /* dropped, but its process may still use what it held (disconnect.h) */
-	bool left;    /* its client has been given up */
-	bool lingers; /* its socket waits until its client has received all */
-	bool ending;  /* it is an orphan that was not checked yet */
+	bool orphan;	     /* dropped, but its process may still use what it held (client.h) */
+	bool left;	     /* its client has been given up */
+	bool lingers;	     /* its socket waits until its client has received all */
+	bool ending;	     /* it is an orphan that was not checked yet */
 	struct look *looked; /* the worker's check of its ledger, or NULL */
 	struct list look;    /* in its account's ends, peers->resting or ->looks */
 };
@@ -191,3 +217,15 @@ void peer_error_share(struct peer *peer, uint32_t serial, int r, const char *wha
 
 /* Sends the client's notices, which are not part of the queue, in its turns. */
 void peer_notify(struct peer *peer);
+
+/* The ends of connections, in steps in the turns of their users (peer_drop() begins them), and
+ * orphans, which are checked from time to time. */
+
+void ends_init(struct peers *peers);
+/* Has workers check whether orphans have ended. */
+void peers_look(struct peers *peers);
+/* True if connections are ending, peers are stalled, or an orphan is so new that its process may
+ * just be ending. */
+bool peers_busy(const struct peers *peers);
+/* Starts the timer that closes descriptors. To be called before the loop waits. */
+void peers_arm(struct peers *peers);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ends of connections; see ends.h. A dropped peer is in its account's list of ends while its
+ * The ends of connections; see peer.h. A dropped peer is in its account's list of ends while its
  * end has steps to do. It is in peers.looks, or with a worker, while its ledger is to be checked,
  * and in peers.resting while it is an orphan between two checks. Loop thread only.
  */
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "daemon/serve/ends.h"
-#include "daemon/state/disconnect.h"
+#include "daemon/serve/peer.h"
+#include "daemon/state/client.h"
 #include "util/log.h"
 
 /* The time between two checks of orphans doubles. SYNC waits for orphans only at first. */

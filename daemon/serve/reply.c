@@ -3,10 +3,10 @@
 #include <errno.h>
 #include <string.h>
 
+#include "daemon/serve/jobs.h"
 #include "daemon/serve/reply.h"
-#include "daemon/serve/trim.h"
-#include "daemon/state/holding.h"
-#include "daemon/state/outcome.h"
+#include "daemon/state/catalog.h"
+#include "daemon/state/client.h"
 #include "daemon/state/tensor.h"
 #include "util/cleanup.h"
 #include "util/fd.h"
@@ -182,4 +182,49 @@ void send_draft(struct peer *peer, uint32_t serial, uint32_t slot, int fd_take)
 		return;
 	}
 	peer_send(peer, &m, -1);
+}
+
+void send_no_segment(struct peer *peer, uint32_t serial, uint32_t segment, uint32_t generation)
+{
+	peer_error(peer, serial, WIRE_E_NOT_FOUND,
+		   "segment %u of generation %u is not there, or this client may not use it so",
+		   segment, generation);
+}
+
+void listing_begin(struct peer *peer, uint32_t serial, uint64_t after,
+		   void (*step)(struct peer *peer))
+{
+	peer->listing = (struct listing){ .step = step, .serial = serial, .id = after };
+}
+
+uint32_t listing_end(struct peer *peer)
+{
+	peer->listing.step = NULL;
+	return peer->listing.serial;
+}
+
+struct peer *listing_next(struct peer *peer,
+			  bool (*fits)(const struct peer *peer, const struct peer *other),
+			  bool *more)
+{
+	const struct peer_index *index = &peer->peers->index;
+	unsigned at = index_after(index, peer->listing.id);
+
+	for (unsigned n = 0; n < LISTING_LOOKS && at < index->count; n++, at++) {
+		peer->listing.id = index->entries[at].id;
+		if (fits(peer, index->entries[at].peer))
+			return index->entries[at].peer;
+	}
+	*more = at < index->count;
+	return NULL;
+}
+
+/* Reports that a mapping of the client could not be recorded. */
+void send_holding_error(struct peer *peer, uint32_t serial, int r)
+{
+	if (charge_is_refused(r))
+		peer_error_share(peer, serial, r, "cannot map one more segment");
+	else
+		peer_error(peer, serial, WIRE_E_NO_RESOURCES, "cannot map one more segment: %s",
+			   strerror(-r));
 }

@@ -16,12 +16,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "daemon/serve/ends.h"
-#include "daemon/serve/identity.h"
+#include "daemon/serve/handlers.h"
 #include "daemon/serve/loop.h"
-#include "daemon/serve/receive.h"
+#include "daemon/serve/peer.h"
 #include "daemon/serve/run.h"
-#include "daemon/serve/takeover.h"
+#include "daemon/serve/server.h"
+#include "daemon/serve/socket.h"
 #include "daemon/state/claim.h"
 #include "daemon/state/expire.h"
 #include "daemon/state/export.h"

@@ -1,21 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The daemon at work: one event loop that owns the listening socket, the peers and the state.
- * Everything runs on the loop's thread, except that libuv's workers make and destroy the pages of
- * large segments (space.c).
- */
+/* The server, and those of its parts that have no header of their own. */
 #pragma once
 
 #include <uv.h>
 
 #include "daemon/keeper/keeper_link.h"
-#include "daemon/serve/expiry.h"
+#include "daemon/recover/recover.h"
 #include "daemon/serve/greet.h"
 #include "daemon/serve/peer.h"
 #include "daemon/serve/space.h"
-#include "daemon/serve/sync.h"
 #include "daemon/state/state.h"
 #include "util/leftovers.h"
+
+/* Ends lifetimes in time. */
+
+struct expiry {
+	struct shared *shared;
+	uv_timer_t timer; /* runs while a lifetime is to end */
+};
+
+void expiry_init(struct expiry *expiry, uv_loop_t *loop, struct shared *shared);
+/* Ends some lifetimes whose time has come. */
+void expiry_run_due(struct expiry *expiry);
+/* Starts the timer for the next one. To be called last before the loop waits. */
+void expiry_arm(struct expiry *expiry);
+/* True if there are more whose time has come. */
+bool expiry_busy(const struct expiry *expiry);
+void expiry_stop(struct expiry *expiry);
+
+/* SYNC: a request that is answered once all work is done that earlier messages began. */
+
+struct syncs {
+	struct list list; /* of struct sync, oldest first */
+	uint64_t rounds;  /* how often the loop has asked for all events */
+};
+
+void sync_add(struct syncs *syncs, struct peer *peer, uint32_t serial);
+/* To be called before the loop asks for all events. True: a SYNC came after the last time. It
+ * must not be answered before, since earlier messages on other sockets may not have been seen. */
+bool sync_round(struct syncs *syncs);
+/* Answers the oldest, which may drop its peer. False: none may be answered yet. */
+bool sync_answer_one(struct syncs *syncs);
+
+/*
+ * The daemon at work: one event loop that owns the listening socket, the peers and the state.
+ * Everything runs on the loop's thread, except that libuv's workers make and destroy the pages of
+ * large segments (space.c).
+ */
 
 enum { SERVER_SIGNALS = 4, SERVER_WHY_MAX = 448 };
 
@@ -80,3 +111,21 @@ static inline struct server *server_of(struct peer *peer)
 {
 	return container_of(peer->peers, struct server, peers);
 }
+
+/* Takes over the last daemon's state: its namespaces, and its clients as orphans
+ * (state/adopt.h). */
+
+/*
+ * Takes over the namespaces that were kept, and makes configured ones that were not. Returns a
+ * positive outcome with @why, or a negative errno: then this process must not go on with that
+ * instance.
+ */
+int takeover_namespaces(struct server *server, const struct namespace_config *configs,
+			unsigned count, char why[ADOPT_WHY_MAX]);
+/* Takes over their clients and unfinished work, when there is a loop, and forgets the rest. Fails
+ * in the same way. */
+int takeover_clients(struct server *server, char why[ADOPT_WHY_MAX]);
+/* Removes objects without a segment. On a worker, since their clients may make that take long. */
+void takeover_unknown_remove(struct sweep *sweep);
+/* Forgets what the keeper has and nobody took over, when there is a loop. -ENOMEM. */
+int takeover_rest_forget(struct server *server);

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What the kernel knows of a socket: its user, and the descriptors in flight. */
+#include <assert.h>
+#include <errno.h>
+#include <linux/sockios.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include "daemon/serve/socket.h"
+#include "proto/wire.h"
+
 /*
  * Descriptors in flight; see socket.h. The kernel does not tell how many of them a client has
  * received. But no message takes less of its socket's queue than QUEUED_MIN, so the queue's fill is
  * a bound. It is asked for when a client is to get one more, and then for a few other clients too.
  * So only a part of the counted descriptors can have been received. Loop thread only.
  */
-#include <assert.h>
-#include <errno.h>
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
-
-#include "daemon/serve/socket.h"
-#include "proto/wire.h"
 
 enum {
 	QUEUED_MIN = 512, /* bytes; a message takes 768 or more in 64-bit kernels */
@@ -104,4 +108,50 @@ void flight_give(struct flight *f)
 {
 	f->queued--;
 	account_give(f->account, f->flights->pool, 1);
+}
+
+/* The user at the other end of a connection; see socket.h. */
+
+static int credentials(int fd_peek, struct ucred *cred)
+{
+	socklen_t length = sizeof(*cred);
+
+	return getsockopt(fd_peek, SOL_SOCKET, SO_PEERCRED, cred, &length) ? -errno : 0;
+}
+
+bool identity_is_nobody(int fd_peek)
+{
+	struct ucred cred;
+
+	return !credentials(fd_peek, &cred) && cred.uid == IDENTITY_OVERFLOW_UID;
+}
+
+int identity_groups(int fd_peek, gid_t **groups, unsigned *count)
+{
+	socklen_t length = 0;
+
+	*groups = NULL;
+	*count = 0;
+	if (!getsockopt(fd_peek, SOL_SOCKET, SO_PEERGROUPS, NULL, &length) || errno != ERANGE)
+		return 0; /* it has none */
+	*groups = malloc(length);
+	if (!*groups)
+		return -ENOMEM;
+	if (getsockopt(fd_peek, SOL_SOCKET, SO_PEERGROUPS, *groups, &length))
+		return -errno;
+	*count = (unsigned)(length / sizeof(gid_t));
+	return 0;
+}
+
+int identity_of(int fd_peek, struct client_identity *who)
+{
+	struct ucred cred;
+	int r = credentials(fd_peek, &cred);
+
+	if (r)
+		return r;
+	*who = (struct client_identity){ .uid = cred.uid,
+					 .gid = cred.gid,
+					 .pid = (uint32_t)cred.pid };
+	return 0;
 }

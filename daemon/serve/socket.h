@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What the kernel knows of a socket: its user, and the descriptors in flight. */
+#pragma once
+
+#include <sys/types.h>
+
+#include "daemon/state/client.h"
+#include "daemon/store/account.h"
+
 /*
  * Descriptors in flight: sent to a client, or queued for it, and not received yet. Sent ones count
  * against a limit of the kernel on all that our user sends (ETOOMANYREFS in unix(7)), even when
  * their connection has ended, if the client keeps its end. Queued ones are in our own table. So
  * each counts in its client's user's share until it is received.
  */
-#pragma once
-
-#include "daemon/store/account.h"
 
 struct flights {
 	struct list sent; /* of struct flight, by link; the next to be looked at first */
@@ -41,3 +46,16 @@ void flight_give(struct flight *f);
 
 /* Finds out how many were received. True: some are left in the socket. */
 bool flight_look(struct flight *f);
+
+/* The user at the other end of a connection, as the kernel noted when it was made. */
+
+/* The kernel shows this number for users that this user namespace does not know. */
+enum { IDENTITY_OVERFLOW_UID = 65534 };
+
+/* True if the connection belongs to such a user. Any user may look like that. */
+bool identity_is_nobody(int fd_peek);
+/* The uid, gid and pid of the other end, without groups. Returns 0, or a negative errno. */
+int identity_of(int fd_peek, struct client_identity *who);
+/* The supplementary groups of the other end. The caller frees *@groups, which is NULL if there are
+ * none. -ENOMEM. */
+int identity_groups(int fd_peek, gid_t **groups, unsigned *count);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SYNC; see sync.h. Tests use it instead of sleeping. Loop thread only. */
+/* SYNC; see server.h. Tests use it instead of sleeping. Loop thread only. */
 #include <stdlib.h>
 
-#include "daemon/serve/sync.h"
+#include "daemon/serve/handlers.h"
+#include "daemon/serve/reply.h"
+#include "daemon/serve/server.h"
 
 enum { SYNCS_MAX = 64 }; /* of one client */
 
@@ -82,4 +84,9 @@ bool sync_answer_one(struct syncs *syncs)
 	peer->syncs--;
 	peer_send(peer, &m, -1); /* may drop it, and forget its others */
 	return true;
+}
+
+void handle_sync(struct peer *peer, struct conn_message *m)
+{
+	sync_add(&server_of(peer)->syncs, peer, m->header.serial);
 }

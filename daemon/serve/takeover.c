@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taking over the last daemon's state; see takeover.h. Loop thread only. */
+/* Taking over the last daemon's state; see server.h. Loop thread only. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -10,10 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/serve/takeover.h"
-#include "daemon/state/claim.h"
-#include "daemon/state/ring_end.h"
 #include "daemon/recover/snapshot.h"
+#include "daemon/serve/server.h"
+#include "daemon/state/claim.h"
+#include "daemon/state/ring.h"
 #include "daemon/state/survive.h"
 #include "daemon/store/shm.h"
 #include "util/cleanup.h"

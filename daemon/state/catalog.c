@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "daemon/state/catalog.h"
-#include "daemon/state/table.h"
 #include "daemon/store/helper.h"
 #include "daemon/store/shm.h"
 #include "util/clock.h"

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The catalog: the shared-memory table that the daemon writes and every client maps read-only. This
- * file manages its memory and allocates the entries of its arrays. The files above it write the
- * contents of the entries.
- */
+/* The shared tables: their memory, their entries, and waking those who wait on them. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/mman.h>
 
 #include "daemon/state/facts.h"
 #include "daemon/store/account.h"
 #include "proto/catalog_layout.h"
+
+/*
+ * The catalog: the shared-memory table that the daemon writes and every client maps read-only. This
+ * file manages its memory and allocates the entries of its arrays. The files above it write the
+ * contents of the entries.
+ */
 
 enum { CATALOG_E_FULL = 1, CATALOG_E_STRANGE };
 
@@ -190,4 +193,76 @@ bool catalog_wake_step(struct catalog *cat);
 static inline bool catalog_waking(const struct catalog *cat)
 {
 	return cat->waking.first != CATALOG_NONE;
+}
+
+/* Chunks of the catalog hold data that does not fit into a row or the entry of a name. */
+
+/* The number of chunks that hold @bytes. */
+uint32_t catalog_chunks_for(size_t bytes);
+/* Sets chunks aside for catalog_chunks_write(). Fails as catalog_take() does. */
+int catalog_chunks_reserve(struct catalog *cat, uint32_t count);
+void catalog_chunks_unreserve(struct catalog *cat, uint32_t count);
+/* The first chunk of a chain, and the chunk and byte where the next write continues. */
+struct chunk_end {
+	uint32_t first;
+	uint32_t last;
+	uint32_t fill;
+	uint32_t count;
+};
+/* Appends to a chain, with chunks that were set aside. */
+void catalog_chunks_write(struct catalog *cat, struct chunk_end *end, const void *data,
+			  size_t size);
+/* Copies @size bytes out of the chain at @first. */
+void catalog_chunks_read(const struct catalog *cat, uint32_t first, void *data, size_t size);
+void catalog_chunks_give(struct catalog *cat, uint32_t first);
+
+/*
+ * Outcomes of calls into the state. A function returns 0, a negative errno (unexpected), one of
+ * these, which its caller must handle, or the outcome of account_take(): the share that is used up.
+ */
+
+enum state_outcome {
+	STATE_E_FULL = CHARGE_E_FULL | SHARE_BYTES,  /* no space now; the end of a lease may free it
+						      */
+	STATE_E_QUOTA = CHARGE_E_USER | SHARE_BYTES, /* no space now in this user's share */
+	STATE_E_TENSORS = CHARGE_E_FULL | SHARE_TENSORS, /* the catalog is full */
+	STATE_E_SOON = 1, /* space is being freed: try again when segments are destroyed */
+	STATE_E_BACKING,  /* call tensor_backed() when the segment's object has been made */
+	STATE_E_NEVER,	  /* more than there can ever be */
+	STATE_E_DRAFTS,	  /* this client has too many drafts */
+	STATE_E_CLAIMS,	  /* this client has too many claims */
+	STATE_E_WATCHES,  /* this client has too many watches */
+	STATE_E_BUCKET,	  /* this user has too many names in one bucket */
+	STATE_E_NOT_FOUND,
+	STATE_E_DENIED,
+	STATE_E_STALE,
+	STATE_E_INVALID,
+	STATE_E_CLIENTS,
+	STATE_E_DEVICES,    /* too many devices */
+	STATE_E_IMPORTS,    /* this client has too many segments open */
+	STATE_E_NAMESPACES, /* all namespaces are taken */
+	STATE_E_NOTICES,    /* too many messages are queued for this client */
+};
+
+/*
+ * Large zeroed tables, of which only the part in use takes memory. Helpers have none: as long as
+ * one had them, each page that we write would be copied first.
+ */
+
+static inline void *table_new(size_t count, size_t size)
+{
+	void *map = mmap(NULL, count * size, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (map == MAP_FAILED)
+		return NULL;
+	madvise(map, count * size, MADV_DONTFORK);
+	return map;
+}
+
+static inline void *table_free(void *table, size_t count, size_t size)
+{
+	if (table)
+		munmap(table, count * size);
+	return NULL;
 }

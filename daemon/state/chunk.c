@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks; see chunk.h. Loop thread only. */
+/* Chunks; see catalog.h. Loop thread only. */
 #include <assert.h>
 #include <string.h>
 
-#include "daemon/state/chunk.h"
+#include "daemon/state/catalog.h"
 
 uint32_t catalog_chunks_for(size_t bytes)
 {

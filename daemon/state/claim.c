@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Claims on names; see claim.h. */
+/* Claims on names; see publish.h. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/state/catalog.h"
 #include "daemon/state/claim.h"
-#include "daemon/state/outcome.h"
 #include "daemon/state/survive.h"
 
 enum { BUCKETS = 1024 };

@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "daemon/state/notice.h"
+#include "daemon/state/client.h"
 #include "daemon/state/state.h"
 
 enum { CLIENT_CLAIMS_MAX = 256 }; /* of one client, including the claims that it waits for */

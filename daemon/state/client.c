@@ -1,13 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Clients: identity, and the ledger that we map read-only.
- *
- * The ledger tells more than the socket does. A process that takes leases has it mapped writable,
- * and the kernel knows whether any process has, since F_SEAL_WRITE can only be added if none does.
- * The mapping goes with the process, whether that exits, is killed or calls exec, and it goes
- * before the process's descriptors do. A client that lies about this harms only itself:
- * extent_large() in tensor.c protects others when memory changes hands. Loop thread only.
- */
+/* A client's word, its ledger and its notices. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,12 +10,23 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "daemon/state/catalog.h"
 #include "daemon/state/client.h"
-#include "daemon/state/outcome.h"
 #include "daemon/state/survive.h"
 #include "daemon/store/helper.h"
 #include "util/cleanup.h"
+#include "util/fault.h"
 #include "util/fd.h"
+
+/*
+ * Clients: identity, and the ledger that we map read-only.
+ *
+ * The ledger tells more than the socket does. A process that takes leases has it mapped writable,
+ * and the kernel knows whether any process has, since F_SEAL_WRITE can only be added if none does.
+ * The mapping goes with the process, whether that exits, is killed or calls exec, and it goes
+ * before the process's descriptors do. A client that lies about this harms only itself:
+ * extent_large() in tensor.c protects others when memory changes hands. Loop thread only.
+ */
 
 /* The file system of memfds. Memfds on huge pages are on another one, and could fault for want of a
  * page. */
@@ -451,4 +454,69 @@ bool client_sum(const struct client *c, const struct state *st, struct client_su
 		sums->slot++;
 	}
 	return !looks;
+}
+
+/* Notices to clients; see client.h. Loop thread only. */
+
+int notice_new(struct notice **np, struct client *c)
+{
+	struct notice *n;
+
+	if (c->notice_count >= CLIENT_NOTICES_MAX ||
+	    account_top(c->account)->notices >= CLIENT_NOTICES_MAX)
+		return STATE_E_NOTICES;
+	n = fault("notice_new") ? NULL : calloc(1, sizeof(*n));
+	if (!n)
+		return -ENOMEM;
+	list_init(&n->link);
+	n->client = c;
+	c->notice_count++;
+	*np = n;
+	return 0;
+}
+
+/* A user's clients together hold as much of our memory as one may. */
+static void count_due(struct notice *n, bool due)
+{
+	account_top(n->client->account)->notices += (unsigned)due - (unsigned)n->due;
+	n->due = due;
+}
+
+void notice_withdraw(struct notice *n)
+{
+	count_due(n, false);
+	list_del(&n->link);
+}
+
+struct notice *notice_free(struct notice *n)
+{
+	if (!n)
+		return NULL;
+	notice_withdraw(n);
+	n->client->notice_count--;
+	free(n);
+	return NULL;
+}
+
+void notice_due(struct shared *shared, struct notice *n)
+{
+	count_due(n, true);
+	list_del(&n->link);
+	list_add_tail(&n->client->notices, &n->link);
+	if (list_empty(&n->client->notified))
+		list_add_tail(&shared->notified, &n->client->notified);
+}
+
+struct notice *notice_next(struct client *c)
+{
+	return list_empty(&c->notices) ? NULL : list_first_entry(&c->notices, struct notice, link);
+}
+
+void notice_sent(struct notice *n)
+{
+	if (n->message.header.type != WIRE_UNMAP) {
+		notice_free(n);
+		return;
+	}
+	notice_withdraw(n); /* it is part of the import */
 }

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Clients: the state's side of a connection, with the ledger in which the client counts its leases.
- * A struct client is embedded in the peer that serve/ keeps. disconnect.h handles the end of a
- * connection.
- */
+/* What a namespace knows of a client, from its first message to the steps of its end. */
 #pragma once
 
 #include "daemon/state/state.h"
 #include "proto/ledger_layout.h"
+#include "proto/wire.h"
+
+/*
+ * Clients: the state's side of a connection, with the ledger in which the client counts its leases.
+ * A struct client is embedded in the peer that serve/ keeps. client.h handles the end of a
+ * connection.
+ */
 
 enum {
 	CLIENT_DRAFTS_MAX = 1024,
@@ -53,7 +56,7 @@ struct client {
 	uint32_t members;	 /* of groups that are not published; drafts with a name */
 	uint32_t draft_head;	 /* a slot in the ring, or CATALOG_NONE */
 
-	/* notice.c, export.c: */
+	/* client.c, export.c: */
 	struct list exports;	  /* segments on devices that it exported, by writer_link */
 	struct list device_holds; /* of struct device_hold: at most one a device */
 	struct list imports;	  /* of struct device_import, by client_link */
@@ -177,3 +180,105 @@ struct client_sums {
 /* Adds to @sums, which is zero at first, by that many looks. True: there is more to count. */
 bool client_sum(const struct client *c, const struct state *st, struct client_sums *sums,
 		unsigned looks);
+
+/*
+ * Notices: unsolicited messages, and answers that come much later. The request that leads to a
+ * notice allocates it, so that sending never fails for want of memory. A notice waits until its
+ * client reads.
+ */
+
+struct notice {
+	struct list link; /* in client.placed until it is due, then in client.notices */
+	struct client *client;
+	uint32_t slot; /* in client.placed: of a tensor whose end it tells */
+	bool due;
+	union {
+		struct wire_header header;
+		struct wire_freed freed;
+		struct wire_segment_ref unmap;
+		struct wire_plain done;
+		struct wire_claimed claimed;
+	} message;
+};
+
+/* STATE_E_NOTICES: the client has too many, or too many of its user wait to be sent. -ENOMEM. */
+int notice_new(struct notice **np, struct client *c);
+struct notice *notice_free(struct notice *n);
+/* Queues the notice for its client, and the client in shared->notified, for serve/ to send it. */
+void notice_due(struct shared *shared, struct notice *n);
+
+/* Takes a notice that is part of something else out of its list. */
+void notice_withdraw(struct notice *n);
+/* The first notice that is due to @c, or NULL. */
+struct notice *notice_next(struct client *c);
+/* Frees the notice after it was sent, unless it is part of an import. */
+void notice_sent(struct notice *n);
+
+/*
+ * Holdings: which client has which segment mapped, or can map it with the descriptor that it was
+ * given. Only a holder's leases in a segment count (PROTOCOL.md section 5, G4). So only the
+ * holders' ledgers are read when a tensor in it is retired. All clients hold tensors without a
+ * segment.
+ */
+
+struct holding {
+	struct holding *chain;	      /* the next one in its bucket of state.holdings */
+	struct list segment_link;     /* in segment.holdings or state.everyone: the oldest first */
+	struct list client_link;      /* in client.holdings */
+	struct client *client;	      /* NULL: it has ended */
+	uint32_t segment, generation; /* CATALOG_NONE: tensors without a segment */
+	uint32_t rows;		      /* RETIRED rows that stand here: their tensor.at is this */
+};
+
+/* @c holds @seg (NULL: tensors without a segment) from now on. Does nothing if it does already.
+ * -ENOMEM, or an outcome of account_take(). */
+int holding_make(struct state *st, struct client *c, struct segment *seg);
+/* The same for a holding that a ledger shows at adoption, as account_adopt_stated(). */
+int holding_adopt(struct state *st, struct client *c, struct segment *seg);
+/* Ends *@looks holdings of @c. Rows that stand at them stay there until they move on. True: @c
+ * holds nothing any more. */
+bool holdings_leave(struct state *st, struct client *c, unsigned *looks);
+/* Frees at most @most holdings of segments that have ended. True: there are more. */
+bool holdings_bury(struct shared *sh, unsigned most);
+
+/* The list of holdings along which the rows of @seg walk. */
+static inline struct list *holdings_of(struct state *st, struct segment *seg)
+{
+	return seg ? &seg->holdings : &st->everyone;
+}
+
+/* To be called when a row moves on from the holding. */
+void holding_left(struct holding *h);
+
+/*
+ * The end of a connection: releases its leases, drafts, segments and memory on devices. A client
+ * may have very many of them, so its end is done in steps. Until something is given back it stays
+ * charged to its account, and shows in the catalog.
+ */
+
+/* The client has unmapped a segment that it could write. It is taken for one without a writer,
+ * until the client gets a draft there again, with a descriptor. */
+void client_lets_go(struct state *st, struct client *c, uint32_t segment, uint32_t generation);
+
+/* The connection is over: @c takes no more leases (D1). Its end goes on with client_end_step(). */
+void client_end(struct client *c, struct state *st);
+
+enum client_left {
+	CLIENT_MORE,	 /* there is more to do */
+	CLIENT_LOOK,	 /* the caller must find out whether the ledger is mapped */
+	CLIENT_ORPHANED, /* its process still uses its memory */
+	CLIENT_OVER,	 /* everything is given back */
+};
+
+/* Continues the end of @c, by some @looks. */
+enum client_left client_end_step(struct client *c, struct state *st, unsigned looks);
+/*
+ * To be called after CLIENT_LOOK, or for an orphan. A process may keep reading and writing the
+ * client's memory as long as it has the ledger mapped. The caller finds that out by
+ * client_unmap_ledger() and ledger_is_mapped(), reports it here, and goes on with
+ * client_end_step().
+ */
+void client_looked(struct client *c, bool mapped);
+/* Ends @c at once, without looking at its ledger's mappings. With @reuse everything is given back.
+ * Without it, at the daemon's end, nothing is used again. @c may be half made. */
+void client_deinit(struct client *c, struct state *st, bool reuse);

@@ -15,14 +15,12 @@
 #include <limits.h>
 
 #include "daemon/state/claim.h"
-#include "daemon/state/device.h"
-#include "daemon/state/disconnect.h"
+#include "daemon/state/client.h"
 #include "daemon/state/expire.h"
-#include "daemon/state/group.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/lifetime.h"
 #include "daemon/state/publish.h"
-#include "daemon/state/ring_end.h"
+#include "daemon/state/ring.h"
 #include "daemon/state/tensor.h"
 #include "daemon/state/watch.h"
 

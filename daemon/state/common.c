@@ -2,8 +2,8 @@
 /* Data that the states of all namespaces share; see common.h. Loop thread only. */
 #include <unistd.h>
 
-#include "daemon/state/facts.h"
 #include "daemon/state/common.h"
+#include "daemon/state/facts.h"
 
 static void pool_init(struct shared *sh, enum share share, uint64_t capacity)
 {

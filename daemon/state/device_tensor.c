@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors on devices. Invariants: (1) a tensor whose producer is connected has its notice in
  * client.placed; (2) a lost row of a producer that has ended is in no segment. Loop thread only. */
-#include "daemon/state/device.h"
+#include "daemon/state/catalog.h"
+#include "daemon/state/client.h"
 #include "daemon/state/export.h"
-#include "daemon/state/extent.h"
-#include "daemon/state/group.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/lifetime.h"
-#include "daemon/state/lost.h"
-#include "daemon/state/notice.h"
-#include "daemon/state/outcome.h"
-#include "daemon/state/ring_end.h"
+#include "daemon/state/publish.h"
+#include "daemon/state/ring.h"
+#include "daemon/state/state.h"
 #include "daemon/state/tensor.h"
 #include "daemon/state/watch.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Drafts: their reservations, and drafts that a former daemon granted. Loop thread only. */
-#include "daemon/state/chunk.h"
+#include "daemon/state/catalog.h"
 #include "daemon/state/tensor.h"
 
 bool draft_request(const struct state *st, const struct client *c, uint64_t ref,

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ends tensors whose lifetime is over, and those bound to a connection. */
+/* Ends tensors early: at their time, with their owner, or for space. */
 #pragma once
 
 #include "daemon/state/lifetime.h"
+
+/* Ends tensors whose lifetime is over, and those bound to a connection. */
 
 /* Ends a few of them. lifetime_due() tells when to call again. @now: of the monotonic clock. */
 void expire_step(struct state *st, int64_t now);
@@ -12,3 +14,35 @@ bool expire_bound(struct state *st, struct client *c, unsigned *looks);
 /* Unnames all tensors in @seg, from the row @seg->spoiled on, by looking at @looks rows. True: that
  * was all. */
 bool expire_segment(struct state *st, struct segment *seg, unsigned looks);
+
+/* Eviction: gives up evictable tensors that nobody holds, least recently used first. */
+
+/* A request for space, from its first failure to its last. */
+struct eviction {
+	uint64_t left;	/* tensors still to look at before all count as held; 0: none yet */
+	uint64_t since; /* what lifetimes.looks was before the first of them was looked at */
+	bool only_own;	/* those of others would not help */
+	int64_t rest;	/* if it took several calls, they begin again after that time: others that
+			   wait wake this one, as this one wakes them */
+};
+
+enum evicted {
+	EVICTED_NONE,  /* all that could be given up for @c are held */
+	EVICTED_ONE,   /* one was given up: the request may succeed now */
+	EVICTED_LATER, /* those looked at are held, but there are more */
+};
+
+/* Makes space for @c on @device (NULL: in shared memory) by giving up one tensor: first one of its
+ * user, then one of another user unless @own. Looks at a bounded number of them. */
+enum evicted evict_one(struct state *st, const struct client *c, const struct device *device,
+		       bool own, struct eviction *eviction);
+/* To be called after EVICTED_LATER: the request is tried again in the next step. */
+void evict_continue(struct state *st);
+/* True if tensors in shared memory may be given up for @c as soon as nobody holds them. */
+bool evict_may(const struct state *st, const struct client *c, bool own);
+/*
+ * Lets lifetime_due() call for another look while the request waits, since the last release of a
+ * tensor that keeps its name is not reported to us. Does nothing if no tensor can be given up for
+ * the request.
+ */
+void evict_wait(struct state *st, const struct client *c);

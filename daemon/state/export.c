@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/state/catalog.h"
+#include "daemon/state/client.h"
 #include "daemon/state/export.h"
-#include "daemon/state/holding.h"
-#include "daemon/state/outcome.h"
 #include "daemon/state/survive.h"
 #include "util/cleanup.h"
 #include "util/fault.h"

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "daemon/state/client.h"
-#include "daemon/state/notice.h"
 
 /* A client has a segment open. */
 struct device_import {

@@ -1,6 +1,67 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Where the bytes of tensors lie; see extent.h. Loop thread only. */
 #include "daemon/state/extent.h"
-#include "daemon/state/notice.h"
+#include "daemon/state/catalog.h"
+#include "daemon/state/client.h"
+#include "daemon/state/export.h"
+#include "daemon/state/ring.h"
+#include "proto/wire.h"
+#include "util/clock.h"
+
+/* Of segments that may have so many free units in a row. */
+static unsigned class_of(uint32_t units)
+{
+	unsigned bits = units ? 32 - (unsigned)__builtin_clz(units) : 0;
+
+	return bits < SMALL_EMPTY ? bits : SMALL_EMPTY - 1;
+}
+
+void small_add(struct client *c, struct segment *seg)
+{
+	list_add_tail(&c->small[class_of(seg->max_run)], &seg->writer_link);
+}
+
+/* @class is the one that it was in. */
+static void sort(struct client *c, struct segment *seg, unsigned class, bool empty)
+{
+	unsigned now = empty ? SMALL_EMPTY : class_of(seg->max_run);
+
+	if (now == class)
+		return;
+	list_del(&seg->writer_link);
+	list_add_tail(&c->small[now], &seg->writer_link);
+}
+
+struct segment *small_take(struct client *c, uint64_t nbytes, unsigned looks, uint64_t *offset)
+{
+	unsigned class = class_of((uint32_t)((nbytes + SEGMENT_UNIT - 1) / SEGMENT_UNIT)), left;
+	struct segment *seg, *after;
+	bool taken;
+
+	for (; class <= SMALL_EMPTY; class ++) {
+		left = looks;
+		list_for_each_entry_safe(seg, after, &c->small[class], writer_link) {
+			if (!left--)
+				break;
+			if (seg->state != SEGMENT_LIVE)
+				continue;
+			taken = !segment_extent_take(seg, nbytes, offset);
+			sort(c, seg, class, !taken && !seg->extents);
+			if (taken)
+				return seg;
+		}
+	}
+	return NULL;
+}
+
+void small_give(struct client *writer, struct segment *seg, uint64_t offset, uint64_t nbytes)
+{
+	unsigned class = class_of(seg->max_run);
+
+	segment_extent_give(seg, offset, nbytes);
+	if (writer)
+		sort(writer, seg, class, !seg->extents);
+}
 
 void extent_join(struct state *st, uint32_t slot, uint32_t with)
 {

@@ -65,9 +65,9 @@ struct row_fact {
 	uint32_t owner; /* DRAFT: index of its client */
 	/* its extent in a small segment, in SEGMENT_UNITs */
 	uint32_t first_unit, units;
-	uint32_t chunks; /* DRAFT: chunks set aside for its commit */
-	uint32_t sum;	 /* of the published row, check_row_sum(); 0: not published, or FREE soon */
-	uint32_t ring_sum; /* of a row of a ring, check_ring_sum(); DRAFT: 1: it is prefetched */
+	uint32_t chunks;   /* DRAFT: chunks set aside for its commit */
+	uint32_t sum;	   /* of the published row, sum_of_row(); 0: not published, or FREE soon */
+	uint32_t ring_sum; /* of a row of a ring, sum_of_ring_row(); DRAFT: 1: it is prefetched */
 };
 
 /* A live segment, in shared memory or of CUDA_VMM. */
@@ -78,7 +78,7 @@ struct segment_fact {
 	uint32_t parts; /* on a device: how many descriptors open it */
 	uint32_t held;	/* on a device: a further descriptor keeps that open */
 	uint32_t once;	/* it is not used again */
-	uint32_t sum;	/* of these and its entry, check_segment_sum() */
+	uint32_t sum;	/* of these and its entry, sum_of_segment() */
 };
 
 /* A client whose ledger counts. */

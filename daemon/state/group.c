@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups; see group.h. Each name is pointed at its member, which is a DRAFT and remembers the
+ * Groups; see publish.h. Each name is pointed at its member, which is a DRAFT and remembers the
  * name's former tensor. The name means that until `groups` of the header is raised, which publishes
  * all members. Then they become LIVE one by one. A namespace points the names of one group at a
  * time, since one word says whether it is published. A client that waits for another's group does
@@ -18,9 +18,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "daemon/state/group.h"
+#include "daemon/state/catalog.h"
 #include "daemon/state/lifetime.h"
-#include "daemon/state/outcome.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
 #include "util/fault.h"

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "daemon/state/holding.h"
+#include "daemon/state/client.h"
 #include "util/fault.h"
 
 static struct holding **bucket(struct state *st, const struct client *c, uint32_t segment,

@@ -16,19 +16,19 @@
  * nobody maps it any more (client_end.c); (4) a RETIRED row stands at one holding, and is in
  * client.parked of that holding's client or in some account.rows.
  *
- * ORDER: T1 then T2 here, G2 then G3 in client/connection/lease_protocol.h; D1 then D2 here, G2 then G3 there;
- * T1 then T2 here, R1 then R2 there. Each side writes its own word, then reads the other's. All
- * four accesses are seq_cst, so one of the two always sees the other. With release/acquire both may
- * read the old value: a leased tensor is reused, or a last release is missed. A lease that was
- * taken before its client became a holder may be missed here: G4 tells that client. Loop thread
- * only.
+ * ORDER: T1 then T2 here, G2 then G3 in client/connection/lease_protocol.h; D1 then D2 here, G2
+ * then G3 there; T1 then T2 here, R1 then R2 there. Each side writes its own word, then reads the
+ * other's. All four accesses are seq_cst, so one of the two always sees the other. With
+ * release/acquire both may read the old value: a leased tensor is reused, or a last release is
+ * missed. A lease that was taken before its client became a holder may be missed here: G4 tells
+ * that client. Loop thread only.
  */
 #include <assert.h>
 
 #include "daemon/state/lease.h"
 #include "daemon/state/lifetime.h"
-#include "daemon/state/lost.h"
 #include "daemon/state/ring.h"
+#include "daemon/state/state.h"
 #include "daemon/state/tensor.h"
 
 /* A tensor that more clients than this have mapped counts as held when space is wanted. */

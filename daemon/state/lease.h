@@ -2,7 +2,7 @@
 /* Leases: which tensors are in use, by the ledgers of the clients that hold their segments. */
 #pragma once
 
-#include "daemon/state/holding.h"
+#include "daemon/state/client.h"
 
 /*
  * T1, T2: allows no new leases on a LIVE tensor, and reclaims it as soon as there are none. Further

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lifetimes: which tensors end by themselves, and which may be evicted. This file keeps the lists;
- * expire.h ends tensors whose time has come, and evict.h evicts some to free space. A tensor's
+ * expire.h ends tensors whose time has come, and expire.h evicts some to free space. A tensor's
  * lifetime is in its row: ROW_OWNER_BOUND, ROW_EVICTABLE, expires_ns.
  */
 #pragma once

@@ -11,10 +11,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "daemon/state/chunk.h"
+#include "daemon/state/catalog.h"
 #include "daemon/state/name.h"
-#include "daemon/state/outcome.h"
-#include "daemon/state/table.h"
 #include "tensor/limits.h"
 #include "util/clock.h"
 

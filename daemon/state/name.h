@@ -4,6 +4,7 @@
 
 #include "daemon/state/catalog.h"
 #include "proto/name_key.h"
+#include "util/clock.h"
 
 enum { NAME_BUCKET_MAX = 16 }; /* names of one user in one bucket */
 
@@ -71,3 +72,17 @@ uint16_t name_text(const struct names *names, uint32_t index, char *text);
  * before @producer becomes the name's. True: it was so.
  */
 bool name_retyped(struct names *names, uint32_t slot, uint32_t former_slot, uint64_t producer);
+
+/*
+ * The highest version that is believed of an instance that knew @known to be the highest at @since,
+ * by CLOCK_MONOTONIC. No name is published every nanosecond, so a version above both that and the
+ * time is a lie or damage. The time alone would be no limit: versions may have begun there, before
+ * it was set back. The limit rises only as fast as time passes, whatever is believed below it. So
+ * versions stay far from the largest number.
+ */
+static inline uint64_t version_limit(uint64_t known, uint64_t since)
+{
+	uint64_t most = known + ((uint64_t)now_mono_ns() - since), now = (uint64_t)now_real_ns();
+
+	return most > now ? most : now;
+}

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/state/catalog.h"
 #include "daemon/state/namespace.h"
-#include "daemon/state/outcome.h"
 #include "daemon/state/survive.h"
 #include "daemon/store/shm.h"
 

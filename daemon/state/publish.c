@@ -7,15 +7,13 @@
 #include <errno.h>
 #include <string.h>
 
-#include "daemon/recover/check.h"
-#include "daemon/state/chunk.h"
+#include "daemon/state/catalog.h"
 #include "daemon/state/claim.h"
-#include "daemon/state/extent.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/lifetime.h"
-#include "daemon/state/outcome.h"
 #include "daemon/state/publish.h"
-#include "daemon/state/ring_end.h"
+#include "daemon/state/ring.h"
+#include "daemon/state/survive.h"
 #include "daemon/state/tensor.h"
 #include "daemon/state/watch.h"
 #include "proto/wire.h"
@@ -191,8 +189,8 @@ static void row_go_live(struct state *st, const struct client *c, uint32_t slot,
 		st->retyped_due |= name_retyped(&st->names, slot, ref_slot(former), producer);
 	atomic_store(&catalog_name(&st->catalog, row->name)->producer, producer);
 	if (fact) {
-		fact->sum = check_row_sum(&st->catalog, slot);
-		fact->ring_sum = check_ring_sum(&st->catalog, slot, row->word >> 2);
+		fact->sum = sum_of_row(&st->catalog, slot);
+		fact->ring_sum = sum_of_ring_row(&st->catalog, slot, row->word >> 2);
 	}
 	atomic_store(&row->word, row_word(row->word >> 2, ROW_LIVE));
 	if (!former)
@@ -556,7 +554,7 @@ void member_point(struct state *st, const struct client *c, uint32_t slot)
 	name_end_ring(st, c->account, index);
 	atomic_store(&m->former, row_publish(st, c, slot, index));
 	if (fact)
-		fact->sum = check_member_sum(&st->catalog, slot);
+		fact->sum = sum_of_member(&st->catalog, slot);
 	atomic_store(&m->group, st->catalog.header->groups);
 	st->tensors[slot].pointed = true;
 	atomic_store(&catalog_name(&st->catalog, index)->current, ref_of(st, slot));

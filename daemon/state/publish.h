@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Publishes drafts under names, one or many in one step, and deletes names. */
+/* Drafts become what names mean, one by one (publish.c) or as a group (group.c); deletes. */
 #pragma once
 
 #include "daemon/state/client.h"
 #include "proto/description.h"
+#include "proto/wire.h"
+
+/* Publishes drafts under names, one or many in one step, and deletes names. */
 
 /* A ring that a commit may begin as well. */
 struct tensor_ring {
@@ -58,7 +61,7 @@ int tensor_delete(struct state *st, const struct client *c, const struct name_ke
 int tensor_may_name(struct state *st, const struct client *c, const struct name_key *name);
 
 /* The ref of the tensor that the name means, or 0. While a name points at a pending member of a
- * group it means its former tensor (group.h). */
+ * group it means its former tensor (publish.h). */
 uint64_t name_meaning(struct state *st, uint32_t index);
 /* Makes the slot LIVE if it has a member of a group that is published. */
 void tensor_finish(struct state *st, uint32_t slot);
@@ -77,7 +80,7 @@ void member_take_back(struct state *st, struct client *c, uint32_t slot);
  * name's former tensor. */
 void member_finish(struct state *st, uint32_t slot, unsigned *wakes);
 
-/* ---- for device_tensor.c, expire.c, evict.c ---- */
+/* ---- for device_tensor.c, expire.c, expire.c ---- */
 
 /* Finds the draft @ref as the memory of a group, which it may become now. STATE_E_STALE,
  * STATE_E_INVALID (why). */
@@ -101,3 +104,66 @@ void tensor_unname(struct state *st, struct account *a, uint32_t slot);
 /* The same, if nobody holds the tensor and no group is about to retire it. False: nothing was done.
  */
 bool tensor_unname_unheld(struct state *st, uint32_t slot);
+
+/*
+ * Groups: up to WIRE_GROUP_MAX members that are published in one step for all readers, though it
+ * takes the daemon many. Meanwhile the client that asked is busy with it (client.group), and its
+ * next messages wait. Other clients' messages do not wait, whatever names they are about.
+ */
+
+/*
+ * Begins to publish the @count members of @ref. If that fails, as tensor_commit() does or with
+ * -ENOMEM, none of them is published in the end. STATE_E_STALE: @c has no such draft, and nothing
+ * begins.
+ */
+int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count);
+/*
+ * Goes on by about @looks members. True: *@error (with *@why) is the outcome, which may be true
+ * again while the rest is done: the group's memory is given up only after its client could be told.
+ * A daemon that begins in between finds by it that the group was published. Also goes on with a
+ * group that tensor_abort() gives up.
+ */
+bool group_step(struct state *st, struct client *c, unsigned looks, int *error, const char **why);
+
+/* True: it is only to be answered again. */
+bool group_was_published(const struct state *st, const struct client *c, uint64_t ref);
+
+static inline bool group_goes_on(const struct client *c)
+{
+	return c->group.phase != GROUP_NONE;
+}
+
+/* The connection has ended: takes the group back unless it is published already. True: it is
+ * over. */
+bool group_leave(struct state *st, struct client *c, unsigned *looks);
+
+/* Tensors that lie in exported memory of a device. PROTOCOL.md section 8. */
+
+struct device_placed {
+	uint64_t ref, version;
+};
+
+/* Returns STATE_E_NOT_FOUND if there is no such segment, STATE_E_NOTICES, or an outcome of
+ * tensor_commit() or tensor_create(). */
+int device_place(struct state *st, struct client *c, const struct wire_place *m,
+		 const struct tensor_description *d, struct device_placed *placed,
+		 const char **why);
+/* Makes a member of the group of the draft @ref, as tensor_member() does. *@member is 0 if a former
+ * daemon has published the group. Fails as device_place(). */
+int device_member(struct state *st, struct client *c, uint64_t ref, const struct wire_place *m,
+		  const struct tensor_description *d, uint64_t *member, const char **why);
+/* Is @ref a tensor on a device? */
+bool device_has(const struct state *st, uint64_t ref);
+/* Does for such a tensor what tensor_link() does. The device must have finished it
+ * (STATE_E_INVALID, why). Its producer is told FREED when nobody uses either of the two. */
+int device_link(struct state *st, struct client *c, uint64_t ref, struct tensor_description *d,
+		uint64_t *version, const char **why);
+/* Does nothing unless @ref is an unfinished tensor of @c. */
+void device_finished(struct state *st, const struct client *c, uint64_t ref, bool failed);
+
+/*
+ * Ends the imports and exports of @c, whose connection has ended. Tensors that it placed are lost
+ * if their memory dies with it or was never finished. Its notices are dropped. Handles *@looks of
+ * these; true: that was all.
+ */
+bool device_leave(struct state *st, struct client *c, unsigned *looks);

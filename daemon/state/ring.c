@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "daemon/recover/check.h"
-#include "daemon/state/outcome.h"
+#include "daemon/state/catalog.h"
 #include "daemon/state/ring.h"
 #include "daemon/state/survive.h"
 #include "util/fault.h"
@@ -27,8 +26,8 @@ static int tables_make(struct state *st)
 static void row_resum(struct state *st, uint32_t slot, uint64_t generation)
 {
 	if (st->catalog.facts)
-		catalog_row_fact(&st->catalog, slot)->ring_sum = check_ring_sum(&st->catalog, slot,
-										generation);
+		catalog_row_fact(&st->catalog, slot)->ring_sum = sum_of_ring_row(&st->catalog, slot,
+										 generation);
 }
 
 /* A free index for a ring of @account, which may have half of all, or CATALOG_NONE. */

@@ -12,10 +12,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "daemon/recover/check.h"
-#include "daemon/recover/former.h"
 #include "daemon/state/lease.h"
-#include "daemon/state/ring_end.h"
+#include "daemon/state/name.h"
+#include "daemon/state/ring.h"
+#include "daemon/state/survive.h"
 #include "daemon/state/tensor.h"
 #include "daemon/state/watch.h"
 #include "proto/wire.h"
@@ -66,7 +66,7 @@ static void row_take_entry(struct state *st, const struct ring *ring, uint32_t s
 		row->meta[i] = entry.meta[i];
 	if (st->catalog.facts)
 		catalog_row_fact(&st->catalog, slot)->sum = fact_sum(
-			&version, sizeof(version), check_member_sum(&st->catalog, slot));
+			&version, sizeof(version), sum_of_member(&st->catalog, slot));
 	/* ORDER: release; a reader that finds the version finds the rest too */
 	__atomic_store_n(&row->version, version, __ATOMIC_RELEASE);
 }

@@ -6,10 +6,9 @@
 #include <errno.h>
 #include <string.h>
 
+#include "daemon/state/catalog.h"
 #include "daemon/state/segments.h"
-#include "daemon/state/outcome.h"
 #include "daemon/state/survive.h"
-#include "daemon/state/table.h"
 
 enum { MEMORY_ENDED_STEP = 256 }; /* events for one call of memory_run_due() */
 

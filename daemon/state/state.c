@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The beginning and the end of a state. Loop thread only. */
+/* The state of one namespace, and the lists that link its rows. */
 #include <errno.h>
 #include <stdlib.h>
 
+#include "daemon/state/catalog.h"
 #include "daemon/state/ring_page.h"
 #include "daemon/state/state.h"
 #include "daemon/state/survive.h"
-#include "daemon/state/table.h"
 #include "util/clock.h"
+
+/* The beginning and the end of a state. Loop thread only. */
 
 static void state_begin(struct state *st, struct shared *shared, uint64_t instance,
 			const struct state_limits *limits, struct catalog_limits *shape)
@@ -147,4 +149,57 @@ struct pool *state_pool(struct state *st, enum share share)
 		return &st->catalog.pools[share];
 	return share < SHARE_DEVICE ? &st->shared->pools[share]
 				    : &st->shared->devices.list[share - SHARE_DEVICE].pool;
+}
+
+/* The lists of lost rows; see state.h. Loop thread only. */
+
+bool lost_add(struct state *st, uint32_t slot)
+{
+	struct tensor *t = &st->tensors[slot];
+
+	list_add_tail(&t->account->lost, &t->link);
+	st->lost++;
+	return ++t->account->lost_count > LOST_MAX;
+}
+
+uint32_t lost_oldest(const struct state *st, const struct account *account)
+{
+	return (uint32_t)(list_first_entry(&account->lost, struct tensor, link) - st->tensors);
+}
+
+void lost_remove(struct state *st, uint32_t slot)
+{
+	struct tensor *t = &st->tensors[slot];
+
+	if (atomic_load(&catalog_row(&st->catalog, slot)->progress) != ROW_LOST)
+		return;
+	list_del(&t->link);
+	t->account->lost_count--;
+	st->lost--;
+}
+
+void slots_add(struct state *st, uint32_t *first, uint32_t slot)
+{
+	struct tensor *t = &st->tensors[slot], *head;
+
+	t->next = t->prev = slot;
+	if (*first == CATALOG_NONE) {
+		*first = slot;
+		return;
+	}
+	head = &st->tensors[*first];
+	t->next = *first;
+	t->prev = head->prev;
+	st->tensors[head->prev].next = slot;
+	head->prev = slot;
+}
+
+void slots_remove(struct state *st, uint32_t *first, uint32_t slot)
+{
+	const struct tensor *t = &st->tensors[slot];
+
+	if (*first == slot)
+		*first = t->next == slot ? CATALOG_NONE : t->next;
+	st->tensors[t->next].prev = t->prev;
+	st->tensors[t->prev].next = t->next;
 }

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The state of one namespace, and the lists that link its rows. */
+#pragma once
+
+#include "daemon/state/name.h"
+#include "daemon/state/segments.h"
+#include "daemon/store/device_memory.h"
+#include "util/heap.h"
+#include "util/list.h"
+
 /*
  * The state of one namespace, which the files above this one share. All calls are plain calls
  * without sockets or event loop. tools/check-layers lists the files in order: each calls only files
  * before it.
  */
-#pragma once
-
-#include "daemon/state/segments.h"
-#include "daemon/state/name.h"
-#include "daemon/store/device_memory.h"
-#include "util/heap.h"
-#include "util/list.h"
 
 struct client;
 struct holding;
@@ -97,7 +99,7 @@ struct state {
 	unsigned prefetched;	   /* drafts that may be taken back */
 	struct list prefetching;   /* of struct client, by prefetching */
 	uint64_t prefetched_bytes; /* of those with a segment of their own */
-	uint32_t lost;		   /* LIVE rows whose bytes are lost (lost.c) */
+	uint32_t lost;		   /* LIVE rows whose bytes are lost (state.c) */
 	struct lifetimes lifetimes;
 	struct {
 		struct list *buckets; /* of struct claim, by hash; NULL before the first one */
@@ -143,3 +145,20 @@ void state_deinit(struct state *st);
 
 /* The pool of that share. */
 struct pool *state_pool(struct state *st, enum share share);
+
+/* The LIVE rows of each user that are lost, oldest first. A row stays while its name means it, so
+ * that a get can report the loss. */
+
+enum { LOST_MAX = 1024 }; /* of one user */
+
+/* True: its user has too many of them now. */
+bool lost_add(struct state *st, uint32_t slot);
+/* The oldest lost row of a user that has some. */
+uint32_t lost_oldest(const struct state *st, const struct account *account);
+/* Does nothing if the row is not lost. */
+void lost_remove(struct state *st, uint32_t slot);
+
+/* Makes the slot the last of a circular list by tensor.next, whose first is *@first, or
+ * CATALOG_NONE. */
+void slots_add(struct state *st, uint32_t *first, uint32_t slot);
+void slots_remove(struct state *st, uint32_t *first, uint32_t slot);

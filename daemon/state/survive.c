@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/recover/check.h"
 #include "daemon/state/survive.h"
+#include "proto/wire.h"
 #include "util/fd.h"
 #include "util/log.h"
 
@@ -159,7 +159,7 @@ void survive_segment(const struct shared *shared, const struct catalog *cat, uin
 		return;
 	mine = catalog_segment_fact(cat, index);
 	*mine = *fact;
-	mine->sum = check_segment_sum(fact, catalog_segment(cat, index), generation);
+	mine->sum = sum_of_segment(fact, catalog_segment(cat, index), generation);
 	if (object_fd_peek >= 0)
 		have_kept(shared, cat, SURVIVOR_OBJECT, index, generation, object_fd_peek);
 }
@@ -230,4 +230,86 @@ void survive_page_ended(const struct shared *shared, const struct catalog *cat, 
 {
 	if (cat->facts)
 		have_forgotten(shared, cat, SURVIVOR_PAGE, index, generation);
+}
+
+/* ---- Sums of facts ---- */
+
+uint32_t row_chunk_count(const struct catalog_row *row)
+{
+	size_t bytes = row_dims_in_chunks(row->flags, row->ndim);
+
+	bytes += row->meta_len > CATALOG_INLINE_META ? row->meta_len : 0;
+	bytes += row->flags & ROW_EVENT ? WIRE_HANDLE_BYTES : 0;
+	return catalog_chunks_for(bytes);
+}
+
+uint32_t sum_of_member(const struct catalog *cat, uint32_t slot)
+{
+	const struct catalog_row *row = catalog_row(cat, slot);
+	size_t from = offsetof(struct catalog_row, offset);
+	uint32_t chunks = row_chunk_count(row), chunk = row->chunk, sum;
+
+	sum = fact_sum((const char *)row + from, offsetof(struct catalog_row, version) - from,
+		       row->word >> 2);
+	from = offsetof(struct catalog_row, nbytes);
+	sum = fact_sum((const char *)row + from, offsetof(struct catalog_row, progress) - from,
+		       sum);
+	sum = fact_sum(row->meta, sizeof(row->meta), sum);
+	for (; chunks && chunk < cat->chunks.high; chunks--) {
+		sum = fact_sum(catalog_chunk(cat, chunk), sizeof(struct catalog_chunk), sum);
+		chunk = catalog_chunk(cat, chunk)->next;
+	}
+	return sum;
+}
+
+uint32_t sum_of_row(const struct catalog *cat, uint32_t slot)
+{
+	const struct catalog_row *row = catalog_row(cat, slot);
+
+	return fact_sum(&row->version, sizeof(row->version), sum_of_member(cat, slot));
+}
+
+uint32_t sum_of_segment(const struct segment_fact *fact, const struct catalog_segment *row,
+			uint32_t generation)
+{
+	size_t from = offsetof(struct catalog_segment, size);
+	uint32_t sum = fact_sum(fact, offsetof(struct segment_fact, sum), generation);
+
+	return fact_sum((const char *)row + from, sizeof(*row) - from, sum);
+}
+
+uint32_t sum_of_ring_row(const struct catalog *cat, uint32_t slot, uint64_t generation)
+{
+	const struct catalog_row *row = catalog_row(cat, slot);
+	struct catalog_row constant;
+	size_t from = offsetof(struct catalog_row, offset);
+
+	memcpy(&constant, row, sizeof(constant));
+	constant.meta_len = 0;
+	constant.version = constant.committed_ns = 0;
+	return fact_sum((const char *)&constant + from,
+			offsetof(struct catalog_row, progress) - from, generation);
+}
+
+bool row_is_ring_slot(const struct catalog *cat, const struct catalog_row *row)
+{
+	return row->flags & ROW_RING && row->name < cat->names.high &&
+	       catalog_name(cat, row->name)->current == ring_slot_ring(row->ring);
+}
+
+bool ring_fact_is_of(const struct catalog *cat, uint64_t ring)
+{
+	uint32_t index = ref_slot(ring);
+	const struct ring_fact *fact = cat->facts ? &cat->facts->rings[index % CATALOG_RINGS]
+						  : NULL;
+
+	return !fact || (fact->generation == ref_ring_generation(ring) &&
+			 fact->sum == ring_fact_sum(fact, index));
+}
+
+bool row_is_of_ring(const struct catalog *cat, const struct catalog_row *row)
+{
+	return row->flags & ROW_RING &&
+	       (!row->version || row_is_ring_slot(cat, row) ||
+		(cat->facts && ring_fact_is_of(cat, ring_slot_ring(row->ring))));
 }

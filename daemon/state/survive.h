@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Survival: keeps descriptors for the next daemon (daemon/keeper/keeper_link.h), and the facts that belong
- * to them (facts.h). These functions do nothing if there are no facts. */
+/* Survival: keeps descriptors for the next daemon (daemon/keeper/keeper_link.h), and the facts that
+ * belong to them (facts.h). These functions do nothing if there are no facts. */
 #pragma once
 
 #include "daemon/keeper/keeper_link.h"
@@ -76,3 +76,23 @@ int survive_page(const struct shared *shared, const struct catalog *cat, uint32_
 		 uint32_t generation, int fd_peek);
 void survive_page_ended(const struct shared *shared, const struct catalog *cat, uint32_t index,
 			uint32_t generation);
+
+/* The number of chunks of the row. */
+uint32_t row_chunk_count(const struct catalog_row *row);
+/* A checksum of the members of a row that are constant while it is published. The one of a group's
+ * member leaves out its version, which may change until the group is published. */
+uint32_t sum_of_row(const struct catalog *cat, uint32_t slot);
+uint32_t sum_of_member(const struct catalog *cat, uint32_t slot);
+/* A checksum of a generation, and of the members of a row that are constant as long as it is a
+ * ring's. */
+uint32_t sum_of_ring_row(const struct catalog *cat, uint32_t slot, uint64_t generation);
+/* True if the row belongs to a ring. If that is over, a row that has a version needs it no more,
+ * and belongs to it only until the daemon has noted its end in the facts. */
+bool row_is_of_ring(const struct catalog *cat, const struct catalog_row *row);
+/* True if it is one of the rows among which a ring's producer publishes. */
+bool row_is_ring_slot(const struct catalog *cat, const struct catalog_row *row);
+/* A checksum of a segment's fact, and of the constant members of its entry, for that generation. */
+uint32_t sum_of_segment(const struct segment_fact *fact, const struct catalog_segment *row,
+			uint32_t generation);
+/* True if the facts tell of @ring, or if there are none. */
+bool ring_fact_is_of(const struct catalog *cat, uint64_t ring);

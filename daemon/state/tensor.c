@@ -1,4 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A tensor from CREATE to FREE: its row, its bytes and what they are charged to. */
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+
+#include "daemon/state/catalog.h"
+#include "daemon/state/client.h"
+#include "daemon/state/export.h"
+#include "daemon/state/ring.h"
+#include "daemon/state/tensor.h"
+#include "proto/wire.h"
+#include "util/clock.h"
+
 /*
  * Tensors. A slot is FREE; then DRAFT, in the ring of its client's drafts; then LIVE, pinned to its
  * name; then RETIRED; then FREE again with the next generation. From DRAFT to FREE it has its
@@ -6,50 +20,10 @@
  * well-formed commit does not fail for want of space; (2) every early return gives back its
  * reservations. Loop thread only.
  */
-#include <assert.h>
-#include <errno.h>
-#include <limits.h>
-#include <string.h>
-
-#include "daemon/state/chunk.h"
-#include "daemon/state/export.h"
-#include "daemon/state/extent.h"
-#include "daemon/state/outcome.h"
-#include "daemon/state/ring.h"
-#include "daemon/state/small.h"
-#include "daemon/state/tensor.h"
-#include "proto/wire.h"
-#include "util/clock.h"
 
 enum { OTHERS_LOOKS = 16 }; /* at clients of others, by one look for space */
 
 /* ---- slots ---------------------------------------------------------------------------------- */
-
-void slots_add(struct state *st, uint32_t *first, uint32_t slot)
-{
-	struct tensor *t = &st->tensors[slot], *head;
-
-	t->next = t->prev = slot;
-	if (*first == CATALOG_NONE) {
-		*first = slot;
-		return;
-	}
-	head = &st->tensors[*first];
-	t->next = *first;
-	t->prev = head->prev;
-	st->tensors[head->prev].next = slot;
-	head->prev = slot;
-}
-
-void slots_remove(struct state *st, uint32_t *first, uint32_t slot)
-{
-	const struct tensor *t = &st->tensors[slot];
-
-	if (*first == slot)
-		*first = t->next == slot ? CATALOG_NONE : t->next;
-	st->tensors[t->next].prev = t->prev;
-	st->tensors[t->prev].next = t->next;
-}
 
 static struct pool *pool_of(struct state *st, enum share share)
 {

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a tensor: it is created as a draft, published (publish.h) or aborted, retired
- * (lease.h) and reclaimed. */
+/* A tensor from CREATE to FREE: its row, its bytes and what they are charged to. */
 #pragma once
 
 #include "daemon/state/client.h"
+#include "daemon/state/extent.h"
+#include "daemon/state/state.h"
 #include "util/page.h"
+
+/* The life of a tensor: it is created as a draft, published (publish.h) or aborted, retired
+ * (lease.h) and reclaimed. */
 
 struct tensor_request {
 	uint64_t nbytes;
@@ -42,8 +46,8 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error);
  */
 bool tensor_free_space(struct state *st, struct account *account, uint64_t size, int refused);
 
-/* Gives back a draft. One with members becomes c->group, and is given back in steps (group.h). Does
- * nothing if @c has no such draft. */
+/* Gives back a draft. One with members becomes c->group, and is given back in steps (publish.h).
+ * Does nothing if @c has no such draft. */
 void tensor_abort(struct state *st, struct client *c, uint64_t ref);
 
 /* To be called when no lease is left: makes the slot FREE, and gives back its memory as PROTOCOL.md
@@ -58,9 +62,6 @@ void tensor_charge_back(struct state *st, uint32_t slot, struct account *account
 
 /* ---- for draft.c, lease.c ---- */
 
-/* Makes the slot the last of a ring by tensor.next, whose first is *@first, or CATALOG_NONE. */
-void slots_add(struct state *st, uint32_t *first, uint32_t slot);
-void slots_remove(struct state *st, uint32_t *first, uint32_t slot);
 void draft_give_up(struct state *st, struct client *c, uint32_t slot);
 /* Lets the draft be taken back while it is unused; prefetch_try_back() tries to. */
 void prefetched_add(struct state *st, struct client *c, struct tensor *t);

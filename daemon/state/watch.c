@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/state/outcome.h"
+#include "daemon/state/catalog.h"
 #include "daemon/state/watch.h"
 
 struct watch {

@@ -26,7 +26,7 @@ struct storage {
 	 * Objects with a name have no seals. We open them again by name, and truncate them even
 	 * while others have them open. Their sizes have to be guarded (guard.h). Otherwise an
 	 * object has seals instead: its size never changes, its pages stay until no process has it
-	 * open any more (ending.h), and only the client that writes it first ever writes it.
+	 * open any more (memfd.h), and only the client that writes it first ever writes it.
 	 */
 	bool named;
 	/*

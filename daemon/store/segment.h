@@ -11,9 +11,9 @@
 
 #include "daemon/store/account.h"
 #include "daemon/store/device_memory.h"
-#include "daemon/store/ending.h"
+#include "daemon/store/guard.h"
+#include "daemon/store/memfd.h"
 #include "daemon/store/object.h"
-#include "daemon/store/remnant.h"
 #include "tensor/limits.h"
 #include "util/list.h"
 

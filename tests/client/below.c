@@ -3,8 +3,8 @@
  */
 #include <tensorlease/watch.h>
 
-#include "client/read/below.h"
 #include "client/connection/client.h"
+#include "client/read/watch.h"
 #include "tests/client/common.h"
 
 enum { USES = 4 }; /* from the third one on the client keeps what is below a prefix */

@@ -10,7 +10,7 @@
 
 #include <tensorlease/watch.h>
 
-#include "client/connection/fork.h"
+#include "client/connection/process.h"
 #include "tests/client/family.h"
 
 enum { VERSIONS = 3000 };

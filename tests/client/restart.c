@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "client/connection/fork.h"
+#include "client/connection/process.h"
 #include "tests/client/common.h"
 #include "tests/harness/own_shm.h"
 #include "tests/harness/process.h"

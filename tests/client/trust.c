@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "client/connection/trust.h"
+#include "client/connection/address.h"
 #include "tests/cli/run.h"
 #include "tests/harness/own_shm.h"
 

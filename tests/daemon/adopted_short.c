@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connections live through the death of a daemon of which the next one has too little, or dies too,
  * and of clients that fork meanwhile. */
-#include "client/connection/fork.h"
+#include "client/connection/process.h"
 #include "tests/daemon/adopted_common.h"
 #include "tests/daemon/shm_common.h"
 #include "tests/harness/process.h"

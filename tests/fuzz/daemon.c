@@ -12,8 +12,8 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "daemon/serve/ends.h"
-#include "daemon/serve/receive.h"
+#include "daemon/serve/handlers.h"
+#include "daemon/serve/peer.h"
 #include "daemon/serve/run.h"
 #include "tests/fuzz/target.h"
 #include "util/clock.h"

@@ -6,9 +6,9 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "client/gpu/import.h"
-#include "client/gpu/thread.h"
 #include "client/connection/request.h"
+#include "client/gpu/import.h"
+#include "client/gpu/threads.h"
 #include "proto/conn.h"
 #include "proto/description.h"
 #include "tests/harness/sleeper.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of CUDA in a process: at exit, and by a reset of the device (cudaDeviceReset). */
-#include "client/gpu/lock.h"
+#include "client/gpu/threads.h"
 #include "client/read/lease_tensor.h"
 #include "tests/gpu/common.h"
 

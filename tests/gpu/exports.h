@@ -2,8 +2,8 @@
 /* The exports of a session, for tests of when they end. */
 #pragma once
 
-#include "client/gpu/session.h"
 #include "client/connection/client.h"
+#include "client/gpu/session.h"
 
 /* Has the session, which uses GPUs, an export that is open? */
 static inline bool exports_any(const struct session *s)

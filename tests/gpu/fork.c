@@ -7,7 +7,7 @@
 
 #include "client/gpu/import.h"
 #include "client/gpu/lease.h"
-#include "client/gpu/lock.h"
+#include "client/gpu/threads.h"
 #include "tests/gpu/common.h"
 #include "tests/harness/process.h"
 

@@ -2,11 +2,11 @@
 /* The lifetime of memory on a GPU, also when processes die. */
 #include "tests/gpu/common.h"
 
-#include "client/gpu/import.h"
-#include "client/gpu/lease.h"
-#include "client/gpu/thread.h"
 #include "client/connection/client.h"
 #include "client/connection/request.h"
+#include "client/gpu/import.h"
+#include "client/gpu/lease.h"
+#include "client/gpu/threads.h"
 #include "tests/harness/process.h"
 
 #include <poll.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Leases and drafts that end where the driver does not let their place be marked. */
-#include "client/gpu/session.h"
 #include "client/connection/client.h"
+#include "client/gpu/session.h"
 #include "tests/gpu/gate.h"
 
 enum { N = GPU_T_SIZE };

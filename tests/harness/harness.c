@@ -14,7 +14,7 @@
 #include <time.h>
 
 #include "client/connection/client.h"
-#include "client/connection/fork.h"
+#include "client/connection/process.h"
 #include "tests/harness/catalogs.h"
 #include "tests/harness/harness.h"
 #include "tests/harness/log.h"

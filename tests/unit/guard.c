@@ -108,7 +108,7 @@ static void closed_is_told(struct guarded *w)
 	(void)w;
 }
 
-/* Its owner does that (store/remnant.c), so it is not looked at in turns as well. */
+/* Its owner does that (store/guard.c), so it is not looked at in turns as well. */
 TEST(an_object_that_its_owner_looks_at_is_in_no_list)
 {
 	struct object o = { .key = 1, .fd = -1 };

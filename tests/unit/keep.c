@@ -4,8 +4,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "daemon/keeper/keeper_link.h"
 #include "daemon/keeper/keeper.h"
+#include "daemon/keeper/keeper_link.h"
 #include "tests/harness/notify.h"
 #include "tests/harness/process.h"
 

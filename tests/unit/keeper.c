@@ -14,8 +14,8 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
-#include "daemon/keeper/keeper_link.h"
 #include "daemon/keeper/keeper.h"
+#include "daemon/keeper/keeper_link.h"
 #include "tests/daemon/shm_common.h"
 #include "tests/harness/harness.h"
 #include "tests/harness/process.h"

@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Namespaces: their names, addresses that name one, who may do what there, and the template. */
-#include "daemon/state/namespace.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/inotify.h>
 
 #include "client/connection/address.h"
-#include "daemon/serve/expiry.h"
-#include "daemon/serve/takeover.h"
-#include "daemon/state/evict.h"
+#include "daemon/serve/server.h"
+#include "daemon/state/catalog.h"
+#include "daemon/state/client.h"
 #include "daemon/state/expire.h"
-#include "daemon/state/holding.h"
-#include "daemon/state/outcome.h"
+#include "daemon/state/namespace.h"
 #include "daemon/store/shm.h"
 #include "tensor/name.h"
 #include "tests/harness/harness.h"

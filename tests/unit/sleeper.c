@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When a wait takes itself for robbed of its wake. */
-#include "client/read/sleep.h"
 #include "client/connection/client.h"
+#include "client/read/sleep.h"
 #include "tests/harness/harness.h"
 
 static tl_client client;

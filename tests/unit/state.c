@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "daemon/state/chunk.h"
+#include "daemon/state/catalog.h"
 #include "daemon/store/helper.h"
 #include "tests/unit/state_fixture.h"
 #include "tests/unit/state_snapshot.h"

@@ -5,13 +5,12 @@
  */
 #include <sys/stat.h>
 
-#include "daemon/recover/recover.h"
-#include "daemon/recover/adopt_ring.h"
 #include "daemon/recover/check.h"
+#include "daemon/recover/recover.h"
 #include "daemon/state/claim.h"
-#include "daemon/state/evict.h"
+#include "daemon/state/expire.h"
 #include "daemon/state/namespace.h"
-#include "daemon/state/ring_end.h"
+#include "daemon/state/ring.h"
 #include "daemon/state/survive.h"
 #include "tests/harness/process.h"
 #include "tests/unit/state_adopt.h"

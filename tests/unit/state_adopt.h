@@ -5,8 +5,8 @@
  */
 #pragma once
 
-#include "daemon/recover/recover.h"
 #include "daemon/recover/check.h"
+#include "daemon/recover/recover.h"
 #include "daemon/state/survive.h"
 #include "tests/unit/state_export.h"
 #include "tests/unit/state_stop.h"

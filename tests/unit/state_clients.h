@@ -9,7 +9,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
-#include "daemon/state/disconnect.h"
+#include "daemon/state/client.h"
 #include "daemon/state/lease.h"
 #include "daemon/store/memfd.h"
 #include "daemon/store/shm.h"

@@ -3,9 +3,9 @@
  * from outside. */
 #include <poll.h>
 
-#include "daemon/state/chunk.h"
-#include "daemon/state/evict.h"
-#include "daemon/state/lost.h"
+#include "daemon/state/catalog.h"
+#include "daemon/state/expire.h"
+#include "daemon/state/state.h"
 #include "tests/unit/state_export.h"
 #include "tests/unit/state_snapshot.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ends of connections in steps: others are served between them, and nothing is left. */
-#include "daemon/state/device.h"
 #include "daemon/state/export.h"
+#include "daemon/state/publish.h"
 #include "tests/unit/state_fixture.h"
 
 enum {

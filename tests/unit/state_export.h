@@ -2,8 +2,8 @@
 /* Memory on devices in a daemon's state without a daemon. */
 #pragma once
 
-#include "daemon/state/device.h"
 #include "daemon/state/export.h"
+#include "daemon/state/publish.h"
 #include "tests/unit/state_fixture.h"
 
 enum { GPU = 1 };

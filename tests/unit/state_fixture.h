@@ -2,9 +2,8 @@
 /* Tensors in a daemon's state without a daemon, for the tests/unit/state*.c. */
 #pragma once
 
-#include "daemon/state/group.h"
+#include "daemon/state/catalog.h"
 #include "daemon/state/lease.h"
-#include "daemon/state/outcome.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
 #include "proto/wire.h"
@@ -158,8 +157,8 @@ static inline int fx_delete(struct tester *t, const char *name)
 	return r;
 }
 
-/* Takes a lease by G2 and G3, as client/connection/lease_protocol.h does, and maps the segment; fx_drop() gives
- * it up by R1 and R2. */
+/* Takes a lease by G2 and G3, as client/connection/lease_protocol.h does, and maps the segment;
+ * fx_drop() gives it up by R1 and R2. */
 static inline bool fx_hold(struct tester *t, uint64_t ref)
 {
 	atomic_fetch_add(fx_held(t, ref_slot(ref)), 1);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups that are published in steps, with everything that may happen between two of them. */
-#include "daemon/state/evict.h"
 #include "daemon/state/expire.h"
 #include "tests/unit/state_snapshot.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lifetimes in the state layer: what ends in steps, what is given up to free space, and in which
  * order. */
-#include "daemon/state/evict.h"
 #include "daemon/state/expire.h"
 #include "tests/unit/state_fixture.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rings that have ended while their producers were publishing. */
 #include "daemon/state/ring.h"
-#include "daemon/state/ring_end.h"
 #include "tests/unit/state_fixture.h"
 #include "tests/unit/state_snapshot.h"
 

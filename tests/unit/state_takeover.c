@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a daemon left at rare moments, or in rare amounts, is taken over as well. */
-#include "daemon/state/chunk.h"
-#include "daemon/state/evict.h"
-#include "daemon/state/lost.h"
+#include "daemon/state/catalog.h"
+#include "daemon/state/expire.h"
+#include "daemon/state/state.h"
 #include "tests/harness/process.h"
 #include "tests/unit/state_adopt.h"
 
@@ -319,7 +319,7 @@ static void commit_was(uint64_t ref, uint64_t ago_ns)
 	uint32_t slot = ref_slot(ref);
 
 	catalog_row(&st.catalog, slot)->committed_ns -= ago_ns;
-	catalog_row_fact(&st.catalog, slot)->sum = check_row_sum(&st.catalog, slot);
+	catalog_row_fact(&st.catalog, slot)->sum = sum_of_row(&st.catalog, slot);
 }
 
 static void use_was(struct tester *t, uint64_t ref, uint64_t ago_ns)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections by the ids of their clients, so that none is searched among all. */
+/* Connections by the number of their client. */
 #pragma once
 
 #include <stdint.h>

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A sorted array; see index.h. Loop thread only. */
+/* Connections in a sorted array, by the number of their client; see peer_index.h. Loop thread only.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/serve/index.h"
+#include "daemon/serve/peer_index.h"
 
 enum { INDEX_FIRST = 64 };
 

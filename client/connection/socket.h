@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The socket of a session: what is sent and read, messages that wait for space, and its end. */
+#pragma once
+
+#include "client/connection/answer.h"
+#include "client/connection/session.h"
+
+void session_ended(struct session *s);
+bool session_probe(struct session *s); /* false if the connection has ended */
+/* session_probe() for calls that may come very often: it looks once in a tick of the clock, 4 ms or
+ * so. */
+bool session_alive(struct session *s);
+/* For a session whose connection has ended: finds out whether it was ended on purpose. Then no new
+ * connection may be made. Returns 0, or -ECONNABORTED with the daemon's text. */
+int session_kicked(struct session *s);
+
+/* Sends a message without an answer, and waits until @deadline for space. Returns 0,
+ * SESSION_E_UNSENT, or a negative errno. */
+int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t deadline);
+static inline int session_send(struct session *s, const void *message, int64_t deadline)
+{
+	return session_send_fd(s, message, -1, deadline);
+}
+
+/* Sends a message without waiting. If it does not fit into the socket it is sent later, before any
+ * other message: socket.c. */
+void session_note(struct session *s, const void *message);
+/* session_note() for a handler of messages, which holds the receive mutex. */
+void session_note_locked(struct session *s, const void *message);
+/* Sends the notes that are left. Returns 0, or why the first of those still left cannot be sent. */
+int notes_send_locked(struct session *s);
+/* To be called when no call uses the session any more: ends the thread that sends them. */
+void notes_end(struct session *s);
+
+/* Tells the daemon that a draft is given up, as a note. */
+void session_abort(struct session *s, uint64_t ref);
+void session_abort_locked(struct session *s, uint64_t ref);
+
+/* To be called once for each DRAFT that answered a request, when the ledger counts its draft. */
+void session_granted(struct session *s);
+
+/* Reads the messages that have arrived, without waiting. */
+void session_drain(struct session *s);
+void session_drain_expected(struct session *s); /* if an answer is expected */
+
+/* A daemon may send without end. So many messages are read at once where no thread waits. */
+enum { AT_ONCE_MAX = 4096 };
+
+/* For request.c. Reads one message, without waiting. */
+int session_receive_locked(struct session *s);
+/* For request.c. Sends the notes that wait for space. */
+int session_send_due_locked(struct session *s);
