@@ -289,7 +289,7 @@ struct lock {
 
 static int lock_read(const char *socket, struct lock *lock)
 {
-	char path[128], text[INSTANCE_LOCK_TEXT] = "";
+	char path[128], text[SOCKET_LOCK_TEXT] = "";
 	ssize_t n;
 	int fd;
 
@@ -380,7 +380,7 @@ static void pause_ms(unsigned ms)
 }
 
 /* Returns the number of faults, or a negative errno. */
-static int instance_inspect(uint64_t instance, const struct lock *lock)
+static int socket_lock_inspect(uint64_t instance, const struct lock *lock)
 {
 	struct look *looks = calloc(2, sizeof(*looks));
 	struct subject s = { .catalog_fd = -1, .facts_fd = -1 };
@@ -436,7 +436,7 @@ static int instances_inspect(const char *socket, struct lock *lock, unsigned *fo
 			    2 ||
 		    key || instance - lock->id >= NAMESPACES_MAX)
 			continue;
-		r = instance_inspect(instance, lock);
+		r = socket_lock_inspect(instance, lock);
 		if (r < 0 && r != -ESRCH)
 			fprintf(stderr, "tensorleased: cannot check %s: %s%s\n", e->d_name,
 				strerror(-r),

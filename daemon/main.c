@@ -112,11 +112,11 @@ static void socket_to_check(char *path, size_t size)
 
 /* Closes inherited descriptors: the caller's locks and pipes must not stay open in the
  * background. */
-static void close_inherited(int *keep_fd)
+static void close_inherited(int *keeper_link_fd)
 {
-	if (*keep_fd != 3 && dup3(*keep_fd, 3, O_CLOEXEC) == 3)
-		*keep_fd = 3;
-	closefrom(*keep_fd + 1); /* also where close_range() is refused */
+	if (*keeper_link_fd != 3 && dup3(*keeper_link_fd, 3, O_CLOEXEC) == 3)
+		*keeper_link_fd = 3;
+	closefrom(*keeper_link_fd + 1); /* also where close_range() is refused */
 }
 
 /* The first process waits until the second reports its start, and exits with that status. Returns
@@ -167,9 +167,9 @@ static void say_how_it_went(int *ready_fd, int r)
 	*ready_fd = fd_close(*ready_fd);
 }
 
-static void ready(struct keep *k, int *ready_fd)
+static void ready(struct keeper_link *k, int *ready_fd)
 {
-	keep_notify(k, "READY=1");
+	keeper_link_notify(k, "READY=1");
 	if (k->detached || *ready_fd >= 0)
 		go_into_background();
 	say_how_it_went(ready_fd, EXIT_SUCCESS);
@@ -228,7 +228,7 @@ static void complete(struct options *o)
 }
 
 /* If we die, the next daemon goes on with what we have read, whatever the files say by then. */
-static void config_keep(const struct options *o, struct keep *k)
+static void config_keep(const struct options *o, struct keeper_link *k)
 {
 	cleanup_(fd_closep) int fd = -1;
 	int r = 0;
@@ -237,7 +237,7 @@ static void config_keep(const struct options *o, struct keep *k)
 		return;
 	fd = options_texts(o);
 	if (fd >= 0)
-		r = keep(k, KEEP_TAG_CONFIG, fd);
+		r = keeper_link_keep(k, KEEPER_TAG_CONFIG, fd);
 	if (r || (fd < 0 && fd != -ENOENT))
 		log_warn("the keeper does not keep the configuration", "error=%s",
 			 log_str(strerror(r ? -r : -fd)));
@@ -314,19 +314,19 @@ static void warn_of_capacity(const struct options *o)
 			 (unsigned long long)limit);
 }
 
-static int serve(struct options *o, struct instance *instance, struct keep *k, int *ready_fd,
-		 struct again *again)
+static int serve(struct options *o, struct socket_lock *instance, struct keeper_link *k,
+		 int *ready_fd, struct again *again)
 {
 	struct server_options so = {
 		.listen_fd = instance->listen_fd,
-		.keep = k,
+		.keeper = k,
 		.adopt = instance->adopted,
-		.may_leave = again_may,
-		.is_reachable = again_is_reachable,
+		.may_leave = reload_check,
+		.is_reachable = reload_is_reachable,
 		.context = again,
 		.idle_exit_ns = o->idle_exit_ns,
 		.hello_ns = o->hello_ns,
-		.shared = { .capacity = o->capacity,
+		.common = { .capacity = o->capacity,
 			    .capacity_option =
 				    o->idle_exit_ns < 0
 					    ? "--capacity"
@@ -342,7 +342,7 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 			    .warm_ns = (uint64_t)o->warm_ns,
 			    .versions = instance->versions,
 			    .versions_since = instance->versions_since,
-			    .keep = k },
+			    .keeper = k },
 		.namespaces = o->config.namespaces,
 		.count = o->config.namespace_count,
 		.users = o->config.users,
@@ -353,7 +353,7 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 	again->instance = instance;
 	r = server_init(&server, instance->id, &so);
 	if (r == SERVER_E_STRANGE)
-		instance_give_up(instance);
+		socket_lock_give_up(instance);
 	if (r == SERVER_E_STRANGE || r == SERVER_E_LEFT)
 		_exit(EXIT_FAILURE);
 	if (r) {
@@ -368,7 +368,7 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 	ready(k, ready_fd);
 	if (server_run(&server) == SERVER_E_LEFT)
 		_exit(KEEPER_EXIT_LEFT);
-	keep_notify(k, "STOPPING=1");
+	keeper_link_notify(k, "STOPPING=1");
 	if (server_had_clients(&server))
 		instance_note_versions(instance);
 	server_deinit(&server);
@@ -385,18 +385,18 @@ static void make_absolute(char *path, size_t size)
 	if (*path == '/' || !getcwd(directory, sizeof(directory)))
 		return;
 	snprintf(absolute, sizeof(absolute), "%s/%s", directory, path);
-	if (strlen(absolute) < sizeof(((struct instance *)0)->socket))
+	if (strlen(absolute) < sizeof(((struct socket_lock *)0)->socket))
 		snprintf(path, size, "%s", absolute);
 }
 
 /* From here on the next daemon finds the lock and the socket as they are. Without them it makes new
  * ones, as after a daemon without a keeper. */
-static void instance_keep(const struct instance *in, struct keep *k)
+static void socket_lock_keep(const struct socket_lock *in, struct keeper_link *k)
 {
-	int r = keep(k, KEEP_TAG_PREFIX "lock", in->lock_fd);
+	int r = keeper_link_keep(k, KEEPER_TAG_PREFIX "lock", in->lock_fd);
 
 	if (!r && !in->activated)
-		r = keep(k, KEEP_TAG_PREFIX "listen", in->listen_fd);
+		r = keeper_link_keep(k, KEEPER_TAG_PREFIX "listen", in->listen_fd);
 	if (r)
 		log_warn("the keeper does not keep the socket", "error=%s", log_str(strerror(-r)));
 }
@@ -415,14 +415,14 @@ static void unbind_from_starter(void)
 	syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0);
 }
 
-static int run(struct options *o, struct keep *k, int *ready_fd, struct again *again)
+static int run(struct options *o, struct keeper_link *k, int *ready_fd, struct again *again)
 {
 	struct instance_fds fds = { .activated = take_fd(&k->activated_fd),
-				    .lock = keep_take(k, KEEP_TAG_PREFIX "lock"),
-				    .listen = keep_take(k, KEEP_TAG_PREFIX "listen"),
+				    .lock = keeper_link_take(k, KEEPER_TAG_PREFIX "lock"),
+				    .listen = keeper_link_take(k, KEEPER_TAG_PREFIX "listen"),
 				    .adopt = k->here && !k->fresh,
 				    .must_adopt = k->must_adopt };
-	struct instance instance;
+	struct socket_lock instance;
 	char path[256] = "", why[512];
 	int r;
 
@@ -450,18 +450,18 @@ static int run(struct options *o, struct keep *k, int *ready_fd, struct again *a
 			strerror(-r));
 		return EXIT_FAILURE;
 	}
-	r = instance_init(&instance, path, &fds, why, sizeof(why));
+	r = socket_lock_init(&instance, path, &fds, why, sizeof(why));
 	if (r) {
 		fprintf(stderr, "tensorleased: %s\n", why);
-		return r == INSTANCE_E_SERVED ? EXIT_SERVED : EXIT_FAILURE;
+		return r == SOCKET_LOCK_E_SERVED ? EXIT_SERVED : EXIT_FAILURE;
 	}
-	instance_keep(&instance, k);
+	socket_lock_keep(&instance, k);
 	r = serve(o, &instance, k, ready_fd, again);
-	instance_deinit(&instance);
+	socket_lock_deinit(&instance);
 	return r;
 }
 
-static int run_keeper(char **argv, struct keep *k, int *ready_fd)
+static int run_keeper(char **argv, struct keeper_link *k, int *ready_fd)
 {
 	return keeper_run(&(struct keeper_options){ .argv = argv,
 						    .activated_fd = take_fd(&k->activated_fd),
@@ -482,9 +482,9 @@ static int check(const struct options *o)
 
 /* Fails as options_init(). < 0: with a configuration that was right once, so another try, or
  * another program, may help. */
-static int options_read(struct options *o, int argc, char **argv, struct keep *k)
+static int options_read(struct options *o, int argc, char **argv, struct keeper_link *k)
 {
-	cleanup_(fd_closep) int fd = keep_take(k, KEEP_TAG_CONFIG);
+	cleanup_(fd_closep) int fd = keeper_link_take(k, KEEPER_TAG_CONFIG);
 	int r;
 
 	if (!k->same_config)
@@ -496,7 +496,7 @@ static int options_read(struct options *o, int argc, char **argv, struct keep *k
 int main(int argc, char **argv)
 {
 	struct options o;
-	struct keep k;
+	struct keeper_link k;
 	struct again again = { .argc = argc, .argv = argv, .now = &o };
 	int ready_fd = -1, r;
 
@@ -517,27 +517,27 @@ int main(int argc, char **argv)
 	signal(SIGCHLD, SIG_DFL); /* who ignores it cannot wait for its children */
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGXFSZ, SIG_IGN); /* EFBIG comes instead */
-	r = keep_init(&k);	  /* it may change the directory, where configuration files are */
+	r = keeper_link_init(&k); /* it may change the directory, where configuration files are */
 	if (r) {
 		fprintf(stderr, "tensorleased: cannot start: %s\n", strerror(-r));
-		keep_deinit(&k);
+		keeper_link_deinit(&k);
 		return EXIT_FAILURE;
 	}
 	r = options_read(&o, argc, argv, &k);
 	if (r) {
-		keep_deinit(&k);
+		keeper_link_deinit(&k);
 		options_deinit(&o);
 		return r == OPTIONS_E_DONE ? EXIT_SUCCESS : r < 0 ? EXIT_FAILURE : EXIT_USAGE;
 	}
 	(void)!getcwd(again.directory, sizeof(again.directory));
 	if (o.check) {
 		r = check(&o);
-		keep_deinit(&k);
+		keeper_link_deinit(&k);
 		options_deinit(&o);
 		return r;
 	}
 	if (!files_raise()) {
-		keep_deinit(&k);
+		keeper_link_deinit(&k);
 		options_deinit(&o);
 		return EXIT_FAILURE;
 	}
@@ -546,7 +546,7 @@ int main(int argc, char **argv)
 	conn_debug_init("tensorleased");
 	if (!o.foreground && !k.here && detach(&ready_fd, k.activated_fd)) {
 		perror("tensorleased: cannot detach (--foreground does not)");
-		keep_deinit(&k);
+		keeper_link_deinit(&k);
 		options_deinit(&o);
 		return EXIT_FAILURE;
 	}
@@ -555,7 +555,7 @@ int main(int argc, char **argv)
 	else
 		r = run(&o, &k, &ready_fd, &again);
 	say_how_it_went(&ready_fd, r); /* unless that was done already */
-	keep_deinit(&k);
+	keeper_link_deinit(&k);
 	options_deinit(&o);
 	if (loop_is_broken())
 		_exit(r); /* libuv's end would wait for workers that do not exist, and abort */

@@ -72,16 +72,16 @@ rlim_t options_files(void);
 
 /* Reads our arguments and configuration again, as a daemon started now would. */
 
-struct instance;
+struct socket_lock;
 
 struct again {
 	int argc;
 	char **argv;
 	char directory[PATH_MAX];  /* where relative paths begin */
 	const struct options *now; /* completed */
-	const struct instance *instance;
+	const struct socket_lock *instance;
 };
 
 /* These are may_leave() and is_reachable() of server_options, and @again is their context. */
-bool again_may(void *again, const struct namespaces *all, char why[SERVER_WHY_MAX]);
-bool again_is_reachable(void *again);
+bool reload_check(void *again, const struct namespaces *all, char why[SERVER_WHY_MAX]);
+bool reload_is_reachable(void *again);

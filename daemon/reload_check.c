@@ -100,7 +100,7 @@ static uint64_t mappings_believed(struct accounts *next, const struct pool *pool
 	return most;
 }
 
-static bool mappings_differ(const struct options *next, struct shared *sh, char what[WHAT])
+static bool mappings_differ(const struct options *next, struct common *sh, char what[WHAT])
 {
 	const struct pool *now = &sh->pools[SHARE_MAPPINGS];
 	bool groups = groups_have_mappings(&next->config), differ = false;
@@ -148,8 +148,8 @@ static bool is_obstacle(const struct options *now, const struct options *next,
 	const struct namespace *ns;
 	char what[WHAT];
 
-	if (options_differ(now, next, all->shared->pools[SHARE_DESCRIPTORS].used, what) ||
-	    mappings_differ(next, all->shared, what)) {
+	if (options_differ(now, next, all->common->pools[SHARE_DESCRIPTORS].used, what) ||
+	    mappings_differ(next, all->common, what)) {
 		snprintf(why, SERVER_WHY_MAX, format, what, "", "", "");
 		return true;
 	}
@@ -166,7 +166,7 @@ static bool is_obstacle(const struct options *now, const struct options *next,
 	return false;
 }
 
-bool again_may(void *context, const struct namespaces *all, char why[SERVER_WHY_MAX])
+bool reload_check(void *context, const struct namespaces *all, char why[SERVER_WHY_MAX])
 {
 	const struct again *again = context;
 	struct options next;
@@ -192,7 +192,7 @@ bool again_may(void *context, const struct namespaces *all, char why[SERVER_WHY_
 	return may;
 }
 
-bool again_is_reachable(void *context)
+bool reload_is_reachable(void *context)
 {
-	return instance_is_reachable(((const struct again *)context)->instance);
+	return socket_lock_is_reachable(((const struct again *)context)->instance);
 }

@@ -27,7 +27,7 @@
 
 enum { LISTEN_BACKLOG = 128 };
 
-static int lock_path(const struct instance *in, char *path, size_t size)
+static int lock_path(const struct socket_lock *in, char *path, size_t size)
 {
 	return (size_t)snprintf(path, size, "%s.lock", in->socket) < size ? 0 : -ENAMETOOLONG;
 }
@@ -56,7 +56,7 @@ static int lock_check(const struct stat *st, const char *path, char *why, size_t
 enum lock_at { LOCK_IS_OURS, LOCK_IS_NONE, LOCK_IS_ANOTHER };
 
 /* Whose lock file is at @path? */
-static enum lock_at lock_at(const struct instance *in, const char *path)
+static enum lock_at lock_at(const struct socket_lock *in, const char *path)
 {
 	struct stat ours, there;
 
@@ -68,7 +68,7 @@ static enum lock_at lock_at(const struct instance *in, const char *path)
 
 /* Returns 1 if the locked file is not at @path any more, since its daemon has just ended and
  * removed it. */
-static int lock_try(struct instance *in, const char *path, char *why, size_t why_size)
+static int lock_try(struct socket_lock *in, const char *path, char *why, size_t why_size)
 {
 	bool kept = in->lock_fd >= 0;
 	struct stat ours;
@@ -98,7 +98,7 @@ static int lock_try(struct instance *in, const char *path, char *why, size_t why
 }
 
 /* Then nobody can connect any more, but whoever is connected can go on. */
-static bool directory_is_gone(const struct instance *in)
+static bool directory_is_gone(const struct socket_lock *in)
 {
 	char path[sizeof(in->socket)];
 	char *slash;
@@ -113,7 +113,8 @@ static bool directory_is_gone(const struct instance *in)
 
 /* Locks the kept file, which has been locked all the time, or else the one at the path. A kept file
  * that somebody has removed still tells of the last daemon, and so its text counts. */
-static int instance_lock(struct instance *in, int *kept, char *text, char *why, size_t why_size)
+static int socket_lock_take(struct socket_lock *in, int *kept, char *text, char *why,
+			    size_t why_size)
 {
 	cleanup_(fd_closep) int removed_fd = -1;
 	char path[128];
@@ -130,7 +131,7 @@ static int instance_lock(struct instance *in, int *kept, char *text, char *why, 
 	} while (r == 1);
 	if (*why)
 		return r;
-	n = pread(removed_fd < 0 || r ? in->lock_fd : removed_fd, text, INSTANCE_LOCK_TEXT - 1, 0);
+	n = pread(removed_fd < 0 || r ? in->lock_fd : removed_fd, text, SOCKET_LOCK_TEXT - 1, 0);
 	if (n < 0 && !r)
 		return -errno; /* it may name what is to be adopted */
 	text[n > 0 ? n : 0] = '\0';
@@ -139,7 +140,7 @@ static int instance_lock(struct instance *in, int *kept, char *text, char *why, 
 			 "another tensorleased (pid %ld) serves %s already; use that one, or "
 			 "another --socket",
 			 strtol(text, NULL, 10), in->socket);
-		return INSTANCE_E_SERVED;
+		return SOCKET_LOCK_E_SERVED;
 	}
 	return r;
 }
@@ -156,9 +157,9 @@ uint64_t instance_pid_namespace(void)
  * call. With an empty file the next daemon could not tell which instance to take over, or to
  * remove.
  */
-static int instance_record(const struct instance *in)
+static int instance_record(const struct socket_lock *in)
 {
-	char text[INSTANCE_LOCK_TEXT];
+	char text[SOCKET_LOCK_TEXT];
 	int n = snprintf(text, sizeof(text),
 			 "%-10d %016" PRIx64 " %020" PRIu64 " %020" PRIu64 " %020" PRIu64 "\n",
 			 (int)getpid(), in->id, in->versions, instance_pid_namespace(),
@@ -169,7 +170,7 @@ static int instance_record(const struct instance *in)
 	return 0;
 }
 
-void instance_note_versions(struct instance *in)
+void instance_note_versions(struct socket_lock *in)
 {
 	uint64_t known = in->versions, versions;
 
@@ -181,7 +182,7 @@ void instance_note_versions(struct instance *in)
 }
 
 /* Removes the remains of the last daemon on this socket, if it was killed. */
-static int instance_clean(struct instance *in)
+static int socket_lock_clean(struct socket_lock *in)
 {
 	unsigned count;
 	int r;
@@ -198,16 +199,16 @@ static int instance_clean(struct instance *in)
 	return 0;
 }
 
-void instance_give_up(struct instance *in)
+void socket_lock_give_up(struct socket_lock *in)
 {
-	if (instance_clean(in))
+	if (socket_lock_clean(in))
 		return; /* the next daemon does that */
 	in->id = 0;
 	instance_record(in);
 }
 
 /* Finds the socket that was kept, unless its path was removed meanwhile and can be made again. */
-static bool listen_is_kept(struct instance *in, int *kept)
+static bool listen_is_kept(struct socket_lock *in, int *kept)
 {
 	struct stat st;
 
@@ -219,7 +220,7 @@ static bool listen_is_kept(struct instance *in, int *kept)
 
 /* Removes the dead socket that a killed daemon leaves: it refuses connections. Any other answer
  * comes from a program's socket, which may be of another type (EPROTOTYPE). */
-static int remains_remove(const struct instance *in, int fd, const struct sockaddr_un *address,
+static int remains_remove(const struct socket_lock *in, int fd, const struct sockaddr_un *address,
 			  char *why, size_t why_size)
 {
 	struct stat st;
@@ -232,7 +233,7 @@ static int remains_remove(const struct instance *in, int fd, const struct sockad
 		snprintf(why, why_size,
 			 "cannot listen on %s: another program does; use another --socket",
 			 in->socket);
-		return INSTANCE_E_SERVED;
+		return SOCKET_LOCK_E_SERVED;
 	}
 	if (r == -ECONNREFUSED) {
 		unlink(in->socket);
@@ -248,7 +249,7 @@ static int remains_remove(const struct instance *in, int fd, const struct sockad
 	return -EEXIST;
 }
 
-static int instance_bind(struct instance *in, char *why, size_t why_size)
+static int socket_lock_bind(struct socket_lock *in, char *why, size_t why_size)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	mode_t mask;
@@ -278,7 +279,7 @@ static int instance_bind(struct instance *in, char *why, size_t why_size)
 }
 
 /* Refuses a file that we must not remove, before a lock file is made beside it. */
-static int path_check(const struct instance *in, char *why, size_t why_size)
+static int path_check(const struct socket_lock *in, char *why, size_t why_size)
 {
 	struct stat st;
 
@@ -291,7 +292,7 @@ static int path_check(const struct instance *in, char *why, size_t why_size)
 	return -EEXIST;
 }
 
-static int activated_path(struct instance *in, int fd)
+static int activated_path(struct socket_lock *in, int fd)
 {
 	struct sockaddr_un address = { 0 };
 	socklen_t length = sizeof(address);
@@ -318,7 +319,7 @@ static int id_new(uint64_t *id)
 	return r;
 }
 
-static int socket_path(struct instance *in, const char *socket, int activated_fd, char *why,
+static int socket_path(struct socket_lock *in, const char *socket, int activated_fd, char *why,
 		       size_t why_size)
 {
 	int r = 0;
@@ -343,11 +344,11 @@ static int socket_path(struct instance *in, const char *socket, int activated_fd
 	return r ? r : path_check(in, why, why_size);
 }
 
-static int instance_listen(struct instance *in, struct instance_fds *fds, char *why,
-			   size_t why_size)
+static int socket_lock_listen(struct socket_lock *in, struct instance_fds *fds, char *why,
+			      size_t why_size)
 {
 	if (!in->activated)
-		return listen_is_kept(in, &fds->listen) ? 0 : instance_bind(in, why, why_size);
+		return listen_is_kept(in, &fds->listen) ? 0 : socket_lock_bind(in, why, why_size);
 	in->listen_fd = take_fd(&fds->activated);
 	fcntl(in->listen_fd, F_SETFL, fcntl(in->listen_fd, F_GETFL) | O_NONBLOCK);
 	fcntl(in->listen_fd, F_SETFD, FD_CLOEXEC);
@@ -356,7 +357,7 @@ static int instance_listen(struct instance *in, struct instance_fds *fds, char *
 
 /* Removes a lock file that tells nothing: with it, the daemon that listens there would count as
  * one whose place another has taken. */
-static void lock_remove(const struct instance *in)
+static void lock_remove(const struct socket_lock *in)
 {
 	char path[128];
 
@@ -365,18 +366,20 @@ static void lock_remove(const struct instance *in)
 		unlink(path);
 }
 
-static int instance_begin(struct instance *in, const char *socket, struct instance_fds *fds,
-			  char *why, size_t why_size)
+static int socket_lock_begin(struct socket_lock *in, const char *socket, struct instance_fds *fds,
+			     char *why, size_t why_size)
 {
 	bool was_kept = fds->lock >= 0;
-	char text[INSTANCE_LOCK_TEXT];
+	char text[SOCKET_LOCK_TEXT];
 	int r;
 
-	*in = (struct instance){ .lock_fd = -1, .listen_fd = -1, .activated = fds->activated >= 0 };
+	*in = (struct socket_lock){ .lock_fd = -1,
+				    .listen_fd = -1,
+				    .activated = fds->activated >= 0 };
 	*why = '\0';
 	r = socket_path(in, socket, fds->activated, why, why_size);
 	if (!r)
-		r = instance_lock(in, &fds->lock, text, why, why_size);
+		r = socket_lock_take(in, &fds->lock, text, why, why_size);
 	if (!r && sscanf(text, "%*d %" SCNx64 " %" SCNu64 " %*u %" SCNu64, &in->id, &in->versions,
 			 &in->versions_since) >= 1)
 		in->adopted = fds->adopt && was_kept && in->id;
@@ -388,23 +391,23 @@ static int instance_begin(struct instance *in, const char *socket, struct instan
 	if (in->versions_since > (uint64_t)now_mono_ns())
 		in->versions_since = 0; /* the machine was restarted */
 	if (!r && in->id && !in->adopted)
-		r = instance_clean(in);
+		r = socket_lock_clean(in);
 	if (!r && !in->adopted)
 		r = id_new(&in->id);
 	if (!r)
 		r = instance_record(in); /* before anything is made under that id */
 	if (r)
 		return r;
-	r = instance_listen(in, fds, why, why_size);
+	r = socket_lock_listen(in, fds, why, why_size);
 	if (r)
 		lock_remove(in);
 	return r;
 }
 
-int instance_init(struct instance *in, const char *socket, struct instance_fds *fds, char *why,
-		  size_t why_size)
+int socket_lock_init(struct socket_lock *in, const char *socket, struct instance_fds *fds,
+		     char *why, size_t why_size)
 {
-	int r = instance_begin(in, socket, fds, why, why_size);
+	int r = socket_lock_begin(in, socket, fds, why, why_size);
 
 	fds->activated = fd_close(fds->activated);
 	fds->lock = fd_close(fds->lock);
@@ -425,7 +428,7 @@ static bool left_note(void *context, uint64_t instance, uint64_t key)
 	return *(bool *)context = true;
 }
 
-bool instance_is_reachable(const struct instance *in)
+bool socket_lock_is_reachable(const struct socket_lock *in)
 {
 	char path[128];
 
@@ -437,7 +440,7 @@ bool instance_is_reachable(const struct instance *in)
 
 /* Makes and locks the file again, for the next daemon. False: another daemon has it, or it cannot
  * be made. */
-static bool lock_again(struct instance *in, const char *path)
+static bool lock_again(struct socket_lock *in, const char *path)
 {
 	char why[512];
 	int r;
@@ -452,7 +455,7 @@ static bool lock_again(struct instance *in, const char *path)
 }
 
 /* If a process has kept us from removing an object, the next daemon does that. */
-void instance_deinit(struct instance *in)
+void socket_lock_deinit(struct socket_lock *in)
 {
 	bool left = false, ours;
 	char path[128];

@@ -7,10 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { INSTANCE_E_SERVED = 1 };
-enum { INSTANCE_LOCK_TEXT = 96 }; /* more bytes than a lock file has */
+enum { SOCKET_LOCK_E_SERVED = 1 };
+enum { SOCKET_LOCK_TEXT = 96 }; /* more bytes than a lock file has */
 
-struct instance {
+struct socket_lock {
 	char socket[108];
 	int lock_fd;
 	int listen_fd; /* the server closes it */
@@ -21,7 +21,7 @@ struct instance {
 	int activated;		 /* the socket is the service manager's, and stays when we go */
 };
 
-/* Inherited descriptors, or -1. instance_init() takes all of them. */
+/* Inherited descriptors, or -1. socket_lock_init() takes all of them. */
 struct instance_fds {
 	int activated;	  /* the socket of a service */
 	int lock, listen; /* the last daemon's, from a keeper */
@@ -29,26 +29,27 @@ struct instance_fds {
 	bool must_adopt;  /* fail if that is not possible */
 };
 
-/* Locks and binds @socket (NULL: the activated one). Returns INSTANCE_E_SERVED with the culprit in
+/* Locks and binds @socket (NULL: the activated one). Returns SOCKET_LOCK_E_SERVED with the culprit
+ * in
  * @why if another daemon, or another program, serves it; else a negative errno with @why. */
-int instance_init(struct instance *in, const char *socket, struct instance_fds *fds, char *why,
-		  size_t why_size);
+int socket_lock_init(struct socket_lock *in, const char *socket, struct instance_fds *fds,
+		     char *why, size_t why_size);
 /* Notes the highest version that this daemon gave out, before its shared memory is removed. The
  * next daemon begins above it, since clients may be waiting for newer versions. */
-void instance_note_versions(struct instance *in);
+void instance_note_versions(struct socket_lock *in);
 /*
  * Notes the highest version of the last daemon's state, which cannot be taken over, and removes
  * that. The next daemon may find nothing, since unused objects are removed by others
  * (util/leftovers.h).
  */
-void instance_give_up(struct instance *in);
+void socket_lock_give_up(struct socket_lock *in);
 /* False if the socket has been removed, or another daemon has taken its place, so that nobody can
  * connect any more. */
-bool instance_is_reachable(const struct instance *in);
+bool socket_lock_is_reachable(const struct socket_lock *in);
 /*
  * Removes the socket, unless it is the service manager's, and the lock file, unless it notes a
  * highest version. Another daemon's stay.
  */
-void instance_deinit(struct instance *in);
+void socket_lock_deinit(struct socket_lock *in);
 /* Ours, as the lock file tells it; 0: not known. */
 uint64_t instance_pid_namespace(void);

@@ -123,8 +123,8 @@ static void unbind(struct session *s)
 {
 	const struct wire_plain m = { .header = { .type = WIRE_UNBIND, .length = sizeof(m) } };
 
-	if (!session_lost(s) && (users_any(&s->users) || s->of_kind[KIND_DEVICE]))
-		session_note(s, &m);
+	if (!session_lost(s) && (use_count_any(&s->users) || s->of_kind[KIND_DEVICE]))
+		session_post(s, &m);
 }
 
 TL_API int tl_close(tl_client *client)

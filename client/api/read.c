@@ -31,7 +31,7 @@ static int remap(const DLManagedTensorVersioned *held, bool stream, tl_get_optio
 		 DLManagedTensorVersioned **out, const char *function)
 {
 	const struct tensor_lease *l = tensor_lease_of(held);
-	const bool moved = held && moved_info(held);
+	const bool moved = held && copied_info(held);
 
 	if ((!l && !moved) || !out)
 		return tl_fail(-EINVAL, "%s: %s", function,
@@ -44,7 +44,7 @@ static int remap(const DLManagedTensorVersioned *held, bool stream, tl_get_optio
 			       "is this process's alone and may be written",
 			       function);
 	if (moved)
-		return moved_again(held, stream ? options->stream : TL_STREAM_NONE, out);
+		return copied_again(held, stream ? options->stream : TL_STREAM_NONE, out);
 	if (tensor_lease_kind(l)->lease_again)
 		tensor_lease_kind(l)->lease_again(l, stream, options);
 	return lease_again(l, options, out);
@@ -77,8 +77,8 @@ static int put_on(tl_client *client, const char *name, DLManagedTensorVersioned 
 	int r;
 
 	o.timeout_ns = timeout_left(options, deadline);
-	if (moved_needed(held, options->device))
-		return moved_new(client, name, held, &o, out);
+	if (copied_needed(held, options->device))
+		return copied_new(client, name, held, &o, out);
 	o.flags = 0;
 	r = remap(held, true, &o, out, "tl_get");
 	held->deleter(held);
@@ -283,7 +283,7 @@ TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream
 
 TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info)
 {
-	const tl_info *moved = tensor ? moved_info(tensor) : NULL;
+	const tl_info *moved = tensor ? copied_info(tensor) : NULL;
 	const struct tensor_lease *l = tensor && !moved ? tensor_lease_of(tensor) : NULL;
 	tl_info found;
 	int r;
@@ -306,7 +306,7 @@ TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info)
 
 TL_API int tl_tensor_version(const DLManagedTensorVersioned *tensor, uint64_t *version)
 {
-	const tl_info *moved = tensor ? moved_info(tensor) : NULL;
+	const tl_info *moved = tensor ? copied_info(tensor) : NULL;
 	const struct tensor_lease *l = tensor && !moved ? tensor_lease_of(tensor) : NULL;
 	struct ring_entry entry;
 	uint64_t found;
@@ -330,7 +330,7 @@ TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor)
 	const struct tensor_lease *l = tensor_lease_of(tensor);
 	const struct catalog_row *row;
 
-	if (tensor && moved_info(tensor))
+	if (tensor && copied_info(tensor))
 		return 0;
 	if (!l)
 		return tl_fail(-EINVAL, "tl_tensor_check: the tensor is not from tl_get()");

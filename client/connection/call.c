@@ -132,9 +132,9 @@ int call_run(struct call *c, call_attempt *attempt, void *context)
 				return r;
 			r = LEASE_E_UNSERVED;
 		}
-		if (s && users_enter(&s->users)) {
-			if (atomic_load_explicit(&s->pinned, memory_order_relaxed))
-				pin_look(s);
+		if (s && use_count_enter(&s->users)) {
+			if (atomic_load_explicit(&s->has_child_holds, memory_order_relaxed))
+				child_holds_check(s);
 			if (usable(c, s))
 				r = attempt(c, &use, context);
 			if (!r)

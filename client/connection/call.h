@@ -76,7 +76,7 @@ __attribute__((format(printf, 2, 3))) int call_once(int r, const char *format, .
 static inline int call_done(const struct call *c, const struct use *use, int r)
 {
 	if (!r && !c->spent)
-		users_leave(&use->session->users);
+		use_count_leave(&use->session->users);
 	return r;
 }
 

@@ -82,15 +82,15 @@ void client_session_ended(struct session *s)
 	struct tl_client *client = s->client;
 
 	pthread_mutex_lock(&client->mutex); /* fork() finds all of its resources, or none */
-	pin_forget(s);
-	notes_end(s);
+	child_hold_forget(s);
+	outbox_end(s);
 	session_deinit(s);
 	pthread_mutex_unlock(&client->mutex);
 	client_unref(client);
 }
 
 /* Called when the last user of a closing session has left: no other thread touches it. */
-static void session_drained(struct users *users)
+static void session_drained(struct use_count *users)
 {
 	struct session *s = container_of(users, struct session, users);
 
@@ -106,10 +106,10 @@ static bool nobody_listens(int r)
 }
 
 /* Connects. If no daemon listens and autostart is on, starts one. */
-static int connect_socket(struct tl_client *client, struct session_peer *peer, int64_t deadline)
+static int connect_socket(struct tl_client *client, struct handshake *handshake, int64_t deadline)
 {
 	unsigned start = 0;
-	int r = address_connect(client->address.path, deadline, &peer->socket);
+	int r = address_connect(client->address.path, deadline, &handshake->socket);
 
 	if (!r && (client->flags & TL_CONNECT_AUTOSTART))
 		address_reap(); /* an earlier call may not have waited long enough */
@@ -125,8 +125,8 @@ static int connect_socket(struct tl_client *client, struct session_peer *peer, i
 				return r;
 			start = 2 * start + CONNECTS_A_START;
 		}
-		peer_deinit(peer);
-		r = address_connect(client->address.path, deadline, &peer->socket);
+		handshake_deinit(handshake);
+		r = address_connect(client->address.path, deadline, &handshake->socket);
 		if (!nobody_listens(r) || deadline_left_ns(deadline) < 5 * NS_PER_MS)
 			return r;
 		nap(5 * NS_PER_MS);
@@ -135,19 +135,19 @@ static int connect_socket(struct tl_client *client, struct session_peer *peer, i
 
 /* Connects until a daemon knows us. One that dies before may have a successor, which knows nothing
  * of us. */
-static int meet(struct tl_client *client, struct session_peer *peer, struct session **out,
+static int meet(struct tl_client *client, struct handshake *handshake, struct session **out,
 		struct connect_until until)
 {
 	int r;
 
 	for (unsigned meeting = 1;; meeting++) {
-		r = connect_socket(client, peer, until.taken);
+		r = connect_socket(client, handshake, until.taken);
 		if (r)
 			return r;
-		r = session_new(out, &client->address, peer, until.answered);
+		r = session_new(out, &client->address, handshake, until.answered);
 		if (r != -ENOTCONN || meeting == MEETINGS_MAX || deadline_passed(until.taken))
 			return r;
-		peer_deinit(peer);
+		handshake_deinit(handshake);
 	}
 }
 
@@ -155,15 +155,15 @@ static int meet(struct tl_client *client, struct session_peer *peer, struct sess
  * whether a daemon took the connection. */
 static int make_session(struct tl_client *client, struct connect_until until, bool *reached)
 {
-	struct session_peer peer = SESSION_PEER_INIT;
+	struct handshake handshake = HANDSHAKE_INIT;
 	struct session *s = NULL, *old = NULL;
 	int r;
 
 	pthread_mutex_lock(&client->mutex);
-	client->making = &peer; /* a forked child closes it */
+	client->making = &handshake; /* a forked child closes it */
 	pthread_mutex_unlock(&client->mutex);
-	r = meet(client, &peer, &s, until);
-	*reached = peer.socket >= 0;
+	r = meet(client, &handshake, &s, until);
+	*reached = handshake.socket >= 0;
 
 	pthread_mutex_lock(&client->mutex);
 	client->making = NULL;
@@ -171,7 +171,7 @@ static int make_session(struct tl_client *client, struct connect_until until, bo
 		s->client = client;
 		s->timeout_ns = client->timeout_ns;
 		s->users.drained = session_drained;
-		session_adopt_peer(s, &peer);
+		session_adopt_handshake(s, &handshake);
 		atomic_fetch_add(&client->refs, 1);
 		s->older = client->sessions;
 		client->sessions = s;
@@ -179,7 +179,7 @@ static int make_session(struct tl_client *client, struct connect_until until, bo
 		atomic_store(&client->session, s);
 	}
 	pthread_mutex_unlock(&client->mutex);
-	peer_deinit(&peer);
+	handshake_deinit(&handshake);
 	if (old)
 		session_close(old);
 	return r;
@@ -192,7 +192,7 @@ static int make_session(struct tl_client *client, struct connect_until until, bo
  */
 static int renew_failure(const struct session *old, int r, bool reached)
 {
-	int64_t since_ns = old ? atomic_load(&old->hangup.since_ns) : 0;
+	int64_t since_ns = old ? atomic_load(&old->watch.since_ns) : 0;
 
 	if (r != -ENOENT && r != -ECONNREFUSED && r != -ENOTCONN && (r != -EACCES || reached))
 		return r;
@@ -236,7 +236,7 @@ int client_renew(struct tl_client *client, struct session *old, struct connect_u
 	if (client->closed)
 		return tl_fail(-ENOTCONN, "the client is closed");
 	if (old)
-		hangup_note(&old->hangup);
+		connection_watch_note(&old->watch);
 	pthread_mutex_lock(&client->mutex);
 	r = wait_renewed_locked(client, old, until.taken);
 	if (!r && old && atomic_load(&client->session) == old)

@@ -48,7 +48,7 @@ struct tl_client {
 	struct session *sessions; /* all that were ever made, newest first: a get may look at an old
 				     one */
 	/* The connection that a thread is making; a forked child ends its copy. */
-	struct session_peer *making;
+	struct handshake *making;
 	bool connecting;
 	_Atomic bool closed;
 	_Atomic uint32_t wary;	       /* number of waits that still have to sleep in short slices;
@@ -64,7 +64,7 @@ struct use {
 
 static inline void client_leave(struct use *use)
 {
-	users_leave(&use->session->users);
+	use_count_leave(&use->session->users);
 }
 
 /* How long it may take to connect. */
@@ -101,5 +101,5 @@ void client_init_renewed(struct tl_client *client);
  * too if it is closed and this was its last session. */
 static inline void session_close(struct session *s)
 {
-	users_close(&s->users);
+	use_count_close(&s->users);
 }

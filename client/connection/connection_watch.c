@@ -14,7 +14,7 @@ enum { STACK = 128 << 10 }; /* besides poll() it calls nothing */
 
 /* How often it looks whether it is to end: the program may close the socket, as programs of forked
  * children often do, and then nothing wakes it for that. */
-enum { LOOK_MS = 1000, CHILD_LOOK_MS = 100 };
+enum { POLL_MS = 1000, CHILD_LOOK_MS = 100 };
 
 /* How long nobody must have slept before it ends. It is longer than a sleep. */
 enum { IDLE_MS = 2000 };
@@ -22,24 +22,24 @@ enum { IDLE_MS = 2000 };
 /*
  * True if the thread is to end.
  *
- * ORDER: here `state`, then `slept`; in hangup_watch() `slept`, then `state`. Each side writes its
- * own word, then reads the other's, so that no sleeper relies on a thread that ends.
+ * ORDER: here `state`, then `slept`; in connection_watch() `slept`, then `state`. Each side writes
+ * its own word, then reads the other's, so that no sleeper relies on a thread that ends.
  */
-static bool leave(struct hangup *h, int *idle_ms)
+static bool leave(struct watch *h, int *idle_ms)
 {
-	int watched = HANGUP_WATCHED, left = HANGUP_LEFT;
+	int watched = CONNECTION_WATCHED, left = CONNECTION_LEFT;
 
 	*idle_ms = atomic_exchange(&h->slept, false) ? 0 : *idle_ms + h->look_ms;
 	if (*idle_ms < IDLE_MS || !atomic_compare_exchange_strong(&h->state, &watched, left))
 		return false;
 	return !atomic_load(&h->slept) ||
-	       !atomic_compare_exchange_strong(&h->state, &left, HANGUP_WATCHED);
+	       !atomic_compare_exchange_strong(&h->state, &left, CONNECTION_WATCHED);
 }
 
 /* Messages do not wake the thread: it polls only for the end of the connection. */
 static void *wait_for_end(void *arg)
 {
-	struct hangup *h = arg;
+	struct watch *h = arg;
 	struct pollfd p = { .fd = h->socket };
 	int idle_ms = 0;
 	int n;
@@ -50,38 +50,39 @@ static void *wait_for_end(void *arg)
 			poll(NULL, 0, 10); /* no memory */
 		if (n == 0 && leave(h, &idle_ms))
 			return NULL;
-	} while (n <= 0 && atomic_load(&h->state) != HANGUP_UNWATCHED);
-	hangup_note(h);
+	} while (n <= 0 && atomic_load(&h->state) != CONNECTION_UNWATCHED);
+	connection_watch_note(h);
 	atomic_store(&h->ended, 1);
 	syscall(SYS_futex, &h->ended, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 	return NULL;
 }
 
-void hangup_watch(struct hangup *h, int socket, bool inherited)
+void connection_watch(struct watch *h, int socket, bool inherited)
 {
 	int state;
 
 	if (!atomic_load_explicit(&h->slept, memory_order_relaxed))
 		atomic_store(&h->slept, true);
 	state = atomic_load(&h->state);
-	if (socket < 0 || (state != HANGUP_UNWATCHED && state != HANGUP_LEFT) ||
-	    !atomic_compare_exchange_strong(&h->state, &state, HANGUP_STARTING))
+	if (socket < 0 || (state != CONNECTION_UNWATCHED && state != CONNECTION_LEFT) ||
+	    !atomic_compare_exchange_strong(&h->state, &state, CONNECTION_WATCH_STARTING))
 		return;
-	if (state == HANGUP_LEFT) {
+	if (state == CONNECTION_LEFT) {
 		cleanup_(cancel_allow) int cancel = cancel_forbid();
 
 		pthread_join(h->thread, NULL);
 	}
 	h->socket = socket;
-	h->look_ms = inherited ? CHILD_LOOK_MS : LOOK_MS;
-	atomic_store(&h->state, thread_start(&h->thread, STACK, wait_for_end, h) ? HANGUP_UNWATCHED
-										 : HANGUP_WATCHED);
+	h->look_ms = inherited ? CHILD_LOOK_MS : POLL_MS;
+	atomic_store(&h->state, thread_start(&h->thread, STACK, wait_for_end, h)
+					? CONNECTION_UNWATCHED
+					: CONNECTION_WATCHED);
 }
 
-void hangup_end(struct hangup *h)
+void connection_watch_end(struct watch *h)
 {
-	if (atomic_load(&h->state) == HANGUP_UNWATCHED)
+	if (atomic_load(&h->state) == CONNECTION_UNWATCHED)
 		return;
-	atomic_store(&h->state, HANGUP_UNWATCHED);
+	atomic_store(&h->state, CONNECTION_UNWATCHED);
 	pthread_join(h->thread, NULL);
 }

@@ -16,18 +16,18 @@
 
 #include "util/clock.h"
 
-enum hangup_state {
-	HANGUP_UNWATCHED,
-	HANGUP_STARTING,
-	HANGUP_WATCHED,
-	HANGUP_LEFT, /* the thread ends, unless it finds a sleeper, and is to be joined */
+enum connection_watch_state {
+	CONNECTION_UNWATCHED,
+	CONNECTION_WATCH_STARTING,
+	CONNECTION_WATCHED,
+	CONNECTION_LEFT, /* the thread ends, unless it finds a sleeper, and is to be joined */
 };
 
 /* All zeroes at first. */
-struct hangup {
+struct watch {
 	_Atomic uint32_t ended; /* a private futex word: 1 when the connection has ended, if it was
 				   watched */
-	_Atomic int state;	/* enum hangup_state */
+	_Atomic int state;	/* enum connection_watch_state */
 	_Atomic bool slept;	/* somebody has slept since the thread looked last */
 	_Atomic int64_t since_ns; /* when the end was noticed (monotonic); 0: it was not */
 	pthread_t thread;
@@ -38,18 +38,18 @@ struct hangup {
 /* To be called before each sleep of a second at most: watches @socket, unless that is -1. If no
  * thread can be started it does not, and the next call tries again. @inherited: a forked child has
  * the socket, and its program may close it. */
-void hangup_watch(struct hangup *h, int socket, bool inherited);
+void connection_watch(struct watch *h, int socket, bool inherited);
 /* To be called between shutdown() and close() of the socket, when no other thread uses it. */
-void hangup_end(struct hangup *h);
+void connection_watch_end(struct watch *h);
 /* For a forked child, where the thread does not exist. */
-static inline void hangup_fork_child(struct hangup *h)
+static inline void connection_watch_fork_child(struct watch *h)
 {
-	atomic_store(&h->state, HANGUP_UNWATCHED);
+	atomic_store(&h->state, CONNECTION_UNWATCHED);
 	atomic_store(&h->ended, 0);
 }
 
 /* Notes that the end was noticed. */
-static inline void hangup_note(struct hangup *h)
+static inline void connection_watch_note(struct watch *h)
 {
 	int64_t never = 0;
 

@@ -69,14 +69,14 @@ static void lock_all(void)
 		}
 	}
 	kinds_fork_before();
-	users_lock();
+	use_count_lock();
 }
 
 static void unlock_all(void)
 {
 	struct tl_client *c;
 
-	users_unlock();
+	use_count_unlock();
 	list_for_each_entry(c, clients, link) {
 		for (struct session *s = c->sessions; s; s = s->older) {
 			pthread_mutex_unlock(&s->mappings.mutex);
@@ -107,7 +107,7 @@ static void copy_counts(struct session *s, struct ledger *to)
 		    atomic_load(&held[slot]))
 			atomic_fetch_sub(&held[slot], 1);
 	}
-	pins_subtract(s, held);
+	child_holds_subtract(s, held);
 }
 
 /* True if it holds anything but drafts, and that for itself. `forking` is true. */
@@ -120,12 +120,12 @@ static bool holds_leases(struct session *s)
 	for_each_counted(s, slot, count) leases += count;
 	list_for_each_entry(draft, &s->drafts, link)
 		drafts += draft->held;
-	return leases > drafts + pins_subtract(s, NULL);
+	return leases > drafts + child_holds_subtract(s, NULL);
 }
 
 struct telling {
 	struct session *session;
-	struct session_peer *peer;
+	struct handshake *handshake;
 	int64_t deadline;
 };
 
@@ -133,8 +133,8 @@ static int tell_mapped(void *context, uint32_t segment, uint32_t generation)
 {
 	struct telling *t = context;
 
-	ledger_map_note(t->peer->ledger, t->session->catalog.slots, segment, generation);
-	return peer_hold(t->peer, segment, generation, t->deadline);
+	ledger_map_note(t->handshake->ledger, t->session->catalog.slots, segment, generation);
+	return handshake_hold(t->handshake, segment, generation, t->deadline);
 }
 
 /*
@@ -161,60 +161,61 @@ static int tell_holdings(struct telling *t)
 	return r;
 }
 
-static int second_connection(struct session *s, struct session_peer *peer, int64_t deadline)
+static int second_connection(struct session *s, struct handshake *handshake, int64_t deadline)
 {
-	struct telling telling = { .session = s, .peer = peer, .deadline = deadline };
+	struct telling telling = { .session = s, .handshake = handshake, .deadline = deadline };
 	int r;
 
-	r = address_connect(s->address->path, deadline, &peer->socket);
+	r = address_connect(s->address->path, deadline, &handshake->socket);
 	if (r)
 		return r;
-	r = peer_hello(peer, s->address, deadline);
+	r = handshake_hello(handshake, s->address, deadline);
 	if (r)
 		return r;
-	peer->catalog_fd = fd_close(peer->catalog_fd); /* the child has the catalog mapped */
-	if (peer->welcome.instance != s->catalog.instance ||
-	    peer->welcome.max_tensors != s->catalog.slots ||
-	    peer->welcome.client_index >= s->catalog.max_clients)
+	handshake->catalog_fd = fd_close(handshake->catalog_fd); /* the child has the catalog mapped
+								  */
+	if (handshake->welcome.instance != s->catalog.instance ||
+	    handshake->welcome.max_tensors != s->catalog.slots ||
+	    handshake->welcome.client_index >= s->catalog.max_clients)
 		return tl_fail(-ENOTCONN, "another daemon serves %s", s->address->path);
-	copy_counts(s, peer->ledger); /* complete before the daemon reads it */
+	copy_counts(s, handshake->ledger); /* complete before the daemon reads it */
 	r = tell_holdings(&telling);
 	if (r)
 		return tl_fail(r, "telling the daemon at %s what a child inherits: %m",
 			       s->address->path);
-	return peer_ledger(peer, deadline);
+	return handshake_ledger(handshake, deadline);
 }
 
 /* Prepares the child's own ledger, or else holds in ours. */
 static void prepare_ledger(struct session *s, int64_t deadline)
 {
-	struct session_peer *peer = atomic_load(&s->ended) || !session_served(s)
-					    ? NULL
-					    : malloc(sizeof(*peer));
+	struct handshake *handshake = atomic_load(&s->ended) || !session_served(s)
+					      ? NULL
+					      : malloc(sizeof(*handshake));
 
-	if (!peer) {
-		pin_all(s);
+	if (!handshake) {
+		child_hold_all(s);
 		return;
 	}
-	*peer = (struct session_peer)SESSION_PEER_INIT;
-	if (!second_connection(s, peer, deadline)) {
-		s->fork_peer = peer;
+	*handshake = (struct handshake)HANDSHAKE_INIT;
+	if (!second_connection(s, handshake, deadline)) {
+		s->fork_handshake = handshake;
 		return;
 	}
-	peer_deinit(peer);
-	free(peer);
-	pin_all(s);
+	handshake_deinit(handshake);
+	free(handshake);
+	child_hold_all(s);
 }
 
 static void prepare_session(struct session *s, int64_t deadline)
 {
 	if (atomic_load(&s->drained) || !s->held)
 		return;
-	pin_look_locked(s);
+	child_holds_check_locked(s);
 	atomic_store(&s->forking, true); /* ORDER: before the counts are read, see lease_hold() */
 	if (holds_leases(s))
 		prepare_ledger(s, deadline);
-	pin_drafts(s); /* after the counts were copied */
+	child_hold_drafts(s); /* after the counts were copied */
 }
 
 static void before_fork(void)
@@ -250,10 +251,11 @@ static void after_fork_parent(void)
 			if (s->strange)
 				continue;
 			atomic_store(&s->ours, true);
-			if (s->fork_peer) {
-				peer_deinit(s->fork_peer); /* the child has its connection */
-				free(s->fork_peer);
-				s->fork_peer = NULL;
+			if (s->fork_handshake) {
+				handshake_deinit(s->fork_handshake); /* the child has its connection
+								      */
+				free(s->fork_handshake);
+				s->fork_handshake = NULL;
 			}
 			if (s->held) { /* else the ledger is an ancestor's, which we keep mapped */
 				s->heir = session_unmap_page(s->heir);
@@ -283,17 +285,17 @@ static void drop_parents(struct session *s)
 	list_init(&s->pending);
 	atomic_store(&s->in_doubt, false);
 	s->reading = false;
-	hangup_fork_child(&s->hangup);
+	connection_watch_fork_child(&s->watch);
 	atomic_store(&s->maps, 0);
-	s->notes.used = 0;
+	s->outbox.used = 0;
 	atomic_store(&s->life, 0);
 	atomic_store(&s->granting, 0);
 	atomic_store(&s->resumed_due, false);
-	atomic_store(&s->notes.due, false);
-	s->notes.state = NOTES_NO_THREAD;
+	atomic_store(&s->outbox.due, false);
+	s->outbox.state = OUTBOX_NO_THREAD;
 	session_close_socket(s);
 	s->forked = false;
-	pin_forget(s);
+	child_hold_forget(s);
 	if (s->inherited) { /* stays mapped until we read no more; see above */
 		mprotect(s->ledger, s->ledger_bytes, PROT_NONE);
 		s->held = NULL;
@@ -310,13 +312,13 @@ static void child_session(struct session *s)
 	atomic_store(&s->ours, true);
 	if (atomic_load(&s->drained))
 		return;
-	users_fork_session(&s->users);
+	use_count_fork_session(&s->users);
 	drop_parents(s);
 	atomic_store(&s->forking, false);
-	if (s->fork_peer) {
-		session_adopt_peer(s, s->fork_peer);
-		free(s->fork_peer);
-		s->fork_peer = NULL;
+	if (s->fork_handshake) {
+		session_adopt_handshake(s, s->fork_handshake);
+		free(s->fork_handshake);
+		s->fork_handshake = NULL;
 		s->forked = true;
 		return;
 	}
@@ -342,7 +344,7 @@ static void child_client(struct tl_client *c)
 	close_watches(c);
 	c->connecting = false;
 	if (c->making) /* with its ledger: mapped here, the daemon would take it for one in use */
-		peer_deinit(c->making);
+		handshake_deinit(c->making);
 	c->making = NULL;
 	client_init_renewed(c);
 	for (struct session *s = c->sessions; s; s = s->older)
@@ -381,13 +383,13 @@ static void after_fork_child(void)
 
 	list_for_each_entry(c, clients, link)
 		child_client(c);
-	users_after_fork_child();
+	use_count_after_fork_child();
 	kinds_fork_child();
 	process_forks(false);
 	unlock_all();
 	kinds_fork_child_unlocked();
 	close_left();
-	users_check(NULL); /* the last user of a closing session may have been a call */
+	use_count_check(NULL); /* the last user of a closing session may have been a call */
 	errno = saved;
 }
 
@@ -404,7 +406,7 @@ static int register_handlers_locked(void)
 	int r = 0;
 
 	if (!registered) {
-		users_init();
+		use_count_init();
 		r = -pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 	}
 	registered = !r;

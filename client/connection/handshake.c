@@ -53,15 +53,15 @@ static int handshake_failure(int r, const char *address, const struct conn_messa
 	}
 }
 
-static int send_until(const struct session_peer *peer, const void *message, int fd_peek,
+static int send_until(const struct handshake *handshake, const void *message, int fd_peek,
 		      int64_t deadline)
 {
 	int r;
 
 	for (;;) {
-		r = conn_send(peer->socket, message, fd_peek, MSG_DONTWAIT);
+		r = conn_send(handshake->socket, message, fd_peek, MSG_DONTWAIT);
 		if (r == -EAGAIN) {
-			r = socket_wait(peer->socket, POLLOUT, deadline);
+			r = socket_wait(handshake->socket, POLLOUT, deadline);
 			if (r)
 				return r;
 		} else if ((r != -ENOBUFS && r != -ETOOMANYREFS) || pause_until(deadline)) {
@@ -71,52 +71,52 @@ static int send_until(const struct session_peer *peer, const void *message, int 
 }
 
 /* Sends one message of the handshake and takes the answer of type @expected. */
-static int handshake(const struct session_peer *peer, const void *message, int fd_peek,
-		     unsigned expected, struct conn_message *answer, int64_t deadline)
+static int exchange(const struct handshake *handshake, const void *message, int fd_peek,
+		    unsigned expected, struct conn_message *answer, int64_t deadline)
 {
 	int r;
 
 	answer->fd = -1;
 	answer->why[0] = '\0';
-	r = send_until(peer, message, fd_peek, deadline);
+	r = send_until(handshake, message, fd_peek, deadline);
 	if (!r || r == -EPIPE || r == -ECONNRESET) /* a daemon that hung up may have said why */
-		r = receive_until(peer->socket, answer, deadline);
+		r = receive_until(handshake->socket, answer, deadline);
 	if (r)
-		return handshake_failure(r, peer->address, answer);
+		return handshake_failure(r, handshake->address, answer);
 	if (expected == WIRE_READY && answer->header.type == WIRE_ADOPTED)
 		return 0; /* its daemon died before it could say READY */
-	return answer_expect(answer, expected, peer->address);
+	return answer_expect(answer, expected, handshake->address);
 }
 
 /*
  * Another thread may fork at any time, and the child ends its copy. So nothing is named here any
  * more when it is given up: its number or address could be somebody else's by then.
  */
-void peer_deinit(struct session_peer *peer)
+void handshake_deinit(struct handshake *handshake)
 {
-	void *ledger = peer->ledger;
+	void *ledger = handshake->ledger;
 
-	peer->ledger = NULL;
+	handshake->ledger = NULL;
 	if (ledger) /* before the socket is closed, as in session_deinit() */
-		munmap(ledger, ledger_size(peer->welcome.max_tensors));
-	fd_close(take_fd(&peer->socket));
-	fd_close(take_fd(&peer->ledger_fd));
-	fd_close(take_fd(&peer->catalog_fd));
+		munmap(ledger, ledger_size(handshake->welcome.max_tensors));
+	fd_close(take_fd(&handshake->socket));
+	fd_close(take_fd(&handshake->ledger_fd));
+	fd_close(take_fd(&handshake->catalog_fd));
 }
 
 /*
  * Makes the ledger: a memfd of the size that the protocol asks for, sealed against any other size,
  * mapped, and with its header filled in.
  */
-static int ledger_new(struct session_peer *peer)
+static int ledger_new(struct handshake *handshake)
 {
-	uint32_t slots = peer->welcome.max_tensors;
+	uint32_t slots = handshake->welcome.max_tensors;
 	size_t size = ledger_size(slots);
 	void *p;
 
-	peer->ledger_fd = fd_raise(
+	handshake->ledger_fd = fd_raise(
 		memfd_create("tensorlease-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-	if (peer->ledger_fd < 0)
+	if (handshake->ledger_fd < 0)
 		return tl_fail(-errno, "memfd_create for the ledger: %m");
 	/* the program alone decides what SIGXFSZ does, so that must not come */
 	if (size > fd_size_limit())
@@ -125,22 +125,22 @@ static int ledger_new(struct session_peer *peer)
 			"making a ledger of %zu bytes: this process may make files of at most "
 			"%llu bytes; raise its RLIMIT_FSIZE (ulimit -f)",
 			size, (unsigned long long)fd_size_limit());
-	if (ftruncate(peer->ledger_fd, (off_t)size))
+	if (ftruncate(handshake->ledger_fd, (off_t)size))
 		return tl_fail(-errno, "making a ledger of %zu bytes: %m", size);
 	/* named before it is mapped there: else a child that is forked in between keeps it */
 	p = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (p == MAP_FAILED)
 		return tl_fail_mmap("no addresses for a ledger of %zu bytes", size);
-	peer->ledger = p;
-	p = mmap(p, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, peer->ledger_fd, 0);
+	handshake->ledger = p;
+	p = mmap(p, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, handshake->ledger_fd, 0);
 	if (p == MAP_FAILED)
 		return tl_fail_mmap("mapping the ledger of %zu bytes", size);
-	if (fcntl(peer->ledger_fd, F_ADD_SEALS, LEDGER_SEALS))
+	if (fcntl(handshake->ledger_fd, F_ADD_SEALS, LEDGER_SEALS))
 		return tl_fail(-errno, "sealing the ledger: %m%s",
 			       errno == EINVAL ? "; F_SEAL_FUTURE_WRITE needs Linux 5.1" : "");
-	peer->ledger->magic = LEDGER_MAGIC;
-	peer->ledger->layout = LEDGER_LAYOUT;
-	peer->ledger->slots = slots;
+	handshake->ledger->magic = LEDGER_MAGIC;
+	handshake->ledger->layout = LEDGER_LAYOUT;
+	handshake->ledger->slots = slots;
 	return 0;
 }
 
@@ -166,7 +166,7 @@ static uint64_t clock_ahead(uint64_t daemon, uint64_t sent, uint64_t came)
 	return daemon - sent <= came - sent ? 0 : daemon - came;
 }
 
-int peer_hello(struct session_peer *peer, const struct address *address, int64_t deadline)
+int handshake_hello(struct handshake *handshake, const struct address *address, int64_t deadline)
 {
 	struct {
 		struct wire_hello hello;
@@ -179,29 +179,31 @@ int peer_hello(struct session_peer *peer, const struct address *address, int64_t
 	struct conn_message answer;
 	int r;
 
-	peer->address = address->path;
+	handshake->address = address->path;
 	m.hello.header.length = (uint32_t)sizeof(m.hello) + m.hello.namespace_len;
 	memcpy(m.name_space, address->name_space, m.hello.namespace_len);
 	set_label(m.hello.label);
-	r = handshake(peer, &m, -1, WIRE_WELCOME, &answer, deadline);
+	r = exchange(handshake, &m, -1, WIRE_WELCOME, &answer, deadline);
 	if (r == -EPROTONOSUPPORT)
 		return tl_fail(r, "%s; " OTHER_VERSION, tl_failure_text());
 	if (r)
 		return r;
-	peer->catalog_fd = answer.fd;
-	memcpy(&peer->welcome, answer.bytes, sizeof(peer->welcome));
-	peer->clock_ns = clock_ahead(peer->welcome.mono_ns, sent, (uint64_t)now_mono_ns());
-	if (peer->welcome.catalog_layout != CATALOG_LAYOUT)
+	handshake->catalog_fd = answer.fd;
+	memcpy(&handshake->welcome, answer.bytes, sizeof(handshake->welcome));
+	handshake->clock_ns = clock_ahead(handshake->welcome.mono_ns, sent,
+					  (uint64_t)now_mono_ns());
+	if (handshake->welcome.catalog_layout != CATALOG_LAYOUT)
 		return tl_fail(
 			-EPROTONOSUPPORT,
 			"the daemon at %s is of another version: its catalog has the layout %#llx, ours "
 			"is %#llx; " OTHER_VERSION,
-			peer->address, (unsigned long long)peer->welcome.catalog_layout,
+			handshake->address, (unsigned long long)handshake->welcome.catalog_layout,
 			(unsigned long long)CATALOG_LAYOUT);
-	return ledger_new(peer);
+	return ledger_new(handshake);
 }
 
-int peer_hold(struct session_peer *peer, uint32_t segment, uint32_t generation, int64_t deadline)
+int handshake_hold(struct handshake *handshake, uint32_t segment, uint32_t generation,
+		   int64_t deadline)
 {
 	struct wire_segment_ref m = {
 		.header = { .type = WIRE_HOLD, .length = sizeof(m) },
@@ -209,22 +211,22 @@ int peer_hold(struct session_peer *peer, uint32_t segment, uint32_t generation, 
 		.segment_generation = generation,
 	};
 
-	return send_until(peer, &m, -1, deadline);
+	return send_until(handshake, &m, -1, deadline);
 }
 
-int peer_ledger(struct session_peer *peer, int64_t deadline)
+int handshake_ledger(struct handshake *handshake, int64_t deadline)
 {
 	struct wire_ledger m = {
 		.header = { .type = WIRE_LEDGER, .length = sizeof(m), .serial = 2 },
-		.size = ledger_size(peer->welcome.max_tensors),
+		.size = ledger_size(handshake->welcome.max_tensors),
 		.layout = LEDGER_LAYOUT,
 	};
 	struct conn_message answer;
-	int r = handshake(peer, &m, peer->ledger_fd, WIRE_READY, &answer, deadline);
+	int r = exchange(handshake, &m, handshake->ledger_fd, WIRE_READY, &answer, deadline);
 
 	if (r)
 		return r;
-	fd_close(take_fd(&peer->ledger_fd)); /* see peer_deinit() */
-	peer->life = answer.header.life;
+	fd_close(take_fd(&handshake->ledger_fd)); /* see handshake_deinit() */
+	handshake->life = answer.header.life;
 	return 0;
 }

@@ -9,7 +9,7 @@
 
 struct ledger;
 
-struct session_peer {
+struct handshake {
 	const char *address;
 	struct wire_welcome welcome;
 	struct ledger *ledger; /* mapped; its descriptor is ledger_fd until the daemon has it */
@@ -20,16 +20,17 @@ struct session_peer {
 	uint32_t life;	   /* of the daemon that counts the ledger, as ADOPTED says; or 0 */
 };
 
-#define SESSION_PEER_INIT                                                                          \
+#define HANDSHAKE_INIT                                                                             \
 	{                                                                                          \
 		.socket = -1, .ledger_fd = -1, .catalog_fd = -1                                    \
 	}
 
-/* Sends HELLO, waits for WELCOME and makes the ledger. @address must live as long as @peer. */
-int peer_hello(struct session_peer *peer, const struct address *address, int64_t deadline);
-/* Tells the daemon that a mapping of the segment is inherited. To be called before peer_ledger(),
- * which gets the answer. */
-int peer_hold(struct session_peer *peer, uint32_t segment, uint32_t generation, int64_t deadline);
+/* Sends HELLO, waits for WELCOME and makes the ledger. @address must live as long as @handshake. */
+int handshake_hello(struct handshake *handshake, const struct address *address, int64_t deadline);
+/* Tells the daemon that a mapping of the segment is inherited. To be called before
+ * handshake_ledger(), which gets the answer. */
+int handshake_hold(struct handshake *handshake, uint32_t segment, uint32_t generation,
+		   int64_t deadline);
 /* Sends the ledger and waits for READY. */
-int peer_ledger(struct session_peer *peer, int64_t deadline);
-void peer_deinit(struct session_peer *peer);
+int handshake_ledger(struct handshake *handshake, int64_t deadline);
+void handshake_deinit(struct handshake *handshake);

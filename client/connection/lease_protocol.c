@@ -134,9 +134,9 @@ uint32_t hold_next(const struct session *s, uint32_t slot, uint32_t *count)
  * ledger counts, are held in the same way.
  */
 
-enum { PIN_SLOTS = 4 }; /* initial space */
+enum { CHILD_HOLD_SLOTS = 4 }; /* initial space */
 
-struct fork_pin {
+struct child_hold {
 	struct list link;	 /* in session->pins; produce_mutex */
 	int page_fd;		 /* the child has the page mapped as long as it needs the slots */
 	struct fd_identity page; /* what it opens: the program may close it */
@@ -145,37 +145,41 @@ struct fork_pin {
 };
 
 /* Makes a pin, and *@page for the child. The page is never touched, so it costs no memory. */
-static struct fork_pin *pin_alloc(void **page)
+static struct child_hold *child_hold_alloc(void **page)
 {
-	struct fork_pin *pin = malloc(sizeof(*pin) + PIN_SLOTS * sizeof(*pin->slots));
+	struct child_hold *child = malloc(sizeof(*child) +
+					  CHILD_HOLD_SLOTS * sizeof(*child->slots));
 	int fd = fd_raise(memfd_create("tensorlease-fork", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	void *map = MAP_FAILED;
 
-	if (pin && SESSION_PAGE <= fd_size_limit() && !ftruncate(fd, SESSION_PAGE))
+	if (child && SESSION_PAGE <= fd_size_limit() && !ftruncate(fd, SESSION_PAGE))
 		map = mmap(NULL, SESSION_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED) {
 		fd_close(fd);
-		free(pin);
+		free(child);
 		return NULL;
 	}
-	*pin = (struct fork_pin){ .page_fd = fd, .page = fd_identify(fd), .capacity = PIN_SLOTS };
+	*child = (struct child_hold){ .page_fd = fd,
+				      .page = fd_identify(fd),
+				      .capacity = CHILD_HOLD_SLOTS };
 	*page = map;
-	return pin;
+	return child;
 }
 
 /* Adds the slot to the pin. Without memory for that it stays held until the session ends. */
-static void pin_note(struct fork_pin **at, uint32_t slot)
+static void child_hold_note(struct child_hold **at, uint32_t slot)
 {
-	struct fork_pin *pin = *at;
+	struct child_hold *child = *at;
 
-	if (pin->n == pin->capacity) {
-		pin = realloc(pin, sizeof(*pin) + (size_t)pin->capacity * 2 * sizeof(*pin->slots));
-		if (!pin)
+	if (child->n == child->capacity) {
+		child = realloc(child, sizeof(*child) +
+					       (size_t)child->capacity * 2 * sizeof(*child->slots));
+		if (!child)
 			return;
-		pin->capacity *= 2;
-		*at = pin;
+		child->capacity *= 2;
+		*at = child;
 	}
-	pin->slots[pin->n++] = slot;
+	child->slots[child->n++] = slot;
 }
 
 /*
@@ -183,9 +187,9 @@ static void pin_note(struct fork_pin **at, uint32_t slot)
  * counted slots is not known before: a thread that was refused a lease just now counts one more for
  * a moment.
  */
-void pin_all(struct session *s)
+void child_hold_all(struct session *s)
 {
-	struct fork_pin *pin = pin_alloc(&s->heir);
+	struct child_hold *child = child_hold_alloc(&s->heir);
 	uint32_t slot, count;
 
 	for_each_counted(s, slot, count)
@@ -193,99 +197,99 @@ void pin_all(struct session *s)
 		if (count == LEDGER_HELD_MAX)
 			continue;
 		hold_add(s, slot);
-		if (pin)
-			pin_note(&pin, slot);
+		if (child)
+			child_hold_note(&child, slot);
 	}
 	s->inherited = true;
-	if (!pin)
+	if (!child)
 		return;
-	list_add_tail(&s->pins, &pin->link);
-	atomic_store(&s->pinned, true);
+	list_add_tail(&s->child_holds, &child->link);
+	atomic_store(&s->has_child_holds, true);
 }
 
 /* Without memory or descriptors the child sees no drafts. */
-void pin_drafts(struct session *s)
+void child_hold_drafts(struct session *s)
 {
-	struct fork_pin *pin = NULL;
+	struct child_hold *child = NULL;
 	struct draft_hold *draft;
 
 	list_for_each_entry(draft, &s->drafts, link) {
 		if (!draft->views || !draft->held)
 			continue;
-		if (!pin)
-			pin = pin_alloc(&s->child_views);
-		if (!pin)
+		if (!child)
+			child = child_hold_alloc(&s->child_views);
+		if (!child)
 			return;
 		mapping_inherit_locked(draft->views,
 				       draft->open ? WRITE_VIEW_ALL : WRITE_VIEW_READ);
 		hold_add(s, ref_slot(draft->ref));
-		pin_note(&pin, ref_slot(draft->ref));
+		child_hold_note(&child, ref_slot(draft->ref));
 	}
-	if (!pin)
+	if (!child)
 		return;
-	list_add_tail(&s->pins, &pin->link);
-	atomic_store(&s->pinned, true);
+	list_add_tail(&s->child_holds, &child->link);
+	atomic_store(&s->has_child_holds, true);
 }
 
-uint64_t pins_subtract(const struct session *s, _Atomic uint32_t *held)
+uint64_t child_holds_subtract(const struct session *s, _Atomic uint32_t *held)
 {
-	const struct fork_pin *pin;
+	const struct child_hold *child;
 	uint64_t n = 0;
 
-	list_for_each_entry(pin, &s->pins, link) {
-		n += pin->n;
-		for (uint32_t i = 0; held && i < pin->n; i++)
-			if (atomic_load(&held[pin->slots[i]]))
-				atomic_fetch_sub(&held[pin->slots[i]], 1);
+	list_for_each_entry(child, &s->child_holds, link) {
+		n += child->n;
+		for (uint32_t i = 0; held && i < child->n; i++)
+			if (atomic_load(&held[child->slots[i]]))
+				atomic_fetch_sub(&held[child->slots[i]], 1);
 	}
 	return n;
 }
 
-static void pin_free(struct fork_pin *pin)
+static void child_hold_free(struct child_hold *child)
 {
-	list_del(&pin->link);
-	if (fd_is(pin->page_fd, &pin->page))
-		fd_close(pin->page_fd);
-	free(pin);
+	list_del(&child->link);
+	if (fd_is(child->page_fd, &child->page))
+		fd_close(child->page_fd);
+	free(child);
 }
 
-void pin_look_locked(struct session *s)
+void child_holds_check_locked(struct session *s)
 {
-	list_for_each_safe(l, &s->pins) {
-		struct fork_pin *pin = list_entry(l, struct fork_pin, link);
+	list_for_each_safe(l, &s->child_holds) {
+		struct child_hold *child = list_entry(l, struct child_hold, link);
 
-		if (!fd_is(pin->page_fd, &pin->page))
+		if (!fd_is(child->page_fd, &child->page))
 			continue; /* the program closed it: until the session ends */
-		if (fcntl(pin->page_fd, F_ADD_SEALS, F_SEAL_WRITE))
+		if (fcntl(child->page_fd, F_ADD_SEALS, F_SEAL_WRITE))
 			continue; /* EBUSY */
-		for (uint32_t i = 0; i < pin->n; i++)
-			lease_release(s, pin->slots[i]);
-		pin_free(pin);
+		for (uint32_t i = 0; i < child->n; i++)
+			lease_release(s, child->slots[i]);
+		child_hold_free(child);
 	}
-	atomic_store(&s->pinned, !list_empty(&s->pins));
+	atomic_store(&s->has_child_holds, !list_empty(&s->child_holds));
 }
 
-void pin_look(struct session *s)
+void child_holds_check(struct session *s)
 {
 	pthread_mutex_lock(&s->produce_mutex);
-	pin_look_locked(s);
+	child_holds_check_locked(s);
 	pthread_mutex_unlock(&s->produce_mutex);
 }
 
-void pin_try_look(struct session *s)
+void child_holds_try_check(struct session *s)
 {
 	int saved = errno;
 
 	if (pthread_mutex_trylock(&s->produce_mutex))
 		return;
-	pin_look_locked(s);
+	child_holds_check_locked(s);
 	pthread_mutex_unlock(&s->produce_mutex);
 	errno = saved;
 }
 
-void pin_forget(struct session *s)
+void child_hold_forget(struct session *s)
 {
-	list_for_each_safe(l, &s->pins)
-		pin_free(list_entry(l, struct fork_pin, link));
-	atomic_store(&s->pinned, false);
+	list_for_each_safe(l, &s->child_holds)
+		child_hold_free(list_entry(l, struct child_hold, link));
+	atomic_store(&s->has_child_holds, false);
 }

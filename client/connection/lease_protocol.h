@@ -26,7 +26,7 @@ int lease_refused(struct session *s, uint32_t slot, uint32_t was);
 
 /* lease_protocol.c: gives up what is held for children that need it no more, unless somebody has
  * the produce mutex, as lease_protocol.c itself has. */
-void pin_try_look(struct session *s);
+void child_holds_try_check(struct session *s);
 
 /*
  * ORDER: R1 then R2 here, T1 then T2 in the daemon's retire. Both sides write their own word, then
@@ -49,8 +49,8 @@ static inline void lease_release(struct session *s, uint32_t slot)
 	if (__builtin_expect(was != 1, 0) &&
 	    (was != 0 || atomic_fetch_add(&held[slot], 1) != UINT32_MAX)) {
 		/* a hold for a child may be left: after tl_close() no call looks for these */
-		if (atomic_load_explicit(&s->pinned, memory_order_relaxed))
-			pin_try_look(s);
+		if (atomic_load_explicit(&s->has_child_holds, memory_order_relaxed))
+			child_holds_try_check(s);
 		return;
 	}
 	word = atomic_load(&s->catalog.rows[slot].word); /* R2 */
@@ -140,25 +140,26 @@ uint32_t hold_next(const struct session *s, uint32_t slot, uint32_t *count);
 	for (slot = hold_next(s, 0, &(count)); slot != CATALOG_NONE;                               \
 	     slot = hold_next(s, slot + 1, &(count)))
 
-/* Pins: leases that a session holds for forked children that have no ledger of their own. */
+/* Leases that a session holds for forked children that have no ledger of their own. */
 
 struct session;
 
 /* To be called before a fork: adds a hold on each slot that is held. The produce mutex is held. */
-void pin_all(struct session *s);
+void child_hold_all(struct session *s);
 
 /*
- * pin_all() for exported drafts, whose mappings the child inherits. The mapping mutex is held too.
+ * child_hold_all() for exported drafts, whose mappings the child inherits. The mapping mutex is
+ * held too.
  */
-void pin_drafts(struct session *s);
+void child_hold_drafts(struct session *s);
 
 /* Takes the holds for other children off a copy of the session's ledger; returns how many they are.
  * @held may be NULL. The produce mutex is held. */
-uint64_t pins_subtract(const struct session *s, _Atomic uint32_t *held);
+uint64_t child_holds_subtract(const struct session *s, _Atomic uint32_t *held);
 
-/* Gives up holds that children need no more. To be called when session->pinned is true. */
-void pin_look(struct session *s);
-void pin_look_locked(struct session *s); /* the produce mutex is held */
+/* Gives up holds that children need no more. To be called when session->has_child_holds is true. */
+void child_holds_check(struct session *s);
+void child_holds_check_locked(struct session *s); /* the produce mutex is held */
 
 /* To be called at the session's end, which also ends the holds. */
-void pin_forget(struct session *s);
+void child_hold_forget(struct session *s);

@@ -42,8 +42,8 @@ static void pass_reading_locked(struct session *s)
 	}
 }
 
-#define LOOK_FIRST_NS (2 * NS_PER_MS)
-#define LOOK_LAST_NS (256 * NS_PER_MS)
+#define POLL_FIRST_NS (2 * NS_PER_MS)
+#define POLL_LAST_NS (256 * NS_PER_MS)
 
 /*
  * Sleeps until there is a message, or one of @events. A request may wait for space that the daemon
@@ -63,7 +63,7 @@ static int sleep_for_message(struct session *s, short events, int64_t *look_ns, 
 		return r;
 	kinds_session_let_go(s);
 	mappings_let_go(&s->mappings, MAPPINGS_ALL);
-	*look_ns = *look_ns < LOOK_LAST_NS ? *look_ns * 2 : *look_ns;
+	*look_ns = *look_ns < POLL_LAST_NS ? *look_ns * 2 : *look_ns;
 	return 0;
 }
 
@@ -84,7 +84,7 @@ static int wait_for_message(struct session *s, short events, int64_t *look_ns, i
 /* Reads the socket until @req is done. */
 static int read_until_done(struct session *s, const struct request *req, int64_t deadline)
 {
-	int64_t look_ns = LOOK_FIRST_NS;
+	int64_t look_ns = POLL_FIRST_NS;
 	unsigned others = 0;
 	bool look = !req->fresh; /* else the answer cannot be there yet: saves a system call */
 	int left, r = 0;

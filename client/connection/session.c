@@ -3,15 +3,15 @@
  * Sessions: how one is made, and when it ends.
  *
  * Lifetime. A session's resources (catalog, ledger, mappings, socket) are used by calls, by leases
- * and by drafts. Each of them holds one count (users.h): a call from users_enter() to
- * users_leave(), a lease and a draft from being taken until they are released, on whatever thread.
- * The struct itself stays allocated until the client is freed. So:
- * (1) When users_close() was called and the counts are 0, exactly one thread calls the function
- * that the client gave it, and no thread touches the resources any more. It destroys them and drops
- * the session's reference to the client.
- * (2) tl_close() drops the client's own reference. Only calls on the client use users_enter(), and
- * there is none then; leases and drafts only leave. So when both references have been dropped no
- * thread can touch a session's struct, and the client is freed with all of them.
+ * and by drafts. Each of them holds one count (use_count.h): a call from use_count_enter() to
+ * use_count_leave(), a lease and a draft from being taken until they are released, on whatever
+ * thread. The struct itself stays allocated until the client is freed. So: (1) When
+ * use_count_close() was called and the counts are 0, exactly one thread calls the function that the
+ * client gave it, and no thread touches the resources any more. It destroys them and drops the
+ * session's reference to the client. (2) tl_close() drops the client's own reference. Only calls on
+ * the client use use_count_enter(), and there is none then; leases and drafts only leave. So when
+ * both references have been dropped no thread can touch a session's struct, and the client is freed
+ * with all of them.
  *
  * A session whose connection has ended (`ended`) still serves gets of mapped tensors, until the
  * daemon or its successor says in the catalog that the ledger is read no more.
@@ -61,7 +61,7 @@ void session_deinit(struct session *s)
 	session_unmap_ledger(s);
 	if (!session_lost(s)) /* a child that was not announced may have it open */
 		shutdown(s->socket, SHUT_RDWR);
-	hangup_end(&s->hangup);
+	connection_watch_end(&s->watch);
 	session_close_socket(s);
 	catalog_unmap(&s->catalog);
 	atomic_store(&s->drained, true);
@@ -115,22 +115,22 @@ int session_refused(const struct session *s)
 
 /* ---- The beginning ---- */
 
-void session_adopt_peer(struct session *s, struct session_peer *peer)
+void session_adopt_handshake(struct session *s, struct handshake *handshake)
 {
-	s->socket = peer->socket;
+	s->socket = handshake->socket;
 	s->identity = fd_identify(s->socket);
-	s->ledger = peer->ledger;
-	s->ledger_bytes = ledger_size(peer->welcome.max_tensors);
-	s->held = ledger_held(peer->ledger, s->catalog.slots);
-	s->touched = peer->ledger->touched;
+	s->ledger = handshake->ledger;
+	s->ledger_bytes = ledger_size(handshake->welcome.max_tensors);
+	s->held = ledger_held(handshake->ledger, s->catalog.slots);
+	s->touched = handshake->ledger->touched;
 	atomic_store(&s->ours, true);
-	s->catalog.mine = &s->catalog.clients[peer->welcome.client_index];
-	s->catalog.mine_live = live_word(peer->welcome.client_generation);
-	s->catalog.clock_ns = peer->clock_ns;
-	atomic_store(&s->life, peer->life);
+	s->catalog.mine = &s->catalog.clients[handshake->welcome.client_index];
+	s->catalog.mine_live = live_word(handshake->welcome.client_generation);
+	s->catalog.clock_ns = handshake->clock_ns;
+	atomic_store(&s->life, handshake->life);
 	atomic_store(&s->serial, 2); /* the handshake had serials up to this */
-	peer->socket = -1;
-	peer->ledger = NULL;
+	handshake->socket = -1;
+	handshake->ledger = NULL;
 }
 
 /* What a child does not get ends a page, and the rest begins the next one. */
@@ -170,13 +170,13 @@ static struct session *session_alloc(const struct address *address)
 
 	if (!s)
 		return NULL;
-	if (users_open(&s->users)) {
+	if (use_count_open(&s->users)) {
 		session_memory_free(s);
 		return NULL;
 	}
 	s->address = address;
 	s->socket = -1;
-	list_init(&s->pins);
+	list_init(&s->child_holds);
 	pthread_mutex_init(&s->receive_mutex, NULL);
 	mappings_init(&s->mappings);
 	pthread_mutex_init(&s->produce_mutex, NULL);
@@ -185,21 +185,21 @@ static struct session *session_alloc(const struct address *address)
 	return s;
 }
 
-static int session_set_up(struct session *s, struct session_peer *peer, int64_t deadline)
+static int session_set_up(struct session *s, struct handshake *handshake, int64_t deadline)
 {
 	int r;
 
-	r = peer_hello(peer, s->address, deadline);
+	r = handshake_hello(handshake, s->address, deadline);
 	if (!r)
-		r = catalog_map(&s->catalog, &peer->welcome, peer->catalog_fd);
+		r = catalog_map(&s->catalog, &handshake->welcome, handshake->catalog_fd);
 	if (r)
 		return r;
-	fd_close(take_fd(&peer->catalog_fd)); /* see peer_deinit() */
+	fd_close(take_fd(&handshake->catalog_fd)); /* see handshake_deinit() */
 	r = mappings_alloc(&s->mappings, &s->catalog);
-	return r ? r : peer_ledger(peer, deadline);
+	return r ? r : handshake_ledger(handshake, deadline);
 }
 
-int session_new(struct session **out, const struct address *address, struct session_peer *peer,
+int session_new(struct session **out, const struct address *address, struct handshake *handshake,
 		int64_t deadline)
 {
 	struct session *s = session_alloc(address);
@@ -207,7 +207,7 @@ int session_new(struct session **out, const struct address *address, struct sess
 
 	if (!s)
 		return tl_fail_mmap("no memory for a session");
-	r = session_set_up(s, peer, deadline);
+	r = session_set_up(s, handshake, deadline);
 	if (r) {
 		mappings_deinit(&s->mappings);
 		catalog_unmap(&s->catalog);
@@ -225,8 +225,8 @@ struct session *session_free(struct session *s)
 	pthread_mutex_destroy(&s->receive_mutex);
 	mappings_free(&s->mappings);
 	pthread_mutex_destroy(&s->produce_mutex);
-	users_free(&s->users);
-	free(s->notes.bytes);
+	use_count_free(&s->users);
+	free(s->outbox.bytes);
 	session_memory_free(s);
 	return NULL;
 }

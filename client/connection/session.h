@@ -23,19 +23,19 @@
 
 /* Messages that wait for space in the socket of a session; request.h has the functions. */
 
-enum notes_thread {
-	NOTES_NO_THREAD,
-	NOTES_THREAD_RUNS,
-	NOTES_THREAD_DONE, /* it has ended or is about to, and is to be joined */
-	NOTES_OVER,	   /* the session ends: no thread is started any more */
+enum outbox_thread {
+	OUTBOX_NO_THREAD,
+	OUTBOX_THREAD_RUNS,
+	OUTBOX_THREAD_DONE, /* it has ended or is about to, and is to be joined */
+	OUTBOX_OVER,	    /* the session ends: no thread is started any more */
 };
 
 /* Messages that nobody waits for, and that could not be sent yet; receive_mutex. */
-struct notes {
+struct outbox {
 	unsigned char *bytes; /* whole messages in their order; each begins at a multiple of 8 */
 	size_t used;
 	_Atomic bool due; /* `used` is not 0 */
-	int state;	  /* enum notes_thread */
+	int state;	  /* enum outbox_thread */
 	pthread_t thread; /* sends them when there is space */
 };
 
@@ -48,7 +48,7 @@ struct notes {
 struct address;
 struct prefetch;
 struct producer;
-struct session_peer;
+struct handshake;
 struct tl_client;
 
 enum { SESSION_PREFETCHED = 4, SESSION_SIZES = 8 };
@@ -95,11 +95,11 @@ struct session {
 	 * puts its own ledger in place. */
 	alignas(64) struct catalog_view catalog;
 	alignas(64) _Atomic bool forking; /* no lease may be taken before process_wait_fork() */
-	struct users users;
+	struct use_count users;
 	struct mappings mappings;
 	_Atomic bool ended;	   /* the connection has; mappings stay good */
 	_Atomic int64_t probed_ns; /* when a call without requests last looked for that */
-	struct hangup hangup;
+	struct watch watch;
 	_Atomic bool drained; /* the last user has left: resources are freed */
 
 	struct tl_client *client;      /* its owner */
@@ -108,15 +108,15 @@ struct session {
 	struct session *older;	       /* in client->sessions */
 	struct ledger *ledger;	       /* mapped shared */
 	size_t ledger_bytes;
-	int socket;			/* session_socket() */
-	bool forked;			/* a child has it, and may have closed all descriptors */
-	bool strange;			/* during fork(): it was not ours before */
-	struct fd_identity identity;	/* of the socket */
-	struct session_peer *fork_peer; /* during fork(): the child's connection */
-	bool close_after_fork;		/* in the child: session_close() is due */
+	int socket;			  /* session_socket() */
+	bool forked;			  /* a child has it, and may have closed all descriptors */
+	bool strange;			  /* during fork(): it was not ours before */
+	struct fd_identity identity;	  /* of the socket */
+	struct handshake *fork_handshake; /* during fork(): the child's connection */
+	bool close_after_fork;		  /* in the child: session_close() is due */
 	/* lease_protocol.c, if the child could not get a connection: */
-	struct list pins;    /* struct fork_pin: holds for children; produce_mutex */
-	_Atomic bool pinned; /* that list is not empty */
+	struct list child_holds;      /* struct child_hold: holds for children; produce_mutex */
+	_Atomic bool has_child_holds; /* that list is not empty */
 	bool inherited; /* the ledger is an ancestor's, kept mapped; during fork(): it will be */
 	void *heir;  /* or NULL: a page of that ancestor's, mapped as long as we read its tensors */
 	void *views; /* or NULL: the same for its drafts that we see */
@@ -128,13 +128,13 @@ struct session {
 	struct list pending; /* struct request */
 	bool reading;
 	struct spin spin;      /* of the thread that reads */
-	_Atomic unsigned maps; /* MAPs whose answers have not come: get/shared.c */
+	_Atomic unsigned maps; /* MAPs whose answers have not come: read/shared_lease.c */
 	bool kicked; /* the daemon said so when it ended the connection, and who did it: */
 	char kicked_text[WIRE_TEXT_MAX + 1];
 	/* A request was not answered in time, such as a DELETE of a ring's name, and the daemon may
 	 * still carry it out: produce/ring.c. */
 	_Atomic bool in_doubt;
-	struct notes notes;	   /* socket.c */
+	struct outbox outbox;	   /* socket.c */
 	_Atomic uint32_t life;	   /* the last one that ADOPTED named */
 	_Atomic bool resumed_due;  /* RESUMED is due when `granting` is 0 */
 	_Atomic unsigned granting; /* DRAFTs received that our ledger does not count yet */
@@ -191,11 +191,11 @@ int session_socket(const struct session *s);
 bool session_lost(const struct session *s);
 void session_close_socket(struct session *s);
 
-/* Makes a session over @peer's connected socket: hello, catalog, ledger. session_adopt_peer()
- * completes it. @address stays until session_free(). */
-int session_new(struct session **out, const struct address *address, struct session_peer *peer,
+/* Makes a session over @handshake's connected socket: hello, catalog, ledger.
+ * session_adopt_handshake() completes it. @address stays until session_free(). */
+int session_new(struct session **out, const struct address *address, struct handshake *handshake,
 		int64_t deadline);
-void session_adopt_peer(struct session *s, struct session_peer *peer);
+void session_adopt_handshake(struct session *s, struct handshake *handshake);
 void session_unmap_ledger(struct session *s);
 
 /* Unmaps s->heir or a similar page, in a child or in its parent after the fork. Returns NULL. */

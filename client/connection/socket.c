@@ -24,8 +24,8 @@
 #include "util/clock.h"
 
 /* The daemon may read our messages only when its answers are read, so the thread reads from time to
- * time. notes_end() waits no longer than that. */
-enum { LOOK_MS = 10, STACK = 512 << 10 };
+ * time. outbox_end() waits no longer than that. */
+enum { POLL_MS = 10, STACK = 512 << 10 };
 
 /* How many bytes the message takes up among the notes. */
 static size_t note_size(const void *message)
@@ -41,9 +41,9 @@ static bool is_full(int r)
 	return r == -EAGAIN || r == -ENOBUFS;
 }
 
-int notes_send_locked(struct session *s)
+int outbox_send_locked(struct session *s)
 {
-	struct notes *n = &s->notes;
+	struct outbox *n = &s->outbox;
 	size_t sent = 0;
 	int r = 0;
 
@@ -70,13 +70,14 @@ static void *send_when_there_is_space(void *arg)
 	int r;
 
 	while (left) {
-		poll(&p, 1, LOOK_MS);
+		poll(&p, 1, POLL_MS);
 		session_drain(s);
 		pthread_mutex_lock(&s->receive_mutex);
-		r = notes_send_locked(s);
-		left = is_full(r) && !atomic_load(&s->ended) && s->notes.state == NOTES_THREAD_RUNS;
-		if (!left && s->notes.state == NOTES_THREAD_RUNS)
-			s->notes.state = NOTES_THREAD_DONE;
+		r = outbox_send_locked(s);
+		left = is_full(r) && !atomic_load(&s->ended) &&
+		       s->outbox.state == OUTBOX_THREAD_RUNS;
+		if (!left && s->outbox.state == OUTBOX_THREAD_RUNS)
+			s->outbox.state = OUTBOX_THREAD_DONE;
 		pthread_mutex_unlock(&s->receive_mutex);
 		if (r == -ENOBUFS)
 			poll(NULL, 0, 1); /* the socket has space, but the kernel has none */
@@ -87,24 +88,25 @@ static void *send_when_there_is_space(void *arg)
 /* Without a thread the notes go before the next message. */
 static void start_thread_locked(struct session *s)
 {
-	struct notes *n = &s->notes;
+	struct outbox *n = &s->outbox;
 
-	if (n->state == NOTES_THREAD_RUNS || n->state == NOTES_OVER)
+	if (n->state == OUTBOX_THREAD_RUNS || n->state == OUTBOX_OVER)
 		return;
-	if (n->state == NOTES_THREAD_DONE)
+	if (n->state == OUTBOX_THREAD_DONE)
 		pthread_join(n->thread, NULL);
-	n->state = thread_start(&n->thread, STACK, send_when_there_is_space, s) ? NOTES_NO_THREAD
-										: NOTES_THREAD_RUNS;
+	n->state = thread_start(&n->thread, STACK, send_when_there_is_space, s)
+			   ? OUTBOX_NO_THREAD
+			   : OUTBOX_THREAD_RUNS;
 }
 
-void notes_end(struct session *s)
+void outbox_end(struct session *s)
 {
-	struct notes *n = &s->notes;
+	struct outbox *n = &s->outbox;
 	bool any;
 
 	pthread_mutex_lock(&s->receive_mutex);
-	any = n->state != NOTES_NO_THREAD;
-	n->state = NOTES_OVER;
+	any = n->state != OUTBOX_NO_THREAD;
+	n->state = OUTBOX_OVER;
 	pthread_mutex_unlock(&s->receive_mutex);
 	if (any)
 		pthread_join(n->thread, NULL);
@@ -112,7 +114,7 @@ void notes_end(struct session *s)
 
 static void keep_locked(struct session *s, const void *message)
 {
-	struct notes *n = &s->notes;
+	struct outbox *n = &s->outbox;
 	struct wire_header h;
 	unsigned char *more = realloc(n->bytes, n->used + note_size(message));
 
@@ -129,7 +131,7 @@ static void keep_locked(struct session *s, const void *message)
 /* False: the connection has ended, and what the message is about with it. */
 static bool note_locked(struct session *s, const void *message)
 {
-	int r = atomic_load(&s->ended) ? -EPIPE : notes_send_locked(s);
+	int r = atomic_load(&s->ended) ? -EPIPE : outbox_send_locked(s);
 
 	if (!r)
 		r = conn_send(session_socket(s), message, -1, MSG_DONTWAIT);
@@ -139,12 +141,12 @@ static bool note_locked(struct session *s, const void *message)
 }
 
 /* Whoever receives finds out by itself that the connection has ended. */
-void session_note_locked(struct session *s, const void *message)
+void session_post_locked(struct session *s, const void *message)
 {
 	note_locked(s, message);
 }
 
-void session_note(struct session *s, const void *message)
+void session_post(struct session *s, const void *message)
 {
 	cleanup_(cancel_allow) int cancel = cancel_forbid();
 	bool there;
@@ -167,14 +169,14 @@ void session_abort_locked(struct session *s, uint64_t ref)
 {
 	const struct wire_ref m = abort_message(ref);
 
-	session_note_locked(s, &m);
+	session_post_locked(s, &m);
 }
 
 void session_abort(struct session *s, uint64_t ref)
 {
 	const struct wire_ref m = abort_message(ref);
 
-	session_note(s, &m);
+	session_post(s, &m);
 }
 
 /* ---- The end of a connection ---- */
@@ -192,7 +194,7 @@ static void request_done(struct request *req, int result)
 
 static void ended_locked(struct session *s, int result)
 {
-	hangup_note(&s->hangup);
+	connection_watch_note(&s->watch);
 	atomic_store(&s->ended, true);
 	if (session_lost(s))
 		mappings_lose_descriptors(&s->mappings);
@@ -287,7 +289,7 @@ static void adopted_locked(struct session *s, uint32_t life)
  * them, since they free space. Returns 0, or why there are some left. */
 int session_send_due_locked(struct session *s)
 {
-	int r = notes_send_locked(s);
+	int r = outbox_send_locked(s);
 
 	return r ? r : resume_locked(s);
 }
@@ -300,7 +302,7 @@ void session_granted(struct session *s)
 
 /* The daemon may read our messages only when we have read its answers, and perhaps no thread waits
  * for those. Another thread that reads may leave at any time. So we look from time to time. */
-#define SEND_LOOK_NS (10 * NS_PER_MS)
+#define SEND_POLL_NS (10 * NS_PER_MS)
 
 /*
  * Waits until the socket has space, or until descriptors that this user has sent are received. The
@@ -317,7 +319,7 @@ static int wait_to_send(struct session *s, int why, int64_t deadline)
 	if (why != -EAGAIN)
 		return send_refused(why, s->address->path);
 	session_drain(s);
-	look = deadline_after(SEND_LOOK_NS);
+	look = deadline_after(SEND_POLL_NS);
 	r = socket_wait(session_socket(s), POLLOUT, look < deadline ? look : deadline);
 	if (r == -EBADF || (r == -ETIMEDOUT && look < deadline))
 		return 0; /* the next try finds whether the socket is closed */
@@ -326,12 +328,12 @@ static int wait_to_send(struct session *s, int why, int64_t deadline)
 	return r ? tl_fail(r, "waiting for the daemon at %s: %m", s->address->path) : 0;
 }
 
-static int send_notes(struct session *s)
+static int send_outbox(struct session *s)
 {
 	int r;
 
 	pthread_mutex_lock(&s->receive_mutex);
-	r = notes_send_locked(s);
+	r = outbox_send_locked(s);
 	pthread_mutex_unlock(&s->receive_mutex);
 	return r;
 }
@@ -339,7 +341,7 @@ static int send_notes(struct session *s)
 /* Notes go first: an IMPORT that overtook the UNMAPPED of the same segment would be unsaid. */
 static int send_now(struct session *s, const void *message, int fd_peek)
 {
-	int r = atomic_load_explicit(&s->notes.due, memory_order_relaxed) ? send_notes(s) : 0;
+	int r = atomic_load_explicit(&s->outbox.due, memory_order_relaxed) ? send_outbox(s) : 0;
 
 	return r ? r : conn_send(session_socket(s), message, fd_peek, MSG_DONTWAIT);
 }

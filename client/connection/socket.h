@@ -24,13 +24,13 @@ static inline int session_send(struct session *s, const void *message, int64_t d
 
 /* Sends a message without waiting. If it does not fit into the socket it is sent later, before any
  * other message: socket.c. */
-void session_note(struct session *s, const void *message);
-/* session_note() for a handler of messages, which holds the receive mutex. */
-void session_note_locked(struct session *s, const void *message);
+void session_post(struct session *s, const void *message);
+/* session_post() for a handler of messages, which holds the receive mutex. */
+void session_post_locked(struct session *s, const void *message);
 /* Sends the notes that are left. Returns 0, or why the first of those still left cannot be sent. */
-int notes_send_locked(struct session *s);
+int outbox_send_locked(struct session *s);
 /* To be called when no call uses the session any more: ends the thread that sends them. */
-void notes_end(struct session *s);
+void outbox_end(struct session *s);
 
 /* Tells the daemon that a draft is given up, as a note. */
 void session_abort(struct session *s, uint64_t ref);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is freed may still be used by the GPU, and is left to the closer. */
+/* What is freed may still be used by the GPU, and is left to the slow thread. */
 #include <errno.h>
 #include <stdlib.h>
 #include <tensorlease/cuda.h>
@@ -14,10 +14,10 @@
 #include "util/clock.h"
 
 #define RECENT_NS (1 * NS_PER_SEC)
-#define LOOK_NS (2 * NS_PER_MS)
+#define POLL_NS (2 * NS_PER_MS)
 enum { LOOKS = 100 }; /* at a full GPU after something was freed */
 
-/* An allocation. When it is freed, the closer unmaps it after @event has come. */
+/* An allocation. When it is freed, the slow thread unmaps it after @event has come. */
 struct pluggable {
 	struct list link;	       /* in allocated */
 	struct cuda_captured captured; /* while its stream is being captured */
@@ -87,7 +87,7 @@ static struct cuda_export *take_any_idle(const struct pluggable *p)
 	list_for_each_entry(cs, &cuda_sessions, link) {
 		e = e ? e : take_idle(cs, p);
 		if (e && e->session == cs->session)
-			cuda_session_claim(cs);
+			cuda_session_ref(cs);
 	}
 	pthread_mutex_unlock(&cuda_lock);
 	return e;
@@ -103,7 +103,7 @@ static void exports_end(const struct pluggable *p)
 		cuda_export_end(e);
 		cuda_export_free(e);
 		pthread_mutex_lock(&cuda_lock);
-		cuda_session_release(cs);
+		cuda_session_unref(cs);
 		pthread_mutex_unlock(&cuda_lock);
 	}
 }
@@ -216,12 +216,12 @@ static bool unmap_captured(struct cuda_captured *captured)
 
 /* ---- Allocating ---- */
 
-static int closer_start(void)
+static int slow_thread_start(void)
 {
 	int r;
 
 	pthread_mutex_lock(&cuda_lock);
-	r = cuda_closer_start();
+	r = cuda_slow_thread_start();
 	pthread_mutex_unlock(&cuda_lock);
 	return r ? tl_fail(r, "no thread to give memory of GPUs back: %s", thread_refusal(r)) : 0;
 }
@@ -253,7 +253,7 @@ static int allocate(struct cuda_device *device, uint64_t size, void **memory)
 	r = allocate_once(p);
 	for (unsigned looks = 0; r == -ENOMEM && looks < LOOKS && releases_wait(); looks++) {
 		if (looks)
-			nap(LOOK_NS);
+			nap(POLL_NS);
 		r = allocate_once(p);
 	}
 	if (r) {
@@ -276,7 +276,7 @@ int cuda_pluggable_new(uint64_t size, int ordinal, void **memory)
 	if (!r)
 		r = cuda_shareable(device);
 	if (!r)
-		r = closer_start();
+		r = slow_thread_start();
 	return r ? r : allocate(device, cuda_shareable_size(device, size), memory);
 }
 

@@ -12,7 +12,7 @@
 
 /*
  * A buffer that nobody uses any more is kept for the next draft of its size: at most BUFFERS_MAX of
- * them, for FREE_NS. The closer gives them back, since that may wait for the GPU.
+ * them, for FREE_NS. The slow thread gives them back, since that may wait for the GPU.
  */
 
 enum { BUFFERS_MAX = 16 };
@@ -114,7 +114,7 @@ void cuda_buffers_end(struct cuda_session *cs)
 	trim(cs, true, 0);
 }
 
-/* ---- What is left to the closer ---- */
+/* ---- What is left to the slow thread ---- */
 
 void cuda_buffers_give_back(struct cuda_session *cs)
 {
@@ -133,7 +133,7 @@ static void run_unmapping(struct cuda_task *task)
 	cuda_shareable_end(buffer->device, buffer->life, NULL, buffer->base, buffer->size);
 	pthread_mutex_lock(&cuda_lock);
 	buffer->owner->unmapping--;
-	cuda_session_release(buffer->owner);
+	cuda_session_unref(buffer->owner);
 	pthread_mutex_unlock(&cuda_lock);
 	free(buffer);
 }
@@ -145,7 +145,7 @@ void cuda_buffer_give_up(struct cuda_buffer *buffer, struct cuda_device *device,
 	buffer->unmapping = (struct cuda_task){ .run = run_unmapping };
 	pthread_mutex_lock(&cuda_lock);
 	buffer->owner->unmapping++;
-	cuda_session_claim(buffer->owner);
+	cuda_session_ref(buffer->owner);
 	cuda_task_add(&buffer->unmapping);
 	pthread_mutex_unlock(&cuda_lock);
 }

@@ -35,16 +35,16 @@ void cuda_buffer_put(struct cuda_buffer *buffer);
 void cuda_buffer_forget(struct cuda_buffer *buffer);
 
 /* Gives buffers back that have been free for long. Returns the ns until that is due again, or 0 if
- * none is free. The closer. */
+ * none is free. The slow thread. */
 int64_t cuda_buffers_trim(struct cuda_session *cs);
-/* Gives all free ones back. The closer, and the end of a session that has none. */
+/* Gives all free ones back. The slow thread, and the end of a session that has none. */
 void cuda_buffers_end(struct cuda_session *cs);
 
-/* Leaves that to the closer. */
+/* Leaves that to the slow thread. */
 void cuda_buffers_give_back(struct cuda_session *cs);
 /* The same for the memory, mapped at @base, of a buffer that could not be exported. Frees it. */
 void cuda_buffer_give_up(struct cuda_buffer *buffer, struct cuda_device *device, CUdeviceptr base);
-/* Has the closer done all of that? */
+/* Has the slow thread done all of that? */
 bool cuda_buffers_given_back(const struct cuda_session *cs);
 /* Is there a buffer that could not be exported and is still mapped? */
 bool cuda_buffers_given_up(const struct cuda_session *cs);
@@ -63,7 +63,7 @@ int cuda_shareable_new(const struct cuda_scope *scope, const struct cuda_device 
 void cuda_shareable_unmap(const struct cuda_scope *scope, CUdeviceptr base, uint64_t size);
 /* The same for memory of that life of the device's contexts, when @after has come, unless that is
  * NULL. After a reset of the device nothing uses the memory, but it is still mapped. If the process
- * is ending the memory goes with it. The closer. */
+ * is ending the memory goes with it. The slow thread. */
 void cuda_shareable_end(struct cuda_device *device, unsigned life, const struct cuda_event *after,
 			CUdeviceptr base, uint64_t size);
 

@@ -34,7 +34,7 @@ struct moved {
 };
 
 /* A tensor that is handed out. */
-struct moved_tensor {
+struct copied_tensor {
 	DLManagedTensorVersioned managed; /* first: the deleter gets its address */
 	struct moved *memory;
 	intptr_t stream;
@@ -63,7 +63,7 @@ static void memory_unref(void *context)
 	free(m->host);
 	free(m);
 	if (s)
-		users_leave(&s->users);
+		use_count_leave(&s->users);
 }
 
 /* The same in a forked child, for a copy on a GPU: the driver's half of it is the parent's. */
@@ -80,7 +80,7 @@ static void memory_forget(void *context)
 	cuda_events_keep(&events);
 	cuda_buffer_forget(m->buffer);
 	free(m);
-	users_leave(&s->users);
+	use_count_leave(&s->users);
 }
 
 /* Calls @done(@context) when what is queued on the stream by now has ended, and @child(@context) in
@@ -96,9 +96,9 @@ static void after(const struct moved *m, intptr_t stream, void (*done)(void *con
 	done(context);
 }
 
-static void moved_delete(DLManagedTensorVersioned *managed)
+static void copied_delete(DLManagedTensorVersioned *managed)
 {
-	struct moved_tensor *t = (struct moved_tensor *)managed;
+	struct copied_tensor *t = (struct copied_tensor *)managed;
 	struct moved *m = t->memory;
 	int saved = errno;
 
@@ -123,11 +123,11 @@ static void drop(void *context)
 
 /* ---- Making ---- */
 
-static struct moved_tensor *tensor_new(const DLTensor *as, uint64_t flags, struct moved *m,
-				       intptr_t stream)
+static struct copied_tensor *tensor_new(const DLTensor *as, uint64_t flags, struct moved *m,
+					intptr_t stream)
 {
 	size_t ndim = (size_t)as->ndim;
-	struct moved_tensor *t = calloc(1, sizeof(*t) + 2 * ndim * sizeof(int64_t));
+	struct copied_tensor *t = calloc(1, sizeof(*t) + 2 * ndim * sizeof(int64_t));
 
 	if (!t) {
 		tl_fail(-ENOMEM, "no memory for a tensor");
@@ -139,7 +139,7 @@ static struct moved_tensor *tensor_new(const DLTensor *as, uint64_t flags, struc
 	t->managed = (DLManagedTensorVersioned){
 		.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
 		.manager_ctx = t,
-		.deleter = moved_delete,
+		.deleter = copied_delete,
 		.flags = flags,
 		.dl_tensor = *as,
 	};
@@ -154,7 +154,7 @@ static struct moved_tensor *tensor_new(const DLTensor *as, uint64_t flags, struc
 
 struct moving {
 	DLManagedTensorVersioned *held; /* NULL: it was given up */
-	struct moved_tensor *tensor;
+	struct copied_tensor *tensor;
 	struct moved *memory;
 	struct cuda_device *device; /* NULL: to the CPU */
 	const char *name;
@@ -362,15 +362,15 @@ static int move(tl_client *client, struct moving *m, DLDevice to)
 	return 0;
 }
 
-bool moved_needed(const DLManagedTensorVersioned *held, DLDevice to)
+bool copied_needed(const DLManagedTensorVersioned *held, DLDevice to)
 {
 	DLDevice is = held->dl_tensor.device;
 
 	return is.device_type != to.device_type || is.device_id != to.device_id;
 }
 
-int moved_new(tl_client *client, const char *name, DLManagedTensorVersioned *held,
-	      const tl_get_options *options, DLManagedTensorVersioned **out)
+int copied_new(tl_client *client, const char *name, DLManagedTensorVersioned *held,
+	       const tl_get_options *options, DLManagedTensorVersioned **out)
 {
 	const DLDevice to = options->device;
 	uint64_t flags = held->flags & ~(uint64_t)DLPACK_FLAG_BITMASK_READ_ONLY;
@@ -411,18 +411,18 @@ int moved_new(tl_client *client, const char *name, DLManagedTensorVersioned *hel
 
 /* ---- What is held ---- */
 
-const tl_info *moved_info(const DLManagedTensorVersioned *tensor)
+const tl_info *copied_info(const DLManagedTensorVersioned *tensor)
 {
-	return tensor->deleter == moved_delete
-		       ? &((const struct moved_tensor *)tensor)->memory->info
+	return tensor->deleter == copied_delete
+		       ? &((const struct copied_tensor *)tensor)->memory->info
 		       : NULL;
 }
 
-int moved_again(const DLManagedTensorVersioned *tensor, intptr_t stream,
-		DLManagedTensorVersioned **out)
+int copied_again(const DLManagedTensorVersioned *tensor, intptr_t stream,
+		 DLManagedTensorVersioned **out)
 {
-	struct moved *m = ((const struct moved_tensor *)tensor)->memory;
-	struct moved_tensor *t;
+	struct moved *m = ((const struct copied_tensor *)tensor)->memory;
+	struct copied_tensor *t;
 	struct cuda_scope scope;
 	CUresult e = CUDA_OK;
 	int r = 0;

@@ -60,7 +60,7 @@ static void send_unexport(struct cuda_export *e)
 	unexport_message(e, &m);
 	m.header.serial = session_serial(e->session);
 	m.header.life = atomic_load(&e->session->life);
-	session_note(e->session, &m);
+	session_post(e->session, &m);
 }
 
 /* True: the daemon has to be given the file of the device, by the KEEP with that serial. Others who
@@ -431,5 +431,5 @@ void cuda_late_export(struct session *s, const struct conn_message *m)
 	memcpy(&unexport, m->bytes, sizeof(unexport));
 	unexport.header.type = WIRE_UNEXPORT;
 	unexport.header.life = atomic_load(&s->life);
-	session_note_locked(s, &unexport);
+	session_post_locked(s, &unexport);
 }

@@ -18,8 +18,8 @@
 #include "util/cancel.h"
 #include "util/clock.h"
 
-#define LOOK_FIRST_NS (20 * NS_PER_MS / 1000)
-#define LOOK_LAST_NS (1 * NS_PER_MS)
+#define POLL_FIRST_NS (20 * NS_PER_MS / 1000)
+#define POLL_LAST_NS (1 * NS_PER_MS)
 #define LOCK_NS (1 * NS_PER_SEC)
 
 /* How many of a session's tensors still need this process, and what for. */
@@ -74,7 +74,7 @@ static void pause_for(int socket, int64_t *ns)
 	cleanup_(cancel_allow) int cancel = cancel_forbid();
 
 	ppoll(&p, 1, &(struct timespec){ .tv_nsec = *ns }, NULL);
-	*ns = *ns < LOOK_LAST_NS ? *ns + *ns / 2 : *ns;
+	*ns = *ns < POLL_LAST_NS ? *ns + *ns / 2 : *ns;
 }
 
 /* ---- tl_close() ---- */
@@ -138,7 +138,7 @@ static int outcome_tell(const struct session *s, const struct outcome *o, bool e
 
 int cuda_finish(struct session *s)
 {
-	int64_t deadline = session_deadline(s), wait = LOOK_FIRST_NS;
+	int64_t deadline = session_deadline(s), wait = POLL_FIRST_NS;
 
 	for (;;) {
 		bool late = deadline_passed(deadline), ended = connection_ended(s);
@@ -226,7 +226,7 @@ static bool try_to_look(int64_t start, bool *again)
 static void finish_all(void)
 {
 	bool again;
-	int64_t start = now_mono_ns(), wait = LOOK_FIRST_NS;
+	int64_t start = now_mono_ns(), wait = POLL_FIRST_NS;
 	int64_t lock_until = deadline_after(LOCK_NS);
 
 	if (atomic_load(&exit_pid) != getpid())

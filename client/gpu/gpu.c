@@ -90,7 +90,7 @@ void cuda_take_unmap(struct session *s, const struct conn_message *m)
 		/* The answer to an IMPORT came when nobody waited for it: nothing is open. */
 		not_open = *unmap;
 		not_open.header.type = WIRE_UNMAPPED;
-		session_note_locked(s, &not_open);
+		session_post_locked(s, &not_open);
 	}
 	pthread_mutex_unlock(&cuda_lock);
 }
@@ -154,7 +154,7 @@ static void end_session(struct cuda_session *cs)
 	struct cuda_import *import;
 
 	pthread_mutex_lock(&cuda_lock);
-	while (cs->claims)
+	while (cs->refs)
 		cuda_wait_changed(DEADLINE_NEVER);
 	pthread_mutex_unlock(&cuda_lock);
 	while ((import = take_import(cs)))
@@ -187,7 +187,7 @@ static bool has_something_open(const struct cuda_session *cs)
 	for (unsigned i = 0; i < CUDA_IMPORT_BUCKETS; i++)
 		if (!list_empty(&cs->imports[i]))
 			return true;
-	return cs->claims || !list_empty(&cs->buffers);
+	return cs->refs || !list_empty(&cs->buffers);
 }
 
 bool cuda_session_end(struct session *s)
@@ -249,7 +249,7 @@ void cuda_after_fork_child(void)
 	cuda_publications_inherit();
 	cuda_pools_inherit();
 	list_for_each_entry(cs, &cuda_sessions, link) {
-		cs->claims = 0;
+		cs->refs = 0;
 		cs->failures = cs->orphaned = 0;
 		list_init(&cs->making);
 		cs->keeping = 0;
@@ -268,5 +268,5 @@ void cuda_child_releases(void)
 	cuda_thread_give_up_leases();
 	cuda_tasks_inherited();
 	cuda_publications_uncount();
-	users_check(NULL);
+	use_count_check(NULL);
 }

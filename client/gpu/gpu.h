@@ -29,8 +29,8 @@ bool cuda_session_adopted(struct session *s);
 
 struct session;
 
-/* The session has no user any more: what it has on GPUs is closed, by the closer (true) if it has
- * anything. */
+/* The session has no user any more: what it has on GPUs is closed, by the slow thread (true) if it
+ * has anything. */
 bool cuda_session_end(struct session *s);
 
 /* fork(): cuda_lock is held around it; in the child nothing of CUDA can be used. */
@@ -44,18 +44,18 @@ void cuda_child_releases(void);	  /* after the locks are free */
  */
 
 /* Must the tensor be copied to be on that device? */
-bool moved_needed(const DLManagedTensorVersioned *held, DLDevice to);
+bool copied_needed(const DLManagedTensorVersioned *held, DLDevice to);
 
 /*
  * Copies a lease of ours to the device of @options, on their stream if that is a GPU;
  * TL_STREAM_NONE: the host waits for the copy. Their timeout is for the work that writes the
  * original; 0: the client's. Takes @held over, also if it fails. 0, or a negative errno.
  */
-int moved_new(tl_client *client, const char *name, DLManagedTensorVersioned *held,
-	      const tl_get_options *options, DLManagedTensorVersioned **out);
+int copied_new(tl_client *client, const char *name, DLManagedTensorVersioned *held,
+	       const tl_get_options *options, DLManagedTensorVersioned **out);
 
 /* What was known of the original when it was copied; NULL: it is no such copy. */
-const tl_info *moved_info(const DLManagedTensorVersioned *tensor);
+const tl_info *copied_info(const DLManagedTensorVersioned *tensor);
 /* One more tensor over the same copy, for use on @stream unless that is TL_STREAM_NONE. */
-int moved_again(const DLManagedTensorVersioned *tensor, intptr_t stream,
-		DLManagedTensorVersioned **out);
+int copied_again(const DLManagedTensorVersioned *tensor, intptr_t stream,
+		 DLManagedTensorVersioned **out);

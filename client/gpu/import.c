@@ -103,7 +103,7 @@ static void send_unmapped(const struct cuda_import *import)
 		.segment_generation = import->generation,
 	};
 
-	session_note(s, &m);
+	session_post(s, &m);
 }
 
 /* A daemon that takes the session over does not count it for open either: it reads the ledger. */
@@ -306,7 +306,8 @@ int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, in
 
 /* ---- Closing ---- */
 
-/* Closes it on the closer, and tells the daemon so, unless another may have taken its place. */
+/* Closes it on the slow thread, and tells the daemon so, unless another may have taken its place.
+ */
 static void run_closing(struct cuda_task *task)
 {
 	struct cuda_import *import = container_of(task, struct cuda_import, closing);
@@ -317,14 +318,14 @@ static void run_closing(struct cuda_task *task)
 	if (ended.state == IMPORT_CLOSING)
 		no_more_open(&ended);
 	pthread_mutex_lock(&cuda_lock);
-	cuda_session_release(cs);
+	cuda_session_unref(cs);
 	pthread_mutex_unlock(&cuda_lock);
 }
 
 /*
- * Hands it to the closer if that is due. A session that has ended closes it itself, and waits for
- * claims on the closer: another task there would never run. Nor would it in a forked child, which
- * has no closer. Called with cuda_lock.
+ * Hands it to the slow thread if that is due. A session that has ended closes it itself, and waits
+ * for claims on the slow thread: another task there would never run. Nor would it in a forked
+ * child, which has no slow thread. Called with cuda_lock.
  */
 static void close_if_unused(struct cuda_import *import)
 {
@@ -337,7 +338,7 @@ static void close_if_unused(struct cuda_import *import)
 		list_add_head(bucket(cs, import->segment), &import->link);
 		return;
 	}
-	cuda_session_claim(cs);
+	cuda_session_ref(cs);
 	import->closing = (struct cuda_task){ .run = run_closing };
 	cuda_task_add(&import->closing);
 }

@@ -30,7 +30,7 @@ struct cuda_mapping;
  * LOST, from any state once it is open: nobody finds it any more, and another import of the segment
  * may take its place.
  *
- * An import that is CLOSING is closed by the closer when no lease uses it any more. One
+ * An import that is CLOSING is closed by the slow thread when no lease uses it any more. One
  * that cannot be opened is freed by the thread that tried.
  */
 enum cuda_import_state {

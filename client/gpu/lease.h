@@ -18,7 +18,7 @@ struct cuda_lease {
 	struct list queue_link;	      /* of the thread */
 	struct cuda_import *import;   /* NULL: nothing is opened */
 	struct cuda_event *event;     /* what it waits for once its user has left */
-	struct cuda_marking *marking; /* the closer marks its place; NULL: it does not */
+	struct cuda_marking *marking; /* the slow thread marks its place; NULL: it does not */
 	intptr_t stream;
 	uint64_t thread; /* whose TL_STREAM_PER_THREAD that is */
 };
@@ -60,7 +60,7 @@ bool cuda_lease_idle(struct tensor_lease *l, struct cuda_sweep *sweep);
 void cuda_sweep_end(struct cuda_sweep *sweep);
 /* If so, gives it up. Called without the lock. */
 void cuda_lease_end(struct tensor_lease *l);
-/* In a forked child: the closer that was to mark its place is the parent's. */
+/* In a forked child: the slow thread that was to mark its place is the parent's. */
 void cuda_lease_forget_marking(struct tensor_lease *l);
 
 /* Taking leases on tensors that lie on a GPU. */

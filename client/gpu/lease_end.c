@@ -146,8 +146,8 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 
 /* ---- Marking later ---- */
 
-/* The place of a lease that was given up without a mark. The closer makes it, because that waits
- * if the stream is full, and the library's thread must not wait with it. */
+/* The place of a lease that was given up without a mark. The slow thread makes it, because that
+ * waits if the stream is full, and the library's thread must not wait with it. */
 struct cuda_marking {
 	struct cuda_task task;
 	struct list kept_link; /* in a child */
@@ -158,7 +158,7 @@ struct cuda_marking {
 	struct cuda_event *event; /* the mark, if @e is CUDA_OK */
 	CUresult e;
 	bool done;
-	bool left; /* the lease has ended, so that the closer frees this */
+	bool left; /* the lease has ended, so that the slow thread frees this */
 };
 
 static void marking_free(struct cuda_marking *m)

@@ -19,8 +19,8 @@
 #include "util/thread.h"
 
 #define DEATH_NS (100 * NS_PER_MS)
-#define LOOK_FIRST_NS (20 * NS_PER_US)
-#define LOOK_LAST_NS (100 * NS_PER_US)
+#define POLL_FIRST_NS (20 * NS_PER_US)
+#define POLL_LAST_NS (100 * NS_PER_US)
 #define LONG_AGO INT64_C(1) /* as a deadline: do not wait */
 
 /* Within this file. */
@@ -125,7 +125,7 @@ static int ask_event(struct cuda_import *import, const struct cuda_event *event)
 static int await_event(struct cuda_import *import, const struct catalog_row *row,
 		       const struct cuda_event *event, int64_t until)
 {
-	int64_t pause = LOOK_FIRST_NS;
+	int64_t pause = POLL_FIRST_NS;
 
 	while (row_is_unfinished(row)) {
 		int r = event ? ask_event(import, event) : (int)CUDA_E_NOT_READY;
@@ -139,7 +139,7 @@ static int await_event(struct cuda_import *import, const struct catalog_row *row
 				-ETIMEDOUT, "the tensor's producer has not finished it in time%s",
 				event ? "" : ", and its event cannot be opened in this process");
 		nap(pause);
-		pause = pause < LOOK_LAST_NS ? pause + pause / 2 : pause;
+		pause = pause < POLL_LAST_NS ? pause + pause / 2 : pause;
 	}
 	return 0;
 }

@@ -376,7 +376,7 @@ static void run_half_open(struct cuda_task *task)
 	free(half);
 }
 
-/* Has the closer close it: a get that fails must not wait for the GPU. */
+/* Has the slow thread close it: a get that fails must not wait for the GPU. */
 static void close_half_open(struct cuda_mapping *m)
 {
 	struct half_open *half = malloc(sizeof(*half));

@@ -24,9 +24,9 @@
 enum { GRACE_LOOKS = 4, CLOSER_LOOKS = 100 };
 /* Even one who does not wait gets what was freed just now: for this time and so many looks. */
 #define GRACE_NS (20 * NS_PER_MS)
-/* It waits so long, and for so many looks, for what the closer was asked to give back. */
-#define CLOSER_NS (200 * NS_PER_MS)
-#define LOOK_NS (1 * NS_PER_MS)
+/* It waits so long, and for so many looks, for what the slow thread was asked to give back. */
+#define SLOW_THREAD_NS (200 * NS_PER_MS)
+#define POLL_NS (1 * NS_PER_MS)
 
 /* ---- Buffers ---- */
 
@@ -135,27 +135,27 @@ static bool no_space(int r)
 	return r == -ENOMEM || r == -ENOSPC || r == -EDQUOT;
 }
 
-/* Does a wait for space go on? @given_back: the last attempt found all that the closer was to give
- * back. */
-static bool goes_on(unsigned looks, int64_t deadline, int64_t closer_deadline, bool given_back)
+/* Does a wait for space go on? @given_back: the last attempt found all that the slow thread was to
+ * give back. */
+static bool goes_on(unsigned looks, int64_t deadline, int64_t slow_thread_deadline, bool given_back)
 {
 	if (looks < GRACE_LOOKS || !deadline_passed(deadline))
 		return true;
-	return !given_back && (looks < CLOSER_LOOKS || !deadline_passed(closer_deadline));
+	return !given_back && (looks < CLOSER_LOOKS || !deadline_passed(slow_thread_deadline));
 }
 
 /*
- * Makes a buffer. If there is no space it lets the closer give back what is kept for other sizes,
- * and waits for what others free, and for what was freed just now and is still on its way through
- * the thread, the daemon and consumers. On a busy machine the first attempt alone may outlast the
- * deadline, when nothing has been given back yet: hence the least numbers of looks. While the
- * closer has yet to unmap memory that could not be exported there is no other attempt, which would
- * add to it.
+ * Makes a buffer. If there is no space it lets the slow thread give back what is kept for other
+ * sizes, and waits for what others free, and for what was freed just now and is still on its way
+ * through the thread, the daemon and consumers. On a busy machine the first attempt alone may
+ * outlast the deadline, when nothing has been given back yet: hence the least numbers of looks.
+ * While the slow thread has yet to unmap memory that could not be exported there is no other
+ * attempt, which would add to it.
  */
 static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
 		       int64_t deadline, struct cuda_buffer **out)
 {
-	int64_t closer_deadline = 0;
+	int64_t slow_thread_deadline = 0;
 	int r = 0;
 
 	for (unsigned looks = 0;; looks++) {
@@ -171,12 +171,12 @@ static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint
 				device->ordinal);
 		if (no_space(r) && atomic_load(&cs->session->ended))
 			return SESSION_E_UNSENT; /* it waits with the next daemon */
-		if (!no_space(r) || !goes_on(looks, deadline, closer_deadline, given_back))
+		if (!no_space(r) || !goes_on(looks, deadline, slow_thread_deadline, given_back))
 			return r;
 		cuda_buffers_give_back(cs);
-		if (!closer_deadline)
-			closer_deadline = deadline_after(CLOSER_NS);
-		nap(LOOK_NS);
+		if (!slow_thread_deadline)
+			slow_thread_deadline = deadline_after(SLOW_THREAD_NS);
+		nap(POLL_NS);
 		tl_failures_hide(); /* the text is the attempt's */
 		cuda_catch_up(cs->session);
 		tl_failures_show();

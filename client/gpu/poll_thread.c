@@ -31,7 +31,7 @@
 #include "client/gpu/threads.h"
 #include "util/clock.h"
 
-enum { LOOK_FIRST_NS = 20000, LOOK_LAST_NS = 1000000 };
+enum { POLL_FIRST_NS = 20000, POLL_LAST_NS = 1000000 };
 
 static struct {
 	struct list looked_at;	 /* leases that the thread has looked at before; in order */
@@ -74,7 +74,7 @@ static bool claim(struct cuda_session *session)
 	list_for_each_entry(cs, &cuda_sessions, link)
 		found = found || cs == session;
 	if (found)
-		cuda_session_claim(session);
+		cuda_session_ref(session);
 	pthread_mutex_unlock(&cuda_lock);
 	return found;
 }
@@ -82,7 +82,7 @@ static bool claim(struct cuda_session *session)
 static void release(struct cuda_session *cs)
 {
 	pthread_mutex_lock(&cuda_lock);
-	cuda_session_release(cs);
+	cuda_session_unref(cs);
 	pthread_mutex_unlock(&cuda_lock);
 }
 
@@ -388,8 +388,8 @@ static void *run(void *arg)
 		end_publications(&thread.ended);
 		left += finish_exports();
 		look = !left		     ? 0
-		       : !look		     ? LOOK_FIRST_NS
-		       : look < LOOK_LAST_NS ? look + look / 2
+		       : !look		     ? POLL_FIRST_NS
+		       : look < POLL_LAST_NS ? look + look / 2
 					     : look;
 	}
 	return NULL;
@@ -398,7 +398,7 @@ static void *run(void *arg)
 /* Called with cuda_lock. */
 static int start(void)
 {
-	int r = cuda_closer_start();
+	int r = cuda_slow_thread_start();
 
 	if (r)
 		return r;

@@ -60,7 +60,7 @@ void cuda_publications_uncount(void)
 	list_for_each_entry(p, &uncounted, known_link) {
 		if (p->child)
 			p->child(p->context);
-		users_add(&p->session->users, -1);
+		use_count_add(&p->session->users, -1);
 	}
 	list_move_all(&inherited, &uncounted);
 }
@@ -70,7 +70,7 @@ void cuda_publications_uncount(void)
 enum input { PUBLISHER_LEFT, TENSOR_PLACED, TENSOR_FREED, INPUTS };
 
 /* The only place that changes a state. What the thread has to look at from now on is queued. */
-static void turn(struct cuda_publication *p, enum input input)
+static void publication_become(struct cuda_publication *p, enum input input)
 {
 	/* clang-format off */
 	static const enum cuda_publication_state next[][INPUTS] = {
@@ -103,7 +103,7 @@ void cuda_publication_freed(const struct session *s, uint64_t cookie)
 	struct cuda_publication *p = known_find(s, cookie);
 
 	if (p)
-		turn(p, TENSOR_FREED);
+		publication_become(p, TENSOR_FREED);
 }
 
 /* Takes in the daemon's answer. */
@@ -111,7 +111,7 @@ static void answered(struct cuda_publication *p, bool published, uint64_t ref)
 {
 	p->serial = 0;
 	p->ref = ref;
-	turn(p, published ? TENSOR_PLACED : TENSOR_FREED);
+	publication_become(p, published ? TENSOR_PLACED : TENSOR_FREED);
 }
 
 void cuda_publication_answered(struct cuda_session *cs, uint32_t serial, bool published,
@@ -136,7 +136,7 @@ void cuda_publications_orphan(struct cuda_export *e)
 	list_for_each_entry(p, &e->publications, link) {
 		if (e->memory.kind == SEGMENT_CUDA_VMM && cuda_publication_need(p) != NEEDS_NOTHING)
 			cuda_of(e->session)->orphaned++;
-		turn(p, TENSOR_FREED);
+		publication_become(p, TENSOR_FREED);
 	}
 }
 
@@ -155,7 +155,7 @@ struct cuda_publication *cuda_publication_new(struct session *s)
 	list_init(&p->queue_link);
 	p->session = s;
 	p->work = WORK_KNOWN;
-	users_join(&s->users, 1);
+	use_count_join(&s->users, 1);
 	pthread_mutex_lock(&cuda_lock);
 	p->cookie = ++last;
 	list_add_head(known_bucket(p->cookie), &p->known_link);
@@ -175,7 +175,7 @@ void cuda_publication_done(struct cuda_publication *p)
 	free(p);
 	if (done)
 		done(context);
-	users_leave(&s->users);
+	use_count_leave(&s->users);
 }
 
 void cuda_publication_link(struct cuda_export *e, struct cuda_publication *p)
@@ -184,7 +184,7 @@ void cuda_publication_link(struct cuda_export *e, struct cuda_publication *p)
 	list_add_tail(&e->publications, &p->link);
 	e->npublications++;
 	if (e->state == EXPORT_ORPHANED)
-		turn(p, TENSOR_FREED);
+		publication_become(p, TENSOR_FREED);
 }
 
 int cuda_publication_in(struct cuda_export *e, struct cuda_publication **out)
@@ -248,9 +248,9 @@ static void publisher_leaves(struct cuda_publication *p, enum outcome outcome)
 		p->serial = 0;
 		if (!p->export->buffer)
 			p->done = NULL; /* what was to be published stays its owner's */
-		turn(p, TENSOR_FREED);
+		publication_become(p, TENSOR_FREED);
 	}
-	turn(p, PUBLISHER_LEFT);
+	publication_become(p, PUBLISHER_LEFT);
 	pthread_mutex_unlock(&cuda_lock);
 }
 
@@ -381,8 +381,8 @@ static void retire(struct cuda_publication *p, struct cuda_event *event)
 	pthread_mutex_lock(&cuda_lock);
 	p->event = event;
 	p->work = event ? WORK_QUEUED : WORK_KNOWN;
-	turn(p, TENSOR_FREED);
-	turn(p, PUBLISHER_LEFT);
+	publication_become(p, TENSOR_FREED);
+	publication_become(p, PUBLISHER_LEFT);
 	pthread_mutex_unlock(&cuda_lock);
 }
 
@@ -404,8 +404,8 @@ static bool retire_captured(struct cuda_captured *captured)
 	return true;
 }
 
-/* Leaves a publication to the closer: its stream is being captured. @unasked: or this is a host
- * function, where the driver takes no calls. */
+/* Leaves a publication to the slow thread: its stream is being captured. @unasked: or this is a
+ * host function, where the driver takes no calls. */
 static int retire_later(struct cuda_publication *p, intptr_t stream, bool unasked)
 {
 	CUstream later = cuda_stream_unasked(cuda_stream(stream));

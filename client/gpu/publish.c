@@ -25,7 +25,7 @@
 #include "util/cancel.h"
 #include "util/clock.h"
 
-#define LOOK_NS (1 * NS_PER_MS) /* how often a tensor is looked at until it is finished */
+#define POLL_NS (1 * NS_PER_MS) /* how often a tensor is looked at until it is finished */
 
 /* ---- Tensors of others ---- */
 
@@ -431,7 +431,7 @@ static int publish_copy(struct call *c, const struct use *use, const char *name,
 	stream = own->stream;
 	e = own->buffer->export;
 	s = draft->session;
-	users_join(&s->users, 1); /* the draft, which has one, will have ended */
+	use_count_join(&s->users, 1); /* the draft, which has one, will have ended */
 	cuda_buffer_use(own->buffer);
 	r = commit_copy(draft, &tensor->dl_tensor, o, version);
 	if (r) {
@@ -443,7 +443,7 @@ static int publish_copy(struct call *c, const struct use *use, const char *name,
 		original_copied(original);
 		original_done(original);
 	}
-	users_leave(&s->users);
+	use_count_leave(&s->users);
 	return r;
 }
 
@@ -495,7 +495,7 @@ int cuda_second_name(const struct tensor_lease *l, const char *name, const tl_pu
 				       "'%s': the producer of the tensor has not finished it in "
 				       "time, and before that it has one name",
 				       name);
-		nap(LOOK_NS);
+		nap(POLL_NS);
 	}
 	switch (atomic_load(&row->progress)) {
 	case ROW_LOST:

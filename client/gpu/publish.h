@@ -61,7 +61,7 @@ void cuda_drafts_left(struct list *left);
 /*
  * Members of groups that lie on GPUs. Those that the group's user writes are in one draft buffer
  * for each GPU; those that are handed over stay where they are. One event for each GPU stands for
- * the work that writes all of them. session/kind.h says what each function does.
+ * the work that writes all of them. memory/memory_ops.h says what each function does.
  */
 
 int cuda_members_allocate(struct members *m, int64_t deadline);

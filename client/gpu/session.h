@@ -23,15 +23,16 @@ struct cuda_session {
 	struct list imports[CUDA_IMPORT_BUCKETS]; /* struct cuda_import, by segment */
 	struct list buffers; /* struct cuda_buffer, free ones; most recently used first */
 	unsigned nbuffers;
-	unsigned trims_asked, trims_done; /* how often the closer was to give all of them back */
-	unsigned unmapping; /* buffers that could not be exported, which the closer unmaps */
+	unsigned trims_asked, trims_done; /* how often the slow thread was to give all of them back
+					   */
+	unsigned unmapping; /* buffers that could not be exported, which the slow thread unmaps */
 	struct list making; /* struct making: exports that publishers are making (obtain.c) */
 	/* By number of a device: serial of the KEEP that gave the daemon its file; 0: it has none
 	 */
 	uint32_t kept[CUDA_DEVICES_MAX];
 	uint64_t keeping;  /* bits: a thread is about to send that KEEP */
 	bool produces;	   /* it has exported, or is about to */
-	unsigned claims;   /* who works with it, or will: it must not go */
+	unsigned refs;	   /* who works with it, or will: it must not go */
 	bool waited;	   /* tl_close() waited in vain for the GPU: exit() does not again */
 	unsigned orphaned; /* tensors that were unfinished when the daemon had ended */
 	unsigned failures; /* of work that was to write what is published */
@@ -52,14 +53,14 @@ static inline bool cuda_session_is_ending(const struct cuda_session *cs)
 }
 
 /* The session stays until this is undone. cuda_lock. */
-static inline void cuda_session_claim(struct cuda_session *cs)
+static inline void cuda_session_ref(struct cuda_session *cs)
 {
-	cs->claims++;
+	cs->refs++;
 }
 
-static inline void cuda_session_release(struct cuda_session *cs)
+static inline void cuda_session_unref(struct cuda_session *cs)
 {
-	if (--cs->claims == 0)
+	if (--cs->refs == 0)
 		pthread_cond_broadcast(&cuda_changed);
 }
 

@@ -27,9 +27,9 @@ static struct cuda_session *next_with_buffers(struct cuda_session *cs)
 			found = next;
 	}
 	if (found)
-		cuda_session_claim(found);
+		cuda_session_ref(found);
 	if (cs)
-		cuda_session_release(cs);
+		cuda_session_unref(cs);
 	pthread_mutex_unlock(&cuda_lock);
 	return found;
 }
@@ -66,7 +66,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-int cuda_closer_start(void)
+int cuda_slow_thread_start(void)
 {
 	int r;
 

@@ -102,7 +102,7 @@ bool cuda_tasks_served(void)
 	return tasks.served;
 }
 
-/* ---- The closer ---- */
+/* ---- The slow thread ---- */
 
 void cuda_tasks_prepare(void)
 {
@@ -160,7 +160,7 @@ void cuda_tasks_inherited(void)
 	}
 }
 
-#define LOOK_NS (10 * NS_PER_MS)
+#define POLL_NS (10 * NS_PER_MS)
 
 static struct list waiting = LIST_INIT(waiting); /* struct cuda_captured; cuda_lock */
 
@@ -196,7 +196,7 @@ static void look_at_all(struct cuda_task *task)
 	struct cuda_captured *captured;
 
 	(void)task;
-	nap(LOOK_NS);
+	nap(POLL_NS);
 	pthread_mutex_lock(&cuda_lock);
 	list_move_all(&looked, &waiting);
 	pthread_mutex_unlock(&cuda_lock);

@@ -49,7 +49,7 @@ extern pthread_cond_t cuda_changed; /* an import or a mapping was opened, a pool
 /* Waits for a change. False: the deadline has passed. Called with cuda_lock. */
 bool cuda_wait_changed(int64_t deadline);
 
-/* Tasks that are left to the closer (threads.h): calls of the driver that close memory. */
+/* Tasks that are left to the slow thread (threads.h): calls of the driver that close memory. */
 
 struct cuda_task {
 	struct list link;
@@ -62,10 +62,10 @@ struct cuda_task {
 void cuda_task_add(struct cuda_task *task);
 /* A draft buffer was put back, and will be given back to the driver later. */
 void cuda_tasks_wake(void);
-/* Is there a closer, so that tasks will be done? */
+/* Is there a slow thread, so that tasks will be done? */
 bool cuda_tasks_served(void);
 
-/* ---- For the closer ---- */
+/* ---- For the slow thread ---- */
 
 /* Before it starts, and when it has; cuda_lock. */
 void cuda_tasks_prepare(void);
@@ -73,11 +73,11 @@ void cuda_tasks_serve(void);
 /* Waits until there is a task, or for @due ns, unless that is 0. Returns the task or NULL. */
 struct cuda_task *cuda_task_next(int64_t due);
 
-/* In a forked child, which has no closer: first under the lock, then without any. */
+/* In a forked child, which has no slow thread: first under the lock, then without any. */
 void cuda_tasks_inherit(void);
 void cuda_tasks_inherited(void);
 
-/* What has to mark its place on a stream that is being captured: the closer does so when the
+/* What has to mark its place on a stream that is being captured: the slow thread does so when the
  * capture has ended. */
 
 struct cuda_captured {
@@ -87,14 +87,15 @@ struct cuda_captured {
 	bool (*mark)(struct cuda_captured *captured);
 };
 
-/* Calls @captured->mark(), again and again, until it returns true. There is a closer. */
+/* Calls @captured->mark(), again and again, until it returns true. There is a slow thread. */
 void cuda_captured_wait(struct cuda_captured *captured);
 
 /*
  * The library's thread, one for the process and only once GPUs are used. It reads the sockets of
  * sessions that use GPUs (the daemon speaks up: FREED, UNMAP), looks whether queued GPU work has
  * ended, and then does what had to wait for it: gives up leases, tells the daemon that a producer's
- * work is finished, calls the deleters of what was published. The closer (threads.h) closes memory.
+ * work is finished, calls the deleters of what was published. The slow thread (threads.h) closes
+ * memory.
  */
 
 /* cuda_session_get(), and the thread runs, as it must where something will be left to it. 0, or a
@@ -110,13 +111,13 @@ void cuda_thread_inherit(void);
 void cuda_thread_give_up_leases(void);
 
 /*
- * The closer: a thread of its own for calls of the driver that close memory, or mark a place on a
- * stream that may be full. They may wait until the device has done what is queued there, and that
- * work may wait for another process, which may wait for a lease of this one. So no thread that
+ * The slow thread: a thread of its own for calls of the driver that close memory, or mark a place
+ * on a stream that may be full. They may wait until the device has done what is queued there, and
+ * that work may wait for another process, which may wait for a lease of this one. So no thread that
  * others wait for makes them: neither the library's thread nor one that releases or closes
- * something. They leave tasks (threads.h) to the closer, which also gives back draft buffers that
- * have been free for long.
+ * something. They leave tasks (threads.h) to the slow thread, which also gives back draft buffers
+ * that have been free for long.
  */
 
-/* Starts the closer if need be. The caller has cuda_lock. 0, or a negative errno. */
-int cuda_closer_start(void);
+/* Starts the slow thread if need be. The caller has cuda_lock. 0, or a negative errno. */
+int cuda_slow_thread_start(void);

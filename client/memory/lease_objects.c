@@ -6,7 +6,7 @@
 
 _Thread_local struct lease_cache lease_cache __attribute__((tls_model("initial-exec")));
 
-/* The listed objects; under users_lock(), which fork() takes too. */
+/* The listed objects; under use_count_lock(), which fork() takes too. */
 static struct list objects = LIST_INIT(objects);
 
 static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
@@ -26,9 +26,9 @@ struct tensor_lease *lease_object_new(int ndim)
 	l->listed = LEASE_CACHE && ndim <= LEASE_CACHED_NDIM && lease_cache.born < LEASE_CACHED_MAX;
 	if (l->listed) {
 		lease_cache.born++;
-		users_lock();
+		use_count_lock();
 		list_add_tail(&objects, &l->objects_link);
-		users_unlock();
+		use_count_unlock();
 	}
 	return l;
 }
@@ -38,9 +38,9 @@ void lease_object_free(struct tensor_lease *l)
 	struct leased *m = atomic_load_explicit(&l->used, memory_order_relaxed);
 
 	if (l->listed) {
-		users_lock();
+		use_count_lock();
 		list_del(&l->objects_link);
-		users_unlock();
+		use_count_unlock();
 	} else if (m) {
 		atomic_fetch_sub(&m->counted, 1);
 	}
@@ -54,10 +54,10 @@ bool lease_objects_use(const struct leased *m)
 
 	if (atomic_load(&m->counted))
 		return true;
-	users_lock();
+	use_count_lock();
 	list_for_each_entry(l, &objects, objects_link)
 		found |= atomic_load(&l->used) == m;
-	users_unlock();
+	use_count_unlock();
 	return found;
 }
 

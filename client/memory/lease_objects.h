@@ -6,8 +6,8 @@
  * locked instructions. Instead a few objects of each thread, which it uses again and again, are in
  * a list, and each has a word for the memory that it uses. Other objects are counted.
  *
- * ORDER: a lease writes its word, then users_fence(), then reads the mapping's generation.
- * drop_read() in mapping.c takes the generation away, then users_barrier(), then calls
+ * ORDER: a lease writes its word, then use_count_fence(), then reads the mapping's generation.
+ * drop_read() in mapping.c takes the generation away, then use_count_barrier(), then calls
  * lease_objects_use().
  */
 #pragma once
@@ -81,7 +81,7 @@ void lease_object_free(struct tensor_lease *l);
 /* To be called for the thread's first object: has the cache emptied when the thread ends. */
 bool lease_cache_register(void);
 
-/* True if a lease lies in it. To be called after users_barrier(). */
+/* True if a lease lies in it. To be called after use_count_barrier(). */
 bool lease_objects_use(const struct leased *m);
 
 static inline struct tensor_lease *lease_object_take(int ndim)
@@ -115,5 +115,5 @@ static inline void lease_object_use(struct tensor_lease *l, struct leased *m)
 	atomic_store_explicit(&l->used, m, memory_order_relaxed);
 	if (__builtin_expect(!l->listed, 0))
 		atomic_fetch_add(&m->counted, 1);
-	users_fence();
+	use_count_fence();
 }

@@ -81,7 +81,7 @@ int mappings_alloc(struct mappings *ms, const struct catalog_view *catalog)
  *
  * ORDER: the generation is taken away, all threads are ordered, then their leases are looked at. A
  * thread that takes a lease says that it uses the mapping, then looks at the generation
- * (get/shared.h), so that one of the two sees the other.
+ * (read/shared_lease.h), so that one of the two sees the other.
  */
 static bool drop_read(struct mappings *ms, struct mapping *m)
 {
@@ -90,7 +90,7 @@ static bool drop_read(struct mappings *ms, struct mapping *m)
 	if (!generation)
 		return true;
 	atomic_store(&m->generation, 0);
-	users_barrier();
+	use_count_barrier();
 	if (lease_objects_use(&m->leased)) {
 		atomic_store_explicit(&m->generation, generation, memory_order_release);
 		return false;

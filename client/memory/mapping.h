@@ -121,7 +121,8 @@ void mapping_write_forked(struct write_map *map);
  * in a lease object (lease_objects.h), which keeps it from being removed.
  *
  * ORDER: acquire pairs with the release in install(): a reader that sees the generation sees its
- * base and size. The lease object was written before; users_fence() and drop_read() order the rest.
+ * base and size. The lease object was written before; use_count_fence() and drop_read() order the
+ * rest.
  */
 static inline const unsigned char *mapping_find(const struct mapping *m, uint32_t generation,
 						uint64_t *size)

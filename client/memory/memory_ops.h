@@ -48,8 +48,8 @@ struct memory_kind {
 
 	/*
 	 * The tensor of a lease that @use has taken: as tensor_lease_new(), and the same without a
-	 * request, LEASE_E_UNMAPPED if one is needed. get/shared.h has the latter of shared memory
-	 * in line.
+	 * request, LEASE_E_UNMAPPED if one is needed. read/shared_lease.h has the latter of shared
+	 * memory in line.
 	 */
 	int (*lease)(const struct use *use, uint64_t ref, const struct row_head *head,
 		     const tl_get_options *options, struct get_until until,
@@ -102,7 +102,7 @@ struct memory_kind {
 	/* It leaves its memory. */
 	void (*draft_end)(struct tl_draft *draft);
 
-	/* ---- Groups (produce/member.h); NULL if members lie in the draft of the group ---- */
+	/* ---- Groups (publish/group.h); NULL if members lie in the draft of the group ---- */
 
 	/* Memory for the members of this kind that are written in ours; waits for space until
 	 * @deadline. */

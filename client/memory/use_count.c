@@ -7,18 +7,18 @@
  * have to be shown: the sum, read one counter after the other, is never 0 too early; and some
  * thread reads it after it became 0.
  *
- * (1) users_close() sets `closing`, then orders all threads (membarrier), and only then lets itself
- *     and others read the counters. A thread that enters counts first and then looks at `closing`.
- *     If it saw false, its count was stored before the barrier and is read. If it saw true, it
- *     takes the count back and touches nothing. So after the barrier the number of true users only
+ * (1) use_count_close() sets `closing`, then orders all threads (membarrier), and only then lets
+ * itself and others read the counters. A thread that enters counts first and then looks at
+ * `closing`. If it saw false, its count was stored before the barrier and is read. If it saw true,
+ * it takes the count back and touches nothing. So after the barrier the number of true users only
  *     falls, and each counter only falls too, except for counts that are taken back at once. The
  *     sum that is read is therefore never less than the number of users.
- *     users_join() is the exception, since it adds to a session that may be closing. It holds the
- *     mutex under which the counters are read, so that no sum combines one thread's counter from
+ *     use_count_join() is the exception, since it adds to a session that may be closing. It holds
+ * the mutex under which the counters are read, so that no sum combines one thread's counter from
  *     before it with another's from after it.
- * (2) users_close() raises the session's `look` before the barrier too. A thread that leaves counts
- *     first and then looks at that. If it saw 0, its count was stored before the barrier, and the
- *     reading after it sees it. If not, it reads the sum itself. It does not touch the session to
+ * (2) use_count_close() raises the session's `look` before the barrier too. A thread that leaves
+ * counts first and then looks at that. If it saw 0, its count was stored before the barrier, and
+ * the reading after it sees it. If not, it reads the sum itself. It does not touch the session to
  *     do so: `look` is static, and the session is found in the list of those that are closing,
  *     under the mutex. Sessions beyond the last number share a `look`, so it is a count.
  * (3) The session's struct outlives every enter: see session.c.
@@ -27,9 +27,9 @@
  * its sessions open for ever, so calls that may take long note it, and the child takes these counts
  * back. Of another call that was running, its session stays until the child ends.
  *
- * ORDER: users_fence() is only a compiler barrier where membarrier(2) can do the processor's part
- * from the other side; elsewhere it is a full fence. Counters are stored with release and summed
- * with acquire, so that the thread that drains a session sees all that its users did.
+ * ORDER: use_count_fence() is only a compiler barrier where membarrier(2) can do the processor's
+ * part from the other side; elsewhere it is a full fence. Counters are stored with release and
+ * summed with acquire, so that the thread that drains a session sees all that its users did.
  */
 #include <errno.h>
 #include <linux/membarrier.h>
@@ -44,15 +44,15 @@
 #include "client/memory/use_count.h"
 
 _Thread_local unsigned thread_number __attribute__((tls_model("initial-exec")));
-bool users_asymmetric;
+bool use_count_asymmetric;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the list and the numbers */
 static struct list closing = LIST_INIT(closing);
-static uint64_t threads[USERS_THREADS / 64]; /* a bit for each counter that a thread owns */
-static unsigned threads_high;		     /* no counter from here on was ever used */
-static uint64_t sessions[USERS_SESSIONS / 64];
+static uint64_t threads[USE_COUNT_THREADS / 64]; /* a bit for each counter that a thread owns */
+static unsigned threads_high;			 /* no counter from here on was ever used */
+static uint64_t sessions[USE_COUNT_SESSIONS / 64];
 /* By the number of sessions: how many with that number are closing and not drained. */
-static _Atomic uint32_t looks[USERS_SESSIONS];
+static _Atomic uint32_t looks[USE_COUNT_SESSIONS];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;
 static bool key_made;
@@ -101,7 +101,7 @@ static void thread_prepare(void)
 
 unsigned thread_assign(void)
 {
-	unsigned index = USERS_SHARED;
+	unsigned index = USE_COUNT_SHARED;
 	bool ends;
 
 	tl_failure_prepare();
@@ -109,7 +109,7 @@ unsigned thread_assign(void)
 	ends = key_made && !pthread_setspecific(key, &thread_number);
 	pthread_mutex_lock(&mutex);
 	if (ends)
-		index = number_take(threads, USERS_THREADS);
+		index = number_take(threads, USE_COUNT_THREADS);
 	if (index >= threads_high)
 		threads_high = index + 1;
 	pthread_mutex_unlock(&mutex);
@@ -125,23 +125,23 @@ unsigned thread_assign(void)
  * counters are put elsewhere in their page. That saves 2 ns of a get.
  */
 enum { SKEW = 33 };
-#define COUNTERS_BYTES ((SKEW + USERS_THREADS) * sizeof(struct users_counter))
+#define COUNTERS_BYTES ((SKEW + USE_COUNT_THREADS) * sizeof(struct use_counter))
 
-int users_open(struct users *u)
+int use_count_open(struct use_count *u)
 {
-	struct users_counter *p = mmap(NULL, COUNTERS_BYTES, PROT_READ | PROT_WRITE,
-				       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct use_counter *p = mmap(NULL, COUNTERS_BYTES, PROT_READ | PROT_WRITE,
+				     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (p == MAP_FAILED)
 		return -ENOMEM;
 	u->of = p + SKEW;
 	pthread_mutex_lock(&mutex);
-	u->look = &looks[number_take(sessions, USERS_SESSIONS)];
+	u->look = &looks[number_take(sessions, USE_COUNT_SESSIONS)];
 	pthread_mutex_unlock(&mutex);
 	return 0;
 }
 
-void users_free(struct users *u)
+void use_count_free(struct use_count *u)
 {
 	if (!u->of)
 		return;
@@ -161,20 +161,20 @@ static long membarrier(int command)
 	return syscall(SYS_membarrier, command, 0, 0);
 }
 
-void users_init(void)
+void use_count_init(void)
 {
-	users_asymmetric = !membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+	use_count_asymmetric = !membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
 }
 
-void users_barrier(void)
+void use_count_barrier(void)
 {
 	atomic_thread_fence(memory_order_seq_cst);
-	while (users_asymmetric && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) &&
+	while (use_count_asymmetric && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) &&
 	       (errno == ENOMEM || errno == EINTR || errno == EAGAIN))
 		sched_yield();
 }
 
-static bool users_drained(const struct users *u)
+static bool use_count_drained(const struct use_count *u)
 {
 	int64_t sum = 0;
 
@@ -183,25 +183,25 @@ static bool users_drained(const struct users *u)
 	return sum == 0;
 }
 
-bool users_any(const struct users *u)
+bool use_count_any(const struct use_count *u)
 {
 	bool any;
 
 	pthread_mutex_lock(&mutex);
-	any = !users_drained(u);
+	any = !use_count_drained(u);
 	pthread_mutex_unlock(&mutex);
 	return any;
 }
 
-static struct users *users_pop_drained(const _Atomic uint32_t *look)
+static struct use_count *use_count_pop_drained(const _Atomic uint32_t *look)
 {
-	struct users *found = NULL;
+	struct use_count *found = NULL;
 
 	pthread_mutex_lock(&mutex);
 	list_for_each(node, &closing) {
-		struct users *u = list_entry(node, struct users, link);
+		struct use_count *u = list_entry(node, struct use_count, link);
 
-		if ((look && u->look != look) || !users_drained(u))
+		if ((look && u->look != look) || !use_count_drained(u))
 			continue;
 		list_del(&u->link);
 		atomic_fetch_sub(u->look, 1);
@@ -213,25 +213,25 @@ static struct users *users_pop_drained(const _Atomic uint32_t *look)
 	return found;
 }
 
-void users_join(struct users *u, int64_t n)
+void use_count_join(struct use_count *u, int64_t n)
 {
 	thread_index(); /* takes the mutex itself the first time */
 	pthread_mutex_lock(&mutex);
-	users_add(u, n);
+	use_count_add(u, n);
 	pthread_mutex_unlock(&mutex);
 }
 
-void users_check(const _Atomic uint32_t *look)
+void use_count_check(const _Atomic uint32_t *look)
 {
 	int saved = errno; /* a tensor's deleter may call this, and must not change errno */
-	struct users *u;
+	struct use_count *u;
 
-	while ((u = users_pop_drained(look)))
+	while ((u = use_count_pop_drained(look)))
 		u->drained(u);
 	errno = saved;
 }
 
-void users_close(struct users *u)
+void use_count_close(struct use_count *u)
 {
 	const _Atomic uint32_t *look = u->look; /* of a session that may end before it is used */
 	bool first;
@@ -240,31 +240,31 @@ void users_close(struct users *u)
 	first = !atomic_exchange(&u->closing, true);
 	if (first) {
 		atomic_fetch_add(u->look, 1);
-		users_barrier(); /* before any thread can find the session in the list */
+		use_count_barrier(); /* before any thread can find the session in the list */
 		list_add_tail(&closing, &u->link);
 	}
 	pthread_mutex_unlock(&mutex);
 	if (first)
-		users_check(look);
+		use_count_check(look);
 }
 
 /* ---- fork() ---- */
 
-void users_lock(void)
+void use_count_lock(void)
 {
 	pthread_mutex_lock(&mutex);
 }
 
-void users_unlock(void)
+void use_count_unlock(void)
 {
 	pthread_mutex_unlock(&mutex);
 }
 
 /* Calls in other threads never go on. Leases and drafts of these stay. */
-void users_fork_session(struct users *u)
+void use_count_fork_session(struct use_count *u)
 {
 	for (unsigned i = 0; i < threads_high; i++) {
-		struct users_counter *counter = &u->of[i];
+		struct use_counter *counter = &u->of[i];
 
 		if (i + 1 != thread_number)
 			atomic_fetch_sub(&counter->count, atomic_exchange(&counter->calls, 0));
@@ -273,13 +273,13 @@ void users_fork_session(struct users *u)
 
 /* Only the calling thread exists in the child. The other threads' counters stay as they are, and
  * their numbers are free. */
-void users_after_fork_child(void)
+void use_count_after_fork_child(void)
 {
 	unsigned mine = thread_number;
 
 	memset(threads, 0, sizeof(threads));
-	if (mine && mine - 1 != USERS_SHARED)
+	if (mine && mine - 1 != USE_COUNT_SHARED)
 		threads[(mine - 1) / 64] = (uint64_t)1 << (mine - 1) % 64;
-	if (users_asymmetric)
-		users_init();
+	if (use_count_asymmetric)
+		use_count_init();
 }

@@ -26,7 +26,7 @@ static void send_unclaim(struct session *s, uint32_t claim, const char *name)
 
 	memcpy(bytes, &m, sizeof(m));
 	memcpy(bytes + sizeof(m), name, len + 1);
-	session_note(s, bytes);
+	session_post(s, bytes);
 }
 
 /* Marks the request as repeated, for another daemon. */

@@ -186,7 +186,7 @@ void draft_free(struct tl_draft *draft)
 	if (draft->session) {
 		draft_unlink(draft);
 		draft->kind->draft_end(draft);
-		users_leave(&draft->session->users);
+		use_count_leave(&draft->session->users);
 	}
 	free(draft->metadata);
 	free(draft);
@@ -457,5 +457,5 @@ void draft_tell_let_go(struct session *s, const struct wire_draft *granted)
 		.segment_generation = granted->segment_generation,
 	};
 
-	session_note(s, &m);
+	session_post(s, &m);
 }

@@ -57,11 +57,11 @@ static void give_up(tl_group *group)
 	struct session *s = group->draft ? group->all.session : NULL;
 
 	if (s)
-		users_join(&s->users, 1); /* the draft, which has one, will have ended */
+		use_count_join(&s->users, 1); /* the draft, which has one, will have ended */
 	draft_abort(group->draft);
 	members_end(group, parents ? MEMBERS_PARENTS : MEMBERS_FAILED);
 	if (s)
-		users_leave(&s->users);
+		use_count_leave(&s->users);
 }
 
 tl_group *group_free(tl_group *group)

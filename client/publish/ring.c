@@ -63,7 +63,7 @@ struct producer {
 	struct list rings;
 	unsigned count;
 	struct ring *last; /* the last one found */
-	struct trials trials;
+	struct ring_trials trials;
 };
 
 /* ---- The books ---- */
@@ -188,7 +188,7 @@ bool ring_fits(const struct tl_draft *draft, const DLTensor *as, uint64_t flags,
 
 static uint64_t ring_hash(const struct ring *r)
 {
-	return trial_hash(r->name, r->name_len, r->dtype, (unsigned)r->ndim, r->shape);
+	return ring_trial_hash(r->name, r->name_len, r->dtype, (unsigned)r->ndim, r->shape);
 }
 
 static struct ring *find_locked(struct session *s, const struct draft_request *request)
@@ -344,7 +344,7 @@ static void grow(struct session *s, const struct draft_request *request)
 	pthread_mutex_lock(&s->produce_mutex);
 	r = find_locked(s, request);
 	if (r && request->ring == TL_RING_AUTO && r->count < RING_SLOTS_MAX)
-		trial_deepen(&s->producer->trials, ring_hash(r), r->count);
+		ring_trial_deepen(&s->producer->trials, ring_hash(r), r->count);
 	pthread_mutex_unlock(&s->produce_mutex);
 }
 
@@ -419,7 +419,7 @@ bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_req
 		if (!deadline)
 			deadline = deadline_after(SLOT_TIMEOUT_NS);
 		if (retire.m.count)
-			session_note(s, &retire);
+			session_post(s, &retire);
 		else if (deadline_passed(deadline)) {
 			grow(s, request);
 			return false;
@@ -522,7 +522,7 @@ int ring_publish(struct tl_draft *draft, const void *metadata, size_t size, uint
 	}
 	pthread_mutex_unlock(&s->produce_mutex);
 	if (tell)
-		session_note(s, &retire);
+		session_post(s, &retire);
 	return 0;
 }
 
@@ -588,7 +588,7 @@ int ring_put(struct session *s, const char *name, size_t name_len, const DLTenso
 	}
 	pthread_mutex_unlock(&s->produce_mutex);
 	if (tell)
-		session_note(s, &retire);
+		session_post(s, &retire);
 	return done ? 0 : RING_E_NONE;
 }
 
@@ -606,13 +606,13 @@ unsigned ring_depth_for(struct tl_draft *draft, const struct tensor_description 
 	    d->meta_len > CATALOG_INLINE_META || d->lifetime.flags || d->lifetime.ttl_ns ||
 	    !row_fits(d->ndim, d->shape))
 		return 0;
-	hash = trial_hash(d->name.text, d->name.len,
-			  (DLDataType){ d->dtype_code, d->dtype_bits, d->dtype_lanes }, d->ndim,
-			  d->shape);
+	hash = ring_trial_hash(d->name.text, d->name.len,
+			       (DLDataType){ d->dtype_code, d->dtype_bits, d->dtype_lanes },
+			       d->ndim, d->shape);
 	pthread_mutex_lock(&s->produce_mutex);
 	p = producer_locked(s);
 	if (p && p->count < RINGS_CLIENT_MAX)
-		begins = trial_publish(&p->trials, hash, &depth);
+		begins = ring_trial_publish(&p->trials, hash, &depth);
 	pthread_mutex_unlock(&s->produce_mutex);
 	return begins ? ring_depth(s->catalog.header->capacity, draft->capacity, depth) : 0;
 }
@@ -667,6 +667,6 @@ void ring_granted(struct session *s, const struct wire_granted *g, int fd,
 void ring_refused(struct session *s)
 {
 	pthread_mutex_lock(&s->produce_mutex);
-	trial_refused(&s->producer->trials);
+	ring_trial_refused(&s->producer->trials);
 	pthread_mutex_unlock(&s->produce_mutex);
 }

@@ -12,8 +12,8 @@ static uint64_t mix(uint64_t hash, const void *data, size_t size)
 	return hash;
 }
 
-uint64_t trial_hash(const char *name, size_t name_len, DLDataType dtype, unsigned ndim,
-		    const int64_t *shape)
+uint64_t ring_trial_hash(const char *name, size_t name_len, DLDataType dtype, unsigned ndim,
+			 const int64_t *shape)
 {
 	uint64_t hash = mix(0xcbf29ce484222325ULL, name, name_len);
 
@@ -22,12 +22,12 @@ uint64_t trial_hash(const char *name, size_t name_len, DLDataType dtype, unsigne
 }
 
 /* NULL: all others were published a short time ago, and are not forgotten for this one. */
-static struct trial *find(struct trials *trials, uint64_t hash, int64_t now)
+static struct ring_trial *find(struct ring_trials *trials, uint64_t hash, int64_t now)
 {
-	struct trial *oldest = &trials->of[0];
+	struct ring_trial *oldest = &trials->of[0];
 
 	for (unsigned i = 0; i < TRIALS; i++) {
-		struct trial *t = &trials->of[i];
+		struct ring_trial *t = &trials->of[i];
 
 		if (t->hash == hash)
 			return t;
@@ -36,14 +36,14 @@ static struct trial *find(struct trials *trials, uint64_t hash, int64_t now)
 	}
 	if (now - oldest->last < TRIAL_NS)
 		return NULL;
-	*oldest = (struct trial){ .hash = hash, .needed = EQUALS_MIN };
+	*oldest = (struct ring_trial){ .hash = hash, .needed = EQUALS_MIN };
 	return oldest;
 }
 
-bool trial_publish(struct trials *trials, uint64_t hash, uint32_t *depth)
+bool ring_trial_publish(struct ring_trials *trials, uint64_t hash, uint32_t *depth)
 {
 	int64_t now = now_mono_ns();
-	struct trial *t = find(trials, hash, now);
+	struct ring_trial *t = find(trials, hash, now);
 
 	if (t) {
 		t->equals = now - t->last < TRIAL_NS ? t->equals + 1 : 1;
@@ -70,14 +70,14 @@ bool trial_publish(struct trials *trials, uint64_t hash, uint32_t *depth)
 	return true;
 }
 
-void trial_refused(struct trials *trials)
+void ring_trial_refused(struct ring_trials *trials)
 {
 	trials->refused = now_mono_ns();
 }
 
-void trial_deepen(struct trials *trials, uint64_t hash, unsigned slots)
+void ring_trial_deepen(struct ring_trials *trials, uint64_t hash, unsigned slots)
 {
-	struct trial *t = find(trials, hash, now_mono_ns());
+	struct ring_trial *t = find(trials, hash, now_mono_ns());
 
 	if (t)
 		t->deeper = slots * 2 < RING_SLOTS_MAX ? slots * 2 : RING_SLOTS_MAX;

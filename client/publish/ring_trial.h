@@ -17,7 +17,7 @@ enum { TRIALS = RINGS_CLIENT_MAX };
 #define TRIAL_NS (2 * NS_PER_SEC) /* publications further apart do not count together */
 
 /* A name that was published the same way before. */
-struct trial {
+struct ring_trial {
 	uint64_t hash;	 /* of name, type and shape */
 	unsigned equals; /* publishes */
 	unsigned needed; /* before a ring begins */
@@ -33,25 +33,25 @@ struct trial {
  * trips as the ring would have slots. */
 #define TRIAL_REFUSED_NS (100 * NS_PER_MS)
 
-struct trials {
-	struct trial of[TRIALS];
+struct ring_trials {
+	struct ring_trial of[TRIALS];
 	int64_t refused; /* when no ring was to be had the last time; or 0 */
 };
 
-uint64_t trial_hash(const char *name, size_t name_len, DLDataType dtype, unsigned ndim,
-		    const int64_t *shape);
+uint64_t ring_trial_hash(const char *name, size_t name_len, DLDataType dtype, unsigned ndim,
+			 const int64_t *shape);
 
 /*
  * Notes another publication, by a caller that asked for *@depth slots. True if a ring is to begin
  * now: *@depth is its number of slots, which may be TL_RING_AUTO.
  */
-bool trial_publish(struct trials *trials, uint64_t hash, uint32_t *depth);
+bool ring_trial_publish(struct ring_trials *trials, uint64_t hash, uint32_t *depth);
 
 /* Notes that no ring was to be had. */
-void trial_refused(struct trials *trials);
+void ring_trial_refused(struct ring_trials *trials);
 
 /* Notes that a ring of @slots slots had too few. */
-void trial_deepen(struct trials *trials, uint64_t hash, unsigned slots);
+void ring_trial_deepen(struct ring_trials *trials, uint64_t hash, unsigned slots);
 
 /* Returns the number of slots of a ring whose tensors have @nbytes each, if @asked are wanted. 0:
  * none. */

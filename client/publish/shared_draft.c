@@ -475,7 +475,7 @@ static void shared_late_watch(struct session *s, const struct conn_message *m)
 		.generation = watched->generation,
 	};
 
-	session_note_locked(s, &unwatch);
+	session_post_locked(s, &unwatch);
 }
 
 static bool shared_session_end(struct session *s)

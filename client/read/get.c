@@ -65,7 +65,7 @@ static int take_and_map(const struct use *use, const struct name_key *key,
 static void spin(const struct session *s, const struct wake_word *wake, int64_t end)
 {
 	while (atomic_load_explicit(wake->word, memory_order_acquire) == wake->seen &&
-	       !atomic_load_explicit(&s->hangup.ended, memory_order_relaxed) &&
+	       !atomic_load_explicit(&s->watch.ended, memory_order_relaxed) &&
 	       !deadline_passed(end))
 		for (unsigned i = 0;
 		     i < 32 && atomic_load_explicit(wake->word, memory_order_relaxed) == wake->seen;
@@ -86,12 +86,12 @@ static bool changed(const struct wake_word *wake)
 static int wait_for_commit(struct call *c, struct session *s, const struct wake_word *wake,
 			   struct sleeper *sl, int64_t spin_end)
 {
-	const struct sleep_word words[] = { sleep_word(&s->hangup.ended, 0, false),
+	const struct sleep_word words[] = { sleep_word(&s->watch.ended, 0, false),
 					    sleep_word(wake->word, wake->seen, true) };
 	int64_t left;
 	int r;
 
-	hangup_watch(&s->hangup, session_socket(s), s->forked);
+	connection_watch(&s->watch, session_socket(s), s->forked);
 	spin(s, wake, spin_end);
 	left = deadline_left_ns(c->deadline);
 	if (left == 0) /* compared before the word, which may change all the time */
@@ -249,7 +249,7 @@ int lease_again(const struct tensor_lease *l, const tl_get_options *options,
 	if (r)
 		return r;
 	use.session = l->session;
-	users_join(&use.session->users, 1); /* @l has a count, so the session is not drained
+	use_count_join(&use.session->users, 1); /* @l has a count, so the session is not drained
 					       meanwhile */
 	do {
 		r = hold_again(use.session, ref_slot(l->ref));

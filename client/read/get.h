@@ -75,7 +75,7 @@ static inline int lease_get_mapped(tl_client *client, const char *name,
 	int r;
 
 	use.session = atomic_load_explicit(&client->session, memory_order_acquire);
-	if (options->mode != TL_MODE_READ || !use.session || !users_enter(&use.session->users))
+	if (options->mode != TL_MODE_READ || !use.session || !use_count_enter(&use.session->users))
 		return LEASE_E_SLOW;
 	r = lease_take_mapped(&use, &key, options, out);
 	if (!r)

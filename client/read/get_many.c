@@ -130,7 +130,7 @@ static int many_wrap(struct many *m, const struct use *use, struct get_until unt
 	size_t n;
 	int r = 0;
 
-	users_join(&s->users, (int64_t)m->count); /* one count for each lease; @use has one
+	use_count_join(&s->users, (int64_t)m->count); /* one count for each lease; @use has one
 						     meanwhile */
 	for (n = 0; n < m->count; n++) {
 		r = tensor_lease_new(use, m->refs[n], m->options, until, &m->out[n]);
@@ -146,7 +146,7 @@ static int many_wrap(struct many *m, const struct use *use, struct get_until unt
 		m->refs[i] = 0;
 	}
 	many_give_all(m, s);
-	users_add(&s->users, -(int64_t)(m->count - n));
+	use_count_add(&s->users, -(int64_t)(m->count - n));
 	return r;
 }
 

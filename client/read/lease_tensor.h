@@ -84,5 +84,5 @@ static inline void tensor_lease_end(struct tensor_lease *l)
 
 	lease_object_give(l);
 	lease_release(s, slot);
-	users_leave(&s->users);
+	use_count_leave(&s->users);
 }

@@ -196,7 +196,7 @@ bool sleeper_served(struct sleeper *sl, struct session *s)
 		set_wary_slice(sl->client, slice + slice / 16);
 	if (!session_served(s))
 		return false;
-	if (atomic_load(&s->hangup.ended))
+	if (atomic_load(&s->watch.ended))
 		return session_probe(s);
 	if (sl->wary && now - sl->probed < SLICE_NS)
 		return true;
@@ -223,7 +223,7 @@ void sleep_words_begin(struct sleep_words *w, const struct call *c, const struct
 	w->more = false;
 	if (c->interrupt)
 		add_word(w, sleep_word(c->interrupt, c->interrupt_value, false));
-	add_word(w, sleep_word(&s->hangup.ended, 0, false));
+	add_word(w, sleep_word(&s->watch.ended, 0, false));
 	w->own = w->n;
 }
 
@@ -260,7 +260,7 @@ int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, s
 
 	if (left == 0)
 		return -ETIMEDOUT;
-	hangup_watch(&s->hangup, session_socket(s), s->forked);
+	connection_watch(&s->watch, session_socket(s), s->forked);
 	left = sleeper_begin(sl, left);
 	if (w->more && left > SLEEP_SHORT_NS)
 		left = SLEEP_SHORT_NS;

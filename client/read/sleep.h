@@ -62,7 +62,8 @@ struct sleep_words {
 };
 
 /*
- * Begins with the call's interrupt and the end of the connection, which hangup_watch() must watch.
+ * Begins with the call's interrupt and the end of the connection, which connection_watch() must
+ * watch.
  */
 void sleep_words_begin(struct sleep_words *w, const struct call *c, const struct session *s);
 /* Adds a word of the daemon's. Of several with the same address the first counts. */

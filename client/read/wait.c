@@ -23,7 +23,7 @@
 #include "util/clock.h"
 
 /* A look at all names that took longer than this is not repeated at once. */
-#define LONG_LOOK_NS (1 * NS_PER_MS)
+#define LONG_POLL_NS (1 * NS_PER_MS)
 
 struct waiting {
 	const tl_wait_item *items;
@@ -48,7 +48,7 @@ static int sleep_a_while(struct waiting *w, struct call *c, struct session *s)
 	int64_t left = c->timeout_ns ? deadline_left_ns(c->deadline) : 0;
 
 	/* When names come one after the other, half of its time goes into looking at all. */
-	if (left && w->look_ns > LONG_LOOK_NS && nap(w->look_ns < left ? w->look_ns : left))
+	if (left && w->look_ns > LONG_POLL_NS && nap(w->look_ns < left ? w->look_ns : left))
 		return sleep_interrupted();
 	return sleep_words_wait(&w->words, c, s, &w->sleeper);
 }

@@ -276,10 +276,10 @@ static void watch_unask(struct tl_watch *w)
 				    .generation = w->generation };
 	struct session *s = atomic_load(&w->client->session);
 
-	if (!s || s != w->session || !users_enter(&s->users))
+	if (!s || s != w->session || !use_count_enter(&s->users))
 		return;
-	session_note(s, &m);
-	users_leave(&s->users);
+	session_post(s, &m);
+	use_count_leave(&s->users);
 }
 
 /* `seq` wraps around, once an hour if it must. A watch that has rested for so long looks at all. */

@@ -51,21 +51,21 @@ struct keeper {
 	uint64_t forgotten;  /* how many things this daemon had forgotten */
 	bool forgotten_owed; /* the daemon has not been told that number yet */
 	bool stopping;
-	bool renewing;		     /* this daemon is to end, for another one */
-	int64_t renew_ns;	     /* since when */
-	int64_t kill_ns;	     /* when the present one is killed; 0: never */
-	char asked[KEEP_TEXT_SIZE];  /* the reason */
-	enum keeper_op due;	     /* asked for by a signal, when the next one serves; 0: none */
-	bool new_config;	     /* no daemon has served with the files as they are */
-	bool new_program;	     /* no daemon of the program at @exe has served yet */
-	bool former_program;	     /* none ever will: @program is used */
-	bool must_adopt;	     /* the next one may give up nothing: @program can adopt it */
-	int program;		     /* of the last daemon that served, or -1 */
-	bool fresh;		     /* the next one is to start afresh */
-	bool last;		     /* none is started after this one */
-	uint64_t restarts;	     /* how often one has served and ended */
-	int64_t ended_ns;	     /* when the last one ended */
-	char reason[KEEP_TEXT_SIZE]; /* the reason of that */
+	bool renewing;		      /* this daemon is to end, for another one */
+	int64_t renew_ns;	      /* since when */
+	int64_t kill_ns;	      /* when the present one is killed; 0: never */
+	char asked[KEEPER_TEXT_SIZE]; /* the reason */
+	enum keeper_op due;	      /* asked for by a signal, when the next one serves; 0: none */
+	bool new_config;	      /* no daemon has served with the files as they are */
+	bool new_program;	      /* no daemon of the program at @exe has served yet */
+	bool former_program;	      /* none ever will: @program is used */
+	bool must_adopt;	      /* the next one may give up nothing: @program can adopt it */
+	int program;		      /* of the last daemon that served, or -1 */
+	bool fresh;		      /* the next one is to start afresh */
+	bool last;		      /* none is started after this one */
+	uint64_t restarts;	      /* how often one has served and ended */
+	int64_t ended_ns;	      /* when the last one ended */
+	char reason[KEEPER_TEXT_SIZE];	   /* the reason of that */
 	int64_t recent[KEEPER_DEATHS_MAX]; /* a ring of the times of deaths */
 	bool immortal;			   /* never give up, however many die; for tests */
 	unsigned recent_count;		   /* since the last fresh start */
@@ -440,13 +440,13 @@ static void start(struct keeper *k)
 	start_later(k);
 }
 
-static void reason_of(int status, char why[KEEP_TEXT_SIZE])
+static void reason_of(int status, char why[KEEPER_TEXT_SIZE])
 {
 	if (WIFSIGNALED(status))
-		snprintf(why, KEEP_TEXT_SIZE, "killed by signal %d (%s)", WTERMSIG(status),
+		snprintf(why, KEEPER_TEXT_SIZE, "killed by signal %d (%s)", WTERMSIG(status),
 			 strsignal(WTERMSIG(status)));
 	else
-		snprintf(why, KEEP_TEXT_SIZE, "ended with status %d", WEXITSTATUS(status));
+		snprintf(why, KEEPER_TEXT_SIZE, "ended with status %d", WEXITSTATUS(status));
 }
 
 /* Counts a daemon that served and ended. One that never served does not count: the pause goes on,
@@ -481,7 +481,7 @@ static bool has_failed(const struct keeper *k, int status)
 
 static void child_ended(struct keeper *k, int status)
 {
-	char why[KEEP_TEXT_SIZE];
+	char why[KEEPER_TEXT_SIZE];
 	bool left;
 
 	while (receive(k)) { /* its last messages count */
@@ -667,7 +667,7 @@ static int keeper_init(struct keeper *k, const struct keeper_options *options)
 	k->immortal = getenv("TENSORLEASE_KEEPER_IMMORTAL") != NULL;
 	prctl(PR_SET_NAME, "tl-keeper");
 	if (options->activated_fd >= 0 &&
-	    kept_add(&k->table, KEEP_TAG_PREFIX "activated", options->activated_fd))
+	    kept_add(&k->table, KEEPER_TAG_PREFIX "activated", options->activated_fd))
 		return -ENOMEM;
 	return signals_take(k);
 }

@@ -24,11 +24,11 @@ enum {
 	SEND_TRIES = 3,
 };
 
-struct keep_unsent {
-	struct keep_unsent *next;
+struct keeper_link_unsent {
+	struct keeper_link_unsent *next;
 	enum keeper_op op;
 	int fd; /* -1: none */
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 };
 
 /* ---- the beginning -------------------------------------------------------------------------- */
@@ -41,9 +41,9 @@ static const char *after(const char *line, const char *word)
 	return strncmp(line, word, len) || line[len] != ' ' ? NULL : line + len + 1;
 }
 
-static int line_read(struct keep *k, const char *line)
+static int line_read(struct keeper_link *k, const char *line)
 {
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 	const char *text;
 	int fd;
 
@@ -66,7 +66,7 @@ static int line_read(struct keep *k, const char *line)
 	else if ((text = after(line, "ended")))
 		k->ended_ns = strtoll(text, NULL, 10);
 	else if ((text = after(line, "reason")))
-		snprintf(k->reason, sizeof(k->reason), "%.*s", KEEP_TEXT_SIZE - 1, text);
+		snprintf(k->reason, sizeof(k->reason), "%.*s", KEEPER_TEXT_SIZE - 1, text);
 	else if ((text = after(line, "program")))
 		snprintf(k->program, sizeof(k->program), "%.*s", PATH_MAX - 1, text);
 	else if ((text = after(line, "directory")))
@@ -74,7 +74,7 @@ static int line_read(struct keep *k, const char *line)
 	return 0;
 }
 
-static int list_read(struct keep *k, int list_fd)
+static int list_read(struct keeper_link *k, int list_fd)
 {
 	char line[PATH_MAX + 16];
 	FILE *file = fdopen(list_fd, "r");
@@ -94,7 +94,7 @@ static int list_read(struct keep *k, int list_fd)
 
 /* The variable must come from our own parent. One that a keeper further up set for our parent does
  * not count. */
-static int parent_find(struct keep *k)
+static int parent_find(struct keeper_link *k)
 {
 	const char *text = getenv(KEEPER_ENVIRONMENT);
 	int pid, fd, list_fd, r;
@@ -106,12 +106,12 @@ static int parent_find(struct keep *k)
 	k->fd = fd;
 	fcntl(fd, F_SETFD, FD_CLOEXEC);
 	r = list_read(k, list_fd);
-	k->activated_fd = keep_take(k, KEEP_TAG_PREFIX "activated");
+	k->activated_fd = keeper_link_take(k, KEEPER_TAG_PREFIX "activated");
 	return r;
 }
 
 /* systemd passes the sockets of the unit. */
-static int activated_find(struct keep *k)
+static int activated_find(struct keeper_link *k)
 {
 #ifdef HAVE_SYSTEMD
 	int n = sd_listen_fds(1);
@@ -131,11 +131,11 @@ static int activated_find(struct keep *k)
 	return 0;
 }
 
-int keep_init(struct keep *k)
+int keeper_link_init(struct keeper_link *k)
 {
 	int r;
 
-	*k = (struct keep){ .fd = -1, .activated_fd = -1, .in_directory = true };
+	*k = (struct keeper_link){ .fd = -1, .activated_fd = -1, .in_directory = true };
 	r = parent_find(k);
 	unsetenv(KEEPER_ENVIRONMENT);
 	if (!r && !k->here)
@@ -143,22 +143,22 @@ int keep_init(struct keep *k)
 	return r;
 }
 
-static void unsent_pop(struct keep *k)
+static void unsent_pop(struct keeper_link *k)
 {
-	struct keep_unsent *first = k->unsent;
+	struct keeper_link_unsent *first = k->unsent;
 
 	k->unsent = first->next;
 	fd_close(first->fd);
 	free(first);
 }
 
-static void unsent_free(struct keep *k)
+static void unsent_free(struct keeper_link *k)
 {
 	while (k->unsent)
 		unsent_pop(k);
 }
 
-void keep_deinit(struct keep *k)
+void keeper_link_deinit(struct keeper_link *k)
 {
 	unsent_free(k);
 	kept_deinit(&k->list);
@@ -166,14 +166,14 @@ void keep_deinit(struct keep *k)
 	k->here = false;
 }
 
-int keep_take(struct keep *k, const char *tag)
+int keeper_link_take(struct keeper_link *k, const char *tag)
 {
 	return kept_take(&k->list, tag);
 }
 
 /* ---- messages to the keeper ----------------------------------------------------------------- */
 
-static int message_send(struct keep *k, enum keeper_op op, const char *text, int fd_peek,
+static int message_send(struct keeper_link *k, enum keeper_op op, const char *text, int fd_peek,
 			int wait_ms)
 {
 	struct keeper_message m = { .op = op };
@@ -215,9 +215,9 @@ static int message_send(struct keep *k, enum keeper_op op, const char *text, int
 
 /* ETOOMANYREFS: our user has too many descriptors in messages, with whomever. No wait helps then.
  */
-static int unsent_send(struct keep *k, int wait_ms)
+static int unsent_send(struct keeper_link *k, int wait_ms)
 {
-	const struct keep_unsent *first;
+	const struct keeper_link_unsent *first;
 	int r = 0;
 
 	while (!r && (first = k->unsent)) {
@@ -235,7 +235,7 @@ static int unsent_send(struct keep *k, int wait_ms)
 	return r;
 }
 
-static int parent_send(struct keep *k, enum keeper_op op, const char *text, int fd_peek)
+static int parent_send(struct keeper_link *k, enum keeper_op op, const char *text, int fd_peek)
 {
 	int r = unsent_send(k, SEND_MS);
 
@@ -243,14 +243,14 @@ static int parent_send(struct keep *k, enum keeper_op op, const char *text, int 
 }
 
 /* Has it sent later, after what is to be sent already. -EMFILE, -ENOMEM. */
-static int unsent_add(struct keep *k, enum keeper_op op, const char *tag, int fd_peek)
+static int unsent_add(struct keeper_link *k, enum keeper_op op, const char *tag, int fd_peek)
 {
-	struct keep_unsent *unsent = malloc(sizeof(*unsent));
+	struct keeper_link_unsent *unsent = malloc(sizeof(*unsent));
 	bool first = !k->unsent;
 
 	if (!unsent)
 		return -ENOMEM;
-	*unsent = (struct keep_unsent){ .op = op, .fd = -1 };
+	*unsent = (struct keeper_link_unsent){ .op = op, .fd = -1 };
 	if (fd_peek >= 0)
 		unsent->fd = fcntl(fd_peek, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 	if (fd_peek >= 0 && unsent->fd < 0) {
@@ -265,7 +265,7 @@ static int unsent_add(struct keep *k, enum keeper_op op, const char *tag, int fd
 	return 0;
 }
 
-static int parent_tell(struct keep *k, enum keeper_op op, const char *tag, int fd_peek)
+static int parent_tell(struct keeper_link *k, enum keeper_op op, const char *tag, int fd_peek)
 {
 	int wait_ms = op == KEEPER_KEEP && !k->stuck ? KEEP_MS : 0;
 	int r = unsent_send(k, wait_ms);
@@ -278,12 +278,12 @@ static int parent_tell(struct keep *k, enum keeper_op op, const char *tag, int f
 	return unsent_add(k, op, tag, fd_peek) ? parent_send(k, op, tag, fd_peek) : 0;
 }
 
-int keep(struct keep *k, const char *tag, int fd_peek)
+int keeper_link_keep(struct keeper_link *k, const char *tag, int fd_peek)
 {
 	return k->fd >= 0 ? parent_tell(k, KEEPER_KEEP, tag, fd_peek) : 0;
 }
 
-int keep_forget(struct keep *k, const char *tag)
+int keeper_link_forget(struct keeper_link *k, const char *tag)
 {
 	int r = k->fd >= 0 ? parent_tell(k, KEEPER_FORGET, tag, -1) : 0;
 
@@ -291,24 +291,24 @@ int keep_forget(struct keep *k, const char *tag)
 	return r;
 }
 
-void keep_flush(struct keep *k)
+void keeper_link_flush(struct keeper_link *k)
 {
 	unsent_send(k, SEND_MS);
 }
 
-uint64_t keep_forgotten(const struct keep *k)
+uint64_t keeper_link_forgotten(const struct keeper_link *k)
 {
 	return !k || k->fd < 0 ? UINT64_MAX : k->forgotten_up_to;
 }
 
-void keep_afresh(struct keep *k, const char *why)
+void keeper_link_afresh(struct keeper_link *k, const char *why)
 {
 	if (k->fd >= 0)
 		parent_send(k, KEEPER_AFRESH, why, -1);
 }
 
 /* The keeper may not have carried out an earlier request, so its answer says which one this is. */
-static void leave(struct keep *k, bool reloading)
+static void leave(struct keeper_link *k, bool reloading)
 {
 	k->leaving = true;
 	k->reloading = reloading;
@@ -319,38 +319,38 @@ static bool is_reload(const char *why)
 	return !strcmp(why, KEEPER_BY_SIGHUP);
 }
 
-bool keep_has_program(const struct keep *k)
+bool keeper_link_has_program(const struct keeper_link *k)
 {
 	return !k->program[0] || !access(k->program, X_OK);
 }
 
-void keep_renew(struct keep *k, const char *why)
+void keeper_link_renew(struct keeper_link *k, const char *why)
 {
 	if (k->fd >= 0)
 		parent_send(k, KEEPER_RENEW, why, -1);
 }
 
-void keep_stay(struct keep *k)
+void keeper_link_stay(struct keeper_link *k)
 {
 	k->leaving = k->reloading = false;
 	if (k->fd >= 0)
 		parent_send(k, KEEPER_STAY, "", -1);
 }
 
-void keep_reload(struct keep *k)
+void keeper_link_reload(struct keeper_link *k)
 {
 	if (k->fd >= 0)
 		parent_send(k, KEEPER_RELOADING, "", -1);
 }
 
-void keep_served(struct keep *k)
+void keeper_link_served(struct keeper_link *k)
 {
 	k->served = true;
 	if (k->ended_ns)
 		k->restart_ns = now_mono_ns() - k->ended_ns;
 }
 
-void keep_notify(struct keep *k, const char *text)
+void keeper_link_notify(struct keeper_link *k, const char *text)
 {
 	if (k->fd >= 0)
 		parent_send(k, KEEPER_NOTIFY, text, -1);
@@ -362,7 +362,7 @@ void keep_notify(struct keep *k, const char *text)
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-bool keep_read(struct keep *k)
+bool keeper_link_read(struct keeper_link *k)
 {
 	struct keeper_message m;
 	ssize_t n;

@@ -27,16 +27,16 @@
 #define KEEPER_ENVIRONMENT "TENSORLEASE_KEEPER"
 
 /* The store of systemd may also hold descriptors that are not ours. */
-#define KEEP_TAG_PREFIX "tl-"
+#define KEEPER_TAG_PREFIX "tl-"
 
 /* The configuration files of the last daemon that served, as they were when it read them. */
-#define KEEP_TAG_CONFIG KEEP_TAG_PREFIX "config"
+#define KEEPER_TAG_CONFIG KEEPER_TAG_PREFIX "config"
 
 enum { KEEPER_EXIT_LEFT = 75 };
 
 enum {
-	KEEP_TAG_SIZE = 64,
-	KEEP_TEXT_SIZE = 192, /* of reasons; at least the size of tags */
+	KEEPER_TAG_SIZE = 64,
+	KEEPER_TEXT_SIZE = 192, /* of reasons; at least the size of tags */
 };
 
 /* Why another daemon is to take over, in the daemon's request and in the keeper's answer. */
@@ -63,13 +63,13 @@ enum keeper_op {
 /* SOCK_SEQPACKET; one message each. */
 struct keeper_message {
 	uint32_t op;
-	char text[KEEP_TEXT_SIZE]; /* a tag or a reason, with a zero at its end */
+	char text[KEEPER_TEXT_SIZE]; /* a tag or a reason, with a zero at its end */
 };
 
 /* Descriptors by tag. */
 
 struct kept {
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 	int fd;
 };
 

@@ -320,30 +320,30 @@ static int segment_take_over(struct adoption *a, uint32_t index)
 	struct object object = {
 		.instance = a->cat->instance, .key = fact->key, .fd = -1, .uid = fact->uid
 	};
-	struct memory *memory = &a->st->memory;
+	struct segments *segments = &a->st->segments;
 	struct account *account = account_ref(&a->st->accounts, fact->uid);
 	struct segment *seg = NULL;
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 	int r;
 
 	if (!account)
 		return -ENOMEM;
-	if (!memory->totals.storage->named) {
+	if (!segments->totals.storage->named) {
 		survive_tag(tag, SURVIVOR_OBJECT, a->cat->instance, index,
 			    (uint32_t)(row->word >> 1));
-		object.fd = keep_take(a->st->shared->keep, tag);
+		object.fd = keeper_link_take(a->st->common->keeper, tag);
 	}
-	r = segment_adopt(&seg, &a->st->shared->store, &memory->totals, &object, account, row->size,
-			  fact->small);
+	r = segment_adopt(&seg, &a->st->common->store, &segments->totals, &object, account,
+			  row->size, fact->small);
 	if (!r) {
 		seg->once = fact->once;
-		r = memory_adopt(memory, seg, account, index);
+		r = segments_adopt(segments, seg, account, index);
 	}
 	account_unref(account);
 	if (r == SEGMENT_E_STRANGE) {
 		snprintf(a->check.why, sizeof(a->check.why), "the object of segment %u is %s",
 			 index,
-			 object.fd < 0 && !memory->totals.storage->named ? "missing" : "damaged");
+			 object.fd < 0 && !segments->totals.storage->named ? "missing" : "damaged");
 		return CATALOG_E_STRANGE;
 	}
 	return r;
@@ -362,7 +362,7 @@ static int segments_take_over(struct adoption *a)
 		count++;
 	}
 	atomic_store(&a->cat->header->segments, count);
-	memory_changed(&a->st->memory); /* the last daemon's numbers may have counted more */
+	segments_changed(&a->st->segments); /* the last daemon's numbers may have counted more */
 	return r;
 }
 
@@ -370,7 +370,7 @@ static int segments_take_over(struct adoption *a)
 static void segments_tidy(struct adoption *a)
 {
 	for (uint32_t i = 0; i < a->cat->segments.high; i++) {
-		struct segment *seg = a->st->memory.segments[i];
+		struct segment *seg = a->st->segments.segments[i];
 
 		if (seg && seg->device)
 			export_adopted(a->st, seg);
@@ -395,7 +395,7 @@ static void extent_note(struct adoption *a, uint32_t slot)
 
 	if (row->segment == CATALOG_NONE || row->flags & ROW_ON_DEVICE)
 		return;
-	seg = a->st->memory.segments[row->segment];
+	seg = a->st->segments.segments[row->segment];
 	a->extents[a->extent_count++] = (struct row_extent){
 		.start = (uint64_t)row->segment << 32 |
 			 (segment_is_small(seg) ? catalog_row_fact(a->cat, slot)->first_unit : 0),
@@ -408,7 +408,7 @@ static int extent_take_over(struct adoption *a, uint32_t slot)
 	const struct row_fact *fact = catalog_row_fact(a->cat, slot);
 	struct tensor *t = &a->st->tensors[slot];
 
-	t->segment = a->st->memory.segments[row_of(a, slot)->segment];
+	t->segment = a->st->segments.segments[row_of(a, slot)->segment];
 	t->first_unit = fact->first_unit;
 	t->units = fact->units;
 	t->segment->extents++;
@@ -607,8 +607,8 @@ int adopt_catalog(struct state *st, char why[ADOPT_WHY_MAX])
 	if (!r)
 		r = take_over(&a);
 	atomic_store(&a.cat->header->clients, 0);
-	if (a.cat->facts->next_client_id > st->shared->next_client_id)
-		st->shared->next_client_id = a.cat->facts->next_client_id;
+	if (a.cat->facts->next_client_id > st->common->next_client_id)
+		st->common->next_client_id = a.cat->facts->next_client_id;
 	snprintf(why, ADOPT_WHY_MAX, "%s", a.check.why);
 	free(a.best);
 	free(a.pins);
@@ -637,14 +637,14 @@ static int holding_take_over(struct state *st, struct client *c, struct segment 
 static int holdings_adopt(struct state *st, struct client *c)
 {
 	uint32_t slot = 0, segment = 0, generation, leases;
-	unsigned looks = UINT32_MAX;
+	unsigned budget = UINT32_MAX;
 	int r = holding_take_over(st, c, NULL);
 
-	for (; !r && client_next_held(c, st, &slot, &looks, &leases); slot++)
+	for (; !r && client_next_held(c, st, &slot, &budget, &leases); slot++)
 		r = holding_take_over(st, c, st->tensors[slot].segment);
 	for (; !r && client_next_mapped(c, st->catalog.segments.high, &segment, &generation);
 	     segment++) {
-		struct segment *seg = memory_find(&st->memory, segment, generation);
+		struct segment *seg = segments_find(&st->segments, segment, generation);
 
 		if (seg)
 			r = holding_take_over(st, c, seg);
@@ -679,11 +679,11 @@ static int lifetime_adopt(struct state *st, uint32_t slot, struct client *nobody
 /* Ends tensors bound to connections that have ended. */
 static void bound_end(struct state *st, struct client *nobody)
 {
-	const struct life *life;
+	const struct lifetime *life;
 	uint32_t slot;
 
 	while (!list_empty(&nobody->bound)) {
-		life = list_first_entry(&nobody->bound, struct life, bound);
+		life = list_first_entry(&nobody->bound, struct lifetime, bound);
 		slot = (uint32_t)(life - st->lifetimes.of);
 		tensor_unname(st, st->tensors[slot].account, slot);
 	}

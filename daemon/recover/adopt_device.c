@@ -45,7 +45,7 @@ static int by_segment(const void *x, const void *y)
 
 static int parts_find(struct state *st, struct parts *parts)
 {
-	const struct kept_table *kept = &st->shared->keep->list;
+	const struct kept_table *kept = &st->common->keeper->list;
 
 	*parts = (struct parts){ .list = calloc(kept->count + 1, sizeof(*parts->list)),
 				 .instance = st->instance };
@@ -83,14 +83,14 @@ static int hold_adopt(struct state *st, struct holds *holds, struct device_memor
 {
 	cleanup_(fd_closep) int fd = -1;
 	struct device_hold **list;
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 	int r;
 
 	survive_tag(tag, SURVIVOR_HOLD, st->instance, index, generation);
-	fd = keep_take(st->shared->keep, tag);
+	fd = keeper_link_take(st->common->keeper, tag);
 	for (unsigned i = 0; i < holds->count; i++) {
 		if (holds->list[i]->charge.account ==
-			    account_in(account, st->shared->devices.fds) &&
+			    account_in(account, st->common->devices.fds) &&
 		    !memcmp(holds->list[i]->id, m->device->id, DEVICE_ID)) {
 			m->hold = device_hold_ref(holds->list[i]);
 			return 0;
@@ -102,9 +102,9 @@ static int hold_adopt(struct state *st, struct holds *holds, struct device_memor
 	if (!list)
 		return -ENOMEM;
 	holds->list = list;
-	r = device_hold_adopt(&m->hold, &st->shared->devices, m->device->id, account, fd);
+	r = device_hold_adopt(&m->hold, &st->common->devices, m->device->id, account, fd);
 	if (r > 0)
-		survive_hold_ended(st->shared, &st->catalog, index, generation);
+		survive_hold_ended(st->common, &st->catalog, index, generation);
 	if (r)
 		return r < 0 ? r : 0;
 	take_fd(&fd);
@@ -122,33 +122,33 @@ static int segment_take_over(struct state *st, const struct parts *parts, struct
 	const struct survive_part *part = parts_of(parts, index, generation, fact, row->size);
 	struct device_memory *m;
 	struct segment *seg;
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 	int r;
 
 	if (!part)
 		return 1;
-	r = device_memory_adopt(&m, &st->shared->devices, row->device, account, row->size,
+	r = device_memory_adopt(&m, &st->common->devices, row->device, account, row->size,
 				fact->parts);
 	if (r)
 		return r;
 	for (uint32_t i = 0; i < fact->parts; i++) {
 		survive_part_tag(tag, &part[i]);
-		device_memory_add(m, part[i].size, keep_take(st->shared->keep, tag));
+		device_memory_add(m, part[i].size, keeper_link_take(st->common->keeper, tag));
 	}
 	r = fact->held ? hold_adopt(st, holds, m, account, index, generation) : 0;
 	if (r) {
 		device_memory_free(m);
 		return r;
 	}
-	r = segment_new_on_device(&seg, &st->shared->store, m, row->size);
+	r = segment_new_on_device(&seg, &st->common->store, m, row->size);
 	if (r)
 		return r;
-	r = memory_adopt(&st->memory, seg, account, index);
+	r = segments_adopt(&st->segments, seg, account, index);
 	if (r) {
 		for (uint32_t i = 0; i < fact->parts; i++)
-			survive_part_ended(st->shared, &st->catalog, &part[i]);
+			survive_part_ended(st->common, &st->catalog, &part[i]);
 		if (m->hold)
-			survive_hold_ended(st->shared, &st->catalog, index, generation);
+			survive_hold_ended(st->common, &st->catalog, index, generation);
 		segment_free(seg);
 	}
 	return r;
@@ -197,7 +197,7 @@ int adopt_devices(struct state *st, uint32_t *count)
 			r = segment_adopt_or_end(st, &parts, &holds, i, count);
 	}
 	for (unsigned i = 0; i < holds.count; i++)
-		device_hold_unref(holds.list[i], survive_forgets(st->shared));
+		device_hold_unref(holds.list[i], survive_forgets(st->common));
 	free(holds.list);
 	free(parts.list);
 	return r;
@@ -207,7 +207,7 @@ void adopt_device_row(struct state *st, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 	struct tensor *t = &st->tensors[slot];
-	struct segment *seg = memory_find(&st->memory, row->segment, row->segment_generation);
+	struct segment *seg = segments_find(&st->segments, row->segment, row->segment_generation);
 
 	t->freed = NULL;
 	if (seg && seg->device && atomic_load(&row->progress) == ROW_FINISHED &&

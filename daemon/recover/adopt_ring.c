@@ -21,11 +21,11 @@ bool adopt_is_slot(const struct state *st, uint32_t slot)
 
 static int ring_take_over(struct state *st, uint32_t index, struct ring **out)
 {
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 
 	survive_tag(tag, SURVIVOR_PAGE, st->catalog.instance, index,
 		    st->catalog.facts->rings[index].generation);
-	return ring_adopt(st, index, keep_take(st->shared->keep, tag), out);
+	return ring_adopt(st, index, keeper_link_take(st->common->keeper, tag), out);
 }
 
 int adopt_rings(struct state *st, uint32_t *index)

@@ -4,9 +4,9 @@
 #include "daemon/state/expire.h"
 #include "util/clock.h"
 
-void expiry_init(struct expiry *expiry, uv_loop_t *loop, struct shared *shared)
+void expiry_init(struct expiry *expiry, uv_loop_t *loop, struct common *common)
 {
-	expiry->shared = shared;
+	expiry->common = common;
 	uv_timer_init(loop, &expiry->timer);
 }
 
@@ -18,14 +18,14 @@ static void expiry_on_timer(uv_timer_t *timer)
 /* When the next lifetime of any namespace ends. */
 static int64_t expiry_due(const struct expiry *expiry)
 {
-	const struct heap_node *first = expiry->shared->expiring.top;
+	const struct heap_node *first = expiry->common->expiring.top;
 
 	return first ? (int64_t)first->key : DEADLINE_NEVER;
 }
 
 void expiry_run_due(struct expiry *expiry)
 {
-	struct heap_node *first = expiry->shared->expiring.top;
+	struct heap_node *first = expiry->common->expiring.top;
 
 	if (expiry_busy(expiry))
 		expire_step(container_of(first, struct state, lifetimes.next), now_mono_ns());

@@ -142,7 +142,7 @@ static void turn_away(struct peers *peers, int fd_take, struct account *account,
 static int charge(struct peers *peers, struct account *account, struct charge *connection,
 		  struct charge *partial)
 {
-	struct pool *pools = peers->shared->pools;
+	struct pool *pools = peers->common->pools;
 	int r = charge_take(partial, account, &pools[SHARE_PARTIAL], 1);
 
 	if (r)
@@ -163,7 +163,7 @@ static int user_of(struct peers *peers, int fd, const struct client_identity *wh
 
 	if (r)
 		return r;
-	*account = account_ref(&peers->shared->accounts, who->uid);
+	*account = account_ref(&peers->common->accounts, who->uid);
 	if (!*account)
 		return -ENOMEM;
 	account_set_groups(*account, who->gid, groups, count);

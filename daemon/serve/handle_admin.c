@@ -20,7 +20,7 @@ static bool may_kick(const struct peer *peer, uint32_t uid)
 {
 	uint32_t me = peer->client.uid;
 
-	return me == 0 || me == peer->peers->shared->uid || me == uid;
+	return me == 0 || me == peer->peers->common->uid || me == uid;
 }
 
 static void send_denied(struct peer *peer, uint32_t serial, uint32_t uid)
@@ -29,7 +29,7 @@ static void send_denied(struct peer *peer, uint32_t serial, uint32_t uid)
 		peer, serial, WIRE_E_DENIED,
 		"user %u may not disconnect clients of user %u: root, user %u (the daemon's) and "
 		"user %u may",
-		peer->client.uid, uid, peer->peers->shared->uid, uid);
+		peer->client.uid, uid, peer->peers->common->uid, uid);
 }
 
 /* True if KICK is about that client. Of the others in other namespaces nobody learns. */
@@ -47,7 +47,7 @@ static void kick(struct peer *peer, struct peer *other, uint32_t serial)
 	struct wire_kicked answer = {
 		.header = { .type = WIRE_KICKED, .length = sizeof(answer), .serial = serial },
 		.id = other->client.id,
-		.newest = peer->peers->shared->next_client_id,
+		.newest = peer->peers->common->next_client_id,
 		.uid = other->client.uid
 	};
 
@@ -98,7 +98,7 @@ void handle_kick(struct peer *peer, struct conn_message *m)
 void handle_restart(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_restart *request = AS(wire_restart, m);
-	uint32_t me = peer->client.uid, own = peer->peers->shared->uid;
+	uint32_t me = peer->client.uid, own = peer->peers->common->uid;
 	struct server *server = server_of(peer);
 	char why[SERVER_WHY_MAX];
 
@@ -109,16 +109,16 @@ void handle_restart(struct peer *peer, struct conn_message *m)
 			me, own);
 		return;
 	}
-	if (!server->keep->here) {
+	if (!server->keeper->here) {
 		peer_error(
 			peer, request->header.serial, WIRE_E_NOT_FOUND,
 			"nobody would start another daemon: this one has no keeper (--keeper no, or it was killed)");
 		return;
 	}
-	if (!keep_has_program(server->keep)) {
+	if (!keeper_link_has_program(server->keeper)) {
 		peer_error(peer, request->header.serial, WIRE_E_NOT_FOUND,
 			   "no other daemon starts: its program %s is not there: %s",
-			   server->keep->program, strerror(errno));
+			   server->keeper->program, strerror(errno));
 		return;
 	}
 	if (server->may_leave && !server->may_leave(server->context, NULL, why)) {
@@ -126,9 +126,9 @@ void handle_restart(struct peer *peer, struct conn_message *m)
 			   "no other daemon starts: %s", why);
 		return;
 	}
-	if (request->restarts == server->keep->restarts) {
+	if (request->restarts == server->keeper->restarts) {
 		snprintf(why, sizeof(why), "asked for by user %u", me);
-		keep_renew(server->keep, why);
+		keeper_link_renew(server->keeper, why);
 	}
 	send_done(peer, request->header.serial);
 }
@@ -181,7 +181,7 @@ static void clients_step(struct peer *peer)
 		if (!other)
 			return;
 	}
-	if (!client_sum(&other->client, peer->state, &listing->sums, LISTING_LOOKS))
+	if (!client_sum(&other->client, peer->state, &listing->sums, LISTING_BUDGET))
 		send_client(peer, listing_end(peer), &other->client, &listing->sums);
 }
 
@@ -217,16 +217,16 @@ static void holdings_step(struct peer *peer)
 {
 	struct listing *listing = &peer->listing;
 	const struct peer *other = index_find(&peer->peers->index, listing->id);
-	unsigned looks = LISTING_LOOKS;
+	unsigned budget = LISTING_BUDGET;
 	uint32_t leases;
 
 	if (!other || !is_visible(peer, other))
 		peer_error(peer, listing_end(peer), WIRE_E_NOT_FOUND, "there is no client %llu",
 			   (unsigned long long)listing->id);
-	else if (client_next_held(&other->client, peer->state, &listing->sums.slot, &looks,
+	else if (client_next_held(&other->client, peer->state, &listing->sums.slot, &budget,
 				  &leases))
 		send_holding(peer, listing_end(peer), listing->sums.slot, leases);
-	else if (looks)
+	else if (budget)
 		send_done(peer, listing_end(peer));
 }
 
@@ -245,7 +245,7 @@ static_assert((int)WIRE_DEVICES_MAX == (int)DEVICES_MAX, "clients know how many 
 
 static bool sees_all(const struct peer *peer)
 {
-	return peer->client.uid == 0 || peer->client.uid == peer->state->shared->uid;
+	return peer->client.uid == 0 || peer->client.uid == peer->state->common->uid;
 }
 
 /* The pool that counts for the user: of bytes the tighter one for the peer's own, and the daemon's
@@ -281,7 +281,7 @@ static void send_user(struct peer *peer, uint32_t serial, struct account *accoun
 
 		m.used_by_all[share] = others && !sees_all(peer) ? UINT64_MAX : pool->used;
 		if (!pool->accounts) { /* no device has been heard of in its place */
-			m.max[share] = m.capacity[share] = peer->state->shared->devices.capacity;
+			m.max[share] = m.capacity[share] = peer->state->common->devices.capacity;
 			continue;
 		}
 		m.used[share] = account_used(account, pool);
@@ -294,7 +294,7 @@ static void send_user(struct peer *peer, uint32_t serial, struct account *accoun
 /* The next uid from @from on that @peer may see. False: there is none. */
 static bool next_visible(const struct peer *peer, uint64_t from, bool exact, uint32_t *uid)
 {
-	const struct shared *sh = peer->state->shared;
+	const struct common *sh = peer->state->common;
 	const struct account *account;
 
 	if (exact && from == UINT32_MAX)

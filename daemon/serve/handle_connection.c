@@ -23,8 +23,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { DOUBTS = 32 };	   /* drafts of a former daemon that are looked at in one step */
-enum { BOUND_LOOKS = 32 }; /* at tensors and drafts of a closed client, in one step */
+enum { DOUBTS = 32 };	    /* drafts of a former daemon that are looked at in one step */
+enum { BOUND_BUDGET = 32 }; /* at tensors and drafts of a closed client, in one step */
 
 /* A client that may not read a namespace gets the same answer as if there were no such namespace.
  */
@@ -51,7 +51,7 @@ static bool hello_enter(struct peer *peer, const struct wire_hello *hello)
 		peer_error(peer, hello->header.serial,
 			   WIRE_BECAUSE(WIRE_E_DENIED, WIRE_CAUSE_NAMESPACE),
 			   "there is no namespace '%.*s' that user %u may read%s", len, name, uid,
-			   uid == 0 || uid == peer->peers->shared->uid ? hint : "");
+			   uid == 0 || uid == peer->peers->common->uid ? hint : "");
 	else if (r == STATE_E_CLIENTS)
 		peer_error(peer, hello->header.serial, WIRE_E_CLIENTS,
 			   "the namespace '%.*s' has its maximum of clients", len, name);
@@ -143,8 +143,8 @@ void handle_ledger(struct peer *peer, struct conn_message *m)
 void handle_hold(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_segment_ref *ref = AS(wire_segment_ref, m);
-	struct segment *seg = memory_find(&peer->state->memory, ref->segment,
-					  ref->segment_generation);
+	struct segment *seg = segments_find(&peer->state->segments, ref->segment,
+					    ref->segment_generation);
 	int r;
 
 	r = seg ? holding_make(peer->state, &peer->client, seg) : 0;
@@ -156,11 +156,11 @@ void handle_hold(struct peer *peer, struct conn_message *m)
 
 static void unbind_step(struct peer *peer)
 {
-	unsigned looks = BOUND_LOOKS;
+	unsigned budget = BOUND_BUDGET;
 
-	if (rings_leave(peer->state, &peer->client, &looks) &&
-	    expire_bound(peer->state, &peer->client, &looks) &&
-	    drafts_unbind(peer->state, &peer->client, &peer->listing.drafts, &looks))
+	if (rings_leave(peer->state, &peer->client, &budget) &&
+	    expire_bound(peer->state, &peer->client, &budget) &&
+	    drafts_unbind(peer->state, &peer->client, &peer->listing.drafts, &budget))
 		peer->listing.step = NULL;
 }
 

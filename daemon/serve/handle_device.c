@@ -61,7 +61,7 @@ enum { EXPORT_EVICTS = 16 };
 static void export_evict(struct peer *peer, const struct wire_export *m, int r)
 {
 	struct state *st = peer->state;
-	const struct device *device = device_find(&st->shared->devices, m->device);
+	const struct device *device = device_find(&st->common->devices, m->device);
 	struct account *account = peer->client.account;
 	struct eviction eviction = { 0 };
 	enum evicted evicted = EVICTED_ONE;
@@ -101,10 +101,10 @@ void handle_export(struct peer *peer, struct conn_message *m)
 
 void handle_keep(struct peer *peer, struct conn_message *m)
 {
-	const struct wire_keep *keep = AS(wire_keep, m);
-	uint32_t serial = keep->header.serial;
+	const struct wire_keep *keeper = AS(wire_keep, m);
+	uint32_t serial = keeper->header.serial;
 	const char *why;
-	int r = export_keep(peer->state, &peer->client, keep, &m->fd, &why);
+	int r = export_keep(peer->state, &peer->client, keeper, &m->fd, &why);
 
 	if (r == STATE_E_INVALID)
 		peer_error(peer, serial, WIRE_E_INVALID, "%s", why);
@@ -229,7 +229,7 @@ void handle_finished(struct peer *peer, struct conn_message *m)
 void handle_devices(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_devices *request = AS(wire_devices, m);
-	const struct device_table *devices = &peer->state->shared->devices;
+	const struct device_table *devices = &peer->state->common->devices;
 	struct wire_device answer = { .header = { .type = WIRE_DEVICE,
 						  .length = sizeof(answer),
 						  .serial = request->header.serial },

@@ -26,7 +26,7 @@
 #include <errno.h>
 #include <sys/socket.h>
 
-enum { GROUP_LOOKS = 32 }; /* at members of a group, between two looks at the clock */
+enum { GROUP_BUDGET = 32 }; /* at members of a group, between two looks at the clock */
 
 static void send_committed(struct peer *peer, uint32_t serial, uint64_t version)
 {
@@ -120,7 +120,7 @@ void peer_group_step(struct peer *peer)
 	const char *why;
 	int error;
 
-	if (group_step(peer->state, &peer->client, GROUP_LOOKS, &error, &why) && peer->group_asked)
+	if (group_step(peer->state, &peer->client, GROUP_BUDGET, &error, &why) && peer->group_asked)
 		group_answer(peer, error, why);
 }
 

@@ -101,7 +101,7 @@ void job_queue(struct jobs *jobs, struct job *job, struct account *account)
 
 struct destroy {
 	struct job job;
-	struct shared *shared;
+	struct common *common;
 	struct segment *segment;
 	const struct storage *storage;
 	struct object object;
@@ -117,7 +117,7 @@ static void destroy_work(struct job *job)
 
 static void destroy_remains(struct destroy *destroy)
 {
-	struct segment_store *store = &destroy->shared->store;
+	struct segment_store *store = &destroy->common->store;
 	struct segment *seg = destroy->segment;
 
 	remnant_new(&store->remnants, &destroy->object, seg->guarded.writer, &seg->entry);
@@ -126,24 +126,24 @@ static void destroy_remains(struct destroy *destroy)
 
 static void destroy_done(struct destroy *destroy)
 {
-	struct remnants *remnants = &destroy->shared->store.remnants;
+	struct remnants *remnants = &destroy->common->store.remnants;
 	struct segment *seg = destroy->segment;
 
 	remnants_sweep(remnants);
 	if (destroy->result < 0) {
 		seg->object = destroy->object;
 		segment_hold_back(seg);
-		memory_changed(seg->memory);
-		destroy->shared->space_freed++; /* creates need not wait for it any more */
+		segments_changed(seg->segments);
+		destroy->common->space_freed++; /* creates need not wait for it any more */
 		return;
 	}
-	destroy->shared->store.emptied++;
+	destroy->common->store.emptied++;
 	if (destroy->result == OBJECT_E_OPEN)
 		destroy_remains(destroy);
 	else
 		destroy->storage->destroy(&destroy->object);
 	if (segment_discarded(seg))
-		memory_free(seg);
+		segments_free(seg);
 }
 
 static void destroy_worked(struct job *job)
@@ -156,13 +156,13 @@ static void destroy_worked(struct job *job)
 
 /* The writer of a named object can keep us from truncating it, so a worker does that. False: there
  * is no memory for that now. */
-static bool segment_destroy(struct jobs *jobs, struct shared *shared, struct segment *seg)
+static bool segment_destroy(struct jobs *jobs, struct common *common, struct segment *seg)
 {
 	bool here_is_fine = !seg->storage->named;
 	struct destroy *destroy = here_is_fine && seg->size <= JOB_INLINE
 					  ? NULL
 					  : calloc(1, sizeof(*destroy));
-	struct destroy here = { .shared = shared,
+	struct destroy here = { .common = common,
 				.segment = seg,
 				.storage = seg->storage,
 				.object = seg->object,
@@ -183,15 +183,15 @@ static bool segment_destroy(struct jobs *jobs, struct shared *shared, struct seg
 	return true;
 }
 
-void destroys_run_due(struct jobs *jobs, struct shared *shared, uint64_t forgotten, unsigned most)
+void destroys_run_due(struct jobs *jobs, struct common *common, uint64_t forgotten, unsigned most)
 {
-	struct list *to_destroy = &shared->store.to_destroy;
+	struct list *to_destroy = &common->store.to_destroy;
 	struct segment *seg;
 
-	segments_forgotten(&shared->store, forgotten);
+	segments_forgotten(&common->store, forgotten);
 	for (; most && !list_empty(to_destroy); most--) {
 		seg = list_first_entry(to_destroy, struct segment, link);
-		if (!segment_destroy(jobs, shared, seg))
+		if (!segment_destroy(jobs, common, seg))
 			break;
 	}
 }
@@ -223,9 +223,9 @@ static void trim_worked(struct job *job)
 	free(trim);
 }
 
-void trims_run_due(struct jobs *jobs, struct shared *shared, unsigned most)
+void trims_run_due(struct jobs *jobs, struct common *common, unsigned most)
 {
-	struct guard *guard = &shared->store.guard;
+	struct guard *guard = &common->store.guard;
 	struct account *account;
 	struct trim *trim;
 
@@ -239,7 +239,7 @@ void trims_run_due(struct jobs *jobs, struct shared *shared, unsigned most)
 		trim->guard = guard;
 		trim->job.run = trim_work;
 		trim->job.done = trim_worked;
-		account = account_ref(&shared->accounts, trim->object.uid);
+		account = account_ref(&common->accounts, trim->object.uid);
 		if (!account) {
 			guard_trimmed(guard, trim->guarded, false);
 			free(trim);

@@ -40,12 +40,12 @@ void job_queue(struct jobs *jobs, struct job *job, struct account *account);
 /* Gives the memory of segments that have ended back to the kernel. */
 
 /* Begins with up to @most of them. @forgotten: what the keeper has forgotten, as of
- * keep_forgotten(). */
-void destroys_run_due(struct jobs *jobs, struct shared *shared, uint64_t forgotten, unsigned most);
+ * keeper_link_forgotten(). */
+void destroys_run_due(struct jobs *jobs, struct common *common, uint64_t forgotten, unsigned most);
 
 /* Sets the sizes of objects right that clients have changed. */
 
 /* Begins with up to @most of them, in jobs of the users that may have changed them. */
-void trims_run_due(struct jobs *jobs, struct shared *shared, unsigned most);
+void trims_run_due(struct jobs *jobs, struct common *common, unsigned most);
 /* Logs, if it is so, that growing this user's objects is not noticed at once. */
 void guard_tell(struct guard *guard, struct account *account);

@@ -66,7 +66,7 @@ static const char *pool_owner(const struct state *st, const struct pool *pool,
 
 	*option = w->option;
 	if (pool->share == SHARE_BYTES) {
-		*option = st->shared->capacity_option;
+		*option = st->common->capacity_option;
 		if (!pool->above || pool->capacity >= pool->above->capacity)
 			return "daemon";
 		*option = "its capacity";
@@ -113,7 +113,7 @@ unsigned share_error_text(struct state *st, struct account *account, int r, cons
 		snprintf(except, sizeof(except), "; %llu are kept for administrators",
 			 (unsigned long long)kept);
 	if (share == SHARE_BYTES)
-		open_text(st->memory.totals.kept, open, sizeof(open));
+		open_text(st->segments.totals.kept, open, sizeof(open));
 	snprintf(text, size, "%s: %llu of the %s's %llu %s%s are in use%s (%s; %s)%s", what,
 		 (unsigned long long)pool->used, owner, (unsigned long long)pool->capacity,
 		 w->things, mib_text(share, pool->used, pool->capacity, mib, sizeof(mib)), open,

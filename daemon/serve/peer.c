@@ -134,7 +134,7 @@ static void peers_on_stalled(uv_timer_t *timer)
 	struct peers *peers = container_of(timer, struct peers, stalled_timer);
 	struct peer *peer, *after;
 
-	closer_note(&peers->shared->closer);
+	closer_note(&peers->common->closer);
 	list_for_each_entry_safe(peer, after, &peers->stalled, stall) {
 		list_del(&peer->stall);
 		turn_queue(&peer->turn);
@@ -144,7 +144,7 @@ static void peers_on_stalled(uv_timer_t *timer)
 void peer_stall(struct peer *peer)
 {
 	struct peers *peers = peer->peers;
-	bool soon = peer->turn.account->closing && closer_waits(&peers->shared->closer);
+	bool soon = peer->turn.account->closing && closer_waits(&peers->common->closer);
 	uint64_t ms = soon ? CLOSING_MS : STALL_MS;
 
 	if (list_empty(&peers->stalled) || uv_timer_get_due_in(&peers->stalled_timer) > ms)
@@ -162,7 +162,7 @@ int peers_init(struct peers *peers, uv_loop_t *loop, struct namespaces *namespac
 
 	*peers = (struct peers){ .loop = loop,
 				 .namespaces = namespaces,
-				 .shared = namespaces->shared,
+				 .common = namespaces->common,
 				 .turns = turns,
 				 .read = read,
 				 .epoll_fd = epoll_create1(EPOLL_CLOEXEC) };
@@ -172,10 +172,10 @@ int peers_init(struct peers *peers, uv_loop_t *loop, struct namespaces *namespac
 	list_init(&peers->dead);
 	list_init(&peers->stalled);
 	list_init(&peers->resting);
-	list_init(&peers->looks);
+	list_init(&peers->budget);
 	list_init(&peers->lingering);
 	list_init(&peers->forgetting);
-	flights_init(&peers->flights, &peers->shared->pools[SHARE_IN_FLIGHT]);
+	flights_init(&peers->flights, &peers->common->pools[SHARE_IN_FLIGHT]);
 	uv_timer_init(loop, &peers->orphan_timer);
 	uv_timer_init(loop, &peers->closer_timer);
 	uv_timer_init(loop, &peers->stalled_timer);
@@ -233,7 +233,7 @@ void peer_leave(struct peer *peer)
 
 void peer_close(struct peer *peer, int fd_take)
 {
-	closer_take(&peer->peers->shared->closer, fd_take, peer->turn.account);
+	closer_take(&peer->peers->common->closer, fd_take, peer->turn.account);
 }
 
 static int peer_watch(struct peer *peer, int operation, uint32_t events)
@@ -262,7 +262,7 @@ void peers_close(struct peers *peers, int fd_take, struct account *account)
 {
 	if (conn_end(fd_take)) {
 		epoll_ctl(peers->epoll_fd, EPOLL_CTL_DEL, fd_take, NULL);
-		closer_take(&peers->shared->closer, fd_take, account);
+		closer_take(&peers->common->closer, fd_take, account);
 	} else {
 		close(fd_take); /* that takes it out of the epoll instance, too */
 	}
@@ -273,7 +273,7 @@ void peers_close(struct peers *peers, int fd_take, struct account *account)
 int peer_keep(struct peer *peer)
 {
 	const struct catalog *cat = &peer->state->catalog;
-	struct keep *keeper = peer->peers->shared->keep;
+	struct keeper_link *keeper = peer->peers->common->keeper;
 	struct kept_socket *kept;
 	int r;
 
@@ -286,7 +286,7 @@ int peer_keep(struct peer *peer)
 	list_init(&kept->link);
 	survive_tag(kept->tag, SURVIVOR_SOCKET, cat->instance, peer->client.index,
 		    peer->client.generation);
-	r = peer->adopted ? 0 : keep(keeper, kept->tag, peer->fd);
+	r = peer->adopted ? 0 : keeper_link_keep(keeper, kept->tag, peer->fd);
 	if (r)
 		log_warn("a connection is not kept: it will end with the daemon",
 			 "client=%llu error=%s", (unsigned long long)peer->client.id,
@@ -307,9 +307,9 @@ static void kept_free(struct peers *peers, struct kept_socket *kept)
 
 static void kept_forget(struct peers *peers, struct kept_socket *kept)
 {
-	struct keep *keeper = peers->shared->keep;
+	struct keeper_link *keeper = peers->common->keeper;
 
-	if (keep_forget(keeper, kept->tag) || keeper->fd < 0) {
+	if (keeper_link_forget(keeper, kept->tag) || keeper->fd < 0) {
 		kept_free(peers, kept);
 		return;
 	}
@@ -680,7 +680,7 @@ int peer_new(struct peer **pp, struct peers *peers, int fd_take, struct account 
 	list_init(&peer->greet);
 	list_init(&peer->out);
 	list_init(&peer->waits);
-	client_init(&peer->client, peers->shared, who);
+	client_init(&peer->client, peers->common, who);
 	list_add_tail(&peers->list, &peer->link);
 	index_add(&peers->index, peer->client.id, peer);
 	peers->count++;
@@ -715,7 +715,7 @@ static int peer_resume(struct peer *peer)
 		return r;
 	user.groups = groups;
 	account_set_groups(peer->turn.account, c->gid, groups, user.ngroups);
-	rights = namespace_rights(&peer->name_space->config, &user, peer->peers->shared->uid);
+	rights = namespace_rights(&peer->name_space->config, &user, peer->peers->common->uid);
 	peer->may_publish = rights & NAMESPACE_PUBLISH;
 	peer->denied = !(rights & NAMESPACE_GET);
 	peer->phase = PEER_READY;
@@ -736,8 +736,8 @@ int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
 	       const struct client_fact *fact, int *ledger_fd, int fd_take)
 {
 	struct client_identity who = { .uid = fact->uid, .gid = fact->gid, .pid = fact->pid };
-	struct account *account = account_ref(&peers->shared->accounts, fact->uid);
-	uint64_t newest = peers->shared->next_client_id;
+	struct account *account = account_ref(&peers->common->accounts, fact->uid);
+	uint64_t newest = peers->common->next_client_id;
 	struct peer *peer;
 	int r;
 
@@ -746,9 +746,9 @@ int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
 		return -ENOMEM;
 	}
 	memcpy(who.label, fact->label, sizeof(who.label));
-	peers->shared->next_client_id = fact->id - 1;
+	peers->common->next_client_id = fact->id - 1;
 	r = peer_new(&peer, peers, fd_take, account, &who);
-	peers->shared->next_client_id = newest;
+	peers->common->next_client_id = newest;
 	if (r)
 		return r;
 	peer->name_space = ns;
@@ -759,7 +759,7 @@ int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
 	if (r)
 		return r; /* the process ends */
 	/* It fails only after a daemon of a former build, which did not charge orphans. */
-	charge_adopt(&peer->connection, account, &peers->shared->pools[SHARE_CONNECTIONS], 1);
+	charge_adopt(&peer->connection, account, &peers->common->pools[SHARE_CONNECTIONS], 1);
 	if (!peer->adopted)
 		peer_orphan(peer);
 	return peer->adopted ? peer_resume(peer) : 0;

@@ -46,7 +46,7 @@ struct peer;
 struct peers {
 	uv_loop_t *loop;
 	struct namespaces *namespaces;
-	struct shared *shared;
+	struct common *common;
 	struct turns *turns;
 	bool (*read)(struct peer *peer); /* reads some messages; true: there may be more */
 	int epoll_fd;			 /* all sockets, and libuv's descriptor */
@@ -65,7 +65,7 @@ struct peers {
 	unsigned orphans;	 /* peers without a connection whose processes use what they held */
 	unsigned orphan_ms;	 /* from the last look at them to the next */
 	struct list resting;	 /* of struct peer, by look: orphans until the next look */
-	struct list looks;	 /* of struct peer, by look: orphans that wait for a worker */
+	struct list budget;	 /* of struct peer, by look: orphans that wait for a worker */
 	unsigned looking;	 /* ledgers that workers look at */
 	unsigned ending;	 /* orphans that were not checked yet */
 	uv_timer_t orphan_timer; /* the next look at orphans */
@@ -82,7 +82,7 @@ struct kept_socket {
 	struct peer *peer; /* NULL: the peer has ended; the socket is to be closed */
 	int fd;
 	uint64_t number; /* keep->forgets at that time */
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 };
 
 /* The progress of a request that is carried out in steps (handlers.h). There is one at a time. */
@@ -130,16 +130,16 @@ struct peer {
 	bool adopted;	   /* its connection is older than this daemon */
 	bool denied;	   /* it may not get from its namespace any more; set at adoption */
 	bool dropping;
-	bool orphan;	     /* dropped, but its process may still use what it held (client.h) */
-	bool left;	     /* its client has been given up */
-	bool lingers;	     /* its socket waits until its client has received all */
-	bool ending;	     /* it is an orphan that was not checked yet */
-	struct look *looked; /* the worker's check of its ledger, or NULL */
-	struct list look;    /* in its account's ends, peers->resting or ->looks */
+	bool orphan;  /* dropped, but its process may still use what it held (client.h) */
+	bool left;    /* its client has been given up */
+	bool lingers; /* its socket waits until its client has received all */
+	bool ending;  /* it is an orphan that was not checked yet */
+	struct ledger_check *looked; /* the worker's check of its ledger, or NULL */
+	struct list look;	     /* in its account's ends, peers->resting or ->looks */
 };
 
 /* A worker's check whether any process has a peer's ledger mapped. */
-struct look {
+struct ledger_check {
 	uv_work_t work;
 	struct peers *peers;
 	struct peer *peer; /* NULL: the daemon ends */

@@ -22,7 +22,7 @@ enum { ORPHAN_MS_FIRST = 4, ORPHAN_MS_SYNC = 128, ORPHAN_MS_MAX = 1024 };
  */
 enum { LOOKS_MAX = 2 };
 enum { CLOSER_NOTE_MS = 2 }; /* to the next closer_note() while others are held back */
-enum { ENDS_LOOKS = 64 };    /* at what an ended client has, between two looks at the clock */
+enum { ENDS_BUDGET = 64 };   /* at what an ended client has, between two looks at the clock */
 
 /* ---- orphans -------------------------------------------------------------------------------- */
 
@@ -60,14 +60,14 @@ static void looks_start(struct peers *peers);
 
 static void look_work(uv_work_t *work)
 {
-	struct look *look = container_of(work, struct look, work);
+	struct ledger_check *look = container_of(work, struct ledger_check, work);
 
 	look->mapped = ledger_is_mapped(look->fd);
 }
 
 static void look_worked(uv_work_t *work, int status)
 {
-	struct look *look = container_of(work, struct look, work);
+	struct ledger_check *look = container_of(work, struct ledger_check, work);
 	struct peers *peers = look->peers;
 	struct peer *peer = look->peer;
 
@@ -75,7 +75,7 @@ static void look_worked(uv_work_t *work, int status)
 	close(look->fd);
 	if (peer) {
 		peer->looked = NULL;
-		peer->turn.account->looks--;
+		peer->turn.account->budget--;
 		peer_looked(peer, status ? true : look->mapped);
 		looks_start(peers);
 	}
@@ -85,16 +85,16 @@ static void look_worked(uv_work_t *work, int status)
 /* Checks it here and now if there is no memory or descriptor for a worker. */
 static void look_start(struct peer *peer)
 {
-	struct look *look = malloc(sizeof(*look));
+	struct ledger_check *look = malloc(sizeof(*look));
 	int fd = look ? fcntl(peer->client.ledger_fd, F_DUPFD_CLOEXEC, 0) : -1;
 
 	list_del(&peer->look);
 	client_unmap_ledger(&peer->client);
 	if (fd >= 0) {
-		*look = (struct look){ .peers = peer->peers, .peer = peer, .fd = fd };
+		*look = (struct ledger_check){ .peers = peer->peers, .peer = peer, .fd = fd };
 		if (!uv_queue_work(peer->peers->loop, &look->work, look_work, look_worked)) {
 			peer->looked = look;
-			peer->turn.account->looks++;
+			peer->turn.account->budget++;
 			peer->peers->looking++;
 			return;
 		}
@@ -108,10 +108,10 @@ static void looks_start(struct peers *peers)
 {
 	struct peer *peer, *after;
 
-	list_for_each_entry_safe(peer, after, &peers->looks, look) {
+	list_for_each_entry_safe(peer, after, &peers->budget, look) {
 		if (peers->looking >= LOOKS_MAX)
 			return;
-		if (!peer->turn.account->looks)
+		if (!peer->turn.account->budget)
 			look_start(peer);
 	}
 	peers_rest(peers);
@@ -119,7 +119,7 @@ static void looks_start(struct peers *peers)
 
 void peers_look(struct peers *peers)
 {
-	list_move_all(&peers->looks, &peers->resting);
+	list_move_all(&peers->budget, &peers->resting);
 	looks_start(peers);
 }
 
@@ -151,12 +151,12 @@ static void peer_ended(struct peer *peer, bool over)
 
 static void peer_end_step(struct peer *peer)
 {
-	switch (client_end_step(&peer->client, peer->state, ENDS_LOOKS)) {
+	switch (client_end_step(&peer->client, peer->state, ENDS_BUDGET)) {
 	case CLIENT_MORE:
 		return;
 	case CLIENT_LOOK:
 		list_del(&peer->look);
-		list_add_tail(&peer->peers->looks, &peer->look);
+		list_add_tail(&peer->peers->budget, &peer->look);
 		looks_start(peer->peers);
 		return;
 	case CLIENT_ORPHANED:
@@ -184,7 +184,7 @@ static bool peers_on_ends(void *context, struct account *account)
 static void peers_on_closer(uv_timer_t *timer)
 {
 	struct peers *peers = container_of(timer, struct peers, closer_timer);
-	struct closer *closer = &peers->shared->closer;
+	struct closer *closer = &peers->common->closer;
 
 	closer_note(closer);
 	if (uv_now(timer->loop) - peers->closer_looked >= CLOSER_LOOK_MS) {
@@ -196,7 +196,7 @@ static void peers_on_closer(uv_timer_t *timer)
 
 void peers_arm(struct peers *peers)
 {
-	const struct closer *closer = &peers->shared->closer;
+	const struct closer *closer = &peers->common->closer;
 	uint64_t ms = closer_holds(closer) ? CLOSER_NOTE_MS : CLOSER_LOOK_MS;
 
 	if (closer_looks(closer) && (!uv_is_active((uv_handle_t *)&peers->closer_timer) ||
@@ -206,7 +206,7 @@ void peers_arm(struct peers *peers)
 
 bool peers_busy(const struct peers *peers)
 {
-	return peers->ending || closer_waits(&peers->shared->closer) ||
+	return peers->ending || closer_waits(&peers->common->closer) ||
 	       !list_empty(&peers->stalled) ||
 	       (peers->orphans && peers->orphan_ms < ORPHAN_MS_SYNC);
 }

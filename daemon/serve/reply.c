@@ -80,7 +80,7 @@ void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *
 
 void send_space_error(struct peer *peer, uint32_t serial, uint64_t nbytes, int r)
 {
-	const struct segment_totals *totals = &peer->state->memory.totals;
+	const struct segment_totals *totals = &peer->state->segments.totals;
 	const struct pool *pool = &totals->pool;
 	struct account *user = peer->client.account;
 	unsigned long long bytes = nbytes, all = pool->capacity, mine = account_max(user, pool);
@@ -172,7 +172,7 @@ void send_draft(struct peer *peer, uint32_t serial, uint32_t slot, int fd_take)
 		}
 		m.flags = WIRE_DRAFT_FD;
 		segment_handed(seg);
-		guard_tell(&st->shared->store.guard, peer->turn.account);
+		guard_tell(&st->common->store.guard, peer->turn.account);
 		r = peer_try_send(peer, &m, fd);
 		if (r) {
 			segment_not_handed(seg);
@@ -210,7 +210,7 @@ struct peer *listing_next(struct peer *peer,
 	const struct peer_index *index = &peer->peers->index;
 	unsigned at = index_after(index, peer->listing.id);
 
-	for (unsigned n = 0; n < LISTING_LOOKS && at < index->count; n++, at++) {
+	for (unsigned n = 0; n < LISTING_BUDGET && at < index->count; n++, at++) {
 		peer->listing.id = index->entries[at].id;
 		if (fits(peer, index->entries[at].peer))
 			return index->entries[at].peer;

@@ -29,7 +29,7 @@ void send_no_segment(struct peer *peer, uint32_t serial, uint32_t segment, uint3
  * answers stay in order.
  */
 
-enum { LISTING_LOOKS = 256 }; /* at clients or slots, in one step */
+enum { LISTING_BUDGET = 256 }; /* at clients or slots, in one step */
 
 /* Lets the turns of @peer call @step until that calls listing_end(). Starts after client @after. */
 void listing_begin(struct peer *peer, uint32_t serial, uint64_t after,

@@ -32,9 +32,9 @@
 #include "util/log.h"
 
 #define WORK_NS NS_PER_MS
-enum { ACCEPT_BATCH = 2, ACCEPT_PAUSE_MS = 100, GUARD_BATCH = 16, SPOILED_LOOKS = 1024 };
+enum { ACCEPT_BATCH = 2, ACCEPT_PAUSE_MS = 100, GUARD_BATCH = 16, SPOILED_BUDGET = 1024 };
 enum { CLAIMS_BATCH = 64 }; /* answers, in one round */
-enum { STEPS_LOOKS = 64 };  /* at ledgers, in one turn */
+enum { STEPS_BUDGET = 64 }; /* at ledgers, in one turn */
 
 static void server_stop(struct server *server, const char *why)
 {
@@ -51,13 +51,13 @@ static void server_stop(struct server *server, const char *why)
 	turn_cancel(&server->waking);
 	expiry_stop(&server->expiry);
 	uv_close((uv_handle_t *)&server->listener, NULL);
-	if (server->shared.store.guard.fd >= 0)
+	if (server->common.store.guard.fd >= 0)
 		uv_close((uv_handle_t *)&server->guard, NULL);
-	if (server->shared.store.endings.fd >= 0)
+	if (server->common.store.memfd_watches.fd >= 0)
 		uv_close((uv_handle_t *)&server->ended, NULL);
 	if (server->has_keeper)
-		uv_close((uv_handle_t *)&server->keeper, NULL);
-	server->keep->delayed = NULL;
+		uv_close((uv_handle_t *)&server->keeper_poll, NULL);
+	server->keeper->delayed = NULL;
 	server->listen_fd = fd_close(server->listen_fd);
 	uv_close((uv_handle_t *)&server->warm_timer, NULL);
 	uv_close((uv_handle_t *)&server->remnant_timer, NULL);
@@ -76,12 +76,12 @@ static void server_on_signal(uv_signal_t *handle, int number)
 		server_stop(server, number == SIGTERM ? "SIGTERM" : "SIGINT");
 		return;
 	}
-	if (!server->keep->here) {
+	if (!server->keeper->here) {
 		log_warn(
 			"no other daemon is started: this one has no keeper (--keeper no, or it was killed)");
 		return;
 	}
-	keep_renew(server->keep, number == SIGHUP ? KEEPER_BY_SIGHUP : KEEPER_BY_SIGUSR2);
+	keeper_link_renew(server->keeper, number == SIGHUP ? KEEPER_BY_SIGHUP : KEEPER_BY_SIGUSR2);
 }
 
 /* ---- accepting ------------------------------------------------------------------------------ */
@@ -215,7 +215,7 @@ static bool server_on_guard_turn(struct turn *turn)
 	struct guarded *wrong;
 
 	for (unsigned n = 0; n < GUARD_BATCH && !(n && turn_is_over(&server->turns)); n++) {
-		if (!guard_next(&server->shared.store.guard, &wrong))
+		if (!guard_next(&server->common.store.guard, &wrong))
 			return false;
 		if (wrong)
 			server_on_wrong_size(server, wrong);
@@ -227,13 +227,14 @@ static bool server_on_guard_turn(struct turn *turn)
 static bool server_on_spoiled(struct turn *turn)
 {
 	struct server *server = container_of(turn, struct server, spoiled);
-	struct list *spoiled = &server->shared.store.spoiled;
+	struct list *spoiled = &server->common.store.spoiled;
 	struct segment *seg;
 
 	if (list_empty(spoiled))
 		return false;
 	seg = list_first_entry(spoiled, struct segment, link);
-	if (expire_segment(container_of(seg->memory, struct state, memory), seg, SPOILED_LOOKS) &&
+	if (expire_segment(container_of(seg->segments, struct state, segments), seg,
+			   SPOILED_BUDGET) &&
 	    seg->state == SEGMENT_LIVE)
 		list_del(&seg->link); /* one that was empty then is to be destroyed, and in another
 					 list */
@@ -257,8 +258,8 @@ static void server_on_ended(uv_poll_t *poll, int status, int events)
 /* Without inotify it takes longer to notice that a client has grown a segment. */
 static int guard_start(struct server *server)
 {
-	struct guard *guard = &server->shared.store.guard;
-	int fd = server->shared.store.endings.fd, r = 0, error;
+	struct guard *guard = &server->common.store.guard;
+	int fd = server->common.store.memfd_watches.fd, r = 0, error;
 	unsigned missed = guard_missed(guard, &error);
 
 	if (missed)
@@ -282,12 +283,12 @@ static int guard_start(struct server *server)
 	return r ? r : loop_poll(&server->guard, fd, UV_READABLE, server_on_guard);
 }
 
-static void server_on_forgotten(struct keep *k, uint64_t count)
+static void server_on_forgotten(struct keeper_link *k, uint64_t count)
 {
 	struct server *server = k->context;
 
 	peers_forgotten(&server->peers, count);
-	closer_forgotten(&server->shared.closer, count);
+	closer_forgotten(&server->common.closer, count);
 }
 
 /* Tells clients how this daemon began, and whether their tensors survive it. */
@@ -296,36 +297,36 @@ static void server_tell(struct server *server)
 	struct namespace *ns;
 
 	list_for_each_entry(ns, &server->namespaces.list, link)
-		survive_publish(&server->shared, &ns->state.catalog);
+		survive_publish(&server->common, &ns->state.catalog);
 }
 
 static void server_on_keeper(uv_poll_t *poll, int status, int events);
 
 static int keeper_poll(struct server *server)
 {
-	return loop_poll(&server->keeper, server->keep->fd,
-			 server->keep->unsent ? UV_READABLE | UV_WRITABLE : UV_READABLE,
+	return loop_poll(&server->keeper_poll, server->keeper->fd,
+			 server->keeper->unsent ? UV_READABLE | UV_WRITABLE : UV_READABLE,
 			 server_on_keeper);
 }
 
-static void server_on_delayed(struct keep *k)
+static void server_on_delayed(struct keeper_link *k)
 {
 	keeper_poll(k->context);
 }
 
 static void server_on_keeper(uv_poll_t *poll, int status, int events)
 {
-	struct server *server = container_of(poll, struct server, keeper);
+	struct server *server = container_of(poll, struct server, keeper_poll);
 
 	(void)status;
 	(void)events;
 	uv_poll_stop(poll); /* libuv must not poll a closed descriptor */
-	if (keep_read(server->keep))
+	if (keeper_link_read(server->keeper))
 		keeper_poll(server);
-	if (server->keep->fd >= 0)
+	if (server->keeper->fd >= 0)
 		return;
 	uv_poll_stop(poll); /* server_on_delayed() may have begun it again */
-	server_on_forgotten(server->keep, UINT64_MAX);
+	server_on_forgotten(server->keeper, UINT64_MAX);
 	server_tell(server);
 }
 
@@ -333,13 +334,13 @@ static int keeper_start(struct server *server)
 {
 	int r;
 
-	if (server->keep->fd < 0)
+	if (server->keeper->fd < 0)
 		return 0;
-	r = uv_poll_init(&server->loop, &server->keeper, server->keep->fd);
+	r = uv_poll_init(&server->loop, &server->keeper_poll, server->keeper->fd);
 	server->has_keeper = !r;
-	server->keep->forgotten = server_on_forgotten;
-	server->keep->delayed = server_on_delayed;
-	server->keep->context = server;
+	server->keeper->forgotten = server_on_forgotten;
+	server->keeper->delayed = server_on_delayed;
+	server->keeper->context = server;
 	return r ? r : keeper_poll(server);
 }
 
@@ -369,7 +370,7 @@ static void warm_run_due(struct server *server)
 {
 	uint64_t now, next;
 
-	if (list_empty(&server->shared.store.warm)) {
+	if (list_empty(&server->common.store.warm)) {
 		uv_timer_stop(&server->warm_timer);
 		return;
 	}
@@ -377,7 +378,7 @@ static void warm_run_due(struct server *server)
 		return;
 	now = (uint64_t)now_mono_ns();
 	do {
-		next = memory_trim(&server->shared, now);
+		next = segments_trim(&server->common, now);
 	} while (next && next <= now);
 	if (next)
 		uv_timer_start(&server->warm_timer, server_on_warm,
@@ -394,7 +395,7 @@ static uint64_t earlier(uint64_t a, uint64_t b)
  * look. */
 static void remnants_arm(struct server *server)
 {
-	struct segment_store *store = &server->shared.store;
+	struct segment_store *store = &server->common.store;
 	uint64_t now, next = store->remnants.look_ns;
 
 	if (!list_empty(&store->held) || !list_empty(&store->guard.held))
@@ -442,7 +443,7 @@ static void idle_arm(struct server *server)
 /* Sends notices that have become due in the turns of their peers. */
 static void notices_run_due(struct server *server)
 {
-	struct list *notified = &server->shared.notified;
+	struct list *notified = &server->common.notified;
 	struct client *client;
 
 	while (!list_empty(notified)) {
@@ -463,7 +464,7 @@ static bool server_on_steps(void *context, struct account *account)
 	below = list_first_entry(&account->steps, struct account, step);
 	list_del(&below->step);
 	list_add_tail(&account->steps, &below->step);
-	steps_go(container_of(below->accounts, struct state, accounts), below, STEPS_LOOKS);
+	steps_go(container_of(below->accounts, struct state, accounts), below, STEPS_BUDGET);
 	return !list_empty(&account->steps);
 }
 
@@ -484,7 +485,7 @@ static void turns_serve(struct server *server)
 
 static bool server_on_waking(struct turn *turn)
 {
-	struct list *waking = &container_of(turn, struct server, waking)->shared.waking;
+	struct list *waking = &container_of(turn, struct server, waking)->common.waking;
 
 	if (!list_empty(waking))
 		catalog_wake_step(list_first_entry(waking, struct catalog, waker));
@@ -514,21 +515,21 @@ static bool server_run_due(struct server *server)
 		expiry_run_due(&server->expiry);
 	}
 	space_run_due(&server->space); /* may drop peers */
-	claims = claims_go(&server->shared, CLAIMS_BATCH);
+	claims = claims_go(&server->common, CLAIMS_BATCH);
 	notices_run_due(server);
-	if (!server->stopping && !list_empty(&server->shared.store.guard.due))
+	if (!server->stopping && !list_empty(&server->common.store.guard.due))
 		turn_queue(&server->guard_turn);
-	if (!server->stopping && !list_empty(&server->shared.store.spoiled))
+	if (!server->stopping && !list_empty(&server->common.store.spoiled))
 		turn_queue(&server->spoiled);
-	if (!server->stopping && !list_empty(&server->shared.waking))
+	if (!server->stopping && !list_empty(&server->common.waking))
 		turn_queue(&server->waking);
-	graves = holdings_bury(&server->shared, STEPS_LOOKS);
-	memory_publish_numbers(&server->shared); /* before a client is told that all is done */
+	graves = holdings_bury(&server->common, STEPS_BUDGET);
+	segments_publish_numbers(&server->common); /* before a client is told that all is done */
 	longest_turn_publish(server);
 	while (!turns_wait(&server->turns) && !graves && !claims && !space_busy(&server->space) &&
 	       !space_has_due(&server->space) && !peers_busy(&server->peers) &&
-	       !expiry_busy(&server->expiry) && list_empty(&server->shared.store.spoiled) &&
-	       keep_forgotten(server->keep) >= server->keep->forgets &&
+	       !expiry_busy(&server->expiry) && list_empty(&server->common.store.spoiled) &&
+	       keeper_link_forgotten(server->keeper) >= server->keeper->forgets &&
 	       sync_answer_one(&server->syncs))
 		notices_run_due(server); /* an answer may have dropped a peer */
 	if (!server->stopping) {
@@ -589,8 +590,8 @@ static int server_make_loop(void *arg)
 	r = uv_loop_init(&server->loop);
 	if (r)
 		return r;
-	r = space_init(&server->space, &server->loop, &server->shared, &server->turns);
-	expiry_init(&server->expiry, &server->loop, &server->shared);
+	space_init(&server->space, &server->loop, &server->common, &server->turns);
+	expiry_init(&server->expiry, &server->loop, &server->common);
 	greeting_init(&server->greeting, &server->peers, &server->loop, server->hello_ns);
 	uv_timer_init(&server->loop, &server->warm_timer);
 	uv_timer_init(&server->loop, &server->remnant_timer);
@@ -599,7 +600,7 @@ static int server_make_loop(void *arg)
 	for (unsigned i = 0; !r && i < SERVER_SIGNALS; i++) {
 		uv_signal_init(&server->loop, &server->signals[i]);
 		server->signals[i].data = server;
-		if (numbers[i] == SIGHUP && !server->keep->here)
+		if (numbers[i] == SIGHUP && !server->keeper->here)
 			continue; /* SIGHUP ends us, as when a terminal is closed */
 		r = uv_signal_start(&server->signals[i], server_on_signal, numbers[i]);
 	}
@@ -642,7 +643,7 @@ static int server_adopt(struct server *server, const struct server_options *opti
 			  "error=%s", log_str(strerror(-r)));
 		return SERVER_E_LEFT;
 	}
-	if (server->keep->must_adopt) {
+	if (server->keeper->must_adopt) {
 		log_error(
 			"cannot take over what the last daemon left; leaving it to the former program",
 			"why=%s error=%s", log_str(why), log_str(r < 0 ? strerror(-r) : ""));
@@ -650,18 +651,18 @@ static int server_adopt(struct server *server, const struct server_options *opti
 	}
 	log_error("cannot take over what the last daemon left; starting afresh", "why=%s error=%s",
 		  log_str(why), log_str(r < 0 ? strerror(-r) : ""));
-	keep_afresh(server->keep, *why ? why : strerror(-r));
+	keeper_link_afresh(server->keeper, *why ? why : strerror(-r));
 	return SERVER_E_STRANGE;
 }
 
 int server_init(struct server *server, uint64_t instance, const struct server_options *options)
 {
-	struct shared_limits shared = options->shared;
+	struct common_limits common = options->common;
 	struct namespace *ns;
 	int r = 0;
 
 	*server = (struct server){ .listen_fd = options->listen_fd,
-				   .keep = options->keep,
+				   .keeper = options->keeper,
 				   .may_leave = options->may_leave,
 				   .is_reachable = options->is_reachable,
 				   .context = options->context,
@@ -670,18 +671,18 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 				   .peers.epoll_fd = -1,
 				   .spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC) };
 	list_init(&server->syncs.list);
-	shared.max_clients = options->namespaces[0].limits.max_clients;
-	shared_init(&server->shared, &shared);
-	turns_init(&server->turns, &server->shared.accounts);
+	common.max_clients = options->namespaces[0].limits.max_clients;
+	common_init(&server->common, &common);
+	turns_init(&server->turns, &server->common.accounts);
 	turns_register(&server->turns, ACCOUNT_STEPS, server_on_steps, server);
 	turns_register(&server->turns, ACCOUNT_PARTS, server_on_parts, server);
-	account_init(&server->house, &server->shared.accounts);
+	account_init(&server->house, &server->common.accounts);
 	server->house.refs = 1; /* ours, so that it is never freed */
 	turn_init(&server->accept, &server->house, server_on_accept);
 	turn_init(&server->guard_turn, &server->house, server_on_guard_turn);
 	turn_init(&server->spoiled, &server->house, server_on_spoiled);
 	turn_init(&server->waking, &server->house, server_on_waking);
-	namespaces_init(&server->namespaces, &server->shared, instance);
+	namespaces_init(&server->namespaces, &server->common, instance);
 	server->namespaces.users = options->users;
 	if (options->adopt)
 		return server_adopt(server, options);
@@ -693,10 +694,9 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 		r = takeover_rest_forget(server);
 	if (r) { /* the loop is not touched any more: loop_attempt() */
 		index_deinit(&server->peers.index);
-		space_deinit(&server->space);
 		fd_close(server->peers.epoll_fd);
 		namespaces_deinit(&server->namespaces);
-		shared_deinit(&server->shared);
+		common_deinit(&server->common);
 		fd_close(server->spare_fd);
 		fd_close(server->listen_fd);
 	}
@@ -705,19 +705,19 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 
 static bool server_leaves(struct server *server)
 {
-	const struct namespaces *all = server->keep->reloading ? &server->namespaces : NULL;
+	const struct namespaces *all = server->keeper->reloading ? &server->namespaces : NULL;
 	char why[SERVER_WHY_MAX];
 
 	if (server->may_leave && !server->may_leave(server->context, all, why)) {
 		log_error("no other daemon takes over; this one goes on", "why=%s", log_str(why));
-		keep_stay(server->keep);
+		keeper_link_stay(server->keeper);
 		return false;
 	}
 	if (all)
-		keep_reload(server->keep);
+		keeper_link_reload(server->keeper);
 	else if (server->may_leave && !server->may_leave(server->context, &server->namespaces, why))
 		log_warn("the next daemon does not take over everything", "why=%s", log_str(why));
-	keep_flush(server->keep);
+	keeper_link_flush(server->keeper);
 	log_info("leaving, for another daemon");
 	return true;
 }
@@ -746,13 +746,13 @@ int server_run(struct server *server)
 {
 	server_mask_ends(SIG_UNBLOCK); /* main() has blocked them */
 	loop_ask_for_short_slices();
-	keep_served(server->keep);
+	keeper_link_served(server->keeper);
 	server_tell(server);
 	server->sweep.job = (struct job){ .run = sweep_run, .done = sweep_done };
 	job_queue(&server->space.jobs, &server->sweep.job, &server->house);
 	while (uv_loop_alive(&server->loop) || turns_wait(&server->turns) ||
 	       space_busy(&server->space)) {
-		if (server->keep->leaving && !server->stopping && server_leaves(server))
+		if (server->keeper->leaving && !server->stopping && server_leaves(server))
 			return SERVER_E_LEFT;
 		server_step(server, true);
 	}
@@ -767,9 +767,9 @@ bool server_had_clients(const struct server *server)
 void server_deinit(struct server *server)
 {
 	peers_sweep(&server->peers);
-	while (holdings_bury(&server->shared, STEPS_LOOKS)) {}
+	while (holdings_bury(&server->common, STEPS_BUDGET)) {}
 	namespaces_deinit(&server->namespaces);
-	shared_deinit(&server->shared);
+	common_deinit(&server->common);
 	for (unsigned i = 0; i < SERVER_SIGNALS; i++)
 		uv_close((uv_handle_t *)&server->signals[i], NULL);
 	signal(SIGTERM, SIG_IGN); /* the socket and its lock are still to be removed */
@@ -779,6 +779,5 @@ void server_deinit(struct server *server)
 	uv_run(&server->loop, UV_RUN_DEFAULT);
 	uv_loop_close(&server->loop);
 	peers_deinit(&server->peers);
-	space_deinit(&server->space);
 	fd_close(server->spare_fd);
 }

@@ -6,9 +6,9 @@
 
 struct server_options {
 	int listen_fd;		     /* listening, non-blocking; the server closes it */
-	struct keep *keep;	     /* keeps descriptors for the next daemon; outlives us */
+	struct keeper_link *keeper;  /* keeps descriptors for the next daemon; outlives us */
 	bool adopt;		     /* take over what the last daemon left */
-	struct shared_limits shared; /* the server sets its max_clients */
+	struct common_limits common; /* the server sets its max_clients */
 	const struct namespace_config *namespaces; /* the first is the default one */
 	unsigned count;
 	struct namespace_config users; /* template of the users' own; mode 0: there is none */

@@ -15,11 +15,11 @@
 /* Ends lifetimes in time. */
 
 struct expiry {
-	struct shared *shared;
+	struct common *common;
 	uv_timer_t timer; /* runs while a lifetime is to end */
 };
 
-void expiry_init(struct expiry *expiry, uv_loop_t *loop, struct shared *shared);
+void expiry_init(struct expiry *expiry, uv_loop_t *loop, struct common *common);
 /* Ends some lifetimes whose time has come. */
 void expiry_run_due(struct expiry *expiry);
 /* Starts the timer for the next one. To be called last before the loop waits. */
@@ -70,18 +70,19 @@ struct sweep {
 struct server {
 	uv_loop_t loop;
 	uv_poll_t listener;
-	uv_poll_t guard;  /* sizes of segments that clients have changed */
-	uv_poll_t ended;  /* segments that clients still had open */
-	uv_poll_t keeper; /* the keeper answers, or has ended; if keep->fd is not -1 at the start */
-	uv_timer_t warm_timer;	  /* the next trim of warm segments */
+	uv_poll_t guard;       /* sizes of segments that clients have changed */
+	uv_poll_t ended;       /* segments that clients still had open */
+	uv_poll_t keeper_poll; /* the keeper answers, or has ended; if keeper->fd is not -1 at the
+				  start */
+	uv_timer_t warm_timer; /* the next trim of warm segments */
 	uv_timer_t remnant_timer; /* the next look at remnants */
 	uint64_t remnant_ns;	  /* for which it was started */
 	uv_timer_t idle_timer;
 	bool has_tensors;	 /* when idle_timer was started */
 	uv_timer_t accept_timer; /* runs while descriptors are too few even to turn a client away */
 	uv_signal_t signals[SERVER_SIGNALS];
-	struct keep *keep; /* outlives us */
-	struct shared shared;
+	struct keeper_link *keeper; /* outlives us */
+	struct common common;
 	struct namespaces namespaces;
 	struct turns turns;
 	uint64_t published_ns; /* the longest turn that the catalogs show */
@@ -113,7 +114,7 @@ static inline struct server *server_of(struct peer *peer)
 }
 
 /* Takes over the last daemon's state: its namespaces, and its clients as orphans
- * (state/adopt.h). */
+ * (recover/recover.h). */
 
 /*
  * Takes over the namespaces that were kept, and makes configured ones that were not. Returns a

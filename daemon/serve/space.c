@@ -64,8 +64,9 @@ struct create {
 	struct tensor_request rq;
 	struct eviction eviction;
 	int64_t deadline;
-	int64_t gather_until;  /* 0: it has not been account.gathers */
-	struct deadline due;   /* when it is tried again even if no space is freed */
+	int64_t gather_until; /* 0: it has not been account.gathers */
+	struct heap_node due; /* in space->due until due_at, when it is tried even so */
+	int64_t due_at;
 	int64_t soon_deadline; /* STATE_E_SOON is not believed after that time */
 	int64_t shm_again;     /* 0, or /dev/shm was full; when it is made again if it may fit */
 	uint64_t shm_left;     /* how much was free: with more it is made again before */
@@ -87,14 +88,14 @@ struct create {
 
 static void again_by(struct create *create, int64_t at)
 {
-	if (at < create->due.at)
-		create->due.at = at;
+	if (at < create->due_at)
+		create->due_at = at;
 }
 
 /* Moves tried creates back, to be tried once more. False: there are none. */
 static bool creates_again(struct space *space, struct account *account)
 {
-	account->space_seen = space->shared->space_freed;
+	account->space_seen = space->common->space_freed;
 	list_move_all(&account->creates, &account->tried);
 	return !list_empty(&account->creates);
 }
@@ -174,7 +175,8 @@ static void create_park(struct create *create)
 	list_add_tail(&account->tried, &create->link);
 	if (list_empty(&account->waiter))
 		list_add_tail(&space->accounts, &account->waiter);
-	deadline_set(&space->deadlines, &create->due, create->due.at);
+	if (create->due_at != DEADLINE_NEVER)
+		heap_add(&space->due, &create->due, (uint64_t)create->due_at);
 }
 
 /* Takes it out again. Trying or answering it may drop its peer, which must not free it then. */
@@ -184,7 +186,7 @@ static void create_unpark(struct create *create)
 
 	list_del(&create->link);
 	list_del(&create->wait.link);
-	deadline_unset(&create->space->deadlines, &create->due);
+	heap_remove(&create->space->due, &create->due);
 	create->peer->creates--;
 	create->space->waiting--;
 	create->space->alone -= create->alone_until > 0;
@@ -230,7 +232,7 @@ static void create_backed(struct create *create)
 	if (!r) {
 		r = segment_made(st->tensors[create->slot].segment, &create->object);
 		if (r) /* it has no other descriptor left */
-			closer_take(&st->shared->closer, take_fd(&create->fd), NULL);
+			closer_take(&st->common->closer, take_fd(&create->fd), NULL);
 	}
 	r = tensor_backed(st, peer ? &peer->client : NULL, create->slot, r);
 	if (!peer)
@@ -253,7 +255,7 @@ static void create_work(struct job *job)
 static bool create_is_over_quota(const struct create *create, uint64_t more)
 {
 	struct account *account = create->peer->client.account;
-	const struct pool *bytes = &create->state->memory.totals.pool;
+	const struct pool *bytes = &create->state->segments.totals.pool;
 
 	for (; bytes; bytes = bytes->above) {
 		uint64_t most = account_max(account, bytes);
@@ -278,7 +280,7 @@ static bool create_evict(struct create *create, bool own)
 /* True if memory was being given back when it was tried. */
 static bool create_was_early(const struct create *create)
 {
-	const struct segment_store *store = &create->state->shared->store;
+	const struct segment_store *store = &create->state->common->store;
 
 	return (store->going || store->emptied != create->emptied) &&
 	       !deadline_passed(create->soon_deadline);
@@ -296,8 +298,8 @@ static bool shm_has_huge_pages(const struct state *st)
  * what is charged for it already. */
 static bool create_is_kept_out(const struct create *create, uint64_t size, uint64_t charged)
 {
-	const struct segment_totals *here = &create->state->memory.totals;
-	const struct segment_store *store = &create->state->shared->store;
+	const struct segment_totals *here = &create->state->segments.totals;
+	const struct segment_store *store = &create->state->common->store;
 	uint64_t ours = store->going || create->space->making
 				? store->pool.used
 				: here->pool.used + store->warm_bytes - here->warm;
@@ -338,7 +340,7 @@ static bool create_met_others(struct create *create)
 		return false;
 	if (!create->alone_until)
 		create->alone_until = deadline_after(SPACE_ALONE_NS);
-	create->due.at = create->alone_until;
+	create->due_at = create->alone_until;
 	create->eviction.rest = 0;
 	return true;
 }
@@ -382,7 +384,7 @@ static bool create_fits_not(const struct create *create)
 /* True: it was not made, but may be if it is tried again. It has given its draft back. */
 static bool create_not_made(struct create *create)
 {
-	uint64_t *space_freed = &create->space->shared->space_freed, freed;
+	uint64_t *space_freed = &create->space->common->space_freed, freed;
 	bool smaller = create->size > tensor_pages(create->rq.nbytes); /* it is the next time */
 
 	if (!create->peer || (create->result != -ENOSPC && create->result != -ENOMEM &&
@@ -429,7 +431,7 @@ static void create_worked(struct job *job)
 	}
 	create_settle(create);
 	if (!space->making && space->alone)
-		space->shared->space_freed++; /* the next of these has its turn */
+		space->common->space_freed++; /* the next of these has its turn */
 }
 
 /* Makes the new segment that the draft needs. True: the create is answered. */
@@ -518,14 +520,14 @@ static bool create_try(struct create *create)
 	if (create->alone_until && deadline_passed(create->alone_until))
 		create->alone_until = ALONE_OVER;
 	if (create->alone_until > 0 && create->space->making) {
-		create->due.at = create->alone_until;
+		create->due_at = create->alone_until;
 		return false;
 	}
-	if (over && create->due.at <= create->deadline)
+	if (over && create->due_at <= create->deadline)
 		create->eviction = (struct eviction){ 0 }; /* this may be the last try */
 	create->met = false;
-	create->due.at = over ? DEADLINE_NEVER : create->deadline;
-	create->emptied = create->state->shared->store.emptied;
+	create->due_at = over ? DEADLINE_NEVER : create->deadline;
+	create->emptied = create->state->common->store.emptied;
 	create->rq.late = deadline_passed(create->soon_deadline);
 	create->rq.last = create->rq.late && over;
 	r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
@@ -533,7 +535,7 @@ static bool create_try(struct create *create)
 	       rings_yield(peer->state, peer->client.account, r, &ended))
 		r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
 	if ((r == STATE_E_FULL || r == STATE_E_QUOTA) &&
-	    !list_empty(&peer->state->shared->store.kept)) {
+	    !list_empty(&peer->state->common->store.kept)) {
 		space_ended(create->space); /* the client may just have closed something */
 		r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
 	}
@@ -565,7 +567,7 @@ static bool create_try(struct create *create)
  * would. Trying it would first give up all that can be given up. */
 static bool refused_as_too_large(struct peer *peer, uint32_t serial, uint64_t nbytes)
 {
-	const struct segment_totals *totals = &peer->state->memory.totals;
+	const struct segment_totals *totals = &peer->state->segments.totals;
 	struct shm_space shm;
 
 	if (nbytes <= JOB_INLINE || nbytes > totals->pool.capacity ||
@@ -612,7 +614,7 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 	create->rq = *rq;
 	create->deadline = deadline_after(rq->prefetch ? 0 : timeout_ns);
 	create->soon_deadline = deadline_after(rq->prefetch ? 0 : SPACE_SOON_NS);
-	create->due.at = create->deadline;
+	create->due_at = create->deadline;
 	create->fd = -1;
 	if (!create_gives_way(create)) {
 		if (create_try(create)) {
@@ -640,7 +642,7 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 
 void space_ended(struct space *space)
 {
-	space->ended_left = !memory_run_due(space->shared);
+	space->ended_left = !segments_run_due(space->common);
 }
 
 /* One turn of the account: tries some of its creates. True: there are more. */
@@ -663,7 +665,7 @@ static bool creates_step(void *context, struct account *account)
 	}
 	if (!list_empty(&account->creates))
 		return true;
-	return account->space_seen != space->shared->space_freed && creates_again(space, account);
+	return account->space_seen != space->common->space_freed && creates_again(space, account);
 }
 
 /* There may be space. An account that is trying its creates looks for space itself at the end. */
@@ -671,7 +673,7 @@ static void creates_tell(struct space *space)
 {
 	struct account *account;
 
-	space->space_seen = space->shared->space_freed;
+	space->space_seen = space->common->space_freed;
 	list_for_each_entry(account, &space->accounts, waiter) {
 		if (list_empty(&account->creates) && creates_again(space, account))
 			account_due(account, ACCOUNT_CREATES);
@@ -683,16 +685,16 @@ static void space_on_timer(uv_timer_t *timer)
 {
 	struct space *space = container_of(timer, struct space, timer);
 	struct account *account;
-	struct deadline *first;
+	struct heap_node *first;
 	struct create *create;
 
 	space->timer_at = DEADLINE_NEVER;
-	for (unsigned n = 0; n < SPACE_STEP && (first = deadline_first(&space->deadlines)) &&
-			     deadline_passed(first->at);
+	for (unsigned n = 0;
+	     n < SPACE_STEP && (first = space->due.top) && deadline_passed((int64_t)first->key);
 	     n++) {
 		create = container_of(first, struct create, due);
 		account = create->peer->turn.account;
-		deadline_unset(&space->deadlines, first);
+		heap_remove(&space->due, first);
 		if (list_empty(&account->creates))
 			account->space_seen = space->space_seen;
 		list_del(&create->link);
@@ -703,8 +705,8 @@ static void space_on_timer(uv_timer_t *timer)
 
 static void timer_arm(struct space *space)
 {
-	const struct deadline *first = deadline_first(&space->deadlines);
-	int64_t at = first ? first->at : DEADLINE_NEVER;
+	const struct heap_node *first = space->due.top;
+	int64_t at = first ? (int64_t)first->key : DEADLINE_NEVER;
 
 	if (at == space->timer_at)
 		return;
@@ -717,19 +719,19 @@ static void timer_arm(struct space *space)
 
 static void segments_destroy(struct space *space, uint64_t forgotten, unsigned most)
 {
-	destroys_run_due(&space->jobs, space->shared, forgotten, most);
-	if (!list_empty(&space->shared->store.closed))
+	destroys_run_due(&space->jobs, space->common, forgotten, most);
+	if (!list_empty(&space->common->store.closed))
 		space_ended(space);
 }
 
 void space_run_due(struct space *space)
 {
 	bool stopped = uv_is_closing((uv_handle_t *)&space->timer);
-	uint64_t forgotten = stopped ? UINT64_MAX : keep_forgotten(space->shared->keep);
+	uint64_t forgotten = stopped ? UINT64_MAX : keeper_link_forgotten(space->common->keeper);
 
 	segments_destroy(space, forgotten, SPACE_STEP);
-	trims_run_due(&space->jobs, space->shared, SPACE_STEP);
-	if (space->space_seen != space->shared->space_freed)
+	trims_run_due(&space->jobs, space->common, SPACE_STEP);
+	if (space->space_seen != space->common->space_freed)
 		creates_tell(space);
 	if (!stopped)
 		timer_arm(space);
@@ -737,14 +739,14 @@ void space_run_due(struct space *space)
 
 bool space_has_due(const struct space *space)
 {
-	return !list_empty(&space->shared->store.to_destroy) ||
-	       !list_empty(&space->shared->store.guard.wrong) ||
-	       space->space_seen != space->shared->space_freed;
+	return !list_empty(&space->common->store.to_destroy) ||
+	       !list_empty(&space->common->store.guard.wrong) ||
+	       space->space_seen != space->common->space_freed;
 }
 
 bool space_busy(const struct space *space)
 {
-	const struct segment_store *store = &space->shared->store;
+	const struct segment_store *store = &space->common->store;
 
 	return space->jobs.count || space->ended_left || !list_empty(&store->to_destroy) ||
 	       !list_empty(&store->guard.wrong);
@@ -756,19 +758,13 @@ void space_stop(struct space *space)
 	segments_destroy(space, UINT64_MAX, UINT_MAX);
 }
 
-int space_init(struct space *space, uv_loop_t *loop, struct shared *shared, struct turns *turns)
+void space_init(struct space *space, uv_loop_t *loop, struct common *common, struct turns *turns)
 {
 	*space = (struct space){
-		.loop = loop, .shared = shared, .turns = turns, .timer_at = DEADLINE_NEVER
+		.loop = loop, .common = common, .turns = turns, .timer_at = DEADLINE_NEVER
 	};
 	list_init(&space->accounts);
 	jobs_init(&space->jobs, loop);
 	uv_timer_init(loop, &space->timer);
 	turns_register(turns, ACCOUNT_CREATES, creates_step, space);
-	return deadlines_init(&space->deadlines, (unsigned)shared->pools[SHARE_WAITS].capacity);
-}
-
-void space_deinit(struct space *space)
-{
-	deadlines_deinit(&space->deadlines);
 }

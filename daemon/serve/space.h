@@ -4,14 +4,14 @@
 
 #include <uv.h>
 
-#include "daemon/serve/deadline.h"
 #include "daemon/serve/jobs.h"
 #include "daemon/serve/peer.h"
 #include "daemon/state/tensor.h"
+#include "util/heap.h"
 
 struct space {
 	uv_loop_t *loop;
-	struct shared *shared;
+	struct common *common;
 	struct turns *turns;
 	struct list accounts; /* of struct account, by waiter: they have waiting creates */
 	unsigned waiting;     /* creates waiting for space */
@@ -21,14 +21,12 @@ struct space {
 	struct jobs jobs;     /* jobs that make or destroy segments */
 	bool ended_left;      /* more segments may have ended than space_ended() has looked at */
 	uint64_t space_seen;  /* shared.space_freed when creates were last told */
-	struct deadlines deadlines; /* of creates waiting for space */
-	uv_timer_t timer;	    /* the next of them */
+	struct heap due;      /* creates waiting for space, by the time of their next try */
+	uv_timer_t timer;     /* the next of them */
 	int64_t timer_at;
 };
 
-/* -ENOMEM. */
-int space_init(struct space *space, uv_loop_t *loop, struct shared *shared, struct turns *turns);
-void space_deinit(struct space *space);
+void space_init(struct space *space, uv_loop_t *loop, struct common *common, struct turns *turns);
 /* Answers CREATE, or a COMMIT that asks for a prefetched draft, now or later. */
 void space_create(struct space *space, struct peer *peer, uint32_t serial,
 		  const struct tensor_request *rq, int64_t timeout_ns);

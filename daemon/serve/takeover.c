@@ -45,7 +45,7 @@ static void found_note(const struct kept *kept, void *context)
 	struct found *f = &search->list[search->count];
 	uint64_t instance;
 
-	if (sscanf(kept->tag, KEEP_TAG_PREFIX "facts-%16" SCNx64, &instance) == 1 &&
+	if (sscanf(kept->tag, KEEPER_TAG_PREFIX "facts-%16" SCNx64, &instance) == 1 &&
 	    instance - search->instance < NAMESPACES_MAX) {
 		*f = (struct found){ .instance = instance, .fd = -1 };
 		search->count++;
@@ -65,9 +65,9 @@ static void found_read(struct found *f)
 	f->made = header.made;
 }
 
-static int search_init(struct search *search, struct keep *k, uint64_t instance)
+static int search_init(struct search *search, struct keeper_link *k, uint64_t instance)
 {
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 
 	*search = (struct search){ .list = calloc(k->list.count + 1, sizeof(*search->list)),
 				   .instance = instance };
@@ -76,7 +76,7 @@ static int search_init(struct search *search, struct keep *k, uint64_t instance)
 	kept_each(&k->list, found_note, search);
 	for (unsigned i = 0; i < search->count; i++) {
 		survive_tag(tag, SURVIVOR_FACTS, search->list[i].instance, 0, 0);
-		search->list[i].fd = keep_take(k, tag);
+		search->list[i].fd = keeper_link_take(k, tag);
 		found_read(&search->list[i]);
 	}
 	return 0;
@@ -94,7 +94,7 @@ static void set_aside(const struct server *server, const struct found *f, int fa
 {
 	char path[OBJECT_PATH_MAX];
 
-	if (server->keep->must_adopt)
+	if (server->keeper->must_adopt)
 		return; /* the former program may trust it */
 	if (shm_object_set_aside(f->instance, facts_fd_peek, path))
 		log_warn("what the last daemon left is set aside", "path=%s", log_str(path));
@@ -176,14 +176,14 @@ static bool is_unused(const struct found *f)
 static void end_unused(struct server *server, const struct found *f)
 {
 	uint64_t number = f->instance - server->namespaces.instance;
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 
 	log_info("ending an unused namespace that is not configured any more", "namespace=%s",
 		 log_str(f->name));
 	server->namespaces.used[number / 64] |= (uint64_t)1 << number % 64;
 	survive_tag(tag, SURVIVOR_FACTS, f->instance, 0, 0);
-	keep_forget(server->keep, tag);
-	keep_flush(server->keep); /* first, since facts without a catalog are damage */
+	keeper_link_forget(server->keeper, tag);
+	keeper_link_flush(server->keeper); /* first, since facts without a catalog are damage */
 	shm_object_destroy_instance(f->instance);
 }
 
@@ -249,7 +249,7 @@ int takeover_namespaces(struct server *server, const struct namespace_config *co
 {
 	struct search search;
 	struct found *f;
-	int r = search_init(&search, server->keep, server->namespaces.instance);
+	int r = search_init(&search, server->keeper, server->namespaces.instance);
 
 	for (unsigned i = 0; !r && i < count; i++) {
 		f = search_find(&search, configs[i].name);
@@ -287,13 +287,13 @@ static int heir_take_over(struct server *server, const struct heir *h, char why[
 {
 	const struct catalog *cat = &h->ns->state.catalog;
 	const struct client_fact *fact = catalog_client_fact(cat, h->index);
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 	int fd, socket_fd, r;
 
 	survive_tag(tag, SURVIVOR_SOCKET, cat->instance, h->index, fact->generation);
-	socket_fd = keep_take(server->keep, tag);
+	socket_fd = keeper_link_take(server->keeper, tag);
 	survive_tag(tag, SURVIVOR_LEDGER, cat->instance, h->index, fact->generation);
-	fd = keep_take(server->keep, tag);
+	fd = keeper_link_take(server->keeper, tag);
 	snprintf(why, ADOPT_WHY_MAX, "the ledger of client %" PRIu64 " %s", fact->id,
 		 fd < 0 ? "was not kept" : "is no ledger");
 	r = peer_adopt(&server->peers, h->ns, h->index, fact, &fd, socket_fd);
@@ -357,7 +357,7 @@ static int known_init(struct object_ids *known, struct server *server)
 	list_for_each_entry(ns, &server->namespaces.list, link) {
 		known->list[known->count++].instance = ns->state.instance;
 		for (uint32_t i = 0; i < ns->state.catalog.segments.high; i++) {
-			const struct segment *seg = ns->state.memory.segments[i];
+			const struct segment *seg = ns->state.segments.segments[i];
 
 			if (seg)
 				known->list[known->count++] = (struct object_id){
@@ -446,12 +446,12 @@ static void denied_end(struct peers *peers)
 {
 	struct peer *peer, *after;
 	const char *name;
-	unsigned looks;
+	unsigned budget;
 
 	list_for_each_entry_safe(peer, after, &peers->list, link) {
-		looks = UINT_MAX;
+		budget = UINT_MAX;
 		if (!peer->may_publish) {
-			rings_leave(peer->state, &peer->client, &looks);
+			rings_leave(peer->state, &peer->client, &budget);
 			claims_leave(peer->state, &peer->client);
 		}
 		if (!peer->denied || peer->dropping)
@@ -474,12 +474,12 @@ static void denied_end(struct peers *peers)
 int takeover_rest_forget(struct server *server)
 {
 	const struct kept *kept;
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 	int r = 0;
 
-	while (!r && (kept = kept_any(&server->keep->list))) {
+	while (!r && (kept = kept_any(&server->keeper->list))) {
 		memcpy(tag, kept->tag, sizeof(tag));
-		r = peers_forget_kept(&server->peers, tag, keep_take(server->keep, tag));
+		r = peers_forget_kept(&server->peers, tag, keeper_link_take(server->keeper, tag));
 	}
 	return r;
 }

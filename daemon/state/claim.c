@@ -190,7 +190,7 @@ int claim_new(struct state *st, struct client *c, const struct name_key *name,
 	return 0;
 }
 
-static void claim_answer(struct shared *shared, struct claim *claim, unsigned what)
+static void claim_answer(struct common *common, struct claim *claim, unsigned what)
 {
 	struct notice *n = claim->notice;
 
@@ -200,7 +200,7 @@ static void claim_answer(struct shared *shared, struct claim *claim, unsigned wh
 								.serial = claim->serial },
 						    .what = what };
 	claim->notice = NULL;
-	notice_due(shared, n);
+	notice_due(common, n);
 }
 
 /* Gives the claim, which is in no bucket and no fact any more, to the client that has waited
@@ -217,7 +217,7 @@ static void claim_pass(struct state *st, struct claim *claim)
 	list_del(&next->link);
 	list_move_all(&next->queue, &claim->queue);
 	claim_grant(st, next);
-	claim_answer(st->shared, next, WIRE_CLAIM_YOURS);
+	claim_answer(st->common, next, WIRE_CLAIM_YOURS);
 }
 
 /* A wait still has its notice, a granted claim has none. */
@@ -271,20 +271,20 @@ void claims_published(struct state *st, uint32_t name)
 	if (!claim)
 		return;
 	st->claims.count--;
-	list_move_all(&st->shared->claims_over, &claim->queue);
+	list_move_all(&st->common->claims_over, &claim->queue);
 	claim_free(claim);
 }
 
-bool claims_go(struct shared *shared, unsigned n)
+bool claims_go(struct common *common, unsigned n)
 {
 	struct claim *claim;
 
-	while (n-- && !list_empty(&shared->claims_over)) {
-		claim = list_first_entry(&shared->claims_over, struct claim, link);
-		claim_answer(shared, claim, WIRE_CLAIM_PUBLISHED);
+	while (n-- && !list_empty(&common->claims_over)) {
+		claim = list_first_entry(&common->claims_over, struct claim, link);
+		claim_answer(common, claim, WIRE_CLAIM_PUBLISHED);
 		claim_free(claim);
 	}
-	return !list_empty(&shared->claims_over);
+	return !list_empty(&common->claims_over);
 }
 
 /* ---- those that a former daemon granted ----------------------------------------------------- */

@@ -33,7 +33,7 @@ void claims_leave(struct state *st, struct client *c);
 /* The name with that index was published. */
 void claims_published(struct state *st, uint32_t name);
 /* Answers up to @n waiting clients whose names were published. True: there are more. */
-bool claims_go(struct shared *shared, unsigned n);
+bool claims_go(struct common *common, unsigned n);
 /*
  * Restores the claims that a former daemon granted to clients that are still connected, unless
  * their names have been published. To be called after client_adopt() of all. -ENOMEM,

@@ -32,7 +32,7 @@
  * page. */
 #define TMPFS_MAGIC_NUMBER 0x01021994
 
-void client_init(struct client *c, struct shared *sh, const struct client_identity *who)
+void client_init(struct client *c, struct common *sh, const struct client_identity *who)
 {
 	*c = (struct client){ .id = ++sh->next_client_id,
 			      .uid = who->uid,
@@ -154,7 +154,7 @@ static uint64_t ledger_inode(int fd)
 
 /* True if a connection, of any namespace, has handed in the same memfd. It would be mapped as long
  * as either lives. */
-static bool ledger_is_taken(struct shared *sh, uint64_t inode)
+static bool ledger_is_taken(struct common *sh, uint64_t inode)
 {
 	const struct client *c;
 
@@ -174,7 +174,7 @@ static void client_survives(const struct client *c, struct state *st)
 				    .generation = c->generation };
 
 	memcpy(fact.label, c->label, sizeof(fact.label));
-	survive_client(st->shared, &st->catalog, c->index, &fact, c->ledger_fd);
+	survive_client(st->common, &st->catalog, c->index, &fact, c->ledger_fd);
 }
 
 int client_serve(struct client *c, struct state *st, int *fd, uint64_t size, const char **why)
@@ -188,7 +188,7 @@ int client_serve(struct client *c, struct state *st, int *fd, uint64_t size, con
 		       : "the ledger does not have ledger_size(max_tensors) bytes";
 	if (!*why)
 		inode = ledger_inode(*fd);
-	if (!*why && ledger_is_taken(st->shared, inode))
+	if (!*why && ledger_is_taken(st->common, inode))
 		*why = "the ledger is another connection's already";
 	if (*why)
 		return STATE_E_INVALID;
@@ -216,7 +216,7 @@ int client_serve(struct client *c, struct state *st, int *fd, uint64_t size, con
 	c->ledger_slots = slots;
 	c->ledger_inode = inode;
 	c->ledger_fd = take_fd(fd);
-	list_add_tail(&st->shared->ledgers, &c->ledger_link);
+	list_add_tail(&st->common->ledgers, &c->ledger_link);
 	st->served[c->index] = c;
 	client_survives(c, st);
 	atomic_store(&st->catalog.client_words[c->index], live_word(c->generation));
@@ -244,7 +244,7 @@ int client_adopt(struct client *c, struct state *st, uint32_t index, const struc
 	c->index = index;
 	c->generation = fact->generation;
 	c->published = true; /* unknown, so assumed */
-	list_add_tail(&st->shared->ledgers, &c->ledger_link);
+	list_add_tail(&st->common->ledgers, &c->ledger_link);
 	st->served[index] = c;
 	if (!served)
 		client_end_leases(c, st); /* before its ledger is read */
@@ -286,12 +286,12 @@ void client_drop_ledger(struct client *c, struct state *st)
 {
 	st->served[c->index] = NULL;
 	list_del(&c->ledger_link);
-	survive_client_ended(st->shared, &st->catalog, c->index);
+	survive_client_ended(st->common, &st->catalog, c->index);
 	client_unmap_ledger(c);
 	free(c->pages);
 	c->pages = NULL;
 	/* it may have many pages, and ours may be the last descriptor */
-	closer_take(&st->shared->closer, take_fd(&c->ledger_fd),
+	closer_take(&st->common->closer, take_fd(&c->ledger_fd),
 		    c->account ? account_top(c->account) : NULL);
 }
 
@@ -368,29 +368,29 @@ uint64_t client_last_use(const struct client *c, uint32_t slot, uint64_t now)
 
 /* Skips the slots of a page that exists and has no leases: most of a large ledger, when adoption
  * reads those of all clients. ORDER: as in client_leases_on(). */
-static void unleased_pass(const struct client *c, uint32_t high, uint32_t *slot, unsigned *looks)
+static void unleased_pass(const struct client *c, uint32_t high, uint32_t *slot, unsigned *budget)
 {
 	const _Atomic uint32_t *held = ledger_held(c->ledger, c->ledger_slots);
 	uint32_t at = *slot, end = (at / LEDGER_PAGE_SLOTS + 1) * LEDGER_PAGE_SLOTS;
 
 	end = end < high ? end : high;
-	end = end - at < *looks ? end : at + *looks;
+	end = end - at < *budget ? end : at + *budget;
 	while (at < end && !atomic_load(&held[at]))
 		at++;
-	*looks -= at - *slot;
+	*budget -= at - *slot;
 	*slot = at;
 }
 
 static bool next_leased(const struct client *c, const struct state *st, uint32_t *slot,
-			unsigned *looks, uint32_t *leases)
+			unsigned *budget, uint32_t *leases)
 {
-	while (*looks && *slot < st->catalog.rows.high) {
+	while (*budget && *slot < st->catalog.rows.high) {
 		if (c->ledger && has_counters(c, *slot)) {
-			unleased_pass(c, st->catalog.rows.high, slot, looks);
-			if (!*looks || *slot >= st->catalog.rows.high)
+			unleased_pass(c, st->catalog.rows.high, slot, budget);
+			if (!*budget || *slot >= st->catalog.rows.high)
 				return false;
 		}
-		--*looks;
+		--*budget;
 		if (c->ledger && !has_counters(c, *slot)) {
 			*slot = (*slot / LEDGER_PAGE_SLOTS + 1) * LEDGER_PAGE_SLOTS;
 			continue;
@@ -429,11 +429,11 @@ bool client_next_mapped(const struct client *c, uint32_t segments, uint32_t *seg
 }
 
 bool client_next_held(const struct client *c, const struct state *st, uint32_t *slot,
-		      unsigned *looks, uint32_t *leases)
+		      unsigned *budget, uint32_t *leases)
 {
 	enum row_state row;
 
-	while (next_leased(c, st, slot, looks, leases)) {
+	while (next_leased(c, st, slot, budget, leases)) {
 		row = row_word_state(catalog_row(&st->catalog, *slot)->word);
 		if (row == ROW_LIVE || row == ROW_RETIRED)
 			return true;
@@ -443,17 +443,17 @@ bool client_next_held(const struct client *c, const struct state *st, uint32_t *
 }
 
 bool client_sum(const struct client *c, const struct state *st, struct client_sums *sums,
-		unsigned looks)
+		unsigned budget)
 {
 	uint32_t leases;
 
-	while (client_next_held(c, st, &sums->slot, &looks, &leases)) {
+	while (client_next_held(c, st, &sums->slot, &budget, &leases)) {
 		sums->leases += leases;
 		sums->tensors++;
 		sums->bytes += catalog_row(&st->catalog, sums->slot)->nbytes;
 		sums->slot++;
 	}
-	return !looks;
+	return !budget;
 }
 
 /* Notices to clients; see client.h. Loop thread only. */
@@ -498,13 +498,13 @@ struct notice *notice_free(struct notice *n)
 	return NULL;
 }
 
-void notice_due(struct shared *shared, struct notice *n)
+void notice_due(struct common *common, struct notice *n)
 {
 	count_due(n, true);
 	list_del(&n->link);
 	list_add_tail(&n->client->notices, &n->link);
 	if (list_empty(&n->client->notified))
-		list_add_tail(&shared->notified, &n->client->notified);
+		list_add_tail(&common->notified, &n->client->notified);
 }
 
 struct notice *notice_next(struct client *c)

@@ -75,7 +75,7 @@ struct client {
 	/* Its ledger claims more mappings than its user may have, or cannot be read. */
 	bool liar;
 
-	struct list bound; /* of struct life, by bound: tensors that end with its connection */
+	struct list bound; /* of struct lifetime, by bound: tensors that end with its connection */
 
 	struct list rings; /* of struct ring, by of_client: those it may publish to */
 	uint32_t ring_count;
@@ -104,7 +104,7 @@ struct client {
 	struct {
 		enum {
 			END_LEAVES, /* ends everything that ends with the connection */
-			END_LOOKS,  /* finds out whether any process has the ledger mapped */
+			END_BUDGET, /* finds out whether any process has the ledger mapped */
 			END_SCANS,  /* one has: searches the ledger for a lease */
 			END_GIVES,  /* nobody has: gives back all that is left */
 		} stage;
@@ -120,7 +120,7 @@ struct client_identity {
 };
 
 /* Initializes a client that is in no namespace yet. */
-void client_init(struct client *c, struct shared *sh, const struct client_identity *who);
+void client_init(struct client *c, struct common *sh, const struct client_identity *who);
 /* Gives it a slot in the catalog of a namespace. STATE_E_CLIENTS: all are taken; -ENOMEM. */
 int client_join(struct client *c, struct state *st);
 
@@ -163,11 +163,11 @@ bool client_has_uses(const struct client *c, uint32_t slot);
 uint64_t client_last_use(const struct client *c, uint32_t slot, uint64_t now);
 /*
  * Moves *@slot to the next LIVE or RETIRED slot, itself included, on which @c has leases. Counts
- * *@looks down with each slot, or page of the ledger without leases. False: there is none, or
- * *@looks has become 0 and the caller goes on later at *@slot.
+ * *@budget down with each slot, or page of the ledger without leases. False: there is none, or
+ * *@budget has become 0 and the caller goes on later at *@slot.
  */
 bool client_next_held(const struct client *c, const struct state *st, uint32_t *slot,
-		      unsigned *looks, uint32_t *leases);
+		      unsigned *budget, uint32_t *leases);
 /* Moves *@segment to the next index, itself included, below @segments, that @c has mapped by its
  * ledger, in that *@generation. */
 bool client_next_mapped(const struct client *c, uint32_t segments, uint32_t *segment,
@@ -179,7 +179,7 @@ struct client_sums {
 };
 /* Adds to @sums, which is zero at first, by that many looks. True: there is more to count. */
 bool client_sum(const struct client *c, const struct state *st, struct client_sums *sums,
-		unsigned looks);
+		unsigned budget);
 
 /*
  * Notices: unsolicited messages, and answers that come much later. The request that leads to a
@@ -205,7 +205,7 @@ struct notice {
 int notice_new(struct notice **np, struct client *c);
 struct notice *notice_free(struct notice *n);
 /* Queues the notice for its client, and the client in shared->notified, for serve/ to send it. */
-void notice_due(struct shared *shared, struct notice *n);
+void notice_due(struct common *common, struct notice *n);
 
 /* Takes a notice that is part of something else out of its list. */
 void notice_withdraw(struct notice *n);
@@ -235,11 +235,11 @@ struct holding {
 int holding_make(struct state *st, struct client *c, struct segment *seg);
 /* The same for a holding that a ledger shows at adoption, as account_adopt_stated(). */
 int holding_adopt(struct state *st, struct client *c, struct segment *seg);
-/* Ends *@looks holdings of @c. Rows that stand at them stay there until they move on. True: @c
+/* Ends *@budget holdings of @c. Rows that stand at them stay there until they move on. True: @c
  * holds nothing any more. */
-bool holdings_leave(struct state *st, struct client *c, unsigned *looks);
+bool holdings_leave(struct state *st, struct client *c, unsigned *budget);
 /* Frees at most @most holdings of segments that have ended. True: there are more. */
-bool holdings_bury(struct shared *sh, unsigned most);
+bool holdings_bury(struct common *sh, unsigned most);
 
 /* The list of holdings along which the rows of @seg walk. */
 static inline struct list *holdings_of(struct state *st, struct segment *seg)
@@ -270,8 +270,8 @@ enum client_left {
 	CLIENT_OVER,	 /* everything is given back */
 };
 
-/* Continues the end of @c, by some @looks. */
-enum client_left client_end_step(struct client *c, struct state *st, unsigned looks);
+/* Continues the end of @c, by some @budget. */
+enum client_left client_end_step(struct client *c, struct state *st, unsigned budget);
 /*
  * To be called after CLIENT_LOOK, or for an orphan. A process may keep reading and writing the
  * client's memory as long as it has the ledger mapped. The caller finds that out by

@@ -29,9 +29,9 @@ enum { WORDS_PER_LOOK = 16 };
 
 /* ---- steps; each returns whether it has come to its end ------------------------------------- */
 
-static bool drafts_leave(struct client *c, struct state *st, unsigned *looks)
+static bool drafts_leave(struct client *c, struct state *st, unsigned *budget)
 {
-	for (; *looks && c->draft_head != CATALOG_NONE; --*looks)
+	for (; *budget && c->draft_head != CATALOG_NONE; --*budget)
 		draft_leave(st, c, c->draft_head);
 	return c->draft_head == CATALOG_NONE;
 }
@@ -42,28 +42,28 @@ static void segment_leave(struct segment *seg, bool reuse)
 	list_del(&seg->writer_link);
 	seg->writer = 0;
 	if (reuse && seg->extents == 0 && (segment_is_small(seg) || !seg->storage->named))
-		memory_end(seg);
+		segments_end(seg);
 }
 
-static bool segments_leave(struct list *segments, bool reuse, unsigned *looks)
+static bool segments_leave(struct list *segments, bool reuse, unsigned *budget)
 {
-	for (; *looks && !list_empty(segments); --*looks)
+	for (; *budget && !list_empty(segments); --*budget)
 		segment_leave(list_first_entry(segments, struct segment, writer_link), reuse);
 	return list_empty(segments);
 }
 
 void client_lets_go(struct state *st, struct client *c, uint32_t segment, uint32_t generation)
 {
-	struct segment *seg = memory_find(&st->memory, segment, generation);
+	struct segment *seg = segments_find(&st->segments, segment, generation);
 
 	if (seg && !seg->device && seg->writer == c->id && segment_is_handed(seg))
 		segment_leave(seg, true);
 }
 
-static bool smalls_leave(struct client *c, bool reuse, unsigned *looks)
+static bool smalls_leave(struct client *c, bool reuse, unsigned *budget)
 {
 	for (unsigned i = 0; i <= SMALL_EMPTY; i++) {
-		if (!segments_leave(&c->small[i], reuse, looks))
+		if (!segments_leave(&c->small[i], reuse, budget))
 			return false;
 	}
 	return true;
@@ -78,21 +78,21 @@ static void ledger_leave(struct client *c, struct state *st)
 }
 
 /* Ends everything that ends with the connection, even if its process lives on. */
-static bool connection_leave(struct client *c, struct state *st, unsigned *looks)
+static bool connection_leave(struct client *c, struct state *st, unsigned *budget)
 {
 	claims_leave(st, c); /* at most CLIENT_CLAIMS_MAX */
 	watches_leave(st, c);
-	return rings_leave(st, c, looks) && group_leave(st, c, looks) &&
-	       device_leave(st, c, looks) && expire_bound(st, c, looks) &&
-	       lifetime_remember(st, c, looks);
+	return rings_leave(st, c, budget) && group_leave(st, c, budget) &&
+	       device_leave(st, c, budget) && expire_bound(st, c, budget) &&
+	       lifetime_remember(st, c, budget);
 }
 
 /* Ends everything that the process could use while it had the ledger mapped. */
-static bool client_leave(struct client *c, struct state *st, bool reuse, unsigned *looks)
+static bool client_leave(struct client *c, struct state *st, bool reuse, unsigned *budget)
 {
 	ledger_leave(c, st);
-	return (!reuse || drafts_leave(c, st, looks)) && smalls_leave(c, reuse, looks) &&
-	       segments_leave(&c->large, reuse, looks) && holdings_leave(st, c, looks);
+	return (!reuse || drafts_leave(c, st, budget)) && smalls_leave(c, reuse, budget) &&
+	       segments_leave(&c->large, reuse, budget) && holdings_leave(st, c, budget);
 }
 
 /* Ends the client, which has nothing left. */
@@ -111,9 +111,9 @@ static void client_finish(struct client *c, struct state *st)
  * leases (D1): a counter that was 0 stays 0, except for gets that lose their race. So slots before
  * the cursor need no second look.
  */
-static enum client_left orphan_scan(struct client *c, struct state *st, unsigned looks)
+static enum client_left orphan_scan(struct client *c, struct state *st, unsigned budget)
 {
-	unsigned words = looks * WORDS_PER_LOOK;
+	unsigned words = budget * WORDS_PER_LOOK;
 	uint32_t leases;
 	bool held;
 
@@ -144,21 +144,21 @@ void client_end(struct client *c, struct state *st)
 	watches_producer_ended(st, c);
 }
 
-enum client_left client_end_step(struct client *c, struct state *st, unsigned looks)
+enum client_left client_end_step(struct client *c, struct state *st, unsigned budget)
 {
 	if (c->index == CATALOG_NONE)
 		return CLIENT_OVER;
 	if (c->end.stage == END_LEAVES) {
-		if (!connection_leave(c, st, &looks))
+		if (!connection_leave(c, st, &budget))
 			return CLIENT_MORE;
-		c->end.stage = c->ledger_fd >= 0 ? END_LOOKS : END_GIVES;
+		c->end.stage = c->ledger_fd >= 0 ? END_BUDGET : END_GIVES;
 		c->end.slot = 0;
 	}
-	if (c->end.stage == END_LOOKS)
+	if (c->end.stage == END_BUDGET)
 		return CLIENT_LOOK;
 	if (c->end.stage == END_SCANS)
-		return orphan_scan(c, st, looks);
-	if (!client_leave(c, st, true, &looks))
+		return orphan_scan(c, st, budget);
+	if (!client_leave(c, st, true, &budget))
 		return CLIENT_MORE;
 	client_finish(c, st);
 	return CLIENT_OVER;
@@ -174,17 +174,17 @@ void client_looked(struct client *c, bool mapped)
 
 void client_deinit(struct client *c, struct state *st, bool reuse)
 {
-	unsigned looks = UINT_MAX;
+	unsigned budget = UINT_MAX;
 
 	if (c->index == CATALOG_NONE)
 		return;
 	claims_leave(st, c);
 	watches_leave(st, c);
 	client_end_leases(c, st);
-	rings_leave(st, c, &looks);
-	group_leave(st, c, &looks);
-	device_leave(st, c, &looks);
+	rings_leave(st, c, &budget);
+	group_leave(st, c, &budget);
+	device_leave(st, c, &budget);
 	list_del(&c->bound);
-	client_leave(c, st, reuse, &looks);
+	client_leave(c, st, reuse, &budget);
 	client_finish(c, st);
 }

@@ -5,13 +5,13 @@
 #include "daemon/state/common.h"
 #include "daemon/state/facts.h"
 
-static void pool_init(struct shared *sh, enum share share, uint64_t capacity)
+static void pool_init(struct common *sh, enum share share, uint64_t capacity)
 {
 	sh->pools[share] = pool_make(&sh->accounts, share, capacity);
 }
 
 /* A client may need many mappings, but few waits. */
-static void pools_init(struct shared *sh, const struct shared_limits *limits)
+static void pools_init(struct common *sh, const struct common_limits *limits)
 {
 	pool_init(sh, SHARE_CONNECTIONS, limits->max_clients);
 	pool_init(sh, SHARE_PARTIAL, (limits->max_clients + 1) / 2);
@@ -21,16 +21,16 @@ static void pools_init(struct shared *sh, const struct shared_limits *limits)
 	pool_init(sh, SHARE_IN_FLIGHT, limits->flight_fds_max);
 }
 
-void shared_init(struct shared *sh, const struct shared_limits *limits)
+void common_init(struct common *sh, const struct common_limits *limits)
 {
-	*sh = (struct shared){ .uid = geteuid(),
+	*sh = (struct common){ .uid = geteuid(),
 			       .versions = limits->versions,
 			       .versions_known = limits->versions,
 			       .versions_since = limits->versions_since,
 			       .warm_ns = limits->warm_ns,
 			       .capacity_option = limits->capacity_option ? limits->capacity_option
 									  : "--capacity",
-			       .keep = limits->keep };
+			       .keeper = limits->keeper };
 	list_init(&sh->ledgers);
 	list_init(&sh->claims_over);
 	list_init(&sh->notified);
@@ -44,7 +44,7 @@ void shared_init(struct shared *sh, const struct shared_limits *limits)
 	segment_store_init(&sh->store, &sh->accounts, limits->capacity, limits->fds_max);
 }
 
-void shared_deinit(struct shared *sh)
+void common_deinit(struct common *sh)
 {
 	segment_store_deinit(&sh->store);
 	closer_deinit(&sh->closer);

@@ -9,9 +9,9 @@
 #include "util/heap.h"
 #include "util/list.h"
 
-struct keep;
+struct keeper_link;
 
-struct shared {
+struct common {
 	struct accounts accounts;
 	struct pool pools[SHARE_DEVICE]; /* those outside of namespaces: from SHARE_CONNECTIONS on
 					  */
@@ -22,9 +22,9 @@ struct shared {
 	struct list notified; /* of struct client: they have notices that serve/ has not looked at
 				 yet */
 	struct list claims_over; /* of struct claim: waits whose names were published */
-	struct list changed;	 /* of struct memory: their numbers are to be published */
+	struct list changed;	 /* of struct segments: their numbers are to be published */
 	/* namespaces with work of that kind: */
-	struct list graves;   /* of struct memory, by burying: holdings to be freed */
+	struct list graves;   /* of struct segments, by burying: holdings to be freed */
 	struct list waking;   /* of struct catalog, by waker: sleepers to be woken */
 	struct heap expiring; /* of struct lifetimes, by next: when something is due there */
 	/* The highest version when our instance began, and when that was; see version_limit(). */
@@ -36,10 +36,12 @@ struct shared {
 	uint64_t warm_ns;     /* how long segments are kept warm */
 	const char *capacity_option; /* what sets the daemon's capacity, for error texts */
 	uint32_t uid;		     /* ours */
-	struct keep *keep; /* keeps descriptors for the next daemon; NULL: there is no keeper */
+	struct keeper_link *keeper;  /* keeps descriptors for the next daemon; NULL: there is no
+				      * keeper
+				      */
 };
 
-struct shared_limits {
+struct common_limits {
 	const struct share_rule *rules; /* lent */
 	const char *capacity_option;	/* what sets the capacity; NULL: --capacity */
 	unsigned rule_count;
@@ -52,7 +54,7 @@ struct shared_limits {
 	unsigned flight_fds_max; /* descriptors on their way to clients */
 	uint64_t warm_ns;
 	uint64_t versions, versions_since;
-	struct keep *keep; /* outlives us */
+	struct keeper_link *keeper; /* outlives us */
 };
 
 /* How many mappings all clients may have together. */
@@ -61,6 +63,6 @@ static inline uint64_t shared_mappings(uint32_t max_tensors)
 	return 8ULL * max_tensors;
 }
 
-void shared_init(struct shared *sh, const struct shared_limits *limits);
+void common_init(struct common *sh, const struct common_limits *limits);
 /* To be called when the states have ended. */
-void shared_deinit(struct shared *sh);
+void common_deinit(struct common *sh);

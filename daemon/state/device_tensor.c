@@ -290,12 +290,12 @@ static void placed_leave(struct state *st, struct client *c, uint32_t slot)
 		lease_moved(st, c->account, slot);
 }
 
-static bool all_placed_leave(struct state *st, struct client *c, unsigned *looks)
+static bool all_placed_leave(struct state *st, struct client *c, unsigned *budget)
 {
 	struct notice *n;
 	uint32_t slot;
 
-	for (; *looks && !list_empty(&c->placed); --*looks) {
+	for (; *budget && !list_empty(&c->placed); --*budget) {
 		n = list_first_entry(&c->placed, struct notice, link);
 		slot = n->slot;
 		if (!extent_unlink(st, slot))
@@ -306,14 +306,14 @@ static bool all_placed_leave(struct state *st, struct client *c, unsigned *looks
 }
 
 /* An export ends after its tensors, and its notices after both. */
-bool device_leave(struct state *st, struct client *c, unsigned *looks)
+bool device_leave(struct state *st, struct client *c, unsigned *budget)
 {
 	struct notice *n;
 
-	if (!import_leave(st, c, looks) || !all_placed_leave(st, c, looks) ||
-	    !export_leave(st, c, looks))
+	if (!import_leave(st, c, budget) || !all_placed_leave(st, c, budget) ||
+	    !export_leave(st, c, budget))
 		return false;
-	for (; *looks && (n = notice_next(c)); --*looks)
+	for (; *budget && (n = notice_next(c)); --*budget)
 		notice_sent(n);
 	if (notice_next(c))
 		return false;

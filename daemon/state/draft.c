@@ -52,8 +52,8 @@ int tensor_adopt(struct state *st, struct account *account, uint32_t slot, uint3
 	int r;
 
 	*t = (struct tensor){ .account = account,
-			      .share = slot,
-			      .share_prev = slot,
+			      .sibling = slot,
+			      .sibling_prev = slot,
 			      .owner = catalog_row_fact(&st->catalog, slot)->owner,
 			      .chunks = (uint16_t)chunks };
 	r = account_adopt(account, &st->catalog.pools[SHARE_TENSORS], 1);
@@ -97,7 +97,7 @@ static void doubt(struct state *st, struct client *c, uint32_t slot)
 
 	if (t->group)
 		return;
-	if (t->share != slot && !client_leases_on(c, slot)) {
+	if (t->sibling != slot && !client_leases_on(c, slot)) {
 		draft_give_up(st, c, slot);
 		return;
 	}
@@ -119,17 +119,17 @@ static struct tensor *prefetched_doubted(const struct client *c)
 
 /* The client's ledger counts the drafts that it uses. The others are unused prefetched ones, and
  * those whose DRAFT answer never arrived. */
-bool drafts_doubt(struct state *st, struct client *c, unsigned looks)
+bool drafts_doubt(struct state *st, struct client *c, unsigned budget)
 {
 	struct tensor *t;
 
-	for (; looks && !list_empty(&c->doubted); looks--) {
+	for (; budget && !list_empty(&c->doubted); budget--) {
 		t = list_first_entry(&c->doubted, struct tensor, link);
 		list_del(&t->link);
 		t->doubted = false;
 		doubt(st, c, (uint32_t)(t - st->tensors));
 	}
-	for (; looks && (t = prefetched_doubted(c)); looks--) {
+	for (; budget && (t = prefetched_doubted(c)); budget--) {
 		t->doubted = false;
 		prefetch_try_back(st, c, (uint32_t)(t - st->tensors));
 	}
@@ -138,9 +138,9 @@ bool drafts_doubt(struct state *st, struct client *c, unsigned looks)
 
 /* Those that have gone since @left was counted make this look at some twice. The memory of a group
  * is given up by ABORT. */
-bool drafts_unbind(struct state *st, struct client *c, uint32_t *left, unsigned *looks)
+bool drafts_unbind(struct state *st, struct client *c, uint32_t *left, unsigned *budget)
 {
-	for (; *looks && *left && c->draft_head != CATALOG_NONE; --*looks, --*left) {
+	for (; *budget && *left && c->draft_head != CATALOG_NONE; --*budget, --*left) {
 		uint32_t slot = c->draft_head;
 
 		c->draft_head = st->tensors[slot].next;

@@ -20,12 +20,12 @@ static void unname(struct state *st, uint32_t slot)
 	account_unref(a);
 }
 
-bool expire_bound(struct state *st, struct client *c, unsigned *looks)
+bool expire_bound(struct state *st, struct client *c, unsigned *budget)
 {
-	const struct life *life;
+	const struct lifetime *life;
 
-	for (; *looks && !list_empty(&c->bound); --*looks) {
-		life = list_first_entry(&c->bound, struct life, bound);
+	for (; *budget && !list_empty(&c->bound); --*budget) {
+		life = list_first_entry(&c->bound, struct lifetime, bound);
 		tensor_unname(st, c->account, (uint32_t)(life - st->lifetimes.of));
 	}
 	return list_empty(&c->bound);
@@ -37,10 +37,11 @@ void expire_step(struct state *st, int64_t now)
 	unsigned n = 0;
 
 	for (; n < EXPIRE_BATCH && l->expiring.top && (int64_t)l->expiring.top->key <= now; n++)
-		unname(st, (uint32_t)(container_of(l->expiring.top, struct life, expiry) - l->of));
+		unname(st,
+		       (uint32_t)(container_of(l->expiring.top, struct lifetime, expiry) - l->of));
 	if (l->look_again <= now) {
 		l->look_again = DEADLINE_NEVER;
-		st->shared->space_freed++; /* a tensor that was held may be evictable now */
+		st->common->space_freed++; /* a tensor that was held may be evictable now */
 		lifetime_schedule(st);
 	}
 }
@@ -54,9 +55,9 @@ static bool is_published(struct state *st, uint32_t slot)
 	       name_meaning(st, row->name) == ref_make(word >> 2, slot);
 }
 
-bool expire_segment(struct state *st, struct segment *seg, unsigned looks)
+bool expire_segment(struct state *st, struct segment *seg, unsigned budget)
 {
-	for (; looks && seg->spoiled < st->catalog.rows.high; looks--, seg->spoiled++) {
+	for (; budget && seg->spoiled < st->catalog.rows.high; budget--, seg->spoiled++) {
 		if (st->tensors[seg->spoiled].segment == seg && is_published(st, seg->spoiled))
 			unname(st, seg->spoiled);
 	}
@@ -80,7 +81,7 @@ enum {
 #define PAUSE_MIN_NS (10 * NS_PER_MS)
 #define PAUSE_MAX_NS NS_PER_SEC
 
-static uint32_t slot_of(const struct state *st, const struct life *life)
+static uint32_t slot_of(const struct state *st, const struct lifetime *life)
 {
 	return (uint32_t)(life - st->lifetimes.of);
 }
@@ -89,32 +90,32 @@ static uint32_t slot_of(const struct state *st, const struct life *life)
  * space. */
 static bool extent_is_evictable(const struct state *st, uint32_t slot)
 {
-	uint32_t other = st->tensors[slot].share;
+	uint32_t other = st->tensors[slot].sibling;
 
 	for (unsigned n = 0; other != slot && n < SHARERS_MAX; n++) {
 		const struct catalog_row *row = catalog_row(&st->catalog, other);
 
 		if (row_word_state(row->word) == ROW_LIVE && !(row->flags & ROW_EVICTABLE))
 			return false;
-		other = st->tensors[other].share;
+		other = st->tensors[other].sibling;
 	}
 	return true;
 }
 
 /* Puts the last use into *@use. False: the tensor cannot be given up now. */
-static bool look(struct state *st, struct life *life, uint64_t *use)
+static bool look(struct state *st, struct lifetime *life, uint64_t *use)
 {
 	uint64_t now = ledger_clock((uint64_t)now_mono_coarse_ns()), got;
 	uint32_t slot = slot_of(st, life);
 
-	life->looked = st->lifetimes.looks;
+	life->looked = st->lifetimes.budget;
 	if (lease_look(st, slot, now, &got) || !extent_is_evictable(st, slot))
 		return false;
 	*use = got ? use_of_get(got) : 0;
 	return true;
 }
 
-static void set_aside(struct life *life)
+static void set_aside(struct lifetime *life)
 {
 	life->seen = use_of_get(ledger_clock((uint64_t)now_mono_coarse_ns()));
 	heap_remove(&life->set->idle, &life->idle);
@@ -123,7 +124,7 @@ static void set_aside(struct life *life)
 }
 
 /* Looks at a busy one again. If it is free now, it was in use at least until the last look. */
-static void look_at_busy(struct state *st, struct life *life)
+static void look_at_busy(struct state *st, struct lifetime *life)
 {
 	uint64_t use;
 
@@ -136,7 +137,7 @@ static void look_at_busy(struct state *st, struct life *life)
 }
 
 /* Looks at the top of the idle ones. True: it was given up. */
-static bool try_idle(struct state *st, struct life *life)
+static bool try_idle(struct state *st, struct lifetime *life)
 {
 	uint64_t key = life->idle.key, use = 0;
 	bool idle = look(st, life, &use);
@@ -153,33 +154,33 @@ static bool try_idle(struct state *st, struct life *life)
 }
 
 /* The first busy one that was not looked at since then, or NULL. */
-static struct life *next_busy(const struct evictables *set, uint64_t since)
+static struct lifetime *next_busy(const struct evictables *set, uint64_t since)
 {
-	struct life *life;
+	struct lifetime *life;
 
 	if (list_empty(&set->busy))
 		return NULL;
-	life = list_first_entry(&set->busy, struct life, busy);
+	life = list_first_entry(&set->busy, struct lifetime, busy);
 	return life->looked > since ? NULL : life;
 }
 
 /* Half of the looks may go to busy ones first, since one of them may be the least recently used. */
-static bool evict_from(struct state *st, struct evictables *set, uint64_t since, unsigned *looks)
+static bool evict_from(struct state *st, struct evictables *set, uint64_t since, unsigned *budget)
 {
-	unsigned again = *looks / 2;
-	struct life *busy;
+	unsigned again = *budget / 2;
+	struct lifetime *busy;
 
-	while (*looks) {
+	while (*budget) {
 		busy = next_busy(set, since);
 		if (busy && (again || !set->idle.top)) {
 			look_at_busy(st, busy);
 			again -= again > 0;
 		} else if (!set->idle.top) {
 			return false;
-		} else if (try_idle(st, container_of(set->idle.top, struct life, idle))) {
+		} else if (try_idle(st, container_of(set->idle.top, struct lifetime, idle))) {
 			return true;
 		}
-		--*looks;
+		--*budget;
 	}
 	return false;
 }
@@ -201,7 +202,7 @@ static void oldest_first(struct state *st)
 
 /* Evicts from other users' sets on the same memory, in turn. */
 static bool evict_others(struct state *st, const struct client *c, const struct device *device,
-			 uint64_t since, unsigned *looks)
+			 uint64_t since, unsigned *budget)
 {
 	struct evictables *set, *after;
 	struct list done;
@@ -210,13 +211,14 @@ static bool evict_others(struct state *st, const struct client *c, const struct 
 	list_init(&done);
 	oldest_first(st);
 	list_for_each_entry_safe(set, after, &st->lifetimes.sets, link) {
-		if (evicted || !*looks)
+		if (evicted || !*budget)
 			break;
 		if (set->uid == c->uid || set->device != device)
 			continue;
 		list_del(&set->link);
 		list_add_tail(&done, &set->link);
-		evicted = evict_from(st, set, since, looks); /* this may have been the set's last */
+		evicted = evict_from(st, set, since, budget); /* this may have been the set's last
+							       */
 	}
 	list_move_all(&st->lifetimes.sets, &done);
 	return evicted;
@@ -244,7 +246,7 @@ enum evicted evict_one(struct state *st, const struct client *c, const struct de
 		       bool own, struct eviction *eviction)
 {
 	bool goes_on = eviction->left && (own || !eviction->only_own), evicted = false;
-	unsigned looks = LOOKS;
+	unsigned budget = LOOKS;
 	struct evictables *set;
 
 	if (list_empty(&st->lifetimes.sets))
@@ -253,21 +255,21 @@ enum evicted evict_one(struct state *st, const struct client *c, const struct de
 		return EVICTED_NONE;
 	if (!goes_on) { /* one look more: each may be found to be used later than was known */
 		eviction->left = candidates(st, c, device, own) + 1;
-		eviction->since = st->lifetimes.looks;
+		eviction->since = st->lifetimes.budget;
 		eviction->only_own = own;
 	}
-	st->lifetimes.looks++;
+	st->lifetimes.budget++;
 	set = lifetime_evictables(st, c->uid, device);
 	if (set)
-		evicted = evict_from(st, set, eviction->since, &looks);
+		evicted = evict_from(st, set, eviction->since, &budget);
 	if (!evicted && !own)
-		evicted = evict_others(st, c, device, eviction->since, &looks);
+		evicted = evict_others(st, c, device, eviction->since, &budget);
 	if (evicted) {
 		eviction->left = 0;
 		st->lifetimes.pause_ns = 0;
 		return EVICTED_ONE;
 	}
-	if (looks || eviction->left <= LOOKS) { /* all were looked at, now or in former calls */
+	if (budget || eviction->left <= LOOKS) { /* all were looked at, now or in former calls */
 		if (goes_on)
 			eviction->rest = now_mono_ns() + pause_of(st);
 		eviction->left = 0;

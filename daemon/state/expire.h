@@ -8,12 +8,12 @@
 
 /* Ends a few of them. lifetime_due() tells when to call again. @now: of the monotonic clock. */
 void expire_step(struct state *st, int64_t now);
-/* Ends tensors that are bound to the connection of @c, as by DELETE, by *@looks looks at rows.
+/* Ends tensors that are bound to the connection of @c, as by DELETE, by *@budget looks at rows.
  * True: that was all. */
-bool expire_bound(struct state *st, struct client *c, unsigned *looks);
-/* Unnames all tensors in @seg, from the row @seg->spoiled on, by looking at @looks rows. True: that
- * was all. */
-bool expire_segment(struct state *st, struct segment *seg, unsigned looks);
+bool expire_bound(struct state *st, struct client *c, unsigned *budget);
+/* Unnames all tensors in @seg, from the row @seg->spoiled on, by looking at @budget rows. True:
+ * that was all. */
+bool expire_segment(struct state *st, struct segment *seg, unsigned budget);
 
 /* Eviction: gives up evictable tensors that nobody holds, least recently used first. */
 

@@ -20,7 +20,7 @@
 struct segment *export_find(const struct state *st, const struct client *c, uint32_t index,
 			    uint32_t generation)
 {
-	struct segment *seg = memory_find(&st->memory, index, generation);
+	struct segment *seg = segments_find(&st->segments, index, generation);
 
 	return seg && seg->device && seg->device->producer == c && seg->state != SEGMENT_TO_DESTROY
 		       ? seg
@@ -29,7 +29,7 @@ struct segment *export_find(const struct state *st, const struct client *c, uint
 
 static struct survive_part part_name(const struct segment *seg, uint32_t part)
 {
-	return (struct survive_part){ .instance = seg->memory->catalog->instance,
+	return (struct survive_part){ .instance = seg->segments->catalog->instance,
 				      .size = seg->device->part[part].size,
 				      .index = seg->index,
 				      .generation = seg->generation,
@@ -45,10 +45,10 @@ static void segment_add_part(struct segment *seg, uint64_t size, int fd_take)
 	device_memory_add(seg->device, size, fd_take);
 	if (!seg->device->mortal) {
 		name = part_name(seg, part);
-		survive_part(seg->memory->shared, seg->memory->catalog, &name, fd_take);
+		survive_part(seg->segments->common, seg->segments->catalog, &name, fd_take);
 	}
 	if (device_memory_complete(seg->device))
-		memory_live(seg);
+		segments_live(seg);
 }
 
 /* Frees a segment to destroy once nobody has it open any more, and its parts are closed. */
@@ -60,8 +60,8 @@ static void segment_left(struct state *st, struct segment *seg)
 		return;
 	assert(seg->extents == 0);
 	if (m->done)
-		notice_due(st->shared, m->done);
-	memory_free(seg);
+		notice_due(st->common, m->done);
+	segments_free(seg);
 }
 
 /* How many parts are closed in a turn: the keeper is told of each. */
@@ -69,26 +69,27 @@ enum { PARTS_AT_ONCE = 8 };
 
 static void parts_close(struct segment *seg)
 {
-	const struct memory *memory = seg->memory;
+	const struct segments *segments = seg->segments;
 	struct device_memory *m = seg->device;
 
 	for (unsigned n = 0; n < PARTS_AT_ONCE && m->arrived; n++) {
 		struct survive_part name = part_name(seg, m->arrived - 1);
 
 		if (!m->mortal)
-			survive_part_ended(memory->shared, memory->catalog, &name);
-		device_memory_close_part(m, survive_forgets(memory->shared));
+			survive_part_ended(segments->common, segments->catalog, &name);
+		device_memory_close_part(m, survive_forgets(segments->common));
 	}
 }
 
 /* Closes the parts of a segment, up to WIRE_PARTS_MAX, in turns of the user charged for them. */
 static void parts_end(struct segment *seg)
 {
-	const struct memory *memory = seg->memory;
+	const struct segments *segments = seg->segments;
 	struct device_memory *m = seg->device;
 
 	if (!m->mortal && m->hold)
-		survive_hold_ended(memory->shared, memory->catalog, seg->index, seg->generation);
+		survive_hold_ended(segments->common, segments->catalog, seg->index,
+				   seg->generation);
 	parts_close(seg);
 	if (!m->arrived)
 		return;
@@ -107,7 +108,7 @@ bool parts_go(struct account *account)
 		return false;
 	seg = list_first_entry(&account->parts, struct device_memory, ending)->segment;
 	parts_close(seg);
-	segment_left(container_of(seg->memory, struct state, memory), seg);
+	segment_left(container_of(seg->segments, struct state, segments), seg);
 	return !list_empty(&account->parts);
 }
 
@@ -115,10 +116,10 @@ static void segment_end(struct state *st, struct segment *seg)
 {
 	struct device_import *import;
 
-	memory_end(seg);
+	segments_end(seg);
 	parts_end(seg);
 	list_for_each_entry(import, &seg->device->importers, segment_link)
-		notice_due(st->shared, &import->unmap);
+		notice_due(st->common, &import->unmap);
 	segment_left(st, seg);
 }
 
@@ -137,7 +138,7 @@ static struct device_hold *hold_find(const struct client *c, const uint8_t id[DE
 static void hold_forget(const struct state *st, struct device_hold *hold)
 {
 	list_del(&hold->link);
-	device_hold_unref(hold, survive_forgets(st->shared));
+	device_hold_unref(hold, survive_forgets(st->common));
 }
 
 int export_keep(struct state *st, struct client *c, const struct wire_keep *m, int *fd,
@@ -154,7 +155,7 @@ int export_keep(struct state *st, struct client *c, const struct wire_keep *m, i
 		n++;
 	if (!before && n >= DEVICES_USER_MAX)
 		return STATE_E_DEVICES;
-	r = device_hold_new(&hold, &st->shared->devices, m->device, c->account, *fd);
+	r = device_hold_new(&hold, &st->common->devices, m->device, c->account, *fd);
 	if (r)
 		return r;
 	take_fd(fd);
@@ -171,14 +172,14 @@ static int export_make(struct state *st, struct client *c, const struct wire_exp
 	struct device_memory *memory;
 	int r;
 
-	r = device_memory_new(&memory, &st->shared->devices, m->device, c->account, m->size,
+	r = device_memory_new(&memory, &st->common->devices, m->device, c->account, m->size,
 			      m->parts, m->kind != SEGMENT_CUDA_IPC);
 	if (r)
 		return r == DEVICE_E_DEVICES ? STATE_E_DEVICES : r;
-	r = segment_new_on_device(segp, &st->shared->store, memory, m->size);
+	r = segment_new_on_device(segp, &st->common->store, memory, m->size);
 	if (r)
 		return r;
-	r = memory_add(&st->memory, *segp, c->account);
+	r = segments_add(&st->segments, *segp, c->account);
 	if (r) {
 		*segp = segment_free(*segp);
 		return r;
@@ -187,7 +188,7 @@ static int export_make(struct state *st, struct client *c, const struct wire_exp
 	if (!r)
 		r = notice_new(&memory->done, c);
 	if (r) {
-		memory_free(*segp);
+		segments_free(*segp);
 		return r;
 	}
 	row = catalog_segment(&st->catalog, (*segp)->index);
@@ -270,7 +271,7 @@ void export_extent_left(struct state *st, struct segment *seg, struct notice *fr
 {
 	seg->extents--;
 	if (freed)
-		notice_due(st->shared, freed);
+		notice_due(st->common, freed);
 	else if (seg->extents == 0)
 		segment_end(st, seg); /* its producer has ended and cannot use it again */
 }
@@ -294,9 +295,9 @@ static void export_orphan(struct state *st, struct segment *seg)
 		segment_end(st, seg);
 }
 
-bool export_leave(struct state *st, struct client *c, unsigned *looks)
+bool export_leave(struct state *st, struct client *c, unsigned *budget)
 {
-	for (; *looks && !list_empty(&c->exports); --*looks)
+	for (; *budget && !list_empty(&c->exports); --*budget)
 		export_orphan(st, list_first_entry(&c->exports, struct segment, writer_link));
 	if (!list_empty(&c->exports))
 		return false;
@@ -356,7 +357,7 @@ static void import_free(struct state *st, struct device_import *import)
 int import_new(struct state *st, struct client *c, const struct wire_import *m,
 	       struct segment **segp, bool *first, const char **why)
 {
-	struct segment *seg = memory_find(&st->memory, m->segment, m->segment_generation);
+	struct segment *seg = segments_find(&st->segments, m->segment, m->segment_generation);
 	int r;
 
 	if (!seg || (seg->device && seg->state == SEGMENT_TO_DESTROY))
@@ -379,16 +380,16 @@ int import_new(struct state *st, struct client *c, const struct wire_import *m,
 
 void import_end(struct state *st, struct client *c, uint32_t segment, uint32_t generation)
 {
-	struct segment *seg = memory_find(&st->memory, segment, generation);
+	struct segment *seg = segments_find(&st->segments, segment, generation);
 	struct device_import *import = seg && seg->device ? import_find(seg, c) : NULL;
 
 	if (import)
 		import_free(st, import);
 }
 
-bool import_leave(struct state *st, struct client *c, unsigned *looks)
+bool import_leave(struct state *st, struct client *c, unsigned *budget)
 {
-	for (; *looks && !list_empty(&c->imports); --*looks)
+	for (; *budget && !list_empty(&c->imports); --*budget)
 		import_free(st, list_first_entry(&c->imports, struct device_import, client_link));
 	return list_empty(&c->imports);
 }

@@ -43,9 +43,9 @@ void export_adopted(struct state *st, struct segment *seg);
 /* Closes some parts of segments that have ended, for that account of the daemon. True: there are
  * more. */
 bool parts_go(struct account *account);
-/* The producer's connection has ended: marks *@looks of its exports to end once they are empty.
+/* The producer's connection has ended: marks *@budget of its exports to end once they are empty.
  * True: it has no more. */
-bool export_leave(struct state *st, struct client *c, unsigned *looks);
+bool export_leave(struct state *st, struct client *c, unsigned *budget);
 
 /* @c opens and holds the segment from now on. *@first: it did not have it open before. Returns
  * STATE_E_NOT_FOUND, STATE_E_INVALID (why), STATE_E_IMPORTS, -ENOMEM. */
@@ -56,5 +56,5 @@ int import_new(struct state *st, struct client *c, const struct wire_import *m,
 int import_make(struct segment *seg, struct client *c);
 /* @c has closed the segment. Does nothing if @c did not have it open. */
 void import_end(struct state *st, struct client *c, uint32_t segment, uint32_t generation);
-/* Ends *@looks of the imports of @c. True: that was all. */
-bool import_leave(struct state *st, struct client *c, unsigned *looks);
+/* Ends *@budget of the imports of @c. True: that was all. */
+bool import_leave(struct state *st, struct client *c, unsigned *budget);

@@ -32,14 +32,14 @@ static void sort(struct client *c, struct segment *seg, unsigned class, bool emp
 	list_add_tail(&c->small[now], &seg->writer_link);
 }
 
-struct segment *small_take(struct client *c, uint64_t nbytes, unsigned looks, uint64_t *offset)
+struct segment *small_take(struct client *c, uint64_t nbytes, unsigned budget, uint64_t *offset)
 {
 	unsigned class = class_of((uint32_t)((nbytes + SEGMENT_UNIT - 1) / SEGMENT_UNIT)), left;
 	struct segment *seg, *after;
 	bool taken;
 
 	for (; class <= SMALL_EMPTY; class ++) {
-		left = looks;
+		left = budget;
 		list_for_each_entry_safe(seg, after, &c->small[class], writer_link) {
 			if (!left--)
 				break;
@@ -67,10 +67,10 @@ void extent_join(struct state *st, uint32_t slot, uint32_t with)
 {
 	struct tensor *t = &st->tensors[slot], *w = &st->tensors[with];
 
-	t->share = w->share;
-	t->share_prev = with;
-	st->tensors[w->share].share_prev = slot;
-	w->share = slot;
+	t->sibling = w->sibling;
+	t->sibling_prev = with;
+	st->tensors[w->sibling].sibling_prev = slot;
+	w->sibling = slot;
 }
 
 void extent_share(struct state *st, uint32_t slot, uint32_t with)
@@ -87,7 +87,7 @@ void extent_share(struct state *st, uint32_t slot, uint32_t with)
 bool extent_unlink(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
-	uint32_t other = t->share;
+	uint32_t other = t->sibling;
 
 	if (!t->linked || other == slot)
 		return false;
@@ -102,7 +102,7 @@ void extent_unjoin(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
 
-	st->tensors[t->share_prev].share = t->share;
-	st->tensors[t->share].share_prev = t->share_prev;
-	t->share = t->share_prev = slot;
+	st->tensors[t->sibling_prev].sibling = t->sibling;
+	st->tensors[t->sibling].sibling_prev = t->sibling_prev;
+	t->sibling = t->sibling_prev = slot;
 }

@@ -56,7 +56,7 @@ int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count
 	c->group.leader = leader;
 	c->group.count = count;
 	c->group.at = 0;
-	c->group.next = st->tensors[leader].share;
+	c->group.next = st->tensors[leader].sibling;
 	c->group.error = 0;
 	c->group.why = NULL;
 	if (!st->tensors[leader].group || count > st->catalog.rows.in_use) {
@@ -64,7 +64,7 @@ int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count
 		return 0;
 	}
 	c->group.refs = fault("group") ? NULL : malloc(count * sizeof(*c->group.refs) + 1);
-	r = c->group.refs ? memory_seal(st, leader, &why) : -ENOMEM;
+	r = c->group.refs ? segments_seal(st, leader, &why) : -ENOMEM;
 	if (r)
 		group_fail(c, r, why);
 	return 0;
@@ -80,16 +80,16 @@ static void member_collect(struct state *st, struct client *c, uint32_t slot)
 	if (!r && row->flags & ROW_EVICTABLE && !c->group.reserved)
 		r = lifetime_reserve(st, c, st->tensors[slot].segment, &c->group.reserved);
 	c->group.refs[c->group.at++] = ref_make(row->word >> 2, slot);
-	c->group.next = st->tensors[slot].share;
+	c->group.next = st->tensors[slot].sibling;
 	if (r)
 		group_fail(c, r, NULL);
 }
 
-static void collects(struct state *st, struct client *c, unsigned *looks)
+static void collects(struct state *st, struct client *c, unsigned *budget)
 {
-	for (; *looks && c->group.phase == GROUP_COLLECTS; --*looks) {
+	for (; *budget && c->group.phase == GROUP_COLLECTS; --*budget) {
 		if (c->group.next != c->group.leader && st->tensors[c->group.next].doubted) {
-			c->group.next = st->tensors[c->group.next].share; /* of a former life */
+			c->group.next = st->tensors[c->group.next].sibling; /* of a former life */
 			continue;
 		}
 		if ((c->group.next == c->group.leader) != (c->group.at == c->group.count)) {
@@ -112,7 +112,7 @@ static void publish(struct state *st, struct client *c)
 	c->group.at = 0;
 }
 
-static void points(struct state *st, struct client *c, unsigned *looks)
+static void points(struct state *st, struct client *c, unsigned *budget)
 {
 	uint64_t current;
 	uint32_t slot, name;
@@ -122,7 +122,7 @@ static void points(struct state *st, struct client *c, unsigned *looks)
 		st->pointing = c;
 		leader_note(st, c->group.leader, true);
 	}
-	for (; *looks && !c->group.error && c->group.at < c->group.count; --*looks) {
+	for (; *budget && !c->group.error && c->group.at < c->group.count; --*budget) {
 		slot = ref_slot(c->group.refs[c->group.at]);
 		name = catalog_row(&st->catalog, slot)->name;
 		if (name_may_publish(st, c, name)) {
@@ -143,9 +143,9 @@ static void points(struct state *st, struct client *c, unsigned *looks)
 		publish(st, c);
 }
 
-static void fails(struct state *st, struct client *c, unsigned *looks)
+static void fails(struct state *st, struct client *c, unsigned *budget)
 {
-	for (; *looks && c->group.at; --*looks)
+	for (; *budget && c->group.at; --*budget)
 		member_take_back(st, c, ref_slot(c->group.refs[--c->group.at]));
 	if (c->group.at)
 		return;
@@ -156,12 +156,12 @@ static void fails(struct state *st, struct client *c, unsigned *looks)
 }
 
 /* Members that were looked at meanwhile are LIVE already, or replaced and freed. */
-static void finishes(struct state *st, struct client *c, unsigned *looks)
+static void finishes(struct state *st, struct client *c, unsigned *budget)
 {
 	unsigned wakes = CATALOG_WAKE_BUDGET;
 	uint32_t slot;
 
-	for (; *looks && c->group.at < c->group.count; --*looks) {
+	for (; *budget && c->group.at < c->group.count; --*budget) {
 		slot = ref_slot(c->group.refs[c->group.at]);
 		if (draft_find(st, c, c->group.refs[c->group.at++], &slot))
 			member_finish(st, slot, &wakes);
@@ -182,55 +182,55 @@ static void group_end(struct client *c)
 	c->group.phase = GROUP_NONE;
 }
 
-static void aborts(struct state *st, struct client *c, unsigned *looks)
+static void aborts(struct state *st, struct client *c, unsigned *budget)
 {
-	for (; *looks && c->group.phase == GROUP_ABORTS; --*looks) {
+	for (; *budget && c->group.phase == GROUP_ABORTS; --*budget) {
 		if (draft_leave(st, c, c->group.leader))
 			group_end(c);
 	}
 }
 
 /* Does a step of one phase, which may end. */
-static void phase_go(struct state *st, struct client *c, unsigned *looks)
+static void phase_go(struct state *st, struct client *c, unsigned *budget)
 {
 	switch (c->group.phase) {
 	case GROUP_NONE:
 		return;
 	case GROUP_COLLECTS:
-		collects(st, c, looks);
+		collects(st, c, budget);
 		return;
 	case GROUP_POINTS:
-		points(st, c, looks);
+		points(st, c, budget);
 		return;
 	case GROUP_FAILS:
-		fails(st, c, looks);
+		fails(st, c, budget);
 		return;
 	case GROUP_FINISHES:
-		finishes(st, c, looks);
+		finishes(st, c, budget);
 		return;
 	case GROUP_PUBLISHED:
 		c->group.phase = GROUP_ABORTS;
 		return;
 	case GROUP_ABORTS:
-		aborts(st, c, looks);
+		aborts(st, c, budget);
 		return;
 	}
 }
 
 /* Goes on with @c's group, or first with another that is in its way. */
-static void go(struct state *st, struct client *c, unsigned *looks)
+static void go(struct state *st, struct client *c, unsigned *budget)
 {
 	bool wait = c->group.phase == GROUP_POINTS && st->pointing && st->pointing != c;
 
-	phase_go(st, wait ? st->pointing : c, looks);
+	phase_go(st, wait ? st->pointing : c, budget);
 }
 
-bool group_step(struct state *st, struct client *c, unsigned looks, int *error, const char **why)
+bool group_step(struct state *st, struct client *c, unsigned budget, int *error, const char **why)
 {
 	bool published;
 
-	while (looks && group_goes_on(c) && c->group.phase != GROUP_PUBLISHED)
-		go(st, c, &looks);
+	while (budget && group_goes_on(c) && c->group.phase != GROUP_PUBLISHED)
+		go(st, c, &budget);
 	published = c->group.phase == GROUP_PUBLISHED;
 	if (published)
 		c->group.phase = GROUP_ABORTS;
@@ -239,16 +239,16 @@ bool group_step(struct state *st, struct client *c, unsigned looks, int *error, 
 	return published || !group_goes_on(c);
 }
 
-bool group_leave(struct state *st, struct client *c, unsigned *looks)
+bool group_leave(struct state *st, struct client *c, unsigned *budget)
 {
-	while (*looks && group_goes_on(c)) {
+	while (*budget && group_goes_on(c)) {
 		if (c->group.phase == GROUP_POINTS && st->pointing == c)
 			group_fail(c, STATE_E_STALE, NULL);
 		else if (c->group.phase == GROUP_COLLECTS || c->group.phase == GROUP_POINTS ||
 			 (c->group.phase == GROUP_ABORTS && c->group.error))
 			group_end(c); /* its drafts are given back like any others */
 		else
-			phase_go(st, c, looks);
+			phase_go(st, c, budget);
 	}
 	return !group_goes_on(c);
 }

@@ -20,7 +20,7 @@ static struct holding **bucket(struct state *st, const struct client *c, uint32_
 
 static struct pool *mappings(struct state *st)
 {
-	return &st->shared->pools[SHARE_MAPPINGS];
+	return &st->common->pools[SHARE_MAPPINGS];
 }
 
 /* Takes the holding from its client. */
@@ -86,11 +86,11 @@ int holding_adopt(struct state *st, struct client *c, struct segment *seg)
 	return make(st, c, seg, account_adopt_stated);
 }
 
-bool holdings_leave(struct state *st, struct client *c, unsigned *looks)
+bool holdings_leave(struct state *st, struct client *c, unsigned *budget)
 {
 	struct holding *h;
 
-	for (; *looks && !list_empty(&c->holdings); --*looks) {
+	for (; *budget && !list_empty(&c->holdings); --*budget) {
 		h = list_first_entry(&c->holdings, struct holding, client_link);
 		holding_forget(st, h);
 		holding_end(h);
@@ -98,25 +98,25 @@ bool holdings_leave(struct state *st, struct client *c, unsigned *looks)
 	return list_empty(&c->holdings);
 }
 
-bool holdings_bury(struct shared *sh, unsigned most)
+bool holdings_bury(struct common *sh, unsigned most)
 {
-	struct memory *memory;
+	struct segments *segments;
 	struct holding *h;
 
 	for (; most && !list_empty(&sh->graves); most--) {
-		memory = list_first_entry(&sh->graves, struct memory, burying);
-		if (list_empty(&memory->graves)) { /* clients may end before their holdings are
+		segments = list_first_entry(&sh->graves, struct segments, burying);
+		if (list_empty(&segments->graves)) { /* clients may end before their holdings are
 						      buried */
-			list_del(&memory->burying);
+			list_del(&segments->burying);
 			continue;
 		}
-		h = list_first_entry(&memory->graves, struct holding, segment_link);
+		h = list_first_entry(&segments->graves, struct holding, segment_link);
 		h->rows = 0; /* nothing stands in an ended segment, except at the daemon's end */
 		if (h->client)
-			holding_forget(container_of(memory, struct state, memory), h);
+			holding_forget(container_of(segments, struct state, segments), h);
 		holding_end(h);
-		list_del(&memory->burying); /* after the others */
-		list_add_tail(&sh->graves, &memory->burying);
+		list_del(&segments->burying); /* after the others */
+		list_add_tail(&sh->graves, &segments->burying);
 	}
 	return !list_empty(&sh->graves);
 }

@@ -73,7 +73,7 @@ static void live_ended(struct state *st, uint32_t slot)
 
 bool lease_look(struct state *st, uint32_t slot, uint64_t now, uint64_t *used)
 {
-	unsigned looks = LOOKS_TO_EVICT;
+	unsigned budget = LOOKS_TO_EVICT;
 	struct holding *h;
 	uint64_t last;
 
@@ -81,7 +81,7 @@ bool lease_look(struct state *st, uint32_t slot, uint64_t now, uint64_t *used)
 	list_for_each_entry(h, holdings_of_row(st, slot), segment_link) {
 		if (!h->client)
 			continue;
-		if (!looks-- || client_leases_on(h->client, slot))
+		if (!budget-- || client_leases_on(h->client, slot))
 			return true;
 		last = client_last_use(h->client, slot, now);
 		if (last > *used)
@@ -130,13 +130,13 @@ static void stand(struct state *st, uint32_t slot, struct list *at)
 		lease_done(st, slot);
 }
 
-/* T2, with at most @looks. False: there are more holdings to look at. */
-static bool walk(struct state *st, uint32_t slot, unsigned *looks)
+/* T2, with at most @budget. False: there are more holdings to look at. */
+static bool walk(struct state *st, uint32_t slot, unsigned *budget)
 {
 	struct tensor *t = &st->tensors[slot];
 
-	while (t->at && *looks) {
-		--*looks;
+	while (t->at && *budget) {
+		--*budget;
 		if (t->at->client && client_leases_on(t->at->client, slot)) {
 			list_add_tail(&t->at->client->parked, &t->link);
 			if (!t->ring || !t->ring->client) /* else its producer keeps the row */
@@ -161,9 +161,9 @@ static void account_steps(struct state *st, struct account *a)
 /* Walks on behalf of @a, whose steps do the rest. */
 static void walk_for(struct state *st, struct account *a, uint32_t slot)
 {
-	unsigned looks = LOOKS_AT_ONCE;
+	unsigned budget = LOOKS_AT_ONCE;
 
-	if (walk(st, slot, &looks))
+	if (walk(st, slot, &budget))
 		return;
 	list_add_tail(&a->rows, &st->tensors[slot].link);
 	account_steps(st, a);
@@ -234,14 +234,14 @@ void lease_moved(struct state *st, struct account *a, uint32_t slot)
 	account_steps(st, a);
 }
 
-bool steps_go(struct state *st, struct account *a, unsigned looks)
+bool steps_go(struct state *st, struct account *a, unsigned budget)
 {
 	struct tensor *t;
 
-	while (looks && !list_empty(&a->rows)) {
+	while (budget && !list_empty(&a->rows)) {
 		t = list_first_entry(&a->rows, struct tensor, link);
 		list_del(&t->link);
-		if (!walk(st, slot_of(st, t), &looks))
+		if (!walk(st, slot_of(st, t), &budget))
 			list_add_head(&a->rows, &t->link);
 	}
 	if (!list_empty(&a->rows))

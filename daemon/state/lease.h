@@ -33,11 +33,11 @@ void lease_adopt(struct state *st, struct account *a, uint32_t slot);
 
 /* ---- steps: work that was begun here and goes on later ---- */
 
-/* Goes on with the steps of @a, which is in state.stepping, by at most @looks at ledgers. False:
+/* Goes on with the steps of @a, which is in state.stepping, by at most @budget at ledgers. False:
  * nothing is left, and @a is not in the list any more. */
-bool steps_go(struct state *st, struct account *a, unsigned looks);
+bool steps_go(struct state *st, struct account *a, unsigned budget);
 /* True if any work goes on in steps. */
 static inline bool steps_left(const struct state *st)
 {
-	return !list_empty(&st->stepping) || !list_empty(&st->memory.graves);
+	return !list_empty(&st->stepping) || !list_empty(&st->segments.graves);
 }

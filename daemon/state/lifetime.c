@@ -90,7 +90,7 @@ void lifetime_unreserve(struct evictables *set)
 }
 
 /* 0: it does not expire any more. */
-static void expires(struct state *st, struct life *life, uint64_t when)
+static void expires(struct state *st, struct lifetime *life, uint64_t when)
 {
 	heap_remove(&st->lifetimes.expiring, &life->expiry);
 	if (when)
@@ -102,12 +102,12 @@ static void expires(struct state *st, struct life *life, uint64_t when)
 static void begin(struct state *st, struct client *c, uint32_t slot, uint64_t used_ns)
 {
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
-	struct life *life = &st->lifetimes.of[slot];
+	struct lifetime *life = &st->lifetimes.of[slot];
 
 	if (!(row->flags & (ROW_OWNER_BOUND | ROW_EVICTABLE)) &&
 	    (row->flags & ROW_RING || !row->expires_ns))
 		return; /* most rows have no lifetime, and leave their entry's page unused */
-	*life = (struct life){ 0 };
+	*life = (struct lifetime){ 0 };
 	list_init(&life->bound);
 	list_init(&life->busy);
 	if (row->expires_ns)
@@ -135,7 +135,7 @@ void lifetime_go_on(struct state *st, struct client *c, uint32_t slot)
 	begin(st, c, slot, age < mono ? mono - age : 0);
 }
 
-static void set_leave(struct life *life)
+static void set_leave(struct lifetime *life)
 {
 	if (!life->set)
 		return;
@@ -149,7 +149,7 @@ static void set_leave(struct life *life)
 void lifetime_end(struct state *st, uint32_t slot)
 {
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
-	struct life *life = &st->lifetimes.of[slot];
+	struct lifetime *life = &st->lifetimes.of[slot];
 
 	if (!(row->flags & (ROW_OWNER_BOUND | ROW_EVICTABLE)) &&
 	    (row->flags & ROW_RING || !row->expires_ns))
@@ -168,7 +168,7 @@ void lifetime_lost(struct state *st, uint32_t slot)
 
 static void remember(struct state *st, const struct client *c, uint32_t slot, uint64_t now)
 {
-	struct life *life = &st->lifetimes.of[slot];
+	struct lifetime *life = &st->lifetimes.of[slot];
 	uint64_t use = use_of_get(client_last_use(c, slot, now));
 
 	if (row_word_state(catalog_row(&st->catalog, slot)->word) != ROW_LIVE ||
@@ -199,16 +199,16 @@ static void remember_some(struct state *st, struct client *c, uint64_t now)
 	c->end.pages += slot == page_end;
 }
 
-bool lifetime_remember(struct state *st, struct client *c, unsigned *looks)
+bool lifetime_remember(struct state *st, struct client *c, unsigned *budget)
 {
 	uint64_t now = ledger_clock((uint64_t)now_mono_coarse_ns());
 
 	if (!c->ledger || list_empty(&st->lifetimes.sets))
 		return true;
 	while (c->end.slot < st->catalog.rows.high && c->end.pages < REMEMBER_PAGES) {
-		if (*looks < REMEMBER_SLOTS)
+		if (*budget < REMEMBER_SLOTS)
 			return false;
-		*looks -= REMEMBER_SLOTS;
+		*budget -= REMEMBER_SLOTS;
 		remember_some(st, c, now);
 	}
 	return true;
@@ -226,7 +226,7 @@ int64_t lifetime_due(const struct state *st)
 
 void lifetime_schedule(struct state *st)
 {
-	struct heap *all = &st->shared->expiring;
+	struct heap *all = &st->common->expiring;
 	struct heap_node *next = &st->lifetimes.next;
 	int64_t due = lifetime_due(st);
 

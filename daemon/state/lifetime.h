@@ -26,8 +26,8 @@ void lifetime_end(struct state *st, uint32_t slot);
 void lifetime_lost(struct state *st, uint32_t slot);
 
 /* Notes from the client's ledger when it used evictable tensors, before the ledger goes. Continues
- * at c->end.slot, for about *@looks looks. True: that was the last slot. */
-bool lifetime_remember(struct state *st, struct client *c, unsigned *looks);
+ * at c->end.slot, for about *@budget looks. True: that was the last slot. */
+bool lifetime_remember(struct state *st, struct client *c, unsigned *budget);
 
 /* When to call expire_step() next, by the monotonic clock, or DEADLINE_NEVER. */
 int64_t lifetime_due(const struct state *st);

@@ -17,9 +17,9 @@ enum {
 	MADE_TRIM = 2, /* excess ones ended whenever one is made */
 };
 
-void namespaces_init(struct namespaces *all, struct shared *shared, uint64_t instance)
+void namespaces_init(struct namespaces *all, struct common *common, uint64_t instance)
 {
-	*all = (struct namespaces){ .shared = shared, .instance = instance };
+	*all = (struct namespaces){ .common = common, .instance = instance };
 	list_init(&all->list);
 }
 
@@ -80,10 +80,10 @@ static void facts_write(struct facts_header *facts, const struct namespace_confi
 }
 
 /* A name may come back in another catalog than the one in which clients saw its versions. */
-static void versions_raise(struct shared *shared, uint64_t version)
+static void versions_raise(struct common *common, uint64_t version)
 {
-	if (shared->versions < version)
-		shared->versions = version;
+	if (common->versions < version)
+		common->versions = version;
 }
 
 static void namespace_add(struct namespaces *all, struct namespace *ns,
@@ -92,8 +92,8 @@ static void namespace_add(struct namespaces *all, struct namespace *ns,
 	ns->config = *config;
 	if (!(config->mode & (NAMESPACE_PUBLISH << 3 | NAMESPACE_PUBLISH)))
 		ns->state.accounts.owner = config->uid; /* its only publisher may have everything */
-	versions_raise(all->shared, ns->state.catalog.header->names_floor);
-	survive_publish(all->shared, &ns->state.catalog);
+	versions_raise(all->common, ns->state.catalog.header->names_floor);
+	survive_publish(all->common, &ns->state.catalog);
 	list_add_tail(&all->list, &ns->link);
 	all->count++;
 }
@@ -108,7 +108,7 @@ int namespace_new(struct namespaces *all, const struct namespace_config *config,
 	if (number == NAMESPACES_MAX)
 		return STATE_E_NAMESPACES;
 	ns = calloc(1, sizeof(*ns));
-	r = ns ? state_init(&ns->state, all->shared, all->instance + number, &config->limits)
+	r = ns ? state_init(&ns->state, all->common, all->instance + number, &config->limits)
 	       : -ENOMEM;
 	if (r) {
 		all->used[number / 64] &= ~((uint64_t)1 << number % 64);
@@ -130,7 +130,7 @@ int namespace_map(struct namespaces *all, const struct namespace_config *config,
 	int r = -ENOMEM;
 
 	if (ns)
-		r = state_map(&ns->state, all->shared, instance, &config->limits, facts_fd_take,
+		r = state_map(&ns->state, all->common, instance, &config->limits, facts_fd_take,
 			      why);
 	if (r) {
 		free(ns);
@@ -142,14 +142,14 @@ int namespace_map(struct namespaces *all, const struct namespace_config *config,
 	return 0;
 }
 
-/* Objects of ended segments that a client has open count in the namespace too (store/remnant.c). */
+/* Objects of ended segments that a client has open count in the namespace too (store/guard.c). */
 static bool is_empty(const struct namespace *ns)
 {
 	const struct catalog_header *h = ns->state.catalog.header;
 
 	return ns->made && !ns->clients && !h->tensors && !h->retired && !h->drafts &&
 	       !ns->state.catalog.pools[SHARE_SEGMENTS].used &&
-	       list_empty(&ns->state.memory.graves);
+	       list_empty(&ns->state.segments.graves);
 }
 
 /* Ends a few unused namespaces of the template when there are many. The next one that is made
@@ -164,7 +164,7 @@ static void made_trim(struct namespaces *all)
 	list_for_each_entry_safe(ns, next, &all->list, link) {
 		if (!is_empty(ns))
 			continue;
-		versions_raise(all->shared, names_highest(&ns->state.names));
+		versions_raise(all->common, names_highest(&ns->state.names));
 		namespace_free(all, ns);
 		if (!--most)
 			return;
@@ -262,6 +262,6 @@ int namespace_find(struct namespaces *all, const char *name, size_t len,
 	r = *out ? 0 : make_own(all, text, who, out);
 	if (r)
 		return r;
-	*rights = namespace_rights(&(*out)->config, who, all->shared->uid);
+	*rights = namespace_rights(&(*out)->config, who, all->common->uid);
 	return *rights & NAMESPACE_GET ? 0 : STATE_E_NOT_FOUND;
 }

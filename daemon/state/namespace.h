@@ -36,7 +36,7 @@ struct namespace
 struct namespaces {
 	struct list list;	       /* the default one is the first */
 	struct namespace_config users; /* the template; its mode is 0 if there is none */
-	struct shared *shared;	       /* outlives us */
+	struct common *common;	       /* outlives us */
 	uint64_t instance;	       /* the first of NAMESPACES_MAX */
 	uint64_t used[NAMESPACES_MAX / 64];
 	unsigned count;
@@ -49,7 +49,7 @@ struct namespace_user {
 	unsigned ngroups;
 };
 
-void namespaces_init(struct namespaces *all, struct shared *shared, uint64_t instance);
+void namespaces_init(struct namespaces *all, struct common *common, uint64_t instance);
 void namespaces_deinit(struct namespaces *all);
 
 /* Makes a namespace. STATE_E_NAMESPACES: there are too many; or as state_init(). */

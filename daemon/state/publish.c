@@ -24,7 +24,7 @@
 /* True if @c may replace what @uid published. */
 static bool may_replace(const struct state *st, const struct client *c, uint32_t uid)
 {
-	return c->uid == uid || c->uid == st->shared->uid || c->uid == 0;
+	return c->uid == uid || c->uid == st->common->uid || c->uid == 0;
 }
 
 int name_may_publish(struct state *st, const struct client *c, uint32_t index)
@@ -42,7 +42,7 @@ int tensor_may_name(struct state *st, const struct client *c, const struct name_
 }
 
 /* Readers of shared memory have always found C order there. */
-static const char *shared_check(const struct tensor_description *d, uint64_t capacity,
+static const char *common_check(const struct tensor_description *d, uint64_t capacity,
 				uint64_t *nbytes)
 {
 	if (d->strides)
@@ -216,7 +216,7 @@ static void published(struct state *st, struct client *c, uint32_t slot, uint64_
 		lease_retire(st, c->account, ref_slot(former));
 }
 
-int memory_seal(const struct state *st, uint32_t slot, const char **why)
+int segments_seal(const struct state *st, uint32_t slot, const char **why)
 {
 	struct segment *seg = st->tensors[slot].segment;
 
@@ -302,7 +302,7 @@ static bool ring_drafts(const struct state *st, const struct client *c, uint32_t
 		    st->tensors[slot].group || is_used_once(st, slot) ||
 		    catalog_row(&st->catalog, slot)->name != CATALOG_NONE ||
 		    catalog_row(&st->catalog, slot)->nbytes != nbytes ||
-		    memory_seal(st, slot, &why))
+		    segments_seal(st, slot, &why))
 			return false;
 		for (unsigned k = 0; k < i; k++)
 			if (ref_slot(ask->refs[k]) == slot)
@@ -322,8 +322,8 @@ static bool leaves_quarter(struct account *account, const struct pool *pool)
 
 static bool ring_has_space(const struct state *st, const struct client *c)
 {
-	return leaves_quarter(c->account, &st->shared->store.pool) &&
-	       leaves_quarter(c->account, &st->memory.totals.pool) &&
+	return leaves_quarter(c->account, &st->common->store.pool) &&
+	       leaves_quarter(c->account, &st->segments.totals.pool) &&
 	       leaves_quarter(c->account, &st->catalog.pools[SHARE_TENSORS]);
 }
 
@@ -367,7 +367,7 @@ static int ring_revive(struct state *st, struct client *c, uint64_t ref,
 	    !st->tensors[slot].ring || st->tensors[slot].ring->client ||
 	    st->tensors[slot].ring->uid != c->uid)
 		return STATE_E_STALE;
-	*why = shared_check(d, row->nbytes, &nbytes);
+	*why = common_check(d, row->nbytes, &nbytes);
 	if (!*why && (nbytes != row->nbytes || d->meta_len > CATALOG_INLINE_META ||
 		      name_find(&st->names, &d->name) != row->name))
 		*why = "it is not what its ring was for";
@@ -407,7 +407,7 @@ int tensor_commit_ring(struct state *st, struct client *c, uint64_t ref,
 	if (!draft_find(st, c, ref, &slot))
 		return ring_revive(st, c, ref, d, version, why);
 	row = catalog_row(&st->catalog, slot);
-	*why = shared_check(d, row->nbytes, &nbytes);
+	*why = common_check(d, row->nbytes, &nbytes);
 	if (!*why && (st->tensors[slot].group || row->name != CATALOG_NONE))
 		*why = "the draft is part of a group";
 	if (!*why &&
@@ -418,7 +418,7 @@ int tensor_commit_ring(struct state *st, struct client *c, uint64_t ref,
 	if (!r && d->lifetime.flags & WIRE_LIFETIME_EVICTABLE)
 		r = lifetime_prepare(st, c, st->tensors[slot].segment);
 	if (!r)
-		r = memory_seal(st, slot, why);
+		r = segments_seal(st, slot, why);
 	if (!r)
 		r = draft_take_name(st, slot, &d->name, &name);
 	if (r) {
@@ -519,7 +519,7 @@ int tensor_member(struct state *st, struct client *c, uint64_t ref, uint64_t off
 	else if (row_deletes(d->dtype_lanes))
 		*why = description_check_deletes(d);
 	else
-		*why = shared_check(d, memory->nbytes - offset, &nbytes);
+		*why = common_check(d, memory->nbytes - offset, &nbytes);
 	r = *why ? STATE_E_INVALID : tensor_may_name(st, c, &d->name);
 	if (!r)
 		r = member_new(st, c, leader, d, nbytes, true, &slot);
@@ -657,7 +657,7 @@ static void link_share(struct state *st, uint32_t slot, uint32_t from)
  * daemon's may keep them. */
 static bool may_charge(const struct state *st, const struct client *c, const struct segment *seg)
 {
-	if (!seg || c->uid == st->shared->uid || c->uid == 0)
+	if (!seg || c->uid == st->common->uid || c->uid == 0)
 		return true;
 	if (seg->device)
 		return seg->device->bytes.account->uid == c->uid;

@@ -70,7 +70,7 @@ void tensor_finish(struct state *st, uint32_t slot);
 
 int name_may_publish(struct state *st, const struct client *c, uint32_t index);
 /* Seals a segment when the first tensor in it is published. STATE_E_INVALID (why). */
-int memory_seal(const struct state *st, uint32_t slot, const char **why);
+int segments_seal(const struct state *st, uint32_t slot, const char **why);
 /* The member's name points at it, and keeps its former meaning until `groups` is raised. */
 void leader_note(struct state *st, uint32_t slot, bool points);
 void member_point(struct state *st, const struct client *c, uint32_t slot);
@@ -80,7 +80,7 @@ void member_take_back(struct state *st, struct client *c, uint32_t slot);
  * name's former tensor. */
 void member_finish(struct state *st, uint32_t slot, unsigned *wakes);
 
-/* ---- for device_tensor.c, expire.c, expire.c ---- */
+/* ---- for device_tensor.c, expire.c ---- */
 
 /* Finds the draft @ref as the memory of a group, which it may become now. STATE_E_STALE,
  * STATE_E_INVALID (why). */
@@ -118,12 +118,12 @@ bool tensor_unname_unheld(struct state *st, uint32_t slot);
  */
 int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count);
 /*
- * Goes on by about @looks members. True: *@error (with *@why) is the outcome, which may be true
+ * Goes on by about @budget members. True: *@error (with *@why) is the outcome, which may be true
  * again while the rest is done: the group's memory is given up only after its client could be told.
  * A daemon that begins in between finds by it that the group was published. Also goes on with a
  * group that tensor_abort() gives up.
  */
-bool group_step(struct state *st, struct client *c, unsigned looks, int *error, const char **why);
+bool group_step(struct state *st, struct client *c, unsigned budget, int *error, const char **why);
 
 /* True: it is only to be answered again. */
 bool group_was_published(const struct state *st, const struct client *c, uint64_t ref);
@@ -135,7 +135,7 @@ static inline bool group_goes_on(const struct client *c)
 
 /* The connection has ended: takes the group back unless it is published already. True: it is
  * over. */
-bool group_leave(struct state *st, struct client *c, unsigned *looks);
+bool group_leave(struct state *st, struct client *c, unsigned *budget);
 
 /* Tensors that lie in exported memory of a device. PROTOCOL.md section 8. */
 
@@ -163,7 +163,7 @@ void device_finished(struct state *st, const struct client *c, uint64_t ref, boo
 
 /*
  * Ends the imports and exports of @c, whose connection has ended. Tensors that it placed are lost
- * if their memory dies with it or was never finished. Its notices are dropped. Handles *@looks of
+ * if their memory dies with it or was never finished. Its notices are dropped. Handles *@budget of
  * these; true: that was all.
  */
-bool device_leave(struct state *st, struct client *c, unsigned *looks);
+bool device_leave(struct state *st, struct client *c, unsigned *budget);

@@ -56,7 +56,7 @@ static int ring_survives(struct state *st, const struct ring *ring)
 				    .uid = ring->uid,
 				    .pid = ring->pid };
 	fact->sum = ring_fact_sum(fact, ring->index);
-	return survive_page(st->shared, &st->catalog, ring->index, ring->generation,
+	return survive_page(st->common, &st->catalog, ring->index, ring->generation,
 			    ring->object.fd);
 }
 
@@ -87,7 +87,7 @@ void ring_free(struct state *st, struct ring *ring)
 {
 	*(volatile uint32_t *)&st->ring_facts[ring->index].sum = 0;
 	st->rings[ring->index] = NULL;
-	survive_page_ended(st->shared, &st->catalog, ring->index, ring->generation);
+	survive_page_ended(st->common, &st->catalog, ring->index, ring->generation);
 	list_del(&ring->of_client);
 	ring_page_free(ring);
 }
@@ -113,7 +113,7 @@ int ring_new(struct state *st, struct client *c, struct ring **out)
 	ring = ring_alloc();
 	if (!ring)
 		return -ENOMEM;
-	r = charge_take(&ring->charge, c->account, &st->shared->pools[SHARE_DESCRIPTORS], 1);
+	r = charge_take(&ring->charge, c->account, &st->common->pools[SHARE_DESCRIPTORS], 1);
 	if (!r)
 		r = ring_page_make(ring);
 	if (r) {
@@ -142,7 +142,7 @@ static int charge_of_page(struct state *st, struct ring *ring)
 	int r = -ENOMEM;
 
 	if (account)
-		r = charge_adopt(&ring->charge, account, &st->shared->pools[SHARE_DESCRIPTORS], 1);
+		r = charge_adopt(&ring->charge, account, &st->common->pools[SHARE_DESCRIPTORS], 1);
 	account_unref(account);
 	return r;
 }

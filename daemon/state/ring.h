@@ -77,5 +77,5 @@ bool rings_free_space(struct state *st, struct account *a, bool others);
 /* To be called when a request of @a was refused with @r. True: a ring was ended, and the request
  * may be tried again. *@ended counts these rings, from 0, and bounds how many one request ends. */
 bool rings_yield(struct state *st, struct account *a, int r, unsigned *ended);
-/* Ends at most *@looks rings of a client whose connection is over. True: it has no more. */
-bool rings_leave(struct state *st, struct client *c, unsigned *looks);
+/* Ends at most *@budget rings of a client whose connection is over. True: it has no more. */
+bool rings_leave(struct state *st, struct client *c, unsigned *budget);

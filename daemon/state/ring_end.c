@@ -43,7 +43,7 @@ void ring_retire(struct state *st, struct client *c, uint64_t ref, const uint64_
 
 static uint64_t most_believed(const struct state *st)
 {
-	return version_limit(st->shared->versions_known, st->shared->versions_since);
+	return version_limit(st->common->versions_known, st->common->versions_since);
 }
 
 /* Copies the page's entry into the row, as far as it is valid. */
@@ -185,7 +185,7 @@ bool rings_free_space(struct state *st, struct account *a, bool others)
 	}
 	if (found) {
 		ring_end(st, a, found);
-		st->shared->space_freed++; /* even if all its rows are held: creates try again */
+		st->common->space_freed++; /* even if all its rows are held: creates try again */
 	}
 	return found;
 }
@@ -199,9 +199,9 @@ bool rings_yield(struct state *st, struct account *a, int r, unsigned *ended)
 	       rings_free_space(st, a, r & CHARGE_E_FULL) && ++*ended;
 }
 
-bool rings_leave(struct state *st, struct client *c, unsigned *looks)
+bool rings_leave(struct state *st, struct client *c, unsigned *budget)
 {
-	for (; *looks && !list_empty(&c->rings); --*looks)
+	for (; *budget && !list_empty(&c->rings); --*budget)
 		ring_end(st, c->account, list_first_entry(&c->rings, struct ring, of_client));
 	return list_empty(&c->rings);
 }

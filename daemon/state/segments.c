@@ -10,51 +10,51 @@
 #include "daemon/state/segments.h"
 #include "daemon/state/survive.h"
 
-enum { MEMORY_ENDED_STEP = 256 }; /* events for one call of memory_run_due() */
+enum { MEMORY_ENDED_STEP = 256 }; /* events for one call of segments_run_due() */
 
-int memory_init(struct memory *memory, struct shared *shared, struct accounts *accounts,
-		struct catalog *catalog, const struct storage *storage, uint64_t capacity)
+int segments_init(struct segments *segments, struct common *common, struct accounts *accounts,
+		  struct catalog *catalog, const struct storage *storage, uint64_t capacity)
 {
-	*memory = (struct memory){ .shared = shared,
-				   .catalog = catalog,
-				   .totals.pool = pool_make(accounts, SHARE_BYTES, capacity) };
-	memory->totals.pool.above = &shared->store.pool;
-	memory->totals.storage = storage;
-	memory->totals.descriptors = &shared->pools[SHARE_DESCRIPTORS];
-	list_init(&memory->changed);
-	list_init(&memory->graves);
-	list_init(&memory->burying);
-	memory->segments = table_new(catalog->header->max_tensors, sizeof(struct segment *));
-	return memory->segments ? 0 : -ENOMEM;
+	*segments = (struct segments){ .common = common,
+				       .catalog = catalog,
+				       .totals.pool = pool_make(accounts, SHARE_BYTES, capacity) };
+	segments->totals.pool.above = &common->store.pool;
+	segments->totals.storage = storage;
+	segments->totals.descriptors = &common->pools[SHARE_DESCRIPTORS];
+	list_init(&segments->changed);
+	list_init(&segments->graves);
+	list_init(&segments->burying);
+	segments->segments = table_new(catalog->header->max_tensors, sizeof(struct segment *));
+	return segments->segments ? 0 : -ENOMEM;
 }
 
-void memory_deinit(struct memory *memory)
+void segments_deinit(struct segments *segments)
 {
 	struct segment *seg;
 
-	if (!memory->segments)
+	if (!segments->segments)
 		return;
-	for (uint32_t i = 0; i < memory->catalog->segments.high; i++) {
-		seg = memory->segments[i];
+	for (uint32_t i = 0; i < segments->catalog->segments.high; i++) {
+		seg = segments->segments[i];
 		if (!seg)
 			continue;
 		seg->extents = 0; /* tensors that are still there end with us */
 		if (!seg->device) {
-			memory_end(seg);
+			segments_end(seg);
 			/* a process that maps it can keep reading */
 			seg->storage->destroy(&seg->object);
 		}
-		memory_free(seg);
+		segments_free(seg);
 	}
-	list_del(&memory->changed);
-	list_del(&memory->burying);
-	memory->segments = table_free(memory->segments, memory->catalog->header->max_tensors,
-				      sizeof(struct segment *));
+	list_del(&segments->changed);
+	list_del(&segments->burying);
+	segments->segments = table_free(segments->segments, segments->catalog->header->max_tensors,
+					sizeof(struct segment *));
 }
 
-int memory_add(struct memory *memory, struct segment *seg, struct account *account)
+int segments_add(struct segments *segments, struct segment *seg, struct account *account)
 {
-	struct catalog *cat = memory->catalog;
+	struct catalog *cat = segments->catalog;
 	struct catalog_segment *row;
 	int r = charge_take(&seg->entry, account, &cat->pools[SHARE_SEGMENTS], 1);
 
@@ -65,37 +65,37 @@ int memory_add(struct memory *memory, struct segment *seg, struct account *accou
 		charge_give(&seg->entry);
 		return r < 0 ? r : STATE_E_TENSORS;
 	}
-	row = catalog_segment(memory->catalog, seg->index);
+	row = catalog_segment(segments->catalog, seg->index);
 	seg->generation = (uint32_t)(atomic_load(&row->word) >> 1) + 1;
 	row->size = seg->size;
 	row->kind = SEGMENT_SHM;
 	row->flags = !seg->device && seg->storage->is_sealed ? SEGMENT_SEALED : 0;
 	memset(row->device, 0, sizeof(row->device));
-	memory->segments[seg->index] = seg;
-	seg->memory = memory;
-	memory_changed(memory);
-	atomic_fetch_add(&memory->catalog->header->segments, 1);
+	segments->segments[seg->index] = seg;
+	seg->segments = segments;
+	segments_changed(segments);
+	atomic_fetch_add(&segments->catalog->header->segments, 1);
 	return 0;
 }
 
-int memory_adopt(struct memory *memory, struct segment *seg, struct account *account,
-		 uint32_t index)
+int segments_adopt(struct segments *segments, struct segment *seg, struct account *account,
+		   uint32_t index)
 {
-	struct catalog *cat = memory->catalog;
+	struct catalog *cat = segments->catalog;
 	int r = charge_adopt(&seg->entry, account, &cat->pools[SHARE_SEGMENTS], 1);
 
 	if (r)
 		return r;
 	seg->index = index;
 	seg->generation = (uint32_t)(catalog_segment(cat, index)->word >> 1);
-	seg->memory = memory;
-	memory->segments[index] = seg;
+	seg->segments = segments;
+	segments->segments[index] = seg;
 	segment_live(seg);
-	memory_changed(memory);
+	segments_changed(segments);
 	return 0;
 }
 
-static void memory_survives(const struct segment *seg)
+static void segments_survives(const struct segment *seg)
 {
 	const struct device_memory *m = seg->device;
 	const struct segment_fact fact = { .key = m ? 0 : seg->object.key,
@@ -106,107 +106,107 @@ static void memory_survives(const struct segment *seg)
 					   .once = seg->once };
 
 	if (fact.held)
-		survive_hold(seg->memory->shared, seg->memory->catalog, seg->index, seg->generation,
-			     m->hold->fd);
-	survive_segment(seg->memory->shared, seg->memory->catalog, seg->index, seg->generation,
+		survive_hold(seg->segments->common, seg->segments->catalog, seg->index,
+			     seg->generation, m->hold->fd);
+	survive_segment(seg->segments->common, seg->segments->catalog, seg->index, seg->generation,
 			&fact, seg->object.fd);
 }
 
-void memory_live(struct segment *seg)
+void segments_live(struct segment *seg)
 {
 	segment_live(seg);
 	if (!seg->device || !seg->device->mortal)
-		memory_survives(seg);
-	atomic_store(&catalog_segment(seg->memory->catalog, seg->index)->word,
+		segments_survives(seg);
+	atomic_store(&catalog_segment(seg->segments->catalog, seg->index)->word,
 		     live_word(seg->generation));
 }
 
-void memory_end(struct segment *seg)
+void segments_end(struct segment *seg)
 {
-	const struct memory *memory = seg->memory;
+	const struct segments *segments = seg->segments;
 	uint64_t forget = 0;
 
-	atomic_store(&catalog_segment(memory->catalog, seg->index)->word,
+	atomic_store(&catalog_segment(segments->catalog, seg->index)->word,
 		     (uint64_t)seg->generation << 1);
 	if (seg->object.fd >= 0 && seg->state != SEGMENT_TO_DESTROY)
-		forget = survive_segment_ended(memory->shared, memory->catalog, seg->index,
+		forget = survive_segment_ended(segments->common, segments->catalog, seg->index,
 					       seg->generation);
 	segment_to_destroy(seg);
 	if (forget)
 		segment_wait_for_keeper(seg, forget);
-	memory_changed(seg->memory);
+	segments_changed(seg->segments);
 }
 
-void memory_free(struct segment *seg)
+void segments_free(struct segment *seg)
 {
-	struct memory *memory = seg->memory;
+	struct segments *segments = seg->segments;
 
-	memory_changed(memory);
-	memory->segments[seg->index] = NULL;
-	list_move_all(&memory->graves, &seg->holdings);
-	if (!list_empty(&memory->graves) && list_empty(&memory->burying))
-		list_add_tail(&memory->shared->graves, &memory->burying);
+	segments_changed(segments);
+	segments->segments[seg->index] = NULL;
+	list_move_all(&segments->graves, &seg->holdings);
+	if (!list_empty(&segments->graves) && list_empty(&segments->burying))
+		list_add_tail(&segments->common->graves, &segments->burying);
 	if (seg->generation < ENTRY_GENERATION_MAX)
-		catalog_give(&memory->catalog->segments, seg->index);
-	atomic_fetch_sub(&memory->catalog->header->segments, 1);
-	memory->shared->space_freed++;
+		catalog_give(&segments->catalog->segments, seg->index);
+	atomic_fetch_sub(&segments->catalog->header->segments, 1);
+	segments->common->space_freed++;
 	segment_free(seg);
 }
 
-bool memory_run_due(struct shared *shared)
+bool segments_run_due(struct common *common)
 {
 	unsigned max = MEMORY_ENDED_STEP;
 	struct segment *seg;
 
-	while ((seg = segment_next_ended(&shared->store, &max)))
-		memory_free(seg);
+	while ((seg = segment_next_ended(&common->store, &max)))
+		segments_free(seg);
 	if (!max)
 		return false;
-	while ((seg = segment_next_kept(&shared->store))) {
-		memory_changed(seg->memory);
-		shared->space_freed++; /* creates that wait for its space may succeed */
+	while ((seg = segment_next_kept(&common->store))) {
+		segments_changed(seg->segments);
+		common->space_freed++; /* creates that wait for its space may succeed */
 	}
 	return true;
 }
 
-struct segment *memory_find(const struct memory *memory, uint32_t index, uint32_t generation)
+struct segment *segments_find(const struct segments *segments, uint32_t index, uint32_t generation)
 {
-	struct segment *seg = index < memory->catalog->segments.high ? memory->segments[index]
-								     : NULL;
+	struct segment *seg = index < segments->catalog->segments.high ? segments->segments[index]
+								       : NULL;
 
 	return seg && seg->generation == generation ? seg : NULL;
 }
 
-uint64_t memory_trim(struct shared *shared, uint64_t now)
+uint64_t segments_trim(struct common *common, uint64_t now)
 {
 	struct segment *oldest;
 
-	if (list_empty(&shared->store.warm))
+	if (list_empty(&common->store.warm))
 		return 0;
-	oldest = list_first_entry(&shared->store.warm, struct segment, link);
-	if (oldest->warm_since + shared->warm_ns > now)
-		return oldest->warm_since + shared->warm_ns;
-	memory_end(oldest);
+	oldest = list_first_entry(&common->store.warm, struct segment, link);
+	if (oldest->warm_since + common->warm_ns > now)
+		return oldest->warm_since + common->warm_ns;
+	segments_end(oldest);
 	return now;
 }
 
-void memory_changed(struct memory *memory)
+void segments_changed(struct segments *segments)
 {
-	if (list_empty(&memory->changed))
-		list_add_tail(&memory->shared->changed, &memory->changed);
+	if (list_empty(&segments->changed))
+		list_add_tail(&segments->common->changed, &segments->changed);
 }
 
-void memory_publish_numbers(struct shared *shared)
+void segments_publish_numbers(struct common *common)
 {
-	struct memory *memory, *next;
+	struct segments *segments, *next;
 
-	list_for_each_entry_safe(memory, next, &shared->changed, changed) {
-		struct catalog_header *h = memory->catalog->header;
+	list_for_each_entry_safe(segments, next, &common->changed, changed) {
+		struct catalog_header *h = segments->catalog->header;
 
-		list_del(&memory->changed);
-		atomic_store_explicit(&h->bytes_used, memory->totals.pool.used,
+		list_del(&segments->changed);
+		atomic_store_explicit(&h->bytes_used, segments->totals.pool.used,
 				      memory_order_relaxed);
-		atomic_store_explicit(&h->bytes_warm, memory->totals.warm, memory_order_relaxed);
-		atomic_store_explicit(&h->bytes_kept, memory->totals.kept, memory_order_relaxed);
+		atomic_store_explicit(&h->bytes_warm, segments->totals.warm, memory_order_relaxed);
+		atomic_store_explicit(&h->bytes_kept, segments->totals.kept, memory_order_relaxed);
 	}
 }

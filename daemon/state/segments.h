@@ -5,8 +5,8 @@
 #include "daemon/state/catalog.h"
 #include "daemon/state/common.h"
 
-struct memory {
-	struct shared *shared;
+struct segments {
+	struct common *common;
 	struct catalog *catalog;
 	struct segment **segments; /* by index */
 	struct list graves;	   /* of struct holding: their segments have ended */
@@ -16,38 +16,38 @@ struct memory {
 };
 
 /* @accounts, @storage and @capacity are the namespace's. -ENOMEM. */
-int memory_init(struct memory *memory, struct shared *shared, struct accounts *accounts,
-		struct catalog *catalog, const struct storage *storage, uint64_t capacity);
+int segments_init(struct segments *segments, struct common *common, struct accounts *accounts,
+		  struct catalog *catalog, const struct storage *storage, uint64_t capacity);
 /* Destroys the objects of all segments and frees these. */
-void memory_deinit(struct memory *memory);
+void segments_deinit(struct segments *segments);
 
 /* Gives the segment its index and generation, and charges it to @account. Returns -ENOSPC, or an
  * outcome of account_take(). */
-int memory_add(struct memory *memory, struct segment *seg, struct account *account);
+int segments_add(struct segments *segments, struct segment *seg, struct account *account);
 /* Takes over a segment that a former daemon left at @index. Fails as account_adopt() does. */
-int memory_adopt(struct memory *memory, struct segment *seg, struct account *account,
-		 uint32_t index);
+int segments_adopt(struct segments *segments, struct segment *seg, struct account *account,
+		   uint32_t index);
 /* Shows the segment in the catalog. To be called when its object, or all of its parts, are
  * there. */
-void memory_live(struct segment *seg);
+void segments_live(struct segment *seg);
 /* Ends the segment: clears its word, which tells clients that their mappings are
  * worthless. */
-void memory_end(struct segment *seg);
+void segments_end(struct segment *seg);
 /* To be called when its object has been destroyed, and nobody has it open. */
-void memory_free(struct segment *seg);
+void segments_free(struct segment *seg);
 
 /* Frees discarded segments that nobody has open any more. False: there may be more of them. */
-bool memory_run_due(struct shared *shared);
+bool segments_run_due(struct common *common);
 
 /* NULL: there is none of that generation. */
-struct segment *memory_find(const struct memory *memory, uint32_t index, uint32_t generation);
+struct segment *segments_find(const struct segments *segments, uint32_t index, uint32_t generation);
 
 /* Ends one segment that has been warm for too long. Returns when to call next (monotonic ns; @now
  * if one was ended), or 0 if nothing is warm. */
-uint64_t memory_trim(struct shared *shared, uint64_t now);
+uint64_t segments_trim(struct common *common, uint64_t now);
 
 /* To be called when the numbers of its namespace change that clients read in the catalog's
  * header. */
-void memory_changed(struct memory *memory);
+void segments_changed(struct segments *segments);
 /* Refreshes the numbers of all namespaces in which something changed. */
-void memory_publish_numbers(struct shared *shared);
+void segments_publish_numbers(struct common *common);

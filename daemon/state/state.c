@@ -11,18 +11,18 @@
 
 /* The beginning and the end of a state. Loop thread only. */
 
-static void state_begin(struct state *st, struct shared *shared, uint64_t instance,
+static void state_begin(struct state *st, struct common *common, uint64_t instance,
 			const struct state_limits *limits, struct catalog_limits *shape)
 {
 	*shape = (struct catalog_limits){ .max_tensors = limits->max_tensors,
 					  .max_clients = limits->max_clients,
 					  .capacity = limits->capacity,
-					  .versions = shared->versions,
+					  .versions = common->versions,
 					  .accounts = &st->accounts,
-					  .wakers = &shared->waking,
-					  .facts = shared->keep && shared->keep->here };
-	*st = (struct state){ .shared = shared, .instance = instance };
-	accounts_init_below(&st->accounts, &shared->accounts);
+					  .wakers = &common->waking,
+					  .facts = common->keeper && common->keeper->here };
+	*st = (struct state){ .common = common, .instance = instance };
+	accounts_init_below(&st->accounts, &common->accounts);
 	list_init(&st->lifetimes.sets);
 	st->lifetimes.look_again = DEADLINE_NEVER;
 	list_init(&st->everyone);
@@ -36,11 +36,11 @@ static int state_tables(struct state *st, const struct state_limits *limits)
 	const struct storage *storage = limits->storage ? limits->storage : &storage_shm;
 	int r;
 
-	survive_begin(st->shared, &st->catalog);
-	r = segment_store_use(&st->shared->store, storage);
+	survive_begin(st->common, &st->catalog);
+	r = segment_store_use(&st->common->store, storage);
 	if (!r)
-		r = memory_init(&st->memory, st->shared, &st->accounts, &st->catalog, storage,
-				limits->capacity);
+		r = segments_init(&st->segments, st->common, &st->accounts, &st->catalog, storage,
+				  limits->capacity);
 	if (!r)
 		r = names_init(&st->names, &st->catalog);
 	st->tensors = table_new(limits->max_tensors, sizeof(*st->tensors));
@@ -52,13 +52,13 @@ static int state_tables(struct state *st, const struct state_limits *limits)
 	return r;
 }
 
-int state_init(struct state *st, struct shared *shared, uint64_t instance,
+int state_init(struct state *st, struct common *common, uint64_t instance,
 	       const struct state_limits *limits)
 {
 	struct catalog_limits shape;
 	int r;
 
-	state_begin(st, shared, instance, limits, &shape);
+	state_begin(st, common, instance, limits, &shape);
 	r = catalog_init(&st->catalog, instance, &shape);
 	if (r)
 		return r;
@@ -68,13 +68,13 @@ int state_init(struct state *st, struct shared *shared, uint64_t instance,
 	return r;
 }
 
-int state_map(struct state *st, struct shared *shared, uint64_t instance,
+int state_map(struct state *st, struct common *common, uint64_t instance,
 	      const struct state_limits *limits, int facts_fd_take, const char **why)
 {
 	struct catalog_limits shape;
 	int r;
 
-	state_begin(st, shared, instance, limits, &shape);
+	state_begin(st, common, instance, limits, &shape);
 	r = catalog_adopt(&st->catalog, instance, &shape, facts_fd_take, why);
 	return r ? r : state_tables(st, limits);
 }
@@ -120,7 +120,7 @@ void state_deinit(struct state *st)
 
 	if (!h)
 		return;
-	heap_remove(&st->shared->expiring, &st->lifetimes.next);
+	heap_remove(&st->common->expiring, &st->lifetimes.next);
 	sets_free(&st->lifetimes.sets);
 	st->lifetimes.of = table_free(st->lifetimes.of, h->max_tensors, sizeof(*st->lifetimes.of));
 	steps_drop(st);
@@ -128,7 +128,7 @@ void state_deinit(struct state *st)
 	rings_free(st->rings);
 	if (!st->catalog.facts)
 		free(st->ring_facts);
-	memory_deinit(&st->memory);
+	segments_deinit(&st->segments);
 	free(st->claims.buckets);
 	free(st->watches);
 	names_deinit(&st->names);
@@ -136,7 +136,7 @@ void state_deinit(struct state *st)
 	st->served = table_free(st->served, h->max_clients, sizeof(struct client *));
 	st->holdings = table_free(st->holdings, (size_t)1 << STATE_HOLDING_BITS,
 				  sizeof(struct holding *));
-	survive_end(st->shared, &st->catalog);
+	survive_end(st->common, &st->catalog);
 	catalog_deinit(&st->catalog);
 	accounts_deinit(&st->accounts);
 }
@@ -144,11 +144,11 @@ void state_deinit(struct state *st)
 struct pool *state_pool(struct state *st, enum share share)
 {
 	if (share == SHARE_BYTES)
-		return &st->memory.totals.pool;
+		return &st->segments.totals.pool;
 	if (share < SHARE_CONNECTIONS)
 		return &st->catalog.pools[share];
-	return share < SHARE_DEVICE ? &st->shared->pools[share]
-				    : &st->shared->devices.list[share - SHARE_DEVICE].pool;
+	return share < SHARE_DEVICE ? &st->common->pools[share]
+				    : &st->common->devices.list[share - SHARE_DEVICE].pool;
 }
 
 /* The lists of lost rows; see state.h. Loop thread only. */

@@ -30,10 +30,11 @@ struct tensor {
 				    client.prefetched; doubted: in client.doubted otherwise */
 	struct account *account; /* charged for the row and its chunks */
 	struct ring *ring;	 /* ring.c: its ring, also when that has ended; or NULL */
-	uint32_t share, share_prev; /* links of the slots that share its extent (LINK, MEMBER) */
-	uint32_t owner;		    /* DRAFT: index of its client */
-	uint32_t next, prev;	    /* DRAFT: ring of its client's drafts; RETIRED: of the
-				       name's RETIRED rows */
+	uint32_t sibling, sibling_prev; /* links of the slots that share its extent (LINK, MEMBER)
+					 */
+	uint32_t owner;			/* DRAFT: index of its client */
+	uint32_t next, prev;		/* DRAFT: ring of its client's drafts; RETIRED: of the
+					   name's RETIRED rows */
 	uint16_t chunks_reserved, chunks;
 	bool prefetch;	/* DRAFT: may be taken back while unused */
 	bool doubted;	/* DRAFT: of a former daemon; its client may not know of it */
@@ -54,7 +55,7 @@ struct tensor {
 };
 
 /* The lifetime of a LIVE row; all zero if it was published without one. */
-struct life {
+struct lifetime {
 	struct heap_node expiry; /* in lifetimes.expiring, by row.expires_ns */
 	struct list bound;	 /* in client.bound of its producer */
 	struct evictables *set;	 /* NULL: it is not evictable, or has no bytes */
@@ -75,21 +76,21 @@ struct evictables {
 };
 
 struct lifetimes {
-	struct life *of;       /* by slot */
-	struct heap expiring;  /* of struct life, by expiry */
+	struct lifetime *of;   /* by slot */
+	struct heap expiring;  /* of struct lifetime, by expiry */
 	struct list sets;      /* of struct evictables; none is empty */
-	uint64_t looks;	       /* numbers the calls of evict_one() */
+	uint64_t budget;       /* numbers the calls of evict_one() */
 	int64_t look_again;    /* when held tensors may be free; DEADLINE_NEVER: nobody waits */
 	struct heap_node next; /* in shared.expiring, by lifetime_due() unless that is never */
 	int64_t pause_ns;      /* how long the last pause before such a look was */
 };
 
 struct state {
-	struct shared *shared; /* outlives us */
+	struct common *common; /* outlives us */
 	struct accounts accounts;
 	struct catalog catalog;
 	struct names names;
-	struct memory memory;
+	struct segments segments;
 	struct tensor *tensors;	   /* by slot */
 	struct client **served;	   /* by client index; clients whose ledgers we read */
 	struct holding **holdings; /* by client and segment: STATE_HOLDING_BITS of a hash */
@@ -130,15 +131,15 @@ struct state_limits {
 	bool own_tensors; /* max_tensors is this namespace's own, and not the daemon's */
 };
 
-/* Neither @st nor @shared may move afterwards. -ENOMEM, -ENOSPC, -EMFILE. */
-int state_init(struct state *st, struct shared *shared, uint64_t instance,
+/* Neither @st nor @common may move afterwards. -ENOMEM, -ENOSPC, -EMFILE. */
+int state_init(struct state *st, struct common *common, uint64_t instance,
 	       const struct state_limits *limits);
 /*
  * Maps the state that a former daemon left in a catalog, with its facts in @facts_fd_take. Only the
  * catalog is there yet; recover.h does the rest. Fails as catalog_adopt() does. If this or the rest
  * fails, the process must not go on with that instance.
  */
-int state_map(struct state *st, struct shared *shared, uint64_t instance,
+int state_map(struct state *st, struct common *common, uint64_t instance,
 	      const struct state_limits *limits, int facts_fd_take, const char **why);
 /* Removes all objects of this instance. No client may be left. */
 void state_deinit(struct state *st);

@@ -9,7 +9,7 @@
 #include "util/fd.h"
 #include "util/log.h"
 
-void survive_tag(char tag[KEEP_TAG_SIZE], enum survivor what, uint64_t instance, uint32_t index,
+void survive_tag(char tag[KEEPER_TAG_SIZE], enum survivor what, uint64_t instance, uint32_t index,
 		 uint32_t generation)
 {
 	static const char *const names[] = {
@@ -19,61 +19,62 @@ void survive_tag(char tag[KEEP_TAG_SIZE], enum survivor what, uint64_t instance,
 		[SURVIVOR_PAGE] = "page"
 	};
 
-	snprintf(tag, KEEP_TAG_SIZE, KEEP_TAG_PREFIX "%s-%016" PRIx64 "-%" PRIu32 "-%" PRIu32,
+	snprintf(tag, KEEPER_TAG_SIZE, KEEPER_TAG_PREFIX "%s-%016" PRIx64 "-%" PRIu32 "-%" PRIu32,
 		 names[what], instance, index, generation);
 }
 
-#define PART_TAG KEEP_TAG_PREFIX "part-%016" PRIx64 "-%" PRIu32 "-%" PRIu32 "-%" PRIu32 "-%" PRIx64
+#define PART_TAG                                                                                   \
+	KEEPER_TAG_PREFIX "part-%016" PRIx64 "-%" PRIu32 "-%" PRIu32 "-%" PRIu32 "-%" PRIx64
 
-void survive_part_tag(char tag[KEEP_TAG_SIZE], const struct survive_part *part)
+void survive_part_tag(char tag[KEEPER_TAG_SIZE], const struct survive_part *part)
 {
-	snprintf(tag, KEEP_TAG_SIZE, PART_TAG, part->instance, part->index, part->generation,
+	snprintf(tag, KEEPER_TAG_SIZE, PART_TAG, part->instance, part->index, part->generation,
 		 part->part, part->size);
 }
 
 bool survive_part_read(const char *tag, struct survive_part *part)
 {
 	return sscanf(tag,
-		      KEEP_TAG_PREFIX "part-%16" SCNx64 "-%" SCNu32 "-%" SCNu32 "-%" SCNu32
-				      "-%" SCNx64,
+		      KEEPER_TAG_PREFIX "part-%16" SCNx64 "-%" SCNu32 "-%" SCNu32 "-%" SCNu32
+					"-%" SCNx64,
 		      &part->instance, &part->index, &part->generation, &part->part,
 		      &part->size) == 5;
 }
 
 /* If the descriptor is not kept, the next daemon finds the fact without it. It then starts afresh,
  * or withdraws the tensors on the device. */
-static void tag_kept(const struct shared *shared, const char *tag, int fd_peek)
+static void tag_kept(const struct common *common, const char *tag, int fd_peek)
 {
-	int r = keep(shared->keep, tag, fd_peek);
+	int r = keeper_link_keep(common->keeper, tag, fd_peek);
 
 	if (r)
 		log_warn("a descriptor is not kept: the death of the daemon would not be survived",
 			 "tag=%s error=%s", tag, log_str(strerror(-r)));
 }
 
-static void have_kept(const struct shared *shared, const struct catalog *cat, enum survivor what,
+static void have_kept(const struct common *common, const struct catalog *cat, enum survivor what,
 		      uint32_t index, uint32_t generation, int fd_peek)
 {
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 
 	survive_tag(tag, what, cat->instance, index, generation);
-	tag_kept(shared, tag, fd_peek);
+	tag_kept(common, tag, fd_peek);
 }
 
-static void have_forgotten(const struct shared *shared, const struct catalog *cat,
+static void have_forgotten(const struct common *common, const struct catalog *cat,
 			   enum survivor what, uint32_t index, uint32_t generation)
 {
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 
 	survive_tag(tag, what, cat->instance, index, generation);
-	keep_forget(shared->keep, tag);
+	keeper_link_forget(common->keeper, tag);
 }
 
-static_assert((int)CATALOG_REASON == KEEP_TEXT_SIZE, "reasons fit");
+static_assert((int)CATALOG_REASON == KEEPER_TEXT_SIZE, "reasons fit");
 
-void survive_publish(const struct shared *shared, const struct catalog *cat)
+void survive_publish(const struct common *common, const struct catalog *cat)
 {
-	const struct keep *k = shared->keep;
+	const struct keeper_link *k = common->keeper;
 	struct catalog_header *h = cat->header;
 	uint64_t word;
 
@@ -90,35 +91,36 @@ void survive_publish(const struct shared *shared, const struct catalog *cat)
 	atomic_store(&h->restarts, k->restarts);
 }
 
-void survive_begin(const struct shared *shared, const struct catalog *cat)
+void survive_begin(const struct common *common, const struct catalog *cat)
 {
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 
 	if (!cat->facts)
 		return;
 	survive_tag(tag, SURVIVOR_CATALOG, cat->instance, 0, 0);
-	fd_close(keep_take(shared->keep, tag)); /* the last daemon's, of the same catalog */
-	have_kept(shared, cat, SURVIVOR_CATALOG, 0, 0, cat->fd_ro);
-	have_kept(shared, cat, SURVIVOR_FACTS, 0, 0, cat->facts_fd);
+	fd_close(keeper_link_take(common->keeper, tag)); /* the last daemon's, of the same catalog
+							  */
+	have_kept(common, cat, SURVIVOR_CATALOG, 0, 0, cat->fd_ro);
+	have_kept(common, cat, SURVIVOR_FACTS, 0, 0, cat->facts_fd);
 }
 
-void survive_end(const struct shared *shared, const struct catalog *cat)
+void survive_end(const struct common *common, const struct catalog *cat)
 {
 	if (!cat->facts)
 		return;
-	have_forgotten(shared, cat, SURVIVOR_FACTS, 0, 0);
-	have_forgotten(shared, cat, SURVIVOR_CATALOG, 0, 0);
-	keep_flush(shared->keep); /* facts without a catalog are damage */
+	have_forgotten(common, cat, SURVIVOR_FACTS, 0, 0);
+	have_forgotten(common, cat, SURVIVOR_CATALOG, 0, 0);
+	keeper_link_flush(common->keeper); /* facts without a catalog are damage */
 }
 
-void survive_client(const struct shared *shared, const struct catalog *cat, uint32_t index,
+void survive_client(const struct common *common, const struct catalog *cat, uint32_t index,
 		    const struct client_fact *fact, int ledger_fd_peek)
 {
 	struct client_fact *mine = catalog_client_fact(cat, index);
 
 	if (!cat->facts)
 		return;
-	have_kept(shared, cat, SURVIVOR_LEDGER, index, fact->generation, ledger_fd_peek);
+	have_kept(common, cat, SURVIVOR_LEDGER, index, fact->generation, ledger_fd_peek);
 	if (cat->facts->next_client_id < fact->id)
 		cat->facts->next_client_id = fact->id;
 	*mine = *fact;
@@ -126,14 +128,14 @@ void survive_client(const struct shared *shared, const struct catalog *cat, uint
 	*(volatile uint32_t *)&mine->sum = client_fact_sum(fact);
 }
 
-void survive_client_ended(const struct shared *shared, const struct catalog *cat, uint32_t index)
+void survive_client_ended(const struct common *common, const struct catalog *cat, uint32_t index)
 {
 	struct client_fact *fact = catalog_client_fact(cat, index);
 
 	if (!fact || !fact->sum)
 		return;
 	fact->sum = 0;
-	have_forgotten(shared, cat, SURVIVOR_LEDGER, index, fact->generation);
+	have_forgotten(common, cat, SURVIVOR_LEDGER, index, fact->generation);
 }
 
 void survive_claim(const struct catalog *cat, uint32_t index, const struct claim_fact *fact)
@@ -150,7 +152,7 @@ void survive_claim_ended(const struct catalog *cat, uint32_t index)
 	*(volatile uint32_t *)&catalog_claim_fact(cat, index)->sum = 0;
 }
 
-void survive_segment(const struct shared *shared, const struct catalog *cat, uint32_t index,
+void survive_segment(const struct common *common, const struct catalog *cat, uint32_t index,
 		     uint32_t generation, const struct segment_fact *fact, int object_fd_peek)
 {
 	struct segment_fact *mine;
@@ -161,75 +163,75 @@ void survive_segment(const struct shared *shared, const struct catalog *cat, uin
 	*mine = *fact;
 	mine->sum = sum_of_segment(fact, catalog_segment(cat, index), generation);
 	if (object_fd_peek >= 0)
-		have_kept(shared, cat, SURVIVOR_OBJECT, index, generation, object_fd_peek);
+		have_kept(common, cat, SURVIVOR_OBJECT, index, generation, object_fd_peek);
 }
 
-uint64_t survive_segment_ended(const struct shared *shared, const struct catalog *cat,
+uint64_t survive_segment_ended(const struct common *common, const struct catalog *cat,
 			       uint32_t index, uint32_t generation)
 {
 	if (!cat->facts)
 		return 0;
-	have_forgotten(shared, cat, SURVIVOR_OBJECT, index, generation);
-	return shared->keep->forgets;
+	have_forgotten(common, cat, SURVIVOR_OBJECT, index, generation);
+	return common->keeper->forgets;
 }
 
-void survive_part(const struct shared *shared, const struct catalog *cat,
+void survive_part(const struct common *common, const struct catalog *cat,
 		  const struct survive_part *part, int fd_peek)
 {
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 
 	if (!cat->facts)
 		return;
 	survive_part_tag(tag, part);
-	tag_kept(shared, tag, fd_peek);
+	tag_kept(common, tag, fd_peek);
 }
 
-uint64_t survive_forgets(const struct shared *shared)
+uint64_t survive_forgets(const struct common *common)
 {
-	return shared->keep ? shared->keep->forgets : 0;
+	return common->keeper ? common->keeper->forgets : 0;
 }
 
-void survive_part_ended(const struct shared *shared, const struct catalog *cat,
+void survive_part_ended(const struct common *common, const struct catalog *cat,
 			const struct survive_part *part)
 {
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 
 	if (!cat->facts)
 		return;
 	survive_part_tag(tag, part);
-	keep_forget(shared->keep, tag);
+	keeper_link_forget(common->keeper, tag);
 }
 
-void survive_hold(const struct shared *shared, const struct catalog *cat, uint32_t index,
+void survive_hold(const struct common *common, const struct catalog *cat, uint32_t index,
 		  uint32_t generation, int fd_peek)
 {
 	if (cat->facts)
-		have_kept(shared, cat, SURVIVOR_HOLD, index, generation, fd_peek);
+		have_kept(common, cat, SURVIVOR_HOLD, index, generation, fd_peek);
 }
 
-void survive_hold_ended(const struct shared *shared, const struct catalog *cat, uint32_t index,
+void survive_hold_ended(const struct common *common, const struct catalog *cat, uint32_t index,
 			uint32_t generation)
 {
 	if (cat->facts)
-		have_forgotten(shared, cat, SURVIVOR_HOLD, index, generation);
+		have_forgotten(common, cat, SURVIVOR_HOLD, index, generation);
 }
 
-int survive_page(const struct shared *shared, const struct catalog *cat, uint32_t index,
+int survive_page(const struct common *common, const struct catalog *cat, uint32_t index,
 		 uint32_t generation, int fd_peek)
 {
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 
 	if (!cat->facts)
 		return 0;
 	survive_tag(tag, SURVIVOR_PAGE, cat->instance, index, generation);
-	return keep(shared->keep, tag, fd_peek);
+	return keeper_link_keep(common->keeper, tag, fd_peek);
 }
 
-void survive_page_ended(const struct shared *shared, const struct catalog *cat, uint32_t index,
+void survive_page_ended(const struct common *common, const struct catalog *cat, uint32_t index,
 			uint32_t generation)
 {
 	if (cat->facts)
-		have_forgotten(shared, cat, SURVIVOR_PAGE, index, generation);
+		have_forgotten(common, cat, SURVIVOR_PAGE, index, generation);
 }
 
 /* ---- Sums of facts ---- */

@@ -18,33 +18,33 @@ enum survivor {
 };
 
 /* The tag under which a descriptor of that catalog is kept. */
-void survive_tag(char tag[KEEP_TAG_SIZE], enum survivor what, uint64_t instance, uint32_t index,
+void survive_tag(char tag[KEEPER_TAG_SIZE], enum survivor what, uint64_t instance, uint32_t index,
 		 uint32_t generation);
 
 /* Tells clients how this daemon began, and whether their tensors survive it. */
-void survive_publish(const struct shared *shared, const struct catalog *cat);
+void survive_publish(const struct common *common, const struct catalog *cat);
 
 /* Keeps the facts and the catalog from now on, since objects that nobody has open count as
  * leftovers (util/leftovers.h). */
-void survive_begin(const struct shared *shared, const struct catalog *cat);
-void survive_end(const struct shared *shared, const struct catalog *cat);
+void survive_begin(const struct common *common, const struct catalog *cat);
+void survive_end(const struct common *common, const struct catalog *cat);
 
 /* Makes the ledger of the client at @index count for the next daemon too. To be called before the
  * client may take a lease. */
-void survive_client(const struct shared *shared, const struct catalog *cat, uint32_t index,
+void survive_client(const struct common *common, const struct catalog *cat, uint32_t index,
 		    const struct client_fact *fact, int ledger_fd_peek);
-void survive_client_ended(const struct shared *shared, const struct catalog *cat, uint32_t index);
+void survive_client_ended(const struct common *common, const struct catalog *cat, uint32_t index);
 
 /* Gives the claim at @index to @fact->client, or ends it. */
 void survive_claim(const struct catalog *cat, uint32_t index, const struct claim_fact *fact);
 void survive_claim_ended(const struct catalog *cat, uint32_t index);
 
 /* To be called before the segment at @index lives. @object_fd_peek keeps its object, or is -1. */
-void survive_segment(const struct shared *shared, const struct catalog *cat, uint32_t index,
+void survive_segment(const struct common *common, const struct catalog *cat, uint32_t index,
 		     uint32_t generation, const struct segment_fact *fact, int object_fd_peek);
-/* The keeper has closed its object when keep_forgotten() reaches the value that this returns; 0: it
- * never had it. */
-uint64_t survive_segment_ended(const struct shared *shared, const struct catalog *cat,
+/* The keeper has closed its object when keeper_link_forgotten() reaches the value that this
+ * returns; 0: it never had it. */
+uint64_t survive_segment_ended(const struct common *common, const struct catalog *cat,
 			       uint32_t index, uint32_t generation);
 
 /* A part of a segment on a device. Its tag tells all of these. */
@@ -54,27 +54,27 @@ struct survive_part {
 	uint32_t part;
 };
 
-/* How often the keeper was told to forget something by now; see keep_forget(). */
-uint64_t survive_forgets(const struct shared *shared);
+/* How often the keeper was told to forget something by now; see keeper_link_forget(). */
+uint64_t survive_forgets(const struct common *common);
 
-void survive_part_tag(char tag[KEEP_TAG_SIZE], const struct survive_part *part);
+void survive_part_tag(char tag[KEEPER_TAG_SIZE], const struct survive_part *part);
 /* False: it is no tag of a part. */
 bool survive_part_read(const char *tag, struct survive_part *part);
-void survive_part(const struct shared *shared, const struct catalog *cat,
+void survive_part(const struct common *common, const struct catalog *cat,
 		  const struct survive_part *part, int fd_peek);
-void survive_part_ended(const struct shared *shared, const struct catalog *cat,
+void survive_part_ended(const struct common *common, const struct catalog *cat,
 			const struct survive_part *part);
 /* Keeps the descriptor that keeps the segment's device open. */
-void survive_hold(const struct shared *shared, const struct catalog *cat, uint32_t index,
+void survive_hold(const struct common *common, const struct catalog *cat, uint32_t index,
 		  uint32_t generation, int fd_peek);
-void survive_hold_ended(const struct shared *shared, const struct catalog *cat, uint32_t index,
+void survive_hold_ended(const struct common *common, const struct catalog *cat, uint32_t index,
 			uint32_t generation);
 
 /* Keeps the page of that ring. Returns a negative errno if it is not kept: then there must be no
  * such ring. */
-int survive_page(const struct shared *shared, const struct catalog *cat, uint32_t index,
+int survive_page(const struct common *common, const struct catalog *cat, uint32_t index,
 		 uint32_t generation, int fd_peek);
-void survive_page_ended(const struct shared *shared, const struct catalog *cat, uint32_t index,
+void survive_page_ended(const struct common *common, const struct catalog *cat, uint32_t index,
 			uint32_t generation);
 
 /* The number of chunks of the row. */

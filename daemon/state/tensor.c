@@ -21,7 +21,7 @@
  * reservations. Loop thread only.
  */
 
-enum { OTHERS_LOOKS = 16 }; /* at clients of others, by one look for space */
+enum { OTHERS_BUDGET = 16 }; /* at clients of others, by one look for space */
 
 /* ---- slots ---------------------------------------------------------------------------------- */
 
@@ -89,7 +89,7 @@ static int slot_take(struct state *st, struct client *c, const struct tensor_req
 		atomic_store(&st->catalog.header->slots_high, st->catalog.rows.high);
 	t = &st->tensors[*slot];
 	*t = (struct tensor){
-		.account = c->account, .share = *slot, .share_prev = *slot, .owner = c->index
+		.account = c->account, .sibling = *slot, .sibling_prev = *slot, .owner = c->index
 	};
 	t->chunks_reserved = (uint16_t)chunks;
 	atomic_fetch_add(&st->catalog.header->drafts, 1);
@@ -110,7 +110,7 @@ static void slot_give(struct state *st, struct client *c, uint32_t slot)
 
 	catalog_chunks_unreserve(&st->catalog, t->chunks_reserved);
 	slot_discharge(st, t->account, t->chunks_reserved, true);
-	*t = (struct tensor){ .share = slot, .share_prev = slot };
+	*t = (struct tensor){ .sibling = slot, .sibling_prev = slot };
 	row_give(st, slot);
 	atomic_fetch_sub(&st->catalog.header->drafts, 1);
 	if (c)
@@ -185,7 +185,7 @@ static bool spare_take_back(struct client *c)
 
 	if (list_empty(empty))
 		return false;
-	memory_end(list_first_entry(empty, struct segment, writer_link));
+	segments_end(list_first_entry(empty, struct segment, writer_link));
 	return true;
 }
 
@@ -210,7 +210,7 @@ static bool others_free_space(struct state *st, const struct account *account)
 {
 	struct client *c;
 
-	for (unsigned n = 0; n < OTHERS_LOOKS && !list_empty(&st->prefetching); n++) {
+	for (unsigned n = 0; n < OTHERS_BUDGET && !list_empty(&st->prefetching); n++) {
 		c = list_first_entry(&st->prefetching, struct client, prefetching);
 		list_del(&c->prefetching);
 		list_add_tail(&st->prefetching, &c->prefetching);
@@ -223,10 +223,10 @@ static bool others_free_space(struct state *st, const struct account *account)
 static bool warm_take_back(struct state *st, const struct segment_totals *where,
 			   const struct account *user)
 {
-	struct segment *seg = segment_pop_warm(&st->shared->store, where, user);
+	struct segment *seg = segment_pop_warm(&st->common->store, where, user);
 
 	if (seg)
-		memory_end(seg);
+		segments_end(seg);
 	return seg;
 }
 
@@ -234,7 +234,7 @@ static bool warm_take_back(struct state *st, const struct segment_totals *where,
  * not only its part of the daemon. */
 static bool is_over_part(const struct state *st, struct account *account, uint64_t size, int r)
 {
-	const struct pool *here = &st->memory.totals.pool;
+	const struct pool *here = &st->segments.totals.pool;
 
 	return (r & CHARGE_E_USER) &&
 	       account_used(account, here) + size > account_max(account, here);
@@ -244,12 +244,12 @@ static bool is_over_part(const struct state *st, struct account *account, uint64
  * nothing is thrown away in vain; and first from the user who keeps most. */
 bool tensor_free_space(struct state *st, struct account *account, uint64_t size, int refused)
 {
-	const struct pool *here = &st->memory.totals.pool, *all = &st->shared->store.pool;
+	const struct pool *here = &st->segments.totals.pool, *all = &st->common->store.pool;
 	/* in a full namespace, and in a used up part of one, only its own segments free space */
 	bool only_here = is_full(here, size) || is_over_part(st, account, size, refused);
-	const struct segment_totals *where = only_here ? &st->memory.totals : NULL;
+	const struct segment_totals *where = only_here ? &st->segments.totals : NULL;
 	const struct pool *pool = where ? here : all;
-	uint64_t warm = where ? where->warm : st->shared->store.warm_bytes;
+	uint64_t warm = where ? where->warm : st->common->store.warm_bytes;
 
 	if (warm_take_back(st, where, account) || own_free_space(st, account))
 		return true;
@@ -264,19 +264,19 @@ bool tensor_free_space(struct state *st, struct account *account, uint64_t size,
  * others give back is no use to a user over its maximum. */
 static bool space_is_coming(const struct state *st, struct account *account, uint64_t size, int r)
 {
-	const struct pool *here = &st->memory.totals.pool;
+	const struct pool *here = &st->segments.totals.pool;
 
 	if (r & CHARGE_E_USER)
 		return is_over_part(st, account, size, r) ? account->going
 							  : account_top(account)->going;
-	return is_full(here, size) ? st->memory.totals.going : st->shared->store.going;
+	return is_full(here, size) ? st->segments.totals.going : st->common->store.going;
 }
 
 /* The charge of @size bytes was refused with @r: returns what to answer. */
 static int segment_refused(struct state *st, struct client *c, const struct tensor_request *rq,
 			   uint64_t size, int r)
 {
-	const struct pool *all = &st->shared->store.pool, *here = &st->memory.totals.pool;
+	const struct pool *all = &st->common->store.pool, *here = &st->segments.totals.pool;
 
 	if (!rq->prefetch && !rq->last &&
 	    ((!rq->late && space_is_coming(st, c->account, size, r)) ||
@@ -294,27 +294,27 @@ static int segment_make(struct state *st, struct client *c, const struct tensor_
 			uint64_t size, struct segment **segp)
 {
 	bool small = rq->nbytes <= SEGMENT_SMALL_MAX && !rq->own_pages;
-	struct pool *all = &st->shared->store.pool, *here = &st->memory.totals.pool;
+	struct pool *all = &st->common->store.pool, *here = &st->segments.totals.pool;
 	struct segment *seg = NULL;
 	int r;
 
 	if (size > all->capacity || size > here->capacity || size > account_max(c->account, all) ||
 	    size > account_max(c->account, here))
 		return STATE_E_NEVER;
-	r = segment_new(&seg, &st->shared->store, &st->memory.totals, st->instance, c->account,
+	r = segment_new(&seg, &st->common->store, &st->segments.totals, st->instance, c->account,
 			size, small);
 	if (charge_is_refused(r))
 		return segment_refused(st, c, rq, size, r);
 	if (r)
 		return r;
-	r = memory_add(&st->memory, seg, c->account);
+	r = segments_add(&st->segments, seg, c->account);
 	if (r) {
 		segment_free(seg);
 		if (!charge_is_refused(r) || rq->prefetch)
 			return r;
-		return warm_take_back(st, &st->memory.totals, c->account) ||
+		return warm_take_back(st, &st->segments.totals, c->account) ||
 				       (r & CHARGE_E_FULL &&
-					warm_take_back(st, &st->memory.totals, NULL))
+					warm_take_back(st, &st->segments.totals, NULL))
 			       ? STATE_E_SOON
 			       : r;
 	}
@@ -335,7 +335,7 @@ static int extent_small(struct state *st, struct client *c, const struct tensor_
 	struct segment *seg;
 	int r;
 
-	*segp = small_take(c, nbytes, SMALL_LOOKS, &row->offset);
+	*segp = small_take(c, nbytes, SMALL_BUDGET, &row->offset);
 	if (*segp)
 		return 0;
 	/* a larger segment serves more tensors; halve it until there is space */
@@ -365,12 +365,13 @@ static int extent_large(struct state *st, struct client *c, const struct tensor_
 	int r;
 
 	row->offset = 0;
-	if (nbytes > st->shared->store.pool.capacity || nbytes > st->memory.totals.pool.capacity)
+	if (nbytes > st->common->store.pool.capacity || nbytes > st->segments.totals.pool.capacity)
 		return STATE_E_NEVER;
 	size = tensor_pages(nbytes);
-	memory_changed(&st->memory);
-	while (!rq->own_pages && (*segp = segment_take_warm(&st->shared->store, &st->memory.totals,
-							    c->account, c->id, size))) {
+	segments_changed(&st->segments);
+	while (!rq->own_pages &&
+	       (*segp = segment_take_warm(&st->common->store, &st->segments.totals, c->account,
+					  c->id, size))) {
 		if ((*segp)->writer == c->id)
 			return 0;
 		if (segment_is_unused(*segp)) {
@@ -380,7 +381,7 @@ static int extent_large(struct state *st, struct client *c, const struct tensor_
 			list_add_tail(&c->large, &(*segp)->writer_link);
 			return 0;
 		}
-		memory_end(*segp); /* its former writer may still write */
+		segments_end(*segp); /* its former writer may still write */
 	}
 	r = segment_make(st, c, rq, size, segp);
 	if (r)
@@ -494,7 +495,7 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error)
 	if (!error && c) {
 		if (segment_is_small(seg) && c->small_next < SEGMENT_SMALL_LIMIT)
 			c->small_next *= 2;
-		memory_live(seg);
+		segments_live(seg);
 		segment_cache(seg);
 		draft_insert(st, c, slot);
 		return 0;
@@ -504,9 +505,9 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error)
 	slot_give(st, c, slot);
 	seg->extents--;
 	if (error)
-		memory_free(seg);
+		segments_free(seg);
 	else
-		memory_end(seg);
+		segments_end(seg);
 	return error;
 }
 
@@ -521,17 +522,17 @@ static bool segment_is_worth(const struct state *st, const struct segment *seg,
 	if (segment_is_small(seg))
 		return writer && list_first_entry(&writer->small[SMALL_EMPTY], struct segment,
 						  writer_link) == seg; /* one is enough */
-	return st->shared->store.warm_bytes + seg->size <= st->shared->store.warm_max;
+	return st->common->store.warm_bytes + seg->size <= st->common->store.warm_max;
 }
 
 void segment_emptied(struct state *st, struct segment *seg, struct client *writer)
 {
 	if (!segment_is_worth(st, seg, writer)) {
-		memory_end(seg);
+		segments_end(seg);
 	} else if (!segment_is_small(seg)) {
 		segment_keep_warm(seg, (uint64_t)now_mono_ns());
-		memory_changed(&st->memory);
-		if (st->shared->store.warm_count > SEGMENT_WARM_MAX)
+		segments_changed(&st->segments);
+		if (st->common->store.warm_count > SEGMENT_WARM_MAX)
 			warm_take_back(st, NULL, NULL);
 	}
 }
@@ -554,7 +555,7 @@ static void extent_charge(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
 
-	if (t->moved || t->share != slot || !t->segment || t->segment->device)
+	if (t->moved || t->sibling != slot || !t->segment || t->segment->device)
 		return;
 	segment_charge_extent(t->segment, t->account, extent_bytes(t));
 	t->moved = true;
@@ -619,14 +620,14 @@ static void extent_give(struct state *st, uint32_t slot)
 	struct segment *seg = t->segment;
 	struct client *writer = NULL;
 
-	st->shared->space_freed++;
+	st->common->space_freed++;
 	extent_return(t);
 	if (extent_unlink(st, slot)) {
 		seg->extents--; /* the others are there, and the notice is theirs */
 		return;
 	}
-	if (t->share != slot) {
-		uint32_t other = t->share;
+	if (t->sibling != slot) {
+		uint32_t other = t->sibling;
 
 		extent_unjoin(st, slot);
 		if (st->tensors[other].held) /* it may be the only tensor there now */
@@ -666,7 +667,7 @@ void tensor_reclaim(struct state *st, uint32_t slot)
 	row->chunk = row->name = CATALOG_NONE;
 	slot_discharge(st, st->tensors[slot].account, st->tensors[slot].chunks, false);
 	ring_left(st, slot);
-	st->tensors[slot] = (struct tensor){ .share = slot, .share_prev = slot };
+	st->tensors[slot] = (struct tensor){ .sibling = slot, .sibling_prev = slot };
 	row_give(st, slot);
 }
 
@@ -688,7 +689,7 @@ void draft_give_up(struct state *st, struct client *c, uint32_t slot)
 
 bool draft_leave(struct state *st, struct client *c, uint32_t slot)
 {
-	uint32_t member = st->tensors[slot].group ? st->tensors[slot].share : slot;
+	uint32_t member = st->tensors[slot].group ? st->tensors[slot].sibling : slot;
 
 	draft_give_up(st, c, member);
 	return member == slot;

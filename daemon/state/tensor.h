@@ -84,11 +84,11 @@ int draft_reserve(struct state *st, uint32_t slot); /* -ENOSPC, -ENOMEM */
 void segment_emptied(struct state *st, struct segment *seg, struct client *writer);
 void draft_adopt(struct state *st, struct client *c, uint32_t slot);
 /* Takes back drafts that @c does not use, once it has said that its ledger counts the used ones.
- * Looks at @looks drafts. True: there are more. */
-bool drafts_doubt(struct state *st, struct client *c, unsigned looks);
+ * Looks at @budget drafts. True: there are more. */
+bool drafts_doubt(struct state *st, struct client *c, unsigned budget);
 /* The same for a closed client, which uses no more drafts than its ledger counts now. *@left is
- * their number at first. Looks at *@looks of them. True: that was all. */
-bool drafts_unbind(struct state *st, struct client *c, uint32_t *left, unsigned *looks);
+ * their number at first. Looks at *@budget of them. True: that was all. */
+bool drafts_unbind(struct state *st, struct client *c, uint32_t *left, unsigned *budget);
 /* Gives back one member of the group whose memory is @slot. True: there was none, and the draft
  * itself was given back. */
 bool draft_leave(struct state *st, struct client *c, uint32_t slot);

@@ -102,7 +102,7 @@ static int watch_make(struct state *st, const struct client *c, const struct nam
 	while (t->of[index]) /* an index is free, since the pool has as many */
 		index++;
 	list_init(&w->watchers);
-	w->since = st->shared->next_client_id + 1;
+	w->since = st->common->next_client_id + 1;
 	w->index = index;
 	w->hash = hash;
 	w->prefix = prefix;
@@ -208,12 +208,12 @@ void watches_adopt(struct state *st)
 	if (atomic_load(coming) & 1) /* its daemon died before it noted the name */
 		atomic_fetch_add(coming, 1);
 	for (uint32_t i = 0; i < CATALOG_WATCHES; i++) {
-		struct catalog_watch *shared = catalog_watch(&st->catalog, i);
+		struct catalog_watch *common = catalog_watch(&st->catalog, i);
 
-		if (!(shared->generation & 1))
+		if (!(common->generation & 1))
 			continue;
-		atomic_fetch_add(&shared->generation, 1);
-		atomic_fetch_add(&shared->seq, 1);
+		atomic_fetch_add(&common->generation, 1);
+		atomic_fetch_add(&common->seq, 1);
 		catalog_wake_watch_later(&st->catalog, i);
 	}
 }
@@ -222,15 +222,15 @@ void watches_adopt(struct state *st)
 
 static void watch_note(struct state *st, const struct watch *w, uint32_t name, bool came)
 {
-	struct catalog_watch *shared = catalog_watch(&st->catalog, w->index);
-	uint32_t seq = shared->seq;
+	struct catalog_watch *common = catalog_watch(&st->catalog, w->index);
+	uint32_t seq = common->seq;
 
-	atomic_store(&shared->changes[seq % WATCH_CHANGES], name);
+	atomic_store(&common->changes[seq % WATCH_CHANGES], name);
 	if (came)
-		atomic_store(&shared->came, seq + 1);
-	else if (seq + 1 - shared->came > WATCH_CAME_AGE)
-		atomic_store(&shared->came, seq + 1 - WATCH_CAME_AGE);
-	atomic_store(&shared->seq, seq + 1);
+		atomic_store(&common->came, seq + 1);
+	else if (seq + 1 - common->came > WATCH_CAME_AGE)
+		atomic_store(&common->came, seq + 1 - WATCH_CAME_AGE);
+	atomic_store(&common->seq, seq + 1);
 }
 
 static void watch_changed(struct state *st, struct watch *w, uint32_t name, bool came,

@@ -89,7 +89,7 @@ struct account {
 	unsigned work;	       /* the work that was done last */
 	bool work_next;	       /* work comes before turns, since those came last */
 	int64_t debt_ns;       /* time that its turns took beyond their bound */
-	unsigned looks;	       /* serve/peer.c: ledgers of its clients that workers look at */
+	unsigned budget;       /* serve/peer.c: ledgers of its clients that workers look at */
 	struct list ends;      /* of struct peer, by look: their ends have steps to go */
 	unsigned ending;       /* of its peers: ended ones that were not checked yet */
 	int64_t ended_ns;      /* when the last of these was done with */
@@ -113,7 +113,7 @@ struct account {
 	struct list steps;    /* of struct account, by step */
 
 	struct list clients; /* of struct client, by account_link: in its namespace */
-	/* state/lost.c: */
+	/* state/state.c: */
 	struct list lost; /* of struct tensor, by link */
 	unsigned lost_count;
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Closes descriptors that clients sent; see threads.h. Invariants: (1) a number is in the queue or
+ * Closes descriptors that clients sent; see closer.h. Invariants: (1) a number is in the queue or
  * held from closer_take() until the process has begun with it, and so is not given to anything else
  * before it is closed; (2) a number with which the process has begun is never tried again, since
  * close() frees it before it waits. Loop thread only.

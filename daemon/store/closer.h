@@ -46,10 +46,10 @@ struct closer {
  * until then, or until a process is stuck with it; @account may be NULL. If CLOSER_MAX wait
  * already it stays open, since it might keep us waiting. */
 void closer_take(struct closer *c, int fd_take, struct account *account);
-/* The same for one that the keeper had too, as keep_forget() has it: it is not closed before
+/* The same for one that the keeper had too, as keeper_link_forget() has it: it is not closed before
  * closer_forgotten() was told @forgets. Those that are taken later wait for it. */
 void closer_take_after(struct closer *c, int fd_take, struct account *account, uint64_t forgets);
-/* To be called when keep_forgotten() is @forgotten. */
+/* To be called when keeper_link_forgotten() is @forgotten. */
 void closer_forgotten(struct closer *c, uint64_t forgotten);
 /* Notes which descriptors have been closed by now, and puts others of their users in the queue. */
 void closer_note(struct closer *c);

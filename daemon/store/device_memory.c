@@ -73,9 +73,9 @@ static struct device *device_take(struct device_table *table, const uint8_t id[D
 typedef int take(struct charge *charge, struct account *account, struct pool *pool,
 		 uint64_t amount);
 
-static int memory_charge(struct device_memory *m, struct device_table *table,
-			 const uint8_t id[DEVICE_ID], struct account *account, uint64_t size,
-			 uint32_t fds, take *charge)
+static int segments_charge(struct device_memory *m, struct device_table *table,
+			   const uint8_t id[DEVICE_ID], struct account *account, uint64_t size,
+			   uint32_t fds, take *charge)
 {
 	struct device *device;
 	int r = 0;
@@ -98,9 +98,9 @@ static int memory_charge(struct device_memory *m, struct device_table *table,
 	return 0;
 }
 
-static int memory_make(struct device_memory **mp, struct device_table *table,
-		       const uint8_t id[DEVICE_ID], struct account *account, uint64_t size,
-		       uint32_t parts, bool has_fds, take *charge)
+static int segments_make(struct device_memory **mp, struct device_table *table,
+			 const uint8_t id[DEVICE_ID], struct account *account, uint64_t size,
+			 uint32_t parts, bool has_fds, take *charge)
 {
 	struct device_memory *m;
 	int r;
@@ -114,7 +114,7 @@ static int memory_make(struct device_memory **mp, struct device_table *table,
 	m->closer = table->closer;
 	list_init(&m->importers);
 	list_init(&m->ending);
-	r = memory_charge(m, table, id, account, size, has_fds ? parts : 0, charge);
+	r = segments_charge(m, table, id, account, size, has_fds ? parts : 0, charge);
 	if (r) {
 		device_memory_free(m);
 		return r;
@@ -127,14 +127,14 @@ int device_memory_new(struct device_memory **mp, struct device_table *table,
 		      const uint8_t id[DEVICE_ID], struct account *account, uint64_t size,
 		      uint32_t parts, bool has_fds)
 {
-	return memory_make(mp, table, id, account, size, parts, has_fds, charge_take);
+	return segments_make(mp, table, id, account, size, parts, has_fds, charge_take);
 }
 
 int device_memory_adopt(struct device_memory **mp, struct device_table *table,
 			const uint8_t id[DEVICE_ID], struct account *account, uint64_t size,
 			uint32_t parts)
 {
-	return memory_make(mp, table, id, account, size, parts, true, charge_adopt);
+	return segments_make(mp, table, id, account, size, parts, true, charge_adopt);
 }
 
 static int hold_make(struct device_hold **hp, struct device_table *table,

@@ -135,33 +135,33 @@ const struct storage storage_memfd = {
 
 static int watch_compare(const void *a, const void *b)
 {
-	const struct ending *x = a, *y = b;
+	const struct memfd_watch *x = a, *y = b;
 
 	return (x->watch > y->watch) - (x->watch < y->watch);
 }
 
-int endings_init(struct endings *e)
+int memfd_watches_init(struct memfd_watches *e)
 {
-	*e = (struct endings){ .fd = -1 };
+	*e = (struct memfd_watches){ .fd = -1 };
 	list_init(&e->all);
 	list_init(&e->due);
-	if (fault("endings_init"))
+	if (fault("memfd_watches_init"))
 		return -EMFILE;
 	e->fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
 	return e->fd < 0 ? -errno : 0;
 }
 
-void endings_deinit(struct endings *e)
+void memfd_watches_deinit(struct memfd_watches *e)
 {
 	e->fd = fd_close(e->fd);
 }
 
-int ending_begin(struct endings *e, struct ending *w, int fd_peek)
+int memfd_watch_begin(struct memfd_watches *e, struct memfd_watch *w, int fd_peek)
 {
 	char path[32];
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd_peek);
-	if (fault("ending_begin"))
+	if (fault("memfd_watch_begin"))
 		return -EUSERS;
 	w->watch = inotify_add_watch(e->fd, path, IN_DELETE_SELF);
 	if (w->watch < 0) {
@@ -177,14 +177,14 @@ int ending_begin(struct endings *e, struct ending *w, int fd_peek)
 	return 0;
 }
 
-static void watch_forget(struct endings *e, struct ending *w)
+static void watch_forget(struct memfd_watches *e, struct memfd_watch *w)
 {
 	tdelete(w, &e->by_watch, watch_compare);
 	list_del(&w->link);
 	w->watch = 0;
 }
 
-void ending_end(struct endings *e, struct ending *w)
+void memfd_watch_end(struct memfd_watches *e, struct memfd_watch *w)
 {
 	int watch = w->watch;
 
@@ -196,24 +196,24 @@ void ending_end(struct endings *e, struct ending *w)
 	inotify_rm_watch(e->fd, watch);
 }
 
-static void watch_is_over(struct endings *e, struct ending *w)
+static void watch_is_over(struct memfd_watches *e, struct memfd_watch *w)
 {
 	watch_forget(e, w);
 	list_add_tail(&e->due, &w->link);
 }
 
-static struct ending *watch_find(const struct endings *e, int watch)
+static struct memfd_watch *watch_find(const struct memfd_watches *e, int watch)
 {
-	const struct ending key = { .watch = watch };
-	struct ending *const *found = tfind(&key, &e->by_watch, watch_compare);
+	const struct memfd_watch key = { .watch = watch };
+	struct memfd_watch *const *found = tfind(&key, &e->by_watch, watch_compare);
 
 	return found ? *found : NULL;
 }
 
 /* The kernel's queue was full. The kernel lists the remaining watches; the others are over. */
-static void events_lost(struct endings *e)
+static void events_lost(struct memfd_watches *e)
 {
-	struct ending *w, *next;
+	struct memfd_watch *w, *next;
 	char path[48], line[256];
 	unsigned watch;
 	FILE *file;
@@ -239,11 +239,11 @@ static void events_lost(struct endings *e)
 	fclose(file);
 }
 
-struct ending *ending_next(struct endings *e, unsigned *max)
+struct memfd_watch *memfd_watch_next(struct memfd_watches *e, unsigned *max)
 {
 	struct inotify_event event; /* it carries no name, so that it is no longer than its struct
 				     */
-	struct ending *w;
+	struct memfd_watch *w;
 
 	if (e->fd < 0)
 		return NULL;
@@ -253,7 +253,7 @@ struct ending *ending_next(struct endings *e, unsigned *max)
 		if (read(e->fd, &event, sizeof(event)) != sizeof(event))
 			return NULL;
 		--*max;
-		e->lost = event.mask & IN_Q_OVERFLOW || fault("ending_next");
+		e->lost = event.mask & IN_Q_OVERFLOW || fault("memfd_watch_next");
 		if (e->lost)
 			events_lost(e);
 		else if ((w = watch_find(e, event.wd)))
@@ -261,7 +261,7 @@ struct ending *ending_next(struct endings *e, unsigned *max)
 	}
 	if (list_empty(&e->due))
 		return NULL;
-	w = list_first_entry(&e->due, struct ending, link);
+	w = list_first_entry(&e->due, struct memfd_watch, link);
 	list_del(&w->link);
 	return w;
 }

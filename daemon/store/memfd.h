@@ -25,30 +25,32 @@ extern const struct storage storage_memfd;
  * its charge. Loop thread only.
  */
 
-struct endings {
-	int fd; /* of inotify, readable when ending_next() has something to do; -1: there is none */
-	void *by_watch;	 /* of all struct ending that are watched; tsearch(3) */
+struct memfd_watches {
+	int fd; /* of inotify, readable when memfd_watch_next() has something to do; -1: there is
+		   none */
+	void *by_watch;	 /* of all struct memfd_watch that are watched; tsearch(3) */
 	struct list all; /* the same */
-	struct list due; /* of struct ending; over, but not returned by ending_next() yet */
+	struct list due; /* of struct memfd_watch; over, but not returned by memfd_watch_next() yet
+			  */
 	bool lost;	 /* events were lost: finds out which ones are over */
 };
 
 /* An object that is watched; embedded in its segment. */
-struct ending {
+struct memfd_watch {
 	int watch;	  /* 0: it is not watched */
 	struct list link; /* in endings->all or ->due, or in none */
 	bool seen;	  /* used when events were lost */
 };
 
 /* Returns -EMFILE or -ENOMEM if the kernel or the user's limits have no space for inotify. */
-int endings_init(struct endings *e);
-void endings_deinit(struct endings *e);
+int memfd_watches_init(struct memfd_watches *e);
+void memfd_watches_deinit(struct memfd_watches *e);
 
 /* Watches the object of @fd_peek. -EUSERS: this user has no watches left (fs.inotify); -ENOMEM. */
-int ending_begin(struct endings *e, struct ending *w, int fd_peek);
+int memfd_watch_begin(struct memfd_watches *e, struct memfd_watch *w, int fd_peek);
 /* Stops watching it. Fine if it is not watched. */
-void ending_end(struct endings *e, struct ending *w);
+void memfd_watch_end(struct memfd_watches *e, struct memfd_watch *w);
 
 /* The next object that no process has any more, and that is not watched any more either; or NULL
  * for now. Looks at *@max events at most and counts them there. */
-struct ending *ending_next(struct endings *e, unsigned *max);
+struct memfd_watch *memfd_watch_next(struct memfd_watches *e, unsigned *max);

@@ -40,19 +40,21 @@ void segment_store_init(struct segment_store *store, struct accounts *accounts, 
 	list_init(&store->spoiled);
 	guard_init(&store->guard);
 	remnants_init(&store->remnants, &store->guard);
-	store->endings.fd = -1;
+	store->memfd_watches.fd = -1;
 }
 
 int segment_store_use(struct segment_store *store, const struct storage *storage)
 {
-	return storage->named || store->endings.fd >= 0 ? 0 : endings_init(&store->endings);
+	return storage->named || store->memfd_watches.fd >= 0
+		       ? 0
+		       : memfd_watches_init(&store->memfd_watches);
 }
 
 void segment_store_deinit(struct segment_store *store)
 {
 	remnants_deinit(&store->remnants);
 	guard_deinit(&store->guard);
-	endings_deinit(&store->endings);
+	memfd_watches_deinit(&store->memfd_watches);
 }
 
 static void segment_uncache(struct segment *seg)
@@ -242,12 +244,12 @@ int segment_adopt(struct segment **segp, struct segment_store *store, struct seg
 		seg->sealed = fcntl(object->fd, F_GET_SEALS) & F_SEAL_FUTURE_WRITE;
 		r = charge_adopt(&seg->descriptor, user, totals->descriptors, 1);
 		if (!r)
-			r = ending_begin(&store->endings, &seg->ending, object->fd);
+			r = memfd_watch_begin(&store->memfd_watches, &seg->ending, object->fd);
 	}
 	if (!r)
 		r = charge_adopt(&seg->charge, user, &totals->pool, size);
 	if (r) {
-		ending_end(&store->endings, &seg->ending);
+		memfd_watch_end(&store->memfd_watches, &seg->ending);
 		charge_give(&seg->descriptor);
 		free(seg);
 		return r;
@@ -265,16 +267,16 @@ int segment_adopt(struct segment **segp, struct segment_store *store, struct seg
 }
 
 int segment_new_on_device(struct segment **segp, struct segment_store *store,
-			  struct device_memory *memory_take, uint64_t size)
+			  struct device_memory *segments_take, uint64_t size)
 {
 	struct segment *seg = fault("segment_new") ? NULL : calloc(1, sizeof(*seg));
 
 	if (!seg) {
-		device_memory_free(memory_take);
+		device_memory_free(segments_take);
 		return -ENOMEM;
 	}
 	seg->store = store;
-	seg->device = memory_take;
+	seg->device = segments_take;
 	seg->size = size;
 	seg->fd_ro = -1;
 	seg->object.fd = -1;
@@ -291,7 +293,7 @@ int segment_made(struct segment *seg, struct object *object_take)
 	int r = 0;
 
 	if (object_take->fd >= 0)
-		r = ending_begin(&seg->store->endings, &seg->ending, object_take->fd);
+		r = memfd_watch_begin(&seg->store->memfd_watches, &seg->ending, object_take->fd);
 	if (r)
 		seg->storage->destroy(object_take);
 	seg->object = *object_take;
@@ -306,7 +308,7 @@ struct segment *segment_free(struct segment *seg)
 	assert(seg->extents == 0 && seg->state != SEGMENT_WARM);
 	segment_uncache(seg);
 	guard_end(&seg->store->guard, &seg->guarded);
-	ending_end(&seg->store->endings, &seg->ending);
+	memfd_watch_end(&seg->store->memfd_watches, &seg->ending);
 	charge_give(&seg->descriptor);
 	if (seg->kept) {
 		seg->totals->kept -= seg->size;
@@ -540,10 +542,10 @@ bool segment_discarded(struct segment *seg)
 
 struct segment *segment_next_ended(struct segment_store *store, unsigned *max)
 {
-	struct ending *ending;
+	struct memfd_watch *ending;
 	struct segment *seg;
 
-	while ((ending = ending_next(&store->endings, max))) {
+	while ((ending = memfd_watch_next(&store->memfd_watches, max))) {
 		seg = container_of(ending, struct segment, ending);
 		if (!list_empty(&seg->link))
 			return seg;

@@ -74,15 +74,15 @@ struct segment_store {
 	unsigned warm_count, fds_cached, fds_max;
 	struct guard guard; /* of the sizes of objects with names */
 	struct remnants remnants;
-	struct endings endings; /* of objects without names */
+	struct memfd_watches memfd_watches; /* of objects without names */
 };
 
-struct memory;
+struct segments;
 
 struct segment {
 	struct segment_store *store;   /* outlives us */
 	struct segment_totals *totals; /* of its namespace, outlive us */
-	struct memory *memory;	       /* of its namespace: state/memory.c */
+	struct segments *segments;     /* of its namespace: state/segments.c */
 	enum segment_state state;
 	struct list link;	 /* in store.warm, or a list below it */
 	struct list writer_link; /* in its writer's segments while it has one */
@@ -94,7 +94,7 @@ struct segment {
 	struct charge entry;	      /* of its entry in the catalog: state/memory.c */
 	struct charge descriptor;     /* of our descriptor of an object without a name */
 	struct guarded guarded;	      /* from when a writable descriptor was handed out */
-	struct ending ending;	      /* if its object has no name */
+	struct memfd_watch ending;    /* if its object has no name */
 	bool sealed;		      /* only its writer has it mapped writable, for ever */
 	bool once;		      /* not reused when it is empty */
 	bool kept;		      /* others still have it: from store.kept or .held on */
@@ -139,12 +139,13 @@ int segment_adopt(struct segment **segp, struct segment_store *store, struct seg
 		  const struct object *object, struct account *user, uint64_t size, bool small);
 /* Takes the extent of a tensor of a former daemon, which no other has. */
 int segment_extent_adopt(struct segment *seg, uint32_t unit, uint32_t units);
-/* Makes a segment of @size bytes that owns @memory_take, which is freed on failure. -ENOMEM. */
+/* Makes a segment of @size bytes that owns @segments_take, which is freed on failure. -ENOMEM. */
 int segment_new_on_device(struct segment **segp, struct segment_store *store,
-			  struct device_memory *memory_take, uint64_t size);
+			  struct device_memory *segments_take, uint64_t size);
 /* Gives the charge back. To be called when its object has been destroyed or was never made. */
 struct segment *segment_free(struct segment *seg);
-/* Takes over the object made for it, which is destroyed on failure. Fails as ending_begin(). */
+/* Takes over the object made for it, which is destroyed on failure. Fails as memfd_watch_begin().
+ */
 int segment_made(struct segment *seg, struct object *object_take);
 /* To be called when its object has been made, or all of its parts have arrived. */
 void segment_live(struct segment *seg);
@@ -179,10 +180,10 @@ struct segment *segment_pop_warm(struct segment_store *store, const struct segme
 				 const struct account *user);
 /* Marks a segment, which is empty and stays so, to be destroyed. May be called twice. */
 void segment_to_destroy(struct segment *seg);
-/* The keeper has its object open until keep_forgotten() is @forget. It must not be the last to
- * close it, which may take long, so we close ours after that. */
+/* The keeper has its object open until keeper_link_forgotten() is @forget. It must not be the last
+ * to close it, which may take long, so we close ours after that. */
 void segment_wait_for_keeper(struct segment *seg, uint64_t forget);
-/* To be called when keep_forgotten() is @forgotten. */
+/* To be called when keeper_link_forgotten() is @forgotten. */
 void segments_forgotten(struct segment_store *store, uint64_t forgotten);
 /* The object of a segment to destroy was discarded. True: the caller frees the segment. False:
  * segment_next_ended() returns it later. */

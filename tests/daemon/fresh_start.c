@@ -251,7 +251,7 @@ TEST(a_lack_of_descriptors_is_not_taken_for_damage)
 
 TEST(a_lack_of_inotify_watches_is_not_taken_for_damage)
 {
-	lack_is_no_damage("memfd", "what=ending_begin");
+	lack_is_no_damage("memfd", "what=memfd_watch_begin");
 }
 
 int main(void)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compares abi.h and functions.h with the toolkit's headers when it is compiled. The toolkit's
- * types are renamed here, since ours have their names.
+ * Compares abi.h and driver_functions.h with the toolkit's headers when it is compiled. The
+ * toolkit's types are renamed here, since ours have their names.
  */
 #pragma once
 

@@ -54,11 +54,11 @@ static void start(void)
 		.mode = 0777,
 		.limits = { .capacity = 1 << 20, .max_tensors = TENSORS, .max_clients = CONNS + 1 }
 	};
-	static struct keep nobody = { .fd = -1 };
+	static struct keeper_link nobody = { .fd = -1 };
 	struct server_options o = {
-		.keep = &nobody,
+		.keeper = &nobody,
 		.listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
-		.shared = { .capacity = 1 << 20,
+		.common = { .capacity = 1 << 20,
 			    .max_tensors = TENSORS,
 			    .fds_max = 2,
 			    .device_capacity = 1 << 20,
@@ -249,7 +249,7 @@ static void check_segments(const struct state *st)
 	uint64_t charged = 0;
 
 	for (uint32_t i = 0; i < st->catalog.segments.high; i++) {
-		const struct segment *seg = st->memory.segments[i];
+		const struct segment *seg = st->segments.segments[i];
 		uint32_t slots = 0;
 
 		if (!seg)
@@ -269,7 +269,7 @@ static void check_segments(const struct state *st)
 		fuzz_check(seg->state != SEGMENT_WARM || !seg->extents);
 	}
 	fuzz_check(segments == st->catalog.segments.in_use);
-	fuzz_check(charged == st->shared->store.pool.used);
+	fuzz_check(charged == st->common->store.pool.used);
 }
 
 static void check_users(const struct state *st)
@@ -282,8 +282,8 @@ static void check_users(const struct state *st)
 		for (unsigned share = 0; share < SHARE_CONNECTIONS; share++)
 			used[share] += account->used[share];
 	}
-	for (unsigned i = 0; i < st->shared->accounts.count; i++) {
-		account = st->shared->accounts.list[i];
+	for (unsigned i = 0; i < st->common->accounts.count; i++) {
+		account = st->common->accounts.list[i];
 		for (unsigned share = SHARE_CONNECTIONS; share < SHARE_COUNT; share++)
 			used[share] += account->used[share];
 	}
@@ -377,18 +377,18 @@ static void end(void)
 	run();
 	check_all();
 	fuzz_check(!server.peers.count);
-	fuzz_check(!server.space.waiting && !server.space.deadlines.count &&
+	fuzz_check(!server.space.waiting && !server.space.due.top &&
 		   list_empty(&server.syncs.list));
 	fuzz_check(!st->catalog.header->drafts && !st->prefetched);
 	delete_all(&conns[0]);
-	while (memory_trim(st->shared, UINT64_MAX))
+	while (segments_trim(st->common, UINT64_MAX))
 		;
 	run();
 	check_all();
 	fuzz_check(!st->catalog.rows.in_use && !st->catalog.segments.in_use &&
-		   !st->catalog.chunks_reserved && !st->shared->store.pool.used &&
-		   !st->shared->store.going && !st->shared->store.warm_bytes && !st->lost &&
-		   !st->shared->accounts.count);
+		   !st->catalog.chunks_reserved && !st->common->store.pool.used &&
+		   !st->common->store.going && !st->common->store.warm_bytes && !st->lost &&
+		   !st->common->accounts.count);
 	raise(SIGTERM);
 	server_run(&server);
 	server_deinit(&server);

@@ -760,7 +760,7 @@ static int reads_unmap_at_the_end(const struct test_daemon *d, void *arg)
 	(void)arg;
 	pthread_mutex_lock(&cuda_lock);
 	cs = cuda_of(s);
-	cuda_session_claim(cs);
+	cuda_session_ref(cs);
 	pthread_mutex_unlock(&cuda_lock);
 	drop(t);
 	tl_close(client);
@@ -769,7 +769,7 @@ static int reads_unmap_at_the_end(const struct test_daemon *d, void *arg)
 	session_drain(s);
 	must(!has_message(s));
 	pthread_mutex_lock(&cuda_lock);
-	cuda_session_release(cs);
+	cuda_session_unref(cs);
 	pthread_mutex_unlock(&cuda_lock);
 	eventually(gpu_live(FAKE_IMPORT) == 0);
 	return 0;

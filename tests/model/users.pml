@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The users of a session (client/memory/use_count.c): users_enter(), users_leave(), users_join(), users_close(). Each
+ * The users of a session (client/memory/use_count.c): use_count_enter(), use_count_leave(), use_count_join(), use_count_close(). Each
  * thread changes a counter of its own with plain stores. A thread that may be the last takes the sum, under a mutex.
  *
  * Each thread has a store buffer of two stores, like a processor of x86. A thread that takes the mutex empties its
@@ -111,7 +111,7 @@ proctype Thread(byte me)
 	bit last, saw;
 
 	do
-	:: d_step { ops < OPS -> ops++ }		/* users_enter() */
+	:: d_step { ops < OPS -> ops++ }		/* use_count_enter() */
 #ifdef LOOK_FIRST
 		saw = closing;
 		add(1);
@@ -132,7 +132,7 @@ proctype Thread(byte me)
 	:: d_step { ops < OPS && leases -> ops++; leases-- }
 		if
 		:: d_step { users--; skip } leave(1)
-		:: skip;				/* users_join() */
+		:: skip;				/* use_count_join() */
 #ifdef JOINS_WITHOUT_MUTEX
 			atomic { own++; stores[me]!own; users++; leases = leases + 2 }
 #else

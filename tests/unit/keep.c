@@ -11,15 +11,15 @@
 
 TEST(who_is_no_child_of_a_keeper_does_not_believe_its_environment)
 {
-	struct keep k;
+	struct keeper_link k;
 
 	setenv(KEEPER_ENVIRONMENT, "1 0 0 0 0 0 0 /", 1);
-	must_be(keep_init(&k), 0);
+	must_be(keeper_link_init(&k), 0);
 	must(!k.here);
 	must(!getenv(KEEPER_ENVIRONMENT));
-	must_be(keep(&k, "tl-none", 0), 0);
-	must_be(keep_forget(&k, "tl-none"), 0);
-	keep_deinit(&k);
+	must_be(keeper_link_keep(&k, "tl-none", 0), 0);
+	must_be(keeper_link_forget(&k, "tl-none"), 0);
+	keeper_link_deinit(&k);
 }
 
 /* ---- systemd ---- */
@@ -54,15 +54,15 @@ static int hear(int fd, const char *expected)
 TEST(systemd_is_told_that_the_daemon_is_ready)
 {
 	struct sockaddr_un a;
-	struct keep k;
+	struct keeper_link k;
 	int fd;
 
 	fd = notify_socket(&a);
-	must_be(keep_init(&k), 0);
+	must_be(keeper_link_init(&k), 0);
 	must(!k.here);
-	keep_notify(&k, "READY=1");
+	keeper_link_notify(&k, "READY=1");
 	must_be(hear(fd, "READY=1"), -1);
-	keep_deinit(&k);
+	keeper_link_deinit(&k);
 	unsetenv("NOTIFY_SOCKET");
 	close(fd);
 }
@@ -70,7 +70,7 @@ TEST(systemd_is_told_that_the_daemon_is_ready)
 static int takes_sockets(const char *number_of_them)
 {
 	char number[16];
-	struct keep k;
+	struct keeper_link k;
 	int r;
 
 	process_is_child();
@@ -80,11 +80,11 @@ static int takes_sockets(const char *number_of_them)
 	snprintf(number, sizeof(number), "%d", (int)getpid());
 	setenv("LISTEN_PID", number, 1);
 	setenv("LISTEN_FDS", number_of_them, 1);
-	r = keep_init(&k);
+	r = keeper_link_init(&k);
 	if (r)
 		return -r;
 	must_be(k.activated_fd, 3);
-	keep_deinit(&k);
+	keeper_link_deinit(&k);
 	return 0;
 }
 

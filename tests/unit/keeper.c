@@ -25,7 +25,7 @@
 /* ---- What the children do ---- */
 
 static int report_fd;
-static struct keep keeper;
+static struct keeper_link keeper;
 static uint64_t forgotten;
 
 static void report(char c)
@@ -40,7 +40,7 @@ static _Noreturn void die(void)
 	abort();
 }
 
-static void count_forgotten(struct keep *k, uint64_t count)
+static void count_forgotten(struct keeper_link *k, uint64_t count)
 {
 	must(k == &keeper);
 	must(count > forgotten && count <= k->forgets);
@@ -55,7 +55,7 @@ static void await(unsigned n)
 	while (forgotten < n) {
 		p.events = keeper.unsent ? POLLIN | POLLOUT : POLLIN;
 		must_be(poll(&p, 1, WAIT_MS), 1);
-		must(keep_read(&keeper));
+		must(keeper_link_read(&keeper));
 	}
 }
 
@@ -78,32 +78,32 @@ static void stop_keeper(void)
 static int leaves_much(void)
 {
 	struct pollfd p = { .fd = keeper.fd, .events = POLLIN };
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 	int fd, n = 100;
 
 	if (keeper.restarts == 0) {
-		keep_notify(&keeper, "READY=1");
-		must_be(keep_forget(&keeper, "tl-never"), 0);
+		keeper_link_notify(&keeper, "READY=1");
+		must_be(keeper_link_forget(&keeper, "tl-never"), 0);
 		must_be(poll(&p, 1, WAIT_MS), 1);
 		stop_keeper();
 		for (int i = 0; i < n; i++) {
 			fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 			snprintf(tag, sizeof(tag), "tl-%d", i);
-			must_be(keep(&keeper, tag, fd), 0);
+			must_be(keeper_link_keep(&keeper, tag, fd), 0);
 			close(fd);
 		}
-		must_be(keep(&keeper, "tl-report", report_fd), 0);
+		must_be(keeper_link_keep(&keeper, "tl-report", report_fd), 0);
 		die();
 	}
 	must_be(keeper.list.count, n + 1);
 	for (int i = 0; i < n; i++) {
 		snprintf(tag, sizeof(tag), "tl-%d", i);
-		fd = keep_take(&keeper, tag);
+		fd = keeper_link_take(&keeper, tag);
 		must(fd >= 0);
 		must(fcntl(fd, F_GETFD) & FD_CLOEXEC);
 	}
-	must_be(keep_take(&keeper, "tl-0"), -1);
-	report_fd = keep_take(&keeper, "tl-report");
+	must_be(keeper_link_take(&keeper, "tl-0"), -1);
+	report_fd = keeper_link_take(&keeper, "tl-report");
 	report('2');
 	return 7;
 }
@@ -115,7 +115,7 @@ static int leaves_orphan(void)
 	int ends[2], fd;
 
 	if (keeper.restarts == 0) {
-		keep_notify(&keeper, "READY=1");
+		keeper_link_notify(&keeper, "READY=1");
 		must_be(pipe2(ends, O_CLOEXEC), 0);
 		if (!fork()) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -143,13 +143,13 @@ static int replaces(void)
 
 	must_be(pipe2(first, O_CLOEXEC), 0);
 	must_be(pipe2(second, O_CLOEXEC), 0);
-	must_be(keep(&keeper, "tl-pipe", first[1]), 0);
-	must_be(keep(&keeper, "tl-pipe", second[1]), 0);
+	must_be(keeper_link_keep(&keeper, "tl-pipe", first[1]), 0);
+	must_be(keeper_link_keep(&keeper, "tl-pipe", second[1]), 0);
 	close(first[1]);
 	close(second[1]);
 	must_be(read(first[0], &c, 1), 0); /* nobody has the other end any more */
-	must_be(keep_forget(&keeper, "tl-pipe"), 0);
-	must_be(keep_forget(&keeper, "tl-never"), 0);
+	must_be(keeper_link_forget(&keeper, "tl-pipe"), 0);
+	must_be(keeper_link_forget(&keeper, "tl-never"), 0);
 	await(2);
 	must_be(read(second[0], &c, 1), 0);
 	return 8;
@@ -159,7 +159,7 @@ static int replaces(void)
 static int forgets_much(void)
 {
 	for (int i = 0; i < 5000; i++)
-		must_be(keep_forget(&keeper, "tl-never"), 0);
+		must_be(keeper_link_forget(&keeper, "tl-never"), 0);
 	await(5000);
 	return 6;
 }
@@ -173,11 +173,11 @@ static int forgets_while_stopped(void)
 	must_be(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
 	process_stop(getppid());
 	for (int i = 0; i < 3000; i++)
-		must_be(keep_forget(&keeper, "tl-pipe"), 0);
+		must_be(keeper_link_forget(&keeper, "tl-pipe"), 0);
 	must_be(kill(getppid(), SIGCONT), 0);
-	eventually(!keep(&keeper, "tl-pipe", ends[1]));
+	eventually(!keeper_link_keep(&keeper, "tl-pipe", ends[1]));
 	close(ends[1]);
-	must_be(keep_forget(&keeper, "tl-never"), 0);
+	must_be(keeper_link_forget(&keeper, "tl-never"), 0);
 	await(3001);
 	must_be(read(ends[0], &c, 1), -1); /* the keeper has the other end */
 	return 6;
@@ -186,7 +186,7 @@ static int forgets_while_stopped(void)
 static int dies_always(void)
 {
 	report(keeper.fresh ? 'f' : '.');
-	keep_notify(&keeper, "READY=1");
+	keeper_link_notify(&keeper, "READY=1");
 	die();
 }
 
@@ -205,8 +205,8 @@ static int awaits_signal(void)
 	sigaddset(&set, SIGTERM);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	if (keeper.fd >= 0) {
-		must_be(keep(&keeper, "tl-report", report_fd), 0);
-		keep_notify(&keeper, "READY=1");
+		must_be(keeper_link_keep(&keeper, "tl-report", report_fd), 0);
+		keeper_link_notify(&keeper, "READY=1");
 	}
 	report((char)('0' + keeper.restarts % 10));
 	must_be(sigwait(&set, &number), 0);
@@ -215,7 +215,7 @@ static int awaits_signal(void)
 
 static int closes_early(void)
 {
-	keep_notify(&keeper, "READY=1");
+	keeper_link_notify(&keeper, "READY=1");
 	keeper.fd = fd_close(keeper.fd);
 	return awaits_signal();
 }
@@ -239,12 +239,12 @@ static int gives_way(void)
 	sigaddset(&set, SIGTERM);
 	sigaction(SIGTERM, &action, NULL);
 	sigprocmask(SIG_UNBLOCK, &set, NULL);
-	must_be(keep(&keeper, "tl-report", report_fd), 0);
-	keep_notify(&keeper, "READY=1");
+	must_be(keeper_link_keep(&keeper, "tl-report", report_fd), 0);
+	keeper_link_notify(&keeper, "READY=1");
 	report((char)('0' + keeper.restarts % 10));
 	while (!terminated && !keeper.leaving) {
 		if (poll(&p, 1, WAIT_MS) == 1)
-			must(keep_read(&keeper));
+			must(keeper_link_read(&keeper));
 	}
 	return terminated ? 9 : KEEPER_EXIT_LEFT;
 }
@@ -255,7 +255,7 @@ static void await_leave(void)
 
 	while (!keeper.leaving) {
 		if (poll(&p, 1, WAIT_MS) == 1)
-			must(keep_read(&keeper));
+			must(keeper_link_read(&keeper));
 	}
 }
 
@@ -269,7 +269,7 @@ static int leaves_late(void)
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
 	sigprocmask(SIG_BLOCK, &set, NULL);
-	keep_notify(&keeper, "READY=1");
+	keeper_link_notify(&keeper, "READY=1");
 	report(keeper.fresh ? 'f' : (char)('0' + keeper.restarts));
 	if (!keeper.restarts) {
 		await_leave();
@@ -287,8 +287,8 @@ static int hangs(void)
 	report(keeper.former_program ? 'f' : '0');
 	if (keeper.former_program)
 		return strstr(keeper.reason, "back to the former program") ? 7 : 8;
-	keep_notify(&keeper, "READY=1");
-	keep_renew(&keeper, "asked for");
+	keeper_link_notify(&keeper, "READY=1");
+	keeper_link_renew(&keeper, "asked for");
 	await_leave();
 	return KEEPER_EXIT_LEFT;
 }
@@ -303,8 +303,8 @@ static int hangs_early(void)
 /* Has another one started, and ends for another reason before it is told to leave. */
 static int ends_first(void)
 {
-	keep_notify(&keeper, "READY=1");
-	keep_renew(&keeper, "asked for");
+	keeper_link_notify(&keeper, "READY=1");
+	keeper_link_renew(&keeper, "asked for");
 	report('e');
 	return 0;
 }
@@ -317,8 +317,8 @@ static int starves_keeper(void)
 	report(keeper.fresh ? 'f' : (char)('0' + keeper.restarts));
 	if (keeper.restarts)
 		return 7;
-	keep_notify(&keeper, "READY=1");
-	must_be(keep_forget(&keeper, "tl-never"), 0);
+	keeper_link_notify(&keeper, "READY=1");
+	must_be(keeper_link_forget(&keeper, "tl-never"), 0);
 	await(1); /* it has read all */
 	must_be(prlimit(getppid(), RLIMIT_NOFILE, NULL, &limit), 0);
 	limit.rlim_cur = 3;
@@ -329,15 +329,15 @@ static int starves_keeper(void)
 /* Serves, dies, and fails to start @times times. */
 static int fails(unsigned times, int status)
 {
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 
 	report(keeper.fresh ? 'f' : (char)('0' + keeper.restarts));
 	if (keeper.restarts && keeper.list.count < times) {
 		snprintf(tag, sizeof(tag), "tl-%zu", (size_t)keeper.list.count);
-		must_be(keep(&keeper, tag, report_fd), 0);
+		must_be(keeper_link_keep(&keeper, tag, report_fd), 0);
 		return status;
 	}
-	keep_notify(&keeper, "READY=1");
+	keeper_link_notify(&keeper, "READY=1");
 	if (!keeper.restarts)
 		die();
 	return 7;
@@ -362,18 +362,18 @@ static int crashes_always(void)
 /* The second one crashes when it has taken over, but does not serve yet. */
 static int crashes_early(void)
 {
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 
 	report(keeper.fresh ? 'f' : (char)('0' + keeper.restarts));
 	snprintf(tag, sizeof(tag), "tl-%zu", (size_t)keeper.list.count);
-	must_be(keep(&keeper, tag, report_fd), 0);
+	must_be(keeper_link_keep(&keeper, tag, report_fd), 0);
 	if (keeper.restarts && keeper.list.count == 1) {
 		signal(SIGSEGV, SIG_DFL); /* a sanitizer's handler would exit */
 		raise(SIGSEGV);
 	}
 	if (keeper.list.count)
 		must(!strcmp(keeper.reason, "killed by signal 9 (Killed)"));
-	keep_notify(&keeper, "READY=1");
+	keeper_link_notify(&keeper, "READY=1");
 	if (!keeper.restarts)
 		die();
 	return 7;
@@ -390,10 +390,10 @@ static int outlives(void)
 
 	report('0');
 	must_be(poll(&p, 1, WAIT_MS), 1);
-	must(!keep_read(&keeper));
+	must(!keeper_link_read(&keeper));
 	must_be(keeper.fd, -1);
 	must(!keeper.here);
-	must_be(keep(&keeper, "tl-report", report_fd), 0); /* which nobody does */
+	must_be(keeper_link_keep(&keeper, "tl-report", report_fd), 0); /* which nobody does */
 	report('g');
 	return 0;
 }
@@ -405,7 +405,7 @@ static int is_activated(void)
 	must(keeper.activated_fd >= 0);
 	must_be(fstat(keeper.activated_fd, &st), 0);
 	must(S_ISSOCK(st.st_mode));
-	keep_notify(&keeper, "READY=1");
+	keeper_link_notify(&keeper, "READY=1");
 	report((char)('0' + keeper.restarts));
 	if (keeper.restarts == 0)
 		die();
@@ -444,7 +444,7 @@ static int role_run(const char *name, int fd)
 {
 	process_is_child();
 	report_fd = fd;
-	must_be(keep_init(&keeper), 0);
+	must_be(keeper_link_init(&keeper), 0);
 	must(keeper.here);
 	must(!getenv(KEEPER_ENVIRONMENT));
 	must(!!keeper.restarts == !!keeper.ended_ns);

@@ -115,7 +115,7 @@ TEST(a_rule_is_like_a_directorys)
 
 /* ---- the registry --------------------------------------------------------------------------- */
 
-static struct shared shared;
+static struct common common;
 static struct namespaces all;
 
 static const struct namespace_config small = {
@@ -126,14 +126,14 @@ static const struct namespace_config small = {
 
 static void start(void)
 {
-	struct shared_limits limits = { .capacity = MIB };
+	struct common_limits limits = { .capacity = MIB };
 	struct namespace *ns;
 	uint64_t instance;
 
 	must_be(object_random(&instance), 0);
-	shared_init(&shared, &limits);
-	shared.uid = 999;
-	namespaces_init(&all, &shared, instance & ~(uint64_t)(NAMESPACES_MAX - 1));
+	common_init(&common, &limits);
+	common.uid = 999;
+	namespaces_init(&all, &common, instance & ~(uint64_t)(NAMESPACES_MAX - 1));
 	must_be(namespace_new(&all, &small, &ns), 0);
 	must(ns == namespace_default(&all));
 }
@@ -141,7 +141,7 @@ static void start(void)
 static void stop(void)
 {
 	namespaces_deinit(&all);
-	shared_deinit(&shared);
+	common_deinit(&common);
 }
 
 static int enter(const char *name, uint32_t uid, struct namespace **ns)
@@ -324,20 +324,20 @@ TEST(only_namespaces_in_which_something_is_due_are_looked_at)
 		snprintf(name, sizeof(name), "user-%u", i + 1);
 		must_be(enter(name, i + 1, &ns[i]), 0);
 	}
-	must(!shared.expiring.top && list_empty(&shared.graves) && list_empty(&shared.waking));
+	must(!common.expiring.top && list_empty(&common.graves) && list_empty(&common.waking));
 	evict_continue(&ns[1]->state);
-	must(shared.expiring.top == &ns[1]->state.lifetimes.next);
+	must(common.expiring.top == &ns[1]->state.lifetimes.next);
 	expire_step(&ns[1]->state, now_mono_ns());
-	must(!shared.expiring.top);
+	must(!common.expiring.top);
 	evict_continue(&ns[2]->state);
-	must(shared.expiring.top == &ns[2]->state.lifetimes.next);
+	must(common.expiring.top == &ns[2]->state.lifetimes.next);
 	stop(); /* it is not there any more */
 }
 
 /* Else a user who evicts again and again would keep all other tensors alive. */
 TEST(what_was_due_before_a_look_for_evictable_tensors_comes_before_it)
 {
-	struct expiry expiry = { .shared = &shared };
+	struct expiry expiry = { .common = &common };
 	struct namespace *evicting, *other;
 
 	start();
@@ -356,7 +356,7 @@ TEST(what_was_due_before_a_look_for_evictable_tensors_comes_before_it)
 	stop();
 }
 
-static void bury_two(struct memory *memory)
+static void bury_two(struct segments *memory)
 {
 	for (int i = 0; i < 2; i++) {
 		struct holding *h = calloc(1, sizeof(*h));
@@ -364,7 +364,7 @@ static void bury_two(struct memory *memory)
 		must(h);
 		list_add_tail(&memory->graves, &h->segment_link);
 	}
-	list_add_tail(&shared.graves, &memory->burying);
+	list_add_tail(&common.graves, &memory->burying);
 }
 
 TEST(holdings_of_all_namespaces_are_freed_in_turn)
@@ -376,17 +376,17 @@ TEST(holdings_of_all_namespaces_are_freed_in_turn)
 	must_be(enter("user-1", 1, &ns[0]), 0);
 	must_be(enter("user-2", 2, &ns[1]), 0);
 	for (int i = 0; i < 2; i++)
-		bury_two(&ns[i]->state.memory);
-	must(holdings_bury(&shared, 2));
+		bury_two(&ns[i]->state.segments);
+	must(holdings_bury(&common, 2));
 	for (int i = 0; i < 2; i++) {
-		struct list *graves = &ns[i]->state.memory.graves;
+		struct list *graves = &ns[i]->state.segments.graves;
 
 		must(!list_empty(graves) && graves->next == graves->prev); /* one is left */
 	}
-	while (holdings_bury(&shared, 1))
+	while (holdings_bury(&common, 1))
 		;
 	for (int i = 0; i < 2; i++)
-		must(list_empty(&ns[i]->state.memory.graves));
+		must(list_empty(&ns[i]->state.segments.graves));
 	stop();
 }
 
@@ -438,7 +438,7 @@ TEST(what_namespaces_could_not_remove_is_removed_at_the_end)
 TEST(a_takeover_leaves_out_a_namespace_for_which_there_is_no_number)
 {
 	static struct server server;
-	struct keep none = { .fd = -1 };
+	struct keeper_link none = { .fd = -1 };
 	struct namespace_config configs[2] = { small, small };
 	struct namespaces *taken = &server.namespaces;
 	char why[ADOPT_WHY_MAX] = "";
@@ -446,8 +446,8 @@ TEST(a_takeover_leaves_out_a_namespace_for_which_there_is_no_number)
 
 	start();
 	strcpy(configs[1].name, "more");
-	server.keep = &none;
-	namespaces_init(taken, &shared, all.instance + NAMESPACES_MAX);
+	server.keeper = &none;
+	namespaces_init(taken, &common, all.instance + NAMESPACES_MAX);
 	must_be(namespace_new(taken, &small, &ns), 0);
 	memset(taken->used, 0xff, sizeof(taken->used));
 	must_be(takeover_namespaces(&server, configs, 2, why), 0);

@@ -579,7 +579,7 @@ TEST(a_name_belongs_to_who_published_it)
 	uint64_t ref;
 
 	fx_start();
-	st.shared->uid = 500;
+	st.common->uid = 500;
 	fx_connect(&owner, 71000);
 	fx_connect(&other, 71001);
 	fx_connect(&root, 0);
@@ -646,7 +646,7 @@ TEST(a_tensor_of_no_bytes_takes_none)
 	fx_connect(&t, 71000);
 	ref = fx_put(&t, "empty", 0);
 	assert_int_equal(seen_row(ref_slot(ref))->segment, CATALOG_NONE);
-	assert_int_equal(st.shared->store.pool.used, 0);
+	assert_int_equal(st.common->store.pool.used, 0);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -656,7 +656,7 @@ TEST(a_tensor_of_no_bytes_takes_none)
 TEST(a_create_looks_at_no_segments_that_are_full)
 {
 	enum { FULL = 64 << 10, ODD = 40 << 10, COUNT = 700 };
-	unsigned looks = 0;
+	unsigned budget = 0;
 	struct tester t;
 	char name[16];
 
@@ -671,14 +671,14 @@ TEST(a_create_looks_at_no_segments_that_are_full)
 		const struct segment *seg;
 
 		list_for_each_entry(seg, &t.c.small[class], writer_link)
-			looks++;
+			budget++;
 	}
-	assert_true(looks <= 2);
+	assert_true(budget <= 2);
 	/* and one that has space again is found */
 	assert_int_equal(fx_delete(&t, "0"), 0);
-	looks = (unsigned)seen->segments;
+	budget = (unsigned)seen->segments;
 	fx_put(&t, "0", FULL);
-	assert_int_equal(seen->segments, looks);
+	assert_int_equal(seen->segments, budget);
 	fx_leave(&t);
 	fx_stop();
 }

@@ -316,7 +316,7 @@ static void live(struct tester *a, struct tester *b)
 	put_group(a, 0, 2, 4);
 }
 
-static void live_and_end(struct keep *k)
+static void live_and_end(struct keeper_link *k)
 {
 	struct tester a, b, c;
 
@@ -335,7 +335,7 @@ static void live_and_end(struct keep *k)
 	_exit(0);
 }
 
-static void adopt_and_end(struct keep *k)
+static void adopt_and_end(struct keeper_link *k)
 {
 	char why[ADOPT_WHY_MAX] = "";
 
@@ -574,7 +574,7 @@ static void left_unmap(struct left *l)
 /* Exits with 0: all is there; 1: it was refused. */
 static _Noreturn void adopt_damaged(void)
 {
-	struct keep k = { .here = true, .fd = -1, .list = kept };
+	struct keeper_link k = { .here = true, .fd = -1, .list = kept };
 	char why[ADOPT_WHY_MAX] = "";
 
 	process_is_child();
@@ -646,7 +646,7 @@ static void versions_note(void)
 		progress->versions[i] = version_of(i);
 }
 
-static _Noreturn void adopt_undamaged(struct keep *k)
+static _Noreturn void adopt_undamaged(struct keeper_link *k)
 {
 	char why[ADOPT_WHY_MAX] = "";
 
@@ -661,7 +661,7 @@ TEST(damage_is_refused_or_harmless)
 	unsigned step = getenv("TL_TEST_FLIPS") ? 1 : 61;
 	struct object object;
 	struct left both[2];
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 	int fd;
 
 	test_timeout(step == 1 ? 3600 : TEST_TIMEOUT_S);
@@ -689,16 +689,16 @@ TEST(damage_is_refused_or_harmless)
 static struct namespaces all;
 static struct namespace_config lab = { .name = "lab", .uid = 7, .gid = 70, .mode = 0750 };
 
-static void all_begin(struct keep *k)
+static void all_begin(struct keeper_link *k)
 {
 	struct fx_limits limits = dead_limits;
 
-	limits.keep = k;
+	limits.keeper = k;
 	lab.limits = fx_prepare(limits);
 	namespaces_init(&all, &fx_shared, dead->instance);
 }
 
-static _Noreturn void make_namespace(struct keep *k)
+static _Noreturn void make_namespace(struct keeper_link *k)
 {
 	struct namespace *ns;
 
@@ -711,11 +711,11 @@ static _Noreturn void make_namespace(struct keep *k)
 /* A daemon that is killed in the midst of that would leave facts that no sum fits. */
 TEST(a_new_owner_in_the_configuration_changes_no_facts)
 {
-	struct keep k = { .here = true, .fd = -1 };
+	struct keeper_link k = { .here = true, .fd = -1 };
 	struct namespace *ns;
 	struct left facts;
 	const char *why;
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 	int fd;
 
 	progress_begin();
@@ -733,7 +733,7 @@ TEST(a_new_owner_in_the_configuration_changes_no_facts)
 	must_be(memcmp(facts.map, facts.copy, facts.size), 0);
 	left_unmap(&facts);
 	namespaces_deinit(&all);
-	shared_deinit(&fx_shared);
+	common_deinit(&fx_shared);
 	kept_deinit(&kept);
 	munmap(progress, sizeof(*progress));
 }

@@ -24,19 +24,19 @@ static struct fx_limits dead_limits = { .device_capacity = MIB,
 static struct client adopted[8];
 static unsigned fail_at; /* which call fails in adopt_finish(); 0: none */
 
-static inline void dead_start(struct keep *k)
+static inline void dead_start(struct keeper_link *k)
 {
 	struct fx_limits limits = dead_limits;
 
-	limits.keep = k;
+	limits.keeper = k;
 	fx_start_limits(limits);
 	dead->instance = st.instance;
 }
 
 /* Runs @what in a child that has us for a keeper. */
-static inline void run(void (*what)(struct keep *k), unsigned stop)
+static inline void run(void (*what)(struct keeper_link *k), unsigned stop)
 {
-	struct keep k = { .here = true };
+	struct keeper_link k = { .here = true };
 	int fds[2], status, size = 4 << 20;
 	pid_t pid;
 
@@ -60,18 +60,18 @@ static inline void run(void (*what)(struct keep *k), unsigned stop)
 }
 
 /* The first client has ended. */
-static inline int adopt(struct keep *k, char why[ADOPT_WHY_MAX])
+static inline int adopt(struct keeper_link *k, char why[ADOPT_WHY_MAX])
 {
 	struct fx_limits with = dead_limits;
 	struct state_limits limits;
 	const char *reason = "";
-	char tag[KEEP_TAG_SIZE];
+	char tag[KEEPER_TAG_SIZE];
 	int fd, r;
 
-	with.keep = k;
+	with.keeper = k;
 	limits = fx_prepare(with);
 	survive_tag(tag, SURVIVOR_FACTS, dead->instance, 0, 0);
-	r = state_map(&st, &fx_shared, dead->instance, &limits, keep_take(k, tag), &reason);
+	r = state_map(&st, &fx_shared, dead->instance, &limits, keeper_link_take(k, tag), &reason);
 	snprintf(why, ADOPT_WHY_MAX, "%s", reason);
 	if (r)
 		return r;
@@ -84,7 +84,7 @@ static inline int adopt(struct keep *k, char why[ADOPT_WHY_MAX])
 		if (!fact->sum)
 			continue;
 		survive_tag(tag, SURVIVOR_LEDGER, st.instance, i, fact->generation);
-		fd = keep_take(k, tag);
+		fd = keeper_link_take(k, tag);
 		client_init(&adopted[i], &fx_shared, &(struct client_identity){ .uid = fact->uid });
 		r = client_adopt(&adopted[i], &st, i, fact, &fd, i > 0);
 		fd_close(fd);
@@ -97,7 +97,7 @@ static inline int adopt(struct keep *k, char why[ADOPT_WHY_MAX])
 /* Adopts what is left, and looks at it. @look calls fx_stop(). */
 static inline void adopt_here(void (*look)(void))
 {
-	struct keep k = { .here = true, .list = kept };
+	struct keeper_link k = { .here = true, .list = kept };
 	char why[ADOPT_WHY_MAX] = "";
 	int fds[2], size = 4 << 20, r;
 

@@ -41,7 +41,7 @@ static uint64_t waits(struct tester *t)
 static void all_is_given_back(struct tester *t)
 {
 	assert_int_equal(st.claims.count, 0);
-	assert_true(list_empty(&st.shared->claims_over));
+	assert_true(list_empty(&st.common->claims_over));
 	assert_int_equal(waits(t), 0);
 	assert_int_equal(t->c.claims, 0);
 	assert_int_equal(t->c.notice_count, 0);
@@ -70,7 +70,7 @@ TEST(it_goes_to_the_next_until_the_name_is_published)
 	assert_int_equal(st.claims.count, 1);
 	fx_put(&a, "c", 10);
 	assert_int_equal(st.claims.count, 0);
-	assert_false(claims_go(st.shared, 1));
+	assert_false(claims_go(st.common, 1));
 	assert_int_equal(told(&c, 4), WIRE_CLAIM_PUBLISHED);
 	assert_int_equal(told(&b, 3), 0);
 	assert_int_equal(claim(&a, 5, true), WIRE_CLAIM_PUBLISHED);
@@ -103,7 +103,7 @@ TEST(who_leaves_takes_nothing_along)
 	fx_put(&c, "c", 10);
 	claim_end(&st, &b.c, 3, NULL); /* before it is answered */
 	fx_leave(&b);
-	assert_false(claims_go(st.shared, 10));
+	assert_false(claims_go(st.common, 10));
 	assert_int_equal(told(&c, 4), WIRE_CLAIM_PUBLISHED);
 	assert_int_equal(fx_delete(&c, "c"), 0);
 	all_is_given_back(&c);
@@ -123,7 +123,7 @@ TEST(many_are_answered_in_steps)
 	for (unsigned i = 0; i < MANY; i++)
 		assert_int_equal(claim(&a, 2 + i, true), 0);
 	fx_put(&a, "c", 10);
-	for (n = 0; claims_go(st.shared, STEP); n++)
+	for (n = 0; claims_go(st.common, STEP); n++)
 		assert_int_equal(a.c.claims, MANY - (n + 1) * STEP);
 	assert_int_equal(n, MANY / STEP);
 	for (unsigned i = 0; i < MANY; i++)

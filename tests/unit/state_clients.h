@@ -89,15 +89,15 @@ static inline void fx_drain(void)
 		a = list_first_entry(&st.stepping, struct account, stepping);
 		steps_go(&st, a, 2);
 	}
-	segments_forgotten(&st.shared->store, UINT64_MAX);
-	list_for_each_entry_safe(seg, after, &st.shared->store.to_destroy, link) {
+	segments_forgotten(&st.common->store, UINT64_MAX);
+	list_for_each_entry_safe(seg, after, &st.common->store.to_destroy, link) {
 		list_del(&seg->link);
 		seg->storage->discard(&seg->object);
 		seg->storage->destroy(&seg->object);
 		if (segment_discarded(seg))
-			memory_free(seg);
+			segments_free(seg);
 	}
-	while (!memory_run_due(st.shared) || holdings_bury(st.shared, 1))
+	while (!segments_run_due(st.common) || holdings_bury(st.common, 1))
 		;
 }
 
@@ -113,9 +113,9 @@ static inline void fx_stop(void)
 	shm_object_destroy_instance(st.instance); /* as namespaces_deinit() does in the end */
 	assert_int_equal(st.accounts.count, 0);
 	assert_int_equal(fx_shared.accounts.count, 0);
-	shared_deinit(&fx_shared);
+	common_deinit(&fx_shared);
 	munmap((void *)seen, seen_size);
-	assert_int_equal(st.shared->store.pool.used, 0);
+	assert_int_equal(st.common->store.pool.used, 0);
 	assert_int_equal(fx_objects(), 0);
 }
 

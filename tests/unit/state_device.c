@@ -57,7 +57,7 @@ TEST(a_users_clients_share_the_notices_that_may_wait)
 	fx_connect(&other, 72000);
 	for (int i = 0; i < CLIENT_NOTICES_MAX; i++) {
 		assert_int_equal(notice_new(&n, &t.c), 0);
-		notice_due(st.shared, n);
+		notice_due(st.common, n);
 	}
 	assert_int_equal(notice_new(&n, &other.c), STATE_E_NOTICES);
 	notice_sent(notice_next(&t.c));
@@ -76,12 +76,12 @@ static void assert_devices(uint64_t bytes, uint64_t fds, uint32_t segments)
 	uint64_t sum = 0, charged = 0;
 
 	for (unsigned i = 0; i < DEVICES_MAX; i++) {
-		sum += st.shared->devices.list[i].pool.used;
-		charged += st.shared->devices.list[i].segments;
+		sum += st.common->devices.list[i].pool.used;
+		charged += st.common->devices.list[i].segments;
 	}
 	assert_int_equal(sum, bytes);
 	assert_int_equal(charged, segments);
-	assert_int_equal(st.shared->pools[SHARE_DESCRIPTORS].used, fds);
+	assert_int_equal(st.common->pools[SHARE_DESCRIPTORS].used, fds);
 }
 
 /* ---- every failure in turn ---- */
@@ -437,7 +437,7 @@ TEST(an_unmap_not_sent_yet_is_not_sent_after_unmapped)
 	assert_int_equal(told(&t), WIRE_DONE);
 	fx_leave(&t);
 	fx_leave(&u);
-	assert_true(list_empty(&st.shared->notified));
+	assert_true(list_empty(&st.common->notified));
 	fx_stop();
 }
 
@@ -591,7 +591,7 @@ TEST(shared_memory_is_as_it_was)
 	ref = fx_put(&t, "cpu", 100);
 	assert_int_equal(catalog_row(&st.catalog, ref_slot(ref))->flags, 0);
 	assert_int_equal(catalog_row(&st.catalog, ref_slot(ref))->progress, ROW_FINISHED);
-	assert_int_equal(st.shared->store.pool.used, SEGMENT_SMALL_FIRST);
+	assert_int_equal(st.common->store.pool.used, SEGMENT_SMALL_FIRST);
 	device_finished(&st, &t.c, ref, true);
 	assert_int_equal(catalog_row(&st.catalog, ref_slot(ref))->progress, ROW_FINISHED);
 	assert_int_equal(fx_place(&t, st.tensors[ref_slot(ref)].segment, "b", false, NULL),

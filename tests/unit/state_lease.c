@@ -46,7 +46,7 @@ static void check_a_lease(uint64_t nbytes)
 	struct tester t, reader;
 	uint64_t ref, memory;
 	struct client_sums sums = { 0 };
-	unsigned looks = UINT_MAX;
+	unsigned budget = UINT_MAX;
 	uint32_t slot = 0, leases;
 
 	fx_start();
@@ -66,7 +66,7 @@ static void check_a_lease(uint64_t nbytes)
 	assert_int_equal(sums.tensors, 1);
 	assert_int_equal(sums.bytes, nbytes);
 	check_a_sum_in_steps(&reader.c, &sums);
-	assert_true(client_next_held(&reader.c, &st, &slot, &looks, &leases));
+	assert_true(client_next_held(&reader.c, &st, &slot, &budget, &leases));
 	assert_int_equal(slot, ref_slot(ref));
 	assert_int_equal(leases, 2);
 
@@ -170,7 +170,7 @@ TEST(a_client_that_ends_gives_up_its_leases)
 		if (stays)
 			fx_die(&one);
 		assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
-		assert_int_equal(st.shared->store.warm_count, 1);
+		assert_int_equal(st.common->store.warm_count, 1);
 		fx_leave(&t);
 		fx_stop();
 	}
@@ -325,15 +325,15 @@ TEST(what_can_still_be_written_goes_to_nobody_else)
 	assert_int_equal(fx_commit(&t, ref, "n", LARGE, NULL), 0);
 	assert_int_equal(fx_delete(&t, "n"), 0);
 	fx_leave(&t);
-	assert_int_equal(st.shared->store.warm_count, named); /* a sealed one ends with its writer
+	assert_int_equal(st.common->store.warm_count, named); /* a sealed one ends with its writer
 							       */
 	fx_connect(&next, 71000);
 	assert_true(fx_memory(fx_put(&next, "n", LARGE)) != memory);
-	assert_int_equal(st.shared->store.warm_count, 0);
-	assert_int_equal(st.memory.totals.kept, named ? 0 : 25 * PAGE);
+	assert_int_equal(st.common->store.warm_count, 0);
+	assert_int_equal(st.segments.totals.kept, named ? 0 : 25 * PAGE);
 	close(fd);
 	fx_drain();
-	assert_int_equal(st.memory.totals.kept, 0);
+	assert_int_equal(st.segments.totals.kept, 0);
 	fx_leave(&next);
 	fx_stop();
 }
@@ -387,7 +387,7 @@ TEST(a_writer_leaves_warm_memory_to_its_user)
 	fx_connect(&other, 71001);
 	fx_connect(&next, 71000);
 	assert_int_equal(fx_delete(&next, "n"), 0);
-	assert_int_equal(st.shared->store.warm_count, 1);
+	assert_int_equal(st.common->store.warm_count, 1);
 	assert_true(fx_memory(fx_put(&other, "o", LARGE)) != memory);
 	ref = fx_put(&next, "n", LARGE);
 	assert_int_equal(fx_memory(ref), memory);
@@ -413,7 +413,7 @@ TEST(the_same_producer_settles_into_warm_memory)
 	for (int i = 0; i < 20; i++)
 		assert_int_equal(fx_memory(fx_put(&t, "n", LARGE)), memory[i % 2]);
 	assert_int_equal(st.catalog.segments.in_use, 2);
-	assert_int_equal(st.shared->store.warm_count, 1);
+	assert_int_equal(st.common->store.warm_count, 1);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -441,7 +441,7 @@ TEST(drafts_of_a_client_that_ends_are_aborted)
 		} else {
 			fx_leave(&t);
 		}
-		while (memory_trim(st.shared, UINT64_MAX))
+		while (segments_trim(st.common, UINT64_MAX))
 			fx_drain();
 		before.fds = count_fds(0);
 		assert_unchanged(before, &watcher);
@@ -490,10 +490,10 @@ TEST(no_segment_or_client_has_more_lives_than_its_word_can_say)
 		ref = fx_put(&t, "n", LARGE);
 		index = st.tensors[ref_slot(ref)].segment->index;
 		if (i)
-			assert_int_equal(st.memory.segments[index]->generation,
+			assert_int_equal(st.segments.segments[index]->generation,
 					 ENTRY_GENERATION_MAX);
 		assert_int_equal(fx_delete(&t, "n"), 0);
-		while (memory_trim(st.shared, UINT64_MAX))
+		while (segments_trim(st.common, UINT64_MAX))
 			fx_drain();
 		if (!i)
 			atomic_store(&catalog_segment(&st.catalog, index)->word,
@@ -707,7 +707,7 @@ TEST(a_holder_is_charged_for_what_it_keeps)
 	assert_int_equal(mine(&holder, SHARE_TENSORS), 0);
 	assert_int_equal(mine(&holder, SHARE_SEGMENTS), 0);
 	assert_int_equal(mine(&holder, SHARE_NAMES), 0);
-	assert_true(st.shared->store.warm_bytes > 0); /* its publisher gets the memory again */
+	assert_true(st.common->store.warm_bytes > 0); /* its publisher gets the memory again */
 	assert_int_equal(account_top(owner.c.account)->warm, MIB);
 	fx_leave(&holder);
 	fx_leave(&owner);

@@ -217,7 +217,7 @@ TEST(the_times_in_ledgers_make_the_order)
 	for (unsigned i = 0; i < 8; i++)
 		refs[i] = put_nth(&t, i, WIRE_LIFETIME_EVICTABLE, 0);
 	for (unsigned i = 0; i < 8; i++) { /* as if they had been got long after the commits */
-		struct life *life = &st.lifetimes.of[ref_slot(refs[order[i]])];
+		struct lifetime *life = &st.lifetimes.of[ref_slot(refs[order[i]])];
 
 		heap_remove(&life->set->idle, &life->idle);
 		heap_add(&life->set->idle, &life->idle, 0);

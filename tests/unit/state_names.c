@@ -234,8 +234,8 @@ TEST(a_walk_over_second_names)
 			fx_leave(&w.producers[i]);
 		}
 		fx_leave(&w.user);
-		assert_int_equal(st.shared->devices.list[0].pool.used, 0);
-		assert_int_equal(st.shared->pools[SHARE_DESCRIPTORS].used, 0);
+		assert_int_equal(st.common->devices.list[0].pool.used, 0);
+		assert_int_equal(st.common->pools[SHARE_DESCRIPTORS].used, 0);
 	}
 	fx_stop();
 }

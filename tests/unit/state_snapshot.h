@@ -20,7 +20,7 @@ static inline struct snapshot fx_snapshot(const struct tester *t)
 	memset(&s, 0, sizeof(s)); /* padding counts, since they are compared as bytes */
 	for (unsigned i = 0; i < SHARE_DEVICE; i++)
 		s.pools[i] = state_pool(&st, i)->used;
-	s.warm = st.shared->store.warm_bytes;
+	s.warm = st.common->store.warm_bytes;
 	memcpy(s.mine, t->c.account->used, sizeof(s.mine));
 	memcpy(s.mine_in_all, t->c.account->above->used, sizeof(s.mine_in_all));
 	s.rows = cat->rows.in_use;
@@ -35,7 +35,7 @@ static inline struct snapshot fx_snapshot(const struct tester *t)
 	s.of_client = t->c.drafts;
 	s.objects = fx_objects();
 	s.fds = count_fds(0);
-	s.going = st.shared->store.going;
+	s.going = st.common->store.going;
 	s.prefetched = st.prefetched;
 	return s;
 }

@@ -12,15 +12,15 @@ TEST(memory_that_another_namespace_gives_back_is_not_waited_for)
 
 	fx_start(.capacity = 4 * LARGE_PAGES);
 	fx_connect(&t, 71000);
-	st.memory.totals.pool.capacity = 2 * LARGE_PAGES;
+	st.segments.totals.pool.capacity = 2 * LARGE_PAGES;
 	assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
-	st.shared->store.going++; /* another's */
+	st.common->store.going++; /* another's */
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_FULL);
-	st.memory.totals.pool.capacity = 8 * LARGE_PAGES;
-	st.shared->store.pool.capacity = 2 * LARGE_PAGES;
+	st.segments.totals.pool.capacity = 8 * LARGE_PAGES;
+	st.common->store.pool.capacity = 2 * LARGE_PAGES;
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
-	st.shared->store.going--;
+	st.common->store.going--;
 	fx_leave(&t);
 	fx_stop();
 }
@@ -39,10 +39,10 @@ TEST(memory_that_another_user_gives_back_is_not_waited_for_in_a_quota)
 	assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
 	tensor_abort(&st, &other.c, fx_ref(theirs));
-	assert_int_equal(st.shared->store.going, 1);
+	assert_int_equal(st.common->store.going, 1);
 	assert_int_equal(fx_create_once(&t, &rq, &theirs), STATE_E_QUOTA);
 	tensor_abort(&st, &t.c, fx_ref(slot));
-	assert_int_equal(st.shared->store.going, 2);
+	assert_int_equal(st.common->store.going, 2);
 	assert_int_equal(fx_create_once(&t, &rq, &theirs), STATE_E_SOON);
 	rq.late = true; /* that has taken too long */
 	assert_int_equal(fx_create_once(&t, &rq, &theirs), STATE_E_QUOTA);
@@ -65,12 +65,12 @@ TEST(nothing_is_freed_for_who_does_not_ask_again)
 	fx_connect(&t, 71000);
 	fx_put(&t, "a", LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
-	assert_int_equal(st.shared->store.warm_count, 1);
+	assert_int_equal(st.common->store.warm_count, 1);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_FULL);
-	assert_int_equal(st.shared->store.warm_count, 1);
+	assert_int_equal(st.common->store.warm_count, 1);
 	rq.last = false;
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
-	assert_int_equal(st.shared->store.warm_count, 0);
+	assert_int_equal(st.common->store.warm_count, 0);
 	fx_leave(&t);
 	fx_stop();
 }

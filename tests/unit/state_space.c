@@ -68,19 +68,19 @@ TEST(warm_memory_goes_before_anyone_is_refused)
 	assert_int_equal(fx_delete(&t, "a"), 0);
 	assert_int_equal(fx_delete(&t, "b"), 0); /* one segment is kept, a quarter of the capacity
 						  */
-	assert_int_equal(st.shared->store.warm_bytes, LARGE_PAGES);
-	assert_int_equal(st.shared->store.pool.used, LARGE_PAGES);
+	assert_int_equal(st.common->store.warm_bytes, LARGE_PAGES);
+	assert_int_equal(st.common->store.pool.used, LARGE_PAGES);
 	fx_put(&t, "a", LARGE);
 	fx_put(&t, "b", LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
-	made = st.shared->space_freed;
+	made = st.common->space_freed;
 	/* space is being freed: ask again when segments are destroyed */
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
-	assert_int_equal(st.shared->store.warm_bytes, 0);
-	assert_int_equal(st.shared->store.going, 1);
+	assert_int_equal(st.common->store.warm_bytes, 0);
+	assert_int_equal(st.common->store.going, 1);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
 	fx_drain();
-	assert_true(st.shared->space_freed > made);
+	assert_true(st.common->space_freed > made);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_FULL);
 	fx_leave(&t);
@@ -97,9 +97,9 @@ TEST(prefetched_drafts_take_nothing_from_others)
 	fx_connect(&t, 71000);
 	fx_put(&t, "a", LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
-	assert_int_equal(st.shared->store.warm_count, 1);
+	assert_int_equal(st.common->store.warm_count, 1);
 	assert_int_equal(fx_create_once(&t, &prefetch, &slot), STATE_E_FULL);
-	assert_int_equal(st.shared->store.warm_count, 1);
+	assert_int_equal(st.common->store.warm_count, 1);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -140,26 +140,26 @@ TEST(warm_memory_is_trimmed_when_its_time_is_over)
 
 	fx_start(.warm_ns = 1000 * 1000000000ULL);
 	fx_connect(&t, 71000);
-	assert_int_equal(memory_trim(st.shared, 1), 0); /* nothing is warm */
+	assert_int_equal(segments_trim(st.common, 1), 0); /* nothing is warm */
 	fx_put(&t, "a", LARGE);
 	fx_put(&t, "b", 2 * LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
 	assert_int_equal(fx_delete(&t, "b"), 0);
-	assert_int_equal(st.shared->store.warm_count, 2);
+	assert_int_equal(st.common->store.warm_count, 2);
 	now = (uint64_t)now_mono_ns();
-	due = memory_trim(st.shared, now);
+	due = segments_trim(st.common, now);
 	assert_true(due > now && due <= now + 1000 * 1000000000ULL);
-	assert_int_equal(st.shared->store.warm_count, 2);
-	assert_int_equal(memory_trim(st.shared, due), due); /* it takes one at a time: call again
-							     */
-	assert_int_equal(st.shared->store.warm_count, 1);
-	while (memory_trim(st.shared, UINT64_MAX))
+	assert_int_equal(st.common->store.warm_count, 2);
+	assert_int_equal(segments_trim(st.common, due), due); /* it takes one at a time: call again
+							       */
+	assert_int_equal(st.common->store.warm_count, 1);
+	while (segments_trim(st.common, UINT64_MAX))
 		;
-	assert_int_equal(st.shared->store.warm_count, 0);
+	assert_int_equal(st.common->store.warm_count, 0);
 	fx_drain();
-	assert_int_equal(st.shared->store.pool.used, 0);
+	assert_int_equal(st.common->store.pool.used, 0);
 	assert_int_equal(fx_objects(), 1); /* only the catalog is left */
-	memory_publish_numbers(&fx_shared);
+	segments_publish_numbers(&fx_shared);
 	assert_int_equal(seen->bytes_used, 0);
 	assert_int_equal(seen->bytes_warm, 0);
 	fx_leave(&t);
@@ -177,7 +177,7 @@ TEST(so_many_segments_are_kept_warm_and_no_more)
 		assert_int_equal(fx_create(&t, 70000, &slots[i]), 0);
 	for (unsigned i = 0; i < SEGMENT_WARM_MAX + 10; i++)
 		tensor_abort(&st, &t.c, fx_ref(slots[i]));
-	assert_int_equal(st.shared->store.warm_count, SEGMENT_WARM_MAX);
+	assert_int_equal(st.common->store.warm_count, SEGMENT_WARM_MAX);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -262,7 +262,7 @@ TEST(a_client_may_end_while_its_segment_is_made)
 		fx_drain();
 		assert_int_equal(seen->drafts, 0);
 		assert_int_equal(seen->segments, 0);
-		assert_int_equal(st.shared->store.pool.used, 0);
+		assert_int_equal(st.common->store.pool.used, 0);
 		assert_int_equal(st.catalog.rows.in_use, 0);
 		assert_int_equal(fx_objects(), 1);
 		fx_stop();
@@ -307,7 +307,7 @@ TEST(small_tensors_share_segments_that_grow)
 		assert_int_equal(fx_create(&t, 8000, &slot), 0);
 	assert_true(st.catalog.segments.in_use < 10);
 	for (uint32_t i = 0; i < st.catalog.segments.high; i++)
-		size = st.memory.segments[i]->size > size ? st.memory.segments[i]->size : size;
+		size = st.segments.segments[i]->size > size ? st.segments.segments[i]->size : size;
 	assert_true(size >= MIB && size <= SEGMENT_SMALL_LIMIT);
 	/* two producers of one user never share a segment */
 	assert_int_equal(fx_create(&u, 100, &slot), 0);
@@ -333,7 +333,7 @@ TEST(when_space_is_scarce_small_segments_are_smaller)
 	for (int i = 0; i < 5; i++)
 		assert_int_equal(fx_create(&t, PAGE, &slot), 0);
 	assert_int_equal(fx_create(&t, 1, &slot), STATE_E_FULL);
-	assert_int_equal(st.shared->store.pool.used, 5 * PAGE);
+	assert_int_equal(st.common->store.pool.used, 5 * PAGE);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -410,7 +410,7 @@ TEST(link_unwinds_at_every_step)
 			break;
 		assert_true(r < 0);
 		assert_unchanged(before, &t);
-		assert_int_equal(st.tensors[ref_slot(ref)].share, ref_slot(ref));
+		assert_int_equal(st.tensors[ref_slot(ref)].sibling, ref_slot(ref));
 		fx_leave(&t);
 		fx_stop();
 	}
@@ -438,23 +438,23 @@ TEST(what_was_sealed_goes_to_nobody_else)
 	ref = fx_put(&t, "n", LARGE); /* its writer still has it mapped, and uses it again */
 	assert_int_equal(key_of(ref), memory);
 	assert_int_equal(fx_create(&t, 2 * LARGE, &slot), 0); /* never published: not sealed */
-	used = st.shared->store.pool.used;
+	used = st.common->store.pool.used;
 	tensor_abort(&st, &t.c, fx_ref(slot));
 	assert_int_equal(fx_delete(&next, "n"), 0);
-	assert_int_equal(st.shared->store.warm_count, 2);
-	assert_int_equal(st.shared->store.pool.used, used);
+	assert_int_equal(st.common->store.warm_count, 2);
+	assert_int_equal(st.common->store.pool.used, used);
 	fx_leave(&t);
-	assert_int_equal(st.shared->store.warm_count, 0);
-	assert_int_equal(st.shared->store.pool.used, 0);
+	assert_int_equal(st.common->store.warm_count, 0);
+	assert_int_equal(st.common->store.pool.used, 0);
 	fx_put(&next, "m", 2 * LARGE);
-	assert_int_equal(st.shared->store.pool.used, 49 * PAGE);
+	assert_int_equal(st.common->store.pool.used, 49 * PAGE);
 	fx_leave(&next);
 	fx_stop();
 }
 
 TEST(state_init_unwinds_at_every_step)
 {
-	struct shared_limits shared = { .capacity = MIB };
+	struct common_limits common = { .capacity = MIB };
 	struct state_limits l = { .capacity = MIB, .max_tensors = 16, .max_clients = 4 };
 	unsigned n, fds;
 	uint64_t instance;
@@ -463,7 +463,7 @@ TEST(state_init_unwinds_at_every_step)
 	if (test_on_memfds())
 		l.storage = &storage_memfd;
 	assert_int_equal(object_random(&instance), 0);
-	shared_init(&fx_shared, &shared);
+	common_init(&fx_shared, &common);
 	fds = count_fds(0);
 	for (n = 1;; n++) {
 		r = fault_nth(n, state_init(&st, &fx_shared, instance, &l));
@@ -480,7 +480,7 @@ TEST(state_init_unwinds_at_every_step)
 	state_deinit(&st);
 	assert_int_equal(fx_objects(), 0);
 	state_deinit(&st);
-	shared_deinit(&fx_shared);
+	common_deinit(&fx_shared);
 }
 
 TEST(the_end_tells_all_clients)
@@ -645,7 +645,7 @@ TEST(a_random_walk_ends_where_it_began)
 		snprintf(name, sizeof(name), "n%u", i);
 		fx_delete(&w.clients[0], name);
 	}
-	while (memory_trim(st.shared, UINT64_MAX))
+	while (segments_trim(st.common, UINT64_MAX))
 		fx_drain();
 	assert_int_equal(seen->tensors, 0);
 	assert_int_equal(seen->segments, 0);
@@ -653,7 +653,7 @@ TEST(a_random_walk_ends_where_it_began)
 	assert_int_equal(st.catalog.segments.in_use, 0);
 	assert_int_equal(st.catalog.chunks.in_use, 0);
 	assert_int_equal(st.catalog.chunks_reserved, 0);
-	assert_int_equal(st.shared->store.pool.used, 0);
+	assert_int_equal(st.common->store.pool.used, 0);
 	assert_int_equal(fx_objects(), 1);
 	fx_leave(&w.clients[0]);
 	fx_stop();
@@ -708,7 +708,7 @@ TEST(space_is_freed_from_ones_own_first_and_then_from_whoever_keeps_most)
 	leave_warm(&little, 1, MIB / 2);
 	leave_warm(&much, 2, MIB);
 	leave_warm(&asks, 1, MIB);
-	assert_int_equal(st.shared->store.warm_bytes, 7 * MIB / 2);
+	assert_int_equal(st.common->store.warm_bytes, 7 * MIB / 2);
 	assert_int_equal(fx_create(&asks, 13 * MIB, &slot), 0); /* its own is enough */
 	assert_int_equal(warm_of(&asks), 0);
 	assert_int_equal(warm_of(&little) + warm_of(&much), 5 * MIB / 2);

@@ -7,7 +7,7 @@
 #include "daemon/store/shm.h"
 #include "tests/harness/harness.h"
 
-static struct shared fx_shared;
+static struct common fx_shared;
 static struct share_rule fx_rule; /* everybody may have all, unless a test says otherwise */
 static struct state st;
 static const struct catalog_header *seen; /* the catalog as clients see it */
@@ -21,7 +21,7 @@ struct fx_limits {
 	unsigned device_fds_max;
 	uint64_t warm_ns;
 	const struct storage *storage;
-	struct keep *keep;
+	struct keeper_link *keeper;
 };
 
 /* The storage that the tests were told to use. */
@@ -33,7 +33,7 @@ static inline const struct storage *fx_storage(void)
 /* All but the state itself. */
 static inline struct state_limits fx_prepare(struct fx_limits l)
 {
-	struct shared_limits shared;
+	struct common_limits common;
 
 	l.capacity = l.capacity ? l.capacity : 8 * MIB;
 	l.max_tensors = l.max_tensors ? l.max_tensors : 1024;
@@ -45,7 +45,7 @@ static inline struct state_limits fx_prepare(struct fx_limits l)
 		fx_rule.max[SHARE_BYTES] = l.user_capacity;
 	if (l.device_user_capacity)
 		fx_rule.max[SHARE_DEVICE] = l.device_user_capacity;
-	shared = (struct shared_limits){ .rules = &fx_rule,
+	common = (struct common_limits){ .rules = &fx_rule,
 					 .rule_count = 1,
 					 .max_tensors = l.max_tensors,
 					 .max_clients = l.max_clients,
@@ -55,8 +55,8 @@ static inline struct state_limits fx_prepare(struct fx_limits l)
 					 .device_fds_max = l.device_fds_max ? l.device_fds_max
 									    : 4096,
 					 .warm_ns = l.warm_ns,
-					 .keep = l.keep };
-	shared_init(&fx_shared, &shared);
+					 .keeper = l.keeper };
+	common_init(&fx_shared, &common);
 	return (struct state_limits){ .capacity = l.capacity,
 				      .storage = l.storage ? l.storage : fx_storage(),
 				      .max_tensors = l.max_tensors,

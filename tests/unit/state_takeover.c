@@ -28,7 +28,7 @@ static void progress_end(void)
 }
 
 /* The client that adopt() takes for one that has ended comes first. */
-static void begin(struct keep *k, struct tester *ended, struct tester *t)
+static void begin(struct keeper_link *k, struct tester *ended, struct tester *t)
 {
 	dead_start(k);
 	fx_connect(ended, OWNER);
@@ -86,7 +86,7 @@ static void begin_group(struct tester *t)
 }
 
 /* The members have their names, and all other chunks are those of deleted names. */
-static void fill_with_names(struct keep *k)
+static void fill_with_names(struct keeper_link *k)
 {
 	struct tester ended, t;
 
@@ -127,7 +127,7 @@ TEST(drafts_get_their_chunks_back_from_deleted_names)
 /* ---- the version of a late commit ----------------------------------------------------------- */
 
 /* Stops before a store of the commit. */
-static void commit_late(struct keep *k)
+static void commit_late(struct keeper_link *k)
 {
 	struct tester ended, t;
 	uint64_t refs[4];
@@ -202,7 +202,7 @@ static void place_many(struct tester *t, unsigned count)
 	}
 }
 
-static void place_and_end(struct keep *k)
+static void place_and_end(struct keeper_link *k)
 {
 	struct tester ended, t, other;
 
@@ -257,7 +257,7 @@ TEST(a_user_who_has_lost_many_keeps_the_newest)
 /* ---- the last generation -------------------------------------------------------------------- */
 
 /* An entry whose last client has ended, and one more that is free. */
-static void use_up_and_end(struct keep *k)
+static void use_up_and_end(struct keeper_link *k)
 {
 	struct tester ended, t, last, next;
 
@@ -334,7 +334,7 @@ static void use_was(struct tester *t, uint64_t ref, uint64_t ago_ns)
 }
 
 /* Of the slots, 2 was used first, then 0, 3 and 1. */
-static void use_and_end(struct keep *k)
+static void use_and_end(struct keeper_link *k)
 {
 	static const char *const name[USES] = { "0", "1", "2", "3" };
 	const uint64_t unit = 100 * (uint64_t)NS_PER_MS;
@@ -379,7 +379,7 @@ TEST(the_order_of_eviction_is_that_of_the_last_uses_after_a_takeover)
 /* ---- without memory ------------------------------------------------------------------------- */
 
 /* As if the producer of the ring had ended just before the daemon did. */
-static void leave_a_ring_and_end(struct keep *k)
+static void leave_a_ring_and_end(struct keeper_link *k)
 {
 	struct tester ended, t;
 	struct ring_fact *fact;
@@ -402,7 +402,7 @@ static void leave_a_ring_and_end(struct keep *k)
 /* Exits with 1 if that was the failure to test. */
 static _Noreturn void adopt_with_failure(void)
 {
-	struct keep k = { .here = true, .fd = -1, .list = kept };
+	struct keeper_link k = { .here = true, .fd = -1, .list = kept };
 	char why[ADOPT_WHY_MAX] = "";
 	int r;
 

@@ -563,25 +563,25 @@ STORE_TEST(memfd_create_unwinds_at_every_step)
 	storage_memfd.destroy(&o);
 }
 
-static bool is_over(struct endings *e, const struct ending *w)
+static bool is_over(struct memfd_watches *e, const struct memfd_watch *w)
 {
 	unsigned max = 8;
 
-	return ending_next(e, &max) == w;
+	return memfd_watch_next(e, &max) == w;
 }
 
 STORE_TEST(the_end_of_a_memfd_comes_when_nobody_has_it)
 {
-	struct ending w = { 0 };
-	struct endings e;
+	struct memfd_watch w = { 0 };
+	struct memfd_watches e;
 	struct object o;
 	char path[32];
 	int rw, ro, nothing;
 	void *map;
 
-	assert_int_equal(endings_init(&e), 0);
+	assert_int_equal(memfd_watches_init(&e), 0);
 	o = memfd_new(PAGE, &rw);
-	assert_int_equal(ending_begin(&e, &w, o.fd), 0);
+	assert_int_equal(memfd_watch_begin(&e, &w, o.fd), 0);
 	assert_int_equal(storage_memfd.open(&o, O_RDONLY, &ro), 0);
 	map = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, ro, 0);
 	assert_ptr_not_equal(map, MAP_FAILED);
@@ -598,8 +598,8 @@ STORE_TEST(the_end_of_a_memfd_comes_when_nobody_has_it)
 	assert_true(is_over(&e, &w));
 	assert_int_equal(w.watch, 0);
 	assert_false(is_over(&e, &w));
-	ending_end(&e, &w); /* harmless */
-	endings_deinit(&e);
+	memfd_watch_end(&e, &w); /* harmless */
+	memfd_watches_deinit(&e);
 }
 
 /* Two events for each, and the kernel's queue is too short for all of them. */
@@ -607,8 +607,8 @@ STORE_TEST(ends_that_nobody_was_told_of_are_found)
 {
 	unsigned long queued = 0, count, over = 0;
 	FILE *f = fopen("/proc/sys/fs/inotify/max_queued_events", "re");
-	struct ending *all, kept = { 0 };
-	struct endings e;
+	struct memfd_watch *all, kept = { 0 };
+	struct memfd_watches e;
 	struct object o;
 	unsigned max;
 	int rw;
@@ -620,20 +620,20 @@ STORE_TEST(ends_that_nobody_was_told_of_are_found)
 	SKIP_UNLESS(count <= 20000, "the kernel queues too many events");
 	all = calloc(count, sizeof(*all));
 	assert_non_null(all);
-	assert_int_equal(endings_init(&e), 0);
+	assert_int_equal(memfd_watches_init(&e), 0);
 	for (unsigned long i = 0; i < count; i++) {
 		o = memfd_new(PAGE, &rw);
 		close(rw);
-		assert_int_equal(ending_begin(&e, &all[i], o.fd), 0);
+		assert_int_equal(memfd_watch_begin(&e, &all[i], o.fd), 0);
 		storage_memfd.destroy(&o);
 	}
 	o = memfd_new(PAGE, &rw);
-	assert_int_equal(ending_begin(&e, &kept, o.fd), 0);
+	assert_int_equal(memfd_watch_begin(&e, &kept, o.fd), 0);
 	for (;;) {
-		struct ending *w;
+		struct memfd_watch *w;
 
 		max = 100;
-		w = ending_next(&e, &max);
+		w = memfd_watch_next(&e, &max);
 		assert_ptr_not_equal(w, &kept);
 		over += w != NULL;
 		if (!w && max)
@@ -644,7 +644,7 @@ STORE_TEST(ends_that_nobody_was_told_of_are_found)
 	storage_memfd.destroy(&o);
 	assert_true(is_over(&e, &kept));
 	free(all);
-	endings_deinit(&e);
+	memfd_watches_deinit(&e);
 }
 
 STORE_TEST(an_extent_not_given_back_is_never_handed_out)

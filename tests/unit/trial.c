@@ -5,14 +5,14 @@
 
 enum { SLOTS = 8 };
 
-static bool asks(struct trials *trials, uint64_t hash, uint32_t depth)
+static bool asks(struct ring_trials *trials, uint64_t hash, uint32_t depth)
 {
-	return trial_publish(trials, hash, &depth);
+	return ring_trial_publish(trials, hash, &depth);
 }
 
 TEST(who_asks_for_slots_gets_them_at_once_and_others_after_three_equal_publishes)
 {
-	struct trials trials = { 0 };
+	struct ring_trials trials = { 0 };
 
 	must(asks(&trials, 1, SLOTS));
 	must(!asks(&trials, 2, TL_RING_AUTO));
@@ -24,7 +24,7 @@ TEST(who_asks_for_slots_gets_them_at_once_and_others_after_three_equal_publishes
  * keep those from rings. */
 TEST(all_names_that_may_have_a_ring_get_one)
 {
-	struct trials trials = { 0 };
+	struct ring_trials trials = { 0 };
 	unsigned n = 0;
 
 	for (int round = 0; round < 3; round++)
@@ -40,12 +40,12 @@ TEST(all_names_that_may_have_a_ring_get_one)
 /* It costs a round trip for each slot. */
 TEST(after_a_refusal_nobody_asks_for_a_while)
 {
-	struct trials trials = { 0 };
+	struct ring_trials trials = { 0 };
 	int64_t before;
 	bool asked;
 
 	do { /* another process may have the processor for all of that time */
-		trial_refused(&trials);
+		ring_trial_refused(&trials);
 		before = trials.refused;
 		asked = asks(&trials, 1, SLOTS) || asks(&trials, 2, SLOTS);
 	} while (now_mono_ns() - before >= TRIAL_REFUSED_NS);
@@ -57,7 +57,7 @@ TEST(after_a_refusal_nobody_asks_for_a_while)
 /* A stream that begins again now and then is as fast each time. */
 TEST(the_next_ring_takes_more_publishes_unless_the_last_one_is_long_ago)
 {
-	struct trials trials = { 0 };
+	struct ring_trials trials = { 0 };
 
 	for (int i = 0; i < 2; i++) {
 		must(!asks(&trials, 1, TL_RING_AUTO));

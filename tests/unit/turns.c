@@ -2,7 +2,6 @@
 /* The order in which users are served. Time is not tested: all turns here are short. */
 #include <stdlib.h>
 
-#include "daemon/serve/deadline.h"
 #include "daemon/serve/turns.h"
 #include "tests/harness/suite.h"
 
@@ -174,46 +173,6 @@ PLAIN_TEST(the_last_connection_of_a_user_may_end_in_its_turn)
 	assert_int_equal(a->refs, 1);
 	account_unref(a);
 	end();
-}
-
-PLAIN_TEST(the_earliest_of_many_deadlines_comes_first)
-{
-	enum { COUNT = 500 };
-	static struct deadline d[COUNT];
-	struct deadlines all;
-	uint64_t seed = 88172645463325252;
-	int64_t last;
-
-	assert_int_equal(deadlines_init(&all, COUNT), 0);
-	assert_null(deadline_first(&all));
-	for (unsigned round = 0; round < 20 * COUNT; round++) {
-		struct deadline *one;
-
-		seed ^= seed << 13;
-		seed ^= seed >> 7;
-		seed ^= seed << 17;
-		one = &d[seed % COUNT];
-		if (seed >> 20 & 1)
-			deadline_set(&all, one, (int64_t)(seed >> 40) + 1);
-		else if (seed >> 21 & 1)
-			deadline_set(&all, one, DEADLINE_NEVER);
-		else
-			deadline_unset(&all, one);
-		for (unsigned i = 2; i <= all.count; i++)
-			assert_true(all.heap[i / 2]->at <= all.heap[i]->at);
-	}
-	last = 0;
-	while (all.count) {
-		struct deadline *first = deadline_first(&all);
-
-		assert_true(first->at >= last);
-		last = first->at;
-		deadline_unset(&all, first);
-		assert_int_equal(first->index, 0);
-	}
-	for (unsigned i = 0; i < COUNT; i++)
-		assert_int_equal(d[i].index, 0);
-	deadlines_deinit(&all);
 }
 
 int main(void)
