@@ -25,7 +25,7 @@ enum { IDLE_MS = 2000 };
  * ORDER: here `state`, then `slept`; in connection_watch() `slept`, then `state`. Each side writes
  * its own word, then reads the other's, so that no sleeper relies on a thread that ends.
  */
-static bool leave(struct watch *h, int *idle_ms)
+static bool leave(struct connection_watch *h, int *idle_ms)
 {
 	int watched = CONNECTION_WATCHED, left = CONNECTION_LEFT;
 
@@ -39,7 +39,7 @@ static bool leave(struct watch *h, int *idle_ms)
 /* Messages do not wake the thread: it polls only for the end of the connection. */
 static void *wait_for_end(void *arg)
 {
-	struct watch *h = arg;
+	struct connection_watch *h = arg;
 	struct pollfd p = { .fd = h->socket };
 	int idle_ms = 0;
 	int n;
@@ -57,7 +57,7 @@ static void *wait_for_end(void *arg)
 	return NULL;
 }
 
-void connection_watch(struct watch *h, int socket, bool inherited)
+void connection_watch(struct connection_watch *h, int socket, bool inherited)
 {
 	int state;
 
@@ -79,7 +79,7 @@ void connection_watch(struct watch *h, int socket, bool inherited)
 					: CONNECTION_WATCHED);
 }
 
-void connection_watch_end(struct watch *h)
+void connection_watch_end(struct connection_watch *h)
 {
 	if (atomic_load(&h->state) == CONNECTION_UNWATCHED)
 		return;

@@ -24,7 +24,7 @@ enum connection_watch_state {
 };
 
 /* All zeroes at first. */
-struct watch {
+struct connection_watch {
 	_Atomic uint32_t ended; /* a private futex word: 1 when the connection has ended, if it was
 				   watched */
 	_Atomic int state;	/* enum connection_watch_state */
@@ -38,18 +38,18 @@ struct watch {
 /* To be called before each sleep of a second at most: watches @socket, unless that is -1. If no
  * thread can be started it does not, and the next call tries again. @inherited: a forked child has
  * the socket, and its program may close it. */
-void connection_watch(struct watch *h, int socket, bool inherited);
+void connection_watch(struct connection_watch *h, int socket, bool inherited);
 /* To be called between shutdown() and close() of the socket, when no other thread uses it. */
-void connection_watch_end(struct watch *h);
+void connection_watch_end(struct connection_watch *h);
 /* For a forked child, where the thread does not exist. */
-static inline void connection_watch_fork_child(struct watch *h)
+static inline void connection_watch_fork_child(struct connection_watch *h)
 {
 	atomic_store(&h->state, CONNECTION_UNWATCHED);
 	atomic_store(&h->ended, 0);
 }
 
 /* Notes that the end was noticed. */
-static inline void connection_watch_note(struct watch *h)
+static inline void connection_watch_note(struct connection_watch *h)
 {
 	int64_t never = 0;
 

@@ -99,7 +99,7 @@ struct session {
 	struct mappings mappings;
 	_Atomic bool ended;	   /* the connection has; mappings stay good */
 	_Atomic int64_t probed_ns; /* when a call without requests last looked for that */
-	struct watch watch;
+	struct connection_watch watch;
 	_Atomic bool drained; /* the last user has left: resources are freed */
 
 	struct tl_client *client;      /* its owner */
@@ -132,7 +132,7 @@ struct session {
 	bool kicked; /* the daemon said so when it ended the connection, and who did it: */
 	char kicked_text[WIRE_TEXT_MAX + 1];
 	/* A request was not answered in time, such as a DELETE of a ring's name, and the daemon may
-	 * still carry it out: produce/ring.c. */
+	 * still carry it out: publish/ring.c. */
 	_Atomic bool in_doubt;
 	struct outbox outbox;	   /* socket.c */
 	_Atomic uint32_t life;	   /* the last one that ADOPTED named */
@@ -140,7 +140,7 @@ struct session {
 	_Atomic unsigned granting; /* DRAFTs received that our ledger does not count yet */
 	_Atomic uint32_t serial;
 
-	/* produce/ */
+	/* publish/ */
 	pthread_mutex_t produce_mutex;
 	struct list drafts; /* struct draft_hold: all drafts, until they are freed */
 	struct prefetch *prefetched[SESSION_PREFETCHED];

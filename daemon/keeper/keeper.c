@@ -38,21 +38,27 @@ enum {
 	EXIT_NO_LIBRARY = 127, /* of a program that the dynamic linker could not load */
 };
 
+/* The daemon: NONE -- start() --> STARTING -- it serves --> SERVES -- for another one --> RENEWING;
+ * it may end in each of them, and may stay instead of giving way. */
+enum child_stage { CHILD_NONE, CHILD_STARTING, CHILD_SERVES, CHILD_RENEWING };
+
+/* RUNS -- SIGTERM --> STOPPING -- one more daemon removes all --> LAST; OVER: the keeper ends. */
+enum keeper_stage { KEEPER_RUNS, KEEPER_STOPPING, KEEPER_LAST, KEEPER_OVER };
+
 struct keeper {
 	const struct keeper_options *options;
 	char exe[PATH_MAX], directory[PATH_MAX];
 	struct kept_table table;
 	sigset_t mask_before;
 	int signal_fd;
-	int fd;		     /* to the daemon */
-	pid_t child;	     /* 0: there is none */
-	bool was_ready;	     /* any daemon has served */
-	bool is_ready;	     /* the present one has served */
-	uint64_t forgotten;  /* how many things this daemon had forgotten */
-	bool forgotten_owed; /* the daemon has not been told that number yet */
-	bool stopping;
-	bool renewing;		      /* this daemon is to end, for another one */
-	int64_t renew_ns;	      /* since when */
+	int fd; /* to the daemon */
+	enum keeper_stage stage;
+	enum child_stage child_stage;
+	pid_t child;		      /* of the present daemon, unless there is NONE */
+	bool was_ready;		      /* any daemon has served */
+	uint64_t forgotten;	      /* how many things this daemon had forgotten */
+	bool forgotten_owed;	      /* the daemon has not been told that number yet */
+	int64_t renew_ns;	      /* since when it is RENEWING */
 	int64_t kill_ns;	      /* when the present one is killed; 0: never */
 	char asked[KEEPER_TEXT_SIZE]; /* the reason */
 	enum keeper_op due;	      /* asked for by a signal, when the next one serves; 0: none */
@@ -62,7 +68,6 @@ struct keeper {
 	bool must_adopt;	      /* the next one may give up nothing: @program can adopt it */
 	int program;		      /* of the last daemon that served, or -1 */
 	bool fresh;		      /* the next one is to start afresh */
-	bool last;		      /* none is started after this one */
 	uint64_t restarts;	      /* how often one has served and ended */
 	int64_t ended_ns;	      /* when the last one ended */
 	char reason[KEEPER_TEXT_SIZE];	   /* the reason of that */
@@ -73,9 +78,18 @@ struct keeper {
 	unsigned tries;			   /* to start a daemon, since one served */
 	unsigned failures;		   /* daemons that failed to start since then */
 	int64_t start_ns;		   /* when to try again, if there is no daemon */
-	int status;
-	bool over;
+	int status;			   /* when it is OVER */
 };
+
+static bool is_stopping(const struct keeper *k)
+{
+	return k->stage != KEEPER_RUNS;
+}
+
+static bool has_served(const struct keeper *k)
+{
+	return k->child_stage >= CHILD_SERVES;
+}
 
 /* ---- starting ------------------------------------------------------------------------------- */
 
@@ -168,17 +182,18 @@ static int child_start(struct keeper *k)
 		fd_close(fds[0]);
 		return -EAGAIN;
 	}
-	if (k->stopping)
+	if (is_stopping(k))
 		kill(pid, SIGTERM);
 	k->child = pid;
-	k->kill_ns = k->stopping      ? now_mono_ns() + CLEAN_S * NS_PER_SEC
+	k->child_stage = CHILD_STARTING;
+	k->kill_ns = is_stopping(k)   ? now_mono_ns() + CLEAN_S * NS_PER_SEC
 		     : k->new_program ? now_mono_ns() + start_ms * NS_PER_MS
 				      : 0;
 	k->fd = fds[0];
 	/* this one reads the files as they are now, unless it gives way to the former program */
 	if (k->new_config && (!k->must_adopt || k->due == KEEPER_RELOAD))
 		k->due = 0;
-	k->fresh = k->is_ready = k->forgotten_owed = false;
+	k->fresh = k->forgotten_owed = false;
 	k->forgotten = 0;
 	return 0;
 }
@@ -214,7 +229,9 @@ static void served(struct keeper *k)
 	char path[64];
 	int fd;
 
-	k->is_ready = k->was_ready = true;
+	if (k->child_stage == CHILD_STARTING)
+		k->child_stage = CHILD_SERVES;
+	k->was_ready = true;
 	k->tries = k->failures = 0;
 	k->kill_ns = 0;
 	nothing_is_new(k);
@@ -228,7 +245,7 @@ static void served(struct keeper *k)
 
 static void child_renew(struct keeper *k, enum keeper_op how, const char *why)
 {
-	if (!k->child || !k->is_ready || k->stopping || k->renewing)
+	if (k->child_stage != CHILD_SERVES || is_stopping(k))
 		return;
 	if (access(k->exe, X_OK)) {
 		log_error("the daemon goes on: its program is not there", "path=%s error=%s",
@@ -236,7 +253,8 @@ static void child_renew(struct keeper *k, enum keeper_op how, const char *why)
 		return;
 	}
 	snprintf(k->asked, sizeof(k->asked), "%s", why);
-	k->renewing = k->new_program = k->new_config = true;
+	k->child_stage = CHILD_RENEWING;
+	k->new_program = k->new_config = true;
 	k->must_adopt = how == KEEPER_RELOAD;
 	k->renew_ns = now_mono_ns();
 	k->kill_ns = k->renew_ns + LEAVE_S * NS_PER_SEC;
@@ -247,7 +265,7 @@ static void child_renew(struct keeper *k, enum keeper_op how, const char *why)
  * reload may be refused, and so does not replace a restart. */
 static void signal_renew(struct keeper *k, enum keeper_op how)
 {
-	bool now = k->child && k->is_ready && !k->renewing;
+	bool now = k->child_stage == CHILD_SERVES;
 
 	if (now)
 		k->due = 0;
@@ -300,7 +318,8 @@ static void handle(struct keeper *k, const struct keeper_message *m, int fd_take
 			    m->text);
 		break;
 	case KEEPER_STAY:
-		k->renewing = false;
+		if (k->child_stage == CHILD_RENEWING)
+			k->child_stage = CHILD_SERVES;
 		k->kill_ns = 0;
 		nothing_is_new(k);
 		due_renew(k);
@@ -349,7 +368,7 @@ static bool receive(struct keeper *k)
 
 static void end(struct keeper *k, int status)
 {
-	k->over = true;
+	k->stage = KEEPER_OVER;
 	k->status = status;
 }
 
@@ -413,7 +432,7 @@ static bool is_replaced(const struct keeper *k)
  * we are to stop it is not tried, even if a restart was asked for: it may not clean up. */
 static void program_choose(struct keeper *k)
 {
-	if ((k->new_program && !k->stopping) || k->former_program || !is_replaced(k))
+	if ((k->new_program && !is_stopping(k)) || k->former_program || !is_replaced(k))
 		return;
 	k->former_program = k->fresh;
 	k->new_program = k->must_adopt = !k->fresh;
@@ -424,13 +443,15 @@ static void start(struct keeper *k)
 {
 	int r;
 
-	k->fresh |= k->stopping;
-	k->last = k->stopping;
+	if (is_stopping(k)) {
+		k->fresh = true;
+		k->stage = KEEPER_LAST;
+	}
 	program_choose(k);
 	r = child_start(k);
 	if (!r)
 		return;
-	if (!k->was_ready || k->stopping) {
+	if (!k->was_ready || is_stopping(k)) {
 		fprintf(stderr, "tensorleased: the keeper cannot start the daemon: %s\n",
 			strerror(-r));
 		end(k, EXIT_FAILURE);
@@ -453,11 +474,13 @@ static void reason_of(int status, char why[KEEPER_TEXT_SIZE])
  * and its reason is the former one's. */
 static void restart_note(struct keeper *k, const char *why)
 {
-	if (!k->is_ready)
+	bool renewed = k->child_stage == CHILD_RENEWING;
+
+	if (!has_served(k))
 		return;
 	k->restarts++;
-	k->ended_ns = k->renewing ? k->renew_ns : now_mono_ns();
-	snprintf(k->reason, sizeof(k->reason), "%s", k->renewing ? k->asked : why);
+	k->ended_ns = renewed ? k->renew_ns : now_mono_ns();
+	snprintf(k->reason, sizeof(k->reason), "%s", renewed ? k->asked : why);
 }
 
 /* Returns to the former program, since a daemon of a new one ended before it served: the kept state
@@ -473,16 +496,16 @@ static void program_return(struct keeper *k, const char *why)
 }
 
 /* True if a daemon ended, but not because of its options or of another one that serves. */
-static bool has_failed(const struct keeper *k, int status)
+static bool has_failed(const struct keeper *k, bool served, int status)
 {
-	return k->was_ready && !k->is_ready && !k->fresh && WIFEXITED(status) &&
+	return k->was_ready && !served && !k->fresh && WIFEXITED(status) &&
 	       (WEXITSTATUS(status) == EXIT_FAILURE || WEXITSTATUS(status) == EXIT_NO_LIBRARY);
 }
 
 static void child_ended(struct keeper *k, int status)
 {
 	char why[KEEPER_TEXT_SIZE];
-	bool left;
+	bool served, renewed, left;
 
 	while (receive(k)) { /* its last messages count */
 	}
@@ -490,22 +513,25 @@ static void child_ended(struct keeper *k, int status)
 	k->child = 0;
 	reason_of(status, why);
 	restart_note(k, why);
-	if (k->stopping && k->was_ready && !k->is_ready && status) {
-		if (k->last)
+	served = has_served(k);
+	renewed = k->child_stage == CHILD_RENEWING;
+	k->child_stage = CHILD_NONE;
+	if (is_stopping(k) && k->was_ready && !served && status) {
+		if (k->stage == KEEPER_LAST)
 			end(k, EXIT_FAILURE);
 		else
 			start(k);
 		return;
 	}
-	if (k->new_program && !k->is_ready && !k->renewing && !k->fresh) {
+	if (k->new_program && !served && !k->fresh) {
 		program_return(k, why);
 		return;
 	}
-	if (has_failed(k, status)) {
+	if (has_failed(k, served, status)) {
 		failure_note(k);
 		return;
 	}
-	left = k->renewing && WIFEXITED(status) && WEXITSTATUS(status) == KEEPER_EXIT_LEFT;
+	left = renewed && WIFEXITED(status) && WEXITSTATUS(status) == KEEPER_EXIT_LEFT;
 	if (WIFEXITED(status) && !k->fresh && !left) {
 		end(k, WEXITSTATUS(status));
 		return;
@@ -519,20 +545,19 @@ static void child_ended(struct keeper *k, int status)
 		end(k, EXIT_FAILURE);
 		return;
 	}
-	if (!k->renewing) {
+	if (!renewed) {
 		log_warn("the daemon died; starting another one", "why=%s", log_str(why));
 		if (!death_note(k)) {
 			end(k, EXIT_FAILURE);
 			return;
 		}
 		/* taking over may take too long for so many deaths in a short time */
-		if (!k->is_ready && !k->fresh && !k->immortal) {
+		if (!served && !k->fresh && !k->immortal) {
 			failure_note(k);
 			return;
 		}
 	}
-	k->former_program &= !k->renewing;
-	k->renewing = false;
+	k->former_program &= !renewed;
 	start(k);
 }
 
@@ -542,7 +567,7 @@ static void children_reap(struct keeper *k)
 	int status;
 	pid_t pid;
 
-	while (!k->over && (pid = waitpid(-1, &status, WNOHANG)) > 0) {
+	while (k->stage != KEEPER_OVER && (pid = waitpid(-1, &status, WNOHANG)) > 0) {
 		if (pid == k->child)
 			child_ended(k, status);
 	}
@@ -554,16 +579,17 @@ static void children_reap(struct keeper *k)
  * serves may have much to remove. One that is to leave is killed when it would have been. */
 static void stop(struct keeper *k, int signal_number)
 {
-	bool first = !k->stopping;
+	bool first = !is_stopping(k);
 
-	k->stopping = true;
+	if (first)
+		k->stage = KEEPER_STOPPING;
 	if (!k->child) {
 		start(k);
 		return;
 	}
 	kill(k->child, signal_number);
-	if (first && !k->renewing)
-		k->kill_ns = k->is_ready ? 0 : now_mono_ns() + LEAVE_S * NS_PER_SEC;
+	if (first && k->child_stage != CHILD_RENEWING)
+		k->kill_ns = has_served(k) ? 0 : now_mono_ns() + LEAVE_S * NS_PER_SEC;
 }
 
 /* Reads the daemon's earlier messages first, above all that it is ready. */
@@ -572,7 +598,7 @@ static void on_signal(struct keeper *k)
 	struct signalfd_siginfo info;
 
 	while (k->fd >= 0 && receive(k)) {}
-	while (!k->over && read(k->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+	while (k->stage != KEEPER_OVER && read(k->signal_fd, &info, sizeof(info)) == sizeof(info)) {
 		while (k->fd >= 0 && receive(k)) { /* the sender of a signal may know of them */
 		}
 		if (info.ssi_signo == SIGCHLD) {
@@ -683,7 +709,7 @@ int keeper_run(const struct keeper_options *options)
 	} else {
 		start(&k);
 	}
-	while (!k.over)
+	while (k.stage != KEEPER_OVER)
 		wait_and_act(&k);
 	kept_deinit(&k.table);
 	fd_close(k.signal_fd);

@@ -310,8 +310,7 @@ void keeper_link_afresh(struct keeper_link *k, const char *why)
 /* The keeper may not have carried out an earlier request, so its answer says which one this is. */
 static void leave(struct keeper_link *k, bool reloading)
 {
-	k->leaving = true;
-	k->reloading = reloading;
+	k->state = reloading ? LINK_RELOADS : LINK_LEAVES;
 }
 
 static bool is_reload(const char *why)
@@ -332,7 +331,8 @@ void keeper_link_renew(struct keeper_link *k, const char *why)
 
 void keeper_link_stay(struct keeper_link *k)
 {
-	k->leaving = k->reloading = false;
+	if (keeper_link_is_leaving(k))
+		k->state = LINK_SERVES;
 	if (k->fd >= 0)
 		parent_send(k, KEEPER_STAY, "", -1);
 }
@@ -345,7 +345,8 @@ void keeper_link_reload(struct keeper_link *k)
 
 void keeper_link_served(struct keeper_link *k)
 {
-	k->served = true;
+	if (k->state == LINK_STARTS)
+		k->state = LINK_SERVES;
 	if (k->ended_ns)
 		k->restart_ns = now_mono_ns() - k->ended_ns;
 }

@@ -14,15 +14,22 @@
 
 #include "daemon/keeper/keeper_protocol.h"
 
+/* This daemon: STARTS -- keeper_link_served() --> SERVES -- the keeper's answer to
+ * keeper_link_renew() --> LEAVES or RELOADS -- keeper_link_stay() --> SERVES */
+enum keeper_link_state {
+	LINK_STARTS,
+	LINK_SERVES,
+	LINK_LEAVES,  /* it is to end at once, for another daemon */
+	LINK_RELOADS, /* only if the next daemon will take over */
+};
+
 struct keeper_link {
+	enum keeper_link_state state;
 	bool here;		/* there is a keeper */
 	int fd;			/* to it, -1 if there is none (any more) */
 	struct kept_table list; /* the last daemon's descriptors, until they are taken */
 	int activated_fd;	/* the socket of an activated service, or -1 */
 	bool detached;		/* the keeper is in the background */
-	bool served;		/* keeper_link_served() was called */
-	bool leaving;		/* we are to end at once, for another daemon */
-	bool reloading;		/* only if the next daemon will take over */
 	bool fresh;	     /* daemons that took over the kept state have died again and again */
 	bool must_adopt;     /* another program can take over what we cannot */
 	bool same_config;    /* a kept configuration counts, not the files as they are */
@@ -45,6 +52,11 @@ struct keeper_link {
 	void (*delayed)(struct keeper_link *k); /* called when the first comes; NULL: not needed */
 	void *context;				/* for these functions */
 };
+
+static inline bool keeper_link_is_leaving(const struct keeper_link *k)
+{
+	return k->state >= LINK_LEAVES;
+}
 
 /* Finds the keeper and its descriptors, or a service manager's socket, and clears their
  * environment. -ENOMEM; -EINVAL, with a text: several sockets. */
@@ -76,8 +88,8 @@ uint64_t keeper_link_forgotten(const struct keeper_link *k);
 void keeper_link_afresh(struct keeper_link *k, const char *why);
 /* False, with errno: the program that is to be started if we leave cannot be. */
 bool keeper_link_has_program(const struct keeper_link *k);
-/* Another daemon is to take over, for the reason @why: @leaving will be set, unless there is no
- * program to start. */
+/* Another daemon is to take over, for the reason @why: keeper_link_is_leaving() will be true,
+ * unless there is no program to start. */
 void keeper_link_renew(struct keeper_link *k, const char *why);
 /* Tells the keeper that we do not leave. */
 void keeper_link_stay(struct keeper_link *k);

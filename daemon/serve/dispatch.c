@@ -34,7 +34,7 @@
 
 static const struct request {
 	void (*handle)(struct peer *peer, struct conn_message *m);
-	enum peer_phase phase; /* the one that the peer must be in */
+	enum peer_stage stage; /* the one that the peer must be in */
 	bool publishes;	       /* needs the right to publish in the namespace */
 	bool unanswered;       /* its client does not send it again, and it may be handled twice */
 } requests[WIRE_REQUEST_END] = {
@@ -115,7 +115,7 @@ static bool was_published(struct peer *peer, const struct conn_message *m)
 	default:
 		return false;
 	}
-	if (!peer->adopted)
+	if (peer->origin == PEER_OURS)
 		return false;
 	if (m->header.type == WIRE_COMMIT || m->header.type == WIRE_RING)
 		return tensor_was_committed(peer->state, &peer->client, ref, &version);
@@ -148,7 +148,7 @@ void peer_dispatch(struct peer *peer, struct conn_message *m)
 {
 	const struct request *request = &requests[m->header.type];
 
-	if (!request->handle || request->phase != peer->phase) {
+	if (!request->handle || request->stage != peer->stage) {
 		log_warn_limited(peer->turn.account->log, "client dropped: message out of order",
 				 "client=%llu pid=%u uid=%u type=%s",
 				 (unsigned long long)peer->client.id, peer->client.pid,
@@ -199,7 +199,7 @@ static void peer_drained(struct peer *peer)
 static void step(struct peer *peer)
 {
 	peer->listing.step(peer);
-	if (!peer->listing.unread || peer->listing.step || peer->dropping)
+	if (!peer->listing.unread || peer->listing.step || peer_is_dropped(peer))
 		return;
 	peer->listing.unread = false;
 	conn_consume(peer->fd);
@@ -228,7 +228,7 @@ bool receive_turn(struct peer *peer)
 				step(peer);
 			else
 				peer_group_step(peer);
-			if (peer->dropping)
+			if (peer_is_dropped(peer))
 				return false;
 			continue;
 		}
@@ -248,7 +248,7 @@ bool receive_turn(struct peer *peer)
 		if (stays && !peer->listing.unread)
 			conn_consume(peer->fd);
 		peer_close(peer, m.fd); /* unless the handler took it */
-		if (peer->dropping)
+		if (peer_is_dropped(peer))
 			return false;
 	}
 	if (r == -EBADMSG) {

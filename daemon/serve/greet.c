@@ -91,7 +91,7 @@ void greeting_init(struct greeting *greeting, struct peers *peers, uv_loop_t *lo
 
 void greet_end(struct peer *peer)
 {
-	peer->phase = PEER_READY;
+	peer->stage = PEER_READY;
 	charge_give(&peer->partial);
 	list_del(&peer->greet);
 }

@@ -37,7 +37,7 @@ static bool is_meant(const struct peer *peer, const struct peer *other)
 {
 	const struct listing *listing = &peer->listing;
 
-	return other != peer && !other->dropping &&
+	return other != peer && !peer_is_dropped(other) &&
 	       (listing->uid == ANYBODY || other->client.uid == listing->uid) &&
 	       (other->name_space == peer->name_space || may_kick(peer, other->client.uid));
 }
@@ -140,7 +140,8 @@ void handle_restart(struct peer *peer, struct conn_message *m)
  * know whether they are, or still are, orphans: nothing reads their ledgers then. */
 static bool is_visible(const struct peer *peer, const struct peer *other)
 {
-	return other->name_space == peer->name_space && !other->ending && !other->looked;
+	return other->name_space == peer->name_space && other->stage != PEER_ENDING &&
+	       !other->looked;
 }
 
 /* ---- clients -------------------------------------------------------------------------------- */

@@ -95,7 +95,7 @@ void handle_hello(struct peer *peer, struct conn_message *m)
 	if (hello->version_max < WIRE_VERSION)
 		welcome.version = hello->version_max;
 	memcpy(peer->client.label, hello->label, sizeof(peer->client.label) - 1);
-	peer->phase = PEER_GREETED;
+	peer->stage = PEER_GREETED;
 	if (!peer_send_lent(peer, &welcome, cat->fd_ro))
 		peer_drop(peer);
 }

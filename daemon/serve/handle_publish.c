@@ -77,14 +77,14 @@ void handle_commit(struct peer *peer, struct conn_message *m)
 	prefetch = commit->flags & WIRE_COMMIT_PREFETCH &&
 		   draft_request(peer->state, &peer->client, commit->ref, &again);
 	r = tensor_commit(peer->state, &peer->client, commit->ref, &d, &version, &why);
-	if (r == STATE_E_STALE && peer->adopted &&
+	if (r == STATE_E_STALE && peer->origin != PEER_OURS &&
 	    tensor_was_committed(peer->state, &peer->client, commit->ref, &version))
 		r = 0; /* and the daemon that did so died before it could say so */
 	if (r)
 		send_name_error(peer, commit->header.serial, &d.name, r, why);
 	else
 		send_committed(peer, commit->header.serial, version);
-	if (prefetch && !peer->dropping)
+	if (prefetch && !peer_is_dropped(peer))
 		space_create(&server_of(peer)->space, peer, commit->prefetch_serial, &again, 0);
 	else if (commit->flags & WIRE_COMMIT_PREFETCH)
 		peer_error(peer, commit->prefetch_serial, WIRE_E_STALE,
@@ -266,7 +266,7 @@ void handle_ring(struct peer *peer, struct conn_message *m)
 	memcpy(refs, m->bytes + m->header.length - ask->count * sizeof(*refs),
 	       ask->count * sizeof(*refs));
 	r = tensor_commit_ring(peer->state, &peer->client, ask->ref, &d, &ring, &version, &why);
-	if (r == STATE_E_STALE && peer->adopted &&
+	if (r == STATE_E_STALE && peer->origin != PEER_OURS &&
 	    tensor_was_committed(peer->state, &peer->client, ask->ref, &version)) {
 		ring.ring = ring_begun(peer->state, &peer->client, ask->ref);
 		r = 0; /* and the daemon that did so died before it could say so */

@@ -87,10 +87,10 @@ static bool peer_on_turn(struct turn *turn)
 
 	if (peer->writable)
 		more = peer_flush(peer);
-	if (!peer->dropping && peer->readable && list_empty(&peer->stall) &&
+	if (!peer_is_dropped(peer) && peer->readable && list_empty(&peer->stall) &&
 	    peer->peers->read(peer))
 		more = true;
-	return more && !peer->dropping;
+	return more && !peer_is_dropped(peer);
 }
 
 static int peers_wait(struct peers *peers, struct epoll_event *events, int timeout_ms)
@@ -119,7 +119,7 @@ void peers_harvest(struct peers *peers, int timeout_ms)
 			peers->loop_ready = true;
 			continue;
 		}
-		if (peer->dropping) {
+		if (peer_is_dropped(peer)) {
 			peer_linger_end(peer);
 			continue;
 		}
@@ -172,7 +172,7 @@ int peers_init(struct peers *peers, uv_loop_t *loop, struct namespaces *namespac
 	list_init(&peers->dead);
 	list_init(&peers->stalled);
 	list_init(&peers->resting);
-	list_init(&peers->budget);
+	list_init(&peers->to_check);
 	list_init(&peers->lingering);
 	list_init(&peers->forgetting);
 	flights_init(&peers->flights, &peers->common->pools[SHARE_IN_FLIGHT]);
@@ -223,12 +223,11 @@ void peer_leave(struct peer *peer)
 	list_del(&peer->link);
 	index_remove(&peers->index, peer->client.id);
 	list_add_tail(&peers->dead, &peer->link);
-	peer->left = true;
+	peer->stage = PEER_LEFT;
 	peers->count--;
+	peers->orphans--;
 	if (peer->name_space)
 		peer->name_space->clients--;
-	peers->orphans -= peer->orphan;
-	peer->orphan = false;
 }
 
 void peer_close(struct peer *peer, int fd_take)
@@ -249,11 +248,11 @@ static bool peer_lingers(struct peer *peer)
 {
 	if (!flight_look(&peer->flight))
 		return false;
-	if (peer->lingers)
+	if (peer->socket == PEER_LINGERS)
 		return true;
 	if (peer_watch(peer, EPOLL_CTL_ADD, EPOLLOUT))
 		return false;
-	peer->lingers = true;
+	peer->socket = PEER_LINGERS;
 	shutdown(peer->fd, SHUT_RDWR);
 	return flight_look(&peer->flight); /* again, now that we would be told */
 }
@@ -286,7 +285,7 @@ int peer_keep(struct peer *peer)
 	list_init(&kept->link);
 	survive_tag(kept->tag, SURVIVOR_SOCKET, cat->instance, peer->client.index,
 		    peer->client.generation);
-	r = peer->adopted ? 0 : keeper_link_keep(keeper, kept->tag, peer->fd);
+	r = peer->origin != PEER_OURS ? 0 : keeper_link_keep(keeper, kept->tag, peer->fd);
 	if (r)
 		log_warn("a connection is not kept: it will end with the daemon",
 			 "client=%llu error=%s", (unsigned long long)peer->client.id,
@@ -349,7 +348,7 @@ void peer_close_socket(struct peer *peer)
 {
 	if (peer->fd < 0 || (!peer->peers->ended && peer_lingers(peer)))
 		return;
-	if (peer->lingers) /* a kept socket stays open after the peer has ended */
+	if (peer->socket == PEER_LINGERS) /* a kept socket stays open after the peer has ended */
 		epoll_ctl(peer->peers->epoll_fd, EPOLL_CTL_DEL, peer->fd, NULL);
 	if (peer->kept && !peer->peers->ended) { /* its client sees the end when both have closed */
 		peer->kept->fd = take_fd(&peer->fd);
@@ -366,18 +365,24 @@ static void peer_linger_end(struct peer *peer)
 	if (flight_look(&peer->flight))
 		return;
 	peer_close_socket(peer);
-	if (!peer->left)
+	if (peer->stage != PEER_LEFT)
 		return;
 	list_del(&peer->link);
 	list_add_tail(&peer->peers->dead, &peer->link);
 }
 
+static void peer_set_ending(struct peer *peer)
+{
+	peer->stage = PEER_ENDING;
+	peer->peers->orphans++;
+}
+
 /* Ends everything that a peer has in serve/. The caller ends its client. */
 static void peer_shut(struct peer *peer)
 {
-	if (peer->dropping)
+	if (peer_is_dropped(peer))
 		return;
-	peer->dropping = true;
+	peer_set_ending(peer);
 	turn_cancel(&peer->turn);
 	list_del(&peer->stall);
 	list_del(&peer->greet);
@@ -395,11 +400,9 @@ void peer_end(struct peer *peer)
 	account_due(peer->turn.account, ACCOUNT_ENDS);
 }
 
-/* The connection of the peer has ended. */
-static void peer_orphan(struct peer *peer)
+/* The steps of its end are due. */
+static void peer_begin_end(struct peer *peer)
 {
-	peer->dropping = peer->orphan = peer->ending = true;
-	peer->peers->orphans++;
 	peer->peers->ending++;
 	peer->turn.account->ending++;
 	peer_end(peer);
@@ -407,13 +410,13 @@ static void peer_orphan(struct peer *peer)
 
 void peer_drop(struct peer *peer)
 {
-	if (peer->dropping)
+	if (peer_is_dropped(peer))
 		return;
 	client_end(&peer->client, peer->state);
 	log_debug("client ended", "client=%llu pid=%u", (unsigned long long)peer->client.id,
 		  peer->client.pid);
 	peer_shut(peer);
-	peer_orphan(peer);
+	peer_begin_end(peer);
 }
 
 void peers_end(struct peers *peers)
@@ -483,7 +486,7 @@ static bool is_closed(int r)
  * COMMIT). */
 static void peer_deafen(struct peer *peer)
 {
-	peer->deaf = true;
+	peer->socket = PEER_DEAF;
 	queue_drop(peer);
 	peer_await_space(peer, false);
 }
@@ -545,7 +548,7 @@ int peer_try_send(struct peer *peer, const void *message, int fd_peek)
 {
 	int r;
 
-	if (peer->dropping || peer->deaf)
+	if (peer_is_dropped(peer) || peer->socket == PEER_DEAF)
 		return 0;
 	r = send_or_queue(peer, message, fd_peek);
 	if (!r || (is_short(r) && fd_peek >= 0))
@@ -576,7 +579,7 @@ bool peer_send_lent(struct peer *peer, const void *message, int fd_peek)
 
 void peer_notify(struct peer *peer)
 {
-	if (peer->dropping || peer->deaf || peer->awaits_space)
+	if (peer_is_dropped(peer) || peer->socket == PEER_DEAF || peer->awaits_space)
 		return;
 	peer->writable = true;
 	turn_queue(&peer->turn);
@@ -599,7 +602,7 @@ static int flush_one(struct peer *peer)
 		return r;
 	}
 	n = notice_next(&peer->client);
-	if (peer->deaf || !n)
+	if (peer->socket == PEER_DEAF || !n)
 		return 1;
 	r = send_now(peer, &n->message, -1);
 	if (!r)
@@ -717,8 +720,9 @@ static int peer_resume(struct peer *peer)
 	account_set_groups(peer->turn.account, c->gid, groups, user.ngroups);
 	rights = namespace_rights(&peer->name_space->config, &user, peer->peers->common->uid);
 	peer->may_publish = rights & NAMESPACE_PUBLISH;
-	peer->denied = !(rights & NAMESPACE_GET);
-	peer->phase = PEER_READY;
+	if (!(rights & NAMESPACE_GET))
+		peer->origin = PEER_DENIED;
+	peer->stage = PEER_READY;
 	r = peer_keep(peer);
 	if (!r)
 		r = peer_begin(peer);
@@ -729,7 +733,7 @@ static int peer_resume(struct peer *peer)
 
 bool peer_is_of_old_life(const struct peer *peer, const struct wire_header *header)
 {
-	return peer->adopted && header->life != peer->state->catalog.header->life;
+	return peer->origin != PEER_OURS && header->life != peer->state->catalog.header->life;
 }
 
 int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
@@ -738,6 +742,7 @@ int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
 	struct client_identity who = { .uid = fact->uid, .gid = fact->gid, .pid = fact->pid };
 	struct account *account = account_ref(&peers->common->accounts, fact->uid);
 	uint64_t newest = peers->common->next_client_id;
+	bool has_socket = fd_take >= 0;
 	struct peer *peer;
 	int r;
 
@@ -753,14 +758,16 @@ int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
 		return r;
 	peer->name_space = ns;
 	peer->state = &ns->state;
-	peer->adopted = fd_take >= 0;
+	peer->origin = PEER_ADOPTED;
 	ns->clients++;
-	r = client_adopt(&peer->client, &ns->state, index, fact, ledger_fd, peer->adopted);
+	r = client_adopt(&peer->client, &ns->state, index, fact, ledger_fd, has_socket);
 	if (r)
 		return r; /* the process ends */
 	/* It fails only after a daemon of a former build, which did not charge orphans. */
 	charge_adopt(&peer->connection, account, &peers->common->pools[SHARE_CONNECTIONS], 1);
-	if (!peer->adopted)
-		peer_orphan(peer);
-	return peer->adopted ? peer_resume(peer) : 0;
+	if (has_socket)
+		return peer_resume(peer);
+	peer_set_ending(peer);
+	peer_begin_end(peer);
+	return 0;
 }

@@ -62,18 +62,46 @@ struct peers {
 	struct list stalled; /* of struct peer, by stall: the kernel had no memory to receive */
 	uv_timer_t stalled_timer;
 	unsigned count;		 /* including orphans */
-	unsigned orphans;	 /* peers without a connection whose processes use what they held */
+	unsigned orphans;	 /* peers that are ENDING or ORPHAN */
 	unsigned orphan_ms;	 /* from the last look at them to the next */
 	struct list resting;	 /* of struct peer, by look: orphans until the next look */
-	struct list budget;	 /* of struct peer, by look: orphans that wait for a worker */
+	struct list to_check;	 /* of struct peer, by look: orphans that wait for a worker */
 	unsigned looking;	 /* ledgers that workers look at */
-	unsigned ending;	 /* orphans that were not checked yet */
+	unsigned ending;	 /* peers that are ENDING */
 	uv_timer_t orphan_timer; /* the next look at orphans */
 	uv_timer_t closer_timer; /* runs while shared->closer has something to close */
 	uint64_t closer_looked;	 /* the last closer_look(), by uv_now() */
 };
 
-enum peer_phase { PEER_NEW, PEER_GREETED, PEER_READY };
+/*
+ *  NEW -- HELLO --> GREETED -- LEDGER --> READY
+ *   `------------------ drop ---------------'
+ *                       v
+ *                    ENDING --- nothing of it is in use any more ----------> LEFT
+ *                       `- its process uses what it held -> ORPHAN - no more --^
+ *
+ * An adopted client without a socket begins as ENDING. The end of the daemon brings all to LEFT.
+ */
+enum peer_stage {
+	PEER_NEW,
+	PEER_GREETED,
+	PEER_READY,
+	PEER_ENDING, /* dropped: its client ends in steps */
+	PEER_ORPHAN, /* its process may still use what it held (state/client.h) */
+	PEER_LEFT,   /* its client has been given up; peers_sweep() frees it */
+};
+
+enum peer_socket {
+	PEER_OPEN,
+	PEER_DEAF,    /* the client has closed its end; we read its earlier messages */
+	PEER_LINGERS, /* it waits until the client has received all descriptors */
+};
+
+enum peer_origin {
+	PEER_OURS,
+	PEER_ADOPTED, /* its connection is older than this daemon */
+	PEER_DENIED,  /* adopted, and may not get from its namespace any more */
+};
 
 /* A socket that the keeper has as well. Whoever closes it last may have to wait for messages in it,
  * so we do that. */
@@ -122,21 +150,20 @@ struct peer {
 	uint32_t rescan;  /* its ledger's counter when we last looked at all its retired tensors */
 	int fd;
 	struct kept_socket *kept; /* NULL: its socket is not kept */
-	enum peer_phase phase;
+	enum peer_stage stage;
+	enum peer_socket socket; /* as long as fd >= 0 */
+	enum peer_origin origin;
 	bool readable;	   /* its socket may hold messages, or the end; see peer_is_owed() */
 	bool writable;	   /* its socket may have space for queued messages */
 	bool awaits_space; /* the kernel tells us when its socket has space */
-	bool deaf;	   /* it has closed its end; we read its earlier messages */
-	bool adopted;	   /* its connection is older than this daemon */
-	bool denied;	   /* it may not get from its namespace any more; set at adoption */
-	bool dropping;
-	bool orphan;  /* dropped, but its process may still use what it held (client.h) */
-	bool left;    /* its client has been given up */
-	bool lingers; /* its socket waits until its client has received all */
-	bool ending;  /* it is an orphan that was not checked yet */
 	struct ledger_check *looked; /* the worker's check of its ledger, or NULL */
-	struct list look;	     /* in its account's ends, peers->resting or ->looks */
+	struct list look;	     /* in its account's ends, peers->resting or ->to_check */
 };
+
+static inline bool peer_is_dropped(const struct peer *peer)
+{
+	return peer->stage >= PEER_ENDING;
+}
 
 /* A worker's check whether any process has a peer's ledger mapped. */
 struct ledger_check {

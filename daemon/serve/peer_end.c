@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The ends of connections; see peer.h. A dropped peer is in its account's list of ends while its
- * end has steps to do. It is in peers.looks, or with a worker, while its ledger is to be checked,
- * and in peers.resting while it is an orphan between two checks. Loop thread only.
+ * end has steps to do. It is in peers.to_check, or with a worker, while its ledger is to be
+ * checked, and in peers.resting while it is an orphan between two checks. Loop thread only.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -75,7 +75,7 @@ static void look_worked(uv_work_t *work, int status)
 	close(look->fd);
 	if (peer) {
 		peer->looked = NULL;
-		peer->turn.account->budget--;
+		peer->turn.account->checking--;
 		peer_looked(peer, status ? true : look->mapped);
 		looks_start(peers);
 	}
@@ -94,7 +94,7 @@ static void look_start(struct peer *peer)
 		*look = (struct ledger_check){ .peers = peer->peers, .peer = peer, .fd = fd };
 		if (!uv_queue_work(peer->peers->loop, &look->work, look_work, look_worked)) {
 			peer->looked = look;
-			peer->turn.account->budget++;
+			peer->turn.account->checking++;
 			peer->peers->looking++;
 			return;
 		}
@@ -108,10 +108,10 @@ static void looks_start(struct peers *peers)
 {
 	struct peer *peer, *after;
 
-	list_for_each_entry_safe(peer, after, &peers->budget, look) {
+	list_for_each_entry_safe(peer, after, &peers->to_check, look) {
 		if (peers->looking >= LOOKS_MAX)
 			return;
-		if (!peer->turn.account->budget)
+		if (!peer->turn.account->checking)
 			look_start(peer);
 	}
 	peers_rest(peers);
@@ -119,7 +119,7 @@ static void looks_start(struct peers *peers)
 
 void peers_look(struct peers *peers)
 {
-	list_move_all(&peers->budget, &peers->resting);
+	list_move_all(&peers->to_check, &peers->resting);
 	looks_start(peers);
 }
 
@@ -132,18 +132,20 @@ static void peer_ended(struct peer *peer, bool over)
 
 	log_debug("client ended", "client=%llu pid=%u orphan=%d",
 		  (unsigned long long)peer->client.id, peer->client.pid, !over);
-	if (peer->ending && !over)
-		peers->orphan_ms = ORPHAN_MS_FIRST;
-	if (peer->ending || over) /* and not an orphan that stays one */
+	if (peer->stage == PEER_ENDING || over) /* and not an orphan that stays one */
 		peer->turn.account->ended_ns = now_mono_ns();
-	peers->ending -= peer->ending;
-	peer->turn.account->ending -= peer->ending;
-	peer->ending = false;
+	if (peer->stage == PEER_ENDING) {
+		peers->ending--;
+		peer->turn.account->ending--;
+		if (!over)
+			peers->orphan_ms = ORPHAN_MS_FIRST;
+	}
 	peer_close_socket(peer); /* a client that waits for this finds everything given back */
 	list_del(&peer->look);
 	if (over) {
 		peer_leave(peer);
 	} else {
+		peer->stage = PEER_ORPHAN;
 		list_add_tail(&peers->resting, &peer->look);
 		peers_rest(peers);
 	}
@@ -156,7 +158,7 @@ static void peer_end_step(struct peer *peer)
 		return;
 	case CLIENT_LOOK:
 		list_del(&peer->look);
-		list_add_tail(&peer->peers->budget, &peer->look);
+		list_add_tail(&peer->peers->to_check, &peer->look);
 		looks_start(peer->peers);
 		return;
 	case CLIENT_ORPHANED:

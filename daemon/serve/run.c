@@ -188,7 +188,7 @@ static void server_drop_writer(struct server *server, uint64_t writer)
 {
 	struct peer *peer = index_find(&server->peers.index, writer);
 
-	if (peer && !peer->dropping) {
+	if (peer && !peer_is_dropped(peer)) {
 		log_warn_limited(peer->turn.account->log,
 				 "client dropped: it changed the size of a segment",
 				 "client=%llu pid=%u uid=%u", (unsigned long long)writer,
@@ -705,7 +705,8 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 
 static bool server_leaves(struct server *server)
 {
-	const struct namespaces *all = server->keeper->reloading ? &server->namespaces : NULL;
+	const struct namespaces *all = server->keeper->state == LINK_RELOADS ? &server->namespaces
+									     : NULL;
 	char why[SERVER_WHY_MAX];
 
 	if (server->may_leave && !server->may_leave(server->context, all, why)) {
@@ -752,7 +753,8 @@ int server_run(struct server *server)
 	job_queue(&server->space.jobs, &server->sweep.job, &server->house);
 	while (uv_loop_alive(&server->loop) || turns_wait(&server->turns) ||
 	       space_busy(&server->space)) {
-		if (server->keeper->leaving && !server->stopping && server_leaves(server))
+		if (keeper_link_is_leaving(server->keeper) && !server->stopping &&
+		    server_leaves(server))
 			return SERVER_E_LEFT;
 		server_step(server, true);
 	}

@@ -454,7 +454,7 @@ static void denied_end(struct peers *peers)
 			rings_leave(peer->state, &peer->client, &budget);
 			claims_leave(peer->state, &peer->client);
 		}
-		if (!peer->denied || peer->dropping)
+		if (peer->origin != PEER_DENIED || peer_is_dropped(peer))
 			continue;
 		name = peer->name_space->config.name;
 		log_warn_limited(peer->turn.account->log,

@@ -108,7 +108,7 @@ static bool look(struct state *st, struct lifetime *life, uint64_t *use)
 	uint64_t now = ledger_clock((uint64_t)now_mono_coarse_ns()), got;
 	uint32_t slot = slot_of(st, life);
 
-	life->looked = st->lifetimes.budget;
+	life->looked = st->lifetimes.looks;
 	if (lease_look(st, slot, now, &got) || !extent_is_evictable(st, slot))
 		return false;
 	*use = got ? use_of_get(got) : 0;
@@ -255,10 +255,10 @@ enum evicted evict_one(struct state *st, const struct client *c, const struct de
 		return EVICTED_NONE;
 	if (!goes_on) { /* one look more: each may be found to be used later than was known */
 		eviction->left = candidates(st, c, device, own) + 1;
-		eviction->since = st->lifetimes.budget;
+		eviction->since = st->lifetimes.looks;
 		eviction->only_own = own;
 	}
-	st->lifetimes.budget++;
+	st->lifetimes.looks++;
 	set = lifetime_evictables(st, c->uid, device);
 	if (set)
 		evicted = evict_from(st, set, eviction->since, &budget);

@@ -79,7 +79,7 @@ struct lifetimes {
 	struct lifetime *of;   /* by slot */
 	struct heap expiring;  /* of struct lifetime, by expiry */
 	struct list sets;      /* of struct evictables; none is empty */
-	uint64_t budget;       /* numbers the calls of evict_one() */
+	uint64_t looks;	       /* numbers the calls of evict_one() */
 	int64_t look_again;    /* when held tensors may be free; DEADLINE_NEVER: nobody waits */
 	struct heap_node next; /* in shared.expiring, by lifetime_due() unless that is never */
 	int64_t pause_ns;      /* how long the last pause before such a look was */

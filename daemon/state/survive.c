@@ -78,7 +78,7 @@ void survive_publish(const struct common *common, const struct catalog *cat)
 	struct catalog_header *h = cat->header;
 	uint64_t word;
 
-	if (!k || !k->served) /* the last daemon's report stays true until then */
+	if (!k || k->state == LINK_STARTS) /* the last daemon's report stays true until then */
 		return;
 	atomic_store(&h->keeper,
 		     cat->facts && k->here ? CATALOG_KEEPER_PROCESS : CATALOG_KEEPER_NONE);

@@ -89,7 +89,7 @@ struct account {
 	unsigned work;	       /* the work that was done last */
 	bool work_next;	       /* work comes before turns, since those came last */
 	int64_t debt_ns;       /* time that its turns took beyond their bound */
-	unsigned budget;       /* serve/peer.c: ledgers of its clients that workers look at */
+	unsigned checking;     /* serve/peer_end.c: ledgers of its clients that workers look at */
 	struct list ends;      /* of struct peer, by look: their ends have steps to go */
 	unsigned ending;       /* of its peers: ended ones that were not checked yet */
 	int64_t ended_ns;      /* when the last of these was done with */

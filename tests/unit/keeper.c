@@ -242,7 +242,7 @@ static int gives_way(void)
 	must_be(keeper_link_keep(&keeper, "tl-report", report_fd), 0);
 	keeper_link_notify(&keeper, "READY=1");
 	report((char)('0' + keeper.restarts % 10));
-	while (!terminated && !keeper.leaving) {
+	while (!terminated && !keeper_link_is_leaving(&keeper)) {
 		if (poll(&p, 1, WAIT_MS) == 1)
 			must(keeper_link_read(&keeper));
 	}
@@ -253,7 +253,7 @@ static void await_leave(void)
 {
 	struct pollfd p = { .fd = keeper.fd, .events = POLLIN };
 
-	while (!keeper.leaving) {
+	while (!keeper_link_is_leaving(&keeper)) {
 		if (poll(&p, 1, WAIT_MS) == 1)
 			must(keeper_link_read(&keeper));
 	}
