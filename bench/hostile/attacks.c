@@ -34,7 +34,6 @@ const struct attack attacks[] = {
 	{ "descriptors", "answers with descriptors that are not read", DOES(descriptors) },
 	{ "unread", "questions whose answers are not read", DOES(unread) },
 	{ "syncs", "SYNC, all the time", DOES(syncs) },
-	{ "requeue", "move who sleeps on the victim's wake word", DOES(requeue) },
 	{ "sleepers", "2,000 threads sleep on the victim's wake word", DOES(sleepers) },
 	{ "holes", "punch holes into ledgers", DOES(holes) },
 	{ "groups", "groups of 65,536 members", DOES(groups), .connections = 1 },

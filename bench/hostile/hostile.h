@@ -153,7 +153,6 @@ ATTACK(silent);
 ATTACK(tensors);
 ATTACK(exports);
 ATTACK(descriptors);
-ATTACK(requeue);
 ATTACK(sleepers);
 ATTACK(holes);
 ATTACK(groups);

@@ -124,22 +124,6 @@ static uint32_t *wake_word(const struct attacker *a, const char *name)
 	return rc_name_word(&a->raws[0], name);
 }
 
-void start_requeue(struct attacker *a)
-{
-	attacker_open(a, a->setup->connections, RAW_READY);
-}
-
-/* Moves the sleepers on the victim's word to another word, where nobody wakes them. */
-void step_requeue(struct attacker *a)
-{
-	static uint32_t elsewhere;
-
-	if (!a->n)
-		return;
-	syscall(SYS_futex, wake_word(a, victim_name), FUTEX_REQUEUE, 0,
-		(void *)(uintptr_t)INT32_MAX, &elsewhere, 0);
-}
-
 static void *sleep_always(void *arg)
 {
 	uint32_t *word = arg;

@@ -51,10 +51,6 @@ struct tl_client {
 	struct handshake *making;
 	bool connecting;
 	_Atomic bool closed;
-	_Atomic uint32_t wary;	       /* number of waits that still have to sleep in short slices;
-					  get/sleep.h */
-	_Atomic uint32_t wary_waits;   /* their number when it last became wary */
-	_Atomic int64_t wary_slice_ns; /* length of those slices; 0: not known yet */
 };
 
 /* A session and the count that one call holds on it. */

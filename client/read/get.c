@@ -43,7 +43,7 @@ int lease_take_unusual(const struct use *use, uint64_t ref, const struct row_hea
 /* LEASE_E_STALE: the tensor was replaced before its segment was mapped: look again. */
 static int take_and_map(const struct use *use, const struct name_key *key,
 			const tl_get_options *options, struct get_until until,
-			struct wake_word *wake, struct backoff *backoff, struct sleeper *sleeper,
+			struct wake_word *wake, struct backoff *backoff,
 			DLManagedTensorVersioned **out)
 {
 	uint64_t ref;
@@ -52,7 +52,6 @@ static int take_and_map(const struct use *use, const struct name_key *key,
 	r = lookup_wait(use->session, key, options->newer_than, &ref, wake);
 	if (r)
 		return r;
-	sleeper_looked(sleeper);
 	r = tensor_lease_new(use, ref, options, until, out);
 	if (r)
 		lease_release(use->session, ref_slot(ref));
@@ -100,14 +99,12 @@ static int wait_for_commit(struct call *c, struct session *s, const struct wake_
 		r = sleeper_ask_wakes(sl, c, s, wake->ring);
 		if (r)
 			return r;
-		r = sleep_on(words, 2, sleeper_begin(sl, left));
+		sleep_on(words, 2, sleeper_slice(sl, left));
 		if (!session_served(s))
 			return LEASE_E_UNSERVED;
 		mappings_let_go(&s->mappings, MAPPINGS_FEW);
-		if (!changed(wake) && !sleeper_served(sl, s))
+		if (!changed(wake) && !sleeper_served(s))
 			return LEASE_E_UNSERVED;
-		if (changed(wake) && r == -ETIMEDOUT)
-			sleeper_cheated(sl);
 	}
 	c->renewals = 0;
 	return LEASE_E_STALE;
@@ -148,13 +145,10 @@ static int get_once(struct call *c, const struct use *use, struct getting *g)
 	struct session *s = use->session;
 	struct wake_word wake;
 	int waited = -ETIMEDOUT;
-	int r = take_and_map(use, &g->key, g->options, call_until(c), &wake, &g->backoff,
-			     &g->sleeper, g->out);
+	int r = take_and_map(use, &g->key, g->options, call_until(c), &wake, &g->backoff, g->out);
 
 	if (r != LEASE_E_STALE)
 		g->backoff = (struct backoff){ 0 };
-	if (!r)
-		sleeper_found(&g->sleeper, &wake, g->options->newer_than);
 	if (r == LEASE_E_TOO_MANY)
 		return lease_too_many(g->key.text);
 	if (r != LEASE_E_NONE && r != LEASE_E_OLD && r != LEASE_E_LOST)
@@ -185,8 +179,7 @@ int lease_get(tl_client *client, const char *name, const tl_get_options *options
 			     .options = options,
 			     .out = out,
 			     .spin_end = deadline_after(options->spin_ns > 0 ? options->spin_ns
-									     : 0),
-			     .sleeper = { .client = client } };
+									     : 0) };
 	struct call c = call_begin(client, options->timeout_ns);
 	int r;
 

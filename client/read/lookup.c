@@ -130,17 +130,13 @@ int lookup_hold_member(struct session *s, uint64_t *ref)
 	return r == LEASE_E_STALE ? LOOKUP_E_AGAIN : r;
 }
 
-/* Returns the version of the row's tensor. Sets *@published_ns to the time of its publication,
- * unless that is NULL. */
-static uint64_t row_version(struct session *s, const struct catalog_row *row,
-			    uint64_t *published_ns)
+/* Returns the version of the row's tensor. */
+static uint64_t row_version(struct session *s, const struct catalog_row *row)
 {
 	struct ring_entry entry;
 	uint64_t version;
-	bool in_ring = row_entry(&s->catalog, row, &version, &entry);
 
-	if (published_ns)
-		*published_ns = in_ring ? entry.committed_ns : load_once(&row->committed_ns);
+	row_entry(&s->catalog, row, &version, &entry);
 	return version;
 }
 
@@ -150,7 +146,7 @@ static uint64_t found(struct session *s, const struct catalog_row *row,
 		      struct wake_word *wake)
 {
 	*wake = (struct wake_word){ .word = catalog_version_word(name), .ring = seen->ring };
-	wake->version = row_version(s, row, &wake->published_ns);
+	wake->version = row_version(s, row);
 	wake->seen = (uint32_t)wake->version;
 	if (seen->ring) {
 		wake->word = ring_futex(seen->page);
@@ -227,7 +223,7 @@ __attribute__((always_inline)) static inline int take_entry(struct session *s,
 			if (wake)
 				version = found(s, row, name, &seen, wake);
 			else if (newer_than)
-				version = row_version(s, row, NULL);
+				version = row_version(s, row);
 			if (newer_than == 0 || version > newer_than)
 				return 0;
 			r = LEASE_E_OLD;

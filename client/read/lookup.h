@@ -22,8 +22,7 @@ struct wake_word {
 	uint32_t seen; /* its value when nothing was found, or that of the tensor found */
 	uint64_t ring; /* ring of the word: sleeper_ask_wakes() before a sleep; 0: a catalog's word
 			*/
-	uint64_t version;      /* of the tensor found */
-	uint64_t published_ns; /* CLOCK_REALTIME, of the tensor found */
+	uint64_t version; /* of the tensor found */
 };
 
 /* The ring in which a name was found. */

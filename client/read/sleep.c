@@ -89,32 +89,6 @@ int sleep_on(const struct sleep_word *words, unsigned n, int64_t ns)
 
 /* A waiter checks at least this often whether the daemon is there. */
 #define SLICE_NS (1 * NS_PER_SEC)
-/* Bounds of a wary waiter's sleep, which is about as long as the time between versions. */
-#define WARY_MIN_NS (100 * NS_PER_US)
-#define WARY_MAX_NS (2 * NS_PER_MS)
-/* A sleeper that the daemon woke looks sooner than this. */
-#define LATE_NS (20 * NS_PER_MS)
-
-/* How many waits a client stays wary: more each time that it is cheated again after that. */
-enum { WARY_WAITS = 1000, WARY_WAITS_MAX = 64000 };
-
-/* Threads of a client share the slice. Of two changes at a time one may be lost. */
-static int64_t wary_slice(const tl_client *client)
-{
-	int64_t slice = atomic_load_explicit(&client->wary_slice_ns, memory_order_relaxed);
-
-	return slice ? slice : WARY_MAX_NS;
-}
-
-static void set_wary_slice(tl_client *client, int64_t slice)
-{
-	if (slice < WARY_MIN_NS)
-		slice = WARY_MIN_NS;
-	if (slice > WARY_MAX_NS)
-		slice = WARY_MAX_NS;
-	atomic_store_explicit(&client->wary_slice_ns, slice, memory_order_relaxed);
-}
-
 int sleeper_ask_wakes(struct sleeper *sl, const struct call *c, struct session *s, uint64_t ring)
 {
 	int64_t deadline = deadline_after(SLICE_NS);
@@ -131,79 +105,16 @@ int sleeper_ask_wakes(struct sleeper *sl, const struct call *c, struct session *
 	return 0;
 }
 
-/* Counts a wait, or a second of one. True: it sleeps in short slices. */
-static bool wary_count(tl_client *client)
+int64_t sleeper_slice(const struct sleeper *sl, int64_t left)
 {
-	uint32_t waits = atomic_load_explicit(&client->wary, memory_order_relaxed);
+	int64_t slice = now_mono_ns() < sl->ask_ns ? SLEEP_SHORT_NS : SLICE_NS;
 
-	if (waits) /* two threads may count one wait */
-		atomic_store_explicit(&client->wary, waits - 1, memory_order_relaxed);
-	return waits;
-}
-
-int64_t sleeper_begin(struct sleeper *sl, int64_t left)
-{
-	int64_t slice;
-
-	if (!sl->began)
-		sl->wary = wary_count(sl->client);
-	sl->began = now_real_ns();
-	sl->unasked = now_mono_ns() < sl->ask_ns;
-	slice = sl->wary || sl->unasked ? wary_slice(sl->client) : SLICE_NS;
 	return left < slice ? left : slice;
 }
 
-void sleeper_cheated(struct sleeper *sl)
+bool sleeper_served(struct session *s)
 {
-	tl_client *client = sl->client;
-	uint32_t waits = atomic_load_explicit(&client->wary_waits, memory_order_relaxed);
-
-	if (sl->unasked)
-		return; /* nobody need have done that */
-	if (sl->wary)
-		set_wary_slice(client, wary_slice(client) / 2); /* it was too long */
-	else
-		waits = waits == 0 ? WARY_WAITS : waits < WARY_WAITS_MAX ? waits * 2 : waits;
-	sl->wary = true;
-	atomic_store_explicit(&client->wary_waits, waits, memory_order_relaxed);
-	atomic_store_explicit(&client->wary, waits, memory_order_relaxed);
-}
-
-/*
- * A thief that wakes the sleepers it has moved makes them late, or makes them miss a version. Both
- * also happen without a thief, but seldom to a sleeper. Only a ring gets versions so fast that
- * every reader misses some, and there only lateness tells.
- */
-void sleeper_found(struct sleeper *sl, const struct wake_word *wake, uint64_t newer_than)
-{
-	int64_t since = (int64_t)wake->published_ns;
-
-	if (!sl->began)
-		return;
-	if (since < sl->began)
-		since = sl->began;
-	if (sl->looked - since > LATE_NS ||
-	    (newer_than && !wake->ring && wake->version != newer_than + 1))
-		sleeper_cheated(sl);
-}
-
-bool sleeper_served(struct sleeper *sl, struct session *s)
-{
-	int64_t now = now_mono_ns();
-	int64_t slice = wary_slice(sl->client);
-
-	if (sl->wary) /* longer by so little that it meets most versions when they come often */
-		set_wary_slice(sl->client, slice + slice / 16);
-	if (!session_served(s))
-		return false;
-	if (atomic_load(&s->watch.ended))
-		return session_probe(s);
-	if (sl->wary && now - sl->probed < SLICE_NS)
-		return true;
-	if (sl->wary && sl->probed)
-		sl->wary = wary_count(sl->client);
-	sl->probed = now;
-	return session_probe(s);
+	return session_served(s) && session_probe(s);
 }
 
 /* ---- Many words ---- */
@@ -253,7 +164,8 @@ int sleep_interrupted(void)
 	return tl_fail(-EINTR, "the wait was interrupted by a signal");
 }
 
-int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, struct sleeper *sl)
+int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s,
+		     const struct sleeper *sl)
 {
 	int64_t left = c->timeout_ns ? deadline_left_ns(c->deadline) : 0;
 	int r;
@@ -261,12 +173,10 @@ int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, s
 	if (left == 0)
 		return -ETIMEDOUT;
 	connection_watch(&s->watch, session_socket(s), s->forked);
-	left = sleeper_begin(sl, left);
+	left = sleeper_slice(sl, left);
 	if (w->more && left > SLEEP_SHORT_NS)
 		left = SLEEP_SHORT_NS;
 	r = sleep_on(w->words, w->n, left);
-	if (r == -ETIMEDOUT && words_changed(w))
-		sleeper_cheated(sl);
 	if (r == -EINTR)
 		return sleep_interrupted();
 	mappings_let_go(&s->mappings, MAPPINGS_FEW);
@@ -274,7 +184,7 @@ int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, s
 		c->renewals = 0;
 	if (call_interrupted(c) || (session_served(s) && words_changed(w)))
 		return LEASE_E_STALE;
-	return sleeper_served(sl, s) ? LEASE_E_STALE : LEASE_E_UNSERVED;
+	return sleeper_served(s) ? LEASE_E_STALE : LEASE_E_UNSERVED;
 }
 
 void late_daemon(const struct call *c, const struct session *s, char text[LATE_DAEMON])

@@ -10,24 +10,11 @@
 #include "client/read/lookup.h"
 #include "util/clock.h"
 
-/*
- * Decides how long a waiter sleeps at a time. The daemon wakes it when its word changes. But any
- * process that maps the catalog can move the sleepers of a word to another one (FUTEX_REQUEUE).
- * There nobody wakes them, or the other process does when it likes. A waiter that notices such a
- * theft makes its client wary: the client's next waits sleep for so short a time that the thief
- * gains next to nothing. Being wary for no reason costs a little work, and ends after as many waits
- * or seconds of waits.
- */
-
-/* One wait. Starts with its client, and zeroes. */
+/* One wait; all zeroes at first. The daemon wakes a sleeper when its word changes. Every second it
+ * looks by itself: any process that maps the catalog can move sleepers of a word to another one
+ * (FUTEX_REQUEUE), where nobody wakes them. */
 struct sleeper {
-	tl_client *client;
-	int64_t began;	/* CLOCK_REALTIME when it last fell asleep; 0: it never did */
-	int64_t looked; /* the same when it last saw a tensor */
-	int64_t probed; /* CLOCK_MONOTONIC when it last checked the daemon */
 	int64_t ask_ns; /* until then the daemon is not asked again to have it woken */
-	bool wary;
-	bool unasked; /* in its last sleep perhaps nobody would have woken it */
 };
 
 /* struct futex_waitv, which linux/futex.h has since 5.16. */
@@ -70,7 +57,8 @@ void sleep_words_begin(struct sleep_words *w, const struct call *c, const struct
 void sleep_words_add(struct sleep_words *w, const _Atomic uint32_t *word, uint32_t seen);
 /* Sleeps on all words, as a part of an attempt. Returns LEASE_E_STALE when it is time to look
  * again, LEASE_E_UNSERVED, -EINTR, or -ETIMEDOUT without a failure's text. */
-int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, struct sleeper *sl);
+int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s,
+		     const struct sleeper *sl);
 /* Fails with -EINTR and its text. */
 int sleep_interrupted(void);
 
@@ -78,20 +66,10 @@ int sleep_interrupted(void);
  * sleepers woken. If it does not answer soon, the wait goes on with short sleeps. Outcomes of
  * ring_ask_wakes(). */
 int sleeper_ask_wakes(struct sleeper *sl, const struct call *c, struct session *s, uint64_t ring);
-/* To be called before a sleep. Returns how long to sleep, if @left is left of the wait. */
-int64_t sleeper_begin(struct sleeper *sl, int64_t left);
-/* To be called after a sleep that no wake ended, though a word had changed. */
-void sleeper_cheated(struct sleeper *sl);
-/* To be called when the wait has seen a tensor: to map it may take long. */
-static inline void sleeper_looked(struct sleeper *sl)
-{
-	if (sl->began)
-		sl->looked = now_real_ns();
-}
-/* To be called when that was its tensor. */
-void sleeper_found(struct sleeper *sl, const struct wake_word *wake, uint64_t newer_than);
+/* Returns how long to sleep at most, if @left is left of the wait. */
+int64_t sleeper_slice(const struct sleeper *sl, int64_t left);
 /* To be called after a sleep in which nothing changed. True if the daemon is there. */
-bool sleeper_served(struct sleeper *sl, struct session *s);
+bool sleeper_served(struct session *s);
 
 /* Error texts of waits that ended without success. */
 

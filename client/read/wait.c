@@ -82,13 +82,11 @@ static int look(struct waiting *w, const struct call *c, struct session *s)
 		if (!r) {
 			bool stood = lease_stands(s, ref);
 
-			sleeper_looked(&w->sleeper);
 			lease_release(s, ref_slot(ref));
 			if (!stood) { /* it was replaced meanwhile: look again */
 				r = lookup_again(s, &w->backoff);
 				return r ? r : LEASE_E_STALE;
 			}
-			sleeper_found(&w->sleeper, &wake, newer_than);
 			w->which = i;
 			return 0;
 		}
@@ -206,7 +204,6 @@ int wait_many(tl_client *client, const tl_wait_item *items, size_t count,
 	c.signals = true;
 	c.interrupt = interrupt;
 	c.interrupt_value = interrupt_value;
-	w->sleeper.client = client;
 	for (size_t i = 0; i < count && !r; i++)
 		r = item_begin(w, i);
 	if (!r)

@@ -527,7 +527,7 @@ static void *notify_run(void *arg)
 			continue;
 		}
 		if (x) {
-			*x = (struct watching){ .watch = w, .sleeper.client = w->client };
+			*x = (struct watching){ .watch = w };
 			c = call_begin(w->client, -1);
 			c.interrupt = &w->notify;
 			c.interrupt_value = NOTIFY_WAITS;
@@ -605,7 +605,7 @@ static int check_open(const struct tl_watch *w)
 
 int watch_next(struct tl_watch *w, const tl_wait_options *options, tl_watch_event *event)
 {
-	struct watching x = { .watch = w, .event = event, .sleeper.client = w->client };
+	struct watching x = { .watch = w, .event = event };
 	struct call c;
 	int r = check_open(w);
 
