@@ -23,9 +23,10 @@
 #include "util/cleanup.h"
 #include "util/clock.h"
 
-/* The daemon may read our messages only when its answers are read, so the thread reads from time to
- * time. outbox_end() waits no longer than that. */
-enum { POLL_MS = 10, STACK = 512 << 10 };
+/* The daemon may read our messages only when we have read its answers, and perhaps no thread waits
+ * for those. So who waits for space in the socket reads from time to time. outbox_end() waits no
+ * longer than that. */
+enum { READ_MS = 10, STACK = 512 << 10 };
 
 /* How many bytes the message takes up among the notes. */
 static size_t note_size(const void *message)
@@ -70,7 +71,7 @@ static void *send_when_there_is_space(void *arg)
 	int r;
 
 	while (left) {
-		poll(&p, 1, POLL_MS);
+		poll(&p, 1, READ_MS);
 		session_drain(s);
 		pthread_mutex_lock(&s->receive_mutex);
 		r = outbox_send_locked(s);
@@ -300,10 +301,6 @@ void session_granted(struct session *s)
 		resume(s);
 }
 
-/* The daemon may read our messages only when we have read its answers, and perhaps no thread waits
- * for those. Another thread that reads may leave at any time. So we look from time to time. */
-#define SEND_POLL_NS (10 * NS_PER_MS)
-
 /*
  * Waits until the socket has space, or until descriptors that this user has sent are received. The
  * kernel allows as many in flight as the process may have open, and does not tell when there are
@@ -319,7 +316,7 @@ static int wait_to_send(struct session *s, int why, int64_t deadline)
 	if (why != -EAGAIN)
 		return send_refused(why, s->address->path);
 	session_drain(s);
-	look = deadline_after(SEND_POLL_NS);
+	look = deadline_after(READ_MS * NS_PER_MS);
 	r = socket_wait(session_socket(s), POLLOUT, look < deadline ? look : deadline);
 	if (r == -EBADF || (r == -ETIMEDOUT && look < deadline))
 		return 0; /* the next try finds whether the socket is closed */

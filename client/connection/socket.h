@@ -5,6 +5,9 @@
 #include "client/connection/answer.h"
 #include "client/connection/session.h"
 
+/* How often callers that sleep, or send nothing, look whether the daemon is still there. */
+#define DAEMON_PROBE_NS (1 * NS_PER_SEC)
+
 void session_ended(struct session *s);
 bool session_probe(struct session *s); /* false if the connection has ended */
 /* session_probe() for calls that may come very often: it looks once in a tick of the clock, 4 ms or

@@ -12,6 +12,7 @@
 
 #include "client/error.h"
 #include "client/gpu/device.h"
+#include "client/gpu/threads.h"
 #include "util/cancel.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -60,8 +61,6 @@ const char *cuda_uuid_format(const unsigned char uuid[16], char text[CUDA_UUID_T
 
 /* ---- The end of the process ---- */
 
-#define EXIT_NS (1 * NS_PER_SEC)
-
 static struct {
 	_Atomic unsigned inside; /* threads between cuda_enter() and cuda_leave() */
 	_Atomic bool closed;
@@ -88,7 +87,7 @@ static void gate_leave(void)
  * stuck in the driver is waited for only so long. */
 static void gate_close(void)
 {
-	int64_t until = deadline_after(EXIT_NS);
+	int64_t until = deadline_after(GPU_EXIT_NS);
 
 	if (gate.process != getpid())
 		return;

@@ -18,10 +18,6 @@
 #include "util/cancel.h"
 #include "util/clock.h"
 
-#define POLL_FIRST_NS (20 * NS_PER_MS / 1000)
-#define POLL_LAST_NS (1 * NS_PER_MS)
-#define LOCK_NS (1 * NS_PER_SEC)
-
 /* How many of a session's tensors still need this process, and what for. */
 struct needs {
 	unsigned gpu, daemon;
@@ -74,7 +70,7 @@ static void pause_for(int socket, int64_t *ns)
 	cleanup_(cancel_allow) int cancel = cancel_forbid();
 
 	ppoll(&p, 1, &(struct timespec){ .tv_nsec = *ns }, NULL);
-	*ns = *ns < POLL_LAST_NS ? *ns + *ns / 2 : *ns;
+	*ns = *ns < GPU_POLL_LAST_NS ? *ns + *ns / 2 : *ns;
 }
 
 /* ---- tl_close() ---- */
@@ -138,7 +134,7 @@ static int outcome_tell(const struct session *s, const struct outcome *o, bool e
 
 int cuda_finish(struct session *s)
 {
-	int64_t deadline = session_deadline(s), wait = POLL_FIRST_NS;
+	int64_t deadline = session_deadline(s), wait = GPU_POLL_FIRST_NS;
 
 	for (;;) {
 		bool late = deadline_passed(deadline), ended = connection_ended(s);
@@ -226,8 +222,8 @@ static bool try_to_look(int64_t start, bool *again)
 static void finish_all(void)
 {
 	bool again;
-	int64_t start = now_mono_ns(), wait = POLL_FIRST_NS;
-	int64_t lock_until = deadline_after(LOCK_NS);
+	int64_t start = now_mono_ns(), wait = GPU_POLL_FIRST_NS;
+	int64_t lock_until = deadline_after(GPU_EXIT_NS);
 
 	if (atomic_load(&exit_pid) != getpid())
 		return;
@@ -236,7 +232,7 @@ static void finish_all(void)
 		if (try_to_look(start, &again)) {
 			if (!again)
 				return;
-			lock_until = deadline_after(LOCK_NS);
+			lock_until = deadline_after(GPU_EXIT_NS);
 		} else if (deadline_passed(lock_until)) {
 			return;
 		}

@@ -26,7 +26,6 @@ enum { GRACE_LOOKS = 4, CLOSER_LOOKS = 100 };
 #define GRACE_NS (20 * NS_PER_MS)
 /* It waits so long, and for so many looks, for what the slow thread was asked to give back. */
 #define SLOW_THREAD_NS (200 * NS_PER_MS)
-#define POLL_NS (1 * NS_PER_MS)
 
 /* ---- Buffers ---- */
 
@@ -176,7 +175,7 @@ static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint
 		cuda_buffers_give_back(cs);
 		if (!slow_thread_deadline)
 			slow_thread_deadline = deadline_after(SLOW_THREAD_NS);
-		nap(POLL_NS);
+		nap(GPU_POLL_LAST_NS);
 		tl_failures_hide(); /* the text is the attempt's */
 		cuda_catch_up(cs->session);
 		tl_failures_show();

@@ -31,8 +31,6 @@
 #include "client/gpu/threads.h"
 #include "util/clock.h"
 
-enum { POLL_FIRST_NS = 20000, POLL_LAST_NS = 1000000 };
-
 static struct {
 	struct list looked_at;	 /* leases that the thread has looked at before; in order */
 	struct list idle_leases; /* those whose GPU work has ended: give them up */
@@ -387,10 +385,10 @@ static void *run(void *arg)
 		end_publications(&thread.reusable);
 		end_publications(&thread.ended);
 		left += finish_exports();
-		look = !left		     ? 0
-		       : !look		     ? POLL_FIRST_NS
-		       : look < POLL_LAST_NS ? look + look / 2
-					     : look;
+		look = !left			 ? 0
+		       : !look			 ? GPU_POLL_FIRST_NS
+		       : look < GPU_POLL_LAST_NS ? look + look / 2
+						 : look;
 	}
 	return NULL;
 }

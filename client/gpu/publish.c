@@ -25,8 +25,6 @@
 #include "util/cancel.h"
 #include "util/clock.h"
 
-#define POLL_NS (1 * NS_PER_MS) /* how often a tensor is looked at until it is finished */
-
 /* ---- Tensors of others ---- */
 
 struct publishing {
@@ -495,7 +493,7 @@ int cuda_second_name(const struct tensor_lease *l, const char *name, const tl_pu
 				       "'%s': the producer of the tensor has not finished it in "
 				       "time, and before that it has one name",
 				       name);
-		nap(POLL_NS);
+		nap(GPU_POLL_LAST_NS);
 	}
 	switch (atomic_load(&row->progress)) {
 	case ROW_LOST:

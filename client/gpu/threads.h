@@ -6,10 +6,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "util/clock.h"
 #include "util/list.h"
 
 struct cuda_session;
 struct session;
+
+/* Pauses while work of a GPU is polled grow from the first to the last. */
+#define GPU_POLL_FIRST_NS (20 * NS_PER_US)
+#define GPU_POLL_LAST_NS (1 * NS_PER_MS)
+/* How long exit() waits for other threads. */
+#define GPU_EXIT_NS (1 * NS_PER_SEC)
 
 /* What is left to the thread that polls, and what wakes it. */
 

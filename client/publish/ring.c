@@ -382,17 +382,14 @@ static enum taken try_take(struct session *s, struct tl_draft *draft,
 /* How long to wait for the daemon to give slots back, before it is asked for a draft. */
 #define SLOT_TIMEOUT_NS (5 * NS_PER_MS)
 
-/* Interval of checks for the daemon: a publish to a ring sends nothing, so its death would not
- * show. */
-#define PROBE_NS (1 * NS_PER_SEC)
-
+/* A publish to a ring sends nothing, so the death of the daemon would not show. */
 static bool daemon_is_there(struct session *s)
 {
 	int64_t now = now_mono_coarse_ns();
 
 	if (atomic_load(&s->ended))
 		return false;
-	if (now - atomic_load_explicit(&s->probed_ns, memory_order_relaxed) < PROBE_NS)
+	if (now - atomic_load_explicit(&s->probed_ns, memory_order_relaxed) < DAEMON_PROBE_NS)
 		return true;
 	atomic_store_explicit(&s->probed_ns, now, memory_order_relaxed);
 	return session_probe(s);

@@ -87,11 +87,9 @@ int sleep_on(const struct sleep_word *words, unsigned n, int64_t ns)
 
 /* ---- How long ---- */
 
-/* A waiter checks at least this often whether the daemon is there. */
-#define SLICE_NS (1 * NS_PER_SEC)
 int sleeper_ask_wakes(struct sleeper *sl, const struct call *c, struct session *s, uint64_t ring)
 {
-	int64_t deadline = deadline_after(SLICE_NS);
+	int64_t deadline = deadline_after(DAEMON_PROBE_NS);
 	int r;
 
 	if (!ring || now_mono_ns() < sl->ask_ns)
@@ -101,13 +99,13 @@ int sleeper_ask_wakes(struct sleeper *sl, const struct call *c, struct session *
 	r = ring_ask_wakes(s, ring, c->deadline < deadline ? c->deadline : deadline);
 	if (r != -ETIMEDOUT)
 		return r;
-	sl->ask_ns = now_mono_ns() + SLICE_NS;
+	sl->ask_ns = now_mono_ns() + DAEMON_PROBE_NS;
 	return 0;
 }
 
 int64_t sleeper_slice(const struct sleeper *sl, int64_t left)
 {
-	int64_t slice = now_mono_ns() < sl->ask_ns ? SLEEP_SHORT_NS : SLICE_NS;
+	int64_t slice = now_mono_ns() < sl->ask_ns ? SLEEP_SHORT_NS : DAEMON_PROBE_NS;
 
 	return left < slice ? left : slice;
 }
