@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The catalog: the tables of names, tensors and segments. The daemon alone writes it and clients
- * map it read-only. PROTOCOL.md has its meaning. A reader loads a shared word once into a local,
- * then checks it.
+ * map it read-only. docs/protocol/leases.md has its meaning. A reader loads a shared word once into
+ * a local, then checks it.
  */
 #pragma once
 

@@ -3,8 +3,8 @@
  * The ledger: the leases of one client. The client alone writes it and the daemon maps it
  * read-only. It is a memfd of exactly ledger_size() bytes, sealed against shrinking, growing and
  * new writers (which also keeps its pages from being punched out), but not against further seals.
- * By adding F_SEAL_WRITE the daemon finds out whether any process still has it mapped. PROTOCOL.md
- * says how it is used.
+ * By adding F_SEAL_WRITE the daemon finds out whether any process still has it mapped.
+ * docs/protocol/leases.md says how it is used.
  */
 #pragma once
 

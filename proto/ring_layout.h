@@ -2,8 +2,8 @@
 /*
  * The page of a ring: the meaning of its name. Its producer writes it, and the daemon at the ring's
  * end; everybody else maps it read-only. Nothing in it is trusted: a tensor found here is checked
- * under a lease as any other, and a version is only a number that the producer gives. PROTOCOL.md
- * has the steps; tests/model/ring.pml checks them.
+ * under a lease as any other, and a version is only a number that the producer gives.
+ * docs/protocol/rings.md has the steps; tests/model/ring.pml checks them.
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Watches of names, in the catalog. PROTOCOL.md has the steps. */
+/* Watches of names, in the catalog. docs/protocol/watches.md has the steps. */
 #pragma once
 
 #include <stdalign.h>

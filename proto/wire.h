@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The messages between a client and the daemon, one SOCK_SEQPACKET datagram each. PROTOCOL.md
- * describes them. wire_messages.h is the table of all of them, from which this header makes the
- * enum of types and the structs: fixed width, no padding, reserved members zero, native byte order
- * (both ends are on one machine). wire_check() is the only validator, for both ends, and runs
- * before any other use of a message.
+ * The messages between a client and the daemon, one SOCK_SEQPACKET datagram each.
+ * docs/protocol/messages.md describes them. wire_messages.h is the table of all of them, from which
+ * this header makes the enum of types and the structs: fixed width, no padding, reserved members
+ * zero, native byte order (both ends are on one machine). wire_check() is the only validator, for
+ * both ends, and runs before any other use of a message.
  */
 #pragma once
 

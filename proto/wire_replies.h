@@ -91,7 +91,7 @@ STRUCT(wire_error_reply)
 END(wire_error_reply, 24)
 MESSAGE(ERROR, 72, wire_error_reply)
 
-/* ---- memory on devices: PROTOCOL.md section 8 ---- */
+/* ---- memory on devices: docs/protocol/devices.md ---- */
 
 /* EXPORTED answers EXPORT. */
 MESSAGE(EXPORTED, 73, wire_segment_ref, SERIAL)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests about memory on devices, PROTOCOL.md section 8, in the notation of wire_messages.h. The
- * memory is its producer's, and the daemon only passes on the handles and descriptors that open it.
+ * Requests about memory on devices (docs/protocol/devices.md), in the notation of wire_messages.h.
+ * The memory is its producer's, and the daemon only passes on the handles and descriptors that open
+ * it.
  */
 /* clang-format off */
 

@@ -12,7 +12,7 @@
 #include "client/connection/session.h"
 
 /*
- * The lease protocol of PROTOCOL.md section 5, on the client's side: counts a slot in our ledger
+ * The lease protocol of docs/protocol/leases.md, on the client's side: counts a slot in our ledger
  * and gives it back.
  */
 

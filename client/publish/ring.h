@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Rings that this process publishes to. A draft that the ring has a slot for needs no daemon, nor
- * does its commit. proto/ring_layout.h has the page, PROTOCOL.md the steps.
+ * does its commit. proto/ring_layout.h has the page, docs/protocol/rings.md the steps.
  */
 #pragma once
 

@@ -183,7 +183,7 @@ static void peer_refuse(struct peer *peer, const struct conn_message *m)
 }
 
 /* All messages of the peer have been read. If it could not send some RELEASED, its ledger says so
- * (PROTOCOL.md section 5). */
+ * (docs/protocol/leases.md, Release). */
 static void peer_drained(struct peer *peer)
 {
 	const struct ledger *ledger = peer->client.ledger;

@@ -127,7 +127,7 @@ int client_join(struct client *c, struct state *st);
 /*
  * Maps the ledger in *@fd, which is taken on success, and counts its leases from now on. The caller
  * makes the client a holder of tensors without a segment (holding_make()). Returns STATE_E_INVALID
- * with *why if the ledger is not as PROTOCOL.md section 2 requires.
+ * with *why if the ledger is not as docs/protocol/leases.md, The ledger, requires.
  */
 int client_serve(struct client *c, struct state *st, int *fd, uint64_t size, const char **why);
 
@@ -216,8 +216,8 @@ void notice_sent(struct notice *n);
 
 /*
  * Holdings: which client has which segment mapped, or can map it with the descriptor that it was
- * given. Only a holder's leases in a segment count (PROTOCOL.md section 5, G4). So only the
- * holders' ledgers are read when a tensor in it is retired. All clients hold tensors without a
+ * given. Only a holder's leases in a segment count (docs/protocol/leases.md, G4). So only
+ * the holders' ledgers are read when a tensor in it is retired. All clients hold tensors without a
  * segment.
  */
 

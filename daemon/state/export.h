@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory on devices: segments of producers' memory (exports), and the clients that have them open
- * (imports). PROTOCOL.md section 8. */
+ * (imports). docs/protocol/devices.md. */
 #pragma once
 
 #include "daemon/state/client.h"

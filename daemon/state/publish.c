@@ -226,7 +226,7 @@ int segments_seal(const struct state *st, uint32_t slot, const char **why)
 	return STATE_E_INVALID;
 }
 
-/* PROTOCOL.md section 4 gives the order of these steps. */
+/* docs/protocol/messages.md, Publishing, gives the order of these steps. */
 static void publish_as(struct state *st, struct client *c, uint32_t slot, uint32_t index,
 		       struct ring *ring, uint64_t *version)
 {

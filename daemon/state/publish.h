@@ -137,7 +137,7 @@ static inline bool group_goes_on(const struct client *c)
  * over. */
 bool group_leave(struct state *st, struct client *c, unsigned *budget);
 
-/* Tensors that lie in exported memory of a device. PROTOCOL.md section 8. */
+/* Tensors that lie in exported memory of a device. docs/protocol/devices.md. */
 
 struct device_placed {
 	uint64_t ref, version;

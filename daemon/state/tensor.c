@@ -284,7 +284,8 @@ static int segment_refused(struct state *st, struct client *c, const struct tens
 		return STATE_E_SOON;
 	if ((r & CHARGE_SHARE) != SHARE_BYTES)
 		return r; /* no descriptor is left */
-	/* PROTOCOL.md section 4: QUOTA is returned only if no other limit is in the way */
+	/* docs/protocol/messages.md, Creating a draft: QUOTA is returned only if no other limit is
+	 * in the way */
 	return r == STATE_E_QUOTA && !is_full(all, size) && !is_full(here, size) ? STATE_E_QUOTA
 										 : STATE_E_FULL;
 }

@@ -50,8 +50,8 @@ bool tensor_free_space(struct state *st, struct account *account, uint64_t size,
  * Does nothing if @c has no such draft. */
 void tensor_abort(struct state *st, struct client *c, uint64_t ref);
 
-/* To be called when no lease is left: makes the slot FREE, and gives back its memory as PROTOCOL.md
- * section 6 says. */
+/* To be called when no lease is left: makes the slot FREE, and gives back its memory as
+ * docs/protocol/leases.md, Segments, says. */
 void tensor_reclaim(struct state *st, uint32_t slot);
 
 /* Charges the RETIRED row to @account, whose client holds it, and its extent too if nothing else is

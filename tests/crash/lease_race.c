@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The race that the lease protocol (PROTOCOL.md section 5) decides, at full speed: many readers
+ * The race that the lease protocol (docs/protocol/leases.md) decides, at full speed: many readers
  * take and release what others replace. The first part runs the bare steps between threads of one
  * process, the second part real clients of a real daemon, for TL_RACE_SECONDS if set. Another
  * client always asks for too much space (press.h), so that prefetched drafts and warm memory may be

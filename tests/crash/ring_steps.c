@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A producer with a ring, and a consumer of one, are killed after each step of PROTOCOL.md in turn;
- * then once more, with the daemon proper killed at the same moment and another one taking over.
- * Those who die speak the protocol by hand, so that they can stop between any two steps.
+ * A producer with a ring, and a consumer of one, are killed after each step of
+ * docs/protocol/rings.md in turn; then once more, with the daemon proper killed at the
+ * same moment and another one taking over. Those who die speak the protocol by hand, so that they
+ * can stop between any two steps.
  */
 #include <sys/mman.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors on devices, from EXPORT to the last UNMAPPED (PROTOCOL.md section 8). They need no
+ * Tensors on devices, from EXPORT to the last UNMAPPED (docs/protocol/devices.md). They need no
  * device: to the daemon their memory is a handle, or any descriptor.
  */
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A connection that outlives daemons: what one had consumed and not answered is sent to the next one again, and what
- * nothing answers stays in the socket until it was handled. PROTOCOL.md, section 2, "Another daemon".
+ * nothing answers stays in the socket until it was handled. docs/protocol/recovery.md, Another daemon.
  *
  * There are one producer, a daemon, which ends between any two of its stores and is another one then, and one name. Of
  * others the daemon does what they ask for: they replace what the name means, and have drafts. Memory that

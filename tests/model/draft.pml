@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Drafts, which are asked for or prefetched, taken into use, committed, aborted, or taken back while
- * unused; and the drafts that remain at the end of a connection. PROTOCOL.md, sections 4 and 5.
+ * unused; and the drafts that remain at the end of a connection. docs/protocol/leases.md, Prefetched drafts.
  *
  * There are one producer with NT threads, a daemon and two slots. There are no other clients: instead,
  * the daemon may at any time take an unused draft back, as if others wanted memory, and retire a tensor,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Leases: get (G1..G4), release (R1, R2), retire (T1, T2), holdings, RELEASED and `rescan`, pages of the
- * ledger, and the end of a connection (D1, D2). PROTOCOL.md, section 5. Both slots are places in one segment.
+ * ledger, and the end of a connection (D1, D2). docs/protocol/leases.md. Both slots are places in one segment.
  *
  * Each access to shared memory is one step. Everything is sequentially consistent, except for stores that a
  * planted mistake puts into a store buffer (WEAK_...).

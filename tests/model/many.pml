@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tl_get_many(): leases on tensors that are all current at one moment. Names are published one by one, published
- * in groups, and deleted; a single get is the first half of it. PROTOCOL.md, sections 4 and 5.
+ * in groups, and deleted; a single get is the first half of it. docs/protocol/leases.md, Groups.
  *
  * A ref is a version here. It is never reused while somebody has a lease on it, which lease.pml shows. So there
  * are no slots, and a get is one look at `current` and one at the word.

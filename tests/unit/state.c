@@ -54,7 +54,8 @@ static bool seen_text_is(const struct catalog_name *name, const char *text)
 	return !strcmp(have, text);
 }
 
-/* Finds the ref of the tensor that the name means as PROTOCOL.md section 3 says. 0: none. */
+/* Finds the ref of the tensor that the name means as docs/protocol/leases.md, Get, says. 0: none.
+ */
 static uint64_t seen_find(const char *text)
 {
 	struct name_key key = name_key(text, (uint16_t)strlen(text));
