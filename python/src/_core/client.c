@@ -5,16 +5,11 @@
  */
 #include <errno.h>
 
+#include "client.h"
 #include "cuda.h"
 #include "draft.h"
-#include "file.h"
 #include "lock.h"
-#include "look.h"
-#include "many.h"
-#include "publish.h"
-#include "request.h"
 #include "wait.h"
-#include "watch.h"
 
 PyTypeObject *client_base;
 

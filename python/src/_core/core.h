@@ -63,6 +63,8 @@ bool calls_any(struct calls *calls);
  */
 bool interpreter_enter(void);
 void interpreter_leave(void);
+int interpreter_init(void);
+int interpreter_await_end(void); /* it waits for those that are within, from now on */
 
 struct draft;
 struct ended_watch;
@@ -92,9 +94,9 @@ int client_init(PyObject *module);
 bool is_tensor(PyObject *o);
 bool is_draft(PyObject *o);
 
-/* ---- Errors and arguments (util.c) ---- */
+/* ---- Errors (errors.c) ---- */
 
-int util_init(PyObject *module);
+int errors_init(PyObject *module);
 /* Raise the exception for the library's @r, with the library's text or another. Return NULL. */
 PyObject *raise_error(int r);
 PyObject *raise_connect_error(int r);
@@ -108,6 +110,8 @@ void raise_ended(PyObject *self, PyObject *class);
 void raise_again_with_name(PyObject *name);
 PyObject *package_modules(PyObject *module, PyObject *unused);
 PyObject *register_types(PyObject *module, PyObject *args);
+
+/* ---- Arguments (arguments.c) ---- */
 
 /*
  * Return the UTF-8 of a name, or of another @argument that must be a str without NUL. It is valid

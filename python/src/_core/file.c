@@ -3,8 +3,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "client.h"
 #include "cuda.h"
-#include "file.h"
 #include "lock.h"
 #include "transfer/transfer.h"
 #include "wait.h"

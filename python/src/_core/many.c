@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client.h"
 #include "cuda.h"
 #include "draft.h"
 #include "lock.h"
-#include "many.h"
 #include "source.h"
 #include "transfer/transfer.h"
 #include "wait.h"

@@ -3,10 +3,10 @@
  * The module tensorlease._core. Its state belongs to the process, so that it supports one
  * interpreter.
  */
+#include "client.h"
 #include "cuda.h"
 #include "fault.h"
 #include "lock.h"
-#include "watch.h"
 
 _Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "shapes are handed out as they are");
 
@@ -45,8 +45,8 @@ PyMODINIT_FUNC PyInit__core(void)
 	if (module && PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED))
 		Py_CLEAR(module);
 #endif
-	if (module && !util_init(module) && !tensor_init(module) && !draft_init(module) &&
-	    !client_init(module) && !watch_init(module))
+	if (module && !interpreter_init() && !errors_init(module) && !tensor_init(module) &&
+	    !draft_init(module) && !client_init(module) && !watch_init(module))
 		return module;
 	Py_XDECREF(module);
 	return NULL;

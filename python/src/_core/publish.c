@@ -3,10 +3,10 @@
 #include <errno.h>
 #include <string.h>
 
+#include "client.h"
 #include "cuda.h"
 #include "draft.h"
 #include "lock.h"
-#include "publish.h"
 #include "source.h"
 #include "wait.h"
 

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Methods of the Client that make one request each, and give the GIL up while the daemon answers.
+ * Descriptions are tuples, which _client.py turns into named ones.
  */
 #include <errno.h>
+#include <string.h>
+#include <tensorlease/cuda.h>
 
+#include "client.h"
+#include "cuda.h"
+#include "draft.h"
 #include "lock.h"
-#include "request.h"
 #include "wait.h"
 
 const char kick_doc[] =
@@ -176,4 +181,286 @@ PyObject *client_claim(PyObject *self, PyObject *args)
 	if (PyErr_Occurred())
 		return NULL;
 	return Py_NewRef(!r ? Py_True : r == -EEXIST ? Py_False : Py_None);
+}
+
+/* ---- Descriptions ---- */
+
+static PyObject *info_tuple(const tl_info *info)
+{
+	return Py_BuildValue(
+		"(sKNNKKNky#NNNNNk)", info->name, (unsigned long long)info->version,
+		shape_tuple(info->ndim, info->shape), dtype_text(info->dtype),
+		(unsigned long long)info->nbytes, (unsigned long long)info->committed_ns,
+		device_text(info->device), (unsigned long)info->uid, (const char *)info->metadata,
+		(Py_ssize_t)info->metadata_size,
+		info->device.device_type == kDLCPU ? Py_NewRef(Py_None)
+						   : uuid_text("GPU-", info->device_uuid),
+		PyBool_FromLong(info->lost),
+		PyBool_FromLong(info->lifetime & TL_LIFETIME_OWNER_BOUND),
+		PyBool_FromLong(info->lifetime & TL_LIFETIME_EVICTABLE),
+		info->ttl_ns ? PyFloat_FromDouble((double)info->ttl_ns / 1e9) : Py_NewRef(Py_None),
+		(unsigned long)info->ring);
+}
+
+static int stat_name(struct client *c, PyObject *name, tl_info *info)
+{
+	const char *text = name_utf8(name);
+	int r;
+
+	if (!text)
+		return PyErr_ExceptionMatches(PyExc_ValueError) ? -EINVAL : 1;
+	if (!client_begin(c))
+		return 1;
+	Py_BEGIN_ALLOW_THREADS;
+	r = tl_stat(c->client, text, info);
+	Py_END_ALLOW_THREADS;
+	if (r)
+		raise_missing(c, text, r);
+	client_end(c);
+	return r;
+}
+
+PyObject *look_stat(PyObject *self, PyObject *name)
+{
+	WITH_LOCK;
+	tl_info info = { .size = sizeof(info) };
+
+	return stat_name((struct client *)self, name, &info) ? NULL : info_tuple(&info);
+}
+
+int look_contains(PyObject *self, PyObject *name)
+{
+	WITH_LOCK;
+	tl_info info = { .size = sizeof(info) };
+	int r;
+
+	r = stat_name((struct client *)self, name, &info);
+	if (!r)
+		return 1;
+	if (r != -ENOENT && r != -EINVAL)
+		return -1;
+	PyErr_Clear();
+	return 0;
+}
+
+/* ---- Listings: the library calls back without the GIL, which is taken for many items at once ----
+ */
+
+enum { BATCH = 128 };
+
+struct listing {
+	PyObject *list;
+	PyThreadState *thread;
+	PyObject *(*make)(const void *item);
+	size_t size; /* of an item */
+	size_t count;
+	unsigned char *batch;
+};
+
+static PyObject *make_info(const void *item)
+{
+	return info_tuple(item);
+}
+
+/* The text may have any bytes, or be cut within a character. */
+static PyObject *text_of(const char *text)
+{
+	return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
+static PyObject *make_client(const void *item)
+{
+	const tl_client_info *info = item;
+
+	return Py_BuildValue(
+		"(KNkkkkKKK)", (unsigned long long)info->id, text_of(info->label),
+		(unsigned long)info->pid, (unsigned long)info->uid, (unsigned long)info->gid,
+		(unsigned long)info->drafts, (unsigned long long)info->leases,
+		(unsigned long long)info->tensors_held, (unsigned long long)info->bytes_held);
+}
+
+static PyObject *limit(uint64_t bytes)
+{
+	if (bytes == UINT64_MAX)
+		Py_RETURN_NONE;
+	return PyLong_FromUnsignedLongLong(bytes);
+}
+
+static PyObject *make_device(const void *item)
+{
+	const tl_device_usage *usage = item;
+
+	return Py_BuildValue("(NKNNk)", uuid_text("GPU-", usage->uuid),
+			     (unsigned long long)usage->bytes_used, limit(usage->capacity),
+			     limit(usage->user_capacity), (unsigned long)usage->segments);
+}
+
+static PyObject *make_holding(const void *item)
+{
+	const tl_holding *holding = item;
+
+	return Py_BuildValue("(sKKKO)", holding->name, (unsigned long long)holding->version,
+			     (unsigned long long)holding->nbytes,
+			     (unsigned long long)holding->leases,
+			     holding->retired ? Py_True : Py_False);
+}
+
+/* Needs the GIL. Returns 0, or -1 with an exception. */
+static int append_batch(struct listing *l)
+{
+	int r = 0;
+
+	for (size_t i = 0; !r && i < l->count; i++) {
+		PyObject *item = l->make(l->batch + i * l->size);
+
+		r = item ? PyList_Append(l->list, item) : -1;
+		Py_XDECREF(item);
+	}
+	l->count = 0;
+	return r;
+}
+
+static int visit(struct listing *l, const void *item)
+{
+	int r;
+
+	memcpy(l->batch + l->count++ * l->size, item, l->size);
+	if (l->count < BATCH)
+		return 0;
+	PyEval_RestoreThread(l->thread);
+	r = append_batch(l);
+	l->thread = PyEval_SaveThread();
+	return r ? 1 : 0;
+}
+
+static int visit_info(const tl_info *info, void *context)
+{
+	return visit(context, info);
+}
+
+static int visit_client(const tl_client_info *info, void *context)
+{
+	return visit(context, info);
+}
+
+static int visit_device(const tl_device_usage *usage, void *context)
+{
+	return visit(context, usage);
+}
+
+static int visit_holding(const tl_holding *holding, void *context)
+{
+	return visit(context, holding);
+}
+
+/* Returns false with an exception. */
+static bool listing_begin(struct listing *l, struct client *c)
+{
+	l->list = PyList_New(0);
+	l->batch = PyMem_Malloc(BATCH * l->size);
+	if (l->list && !l->batch)
+		PyErr_NoMemory();
+	if (l->list && l->batch && client_begin(c)) {
+		l->thread = PyEval_SaveThread();
+		return true;
+	}
+	Py_XDECREF(l->list);
+	PyMem_Free(l->batch);
+	return false;
+}
+
+/* Returns the list, or NULL with an exception. @r is the library's result; 1 means that a visit
+ * raised. */
+static PyObject *listing_end(struct listing *l, struct client *c, int r)
+{
+	PyEval_RestoreThread(l->thread);
+	if (r < 0)
+		raise_error(r);
+	client_end(c);
+	if (!r)
+		r = append_batch(l);
+	PyMem_Free(l->batch);
+	if (r)
+		Py_CLEAR(l->list);
+	return l->list;
+}
+
+PyObject *look_list(PyObject *self, PyObject *prefix)
+{
+	WITH_LOCK;
+	struct client *c = (struct client *)self;
+	struct listing l = { .make = make_info, .size = sizeof(tl_info) };
+	const char *text = text_utf8("prefix", prefix);
+
+	if (!text || !listing_begin(&l, c))
+		return NULL;
+	return listing_end(&l, c, tl_list(c->client, text, visit_info, &l));
+}
+
+PyObject *look_clients(PyObject *self, PyObject *unused)
+{
+	WITH_LOCK;
+	struct client *c = (struct client *)self;
+	struct listing l = { .make = make_client, .size = sizeof(tl_client_info) };
+
+	(void)unused;
+	if (!listing_begin(&l, c))
+		return NULL;
+	return listing_end(&l, c, tl_list_clients(c->client, visit_client, &l));
+}
+
+PyObject *look_devices(PyObject *self, PyObject *unused)
+{
+	WITH_LOCK;
+	struct client *c = (struct client *)self;
+	struct listing l = { .make = make_device, .size = sizeof(tl_device_usage) };
+
+	(void)unused;
+	if (!listing_begin(&l, c))
+		return NULL;
+	return listing_end(&l, c, tl_list_devices(c->client, visit_device, &l));
+}
+
+PyObject *look_holdings(PyObject *self, PyObject *id)
+{
+	WITH_LOCK;
+	struct client *c = (struct client *)self;
+	struct listing l = { .make = make_holding, .size = sizeof(tl_holding) };
+	uint64_t number;
+
+	if (parse_uint64("client_id", id, &number) || !listing_begin(&l, c))
+		return NULL;
+	return listing_end(&l, c, tl_list_holdings(c->client, number, visit_holding, &l));
+}
+
+PyObject *look_status(PyObject *self, PyObject *unused)
+{
+	WITH_LOCK;
+	struct client *c = (struct client *)self;
+	tl_status s = { .size = sizeof(s) };
+	int r;
+
+	(void)unused;
+	if (!client_begin(c))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS;
+	r = tl_get_status(c->client, &s);
+	Py_END_ALLOW_THREADS;
+	if (r)
+		raise_error(r);
+	client_end(c);
+	if (r)
+		return NULL;
+	return Py_BuildValue(
+		"(NKKKKKkkkkkkkkKKKKNkkkkN)", PyUnicode_DecodeFSDefault(s.address),
+		(unsigned long long)s.started_ns, (unsigned long long)s.capacity,
+		(unsigned long long)s.bytes_used, (unsigned long long)s.bytes_warm,
+		(unsigned long long)s.commits, (unsigned long)s.tensors, (unsigned long)s.retired,
+		(unsigned long)s.drafts, (unsigned long)s.segments, (unsigned long)s.clients,
+		(unsigned long)s.max_tensors, (unsigned long)s.max_clients,
+		(unsigned long)s.daemon_pid, (unsigned long long)s.bytes_kept,
+		(unsigned long long)s.longest_turn_ns, (unsigned long long)s.restarts,
+		(unsigned long long)s.restart_ns, text_of(s.restart_reason),
+		(unsigned long)s.keeper, (unsigned long)s.rings, (unsigned long)s.ring_slots,
+		(unsigned long)s.retyped, text_of(s.retyped_name));
 }

@@ -13,9 +13,9 @@
 
 #include <tensorlease/watch.h>
 
+#include "client.h"
 #include "lock.h"
 #include "wait.h"
-#include "watch.h"
 
 struct ended_watch {
 	tl_watch *watch;
