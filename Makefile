@@ -138,8 +138,7 @@ T :=
 EXCEPT = $(if $(T),,$(SLOW))
 SLOW := memfd:unit/state_adopt memfd:daemon/hostile memfd:client/waits memfd:client/starving memfd:client/restart \
 	memfd:crash/gpu_kills memfd:crash/lease_race daemon/fresh_start:too_little_memory_for_a_while \
-	daemon/growth:a_daemon_ends_though_a_lock_is_held cli/doctor:what_a_gpu_lacks cli/doctor:what_surrounds \
-	cli/doctor:an_ordinary_user cli/doctor:across_pid_namespaces
+	daemon/growth:a_daemon_ends_though_a_lock_is_held cli/doctor:what_a_gpu_lacks cli/doctor:what_surrounds
 # These are run on the other storage too, and all are by TL_TEST_STORAGE=memfd make test.
 ON_MEMFDS = $(if $(TL_TEST_STORAGE),,$(addprefix memfd:,$(filter $(addprefix $(O)/tests/,unit/state% daemon/claims \
 	daemon/deaths daemon/hostile% daemon/limits client/% crash/%),$(TEST_OUT))))

@@ -124,19 +124,19 @@ static const struct command commands[] = {
 	  "In a program: client.events() in Python, and tl_watch_open() in C.\n",
 	  OPTION_TIMEOUT, 0, 1, command_watch },
 	{ "doctor", "", "check this machine, and say what to do",
-	  "Tries what tensorlease needs and can use on this machine: shared memory and its\n"
-	  "pages, memfds and seals, futexes, limits, the daemon, an exchange between two\n"
-	  "processes, and on each GPU an exchange of each kind of memory. Each probe prints\n"
-	  "a line with its result, what it found and, unless that is fine, what to do. The\n"
-	  "result is ok, warn (works, with a drawback), fail or skipped. The exchanges use\n"
-	  "a daemon of their own. The exit code is 1 if a probe failed; a machine without\n"
-	  "a GPU is no failure.\n"
+	  "Tries what tensorlease needs and can use on this machine: system calls, limits,\n"
+	  "shared memory and its pages, the daemon, an exchange between two processes, and\n"
+	  "on each GPU an exchange of each kind of memory. Each probe prints a line with\n"
+	  "its result, what it found and, unless that is fine, what to do. The result is\n"
+	  "ok, warn (works, with a drawback), fail or skipped. The exchanges use a daemon\n"
+	  "of their own. The exit code is 1 if a probe failed; a machine without a GPU is\n"
+	  "no failure.\n"
 	  "With --clean it tries nothing and removes shared memory that killed daemons have\n"
 	  "left and no process uses: that of this user, or for root that of all. It says\n"
 	  "how much there is and asks, unless --yes is given.\n",
 	  OPTION_CLEAN | OPTION_YES, 0, 0, command_doctor },
-	{ "doctor-child", "ROLE [ARGUMENT]...", NULL, "The other end of the doctor's exchanges.\n",
-	  0, 1, -1, command_doctor_child },
+	{ "doctor-child", "ROLE SOCKET NAME DEVICE KIND", NULL,
+	  "The other end of the doctor's exchanges.\n", 0, 5, 5, command_doctor_child },
 };
 
 enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };

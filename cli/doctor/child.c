@@ -1,287 +1,134 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The doctor's child processes, for both sides; see child.h. */
-#include <errno.h>
-#include <fcntl.h>
+/* doctor: its child processes, and their work. They publish and get tensors like any program. */
+#include <dlfcn.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/cli.h"
-#include "cli/doctor/child.h"
-#include "cli/out.h"
+#include <tensorlease/cuda.h>
+
+#include "cli/doctor/doctor.h"
+#include "cli/format.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
-enum { ARGS_MAX = 8, LINE_MAX_ = 64 << 10 };
+enum { SIZE = 4 << 20 };
 
 static const int64_t answer_ns = 30 * NS_PER_SEC, end_ns = 10 * NS_PER_SEC;
+static const int64_t request_ns = 10 * NS_PER_SEC, get_ns = 20 * NS_PER_SEC;
 
 /* ---- In the doctor ---- */
 
-static bool write_to(const char *path, const char *text)
+void doctor_spawn(struct doctor_child *c, const char *role, const char *socket, const char *name,
+		  int device, const char *kind)
 {
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	bool written = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+	char number[16];
+	int ends[2];
 
-	fd_close(fd);
-	return written;
-}
-
-/*
- * Makes a namespace. A user who may not do that gets a user namespace with it, in which uids keep
- * their numbers. Without that mapping every user would be user 65534, and no daemon would be
- * trusted.
- */
-static bool new_namespace(int which)
-{
-	char uids[40], gids[40];
-
-	if (!unshare(which))
-		return true;
-	snprintf(uids, sizeof(uids), "%u %u 1", (unsigned)geteuid(), (unsigned)geteuid());
-	snprintf(gids, sizeof(gids), "%u %u 1", (unsigned)getegid(), (unsigned)getegid());
-	return !unshare(CLONE_NEWUSER | which) && write_to("/proc/self/setgroups", "deny") &&
-	       write_to("/proc/self/uid_map", uids) && write_to("/proc/self/gid_map", gids);
-}
-
-/* With APART_PIDS the next child is apart, not this process. */
-static bool begin_apart(enum doctor_apart apart)
-{
-	switch (apart) {
-	case APART_PIDS:
-		return new_namespace(CLONE_NEWPID);
-	case APART_SHM:
-		return new_namespace(CLONE_NEWNS) &&
-		       !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
-		       !mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, NULL);
-	default:
-		return true;
+	*c = (struct doctor_child){ .fd = -1 };
+	snprintf(number, sizeof(number), "%d", device);
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
+		return;
+	c->pid = fork(); /* no thread of this process has to go on there, and it has no CUDA */
+	if (!c->pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		dup2(ends[1], STDIN_FILENO);
+		dup2(ends[1], STDOUT_FILENO);
+		execl("/proc/self/exe", "tensorlease", "doctor-child", role, socket, name, number,
+		      kind, (char *)NULL);
+		_exit(127);
 	}
-}
-
-/* As containers have it: CUDA finds itself there. */
-static bool mount_proc(void)
-{
-	return !unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
-	       !mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
-}
-
-/*
- * Continues apart, or returns false. For the first process of a new PID namespace there is a
- * process in between, which waits, and exits as that one does.
- */
-static bool go_apart(enum doctor_apart apart)
-{
-	int status;
-	pid_t pid;
-
-	if (!begin_apart(apart))
-		return false;
-	if (apart != APART_PIDS)
-		return true;
-	pid = fork();
-	if (!pid)
-		return mount_proc();
-	close(STDIN_FILENO); /* the pipes must end with that process */
-	close(STDOUT_FILENO);
-	if (pid < 0 || waitpid(pid, &status, 0) != pid)
-		_exit(126);
-	_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
-}
-
-bool doctor_can_go_apart(enum doctor_apart apart)
-{
-	int status = 1;
-	pid_t pid = fork();
-
-	if (!pid)
-		_exit(!go_apart(apart));
-	return pid > 0 && waitpid(pid, &status, 0) == pid && !status;
-}
-
-static _Noreturn void become(const char *const *args, enum doctor_apart apart, const int to[2],
-			     const int from[2])
-{
-	const char *argv[ARGS_MAX + 3] = { "tensorlease", "doctor-child" };
-
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	dup2(to[0], STDIN_FILENO);
-	dup2(from[1], STDOUT_FILENO);
-	for (int i = 0; i < 2; i++) {
-		close(to[i]);
-		close(from[i]);
-	}
-	if (!go_apart(apart))
-		_exit(125);
-	for (int i = 0; i < ARGS_MAX && args[i]; i++)
-		argv[i + 2] = args[i];
-	execv("/proc/self/exe", (char **)(uintptr_t)argv);
-	_exit(127);
-}
-
-int doctor_spawn(struct doctor_child *c, enum doctor_apart apart, const char *const *args)
-{
-	int to[2], from[2], r;
-	pid_t pid;
-
-	if (pipe2(to, O_CLOEXEC))
-		return -errno;
-	if (pipe2(from, O_CLOEXEC)) {
-		r = -errno;
-		close(to[0]);
-		close(to[1]);
-		return r;
-	}
-	pid = fork(); /* this process has one thread and no CUDA */
-	if (!pid)
-		become(args, apart, to, from);
-	r = pid < 0 ? -errno : 0;
-	close(to[0]);
-	close(from[1]);
-	*c = (struct doctor_child){ .pid = pid, .to = to[1], .from = from[0] };
-	if (!r)
-		return 0;
-	close(c->to);
-	close(c->from);
-	*c = (struct doctor_child){ 0 };
-	return r;
-}
-
-/* Reads one line. Returns false if it does not come in time. */
-static bool read_line(int fd, char *line, size_t size)
-{
-	int64_t deadline = deadline_after(answer_ns);
-	size_t n = 0;
-
-	for (; n + 1 < size; n++) {
-		struct pollfd p = { .fd = fd, .events = POLLIN };
-		int ms = deadline_left_ms(deadline);
-
-		if (poll(&p, 1, ms) <= 0 || read(fd, line + n, 1) != 1)
-			return false;
-		if (line[n] == '\n')
-			break;
-	}
-	line[n] = '\0';
-	return true;
-}
-
-/* Explains why a child did not answer. */
-static char *silence_of(struct doctor_child *c)
-{
-	int status = 0;
-	struct pollfd p = { .fd = c->from, .events = POLLIN };
-
-	if (poll(&p, 1, 0) == 0)
-		return cli_text("the process did not answer in %d s",
-				(int)(answer_ns / NS_PER_SEC));
-	if (waitpid(c->pid, &status, 0) == c->pid) {
+	c->fd = ends[0];
+	fd_close(ends[1]);
+	if (c->pid < 0) {
 		c->pid = 0;
-		close(c->to);
-		close(c->from);
+		c->fd = fd_close(c->fd);
 	}
-	if (WIFSIGNALED(status))
-		return cli_text("the process was killed by signal %d (%s)", WTERMSIG(status),
-				strsignal(WTERMSIG(status)));
-	return cli_text("the process ended with status %d", WEXITSTATUS(status));
-}
-
-bool doctor_answer(struct doctor_child *c, char **words)
-{
-	char *line = cli_need(malloc(LINE_MAX_));
-	bool ok = false;
-
-	if (!read_line(c->from, line, LINE_MAX_)) {
-		*words = silence_of(c);
-	} else {
-		const char *space = strchr(line, ' ');
-
-		ok = !strncmp(line, "ok ", 3);
-		*words = cli_text("%s", space ? space + 1 : line);
-	}
-	free(line);
-	return ok;
 }
 
 void doctor_go(struct doctor_child *c)
 {
-	if (c->pid && write(c->to, "\n", 1) != 1)
+	if (write(c->fd, "\n", 1) != 1)
 		return; /* doctor_answer() will report that it has ended */
 }
 
 /* One that hangs in the kernel, in a driver, ends later than we do, or never. */
-static void reap(struct doctor_child *c)
+void doctor_reap(pid_t pid)
 {
-	int64_t deadline = deadline_after(end_ns);
+	int64_t patience = deadline_after(end_ns), end = deadline_after(2 * end_ns);
 
-	while (!waitpid(c->pid, NULL, WNOHANG) && !deadline_passed(deadline))
+	while (!waitpid(pid, NULL, WNOHANG) && !deadline_passed(end)) {
+		if (deadline_passed(patience))
+			kill(pid, SIGKILL);
 		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS }, NULL);
-	close(c->from);
-	*c = (struct doctor_child){ 0 };
-}
-
-void doctor_kill(struct doctor_child *c)
-{
-	if (!c->pid)
-		return;
-	kill(c->pid, SIGKILL);
-	close(c->to);
-	reap(c);
+	}
 }
 
 void doctor_end(struct doctor_child *c)
 {
-	int64_t deadline = deadline_after(end_ns);
-	struct pollfd p = { .fd = c->from, .events = POLLIN };
-	char byte;
-
 	if (!c->pid)
 		return;
-	close(c->to);
-	/* The pipe of its answers ends when it does. */
-	while (poll(&p, 1, deadline_left_ms(deadline)) > 0 && read(c->from, &byte, 1) > 0)
-		;
-	if (deadline_passed(deadline))
-		kill(c->pid, SIGKILL);
-	reap(c);
+	c->fd = fd_close(c->fd);
+	doctor_reap(c->pid);
+	c->pid = 0;
 }
 
-/* ---- The exchanged bytes ---- */
-
-static unsigned char byte_at(size_t i, unsigned seed)
+/* Explains why a child did not answer. */
+static void explain_silence(struct doctor_child *c)
 {
-	return (unsigned char)(((i + seed) * 0x9e3779b97f4a7c15U) >> 56);
+	struct pollfd p = { .fd = c->fd, .events = POLLIN };
+	int status = 0;
+
+	if (!c->pid) {
+		snprintf(c->words, sizeof(c->words), "no process could be started (ulimit -u)");
+	} else if (!poll(&p, 1, 0)) {
+		snprintf(c->words, sizeof(c->words), "the process did not answer in %d s",
+			 (int)(answer_ns / NS_PER_SEC));
+	} else if (waitpid(c->pid, &status, 0) == c->pid) {
+		c->pid = 0;
+		c->fd = fd_close(c->fd);
+		snprintf(c->words, sizeof(c->words), "the process ended with %s %d",
+			 WIFSIGNALED(status) ? "signal" : "status",
+			 WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+	}
 }
 
-void doctor_fill(unsigned char *bytes, size_t size, unsigned seed)
+enum doctor_result doctor_answer(struct doctor_child *c)
 {
-	for (size_t i = 0; i < size; i++)
-		bytes[i] = byte_at(i, seed);
-}
+	struct pollfd p = { .fd = c->fd, .events = POLLIN };
+	char line[sizeof(c->words) + 16];
+	unsigned result = DOCTOR_FAIL;
+	ssize_t n = -1;
+	int at = 0;
 
-ssize_t doctor_compare(const unsigned char *bytes, size_t size, unsigned seed)
-{
-	for (size_t i = 0; i < size; i++)
-		if (bytes[i] != byte_at(i, seed))
-			return (ssize_t)i;
-	return -1;
+	if (c->pid && poll(&p, 1, (int)(answer_ns / NS_PER_MS)) > 0)
+		n = read(c->fd, line, sizeof(line) - 1); /* it is one write there */
+	line[n > 0 ? n : 0] = '\0';
+	if (n <= 0)
+		explain_silence(c);
+	else if (sscanf(line, "%u %n", &result, &at) == 1 && result < DOCTOR_RESULTS)
+		snprintf(c->words, sizeof(c->words), "%.*s", (int)strcspn(line + at, "\n"),
+			 line + at);
+	else
+		snprintf(c->words, sizeof(c->words), "it said: %.100s", line);
+	return result < DOCTOR_RESULTS ? result : DOCTOR_FAIL;
 }
 
 /* ---- In the child ---- */
 
-void child_answer(bool ok, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void answer(enum doctor_result result,
+							 const char *format, ...)
 {
 	va_list args;
 
-	fputs(ok ? "ok " : "fail ", stdout);
+	printf("%u ", (unsigned)result);
 	va_start(args, format);
 	vprintf(format, args);
 	va_end(args);
@@ -289,30 +136,332 @@ void child_answer(bool ok, const char *format, ...)
 	fflush(stdout);
 }
 
-bool child_await(void)
+/* Answers with a failure, and ends. */
+#define FAIL(...) (answer(DOCTOR_FAIL, __VA_ARGS__), exit(CLI_FAILURE))
+
+static void must(int r)
+{
+	if (r)
+		FAIL("%s", cli_reason(r));
+}
+
+/* Waits for doctor_go(). Returns false at doctor_end(). */
+static bool await(void)
 {
 	char byte;
 
 	return read(STDIN_FILENO, &byte, 1) == 1;
 }
 
+struct role {
+	const char *name; /* of the tensor */
+	int device;
+	bool gpu, legacy;
+	tl_client *client;
+	void *stream;
+};
+
+/* ---- CUDA ---- */
+
+typedef unsigned long long cuda_pointer;
+
+/* The few calls that another program would make: it has memory, fills it and reads it. */
+#define CUDA_CALLS(F)                                                                              \
+	F(cuInit, (unsigned flags))                                                                \
+	F(cuGetErrorName, (int result, const char **name))                                         \
+	F(cuDeviceGetAttribute, (int *value, int which, int device))                               \
+	F(cuDeviceCanAccessPeer, (int *can, int device, int peer))                                 \
+	F(cuDevicePrimaryCtxRetain, (void **context, int device))                                  \
+	F(cuCtxSetCurrent, (void *context))                                                        \
+	F(cuMemAlloc_v2, (cuda_pointer * pointer, size_t size))                                    \
+	F(cuStreamCreate, (void **stream, unsigned flags))                                         \
+	F(cuStreamSynchronize, (void *stream))                                                     \
+	F(cuMemcpyDtoHAsync_v2, (void *to, cuda_pointer from, size_t size, void *stream))          \
+	F(cuMemsetD8Async, (cuda_pointer to, unsigned char byte, size_t size, void *stream))       \
+	F(cuLaunchHostFunc, (void *stream, void (*function)(void *), void *argument))
+
+static struct {
+#define F(name, arguments) int(*name) arguments;
+	CUDA_CALLS(F)
+#undef F
+} cuda;
+
+static void must_cuda(int result, const char *call)
+{
+	const char *name = "CUDA error";
+
+	if (!result)
+		return;
+	cuda.cuGetErrorName(result, &name);
+	FAIL("%s: %s (%d)", call, name, result);
+}
+
+#define CUDA(call, ...) must_cuda(cuda.call(__VA_ARGS__), #call)
+
+/* Returns the path of the driver. */
+static const char *cuda_open(void)
+{
+	void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	Dl_info info = { 0 };
+
+	if (!handle)
+		FAIL("%s", dlerror());
+#define F(name, arguments)                                                                         \
+	*(void **)&cuda.name = dlsym(handle, #name);                                               \
+	if (!cuda.name)                                                                            \
+		FAIL("libcuda.so.1 has no %s", #name);
+	CUDA_CALLS(F)
+#undef F
+	CUDA(cuInit, 0);
+	return dladdr(*(void **)&cuda.cuInit, &info) && info.dli_fname ? info.dli_fname : "";
+}
+
+static void device_open(struct role *r)
+{
+	const unsigned non_blocking = 1;
+	void *context;
+
+	cuda_open();
+	CUDA(cuDevicePrimaryCtxRetain, &context, r->device);
+	CUDA(cuCtxSetCurrent, context);
+	CUDA(cuStreamCreate, &r->stream, non_blocking);
+}
+
+/* ---- put: publishes a tensor at once, and again each time it is told to ---- */
+
+static const int64_t shape[1] = { SIZE };
+
+/* The work of a producer. It is long enough for a consumer to see that it is not finished. */
+static void nap(void *unused)
+{
+	(void)unused;
+	nanosleep(&(struct timespec){ .tv_nsec = 200 * NS_PER_MS }, NULL);
+}
+
+static void fill(const struct role *r, void *at, unsigned char value)
+{
+	if (!r->gpu) {
+		memset(at, value, SIZE);
+		return;
+	}
+	if (value > 1) /* the first version is complete when it is published */
+		CUDA(cuLaunchHostFunc, r->stream, nap, NULL);
+	CUDA(cuMemsetD8Async, (cuda_pointer)(uintptr_t)at, value, SIZE, r->stream);
+	if (value == 1)
+		CUDA(cuStreamSynchronize, r->stream);
+}
+
+static void foreign_delete(DLManagedTensorVersioned *tensor)
+{
+	free(tensor); /* the memory goes with the process */
+}
+
+/* With memory that is not the library's. */
+static void publish_foreign(const struct role *r, unsigned char value)
+{
+	tl_put_options o = { .size = sizeof(o), .stream = (intptr_t)r->stream };
+	DLManagedTensorVersioned *t = cli_need(calloc(1, sizeof(*t)));
+	cuda_pointer at;
+	uint64_t version;
+
+	CUDA(cuMemAlloc_v2, &at, SIZE);
+	fill(r, (void *)(uintptr_t)at, value);
+	t->version = (DLPackVersion){ DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION };
+	t->deleter = foreign_delete;
+	t->dl_tensor = (DLTensor){ .data = (void *)(uintptr_t)at,
+				   .device = { kDLCUDA, r->device },
+				   .ndim = 1,
+				   .dtype = { kDLUInt, 8, 1 },
+				   .shape = (int64_t *)(uintptr_t)shape };
+	must(tl_publish(r->client, r->name, t, &o, NULL, &version));
+}
+
+static void publish_draft(const struct role *r, unsigned char value)
+{
+	tl_spec spec = { .size = sizeof(spec),
+			 .shape = shape,
+			 .ndim = 1,
+			 .dtype = { kDLUInt, 8, 1 },
+			 .device = { r->gpu ? kDLCUDA : kDLCPU, r->device },
+			 .timeout_ns = request_ns };
+	uint64_t version;
+	tl_draft *draft;
+
+	must(tl_create(r->client, r->name, &spec, &draft));
+	fill(r, tl_draft_tensor(draft)->data, value);
+	if (r->gpu)
+		must(tl_draft_set_stream(draft, (intptr_t)r->stream));
+	must(tl_commit(draft, &version));
+}
+
+static void put(const struct role *r)
+{
+	unsigned char value = 1;
+
+	do {
+		int64_t begin = now_mono_ns();
+
+		(r->legacy ? publish_foreign : publish_draft)(r, value++);
+		answer(DOCTOR_OK, "4 MiB published in %.0f us",
+		       (double)(now_mono_ns() - begin) / 1e3);
+	} while (await());
+}
+
+/* ---- get: gets the present version at once, and the next one each time it is told to ---- */
+
+static void compare(const struct role *r, const DLManagedTensorVersioned *t, unsigned char value)
+{
+	unsigned char *bytes = t->dl_tensor.data;
+
+	if (r->gpu) {
+		bytes = cli_need(malloc(SIZE));
+		CUDA(cuMemcpyDtoHAsync_v2, bytes, (cuda_pointer)(uintptr_t)t->dl_tensor.data, SIZE,
+		     r->stream);
+		CUDA(cuStreamSynchronize, r->stream);
+	}
+	if (t->dl_tensor.shape[0] != SIZE || *bytes != value || memcmp(bytes, bytes + 1, SIZE - 1))
+		FAIL("its bytes are not what the producer wrote");
+	if (r->gpu)
+		free(bytes);
+}
+
+/* Gets a newer version, which may be neither published nor written yet. */
+static uint64_t get_newer(const struct role *r, uint64_t version)
+{
+	/* A get that nobody wakes looks again after a second. */
+	const int64_t late_ns = NS_PER_SEC / 2;
+	tl_get_options o = { .size = sizeof(o),
+			     .timeout_ns = get_ns,
+			     .newer_than = version,
+			     .stream = (intptr_t)r->stream };
+	tl_info info = { .size = sizeof(info) };
+	DLManagedTensorVersioned *t;
+	int64_t begin = now_mono_ns(), ns;
+
+	must(tl_get(r->client, r->name, &o, &t));
+	ns = now_mono_ns() - begin;
+	begin = now_real_ns();
+	must(tl_tensor_info(t, &info));
+	compare(r, t, (unsigned char)info.version);
+	t->deleter(t);
+	if (version)
+		ns = begin - (int64_t)info.committed_ns;
+	answer(version && !r->gpu && ns > late_ns ? DOCTOR_WARN : DOCTOR_OK,
+	       "%s %.0f us%s; all bytes are right",
+	       version ? "a get that waited returned" : "first got in", (double)ns / 1e3,
+	       version ? " later" : "");
+	return info.version;
+}
+
+static void get(const struct role *r)
+{
+	uint64_t version = 0;
+
+	do
+		version = get_newer(r, version);
+	while (await());
+}
+
+/* ---- gpus: tells of the driver, and then of one GPU after another and of their pairs ---- */
+
+/* Why plain memory of this GPU cannot be shared, or NULL. */
+static const char *no_legacy(int device)
+{
+	tl_cuda_info info = { .size = sizeof(info) };
+	struct utsname u;
+
+	must(tl_get_cuda_info(device, &info));
+	uname(&u);
+	if (info.integrated || !access("/dev/nvmap", F_OK))
+		return "GPUs that share the CPU's memory (Tegra) have no legacy handles";
+	if (strcasestr(u.release, "microsoft"))
+		return "WSL refuses legacy handles, whatever its capability flags say";
+	return NULL;
+}
+
+static void tell_gpu(int device)
+{
+	const int compute_mode = 20;
+	tl_cuda_info info = { .size = sizeof(info) };
+	char *uuid, *memory;
+	int mode = 0;
+
+	must(tl_get_cuda_info(device, &info));
+	cuda.cuDeviceGetAttribute(&mode, compute_mode, device);
+	uuid = format_uuid(info.uuid);
+	memory = format_size(info.total_bytes, true);
+	answer(mode ? DOCTOR_FAIL : DOCTOR_OK,
+	       "%s, %s-%s, %s, compute capability %d.%d%s%s; says: virtual memory management %s, "
+	       "legacy handles %s, memory pools %s",
+	       info.name, strstr(info.name, "MIG") ? "MIG" : "GPU", uuid + strlen("GPU-"), memory,
+	       info.compute_major, info.compute_minor, info.integrated ? ", integrated" : "",
+	       mode == 3   ? ", exclusive to one process"
+	       : mode == 2 ? ", prohibited"
+			   : "",
+	       info.vmm ? "yes" : "no", info.legacy_ipc ? "yes" : "no",
+	       info.memory_pools ? "yes" : "no");
+	free(uuid);
+	free(memory);
+}
+
+static void tell_peers(int count)
+{
+	int without = 0, pairs = count * (count - 1);
+	char first[64] = "";
+
+	for (int i = 0; i < count; i++)
+		for (int k = 0; k < count; k++) {
+			int can = 0;
+
+			if (k == i || (!cuda.cuDeviceCanAccessPeer(&can, i, k) && can))
+				continue;
+			if (!without++)
+				snprintf(first, sizeof(first), " (%d cannot read %d)", i, k);
+		}
+	if (count < 2)
+		answer(DOCTOR_SKIPPED, "there is one GPU");
+	else
+		answer(without ? DOCTOR_WARN : DOCTOR_OK, "%d of %d pairs%s", pairs - without,
+		       pairs, first);
+}
+
+static void gpus(void)
+{
+	tl_cuda_info info = { .size = sizeof(info) };
+	int i = 0;
+
+	must(tl_get_cuda_info(0, &info));
+	answer(DOCTOR_OK, "CUDA %d.%d, %d GPUs, %s", info.driver_version / 1000,
+	       info.driver_version % 1000 / 10, info.count, cuda_open());
+	for (; i < info.count && await(); i++)
+		tell_gpu(i);
+	if (i == info.count && await())
+		tell_peers(info.count);
+}
+
 int command_doctor_child(struct cli *cli)
 {
-	static const struct role {
-		const char *name;
-		int args;
-		int (*run)(char *const *args);
-	} roles[] = {
-		{ "put", 3, child_put },
-		{ "gpus", 0, child_gpus },
-		{ "gpu-put", 4, child_gpu_put },
-		{ "gpu-get", 3, child_gpu_get },
-	};
+	tl_connect_options o = { .size = sizeof(o),
+				 .address = cli->args[1],
+				 .namespace_name = "",
+				 .timeout_ns = request_ns };
+	struct role r = { .name = cli->args[2],
+			  .device = atoi(cli->args[3]),
+			  .gpu = strcmp(cli->args[4], "cpu") != 0,
+			  .legacy = !strcmp(cli->args[4], "legacy") };
+	const char *why = r.legacy ? no_legacy(r.device) : NULL;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	for (size_t i = 0; i < sizeof(roles) / sizeof(roles[0]); i++)
-		if (!strcmp(roles[i].name, cli->args[0]) && cli->nargs == roles[i].args + 1)
-			return roles[i].run(cli->args + 1);
-	return cli_fail(cli, CLI_USAGE,
-			"doctor-child is only for doctor: run 'tensorlease doctor'");
+	if (!strcmp(cli->args[0], "gpus")) {
+		gpus();
+	} else if (why) {
+		answer(DOCTOR_WARN, "%s", why); /* nobody could repair anything */
+	} else {
+		if (r.gpu)
+			device_open(&r);
+		must(tl_connect(&o, &r.client));
+		(strcmp(cli->args[0], "put") ? get : put)(&r);
+		tl_close(r.client);
+	}
+	return CLI_OK;
 }

@@ -1,52 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * doctor tries the abilities of this machine. A probe prints one line: its finding and, unless that
- * is fine, advice. All uses of a GPU, and the other end of each exchange, run in another process of
- * this program (child.h). So a driver that crashes or hangs costs one line and not the doctor;
- * also, CUDA does not survive fork().
+ * doctor tries the abilities of this machine. All uses of a GPU, and both ends of each exchange,
+ * run in other processes of this program. So a driver that crashes or hangs costs one row and not
+ * the doctor; also, CUDA does not survive fork().
  */
 #pragma once
 
 #include <sys/types.h>
 
-#include "cli/cli.h"
-#include "cli/out.h"
+#include "cli/doctor/report.h"
 
-enum doctor_result {
-	DOCTOR_OK,
-	DOCTOR_WARN,	/* works, with a drawback */
-	DOCTOR_FAIL,	/* something necessary does not work */
-	DOCTOR_SKIPPED, /* could not be tried, or there is nothing to try */
-	DOCTOR_RESULTS,
-};
-
-struct doctor {
-	struct cli *cli;
-	const char *section;
-	cJSON *probes; /* with --json */
-	bool people;   /* for people; else tab-separated lines, or JSON */
-	unsigned said[DOCTOR_RESULTS];
-	char dir[96];	   /* of its own daemon; "": there is none */
-	char socket[108];  /* the socket of that; "": it does not listen */
-	tl_client *client; /* connected to its own daemon */
-	pid_t daemon;
-	bool wsl, tegra;
-};
-
-void doctor_section(struct doctor *d, const char *section);
-
-/* Prints the outcome of a probe; @advice may be NULL. */
-__attribute__((format(printf, 5, 6))) void doctor_say(struct doctor *d, enum doctor_result result,
-						      const char *probe, const char *advice,
-						      const char *format, ...);
-
-/* Reads the first line of a file into @text, cut to fit; "" if it cannot be read. */
-const char *doctor_read(const char *path, char *text, size_t size);
-
-void doctor_memory(struct doctor *d);  /* memory.c: shared memory */
-void doctor_orphans(struct doctor *d); /* orphans.c: objects of dead daemons in it */
-int doctor_clean(struct cli *cli);     /* removes those objects; returns an exit code */
-void doctor_kernel(struct doctor *d);  /* kernel.c: system calls, limits, namespaces */
-void doctor_daemons(struct doctor *d); /* daemon.c: the daemon in use, and its own */
-void doctor_daemon_end(struct doctor *d);
+void doctor_system(struct doctor *d);  /* system.c: system calls and limits */
+void doctor_memory(struct doctor *d);  /* memory.c: shared memory, and what is left in it */
+int doctor_clean(struct cli *cli);     /* removes that; returns an exit code */
+void doctor_daemons(struct doctor *d); /* daemon.c: the daemon in use, and one of its own */
+const char *doctor_socket(void);       /* of its own daemon; NULL: there is none */
+void doctor_daemon_end(void);
 void doctor_gpus(struct doctor *d); /* gpu.c: GPUs, if there are any */
+
+/* exchange.c: tensors go from one process to another, through the doctor's daemon. */
+void doctor_exchange(struct doctor *d);
+void doctor_exchange_gpu(struct doctor *d, int number);
+
+/*
+ * child.c: `tensorlease doctor-child ROLE SOCKET NAME DEVICE KIND`, a process that does its work,
+ * answers with one line, a number of enum doctor_result and words, waits for a byte, and goes on.
+ * It ends when its standard input does.
+ */
+struct doctor_child {
+	pid_t pid; /* 0: there is no child */
+	int fd;
+	char words[2048]; /* of the last answer */
+};
+
+void doctor_spawn(struct doctor_child *c, const char *role, const char *socket, const char *name,
+		  int device, const char *kind);
+void doctor_go(struct doctor_child *c);
+/* Waits at most 30 s for the next answer. */
+enum doctor_result doctor_answer(struct doctor_child *c);
+/* Waits until the child ends, and kills it after 10 s. Does nothing without a child. */
+void doctor_end(struct doctor_child *c);
+void doctor_reap(pid_t pid);

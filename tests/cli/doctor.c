@@ -2,18 +2,16 @@
 /* tensorlease doctor, on the machine as it is, and on fake GPUs that each lack something. */
 #include "tests/cli/doctor.h"
 #include "tests/harness/own_shm.h"
-#include "tests/harness/own_user.h"
 
 /* ---- Without a GPU ---- */
 
 GPU_TEST(what_every_machine_has_is_tried)
 {
-	static const char *const good[] = { "memfd", "futex, read-only", "shm object", "own daemon",
-					    "exchange" };
-	static const char *const there[] = { "kernel",	    "namespaces",   "seal future writes",
-					     "futex_waitv", "membarrier",   "limits",
-					     "/dev/shm",    "huge pages",   "memory limit",
-					     "daemon",	    "device nodes", "driver" };
+	static const char *const good[] = { "memfd", "shm object", "own daemon", "exchange" };
+	static const char *const there[] = { "kernel",	   "waiting get", "futex_waitv",
+					     "membarrier", "limits",	  "/dev/shm",
+					     "huge pages", "daemon",	  "device nodes",
+					     "driver" };
 	cleanup_td struct test_daemon d = td_start(0);
 
 	gpu_setenv("FAKECUDA_DEVICES", "0");
@@ -381,7 +379,7 @@ GPU_TEST(lines_have_five_columns)
 		     !strncmp(l, "fail\t", 5) || !strncmp(l, "skipped\t", 8));
 		lines++;
 	}
-	must(lines > 15);
+	must(lines > 10);
 }
 
 /* ---- On fake GPUs ---- */
@@ -478,81 +476,6 @@ GPU_TEST(what_surrounds_a_gpu_is_told)
 		must_say(&v, "peer access", "warn", "copy");
 		must_have_failed(&v, 0);
 	}
-}
-
-/*
- * The driver of this GPU takes handles of a process with the same PID for its own. Returns false if
- * this user may not make a PID namespace.
- */
-static bool namespaces_are_told(void)
-{
-	cleanup_visit struct visit v = doctor_at(NULL);
-	const char *found = member(probe(&v, "gpu 0 pid ns"), "found");
-
-	if (strstr(found, "may not make"))
-		return false;
-	must_say(&v, "gpu 0 legacy", "ok", NULL);
-	must_say(&v, "gpu 0 pid ns", "warn", "--pid=host");
-	must_contain(found, "namespace: legacy: works; vmm: works. ");
-	must_contain(found, "PID 1: legacy: does not work");
-	must_say(&v, "gpu 0 shm", "ok", NULL);
-	must_contain(member(probe(&v, "gpu 0 shm"), "found"), "legacy: works; vmm: works");
-	must_have_failed(&v, 0);
-	return true;
-}
-
-static void look_at_real_namespaces(void)
-{
-	gpu_setenv("FAKECUDA_DEVICES", "1");
-	gpu_setenv("FAKECUDA_DELAY_US", "20000");
-}
-
-GPU_TEST(what_does_not_work_across_pid_namespaces_is_told)
-{
-	look_at_real_namespaces();
-	SKIP_UNLESS(namespaces_are_told(), "this user may not make a PID namespace");
-}
-
-GPU_TEST(pid_namespaces_in_which_cuda_does_not_start_are_not_tried)
-{
-	look_at_real_namespaces();
-	gpu_setenv("FAKECUDA_ONE_NAMESPACE", "1");
-	{
-		cleanup_visit struct visit v = doctor_at(NULL);
-		const char *found = member(probe(&v, "gpu 0 pid ns"), "found");
-
-		must_say(&v, "gpu 0 pid ns", "skipped", NULL);
-		must(strstr(found, "may not make") || strstr(found, "(304)"));
-		must_say(&v, "gpu 0 shm", "ok", NULL);
-		must_have_failed(&v, 0);
-	}
-}
-
-/*
- * Root becomes user 1000 in a user namespace of its own, so that an exec takes all rights away, and
- * visits the doctor. The directories above the daemon must belong to root or to that user, and
- * root's do.
- */
-static int visit_as_an_ordinary_user(const struct test_daemon *d, void *told)
-{
-	(void)d;
-	*(bool *)told = own_user_namespace(1000, 1000) && namespaces_are_told();
-	return 0;
-}
-
-GPU_TEST(an_ordinary_user_is_told_the_same)
-{
-	bool *told = mmap(NULL, sizeof(*told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-			  -1, 0);
-	bool was_told;
-
-	SKIP_UNLESS(geteuid() == 0, "an ordinary user already: the test before this one was it");
-	must(told != MAP_FAILED);
-	look_at_real_namespaces();
-	must_be(td_run_client(NULL, visit_as_an_ordinary_user, told), 0);
-	was_told = *told;
-	munmap(told, sizeof(*told));
-	SKIP_UNLESS(was_told, "this user may not make a user namespace");
 }
 
 int main(int argc, char **argv)

@@ -17,8 +17,6 @@
  *	FAKECUDA_HIDE		names, with commas between, that cuGetProcAddress() does not know
  *	FAKECUDA_PID		the PID that handles have and are opened by (getpid()): one of a
  *				process with the same PID, in another PID namespace, does not open
- *	FAKECUDA_ONE_NAMESPACE	if set and not "0", cuInit() fails in other PID namespaces than the
- *				test's
  *	FAKECUDA_PERSISTENCE	if set and not "0", a GPU keeps its memory when nobody has it open
  *	FAKECUDA_NO_NODES	if set and not "0", the files of the GPUs cannot be opened
  *	FAKECUDA_EARLY_UNMAP	if set and not "0", cuMemUnmap() does not wait for the device
@@ -396,18 +394,17 @@ static bool enter(struct fake_registry *reg, bool apart)
 static CUresult start(void)
 {
 	struct fake_registry *reg = fake_registry_map();
-	bool apart, entered;
+	bool entered;
 
 	if (!reg) {
 		fprintf(stderr, "fakecuda: FAKECUDA_DIR is not set or cannot be used\n");
 		return CUDA_E_UNKNOWN;
 	}
-	apart = reg->pid_namespace != fake_pid_namespace();
-	if (!has_own_proc() || (apart && fake_flag("FAKECUDA_ONE_NAMESPACE")))
+	if (!has_own_proc())
 		return CUDA_E_OPERATING_SYSTEM;
 	fake_lock(reg);
 	fake_reap(reg);
-	entered = enter(reg, apart);
+	entered = enter(reg, reg->pid_namespace != fake_pid_namespace());
 	fake_unlock(reg);
 	if (!entered)
 		return CUDA_E_OUT_OF_MEMORY;
