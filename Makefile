@@ -92,6 +92,7 @@ TESTS := $(foreach d,unit client daemon cli gpu crash fuzz package,$(wildcard te
 FAKECUDA := $(wildcard tests/fakecuda/*.c)
 FAULTS_SOURCES := $(wildcard tests/faults/*.c)
 PAGES_SOURCES := $(wildcard tests/pages/*.c)
+INSPECT_SOURCES := $(wildcard tests/inspect/*.c)
 GPU_CHECKS := $(wildcard tests/gpu_check/*.c)
 COSTS := $(wildcard tests/cost/*.c)
 BENCH := $(wildcard bench/*.c)
@@ -102,7 +103,7 @@ MANS := $(wildcard docs/man/*.1 docs/man/*.5 docs/man/*.8)
 HEADERS := $(wildcard include/tensorlease/*.h)
 EXTENSION := $(wildcard python/src/_core/*.c)
 
-SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(PAGES_SOURCES) $(GPU_CHECKS) $(COSTS) $(BENCH) $(HOSTILE) $(DEMOS) $(EXAMPLES))
+SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(PAGES_SOURCES) $(INSPECT_SOURCES) $(GPU_CHECKS) $(COSTS) $(BENCH) $(HOSTILE) $(DEMOS) $(EXAMPLES))
 DIRS := util tensor proto client daemon files transfer cli tests bench demo examples include
 FORMATTED := $(shell find $(wildcard $(DIRS) python/src/_core) -name '*.[ch]' 2>/dev/null)
 
@@ -129,6 +130,7 @@ FUZZ_SECONDS := 60
 GPU_CHECK_OUT := $(patsubst %.c,$(O)/%,$(GPU_CHECKS))
 FAKECUDA_OUT := $(if $(FAKECUDA),$(O)/tests/fakecuda/libcuda.so.1)
 FAULTS_OUT := $(O)/tests/faults/case $(O)/tests/faults/client $(O)/tests/faults/interpose.so
+INSPECT_OUT := $(O)/tests/inspect/inspect
 ARCHIVE := $(O)/obj/internals.a
 MAP := $(wildcard client/libtensorlease.map)
 
@@ -558,6 +560,13 @@ $(EXAMPLES_OUT): $(O)/examples/c/%: $(O)/obj/examples/c/%.o $(SO) $(SO_LINKS)
 	@$(CC) $(ALL_LDFLAGS) -pie $(call rpath,../../lib) -o $@ $< $(filter %.so.1,$^) -L$(O)/lib -ltensorlease
 $(O)/examples/c/cuda: $(FAKECUDA_OUT)
 $(call obj,$(EXAMPLES)): private ALL_CPPFLAGS := -D_GNU_SOURCE -Iinclude $(CPPFLAGS)
+
+# What checks the shared memory of each test's daemons.
+$(INSPECT_OUT): $(call obj,$(INSPECT_SOURCES)) $(ARCHIVE)
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) -pie -o $@ $^ $(TEST_LIBS)
+$(TEST_OUT) $(GPU_CHECK_OUT) $(O)/tests/faults/case: | $(INSPECT_OUT)
 
 $(TEST_OUT) $(GPU_CHECK_OUT): $(O)/%: $(O)/obj/%.o $(call obj,$(HARNESS)) $(ARCHIVE)
 	@mkdir -p $(@D)

@@ -18,7 +18,6 @@
 #include <systemd/sd-daemon.h>
 #endif
 
-#include "daemon/inspect.h"
 #include "daemon/keeper/keeper.h"
 #include "daemon/keeper/keeper_link.h"
 #include "daemon/options.h"
@@ -31,10 +30,9 @@
 #include "util/fault.h"
 #include "util/fd.h"
 #include "util/memory_limit.h"
-#include "util/path.h"
 #include "util/shm_space.h"
 
-enum { EXIT_USAGE = 2, EXIT_SERVED = 3, EXIT_WRONG = 4 };
+enum { EXIT_USAGE = 2, EXIT_SERVED = 3 };
 
 static void notify(const char *state)
 {
@@ -57,26 +55,19 @@ static int directory_make(const char *path, mode_t mode)
 	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 0022) ? 0 : -EPERM;
 }
 
-/* Clients also take tensorlease://NAMESPACE/PATH, of which the path may be missing. */
-static bool socket_given(char *path, size_t size)
-{
-	const char *given = address_path(getenv("TENSORLEASE_SOCKET"));
-
-	if (!given)
-		return false;
-	snprintf(path, size, "%s", given);
-	return true;
-}
-
 /* Finds the default path of tl_connect(). */
 static int socket_default(char *path, size_t size)
 {
+	/* Clients also take tensorlease://NAMESPACE/PATH, of which the path may be missing. */
+	const char *given = address_path(getenv("TENSORLEASE_SOCKET"));
 	char owned[64] = "";
 	uid_t owner;
 	int r;
 
-	if (socket_given(path, size))
+	if (given) {
+		snprintf(path, size, "%s", given);
 		return 0;
+	}
 	/* Everybody looks here first. The socket's mode says who may connect. */
 	if (geteuid() == 0 && !directory_make(ADDRESS_SYSTEM_DIRECTORY, 0755)) {
 		snprintf(path, size, ADDRESS_SYSTEM_SOCKET);
@@ -98,25 +89,13 @@ static int socket_default(char *path, size_t size)
 	return 0;
 }
 
-/* Finds the socket that tl_connect() would take, and makes nothing. For root it is the system's,
- * unless only root's own is there. */
-static void socket_to_check(char *path, size_t size)
-{
-	if (socket_given(path, size))
-		return;
-	address_user_directory(path, size, getenv("XDG_RUNTIME_DIR"));
-	strncat(path, "/socket", size - strlen(path) - 1);
-	if (path_may_exist(ADDRESS_SYSTEM_SOCKET) || (geteuid() == 0 && access(path, F_OK)))
-		snprintf(path, size, ADDRESS_SYSTEM_SOCKET);
-}
-
 /* Closes inherited descriptors: the caller's locks and pipes must not stay open in the
  * background. */
-static void close_inherited(int *keeper_link_fd)
+static void close_inherited(int *keep_fd)
 {
-	if (*keeper_link_fd != 3 && dup3(*keeper_link_fd, 3, O_CLOEXEC) == 3)
-		*keeper_link_fd = 3;
-	closefrom(*keeper_link_fd + 1); /* also where close_range() is refused */
+	if (*keep_fd != 3 && dup3(*keep_fd, 3, O_CLOEXEC) == 3)
+		*keep_fd = 3;
+	closefrom(*keep_fd + 1); /* also where close_range() is refused */
 }
 
 /* The first process waits until the second reports its start, and exits with that status. Returns
@@ -470,16 +449,6 @@ static int run_keeper(char **argv, struct keeper_link *k, int *ready_fd)
 						    .context = ready_fd });
 }
 
-static int check(const struct options *o)
-{
-	char path[256];
-	int r;
-
-	socket_to_check(path, sizeof(path));
-	r = inspect(o->socket ? o->socket : path);
-	return r == INSPECT_E_WRONG ? EXIT_WRONG : r ? EXIT_FAILURE : EXIT_SUCCESS;
-}
-
 /* Fails as options_init(). < 0: with a configuration that was right once, so another try, or
  * another program, may help. */
 static int options_read(struct options *o, int argc, char **argv, struct keeper_link *k)
@@ -530,12 +499,6 @@ int main(int argc, char **argv)
 		return r == OPTIONS_E_DONE ? EXIT_SUCCESS : r < 0 ? EXIT_FAILURE : EXIT_USAGE;
 	}
 	(void)!getcwd(again.directory, sizeof(again.directory));
-	if (o.check) {
-		r = check(&o);
-		keeper_link_deinit(&k);
-		options_deinit(&o);
-		return r;
-	}
 	if (!files_raise()) {
 		keeper_link_deinit(&k);
 		options_deinit(&o);

@@ -60,15 +60,11 @@ static const char usage
 	     "  --hello-timeout SECONDS   end connections that have not said who they are by\n"
 	     "                            then (default: 5)\n"
 	     "\n"
-	     "  --check                   look whether all that the daemon on this socket has in\n"
-	     "                            shared memory is sound, while it serves or after its\n"
-	     "                            death; print what is not\n"
 	     "  --help                    show this text and exit\n"
 	     "  --version                 show the version and exit\n"
 	     "\n"
 	     "Exit status: 0 after a clean exit (detached: as soon as it listens), 1 after a\n"
-	     "failure, 2 for wrong usage, 3 if another daemon serves the socket already,\n"
-	     "4 if --check found something wrong.\n"
+	     "failure, 2 for wrong usage, 3 if another daemon serves the socket already.\n"
 	     "See tensorleased(8).\n";
 
 static int parse_bytes(const char *text, uint64_t *out)
@@ -385,7 +381,7 @@ static int config_read(struct options *o, const char *path)
 	return r;
 }
 
-enum { OPT_CONFIG = 256, OPT_FOREGROUND, OPT_CHECK, OPT_HELP, OPT_VERSION, OPT_VALUE };
+enum { OPT_CONFIG = 256, OPT_FOREGROUND, OPT_HELP, OPT_VERSION, OPT_VALUE };
 
 static const struct option longs[] = {
 	{ "socket", required_argument, NULL, OPT_VALUE },
@@ -403,7 +399,6 @@ static const struct option longs[] = {
 	{ "log-level", required_argument, NULL, OPT_VALUE },
 	{ "config", required_argument, NULL, OPT_CONFIG },
 	{ "foreground", no_argument, NULL, OPT_FOREGROUND },
-	{ "check", no_argument, NULL, OPT_CHECK },
 	{ "help", no_argument, NULL, OPT_HELP },
 	{ "version", no_argument, NULL, OPT_VERSION },
 	{ NULL, 0, NULL, 0 },
@@ -425,9 +420,6 @@ static int option_handle(struct options *o, int code, int which, bool config_onl
 		return config_only && optarg ? config_read(o, optarg) : 0;
 	case OPT_FOREGROUND:
 		o->foreground = true;
-		return 0;
-	case OPT_CHECK:
-		o->check = true;
 		return 0;
 	case OPT_VALUE:
 		r = config_only ? 0 : option_set(o, longs[which].name, value, &expected);

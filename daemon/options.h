@@ -33,7 +33,6 @@ struct options {
 	int64_t hello_ns;
 	enum log_level log_level;
 	bool foreground;
-	bool check;  /* only inspects the shared memory, and does not serve */
 	bool keeper; /* a parent process starts the daemon again when it dies */
 	struct {
 		char *bytes; /* of each configuration file, with a zero at its end; the kept ones

@@ -25,7 +25,7 @@
 #include "util/fd.h"
 #include "util/log.h"
 
-enum { LISTEN_BACKLOG = 128 };
+enum { LISTEN_BACKLOG = 128, LOCK_TEXT = 96 }; /* the latter: more bytes than a lock file has */
 
 static int lock_path(const struct socket_lock *in, char *path, size_t size)
 {
@@ -131,7 +131,7 @@ static int socket_lock_take(struct socket_lock *in, int *kept, char *text, char 
 	} while (r == 1);
 	if (*why)
 		return r;
-	n = pread(removed_fd < 0 || r ? in->lock_fd : removed_fd, text, SOCKET_LOCK_TEXT - 1, 0);
+	n = pread(removed_fd < 0 || r ? in->lock_fd : removed_fd, text, LOCK_TEXT - 1, 0);
 	if (n < 0 && !r)
 		return -errno; /* it may name what is to be adopted */
 	text[n > 0 ? n : 0] = '\0';
@@ -145,7 +145,8 @@ static int socket_lock_take(struct socket_lock *in, int *kept, char *text, char 
 	return r;
 }
 
-uint64_t instance_pid_namespace(void)
+/* Ours; 0: not known. */
+static uint64_t pid_namespace(void)
 {
 	struct stat st;
 
@@ -159,11 +160,10 @@ uint64_t instance_pid_namespace(void)
  */
 static int instance_record(const struct socket_lock *in)
 {
-	char text[SOCKET_LOCK_TEXT];
+	char text[LOCK_TEXT];
 	int n = snprintf(text, sizeof(text),
 			 "%-10d %016" PRIx64 " %020" PRIu64 " %020" PRIu64 " %020" PRIu64 "\n",
-			 (int)getpid(), in->id, in->versions, instance_pid_namespace(),
-			 in->versions_since);
+			 (int)getpid(), in->id, in->versions, pid_namespace(), in->versions_since);
 
 	if (pwrite(in->lock_fd, text, (size_t)n, 0) != n || ftruncate(in->lock_fd, n))
 		return -errno;
@@ -370,7 +370,7 @@ static int socket_lock_begin(struct socket_lock *in, const char *socket, struct 
 			     char *why, size_t why_size)
 {
 	bool was_kept = fds->lock >= 0;
-	char text[SOCKET_LOCK_TEXT];
+	char text[LOCK_TEXT];
 	int r;
 
 	*in = (struct socket_lock){ .lock_fd = -1,

@@ -8,7 +8,6 @@
 #include <stdint.h>
 
 enum { SOCKET_LOCK_E_SERVED = 1 };
-enum { SOCKET_LOCK_TEXT = 96 }; /* more bytes than a lock file has */
 
 struct socket_lock {
 	char socket[108];
@@ -51,5 +50,3 @@ bool socket_lock_is_reachable(const struct socket_lock *in);
  * highest version. Another daemon's stay.
  */
 void socket_lock_deinit(struct socket_lock *in);
-/* Ours, as the lock file tells it; 0: not known. */
-uint64_t instance_pid_namespace(void);

@@ -43,9 +43,5 @@ int check_init_all(struct check *check, const struct catalog *cat,
 		   void (*found)(struct check *check), void *context);
 void check_deinit(struct check *check);
 
-/* Checks the invariants that hold only while the daemon is idle. To be called after
- * check_init(). */
-int check_at_rest(struct check *check);
-
 /* True if the row lies in an extent of a live segment. */
 bool check_row_extent(const struct catalog *cat, uint32_t slot);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A copy of another daemon's catalog, and the versions of its layout. */
+/* The catalog of another daemon: its shape, and the versions that it may have given out. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,20 +8,8 @@
 #include "daemon/state/catalog.h"
 #include "util/clock.h"
 
-/* A copy of a catalog and of its facts, for a reader beside a daemon that may be writing them. Only
- * copies are read, since a mapping could be truncated under the reader. */
-
-struct snapshot {
-	struct catalog catalog; /* to be read only; facts is NULL if there are none */
-	uint64_t size, facts_size;
-};
-
-/* @facts_fd is -1 if there are no facts; then unused entries cannot be told from others. Returns
- * CATALOG_E_STRANGE with *why if it is no catalog, or -ENOMEM. */
-int snapshot_take(struct snapshot *s, int catalog_fd, int facts_fd, const char **why);
-void snapshot_free(struct snapshot *s);
-/* The first step of snapshot_take(): reads the header in @fd into @h, and plans @cat as
- * catalog_shape() does. CATALOG_E_STRANGE with *why. */
+/* Reads the header in @fd into @h, and plans @cat as catalog_shape() does. CATALOG_E_STRANGE with
+ * *why. */
 int snapshot_shape(struct catalog *cat, int fd, struct catalog_header *h,
 		   struct catalog_array *arrays[FACTS_ARRAYS], uint64_t *facts_size,
 		   const char **why);

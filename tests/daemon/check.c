@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensorleased --check: it finds what is wrong in shared memory, and nothing else. */
+/* tests/inspect: it finds what is wrong in shared memory, and nothing else. */
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -189,7 +189,7 @@ TEST(facts_are_found_where_memfds_are_not_executable)
 {
 	enum { NO_SYSCTL = 77 };
 	const char *binary = getenv("TL_TEST_DAEMON");
-	char command[768];
+	char command[PATH_MAX + 768];
 	int status;
 
 	SKIP_UNLESS(!system("unshare -pf --mount-proc true 2>/dev/null"),
@@ -197,13 +197,12 @@ TEST(facts_are_found_where_memfds_are_not_executable)
 	SKIP_UNLESS(own_shm(), "may not have a /dev/shm of its own");
 	struct test_daemon place = td_start(); /* only for its directory */
 
-	snprintf(
-		command, sizeof(command),
-		"s=%s/second d='%s'; unshare -pf --mount-proc sh -c '"
-		"(echo 1 >/proc/sys/vm/memfd_noexec) 2>/dev/null || exit %d; "
-		"\"$2\" --socket $1 2>/dev/null && \"$2\" --check --socket $1 | grep -q \", facts,\"; "
-		"r=$?; rm -f $1 $1.lock; exit $r' sh $s $d",
-		place.dir, binary ? binary : "build/bin/tensorleased", NO_SYSCTL);
+	snprintf(command, sizeof(command),
+		 "s=%s/second d='%s' i='%s'; unshare -pf --mount-proc sh -c '"
+		 "(echo 1 >/proc/sys/vm/memfd_noexec) 2>/dev/null || exit %d; "
+		 "\"$2\" --socket $1 2>/dev/null && \"$3\" $1 | grep -q \", facts,\"; "
+		 "r=$?; rm -f $1 $1.lock; exit $r' sh $s \"$d\" \"$i\"",
+		 place.dir, binary ? binary : "build/bin/tensorleased", td_inspector(), NO_SYSCTL);
 	status = system(command); /* the end of the first process ends the namespace's daemon */
 	td_stop(&place);
 	SKIP_UNLESS(status != NO_SYSCTL << 8, "the kernel has no vm.memfd_noexec");
@@ -267,27 +266,6 @@ TEST(what_another_user_has_called_facts_is_none)
 	td_stop(&d);
 }
 
-/* It looks where a client would, and makes no directory there. */
-TEST(a_check_without_a_socket_makes_nothing)
-{
-	struct test_daemon d = td_start();
-	const char *binary = getenv("TL_TEST_DAEMON");
-	bool system_has = !access("/run/tensorlease", F_OK);
-	char path[128], command[512];
-
-	snprintf(path, sizeof(path), "%s/tensorlease", d.dir);
-	snprintf(command, sizeof(command),
-		 "unset TENSORLEASE_SOCKET; XDG_RUNTIME_DIR=%s exec %s --check >/dev/null 2>&1",
-		 d.dir, binary ? binary : "build/bin/tensorleased");
-	if (access("/run/tensorlease/socket", F_OK))
-		must_be(system(command), CANNOT << 8);
-	else
-		must(system(command) >= 0); /* it checked that one */
-	must(access(path, F_OK) && errno == ENOENT);
-	must_be(!access("/run/tensorlease", F_OK), system_has);
-	td_stop(&d);
-}
-
 /* Clients take it, and so the environment may have it. */
 TEST(an_address_with_a_namespace_names_a_socket_for_the_daemon_too)
 {
@@ -299,8 +277,6 @@ TEST(an_address_with_a_namespace_names_a_socket_for_the_daemon_too)
 	snprintf(command, sizeof(command), "TENSORLEASE_SOCKET=tensorlease://lab%s exec %s",
 		 d.socket, binary ? binary : "build/bin/tensorleased");
 	must_be(system(command), SERVED << 8);
-	strcat(command, " --check");
-	must_be(system(command), SOUND);
 	td_stop(&d);
 }
 
@@ -364,17 +340,15 @@ TEST(a_check_starts_no_service)
 /* Where the daemon's processes cannot be seen it is not known whether one serves. */
 TEST(a_check_from_another_pid_namespace_says_that_it_cannot_tell)
 {
-	const char *binary = getenv("TL_TEST_DAEMON");
-	char command[512], said[2048] = "";
+	char command[PATH_MAX + 256], said[2048] = "";
 	struct test_daemon d;
 	FILE *pipe;
 
 	SKIP_UNLESS(!system("unshare --pid --fork --mount-proc true 2>/dev/null"),
 		    "may not make a PID namespace");
 	d = td_start(.max_tensors = 100);
-	snprintf(command, sizeof(command),
-		 "unshare --pid --fork --mount-proc %s --check --socket %s 2>&1",
-		 binary ? binary : "build/bin/tensorleased", d.socket);
+	snprintf(command, sizeof(command), "unshare --pid --fork --mount-proc %s %s 2>&1",
+		 td_inspector(), d.socket);
 	pipe = popen(command, "re");
 	must(pipe);
 	(void)!fread(said, 1, sizeof(said) - 1, pipe);

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <limits.h>
 #include <poll.h>
 #include <sys/inotify.h>
 #include <sys/mount.h>
@@ -532,14 +533,22 @@ int td_exit_status(struct test_daemon *d)
 	return status;
 }
 
+const char *td_inspector(void)
+{
+	static char path[PATH_MAX];
+	const char *build = getenv("TL_TEST_BUILD");
+
+	snprintf(path, sizeof(path), "%s/tests/inspect/inspect", build ? build : "build");
+	return path;
+}
+
 /* In the child; prints into the file "check". */
 static _Noreturn void become_check(const struct test_daemon *d)
 {
-	const char *binary = getenv("TL_TEST_DAEMON");
+	const char *program = td_inspector();
 	char path[128];
 	int fd;
 
-	binary = binary ? binary : "build/bin/tensorleased";
 	snprintf(path, sizeof(path), "%s/check", d->dir);
 	fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	dup2(fd, STDOUT_FILENO);
@@ -548,9 +557,9 @@ static _Noreturn void become_check(const struct test_daemon *d)
 	 */
 	snprintf(path, sizeof(path), "--mount=/proc/%d/ns/mnt", (int)d->pid);
 	if (d->own_shm)
-		execlp("nsenter", "nsenter", path, binary, "--check", "--socket", d->socket, NULL);
+		execlp("nsenter", "nsenter", path, program, d->socket, NULL);
 	else
-		execl(binary, binary, "--check", "--socket", d->socket, NULL);
+		execl(program, program, d->socket, NULL);
 	_exit(127);
 }
 
@@ -566,14 +575,14 @@ int td_check(const struct test_daemon *d, bool quiet)
 		become_check(d);
 	process_remember(pid);
 	must_be(process_wait(pid, &status), 0);
-	process_say_if_crashed("tensorleased --check", status);
+	process_say_if_crashed("tests/inspect", status);
 	must(WIFEXITED(status));
 	snprintf(path, sizeof(path), "%s/check", d->dir);
 	f = quiet || !WEXITSTATUS(status) ? NULL : fopen(path, "re");
 	if (f) {
 		(void)!fread(text, 1, sizeof(text) - 1, f);
 		fclose(f);
-		print_error("%stensorleased --check says:\n%s",
+		print_error("%stests/inspect says:\n%s",
 			    WEXITSTATUS(status) == CHECK_WRONG ? "damaged: " : "", text);
 	}
 	return WEXITSTATUS(status);

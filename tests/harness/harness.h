@@ -173,10 +173,11 @@ void td_sync(const struct test_daemon *d);
 /* Its numbers once it is idle, without the connection that asks. */
 struct tl_status td_status(const struct test_daemon *d);
 /*
- * What tensorleased --check exits with: 0 if all that the daemon has in shared memory is sound, 4
- * if not, which it prints then unless @quiet. It may be serving, or have been killed.
+ * What tests/inspect exits with: 0 if all that the daemon has in shared memory is sound, 4 if not,
+ * which it prints then unless @quiet. It may be serving, or have been killed.
  */
 int td_check(const struct test_daemon *d, bool quiet);
+const char *td_inspector(void); /* the path of that program, which takes a socket */
 /* Nobody is connected, and no tensor, draft, segment or byte is left. */
 void td_must_be_empty(const struct test_daemon *d);
 /* Returns the text that it has written to stderr so far; the caller frees it. */

@@ -33,7 +33,7 @@ static const char
 		   "sanitizer) first && fail '==1==ERROR: AddressSanitizer: heap'; ok ;;\n"
 		   "undefined) first && fail 'x.c:1:2: runtime error: shift'; ok ;;\n"
 		   "crashed_child) first && fail 'crashed: a child, by signal 11'; ok ;;\n"
-		   "damaged) first && fail 'damaged: tensorleased --check says:'; ok ;;\n"
+		   "damaged) first && fail 'damaged: tests/inspect says:'; ok ;;\n"
 		   "memory) first && fail '1 bytes of 0x55aa and 0x55bb differ'; ok ;;\n"
 		   "reported) echo '==1==ERROR: AddressSanitizer: heap'; ok ;;\n"
 		   "waits*) echo $$ >\"$HERE/pid\"; exec sleep 600 ;;\n"

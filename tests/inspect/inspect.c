@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * --check; see inspect.h. A copy that was made while the daemon wrote may show halves of two
- * changes. So a fault in one copy is looked for in later ones, and counts only if they show the
- * same fault in unchanged entries. No change takes that long, and after it the entry has another
- * generation or version. Invariants of an idle daemon are checked if the daemon slept at each look
- * and no row has changed.
+ * `inspect SOCKET`: checks that the shared memory of the daemon on that socket is as a daemon
+ * leaves it. Daemons may be serving meanwhile, or may have died. It exits with 4 after printing
+ * what is wrong, and with 1 if it could not look.
+ *
+ * A copy that was made while the daemon wrote may show halves of two changes. So a fault in one
+ * copy is looked for in later ones, and counts only if they show the same fault in unchanged
+ * entries. No change takes that long, and after it the entry has another generation or version.
+ * Invariants of an idle daemon are checked if the daemon slept at each look and no row has changed.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -18,18 +21,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "daemon/inspect.h"
-#include "daemon/recover/check.h"
-#include "daemon/recover/snapshot.h"
-#include "daemon/socket_lock.h"
 #include "daemon/state/namespace.h"
 #include "daemon/store/shm.h"
 #include "proto/ledger_layout.h"
+#include "tests/inspect/inspect.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
-enum { FAULTS_MAX = 200, LOOKS = 5, FIRST_PAUSE_MS = 10 };
+enum { FAULTS_MAX = 200, LOOKS = 5, FIRST_PAUSE_MS = 10, EXIT_WRONG = 4 };
 
 struct fault_seen {
 	uint64_t evidence;
@@ -289,7 +289,7 @@ struct lock {
 
 static int lock_read(const char *socket, struct lock *lock)
 {
-	char path[128], text[SOCKET_LOCK_TEXT] = "";
+	char path[128], text[96] = "";
 	ssize_t n;
 	int fd;
 
@@ -299,8 +299,8 @@ static int lock_read(const char *socket, struct lock *lock)
 	if (n < 0) {
 		int r = -errno;
 
-		fprintf(stderr, "tensorleased: cannot check what is served on %s: %s: %s%s\n",
-			socket, path, strerror(-r),
+		fprintf(stderr, "inspect: cannot check what is served on %s: %s: %s%s\n", socket,
+			path, strerror(-r),
 			r == -ENOENT ? "; no daemon has left anything there" : "");
 		fd_close(fd);
 		return r;
@@ -310,10 +310,17 @@ static int lock_read(const char *socket, struct lock *lock)
 		   &lock->pid_namespace) >= 2)
 		return 0;
 	fprintf(stderr,
-		"tensorleased: cannot check what is served on %s: %s does not name a "
+		"inspect: cannot check what is served on %s: %s does not name a "
 		"daemon and its instance\n",
 		socket, path);
 	return -EINVAL;
+}
+
+static uint64_t our_pid_namespace(void)
+{
+	struct stat st;
+
+	return stat("/proc/self/ns/pid", &st) ? 0 : st.st_ino;
 }
 
 /*
@@ -323,7 +330,7 @@ static int lock_read(const char *socket, struct lock *lock)
  */
 static bool is_elsewhere(const struct lock *lock)
 {
-	uint64_t ours = instance_pid_namespace();
+	uint64_t ours = our_pid_namespace();
 
 	return lock->id && lock->pid_namespace && ours && lock->pid_namespace != ours;
 }
@@ -341,8 +348,8 @@ static int catalog_look(struct look *look, const struct subject *s, const struct
 	if (!r)
 		r = ledgers_look(look, s, cat, leases);
 	if (!r && sleeps(s->pid)) {
-		r = check_at_rest(&check);
-		if (!r && s->ledger_count)
+		at_rest_check(&check);
+		if (s->ledger_count)
 			unheld_look(look, &check, leases);
 	}
 	check_deinit(&check);
@@ -380,7 +387,7 @@ static void pause_ms(unsigned ms)
 }
 
 /* Returns the number of faults, or a negative errno. */
-static int socket_lock_inspect(uint64_t instance, const struct lock *lock)
+static int instance_inspect(uint64_t instance, const struct lock *lock)
 {
 	struct look *looks = calloc(2, sizeof(*looks));
 	struct subject s = { .catalog_fd = -1, .facts_fd = -1 };
@@ -428,7 +435,7 @@ static int instances_inspect(const char *socket, struct lock *lock, unsigned *fo
 	dir = opendir("/dev/shm");
 	if (!dir) {
 		r = -errno;
-		fprintf(stderr, "tensorleased: cannot open /dev/shm: %s\n", strerror(-r));
+		fprintf(stderr, "inspect: cannot open /dev/shm: %s\n", strerror(-r));
 		return r;
 	}
 	while (!r && (e = readdir(dir))) {
@@ -436,10 +443,9 @@ static int instances_inspect(const char *socket, struct lock *lock, unsigned *fo
 			    2 ||
 		    key || instance - lock->id >= NAMESPACES_MAX)
 			continue;
-		r = socket_lock_inspect(instance, lock);
+		r = instance_inspect(instance, lock);
 		if (r < 0 && r != -ESRCH)
-			fprintf(stderr, "tensorleased: cannot check %s: %s%s\n", e->d_name,
-				strerror(-r),
+			fprintf(stderr, "inspect: cannot check %s: %s%s\n", e->d_name, strerror(-r),
 				r == -EACCES ? "; ask as the user of the daemon, or as root" : "");
 		*wrong += r > 0 ? (unsigned)r : 0;
 		r = r < 0 ? r : 0;
@@ -449,12 +455,18 @@ static int instances_inspect(const char *socket, struct lock *lock, unsigned *fo
 	return r;
 }
 
-int inspect(const char *socket)
+int main(int argc, char **argv)
 {
+	const char *socket = argv[argc - 1];
 	unsigned found = 0, wrong = 0, ms = FIRST_PAUSE_MS;
 	struct lock lock = { 0 };
-	int r = instances_inspect(socket, &lock, &found, &wrong);
+	int r;
 
+	if (argc != 2) {
+		fprintf(stderr, "usage: inspect SOCKET\n");
+		return EXIT_FAILURE;
+	}
+	r = instances_inspect(socket, &lock, &found, &wrong);
 	/* a daemon that begins anew has named its instance, and makes it soon */
 	for (unsigned n = 0; !r && !found && lock.id && n < LOOKS; n++) {
 		pause_ms(ms);
@@ -466,7 +478,7 @@ int inspect(const char *socket)
 	} else if (!r && !found && lock.id) {
 		r = -ENOENT;
 		fprintf(stderr,
-			"tensorleased: cannot check what is served on %s: the shared memory of "
+			"inspect: cannot check what is served on %s: the shared memory of "
 			"instance %016" PRIx64
 			" is not in /dev/shm here; it was removed, by logind "
 			"perhaps (RemoveIPC), or the daemon has another /dev/shm\n",
@@ -474,8 +486,8 @@ int inspect(const char *socket)
 	}
 	if (r == -ESRCH)
 		fprintf(stderr,
-			"tensorleased: cannot check what is served on %s: its daemon is in "
+			"inspect: cannot check what is served on %s: its daemon is in "
 			"another PID namespace, where it may serve or not; ask there\n",
 			socket);
-	return r ? r : wrong ? INSPECT_E_WRONG : 0;
+	return r ? EXIT_FAILURE : wrong ? EXIT_WRONG : EXIT_SUCCESS;
 }
