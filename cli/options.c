@@ -5,7 +5,6 @@
  */
 #include <errno.h>
 #include <getopt.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,22 +17,29 @@ struct option_row {
 	const char *name;
 	const char *argument; /* or NULL */
 	const char *help;
+	const char *must; /* what the argument must be; NULL: anything is fine */
 };
 
 static const struct option_row rows[] = {
 	{ OPTION_OUTPUT, 'o', "output", "FILE", "write to this file" },
 	{ OPTION_FORMAT, 'f', "format", "NAME",
 	  "npy, npz, safetensors or pb, instead of by suffix" },
-	{ OPTION_METADATA, 'm', "metadata", "TEXT", "attach this text, at most 1024 bytes" },
-	{ OPTION_TIMEOUT, 't', "timeout", "SECONDS", "wait at most this long (0.5, \"forever\")" },
-	{ OPTION_DEVICE, 'd', "device", "DEVICE", "to the memory of this GPU (cuda:0)" },
-	{ OPTION_TTL, 'l', "ttl", "SECONDS", "delete the name this long after publishing" },
+	{ OPTION_METADATA, 'm', "metadata", "TEXT", "attach this text, at most 1024 bytes",
+	  "have at most 1024 bytes" },
+	{ OPTION_TIMEOUT, 't', "timeout", "SECONDS", "wait at most this long (0.5, \"forever\")",
+	  "be seconds from 0 to 9e9, or \"forever\"" },
+	{ OPTION_DEVICE, 'd', "device", "DEVICE", "to the memory of this GPU (cuda:0)",
+	  "be cpu, cuda, or cuda: and a number" },
+	{ OPTION_TTL, 'l', "ttl", "SECONDS", "delete the name this long after publishing",
+	  "be seconds above 0, and up to 1e9" },
 	{ OPTION_OWNER_BOUND, 'b', "owner-bound", NULL,
 	  "delete the name when this command has ended" },
 	{ OPTION_EVICTABLE, 'e', "evictable", NULL,
 	  "let the daemon delete the name to free space" },
-	{ OPTION_UID, 'U', "uid", "UID", "all clients of the user with this number" },
-	{ OPTION_NEWER_THAN, 'n', "newer-than", "VERSION", "accept only a version above this one" },
+	{ OPTION_UID, 'U', "uid", "UID", "all clients of the user with this number",
+	  "be the number of a user, 0 to 2^32 - 2" },
+	{ OPTION_NEWER_THAN, 'n', "newer-than", "VERSION", "accept only a version above this one",
+	  "be a version from 0 to 2^64 - 1" },
 	{ OPTION_CLIENTS, 'c', "clients", NULL, "list the clients and what they hold, too" },
 	{ OPTION_USERS, 'u', "users", NULL, "list the users and what they have, too" },
 	{ OPTION_USER, 0, "user", "NAME", "of this user, by name or uid" },
@@ -41,8 +47,10 @@ static const struct option_row rows[] = {
 	{ OPTION_EVERYTHING, 0, "everything", NULL, "delete all names" },
 	{ OPTION_CLEAN, 'C', "clean", NULL, "remove what killed daemons left in /dev/shm" },
 	{ OPTION_YES, 'y', "yes", NULL, "do not ask" },
-	{ OPTION_SOCKET, 's', "socket", "PATH", "connect to the daemon at this socket" },
-	{ OPTION_NAMESPACE, 'N', "namespace", "NAME", "use this namespace of the daemon" },
+	{ OPTION_SOCKET, 's', "socket", "PATH", "connect to the daemon at this socket",
+	  "be a path, not empty" },
+	{ OPTION_NAMESPACE, 'N', "namespace", "NAME", "use this namespace of the daemon",
+	  "be a name, not empty: the usual one is 'default'" },
 	{ OPTION_JSON, 'j', "json", NULL, "print one JSON object, with exact numbers" },
 	{ OPTION_HELP, 'h', "help", NULL, "print this help" },
 	{ OPTION_VERSION, 'V', "version", NULL, "print the version" },
@@ -66,135 +74,84 @@ void cli_options_help(FILE *out, unsigned which)
 	}
 }
 
-static int parse_timeout(struct cli *cli, const char *text)
-{
-	double seconds;
-	char *end;
-
-	if (!strcmp(text, "forever")) {
-		cli->timeout_ns = -1;
-		return CLI_OK;
-	}
-	seconds = strtod(text, &end);
-	if (end == text || *end || !isfinite(seconds) || seconds < 0 || seconds > 9e9)
-		return cli_fail(cli, CLI_USAGE,
-				"--timeout must be seconds from 0 to 9e9, or \"forever\", not '%s'",
-				text);
-	cli->timeout_ns = (int64_t)(seconds * 1e9 + 0.5);
-	return CLI_OK;
-}
-
-static int parse_ttl(struct cli *cli, const char *text)
-{
-	double seconds;
-	char *end;
-
-	seconds = strtod(text, &end);
-	cli->ttl_ns = end == text || *end || !(seconds > 0) || seconds > (double)TL_TTL_MAX / 1e9
-			      ? 0
-			      : (int64_t)(seconds * 1e9 + 0.5);
-	if (!cli->ttl_ns)
-		return cli_fail(cli, CLI_USAGE,
-				"--ttl must be seconds above 0, and up to 1e9, not '%s'", text);
-	return CLI_OK;
-}
-
-static int parse_device(struct cli *cli, const char *text)
-{
-	bool is_cpu = !strcmp(text, "cpu"), numbered = !strncmp(text, "cuda:", 5);
-	unsigned long id = 0;
-	char *end = NULL;
-
-	errno = 0;
-	if (numbered && text[5] >= '0' && text[5] <= '9')
-		id = strtoul(text + 5, &end, 10);
-	if (numbered ? !end || *end || errno || id > INT32_MAX
-		     : !is_cpu && strcmp(text, "cuda") != 0)
-		return cli_fail(cli, CLI_USAGE,
-				"--device must be cpu, cuda, or cuda: and a number, not '%s'",
-				text);
-	cli->device = (DLDevice){ is_cpu ? kDLCPU : kDLCUDA, (int32_t)id };
-	return CLI_OK;
-}
-
-static int parse_uid(struct cli *cli, const char *text)
-{
-	unsigned long uid;
-	char *end;
-
-	errno = 0;
-	uid = strtoul(text, &end, 10);
-	if (text[0] < '0' || text[0] > '9' || *end || errno || uid >= UINT32_MAX)
-		return cli_fail(cli, CLI_USAGE,
-				"--uid must be the number of a user, 0 to 2^32 - 2, not '%s'",
-				text);
-	cli->uid = (uint32_t)uid;
-	return CLI_OK;
-}
-
 uint32_t cli_lifetime(const struct cli *cli)
 {
 	return (cli->given & OPTION_OWNER_BOUND ? TL_LIFETIME_OWNER_BOUND : 0) |
 	       (cli->given & OPTION_EVICTABLE ? TL_LIFETIME_EVICTABLE : 0);
 }
 
-static int parse_version(struct cli *cli, const char *text)
+static bool parse_number(const char *text, uint64_t max, uint64_t *out)
 {
 	char *end;
 
 	errno = 0;
-	cli->newer_than = strtoull(text, &end, 10);
-	if (text[0] < '0' || text[0] > '9' || *end || errno)
-		return cli_fail(cli, CLI_USAGE,
-				"--newer-than must be a version from 0 to 2^64 - 1, not '%s'",
-				text);
-	return CLI_OK;
+	*out = strtoull(text, &end, 10);
+	return *text >= '0' && *text <= '9' && !*end && !errno && *out <= max;
 }
 
-static int take(struct cli *cli, const struct option_row *row, const char *value)
+static bool parse_seconds(const char *text, double max, int64_t *ns)
 {
-	cli->given |= row->bit;
-	switch (row->bit) {
+	char *end;
+	double seconds = strtod(text, &end);
+
+	if (end == text || *end || !(seconds >= 0) || seconds > max)
+		return false;
+	*ns = (int64_t)(seconds * 1e9 + 0.5);
+	return true;
+}
+
+static bool parse_device(const char *text, DLDevice *device)
+{
+	uint64_t id = 0;
+
+	device->device_type = !strcmp(text, "cpu") ? kDLCPU : kDLCUDA;
+	if (strcmp(text, "cpu") != 0 && strcmp(text, "cuda") != 0 &&
+	    (strncmp(text, "cuda:", 5) != 0 || !parse_number(text + 5, INT32_MAX, &id)))
+		return false;
+	device->device_id = (int32_t)id;
+	return true;
+}
+
+/* Returns whether @value is as the row says that it must be. */
+static bool take(struct cli *cli, unsigned bit, const char *value)
+{
+	uint64_t uid;
+	bool good;
+
+	switch (bit) {
 	case OPTION_SOCKET:
-		if (!*value)
-			return cli_fail(cli, CLI_USAGE, "--socket must be a path, not empty");
 		cli->socket = value;
-		return CLI_OK;
+		return *value;
 	case OPTION_NAMESPACE:
-		if (!*value)
-			return cli_fail(cli, CLI_USAGE,
-					"--namespace must be a name, not empty: the usual one "
-					"is 'default'");
 		cli->name_space = value;
-		return CLI_OK;
+		return *value;
 	case OPTION_OUTPUT:
 		cli->output = value;
-		return CLI_OK;
+		return true;
 	case OPTION_FORMAT:
 		cli->format = value;
-		return CLI_OK;
+		return true;
 	case OPTION_METADATA:
-		if (strlen(value) > TL_METADATA_MAX)
-			return cli_fail(cli, CLI_USAGE,
-					"--metadata must have at most %d bytes, not %zu",
-					TL_METADATA_MAX, strlen(value));
 		cli->metadata = value;
-		return CLI_OK;
+		return strlen(value) <= TL_METADATA_MAX;
 	case OPTION_USER:
 		cli->user = value;
-		return CLI_OK;
+		return true;
 	case OPTION_TIMEOUT:
-		return parse_timeout(cli, value);
+		cli->timeout_ns = -1;
+		return !strcmp(value, "forever") || parse_seconds(value, 9e9, &cli->timeout_ns);
 	case OPTION_NEWER_THAN:
-		return parse_version(cli, value);
+		return parse_number(value, UINT64_MAX, &cli->newer_than);
 	case OPTION_TTL:
-		return parse_ttl(cli, value);
+		return parse_seconds(value, (double)TL_TTL_MAX / 1e9, &cli->ttl_ns) && cli->ttl_ns;
 	case OPTION_DEVICE:
-		return parse_device(cli, value);
+		return parse_device(value, &cli->device);
 	case OPTION_UID:
-		return parse_uid(cli, value);
+		good = parse_number(value, UINT32_MAX - 1, &uid);
+		cli->uid = (uint32_t)uid;
+		return good;
 	default:
-		return CLI_OK;
+		return true;
 	}
 }
 
@@ -224,66 +181,55 @@ static void options_build(struct option *longs, char *letters)
 	*letters = '\0';
 }
 
-/*
- * Errors in options are printed as JSON too, so it is looked for before they are parsed. This is
- * done in a copy of @argv. getopt_long() permutes what it reads, and an option at the end that
- * lacks its argument would then stand before the command, and take it for its argument.
- */
-static bool look_for_json(int argc, char **argv, const char *letters, const struct option *longs)
+/* Returns the error in an option, which the caller frees, or NULL. */
+static char *option_handle(struct cli *cli, int c, const char *word)
 {
-	char **words = cli_need(calloc((size_t)argc + 1, sizeof(char *)));
-	const struct option_row *row;
-	bool found = false;
-	int c;
+	const struct option_row *row = find(c);
 
-	memcpy(words, argv, (size_t)argc * sizeof(char *));
-	while ((c = getopt_long(argc, words, letters, longs, NULL)) >= 0) {
-		row = find(c);
-		found |= row && row->bit == OPTION_JSON;
+	if (row) {
+		cli->given |= row->bit;
+		if (take(cli, row->bit, optarg))
+			return NULL;
+		if (row->bit & (OPTION_SOCKET | OPTION_NAMESPACE | OPTION_METADATA))
+			return cli_text("--%s must %s", row->name, row->must);
+		return cli_text("--%s must %s, not '%s'", row->name, row->must, optarg);
 	}
-	optind = 0; /* begin again */
-	free(words);
-	return found;
+	if (c == ':')
+		return cli_text("option '%s' needs an argument; see 'tensorlease --help'", word);
+	if (optopt >= LONG_BASE)
+		return cli_text("option '--%s' takes no argument; see 'tensorlease --help'",
+				rows[optopt - LONG_BASE].name);
+	if (optopt)
+		return cli_text("unknown option '-%c'; see 'tensorlease --help'", optopt);
+	return cli_text("unknown or ambiguous option '%s'; see 'tensorlease --help'", word);
 }
 
 int cli_options_parse(struct cli *cli, int argc, char **argv, const char **command)
 {
 	struct option longs[ROWS + 1];
-	char letters[2 * ROWS + 2];
-	int c, r;
+	char letters[2 * ROWS + 2], *first = NULL, *error;
+	int c, r = CLI_OK;
 
 	options_build(longs, letters);
 	opterr = 0;
 	unsetenv("POSIXLY_CORRECT"); /* with it no options could stand after the command */
-	cli->json = look_for_json(argc, argv, letters, longs);
 	while ((c = getopt_long(argc, argv, letters, longs, NULL)) >= 0) {
-		if (c == ':')
-			return cli_fail(cli, CLI_USAGE,
-					"option '%s' needs an argument; see 'tensorlease --help'",
-					argv[optind - 1]);
-		if (c == '?' && optopt >= LONG_BASE)
-			return cli_fail(cli, CLI_USAGE,
-					"option '--%s' takes no argument; see 'tensorlease --help'",
-					rows[optopt - LONG_BASE].name);
-		if (c == '?' && optopt)
-			return cli_fail(cli, CLI_USAGE,
-					"unknown option '-%c'; see 'tensorlease --help'", optopt);
-		if (c == '?')
-			return cli_fail(
-				cli, CLI_USAGE,
-				"unknown or ambiguous option '%s'; see 'tensorlease --help'",
-				argv[optind - 1]);
-		r = take(cli, find(c), optarg);
-		if (r)
-			return r;
+		error = option_handle(cli, c, argv[optind - 1]);
+		if (first)
+			free(error);
+		else
+			first = error;
 	}
-	cli->json = cli->given & OPTION_JSON;
+	cli->json = cli->given & OPTION_JSON; /* an error is printed as JSON too */
+	if (first)
+		r = cli_fail(cli, CLI_USAGE, "%s", first);
+	free(first);
 	*command = NULL;
 	if (optind < argc)
 		*command = argv[optind++];
 	cli->args = argv + optind;
 	cli->nargs = argc - optind;
-	return CLI_OK;
+	return r;
 }
 
 int cli_options_check(struct cli *cli, const char *command, unsigned allowed)
