@@ -6,10 +6,44 @@
 #include <string.h>
 #include <time.h>
 
+#include "cli/cli.h"
 #include "cli/format.h"
-#include "cli/out.h"
 #include "transfer/transfer.h"
 #include "util/text.h"
+
+void *cli_need(void *pointer)
+{
+	if (!pointer) {
+		fputs("tensorlease: out of memory\n", stderr);
+		exit(CLI_FAILURE);
+	}
+	return pointer;
+}
+
+void *cli_grow(void *rows, size_t count, size_t size)
+{
+	if (count & (count + 1)) /* it doubles at 0, 1, 3, 7, ... */
+		return rows;
+	return cli_need(reallocarray(rows, 2 * (count + 1), size));
+}
+
+__attribute__((format(printf, 1, 0))) char *cli_text_v(const char *format, va_list args)
+{
+	char *text;
+
+	return cli_need(vasprintf(&text, format, args) < 0 ? NULL : text);
+}
+
+char *cli_text(const char *format, ...)
+{
+	va_list args;
+	char *text;
+
+	va_start(args, format);
+	text = cli_text_v(format, args);
+	va_end(args);
+	return text;
+}
 
 enum { NS = 1000000000 };
 

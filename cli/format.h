@@ -2,6 +2,7 @@
 /* Formats numbers, types and foreign text. The caller frees the result. */
 #pragma once
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -9,6 +10,13 @@
 #include <tensorlease/tensorlease.h>
 
 enum { FORMAT_NUMBER = 40 };
+
+/* Returns @pointer, or ends the process if it is NULL. */
+void *cli_need(void *pointer);
+/* Returns @rows, an array of @count items, with space for one more. */
+void *cli_grow(void *rows, size_t count, size_t size);
+__attribute__((format(printf, 1, 2))) char *cli_text(const char *format, ...);
+char *cli_text_v(const char *format, va_list args);
 
 /* Returns "720x1280x3", or "scalar". */
 char *format_shape(const int64_t *shape, int ndim);

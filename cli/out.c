@@ -14,40 +14,6 @@
 #include "util/clock.h"
 #include "util/text.h"
 
-void *cli_need(void *pointer)
-{
-	if (!pointer) {
-		fputs("tensorlease: out of memory\n", stderr);
-		exit(CLI_FAILURE);
-	}
-	return pointer;
-}
-
-void *cli_grow(void *rows, size_t count, size_t size)
-{
-	if (count & (count + 1)) /* it doubles at 0, 1, 3, 7, ... */
-		return rows;
-	return cli_need(reallocarray(rows, 2 * (count + 1), size));
-}
-
-__attribute__((format(printf, 1, 0))) static char *text_v(const char *format, va_list args)
-{
-	char *text;
-
-	return cli_need(vasprintf(&text, format, args) < 0 ? NULL : text);
-}
-
-char *cli_text(const char *format, ...)
-{
-	va_list args;
-	char *text;
-
-	va_start(args, format);
-	text = text_v(format, args);
-	va_end(args);
-	return text;
-}
-
 /* ---- Errors ---- */
 
 static void warn_text(const char *text)
@@ -64,7 +30,7 @@ void cli_warn(const char *format, ...)
 	char *text;
 
 	va_start(args, format);
-	text = text_v(format, args);
+	text = cli_text_v(format, args);
 	va_end(args);
 	warn_text(text);
 	free(text);
@@ -77,7 +43,7 @@ int cli_fail(struct cli *cli, int code, const char *format, ...)
 	char *text;
 
 	va_start(args, format);
-	text = text_v(format, args);
+	text = cli_text_v(format, args);
 	va_end(args);
 	warn_text(text);
 	if (cli->json && !cli->data) {
@@ -262,7 +228,7 @@ void json_print(cJSON *object)
 
 __attribute__((format(printf, 1, 0))) static void print_v(const char *format, va_list args)
 {
-	char *text = text_v(format, args), *at = text, *shown;
+	char *text = cli_text_v(format, args), *at = text, *shown;
 
 	for (size_t n; *at; at += n) {
 		n = strcspn(at, "\t\n");

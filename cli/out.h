@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "cli/cli.h"
+#include "cli/format.h"
 
 /*
  * Prints an error on stderr and, with --json, on stdout as well. Returns @code, so that a command
@@ -35,12 +36,6 @@ int cli_code(int error);
 __attribute__((format(printf, 1, 2))) void cli_warn(const char *format, ...);
 /* Returns the text of the last library call that failed, or that of @error. */
 const char *cli_reason(int error);
-
-/* Returns @pointer, or ends the process if it is NULL. */
-void *cli_need(void *pointer);
-/* Returns @rows, an array of @count items, with space for one more. */
-void *cli_grow(void *rows, size_t count, size_t size);
-__attribute__((format(printf, 1, 2))) char *cli_text(const char *format, ...);
 
 /*
  * Prints @object and a newline on stdout, and frees it. Characters that must not be shown are
