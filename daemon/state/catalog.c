@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The catalog's memory. The object has its final size from the start, so that clients map it once;
- * each array is allocated in steps as it grows, always before it is written: a full tmpfs is an
- * error here, never a SIGBUS. Loop thread only.
+ * The catalog's memory. The object has its final size from the start, so that clients map it once.
+ * Each array is allocated in steps, always before it is written, so a full tmpfs is an error here
+ * and never a SIGBUS. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -67,7 +67,7 @@ static uint32_t queue_take(struct catalog_queue *q)
 	return number;
 }
 
-/* Returns how many there were, at most @most. */
+/* Wakes sleepers on @word, at most @most. Returns how many it woke. */
 static unsigned futex_wake(const _Atomic uint32_t *word, unsigned most)
 {
 	long woken = syscall(SYS_futex, word, FUTEX_WAKE, most, NULL, NULL, 0);
@@ -145,12 +145,13 @@ bool catalog_wake_step(struct catalog *cat)
 	while (budget && catalog_waking(cat))
 		wake_number(cat, queue_take(&cat->waking), &budget);
 	list_del(&cat->waker);
-	if (catalog_waking(cat)) /* after the others */
+	if (catalog_waking(cat)) /* behind the other catalogs */
 		list_add_tail(cat->wakers, &cat->waker);
 	return catalog_waking(cat);
 }
 
-/* Notes no change: a reader finds the change noted WATCH_CHANGES before, which does no harm. */
+/* Ends each sleep on a watch without noting a change. A reader then finds the change that was noted
+ * WATCH_CHANGES before, and does no harm by looking at that name again. */
 static void watches_end(struct catalog_watch *watches)
 {
 	for (unsigned i = 0; i < CATALOG_WATCHES; i++) {
@@ -301,7 +302,7 @@ static int catalog_map(struct catalog *cat, const struct catalog_header *plan)
 
 /* ---- facts ---------------------------------------------------------------------------------- */
 
-/* Plans where the facts of each array lie. Returns the size of all. */
+/* Plans where the facts of each array lie. Returns the size of all facts together. */
 static uint64_t facts_plan(struct catalog *cat, struct catalog_array *arrays[FACTS_ARRAYS])
 {
 	uint64_t at = page_round(sizeof(struct facts_header));
@@ -311,7 +312,7 @@ static uint64_t facts_plan(struct catalog *cat, struct catalog_array *arrays[FAC
 	arrays[FACTS_ROWS] = &cat->rows;
 	arrays[FACTS_SEGMENTS] = &cat->segments;
 	arrays[FACTS_CHUNKS] = &cat->chunks;
-	arrays[FACTS_MEMBERS] = &cat->members; /* never taken, but they have memory */
+	arrays[FACTS_MEMBERS] = &cat->members; /* never taken, but its entries get memory */
 	arrays[FACTS_CLAIMS] = &cat->claims;
 	cat->clients.fact_size = sizeof(struct client_fact);
 	cat->rows.fact_size = sizeof(struct row_fact);
@@ -340,8 +341,8 @@ static int facts_map(struct catalog *cat, struct catalog_array *const arrays[FAC
 	return 0;
 }
 
-/* The bytes that the facts take of as many entries as fit into the first @bytes of the array. Its
- * last page may have space for more than array->max. */
+/* The size of the facts of all entries that fit into the first @bytes of the array. The array's
+ * last page may have space for more than array->max entries. */
 static uint64_t facts_bytes(const struct catalog_array *array, uint64_t bytes)
 {
 	uint64_t n = bytes / array->entry_size;
@@ -440,7 +441,7 @@ static int arrays_map(struct catalog *cat)
 		r = array_map(cat, &cat->chunks);
 	if (!r)
 		r = array_map(cat, &cat->claims);
-	if (!r) /* no entry of it is free or taken */
+	if (!r) /* its entries are used by slot: none is ever free or taken */
 		cat->members.base = (unsigned char *)cat->header + cat->members.offset;
 	return r ? r : queue_init(cat);
 }
@@ -624,7 +625,8 @@ void catalog_collect(struct catalog_array *array, bool (*used)(const void *conte
 {
 	array->free = CATALOG_NONE;
 	array->in_use = array->high;
-	for (uint32_t i = array->high; i--;) { /* so that the lowest comes first */
+	for (uint32_t i = array->high; i--;) { /* downwards, so that the lowest free entry comes
+						  first */
 		if (!used(context, i))
 			catalog_give(array, i);
 	}
@@ -632,8 +634,8 @@ void catalog_collect(struct catalog_array *array, bool (*used)(const void *conte
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-/* Every name that was ever used, as far as the object has memory: each has been written. Holes are
- * skipped, since looking at one would allocate it. */
+/* Changes and wakes the versions of all names that were ever used. Those have been written, so they
+ * have memory. Holes of the object are skipped, since looking at one would allocate it. */
 static void names_end(int fd, struct catalog_name *names, off_t from, off_t to)
 {
 	off_t at = from, end;
@@ -651,8 +653,9 @@ static void names_end(int fd, struct catalog_name *names, off_t from, off_t to)
 	}
 }
 
-/* Clients look at their word after each lease they take; sleepers look when they wake. @h is a copy
- * whose arrays lie in the object. */
+/* Tells all clients that their daemon has ended. They look at their word after each lease that they
+ * take, and sleepers look at it when they wake. @h is the header or a copy of it; the arrays lie in
+ * @map. */
 static void clients_end(int fd, void *map, const struct catalog_header *h)
 {
 	_Atomic uint64_t *words = (void *)((char *)map + h->off_clients);
@@ -699,7 +702,7 @@ static bool array_fits(uint64_t offset, uint64_t n, size_t entry_size, off_t siz
 	       n <= ((uint64_t)size - offset) / entry_size;
 }
 
-/* The header's offsets are trusted only within the object. */
+/* The header's offsets are trusted only as far as the arrays lie within the object. */
 static void foreign_end(int fd, void *map, off_t size)
 {
 	const struct catalog_header h = *(const struct catalog_header *)map;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shared tables: their memory, their entries, and waking those who wait on them. */
+/* The catalog: the shared-memory tables that the daemon writes and every client maps read-only.
+ * This file manages their memory, allocates the entries of the arrays and wakes those who wait for
+ * a change. The files above it write the contents of the entries. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,19 +13,13 @@
 #include "daemon/store/account.h"
 #include "proto/catalog_layout.h"
 
-/*
- * The catalog: the shared-memory table that the daemon writes and every client maps read-only. This
- * file manages its memory and allocates the entries of its arrays. The files above it write the
- * contents of the entries.
- */
-
 enum { CATALOG_E_FULL = 1, CATALOG_E_STRANGE };
 
 /* One array of the catalog. The lowest entries are used first, so that only entries that were ever
  * used take memory. */
 struct catalog_array {
 	unsigned char *base;
-	uint64_t offset; /* in the object; 0: there are only facts */
+	uint64_t offset; /* of the array in the object; 0: the array has only facts */
 	size_t entry_size;
 	uint64_t allocated; /* bytes from the start of the array */
 	uint32_t max;
@@ -59,18 +55,19 @@ struct catalog {
 	struct catalog_wake *wakes;
 	struct catalog_watch *watches;
 	struct catalog_queue waking;
-	struct list waker;   /* in *wakers while that is not empty */
+	struct list waker;   /* in *wakers while `waking` is not empty */
 	struct list *wakers; /* outlives us */
 	struct catalog_array clients, names, rows, segments, chunks, members, claims;
 	uint32_t chunks_reserved;
-	struct pool pools[SHARE_CONNECTIONS]; /* of its entries; files above charge accounts */
+	struct pool pools[SHARE_CONNECTIONS]; /* shares of its entries, which the files above charge
+						 to accounts */
 };
 
 struct catalog_limits {
 	uint32_t max_tensors;
 	uint32_t max_clients;
 	uint64_t capacity;
-	uint64_t versions;	   /* names begin above it */
+	uint64_t versions;	   /* the versions of names begin above this one */
 	struct accounts *accounts; /* of the namespace */
 	struct list *wakers;	   /* of struct catalog: those with sleepers to wake */
 	bool facts;		   /* a keeper keeps the facts for the next daemon */
@@ -101,7 +98,7 @@ void catalog_deinit(struct catalog *cat);
 /* Tells the clients of a dead instance that it has ended, whatever state its catalog is in. */
 void catalog_end_foreign(uint64_t instance);
 
-/* True if it has no clients, and no row of it was ever used. */
+/* True if the catalog has no clients, and no row of it was ever used. */
 static inline bool catalog_is_unused(const struct catalog_header *h)
 {
 	return !h->clients && !h->slots_high;
@@ -138,7 +135,7 @@ static inline struct row_fact *catalog_row_fact(const struct catalog *cat, uint3
 	return cat->facts ? (struct row_fact *)cat->rows.facts + slot : NULL;
 }
 
-/* To be called before the row becomes FREE. */
+/* Clears the checksum of the published row. To be called before the row becomes FREE. */
 static inline void catalog_row_unsum(const struct catalog *cat, uint32_t slot)
 {
 	if (cat->facts)
@@ -160,7 +157,7 @@ static inline struct claim_fact *catalog_claim_fact(const struct catalog *cat, u
 	return (struct claim_fact *)cat->claims.facts + index;
 }
 
-/* catalog_reach() must have given the entry memory. */
+/* The member's entry of a slot. catalog_reach() must have given it memory. */
 static inline struct catalog_member *catalog_member(const struct catalog *cat, uint32_t slot)
 {
 	return (struct catalog_member *)(void *)cat->members.base + slot;
@@ -169,7 +166,8 @@ static inline struct catalog_member *catalog_member(const struct catalog *cat, u
 /* Takes an entry. Returns CATALOG_E_FULL if all are taken, -ENOSPC if /dev/shm is full. */
 int catalog_take(struct catalog *cat, struct catalog_array *array, uint32_t *index);
 void catalog_give(struct catalog_array *array, uint32_t index);
-/* Makes sure that the next @more calls of catalog_take() do not fail. Fails as that does. */
+/* Makes sure that the next @more calls of catalog_take() do not fail. Fails as catalog_take()
+ * does. */
 int catalog_prepare(struct catalog *cat, struct catalog_array *array, uint32_t more);
 
 /* Wakes all sleepers on words of this catalog, without noting that anything came. */
@@ -179,7 +177,7 @@ int catalog_reach(struct catalog *cat, struct catalog_array *array, uint32_t ind
 
 /* Waking. A wake takes time for each sleeper, and other users may have thousands of them. So each
  * turn has a budget of wakes, and catalog_wake_step() does the rest later. */
-enum { CATALOG_WAKE_BUDGET = 8 }; /* sleepers, and words that have none */
+enum { CATALOG_WAKE_BUDGET = 8 }; /* sleepers, and words without sleepers */
 
 /* Wakes those waiting for a newer version of the name. With @came, the name meant nothing before,
  * and those waiting for a name to appear are woken too. */
@@ -187,7 +185,7 @@ void catalog_wake(struct catalog *cat, uint32_t name, bool came, unsigned *budge
 /* Wakes the sleepers on that watch, at once or later. */
 void catalog_wake_watch(struct catalog *cat, uint32_t watch, unsigned *budget);
 void catalog_wake_watch_later(struct catalog *cat, uint32_t watch);
-/* Wakes some of the remaining sleepers. False: there were no more. */
+/* Wakes some of the remaining sleepers. False: none are left. */
 bool catalog_wake_step(struct catalog *cat);
 
 static inline bool catalog_waking(const struct catalog *cat)
@@ -245,8 +243,8 @@ enum state_outcome {
 };
 
 /*
- * Large zeroed tables, of which only the part in use takes memory. Helpers have none: as long as
- * one had them, each page that we write would be copied first.
+ * Large zeroed tables, of which only the part in use takes memory. Helper processes do not inherit
+ * them: while one had them, each page that we write would be copied first.
  */
 
 static inline void *table_new(size_t count, size_t size)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks; see catalog.h. Loop thread only. */
+/* Chunks: sets them aside, writes and reads chains of them; see catalog.h. Loop thread only. */
 #include <assert.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Claims on names; see publish.h. */
+/* Claims on names; see claim.h. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,14 +11,15 @@
 enum { BUCKETS = 1024 };
 
 struct claim {
-	struct list link;      /* in its bucket; a wait is in the claim's queue; else in none */
+	struct list link; /* a claim: in its bucket; a wait: in its claim's queue; else in none */
 	struct list of_client; /* in client.claims */
-	struct list queue;     /* of struct claim: in a bucket, the waits for it */
+	struct list queue;     /* of struct claim: in a bucket, the waits for this claim */
 	struct state *state;   /* outlives us */
 	struct client *client;
 	struct notice *notice; /* the answer; NULL: it was given */
 	struct charge charge;
-	uint32_t fact;	 /* its entry, which counts once its client has the claim; CATALOG_NONE */
+	uint32_t fact;	 /* its entry in the facts, which counts once its client has the claim;
+			    CATALOG_NONE */
 	uint32_t id;	 /* the client's number for it */
 	uint32_t serial; /* of the request to answer */
 	uint32_t hash;
@@ -151,7 +152,8 @@ static bool is_published(const struct state *st, const struct name_key *name)
 	return ref;
 }
 
-/* True if the client repeats its request after a restart, and the dead daemon granted it. */
+/* True if the client repeats, after a restart, its request for a claim that the dead daemon
+ * granted. */
 static bool is_repeated(const struct claim *holder, const struct client *c, uint32_t again)
 {
 	return holder && again && holder->client == c && holder->id == again;
@@ -220,12 +222,13 @@ static void claim_pass(struct state *st, struct claim *claim)
 	claim_answer(st->common, next, WIRE_CLAIM_YOURS);
 }
 
-/* A wait still has its notice, a granted claim has none. */
+/* Ends a claim or a wait. A wait still has its notice, a granted claim has none. */
 static void claim_give_up(struct state *st, struct claim *claim)
 {
 	if (!claim->notice) {
 		list_del(&claim->link);
-		if (claim->fact != CATALOG_NONE) /* two clients never have one name */
+		if (claim->fact != CATALOG_NONE) /* before the claim is passed on: two clients never
+						    have one name */
 			survive_claim_ended(&st->catalog, claim->fact);
 		claim_pass(st, claim);
 	}

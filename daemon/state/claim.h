@@ -19,8 +19,8 @@ struct claim_request {
 };
 
 /*
- * Claims that name for @c. *@what is WIRE_CLAIM_*, or 0 if the client has to wait. Returns
- * STATE_E_CLAIMS if it has too many, STATE_E_NOTICES, -ENOMEM, -ENOSPC, or an outcome of
+ * Claims @name for @c. *@what is WIRE_CLAIM_*, or 0 if the client has to wait. Returns
+ * STATE_E_CLAIMS if @c has too many, STATE_E_NOTICES, -ENOMEM, -ENOSPC, or an outcome of
  * account_take().
  */
 int claim_new(struct state *st, struct client *c, const struct name_key *name,
@@ -28,9 +28,9 @@ int claim_new(struct state *st, struct client *c, const struct name_key *name,
 /* Gives up the client's claim with that serial or, if @serial is 0, its claim on @name. Does
  * nothing if there is none. */
 void claim_end(struct state *st, struct client *c, uint32_t serial, const struct name_key *name);
-/* The client ends. */
+/* Ends all claims and waits of a client that ends. */
 void claims_leave(struct state *st, struct client *c);
-/* The name with that index was published. */
+/* To be called when the name with that index was published: ends the claim on it. */
 void claims_published(struct state *st, uint32_t name);
 /* Answers up to @n waiting clients whose names were published. True: there are more. */
 bool claims_go(struct common *common, unsigned n);

@@ -1,5 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client's word, its ledger and its notices. */
+/*
+ * A client's word in the catalog, its ledger, which we map read-only, and its notices.
+ *
+ * The ledger tells more than the socket does. A process that takes leases has it mapped writable,
+ * and the kernel knows whether any process has, since F_SEAL_WRITE can only be added if none does.
+ * The mapping goes with the process, whether that exits, is killed or calls exec, and it goes
+ * before the process's descriptors do. A client that lies about this harms only itself:
+ * extent_large() in tensor.c protects others when memory changes hands. Loop thread only.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,16 +25,6 @@
 #include "util/cleanup.h"
 #include "util/fault.h"
 #include "util/fd.h"
-
-/*
- * Clients: identity, and the ledger that we map read-only.
- *
- * The ledger tells more than the socket does. A process that takes leases has it mapped writable,
- * and the kernel knows whether any process has, since F_SEAL_WRITE can only be added if none does.
- * The mapping goes with the process, whether that exits, is killed or calls exec, and it goes
- * before the process's descriptors do. A client that lies about this harms only itself:
- * extent_large() in tensor.c protects others when memory changes hands. Loop thread only.
- */
 
 /* The file system of memfds. Memfds on huge pages are on another one, and could fault for want of a
  * page. */
@@ -103,12 +101,12 @@ static const char *ledger_check(int fd, uint64_t size, bool adopted)
 		return "the ledger is not a memfd of ordinary pages";
 	if ((have & LEDGER_SEALS) != LEDGER_SEALS)
 		return "the ledger is not sealed against shrinking, growing and new writers";
-	/* A client may add this seal later, but must not keep its daemon from being followed. */
+	/* A client may add this seal later. That must not keep the next daemon from adopting it. */
 	if ((have & F_SEAL_SEAL && !adopted) || (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
 		return "the ledger is sealed against sealing, or its descriptor is not for writing";
 	if ((uint64_t)st.st_size != size)
 		return "the ledger's size is not what it says";
-	/* we may be the last to close it, and freeing pages takes time */
+	/* we may be the last to close the ledger, and freeing pages takes time */
 	blocks = (uint64_t)st.st_blocks * 512;
 	if (blocks > size && blocks - size >= (uint64_t)st.st_blksize)
 		return "the ledger has pages beyond its end";
@@ -116,9 +114,10 @@ static const char *ledger_check(int fd, uint64_t size, bool adopted)
 }
 
 /*
- * NULL: errno says why; see is_refused(). Before Linux 6.7 any mapping of a writable descriptor
- * counts as one that may write. ledger_is_mapped() would find ours, so we map a read-only
- * descriptor. The client may have a lease on the file (F_SETLEASE), for which open() would wait.
+ * Returns NULL with errno if the ledger cannot be mapped; see is_refused(). Before Linux 6.7 any
+ * mapping of a writable descriptor counts as one that may write. ledger_is_mapped() would find
+ * ours, so we map a read-only descriptor. The client may have a lease on the file (F_SETLEASE), for
+ * which open() would wait.
  */
 static const struct ledger *ledger_map(int fd, uint64_t size)
 {
@@ -143,8 +142,8 @@ static bool is_refused(int error)
 	return error == EACCES || error == EWOULDBLOCK;
 }
 
-/* The inode of a ledger that was checked; all memfds of ordinary pages are on one file system.
- * 0: it cannot be examined. */
+/* The inode of a ledger that was checked. It identifies the ledger, since all memfds of ordinary
+ * pages are on one file system. 0: it cannot be examined. */
 static uint64_t ledger_inode(int fd)
 {
 	struct stat st;
@@ -152,8 +151,8 @@ static uint64_t ledger_inode(int fd)
 	return fstat(fd, &st) ? 0 : st.st_ino;
 }
 
-/* True if a connection, of any namespace, has handed in the same memfd. It would be mapped as long
- * as either lives. */
+/* True if a connection, of any namespace, has handed in the same memfd. The ledger would stay
+ * mapped as long as either client lives. */
 static bool ledger_is_taken(struct common *sh, uint64_t inode)
 {
 	const struct client *c;
@@ -269,7 +268,7 @@ void client_unmap_ledger(struct client *c)
 	c->ledger = NULL;
 }
 
-/* A NULL mapping counts as holding everything: client_leases_on(). */
+/* If the mapping fails, the client counts as holding everything: client_leases_on(). */
 void client_map_ledger(struct client *c)
 {
 	c->ledger = ledger_map(c->ledger_fd, c->ledger_size);
@@ -290,7 +289,7 @@ void client_drop_ledger(struct client *c, struct state *st)
 	client_unmap_ledger(c);
 	free(c->pages);
 	c->pages = NULL;
-	/* it may have many pages, and ours may be the last descriptor */
+	/* freeing its pages takes time, and ours may be the last descriptor */
 	closer_take(&st->common->closer, take_fd(&c->ledger_fd),
 		    c->account ? account_top(c->account) : NULL);
 }
@@ -366,8 +365,8 @@ uint64_t client_last_use(const struct client *c, uint32_t slot, uint64_t now)
 	return (int32_t)((uint32_t)now - used) < 0 ? now : now - ((uint32_t)now - used);
 }
 
-/* Skips the slots of a page that exists and has no leases: most of a large ledger, when adoption
- * reads those of all clients. ORDER: as in client_leases_on(). */
+/* Skips the slots of a page that exists but shows no leases. At adoption, which reads the ledgers
+ * of all clients, most pages of a large ledger are like that. ORDER: as in client_leases_on(). */
 static void unleased_pass(const struct client *c, uint32_t high, uint32_t *slot, unsigned *budget)
 {
 	const _Atomic uint32_t *held = ledger_held(c->ledger, c->ledger_slots);
@@ -456,7 +455,7 @@ bool client_sum(const struct client *c, const struct state *st, struct client_su
 	return !budget;
 }
 
-/* Notices to clients; see client.h. Loop thread only. */
+/* ---- notices; see client.h ------------------------------------------------------------------- */
 
 int notice_new(struct notice **np, struct client *c)
 {
@@ -475,7 +474,8 @@ int notice_new(struct notice **np, struct client *c)
 	return 0;
 }
 
-/* A user's clients together hold as much of our memory as one may. */
+/* Counts the due notices of a user: all clients of a user together may have as many as one client
+ * may have. */
 static void count_due(struct notice *n, bool due)
 {
 	account_top(n->client->account)->notices += (unsigned)due - (unsigned)n->due;

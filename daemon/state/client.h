@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a namespace knows of a client, from its first message to the steps of its end. */
+/*
+ * Clients: the state's side of a connection, with the ledger in which the client counts its leases.
+ * A struct client is embedded in the peer that serve/ keeps. client.c has the ledger and the
+ * notices, holding.c the segments that a client has mapped, client_end.c the end of a connection.
+ */
 #pragma once
 
 #include "daemon/state/state.h"
 #include "proto/ledger_layout.h"
 #include "proto/wire.h"
-
-/*
- * Clients: the state's side of a connection, with the ledger in which the client counts its leases.
- * A struct client is embedded in the peer that serve/ keeps. client.h handles the end of a
- * connection.
- */
 
 enum {
 	CLIENT_DRAFTS_MAX = 1024,
@@ -35,7 +33,7 @@ struct client {
 	uint32_t ledger_slots;
 	int ledger_fd;		 /* -1 before LEDGER */
 	uint64_t ledger_inode;	 /* of the memfd: no two clients have the same */
-	struct list ledger_link; /* in shared.ledgers */
+	struct list ledger_link; /* in common.ledgers */
 	bool ended;		 /* takes no more leases */
 
 	/* holding.c, lease.c: */
@@ -44,17 +42,19 @@ struct client {
 	uint32_t holding_count;
 
 	/* tensor.c: */
-	/* segments for small tensors that it writes, by writer_link: the empty ones, and before
-	 * them those that may have n free units in a row, by the number of bits of n */
+	/* Segments for small tensors that it writes, by writer_link. The last list has the empty
+	 * ones. The lists before it have those that may have n free units in a row, by the number
+	 * of bits of n. */
 	struct list small[SMALL_EMPTY + 1];
 	struct list large;	/* segments for large tensors that it has mapped writable */
 	uint64_t small_next;	/* size of its next segment for small tensors */
 	struct list prefetched; /* of struct tensor, by link: drafts that may be taken back */
 	struct list doubted; /* of struct tensor, by link: drafts that the client may not know of */
 	struct list prefetching; /* in state.prefetching while there are any */
-	uint32_t drafts;	 /* how many, including those being made, and members */
-	uint32_t members;	 /* of groups that are not published; drafts with a name */
-	uint32_t draft_head;	 /* a slot in the ring, or CATALOG_NONE */
+	uint32_t drafts;	 /* how many drafts, including those being made, and members */
+	uint32_t members;    /* of these: members of groups that are not published, which have names
+				already */
+	uint32_t draft_head; /* a slot in the circular list of its drafts, or CATALOG_NONE */
 
 	/* client.c, export.c: */
 	struct list exports;	  /* segments on devices that it exported, by writer_link */
@@ -62,7 +62,7 @@ struct client {
 	struct list imports;	  /* of struct device_import, by client_link */
 	struct list placed;	  /* of struct notice, by link: FREED of its tensors, not due yet */
 	struct list notices;	  /* of struct notice, by link: due, and not sent yet */
-	struct list notified;	  /* in state.notified */
+	struct list notified;	  /* in common.notified */
 	uint32_t import_count, notice_count;
 
 	struct list claimed; /* of struct claim, by of_client */
@@ -109,8 +109,8 @@ struct client {
 			END_GIVES,  /* nobody has: gives back all that is left */
 		} stage;
 		uint32_t slot;	/* the next slot of the ledger */
-		uint32_t pages; /* of the ledger, read for lifetime_remember() */
-		bool around;	/* slots from 0 on are being scanned */
+		uint32_t pages; /* pages of the ledger that lifetime_remember() has read */
+		bool around;	/* the scan has passed the last slot and gone on at slot 0 */
 	} end;
 };
 
@@ -144,7 +144,7 @@ int client_adopt(struct client *c, struct state *st, uint32_t index, const struc
 void client_end_leases(struct client *c, struct state *st);
 /*
  * True if any process has the ledger mapped. If not, nobody uses what its client held. Our own
- * mapping counts, so call client_unmap_ledger() before; until client_map_ledger() the client counts
+ * mapping counts, so call client_unmap_ledger() first; until client_map_ledger() the client counts
  * as holding everything. The call takes long if the ledger has pinned pages, since the kernel waits
  * for them. Any thread.
  */
@@ -152,7 +152,7 @@ bool ledger_is_mapped(int fd_peek);
 void client_unmap_ledger(struct client *c);
 void client_map_ledger(struct client *c);
 /* Makes the leases of @c count for nothing. The caller handles the rows that were parked there
- * (lease_leave()). */
+ * (lease_rescan()). */
 void client_drop_ledger(struct client *c, struct state *st);
 
 /* The number of leases on @slot that the ledger of @c counts, whatever state the slot is in. */
@@ -168,8 +168,8 @@ uint64_t client_last_use(const struct client *c, uint32_t slot, uint64_t now);
  */
 bool client_next_held(const struct client *c, const struct state *st, uint32_t *slot,
 		      unsigned *budget, uint32_t *leases);
-/* Moves *@segment to the next index, itself included, below @segments, that @c has mapped by its
- * ledger, in that *@generation. */
+/* Moves *@segment to the next index, itself included and below @segments, that the ledger of @c
+ * shows as mapped. *@generation is the segment's generation there. False: there is none. */
 bool client_next_mapped(const struct client *c, uint32_t segments, uint32_t *segment,
 			uint32_t *generation);
 
@@ -177,7 +177,8 @@ struct client_sums {
 	uint64_t leases, tensors, bytes;
 	uint32_t slot; /* slots below this have been counted */
 };
-/* Adds to @sums, which is zero at first, by that many looks. True: there is more to count. */
+/* Adds the leases of @c to @sums, which is zero at first, by about @budget looks. True: there is
+ * more to count. */
 bool client_sum(const struct client *c, const struct state *st, struct client_sums *sums,
 		unsigned budget);
 
@@ -190,7 +191,7 @@ bool client_sum(const struct client *c, const struct state *st, struct client_su
 struct notice {
 	struct list link; /* in client.placed until it is due, then in client.notices */
 	struct client *client;
-	uint32_t slot; /* in client.placed: of a tensor whose end it tells */
+	uint32_t slot; /* in client.placed: the slot of the tensor whose end the notice tells */
 	bool due;
 	union {
 		struct wire_header header;
@@ -201,10 +202,11 @@ struct notice {
 	} message;
 };
 
-/* STATE_E_NOTICES: the client has too many, or too many of its user wait to be sent. -ENOMEM. */
+/* Makes a notice to @c. STATE_E_NOTICES: @c has too many, or too many of its user wait to be sent.
+ * -ENOMEM. */
 int notice_new(struct notice **np, struct client *c);
 struct notice *notice_free(struct notice *n);
-/* Queues the notice for its client, and the client in shared->notified, for serve/ to send it. */
+/* Queues the notice for its client, and the client in common->notified, for serve/ to send it. */
 void notice_due(struct common *common, struct notice *n);
 
 /* Takes a notice that is part of something else out of its list. */
@@ -230,10 +232,11 @@ struct holding {
 	uint32_t rows;		      /* RETIRED rows that stand here: their tensor.at is this */
 };
 
-/* @c holds @seg (NULL: tensors without a segment) from now on. Does nothing if it does already.
- * -ENOMEM, or an outcome of account_take(). */
+/* Makes @c a holder of @seg (NULL: of tensors without a segment). Does nothing if it is one
+ * already. -ENOMEM, or an outcome of account_take(). */
 int holding_make(struct state *st, struct client *c, struct segment *seg);
-/* The same for a holding that a ledger shows at adoption, as account_adopt_stated(). */
+/* Like holding_make(), for a holding that a ledger shows at adoption. Charges it by
+ * account_adopt_stated(). */
 int holding_adopt(struct state *st, struct client *c, struct segment *seg);
 /* Ends *@budget holdings of @c. Rows that stand at them stay there until they move on. True: @c
  * holds nothing any more. */
@@ -256,8 +259,8 @@ void holding_left(struct holding *h);
  * charged to its account, and shows in the catalog.
  */
 
-/* The client has unmapped a segment that it could write. It is taken for one without a writer,
- * until the client gets a draft there again, with a descriptor. */
+/* The client has unmapped a segment that it could write. The segment counts as one without a
+ * writer, until the client gets a draft there again, with a descriptor. */
 void client_lets_go(struct state *st, struct client *c, uint32_t segment, uint32_t generation);
 
 /* The connection is over: @c takes no more leases (D1). Its end goes on with client_end_step(). */
@@ -270,7 +273,7 @@ enum client_left {
 	CLIENT_OVER,	 /* everything is given back */
 };
 
-/* Continues the end of @c, by some @budget. */
+/* Goes on with the end of @c, for about @budget looks at rows. */
 enum client_left client_end_step(struct client *c, struct state *st, unsigned budget);
 /*
  * To be called after CLIENT_LOOK, or for an orphan. A process may keep reading and writing the

@@ -7,10 +7,10 @@
  * we dropped it. So nothing is given back before nobody maps its ledger any more
  * (ledger_is_mapped()).
  *
- * Each of these is a list that gets shorter by whole entries, or a cursor in the ledger. So between
- * two steps the rest is as it was before the end began, and an end that begins anew goes on from
- * there. Nothing is added to an emptied list, since the client sends no messages any more. Loop
- * thread only.
+ * Each part of the end is a list that gets shorter by whole entries, or a cursor in the ledger. So
+ * between two steps the rest is as it was before the end began, and an end that begins anew goes on
+ * from there. Nothing is added to an emptied list, since the client sends no messages any more.
+ * Loop thread only.
  */
 #include <limits.h>
 
@@ -36,7 +36,8 @@ static bool drafts_leave(struct client *c, struct state *st, unsigned *budget)
 	return c->draft_head == CATALOG_NONE;
 }
 
-/* Ends a segment for small tensors, or a sealed one, with its writer. Others stay for its user. */
+/* Takes the segment from its writer. If it is empty and for small tensors or sealed, it ends with
+ * its writer. Others stay for the writer's user. */
 static void segment_leave(struct segment *seg, bool reuse)
 {
 	list_del(&seg->writer_link);
@@ -107,9 +108,9 @@ static void client_finish(struct client *c, struct state *st)
 }
 
 /*
- * Looks for a lease in the ledger, from the last one found once around. An orphan takes no new
- * leases (D1): a counter that was 0 stays 0, except for gets that lose their race. So slots before
- * the cursor need no second look.
+ * Looks for a lease in the ledger, beginning where one was found last and going once around. An
+ * orphan takes no new leases (D1): a counter that was 0 stays 0, except for gets that lose their
+ * race. So slots before the cursor need no second look.
  */
 static enum client_left orphan_scan(struct client *c, struct state *st, unsigned budget)
 {

@@ -13,14 +13,12 @@ struct keeper_link;
 
 struct common {
 	struct accounts accounts;
-	struct pool pools[SHARE_DEVICE]; /* those outside of namespaces: from SHARE_CONNECTIONS on
-					  */
+	struct pool pools[SHARE_DEVICE]; /* shares outside namespaces: from SHARE_CONNECTIONS on */
 	struct closer closer; /* for sockets of clients, and descriptors that they sent */
 	struct segment_store store;
 	struct device_table devices;
-	struct list ledgers;  /* of struct client, by ledger_link: they have one */
-	struct list notified; /* of struct client: they have notices that serve/ has not looked at
-				 yet */
+	struct list ledgers;  /* of struct client, by ledger_link: clients with a ledger */
+	struct list notified; /* of struct client: with notices that serve/ has not looked at yet */
 	struct list claims_over; /* of struct claim: waits whose names were published */
 	struct list changed;	 /* of struct segments: their numbers are to be published */
 	/* namespaces with work of that kind: */
@@ -36,9 +34,7 @@ struct common {
 	uint64_t warm_ns;     /* how long segments are kept warm */
 	const char *capacity_option; /* what sets the daemon's capacity, for error texts */
 	uint32_t uid;		     /* ours */
-	struct keeper_link *keeper;  /* keeps descriptors for the next daemon; NULL: there is no
-				      * keeper
-				      */
+	struct keeper_link *keeper; /* keeps descriptors for the next daemon; NULL: there is none */
 };
 
 struct common_limits {

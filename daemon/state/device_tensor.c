@@ -55,7 +55,7 @@ static int row_new(struct state *st, struct client *c, const struct tensor_descr
 	return r;
 }
 
-/* The same, and the notice of its end. */
+/* Does what row_new() does, and makes the notice of the tensor's end. */
 static int place_new(struct state *st, struct client *c, const struct tensor_description *d,
 		     uint32_t *slot, uint32_t *name)
 {
@@ -138,7 +138,7 @@ int device_member(struct state *st, struct client *c, uint64_t ref, const struct
 	int r;
 
 	if (group_was_published(st, c, ref)) {
-		*member = 0; /* asked for again: group_begin() */
+		*member = 0; /* the group is published already, and the request only repeated */
 		return 0;
 	}
 	if (!seg)
@@ -185,8 +185,8 @@ static const char *link_check(const struct state *st, uint32_t from)
 	}
 }
 
-/* The producer's notice of the end of @from tells that of both. There is none if the producer has
- * ended. */
+/* The producer's notice of the end of @from reports the end of both. There is none if the producer
+ * has ended. */
 static void link_share(struct state *st, uint32_t slot, uint32_t from)
 {
 	struct tensor *t = &st->tensors[slot], *f = &st->tensors[from];

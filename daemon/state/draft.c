@@ -60,7 +60,7 @@ int tensor_adopt(struct state *st, struct account *account, uint32_t slot, uint3
 	return r ? r : account_adopt(account, &st->catalog.pools[SHARE_CHUNKS], chunks);
 }
 
-/* Sets aside again the chunks that its commit may need. */
+/* Sets aside again the chunks that the commit of an adopted draft may need. */
 int draft_reserve(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
@@ -81,7 +81,7 @@ void draft_adopt(struct state *st, struct client *c, uint32_t slot)
 	slots_add(st, &c->draft_head, slot);
 	t->doubted = true;
 	t->prefetch = catalog_row_fact(&st->catalog, slot)->ring_sum;
-	if (t->prefetch) /* it may be taken back before its client, which may be idle, says more */
+	if (t->prefetch) /* may be taken back before RESUMED, since its client may be idle */
 		prefetched_add(st, c, t);
 	else
 		list_add_tail(&c->doubted, &t->link);
@@ -89,8 +89,8 @@ void draft_adopt(struct state *st, struct client *c, uint32_t slot)
 	c->drafts++;
 }
 
-/* Members of a group are given up at once. No client commits them: the draft of the group's memory
- * stands for them. */
+/* Takes the draft back if the client's ledger does not count it. Members of a group are given up at
+ * once. No client commits them: the draft of the group's memory stands for them. */
 static void doubt(struct state *st, struct client *c, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
@@ -106,7 +106,8 @@ static void doubt(struct state *st, struct client *c, uint32_t slot)
 	prefetch_try_back(st, c, slot);
 }
 
-/* The first that may be taken back, if it is a former daemon's: those come before ours. */
+/* The first draft of @c that may be taken back, if a former daemon granted it; else NULL. Those
+ * come before ours. */
 static struct tensor *prefetched_doubted(const struct client *c)
 {
 	struct tensor *t;
@@ -136,8 +137,8 @@ bool drafts_doubt(struct state *st, struct client *c, unsigned budget)
 	return !list_empty(&c->doubted) || prefetched_doubted(c);
 }
 
-/* Those that have gone since @left was counted make this look at some twice. The memory of a group
- * is given up by ABORT. */
+/* If drafts have gone since @left was counted, this looks at some twice. The memory of a group is
+ * left for ABORT to give up. */
 bool drafts_unbind(struct state *st, struct client *c, uint32_t *left, unsigned *budget)
 {
 	for (; *budget && *left && c->draft_head != CATALOG_NONE; --*budget, --*left) {

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ends tensors early: at their time, with their owner, or for space. */
+/* Ends tensors early: at their time, with their owner, or for space. Tensors are unnamed as by
+ * DELETE. Loop thread only. */
 #include "daemon/state/expire.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/publish.h"
 #include "util/clock.h"
 
-/* The end of lifetimes; see expire.h. Tensors are unnamed as by DELETE. Loop thread only. */
-
 enum { EXPIRE_BATCH = 64 };
 
-/* Charges the steps to its publisher's account. Without memory for that account it is tried again
- * later. */
+/* Charges the steps to the account of the tensor's publisher. Without memory for that account the
+ * tensor stays, and is tried again later. */
 static void unname(struct state *st, uint32_t slot)
 {
 	struct account *a = account_ref(&st->accounts, catalog_row(&st->catalog, slot)->uid);
@@ -65,12 +64,12 @@ bool expire_segment(struct state *st, struct segment *seg, unsigned budget)
 }
 
 /*
- * Eviction; see expire.h. A get does not tell us: it writes the time into its client's ledger. So
+ * Eviction; see expire.h. A get sends us nothing: it writes the time into its client's ledger. So
  * the key of a tensor in evictables.idle is a lower bound of its last use.
  *
- * The top is looked at. If the ledgers have a later time, the tensor is put back with that. If
- * somebody holds it, it is set aside as busy. Otherwise it is the least recently used idle one.
- * Busy ones are looked at again in turn. Loop thread only.
+ * We look at the tensor at the top. If the ledgers have a later time, the tensor is put back with
+ * that time. If somebody holds it, it is set aside as busy. Otherwise it is the least recently used
+ * idle tensor. Busy tensors are looked at again in turn. Loop thread only.
  */
 
 enum {
@@ -123,7 +122,7 @@ static void set_aside(struct lifetime *life)
 	list_add_tail(&life->set->busy, &life->busy);
 }
 
-/* Looks at a busy one again. If it is free now, it was in use at least until the last look. */
+/* Looks at a busy tensor again. If it is free now, it was in use at least until the last look. */
 static void look_at_busy(struct state *st, struct lifetime *life)
 {
 	uint64_t use;
@@ -136,7 +135,7 @@ static void look_at_busy(struct state *st, struct lifetime *life)
 	heap_add(&life->set->idle, &life->idle, use > life->seen ? use : life->seen);
 }
 
-/* Looks at the top of the idle ones. True: it was given up. */
+/* Looks at the idle tensor at the top. True: it was given up. */
 static bool try_idle(struct state *st, struct lifetime *life)
 {
 	uint64_t key = life->idle.key, use = 0;
@@ -153,7 +152,7 @@ static bool try_idle(struct state *st, struct lifetime *life)
 	return false;
 }
 
-/* The first busy one that was not looked at since then, or NULL. */
+/* The first busy tensor that no evict_one() after number @since has looked at, or NULL. */
 static struct lifetime *next_busy(const struct evictables *set, uint64_t since)
 {
 	struct lifetime *life;
@@ -164,7 +163,8 @@ static struct lifetime *next_busy(const struct evictables *set, uint64_t since)
 	return life->looked > since ? NULL : life;
 }
 
-/* Half of the looks may go to busy ones first, since one of them may be the least recently used. */
+/* Gives up one tensor of the set. Half of the looks may go to busy tensors first, since one of them
+ * may be the least recently used. */
 static bool evict_from(struct state *st, struct evictables *set, uint64_t since, unsigned *budget)
 {
 	unsigned again = *budget / 2;
@@ -200,7 +200,7 @@ static void oldest_first(struct state *st)
 	}
 }
 
-/* Evicts from other users' sets on the same memory, in turn. */
+/* Evicts one tensor from other users' sets on the same memory, which take turns. */
 static bool evict_others(struct state *st, const struct client *c, const struct device *device,
 			 uint64_t since, unsigned *budget)
 {
@@ -217,8 +217,7 @@ static bool evict_others(struct state *st, const struct client *c, const struct 
 			continue;
 		list_del(&set->link);
 		list_add_tail(&done, &set->link);
-		evicted = evict_from(st, set, since, budget); /* this may have been the set's last
-							       */
+		evicted = evict_from(st, set, since, budget); /* may free @set */
 	}
 	list_move_all(&st->lifetimes.sets, &done);
 	return evicted;
@@ -253,7 +252,7 @@ enum evicted evict_one(struct state *st, const struct client *c, const struct de
 		return EVICTED_NONE;
 	if (!goes_on && now_mono_ns() < eviction->rest)
 		return EVICTED_NONE;
-	if (!goes_on) { /* one look more: each may be found to be used later than was known */
+	if (!goes_on) { /* one more, since a tensor may turn out to be used later than was known */
 		eviction->left = candidates(st, c, device, own) + 1;
 		eviction->since = st->lifetimes.looks;
 		eviction->only_own = own;

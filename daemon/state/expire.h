@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ends tensors early: at their time, with their owner, or for space. */
+/* Ends tensors early: when their lifetime is over, with their owner's connection, or for space. */
 #pragma once
 
 #include "daemon/state/lifetime.h"
 
-/* Ends tensors whose lifetime is over, and those bound to a connection. */
-
-/* Ends a few of them. lifetime_due() tells when to call again. @now: of the monotonic clock. */
+/* Ends a few tensors whose lifetime is over. lifetime_due() tells when to call again. @now: of the
+ * monotonic clock. */
 void expire_step(struct state *st, int64_t now);
-/* Ends tensors that are bound to the connection of @c, as by DELETE, by *@budget looks at rows.
- * True: that was all. */
+/* Ends tensors that are bound to the connection of @c, as by DELETE, and looks at up to *@budget
+ * rows. True: that was all. */
 bool expire_bound(struct state *st, struct client *c, unsigned *budget);
 /* Unnames all tensors in @seg, from the row @seg->spoiled on, by looking at @budget rows. True:
  * that was all. */
@@ -22,8 +21,8 @@ struct eviction {
 	uint64_t left;	/* tensors still to look at before all count as held; 0: none yet */
 	uint64_t since; /* what lifetimes.looks was before the first of them was looked at */
 	bool only_own;	/* those of others would not help */
-	int64_t rest;	/* if it took several calls, they begin again after that time: others that
-			   wait wake this one, as this one wakes them */
+	int64_t rest; /* if it took several calls, no new ones begin before that time: requests that
+			 wait wake each other */
 };
 
 enum evicted {

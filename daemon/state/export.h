@@ -28,17 +28,17 @@ int export_keep(struct state *st, struct client *c, const struct wire_keep *m, i
 /* Takes the next part of an export. STATE_E_NOT_FOUND, STATE_E_INVALID (why). */
 int export_part(struct state *st, struct client *c, const struct wire_part *m, int *fd,
 		const char **why);
-/* Returns STATE_E_NOT_FOUND; STATE_E_INVALID if *@extents tensors are in the segment. It fails for
- * nothing else: EXPORT has allocated what it needs. */
+/* Ends an export of @c. Returns STATE_E_NOT_FOUND, or STATE_E_INVALID if *@extents tensors are in
+ * the segment. It does not fail otherwise: EXPORT has allocated what it needs. */
 int export_end(struct state *st, struct client *c, const struct wire_segment_ref *m,
 	       uint32_t *extents);
 /* The segment that @c exported and has not ended, or NULL. */
 struct segment *export_find(const struct state *st, const struct client *c, uint32_t index,
 			    uint32_t generation);
-/* A tensor in it has been reclaimed, so @freed is due now. @freed is NULL if its producer has
- * ended. */
+/* To be called when a tensor in the segment has been reclaimed: @freed is due now. It is NULL if
+ * the producer has ended. */
 void export_extent_left(struct state *st, struct segment *seg, struct notice *freed);
-/* Ends the segment if it is empty; its producer ended with a former daemon. */
+/* Ends an adopted segment if it is empty. Its producer ended with a former daemon. */
 void export_adopted(struct state *st, struct segment *seg);
 /* Closes some parts of segments that have ended, for that account of the daemon. True: there are
  * more. */
@@ -47,14 +47,14 @@ bool parts_go(struct account *account);
  * True: it has no more. */
 bool export_leave(struct state *st, struct client *c, unsigned *budget);
 
-/* @c opens and holds the segment from now on. *@first: it did not have it open before. Returns
- * STATE_E_NOT_FOUND, STATE_E_INVALID (why), STATE_E_IMPORTS, -ENOMEM. */
+/* @c opens and holds the segment from now on. *@first is true if @c did not have it open before.
+ * Returns STATE_E_NOT_FOUND, STATE_E_INVALID (why), STATE_E_IMPORTS, -ENOMEM. */
 int import_new(struct state *st, struct client *c, const struct wire_import *m,
 	       struct segment **segp, bool *first, const char **why);
-/* The same for a client that has the segment mapped by its ledger, and does not have it open yet.
- * STATE_E_IMPORTS, -ENOMEM. */
+/* Like import_new(), for a client whose ledger says that it has the segment mapped, and that does
+ * not have it open yet. STATE_E_IMPORTS, -ENOMEM. */
 int import_make(struct segment *seg, struct client *c);
-/* @c has closed the segment. Does nothing if @c did not have it open. */
+/* Notes that @c has closed the segment. Does nothing if @c did not have it open. */
 void import_end(struct state *st, struct client *c, uint32_t segment, uint32_t generation);
 /* Ends *@budget of the imports of @c. True: that was all. */
 bool import_leave(struct state *st, struct client *c, unsigned *budget);

@@ -8,7 +8,7 @@
 #include "proto/wire.h"
 #include "util/clock.h"
 
-/* Of segments that may have so many free units in a row. */
+/* The class of a segment that may have @units free units in a row: the index of its list. */
 static unsigned class_of(uint32_t units)
 {
 	unsigned bits = units ? 32 - (unsigned)__builtin_clz(units) : 0;
@@ -21,7 +21,7 @@ void small_add(struct client *c, struct segment *seg)
 	list_add_tail(&c->small[class_of(seg->max_run)], &seg->writer_link);
 }
 
-/* @class is the one that it was in. */
+/* Moves the segment from the list of @class to the one where it belongs now. */
 static void sort(struct client *c, struct segment *seg, unsigned class, bool empty)
 {
 	unsigned now = empty ? SMALL_EMPTY : class_of(seg->max_run);

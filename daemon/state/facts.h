@@ -5,7 +5,8 @@
  * before the change that it describes can be seen in the catalog. Without a keeper there are no
  * facts.
  *
- * Checksums tell damage from the state a daemon left. Each is a fact_sum(), and is stored last.
+ * Checksums tell damage from the state that a daemon left. Each is a fact_sum(), and is stored
+ * last.
  */
 #pragma once
 
@@ -23,7 +24,7 @@
 	 (uint64_t)sizeof(struct client_fact) << 16 | sizeof(struct row_fact) << 8 |               \
 	 sizeof(struct segment_fact))
 
-/* The catalog's arrays, and one that is only here. */
+/* The catalog's arrays, and one that exists only here. */
 enum {
 	FACTS_CLIENTS,
 	FACTS_NAMES,
@@ -76,7 +77,7 @@ struct segment_fact {
 	uint32_t uid; /* the user charged for it */
 	uint32_t small;
 	uint32_t parts; /* on a device: how many descriptors open it */
-	uint32_t held;	/* on a device: a further descriptor keeps that open */
+	uint32_t held;	/* on a device: a further descriptor keeps the device open */
 	uint32_t once;	/* it is not used again */
 	uint32_t sum;	/* of these and its entry, sum_of_segment() */
 };

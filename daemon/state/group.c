@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Groups; see publish.h. Each name is pointed at its member, which is a DRAFT and remembers the
- * name's former tensor. The name means that until `groups` of the header is raised, which publishes
- * all members. Then they become LIVE one by one. A namespace points the names of one group at a
- * time, since one word says whether it is published. A client that waits for another's group does
- * the work itself, in its own turns.
+ * name's former tensor. The name means that tensor until `groups` of the header is raised, which
+ * publishes all members. Then they become LIVE one by one. A namespace points the names of one
+ * group at a time, since one word says whether it is published. A client that waits for another's
+ * group does the work itself, in its own turns.
  *
  * After a stop between two steps there may be a DRAFT that a name points at. If the `group` of its
  * entry is `groups`, the name means `former`. If not, the group is published, and the DRAFT is to
  * become LIVE. A DRAFT that no name points at was never published. If a member is LIVE, and no name
- * means its `former`, that is to be retired.
+ * means its `former`, that tensor is still to be retired.
  *
  * Meanwhile others may publish or delete under a name that points at a member (publish.c): this
- * changes the `former` of the member. If the group may not replace the new one, the group fails.
- * Loop thread only.
+ * changes the `former` of the member. If the group's user may not replace the new tensor, the group
+ * fails. Loop thread only.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -89,7 +89,7 @@ static void collects(struct state *st, struct client *c, unsigned *budget)
 {
 	for (; *budget && c->group.phase == GROUP_COLLECTS; --*budget) {
 		if (c->group.next != c->group.leader && st->tensors[c->group.next].doubted) {
-			c->group.next = st->tensors[c->group.next].sibling; /* of a former life */
+			c->group.next = st->tensors[c->group.next].sibling; /* a former daemon's */
 			continue;
 		}
 		if ((c->group.next == c->group.leader) != (c->group.at == c->group.count)) {
@@ -155,7 +155,7 @@ static void fails(struct state *st, struct client *c, unsigned *budget)
 	c->group.phase = GROUP_ABORTS;
 }
 
-/* Members that were looked at meanwhile are LIVE already, or replaced and freed. */
+/* Members whose names were looked up meanwhile are LIVE already, or replaced and freed. */
 static void finishes(struct state *st, struct client *c, unsigned *budget)
 {
 	unsigned wakes = CATALOG_WAKE_BUDGET;
@@ -190,7 +190,7 @@ static void aborts(struct state *st, struct client *c, unsigned *budget)
 	}
 }
 
-/* Does a step of one phase, which may end. */
+/* Does a step of the present phase, which may end with it. */
 static void phase_go(struct state *st, struct client *c, unsigned *budget)
 {
 	switch (c->group.phase) {
@@ -217,7 +217,7 @@ static void phase_go(struct state *st, struct client *c, unsigned *budget)
 	}
 }
 
-/* Goes on with @c's group, or first with another that is in its way. */
+/* Goes on with @c's group, or first with another group that is in its way. */
 static void go(struct state *st, struct client *c, unsigned *budget)
 {
 	bool wait = c->group.phase == GROUP_POINTS && st->pointing && st->pointing != c;

@@ -115,7 +115,7 @@ bool holdings_bury(struct common *sh, unsigned most)
 		if (h->client)
 			holding_forget(container_of(segments, struct state, segments), h);
 		holding_end(h);
-		list_del(&segments->burying); /* after the others */
+		list_del(&segments->burying); /* behind the other namespaces */
 		list_add_tail(&sh->graves, &segments->burying);
 	}
 	return !list_empty(&sh->graves);

@@ -6,10 +6,10 @@
  *
  * A RETIRED row walks along the holdings of its segment. It is parked at the first holding whose
  * client's ledger shows a lease, and reclaimed at the end. It need not go back, nor begin again for
- * a new holding, which comes last. A counter that was 0 after T1 stays 0, except for gets that lose
- * their race, and these tell us (R2). So only the holders of this segment are looked at, however
- * many other clients there are. Long walks, which a retire, a rescan or the end of a client begins,
- * are done in steps; their rows wait in account.rows.
+ * a new holding, since that comes last. A counter that was 0 after T1 stays 0, except for gets that
+ * lose their race, and these tell us (R2). So only the holders of this segment are looked at,
+ * however many other clients there are. Long walks, which a retire, a rescan or the end of a client
+ * begins, are done in steps; their rows wait in account.rows.
  *
  * Invariants: (1) a row's word goes LIVE -> RETIRED -> FREE here only; (2) a tensor stays RETIRED
  * from T1 until no ledger holds its slot; (3) the ledger of a connection that ended is read until
@@ -35,7 +35,8 @@
 enum { LOOKS_TO_EVICT = 256 };
 enum { LOOKS_AT_ONCE = 8 }; /* at ledgers, by one retire or RELEASED; the rest goes in steps */
 
-/* Who gets a tensor without bytes maps nothing, even if its row shares an extent with others. */
+/* A client that gets a tensor without bytes maps nothing, even if the row shares an extent with
+ * others. */
 static struct list *holdings_of_row(struct state *st, uint32_t slot)
 {
 	bool empty = catalog_row(&st->catalog, slot)->segment == CATALOG_NONE;
@@ -48,7 +49,7 @@ static uint32_t slot_of(const struct state *st, const struct tensor *t)
 	return (uint32_t)(t - st->tensors);
 }
 
-/* The ring of RETIRED rows with the name of @slot. */
+/* The head of the circular list of RETIRED rows with the name of @slot. */
 static uint32_t *retired_of(const struct state *st, uint32_t slot)
 {
 	return &st->names.info[catalog_row(&st->catalog, slot)->name].retired;
@@ -62,7 +63,7 @@ static void lease_done(struct state *st, uint32_t slot)
 		tensor_reclaim(st, slot);
 }
 
-/* The row is not LIVE any more, though clients may still hold it. */
+/* To be called when the row is not LIVE any more, though clients may still hold it. */
 static void live_ended(struct state *st, uint32_t slot)
 {
 	if (catalog_row(&st->catalog, slot)->flags & ROW_ON_DEVICE)
@@ -91,7 +92,7 @@ bool lease_look(struct state *st, uint32_t slot, uint64_t now, uint64_t *used)
 }
 
 /* A client that gets the tensor between T1 and the word's return to LIVE reads `current` again and
- * again until it is LIVE. One that releases it then sends a RELEASED that means nothing. */
+ * again until it is LIVE. A client that releases it then sends a RELEASED that means nothing. */
 bool lease_retire_unheld(struct state *st, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
@@ -130,7 +131,7 @@ static void stand(struct state *st, uint32_t slot, struct list *at)
 		lease_done(st, slot);
 }
 
-/* T2, with at most @budget. False: there are more holdings to look at. */
+/* T2, for at most *@budget holdings. False: there are more holdings to look at. */
 static bool walk(struct state *st, uint32_t slot, unsigned *budget)
 {
 	struct tensor *t = &st->tensors[slot];

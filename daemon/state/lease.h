@@ -5,8 +5,8 @@
 #include "daemon/state/client.h"
 
 /*
- * T1, T2: allows no new leases on a LIVE tensor, and reclaims it as soon as there are none. Further
- * looks at many holders are done in @a's steps. `retired` counts the row; the caller corrects
+ * T1, T2: allows no new leases on a LIVE tensor, and reclaims it as soon as there are none. Looks
+ * at further holders are left to the steps of @a. `retired` counts the row; the caller corrects
  * `tensors`, which counts the tensors that names mean.
  */
 void lease_retire(struct state *st, struct account *a, uint32_t slot);
@@ -17,11 +17,11 @@ void lease_reclaim_unheld(struct state *st, uint32_t slot);
 /* True if anybody holds the tensor. If not, *@used is its last use by the ledgers, or 0 for none.
  * @now and *@used are times of ledger_clock(). */
 bool lease_look(struct state *st, uint32_t slot, uint64_t now, uint64_t *used);
-/* Ends the walk of a RETIRED row that is to be LIVE again, and @c's. No client may ever have found
- * it, but one that was slow may count it for a moment. False: @c, its producer, does not hold it.
- */
+/* Ends the walk of a RETIRED row that is to be LIVE again, and charges the row to the account of
+ * @c. No client can have found the row, but a slow one may count it for a moment. False: @c, its
+ * producer, does not hold it. */
 bool lease_revive(struct state *st, const struct client *c, uint32_t slot);
-/* @c reports that it has given up its last lease on @ref. */
+/* Handles the report of @c that it has given up its last lease on @ref. */
 void lease_released(struct state *st, struct client *c, uint64_t ref);
 /* Looks again, in the steps of @c's account, at all rows that @c was found to hold. It may have
  * released some without a message, or hold nothing any more. */
@@ -33,8 +33,8 @@ void lease_adopt(struct state *st, struct account *a, uint32_t slot);
 
 /* ---- steps: work that was begun here and goes on later ---- */
 
-/* Goes on with the steps of @a, which is in state.stepping, by at most @budget at ledgers. False:
- * nothing is left, and @a is not in the list any more. */
+/* Goes on with the steps of @a, which is in state.stepping, for at most @budget looks at ledgers.
+ * False: nothing is left, and @a is not in the list any more. */
 bool steps_go(struct state *st, struct account *a, unsigned budget);
 /* True if any work goes on in steps. */
 static inline bool steps_left(const struct state *st)

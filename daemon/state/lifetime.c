@@ -11,7 +11,7 @@
 #include "util/clock.h"
 #include "util/fault.h"
 
-/* If a client used more pages of its ledger than this, only so many are read. */
+/* If a client used more pages of its ledger than this, only this many are read. */
 enum { REMEMBER_PAGES = 64 };
 enum { REMEMBER_SLOTS = 16 }; /* at a time; divides LEDGER_PAGE_SLOTS */
 
@@ -89,7 +89,7 @@ void lifetime_unreserve(struct evictables *set)
 	set_free_if_empty(set);
 }
 
-/* 0: it does not expire any more. */
+/* Sets when the tensor expires; @when is 0 if it does not any more. */
 static void expires(struct state *st, struct lifetime *life, uint64_t when)
 {
 	heap_remove(&st->lifetimes.expiring, &life->expiry);
@@ -98,7 +98,7 @@ static void expires(struct state *st, struct lifetime *life, uint64_t when)
 	lifetime_schedule(st);
 }
 
-/* @used_ns: when it was last used, as far as is known. */
+/* Begins the lifetime of a LIVE row. @used_ns: when it was last used, as far as is known. */
 static void begin(struct state *st, struct client *c, uint32_t slot, uint64_t used_ns)
 {
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);

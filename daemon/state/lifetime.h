@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lifetimes: which tensors end by themselves, and which may be evicted. This file keeps the lists;
- * expire.h ends tensors whose time has come, and expire.h evicts some to free space. A tensor's
- * lifetime is in its row: ROW_OWNER_BOUND, ROW_EVICTABLE, expires_ns.
+ * expire.h ends tensors whose time has come, and evicts some to free space. A tensor's lifetime is
+ * in its row: ROW_OWNER_BOUND, ROW_EVICTABLE, expires_ns.
  */
 #pragma once
 
@@ -12,15 +12,17 @@
  * NULL. Call lifetime_tidy() if the tensor is not published. -ENOMEM. */
 int lifetime_prepare(struct state *st, const struct client *c, const struct segment *seg);
 void lifetime_tidy(struct state *st);
-/* The same for many tensors that are published in steps; it stays until lifetime_unreserve(). */
+/* Does the same for many tensors that are published in steps. The memory stays set aside until
+ * lifetime_unreserve(). */
 int lifetime_reserve(struct state *st, const struct client *c, const struct segment *seg,
 		     struct evictables **set);
 void lifetime_unreserve(struct evictables *set);
-/* The row is LIVE; @c published it. */
+/* To be called when the row is LIVE; @c published it. */
 void lifetime_begin(struct state *st, struct client *c, uint32_t slot);
-/* The same for one that a former daemon published: its last known use is its commit. */
+/* Like lifetime_begin(), for a tensor that a former daemon published: its last known use is its
+ * commit. */
 void lifetime_go_on(struct state *st, struct client *c, uint32_t slot);
-/* The row is not LIVE any more. */
+/* To be called when the row is not LIVE any more. */
 void lifetime_end(struct state *st, uint32_t slot);
 /* To be called when a LIVE row has lost its bytes. */
 void lifetime_lost(struct state *st, uint32_t slot);

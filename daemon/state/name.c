@@ -102,7 +102,7 @@ static uint32_t chunks_of(const struct names *names, uint32_t index)
 	return len > CATALOG_INLINE_NAME ? catalog_chunks_for(len) : 0;
 }
 
-/* The chunks of a long name are charged already, as reserved ones. */
+/* Charges the name to @account. The chunks of a long name are charged already, as reserved ones. */
 static int name_charge(struct names *names, uint32_t index, struct account *account)
 {
 	int r = account_take(account, pool_of(names, SHARE_NAMES), 1);
@@ -413,7 +413,7 @@ void name_unpin(struct names *names, uint32_t index)
 
 /* ---- Types ---- */
 
-/* For so long after a publish its program counts as one that uses the name. */
+/* For this long after a publish, the publishing program counts as one that uses the name. */
 #define RETYPED_NS ((uint64_t)60 * NS_PER_SEC)
 
 /* Whether tensors of these rows have one type and shape. Shapes in chunks are compared by size. */

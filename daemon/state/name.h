@@ -13,21 +13,21 @@ struct name_info {
 	uint32_t pins;		 /* rows that carry this name */
 	uint32_t uid;		 /* the user who published the current tensor */
 	uint32_t next, prev;	 /* among the forgotten, oldest first */
-	uint32_t retired;	 /* its first RETIRED row, in a ring, or CATALOG_NONE (tensor.c) */
-	uint32_t unwatched;	 /* the epoch of watches in which no watch covers it (watch.c) */
-	bool forgotten;		 /* no tensor, no pins: only its version is remembered */
+	uint32_t retired; /* its first RETIRED row, in a circular list, or CATALOG_NONE (lease.c) */
+	uint32_t unwatched; /* the epoch of watches in which no watch covers it (watch.c) */
+	bool forgotten;	    /* no tensor, no pins: only its version is remembered */
 };
 
 struct names {
 	struct catalog *catalog;
 	struct name_info *info; /* by index */
 	uint32_t oldest, newest;
-	uint32_t chunky; /* no forgotten name that is older has chunks */
+	uint32_t chunky; /* no forgotten name older than this one has chunks */
 };
 
 int names_init(struct names *names, struct catalog *catalog);
 void names_deinit(struct names *names);
-/* No name has, or had, a higher version. */
+/* Returns a version that no name has ever exceeded. */
 uint64_t names_highest(const struct names *names);
 
 /* The index of that name, or CATALOG_NONE. */
@@ -40,7 +40,7 @@ uint32_t name_find(const struct names *names, const struct name_key *key);
  */
 int name_take(struct names *names, struct account *account, const struct name_key *key,
 	      uint32_t *index, uint32_t *chunks);
-/* Charges the name to @account from now on, since it publishes there. */
+/* Charges the name to @account from now on, since its user publishes there. */
 void name_own(struct names *names, uint32_t index, struct account *account);
 
 /* Makes sure that @count names can be taken, if need be by forgetting versions of deleted names.
@@ -67,8 +67,8 @@ int name_chunks_reserve(struct names *names, uint32_t chunks);
 uint16_t name_text(const struct names *names, uint32_t index, char *text);
 
 /*
- * Notes that the name of @slot's row gets another type or shape than another program gave it, whose
- * tensor is at @former_slot and not old. Perhaps two programs use one name by chance. To be called
+ * Notes if the tensor in @slot gives its name another type or shape than another program did, whose
+ * tensor is in @former_slot and not old. Perhaps two programs use one name by chance. To be called
  * before @producer becomes the name's. True: it was so.
  */
 bool name_retyped(struct names *names, uint32_t slot, uint32_t former_slot, uint64_t producer);

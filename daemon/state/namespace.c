@@ -49,12 +49,12 @@ void namespaces_deinit(struct namespaces *all)
 	/* the default one last: by its catalog the objects of the others are found */
 	while (!list_empty(&all->list)) {
 		ns = list_last_entry(&all->list, struct namespace, link);
-		if (all->count == 1) /* objects that could not be unlinked in time */
+		if (all->count == 1) /* destroys objects that could not be unlinked in time */
 			shm_object_destroy_unknown(all->instance, NAMESPACES_MAX, is_first_catalog,
 						   &all->instance);
 		namespace_free(all, ns);
 	}
-	shm_object_destroy_instances(all->instance, NAMESPACES_MAX); /* and now the same */
+	shm_object_destroy_instances(all->instance, NAMESPACES_MAX); /* all that is left */
 }
 
 static unsigned number_take(struct namespaces *all)
@@ -79,7 +79,8 @@ static void facts_write(struct facts_header *facts, const struct namespace_confi
 	*(volatile uint32_t *)&facts->sum = facts_header_sum(facts);
 }
 
-/* A name may come back in another catalog than the one in which clients saw its versions. */
+/* New catalogs begin above @version, since a name may come back in another catalog than the one in
+ * which clients saw its versions. */
 static void versions_raise(struct common *common, uint64_t version)
 {
 	if (common->versions < version)
@@ -152,8 +153,8 @@ static bool is_empty(const struct namespace *ns)
 	       list_empty(&ns->state.segments.graves);
 }
 
-/* Ends a few unused namespaces of the template when there are many. The next one that is made
- * begins above their versions, and so later daemons learn of these from its catalog. */
+/* Ends a few unused namespaces of the template when there are many. The next namespace that is made
+ * begins above their versions, so that later daemons learn those from its catalog. */
 static void made_trim(struct namespaces *all)
 {
 	struct namespace *ns, *next;
@@ -224,7 +225,7 @@ bool namespace_is_of_user(const char *name, uint32_t *uid)
 }
 
 /* Makes the namespace of @who's own, if @name is its name. Its group is that of the process, as for
- * a new file: to look up the user's might hold up the loop. */
+ * a new file: looking up the user's group might hold up the loop. */
 static int make_own(struct namespaces *all, const char *name, const struct namespace_user *who,
 		    struct namespace **out)
 {

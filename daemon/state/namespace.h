@@ -52,7 +52,8 @@ struct namespace_user {
 void namespaces_init(struct namespaces *all, struct common *common, uint64_t instance);
 void namespaces_deinit(struct namespaces *all);
 
-/* Makes a namespace. STATE_E_NAMESPACES: there are too many; or as state_init(). */
+/* Makes a namespace. Returns STATE_E_NAMESPACES if there are too many; else fails as
+ * state_init(). */
 int namespace_new(struct namespaces *all, const struct namespace_config *config,
 		  struct namespace **out);
 

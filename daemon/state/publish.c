@@ -41,7 +41,7 @@ int tensor_may_name(struct state *st, const struct client *c, const struct name_
 	return index == CATALOG_NONE ? 0 : name_may_publish(st, c, index);
 }
 
-/* Readers of shared memory have always found C order there. */
+/* Checks a tensor in shared memory, where readers have always found C order. */
 static const char *common_check(const struct tensor_description *d, uint64_t capacity,
 				uint64_t *nbytes)
 {
@@ -159,8 +159,8 @@ bool ref_is_published(const struct state *st, uint64_t ref)
 
 /* ---- publishing one ------------------------------------------------------------------------- */
 
-/* Fills in all but the word that makes the row visible; the name is pinned. Returns the meaning
- * that the name has until then. */
+/* Fills in all of the row but the word that makes it visible; the name is pinned. Returns what the
+ * name means until then. */
 static uint64_t row_publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index)
 {
 	const struct catalog_name *name = catalog_name(&st->catalog, index);
@@ -177,8 +177,8 @@ static uint64_t row_publish(struct state *st, const struct client *c, uint32_t s
 	return former;
 }
 
-/* Counts a tensor only if the name meant none before (@former is 0), so that status never shows one
- * too many. */
+/* Makes the row LIVE. Counts a tensor only if the name meant none before (@former is 0), so that
+ * status never shows one too many. */
 static void row_go_live(struct state *st, const struct client *c, uint32_t slot, uint64_t former)
 {
 	struct row_fact *fact = catalog_row_fact(&st->catalog, slot);
@@ -198,7 +198,7 @@ static void row_go_live(struct state *st, const struct client *c, uint32_t slot,
 	atomic_fetch_add(&st->catalog.header->commits, 1);
 }
 
-/* The row is visible: notes that, and wakes those waiting for the version. */
+/* To be called when the row is visible: notes the change, wakes waiters, and retires @former. */
 static void published(struct state *st, struct client *c, uint32_t slot, uint64_t former,
 		      unsigned *wakes)
 {
@@ -281,7 +281,7 @@ static void ring_fill(struct state *st, struct client *c, const struct tensor_ri
 	}
 }
 
-/* True if the draft's segment is not reused. The slots of a ring are reused. */
+/* True if the draft's segment is not reused. A ring needs slots that it can reuse. */
 static bool is_used_once(const struct state *st, uint32_t slot)
 {
 	const struct segment *seg = st->tensors[slot].segment;
@@ -289,7 +289,7 @@ static bool is_used_once(const struct state *st, uint32_t slot)
 	return seg && seg->once;
 }
 
-/* True if these drafts, and @first, can be the slots of a ring. */
+/* True if @first and the drafts of @ask can be the slots of a ring. */
 static bool ring_drafts(const struct state *st, const struct client *c, uint32_t first,
 			const struct tensor_ring *ask)
 {
@@ -327,7 +327,7 @@ static bool ring_has_space(const struct state *st, const struct client *c)
 	       leaves_quarter(c->account, &st->catalog.pools[SHARE_TENSORS]);
 }
 
-/* Decides whether to begin a ring. Otherwise the tensor is published as usual. */
+/* Makes ask->ring if the conditions for a ring are met. False: the tensor is published as usual. */
 static bool ring_is_granted(struct state *st, struct client *c, uint32_t slot,
 			    const struct tensor_description *d, uint64_t nbytes, uint32_t name,
 			    struct tensor_ring *ask)
@@ -347,8 +347,8 @@ static bool ring_is_granted(struct state *st, struct client *c, uint32_t slot,
 	return true;
 }
 
-/* A row that its producer was writing when the ring ended, and published too late. It is published
- * as a draft is. The producer holds it until this is answered. */
+/* Publishes a row that its producer was writing when the ring ended, and so published too late, as
+ * if it were a draft. The producer holds it until the COMMIT is answered. */
 static int ring_revive(struct state *st, struct client *c, uint64_t ref,
 		       const struct tensor_description *d, uint64_t *version, const char **why)
 {
@@ -359,7 +359,7 @@ static int ring_revive(struct state *st, struct client *c, uint64_t ref,
 
 	if (slot >= st->catalog.rows.high)
 		return STATE_E_STALE;
-	/* it commits a draft of a ring that it has, so it publishes there no more */
+	/* its producer commits a row of a ring that lives, so it publishes there no more */
 	if (row->word == row_word(ref_generation(ref), ROW_LIVE) && !row->version &&
 	    st->tensors[slot].ring && st->tensors[slot].ring->client == c)
 		ring_end(st, c->account, st->tensors[slot].ring);
@@ -452,7 +452,7 @@ bool tensor_was_committed(const struct state *st, const struct client *c, uint64
 	if (!ref_is_published(st, ref) || st->tensors[slot].owner != c->index)
 		return false;
 	*version = catalog_row(&st->catalog, slot)->version;
-	return *version; /* a ring's draft has none */
+	return *version; /* a row that its ring has not published has none */
 }
 
 /* ---- groups --------------------------------------------------------------------------------- */
@@ -512,7 +512,7 @@ int tensor_member(struct state *st, struct client *c, uint64_t ref, uint64_t off
 	if (r)
 		return r;
 	if (st->tensors[leader].published)
-		return 0; /* asked for again: group_begin() */
+		return 0; /* the group is published already, and the request only repeated */
 	memory = catalog_row(&st->catalog, leader);
 	if (offset > memory->nbytes)
 		*why = "its offset is beyond the group's memory";
@@ -535,8 +535,8 @@ int tensor_member(struct state *st, struct client *c, uint64_t ref, uint64_t off
 	return 0;
 }
 
-/* The names of the group with the memory @slot are all pointed (P1), or the group has failed. The
- * next daemon finds that the group was published if `groups` differs from the value here. */
+/* Notes that the group with the memory @slot begins to point its names (P1), or that it has failed.
+ * The next daemon finds that the group was published if `groups` differs from the value here. */
 void leader_note(struct state *st, uint32_t slot, bool points)
 {
 	struct catalog_member *m = catalog_member(&st->catalog, slot);
@@ -573,8 +573,8 @@ void member_take_back(struct state *st, struct client *c, uint32_t slot)
 	tensor_reclaim(st, slot);
 }
 
-/* The name means nothing, as after a delete. A client that still looks at the row has found that
- * out, or finds that the row is another's. */
+/* Ends a member that deletes its name: the name means nothing, as after a delete. A client that
+ * still looks at the row has found that out, or finds that the row has another life. */
 static void member_deletes(struct state *st, struct client *c, uint32_t slot, uint64_t former,
 			   unsigned *wakes)
 {
@@ -601,7 +601,7 @@ void member_finish(struct state *st, uint32_t slot, unsigned *wakes)
 		return;
 	}
 	if (catalog_row(&st->catalog, slot)->flags & ROW_ON_DEVICE)
-		extent_unjoin(st, slot); /* the group ends, and its extent is its own */
+		extent_unjoin(st, slot); /* the group ends; the extent is the tensor's own */
 	row_go_live(st, c, slot, former);
 	draft_end(st, c, slot);
 	published(st, c, slot, former, wakes);
@@ -682,7 +682,8 @@ int link_source(struct state *st, const struct client *c, uint64_t ref, const st
 	return 0;
 }
 
-/* Makes a draft for a second name of @ref, which may go with its ring if its ledger lies. */
+/* Makes a draft for a second name of @ref. Making space for it may end the ring of @ref, and @ref
+ * with it if the client's ledger lies: STATE_E_STALE. */
 static int link_create(struct state *st, struct client *c, uint64_t ref, uint32_t *slot)
 {
 	struct tensor_request rq = { .extra = WIRE_EXTRA_MAX };
@@ -695,7 +696,7 @@ static int link_create(struct state *st, struct client *c, uint64_t ref, uint32_
 	while (rings_yield(st, c->account, r, &ended));
 	ring = r ? NULL : st->tensors[ref_slot(ref)].ring;
 	if (ring && ring->client)
-		ring_end(st, c->account, ring); /* its bytes would be granted again */
+		ring_end(st, c->account, ring); /* else its producer would write over these bytes */
 	if (r || ref_is_published(st, ref))
 		return r;
 	tensor_abort(st, c, ref_of(st, *slot));

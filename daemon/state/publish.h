@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Drafts become what names mean, one by one (publish.c) or as a group (group.c); deletes. */
+/* Publishing: drafts become what names mean, one by one (publish.c) or many in one step (group.c).
+ * Also links a tensor to a further name, and deletes names. */
 #pragma once
 
 #include "daemon/state/client.h"
 #include "proto/description.h"
 #include "proto/wire.h"
 
-/* Publishes drafts under names, one or many in one step, and deletes names. */
-
 /* A ring that a commit may begin as well. */
 struct tensor_ring {
 	const uint64_t *refs; /* of the ring's other drafts */
 	unsigned count;
-	struct ring *ring; /* NULL: there is none */
+	struct ring *ring; /* the one that was begun; NULL: none */
 };
 
 /* Publishes the draft @ref of @c, or a row that its producer wrote while its ring ended. If that
@@ -49,35 +48,38 @@ int link_source(struct state *st, const struct client *c, uint64_t ref, const st
 /* True if @ref is LIVE or RETIRED. */
 bool ref_is_published(const struct state *st, uint64_t ref);
 /* Completes @d, which has a name, metadata and a lifetime, with what the two tensors have in
- * common. It refers to *@dims. */
+ * common. Afterwards @d refers to *@dims. */
 void link_describe(struct tensor_description *d, struct link_dims *dims, const struct state *st,
 		   uint32_t slot);
 
-/* Returns STATE_E_NOT_FOUND, STATE_E_DENIED, or STATE_E_STALE if @version is not 0 and not the
- * version of the name's tensor. */
+/* Makes the name mean nothing. Returns STATE_E_NOT_FOUND, STATE_E_DENIED, or STATE_E_STALE if
+ * @version is not 0 and not the version of the name's tensor. */
 int tensor_delete(struct state *st, const struct client *c, const struct name_key *key,
 		  uint64_t version);
 /* Returns 0 if @c may publish or delete under that name, else STATE_E_DENIED. */
 int tensor_may_name(struct state *st, const struct client *c, const struct name_key *name);
 
 /* The ref of the tensor that the name means, or 0. While a name points at a pending member of a
- * group it means its former tensor (publish.h). */
+ * group it means its former tensor. */
 uint64_t name_meaning(struct state *st, uint32_t index);
-/* Makes the slot LIVE if it has a member of a group that is published. */
+/* Makes the row LIVE if it is a member of a group that is published. */
 void tensor_finish(struct state *st, uint32_t slot);
 
 /* ---- for group.c ---- */
 
 int name_may_publish(struct state *st, const struct client *c, uint32_t index);
-/* Seals a segment when the first tensor in it is published. STATE_E_INVALID (why). */
+/* Checks that the segment is sealed, before the first tensor in it is published. STATE_E_INVALID
+ * (why). */
 int segments_seal(const struct state *st, uint32_t slot, const char **why);
-/* The member's name points at it, and keeps its former meaning until `groups` is raised. */
+/* Notes in the entry of the group's memory @slot that the names of the members are going to be
+ * pointed, or with @points false that the group has failed. */
 void leader_note(struct state *st, uint32_t slot, bool points);
+/* P2: points the member's name at it. The name keeps its former meaning until P3. */
 void member_point(struct state *st, const struct client *c, uint32_t slot);
-/* Ends a member that its name points at. The name keeps its former meaning. */
+/* Takes back a member at which its name points. The name keeps its former meaning. */
 void member_take_back(struct state *st, struct client *c, uint32_t slot);
-/* Its group is published: makes the member LIVE, or ends it if it deletes its name, and retires the
- * name's former tensor. */
+/* To be called when the member's group is published: makes the member LIVE, or ends it if it
+ * deletes its name, and retires the name's former tensor. */
 void member_finish(struct state *st, uint32_t slot, unsigned *wakes);
 
 /* ---- for device_tensor.c, expire.c ---- */
@@ -98,11 +100,12 @@ void description_write(struct state *st, uint32_t slot, const struct tensor_desc
 /* Makes the name @index mean @slot, which is no draft any more. */
 void tensor_publish(struct state *st, struct client *c, uint32_t slot, uint32_t index,
 		    uint64_t *version);
-/* Makes the name of the LIVE row @slot mean none, at the cost of @a. If it means another tensor, by
- * a group that is published, that stays, and the row is retired as the group's former one. */
+/* Makes the name of the LIVE row @slot mean none, at the cost of @a. If a group that is published
+ * has given the name another tensor, the name keeps that, and the row is retired as the former
+ * tensor. */
 void tensor_unname(struct state *st, struct account *a, uint32_t slot);
-/* The same, if nobody holds the tensor and no group is about to retire it. False: nothing was done.
- */
+/* Does the same, but only if nobody holds the tensor and no group is about to retire it. False:
+ * nothing was done. */
 bool tensor_unname_unheld(struct state *st, uint32_t slot);
 
 /*
@@ -118,14 +121,14 @@ bool tensor_unname_unheld(struct state *st, uint32_t slot);
  */
 int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count);
 /*
- * Goes on by about @budget members. True: *@error (with *@why) is the outcome, which may be true
- * again while the rest is done: the group's memory is given up only after its client could be told.
- * A daemon that begins in between finds by it that the group was published. Also goes on with a
- * group that tensor_abort() gives up.
+ * Goes on by about @budget members. True: *@error (with *@why) is the outcome, which the client can
+ * be told. This may be true for several calls, since the group's memory is given up only after its
+ * client could be told: by that memory a daemon that begins in between finds that the group was
+ * published. Also goes on with a group that tensor_abort() gives up.
  */
 bool group_step(struct state *st, struct client *c, unsigned budget, int *error, const char **why);
 
-/* True: it is only to be answered again. */
+/* True if a former daemon published the group, and the request is only to be answered again. */
 bool group_was_published(const struct state *st, const struct client *c, uint64_t ref);
 
 static inline bool group_goes_on(const struct client *c)
@@ -143,8 +146,8 @@ struct device_placed {
 	uint64_t ref, version;
 };
 
-/* Returns STATE_E_NOT_FOUND if there is no such segment, STATE_E_NOTICES, or an outcome of
- * tensor_commit() or tensor_create(). */
+/* Publishes a tensor in exported memory. Returns STATE_E_NOT_FOUND if there is no such segment,
+ * STATE_E_NOTICES, or an outcome of tensor_commit() or tensor_create(). */
 int device_place(struct state *st, struct client *c, const struct wire_place *m,
 		 const struct tensor_description *d, struct device_placed *placed,
 		 const char **why);
@@ -152,13 +155,14 @@ int device_place(struct state *st, struct client *c, const struct wire_place *m,
  * daemon has published the group. Fails as device_place(). */
 int device_member(struct state *st, struct client *c, uint64_t ref, const struct wire_place *m,
 		  const struct tensor_description *d, uint64_t *member, const char **why);
-/* Is @ref a tensor on a device? */
+/* True if @ref is a tensor on a device. */
 bool device_has(const struct state *st, uint64_t ref);
-/* Does for such a tensor what tensor_link() does. The device must have finished it
- * (STATE_E_INVALID, why). Its producer is told FREED when nobody uses either of the two. */
+/* Does for a tensor on a device what tensor_link() does. The device must have finished the tensor
+ * (STATE_E_INVALID, why). The producer is told FREED when nobody uses either of the two tensors. */
 int device_link(struct state *st, struct client *c, uint64_t ref, struct tensor_description *d,
 		uint64_t *version, const char **why);
-/* Does nothing unless @ref is an unfinished tensor of @c. */
+/* Notes that the device has finished the tensor, or has @failed. Does nothing unless @ref is an
+ * unfinished tensor of @c. */
 void device_finished(struct state *st, const struct client *c, uint64_t ref, bool failed);
 
 /*

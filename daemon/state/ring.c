@@ -30,7 +30,7 @@ static void row_resum(struct state *st, uint32_t slot, uint64_t generation)
 										 generation);
 }
 
-/* A free index for a ring of @account, which may have half of all, or CATALOG_NONE. */
+/* A free index for a ring of @account, or CATALOG_NONE. An account may have half of all indexes. */
 static uint32_t index_find(const struct state *st, const struct account *account)
 {
 	uint32_t found = CATALOG_NONE, own = 0;
@@ -45,7 +45,7 @@ static uint32_t index_find(const struct state *st, const struct account *account
 	return account->privileged || own < CATALOG_RINGS / 2 ? found : CATALOG_NONE;
 }
 
-/* Gives the next daemon the ring's page and its producer. */
+/* Keeps the ring's page, and who its producer is, for the next daemon. */
 static int ring_survives(struct state *st, const struct ring *ring)
 {
 	struct ring_fact *fact = &st->ring_facts[ring->index];
@@ -186,7 +186,7 @@ void ring_has(struct state *st, struct ring *ring, uint32_t slot)
 	st->tensors[slot].ring = ring;
 }
 
-/* ---- both ----------------------------------------------------------------------------------- */
+/* ---- rings of this and of a former daemon ---------------------------------------------------- */
 
 struct ring *ring_find(const struct state *st, uint64_t ref, bool over)
 {
@@ -236,7 +236,7 @@ bool ring_takes_back(struct state *st, uint32_t slot)
 	if (!ring || !ring->client || generation >= ROW_GENERATION_MAX)
 		return false;
 	row_resum(st, slot, generation + 1);
-	if (row->version) /* consumers read it, and would have to fetch it anew */
+	if (row->version) /* consumers read this line, and a store would make them fetch it anew */
 		__atomic_store_n(&row->version, 0, __ATOMIC_RELAXED);
 	if (row->meta_len)
 		row->meta_len = 0;

@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rings: which rows each has, and how they end. */
+/* Rings: a client publishes under one name again and again without the daemon. A ring is a set of
+ * like rows of one name and one client, and a page that says which row the name means. ring.c keeps
+ * the rings' data, ring_end.c ends rings, and publish.h begins them. */
 #pragma once
 
 #include "daemon/state/client.h"
 #include "daemon/state/ring_page.h"
 #include "proto/ring_layout.h"
-
-/*
- * Rings: a client publishes under one name again and again without the daemon. A ring is a set of
- * like rows of one name and one client, and a page that says which row the name means. This file
- * keeps the rings' data; ring.h ends rings, and publish.h begins them.
- */
 
 /*
  * Makes a ring of @c with an empty page. STATE_E_FULL: there are too many; -ENOMEM, -EMFILE,
@@ -33,8 +29,8 @@ void ring_has(struct state *st, struct ring *ring, uint32_t slot);
 
 /* Makes the row a slot of the ring, in the next free one. */
 void ring_add(struct state *st, struct ring *ring, uint32_t slot);
-/* To be called when the row was reclaimed, or needs its ring no more: then the ring is over, and
- * the row has its version. Frees a ring that is over and has no other row. */
+/* To be called when the row was reclaimed, or does not need its ring any more because the ring is
+ * over and the row has its version. Frees a ring that is over and has no other row. */
 void ring_left(struct state *st, uint32_t slot);
 /* To be called when nobody holds the RETIRED row any more. True: it belongs to a ring that lives,
  * and its producer may use it again, without a message. */
@@ -45,8 +41,8 @@ static inline uint64_t ring_ref(const struct ring *ring)
 	return ring_ref_make(ring->generation, ring->index);
 }
 
-/* NULL: there is no such ring, or it has ended. With @over an ended ring is found too if it has
- * rows. */
+/* The ring @ref, or NULL if there is none or it has ended. With @over an ended ring is found too if
+ * it has rows. */
 struct ring *ring_find(const struct state *st, uint64_t ref, bool over);
 
 /* The ring of @c that began with the draft @ref, if nothing has happened to it yet; or NULL. */
@@ -67,15 +63,16 @@ void ring_retire(struct state *st, struct client *c, uint64_t ref, const uint64_
 /* Ends the ring: its name then means, as an ordinary name, the last tensor that its page named.
  * Further looks at ledgers are done in @a's steps. */
 void ring_end(struct state *st, struct account *a, struct ring *ring);
-/* Does only what comes after the last look at its rows: E4, and that rows which have a version need
- * the ring no more. May free it. */
+/* Does only the last part of ring_end(): E4, and rows that have a version leave the ring. May free
+ * the ring. */
 void ring_ended(struct state *st, struct ring *ring);
 /* Ends the name's ring, if it has one. */
 void name_end_ring(struct state *st, struct account *a, uint32_t index);
-/* Ends one ring to free space: of @a or, with @others, of any user. False: there is none. */
+/* Ends one ring to free space, of @a or, with @others, of any user. False: there is none. */
 bool rings_free_space(struct state *st, struct account *a, bool others);
 /* To be called when a request of @a was refused with @r. True: a ring was ended, and the request
- * may be tried again. *@ended counts these rings, from 0, and bounds how many one request ends. */
+ * may be tried again. *@ended counts the rings that one request ended, from 0, so that there are
+ * not too many. */
 bool rings_yield(struct state *st, struct account *a, int r, unsigned *ended);
 /* Ends at most *@budget rings of a client whose connection is over. True: it has no more. */
 bool rings_leave(struct state *st, struct client *c, unsigned *budget);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
+ * The end of a ring.
+ *
  * ORDER: the producer publishes by a compare-and-exchange of the page's word, and E1 sets a bit in
- * that. So either we find the tensor, or its producer sees that the ring is over and asks us
+ * that word. So either we find the tensor, or its producer sees that the ring is over and asks us
  * (ring_revive() in publish.c). The producer counts the row that it is going to write in its ledger
- * before it looks at the page's word (K1, K2), and E1 changes that before T2 of the row. So either
- * we see the count, or the producer does not write. All of these are seq_cst. tests/model/ring.pml
- * checks them, and that the steps may be begun anew. Loop thread only.
+ * before it looks at the page's word (K1, K2), and E1 changes that word before T2 of the row. So
+ * either we see the count, or the producer does not write. All of these are seq_cst.
+ * tests/model/ring.pml checks them, and that the steps may be begun anew. Loop thread only.
  */
 #include <assert.h>
 #include <linux/futex.h>
@@ -123,7 +125,7 @@ void ring_ended(struct state *st, struct ring *ring)
 {
 	atomic_store(&ring->page->word, 0); /* E4 */
 	sleepers_move(st, ring);
-	ring->left++; /* it stays until we are through */
+	ring->left++; /* keeps the ring until we are through */
 	for (unsigned i = 0; i < ring->count; i++) {
 		uint32_t slot = ring->slots[i];
 
@@ -143,13 +145,13 @@ void ring_end(struct state *st, struct account *a, struct ring *ring)
 	unsigned wakes = CATALOG_WAKE_BUDGET;
 	uint32_t slot = ref_slot(ref);
 
-	assert(ring->client); /* until here the ring was not over */
+	assert(ring->client); /* only a ring that is not over has one */
 	ring->client->ring_count--;
 	ring->client = NULL;
 	list_del(&ring->of_client);
 	atomic_fetch_sub(&st->catalog.header->rings, 1);
 	atomic_fetch_sub(&st->catalog.header->ring_slots, ring->count);
-	ring->left++; /* it stays until we are through */
+	ring->left++; /* keeps the ring until we are through */
 	if (ref) {
 		row_take_entry(st, ring, slot, ring_word_index(word));
 		if (catalog_row(&st->catalog, slot)->version > name->version) /* E2 */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loop thread only. */
+/* A ring's page: makes it, maps it and frees it; see ring_page.h. Loop thread only. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -28,7 +28,8 @@ int ring_page_map(struct ring *ring)
 	return page_map(ring);
 }
 
-/* A producer could else add a seal with which no later daemon can map the page. */
+/* F_SEAL_SEAL keeps the producer from adding a seal with which no later daemon could map the
+ * page. */
 int ring_page_make(struct ring *ring)
 {
 	int r = storage_memfd.create(&ring->object, RING_PAGE_SIZE, NULL, &ring->fd_rw);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of one namespace, and the lists that link its rows. */
+/* The beginning and the end of a state, and the lists that link its rows. Loop thread only. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -8,8 +8,6 @@
 #include "daemon/state/state.h"
 #include "daemon/state/survive.h"
 #include "util/clock.h"
-
-/* The beginning and the end of a state. Loop thread only. */
 
 static void state_begin(struct state *st, struct common *common, uint64_t instance,
 			const struct state_limits *limits, struct catalog_limits *shape)
@@ -30,7 +28,7 @@ static void state_begin(struct state *st, struct common *common, uint64_t instan
 	list_init(&st->prefetching);
 }
 
-/* To be called when the catalog is there. */
+/* Makes the tables beside the catalog, which must be there. */
 static int state_tables(struct state *st, const struct state_limits *limits)
 {
 	const struct storage *storage = limits->storage ? limits->storage : &storage_shm;
@@ -151,7 +149,7 @@ struct pool *state_pool(struct state *st, enum share share)
 				    : &st->common->devices.list[share - SHARE_DEVICE].pool;
 }
 
-/* The lists of lost rows; see state.h. Loop thread only. */
+/* ---- lost rows; see state.h ------------------------------------------------------------------ */
 
 bool lost_add(struct state *st, uint32_t slot)
 {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of one namespace, and the lists that link its rows. */
+/* The state of one namespace, which the files above this one share, and the lists that link its
+ * rows. All calls are plain calls without sockets or event loop. tools/check-layers lists the files
+ * in order: each calls only files before it. */
 #pragma once
 
 #include "daemon/state/name.h"
@@ -7,12 +9,6 @@
 #include "daemon/store/device_memory.h"
 #include "util/heap.h"
 #include "util/list.h"
-
-/*
- * The state of one namespace, which the files above this one share. All calls are plain calls
- * without sockets or event loop. tools/check-layers lists the files in order: each calls only files
- * before it.
- */
 
 struct client;
 struct holding;
@@ -30,26 +26,26 @@ struct tensor {
 				    client.prefetched; doubted: in client.doubted otherwise */
 	struct account *account; /* charged for the row and its chunks */
 	struct ring *ring;	 /* ring.c: its ring, also when that has ended; or NULL */
-	uint32_t sibling, sibling_prev; /* links of the slots that share its extent (LINK, MEMBER)
-					 */
+	uint32_t sibling, sibling_prev; /* links of slots that share its extent (LINK, MEMBER) */
 	uint32_t owner;			/* DRAFT: index of its client */
-	uint32_t next, prev;		/* DRAFT: ring of its client's drafts; RETIRED: of the
-					   name's RETIRED rows */
+	uint32_t next, prev; /* circular lists: DRAFT: of its client's drafts; RETIRED: of its
+				name's RETIRED rows */
 	uint16_t chunks_reserved, chunks;
 	bool prefetch;	/* DRAFT: may be taken back while unused */
 	bool doubted;	/* DRAFT: of a former daemon; its client may not know of it */
 	bool held;	/* RETIRED: its holder is charged for it */
 	bool moved;	/* and for its extent as well */
-	bool group;	/* DRAFT: memory of a group; its members are in the ring */
+	bool group;	/* DRAFT: memory of a group; its siblings are the members */
 	bool pointed;	/* DRAFT: a member, and its name points at it (publish.c) */
 	bool published; /* DRAFT: memory of a group that a former daemon published */
-	bool linked;	/* on a device: the ring is of tensors that share @freed (LINK) */
+	bool linked;	/* on a device: its siblings share @freed with it (LINK) */
 	union {
 		struct {
 			/* its extent in a small segment, in SEGMENT_UNITs */
 			uint32_t first_unit, units;
 		};
-		/* on a device: FREED, due to its producer at the end; NULL: that has ended */
+		/* on a device: FREED, due to its producer at the end; NULL: the producer has
+		 * ended */
 		struct notice *freed;
 	};
 };
@@ -81,7 +77,7 @@ struct lifetimes {
 	struct list sets;      /* of struct evictables; none is empty */
 	uint64_t looks;	       /* numbers the calls of evict_one() */
 	int64_t look_again;    /* when held tensors may be free; DEADLINE_NEVER: nobody waits */
-	struct heap_node next; /* in shared.expiring, by lifetime_due() unless that is never */
+	struct heap_node next; /* in common.expiring, by lifetime_due() unless that is never */
 	int64_t pause_ns;      /* how long the last pause before such a look was */
 };
 
@@ -131,7 +127,7 @@ struct state_limits {
 	bool own_tensors; /* max_tensors is this namespace's own, and not the daemon's */
 };
 
-/* Neither @st nor @common may move afterwards. -ENOMEM, -ENOSPC, -EMFILE. */
+/* Initializes a state. Neither @st nor @common may move afterwards. -ENOMEM, -ENOSPC, -EMFILE. */
 int state_init(struct state *st, struct common *common, uint64_t instance,
 	       const struct state_limits *limits);
 /*
@@ -144,7 +140,7 @@ int state_map(struct state *st, struct common *common, uint64_t instance,
 /* Removes all objects of this instance. No client may be left. */
 void state_deinit(struct state *st);
 
-/* The pool of that share. */
+/* The pool of @share. */
 struct pool *state_pool(struct state *st, enum share share);
 
 /* The LIVE rows of each user that are lost, oldest first. A row stays while its name means it, so
@@ -152,11 +148,11 @@ struct pool *state_pool(struct state *st, enum share share);
 
 enum { LOST_MAX = 1024 }; /* of one user */
 
-/* True: its user has too many of them now. */
+/* Adds a row that is lost. True: its user has too many of them now. */
 bool lost_add(struct state *st, uint32_t slot);
 /* The oldest lost row of a user that has some. */
 uint32_t lost_oldest(const struct state *st, const struct account *account);
-/* Does nothing if the row is not lost. */
+/* Takes the row off its user's lost rows. Does nothing if it is not lost. */
 void lost_remove(struct state *st, uint32_t slot);
 
 /* Makes the slot the last of a circular list by tensor.next, whose first is *@first, or

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Survival; see survive.h. Loop thread only. */
+/* Keeps for the next daemon what outlives this one; see survive.h. Loop thread only. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,8 +41,8 @@ bool survive_part_read(const char *tag, struct survive_part *part)
 		      &part->size) == 5;
 }
 
-/* If the descriptor is not kept, the next daemon finds the fact without it. It then starts afresh,
- * or withdraws the tensors on the device. */
+/* Has the keeper keep a descriptor. If it is not kept, the next daemon finds the fact without it.
+ * That daemon then starts afresh, or withdraws the tensors on the device. */
 static void tag_kept(const struct common *common, const char *tag, int fd_peek)
 {
 	int r = keeper_link_keep(common->keeper, tag, fd_peek);
@@ -98,8 +98,7 @@ void survive_begin(const struct common *common, const struct catalog *cat)
 	if (!cat->facts)
 		return;
 	survive_tag(tag, SURVIVOR_CATALOG, cat->instance, 0, 0);
-	fd_close(keeper_link_take(common->keeper, tag)); /* the last daemon's, of the same catalog
-							  */
+	fd_close(keeper_link_take(common->keeper, tag)); /* that of the last daemon */
 	have_kept(common, cat, SURVIVOR_CATALOG, 0, 0, cat->fd_ro);
 	have_kept(common, cat, SURVIVOR_FACTS, 0, 0, cat->facts_fd);
 }

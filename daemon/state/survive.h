@@ -42,8 +42,8 @@ void survive_claim_ended(const struct catalog *cat, uint32_t index);
 /* To be called before the segment at @index lives. @object_fd_peek keeps its object, or is -1. */
 void survive_segment(const struct common *common, const struct catalog *cat, uint32_t index,
 		     uint32_t generation, const struct segment_fact *fact, int object_fd_peek);
-/* The keeper has closed its object when keeper_link_forgotten() reaches the value that this
- * returns; 0: it never had it. */
+/* Forgets a segment that has ended. The keeper has closed its object when keeper_link_forgotten()
+ * reaches the returned value; 0: the keeper never had it. */
 uint64_t survive_segment_ended(const struct common *common, const struct catalog *cat,
 			       uint32_t index, uint32_t generation);
 
@@ -54,11 +54,11 @@ struct survive_part {
 	uint32_t part;
 };
 
-/* How often the keeper was told to forget something by now; see keeper_link_forget(). */
+/* How often the keeper has been told to forget something; see keeper_link_forget(). */
 uint64_t survive_forgets(const struct common *common);
 
 void survive_part_tag(char tag[KEEPER_TAG_SIZE], const struct survive_part *part);
-/* False: it is no tag of a part. */
+/* Reads the tag of a part. False: it is no such tag. */
 bool survive_part_read(const char *tag, struct survive_part *part);
 void survive_part(const struct common *common, const struct catalog *cat,
 		  const struct survive_part *part, int fd_peek);
@@ -79,17 +79,17 @@ void survive_page_ended(const struct common *common, const struct catalog *cat, 
 
 /* The number of chunks of the row. */
 uint32_t row_chunk_count(const struct catalog_row *row);
-/* A checksum of the members of a row that are constant while it is published. The one of a group's
- * member leaves out its version, which may change until the group is published. */
+/* A checksum of the members of a row that are constant while it is published. That of a group's
+ * member leaves out the version, which may change until the group is published. */
 uint32_t sum_of_row(const struct catalog *cat, uint32_t slot);
 uint32_t sum_of_member(const struct catalog *cat, uint32_t slot);
-/* A checksum of a generation, and of the members of a row that are constant as long as it is a
+/* A checksum of @generation, and of the members of a row that are constant as long as the row is a
  * ring's. */
 uint32_t sum_of_ring_row(const struct catalog *cat, uint32_t slot, uint64_t generation);
-/* True if the row belongs to a ring. If that is over, a row that has a version needs it no more,
- * and belongs to it only until the daemon has noted its end in the facts. */
+/* True if the row belongs to a ring. A row that has a version does not need a ring that is over,
+ * and belongs to it only until the daemon has noted the ring's end in the facts. */
 bool row_is_of_ring(const struct catalog *cat, const struct catalog_row *row);
-/* True if it is one of the rows among which a ring's producer publishes. */
+/* True if the row is one of those among which a ring's producer publishes. */
 bool row_is_ring_slot(const struct catalog *cat, const struct catalog_row *row);
 /* A checksum of a segment's fact, and of the constant members of its entry, for that generation. */
 uint32_t sum_of_segment(const struct segment_fact *fact, const struct catalog_segment *row,

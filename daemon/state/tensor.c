@@ -1,5 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tensor from CREATE to FREE: its row, its bytes and what they are charged to. */
+/*
+ * A tensor from CREATE to FREE: its row, its bytes and what they are charged to.
+ *
+ * A slot is FREE; then DRAFT, in the circular list of its client's drafts; then LIVE, pinned to its
+ * name; then RETIRED; then FREE again with the next generation. From DRAFT to FREE it has its
+ * extent in a segment. Invariants: (1) create sets aside everything that commit needs, so that a
+ * well-formed commit does not fail for want of space; (2) every early return gives back its
+ * reservations. Loop thread only.
+ */
 #include <assert.h>
 #include <errno.h>
 #include <limits.h>
@@ -13,15 +21,7 @@
 #include "proto/wire.h"
 #include "util/clock.h"
 
-/*
- * Tensors. A slot is FREE; then DRAFT, in the ring of its client's drafts; then LIVE, pinned to its
- * name; then RETIRED; then FREE again with the next generation. From DRAFT to FREE it has its
- * extent in a segment. Invariants: (1) create sets aside everything that commit needs, so that a
- * well-formed commit does not fail for want of space; (2) every early return gives back its
- * reservations. Loop thread only.
- */
-
-enum { OTHERS_BUDGET = 16 }; /* at clients of others, by one look for space */
+enum { OTHERS_BUDGET = 16 }; /* clients of other users that one search for space looks at */
 
 /* ---- slots ---------------------------------------------------------------------------------- */
 
@@ -30,7 +30,7 @@ static struct pool *pool_of(struct state *st, enum share share)
 	return &st->catalog.pools[share];
 }
 
-/* @draft: the row still has the charge of a draft. */
+/* Gives back what a slot is charged. @draft: the row still has the charge of a draft. */
 static void slot_discharge(struct state *st, struct account *account, uint32_t chunks, bool draft)
 {
 	account_give(account, pool_of(st, SHARE_CHUNKS), chunks);
@@ -134,7 +134,7 @@ void prefetched_add(struct state *st, struct client *c, struct tensor *t)
 		list_add_tail(&st->prefetching, &c->prefetching);
 }
 
-/* Forbids that again. */
+/* Keeps the draft from being taken back. */
 static void prefetched_remove(struct state *st, struct client *c, struct tensor *t)
 {
 	t->prefetch = false;
@@ -146,8 +146,9 @@ static void prefetched_remove(struct state *st, struct client *c, struct tensor 
 }
 
 /*
- * Takes one prefetched draft back if it is unused. Its client counts a hold, then looks whether the
- * row is still a draft. It gives up the hold when its COMMIT is answered.
+ * Takes a prefetched draft back if it is unused. False: its client uses it. To use it, the client
+ * counts a hold, then looks whether the row is still a draft. It gives up the hold when its COMMIT
+ * is answered.
  *
  * ORDER: the store and the read here are T1 and T2 of lease.c.
  */
@@ -290,7 +291,7 @@ static int segment_refused(struct state *st, struct client *c, const struct tens
 										 : STATE_E_FULL;
 }
 
-/* Takes nothing back for a prefetched draft, since that may never be used. */
+/* Makes a segment. Takes nothing back for a prefetched draft, since that may never be used. */
 static int segment_make(struct state *st, struct client *c, const struct tensor_request *rq,
 			uint64_t size, struct segment **segp)
 {
@@ -376,7 +377,7 @@ static int extent_large(struct state *st, struct client *c, const struct tensor_
 		if ((*segp)->writer == c->id)
 			return 0;
 		if (segment_is_unused(*segp)) {
-			segment_not_handed(*segp); /* any more, to its former writer */
+			segment_not_handed(*segp); /* its former writer does not have it any more */
 			(*segp)->writer = c->id;
 			(*segp)->writer_index = c->index;
 			list_add_tail(&c->large, &(*segp)->writer_link);
@@ -393,7 +394,7 @@ static int extent_large(struct state *st, struct client *c, const struct tensor_
 
 /* ---- drafts --------------------------------------------------------------------------------- */
 
-/* To be called before the row, or its extent, can be seen. */
+/* Writes the row's fact. To be called before the row, or its extent, can be seen. */
 static void row_survives(struct state *st, uint32_t slot)
 {
 	struct row_fact *fact = catalog_row_fact(&st->catalog, slot);
@@ -569,7 +570,8 @@ static void extent_return(struct tensor *t)
 	t->moved = false;
 }
 
-/* The only row of an extent may have been its holders'. */
+/* Gives @slot the extent of @with. If @with was alone there, its holders may be charged for the
+ * extent; the segment takes that charge back. */
 void draft_share(struct state *st, uint32_t slot, uint32_t with)
 {
 	extent_return(&st->tensors[with]);
@@ -577,7 +579,8 @@ void draft_share(struct state *st, uint32_t slot, uint32_t with)
 	row_survives(st, slot);
 }
 
-/* Only holders keep a name that was deleted: it is charged as the first row that they keep. */
+/* A deleted name is kept by holders only. It is charged to the account of the first row that they
+ * keep. */
 static void name_charge(struct state *st, uint32_t index)
 {
 	uint32_t slot = st->names.info[index].retired;
@@ -658,7 +661,7 @@ void tensor_reclaim(struct state *st, uint32_t slot)
 
 	catalog_row_unsum(&st->catalog, slot);
 	atomic_store(&row->word, atomic_load(&row->word) & ~(uint64_t)3); /* FREE */
-	atomic_thread_fence(memory_order_release); /* ORDER: before the rest; lease_stands() */
+	atomic_thread_fence(memory_order_release); /* ORDER: FREE before the rest; lease_stands() */
 	extent_give(st, slot);
 	catalog_chunks_give(&st->catalog, row->chunk);
 	if (row->name != CATALOG_NONE) {

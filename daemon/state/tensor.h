@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tensor from CREATE to FREE: its row, its bytes and what they are charged to. */
+/* A tensor from CREATE to FREE: its row, its bytes and what they are charged to. It is created as a
+ * draft, published (publish.h) or aborted, retired (lease.h) and reclaimed. */
 #pragma once
 
 #include "daemon/state/client.h"
 #include "daemon/state/extent.h"
 #include "daemon/state/state.h"
 #include "util/page.h"
-
-/* The life of a tensor: it is created as a draft, published (publish.h) or aborted, retired
- * (lease.h) and reclaimed. */
 
 struct tensor_request {
 	uint64_t nbytes;
@@ -34,9 +32,9 @@ static inline uint64_t tensor_pages(uint64_t nbytes)
  */
 int tensor_create(struct state *st, struct client *c, const struct tensor_request *rq,
 		  uint32_t *slot);
-/* To be called when the object of the draft's segment was made, or could not be (@error): then the
- * client's next segment for small tensors is half as large. @c is NULL if its client has ended.
- * Returns @error. */
+/* To be called when the object of the draft's segment was made, or could not be (@error). In that
+ * case the client's next segment for small tensors is half as large. @c is NULL if its client has
+ * ended. Returns @error. */
 int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error);
 
 /*
@@ -57,7 +55,7 @@ void tensor_reclaim(struct state *st, uint32_t slot);
 /* Charges the RETIRED row to @account, whose client holds it, and its extent too if nothing else is
  * there. That may bring the account over its maximum. */
 void tensor_charge_to(struct state *st, uint32_t slot, struct account *account);
-/* Undoes that: the row is its producer's again, whose account this is. */
+/* Undoes tensor_charge_to(): charges the row to @account, which is its producer's, again. */
 void tensor_charge_back(struct state *st, uint32_t slot, struct account *account);
 
 /* ---- for draft.c, lease.c ---- */
@@ -86,8 +84,8 @@ void draft_adopt(struct state *st, struct client *c, uint32_t slot);
 /* Takes back drafts that @c does not use, once it has said that its ledger counts the used ones.
  * Looks at @budget drafts. True: there are more. */
 bool drafts_doubt(struct state *st, struct client *c, unsigned budget);
-/* The same for a closed client, which uses no more drafts than its ledger counts now. *@left is
- * their number at first. Looks at *@budget of them. True: that was all. */
+/* Does the same for a closed client, which uses no more drafts than its ledger counts now. *@left
+ * is at first the number of its drafts. Looks at *@budget of them. True: that was all. */
 bool drafts_unbind(struct state *st, struct client *c, uint32_t *left, unsigned *budget);
 /* Gives back one member of the group whose memory is @slot. True: there was none, and the draft
  * itself was given back. */

@@ -28,7 +28,7 @@ struct watch {
 	char text[];
 };
 
-/* A client that has asked for the watch, once. */
+/* One request of a client for the watch. */
 struct watcher {
 	struct list of_watch, of_client;
 	struct watch *watch;
@@ -99,7 +99,7 @@ static int watch_make(struct state *st, const struct client *c, const struct nam
 		free(w);
 		return r;
 	}
-	while (t->of[index]) /* an index is free, since the pool has as many */
+	while (t->of[index]) /* some index is free, since the pool has as many */
 		index++;
 	list_init(&w->watchers);
 	w->since = st->common->next_client_id + 1;
@@ -205,7 +205,7 @@ void watches_adopt(struct state *st)
 {
 	_Atomic uint32_t *coming = &st->catalog.header->coming;
 
-	if (atomic_load(coming) & 1) /* its daemon died before it noted the name */
+	if (atomic_load(coming) & 1) /* the former daemon died before it noted a name */
 		atomic_fetch_add(coming, 1);
 	for (uint32_t i = 0; i < CATALOG_WATCHES; i++) {
 		struct catalog_watch *common = catalog_watch(&st->catalog, i);

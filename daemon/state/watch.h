@@ -28,8 +28,8 @@ struct watch_table {
  */
 int watch_new(struct state *st, struct client *c, const struct name_key *name, bool prefix,
 	      uint32_t *watch, uint32_t *generation);
-/* May @c have a watch that it can do without? They leave half of all entries, and of those that its
- * user may have, for others. */
+/* True if @c may have a watch that it can do without. Such watches leave half of all entries, and
+ * of those that its user may have, for others. */
 bool watch_hint_fits(struct state *st, const struct client *c);
 /* Ends one watch of the client on that entry. Does nothing if it has none. */
 void watch_end(struct state *st, struct client *c, uint32_t watch, uint32_t generation);
