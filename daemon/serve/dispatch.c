@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads messages and calls their handlers. */
+/* Reads messages in turns, and calls their handlers. The table of messages is the protocol's front
+ * door: it has the handler of each, and the stage in which the message may come. Loop thread
+ * only. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -24,19 +26,14 @@
 #include "util/fd.h"
 #include "util/log.h"
 
-/*
- * The protocol's front door: the handlers of messages, and the states in which each may come. A
- * handler gets messages that passed wire_check(). Sizes, counts, descriptors and reserved members
- * are right, but objects that they name need not exist.
- */
-
 /* ---- the table ------------------------------------------------------------------------------ */
 
 static const struct request {
 	void (*handle)(struct peer *peer, struct conn_message *m);
-	enum peer_stage stage; /* the one that the peer must be in */
+	enum peer_stage stage; /* that the peer must be in */
 	bool publishes;	       /* needs the right to publish in the namespace */
-	bool unanswered;       /* its client does not send it again, and it may be handled twice */
+	bool unanswered; /* the client does not send it again after a restart, and it may be handled
+			    twice */
 } requests[WIRE_REQUEST_END] = {
 	[WIRE_HELLO] = { handle_hello, PEER_NEW },
 	[WIRE_LEDGER] = { handle_ledger, PEER_GREETED },
@@ -90,8 +87,8 @@ static void send_read_only(struct peer *peer, uint32_t serial)
 		   peer->client.uid, peer->name_space->config.name);
 }
 
-/* A former daemon has published it, and could not say so before its end. A client asks for the
- * members of its group again before it asks for the group. */
+/* True if a former daemon has published what the message asks for, and could not say so before its
+ * end. A client asks for the members of its group again before it asks for the group. */
 static bool was_published(struct peer *peer, const struct conn_message *m)
 {
 	uint64_t version, ref;
@@ -171,7 +168,7 @@ void peer_dispatch(struct peer *peer, struct conn_message *m)
 		tell_retyped(peer);
 }
 
-/* Reads a peer's socket in turns. Loop thread only. */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 static void peer_refuse(struct peer *peer, const struct conn_message *m)
 {
@@ -182,8 +179,8 @@ static void peer_refuse(struct peer *peer, const struct conn_message *m)
 	peer_drop(peer);
 }
 
-/* All messages of the peer have been read. If it could not send some RELEASED, its ledger says so
- * (docs/protocol/leases.md, Release). */
+/* To be called when all messages of the peer have been read. If its client could not send some
+ * RELEASED, the ledger says so (docs/protocol/leases.md, Release). */
 static void peer_drained(struct peer *peer)
 {
 	const struct ledger *ledger = peer->client.ledger;
@@ -195,7 +192,8 @@ static void peer_drained(struct peer *peer)
 	lease_rescan(peer->state, &peer->client);
 }
 
-/* The next step of a request, which is not handled before the last one. */
+/* Does the next step of a request. One that stays in the socket counts as handled after its last
+ * step. */
 static void step(struct peer *peer)
 {
 	peer->listing.step(peer);
@@ -212,14 +210,15 @@ bool receive_turn(struct peer *peer)
 	bool stays;
 	int r = 0;
 
-	if (peer->turn.account->closing) { /* its earlier descriptors come first */
+	if (peer->turn.account->closing) { /* the user's earlier descriptors are closed first */
 		peer_stall(peer);
 		return false;
 	}
 	for (unsigned n = 0; n < TURN_MESSAGES && !(n && turn_is_over(peer->peers->turns)); n++) {
 		bool listing = peer->listing.step;
 
-		/* until a group is published it has what others wait for; its answer comes after */
+		/* a group keeps others waiting until it is published, so it goes on; its answer
+		 * comes after */
 		if (peer_is_owed(peer) &&
 		    (listing || !group_goes_on(&peer->client) || !peer->group_asked))
 			return false;
@@ -236,7 +235,8 @@ bool receive_turn(struct peer *peer)
 				     &refused);
 		/* a message that is not sent again stays in the socket until it was handled */
 		stays = peer->kept && !r && m.fd < 0 && peer_is_unanswered(&m);
-		/* and one whose descriptors we have not all: to consume it would close them here */
+		/* and so does one whose descriptors we do not all have: consuming it would close
+		 * them here */
 		if ((!r || (r == -EBADMSG && !m.fd_lost)) && !stays)
 			conn_consume(peer->fd);
 		for (unsigned i = 0; i < refused.n; i++)

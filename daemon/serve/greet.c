@@ -15,10 +15,10 @@
 
 enum {
 	LATE_MAX = 16,	     /* connections that are ended at a time */
-	NEWCOMERS_MAX = 128, /* that wait, in all */
+	NEWCOMERS_MAX = 128, /* connections that wait, in all */
 	NEWCOMERS_USER_MAX = 16,
 };
-#define WAIT_NS (2 * NS_PER_SEC) /* how long one waits while no other one of its user ends */
+#define WAIT_NS (2 * NS_PER_SEC) /* how long a connection waits while no other of its user ends */
 
 /* A connection that waits, since its user had no space for it. */
 struct newcomer {
@@ -45,7 +45,7 @@ static void greeting_arm(struct greeting *greeting)
 	int64_t due = INT64_MAX, left;
 	struct newcomer *new;
 
-	if (!list_empty(&greeting->list)) /* all have the same time, so it is the first one's */
+	if (!list_empty(&greeting->list)) /* all have equally long, so the first one is due first */
 		due = list_first_entry(&greeting->list, struct peer, greet)->came +
 		      greeting->time_ns;
 	list_for_each_entry(new, &greeting->waiting, link) {
@@ -219,8 +219,8 @@ static void newcomer_end(struct greeting *greeting, struct newcomer *new)
 	free(new);
 }
 
-/* Messages before READY have no effect. So a connection that was closed meanwhile need not become a
- * peer. */
+/* True if the connection was closed meanwhile. Then it ends without becoming a peer, since messages
+ * before READY have no effect. */
 static bool newcomer_has_ended(struct greeting *greeting, struct newcomer *new)
 {
 	struct pollfd p = { .fd = new->fd };
@@ -302,7 +302,7 @@ void greeting_run_due(struct greeting *greeting)
 
 	list_for_each_entry_safe(new, after, &greeting->waiting, link) {
 		r = charge(greeting->peers, new->account, &connection, &partial);
-		if (r && !harvested) /* connections that this admitted may be closed by now */
+		if (r && !harvested) /* connections that this loop admitted may be closed by now */
 			peers_harvest(greeting->peers, 0);
 		harvested |= r != 0;
 		if (r && has_ends(new->account) && newcomer_due(new) > now_mono_ns())

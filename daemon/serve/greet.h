@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Connections until they are READY. Each counts in the shares of its user from the start, and takes
- * a place in a namespace once HELLO has named that. A user at its limit may have closed connections
+ * a place in a namespace once HELLO has named it. A user at its limit may have closed connections
  * that we have not finished ending. Then the new one waits for them.
  */
 #pragma once
@@ -33,5 +33,5 @@ void greeting_run_due(struct greeting *greeting);
  * it may get from; else as client_join() and namespace_new(). On failure the caller drops the peer.
  */
 int greet_enter(struct peer *peer, const char *name, size_t len);
-/* The peer has sent HELLO and LEDGER in time. */
+/* To be called when the peer has sent HELLO and LEDGER in time. */
 void greet_end(struct peer *peer);

@@ -11,11 +11,9 @@
 #include "daemon/state/ring.h"
 #include "util/log.h"
 
-/* Administrators' requests: ending other connections, and restarting the daemon. */
-
 enum { ANYBODY = UINT32_MAX };
 
-/* The policy: @peer may end connections of @uid. */
+/* The policy: true if @peer may end connections of @uid. */
 static bool may_kick(const struct peer *peer, uint32_t uid)
 {
 	uint32_t me = peer->client.uid;
@@ -32,7 +30,8 @@ static void send_denied(struct peer *peer, uint32_t serial, uint32_t uid)
 		peer->client.uid, uid, peer->peers->common->uid, uid);
 }
 
-/* True if KICK is about that client. Of the others in other namespaces nobody learns. */
+/* True if the KICK of @peer is about @other. Nobody learns of clients in other namespaces that they
+ * may not end. */
 static bool is_meant(const struct peer *peer, const struct peer *other)
 {
 	const struct listing *listing = &peer->listing;
@@ -133,8 +132,8 @@ void handle_restart(struct peer *peer, struct conn_message *m)
 	send_done(peer, request->header.serial);
 }
 
-/* CLIENTS and HOLDINGS; see handlers.h. The current client may end between two steps, so each step
- * finds it again by its id, which is never reused. */
+/* CLIENTS and HOLDINGS are answered in steps; see reply.h. The current client may end between two
+ * steps, so each step finds it again by its id, which is never reused. */
 
 /* Clients of other namespaces are invisible. So are connections that have ended while we do not
  * know whether they are, or still are, orphans: nothing reads their ledgers then. */
@@ -165,7 +164,7 @@ static void send_client(struct peer *peer, uint32_t serial, const struct client 
 	peer_send(peer, &answer, -1);
 }
 
-/* If the client has ended, the next one is taken. */
+/* One step of CLIENTS. If the current client has ended, the next one is taken. */
 static void clients_step(struct peer *peer)
 {
 	struct listing *listing = &peer->listing;
@@ -239,7 +238,8 @@ void handle_holdings(struct peer *peer, struct conn_message *m)
 	peer->listing.sums.slot = request->slot;
 }
 
-/* USERS: a user sees itself, and what all have in its namespace; root and our own user see all. */
+/* USERS: a user sees itself, and what all users together have in its namespace; root and our own
+ * user see all. */
 
 static_assert((int)WIRE_SHARES == (int)SHARE_KINDS, "the protocol has a number for each");
 static_assert((int)WIRE_DEVICES_MAX == (int)DEVICES_MAX, "clients know how many there can be");
@@ -249,8 +249,9 @@ static bool sees_all(const struct peer *peer)
 	return peer->client.uid == 0 || peer->client.uid == peer->state->common->uid;
 }
 
-/* The pool that counts for the user: of bytes the tighter one for the peer's own, and the daemon's
- * for others, who may be in other namespaces; of devices the one that the user uses most. */
+/* The pool that counts for the user. Of bytes it is the tighter one if the user is the peer's own,
+ * and otherwise the daemon's, since other users may be in other namespaces. Of devices it is the
+ * one that the user uses most. */
 static const struct pool *pool_for(struct peer *peer, struct account *account, enum share share)
 {
 	const struct account *top = account_top(account);
@@ -281,7 +282,7 @@ static void send_user(struct peer *peer, uint32_t serial, struct account *accoun
 		bool others = pool->accounts != &peer->state->accounts; /* of all namespaces */
 
 		m.used_by_all[share] = others && !sees_all(peer) ? UINT64_MAX : pool->used;
-		if (!pool->accounts) { /* no device has been heard of in its place */
+		if (!pool->accounts) { /* no client has named a device for this entry */
 			m.max[share] = m.capacity[share] = peer->state->common->devices.capacity;
 			continue;
 		}

@@ -24,10 +24,9 @@
 #include <sys/socket.h>
 
 enum { DOUBTS = 32 };	    /* drafts of a former daemon that are looked at in one step */
-enum { BOUND_BUDGET = 32 }; /* at tensors and drafts of a closed client, in one step */
+enum { BOUND_BUDGET = 32 }; /* looks at tensors and drafts of a closed client, in one step */
 
-/* A client that may not read a namespace gets the same answer as if there were no such namespace.
- */
+/* A client that may not read a namespace gets the same answer as if there were none. */
 static bool hello_enter(struct peer *peer, const struct wire_hello *hello)
 {
 	const char *name = (const char *)wire_tail((const unsigned char *)hello, sizeof(*hello));
@@ -44,7 +43,8 @@ static bool hello_enter(struct peer *peer, const struct wire_hello *hello)
 	}
 	memcpy(text, name, (size_t)len);
 	text[len] = '\0';
-	if (namespace_is_of_user(text, &owner)) /* such a section would make it another's */
+	if (namespace_is_of_user(text, &owner)) /* a section of that name would make it another
+						   user's */
 		hint = "; its user makes it by connecting there, if the configuration has a section "
 		       "[namespace user-*]";
 	if (r == STATE_E_NOT_FOUND)
@@ -119,7 +119,7 @@ void handle_ledger(struct peer *peer, struct conn_message *m)
 		peer_drop(peer);
 		return;
 	}
-	r = peer_keep(peer); /* before its fact */
+	r = peer_keep(peer); /* before the client's fact */
 	if (!r)
 		r = client_serve(&peer->client, peer->state, &m->fd, ledger->size, &why);
 	if (!r)
@@ -139,7 +139,7 @@ void handle_ledger(struct peer *peer, struct conn_message *m)
 	peer_send(peer, &ready, -1);
 }
 
-/* Before READY, so that it counts when the ledger does. */
+/* HOLD comes before READY, so that the holding counts when the ledger does. */
 void handle_hold(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_segment_ref *ref = AS(wire_segment_ref, m);
@@ -164,8 +164,8 @@ static void unbind_step(struct peer *peer)
 		peer->listing.step = NULL;
 }
 
-/* UNBIND stays in the socket until all tensors and drafts have ended: the next daemon must end the
- * rest. A closed client sends that one no RESUMED. */
+/* UNBIND stays in the socket until all tensors and drafts have ended, since the next daemon must
+ * end the rest. A closed client sends no RESUMED to that daemon. */
 void handle_unbind(struct peer *peer, struct conn_message *m)
 {
 	(void)m;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handlers of messages about memory on devices; state/export.c and state/device.c act on them. */
+/* Handlers of messages about memory on devices; state/export.c and state/device_tensor.c act on
+ * them. */
 #include <string.h>
 
 #include "daemon/serve/handlers.h"
@@ -56,8 +57,9 @@ static void send_export_error(struct peer *peer, const struct wire_export *m, in
 
 enum { EXPORT_EVICTS = 16 };
 
-/* No request waits for space on a device: that comes when producers have heard FREED and ended
- * their exports. So this request is refused, but a later one may find space. */
+/* Evicts a tensor for an EXPORT that lacks space. No request waits for space on a device: that
+ * comes when producers have heard FREED and ended their exports. So this request is refused, but a
+ * later one may find space. */
 static void export_evict(struct peer *peer, const struct wire_export *m, int r)
 {
 	struct state *st = peer->state;
@@ -66,7 +68,7 @@ static void export_evict(struct peer *peer, const struct wire_export *m, int r)
 	struct eviction eviction = { 0 };
 	enum evicted evicted = EVICTED_ONE;
 	uint64_t most;
-	bool own; /* tensors of others would not help */
+	bool own; /* tensors of other users would not help */
 
 	if (!device || !charge_is_refused(r) || (r & CHARGE_SHARE) < SHARE_DEVICE)
 		return;
@@ -140,7 +142,7 @@ void handle_unexport(struct peer *peer, struct conn_message *m)
 		peer_error(peer, serial, WIRE_E_INVALID,
 			   "cannot end the export of segment %u: %u tensors are still in it",
 			   ref->segment, extents);
-	/* DONE is sent when nobody has it open any more */
+	/* DONE is sent when nobody has the segment open any more */
 }
 
 void handle_import(struct peer *peer, struct conn_message *m)

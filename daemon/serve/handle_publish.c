@@ -26,7 +26,7 @@
 #include <errno.h>
 #include <sys/socket.h>
 
-enum { GROUP_BUDGET = 32 }; /* at members of a group, between two looks at the clock */
+enum { GROUP_BUDGET = 32 }; /* members of a group, between two looks at the clock */
 
 static void send_committed(struct peer *peer, uint32_t serial, uint64_t version)
 {
@@ -79,7 +79,7 @@ void handle_commit(struct peer *peer, struct conn_message *m)
 	r = tensor_commit(peer->state, &peer->client, commit->ref, &d, &version, &why);
 	if (r == STATE_E_STALE && peer->origin != PEER_OURS &&
 	    tensor_was_committed(peer->state, &peer->client, commit->ref, &version))
-		r = 0; /* and the daemon that did so died before it could say so */
+		r = 0; /* a former daemon committed it, and died before it could say so */
 	if (r)
 		send_name_error(peer, commit->header.serial, &d.name, r, why);
 	else
@@ -220,7 +220,7 @@ void handle_unclaim(struct peer *peer, struct conn_message *m)
 	claim_end(peer->state, &peer->client, unclaim->claim, &name);
 }
 
-/* Requests about rings; see state/ring.h. */
+/* ---- rings; see state/ring.h ----------------------------------------------------------------- */
 
 static void send_published(struct peer *peer, uint32_t serial, uint64_t version)
 {
@@ -232,8 +232,9 @@ static void send_published(struct peer *peer, uint32_t serial, uint64_t version)
 	peer_send(peer, &m, -1);
 }
 
-/* Without the descriptor there is no ring. Its producer may still take some of the rows for drafts:
- * they have ended, and it aborts them in vain. */
+/* Sends GRANTED with the page's descriptor. Without that there is no ring, and it ends. Its
+ * producer may still take some of the rows for drafts. They have ended, so that it aborts them in
+ * vain. */
 static void send_granted(struct peer *peer, uint32_t serial, uint64_t version, struct ring *ring)
 {
 	struct wire_granted m = {
@@ -269,7 +270,7 @@ void handle_ring(struct peer *peer, struct conn_message *m)
 	if (r == STATE_E_STALE && peer->origin != PEER_OURS &&
 	    tensor_was_committed(peer->state, &peer->client, ask->ref, &version)) {
 		ring.ring = ring_begun(peer->state, &peer->client, ask->ref);
-		r = 0; /* and the daemon that did so died before it could say so */
+		r = 0; /* a former daemon published it, and died before it could say so */
 	}
 	if (r)
 		send_name_error(peer, ask->header.serial, &d.name, r, why);
@@ -300,7 +301,7 @@ void handle_member(struct peer *peer, struct conn_message *m)
 		send_name_error(peer, member->header.serial, &d.name, r, why);
 }
 
-/* False: the member could not be made, and the error is sent. */
+/* Makes one member. False: it could not be made, and the error is sent. */
 static bool in_draft(struct peer *peer, const struct wire_members *all,
 		     const struct wire_member *member)
 {

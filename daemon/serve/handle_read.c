@@ -90,8 +90,8 @@ static struct segment *segment_held(struct state *st, const struct client *c, ui
 }
 
 /*
- * The segment of the name's current tensor. The client may have come too late for the tensor that
- * it asked for. Without this it would always be late for a name that changes fast. Any client may
+ * The segment of the name's current tensor, for a client that came too late for the tensor that it
+ * asked for. Otherwise a client would always be late for a name that changes fast. Any client may
  * take a lease there.
  */
 static struct segment *segment_current(struct state *st, uint32_t name)

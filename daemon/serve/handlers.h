@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The protocol at a glance: one function for each message. A handler gets messages that passed
- * wire_check(), in the phase that the table in dispatch.c names. Sizes, counts, descriptors and
+ * wire_check(), in the stage that the table in dispatch.c names. Sizes, counts, descriptors and
  * reserved members are right, but objects that they name need not exist.
  */
 #pragma once

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work for worker threads: a queue, and the jobs that destroy and trim memory. */
+/* Work for worker threads: a queue, and the jobs that destroy and trim memory; see jobs.h. Loop
+ * thread only. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/serve/jobs.h"
 #include "daemon/state/segments.h"
 #include "util/log.h"
-
-/* Jobs; see jobs.h. Loop thread only. */
 
 enum { WORKERS = 4 }; /* as many as libuv starts */
 
@@ -68,7 +67,7 @@ static void jobs_start(struct jobs *jobs)
 	while (jobs->running < WORKERS && (account = jobs_next(jobs))) {
 		job = list_first_entry(&account->jobs, struct job, link);
 		list_del(&job->link);
-		list_del(&account->employer); /* the others come first now */
+		list_del(&account->employer); /* the other accounts come first now */
 		if (!list_empty(&account->jobs))
 			list_add_tail(&jobs->accounts, &account->employer);
 		account->jobs_running++;
@@ -97,7 +96,7 @@ void job_queue(struct jobs *jobs, struct job *job, struct account *account)
 	jobs_start(jobs);
 }
 
-/* Destroys; see jobs.h. Loop thread only. */
+/* ---- destroying segments --------------------------------------------------------------------- */
 
 struct destroy {
 	struct job job;
@@ -134,7 +133,7 @@ static void destroy_done(struct destroy *destroy)
 		seg->object = destroy->object;
 		segment_hold_back(seg);
 		segments_changed(seg->segments);
-		destroy->common->space_freed++; /* creates need not wait for it any more */
+		destroy->common->space_freed++; /* creates need not wait for its space any more */
 		return;
 	}
 	destroy->common->store.emptied++;
@@ -154,8 +153,8 @@ static void destroy_worked(struct job *job)
 	free(destroy);
 }
 
-/* The writer of a named object can keep us from truncating it, so a worker does that. False: there
- * is no memory for that now. */
+/* Queues a job that destroys the segment: the writer of a named object can keep us from truncating
+ * it. False: there is no memory for a job now. */
 static bool segment_destroy(struct jobs *jobs, struct common *common, struct segment *seg)
 {
 	bool here_is_fine = !seg->storage->named;
@@ -196,7 +195,7 @@ void destroys_run_due(struct jobs *jobs, struct common *common, uint64_t forgott
 	}
 }
 
-/* Trims; see jobs.h. A worker does them, since clients can keep it waiting. Loop thread only. */
+/* ---- restoring sizes: by a worker, since clients can keep it waiting ------------------------- */
 
 struct trim {
 	struct job job;

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work for worker threads: a queue, and the jobs that destroy and trim memory. */
+/* Work for libuv's workers: a queue, and the jobs that destroy and trim memory. Workers take jobs
+ * in the order in which they get them. So a job waits here for its account's turn, and no account
+ * has more than half of the workers that can run at once. */
 #pragma once
 
 #include <uv.h>
 
 #include "daemon/state/common.h"
 #include "daemon/store/account.h"
-
-/*
- * Jobs for libuv's workers, which make and destroy the pages of large segments. Workers take jobs
- * in the order in which they get them. So a job waits here for its account's turn, and no account
- * has more than half of the workers that can run at once.
- */
 
 /* Bytes: no job is worthwhile for less. */
 enum { JOB_INLINE = 256 << 10 };
@@ -37,15 +33,13 @@ void jobs_init(struct jobs *jobs, uv_loop_t *loop);
 /* Queues a job, whose run and done are set. */
 void job_queue(struct jobs *jobs, struct job *job, struct account *account);
 
-/* Gives the memory of segments that have ended back to the kernel. */
-
-/* Begins with up to @most of them. @forgotten: what the keeper has forgotten, as of
- * keeper_link_forgotten(). */
+/* Begins to give the memory of up to @most segments that have ended back to the kernel. @forgotten:
+ * what the keeper has forgotten, as of keeper_link_forgotten(). */
 void destroys_run_due(struct jobs *jobs, struct common *common, uint64_t forgotten, unsigned most);
 
-/* Sets the sizes of objects right that clients have changed. */
-
-/* Begins with up to @most of them, in jobs of the users that may have changed them. */
+/* Begins to set right the sizes of up to @most objects that clients have changed, in jobs of the
+ * users that may have changed them. */
 void trims_run_due(struct jobs *jobs, struct common *common, unsigned most);
-/* Logs, if it is so, that growing this user's objects is not noticed at once. */
+/* Logs if objects of this user could not be watched, so that growing them is not noticed at
+ * once. */
 void guard_tell(struct guard *guard, struct account *account);

@@ -86,7 +86,7 @@ int loop_poll(uv_poll_t *poll, int fd, int events, uv_poll_cb cb)
 /* The first size of Linux's struct sched_attr. Linux's header also defines a struct that the C
  * library has, and the C library of Debian 12 lacks this one. */
 struct scheduling {
-	uint32_t size, policy; /* 0: the normal one */
+	uint32_t size, policy; /* 0: the normal policy */
 	uint64_t flags;
 	int32_t nice;
 	uint32_t priority;

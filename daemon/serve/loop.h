@@ -16,7 +16,7 @@
  * else is made, and end the process if it fails. 0, or a negative errno; -ENOMEM if libuv aborts.
  */
 int loop_start_workers(void);
-/* True if that failed. exit() would abort then. */
+/* True if the workers could not be started. exit() would abort then. */
 bool loop_is_broken(void);
 
 /* Returns @make(@arg), or -ENOMEM if libuv calls abort() in it. Then the loop must not be touched

@@ -1,5 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections: their sockets, their queues, and their end. */
+/*
+ * Connections: their sockets, their queues, and their end.
+ *
+ * libuv cannot receive plain descriptors, and asks the kernel about each descriptor anew. So peers
+ * have an epoll instance of our own, edge-triggered: an event only queues a peer's turn, and the
+ * peer stays readable until its socket is found empty. Thus any number of peers with messages costs
+ * nothing until their turns come.
+ *
+ * Invariants: (1) a dropped peer leaves all lists at once, except that it stays in peers.list until
+ * its client is over (client_end_step()); peers_sweep() frees it after it has left; (2) a peer that
+ * is readable, or has something to send and is writable, has its turn queued, runs it, is stalled
+ * or is owed answers; (3) while messages wait that the socket did not take, or that have one
+ * descriptor too many, the kernel tells us of each message that the client receives. It is not
+ * asked to at other times, since a client frees space with each message that it reads; (4) a
+ * dropped peer whose client has not received all descriptors keeps its socket until the client has,
+ * or has closed its end: it lingers. Loop thread only.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -23,28 +39,12 @@
 #include "util/log.h"
 #include "util/text.h"
 
-/*
- * Peers. libuv cannot receive plain descriptors, and asks the kernel about each descriptor anew. So
- * peers have an epoll instance of our own, edge-triggered: an event only queues a peer's turn, and
- * the peer stays readable until its socket is found empty. Thus any number of peers with messages
- * costs nothing until their turns come.
- *
- * Invariants: (1) a dropped peer leaves all lists at once, except that it stays in peers.list until
- * its client is over (client_end_step()); peers_sweep() frees it after it has left; (2) a peer that
- * is readable, or has something to send and is writable, has its turn queued, runs it, is stalled
- * or is owed answers; (3) while messages wait that the socket did not take, or that have one
- * descriptor too many, the kernel tells us of each message that is received. It is not asked at
- * other times, since a client frees space with each message that it reads; (4) a
- * dropped peer whose client has not received all descriptors keeps its socket until the client has,
- * or has closed its end: it lingers. Loop thread only.
- */
-
 enum {
 	PEER_QUEUE_MAX = 256, /* messages that wait for a full socket; more than it can be owed */
 	PEER_MAKING_MAX = 32, /* segments that are made for a client; it is not read meanwhile */
 	HARVEST_MAX = 1024,   /* events */
 	STALL_MS = 100,	      /* until the kernel is asked again for memory to receive */
-	CLOSING_MS = 1,	      /* until a descriptor has been closed, mostly */
+	CLOSING_MS = 1,	      /* after which a descriptor has mostly been closed */
 	SOCKET_SPACE = 32 << 10, /* bytes of messages that a client need not read, times two */
 };
 
@@ -54,7 +54,7 @@ struct outgoing {
 	unsigned char bytes[];
 };
 
-/* Its descriptor may be the last of what its tensor had. */
+/* The message's descriptor may be the last one of an object, so closing it may take long. */
 static struct outgoing *outgoing_free(struct peer *peer, struct outgoing *o)
 {
 	list_del(&o->link);
@@ -242,8 +242,8 @@ static int peer_watch(struct peer *peer, int operation, uint32_t events)
 	return epoll_ctl(peer->peers->epoll_fd, operation, peer->fd, &event) ? -errno : 0;
 }
 
-/* Closing the socket would not take unreceived descriptors out of it. The kernel tells us of each
- * message that the client receives. */
+/* True if the client has descriptors left to receive: then the socket stays open, since closing it
+ * would not take them out of it. The kernel tells us of each message that the client receives. */
 static bool peer_lingers(struct peer *peer)
 {
 	if (!flight_look(&peer->flight))
@@ -316,7 +316,8 @@ static void kept_forget(struct peers *peers, struct kept_socket *kept)
 	list_add_tail(&peers->forgetting, &kept->link);
 }
 
-/* The keeper has closed all forgotten sockets, up to keep->forgets = @count. */
+/* To be called when the keeper has closed all sockets that it was told to forget, up to
+ * keeper->forgets = @count. */
 void peers_forgotten(struct peers *peers, uint64_t count)
 {
 	struct kept_socket *kept, *after;
@@ -350,7 +351,8 @@ void peer_close_socket(struct peer *peer)
 		return;
 	if (peer->socket == PEER_LINGERS) /* a kept socket stays open after the peer has ended */
 		epoll_ctl(peer->peers->epoll_fd, EPOLL_CTL_DEL, peer->fd, NULL);
-	if (peer->kept && !peer->peers->ended) { /* its client sees the end when both have closed */
+	if (peer->kept && !peer->peers->ended) { /* its client sees the end when the keeper has
+						    closed it too */
 		peer->kept->fd = take_fd(&peer->fd);
 		peer->kept->peer = NULL;
 		peer->kept = NULL;
@@ -359,7 +361,8 @@ void peer_close_socket(struct peer *peer)
 	peers_close(peer->peers, take_fd(&peer->fd), peer->turn.account);
 }
 
-/* A peer that was swept already is swept again to be freed. An orphan has yet to leave. */
+/* Ends the lingering, if the client has received everything. A peer that was swept already is swept
+ * again to be freed. An orphan has yet to leave. */
 static void peer_linger_end(struct peer *peer)
 {
 	if (flight_look(&peer->flight))
@@ -400,7 +403,7 @@ void peer_end(struct peer *peer)
 	account_due(peer->turn.account, ACCOUNT_ENDS);
 }
 
-/* The steps of its end are due. */
+/* Makes the steps of the peer's end due. */
 static void peer_begin_end(struct peer *peer)
 {
 	peer->peers->ending++;
@@ -445,14 +448,14 @@ void peers_end(struct peers *peers)
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-/* The kernel checks at once whether there is space already. */
+/* Asks the kernel to tell when the socket has space. It checks at once whether there is some
+ * already. */
 static void peer_await_space(struct peer *peer, bool awaits)
 {
 	if (peer->awaits_space == awaits)
 		return;
 	peer->awaits_space = awaits;
-	peer_watch(peer, EPOLL_CTL_MOD, EPOLLIN | (awaits ? EPOLLOUT : 0)); /* it cannot fail: the
-									       socket is there */
+	peer_watch(peer, EPOLL_CTL_MOD, EPOLLIN | (awaits ? EPOLLOUT : 0)); /* cannot fail */
 }
 
 static int peer_queue(struct peer *peer, const void *message, int fd_peek)
@@ -482,8 +485,8 @@ static bool is_closed(int r)
 	return r == -EPIPE || r == -ECONNRESET;
 }
 
-/* The client has closed its end, so no message reaches it. We still read its earlier messages (a
- * COMMIT). */
+/* To be called when the client has closed its end, so that no message reaches it. We still read its
+ * earlier messages, such as a COMMIT. */
 static void peer_deafen(struct peer *peer)
 {
 	peer->socket = PEER_DEAF;
@@ -506,7 +509,7 @@ bool peer_is_owed(const struct peer *peer)
 
 void peer_hurry(struct peer *peer)
 {
-	const int size = 2 * SOCKET_SPACE; /* all that it has may be full */
+	const int size = 2 * SOCKET_SPACE; /* all of its space may be full */
 
 	queue_drop(peer);
 	(void)!setsockopt(peer->fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
@@ -610,7 +613,8 @@ static int flush_one(struct peer *peer)
 	return r;
 }
 
-/* True: the turn is over, and perhaps the socket takes more. May drop the peer. */
+/* Sends queued messages and notices. True: the turn is over, and perhaps the socket takes more. May
+ * drop the peer. */
 static bool peer_flush(struct peer *peer)
 {
 	int r = 0;
@@ -763,7 +767,7 @@ int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
 	r = client_adopt(&peer->client, &ns->state, index, fact, ledger_fd, has_socket);
 	if (r)
 		return r; /* the process ends */
-	/* It fails only after a daemon of a former build, which did not charge orphans. */
+	/* This fails only after a daemon of a former build, which did not charge orphans. */
 	charge_adopt(&peer->connection, account, &peers->common->pools[SHARE_CONNECTIONS], 1);
 	if (has_socket)
 		return peer_resume(peer);

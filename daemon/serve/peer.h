@@ -21,12 +21,12 @@ struct peer;
 
 struct peer_wait {
 	struct list link; /* in peer.waits, or unlinked */
-	/* Nobody waits any more. The request is not answered, and gives back what it has of its
-	 * peer, which may be dropped already. */
+	/* Called when nobody waits any more. The request is not answered, and gives back what it
+	 * has of its peer, which may be dropped already. */
 	void (*end)(struct peer_wait *wait);
 };
 
-/* To be called when the peer is dropped, or its client is closed. */
+/* Ends all waits in the list. To be called when the peer is dropped, or its client is closed. */
 static inline void waits_end(struct list *waits)
 {
 	struct peer_wait *wait;
@@ -37,8 +37,6 @@ static inline void waits_end(struct list *waits)
 		wait->end(wait);
 	}
 }
-
-/* Connections: their sockets, messages to be sent, and orphans. */
 
 struct peer;
 
@@ -53,12 +51,12 @@ struct peers {
 	bool loop_ready;		 /* libuv has events */
 	struct spin spin;		 /* while there are none */
 	struct list list;		 /* of struct peer */
-	struct peer_index index;	 /* the same */
+	struct peer_index index;	 /* the same peers, by the id of their client */
 	struct list dead;		 /* of struct peer: they have left, and are freed soon */
 	struct list lingering;		 /* of struct peer: the dead ones that linger */
 	struct list forgetting; /* of struct kept_socket, in the order they will be forgotten */
 	struct flights flights;
-	bool ended;	     /* nobody lingers */
+	bool ended;	     /* the daemon ends: no peer lingers any more */
 	struct list stalled; /* of struct peer, by stall: the kernel had no memory to receive */
 	uv_timer_t stalled_timer;
 	unsigned count;		 /* including orphans */
@@ -69,7 +67,7 @@ struct peers {
 	unsigned looking;	 /* ledgers that workers look at */
 	unsigned ending;	 /* peers that are ENDING */
 	uv_timer_t orphan_timer; /* the next look at orphans */
-	uv_timer_t closer_timer; /* runs while shared->closer has something to close */
+	uv_timer_t closer_timer; /* runs while common->closer has something to close */
 	uint64_t closer_looked;	 /* the last closer_look(), by uv_now() */
 };
 
@@ -109,11 +107,11 @@ struct kept_socket {
 	struct list link;  /* in peers->forgetting: the keeper was told to forget it */
 	struct peer *peer; /* NULL: the peer has ended; the socket is to be closed */
 	int fd;
-	uint64_t number; /* keep->forgets at that time */
+	uint64_t number; /* keeper->forgets at that time */
 	char tag[KEEPER_TAG_SIZE];
 };
 
-/* The progress of a request that is carried out in steps (handlers.h). There is one at a time. */
+/* The progress of a request that is carried out in steps (reply.h). There is one at a time. */
 struct listing {
 	void (*step)(struct peer *peer); /* NULL: there is none */
 	bool unread;			 /* the request stays in the socket until the last step */
@@ -129,14 +127,14 @@ struct peer {
 	struct turn turn;	      /* sends queued messages, and reads */
 	struct peers *peers;	      /* outlives us */
 	struct namespace *name_space; /* outlives us; NULL before HELLO */
-	struct state *state;	      /* of that; before HELLO the default one's, for errors */
-	bool may_publish;	      /* there */
-	struct list link;	      /* in peers->list, ->dead or ->lingering */
-	struct list stall;	      /* in peers->stalled */
-	struct list greet;	      /* in greeting->list */
-	int64_t came;		      /* when it connected */
-	struct charge connection;     /* as long as the struct peer exists */
-	struct charge partial;	      /* until it is READY */
+	struct state *state; /* of that namespace; before HELLO the default one's, for errors */
+	bool may_publish;    /* in that namespace */
+	struct list link;    /* in peers->list, ->dead or ->lingering */
+	struct list stall;   /* in peers->stalled */
+	struct list greet;   /* in greeting->list */
+	int64_t came;	     /* when it connected */
+	struct charge connection; /* as long as the struct peer exists */
+	struct charge partial;	  /* until it is READY */
 	struct client client;
 	struct list out;   /* of struct outgoing */
 	struct list waits; /* of struct peer_wait */
@@ -174,7 +172,7 @@ struct ledger_check {
 	bool mapped;
 };
 
-/* Turns call @read. -EMFILE, -ENOMEM. */
+/* Initializes @peers. The turns of peers call @read. -EMFILE, -ENOMEM. */
 int peers_init(struct peers *peers, uv_loop_t *loop, struct namespaces *namespaces,
 	       struct turns *turns, bool (*read)(struct peer *peer));
 void peers_deinit(struct peers *peers);
@@ -185,7 +183,7 @@ void peers_sweep(struct peers *peers);
 /* The daemon ends: ends all peers, without reusing anything of theirs. */
 void peers_end(struct peers *peers);
 
-/* Takes over @fd_take and @account_take, also on failure. -ENOMEM. */
+/* Makes a peer. Takes over @fd_take and @account_take, also on failure. -ENOMEM. */
 int peer_new(struct peer **pp, struct peers *peers, int fd_take, struct account *account_take,
 	     const struct client_identity *who);
 /* Begins to read its messages. -ENOSPC or -ENOMEM: the kernel has no space for one more. */
@@ -197,9 +195,9 @@ void peers_forgotten(struct peers *peers, uint64_t count);
 int peers_forget_kept(struct peers *peers, const char *tag, int fd_take);
 
 /*
- * A client of the last daemon, with its socket in @fd_take. -1: it has none, and is an orphan
- * unless its process has ended. To be called in the order of ids. Takes *@ledger_fd on success.
- * Fails as client_adopt() does.
+ * Makes a peer of a client of the last daemon, with its socket in @fd_take. With -1 the client has
+ * none, and is an orphan unless its process has ended. To be called in the order of ids. Takes
+ * *@ledger_fd on success. Fails as client_adopt() does.
  */
 int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
 	       const struct client_fact *fact, int *ledger_fd, int fd_take);
@@ -223,17 +221,18 @@ void peer_leave(struct peer *peer);
 /* Gives the peer its next turn later: the kernel had no memory to receive its messages. */
 void peer_stall(struct peer *peer);
 
-/* True: the client is to get answers first, and is not read meanwhile. So its queue has a bound. */
+/* True if the client is to get answers first, and is not read meanwhile. This bounds its queue. */
 bool peer_is_owed(const struct peer *peer);
-/* The next message goes before those in the queue, which are lost: its connection is to end. */
+/* Makes the next message go before those in the queue, which are lost, since the connection is to
+ * end. */
 void peer_hurry(struct peer *peer);
 
 /* Sends @message, or queues it if the socket is full, or has its maximum of descriptors. @fd_take
  * may be -1. If the descriptor cannot be sent, the peer gets an error instead. */
 void peer_send(struct peer *peer, const void *message, int fd_take);
-/* The same, with a descriptor that stays the caller's. False: it could not be sent. */
+/* Does the same with a descriptor that stays the caller's. False: it could not be sent. */
 bool peer_send_lent(struct peer *peer, const void *message, int fd_peek);
-/* The same, but returns why the descriptor could not be sent, and does not tell the peer: an
+/* Does the same, but returns why the descriptor could not be sent, and does not tell the peer: an
  * outcome of account_take(), or -ETOOMANYREFS, -EMFILE, -ENFILE, -ENOMEM. */
 int peer_try_send(struct peer *peer, const void *message, int fd_peek);
 void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *format, ...)

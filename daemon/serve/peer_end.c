@@ -22,7 +22,7 @@ enum { ORPHAN_MS_FIRST = 4, ORPHAN_MS_SYNC = 128, ORPHAN_MS_MAX = 1024 };
  */
 enum { LOOKS_MAX = 2 };
 enum { CLOSER_NOTE_MS = 2 }; /* to the next closer_note() while others are held back */
-enum { ENDS_BUDGET = 64 };   /* at what an ended client has, between two looks at the clock */
+enum { ENDS_BUDGET = 64 };   /* looks at what an ended client has, between two looks at the clock */
 
 /* ---- orphans -------------------------------------------------------------------------------- */
 
@@ -35,8 +35,8 @@ static void peers_on_timer(uv_timer_t *timer)
 	peers_look(peers);
 }
 
-/* The remaining orphans are checked again later. The ends of other connections do not delay
- * that. */
+/* Starts the timer for the next check of the remaining orphans. The ends of other connections do
+ * not delay that. */
 static void peers_rest(struct peers *peers)
 {
 	uv_timer_t *timer = &peers->orphan_timer;
@@ -49,7 +49,7 @@ static void peers_rest(struct peers *peers)
 
 /* ---- ledgers -------------------------------------------------------------------------------- */
 
-/* A worker has checked the ledger. */
+/* To be called when the ledger has been checked. */
 static void peer_looked(struct peer *peer, bool mapped)
 {
 	client_looked(&peer->client, mapped);
@@ -82,7 +82,8 @@ static void look_worked(uv_work_t *work, int status)
 	free(look);
 }
 
-/* Checks it here and now if there is no memory or descriptor for a worker. */
+/* Has a worker check the ledger, or checks it here and now if there is no memory or descriptor for
+ * that. */
 static void look_start(struct peer *peer)
 {
 	struct ledger_check *look = malloc(sizeof(*look));
@@ -125,7 +126,8 @@ void peers_look(struct peers *peers)
 
 /* ---- steps ---------------------------------------------------------------------------------- */
 
-/* All that it had is given back, or it is an orphan, a new or an old one. */
+/* To be called when all that the peer had is given back (@over), or when it is an orphan, a new or
+ * an old one. */
 static void peer_ended(struct peer *peer, bool over)
 {
 	struct peers *peers = peer->peers;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections in a sorted array, by the number of their client; see peer_index.h. Loop thread only.
- */
+/* Connections, sorted by the id of their client; see peer_index.h. Loop thread only. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

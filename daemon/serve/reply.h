@@ -9,7 +9,7 @@
 #define AS(type, m) ((const struct type *)(const void *)(m)->bytes)
 
 void send_done(struct peer *peer, uint32_t serial);
-/* Says why a tensor could not be published under @name, or the name not deleted. */
+/* Says why a tensor could not be published under @name, or why the name could not be deleted. */
 void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r,
 		     const char *why);
 /* Says why there is no space for @nbytes; @r as from tensor_create() or tensor_backed(). */
@@ -24,12 +24,12 @@ void send_holding_error(struct peer *peer, uint32_t serial, int r);
 void send_no_segment(struct peer *peer, uint32_t serial, uint32_t segment, uint32_t generation);
 
 /*
- * CLIENTS and HOLDINGS, and requests that are answered in steps: those that look at many clients or
- * slots take many turns of their user. Meanwhile the connection reads no further messages, so that
- * answers stay in order.
+ * Requests that are answered in steps, such as CLIENTS and HOLDINGS: those that look at many
+ * clients or slots take many turns of their user. Meanwhile the connection reads no further
+ * messages, so that answers stay in order.
  */
 
-enum { LISTING_BUDGET = 256 }; /* at clients or slots, in one step */
+enum { LISTING_BUDGET = 256 }; /* clients or slots that are looked at in one step */
 
 /* Lets the turns of @peer call @step until that calls listing_end(). Starts after client @after. */
 void listing_begin(struct peer *peer, uint32_t serial, uint64_t after,

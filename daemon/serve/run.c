@@ -33,8 +33,8 @@
 
 #define WORK_NS NS_PER_MS
 enum { ACCEPT_BATCH = 2, ACCEPT_PAUSE_MS = 100, GUARD_BATCH = 16, SPOILED_BUDGET = 1024 };
-enum { CLAIMS_BATCH = 64 }; /* answers, in one round */
-enum { STEPS_BUDGET = 64 }; /* at ledgers, in one turn */
+enum { CLAIMS_BATCH = 64 }; /* answers to claims, in one round */
+enum { STEPS_BUDGET = 64 }; /* looks at ledgers, in one turn */
 
 static void server_stop(struct server *server, const char *why)
 {
@@ -86,7 +86,7 @@ static void server_on_signal(uv_signal_t *handle, int number)
 
 /* ---- accepting ------------------------------------------------------------------------------ */
 
-/* Any user that our user namespace does not know looks like that one. */
+/* Refuses "nobody": any user that our user namespace does not know looks like that one. */
 static void server_refuse_nobody(struct server *server, int fd_take)
 {
 	struct {
@@ -201,7 +201,8 @@ static void server_drop_writer(struct server *server, uint64_t writer)
 			 "client=%llu", (unsigned long long)writer);
 }
 
-/* The second time costs the producer its segment, since it may be growing it again and again. */
+/* Drops the client that changed the size. The second time costs the producer its segment, since it
+ * may be growing the segment again and again. */
 static void server_on_wrong_size(struct server *server, struct guarded *w)
 {
 	server_drop_writer(server, w->writer);
@@ -220,7 +221,7 @@ static bool server_on_guard_turn(struct turn *turn)
 		if (wrong)
 			server_on_wrong_size(server, wrong);
 	}
-	return true; /* due ones would not be reported again */
+	return true; /* what is left would not be reported again */
 }
 
 /* Takes the names from tensors in segments that were changed again, in steps. */
@@ -236,8 +237,7 @@ static bool server_on_spoiled(struct turn *turn)
 	if (expire_segment(container_of(seg->segments, struct state, segments), seg,
 			   SPOILED_BUDGET) &&
 	    seg->state == SEGMENT_LIVE)
-		list_del(&seg->link); /* one that was empty then is to be destroyed, and in another
-					 list */
+		list_del(&seg->link); /* an empty one is in another list by now */
 	return true;
 }
 
@@ -353,7 +353,7 @@ static void server_on_warm(uv_timer_t *timer)
 
 static void server_on_remnant(uv_timer_t *timer)
 {
-	(void)timer; /* likewise */
+	(void)timer; /* as in server_on_warm() */
 }
 
 static void server_on_idle(uv_timer_t *timer)
@@ -385,7 +385,7 @@ static void warm_run_due(struct server *server)
 			       (next - now) / (uint64_t)NS_PER_MS + 1, 0);
 }
 
-/* The earlier of two times, of which 0 is none. */
+/* The earlier of two times, where 0 means none. */
 static uint64_t earlier(uint64_t a, uint64_t b)
 {
 	return !b || (a && a < b) ? a : b;
@@ -453,7 +453,7 @@ static void notices_run_due(struct server *server)
 	}
 }
 
-/* Goes on with the steps of that account in state/, in one namespace after the other. */
+/* Goes on with the steps of @account in state/, in one namespace after the other. */
 static bool server_on_steps(void *context, struct account *account)
 {
 	struct account *below;
@@ -474,7 +474,7 @@ static bool server_on_parts(void *context, struct account *account)
 	return parts_go(account);
 }
 
-/* Asks for events between turns, since only ready users have a place in the ring. */
+/* Asks for events between turns, since only accounts that are ready have a place in the queue. */
 static void turns_serve(struct server *server)
 {
 	int64_t end = now_mono_ns() + WORK_NS;
@@ -542,7 +542,7 @@ static bool server_run_due(struct server *server)
 }
 
 /* Runs libuv if it has something to do. Its clock, by which timers are started, must be right even
- * if not. */
+ * if it is not run. */
 static bool server_run_loop(struct server *server, bool must)
 {
 	uv_update_time(&server->loop);
@@ -619,7 +619,7 @@ static int server_make_loop(void *arg)
 	return r ? r : keeper_start(server);
 }
 
-/* What we lack may be there when another daemon tries. */
+/* True if we lack something that may be there when another daemon tries. */
 static bool is_lack(int r)
 {
 	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -EAGAIN || r == -ENOSPC ||

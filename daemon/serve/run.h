@@ -25,8 +25,8 @@ struct server_options {
 
 /*
  * The last daemon's instance cannot be taken over, which is logged, and the process must end at
- * once. SERVER_E_STRANGE: another one can start afresh. SERVER_E_LEFT: for want of something that
- * may come back, or another program can take it over; nothing may be cleaned up.
+ * once. SERVER_E_STRANGE: another process can start afresh. SERVER_E_LEFT: something is lacking
+ * that may come back, or another program can take the instance over; nothing may be cleaned up.
  */
 enum { SERVER_E_STRANGE = 1, SERVER_E_LEFT };
 

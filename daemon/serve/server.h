@@ -22,9 +22,9 @@ struct expiry {
 void expiry_init(struct expiry *expiry, uv_loop_t *loop, struct common *common);
 /* Ends some lifetimes whose time has come. */
 void expiry_run_due(struct expiry *expiry);
-/* Starts the timer for the next one. To be called last before the loop waits. */
+/* Starts the timer for the next lifetime. To be called last before the loop waits. */
 void expiry_arm(struct expiry *expiry);
-/* True if there are more whose time has come. */
+/* True if there are more lifetimes whose time has come. */
 bool expiry_busy(const struct expiry *expiry);
 void expiry_stop(struct expiry *expiry);
 
@@ -36,16 +36,17 @@ struct syncs {
 };
 
 void sync_add(struct syncs *syncs, struct peer *peer, uint32_t serial);
-/* To be called before the loop asks for all events. True: a SYNC came after the last time. It
- * must not be answered before, since earlier messages on other sockets may not have been seen. */
+/* To be called before the loop asks for all events. True: a SYNC came after the last call. It must
+ * not be answered before the loop has asked, since earlier messages on other sockets may not have
+ * been seen. */
 bool sync_round(struct syncs *syncs);
-/* Answers the oldest, which may drop its peer. False: none may be answered yet. */
+/* Answers the oldest SYNC, which may drop its peer. False: none may be answered yet. */
 bool sync_answer_one(struct syncs *syncs);
 
 /*
  * The daemon at work: one event loop that owns the listening socket, the peers and the state.
  * Everything runs on the loop's thread, except that libuv's workers make and destroy the pages of
- * large segments (space.c).
+ * large segments (jobs.c).
  */
 
 enum { SERVER_SIGNALS = 4, SERVER_WHY_MAX = 448 };
@@ -59,11 +60,12 @@ struct object_ids {
 };
 
 /* A job that removes, once we serve, what the last daemon left of segments, and what daemons of our
- * user left in /dev/shm. Clients can write to the former, and hold up who removes them. */
+ * user left in /dev/shm. Clients can write to the segments, and so hold up the thread that removes
+ * them. */
 struct sweep {
 	struct job job;
 	uint64_t instance;	   /* of the last daemon: the first of NAMESPACES_MAX */
-	struct object_ids unknown; /* in these */
+	struct object_ids unknown; /* objects in these instances */
 	struct leftovers left;
 };
 
@@ -76,7 +78,7 @@ struct server {
 				  start */
 	uv_timer_t warm_timer; /* the next trim of warm segments */
 	uv_timer_t remnant_timer; /* the next look at remnants */
-	uint64_t remnant_ns;	  /* for which it was started */
+	uint64_t remnant_ns;	  /* the time for which it was started */
 	uv_timer_t idle_timer;
 	bool has_tensors;	 /* when idle_timer was started */
 	uv_timer_t accept_timer; /* runs while descriptors are too few even to turn a client away */
@@ -113,20 +115,18 @@ static inline struct server *server_of(struct peer *peer)
 	return container_of(peer->peers, struct server, peers);
 }
 
-/* Takes over the last daemon's state: its namespaces, and its clients as orphans
- * (recover/recover.h). */
-
 /*
- * Takes over the namespaces that were kept, and makes configured ones that were not. Returns a
- * positive outcome with @why, or a negative errno: then this process must not go on with that
- * instance.
+ * Takes over the last daemon's state (recover/recover.h): the namespaces that were kept. Makes
+ * configured namespaces that were not kept. Returns a positive outcome with @why, or a negative
+ * errno: then this process must not go on with that instance.
  */
 int takeover_namespaces(struct server *server, const struct namespace_config *configs,
 			unsigned count, char why[ADOPT_WHY_MAX]);
-/* Takes over their clients and unfinished work, when there is a loop, and forgets the rest. Fails
- * in the same way. */
+/* Takes over the clients of these namespaces and unfinished work, when there is a loop, and forgets
+ * the rest. Fails as takeover_namespaces() does. */
 int takeover_clients(struct server *server, char why[ADOPT_WHY_MAX]);
-/* Removes objects without a segment. On a worker, since their clients may make that take long. */
+/* Removes objects without a segment. On a worker, since clients that have them open may make that
+ * take long. */
 void takeover_unknown_remove(struct sweep *sweep);
-/* Forgets what the keeper has and nobody took over, when there is a loop. -ENOMEM. */
+/* Has the keeper forget what nobody took over, when there is a loop. -ENOMEM. */
 int takeover_rest_forget(struct server *server);

@@ -1,5 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernel knows of a socket: its user, and the descriptors in flight. */
+/*
+ * What the kernel knows of a socket: its user, and the descriptors in flight; see socket.h.
+ *
+ * The kernel does not tell how many descriptors a client has received. But no message takes less of
+ * its socket's queue than QUEUED_MIN, so the queue's fill is a bound. The kernel is asked for it
+ * when a client is to get one more descriptor, and then for a few other clients too. So only a part
+ * of the counted descriptors can have been received. Loop thread only.
+ */
 #include <assert.h>
 #include <errno.h>
 #include <linux/sockios.h>
@@ -10,17 +17,10 @@
 #include "daemon/serve/socket.h"
 #include "proto/wire.h"
 
-/*
- * Descriptors in flight; see socket.h. The kernel does not tell how many of them a client has
- * received. But no message takes less of its socket's queue than QUEUED_MIN, so the queue's fill is
- * a bound. It is asked for when a client is to get one more, and then for a few other clients too.
- * So only a part of the counted descriptors can have been received. Loop thread only.
- */
-
 enum {
 	QUEUED_MIN = 512, /* bytes; a message takes 768 or more in 64-bit kernels */
-	LOOKS = 4,	  /* at clients, for each descriptor */
-	LOOKS_MORE = 64,  /* the same, before one is refused */
+	LOOKS = 4,	  /* clients that are looked at for each descriptor */
+	LOOKS_MORE = 64,  /* clients that are looked at before one is refused */
 };
 
 void flights_init(struct flights *flights, struct pool *pool)
@@ -110,7 +110,7 @@ void flight_give(struct flight *f)
 	account_give(f->account, f->flights->pool, 1);
 }
 
-/* The user at the other end of a connection; see socket.h. */
+/* ---- the user at the other end --------------------------------------------------------------- */
 
 static int credentials(int fd_peek, struct ucred *cred)
 {

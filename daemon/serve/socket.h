@@ -11,7 +11,7 @@
  * Descriptors in flight: sent to a client, or queued for it, and not received yet. Sent ones count
  * against a limit of the kernel on all that our user sends (ETOOMANYREFS in unix(7)), even when
  * their connection has ended, if the client keeps its end. Queued ones are in our own table. So
- * each counts in its client's user's share until it is received.
+ * each counts in the share of its client's user until it is received.
  */
 
 struct flights {
@@ -25,23 +25,23 @@ struct flight {
 	struct flights *flights; /* outlives us */
 	struct account *account; /* the daemon's; outlives us */
 	int fd_peek;		 /* the socket */
-	unsigned sent;		 /* and perhaps not received yet */
-	unsigned queued;	 /* or about to be sent */
+	unsigned sent;		 /* how many were sent, and perhaps not received yet */
+	unsigned queued;	 /* how many are queued, or about to be sent */
 };
 
 void flights_init(struct flights *flights, struct pool *pool);
 void flight_init(struct flight *f, struct flights *flights, struct account *account, int fd_peek);
-/* To be called when its socket is closed. */
+/* Counts no descriptors any more. To be called when the socket is closed. */
 void flight_end(struct flight *f);
 
 /* Takes one more, to be sent or queued. Returns 0 or an outcome of account_take(). */
 int flight_take(struct flight *f);
-/* False: the client has WIRE_FDS_UNREAD_MAX to receive, and is sent no more until it has received
- * some. */
+/* True if the client may be sent a further descriptor. False: it has WIRE_FDS_UNREAD_MAX to
+ * receive, and is sent no more until it has received some. */
 bool flight_has_room(struct flight *f);
-/* A taken descriptor is in the socket now. */
+/* To be called when a taken descriptor is in the socket. */
 void flight_sent(struct flight *f);
-/* A taken descriptor will not be sent. */
+/* To be called when a taken descriptor will not be sent. */
 void flight_give(struct flight *f);
 
 /* Finds out how many were received. True: some are left in the socket. */
@@ -52,7 +52,7 @@ bool flight_look(struct flight *f);
 /* The kernel shows this number for users that this user namespace does not know. */
 enum { IDENTITY_OVERFLOW_UID = 65534 };
 
-/* True if the connection belongs to such a user. Any user may look like that. */
+/* True if the connection belongs to IDENTITY_OVERFLOW_UID. Any user may look like that. */
 bool identity_is_nobody(int fd_peek);
 /* The uid, gid and pid of the other end, without groups. Returns 0, or a negative errno. */
 int identity_of(int fd_peek, struct client_identity *who);

@@ -7,14 +7,16 @@
  * == NULL.
  *
  * Waiting creates are tried in the turns of their account, in their order, each once after there
- * may be space (shared.space_freed). If more space may have come meanwhile, all are tried again,
- * but only after the last. So large ones at the front do not keep small ones from being tried for
- * long: only a create that gathers does. Once, for a second, all that waits after it of its user,
- * in its namespace, gives way to it, or small ones would take all that comes for as long as it
- * waits. If what it needs is freed within that time, it has it. If not, it may never be.
+ * may be space (common.space_freed). If more space may have come meanwhile, all are tried again,
+ * but only after the last. So large creates at the front do not keep small ones from being tried
+ * for long. Only a create that gathers does: once, for a second, all creates of its user in its
+ * namespace that wait behind it give way to it. Otherwise small ones would take all space that
+ * comes for as long as it waits. If what it needs is freed within that second, it gets the space.
+ * If not, that much may never be freed.
  *
  * Creates also wait while /dev/shm is full. Nobody tells us what other programs free there, so each
- * is then tried about every second, not in step with other daemons, but made only if it may fit.
+ * create is then tried about every second, not in step with other daemons, but made only if it may
+ * fit.
  *
  * Workers that make segments at the same time may fill /dev/shm together, so that none of them has
  * all that it needs. Then each is tried again, for a while only when no other is being made.
@@ -45,8 +47,8 @@ enum {
 };
 
 #define SPACE_SOON_NS (10 * NS_PER_SEC)	       /* how long to wait for space that is being freed */
-#define SPACE_GATHER_NS NS_PER_SEC	       /* how long others give way to one */
-#define SPACE_GATHER_PAUSE_NS (4 * NS_PER_SEC) /* then to none, if it did not get what it needs */
+#define SPACE_GATHER_NS NS_PER_SEC	       /* how long others give way to a create */
+#define SPACE_GATHER_PAUSE_NS (4 * NS_PER_SEC) /* then to none, if that one lacked space */
 #define SPACE_OTHERS_NS NS_PER_SEC	/* between two looks at what others have in /dev/shm */
 #define SPACE_ALONE_NS (2 * NS_PER_SEC) /* how long to wait until no other is being made */
 
@@ -64,17 +66,17 @@ struct create {
 	struct tensor_request rq;
 	struct eviction eviction;
 	int64_t deadline;
-	int64_t gather_until; /* 0: it has not been account.gathers */
-	struct heap_node due; /* in space->due until due_at, when it is tried even so */
+	int64_t gather_until; /* 0: it has not gathered yet */
+	struct heap_node due; /* in space->due until due_at, when it is tried in any case */
 	int64_t due_at;
 	int64_t soon_deadline; /* STATE_E_SOON is not believed after that time */
-	int64_t shm_again;     /* 0, or /dev/shm was full; when it is made again if it may fit */
-	uint64_t shm_left;     /* how much was free: with more it is made again before */
-	bool met;	       /* others were being made at the same time */
-	int64_t alone_until;   /* 0, or it failed because of that, and is made alone until then;
-				  ALONE_OVER: it was so long enough */
-	uint64_t begun;	       /* what space->begun was when its worker began */
-	uint64_t emptied;      /* what store.emptied was before it was tried */
+	int64_t shm_again; /* when it is made again if it may fit, since /dev/shm was full; or 0 */
+	uint64_t shm_left; /* how much was free then: with more it is made again earlier */
+	bool met;	   /* others were being made at the same time */
+	int64_t alone_until; /* it failed because of that, and is made alone until then; 0: it did
+				not; ALONE_OVER: it was so long enough */
+	uint64_t begun;	     /* what space->begun was when its worker began */
+	uint64_t emptied;    /* what store.emptied was before it was tried */
 	/* for a worker: */
 	struct job job;
 	atomic_bool cancel;
@@ -100,7 +102,7 @@ static bool creates_again(struct space *space, struct account *account)
 	return !list_empty(&account->creates);
 }
 
-/* Those that gave way to it are tried. */
+/* Ends the gathering of @create, and tries those that gave way to it. */
 static void gather_end(struct create *create)
 {
 	struct account *account = create->peer ? create->peer->turn.account : NULL;
@@ -112,7 +114,7 @@ static void gather_end(struct create *create)
 		account_due(account, ACCOUNT_CREATES);
 }
 
-/* To be called when it has to wait for bytes. */
+/* Lets others give way to @create. To be called when it has to wait for bytes. */
 static void gather(struct create *create)
 {
 	struct account *account = create->peer->turn.account;
@@ -131,8 +133,8 @@ static void gather(struct create *create)
 	gather_end(create);
 }
 
-/* True if another create of its user is to have what comes. One that would not wait does not give
- * way, and neither do small tensors, for which there mostly is a segment. */
+/* True if another create of its user is to have what comes. A create that would not wait does not
+ * give way, and neither do small tensors, for which there mostly is a segment. */
 static bool create_gives_way(const struct create *create)
 {
 	const struct create *other = create->peer->turn.account->gathers;
@@ -153,7 +155,7 @@ static struct create *create_free(struct create *create)
 
 static void create_end(struct peer_wait *wait);
 
-/* Enters the create into its peer's waits, so that its end finds it. */
+/* Enters the create into its peer's waits, so that the peer's end finds it. */
 static void create_remember(struct create *create, bool working)
 {
 	create->working = working;
@@ -162,7 +164,7 @@ static void create_remember(struct create *create, bool working)
 	list_add_tail(&create->peer->waits, &create->wait.link);
 }
 
-/* Lets it wait for space, after it was tried. */
+/* Lets the create wait for space, after it was tried. */
 static void create_park(struct create *create)
 {
 	struct account *account = create->peer->turn.account;
@@ -179,7 +181,8 @@ static void create_park(struct create *create)
 		heap_add(&space->due, &create->due, (uint64_t)create->due_at);
 }
 
-/* Takes it out again. Trying or answering it may drop its peer, which must not free it then. */
+/* Undoes create_park(). Trying or answering the create may drop its peer, which must not free it
+ * then. */
 static void create_unpark(struct create *create)
 {
 	struct account *account = create->peer->turn.account;
@@ -194,7 +197,7 @@ static void create_unpark(struct create *create)
 		list_del(&account->waiter);
 }
 
-/* Charges its user for a wait. */
+/* Charges the create's user for a wait. */
 static int create_charge(struct create *create)
 {
 	struct state *st = create->state;
@@ -266,7 +269,7 @@ static bool create_is_over_quota(const struct create *create, uint64_t more)
 	return false;
 }
 
-/* True: a tensor was given up to free space, or more must be looked at first. */
+/* True: a tensor was given up to free space, or more tensors must be looked at first. */
 static bool create_evict(struct create *create, bool own)
 {
 	struct state *st = create->state;
@@ -277,7 +280,7 @@ static bool create_evict(struct create *create, bool own)
 	return r != EVICTED_NONE;
 }
 
-/* True if memory was being given back when it was tried. */
+/* True if memory was being given back when the create was tried. */
 static bool create_was_early(const struct create *create)
 {
 	const struct segment_store *store = &create->state->common->store;
@@ -286,7 +289,7 @@ static bool create_was_early(const struct create *create)
 	       !deadline_passed(create->soon_deadline);
 }
 
-/* With huge pages more is freed there than is charged. */
+/* With huge pages, more is freed in /dev/shm than is charged. */
 static bool shm_has_huge_pages(const struct state *st)
 {
 	struct stat catalog;
@@ -294,8 +297,8 @@ static bool shm_has_huge_pages(const struct state *st)
 	return fstat(st->catalog.fd_ro, &catalog) || catalog.st_blksize > sysconf(_SC_PAGESIZE);
 }
 
-/* True if there is not enough in /dev/shm even without all that could be given up there. @charged:
- * what is charged for it already. */
+/* True if /dev/shm has too little even if all is given up that could be given up there. @charged:
+ * what is charged for the create already. */
 static bool create_is_kept_out(const struct create *create, uint64_t size, uint64_t charged)
 {
 	const struct segment_totals *here = &create->state->segments.totals;
@@ -309,8 +312,8 @@ static bool create_is_kept_out(const struct create *create, uint64_t size, uint6
 	       size - shm.left > ours - charged && !shm_has_huge_pages(create->state);
 }
 
-/* The kernel has no space for it: true if some is being given back, or was given up for it. @more:
- * bytes that are not charged yet. */
+/* To be called when the kernel has no space for the create. True: some is being given back, or was
+ * given up for the create. @more: bytes that are not charged yet. */
 static bool create_frees_memory(struct create *create, uint64_t more)
 {
 	struct state *st = create->state;
@@ -332,8 +335,9 @@ static bool create_frees_memory(struct create *create, uint64_t more)
 	return true;
 }
 
-/* True: others took some of the space that it needed, and may give it back. For a while nothing is
- * given up for it because of that, and it is not answered, but made when no other is. */
+/* True: others took some of the space that the create needed, and may give it back. For a while
+ * nothing is given up for it because of that, and it is not answered, but made when no other create
+ * is. */
 static bool create_met_others(struct create *create)
 {
 	if (!create->met || create->rq.prefetch || create->alone_until == ALONE_OVER)
@@ -345,13 +349,13 @@ static bool create_met_others(struct create *create)
 	return true;
 }
 
-/* Others may free something in /dev/shm meanwhile. */
+/* Tries again later, since others may free something in /dev/shm meanwhile. */
 static void again_after_others(struct create *create)
 {
 	again_by(create, deadline_after(SPACE_OTHERS_NS + now_mono_ns() % 499 * NS_PER_MS));
 }
 
-/* True: it waits until something is freed in /dev/shm, by us or by others. */
+/* True: the create waits until something is freed in /dev/shm, by us or by others. */
 static bool create_waits_for_shm(struct create *create)
 {
 	struct shm_space shm;
@@ -368,7 +372,8 @@ static bool create_waits_for_shm(struct create *create)
 	return true;
 }
 
-/* True: making it again would only take from others, for a while, what /dev/shm has left. */
+/* True: making the segment again would only take from others, for a while, what /dev/shm has
+ * left. */
 static bool create_fits_not(const struct create *create)
 {
 	struct shm_space shm;
@@ -381,11 +386,12 @@ static bool create_fits_not(const struct create *create)
 		!deadline_passed(create->deadline));
 }
 
-/* True: it was not made, but may be if it is tried again. It has given its draft back. */
+/* True: the segment was not made, but may be if the create is tried again. The create has given its
+ * draft back. */
 static bool create_not_made(struct create *create)
 {
 	uint64_t *space_freed = &create->space->common->space_freed, freed;
-	bool smaller = create->size > tensor_pages(create->rq.nbytes); /* it is the next time */
+	bool smaller = create->size > tensor_pages(create->rq.nbytes); /* the next try takes less */
 
 	if (!create->peer || (create->result != -ENOSPC && create->result != -ENOMEM &&
 			      (create->result != -EFBIG || !smaller)))
@@ -398,7 +404,8 @@ static bool create_not_made(struct create *create)
 	freed = *space_freed;
 	tensor_backed(create->state, &create->peer->client, create->slot, create->result);
 	if (!smaller && !create->working)
-		*space_freed = freed; /* it took that just now, and would only wake itself */
+		*space_freed = freed; /* it took that space itself just now, and would only wake
+					 itself */
 	return true;
 }
 
@@ -426,12 +433,12 @@ static void create_worked(struct job *job)
 	create->met |= space->begun != create->begun;
 	if (create->peer) {
 		create->peer->making--;
-		if (create->peer->readable) /* it may have waited to be read on */
+		if (create->peer->readable) /* the next messages may have waited for this */
 			turn_queue(&create->peer->turn);
 	}
 	create_settle(create);
 	if (!space->making && space->alone)
-		space->common->space_freed++; /* the next of these has its turn */
+		space->common->space_freed++; /* one that is made alone comes next */
 }
 
 /* Makes the new segment that the draft needs. True: the create is answered. */
@@ -447,7 +454,7 @@ static bool create_back(struct create *create)
 		create->met = space->making;
 		create->result = -ENOSPC;
 	} else if (create->size > JOB_INLINE) {
-		gather_end(create); /* it has its bytes */
+		gather_end(create); /* the create has its bytes */
 		create_remember(create, true);
 		create->met = space->making++;
 		create->begun = ++space->begun;
@@ -465,7 +472,7 @@ static bool create_back(struct create *create)
 	return true;
 }
 
-/* True if it lacks something other than bytes that each tensor takes. */
+/* True if the create lacks something that each tensor takes, other than bytes. */
 static bool is_place(int r)
 {
 	unsigned share = (unsigned)r & CHARGE_SHARE;
@@ -474,23 +481,24 @@ static bool is_place(int r)
 					share == SHARE_NAMES || share == SHARE_CHUNKS);
 }
 
-/* True if a tensor was given up for it, or if segments are being destroyed, which takes a while. */
+/* True if a tensor was given up for the create, or if segments are being destroyed, which takes a
+ * while. */
 static bool create_makes_place(struct create *create, int r)
 {
 	return ((r & CHARGE_SHARE) == SHARE_SEGMENTS && create_was_early(create)) ||
 	       create_evict(create, r & CHARGE_E_USER);
 }
 
-/* True if the end of a lease may free what it lacks. Other things than bytes are waited for only
- * while a tensor is there that may be given up. */
+/* True if the end of a lease may free what the create lacks. Other things than bytes are waited for
+ * only while there is a tensor that may be given up. */
 static bool create_may_wait(const struct create *create, int r)
 {
 	return r == STATE_E_FULL || r == STATE_E_QUOTA || r == STATE_E_SOON ||
 	       (is_place(r) && evict_may(create->state, &create->peer->client, r & CHARGE_E_USER));
 }
 
-/* True: a ring or a tensor was given up for it, unless it will be answered now whatever is freed.
- */
+/* True: a ring or a tensor was given up for the create. Nothing is given up for a create that will
+ * be answered now in any case. */
 static bool create_makes_space(struct create *create, int r)
 {
 	uint64_t size = tensor_pages(create->rq.nbytes);
@@ -509,7 +517,7 @@ static bool create_makes_space(struct create *create, int r)
 	       create_evict(create, own);
 }
 
-/* True: it is answered. */
+/* Tries the create. True: it is answered. */
 static bool create_try(struct create *create)
 {
 	struct peer *peer = create->peer;
@@ -563,8 +571,8 @@ static bool create_try(struct create *create)
 	return false;
 }
 
-/* True: it is refused, since no file, or not /dev/shm, may ever have so much, though the capacity
- * would. Trying it would first give up all that can be given up. */
+/* True: the request is refused, since no file, or not /dev/shm, may ever have so many bytes, though
+ * the capacity would allow them. Trying it would first give up all that can be given up. */
 static bool refused_as_too_large(struct peer *peer, uint32_t serial, uint64_t nbytes)
 {
 	const struct segment_totals *totals = &peer->state->segments.totals;
@@ -668,7 +676,8 @@ static bool creates_step(void *context, struct account *account)
 	return account->space_seen != space->common->space_freed && creates_again(space, account);
 }
 
-/* There may be space. An account that is trying its creates looks for space itself at the end. */
+/* To be called when there may be space. An account that is trying its creates looks for space
+ * itself at the end. */
 static void creates_tell(struct space *space)
 {
 	struct account *account;

@@ -82,7 +82,7 @@ bool sync_answer_one(struct syncs *syncs)
 	m.header.serial = sync->serial;
 	sync_free(sync);
 	peer->syncs--;
-	peer_send(peer, &m, -1); /* may drop it, and forget its others */
+	peer_send(peer, &m, -1); /* may drop the peer, and its other SYNCs */
 	return true;
 }
 

@@ -38,7 +38,8 @@ struct search {
 	uint64_t instance; /* the first of NAMESPACES_MAX */
 };
 
-/* A daemon that started afresh may have died before it let go of another instance's. */
+/* Notes facts of one of our instances. There may be others: a daemon that started afresh may have
+ * died before it let go of another instance's facts. */
 static void found_note(const struct kept *kept, void *context)
 {
 	struct search *search = context;
@@ -100,7 +101,7 @@ static void set_aside(const struct server *server, const struct found *f, int fa
 		log_warn("what the last daemon left is set aside", "path=%s", log_str(path));
 }
 
-/* Reads the header of the catalog, and checks it by itself. */
+/* Reads the header of the catalog, and checks it alone. */
 static int header_read(const struct found *f, struct catalog_header *h)
 {
 	const struct object object = shm_object_of_catalog(f->instance);
@@ -116,7 +117,8 @@ static int header_read(const struct found *f, struct catalog_header *h)
 	return r ? r : snapshot_shape(&cat, fd, h, arrays, &facts_size, &why);
 }
 
-/* True if the catalog is no worse for being another program's, or that of other limits. */
+/* True if the catalog does not fit only because it is another program's, or was made with other
+ * limits. */
 static bool is_of_others(const struct found *f, const struct state_limits *limits)
 {
 	struct catalog_header h;
@@ -163,7 +165,7 @@ static struct found *search_find(const struct search *search, const char *name)
 	return NULL;
 }
 
-/* True if what is left of it may go when it is not configured any more. */
+/* True if the namespace was never used, so that it may go when it is not configured any more. */
 static bool is_unused(const struct found *f)
 {
 	struct catalog_header h;
@@ -171,8 +173,8 @@ static bool is_unused(const struct found *f)
 	return !header_read(f, &h) && catalog_is_unused(&h);
 }
 
-/* Its versions are those of others, since it never gave any out. Its number is not used again as
- * long as we live: what the keeper has of it is forgotten later. */
+/* Ends an unused namespace. No version is lost with it, since it never gave one out. Its number is
+ * not used again as long as we live, since the keeper forgets later what it has of it. */
 static void end_unused(struct server *server, const struct found *f)
 {
 	uint64_t number = f->instance - server->namespaces.instance;
@@ -199,7 +201,8 @@ static uint32_t own_group(const struct found *f, uint32_t uid)
 	return user ? user->pw_gid : UINT32_MAX;
 }
 
-/* Takes over a namespace of the template, or one that was being made when the daemon died. */
+/* Handles a namespace that is not configured: takes it over if the template makes it, and ends it
+ * if it was never used, or was still being made when the daemon died. */
 static int rest_take_over(struct server *server, struct found *f, char why[ADOPT_WHY_MAX])
 {
 	struct namespace_config config = server->namespaces.users;
@@ -213,7 +216,7 @@ static int rest_take_over(struct server *server, struct found *f, char why[ADOPT
 		shm_object_destroy_instance(f->instance);
 		return 0;
 	}
-	/* every user sees that in the status, but not every namespace */
+	/* every user sees this text in the status, but not every namespace */
 	snprintf(why, ADOPT_WHY_MAX, "a namespace is not configured any more: the log names it");
 	/* a section of that name may have had another owner */
 	if (!config.mode || !namespace_is_of_user(f->name, &config.uid)) {
@@ -230,8 +233,8 @@ static int rest_take_over(struct server *server, struct found *f, char why[ADOPT
 	return namespace_take_over(server, &config, f, true, why);
 }
 
-/* To be called when the numbers of those that exist are taken. One that cannot be made does not
- * cost what is there. */
+/* To be called when the numbers of the namespaces that exist are taken. A namespace that cannot be
+ * made does not cost what is there. */
 static int namespace_add_new(struct server *server, const struct namespace_config *config)
 {
 	struct namespace *ns;
@@ -343,7 +346,7 @@ static bool has_object(const struct object_ids *ids, uint64_t instance, uint64_t
 	return ids->count && bsearch(&id, ids->list, ids->count, sizeof(id), by_object);
 }
 
-/* Lists the objects of segments, and each catalog's own, with the key 0. */
+/* Lists the objects of segments, and each catalog's own object, which has the key 0. */
 static int known_init(struct object_ids *known, struct server *server)
 {
 	struct namespace *ns;
@@ -373,8 +376,8 @@ struct unknown {
 	struct object_ids known, *out;
 };
 
-/* Notes objects of segments that were being made or destroyed. False: it is to go at once. So do
- * catalogs, since new namespaces may get their names, and clients cannot write to them. */
+/* Notes objects of segments that were being made or destroyed. False: the object is to go at once.
+ * So do catalogs, since new namespaces may get their names, and clients cannot write to them. */
 static bool unknown_note(void *context, uint64_t instance, uint64_t key)
 {
 	struct unknown *u = context;
@@ -405,7 +408,7 @@ static int unknown_find(struct server *server)
 	return 0;
 }
 
-/* Objects that were made since then are not listed. */
+/* True: the object stays. Objects that were made since then are not listed. */
 static bool is_not_listed(void *context, uint64_t instance, uint64_t key)
 {
 	return !has_object(context, instance, key);
@@ -469,8 +472,8 @@ static void denied_end(struct peers *peers)
 	}
 }
 
-/* Closing some of them may take long: sockets with messages in them, memory, devices. So the keeper
- * must not be the last to have them. */
+/* Closing some of these descriptors may take long: sockets with messages in them, memory, devices.
+ * So the keeper must not be the last to have them. */
 int takeover_rest_forget(struct server *server)
 {
 	const struct kept *kept;

@@ -81,7 +81,7 @@ static void account_run(struct turns *turns, struct account *account)
 		turn_queue(turn);
 }
 
-/* Takes the first account that has no debts out of the ring. */
+/* Takes the first account that has no debts out of the queue. */
 static struct account *ring_take(struct turns *turns)
 {
 	struct account *account;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Turns: the order in which users are served. All that the loop does for users is cut into turns,
- * bounded pieces of work of one account each. Accounts that have something to do form a ring. The
- * first gets one turn and goes to the end. So a user waits for at most one turn of each other user,
- * however many connections those have. An account's own turns are served in their order.
+ * bounded pieces of work of one account each. Accounts that have something to do stand in a queue.
+ * The first gets one turn and goes to the end. So a user waits for at most one turn of each other
+ * user, however many connections those have. An account's own turns are served in their order.
  *
- * Accounts are the daemon's here, not those of namespaces. A connection, or another object
- * with work of its own, embeds a struct turn. Other work is a bit in account.due. To add one, for
- * instance for steps in state/:
+ * Accounts are the daemon's here, not those of namespaces. A connection, or another object with
+ * work of its own, embeds a struct turn. Other work is a bit in account.due. To add a kind of work,
+ * for instance for steps in state/:
  *
  *	1. add ACCOUNT_THING to enum account_work;
  *	2. where there is something to do: account_due(account, ACCOUNT_THING);
  *	3. at the start, in serve/: turns_register(turns, ACCOUNT_THING, thing_step, context).
  *
- * thing_step(context, account) does some of it, TURN_NS or so, and returns whether there is more.
- * state/ need not know serve/ for that. Work alternates with the turns of the same account.
+ * thing_step(context, account) does some of it, for TURN_NS or so, and returns whether there is
+ * more. state/ need not know serve/ for that. Work alternates with the turns of the same account.
  */
 #pragma once
 
@@ -22,7 +22,7 @@
 #include "util/clock.h"
 
 #define TURN_NS (32 * NS_PER_US) /* the longest that a turn should take */
-enum { TURN_MESSAGES = 16 };	 /* messages that one reads or sends at most */
+enum { TURN_MESSAGES = 16 };	 /* messages that a turn reads or sends at most */
 
 struct turn {
 	struct list link;	 /* in account->turns while it is queued */
