@@ -30,8 +30,8 @@ static const char *const names[SHARE_KINDS] = {
 };
 
 /*
- * Who connects again gets no new limit, so these do not end with accounts. Users whose uids have
- * the same remainder share one. The last is for accounts that are no user's.
+ * A user that connects again gets no new limit, so limits do not end with accounts. Users whose
+ * uids have the same remainder share one. The last is for accounts that are no user's.
  */
 enum { LOG_LIMITS = 1024 };
 static struct log_limit log_limits[LOG_LIMITS + 1];
@@ -360,7 +360,7 @@ static void used_take(struct account *account, struct pool *pool, uint64_t amoun
 	}
 }
 
-/* A capacity in bytes may be configured lower than what is in use; then nobody gets any for a
+/* A capacity in bytes may be configured lower than what is in use; then nobody gets more for a
  * while. The other pools are as large as tables. */
 int account_adopt(struct account *account, struct pool *pool, uint64_t amount)
 {
@@ -410,7 +410,8 @@ int account_take(struct account *account, struct pool *pool, uint64_t amount)
 	return 0;
 }
 
-/* From the top down, since the account above lives at least as long as the one below it. */
+/* Gives back from the top down, since the account above lives at least as long as the one below
+ * it. */
 static void used_give(struct account *account, const struct pool *pool, uint64_t amount)
 {
 	struct account *here;

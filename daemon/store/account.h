@@ -3,7 +3,7 @@
  * Accounts: all that one uid uses, across connections, divided into shares: one for each kind of
  * limited resource. A pool is the total amount of a share. Each charge is taken from a pool and
  * counts in an account, when it is requested and not when the memory is touched. A namespace has
- * pools and accounts of its own. Those of bytes lie within the daemon's: both are charged.
+ * pools and accounts of its own. Its pool of bytes lies within the daemon's: both are charged.
  */
 #pragma once
 
@@ -25,7 +25,7 @@ enum share {
 	SHARE_CHUNKS,  /* of the catalog: long names, shapes and metadata */
 	SHARE_WATCHES, /* names and prefixes that are watched */
 	SHARE_CONNECTIONS,
-	SHARE_PARTIAL,	   /* connections that have not said HELLO yet */
+	SHARE_PARTIAL,	   /* connections that are not READY yet */
 	SHARE_DESCRIPTORS, /* that the daemon keeps */
 	SHARE_WAITS,	   /* waiting creates; claims, and clients waiting for one */
 	SHARE_MAPPINGS,	   /* of segments, each counted for each client that has it mapped */
@@ -42,7 +42,7 @@ enum {
 	CHARGE_SHARE = CHARGE_E_FULL - 1,
 };
 
-/* True if @r is such a refusal. */
+/* True if @r is one of these outcomes, with a share. */
 static inline bool charge_is_refused(int r)
 {
 	return r >= CHARGE_E_FULL;
@@ -58,14 +58,14 @@ struct pool {
 	uint64_t kept; /* part of the capacity, for the privileged */
 	enum share share;
 	struct accounts *accounts; /* in which it counts; outlive us */
-	struct pool *above;	   /* the daemon's, for one of a namespace; NULL */
+	struct pool *above;	   /* the daemon's, for a pool of a namespace; else NULL */
 };
 
 /* Work that is done for an account in steps, without a message; see serve/turns.h. */
 enum account_work {
 	ACCOUNT_STEPS,	 /* steps_go() of state/lease.h */
 	ACCOUNT_CREATES, /* creates waiting for space: serve/space.c */
-	ACCOUNT_ENDS,	 /* connections that end: serve/peer.c */
+	ACCOUNT_ENDS,	 /* connections that end: serve/peer_end.c */
 	ACCOUNT_PARTS,	 /* parts_go() of state/export.h */
 	ACCOUNT_WORKS,
 };
@@ -81,7 +81,8 @@ struct account {
 	uint64_t busy_ns;    /* the daemon's time spent serving it; counted in the daemon's only */
 	uint64_t max[SHARE_KINDS]; /* as configured, or SHARE_UNSET; the daemon's only */
 	uint64_t used[SHARE_COUNT];
-	unsigned closing, closing_next, notices; /* descriptors to close (all, next); to be sent */
+	unsigned closing, closing_next, notices; /* descriptors to close; of these, in the closer's
+						    queue; notices due */
 	/* serve/turns.c, in the daemon's only: */
 	struct list ready;     /* in accounts.ready while there is something to do for it */
 	struct list turns;     /* of struct turn: those to be served */
@@ -97,11 +98,11 @@ struct account {
 	struct log_limit *log; /* bounds the log lines that it causes; outlives us */
 	/* serve/space.c and jobs.c, in the daemon's only: */
 	struct list creates;	/* of struct create: waiting for space, to be tried */
-	struct list tried;	/* the same; tried since there was space */
+	struct list tried;	/* of struct create: tried since there was space */
 	struct list waiter;	/* in space.accounts while it has waiting creates */
-	uint64_t space_seen;	/* shared.space_freed when its creates began to be tried */
-	struct create *gathers; /* of these: the one to which later ones give way, or NULL */
-	int64_t gather_again;	/* not before that time */
+	uint64_t space_seen;	/* common.space_freed when its creates began to be tried */
+	struct create *gathers; /* of its creates, the one to which later ones give way, or NULL */
+	int64_t gather_again;	/* no create gathers before that time */
 	struct list jobs;	/* of struct job: they wait for a worker */
 	struct list employer;	/* in jobs.accounts while it has any */
 	unsigned jobs_running;
@@ -109,7 +110,7 @@ struct account {
 	struct list parts;    /* state/export.c, of struct device_memory: being closed */
 	struct list rows;     /* of struct tensor, by link: RETIRED, to be looked at in its steps */
 	struct list stepping; /* in state.stepping, with a reference, while it has steps to go */
-	struct list step;     /* the same, in the steps of the account above */
+	struct list step;     /* in the steps of the account above, as long */
 	struct list steps;    /* of struct account, by step */
 
 	struct list clients; /* of struct client, by account_link: in its namespace */
@@ -129,10 +130,11 @@ struct accounts {
 	struct account **list; /* by uid */
 	unsigned count, capacity;
 	struct accounts *above; /* the daemon's, for those of a namespace */
-	uint32_t owner; /* our own uid, or the owner of a namespace in which only that publishes */
+	uint32_t owner;		/* our own uid, or the owner of a namespace in which only its owner
+				   publishes */
 	const struct share_rule *rules;
 	unsigned rule_count;
-	struct list ready; /* of struct account: the ring in which they are served */
+	struct list ready; /* of struct account: the queue in which they are served */
 };
 
 /* The accounts of the daemon, whose uid is @owner. @rules are lent. */
@@ -148,14 +150,16 @@ uint64_t pool_left(const struct pool *pool); /* 0 also if more is used than ther
 
 /* Refers to the account of @uid, and makes it and the one above it if need be. NULL: no memory. */
 struct account *account_ref(struct accounts *accounts, uint32_t uid);
-/* The account lives on while anything is charged to it. */
+/* Gives up a reference. Returns NULL. The account lives on while anything is charged to it. */
 struct account *account_unref(struct account *account);
-/* Finds its maxima again, everywhere, for a connection with these groups. Rules for the user come
- * before those for the first of its groups that are configured, and those before everybody's. */
+/* Finds the account's maxima again, everywhere, for a connection with these groups. Rules for the
+ * user come before those for the first of its groups that are configured, and those before
+ * everybody's. */
 void account_set_groups(struct account *account, gid_t gid, const gid_t *groups, unsigned count);
 /* Initializes an account that the caller owns and that is no user's. */
 void account_init(struct account *account, struct accounts *accounts);
-/* Puts the daemon's account of that user at the end of the ring, unless it is there already. */
+/* Puts the daemon's account of that user at the end of the queue, unless it is in the queue
+ * already. */
 void account_ready(struct account *account);
 /* Marks that work as due. Does nothing if it is due already. */
 void account_due(struct account *account, enum account_work work);
@@ -169,20 +173,24 @@ static inline struct account *account_top(struct account *account)
 
 /* The account itself, or the one above it: the one in which the pool counts. */
 struct account *account_in(struct account *account, const struct pool *pool);
-/* The account's maximum of that pool, how much it is believed to have of it, and its use of it. */
+/* The account's maximum of that pool, how much of it a former daemon may have granted, and its
+ * use. */
 uint64_t account_max(struct account *account, const struct pool *pool);
 uint64_t account_stated_max(struct account *account, const struct pool *pool);
 uint64_t account_used(struct account *account, const struct pool *pool);
-/* The one with the least left for the account, of a pool and those above it. */
+/* Of a pool and those above it, the one with the least left for the account. */
 const struct pool *account_tightest(struct account *account, const struct pool *pool);
-/* Returns CHARGE_E_USER before CHARGE_E_FULL: a user over its maximum must not wait for others. */
+/* Charges the account. Returns CHARGE_E_USER before CHARGE_E_FULL: a user over its maximum must not
+ * wait for others. */
 int account_take(struct account *account, struct pool *pool, uint64_t amount);
 void account_give(struct account *account, struct pool *pool, uint64_t amount);
-/* What a former daemon granted, even beyond the maximum, bytes beyond the pool too; or FULL. */
+/* Charges what a former daemon granted, even beyond the maximum, and bytes even beyond the pool.
+ * Returns CHARGE_E_FULL if another pool has too little left. */
 int account_adopt(struct account *account, struct pool *pool, uint64_t amount);
-/* What the user itself states, even if the pool has less: CHARGE_E_USER if it is too much, or 0. */
+/* Charges what the user itself states, even if the pool has less. Returns CHARGE_E_USER if that is
+ * too much. */
 int account_adopt_stated(struct account *account, struct pool *pool, uint64_t amount);
-/* Moves a charge to @to, even beyond its maximum: it gets no more then. */
+/* Moves a charge to @to, even beyond its maximum; then it gets no more. */
 void account_move(struct account *from, struct account *to, const struct pool *pool, uint64_t n);
 
 /* The charge of one object; embedded in it. */

@@ -34,12 +34,12 @@ struct closer_queue {
 	_Atomic uint32_t told; /* changes after @forgotten, and the process sleeps on it too */
 	_Atomic uint64_t forgotten;
 	int fds[CLOSER_MAX];
-	uint64_t forgets[CLOSER_MAX]; /* may be closed when @forgotten is that much */
+	uint64_t forgets[CLOSER_MAX]; /* each may be closed once @forgotten is that much */
 };
 
 struct closer_stuck {
 	struct closer_stuck *next;
-	struct account *account; /* that sent what it closes; referred to, or NULL */
+	struct account *account; /* of the user that sent what it closes; a reference, or NULL */
 	pid_t pid;
 };
 
@@ -91,7 +91,8 @@ static void queue_make(struct closer *c)
 }
 
 /* True for a memfd that is not large: it is on no client's file system, and nobody else can delay
- * it. A file of a tmpfs has F_SEAL_SEAL, and may be the last of one that a client has mounted. */
+ * it. A file of a tmpfs has F_SEAL_SEAL, and may be the last one of a tmpfs that a client has
+ * mounted. */
 static bool closes_at_once(int fd)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
@@ -101,8 +102,8 @@ static bool closes_at_once(int fd)
 	       st.st_blocks <= CLOSER_BLOCKS;
 }
 
-/* True if a signal ends its closing in any case. In an AF_UNIX socket may lie unread what it does
- * not end. */
+/* True if a signal ends the wait for its closing in any case. Descriptors that nobody has received
+ * may lie in an AF_UNIX socket, and no signal ends the wait for these. */
 static bool can_be_ended(int fd)
 {
 	int domain;
@@ -111,7 +112,7 @@ static bool can_be_ended(int fd)
 	return !getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) && domain != AF_UNIX;
 }
 
-/* As many processes as may be are stuck with what that user sent. */
+/* True if as many processes as one user may cause are stuck with what that user sent. */
 static bool is_at_limit(const struct closer *c, const struct account *account)
 {
 	unsigned n = 0;
@@ -222,7 +223,7 @@ static void entry_over(struct account *account)
 	account_unref(account);
 }
 
-/* The first in the queue is over. True: others of its user are held. */
+/* To be called when the first in the queue is done with. True: others of its user are held. */
 static bool first_over(struct closer *c)
 {
 	struct account *account = c->accounts[c->seen++ % CLOSER_MAX];
@@ -250,7 +251,7 @@ void closer_note(struct closer *c)
 
 /* ---- what is stuck -------------------------------------------------------------------------- */
 
-/* True if the process waits in close(). One that is about to call that must not be killed. */
+/* True if the process waits in close(). A process that is about to call it must not be killed. */
 static bool is_stuck(const struct closer *c)
 {
 	char path[32], text[256];
@@ -271,7 +272,8 @@ static bool is_stuck(const struct closer *c)
 	return !end || strncmp(end, ") R", 3) != 0;
 }
 
-/* The number that it had begun with is free, and may be another descriptor's by now. */
+/* To be called when the process has ended or is set aside. The number that it had begun with is
+ * free, and may be another descriptor's by now. */
 static void process_gone(struct closer *c)
 {
 	atomic_store(&c->queue->done, atomic_load(&c->queue->begun));
@@ -279,7 +281,8 @@ static void process_gone(struct closer *c)
 	c->pid = 0;
 }
 
-/* Puts all that waits in the queue there again, while there is no process. */
+/* Puts all that waits in the queue, while there is no process, into the queue again, or holds
+ * it. */
 static void queue_sort(struct closer *c)
 {
 	struct closer_queue *q = c->queue;
@@ -296,7 +299,8 @@ static void queue_sort(struct closer *c)
 	}
 }
 
-/* SIGKILL has not ended its wait. What it waits for has happened as far as others can tell. */
+/* Sets the process aside, since SIGKILL has not ended its wait. Its descriptor is closed as far as
+ * others can tell. */
 static void set_aside(struct closer *c)
 {
 	struct closer_stuck *s = malloc(sizeof(*s));
@@ -321,7 +325,7 @@ static void stuck_free(struct closer_stuck **at)
 	free(s);
 }
 
-/* True if any has ended. */
+/* Frees the stuck processes that have ended. True: there were some. */
 static bool stuck_look(struct closer *c)
 {
 	struct closer_stuck **at = &c->stuck;

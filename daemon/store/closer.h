@@ -5,10 +5,10 @@
  * serves (FUSE), and freeing a large memfd takes long, too. So another process closes them. It
  * shares our table of descriptors and nothing else, and it is killed when it makes no progress for
  * a while. That ends the wait for a socket. FUSE waits for its answer even then: such a process is
- * set aside, and another one goes on. When as many are stuck as one user may cause, the other files
- * of that user wait for them. A user has few places in the queue, so others soon have
- * their turn. Descriptors of honest clients are closed at once, and the process is
- * started when it is first needed.
+ * set aside, and another one goes on. When as many processes are stuck as one user may cause, the
+ * other files of that user wait for them. A user has few places in the queue, so others soon have
+ * their turn. Descriptors of honest clients are closed at once, and the process is started when it
+ * is first needed.
  */
 #pragma once
 
@@ -46,12 +46,14 @@ struct closer {
  * until then, or until a process is stuck with it; @account may be NULL. If CLOSER_MAX wait
  * already it stays open, since it might keep us waiting. */
 void closer_take(struct closer *c, int fd_take, struct account *account);
-/* The same for one that the keeper had too, as keeper_link_forget() has it: it is not closed before
- * closer_forgotten() was told @forgets. Those that are taken later wait for it. */
+/* Does the same for a descriptor that the keeper has too, and was told to forget by
+ * keeper_link_forget(): it is not closed before closer_forgotten() was told @forgets. Descriptors
+ * that are taken later wait for it. */
 void closer_take_after(struct closer *c, int fd_take, struct account *account, uint64_t forgets);
 /* To be called when keeper_link_forgotten() is @forgotten. */
 void closer_forgotten(struct closer *c, uint64_t forgotten);
-/* Notes which descriptors have been closed by now, and puts others of their users in the queue. */
+/* Notes which descriptors have been closed by now, and puts held ones of their users in the
+ * queue. */
 void closer_note(struct closer *c);
 /* True if any descriptor is about to be closed: those behind what is stuck do not count. */
 bool closer_waits(const struct closer *c);

@@ -36,7 +36,8 @@ struct device *device_find(struct device_table *table, const uint8_t id[DEVICE_I
 	return NULL;
 }
 
-/* The daemon does not know which devices exist, so a user could claim memory on every entry. */
+/* True if the user may have memory on one more device. The daemon does not know which devices
+ * exist, so a user could claim memory on every entry. */
 static bool may_have_another(struct device_table *table, struct account *account)
 {
 	unsigned n = 0;
@@ -49,7 +50,7 @@ static bool may_have_another(struct device_table *table, struct account *account
 	return account->privileged || n < DEVICES_USER_MAX;
 }
 
-/* Finds the entry of that device, or gives it a free one. */
+/* Finds the entry of that device, or gives the device a free one. */
 static struct device *device_take(struct device_table *table, const uint8_t id[DEVICE_ID],
 				  struct account *account)
 {

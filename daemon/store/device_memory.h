@@ -30,15 +30,15 @@ struct device {
 struct device_table {
 	struct device list[DEVICES_MAX];
 	struct accounts *accounts; /* outlive us */
-	struct pool *fds;	   /* likewise */
-	struct closer *closer;	   /* likewise */
+	struct pool *fds;	   /* outlives us */
+	struct closer *closer;	   /* outlives us */
 	uint64_t capacity;	   /* bytes of each device; UINT64_MAX: no limit */
 };
 
 /* A connection's descriptor that keeps a device open. The client and its segments there refer to
  * it. */
 struct device_hold {
-	struct list link; /* in client.device_holds, while that refers to it */
+	struct list link; /* in client.device_holds, while the client refers to it */
 	unsigned refs;
 	struct charge charge;  /* of one descriptor */
 	struct closer *closer; /* outlives us */
@@ -81,7 +81,7 @@ void device_table_init(struct device_table *table, struct accounts *accounts, st
 int device_memory_new(struct device_memory **mp, struct device_table *table,
 		      const uint8_t id[DEVICE_ID], struct account *account, uint64_t size,
 		      uint32_t parts, bool has_fds);
-/* The same for memory that a former daemon charged to it. */
+/* Does the same for memory that a former daemon charged to @account. */
 int device_memory_adopt(struct device_memory **mp, struct device_table *table,
 			const uint8_t id[DEVICE_ID], struct account *account, uint64_t size,
 			uint32_t parts);
@@ -91,18 +91,18 @@ struct device_memory *device_memory_free(struct device_memory *m);
  * outcome of account_take(). */
 int device_hold_new(struct device_hold **hp, struct device_table *table,
 		    const uint8_t id[DEVICE_ID], struct account *account, int fd_take);
-/* The same for a hold of a former daemon: CHARGE_E_FULL. */
+/* Does the same for a hold of a former daemon: CHARGE_E_FULL. */
 int device_hold_adopt(struct device_hold **hp, struct device_table *table,
 		      const uint8_t id[DEVICE_ID], struct account *account, int fd_take);
 struct device_hold *device_hold_ref(struct device_hold *hold);
-/* NULL is fine. Returns NULL. Lets the closer close it once the keeper has forgotten it, as
- * closer_take_after() has it. */
+/* Gives up a reference; @hold may be NULL. Returns NULL. With the last reference the closer gets
+ * the descriptor, and @forgets as closer_take_after() has it. */
 struct device_hold *device_hold_unref(struct device_hold *hold, uint64_t forgets);
 
 /* Adds the next part. Takes over @fd_take, which opens it, or is -1. */
 void device_memory_add(struct device_memory *m, uint64_t size, int fd_take);
-/* Lets the closer close the descriptor of the last part, as closer_take_after() has it. After the
- * first part's, gives back the charge of all. */
+/* Lets the closer close the descriptor of the last part that is left, with @forgets as
+ * closer_take_after() has it. After the first part, gives back the charge of all descriptors. */
 void device_memory_close_part(struct device_memory *m, uint64_t forgets);
 /* Lets the closer close all descriptors, so that no client can open the memory any more. */
 void device_memory_close(struct device_memory *m);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Guards the sizes of objects that clients can write, and keeps the remnants of broken ones. */
+/* Guards the sizes of objects that clients can write, and keeps the remnants of broken ones; see
+ * guard.h. A watch lives as long as its struct guarded. */
 #include <errno.h>
 #include <search.h>
 #include <stdlib.h>
@@ -10,8 +11,6 @@
 #include "util/clock.h"
 #include "util/fault.h"
 #include "util/fd.h"
-
-/* Sizes of objects. A watch lives as long as its struct guarded. */
 
 /* The number of unwatched objects that are looked at each time. All of 65,536 take 100 s. */
 enum { LOOKS = 64 };
@@ -139,8 +138,8 @@ void guard_look(struct guard *g, struct guarded *w)
 	guarded_due(g, w, IN_MODIFY);
 }
 
-/* It may have changed after its size was set right and before this was known, when guard_trim()
- * still took that for the first change. So it is looked at once more. */
+/* The size may have changed again after it was set right and before this was known, when
+ * guard_trim() still took the change for the first one. So the object is looked at once more. */
 void guard_trimmed(struct guard *g, struct guarded *w, bool done)
 {
 	w->user = NULL;
@@ -197,7 +196,7 @@ bool guard_next(struct guard *g, struct guarded **wrong)
 	list_del(&w->link);
 	if (w->watch)
 		list_add_tail(&g->all, &w->link);
-	else if (!w->closed) /* its owner looks at it now and then */
+	else if (!w->closed) /* with @closed, its owner looks at it now and then */
 		list_add_tail(&g->unwatched, &w->link);
 	events = w->events ? w->events : IN_MODIFY | IN_CLOSE_WRITE; /* 0: it is not known which */
 	w->events = 0;
@@ -205,7 +204,7 @@ bool guard_next(struct guard *g, struct guarded **wrong)
 		*wrong = w;
 	if (!w->closed || !(events & IN_CLOSE_WRITE))
 		return true;
-	if (*wrong) /* which the caller has yet to find */
+	if (*wrong) /* the caller has yet to handle @w, which must not end before */
 		guarded_due(g, w, IN_CLOSE_WRITE);
 	else
 		w->closed(w);
@@ -331,7 +330,7 @@ void remnants_sweep(struct remnants *remnants)
 		list_add_tail(&remnants->all, &r->link);
 		ended |= remnant_end_if_over(r);
 	}
-	if (ended) /* its user may have closed others, too */
+	if (ended) /* its user may have closed other remnants, too */
 		round_begin(remnants);
 }
 

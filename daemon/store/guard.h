@@ -1,5 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Guards the sizes of objects that clients can write, and keeps the remnants of broken ones. */
+/*
+ * Guards the sizes of objects that clients may write, and keeps the remnants of broken ones
+ * (below).
+ *
+ * With a writable descriptor, an object of POSIX shared memory can be grown by pages that are not
+ * charged. The kernel reports each change of size (inotify), and the size is set right again, on
+ * another thread (helper.h). Objects that cannot be watched, without inotify or because its watches
+ * ran out, are looked at in turns, and guard_missed() reports them. Loop thread only.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -8,14 +16,6 @@
 #include "daemon/store/account.h"
 #include "daemon/store/shm.h"
 #include "util/list.h"
-
-/*
- * Guards the sizes of objects that clients may write. With a writable descriptor, an object of
- * POSIX shared memory can be grown by pages that are not charged. The kernel reports each change of
- * size (inotify), and the size is set right again, on another thread (helper.h). Objects that
- * cannot be watched, without inotify or because its watches ran out, are looked at in turns, and
- * guard_missed() reports them. Loop thread only.
- */
 
 struct guard {
 	int fd; /* of inotify, readable when guard_next() has something to do; -1: there is none */
@@ -26,7 +26,7 @@ struct guard {
 	uint64_t look_ns;      /* when that looks next; 0: not known yet */
 	/* of struct guarded, by trim: */
 	struct list wrong; /* their sizes are to be set right */
-	struct list held;  /* that failed: a process holds them */
+	struct list held;  /* that failed: a process holds their locks */
 	unsigned missed;   /* objects that could not be watched, until guard_missed() */
 	int error;	   /* why the last of them could not: an errno */
 };
@@ -61,7 +61,7 @@ void guard_deinit(struct guard *g);
 bool guard_begin(struct guard *g, struct guarded *w, const struct object *o, uint64_t size,
 		 uint64_t writer, guarded_closed *closed);
 void guard_end(struct guard *g, struct guarded *w);
-/* Its size may be wrong already: guard_next() looks at it. */
+/* Has guard_next() look at the object, since its size may be wrong already. */
 void guard_look(struct guard *g, struct guarded *w);
 /* The number of objects that could not be watched since the last call, and the reason (an errno),
  * for the caller to report. Without inotify it is 0. */
@@ -106,13 +106,14 @@ void remnants_init(struct remnants *remnants, struct guard *guard);
 void remnants_deinit(struct remnants *remnants);
 
 /*
- * Takes over *@charge, the one of the segment that the client @writer filled. A remnant that cannot
- * be watched counts like any other, and is emptied whenever it is looked at. Without memory the
- * object is destroyed instead, and the charge left alone.
+ * Makes a remnant of @o, which the client @writer filled. Takes over *@charge, that of its segment.
+ * A remnant that cannot be watched counts like any other, and is emptied whenever it is looked at.
+ * Without memory the object is destroyed instead, and the charge left alone.
  */
 void remnant_new(struct remnants *remnants, const struct object *o, uint64_t writer,
 		 struct charge *charge);
-/* Looks at a few of them, of any user. */
+/* Looks at a few remnants, of any user. */
 void remnants_sweep(struct remnants *remnants);
-/* Does that if it is time to. Returns when to call it again; 0: there are none. */
+/* Calls remnants_sweep() if it is time to. Returns when to call this again; 0: there are no
+ * remnants. */
 uint64_t remnants_run_due(struct remnants *remnants, uint64_t now);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Helpers; see helper.h. One that trims has no descriptors and no mappings that must be closed soon
- * (catalogs, ledgers and the like are not for forked processes). SIGKILL does not end a wait for an
- * inode's lock, so a stuck helper keeps everything that it has until the client lets go.
+ * Helpers; see helper.h. A helper that trims has no descriptors and no mappings that must be closed
+ * soon (catalogs, ledgers and the like are not for forked processes). SIGKILL does not end a wait
+ * for an inode's lock, so a stuck helper keeps everything that it has until the client lets go.
  */
 #include <errno.h>
 #include <limits.h>
@@ -91,7 +91,7 @@ static struct list stuck = LIST_INIT(stuck); /* no thread waits for them, and th
 						done */
 static pid_t owner;			     /* of the lists: a forked process has no trimmers */
 
-/* Runs in the process. Without close_range() a stuck one keeps our descriptors open after our
+/* Runs in the process. Without close_range() a stuck process keeps our descriptors open after our
  * end. */
 static void trim_all(void *context, pid_t parent)
 {
@@ -147,7 +147,7 @@ static unsigned count_of(const struct list *list, uint32_t uid)
 	return n;
 }
 
-/* Frees those that have ended by now. */
+/* Frees stuck helpers that have ended by now. */
 static void stuck_look(void)
 {
 	struct trimmer *t, *next;
@@ -209,7 +209,8 @@ static int trimmer_take(struct trimmer **out, uint32_t uid, const char *path)
 	return r;
 }
 
-/* True: it is done. On a busy machine the process may begin late, and its time starts then. */
+/* Waits until the request is done. False: it is not. On a busy machine the process may begin late,
+ * and its time starts then. */
 static bool trimmer_wait(struct trimmer *t, uint32_t asked, int64_t allowed)
 {
 	int64_t now = now_mono_ns(), latest = now + BEGIN_NS, begun, end, ns;
@@ -234,7 +235,8 @@ static void ask_send(struct ask *ask)
 	syscall(SYS_futex, &ask->asked, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-/* A stuck one is not killed, which would not end it everywhere: it gets the lock in the end. */
+/* Gives the helper back. A stuck one is not killed, since that would not end every wait: it gets
+ * the lock in the end. */
 static void trimmer_give(struct trimmer *t, bool is_stuck)
 {
 	if (is_stuck) {

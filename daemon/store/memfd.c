@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Objects without names, and how the end of their last user is noticed. */
+/*
+ * Objects without names, and how the end of their last user is noticed; see memfd.h.
+ *
+ * Another descriptor of a memfd is opened through /proc/self/fd, since dup() makes none that is
+ * read-only. Mode 0600 keeps other users from doing the same with a read-only one. Seals belong to
+ * the inode: any process that may write can add some, but none can take one away.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <search.h>
@@ -14,12 +20,6 @@
 #include "util/fault.h"
 #include "util/fd.h"
 
-/*
- * Another descriptor of a memfd is opened through /proc/self/fd, since dup() makes none that is
- * read-only. Mode 0600 keeps other users from doing the same with a read-only one. Seals belong to
- * the inode: any process that may write can add some, but none can take one away.
- */
-
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
@@ -27,7 +27,7 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-/* Makes one that cannot be executed, and seals that where the kernel can (Linux 6.3). */
+/* Makes a memfd that cannot be executed, and seals that where the kernel can (Linux 6.3). */
 static int memfd_new(void)
 {
 	const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
@@ -82,14 +82,15 @@ static int memfd_make(struct object *o, uint64_t size, const atomic_bool *cancel
 	return r;
 }
 
-/* Its writer adds the seal, since adding one waits for the inode's lock, which its writer can
+/* The writer adds the seal, since adding one waits for the inode's lock, which the writer can
  * hold. */
 static bool memfd_is_sealed(const struct object *o)
 {
 	return fcntl(o->fd, F_GET_SEALS) & (F_SEAL_FUTURE_WRITE | F_SEAL_WRITE);
 }
 
-/* The daemon itself has it open for writing, so the kernel could not say whether others do. */
+/* The daemon itself has the object open for writing, so the kernel could not say whether others
+ * do. */
 static int memfd_is_written(const struct object *o)
 {
 	(void)o;
@@ -210,7 +211,8 @@ static struct memfd_watch *watch_find(const struct memfd_watches *e, int watch)
 	return found ? *found : NULL;
 }
 
-/* The kernel's queue was full. The kernel lists the remaining watches; the others are over. */
+/* To be called when the kernel's queue was full. The kernel lists the remaining watches; the
+ * objects of the others are over. */
 static void events_lost(struct memfd_watches *e)
 {
 	struct memfd_watch *w, *next;
@@ -241,8 +243,7 @@ static void events_lost(struct memfd_watches *e)
 
 struct memfd_watch *memfd_watch_next(struct memfd_watches *e, unsigned *max)
 {
-	struct inotify_event event; /* it carries no name, so that it is no longer than its struct
-				     */
+	struct inotify_event event; /* has no name, so is no longer than its struct */
 	struct memfd_watch *w;
 
 	if (e->fd < 0)

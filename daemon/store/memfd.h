@@ -29,16 +29,15 @@ struct memfd_watches {
 	int fd; /* of inotify, readable when memfd_watch_next() has something to do; -1: there is
 		   none */
 	void *by_watch;	 /* of all struct memfd_watch that are watched; tsearch(3) */
-	struct list all; /* the same */
-	struct list due; /* of struct memfd_watch; over, but not returned by memfd_watch_next() yet
-			  */
+	struct list all; /* of struct memfd_watch: watched, and not in @due */
+	struct list due; /* of struct memfd_watch: over, and not returned yet */
 	bool lost;	 /* events were lost: finds out which ones are over */
 };
 
 /* An object that is watched; embedded in its segment. */
 struct memfd_watch {
 	int watch;	  /* 0: it is not watched */
-	struct list link; /* in endings->all or ->due, or in none */
+	struct list link; /* in memfd_watches.all or .due, or in none */
 	bool seen;	  /* used when events were lost */
 };
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What all storages need: random keys, and the allocation of pages; see object.h. Any thread. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/random.h>

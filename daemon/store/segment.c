@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Segments. Invariants: (1) every segment is charged from segment_new() to segment_free(); (2) a
- * segment goes from one writer to another only if nobody has it open for writing; (3) a warm or
- * one to destroy has no extents and, in shared memory, is in its state's list. Loop thread only.
+ * segment goes from one writer to another only if nobody has it open for writing; (3) a warm
+ * segment, or one to destroy, has no extents and, in shared memory, is in its state's list. Loop
+ * thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -83,7 +84,7 @@ static void warm_enter(struct segment *seg)
 	seg->store->warm_count++;
 }
 
-/* Counts it among those whose space will be free soon. */
+/* Counts the segment among those whose space will be free soon. */
 static void going_add(struct segment *seg)
 {
 	struct account *account = seg->charge.account;
@@ -209,7 +210,7 @@ int segment_new(struct segment **segp, struct segment_store *store, struct segme
 }
 
 /*
- * True if a process has truncated its object and made it as long again, which leaves holes. A
+ * True if a process has truncated the object and made it as long again, which leaves holes. A
  * change before our time that left no holes is harmless: a new writer gets the segment only if
  * nobody else has it open for writing.
  */
@@ -258,7 +259,7 @@ int segment_adopt(struct segment **segp, struct segment_store *store, struct seg
 	seg->totals = totals;
 	if (seg->storage->named) {
 		guard_begin(&store->guard, &seg->guarded, object, size, 0, NULL);
-		guard_look(&store->guard, &seg->guarded); /* it was not guarded meanwhile */
+		guard_look(&store->guard, &seg->guarded); /* no daemon guarded it meanwhile */
 	}
 	seg->guarded.changed = has_holes(seg, object);
 	segment_cache(seg);
@@ -367,7 +368,8 @@ static uint32_t unit_next(const struct segment *seg, uint32_t from, bool value)
 	return seg->units;
 }
 
-/* If it finds none, *@longest is the length of the longest run that there is instead. */
+/* Finds a run of @length free units. If there is none, *@longest is the length of the longest
+ * run. */
 static bool run_find(const struct segment *seg, uint32_t from, uint32_t length, uint32_t *start,
 		     uint32_t *longest)
 {
@@ -555,7 +557,7 @@ struct segment *segment_next_ended(struct segment_store *store, unsigned *max)
 	return NULL;
 }
 
-/* Notes that its space does not come back soon. */
+/* Notes that the segment's space does not come back soon. */
 static void segment_is_kept(struct segment *seg)
 {
 	if (seg->kept)

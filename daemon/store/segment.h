@@ -91,14 +91,14 @@ struct segment {
 	struct object object;
 	struct charge charge;	      /* of its bytes */
 	struct account *owner;	      /* the bytes' owner while a holder is charged; ref held */
-	struct charge entry;	      /* of its entry in the catalog: state/memory.c */
+	struct charge entry;	      /* of its entry in the catalog: state/segments.c */
 	struct charge descriptor;     /* of our descriptor of an object without a name */
 	struct guarded guarded;	      /* from when a writable descriptor was handed out */
 	struct memfd_watch ending;    /* if its object has no name */
 	bool sealed;		      /* only its writer has it mapped writable, for ever */
 	bool once;		      /* not reused when it is empty */
 	bool kept;		      /* others still have it: from store.kept or .held on */
-	uint64_t forget;	      /* in store.forgetting: keep->forgets after that call */
+	uint64_t forget;	      /* in store.forgetting: keeper->forgets after that call */
 	uint32_t spoiled;	      /* in store.spoiled: the row to look at next */
 	struct device_memory *device; /* NULL: it is shared memory */
 	uint64_t size;
@@ -133,27 +133,28 @@ int segment_new(struct segment **segp, struct segment_store *store, struct segme
 /*
  * Makes a segment from the object that a former daemon made for @user, which is taken on success.
  * It has no writer, and is not reused when empty if it has holes. SEGMENT_E_STRANGE: the object is
- * wrong; or as segment_new().
+ * wrong; else fails as segment_new() does.
  */
 int segment_adopt(struct segment **segp, struct segment_store *store, struct segment_totals *totals,
 		  const struct object *object, struct account *user, uint64_t size, bool small);
-/* Takes the extent of a tensor of a former daemon, which no other has. */
+/* Takes the extent of an adopted tensor, which no other tensor has. */
 int segment_extent_adopt(struct segment *seg, uint32_t unit, uint32_t units);
 /* Makes a segment of @size bytes that owns @segments_take, which is freed on failure. -ENOMEM. */
 int segment_new_on_device(struct segment **segp, struct segment_store *store,
 			  struct device_memory *segments_take, uint64_t size);
-/* Gives the charge back. To be called when its object has been destroyed or was never made. */
+/* Frees the segment and gives its charge back. To be called when its object has been destroyed or
+ * was never made. */
 struct segment *segment_free(struct segment *seg);
-/* Takes over the object made for it, which is destroyed on failure. Fails as memfd_watch_begin().
- */
+/* Takes over the segment's object, which is destroyed on failure. Fails as memfd_watch_begin()
+ * does. */
 int segment_made(struct segment *seg, struct object *object_take);
 /* To be called when its object has been made, or all of its parts have arrived. */
 void segment_live(struct segment *seg);
 /* To be called before its writer is given a descriptor: its size is guarded from now on. */
 void segment_handed(struct segment *seg);
-/* Undoes that, since the descriptor could not be sent. */
+/* Undoes segment_handed(): the writer does not have the descriptor. */
 void segment_not_handed(struct segment *seg);
-/* True if its present writer has been given one. */
+/* True if the present writer has been given a descriptor. */
 bool segment_is_handed(const struct segment *seg);
 /* False if its storage has seals, and its writer has not sealed it against writing yet. */
 bool segment_is_sealed(struct segment *seg);
@@ -190,9 +191,10 @@ void segments_forgotten(struct segment_store *store, uint64_t forgotten);
 bool segment_discarded(struct segment *seg);
 /* The object of a segment to destroy could not be discarded, and stays charged. */
 void segment_hold_back(struct segment *seg);
-/* Tries the held ones again, if it is time to. Returns when to call next; 0: there are none. */
+/* Tries the held segments again, if it is time to. Returns when to call next; 0: there are none. */
 uint64_t segments_again(struct segment_store *store, uint64_t now);
-/* To be called when its size was changed again: its tensors cannot be relied on. */
+/* Marks the segment's tensors as spoiled. To be called when its size was changed again: they cannot
+ * be relied on. */
 void segment_spoil(struct segment *seg);
 /* The next segment to be freed, since no process has its object any more; NULL: none for now. Looks
  * at *@max events at most and counts them there. */

@@ -60,7 +60,7 @@ static bool is_ours(const struct stat *st)
 	return S_ISREG(st->st_mode) && st->st_uid == geteuid();
 }
 
-/* -ENOENT also if it is not ours. */
+/* Fails with -ENOENT also if the object is not ours. */
 static int object_stat(const struct object *o, struct stat *st)
 {
 	char path[OBJECT_PATH_MAX];
@@ -182,8 +182,8 @@ unsigned shm_object_destroy_instances(uint64_t first, uint64_t many)
 	return shm_object_destroy_unknown(first, many, NULL, NULL);
 }
 
-/* The owner is not known any more. Files with names that we do not make were never given to
- * clients. */
+/* Removes an object whose owner is not known any more. Files with names that we do not make were
+ * never given to clients. */
 static int entry_destroy(int dir, const char *entry, uint64_t instance, uint64_t key)
 {
 	const struct object o = { .instance = instance, .key = key, .uid = UINT32_MAX };

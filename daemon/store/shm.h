@@ -13,16 +13,17 @@ struct object shm_object_of_catalog(uint64_t instance);
 
 /* The calls of storage_shm; see struct storage. */
 int shm_object_create(const struct object *o, uint64_t size, const atomic_bool *cancel, int *fd_rw);
-/* -ENOENT also if the file of that name is not ours. */
+/* Opens the object. Fails with -ENOENT also if the file of that name is not ours. */
 int shm_object_open(const struct object *o, int flags, int *fd);
-/* Returns 0, or a negative errno if the object is still there. */
+/* Removes the object. Returns 0, or a negative errno if it is still there. */
 int shm_object_destroy(const struct object *o);
 
 /* Returns 1 if @o may be open or mapped for writing, 0 if not, or a negative errno if the kernel
  * does not say. */
 int shm_object_is_written(const struct object *o);
 
-/* True if it has that size, and no pages beyond, or does not exist, or is not ours. Never waits. */
+/* True if the object has that size, and no pages beyond, or does not exist, or is not ours. Never
+ * waits. */
 bool shm_object_has_size(const struct object *o, uint64_t size);
 /*
  * Gives @o that size if it has another one, or pages beyond it. A part that had been cut off is a
@@ -42,9 +43,9 @@ bool shm_object_set_aside(uint64_t instance, int beside_fd_peek, char path[OBJEC
 
 /* Unlinks all objects of @instance that belong to our uid. Returns how many there were. */
 unsigned shm_object_destroy_instance(uint64_t instance);
-/* The same for @many instances with consecutive ids from @first on. */
+/* Does the same for @many instances with consecutive ids from @first on. */
 unsigned shm_object_destroy_instances(uint64_t first, uint64_t many);
-/* Removes those of them that @known does not know. */
+/* Removes those objects of these instances that @known does not know. */
 unsigned shm_object_destroy_unknown(uint64_t first, uint64_t many,
 				    bool (*known)(void *context, uint64_t instance, uint64_t key),
 				    void *context);
