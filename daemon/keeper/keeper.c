@@ -31,9 +31,9 @@
 
 enum {
 	RETRY_MS = 50,	       /* until the keeper tries again to start a daemon */
-	RETRY_DOUBLINGS = 7,   /* of that, from one try to the next */
+	RETRY_DOUBLINGS = 7,   /* how often that time is doubled, from one try to the next */
 	LEAVE_S = 5,	       /* for a daemon to end by itself */
-	CLEAN_S = 300,	       /* for one that only removes what the last one left */
+	CLEAN_S = 300,	       /* for a daemon that only removes what the last one left */
 	START_MS = 30000,      /* for a new program to serve */
 	EXIT_NO_LIBRARY = 127, /* of a program that the dynamic linker could not load */
 };
@@ -56,26 +56,26 @@ struct keeper {
 	enum child_stage child_stage;
 	pid_t child;		      /* of the present daemon, unless there is NONE */
 	bool was_ready;		      /* any daemon has served */
-	uint64_t forgotten;	      /* how many things this daemon had forgotten */
+	uint64_t forgotten;	      /* how many things this daemon has had us forget */
 	bool forgotten_owed;	      /* the daemon has not been told that number yet */
 	int64_t renew_ns;	      /* since when it is RENEWING */
-	int64_t kill_ns;	      /* when the present one is killed; 0: never */
-	char asked[KEEPER_TEXT_SIZE]; /* the reason */
-	enum keeper_op due;	      /* asked for by a signal, when the next one serves; 0: none */
-	bool new_config;	      /* no daemon has served with the files as they are */
-	bool new_program;	      /* no daemon of the program at @exe has served yet */
-	bool former_program;	      /* none ever will: @program is used */
-	bool must_adopt;	      /* the next one may give up nothing: @program can adopt it */
-	int program;		      /* of the last daemon that served, or -1 */
-	bool fresh;		      /* the next one is to start afresh */
-	uint64_t restarts;	      /* how often one has served and ended */
-	int64_t ended_ns;	      /* when the last one ended */
-	char reason[KEEPER_TEXT_SIZE];	   /* the reason of that */
-	int64_t recent[KEEPER_DEATHS_MAX]; /* a ring of the times of deaths */
+	int64_t kill_ns;	      /* when the present daemon is killed; 0: never */
+	char asked[KEEPER_TEXT_SIZE]; /* why it is RENEWING */
+	enum keeper_op due;  /* what a signal asked for, when the next daemon serves; 0: nothing */
+	bool new_config;     /* no daemon has served with the files as they are */
+	bool new_program;    /* no daemon of the program at @exe has served yet */
+	bool former_program; /* none ever will: @program is used */
+	bool must_adopt;     /* the next one may give up nothing: @program can adopt it */
+	int program;	     /* of the last daemon that served, or -1 */
+	bool fresh;	     /* the next one is to start afresh */
+	uint64_t restarts;   /* how often a daemon has served and ended */
+	int64_t ended_ns;    /* when the last of these ended */
+	char reason[KEEPER_TEXT_SIZE];	   /* why it ended */
+	int64_t recent[KEEPER_DEATHS_MAX]; /* the times of the last deaths, used in turn */
 	bool immortal;			   /* never give up, however many die; for tests */
 	unsigned recent_count;		   /* since the last fresh start */
 	int64_t fresh_ns;		   /* when the last fresh start was; 0: never */
-	unsigned tries;			   /* to start a daemon, since one served */
+	unsigned tries;			   /* tries to start a daemon, since one served */
 	unsigned failures;		   /* daemons that failed to start since then */
 	int64_t start_ns;		   /* when to try again, if there is no daemon */
 	int status;			   /* when it is OVER */
@@ -98,7 +98,7 @@ static void list_line(const struct kept *kept, void *file)
 	fprintf(file, "kept %d %s\n", kept->fd, kept->tag);
 }
 
-/* A path that is no line is left out, and not known to the daemon. */
+/* Writes a line with a path. A path with a line break is left out, and not known to the daemon. */
 static void list_path(FILE *file, const char *word, const char *path)
 {
 	if (!strchr(path, '\n'))
@@ -190,7 +190,7 @@ static int child_start(struct keeper *k)
 		     : k->new_program ? now_mono_ns() + start_ms * NS_PER_MS
 				      : 0;
 	k->fd = fds[0];
-	/* this one reads the files as they are now, unless it gives way to the former program */
+	/* this daemon reads the files as they are now, unless it gives way to the former program */
 	if (k->new_config && (!k->must_adopt || k->due == KEEPER_RELOAD))
 		k->due = 0;
 	k->fresh = k->forgotten_owed = false;
@@ -208,8 +208,8 @@ static bool answer(struct keeper *k, enum keeper_op op, const char *text)
 	return send(k->fd, &m, sizeof(m), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(m);
 }
 
-/* A daemon that has very many things forgotten at once reads nothing meanwhile: its socket may be
- * full. */
+/* Tells the daemon how much was forgotten. A daemon that has very many things forgotten at once
+ * reads nothing meanwhile: its socket may be full. */
 static void answer_forgotten(struct keeper *k)
 {
 	char count[24];
@@ -223,7 +223,8 @@ static void nothing_is_new(struct keeper *k)
 	k->new_program = k->new_config = k->must_adopt = false;
 }
 
-/* The daemon's program is known to be good, and is used again if a later one is not. */
+/* To be called when the daemon serves. Its program is known to be good, and is used again if a
+ * later one is not. */
 static void served(struct keeper *k)
 {
 	char path[64];
@@ -261,8 +262,8 @@ static void child_renew(struct keeper *k, enum keeper_op how, const char *why)
 	answer(k, how, k->asked);
 }
 
-/* A signal while no daemon serves, or when one is about to leave, counts as soon as one serves. A
- * reload may be refused, and so does not replace a restart. */
+/* A signal while no daemon serves, or when one is about to leave, counts as soon as a daemon
+ * serves. A reload may be refused, and so does not replace a restart. */
 static void signal_renew(struct keeper *k, enum keeper_op how)
 {
 	bool now = k->child_stage == CHILD_SERVES;
@@ -336,7 +337,7 @@ static void handle(struct keeper *k, const struct keeper_message *m, int fd_take
 	fd_close(fd_take);
 }
 
-/* False: no message is left, or the daemon has ended. */
+/* Handles a message of the daemon. False: no message is left, or the daemon has ended. */
 static bool receive(struct keeper *k)
 {
 	struct keeper_message m = { 0 };
@@ -352,7 +353,8 @@ static bool receive(struct keeper *k)
 	ssize_t n;
 	int fd = -1;
 
-	do { /* if it closed with ours unread this fails once, before its last messages */
+	do { /* if the daemon closed with messages of ours unread this fails once, before its last
+		messages */
 		n = recvmsg(k->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	} while (n < 0 && errno == ECONNRESET);
 	if (n != sizeof(m))
@@ -372,7 +374,7 @@ static void end(struct keeper *k, int status)
 	k->status = status;
 }
 
-/* True if another daemon may be started. */
+/* Notes a death. True if another daemon may be started. */
 static bool death_note(struct keeper *k)
 {
 	int64_t now = now_mono_ns(), within = KEEPER_DEATHS_S * NS_PER_SEC;
@@ -405,7 +407,8 @@ static void start_later(struct keeper *k)
 	k->start_ns = now_mono_ns() + pause_ms * NS_PER_MS;
 }
 
-/* The kept state is lost only if a daemon fails for a minute. */
+/* To be called when a daemon could not start. The kept state is lost only if daemons fail for a
+ * minute. */
 static void failure_note(struct keeper *k)
 {
 	k->failures++;
@@ -428,8 +431,9 @@ static bool is_replaced(const struct keeper *k)
 	       (ours.st_dev != there.st_dev || ours.st_ino != there.st_ino);
 }
 
-/* A program that was installed meanwhile is tried after a death, but nothing may depend on it. When
- * we are to stop it is not tried, even if a restart was asked for: it may not clean up. */
+/* Chooses the program of the next daemon. A program that was installed meanwhile is tried after a
+ * death, but nothing may depend on it. When we are to stop it is not tried, even if a restart was
+ * asked for: it may not clean up. */
 static void program_choose(struct keeper *k)
 {
 	if ((k->new_program && !is_stopping(k)) || k->former_program || !is_replaced(k))
@@ -470,8 +474,8 @@ static void reason_of(int status, char why[KEEPER_TEXT_SIZE])
 		snprintf(why, KEEPER_TEXT_SIZE, "ended with status %d", WEXITSTATUS(status));
 }
 
-/* Counts a daemon that served and ended. One that never served does not count: the pause goes on,
- * and its reason is the former one's. */
+/* Counts a daemon that served and ended. A daemon that never served does not count: the pause goes
+ * on, and its reason is still the end of the daemon before. */
 static void restart_note(struct keeper *k, const char *why)
 {
 	bool renewed = k->child_stage == CHILD_RENEWING;
@@ -495,7 +499,7 @@ static void program_return(struct keeper *k, const char *why)
 	start(k);
 }
 
-/* True if a daemon ended, but not because of its options or of another one that serves. */
+/* True if a daemon ended, but not because of its options or of another daemon that serves. */
 static bool has_failed(const struct keeper *k, bool served, int status)
 {
 	return k->was_ready && !served && !k->fresh && WIFEXITED(status) &&
@@ -561,7 +565,7 @@ static void child_ended(struct keeper *k, int status)
 	start(k);
 }
 
-/* PID 1 of a container also gets what a daemon had started. */
+/* Reaps children that have ended. PID 1 of a container also gets what a daemon had started. */
 static void children_reap(struct keeper *k)
 {
 	int status;
@@ -575,8 +579,9 @@ static void children_reap(struct keeper *k)
 
 /* ---- signals -------------------------------------------------------------------------------- */
 
-/* A daemon that does not serve yet may hang, and the signal is blocked when it begins. One that
- * serves may have much to remove. One that is to leave is killed when it would have been. */
+/* Ends the daemon. If it does not serve yet it may hang, and the signal is blocked when it begins,
+ * so it is killed if it takes too long. If it serves it may have much to remove. If it is to leave,
+ * it is killed when it would have been killed anyway. */
 static void stop(struct keeper *k, int signal_number)
 {
 	bool first = !is_stopping(k);
@@ -641,7 +646,8 @@ static int wait_ms(const struct keeper *k)
 	return left_ms > 0 ? (int)left_ms : 0;
 }
 
-/* It ends later, so this is done once. Its last messages may say that it serves. */
+/* Kills a daemon that is late. It ends later, so this is done once. Its last messages may say that
+ * it serves. */
 static void child_kill(struct keeper *k)
 {
 	while (k->fd >= 0 && receive(k)) {}
@@ -680,7 +686,8 @@ static int keeper_init(struct keeper *k, const struct keeper_options *options)
 
 	*k = (struct keeper){ .options = options, .signal_fd = -1, .fd = -1, .program = -1 };
 	if (!getcwd(k->directory, sizeof(k->directory)))
-		*k->directory = '\0'; /* it is gone; the daemon will say so if it needs it */
+		*k->directory = '\0'; /* the directory is gone; the daemon will say so if it needs
+					 it */
 	if (options->exe)
 		snprintf(k->exe, sizeof(k->exe), "%s", options->exe);
 	r = options->exe ? 0 : program_find(k->exe, options->argv[0], k->directory);

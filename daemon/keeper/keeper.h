@@ -13,7 +13,7 @@
 enum {
 	KEEPER_DEATHS_MAX = 5,	  /* so many deaths ... */
 	KEEPER_DEATHS_S = 10,	  /* ... within so long are too many */
-	KEEPER_FAILURES_MAX = 15, /* so many daemons in a row that failed to start are, too */
+	KEEPER_FAILURES_MAX = 15, /* so many failed starts in a row are too many, too */
 };
 
 struct keeper_options {
@@ -30,11 +30,11 @@ struct keeper_options {
 
 /*
  * Returns the exit status when the daemon has ended by itself, or the first one has died before it
- * was ready, or daemons have died or failed to start too often. Passes SIGTERM and SIGINT on to it.
- * A daemon starts with both blocked, and unblocks them when it can handle them. If it ends without
- * cleaning up, another one is started that begins afresh and gets SIGTERM at once. SIGUSR2 ends the
- * daemon, and another one takes over, of the program that has the path by then. If that ends before
- * it serves, or does not serve in time, the former program is used. SIGHUP does the same, unless
- * the next daemon could not take over.
+ * was ready, or daemons have died or failed to start too often. Passes SIGTERM and SIGINT on to the
+ * daemon. A daemon starts with both blocked, and unblocks them when it can handle them. If a daemon
+ * ends without cleaning up, another one is started that begins afresh and gets SIGTERM at once.
+ * SIGUSR2 ends the daemon, and another one takes over, of the program that has the path by then. If
+ * that daemon ends before it serves, or does not serve in time, the former program is used. SIGHUP
+ * does the same, unless the next daemon could not take over.
  */
 int keeper_run(const struct keeper_options *options);

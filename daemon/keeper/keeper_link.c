@@ -92,8 +92,8 @@ static int list_read(struct keeper_link *k, int list_fd)
 	return r;
 }
 
-/* The variable must come from our own parent. One that a keeper further up set for our parent does
- * not count. */
+/* Reads the variable of our own parent. One that a keeper further up set for our parent does not
+ * count. */
 static int parent_find(struct keeper_link *k)
 {
 	const char *text = getenv(KEEPER_ENVIRONMENT);
@@ -110,7 +110,7 @@ static int parent_find(struct keeper_link *k)
 	return r;
 }
 
-/* systemd passes the sockets of the unit. */
+/* Finds the socket of the unit, which systemd passes. */
 static int activated_find(struct keeper_link *k)
 {
 #ifdef HAVE_SYSTEMD
@@ -213,8 +213,8 @@ static int message_send(struct keeper_link *k, enum keeper_op op, const char *te
 	}
 }
 
-/* ETOOMANYREFS: our user has too many descriptors in messages, with whomever. No wait helps then.
- */
+/* Sends what is to be sent. ETOOMANYREFS: our user has too many descriptors in messages, to
+ * whomever. No wait helps then, and the descriptor is not kept. */
 static int unsent_send(struct keeper_link *k, int wait_ms)
 {
 	const struct keeper_link_unsent *first;
@@ -242,7 +242,7 @@ static int parent_send(struct keeper_link *k, enum keeper_op op, const char *tex
 	return r ? r : message_send(k, op, text, fd_peek, SEND_MS);
 }
 
-/* Has it sent later, after what is to be sent already. -EMFILE, -ENOMEM. */
+/* Has a message sent later, after those that are to be sent already. -EMFILE, -ENOMEM. */
 static int unsent_add(struct keeper_link *k, enum keeper_op op, const char *tag, int fd_peek)
 {
 	struct keeper_link_unsent *unsent = malloc(sizeof(*unsent));
@@ -307,7 +307,8 @@ void keeper_link_afresh(struct keeper_link *k, const char *why)
 		parent_send(k, KEEPER_AFRESH, why, -1);
 }
 
-/* The keeper may not have carried out an earlier request, so its answer says which one this is. */
+/* Begins to leave. The keeper may not have carried out an earlier request, so its answer says which
+ * one this is. */
 static void leave(struct keeper_link *k, bool reloading)
 {
 	k->state = reloading ? LINK_RELOADS : LINK_LEAVES;

@@ -13,7 +13,7 @@
 #include "util/cleanup.h"
 #include "util/fd.h"
 
-/* Descriptors by tag; see keeper_protocol.h. */
+/* ---- descriptors by tag; see keeper_protocol.h ----------------------------------------------- */
 
 static int by_tag(const void *a, const void *b)
 {
@@ -95,7 +95,7 @@ void kept_deinit(struct kept_table *table)
 		fd_close(kept_take(table, kept->tag));
 }
 
-/* The path of our own program; see keeper_protocol.h. */
+/* ---- the path of our own program; see keeper_protocol.h -------------------------------------- */
 
 static bool is_our_program(const char *path)
 {
@@ -113,7 +113,7 @@ static bool try(char path[PATH_MAX], const char *dir, size_t dir_len, const char
 	return n < PATH_MAX && is_our_program(path);
 }
 
-/* False: @name is something else. */
+/* Finds the path by which we were started as @name. False: @name is something else. */
 static bool as_started(char path[PATH_MAX], const char *name, const char *directory)
 {
 	const char *dir = getenv("PATH");

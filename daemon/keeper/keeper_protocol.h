@@ -47,15 +47,14 @@ enum keeper_op {
 	KEEPER_KEEP = 1, /* with a descriptor, which replaces one of the same tag */
 	KEEPER_FORGET,
 	KEEPER_NOTIFY, /* text for the service manager */
-	KEEPER_AFRESH, /* the daemon ends, and the next one is to take nothing over; has the reason
-			*/
+	KEEPER_AFRESH, /* the daemon ends, and the next one takes nothing over; has the reason */
 	KEEPER_RENEW,  /* another daemon is wanted; has the reason */
 	KEEPER_STAY,   /* the daemon does not leave, and has logged why */
 	/* answers: */
-	KEEPER_FORGOTTEN, /* how many of this daemon's requests, in all, as a decimal number */
+	KEEPER_FORGOTTEN, /* how many FORGETs of this daemon were carried out, in decimal */
 	KEEPER_REFUSED,	  /* the descriptor could not be kept */
 	KEEPER_LEAVE,	  /* the daemon is to end, for another one, with KEEPER_EXIT_LEFT */
-	KEEPER_RELOAD,	  /* the same, but only if the next one will take over with its options */
+	KEEPER_RELOAD,	  /* as LEAVE, but only if the next one will take over with its options */
 	/* a message again: */
 	KEEPER_RELOADING, /* the daemon ends for one that must take over */
 };
@@ -82,12 +81,12 @@ struct kept_table {
 int kept_add(struct kept_table *table, const char *tag, int fd_take);
 /* Hands the descriptor over. Returns -1 if there is none. */
 int kept_take(struct kept_table *table, const char *tag);
-/* Calls @each for all of them, by tag. */
+/* Calls @each for all descriptors, in the order of tags. */
 void kept_each(const struct kept_table *table, void (*each)(const struct kept *kept, void *context),
 	       void *context);
-/* Any of them, or NULL if there are none. */
+/* Any descriptor of the table, or NULL if there are none. */
 const struct kept *kept_any(const struct kept_table *table);
-/* Closes all. */
+/* Closes all descriptors. */
 void kept_deinit(struct kept_table *table);
 
 /* The path of our own program. */
