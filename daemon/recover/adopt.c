@@ -44,7 +44,7 @@ struct adoption {
 	uint32_t *uids; /* by name: the uid of its owner */
 	struct row_extent *extents; /* of all rows that have one */
 	uint32_t extent_count;
-	uint32_t on_devices; /* segments */
+	uint32_t on_devices; /* segments on devices */
 };
 
 struct row_extent {
@@ -97,7 +97,7 @@ static void rows_look(struct adoption *a)
 	}
 }
 
-/* The name points at a member of a group. Unless the group is published it gets its former
+/* The name points at a member of a group. Unless the group is published, the name gets its former
  * tensor. */
 static void group_recover(struct adoption *a, uint32_t index)
 {
@@ -155,7 +155,7 @@ static bool leader_is_published(const struct adoption *a, uint32_t slot)
 	return has_member(a, slot) && catalog_member(a->cat, slot)->former == ref_of(a, slot);
 }
 
-/* The commit needs only the draft's bytes, and the memory set aside for it. */
+/* Makes the row a draft: a commit needs only the draft's bytes, and the memory set aside for it. */
 static void draft_recover(struct adoption *a, uint32_t slot)
 {
 	struct catalog_row *row = row_of(a, slot);
@@ -172,8 +172,9 @@ static void row_recover(struct adoption *a, uint32_t slot)
 	enum row_state state = state_of(a, slot);
 	struct catalog_row *row = row_of(a, slot);
 
-	/* The daemon that died was to publish it again, and had only its version. Others may
-	 * publish with that version before its producer asks again. */
+	/* The daemon that died was about to publish this row of a ring that had ended, and had
+	 * stored only its version. Others may publish with that version before its producer asks
+	 * again. */
 	if (state == ROW_RETIRED && row->name != CATALOG_NONE && row_is_of_ring(a->cat, row) &&
 	    row->version > catalog_name(a->cat, row->name)->version)
 		row->version = 0;
@@ -184,7 +185,7 @@ static void row_recover(struct adoption *a, uint32_t slot)
 		draft_recover(a, slot);
 }
 
-/* An entry without a name: the name was removed, or not made yet. */
+/* Recovers an entry without a name: the name was removed, or not made yet. */
 static void entry_recover(struct adoption *a, uint32_t index)
 {
 	struct catalog_name *name = catalog_name(a->cat, index);
@@ -517,8 +518,8 @@ static int names_take_over(struct adoption *a)
 	return r;
 }
 
-/* A member's draft, which has lost its name, may need chunks that this still has. Then it is
- * forgotten. */
+/* Sets aside again what drafts need. A member's draft, which has lost its name, may need chunks
+ * that the name still has. Then the name is forgotten. */
 static int drafts_take_over(struct adoption *a)
 {
 	int r = 0;
@@ -748,7 +749,7 @@ int adopt_finish(struct state *st)
 		r = adopt_rings_end(st, &nobody);
 		catalog_wake_all(&st->catalog);
 	}
-	while (!list_empty(&nobody.rings)) /* it failed: they outlive this list */
+	while (!list_empty(&nobody.rings)) /* on failure rings are left, which outlive this list */
 		list_del(nobody.rings.next);
 	return r;
 }

@@ -112,7 +112,7 @@ static int hold_adopt(struct state *st, struct holds *holds, struct device_memor
 	return 0;
 }
 
-/* Returns a positive outcome if the segment cannot be taken over. */
+/* Takes over the segment. Returns a positive outcome if that is not possible. */
 static int segment_take_over(struct state *st, const struct parts *parts, struct holds *holds,
 			     struct account *account, uint32_t index)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rings are found by the rows, which only a daemon writes; the pages are never asked which rows
- * belong to a ring. A ring that its name means lives. If its page is dead, its end has come as far
- * as E1 and begins anew, as in tests/model/ring.pml. If its name means something else, its end has
- * come to E2 at least. Then only E4 is left, since rows that no name means are retired anyway. Loop
- * thread only.
+ * Adoption of rings; see recover.h. Rings are found by their rows, which only a daemon writes; the
+ * pages are never asked which rows belong to a ring. A ring that its name means lives. If its page
+ * is dead, its end has come as far as E1 and begins anew, as in tests/model/ring.pml. If its name
+ * means something else, its end has come to E2 at least. Then only E4 is left, since rows that no
+ * name means are retired anyway. Loop thread only.
  */
 #include <errno.h>
 
@@ -58,7 +58,8 @@ static bool is_meant(const struct state *st, const struct ring *ring)
 	return catalog_name(&st->catalog, ring->name)->current == ring_ref(ring);
 }
 
-/* The row that the page means is not RETIRED, unless the producer lied to the former daemon. */
+/* Makes the row that the page means LIVE. It is not RETIRED, unless the producer lied to the former
+ * daemon. */
 static void meant_recover(struct state *st, const struct ring *ring)
 {
 	uint64_t word = atomic_load(&ring->page->word);

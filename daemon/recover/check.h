@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks whether a daemon can have left this catalog, at any moment of its work. Before that no
- * index, extent or chain length in it is trusted. Without facts, checks that need them are skipped.
+ * Checks whether a daemon can have left this catalog, at any moment of its work. Before this check
+ * no index, extent or chain length in it is trusted. Without facts, checks that need them are
+ * skipped.
  */
 #pragma once
 
@@ -38,7 +39,7 @@ struct check {
 /* Returns CATALOG_E_STRANGE with check.why, or -ENOMEM. @check must be deinitialized in any
  * case. */
 int check_init(struct check *check, const struct catalog *cat);
-/* The same, but calls @found for every error, and then returns 0. */
+/* Does the same, but calls @found for every error, and then returns 0. */
 int check_init_all(struct check *check, const struct catalog *cat,
 		   void (*found)(struct check *check), void *context);
 void check_deinit(struct check *check);

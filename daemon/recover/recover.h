@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adoption: what serve/takeover.c calls, and the parts it consists of. */
+/* Adoption: makes a state from the catalog that a dead daemon left, at any moment of its work.
+ * Nothing that clients have mapped moves. Committed tensors stay, except tensors on devices that
+ * die with their producers' connections. serve/takeover.c calls these functions. */
 #pragma once
 
 #include "daemon/state/client.h"
 #include "daemon/state/state.h"
-
-/*
- * Adoption: makes a state from the catalog that a dead daemon left, at any moment of its work.
- * Nothing that clients have mapped moves. Committed tensors stay, except tensors on devices that
- * die with their producers' connections (recover.h).
- */
 
 enum { ADOPT_WHY_MAX = 160 };
 

@@ -79,9 +79,10 @@ static bool read_names(int fd, const struct catalog_header *h, uint64_t *highest
 }
 
 /*
- * The pages of rings went with the daemon and its keeper. `commits` counts tensors published in
- * rings only when their slots are asked back. Nothing is read from another layout, since its
- * clients cannot talk to us. False: the catalog is damaged.
+ * Raises *@highest to the highest version that the catalog may have given out. The pages of rings
+ * went with the daemon and its keeper, and `commits` counts tensors published in rings only when
+ * their slots are asked back. Nothing is read from another layout, since its clients cannot talk to
+ * us. False: the catalog is damaged.
  */
 static bool read_catalog(int fd, uint64_t limit, uint64_t *highest)
 {
