@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the socket, connects to it, and decides which daemon to trust. */
+/*
+ * Addresses: chooses a socket, connects to it, and decides whether to trust the daemon there.
+ * Whatever the path, the connection itself tells which user's daemon listens (see Trust below). The
+ * checks of directories serve another purpose: no daemon is started in a directory that other users
+ * could rearrange under it.
+ */
 #include <ctype.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -32,18 +37,12 @@
 #include "util/fd.h"
 #include "util/path.h"
 
-/*
- * Addresses: chooses a socket, connects to it, and starts a daemon. Whatever the path, the
- * connection tells whose daemon listens there (address.h). The directory checks below serve another
- * purpose: no daemon is started in a directory that other users could rearrange under it.
- */
-
 #define US_PER_SEC (NS_PER_SEC / NS_PER_US)
 
 /* ---- Choosing a socket ---- */
 
-/* Later connections are made to the same socket, wherever the program is then. A path that is too
- * long for that stays as it is. */
+/* Makes the path absolute, so that later connections go to the same socket although the program has
+ * changed its directory. A path that would become too long stays as it is. */
 static void make_absolute(struct address *out)
 {
 	char directory[PATH_MAX], path[PATH_MAX + ADDRESS_PATH_MAX];
@@ -72,7 +71,7 @@ static int put_default_path(struct address *out)
 {
 	char directory[PATH_MAX];
 
-	if (path_may_exist(ADDRESS_SYSTEM_SOCKET)) /* connecting will say so if it is not for us */
+	if (path_may_exist(ADDRESS_SYSTEM_SOCKET)) /* connecting tells if it is not for us */
 		return put_path(out, ADDRESS_SYSTEM_SOCKET, "");
 	address_user_directory(directory, sizeof(directory), secure_getenv("XDG_RUNTIME_DIR"));
 	return put_path(out, directory, "/socket");
@@ -89,7 +88,7 @@ static int put_namespace(struct address *out, const char *name, size_t len)
 	return 0;
 }
 
-/* Without a path, @address means the socket that there would be without an address. */
+/* An @address without a path means the socket that is used without any address. */
 static int put_socket(struct address *out, const char *address)
 {
 	const char *path = address_path(address);
@@ -156,7 +155,7 @@ bool address_is_private(const char *address, char *directory, size_t size)
 	return !strcmp(directory, expected);
 }
 
-/* Fails: what is to be our own directory belongs to user @owner. */
+/* Fails with -EACCES: the directory that should be ours belongs to user @owner. */
 static int directory_in_the_way(const char *directory, uid_t owner)
 {
 	return tl_fail(-EACCES,
@@ -185,7 +184,8 @@ int address_check_directory(const char *directory)
 
 /* ---- Connecting ---- */
 
-/* Says whether the socket's mode and group, or a directory on the way, keep us out. */
+/* Fails with -EACCES. The text tells whether the socket's mode and group, or a directory on the
+ * way, keep us out. */
 static int permission_failure(const char *address)
 {
 	char buffer[1024], number[16], directory[PATH_MAX];
@@ -199,7 +199,7 @@ static int permission_failure(const char *address)
 		return directory_in_the_way(directory, owner);
 	if (stat(address, &st))
 		return tl_fail(-EACCES, "the socket %s is not for this user: %m", address);
-	if (!(st.st_mode & S_IWGRP) || st.st_gid == 0) /* nobody is to join root's group */
+	if (!(st.st_mode & S_IWGRP) || st.st_gid == 0) /* do not advise to join root's group */
 		return tl_fail(-EACCES, "the socket %s is for user %u only: its mode is %04o",
 			       address, (unsigned)st.st_uid, (unsigned)st.st_mode & 07777);
 	getgrgid_r(st.st_gid, &entry, buffer, sizeof(buffer), &group);
@@ -212,7 +212,7 @@ static int permission_failure(const char *address)
 	return r;
 }
 
-/* Whether systemd runs here and knows the service. */
+/* True if systemd runs here and knows the service. */
 static bool has_service(void)
 {
 	static const char *const units[] = { "/etc/systemd/system/tensorleased.socket",
@@ -226,10 +226,8 @@ static bool has_service(void)
 	return false;
 }
 
-/*
- * The command that starts a daemon at @address. With --socket it would not make the directory of
- * its own default address.
- */
+/* Returns the command that starts a daemon at @address, perhaps in @command. A default address gets
+ * no --socket, with which the daemon would not make the directory. */
 static const char *start_command(const char *address, char *command, size_t size)
 {
 	char directory[PATH_MAX];
@@ -269,7 +267,8 @@ static int connect_failure(int r, const char *address)
 	}
 }
 
-/* Limits connect() while the daemon's backlog is full. No time at all would mean no limit. */
+/* Limits how long connect() waits while the daemon's backlog is full. A limit of 0 would mean none,
+ * so 1 us is added. */
 static int limit_connect(int socket, int64_t deadline)
 {
 	int64_t us = deadline_left_ns(deadline) / NS_PER_US + 1;
@@ -333,8 +332,9 @@ static bool is_us(uid_t uid)
 
 /* ---- Daemons ---- */
 
-/* The socket is root's if systemd made it, and the service's if that made it itself. No user is
- * trusted as the service if there is no such account, or if a person's account has that name. */
+/* True if @uid may be the system's service. The socket is root's if systemd made it, and belongs to
+ * the service's user if the service made it. No user is trusted as the service if there is no such
+ * account, or if a person's account has that name. */
 static bool is_service(uid_t uid)
 {
 	char buffer[PASSWD_SIZE];

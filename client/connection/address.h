@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the socket, connects to it, and decides which daemon to trust. */
+/* Finds the daemon's socket, connects to it, starts a daemon for this user, and decides which
+ * daemons and programs to trust. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,8 +8,6 @@
 #include <stdint.h>
 
 #include "tensor/limits.h"
-
-/* Finds the daemon's socket, connects to it, and starts a daemon for this user. */
 
 enum { ADDRESS_PATH_MAX = 108 };
 
@@ -25,24 +24,22 @@ int address_find(struct address *out, const char *asked, const char *name_space)
  * it: -1 if there is no connection, a socket if the daemon is not trusted. */
 int address_connect(const char *address, int64_t deadline, int *socket);
 
-/* True if the socket lies in one of the private directories that address_find() chooses; then
- * @directory is that one. */
+/* True if the socket lies in one of the private directories that address_find() chooses. Then
+ * @directory gets that directory. */
 bool address_is_private(const char *address, char *directory, size_t size);
-/* Fails if other users could rearrange @directory, which is to be our own. */
+/* Fails if other users could rearrange @directory, which should be our own. */
 int address_check_directory(const char *directory);
 
-/* Starts tensorleased at @address and waits until it or another daemon listens there. If one that
- * this process started there before is still starting, waits for that. */
+/* Starts tensorleased at @address and waits until it or another daemon listens there. If a daemon
+ * that this process started there is still starting, waits for that one instead. */
 int address_autostart(const char *address, int64_t deadline);
-/* Reaps the processes that were started and not waited for to their end. */
+/* Reaps ended processes of address_autostart() that no call has waited for to the end. */
 void address_reap(void);
-
-/* Decides which daemons we talk to, and which program we start as one. */
 
 /*
  * Returns 0 if the listener at the other end of the connected @socket runs as this user, as root or
- * as the system's service, or is named in $TENSORLEASE_TRUST_UID. Otherwise fails with -EACCES and
- * a text that names its user; -EINVAL means that the variable is malformed.
+ * as the system's service, or if its user is listed in $TENSORLEASE_TRUST_UID. Otherwise fails with
+ * -EACCES and a text that names the listener's user; -EINVAL means that the variable is malformed.
  */
 int trust_peer(int socket, const char *address);
 

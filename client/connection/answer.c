@@ -64,7 +64,7 @@ int answer_errno(uint32_t code)
 	}
 }
 
-/* Those that only this library gives are not the daemon's to give. */
+/* The daemon may not give causes that only the library finds. */
 static uint32_t answer_cause(uint16_t cause)
 {
 	switch (cause) {

@@ -11,14 +11,15 @@
 /* Returns the negative errno of a wire_error. */
 int answer_errno(uint32_t code);
 
-/* Checks that the answer has type @expected. Otherwise closes its fd and returns a negative errno
+/* Returns 0 if the answer has type @expected. Otherwise closes its fd and returns a negative errno
  * with a text that starts with @what. */
 int answer_expect(struct conn_message *answer, unsigned expected, const char *what);
 
-/* Fails with @r, for want of an answer that was waited for so long. */
+/* Fails with @r, which says why no answer came within @waited_ns. */
 int answer_missing(int r, const char *address, int64_t waited_ns);
 
-/* Fails because the kernel takes no message for that long: @why is -ENOBUFS or -ETOOMANYREFS. */
+/* Fails because the kernel has not taken a message by the deadline: @why is -ENOBUFS or
+ * -ETOOMANYREFS. */
 static inline int send_refused(int why, const char *address)
 {
 	if (why == -ENOBUFS)
@@ -33,8 +34,9 @@ static inline int send_refused(int why, const char *address)
 
 /* Waits until @socket is ready for @events. Returns 0, or -ETIMEDOUT without a text. */
 int socket_wait(int socket, short events, int64_t deadline);
-/* Waits for a moment, where nobody says when it is time to try again. 0, or -ETIMEDOUT. */
+/* Pauses before the next attempt, where nothing tells when one may succeed. Returns 0, or
+ * -ETIMEDOUT. */
 int pause_until(int64_t deadline);
 
-/* True for a refusal after which a draft that is to be kept is still one. */
+/* True if the answer refuses a request and leaves its draft a draft. */
 bool answer_refuses_draft(const struct conn_message *answer);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starts a daemon for this user; see address.h. */
+/* Starts a daemon for this user: finds its program, runs it, and waits until it listens. */
 #include "client/connection/address.h"
 #include "client/connection/process.h"
 #include "client/error.h"
@@ -36,7 +36,7 @@
 #define BINDIR "/usr/local/bin"
 #endif
 
-enum { EXIT_SERVED = 3 }; /* tensorleased: another daemon serves this address */
+enum { EXIT_SERVED = 3 }; /* tensorleased's exit status if another daemon serves the address */
 
 static bool is_program(const char *path)
 {
@@ -51,7 +51,8 @@ struct search {
 	char skipped[640]; /* for the error text: programs that others could have written */
 };
 
-/* Looks for @name in @directory, which has @n bytes. */
+/* Looks for @name in @directory, which has @n bytes. True if there is a trusted program:
+ * s->found. */
 static bool search_at(struct search *s, const char *directory, size_t n, const char *name)
 {
 	char path[PATH_MAX], why[PATH_MAX + 128];
@@ -153,8 +154,8 @@ static int make_private_directory(const char *address)
 	return address_check_directory(directory);
 }
 
-/* Our environment without what a service manager said to us alone, and with the word that a client
- * starts the daemon. NULL: no memory. */
+/* Returns our environment without what a service manager said to us alone, and with a variable
+ * which says that a client starts the daemon. The caller frees the array. NULL: no memory. */
 static char **environment_make(void)
 {
 	static const char *const ours[] = { "NOTIFY_SOCKET=", "LISTEN_", "WATCHDOG_" };
@@ -222,13 +223,13 @@ static int spawn_daemon(pid_t *pid, const char *program, const char *address, in
 /* A started process that has not been reaped. The list's lock is that of process_lock(). */
 struct start {
 	struct list link;
-	pid_t parent; /* a forked child's list has what its parent started */
+	pid_t parent; /* that started it: a forked child inherits its parent's list */
 	pid_t pid;
-	unsigned waiting; /* threads */
+	unsigned waiting; /* threads that wait for its end */
 	bool ended;
-	int status; /* of its end */
+	int status; /* its exit status */
 	int stderr_fd;
-	struct fd_identity stderr_identity; /* the program may close it */
+	struct fd_identity stderr_identity; /* of stderr_fd, which the program may close */
 	char address[ADDRESS_PATH_MAX];
 	char program[PATH_MAX];
 };
@@ -261,7 +262,7 @@ static void start_look_locked(struct start *s)
 	pid_t got = s->ended ? 0 : waitpid(s->pid, &s->status, WNOHANG);
 
 	if (got < 0 && errno != EINTR)
-		s->status = 0; /* the program reaps all children itself: connect() will tell */
+		s->status = 0; /* the program reaps all children itself: connecting will tell */
 	if (got == s->pid || (got < 0 && errno != EINTR))
 		s->ended = true;
 }
@@ -298,7 +299,8 @@ static bool start_look(struct start *s)
 	return ended;
 }
 
-/* What it ended with. */
+/* Returns 0 if the ended process started a daemon or found one, and otherwise fails with its
+ * complaint. */
 static int start_result(const struct start *s)
 {
 	char text[512];
@@ -345,7 +347,7 @@ static int start_new_locked(const char *address, struct start **out)
 	}
 	snprintf(s->address, sizeof(s->address), "%s", address);
 	s->parent = getpid();
-	/* what it complains of; without a file it is not known */
+	/* without this file a failure cannot be explained */
 	s->stderr_fd = fd_raise(memfd_create("tensorleased-stderr", MFD_CLOEXEC));
 	s->stderr_identity = fd_identify(s->stderr_fd);
 	list_add_tail(&starts, &s->link);
@@ -358,8 +360,9 @@ static int start_new_locked(const char *address, struct start **out)
 	return 0;
 }
 
-/* A start that did not end in time goes on, and this call hears of its end. So no second program is
- * started beside it. */
+/* Gets the start of a daemon at @address and counts the caller as waiting. A start that did not end
+ * in time goes on, and this call waits for the same one, so that no second program is started
+ * beside it. */
 static int start_get(const char *address, struct start **out)
 {
 	struct start *s = NULL;

@@ -43,8 +43,8 @@ int call_once(int r, const char *format, ...)
 	return tl_fail(-ENOTCONN, "the daemon ended the connection; %s", text);
 }
 
-/* Pauses, because a daemon that is missing, or ends all connections, would keep us busy otherwise.
- * At the deadline @until the call fails with @why, whose text is set. */
+/* Pauses: a daemon that is missing, or that ends all connections, would keep us busy otherwise. At
+ * the deadline @until the call fails with @why, for which the caller has set the text. */
 static int call_pause(const struct call *c, int64_t until, int why)
 {
 	int64_t left = deadline_left_ns(until);
@@ -56,8 +56,8 @@ static int call_pause(const struct call *c, int64_t until, int why)
 	return deadline_passed(until) ? why : 0;
 }
 
-/* A call that waits looks for a daemon until its own deadline. To connect is a round trip, so a
- * daemon that is there has the client's timeout for its answers. */
+/* A call that waits looks for a daemon until its own deadline. Connecting is a round trip, so a
+ * daemon that takes the connection has the client's timeout to answer. */
 static struct connect_until renew_waiting(const struct call *c)
 {
 	int64_t answered = client_deadline(c->client);
@@ -65,8 +65,8 @@ static struct connect_until renew_waiting(const struct call *c)
 	return (struct connect_until){ c->deadline < answered ? c->deadline : answered, answered };
 }
 
-/* The time by which a call has to be connected again. One that waits for space may have waited for
- * longer than the client's timeout already, which it has once more, as for its answer. */
+/* The deadline for connecting again. A call that waits for space may have waited for longer than
+ * the client's timeout already. It gets that timeout once more, as it does for its answer. */
 static int64_t renew_deadline(struct call *c)
 {
 	int64_t until = call_deadline(c), timeout = c->client->timeout_ns, fresh, last;
@@ -89,8 +89,8 @@ static int renew(struct call *c, struct session *old)
 	return client_renew(c->client, old, (struct connect_until){ deadline, deadline });
 }
 
-/* Daemons may die again and again while a call waits for space, which is no reason to give up. But
- * it does not wait for a daemon. */
+/* Connects again. Daemons may die again and again while a call waits for space; that is no reason
+ * to give up. But a call that waits only for space does not wait for a daemon. */
 static int call_renew(struct call *c, struct session *old)
 {
 	int64_t until = c->timeout_ns ? c->deadline : 0;
@@ -103,7 +103,7 @@ static int call_renew(struct call *c, struct session *old)
 	if (!r)
 		r = tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
 			    c->client->address.path);
-	/* what a daemon refuses for good is not waited for */
+	/* do not wait for a daemon that has refused for good */
 	if (r == -ECONNABORTED || r == -EACCES || r == -EPROTONOSUPPORT)
 		return r;
 	return !until || process_exiting() ? r : call_pause(c, until, r);
@@ -160,7 +160,7 @@ int call_run(struct call *c, call_attempt *attempt, void *context)
 			if (c->remade)
 				return -ESTALE;
 			c->remade = true;
-			c->request_deadline = 0; /* it was written in between, however slowly */
+			c->request_deadline = 0; /* data was written in between, however slowly */
 			break;
 		default:
 			return r;
@@ -210,7 +210,7 @@ static uint64_t list_max(enum client_list_kind kind, const struct catalog_view *
 	return WIRE_USERS_MAX;
 }
 
-/* Counts one more received entry. */
+/* Counts one more received entry. Fails if the list is longer than it can be. */
 static int list_count(const struct asking *a, const struct session *s)
 {
 	uint64_t max = list_max(a->list->kind, &s->catalog);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls: they try, connect again, wait, and give up at the deadline. An attempt is made again at
- * once if something changed under it, after fork(), and on another session if the daemon does not
- * serve the present one. An attempt that changes something must not be made twice. So it passes the
- * outcome of its request through call_once(), since after SESSION_E_ENDED it is unknown whether the
- * daemon did it. And it asks by session_call_unless(), which finds out whether a former daemon has
- * done it before the next one is asked.
+ * Calls: attempts that are repeated until one succeeds or the deadline passes. An attempt is made
+ * again at once if something changed under it, after fork(), and on another session if the daemon
+ * does not serve the present one. An attempt that changes something must not be made twice. So it
+ * passes the outcome of its request through call_once(), since after SESSION_E_ENDED it is unknown
+ * whether the daemon carried the request out. And it asks by session_call_unless(), which finds out
+ * whether a former daemon carried it out before the next one is asked.
  */
 #pragma once
 
@@ -21,8 +21,8 @@ struct call {
 	unsigned renewals;	  /* since a session last served it */
 	bool connected;		  /* it needs the connection, not only the catalog */
 	bool remade;		  /* after CALL_E_STALE */
-	bool spent;		  /* the count in @use belongs to a draft, also after a failure */
-	bool signals;		  /* a signal ends it, with -EINTR */
+	bool spent;   /* the count in @use has become a draft's, even if the attempt fails */
+	bool signals; /* a signal ends it, with -EINTR */
 	const _Atomic uint32_t *interrupt; /* or NULL: -ECANCELED if it is not interrupt_value */
 	uint32_t interrupt_value;
 };
@@ -60,7 +60,7 @@ static inline int64_t call_space_deadline(struct call *c, int64_t timeout_ns)
 	return c->space_deadline;
 }
 
-/* call_deadline(), and how long a get that was given a timeout waits for a tensor's producer. */
+/* call_deadline(), and the time until which a get with a timeout waits for a tensor's producer. */
 static inline struct get_until call_until(struct call *c)
 {
 	int64_t answer = call_deadline(c);
@@ -68,11 +68,12 @@ static inline struct get_until call_until(struct call *c)
 	return (struct get_until){ answer, c->timeout_ns ? c->deadline : answer };
 }
 
-/* Turns the outcome of a request that must not be made twice into that of the call: after
+/* Turns the outcome of a request that must not be made twice into the outcome of the call: after
  * SESSION_E_ENDED the call fails, and @format says what is unknown. */
 __attribute__((format(printf, 2, 3))) int call_once(int r, const char *format, ...);
 
-/* Ends an attempt that keeps no count. */
+/* Ends an attempt that succeeded without keeping the count in @use: gives the count back. Returns
+ * @r. */
 static inline int call_done(const struct call *c, const struct use *use, int r)
 {
 	if (!r && !c->spent)
@@ -85,12 +86,12 @@ static inline bool call_interrupted(const struct call *c)
 	return c->interrupt && atomic_load(c->interrupt) != c->interrupt_value;
 }
 
-/* Gets the client's session, for a call that reads its catalog without a lease. A dead daemon's
- * catalog is not used: connects again, or fails. */
+/* Gets the client's session and a count on it, for a call that reads the catalog without a lease. A
+ * dead daemon's catalog is not used: connects again, or fails. */
 int call_look(tl_client *client, struct use *use);
 
-/* Sends to the current session, or to a new one if that has ended, and takes an answer of type
- * @expected; 0: of any type but ERROR. */
+/* Sends to the current session, or to a new one if that has ended, and waits for an answer of type
+ * @expected; 0 means any type but ERROR. Returns 0 or a negative errno. */
 int client_request(struct tl_client *client, void *message, unsigned expected, const char *what,
 		   struct conn_message *answer);
 
@@ -98,8 +99,9 @@ enum client_list_kind { LIST_CLIENTS, LIST_USERS, LIST_TENSORS, LIST_DEVICES };
 
 /*
  * A list that the daemon sends entry by entry. A malicious daemon may never end it. So all requests
- * of one list together have the client's timeout, without the time that a visitor takes in between.
- * The length has a maximum too, since a caller that keeps the entries would run out of memory.
+ * of one list together have the client's timeout, not counting the time that a visitor takes in
+ * between. The length has a maximum too, since a caller that keeps the entries would run out of
+ * memory.
  */
 struct client_list {
 	enum client_list_kind kind;
@@ -113,6 +115,7 @@ static inline struct client_list client_list(const struct tl_client *client,
 	return (struct client_list){ .kind = kind, .left_ns = client->timeout_ns };
 }
 
-/* Asks for the next entry, as client_request() without a type. DONE means that there is none. */
+/* Asks for the next entry, as client_request() does with any type of answer. DONE means that there
+ * is none. */
 int client_request_next(struct tl_client *client, struct client_list *list, void *message,
 			const char *what, struct conn_message *answer);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Clients. A client's session is replaced when its connection has ended and a call needs one. One
- * thread at a time does so, without the mutex, which fork() takes; the others wait for it. Old
- * sessions end with their last lease; what is left of them, some 10 KiB each, goes with the client.
+ * thread at a time connects, without holding the mutex, which fork() takes; the others wait for
+ * that thread. An old session ends with its last lease; what is left of it, some 10 KiB, goes with
+ * the client.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -112,16 +113,16 @@ static int connect_socket(struct tl_client *client, struct handshake *handshake,
 	int r = address_connect(client->address.path, deadline, &handshake->socket);
 
 	if (!r && (client->flags & TL_CONNECT_AUTOSTART))
-		address_reap(); /* an earlier call may not have waited long enough */
+		address_reap(); /* reap a start that an earlier call did not wait for to the end */
 	if (!nobody_listens(r) || !(client->flags & TL_CONNECT_AUTOSTART) ||
 	    address_is_service(client->address.path))
 		return r;
-	/* Another process's daemon may exist already, but not listen yet; or it was dying, and held
-	 * its lock until then. */
+	/* Another process's daemon may exist already, but not listen yet; or a daemon was dying and
+	 * still held its lock. */
 	for (unsigned connects = 0;; connects++) {
 		if (connects == start) {
 			r = address_autostart(client->address.path, deadline);
-			if (r && (!start || r != -ETIMEDOUT)) /* the first one had all the time */
+			if (r && (!start || r != -ETIMEDOUT)) /* the first start had all the time */
 				return r;
 			start = 2 * start + CONNECTS_A_START;
 		}
@@ -133,8 +134,8 @@ static int connect_socket(struct tl_client *client, struct handshake *handshake,
 	}
 }
 
-/* Connects until a daemon knows us. One that dies before may have a successor, which knows nothing
- * of us. */
+/* Connects until a daemon has completed the handshake. A daemon that dies during it may have a
+ * successor, which knows nothing of us. */
 static int meet(struct tl_client *client, struct handshake *handshake, struct session **out,
 		struct connect_until until)
 {
@@ -151,8 +152,8 @@ static int meet(struct tl_client *client, struct handshake *handshake, struct se
 	}
 }
 
-/* Replaces the present session by a new one. `connecting` is ours. *@reached tells of a failure
- * whether a daemon took the connection. */
+/* Replaces the present session by a new one. The caller has set `connecting`. After a failure
+ * *@reached tells whether a daemon took the connection. */
 static int make_session(struct tl_client *client, struct connect_until until, bool *reached)
 {
 	struct handshake handshake = HANDSHAKE_INIT;
@@ -185,11 +186,9 @@ static int make_session(struct tl_client *client, struct connect_until until, bo
 	return r;
 }
 
-/*
- * Fails with a text that says since when there is no connection. A socket that is not for us may be
- * later: systemd makes it as root, and then gives it to its user and group. What a daemon refuses
- * stays refused.
- */
+/* Fails with a text that says since when there is no connection. A socket that we may not open now
+ * may become ours to open: systemd makes it as root, and then gives it to its user and group. A
+ * refusal by a daemon is final. */
 static int renew_failure(const struct session *old, int r, bool reached)
 {
 	int64_t since_ns = old ? atomic_load(&old->watch.since_ns) : 0;
@@ -206,7 +205,7 @@ static int renew_failure(const struct session *old, int r, bool reached)
 		       (double)(now_mono_ns() - since_ns) / (double)NS_PER_SEC, tl_failure_text());
 }
 
-/* Waits while another thread connects. */
+/* Waits while another thread connects. Returns 0, or -ETIMEDOUT. */
 static int wait_renewed_locked(struct tl_client *client, const struct session *old,
 			       int64_t deadline)
 {

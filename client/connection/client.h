@@ -24,7 +24,7 @@ enum { CLIENT_TIMEOUT_DEFAULT_S = 10 };
 struct client_watch {
 	struct list link;	     /* in client->watches; client->mutex */
 	int fd;			     /* or -1; a forked child closes it */
-	struct fd_identity identity; /* what it opens: the program may close it */
+	struct fd_identity identity; /* of fd, which the program may close */
 };
 
 static inline int client_watch_fd(const struct client_watch *w)
@@ -35,7 +35,7 @@ static inline int client_watch_fd(const struct client_watch *w)
 struct tl_client {
 	/* The current one; NULL in a forked child that has not connected yet. */
 	_Atomic(struct session *) session;
-	_Atomic uint32_t refs; /* 1 until tl_close(), 1 for each session that has not drained */
+	_Atomic uint32_t refs; /* 1 until tl_close(), and 1 for each session that has not drained */
 	struct list link;      /* among all clients of the process; process.c */
 	int64_t timeout_ns;
 	uint32_t flags;
@@ -43,8 +43,8 @@ struct tl_client {
 
 	pthread_mutex_t mutex;
 	pthread_cond_t renewed;
-	struct list watches;	  /* of struct client_watch; get/watch.c */
-	struct list belows;	  /* of struct below; get/below.c */
+	struct list watches;	  /* of struct client_watch; read/watch.c */
+	struct list belows;	  /* of struct below; read/repeated_prefix.c */
 	struct session *sessions; /* all that were ever made, newest first: a get may look at an old
 				     one */
 	/* The connection that a thread is making; a forked child ends its copy. */
@@ -63,10 +63,10 @@ static inline void client_leave(struct use *use)
 	use_count_leave(&use->session->users);
 }
 
-/* How long it may take to connect. */
+/* Deadlines for connecting. */
 struct connect_until {
 	int64_t taken;	  /* until a daemon has taken the connection */
-	int64_t answered; /* until it has answered; not before that */
+	int64_t answered; /* until it has answered; not earlier than `taken` */
 };
 
 /* Replaces @old by a new session, unless another thread did. Fails with -ENOTCONN while no daemon
@@ -79,7 +79,7 @@ static inline int64_t client_deadline(const struct tl_client *client)
 	return deadline_after(client->timeout_ns);
 }
 
-/* Makes a client without an address, which no fork() knows yet. NULL: no memory. */
+/* Makes a client without an address, which fork() does not know yet. NULL: no memory. */
 struct tl_client *client_new(void);
 /* Makes its first session, and adds it to the list of all clients. 0, or a negative errno. */
 int client_connect(struct tl_client *client);
@@ -90,7 +90,8 @@ void client_unref(struct tl_client *client);
 /* Frees the session's resources, once the kinds of memory have ended their use of it. */
 void client_session_ended(struct session *s);
 struct tl_client *client_free(struct tl_client *client); /* a client that was not connected */
-/* Also for a forked child, where the waiting threads do not exist. */
+/* Makes the condition variable `renewed`; in a forked child anew, since the threads that wait there
+ * do not exist. */
 void client_init_renewed(struct tl_client *client);
 
 /* Lets no more users in. When the last has left, the session's resources are freed, and the client

@@ -10,13 +10,13 @@
 #include "client/connection/process.h"
 #include "util/cancel.h"
 
-enum { STACK = 128 << 10 }; /* besides poll() it calls nothing */
+enum { STACK = 128 << 10 }; /* the thread calls nothing but poll() */
 
-/* How often it looks whether it is to end: the program may close the socket, as programs of forked
- * children often do, and then nothing wakes it for that. */
+/* How often the thread looks whether it should end. The program may close the socket, as programs
+ * in forked children often do, and then nothing wakes the thread for that. */
 enum { POLL_MS = 1000, CHILD_LOOK_MS = 100 };
 
-/* How long nobody must have slept before it ends. It is longer than a sleep. */
+/* The thread ends when nobody has slept for so long. This is longer than one sleep. */
 enum { IDLE_MS = 2000 };
 
 /*
@@ -36,7 +36,7 @@ static bool leave(struct connection_watch *h, int *idle_ms)
 	       !atomic_compare_exchange_strong(&h->state, &left, CONNECTION_WATCHED);
 }
 
-/* Messages do not wake the thread: it polls only for the end of the connection. */
+/* The thread. Messages do not wake it: it polls only for the end of the connection. */
 static void *wait_for_end(void *arg)
 {
 	struct connection_watch *h = arg;

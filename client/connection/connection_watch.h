@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Notices the end of a connection, for threads that sleep on words of the catalog: the daemon wakes
- * them, but cannot once it has ended. So a session with sleepers has a thread, which only waits for
- * the end of its connection. It ends when nobody has slept for a while, since a process lives as
- * long as any of its threads.
+ * Notices the end of a connection, for threads that sleep on words of the catalog. The daemon wakes
+ * such threads, but cannot once it has ended. So a session with sleepers has a thread which only
+ * waits for the end of its connection. That thread ends when nobody has slept for a while, since a
+ * process lives as long as any of its threads.
  *
  *	UNWATCHED --> STARTING --> WATCHED <--> LEFT --> STARTING
  */
@@ -32,12 +32,12 @@ struct connection_watch {
 	_Atomic int64_t since_ns; /* when the end was noticed (monotonic); 0: it was not */
 	pthread_t thread;
 	int socket;  /* that the thread polls */
-	int look_ms; /* how often it looks at the state as well */
+	int look_ms; /* how often it also looks at the state */
 };
 
-/* To be called before each sleep of a second at most: watches @socket, unless that is -1. If no
- * thread can be started it does not, and the next call tries again. @inherited: a forked child has
- * the socket, and its program may close it. */
+/* Watches @socket, unless that is -1. To be called before each sleep; a sleep lasts a second at
+ * most. If no thread can be started nothing is watched, and the next call tries again. @inherited:
+ * a forked child has the socket, and its program may close it. */
 void connection_watch(struct connection_watch *h, int socket, bool inherited);
 /* To be called between shutdown() and close() of the socket, when no other thread uses it. */
 void connection_watch_end(struct connection_watch *h);
@@ -48,7 +48,7 @@ static inline void connection_watch_fork_child(struct connection_watch *h)
 	atomic_store(&h->ended, 0);
 }
 
-/* Notes that the end was noticed. */
+/* Notes when the end was noticed, if it is the first time. */
 static inline void connection_watch_note(struct connection_watch *h)
 {
 	int64_t never = 0;

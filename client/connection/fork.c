@@ -3,11 +3,11 @@
  * fork(). A child inherits its parent's tensors, but not their protection: the ledger is shared
  * memory that the parent continues to write, and the connection is the parent's. So, before a fork,
  * a session on which leases are held gets a second connection with a copy of the ledger. The daemon
- * reads both from READY on, and the parent's own holds last until then, so there is no moment
- * without a hold. The child also inherits mappings, for which it will not ask. So HOLD tells the
- * daemon before READY that the connection is a holder of their segments. After the fork the parent
- * closes its copy of the connection, and the child replaces the inherited one by it: the lease
- * objects then release against the child's own ledger.
+ * reads both ledgers from READY on, and the parent's own holds last until then, so there is no
+ * moment without a hold. The child also inherits mappings, for which it will not ask. So HOLD tells
+ * the daemon before READY that the new connection is a holder of their segments. After the fork the
+ * parent closes its copy of the new connection, and the child puts the new connection in place of
+ * the inherited one: its lease objects then release against its own ledger.
  *
  * While the ledger is copied no lease may be taken: it would be in the child's memory, but not in
  * its ledger. `forking` says so. It is written before the copy and read after G2, like any other
@@ -15,11 +15,12 @@
  * child hold too much, never too little, until it ends.
  *
  * If the second connection cannot be had, the parent adds a hold for each slot to its own ledger,
- * and keeps the tensors that the child reads. A page tells when to stop: the child has it mapped as
- * long as its session is there, and exec and death unmap it (lease_protocol.c). If the parent ends
- * first, the daemon finds the ledger still mapped by the child, and continues to read it. It does
- * so too when our own connection has ended (we are an orphan then), so holds are made in that case
- * as well. If the daemon has ended, nothing could reuse the memory, and the holds do no harm.
+ * and so keeps the tensors that the child reads. A shared page tells the parent when to give these
+ * holds up: the child has the page mapped as long as its session is there, and exec and death unmap
+ * it (lease_protocol.c). If the parent ends first, the daemon finds the ledger still mapped by the
+ * child, and continues to read it. The daemon also continues to read it when our own connection has
+ * ended (we are an orphan then), so holds are made in that case as well. If the daemon has ended,
+ * nothing could reuse the memory, and the holds do no harm.
  *
  * Memory of drafts is not inherited, because no process may write to committed memory. Exported
  * drafts are the exception: views of these are all over the process, in arrays that know nothing of
@@ -27,8 +28,8 @@
  * (lease_protocol.h). In place of other drafts a child has memory that cannot be used.
  *
  * Locks, in this order: all clients; then for each client its mutex; then for each of its sessions
- * produce, receive, mapping; then those of the kinds of memory; then the users'. fork() takes all
- * of them, so that the child finds nothing half done.
+ * produce, receive, mapping; then those of the kinds of memory; then that of the use counts. fork()
+ * takes all of them, so that the child finds nothing half done.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -49,9 +50,9 @@
 
 int64_t fork_timeout_ns = 1 * NS_PER_SEC;
 
-static struct list *clients; /* from before_fork() to after it */
+static struct list *clients; /* set from before_fork() to the end of the fork */
 static bool registered;	     /* the handlers; process_lock() */
-static int fork_cancel;	     /* cancel_forbid()'s, during fork(); process_lock() */
+static int fork_cancel;	     /* what cancel_forbid() returned, during fork(); process_lock() */
 
 /* ---- Before ---- */
 
@@ -88,8 +89,8 @@ static void unlock_all(void)
 	process_unlock();
 }
 
-/* Copies all counts but the drafts', which are 0 or 1 for each slot, and those for other
- * children. */
+/* Copies all counts except those of drafts, which are 0 or 1 for each slot, and those held for
+ * other children. */
 static void copy_counts(struct session *s, struct ledger *to)
 {
 	_Atomic uint32_t *held = ledger_held(to, s->catalog.slots);
@@ -110,7 +111,8 @@ static void copy_counts(struct session *s, struct ledger *to)
 	child_holds_subtract(s, held);
 }
 
-/* True if it holds anything but drafts, and that for itself. `forking` is true. */
+/* True if the session has leases of its own, not only drafts and holds for children. `forking` is
+ * true. */
 static bool holds_leases(struct session *s)
 {
 	uint64_t leases = 0, drafts = 0;
@@ -137,11 +139,9 @@ static int tell_mapped(void *context, uint32_t segment, uint32_t generation)
 	return handshake_hold(t->handshake, segment, generation, t->deadline);
 }
 
-/*
- * Sends HOLD for each segment that the child will have mapped, and for the segments of its other
- * leases: a copy-on-write tensor has a mapping of its own. The leases keep their rows as they are.
- * The row of a lease that ends meanwhile may have any content, which does no harm.
- */
+/* Sends HOLD for each segment that the child will have mapped, and for the segments of its other
+ * leases: a copy-on-write tensor has a mapping of its own. A row does not change under its lease.
+ * The row of a lease that ends meanwhile may have any content, which does no harm. */
 static int tell_holdings(struct telling *t)
 {
 	struct session *s = t->session;
@@ -186,7 +186,7 @@ static int second_connection(struct session *s, struct handshake *handshake, int
 	return handshake_ledger(handshake, deadline);
 }
 
-/* Prepares the child's own ledger, or else holds in ours. */
+/* Prepares a ledger of the child's own, or else adds holds for the child to ours. */
 static void prepare_ledger(struct session *s, int64_t deadline)
 {
 	struct handshake *handshake = atomic_load(&s->ended) || !session_served(s)
@@ -329,8 +329,9 @@ static void child_session(struct session *s)
 	}
 }
 
-/* Watches are of no use in a child. Its program may close all descriptors, and others get their
- * numbers: so theirs are closed while they have them. */
+/* Watches are of no use in a child. Their descriptors are closed now, while the numbers are still
+ * theirs: the child's program may close all descriptors and then open others under the same
+ * numbers. */
 static void close_watches(struct tl_client *c)
 {
 	struct client_watch *watch;
@@ -343,7 +344,7 @@ static void child_client(struct tl_client *c)
 {
 	close_watches(c);
 	c->connecting = false;
-	if (c->making) /* with its ledger: mapped here, the daemon would take it for one in use */
+	if (c->making) /* also unmaps its ledger: the daemon would take that for one in use */
 		handshake_deinit(c->making);
 	c->making = NULL;
 	client_init_renewed(c);
@@ -352,7 +353,7 @@ static void child_client(struct tl_client *c)
 }
 
 /* Closes sessions that serve no new calls; they go once nothing is held on them. Called without
- * locks, since that may free their client. */
+ * locks, since closing a session may free its client. */
 static void close_left(void)
 {
 	for (bool again = true; again;) {
@@ -396,10 +397,11 @@ static void after_fork_child(void)
 /* ---- The list ---- */
 
 /*
- * Handlers that are registered later run before ours before a fork, and after ours after it. So
- * those of a program may call the library if ours are registered when it is loaded, before the
- * program's own constructors, which have no priority, also where it is linked statically. Those
- * that were there before it was loaded by dlopen() are refused: process_fork_check().
+ * Handlers that are registered later run before ours before a fork, and after ours after it. A
+ * program's handlers can therefore call the library if ours are registered first: when the library
+ * is loaded, before the program's own constructors, which have no priority. This holds for static
+ * linking too. Handlers that were registered before dlopen() loaded the library are refused:
+ * process_fork_check().
  */
 static int register_handlers_locked(void)
 {
@@ -425,7 +427,7 @@ static int register_handlers(void)
 
 __attribute__((constructor(101))) static void library_loaded(void)
 {
-	register_handlers(); /* for want of memory: fork_prepare() tries it again */
+	register_handlers(); /* if memory is short, fork_prepare() tries again */
 }
 
 int fork_prepare(void)

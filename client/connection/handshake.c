@@ -65,7 +65,7 @@ static int send_until(const struct handshake *handshake, const void *message, in
 			if (r)
 				return r;
 		} else if ((r != -ENOBUFS && r != -ETOOMANYREFS) || pause_until(deadline)) {
-			return r; /* these two end, and nobody says when */
+			return r; /* these two conditions end, and nothing tells when */
 		}
 	}
 }
@@ -88,10 +88,9 @@ static int exchange(const struct handshake *handshake, const void *message, int 
 	return answer_expect(answer, expected, handshake->address);
 }
 
-/*
- * Another thread may fork at any time, and the child ends its copy. So nothing is named here any
- * more when it is given up: its number or address could be somebody else's by then.
- */
+/* Another thread may fork at any time, and its child ends its copy of the handshake. So each member
+ * is cleared before what it refers to is given up: the number or address could be somebody else's
+ * by then. */
 void handshake_deinit(struct handshake *handshake)
 {
 	void *ledger = handshake->ledger;
@@ -118,7 +117,7 @@ static int ledger_new(struct handshake *handshake)
 		memfd_create("tensorlease-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (handshake->ledger_fd < 0)
 		return tl_fail(-errno, "memfd_create for the ledger: %m");
-	/* the program alone decides what SIGXFSZ does, so that must not come */
+	/* the program alone decides what SIGXFSZ does, so we must not cause it */
 	if (size > fd_size_limit())
 		return tl_fail(
 			-EFBIG,
@@ -127,7 +126,8 @@ static int ledger_new(struct handshake *handshake)
 			size, (unsigned long long)fd_size_limit());
 	if (ftruncate(handshake->ledger_fd, (off_t)size))
 		return tl_fail(-errno, "making a ledger of %zu bytes: %m", size);
-	/* named before it is mapped there: else a child that is forked in between keeps it */
+	/* the address is noted before the ledger is mapped there: else a child that is forked in
+	 * between keeps the mapping */
 	p = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (p == MAP_FAILED)
 		return tl_fail_mmap("no addresses for a ledger of %zu bytes", size);
@@ -154,13 +154,13 @@ static void set_label(char label[WIRE_LABEL_MAX])
 	}
 }
 
-/* What helps against a daemon of another version. */
+/* What to do about a daemon of another version. */
 #define OTHER_VERSION                                                                              \
 	"use the tensorlease that it is of, or replace the daemon, which loses its tensors: "      \
 	"systemctl restart tensorleased, or SIGUSR2 to the daemon"
 
-/* What the daemon's clock is ahead, if HELLO was sent and WELCOME came at these times. Its time
- * lies between them unless it is in another time namespace. */
+/* Returns how far the daemon's clock is ahead of ours, if HELLO was sent and WELCOME came at these
+ * times. The daemon's time lies between them unless it is in another time namespace. */
 static uint64_t clock_ahead(uint64_t daemon, uint64_t sent, uint64_t came)
 {
 	return daemon - sent <= came - sent ? 0 : daemon - came;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The lease protocol on the client's side (G1 to G4, R1 and R2): what our ledger counts, also for
- * forked children.
- */
+/* The lease protocol on the client's side: the rare branches of lease_protocol.h, and the holds for
+ * forked children. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -16,13 +14,11 @@
 #include "util/clock.h"
 #include "util/fd.h"
 
-/* The rare branches of lease_protocol.h. */
-
 /*
- * ORDER: `rescan` is set (seq_cst) before the second attempt. If that fails too, the socket was
- * full after the store. So the daemon has yet to empty it, and looks at `rescan` when it has. It is
- * a counter and never goes back to 0: another thread's reset could fall between our store and the
- * daemon's look.
+ * ORDER: `rescan` is set (seq_cst) before the second attempt. If that attempt fails too, the socket
+ * was full after the store. So the daemon has yet to empty the socket, and looks at `rescan` when
+ * it has. `rescan` is a counter and never goes back to 0: another thread's reset could fall between
+ * our store and the daemon's look.
  */
 static void tell(struct session *s, uint64_t ref)
 {
@@ -37,7 +33,7 @@ static void tell(struct session *s, uint64_t ref)
 		return;
 	atomic_fetch_add(&s->ledger->rescan, 1);
 	if (!atomic_load(&s->ledger->rescan))
-		atomic_fetch_add(&s->ledger->rescan, 1); /* it wrapped to 0 */
+		atomic_fetch_add(&s->ledger->rescan, 1); /* never 0: it wrapped around */
 	conn_send(socket, &m, -1, MSG_DONTWAIT);
 }
 
@@ -112,7 +108,8 @@ uint32_t hold_next(const struct session *s, uint32_t slot, uint32_t *count)
 
 	high = high < s->catalog.slots ? high : s->catalog.slots;
 	while (slot < high) {
-		if (!atomic_load(&s->touched[slot / LEDGER_PAGE_SLOTS])) { /* keep it empty */
+		/* reading a page that was never written would allocate it */
+		if (!atomic_load(&s->touched[slot / LEDGER_PAGE_SLOTS])) {
 			slot = (slot / LEDGER_PAGE_SLOTS + 1) * LEDGER_PAGE_SLOTS;
 			continue;
 		}
@@ -127,9 +124,9 @@ uint32_t hold_next(const struct session *s, uint32_t slot, uint32_t *count)
 /*
  * Holds for children. A forked child that could not get a connection of its own continues to read
  * what its parent holds: the parent adds a hold for each slot to its own ledger. The parent gives
- * these up when no process maps a certain page any more. The child got that page at the fork, and
- * keeps it as long as its session is there: exec and death unmap it, while a child that closes all
- * descriptors keeps it. The parent finds out as the daemon does for ledgers: the kernel seals a
+ * these holds up when no process maps a certain page any more. The child got that page at the fork,
+ * and keeps it as long as its session is there: exec and death unmap it, while a child that closes
+ * all descriptors keeps it. The parent finds out as the daemon does for ledgers: the kernel seals a
  * memfd against writing only if no process can write to it. Exported drafts, which no child's
  * ledger counts, are held in the same way.
  */
@@ -137,14 +134,15 @@ uint32_t hold_next(const struct session *s, uint32_t slot, uint32_t *count)
 enum { CHILD_HOLD_SLOTS = 4 }; /* initial space */
 
 struct child_hold {
-	struct list link;	 /* in session->pins; produce_mutex */
+	struct list link;	 /* in session->child_holds; produce_mutex */
 	int page_fd;		 /* the child has the page mapped as long as it needs the slots */
-	struct fd_identity page; /* what it opens: the program may close it */
+	struct fd_identity page; /* of page_fd, which the program may close */
 	uint32_t n, capacity;
 	uint32_t slots[]; /* we have one hold on each */
 };
 
-/* Makes a pin, and *@page for the child. The page is never touched, so it costs no memory. */
+/* Makes the holds of one child, still without slots, and maps *@page, which the child inherits. The
+ * page is never touched, so it costs no memory. */
 static struct child_hold *child_hold_alloc(void **page)
 {
 	struct child_hold *child = malloc(sizeof(*child) +
@@ -166,7 +164,8 @@ static struct child_hold *child_hold_alloc(void **page)
 	return child;
 }
 
-/* Adds the slot to the pin. Without memory for that it stays held until the session ends. */
+/* Adds the slot to the child's holds. If there is no memory for that, the slot stays held until the
+ * session ends. */
 static void child_hold_note(struct child_hold **at, uint32_t slot)
 {
 	struct child_hold *child = *at;
@@ -182,11 +181,9 @@ static void child_hold_note(struct child_hold **at, uint32_t slot)
 	child->slots[child->n++] = slot;
 }
 
-/*
- * Without memory or descriptors for the pin, the holds last until the session ends. The number of
- * counted slots is not known before: a thread that was refused a lease just now counts one more for
- * a moment.
- */
+/* Without memory or descriptors to note the holds, they last until the session ends. The number of
+ * counted slots is not known beforehand: a thread that was refused a lease just now counts one more
+ * for a moment. */
 void child_hold_all(struct session *s)
 {
 	struct child_hold *child = child_hold_alloc(&s->heir);
@@ -259,9 +256,9 @@ void child_holds_check_locked(struct session *s)
 		struct child_hold *child = list_entry(l, struct child_hold, link);
 
 		if (!fd_is(child->page_fd, &child->page))
-			continue; /* the program closed it: until the session ends */
+			continue; /* the program closed it: the holds stay until the session ends */
 		if (fcntl(child->page_fd, F_ADD_SEALS, F_SEAL_WRITE))
-			continue; /* EBUSY */
+			continue; /* EBUSY: the child still has the page mapped */
 		for (uint32_t i = 0; i < child->n; i++)
 			lease_release(s, child->slots[i]);
 		child_hold_free(child);

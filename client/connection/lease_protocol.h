@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The lease protocol on the client's side (G1 to G4, R1 and R2): what our ledger counts, also for
- * forked children.
- */
+/* The lease protocol of docs/protocol/leases.md on the client's side (G1 to G4, R1 and R2): counts
+ * a slot in our ledger, also for forked children, and gives it back. */
 #pragma once
 
 #include <stdatomic.h>
@@ -11,21 +9,16 @@
 
 #include "client/connection/session.h"
 
-/*
- * The lease protocol of docs/protocol/leases.md, on the client's side: counts a slot in our ledger
- * and gives it back.
- */
-
-/* R2, when the row was seen RETIRED: tells the daemon. Also lets go of segments that it has ended.
- * Keeps errno. */
+/* R2, when the row was seen RETIRED: tells the daemon. Also lets go of segments that the daemon has
+ * ended. Keeps errno. */
 void lease_tell(struct session *s, uint64_t ref);
 
 /* Takes back the count of a lease that lost a race, and returns why there is none: LEASE_E_*. @was
  * is the counter's value before the count. */
 int lease_refused(struct session *s, uint32_t slot, uint32_t was);
 
-/* lease_protocol.c: gives up what is held for children that need it no more, unless somebody has
- * the produce mutex, as lease_protocol.c itself has. */
+/* child_holds_check(), but does nothing if the produce mutex is taken, as it is when
+ * lease_protocol.c itself calls lease_release(). */
 void child_holds_try_check(struct session *s);
 
 /*
@@ -44,8 +37,8 @@ static inline void lease_release(struct session *s, uint32_t slot)
 	if (__builtin_expect(!held, 0))
 		return; /* inherited by a forked child without holds of its own */
 	was = atomic_fetch_sub(&held[slot], 1); /* R1 */
-	/* 0: nothing was held; the lease is a forked child's leftover. Takes the change back. If
-	 * that made the counter 0, continues as after a release */
+	/* 0: nothing was held, and the lease is a forked child's leftover. Takes the change back.
+	 * If that made the counter 0, continues as after a release */
 	if (__builtin_expect(was != 1, 0) &&
 	    (was != 0 || atomic_fetch_add(&held[slot], 1) != UINT32_MAX)) {
 		/* a hold for a child may be left: after tl_close() no call looks for these */
@@ -94,16 +87,15 @@ static inline int lease_hold(struct session *s, uint64_t ref)
 	return lease_refused(s, slot, was);
 }
 
-/*
- * Notes in our ledger that the evictable tensor in a slot, on which there is a lease, was got now.
- */
+/* Notes in our ledger that the evictable tensor in a slot was got now. The caller has a lease on
+ * it. */
 void hold_used(struct session *s, uint32_t slot);
 
 /*
- * G4: true if a lease from lease_hold() is valid. The daemon looks only at the ledgers of clients
- * that have the tensor's segment mapped. So a lease counts for nothing, and reads under it may be
- * torn, unless this is true when the mapping has been found, or after the last read if nothing is
- * mapped. Then it counts until it is released.
+ * G4: true if a lease from lease_hold() is valid. The daemon looks only at the ledgers of holders
+ * of the tensor's segment. So a lease counts for nothing, and reads under it may be torn, unless
+ * this is true when the mapping has been found, or after the last read if nothing is mapped. Then
+ * the lease counts until it is released.
  *
  * ORDER: the fence comes after all reads of the row, and the daemon changes the word before the
  * rest. The mapping was found by an acquire load (mapping_find()), and the daemon made us a holder
@@ -144,7 +136,8 @@ uint32_t hold_next(const struct session *s, uint32_t slot, uint32_t *count);
 
 struct session;
 
-/* To be called before a fork: adds a hold on each slot that is held. The produce mutex is held. */
+/* To be called before a fork: adds a hold to each slot that our ledger counts. The produce mutex is
+ * held. */
 void child_hold_all(struct session *s);
 
 /*
@@ -153,7 +146,7 @@ void child_hold_all(struct session *s);
  */
 void child_hold_drafts(struct session *s);
 
-/* Takes the holds for other children off a copy of the session's ledger; returns how many they are.
+/* Takes the holds for other children off a copy of the session's ledger; returns their number.
  * @held may be NULL. The produce mutex is held. */
 uint64_t child_holds_subtract(const struct session *s, _Atomic uint32_t *held);
 

@@ -12,8 +12,6 @@
 
 #include "util/list.h"
 
-/* The list of all clients of this process, and the process's own fork() and end. */
-
 void process_add_client(struct list *link);
 void process_remove_client(struct list *link);
 
@@ -24,8 +22,8 @@ void process_unlock(void);
 /* Returns when no fork() is under way any more. */
 void process_wait_fork(void);
 
-/* Whether this thread is in fork(), where handlers of the program may call us. Then nothing may
- * wait for the fork: process_fork_check() fails with -EDEADLK. */
+/* Notes, and tells, whether this thread is in fork(), where handlers of the program may call us.
+ * Nothing may wait for the fork then: process_fork_check() fails with -EDEADLK. */
 void process_forks(bool now);
 bool process_in_fork(void);
 int process_fork_check(void);
@@ -33,12 +31,14 @@ int process_fork_check(void);
 /* Returns true once the process has begun to end. No session is made any more. */
 bool process_exiting(void);
 
-/* Starts threads of the library's. */
+/* Threads of the library. */
 
-/* The thread takes no signals, which are for the program's own threads. @stack: how many bytes it
- * needs; 0: the usual size. Returns 0 or a negative errno. -EAGAIN, of a limit of threads, is
- * -ENOMEM: to a get it would mean that no version is newer, and to a watch that nothing has
- * happened. */
+/*
+ * Starts a thread that takes no signals, which are for the program's own threads. @stack: how many
+ * bytes it needs; 0: the usual size. Returns 0 or a negative errno. A limit of threads gives
+ * -ENOMEM, not -EAGAIN: -EAGAIN would tell a get that no version is newer, and a watch that nothing
+ * has happened.
+ */
 static inline int thread_start(pthread_t *id, size_t stack, void *(*run)(void *), void *arg)
 {
 	sigset_t all, before;
@@ -58,7 +58,7 @@ static inline int thread_start(pthread_t *id, size_t stack, void *(*run)(void *)
 	return r == EAGAIN ? -ENOMEM : -r;
 }
 
-/* The reason, for a text that begins with "no thread". */
+/* The reason for a failure of thread_start(), for a text that begins with "no thread". */
 static inline const char *thread_refusal(int r)
 {
 	return r == -ENOMEM ? "too little memory, or as many threads as 'ulimit -u' or its control "

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages of a session. Any thread sends them, and the threads that wait for answers read. A
- * message is one datagram, so senders need no lock. Of the threads that wait for answers one reads
- * the socket and hands each answer to its waiter. When it has its own it leaves the reading to
- * another. The mutex is not held while it waits. No thread reads when none waits. Messages that
- * come then (answers to prefetched drafts) are read by the next one that does. The reader itself
- * hands descriptors of drafts to mapping.c, in their order of arrival. The daemon sends one for
- * each segment and relies on it from then on, even if no thread waits for that draft any more.
+ * Messages of a session. Any thread sends them, and the threads that wait for answers read them. A
+ * message is one datagram, so senders need no lock. Of the threads that wait for answers, one reads
+ * the socket and hands each answer to its waiter; it does not hold the mutex while it waits. When
+ * it has its own answer it leaves the reading to another. No thread reads when none waits; messages
+ * that come then (answers to prefetched drafts) are read by the next thread that does. The reader
+ * itself hands descriptors of drafts to mapping.c, in their order of arrival. The daemon sends one
+ * for each segment and relies on that from then on, even if no thread waits for that draft any
+ * more.
  */
 #include <errno.h>
 #include <poll.h>
@@ -45,11 +46,9 @@ static void pass_reading_locked(struct session *s)
 #define POLL_FIRST_NS (2 * NS_PER_MS)
 #define POLL_LAST_NS (256 * NS_PER_MS)
 
-/*
- * Sleeps until there is a message, or one of @events. A request may wait for space that the daemon
- * makes by ending segments, and there is none before we let go of them. So we look for ended
- * segments from time to time.
- */
+/* Sleeps until there is a message, or one of @events. A request may wait for space that the daemon
+ * makes by ending segments, and their memory is not free before we let go of them. So we look for
+ * ended segments from time to time. */
 static int sleep_for_message(struct session *s, short events, int64_t *look_ns, int64_t deadline)
 {
 	int64_t look;
@@ -78,7 +77,7 @@ static int wait_for_message(struct session *s, short events, int64_t *look_ns, i
 		ready = poll(&p, 1, 0) > 0;
 	r = ready ? 0 : sleep_for_message(s, events, look_ns, deadline);
 	spin_end(&s->spin);
-	return r == -EBADF ? 0 : r; /* to receive finds that the socket is closed */
+	return r == -EBADF ? 0 : r; /* receiving finds that the socket is closed */
 }
 
 /* Reads the socket until @req is done. */
@@ -86,7 +85,7 @@ static int read_until_done(struct session *s, const struct request *req, int64_t
 {
 	int64_t look_ns = POLL_FIRST_NS;
 	unsigned others = 0;
-	bool look = !req->fresh; /* else the answer cannot be there yet: saves a system call */
+	bool look = !req->fresh; /* a fresh request has no answer yet: saves a system call */
 	int left, r = 0;
 
 	s->reading = true;
@@ -140,7 +139,7 @@ int session_await(struct session *s, struct request *req, int64_t deadline)
 	while (!req->done && !r)
 		r = s->reading ? sleep_until_woken(s, &wake, deadline)
 			       : read_until_done(s, req, deadline);
-	/* The thread that reads may not have run for long, nor this process. */
+	/* The thread that reads, or this whole process, may not have run for long. */
 	for (unsigned n = 0; !req->done && n < AT_ONCE_MAX && !session_receive_locked(s); n++)
 		;
 	req->wake = NULL;

@@ -13,7 +13,7 @@ typedef bool session_done(struct session *s, void *message, struct conn_message 
 			  void *context);
 
 /* Sends, and waits for the answer, of whatever type. Returns 0, SESSION_E_UNSENT or _ENDED, or a
- * negative errno. @done may be NULL: the request can be made twice. */
+ * negative errno. @done may be NULL if the request can be made twice. */
 int session_call_unless(struct session *s, void *message, int fd_peek, int64_t deadline,
 			struct conn_message *answer, session_done *done, void *context);
 static inline int session_call_fd(struct session *s, void *message, int fd_peek, int64_t deadline,
@@ -30,8 +30,8 @@ static inline int session_call(struct session *s, void *message, int64_t deadlin
 /* Returns a serial for a message, which no pending request has. */
 uint32_t session_serial(struct session *s);
 
-/* Expects an answer with @serial to a request that another message makes too. Pending until
- * session_await() or session_forget(). */
+/* Expects an answer with @serial, without sending anything: the request is sent by the caller, or
+ * is part of another message. It is pending until session_await() or session_forget(). */
 void session_expect(struct session *s, uint32_t serial, struct request *req,
 		    struct conn_message *answer);
 
@@ -47,7 +47,8 @@ static inline int session_ask(struct session *s, void *message, int64_t deadline
 /* session_ask_fd(), if @life has not ended; SESSION_E_ADOPTED if it has. */
 int session_ask_in_life(struct session *s, void *message, uint32_t life, int64_t deadline,
 			struct request *req, struct conn_message *answer);
-/* True if its answer has come, or the connection ended. Then session_await() may be left out. */
+/* True if the answer to @req has come, or the connection ended. Then session_await() may be left
+ * out. */
 bool session_answered(struct session *s, struct request *req);
 int session_await(struct session *s, struct request *req, int64_t deadline);
 void session_forget(struct session *s, struct request *req);

@@ -56,8 +56,8 @@ void session_deinit(struct session *s)
 	mappings_deinit(&s->mappings);
 	s->heir = session_unmap_page(s->heir);
 	s->views = session_unmap_page(s->views);
-	/* Before the socket is closed: a ledger that no process has mapped shows that nothing is
-	 * used. */
+	/* The ledger goes before the socket is closed: a ledger that no process has mapped tells
+	 * the daemon that nothing is used. */
 	session_unmap_ledger(s);
 	if (!session_lost(s)) /* a child that was not announced may have it open */
 		shutdown(s->socket, SHUT_RDWR);
@@ -85,7 +85,7 @@ void session_close_socket(struct session *s)
 
 /* ---- Children that were not announced ---- */
 
-/* While another thread forks it is false for a moment, and that thread has the lock. */
+/* `ours` is false for a moment while another thread forks, and that thread has the lock. */
 static bool ours_after_forks(const struct session *s)
 {
 	bool ours;
@@ -133,7 +133,7 @@ void session_adopt_handshake(struct session *s, struct handshake *handshake)
 	handshake->ledger = NULL;
 }
 
-/* What a child does not get ends a page, and the rest begins the next one. */
+/* The members that a child finds wiped end a page, and the rest begins the next page. */
 enum { SESSION_WIPED = offsetof(struct session, catalog) };
 
 static unsigned char *session_page(struct session *s)
@@ -141,8 +141,8 @@ static unsigned char *session_page(struct session *s)
 	return (unsigned char *)s + SESSION_WIPED - page_size();
 }
 
-/* Without MADV_WIPEONFORK, which Linux has had since 4.14, or a mapping more for it, a child that
- * is not announced is not noticed. */
+/* A child that is not announced goes unnoticed if the kernel lacks MADV_WIPEONFORK (before Linux
+ * 4.14), or allows no further mapping for it. */
 static struct session *session_memory(void)
 {
 	size_t page = page_size();
@@ -155,7 +155,7 @@ static struct session *session_memory(void)
 	return memset(p + page - SESSION_WIPED, 0, sizeof(struct session));
 }
 
-/* Memory that would be wiped is never used again. */
+/* Memory that would still be wiped by a fork is never freed, so that nobody else uses it. */
 static void session_memory_free(struct session *s)
 {
 	unsigned char *p = session_page(s);

@@ -21,8 +21,6 @@
 #include "util/list.h"
 #include "util/spin.h"
 
-/* Messages that wait for space in the socket of a session; request.h has the functions. */
-
 enum outbox_thread {
 	OUTBOX_NO_THREAD,
 	OUTBOX_THREAD_RUNS,
@@ -30,7 +28,7 @@ enum outbox_thread {
 	OUTBOX_OVER,	    /* the session ends: no thread is started any more */
 };
 
-/* Messages that nobody waits for, and that could not be sent yet; receive_mutex. */
+/* Messages that nobody waits for, and that could not be sent yet (socket.c); receive_mutex. */
 struct outbox {
 	unsigned char *bytes; /* whole messages in their order; each begins at a multiple of 8 */
 	size_t used;
@@ -72,7 +70,7 @@ struct draft_hold {
 	uint64_t ref;
 	bool held;		 /* our ledger counts its slot */
 	bool open;		 /* not committed yet */
-	struct write_map *views; /* of an exported draft: where it is seen, also by children */
+	struct write_map *views; /* of an exported draft: its mapping, which children inherit */
 };
 
 /* A size that was committed before. */
@@ -114,12 +112,12 @@ struct session {
 	struct fd_identity identity;	  /* of the socket */
 	struct handshake *fork_handshake; /* during fork(): the child's connection */
 	bool close_after_fork;		  /* in the child: session_close() is due */
-	/* lease_protocol.c, if the child could not get a connection: */
+	/* lease_protocol.c, if a child could not get a connection of its own: */
 	struct list child_holds;      /* struct child_hold: holds for children; produce_mutex */
 	_Atomic bool has_child_holds; /* that list is not empty */
 	bool inherited; /* the ledger is an ancestor's, kept mapped; during fork(): it will be */
-	void *heir;  /* or NULL: a page of that ancestor's, mapped as long as we read its tensors */
-	void *views; /* or NULL: the same for its drafts that we see */
+	void *heir;	/* or NULL: that ancestor's page, mapped as long as we read its tensors */
+	void *views;	/* or NULL: such a page for its drafts that we see */
 	void *child_views; /* during fork(): the page for the child */
 
 	/* Requests. The mutex is not held while a thread reads the socket: `reading` says that one
@@ -151,11 +149,11 @@ struct session {
 	void *of_kind[MEMORY_KINDS]; /* each kind of memory's own data */
 };
 
-/* Every call that uses more of a session than its mappings asks first. 0, -ECHILD in a child that
- * was not announced, or -EDEADLK in a handler that runs within this thread's fork(). Waits for the
- * fork() of another thread. */
+/* To be called first by every call that uses more of a session than its mappings. Returns 0,
+ * -ECHILD in a child that was not announced, or -EDEADLK in a handler that runs within this
+ * thread's fork(). Waits for the fork() of another thread. */
 int session_refused(const struct session *s);
-bool session_is_ours(const struct session *s); /* the same without a text; false in a handler */
+bool session_is_ours(const struct session *s); /* without a text; false in a handler */
 static inline int session_usable(const struct session *s)
 {
 	return __builtin_expect(atomic_load(&s->ours), 1) ? 0 : session_refused(s);
@@ -173,8 +171,8 @@ static inline int64_t session_deadline(const struct session *s)
 	return deadline_after(s->timeout_ns);
 }
 
-/* The same for a request that makes the daemon allocate @nbytes, for which the kernel may need much
- * longer than for an answer. */
+/* session_deadline() for a request that makes the daemon allocate @nbytes, for which the kernel may
+ * need much longer than for an answer. */
 static inline int64_t deadline_to_allocate(int64_t deadline, uint64_t nbytes)
 {
 	uint64_t more; /* a second for each 100 MB */
@@ -185,9 +183,10 @@ static inline int64_t deadline_to_allocate(int64_t deadline, uint64_t nbytes)
 	return deadline;
 }
 
-/* The socket, or -1. Forked children, and who has lost the connection, look if it is closed. */
+/* Returns the socket, or -1. Looks whether the program has closed it only in a forked child and
+ * after the connection has ended. */
 int session_socket(const struct session *s);
-/* Has the program closed the socket? Its number may be another file's. */
+/* True if the program has closed the socket, whose number may be another file's by now. */
 bool session_lost(const struct session *s);
 void session_close_socket(struct session *s);
 
@@ -201,7 +200,7 @@ void session_unmap_ledger(struct session *s);
 /* Unmaps s->heir or a similar page, in a child or in its parent after the fork. Returns NULL. */
 void *session_unmap_page(void *page);
 
-/* Frees its resources, when the last of its users has left. The struct stays, marked as drained,
+/* Frees the session's resources, when its last user has left. The struct stays, marked as drained,
  * until session_free(). */
 void session_deinit(struct session *s);
 struct session *session_free(struct session *s);

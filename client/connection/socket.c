@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Notes: messages that nobody waits for, and that must not be lost. Those that do not fit into the
- * socket are kept in their order. The next sender sends them before its own message, but there may
- * be none for a long time. So a thread waits for space as long as any are kept.
+ * The socket of a session: sending, receiving, and the end of the connection. Its outbox keeps
+ * messages that nobody waits for, that do not fit into the socket, and that must not be lost, in
+ * their order. The next sender sends them before its own message, but there may be none for a long
+ * time. So a thread waits for space in the socket as long as the outbox has messages.
  */
 #include <errno.h>
 #include <poll.h>
@@ -24,11 +25,11 @@
 #include "util/clock.h"
 
 /* The daemon may read our messages only when we have read its answers, and perhaps no thread waits
- * for those. So who waits for space in the socket reads from time to time. outbox_end() waits no
- * longer than that. */
+ * for those. So a thread that waits for space in the socket reads from time to time. outbox_end()
+ * waits for that thread no longer than this. */
 enum { READ_MS = 10, STACK = 512 << 10 };
 
-/* How many bytes the message takes up among the notes. */
+/* How many bytes the message takes up in the outbox. */
 static size_t note_size(const void *message)
 {
 	struct wire_header h;
@@ -62,7 +63,8 @@ int outbox_send_locked(struct session *s)
 	return r;
 }
 
-/* Ends when all are sent, when the connection has ended, or when it is told to. */
+/* The outbox's thread. Ends when all messages are sent, when the connection has ended, or when it
+ * is told to. */
 static void *send_when_there_is_space(void *arg)
 {
 	struct session *s = arg;
@@ -86,7 +88,7 @@ static void *send_when_there_is_space(void *arg)
 	return NULL;
 }
 
-/* Without a thread the notes go before the next message. */
+/* If no thread can be started, the outbox is sent before the next message. */
 static void start_thread_locked(struct session *s)
 {
 	struct outbox *n = &s->outbox;
@@ -120,7 +122,7 @@ static void keep_locked(struct session *s, const void *message)
 	unsigned char *more = realloc(n->bytes, n->used + note_size(message));
 
 	if (!more)
-		return; /* what it is about stays until the connection ends */
+		return; /* no memory: what it would give back stays until the connection ends */
 	memcpy(&h, message, sizeof(h));
 	n->bytes = more;
 	memcpy(n->bytes + n->used, message, h.length);
@@ -129,7 +131,8 @@ static void keep_locked(struct session *s, const void *message)
 	start_thread_locked(s);
 }
 
-/* False: the connection has ended, and what the message is about with it. */
+/* Sends the message, or puts it into the outbox. False: the connection has ended, and what the
+ * message is about with it. */
 static bool note_locked(struct session *s, const void *message)
 {
 	int r = atomic_load(&s->ended) ? -EPIPE : outbox_send_locked(s);
@@ -141,7 +144,7 @@ static bool note_locked(struct session *s, const void *message)
 	return !r || is_full(r);
 }
 
-/* Whoever receives finds out by itself that the connection has ended. */
+/* The caller, which receives, finds out by itself that the connection has ended. */
 void session_post_locked(struct session *s, const void *message)
 {
 	note_locked(s, message);
@@ -199,7 +202,7 @@ static void ended_locked(struct session *s, int result)
 	atomic_store(&s->ended, true);
 	if (session_lost(s))
 		mappings_lose_descriptors(&s->mappings);
-	kinds_wake(); /* no thread polls its socket from now on */
+	kinds_wake(); /* no thread polls the session's socket from now on */
 	list_for_each_safe(l, &s->pending)
 		request_done(list_entry(l, struct request, link), result);
 }
@@ -286,8 +289,8 @@ static void adopted_locked(struct session *s, uint32_t life)
 
 /* ---- Sending ---- */
 
-/* Sends the messages that could not be sent before. The daemon may answer only when it has read
- * them, since they free space. Returns 0, or why there are some left. */
+/* Sends the outbox. The daemon may answer only when it has read these messages, since they free
+ * space. Returns 0, or why there are some left. */
 int session_send_due_locked(struct session *s)
 {
 	int r = outbox_send_locked(s);
@@ -335,7 +338,8 @@ static int send_outbox(struct session *s)
 	return r;
 }
 
-/* Notes go first: an IMPORT that overtook the UNMAPPED of the same segment would be unsaid. */
+/* The outbox goes first: an IMPORT that overtook the UNMAPPED of the same segment would be undone
+ * by it. */
 static int send_now(struct session *s, const void *message, int fd_peek)
 {
 	int r = atomic_load_explicit(&s->outbox.due, memory_order_relaxed) ? send_outbox(s) : 0;
@@ -395,8 +399,9 @@ static bool is_kick(const struct conn_message *m)
 	       ((const struct wire_error_reply *)(const void *)m->bytes)->code == WIRE_E_KICKED;
 }
 
-/* The next daemon takes a draft's client for a holder of its segment. It has to learn from the
- * ledger that the client can still write there when the draft is a published slot of a ring. */
+/* Notes the segment in the ledger, too. The next daemon takes the client of a draft for a holder of
+ * its segment. But once the draft is a published row of a ring, only the ledger tells that daemon
+ * that the client can still write there. */
 static void draft_fd_locked(struct session *s, const struct wire_draft *draft, int fd_take)
 {
 	if (draft->segment != CATALOG_NONE)
@@ -428,7 +433,7 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 		if (req->serial != serial)
 			continue;
 		memcpy(req->answer->bytes, m->bytes, m->header.length);
-		/* nobody looks at what else answers a prefetch */
+		/* nobody looks at any other answer to a prefetch */
 		req->answer->fd = req->spare ? fd_close(take_fd(&m->fd)) : take_fd(&m->fd);
 		if (m->fd_lost && m->header.type != WIRE_GRANTED) {
 			request_done(req, -EMFILE);
@@ -444,7 +449,7 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 }
 
 /* True if the slot and the segment in the message lie in this daemon's tables. wire_check() has
- * judged all else. The daemon may be another user's, and with a slot we write to our ledger. */
+ * judged all else. The daemon may be another user's, and we write to our ledger at that slot. */
 static bool message_fits(const struct session *s, const struct conn_message *m)
 {
 	const void *bytes = m->bytes;
@@ -463,8 +468,9 @@ static bool message_fits(const struct session *s, const struct conn_message *m)
 	}
 }
 
-/* True unless its descriptor is lost, and the daemon counts on it that we have that. Others can be
- * asked for again, or done without: a ring is begun, but its producer does not have its page. */
+/* False if the message's descriptor is lost and the daemon relies on us having it. Other
+ * descriptors can be asked for again, or done without: a ring is begun, but its producer does not
+ * have its page. */
 static bool message_is_whole(const struct conn_message *m)
 {
 	switch (m->header.type) {

@@ -30,12 +30,13 @@ static inline int session_send(struct session *s, const void *message, int64_t d
 void session_post(struct session *s, const void *message);
 /* session_post() for a handler of messages, which holds the receive mutex. */
 void session_post_locked(struct session *s, const void *message);
-/* Sends the notes that are left. Returns 0, or why the first of those still left cannot be sent. */
+/* Sends the messages of the outbox. Returns 0, or why the first of those still left cannot be
+ * sent. */
 int outbox_send_locked(struct session *s);
-/* To be called when no call uses the session any more: ends the thread that sends them. */
+/* To be called when no call uses the session any more: ends the outbox's thread. */
 void outbox_end(struct session *s);
 
-/* Tells the daemon that a draft is given up, as a note. */
+/* Tells the daemon that a draft is given up, by session_post(). */
 void session_abort(struct session *s, uint64_t ref);
 void session_abort_locked(struct session *s, uint64_t ref);
 
@@ -46,10 +47,11 @@ void session_granted(struct session *s);
 void session_drain(struct session *s);
 void session_drain_expected(struct session *s); /* if an answer is expected */
 
-/* A daemon may send without end. So many messages are read at once where no thread waits. */
+/* A daemon may send without end, so where no thread waits only so many messages are read at
+ * once. */
 enum { AT_ONCE_MAX = 4096 };
 
 /* For request.c. Reads one message, without waiting. */
 int session_receive_locked(struct session *s);
-/* For request.c. Sends the notes that wait for space. */
+/* For request.c. Sends the messages of the outbox. */
 int session_send_due_locked(struct session *s);
