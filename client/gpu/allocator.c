@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is freed may still be used by the GPU, and is left to the slow thread. */
+/* GPU memory for the allocators of other libraries: tl_cuda_alloc(). The GPU may still use memory
+ * that is freed, so the slow thread unmaps it. */
 #include <errno.h>
 #include <stdlib.h>
 #include <tensorlease/cuda.h>
@@ -15,7 +16,7 @@
 
 #define RECENT_NS (1 * NS_PER_SEC)
 #define POLL_NS (2 * NS_PER_MS)
-enum { LOOKS = 100 }; /* at a full GPU after something was freed */
+enum { LOOKS = 100 }; /* attempts at a full GPU after something was freed */
 
 /* An allocation. When it is freed, the slow thread unmaps it after @event has come. */
 struct pluggable {
@@ -23,11 +24,11 @@ struct pluggable {
 	struct cuda_captured captured; /* while its stream is being captured */
 	struct cuda_task task;
 	struct cuda_device *device;
-	unsigned life; /* of the device's contexts */
+	unsigned life; /* device->life when it was made */
 	CUdeviceptr base;
 	uint64_t size;
 	intptr_t stream;
-	uint64_t thread;	  /* that named it */
+	uint64_t thread;	  /* that named the stream */
 	struct cuda_event *event; /* NULL: there is nothing to wait for */
 };
 
@@ -56,8 +57,9 @@ bool cuda_pluggable_has(const struct cuda_memory *memory)
 	return false;
 }
 
-/* Takes an export of the session that has no publications, and lies in @p unless that is NULL, out
- * of it. Those that have some end by themselves from now on. cuda_lock. */
+/* Takes an export without publications out of the session and returns it; NULL: there is none. With
+ * @p, looks only at exports in that allocation, and those that have publications end by themselves
+ * from now on. Called with cuda_lock. */
 static struct cuda_export *take_idle(struct cuda_session *cs, const struct pluggable *p)
 {
 	struct cuda_export *e, *idle = NULL;
@@ -77,7 +79,7 @@ static struct cuda_export *take_idle(struct cuda_session *cs, const struct plugg
 	return idle;
 }
 
-/* Takes one of any session, which is claimed. */
+/* take_idle() for any session. The session of the export that it returns is claimed. */
 static struct cuda_export *take_any_idle(const struct pluggable *p)
 {
 	struct cuda_export *e = NULL;
@@ -130,7 +132,7 @@ static void run_unmapping(struct cuda_task *task)
 	cuda_shareable_end(p->device, p->life, p->event, p->base, p->size);
 	pthread_mutex_lock(&cuda_lock);
 	if (p->event)
-		list_add_tail(&p->device->events, &p->event->link); /* it is free again */
+		list_add_tail(&p->device->events, &p->event->link); /* the event is free again */
 	releases.done++;
 	pthread_cond_broadcast(&cuda_changed);
 	pthread_mutex_unlock(&cuda_lock);
@@ -147,8 +149,8 @@ static void unmap_later(struct pluggable *p)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* Waits until what was freed before is unmapped here. True: something was freed just now, which the
- * daemon and others that had it mapped may still have to close. */
+/* Waits until what was freed before this call is unmapped here. True: something was freed just now,
+ * which the daemon and others that had it mapped may still have to close. */
 static bool releases_wait(void)
 {
 	uint64_t asked;
@@ -163,8 +165,8 @@ static bool releases_wait(void)
 	return recent;
 }
 
-/* Notes in p->event what is queued on the stream. -EBUSY: that is being captured, or this is a host
- * function. */
+/* Marks what is queued on the stream by p->event, which is NULL if there is nothing to wait for.
+ * Returns 0, or -EBUSY if the stream is being captured or this is a host function. */
 static int note_work(const struct cuda_scope *scope, struct pluggable *p)
 {
 	intptr_t stream = cuda_stream_here(p->stream, p->thread);
@@ -184,12 +186,13 @@ static int note_work(const struct cuda_scope *scope, struct pluggable *p)
 	p->event = NULL;
 	if (e == CUDA_E_NOT_PERMITTED || cuda_errno(e) == -EBUSY)
 		return -EBUSY;
-	cuda_event_synchronize(p->device, scope, cuda_stream(stream)); /* nothing else shows it */
+	cuda_event_synchronize(p->device, scope, cuda_stream(stream)); /* the host waits */
 	return 0;
 }
 
-/* False: its stream is being captured, or this is a host function, where the driver takes no calls.
- * True: it is not the caller's any more. */
+/* Has the slow thread unmap the allocation after the work on its stream. True: @p is not the
+ * caller's any more. False: the stream is being captured, or this is a host function, where the
+ * driver takes no calls. */
 static bool note_and_unmap(struct pluggable *p)
 {
 	struct cuda_scope scope;

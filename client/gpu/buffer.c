@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buffers of drafts, and the memory they are made of. */
+/* Draft buffers, and the memory they are made of. A buffer that nobody uses any more is kept for
+ * the next draft of its size: at most BUFFERS_MAX of them, for FREE_NS. The slow thread destroys
+ * the others, since that may wait for the GPU. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,11 +11,6 @@
 #include "client/gpu/import.h"
 #include "client/gpu/threads.h"
 #include "util/clock.h"
-
-/*
- * A buffer that nobody uses any more is kept for the next draft of its size: at most BUFFERS_MAX of
- * them, for FREE_NS. The slow thread gives them back, since that may wait for the GPU.
- */
 
 enum { BUFFERS_MAX = 16 };
 #define FREE_NS (10 * NS_PER_SEC)
@@ -71,7 +68,7 @@ void cuda_buffer_put(struct cuda_buffer *buffer)
 		buffer->free_since = now_mono_ns();
 		list_add_head(&buffer->owner->buffers, &buffer->link);
 		buffer->owner->nbuffers++;
-		cuda_tasks_wake(); /* it keeps the bounds */
+		cuda_tasks_wake(); /* the slow thread keeps the bounds */
 	}
 	pthread_mutex_unlock(&cuda_lock);
 }
@@ -228,7 +225,7 @@ void cuda_shareable_end(struct cuda_device *device, unsigned life, const struct 
 		return;
 	if (after && life == atomic_load(&device->life))
 		scope.driver->event_synchronize(after->event);
-	cuda_shareable_unmap(&scope, base, size); /* it outlives a reset: no context owns it */
+	cuda_shareable_unmap(&scope, base, size); /* it outlives a reset, as no context owns it */
 	cuda_leave(&scope);
 }
 

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Copies of leased tensors on other devices. One on a GPU lies in a draft buffer, which is there
- * again for the next one when the streams that used it are done. The lease on the original is given
- * up when the copy is made, so that a copy keeps no producer waiting.
- */
+/* Copies of leased tensors on other devices. A copy on a GPU lies in a draft buffer, which is free
+ * again when the streams that used the copy are done. The lease on the original is given up when
+ * the copy is made, so that a copy keeps no producer waiting. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -22,11 +20,11 @@
 #include "tensor/copy.h"
 #include "tensor/extent.h"
 
-/* The memory, which all tensors over it share. */
+/* The memory of a copy, which all tensors over it share. */
 struct moved {
 	_Atomic unsigned refs;
-	pid_t pid;		    /* a forked child has the memory of the CPU only */
-	struct session *session;    /* of the buffer, with a count on it */
+	pid_t pid;		 /* that made it: a forked child has only the copies on the CPU */
+	struct session *session; /* of the buffer, with a count on it */
 	struct cuda_buffer *buffer; /* on a GPU */
 	struct cuda_event *written; /* what other streams wait for; NULL: the host has waited */
 	void *host;		    /* on the CPU */
@@ -66,7 +64,8 @@ static void memory_unref(void *context)
 		use_count_leave(&s->users);
 }
 
-/* The same in a forked child, for a copy on a GPU: the driver's half of it is the parent's. */
+/* memory_unref() in a forked child, for a copy on a GPU: the driver's half of it is the
+ * parent's. */
 static void memory_forget(void *context)
 {
 	struct list events = LIST_INIT(events);
@@ -153,7 +152,7 @@ static struct copied_tensor *tensor_new(const DLTensor *as, uint64_t flags, stru
 }
 
 struct moving {
-	DLManagedTensorVersioned *held; /* NULL: it was given up */
+	DLManagedTensorVersioned *held; /* the original; NULL: it was given up */
 	struct copied_tensor *tensor;
 	struct moved *memory;
 	struct cuda_device *device; /* NULL: to the CPU */
@@ -168,8 +167,8 @@ static bool on_gpu(const DLManagedTensorVersioned *t)
 	return t->dl_tensor.device.device_type == kDLCUDA;
 }
 
-/* From here on the tensor on a GPU is held in such a way that its legacy stream finds it written.
- */
+/* Replaces the lease on a GPU tensor by another, such that the GPU's legacy stream finds it
+ * written. */
 static int order(struct moving *m)
 {
 	tl_get_options o = { .timeout_ns = m->timeout_ns,
@@ -180,8 +179,9 @@ static int order(struct moving *m)
 
 	if (r)
 		return r;
-	/* It is given up after the copy, without another look at the legacy stream: by then a
-	 * stream that this waits for may be captured, which a look from another thread spoils. */
+	/* The new lease is given up after the copy, without another look at the legacy stream: by
+	 * then a stream that the legacy stream waits for may be captured, and a look from another
+	 * thread would spoil the capture. */
 	cuda_lease_of(tensor_lease_of(ordered))->stream = TL_STREAM_NONE;
 	drop(m->held);
 	m->held = ordered;
@@ -208,7 +208,7 @@ static int to_cpu(struct moving *m)
 		r = cuda_enter(device, &scope);
 	if (r)
 		return r;
-	r = cuda_stream_usable(&scope, TL_STREAM_LEGACY); /* which copies */
+	r = cuda_stream_usable(&scope, TL_STREAM_LEGACY); /* the stream that copies */
 	e = r ? CUDA_OK
 	      : scope.driver->memcpy_dtoh(host, (CUdeviceptr)(uintptr_t)from->data, m->nbytes);
 	cuda_leave(&scope);
@@ -219,7 +219,7 @@ static int to_cpu(struct moving *m)
 				 m->name);
 	if (tensor_is_contiguous(from))
 		return 0;
-	packed = aligned_alloc(TL_ALIGNMENT, capacity); /* what has gaps takes more than it needs */
+	packed = aligned_alloc(TL_ALIGNMENT, capacity); /* more than needed if there are gaps */
 	if (!packed)
 		return tl_fail(-ENOMEM, "no memory to copy '%s' to the CPU", m->name);
 	there.data = host;
@@ -230,7 +230,7 @@ static int to_cpu(struct moving *m)
 	return r ? tl_fail(r, "copying '%s': %m", m->name) : 0;
 }
 
-/* The copy has the use's count. */
+/* Gets the copy's buffer. The copy takes over the use's count. */
 static int buffer_attempt(struct call *c, const struct use *use, void *context)
 {
 	struct moving *m = context;
@@ -242,8 +242,7 @@ static int buffer_attempt(struct call *c, const struct use *use, void *context)
 	return r;
 }
 
-/* Makes the stream wait for what is queued on the legacy stream of the GPU that the tensor is on.
- */
+/* Makes @stream wait for what is queued on the legacy stream of the GPU that the original is on. */
 static int wait_for_other(const struct moving *m, const struct cuda_device *from_device,
 			  CUstream stream)
 {
@@ -326,7 +325,7 @@ static int to_gpu(tl_client *client, struct moving *m)
 	if (r || m->stream == TL_STREAM_NONE) {
 		int waited = cuda_wait_for_stream(m->device, stream);
 
-		return r ? r : waited; /* nothing writes there when it is given up */
+		return r ? r : waited; /* nothing writes to the buffer when it is given up */
 	}
 	after(m->memory, stream, drop, drop, m->held);
 	m->held = NULL;

@@ -21,7 +21,7 @@
 static struct {
 	struct cuda_device list[CUDA_DEVICES_MAX];
 	int n;
-	CUresult result; /* why they could not be found; CUDA_OK */
+	CUresult result; /* CUDA_OK, or why they could not be found */
 } devices;
 
 static pthread_once_t devices_once = PTHREAD_ONCE_INIT;
@@ -64,7 +64,7 @@ const char *cuda_uuid_format(const unsigned char uuid[16], char text[CUDA_UUID_T
 static struct {
 	_Atomic unsigned inside; /* threads between cuda_enter() and cuda_leave() */
 	_Atomic bool closed;
-	pid_t process; /* that closes it at exit; not a child that it forks */
+	pid_t process; /* the process that closes the gate at exit; not a child that it forks */
 } gate;
 
 /* ORDER: each side writes its own word and then reads the other's: either we see the gate closed,
@@ -241,7 +241,7 @@ static int retain(const struct cuda_driver *d, struct cuda_device *device, struc
 	return e ? cuda_fail(e, "retaining the primary context of GPU %d", device->ordinal) : 0;
 }
 
-/* The context of that life was reset. */
+/* Drops the context of that life, which was reset, unless another thread has done so. */
 static void forget(struct cuda_device *device, unsigned life)
 {
 	pthread_mutex_lock(&context_mutex);
@@ -257,10 +257,9 @@ static bool is_gone(CUresult e)
 	return e == CUDA_E_INVALID_CONTEXT || e == CUDA_E_CONTEXT_IS_DESTROYED;
 }
 
-/*
- * Was the context reset? It keeps its handle, which can be made current all the same. Drivers
- * before CUDA 12 give it no number: they say only whether the program has begun anew with it.
- */
+/* True if the context was reset. A reset context keeps its handle, which can still be made current.
+ * Drivers before CUDA 12 give it no number: they say only whether the program has begun anew with
+ * it. */
 static bool was_reset(const struct cuda_driver *d, const struct cuda_device *device,
 		      const struct context *context)
 {
@@ -368,7 +367,8 @@ void cuda_look_for_reset(struct cuda_device *device)
 	cuda_look_at_stream(device, TL_STREAM_NONE);
 }
 
-/* Nor can the legacy stream be used while a stream that waits for it is captured. */
+/* True if the stream is being captured, or if it is the legacy stream and a stream that waits for
+ * it is being captured. Neither can be used then. */
 static bool is_captured(const struct cuda_scope *scope, CUstream stream)
 {
 	int status = CUDA_CAPTURE_NONE;
@@ -388,7 +388,8 @@ int cuda_stream_usable(const struct cuda_scope *scope, intptr_t stream)
 	return 0;
 }
 
-/* Other contexts of a GPU than the primary one may have streams that fit all the same. */
+/* True if the context is one of the device. Other contexts than the primary one may have streams
+ * that fit as well. */
 static bool is_of(const struct cuda_driver *d, const struct cuda_device *device, CUcontext context)
 {
 	CUdevice on = device->device;
@@ -400,7 +401,7 @@ static bool is_of(const struct cuda_driver *d, const struct cuda_device *device,
 	return on == device->device;
 }
 
-/* Whether the place where a lease ends can be marked on that stream of another context. */
+/* Returns 0 if the end of a lease can be marked on that stream of another context, or fails. */
 static int takes_our_events(const struct cuda_driver *d, const struct cuda_device *device,
 			    CUstream stream)
 {

@@ -1,5 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The GPUs of this process, with their contexts and streams. */
+/*
+ * The GPUs of this process: known by UUID to other processes, by number to this one. Work is done
+ * in a device's primary context, which is the one that CUDA's runtime uses: it is retained at the
+ * first use and pushed around each group of calls, so that what the caller has current stays.
+ *
+ * All calls that need a context are between cuda_enter() and cuda_leave(). That is a gate as well:
+ * exit() closes it and waits until nobody is inside, before the driver takes itself down.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -11,15 +18,6 @@
 #include "util/list.h"
 #include "util/thread.h"
 
-/*
- * The GPUs of this process: known by UUID to other processes, by number to this one. Work is done
- * in a device's primary context, which is the one that CUDA's runtime uses: it is retained at the
- * first use and pushed around each group of calls, so that what the caller has current stays.
- *
- * All calls that need a context are between cuda_enter() and cuda_leave(). That is a gate as well:
- * exit() closes it and waits until nobody is inside, before the driver takes itself down.
- */
-
 enum { CUDA_DEVICES_MAX = 64 };
 
 struct cuda_device {
@@ -27,11 +25,11 @@ struct cuda_device {
 	CUdevice device;
 	struct cuda_uuid uuid;
 	CUcontext context;     /* NULL until the first cuda_enter() retains it */
-	unsigned long long id; /* of the context; a reset one begins anew with another */
+	unsigned long long id; /* of the context; after a reset it has another one */
 	_Atomic unsigned life; /* counts contexts: what was made in an older one went with it */
 	size_t granularity;    /* of memory that descriptors can share; 0: there is none */
 	struct list events;    /* struct cuda_event: free local ones; cuda_lock */
-	struct list shared;    /* the same: free ones that other processes may have open */
+	struct list shared;    /* the same for those that other processes may have open */
 };
 
 /* What cuMemCreate() makes on the device for draft buffers: memory that a descriptor opens, and
@@ -42,19 +40,19 @@ struct cuda_allocation_prop cuda_buffer_prop(const struct cuda_driver *d,
 /* The driver, or NULL and tl_fail()'s text: -ENODEV. */
 const struct cuda_driver *cuda_driver(void);
 
-/* The device with that number or UUID. 0, or -ENODEV with a text. */
+/* Finds the device with that number or UUID. Returns 0, or -ENODEV with a text. */
 int cuda_device_at(int ordinal, struct cuda_device **out);
 int cuda_device_with(const unsigned char uuid[16], struct cuda_device **out);
 
-/* The number of the GPU with that UUID, if this process has used CUDA through this library and sees
- * it; else -1. */
+/* Returns the number of the GPU with that UUID, if this process has used CUDA through this library
+ * and sees that GPU; else -1. */
 int cuda_ordinal(const unsigned char uuid[16]);
 
 /* The state of a thread between cuda_enter() and cuda_leave(). */
 struct cuda_scope {
 	const struct cuda_driver *driver;
 	int capture_mode; /* the thread's own: our calls must not break the capture of another */
-	int cancel;	  /* cancel_forbid()'s: the driver has locks of its own */
+	int cancel;	  /* from cancel_forbid(): the driver has locks of its own */
 };
 
 /*
@@ -65,27 +63,29 @@ struct cuda_scope {
 int cuda_enter(struct cuda_device *device, struct cuda_scope *scope);
 /* Notices a reset as cuda_enter() does. */
 void cuda_look_for_reset(struct cuda_device *device);
-/* The same, and may a tensor on the device be got for the stream? cuda_stream_usable() says so, and
- * a stream of another GPU is refused: -EINVAL with a text. */
+/* cuda_look_for_reset(), and checks that a tensor on the device can be got for @stream, unless that
+ * is TL_STREAM_NONE: as cuda_stream_fits(). */
 int cuda_look_at_stream(struct cuda_device *device, intptr_t stream);
-/* Has exit() begun to end CUDA, so that cuda_enter() fails and says nothing about any work? */
+/* True if exit() has begun to end CUDA, so that cuda_enter() fails and says nothing about any
+ * work. */
 bool cuda_is_ending(void);
 void cuda_leave(struct cuda_scope *scope);
-/* What this thread of the library calls from now on, such as deleters, spoils no capture of another
- * thread. Does nothing as long as this process has not used CUDA through this library. */
+/* From now on nothing that this thread of the library calls, such as deleters, spoils the
+ * capture of another thread. Does nothing as long as this process has not used CUDA through this
+ * library. */
 void cuda_relax_thread(void);
 
-/*
- * May our work be put on the stream, and may the stream be asked anything? Neither may be done
- * while it is captured into a graph, since that would spoil the capture. 0, or -EBUSY with a text.
- */
+/* Checks that our work may be put on the stream, and that the stream may be asked anything. Neither
+ * may be done while it is captured into a graph, since that would spoil the capture. Returns 0, or
+ * -EBUSY with a text. */
 int cuda_stream_usable(const struct cuda_scope *scope, intptr_t stream);
-/* The same, and is it a stream of the device, on which our events can be recorded? Nobody would
- * know when others have read a tensor. -EINVAL if not, with a text. */
+/* cuda_stream_usable(), and checks that it is a stream of the device on which our events can be
+ * recorded. On other streams nobody would know when a tensor has been read. Returns 0, or a
+ * negative errno with a text: -EINVAL for a stream of another GPU. */
 int cuda_stream_fits(const struct cuda_scope *scope, const struct cuda_device *device,
 		     intptr_t stream);
 
-/* The negative errno of @result; the text is @what, formatted, then the driver's. */
+/* Returns the negative errno of @result. The text is @what, formatted, then the driver's text. */
 int cuda_fail(CUresult result, const char *what, ...) __attribute__((format(printf, 2, 3)));
 
 /* The driver's handle for TL_STREAM_* or the address of a stream. */
@@ -94,38 +94,36 @@ static inline CUstream cuda_stream(intptr_t stream)
 	return stream == 0 ? CUDA_STREAM_LEGACY : (CUstream)stream;
 }
 
-/*
- * What a stream that the thread with that thread_unique() named means on this thread. No thread can
- * name another's own stream, but the legacy stream waits for the streams of all threads.
- */
+/* Returns the stream that means on this thread what @stream meant on the thread whose
+ * thread_unique() is @thread. No thread can name another's own stream, but the legacy stream waits
+ * for the streams of all threads. */
 static inline intptr_t cuda_stream_here(intptr_t stream, uint64_t thread)
 {
 	return stream == TL_STREAM_PER_THREAD && thread != thread_unique() ? TL_STREAM_LEGACY
 									   : stream;
 }
 
-/* Is it one of those that each program has? They wait for each other. */
+/* True for the two streams that every program has. They wait for each other. */
 static inline bool cuda_stream_is_shared(CUstream stream)
 {
 	return stream == CUDA_STREAM_LEGACY || stream == CUDA_STREAM_PER_THREAD;
 }
 
 /*
- * May cuStreamQuery() be believed? The legacy stream and the blocking ones, such as the threads',
- * wait for each other, but the query looks at the stream's own queue only. An event that is
- * recorded there shows when what the stream waits for has ended as well. The stream is usable, and
- * the context is current.
+ * True if cuStreamQuery() can be believed. The legacy stream and the blocking ones, such as the
+ * threads', wait for each other, but the query looks at the stream's own queue only. An event that
+ * is recorded there shows when what the stream waits for has ended as well. The stream is usable,
+ * and the context is current.
  */
 bool cuda_stream_tells(const struct cuda_scope *scope, CUstream stream);
 
-/*
- * The stream on which another thread can mark later what is queued on @stream by now: the legacy
- * one, unless only @stream itself shows that, or may do so: a stream that is captured does not say
- * what it is. The context is current.
- */
+/* Returns the stream on which another thread can mark later what is queued on @stream by now. That
+ * is the legacy stream, except in two cases: only @stream itself shows its work, or it is being
+ * captured and does not say what it is. The context is current. */
 CUstream cuda_stream_later(const struct cuda_scope *scope, CUstream stream);
 
-/* The same where the driver takes no calls: in a host function (CUDA_E_NOT_PERMITTED). */
+/* cuda_stream_later() where the driver takes no calls: in a host function
+ * (CUDA_E_NOT_PERMITTED). */
 static inline CUstream cuda_stream_unasked(CUstream stream)
 {
 	return cuda_stream_is_shared(stream) ? CUDA_STREAM_LEGACY : stream;
@@ -138,9 +136,10 @@ const char *cuda_uuid_format(const unsigned char uuid[16], char text[CUDA_UUID_T
 /*
  * The file of a GPU, /dev/nvidiaN. The kernel's driver closes a GPU down when nobody has that file
  * open any more, unless persistence mode is on, and all memory there goes. The descriptor of
- * virtual memory is of /dev/nvidiactl and does not prevent that. So the daemon is given one of this
- * file.
+ * virtual memory is of /dev/nvidiactl and does not prevent that. So the daemon is given a
+ * descriptor of the GPU's own file.
  */
 
-/* Opens it. -1: it is not known or cannot be opened, as in a container without /proc/driver. */
+/* Opens the device's file. Returns a descriptor, which is the caller's, or -1 if the file is not
+ * known or cannot be opened, as in a container without /proc/driver. */
 int cuda_node_open(const struct cuda_device *device);

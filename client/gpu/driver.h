@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CUDA's driver: its functions as we load them. */
-#pragma once
-
-#include <stddef.h>
-#include <stdint.h>
-
-#include "client/gpu/abi.h"
-
 /*
- * The CUDA driver, found at run time, and the table of its functions. The part of its ABI that this
- * library uses is declared in abi.h, so that building needs nothing of the CUDA
- * toolkit, and one binary runs with and without a GPU.
+ * The CUDA driver, found at run time, and the table of its functions. abi.h declares the part of
+ * its ABI that this library uses, so that building needs nothing of the CUDA toolkit, and one
+ * binary runs with and without a GPU.
  *
  * The types keep the driver's names, the constants do not, so that a file may include this and, its
  * types renamed, <cuda.h> (tests/unit/cuda_driver.c compares the two where that header is
@@ -19,6 +11,12 @@
  * Streams are always named explicitly: CUDA_STREAM_LEGACY, CUDA_STREAM_PER_THREAD or a handle. NULL
  * means the legacy one.
  */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "client/gpu/abi.h"
 
 /*
  * Members are named after the driver's functions, without cu and the suffix of the ABI's version.
@@ -123,12 +121,8 @@ struct cuda_driver {
 						  cuda_vmm_handle handle);
 	CUresult (*mem_export)(void *os_handle, cuda_vmm_handle handle, int type,
 			       unsigned long long flags); /* a descriptor: os_handle is an int * */
-	CUresult (*mem_import)(cuda_vmm_handle *handle, void *os_handle,
-			       int type); /* a descriptor:
-					     (void
-					     *)(intptr_t)fd;
-					     it stays the
-					     caller's */
+	/* To import a descriptor, os_handle is (void *)(intptr_t)fd; fd stays the caller's. */
+	CUresult (*mem_import)(cuda_vmm_handle *handle, void *os_handle, int type);
 	CUresult (*mem_retain_handle)(cuda_vmm_handle *handle, void *address);
 
 	/* Stream-ordered pools. Optional: without them no such memory can be made or opened. */

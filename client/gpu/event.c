@@ -36,7 +36,7 @@ static struct cuda_event *take(struct list *spare)
 	return found;
 }
 
-/* The same, of those that have not ended with their context. */
+/* take() without the events that have ended with their context, which are freed. */
 static struct cuda_event *take_alive(struct list *spare)
 {
 	struct cuda_event *event;
@@ -46,7 +46,7 @@ static struct cuda_event *take_alive(struct list *spare)
 	return event;
 }
 
-/* Called with cuda_lock. */
+/* Makes the event spare. Called with cuda_lock. */
 static void give(struct list *spare, struct cuda_event *event)
 {
 	list_add_tail(event->local ? &event->device->events : spare, &event->link);
@@ -163,7 +163,7 @@ void cuda_events_destroy(struct cuda_device *device, struct list *events)
 		free(event);
 	}
 	cuda_leave(&scope);
-	cuda_events_keep(events); /* those that are in use */
+	cuda_events_keep(events); /* those that a thread still uses */
 }
 
 void cuda_events_share(struct cuda_device *device, struct list *events)
@@ -196,8 +196,8 @@ static CUresult event_new(struct cuda_device *device, const struct cuda_scope *s
 	return e;
 }
 
-/* Records an event on the stream, unless its work has ended: then *event goes back to @spare.
- * @shared: others must be able to open it. The context is current. */
+/* Records an event on the stream. If the stream's work has ended, *out stays NULL. @shared: others
+ * must be able to open the event. The context is current. */
 static int record(struct cuda_device *device, const struct cuda_scope *scope, struct list *spare,
 		  CUstream stream, bool shared, struct cuda_event **out)
 {
@@ -212,7 +212,7 @@ static int record(struct cuda_device *device, const struct cuda_scope *scope, st
 	if (!event)
 		event = take_alive(&device->shared);
 	e = event ? CUDA_OK : event_new(device, scope, &event);
-	if (e == CUDA_E_OUT_OF_MEMORY && !shared) /* a process has a limited number of them */
+	if (e == CUDA_E_OUT_OF_MEMORY && !shared) /* a process has few that others can open */
 		e = cuda_event_take(device, &event);
 	if (e == CUDA_E_OUT_OF_MEMORY)
 		e = cuda_event_synchronize(device, scope, stream);
@@ -281,13 +281,13 @@ CUresult cuda_event_synchronize(struct cuda_device *device, const struct cuda_sc
 	struct cuda_event *event = NULL;
 	CUresult e, marked;
 
-	e = cuda_event_take(device, &event); /* by an event a thread waits asleep */
+	e = cuda_event_take(device, &event); /* a thread that waits for an event sleeps */
 	if (e && e != CUDA_E_OUT_OF_MEMORY)
 		return e;
 	marked = e ? e : d->event_record(event->event, stream);
 	if (!marked)
 		e = d->event_synchronize(event->event);
-	else if (cuda_stream_tells(scope, stream)) /* perhaps one of another context of the GPU */
+	else if (cuda_stream_tells(scope, stream)) /* perhaps of another context of the GPU */
 		e = d->stream_synchronize(stream);
 	else
 		e = synchronize_both(scope, stream);

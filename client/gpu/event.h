@@ -3,8 +3,8 @@
  * Events of the driver: an event is recorded on a stream, and has come when the work that was
  * queued there before it has ended. Consumers wait for those of a producer, which other processes
  * can open; a lease that was given up waits for a local one. Events are used again: their lists and
- * pins are under cuda_lock. No function here is called with it, since the driver may wait for space
- * on a stream.
+ * pins are under cuda_lock. Functions are called without that lock unless they say otherwise, since
+ * the driver may wait for space on a stream.
  *
  * An event that other processes can open is never destroyed. Some may have it open, and CUDA does
  * not define what their calls do after that. So its handle never comes to mean another event.
@@ -20,29 +20,29 @@
 struct cuda_event {
 	struct list link;
 	unsigned uses; /* publications that wait for it */
-	bool came;     /* it has, with @result */
+	bool came;     /* it has come, with @result */
 	CUresult result;
-	struct list asked; /* in the list of who asks for it; cuda_asking */
+	struct list asked; /* in the list of events that a thread asks for; cuda_asking */
 	CUresult answer;
 	unsigned pins; /* threads that use it without cuda_lock: it is not destroyed or recorded */
-	bool local;    /* no other process can open it: it is spare in its device's events */
+	bool local;    /* no other process can open it: when spare it is in its device's events */
 	struct cuda_device *device;
-	unsigned life; /* of the device's contexts */
+	unsigned life; /* device->life when it was made */
 	CUevent event;
 	struct cuda_ipc_handle handle; /* opens it elsewhere; unused if it is local */
 };
 
-/* An event of the device that no other process sees; NULL in *out on failure. The device's context
- * is current. */
+/* Gets an event of the device that no other process sees. *out is NULL on failure. The device's
+ * context is current. */
 CUresult cuda_event_take(struct cuda_device *device, struct cuda_event **out);
 /* A new struct without an event; NULL: no memory. */
 struct cuda_event *cuda_event_alloc(struct cuda_device *device);
-/* Has it ended with its context, so that the driver must not see it any more? */
+/* True if it has ended with its context, so that the driver must not see it any more. */
 static inline bool cuda_event_is_dead(const struct cuda_event *event)
 {
 	return event->life != atomic_load(&event->device->life);
 }
-/* Makes it spare, in @spare unless it is local. */
+/* Makes the event spare: in @spare, or in its device's events if it is local. */
 void cuda_event_give(struct list *spare, struct cuda_event *event);
 
 /*
@@ -55,7 +55,8 @@ void cuda_event_ask(struct cuda_event *event, struct list *list);
 void cuda_events_query(const struct list *list);
 void cuda_events_answered(struct list *list);
 
-/* A use ends; after the last the event is spare. cuda_lock. */
+/* Ends a use; after the last one the event is spare, as in cuda_event_give(). Called with
+ * cuda_lock. */
 void cuda_event_unuse(struct list *spare, struct cuda_event *event);
 void cuda_event_unpin(struct cuda_event *event);
 
@@ -67,8 +68,8 @@ void cuda_event_unpin(struct cuda_event *event);
  */
 int cuda_event_record(struct cuda_device *device, struct list *spare, intptr_t stream,
 		      struct cuda_event **out);
-/* The same for work that only this process waits for: another event will do where the driver has no
- * more of those. */
+/* cuda_event_record() for work that only this process waits for: a local event will do where the
+ * driver has no more events that others can open. */
 int cuda_event_record_here(struct cuda_device *device, struct list *spare, intptr_t stream,
 			   struct cuda_event **out);
 
@@ -78,12 +79,12 @@ int cuda_event_record_here(struct cuda_device *device, struct list *spare, intpt
  */
 CUresult cuda_event_synchronize(struct cuda_device *device, const struct cuda_scope *scope,
 				CUstream stream);
-/* The same for a stream that may not be usable. 0, or a negative errno. */
+/* cuda_event_synchronize() for a stream that may not be usable. Returns 0, or a negative errno. */
 int cuda_wait_for_stream(struct cuda_device *device, intptr_t stream);
 
 /* Destroys all events of a list that were opened here, or that are local. */
 void cuda_events_destroy(struct cuda_device *device, struct list *events);
 /* Gives free events that other processes may have open to the device, for the next export. */
 void cuda_events_share(struct cuda_device *device, struct list *events);
-/* Leaves all events of a list as they are, for good: the same. */
+/* Never uses the events of the list again, and does not give them to the driver either. */
 void cuda_events_keep(struct list *events);

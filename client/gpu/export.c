@@ -63,8 +63,9 @@ static void send_unexport(struct cuda_export *e)
 	session_post(e->session, &m);
 }
 
-/* True: the daemon has to be given the file of the device, by the KEEP with that serial. Others who
- * export wait for that, since what the daemon hears of before has nothing that keeps it. */
+/* True: the daemon has to be given the device's file, by the KEEP with that serial. Other threads
+ * that export wait until it has the file: nothing would keep memory that the daemon hears of
+ * before. */
 static bool keep_begin(const struct cuda_export *e, uint32_t serial)
 {
 	int device = e->memory.device->ordinal;
@@ -84,7 +85,8 @@ static bool keep_begin(const struct cuda_export *e, uint32_t serial)
 	return begins;
 }
 
-/* @again: it was not given, and will be with the next export. */
+/* Ends what keep_begin() began. @again: the file was not given, and will be with the next
+ * export. */
 static void keep_end(const struct cuda_export *e, bool again)
 {
 	int device = e->memory.device->ordinal;
@@ -119,8 +121,9 @@ static int send_keep(struct cuda_export *e, struct wire_keep *m, int64_t deadlin
 
 /*
  * Gives the daemon the file of the device, once in a session, so that virtual memory stays when its
- * last user has ended. If it has no space for that it says so, and gets it with the next export
- * (cuda_late_answer()). So does one that was not given it for want of descriptors here.
+ * last user has ended. A daemon that has no space for the file says so, and gets it with the next
+ * export (cuda_late_answer()). The next export also gives it if this process lacked descriptors
+ * now.
  */
 static int keep_device(struct cuda_export *e, int64_t deadline)
 {
@@ -140,13 +143,14 @@ static int keep_device(struct cuda_export *e, int64_t deadline)
 
 /* ---- Pools ---- */
 
-/* Has the context that it was made in ended? */
+/* True if the context that the export was made in has ended. */
 static bool is_dead(const struct cuda_export *e)
 {
 	return e->memory.device && e->life != atomic_load(&e->memory.device->life);
 }
 
-/* What is published keeps its pool, so that another cannot have the same handle. */
+/* Finds a live export of memory in that pool, or NULL. A pool stays as long as something is
+ * published from it, so that no other pool can have its handle. Called with cuda_lock. */
 static const struct cuda_export *find_pool(CUmemoryPool pool)
 {
 	struct cuda_session *cs;
@@ -175,7 +179,7 @@ static void pool_leave(struct cuda_export *e)
 	e->pool = NULL;
 }
 
-/* Takes the descriptor, unless another export has one of the same pool. */
+/* Takes the pool's descriptor, unless another export of the same pool has one: then shares that. */
 static void pool_note(struct cuda_export *e, int *fd)
 {
 	const struct cuda_export *other;

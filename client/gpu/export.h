@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes GPU memory known to the daemon. */
+/*
+ * Exports: an allocation of this process that is made known to the daemon as a segment, so that
+ * tensors can be published in it (publication.h). Memory that must not be freed while others have
+ * it open is given back only after a handshake: the last publication is done when the daemon says
+ * that everybody has closed the segment.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -11,13 +16,6 @@
 #include "proto/conn.h"
 #include "proto/wire.h"
 
-/*
- * Exports: an allocation of this process that is made known to the daemon as a segment, so that
- * tensors can be published in it (publication.h). Memory that must not be freed while others have
- * it open is given back only after a handshake: the last publication is done when the daemon says
- * that everybody has closed the segment.
- */
-
 struct cuda_buffer;
 struct cuda_publication;
 
@@ -28,7 +26,7 @@ struct cuda_part {
 	uint64_t id; /* never the same again in this process */
 };
 
-/* A range of device memory. One that is known by a handle only has no device, base or parts. */
+/* A range of device memory. Memory that is known by a handle only has no device, base or parts. */
 struct cuda_memory {
 	enum segment_kind kind;
 	struct cuda_device *device;
@@ -38,7 +36,7 @@ struct cuda_memory {
 	unsigned char handle[WIRE_HANDLE_BYTES]; /* unused if it is SEGMENT_CUDA_VMM */
 	uint32_t nparts;
 	struct cuda_part *parts; /* malloc()ed */
-	CUmemoryPool pool;	 /* that it lies in; only SEGMENT_CUDA_POOL */
+	CUmemoryPool pool;	 /* the pool that it lies in; only SEGMENT_CUDA_POOL */
 };
 
 /*
@@ -69,15 +67,15 @@ struct cuda_pool_file {
 	unsigned refs; /* cuda_lock */
 };
 
-/* Under cuda_lock are the links, lists and counts, and the state until that is EXPORT_ENDING; from
- * then on only the thread touches the export. */
+/* The links, lists and counts are under cuda_lock, and so is the state until it is EXPORT_ENDING.
+ * From then on only the library's thread touches the export. */
 struct cuda_export {
 	struct list link;	/* in its cuda_session's exports while it is open */
 	struct list queue_link; /* in the thread's exports from EXPORT_ENDING on */
 	struct session *session;
 	struct cuda_memory memory;
 	uint32_t segment, generation;
-	unsigned life; /* of the device's contexts: in which it was made */
+	unsigned life; /* device->life when it was made */
 	enum cuda_export_state state;
 	struct cuda_pool_file *pool; /* of memory.pool, or NULL */
 	struct cuda_buffer *buffer;  /* the draft buffer that owns it; NULL: it ends by itself */
@@ -88,65 +86,63 @@ struct cuda_export {
 	struct cuda_publication *last; /* done when the export is freed */
 	struct request ending;
 	struct conn_message answer;
-	int64_t ask_again_ns; /* when UNEXPORT was refused: not before that */
+	int64_t ask_again_ns; /* after a refused UNEXPORT: not before this */
 };
 
 /* Makes the descriptors that open the parts of a memory, one after the other: a tensor may have
- * more of them than a process may have descriptors. */
+ * more parts than a process may have descriptors. */
 struct cuda_parts {
 	int (*open)(struct cuda_parts *parts, uint32_t part, int *fd); /* *fd is the caller's */
 };
 
-/* Are these the same bytes, allocated by the same call? */
+/* True if these are the same bytes, allocated by the same call. */
 bool cuda_same_memory(const struct cuda_memory *a, const struct cuda_memory *b);
 
-/*
- * Makes an export of @memory, which @parts opens, or its handle if that is NULL. Nobody else knows
- * it yet. If the memory is SEGMENT_CUDA_VMM, cuda_finish_at_exit() has been called before. 0,
- * SESSION_E_*, or a negative errno.
- */
+/* Makes an export of @memory. @parts opens the memory; NULL: its handle does. The export is in no
+ * list yet, so nobody else knows it. If the memory is SEGMENT_CUDA_VMM, cuda_finish_at_exit() has
+ * been called before. Returns 0, SESSION_E_*, or a negative errno. */
 int cuda_export_new(struct cuda_export **out, struct session *s, const struct cuda_memory *memory,
 		    struct cuda_parts *parts);
 
-/* Frees an export that has no publications and is in no list. Imports of it have been forgotten
- * (import.h). */
+/* Frees an export that has no publications and is in no list. Its imports have been forgotten
+ * (cuda_imports_forget()). */
 void cuda_export_free(struct cuda_export *e);
 
-/*
- * Ends an export that has no publications and is in no list. False: it can be freed now. True: that
- * waits for the daemon, or for tl_close() if the connection has ended, and cuda_export_look() has
- * to be called until the state is EXPORT_ENDED.
- */
+/* Ends an export that has no publications and is in no list. False: it can be freed now. True: the
+ * end waits for the daemon, or for tl_close() if the connection has ended, and cuda_export_look()
+ * has to be called until the state is EXPORT_ENDED. */
 bool cuda_export_end(struct cuda_export *e);
 void cuda_export_look(struct cuda_export *e);
 
 /* ---- The caller has cuda_lock ---- */
 
-/* The session's export of that memory that tensors of others are published in, or NULL. */
+/* Finds the session's export of that memory, other than of a draft buffer; NULL: there is none. */
 struct cuda_export *cuda_export_find(struct cuda_session *cs, const struct cuda_memory *memory);
 
-/* A descriptor of the pool, made from that of an export of memory in it, or -1. So that all who
- * receive some can tell that they are of one pool, it is exported by the driver once. */
+/* Returns a duplicate of the pool's descriptor, which is the caller's, or -1 if no export of memory
+ * in the pool is open. The driver exports a pool once, so that processes that receive duplicates of
+ * that descriptor can tell that they are of one pool. */
 int cuda_export_pool_fd(CUmemoryPool pool);
-bool cuda_export_has_pool(CUmemoryPool pool); /* is there one to make it from? */
+bool cuda_export_has_pool(CUmemoryPool pool); /* would it be found? */
 
 /* Finds the export of that segment to the daemon with that instance, if this process itself made
  * it; otherwise returns NULL. */
 struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32_t generation);
 
 /*
- * Has the daemon ended, so that only this process can say what is still in use? Draft buffers are
- * given back to the driver then, which keeps the memory for all who have it mapped. Memory of
- * others stays until their client is closed. An export that stays and has no publications is left
- * to the end of its session, since the end of its last publication frees an orphan.
+ * True if the daemon has ended, so that only this process can say what is still in use. Draft
+ * buffers are given back to the driver then, which keeps the memory for all who have it mapped.
+ * Memory of other libraries stays until their client is closed. An export that stays and has no
+ * publications is left to the end of its session, since the end of its last publication frees an
+ * orphan.
  */
 bool cuda_export_is_orphan(const struct cuda_export *e);
-/* Then, if no lease of this process is left in it: nobody finds it any more. */
+/* Orphans such an export, if no lease of this process is left in it: nobody finds it any more. */
 void cuda_export_orphan(struct cuda_export *e);
 
 /* ---- The receive mutex is held ---- */
 
-/* The answer to an EXPORT that nobody waited for: it ends. */
+/* Takes the answer to an EXPORT that nobody waits for any more, and ends that export. */
 void cuda_late_export(struct session *s, const struct conn_message *m);
 
 /* Finds the allocation that an address on a GPU is in, and whether and how it can be shared. */
@@ -168,6 +164,7 @@ struct cuda_located {
  */
 int cuda_locate(CUdeviceptr at, uint64_t size, struct cuda_device *device, intptr_t stream,
 		struct cuda_located *out);
-/* Makes the handle that opens it in another process; `parts` make the descriptors. */
+/* Makes the handle that opens the memory in another process; located->parts makes descriptors.
+ * Returns 0 or a negative errno. */
 int cuda_located_open(struct cuda_located *located);
 void cuda_located_deinit(struct cuda_located *located);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tl_close() and exit() look at the publications themselves, which any thread may do with
- * cuda_asking and cuda_lock: the library's thread may be in a deleter that does not come back, or
- * may be the one that calls tl_close(). The catalog shows whether the daemon has handled what it
- * was told, so nobody needs to read the socket either. No deleter is called, since nobody knows
- * what deleters need that has ended at exit.
+ * The end of a producer. tl_close() and exit() look at the publications themselves, which any
+ * thread may do with cuda_asking and cuda_lock: the library's thread may be in a deleter that does
+ * not come back, or may be the one that calls tl_close(). The catalog shows whether the daemon has
+ * handled what it was told, so nobody needs to read the socket either. No deleter is called: at
+ * exit, things that deleters need may have ended already.
  */
 #include <errno.h>
 #include <poll.h>
@@ -38,8 +38,8 @@ static bool connection_ended(const struct session *s)
 	return atomic_load(&s->ended) || (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR));
 }
 
-/* Looks at what is published, or only adds to @ask what has to be asked for before that. Called
- * with cuda_lock. */
+/* Counts the tensors that still need this process. With @ask only adds to @ask the events that have
+ * to be asked for before that. Called with cuda_lock. */
 static struct needs look(struct cuda_session *cs, struct list *ask)
 {
 	struct needs needs = { 0 };
@@ -63,7 +63,7 @@ static struct needs look(struct cuda_session *cs, struct list *ask)
 	return needs;
 }
 
-/* Sleeps until it is time to look again, or until the connection, if not -1, ends. */
+/* Sleeps for *@ns, which grows, or until the connection of @socket ends, unless that is -1. */
 static void pause_for(int socket, int64_t *ns)
 {
 	struct pollfd p = { .fd = socket };
@@ -168,7 +168,7 @@ static int64_t exit_deadline(const struct cuda_session *cs, int64_t start)
 	return cs->waited || __builtin_add_overflow(start, timeout, &deadline) ? start : deadline;
 }
 
-/* Does any session have to be waited for? Called with cuda_lock. */
+/* True if any session has to be waited for. Called with cuda_lock. */
 static bool look_at_all(int64_t start)
 {
 	struct cuda_session *cs;
@@ -184,7 +184,7 @@ static bool look_at_all(int64_t start)
 	return wait;
 }
 
-/* Called with cuda_lock. */
+/* Adds to @ask what look_at_all() has to know. Called with cuda_lock. */
 static void ask_all(struct list *ask)
 {
 	struct cuda_session *cs;
@@ -193,10 +193,9 @@ static void ask_all(struct list *ask)
 		look(cs, ask);
 }
 
-/*
- * Other threads keep running meanwhile, or have stopped for ever with a lock in hand: both are
- * tried, not waited for. False: another thread has one.
- */
+/* Looks at all sessions once. *@again: they have to be waited for. Other threads keep running
+ * meanwhile, or have stopped for ever with a lock in hand, so both locks are tried, not waited for.
+ * False: another thread has one of them. */
 static bool try_to_look(int64_t start, bool *again)
 {
 	static struct list asked = LIST_INIT(asked); /* perhaps those of a former try as well */

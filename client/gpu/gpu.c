@@ -85,7 +85,8 @@ void cuda_take_unmap(struct session *s, const struct conn_message *m)
 	pthread_mutex_lock(&cuda_lock);
 	cs = cuda_of(s);
 	if (cs && cuda_session_is_ending(cs)) {
-		/* It is being closed. The end of the connection will say that it is not open. */
+		/* The session is being closed. The end of the connection will say that nothing is
+		 * open. */
 	} else if (!cs || !cuda_import_unmap(cs, unmap->segment, unmap->segment_generation)) {
 		/* The answer to an IMPORT came when nobody waited for it: nothing is open. */
 		not_open = *unmap;
@@ -95,7 +96,8 @@ void cuda_take_unmap(struct session *s, const struct conn_message *m)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* The daemon had no space for the file of a device: it is given it again with the next export. */
+/* The daemon had no space for the file of a device, and is given the file again with the next
+ * export. */
 static void keep_refused(struct cuda_session *cs, uint32_t serial)
 {
 	for (unsigned i = 0; i < CUDA_DEVICES_MAX; i++)
@@ -118,7 +120,7 @@ void cuda_late_answer(struct session *s, const struct conn_message *m)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* The dead daemon may not have got round to saying UNMAP. */
+/* Takes in UNMAPs that the dead daemon may not have got round to sending. */
 bool cuda_session_adopted(struct session *s)
 {
 	struct cuda_session *cs;
@@ -147,8 +149,8 @@ static struct cuda_import *take_import(struct cuda_session *cs)
 	return import;
 }
 
-/* No call and no claim finds the session any more. But its notes may be on their way, and a message
- * that is read then finds what is left of it (gpu.c). */
+/* No call and no claim finds the session any more. But the outbox's thread may still run, and a
+ * message that it reads finds what is left of the session. */
 static void end_session(struct cuda_session *cs)
 {
 	struct cuda_import *import;
@@ -225,7 +227,8 @@ static struct list inherited_exports = LIST_INIT(inherited_exports);
 static struct list inherited_buffers = LIST_INIT(inherited_buffers);
 static struct list inherited_imports = LIST_INIT(inherited_imports);
 
-/* The threads that were opening these are not here, and nobody may wait for them. */
+/* Imports that threads of the parent were opening: those threads are not here, so nobody may wait
+ * for them. */
 static void drop_half_open(struct cuda_session *cs)
 {
 	for (unsigned i = 0; i < CUDA_IMPORT_BUCKETS; i++) {

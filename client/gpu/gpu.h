@@ -7,8 +7,6 @@
 
 #include "client/memory/memory_ops.h"
 
-/* Memory of GPUs. */
-
 extern const struct memory_kind cuda_kind;
 
 /* What the daemon says of GPU tensors by itself or too late. The receive mutex is held. */
@@ -19,18 +17,19 @@ struct session;
 /* FREED and UNMAP, which nobody asked for. */
 void cuda_take_freed(struct session *s, const struct conn_message *m);
 void cuda_take_unmap(struct session *s, const struct conn_message *m);
-/* The answer to a PLACE or GROUP whose publisher has stopped waiting. */
+/* A late answer: to a PLACE or GROUP whose publisher has stopped waiting, or a KEEP's error. */
 void cuda_late_answer(struct session *s, const struct conn_message *m);
 
-/* Another daemon serves the session. False: it has exported, which that daemon cannot know. */
+/* Another daemon serves the session. False: the session has exports, which that daemon cannot
+ * know. */
 bool cuda_session_adopted(struct session *s);
 
 /* The end of a session that uses GPUs. */
 
 struct session;
 
-/* The session has no user any more: what it has on GPUs is closed, by the slow thread (true) if it
- * has anything. */
+/* The session has no user any more: closes what it has on GPUs. True: the slow thread does that,
+ * because something is open, and calls client_session_ended() afterwards. */
 bool cuda_session_end(struct session *s);
 
 /* fork(): cuda_lock is held around it; in the child nothing of CUDA can be used. */
@@ -43,19 +42,21 @@ void cuda_child_releases(void);	  /* after the locks are free */
 /* Tensors that were asked for on another device than they lie on: copies that are this process's.
  */
 
-/* Must the tensor be copied to be on that device? */
+/* True if the tensor must be copied to be on that device. */
 bool copied_needed(const DLManagedTensorVersioned *held, DLDevice to);
 
 /*
- * Copies a lease of ours to the device of @options, on their stream if that is a GPU;
- * TL_STREAM_NONE: the host waits for the copy. Their timeout is for the work that writes the
- * original; 0: the client's. Takes @held over, also if it fails. 0, or a negative errno.
+ * Copies the tensor of a lease of ours to the device of @options, on the stream of @options if that
+ * device is a GPU; TL_STREAM_NONE: the host waits for the copy. The timeout of @options is for the
+ * work that writes the original; 0: the client's. Takes @held over, also if it fails. Returns 0, or
+ * a negative errno.
  */
 int copied_new(tl_client *client, const char *name, DLManagedTensorVersioned *held,
 	       const tl_get_options *options, DLManagedTensorVersioned **out);
 
-/* What was known of the original when it was copied; NULL: it is no such copy. */
+/* Returns what was known of the original when it was copied; NULL: the tensor is no such copy. */
 const tl_info *copied_info(const DLManagedTensorVersioned *tensor);
-/* One more tensor over the same copy, for use on @stream unless that is TL_STREAM_NONE. */
+/* Makes one more tensor over the same copy, for use on @stream unless that is TL_STREAM_NONE.
+ * Returns 0, or a negative errno. */
 int copied_again(const DLManagedTensorVersioned *tensor, intptr_t stream,
 		 DLManagedTensorVersioned **out);

@@ -57,7 +57,8 @@ static int group_of(struct members *m, struct cuda_group **out)
 	return m->own ? 0 : tl_fail(-ENOMEM, "no memory for a group");
 }
 
-/* The group's entry of the GPU with that number, made at need. */
+/* Finds the group's entry for the GPU with that number, or makes one. Returns 0, or a negative
+ * errno. */
 static int device_of(struct cuda_group *g, int ordinal, struct group_device **out)
 {
 	for (unsigned i = 0; i < g->ndevices; i++) {
@@ -113,7 +114,8 @@ int cuda_members_allocate(struct members *m, int64_t deadline)
 	return r;
 }
 
-/* @from_cpu: the host has to wait, since the source is its owner's again when this returns. */
+/* Sets *@from_cpu if the host has to wait for the copy, since the source is its owner's again when
+ * the call returns. */
 static int copy_one(const struct cuda_scope *scope, const struct members *m,
 		    const struct group_member *member, const DLTensor *source, bool *from_cpu)
 {
@@ -168,7 +170,7 @@ int cuda_members_copy(struct members *m, const DLTensor *const *sources)
 	for (unsigned i = 0; i < g->ndevices; i++)
 		any = any || g->devices[i].queued;
 	if (any && m->stream == TL_STREAM_NONE)
-		m->stream = TL_STREAM_LEGACY; /* it waits for the others */
+		m->stream = TL_STREAM_LEGACY; /* the legacy stream waits for the others */
 	for (unsigned i = 0; !r && i < g->ndevices; i++)
 		r = copy_on(&g->devices[i], m, sources);
 	return r;
@@ -205,7 +207,7 @@ static int publish_first(struct members *m, struct group_device *d, struct group
 	if (!r) {
 		member->offset = h.located.offset;
 		more = reallocarray(g->memories, g->nmemories + 1, sizeof(*more));
-		if (more) { /* else the next one is looked for as well */
+		if (more) { /* else the next member is looked up as well */
 			g->memories = more;
 			g->memories[g->nmemories++] = (struct group_memory){
 				d->device,

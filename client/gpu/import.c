@@ -31,7 +31,7 @@ static struct cuda_import *import_find(struct cuda_session *cs, uint32_t segment
 	return NULL;
 }
 
-/* A new one, which is not open and has no lease. Called with cuda_lock. */
+/* Adds an import that is not open and has no lease. NULL: no memory. Called with cuda_lock. */
 static struct cuda_import *import_add(struct cuda_session *cs, uint32_t segment,
 				      uint32_t generation)
 {
@@ -67,8 +67,8 @@ static void turn(struct cuda_import *import, enum input input)
 	import->state = next[import->state][input];
 }
 
-/* Memory that this process exported itself cannot be opened, and need not be: false if it is
- * others'. Called with cuda_lock. */
+/* Fills the import in from an export of this process: the driver cannot open such memory, and need
+ * not. False: another process exported it. Called with cuda_lock. */
 static bool import_own(struct cuda_import *import)
 {
 	struct cuda_export *e = cuda_export_here(import->session->catalog.instance, import->segment,
@@ -85,7 +85,8 @@ static bool import_own(struct cuda_import *import)
 	return true;
 }
 
-/* Did this process export it on that very connection, so that the daemon knows it for a holder? */
+/* True if this process exported the segment on that very connection, so that the daemon knows the
+ * connection for a holder. */
 static bool import_is_known(const struct cuda_import *import)
 {
 	struct cuda_export *e = cuda_export_here(import->session->catalog.instance, import->segment,
@@ -106,7 +107,8 @@ static void send_unmapped(const struct cuda_import *import)
 	session_post(s, &m);
 }
 
-/* A daemon that takes the session over does not count it for open either: it reads the ledger. */
+/* Tells the daemon that the import is not open any more. A daemon that takes the session over
+ * learns the same from the ledger. */
 static void no_more_open(const struct cuda_import *import)
 {
 	struct session *s = import->session;
@@ -115,8 +117,9 @@ static void no_more_open(const struct cuda_import *import)
 	send_unmapped(import);
 }
 
-/* Needs no lock: nobody else touches an import that is not open. What this process exported on
- * another connection is not opened, but the daemon is asked, so that this one is a holder. */
+/* Needs no lock: nobody else touches an import that is not open. Memory that this process exported
+ * on another connection is not opened, but the daemon is asked for it, so that this connection
+ * becomes a holder. */
 static int import_open(struct cuda_import *import, struct get_until until)
 {
 	struct wire_export what;
@@ -155,8 +158,8 @@ bool cuda_import_is_dead(const struct cuda_import *import)
 
 static void close_if_unused(struct cuda_import *import);
 
-/* The session's import of that segment, if it is alive. One that is dead goes. Called with
- * cuda_lock. */
+/* The session's import of that segment, if there is one and it is alive. A dead one is LOST from
+ * now on. Called with cuda_lock. */
 static struct cuda_import *import_alive(struct cuda_session *cs, uint32_t segment,
 					uint32_t generation)
 {
@@ -171,8 +174,8 @@ static struct cuda_import *import_alive(struct cuda_session *cs, uint32_t segmen
 	return NULL;
 }
 
-/* Finds an import with @find, and waits while another thread opens it. False: until the deadline it
- * was not open. Called with cuda_lock. */
+/* Finds an import with @find, and waits while another thread opens it. *@out is NULL if there is
+ * none. False: another thread has not opened it by the deadline. Called with cuda_lock. */
 static bool find_opened(struct cuda_import *(*find)(struct cuda_session *, uint32_t, uint32_t),
 			struct cuda_session *cs, uint32_t segment, uint32_t generation,
 			int64_t deadline, struct cuda_import **out)
@@ -184,10 +187,8 @@ static bool find_opened(struct cuda_import *(*find)(struct cuda_session *, uint3
 	return !*out || cuda_import_is_open(*out);
 }
 
-/*
- * The open import of that segment, with a lease counted on it; or a new one, *is_new, that the
- * caller has to open. 0, or a negative errno. Does not have the lock when it returns.
- */
+/* Finds the open import of that segment and counts a lease on it; or makes a new one, *@is_new,
+ * which the caller has to open. Returns 0, or a negative errno. Takes cuda_lock itself. */
 static int find_or_add(struct cuda_session *cs, uint32_t segment, uint32_t generation,
 		       int64_t deadline, bool *is_new, struct cuda_import **out)
 {
@@ -210,7 +211,8 @@ static int find_or_add(struct cuda_session *cs, uint32_t segment, uint32_t gener
 	return import ? 0 : tl_fail(-ENOMEM, "no memory to import a segment of a GPU");
 }
 
-/* Ends what find_or_add() began: the import has its lease, or is in no list any more. */
+/* Ends what find_or_add() began. True: the import has its lease. False: it is in no list any more,
+ * and the caller frees it. */
 static bool opened(struct cuda_import *import, bool ok)
 {
 	pthread_mutex_lock(&cuda_lock);
@@ -240,7 +242,8 @@ int cuda_import_get(struct cuda_session *cs, uint32_t segment, uint32_t generati
 		if (r)
 			return r;
 		r = is_new ? import_open(import, until) : 0;
-		/* If an export of ours ended meanwhile, the daemon may still have its memory. */
+		/* An export of ours may have ended meanwhile. Try again: the daemon may still have
+		 * its memory. */
 		ended = is_new && !opened(import, !r) && !r;
 		if (r || ended)
 			free(import);
@@ -265,8 +268,8 @@ struct cuda_import *cuda_import_known(struct session *s, uint32_t segment, uint3
 	return import;
 }
 
-/* Others who want the segment wait while we ask: if they opened it meanwhile, our UNMAPPED would
- * unsay that. */
+/* Other threads that want the segment wait while we ask: if one of them opened it meanwhile, our
+ * UNMAPPED would unsay that. */
 int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		    struct wire_export *out)
 {
@@ -306,8 +309,8 @@ int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, in
 
 /* ---- Closing ---- */
 
-/* Closes it on the slow thread, and tells the daemon so, unless another may have taken its place.
- */
+/* Closes the import on the slow thread. Tells the daemon so, unless the import was LOST, since
+ * another import may have taken its place. */
 static void run_closing(struct cuda_task *task)
 {
 	struct cuda_import *import = container_of(task, struct cuda_import, closing);
@@ -323,9 +326,10 @@ static void run_closing(struct cuda_task *task)
 }
 
 /*
- * Hands it to the slow thread if that is due. A session that has ended closes it itself, and waits
- * for claims on the slow thread: another task there would never run. Nor would it in a forked
- * child, which has no slow thread. Called with cuda_lock.
+ * Hands the import to the slow thread if it has to be closed and no lease is left. A session that
+ * is ending closes it itself: that end waits on the slow thread until nobody claims the session, so
+ * another task there would never run. Nor would it in a forked child, which has no slow thread.
+ * Called with cuda_lock.
  */
 static void close_if_unused(struct cuda_import *import)
 {
@@ -387,7 +391,7 @@ void cuda_imports_unmap_dead(struct cuda_session *cs)
 	}
 }
 
-/* What a session has of an export of this process, or NULL. Called with cuda_lock. */
+/* The session's import of an export of this process, or NULL. Called with cuda_lock. */
 static struct cuda_import *import_of(struct cuda_session *cs, const struct cuda_export *e)
 {
 	if (cs->session->catalog.instance != e->session->catalog.instance)
@@ -464,8 +468,8 @@ static struct cuda_event *event_find(struct cuda_import *import, const unsigned 
 	return NULL;
 }
 
-/* Keeps @event, which another thread may have opened as well meanwhile: both stay. Returns another
- * that goes instead, or NULL. */
+/* Keeps @event. Another thread may have opened the same event meanwhile: both stay. Returns an
+ * event that has to be closed instead, or NULL. */
 static struct cuda_event *event_keep(struct cuda_import *import, struct cuda_event *event)
 {
 	struct list *bucket_of = event_bucket(import, event->handle.bytes);

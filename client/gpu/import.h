@@ -35,7 +35,7 @@ struct cuda_mapping;
  */
 enum cuda_import_state {
 	IMPORT_OPENING,		 /* others who want it wait for cuda_changed */
-	IMPORT_OPENING_UNWANTED, /* who opens it has a lease, and will give that up */
+	IMPORT_OPENING_UNWANTED, /* the thread that opens it has a lease, which it will give up */
 	IMPORT_OPEN,
 	IMPORT_CLOSING,
 	IMPORT_LOST,
@@ -50,7 +50,7 @@ struct cuda_import {
 	struct session *session;
 	uint32_t segment, generation;
 	struct cuda_device *device;
-	unsigned life;	  /* of the device's contexts: in which it was opened */
+	unsigned life;	  /* device->life when it was opened */
 	CUdeviceptr base; /* 0: this process published it by a handle, and cannot open that */
 	uint64_t size;
 	struct cuda_mapping *mapping;	  /* NULL: this process exported the memory itself */
@@ -61,28 +61,26 @@ struct cuda_import {
 	struct list events[CUDA_EVENT_BUCKETS]; /* struct cuda_event: the producers', opened here */
 };
 
-/*
- * The import of a segment, opened if need be, with a lease counted on it. The caller holds a lease
- * on a tensor in it, and the library's thread runs, which hears UNMAP. 0, SESSION_E_*, or a
- * negative errno.
- */
+/* Gets the import of a segment, opened if need be, with a lease counted on it. The caller holds a
+ * lease on a tensor in the segment, and the library's thread runs, which hears UNMAP. Returns 0,
+ * SESSION_E_*, or a negative errno. */
 int cuda_import_get(struct cuda_session *cs, uint32_t segment, uint32_t generation,
 		    struct get_until until, struct cuda_import **out);
-/* The same without a request: NULL if it is not open. */
+/* cuda_import_get() without a request. NULL: the segment is not open. */
 struct cuda_import *cuda_import_known(struct session *s, uint32_t segment, uint32_t generation);
 /* Asks for what opens the first part of a segment, and opens nothing. The caller holds a lease on a
- * tensor in it. Results as of cuda_import_get(). */
+ * tensor in it. Returns as cuda_import_get() does. */
 int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		    struct wire_export *out);
-/* Does this process itself hold a lease on a tensor in its export? cuda_lock. */
+/* True if this process itself holds a lease on a tensor in its export. Called with cuda_lock. */
 bool cuda_imports_leased(const struct cuda_export *e);
-/* Ends the imports of an export of this process. No tensor is in it any more, but a get that comes
- * too late may still have counted a lease on one. cuda_lock. */
+/* Ends the imports of an export of this process. No tensor is in the export any more, but a get
+ * that comes too late may still have counted a lease. Called with cuda_lock. */
 void cuda_imports_forget(const struct cuda_export *e);
 /* Takes back the lease that a get has counted. */
 void cuda_import_put(struct cuda_import *import);
 
-/* Has the context that it was opened in ended? */
+/* True if the context that it was opened in has ended. */
 bool cuda_import_is_dead(const struct cuda_import *import);
 
 static inline bool cuda_import_is_open(const struct cuda_import *import)
@@ -93,14 +91,15 @@ static inline bool cuda_import_is_open(const struct cuda_import *import)
 /* The daemon asks to close the segment. False: it is not imported. cuda_lock. */
 bool cuda_import_unmap(struct cuda_session *cs, uint32_t segment, uint32_t generation);
 
-/* The same for all segments of which the catalog says that they have ended. cuda_lock. */
+/* cuda_import_unmap() for all segments of which the catalog says that they have ended. Called with
+ * cuda_lock. */
 void cuda_imports_unmap_dead(struct cuda_session *cs);
 
 /* Closes and frees an import that is in no list, which may wait for the GPU. The caller does not
  * have cuda_lock. */
 void cuda_import_close(struct cuda_import *import);
 
-/* The event with that handle, opened here and kept with the import, on which the caller has a
- * lease; pinned. The device's context is current. */
+/* Finds or opens the event with that handle, keeps it with the import and pins it. The caller has a
+ * lease on the import. The device's context is current. Returns 0, or another outcome of a get. */
 int cuda_import_event(struct cuda_import *import, const struct cuda_scope *scope,
 		      const unsigned char handle[64], struct cuda_event **out);

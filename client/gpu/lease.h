@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leases on GPU tensors: taken in lease_take.c, ended in lease_end.c. */
+/* Leases on tensors that lie on a GPU: taken in lease_take.c, ended in lease_end.c. */
 #pragma once
 
 #include <assert.h>
@@ -7,18 +7,16 @@
 #include "client/gpu/device.h"
 #include "client/read/lease_tensor.h"
 
-/* Leases on tensors that lie on a GPU, once they are taken (lease.h). */
-
 struct cuda_event;
 struct cuda_import;
 struct cuda_marking;
 
 /* The part of a lease that only tensors on GPUs have. */
 struct cuda_lease {
-	struct list queue_link;	      /* of the thread */
+	struct list queue_link;	      /* in a queue of the library's thread */
 	struct cuda_import *import;   /* NULL: nothing is opened */
 	struct cuda_event *event;     /* what it waits for once its user has left */
-	struct cuda_marking *marking; /* the slow thread marks its place; NULL: it does not */
+	struct cuda_marking *marking; /* marks its place on the slow thread; NULL: nothing does */
 	intptr_t stream;
 	uint64_t thread; /* whose TL_STREAM_PER_THREAD that is */
 };
@@ -38,11 +36,12 @@ static inline struct tensor_lease *cuda_lease_queued(struct list *queue_link)
 
 /* The deleter: gives the lease up, now or when the work that its user queued has ended. */
 void cuda_lease_delete(DLManagedTensorVersioned *managed);
-/* For a remap: how it is leased, and on which stream unless @stream says that one was asked for. */
+/* For getting the tensor once more: puts into @options how it is leased, and its stream unless
+ * @stream says that one was asked for. */
 void cuda_lease_again(const struct tensor_lease *l, bool stream, tl_get_options *options);
 
-/* One look at all leases that wait. Of each stream only the oldest is asked for, besides those that
- * mark their place now, and the context is made current once. Zeroes at first. */
+/* One look at all leases that wait. Of each stream only the oldest lease is asked for, besides
+ * those that mark their place now, and the context is made current once. Zeroes at first. */
 enum { CUDA_SWEEP_STREAMS = 32 };
 struct cuda_sweep {
 	struct cuda_device *device; /* whose context is current; NULL: none */
@@ -55,12 +54,13 @@ struct cuda_sweep {
 	} busy[CUDA_SWEEP_STREAMS];
 };
 
-/* Has the GPU done what the lease's user queued? For the thread, which has no lock. */
+/* True if the GPU has done what the lease's user queued. For the library's thread, without
+ * cuda_lock. */
 bool cuda_lease_idle(struct tensor_lease *l, struct cuda_sweep *sweep);
 void cuda_sweep_end(struct cuda_sweep *sweep);
-/* If so, gives it up. Called without the lock. */
+/* Gives up a lease that is idle. Called without cuda_lock. */
 void cuda_lease_end(struct tensor_lease *l);
-/* In a forked child: the slow thread that was to mark its place is the parent's. */
+/* In a forked child: the slow thread that was to mark the lease's place is the parent's. */
 void cuda_lease_forget_marking(struct tensor_lease *l);
 
 /* Taking leases on tensors that lie on a GPU. */
@@ -69,7 +69,7 @@ void cuda_lease_forget_marking(struct tensor_lease *l);
 int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h,
 		   const tl_get_options *options, struct get_until until,
 		   DLManagedTensorVersioned **out);
-/* The same without a request: LEASE_E_UNMAPPED if the segment is not open here. */
+/* cuda_lease_new() without a request. LEASE_E_UNMAPPED: the segment is not open here. */
 int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head *h,
 		     const tl_get_options *options, DLManagedTensorVersioned **out);
 

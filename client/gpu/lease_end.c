@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Giving a lease up waits for nothing: what the consumer queued until then is marked by an event,
- * and the library's thread gives up the lease when that has come.
- */
+/* Giving a lease up waits for nothing: an event marks what the consumer has queued until then, and
+ * the library's thread gives the lease up when that event has come. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -49,15 +47,15 @@ static CUresult mark(struct cuda_device *device, const struct cuda_scope *scope,
 	return e;
 }
 
-/* Is it worth to ask or to mark the place later? Other errors are the context's or the stream's, in
- * which nothing runs. */
+/* True if another attempt to ask, or to mark the place, is worth making later. After other errors,
+ * which are the context's or the stream's, nothing runs there. */
 static bool is_worth_later(CUresult e)
 {
 	return e == CUDA_E_OUT_OF_MEMORY || e == CUDA_E_NOT_PERMITTED || /* a host function */
 	       cuda_errno(e) == -EBUSY;					 /* a capture has begun */
 }
 
-/* Has the work that was marked ended already, or failed? Then the mark is given back. */
+/* True if the marked work has ended already, or failed. Then the mark is given back. */
 static bool marked_came(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	struct cuda_lease *own = cuda_lease_of(l);
@@ -82,8 +80,8 @@ static void queue(struct cuda_lease *own)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* True: the stream has work left, or is being captured, which hides that. The lease is queued, and
- * marks its place now or later. The context is current. */
+/* True: the stream has work left, or is being captured, which hides that. The lease is queued then,
+ * and marks its place now or later. The context is current. */
 static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	struct cuda_lease *own = cuda_lease_of(l);
@@ -110,7 +108,7 @@ static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 	return true;
 }
 
-/* The same in a host function. */
+/* defer() in a host function, where the driver takes no calls. */
 static void defer_unasked(struct cuda_lease *own)
 {
 	stream_later(own, cuda_stream_unasked(cuda_stream(own->stream)));
@@ -146,13 +144,13 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 
 /* ---- Marking later ---- */
 
-/* The place of a lease that was given up without a mark. The slow thread makes it, because that
+/* Marks the place of a lease that was given up without a mark. The slow thread does so, because it
  * waits if the stream is full, and the library's thread must not wait with it. */
 struct cuda_marking {
 	struct cuda_task task;
 	struct list kept_link; /* in a child */
 	struct cuda_device *device;
-	unsigned life; /* of the device; in a later one there is no such stream */
+	unsigned life; /* device->life; in a later one there is no such stream */
 	intptr_t stream;
 	/* cuda_lock: */
 	struct cuda_event *event; /* the mark, if @e is CUDA_OK */
@@ -172,7 +170,7 @@ static void marking_run(struct cuda_task *task)
 {
 	struct cuda_marking *m = container_of(task, struct cuda_marking, task);
 	struct cuda_event *event = NULL;
-	CUresult e = CUDA_E_OUT_OF_MEMORY; /* is tried again */
+	CUresult e = CUDA_E_OUT_OF_MEMORY; /* may be tried again */
 	struct cuda_scope scope;
 	bool left;
 
@@ -202,7 +200,7 @@ static void marking_begin(struct cuda_lease *own)
 	struct cuda_marking *m = calloc(1, sizeof(*m));
 
 	if (!m)
-		return; /* it is tried again */
+		return; /* the next look tries again */
 	m->task.run = marking_run;
 	m->device = own->import->device;
 	m->life = atomic_load(&m->device->life);
@@ -213,7 +211,8 @@ static void marking_begin(struct cuda_lease *own)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* Takes the mark over, if it has been made. */
+/* Takes the mark over, if it has been made. Returns CUDA_E_NOT_READY, or the error because of which
+ * there will be none. */
 static CUresult marking_take(struct cuda_lease *own)
 {
 	struct cuda_marking *m = own->marking;
@@ -258,8 +257,9 @@ void cuda_lease_forget_marking(struct tensor_lease *l)
 	own->marking = NULL;
 }
 
-/* The place is not marked: there was no event, or the stream was being captured. Unless the stream
- * is idle it is marked now, since a stream that others keep busy may never be idle. */
+/* Asks for a lease whose place is not marked: there was no event, or the stream was being captured.
+ * Unless the stream is idle the place is marked now, since a stream that others keep busy may never
+ * be idle. Returns CUDA_E_NOT_READY if the lease has to wait. */
 static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	struct cuda_lease *own = cuda_lease_of(l);
@@ -281,8 +281,9 @@ static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *sc
 
 /* ---- Looking ---- */
 
-/* A stream's leases come in the order of its work. Does an older one wait, so that this one does,
- * too? And if it has not marked its place yet, could the older one not do so either? */
+/* True if an older lease of the same stream waits, so that this one waits, too: a stream's leases
+ * come in the order of its work. But a lease without a mark does not stay behind an older one that
+ * has its mark or is getting it: it may be able to mark its own place now. */
 static bool behind_another(const struct cuda_sweep *sweep, const struct cuda_lease *own)
 {
 	for (unsigned i = 0; i < sweep->nbusy; i++)

@@ -40,8 +40,8 @@ int cuda_row_event(const struct session *s, const struct catalog_row *row, unsig
 	return 0;
 }
 
-/* Finds the event of the row's work, and makes the device's context current to use it for the
- * stream; leave if it returns 0. */
+/* Reads the handle of the event of the row's work, and makes the device's context current to use
+ * the event for the stream. If this returns 0, the caller has to cuda_leave(). */
 static int enter_for_event(const struct cuda_import *import, const struct catalog_row *row,
 			   intptr_t stream, unsigned char handle[WIRE_HANDLE_BYTES],
 			   struct cuda_scope *scope)
@@ -58,7 +58,7 @@ static int enter_for_event(const struct cuda_import *import, const struct catalo
 	return r;
 }
 
-/* Makes the stream wait for the work of this process. */
+/* Makes the stream wait for the row's work, which is of this process. */
 static int wait_on_stream(const struct cuda_import *import, const struct catalog_row *row,
 			  intptr_t stream)
 {
@@ -101,8 +101,8 @@ static int open_event(struct cuda_import *import, const struct catalog_row *row,
 	return r;
 }
 
-/* 0: the event has come; CUDA_E_NOT_READY; LEASE_E_STALE: it went with the context, as the import
- * did; or a negative errno. */
+/* Asks for the event. 0: it has come; CUDA_E_NOT_READY; LEASE_E_STALE: it went with the context, as
+ * the import did; or a negative errno. */
 static int ask_event(struct cuda_import *import, const struct cuda_event *event)
 {
 	struct cuda_scope scope;
@@ -144,10 +144,9 @@ static int await_event(struct cuda_import *import, const struct catalog_row *row
 	return 0;
 }
 
-/*
- * Waits on the host for the work of another process. If that is killed its event never comes, and
- * no stream that waits for it goes on, not even after somebody else has recorded the event.
- */
+/* Waits on the host for the work of another process. If that process is killed its event never
+ * comes, and no stream that waits for the event goes on, not even after somebody else has recorded
+ * it. */
 static int wait_on_host(struct cuda_import *import, const struct catalog_row *row, intptr_t stream,
 			int64_t until)
 {
@@ -189,9 +188,9 @@ static int order_after_producer(struct cuda_import *import, const struct catalog
 	}
 }
 
-/* Is the stream fit for that GPU, even if it has not to wait? The legacy stream is, and is never
- * captured itself. LEASE_E_STALE: the device was reset since the memory was opened. What this
- * process exported itself is not opened again. */
+/* Checks that the stream fits the GPU, even if it does not have to wait. The legacy stream fits,
+ * and is never captured itself. LEASE_E_STALE: the device was reset since the memory was opened.
+ * Memory that this process exported itself is not opened again. */
 static int look_at_device(const struct cuda_import *import, intptr_t stream)
 {
 	bool fits = stream == TL_STREAM_NONE || cuda_stream(stream) == CUDA_STREAM_LEGACY;
@@ -260,7 +259,7 @@ static int options_check(const struct catalog_row *row, const tl_get_options *op
 	return options->flags & LEASE_HANDLE || cuda_driver() ? 0 : -ENODEV;
 }
 
-/* For callers who open the memory themselves. */
+/* Makes the tensor for callers who open the memory themselves. */
 static int lease_unopened(const struct use *use, uint64_t ref, const struct row_head *h,
 			  DLManagedTensorVersioned **out)
 {
@@ -290,10 +289,10 @@ static int hear_from_daemon(struct session *s)
 }
 
 /*
- * Finds out why an opening failed. If the producer has just died, opening its memory fails before
- * the daemon has heard of the death: wait a moment for that, since it is what the caller has to be
- * told. A daemon that gets no processor takes longer; but by the time it answers a request it
- * knows.
+ * Finds out why an opening failed; @r is its error. If the producer has just died, opening its
+ * memory fails before the daemon has heard of the death. So this waits a moment for the row to be
+ * LOST, which is what the caller has to be told. A daemon that gets no processor takes longer, but
+ * knows of the death by the time it answers a request.
  */
 static int failed(struct session *s, const struct catalog_row *row, int r)
 {

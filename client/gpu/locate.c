@@ -21,15 +21,15 @@ struct pointer {
 	unsigned legacy;	  /* can be exported by a handle */
 	unsigned long long types; /* enum cuda_handle_type */
 	CUmemoryPool pool;
-	/* Which allocation it is: never the same again in a process. That of virtual memory may be
-	 * the reservation's, so `block` tells what is mapped there. */
+	/* Which allocation it is: never the same again in a process. For virtual memory the buffer
+	 * may be the reservation, so `block` tells what is mapped there. */
 	unsigned long long buffer, block;
 };
 
 enum { ATTRIBUTES = 8 };
 
-/* Asks for all with one call, or, if an older driver does not know one of them, one by one: it
- * lacks whatever it does not know, except legacy handles. */
+/* Asks for all attributes with one call, or, if an older driver does not know one of them, one by
+ * one. A driver lacks whatever it does not know, except legacy handles. */
 static CUresult ask_all(const struct cuda_driver *d, CUdeviceptr at, struct pointer *p)
 {
 	static _Atomic bool one_by_one;
@@ -138,10 +138,8 @@ static int add_part(struct cuda_memory *m, const struct cuda_part *part)
 
 enum { LOCATE_E_NOTHING = 1 };
 
-/*
- * Where allocations with such an id lie, which never changes: a tensor that is published again
- * costs no call for it. Only for memory that is one piece.
- */
+/* Where allocations with these ids lie, which never changes: no call is needed to find a tensor
+ * that is published again. Only for memory that is one piece. */
 enum { KNOWN = 256 };
 static struct {
 	const struct cuda_device *device;
@@ -252,7 +250,8 @@ static int find_parts(const struct cuda_driver *d, CUdeviceptr at, uint64_t size
 	return 0;
 }
 
-/* Has all work on the stream ended by now, so that no consumer has to wait for any? */
+/* Sets *@idle if all work on the stream has ended by now, so that no consumer has to wait for any.
+ * Returns 0, or a negative errno. */
 static int look_at_stream(const struct cuda_scope *scope, intptr_t stream, bool *idle)
 {
 	CUresult e;
@@ -270,7 +269,8 @@ static int look_at_stream(const struct cuda_scope *scope, intptr_t stream, bool 
 		       : 0;
 }
 
-/* Refuses what was got: only its producer knows when the memory is used again. */
+/* Refuses memory that was got from another process: only its producer knows when it is used
+ * again. */
 static int not_got(CUdeviceptr at, uint64_t size)
 {
 	if (!cuda_mapping_has(at, size))
@@ -310,8 +310,8 @@ int cuda_locate(CUdeviceptr at, uint64_t size, struct cuda_device *device, intpt
 
 /* ---- Opening it elsewhere ---- */
 
-/* The errno of a failed export, for which there is a text. If the driver refused what it had called
- * possible, a copy can still be published. */
+/* Returns the errno of a failed export, for which the caller has a text. If the driver refused what
+ * it had called possible, a copy can still be published. */
 static int export_errno(CUresult e)
 {
 	switch (e) {

@@ -37,7 +37,8 @@ static int ask_begin(struct session *s, uint32_t segment, uint32_t generation, u
 	return session_ask(s, &m, deadline, &a->req, &a->answer);
 }
 
-/* Stores what opens the part, and its descriptor, or -1. Results as of session_call(). */
+/* Waits for the answer: stores what opens the part, and its descriptor, or -1. Returns as
+ * session_call() does. */
 static int ask_end(struct session *s, struct asking *a, int64_t deadline, struct wire_export *out,
 		   int *fd)
 {
@@ -52,7 +53,8 @@ static int ask_end(struct session *s, struct asking *a, int64_t deadline, struct
 	return 0;
 }
 
-/* The session has the segment open from then on, for a daemon that takes it over, too. */
+/* Asks for the first part. From then on the daemon counts the session as one that has the segment
+ * open, and so does a daemon that takes the session over. */
 static int ask_first(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		     struct wire_export *out, int *fd)
 {
@@ -206,7 +208,7 @@ static int next_part(struct asked_parts *a, struct wire_export *part, int *fd)
 	return r;
 }
 
-/* Maps @size bytes of @fd_peek after the @done that are mapped. */
+/* Maps what @fd_peek opens, behind the *@done bytes that are mapped. */
 static int map_next(struct cuda_mapping *m, const struct cuda_scope *scope,
 		    const struct wire_export *part, int fd_peek, uint64_t *done)
 {
@@ -294,7 +296,7 @@ int cuda_opened_late(void)
 		"another thread of this process has not opened the tensor's GPU memory in time");
 }
 
-/* If it fails, what is open already is left to close_as_kind(). */
+/* Opens the memory. If that fails, what is open already is left to close_as_kind(). */
 static int open_as_kind(struct cuda_mapping *m, struct session *s, const struct wire_export *what,
 			int fd_peek, struct get_until until)
 {
@@ -376,7 +378,7 @@ static void run_half_open(struct cuda_task *task)
 	free(half);
 }
 
-/* Has the slow thread close it: a get that fails must not wait for the GPU. */
+/* Has the slow thread close what is open: a get that fails must not wait for the GPU. */
 static void close_half_open(struct cuda_mapping *m)
 {
 	struct half_open *half = malloc(sizeof(*half));
@@ -392,7 +394,8 @@ static void close_half_open(struct cuda_mapping *m)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* A reset closes what was opened in the context. Virtual memory stays mapped until we unmap it. */
+/* True if the memory is mapped. A reset closes what was opened in the context. Virtual memory stays
+ * mapped until we unmap it. */
 static bool is_mapped(const struct cuda_mapping *m)
 {
 	return m->state == MAPPING_OPEN &&
@@ -439,7 +442,8 @@ static struct cuda_mapping *find_or_add(const struct session *s, uint32_t segmen
 	return m;
 }
 
-/* True: that was the last count, and the mapping is out of the list. Called with cuda_lock. */
+/* Takes a count off. True: it was the last, and the mapping is out of the list. Called with
+ * cuda_lock. */
 static bool unref(struct cuda_mapping *m)
 {
 	if (--m->refs)
@@ -486,7 +490,8 @@ static int take(const struct session *s, uint32_t segment, uint32_t generation, 
 	}
 }
 
-/* Says what came of opening a new mapping. Called with cuda_lock. */
+/* Notes whether a new mapping was opened, and wakes those who wait for it. Called with
+ * cuda_lock. */
 static void opened(struct cuda_mapping *m, bool ok)
 {
 	m->state = ok ? MAPPING_OPEN : MAPPING_FAILED;

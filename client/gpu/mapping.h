@@ -9,7 +9,7 @@
 #include "proto/wire.h"
 
 struct cuda_mapping {
-	struct list link; /* in the list of the process; under cuda_lock, as refs and state */
+	struct list link; /* in the list of the process; cuda_lock, as for refs and state */
 	uint64_t instance;
 	uint32_t segment, generation;
 	unsigned refs;
@@ -19,7 +19,7 @@ struct cuda_mapping {
 		MAPPING_FAILED, /* in no list: the last of those who waited frees it */
 	} state;
 	struct cuda_device *device;
-	unsigned life; /* of the device's contexts: in which it was opened */
+	unsigned life; /* device->life when it was opened */
 	enum segment_kind kind;
 	CUdeviceptr base;
 	uint64_t size;
@@ -39,11 +39,11 @@ struct cuda_mapping {
 int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation,
 		     struct get_until until, bool *imported, struct cuda_mapping **out);
 void cuda_mapping_put(struct cuda_mapping *m);
-/* Fails with -ETIMEDOUT: another thread was opening it for all the time. */
+/* Fails with -ETIMEDOUT: another thread was opening it all the time. */
 int cuda_opened_late(void);
-/* Has it ended with the context that it was opened in? */
+/* True if it has ended with the context that it was opened in. */
 bool cuda_mapping_is_dead(const struct cuda_mapping *m);
-/* Does any of [@at, @at + @size) lie in memory of another process that is open here? */
+/* True if any of [@at, @at + @size) lies in memory of another process that is open here. */
 bool cuda_mapping_has(CUdeviceptr at, uint64_t size);
 
 /*

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds or makes the memory that a tensor is published in. */
+/* Finds or makes the memory that a tensor is published in. Allocating, mapping and exporting memory
+ * takes long, and so does mapping it in a consumer. So a free buffer of the same size is used again
+ * if there is one (buffer.h). */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,15 +18,12 @@
 #include "util/clock.h"
 #include "util/fd.h"
 
-/*
- * Allocating, mapping and exporting memory takes long, and so does mapping it in a consumer.
- * Therefore a buffer that was used before is taken if there is one of that size (buffer.h).
- */
-
 enum { GRACE_LOOKS = 4, CLOSER_LOOKS = 100 };
-/* Even one who does not wait gets what was freed just now: for this time and so many looks. */
+/* Even a caller who does not wait for space gets what was freed just now: for this time, and for
+ * GRACE_LOOKS looks at least. */
 #define GRACE_NS (20 * NS_PER_MS)
-/* It waits so long, and for so many looks, for what the slow thread was asked to give back. */
+/* A caller waits so long, and for CLOSER_LOOKS looks, for what the slow thread was asked to give
+ * back. */
 #define SLOW_THREAD_NS (200 * NS_PER_MS)
 
 /* ---- Buffers ---- */
@@ -134,8 +133,8 @@ static bool no_space(int r)
 	return r == -ENOMEM || r == -ENOSPC || r == -EDQUOT;
 }
 
-/* Does a wait for space go on? @given_back: the last attempt found all that the slow thread was to
- * give back. */
+/* True if a wait for space goes on. @given_back: when the last attempt was made, the slow thread
+ * had given back all that it was to give back. */
 static bool goes_on(unsigned looks, int64_t deadline, int64_t slow_thread_deadline, bool given_back)
 {
 	if (looks < GRACE_LOOKS || !deadline_passed(deadline))
@@ -148,8 +147,8 @@ static bool goes_on(unsigned looks, int64_t deadline, int64_t slow_thread_deadli
  * sizes, and waits for what others free, and for what was freed just now and is still on its way
  * through the thread, the daemon and consumers. On a busy machine the first attempt alone may
  * outlast the deadline, when nothing has been given back yet: hence the least numbers of looks.
- * While the slow thread has yet to unmap memory that could not be exported there is no other
- * attempt, which would add to it.
+ * While the slow thread has yet to unmap memory that could not be exported no other attempt is
+ * made, since it would add to that memory.
  */
 static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
 		       int64_t deadline, struct cuda_buffer **out)
@@ -169,14 +168,14 @@ static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint
 				"not unmapped yet",
 				device->ordinal);
 		if (no_space(r) && atomic_load(&cs->session->ended))
-			return SESSION_E_UNSENT; /* it waits with the next daemon */
+			return SESSION_E_UNSENT; /* the call waits with the next daemon */
 		if (!no_space(r) || !goes_on(looks, deadline, slow_thread_deadline, given_back))
 			return r;
 		cuda_buffers_give_back(cs);
 		if (!slow_thread_deadline)
 			slow_thread_deadline = deadline_after(SLOW_THREAD_NS);
 		nap(GPU_POLL_LAST_NS);
-		tl_failures_hide(); /* the text is the attempt's */
+		tl_failures_hide(); /* the text of the attempt stays */
 		cuda_catch_up(cs->session);
 		tl_failures_show();
 		*out = reuse(cs, device, size);
@@ -217,7 +216,7 @@ struct making {
 	const struct cuda_memory *memory;
 };
 
-/* Is another publisher making an export of that memory? Called with cuda_lock. */
+/* True if another publisher is making an export of that memory. Called with cuda_lock. */
 static bool is_made(struct cuda_session *cs, const struct cuda_memory *memory)
 {
 	struct making *m;
@@ -228,11 +227,9 @@ static bool is_made(struct cuda_session *cs, const struct cuda_memory *memory)
 	return false;
 }
 
-/*
- * Is another publisher, in any session, exporting that pool for the first time? Consumers know a
- * pool again only by descriptors that were made from one (cuda_export_pool_fd()). Called with
- * cuda_lock.
- */
+/* True if another publisher, in any session, is exporting that pool for the first time. Consumers
+ * recognize a pool only by descriptors that are duplicates of one (cuda_export_pool_fd()). Called
+ * with cuda_lock. */
 static bool pool_is_made(CUmemoryPool pool)
 {
 	struct cuda_session *cs;

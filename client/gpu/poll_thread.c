@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The thread sleeps in poll() until the daemon says something or somebody wakes it. Only while GPU
- * work is awaited it looks again by itself, first after 20 us, then less and less often.
+ * The library's thread sleeps in poll() until the daemon says something or somebody wakes it. Only
+ * while GPU work is awaited it looks again by itself, first after 20 us, then less and less often.
  *
  * The use of cuda_lock: work is found under the lock and done without it. Functions called find_*,
  * take_* or next_* hold it from beginning to end, but for the driver's calls in between; take_*
@@ -9,8 +9,8 @@
  * call those, and hold no lock themselves. A function that is called with the lock says so.
  *
  * Work in progress keeps its session: leases and publications have counts on it, and the end of a
- * session waits while the thread has claimed it. Deleters are called without any lock and
- * may fork: the child finds in the lists all that nobody has taken.
+ * session waits while the thread has claimed it. Deleters are called without any lock and may fork:
+ * the child finds in the lists all that nobody has taken.
  */
 #include <errno.h>
 #include <poll.h>
@@ -35,7 +35,7 @@ static struct {
 	struct list looked_at;	 /* leases that the thread has looked at before; in order */
 	struct list idle_leases; /* those whose GPU work has ended: give them up */
 	struct list ended;	 /* publications that have ended, with deleters to call */
-	struct list reusable;	 /* those that give back memory of the library's own first */
+	struct list reusable;	 /* the same, which first give back memory of the library's own */
 	struct list exports;	 /* struct cuda_export: UNEXPORT is not answered yet */
 	bool running;
 } thread = {
@@ -62,7 +62,7 @@ static struct list *take_first(struct list *list)
 
 /* ---- Sessions that the thread works with ---- */
 
-/* Makes a session stay until it is released. False: it has ended meanwhile. */
+/* Claims a session, which then stays until release(). False: it has ended meanwhile. */
 static bool claim(struct cuda_session *session)
 {
 	struct cuda_session *cs;
@@ -86,11 +86,9 @@ static void release(struct cuda_session *cs)
 
 /* ---- Leases ---- */
 
-/*
- * Finds leases whose GPU work has ended. Returns how many wait on. The driver is asked without the
- * lock: only this thread takes leases off the list that it looks at, and a forked child finds them
- * there.
- */
+/* Moves leases whose GPU work has ended to idle_leases. Returns how many still wait. The driver is
+ * asked without the lock: only this thread takes leases off the list that it looks at, and a forked
+ * child finds them there. */
 static unsigned find_idle_leases(void)
 {
 	struct cuda_sweep sweep = { 0 };
@@ -125,14 +123,15 @@ static unsigned end_leases(void)
 
 /* ---- Publications ---- */
 
-/* Is it the library's thread alone that does the next thing at its end? */
+/* True if only the library's thread may take the next step of the publication's end. */
 static bool is_threads(const struct cuda_publication *p)
 {
 	return p->deletes && !p->first;
 }
 
-/* Looks at each once, and on other threads than the library's not at those that are that thread's.
- * Returns how many wait for the GPU, for the daemon to read, or for the library's thread. */
+/* Looks at each publication once. Without @any, as on other threads, passes over those that only
+ * the library's thread may end. Returns how many wait for the GPU, for the daemon to read, or for
+ * the library's thread. */
 static unsigned find_ended_publications(bool any)
 {
 	struct list asked = LIST_INIT(asked);
@@ -174,7 +173,7 @@ static void free_export(struct cuda_export *e)
 	cuda_export_free(e);
 }
 
-/* Ends an export and its last publication, which wait for the daemon if they have to. */
+/* Ends an export and its last publication, now or when the daemon has answered. */
 static void end_export(struct cuda_export *e, struct cuda_publication *last)
 {
 	e->last = last;
@@ -189,7 +188,7 @@ static void end_export(struct cuda_export *e, struct cuda_publication *last)
 	cuda_wake(); /* the answer may have come before it was in the list */
 }
 
-/* Leaves the rest to the library's thread. */
+/* Calls `first`, and leaves the rest to the library's thread. */
 static void give_back_first(struct cuda_publication *p)
 {
 	p->first(p->context);
@@ -199,7 +198,7 @@ static void give_back_first(struct cuda_publication *p)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* At exit nobody knows what deleters need that has ended. */
+/* False: at exit, since things that deleters need may have ended already. */
 static bool may_end(const struct list *ended)
 {
 	return !cuda_is_ending() && (ended != &thread.ended || !cuda_is_exiting());
@@ -254,8 +253,8 @@ static void orphan_exports(void)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* The export after @e in the queue, or the first; NULL: that was all. Others add to the queue, but
- * only this thread takes off it, so @e is still there. */
+/* The export after @e in the queue, or the first; NULL: there is none. Others add to the queue, but
+ * only this thread takes exports off it, so @e is still there. */
 static struct cuda_export *next_export(const struct cuda_export *e)
 {
 	const struct list *l;
@@ -280,7 +279,7 @@ static struct cuda_export *take_ended_export(void)
 	return ended;
 }
 
-/* Returns how many the daemon has yet to be told of. */
+/* Looks at the exports that are ending. Returns how many the daemon has yet to be told of. */
 static unsigned finish_exports(void)
 {
 	struct cuda_export *e = NULL;
@@ -321,7 +320,7 @@ static void poll_add(struct polled *p, int fd, struct cuda_session *cs)
 		if (of)
 			p->of = of;
 		if (!fds || !of)
-			return; /* out of memory: this one is not heard until others go */
+			return; /* no memory: this socket is not heard until others go */
 		p->capacity = capacity;
 	}
 	p->fds[p->n] = (struct pollfd){ .fd = fd, .events = POLLIN };

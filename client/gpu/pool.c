@@ -18,8 +18,8 @@
 struct cuda_pool {
 	struct list link;
 	struct cuda_device *device;
-	unsigned life;	  /* of the device's contexts: in which it was imported */
-	struct list uses; /* the last one ends it */
+	unsigned life;	  /* device->life when it was imported */
+	struct list uses; /* the last one ends the import */
 	int fd;		  /* of the producer's, to tell the pool by; -1 in a forked child */
 	bool importing;	  /* others who want it wait for cuda_changed */
 	bool usable;	  /* it is imported, and is not about to end */
@@ -38,15 +38,14 @@ struct cuda_pool_use {
 	bool closing;	  /* others who want it wait for cuda_changed */
 };
 
-/* Under cuda_lock, without which the driver is called: fork() also finds those here that a thread
- * is importing or ending. */
+/* Under cuda_lock. The driver is called without that lock, so fork() also finds pools here that a
+ * thread is importing or ending. */
 static struct list pools = LIST_INIT(pools);
 static unsigned frees; /* how many allocations were freed; under cuda_lock */
 
-/*
- * Were both made of one descriptor? No producer can pretend that, since both would be its own. All
- * pools of a real driver are files of the same inode. False also if the system does not tell.
- */
+/* True if both were duplicated from one descriptor. No producer can feign that, since both would be
+ * its own. Inodes do not tell: all pools of a real driver are files of the same inode. False also
+ * if the system does not say. */
 static bool is_same_file(int a, int b)
 {
 	enum { DUPFD_QUERY = 1027, KCMP_FILE = 0 }; /* the first since Linux 6.10 */
@@ -73,7 +72,8 @@ static struct cuda_pool_use *find_other(const struct cuda_pool_use *use, CUdevic
 	return NULL;
 }
 
-/* One that is usable, or is being imported. Called with cuda_lock. */
+/* Finds the pool of that descriptor on the device, usable or being imported, or NULL. Called with
+ * cuda_lock. */
 static struct cuda_pool *find(const struct cuda_device *device, int fd)
 {
 	struct cuda_pool *pool;
@@ -96,7 +96,7 @@ static int let_device_use(const struct cuda_pool *pool, const struct cuda_scope 
 		 : 0;
 }
 
-/* Adds one with its first use, to be imported. Called with cuda_lock. */
+/* Adds a pool with its first use, to be imported. Called with cuda_lock. */
 static int add(struct cuda_device *device, int fd_peek, struct cuda_pool_use *use)
 {
 	struct cuda_pool *pool = calloc(1, sizeof(*pool));
@@ -166,7 +166,7 @@ static int wait_for_closing(struct cuda_pool_use *use, CUdeviceptr base, int64_t
 
 	use->base = base;
 	while ((other = find_other(use, base)) && other->closing) {
-		use->base = 0; /* that frees it */
+		use->base = 0; /* the other use frees it, so it has to be opened again */
 		if (!cuda_wait_changed(deadline))
 			return tl_fail(-ETIMEDOUT,
 				       "the tensor's memory is being closed in this process, which "
@@ -176,8 +176,8 @@ static int wait_for_closing(struct cuda_pool_use *use, CUdeviceptr base, int64_t
 	return 0;
 }
 
-/* What the driver opened is open no more if anything was freed meanwhile: perhaps that was it. Then
- * it is opened again, which does no harm. */
+/* Opens the allocation, again and again while others free some: a free may have been of this one,
+ * which ends it for all uses. Opening what is open does no harm. */
 static int open_memory(struct cuda_pool_use *use, const struct cuda_scope *scope,
 		       const unsigned char *handle, int64_t deadline)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pools of other processes, stream-ordered memory, each imported once however many of its
+/* Pools of other processes (stream-ordered memory). Each pool is imported once, however many of its
  * allocations are open here. */
 #pragma once
 
@@ -11,16 +11,18 @@ struct cuda_pool_use;
 /*
  * Opens the allocation that @handle (WIRE_HANDLE_BYTES) describes, in the pool that @fd_peek opens,
  * or uses what is open: all uses of an allocation have one address. The pool is imported, unless it
- * was from another descriptor of the same open file. Waits until @deadline while the last use of
- * the allocation ends. 0, or a negative errno with a text; *out may be there then too, because to
- * end it may wait for the GPU. The context is current.
+ * was already, from this or another descriptor of the same open file. Waits until @deadline while
+ * the last use of the allocation ends. Returns 0, or a negative errno with a text. The caller has
+ * to close *@out even after a failure if it is set: closing may wait for the GPU. The context is
+ * current.
  */
 int cuda_pool_open(struct cuda_device *device, const struct cuda_scope *scope, int fd_peek,
 		   const unsigned char *handle, int64_t deadline, CUdeviceptr *base,
 		   struct cuda_pool_use **out);
-/* The last use frees the allocation, and the last of a pool destroys its import; both may wait for
- * the GPU. The context is current, unless that of the import has ended: then @scope is NULL. */
+/* Ends a use. The last use of an allocation frees it, and the last use of a pool destroys its
+ * import; both may wait for the GPU. The context is current, unless that of the import has ended:
+ * then @scope is NULL. */
 void cuda_pool_close(struct cuda_pool_use *use, const struct cuda_scope *scope);
-/* In a forked child, under cuda_lock: closes their descriptors, since the child's program may close
- * all, and others get their numbers. */
+/* In a forked child, under cuda_lock: closes the descriptors of pools, since the child's program
+ * may close all descriptors and open others under the same numbers. */
 void cuda_pools_inherit(void);

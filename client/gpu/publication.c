@@ -14,10 +14,9 @@
 #include "util/cancel.h"
 #include "util/clock.h"
 
-/*
- * A function without a word about it takes cuda_lock for itself, and does not have it when it
- * sends, waits or calls the driver to record an event.
- */
+/* A function that does not mention cuda_lock takes it itself, and does not hold it when it sends,
+ * waits or calls the driver to record an event. */
+
 /* ---- All publications of the process, by cookie. Called with cuda_lock ---- */
 
 enum { KNOWN_BUCKETS = 1024 };
@@ -375,7 +374,7 @@ void cuda_publication_end(struct cuda_publication *p, enum members_end end)
 
 /* ---- Retiring ---- */
 
-/* The work is marked by the event, or has ended if that is NULL. */
+/* Begins the publication's end: @event marks the work; NULL: that has ended. */
 static void retire(struct cuda_publication *p, struct cuda_event *event)
 {
 	pthread_mutex_lock(&cuda_lock);
@@ -404,8 +403,8 @@ static bool retire_captured(struct cuda_captured *captured)
 	return true;
 }
 
-/* Leaves a publication to the slow thread: its stream is being captured. @unasked: or this is a
- * host function, where the driver takes no calls. */
+/* Leaves a publication to the slow thread, since its stream is being captured. @unasked: or since
+ * this is a host function, where the driver takes no calls. */
 static int retire_later(struct cuda_publication *p, intptr_t stream, bool unasked)
 {
 	CUstream later = cuda_stream_unasked(cuda_stream(stream));
@@ -448,7 +447,7 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *cont
 		return 0;
 	if (r)
 		cuda_wait_for_stream(e->memory.device, stream);
-	retire(p, event); /* also after an error: @done must not free the export before it */
+	retire(p, event); /* also after an error: @done must not free the export before @p ends */
 	return 0;
 }
 
@@ -460,7 +459,7 @@ void cuda_publication_ask(struct cuda_publication *p, struct list *list)
 		cuda_event_ask(p->event, list);
 }
 
-/* As far as is known: see cuda_publication_ask(). */
+/* True if the work is known to have ended: see cuda_publication_ask(). */
 static bool work_ended(struct cuda_publication *p)
 {
 	if (p->work != WORK_QUEUED)
@@ -496,7 +495,8 @@ static bool tell(struct cuda_publication *p)
 	return true;
 }
 
-/* Does the daemon say that the tensor is there, and that whoever gets it waits for its work? */
+/* True if the catalog says that the tensor is there, and that whoever gets it waits for its
+ * work. */
 static bool unfinished(const struct cuda_publication *p)
 {
 	const struct catalog_row *row = &p->session->catalog.rows[ref_slot(p->ref)];

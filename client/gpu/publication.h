@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a published GPU tensor keeps until nobody holds it. */
+/*
+ * Publications: a tensor that this process published in one of its exports. A publication keeps
+ * what it was published from until nobody holds the tensor any more and the GPU work that writes it
+ * has ended; then `done` is called, on the library's thread if it calls a program's deleter. A
+ * publication has a count on its session.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -11,13 +16,6 @@
 #include "client/gpu/threads.h"
 #include "client/publish/group.h"
 #include "proto/description.h"
-
-/*
- * Publications: a tensor that this process published in one of its exports. A publication keeps
- * what it was published from until nobody holds the tensor any more and the GPU work that writes it
- * has ended; then `done` is called, on the library's thread if it calls a program's deleter. It has
- * a count on its session.
- */
 
 /*
  * Two things have to come together before a publication can end: what is known of the tensor, and
@@ -34,10 +32,10 @@
  *                   v                        v                       v
  *                UNANSWERED ------------> PUBLISHED -------------> FREE
  *
- * PLACING also goes straight to VOID, and UNANSWERED to FREE. turn() in publication.c has the
- * table. A publisher leaves PLACING when the daemon did not answer in time: a late answer, or
- * FREED, says what came of it. The library's thread ends a publication that is FREE when its work
- * has ended.
+ * PLACING also goes straight to VOID, and UNANSWERED to FREE. publication_become() in publication.c
+ * has the table. A publisher leaves PLACING when the daemon did not answer in time: a late answer,
+ * or FREED, says what came of it. The library's thread ends a publication that is FREE when its
+ * work has ended.
  */
 enum cuda_publication_state {
 	PUBLICATION_PLACING,
@@ -51,7 +49,7 @@ enum cuda_publication_state {
 /* The GPU work that writes the tensor; it only goes forward. */
 enum cuda_work {
 	WORK_QUEUED, /* the publication's event has not come */
-	WORK_ENDED,  /* it has, or failed, and the daemon has to be told (FINISHED) */
+	WORK_ENDED,  /* the event has come, or failed, and the daemon has to be told (FINISHED) */
 	WORK_KNOWN,  /* the daemon was told, or nobody need be */
 };
 
@@ -62,7 +60,8 @@ struct cuda_publication {
 	struct list known_link; /* by its cookie, from before it is published until it is freed */
 	uint64_t cookie;	/* never the same again in this process */
 	struct session *session;
-	struct cuda_export *export; /* once it has ended: NULL, or the export that ends with it */
+	struct cuda_export *export; /* once the publication has ended: NULL, or the export that ends
+				       with it */
 	enum cuda_publication_state state;
 	enum cuda_work work;
 	struct cuda_event *event; /* NULL: there was nothing to wait for */
@@ -72,7 +71,7 @@ struct cuda_publication {
 	bool deletes; /* `done` calls a program's deleter: that is for the library's thread only */
 	void (*first)(void *context); /* or NULL: before `done`, on any thread */
 	void (*done)(void *context);
-	void (*child)(void *context); /* instead, in a child forked before; or NULL */
+	void (*child)(void *context); /* instead of both, in a child forked before; or NULL */
 	void *context;
 	struct cuda_captured captured; /* of cuda_retire(), while @stream is being captured */
 	intptr_t stream;
@@ -103,18 +102,21 @@ int cuda_publication_in(struct cuda_export *e, struct cuda_publication **out);
  */
 int cuda_place(struct cuda_publication *p, const struct cuda_placing *placing,
 	       void (*done)(void *context), void *context, uint64_t *version);
-/* Calls @done(@context) when what is queued on the stream by now has ended; it waits for that if
- * the driver cannot mark the place. If @first is not NULL, any thread calls that instead, and the
- * library's thread @done after it, which may call a program's deleter. A child that is forked
- * before calls @child at once, unless that is NULL. 0, or -ENOMEM: none of them is called. */
+/*
+ * Calls @done(@context) when what is queued on the stream by now has ended; it waits for that if
+ * the driver cannot mark the place. If @first is not NULL, any thread calls @first instead, and
+ * after it the library's thread calls @done, which may call a program's deleter. A child that is
+ * forked before calls @child at once, unless that is NULL. Returns 0, or -ENOMEM: none of them is
+ * called.
+ */
 int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *context),
 		void (*done)(void *context), void (*child)(void *context), void *context);
 
 /*
- * The same in steps, for members of a group: cuda_publication_arm(), which takes a use of @event if
- * that is not NULL; the message that makes the member, and _made() when it is; _asked() when the
- * group is asked for, and in any case _end(), which consumes @p. @done is called as cuda_place()
- * says, MEMBERS_FAILED being failure.
+ * cuda_place() in steps, for members of a group: cuda_publication_arm(), which takes a use of
+ * @event if that is not NULL; the message that makes the member, and _made() when it is made;
+ * _asked() when the group is asked for, and in any case _end(), which consumes @p. @done is called
+ * as cuda_place() says, MEMBERS_FAILED being failure.
  */
 void cuda_publication_arm(struct cuda_publication *p, struct cuda_event *event,
 			  void (*done)(void *context), void *context);
@@ -124,16 +126,16 @@ void cuda_publication_made(struct cuda_publication *p, uint64_t ref);
 void cuda_publication_asked(struct cuda_publication *p, uint32_t serial);
 void cuda_publication_end(struct cuda_publication *p, enum members_end end);
 
-/* Makes one that is in no export yet, for publication.h; NULL and tl_fail()'s text: no memory. */
+/* Makes a publication that is in no export yet. NULL, with tl_fail()'s text: no memory. */
 struct cuda_publication *cuda_publication_new(struct session *s);
-/* Puts it into its export. cuda_lock, unless nobody else knows the export. */
+/* Puts it into its export. Called with cuda_lock, unless nobody else knows the export. */
 void cuda_publication_link(struct cuda_export *e, struct cuda_publication *p);
 
 /* Frees a publication that has ended and is in no list, and calls `done`. */
 void cuda_publication_done(struct cuda_publication *p);
 
-/* In a forked child, first under the lock, then without any: all of them are the parent's, but for
- * what `child` gives up. */
+/* In a forked child, first under the lock, then without any: all publications are the parent's,
+ * except for what their `child` gives up. */
 void cuda_publications_inherit(void);
 void cuda_publications_uncount(void);
 
@@ -141,14 +143,15 @@ void cuda_publications_uncount(void);
 
 /* The daemon says FREED. It need not tell the truth: @cookie may name nothing. */
 void cuda_publication_freed(const struct session *s, uint64_t cookie);
-/* The answer to the PLACE or GROUP with that serial came when nobody waited for it. @ref: of what
- * was placed, or 0. */
+/* Takes the answer to the PLACE or GROUP with that serial, which came when nobody waited for it.
+ * @ref: of what was placed, or 0. */
 void cuda_publication_answered(struct cuda_session *cs, uint32_t serial, bool published,
 			       uint64_t ref);
 /* Nobody will hear any more who holds what is published in the export: all of it is free. */
 void cuda_publications_orphan(struct cuda_export *e);
 
-/* The event with that handle of what was published in the export, pinned; NULL: it has come. */
+/* Finds and pins the event with that handle among the publications of the export; NULL: it has
+ * come. */
 struct cuda_event *cuda_event_here(const struct cuda_export *e, const unsigned char handle[64]);
 
 /* Asks for the publication's work, as cuda_event_ask() says, if it is not known to have ended. */
@@ -162,8 +165,8 @@ enum publication_step {
 };
 enum publication_step cuda_publication_step(struct cuda_publication *p);
 
-/* The reasons why a tensor still needs this process. If its work has ended the daemon is told so
- * here, unless that has happened. */
+/* The reasons why a tensor still needs this process. If its work has ended, cuda_publication_need()
+ * also tells the daemon, unless that has happened. */
 enum publication_need {
 	NEEDS_NOTHING,
 	NEEDS_DAEMON, /* the daemon has not yet handled that the work has ended */
@@ -192,20 +195,18 @@ int cuda_finish(struct session *s);
  */
 int cuda_finish_at_exit(void);
 
-/* Does exit() wait, or has it? Then no deleter of a program is called any more. */
+/* True if exit() waits, or has waited. Then no deleter of a program is called any more. */
 bool cuda_is_exiting(void);
 
 /* The export in which memory of others is published: the one that there is, or a new one. */
 
 /* Memory that may have to be exported first. */
 struct cuda_opening {
-	int (*open)(struct cuda_opening *o); /* fills in the rest; NULL: it is there */
+	int (*open)(struct cuda_opening *o); /* fills in the rest; NULL: the rest is there */
 	struct cuda_memory *memory;
 	struct cuda_parts *parts; /* NULL: the handle alone opens it */
 };
 
-/*
- * Makes a publication, for cuda_place(), in the session's export of @o->memory; if there is none it
- * is made. 0, SESSION_E_*, or a negative errno.
- */
+/* Makes a publication, for cuda_place(), in the session's export of @o->memory; that is made if
+ * there is none. Returns 0, SESSION_E_*, or a negative errno. */
 int cuda_publication_for(struct session *s, struct cuda_opening *o, struct cuda_publication **out);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Tensors of others are published where they are, drafts in draft buffers, and copies are made by
- * the GPU into draft buffers.
- */
+/* Publishing on GPUs: tensors of others are published where they are, drafts in draft buffers, and
+ * copies are made by the GPU into draft buffers. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -112,10 +110,10 @@ static int publish_shared(struct session *s, const char *name, DLManagedTensorVe
  * published. */
 struct cuda_draft {
 	struct cuda_buffer *buffer; /* its memory; NULL: it has left that */
-	intptr_t stream;	    /* on which it is written; stream_of() */
+	intptr_t stream;	    /* the stream that writes it; stream_of() */
 	uint64_t thread;	    /* that named the stream */
-	bool sealed;		    /* the host has waited for that */
-	bool written;		    /* published: what writes it is the tensor's affair */
+	bool sealed;		    /* the host has waited for that stream */
+	bool written;		    /* published: its publication waits for what writes it */
 };
 static_assert(sizeof(struct cuda_draft) <= DRAFT_OWN, "there is space for it");
 
@@ -338,7 +336,7 @@ static int copy_into(struct tl_draft *draft, const DLTensor *source, uint64_t nb
 }
 
 /* The original of a copy is given up when the copy is made; until then the draft buffer is kept.
- * That is free before the original's deleter is called, which may wait for space. */
+ * The buffer is free before the original's deleter is called, which may wait for space. */
 struct original {
 	DLManagedTensorVersioned *tensor;
 	struct cuda_buffer *buffer;

@@ -10,8 +10,6 @@
 #include "client/publish/draft.h"
 #include "client/publish/group.h"
 
-/* Publishing tensors that lie on a GPU. */
-
 /* tl_create() of a draft on the GPU that @request names. */
 int cuda_create(struct call *c, const struct use *use, const struct draft_request *request,
 		struct tl_draft **out);
@@ -27,10 +25,8 @@ int cuda_publish(struct call *c, const struct use *use, const char *name,
 int cuda_put(struct call *c, const struct use *use, const char *name, const DLTensor *source,
 	     const tl_put_options *o, uint64_t *version);
 
-/*
- * Calls the deleter of a tensor that was published as any other and whose work has ended. An
- * exported draft needs its stream no more then, which its owner may have ended.
- */
+/* Calls the deleter of a tensor that was published like any other, when its work has ended. If it
+ * is an exported draft, the draft needs its stream no more, which its owner may have ended. */
 void cuda_tensor_delete(void *tensor);
 
 /*
@@ -42,7 +38,7 @@ int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o);
 intptr_t cuda_draft_stream(struct tl_draft *draft);
 /* draft_commit() of a draft on a GPU. */
 int cuda_draft_commit(struct tl_draft *draft, const struct commit_as *as, uint64_t *version);
-/* May a leased tensor have a second name? */
+/* second_name() of struct memory_kind. */
 int cuda_second_name(const struct tensor_lease *l, const char *name, const tl_put_options *o,
 		     int64_t deadline);
 /*
@@ -54,7 +50,8 @@ void cuda_draft_end(struct tl_draft *draft);
 void cuda_buffer_done(void *buffer);
 /* Ends a use of a buffer when what is queued on the stream by now has ended. */
 void cuda_buffer_leave(struct cuda_buffer *buffer, intptr_t stream);
-/* cuda_draft_end() in two steps, the first of which waits for nothing: gpu.h. */
+/* cuda_draft_end() in two steps, the first of which waits for nothing: draft_close() and
+ * drafts_left() of struct memory_kind. */
 void cuda_draft_close(struct tl_draft *draft, struct list *left);
 void cuda_drafts_left(struct list *left);
 

@@ -8,7 +8,7 @@
 
 struct list cuda_sessions = LIST_INIT(cuda_sessions);
 
-/* Called with cuda_lock. */
+/* Adds the GPU part of a session. NULL: no memory. Called with cuda_lock. */
 static struct cuda_session *session_add(struct session *s)
 {
 	struct cuda_session *cs = calloc(1, sizeof(*cs));

@@ -8,11 +8,9 @@
 
 /* ---- Draft buffers ---- */
 
-/*
- * Releases @cs, and claims the next session that has free buffers. NULL as @cs: the first. A
- * session that has ended meanwhile is in the list no more and has no next one, so it is the first
- * again.
- */
+/* Releases @cs, and claims the next session that has free buffers. NULL as @cs: the first. A
+ * session that has ended meanwhile is in no list and has no next one, so the walk begins again at
+ * the first. */
 static struct cuda_session *next_with_buffers(struct cuda_session *cs)
 {
 	struct cuda_session *found = NULL;
@@ -34,7 +32,8 @@ static struct cuda_session *next_with_buffers(struct cuda_session *cs)
 	return found;
 }
 
-/* Gives back buffers that have been free for long. Returns the ns until some are again, or 0. */
+/* Gives back buffers that have been free for long. Returns the ns until the next one is due, or
+ * 0. */
 static int64_t trim_buffers(void)
 {
 	struct cuda_session *cs = NULL;

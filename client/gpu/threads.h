@@ -20,22 +20,24 @@ struct session;
 
 /* What is left to the thread that polls, and what wakes it. */
 
-/* By their queue_link; cuda_lock. Only the thread's file takes anything off them. */
+/* By their queue_link; cuda_lock. Only poll_thread.c takes anything off them. */
 struct cuda_queues {
 	struct list leases;	  /* struct cuda_lease: give it up when its event has come */
 	struct list publications; /* struct cuda_publication: look after its event, or its end */
 };
 extern struct cuda_queues cuda_queues;
 
-/* Puts what is in no queue, or in that one, at the end of @queue. The caller has cuda_lock. */
+/* Moves @link, which is in no queue or in @queue, to the end of @queue. Called with cuda_lock. */
 void cuda_queue_add(struct list *queue, struct list *link);
 
-/* Something has happened that the thread has to look at, such as a connection that has ended. */
+/* Wakes the library's thread: something has happened that it has to look at, such as the end of a
+ * connection. */
 void cuda_wake(void);
 
 /* ---- For the thread ---- */
 
-/* What it polls: readable when it was woken. 0, or a negative errno. */
+/* The descriptor that the thread polls, readable when it was woken. cuda_wake_open() returns 0, or
+ * a negative errno. */
 int cuda_wake_open(void);
 void cuda_wake_close(void);
 int cuda_wake_peek(void);
@@ -46,9 +48,9 @@ int cuda_wake_peek(void);
  */
 
 extern pthread_mutex_t cuda_lock;
-extern pthread_mutex_t cuda_asking; /* of who asks the driver for events; taken before cuda_lock,
-				       which is free meanwhile: a context's calls wait for each
-				       other, some as long as the GPU is at work */
+extern pthread_mutex_t cuda_asking; /* held while a thread asks the driver for events; taken before
+				       cuda_lock, which is free meanwhile: a context's calls wait
+				       for each other, some as long as the GPU is at work */
 extern pthread_cond_t cuda_changed; /* an import or a mapping was opened, a pool imported, memory
 				       of one freed, an export made, a session is not claimed any
 				       more */
@@ -56,7 +58,7 @@ extern pthread_cond_t cuda_changed; /* an import or a mapping was opened, a pool
 /* Waits for a change. False: the deadline has passed. Called with cuda_lock. */
 bool cuda_wait_changed(int64_t deadline);
 
-/* Tasks that are left to the slow thread (threads.h): calls of the driver that close memory. */
+/* Tasks that are left to the slow thread: calls of the driver that close memory. */
 
 struct cuda_task {
 	struct list link;
@@ -67,9 +69,9 @@ struct cuda_task {
 /* ---- The caller has cuda_lock ---- */
 
 void cuda_task_add(struct cuda_task *task);
-/* A draft buffer was put back, and will be given back to the driver later. */
+/* Wakes the slow thread, because draft buffers have to be given back now or later. */
 void cuda_tasks_wake(void);
-/* Is there a slow thread, so that tasks will be done? */
+/* True if there is a slow thread, so that tasks will be done. */
 bool cuda_tasks_served(void);
 
 /* ---- For the slow thread ---- */
@@ -84,13 +86,13 @@ struct cuda_task *cuda_task_next(int64_t due);
 void cuda_tasks_inherit(void);
 void cuda_tasks_inherited(void);
 
-/* What has to mark its place on a stream that is being captured: the slow thread does so when the
- * capture has ended. */
+/* Work whose place has to be marked on a stream that is being captured: the slow thread marks it
+ * when the capture has ended. */
 
 struct cuda_captured {
 	struct list link;
-	/* Marks the place, and may free what this is a part of. False: the stream is still being
-	 * captured. */
+	/* Marks the place, and may free the struct that this one is a part of. False: the stream is
+	 * still being captured. */
 	bool (*mark)(struct cuda_captured *captured);
 };
 
@@ -101,19 +103,18 @@ void cuda_captured_wait(struct cuda_captured *captured);
  * The library's thread, one for the process and only once GPUs are used. It reads the sockets of
  * sessions that use GPUs (the daemon speaks up: FREED, UNMAP), looks whether queued GPU work has
  * ended, and then does what had to wait for it: gives up leases, tells the daemon that a producer's
- * work is finished, calls the deleters of what was published. The slow thread (threads.h) closes
- * memory.
+ * work is finished, calls the deleters of what was published. The slow thread closes memory.
  */
 
-/* cuda_session_get(), and the thread runs, as it must where something will be left to it. 0, or a
- * negative errno with a text. */
+/* cuda_session_get(), and starts the library's thread, which must run where something will be left
+ * to it. Returns 0, or a negative errno with a text. */
 int cuda_session_with_thread(struct session *s, struct cuda_session **out);
 
-/* Does at once what the thread would do about publications that have no deleter to call, so that
- * draft buffers which the daemon freed just now are free. */
+/* Does at once what the library's thread would do about publications that have no deleter to call,
+ * so that draft buffers which the daemon freed just now are free. */
 void cuda_catch_up(struct session *s);
 
-/* In a forked child, where the thread is not: first under the lock, then without any. */
+/* In a forked child, where the library's thread is not: first under the lock, then without any. */
 void cuda_thread_inherit(void);
 void cuda_thread_give_up_leases(void);
 
@@ -121,9 +122,9 @@ void cuda_thread_give_up_leases(void);
  * The slow thread: a thread of its own for calls of the driver that close memory, or mark a place
  * on a stream that may be full. They may wait until the device has done what is queued there, and
  * that work may wait for another process, which may wait for a lease of this one. So no thread that
- * others wait for makes them: neither the library's thread nor one that releases or closes
- * something. They leave tasks (threads.h) to the slow thread, which also gives back draft buffers
- * that have been free for long.
+ * others wait for makes such calls: neither the library's thread nor one that releases or closes
+ * something. They leave tasks to the slow thread, which also gives back draft buffers that have
+ * been free for long.
  */
 
 /* Starts the slow thread if need be. The caller has cuda_lock. 0, or a negative errno. */
