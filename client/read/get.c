@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets one tensor: of a name, mapped or not, or once more in another mode. */
+/* Gets a tensor by all steps that it needs: asks the daemon for the segment, waits for the tensor,
+ * connects again. get.h gets tensors that are mapped already. */
 #include <errno.h>
 #include <string.h>
 
@@ -15,11 +16,6 @@
 #include "client/read/shared_lease.h"
 #include "client/read/sleep.h"
 #include "util/clock.h"
-
-/*
- * Gets a tensor by all steps that it needs: asks the daemon for the segment, waits for the tensor,
- * connects again. get.h finds tensors that are mapped already.
- */
 
 int lease_too_many(const char *name)
 {
@@ -40,7 +36,8 @@ int lease_take_unusual(const struct use *use, uint64_t ref, const struct row_hea
 	return LEASE_E_UNMAPPED;
 }
 
-/* LEASE_E_STALE: the tensor was replaced before its segment was mapped: look again. */
+/* Finds the tensor, takes a lease on it and maps it. LEASE_E_STALE: the tensor was replaced before
+ * its segment was mapped, so look again. */
 static int take_and_map(const struct use *use, const struct name_key *key,
 			const tl_get_options *options, struct get_until until,
 			struct wake_word *wake, struct backoff *backoff,
@@ -81,7 +78,8 @@ static bool changed(const struct wake_word *wake)
 	return atomic_load_explicit(wake->word, memory_order_acquire) != wake->seen;
 }
 
-/* Waits for a commit, or until it is time to look. LEASE_E_*, or -ETIMEDOUT without a text. */
+/* Sleeps until a commit, or until it is time to look. Returns LEASE_E_STALE (look again),
+ * LEASE_E_UNSERVED, or a negative errno: -ETIMEDOUT has no text. */
 static int wait_for_commit(struct call *c, struct session *s, const struct wake_word *wake,
 			   struct sleeper *sl, int64_t spin_end)
 {
@@ -93,7 +91,7 @@ static int wait_for_commit(struct call *c, struct session *s, const struct wake_
 	connection_watch(&s->watch, session_socket(s), s->forked);
 	spin(s, wake, spin_end);
 	left = deadline_left_ns(c->deadline);
-	if (left == 0) /* compared before the word, which may change all the time */
+	if (left == 0) /* checked before the word, which may change all the time */
 		return -ETIMEDOUT;
 	if (!changed(wake)) {
 		r = sleeper_ask_wakes(sl, c, s, wake->ring);
@@ -110,7 +108,8 @@ static int wait_for_commit(struct call *c, struct session *s, const struct wake_
 	return LEASE_E_STALE;
 }
 
-/* The outcome of a get without a tensor, after its wait or without one. */
+/* Fails with the outcome of a get that found no tensor, after its wait or without one. @why is
+ * LEASE_E_*. */
 static int not_found(const struct call *c, const struct session *s, const struct name_key *key,
 		     const tl_get_options *options, uint64_t version, int why)
 {
@@ -139,7 +138,7 @@ struct getting {
 	struct sleeper sleeper;
 };
 
-/* The lease has the use's count. */
+/* One attempt of a get. On success the lease has the use's count. */
 static int get_once(struct call *c, const struct use *use, struct getting *g)
 {
 	struct session *s = use->session;

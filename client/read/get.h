@@ -11,8 +11,6 @@
 #include "client/read/lookup.h"
 #include "client/read/shared_lease.h"
 
-/* Gets the tensor of a name. */
-
 struct row_head;
 struct use;
 
@@ -27,8 +25,6 @@ int lease_too_many(const char *name); /* -EOVERFLOW, with its text */
  * flags. */
 int lease_get(tl_client *client, const char *name, const tl_get_options *options,
 	      DLManagedTensorVersioned **out);
-
-/* Another lease on a tensor that is held already. */
 
 struct tensor_lease;
 
@@ -66,7 +62,8 @@ static inline int lease_take_mapped(const struct use *use, const struct name_key
 	return r;
 }
 
-/* 0, LEASE_E_SLOW, or a negative errno. */
+/* The fast path of tl_get(). Returns 0, LEASE_E_SLOW if lease_get() has to do the work, or a
+ * negative errno. */
 static inline int lease_get_mapped(tl_client *client, const char *name,
 				   const tl_get_options *options, DLManagedTensorVersioned **out)
 {

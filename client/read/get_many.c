@@ -76,7 +76,7 @@ static bool is_current(const struct session *s, uint64_t ref)
 }
 
 /* Looks at the @fresh leases, or at the others, and gives up those whose names mean something else
- * now. True if there were none. */
+ * now. True if it gave up none. */
 static bool many_stood_still(struct many *m, struct session *s, bool fresh)
 {
 	bool all = true;
@@ -123,7 +123,7 @@ static int many_take(struct many *m, struct session *s)
 	}
 }
 
-/* Turns the leases into tensors. On failure none is left. */
+/* Turns the leases into tensors. On failure no lease is left. */
 static int many_wrap(struct many *m, const struct use *use, struct get_until until)
 {
 	struct session *s = use->session;
@@ -131,7 +131,7 @@ static int many_wrap(struct many *m, const struct use *use, struct get_until unt
 	int r = 0;
 
 	use_count_join(&s->users, (int64_t)m->count); /* one count for each lease; @use has one
-						     meanwhile */
+							 meanwhile */
 	for (n = 0; n < m->count; n++) {
 		r = tensor_lease_new(use, m->refs[n], m->options, until, &m->out[n]);
 		if (r) {
@@ -158,7 +158,7 @@ static int many_attempt(struct call *c, const struct use *use, void *context)
 
 	if (!r)
 		r = many_wrap(m, use, call_until(c));
-	if (r == LEASE_E_STALE) { /* a tensor went before its segment was mapped */
+	if (r == LEASE_E_STALE) { /* a tensor ended before its segment was mapped */
 		r = lookup_again(s, &m->backoff);
 		r = r ? r : LEASE_E_STALE;
 	}
@@ -167,7 +167,7 @@ static int many_attempt(struct call *c, const struct use *use, void *context)
 	return call_done(c, use, r);
 }
 
-/* Waits until a name is there, and its tensor not lost. */
+/* Waits until the missing name is there, and its tensor is not lost. */
 static int many_wait(struct many *m, struct call *c)
 {
 	tl_get_options wait = { .size = sizeof(wait),

@@ -6,8 +6,7 @@
 
 const struct memory_kind *tensor_lease_kind(const struct tensor_lease *l)
 {
-	for (unsigned k = 0; k < MEMORY_KINDS; k++) /* without a client there is none, and no lease
-						     */
+	for (unsigned k = 0; k < MEMORY_KINDS; k++) /* no client yet: no kinds, no lease */
 		if (memory_kinds[k] && l->managed.deleter == memory_kinds[k]->lease_delete)
 			return memory_kinds[k];
 	return NULL;
@@ -56,7 +55,7 @@ bool tensor_lease_known(const struct tensor_lease *l)
 {
 	uint64_t word;
 
-	atomic_thread_fence(memory_order_acquire); /* ORDER: after those reads */
+	atomic_thread_fence(memory_order_acquire); /* ORDER: after the caller's reads of the row */
 	word = atomic_load(&l->session->catalog.rows[ref_slot(l->ref)].word);
 	return word >> 2 == ref_generation(l->ref) && row_word_state(word) != ROW_FREE;
 }
@@ -70,7 +69,7 @@ int tensor_lease_info(const struct tensor_lease *l, tl_info *info)
 {
 	int r = tensor_info(l->session, &l->session->catalog.rows[ref_slot(l->ref)], info);
 
-	if (!tensor_lease_known(l)) /* read after it: its word changes first */
+	if (!tensor_lease_known(l)) /* checked after the row was read: its word changes first */
 		return tensor_lease_unknown();
 	info->dlpack_flags = l->managed.flags;
 	return r;
@@ -90,7 +89,7 @@ int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *
 
 	if (!r && h.flags & ROW_EVICTABLE)
 		hold_used(use->session, ref_slot(ref));
-	/* an error found in a tensor that went meanwhile means nothing */
+	/* an error found in a tensor that ended meanwhile means nothing */
 	return r && r != LEASE_E_UNSERVED && !lease_stands(use->session, ref) ? LEASE_E_STALE : r;
 }
 

@@ -16,17 +16,17 @@
 /* row_info(), with this process's number of the device. */
 int tensor_info(const struct session *s, const struct catalog_row *row, tl_info *info);
 
-/* @managed as a lease of ours, or NULL if another library made the tensor. */
+/* Returns @managed as a lease of ours, or NULL if another library made the tensor. */
 struct tensor_lease *tensor_lease_of(const DLManagedTensorVersioned *managed);
 /* Returns the kind of memory that the tensor lies in. */
 const struct memory_kind *tensor_lease_kind(const struct tensor_lease *l);
 
-/* True if the row was still the lease's when it was read just now. If the daemon dropped us it may
- * be another tensor's; the bytes stay. */
+/* True if the row was still the lease's when it was read just now. If the daemon dropped us, the
+ * row may be another tensor's; the bytes stay. */
 bool tensor_lease_known(const struct tensor_lease *l);
-/* The error if it was not: -ENOTCONN. */
+/* Fails with -ENOTCONN, where tensor_lease_known() is false. */
 int tensor_lease_unknown(void);
-/* tl_tensor_info() for a lease of ours; *@info is whole. */
+/* tl_tensor_info() for a lease of ours; *@info has its full size. */
 int tensor_lease_info(const struct tensor_lease *l, tl_info *info);
 
 /*

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the tensor that a name means, in rings too. */
+/* Lookups: finds the tensor that a name means, in rings too. Without a lease only single words of
+ * the catalog are trusted; a name's text is compared under a lease on the row that mentions it. */
 #include <errno.h>
 #include <sched.h>
 #include <string.h>
@@ -10,11 +11,6 @@
 #include "client/read/lookup.h"
 #include "util/clock.h"
 #include "util/fd.h"
-
-/*
- * Lookups. Without a lease only single words of the catalog are trusted; a name's text is compared
- * under a lease on the row that mentions it.
- */
 
 /* A search that has looked at so many entries takes the chain for a circle. One bucket has
  * CATALOG_MAX_CHAIN; a search that is led astray continues in other buckets' chains. */
@@ -53,8 +49,8 @@ static inline bool same_bytes(const char *a, const char *b, size_t n)
 	return true;
 }
 
-/* To be called under a lease on a row that mentions the name, or if the entry has a ring, whose
- * rows keep it. */
+/* True if the entry has the name @key. To be called under a lease on a row that mentions the name,
+ * or if the entry has a ring, whose rows keep the name. */
 static inline bool name_is(const struct session *s, const struct catalog_name *name,
 			   const struct name_key *key)
 {
@@ -81,9 +77,9 @@ int lookup_again(struct session *s, struct backoff *p)
 	return 0;
 }
 
-/* A correct page names another tensor by the time that the one it named is not LIVE. A producer
- * that lies is detected because its page stays as it is, or because so many of its words in a row
- * name no tensor. */
+/* A correct page names another tensor by the time that the one it named is not LIVE any more. A
+ * producer that lies is detected because its page stays as it is, or because so many of its words
+ * in a row name no tensor. */
 enum { LOOKUP_TRIES_MAX = 100000 };
 
 int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct backoff *p)
@@ -155,8 +151,8 @@ static uint64_t found(struct session *s, const struct catalog_row *row,
 	return wake->version;
 }
 
-/* True if the entry has a ring, and another name: what its producer does is of no account. Names
- * whose hashes have the same low half are easy to make. */
+/* True if the entry has a ring but not the name @key: then it does not matter what the ring's
+ * producer does. Names whose hashes have the same low half are easy to make. */
 static inline bool has_ring_of_another(const struct session *s, const struct catalog_name *name,
 				       const struct name_key *key)
 {
@@ -165,8 +161,7 @@ static inline bool has_ring_of_another(const struct session *s, const struct cat
 	return __builtin_expect(ref & REF_RING, 0) && !name_is(s, name, key);
 }
 
-/* The outcome of a lookup that found no tensor in the ring of the entry, for a reason other than
- * the name. */
+/* The outcome of a lookup that failed with @r in the ring of the entry. */
 static int ring_failed(const struct session *s, const struct catalog_name *name,
 		       const struct name_key *key, const struct ring_seen *seen, uint64_t *ref,
 		       int r)
@@ -174,7 +169,7 @@ static int ring_failed(const struct session *s, const struct catalog_name *name,
 	const struct ring_views *views = atomic_load(&s->catalog.rings);
 	uint32_t index = ref_slot(seen->ring);
 
-	if (!name_is(s, name, key)) /* the ring is new */
+	if (!name_is(s, name, key)) /* the ring is another name's by now */
 		return LEASE_E_STALE;
 	*ref = seen->ring;
 	if (r != -EPROTO || !views)
@@ -338,8 +333,8 @@ int lookup_wait(struct session *s, const struct name_key *key, uint64_t newer_th
 	return r;
 }
 
-/* Asks the daemon. Returns 0, LEASE_E_UNSERVED, -ENOENT if there is no such ring, or another
- * negative errno. */
+/* Sends a request about @ring and waits for an answer of type @expected. Returns 0,
+ * LEASE_E_UNSERVED, -ENOENT if there is no such ring, or another negative errno. */
 static int ask(struct session *s, unsigned type, uint64_t ring, int64_t deadline, unsigned expected,
 	       struct conn_message *answer)
 {

@@ -14,12 +14,10 @@
 #include "proto/name_key.h"
 #include "proto/ring_layout.h"
 
-/* Finds the tensor that a name means, and takes a lease on it. */
-
 /* The word to sleep on after a look. */
 struct wake_word {
 	const _Atomic uint32_t *word;
-	uint32_t seen; /* its value when nothing was found, or that of the tensor found */
+	uint32_t seen; /* its value when nothing was found, or the value for the tensor found */
 	uint64_t ring; /* ring of the word: sleeper_ask_wakes() before a sleep; 0: a catalog's word
 			*/
 	uint64_t version; /* of the tensor found */
@@ -65,7 +63,7 @@ struct backoff {
 };
 
 /* To be called before another look. Returns 0, LEASE_E_UNSERVED if the daemon has ended,
- * -ETIMEDOUT, or LEASE_E_SLOW if it may not yield. */
+ * -ETIMEDOUT, or LEASE_E_SLOW if @p->at_once forbids it to yield. */
 int lookup_again(struct session *s, struct backoff *p);
 
 /*
@@ -91,12 +89,12 @@ int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct
 
 /*
  * Takes a lease on the tensor that the entry at @index means now, whichever name has the entry.
- * Returns 0 with *@ref; LEASE_E_STALE if it means nothing; another outcome of lease_protocol.h; or
- * that of lookup_again(), for which @at_once is.
+ * Returns 0 with *@ref; LEASE_E_STALE if the entry means nothing; another outcome of
+ * lease_protocol.h; or that of lookup_again(), for which @at_once is.
  *
- * A new version may come between reading `current` and G3. The entry has it by then, so the entry
- * is read again. Or the tensor belongs to a group that is being published. The lease may not be
- * relied on before lease_stands().
+ * A new version may come between reading `current` and G3. The entry has the new version by then,
+ * so the entry is read again. Or the tensor belongs to a group that is being published. The lease
+ * may not be relied on before lease_stands().
  */
 static inline int lookup_hold(struct session *s, uint32_t index, uint64_t *ref,
 			      struct ring_seen *seen, bool at_once)

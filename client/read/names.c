@@ -42,7 +42,7 @@ static int bucket_names(struct session *s, uint32_t bucket, uint32_t names[CATAL
 			index = atomic_load_explicit(&s->catalog.names[index].next,
 						     memory_order_acquire);
 		}
-		/* ORDER: as in lookup_take() */
+		/* ORDER: as in search() of lookup.c */
 		if (atomic_load(&s->catalog.header->names_unlinked) == unlinked)
 			return 0;
 		r = lookup_again(s, &backoff);
@@ -72,7 +72,7 @@ int names_entry(struct session *s, uint32_t index, struct name_entry *e)
 		if (r)
 			return r;
 		row = &s->catalog.rows[ref_slot(e->ref)];
-		/* that of a member which is not LIVE yet is known when it is looked at again */
+		/* the producer of a member that is not LIVE yet is known at the next look */
 		e->producer = row_word_state(atomic_load(&row->word)) == ROW_DRAFT
 				      ? 0
 				      : atomic_load(&s->catalog.names[index].producer);
@@ -89,8 +89,9 @@ int names_entry(struct session *s, uint32_t index, struct name_entry *e)
 	return r;
 }
 
-/* Makes sure that a name is visited once. If an entry of this bucket was given to a name of another
- * bucket meanwhile, the walk of that bucket visits the name. */
+/* True if the name belongs to this bucket and has the prefix. So each name is visited once: if an
+ * entry of this bucket was given to a name of another bucket meanwhile, the walk of that bucket
+ * visits the name. */
 static bool listed_here(const struct session *s, uint32_t bucket, const struct listing *l)
 {
 	const char *name = l->entry.info.name;

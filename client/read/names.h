@@ -29,6 +29,9 @@ int names_walk(struct session *s, names_visit *visit, void *context);
 int names_walk_like(struct session *s, const struct name_key *key, names_visit *visit,
 		    void *context);
 
+/* Visits all tensors whose names start with @prefix. A result of @visit other than 0 ends the list
+ * and is returned. Otherwise returns 0, or a negative errno, such as -ENOTCONN if the daemon went
+ * away. */
 int names_list(struct session *s, const char *prefix,
 	       int (*visit)(const tl_info *info, void *context), void *context);
 /*

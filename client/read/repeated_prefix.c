@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prefixes in use; see watch.h. From its third use on a prefix has a watch, which reports no
- * events. A get_many by prefix uses it twice, so a single one costs the daemon nothing. All names
- * are looked at if a watch cannot be had, or fails for any reason.
+ * Prefixes in repeated use (watch.h). From its third use on a prefix has a watch, which reports no
+ * events. A get_many by prefix uses its prefix twice, so a single one costs the daemon nothing. All
+ * names are looked at if a watch cannot be had, or fails for any reason.
  *
  * A list of names need not be of one moment, and this one is not either. But a get_many by prefix
  * (transfer/snapshot.c) needs every name that means something from the beginning of tl_list() to
@@ -21,12 +21,12 @@ enum {
 	BELOW_TRIES = 16,      /* to look while the daemon publishes names */
 	BELOW_MAX = 8,	       /* prefixes of one client; each may be one of the daemon's watches */
 	BELOW_USES = 3,	       /* a prefix gets its watch at this use */
-	BELOW_NAMES_MAX = 8192 /* names below one prefix; with more, looking at all others hardly
-				  matters */
+	BELOW_NAMES_MAX = 8192 /* names below one prefix; with more, a look at all names costs
+				  little more */
 };
 
 struct below {
-	struct list link; /* in client->belows, the one used last first; client->mutex, as all */
+	struct list link; /* in client->belows, last used first; client->mutex, as for the rest */
 	pid_t process;	  /* a forked child's copy is of no use */
 	unsigned uses, pins;
 	struct tl_watch *watch;
@@ -58,8 +58,8 @@ static void below_set_aside(struct below *b)
 	} while (!atomic_compare_exchange_weak(&set_aside, &next, b));
 }
 
-/* Moves all but the first @keep to @out, except those in use. A parent's are removed in any case.
- * True: no more than @keep are left. */
+/* Moves all prefixes but the first @keep to @out, except those in use. A parent's are removed in
+ * any case. True: no more than @keep are left. */
 static bool shed_locked(tl_client *client, unsigned keep, struct list *out)
 {
 	const pid_t process = getpid();
@@ -139,7 +139,7 @@ struct below *below_get(tl_client *client, const char *prefix)
 	}
 	pthread_mutex_unlock(&client->mutex);
 	free_all(&old);
-	return pinned ? b : NULL; /* otherwise another thread may have freed it by now */
+	return pinned ? b : NULL; /* without a pin another thread may have freed it by now */
 }
 
 void below_put(tl_client *client, struct below *b)
@@ -163,7 +163,7 @@ void below_forget(tl_client *client)
 
 /* ---- Looking ---- */
 
-/* Does not use @b again as long as that session lasts. */
+/* Does not use @b again as long as session @s lasts. */
 static void refuse(struct below *b, struct session *s)
 {
 	atomic_store(&b->refused, s);
@@ -175,7 +175,7 @@ static bool usable(const struct below *b, const struct session *s)
 	return b && atomic_load(&b->refused) != s;
 }
 
-/* Lists the names that the watch knows. Not 0: look at all names. */
+/* Lists the names that the watch knows. If it does not return 0, all names have to be looked at. */
 static int below_names(struct below *b, struct session *s, struct watch_names *names)
 {
 	int r = LEASE_E_STALE;

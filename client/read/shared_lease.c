@@ -17,8 +17,9 @@
 enum { MAPS_MAX = WIRE_FDS_UNREAD_MAX / 2 };
 #define MAPS_PAUSE_NS 50000
 
-/* Who may not does not count, even for a moment: of a thousand threads that try again and again
- * some are always in that moment. */
+/* Counts the caller among the threads that ask. False: there are too many already. The caller is
+ * not counted then, even for a moment: of a thousand threads that try again and again, some are
+ * always in that moment. */
 static bool map_may_begin(struct session *s)
 {
 	unsigned n = atomic_load(&s->maps);
@@ -47,8 +48,8 @@ static void map_end(struct session *s)
 	atomic_fetch_sub(&s->maps, 1);
 }
 
-/* Asks the daemon for a read-only descriptor of the tensor's segment. If the tensor went before,
- * the answer has the segment of the tensor that the name means now. */
+/* Asks the daemon for a read-only descriptor of the tensor's segment. If the tensor has ended
+ * before, the answer has the segment of the tensor that the name means now. */
 static int request_fd(struct session *s, uint64_t ref, const struct row_head *h, int64_t deadline,
 		      struct wire_segment *segment, int *fd)
 {
@@ -83,8 +84,8 @@ static int request_fd(struct session *s, uint64_t ref, const struct row_head *h,
 		       s->address->path);
 }
 
-/* LEASE_E_STALE: the answer has another segment than we asked for; after the next look at the name
- * it will be right. */
+/* Returns 0, or LEASE_E_STALE if the answer has another segment than we asked for; after the next
+ * look at the name it will be right. */
 static int was_meant(const struct wire_segment *segment, const struct row_head *h)
 {
 	return segment->segment == h->segment &&

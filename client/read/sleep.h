@@ -25,7 +25,7 @@ struct sleep_word {
 	uint32_t reserved;
 };
 
-/* Length of the slices where it cannot sleep on all words at once. */
+/* Length of one sleep where a thread cannot sleep on all words at once. */
 #define SLEEP_SHORT_NS (5 * NS_PER_MS)
 
 /* Makes a word to sleep on as long as its value is @seen. Without @shared it is private to this

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waits for one of several names. Like a waiting tl_get() it sleeps on words of the catalog. Here
- * it sleeps on several of them and on a word of the caller's at once, with futex_waitv(2) of Linux
- * 5.16. Where that is missing, or where there are more words than it takes, it sleeps on one of
- * them for a short time and looks at all. To look at a name it takes a lease, as any reader of the
- * catalog does, and gives the lease back before it sleeps.
+ * Waits for one of several names. Like a waiting tl_get() it sleeps on words of the catalog, but on
+ * several of them and on a word of the caller's at once, with futex_waitv(2) of Linux 5.16. Where
+ * that is missing, or where there are more words than it takes, it sleeps on one of them for a
+ * short time and looks at all. To look at a name it takes a lease, as any reader of the catalog
+ * does, and gives the lease back before it sleeps.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ struct waiting {
 	size_t count, which;
 	uint64_t version;	/* of the last name that is too old, or 0 */
 	bool prefixes;		/* one of the items is a prefix */
-	int64_t look_ns;	/* how long the last look took, if so */
+	int64_t look_ns;	/* if so: how long the last look took */
 	struct backoff backoff; /* while names are replaced during a look */
 
 	struct sleep_words words;
@@ -47,7 +47,7 @@ static int sleep_a_while(struct waiting *w, struct call *c, struct session *s)
 {
 	int64_t left = c->timeout_ns ? deadline_left_ns(c->deadline) : 0;
 
-	/* When names come one after the other, half of its time goes into looking at all. */
+	/* Where names come one after the other, half of the time goes into looks at all names. */
 	if (left && w->look_ns > LONG_POLL_NS && nap(w->look_ns < left ? w->look_ns : left))
 		return sleep_interrupted();
 	return sleep_words_wait(&w->words, c, s, &w->sleeper);

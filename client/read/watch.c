@@ -2,11 +2,11 @@
 /*
  * Watches. For each watch the daemon notes in an entry of the catalog which names have changed
  * their meaning, and counts the changes in the word on which the watcher sleeps. A watcher
- * remembers the state of each name as it saw it last, by the index of its entry. When the word has
- * changed it looks at the names that were noted since. If more were noted than the entry has room
- * for, it looks at all names that it knows; and if a name may have come that it does not know, at
- * all names that exist. Publishing through rings is not noted, so it looks at their pages each
- * time, and sleeps on their words too.
+ * remembers the state of each name as it saw it last, by the index of the name's entry. When the
+ * word has changed it looks at the names that were noted since. If more were noted than the entry
+ * has room for, it looks at all names that it knows; and if a name may have come that it does not
+ * know, at all names that exist. Publishing through rings is not noted, so the watcher looks at the
+ * pages of rings each time, and sleeps on their words too.
  *
  * A name that is pointed at a member of a group is noted before the group is published, and once
  * more when that is finished. Until then it is looked at each time. So a watcher that finds one
@@ -45,7 +45,7 @@ struct tl_watch {
 	struct client_watch of_client; /* its fd is -1: tl_watch_fd() was not called */
 	pid_t process;	     /* that opened the watch; a forked child's copy is of no use */
 	bool prefix, hint;   /* the library can do without a hint */
-	struct name_key key; /* its text is behind us */
+	struct name_key key; /* its text lies behind this struct */
 	int64_t ask_ns;	     /* how long it waits for the daemon's answer */
 
 	bool closed;		 /* its client is closed */
@@ -149,7 +149,7 @@ static bool may_differ(const struct session *s, const struct watched *e)
 	       (atomic_load_explicit(&row->progress, memory_order_relaxed) == ROW_LOST) != e->lost;
 }
 
-/* Looks at all names that it knows, and with @come at all names that exist. */
+/* Looks at all names that the watch knows, and with @come at all names that exist. */
 static int look_at_all(struct tl_watch *w, struct session *s, bool come)
 {
 	struct watched *e, *after;
@@ -197,8 +197,8 @@ static int look_at_pending(struct tl_watch *w, struct session *s)
 	return r;
 }
 
-/* Looks once at each, since a producer may be faster than we look. Later changes wake the watcher.
- */
+/* Looks once at each ring, since a producer may be faster than we look. Later changes wake the
+ * watcher. */
 static int look_at_rings(struct tl_watch *w, struct session *s)
 {
 	struct list todo = LIST_INIT(todo);
@@ -282,7 +282,8 @@ static void watch_unask(struct tl_watch *w)
 	use_count_leave(&s->users);
 }
 
-/* `seq` wraps around, once an hour if it must. A watch that has rested for so long looks at all. */
+/* `seq` wraps around, once an hour at most. A watch that has rested for so long looks at all
+ * names. */
 #define LOOKED_AGE_NS (5 * 60 * NS_PER_SEC)
 
 /* True if names may have come that the watch does not know. After 2^31 changes the order of `came`
@@ -421,7 +422,7 @@ void watch_rest(struct tl_watch *w)
 
 struct watching {
 	struct tl_watch *watch;
-	tl_watch_event *event; /* NULL: events are not taken yet */
+	tl_watch_event *event; /* NULL: no event is taken yet, only looked for */
 	struct sleeper sleeper;
 	struct sleep_words words;
 };
@@ -664,7 +665,8 @@ struct tl_watch *watch_silent(struct tl_client *client, const char *prefix, size
 	return w;
 }
 
-/* In a forked child the connection is the parent's. No thread may have been using the watch. */
+/* Frees the watch. In a forked child the connection is the parent's, so the daemon is not told, and
+ * no thread may have been using the watch at the fork. */
 void watch_drop(struct tl_watch *w)
 {
 	if (w->process == getpid())
@@ -715,7 +717,7 @@ static void watch_set_aside(struct tl_watch *w)
 	} while (!atomic_compare_exchange_weak(&set_aside, &next, w));
 }
 
-/* In a forked child there is no thread either. */
+/* In a forked child there is no thread to end, and the watch is only set aside. */
 void watch_close(struct tl_watch *w)
 {
 	struct tl_client *client = w->client;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Watches, and the silent ones of prefixes that are listed repeatedly. */
+/* Watches: events of one name, or of all names with a prefix; and the silent watches of prefixes
+ * that are listed repeatedly. */
 #pragma once
 
 #include <stdint.h>
@@ -8,8 +9,6 @@
 #include "client/connection/client.h"
 #include "client/read/lookup.h"
 #include "client/read/names.h"
-
-/* Watches: events of one name, or of all names with a prefix. */
 
 /* The work of tl_watch_open() and its companions, with arguments that are checked. */
 int watch_open(struct tl_client *client, const char *name, uint32_t flags, struct tl_watch **out);

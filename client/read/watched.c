@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The names of a watch; see watched.h. */
+/* The names of a watch, found by index and by text, and those with an event to report. */
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,7 @@ struct watched *watched_at(const struct watched_names *w, uint32_t index)
 	return node ? *node : NULL;
 }
 
-/* The name's entry is free, or another name has it. */
+/* Takes the name out of `by_index`: its entry is free, or another name has it. */
 static void watched_unindex(struct watched_names *w, struct watched *e)
 {
 	if (e->index != CATALOG_NONE)
@@ -167,7 +167,7 @@ static void tell(struct watched *e, tl_watch_event *event, enum tl_watch_what wh
 	memcpy(event->name, e->text, strlen(e->text) + 1);
 }
 
-/* False: it was due for what is not so any more. */
+/* Takes an event of the name, which was due. False: what it was due for is not so any more. */
 static bool take(struct watched_names *w, struct watched *e, tl_watch_event *event)
 {
 	list_del(&e->due);
