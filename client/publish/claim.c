@@ -29,7 +29,7 @@ static void send_unclaim(struct session *s, uint32_t claim, const char *name)
 	session_post(s, bytes);
 }
 
-/* Marks the request as repeated, for another daemon. */
+/* Marks the request as repeated, for another daemon. Returns false: it has to be sent again. */
 static bool not_done(struct session *s, void *message, struct conn_message *answer, void *context)
 {
 	struct wire_claim *m = message;
@@ -87,7 +87,7 @@ static int claim_on(struct session *s, const char *name, bool wait, int64_t dead
 	return r ? r : claim_outcome(&answer, name);
 }
 
-/* A claim ends with its connection. */
+/* One attempt. A claim ends with its connection, so it may be made again on the next one. */
 static int claim_attempt(struct call *c, const struct use *use, void *context)
 {
 	const char *const *name = context;

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a draft in either kind of memory, and the description lent to its writer. */
+/*
+ * Drafts of every kind of memory, and the descriptions lent to their writers. A draft belongs to
+ * the session that made it and holds a count there. It is in the session's list from its grant
+ * until its COMMIT is sent or it is freed. So tl_close() can abort it, tl_publish() can find it by
+ * its bytes, and fork() knows which counts in the ledger are drafts'.
+ */
 #include <errno.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,13 +19,6 @@
 #include "proto/catalog_layout.h"
 #include "tensor/extent.h"
 #include "util/clock.h"
-
-/*
- * Drafts of every kind of memory. A draft belongs to the session that made it and holds a count
- * there. It is in the session's list from its grant until its COMMIT is sent or it is freed. So
- * tl_close() can abort it, tl_publish() can find it by its bytes, and fork() knows which counts in
- * the ledger are drafts'.
- */
 
 /* ---- States ---- */
 
@@ -64,7 +62,8 @@ static void hold_locked(struct tl_draft *draft)
 	draft->hold.held = draft->hold.ref != 0;
 }
 
-/* Our ledger counts the draft as long as we use it. By that count another daemon keeps it. */
+/* Our ledger counts the draft as long as we use it. Because of that count another daemon keeps
+ * it. */
 void draft_link(struct tl_draft *draft)
 {
 	struct session *s = draft->session;
@@ -245,7 +244,8 @@ int draft_check(struct tl_draft *draft)
 	return r ? r : draft_stale(draft->name);
 }
 
-/* The daemon may still have it as a draft. It ignores an ABORT of what it has committed. */
+/* True if the daemon may still have it as a draft. The daemon ignores an ABORT of what it has
+ * committed. */
 static bool may_be_draft(const struct tl_draft *draft)
 {
 	return draft_is_writable(draft) || (draft->doubted && draft->state != DRAFT_PARENTS);
@@ -341,8 +341,8 @@ int draft_export(struct tl_draft *draft, DLManagedTensorVersioned **out)
 	if (r)
 		return r;
 	pthread_mutex_lock(&s->produce_mutex);
-	/* After a commit the bytes can still be seen through the exported tensor. Memory of our own
-	 * has no slot before it is published, and is kept otherwise. */
+	/* After a commit the bytes can still be seen through the exported tensor. A draft in memory
+	 * of our own, on a GPU, has no slot before it is published, and is kept in another way. */
 	hold_locked(draft);
 	if (draft->hold.ref)
 		draft->hold.views = draft->map;

@@ -14,8 +14,6 @@
 #include "client/memory/memory_ops.h"
 #include "client/publish/draft_request.h"
 
-/* Drafts: how they are made, written and committed. */
-
 /*
  *	 grant       export           commit
  *  NEW ------> OPEN -------> EXPORTED -------> PUBLISHED
@@ -50,7 +48,8 @@ enum draft_event {
 
 enum { DRAFT_OWN = 32 };
 
-/* It holds a count on its session. The state changes under the session's produce mutex. */
+/* A draft, which holds a count on its session. The state changes under the session's produce
+ * mutex. */
 struct tl_draft {
 	DLManagedTensorVersioned managed; /* first: an exported draft's deleter gets its address */
 	DLTensor tensor;		  /* managed has the copy that is lent */
@@ -70,13 +69,13 @@ struct tl_draft {
 	uint64_t capacity;		/* requested bytes of data */
 	union {
 		struct write_map *map; /* shared memory: where it is written */
-		alignas(uint64_t) unsigned char own[DRAFT_OWN]; /* another kind's */
+		alignas(uint64_t) unsigned char own[DRAFT_OWN]; /* the data of another kind */
 	};
 	unsigned char *metadata;
 	uint16_t metadata_size;
 	struct tensor_lifetime lifetime;
 	bool own_pages; /* as in tl_spec */
-	bool unlinked;	/* it is unlinked for good, which can be read without a lock */
+	bool unlinked;	/* it is out of the list for good, which can be read without a lock */
 	bool doubted;	/* its COMMIT was sent, and may be refused and leave it a draft */
 	uint8_t tensor_flags;
 	uint8_t name_len;
@@ -84,7 +83,8 @@ struct tl_draft {
 	int64_t dims[]; /* shape, then strides; then both again, as lent */
 };
 
-/* What a draft is committed as: its own description, or what tl_publish() says instead. */
+/* What a draft is committed as: its own description, or what tl_publish() gives in place of
+ * that. */
 struct commit_as {
 	const DLTensor *tensor; /* dtype, ndim and shape */
 	uint64_t flags;		/* DLPack's */
@@ -144,8 +144,8 @@ struct tl_draft *draft_of(const DLManagedTensorVersioned *managed);
  * begin at @data, or NULL. */
 struct tl_draft *draft_at(struct session *s, const void *data);
 
-/* For tl_close(): aborts drafts that are not exported. For a forked child, where all drafts are the
- * parent's. */
+/* drafts_close(), for tl_close(), aborts drafts that are not exported. drafts_fork() is for a
+ * forked child, where all drafts are the parent's. */
 void drafts_close(struct session *s);
 void drafts_fork(struct session *s);
 
@@ -157,11 +157,11 @@ void drafts_fork(struct session *s);
  * of @lent.
  */
 void lent_make(DLTensor *lent, const DLTensor *t);
-/* Returns 0, or -EINVAL and in the text the member of @lent that differs from @t, from which it was
- * made under @name. */
+/* Checks that @lent is still a copy of @t, whose name is @name. Returns 0, or -EINVAL with a text
+ * that tells which member differs. */
 int lent_check(const DLTensor *lent, const DLTensor *t, const char *name);
 
-/* Prefetched drafts. The functions take the session's produce mutex, but for the last. */
+/* Prefetched drafts. The functions take the session's produce mutex, except for the last. */
 
 /* Takes a prefetched draft of that size into use, enters it into the list as @draft, and copies its
  * DRAFT message. False: there is none. */
@@ -176,7 +176,7 @@ bool prefetch_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t d
 uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra);
 void prefetch_cancel(struct session *s, uint32_t serial);
 
-/* Frees the requests. The caller has both the produce mutex and the receive mutex. */
+/* Frees the prefetches. The caller has both the produce mutex and the receive mutex. */
 void prefetch_deinit(struct session *s);
 
 /* Shared memory: the daemon grants it, one draft at a time. */
@@ -187,5 +187,6 @@ extern const struct memory_kind shared_kind;
 int shared_draft_new(struct call *c, const struct use *use, const struct draft_request *request,
 		     struct tl_draft **out);
 
-/* After MAPPING_E_LET_GO: from now on the daemon grants drafts there only with a descriptor. */
+/* To be called after MAPPING_E_LET_GO: tells the daemon, which from now on grants drafts in that
+ * segment only with a descriptor. */
 void draft_tell_let_go(struct session *s, const struct wire_draft *granted);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups: many tensors published in one step.
- * A group is one draft whose memory holds all of its tensors on the CPU, each at a multiple of
- * TL_ALIGNMENT. Tensors on devices lie in memory of their kind. Before the commit the daemon hears
- * nothing about single tensors. The commit sends MEMBERS for some of them at a time, several such
- * messages in flight, and GROUP when all are made. So a group without a GROUP message is not
- * published.
+ * Groups: many tensors published in one step. A group is one draft whose memory holds all of its
+ * tensors on the CPU, each at a multiple of TL_ALIGNMENT. Tensors on devices lie in memory of their
+ * kind. Before the commit the daemon hears nothing about single tensors. The commit sends MEMBERS
+ * for some of them at a time, several such messages in flight, and GROUP when all are made. So a
+ * group without a GROUP message is not published.
  */
 #include <errno.h>
 #include <stdalign.h>
@@ -39,7 +38,7 @@ struct tl_group {
 
 /* ---- Making ---- */
 
-/* Lets the kinds of memory other than the draft's release theirs. */
+/* Tells the kind of memory of members that do not lie in the draft how they ended. */
 static void members_end(struct tl_group *group, enum members_end end)
 {
 	const struct memory_kind *kind = memory_kinds[KIND_DEVICE];
@@ -48,8 +47,8 @@ static void members_end(struct tl_group *group, enum members_end end)
 		kind->members_end(&group->all, end);
 }
 
-/* Gives up a group that was not published. The daemon hears of it before the members end: it keeps
- * memory of ours as long as a member is in it. */
+/* Gives up a group that was not published. The daemon hears of that before the members end, since
+ * it keeps memory of ours as long as a member is in it. */
 static void give_up(tl_group *group)
 {
 	bool parents = group->draft && (group->draft->state == DRAFT_PARENTS ||
@@ -57,7 +56,7 @@ static void give_up(tl_group *group)
 	struct session *s = group->draft ? group->all.session : NULL;
 
 	if (s)
-		use_count_join(&s->users, 1); /* the draft, which has one, will have ended */
+		use_count_join(&s->users, 1); /* the draft, which has a count, will have ended */
 	draft_abort(group->draft);
 	members_end(group, parents ? MEMBERS_PARENTS : MEMBERS_FAILED);
 	if (s)
@@ -216,7 +215,7 @@ static int members_init(tl_group *group, const tl_group_item *items, const DLDev
 			return tl_fail(-EINVAL, "the group has more than 2^63-1 bytes");
 		*total += (nbytes + TL_ALIGNMENT - 1) / TL_ALIGNMENT * TL_ALIGNMENT;
 		if (nbytes)
-			group->members[i].tensor.data = group; /* its address follows */
+			group->members[i].tensor.data = group; /* not NULL; the address follows */
 	}
 	return names_check(group);
 }
@@ -697,7 +696,7 @@ int group_put(tl_client *client, const char *const *names, const DLTensor *const
 
 /* ---- Handing over ---- */
 
-/* Calls the deleters of the tensors of which the group has copies. */
+/* Calls the deleters of the tensors of which the group has copies. Returns their number. */
 static size_t delete_copied(DLManagedTensorVersioned *const *tensors, const bool *kept,
 			    size_t count)
 {

@@ -37,15 +37,15 @@ struct members {
 	struct group_member *list;
 	size_t count;
 	intptr_t stream; /* the stream that writes members on devices */
-	uint64_t thread; /* that named it */
-	bool sealed;	 /* the host waits for that */
+	uint64_t thread; /* that named the stream */
+	bool sealed;	 /* the host waits for that stream */
 	void *own;	 /* for the one kind that keeps something for all of them */
 };
 
 /* Results of publishing members. */
 enum members_end {
 	MEMBERS_PUBLISHED,
-	MEMBERS_FAILED,	 /* no client can get one */
+	MEMBERS_FAILED,	 /* no client can get any of them */
 	MEMBERS_UNKNOWN, /* the daemon was asked, and has not answered yet */
 	MEMBERS_PARENTS, /* they belong to the parent of this forked child */
 };

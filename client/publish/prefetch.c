@@ -52,8 +52,8 @@ static struct prefetch **find(struct session *s, uint64_t nbytes, uint32_t extra
 	return NULL;
 }
 
-/* Returns a slot for one more request. If all are taken it is the oldest one's, which *@evicted
- * returns, to be given back. */
+/* Returns a slot for one more request. If all are taken, it is that of the oldest request, which
+ * *@evicted returns; the caller has to give that back. */
 static struct prefetch **slot(struct session *s, struct prefetch **evicted)
 {
 	struct prefetch **at;

@@ -43,7 +43,8 @@ static const unsigned char *first_byte(const struct publishing *p)
 	return t->data ? (const unsigned char *)t->data + t->byte_offset : NULL;
 }
 
-/* What the draft was given counts as if the options had it, also for a copy. */
+/* The metadata and the lifetime that a draft was given count as if the options had them, also for a
+ * copy. */
 static void take_from_draft(struct publishing *p, const struct tl_draft *draft)
 {
 	if (!p->options.metadata_size) {
@@ -94,7 +95,7 @@ static int publish_draft(struct publishing *p, struct tl_draft *draft, const str
 					 p->name, draft->name, CATALOG_INLINE_META)
 			       : PUBLISH_E_COPY;
 	if (!draft->ring)
-		session_drain(draft->session); /* its end may be all that has come */
+		session_drain(draft->session); /* the end may be all that has come */
 	if (atomic_load(&draft->session->ended))
 		return PUBLISH_E_COPY;
 	as = (struct commit_as){
@@ -110,9 +111,9 @@ static int publish_draft(struct publishing *p, struct tl_draft *draft, const str
 	return r ? r : draft->kind->draft_commit(draft, &as, p->version);
 }
 
-/* Stores the version of the tensor that the name means, or 0. Sets *@linked if that lies where the
- * tensor @ref does, which the caller holds. False: it cannot be found out, as on a session that has
- * ended. */
+/* Stores the version of the tensor that the name means, or 0. Sets *@linked if that tensor lies
+ * where the tensor @ref lies, which the caller holds. False: the meaning cannot be found out, as on
+ * a session that has ended. */
 static bool meaning(struct session *s, const struct publishing *p, uint64_t ref, uint64_t *version,
 		    bool *linked)
 {
@@ -141,10 +142,11 @@ struct linking {
 	const struct publishing *p;
 	uint64_t ref, before; /* @before: the version that the name meant before the request, or
 				 UINT64_MAX if that is not known */
-	bool unknown;	      /* whether a former daemon has done it */
+	bool unknown;	      /* it is not known whether a former daemon has done it */
 };
 
-/* The next daemon is asked only if the name does not mean a newer version of the same bytes. */
+/* True if a former daemon has done it. The next daemon is asked only if the name does not mean a
+ * newer version of the same bytes. */
 static bool is_linked(struct session *s, void *message, struct conn_message *answer, void *context)
 {
 	struct linking *l = context;
@@ -233,10 +235,10 @@ static bool same_tensor(const struct catalog_view *c, const struct catalog_row *
 }
 
 /*
- * Finds the tensor at that address among those that this process holds. It is held because the
- * caller's tensor still refers to it, or because something else in this process happens to hold the
- * same one. In either case its row does not change, which its word shows before and after. The
- * daemon looks at our ledger again.
+ * Finds the tensor at that address among those that this process holds; returns its ref, or 0. It
+ * is held because the caller's tensor still refers to it, or because something else in this process
+ * happens to hold the same one. In either case its row does not change, which its word shows before
+ * and after. The daemon looks at our ledger again.
  */
 static uint64_t held_ref_at(struct session *s, const struct publishing *p)
 {
@@ -255,7 +257,7 @@ static uint64_t held_ref_at(struct session *s, const struct publishing *p)
 			continue;
 		if (row->segment == segment && row->segment_generation == generation &&
 		    row->offset == offset && same_tensor(&s->catalog, row, p)) {
-			atomic_thread_fence(memory_order_acquire); /* ORDER: after those reads */
+			atomic_thread_fence(memory_order_acquire); /* ORDER: after these reads */
 			if (atomic_load(&row->word) >> 2 == word >> 2)
 				return ref_make(word >> 2, slot);
 		}

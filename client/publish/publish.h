@@ -7,8 +7,6 @@
 #include <stdint.h>
 #include <tensorlease/tensorlease.h>
 
-/* Publishes tensors that are handed over. */
-
 /* Checks that a tensor which stays where it lies can be published with its strides. Sets *@nbytes
  * to the number of bytes that it touches. Returns 0 or -ENOTSUP. */
 int strides_check(const char *name, const DLTensor *t, uint64_t flags, uint64_t *nbytes);
@@ -35,7 +33,7 @@ int group_create(tl_client *client, const tl_group_item *items, const DLDevice *
 		 size_t count, int64_t timeout_ns, tl_group **out);
 /* Copies sources[i] into tensor i of the group. Nothing is copied unless all fit. */
 int group_copy(tl_group *group, const DLTensor *const *sources);
-/* Sets the stream that writes tensors on devices. @sealed: the host waits for that. */
+/* Sets the stream that writes tensors on devices. @sealed: the host waits for that stream. */
 void group_stream(tl_group *group, intptr_t stream, bool sealed);
 DLTensor *group_tensor(tl_group *group, size_t index); /* NULL: no such tensor */
 int group_commit(tl_group *group);		       /* consumes it */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
+ * The producer's side of rings (ring.h).
+ *
  * ORDER: K1 then K2 here, E1 then T2 in the daemon (state/ring_end.c): we count a hold on the row,
  * then look at the page's word; it adds a bit to that word, then looks at our ledger. And P2 here,
  * E1 there: both change one word. All are seq_cst (tests/model/ring.pml).
@@ -78,7 +80,7 @@ static struct producer *producer_locked(struct session *s)
 	return s->producer;
 }
 
-/* Takes the mappings' mutex. */
+/* Frees the ring. Takes the mappings' mutex. */
 static void ring_free(struct session *s, struct ring *r)
 {
 	if (!r->parents)
@@ -88,7 +90,8 @@ static void ring_free(struct session *s, struct ring *r)
 	free(r);
 }
 
-/* For a forked child, where its page is not mapped. Only the child's drafts have its slots. */
+/* For a forked child, where the ring's page is not mapped. The slots stay only if drafts still have
+ * some. */
 static void ring_forked(struct ring *r)
 {
 	r->parents = true;
@@ -121,8 +124,8 @@ static void forget_all_locked(struct session *s)
 		forget_locked(s, list_first_entry(&s->producer->rings, struct ring, link));
 }
 
-/* A publish in a ring must not overtake a request that timed out, such as a DELETE of its name,
- * which the daemon may read later. COMMITs come after it. */
+/* Forgets all rings if a request timed out. A publish in a ring must not overtake that request,
+ * such as a DELETE of the ring's name, which the daemon may read later. COMMITs come after it. */
 static void doubt_locked(struct session *s)
 {
 	if (atomic_load(&s->in_doubt) && atomic_exchange(&s->in_doubt, false))
@@ -211,7 +214,7 @@ static bool is_ended(const struct ring *r)
 	return atomic_load(&r->page->word) != r->word;
 }
 
-/* Those of that name, and those that the daemon has ended. */
+/* Forgets the rings of that name, and those that the daemon has ended. */
 static void forget_some_locked(struct session *s, const char *name, size_t name_len)
 {
 	if (!s->producer)
@@ -284,7 +287,7 @@ static void list_anew_locked(const struct session *s, struct ring *r)
 
 /* ---- Taking a slot ---- */
 
-/* K1 and K2. False: the ring has ended. */
+/* K1 and K2. False: the ring has ended, and is forgotten. */
 static bool slot_hold_locked(struct session *s, struct ring *r, const struct ring_slot *slot)
 {
 	uint32_t held = slot->slot;
@@ -336,7 +339,7 @@ static struct ring_slot *slot_free_locked(const struct session *s, struct ring *
 	return NULL;
 }
 
-/* Consumers hold all slots and more are needed: the next ring gets them, at once. */
+/* Consumers hold all slots and more are needed: the next ring, which begins at once, gets them. */
 static void grow(struct session *s, const struct draft_request *request)
 {
 	const struct ring *r;
@@ -382,7 +385,8 @@ static enum taken try_take(struct session *s, struct tl_draft *draft,
 /* How long to wait for the daemon to give slots back, before it is asked for a draft. */
 #define SLOT_TIMEOUT_NS (5 * NS_PER_MS)
 
-/* A publish to a ring sends nothing, so the death of the daemon would not show. */
+/* True if the daemon is there. A publish to a ring sends nothing, so the death of the daemon would
+ * not show by itself. */
 static bool daemon_is_there(struct session *s)
 {
 	int64_t now = now_mono_coarse_ns();
@@ -446,7 +450,7 @@ void ring_leave(struct tl_draft *draft)
 
 /* ---- Publishing ---- */
 
-/* P1. */
+/* P1: writes the page's entry. */
 static void entry_write(struct ring *r, unsigned index, const void *metadata, size_t size)
 {
 	struct ring_entry *entry = &r->page->entries[index];
@@ -487,7 +491,7 @@ int ring_publish(struct tl_draft *draft, const void *metadata, size_t size, uint
 	struct retire retire;
 	bool tell = false, there;
 
-	/* a message that has come may be all that the probe saw */
+	/* the probe may have seen only a message that has come, not the end */
 	there = daemon_is_there(s) || !atomic_load(&s->ended);
 	pthread_mutex_lock(&s->produce_mutex);
 	if (!draft_is_writable(draft)) {
@@ -614,7 +618,7 @@ unsigned ring_depth_for(struct tl_draft *draft, const struct tensor_description 
 	return begins ? ring_depth(s->catalog.header->capacity, draft->capacity, depth) : 0;
 }
 
-/* Takes over the part's use of its mapping. */
+/* Adds a slot for the part, and takes over the part's use of its mapping. */
 static void slot_fill(struct ring *r, const struct ring_part *part)
 {
 	r->slots[r->count++] = (struct ring_slot){ .slot = ref_slot(part->ref),

@@ -11,7 +11,7 @@
 #include "client/publish/draft.h"
 
 /* Gives @draft a slot of the ring of its name, if there is one of its type and shape. True if it
- * did: the draft is linked, and the caller has it as after draft_granted(). */
+ * did: the draft is linked, and is the caller's as after draft_granted(). */
 bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_request *request);
 
 /* Copies and publishes a small tensor, if the name has a ring of its type and shape and a slot is
@@ -28,9 +28,9 @@ void ring_leave(struct tl_draft *draft);
 bool ring_fits(const struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
 	       size_t name_len);
 
-/* To be called before another tensor is published under the name by a message. Later ones must not
- * overtake that message through a ring which the daemon has not ended yet. Lets go of others that
- * have ended, too. */
+/* To be called before another tensor is published under the name by a message: later ones must not
+ * overtake that message through a ring that the daemon has not ended yet. Also lets go of other
+ * rings that have ended. */
 void ring_forget(struct session *s, const char *name, size_t name_len);
 /* Lets go of rings that the daemon has ended: their memory is not free before that. Does nothing if
  * another thread publishes. */
@@ -40,7 +40,7 @@ void rings_let_go(struct session *s);
  * ring. */
 unsigned ring_depth_for(struct tl_draft *draft, const struct tensor_description *d);
 
-/* Commits the draft, and begins a ring. Returns as a commit, or RING_E_NONE. */
+/* Commits the draft, and begins a ring. Returns as draft_commit() does, or RING_E_NONE. */
 int ring_begin(struct tl_draft *draft, const struct tensor_description *d, unsigned depth,
 	       uint64_t *version);
 
@@ -58,8 +58,9 @@ void ring_granted(struct session *s, const struct wire_granted *g, int fd,
 /* Notes that no ring was to be had. */
 void ring_refused(struct session *s);
 
-/* For tl_close(): ends them, and all writable mappings but those of drafts. */
+/* For tl_close(): ends the rings, and all writable mappings but those of drafts. */
 void rings_close(struct session *s);
-/* For the end of the session, and for a forked child, whose rings are its parent's. */
+/* rings_end() is for the end of the session, rings_fork() for a forked child, whose rings are its
+ * parent's. */
 void rings_end(struct session *s);
 void rings_fork(struct session *s);

@@ -113,7 +113,7 @@ static int begin_ask(struct beginning *b, const struct tensor_description *d,
 	int r;
 
 	begin_message(bytes, b, d);
-	do { /* its draft is held until the answer: another daemon finds the draft by that */
+	do { /* the ledger counts its draft until the answer: by that another daemon finds it */
 		r = session_ask(b->s, bytes, deadline, &req, answer);
 		if (r && !sent)
 			return r == SESSION_E_UNSENT ? draft_stale(b->draft->name) : r;

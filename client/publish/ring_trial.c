@@ -21,7 +21,8 @@ uint64_t ring_trial_hash(const char *name, size_t name_len, DLDataType dtype, un
 	return mix(hash, shape, ndim * sizeof(*shape));
 }
 
-/* NULL: all others were published a short time ago, and are not forgotten for this one. */
+/* Finds the name's entry, or makes one in place of the oldest. NULL: all others were published a
+ * short time ago, and are not forgotten for this one. */
 static struct ring_trial *find(struct ring_trials *trials, uint64_t hash, int64_t now)
 {
 	struct ring_trial *oldest = &trials->of[0];

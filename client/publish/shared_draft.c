@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Produces in shared memory: create, write, commit. A put does all three, with a copy in the
+/* Producing in shared memory: create, write, commit. A put does all three, with a copy in the
  * middle. */
 #include <assert.h>
 #include <errno.h>
@@ -37,7 +37,8 @@ static void wait_until(struct wire_create *m, int64_t deadline)
 	m->timeout_ns = deadline == DEADLINE_NEVER ? -1 : deadline_left_ns(deadline);
 }
 
-/* The former daemon may have been waiting for some time. */
+/* Lets the request be sent again, with the time that is left: the former daemon may have been
+ * waiting for some time. */
 static bool wait_goes_on(struct session *s, void *message, struct conn_message *answer,
 			 void *context)
 {
@@ -160,7 +161,7 @@ static int draft_map(struct tl_draft *draft, const struct wire_draft *granted)
 			       (unsigned long long)draft->capacity,
 			       (unsigned long long)granted->offset,
 			       (unsigned long long)granted->segment_size);
-	if (granted->flags & WIRE_DRAFT_FD && session_lost(draft->session)) /* it went, too */
+	if (granted->flags & WIRE_DRAFT_FD && session_lost(draft->session)) /* it has gone, too */
 		mappings_lose_descriptors(&draft->session->mappings);
 	r = mapping_write(&draft->session->mappings, granted, &draft->map);
 	if (!r)
@@ -233,7 +234,8 @@ int shared_draft_new(struct call *c, const struct use *use, const struct draft_r
 
 /* ---- Committing ---- */
 
-/* The tensor of an exported draft stays the caller's if it cannot be published. */
+/* True if the draft stays a draft when its COMMIT is refused: the tensor of an exported draft stays
+ * the caller's then. */
 static bool keeps(const struct tl_draft *draft)
 {
 	return !draft->ring && draft_is_exported(draft);
@@ -465,7 +467,7 @@ static void shared_late_draft(struct session *s, const struct conn_message *m)
 	session_abort_locked(s, ((const struct wire_draft *)(const void *)m->bytes)->ref);
 }
 
-/* The same for a watch. */
+/* Gives back a watch that no call waits for. */
 static void shared_late_watch(struct session *s, const struct conn_message *m)
 {
 	const struct wire_watch_ref *watched = (const void *)m->bytes;
