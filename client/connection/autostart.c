@@ -227,7 +227,7 @@ struct start {
 	pid_t pid;
 	unsigned waiting; /* threads that wait for its end */
 	bool ended;
-	int status; /* its exit status */
+	int status; /* as of waitpid() */
 	int stderr_fd;
 	struct fd_identity stderr_identity; /* of stderr_fd, which the program may close */
 	char address[ADDRESS_PATH_MAX];

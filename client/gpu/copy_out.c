@@ -408,7 +408,7 @@ int copied_new(tl_client *client, const char *name, DLManagedTensorVersioned *he
 	return 0;
 }
 
-/* ---- What is held ---- */
+/* ---- Copies that were handed out ---- */
 
 const tl_info *copied_info(const DLManagedTensorVersioned *tensor)
 {

@@ -101,7 +101,7 @@ bool cuda_is_ending(void)
 	return atomic_load(&gate.closed);
 }
 
-/* ---- Finding them ---- */
+/* ---- Finding the devices ---- */
 
 struct cuda_allocation_prop cuda_buffer_prop(const struct cuda_driver *d,
 					     const struct cuda_device *device)

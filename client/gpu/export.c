@@ -16,7 +16,7 @@
 
 #define AGAIN_NS (100 * NS_PER_MS) /* after a refused UNEXPORT */
 
-/* ---- Making one ---- */
+/* ---- Messages of an export ---- */
 
 static int send_parts(struct cuda_export *e, struct cuda_parts *parts, int64_t deadline)
 {
@@ -199,7 +199,7 @@ static void pool_note(struct cuda_export *e, int *fd)
 	e->pool = shared;
 }
 
-/* ---- Making them ---- */
+/* ---- Making exports ---- */
 
 static int send_export(struct cuda_export *e, struct cuda_parts *parts)
 {
@@ -310,7 +310,7 @@ void cuda_export_free(struct cuda_export *e)
 	export_dealloc(e);
 }
 
-/* ---- Finding them ---- */
+/* ---- Finding exports ---- */
 
 bool cuda_same_memory(const struct cuda_memory *a, const struct cuda_memory *b)
 {

@@ -468,8 +468,8 @@ static struct cuda_event *event_find(struct cuda_import *import, const unsigned 
 	return NULL;
 }
 
-/* Keeps @event. Another thread may have opened the same event meanwhile: both stay. Returns an
- * event that has to be closed instead, or NULL. */
+/* Keeps @event. Another thread may have opened the same event meanwhile: both stay. Returns another
+ * event, which has to be closed in its place, or NULL. */
 static struct cuda_event *event_keep(struct cuda_import *import, struct cuda_event *event)
 {
 	struct list *bucket_of = event_bucket(import, event->handle.bytes);

@@ -100,6 +100,6 @@ void cuda_imports_unmap_dead(struct cuda_session *cs);
 void cuda_import_close(struct cuda_import *import);
 
 /* Finds or opens the event with that handle, keeps it with the import and pins it. The caller has a
- * lease on the import. The device's context is current. Returns 0, or another outcome of a get. */
+ * lease on the import. The device's context is current. Returns 0, or a negative errno. */
 int cuda_import_event(struct cuda_import *import, const struct cuda_scope *scope,
 		      const unsigned char handle[64], struct cuda_event **out);

@@ -23,7 +23,7 @@
 #define POLL_LAST_NS (100 * NS_PER_US)
 #define LONG_AGO INT64_C(1) /* as a deadline: do not wait */
 
-/* Within this file. */
+/* An outcome within this file: the event cannot be opened here. */
 enum { LEASE_E_NO_EVENT = 100 };
 
 int cuda_row_event(const struct session *s, const struct catalog_row *row, unsigned char handle[64])

@@ -308,7 +308,7 @@ int cuda_locate(CUdeviceptr at, uint64_t size, struct cuda_device *device, intpt
 	return r;
 }
 
-/* ---- Opening it elsewhere ---- */
+/* ---- Opening memory elsewhere ---- */
 
 /* Returns the errno of a failed export, for which the caller has a text. If the driver refused what
  * it had called possible, a copy can still be published. */

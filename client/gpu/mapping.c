@@ -287,7 +287,7 @@ static int open_vmm(struct cuda_mapping *m, struct session *s, const struct cuda
 	return r;
 }
 
-/* ---- All ---- */
+/* ---- All kinds ---- */
 
 int cuda_opened_late(void)
 {

@@ -392,7 +392,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* Called with cuda_lock. */
+/* Starts the slow thread and this one. Returns 0, or a negative errno. Called with cuda_lock. */
 static int start(void)
 {
 	int r = cuda_slow_thread_start();

@@ -451,7 +451,7 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, void (*first)(void *cont
 	return 0;
 }
 
-/* ---- Looking after them. Called with cuda_lock ---- */
+/* ---- Looking after publications. Called with cuda_lock ---- */
 
 void cuda_publication_ask(struct cuda_publication *p, struct list *list)
 {

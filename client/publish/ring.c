@@ -68,7 +68,7 @@ struct producer {
 	struct ring_trials trials;
 };
 
-/* ---- The books ---- */
+/* ---- Rings and their references ---- */
 
 static struct producer *producer_locked(struct session *s)
 {
@@ -527,7 +527,7 @@ int ring_publish(struct tl_draft *draft, const void *metadata, size_t size, uint
 	return 0;
 }
 
-/* ---- Both in one step ---- */
+/* ---- Taking a slot and publishing in one step ---- */
 
 /* A copy up to this size costs less than a draft. Other producers of this client, and fork(), wait
  * until it is made. */

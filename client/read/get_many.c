@@ -178,7 +178,7 @@ static int many_wait(struct many *m, struct call *c)
 
 	wait.timeout_ns = c->deadline == DEADLINE_NEVER ? -1 : deadline_left_ns(c->deadline);
 	if (!wait.timeout_ns && m->options->timeout_ns)
-		wait.timeout_ns = 1; /* with 0 a missing name is another error */
+		wait.timeout_ns = 1; /* 0 would make a missing name another error */
 	r = lease_get(c->client, m->keys[m->missing].text, &wait, &tensor);
 	if (!r)
 		tensor->deleter(tensor);

@@ -589,7 +589,7 @@ static int fd_make(struct tl_watch *w)
 	return tl_fail(r, "no thread to watch '%s': %s", w->key.text, thread_refusal(r));
 }
 
-/* ---- All ---- */
+/* ---- The functions of watch.h ---- */
 
 static int check_open(const struct tl_watch *w)
 {
