@@ -44,7 +44,8 @@ void cuda_buffers_give_back(struct cuda_session *cs);
 /* Leaves a buffer that could not be exported to the slow thread, which unmaps its memory at @base
  * and frees it. */
 void cuda_buffer_give_up(struct cuda_buffer *buffer, struct cuda_device *device, CUdeviceptr base);
-/* True if the slow thread has done all that the last two functions left to it. */
+/* True if the slow thread has done all that cuda_buffers_give_back() and cuda_buffer_give_up() left
+ * to it. */
 bool cuda_buffers_given_back(const struct cuda_session *cs);
 /* True if a buffer that could not be exported is still mapped. */
 bool cuda_buffers_given_up(const struct cuda_session *cs);

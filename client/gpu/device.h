@@ -29,7 +29,7 @@ struct cuda_device {
 	_Atomic unsigned life; /* counts contexts: what was made in an older one went with it */
 	size_t granularity;    /* of memory that descriptors can share; 0: there is none */
 	struct list events;    /* struct cuda_event: free local ones; cuda_lock */
-	struct list shared;    /* the same for those that other processes may have open */
+	struct list shared;    /* free ones that other processes may have open; cuda_lock */
 };
 
 /* What cuMemCreate() makes on the device for draft buffers: memory that a descriptor opens, and
@@ -37,7 +37,7 @@ struct cuda_device {
 struct cuda_allocation_prop cuda_buffer_prop(const struct cuda_driver *d,
 					     const struct cuda_device *device);
 
-/* The driver, or NULL and tl_fail()'s text: -ENODEV. */
+/* Returns the driver, or NULL after tl_fail() with -ENODEV. */
 const struct cuda_driver *cuda_driver(void);
 
 /* Finds the device with that number or UUID. Returns 0, or -ENODEV with a text. */
@@ -88,7 +88,7 @@ int cuda_stream_fits(const struct cuda_scope *scope, const struct cuda_device *d
 /* Returns the negative errno of @result. The text is @what, formatted, then the driver's text. */
 int cuda_fail(CUresult result, const char *what, ...) __attribute__((format(printf, 2, 3)));
 
-/* The driver's handle for TL_STREAM_* or the address of a stream. */
+/* Returns the driver's handle for TL_STREAM_* or the address of a stream. */
 static inline CUstream cuda_stream(intptr_t stream)
 {
 	return stream == 0 ? CUDA_STREAM_LEGACY : (CUstream)stream;

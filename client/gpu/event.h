@@ -35,7 +35,7 @@ struct cuda_event {
 /* Gets an event of the device that no other process sees. *out is NULL on failure. The device's
  * context is current. */
 CUresult cuda_event_take(struct cuda_device *device, struct cuda_event **out);
-/* A new struct without an event; NULL: no memory. */
+/* Makes a struct without an event of the driver. NULL: no memory. */
 struct cuda_event *cuda_event_alloc(struct cuda_device *device);
 /* True if it has ended with its context, so that the driver must not see it any more. */
 static inline bool cuda_event_is_dead(const struct cuda_event *event)

@@ -88,7 +88,8 @@ static inline bool cuda_import_is_open(const struct cuda_import *import)
 	return import->state >= IMPORT_OPEN;
 }
 
-/* The daemon asks to close the segment. False: it is not imported. cuda_lock. */
+/* Closes the segment, as the daemon asks, when no lease uses it. False: it is not imported. Called
+ * with cuda_lock. */
 bool cuda_import_unmap(struct cuda_session *cs, uint32_t segment, uint32_t generation);
 
 /* cuda_import_unmap() for all segments of which the catalog says that they have ended. Called with
