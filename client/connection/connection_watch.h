@@ -32,26 +32,26 @@ struct connection_watch {
 	_Atomic int64_t since_ns; /* when the end was noticed (monotonic); 0: it was not */
 	pthread_t thread;
 	int socket;  /* that the thread polls */
-	int look_ms; /* how often it also looks at the state */
+	int poll_ms; /* how often it also looks at the state */
 };
 
 /* Watches @socket, unless that is -1. To be called before each sleep; a sleep lasts a second at
  * most. If no thread can be started nothing is watched, and the next call tries again. @inherited:
  * a forked child has the socket, and its program may close it. */
-void connection_watch(struct connection_watch *h, int socket, bool inherited);
+void connection_watch(struct connection_watch *w, int socket, bool inherited);
 /* To be called between shutdown() and close() of the socket, when no other thread uses it. */
-void connection_watch_end(struct connection_watch *h);
+void connection_watch_end(struct connection_watch *w);
 /* For a forked child, where the thread does not exist. */
-static inline void connection_watch_fork_child(struct connection_watch *h)
+static inline void connection_watch_fork_child(struct connection_watch *w)
 {
-	atomic_store(&h->state, CONNECTION_UNWATCHED);
-	atomic_store(&h->ended, 0);
+	atomic_store(&w->state, CONNECTION_UNWATCHED);
+	atomic_store(&w->ended, 0);
 }
 
 /* Notes when the end was noticed, if it is the first time. */
-static inline void connection_watch_note(struct connection_watch *h)
+static inline void connection_watch_note(struct connection_watch *w)
 {
 	int64_t never = 0;
 
-	atomic_compare_exchange_strong(&h->since_ns, &never, now_mono_ns());
+	atomic_compare_exchange_strong(&w->since_ns, &never, now_mono_ns());
 }

@@ -18,12 +18,12 @@
 #include "util/clock.h"
 #include "util/fd.h"
 
-enum { GRACE_LOOKS = 4, CLOSER_LOOKS = 100 };
+enum { GRACE_LOOKS = 4, SLOW_THREAD_LOOKS = 100 };
 /* Even a caller who does not wait for space gets what was freed just now: for this time, and for
  * GRACE_LOOKS looks at least. */
 #define GRACE_NS (20 * NS_PER_MS)
-/* A caller waits so long, and for CLOSER_LOOKS looks, for what the slow thread was asked to give
- * back. */
+/* A caller waits so long, and for SLOW_THREAD_LOOKS looks, for what the slow thread was asked to
+ * give back. */
 #define SLOW_THREAD_NS (200 * NS_PER_MS)
 
 /* ---- Buffers ---- */
@@ -139,7 +139,7 @@ static bool goes_on(unsigned looks, int64_t deadline, int64_t slow_thread_deadli
 {
 	if (looks < GRACE_LOOKS || !deadline_passed(deadline))
 		return true;
-	return !given_back && (looks < CLOSER_LOOKS || !deadline_passed(slow_thread_deadline));
+	return !given_back && (looks < SLOW_THREAD_LOOKS || !deadline_passed(slow_thread_deadline));
 }
 
 /*

@@ -119,7 +119,7 @@ static int look_at(struct tl_watch *w, struct session *s, uint32_t index)
 	if (r && r != LEASE_E_STALE)
 		return r;
 	if (e && (r || strcmp(e->text, entry.info.name))) {
-		watched_producer(&w->names, e);
+		watched_gone(&w->names, e);
 		e = NULL;
 	}
 	if (!r && is_watched(w, entry.info.name)) {

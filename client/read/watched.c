@@ -115,7 +115,7 @@ static void watched_due(struct watched_names *w, struct watched *e)
 		list_add_tail(&w->due, &e->due);
 }
 
-void watched_producer(struct watched_names *w, struct watched *e)
+void watched_gone(struct watched_names *w, struct watched *e)
 {
 	if (!e->told) {
 		watched_free(w, e);

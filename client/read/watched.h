@@ -43,7 +43,7 @@ struct watched *watched_get(struct watched_names *w, uint32_t index, const char 
 void watched_found(struct watched_names *w, const struct session *s, struct watched *e,
 		   const struct name_entry *entry);
 /* Notes that the name means nothing. Frees it if nothing was ever reported of it. */
-void watched_producer(struct watched_names *w, struct watched *e);
+void watched_gone(struct watched_names *w, struct watched *e);
 /* Looks whether the name's producer is still there. */
 void watched_look_producer(struct watched_names *w, const struct session *s, struct watched *e);
 

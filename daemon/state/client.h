@@ -104,7 +104,7 @@ struct client {
 	struct {
 		enum {
 			END_LEAVES, /* ends everything that ends with the connection */
-			END_BUDGET, /* finds out whether any process has the ledger mapped */
+			END_LEDGER, /* finds out whether any process has the ledger mapped */
 			END_SCANS,  /* one has: searches the ledger for a lease */
 			END_GIVES,  /* nobody has: gives back all that is left */
 		} stage;

@@ -152,10 +152,10 @@ enum client_left client_end_step(struct client *c, struct state *st, unsigned bu
 	if (c->end.stage == END_LEAVES) {
 		if (!connection_leave(c, st, &budget))
 			return CLIENT_MORE;
-		c->end.stage = c->ledger_fd >= 0 ? END_BUDGET : END_GIVES;
+		c->end.stage = c->ledger_fd >= 0 ? END_LEDGER : END_GIVES;
 		c->end.slot = 0;
 	}
-	if (c->end.stage == END_BUDGET)
+	if (c->end.stage == END_LEDGER)
 		return CLIENT_LOOK;
 	if (c->end.stage == END_SCANS)
 		return orphan_scan(c, st, budget);
