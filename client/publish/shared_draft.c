@@ -55,7 +55,7 @@ static bool wait_goes_on(struct session *s, void *message, struct conn_message *
  * tensors that no name means any more, but that it holds. Another thread may be releasing them, so
  * a row that cannot be read is left out.
  */
-static int say_held(const struct session *s, int error)
+static void say_held(const struct session *s, int error)
 {
 	const struct catalog_view *c = &s->catalog;
 	const uint32_t high = atomic_load(&c->header->slots_high);
@@ -82,7 +82,7 @@ static int say_held(const struct session *s, int error)
 		tl_failures_show();
 	}
 	if (!count)
-		return error;
+		return;
 	snprintf(before, sizeof(before), "%s", tl_failure_text());
 	cause = tl_failure_cause(&id);
 	tl_fail(error,
@@ -92,7 +92,6 @@ static int say_held(const struct session *s, int error)
 		(unsigned long long)oldest.version, oldest.name,
 		(double)(now_real_ns() - (int64_t)oldest.committed_ns) / 1e9);
 	tl_fail_because(cause, id);
-	return error;
 }
 
 /* Makes one round trip, which lasts as long as there is no space. */
@@ -139,9 +138,12 @@ static int create_request(struct session *s, struct call *c, const struct draft_
 		again = (r == -ENOSPC || r == -EDQUOT) &&
 			mappings_let_go_since(&s->mappings, let_gone) && !deadline_passed(deadline);
 	} while (again);
-	if (!r)
-		memcpy(out, answer.bytes, sizeof(*out));
-	return r == -ENOSPC || r == -EDQUOT ? say_held(s, r) : r;
+	if (r == -ENOSPC || r == -EDQUOT)
+		say_held(s, r);
+	if (r)
+		return r;
+	memcpy(out, answer.bytes, sizeof(*out));
+	return 0;
 }
 
 /* More than the segments that a daemon keeps warm. */

@@ -664,9 +664,7 @@ static bool creates_step(void *context, struct account *account)
 			break;
 		create = list_first_entry(&account->creates, struct create, link);
 		create_unpark(create);
-		if (create_gives_way(create))
-			create_park(create);
-		else if (create_try(create))
+		if (!create_gives_way(create) && create_try(create))
 			create_free(create);
 		else if (!create->working)
 			create_park(create);

@@ -426,7 +426,7 @@ TEST(a_runtime_directory_of_another_user_is_not_used)
 	p = place_begin();
 	run.directory = p.dir;
 	must_be(chown(p.dir, MALLORY, MALLORY), 0);
-	snprintf(run.words, sizeof(run.words), "/tmp/tensorlease-%u/socket", VICTIM);
+	snprintf(run.words, sizeof(run.words), "/tmp/tensorlease-%u/socket", (unsigned)VICTIM);
 	other = child_start_as(VICTIM, NULL, connect_with, &run);
 	child_must_succeed(&other);
 	place_end(&p);
@@ -448,7 +448,7 @@ TEST(a_directory_in_the_way_is_named_with_its_owner)
 	must_be(chown(p.dir, VICTIM, VICTIM), 0);
 	snprintf(run.words, sizeof(run.words),
 		 "%s is in the way: it belongs to user 0, not to this one (%u); have that", dir,
-		 VICTIM);
+		 (unsigned)VICTIM);
 	for (int i = 0; i < 2; i++) { /* to start a daemon, and to connect to one */
 		victim = child_start_as(VICTIM, NULL, connect_with, &run);
 		child_must_succeed(&victim);
