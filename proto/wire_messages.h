@@ -14,7 +14,7 @@
  *
  * A file that includes this one first defines the forms that it needs as macros; the others expand
  * to nothing. wire.h makes the types and structs in this way, and wire_table.c the table that
- * wire_check() and wire_print() walk. A new message or member is a line here and nowhere else.
+ * wire_check() and wire_print() walk. No other list of members is needed.
  *
  * The meanings, which are macros of wire_table.c:
  *
