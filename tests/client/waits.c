@@ -115,6 +115,7 @@ static unsigned count_threads(void)
 
 TEST(the_thread_that_waits_need_ends_when_nobody_waits_and_comes_back)
 {
+	SKIP_UNLESS(!THREAD_SANITIZER, "ThreadSanitizer has a thread of its own in the process");
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
 	unsigned own = count_threads();
@@ -149,6 +150,7 @@ static int ends_with_its_last_thread(const struct test_daemon *d, void *arg)
 
 TEST(a_process_that_has_waited_ends_when_its_own_threads_have)
 {
+	SKIP_UNLESS(!THREAD_SANITIZER, "ThreadSanitizer has a thread of its own in the process");
 	cleanup_td struct test_daemon d = td_start();
 	struct test_child c = child_start(&d, ends_with_its_last_thread, NULL);
 
