@@ -12,7 +12,9 @@
 #include <stdint.h>
 
 #include "proto/ref.h"
+#include "proto/ring_layout.h"
 #include "proto/row_layout.h"
+#include "proto/stream_layout.h"
 #include "proto/watch_layout.h"
 
 #define CATALOG_MAGIC 0x31676f6c61746163ULL /* "catalog1" */
@@ -116,7 +118,7 @@ struct catalog_wake {
 /*
  * The catalog starts with its header. At the offsets that it has come the arrays: the wake words,
  * the watches, uint64_t clients[], uint32_t buckets[], uint64_t named[], names, rows, segments,
- * chunks and members. An array is only allocated as far as it has been used.
+ * chunks, members and streams. An array is only allocated as far as it has been used.
  */
 struct catalog_header {
 	uint64_t magic;
@@ -139,9 +141,10 @@ struct catalog_header {
 	uint64_t off_segments;
 	uint64_t off_chunks;
 	uint64_t off_members;
-	uint64_t started_ns; /* CLOCK_REALTIME */
-	uint64_t capacity;   /* bytes */
-	uint64_t name_seed;  /* name_hash() */
+	uint64_t off_streams; /* by the index of a ring */
+	uint64_t started_ns;  /* CLOCK_REALTIME */
+	uint64_t capacity;    /* bytes */
+	uint64_t name_seed;   /* name_hash() */
 
 	/* A search that found nothing is believed only if this word did not change meanwhile. */
 	alignas(64) _Atomic uint64_t names_unlinked;
@@ -167,6 +170,7 @@ struct catalog_header {
 	_Atomic uint32_t clients;
 	_Atomic uint32_t rings;
 	_Atomic uint32_t ring_slots;
+	_Atomic uint32_t streams;
 	_Atomic uint32_t retyped;      /* names that another program gave another type */
 	_Atomic uint64_t retyped_name; /* the last one: its index, and << 32 its hash */
 
@@ -196,5 +200,5 @@ static inline uint32_t catalog_wake_index(uint32_t hash)
 }
 
 #define CATALOG_LAYOUT                                                                             \
-	((uint64_t)3 << 48 | (uint64_t)sizeof(struct catalog_header) << 32 |                       \
+	((uint64_t)4 << 48 | (uint64_t)sizeof(struct catalog_header) << 32 |                       \
 	 (uint64_t)sizeof(struct catalog_row) << 16 | sizeof(struct catalog_name))

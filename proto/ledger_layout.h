@@ -25,7 +25,8 @@
 /*
  * A head, a byte for each page of counters, and from page boundaries on three arrays. Two have a
  * word for each slot: the counters, and the times when evictable tensors were last used. The third
- * has a word for each segment: the generation of it that the client has mapped.
+ * has a word for each segment: the generation of it that the client has mapped. The last page has
+ * the positions of its subscriptions to streams.
  */
 struct ledger {
 	uint64_t magic;
@@ -48,9 +49,10 @@ enum { LEDGER_HELD = 1, LEDGER_USED = 2, LEDGER_MAPPED = 4 };
 
 static_assert(sizeof(struct ledger) == 64, "layout");
 
-#define LEDGER_LAYOUT ((uint64_t)3 << 48 | sizeof(struct ledger))
+#define LEDGER_LAYOUT ((uint64_t)4 << 48 | sizeof(struct ledger))
 #define LEDGER_HELD_MAX 0x7fffffffU /* of one counter; the library refuses the lease beyond it */
 
+enum { LEDGER_LINES = 64 }; /* positions of subscriptions */
 enum { LEDGER_PAGE = 4096, LEDGER_PAGE_SLOTS = LEDGER_PAGE / sizeof(uint32_t) };
 
 static inline size_t ledger_head_size(uint32_t slots)
@@ -68,7 +70,7 @@ static inline size_t ledger_array_size(uint32_t slots)
 
 static inline size_t ledger_size(uint32_t slots)
 {
-	return ledger_head_size(slots) + 3 * ledger_array_size(slots);
+	return ledger_head_size(slots) + 3 * ledger_array_size(slots) + LEDGER_PAGE;
 }
 
 /* The counters: the number of the client's leases on each slot. */
@@ -99,6 +101,19 @@ static inline _Atomic uint32_t *ledger_used(const struct ledger *l, uint32_t slo
 static inline _Atomic uint32_t *ledger_mapped(const struct ledger *l, uint32_t slots)
 {
 	return ledger_used(l, slots) + ledger_array_size(slots) / sizeof(uint32_t);
+}
+
+/* A subscriber's next number, alone in its cache line: producers read it. */
+struct ledger_line {
+	alignas(64) _Atomic uint64_t position;
+};
+static_assert(LEDGER_LINES * sizeof(struct ledger_line) == LEDGER_PAGE, "layout");
+
+static inline struct ledger_line *ledger_line(const struct ledger *l, uint32_t slots, unsigned line)
+{
+	return (struct ledger_line *)(void *)((char *)(uintptr_t)l + ledger_size(slots) -
+					      LEDGER_PAGE) +
+	       line;
 }
 
 /*

@@ -13,6 +13,8 @@ enum { REF_SLOT_BITS = 24 };
 #define ROW_GENERATION_MAX (((uint64_t)1 << (63 - REF_SLOT_BITS)) - 1)
 /* A ring's ref has this bit, its own generation, and its index in place of a slot. */
 #define REF_RING ((uint64_t)1 << 63)
+/* A stream's ref has this bit as well. */
+#define REF_STREAM ((uint64_t)1 << 62)
 
 static inline uint64_t ref_make(uint64_t generation, uint32_t slot)
 {

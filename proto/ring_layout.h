@@ -19,8 +19,9 @@ enum {
 	RING_PAGE_SIZE = 4096,
 	RING_SLOTS_MIN = 3,
 	RING_SLOTS_MAX = 64,
-	RING_REFS_MAX = 64,   /* in one RETIRE */
-	CATALOG_RINGS = 1024, /* of one namespace */
+	RING_REFS_MAX = 64, /* in one RETIRE */
+	RING_INDEX_BITS = 10,
+	CATALOG_RINGS = 1 << RING_INDEX_BITS, /* of one namespace; streams count as well */
 	RINGS_CLIENT_MAX = 64,
 };
 
@@ -73,15 +74,15 @@ static inline const _Atomic uint32_t *ring_futex(const struct ring_page *page)
 /* A row's ring, and its index there, as the row stores them. */
 static inline uint64_t ring_slot_make(uint64_t ring, unsigned index)
 {
-	return (ring & ~REF_RING) | (uint64_t)index << 16;
+	return (ring & ~REF_RING) | (uint64_t)index << RING_INDEX_BITS;
 }
 
 static inline uint64_t ring_slot_ring(uint64_t slot)
 {
-	return (slot & ~(uint64_t)0xff0000) | REF_RING;
+	return (slot & ~(uint64_t)0xfffc00) | REF_RING;
 }
 
 static inline unsigned ring_slot_index(uint64_t slot)
 {
-	return (unsigned)(slot >> 16) & 0xff;
+	return (unsigned)(slot >> RING_INDEX_BITS) & 0x3fff;
 }

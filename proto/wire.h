@@ -65,6 +65,9 @@ enum {
 	WIRE_LIFETIME_OWNER_BOUND = 1, /* ends with the connection that published it */
 	WIRE_LIFETIME_EVICTABLE = 2,   /* may be given up, while nobody holds it, to free space */
 
+	WIRE_OPEN_MAKE = 1,
+	WIRE_OPEN_KEPT = 2,
+
 	WIRE_PLACE_EVENT = 1, /* the tensor is unfinished: an event's handle follows the metadata */
 	WIRE_PLACE_UNREPORTED = 1, /* no FINISHED will come for it */
 };
@@ -107,7 +110,8 @@ enum wire_type {
 	ERROR(STALE, 9)		/* the draft or tensor is not there any more */                    \
 	ERROR(CLIENTS, 10)	/* too many clients; the connection ends */                        \
 	ERROR(NO_RESOURCES, 11) /* the daemon lacks memory or descriptors */                       \
-	ERROR(KICKED, 12)	/* somebody who may do so has ended the connection */
+	ERROR(KICKED, 12)	/* somebody who may do so has ended the connection */              \
+	ERROR(KIND, 13)		/* a tensor where a stream is wanted, or the reverse */
 
 enum wire_error {
 #define ERROR(id, number) WIRE_E_##id = (number),

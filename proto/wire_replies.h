@@ -194,4 +194,30 @@ MESSAGE(PAGE_OF, 85, wire_page_of, SERIAL, WITH_FD)
 
 /* WATCHED answers WATCH. */
 MESSAGE(WATCHED, 86, wire_watch_ref, SERIAL)
+
+/* STREAM answers OPEN. The descriptor is of the page, for writing. */
+STRUCT(wire_stream)
+	HEADER
+	FIELD(uint64_t, stream, HEX)
+	FIELD(uint64_t, number, ANY) /* a subscriber's first; else the end of the order */
+	FIELD(uint32_t, member, NUMBER(0, STREAM_MEMBERS)) /* STREAM_MEMBERS: none */
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_stream, 40)
+MESSAGE(STREAM, 87, wire_stream, SERIAL, WITH_FD)
+
+/* ENTRIES answers ROWS: the entry of each row follows, in their order. */
+STRUCT(wire_entries)
+	HEADER
+	FIELD(uint64_t, stream, HEX)
+	FIELD(uint32_t, count, NUMBER(1, STREAM_ROWS_MAX), .unit = 8)
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_entries, 32)
+MESSAGE(ENTRIES, 88, wire_entries, SERIAL)
+
+/* POSITIONS_OF answers POSITIONS. */
+STRUCT(wire_positions_of)
+	HEADER
+	FIELD(uint64_t, size, ANY) /* of the ledger */
+END(wire_positions_of, 24)
+MESSAGE(POSITIONS_OF, 89, wire_positions_of, SERIAL, WITH_FD)
 /* clang-format on */

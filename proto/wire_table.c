@@ -7,6 +7,7 @@
 #include "proto/catalog_layout.h"
 #include "proto/ledger_layout.h"
 #include "proto/ring_layout.h"
+#include "proto/stream_layout.h"
 #include "proto/wire_table.h"
 
 /* ---- descriptors ---- */
@@ -110,6 +111,17 @@ static const char *check_export(const union wire_any *m)
 		return "part_size does not go with size";
 	if (vmm && memcmp(e->handle, zero, sizeof(zero)) != 0)
 		return "it has a handle, which SEGMENT_CUDA_VMM has not";
+	return NULL;
+}
+
+static const char *check_open(const union wire_any *m)
+{
+	const struct wire_open *o = &m->wire_open;
+
+	if (o->flags & WIRE_OPEN_MAKE && (!o->mode || !o->depth || o->keep > o->depth))
+		return "mode, depth and keep make no stream";
+	if (o->role & STREAM_PRODUCER ? o->role != STREAM_PRODUCER : o->role == STREAM_LOSSY)
+		return "role is not that of one member";
 	return NULL;
 }
 

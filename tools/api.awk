@@ -98,7 +98,7 @@ function in_braces(line,	rest, separator) {
 }
 
 BEGIN {
-	n = split("tensorlease base client publish group get names cuda admin watch", public, " ")
+	n = split("tensorlease base client publish group get names cuda admin watch stream", public, " ")
 	for (i = 1; i <= n; i++)
 		ARGV[ARGC++] = "include/tensorlease/" public[i] ".h"
 }

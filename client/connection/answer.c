@@ -57,6 +57,8 @@ int answer_errno(uint32_t code)
 		return -EUSERS;
 	case WIRE_E_NO_RESOURCES:
 		return -ENOMEM;
+	case WIRE_E_KIND:
+		return -EMEDIUMTYPE;
 	case WIRE_E_KICKED:
 		return -ECONNABORTED;
 	default:

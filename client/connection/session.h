@@ -144,6 +144,7 @@ struct session {
 	struct prefetch *prefetched[SESSION_PREFETCHED];
 	struct size_use sizes[SESSION_SIZES];
 	unsigned next_prefetch, next_size;
+	_Atomic uint64_t lines;	   /* of the ledger: those with a subscription's position */
 	struct producer *producer; /* ring.c: the rings that it publishes to, or NULL */
 
 	void *of_kind[MEMORY_KINDS]; /* each kind of memory's own data */

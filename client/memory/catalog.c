@@ -47,7 +47,8 @@ static bool catalog_good(const struct catalog_header *c, const struct wire_welco
 	       array_fits(c, c->off_rows, c->max_tensors, sizeof(struct catalog_row), 64) &&
 	       array_fits(c, c->off_segments, c->max_tensors, sizeof(struct catalog_segment), 8) &&
 	       array_fits(c, c->off_chunks, c->max_chunks, sizeof(struct catalog_chunk), 4) &&
-	       array_fits(c, c->off_members, c->max_tensors, sizeof(struct catalog_member), 8);
+	       array_fits(c, c->off_members, c->max_tensors, sizeof(struct catalog_member), 8) &&
+	       array_fits(c, c->off_streams, CATALOG_RINGS, sizeof(struct catalog_stream), 64);
 }
 
 static void adopt(struct catalog_view *c, const struct catalog_header *h)
@@ -64,6 +65,7 @@ static void adopt(struct catalog_view *c, const struct catalog_header *h)
 	c->segments = (const void *)(base + h->off_segments);
 	c->chunks = (const void *)(base + h->off_chunks);
 	c->members = (const void *)(base + h->off_members);
+	c->streams = (const void *)(base + h->off_streams);
 	c->slots = h->max_tensors;
 	c->max_names = h->max_names;
 	c->max_chunks = h->max_chunks;

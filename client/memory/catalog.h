@@ -34,6 +34,7 @@ struct catalog_view {
 	const struct catalog_segment *segments;
 	const struct catalog_chunk *chunks;
 	const struct catalog_member *members;
+	const struct catalog_stream *streams;
 	const struct catalog_wake *wakes;
 	const struct catalog_watch *watches;
 	const _Atomic uint64_t *named;

@@ -84,6 +84,8 @@ enum { LOOKUP_TRIES_MAX = 100000 };
 
 int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct backoff *p)
 {
+	if (*ref & REF_STREAM)
+		return LEASE_E_STALE; /* it means no tensor */
 	seen->ring = *ref;
 	seen->page = ring_view(&s->catalog.rings, *ref);
 	if (__builtin_expect(!seen->page, 0))
@@ -151,14 +153,26 @@ static uint64_t found(struct session *s, const struct catalog_row *row,
 	return wake->version;
 }
 
-/* True if the entry has a ring but not the name @key: then it does not matter what the ring's
- * producer does. Names whose hashes have the same low half are easy to make. */
-static inline bool has_ring_of_another(const struct session *s, const struct catalog_name *name,
-				       const struct name_key *key)
+/* The entry has a ring or a stream. If it has not the name @key, it does not matter what the ring's
+ * producer does: names whose hashes have the same low half are easy to make. */
+__attribute__((noinline)) static int ring_refused(const struct session *s,
+						  const struct catalog_name *name,
+						  const struct name_key *key, uint64_t ref)
+{
+	if (!name_is(s, name, key))
+		return LEASE_E_STALE;
+	if (ref & REF_STREAM)
+		return tl_fail(-EMEDIUMTYPE, "'%.*s' is a stream: open it as one", (int)key->len,
+			       key->text);
+	return 0;
+}
+
+static inline int entry_refused(const struct session *s, const struct catalog_name *name,
+				const struct name_key *key)
 {
 	uint64_t ref = atomic_load_explicit(&name->current, memory_order_relaxed);
 
-	return __builtin_expect(ref & REF_RING, 0) && !name_is(s, name, key);
+	return __builtin_expect(ref & REF_RING, 0) ? ring_refused(s, name, key, ref) : 0;
 }
 
 /* The outcome of a lookup that failed with @r in the ring of the entry. */
@@ -202,10 +216,10 @@ __attribute__((always_inline)) static inline int take_entry(struct session *s,
 	const struct catalog_row *row;
 	struct ring_seen seen;
 	bool stood;
-	int r;
+	int r = entry_refused(s, name, key);
 
-	if (has_ring_of_another(s, name, key))
-		return LEASE_E_STALE;
+	if (r)
+		return r;
 	do {
 		r = lookup_hold(s, index, ref, &seen, at_once);
 		if (r)

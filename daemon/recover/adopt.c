@@ -476,6 +476,11 @@ static int row_take_over(struct adoption *a, uint32_t slot)
 	return 0;
 }
 
+static bool is_ring(uint64_t ref)
+{
+	return ref & REF_RING && !(ref & REF_STREAM);
+}
+
 static int rows_take_over(struct adoption *a)
 {
 	struct catalog_header *h = a->cat->header;
@@ -494,8 +499,7 @@ static int rows_take_over(struct adoption *a)
 			r = row_take_over(a, slot);
 	}
 	for (uint32_t i = 0; i < a->cat->names.high; i++)
-		counts[ROW_LIVE] += a->check.linked[i] &&
-				    catalog_name(a->cat, i)->current & REF_RING;
+		counts[ROW_LIVE] += a->check.linked[i] && is_ring(catalog_name(a->cat, i)->current);
 	atomic_store(&h->tensors, counts[ROW_LIVE]);
 	atomic_store(&h->retired, counts[ROW_RETIRED]);
 	atomic_store(&h->drafts, 0); /* draft_adopt() counts them */
@@ -511,6 +515,12 @@ static int names_take_over(struct adoption *a)
 	for (uint32_t i = 0; !r && i < a->cat->names.high; i++) {
 		if (!a->check.linked[i])
 			continue;
+		if (catalog_name(a->cat, i)->current & REF_STREAM) {
+			a->pins[i]++;
+			a->uids[i] = a->cat->facts
+					     ->rings[ref_slot(catalog_name(a->cat, i)->current)]
+					     .uid;
+		}
 		account = account_ref(&a->st->accounts, a->uids[i]);
 		r = account ? name_adopt(&a->st->names, i, account, a->pins[i]) : -ENOMEM;
 		account_unref(account);
@@ -747,6 +757,7 @@ int adopt_finish(struct state *st)
 		bound_end(st, &nobody);
 		lost_end(st);
 		r = adopt_rings_end(st, &nobody);
+		adopt_streams_belong(st);
 		catalog_wake_all(&st->catalog);
 	}
 	while (!list_empty(&nobody.rings)) /* on failure rings are left, which outlive this list */

@@ -30,7 +30,7 @@ static int ring_take_over(struct state *st, uint32_t index, struct ring **out)
 
 int adopt_rings(struct state *st, uint32_t *index)
 {
-	int r = 0;
+	int r = adopt_streams(st, index);
 
 	for (uint32_t slot = 0; !r && slot < st->catalog.rows.high; slot++) {
 		const struct catalog_row *row = catalog_row(&st->catalog, slot);
@@ -41,6 +41,10 @@ int adopt_rings(struct state *st, uint32_t *index)
 		    !row_is_of_ring(&st->catalog, row))
 			continue;
 		*index = ref_slot(ring_slot_ring(row->ring));
+		if (ring_slot_ring(row->ring) & REF_STREAM) {
+			r = adopt_stream_row(st, slot);
+			continue;
+		}
 		if (st->rings)
 			ring = st->rings[*index];
 		if (!ring)
@@ -83,7 +87,7 @@ void adopt_rings_belong(struct state *st, struct client *nobody)
 		const struct ring_fact *fact = &st->ring_facts[i];
 		struct client *c = NULL;
 
-		if (!st->rings[i] || !is_meant(st, st->rings[i]))
+		if (!st->rings[i] || st->rings[i]->stream || !is_meant(st, st->rings[i]))
 			continue;
 		if (fact->owner < st->catalog.clients.high)
 			c = st->served[fact->owner];
@@ -100,7 +104,7 @@ int adopt_rings_end(struct state *st, const struct client *nobody)
 		struct ring *ring = st->rings[i];
 		struct account *account;
 
-		if (!ring)
+		if (!ring || ring->stream)
 			continue;
 		if (!ring->client) {
 			ring_ended(st, ring);

@@ -87,6 +87,10 @@ static bool ring_row_is_good(struct check *check, uint32_t slot)
 	unsigned at = ring_slot_index(row->ring);
 	struct check_ring *seen;
 
+	if (ring & REF_STREAM)
+		return ref_slot(ring) < CATALOG_RINGS && at < STREAM_ENTRIES &&
+		       row->chunk == CATALOG_NONE && ring_fact_is_of(check->cat, ring) &&
+		       ring_sum_is_good(check->cat, slot);
 	if (ref_slot(ring) >= CATALOG_RINGS || at >= RING_SLOTS_MAX || row->chunk != CATALOG_NONE ||
 	    row->ring != ring_slot_make(ring, at) || !ring_fact_is_of(check->cat, ring) ||
 	    !ring_sum_is_good(check->cat, slot))
@@ -101,12 +105,34 @@ static bool ring_row_is_good(struct check *check, uint32_t slot)
 	return true;
 }
 
+/* True if the entry of a stream is as its fact says. Its members are checked when they are used. */
+static bool stream_is_good(const struct check *check, uint64_t ref, uint32_t name)
+{
+	const struct catalog *cat = check->cat;
+	uint64_t index = ref_slot(ref);
+	const struct catalog_stream *s;
+
+	if (index >= CATALOG_RINGS ||
+	    (index + 1) * sizeof(struct catalog_stream) > cat->streams.allocated ||
+	    !ring_fact_is_of(cat, ref))
+		return false;
+	s = catalog_stream(cat, (uint32_t)index);
+	if (cat->facts && (cat->facts->rings[index].owner != s->depth ||
+			   cat->facts->rings[index].owner_generation != s->mode))
+		return false;
+	return s->ref == ref && s->name == name && s->depth && s->depth <= STREAM_DEPTH_MAX &&
+	       s->keep <= s->depth && s->max_tries <= STREAM_TRIES_MAX && s->mode &&
+	       s->mode <= STREAM_QUEUE;
+}
+
 static int ring_current_check(struct check *check, uint32_t index)
 {
 	uint64_t ref = catalog_name(check->cat, index)->current;
 	const struct check_ring *ring = &check->rings[ref_slot(ref) % CATALOG_RINGS];
 
 	check->evidence = ref;
+	if (ref & REF_STREAM && stream_is_good(check, ref, index))
+		return 0;
 	if (!ring->slots || ring->ref != ref || ring->name != index)
 		return wrong(check, "name %u means a ring that is not its own", index);
 	return 0;

@@ -38,6 +38,11 @@ void adopt_device_row(struct state *st, uint32_t slot);
 
 /* True if a ring's producer may publish this row without the daemon. */
 bool adopt_is_slot(const struct state *st, uint32_t slot);
+/* The same for streams; adopt_rings() calls these. */
+int adopt_streams(struct state *st, uint32_t *index);
+int adopt_stream_row(struct state *st, uint32_t slot);
+/* Gives streams their members, when clients are there, and ends those that have none. */
+void adopt_streams_belong(struct state *st);
 /* Makes the rings of all rows that belong to one; no client has them yet. Returns SEGMENT_E_STRANGE
  * if the page of the ring *@index is missing or damaged; else as charge_adopt(). */
 int adopt_rings(struct state *st, uint32_t *index);

@@ -71,6 +71,10 @@ static const struct request {
 	[WIRE_SLEEP] = { handle_sleep, PEER_READY },
 	[WIRE_WATCH] = { handle_watch, PEER_READY },
 	[WIRE_UNWATCH] = { handle_unwatch, PEER_READY, .unanswered = true },
+	[WIRE_OPEN] = { handle_open, PEER_READY, true },
+	[WIRE_LEAVE] = { handle_leave, PEER_READY },
+	[WIRE_ROWS] = { handle_rows, PEER_READY, true },
+	[WIRE_POSITIONS] = { handle_positions, PEER_READY },
 	[WIRE_UNBIND] = { handle_unbind, PEER_READY, .unanswered = true },
 	[WIRE_RESTART] = { handle_restart, PEER_READY },
 };

@@ -12,6 +12,7 @@
 #include "daemon/state/lease.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/ring.h"
+#include "daemon/state/stream.h"
 #include "daemon/state/tensor.h"
 #include "daemon/state/watch.h"
 #include "tensor/name.h"
@@ -135,6 +136,7 @@ void handle_ledger(struct peer *peer, struct conn_message *m)
 		peer_drop(peer);
 		return;
 	}
+	streams_keep_held(peer->state, &peer->client); /* it may be the child of a fork() */
 	greet_end(peer);
 	peer_send(peer, &ready, -1);
 }

@@ -15,6 +15,7 @@
 #include "daemon/state/lease.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/ring.h"
+#include "daemon/state/stream.h"
 #include "daemon/state/tensor.h"
 #include "daemon/state/watch.h"
 #include "daemon/store/memfd.h"
@@ -47,6 +48,7 @@ void handle_create(struct peer *peer, struct conn_message *m)
 					   .own_pages = create->flags & WIRE_CREATE_OWN_PAGES };
 	struct name_key name;
 	const char *why;
+	int r;
 
 	if (create->name_len) {
 		name = name_key((const char *)wire_tail(m->bytes, sizeof(*create)),
@@ -55,8 +57,9 @@ void handle_create(struct peer *peer, struct conn_message *m)
 			send_name_error(peer, create->header.serial, &name, STATE_E_INVALID, why);
 			return;
 		}
-		if (tensor_may_name(peer->state, &peer->client, &name)) {
-			send_name_error(peer, create->header.serial, &name, STATE_E_DENIED, NULL);
+		r = tensor_may_name(peer->state, &peer->client, &name);
+		if (r) {
+			send_name_error(peer, create->header.serial, &name, r, NULL);
 			return;
 		}
 	}
@@ -283,7 +286,12 @@ void handle_ring(struct peer *peer, struct conn_message *m)
 void handle_retire(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_retire *retire = AS(wire_retire, m);
+	struct stream *s = stream_of(peer->state, retire->ring);
 
+	if (s)
+		stream_retire(peer->state, &peer->client, s,
+			      (const uint64_t *)(const void *)wire_tail(m->bytes, sizeof(*retire)),
+			      retire->count);
 	ring_retire(peer->state, &peer->client, retire->ring,
 		    (const uint64_t *)(const void *)wire_tail(m->bytes, sizeof(*retire)),
 		    retire->count);

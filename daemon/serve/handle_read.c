@@ -159,7 +159,7 @@ void handle_page(struct peer *peer, struct conn_message *m)
 				       .ring = ask->ring };
 	int fd = -1, r;
 
-	if (!ring) {
+	if (!ring || ring->stream) {
 		peer_error(peer, ask->header.serial, WIRE_E_NOT_FOUND, "there is no such ring");
 		return;
 	}

@@ -39,6 +39,12 @@ void handle_retire(struct peer *peer, struct conn_message *m);
 void handle_claim(struct peer *peer, struct conn_message *m);
 void handle_unclaim(struct peer *peer, struct conn_message *m);
 
+/* handle_stream.c: streams and their members */
+void handle_open(struct peer *peer, struct conn_message *m);
+void handle_leave(struct peer *peer, struct conn_message *m);
+void handle_rows(struct peer *peer, struct conn_message *m);
+void handle_positions(struct peer *peer, struct conn_message *m);
+
 /* handle_read.c: what readers need, and watches */
 void handle_map(struct peer *peer, struct conn_message *m);
 void handle_released(struct peer *peer, struct conn_message *m);

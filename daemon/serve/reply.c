@@ -63,6 +63,10 @@ void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *
 			   "%.*s: this client has its maximum of %d drafts; commit or abort some",
 			   (int)name->len, name->text, CLIENT_DRAFTS_MAX);
 		break;
+	case STATE_E_KIND:
+		peer_error(peer, serial, WIRE_E_KIND, "'%.*s' %s", (int)name->len, name->text,
+			   why ? why : "is a stream: open it as one");
+		break;
 	case STATE_E_NOTICES:
 		peer_error(
 			peer, serial, WIRE_E_LIMIT,

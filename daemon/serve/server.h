@@ -15,6 +15,7 @@
 /* Ends lifetimes in time. */
 
 struct expiry {
+	int64_t streams_at; /* when the ends in streams that wait are looked at */
 	struct common *common;
 	uv_timer_t timer; /* runs while a lifetime is to end */
 };

@@ -266,6 +266,8 @@ static void catalog_plan(struct catalog *cat, const struct catalog_limits *limit
 	array_plan(&cat->chunks, &at, sizeof(struct catalog_chunk), h->max_chunks);
 	h->off_members = at;
 	array_plan(&cat->members, &at, sizeof(struct catalog_member), h->max_tensors);
+	h->off_streams = at;
+	array_plan(&cat->streams, &at, sizeof(struct catalog_stream), CATALOG_RINGS);
 	h->size = cat->size = at;
 	at = 0;
 	array_plan(&cat->claims, &at, sizeof(struct claim_fact), h->max_clients * WAITS_PER_CLIENT);
@@ -313,6 +315,7 @@ static uint64_t facts_plan(struct catalog *cat, struct catalog_array *arrays[FAC
 	arrays[FACTS_SEGMENTS] = &cat->segments;
 	arrays[FACTS_CHUNKS] = &cat->chunks;
 	arrays[FACTS_MEMBERS] = &cat->members; /* never taken, but its entries get memory */
+	arrays[FACTS_STREAMS] = &cat->streams; /* the same, by the index of their rings */
 	arrays[FACTS_CLAIMS] = &cat->claims;
 	cat->clients.fact_size = sizeof(struct client_fact);
 	cat->rows.fact_size = sizeof(struct row_fact);
@@ -441,8 +444,9 @@ static int arrays_map(struct catalog *cat)
 		r = array_map(cat, &cat->chunks);
 	if (!r)
 		r = array_map(cat, &cat->claims);
-	if (!r) /* its entries are used by slot: none is ever free or taken */
-		cat->members.base = (unsigned char *)cat->header + cat->members.offset;
+	/* entries of these are used by slot, or by index: none is ever free or taken */
+	cat->members.base = (unsigned char *)cat->header + cat->members.offset;
+	cat->streams.base = (unsigned char *)cat->header + cat->streams.offset;
 	return r ? r : queue_init(cat);
 }
 

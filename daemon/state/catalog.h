@@ -57,7 +57,7 @@ struct catalog {
 	struct catalog_queue waking;
 	struct list waker;   /* in *wakers while `waking` is not empty */
 	struct list *wakers; /* outlives us */
-	struct catalog_array clients, names, rows, segments, chunks, members, claims;
+	struct catalog_array clients, names, rows, segments, chunks, members, streams, claims;
 	uint32_t chunks_reserved;
 	struct pool pools[SHARE_CONNECTIONS]; /* shares of its entries, which the files above charge
 						 to accounts */
@@ -163,6 +163,12 @@ static inline struct catalog_member *catalog_member(const struct catalog *cat, u
 	return (struct catalog_member *)(void *)cat->members.base + slot;
 }
 
+/* The entry of a stream with that index. catalog_reach() must have given it memory. */
+static inline struct catalog_stream *catalog_stream(const struct catalog *cat, uint32_t index)
+{
+	return (struct catalog_stream *)(void *)cat->streams.base + index;
+}
+
 /* Takes an entry. Returns CATALOG_E_FULL if all are taken, -ENOSPC if /dev/shm is full. */
 int catalog_take(struct catalog *cat, struct catalog_array *array, uint32_t *index);
 void catalog_give(struct catalog_array *array, uint32_t index);
@@ -240,6 +246,10 @@ enum state_outcome {
 	STATE_E_IMPORTS,    /* this client has too many segments open */
 	STATE_E_NAMESPACES, /* all namespaces are taken */
 	STATE_E_NOTICES,    /* too many messages are queued for this client */
+	STATE_E_KIND,	 /* the name means a tensor where a stream is wanted, or the reverse, or a
+			    stream of the other mode */
+	STATE_E_RINGS,	 /* all indexes of rings and streams are taken */
+	STATE_E_MEMBERS, /* the stream has too many members or entries */
 };
 
 /*

@@ -79,6 +79,8 @@ struct client {
 
 	struct list rings; /* of struct ring, by of_client: those it may publish to */
 	uint32_t ring_count;
+	struct list memberships; /* of struct stream_membership, by of_client */
+	uint32_t membership_count;
 
 	/* group.c: the group that is being published or given up. */
 	struct {

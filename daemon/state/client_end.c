@@ -21,6 +21,7 @@
 #include "daemon/state/lifetime.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/ring.h"
+#include "daemon/state/stream.h"
 #include "daemon/state/tensor.h"
 #include "daemon/state/watch.h"
 
@@ -83,15 +84,16 @@ static bool connection_leave(struct client *c, struct state *st, unsigned *budge
 {
 	claims_leave(st, c); /* at most CLIENT_CLAIMS_MAX */
 	watches_leave(st, c);
-	return rings_leave(st, c, budget) && group_leave(st, c, budget) &&
-	       device_leave(st, c, budget) && expire_bound(st, c, budget) &&
-	       lifetime_remember(st, c, budget);
+	return streams_leave(st, c, budget) && rings_leave(st, c, budget) &&
+	       group_leave(st, c, budget) && device_leave(st, c, budget) &&
+	       expire_bound(st, c, budget) && lifetime_remember(st, c, budget);
 }
 
 /* Ends everything that the process could use while it had the ledger mapped. */
 static bool client_leave(struct client *c, struct state *st, bool reuse, unsigned *budget)
 {
 	ledger_leave(c, st);
+	streams_forget(st, c);
 	return (!reuse || drafts_leave(c, st, budget)) && smalls_leave(c, reuse, budget) &&
 	       segments_leave(&c->large, reuse, budget) && holdings_leave(st, c, budget);
 }
@@ -182,6 +184,7 @@ void client_deinit(struct client *c, struct state *st, bool reuse)
 	claims_leave(st, c);
 	watches_leave(st, c);
 	client_end_leases(c, st);
+	streams_leave(st, c, &budget);
 	rings_leave(st, c, &budget);
 	group_leave(st, c, &budget);
 	device_leave(st, c, &budget);

@@ -37,6 +37,7 @@ void common_init(struct common *sh, const struct common_limits *limits)
 	list_init(&sh->changed);
 	list_init(&sh->graves);
 	list_init(&sh->waking);
+	list_init(&sh->streaming);
 	accounts_init(&sh->accounts, sh->uid, limits->rules, limits->rule_count);
 	pools_init(sh, limits);
 	device_table_init(&sh->devices, &sh->accounts, &sh->pools[SHARE_DESCRIPTORS], &sh->closer,

@@ -22,9 +22,10 @@ struct common {
 	struct list claims_over; /* of struct claim: waits whose names were published */
 	struct list changed;	 /* of struct segments: their numbers are to be published */
 	/* namespaces with work of that kind: */
-	struct list graves;   /* of struct segments, by burying: holdings to be freed */
-	struct list waking;   /* of struct catalog, by waker: sleepers to be woken */
-	struct heap expiring; /* of struct lifetimes, by next: when something is due there */
+	struct list graves;    /* of struct segments, by burying: holdings to be freed */
+	struct list waking;    /* of struct catalog, by waker: sleepers to be woken */
+	struct list streaming; /* of struct state, by streaming: ends in streams that wait */
+	struct heap expiring;  /* of struct lifetimes, by next: when something is due there */
 	/* The highest version when our instance began, and when that was; see version_limit(). */
 	uint64_t versions_known, versions_since;
 	uint64_t next_client_id;

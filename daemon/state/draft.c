@@ -44,6 +44,16 @@ int draft_take_name(struct state *st, uint32_t slot, const struct name_key *key,
 	return r;
 }
 
+int segments_seal(const struct state *st, uint32_t slot, const char **why)
+{
+	struct segment *seg = st->tensors[slot].segment;
+
+	if (!seg || segment_is_sealed(seg))
+		return 0;
+	*why = "its memory is not sealed: the producer must add F_SEAL_FUTURE_WRITE to it";
+	return STATE_E_INVALID;
+}
+
 /* ---- of a former daemon --------------------------------------------------------------------- */
 
 int tensor_adopt(struct state *st, struct account *account, uint32_t slot, uint32_t chunks)

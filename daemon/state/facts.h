@@ -32,6 +32,7 @@ enum {
 	FACTS_SEGMENTS,
 	FACTS_CHUNKS,
 	FACTS_MEMBERS,
+	FACTS_STREAMS,
 	FACTS_CLAIMS,
 	FACTS_ARRAYS
 };
@@ -39,9 +40,10 @@ enum {
 /* The ring that has, or had last, this index. It is stored before a row belongs to the ring. */
 struct ring_fact {
 	uint32_t generation;
-	uint32_t owner, owner_generation; /* of its producer's word in the catalog */
-	uint32_t uid, pid;		  /* the producer's */
-	uint32_t sum; /* of these, ring_fact_sum(); 0: it has no page any more */
+	/* of its producer's word in the catalog; a stream's depth and mode */
+	uint32_t owner, owner_generation;
+	uint32_t uid, pid; /* the producer's */
+	uint32_t sum;	   /* of these, ring_fact_sum(); 0: it has no page any more */
 };
 
 struct facts_header {

@@ -140,7 +140,7 @@ static bool walk(struct state *st, uint32_t slot, unsigned *budget)
 		--*budget;
 		if (t->at->client && client_leases_on(t->at->client, slot)) {
 			list_add_tail(&t->at->client->parked, &t->link);
-			if (!t->ring || !t->ring->client) /* else its producer keeps the row */
+			if (!ring_keeps(st, slot)) /* else its producer keeps the row */
 				tensor_charge_to(st, slot, t->at->client->account);
 			return true;
 		}

@@ -29,6 +29,8 @@ static bool may_replace(const struct state *st, const struct client *c, uint32_t
 
 int name_may_publish(struct state *st, const struct client *c, uint32_t index)
 {
+	if (catalog_name(&st->catalog, index)->current & REF_STREAM)
+		return STATE_E_KIND;
 	if (!name_meaning(st, index) || may_replace(st, c, st->names.info[index].uid))
 		return 0;
 	return STATE_E_DENIED;
@@ -216,16 +218,6 @@ static void published(struct state *st, struct client *c, uint32_t slot, uint64_
 		lease_retire(st, c->account, ref_slot(former));
 }
 
-int segments_seal(const struct state *st, uint32_t slot, const char **why)
-{
-	struct segment *seg = st->tensors[slot].segment;
-
-	if (!seg || segment_is_sealed(seg))
-		return 0;
-	*why = "its memory is not sealed: the producer must add F_SEAL_FUTURE_WRITE to it";
-	return STATE_E_INVALID;
-}
-
 /* docs/protocol/messages.md, Publishing, gives the order of these steps. */
 static void publish_as(struct state *st, struct client *c, uint32_t slot, uint32_t index,
 		       struct ring *ring, uint64_t *version)
@@ -365,7 +357,7 @@ static int ring_revive(struct state *st, struct client *c, uint64_t ref,
 		ring_end(st, c->account, st->tensors[slot].ring);
 	if (row->word != row_word(ref_generation(ref), ROW_RETIRED) || row->version ||
 	    !st->tensors[slot].ring || st->tensors[slot].ring->client ||
-	    st->tensors[slot].ring->uid != c->uid)
+	    st->tensors[slot].ring->stream || st->tensors[slot].ring->uid != c->uid)
 		return STATE_E_STALE;
 	*why = common_check(d, row->nbytes, &nbytes);
 	if (!*why && (nbytes != row->nbytes || d->meta_len > CATALOG_INLINE_META ||
@@ -679,6 +671,10 @@ int link_source(struct state *st, const struct client *c, uint64_t ref, const st
 	if (!ref_is_published(st, ref) || !client_leases_on(c, *from) ||
 	    !may_charge(st, c, st->tensors[*from].segment))
 		return STATE_E_STALE;
+	if (st->tensors[*from].ring && st->tensors[*from].ring->stream) {
+		*why = "it is an item of a stream, whose memory its producer uses again";
+		return STATE_E_INVALID;
+	}
 	return 0;
 }
 

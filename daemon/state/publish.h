@@ -68,9 +68,6 @@ void tensor_finish(struct state *st, uint32_t slot);
 /* ---- for group.c ---- */
 
 int name_may_publish(struct state *st, const struct client *c, uint32_t index);
-/* Checks that the segment is sealed, before the first tensor in it is published. STATE_E_INVALID
- * (why). */
-int segments_seal(const struct state *st, uint32_t slot, const char **why);
 /* Notes in the entry of the group's memory @slot that the names of the members are going to be
  * pointed, or with @points false that the group has failed. */
 void leader_note(struct state *st, uint32_t slot, bool points);

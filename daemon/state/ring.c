@@ -23,7 +23,7 @@ static int tables_make(struct state *st)
 	return st->rings ? 0 : -ENOMEM;
 }
 
-static void row_resum(struct state *st, uint32_t slot, uint64_t generation)
+void ring_row_resum(struct state *st, uint32_t slot, uint64_t generation)
 {
 	if (st->catalog.facts)
 		catalog_row_fact(&st->catalog, slot)->ring_sum = sum_of_ring_row(&st->catalog, slot,
@@ -45,31 +45,34 @@ static uint32_t index_find(const struct state *st, const struct account *account
 	return account->privileged || own < CATALOG_RINGS / 2 ? found : CATALOG_NONE;
 }
 
-/* Keeps the ring's page, and who its producer is, for the next daemon. */
-static int ring_survives(struct state *st, const struct ring *ring)
+int ring_survives_as(struct state *st, const struct ring *ring, const struct ring_fact *with)
 {
 	struct ring_fact *fact = &st->ring_facts[ring->index];
 
-	*fact = (struct ring_fact){ .generation = ring->generation,
-				    .owner = ring->client->index,
-				    .owner_generation = ring->client->generation,
-				    .uid = ring->uid,
-				    .pid = ring->pid };
+	*fact = *with;
+	fact->generation = ring->generation;
+	fact->uid = ring->uid;
+	fact->pid = ring->pid;
 	fact->sum = ring_fact_sum(fact, ring->index);
 	return survive_page(st->common, &st->catalog, ring->index, ring->generation,
 			    ring->object.fd);
+}
+
+void ring_init(struct ring *ring)
+{
+	ring->size = RING_PAGE_SIZE;
+	ring->fd_rw = ring->object.fd = -1;
+	list_init(&ring->of_client);
+	for (unsigned i = 0; i < RING_SLOTS_MAX; i++)
+		ring->slots[i] = CATALOG_NONE;
 }
 
 static struct ring *ring_alloc(void)
 {
 	struct ring *ring = fault("ring") ? NULL : calloc(1, sizeof(*ring));
 
-	if (!ring)
-		return NULL;
-	ring->fd_rw = ring->object.fd = -1;
-	list_init(&ring->of_client);
-	for (unsigned i = 0; i < RING_SLOTS_MAX; i++)
-		ring->slots[i] = CATALOG_NONE;
+	if (ring)
+		ring_init(ring);
 	return ring;
 }
 
@@ -92,46 +95,59 @@ void ring_free(struct state *st, struct ring *ring)
 	ring_page_free(ring);
 }
 
-/* Frees a ring that has no rows yet. */
-static void ring_undo(struct state *st, struct ring *ring)
-{
-	atomic_fetch_sub(&st->catalog.header->rings, 1);
-	ring->client->ring_count--;
-	ring_free(st, ring);
-}
-
-int ring_new(struct state *st, struct client *c, struct ring **out)
+int ring_take_index(struct state *st, const struct client *c, struct ring *ring)
 {
 	uint32_t index = CATALOG_NONE;
-	struct ring *ring;
 	int r = tables_make(st);
 
 	if (!r)
 		index = index_find(st, c->account);
-	if (r || index == CATALOG_NONE || c->ring_count >= RINGS_CLIENT_MAX)
-		return r ? r : STATE_E_FULL;
-	ring = ring_alloc();
-	if (!ring)
-		return -ENOMEM;
-	r = charge_take(&ring->charge, c->account, &st->common->pools[SHARE_DESCRIPTORS], 1);
+	if (r || index == CATALOG_NONE)
+		return r ? r : STATE_E_RINGS;
+	if (ring->stream)
+		r = catalog_reach(&st->catalog, &st->catalog.streams, index);
+	if (!r)
+		r = charge_take(&ring->charge, c->account, &st->common->pools[SHARE_DESCRIPTORS],
+				1);
 	if (!r)
 		r = ring_page_make(ring);
-	if (r) {
-		ring_page_free(ring);
+	if (r)
 		return r;
-	}
 	ring->uid = c->uid;
 	ring->pid = c->pid;
 	ring->index = index;
 	ring->generation = st->ring_facts[index].generation + 1;
-	ring_belongs(st, ring, c);
 	st->rings[index] = ring;
-	r = ring_survives(st, ring);
-	if (r)
-		ring_undo(st, ring);
+	return 0;
+}
+
+void ring_untake(struct state *st, struct ring *ring)
+{
+	if (ring->generation)
+		ring_free(st, ring);
 	else
-		*out = ring;
-	return r;
+		ring_page_free(ring);
+}
+
+int ring_new(struct state *st, struct client *c, struct ring **out)
+{
+	struct ring *ring = c->ring_count < RINGS_CLIENT_MAX ? ring_alloc() : NULL;
+	int r;
+
+	if (!ring)
+		return c->ring_count < RINGS_CLIENT_MAX ? -ENOMEM : STATE_E_FULL;
+	r = ring_take_index(st, c, ring);
+	if (!r)
+		r = ring_survives_as(st, ring,
+				     &(struct ring_fact){ .owner = c->index,
+							  .owner_generation = c->generation });
+	if (r) {
+		ring_untake(st, ring);
+		return r;
+	}
+	ring_belongs(st, ring, c);
+	*out = ring;
+	return 0;
 }
 
 /* ---- of a former daemon --------------------------------------------------------------------- */
@@ -147,32 +163,40 @@ static int charge_of_page(struct state *st, struct ring *ring)
 	return r;
 }
 
-int ring_adopt(struct state *st, uint32_t index, int fd_take, struct ring **out)
+int ring_adopt_as(struct state *st, uint32_t index, int fd_take, struct ring *ring)
 {
 	const struct ring_fact *fact = &st->catalog.facts->rings[index];
-	struct ring *ring = ring_alloc();
 	int r = tables_make(st);
 
-	if (r || !ring) {
-		close(fd_take);
-		free(ring);
-		return -ENOMEM;
-	}
 	ring->object.fd = fd_take;
 	ring->uid = fact->uid;
 	ring->pid = fact->pid;
 	ring->index = index;
 	ring->generation = fact->generation;
-	r = ring_page_map(ring);
+	if (!r)
+		r = ring_page_map(ring);
 	if (!r)
 		r = charge_of_page(st, ring);
-	if (r) {
+	if (r)
 		ring_page_free(ring);
-		return r;
+	else
+		st->rings[index] = ring;
+	return r;
+}
+
+int ring_adopt(struct state *st, uint32_t index, int fd_take, struct ring **out)
+{
+	struct ring *ring = ring_alloc();
+	int r;
+
+	if (!ring) {
+		close(fd_take);
+		return -ENOMEM;
 	}
-	st->rings[index] = ring;
-	*out = ring;
-	return 0;
+	r = ring_adopt_as(st, index, fd_take, ring);
+	if (!r)
+		*out = ring;
+	return r;
 }
 
 void ring_has(struct state *st, struct ring *ring, uint32_t slot)
@@ -213,16 +237,45 @@ void ring_add(struct state *st, struct ring *ring, uint32_t slot)
 	ring->left++;
 	atomic_fetch_add(&st->catalog.header->ring_slots, 1);
 	st->tensors[slot].ring = ring;
-	row_resum(st, slot, row->word >> 2);
+	ring_row_resum(st, slot, row->word >> 2);
+}
+
+static void stream_row_left(struct state *st, struct stream *s, uint32_t slot)
+{
+	unsigned entry = ring_slot_index(catalog_row(&st->catalog, slot)->ring);
+
+	st->tensors[slot].ring = NULL;
+	s->slots[entry] = CATALOG_NONE;
+	s->owner[entry] = STREAM_NO_OWNER;
+	if (--s->ring.left == 0 && s->over)
+		ring_free(st, &s->ring);
 }
 
 void ring_left(struct state *st, uint32_t slot)
 {
 	struct ring *ring = st->tensors[slot].ring;
 
+	if (ring && ring->stream) {
+		stream_row_left(st, ring->stream, slot);
+		return;
+	}
 	st->tensors[slot].ring = NULL;
 	if (ring && --ring->left == 0 && !ring->client)
 		ring_free(st, ring);
+}
+
+static unsigned stream_owner(const struct state *st, const struct stream *s, uint32_t slot)
+{
+	return s->owner[ring_slot_index(catalog_row(&st->catalog, slot)->ring)];
+}
+
+bool ring_keeps(const struct state *st, uint32_t slot)
+{
+	const struct ring *ring = st->tensors[slot].ring;
+
+	if (ring && ring->stream)
+		return stream_owner(st, ring->stream, slot) != STREAM_NO_OWNER;
+	return ring && ring->client;
 }
 
 /* The version goes first: a reader that finds the row LIVE in its new generation finds no
@@ -230,12 +283,11 @@ void ring_left(struct state *st, uint32_t slot)
 bool ring_takes_back(struct state *st, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
-	const struct ring *ring = st->tensors[slot].ring;
 	uint64_t generation = row->word >> 2;
 
-	if (!ring || !ring->client || generation >= ROW_GENERATION_MAX)
+	if (!ring_keeps(st, slot) || generation >= ROW_GENERATION_MAX)
 		return false;
-	row_resum(st, slot, generation + 1);
+	ring_row_resum(st, slot, generation + 1);
 	if (row->version) /* consumers read this line, and a store would make them fetch it anew */
 		__atomic_store_n(&row->version, 0, __ATOMIC_RELAXED);
 	if (row->meta_len)
@@ -280,7 +332,7 @@ uint64_t ring_row_version(const struct state *st, uint32_t slot)
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
 	const struct ring *ring = st->tensors[slot].ring;
 
-	if (row->version || !ring)
+	if (row->version || !ring || ring->stream)
 		return row->version;
 	return *(volatile const uint64_t *)&ring->page->entries[ring_slot_index(row->ring)].version;
 }

@@ -24,6 +24,8 @@ void ring_belongs(struct state *st, struct ring *ring, struct client *c);
  * charge_adopt().
  */
 int ring_adopt(struct state *st, uint32_t index, int fd_take, struct ring **out);
+/* The same for @ring, whose size and stream are set; it is freed on failure. */
+int ring_adopt_as(struct state *st, uint32_t index, int fd_take, struct ring *ring);
 /* Adds a row to the ring that the row itself says it belongs to. */
 void ring_has(struct state *st, struct ring *ring, uint32_t slot);
 
@@ -35,11 +37,27 @@ void ring_left(struct state *st, uint32_t slot);
 /* To be called when nobody holds the RETIRED row any more. True: it belongs to a ring that lives,
  * and its producer may use it again, without a message. */
 bool ring_takes_back(struct state *st, uint32_t slot);
+/* True if the RETIRED row will be its producer's again. */
+bool ring_keeps(const struct state *st, uint32_t slot);
 
 static inline uint64_t ring_ref(const struct ring *ring)
 {
-	return ring_ref_make(ring->generation, ring->index);
+	return ring_ref_make(ring->generation, ring->index) | (ring->stream ? REF_STREAM : 0);
 }
+
+/* ---- for stream.c ---- */
+
+void ring_init(struct ring *ring);
+/* Gives @ring, whose size and stream are set, an index of @c's user and an empty page. Fails as
+ * ring_new(). */
+int ring_take_index(struct state *st, const struct client *c, struct ring *ring);
+/* Frees a ring for which ring_take_index() was called, whatever came of it. */
+void ring_untake(struct state *st, struct ring *ring);
+/* Keeps the ring's page for the next daemon, with @fact, whose generation, uid and pid are set
+ * here. */
+int ring_survives_as(struct state *st, const struct ring *ring, const struct ring_fact *fact);
+/* Writes the row's checksum as one of a ring, in that generation. */
+void ring_row_resum(struct state *st, uint32_t slot, uint64_t generation);
 
 /* The ring @ref, or NULL if there is none or it has ended. With @over an ended ring is found too if
  * it has rows. */

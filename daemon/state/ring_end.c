@@ -17,6 +17,7 @@
 #include "daemon/state/lease.h"
 #include "daemon/state/name.h"
 #include "daemon/state/ring.h"
+#include "daemon/state/stream.h"
 #include "daemon/state/survive.h"
 #include "daemon/state/tensor.h"
 #include "daemon/state/watch.h"
@@ -169,9 +170,11 @@ void ring_end(struct state *st, struct account *a, struct ring *ring)
 
 void name_end_ring(struct state *st, struct account *a, uint32_t index)
 {
-	struct ring *ring = ring_find(st, catalog_name(&st->catalog, index)->current, false);
+	struct ring *ring = ring_find(st, catalog_name(&st->catalog, index)->current, true);
 
-	if (ring)
+	if (ring && ring->stream)
+		stream_end(st, a, ring->stream);
+	else if (ring && ring->client)
 		ring_end(st, a, ring);
 }
 

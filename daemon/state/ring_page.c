@@ -13,7 +13,7 @@
 
 static int page_map(struct ring *ring)
 {
-	void *map = helper_mmap(ring->object.fd, RING_PAGE_SIZE, PROT_READ | PROT_WRITE);
+	void *map = helper_mmap(ring->object.fd, ring->size, PROT_READ | PROT_WRITE);
 
 	if (!map)
 		return -errno;
@@ -23,7 +23,7 @@ static int page_map(struct ring *ring)
 
 int ring_page_map(struct ring *ring)
 {
-	if (storage_memfd.is_good(&ring->object, RING_PAGE_SIZE) <= 0)
+	if (storage_memfd.is_good(&ring->object, ring->size) <= 0)
 		return SEGMENT_E_STRANGE;
 	return page_map(ring);
 }
@@ -32,7 +32,7 @@ int ring_page_map(struct ring *ring)
  * page. */
 int ring_page_make(struct ring *ring)
 {
-	int r = storage_memfd.create(&ring->object, RING_PAGE_SIZE, NULL, &ring->fd_rw);
+	int r = storage_memfd.create(&ring->object, ring->size, NULL, &ring->fd_rw);
 
 	if (!r && fcntl(ring->fd_rw, F_ADD_SEALS, F_SEAL_SEAL))
 		r = -errno;
@@ -42,7 +42,7 @@ int ring_page_make(struct ring *ring)
 void ring_page_free(struct ring *ring)
 {
 	if (ring->page)
-		munmap(ring->page, RING_PAGE_SIZE);
+		munmap(ring->page, ring->size);
 	fd_close(ring->fd_rw);
 	fd_close(ring->object.fd);
 	charge_give(&ring->charge);

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A ring and its page. The page is a sealed memfd, so that no truncation can take it away from
- * processes that map it: they read it without a lease. Its producer can write anything there, so
- * each member is loaded once, into a local, and checked.
+ * A ring, or what a stream has of one, and its page. The page is a sealed memfd, so that no
+ * truncation can take it away from processes that map it: they read it without a lease. Its
+ * producers can write anything there, so each member is loaded once, into a local, and checked.
  */
 #pragma once
 
 #include "daemon/store/account.h"
 #include "daemon/store/object.h"
 #include "proto/ring_layout.h"
+#include "proto/stream_layout.h"
 #include "util/list.h"
 
 struct client;
+struct stream;
 
 struct ring {
 	struct list of_client; /* in client.rings while it lives */
@@ -20,10 +22,35 @@ struct ring {
 	uint32_t index, generation, name;
 	unsigned count, left;		/* rows, and the rows that have not been reclaimed */
 	uint32_t slots[RING_SLOTS_MAX]; /* CATALOG_NONE: the ring has no such row any more */
-	struct ring_page *page;		/* writable */
-	struct object object;		/* the page's */
-	int fd_rw;			/* for its producer, until it is sent; or -1 */
-	struct charge charge;		/* of the descriptor */
+	union {				/* writable */
+		struct ring_page *page;
+		struct stream_page *order; /* of a stream */
+	};
+	size_t size;	       /* of the page */
+	struct object object;  /* the page's */
+	int fd_rw;	       /* for its producer, until it is sent; or -1 */
+	struct charge charge;  /* of the descriptor */
+	struct stream *stream; /* that this is part of; NULL: a ring. Then @client, @count and
+				  @slots are not used, and the stream counts in @left */
+};
+
+enum { STREAM_NO_OWNER = 255 };
+
+/* A member, while it has a client. */
+struct stream_membership {
+	struct client *client; /* NULL: the index is free, or its client has ended */
+	struct list of_client; /* in client.memberships */
+	struct stream *stream; /* constant */
+};
+
+struct stream {
+	struct ring ring;
+	struct catalog_stream *entry;
+	struct stream_membership members[STREAM_MEMBERS];
+	uint32_t slots[STREAM_ENTRIES]; /* rows; CATALOG_NONE: the entry is free */
+	uint8_t owner[STREAM_ENTRIES];	/* member, or STREAM_NO_OWNER: its producer has ended */
+	bool over;			/* the name means it no more; rows may be left */
+	struct list due;		/* in common.streams_due while members or rows end */
 };
 
 /* Makes an empty page. The caller frees the ring, even on failure. -ENOMEM, -EMFILE, -ENOSPC. */

@@ -26,6 +26,8 @@ static void state_begin(struct state *st, struct common *common, uint64_t instan
 	list_init(&st->everyone);
 	list_init(&st->stepping);
 	list_init(&st->prefetching);
+	list_init(&st->streams_due);
+	list_init(&st->streaming);
 }
 
 /* Makes the tables beside the catalog, which must be there. */

@@ -103,7 +103,9 @@ struct state {
 		unsigned count;	      /* names that are claimed */
 	} claims;
 	struct watch_table *watches;  /* NULL before the first one */
-	struct ring **rings;	      /* by index; NULL before the first one */
+	struct ring **rings;	      /* by index, also of streams; NULL before the first one */
+	struct list streams_due;      /* of struct stream, by due: with ends that wait */
+	struct list streaming;	      /* in common.streaming while there are any */
 	struct ring_fact *ring_facts; /* by index, in the facts if there are any */
 	bool retyped_due;	      /* a name was retyped, which serve has not logged yet */
 	struct client *pointing; /* group.c: its group's names are being pointed, or taken back; or

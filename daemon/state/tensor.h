@@ -76,6 +76,9 @@ bool draft_request(const struct state *st, const struct client *c, uint64_t ref,
 /* Takes over a row that a former daemon left: charges it to @account, with its @chunks. Fails as
  * account_adopt() does. */
 int tensor_adopt(struct state *st, struct account *account, uint32_t slot, uint32_t chunks);
+/* Checks that the segment is sealed, before the first tensor in it is published. STATE_E_INVALID
+ * (why). */
+int segments_seal(const struct state *st, uint32_t slot, const char **why);
 int draft_reserve(struct state *st, uint32_t slot); /* -ENOSPC, -ENOMEM */
 /* Keeps the empty segment for @writer, keeps it warm, or ends it. @writer is NULL if it has none
  * any more. */

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "tests/harness/messages_ring.h"
+#include "tests/harness/messages_stream.h"
 #include "tests/harness/sample.h"
 
 /* MEMBERS of @n messages, in turn of either type. */
@@ -125,6 +126,7 @@ static inline void samples_requests(struct samples *all)
 	samples_members(all, 1);
 	samples_members(all, 20);
 	samples_rings(all);
+	samples_streams(all);
 	SAMPLE(all, WIRE_WATCH, 1, struct wire_watch, .name_len = 1);
 	SAMPLE(all, WIRE_WATCH, 0, struct wire_watch, .flags = WIRE_WATCH_PREFIX | WIRE_WATCH_HINT);
 	SAMPLE(all, WIRE_WATCH, 255, struct wire_watch, .flags = WIRE_WATCH_PREFIX,
@@ -173,6 +175,7 @@ static inline void samples_replies(struct samples *all)
 	SAMPLE(all, WIRE_CLAIMED, 0, struct wire_claimed, .what = WIRE_CLAIM_OTHERS);
 	SAMPLE(all, WIRE_MEMBERS_MADE, 32 * 8, struct wire_members_made, .count = 32);
 	samples_ring_replies(all);
+	samples_stream_replies(all);
 	SAMPLE(all, WIRE_WATCHED, 0, struct wire_watch_ref, .watch = CATALOG_WATCHES - 1,
 	       .generation = UINT32_MAX);
 	SAMPLE(all, WIRE_ADOPTED, 0, struct wire_plain, .header.life = 0);

@@ -12,7 +12,7 @@
 
 /* The counters of the catalog, and the sizes of segments in shared memory. */
 struct sums {
-	uint32_t rows[4], rings, segments, clients;
+	uint32_t rows[4], rings, streams, segments, clients;
 	uint64_t bytes;
 };
 
@@ -30,6 +30,8 @@ static void sums_make(const struct check *check, struct sums *sums)
 		sums->rings += check->rings[i].slots &&
 			       catalog_name(cat, check->rings[i].name)->current ==
 				       check->rings[i].ref;
+	for (uint32_t i = 0; i < cat->names.high; i++)
+		sums->streams += check->linked[i] && catalog_name(cat, i)->current & REF_STREAM;
 	for (uint32_t i = 0; i < cat->clients.high; i++)
 		sums->clients += cat->client_words[i] & 1;
 	for (uint32_t i = 0; i < cat->segments.high; i++) {
@@ -70,6 +72,7 @@ static void counts_check(struct check *check)
 	sums_make(check, &sums);
 	count_check(check, "tensors", h->tensors, sums.rows[ROW_LIVE] + sums.rings);
 	count_check(check, "rings", h->rings, sums.rings);
+	count_check(check, "streams", h->streams, sums.streams);
 	count_check(check, "retired tensors", h->retired, sums.rows[ROW_RETIRED]);
 	if (h->clients < sums.clients)
 		count_check(check, "clients", h->clients, sums.clients);

@@ -151,7 +151,8 @@ static const struct {
 	{ WIRE_KICKED, 36, 4 },	      { WIRE_USERS, 28, 4 },   { WIRE_USER, 28, 4 },
 	{ WIRE_CLAIM, 26, 2 },	      { WIRE_UNCLAIM, 22, 2 }, { WIRE_CLAIMED, 20, 4 },
 	{ WIRE_MEMBERS_MADE, 20, 4 }, { WIRE_RING, 35, 5 },    { WIRE_RING, 52, 4 },
-	{ WIRE_RETIRE, 28, 4 },	      { WIRE_WATCH, 22, 2 },
+	{ WIRE_RETIRE, 28, 4 },	      { WIRE_WATCH, 22, 2 },   { WIRE_LEAVE, 28, 4 },
+	{ WIRE_POSITIONS, 28, 4 },    { WIRE_STREAM, 36, 4 },  { WIRE_ENTRIES, 28, 4 },
 };
 
 static void assert_bits_are_refused(const struct sample *s, size_t at, size_t size)
@@ -272,7 +273,8 @@ PLAIN_TEST(every_count_must_match_its_tail)
 		{ WIRE_MEMBER, 36, true },  { WIRE_MEMBER, 38, false },	 { WIRE_MEMBER, 40, false },
 		{ WIRE_PLACE, 36, true },   { WIRE_PLACE, 38, false },	 { WIRE_PLACE, 40, false },
 		{ WIRE_RING, 28, true },    { WIRE_RING, 30, false },	 { WIRE_RING, 32, false },
-		{ WIRE_RING, 48, false },   { WIRE_RETIRE, 24, false },
+		{ WIRE_RING, 48, false },   { WIRE_RETIRE, 24, false },	 { WIRE_OPEN, 46, false },
+		{ WIRE_ROWS, 28, false },   { WIRE_ENTRIES, 24, false },
 	};
 
 	for (size_t i = 0; i < all.n; i++) {
@@ -333,6 +335,21 @@ PLAIN_TEST(requests_out_of_bounds_are_refused)
 	BAD(WIRE_COMMIT, 1026, 0, struct wire_commit, .ref = ref, .tensor.meta_len = 1025,
 	    .tensor.name_len = 1);
 	BAD(WIRE_ABORT, 0, 0, struct wire_ref, .ref = 0);
+	BAD(WIRE_OPEN, 0, 0, struct wire_open, .name_len = 0);
+	BAD(WIRE_OPEN, 1, 0, struct wire_open, .name_len = 1, .flags = WIRE_OPEN_MAKE, .mode = 1);
+	BAD(WIRE_OPEN, 1, 0, struct wire_open, .name_len = 1, .flags = WIRE_OPEN_MAKE, .depth = 1);
+	BAD(WIRE_OPEN, 1, 0, struct wire_open, .name_len = 1, .flags = WIRE_OPEN_MAKE, .mode = 1,
+	    .depth = 2, .keep = 3);
+	BAD(WIRE_OPEN, 1, 0, struct wire_open, .name_len = 1, .mode = STREAM_QUEUE + 1);
+	BAD(WIRE_OPEN, 1, 0, struct wire_open, .name_len = 1, .depth = STREAM_DEPTH_MAX + 1);
+	BAD(WIRE_OPEN, 1, 0, struct wire_open, .name_len = 1, .line = LEDGER_LINES);
+	BAD(WIRE_OPEN, 1, 0, struct wire_open, .name_len = 1, .role = STREAM_LOSSY);
+	BAD(WIRE_OPEN, 1, 0, struct wire_open, .name_len = 1,
+	    .role = STREAM_PRODUCER | STREAM_SUBSCRIBER);
+	BAD(WIRE_LEAVE, 0, 0, struct wire_member_of, .member = STREAM_MEMBERS);
+	BAD(WIRE_ROWS, 0, 0, struct wire_rows, .count = 0);
+	BAD(WIRE_ROWS, (STREAM_ROWS_MAX + 1) * 8, 0, struct wire_rows,
+	    .count = STREAM_ROWS_MAX + 1);
 	BAD(WIRE_RELEASED, 0, 0, struct wire_ref, .ref = 12);
 	BAD(WIRE_MAP, 0, 0, struct wire_map, .ref = 0);
 	BAD(WIRE_UNMAPPED, 0, 0, struct wire_segment_ref, .segment = CATALOG_NONE);

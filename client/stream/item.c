@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Items: tensors and their description in the bytes of one row. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/error.h"
+#include "client/publish/draft_request.h"
+#include "client/stream/stream.h"
+#include "tensor/check.h"
+#include "tensor/copy.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static uint64_t aligned(uint64_t bytes, uint64_t to)
+{
+	return (bytes + to - 1) / to * to;
+}
+
+static int part_bytes(const tl_part *p, size_t i, uint64_t *nbytes)
+{
+	const uint64_t known = DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	char why[TENSOR_WHY_TEXT] = "it has more than 2^63 bytes";
+	int r;
+
+	if (!p->tensor)
+		return tl_fail(-EINVAL, "parts[%zu].tensor is NULL", i);
+	if (p->dlpack_flags & ~known)
+		return tl_fail(-EINVAL, "parts[%zu].dlpack_flags is %#llx, of which %#llx is known",
+			       i, (unsigned long long)p->dlpack_flags, (unsigned long long)known);
+	if (p->tensor->device.device_type != kDLCPU)
+		return tl_fail(-EINVAL,
+			       "parts[%zu] is on a device of type %d; it must be on the CPU", i,
+			       (int)p->tensor->device.device_type);
+	r = source_check(p->tensor, p->dlpack_flags, why, sizeof(why));
+	if (!r)
+		r = tensor_nbytes(p->tensor->dtype, p->tensor->ndim, p->tensor->shape,
+				  tensor_is_padded(p->dlpack_flags), nbytes);
+	return r ? tl_fail(-EINVAL, "parts[%zu]: %s", i, why) : 0;
+}
+
+int item_measure(const tl_part *parts, size_t n, size_t metadata_size, uint64_t *tensors,
+		 uint64_t *description)
+{
+	uint64_t nbytes = 0, names = 0;
+
+	*tensors = 0;
+	*description = sizeof(struct stream_description);
+	for (size_t i = 0; i < n; i++) {
+		size_t len = parts[i].name ? strlen(parts[i].name) : 0;
+		int r = part_bytes(&parts[i], i, &nbytes);
+
+		if (r)
+			return r;
+		if (parts[i].name && (!len || len > TL_NAME_MAX))
+			return tl_fail(-EINVAL, "parts[%zu].name has %zu bytes; it has 1 to %d", i,
+				       len, TL_NAME_MAX);
+		if (nbytes > INT64_MAX - 64 - *tensors)
+			return tl_fail(-EINVAL, "the parts have more than 2^63 bytes together");
+		*tensors = aligned(*tensors + nbytes, 64);
+		names += len;
+		*description += sizeof(struct stream_part) +
+				(size_t)parts[i].tensor->ndim * sizeof(int64_t);
+	}
+	*description += names + metadata_size;
+	return 0;
+}
+
+int item_write(char *row, const tl_part *parts, size_t n, const void *metadata,
+	       size_t metadata_size, uint64_t tensors)
+{
+	struct stream_description d = { .parts = (uint32_t)n, .meta_len = (uint32_t)metadata_size };
+	char *at = row + tensors + sizeof(d);
+	uint64_t offset = 0, nbytes = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		const DLTensor *t = parts[i].tensor;
+		size_t len = parts[i].name ? strlen(parts[i].name) : 0;
+		struct stream_part p = { .offset = offset,
+					 .dtype_code = t->dtype.code,
+					 .dtype_bits = t->dtype.bits,
+					 .dtype_lanes = t->dtype.lanes,
+					 .ndim = (uint8_t)t->ndim,
+					 .flags = (uint8_t)parts[i].dlpack_flags,
+					 .name_len = (uint16_t)len };
+		int r = tensor_nbytes(t->dtype, t->ndim, t->shape,
+				      tensor_is_padded(parts[i].dlpack_flags), &nbytes);
+
+		if (!r && nbytes)
+			r = copy_gather(row + offset, t, parts[i].dlpack_flags);
+		if (r)
+			return tl_fail(-EINVAL, "parts[%zu] has changed while it was put", i);
+		p.nbytes = nbytes;
+		offset = aligned(offset + nbytes, 64);
+		memcpy(at, &p, sizeof(p));
+		if (t->ndim)
+			memcpy(at + sizeof(p), t->shape, (size_t)t->ndim * sizeof(int64_t));
+		at += sizeof(p) + (size_t)t->ndim * sizeof(int64_t);
+		d.names_len += (uint32_t)len;
+	}
+	for (size_t i = 0; i < n; i++) {
+		size_t len = parts[i].name ? strlen(parts[i].name) : 0;
+
+		if (len)
+			memcpy(at, parts[i].name, len);
+		at += len;
+	}
+	if (metadata_size)
+		memcpy(at, metadata, metadata_size);
+	memcpy(row + tensors, &d, sizeof(d));
+	return 0;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* What is read of a description, whose producer may change it at any moment: everything is copied
+ * once, then checked. */
+struct reader {
+	const unsigned char *bytes, *end;
+	uint64_t row_bytes;
+};
+
+static bool read_bytes(struct reader *r, void *to, size_t n)
+{
+	if ((size_t)(r->end - r->bytes) < n)
+		return false;
+	memcpy(to, r->bytes, n);
+	r->bytes += n;
+	return true;
+}
+
+static bool part_is_good(const struct stream_part *p, const int64_t *shape, uint64_t row_bytes)
+{
+	DLDataType dtype = { p->dtype_code, p->dtype_bits, p->dtype_lanes };
+	const char *why;
+	uint64_t nbytes;
+
+	return !(p->flags & ~DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) &&
+	       !tensor_dtype_check(dtype, &why) &&
+	       !tensor_nbytes(dtype, p->ndim, shape, tensor_is_padded(p->flags), &nbytes) &&
+	       nbytes == p->nbytes && p->offset % 64 == 0 && p->offset <= row_bytes &&
+	       p->nbytes <= row_bytes - p->offset;
+}
+
+struct filling {
+	struct tl_item *item;
+	char *row;
+	int64_t *dims;
+	char *names, *names_end;
+	uint16_t *lengths;
+};
+
+static bool read_part(struct reader *r, struct filling *f, size_t i)
+{
+	struct item_part *part = &f->item->parts[i];
+	struct stream_part p;
+	int64_t *shape = f->dims;
+
+	if (!read_bytes(r, &p, sizeof(p)) || p.ndim > TL_NDIM_MAX ||
+	    !read_bytes(r, shape, p.ndim * sizeof(*shape)) ||
+	    !part_is_good(&p, shape, r->row_bytes))
+		return false;
+	f->dims += 2 * (size_t)p.ndim;
+	f->lengths[i] = p.name_len;
+	tensor_contiguous_strides(p.ndim, shape, shape + p.ndim);
+	part->tensor = (DLTensor){ .data = f->row + p.offset,
+				   .device = { kDLCPU, 0 },
+				   .ndim = p.ndim,
+				   .dtype = { p.dtype_code, p.dtype_bits, p.dtype_lanes },
+				   .shape = p.ndim ? shape : NULL,
+				   .strides = p.ndim ? shape + p.ndim : NULL };
+	return true;
+}
+
+static bool read_names(struct reader *r, struct filling *f)
+{
+	for (size_t i = 0; i < f->item->count; i++) {
+		size_t len = f->lengths[i];
+
+		if (!len)
+			continue;
+		if (len > TL_NAME_MAX || (size_t)(f->names_end - f->names) < len + 1 ||
+		    !read_bytes(r, f->names, len))
+			return false;
+		f->item->parts[i].name = f->names;
+		f->names[len] = '\0';
+		f->names += len + 1;
+	}
+	return true;
+}
+
+/* An item, its parts, their shapes and strides, their names and the metadata lie in one block. */
+static struct tl_item *item_alloc(const struct stream_description *d, uint32_t description_len,
+				  struct filling *f)
+{
+	size_t dims = 2 * (size_t)description_len; /* bytes; each size is there once, and a stride
+						    */
+	size_t parts = d->parts * sizeof(struct item_part);
+	size_t lengths = aligned(d->parts * sizeof(uint16_t), 8);
+	size_t names = (size_t)d->names_len + d->parts;
+	struct tl_item *item = malloc(sizeof(*item) + parts + dims + lengths + names + d->meta_len);
+
+	if (!item)
+		return NULL;
+	memset(item, 0, sizeof(*item) + parts);
+	item->parts = (void *)(item + 1);
+	f->dims = (void *)((char *)item->parts + parts);
+	f->lengths = (void *)((char *)f->dims + dims);
+	f->names = (char *)f->lengths + lengths;
+	f->names_end = f->names + names;
+	item->metadata = f->names_end;
+	item->count = d->parts;
+	item->metadata_size = d->meta_len;
+	f->item = item;
+	return item;
+}
+
+static int bad_item(const struct stream_view *view, uint64_t number)
+{
+	return tl_fail(-EPROTO,
+		       "item %llu of the stream '%s' has a description that it cannot have: a "
+		       "producer has damaged it",
+		       (unsigned long long)number, view->name);
+}
+
+int item_make(struct stream_view *view, DLManagedTensorVersioned *row,
+	      const struct stream_entry *entry, struct tl_item **out)
+{
+	const DLTensor *t = &row->dl_tensor;
+	uint64_t nbytes = (uint64_t)t->shape[0] * 8, begin = (uint64_t)entry->description * 8;
+	struct reader r = { .bytes = (unsigned char *)t->data + begin, .row_bytes = nbytes };
+	struct filling f = { .row = t->data };
+	struct stream_description d;
+	struct tl_item *item;
+
+	r.end = r.bytes + entry->description_len;
+	if (begin > nbytes || entry->description_len > nbytes - begin ||
+	    !read_bytes(&r, &d, sizeof(d)) || !d.parts || d.parts > STREAM_PARTS_MAX ||
+	    d.meta_len > STREAM_META_MAX || d.names_len > entry->description_len ||
+	    d.parts * sizeof(struct stream_part) > entry->description_len)
+		return bad_item(view, entry->number);
+	item = item_alloc(&d, entry->description_len, &f);
+	if (!item)
+		return tl_fail(-ENOMEM, "no memory for an item of the stream '%s'", view->name);
+	for (size_t i = 0; i < d.parts; i++)
+		if (!read_part(&r, &f, i))
+			goto bad;
+	if (!read_names(&r, &f) || !read_bytes(&r, (void *)(uintptr_t)item->metadata, d.meta_len))
+		goto bad;
+	item->refs = 1;
+	item->view = stream_view_ref(view);
+	item->row = row;
+	item->number = entry->number;
+	item->time_ns = entry->time_ns;
+	item->producer = entry->producer;
+	*out = item;
+	return 0;
+bad:
+	free(item);
+	return bad_item(view, entry->number);
+}

@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening and leaving a stream, and what its producers and subscribers share; see stream.h. */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "client/checks.h"
+#include "client/connection/answer.h"
+#include "client/connection/request.h"
+#include "client/error.h"
+#include "client/read/sleep.h"
+#include "client/stream/stream.h"
+#include "util/cleanup.h"
+#include "util/fd.h"
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+struct stream_view *stream_view_ref(struct stream_view *view)
+{
+	atomic_fetch_add(&view->refs, 1);
+	return view;
+}
+
+/* A forked child unmaps as well: its mappings are its own. */
+void stream_view_unref(struct stream_view *view)
+{
+	if (!view || atomic_fetch_sub(&view->refs, 1) != 1)
+		return;
+	munmap(view->page, view->page_size);
+	use_count_leave(&view->session->users);
+	free(view);
+}
+
+/* Checks the stream's entry in the catalog, and maps its page. */
+static int view_fill(struct stream_view *view, const struct wire_stream *answer, int fd)
+{
+	const struct catalog_view *c = &view->session->catalog;
+	uint32_t index = ref_slot(answer->stream);
+	void *page;
+	int r;
+
+	if (!(answer->stream & REF_STREAM) || index >= CATALOG_RINGS)
+		return tl_fail(-EPROTO, "the daemon sent a stream that is none");
+	view->ref = answer->stream;
+	view->entry = &c->streams[index];
+	view->depth = load_once(&view->entry->depth);
+	view->keep = load_once(&view->entry->keep);
+	view->mode = load_once(&view->entry->mode);
+	if (atomic_load(&view->entry->ref) != view->ref)
+		return stream_gone(view);
+	if (!view->depth || view->depth > STREAM_DEPTH_MAX || view->keep > view->depth ||
+	    (view->mode != STREAM_BROADCAST && view->mode != STREAM_QUEUE))
+		return tl_fail(-EPROTO, "the catalog has a stream that cannot be");
+	view->words = stream_words(view->depth);
+	view->page_size = stream_page_size(view->depth);
+	r = descriptor_check_page(fd, view->page_size);
+	if (r)
+		return r;
+	page = mmap(NULL, view->page_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (page == MAP_FAILED)
+		return tl_fail_mmap("mapping the page of the stream '%s'", view->name);
+	view->page = page;
+	return 0;
+}
+
+/* Takes over the count of @use on success. */
+static int view_make(const struct use *use, const char *name, const struct wire_stream *answer,
+		     int fd, struct stream_view **out)
+{
+	struct stream_view *view = calloc(1, sizeof(*view));
+	int r;
+
+	if (!view)
+		return tl_fail(-ENOMEM, "no memory for the stream '%s'", name);
+	view->refs = 1;
+	view->session = use->session;
+	strcpy(view->name, name); /* NOLINT: client_check_name() has checked it */
+	r = view_fill(view, answer, fd);
+	if (r)
+		free(view);
+	else
+		*out = view;
+	return r;
+}
+
+/* ---- OPEN and LEAVE -------------------------------------------------------------------------- */
+
+static int open_request(struct session *s, const struct stream_ask *ask, int64_t deadline,
+			struct wire_stream *out, int *fd)
+{
+	struct {
+		struct wire_open fixed;
+		char name[TL_NAME_MAX + 1];
+	} m = { .fixed = { .header = { .type = WIRE_OPEN },
+			   .mode = ask->options.mode,
+			   .depth = ask->options.depth,
+			   .keep = ask->options.keep,
+			   .max_tries = ask->options.max_tries,
+			   .role = ask->role,
+			   .line = (uint16_t)ask->line } };
+	size_t len = strlen(ask->name);
+	struct conn_message answer;
+	int r;
+
+	if (!(ask->options.flags & TL_STREAM_EXISTING))
+		m.fixed.flags |= WIRE_OPEN_MAKE;
+	if (ask->options.flags & TL_STREAM_DROP_OLDEST)
+		m.fixed.properties |= STREAM_DROPS_OLDEST;
+	if (ask->kept)
+		m.fixed.flags |= WIRE_OPEN_KEPT;
+	m.fixed.name_len = (uint16_t)len;
+	m.fixed.header.length = (uint32_t)(sizeof(m.fixed) + len);
+	memcpy(m.name, ask->name, len);
+	r = session_call(s, &m, deadline, &answer);
+	if (!r)
+		r = answer_expect(&answer, WIRE_STREAM, "opening a stream");
+	if (r)
+		return r;
+	memcpy(out, answer.bytes, sizeof(*out));
+	*fd = answer.fd;
+	return 0;
+}
+
+struct opening {
+	struct stream_ask *ask;
+	struct stream_view **view;
+};
+
+static int open_attempt(struct call *c, const struct use *use, void *context)
+{
+	const struct opening *o = context;
+	cleanup_(fd_closep) int fd = -1;
+	struct wire_stream answer = { 0 };
+	int r;
+
+	users_call(&use->session->users, 1);
+	r = open_request(use->session, o->ask, call_deadline(c), &answer, &fd);
+	users_call(&use->session->users, -1);
+	if (r)
+		return r;
+	o->ask->member = answer.member;
+	o->ask->number = answer.number;
+	return view_make(use, o->ask->name, &answer, fd, o->view);
+}
+
+/* Joins the stream of a view that is open already. */
+static int join(struct stream_view *view, struct stream_ask *ask)
+{
+	cleanup_(fd_closep) int fd = -1;
+	struct wire_stream answer = { 0 };
+	int r = stream_usable(view);
+
+	ask->options = (tl_stream_options){ .flags = TL_STREAM_EXISTING };
+	if (!r)
+		r = open_request(view->session, ask, session_deadline(view->session), &answer, &fd);
+	if (r > 0 || (!r && answer.stream != view->ref))
+		return stream_gone(view);
+	ask->member = answer.member;
+	ask->number = answer.number;
+	return r;
+}
+
+int stream_ask(tl_client *client, struct stream_ask *ask, struct stream_view **view)
+{
+	struct opening o = { .ask = ask, .view = view };
+	struct call c;
+
+	if (*view)
+		return join(*view, ask);
+	c = call_begin_request(client);
+	return call_run(&c, open_attempt, &o);
+}
+
+void stream_leave(struct stream_view *view, uint32_t member)
+{
+	struct wire_member_of m = { .header = { .type = WIRE_LEAVE, .length = sizeof(m) },
+				    .stream = view->ref,
+				    .member = member };
+	struct conn_message answer;
+
+	tl_failures_hide();
+	if (!stream_usable(view) &&
+	    !session_call(view->session, &m, session_deadline(view->session), &answer))
+		fd_close(answer.fd);
+	tl_failures_show();
+}
+
+int stream_line_take(struct session *s, unsigned *line)
+{
+	uint64_t used = atomic_load(&s->lines), bit;
+
+	do {
+		if (used == UINT64_MAX)
+			return tl_fail(
+				-ENOSPC,
+				"this client has its maximum of %d streams and subscriptions that are in use",
+				LEDGER_LINES);
+		*line = (unsigned)__builtin_ctzll(~used);
+		bit = (uint64_t)1 << *line;
+	} while (!atomic_compare_exchange_weak(&s->lines, &used, used | bit));
+	return 0;
+}
+
+void stream_line_give(struct session *s, unsigned line)
+{
+	atomic_fetch_and(&s->lines, ~((uint64_t)1 << line));
+}
+
+/* ---- is it there? ---------------------------------------------------------------------------- */
+
+int stream_gone(const struct stream_view *view)
+{
+	return tl_fail(-ESTALE,
+		       "the stream '%s' is gone: its name was deleted, or its daemon has ended; "
+		       "open it again",
+		       view->name);
+}
+
+int stream_usable(const struct stream_view *view)
+{
+	const struct session *s = view->session;
+	int r = session_usable(s);
+
+	if (r)
+		return r;
+	if (atomic_load(&s->client->closed))
+		return tl_fail(-ECANCELED, "the client of the stream '%s' is closed", view->name);
+	if (atomic_load(&s->ended)) {
+		r = session_kicked((struct session *)(uintptr_t)s);
+		return r ? r : stream_gone(view);
+	}
+	if (atomic_load(&view->entry->ref) != view->ref || !session_served(s))
+		return stream_gone(view);
+	return 0;
+}
+
+bool stream_member_is(const struct stream_view *view, uint32_t member, uint64_t word)
+{
+	return atomic_load(&view->entry->members[member].word) == word &&
+	       atomic_load(&view->entry->ref) == view->ref;
+}
+
+uint64_t stream_member_read(const struct stream_view *view, uint32_t member)
+{
+	return atomic_load(&view->entry->members[member].word);
+}
+
+/* ---- the order ------------------------------------------------------------------------------- */
+
+uint64_t stream_end_find(const struct stream_view *view, uint64_t *number)
+{
+	uint64_t word;
+
+	while (stream_word_number(word = atomic_load(stream_word_at(view, *number))) >= *number)
+		*number = stream_word_number(word) + 1;
+	return word;
+}
+
+static bool is_end(unsigned what)
+{
+	return what >= STREAM_ENDED && what < STREAM_ENDED + STREAM_MEMBERS;
+}
+
+bool stream_is_closed(const struct stream_view *view, uint64_t end)
+{
+	for (uint32_t i = 0; i < view->words && end-- > view->words;) {
+		uint64_t word = atomic_load(stream_word_at(view, end));
+
+		i++;
+		if (stream_word_number(word) != end || !is_end(stream_word_what(word)))
+			return stream_word_number(word) == end &&
+			       stream_word_what(word) == STREAM_CLOSED;
+	}
+	return false;
+}
+
+/* ---- sleeping and waking --------------------------------------------------------------------- */
+
+void stream_bit_set(struct stream_bits *bits, uint32_t member)
+{
+	atomic_fetch_or(&bits->bits[member / 64], (uint64_t)1 << member % 64);
+}
+
+void stream_bit_clear(struct stream_bits *bits, uint32_t member)
+{
+	atomic_fetch_and(&bits->bits[member / 64], ~((uint64_t)1 << member % 64));
+}
+
+void stream_wake(_Atomic uint32_t *word, int n)
+{
+	atomic_fetch_add(word, 1);
+	syscall(SYS_futex, word, FUTEX_WAKE, n, NULL, NULL, 0);
+}
+
+void stream_wake_worker(struct stream_view *view)
+{
+	uint32_t nobody = STREAM_NOBODY;
+
+	if (stream_bits_any(&view->page->sleeps) &&
+	    atomic_compare_exchange_strong(&view->page->looker, &nobody, STREAM_COMING))
+		stream_wake(&view->page->bell, 1);
+}
+
+struct call stream_call(const struct stream_view *view, int64_t timeout_ns,
+			const uint32_t *interrupt, uint32_t interrupt_value)
+{
+	struct call c = call_begin(view->session->client, timeout_ns);
+
+	c.interrupt = (const _Atomic uint32_t *)interrupt;
+	c.interrupt_value = interrupt_value;
+	return c;
+}
+
+int stream_sleep(struct call *c, struct stream_view *view, const _Atomic uint32_t *word,
+		 uint32_t seen)
+{
+	struct sleep_words words;
+	struct sleeper sleeper = { 0 };
+	int r;
+
+	if (call_interrupted(c))
+		return tl_fail(-ECANCELED, "the wait at the stream '%s' was cancelled", view->name);
+	sleep_words_begin(&words, c, view->session);
+	sleep_words_add(&words, word, seen);
+	r = sleep_words_wait(&words, c, view->session, &sleeper);
+	if (r > 0)
+		r = stream_usable(view);
+	if (!r && call_interrupted(c))
+		r = tl_fail(-ECANCELED, "the wait at the stream '%s' was cancelled", view->name);
+	return r;
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams; docs/protocol/streams.md has the steps, named here as there. A stream is opened on one
+ * session, of which it holds a count. Its page and its entry in the catalog are one object,
+ * stream_view, that handles, subscriptions and items share.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <tensorlease/stream.h>
+
+#include "client/connection/call.h"
+#include "client/connection/session.h"
+#include "client/publish/draft.h"
+#include "proto/stream_layout.h"
+
+/* The page of a stream, as long as anybody in this process needs it. */
+struct stream_view {
+	_Atomic uint32_t refs;
+	struct session *session; /* with a count on it */
+	struct stream_page *page;
+	const struct catalog_stream *entry; /* in the catalog */
+	size_t page_size;
+	uint64_t ref;
+	uint32_t words, depth, keep, mode; /* checked copies */
+	char name[TL_NAME_MAX + 1];
+};
+
+/* Opens a stream, and joins it as @role if that is not 0. *@member and *@number are as in
+ * wire_stream. Returns 0 or a negative errno. */
+struct stream_ask {
+	const char *name;
+	tl_stream_options options;
+	unsigned role; /* enum stream_role */
+	unsigned line;
+	bool kept;
+	uint32_t member;
+	uint64_t number;
+};
+/* @view is NULL or has the view that an earlier call opened, whose session is asked. */
+int stream_ask(tl_client *client, struct stream_ask *ask, struct stream_view **view);
+struct stream_view *stream_view_ref(struct stream_view *view);
+void stream_view_unref(struct stream_view *view); /* NULL is fine */
+/* Sends LEAVE and waits for its answer. */
+void stream_leave(struct stream_view *view, uint32_t member);
+
+/* Takes a line of the ledger that no other member of the session has: the number of a producer, the
+ * place of a subscriber's position. */
+int stream_line_take(struct session *s, unsigned *line);
+void stream_line_give(struct session *s, unsigned line);
+
+/* Returns 0, or -ESTALE, -ECHILD, -ECANCELED: the stream or its session is over. */
+int stream_usable(const struct stream_view *view);
+int stream_gone(const struct stream_view *view); /* fails with -ESTALE */
+/* True if the member's word is still @word. */
+bool stream_member_is(const struct stream_view *view, uint32_t member, uint64_t word);
+/* Returns the word of the member that this process has just become. */
+uint64_t stream_member_read(const struct stream_view *view, uint32_t member);
+
+static inline _Atomic uint64_t *stream_word_at(const struct stream_view *view, uint64_t number)
+{
+	return &view->page->order[number & (view->words - 1)];
+}
+
+/* Moves *@number on to the first that no word has yet, and returns the word there. */
+uint64_t stream_end_find(const struct stream_view *view, uint64_t *number);
+/* True if the stream is ended and was not reopened before @end. */
+bool stream_is_closed(const struct stream_view *view, uint64_t end);
+
+/* ---- sleeping and waking ---- */
+
+void stream_bit_set(struct stream_bits *bits, uint32_t member);
+void stream_bit_clear(struct stream_bits *bits, uint32_t member);
+static inline bool stream_bits_any(struct stream_bits *bits)
+{
+	uint64_t any = 0;
+
+	for (unsigned i = 0; i < STREAM_MEMBERS / 64; i++)
+		any |= atomic_load(&bits->bits[i]);
+	return any;
+}
+/* Changes the word, and wakes @n sleepers. */
+void stream_wake(_Atomic uint32_t *word, int n);
+/* S5, R3: tells producers that wait. */
+static inline void stream_tell_room(struct stream_view *view)
+{
+	if (__builtin_expect(stream_bits_any(&view->page->waits), 0))
+		stream_wake(&view->page->room, INT32_MAX);
+}
+/* Sleeps while *@word is @seen. Returns 0 (look again), -ETIMEDOUT without a text, -ECANCELED,
+ * -EINTR, -ESTALE. */
+int stream_sleep(struct call *c, struct stream_view *view, const _Atomic uint32_t *word,
+		 uint32_t seen);
+/* Begins a call that waits. */
+struct call stream_call(const struct stream_view *view, int64_t timeout_ns,
+			const uint32_t *interrupt, uint32_t interrupt_value);
+
+/* P3 of a queue, and W4, when somebody sleeps. */
+void stream_wake_worker(struct stream_view *view);
+
+/* ---- handles ---- */
+
+/* A row of this producer. */
+struct stream_block {
+	struct tl_draft *draft; /* which became a row */
+	unsigned entry;
+	uint64_t number; /* of the last item; 0: none */
+	bool away;	 /* RETIRE was sent: it comes back in its next generation */
+};
+
+/* A subscriber, as a producer sees it. */
+struct stream_reader {
+	uint64_t word; /* of its member; 0: there is none */
+	void *ledger;  /* mapped; NULL: our own */
+	size_t ledger_size;
+	const _Atomic uint64_t *position;
+	const _Atomic uint32_t *held;
+	bool lossy;
+};
+
+struct tl_stream {
+	struct stream_view *view;
+	pthread_mutex_t mutex; /* of all that follows: the producer */
+	bool joined, reopens;
+	unsigned line;
+	uint32_t member;
+	uint64_t member_word;
+	uint64_t next;	  /* the lowest number that may be free */
+	uint64_t room;	  /* numbers below this pass the gate; 0: not known */
+	uint32_t changes; /* of the table of members, when it was read */
+	struct stream_reader readers[STREAM_MEMBERS];
+	uint32_t nreaders; /* from here on there are none */
+	struct stream_block *blocks;
+	unsigned nblocks, max_blocks;
+	unsigned *free; /* indexes of blocks that nobody uses; the last was used last */
+	unsigned nfree;
+	uint64_t capacity; /* of the next block */
+};
+
+/* put.c: ends the producer of the handle. */
+void stream_producer_end(struct tl_stream *s);
+
+/* ---- items ---- */
+
+struct tl_subscription {
+	struct stream_view *view;
+	pthread_mutex_t mutex; /* of all that follows, but the member */
+	uint32_t member;
+	uint64_t member_word;
+	unsigned line;
+	_Atomic uint64_t *position;
+	bool lossy;
+	uint64_t next;	  /* the next number */
+	uint64_t skipped; /* since the last item */
+};
+
+struct item_part {
+	DLTensor tensor;
+	const char *name;
+};
+
+struct tl_item {
+	_Atomic uint32_t refs;
+	struct stream_view *view;
+	DLManagedTensorVersioned *row; /* the lease */
+	_Atomic bool settled;	       /* acknowledged, or never to be */
+	uint64_t take;		       /* its take word, of a queue */
+	unsigned entry;
+	uint64_t number, time_ns, skipped;
+	uint32_t producer;
+	size_t count;
+	const void *metadata;
+	size_t metadata_size;
+	struct item_part *parts; /* in the same memory as the item, as are shapes and names */
+};
+
+/* Makes an item of the row, which was leased, and its entry. Returns 0; or -EPROTO or -ENOMEM:
+ * the row is the caller's. */
+int item_make(struct stream_view *view, DLManagedTensorVersioned *row,
+	      const struct stream_entry *entry, struct tl_item **out);
+/* The bytes of a description of these parts, and the offset of the first byte behind the tensors.
+ * -EINVAL. */
+int item_measure(const tl_part *parts, size_t n, size_t metadata_size, uint64_t *tensors,
+		 uint64_t *description);
+/* Writes tensors and description into a row's bytes. */
+int item_write(char *row, const tl_part *parts, size_t n, const void *metadata,
+	       size_t metadata_size, uint64_t tensors);

@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Subscribers. A take leases the item's row as a get leases a tensor (S2), maps it, and then moves
+ * its position on (S3); until then the position holds the item.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/checks.h"
+#include "client/connection/process.h"
+#include "client/error.h"
+#include "client/read/shared_lease.h"
+#include "client/stream/stream.h"
+#include "util/clock.h"
+#include "util/spin.h"
+
+enum {
+	TAKE_E_NONE = 1 << 9, /* there is no item */
+	TAKE_E_AGAIN,	      /* look again at once */
+};
+
+/* ---- leases ---------------------------------------------------------------------------------- */
+
+/* Reads the entry of item @number. False: it is another's by now. */
+static bool entry_read(const struct stream_view *view, unsigned index, uint64_t number,
+		       struct stream_entry *entry)
+{
+	*entry = *(const volatile struct stream_entry *)&view->page->entries[index];
+	atomic_thread_fence(memory_order_acquire);
+	return entry->number == number;
+}
+
+/* True if the row is one of the stream's, in that entry: only the daemon says that. */
+static bool row_is_of(const struct stream_view *view, uint64_t ref, unsigned index)
+{
+	const struct catalog_row *row = &view->session->catalog.rows[ref_slot(ref)];
+
+	return load_once(&row->flags) & ROW_RING &&
+	       load_once(&row->ring) == ring_slot_make(view->ref, index);
+}
+
+/* S2, and the mapping: leases the row. TAKE_E_AGAIN: it is not there, or not what it was. */
+static int row_lease(struct stream_view *view, unsigned index, const struct stream_entry *entry,
+		     DLManagedTensorVersioned **out)
+{
+	static const tl_get_options options = { .size = sizeof(options), .mode = TL_MODE_READ };
+	struct session *s = view->session;
+	struct use use = { .session = s };
+	struct get_until until;
+	struct row_head head;
+	int r;
+
+	if (ref_slot(entry->ref) >= s->catalog.slots || entry->ref & REF_RING)
+		return TAKE_E_AGAIN;
+	if (!use_count_enter(&s->users))
+		return tl_fail(-ECANCELED, "the client of the stream '%s' is closed", view->name);
+	while ((r = lease_hold(s, entry->ref)) == LEASE_E_FORKING)
+		process_wait_fork();
+	if (!r && !row_is_of(view, entry->ref, index)) {
+		lease_release(s, ref_slot(entry->ref));
+		r = LEASE_E_STALE;
+	}
+	if (!r) {
+		until.answer = until.work = session_deadline(s);
+		head = row_head(&s->catalog.rows[ref_slot(entry->ref)]);
+		do
+			r = shared_lease(&use, entry->ref, &head, &options, until, out);
+		while (r == LEASE_E_STALE && lease_stands(s, entry->ref) &&
+		       !deadline_passed(until.answer));
+		if (!r)
+			return 0; /* the tensor has the lease and the count */
+		lease_release(s, ref_slot(entry->ref));
+	}
+	client_leave(&use);
+	if (r == LEASE_E_TOO_MANY)
+		return tl_fail(-EOVERFLOW, "an item of the stream '%s' is held too often",
+			       view->name);
+	return r < 0 ? r : TAKE_E_AGAIN;
+}
+
+static void row_give(DLManagedTensorVersioned *row)
+{
+	row->deleter(row);
+}
+
+/* ---- broadcast ------------------------------------------------------------------------------- */
+
+static void move_to(struct tl_subscription *sub, uint64_t number)
+{
+	sub->next = number;
+	atomic_store(sub->position, number); /* S3 */
+	stream_tell_room(sub->view);	     /* S5 */
+}
+
+/* A lossy one was lapped: goes on at the oldest item that may still be there. */
+static int skip(struct tl_subscription *sub)
+{
+	uint64_t end = sub->next, oldest;
+
+	stream_end_find(sub->view, &end);
+	oldest = end - sub->view->depth;
+	if (oldest <= sub->next)
+		oldest = sub->next + 1;
+	sub->skipped += oldest - sub->next;
+	move_to(sub, oldest);
+	return TAKE_E_AGAIN;
+}
+
+static bool is_lapped(const struct tl_subscription *sub, uint64_t number)
+{
+	const struct stream_view *view = sub->view;
+	uint64_t later = number + view->depth;
+
+	return stream_word_number(atomic_load(stream_word_at(view, later))) >= later;
+}
+
+/* The item cannot be taken: the stream is over, or we are no subscriber any more; or, if we are, it
+ * is damaged. */
+static int why_not(struct tl_subscription *sub, uint64_t number)
+{
+	int r = stream_usable(sub->view);
+
+	if (r)
+		return r;
+	if (!stream_member_is(sub->view, sub->member, sub->member_word))
+		return tl_fail(-ESTALE, "this subscription to '%s' was ended", sub->view->name);
+	if (sub->lossy)
+		return skip(sub);
+	move_to(sub, number + 1);
+	return tl_fail(
+		-EPROTO,
+		"item %llu of the stream '%s' is not there: a producer has damaged the stream",
+		(unsigned long long)number, sub->view->name);
+}
+
+static int item_at(struct tl_subscription *sub, uint64_t number, unsigned index, tl_item **out)
+{
+	DLManagedTensorVersioned *row = NULL;
+	struct stream_entry entry;
+	int r;
+
+	if (!entry_read(sub->view, index, number, &entry))
+		return why_not(sub, number);
+	r = row_lease(sub->view, index, &entry, &row);
+	if (r)
+		return r == TAKE_E_AGAIN ? why_not(sub, number) : r;
+	move_to(sub, number + 1);
+	if (!stream_member_is(sub->view, sub->member, sub->member_word) ||
+	    (sub->lossy && is_lapped(sub, number))) { /* S4 */
+		row_give(row);
+		stream_tell_room(sub->view);
+		if (!sub->lossy || stream_usable(sub->view) ||
+		    !stream_member_is(sub->view, sub->member, sub->member_word))
+			return why_not(sub, number);
+		sub->skipped++;
+		return TAKE_E_AGAIN;
+	}
+	r = item_make(sub->view, row, &entry, out);
+	if (r) {
+		row_give(row);
+		stream_tell_room(sub->view);
+		return r;
+	}
+	(*out)->skipped = sub->skipped;
+	sub->skipped = 0;
+	return 0;
+}
+
+/* True if the CLOSED word at @number is still the end. */
+static bool is_over(const struct tl_subscription *sub, uint64_t number)
+{
+	uint64_t end = number;
+
+	stream_end_find(sub->view, &end);
+	return stream_is_closed(sub->view, end);
+}
+
+static int ended(const struct stream_view *view)
+{
+	return tl_fail(-EPIPE, "the stream '%s' was ended, and all of it was taken", view->name);
+}
+
+static int broadcast_take(struct tl_subscription *sub, tl_item **out)
+{
+	uint64_t word = atomic_load(stream_word_at(sub->view, sub->next)); /* S1 */
+	uint64_t number = stream_word_number(word);
+
+	if (number < sub->next)
+		return TAKE_E_NONE;
+	if (number > sub->next)
+		return sub->lossy ? skip(sub) : why_not(sub, sub->next);
+	if (stream_word_is_item(word))
+		return item_at(sub, number, stream_word_what(word), out);
+	if (stream_word_what(word) == STREAM_CLOSED && is_over(sub, number))
+		return ended(sub->view);
+	move_to(sub, number + 1);
+	return TAKE_E_AGAIN;
+}
+
+/* ---- queue ----------------------------------------------------------------------------------- */
+
+/* W1 and W2: takes the item in that entry, whose take word was @take. */
+static int queue_take_item(struct tl_subscription *sub, uint64_t number, unsigned index,
+			   uint64_t take, tl_item **out)
+{
+	struct stream_view *view = sub->view;
+	uint64_t mine = stream_take(
+		number, stream_word_number(take) == number ? stream_take_tries(take) : 0,
+		sub->member);
+	DLManagedTensorVersioned *row = NULL;
+	struct stream_entry entry;
+	int r;
+
+	if (!stream_member_is(view, sub->member, sub->member_word))
+		return why_not(sub, number);
+	if (!entry_read(view, index, number, &entry))
+		return TAKE_E_AGAIN;
+	r = row_lease(view, index, &entry, &row); /* W1 */
+	if (r)
+		return r;
+	if (!atomic_compare_exchange_strong(&view->page->take[index], &take, mine)) { /* W2 */
+		row_give(row);
+		stream_tell_room(view);
+		return TAKE_E_AGAIN;
+	}
+	r = item_make(view, row, &entry, out);
+	if (r) { /* nobody can read it */
+		if (r == -EPROTO)
+			atomic_compare_exchange_strong(
+				&view->page->take[index], &mine,
+				stream_take(number, stream_take_tries(mine), STREAM_DONE));
+		row_give(row);
+		stream_tell_room(view);
+		return r;
+	}
+	(*out)->take = mine;
+	(*out)->entry = index;
+	stream_tell_room(view);
+	return 0;
+}
+
+/* W3: the oldest item that the daemon has opened again. */
+static int redo_take(struct tl_subscription *sub, tl_item **out)
+{
+	struct stream_page *page = sub->view->page;
+	uint64_t oldest = UINT64_MAX, found = 0;
+	unsigned index = 0;
+
+	for (unsigned i = 0; i < STREAM_ENTRIES / 64; i++) {
+		uint64_t bits = atomic_load(&page->redo[i]);
+
+		for (; bits; bits &= bits - 1) {
+			unsigned e = i * 64 + (unsigned)__builtin_ctzll(bits);
+			uint64_t take = atomic_load(&page->take[e]);
+
+			if (stream_take_who(take) == STREAM_OPEN &&
+			    stream_word_number(take) < oldest) {
+				oldest = stream_word_number(take);
+				found = take;
+				index = e;
+			}
+		}
+	}
+	if (oldest == UINT64_MAX)
+		return TAKE_E_NONE;
+	return queue_take_item(sub, oldest, index, found, out);
+}
+
+static int queue_take_next(struct tl_subscription *sub, tl_item **out)
+{
+	struct stream_view *view = sub->view;
+
+	for (;; sub->next++) {
+		uint64_t word = atomic_load(stream_word_at(view, sub->next));
+		uint64_t number = stream_word_number(word), take;
+		unsigned what = stream_word_what(word);
+
+		if (number < sub->next)
+			return TAKE_E_NONE;
+		if (number > sub->next)
+			sub->next = number;
+		if (what == STREAM_CLOSED && is_over(sub, number))
+			return ended(view);
+		if (!stream_word_is_item(word))
+			continue;
+		take = atomic_load(&view->page->take[what]);
+		if (stream_word_number(take) < number)
+			return queue_take_item(sub, number, what, take, out);
+	}
+}
+
+/* Is there an item that nobody has taken? */
+static bool queue_has_more(struct tl_subscription *sub)
+{
+	struct stream_view *view = sub->view;
+
+	for (uint64_t n = sub->next;; n++) {
+		uint64_t word = atomic_load(stream_word_at(view, n));
+		uint64_t number = stream_word_number(word);
+
+		if (number < n)
+			return false;
+		n = number;
+		if (stream_word_is_item(word) &&
+		    stream_word_number(atomic_load(&view->page->take[stream_word_what(word)])) <
+			    number)
+			return true;
+	}
+}
+
+/* W4 */
+static void leave_the_rest(struct tl_subscription *sub)
+{
+	struct stream_page *page = sub->view->page;
+	uint32_t me = sub->member + 1;
+
+	if (!stream_bits_any(&page->sleeps))
+		return; /* there is nobody to leave it to */
+	atomic_compare_exchange_strong(&page->looker, &me, STREAM_NOBODY);
+	if (queue_has_more(sub))
+		stream_wake_worker(sub->view);
+}
+
+static void looker_leaves(struct tl_subscription *sub)
+{
+	uint32_t who = atomic_load(&sub->view->page->looker);
+
+	if (who == sub->member + 1 || who == STREAM_COMING)
+		atomic_compare_exchange_strong(&sub->view->page->looker, &who, STREAM_NOBODY);
+}
+
+static int queue_take(struct tl_subscription *sub, tl_item **out)
+{
+	int r = redo_take(sub, out);
+
+	if (r == TAKE_E_NONE)
+		r = queue_take_next(sub, out);
+	return r;
+}
+
+/* ---- taking and waiting ---------------------------------------------------------------------- */
+
+static int take_now(struct tl_subscription *sub, tl_item **out)
+{
+	int r;
+
+	do
+		r = sub->view->mode == STREAM_QUEUE ? queue_take(sub, out)
+						    : broadcast_take(sub, out);
+	while (r == TAKE_E_AGAIN);
+	if (!r && sub->view->mode == STREAM_QUEUE)
+		leave_the_rest(sub);
+	return r;
+}
+
+/* Looks for a while. Of a queue's workers only one does. */
+static int take_spinning(struct tl_subscription *sub, struct spin *spin, tl_item **out)
+{
+	uint32_t nobody = STREAM_NOBODY;
+	int r = TAKE_E_NONE;
+
+	if (sub->view->mode == STREAM_QUEUE &&
+	    !atomic_compare_exchange_strong(&sub->view->page->looker, &nobody, sub->member + 1) &&
+	    nobody != sub->member + 1)
+		return r;
+	while (r == TAKE_E_NONE && spin_again(spin))
+		r = take_now(sub, out);
+	return r;
+}
+
+static int wait_for_item(struct tl_subscription *sub, struct call *c, tl_item **out)
+{
+	struct stream_page *page = sub->view->page;
+	bool queue = sub->view->mode == STREAM_QUEUE;
+	uint32_t bell = atomic_load(&page->bell); /* Z1 */
+	int r;
+
+	stream_bit_set(&page->sleeps, sub->member); /* Z2 */
+	if (queue)
+		looker_leaves(sub);
+	r = take_now(sub, out); /* Z3 */
+	if (r == TAKE_E_NONE) {
+		r = stream_usable(sub->view);
+		if (!r && !stream_member_is(sub->view, sub->member, sub->member_word))
+			r = why_not(sub, sub->next);
+	}
+	if (!r && !*out) {
+		r = stream_sleep(c, sub->view, &page->bell, bell); /* Z4 */
+		r = r ? r : TAKE_E_NONE;
+	}
+	stream_bit_clear(&page->sleeps, sub->member); /* Z5 */
+	if (queue)
+		atomic_store(&page->looker, sub->member + 1);
+	return r;
+}
+
+static int take_locked(struct tl_subscription *sub, const tl_wait_options *o, tl_item **out)
+{
+	static _Thread_local struct spin spin;
+	struct call c;
+	int r = take_now(sub, out);
+
+	if (r != TAKE_E_NONE)
+		return r;
+	r = stream_usable(sub->view);
+	if (r)
+		return r;
+	if (!o->timeout_ns)
+		return tl_fail(-EAGAIN, "the stream '%s' has no further item", sub->view->name);
+	c = stream_call(sub->view, o->timeout_ns, o->interrupt, o->interrupt_value);
+	spin_begin(&spin);
+	r = take_spinning(sub, &spin, out);
+	while (r == TAKE_E_NONE)
+		r = wait_for_item(sub, &c, out);
+	spin_end(&spin);
+	if (r && r != -EPIPE && sub->view->mode == STREAM_QUEUE)
+		leave_the_rest(sub);
+	if (r == -ETIMEDOUT)
+		return tl_fail(r, "no further item of the stream '%s' came in time",
+			       sub->view->name);
+	return r;
+}
+
+TL_API int tl_stream_take(tl_subscription *sub, const tl_wait_options *options, tl_item **out)
+{
+	tl_wait_options o;
+	tl_item *item = NULL;
+	int r;
+
+	if (!sub || !out)
+		return tl_fail(-EINVAL, "tl_stream_take: %s is NULL", sub ? "out" : "subscription");
+	r = client_wait_options(&o, options);
+	if (!r)
+		r = session_usable(sub->view->session);
+	if (r)
+		return r;
+	pthread_mutex_lock(&sub->mutex);
+	r = take_locked(sub, &o, &item);
+	pthread_mutex_unlock(&sub->mutex);
+	if (!r)
+		*out = item;
+	return r;
+}

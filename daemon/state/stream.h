@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams: named sequences of items, which producers publish and subscribers take without the
+ * daemon. A stream is a ring of several producers with readers that are known: its page has the
+ * order of items, its entry in the catalog the members, and its rows belong to its producers.
+ * docs/protocol/streams.md has the steps. stream.c makes streams and members, stream_end.c ends
+ * them. Loop thread only.
+ */
+#pragma once
+
+#include "daemon/state/client.h"
+#include "daemon/state/ring_page.h"
+#include "proto/stream_layout.h"
+
+struct stream_request {
+	uint32_t mode, depth, keep, max_tries, flags; /* of a new one */
+	bool make;				      /* if there is none */
+};
+
+/* Finds the stream of that name, or makes it. Returns STATE_E_NOT_FOUND, STATE_E_KIND: the name
+ * means a tensor, or a stream of the other mode; STATE_E_DENIED, STATE_E_BUCKET, STATE_E_FULL: all
+ * indexes are taken; or as account_take(). */
+int stream_find(struct state *st, struct client *c, const struct name_key *key,
+		const struct stream_request *rq, struct stream **out);
+/* The stream @ref that is not over, or NULL. */
+struct stream *stream_of(const struct state *st, uint64_t ref);
+
+/* J1, J2: makes @c a member in @role; a subscriber has its position in @line of its ledger. A
+ * client that asks again gets the same member. *@number is the end of the order, or for a
+ * subscriber the first item that it takes. STATE_E_MEMBERS: all are taken; STATE_E_INVALID: the
+ * line has another subscription. */
+int stream_join(struct state *st, struct client *c, struct stream *s, unsigned role, unsigned line,
+		bool kept, uint32_t *member, uint64_t *number);
+/* The client of that subscriber, if @asks is a producer of the stream; or NULL. */
+const struct client *stream_subscriber(const struct stream *s, const struct client *asks,
+				       uint32_t member);
+/* Ends the member, whose process goes on. Does nothing if @c is no such member. */
+void stream_leave(struct state *st, struct client *c, struct stream *s, uint32_t member);
+
+/* Makes drafts of @c rows of the stream. @entries gets the entry of each. STATE_E_STALE: one is no
+ * draft that may be one; STATE_E_FULL: not so many entries are free. None is one then. */
+int stream_rows(struct state *st, struct client *c, struct stream *s, uint32_t member,
+		const uint64_t *refs, unsigned count, uint16_t *entries);
+/* Retires rows of @c that clients other than members may hold. They come back as LIVE with the next
+ * generation. Refs that are not @c's are ignored. */
+void stream_retire(struct state *st, struct client *c, struct stream *s, const uint64_t *refs,
+		   unsigned count);
+/* To be called before the child of a fork(), whose ledger this is, may go its own way: rows that it
+ * holds go back to their producers by RETIRE only. */
+void streams_keep_held(struct state *st, const struct client *c);
+
+/* The connection of @c is over. Ends its members; *@budget counts them. True: it has no more. */
+bool streams_leave(struct state *st, struct client *c, unsigned *budget);
+/* Nobody maps the ledger of @c any more. */
+void streams_forget(struct state *st, struct client *c);
+/* The name is to mean no stream any more. */
+void stream_end(struct state *st, struct account *a, struct stream *s);
+/* Goes on with ends that wait for subscribers. True: some are left. */
+bool streams_step(struct state *st);
+
+/* ---- stream.c, for stream_end.c and recover/ ---- */
+
+/* Makes the row kept for each that the ledger of @c counts. */
+void stream_keep_held(struct state *st, const struct stream *s, const struct client *c);
+/* An empty stream of that depth, of a former daemon. */
+struct stream *stream_adopted(uint32_t depth);
+/* Adds the row that says it belongs to the stream. False: there is another in its place. */
+bool stream_has_row(struct state *st, struct stream *s, uint32_t slot);
+/* Gives the member its client. */
+void stream_belongs(struct stream *s, struct client *c, uint32_t member);
+
+/* ---- stream_end.c, for recover/ ---- */
+
+/* Takes over the member, whose end may have begun. @c is NULL if its client is not there any more.
+ */
+void stream_member_adopt(struct state *st, struct stream *s, uint32_t member, struct client *c);
+/* Has streams_step() look at the stream. */
+void stream_look(struct state *st, struct stream *s);

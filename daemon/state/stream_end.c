@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The ends of members and of streams. What cannot be done yet, since a subscriber has still to pass
+ * something, is done by streams_step(), which serve/ calls from time to time.
+ *
+ * ORDER: D1 changes a member's state before D2 reads the take words, and before the ledger's counts
+ * are read; a subscriber writes its count, then reads its state (S4). E1 changes a producer's state
+ * before E2 changes the word that its next item would get; the producer reads its state, then
+ * changes that word (P2). All are seq_cst. tests/model/stream.pml checks them.
+ */
+#include <string.h>
+
+#include "daemon/state/lease.h"
+#include "daemon/state/ring.h"
+#include "daemon/state/stream.h"
+#include "daemon/state/stream_order.h"
+
+static struct stream_member *entry_of(const struct stream *s, uint32_t member)
+{
+	return &s->entry->members[member];
+}
+
+static void member_state(struct stream *s, uint32_t member, enum stream_state state)
+{
+	uint64_t word = atomic_load(&entry_of(s, member)->word) & ~(uint64_t)255;
+
+	atomic_store(&entry_of(s, member)->word, state == STREAM_FREE ? 0 : word | state);
+	atomic_fetch_add(&s->entry->changes, 1);
+}
+
+void stream_look(struct state *st, struct stream *s)
+{
+	if (list_empty(&s->due))
+		list_add_tail(&st->streams_due, &s->due);
+	if (list_empty(&st->streaming))
+		list_add_tail(&st->common->streaming, &st->streaming);
+}
+
+/* Retires the rows without a producer that nobody will take any more. True: some are left. */
+static bool rows_go(struct state *st, struct account *a, struct stream *s)
+{
+	bool left = false;
+
+	for (unsigned e = 0; e < STREAM_ENTRIES; e++) {
+		uint32_t slot = s->slots[e];
+
+		if (slot == CATALOG_NONE || s->owner[e] != STREAM_NO_OWNER ||
+		    row_word_state(catalog_row(&st->catalog, slot)->word) != ROW_LIVE)
+			continue;
+		if (!s->over && !stream_entry_is_passed(s, e))
+			left = true;
+		else
+			lease_retire(st, a ? a : st->tensors[slot].account, slot);
+	}
+	return left;
+}
+
+static void rows_orphan(struct stream *s, uint32_t member)
+{
+	for (unsigned e = 0; e < STREAM_ENTRIES; e++)
+		if (s->owner[e] == member)
+			s->owner[e] = STREAM_NO_OWNER;
+}
+
+/* E1 to E4. */
+static void producer_end(struct state *st, struct stream *s, uint32_t member)
+{
+	member_state(s, member, STREAM_GONE); /* E1 */
+	rows_orphan(s, member);
+	stream_look(st, s);
+}
+
+/* E2 and E3. */
+static bool producer_ended(struct stream *s, uint32_t member)
+{
+	if (!stream_order_append(s, STREAM_ENDED + member))
+		return false;
+	stream_ring(s);
+	member_state(s, member, STREAM_FREE);
+	return true;
+}
+
+/* D1 to D3. */
+static void subscriber_end(struct stream *s, uint32_t member)
+{
+	member_state(s, member, STREAM_GONE); /* D1 */
+	if (s->entry->mode == STREAM_QUEUE)
+		stream_reopen(s, member); /* D2 */
+	stream_bits_clear(s, member);
+	stream_make_room(s); /* D3 */
+	stream_ring(s);
+}
+
+static uint32_t index_of(const struct stream_membership *m)
+{
+	return (uint32_t)(m - m->stream->members);
+}
+
+static bool is_producer(const struct stream_membership *m)
+{
+	return stream_member_role(atomic_load(&entry_of(m->stream, index_of(m))->word)) &
+	       STREAM_PRODUCER;
+}
+
+static enum stream_state state_of(const struct stream_membership *m)
+{
+	return stream_member_state(atomic_load(&entry_of(m->stream, index_of(m))->word));
+}
+
+static void member_unlink(struct stream_membership *m)
+{
+	m->client->membership_count--;
+	m->client = NULL;
+	list_del(&m->of_client);
+}
+
+void stream_leave(struct state *st, struct client *c, struct stream *s, uint32_t member)
+{
+	struct stream_membership *m = &s->members[member < STREAM_MEMBERS ? member : 0];
+
+	if (member >= STREAM_MEMBERS || m->client != c || state_of(m) != STREAM_LIVE)
+		return;
+	if (is_producer(m)) {
+		producer_end(st, s, member);
+	} else {
+		subscriber_end(s, member);
+		stream_keep_held(st, s, c);
+		member_state(s, member, STREAM_FREE);
+		stream_look(st, s);
+	}
+	member_unlink(m);
+	streams_step(st);
+}
+
+bool streams_leave(struct state *st, struct client *c, unsigned *budget)
+{
+	struct stream_membership *m;
+
+	list_for_each_entry(m, &c->memberships, of_client) {
+		if (state_of(m) != STREAM_LIVE)
+			continue;
+		if (!*budget)
+			return false;
+		--*budget;
+		if (is_producer(m))
+			producer_end(st, m->stream, index_of(m));
+		else
+			subscriber_end(m->stream, index_of(m));
+		stream_look(st, m->stream);
+	}
+	if (!list_empty(&c->memberships))
+		streams_step(st);
+	return true;
+}
+
+void streams_forget(struct state *st, struct client *c)
+{
+	while (!list_empty(&c->memberships)) {
+		struct stream_membership *m = list_first_entry(&c->memberships,
+							       struct stream_membership, of_client);
+		struct stream *s = m->stream;
+
+		if (!is_producer(m) && state_of(m) == STREAM_GONE) {
+			if (s->entry->mode == STREAM_QUEUE) /* D4 */
+				subscriber_end(s, index_of(m));
+			member_state(s, index_of(m), STREAM_FREE);
+			stream_make_room(s);
+		}
+		member_unlink(m);
+		stream_look(st, s);
+	}
+}
+
+void stream_member_adopt(struct state *st, struct stream *s, uint32_t member, struct client *c)
+{
+	uint64_t word = atomic_load(&entry_of(s, member)->word);
+	bool produces = stream_member_role(word) & STREAM_PRODUCER;
+
+	if (c)
+		stream_belongs(s, c, member);
+	if (!c && produces)
+		producer_end(st, s, member);
+	else if (!produces && (!c || stream_member_state(word) == STREAM_GONE))
+		subscriber_end(s, member);
+	if (!c && !produces)
+		member_state(s, member, STREAM_FREE);
+}
+
+static bool members_go(struct stream *s)
+{
+	bool left = false;
+
+	for (uint32_t i = 0; i < STREAM_MEMBERS; i++) {
+		uint64_t word = atomic_load(&entry_of(s, i)->word);
+
+		if (stream_member_state(word) == STREAM_GONE &&
+		    stream_member_role(word) & STREAM_PRODUCER && !producer_ended(s, i))
+			left = true;
+	}
+	return left;
+}
+
+bool streams_step(struct state *st)
+{
+	list_for_each_safe(l, &st->streams_due) {
+		struct stream *s = list_entry(l, struct stream, due);
+		bool left = !s->over && members_go(s);
+
+		s->ring.left++; /* keeps the stream until we are through */
+		left |= rows_go(st, NULL, s);
+		if (!left)
+			list_del(&s->due);
+		if (--s->ring.left == 0 && s->over)
+			ring_free(st, &s->ring);
+	}
+	if (list_empty(&st->streams_due))
+		list_del(&st->streaming);
+	return !list_empty(&st->streams_due);
+}
+
+void stream_end(struct state *st, struct account *a, struct stream *s)
+{
+	uint32_t name = s->ring.name;
+
+	s->over = true;
+	atomic_store(&s->entry->ref, 0);
+	atomic_store(&catalog_name(&st->catalog, name)->current, 0);
+	atomic_fetch_sub(&st->catalog.header->streams, 1);
+	for (uint32_t i = 0; i < STREAM_MEMBERS; i++)
+		if (s->members[i].client)
+			member_unlink(&s->members[i]);
+	memset(s->owner, STREAM_NO_OWNER, sizeof(s->owner));
+	list_del(&s->due);
+	s->ring.left++;
+	stream_ring(s);
+	stream_make_room(s);
+	rows_go(st, a, s);
+	name_unpin(&st->names, name);
+	if (--s->ring.left == 0)
+		ring_free(st, &s->ring);
+}

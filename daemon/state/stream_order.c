@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The order, takes and futexes of a stream's page; see stream_order.h. */
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "daemon/state/catalog.h"
+#include "daemon/state/stream_order.h"
+
+#define NUMBER_MAX ((uint64_t)1 << 50)
+
+static uint32_t words_of(const struct stream *s)
+{
+	return stream_words(s->entry->depth);
+}
+
+static _Atomic uint64_t *word_of(const struct stream *s, uint64_t number)
+{
+	return &s->ring.order->order[number % words_of(s)];
+}
+
+/* ---- the end of the order -------------------------------------------------------------------- */
+
+/* Moves *@number on to the first that no word has, and loads the word that stands there. False: the
+ * page says nonsense. */
+static bool end_find(const struct stream *s, uint64_t *number, uint64_t *word)
+{
+	uint32_t words = words_of(s);
+
+	if (*number < words || *number > NUMBER_MAX)
+		*number = words;
+	for (uint32_t i = 0; i <= 2 * words; i++) {
+		*word = atomic_load(word_of(s, *number));
+		if (stream_word_number(*word) < *number)
+			return true;
+		*number = stream_word_number(*word) + 1;
+		if (*number > NUMBER_MAX)
+			return false;
+	}
+	return false;
+}
+
+uint64_t stream_order_end(const struct stream *s)
+{
+	uint64_t number = atomic_load(&s->ring.order->tail), word;
+
+	return end_find(s, &number, &word) ? number : words_of(s);
+}
+
+/* ---- who still wants an item ------------------------------------------------------------------
+ */
+
+static uint64_t position_of(const struct stream *s, uint32_t member, uint64_t word)
+{
+	const struct client *c = s->members[member].client;
+
+	if (!c || !c->ledger)
+		return 0;
+	return atomic_load(
+		&ledger_line(c->ledger, c->ledger_slots, stream_member_line(word))->position);
+}
+
+/* True if a subscriber may still take the item of that number. */
+static bool is_wanted(const struct stream *s, uint64_t number, uint64_t end)
+{
+	uint32_t high = atomic_load(&s->entry->high);
+	bool lapped = number + s->entry->depth < end;
+
+	if (number + s->entry->keep >= end)
+		return s->entry->keep > 0;
+	for (uint32_t i = 0; i < high && i < STREAM_MEMBERS; i++) {
+		uint64_t word = atomic_load(&s->entry->members[i].word);
+		unsigned role = stream_member_role(word);
+
+		if (stream_member_state(word) == STREAM_LIVE && role & STREAM_SUBSCRIBER &&
+		    !(role & STREAM_LOSSY && lapped) && position_of(s, i, word) <= number)
+			return true;
+	}
+	return false;
+}
+
+/* True if the word may be replaced by that of an item @words later. */
+static bool word_is_passed(const struct stream *s, uint64_t word, uint64_t end)
+{
+	uint64_t number = stream_word_number(word), take;
+
+	if (!number)
+		return true;
+	if (s->entry->mode != STREAM_QUEUE)
+		return !is_wanted(s, number, end);
+	if (!stream_word_is_item(word))
+		return true;
+	take = atomic_load(&s->ring.order->take[stream_word_what(word)]);
+	return stream_word_number(take) >= number;
+}
+
+bool stream_order_append(struct stream *s, unsigned what)
+{
+	uint64_t number = atomic_load(&s->ring.order->tail), word;
+
+	for (unsigned tries = 0; tries < 1000; tries++) {
+		if (!end_find(s, &number, &word))
+			return true; /* nobody can follow such an order */
+		if (!word_is_passed(s, word, number))
+			return false;
+		if (atomic_compare_exchange_strong(word_of(s, number), &word,
+						   stream_word(number, what))) {
+			atomic_store(&s->ring.order->tail, number + 1);
+			return true;
+		}
+	}
+	return false; /* a producer that lives is faster; later */
+}
+
+bool stream_entry_is_passed(const struct stream *s, unsigned entry)
+{
+	uint64_t number = *(volatile uint64_t *)&s->ring.order->entries[entry].number, end;
+
+	if (!number || atomic_load(word_of(s, number)) != stream_word(number, entry)) {
+		if (s->entry->mode != STREAM_QUEUE)
+			return true;
+		/* its word may have been replaced when it was taken */
+		return stream_take_who(atomic_load(&s->ring.order->take[entry])) == STREAM_DONE;
+	}
+	if (s->entry->mode == STREAM_QUEUE)
+		return (atomic_load(&s->ring.order->take[entry]) |
+			stream_take(0, STREAM_TRIES_MAX, 0)) ==
+		       stream_take(number, STREAM_TRIES_MAX, STREAM_DONE);
+	end = stream_order_end(s);
+	return !is_wanted(s, number, end);
+}
+
+/* ---- takes ------------------------------------------------------------------------------------
+ */
+
+void stream_reopen(struct stream *s, uint32_t member)
+{
+	struct stream_page *page = s->ring.order;
+
+	for (unsigned e = 0; e < STREAM_ENTRIES; e++) {
+		uint64_t take = atomic_load(&page->take[e]), number = stream_word_number(take);
+		unsigned tries = stream_take_tries(take);
+		bool again = tries < s->entry->max_tries;
+
+		if (stream_take_who(take) != member)
+			continue;
+		if (!atomic_compare_exchange_strong(
+			    &page->take[e], &take,
+			    again ? stream_take(number, tries + 1, STREAM_OPEN)
+				  : stream_take(number, tries, STREAM_DONE)))
+			continue; /* it was acknowledged just now */
+		if (again)
+			atomic_fetch_or(&page->redo[e / 64], (uint64_t)1 << e % 64);
+	}
+}
+
+/* ---- futexes ----------------------------------------------------------------------------------
+ */
+
+static void wake_all(_Atomic uint32_t *word)
+{
+	atomic_fetch_add(word, 1);
+	syscall(SYS_futex, word, FUTEX_WAKE, STREAM_MEMBERS, NULL, NULL, 0);
+}
+
+void stream_ring(struct stream *s)
+{
+	atomic_store(&s->ring.order->looker, STREAM_NOBODY);
+	wake_all(&s->ring.order->bell);
+}
+
+void stream_make_room(struct stream *s)
+{
+	wake_all(&s->ring.order->room);
+}
+
+void stream_bits_clear(struct stream *s, uint32_t member)
+{
+	uint64_t others = ~((uint64_t)1 << member % 64);
+
+	atomic_fetch_and(&s->ring.order->sleeps.bits[member / 64], others);
+	atomic_fetch_and(&s->ring.order->waits.bits[member / 64], others);
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemon's view of a stream's page. Members can write anything there: each word is loaded once
+ * and checked, searches are bounded, and nonsense ends as "nothing there". */
+#pragma once
+
+#include "daemon/state/client.h"
+#include "daemon/state/ring_page.h"
+
+/* The number after the last item; the first one that there can be, if the page says nonsense. */
+uint64_t stream_order_end(const struct stream *s);
+/* E2: appends a word that is no item. False: the next word is still wanted by a subscriber, or the
+ * page says nonsense. */
+bool stream_order_append(struct stream *s, unsigned what);
+/* True if nobody will take the item in that entry any more: it has none, or its item was passed or,
+ * in a queue, is done. */
+bool stream_entry_is_passed(const struct stream *s, unsigned entry);
+/* D2: opens what @member of a queue took and has not acknowledged. */
+void stream_reopen(struct stream *s, uint32_t member);
+/* D3: wakes all subscribers, and all producers. */
+void stream_ring(struct stream *s);
+void stream_make_room(struct stream *s);
+/* Nobody waits for that member's bits any more. */
+void stream_bits_clear(struct stream *s, uint32_t member);

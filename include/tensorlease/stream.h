@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tensorlease - streams: every item reaches whoever must have it
+ *
+ * A name is for the newest value: who is slow skips some. A stream is for all of them: a named,
+ * bounded sequence of items, whose producers wait when it is full. An item is one tensor or several
+ * that are published together, with metadata. It is taken without a copy, and stays as long as
+ * somebody holds it, whatever dies.
+ *
+ * In a broadcast each subscriber gets every item, once, all of them in one order. In a queue each
+ * item goes to one of the subscribers. If that one dies before it has acknowledged the item,
+ * another one gets it.
+ *
+ *	tl_stream_options o = TL_INIT(tl_stream_options, .mode = TL_STREAM_QUEUE, .depth = 64);
+ *	tl_stream *stream;
+ *
+ *	if (tl_stream_open(client, "rollouts", &o, &stream))
+ *		errx(1, "%s", tl_last_error());
+ *
+ *	producer:	tl_stream_put(stream, &(tl_part){ .tensor = &t }, 1,
+ *				      &TL_INIT(tl_stream_put_options, .timeout_ns = -1), NULL);
+ *
+ *	consumer:	tl_stream_subscribe(stream, NULL, &subscription);
+ *			while (!tl_stream_take(subscription,
+ *					       &TL_INIT(tl_wait_options, .timeout_ns = -1), &item))
+ *				... tl_item_tensor(item, 0, NULL) ... tl_item_release(item);
+ *
+ * Producers and subscribers of one stream are processes of one user. A stream stays until its name
+ * is deleted (tl_delete()), also while nobody has it open.
+ *
+ * The conventions are those of <tensorlease/tensorlease.h>. In addition, each function here returns
+ *	-ESTALE		the stream is gone: its name was deleted, or another daemon is there that
+ *			did not take it over. Open it again
+ *	-ECHILD		the handle is the parent's of this forked process: open another one
+ */
+#ifndef TENSORLEASE_STREAM_H
+#define TENSORLEASE_STREAM_H
+
+#include <tensorlease/tensorlease.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A stream, opened. */
+typedef struct tl_stream tl_stream;
+/* A subscription to a stream. */
+typedef struct tl_subscription tl_subscription;
+/* An item that was taken. */
+typedef struct tl_item tl_item;
+
+/* tl_stream_mode - who gets an item */
+enum tl_stream_mode {
+	TL_STREAM_BROADCAST = 1, /* every subscriber */
+	TL_STREAM_QUEUE = 2,	 /* one of them */
+};
+
+/* TL_STREAM_* - flags of tl_stream_options */
+enum {
+	/* Do not make the stream if there is none: -ENOENT. Only `mode` is looked at, if not 0. */
+	TL_STREAM_EXISTING = 1,
+	/* Producers never wait: a subscriber that is `depth` items behind skips some. Of a
+	 * broadcast. */
+	TL_STREAM_DROP_OLDEST = 2,
+};
+
+/* TL_STREAM_*_MAX - limits of streams */
+enum {
+	TL_STREAM_DEPTH_MAX = 512,	   /* of tl_stream_options.depth */
+	TL_STREAM_PARTS_MAX = 4096,	   /* tensors of one item */
+	TL_STREAM_METADATA_MAX = 64 << 10, /* bytes of metadata of one item */
+};
+
+/* tl_stream_options - what the stream is to be; if there is one, its own properties stay */
+typedef struct tl_stream_options {
+	size_t size;	/* sizeof(tl_stream_options) */
+	uint32_t mode;	/* enum tl_stream_mode */
+	uint32_t flags; /* TL_STREAM_* */
+	uint32_t depth; /* how many items producers may be ahead; 0: 16 */
+	uint32_t keep;	/* of a broadcast: so many past items are kept for who subscribes late */
+	uint32_t max_tries; /* of a queue: how often an item is given out again when its taker died;
+			     * then it is dropped. At most 15 */
+	uint32_t reserved;  /* 0 */
+} tl_stream_options;
+
+/*
+ * tl_stream_open - open a stream, and make it if there is none
+ *
+ * A handle is for putting and for subscribing. Opening alone makes the process neither a producer
+ * nor a subscriber.
+ *
+ * Ownership: *out is yours; give it back with tl_stream_close(). @client must be open as long as
+ * the stream, its subscriptions or their items are used.
+ * Blocking: for one round trip.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-EMEDIUMTYPE	the name means a tensor, or a stream of the other mode
+ *	-ENOENT		there is none, and TL_STREAM_EXISTING was given
+ *	-EACCES		the stream is another user's
+ *	-ENOSPC		all streams of the namespace, or this user's half, are in use
+ * Since: 0.2
+ */
+TL_API int tl_stream_open(tl_client *client, const char *name, const tl_stream_options *options,
+			  tl_stream **out);
+
+/*
+ * tl_stream_close - close a stream
+ *
+ * Its subscriptions and items stay. What this process has put stays for whoever has not taken it.
+ * Subscribers learn that this producer has ended.
+ *
+ * Ownership: consumes @stream; NULL is allowed and does nothing.
+ * Blocking: for one round trip if it was put to.
+ * Threads: any, but no other thread may be in a call on @stream.
+ * Returns: 0, always.
+ * Since: 0.2
+ */
+TL_API int tl_stream_close(tl_stream *stream);
+
+/* ---- Producers ---- */
+
+/* tl_part - one tensor of an item */
+typedef struct tl_part {
+	const char *name;	/* or NULL; at most TL_NAME_MAX bytes, each name once an item */
+	const DLTensor *tensor; /* on the CPU, of any strides; copied */
+	uint64_t dlpack_flags;	/* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, or 0 */
+} tl_part;
+
+/* tl_stream_put_options - how to put */
+typedef struct tl_stream_put_options {
+	size_t size;		   /* sizeof(tl_stream_put_options) */
+	int64_t timeout_ns;	   /* how long to wait for room; < 0: without a limit */
+	const void *metadata;	   /* or NULL */
+	size_t metadata_size;	   /* bytes; at most TL_STREAM_METADATA_MAX */
+	const uint32_t *interrupt; /* as in tl_wait_options */
+	uint32_t interrupt_value;  /* as in tl_wait_options */
+	uint32_t reserved;	   /* 0 */
+} tl_stream_put_options;
+
+/*
+ * tl_stream_put - put an item into a stream
+ *
+ * Copies @n tensors (1 to TL_STREAM_PARTS_MAX) and publishes them as one item. Waits as long as the
+ * stream is full: a subscriber is `depth` items behind or, in a queue, `depth` items are not taken;
+ * or as long as there is no memory for more items. *@number, unless @number is NULL, is the item's
+ * number. Numbers rise; some are not used.
+ *
+ * Ownership: all arguments stay yours.
+ * Blocking: for at most options->timeout_ns; NULL: it does not wait for room. Now and then it asks
+ * the daemon for memory, for at most the client's timeout.
+ * Threads: any; puts to one handle wait for each other.
+ * Returns: 0, a common error, or
+ *	-EAGAIN		the stream is full, and the timeout is 0
+ *	-ETIMEDOUT	it was full all the time. tl_last_error() names who holds it up
+ *	-EPIPE		the stream was closed by tl_stream_end()
+ *	-ENOSPC		no memory for another item, and none is in use that could come back; or
+ *			the stream has its maximum of members
+ *	-EDQUOT		the same, for this user
+ *	-EINVAL		a part is no tensor that can be put, or too many parts or bytes
+ *	-ECANCELED	*options->interrupt is not options->interrupt_value
+ *	-EINTR		a signal handler ran while the call slept
+ * Since: 0.2
+ */
+TL_API int tl_stream_put(tl_stream *stream, const tl_part *parts, size_t n,
+			 const tl_stream_put_options *options, uint64_t *number);
+
+/*
+ * tl_stream_end - say that nothing more comes
+ *
+ * Subscribers get what is left, and then -EPIPE. Later puts of any producer fail, until one puts
+ * after tl_stream_reopen().
+ *
+ * Ownership: @stream stays yours.
+ * Blocking: for at most options->timeout_ns, as tl_stream_put().
+ * Threads: any.
+ * Returns: as tl_stream_put()
+ * Since: 0.2
+ */
+TL_API int tl_stream_end(tl_stream *stream, const tl_stream_put_options *options);
+
+/*
+ * tl_stream_reopen - go on after the end
+ *
+ * Lets this handle put to a stream that was ended. Its next item reopens the stream for all.
+ *
+ * Ownership: @stream stays yours.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: 0, or -EINVAL.
+ * Since: 0.2
+ */
+TL_API int tl_stream_reopen(tl_stream *stream);
+
+/* ---- Subscribers ---- */
+
+/* TL_SUBSCRIBE_* - flags of tl_subscribe_options */
+enum {
+	/* Nobody waits for this subscriber. If it is `depth` items behind it skips some, and learns
+	 * how many. Of a broadcast. */
+	TL_SUBSCRIBE_LOSSY = 1,
+	/* Begin with the items that are kept. Of a broadcast. */
+	TL_SUBSCRIBE_KEPT = 2,
+};
+
+/* tl_subscribe_options - how to subscribe */
+typedef struct tl_subscribe_options {
+	size_t size;	   /* sizeof(tl_subscribe_options) */
+	uint32_t flags;	   /* TL_SUBSCRIBE_* */
+	uint32_t reserved; /* 0 */
+} tl_subscribe_options;
+
+/*
+ * tl_stream_subscribe - subscribe to a stream
+ *
+ * A subscriber of a broadcast gets the items that are put from now on. From now on producers wait
+ * for it, unless it is lossy.
+ *
+ * Ownership: *out is yours; give it back with tl_subscription_close(). @stream may be closed
+ * before.
+ * Blocking: for one round trip.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-ENOSPC		the stream has its maximum of 128 members, or this client is 64 of them in
+ *			all its streams
+ * Since: 0.2
+ */
+TL_API int tl_stream_subscribe(tl_stream *stream, const tl_subscribe_options *options,
+			       tl_subscription **out);
+
+/*
+ * tl_stream_take - take the next item
+ *
+ * Waits for the next item of a broadcast, or for an item of a queue that nobody else has taken.
+ *
+ * Ownership: *out is yours; give it back with tl_item_release().
+ * Blocking: for at most options->timeout_ns; NULL: it does not. The first item of each producer
+ * takes a round trip.
+ * Threads: any; takes from one subscription wait for each other.
+ * Returns: 0, a common error, or
+ *	-EAGAIN		there is none, and the timeout is 0
+ *	-ETIMEDOUT	none came in time
+ *	-EPIPE		the stream was ended, and all items before were taken
+ *	-ECANCELED	*options->interrupt is not options->interrupt_value, or the client was
+ *			closed
+ *	-EINTR		a signal handler ran while the call slept
+ *	-EPROTO		a producer has damaged the stream; the item is passed over
+ * Since: 0.2
+ */
+TL_API int tl_stream_take(tl_subscription *subscription, const tl_wait_options *options,
+			  tl_item **out);
+
+/*
+ * tl_subscription_close - subscribe no longer
+ *
+ * Items that are held stay. In a queue, those that are not acknowledged go to another subscriber.
+ *
+ * Ownership: consumes @subscription; NULL is allowed and does nothing.
+ * Blocking: for one round trip.
+ * Threads: any, but no other thread may be in a call on @subscription.
+ * Returns: 0, always.
+ * Since: 0.2
+ */
+TL_API int tl_subscription_close(tl_subscription *subscription);
+
+/* ---- Items ---- */
+
+/* tl_item_info - about an item */
+typedef struct tl_item_info {
+	size_t size;	      /* sizeof(tl_item_info) */
+	uint64_t number;      /* its number in the stream */
+	uint64_t put_ns;      /* when it was put, CLOCK_REALTIME */
+	uint64_t skipped;     /* items that this subscriber has missed just before it */
+	uint32_t tries;	      /* of a queue: how many took it before and died */
+	uint32_t producer;    /* a small number: the same for items of one producer that lives */
+	size_t count;	      /* its tensors */
+	const void *metadata; /* valid until the item is released */
+	size_t metadata_size; /* bytes of it */
+} tl_item_info;
+
+/*
+ * tl_item_get_info - tell about an item
+ *
+ * Set info->size before the call.
+ *
+ * Ownership: *info is yours; info->metadata is valid until the item is released.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: 0, or -EINVAL.
+ * Since: 0.2
+ */
+TL_API int tl_item_get_info(const tl_item *item, tl_item_info *info);
+
+/*
+ * tl_item_count - count the tensors of an item
+ *
+ * There is at least one.
+ *
+ * Ownership: nothing changes hands.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: the number of its tensors.
+ * Since: 0.2
+ */
+TL_API size_t tl_item_count(const tl_item *item);
+
+/*
+ * tl_item_tensor - look at a tensor of an item
+ *
+ * *@name, unless @name is NULL, is the tensor's name, or NULL if it has none.
+ *
+ * Ownership: the result and *name are the item's, valid until it is released; read-only.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: the tensor at @i, or NULL if the item has not so many.
+ * Since: 0.2
+ */
+TL_API const DLTensor *tl_item_tensor(const tl_item *item, size_t i, const char **name);
+
+/*
+ * tl_item_to_dlpack - get a tensor of an item as a DLPack tensor
+ *
+ * The tensor at @i, read-only, for a library that consumes DLPack.
+ *
+ * Ownership: *out is yours; its deleter gives it back. It keeps the item until then.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: 0, -EINVAL, or -ENOMEM.
+ * Since: 0.2
+ */
+TL_API int tl_item_to_dlpack(tl_item *item, size_t i, DLManagedTensorVersioned **out);
+
+/*
+ * tl_item_done - acknowledge an item of a queue
+ *
+ * From now on it is not given out again, even if this process dies while it holds it.
+ *
+ * Ownership: @item stays yours.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: 0, or
+ *	-ESTALE		it was given to another subscriber, since this one was taken for dead
+ * Since: 0.2
+ */
+TL_API int tl_item_done(tl_item *item);
+
+/*
+ * tl_item_release - give an item back
+ *
+ * Acknowledges it if that was not done. Its memory is used again when its last holder has released
+ * it.
+ *
+ * Ownership: consumes @item; NULL is allowed and does nothing.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: as tl_item_done(); the item is released in any case.
+ * Since: 0.2
+ */
+TL_API int tl_item_release(tl_item *item);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TENSORLEASE_STREAM_H */
