@@ -581,12 +581,12 @@ static int put_try(struct tl_stream *s, struct putting *p, uint64_t *number)
 	unsigned what = STREAM_CLOSED;
 	int r = stream_usable(s->view);
 
+	stream_end_find(s->view, &s->next); /* ORDER: F, before the table of members is read */
 	if (!r)
 		r = readers_read(s);
 	if (r)
 		return r;
 	if (p->parts && !p->block) {
-		stream_end_find(s->view, &s->next);
 		if (!has_room(s, s->next)) /* no memory is asked for before there is room */
 			return PUT_E_FULL;
 		r = write_item(s, p);
