@@ -81,7 +81,13 @@ static int reader_map(struct tl_stream *s, struct stream_reader *r, uint32_t mem
 	return e;
 }
 
-static int reader_add(struct tl_stream *s, uint32_t member, uint64_t word)
+/* True if the member is still the same subscriber, whatever its state. */
+static bool reader_is(const struct stream_reader *r, uint64_t word, uint32_t generation)
+{
+	return r->word >> 8 == word >> 8 && r->generation == generation;
+}
+
+static int reader_add(struct tl_stream *s, uint32_t member, uint64_t word, uint32_t generation)
 {
 	struct session *session = s->view->session;
 	struct stream_reader *r = &s->readers[member];
@@ -89,6 +95,7 @@ static int reader_add(struct tl_stream *s, uint32_t member, uint64_t word)
 	int e = 0;
 
 	r->word = word;
+	r->generation = generation;
 	r->lossy = stream_member_role(word) & STREAM_LOSSY;
 	if (client == (uint32_t)(session->catalog.mine - session->catalog.clients))
 		reader_points(s, r, session->ledger);
@@ -113,16 +120,16 @@ static int readers_read(struct tl_stream *s)
 		for (uint32_t i = 0;
 		     i < STREAM_MEMBERS && i < (high > s->nreaders ? high : s->nreaders); i++) {
 			uint64_t word = atomic_load(&entry->members[i].word);
+			uint32_t generation = load_once(&entry->members[i].generation);
 			bool reads = stream_member_state(word) != STREAM_FREE &&
 				     stream_member_role(word) & STREAM_SUBSCRIBER;
 			int e = 0;
 
 			if (s->readers[i].word &&
-			    (!reads || stream_member_client(word) !=
-					       stream_member_client(s->readers[i].word)))
+			    (!reads || !reader_is(&s->readers[i], word, generation)))
 				reader_forget(&s->readers[i]);
 			if (reads && !s->readers[i].word)
-				e = reader_add(s, i, word);
+				e = reader_add(s, i, word, generation);
 			else if (reads)
 				s->readers[i].word = word;
 			if (e)

@@ -112,8 +112,9 @@ struct stream_block {
 
 /* A subscriber, as a producer sees it. */
 struct stream_reader {
-	uint64_t word; /* of its member; 0: there is none */
-	void *ledger;  /* mapped; NULL: our own */
+	uint64_t word;	     /* of its member; 0: there is none */
+	uint32_t generation; /* of its client */
+	void *ledger;	     /* mapped; NULL: our own */
 	size_t ledger_size;
 	const _Atomic uint64_t *position;
 	const _Atomic uint32_t *held;
