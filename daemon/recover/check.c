@@ -62,10 +62,10 @@ static bool chain_is_good(struct check *check, uint32_t first, uint32_t count)
 /* ---- rings ---------------------------------------------------------------------------------- */
 
 /* True if its producer publishes it without the daemon: then it has no checksum of a
- * published row. */
+ * published row. The version of a stream's row only says that it is kept. */
 static bool is_published_elsewhere(const struct catalog_row *row)
 {
-	return row->flags & ROW_RING && !row->version;
+	return row->flags & ROW_RING && (!row->version || ring_slot_ring(row->ring) & REF_STREAM);
 }
 
 /* A row that nobody holds any more is about to get its next generation. */
