@@ -265,5 +265,7 @@ int shared_lease(const struct use *use, uint64_t ref, const struct row_head *h,
 		r = lease_private(use, ref, h, until.answer, out);
 	if (r == -ENOENT && !session_served(use->session))
 		return LEASE_E_UNSERVED; /* the daemon dropped us just now */
+	if (r == -ENOENT && !lease_stands(use->session, ref))
+		return LEASE_E_STALE; /* it ended before we held its segment */
 	return r == -ENOENT ? tl_fail(-EPROTO, "%s", tl_failure_text()) : r;
 }
