@@ -118,8 +118,9 @@ void stream_leave(struct state *st, struct client *c, struct stream *s, uint32_t
 {
 	struct stream_membership *m = &s->members[member < STREAM_MEMBERS ? member : 0];
 
-	if (member >= STREAM_MEMBERS || m->client != c || state_of(m) != STREAM_LIVE)
+	if (member >= STREAM_MEMBERS || m->client != c)
 		return;
+	/* it is GONE if a former daemon died at it: then all is done again */
 	if (is_producer(m)) {
 		producer_end(st, s, member);
 	} else {
@@ -175,12 +176,13 @@ void stream_member_adopt(struct state *st, struct stream *s, uint32_t member, st
 {
 	uint64_t word = atomic_load(&entry_of(s, member)->word);
 	bool produces = stream_member_role(word) & STREAM_PRODUCER;
+	bool over = !c || stream_member_state(word) == STREAM_GONE;
 
-	if (c)
+	if (c && !(produces && over))
 		stream_belongs(s, c, member);
-	if (!c && produces)
+	if (over && produces)
 		producer_end(st, s, member);
-	else if (!produces && (!c || stream_member_state(word) == STREAM_GONE))
+	else if (over)
 		subscriber_end(s, member);
 	if (!c && !produces)
 		member_state(s, member, STREAM_FREE);
