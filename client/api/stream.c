@@ -111,7 +111,7 @@ static int subscribe(struct tl_subscription *sub, uint32_t flags)
 	atomic_store(sub->position, 0); /* J1: holds up all producers */
 	r = stream_ask(s->client, &ask, &sub->view);
 	if (r) {
-		stream_line_give(s, sub->line);
+		stream_line_give(sub->view, sub->line);
 		return r;
 	}
 	sub->member = ask.member;
@@ -168,7 +168,7 @@ TL_API int tl_subscription_close(tl_subscription *sub)
 	if (!sub)
 		return 0;
 	stream_leave(sub->view, sub->member);
-	stream_line_give(sub->view->session, sub->line);
+	stream_line_give(sub->view, sub->line);
 	stream_view_unref(sub->view);
 	pthread_mutex_destroy(&sub->mutex);
 	free(sub);
@@ -220,7 +220,7 @@ static int item_settle(tl_item *item)
 	bool done;
 
 	if (view->mode != STREAM_QUEUE || atomic_exchange(&item->settled, true) ||
-	    !session_is_ours(view->session)) /* a forked child's are its parent's to acknowledge */
+	    !stream_is_ours(view)) /* a forked child's are its parent's to acknowledge */
 		return 0;
 	done = atomic_compare_exchange_strong(
 		&view->page->take[item->entry], &take,

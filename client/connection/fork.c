@@ -309,6 +309,8 @@ static void child_session(struct session *s)
 {
 	if (s->strange)
 		return;
+	s->forks++;
+	atomic_store(&s->lines, 0); /* of a ledger of its own */
 	atomic_store(&s->ours, true);
 	if (atomic_load(&s->drained))
 		return;

@@ -109,6 +109,7 @@ struct session {
 	int socket;			  /* session_socket() */
 	bool forked;			  /* a child has it, and may have closed all descriptors */
 	bool strange;			  /* during fork(): it was not ours before */
+	uint32_t forks;			  /* how often a child has taken it over */
 	struct fd_identity identity;	  /* of the socket */
 	struct handshake *fork_handshake; /* during fork(): the child's connection */
 	bool close_after_fork;		  /* in the child: session_close() is due */

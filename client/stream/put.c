@@ -668,7 +668,7 @@ static int producer_join(struct tl_stream *s)
 	ask.line = s->line;
 	r = stream_ask(s->view->session->client, &ask, &s->view);
 	if (r) {
-		stream_line_give(s->view->session, s->line);
+		stream_line_give(s->view, s->line);
 		return r;
 	}
 	s->member = ask.member;
@@ -714,10 +714,11 @@ static int put(struct tl_stream *s, struct putting *p, const tl_stream_put_optio
 	if (p->size > (uint64_t)UINT32_MAX * 8)
 		return tl_fail(-EINVAL, "an item of %llu bytes; the limit is 32 GiB",
 			       (unsigned long long)p->size);
-	pthread_mutex_lock(&s->mutex);
 	r = stream_usable(s->view);
-	if (!r)
-		r = producer_join(s);
+	if (r) /* a forked child must not wait for a thread of its parent */
+		return r;
+	pthread_mutex_lock(&s->mutex);
+	r = producer_join(s);
 	if (!r)
 		r = put_locked(s, p, &n);
 	pthread_mutex_unlock(&s->mutex);
@@ -750,8 +751,13 @@ TL_API int tl_stream_end(tl_stream *s, const tl_stream_put_options *options)
 
 TL_API int tl_stream_reopen(tl_stream *s)
 {
+	int r;
+
 	if (!s)
 		return tl_fail(-EINVAL, "tl_stream_reopen: stream is NULL");
+	r = stream_check_ours(s->view);
+	if (r)
+		return r;
 	pthread_mutex_lock(&s->mutex);
 	s->reopens = true;
 	pthread_mutex_unlock(&s->mutex);
@@ -776,7 +782,7 @@ void stream_producer_end(struct tl_stream *s)
 {
 	if (s->joined) {
 		stream_leave(s->view, s->member);
-		stream_line_give(s->view->session, s->line);
+		stream_line_give(s->view, s->line);
 	}
 	blocks_give(s);
 	for (uint32_t i = 0; i < s->nreaders; i++)

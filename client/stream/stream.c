@@ -79,6 +79,7 @@ static int view_make(const struct use *use, const char *name, const struct wire_
 		return tl_fail(-ENOMEM, "no memory for the stream '%s'", name);
 	view->refs = 1;
 	view->session = use->session;
+	view->forks = use->session->forks;
 	strcpy(view->name, name); /* NOLINT: client_check_name() has checked it */
 	r = view_fill(view, answer, fd);
 	if (r)
@@ -206,9 +207,10 @@ int stream_line_take(struct session *s, unsigned *line)
 	return 0;
 }
 
-void stream_line_give(struct session *s, unsigned line)
+void stream_line_give(struct stream_view *view, unsigned line)
 {
-	atomic_fetch_and(&s->lines, ~((uint64_t)1 << line));
+	if (stream_is_ours(view))
+		atomic_fetch_and(&view->session->lines, ~((uint64_t)1 << line));
 }
 
 /* ---- is it there? ---------------------------------------------------------------------------- */
@@ -221,10 +223,27 @@ int stream_gone(const struct stream_view *view)
 		       view->name);
 }
 
+bool stream_is_ours(const struct stream_view *view)
+{
+	return session_is_ours(view->session) && view->session->forks == view->forks;
+}
+
+int stream_check_ours(const struct stream_view *view)
+{
+	int r = session_usable(view->session);
+
+	if (!r && view->session->forks != view->forks)
+		return tl_fail(-ECHILD,
+			       "the stream '%s' was opened by the parent of this forked process: "
+			       "open it again",
+			       view->name);
+	return r;
+}
+
 int stream_usable(const struct stream_view *view)
 {
 	const struct session *s = view->session;
-	int r = session_usable(s);
+	int r = stream_check_ours(view);
 
 	if (r)
 		return r;

@@ -20,6 +20,7 @@
 struct stream_view {
 	_Atomic uint32_t refs;
 	struct session *session; /* with a count on it */
+	uint32_t forks;		 /* the session's when it was opened */
 	struct stream_page *page;
 	const struct catalog_stream *entry; /* in the catalog */
 	size_t page_size;
@@ -49,8 +50,11 @@ void stream_leave(struct stream_view *view, uint32_t member);
 /* Takes a line of the ledger that no other member of the session has: the number of a producer, the
  * place of a subscriber's position. */
 int stream_line_take(struct session *s, unsigned *line);
-void stream_line_give(struct session *s, unsigned line);
+void stream_line_give(struct stream_view *view, unsigned line);
 
+/* Members belong to a process: a forked child may read and close what it has inherited, no more. */
+bool stream_is_ours(const struct stream_view *view);
+int stream_check_ours(const struct stream_view *view); /* returns 0 or -ECHILD; takes no lock */
 /* Returns 0, or -ESTALE, -ECHILD, -ECANCELED: the stream or its session is over. */
 int stream_usable(const struct stream_view *view);
 int stream_gone(const struct stream_view *view); /* fails with -ESTALE */

@@ -432,7 +432,7 @@ TL_API int tl_stream_take(tl_subscription *sub, const tl_wait_options *options, 
 		return tl_fail(-EINVAL, "tl_stream_take: %s is NULL", sub ? "out" : "subscription");
 	r = client_wait_options(&o, options);
 	if (!r)
-		r = session_usable(sub->view->session);
+		r = stream_check_ours(sub->view);
 	if (r)
 		return r;
 	pthread_mutex_lock(&sub->mutex);
