@@ -212,8 +212,7 @@ static bool is_held(const struct tl_stream *s, uint32_t slot)
 	return false;
 }
 
-/* Gives the row to the daemon, which gives it back when nobody holds it. */
-static void send_away(struct tl_stream *s, struct stream_block *b)
+static void retire_post(const struct tl_stream *s, struct stream_block *b)
 {
 	struct {
 		struct wire_retire m;
@@ -222,6 +221,14 @@ static void send_away(struct tl_stream *s, struct stream_block *b)
 			    .ring = s->view->ref,
 			    .count = 1 },
 		     .ref = b->draft->hold.ref };
+
+	b->life = atomic_load(&s->view->session->catalog.header->life);
+	session_post(s->view->session, &retire);
+}
+
+/* Gives the row to the daemon, which gives it back when nobody holds it. */
+static void send_away(struct tl_stream *s, struct stream_block *b)
+{
 	struct session *session = s->view->session;
 
 	pthread_mutex_lock(&session->produce_mutex);
@@ -230,7 +237,7 @@ static void send_away(struct tl_stream *s, struct stream_block *b)
 	b->draft->hold.held = false;
 	pthread_mutex_unlock(&session->produce_mutex);
 	b->away = true;
-	session_post(session, &retire);
+	retire_post(s, b);
 }
 
 /* True if the daemon has given the row back. */
@@ -241,8 +248,15 @@ static bool is_back(struct tl_stream *s, struct stream_block *b)
 	uint64_t word = atomic_load(&session->catalog.rows[slot].word);
 	uint64_t ref = ref_make(word >> 2, slot);
 
-	if (row_word_state(word) != ROW_LIVE || ref == b->draft->hold.ref ||
-	    lease_hold(session, ref))
+	if (row_word_state(word) != ROW_LIVE)
+		return false;
+	if (ref == b->draft->hold.ref) {
+		/* a daemon that died may have read RETIRE without doing it */
+		if (b->life != atomic_load(&session->catalog.header->life))
+			retire_post(s, b);
+		return false;
+	}
+	if (lease_hold(session, ref))
 		return false;
 	pthread_mutex_lock(&session->produce_mutex);
 	b->draft->hold.ref = ref;

@@ -112,6 +112,7 @@ struct stream_block {
 	unsigned entry;
 	uint64_t number; /* of the last item; 0: none */
 	bool away;	 /* RETIRE was sent: it comes back in its next generation */
+	uint32_t life;	 /* the daemon's, when it was sent */
 };
 
 /* A subscriber, as a producer sees it. */
