@@ -115,6 +115,14 @@ static bool is_lapped(const struct tl_subscription *sub, uint64_t number)
 	return stream_word_number(atomic_load(stream_word_at(view, later))) >= later;
 }
 
+static int item_missing(const struct stream_view *view, uint64_t number)
+{
+	return tl_fail(
+		-EPROTO,
+		"item %llu of the stream '%s' is not there: a producer has damaged the stream",
+		(unsigned long long)number, view->name);
+}
+
 /* The item cannot be taken: the stream is over, or we are no subscriber any more; or, if we are, it
  * is damaged. */
 static int why_not(struct tl_subscription *sub, uint64_t number)
@@ -128,10 +136,7 @@ static int why_not(struct tl_subscription *sub, uint64_t number)
 	if (sub->lossy)
 		return skip(sub);
 	move_to(sub, number + 1);
-	return tl_fail(
-		-EPROTO,
-		"item %llu of the stream '%s' is not there: a producer has damaged the stream",
-		(unsigned long long)number, sub->view->name);
+	return item_missing(sub->view, number);
 }
 
 static int item_at(struct tl_subscription *sub, uint64_t number, unsigned index, tl_item **out)
@@ -200,6 +205,29 @@ static int broadcast_take(struct tl_subscription *sub, tl_item **out)
 
 /* ---- queue ----------------------------------------------------------------------------------- */
 
+/* An item that nobody has taken, as @take says, could not be leased. If it is still so, its row is
+ * not there: the row of an item goes after its take word has changed. */
+static int queue_why_not(struct tl_subscription *sub, const struct stream_entry *entry,
+			 uint64_t number, unsigned index, uint64_t take)
+{
+	struct stream_view *view = sub->view;
+	const struct catalog_view *c = &view->session->catalog;
+	uint32_t slot = ref_slot(entry->ref);
+	int r = stream_usable(view);
+
+	if (r)
+		return r;
+	if (entry->number == number && slot < c->slots && row_is_of(view, entry->ref, index) &&
+	    atomic_load(&c->rows[slot].word) == row_word(ref_generation(entry->ref), ROW_LIVE))
+		return TAKE_E_AGAIN;
+	if (!atomic_compare_exchange_strong(
+		    &view->page->take[index], &take,
+		    stream_take(number, stream_take_tries(take), STREAM_DONE)))
+		return TAKE_E_AGAIN;
+	stream_tell_room(view);
+	return item_missing(view, number);
+}
+
 /* W1 and W2: takes the item in that entry, whose take word was @take. */
 static int queue_take_item(struct tl_subscription *sub, uint64_t number, unsigned index,
 			   uint64_t take, tl_item **out)
@@ -214,11 +242,10 @@ static int queue_take_item(struct tl_subscription *sub, uint64_t number, unsigne
 
 	if (!stream_member_is(view, sub->member, sub->member_word))
 		return why_not(sub, number);
-	if (!entry_read(view, index, number, &entry))
-		return TAKE_E_AGAIN;
-	r = row_lease(view, index, &entry, &row); /* W1 */
+	r = entry_read(view, index, number, &entry) ? row_lease(view, index, &entry, &row) /* W1 */
+						    : TAKE_E_AGAIN;
 	if (r)
-		return r;
+		return r == TAKE_E_AGAIN ? queue_why_not(sub, &entry, number, index, take) : r;
 	if (!atomic_compare_exchange_strong(&view->page->take[index], &take, mine)) { /* W2 */
 		row_give(row);
 		stream_tell_room(view);
