@@ -146,7 +146,23 @@ static int open_attempt(struct call *c, const struct use *use, void *context)
 		return r;
 	o->ask->member = answer.member;
 	o->ask->number = answer.number;
-	return view_make(use, o->ask->name, &answer, fd, o->view);
+	r = view_make(use, o->ask->name, &answer, fd, o->view);
+	if (r == -ESTALE && !deadline_passed(call_deadline(c)))
+		return LEASE_E_STALE; /* it was deleted just now: find or make another one */
+	return r;
+}
+
+static void leave(struct session *s, uint64_t stream, uint32_t member)
+{
+	struct wire_member_of m = { .header = { .type = WIRE_LEAVE, .length = sizeof(m) },
+				    .stream = stream,
+				    .member = member };
+	struct conn_message answer;
+
+	tl_failures_hide();
+	if (!session_call(s, &m, session_deadline(s), &answer))
+		fd_close(answer.fd);
+	tl_failures_show();
 }
 
 /* Joins the stream of a view that is open already. */
@@ -159,7 +175,11 @@ static int join(struct stream_view *view, struct stream_ask *ask)
 	ask->options = (tl_stream_options){ .flags = TL_STREAM_EXISTING };
 	if (!r)
 		r = open_request(view->session, ask, session_deadline(view->session), &answer, &fd);
-	if (r > 0 || (!r && answer.stream != view->ref))
+	if (!r && answer.stream != view->ref) { /* the name means another one */
+		leave(view->session, answer.stream, answer.member);
+		r = 1;
+	}
+	if (r > 0)
 		return stream_gone(view);
 	ask->member = answer.member;
 	ask->number = answer.number;
@@ -179,16 +199,13 @@ int stream_ask(tl_client *client, struct stream_ask *ask, struct stream_view **v
 
 void stream_leave(struct stream_view *view, uint32_t member)
 {
-	struct wire_member_of m = { .header = { .type = WIRE_LEAVE, .length = sizeof(m) },
-				    .stream = view->ref,
-				    .member = member };
-	struct conn_message answer;
+	bool usable;
 
 	tl_failures_hide();
-	if (!stream_usable(view) &&
-	    !session_call(view->session, &m, session_deadline(view->session), &answer))
-		fd_close(answer.fd);
+	usable = !stream_usable(view);
 	tl_failures_show();
+	if (usable)
+		leave(view->session, view->ref, member);
 }
 
 int stream_line_take(struct session *s, unsigned *line)
