@@ -259,15 +259,15 @@ int stream_check_ours(const struct stream_view *view)
 
 int stream_usable(const struct stream_view *view)
 {
-	const struct session *s = view->session;
+	struct session *s = view->session;
 	int r = stream_check_ours(view);
 
 	if (r)
 		return r;
 	if (atomic_load(&s->client->closed))
 		return tl_fail(-ECANCELED, "the client of the stream '%s' is closed", view->name);
-	if (atomic_load(&s->ended)) {
-		r = session_kicked((struct session *)(uintptr_t)s);
+	if (!session_alive(s)) { /* who only puts sends nothing, and would not learn of it */
+		r = session_kicked(s);
 		return r ? r : stream_gone(view);
 	}
 	if (atomic_load(&view->entry->ref) != view->ref || !session_served(s))
