@@ -386,7 +386,7 @@ bool stream_has_row(struct state *st, struct stream *s, uint32_t slot)
 	s->ring.left++;
 	s->ring.name = catalog_row(&st->catalog, slot)->name;
 	st->tensors[slot].ring = &s->ring;
-	if (stream_member_state(word) == STREAM_LIVE && stream_member_role(word) & STREAM_PRODUCER)
+	if (stream_member_state(word) != STREAM_FREE && stream_member_role(word) & STREAM_PRODUCER)
 		s->owner[entry] = (uint8_t)owner;
 	return true;
 }

@@ -66,16 +66,16 @@ static void rows_orphan(struct stream *s, uint32_t member)
 static void producer_end(struct state *st, struct stream *s, uint32_t member)
 {
 	member_state(s, member, STREAM_GONE); /* E1 */
-	rows_orphan(s, member);
 	stream_look(st, s);
 }
 
-/* E2 and E3. */
+/* E2 and E3. Until then the producer may publish its last item, if it lives. */
 static bool producer_ended(struct stream *s, uint32_t member)
 {
 	if (!stream_order_append(s, STREAM_ENDED + member))
 		return false;
 	stream_ring(s);
+	rows_orphan(s, member);
 	member_state(s, member, STREAM_FREE);
 	return true;
 }
