@@ -133,6 +133,18 @@ bool stream_entry_is_passed(const struct stream *s, unsigned entry)
 /* ---- takes ------------------------------------------------------------------------------------
  */
 
+static void redo_mark(struct stream_page *page, unsigned entry, bool open)
+{
+	uint64_t bit = (uint64_t)1 << entry % 64;
+
+	if (open)
+		atomic_fetch_or(&page->redo[entry / 64], bit);
+	else
+		atomic_fetch_and(&page->redo[entry / 64], ~bit);
+}
+
+/* A former daemon may have opened items, and died before it marked them. Others were taken since
+ * they were marked; none is opened meanwhile, since only we do that. */
 void stream_reopen(struct stream *s, uint32_t member)
 {
 	struct stream_page *page = s->ring.order;
@@ -142,6 +154,7 @@ void stream_reopen(struct stream *s, uint32_t member)
 		unsigned tries = stream_take_tries(take);
 		bool again = tries < s->entry->max_tries;
 
+		redo_mark(page, e, stream_take_who(take) == STREAM_OPEN);
 		if (stream_take_who(take) != member)
 			continue;
 		if (!atomic_compare_exchange_strong(
@@ -150,7 +163,7 @@ void stream_reopen(struct stream *s, uint32_t member)
 				  : stream_take(number, tries, STREAM_DONE)))
 			continue; /* it was acknowledged just now */
 		if (again)
-			atomic_fetch_or(&page->redo[e / 64], (uint64_t)1 << e % 64);
+			redo_mark(page, e, true);
 	}
 }
 
