@@ -20,6 +20,7 @@
 #include "proto/ref.h"
 
 enum {
+	CATALOG_STREAMS = 256, /* of one namespace */
 	STREAM_MEMBERS = 128,
 	STREAM_ENTRIES = 1024,
 	STREAM_DEPTH_MAX = 512,

@@ -48,7 +48,7 @@ static bool catalog_good(const struct catalog_header *c, const struct wire_welco
 	       array_fits(c, c->off_segments, c->max_tensors, sizeof(struct catalog_segment), 8) &&
 	       array_fits(c, c->off_chunks, c->max_chunks, sizeof(struct catalog_chunk), 4) &&
 	       array_fits(c, c->off_members, c->max_tensors, sizeof(struct catalog_member), 8) &&
-	       array_fits(c, c->off_streams, CATALOG_RINGS, sizeof(struct catalog_stream), 64);
+	       array_fits(c, c->off_streams, CATALOG_STREAMS, sizeof(struct catalog_stream), 64);
 }
 
 static void adopt(struct catalog_view *c, const struct catalog_header *h)

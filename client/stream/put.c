@@ -22,7 +22,6 @@
 #include "client/stream/stream.h"
 #include "util/clock.h"
 #include "util/fd.h"
-#include "util/spin.h"
 
 enum { PUT_E_FULL = 1 << 9 }; /* wait for room, then look again */
 
@@ -638,17 +637,16 @@ static int wait_for_room(struct tl_stream *s, struct call *c, struct putting *p,
 /* Looks for a while before it asks to be told: being told costs the subscriber a system call. */
 static int wait_and_put(struct tl_stream *s, struct putting *p, uint64_t *number)
 {
-	static _Thread_local struct spin spin;
 	struct call c = stream_call(s->view, p->options->timeout_ns, p->options->interrupt,
 				    p->options->interrupt_value);
 	int r = PUT_E_FULL;
 
-	spin_begin(&spin);
-	while (r == PUT_E_FULL && spin_again(&spin))
+	spin_begin(&s->spin);
+	while (r == PUT_E_FULL && spin_again(&s->spin))
 		r = put_try(s, p, number);
 	while (r == PUT_E_FULL)
 		r = wait_for_room(s, &c, p, number);
-	spin_end(&spin);
+	spin_end(&s->spin);
 	return r;
 }
 

@@ -44,7 +44,7 @@ static int view_fill(struct stream_view *view, const struct wire_stream *answer,
 	void *page;
 	int r;
 
-	if (!(answer->stream & REF_STREAM) || index >= CATALOG_RINGS)
+	if (!(answer->stream & REF_STREAM) || index >= CATALOG_STREAMS)
 		return tl_fail(-EPROTO, "the daemon sent a stream that is none");
 	view->ref = answer->stream;
 	view->entry = &c->streams[index];

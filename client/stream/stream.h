@@ -15,6 +15,7 @@
 #include "client/connection/session.h"
 #include "client/publish/draft.h"
 #include "proto/stream_layout.h"
+#include "util/spin.h"
 
 /* The page of a stream, as long as anybody in this process needs it. */
 struct stream_view {
@@ -129,6 +130,7 @@ struct stream_reader {
 struct tl_stream {
 	struct stream_view *view;
 	pthread_mutex_t mutex; /* of all that follows: the producer */
+	struct spin spin;
 	bool joined, reopens;
 	unsigned line;
 	uint32_t member;
@@ -160,6 +162,7 @@ struct tl_subscription {
 	bool lossy;
 	uint64_t next;	  /* the next number */
 	uint64_t skipped; /* since the last item */
+	struct spin spin;
 };
 
 struct item_part {

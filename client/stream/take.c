@@ -13,7 +13,6 @@
 #include "client/read/shared_lease.h"
 #include "client/stream/stream.h"
 #include "util/clock.h"
-#include "util/spin.h"
 
 enum {
 	TAKE_E_NONE = 1 << 9, /* there is no item */
@@ -382,7 +381,7 @@ static int take_now(struct tl_subscription *sub, tl_item **out)
 }
 
 /* Looks for a while. Of a queue's workers only one does. */
-static int take_spinning(struct tl_subscription *sub, struct spin *spin, tl_item **out)
+static int take_spinning(struct tl_subscription *sub, tl_item **out)
 {
 	uint32_t nobody = STREAM_NOBODY;
 	int r = TAKE_E_NONE;
@@ -391,7 +390,7 @@ static int take_spinning(struct tl_subscription *sub, struct spin *spin, tl_item
 	    !atomic_compare_exchange_strong(&sub->view->page->looker, &nobody, sub->member + 1) &&
 	    nobody != sub->member + 1)
 		return r;
-	while (r == TAKE_E_NONE && spin_again(spin))
+	while (r == TAKE_E_NONE && spin_again(&sub->spin))
 		r = take_now(sub, out);
 	return r;
 }
@@ -424,7 +423,6 @@ static int wait_for_item(struct tl_subscription *sub, struct call *c, tl_item **
 
 static int take_locked(struct tl_subscription *sub, const tl_wait_options *o, tl_item **out)
 {
-	static _Thread_local struct spin spin;
 	struct call c;
 	int r = take_now(sub, out);
 
@@ -436,11 +434,11 @@ static int take_locked(struct tl_subscription *sub, const tl_wait_options *o, tl
 	if (!o->timeout_ns)
 		return tl_fail(-EAGAIN, "the stream '%s' has no further item", sub->view->name);
 	c = stream_call(sub->view, o->timeout_ns, o->interrupt, o->interrupt_value);
-	spin_begin(&spin);
-	r = take_spinning(sub, &spin, out);
+	spin_begin(&sub->spin);
+	r = take_spinning(sub, out);
 	while (r == TAKE_E_NONE)
 		r = wait_for_item(sub, &c, out);
-	spin_end(&spin);
+	spin_end(&sub->spin);
 	if (r && r != -EPIPE && sub->view->mode == STREAM_QUEUE)
 		leave_the_rest(sub);
 	if (r == -ETIMEDOUT)

@@ -88,7 +88,7 @@ static bool ring_row_is_good(struct check *check, uint32_t slot)
 	struct check_ring *seen;
 
 	if (ring & REF_STREAM)
-		return ref_slot(ring) < CATALOG_RINGS && at < STREAM_ENTRIES &&
+		return ref_slot(ring) < CATALOG_STREAMS && at < STREAM_ENTRIES &&
 		       row->chunk == CATALOG_NONE && ring_fact_is_of(check->cat, ring) &&
 		       ring_sum_is_good(check->cat, slot);
 	if (ref_slot(ring) >= CATALOG_RINGS || at >= RING_SLOTS_MAX || row->chunk != CATALOG_NONE ||
@@ -112,7 +112,7 @@ static bool stream_is_good(const struct check *check, uint64_t ref, uint32_t nam
 	uint64_t index = ref_slot(ref);
 	const struct catalog_stream *s;
 
-	if (index >= CATALOG_RINGS ||
+	if (index >= CATALOG_STREAMS ||
 	    (index + 1) * sizeof(struct catalog_stream) > cat->streams.allocated ||
 	    !ring_fact_is_of(cat, ref))
 		return false;

@@ -26,9 +26,9 @@ static void send_open_error(struct peer *peer, uint32_t serial, const struct nam
 		break;
 	case STATE_E_RINGS:
 		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "'%.*s': all %d streams and rings of the namespace, or this user's half "
-			   "of them, are in use",
-			   len, name->text, CATALOG_RINGS);
+			   "'%.*s': all %d streams of the namespace, or this user's half of them, "
+			   "are in use",
+			   len, name->text, CATALOG_STREAMS);
 		break;
 	case STATE_E_MEMBERS:
 		peer_error(peer, serial, WIRE_E_LIMIT, "'%.*s' has its maximum of %d members", len,

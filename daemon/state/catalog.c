@@ -267,7 +267,7 @@ static void catalog_plan(struct catalog *cat, const struct catalog_limits *limit
 	h->off_members = at;
 	array_plan(&cat->members, &at, sizeof(struct catalog_member), h->max_tensors);
 	h->off_streams = at;
-	array_plan(&cat->streams, &at, sizeof(struct catalog_stream), CATALOG_RINGS);
+	array_plan(&cat->streams, &at, sizeof(struct catalog_stream), CATALOG_STREAMS);
 	h->size = cat->size = at;
 	at = 0;
 	array_plan(&cat->claims, &at, sizeof(struct claim_fact), h->max_clients * WAITS_PER_CLIENT);

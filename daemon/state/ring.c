@@ -30,19 +30,22 @@ void ring_row_resum(struct state *st, uint32_t slot, uint64_t generation)
 										 generation);
 }
 
-/* A free index for a ring of @account, or CATALOG_NONE. An account may have half of all indexes. */
-static uint32_t index_find(const struct state *st, const struct account *account)
+/* A free index for a ring of @account, or CATALOG_NONE. An account may have half of all indexes.
+ * Streams have the lowest ones only, which rings take last. */
+static uint32_t index_find(const struct state *st, const struct account *account, bool stream)
 {
-	uint32_t found = CATALOG_NONE, own = 0;
+	uint32_t max = stream ? CATALOG_STREAMS : CATALOG_RINGS, found = CATALOG_NONE, own = 0;
 
-	for (uint32_t i = 0; i < CATALOG_RINGS; i++) {
+	for (uint32_t k = 0; k < max; k++) {
+		uint32_t i = stream ? k : (CATALOG_STREAMS + k) % CATALOG_RINGS;
+
 		if (st->rings[i])
 			own += st->rings[i]->uid == account->uid;
 		else if (found == CATALOG_NONE &&
 			 st->ring_facts[i].generation < ENTRY_GENERATION_MAX)
 			found = i;
 	}
-	return account->privileged || own < CATALOG_RINGS / 2 ? found : CATALOG_NONE;
+	return account->privileged || own < max / 2 ? found : CATALOG_NONE;
 }
 
 int ring_survives_as(struct state *st, const struct ring *ring, const struct ring_fact *with)
@@ -101,7 +104,7 @@ int ring_take_index(struct state *st, const struct client *c, struct ring *ring)
 	int r = tables_make(st);
 
 	if (!r)
-		index = index_find(st, c->account);
+		index = index_find(st, c->account, ring->stream);
 	if (r || index == CATALOG_NONE)
 		return r ? r : STATE_E_RINGS;
 	if (ring->stream)

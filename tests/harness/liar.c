@@ -60,6 +60,7 @@ static void catalog_fill(struct liar_catalog *c)
 		.off_segments = offsetof(struct liar_catalog, segments),
 		.off_chunks = offsetof(struct liar_catalog, chunks),
 		.off_members = offsetof(struct liar_catalog, members),
+		.off_streams = offsetof(struct liar_catalog, streams),
 		.slots_high = LIAR_SLOTS,
 	};
 	for (unsigned i = 0; i < LIAR_CLIENTS; i++)

@@ -41,6 +41,7 @@ struct liar_catalog {
 	struct catalog_segment segments[LIAR_SLOTS];
 	alignas(64) struct catalog_chunk chunks[LIAR_CHUNKS];
 	struct catalog_member members[LIAR_SLOTS];
+	struct catalog_stream streams[CATALOG_STREAMS];
 };
 
 struct liar;

@@ -270,9 +270,10 @@ CATALOG_LIE(many_rows, c->header.max_tensors = CATALOG_MAX_TENSORS)
 CATALOG_LIE(rows_far, c->header.off_rows = UINT64_MAX - 63)
 CATALOG_LIE(rows_odd, c->header.off_rows += 32)
 CATALOG_LIE(names_many, c->header.max_names = UINT32_MAX)
-CATALOG_LIE(chunks_many, c->header.max_chunks = LIAR_CHUNKS + LIAR_SLOTS)
+CATALOG_LIE(chunks_many, c->header.max_chunks = sizeof(*c) / sizeof(struct catalog_chunk))
 CATALOG_LIE(segments_behind, c->header.off_segments = sizeof(*c))
 CATALOG_LIE(members_behind, c->header.off_members = sizeof(*c) - 8)
+CATALOG_LIE(streams_behind, c->header.off_streams = sizeof(*c) - 64)
 CATALOG_LIE(buckets_all, c->header.bucket_mask = UINT32_MAX)
 CATALOG_LIE(buckets_holes, c->header.bucket_mask = 5)
 CATALOG_LIE(clients_none, c->header.max_clients = 0)
@@ -287,6 +288,7 @@ LIE_TEST(a_catalog_that_contradicts_itself_is_refused)
 	must_be(connect_after(chunks_many), -EPROTO);
 	must_be(connect_after(segments_behind), -EPROTO);
 	must_be(connect_after(members_behind), -EPROTO);
+	must_be(connect_after(streams_behind), -EPROTO);
 	must_be(connect_after(buckets_all), -EPROTO);
 	must_be(connect_after(buckets_holes), -EPROTO);
 	must_be(connect_after(clients_none), -EPROTO);

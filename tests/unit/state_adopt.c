@@ -178,7 +178,7 @@ static void live_with_ring(struct tester *a, struct tester *b)
 	ring_start(a, ENDED);
 	ring_put(a, 1);
 	assert_true(rings_free_space(&st, a->c.account, false));
-	assert_null(st.rings[0]); /* the name means its last tensor all the same */
+	assert_null(st.rings[CATALOG_STREAMS]); /* the name means its last tensor all the same */
 	put(a, RING, 10, 0);
 	ring_start(a, RING);
 	ring_put(a, 1);

@@ -25,7 +25,7 @@ static void check_a_late_commit(size_t nbytes)
 	assert_int_equal(fx_commit(&producer, ref, "r", (int64_t)nbytes, NULL), 0);
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_LIVE);
 	assert_ptr_equal(st.tensors[ref_slot(ref)].account, producer.c.account);
-	assert_null(st.rings[0]);
+	assert_null(st.rings[CATALOG_STREAMS]);
 	fx_drop(&producer, ref);
 	assert_int_equal(fx_delete(&producer, "r"), 0);
 	assert_ptr_equal(st.tensors[ref_slot(ref)].account, consumer.c.account);
@@ -57,9 +57,9 @@ TEST(a_ring_that_is_over_stays_only_for_rows_without_a_version)
 	fx_leave(&producer);
 	assert_int_equal(fx_state(ref_slot(refs[0])), ROW_LIVE);
 	assert_int_equal(fx_state(ref_slot(refs[1])), ROW_RETIRED);
-	assert_non_null(st.rings[0]);
+	assert_non_null(st.rings[CATALOG_STREAMS]);
 	fx_drop(&consumer, refs[1]);
-	assert_null(st.rings[0]);
+	assert_null(st.rings[CATALOG_STREAMS]);
 	assert_int_equal(catalog_row(&st.catalog, ref_slot(refs[0]))->version, 1);
 	fx_drop(&consumer, refs[0]);
 	fx_leave(&consumer);
