@@ -25,159 +25,6 @@
 
 enum { PUT_E_FULL = 1 << 9 }; /* wait for room, then look again */
 
-/* ---- subscribers ----------------------------------------------------------------------------- */
-
-static void reader_forget(struct stream_reader *r)
-{
-	if (r->ledger)
-		munmap(r->ledger, r->ledger_size);
-	*r = (struct stream_reader){ 0 };
-}
-
-/* Where a ledger of as many slots as ours has its parts. */
-static void reader_points(const struct tl_stream *s, struct stream_reader *r,
-			  const struct ledger *ledger)
-{
-	uint32_t slots = s->view->session->catalog.slots;
-
-	r->position = &ledger_line(ledger, slots, stream_member_line(r->word))->position;
-	r->held = ledger_held(ledger, slots);
-}
-
-/* Maps the ledger of the subscriber. 0 without one: it has ended meanwhile. */
-static int reader_map(struct tl_stream *s, struct stream_reader *r, uint32_t member)
-{
-	struct session *session = s->view->session;
-	struct wire_member_of m = { .header = { .type = WIRE_POSITIONS, .length = sizeof(m) },
-				    .stream = s->view->ref,
-				    .member = member };
-	size_t size = ledger_size(session->catalog.slots);
-	struct conn_message answer;
-	void *map;
-	int e;
-
-	e = session_call(session, &m, session_deadline(session), &answer);
-	if (e)
-		return e < 0 ? e : stream_gone(s->view);
-	e = answer_expect(&answer, WIRE_POSITIONS_OF, "finding a subscriber");
-	if (e == -ENOENT)
-		return 0;
-	if (!e && ((const struct wire_positions_of *)(const void *)answer.bytes)->size != size)
-		e = tl_fail(-EPROTO, "the daemon sent a ledger of another size");
-	if (!e)
-		e = descriptor_check_page(answer.fd, size);
-	if (!e) {
-		map = mmap(NULL, size, PROT_READ, MAP_SHARED, answer.fd, 0);
-		if (map == MAP_FAILED)
-			e = tl_fail_mmap("mapping the ledger of a subscriber");
-		else
-			r->ledger = map;
-	}
-	fd_close(answer.fd);
-	r->ledger_size = size;
-	if (!e)
-		reader_points(s, r, r->ledger);
-	return e;
-}
-
-/* True if the member is still the same subscriber, whatever its state. */
-static bool reader_is(const struct stream_reader *r, uint64_t word, uint32_t generation)
-{
-	return r->word >> 8 == word >> 8 && r->generation == generation;
-}
-
-static int reader_add(struct tl_stream *s, uint32_t member, uint64_t word, uint32_t generation)
-{
-	struct session *session = s->view->session;
-	struct stream_reader *r = &s->readers[member];
-	uint32_t client = stream_member_client(word);
-	int e = 0;
-
-	r->word = word;
-	r->generation = generation;
-	r->lossy = stream_member_role(word) & STREAM_LOSSY;
-	if (client == (uint32_t)(session->catalog.mine - session->catalog.clients))
-		reader_points(s, r, session->ledger);
-	else
-		e = reader_map(s, r, member);
-	if (e || !r->position)
-		reader_forget(r);
-	if (s->nreaders <= member)
-		s->nreaders = member + 1;
-	return e;
-}
-
-/* Reads the table of members, if it has changed. */
-static int readers_read(struct tl_stream *s)
-{
-	const struct catalog_stream *entry = s->view->entry;
-	uint32_t changes, high;
-
-	while ((changes = atomic_load(&entry->changes)) != s->changes) {
-		high = atomic_load(&entry->high);
-		s->room = 0;
-		for (uint32_t i = 0;
-		     i < STREAM_MEMBERS && i < (high > s->nreaders ? high : s->nreaders); i++) {
-			uint64_t word = atomic_load(&entry->members[i].word);
-			uint32_t generation = load_once(&entry->members[i].generation);
-			bool reads = stream_member_state(word) != STREAM_FREE &&
-				     stream_member_role(word) & STREAM_SUBSCRIBER;
-			int e = 0;
-
-			if (s->readers[i].word &&
-			    (!reads || !reader_is(&s->readers[i], word, generation)))
-				reader_forget(&s->readers[i]);
-			if (reads && !s->readers[i].word)
-				e = reader_add(s, i, word, generation);
-			else if (reads)
-				s->readers[i].word = word;
-			if (e)
-				return e;
-		}
-		s->changes = changes;
-	}
-	return 0;
-}
-
-static bool reader_counts(const struct stream_reader *r)
-{
-	return r->word && stream_member_state(r->word) == STREAM_LIVE;
-}
-
-/* The lowest position of those for whom producers wait, and who has it. */
-static uint64_t lowest(const struct tl_stream *s, uint32_t *who)
-{
-	uint64_t least = UINT64_MAX;
-
-	for (uint32_t i = 0; i < s->nreaders; i++) {
-		const struct stream_reader *r = &s->readers[i];
-		uint64_t position;
-
-		if (!reader_counts(r) || r->lossy)
-			continue;
-		position = atomic_load(r->position);
-		if (position < least) {
-			least = position;
-			*who = i;
-		}
-	}
-	return least;
-}
-
-static uint64_t lowest_lossy(const struct tl_stream *s)
-{
-	uint64_t least = UINT64_MAX;
-
-	for (uint32_t i = 0; i < s->nreaders; i++) {
-		const struct stream_reader *r = &s->readers[i];
-		uint64_t position = reader_counts(r) && r->lossy ? atomic_load(r->position)
-								 : UINT64_MAX;
-
-		least = position < least ? position : least;
-	}
-	return least;
-}
-
 /* ---- F --------------------------------------------------------------------------------------- */
 
 /* True if nobody will take the block's item any more. */
@@ -288,7 +135,7 @@ static bool is_free(struct tl_stream *s, struct stream_block *b, uint64_t least,
 static void sweep(struct tl_stream *s)
 {
 	uint32_t who;
-	uint64_t least = lowest(s, &who), least_lossy = lowest_lossy(s);
+	uint64_t least = readers_lowest(s, &who), least_lossy = readers_lowest_lossy(s);
 
 	s->nfree = 0;
 	for (unsigned i = s->nblocks; i-- > 0;)
@@ -472,7 +319,7 @@ static bool has_room(struct tl_stream *s, uint64_t number)
 		return queue_has_room(s->view, number - s->view->depth);
 	if (number < s->room)
 		return true;
-	least = lowest(s, &who);
+	least = readers_lowest(s, &who);
 	s->room = least > UINT64_MAX - s->view->depth ? UINT64_MAX : least + s->view->depth;
 	return number < s->room;
 }
@@ -484,7 +331,7 @@ static int held_up(struct tl_stream *s)
 	const struct stream_member *m;
 	char path[32], program[32] = "?";
 	uint32_t who = STREAM_MEMBERS;
-	uint64_t least = lowest(s, &who);
+	uint64_t least = readers_lowest(s, &who);
 	FILE *f;
 
 	if (view->mode == STREAM_QUEUE)

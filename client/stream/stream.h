@@ -147,6 +147,16 @@ struct tl_stream {
 	uint64_t capacity; /* of the next block */
 };
 
+/* ---- readers.c ---- */
+
+void reader_forget(struct stream_reader *r);
+/* Reads the table of members, if it has changed. Returns 0 or a negative errno. */
+int readers_read(struct tl_stream *s);
+/* The lowest position of those for whom producers wait, and who has it; UINT64_MAX: there is
+ * none. */
+uint64_t readers_lowest(const struct tl_stream *s, uint32_t *who);
+uint64_t readers_lowest_lossy(const struct tl_stream *s);
+
 /* put.c: ends the producer of the handle. */
 void stream_producer_end(struct tl_stream *s);
 
