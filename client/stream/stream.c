@@ -179,7 +179,7 @@ static int join(struct stream_view *view, struct stream_ask *ask)
 		leave(view->session, answer.stream, answer.member);
 		r = 1;
 	}
-	if (r > 0)
+	if (r > 0 || (r && atomic_load(&view->entry->ref) != view->ref))
 		return stream_gone(view);
 	ask->member = answer.member;
 	ask->number = answer.number;
