@@ -80,6 +80,16 @@ static struct client *client_of(const struct state *st, const struct stream *s, 
 	return c && c->generation == s->entry->members[member].generation ? c : NULL;
 }
 
+/* The daemon that died may have changed the table, and not said so: members read it again. */
+static void table_changed(struct stream *s)
+{
+	for (uint32_t m = 0; m < STREAM_MEMBERS; m++)
+		if (stream_member_state(atomic_load(&s->entry->members[m].word)) != STREAM_FREE &&
+		    atomic_load(&s->entry->high) <= m)
+			atomic_store(&s->entry->high, m + 1);
+	atomic_fetch_add(&s->entry->changes, 1);
+}
+
 void adopt_streams_belong(struct state *st)
 {
 	uint32_t streams = 0;
@@ -95,6 +105,8 @@ void adopt_streams_belong(struct state *st)
 			if (stream_member_state(word) != STREAM_FREE)
 				stream_member_adopt(st, s, m, c);
 		}
+		if (s && !s->over)
+			table_changed(s);
 		if (s)
 			stream_look(st, s);
 	}
