@@ -131,16 +131,31 @@ static bool is_free(struct tl_stream *s, struct stream_block *b, uint64_t least,
 	return false;
 }
 
-/* Looks at all blocks at once: the lines of the subscribers are fetched once for all of them. */
-static void sweep(struct tl_stream *s)
+/*
+ * Looks at all blocks at once: the lines of the subscribers are fetched once for all of them.
+ *
+ * ORDER: a worker of a queue that has joined meanwhile may have taken an old item, acknowledged it,
+ * and hold it. So the table must not have changed when the take words were read.
+ */
+static int sweep(struct tl_stream *s)
 {
+	const struct catalog_stream *entry = s->view->entry;
+	uint64_t least, least_lossy;
 	uint32_t who;
-	uint64_t least = readers_lowest(s, &who), least_lossy = readers_lowest_lossy(s);
+	int r;
 
-	s->nfree = 0;
-	for (unsigned i = s->nblocks; i-- > 0;)
-		if (is_free(s, &s->blocks[i], least, least_lossy))
-			s->free[s->nfree++] = i;
+	do {
+		r = readers_read(s);
+		if (r)
+			return r;
+		least = readers_lowest(s, &who);
+		least_lossy = readers_lowest_lossy(s);
+		s->nfree = 0;
+		for (unsigned i = s->nblocks; i-- > 0;)
+			if (is_free(s, &s->blocks[i], least, least_lossy))
+				s->free[s->nfree++] = i;
+	} while (atomic_load(&entry->changes) != s->changes);
+	return 0;
 }
 
 /* Takes a free block of at least @size bytes off the stack. */
@@ -278,7 +293,9 @@ static int block_find(struct tl_stream *s, uint64_t size, struct stream_block **
 
 	*out = block_pop(s, size);
 	if (!*out) {
-		sweep(s);
+		r = sweep(s);
+		if (r)
+			return r;
 		*out = block_pop(s, size);
 	}
 	if (*out)
