@@ -39,15 +39,32 @@ static bool row_is_of(const struct stream_view *view, uint64_t ref, unsigned ind
 	       load_once(&row->ring) == ring_slot_make(view->ref, index);
 }
 
+/* Maps the row of a lease that @use has taken; the first time it asks the daemon. */
+static int row_map(const struct use *use, uint64_t ref, DLManagedTensorVersioned **out)
+{
+	static const tl_get_options options = { .size = sizeof(options), .mode = TL_MODE_READ };
+	struct session *s = use->session;
+	struct row_head head = row_head(&s->catalog.rows[ref_slot(ref)]);
+	struct get_until until;
+	int r = LEASE_E_UNMAPPED;
+
+	if (head.segment < s->catalog.slots && head.segment_generation)
+		r = shared_lease_mapped(use, ref, &head, out);
+	if (__builtin_expect(r != LEASE_E_UNMAPPED, 1))
+		return r;
+	until.answer = until.work = session_deadline(s);
+	do
+		r = shared_lease(use, ref, &head, &options, until, out);
+	while (r == LEASE_E_STALE && lease_stands(s, ref) && !deadline_passed(until.answer));
+	return r;
+}
+
 /* S2, and the mapping: leases the row. TAKE_E_AGAIN: it is not there, or not what it was. */
 static int row_lease(struct stream_view *view, unsigned index, const struct stream_entry *entry,
 		     DLManagedTensorVersioned **out)
 {
-	static const tl_get_options options = { .size = sizeof(options), .mode = TL_MODE_READ };
 	struct session *s = view->session;
 	struct use use = { .session = s };
-	struct get_until until;
-	struct row_head head;
 	int r;
 
 	if (ref_slot(entry->ref) >= s->catalog.slots || entry->ref & REF_RING)
@@ -56,17 +73,9 @@ static int row_lease(struct stream_view *view, unsigned index, const struct stre
 		return tl_fail(-ECANCELED, "the client of the stream '%s' is closed", view->name);
 	while ((r = lease_hold(s, entry->ref)) == LEASE_E_FORKING)
 		process_wait_fork();
-	if (!r && !row_is_of(view, entry->ref, index)) {
-		lease_release(s, ref_slot(entry->ref));
-		r = LEASE_E_STALE;
-	}
 	if (!r) {
-		until.answer = until.work = session_deadline(s);
-		head = row_head(&s->catalog.rows[ref_slot(entry->ref)]);
-		do
-			r = shared_lease(&use, entry->ref, &head, &options, until, out);
-		while (r == LEASE_E_STALE && lease_stands(s, entry->ref) &&
-		       !deadline_passed(until.answer));
+		r = row_is_of(view, entry->ref, index) ? row_map(&use, entry->ref, out)
+						       : LEASE_E_STALE;
 		if (!r)
 			return 0; /* the tensor has the lease and the count */
 		lease_release(s, ref_slot(entry->ref));
@@ -341,10 +350,9 @@ static void leave_the_rest(struct tl_subscription *sub)
 	struct stream_page *page = sub->view->page;
 	uint32_t me = sub->member + 1;
 
-	if (!stream_bits_any(&page->sleeps))
-		return; /* there is nobody to leave it to */
-	atomic_compare_exchange_strong(&page->looker, &me, STREAM_NOBODY);
-	if (queue_has_more(sub))
+	if (atomic_load(&page->looker) == me)
+		atomic_compare_exchange_strong(&page->looker, &me, STREAM_NOBODY);
+	if (stream_bits_any(&page->sleeps) && queue_has_more(sub))
 		stream_wake_worker(sub->view);
 }
 

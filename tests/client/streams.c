@@ -371,6 +371,56 @@ TEST(what_a_dead_worker_took_goes_to_another)
 	tl_close(p);
 }
 
+struct working {
+	tl_subscription *sub;
+	_Atomic pid_t tid;
+	int64_t took_ns;
+};
+
+static void *worker(void *arg)
+{
+	struct working *w = arg;
+	int64_t began = now_ns();
+
+	atomic_store(&w->tid, (pid_t)syscall(SYS_gettid));
+	take_value(w->sub, 2, 100);
+	w->took_ns = now_ns() - began;
+	return NULL;
+}
+
+/* Whoever looks for items while others sleep does so no more once it has one. If it stayed the one
+ * that looks, nobody would be woken while it works: others look by themselves each second. */
+TEST(a_worker_that_works_holds_up_nobody)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *p = td_connect(&d), *c = td_connect(&d);
+	tl_stream *out = open_queue(p, "q", 8), *in = open_queue(c, "q", 8);
+	struct working w = { .sub = subscribe_as(in, 0) };
+	tl_subscription *busy = subscribe_as(in, 0);
+	pthread_t thread;
+	tl_item *item;
+
+	must_be(try_take(busy, MS, &item), -ETIMEDOUT); /* it has slept, and looked */
+	put_item(out, 1, 100);
+	item = take(busy);
+	for (int i = 0; i < 20 && (!i || w.took_ns >= SECOND / 2); i++) { /* the machine may be slow
+									   */
+		w.tid = 0;
+		must_be(pthread_create(&thread, NULL, worker, &w), 0);
+		until_it_sleeps(&w.tid);
+		put_item(out, 2, 100);
+		must_be(pthread_join(thread, NULL), 0);
+	}
+	must(w.took_ns < SECOND / 2);
+	must_be(tl_item_release(item), 0);
+	tl_subscription_close(busy);
+	tl_subscription_close(w.sub);
+	tl_stream_close(out);
+	tl_stream_close(in);
+	tl_close(p);
+	tl_close(c);
+}
+
 enum { MANY = 20000 };
 
 static int producer(const struct test_daemon *d, void *arg)
