@@ -167,6 +167,7 @@ void bench_memory(struct bench *b);
 void bench_kill(struct bench *b);
 void bench_crowd(struct bench *b);
 void bench_ring(struct bench *b);
+void bench_streams(struct bench *b);
 
 /* Puts 4 KiB under the name, so that it gets a ring. */
 void bench_ring_put(tl_client *client, const char *as);
@@ -184,3 +185,5 @@ int bench_role_ring_follower(int socket, int shared_fd, const char *argument);
 int bench_role_answerer(int socket, int shared_fd, const char *argument);
 int bench_role_ring_sealed(int socket, int shared_fd, const char *argument);
 int bench_role_mute(int socket, int shared_fd, const char *argument);
+int bench_role_ring_end(int socket, int shared_fd, const char *argument);
+int bench_role_stream_taker(int socket, int shared_fd, const char *argument);

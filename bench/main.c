@@ -39,6 +39,8 @@ static const struct bench_role roles[] = {
 	{ "ring-follower", bench_role_ring_follower },
 	{ "answerer", bench_role_answerer },
 	{ "ring-sealed", bench_role_ring_sealed },
+	{ "ring-end", bench_role_ring_end },
+	{ "stream-taker", bench_role_stream_taker },
 	{ 0 },
 };
 
@@ -51,7 +53,8 @@ static void usage(FILE *to)
 	      "  --storage KIND  of the daemon: shm (default) or memfd\n"
 	      "  --only REGEX  only the rows whose id matches: get/1/4096, get/1000/4096/2-threads, get/system-calls,\n"
 	      "                first, publish/version, put, wake/sleep, wake/spin,\n"
-	      "                ring/put, ring/one-way, ring/messages, ring/get, ring/sleep, memory/catalog, memory/daemon, memory/idle, kill,\n"
+	      "                ring/put, ring/one-way, ring/messages, ring/get, ring/sleep, stream/item,\n"
+	      "                stream/put, stream/queue, stream/parts, memory/catalog, memory/daemon, memory/idle, kill,\n"
 	      "                crowd/clients, crowd/watches, crowd/watched, crowd/ring, crowd/names\n"
 	      "  --help        print this\n",
 	      to);
@@ -127,8 +130,8 @@ static int measure(struct bench *b)
 	int r = 0;
 
 	static void (*const rows[])(struct bench *) = {
-		bench_get,  bench_first,  bench_publishing, bench_put,	 bench_wake,
-		bench_ring, bench_memory, bench_kill,	    bench_crowd,
+		bench_get,  bench_first,   bench_publishing, bench_put,	 bench_wake,
+		bench_ring, bench_streams, bench_memory,     bench_kill, bench_crowd,
 	};
 
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
