@@ -18,6 +18,7 @@
 #include "client/read/names.h"
 #include "client/read/sleep.h"
 #include "client/read/watch.h"
+#include "client/stream/stream.h"
 #include "util/cancel.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
@@ -31,9 +32,9 @@ static int remap(const DLManagedTensorVersioned *held, bool stream, tl_get_optio
 		 DLManagedTensorVersioned **out, const char *function)
 {
 	const struct tensor_lease *l = tensor_lease_of(held);
-	const bool moved = held && copied_info(held);
+	const bool moved = held && copied_info(held), item = held && is_item_tensor(held);
 
-	if ((!l && !moved) || !out)
+	if ((!l && !moved && !item) || !out)
 		return tl_fail(-EINVAL, "%s: %s", function,
 			       out ? "the tensor is not from tl_get()" : "out is NULL");
 	if (client_check_mode(options->mode, function))
@@ -43,6 +44,8 @@ static int remap(const DLManagedTensorVersioned *held, bool stream, tl_get_optio
 			       "%s: a copy on another device cannot be mapped copy-on-write: it "
 			       "is this process's alone and may be written",
 			       function);
+	if (item)
+		return item_tensor_remap(held, options, out);
 	if (moved)
 		return copied_again(held, stream ? options->stream : TL_STREAM_NONE, out);
 	if (tensor_lease_kind(l)->lease_again)

@@ -240,19 +240,6 @@ TL_API int tl_item_done(tl_item *item)
 	return item_settle(item);
 }
 
-static void item_unref(tl_item *item)
-{
-	struct stream_view *view = item->view;
-
-	if (atomic_fetch_sub(&item->refs, 1) != 1)
-		return;
-	item->row->deleter(item->row); /* R1, R2 */
-	if (session_is_ours(view->session))
-		stream_tell_room(view); /* R3 */
-	free(item);
-	stream_view_unref(view);
-}
-
 TL_API int tl_item_release(tl_item *item)
 {
 	int r;
@@ -264,42 +251,12 @@ TL_API int tl_item_release(tl_item *item)
 	return r;
 }
 
-struct item_tensor {
-	DLManagedTensorVersioned managed;
-	tl_item *item;
-};
-
-static void item_tensor_delete(DLManagedTensorVersioned *managed)
-{
-	struct item_tensor *t = (struct item_tensor *)managed;
-	int saved = errno;
-
-	item_unref(t->item);
-	free(t);
-	errno = saved;
-}
-
 TL_API int tl_item_to_dlpack(tl_item *item, size_t i, DLManagedTensorVersioned **out)
 {
-	struct item_tensor *t;
-
 	if (!item || !out)
 		return tl_fail(-EINVAL, "tl_item_to_dlpack: %s is NULL", item ? "out" : "item");
 	if (i >= item->count)
 		return tl_fail(-EINVAL, "the item has %zu tensors, and none at %zu", item->count,
 			       i);
-	t = calloc(1, sizeof(*t));
-	if (!t)
-		return tl_fail(-ENOMEM, "no memory for a tensor");
-	atomic_fetch_add(&item->refs, 1);
-	t->item = item;
-	t->managed = (DLManagedTensorVersioned){
-		.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
-		.manager_ctx = t,
-		.deleter = item_tensor_delete,
-		.flags = DLPACK_FLAG_BITMASK_READ_ONLY,
-		.dl_tensor = item->parts[i].tensor,
-	};
-	*out = &t->managed;
-	return 0;
+	return item_tensor_new(item, i, out);
 }

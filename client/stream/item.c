@@ -6,6 +6,7 @@
 
 #include "client/error.h"
 #include "client/publish/draft_request.h"
+#include "client/read/get.h"
 #include "client/stream/stream.h"
 #include "tensor/check.h"
 #include "tensor/copy.h"
@@ -260,4 +261,101 @@ int item_make(struct stream_view *view, DLManagedTensorVersioned *row,
 bad:
 	free(item);
 	return bad_item(view, entry->number);
+}
+
+/* ---- holding --------------------------------------------------------------------------------- */
+
+void item_unref(struct tl_item *item)
+{
+	struct stream_view *view = item->view;
+
+	if (atomic_fetch_sub(&item->refs, 1) != 1)
+		return;
+	item->row->deleter(item->row); /* R1, R2 */
+	if (stream_is_ours(view))
+		stream_tell_room(view); /* R3 */
+	free(item);
+	stream_view_unref(view);
+}
+
+/* A tensor of an item, which it keeps; or a copy-on-write mapping of its own. */
+struct item_tensor {
+	DLManagedTensorVersioned managed;
+	tl_item *item;
+	DLManagedTensorVersioned *row; /* the mapping, or NULL */
+	int64_t dims[];
+};
+
+static void tensor_delete(DLManagedTensorVersioned *managed)
+{
+	struct item_tensor *t = (struct item_tensor *)managed;
+	int saved = errno;
+
+	if (t->row)
+		t->row->deleter(t->row);
+	item_unref(t->item);
+	free(t);
+	errno = saved;
+}
+
+/* Takes over @row on success. */
+static int tensor_make(tl_item *item, const DLTensor *like, DLManagedTensorVersioned *row,
+		       DLManagedTensorVersioned **out)
+{
+	size_t dims = (size_t)like->ndim * sizeof(int64_t);
+	struct item_tensor *t = malloc(sizeof(*t) + 2 * dims);
+
+	if (!t)
+		return tl_fail(-ENOMEM, "no memory for a tensor");
+	atomic_fetch_add(&item->refs, 1);
+	*t = (struct item_tensor){
+		.managed = { .version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
+			     .manager_ctx = t,
+			     .deleter = tensor_delete,
+			     .flags = DLPACK_FLAG_BITMASK_READ_ONLY,
+			     .dl_tensor = *like },
+		.item = item,
+		.row = row,
+	};
+	if (like->ndim) {
+		t->managed.dl_tensor.shape = memcpy(t->dims, like->shape, dims);
+		t->managed.dl_tensor.strides = memcpy(t->dims + like->ndim, like->strides, dims);
+	}
+	*out = &t->managed;
+	return 0;
+}
+
+int item_tensor_new(tl_item *item, size_t i, DLManagedTensorVersioned **out)
+{
+	return tensor_make(item, &item->parts[i].tensor, NULL, out);
+}
+
+bool is_item_tensor(const DLManagedTensorVersioned *managed)
+{
+	return managed->deleter == tensor_delete;
+}
+
+int item_tensor_remap(const DLManagedTensorVersioned *managed, const tl_get_options *options,
+		      DLManagedTensorVersioned **out)
+{
+	const struct item_tensor *t = (const struct item_tensor *)managed;
+	DLManagedTensorVersioned *held = t->item->row, *row;
+	const DLManagedTensorVersioned *at = t->row ? t->row : held;
+	DLTensor like = managed->dl_tensor;
+	int r;
+
+	if (options->mode == TL_MODE_READ && !t->row)
+		return tensor_make(t->item, &like, NULL, out);
+	r = lease_again(tensor_lease_of(held), options, &row);
+	if (r)
+		return r;
+	if (like.data)
+		like.data = (char *)row->dl_tensor.data +
+			    ((char *)like.data - (char *)at->dl_tensor.data);
+	r = tensor_make(t->item, &like, row, out);
+	if (r)
+		row->deleter(row);
+	else
+		(*out)->flags = row->flags;
+	return r;
 }

@@ -199,6 +199,14 @@ struct tl_item {
  * the row is the caller's. */
 int item_make(struct stream_view *view, DLManagedTensorVersioned *row,
 	      const struct stream_entry *entry, struct tl_item **out);
+void item_unref(struct tl_item *item);
+
+/* The item's tensor at @i, which there is. 0, or -ENOMEM. */
+int item_tensor_new(struct tl_item *item, size_t i, DLManagedTensorVersioned **out);
+bool is_item_tensor(const DLManagedTensorVersioned *managed);
+/* tl_remap() of such a tensor. */
+int item_tensor_remap(const DLManagedTensorVersioned *managed, const tl_get_options *options,
+		      DLManagedTensorVersioned **out);
 /* The bytes of a description of these parts, and the offset of the first byte behind the tensors.
  * -EINVAL. */
 int item_measure(const tl_part *parts, size_t n, size_t metadata_size, uint64_t *tensors,

@@ -420,6 +420,7 @@ static PyMethodDef methods[] = {
 	{ "_claim", client_claim, METH_VARARGS, NULL },
 	{ "_unclaim", client_unclaim, METH_O, NULL },
 	{ "_watch", client_watch, METH_VARARGS, NULL },
+	{ "_stream", client_stream, METH_VARARGS, NULL },
 	{ "_wake", client_wake, METH_NOARGS, NULL },
 	{ "_late", client_late, METH_VARARGS, NULL },
 	{ "_wake_word", client_wake_word, METH_NOARGS, NULL },

@@ -65,3 +65,9 @@ PyObject *client_watch(PyObject *self, PyObject *args);
 void watches_close_ended(struct client *c);
 
 int watch_init(PyObject *module);
+
+/* ---- stream.c: the objects behind Client.stream() ---- */
+
+/* _stream(name, mode, depth, keep, max_tries, flags) -> a _core.Stream */
+PyObject *client_stream(PyObject *self, PyObject *args);
+int stream_init(PyObject *module);

@@ -46,7 +46,8 @@ PyMODINIT_FUNC PyInit__core(void)
 		Py_CLEAR(module);
 #endif
 	if (module && !interpreter_init() && !errors_init(module) && !tensor_init(module) &&
-	    !draft_init(module) && !client_init(module) && !watch_init(module))
+	    !draft_init(module) && !client_init(module) && !watch_init(module) &&
+	    !stream_init(module))
 		return module;
 	Py_XDECREF(module);
 	return NULL;

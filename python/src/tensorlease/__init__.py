@@ -55,12 +55,14 @@ from ._errors import (
     NotFoundError,
     NotNewerError,
     PermissionDeniedError,
+    StreamEndedError,
     TensorLostError,
     TimeoutError,
     TooManyClientsError,
     UnsupportedError,
 )
 from ._ref import Ref
+from ._stream import Item, Stream, Subscription
 from ._tensor import Draft, Tensor
 from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status
 from ._watch import Event, Events, Watch
@@ -97,6 +99,7 @@ __all__ = [
     "Holding",
     "Info",
     "InvalidError",
+    "Item",
     "KickedError",
     "Loaded",
     "NoDaemonError",
@@ -108,6 +111,9 @@ __all__ = [
     "Published",
     "Ref",
     "Status",
+    "Stream",
+    "StreamEndedError",
+    "Subscription",
     "Tensor",
     "TensorLostError",
     "TimeoutError",

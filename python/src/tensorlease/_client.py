@@ -31,6 +31,7 @@ from ._ref import Ref
 from ._tensor import pickle_for
 from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status
 from ._waiter import TrioFuture, Waiter, _Wait, after_others, ordered, result_of, running_trio
+from ._stream import Stream
 from ._watch import Events, Watch
 
 _SIZE_MAX = 2**63 - 1
@@ -511,6 +512,21 @@ class Client(_core.Client):
         watch().
         """
         return Events(self, below(prefix), new, timeout)
+
+    def stream(self, name, mode=None, *, depth=0, keep=0, max_tries=3, drop_oldest=False, existing=False):
+        """Open a stream, and make it if there is none. Return a Stream, for putting and for subscribing.
+
+        A name is for the newest value. A stream is for all of them: a producer waits when it is full.
+        mode: 'broadcast': each subscriber gets every item. 'queue': each item goes to one of them, and to another one
+            if that dies before it has acknowledged the item.
+        depth: how many items producers may be ahead, at most 512. 0: 16.
+        keep: of a broadcast, how many past items are kept for who subscribes late with kept=True.
+        max_tries: of a queue, how often an item is given out again when its taker has died; then it is dropped.
+        drop_oldest: of a broadcast, whether producers never wait: who is depth items behind skips some.
+        existing: whether to open only a stream that there is; then its properties need not be said.
+        A stream that exists keeps its properties. It stays until its name is deleted.
+        """
+        return Stream(self, name, mode, depth, keep, max_tries, drop_oldest, existing)
 
     def ref(self, tensor):
         """Return a Ref to a Tensor of this client, which can be pickled and sent to another process."""

@@ -57,6 +57,10 @@ class NoDeviceError(Error):
     """CUDA cannot be used in this process, or the process does not see that GPU."""
 
 
+class StreamEndedError(Error, BrokenPipeError):
+    """The stream was ended, and takes no more items."""
+
+
 class TensorLostError(Error):
     """The tensor was in GPU memory of the process that published it, and that process has ended."""
 
@@ -76,6 +80,7 @@ BY_ERRNO = {
     errno.ENOTSUP: UnsupportedError,
     errno.ENODEV: NoDeviceError,
     errno.ENODATA: TensorLostError,
+    errno.EPIPE: StreamEndedError,
     errno.EUSERS: TooManyClientsError,
 }
 

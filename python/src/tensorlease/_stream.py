@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams: what Client.stream() returns."""
+
+import asyncio
+import errno
+import math
+
+from ._errors import NotNewerError, TimeoutError
+from ._waiter import running_trio
+
+_MODES = {"broadcast": 1, "queue": 2}
+_EXISTING, _DROP_OLDEST = 1, 2
+_LOSSY, _KEPT = 1, 2
+_PAUSE = 0.0005, 0.01  # seconds between looks of an event loop: the first and the longest
+
+
+class Item:
+    """What was put into a stream at once: one tensor, or several, with metadata.
+
+    It is given back when it is released, or collected, or at the end of a with block; its Tensors stay as long as they
+    are used. In a queue that acknowledges it, so that nobody else gets it. Who wants to acknowledge it earlier calls
+    done(); what a process has not acknowledged when it dies goes to another subscriber.
+    """
+
+    __slots__ = ("_item", "_tensors", "metadata", "number", "producer", "put_ns", "skipped", "tries")
+
+    def __init__(self, item):
+        self._item = item
+        self._tensors = None
+        self.number, self.put_ns, self.skipped, self.tries, self.producer, self.metadata = item.info()
+
+    def _all(self):
+        if self._tensors is None:
+            self._tensors = self._item.tensors()
+        return self._tensors
+
+    @property
+    def tensors(self):
+        """Its Tensors, a list."""
+        return [tensor for _, tensor in self._all()]
+
+    @property
+    def tensor(self):
+        """Its Tensor, if it has only one."""
+        tensors = self._all()
+        if len(tensors) != 1:
+            raise ValueError(f"the item has {len(tensors)} tensors: use item.tensors, or item[name]")
+        return tensors[0][1]
+
+    def keys(self):
+        """The names of its tensors, a list; those without a name are not in it."""
+        return [name for name, _ in self._all() if name is not None]
+
+    def __len__(self):
+        return len(self._all())
+
+    def __iter__(self):
+        return iter(self.keys())
+
+    def __contains__(self, name):
+        return name in self.keys()
+
+    def __getitem__(self, key):
+        """Return the Tensor of that name, or of that number."""
+        tensors = self._all()
+        if isinstance(key, int):
+            return tensors[key][1]
+        for name, tensor in tensors:
+            if name == key:
+                return tensor
+        raise KeyError(key)
+
+    def done(self):
+        """Acknowledge an item of a queue: nobody else gets it, even if this process dies while it holds it.
+
+        Error with errno ESTALE: it was given to another subscriber, since this one was taken for dead.
+        """
+        self._item.done()
+
+    def release(self):
+        """Give the item back, as the end of the object does, and acknowledge it. Fails as done()."""
+        self._tensors = None
+        self._item.release()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *args):
+        self.release()
+
+    def __repr__(self):
+        names = self.keys()
+        what = f"{len(self)} tensors" if not names else ", ".join(map(repr, names))
+        return f"<tensorlease.Item {self.number}: {what}>"
+
+
+class Subscription:
+    """What Stream.subscribe() returns: an iterator over Items, also for ``async for``. It ends when the stream is ended.
+
+    Several threads may take from one subscription. It is closed by close(), at the end of a with block, or when it is
+    collected.
+    """
+
+    def __init__(self, subscription, name):
+        self._subscription, self.name = subscription, name
+        self.ended = False
+
+    def get(self, timeout=math.inf):
+        """Return the next Item; None if the stream is ended.
+
+        timeout: seconds to wait. None: do not wait. TimeoutError: none came in time. NotNewerError: there is none, and
+            the call does not wait.
+        """
+        item = self._subscription.take(timeout)
+        if item is None:
+            raise self._late(timeout)
+        self.ended = item is False
+        return None if self.ended else Item(item)
+
+    def _late(self, timeout):
+        if timeout is None or timeout == 0:
+            return NotNewerError(errno.EAGAIN, f"the stream '{self.name}' has no further item")
+        return TimeoutError(errno.ETIMEDOUT, f"no further item of the stream '{self.name}' came within {timeout} s")
+
+    def take(self, n, timeout=math.inf):
+        """Return a list of 1 to n Items: waits for the first, and takes what else is there. Empty at the end."""
+        items = []
+        while len(items) < n:
+            try:
+                item = self.get(None if items else timeout)
+            except NotNewerError:
+                if not items:
+                    raise
+                break
+            if item is None:
+                break
+            items.append(item)
+        return items
+
+    async def aget(self, timeout=math.inf):
+        """get() for asyncio and trio."""
+        trio = running_trio()
+        pause, longest = _PAUSE
+        left = timeout
+        while True:
+            item = self._subscription.take(None)
+            if item is not None:
+                self.ended = item is False
+                return None if self.ended else Item(item)
+            if left is None or left <= 0:
+                raise self._late(timeout)
+            pause = min(pause * 1.5, longest, left)
+            left -= pause
+            await (trio.sleep(pause) if trio else asyncio.sleep(pause))
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        item = self.get()
+        if item is None:
+            raise StopIteration
+        return item
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        item = await self.aget()
+        if item is None:
+            raise StopAsyncIteration
+        return item
+
+    def close(self):
+        """Subscribe no longer. Items stay; in a queue those that are not acknowledged go to another subscriber."""
+        self._subscription.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *args):
+        self.close()
+
+
+class Stream:
+    """What Client.stream() returns: a named sequence of items that nobody who must have them misses.
+
+    It is closed by close(), at the end of a with block, or when it is collected; what was put stays.
+    """
+
+    def __init__(self, client, name, mode, depth, keep, max_tries, drop_oldest, existing):
+        if mode is not None and mode not in _MODES:
+            raise ValueError(f"mode is {mode!r}; it is 'broadcast' or 'queue'")
+        if mode is None and not existing:
+            raise ValueError("mode is missing: 'broadcast' or 'queue'")
+        flags = (_DROP_OLDEST if drop_oldest else 0) | (_EXISTING if existing else 0)
+        self.name = name
+        self._stream = client._stream(name, _MODES.get(mode, 0), depth, keep, max_tries, flags)
+
+    def put(self, array, *, metadata=None, timeout=math.inf):
+        """Put a copy of an array, or of several, as one item, and return its number.
+
+        array: an object that Client.put() takes, on the CPU; or a dict of names and such objects, or a list or tuple.
+        metadata: bytes to attach, at most 65536.
+        timeout: seconds to wait while the stream is full. None: do not wait.
+        TimeoutError: it was full all the time; its text says who holds it up. NotNewerError: it is full, and the call
+        does not wait. StreamEndedError: it was ended.
+        """
+        if isinstance(array, dict):
+            return self._stream.put(tuple(array), tuple(array.values()), metadata, timeout)
+        arrays = tuple(array) if isinstance(array, (list, tuple)) else (array,)
+        return self._stream.put(None, arrays, metadata, timeout)
+
+    def put_nowait(self, array, *, metadata=None):
+        """put() that does not wait."""
+        return self.put(array, metadata=metadata, timeout=None)
+
+    async def aput(self, array, *, metadata=None, timeout=math.inf):
+        """put() for asyncio and trio."""
+        return await self._until_room(lambda: self.put(array, metadata=metadata, timeout=None), timeout)
+
+    async def _until_room(self, attempt, timeout):
+        trio = running_trio()
+        pause, longest = _PAUSE
+        left = timeout
+        while True:
+            try:
+                return attempt()
+            except NotNewerError:
+                if left is None or left <= 0:
+                    raise
+            pause = min(pause * 1.5, longest, left)
+            left -= pause
+            await (trio.sleep(pause) if trio else asyncio.sleep(pause))
+
+    def end(self, timeout=math.inf):
+        """Say that nothing more comes: subscribers get what is left, and then their iteration ends."""
+        self._stream.end(timeout)
+
+    async def aend(self, timeout=math.inf):
+        """end() for asyncio and trio."""
+        await self._until_room(lambda: self.end(None), timeout)
+
+    def reopen(self):
+        """Let this object put after the end. Its next item reopens the stream for all."""
+        self._stream.reopen()
+
+    def subscribe(self, *, lossy=False, kept=False):
+        """Return a Subscription.
+
+        lossy: whether producers do not wait for it; then it may skip items, and `item.skipped` says how many.
+        kept: whether it begins with the items that are kept (`keep` of the stream). Both are for a broadcast.
+        """
+        flags = (_LOSSY if lossy else 0) | (_KEPT if kept else 0)
+        return Subscription(self._stream.subscribe(flags), self.name)
+
+    def close(self):
+        """Close the stream. Subscribers learn that this producer has ended; its items stay until they are taken."""
+        self._stream.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *args):
+        self.close()

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams: every item reaches whoever must have it."""
+
+import asyncio
+import contextlib
+import math
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import tensorlease
+
+
+@pytest.fixture(autouse=True)
+def no_streams(client):
+    yield
+    for name in ("s", "q"):
+        with contextlib.suppress(tensorlease.NotFoundError):
+            client.delete(name)
+
+
+@pytest.fixture
+def other(address):
+    with tensorlease.connect(autostart=False) as other:
+        yield other
+
+
+def frames(n, size=1000):
+    return [np.full(size, i % 251, np.uint8) for i in range(n)]
+
+
+def test_each_subscriber_gets_every_item_in_order(client, other):
+    stream = client.stream("s", "broadcast", depth=8)
+    subscriptions = [stream.subscribe(), other.stream("s", existing=True).subscribe()]
+    numbers = []
+    for i, frame in enumerate(frames(100)):
+        numbers.append(stream.put(frame, metadata=b"%d" % i))
+        for subscription in subscriptions:
+            item = subscription.get()
+            assert np.array_equal(item.tensor.numpy(), frame)
+            assert item.metadata == b"%d" % i
+            assert item.number == numbers[-1]
+    assert numbers == sorted(set(numbers))
+
+
+def test_an_item_may_have_many_tensors(client):
+    stream = client.stream("s", "broadcast")
+    subscription = stream.subscribe()
+    obs = np.arange(12.0).reshape(3, 4).T
+    stream.put({"obs": obs, "reward": np.float32(2.5), "done": np.zeros(0, bool)})
+    item = subscription.get()
+    assert item.keys() == ["obs", "reward", "done"] and len(item) == 3 and "obs" in item
+    assert np.array_equal(item["obs"].numpy(), obs)
+    assert item["reward"].numpy() == np.float32(2.5) and item[2].shape == (0,)
+    with pytest.raises(KeyError):
+        item["action"]
+    with pytest.raises(ValueError, match="3 tensors"):
+        item.tensor  # noqa: B018
+    kept = item["obs"].numpy()
+    assert not kept.flags.writeable
+    item.release()
+    del item
+    for _ in range(100):
+        stream.put([obs * 0, obs])
+        assert len(subscription.get().tensors) == 2
+    assert np.array_equal(kept, obs)
+
+
+def test_a_consumer_that_writes_gets_a_copy_of_its_own(client):
+    stream = client.stream("s", "broadcast")
+    subscriptions = [stream.subscribe(), stream.subscribe()]
+    stream.put(np.arange(5))
+    mine = subscriptions[0].get().tensor
+    own = mine.copy_on_write().numpy()
+    own[:] = 7
+    assert own.sum() == 35
+    assert list(subscriptions[1].get().tensor.numpy()) == [0, 1, 2, 3, 4]
+    assert list(mine.numpy()) == [0, 1, 2, 3, 4]
+
+
+def test_a_full_stream_says_who_holds_it_up(client):
+    stream = client.stream("s", "broadcast", depth=2)
+    subscription = stream.subscribe()
+    stream.put(np.zeros(1))
+    stream.put_nowait(np.zeros(1))
+    with pytest.raises(tensorlease.NotNewerError):
+        stream.put_nowait(np.zeros(1))
+    with pytest.raises(tensorlease.TimeoutError, match=r"held up by .* \(pid \d+\), which is 2 items behind"):
+        stream.put(np.zeros(1), timeout=0.01)
+    subscription.close()
+    stream.put_nowait(np.zeros(1))
+
+
+def test_a_lossy_subscriber_learns_what_it_has_skipped(client):
+    stream = client.stream("s", "broadcast", depth=4)
+    lossy = stream.subscribe(lossy=True)
+    for frame in frames(50):
+        stream.put_nowait(frame)
+    item = lossy.get()
+    assert item.skipped == 46 and item.tensor.numpy()[0] == 46
+
+
+def test_what_is_kept_is_for_late_ones(client):
+    stream = client.stream("s", "broadcast", depth=4, keep=3)
+    for frame in frames(10):
+        stream.put(frame)
+    late = stream.subscribe(kept=True)
+    assert [item.tensor.numpy()[0] for item in late.take(8)] == [7, 8, 9]
+
+
+def test_the_end_ends_an_iteration(client):
+    stream = client.stream("s", "queue", depth=4)
+    subscription = stream.subscribe()
+
+    def produce():
+        for frame in frames(30):
+            stream.put(frame)
+        stream.end()
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    assert [item.tensor.numpy()[0] for item in subscription] == list(range(30))
+    thread.join()
+    assert subscription.ended and subscription.get() is None
+    with pytest.raises(BrokenPipeError):
+        stream.put(np.zeros(1))
+    stream.reopen()
+    stream.put(np.ones(1))
+    assert subscription.get().tensor.numpy()[0] == 1
+
+
+def test_asyncio(client):
+    stream = client.stream("s", "broadcast", depth=2)
+    subscription = stream.subscribe()
+
+    async def produce():
+        for frame in frames(20):
+            await stream.aput(frame)
+        await stream.aend()
+
+    async def consume():
+        return [item.tensor.numpy()[0] async for item in subscription]
+
+    async def both():
+        return (await asyncio.gather(produce(), consume()))[1]
+
+    assert asyncio.run(both()) == list(range(20))
+
+
+WORKER = """
+import os, sys, tensorlease
+client = tensorlease.connect(sys.argv[1])
+item = client.stream("q", existing=True).subscribe().get()
+print(int(item.tensor.numpy()[0]), flush=True)
+sys.stdin.read()
+os._exit(1)
+"""
+
+
+def test_what_a_dead_worker_had_goes_to_another(client, address):
+    stream = client.stream("q", "queue", depth=4)
+    stream.put(np.full(3, 5))
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(address)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert worker.stdout.readline().strip() == "5"
+    subscription = stream.subscribe()
+    worker.kill()
+    worker.communicate()
+    item = subscription.get()
+    assert item.tries == 1 and list(item.tensor.numpy()) == [5, 5, 5]
+    item.done()
+    with pytest.raises(tensorlease.NotNewerError):
+        subscription.get(None)
+
+
+def test_what_cannot_be(client):
+    client.put("t", np.zeros(1))
+    with pytest.raises(OSError, match="means a tensor"):
+        client.stream("t", "queue")
+    with pytest.raises(tensorlease.NotFoundError):
+        client.stream("none", existing=True)
+    with pytest.raises(ValueError, match="mode is 'fan'"):
+        client.stream("s", "fan")
+    with pytest.raises(ValueError, match="mode is missing"):
+        client.stream("s")
+    stream = client.stream("s", "broadcast")
+    with pytest.raises(OSError, match="is a stream"):
+        client.get("s")
+    with pytest.raises(tensorlease.InvalidError, match="0 tensors"):
+        stream.put([])
+    stream.close()
+    with pytest.raises(ValueError, match="the stream is closed"):
+        stream.put(np.zeros(1))
+
+
+def test_closing_ends_a_wait(client, other):
+    subscription = other.stream("s", "broadcast").subscribe()
+    errors = []
+
+    def wait():
+        try:
+            subscription.get(math.inf)
+        except ValueError as e:
+            errors.append(str(e))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    other.close()
+    thread.join()
+    assert errors and "closed" in errors[0]
