@@ -491,7 +491,7 @@ static int wait_for_room(struct tl_stream *s, struct call *c, struct putting *p,
 	stream_bit_set(&page->waits, s->member); /* Q1 */
 	r = put_try(s, p, number);		 /* Q2 */
 	if (r == PUT_E_FULL) {
-		r = stream_sleep(c, s->view, &page->room, seen); /* Q3 */
+		r = stream_sleep(c, s->view, &page->room, seen, false); /* Q3 */
 		r = r ? r : PUT_E_FULL;
 	}
 	stream_bit_clear(&page->waits, s->member);

@@ -353,10 +353,10 @@ struct call stream_call(const struct stream_view *view, int64_t timeout_ns,
 }
 
 int stream_sleep(struct call *c, struct stream_view *view, const _Atomic uint32_t *word,
-		 uint32_t seen)
+		 uint32_t seen, bool soon)
 {
 	struct sleep_words words;
-	struct sleeper sleeper = { 0 };
+	struct sleeper sleeper = { .ask_ns = soon ? DEADLINE_NEVER : 0 };
 	int r;
 
 	if (call_interrupted(c))

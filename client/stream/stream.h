@@ -94,10 +94,10 @@ static inline void stream_tell_room(struct stream_view *view)
 	if (__builtin_expect(stream_bits_any(&view->page->waits), 0))
 		stream_wake(&view->page->room, INT32_MAX);
 }
-/* Sleeps while *@word is @seen. Returns 0 (look again), -ETIMEDOUT without a text, -ECANCELED,
- * -EINTR, -ESTALE. */
+/* Sleeps while *@word is @seen, with @soon a few milliseconds at most. Returns 0 (look again),
+ * -ETIMEDOUT without a text, -ECANCELED, -EINTR, -ESTALE. */
 int stream_sleep(struct call *c, struct stream_view *view, const _Atomic uint32_t *word,
-		 uint32_t seen);
+		 uint32_t seen, bool soon);
 /* Begins a call that waits. */
 struct call stream_call(const struct stream_view *view, int64_t timeout_ns,
 			const uint32_t *interrupt, uint32_t interrupt_value);
@@ -172,6 +172,8 @@ struct tl_subscription {
 	bool lossy;
 	uint64_t next;	  /* the next number */
 	uint64_t skipped; /* since the last item */
+	int64_t took_ns;  /* of a queue: when the last take returned */
+	bool quick;	  /* and whether this one came soon after that */
 	struct spin spin;
 };
 

@@ -344,12 +344,26 @@ static bool queue_has_more(struct tl_subscription *sub)
 	}
 }
 
-/* W4 */
-static void leave_the_rest(struct tl_subscription *sub)
+/* True if so many items wait that others should help, however quick we are. */
+static bool queue_is_behind(const struct tl_subscription *sub)
+{
+	uint64_t number = sub->next + sub->view->depth / 4 + 1;
+
+	return stream_word_number(atomic_load(stream_word_at(sub->view, number))) >= number;
+}
+
+/* A worker that is back sooner than another one could be woken. */
+#define QUICK_NS (20 * NS_PER_US)
+
+/* W4. A quick worker stays the one that looks while it works. If it does not come back, those that
+ * sleep beside it look by themselves soon: wait_for_item(). */
+static void leave_the_rest(struct tl_subscription *sub, bool took)
 {
 	struct stream_page *page = sub->view->page;
 	uint32_t me = sub->member + 1;
 
+	if (took && sub->quick && !queue_is_behind(sub))
+		return;
 	if (atomic_load(&page->looker) == me)
 		atomic_compare_exchange_strong(&page->looker, &me, STREAM_NOBODY);
 	if (stream_bits_any(&page->sleeps) && queue_has_more(sub))
@@ -384,7 +398,7 @@ static int take_now(struct tl_subscription *sub, tl_item **out)
 						    : broadcast_take(sub, out);
 	while (r == TAKE_E_AGAIN);
 	if (!r && sub->view->mode == STREAM_QUEUE)
-		leave_the_rest(sub);
+		leave_the_rest(sub, true);
 	return r;
 }
 
@@ -420,7 +434,10 @@ static int wait_for_item(struct tl_subscription *sub, struct call *c, tl_item **
 			r = why_not(sub, sub->next);
 	}
 	if (!r && !*out) {
-		r = stream_sleep(c, sub->view, &page->bell, bell); /* Z4 */
+		/* beside one that looks: it may have stopped */
+		bool soon = queue && atomic_load(&page->looker) != STREAM_NOBODY;
+
+		r = stream_sleep(c, sub->view, &page->bell, bell, soon); /* Z4 */
 		r = r ? r : TAKE_E_NONE;
 	}
 	stream_bit_clear(&page->sleeps, sub->member); /* Z5 */
@@ -448,7 +465,7 @@ static int take_locked(struct tl_subscription *sub, const tl_wait_options *o, tl
 		r = wait_for_item(sub, &c, out);
 	spin_end(&sub->spin);
 	if (r && r != -EPIPE && sub->view->mode == STREAM_QUEUE)
-		leave_the_rest(sub);
+		leave_the_rest(sub, false);
 	if (r == -ETIMEDOUT)
 		return tl_fail(r, "no further item of the stream '%s' came in time",
 			       sub->view->name);
@@ -469,7 +486,11 @@ TL_API int tl_stream_take(tl_subscription *sub, const tl_wait_options *options, 
 	if (r)
 		return r;
 	pthread_mutex_lock(&sub->mutex);
+	if (sub->view->mode == STREAM_QUEUE)
+		sub->quick = now_mono_ns() - sub->took_ns < QUICK_NS;
 	r = take_locked(sub, &o, &item);
+	if (sub->view->mode == STREAM_QUEUE)
+		sub->took_ns = now_mono_ns();
 	pthread_mutex_unlock(&sub->mutex);
 	if (!r)
 		*out = item;

@@ -10,6 +10,7 @@
  *                 bell += 1, wake one
  *    take     W2  compare and exchange *
  *             W4  looker = nobody if it is me (compare and exchange *). If there is another item *: as P3. Then the work
+ *             A worker that will be back sooner than another one could be woken may leave W4 out, once it has an item
  *    look     looker = me if it is nobody (compare and exchange *): look for a while; else sleep at once
  *    sleep    Z1  read the bell   Z2  sleeps = 1 *, then looker = nobody if it is me or COMING (compare and exchange *)
  *             Z3  look again *    Z4  sleep while the bell is that   Z5  sleeps = 0 *, then looker = me *, whoever it was
@@ -21,7 +22,7 @@
  *
  * Here are NW workers, NP producers, PUTS items of each. WORKS_ON: worker 0 works on its first item for ever. KILLS: so
  * many of worker NW - 1 and producer 0 die anywhere. TIMES: so often a sleeper wakes by itself. LEAVES: worker NW - 1
- * may leave when it was woken.
+ * may leave when it was woken. KEEPS: all but worker 0 are quick, and may leave W4 out.
  */
 #define SEEN(what) c_code { seen(#what); }
 c_decl {
@@ -152,7 +153,12 @@ again:
 	if
 	:: d_step { THERE -> taken++ };					/* W2 */
 #ifndef NO_W4
-		leave_the_rest(w);
+		if
+		:: leave_the_rest(w)
+#ifdef KEEPS
+		:: w != 0 -> SEEN(keeps_looking)
+#endif
+		fi;
 #endif
 		if
 #ifdef WORKS_ON
