@@ -6,6 +6,7 @@
 
 #include "daemon/state/catalog.h"
 #include "daemon/state/ring.h"
+#include "daemon/state/stream_order.h"
 #include "daemon/state/survive.h"
 #include "util/fault.h"
 
@@ -296,6 +297,8 @@ bool ring_takes_back(struct state *st, uint32_t slot)
 	if (row->meta_len)
 		row->meta_len = 0;
 	atomic_store(&row->word, row_word(generation + 1, ROW_LIVE));
+	if (st->tensors[slot].ring->stream)
+		stream_make_room(st->tensors[slot].ring->stream);
 	return true;
 }
 

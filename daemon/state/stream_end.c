@@ -55,11 +55,15 @@ static bool rows_go(struct state *st, struct account *a, struct stream *s)
 	return left;
 }
 
-static void rows_orphan(struct stream *s, uint32_t member)
+/* The next daemon finds it in the row: the member's index will be another one's. */
+static void rows_orphan(struct state *st, struct stream *s, uint32_t member)
 {
-	for (unsigned e = 0; e < STREAM_ENTRIES; e++)
-		if (s->owner[e] == member)
-			s->owner[e] = STREAM_NO_OWNER;
+	for (unsigned e = 0; e < STREAM_ENTRIES; e++) {
+		if (s->owner[e] != member)
+			continue;
+		s->owner[e] = STREAM_NO_OWNER;
+		catalog_row(&st->catalog, s->slots[e])->meta[0] = STREAM_NO_OWNER;
+	}
 }
 
 /* E1 to E4. */
@@ -70,12 +74,12 @@ static void producer_end(struct state *st, struct stream *s, uint32_t member)
 }
 
 /* E2 and E3. Until then the producer may publish its last item, if it lives. */
-static bool producer_ended(struct stream *s, uint32_t member)
+static bool producer_ended(struct state *st, struct stream *s, uint32_t member)
 {
 	if (!stream_order_append(s, STREAM_ENDED + member))
 		return false;
 	stream_ring(s);
-	rows_orphan(s, member);
+	rows_orphan(st, s, member);
 	member_state(s, member, STREAM_FREE);
 	return true;
 }
@@ -188,7 +192,7 @@ void stream_member_adopt(struct state *st, struct stream *s, uint32_t member, st
 		member_state(s, member, STREAM_FREE);
 }
 
-static bool members_go(struct stream *s)
+static bool members_go(struct state *st, struct stream *s)
 {
 	bool left = false;
 
@@ -196,7 +200,7 @@ static bool members_go(struct stream *s)
 		uint64_t word = atomic_load(&entry_of(s, i)->word);
 
 		if (stream_member_state(word) == STREAM_GONE &&
-		    stream_member_role(word) & STREAM_PRODUCER && !producer_ended(s, i))
+		    stream_member_role(word) & STREAM_PRODUCER && !producer_ended(st, s, i))
 			left = true;
 	}
 	return left;
@@ -206,7 +210,7 @@ bool streams_step(struct state *st)
 {
 	list_for_each_safe(l, &st->streams_due) {
 		struct stream *s = list_entry(l, struct stream, due);
-		bool left = !s->over && members_go(s);
+		bool left = !s->over && members_go(st, s);
 
 		s->ring.left++; /* keeps the stream until we are through */
 		left |= rows_go(st, NULL, s);

@@ -184,7 +184,12 @@ void stream_ring(struct stream *s)
 
 void stream_make_room(struct stream *s)
 {
-	wake_all(&s->ring.order->room);
+	uint64_t waits = 0;
+
+	for (unsigned i = 0; i < STREAM_MEMBERS / 64; i++)
+		waits |= atomic_load(&s->ring.order->waits.bits[i]);
+	if (waits)
+		wake_all(&s->ring.order->room);
 }
 
 void stream_bits_clear(struct stream *s, uint32_t member)

@@ -266,13 +266,14 @@ TL_API int tl_subscription_close(tl_subscription *subscription);
 
 /* tl_item_info - about an item */
 typedef struct tl_item_info {
-	size_t size;	      /* sizeof(tl_item_info) */
-	uint64_t number;      /* its number in the stream */
-	uint64_t put_ns;      /* when it was put, CLOCK_REALTIME */
-	uint64_t skipped;     /* items that this subscriber has missed just before it */
-	uint32_t tries;	      /* of a queue: how many took it before and died */
-	uint32_t producer;    /* a small number: the same for items of one producer that lives */
-	size_t count;	      /* its tensors */
+	size_t size;	   /* sizeof(tl_item_info) */
+	uint64_t number;   /* its number in the stream */
+	uint64_t put_ns;   /* when it was put, CLOCK_REALTIME */
+	uint64_t skipped;  /* numbers that this lossy subscriber has missed just before it: items,
+			      and perhaps ends of producers */
+	uint32_t tries;	   /* of a queue: how many took it before and died */
+	uint32_t producer; /* a small number: the same for items of one producer that lives */
+	size_t count;	   /* its tensors */
 	const void *metadata; /* valid until the item is released */
 	size_t metadata_size; /* bytes of it */
 } tl_item_info;
