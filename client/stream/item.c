@@ -175,6 +175,14 @@ static bool read_part(struct reader *r, struct filling *f, size_t i)
 	return true;
 }
 
+static bool read_parts(struct reader *r, struct filling *f)
+{
+	for (size_t i = 0; i < f->item->count; i++)
+		if (!read_part(r, f, i))
+			return false;
+	return true;
+}
+
 static bool read_names(struct reader *r, struct filling *f)
 {
 	for (size_t i = 0; i < f->item->count; i++) {
@@ -245,11 +253,11 @@ int item_make(struct stream_view *view, DLManagedTensorVersioned *row,
 	item = item_alloc(&d, entry->description_len, &f);
 	if (!item)
 		return tl_fail(-ENOMEM, "no memory for an item of the stream '%s'", view->name);
-	for (size_t i = 0; i < d.parts; i++)
-		if (!read_part(&r, &f, i))
-			goto bad;
-	if (!read_names(&r, &f) || !read_bytes(&r, (void *)(uintptr_t)item->metadata, d.meta_len))
-		goto bad;
+	if (!read_parts(&r, &f) || !read_names(&r, &f) ||
+	    !read_bytes(&r, (void *)(uintptr_t)item->metadata, d.meta_len)) {
+		free(item);
+		return bad_item(view, entry->number);
+	}
 	item->refs = 1;
 	item->view = stream_view_ref(view);
 	item->row = row;
@@ -258,9 +266,6 @@ int item_make(struct stream_view *view, DLManagedTensorVersioned *row,
 	item->producer = entry->producer;
 	*out = item;
 	return 0;
-bad:
-	free(item);
-	return bad_item(view, entry->number);
 }
 
 /* ---- holding --------------------------------------------------------------------------------- */

@@ -80,7 +80,7 @@ static int view_make(const struct use *use, const char *name, const struct wire_
 	view->refs = 1;
 	view->session = use->session;
 	view->forks = use->session->forks;
-	strcpy(view->name, name); /* NOLINT: client_check_name() has checked it */
+	memcpy(view->name, name, strlen(name)); /* client_check_name() has checked it */
 	r = view_fill(view, answer, fd);
 	if (r)
 		free(view);
@@ -304,15 +304,14 @@ static bool is_end(unsigned what)
 
 bool stream_is_closed(const struct stream_view *view, uint64_t end)
 {
-	for (uint32_t i = 0; i < view->words && end-- > view->words;) {
-		uint64_t word = atomic_load(stream_word_at(view, end));
+	uint64_t word, number = end;
 
-		i++;
-		if (stream_word_number(word) != end || !is_end(stream_word_what(word)))
-			return stream_word_number(word) == end &&
-			       stream_word_what(word) == STREAM_CLOSED;
-	}
-	return false;
+	do {
+		number--;
+		word = atomic_load(stream_word_at(view, number));
+	} while (stream_word_number(word) == number && is_end(stream_word_what(word)) &&
+		 end - number < view->words);
+	return stream_word_number(word) == number && stream_word_what(word) == STREAM_CLOSED;
 }
 
 /* ---- sleeping and waking --------------------------------------------------------------------- */

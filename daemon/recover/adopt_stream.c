@@ -94,7 +94,7 @@ void adopt_streams_belong(struct state *st)
 {
 	uint32_t streams = 0;
 
-	for (uint32_t i = 0; st->rings && i < CATALOG_RINGS; i++) {
+	for (uint32_t i = 0; st->rings && i < CATALOG_STREAMS; i++) {
 		struct stream *s = st->rings[i] ? st->rings[i]->stream : NULL;
 
 		streams += s && !s->over;

@@ -136,7 +136,8 @@ void handle_ledger(struct peer *peer, struct conn_message *m)
 		peer_drop(peer);
 		return;
 	}
-	streams_keep_held(peer->state, &peer->client); /* it may be the child of a fork() */
+	if (peer->client.holding_count > 1) /* HOLD came: it is the child of a fork() */
+		streams_keep_held(peer->state, &peer->client);
 	greet_end(peer);
 	peer_send(peer, &ready, -1);
 }

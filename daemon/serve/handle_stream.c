@@ -90,7 +90,7 @@ void handle_open(struct peer *peer, struct conn_message *m)
 	}
 	r = stream_find(peer->state, &peer->client, &name, &rq, &s);
 	if (!r && open->role)
-		r = stream_join(peer->state, &peer->client, s, open->role, open->line,
+		r = stream_join(&peer->client, s, open->role, open->line,
 				open->flags & WIRE_OPEN_KEPT, &member, &number);
 	if (r)
 		send_open_error(peer, open->header.serial, &name, r);
@@ -98,8 +98,7 @@ void handle_open(struct peer *peer, struct conn_message *m)
 		send_stream(peer, open->header.serial, s, member, number);
 }
 
-/* ---- members ----------------------------------------------------------------------------------
- */
+/* ---- members -------------------------------------------------------------------------------- */
 
 static void send_no_stream(struct peer *peer, uint32_t serial)
 {

@@ -76,8 +76,7 @@ static int name_for(struct state *st, struct client *c, const struct name_key *k
 	return r;
 }
 
-static void entry_write(struct state *st, struct stream *s, const struct stream_request *rq,
-			uint32_t name)
+static void entry_write(struct stream *s, const struct stream_request *rq, uint32_t name)
 {
 	struct catalog_stream *e = s->entry;
 
@@ -94,7 +93,6 @@ static void entry_write(struct state *st, struct stream *s, const struct stream_
 		for (unsigned i = 0; i < STREAM_ENTRIES; i++)
 			atomic_store(&s->ring.order->take[i], stream_take(0, 0, STREAM_DONE));
 	atomic_store(&e->ref, ring_ref(&s->ring));
-	(void)st;
 }
 
 /* Makes the name mean the stream. Who waits for a tensor there is told what it is. */
@@ -138,7 +136,7 @@ static int stream_new(struct state *st, struct client *c, const struct name_key 
 			ring_untake(st, &s->ring);
 		return r;
 	}
-	entry_write(st, s, rq, name);
+	entry_write(s, rq, name);
 	name_begins(st, c, s, name);
 	*out = s;
 	return 0;
@@ -244,12 +242,11 @@ static uint64_t first_number(const struct stream *s, uint64_t end, bool kept)
 	return end - least > back ? end - back : least;
 }
 
-int stream_join(struct state *st, struct client *c, struct stream *s, unsigned role, unsigned line,
-		bool kept, uint32_t *member, uint64_t *number)
+int stream_join(struct client *c, struct stream *s, unsigned role, unsigned line, bool kept,
+		uint32_t *member, uint64_t *number)
 {
 	uint64_t end;
 
-	(void)st;
 	if (s->entry->flags & STREAM_DROPS_OLDEST && role & STREAM_SUBSCRIBER)
 		role |= STREAM_LOSSY;
 	*member = member_find(s, c, role, line);
@@ -408,7 +405,7 @@ void stream_keep_held(struct state *st, const struct stream *s, const struct cli
 
 void streams_keep_held(struct state *st, const struct client *c)
 {
-	for (uint32_t i = 0; st->rings && i < CATALOG_RINGS; i++)
+	for (uint32_t i = 0; st->rings && i < CATALOG_STREAMS; i++)
 		if (st->rings[i] && st->rings[i]->stream)
 			stream_keep_held(st, st->rings[i]->stream, c);
 }

@@ -29,8 +29,8 @@ struct stream *stream_of(const struct state *st, uint64_t ref);
  * client that asks again gets the same member. *@number is the end of the order, or for a
  * subscriber the first item that it takes. STATE_E_MEMBERS: all are taken; STATE_E_INVALID: the
  * line has another subscription. */
-int stream_join(struct state *st, struct client *c, struct stream *s, unsigned role, unsigned line,
-		bool kept, uint32_t *member, uint64_t *number);
+int stream_join(struct client *c, struct stream *s, unsigned role, unsigned line, bool kept,
+		uint32_t *member, uint64_t *number);
 /* The client of that subscriber, if @asks is a producer of the stream; or NULL. */
 const struct client *stream_subscriber(const struct stream *s, const struct client *asks,
 				       uint32_t member);

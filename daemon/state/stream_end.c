@@ -66,7 +66,7 @@ static void rows_orphan(struct state *st, struct stream *s, uint32_t member)
 	}
 }
 
-/* E1 to E4. */
+/* E1; streams_step() does the rest. */
 static void producer_end(struct state *st, struct stream *s, uint32_t member)
 {
 	member_state(s, member, STREAM_GONE); /* E1 */
@@ -85,7 +85,7 @@ static bool producer_ended(struct state *st, struct stream *s, uint32_t member)
 }
 
 /* D1 to D3. */
-static void subscriber_end(struct stream *s, uint32_t member)
+static void subscriber_end(struct state *st, struct stream *s, uint32_t member)
 {
 	member_state(s, member, STREAM_GONE); /* D1 */
 	if (s->entry->mode == STREAM_QUEUE)
@@ -93,6 +93,7 @@ static void subscriber_end(struct stream *s, uint32_t member)
 	stream_bits_clear(s, member);
 	stream_make_room(s); /* D3 */
 	stream_ring(s);
+	stream_look(st, s);
 }
 
 static uint32_t index_of(const struct stream_membership *m)
@@ -128,10 +129,9 @@ void stream_leave(struct state *st, struct client *c, struct stream *s, uint32_t
 	if (is_producer(m)) {
 		producer_end(st, s, member);
 	} else {
-		subscriber_end(s, member);
+		subscriber_end(st, s, member);
 		stream_keep_held(st, s, c);
 		member_state(s, member, STREAM_FREE);
-		stream_look(st, s);
 	}
 	member_unlink(m);
 	streams_step(st);
@@ -150,8 +150,7 @@ bool streams_leave(struct state *st, struct client *c, unsigned *budget)
 		if (is_producer(m))
 			producer_end(st, m->stream, index_of(m));
 		else
-			subscriber_end(m->stream, index_of(m));
-		stream_look(st, m->stream);
+			subscriber_end(st, m->stream, index_of(m));
 	}
 	if (!list_empty(&c->memberships))
 		streams_step(st);
@@ -167,7 +166,7 @@ void streams_forget(struct state *st, struct client *c)
 
 		if (!is_producer(m) && state_of(m) == STREAM_GONE) {
 			if (s->entry->mode == STREAM_QUEUE) /* D4 */
-				subscriber_end(s, index_of(m));
+				subscriber_end(st, s, index_of(m));
 			member_state(s, index_of(m), STREAM_FREE);
 			stream_make_room(s);
 		}
@@ -187,7 +186,7 @@ void stream_member_adopt(struct state *st, struct stream *s, uint32_t member, st
 	if (over && produces)
 		producer_end(st, s, member);
 	else if (over)
-		subscriber_end(s, member);
+		subscriber_end(st, s, member);
 	if (!c && !produces)
 		member_state(s, member, STREAM_FREE);
 }

@@ -47,8 +47,7 @@ uint64_t stream_order_end(const struct stream *s)
 	return end_find(s, &number, &word) ? number : words_of(s);
 }
 
-/* ---- who still wants an item ------------------------------------------------------------------
- */
+/* ---- who still wants an item ---------------------------------------------------------------- */
 
 static uint64_t position_of(const struct stream *s, uint32_t member, uint64_t word)
 {
@@ -130,8 +129,7 @@ bool stream_entry_is_passed(const struct stream *s, unsigned entry)
 	return !is_wanted(s, number, end);
 }
 
-/* ---- takes ------------------------------------------------------------------------------------
- */
+/* ---- takes ---------------------------------------------------------------------------------- */
 
 static void redo_mark(struct stream_page *page, unsigned entry, bool open)
 {
@@ -167,8 +165,7 @@ void stream_reopen(struct stream *s, uint32_t member)
 	}
 }
 
-/* ---- futexes ----------------------------------------------------------------------------------
- */
+/* ---- futexes -------------------------------------------------------------------------------- */
 
 static void wake_all(_Atomic uint32_t *word)
 {

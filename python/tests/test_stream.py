@@ -90,6 +90,8 @@ def test_a_full_stream_says_who_holds_it_up(client):
         stream.put_nowait(np.zeros(1))
     with pytest.raises(tensorlease.TimeoutError, match=r"held up by .* \(pid \d+\), which is 2 items behind"):
         stream.put(np.zeros(1), timeout=0.01)
+    with pytest.raises(tensorlease.TimeoutError, match="held up by"):
+        asyncio.run(stream.aput(np.zeros(1), timeout=0.01))
     subscription.close()
     stream.put_nowait(np.zeros(1))
 

@@ -14,6 +14,21 @@ _LOSSY, _KEPT = 1, 2
 _PAUSE = 0.0005, 0.01  # seconds between looks of an event loop: the first and the longest
 
 
+async def _until(call, timeout):
+    """Return call(None) once that does not find the stream empty or full. After the timeout, fail as call() does."""
+    trio = running_trio()
+    pause, longest = _PAUSE
+    left = timeout
+    while left is not None and left > 0:
+        try:
+            return call(None)
+        except NotNewerError:
+            pause = min(pause * 1.5, longest, left)
+            left -= pause
+        await (trio.sleep(pause) if trio else asyncio.sleep(pause))
+    return call(1e-9 if timeout and timeout > 0 else timeout)
+
+
 class Item:
     """What was put into a stream at once: one tensor, or several, with metadata.
 
@@ -120,7 +135,7 @@ class Subscription:
     def _late(self, timeout):
         if timeout is None or timeout == 0:
             return NotNewerError(errno.EAGAIN, f"the stream '{self.name}' has no further item")
-        return TimeoutError(errno.ETIMEDOUT, f"no further item of the stream '{self.name}' came within {timeout} s")
+        return TimeoutError(errno.ETIMEDOUT, f"no further item of the stream '{self.name}' came in time")
 
     def take(self, n, timeout=math.inf):
         """Return a list of 1 to n Items: waits for the first, and takes what else is there. Empty at the end."""
@@ -139,19 +154,7 @@ class Subscription:
 
     async def aget(self, timeout=math.inf):
         """get() for asyncio and trio."""
-        trio = running_trio()
-        pause, longest = _PAUSE
-        left = timeout
-        while True:
-            item = self._subscription.take(None)
-            if item is not None:
-                self.ended = item is False
-                return None if self.ended else Item(item)
-            if left is None or left <= 0:
-                raise self._late(timeout)
-            pause = min(pause * 1.5, longest, left)
-            left -= pause
-            await (trio.sleep(pause) if trio else asyncio.sleep(pause))
+        return await _until(self.get, timeout)
 
     def __iter__(self):
         return self
@@ -217,21 +220,7 @@ class Stream:
 
     async def aput(self, array, *, metadata=None, timeout=math.inf):
         """put() for asyncio and trio."""
-        return await self._until_room(lambda: self.put(array, metadata=metadata, timeout=None), timeout)
-
-    async def _until_room(self, attempt, timeout):
-        trio = running_trio()
-        pause, longest = _PAUSE
-        left = timeout
-        while True:
-            try:
-                return attempt()
-            except NotNewerError:
-                if left is None or left <= 0:
-                    raise
-            pause = min(pause * 1.5, longest, left)
-            left -= pause
-            await (trio.sleep(pause) if trio else asyncio.sleep(pause))
+        return await _until(lambda left: self.put(array, metadata=metadata, timeout=left), timeout)
 
     def end(self, timeout=math.inf):
         """Say that nothing more comes: subscribers get what is left, and then their iteration ends."""
@@ -239,7 +228,7 @@ class Stream:
 
     async def aend(self, timeout=math.inf):
         """end() for asyncio and trio."""
-        await self._until_room(lambda: self.end(None), timeout)
+        await _until(self.end, timeout)
 
     def reopen(self):
         """Let this object put after the end. Its next item reopens the stream for all."""
