@@ -457,8 +457,10 @@ static int forks_with_a_copy(const struct test_daemon *d, void *in_flight)
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	held = get(client, "cpu"); /* so that the child has a connection */
 	o.stream = (intptr_t)stream;
-	if (*(bool *)in_flight)
+	if (*(bool *)in_flight) {
 		gpu_hold(getpid());
+		gpu_held_from_here(stream);
+	}
 	must_be(tl_get(client, "cpu", &o, &t), 0);
 	if (!*(bool *)in_flight)
 		eventually(leases_of(client, 0) == 1);
