@@ -218,8 +218,8 @@ static inline uint32_t stream_member_client(uint64_t word)
 enum stream_mode { STREAM_BROADCAST = 1, STREAM_QUEUE = 2 };
 
 struct catalog_stream {
-	alignas(64) _Atomic uint64_t ref; /* 0: there is no stream; all below is constant but the
-					     members */
+	alignas(64) _Atomic uint64_t ref; /* 0: there is no stream; all below is constant but
+					     idle_ns and the members */
 	uint32_t mode;
 	uint32_t depth;
 	uint32_t keep;
@@ -227,6 +227,9 @@ struct catalog_stream {
 	uint32_t flags; /* enum stream_flag */
 	uint32_t name;	/* index of its name */
 	uint64_t created_ns;
+	uint64_t ttl_ns;  /* so long after its last member has left it ends; 0: never */
+	uint64_t idle_ns; /* when that was, CLOCK_MONOTONIC; 0: it has members. Changes */
+	uint32_t owner, owner_generation; /* the client that has made it, if it is OWNER_BOUND */
 	alignas(64) _Atomic uint32_t changes; /* of members: + 1 after each */
 	_Atomic uint32_t high;		      /* members from here on are FREE */
 	struct stream_member members[STREAM_MEMBERS];
@@ -234,4 +237,5 @@ struct catalog_stream {
 
 enum stream_flag {
 	STREAM_DROPS_OLDEST = 1, /* nobody waits: all subscribers are lossy */
+	STREAM_OWNER_BOUND = 2,	 /* it ends with the connection of the client that has made it */
 };

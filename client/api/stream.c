@@ -14,7 +14,7 @@ enum { DEPTH_DEFAULT = 16 };
 
 static int options_check(tl_stream_options *o, const tl_stream_options *from)
 {
-	const uint32_t known = TL_STREAM_EXISTING | TL_STREAM_DROP_OLDEST;
+	const uint32_t known = TL_STREAM_EXISTING | TL_STREAM_DROP_OLDEST | TL_STREAM_PRODUCER;
 	bool makes;
 	int r = 0;
 
@@ -24,12 +24,14 @@ static int options_check(tl_stream_options *o, const tl_stream_options *from)
 	if (r)
 		return r;
 	makes = !(o->flags & TL_STREAM_EXISTING);
-	if (o->flags & ~known || o->reserved)
-		return tl_fail(
-			-EINVAL,
-			"tl_stream_options: flags is %#x, of which %#x is known; reserved is "
-			"%u, not 0",
-			o->flags, known, o->reserved);
+	if (o->flags & ~known)
+		return tl_fail(-EINVAL, "tl_stream_options.flags is %#x, of which %#x is known",
+			       o->flags, known);
+	if (o->lifetime & TL_LIFETIME_EVICTABLE)
+		return tl_fail(-EINVAL, "tl_stream_options.lifetime: a stream is not evictable");
+	r = lifetime_check(o->lifetime, o->ttl_ns, "tl_stream_options");
+	if (r)
+		return r;
 	if (o->mode > TL_STREAM_QUEUE || (makes && !o->mode))
 		return tl_fail(-EINVAL, "tl_stream_options.mode is %u; it is %d or %d", o->mode,
 			       TL_STREAM_BROADCAST, TL_STREAM_QUEUE);
@@ -77,15 +79,22 @@ TL_API int tl_stream_open(tl_client *client, const char *name, const tl_stream_o
 		return r;
 	}
 	pthread_mutex_init(&s->mutex, NULL);
-	*out = s;
-	return 0;
+	notifier_init(&s->notifier, stream_notifier_wait);
+	r = ask.options.flags & TL_STREAM_PRODUCER ? stream_producer_join(s) : 0;
+	if (r)
+		tl_stream_close(s);
+	else
+		*out = s;
+	return r;
 }
 
 TL_API int tl_stream_close(tl_stream *s)
 {
 	if (!s)
 		return 0;
+	notifier_end(&s->notifier);
 	stream_producer_end(s);
+	notifier_free(&s->notifier);
 	stream_view_unref(s->view);
 	pthread_mutex_destroy(&s->mutex);
 	free(s);
@@ -159,6 +168,8 @@ TL_API int tl_stream_subscribe(tl_stream *s, const tl_subscribe_options *options
 		return r;
 	}
 	pthread_mutex_init(&sub->mutex, NULL);
+	notifier_init(&sub->notifier, subscription_notifier_wait);
+	sub->looked = sub->view->words;
 	*out = sub;
 	return 0;
 }
@@ -167,6 +178,8 @@ TL_API int tl_subscription_close(tl_subscription *sub)
 {
 	if (!sub)
 		return 0;
+	notifier_end(&sub->notifier);
+	notifier_free(&sub->notifier);
 	stream_leave(sub->view, sub->member);
 	stream_line_give(sub->view, sub->line);
 	stream_view_unref(sub->view);

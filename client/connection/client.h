@@ -13,6 +13,7 @@
 #include <tensorlease/tensorlease.h>
 
 #include "client/connection/address.h"
+#include "client/connection/notifier.h"
 #include "client/connection/session.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -22,15 +23,9 @@ enum { CLIENT_TIMEOUT_DEFAULT_S = 10 };
 
 /* What fork() has to know of a watch. */
 struct client_watch {
-	struct list link;	     /* in client->watches; client->mutex */
-	int fd;			     /* or -1; a forked child closes it */
-	struct fd_identity identity; /* of fd, which the program may close */
+	struct list link;	  /* in client->watches; client->mutex */
+	struct notifier notifier; /* a forked child closes its descriptor */
 };
-
-static inline int client_watch_fd(const struct client_watch *w)
-{
-	return fd_is(w->fd, &w->identity) ? w->fd : -1;
-}
 
 struct tl_client {
 	/* The current one; NULL in a forked child that has not connected yet. */

@@ -339,7 +339,7 @@ static void close_watches(struct tl_client *c)
 	struct client_watch *watch;
 
 	list_for_each_entry(watch, &c->watches, link)
-		watch->fd = fd_close(client_watch_fd(watch));
+		watch->notifier.fd = fd_close(notifier_fd(&watch->notifier));
 }
 
 static void child_client(struct tl_client *c)

@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -37,12 +36,9 @@
 /* A watch that only saves time does not wait long: all names can be looked at instead. */
 #define ASK_NS (100 * NS_PER_MS)
 
-/* The task of the thread of tl_watch_fd(). A private futex word. */
-enum { NOTIFY_IDLE, NOTIFY_WAITS, NOTIFY_ENDS };
-
 struct tl_watch {
 	struct tl_client *client;      /* we hold a reference, unless watch_silent() made us */
-	struct client_watch of_client; /* its fd is -1: tl_watch_fd() was not called */
+	struct client_watch of_client; /* with the descriptor */
 	pid_t process;	     /* that opened the watch; a forked child's copy is of no use */
 	bool prefix, hint;   /* the library can do without a hint */
 	struct name_key key; /* its text lies behind this struct */
@@ -59,9 +55,6 @@ struct tl_watch {
 	uint32_t *pending; /* names that are pointed at members of unpublished groups */
 	size_t npending, max_pending;
 	struct backoff backoff;
-
-	pthread_t thread; /* of tl_watch_fd() */
-	_Atomic uint32_t notify;
 };
 
 /* ---- Looking ---- */
@@ -505,88 +498,15 @@ static int watch_attempt(struct call *c, const struct use *use, void *context)
 
 /* ---- The descriptor ---- */
 
-static void notify(struct tl_watch *w, uint32_t what)
+/* Waits until there is an event, or an error that ends the wait for one. */
+static void notifier_wait(struct notifier *n)
 {
-	atomic_store(&w->notify, what);
-	syscall(SYS_futex, &w->notify, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-}
+	struct watching x = { .watch = container_of(n, struct tl_watch, of_client.notifier) };
+	struct call c = call_begin(x.watch->client, -1);
 
-/* Makes the descriptor readable when there is an event, or an error that ends the wait for one. */
-static void *notify_run(void *arg)
-{
-	struct tl_watch *w = arg;
-	struct watching *x = calloc(1, sizeof(*x));
-	uint32_t what;
-
-	while ((what = atomic_load(&w->notify)) != NOTIFY_ENDS) {
-		uint32_t waits = NOTIFY_WAITS;
-		struct call c;
-
-		if (what == NOTIFY_IDLE) {
-			syscall(SYS_futex, &w->notify, FUTEX_WAIT_PRIVATE, NOTIFY_IDLE, NULL, NULL,
-				0);
-			continue;
-		}
-		if (x) {
-			*x = (struct watching){ .watch = w };
-			c = call_begin(w->client, -1);
-			c.interrupt = &w->notify;
-			c.interrupt_value = NOTIFY_WAITS;
-			call_run(&c, watch_attempt, x);
-		}
-		if (atomic_compare_exchange_strong(&w->notify, &waits, NOTIFY_IDLE))
-			eventfd_write(client_watch_fd(&w->of_client), 1);
-	}
-	free(x);
-	return NULL;
-}
-
-/* Lets the thread make the descriptor readable when the next event comes. */
-static void notify_again(struct tl_watch *w)
-{
-	cleanup_(cancel_allow) int cancel = cancel_forbid();
-	eventfd_t n;
-	int fd;
-
-	pthread_mutex_lock(&w->mutex);
-	fd = client_watch_fd(&w->of_client);
-	pthread_mutex_unlock(&w->mutex);
-	if (fd < 0)
-		return;
-	eventfd_read(fd, &n);
-	if (atomic_load(&w->notify) == NOTIFY_IDLE)
-		notify(w, NOTIFY_WAITS);
-}
-
-static void notify_end(struct tl_watch *w)
-{
-	cleanup_(cancel_allow) int cancel = cancel_forbid();
-
-	if (w->of_client.fd < 0)
-		return;
-	notify(w, NOTIFY_ENDS);
-	pthread_join(w->thread, NULL);
-}
-
-static int fd_make(struct tl_watch *w)
-{
-	int r, fd;
-
-	if (w->of_client.fd >= 0)
-		return 0;
-	fd = fd_raise(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	if (fd < 0)
-		return tl_fail(-errno, "no descriptor to watch '%s': %s", w->key.text,
-			       strerror(errno));
-	w->of_client.identity = fd_identify(fd);
-	w->of_client.fd = fd;
-	atomic_store(&w->notify, NOTIFY_WAITS);
-	r = thread_start(&w->thread, 0, notify_run, w);
-	if (!r)
-		return 0;
-	w->of_client.fd = -1; /* before it is closed: a fork() closes what it finds here */
-	fd_close(fd);
-	return tl_fail(r, "no thread to watch '%s': %s", w->key.text, thread_refusal(r));
+	c.interrupt = &n->task;
+	c.interrupt_value = NOTIFIER_WAITS;
+	call_run(&c, watch_attempt, &x);
 }
 
 /* ---- The functions of watch.h ---- */
@@ -618,7 +538,7 @@ int watch_next(struct tl_watch *w, const tl_wait_options *options, tl_watch_even
 	c.interrupt_value = options->interrupt_value;
 	r = call_run(&c, watch_attempt, &x);
 	if (r == -EAGAIN || r == -ETIMEDOUT || r == -ENOTCONN)
-		notify_again(w);
+		notifier_again(&w->of_client.notifier);
 	return r;
 }
 
@@ -628,11 +548,9 @@ int watch_fd(struct tl_watch *w, int *fd)
 
 	if (r)
 		return r;
-	pthread_mutex_lock(&w->mutex);
-	r = fd_make(w);
+	r = notifier_start(&w->of_client.notifier, w->key.text);
 	if (!r)
-		*fd = w->of_client.fd;
-	pthread_mutex_unlock(&w->mutex);
+		*fd = w->of_client.notifier.fd;
 	return r;
 }
 
@@ -658,7 +576,7 @@ struct tl_watch *watch_silent(struct tl_client *client, const char *prefix, size
 	w->prefix = true;
 	w->hint = true;
 	w->ask_ns = ASK_NS;
-	w->of_client.fd = -1;
+	notifier_init(&w->of_client.notifier, notifier_wait);
 	pthread_mutex_init(&w->mutex, NULL);
 	list_init(&w->of_client.link);
 	watched_init(&w->names);
@@ -672,7 +590,7 @@ void watch_drop(struct tl_watch *w)
 	if (w->process == getpid())
 		watch_unask(w);
 	watched_free_all(&w->names);
-	fd_close(client_watch_fd(&w->of_client));
+	notifier_free(&w->of_client.notifier);
 	free(w->pending);
 	pthread_mutex_destroy(&w->mutex);
 	free(w);
@@ -724,7 +642,7 @@ void watch_close(struct tl_watch *w)
 	const bool own = w->process == getpid();
 
 	if (own && !w->closed)
-		notify_end(w);
+		notifier_end(&w->of_client.notifier);
 	pthread_mutex_lock(&client->mutex);
 	list_del(&w->of_client.link);
 	pthread_mutex_unlock(&client->mutex);
@@ -742,7 +660,7 @@ void watches_close(struct tl_client *client)
 	list_for_each_entry_safe(w, after, &client->watches, of_client.link) {
 		if (w->process != getpid())
 			continue;
-		notify_end(w);
+		notifier_end(&w->of_client.notifier);
 		watch_unask(w); /* no call on it is under way */
 		w->closed = true;
 	}

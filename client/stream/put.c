@@ -303,9 +303,8 @@ static int block_find(struct tl_stream *s, uint64_t size, struct stream_block **
 	if (s->capacity < rounded(size))
 		s->capacity = rounded(size);
 	r = block_add(s, s->capacity, out);
-	if ((r == -ENOSPC || r == -EDQUOT) && s->nblocks)
-		return PUT_E_FULL;
-	return r;
+	s->starved = (r == -ENOSPC || r == -EDQUOT) && s->nblocks;
+	return s->starved ? PUT_E_FULL : r;
 }
 
 /* ---- room ------------------------------------------------------------------------------------ */
@@ -488,13 +487,13 @@ static int wait_for_room(struct tl_stream *s, struct call *c, struct putting *p,
 	uint32_t seen = atomic_load(&page->room);
 	int r;
 
-	stream_bit_set(&page->waits, s->member); /* Q1 */
-	r = put_try(s, p, number);		 /* Q2 */
+	stream_bit_set(&page->waits, s->member, &s->waiters); /* Q1 */
+	r = put_try(s, p, number);			      /* Q2 */
 	if (r == PUT_E_FULL) {
 		r = stream_sleep(c, s->view, &page->room, seen, false); /* Q3 */
 		r = r ? r : PUT_E_FULL;
 	}
-	stream_bit_clear(&page->waits, s->member);
+	stream_bit_clear(&page->waits, s->member, &s->waiters, &page->room);
 	return r;
 }
 
@@ -531,7 +530,7 @@ static int put_locked(struct tl_stream *s, struct putting *p, uint64_t *number)
 	return r;
 }
 
-static int producer_join(struct tl_stream *s)
+int stream_producer_join(struct tl_stream *s)
 {
 	struct stream_ask ask = { .name = s->view->name, .role = STREAM_PRODUCER };
 	int r;
@@ -594,10 +593,12 @@ static int put(struct tl_stream *s, struct putting *p, const tl_stream_put_optio
 	if (r) /* a forked child must not wait for a thread of its parent */
 		return r;
 	pthread_mutex_lock(&s->mutex);
-	r = producer_join(s);
+	r = stream_producer_join(s);
 	if (!r)
 		r = put_locked(s, p, &n);
 	pthread_mutex_unlock(&s->mutex);
+	if (r == -EAGAIN || r == -ETIMEDOUT)
+		notifier_again(&s->notifier);
 	if (!r && number)
 		*number = n;
 	return r;
@@ -638,6 +639,66 @@ TL_API int tl_stream_reopen(tl_stream *s)
 	s->reopens = true;
 	pthread_mutex_unlock(&s->mutex);
 	return 0;
+}
+
+/* ---- the descriptor -------------------------------------------------------------------------- */
+
+/* True if a put need not wait, also if it would fail. */
+static bool put_may_go(struct tl_stream *s)
+{
+	if (!s->joined || stream_usable(s->view))
+		return true;
+	stream_end_find(s->view, &s->next);
+	if (readers_read(s) || (!s->reopens && stream_is_closed(s->view, s->next)))
+		return true;
+	if (!has_room(s, s->next))
+		return false;
+	return !s->starved || sweep(s) || s->nfree;
+}
+
+static bool put_may_go_locked(struct tl_stream *s, bool *starved)
+{
+	bool may;
+
+	pthread_mutex_lock(&s->mutex);
+	may = put_may_go(s);
+	*starved = s->starved;
+	pthread_mutex_unlock(&s->mutex);
+	return may;
+}
+
+void stream_notifier_wait(struct notifier *n)
+{
+	struct tl_stream *s = container_of(n, struct tl_stream, notifier);
+	struct stream_page *page = s->view->page;
+	struct call c = stream_call(s->view, -1, (const uint32_t *)&n->task, NOTIFIER_WAITS);
+	bool starved = false, may = put_may_go_locked(s, &starved);
+	int r = 0;
+
+	while (!may && !r) {
+		uint32_t seen = atomic_load(&page->room);
+
+		stream_bit_set(&page->waits, s->member, &s->waiters); /* Q1 */
+		may = put_may_go_locked(s, &starved);		      /* Q2 */
+		if (!may)
+			r = stream_sleep(&c, s->view, &page->room, seen, false); /* Q3 */
+		stream_bit_clear(&page->waits, s->member, &s->waiters, &page->room);
+		may |= starved; /* nobody tells when there is memory: a put asks for it */
+	}
+}
+
+TL_API int tl_stream_fd(tl_stream *s, int *fd)
+{
+	int r;
+
+	if (!s || !fd)
+		return tl_fail(-EINVAL, "tl_stream_fd: %s is NULL", s ? "fd" : "stream");
+	r = stream_check_ours(s->view);
+	if (!r)
+		r = notifier_start(&s->notifier, s->view->name);
+	if (!r)
+		*fd = s->notifier.fd;
+	return r;
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */

@@ -102,6 +102,7 @@ static int open_request(struct session *s, const struct stream_ask *ask, int64_t
 			   .depth = ask->options.depth,
 			   .keep = ask->options.keep,
 			   .max_tries = ask->options.max_tries,
+			   .ttl_ns = (uint64_t)ask->options.ttl_ns,
 			   .role = ask->role,
 			   .line = (uint16_t)ask->line } };
 	size_t len = strlen(ask->name);
@@ -112,6 +113,8 @@ static int open_request(struct session *s, const struct stream_ask *ask, int64_t
 		m.fixed.flags |= WIRE_OPEN_MAKE;
 	if (ask->options.flags & TL_STREAM_DROP_OLDEST)
 		m.fixed.properties |= STREAM_DROPS_OLDEST;
+	if (ask->options.lifetime & TL_LIFETIME_OWNER_BOUND)
+		m.fixed.properties |= STREAM_OWNER_BOUND;
 	if (ask->kept)
 		m.fixed.flags |= WIRE_OPEN_KEPT;
 	m.fixed.name_len = (uint16_t)len;
@@ -316,20 +319,34 @@ bool stream_is_closed(const struct stream_view *view, uint64_t end)
 
 /* ---- sleeping and waking --------------------------------------------------------------------- */
 
-void stream_bit_set(struct stream_bits *bits, uint32_t member)
-{
-	atomic_fetch_or(&bits->bits[member / 64], (uint64_t)1 << member % 64);
-}
-
-void stream_bit_clear(struct stream_bits *bits, uint32_t member)
-{
-	atomic_fetch_and(&bits->bits[member / 64], ~((uint64_t)1 << member % 64));
-}
-
 void stream_wake(_Atomic uint32_t *word, int n)
 {
 	atomic_fetch_add(word, 1);
 	syscall(SYS_futex, word, FUTEX_WAKE, n, NULL, NULL, 0);
+}
+
+void stream_bit_set(struct stream_bits *bits, uint32_t member, _Atomic uint32_t *threads)
+{
+	atomic_fetch_add(threads, 1);
+	atomic_fetch_or(&bits->bits[member / 64], (uint64_t)1 << member % 64);
+}
+
+void stream_bit_clear(struct stream_bits *bits, uint32_t member, _Atomic uint32_t *threads,
+		      _Atomic uint32_t *word)
+{
+	const uint64_t bit = (uint64_t)1 << member % 64;
+	_Atomic uint64_t *set = &bits->bits[member / 64];
+
+	if (atomic_fetch_sub(threads, 1) != 1)
+		return;
+	do {
+		atomic_fetch_and(set, ~bit);
+		if (!atomic_load(threads))
+			return;
+		/* another thread has set it just before, and may have missed a wake */
+		atomic_fetch_or(set, bit);
+		stream_wake(word, INT_MAX);
+	} while (!atomic_load(threads));
 }
 
 void stream_wake_worker(struct stream_view *view)

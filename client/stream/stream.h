@@ -12,6 +12,7 @@
 #include <tensorlease/stream.h>
 
 #include "client/connection/call.h"
+#include "client/connection/notifier.h"
 #include "client/connection/session.h"
 #include "client/publish/draft.h"
 #include "proto/stream_layout.h"
@@ -76,8 +77,10 @@ bool stream_is_closed(const struct stream_view *view, uint64_t end);
 
 /* ---- sleeping and waking ---- */
 
-void stream_bit_set(struct stream_bits *bits, uint32_t member);
-void stream_bit_clear(struct stream_bits *bits, uint32_t member);
+/* Sets the bit of a member while @threads of it sleep, or are about to sleep, on @word. */
+void stream_bit_set(struct stream_bits *bits, uint32_t member, _Atomic uint32_t *threads);
+void stream_bit_clear(struct stream_bits *bits, uint32_t member, _Atomic uint32_t *threads,
+		      _Atomic uint32_t *word);
 static inline bool stream_bits_any(struct stream_bits *bits)
 {
 	uint64_t any = 0;
@@ -144,7 +147,10 @@ struct tl_stream {
 	unsigned nblocks, max_blocks;
 	unsigned *free; /* indexes of blocks that nobody uses; the last was used last */
 	unsigned nfree;
-	uint64_t capacity; /* of the next block */
+	uint64_t capacity;	  /* of the next block */
+	bool starved;		  /* the last put found no memory */
+	struct notifier notifier; /* readable when a put may have room */
+	_Atomic uint32_t waiters; /* threads for which our bit in `waits` stands */
 };
 
 /* ---- readers.c ---- */
@@ -157,8 +163,17 @@ int readers_read(struct tl_stream *s);
 uint64_t readers_lowest(const struct tl_stream *s, uint32_t *who);
 uint64_t readers_lowest_lossy(const struct tl_stream *s);
 
-/* put.c: ends the producer of the handle. */
+/* ---- put.c ---- */
+
+/* Makes the handle a producer, if it is none. */
+int stream_producer_join(struct tl_stream *s);
+/* Waits until a put may have room. */
+void stream_notifier_wait(struct notifier *n);
+/* Ends the producer of the handle. */
 void stream_producer_end(struct tl_stream *s);
+
+/* take.c: waits until a take may get something. */
+void subscription_notifier_wait(struct notifier *n);
 
 /* ---- items ---- */
 
@@ -175,6 +190,9 @@ struct tl_subscription {
 	int64_t took_ns;  /* of a queue: when the last take returned */
 	bool quick;	  /* and whether this one came soon after that */
 	struct spin spin;
+	struct notifier notifier;  /* readable when a take may get something */
+	uint64_t looked;	   /* the notifier's: what a queue has before that was taken */
+	_Atomic uint32_t sleepers; /* threads for which our bit in `sleeps` stands */
 };
 
 struct item_part {

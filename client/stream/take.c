@@ -4,6 +4,7 @@
  * its position on (S3); until then the position holds the item.
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -181,12 +182,12 @@ static int item_at(struct tl_subscription *sub, uint64_t number, unsigned index,
 }
 
 /* True if the CLOSED word at @number is still the end. */
-static bool is_over(const struct tl_subscription *sub, uint64_t number)
+static bool is_over(const struct stream_view *view, uint64_t number)
 {
 	uint64_t end = number;
 
-	stream_end_find(sub->view, &end);
-	return stream_is_closed(sub->view, end);
+	stream_end_find(view, &end);
+	return stream_is_closed(view, end);
 }
 
 static int ended(const struct stream_view *view)
@@ -205,7 +206,7 @@ static int broadcast_take(struct tl_subscription *sub, tl_item **out)
 		return sub->lossy ? skip(sub) : why_not(sub, sub->next);
 	if (stream_word_is_item(word))
 		return item_at(sub, number, stream_word_what(word), out);
-	if (stream_word_what(word) == STREAM_CLOSED && is_over(sub, number))
+	if (stream_word_what(word) == STREAM_CLOSED && is_over(sub->view, number))
 		return ended(sub->view);
 	move_to(sub, number + 1);
 	return TAKE_E_AGAIN;
@@ -315,7 +316,7 @@ static int queue_take_next(struct tl_subscription *sub, tl_item **out)
 			return TAKE_E_NONE;
 		if (number > sub->next)
 			sub->next = number;
-		if (what == STREAM_CLOSED && is_over(sub, number))
+		if (what == STREAM_CLOSED && is_over(view, number))
 			return ended(view);
 		if (!stream_word_is_item(word))
 			continue;
@@ -325,21 +326,22 @@ static int queue_take_next(struct tl_subscription *sub, tl_item **out)
 	}
 }
 
-/* Is there an item that nobody has taken? */
-static bool queue_has_more(struct tl_subscription *sub)
+/* Is there an item from *@n on that nobody has taken? Moves *@n on to it, or to the end. With @ends
+ * the end of the stream is one too. */
+static bool queue_has_item(const struct stream_view *view, uint64_t *n, bool ends)
 {
-	struct stream_view *view = sub->view;
-
-	for (uint64_t n = sub->next;; n++) {
-		uint64_t word = atomic_load(stream_word_at(view, n));
+	for (;; ++*n) {
+		uint64_t word = atomic_load(stream_word_at(view, *n));
 		uint64_t number = stream_word_number(word);
+		unsigned what = stream_word_what(word);
 
-		if (number < n)
+		if (number < *n)
 			return false;
-		n = number;
+		*n = number;
 		if (stream_word_is_item(word) &&
-		    stream_word_number(atomic_load(&view->page->take[stream_word_what(word)])) <
-			    number)
+		    stream_word_number(atomic_load(&view->page->take[what])) < number)
+			return true;
+		if (ends && what == STREAM_CLOSED && is_over(view, number))
 			return true;
 	}
 }
@@ -361,12 +363,13 @@ static void leave_the_rest(struct tl_subscription *sub, bool took)
 {
 	struct stream_page *page = sub->view->page;
 	uint32_t me = sub->member + 1;
+	uint64_t next = sub->next;
 
 	if (took && sub->quick && !queue_is_behind(sub))
 		return;
 	if (atomic_load(&page->looker) == me)
 		atomic_compare_exchange_strong(&page->looker, &me, STREAM_NOBODY);
-	if (stream_bits_any(&page->sleeps) && queue_has_more(sub))
+	if (stream_bits_any(&page->sleeps) && queue_has_item(sub->view, &next, false))
 		stream_wake_worker(sub->view);
 }
 
@@ -424,7 +427,7 @@ static int wait_for_item(struct tl_subscription *sub, struct call *c, tl_item **
 	uint32_t bell = atomic_load(&page->bell); /* Z1 */
 	int r;
 
-	stream_bit_set(&page->sleeps, sub->member); /* Z2 */
+	stream_bit_set(&page->sleeps, sub->member, &sub->sleepers); /* Z2 */
 	if (queue)
 		looker_leaves(sub);
 	r = take_now(sub, out); /* Z3 */
@@ -440,10 +443,22 @@ static int wait_for_item(struct tl_subscription *sub, struct call *c, tl_item **
 		r = stream_sleep(c, sub->view, &page->bell, bell, soon); /* Z4 */
 		r = r ? r : TAKE_E_NONE;
 	}
-	stream_bit_clear(&page->sleeps, sub->member); /* Z5 */
+	stream_bit_clear(&page->sleeps, sub->member, &sub->sleepers, &page->bell); /* Z5 */
 	if (queue)
 		atomic_store(&page->looker, sub->member + 1);
 	return r;
+}
+
+/* P3 has woken one worker only. */
+static void tell_the_end(struct tl_subscription *sub)
+{
+	struct stream_page *page = sub->view->page;
+
+	if (sub->view->mode != STREAM_QUEUE)
+		return;
+	looker_leaves(sub);
+	if (stream_bits_any(&page->sleeps))
+		stream_wake(&page->bell, INT_MAX);
 }
 
 static int take_locked(struct tl_subscription *sub, const tl_wait_options *o, tl_item **out)
@@ -464,7 +479,9 @@ static int take_locked(struct tl_subscription *sub, const tl_wait_options *o, tl
 	while (r == TAKE_E_NONE)
 		r = wait_for_item(sub, &c, out);
 	spin_end(&sub->spin);
-	if (r && r != -EPIPE && sub->view->mode == STREAM_QUEUE)
+	if (r == -EPIPE)
+		tell_the_end(sub);
+	else if (r && sub->view->mode == STREAM_QUEUE)
 		leave_the_rest(sub, false);
 	if (r == -ETIMEDOUT)
 		return tl_fail(r, "no further item of the stream '%s' came in time",
@@ -492,7 +509,84 @@ TL_API int tl_stream_take(tl_subscription *sub, const tl_wait_options *options, 
 	if (sub->view->mode == STREAM_QUEUE)
 		sub->took_ns = now_mono_ns();
 	pthread_mutex_unlock(&sub->mutex);
+	if (r == -EAGAIN || r == -ETIMEDOUT)
+		notifier_again(&sub->notifier);
 	if (!r)
 		*out = item;
+	return r;
+}
+
+/* ---- the descriptor -------------------------------------------------------------------------- */
+
+static bool redo_any(const struct stream_page *page)
+{
+	for (unsigned i = 0; i < STREAM_ENTRIES / 64; i++)
+		for (uint64_t bits = atomic_load(&page->redo[i]); bits; bits &= bits - 1)
+			if (stream_take_who(atomic_load(
+				    &page->take[i * 64 + (unsigned)__builtin_ctzll(bits)])) ==
+			    STREAM_OPEN)
+				return true;
+	return false;
+}
+
+/* True if a take need not wait, also if it would fail. */
+static bool take_may_go(struct tl_subscription *sub)
+{
+	const struct stream_view *view = sub->view;
+	uint64_t next;
+
+	if (stream_usable(view) || !stream_member_is(view, sub->member, sub->member_word))
+		return true;
+	if (view->mode == STREAM_QUEUE)
+		return redo_any(view->page) || queue_has_item(view, &sub->looked, true);
+	next = atomic_load(sub->position);
+	return stream_word_number(atomic_load(stream_word_at(view, next))) >= next;
+}
+
+/* The thread has no use for an item: it leaves it to any worker. */
+static void wake_was_not_for_us(struct stream_page *page)
+{
+	uint32_t coming = STREAM_COMING;
+
+	atomic_compare_exchange_strong(&page->looker, &coming, STREAM_NOBODY);
+}
+
+void subscription_notifier_wait(struct notifier *n)
+{
+	struct tl_subscription *sub = container_of(n, struct tl_subscription, notifier);
+	struct stream_page *page = sub->view->page;
+	bool queue = sub->view->mode == STREAM_QUEUE, may = take_may_go(sub);
+	struct call c = stream_call(sub->view, -1, (const uint32_t *)&n->task, NOTIFIER_WAITS);
+	int r = 0;
+
+	while (!may && !r) {
+		uint32_t bell = atomic_load(&page->bell); /* Z1 */
+
+		stream_bit_set(&page->sleeps, sub->member, &sub->sleepers); /* Z2 */
+		wake_was_not_for_us(page);
+		may = take_may_go(sub); /* Z3 */
+		if (!may) {
+			bool soon = queue && atomic_load(&page->looker) != STREAM_NOBODY;
+
+			r = stream_sleep(&c, sub->view, &page->bell, bell, soon); /* Z4 */
+		}
+		stream_bit_clear(&page->sleeps, sub->member, &sub->sleepers, &page->bell);
+		if (may)
+			wake_was_not_for_us(page);
+	}
+}
+
+TL_API int tl_subscription_fd(tl_subscription *sub, int *fd)
+{
+	int r;
+
+	if (!sub || !fd)
+		return tl_fail(-EINVAL, "tl_subscription_fd: %s is NULL",
+			       sub ? "fd" : "subscription");
+	r = stream_check_ours(sub->view);
+	if (!r)
+		r = notifier_start(&sub->notifier, sub->view->name);
+	if (!r)
+		*fd = sub->notifier.fd;
 	return r;
 }

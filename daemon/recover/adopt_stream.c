@@ -90,6 +90,17 @@ static void table_changed(struct stream *s)
 	atomic_fetch_add(&s->entry->changes, 1);
 }
 
+/* The stream's time went on. If its owner is gone it ends now. */
+static void owner_adopt(struct state *st, struct stream *s)
+{
+	const struct catalog_stream *e = s->entry;
+	const struct client *c = e->owner < st->catalog.clients.high ? st->served[e->owner] : NULL;
+
+	stream_idle(st, s);
+	if (e->flags & STREAM_OWNER_BOUND && !(c && c->generation == e->owner_generation))
+		stream_end(st, NULL, s);
+}
+
 void adopt_streams_belong(struct state *st)
 {
 	uint32_t streams = 0;
@@ -109,6 +120,8 @@ void adopt_streams_belong(struct state *st)
 			table_changed(s);
 		if (s)
 			stream_look(st, s);
+		if (s && !s->over)
+			owner_adopt(st, s);
 	}
 	atomic_store(&st->catalog.header->streams, streams);
 }

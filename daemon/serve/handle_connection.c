@@ -174,6 +174,7 @@ void handle_unbind(struct peer *peer, struct conn_message *m)
 	(void)m;
 	claims_leave(peer->state, &peer->client);  /* at most CLIENT_CLAIMS_MAX */
 	watches_leave(peer->state, &peer->client); /* at most CLIENT_WATCHES_MAX */
+	streams_unbind(peer->state, &peer->client); /* at most LEDGER_LINES, and CATALOG_STREAMS */
 	waits_end(&peer->waits); /* at most SPACE_CREATES_MAX, and those being made */
 	peer->listing.drafts = peer->client.drafts;
 	peer->listing.step = unbind_step;

@@ -77,6 +77,7 @@ void handle_open(struct peer *peer, struct conn_message *m)
 				     .keep = open->keep,
 				     .max_tries = open->max_tries,
 				     .flags = open->properties,
+				     .ttl_ns = open->ttl_ns,
 				     .make = open->flags & WIRE_OPEN_MAKE };
 	uint32_t member = STREAM_MEMBERS;
 	struct stream *s = NULL;
@@ -90,7 +91,7 @@ void handle_open(struct peer *peer, struct conn_message *m)
 	}
 	r = stream_find(peer->state, &peer->client, &name, &rq, &s);
 	if (!r && open->role)
-		r = stream_join(&peer->client, s, open->role, open->line,
+		r = stream_join(peer->state, &peer->client, s, open->role, open->line,
 				open->flags & WIRE_OPEN_KEPT, &member, &number);
 	if (r)
 		send_open_error(peer, open->header.serial, &name, r);

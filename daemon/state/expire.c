@@ -4,6 +4,7 @@
 #include "daemon/state/expire.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/publish.h"
+#include "daemon/state/stream.h"
 #include "util/clock.h"
 
 enum { EXPIRE_BATCH = 64 };
@@ -38,6 +39,7 @@ void expire_step(struct state *st, int64_t now)
 	for (; n < EXPIRE_BATCH && l->expiring.top && (int64_t)l->expiring.top->key <= now; n++)
 		unname(st,
 		       (uint32_t)(container_of(l->expiring.top, struct lifetime, expiry) - l->of));
+	streams_expire(st, now);
 	if (l->look_again <= now) {
 		l->look_again = DEADLINE_NEVER;
 		st->common->space_freed++; /* a tensor that was held may be evictable now */

@@ -221,6 +221,8 @@ int64_t lifetime_due(const struct state *st)
 
 	if (l->expiring.top && (int64_t)l->expiring.top->key < due)
 		due = (int64_t)l->expiring.top->key;
+	if (l->streams.top && (int64_t)l->streams.top->key < due)
+		due = (int64_t)l->streams.top->key;
 	return due;
 }
 

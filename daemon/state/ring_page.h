@@ -10,6 +10,7 @@
 #include "daemon/store/object.h"
 #include "proto/ring_layout.h"
 #include "proto/stream_layout.h"
+#include "util/heap.h"
 #include "util/list.h"
 
 struct client;
@@ -51,6 +52,7 @@ struct stream {
 	uint8_t owner[STREAM_ENTRIES];	/* member, or STREAM_NO_OWNER: its producer has ended */
 	bool over;			/* the name means it no more; rows may be left */
 	struct list due;		/* in common.streams_due while members or rows end */
+	struct heap_node idle; /* in state.lifetimes.streams: no member, and it has a ttl */
 };
 
 /* Makes an empty page. The caller frees the ring, even on failure. -ENOMEM, -EMFILE, -ENOSPC. */

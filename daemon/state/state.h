@@ -74,6 +74,7 @@ struct evictables {
 struct lifetimes {
 	struct lifetime *of;   /* by slot */
 	struct heap expiring;  /* of struct lifetime, by expiry */
+	struct heap streams;   /* of struct stream without members, by when they end */
 	struct list sets;      /* of struct evictables; none is empty */
 	uint64_t looks;	       /* numbers the calls of evict_one() */
 	int64_t look_again;    /* when held tensors may be free; DEADLINE_NEVER: nobody waits */

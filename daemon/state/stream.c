@@ -76,7 +76,8 @@ static int name_for(struct state *st, struct client *c, const struct name_key *k
 	return r;
 }
 
-static void entry_write(struct stream *s, const struct stream_request *rq, uint32_t name)
+static void entry_write(struct client *c, struct stream *s, const struct stream_request *rq,
+			uint32_t name)
 {
 	struct catalog_stream *e = s->entry;
 
@@ -88,6 +89,9 @@ static void entry_write(struct stream *s, const struct stream_request *rq, uint3
 	e->flags = rq->flags;
 	e->name = name;
 	e->created_ns = (uint64_t)now_real_ns();
+	e->ttl_ns = rq->ttl_ns;
+	e->owner = c->index;
+	e->owner_generation = c->generation;
 	atomic_store(&s->ring.order->tail, stream_words(rq->depth));
 	if (rq->mode == STREAM_QUEUE)
 		for (unsigned i = 0; i < STREAM_ENTRIES; i++)
@@ -136,8 +140,9 @@ static int stream_new(struct state *st, struct client *c, const struct name_key 
 			ring_untake(st, &s->ring);
 		return r;
 	}
-	entry_write(s, rq, name);
+	entry_write(c, s, rq, name);
 	name_begins(st, c, s, name);
+	stream_idle(st, s);
 	*out = s;
 	return 0;
 }
@@ -218,8 +223,8 @@ void stream_belongs(struct stream *s, struct client *c, uint32_t member)
 	c->membership_count++;
 }
 
-static void member_make(struct stream *s, struct client *c, unsigned role, unsigned line,
-			uint32_t member)
+static void member_make(struct state *st, struct stream *s, struct client *c, unsigned role,
+			unsigned line, uint32_t member)
 {
 	struct stream_member *m = &s->entry->members[member];
 
@@ -230,6 +235,7 @@ static void member_make(struct stream *s, struct client *c, unsigned role, unsig
 		atomic_store(&s->entry->high, member + 1);
 	atomic_fetch_add(&s->entry->changes, 1);
 	stream_belongs(s, c, member);
+	stream_idle(st, s);
 }
 
 /* The first number that a subscriber takes, of those before @end. */
@@ -242,8 +248,8 @@ static uint64_t first_number(const struct stream *s, uint64_t end, bool kept)
 	return end - least > back ? end - back : least;
 }
 
-int stream_join(struct client *c, struct stream *s, unsigned role, unsigned line, bool kept,
-		uint32_t *member, uint64_t *number)
+int stream_join(struct state *st, struct client *c, struct stream *s, unsigned role, unsigned line,
+		bool kept, uint32_t *member, uint64_t *number)
 {
 	uint64_t end;
 
@@ -256,7 +262,7 @@ int stream_join(struct client *c, struct stream *s, unsigned role, unsigned line
 		*member = member_free(s);
 		if (*member == STREAM_MEMBERS)
 			return STATE_E_MEMBERS;
-		member_make(s, c, role, line, *member);
+		member_make(st, s, c, role, line, *member);
 	}
 	end = stream_order_end(s); /* J2 */
 	*number = role & STREAM_SUBSCRIBER ? first_number(s, end, kept) : end;

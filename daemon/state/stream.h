@@ -14,7 +14,8 @@
 
 struct stream_request {
 	uint32_t mode, depth, keep, max_tries, flags; /* of a new one */
-	bool make;				      /* if there is none */
+	uint64_t ttl_ns;
+	bool make; /* if there is none */
 };
 
 /* Finds the stream of that name, or makes it. Returns STATE_E_NOT_FOUND, STATE_E_KIND: the name
@@ -29,8 +30,8 @@ struct stream *stream_of(const struct state *st, uint64_t ref);
  * client that asks again gets the same member. *@number is the end of the order, or for a
  * subscriber the first item that it takes. STATE_E_MEMBERS: all are taken; STATE_E_INVALID: the
  * line has another subscription. */
-int stream_join(struct client *c, struct stream *s, unsigned role, unsigned line, bool kept,
-		uint32_t *member, uint64_t *number);
+int stream_join(struct state *st, struct client *c, struct stream *s, unsigned role, unsigned line,
+		bool kept, uint32_t *member, uint64_t *number);
 /* The client of that subscriber, if @asks is a producer of the stream; or NULL. */
 const struct client *stream_subscriber(const struct stream *s, const struct client *asks,
 				       uint32_t member);
@@ -49,12 +50,17 @@ void stream_retire(struct state *st, struct client *c, struct stream *s, const u
  * holds go back to their producers by RETIRE only. */
 void streams_keep_held(struct state *st, const struct client *c);
 
-/* The connection of @c is over. Ends its members; *@budget counts them. True: it has no more. */
+/* The connection of @c is over. Ends its members, which *@budget counts, and then the streams that
+ * are bound to it. True: it has no more. */
 bool streams_leave(struct state *st, struct client *c, unsigned *budget);
+/* Ends its members and the streams that are bound to it, though its connection goes on. */
+void streams_unbind(struct state *st, struct client *c);
 /* Nobody maps the ledger of @c any more. */
 void streams_forget(struct state *st, struct client *c);
 /* The name is to mean no stream any more. */
 void stream_end(struct state *st, struct account *a, struct stream *s);
+/* Ends the streams that have had no member for as long as their ttl says. */
+void streams_expire(struct state *st, int64_t now);
 /* Goes on with ends that wait for subscribers. True: some are left. */
 bool streams_step(struct state *st);
 
@@ -69,10 +75,12 @@ bool stream_has_row(struct state *st, struct stream *s, uint32_t slot);
 /* Gives the member its client. */
 void stream_belongs(struct stream *s, struct client *c, uint32_t member);
 
-/* ---- stream_end.c, for recover/ ---- */
+/* ---- stream_end.c, for stream.c and recover/ ---- */
 
 /* Takes over the member, whose end may have begun. @c is NULL if its client is not there any more.
  */
 void stream_member_adopt(struct state *st, struct stream *s, uint32_t member, struct client *c);
+/* To be called when the stream may have got its first member, or lost its last one. */
+void stream_idle(struct state *st, struct stream *s);
 /* Has streams_step() look at the stream. */
 void stream_look(struct state *st, struct stream *s);

@@ -11,21 +11,56 @@
 #include <string.h>
 
 #include "daemon/state/lease.h"
+#include "daemon/state/lifetime.h"
 #include "daemon/state/ring.h"
 #include "daemon/state/stream.h"
 #include "daemon/state/stream_order.h"
+#include "util/clock.h"
+
+static uint32_t members_high(const struct stream *s)
+{
+	uint32_t high = atomic_load(&s->entry->high);
+
+	return high < STREAM_MEMBERS ? high : STREAM_MEMBERS;
+}
+
+static bool has_members(const struct stream *s)
+{
+	for (uint32_t i = 0; i < members_high(s); i++)
+		if (stream_member_state(atomic_load(&s->entry->members[i].word)) != STREAM_FREE)
+			return true;
+	return false;
+}
+
+void stream_idle(struct state *st, struct stream *s)
+{
+	struct heap *ends = &st->lifetimes.streams;
+	bool idle = !s->over && !has_members(s);
+
+	if (idle && s->entry->ttl_ns && !s->entry->idle_ns)
+		s->entry->idle_ns = (uint64_t)now_mono_ns();
+	else if (!idle && !s->over)
+		s->entry->idle_ns = 0;
+	heap_remove(ends, &s->idle);
+	if (idle && s->entry->ttl_ns)
+		heap_add(ends, &s->idle, s->entry->idle_ns + s->entry->ttl_ns);
+	lifetime_schedule(st);
+}
 
 static struct stream_member *entry_of(const struct stream *s, uint32_t member)
 {
 	return &s->entry->members[member];
 }
 
-static void member_state(struct stream *s, uint32_t member, enum stream_state state)
+static void member_state(struct state *st, struct stream *s, uint32_t member,
+			 enum stream_state state)
 {
 	uint64_t word = atomic_load(&entry_of(s, member)->word) & ~(uint64_t)255;
 
 	atomic_store(&entry_of(s, member)->word, state == STREAM_FREE ? 0 : word | state);
 	atomic_fetch_add(&s->entry->changes, 1);
+	if (state == STREAM_FREE)
+		stream_idle(st, s);
 }
 
 void stream_look(struct state *st, struct stream *s)
@@ -69,7 +104,7 @@ static void rows_orphan(struct state *st, struct stream *s, uint32_t member)
 /* E1; streams_step() does the rest. */
 static void producer_end(struct state *st, struct stream *s, uint32_t member)
 {
-	member_state(s, member, STREAM_GONE); /* E1 */
+	member_state(st, s, member, STREAM_GONE); /* E1 */
 	stream_look(st, s);
 }
 
@@ -80,14 +115,14 @@ static bool producer_ended(struct state *st, struct stream *s, uint32_t member)
 		return false;
 	stream_ring(s);
 	rows_orphan(st, s, member);
-	member_state(s, member, STREAM_FREE);
+	member_state(st, s, member, STREAM_FREE);
 	return true;
 }
 
 /* D1 to D3. */
 static void subscriber_end(struct state *st, struct stream *s, uint32_t member)
 {
-	member_state(s, member, STREAM_GONE); /* D1 */
+	member_state(st, s, member, STREAM_GONE); /* D1 */
 	if (s->entry->mode == STREAM_QUEUE)
 		stream_reopen(s, member); /* D2 */
 	stream_bits_clear(s, member);
@@ -131,10 +166,45 @@ void stream_leave(struct state *st, struct client *c, struct stream *s, uint32_t
 	} else {
 		subscriber_end(st, s, member);
 		stream_keep_held(st, s, c);
-		member_state(s, member, STREAM_FREE);
+		member_state(st, s, member, STREAM_FREE);
 	}
 	member_unlink(m);
 	streams_step(st);
+}
+
+static bool is_bound_to(const struct stream *s, const struct client *c)
+{
+	return s->entry->flags & STREAM_OWNER_BOUND && s->entry->owner == c->index &&
+	       s->entry->owner_generation == c->generation;
+}
+
+static void bound_end(struct state *st, struct client *c)
+{
+	for (uint32_t i = 0; st->rings && i < CATALOG_STREAMS; i++) {
+		struct stream *s = st->rings[i] ? st->rings[i]->stream : NULL;
+
+		if (s && !s->over && is_bound_to(s, c))
+			stream_end(st, c->account, s);
+	}
+}
+
+void streams_unbind(struct state *st, struct client *c)
+{
+	while (!list_empty(&c->memberships)) {
+		struct stream_membership *m = list_first_entry(&c->memberships,
+							       struct stream_membership, of_client);
+
+		stream_leave(st, c, m->stream, index_of(m));
+	}
+	bound_end(st, c);
+}
+
+void streams_expire(struct state *st, int64_t now)
+{
+	struct heap *ends = &st->lifetimes.streams;
+
+	while (ends->top && (int64_t)ends->top->key <= now)
+		stream_end(st, NULL, container_of(ends->top, struct stream, idle));
 }
 
 bool streams_leave(struct state *st, struct client *c, unsigned *budget)
@@ -154,6 +224,7 @@ bool streams_leave(struct state *st, struct client *c, unsigned *budget)
 	}
 	if (!list_empty(&c->memberships))
 		streams_step(st);
+	bound_end(st, c);
 	return true;
 }
 
@@ -167,7 +238,7 @@ void streams_forget(struct state *st, struct client *c)
 		if (!is_producer(m) && state_of(m) == STREAM_GONE) {
 			if (s->entry->mode == STREAM_QUEUE) /* D4 */
 				subscriber_end(st, s, index_of(m));
-			member_state(s, index_of(m), STREAM_FREE);
+			member_state(st, s, index_of(m), STREAM_FREE);
 			stream_make_room(s);
 		}
 		member_unlink(m);
@@ -188,7 +259,7 @@ void stream_member_adopt(struct state *st, struct stream *s, uint32_t member, st
 	else if (over)
 		subscriber_end(st, s, member);
 	if (!c && !produces)
-		member_state(s, member, STREAM_FREE);
+		member_state(st, s, member, STREAM_FREE);
 }
 
 static bool members_go(struct state *st, struct stream *s)
@@ -228,6 +299,7 @@ void stream_end(struct state *st, struct account *a, struct stream *s)
 	uint32_t name = s->ring.name;
 
 	s->over = true;
+	stream_idle(st, s);
 	atomic_store(&s->entry->ref, 0);
 	atomic_store(&catalog_name(&st->catalog, name)->current, 0);
 	atomic_fetch_sub(&st->catalog.header->streams, 1);

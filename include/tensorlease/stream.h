@@ -26,7 +26,7 @@
  *				... tl_item_tensor(item, 0, NULL) ... tl_item_release(item);
  *
  * Producers and subscribers of one stream are processes of one user. A stream stays until its name
- * is deleted (tl_delete()), also while nobody has it open.
+ * is deleted (tl_delete()), also while nobody has it open; or as its lifetime and `ttl_ns` say.
  *
  * The conventions are those of <tensorlease/tensorlease.h>. In addition, each function here returns
  *	-ESTALE		the stream is gone: its name was deleted, or another daemon is there that
@@ -62,6 +62,8 @@ enum {
 	/* Producers never wait: a subscriber that is `depth` items behind skips some. Of a
 	 * broadcast. */
 	TL_STREAM_DROP_OLDEST = 2,
+	/* Be a producer from now on, and not only from the first put on. */
+	TL_STREAM_PRODUCER = 4,
 };
 
 /* TL_STREAM_*_MAX - limits of streams */
@@ -80,14 +82,16 @@ typedef struct tl_stream_options {
 	uint32_t keep;	/* of a broadcast: so many past items are kept for who subscribes late */
 	uint32_t max_tries; /* of a queue: how often an item is given out again when its taker died;
 			     * then it is dropped. At most 15 */
-	uint32_t reserved;  /* 0 */
+	uint32_t lifetime;  /* 0, or TL_LIFETIME_OWNER_BOUND: it goes when this client ends */
+	int64_t ttl_ns;	    /* it goes when it has had neither a producer nor a subscriber for so
+			     * long, at most TL_TTL_MAX; 0: it stays */
 } tl_stream_options;
 
 /*
  * tl_stream_open - open a stream, and make it if there is none
  *
- * A handle is for putting and for subscribing. Opening alone makes the process neither a producer
- * nor a subscriber.
+ * A handle is for putting and for subscribing. The first put makes it a producer, if it was not
+ * opened with TL_STREAM_PRODUCER.
  *
  * Ownership: *out is yours; give it back with tl_stream_close(). @client must be open as long as
  * the stream, its subscriptions or their items are used.
@@ -191,6 +195,24 @@ TL_API int tl_stream_end(tl_stream *stream, const tl_stream_put_options *options
  */
 TL_API int tl_stream_reopen(tl_stream *stream);
 
+/*
+ * tl_stream_fd - get a descriptor that is readable when there may be room
+ *
+ * For poll(), epoll, and event loops. When it is readable, call tl_stream_put() with a timeout of
+ * 0. It stays readable until that has returned -EAGAIN, and is readable again when there may be
+ * room. Poll it level-triggered. It may be readable although there is no room. Do not read it or
+ * write to it. After another error than -EAGAIN it may stay readable: poll it no more.
+ *
+ * The first call starts a thread, which sleeps.
+ *
+ * Ownership: *fd is the stream's, which closes it.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: 0, or a common error.
+ * Since: 0.2
+ */
+TL_API int tl_stream_fd(tl_stream *stream, int *fd);
+
 /* ---- Subscribers ---- */
 
 /* TL_SUBSCRIBE_* - flags of tl_subscribe_options */
@@ -248,6 +270,21 @@ TL_API int tl_stream_subscribe(tl_stream *stream, const tl_subscribe_options *op
  */
 TL_API int tl_stream_take(tl_subscription *subscription, const tl_wait_options *options,
 			  tl_item **out);
+
+/*
+ * tl_subscription_fd - get a descriptor that is readable when there may be an item
+ *
+ * As tl_stream_fd(), for tl_stream_take(): when it is readable, call that without options, once or
+ * a few times, and go back to the loop. It stays readable until that has returned -EAGAIN. Of
+ * several workers of a queue some may find nothing.
+ *
+ * Ownership: *fd is the subscription's, which closes it.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: 0, or a common error.
+ * Since: 0.2
+ */
+TL_API int tl_subscription_fd(tl_subscription *subscription, int *fd);
 
 /*
  * tl_subscription_close - subscribe no longer
