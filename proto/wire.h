@@ -68,6 +68,8 @@ enum {
 	WIRE_OPEN_MAKE = 1,
 	WIRE_OPEN_KEPT = 2,
 
+	WIRE_RETIRE_FOR_GOOD = 1, /* the stream has the rows no more */
+
 	WIRE_PLACE_EVENT = 1, /* the tensor is unfinished: an event's handle follows the metadata */
 	WIRE_PLACE_UNREPORTED = 1, /* no FINISHED will come for it */
 };

@@ -17,12 +17,13 @@ STRUCT(wire_ring)
 END(wire_ring, 56)
 MESSAGE(RING, 32, wire_ring, SERIAL)
 
-/* RETIRE: the name of @ring does not mean the tensors any more whose refs follow. No answer. */
+/* RETIRE: the name of @ring does not mean the tensors any more whose refs follow. FOR_GOOD: of a
+ * stream, which loses these rows. No answer. */
 STRUCT(wire_retire)
 	HEADER
 	FIELD(uint64_t, ring, HEX)
 	FIELD(uint32_t, count, NUMBER(1, RING_REFS_MAX), .unit = 8)
-	FIELD(uint32_t, reserved, ZERO)
+	FIELD(uint32_t, flags, FLAGS(WIRE_RETIRE_FOR_GOOD, "FOR_GOOD"))
 END(wire_retire, 32)
 MESSAGE(RETIRE, 33, wire_retire)
 

@@ -78,6 +78,7 @@ TL_API int tl_stream_open(tl_client *client, const char *name, const tl_stream_o
 		free(s);
 		return r;
 	}
+	s->refs = 1;
 	pthread_mutex_init(&s->mutex, NULL);
 	notifier_init(&s->notifier, stream_notifier_wait);
 	r = ask.options.flags & TL_STREAM_PRODUCER ? stream_producer_join(s) : 0;
@@ -95,9 +96,7 @@ TL_API int tl_stream_close(tl_stream *s)
 	notifier_end(&s->notifier);
 	stream_producer_end(s);
 	notifier_free(&s->notifier);
-	stream_view_unref(s->view);
-	pthread_mutex_destroy(&s->mutex);
-	free(s);
+	stream_unref(s);
 	return 0;
 }
 

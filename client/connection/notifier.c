@@ -98,6 +98,7 @@ void notifier_end(struct notifier *n)
 		return;
 	tell(n, NOTIFIER_ENDS);
 	pthread_join(n->thread, NULL);
+	eventfd_write(notifier_fd(n), 1); /* for a loop that polls a duplicate */
 	atomic_store(&n->task, NOTIFIER_NONE);
 }
 

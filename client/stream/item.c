@@ -20,10 +20,25 @@ static uint64_t aligned(uint64_t bytes, uint64_t to)
 	return (bytes + to - 1) / to * to;
 }
 
-static int part_bytes(const tl_part *p, size_t i, uint64_t *nbytes)
+/* The tensor of a part as it is checked: one that is written in place is contiguous. */
+static DLTensor part_tensor(const tl_part *p, bool blank)
+{
+	static uint64_t nothing;
+	DLTensor t = *p->tensor;
+
+	if (blank) {
+		t.data = &nothing;
+		t.strides = NULL;
+		t.byte_offset = 0;
+	}
+	return t;
+}
+
+static int part_bytes(const tl_part *p, size_t i, bool blank, uint64_t *nbytes)
 {
 	const uint64_t known = DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	char why[TENSOR_WHY_TEXT] = "it has more than 2^63 bytes";
+	DLTensor t;
 	int r;
 
 	if (!p->tensor)
@@ -35,62 +50,68 @@ static int part_bytes(const tl_part *p, size_t i, uint64_t *nbytes)
 		return tl_fail(-EINVAL,
 			       "parts[%zu] is on a device of type %d; it must be on the CPU", i,
 			       (int)p->tensor->device.device_type);
-	r = source_check(p->tensor, p->dlpack_flags, why, sizeof(why));
+	t = part_tensor(p, blank);
+	r = source_check(&t, p->dlpack_flags, why, sizeof(why));
 	if (!r)
-		r = tensor_nbytes(p->tensor->dtype, p->tensor->ndim, p->tensor->shape,
-				  tensor_is_padded(p->dlpack_flags), nbytes);
+		r = tensor_nbytes(t.dtype, t.ndim, t.shape, tensor_is_padded(p->dlpack_flags),
+				  nbytes);
 	return r ? tl_fail(-EINVAL, "parts[%zu]: %s", i, why) : 0;
 }
 
-int item_measure(const tl_part *parts, size_t n, size_t metadata_size, uint64_t *tensors,
-		 uint64_t *description)
+int item_measure(struct item_plan *plan)
 {
-	uint64_t nbytes = 0, names = 0;
+	uint64_t nbytes = 0, names = 0, size;
 
-	*tensors = 0;
-	*description = sizeof(struct stream_description);
-	for (size_t i = 0; i < n; i++) {
-		size_t len = parts[i].name ? strlen(parts[i].name) : 0;
-		int r = part_bytes(&parts[i], i, &nbytes);
+	plan->tensors = 0;
+	plan->description = sizeof(struct stream_description);
+	for (size_t i = 0; i < plan->n; i++) {
+		const tl_part *p = &plan->parts[i];
+		size_t len = p->name ? strlen(p->name) : 0;
+		int r = part_bytes(p, i, plan->blank, &nbytes);
 
 		if (r)
 			return r;
-		if (parts[i].name && (!len || len > TL_NAME_MAX))
+		if (p->name && (!len || len > TL_NAME_MAX))
 			return tl_fail(-EINVAL, "parts[%zu].name has %zu bytes; it has 1 to %d", i,
 				       len, TL_NAME_MAX);
-		if (nbytes > INT64_MAX - 64 - *tensors)
+		if (nbytes > INT64_MAX - 64 - plan->tensors)
 			return tl_fail(-EINVAL, "the parts have more than 2^63 bytes together");
-		*tensors = aligned(*tensors + nbytes, 64);
+		plan->tensors = aligned(plan->tensors + nbytes, 64);
 		names += len;
-		*description += sizeof(struct stream_part) +
-				(size_t)parts[i].tensor->ndim * sizeof(int64_t);
+		plan->description += sizeof(struct stream_part) +
+				     (size_t)p->tensor->ndim * sizeof(int64_t);
 	}
-	*description += names + metadata_size;
-	return 0;
+	plan->description += names + plan->metadata_size;
+	size = plan->tensors + plan->description;
+	return size <= (uint64_t)UINT32_MAX * 8
+		       ? 0
+		       : tl_fail(-EINVAL, "an item of %llu bytes; the limit is 32 GiB",
+				 (unsigned long long)size);
 }
 
-int item_write(char *row, const tl_part *parts, size_t n, const void *metadata,
-	       size_t metadata_size, uint64_t tensors)
+int item_write(char *row, const struct item_plan *plan)
 {
-	struct stream_description d = { .parts = (uint32_t)n, .meta_len = (uint32_t)metadata_size };
-	char *at = row + tensors + sizeof(d);
+	struct stream_description d = { .parts = (uint32_t)plan->n,
+					.meta_len = (uint32_t)plan->metadata_size };
+	char *at = row + plan->tensors + sizeof(d);
 	uint64_t offset = 0, nbytes = 0;
 
-	for (size_t i = 0; i < n; i++) {
-		const DLTensor *t = parts[i].tensor;
-		size_t len = parts[i].name ? strlen(parts[i].name) : 0;
+	for (size_t i = 0; i < plan->n; i++) {
+		const tl_part *part = &plan->parts[i];
+		const DLTensor *t = part->tensor;
+		size_t len = part->name ? strlen(part->name) : 0;
 		struct stream_part p = { .offset = offset,
 					 .dtype_code = t->dtype.code,
 					 .dtype_bits = t->dtype.bits,
 					 .dtype_lanes = t->dtype.lanes,
 					 .ndim = (uint8_t)t->ndim,
-					 .flags = (uint8_t)parts[i].dlpack_flags,
+					 .flags = (uint8_t)part->dlpack_flags,
 					 .name_len = (uint16_t)len };
 		int r = tensor_nbytes(t->dtype, t->ndim, t->shape,
-				      tensor_is_padded(parts[i].dlpack_flags), &nbytes);
+				      tensor_is_padded(part->dlpack_flags), &nbytes);
 
-		if (!r && nbytes)
-			r = copy_gather(row + offset, t, parts[i].dlpack_flags);
+		if (!r && nbytes && !plan->blank)
+			r = copy_gather(row + offset, t, part->dlpack_flags);
 		if (r)
 			return tl_fail(-EINVAL, "parts[%zu] has changed while it was put", i);
 		p.nbytes = nbytes;
@@ -101,17 +122,49 @@ int item_write(char *row, const tl_part *parts, size_t n, const void *metadata,
 		at += sizeof(p) + (size_t)t->ndim * sizeof(int64_t);
 		d.names_len += (uint32_t)len;
 	}
-	for (size_t i = 0; i < n; i++) {
-		size_t len = parts[i].name ? strlen(parts[i].name) : 0;
+	for (size_t i = 0; i < plan->n; i++) {
+		size_t len = plan->parts[i].name ? strlen(plan->parts[i].name) : 0;
 
 		if (len)
-			memcpy(at, parts[i].name, len);
+			memcpy(at, plan->parts[i].name, len);
 		at += len;
 	}
-	if (metadata_size)
-		memcpy(at, metadata, metadata_size);
-	memcpy(row + tensors, &d, sizeof(d));
+	if (plan->metadata)
+		memcpy(at, plan->metadata, plan->metadata_size);
+	memcpy(row + plan->tensors, &d, sizeof(d));
 	return 0;
+}
+
+void item_write_metadata(char *row, struct item_plan *plan, const void *metadata, size_t size)
+{
+	struct stream_description d;
+
+	memcpy(&d, row + plan->tensors, sizeof(d));
+	plan->description -= plan->metadata_size;
+	if (size)
+		memcpy(row + plan->tensors + plan->description, metadata, size);
+	plan->description += size;
+	plan->metadata_size = size;
+	d.meta_len = (uint32_t)size;
+	memcpy(row + plan->tensors, &d, sizeof(d));
+}
+
+uint64_t item_part_at(char *row, uint64_t offset, const tl_part *part, int64_t *dims, DLTensor *out)
+{
+	const DLTensor *t = part->tensor;
+	uint64_t nbytes = 0;
+
+	tensor_nbytes(t->dtype, t->ndim, t->shape, tensor_is_padded(part->dlpack_flags), &nbytes);
+	if (t->ndim)
+		memcpy(dims, t->shape, (size_t)t->ndim * sizeof(*dims));
+	tensor_contiguous_strides(t->ndim, dims, dims + t->ndim);
+	*out = (DLTensor){ .data = row + offset,
+			   .device = { kDLCPU, 0 },
+			   .ndim = t->ndim,
+			   .dtype = t->dtype,
+			   .shape = t->ndim ? dims : NULL,
+			   .strides = t->ndim ? dims + t->ndim : NULL };
+	return aligned(offset + nbytes, 64);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */

@@ -3,309 +3,18 @@
  * Producers. A put finds a free row of its own (F), writes the item into it (P1), waits until the
  * stream has room (Q1 to Q3), and publishes by one compare-and-exchange (P2). It asks the daemon
  * only for more rows, and for subscribers that are new.
- *
- * ORDER: a subscriber counts an item in its ledger before it moves its position, and F reads the
- * positions first, then the ledgers: one of the two shows it. The daemon sets a row's version
- * before a ledger that F does not read counts the row, so F reads that last.
+ * A draft is an item that the program writes in place, between P1 and P2.
  */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "client/checks.h"
-#include "client/connection/answer.h"
-#include "client/connection/request.h"
 #include "client/error.h"
 #include "client/stream/stream.h"
 #include "util/clock.h"
-#include "util/fd.h"
-
-enum { PUT_E_FULL = 1 << 9 }; /* wait for room, then look again */
-
-/* ---- F --------------------------------------------------------------------------------------- */
-
-/* True if nobody will take the block's item any more. */
-static bool is_passed(const struct tl_stream *s, const struct stream_block *b, uint64_t least,
-		      uint64_t least_lossy)
-{
-	const struct stream_view *view = s->view;
-	uint64_t take;
-
-	if (view->mode == STREAM_QUEUE) {
-		take = atomic_load(&view->page->take[b->entry]);
-		return stream_word_number(take) == b->number &&
-		       stream_take_who(take) == STREAM_DONE;
-	}
-	if (least <= b->number)
-		return false;
-	if (b->number + view->depth < s->next)
-		return true;
-	return least_lossy > b->number && b->number + view->keep < s->next;
-}
-
-static bool is_held(const struct tl_stream *s, uint32_t slot)
-{
-	for (uint32_t i = 0; i < s->nreaders; i++) {
-		const struct stream_reader *r = &s->readers[i];
-
-		/* our own ledger counts each of our rows */
-		if (r->word && atomic_load(&r->held[slot]) > (r->ledger ? 0 : 1))
-			return true;
-	}
-	return false;
-}
-
-static void retire_post(const struct tl_stream *s, struct stream_block *b)
-{
-	struct {
-		struct wire_retire m;
-		uint64_t ref;
-	} retire = { .m = { .header = { .type = WIRE_RETIRE, .length = sizeof(retire) },
-			    .ring = s->view->ref,
-			    .count = 1 },
-		     .ref = b->draft->hold.ref };
-
-	b->life = atomic_load(&s->view->session->catalog.header->life);
-	session_post(s->view->session, &retire);
-}
-
-/* Gives the row to the daemon, which gives it back when nobody holds it. */
-static void send_away(struct tl_stream *s, struct stream_block *b)
-{
-	struct session *session = s->view->session;
-
-	pthread_mutex_lock(&session->produce_mutex);
-	if (b->draft->hold.held)
-		lease_release(session, ref_slot(b->draft->hold.ref));
-	b->draft->hold.held = false;
-	pthread_mutex_unlock(&session->produce_mutex);
-	b->away = true;
-	retire_post(s, b);
-}
-
-/* True if the daemon has given the row back. */
-static bool is_back(struct tl_stream *s, struct stream_block *b)
-{
-	struct session *session = s->view->session;
-	uint32_t slot = ref_slot(b->draft->hold.ref);
-	uint64_t word = atomic_load(&session->catalog.rows[slot].word);
-	uint64_t ref = ref_make(word >> 2, slot);
-
-	if (row_word_state(word) != ROW_LIVE)
-		return false;
-	if (ref == b->draft->hold.ref) {
-		/* a daemon that died may have read RETIRE without doing it */
-		if (b->life != atomic_load(&session->catalog.header->life))
-			retire_post(s, b);
-		return false;
-	}
-	if (lease_hold(session, ref))
-		return false;
-	pthread_mutex_lock(&session->produce_mutex);
-	b->draft->hold.ref = ref;
-	b->draft->hold.held = true;
-	pthread_mutex_unlock(&session->produce_mutex);
-	b->away = false;
-	b->number = 0;
-	return true;
-}
-
-static bool is_free(struct tl_stream *s, struct stream_block *b, uint64_t least,
-		    uint64_t least_lossy)
-{
-	uint32_t slot = ref_slot(b->draft->hold.ref);
-	const struct catalog_row *row = &s->view->session->catalog.rows[slot];
-
-	if (b->away)
-		return is_back(s, b);
-	if (!b->number)
-		return true;
-	if (!is_passed(s, b, least, least_lossy) || is_held(s, slot))
-		return false;
-	if (!__atomic_load_n(&row->version, __ATOMIC_SEQ_CST))
-		return true;
-	send_away(s, b);
-	return false;
-}
-
-/*
- * Looks at all blocks at once: the lines of the subscribers are fetched once for all of them.
- *
- * ORDER: a worker of a queue that has joined meanwhile may have taken an old item, acknowledged it,
- * and hold it. So the table must not have changed when the take words were read.
- */
-static int sweep(struct tl_stream *s)
-{
-	const struct catalog_stream *entry = s->view->entry;
-	uint64_t least, least_lossy;
-	uint32_t who;
-	int r;
-
-	do {
-		r = readers_read(s);
-		if (r)
-			return r;
-		least = readers_lowest(s, &who);
-		least_lossy = readers_lowest_lossy(s);
-		s->nfree = 0;
-		for (unsigned i = s->nblocks; i-- > 0;)
-			if (is_free(s, &s->blocks[i], least, least_lossy))
-				s->free[s->nfree++] = i;
-	} while (atomic_load(&entry->changes) != s->changes);
-	return 0;
-}
-
-/* Takes a free block of at least @size bytes off the stack. */
-static struct stream_block *block_pop(struct tl_stream *s, uint64_t size)
-{
-	for (unsigned i = s->nfree; i-- > 0;) {
-		struct stream_block *b = &s->blocks[s->free[i]];
-
-		if (b->draft->capacity < size)
-			continue;
-		memmove(&s->free[i], &s->free[i + 1], (s->nfree - i - 1) * sizeof(*s->free));
-		s->nfree--;
-		return b;
-	}
-	return NULL;
-}
-
-static void block_push(struct tl_stream *s, const struct stream_block *b)
-{
-	s->free[s->nfree++] = (unsigned)(b - s->blocks);
-}
-
-/* ---- more blocks ----------------------------------------------------------------------------- */
-
-/* Steps of 1/8 of an octave, so that sizes that differ a little share blocks. */
-static uint64_t rounded(uint64_t size)
-{
-	uint64_t step = 64;
-
-	while (size > step * 16)
-		step *= 2;
-	return (size + step - 1) / step * step;
-}
-
-static bool blocks_reserve(struct tl_stream *s)
-{
-	unsigned max = s->max_blocks ? 2 * s->max_blocks : 16;
-	struct stream_block *blocks;
-	unsigned *free_blocks;
-
-	if (s->nblocks < s->max_blocks)
-		return true;
-	blocks = realloc(s->blocks, max * sizeof(*blocks));
-	if (!blocks)
-		return false;
-	s->blocks = blocks;
-	free_blocks = realloc(s->free, max * sizeof(*free_blocks));
-	if (!free_blocks)
-		return false;
-	s->free = free_blocks;
-	s->max_blocks = max;
-	return true;
-}
-
-static int rows_request(struct tl_stream *s, uint64_t ref, unsigned *entry)
-{
-	struct session *session = s->view->session;
-	struct {
-		struct wire_rows m;
-		uint64_t ref;
-	} rows = { .m = { .header = { .type = WIRE_ROWS, .length = sizeof(rows) },
-			  .stream = s->view->ref,
-			  .member = s->member,
-			  .count = 1 },
-		   .ref = ref };
-	struct conn_message answer;
-	uint64_t got = 0;
-	int r = session_call(session, &rows, session_deadline(session), &answer);
-
-	if (r)
-		return r < 0 ? r : stream_gone(s->view);
-	r = answer_expect(&answer, WIRE_ENTRIES, "adding a row to a stream");
-	if (r)
-		return r;
-	if (answer.header.length >= sizeof(struct wire_entries) + sizeof(got))
-		memcpy(&got, answer.bytes + sizeof(struct wire_entries), sizeof(got));
-	if (answer.header.length < sizeof(struct wire_entries) + sizeof(got) ||
-	    got >= STREAM_ENTRIES)
-		return tl_fail(-EPROTO, "the daemon sent an entry that there is not");
-	*entry = (unsigned)got;
-	return 0;
-}
-
-struct adding {
-	struct tl_stream *s;
-	struct draft_request request;
-	struct tl_draft *draft;
-};
-
-static int add_attempt(struct call *c, const struct use *use, void *context)
-{
-	struct adding *a = context;
-
-	if (use->session != a->s->view->session)
-		return stream_gone(a->s->view);
-	return shared_draft_new(c, use, &a->request, &a->draft);
-}
-
-static int block_add(struct tl_stream *s, uint64_t size, struct stream_block **out)
-{
-	int64_t shape = (int64_t)size;
-	struct adding a = { .s = s,
-			    .request = { .name = "",
-					 .shape = &shape,
-					 .ndim = 1,
-					 .dtype = { kDLUInt, 8, 1 },
-					 .nbytes = size,
-					 .ring = TL_RING_NONE } };
-	struct stream_block b = { 0 };
-	struct call c = call_begin_request(s->view->session->client);
-	int r;
-
-	if (!blocks_reserve(s))
-		return tl_fail(-ENOMEM, "no memory for the blocks of the stream '%s'",
-			       s->view->name);
-	r = call_run(&c, add_attempt, &a);
-	if (r)
-		return r;
-	r = rows_request(s, a.draft->hold.ref, &b.entry);
-	if (r) {
-		draft_abort(a.draft);
-		return r;
-	}
-	draft_sent(a.draft); /* it is no draft any more, and is not aborted */
-	b.draft = a.draft;
-	s->blocks[s->nblocks] = b;
-	*out = &s->blocks[s->nblocks++];
-	return 0;
-}
-
-/* Finds or makes a block. PUT_E_FULL: none is free, and there can be no more now. */
-static int block_find(struct tl_stream *s, uint64_t size, struct stream_block **out)
-{
-	int r;
-
-	*out = block_pop(s, size);
-	if (!*out) {
-		r = sweep(s);
-		if (r)
-			return r;
-		*out = block_pop(s, size);
-	}
-	if (*out)
-		return 0;
-	if (s->capacity < rounded(size))
-		s->capacity = rounded(size);
-	r = block_add(s, s->capacity, out);
-	s->starved = (r == -ENOSPC || r == -EDQUOT) && s->nblocks;
-	return s->starved ? PUT_E_FULL : r;
-}
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
@@ -425,43 +134,36 @@ static int publish_word(struct tl_stream *s, unsigned what, struct stream_entry 
 
 /* ---- puts ------------------------------------------------------------------------------------ */
 
-struct putting {
-	const tl_part *parts; /* NULL: the end */
-	size_t n;
-	const tl_stream_put_options *options;
-	uint64_t tensors, size;
-	size_t description;
-	struct stream_block *block; /* written */
-};
-
 static int write_item(struct tl_stream *s, struct putting *p) /* P1 */
 {
-	struct stream_block *b = NULL;
-	struct stream_entry *e;
-	int r = block_find(s, p->size, &b);
+	int r = blocks_find(s, p->plan.tensors + p->plan.description, &p->block);
 
 	if (r)
 		return r;
-	r = item_write(b->draft->tensor.data, p->parts, p->n, p->options->metadata,
-		       p->options->metadata_size, p->tensors);
+	r = item_write(s->blocks[p->block].draft->tensor.data, &p->plan);
 	if (r) {
-		block_push(s, b);
-		return r;
+		blocks_put_back(s, p->block);
+		p->block = NO_BLOCK;
 	}
-	e = &s->view->page->entries[b->entry];
+	return r;
+}
+
+static struct stream_entry *entry_write(struct tl_stream *s, const struct putting *p)
+{
+	const struct stream_block *b = &s->blocks[p->block];
+	struct stream_entry *e = &s->view->page->entries[b->entry];
+
 	e->ref = b->draft->hold.ref;
 	e->time_ns = (uint64_t)now_real_ns();
-	e->description = (uint32_t)(p->tensors / 8);
-	e->description_len = (uint32_t)p->description;
+	e->description = (uint32_t)(p->plan.tensors / 8);
+	e->description_len = (uint32_t)p->plan.description;
 	e->producer = s->member;
-	p->block = b;
-	return 0;
+	return e;
 }
 
 /* One try: PUT_E_FULL if it has to wait. */
 static int put_try(struct tl_stream *s, struct putting *p, uint64_t *number)
 {
-	unsigned what = STREAM_CLOSED;
 	int r = stream_usable(s->view);
 
 	stream_end_find(s->view, &s->next); /* ORDER: F, before the table of members is read */
@@ -469,16 +171,17 @@ static int put_try(struct tl_stream *s, struct putting *p, uint64_t *number)
 		r = readers_read(s);
 	if (r)
 		return r;
-	if (p->parts && !p->block) {
-		if (!has_room(s, s->next)) /* no memory is asked for before there is room */
+	if (p->plan.parts && p->block == NO_BLOCK) {
+		/* no memory is asked for before there is room */
+		if (!p->drafts && !has_room(s, s->next))
 			return PUT_E_FULL;
 		r = write_item(s, p);
-		if (r)
-			return r;
 	}
-	if (p->block)
-		what = p->block->entry;
-	return publish_word(s, what, p->block ? &s->view->page->entries[what] : NULL, number);
+	if (r || p->drafts)
+		return r;
+	return p->block == NO_BLOCK
+		       ? publish_word(s, STREAM_CLOSED, NULL, number)
+		       : publish_word(s, s->blocks[p->block].entry, entry_write(s, p), number);
 }
 
 static int wait_for_room(struct tl_stream *s, struct call *c, struct putting *p, uint64_t *number)
@@ -523,10 +226,12 @@ static int put_locked(struct tl_stream *s, struct putting *p, uint64_t *number)
 		r = wait_and_put(s, p, number);
 	if (r == -ETIMEDOUT)
 		r = held_up(s);
-	if (p->block && !r)
-		p->block->number = *number;
-	else if (p->block)
-		block_push(s, p->block);
+	if (p->block == NO_BLOCK || p->drafts)
+		return r;
+	if (!r)
+		blocks_published(s, p->block, *number);
+	else if (!p->stays)
+		blocks_put_back(s, p->block);
 	return r;
 }
 
@@ -556,7 +261,7 @@ int stream_producer_join(struct tl_stream *s)
 	return 0;
 }
 
-static int put_options_check(tl_stream_put_options *o, const tl_stream_put_options *from)
+int stream_put_options(tl_stream_put_options *o, const tl_stream_put_options *from, bool drafts)
 {
 	int r = 0;
 
@@ -565,35 +270,24 @@ static int put_options_check(tl_stream_put_options *o, const tl_stream_put_optio
 		r = client_options(o, sizeof(*o), from, sizeof(*o), "tl_stream_put_options");
 	if (!r && o->reserved)
 		r = tl_fail(-EINVAL, "tl_stream_put_options.reserved is %u, not 0", o->reserved);
-	if (!r && (o->metadata_size > TL_STREAM_METADATA_MAX || (o->metadata_size && !o->metadata)))
+	if (!r && (o->metadata_size > TL_STREAM_METADATA_MAX ||
+		   (o->metadata_size && !o->metadata && !drafts)))
 		r = tl_fail(
 			-EINVAL, "tl_stream_put_options: %zu bytes of metadata%s; the limit is %d",
 			o->metadata_size, o->metadata ? "" : " at NULL", TL_STREAM_METADATA_MAX);
 	return r;
 }
 
-static int put(struct tl_stream *s, struct putting *p, const tl_stream_put_options *options,
-	       uint64_t *number)
+int stream_put_planned(struct tl_stream *s, struct putting *p, uint64_t *number)
 {
-	tl_stream_put_options o;
-	uint64_t n = 0, description = 0;
-	int r = put_options_check(&o, options);
+	uint64_t n = 0;
+	int r = stream_usable(s->view);
 
-	if (!r && p->parts)
-		r = item_measure(p->parts, p->n, o.metadata_size, &p->tensors, &description);
-	if (r)
-		return r;
-	p->options = &o;
-	p->description = description;
-	p->size = p->tensors + description;
-	if (p->size > (uint64_t)UINT32_MAX * 8)
-		return tl_fail(-EINVAL, "an item of %llu bytes; the limit is 32 GiB",
-			       (unsigned long long)p->size);
-	r = stream_usable(s->view);
 	if (r) /* a forked child must not wait for a thread of its parent */
 		return r;
 	pthread_mutex_lock(&s->mutex);
-	r = stream_producer_join(s);
+	r = s->closed ? tl_fail(-ECANCELED, "the stream '%s' is closed", s->view->name)
+		      : stream_producer_join(s);
 	if (!r)
 		r = put_locked(s, p, &n);
 	pthread_mutex_unlock(&s->mutex);
@@ -604,17 +298,39 @@ static int put(struct tl_stream *s, struct putting *p, const tl_stream_put_optio
 	return r;
 }
 
-TL_API int tl_stream_put(tl_stream *s, const tl_part *parts, size_t n,
-			 const tl_stream_put_options *options, uint64_t *number)
+int stream_put(struct tl_stream *s, struct putting *p, const tl_stream_put_options *options,
+	       uint64_t *number)
 {
-	struct putting p = { .parts = parts, .n = n };
+	tl_stream_put_options o;
+	int r = stream_put_options(&o, options, p->drafts);
 
+	p->options = &o;
+	p->block = NO_BLOCK;
+	p->plan.blank = p->drafts;
+	p->plan.metadata = o.metadata;
+	p->plan.metadata_size = o.metadata_size;
+	if (!r && p->plan.parts)
+		r = item_measure(&p->plan);
+	return r ? r : stream_put_planned(s, p, number);
+}
+
+int stream_parts_check(const tl_stream *s, const tl_part *parts, size_t n, const char *function)
+{
 	if (!s || !parts)
-		return tl_fail(-EINVAL, "tl_stream_put: %s is NULL", s ? "parts" : "stream");
+		return tl_fail(-EINVAL, "%s: %s is NULL", function, s ? "parts" : "stream");
 	if (!n || n > TL_STREAM_PARTS_MAX)
 		return tl_fail(-EINVAL, "an item of %zu tensors; it has 1 to %d", n,
 			       TL_STREAM_PARTS_MAX);
-	return put(s, &p, options, number);
+	return 0;
+}
+
+TL_API int tl_stream_put(tl_stream *s, const tl_part *parts, size_t n,
+			 const tl_stream_put_options *options, uint64_t *number)
+{
+	struct putting p = { .plan = { .parts = parts, .n = n } };
+	int r = stream_parts_check(s, parts, n, "tl_stream_put");
+
+	return r ? r : stream_put(s, &p, options, number);
 }
 
 TL_API int tl_stream_end(tl_stream *s, const tl_stream_put_options *options)
@@ -623,7 +339,7 @@ TL_API int tl_stream_end(tl_stream *s, const tl_stream_put_options *options)
 
 	if (!s)
 		return tl_fail(-EINVAL, "tl_stream_end: stream is NULL");
-	return put(s, &p, options, NULL);
+	return stream_put(s, &p, options, NULL);
 }
 
 TL_API int tl_stream_reopen(tl_stream *s)
@@ -641,6 +357,30 @@ TL_API int tl_stream_reopen(tl_stream *s)
 	return 0;
 }
 
+/* ---- blocks of drafts ------------------------------------------------------------------------ */
+
+char *stream_block_bytes(struct tl_stream *s, unsigned index)
+{
+	char *bytes;
+
+	if (!stream_is_ours(s->view)) /* in a forked child no thread has the lock */
+		return s->blocks[index].draft->tensor.data;
+	pthread_mutex_lock(&s->mutex);
+	bytes = s->blocks[index].draft->tensor.data;
+	pthread_mutex_unlock(&s->mutex);
+	return bytes;
+}
+
+void stream_block_abort(struct tl_stream *s, unsigned index)
+{
+	if (!stream_is_ours(s->view))
+		return;
+	pthread_mutex_lock(&s->mutex);
+	blocks_put_back(s, index);
+	pthread_mutex_unlock(&s->mutex);
+	stream_tell_room(s->view); /* another thread may wait for memory */
+}
+
 /* ---- the descriptor -------------------------------------------------------------------------- */
 
 /* True if a put need not wait, also if it would fail. */
@@ -653,7 +393,7 @@ static bool put_may_go(struct tl_stream *s)
 		return true;
 	if (!has_room(s, s->next))
 		return false;
-	return !s->starved || sweep(s) || s->nfree;
+	return !s->starved || blocks_sweep(s) || s->nfree;
 }
 
 static bool put_may_go_locked(struct tl_stream *s, bool *starved)
@@ -703,25 +443,34 @@ TL_API int tl_stream_fd(tl_stream *s, int *fd)
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* Rows that are not passed stay until they are. We hold none of them any more. */
-static void blocks_give(struct tl_stream *s)
+void stream_ref(struct tl_stream *s)
 {
-	bool ours = session_is_ours(s->view->session);
+	atomic_fetch_add(&s->refs, 1);
+}
 
-	for (unsigned i = 0; i < s->nblocks; i++)
-		if (ours)
-			draft_free(s->blocks[i].draft);
-	free(s->blocks);
-	free(s->free);
+void stream_unref(struct tl_stream *s)
+{
+	if (atomic_fetch_sub(&s->refs, 1) != 1)
+		return;
+	blocks_free(s);
+	for (uint32_t i = 0; i < s->nreaders; i++)
+		reader_forget(&s->readers[i]);
+	stream_view_unref(s->view);
+	pthread_mutex_destroy(&s->mutex);
+	free(s);
 }
 
 void stream_producer_end(struct tl_stream *s)
 {
+	const bool ours = stream_is_ours(s->view); /* else no thread here has the lock */
+
+	if (ours)
+		pthread_mutex_lock(&s->mutex);
+	s->closed = true;
 	if (s->joined) {
 		stream_leave(s->view, s->member);
 		stream_line_give(s->view, s->line);
 	}
-	blocks_give(s);
-	for (uint32_t i = 0; i < s->nreaders; i++)
-		reader_forget(&s->readers[i]);
+	if (ours)
+		pthread_mutex_unlock(&s->mutex);
 }

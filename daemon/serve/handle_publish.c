@@ -291,7 +291,7 @@ void handle_retire(struct peer *peer, struct conn_message *m)
 	if (s)
 		stream_retire(peer->state, &peer->client, s,
 			      (const uint64_t *)(const void *)wire_tail(m->bytes, sizeof(*retire)),
-			      retire->count);
+			      retire->count, retire->flags & WIRE_RETIRE_FOR_GOOD);
 	ring_retire(peer->state, &peer->client, retire->ring,
 		    (const uint64_t *)(const void *)wire_tail(m->bytes, sizeof(*retire)),
 		    retire->count);

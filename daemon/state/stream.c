@@ -370,11 +370,17 @@ int stream_rows(struct state *st, struct client *c, struct stream *s, uint32_t m
 }
 
 void stream_retire(struct state *st, struct client *c, struct stream *s, const uint64_t *refs,
-		   unsigned count)
+		   unsigned count, bool for_good)
 {
-	for (unsigned i = 0; i < count; i++)
-		if (row_is_of(st, c, s, refs[i]))
-			lease_retire(st, c->account, ref_slot(refs[i]));
+	for (unsigned i = 0; i < count; i++) {
+		uint32_t slot = ref_slot(refs[i]);
+
+		if (!row_is_of(st, c, s, refs[i]))
+			continue;
+		if (for_good)
+			stream_row_orphan(st, s, slot);
+		lease_retire(st, c->account, slot);
+	}
 }
 
 bool stream_has_row(struct state *st, struct stream *s, uint32_t slot)

@@ -43,9 +43,9 @@ void stream_leave(struct state *st, struct client *c, struct stream *s, uint32_t
 int stream_rows(struct state *st, struct client *c, struct stream *s, uint32_t member,
 		const uint64_t *refs, unsigned count, uint16_t *entries);
 /* Retires rows of @c that clients other than members may hold. They come back as LIVE with the next
- * generation. Refs that are not @c's are ignored. */
+ * generation, unless it is @for_good. Refs that are not @c's are ignored. */
 void stream_retire(struct state *st, struct client *c, struct stream *s, const uint64_t *refs,
-		   unsigned count);
+		   unsigned count, bool for_good);
 /* To be called before the child of a fork(), whose ledger this is, may go its own way: rows that it
  * holds go back to their producers by RETIRE only. */
 void streams_keep_held(struct state *st, const struct client *c);
@@ -80,6 +80,8 @@ void stream_belongs(struct stream *s, struct client *c, uint32_t member);
 /* Takes over the member, whose end may have begun. @c is NULL if its client is not there any more.
  */
 void stream_member_adopt(struct state *st, struct stream *s, uint32_t member, struct client *c);
+/* The row has no producer any more: it goes when it is retired. */
+void stream_row_orphan(struct state *st, struct stream *s, uint32_t slot);
 /* To be called when the stream may have got its first member, or lost its last one. */
 void stream_idle(struct state *st, struct stream *s);
 /* Has streams_step() look at the stream. */

@@ -91,14 +91,19 @@ static bool rows_go(struct state *st, struct account *a, struct stream *s)
 }
 
 /* The next daemon finds it in the row: the member's index will be another one's. */
+void stream_row_orphan(struct state *st, struct stream *s, uint32_t slot)
+{
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
+
+	s->owner[ring_slot_index(row->ring)] = STREAM_NO_OWNER;
+	row->meta[0] = STREAM_NO_OWNER;
+}
+
 static void rows_orphan(struct state *st, struct stream *s, uint32_t member)
 {
-	for (unsigned e = 0; e < STREAM_ENTRIES; e++) {
-		if (s->owner[e] != member)
-			continue;
-		s->owner[e] = STREAM_NO_OWNER;
-		catalog_row(&st->catalog, s->slots[e])->meta[0] = STREAM_NO_OWNER;
-	}
+	for (unsigned e = 0; e < STREAM_ENTRIES; e++)
+		if (s->owner[e] == member)
+			stream_row_orphan(st, s, s->slots[e]);
 }
 
 /* E1; streams_step() does the rest. */

@@ -48,6 +48,8 @@ typedef struct tl_stream tl_stream;
 typedef struct tl_subscription tl_subscription;
 /* An item that was taken. */
 typedef struct tl_item tl_item;
+/* An item that is written in place. */
+typedef struct tl_item_draft tl_item_draft;
 
 /* tl_stream_mode - who gets an item */
 enum tl_stream_mode {
@@ -167,6 +169,83 @@ typedef struct tl_stream_put_options {
  */
 TL_API int tl_stream_put(tl_stream *stream, const tl_part *parts, size_t n,
 			 const tl_stream_put_options *options, uint64_t *number);
+
+/*
+ * tl_stream_draft - make an item that is written in place
+ *
+ * As tl_stream_put() without a copy: write the tensors through tl_item_draft_tensor(), then call
+ * tl_item_draft_commit(). Of each part's tensor only device, dtype and shape count; it will be
+ * C-contiguous, and holds old bytes of this user. options->metadata_size is how many bytes of
+ * metadata it may have at most; options->metadata need not be there. Waits, for at most
+ * options->timeout_ns, as long as there is no memory for more items, and not for room.
+ *
+ * Ownership: *out is yours; tl_item_draft_commit() consumes it if it succeeds, and
+ * tl_item_draft_abort(). All arguments stay yours. @stream may be closed before: then it cannot be
+ * committed.
+ * Blocking: as tl_stream_put().
+ * Threads: any.
+ * Returns: as tl_stream_put()
+ * Since: 0.2
+ */
+TL_API int tl_stream_draft(tl_stream *stream, const tl_part *parts, size_t n,
+			   const tl_stream_put_options *options, tl_item_draft **out);
+
+/*
+ * tl_item_draft_tensor - look at the memory of a tensor of a draft
+ *
+ * Its bytes are to be written before the commit.
+ *
+ * Ownership: the result is the draft's, valid until it is committed or aborted.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: the tensor at @i, or NULL if the draft has not so many.
+ * Since: 0.2
+ */
+TL_API DLTensor *tl_item_draft_tensor(tl_item_draft *draft, size_t i);
+
+/*
+ * tl_item_draft_to_dlpack - get a tensor of a draft as a DLPack tensor
+ *
+ * The tensor at @i, writable, for a library that consumes DLPack. It keeps the memory, but does not
+ * hold up the item: do not write to it after tl_item_draft_commit(), or after
+ * tl_item_draft_abort(), since the memory is that of a later item then.
+ *
+ * Ownership: *out is yours; its deleter gives it back.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: 0, -EINVAL, or -ENOMEM.
+ * Since: 0.2
+ */
+TL_API int tl_item_draft_to_dlpack(tl_item_draft *draft, size_t i, DLManagedTensorVersioned **out);
+
+/*
+ * tl_item_draft_commit - put an item that was written in place
+ *
+ * Publishes it as tl_stream_put() does, and waits for room as that does.
+ *
+ * Ownership: consumes @draft if it succeeds, else it stays yours.
+ * Blocking: for at most options->timeout_ns; NULL: it does not wait for room.
+ * Threads: any, but no other thread may be in a call on @draft.
+ * Returns: 0, an error of tl_stream_put(), or
+ *	-EINVAL		also: more metadata than the draft has room for
+ *	-ECANCELED	also: the stream was closed
+ * Since: 0.2
+ */
+TL_API int tl_item_draft_commit(tl_item_draft *draft, const tl_stream_put_options *options,
+				uint64_t *number);
+
+/*
+ * tl_item_draft_abort - give up an item that was written in place
+ *
+ * Nobody will have seen it.
+ *
+ * Ownership: consumes @draft; NULL is allowed and does nothing.
+ * Blocking: never.
+ * Threads: any, but no other thread may be in a call on @draft.
+ * Returns: 0, always.
+ * Since: 0.2
+ */
+TL_API int tl_item_draft_abort(tl_item_draft *draft);
 
 /*
  * tl_stream_end - say that nothing more comes

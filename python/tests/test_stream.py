@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import math
+import select
 import subprocess
 import sys
 import threading
@@ -150,6 +151,86 @@ def test_asyncio(client):
         return (await asyncio.gather(produce(), consume()))[1]
 
     assert asyncio.run(both()) == list(range(20))
+
+
+def test_event_loops_sleep_until_there_is_something(client):
+    stream = client.stream("s", "queue", depth=1)
+    subscription = stream.subscribe()
+
+    async def wait_and_close():
+        get = asyncio.ensure_future(subscription.aget())
+        with pytest.raises(tensorlease.TimeoutError):
+            await subscription.aget(0.01)  # beside another task
+        stream.put(np.zeros(1))
+        assert (await get).tensor.numpy()[0] == 0
+        get = asyncio.ensure_future(subscription.aget())
+        await asyncio.sleep(0)
+        get.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await get
+        get = asyncio.ensure_future(subscription.aget())
+        await asyncio.sleep(0)
+        subscription.close()
+        with pytest.raises(ValueError, match="closed"):
+            await get
+
+    asyncio.run(asyncio.wait_for(wait_and_close(), 60))
+
+
+def test_trio(client):
+    trio = pytest.importorskip("trio")
+    stream = client.stream("s", "broadcast", depth=2)
+    subscription = stream.subscribe()
+    got = []
+
+    async def produce():
+        for frame in frames(20):
+            await stream.aput(frame)
+        await stream.aend()
+
+    async def consume():
+        got.extend([item.tensor.numpy()[0] async for item in subscription])
+
+    async def both():
+        with pytest.raises(tensorlease.TimeoutError):
+            await subscription.aget(0.01)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(produce)
+            nursery.start_soon(consume)
+
+    trio.run(both)
+    assert got == list(range(20))
+
+
+def test_descriptors_for_other_loops(client):
+    stream = client.stream("s", "queue", depth=1)
+    subscription = stream.subscribe()
+    with pytest.raises(tensorlease.NotNewerError):
+        subscription.get(None)
+    assert select.select([subscription], [], [], 0)[0] == []
+    stream.put(np.zeros(1))
+    assert select.select([subscription], [], [], 60)[0] == [subscription]
+    with pytest.raises(tensorlease.NotNewerError):
+        stream.put_nowait(np.zeros(1))
+    subscription.get()
+    assert select.select([stream], [], [], 60)[0] == [stream]
+
+
+def test_lifetimes(client, address):
+    with tensorlease.connect(autostart=False) as other:
+        bound = other.stream("bound", "queue", owner_bound=True)
+        bound.put(np.zeros(1))
+        client.stream("bound", existing=True)
+    with pytest.raises(tensorlease.NotFoundError):
+        client.stream("bound", existing=True)
+    used = client.stream("used", "queue", ttl=1e-3, produce=True)
+    client.stream("used", existing=True)
+    used.close()
+    with pytest.raises(tensorlease.NotFoundError):
+        while True:
+            client.stream("used", existing=True)
+    with pytest.raises(ValueError, match="ttl"):
+        client.stream("s", "queue", ttl=-1)
 
 
 WORKER = """

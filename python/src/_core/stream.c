@@ -134,13 +134,14 @@ PyObject *client_stream(PyObject *self, PyObject *args)
 	struct client *c = (struct client *)self;
 	tl_stream_options o = { .size = sizeof(o) };
 	tl_stream *opened = NULL;
-	PyObject *name_object;
+	PyObject *name_object, *ttl, *owner_bound;
 	struct handle *h;
 	const char *name;
 	int r;
 
-	if (!PyArg_ParseTuple(args, "OIIIII", &name_object, &o.mode, &o.depth, &o.keep,
-			      &o.max_tries, &o.flags))
+	if (!PyArg_ParseTuple(args, "OIIIIIOO", &name_object, &o.mode, &o.depth, &o.keep,
+			      &o.max_tries, &o.flags, &ttl, &owner_bound) ||
+	    parse_lifetime(ttl, owner_bound, NULL, &o.ttl_ns, &o.lifetime))
 		return NULL;
 	name = name_utf8(name_object);
 	if (!name || !client_begin(c))
@@ -246,6 +247,22 @@ static int put_waiting(struct handle *h, const struct putting *p, int64_t timeou
 		if (slice_over(h, r))
 			return -1;
 	}
+}
+
+/* A descriptor that is readable when there may be room, or an item. */
+static PyObject *handle_fileno(PyObject *self, PyObject *unused)
+{
+	WITH_LOCK;
+	struct handle *h = (struct handle *)self;
+	int fd = -1, r;
+
+	(void)unused;
+	if (!handle_begin(h))
+		return NULL;
+	r = Py_TYPE(self) == stream_type ? tl_stream_fd(h->stream, &fd)
+					 : tl_subscription_fd(h->subscription, &fd);
+	handle_end(h);
+	return r ? raise_error(r) : PyLong_FromLong(fd);
 }
 
 /* put(names, arrays, metadata, timeout) -> number */
@@ -500,12 +517,14 @@ static PyMethodDef stream_methods[] = {
 	{ "end", stream_end, METH_O, NULL },
 	{ "reopen", stream_reopen, METH_NOARGS, NULL },
 	{ "subscribe", stream_subscribe, METH_O, NULL },
+	{ "fileno", handle_fileno, METH_NOARGS, NULL },
 	{ "close", handle_close, METH_NOARGS, NULL },
 	{ 0 },
 };
 
 static PyMethodDef subscription_methods[] = {
 	{ "take", subscription_take, METH_O, NULL },
+	{ "fileno", handle_fileno, METH_NOARGS, NULL },
 	{ "close", handle_close, METH_NOARGS, NULL },
 	{ 0 },
 };

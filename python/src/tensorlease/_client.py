@@ -513,7 +513,20 @@ class Client(_core.Client):
         """
         return Events(self, below(prefix), new, timeout)
 
-    def stream(self, name, mode=None, *, depth=0, keep=0, max_tries=3, drop_oldest=False, existing=False):
+    def stream(
+        self,
+        name,
+        mode=None,
+        *,
+        depth=0,
+        keep=0,
+        max_tries=3,
+        drop_oldest=False,
+        existing=False,
+        produce=False,
+        ttl=None,
+        owner_bound=False,
+    ):
         """Open a stream, and make it if there is none. Return a Stream, for putting and for subscribing.
 
         A name is for the newest value. A stream is for all of them: a producer waits when it is full.
@@ -524,9 +537,14 @@ class Client(_core.Client):
         max_tries: of a queue, how often an item is given out again when its taker has died; then it is dropped.
         drop_oldest: of a broadcast, whether producers never wait: who is depth items behind skips some.
         existing: whether to open only a stream that there is; then its properties need not be said.
-        A stream that exists keeps its properties. It stays until its name is deleted.
+        produce: whether this is a producer from now on, and not only from its first put on.
+        ttl: seconds after which the stream goes when it has had neither a producer nor a subscriber. None: it stays.
+        owner_bound: whether it goes when the client that has made it ends.
+        A stream that exists keeps its properties. It stays until its name is deleted, or goes as ttl and owner_bound say.
         """
-        return Stream(self, name, mode, depth, keep, max_tries, drop_oldest, existing)
+        return Stream(
+            self, name, mode, depth, keep, max_tries, drop_oldest, existing, produce, ttl, owner_bound
+        )
 
     def ref(self, tensor):
         """Return a Ref to a Tensor of this client, which can be pickled and sent to another process."""

@@ -4,28 +4,46 @@
 import asyncio
 import errno
 import math
+import os
+import time
 
 from ._errors import NotNewerError, TimeoutError
 from ._waiter import running_trio
 
 _MODES = {"broadcast": 1, "queue": 2}
-_EXISTING, _DROP_OLDEST = 1, 2
+_EXISTING, _DROP_OLDEST, _PRODUCER = 1, 2, 4
 _LOSSY, _KEPT = 1, 2
-_PAUSE = 0.0005, 0.01  # seconds between looks of an event loop: the first and the longest
 
 
-async def _until(call, timeout):
-    """Return call(None) once that does not find the stream empty or full. After the timeout, fail as call() does."""
+async def _readable(fd, seconds):
+    """Wait until the descriptor is readable, or for so long."""
     trio = running_trio()
-    pause, longest = _PAUSE
-    left = timeout
-    while left is not None and left > 0:
+    own = os.dup(fd)  # a loop waits for each descriptor once, and several tasks may wait
+    try:
+        if trio:
+            with trio.move_on_after(seconds):
+                await trio.lowlevel.wait_readable(own)
+            return
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        loop.add_reader(own, lambda: future.done() or future.set_result(None))
+        try:
+            await asyncio.wait((future,), timeout=None if seconds == math.inf else seconds)
+        finally:
+            loop.remove_reader(own)
+            future.cancel()
+    finally:
+        os.close(own)
+
+
+async def _until(call, timeout, fileno):
+    """Return call(None) once that does not find the stream empty or full. After the timeout, fail as call() does."""
+    start = time.monotonic()
+    while timeout is not None and (left := timeout - (time.monotonic() - start)) > 0:
         try:
             return call(None)
         except NotNewerError:
-            pause = min(pause * 1.5, longest, left)
-            left -= pause
-        await (trio.sleep(pause) if trio else asyncio.sleep(pause))
+            await _readable(fileno(), left)
     return call(1e-9 if timeout and timeout > 0 else timeout)
 
 
@@ -154,7 +172,11 @@ class Subscription:
 
     async def aget(self, timeout=math.inf):
         """get() for asyncio and trio."""
-        return await _until(self.get, timeout)
+        return await _until(self.get, timeout, self.fileno)
+
+    def fileno(self):
+        """Return a descriptor for event loops: it is readable until get(None) has found no item. It is not yours."""
+        return self._subscription.fileno()
 
     def __iter__(self):
         return self
@@ -191,14 +213,14 @@ class Stream:
     It is closed by close(), at the end of a with block, or when it is collected; what was put stays.
     """
 
-    def __init__(self, client, name, mode, depth, keep, max_tries, drop_oldest, existing):
+    def __init__(self, client, name, mode, depth, keep, max_tries, drop_oldest, existing, produce, ttl, owner_bound):
         if mode is not None and mode not in _MODES:
             raise ValueError(f"mode is {mode!r}; it is 'broadcast' or 'queue'")
         if mode is None and not existing:
             raise ValueError("mode is missing: 'broadcast' or 'queue'")
-        flags = (_DROP_OLDEST if drop_oldest else 0) | (_EXISTING if existing else 0)
+        flags = (_DROP_OLDEST if drop_oldest else 0) | (_EXISTING if existing else 0) | (_PRODUCER if produce else 0)
         self.name = name
-        self._stream = client._stream(name, _MODES.get(mode, 0), depth, keep, max_tries, flags)
+        self._stream = client._stream(name, _MODES.get(mode, 0), depth, keep, max_tries, flags, ttl, owner_bound)
 
     def put(self, array, *, metadata=None, timeout=math.inf):
         """Put a copy of an array, or of several, as one item, and return its number.
@@ -220,7 +242,7 @@ class Stream:
 
     async def aput(self, array, *, metadata=None, timeout=math.inf):
         """put() for asyncio and trio."""
-        return await _until(lambda left: self.put(array, metadata=metadata, timeout=left), timeout)
+        return await _until(lambda left: self.put(array, metadata=metadata, timeout=left), timeout, self.fileno)
 
     def end(self, timeout=math.inf):
         """Say that nothing more comes: subscribers get what is left, and then their iteration ends."""
@@ -228,7 +250,11 @@ class Stream:
 
     async def aend(self, timeout=math.inf):
         """end() for asyncio and trio."""
-        await _until(self.end, timeout)
+        await _until(self.end, timeout, self.fileno)
+
+    def fileno(self):
+        """Return a descriptor for event loops: it is readable until put_nowait() has found no room. It is not yours."""
+        return self._stream.fileno()
 
     def reopen(self):
         """Let this object put after the end. Its next item reopens the stream for all."""

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Items that are written in place: a draft has a block of its producer's until it is committed or
+ * aborted. Tensors that were exported keep the memory, but not the draft. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/error.h"
+#include "client/stream/stream.h"
+
+struct tl_item_draft {
+	struct tl_stream *stream; /* with a count */
+	struct putting p;	  /* without its parts, which are the caller's */
+	size_t metadata_max;
+	size_t n;
+	DLTensor *tensors; /* in the same memory, as are their shapes and strides */
+};
+
+static size_t dims_of(const tl_part *parts, size_t n)
+{
+	size_t dims = 0;
+
+	for (size_t i = 0; i < n; i++)
+		dims += 2 * (size_t)parts[i].tensor->ndim;
+	return dims;
+}
+
+static tl_item_draft *draft_make(struct tl_stream *s, const tl_part *parts, size_t n)
+{
+	tl_item_draft *d = calloc(1, sizeof(*d) + n * sizeof(DLTensor) +
+					     dims_of(parts, n) * sizeof(int64_t));
+
+	if (!d)
+		return NULL;
+	d->stream = s;
+	d->n = n;
+	d->tensors = (DLTensor *)(d + 1);
+	return d;
+}
+
+static void tensors_point(tl_item_draft *d, const tl_part *parts)
+{
+	int64_t *dims = (int64_t *)(d->tensors + d->n);
+	char *row = stream_block_bytes(d->stream, d->p.block);
+	uint64_t offset = 0;
+
+	for (size_t i = 0; i < d->n; i++) {
+		offset = item_part_at(row, offset, &parts[i], dims, &d->tensors[i]);
+		dims += 2 * (size_t)parts[i].tensor->ndim;
+	}
+}
+
+TL_API int tl_stream_draft(tl_stream *s, const tl_part *parts, size_t n,
+			   const tl_stream_put_options *options, tl_item_draft **out)
+{
+	struct putting p = { .plan = { .parts = parts, .n = n, .blank = true }, .drafts = true };
+	tl_item_draft *d;
+	int r = out ? stream_parts_check(s, parts, n, "tl_stream_draft")
+		    : tl_fail(-EINVAL, "tl_stream_draft: out is NULL");
+
+	if (!r)
+		r = item_measure(&p.plan); /* the tensors may be looked at */
+	if (r)
+		return r;
+	d = draft_make(s, parts, n);
+	if (!d)
+		return tl_fail(-ENOMEM, "no memory for a draft of the stream '%s'", s->view->name);
+	r = stream_put(s, &p, options, NULL);
+	if (r) {
+		free(d);
+		return r;
+	}
+	d->p = p;
+	d->p.options = NULL;
+	d->p.drafts = false;
+	d->p.stays = true;
+	d->metadata_max = p.plan.metadata_size;
+	tensors_point(d, parts);
+	stream_ref(s);
+	*out = d;
+	return 0;
+}
+
+TL_API DLTensor *tl_item_draft_tensor(tl_item_draft *d, size_t i)
+{
+	return d && i < d->n ? &d->tensors[i] : NULL;
+}
+
+static void draft_drop(tl_item_draft *d)
+{
+	stream_unref(d->stream);
+	free(d);
+}
+
+static int commit_options(const tl_item_draft *d, const tl_stream_put_options *from,
+			  tl_stream_put_options *o)
+{
+	int r = stream_put_options(o, from, false);
+
+	if (!r && o->metadata_size > d->metadata_max)
+		r = tl_fail(-EINVAL,
+			    "tl_item_draft_commit: %zu bytes of metadata; the draft was made with "
+			    "room for %zu",
+			    o->metadata_size, d->metadata_max);
+	return r;
+}
+
+TL_API int tl_item_draft_commit(tl_item_draft *d, const tl_stream_put_options *options,
+				uint64_t *number)
+{
+	tl_stream_put_options o;
+	int r;
+
+	if (!d)
+		return tl_fail(-EINVAL, "tl_item_draft_commit: draft is NULL");
+	r = stream_check_ours(d->stream->view);
+	if (!r)
+		r = commit_options(d, options, &o);
+	if (r)
+		return r;
+	item_write_metadata(stream_block_bytes(d->stream, d->p.block), &d->p.plan, o.metadata,
+			    o.metadata_size);
+	d->p.options = &o;
+	r = stream_put_planned(d->stream, &d->p, number);
+	if (!r)
+		draft_drop(d);
+	return r;
+}
+
+TL_API int tl_item_draft_abort(tl_item_draft *d)
+{
+	if (!d)
+		return 0;
+	stream_block_abort(d->stream, d->p.block);
+	draft_drop(d);
+	return 0;
+}
+
+/* ---- exported -------------------------------------------------------------------------------- */
+
+struct exported {
+	DLManagedTensorVersioned managed;
+	struct tl_stream *stream; /* with a count */
+	int64_t dims[];
+};
+
+static void exported_delete(DLManagedTensorVersioned *managed)
+{
+	struct exported *e = (struct exported *)managed;
+	int saved = errno;
+
+	stream_unref(e->stream);
+	free(e);
+	errno = saved;
+}
+
+TL_API int tl_item_draft_to_dlpack(tl_item_draft *d, size_t i, DLManagedTensorVersioned **out)
+{
+	const DLTensor *t = tl_item_draft_tensor(d, i);
+	struct exported *e;
+	size_t dims;
+
+	if (!t || !out)
+		return tl_fail(-EINVAL, "tl_item_draft_to_dlpack: %s",
+			       !d     ? "draft is NULL"
+			       : !out ? "out is NULL"
+				      : "the draft has no such tensor");
+	dims = (size_t)t->ndim * sizeof(int64_t);
+	e = malloc(sizeof(*e) + 2 * dims);
+	if (!e)
+		return tl_fail(-ENOMEM, "no memory for a tensor");
+	*e = (struct exported){ .managed = { .version = { DLPACK_MAJOR_VERSION,
+							  DLPACK_MINOR_VERSION },
+					     .manager_ctx = e,
+					     .deleter = exported_delete,
+					     .dl_tensor = *t },
+				.stream = d->stream };
+	if (t->ndim) {
+		e->managed.dl_tensor.shape = memcpy(e->dims, t->shape, dims);
+		e->managed.dl_tensor.strides = memcpy(e->dims + t->ndim, t->strides, dims);
+	}
+	stream_ref(d->stream);
+	*out = &e->managed;
+	return 0;
+}
