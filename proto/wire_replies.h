@@ -220,4 +220,42 @@ STRUCT(wire_positions_of)
 	FIELD(uint64_t, size, ANY) /* of the ledger */
 END(wire_positions_of, 24)
 MESSAGE(POSITIONS_OF, 89, wire_positions_of, SERIAL, WITH_FD)
+
+/* STREAM_INFO, then the stream's name, answers STREAMS. */
+STRUCT(wire_stream_info)
+	HEADER
+	FIELD(uint64_t, stream, HEX)
+	FIELD(uint64_t, number, ANY) /* that the next item gets */
+	FIELD(uint64_t, length, ANY) /* items that somebody has still to take */
+	FIELD(uint64_t, created_ns, ANY)
+	FIELD(uint64_t, bytes, ANY) /* of its rows */
+	FIELD(uint32_t, rows, NUMBER(0, STREAM_ENTRIES))
+	FIELD(uint32_t, uid, ANY)
+	FIELD(uint32_t, mode, NUMBER(STREAM_BROADCAST, STREAM_QUEUE))
+	FIELD(uint32_t, depth, NUMBER(1, STREAM_DEPTH_MAX))
+	FIELD(uint32_t, keep, NUMBER(0, STREAM_DEPTH_MAX))
+	FIELD(uint32_t, max_tries, NUMBER(0, STREAM_TRIES_MAX))
+	FIELD(uint32_t, properties, FLAGS(STREAM_DROPS_OLDEST, "DROPS_OLDEST"))
+	FIELD(uint32_t, producers, NUMBER(0, STREAM_MEMBERS))
+	FIELD(uint32_t, subscribers, NUMBER(0, STREAM_MEMBERS)) /* lossy ones, too */
+	FIELD(uint16_t, ended, NUMBER(0, 1))
+	FIELD(uint16_t, name_len, NAME(1))
+END(wire_stream_info, 96)
+MESSAGE(STREAM_INFO, 90, wire_stream_info, SERIAL)
+
+/* STREAM_MEMBER answers STREAM_MEMBERS. */
+STRUCT(wire_stream_member)
+	HEADER
+	FIELD(uint64_t, client, ANY) /* its id; 0: its connection has ended */
+	FIELD(uint64_t, position, ANY) /* of a subscriber; 0: it has none yet */
+	FIELD(uint64_t, lag, ANY) /* how far that is behind the end */
+	FIELD(uint32_t, member, NUMBER(0, STREAM_MEMBERS - 1))
+	FIELD(uint32_t, role, FLAGS(STREAM_PRODUCER | STREAM_SUBSCRIBER | STREAM_LOSSY, "PRODUCER", "SUBSCRIBER", "LOSSY"))
+	FIELD(uint32_t, state, NUMBER(STREAM_LIVE, STREAM_GONE))
+	FIELD(uint32_t, pid, ANY)
+	FIELD(uint32_t, uid, ANY)
+	FIELD(uint32_t, held, NUMBER(0, STREAM_ENTRIES)) /* rows */
+	ARRAY(char, label, WIRE_LABEL_MAX, LABEL)
+END(wire_stream_member, 80)
+MESSAGE(STREAM_MEMBER, 91, wire_stream_member, SERIAL)
 /* clang-format on */

@@ -47,4 +47,18 @@ MESSAGE(ROWS, 42, wire_rows, SERIAL)
 /* POSITIONS asks for the ledger of that subscriber, for reading. Answer: POSITIONS_OF, or ERROR
  * NOT_FOUND: there is no such subscriber any more, or the client is no producer of the stream. */
 MESSAGE(POSITIONS, 43, wire_member_of, SERIAL)
+
+/* STREAMS asks for the first stream with an index of @from or more or, if a name follows, for the
+ * stream of that name. Answer: STREAM_INFO; DONE: there is none; or an ERROR about the name. */
+STRUCT(wire_streams)
+	HEADER
+	FIELD(uint32_t, from, NUMBER(0, CATALOG_STREAMS))
+	FIELD(uint16_t, reserved, ZERO)
+	FIELD(uint16_t, name_len, NAME(0))
+END(wire_streams, 24)
+MESSAGE(STREAMS, 44, wire_streams, SERIAL)
+
+/* STREAM_MEMBERS asks for the first member of the stream with an index of @member or more. Answer:
+ * STREAM_MEMBER; DONE: there is none. */
+MESSAGE(STREAM_MEMBERS, 45, wire_member_of, SERIAL)
 /* clang-format on */

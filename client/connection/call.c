@@ -204,6 +204,10 @@ static uint64_t list_max(enum client_list_kind kind, const struct catalog_view *
 		return catalog->slots;
 	case LIST_DEVICES:
 		return WIRE_DEVICES_MAX;
+	case LIST_STREAMS:
+		return CATALOG_STREAMS;
+	case LIST_MEMBERS:
+		return STREAM_MEMBERS;
 	case LIST_USERS:
 		break;
 	}

@@ -95,7 +95,14 @@ int call_look(tl_client *client, struct use *use);
 int client_request(struct tl_client *client, void *message, unsigned expected, const char *what,
 		   struct conn_message *answer);
 
-enum client_list_kind { LIST_CLIENTS, LIST_USERS, LIST_TENSORS, LIST_DEVICES };
+enum client_list_kind {
+	LIST_CLIENTS,
+	LIST_USERS,
+	LIST_TENSORS,
+	LIST_DEVICES,
+	LIST_STREAMS,
+	LIST_MEMBERS, /* of a stream */
+};
 
 /*
  * A list that the daemon sends entry by entry. A malicious daemon may never end it. So all requests

@@ -75,6 +75,8 @@ static const struct request {
 	[WIRE_LEAVE] = { handle_leave, PEER_READY },
 	[WIRE_ROWS] = { handle_rows, PEER_READY, true },
 	[WIRE_POSITIONS] = { handle_positions, PEER_READY },
+	[WIRE_STREAMS] = { handle_streams, PEER_READY },
+	[WIRE_STREAM_MEMBERS] = { handle_stream_members, PEER_READY },
 	[WIRE_UNBIND] = { handle_unbind, PEER_READY, .unanswered = true },
 	[WIRE_RESTART] = { handle_restart, PEER_READY },
 };

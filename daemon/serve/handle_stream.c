@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handlers of streams: OPEN, LEAVE, ROWS, POSITIONS. */
+/* Handlers of streams: OPEN, LEAVE, ROWS, POSITIONS, STREAMS, STREAM_MEMBERS. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -172,4 +172,112 @@ void handle_positions(struct peer *peer, struct conn_message *m)
 			   "cannot open a ledger: %s", strerror(-r));
 	else
 		peer_send(peer, &answer, fd);
+}
+
+/* ---- who looks at streams ------------------------------------------------------------------- */
+
+/* Whoever may read the namespace sees its streams, as it sees its tensors, clients and holdings. */
+
+static void send_stream_info(struct peer *peer, uint32_t serial, const struct stream *s)
+{
+	const struct state *st = peer->state;
+	const struct stream_stat stat = stream_stat(st, s);
+	struct {
+		struct wire_stream_info info;
+		char name[TENSOR_NAME_MAX + 1];
+	} m = { .info = { .header = { .type = WIRE_STREAM_INFO, .serial = serial },
+			  .stream = ring_ref(&s->ring),
+			  .number = stat.number,
+			  .length = stat.length,
+			  .created_ns = s->entry->created_ns,
+			  .bytes = stat.bytes,
+			  .rows = stat.rows,
+			  .uid = st->names.info[s->ring.name].uid,
+			  .mode = s->entry->mode,
+			  .depth = s->entry->depth,
+			  .keep = s->entry->keep,
+			  .max_tries = s->entry->max_tries,
+			  .properties = s->entry->flags,
+			  .producers = stat.producers,
+			  .subscribers = stat.subscribers,
+			  .ended = stat.ended } };
+
+	m.info.name_len = name_text(&st->names, s->ring.name, m.name);
+	m.info.header.length = (uint32_t)sizeof(m.info) + m.info.name_len;
+	peer_send(peer, &m, -1);
+}
+
+/* The first stream with that index or a higher one, or NULL. */
+static const struct stream *stream_from(const struct state *st, uint32_t index)
+{
+	for (; st->rings && index < CATALOG_STREAMS; index++) {
+		const struct ring *ring = st->rings[index];
+
+		if (ring && ring->stream && !ring->stream->over)
+			return ring->stream;
+	}
+	return NULL;
+}
+
+void handle_streams(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_streams *ask = AS(wire_streams, m);
+	struct name_key name = name_key((const char *)wire_tail(m->bytes, sizeof(*ask)),
+					ask->name_len);
+	const struct stream *s;
+	uint32_t index;
+	uint64_t current;
+
+	if (!name.len) {
+		s = stream_from(peer->state, ask->from);
+		if (s)
+			send_stream_info(peer, ask->header.serial, s);
+		else
+			send_done(peer, ask->header.serial);
+		return;
+	}
+	index = name_find(&peer->state->names, &name);
+	current = index == CATALOG_NONE ? 0 : catalog_name(&peer->state->catalog, index)->current;
+	s = stream_of(peer->state, current);
+	if (s)
+		send_stream_info(peer, ask->header.serial, s);
+	else if (current)
+		send_name_error(peer, ask->header.serial, &name, STATE_E_KIND,
+				"means a tensor, not a stream");
+	else
+		send_open_error(peer, ask->header.serial, &name, STATE_E_NOT_FOUND);
+}
+
+void handle_stream_members(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_member_of *ask = AS(wire_member_of, m);
+	const struct stream *s = stream_of(peer->state, ask->stream);
+	struct wire_stream_member answer = { .header = { .type = WIRE_STREAM_MEMBER,
+							 .length = sizeof(answer),
+							 .serial = ask->header.serial },
+					     .member = ask->member };
+	struct stream_member_stat stat;
+
+	if (!s) {
+		send_no_stream(peer, ask->header.serial);
+		return;
+	}
+	if (!stream_next_member(s, &answer.member)) {
+		send_done(peer, ask->header.serial);
+		return;
+	}
+	stat = stream_member_stat(peer->state, s, answer.member);
+	answer.position = stat.position;
+	answer.lag = stat.lag;
+	answer.role = stat.role;
+	answer.state = stat.state;
+	answer.pid = stat.pid;
+	answer.held = stat.held;
+	answer.uid = peer->state->names.info[s->ring.name].uid;
+	if (stat.client) {
+		answer.client = stat.client->id;
+		answer.uid = stat.client->uid;
+		memcpy(answer.label, stat.client->label, sizeof(answer.label));
+	}
+	peer_send(peer, &answer, -1);
 }

@@ -44,6 +44,8 @@ void handle_open(struct peer *peer, struct conn_message *m);
 void handle_leave(struct peer *peer, struct conn_message *m);
 void handle_rows(struct peer *peer, struct conn_message *m);
 void handle_positions(struct peer *peer, struct conn_message *m);
+void handle_streams(struct peer *peer, struct conn_message *m);
+void handle_stream_members(struct peer *peer, struct conn_message *m);
 
 /* handle_read.c: what readers need, and watches */
 void handle_map(struct peer *peer, struct conn_message *m);

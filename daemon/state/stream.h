@@ -64,6 +64,27 @@ void streams_expire(struct state *st, int64_t now);
 /* Goes on with ends that wait for subscribers. True: some are left. */
 bool streams_step(struct state *st);
 
+/* ---- stream_stat.c: for who looks at streams ---- */
+
+/* What its members and its page say, which may be nonsense but for the bounds of wire_stream_info.
+ * The length of a broadcast is how far its slowest subscriber is behind. */
+struct stream_stat {
+	uint64_t number, length, bytes;
+	uint32_t rows, producers, subscribers;
+	bool ended;
+};
+struct stream_stat stream_stat(const struct state *st, const struct stream *s);
+
+struct stream_member_stat {
+	const struct client *client; /* NULL: its connection has ended */
+	uint64_t position, lag;
+	uint32_t role, state, pid, held;
+};
+/* Moves *@member on to the first that is in use, itself included. False: there is none. */
+bool stream_next_member(const struct stream *s, uint32_t *member);
+struct stream_member_stat stream_member_stat(const struct state *st, const struct stream *s,
+					     uint32_t member);
+
 /* ---- stream.c, for stream_end.c and recover/ ---- */
 
 /* Makes the row kept for each that the ledger of @c counts. */

@@ -47,9 +47,23 @@ uint64_t stream_order_end(const struct stream *s)
 	return end_find(s, &number, &word) ? number : words_of(s);
 }
 
+bool stream_order_is_closed(const struct stream *s, uint64_t end)
+{
+	for (uint32_t i = 1; i <= words_of(s); i++) {
+		uint64_t word = atomic_load(word_of(s, end - i));
+		unsigned what = stream_word_what(word);
+
+		if (stream_word_number(word) != end - i)
+			break;
+		if (what < STREAM_ENDED || what >= STREAM_ENDED + STREAM_MEMBERS)
+			return what == STREAM_CLOSED;
+	}
+	return false;
+}
+
 /* ---- who still wants an item ---------------------------------------------------------------- */
 
-static uint64_t position_of(const struct stream *s, uint32_t member, uint64_t word)
+uint64_t stream_position(const struct stream *s, uint32_t member, uint64_t word)
 {
 	const struct client *c = s->members[member].client;
 
@@ -72,7 +86,7 @@ static bool is_wanted(const struct stream *s, uint64_t number, uint64_t end)
 		unsigned role = stream_member_role(word);
 
 		if (stream_member_state(word) == STREAM_LIVE && role & STREAM_SUBSCRIBER &&
-		    !(role & STREAM_LOSSY && lapped) && position_of(s, i, word) <= number)
+		    !(role & STREAM_LOSSY && lapped) && stream_position(s, i, word) <= number)
 			return true;
 	}
 	return false;
@@ -127,6 +141,22 @@ bool stream_entry_is_passed(const struct stream *s, unsigned entry)
 		       stream_take(number, STREAM_TRIES_MAX, STREAM_DONE);
 	end = stream_order_end(s);
 	return !is_wanted(s, number, end);
+}
+
+uint32_t stream_order_open(const struct stream *s, uint64_t end)
+{
+	const struct stream_page *page = s->ring.order;
+	uint32_t n = 0;
+
+	for (uint32_t i = 1; i <= words_of(s); i++) {
+		uint64_t word = atomic_load(word_of(s, end - i));
+
+		n += stream_word_number(word) == end - i && stream_word_is_item(word) &&
+		     stream_word_number(atomic_load(&page->take[stream_word_what(word)])) < end - i;
+	}
+	for (unsigned e = 0; e < STREAM_ENTRIES; e++)
+		n += stream_take_who(atomic_load(&page->take[e])) == STREAM_OPEN;
+	return n;
 }
 
 /* ---- takes ---------------------------------------------------------------------------------- */

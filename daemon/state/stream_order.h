@@ -8,6 +8,12 @@
 
 /* The number after the last item; the first one that there can be, if the page says nonsense. */
 uint64_t stream_order_end(const struct stream *s);
+/* True if the stream was ended, and not reopened, before @end. */
+bool stream_order_is_closed(const struct stream *s, uint64_t end);
+/* Of a queue: the items before @end that nobody has taken, or whose taker has ended. */
+uint32_t stream_order_open(const struct stream *s, uint64_t end);
+/* The position of that subscriber, whose word was read; 0: it is not known. */
+uint64_t stream_position(const struct stream *s, uint32_t member, uint64_t word);
 /* E2: appends a word that is no item. False: the next word is still wanted by a subscriber, or the
  * page says nonsense. */
 bool stream_order_append(struct stream *s, unsigned what);

@@ -474,6 +474,112 @@ TL_API int tl_item_done(tl_item *item);
  */
 TL_API int tl_item_release(tl_item *item);
 
+/* ---- Looking at streams ---- */
+
+/* tl_stream_info - about a stream */
+typedef struct tl_stream_info {
+	size_t size;	      /* sizeof(tl_stream_info) */
+	uint32_t mode;	      /* enum tl_stream_mode */
+	uint32_t flags;	      /* TL_STREAM_DROP_OLDEST */
+	uint32_t depth;	      /* as in tl_stream_options */
+	uint32_t keep;	      /* as in tl_stream_options */
+	uint32_t max_tries;   /* as in tl_stream_options */
+	uint32_t uid;	      /* its user */
+	uint32_t producers;   /* that have put something and are there */
+	uint32_t subscribers; /* lossy ones, too */
+	uint32_t rows;	      /* items for which it has memory */
+	uint32_t ended;	      /* 1: tl_stream_end() was called, and nobody has reopened it */
+	uint64_t first;	      /* the number of its first item */
+	uint64_t next;	      /* the number that the next item gets. next - first is how many there
+				 were, with the ends of producers, which have a number too */
+	uint64_t length;      /* of a queue: items that nobody has taken, or whose taker died; of a
+				 broadcast: how far the slowest subscriber is behind that is not
+				 lossy */
+	uint64_t bytes;	      /* of memory, held or not */
+	uint64_t created_ns;  /* when it was made, CLOCK_REALTIME */
+	char name[TL_NAME_MAX + 1]; /* its name */
+} tl_stream_info;
+
+/* tl_member_role - a client's part in a stream */
+enum tl_member_role {
+	TL_MEMBER_PRODUCER = 1,	  /* it has put something */
+	TL_MEMBER_SUBSCRIBER = 2, /* it takes items */
+	TL_MEMBER_LOSSY = 3,	  /* a subscriber for which nobody waits */
+};
+
+/* tl_member_state - whether it still is a part */
+enum tl_member_state {
+	TL_MEMBER_LIVE = 1,    /* it is */
+	TL_MEMBER_JOINING = 2, /* it subscribes just now: producers of a broadcast wait for it */
+	TL_MEMBER_GONE = 3,    /* nobody waits for it, but its process may still hold items */
+};
+
+/* tl_member_info - a producer or a subscriber of a stream */
+typedef struct tl_member_info {
+	size_t size;	   /* sizeof(tl_member_info) */
+	uint32_t role;	   /* enum tl_member_role */
+	uint32_t state;	   /* enum tl_member_state */
+	uint64_t client;   /* for tl_kick(); 0: its connection has ended */
+	uint64_t position; /* of a subscriber: the number that it looks at next */
+	uint64_t lag;	   /* of a subscriber to a broadcast: how far that is behind the end, in
+			      numbers. Producers wait while it is `depth` for one that is not
+			      lossy */
+	uint32_t held;	   /* of a subscriber: items of the stream that its client holds, by all its
+			      subscriptions; of a producer: items for which it has memory */
+	uint32_t pid;	   /* 0 if in another PID namespace */
+	uint32_t uid;	   /* its user */
+	uint32_t number;   /* that of one member at a time; tl_item_info.producer is this */
+	char label[16];	   /* its program */
+} tl_member_info;
+
+/*
+ * tl_list_streams - visit all streams
+ *
+ * Calls @visit for each stream of the client's namespace below @prefix, which is as in tl_list(),
+ * in no order. tl_list() itself visits tensors only. Whoever may get from the namespace sees its
+ * streams, whoever's they are.
+ *
+ * Ownership: *info is valid during the call of @visit only.
+ * Blocking: for a round trip for each stream.
+ * Threads: any; @visit runs on the calling thread.
+ * Returns: 0 when all were visited; the result of @visit if that was not 0, which ends the listing;
+ * or a common error.
+ * Since: 0.2
+ */
+TL_API int tl_list_streams(tl_client *client, const char *prefix,
+			   int (*visit)(const tl_stream_info *info, void *context), void *context);
+
+/*
+ * tl_stream_stat - look at the stream of a name
+ *
+ * Set info->size before the call.
+ *
+ * Ownership: *info is yours, and a copy.
+ * Blocking: for one round trip.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-ENOENT		no stream has that name
+ *	-EMEDIUMTYPE	the name means a tensor
+ * Since: 0.2
+ */
+TL_API int tl_stream_stat(tl_client *client, const char *name, tl_stream_info *info);
+
+/*
+ * tl_list_members - visit the producers and subscribers of a stream
+ *
+ * Each is looked at at another time, while others put and take. A process that has the stream open
+ * and has neither put nor subscribed is no member.
+ *
+ * Ownership: *info is valid during the call of @visit only.
+ * Blocking: for a round trip for each member.
+ * Threads: any; @visit runs on the calling thread.
+ * Returns: 0 when all were visited; the result of @visit if that was not 0, which ends the listing;
+ * or as tl_stream_stat(), and -ESTALE if the stream was deleted meanwhile
+ * Since: 0.2
+ */
+TL_API int tl_list_members(tl_client *client, const char *name,
+			   int (*visit)(const tl_member_info *info, void *context), void *context);
+
 #ifdef __cplusplus
 }
 #endif

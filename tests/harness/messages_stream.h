@@ -21,6 +21,10 @@ static inline void samples_streams(struct samples *all)
 	       .member = STREAM_MEMBERS - 1, .count = STREAM_ROWS_MAX);
 	SAMPLE(all, WIRE_POSITIONS, 0, struct wire_member_of, .stream = stream,
 	       .member = STREAM_MEMBERS - 1);
+	SAMPLE(all, WIRE_STREAMS, 0, struct wire_streams, .from = CATALOG_STREAMS);
+	SAMPLE(all, WIRE_STREAMS, 255, struct wire_streams, .name_len = 255);
+	SAMPLE(all, WIRE_STREAM_MEMBERS, 0, struct wire_member_of, .stream = stream,
+	       .member = STREAM_MEMBERS - 1);
 }
 
 static inline void samples_stream_replies(struct samples *all)
@@ -32,4 +36,17 @@ static inline void samples_stream_replies(struct samples *all)
 	SAMPLE(all, WIRE_ENTRIES, STREAM_ROWS_MAX * 8, struct wire_entries, .stream = 5,
 	       .count = STREAM_ROWS_MAX);
 	SAMPLE(all, WIRE_POSITIONS_OF, 0, struct wire_positions_of, .size = 4096)->nfds = 1;
+	SAMPLE(all, WIRE_STREAM_INFO, 1, struct wire_stream_info, .mode = STREAM_BROADCAST,
+	       .depth = 1, .name_len = 1);
+	SAMPLE(all, WIRE_STREAM_INFO, 255, struct wire_stream_info, .stream = UINT64_MAX,
+	       .number = UINT64_MAX, .length = UINT64_MAX, .created_ns = UINT64_MAX,
+	       .bytes = UINT64_MAX, .rows = STREAM_ENTRIES, .uid = UINT32_MAX, .mode = STREAM_QUEUE,
+	       .depth = STREAM_DEPTH_MAX, .keep = STREAM_DEPTH_MAX, .max_tries = STREAM_TRIES_MAX,
+	       .properties = STREAM_DROPS_OLDEST, .producers = STREAM_MEMBERS,
+	       .subscribers = STREAM_MEMBERS, .ended = 1, .name_len = 255);
+	SAMPLE(all, WIRE_STREAM_MEMBER, 0, struct wire_stream_member, .state = STREAM_GONE);
+	SAMPLE(all, WIRE_STREAM_MEMBER, 0, struct wire_stream_member, .client = UINT64_MAX,
+	       .position = UINT64_MAX, .lag = UINT64_MAX, .member = STREAM_MEMBERS - 1,
+	       .role = STREAM_SUBSCRIBER | STREAM_LOSSY, .state = STREAM_LIVE, .pid = UINT32_MAX,
+	       .uid = UINT32_MAX, .held = STREAM_ENTRIES, .label = "trainer");
 }

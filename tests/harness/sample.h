@@ -3,13 +3,14 @@
 #pragma once
 
 #include <stdalign.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "proto/catalog_layout.h"
 #include "proto/ledger_layout.h"
 #include "proto/wire.h"
 
-enum { SAMPLES_MAX = 96 };
+enum { SAMPLES_MAX = 128 };
 
 struct sample {
 	union {
@@ -34,6 +35,8 @@ static inline struct sample *samples_add(struct samples *all, enum wire_type typ
 {
 	struct sample *s = &all->list[all->n++];
 
+	if (all->n > SAMPLES_MAX)
+		abort();
 	memset(s, 0, sizeof(*s));
 	memcpy(s->bytes, fixed, size);
 	memset(s->bytes + size, 'n', tail);

@@ -4,6 +4,7 @@
  * caller that keeps the entries does not run out of memory. lying_times.c has how long they last.
  */
 #include <tensorlease/cuda.h>
+#include <tensorlease/stream.h>
 
 #include "tests/unit/liar_fixture.h"
 #include "tests/unit/liar_lists.h"
@@ -52,6 +53,20 @@ static int visit_device(const tl_device_usage *usage, void *visits)
 	return 0;
 }
 
+static int visit_stream(const tl_stream_info *info, void *visits)
+{
+	must_be(strlen(info->name), 1);
+	++*(unsigned *)visits;
+	return 0;
+}
+
+static int visit_member(const tl_member_info *info, void *visits)
+{
+	must_be(info->role, TL_MEMBER_SUBSCRIBER);
+	++*(unsigned *)visits;
+	return 0;
+}
+
 static int list_clients(tl_client *client, unsigned *n)
 {
 	return tl_list_clients(client, visit_client, n);
@@ -70,6 +85,16 @@ static int list_holdings(tl_client *client, unsigned *n)
 static int list_devices(tl_client *client, unsigned *n)
 {
 	return tl_list_devices(client, visit_device, n);
+}
+
+static int count_streams(tl_client *client, unsigned *n)
+{
+	return tl_list_streams(client, NULL, visit_stream, n);
+}
+
+static int count_members(tl_client *client, unsigned *n)
+{
+	return tl_list_members(client, "s", visit_member, n);
 }
 
 static int kick_user(tl_client *client, unsigned *n)
@@ -127,6 +152,20 @@ LIE_TEST(a_list_may_have_its_maximum_length)
 		must_be(list_of(&lists[i], lists[i].most, &n), 0);
 		must_be(n, lists[i].most);
 	}
+}
+
+/* These have an index, which ends them. */
+LIE_TEST(streams_and_members_are_no_more_than_there_can_be)
+{
+	const struct list streams = { .list = count_streams }, members = { .list = count_members };
+	unsigned n;
+
+	must_be(list_of(&streams, CATALOG_STREAMS, &n), 0);
+	must_be(n, CATALOG_STREAMS);
+	must_be(list_of(&streams, UINT32_MAX, &n), -EPROTO);
+	must_be(n, CATALOG_STREAMS);
+	must_be(list_of(&members, UINT32_MAX, &n), 0);
+	must_be(n, STREAM_MEMBERS);
 }
 
 LIE_TEST(a_catalog_of_more_clients_than_there_can_be_is_refused)

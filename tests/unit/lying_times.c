@@ -567,6 +567,9 @@ static const struct call calls[] = {
 	{ "tl_kick", NULL, kick, true },
 	{ "tl_kick_user", NULL, kick_user, true },
 	{ "tl_list_devices", NULL, list_devices, true },
+	{ "tl_list_streams", NULL, list_streams, true },
+	{ "tl_stream_stat", NULL, stat_stream, true },
+	{ "tl_list_members", NULL, list_members, true },
 	{ "tl_claim", NULL, claim, true },
 	{ "tl_claim, waiting", NULL, claim_wait, true },
 	{ "tl_unclaim", NULL, unclaim, false },
@@ -579,6 +582,7 @@ static const struct call lists[] = {
 	{ "tl_list_users", NULL, list_users, true },
 	{ "tl_list_holdings", NULL, list_holdings, true },
 	{ "tl_list_devices", NULL, list_devices, true },
+	{ "tl_list_streams", NULL, list_streams, true },
 	{ "tl_kick_user", NULL, kick_user, true },
 };
 

@@ -142,17 +142,18 @@ static const struct {
 	size_t at;
 	size_t size;
 } reserved[] = {
-	{ WIRE_HELLO, 20, 4 },	      { WIRE_CREATE, 42, 6 },  { WIRE_COMMIT, 35, 5 },
-	{ WIRE_DELETE, 26, 6 },	      { WIRE_LINK, 29, 3 },    { WIRE_HOLDINGS, 28, 4 },
-	{ WIRE_WELCOME, 18, 2 },      { WIRE_DRAFT, 52, 4 },   { WIRE_HOLDING, 43, 5 },
-	{ WIRE_MEMBER, 43, 5 },	      { WIRE_GROUP, 28, 4 },   { WIRE_PART, 36, 4 },
-	{ WIRE_IMPORT, 28, 4 },	      { WIRE_PLACE, 43, 5 },   { WIRE_FINISHED, 28, 4 },
-	{ WIRE_DEVICES, 20, 4 },      { WIRE_PLACE, 69, 3 },   { WIRE_KICK, 36, 4 },
-	{ WIRE_KICKED, 36, 4 },	      { WIRE_USERS, 28, 4 },   { WIRE_USER, 28, 4 },
-	{ WIRE_CLAIM, 26, 2 },	      { WIRE_UNCLAIM, 22, 2 }, { WIRE_CLAIMED, 20, 4 },
-	{ WIRE_MEMBERS_MADE, 20, 4 }, { WIRE_RING, 35, 5 },    { WIRE_RING, 52, 4 },
-	{ WIRE_RETIRE, 28, 4 },	      { WIRE_WATCH, 22, 2 },   { WIRE_LEAVE, 28, 4 },
-	{ WIRE_POSITIONS, 28, 4 },    { WIRE_STREAM, 36, 4 },  { WIRE_ENTRIES, 28, 4 },
+	{ WIRE_HELLO, 20, 4 },	      { WIRE_CREATE, 42, 6 },	      { WIRE_COMMIT, 35, 5 },
+	{ WIRE_DELETE, 26, 6 },	      { WIRE_LINK, 29, 3 },	      { WIRE_HOLDINGS, 28, 4 },
+	{ WIRE_WELCOME, 18, 2 },      { WIRE_DRAFT, 52, 4 },	      { WIRE_HOLDING, 43, 5 },
+	{ WIRE_MEMBER, 43, 5 },	      { WIRE_GROUP, 28, 4 },	      { WIRE_PART, 36, 4 },
+	{ WIRE_IMPORT, 28, 4 },	      { WIRE_PLACE, 43, 5 },	      { WIRE_FINISHED, 28, 4 },
+	{ WIRE_DEVICES, 20, 4 },      { WIRE_PLACE, 69, 3 },	      { WIRE_KICK, 36, 4 },
+	{ WIRE_KICKED, 36, 4 },	      { WIRE_USERS, 28, 4 },	      { WIRE_USER, 28, 4 },
+	{ WIRE_CLAIM, 26, 2 },	      { WIRE_UNCLAIM, 22, 2 },	      { WIRE_CLAIMED, 20, 4 },
+	{ WIRE_MEMBERS_MADE, 20, 4 }, { WIRE_RING, 35, 5 },	      { WIRE_RING, 52, 4 },
+	{ WIRE_RETIRE, 28, 4 },	      { WIRE_WATCH, 22, 2 },	      { WIRE_LEAVE, 28, 4 },
+	{ WIRE_POSITIONS, 28, 4 },    { WIRE_STREAM, 36, 4 },	      { WIRE_ENTRIES, 28, 4 },
+	{ WIRE_STREAMS, 20, 2 },      { WIRE_STREAM_MEMBERS, 28, 4 },
 };
 
 static void assert_bits_are_refused(const struct sample *s, size_t at, size_t size)
@@ -267,14 +268,19 @@ PLAIN_TEST(every_count_must_match_its_tail)
 		size_t at;
 		bool byte;
 	} counts[] = {
-		{ WIRE_CREATE, 40, false }, { WIRE_COMMIT, 28, true },	 { WIRE_COMMIT, 30, false },
-		{ WIRE_COMMIT, 32, false }, { WIRE_DELETE, 24, false },	 { WIRE_LINK, 24, false },
-		{ WIRE_LINK, 26, false },   { WIRE_HOLDING, 40, false }, { WIRE_ERROR, 20, false },
-		{ WIRE_MEMBER, 36, true },  { WIRE_MEMBER, 38, false },	 { WIRE_MEMBER, 40, false },
-		{ WIRE_PLACE, 36, true },   { WIRE_PLACE, 38, false },	 { WIRE_PLACE, 40, false },
-		{ WIRE_RING, 28, true },    { WIRE_RING, 30, false },	 { WIRE_RING, 32, false },
-		{ WIRE_RING, 48, false },   { WIRE_RETIRE, 24, false },	 { WIRE_OPEN, 46, false },
-		{ WIRE_ROWS, 28, false },   { WIRE_ENTRIES, 24, false },
+		{ WIRE_CREATE, 40, false },	 { WIRE_COMMIT, 28, true },
+		{ WIRE_COMMIT, 30, false },	 { WIRE_COMMIT, 32, false },
+		{ WIRE_DELETE, 24, false },	 { WIRE_LINK, 24, false },
+		{ WIRE_LINK, 26, false },	 { WIRE_HOLDING, 40, false },
+		{ WIRE_ERROR, 20, false },	 { WIRE_MEMBER, 36, true },
+		{ WIRE_MEMBER, 38, false },	 { WIRE_MEMBER, 40, false },
+		{ WIRE_PLACE, 36, true },	 { WIRE_PLACE, 38, false },
+		{ WIRE_PLACE, 40, false },	 { WIRE_RING, 28, true },
+		{ WIRE_RING, 30, false },	 { WIRE_RING, 32, false },
+		{ WIRE_RING, 48, false },	 { WIRE_RETIRE, 24, false },
+		{ WIRE_OPEN, 46, false },	 { WIRE_ROWS, 28, false },
+		{ WIRE_ENTRIES, 24, false },	 { WIRE_STREAMS, 22, false },
+		{ WIRE_STREAM_INFO, 94, false },
 	};
 
 	for (size_t i = 0; i < all.n; i++) {
@@ -347,6 +353,9 @@ PLAIN_TEST(requests_out_of_bounds_are_refused)
 	BAD(WIRE_OPEN, 1, 0, struct wire_open, .name_len = 1,
 	    .role = STREAM_PRODUCER | STREAM_SUBSCRIBER);
 	BAD(WIRE_LEAVE, 0, 0, struct wire_member_of, .member = STREAM_MEMBERS);
+	BAD(WIRE_STREAM_MEMBERS, 0, 0, struct wire_member_of, .member = STREAM_MEMBERS);
+	BAD(WIRE_STREAMS, 0, 0, struct wire_streams, .from = CATALOG_STREAMS + 1);
+	BAD(WIRE_STREAMS, 256, 0, struct wire_streams, .name_len = 256);
 	BAD(WIRE_ROWS, 0, 0, struct wire_rows, .count = 0);
 	BAD(WIRE_ROWS, (STREAM_ROWS_MAX + 1) * 8, 0, struct wire_rows,
 	    .count = STREAM_ROWS_MAX + 1);
@@ -561,6 +570,17 @@ PLAIN_TEST(replies_out_of_bounds_are_refused)
 	BAD(WIRE_CLIENT, 0, 0, struct wire_client, .id = 1, .label = "\x7f");
 	BAD(WIRE_HOLDING, 1, 0, struct wire_holding, .name_len = 1, .retired = 2);
 	BAD(WIRE_HOLDING, 0, 0, struct wire_holding, .name_len = 0);
+	BAD(WIRE_STREAM_INFO, 0, 0, struct wire_stream_info, .mode = 1, .depth = 1);
+	BAD(WIRE_STREAM_INFO, 1, 0, struct wire_stream_info, .mode = 1, .name_len = 1);
+	BAD(WIRE_STREAM_INFO, 1, 0, struct wire_stream_info, .depth = 1, .name_len = 1);
+	BAD(WIRE_STREAM_INFO, 1, 0, struct wire_stream_info, .mode = 1, .depth = 1, .name_len = 1,
+	    .ended = 2);
+	BAD(WIRE_STREAM_MEMBER, 0, 0, struct wire_stream_member, .state = STREAM_FREE);
+	BAD(WIRE_STREAM_MEMBER, 0, 0, struct wire_stream_member, .state = STREAM_GONE + 1);
+	BAD(WIRE_STREAM_MEMBER, 0, 0, struct wire_stream_member, .state = STREAM_LIVE,
+	    .member = STREAM_MEMBERS);
+	BAD(WIRE_STREAM_MEMBER, 0, 0, struct wire_stream_member, .state = STREAM_LIVE,
+	    .label = "a\033[2J");
 	BAD(WIRE_HOLDING, 1, 0, struct wire_holding, .name_len = 1, .slot = CATALOG_MAX_TENSORS);
 	BAD(WIRE_ERROR, 0, 0, struct wire_error_reply, .code = 0);
 	BAD(WIRE_CLAIMED, 0, 0, struct wire_claimed, .what = 0);
