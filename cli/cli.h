@@ -2,9 +2,9 @@
 /*
  * The command line. main.c has the table of commands, options.c that of options. Each command is
  * one file: put.c, load.c, save.c, show.c, status.c, kick.c, restart.c, watch.c, and get.c (get,
- * wait), names.c (ls, info, rm) and doctor/. They share connect.c, stay.c, out.h (output), format.h
- * and describe.h (values as text), file.h and progress.h; show also uses element.h, picture.h and
- * histogram.h.
+ * wait), names.c (ls, info, rm), stream.c with stream_items.c, and doctor/. They share connect.c,
+ * stay.c, out.h (output), format.h and describe.h (values as text), file.h and progress.h; show
+ * also uses element.h, picture.h and histogram.h.
  *
  * A command is called with checked options and the right number of arguments. It reports errors
  * itself (out.h) and returns the exit code. It uses the public API, files/ and transfer/ only.
@@ -52,6 +52,7 @@ enum {
 	OPTION_CLEAN = 1 << 20,
 	OPTION_YES = 1 << 21,
 	OPTION_EVERYTHING = 1 << 22,
+	OPTION_TAKE = 1 << 23,
 	OPTION_LIFETIME = OPTION_TTL | OPTION_OWNER_BOUND | OPTION_EVICTABLE,
 	OPTION_EVERYWHERE = OPTION_SOCKET | OPTION_NAMESPACE | OPTION_JSON | OPTION_HELP |
 			    OPTION_VERSION,
@@ -142,5 +143,6 @@ int command_status(struct cli *cli);
 int command_kick(struct cli *cli);
 int command_restart(struct cli *cli);
 int command_limits(struct cli *cli);
+int command_stream(struct cli *cli);
 int command_doctor(struct cli *cli);
 int command_doctor_child(struct cli *cli);

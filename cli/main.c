@@ -63,7 +63,7 @@ static const struct command commands[] = {
 	  "Lists the tensor called PATH and those below PATH/, or all, sorted by name. On a\n"
 	  "terminal it prints a table. Elsewhere it prints lines of name, version, dtype,\n"
 	  "shape, bytes, time of publishing in nanoseconds since 1970, and device, separated\n"
-	  "by tabs.\n"
+	  "by tabs. Streams are listed by stream ls.\n"
 	  "In a program: client.list() and client.keys() in Python, and tl_list() in C.\n",
 	  0, 0, 1, command_ls },
 	{ "info", "NAME", "print the properties of a tensor",
@@ -76,7 +76,7 @@ static const struct command commands[] = {
 	  "release it. rm goes on after an error; its exit code is 3 only if unknown names\n"
 	  "were the only errors. With --below it deletes all names below NAME/ instead, as\n"
 	  "load publishes them, and with --everything all names of the namespace. Both\n"
-	  "print how many.\n"
+	  "print how many. Names of streams go as well.\n"
 	  "In a program: client.delete() in Python, and tl_delete() in C.\n",
 	  OPTION_BELOW | OPTION_EVERYTHING, 0, -1, command_rm },
 	{ "status", "", "print the state of the daemon",
@@ -123,6 +123,30 @@ static const struct command commands[] = {
 	  "happened for as long as --timeout says, and never without that.\n"
 	  "In a program: client.events() in Python, and tl_watch_open() in C.\n",
 	  OPTION_TIMEOUT, 0, 1, command_watch },
+	{ "stream", "VERB [NAME...]", "see streams, put into them, end them",
+	  "stream ls [PATH] lists the stream called PATH and those below PATH/, or all.\n"
+	  "Elsewhere than on a terminal it prints name, mode, length, depth, items,\n"
+	  "producers, subscribers and state, separated by tabs. The length is how many\n"
+	  "items of a queue nobody has taken, or how far the slowest subscriber of a\n"
+	  "broadcast is behind. The items include the ends of producers.\n"
+	  "stream info NAME prints what the stream is, its memory, and each producer and\n"
+	  "subscriber: how far it is behind, and how many items it holds. It says who holds\n"
+	  "up the producers. \"gone\" is one for which nobody waits, but that may hold items.\n"
+	  "stream tail NAME prints a line for each item of a broadcast, from those that are\n"
+	  "kept on: number, time, tensors, bytes of metadata. It skips items if it is slow,\n"
+	  "and holds up nobody. It ends when the stream is ended, or when nothing came for\n"
+	  "as long as --timeout says. Of a queue each item goes to one subscriber, so tail\n"
+	  "refuses one, unless --take is given: then it takes the items, and others do not\n"
+	  "get them.\n"
+	  "stream put NAME FILE.npy... puts the arrays of the files as one item. If there\n"
+	  "are several files, each tensor is called as its file without .npy. If the stream\n"
+	  "is full, put fails at once, or waits as --timeout says. It makes no stream.\n"
+	  "stream close NAME says that nothing more comes: subscribers get what is left.\n"
+	  "If the stream is full it fails, or waits as --timeout says.\n"
+	  "rm deletes a stream, as other names. kick disconnects one that holds it up.\n"
+	  "In a program: client.stream() in Python, and tl_stream_open(), tl_list_streams()\n"
+	  "and tl_list_members() in C.\n",
+	  OPTION_TIMEOUT | OPTION_METADATA | OPTION_TAKE, 1, -1, command_stream },
 	{ "doctor", "", "check this machine, and say what to do",
 	  "Tries what tensorlease needs and can use on this machine: system calls, limits,\n"
 	  "shared memory and its pages, the daemon, an exchange between two processes, and\n"

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <time.h>
 
+#include <tensorlease/stream.h>
+
 #include "cli/cli.h"
 #include "cli/describe.h"
 #include "cli/format.h"
@@ -94,6 +96,7 @@ int command_ls(struct cli *cli)
 	struct listing list = { .cli = cli };
 	const char *path = cli->nargs ? cli->args[0] : "";
 	tl_info info = { .size = sizeof(info) };
+	bool stream;
 	int r;
 
 	r = cli_connect(cli, false);
@@ -102,8 +105,12 @@ int command_ls(struct cli *cli)
 	r = *path && path[strlen(path) - 1] != '/' ? tl_stat(cli->client, path, &info) : -ENOENT;
 	if (!r)
 		visit_tensor(&info, &list);
-	if (!r || r == -ENOENT)
+	stream = r == -EMEDIUMTYPE;
+	if (!r || r == -ENOENT || stream)
 		r = tl_list(cli->client, path, visit_tensor, &list);
+	if (!r && stream && !list.count)
+		return cli_fail(cli, CLI_FAILURE,
+				"'%s' is a stream: `tensorlease stream ls` lists those", path);
 	if (r)
 		return cli_fail_library(cli, r);
 	if (list.count)
@@ -176,12 +183,21 @@ struct names {
 	size_t count;
 };
 
+static void add_name(struct names *names, const char *name)
+{
+	names->texts = cli_grow(names->texts, names->count, sizeof(*names->texts));
+	names->texts[names->count++] = cli_text("%s", name);
+}
+
 static int visit_name(const tl_info *info, void *context)
 {
-	struct names *names = context;
+	add_name(context, info->name);
+	return 0;
+}
 
-	names->texts = cli_grow(names->texts, names->count, sizeof(*names->texts));
-	names->texts[names->count++] = cli_text("%s", info->name);
+static int visit_stream(const tl_stream_info *info, void *context)
+{
+	add_name(context, info->name);
 	return 0;
 }
 
@@ -227,6 +243,8 @@ static int delete_below(struct cli *cli, const char *prefix, cJSON *deleted, cJS
 	int code = CLI_OK, r = tl_list(cli->client, prefix, visit_name, &names);
 	unsigned count = 0;
 
+	if (!r)
+		r = tl_list_streams(cli->client, prefix, visit_stream, &names);
 	if (r)
 		code = delete_failed(prefix, r, cli_reason(r), errors);
 	for (size_t i = 0; i < names.count; i++) {
@@ -239,8 +257,8 @@ static int delete_below(struct cli *cli, const char *prefix, cJSON *deleted, cJS
 		free(names.texts[i]);
 	}
 	if (!code && !names.count) {
-		none = !*prefix ? cli_text("there is no tensor")
-				: cli_text("there is no tensor below '%s%s'", prefix,
+		none = !*prefix ? cli_text("there is no name")
+				: cli_text("there is no name below '%s%s'", prefix,
 					   transfer_separator(prefix));
 		code = delete_failed(prefix, -ENOENT, none, errors);
 		free(none);

@@ -80,7 +80,8 @@ const char *cli_reason(int error)
 
 int cli_fail_library(struct cli *cli, int error)
 {
-	return cli_fail(cli, cli_code(error), "%s", cli_reason(error));
+	return cli_fail(cli, cli_code(error), "%s%s", cli_reason(error),
+			error == -EMEDIUMTYPE ? "; see 'tensorlease stream --help'" : "");
 }
 
 static bool lacks_space(const struct cli *cli, int error)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <tensorlease/cuda.h>
+#include <tensorlease/stream.h>
 
 #include "cli/cli.h"
 #include "cli/format.h"
@@ -39,6 +40,19 @@ static int visit_device(const tl_device_usage *usage, void *context)
 
 	devices->rows = cli_grow(devices->rows, devices->count, sizeof(*devices->rows));
 	devices->rows[devices->count++] = *usage;
+	return 0;
+}
+
+struct streams {
+	uint32_t count, members;
+};
+
+static int visit_stream(const tl_stream_info *info, void *context)
+{
+	struct streams *streams = context;
+
+	streams->count++;
+	streams->members += info->producers + info->subscribers;
 	return 0;
 }
 
@@ -180,16 +194,27 @@ static int client_json(struct cli *cli, cJSON *to, const tl_client_info *info)
 	return r == -ENOENT ? 0 : r;
 }
 
-static int print_json(struct cli *cli, const tl_status *status, const struct devices *devices,
-		      const struct clients *clients, const struct users *users)
+/* What is printed. */
+struct status {
+	tl_status s;
+	struct streams streams;
+	struct devices devices;
+	struct clients clients;
+	struct users users;
+};
+
+static int print_json(struct cli *cli, const struct status *status)
 {
+	const struct clients *clients = &status->clients;
 	cJSON *object = json_object(), *array;
 	int r = 0;
 
-	status_json(object, status);
-	json_add(object, "gpus", devices_json(devices));
+	status_json(object, &status->s);
+	json_u64(object, "streams", status->streams.count);
+	json_u64(object, "stream_members", status->streams.members);
+	json_add(object, "gpus", devices_json(&status->devices));
 	if (cli->given & OPTION_USERS)
-		json_add(object, "users", users_json(users));
+		json_add(object, "users", users_json(&status->users));
 	if (cli->given & OPTION_CLIENTS) {
 		array = json_array();
 		for (size_t i = 0; i < clients->count && !r; i++)
@@ -255,7 +280,18 @@ static void print_restarts(const struct cli *cli, const tl_status *s)
 	free(reason);
 }
 
-static void print_status(const struct cli *cli, const tl_status *s)
+static void print_streams(const struct cli *cli, const struct streams *streams)
+{
+	if (!cli->terminal) {
+		cli_field(cli, "streams", "%u", streams->count);
+		cli_field(cli, "stream_members", "%u", streams->members);
+	} else if (streams->count) {
+		cli_field(cli, "streams", "%u of %d, with %u producers and subscribers",
+			  streams->count, TL_STREAMS_MAX, streams->members);
+	}
+}
+
+static void print_status(const struct cli *cli, const tl_status *s, const struct streams *streams)
 {
 	char *uptime = format_age(s->started_ns), *date = format_date(s->started_ns);
 	char *retyped = retyped_of(s);
@@ -292,6 +328,7 @@ static void print_status(const struct cli *cli, const tl_status *s)
 		cli_field(cli, "rings", "%u", s->rings);
 		cli_field(cli, "ring_slots", "%u", s->ring_slots);
 	}
+	print_streams(cli, streams);
 	if (cli->terminal)
 		cli_field(cli, "longest turn", "%.3f ms", (double)s->longest_turn_ns / 1e6);
 	else
@@ -404,38 +441,37 @@ static int print_holdings(struct cli *cli, const struct clients *clients)
 
 int command_status(struct cli *cli)
 {
-	tl_status status = { .size = sizeof(status) };
-	struct clients clients = { 0 };
-	struct devices devices = { 0 };
-	struct users users = { 0 };
+	struct status status = { .s.size = sizeof(status.s) };
 	int r;
 
 	r = cli_connect(cli, false);
 	if (r)
 		return r;
-	r = tl_get_status(cli->client, &status);
+	r = tl_get_status(cli->client, &status.s);
 	if (!r)
-		r = tl_list_devices(cli->client, visit_device, &devices);
+		r = tl_list_streams(cli->client, NULL, visit_stream, &status.streams);
+	if (!r)
+		r = tl_list_devices(cli->client, visit_device, &status.devices);
 	if (!r && cli->given & OPTION_CLIENTS)
-		r = tl_list_clients(cli->client, visit_client, &clients);
+		r = tl_list_clients(cli->client, visit_client, &status.clients);
 	if (!r && cli->given & OPTION_USERS)
-		r = users_list(cli->client, &users);
+		r = users_list(cli->client, &status.users);
 	if (r)
 		r = cli_fail_library(cli, r);
 	else if (cli->json)
-		r = print_json(cli, &status, &devices, &clients, &users);
+		r = print_json(cli, &status);
 	else {
-		print_status(cli, &status);
-		print_devices(cli, &devices);
+		print_status(cli, &status.s, &status.streams);
+		print_devices(cli, &status.devices);
 		if (cli->given & OPTION_USERS)
-			users_print(cli, &users);
+			users_print(cli, &status.users);
 		if (cli->given & OPTION_CLIENTS) {
-			print_clients(cli, &clients);
-			r = print_holdings(cli, &clients);
+			print_clients(cli, &status.clients);
+			r = print_holdings(cli, &status.clients);
 		}
 	}
-	free(users.rows);
-	free(clients.rows);
-	free(devices.rows);
+	free(status.users.rows);
+	free(status.clients.rows);
+	free(status.devices.rows);
 	return r;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Looking at streams and their members. The daemon tells one of them at a time. */
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <tensorlease/stream.h>
@@ -12,6 +13,10 @@
 #include "proto/stream_layout.h"
 #include "util/cancel.h"
 #include "util/cleanup.h"
+
+static_assert((int)TL_STREAMS_MAX == (int)CATALOG_STREAMS &&
+		      (int)TL_STREAM_MEMBERS_MAX == (int)STREAM_MEMBERS,
+	      "programs know how many there can be");
 
 static tl_stream_info stream_info(const struct conn_message *answer)
 {

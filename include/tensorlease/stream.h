@@ -73,6 +73,8 @@ enum {
 	TL_STREAM_DEPTH_MAX = 512,	   /* of tl_stream_options.depth */
 	TL_STREAM_PARTS_MAX = 4096,	   /* tensors of one item */
 	TL_STREAM_METADATA_MAX = 64 << 10, /* bytes of metadata of one item */
+	TL_STREAM_MEMBERS_MAX = 128,	   /* producers and subscribers of one stream */
+	TL_STREAMS_MAX = 256, /* streams of one namespace; a user may have half, root all */
 };
 
 /* tl_stream_options - what the stream is to be; if there is one, its own properties stay */
