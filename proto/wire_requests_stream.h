@@ -5,9 +5,9 @@
 /*
  * OPEN, then the name of a stream: joins it as a producer or as a subscriber, whose position is in
  * @line of the client's ledger and is 0 now. Each member of a client has a line of its own. With
- * MAKE the stream is made if there is none, with these properties; without, @mode may be 0 and the others are not looked at. With
- * KEPT a subscriber begins with the items that are kept. With no role it joins nothing. A client
- * that asks again gets the same member. Answer: STREAM.
+ * MAKE the stream is made if there is none, with these properties; without, @mode may be 0 and the
+ * others are not looked at. With KEPT a subscriber begins with the items that are kept. With no
+ * role it joins nothing. A client that asks again gets the same member. Answer: STREAM.
  */
 STRUCT(wire_open)
 	HEADER
@@ -18,11 +18,10 @@ STRUCT(wire_open)
 	FIELD(uint32_t, properties, FLAGS(STREAM_DROPS_OLDEST | STREAM_OWNER_BOUND, "DROPS_OLDEST", "OWNER_BOUND"))
 	FIELD(uint32_t, flags, FLAGS(WIRE_OPEN_MAKE | WIRE_OPEN_KEPT, "MAKE", "KEPT"))
 	FIELD(uint32_t, role, FLAGS(STREAM_PRODUCER | STREAM_SUBSCRIBER | STREAM_LOSSY, "PRODUCER", "SUBSCRIBER", "LOSSY"))
-	FIELD(uint64_t, ttl_ns, NUMBER(0, TENSOR_TTL_MAX)) /* from its last member's end on; 0: for ever */
 	FIELD(uint16_t, line, NUMBER(0, LEDGER_LINES - 1))
 	FIELD(uint16_t, name_len, NAME(1))
-	FIELD(uint32_t, reserved, ZERO)
-END(wire_open, 64)
+	FIELD(uint64_t, ttl_ns, NUMBER(0, TENSOR_TTL_MAX)) /* from its last member's end on; 0: for ever */
+END(wire_open, 56)
 MESSAGE(OPEN, 40, wire_open, SERIAL, CHECK(check_open))
 
 /* LEAVE: the client is this member of the stream no more. Answer: DONE. */
