@@ -71,6 +71,8 @@ static void info_json(cJSON *to, const tl_stream_info *info)
 	json_u64(to, "keep", info->keep);
 	json_u64(to, "max_tries", info->max_tries);
 	json_bool(to, "drop_oldest", info->flags & TL_STREAM_DROP_OLDEST);
+	json_bool(to, "owner_bound", info->lifetime & TL_LIFETIME_OWNER_BOUND);
+	json_i64(to, "ttl_ns", info->ttl_ns);
 	json_u64(to, "length", info->length);
 	json_u64(to, "items", info->next - info->first);
 	json_u64(to, "next", info->next);
@@ -257,6 +259,20 @@ static void print_memory(const struct cli *cli, const tl_stream_info *info)
 	free(size);
 }
 
+static void print_lifetime(const struct cli *cli, const tl_stream_info *info)
+{
+	char *span = format_span((uint64_t)info->ttl_ns);
+
+	if (info->lifetime & TL_LIFETIME_OWNER_BOUND)
+		cli_field(cli, "owner_bound", "%s",
+			  cli->terminal ? "it goes with the client that made it" : "1");
+	if (info->ttl_ns && cli->terminal)
+		cli_field(cli, "ttl", "%s without producers and subscribers", span);
+	else if (info->ttl_ns)
+		cli_field(cli, "ttl_ns", "%" PRId64, info->ttl_ns);
+	free(span);
+}
+
 static void print_info(const struct cli *cli, const tl_stream_info *info, double rate)
 {
 	char *age = format_age(info->created_ns);
@@ -272,6 +288,7 @@ static void print_info(const struct cli *cli, const tl_stream_info *info, double
 		cli_field(cli, "max_tries", "%u", info->max_tries);
 	else
 		cli_field(cli, "keep", "%u", info->keep);
+	print_lifetime(cli, info);
 	cli_field(cli, "length", "%" PRIu64 "%s", info->length,
 		  !cli->terminal		  ? ""
 		  : info->mode == TL_STREAM_QUEUE ? ", not taken yet"

@@ -229,18 +229,19 @@ STRUCT(wire_stream_info)
 	FIELD(uint64_t, length, ANY) /* items that somebody has still to take */
 	FIELD(uint64_t, created_ns, ANY)
 	FIELD(uint64_t, bytes, ANY) /* of its rows */
+	FIELD(uint64_t, ttl_ns, NUMBER(0, TENSOR_TTL_MAX))
 	FIELD(uint32_t, rows, NUMBER(0, STREAM_ENTRIES))
 	FIELD(uint32_t, uid, ANY)
 	FIELD(uint32_t, mode, NUMBER(STREAM_BROADCAST, STREAM_QUEUE))
 	FIELD(uint32_t, depth, NUMBER(1, STREAM_DEPTH_MAX))
 	FIELD(uint32_t, keep, NUMBER(0, STREAM_DEPTH_MAX))
 	FIELD(uint32_t, max_tries, NUMBER(0, STREAM_TRIES_MAX))
-	FIELD(uint32_t, properties, FLAGS(STREAM_DROPS_OLDEST, "DROPS_OLDEST"))
+	FIELD(uint32_t, properties, FLAGS(STREAM_DROPS_OLDEST | STREAM_OWNER_BOUND, "DROPS_OLDEST", "OWNER_BOUND"))
 	FIELD(uint32_t, producers, NUMBER(0, STREAM_MEMBERS))
 	FIELD(uint32_t, subscribers, NUMBER(0, STREAM_MEMBERS)) /* lossy ones, too */
 	FIELD(uint16_t, ended, NUMBER(0, 1))
 	FIELD(uint16_t, name_len, NAME(1))
-END(wire_stream_info, 96)
+END(wire_stream_info, 104)
 MESSAGE(STREAM_INFO, 90, wire_stream_info, SERIAL)
 
 /* STREAM_MEMBER answers STREAM_MEMBERS. */

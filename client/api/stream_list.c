@@ -34,6 +34,8 @@ static tl_stream_info stream_info(const struct conn_message *answer)
 	info.subscribers = w.subscribers;
 	info.rows = w.rows;
 	info.ended = w.ended;
+	info.lifetime = w.properties & STREAM_OWNER_BOUND ? TL_LIFETIME_OWNER_BOUND : 0;
+	info.ttl_ns = (int64_t)w.ttl_ns;
 	info.first = stream_words(w.depth);
 	info.next = w.number;
 	info.length = w.length;

@@ -191,6 +191,7 @@ static void send_stream_info(struct peer *peer, uint32_t serial, const struct st
 			  .length = stat.length,
 			  .created_ns = s->entry->created_ns,
 			  .bytes = stat.bytes,
+			  .ttl_ns = s->entry->ttl_ns,
 			  .rows = stat.rows,
 			  .uid = st->names.info[s->ring.name].uid,
 			  .mode = s->entry->mode,

@@ -491,6 +491,9 @@ typedef struct tl_stream_info {
 	uint32_t subscribers; /* lossy ones, too */
 	uint32_t rows;	      /* items for which it has memory */
 	uint32_t ended;	      /* 1: tl_stream_end() was called, and nobody has reopened it */
+	uint32_t lifetime;    /* as in tl_stream_options */
+	uint32_t reserved;    /* 0 */
+	int64_t ttl_ns;	      /* as in tl_stream_options */
 	uint64_t first;	      /* the number of its first item */
 	uint64_t next;	      /* the number that the next item gets. next - first is how many there
 				 were, with the ends of producers, which have a number too */

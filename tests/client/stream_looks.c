@@ -213,6 +213,25 @@ TEST(a_queue_shows_what_nobody_has_taken)
 	tl_close(p);
 }
 
+TEST(a_lifetime_is_seen)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *p = td_connect(&d);
+	const tl_stream_options o = TL_INIT(tl_stream_options, .mode = TL_STREAM_QUEUE,
+					    .lifetime = TL_LIFETIME_OWNER_BOUND,
+					    .ttl_ns = 1000 * SECOND);
+	tl_stream *s, *other = open_mode(p, "b", TL_STREAM_QUEUE, 4);
+
+	must_be(tl_stream_open(p, "q", &o, &s), 0);
+	must_be(look(p, "q").lifetime, TL_LIFETIME_OWNER_BOUND);
+	must_be(look(p, "q").ttl_ns, 1000 * SECOND);
+	must_be(look(p, "b").lifetime, 0);
+	must_be(look(p, "b").ttl_ns, 0);
+	tl_stream_close(other);
+	tl_stream_close(s);
+	tl_close(p);
+}
+
 TEST(an_end_is_seen_until_it_is_reopened)
 {
 	cleanup_td struct test_daemon d = td_start();

@@ -40,9 +40,10 @@ static inline void samples_stream_replies(struct samples *all)
 	       .depth = 1, .name_len = 1);
 	SAMPLE(all, WIRE_STREAM_INFO, 255, struct wire_stream_info, .stream = UINT64_MAX,
 	       .number = UINT64_MAX, .length = UINT64_MAX, .created_ns = UINT64_MAX,
-	       .bytes = UINT64_MAX, .rows = STREAM_ENTRIES, .uid = UINT32_MAX, .mode = STREAM_QUEUE,
-	       .depth = STREAM_DEPTH_MAX, .keep = STREAM_DEPTH_MAX, .max_tries = STREAM_TRIES_MAX,
-	       .properties = STREAM_DROPS_OLDEST, .producers = STREAM_MEMBERS,
+	       .bytes = UINT64_MAX, .ttl_ns = TENSOR_TTL_MAX, .rows = STREAM_ENTRIES,
+	       .uid = UINT32_MAX, .mode = STREAM_QUEUE, .depth = STREAM_DEPTH_MAX,
+	       .keep = STREAM_DEPTH_MAX, .max_tries = STREAM_TRIES_MAX,
+	       .properties = STREAM_DROPS_OLDEST | STREAM_OWNER_BOUND, .producers = STREAM_MEMBERS,
 	       .subscribers = STREAM_MEMBERS, .ended = 1, .name_len = 255);
 	SAMPLE(all, WIRE_STREAM_MEMBER, 0, struct wire_stream_member, .state = STREAM_GONE);
 	SAMPLE(all, WIRE_STREAM_MEMBER, 0, struct wire_stream_member, .client = UINT64_MAX,

@@ -280,7 +280,7 @@ PLAIN_TEST(every_count_must_match_its_tail)
 		{ WIRE_RING, 48, false },	 { WIRE_RETIRE, 24, false },
 		{ WIRE_OPEN, 46, false },	 { WIRE_ROWS, 28, false },
 		{ WIRE_ENTRIES, 24, false },	 { WIRE_STREAMS, 22, false },
-		{ WIRE_STREAM_INFO, 94, false },
+		{ WIRE_STREAM_INFO, 102, false },
 	};
 
 	for (size_t i = 0; i < all.n; i++) {
