@@ -119,7 +119,7 @@ static int subscribe(struct tl_subscription *sub, uint32_t flags)
 	atomic_store(sub->position, 0); /* J1: holds up all producers */
 	r = stream_ask(s->client, &ask, &sub->view);
 	if (r) {
-		stream_line_give(sub->view, sub->line);
+		stream_line_failed(sub->view, sub->line, r);
 		return r;
 	}
 	sub->member = ask.member;

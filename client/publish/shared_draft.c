@@ -482,6 +482,31 @@ static void shared_late_watch(struct session *s, const struct conn_message *m)
 	session_post_locked(s, &unwatch);
 }
 
+/* Ends a member that no call waits for, and gives back its line of the ledger: see
+ * stream_line_failed(). The answer to LEAVE has the serial of that call. */
+static void shared_late_stream(struct session *s, const struct conn_message *m)
+{
+	const struct wire_stream *stream = (const void *)m->bytes;
+	const struct wire_member_of leave = {
+		.header = { .type = WIRE_LEAVE,
+			    .length = sizeof(leave),
+			    .serial = m->header.serial,
+			    .life = atomic_load(&s->life) },
+		.stream = stream->stream,
+		.member = stream->member,
+	};
+	uint32_t index = ref_slot(stream->stream);
+	uint64_t word;
+
+	if (index >= CATALOG_STREAMS || stream->member >= STREAM_MEMBERS)
+		return; /* it has joined nothing */
+	word = atomic_load(&s->catalog.streams[index].members[stream->member].word);
+	session_post_locked(s, &leave);
+	if (stream_member_state(word) == STREAM_LIVE && stream_member_line(word) < LEDGER_LINES &&
+	    stream_member_client(word) == (uint32_t)(s->catalog.mine - s->catalog.clients))
+		atomic_fetch_and(&s->lines, ~((uint64_t)1 << stream_member_line(word)));
+}
+
 static bool shared_session_end(struct session *s)
 {
 	pthread_mutex_lock(&s->produce_mutex); /* fork() finds the requests, or none */
@@ -514,6 +539,7 @@ const struct memory_kind shared_kind = {
 	.draft_end = shared_end,
 	.messages[KIND_LATE][WIRE_DRAFT - WIRE_WELCOME] = shared_late_draft,
 	.messages[KIND_LATE][WIRE_WATCHED - WIRE_WELCOME] = shared_late_watch,
+	.messages[KIND_LATE][WIRE_STREAM - WIRE_WELCOME] = shared_late_stream,
 	.session_let_go = rings_let_go,
 	.session_end = shared_session_end,
 	.fork_session = shared_fork_session,

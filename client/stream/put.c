@@ -248,7 +248,7 @@ int stream_producer_join(struct tl_stream *s)
 	ask.line = s->line;
 	r = stream_ask(s->view->session->client, &ask, &s->view);
 	if (r) {
-		stream_line_give(s->view, s->line);
+		stream_line_failed(s->view, s->line, r);
 		return r;
 	}
 	s->member = ask.member;

@@ -233,6 +233,18 @@ void stream_line_give(struct stream_view *view, unsigned line)
 		atomic_fetch_and(&view->session->lines, ~((uint64_t)1 << line));
 }
 
+void stream_line_failed(struct stream_view *view, unsigned line, int r)
+{
+	struct session *s = view->session;
+
+	if (r != -ETIMEDOUT && r != -EMFILE) { /* the descriptor of its answer is lost */
+		stream_line_give(view, line);
+		return;
+	}
+	atomic_store(&ledger_line(s->ledger, s->catalog.slots, line)->position, UINT64_MAX);
+	stream_tell_room(view);
+}
+
 /* ---- is it there? ---------------------------------------------------------------------------- */
 
 int stream_gone(const struct stream_view *view)

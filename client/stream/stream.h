@@ -53,6 +53,9 @@ void stream_leave(struct stream_view *view, uint32_t member);
  * place of a subscriber's position. */
 int stream_line_take(struct session *s, unsigned *line);
 void stream_line_give(struct stream_view *view, unsigned line);
+/* OPEN with that line has failed with @r. If it may be answered yet, and have made a member, the
+ * line stays taken until then. Its position holds up nobody. */
+void stream_line_failed(struct stream_view *view, unsigned line, int r);
 
 /* Members belong to a process: a forked child may read and close what it has inherited, no more. */
 bool stream_is_ours(const struct stream_view *view);

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What there is to see of streams and their members. */
-#include <tensorlease/stream.h>
-
 #include "proto/stream_layout.h"
-#include "tests/client/common.h"
+#include "tests/client/streams.h"
 #include "tests/harness/child.h"
 #include "util/clock.h"
 
@@ -11,42 +9,13 @@
 
 static tl_stream *open_mode(tl_client *client, const char *name, uint32_t mode, uint32_t depth)
 {
-	const tl_stream_options o = {
-		.size = sizeof(o), .mode = mode, .depth = depth, .max_tries = 3
-	};
-	tl_stream *s = NULL;
-
-	must_be(tl_stream_open(client, name, &o, &s), 0);
-	return s;
-}
-
-static tl_subscription *subscribe(tl_stream *s, uint32_t flags)
-{
-	const tl_subscribe_options o = { .size = sizeof(o), .flags = flags };
-	tl_subscription *sub = NULL;
-
-	must_be(tl_stream_subscribe(s, &o, &sub), 0);
-	return sub;
+	return open_as(client, name,
+		       (tl_stream_options){ .mode = mode, .depth = depth, .max_tries = 3 });
 }
 
 static int put(tl_stream *s, int64_t timeout_ns)
 {
-	const tl_stream_put_options o = { .size = sizeof(o), .timeout_ns = timeout_ns };
-	unsigned char data[1000] = { 0 };
-	int64_t shape[1] = { sizeof(data) };
-	DLTensor t = bytes_tensor(data, shape);
-
-	return tl_stream_put(s, &(tl_part){ .tensor = &t }, 1, &o, NULL);
-}
-
-static tl_item *take(tl_subscription *sub)
-{
-	tl_item *item = NULL;
-
-	must_be(tl_stream_take(sub, &TL_INIT(tl_wait_options, .timeout_ns = WAIT_S * SECOND),
-			       &item),
-		0);
-	return item;
+	return try_put(s, 1, 1000, timeout_ns);
 }
 
 static tl_stream_info look(tl_client *client, const char *name)
@@ -98,7 +67,7 @@ TEST(a_broadcast_shows_who_is_how_far_behind)
 	tl_client *p = td_connect(&d), *c = td_connect(&d), *looker = td_connect(&d);
 	tl_stream *out = open_mode(p, "b", TL_STREAM_BROADCAST, 4);
 	tl_stream *in = open_mode(c, "b", TL_STREAM_BROADCAST, 4);
-	tl_subscription *sub = subscribe(in, 0), *lossy = subscribe(in, TL_SUBSCRIBE_LOSSY);
+	tl_subscription *sub = subscribe_as(in, 0), *lossy = subscribe_as(in, TL_SUBSCRIBE_LOSSY);
 	tl_stream_info info = look(looker, "b");
 	struct members m = members_of(looker, "b");
 	const tl_member_info *one;
@@ -164,7 +133,7 @@ TEST(who_puts_and_takes_holds_what_it_took)
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *p = td_connect(&d);
 	tl_stream *s = open_mode(p, "b", TL_STREAM_BROADCAST, 4);
-	tl_subscription *sub = subscribe(s, 0);
+	tl_subscription *sub = subscribe_as(s, 0);
 	struct members m;
 	tl_item *item;
 
@@ -192,7 +161,7 @@ TEST(a_queue_shows_what_nobody_has_taken)
 	for (int i = 0; i < 5; i++)
 		must_be(put(s, 0), 0);
 	must_be(look(p, "q").length, 5);
-	a = subscribe(s, 0);
+	a = subscribe_as(s, 0);
 	must_be(look(p, "q").length, 5);
 	item = take(a);
 	must_be(look(p, "q").length, 4);
@@ -202,7 +171,7 @@ TEST(a_queue_shows_what_nobody_has_taken)
 	tl_subscription_close(a);
 	must_be(look(p, "q").length, 5); /* it was not acknowledged */
 	must_be(tl_item_release(item), -ESTALE);
-	b = subscribe(s, 0);
+	b = subscribe_as(s, 0);
 	for (int i = 5; i > 0; i--) {
 		must_be(look(p, "q").length, i);
 		must_be(tl_item_release(take(b)), 0);
@@ -329,7 +298,7 @@ TEST(streams_are_listed_below_a_prefix_and_are_no_tensors)
 static int stopped_subscriber(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = td_connect(d);
-	tl_subscription *sub = subscribe(open_mode(client, "b", TL_STREAM_BROADCAST, 2), 0);
+	tl_subscription *sub = subscribe_as(open_mode(client, "b", TL_STREAM_BROADCAST, 2), 0);
 
 	(void)arg;
 	pause_at(1);
@@ -417,12 +386,47 @@ TEST(whoever_reads_the_namespace_sees_its_streams)
 	tl_close(p);
 }
 
+/* The daemon makes the member, and the client does not wait for the answer any more. */
+TEST(a_subscription_that_was_given_up_holds_up_nobody)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *p = td_connect(&d), *hasty = NULL;
+	tl_stream *out = open_mode(p, "b", TL_STREAM_BROADCAST, 2), *in;
+	tl_subscription *sub;
+
+	must_be(tl_connect(&TL_INIT(tl_connect_options, .address = d.socket, .timeout_ns = 50 * MS),
+			   &hasty),
+		0);
+	in = open_mode(hasty, "b", TL_STREAM_BROADCAST, 2);
+	must_be(put(out, 0), 0);
+	for (int i = 0; i < LEDGER_LINES + 1; i++) {
+		td_freeze(&d);
+		must_be(tl_stream_subscribe(in, NULL, &sub), -ETIMEDOUT);
+		td_thaw(&d);
+		td_sync(&d);
+		must(look(p, "b").subscribers > 0);
+		for (int k = 0; k < 3; k++)
+			must_be(put(out, 0), 0);
+		look(hasty, "b"); /* it reads the late answer */
+		must_be(look(hasty, "b").subscribers, 0);
+	}
+	sub = subscribe_as(in, 0);
+	for (int k = 0; k < 2; k++)
+		must_be(put(out, 0), 0);
+	must_be(put(out, 0), -EAGAIN);
+	tl_subscription_close(sub);
+	tl_stream_close(in);
+	tl_stream_close(out);
+	tl_close(hasty);
+	tl_close(p);
+}
+
 TEST(another_daemon_shows_the_same)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *p = td_connect(&d);
 	tl_stream *s = open_mode(p, "b", TL_STREAM_BROADCAST, 4);
-	tl_subscription *sub = subscribe(s, 0);
+	tl_subscription *sub = subscribe_as(s, 0);
 	tl_stream_info before, after;
 	struct members m;
 	tl_item *item;
