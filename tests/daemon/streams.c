@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams as the daemon sees them: their limits, and members that write nonsense. */
-#include <tensorlease/stream.h>
-
+#include "tests/client/streams.h"
 #include "proto/stream_layout.h"
-#include "tests/client/common.h"
 #include "tests/harness/child.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/seed.h"
@@ -13,7 +11,7 @@
 enum { ALICE = 12345, BOB = 12346, DEPTH = 4 };
 
 /* Opens the stream "s", or what @name says, in @role. Returns 0 or the wire error. */
-static int try_open(struct raw *rc, const char *name, uint32_t mode, unsigned role, unsigned line,
+static int raw_open(struct raw *rc, const char *name, uint32_t mode, unsigned role, unsigned line,
 		    struct wire_stream *stream, int *fd)
 {
 	struct {
@@ -49,14 +47,14 @@ TEST(a_stream_has_at_most_128_members)
 	struct wire_stream s;
 
 	for (unsigned i = 0; i < LEDGER_LINES; i++) {
-		must_be(try_open(&a, "s", STREAM_BROADCAST, STREAM_SUBSCRIBER, i, &s, NULL), 0);
+		must_be(raw_open(&a, "s", STREAM_BROADCAST, STREAM_SUBSCRIBER, i, &s, NULL), 0);
 		must_be(s.member, 2 * i);
-		must_be(try_open(&b, "s", STREAM_BROADCAST, STREAM_PRODUCER, i, &s, NULL), 0);
+		must_be(raw_open(&b, "s", STREAM_BROADCAST, STREAM_PRODUCER, i, &s, NULL), 0);
 	}
-	must_be(try_open(&c, "s", STREAM_BROADCAST, STREAM_SUBSCRIBER, 0, &s, NULL), WIRE_E_LIMIT);
-	must_be(try_open(&c, "s", STREAM_BROADCAST, 0, 0, &s, NULL), 0); /* this is no member */
+	must_be(raw_open(&c, "s", STREAM_BROADCAST, STREAM_SUBSCRIBER, 0, &s, NULL), WIRE_E_LIMIT);
+	must_be(raw_open(&c, "s", STREAM_BROADCAST, 0, 0, &s, NULL), 0); /* this is no member */
 	rc_goodbye(&a);
-	must_be(try_open(&c, "s", STREAM_BROADCAST, STREAM_SUBSCRIBER, 0, &s, NULL), 0);
+	must_be(raw_open(&c, "s", STREAM_BROADCAST, STREAM_SUBSCRIBER, 0, &s, NULL), 0);
 	rc_goodbye(&b);
 	rc_goodbye(&c);
 }
@@ -79,6 +77,37 @@ TEST(a_client_is_at_most_64_members)
 	must_be(tl_stream_subscribe(s, NULL, &subs[7]), 0);
 	for (int i = 0; i < LEDGER_LINES; i++)
 		tl_subscription_close(subs[i]);
+	tl_stream_close(s);
+	tl_close(p);
+}
+
+/* Items that are held need memory, for 1,024 of all producers together. */
+TEST(a_stream_has_at_most_1024_items_that_are_held)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *p = td_connect(&d);
+	tl_stream *s = open_broadcast(p, "s", TL_STREAM_DEPTH_MAX);
+	tl_stream *other = open_broadcast(p, "s", TL_STREAM_DEPTH_MAX);
+	tl_subscription *sub = subscribe_as(s, 0);
+	tl_stream_info info = { .size = sizeof(info) };
+	static tl_item *items[STREAM_ENTRIES + 1];
+	unsigned held = 0;
+	int r;
+
+	while (held <= STREAM_ENTRIES && !(r = try_put(held % 2 ? s : other, 1, 8, 0)))
+		items[held++] = take(sub);
+	must_be(r, -EAGAIN);
+	must_be(try_put(s, 1, 8, 20 * MS), -ETIMEDOUT);
+	must(strstr(tl_last_error(), "subscribers hold all of the items"));
+	must_be(tl_stream_stat(p, "s", &info), 0);
+	must(held > STREAM_ENTRIES / 2 && held <= STREAM_ENTRIES);
+	must_be(info.rows, STREAM_ENTRIES);
+	for (unsigned i = 0; i < held; i++)
+		must_be(tl_item_release(items[i]), 0);
+	put_item(s, 1, 8);
+	put_item(other, 1, 8);
+	tl_subscription_close(sub);
+	tl_stream_close(other);
 	tl_stream_close(s);
 	tl_close(p);
 }
@@ -175,8 +204,8 @@ static void look_at_nonsense(uint32_t mode)
 	uint64_t *page;
 	int fd;
 
-	must_be(try_open(&liar, "s", mode, STREAM_PRODUCER, 0, &s, NULL), 0);
-	must_be(try_open(&liar, "s", mode, STREAM_SUBSCRIBER, 1, &s, &fd), 0);
+	must_be(raw_open(&liar, "s", mode, STREAM_PRODUCER, 0, &s, NULL), 0);
+	must_be(raw_open(&liar, "s", mode, STREAM_SUBSCRIBER, 1, &s, &fd), 0);
 	page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	must(page != MAP_FAILED);
 	close(fd);
@@ -216,7 +245,7 @@ TEST(there_is_nothing_to_see_of_what_is_no_stream)
 
 	must_be(rc_call(&rc, WIRE_STREAMS, &streams, sizeof(streams), &m), 0);
 	must_be(rc_judge(&m, WIRE_DONE), 0);
-	must_be(try_open(&rc, "s", STREAM_QUEUE, STREAM_PRODUCER, 0, &s, NULL), 0);
+	must_be(raw_open(&rc, "s", STREAM_QUEUE, STREAM_PRODUCER, 0, &s, NULL), 0);
 	{
 		const uint64_t refs[] = { 0, UINT64_MAX, s.stream + 1, s.stream & ~REF_STREAM,
 					  s.stream | (uint64_t)1 << 61 };
