@@ -52,6 +52,17 @@ def publishes(client: Client) -> None:
         draft.abort()
 
 
+def queues(client: Client) -> None:
+    q: tensorlease.Queue[int] = tensorlease.Queue(8, name="q", client=client, mode="r", redeliver=True)
+    q.put(3, timeout=1.5)
+    try:
+        q.put_nowait("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    except tensorlease.Full:
+        assert_type(q.get(False), int)
+    q.task_done()
+    assert_type((q.qsize(), q.empty()), tuple[int, bool])
+
+
 def gets(client: Client) -> None:
     tensor = client.get("a", timeout=1, newer_than=3, mode="c")
     assert_type(tensor, Tensor)

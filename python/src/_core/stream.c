@@ -316,6 +316,30 @@ static PyObject *stream_reopen(PyObject *self, PyObject *unused)
 	Py_RETURN_NONE;
 }
 
+/* Weak, until every library that there is has it. */
+int tl_stream_length(const tl_stream *stream, uint64_t *n) __attribute__((weak));
+
+/* length() -> how many items of a queue nobody has taken */
+static PyObject *stream_length(PyObject *self, PyObject *unused)
+{
+	WITH_LOCK;
+	struct handle *h = (struct handle *)self;
+	uint64_t n = 0;
+	int r;
+
+	(void)unused;
+	if (!tl_stream_length) {
+		PyErr_SetString(PyExc_NotImplementedError,
+				"the C library cannot count what waits in a stream");
+		return NULL;
+	}
+	if (!handle_begin(h))
+		return NULL;
+	r = tl_stream_length(h->stream, &n);
+	handle_end(h);
+	return r ? raise_error(r) : PyLong_FromUnsignedLongLong(n);
+}
+
 static PyObject *stream_subscribe(PyObject *self, PyObject *flags)
 {
 	WITH_LOCK;
@@ -516,6 +540,7 @@ static PyMethodDef stream_methods[] = {
 	{ "put", stream_put, METH_VARARGS, NULL },
 	{ "end", stream_end, METH_O, NULL },
 	{ "reopen", stream_reopen, METH_NOARGS, NULL },
+	{ "length", stream_length, METH_NOARGS, NULL },
 	{ "subscribe", stream_subscribe, METH_O, NULL },
 	{ "fileno", handle_fileno, METH_NOARGS, NULL },
 	{ "close", handle_close, METH_NOARGS, NULL },

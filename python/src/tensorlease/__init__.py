@@ -61,6 +61,7 @@ from ._errors import (
     TooManyClientsError,
     UnsupportedError,
 )
+from ._queue import Empty, Full, Queue
 from ._ref import Ref
 from ._stream import Item, Stream, Subscription
 from ._tensor import Draft, Tensor
@@ -93,9 +94,11 @@ __all__ = [
     "DeviceUsage",
     "DisconnectedError",
     "Draft",
+    "Empty",
     "Error",
     "Event",
     "Events",
+    "Full",
     "Holding",
     "Info",
     "InvalidError",
@@ -109,6 +112,7 @@ __all__ = [
     "NotNewerError",
     "PermissionDeniedError",
     "Published",
+    "Queue",
     "Ref",
     "Status",
     "Stream",

@@ -8,8 +8,20 @@ from typing import NamedTuple
 from ._errors import NotFoundError
 from ._lock import ForkLock
 
-_clients: dict = {}  # (pid, how to connect) -> a Client, for get() of Refs
+_clients: dict = {}  # (pid, how to connect) -> a Client
 _clients_lock = ForkLock()
+
+
+def client_for(address, namespace, autostart, timeout):
+    """Return a Client that is connected once in this process, for what names its daemon and has no Client."""
+    from ._client import connect  # which needs this module
+
+    key = (os.getpid(), address, namespace, autostart, timeout)
+    with _clients_lock():
+        client = _clients.get(key)
+        if client is None or client.closed:
+            client = _clients[key] = connect(address, namespace=namespace, autostart=autostart, timeout=timeout)
+        return client
 
 
 class Ref(NamedTuple):
@@ -40,16 +52,7 @@ class Ref(NamedTuple):
         return tensor
 
     def _connect(self):
-        from ._client import connect  # which needs this module
-
-        key = (os.getpid(), *self[2:])
-        with _clients_lock():
-            client = _clients.get(key)
-            if client is None or client.closed:
-                client = _clients[key] = connect(
-                    self.address, namespace=self.namespace, autostart=self.autostart, timeout=self.timeout
-                )
-            return client
+        return client_for(self.address, self.namespace, self.autostart, self.timeout)
 
 
 Ref.__module__ = "tensorlease"  # as users write it, and pickles too

@@ -260,6 +260,10 @@ class Stream:
         """Let this object put after the end. Its next item reopens the stream for all."""
         self._stream.reopen()
 
+    def length(self):
+        """Return how many items of a queue nobody has taken."""
+        return self._stream.length()
+
     def subscribe(self, *, lossy=False, kept=False):
         """Return a Subscription.
 
