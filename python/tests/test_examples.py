@@ -21,6 +21,9 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
         ("dataloader", ["--batches", "12", "--workers", "2", "--method", "fork"], "12 batches"),
         ("camera", ["--frames", "60"], "slow: "),
         ("weights", ["--workers", "3"], "bytes of weights, shared"),
+        ("rollouts", ["--actors", "2", "--rollouts", "9"], "18 rollouts of 2 actors, 3 MiB, none lost"),
+        ("pipeline", ["--images", "12"], "12 images scaled, none lost"),
+        ("recorder", ["--frames", "60"], "recorder: 60 frames, each of them"),
         ("state_dict", ["--save", "model.safetensors"], "48 tensors saved to model.safetensors"),
     ],
 )
@@ -115,5 +118,5 @@ def test_rl_weights_on_a_gpu(client):
 
 
 def test_all_examples_are_tried():
-    names = {"dataloader", "camera", "rl_weights", "state_dict", "weights"}
+    names = {"dataloader", "camera", "pipeline", "recorder", "rl_weights", "rollouts", "state_dict", "weights"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == names
