@@ -11,6 +11,9 @@ from pathlib import Path
 from plan import OPERATIONS
 
 
+METHODS = {"get-busy": "busy", "stream-burst": "stream_burst"}  # of worker.py
+
+
 class Row:
     """One case of an operation at a size: its samples, round by round."""
 
@@ -24,7 +27,7 @@ class Row:
         return f"{self.operation}/{self.size}/{self.case}"
 
     def measure(self, budget):
-        self.rounds.append(self.worker.call(self.operation.replace("get-busy", "busy"), self.case, int(budget)))
+        self.rounds.append(self.worker.call(METHODS.get(self.operation, self.operation), self.case, int(budget)))
 
     def samples(self):
         return sorted(sample for samples in self.rounds for sample in samples)

@@ -10,6 +10,10 @@ Rows are OPERATION/SIZE/CASE. The operations are:
               before. This does not include what the daemon or store does afterwards.
     transfer  The producer hands over a value that is already in shared memory. The time ends when a consumer that slept
               has got it as an array and given it back. The kernel chooses the CPUs of both processes.
+    stream    The producer puts a copy of an array of bytes in private memory into a queue. The time ends when a consumer
+              that slept has got it as an array and given it back. This does not include reading the bytes.
+    stream-burst  The same as fast as it goes: 64 MiB, or 1,000 items, one after the other. The time is that for one of
+              them, until the consumer has got the last.
     get-busy  A get while another thread of the consumer computes in Python, which shows the effect of the GIL. One call
               is timed at a time. The mean is what a program notices, because a call may have to wait for the other
               thread's turn (5 ms), and either few calls or all of them do.
@@ -196,12 +200,12 @@ class Bench:
             except Failed as e:
                 self.failures[peer.name] = str(e)
 
-    def resize(self, size):
+    def resize(self, size, streams):
         """Change all peers to the new size, and check that the consumer sees the new values."""
         for worker in self.alive():
             try:
                 worker.call("resize", size)
-                worker.call("check")
+                worker.call("check", streams)
             except Failed as e:
                 self.fail(worker, str(e))
 
@@ -217,7 +221,7 @@ class Bench:
             operations = {o: cases for (o, s), cases in self.plan.items() if s == size}
             if not operations:
                 continue
-            self.resize(size)
+            self.resize(size, any(operation.startswith("stream") for operation in operations))
             for operation, cases in operations.items():
                 rows = [Row(operation, size, case, w) for w in self.alive() for case in cases[w.peer.name]]
                 self.measure(operation, rows)

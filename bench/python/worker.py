@@ -19,6 +19,7 @@ GROUP = 10  # fast calls are timed together, since reading the clock takes a ten
 FAST_NS = 10_000
 FALL_ASLEEP_NS = 200_000  # the time that a consumer needs to fall asleep after it said that it will wait
 VISIBLE_S = 10  # a value that was put must be visible within this time
+BURST_BYTES, BURST_MAX = 64 << 20, 1000  # how much is put in a burst, and how many items at most
 
 
 def measure(op, after, budget_ns, group, most):
@@ -103,6 +104,19 @@ class Consuming:
     def receive(self, *arguments):
         return self.peer.receive(*arguments)
 
+    def take(self, case):
+        self.peer.takes()[case]()
+        return time.perf_counter_ns()
+
+    def take_many(self, case, n):
+        take = self.peer.takes()[case]
+        for _ in range(n):
+            take()
+        return time.perf_counter_ns()
+
+    def checksum_of_taken(self, case):
+        return zlib.crc32(self.peer.takes()[case]())
+
     def checksum(self, token):
         return zlib.crc32(self.peer.look(token))
 
@@ -120,10 +134,11 @@ def consume(peer, address, conn):
         except EOFError:
             return
         try:
-            if method == "receive":
-                for _ in range(*arguments):
+            if method in ("receive", "take"):
+                n, *arguments = arguments
+                for _ in range(n):
                     conn.send(("ok", "waiting"))
-                    consuming.peer.receive()
+                    getattr(consuming, method)(*arguments)
                     conn.send(("ok", time.perf_counter_ns()))
                 continue
             conn.send(("ok", getattr(consuming, method)(*arguments)))
@@ -171,6 +186,26 @@ class Child:
             producer.after_send()
         return samples
 
+    def stream(self, offer, case, n):
+        """Time from a put to the moment when the consumer, which waits, has the item as an array and gave it back."""
+        samples = []
+        self.ask("take", n, case)
+        for _ in range(n):
+            self.answer()
+            spin(FALL_ASLEEP_NS)
+            start = time.perf_counter_ns()
+            offer()
+            samples.append(self.answer() - start)
+        return samples
+
+    def stream_burst(self, offer, case, n):
+        """Put n items as fast as that is possible, and return the time for each until the consumer had the last."""
+        self.ask("take_many", case, n)
+        start = time.perf_counter_ns()
+        for _ in range(n):
+            offer()
+        return (self.answer() - start) / n
+
     def close(self):
         self.call("close")
         self.process.join()
@@ -200,8 +235,8 @@ class Producing:
         self.puts = self.producer.puts()
         self.groups = {}
 
-    def check(self):
-        """Check that the consumer sees the values of each way of putting."""
+    def check(self, streams):
+        """Check that the consumer sees the values of each way of putting and, if there are streams, of offering."""
         for n, (op, after) in enumerate(self.puts.values()):
             self.source[0] = n
             self.source[-1] = 255 - n
@@ -209,6 +244,12 @@ class Producing:
             self.expect(zlib.crc32(self.source))
             if after:
                 after()
+        for n, (case, offer) in enumerate(self.producer.offers().items() if streams else ()):
+            self.source[0] = n
+            self.source[-1] = 255 - n
+            offer()
+            if self.consumer.call("checksum_of_taken", case) != zlib.crc32(self.source):
+                raise Failed("the consumer took other bytes than were put")
         return list(self.puts)
 
     def expect(self, checksum):
@@ -238,6 +279,13 @@ class Producing:
 
     def transfer(self, case, n):
         return self.consumer.transfer(self.producer, n)
+
+    def stream(self, case, n):
+        return self.consumer.stream(self.producer.offers()[case], case, n)
+
+    def stream_burst(self, case, bursts):
+        n = min(BURST_MAX, BURST_BYTES // self.source.nbytes)
+        return [self.consumer.stream_burst(self.producer.offers()[case], case, n) for _ in range(bursts)]
 
     def close(self):
         self.consumer.close()

@@ -10,7 +10,7 @@ import queue
 import signal
 import sys
 import threading
-import time
+import weakref
 
 import numpy as np
 import pytest
@@ -416,6 +416,27 @@ def test_torch_tensors_go_to_a_child(client, method):
             got = back.get(timeout=WAIT)["t"]
             assert torch.equal(got, sent) and got.requires_grad == sent.requires_grad
         there.put(None)
+
+
+def test_nothing_waits_for_a_collection(client, observer):
+    """What a queue was given, and what it gave, goes with its last reference."""
+    gc.collect()
+    gc.disable()
+    try:
+        for mode in ("c", "r"):
+            q = tensorlease.Queue(client=client, mode=mode)
+            sent = [np.zeros(BIG), np.zeros(BIG, ">i4")]
+            refs = [weakref.ref(array) for array in sent]
+            q.put(sent)
+            del sent
+            assert not any(ref() is not None for ref in refs)
+            before = sum(c.leases for c in observer.clients())
+            got = q.get(timeout=WAIT)
+            assert sum(c.leases for c in observer.clients()) > before
+            del got
+            assert sum(c.leases for c in observer.clients()) == before
+    finally:
+        gc.enable()
 
 
 def test_large_pickles_and_many_arrays(client):

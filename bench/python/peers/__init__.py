@@ -9,12 +9,14 @@ Producer(folder): starts what the peer needs, with its files in folder.
     latest(): returns a token with which the consumer's look() finds the last value.
     before_send(), send(), after_send(): one transfer to a consumer that waits; only send() is timed.
     refill(n): makes n values ready, for peers whose values can be received only once.
+    offers(): {case: op}. op() puts a copy of source into a queue, and waits if that is full.
     start_consumer(class): for peers whose consumer is not a child process.
     close()
 Consumer(address)
     resize(size, token)
     gets(): {case: op}. op() gets the value that resize() published and gives it back.
     look(token): returns the value that was put last, as an object with the buffer protocol.
+    takes(): {case: op}. op() waits for the next item of that queue, and returns it as an array.
     receive(): waits for one transfer, has it as an array, and gives it back.
     close()
 """
@@ -44,6 +46,9 @@ class BaseProducer:
     def puts(self):
         return {}
 
+    def offers(self):
+        return {}
+
     def latest(self):
         return None
 
@@ -62,6 +67,9 @@ class BaseConsumer:
         pass
 
     def gets(self):
+        return {}
+
+    def takes(self):
         return {}
 
     def close(self):

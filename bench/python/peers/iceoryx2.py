@@ -5,7 +5,8 @@ A sample can be received once. A subscriber that comes late, or asks again, gets
 
 put: loan, copy, send. get: receive() a sample that waits in the subscriber's buffer, and make a memory view and an
 array over it; the end of the array gives it back. transfer: send a loan and a notification to a consumer that sleeps in
-the listener of an event.
+the listener of an event. stream: loan, copy, send and notify, to a subscriber whose buffer may be full; then send()
+tries again until it is not.
 """
 
 import ctypes
@@ -18,7 +19,8 @@ import numpy
 from . import BaseConsumer, BaseProducer
 
 READY = 10  # samples that wait for the consumer
-PUT, GET, TRANSFER = "put", "get", "transfer"
+WAITING = 16  # of the stream
+PUT, GET, TRANSFER, STREAM = "put", "get", "transfer", "stream"
 
 
 def node(folder):
@@ -39,7 +41,10 @@ def open_event(node):
 
 
 def services(node, size):
-    return {n: open_samples(node, f"{n}/{size}", READY if n == GET else 2) for n in (PUT, GET, TRANSFER)}
+    found = {n: open_samples(node, f"{n}/{size}", READY if n == GET else 2) for n in (PUT, GET, TRANSFER)}
+    builder = node.service_builder(iceoryx2.ServiceName.new(f"{STREAM}/{size}"))
+    builder = builder.publish_subscribe(iceoryx2.Slice[ctypes.c_uint8]).subscriber_max_buffer_size(WAITING)
+    return {**found, STREAM: builder.enable_safe_overflow(False).open_or_create()}
 
 
 def array(sample):
@@ -61,7 +66,10 @@ class Producer(BaseProducer):
         self.publishers = {}
         self.services = services(self.node, source.nbytes)
         for name, service in self.services.items():
-            self.publishers[name] = service.publisher_builder().initial_max_slice_len(source.nbytes).create()
+            builder = service.publisher_builder().initial_max_slice_len(source.nbytes)
+            if name == STREAM:
+                builder = builder.backpressure_strategy(iceoryx2.BackpressureStrategy.RetryUntilDelivered)
+            self.publishers[name] = builder.create()
 
     def puts(self):
         loan, source, size = self.publishers[PUT].loan_slice_uninit, self.source, self.source.nbytes
@@ -72,6 +80,17 @@ class Producer(BaseProducer):
             sample.assume_init().send()
 
         return {"iceoryx2": (put, None)}
+
+    def offers(self):
+        loan, source, notify = self.publishers[STREAM].loan_slice_uninit, self.source, self.notifier.notify
+
+        def offer():
+            sample = loan(source.nbytes)
+            numpy.frombuffer(sample.payload().as_memory_view(), "uint8")[:] = source
+            sample.assume_init().send()
+            notify()
+
+        return {"iceoryx2": offer}
 
     def refill(self, n):
         for _ in range(n):
@@ -119,13 +138,16 @@ class Consumer(BaseConsumer):
             sample = self.subscribers[PUT].receive()
         return self.newest
 
-    def receive(self):
-        while True:
-            sample = self.subscribers[TRANSFER].receive()
-            if sample:
-                array(sample)
-                return
+    def next(self, name):
+        while not (sample := self.subscribers[name].receive()):
             self.listener.blocking_wait()
+        return array(sample)
+
+    def takes(self):
+        return {"iceoryx2": lambda: self.next(STREAM)}
+
+    def receive(self):
+        self.next(TRANSFER)
 
     def close(self):
         del self.subscribers, self.services, self.listener, self.event, self.node

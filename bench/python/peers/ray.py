@@ -3,30 +3,53 @@
 
 put: ray.put() of an array. Ray chooses when it frees the values before. get: ray.get() of a reference that the actor
 has, which gives an array over the store's memory; the end of the array releases it. transfer: call the actor with the
-reference as an argument; the actor gets the array.
+reference as an argument; the actor gets the array. stream: put() and get() of ray.util.queue.Queue, which is an actor
+too.
 """
 
 import os
 import time
 
 import ray
+import ray.util.queue
 
 from . import BaseConsumer, BaseProducer
 
 CAPACITY = 3 << 30
 
 
+PAUSE_S = 0.005  # until the actor waits
+
+
 class Handle:
     """The actor, with the interface that worker.py expects of a consumer."""
 
-    def __init__(self, consuming):
-        self.actor = ray.remote(num_cpus=0)(consuming).remote("ray", None)
+    def __init__(self, consuming, queue):
+        self.actor = ray.remote(num_cpus=0)(consuming).remote("ray", queue)
 
     def call(self, method, *arguments):
         return ray.get(getattr(self.actor, method).remote(*arguments))
 
     def transfer(self, producer, n):
         return [producer.transfer(self.actor) for _ in range(n)]
+
+    def stream(self, offer, case, n):
+        samples = []
+        for _ in range(n):
+            end = self.actor.take.remote(case)
+            time.sleep(PAUSE_S)
+            start = time.perf_counter_ns()
+            offer()
+            samples.append(ray.get(end) - start)
+        return samples
+
+    def stream_burst(self, offer, case, n):
+        end = self.actor.take_many.remote(case, n)
+        time.sleep(PAUSE_S)
+        start = time.perf_counter_ns()
+        for _ in range(n):
+            offer()
+        return (ray.get(end) - start) / n
 
     def close(self):
         self.call("close")
@@ -46,8 +69,10 @@ class Producer(BaseProducer):
             _temp_dir=os.path.join(folder, "ray"),
         )
 
+        self.queue = ray.util.queue.Queue(16, actor_options={"num_cpus": 0})
+
     def start_consumer(self, consuming):
-        return Handle(consuming)
+        return Handle(consuming, self.queue)
 
     def resize(self, source):
         self.source = source
@@ -63,6 +88,9 @@ class Producer(BaseProducer):
 
         return {"ray": (put_it, None)}
 
+    def offers(self):
+        return {"ray": lambda: self.queue.put(self.source)}
+
     def latest(self):
         return [self.last]
 
@@ -76,7 +104,7 @@ class Producer(BaseProducer):
 
 class Consumer(BaseConsumer):
     def __init__(self, address):
-        self.ref = None
+        self.ref, self.queue = None, address
 
     def resize(self, size, token):
         [self.ref] = token
@@ -88,6 +116,9 @@ class Consumer(BaseConsumer):
             get(ref)
 
         return {"ray": get_it}
+
+    def takes(self):
+        return {"ray": self.queue.get}
 
     def look(self, token):
         return ray.get(token[0])

@@ -4,7 +4,8 @@
 put: client.put(), to a name that has a ring by then, and to one without, which waits for the daemon. get: client.get(name).release(), the lease alone;
 client.get(name).numpy() and the end of the array, which ends the lease; client.get(name, mode="c").torch(), which maps
 pages of its own each time. transfer: commit() of a draft to a consumer that sleeps in get(newer_than=...),
-of a name with a ring.
+of a name with a ring. stream: a Queue, whose get() gives an array that its caller may write to; one with mode="r"; and
+the put() and get() of a stream.
 """
 
 import os
@@ -17,6 +18,17 @@ import tensorlease
 from . import BaseConsumer, BaseProducer, start_server
 
 
+DEPTH = 16
+
+
+def queues(client):
+    return {
+        "tensorlease": tensorlease.Queue(DEPTH, name="bench/private", client=client),
+        "tensorlease/read-only": tensorlease.Queue(DEPTH, name="bench/shared", client=client, mode="r"),
+        "tensorlease/stream": client.stream("bench/stream", "queue", depth=DEPTH),
+    }
+
+
 class Producer(BaseProducer):
     version = f"tensorlease {tensorlease.__version__}"
 
@@ -26,6 +38,7 @@ class Producer(BaseProducer):
         command = [program, "--foreground", "--socket", self.address, "--log-level", "error"]
         self.daemon = start_server(command, self.address, socket.SOCK_SEQPACKET)
         self.client = tensorlease.connect(self.address, autostart=False)
+        self.queues = queues(self.client)
 
     def resize(self, source):
         self.source = source
@@ -48,6 +61,13 @@ class Producer(BaseProducer):
             "tensorlease/no-ring": (wait, None),
         }
 
+    def offers(self):
+        def offer(case):
+            put, source = self.queues[case].put, self.source
+            return lambda: put(source)
+
+        return {case: offer(case) for case in self.queues}
+
     def latest(self):
         return max(self.client.list("put"), key=lambda info: info.committed_ns).name
 
@@ -66,6 +86,8 @@ class Producer(BaseProducer):
 class Consumer(BaseConsumer):
     def __init__(self, address):
         self.client = tensorlease.connect(address, autostart=False)
+        self.queues = queues(self.client)
+        self.subscription = self.queues.pop("tensorlease/stream").subscribe()
 
     def resize(self, size, token):
         self.seen = self.client.stat("transfer").version
@@ -83,6 +105,13 @@ class Consumer(BaseConsumer):
             get("get", mode="c").torch()
 
         return {"tensorlease": tensor, "tensorlease/numpy": array, "tensorlease/torch": torch}
+
+    def takes(self):
+        def take():
+            with self.subscription.get() as item:
+                return item.tensor.numpy()
+
+        return {"tensorlease/stream": take, **{case: queue.get for case, queue in self.queues.items()}}
 
     def look(self, token):
         return self.client.get(token).numpy()

@@ -2,7 +2,8 @@
 """torch.multiprocessing: tensors that pass from one process to another through a queue, as descriptors.
 
 put: share_memory_(), which copies into new shared memory each time. There is no get by name. transfer: put() of a
-shared tensor into a SimpleQueue, to a consumer that sleeps in get() and may write to the tensor.
+shared tensor into a SimpleQueue, to a consumer that sleeps in get() and may write to the tensor. stream: put() of
+another tensor over the same array into a Queue, whose thread copies it into shared memory.
 """
 
 import torch
@@ -15,7 +16,8 @@ class Producer(BaseProducer):
     version = f"torch {torch.__version__}"
 
     def __init__(self, folder):
-        self.address = self.queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
+        context = torch.multiprocessing.get_context("spawn")
+        self.queue, self.items = self.address = context.SimpleQueue(), context.Queue(16)
 
     def resize(self, source):
         self.source = source
@@ -29,6 +31,10 @@ class Producer(BaseProducer):
 
         return {"torch": (put, None)}
 
+    def offers(self):
+        put, from_numpy, source = self.items.put, torch.from_numpy, self.source
+        return {"torch": lambda: put(from_numpy(source))}
+
     def latest(self):
         self.queue.put(self.last)
 
@@ -38,7 +44,11 @@ class Producer(BaseProducer):
 
 class Consumer(BaseConsumer):
     def __init__(self, address):
-        self.queue = address
+        self.queue, self.items = address
+
+    def takes(self):
+        get = self.items.get
+        return {"torch": lambda: get().numpy()}
 
     def look(self, token):
         return self.queue.get().numpy()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queue: multiprocessing.Queue over a stream."""
 
+import collections
+import copyreg
 import errno
 import functools
 import importlib
@@ -20,13 +22,14 @@ from queue import Empty, Full
 from ._errors import Error, NotNewerError, StreamEndedError, TimeoutError
 from ._lock import ForkLock
 from ._ref import client_for
+from ._stream import Item
 
 _DEPTH_MAX = 512  # of a stream
 _PARTS_MAX = 4096  # tensors of an item
-_PART_MIN = 4096  # bytes of an array that is a part of the item; smaller ones are in its pickle
-_COPY_MAX = 64 << 10  # up to here a copy takes no longer than a private mapping and its page faults
+_COPY_MAX = 32 << 10  # up to here a copy takes no longer than a private mapping and its page faults
 _MARK = b"tensorlease.Queue 1"
 _METADATA = struct.Struct(f"{len(_MARK)}sxI")  # and how many of the tensors behind the pickle are arrays
+_ALONE = b"tensorlease.Queue array"  # of an item that is an array of NumPy, without a pickle
 _CPU = 1  # DLPack's number
 _CHARS = frozenset("?bBhHiIlLqQefdFD")  # NumPy's types that DLPack has
 _TORCH = frozenset(
@@ -55,6 +58,14 @@ def _part(index, kind):
     raise pickle.UnpicklingError("only the get() of a tensorlease.Queue can read this")
 
 
+def _is_plain(array):
+    return array.dtype.char in _CHARS and array.dtype.isnative
+
+
+def _is_fortran(array):
+    return array.flags.f_contiguous and not array.flags.c_contiguous
+
+
 def _torch_of(data, dtype, shape):
     import torch
 
@@ -66,20 +77,22 @@ def _torch_of(data, dtype, shape):
 def _pickler_class():
     from multiprocessing.reduction import ForkingPickler  # takes long to import
 
-    class Pickler(ForkingPickler):
+    class Pickler(pickle.Pickler):
+        dispatch_table = collections.ChainMap(ForkingPickler._extra_reducers, copyreg.dispatch_table)
+
         def __init__(self, file):
-            super().__init__(file, 5, True, self._take_buffer)
-            self.arrays, self.buffers = [], []
+            self.arrays, self.buffers = arrays, buffers = [], []
 
-        def _has_place(self, nbytes):
-            return nbytes >= _PART_MIN and 1 + len(self.arrays) + len(self.buffers) < _PARTS_MAX
+            def take(buffer):  # without the pickler, which would keep what it has until the next collection
+                if 1 + len(arrays) + len(buffers) >= _PARTS_MAX:
+                    return True  # it stays in the pickle
+                buffers.append(buffer.raw())
+                return False
 
-        def _take_buffer(self, buffer):
-            raw = buffer.raw()
-            if not self._has_place(raw.nbytes):
-                return True  # it stays in the pickle
-            self.buffers.append(raw)
-            return False
+            super().__init__(file, 5, buffer_callback=take)
+
+        def _is_full(self):
+            return 1 + len(self.arrays) + len(self.buffers) >= _PARTS_MAX
 
         def _put(self, array, kind):
             self.arrays.append(array)
@@ -99,10 +112,8 @@ def _pickler_class():
             return NotImplemented
 
         def _numpy(self, array):
-            if array.dtype.char in _CHARS and array.dtype.isnative and self._has_place(array.nbytes):
-                if array.flags.f_contiguous and not array.flags.c_contiguous:
-                    return self._put(array.T, "numpy.T")
-                return self._put(array, "numpy")
+            if _is_plain(array) and not self._is_full():
+                return self._put(array.T, "numpy.T") if _is_fortran(array) else self._put(array, "numpy")
             # The protocol 5 of a read-only array makes a read-only one, and that of Python's default a writable one.
             return array.__reduce_ex__(5 if array.flags.writeable else 4)
 
@@ -115,7 +126,7 @@ def _pickler_class():
             ):
                 return NotImplemented
             tensor = tensor.resolve_conj().resolve_neg()
-            if self._has_place(tensor.nbytes):
+            if not self._is_full():
                 return self._put(tensor, "torch")
             plain = tensor.contiguous().reshape(-1).view(sys.modules["torch"].uint8)
             return _torch_of, (plain.numpy().tobytes(), str(tensor.dtype), tuple(tensor.shape))
@@ -128,7 +139,7 @@ def _pickler_class():
             if (
                 not (ours or hasattr(array, "__array_namespace__"))
                 or array.__dlpack_device__()[0] != _CPU
-                or not self._has_place(_PART_MIN if ours else getattr(array, "nbytes", 0))
+                or self._is_full()
             ):
                 return NotImplemented
             return self._put(array, "tensorlease" if ours else array.__array_namespace__().__name__)
@@ -138,6 +149,9 @@ def _pickler_class():
 
 def _packed(thing):
     """Return the tensors and the metadata of an item. What cannot be pickled raises here, before anything is put."""
+    numpy = sys.modules.get("numpy")
+    if numpy and type(thing) is numpy.ndarray and _is_plain(thing) and not _is_fortran(thing):
+        return thing, _ALONE
     file = io.BytesIO()
     pickler = _pickler_class()(file)
     pickler.dump(thing)
@@ -145,10 +159,33 @@ def _packed(thing):
     return tensors, _METADATA.pack(_MARK, len(pickler.arrays))
 
 
+def _buffer(tensor, shared):
+    if shared:
+        return tensor.bytes()
+    return bytearray(tensor.bytes()) if tensor.nbytes <= _COPY_MAX else tensor.copy_on_write().bytes()
+
+
+def _array(tensors, shared, index, kind):
+    tensor = tensors[index]
+    small = tensor.nbytes <= _COPY_MAX
+    if kind in ("numpy", "numpy.T"):
+        if shared or small:
+            array = tensor.numpy(copy=not shared)
+        else:
+            array = tensor.copy_on_write().numpy()
+        return array if kind == "numpy" else array.T
+    if kind == "torch":  # which has no read-only tensors
+        return _torch_of(tensor.bytes(), str(tensor.dtype), tensor.shape) if small else tensor.torch()
+    if kind == "tensorlease":
+        return tensor if shared else tensor.copy_on_write()
+    return importlib.import_module(kind).from_dlpack(tensor.copy_on_write())
+
+
 class _Unpickler(pickle.Unpickler):
     def __init__(self, tensors, arrays, shared):
-        self._arrays, self._shared = tensors[1 : 1 + arrays], shared
-        buffers = map(self._buffer, tensors[1 + arrays :])
+        # Neither of these two has the unpickler, which would keep the tensors until the next collection.
+        self._part = functools.partial(_array, tensors[1 : 1 + arrays], shared)
+        buffers = (_buffer(tensor, shared) for tensor in tensors[1 + arrays :])
         super().__init__(io.BytesIO(tensors[0].bytes()), buffers=buffers)
 
     def find_class(self, module, name):
@@ -156,28 +193,10 @@ class _Unpickler(pickle.Unpickler):
             return self._part
         return super().find_class(module, name)
 
-    def _buffer(self, tensor):
-        if self._shared:
-            return tensor.bytes()
-        return bytearray(tensor.bytes()) if tensor.nbytes <= _COPY_MAX else tensor.copy_on_write().bytes()
-
-    def _part(self, index, kind):
-        tensor = self._arrays[index]
-        small = tensor.nbytes <= _COPY_MAX
-        if kind in ("numpy", "numpy.T"):
-            if self._shared or small:
-                array = tensor.numpy(copy=not self._shared)
-            else:
-                array = tensor.copy_on_write().numpy()
-            return array if kind == "numpy" else array.T
-        if kind == "torch":  # which has no read-only tensors
-            return _torch_of(tensor.bytes(), str(tensor.dtype), tensor.shape) if small else tensor.torch()
-        if kind == "tensorlease":
-            return tensor if self._shared else tensor.copy_on_write()
-        return importlib.import_module(kind).from_dlpack(tensor.copy_on_write())
-
 
 def _unpacked(item, name, shared):
+    if item.metadata == _ALONE:
+        return _array(item.tensors, shared, 0, "numpy")
     mark, arrays = b"", 0
     if len(item.metadata) == _METADATA.size:
         mark, arrays = _METADATA.unpack(item.metadata)
@@ -197,7 +216,7 @@ class _Turns:
         self._waits = False  # whoever has it waits for the other side of the queue
 
     def run(self, call, seconds, late):
-        """Return call(timeout). Raise late if it fails by NotNewerError until the end."""
+        """Return what call(timeout) returns, but None; raise late if it does that until the end."""
         end = time.monotonic() + seconds if seconds > 0 else 0.0
         left = seconds
         try:
@@ -205,21 +224,18 @@ class _Turns:
                 left = end - time.monotonic()
                 if left <= 0 and self._waits:
                     raise late
-            try:
-                return call(None)
-            except NotNewerError:
+            found = call(None)
+            if found is None:
                 left = end - time.monotonic() if end else 0.0
-                if left <= 0:
-                    raise late from None
-            self._waits = True
-            try:
-                return call(left)
-            except TimeoutError:
-                if left == math.inf:  # the daemon did not answer
-                    raise
-                raise late from None
-            finally:
-                self._waits = False
+                if left > 0:
+                    self._waits = True
+                    try:
+                        found = call(left)
+                    finally:
+                        self._waits = False
+            if found is None:
+                raise late
+            return found
         finally:
             try:
                 self._lock.release()
@@ -238,12 +254,24 @@ class _Ends:
         self.held = threading.local()
         self.closed = False
 
+    def put(self, tensors, metadata, timeout):
+        try:
+            return self.stream.put(tensors, metadata=metadata, timeout=timeout)
+        except NotNewerError:
+            return None
+        except TimeoutError:
+            if timeout in (None, math.inf):  # the daemon did not answer
+                raise
+            return None
+
     def get(self, timeout, redeliver):
+        """Return an Item; None: there was none in time; False: the stream was ended."""
         if self.subscription is None:
             self.subscription = self.stream.subscribe()
             if redeliver:  # what is held and not acknowledged goes to another process, and not down with its object
                 weakref.finalize(self, self.subscription.close)
-        return self.subscription.get(timeout)
+        item = self.subscription._subscription.take(timeout)
+        return Item(item) if item else item
 
 
 def _seconds(block, timeout):
@@ -260,14 +288,14 @@ class Queue:
         until ``client.delete(name)``. None: a queue without others: it is given to the processes that this one makes, as an
         argument or by fork(), and ends with this process; or, if there was no such process, with this object.
     client: the Client whose daemon has it. None: that of connect(), one for all queues of this process.
-    mode: 'c': get() returns arrays that its caller may write to, and nobody else sees that. Those of up to 64 KiB are
+    mode: 'c': get() returns arrays that its caller may write to, and nobody else sees that. Those of up to 32 KiB are
         copied, and larger ones are copy-on-write. 'r': NumPy arrays and Tensors are the shared memory itself, read-only,
         without a copy. Both are for the get() of the processes to which this object is given.
     redeliver: whether an object that get() returned goes to another process if this one ends before the same thread
         calls task_done(), or get() again. Otherwise it is gone with its process, as in multiprocessing. The fourth
         process that dies with it takes it along.
 
-    Any object that can be pickled can be put. Arrays of 4 KiB and more, wherever in it, are copied into shared memory:
+    Any object that can be pickled can be put. The arrays in it, wherever they are, are copied into shared memory:
     those of NumPy, CPU tensors of PyTorch, Tensors, arrays of other libraries that have DLPack and
     __array_namespace__(), and buffers that pickle takes out of band, as those of pandas. get() returns the same types.
     put() returns when the object is there: it has no thread, and what cannot be pickled raises an error in it.
@@ -342,9 +370,7 @@ class Queue:
         here = self._ends()
         tensors, metadata = _packed(obj)
         try:
-            here.puts.run(
-                lambda left: here.stream.put(tensors, metadata=metadata, timeout=left), _seconds(block, timeout), Full()
-            )
+            here.puts.run(lambda left: here.put(tensors, metadata, left), _seconds(block, timeout), Full())
         except Error as error:
             self._reopen_later(error)
             raise
@@ -360,7 +386,7 @@ class Queue:
             self._acknowledge(here)
         try:
             item = here.gets.run(lambda left: here.get(left, self._redeliver), _seconds(block, timeout), Empty())
-            if item is None:
+            if item is False:
                 raise StreamEndedError(errno.EPIPE, f"the stream '{self.name}' was ended")
             try:
                 thing = _unpacked(item, self.name, self._shared)
