@@ -15,10 +15,10 @@ import weakref
 import numpy as np
 import pytest
 from conftest import (
+    at_each_line,
     end_child,
     eventually,
     is_interrupted,
-    once_asleep,
     run_python,
     start_child,
     until_asleep,
@@ -280,6 +280,50 @@ def test_the_exceptions_are_those_of_queue():
 def test_ctrl_c_ends_a_wait(address):
     assert is_interrupted("tensorlease.Queue(client=client).get()")
     assert is_interrupted("q = tensorlease.Queue(1, client=client); q.put(1); q.put(2)")
+
+
+def test_ctrl_c_at_any_moment_leaves_it_usable(client):
+    q = tensorlease.Queue(2, client=client)
+    things = [1, [np.zeros(5000)], np.zeros(5000)]
+    interrupted = 0
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGPROF, interrupt)
+    try:
+        for i in range(300):
+            signal.setitimer(signal.ITIMER_PROF, 0.001 + i % 17 * 0.0001)
+            try:
+                while True:
+                    q.put(things[i % 3])
+                    q.get()
+            except KeyboardInterrupt:
+                interrupted += 1
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    q.get_nowait()
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+    assert interrupted == 300
+    threads(lambda: q.put(5, timeout=WAIT), lambda: same(q.get(timeout=WAIT), 5))
+
+
+def test_a_signal_handler_may_use_it(client):
+    q = tensorlease.Queue(8, client=client)
+
+    def handler():
+        with contextlib.suppress(queue.Full):
+            q.put_nowait(2)
+        with contextlib.suppress(queue.Empty):
+            q.get_nowait()
+
+    def work():
+        q.put([1], timeout=WAIT)
+        q.get(timeout=WAIT)
+
+    assert at_each_line("_queue.py", work, handler) > 50
 
 
 def test_a_name_is_for_unrelated_processes(client, address):

@@ -73,6 +73,7 @@ ENVIRONMENTS = (
                 "gpu_alloc",
                 "many",
                 "package",
+                "queue",
                 "sources",
                 "tensor",
                 "torch",

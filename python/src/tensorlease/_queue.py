@@ -298,7 +298,8 @@ class Queue:
     Any object that can be pickled can be put. The arrays in it, wherever they are, are copied into shared memory:
     those of NumPy, CPU tensors of PyTorch, Tensors, arrays of other libraries that have DLPack and
     __array_namespace__(), and buffers that pickle takes out of band, as those of pandas. get() returns the same types.
-    put() returns when the object is there: it has no thread, and what cannot be pickled raises an error in it.
+    Other tensors of PyTorch, on a GPU or with gradients, go as torch.multiprocessing sends them. put() returns when the
+    object is there: it has no thread, and what cannot be pickled raises an error in it.
 
     All threads of a process may use it. A process that is killed holds nobody up. Only processes of this user can put
     and get, and only what they have put is unpickled. Besides queue.Full and queue.Empty, put() and get() raise an Error
