@@ -220,6 +220,7 @@ setup(
                 "-Wall",
                 "-Wextra",
                 "-Wno-missing-field-initializers",
+                "-Werror=implicit-function-declaration",
             ],
             extra_link_args=["-Wl,-rpath,$ORIGIN/lib", "-Wl,-z,relro,-z,now", *HIDE],
             py_limited_api=STABLE_ABI,

@@ -6,7 +6,7 @@
 
 #include "client/checks.h"
 #include "client/error.h"
-#include "client/stream/stream.h"
+#include "client/stream/producer.h"
 
 /* ---- streams --------------------------------------------------------------------------------- */
 

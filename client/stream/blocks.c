@@ -15,7 +15,7 @@
 #include "client/connection/answer.h"
 #include "client/connection/request.h"
 #include "client/error.h"
-#include "client/stream/stream.h"
+#include "client/stream/producer.h"
 
 /* ---- F --------------------------------------------------------------------------------------- */
 
@@ -404,6 +404,7 @@ static bool is_no_room(int r)
 
 int blocks_find(struct tl_stream *s, uint64_t size, unsigned *index)
 {
+	uint32_t id;
 	int r;
 
 	if (!sizes_note(s, size) && block_pop(s, size, index))
@@ -417,7 +418,7 @@ int blocks_find(struct tl_stream *s, uint64_t size, unsigned *index)
 	r = block_add(s, block_size(s, size), index);
 	if (is_no_room(r) && give_back(s, size))
 		r = block_add(s, rounded(size), index);
-	s->starved = is_no_room(r) && blocks_any(s);
+	s->starved = is_no_room(r) && blocks_any(s) && tl_failure_cause(&id) != TL_CAUSE_TOO_LARGE;
 	return s->starved ? PUT_E_FULL : r;
 }
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "client/error.h"
-#include "client/stream/stream.h"
+#include "client/stream/producer.h"
 
 struct tl_item_draft {
 	struct tl_stream *stream; /* with a count */

@@ -13,7 +13,7 @@
 
 #include "client/checks.h"
 #include "client/error.h"
-#include "client/stream/stream.h"
+#include "client/stream/producer.h"
 #include "util/clock.h"
 
 /* ---- room ------------------------------------------------------------------------------------ */
@@ -96,6 +96,17 @@ static void ring(struct stream_view *view) /* P3 */
 		stream_wake(&view->page->bell, INT_MAX);
 }
 
+/* Nothing more is put. */
+static bool is_ended(const struct tl_stream *s)
+{
+	return !s->reopens && stream_is_closed(s->view, s->next);
+}
+
+static int ended(const struct tl_stream *s)
+{
+	return tl_fail(-EPIPE, "the stream '%s' was ended", s->view->name);
+}
+
 /* Publishes @what with the next number, if there is room. PUT_E_FULL: there is none. */
 static int publish_word(struct tl_stream *s, unsigned what, struct stream_entry *entry,
 			uint64_t *number)
@@ -111,8 +122,8 @@ static int publish_word(struct tl_stream *s, unsigned what, struct stream_entry 
 			return r;
 		if (!stream_member_is(view, s->member, s->member_word))
 			return stream_gone(view);
-		if (!s->reopens && stream_is_closed(view, s->next))
-			return tl_fail(-EPIPE, "the stream '%s' was ended", view->name);
+		if (is_ended(s))
+			return ended(s);
 		if (!has_room(s, s->next))
 			return PUT_E_FULL;
 		if (entry) {
@@ -174,7 +185,7 @@ static int put_try(struct tl_stream *s, struct putting *p, uint64_t *number)
 	if (p->plan.parts && p->block == NO_BLOCK) {
 		/* no memory is asked for before there is room */
 		if (!p->drafts && !has_room(s, s->next))
-			return PUT_E_FULL;
+			return is_ended(s) ? ended(s) : PUT_E_FULL;
 		r = write_item(s, p);
 	}
 	if (r || p->drafts)
@@ -389,7 +400,7 @@ static bool put_may_go(struct tl_stream *s)
 	if (!s->joined || stream_usable(s->view))
 		return true;
 	stream_end_find(s->view, &s->next);
-	if (readers_read(s) || (!s->reopens && stream_is_closed(s->view, s->next)))
+	if (readers_read(s) || is_ended(s))
 		return true;
 	if (!has_room(s, s->next))
 		return false;

@@ -8,7 +8,7 @@
 #include "client/connection/answer.h"
 #include "client/connection/request.h"
 #include "client/error.h"
-#include "client/stream/stream.h"
+#include "client/stream/producer.h"
 #include "util/fd.h"
 
 void reader_forget(struct stream_reader *r)

@@ -14,7 +14,6 @@
 #include "client/connection/call.h"
 #include "client/connection/notifier.h"
 #include "client/connection/session.h"
-#include "client/publish/draft.h"
 #include "proto/stream_layout.h"
 #include "util/spin.h"
 
@@ -111,140 +110,7 @@ struct call stream_call(const struct stream_view *view, int64_t timeout_ns,
 /* P3 of a queue, and W4, when somebody sleeps. */
 void stream_wake_worker(struct stream_view *view);
 
-/* ---- handles ---- */
-
-enum stream_block_state {
-	BLOCK_NONE = 0, /* the place of another one */
-	BLOCK_READY,	/* free, or its item is in the stream */
-	BLOCK_WRITTEN,	/* by a put or a draft */
-	BLOCK_AWAY,	/* RETIRE was sent: it comes back in its next generation */
-	BLOCK_LEAVING,	/* RETIRE was sent, for good */
-};
-
-/* A row of this producer. */
-struct stream_block {
-	struct tl_draft *draft; /* which became a row */
-	enum stream_block_state state;
-	unsigned entry;
-	uint64_t size;	 /* bytes */
-	uint64_t number; /* of the last item; 0: none */
-	uint32_t life;	 /* the daemon's, when RETIRE was sent */
-};
-
-/* The least and the most bytes of items in two windows, of some hundred items each. */
-struct stream_sizes {
-	uint64_t least, most;
-	uint64_t before_least, before_most;
-	uint64_t until; /* the number that begins the next window */
-};
-
-/* A subscriber, as a producer sees it. */
-struct stream_reader {
-	uint64_t word;	     /* of its member; 0: there is none */
-	uint32_t generation; /* of its client */
-	void *ledger;	     /* mapped; NULL: our own */
-	size_t ledger_size;
-	const _Atomic uint64_t *position;
-	const _Atomic uint32_t *held;
-	bool lossy;
-};
-
-struct tl_stream {
-	_Atomic uint32_t refs; /* 1 until it is closed, and 1 for each draft and its tensors */
-	struct stream_view *view;
-	pthread_mutex_t mutex; /* of all that follows: the producer */
-	struct spin spin;
-	bool joined, reopens, closed;
-	unsigned line;
-	uint32_t member;
-	uint64_t member_word;
-	uint64_t next;	  /* the lowest number that may be free */
-	uint64_t room;	  /* numbers below this pass the gate; 0: not known */
-	uint32_t changes; /* of the table of members, when it was read */
-	struct stream_reader readers[STREAM_MEMBERS];
-	uint32_t nreaders; /* from here on there are none */
-	struct stream_block *blocks;
-	unsigned nblocks, max_blocks;
-	unsigned *free; /* indexes of blocks that nobody uses; the last was used last */
-	unsigned nfree;
-	struct stream_sizes sizes;
-	bool starved;		  /* the last put found no memory */
-	struct notifier notifier; /* readable when a put may have room */
-	_Atomic uint32_t waiters; /* threads for which our bit in `waits` stands */
-};
-
-/* ---- readers.c ---- */
-
-void reader_forget(struct stream_reader *r);
-/* Reads the table of members, if it has changed. Returns 0 or a negative errno. */
-int readers_read(struct tl_stream *s);
-/* The lowest position of those for whom producers wait, and who has it; UINT64_MAX: there is
- * none. */
-uint64_t readers_lowest(const struct tl_stream *s, uint32_t *who);
-uint64_t readers_lowest_lossy(const struct tl_stream *s);
-
-/* ---- blocks.c; with the mutex ---- */
-
-enum { PUT_E_FULL = 1 << 9 }; /* wait for room, then look again */
-
-/* Finds or makes a block for an item of @size bytes, to be written. PUT_E_FULL: none is free, and
- * there can be no more now. */
-int blocks_find(struct tl_stream *s, uint64_t size, unsigned *index);
-/* Its item was published, or was not. */
-void blocks_published(struct tl_stream *s, unsigned index, uint64_t number);
-void blocks_put_back(struct tl_stream *s, unsigned index);
-/* Looks which blocks are free. */
-int blocks_sweep(struct tl_stream *s);
-void blocks_free(struct tl_stream *s);
-
-/* What an item is made of. */
-struct item_plan {
-	const tl_part *parts; /* NULL: it is the end of the stream */
-	size_t n;
-	bool blank; /* the tensors have no bytes yet */
-	const void *metadata;
-	size_t metadata_size;
-	/* item_measure() finds: */
-	uint64_t tensors;     /* offset of the description, which follows them */
-	uint64_t description; /* its bytes */
-};
-
-/* ---- put.c ---- */
-
-/* Makes the handle a producer, if it is none. */
-int stream_producer_join(struct tl_stream *s);
-enum { NO_BLOCK = UINT32_MAX };
-
-/* A put under way. */
-struct putting {
-	struct item_plan plan;
-	const tl_stream_put_options *options;
-	unsigned block; /* with the item; or NO_BLOCK */
-	bool stays;	/* the block is a draft's, and stays so if it is not published */
-	bool drafts;	/* a draft is wanted: nothing is published */
-};
-
-int stream_parts_check(const tl_stream *s, const tl_part *parts, size_t n, const char *function);
-/* @drafts: there may be bytes of metadata without the metadata. */
-int stream_put_options(tl_stream_put_options *o, const tl_stream_put_options *from, bool drafts);
-int stream_put(struct tl_stream *s, struct putting *p, const tl_stream_put_options *options,
-	       uint64_t *number);
-/* Puts what was measured, with options that were checked. */
-int stream_put_planned(struct tl_stream *s, struct putting *p, uint64_t *number);
-/* A draft's block. */
-char *stream_block_bytes(struct tl_stream *s, unsigned index);
-void stream_block_abort(struct tl_stream *s, unsigned index);
-void stream_ref(struct tl_stream *s);
-void stream_unref(struct tl_stream *s);
-/* Waits until a put may have room. */
-void stream_notifier_wait(struct notifier *n);
-/* Ends the producer of the handle. Drafts keep its blocks. */
-void stream_producer_end(struct tl_stream *s);
-
-/* take.c: waits until a take may get something. */
-void subscription_notifier_wait(struct notifier *n);
-
-/* ---- items ---- */
+/* ---- subscriptions ---- */
 
 struct tl_subscription {
 	struct stream_view *view;
@@ -264,6 +130,27 @@ struct tl_subscription {
 	_Atomic uint32_t sleepers; /* threads for which our bit in `sleeps` stands */
 };
 
+/* take.c: waits until a take may get something. */
+void subscription_notifier_wait(struct notifier *n);
+
+/* ---- items ---- */
+
+/* What an item is made of. */
+struct item_plan {
+	const tl_part *parts; /* NULL: it is the end of the stream */
+	size_t n;
+	bool blank; /* the tensors have no bytes yet */
+	const void *metadata;
+	size_t metadata_size;
+	/* item_measure() finds: */
+	uint64_t tensors;     /* offset of the description, which follows them */
+	uint64_t description; /* its bytes */
+};
+
+/* ---- put.c ---- */
+
+/* Makes the handle a producer, if it is none. */
+int stream_producer_join(struct tl_stream *s);
 struct item_part {
 	DLTensor tensor;
 	const char *name;

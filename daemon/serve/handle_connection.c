@@ -172,8 +172,8 @@ static void unbind_step(struct peer *peer)
 void handle_unbind(struct peer *peer, struct conn_message *m)
 {
 	(void)m;
-	claims_leave(peer->state, &peer->client);  /* at most CLIENT_CLAIMS_MAX */
-	watches_leave(peer->state, &peer->client); /* at most CLIENT_WATCHES_MAX */
+	claims_leave(peer->state, &peer->client);   /* at most CLIENT_CLAIMS_MAX */
+	watches_leave(peer->state, &peer->client);  /* at most CLIENT_WATCHES_MAX */
 	streams_unbind(peer->state, &peer->client); /* at most LEDGER_LINES, and CATALOG_STREAMS */
 	waits_end(&peer->waits); /* at most SPACE_CREATES_MAX, and those being made */
 	peer->listing.drafts = peer->client.drafts;

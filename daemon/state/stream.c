@@ -6,6 +6,7 @@
 
 #include "daemon/state/catalog.h"
 #include "daemon/state/lease.h"
+#include "daemon/state/lifetime.h"
 #include "daemon/state/ring.h"
 #include "daemon/state/stream.h"
 #include "daemon/state/stream_order.h"
@@ -22,6 +23,38 @@ struct stream *stream_of(const struct state *st, uint64_t ref)
 	struct ring *ring = ref & REF_STREAM ? ring_find(st, ref, true) : NULL;
 
 	return ring && !ring->stream->over ? ring->stream : NULL;
+}
+
+/* ---- without members ------------------------------------------------------------------------ */
+
+static uint32_t members_high(const struct stream *s)
+{
+	uint32_t high = atomic_load(&s->entry->high);
+
+	return high < STREAM_MEMBERS ? high : STREAM_MEMBERS;
+}
+
+static bool has_members(const struct stream *s)
+{
+	for (uint32_t i = 0; i < members_high(s); i++)
+		if (stream_member_state(atomic_load(&s->entry->members[i].word)) != STREAM_FREE)
+			return true;
+	return false;
+}
+
+void stream_idle(struct state *st, struct stream *s)
+{
+	struct heap *ends = &st->lifetimes.streams;
+	bool idle = !s->over && !has_members(s);
+
+	if (idle && s->entry->ttl_ns && !s->entry->idle_ns)
+		s->entry->idle_ns = (uint64_t)now_mono_ns();
+	else if (!idle && !s->over)
+		s->entry->idle_ns = 0;
+	heap_remove(ends, &s->idle);
+	if (idle && s->entry->ttl_ns)
+		heap_add(ends, &s->idle, s->entry->idle_ns + s->entry->ttl_ns);
+	lifetime_schedule(st);
 }
 
 /* ---- making --------------------------------------------------------------------------------- */
@@ -367,6 +400,15 @@ int stream_rows(struct state *st, struct client *c, struct stream *s, uint32_t m
 		row_begins(st, c, s, slots[i], entries[i]);
 	}
 	return 0;
+}
+
+/* The next daemon finds it in the row: the member's index will be another one's. */
+void stream_row_orphan(struct state *st, struct stream *s, uint32_t slot)
+{
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
+
+	s->owner[ring_slot_index(row->ring)] = STREAM_NO_OWNER;
+	row->meta[0] = STREAM_NO_OWNER;
 }
 
 void stream_retire(struct state *st, struct client *c, struct stream *s, const uint64_t *refs,

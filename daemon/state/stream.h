@@ -87,6 +87,10 @@ struct stream_member_stat stream_member_stat(const struct state *st, const struc
 
 /* ---- stream.c, for stream_end.c and recover/ ---- */
 
+/* The row has no producer any more: it goes when it is retired. */
+void stream_row_orphan(struct state *st, struct stream *s, uint32_t slot);
+/* To be called when the stream may have got its first member, or lost its last one. */
+void stream_idle(struct state *st, struct stream *s);
 /* Makes the row kept for each that the ledger of @c counts. */
 void stream_keep_held(struct state *st, const struct stream *s, const struct client *c);
 /* An empty stream of that depth, of a former daemon. */
@@ -96,14 +100,10 @@ bool stream_has_row(struct state *st, struct stream *s, uint32_t slot);
 /* Gives the member its client. */
 void stream_belongs(struct stream *s, struct client *c, uint32_t member);
 
-/* ---- stream_end.c, for stream.c and recover/ ---- */
+/* ---- stream_end.c, for recover/ ---- */
 
 /* Takes over the member, whose end may have begun. @c is NULL if its client is not there any more.
  */
 void stream_member_adopt(struct state *st, struct stream *s, uint32_t member, struct client *c);
-/* The row has no producer any more: it goes when it is retired. */
-void stream_row_orphan(struct state *st, struct stream *s, uint32_t slot);
-/* To be called when the stream may have got its first member, or lost its last one. */
-void stream_idle(struct state *st, struct stream *s);
 /* Has streams_step() look at the stream. */
 void stream_look(struct state *st, struct stream *s);

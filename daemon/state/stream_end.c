@@ -11,41 +11,9 @@
 #include <string.h>
 
 #include "daemon/state/lease.h"
-#include "daemon/state/lifetime.h"
 #include "daemon/state/ring.h"
 #include "daemon/state/stream.h"
 #include "daemon/state/stream_order.h"
-#include "util/clock.h"
-
-static uint32_t members_high(const struct stream *s)
-{
-	uint32_t high = atomic_load(&s->entry->high);
-
-	return high < STREAM_MEMBERS ? high : STREAM_MEMBERS;
-}
-
-static bool has_members(const struct stream *s)
-{
-	for (uint32_t i = 0; i < members_high(s); i++)
-		if (stream_member_state(atomic_load(&s->entry->members[i].word)) != STREAM_FREE)
-			return true;
-	return false;
-}
-
-void stream_idle(struct state *st, struct stream *s)
-{
-	struct heap *ends = &st->lifetimes.streams;
-	bool idle = !s->over && !has_members(s);
-
-	if (idle && s->entry->ttl_ns && !s->entry->idle_ns)
-		s->entry->idle_ns = (uint64_t)now_mono_ns();
-	else if (!idle && !s->over)
-		s->entry->idle_ns = 0;
-	heap_remove(ends, &s->idle);
-	if (idle && s->entry->ttl_ns)
-		heap_add(ends, &s->idle, s->entry->idle_ns + s->entry->ttl_ns);
-	lifetime_schedule(st);
-}
 
 static struct stream_member *entry_of(const struct stream *s, uint32_t member)
 {
@@ -88,15 +56,6 @@ static bool rows_go(struct state *st, struct account *a, struct stream *s)
 			lease_retire(st, a ? a : st->tensors[slot].account, slot);
 	}
 	return left;
-}
-
-/* The next daemon finds it in the row: the member's index will be another one's. */
-void stream_row_orphan(struct state *st, struct stream *s, uint32_t slot)
-{
-	struct catalog_row *row = catalog_row(&st->catalog, slot);
-
-	s->owner[ring_slot_index(row->ring)] = STREAM_NO_OWNER;
-	row->meta[0] = STREAM_NO_OWNER;
 }
 
 static void rows_orphan(struct state *st, struct stream *s, uint32_t member)

@@ -216,6 +216,74 @@ def test_descriptors_for_other_loops(client):
     assert select.select([stream], [], [], 60)[0] == [stream]
 
 
+def test_drafts_are_written_in_place(client):
+    stream = client.stream("s", "queue", depth=2)
+    subscription = stream.subscribe()
+    with stream.draft((2, 3), "float32", metadata_size=4) as draft:
+        draft.tensor.numpy()[:] = 7
+    assert (subscription.get().tensor.numpy() == np.full((2, 3), 7, np.float32)).all()
+    draft = stream.draft({"image": ((4, 4), np.uint8), "label": (1, "int64")}, metadata_size=8)
+    draft["image"].numpy()[:] = 1
+    draft["label"].numpy()[0] = 5
+    assert len(draft) == 2 and draft[1].shape == (1,)
+    with pytest.raises(KeyError):
+        draft["depth"]
+    with pytest.raises(ValueError, match="use draft.tensors"):
+        draft.tensor
+    number = draft.commit(metadata=b"seven")
+    with pytest.raises(ValueError, match="committed or aborted"):
+        draft.commit()
+    item = subscription.get()
+    assert item.number == number and item.metadata == b"seven" and item["label"].numpy()[0] == 5
+    assert (item["image"].numpy() == 1).all()
+    with pytest.raises(RuntimeError), stream.draft(3, "uint8"):
+        raise RuntimeError
+    with pytest.raises(tensorlease.NotNewerError):
+        subscription.get(None)
+    small = stream.draft(3, "uint8", metadata_size=1)
+    with pytest.raises(ValueError, match="room for 1"):
+        small.commit(metadata=b"two")
+    small.commit(metadata=b"1")
+    stream.put(np.zeros(1))
+    full = stream.draft(3, "uint8")
+    with pytest.raises(tensorlease.NotNewerError):
+        full.commit(timeout=None)
+    subscription.take(2)
+    full.commit()
+    stream.close()
+    with pytest.raises(ValueError, match="closed"):
+        stream.draft(3, "uint8")
+    with pytest.raises(ValueError):
+        client.stream("s", existing=True).draft(-1, "uint8")
+
+
+def test_who_is_how_far_behind(client):
+    stream = client.stream("s", "broadcast", depth=4, keep=2)
+    subscription, lossy = stream.subscribe(), stream.subscribe(lossy=True)
+    for frame in frames(3):
+        stream.put(frame)
+    subscription.get()
+    info = stream.info()
+    assert (info.name, info.mode, info.depth, info.keep, info.length) == ("s", "broadcast", 4, 2, 2)
+    assert info.next - info.first == 3 and info.producers == 1 and info.subscribers == 2 and not info.ended
+    assert "s" in [s.name for s in client.streams()] and client.streams("nothing") == []
+    lags = {member.role: member.lag for member in stream.members()}
+    assert lags["subscriber"] == 2 and lags["lossy"] == 3 and "producer" in lags
+    stream.end()
+    assert stream.info().ended
+    del lossy
+    with pytest.raises(tensorlease.NotFoundError):
+        client._stream_info("nothing")
+
+
+def test_what_never_fits_does_not_wait(client):
+    stream = client.stream("s", "queue")
+    stream.put(np.zeros(1))
+    with pytest.raises(tensorlease.NoSpaceError):
+        stream.draft(1 << 34, "uint8", timeout=60)
+    stream.put(np.zeros(1))
+
+
 def test_lifetimes(client, address):
     with tensorlease.connect(autostart=False) as other:
         bound = other.stream("bound", "queue", owner_bound=True)

@@ -112,9 +112,8 @@ TEST(a_closed_client_is_no_member_and_owns_nothing)
 static tl_stream *open_for(tl_client *client, const char *name, int64_t ttl_ns, uint32_t flags)
 {
 	return open_as(client, name,
-		       (tl_stream_options){ .mode = TL_STREAM_BROADCAST,
-					    .ttl_ns = ttl_ns,
-					    .flags = flags });
+		       (tl_stream_options){
+			       .mode = TL_STREAM_BROADCAST, .ttl_ns = ttl_ns, .flags = flags });
 }
 
 static void await_end(tl_client *client, const char *name)
@@ -184,6 +183,24 @@ TEST(the_time_goes_on_with_another_daemon)
 	await_end(client, "later");
 	tl_close(client);
 	td_must_be_empty(&d);
+}
+
+TEST(an_ended_stream_that_is_full_says_that_it_was_ended)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	tl_stream *s = open_broadcast(client, "s", 2), *late = open_broadcast(other, "s", 2);
+	tl_subscription *sub = subscribe_as(s, 0);
+
+	put_item(s, 1, 100);
+	must_be(tl_stream_end(s, NULL), 0);
+	must_be(try_put(s, 2, 100, 0), -EPIPE);
+	must_be(try_put(late, 2, 100, WAIT_S * SECOND), -EPIPE);
+	tl_subscription_close(sub);
+	tl_stream_close(s);
+	tl_stream_close(late);
+	tl_close(client);
+	tl_close(other);
 }
 
 TEST(lifetimes_that_cannot_be)

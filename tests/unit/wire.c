@@ -142,18 +142,18 @@ static const struct {
 	size_t at;
 	size_t size;
 } reserved[] = {
-	{ WIRE_HELLO, 20, 4 },	      { WIRE_CREATE, 42, 6 },	      { WIRE_COMMIT, 35, 5 },
-	{ WIRE_DELETE, 26, 6 },	      { WIRE_LINK, 29, 3 },	      { WIRE_HOLDINGS, 28, 4 },
-	{ WIRE_WELCOME, 18, 2 },      { WIRE_DRAFT, 52, 4 },	      { WIRE_HOLDING, 43, 5 },
-	{ WIRE_MEMBER, 43, 5 },	      { WIRE_GROUP, 28, 4 },	      { WIRE_PART, 36, 4 },
-	{ WIRE_IMPORT, 28, 4 },	      { WIRE_PLACE, 43, 5 },	      { WIRE_FINISHED, 28, 4 },
-	{ WIRE_DEVICES, 20, 4 },      { WIRE_PLACE, 69, 3 },	      { WIRE_KICK, 36, 4 },
-	{ WIRE_KICKED, 36, 4 },	      { WIRE_USERS, 28, 4 },	      { WIRE_USER, 28, 4 },
-	{ WIRE_CLAIM, 26, 2 },	      { WIRE_UNCLAIM, 22, 2 },	      { WIRE_CLAIMED, 20, 4 },
-	{ WIRE_MEMBERS_MADE, 20, 4 }, { WIRE_RING, 35, 5 },	      { WIRE_RING, 52, 4 },
-	{ WIRE_RETIRE, 28, 4 },	      { WIRE_WATCH, 22, 2 },	      { WIRE_LEAVE, 28, 4 },
-	{ WIRE_POSITIONS, 28, 4 },    { WIRE_STREAM, 36, 4 },	      { WIRE_ENTRIES, 28, 4 },
-	{ WIRE_STREAMS, 20, 2 },      { WIRE_STREAM_MEMBERS, 28, 4 },
+	{ WIRE_HELLO, 20, 4 },		{ WIRE_CREATE, 42, 6 },	 { WIRE_COMMIT, 35, 5 },
+	{ WIRE_DELETE, 26, 6 },		{ WIRE_LINK, 29, 3 },	 { WIRE_HOLDINGS, 28, 4 },
+	{ WIRE_WELCOME, 18, 2 },	{ WIRE_DRAFT, 52, 4 },	 { WIRE_HOLDING, 43, 5 },
+	{ WIRE_MEMBER, 43, 5 },		{ WIRE_GROUP, 28, 4 },	 { WIRE_PART, 36, 4 },
+	{ WIRE_IMPORT, 28, 4 },		{ WIRE_PLACE, 43, 5 },	 { WIRE_FINISHED, 28, 4 },
+	{ WIRE_DEVICES, 20, 4 },	{ WIRE_PLACE, 69, 3 },	 { WIRE_KICK, 36, 4 },
+	{ WIRE_KICKED, 36, 4 },		{ WIRE_USERS, 28, 4 },	 { WIRE_USER, 28, 4 },
+	{ WIRE_CLAIM, 26, 2 },		{ WIRE_UNCLAIM, 22, 2 }, { WIRE_CLAIMED, 20, 4 },
+	{ WIRE_MEMBERS_MADE, 20, 4 },	{ WIRE_RING, 35, 5 },	 { WIRE_RING, 52, 4 },
+	{ WIRE_WATCH, 22, 2 },		{ WIRE_LEAVE, 28, 4 },	 { WIRE_POSITIONS, 28, 4 },
+	{ WIRE_STREAM, 36, 4 },		{ WIRE_ENTRIES, 28, 4 }, { WIRE_STREAMS, 20, 2 },
+	{ WIRE_STREAM_MEMBERS, 28, 4 },
 };
 
 static void assert_bits_are_refused(const struct sample *s, size_t at, size_t size)
@@ -190,8 +190,7 @@ PLAIN_TEST(every_unknown_flag_is_refused)
 			    : sample_type(s) == WIRE_PLACE  ? offsetof(struct wire_place, flags)
 							    : 0;
 
-		/* Each of these messages has a flag in bit 0, CREATE one in bit 1, and COMMIT KEEP.
-		 */
+		/* Each has a flag in bit 0, CREATE one in bit 1, and COMMIT KEEP. */
 		for (unsigned bit = sample_type(s) == WIRE_CREATE ? 2 : 1; at && bit < 32; bit++) {
 			struct sample changed = *s;
 
@@ -268,18 +267,18 @@ PLAIN_TEST(every_count_must_match_its_tail)
 		size_t at;
 		bool byte;
 	} counts[] = {
-		{ WIRE_CREATE, 40, false },	 { WIRE_COMMIT, 28, true },
-		{ WIRE_COMMIT, 30, false },	 { WIRE_COMMIT, 32, false },
-		{ WIRE_DELETE, 24, false },	 { WIRE_LINK, 24, false },
-		{ WIRE_LINK, 26, false },	 { WIRE_HOLDING, 40, false },
-		{ WIRE_ERROR, 20, false },	 { WIRE_MEMBER, 36, true },
-		{ WIRE_MEMBER, 38, false },	 { WIRE_MEMBER, 40, false },
-		{ WIRE_PLACE, 36, true },	 { WIRE_PLACE, 38, false },
-		{ WIRE_PLACE, 40, false },	 { WIRE_RING, 28, true },
-		{ WIRE_RING, 30, false },	 { WIRE_RING, 32, false },
-		{ WIRE_RING, 48, false },	 { WIRE_RETIRE, 24, false },
-		{ WIRE_OPEN, 46, false },	 { WIRE_ROWS, 28, false },
-		{ WIRE_ENTRIES, 24, false },	 { WIRE_STREAMS, 22, false },
+		{ WIRE_CREATE, 40, false },	  { WIRE_COMMIT, 28, true },
+		{ WIRE_COMMIT, 30, false },	  { WIRE_COMMIT, 32, false },
+		{ WIRE_DELETE, 24, false },	  { WIRE_LINK, 24, false },
+		{ WIRE_LINK, 26, false },	  { WIRE_HOLDING, 40, false },
+		{ WIRE_ERROR, 20, false },	  { WIRE_MEMBER, 36, true },
+		{ WIRE_MEMBER, 38, false },	  { WIRE_MEMBER, 40, false },
+		{ WIRE_PLACE, 36, true },	  { WIRE_PLACE, 38, false },
+		{ WIRE_PLACE, 40, false },	  { WIRE_RING, 28, true },
+		{ WIRE_RING, 30, false },	  { WIRE_RING, 32, false },
+		{ WIRE_RING, 48, false },	  { WIRE_RETIRE, 24, false },
+		{ WIRE_OPEN, 46, false },	  { WIRE_ROWS, 28, false },
+		{ WIRE_ENTRIES, 24, false },	  { WIRE_STREAMS, 22, false },
 		{ WIRE_STREAM_INFO, 102, false },
 	};
 
@@ -377,6 +376,7 @@ PLAIN_TEST(requests_out_of_bounds_are_refused)
 	BAD(WIRE_RING, 1 + 64 * 8, 0, struct wire_ring, .ref = ref, .tensor.name_len = 1,
 	    .count = RING_SLOTS_MAX);
 	BAD(WIRE_RETIRE, 0, 0, struct wire_retire, .count = 0);
+	BAD(WIRE_RETIRE, 8, 0, struct wire_retire, .count = 1, .flags = 2);
 	BAD(WIRE_RETIRE, 65 * 8, 0, struct wire_retire, .count = RING_REFS_MAX + 1);
 	BAD(WIRE_LINK, 0, 0, struct wire_link, .ref = ref, .name_len = 0);
 	BAD(WIRE_LINK, 1, 0, struct wire_link, .ref = 0, .name_len = 1);

@@ -114,6 +114,23 @@ int parse_lifetime(PyObject *ttl, PyObject *owner_bound, PyObject *evictable, in
 	return 0;
 }
 
+int parse_sizes(PyObject *tuple, int64_t *sizes, int32_t *ndim)
+{
+	Py_ssize_t n = PyTuple_Size(tuple);
+
+	if (n > TL_NDIM_MAX) {
+		raise_text(-EINVAL, "shape: %zd dimensions; the limit is %d", n, TL_NDIM_MAX);
+		return -1;
+	}
+	*ndim = (int32_t)n;
+	for (Py_ssize_t i = 0; i < n; i++) {
+		sizes[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+		if (sizes[i] == -1 && PyErr_Occurred())
+			return -1;
+	}
+	return 0;
+}
+
 static bool is_auto(PyObject *o)
 {
 	return PyUnicode_Check(o) && PyUnicode_CompareWithASCIIString(o, "auto") == 0;

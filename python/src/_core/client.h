@@ -47,6 +47,9 @@ PyObject *look_status(PyObject *self, PyObject *unused);
 PyObject *look_devices(PyObject *self, PyObject *unused);
 PyObject *look_clients(PyObject *self, PyObject *unused);
 PyObject *look_holdings(PyObject *self, PyObject *id);
+PyObject *look_streams(PyObject *self, PyObject *prefix);
+PyObject *look_stream(PyObject *self, PyObject *name);
+PyObject *look_members(PyObject *self, PyObject *name); /* of a stream */
 int look_contains(PyObject *self, PyObject *name);
 
 /* ---- file.c: files, behind load() and save() of _client.py ---- */

@@ -128,6 +128,8 @@ PyObject *parse_path(const char *argument, PyObject *o);
  * Converts seconds to nanoseconds; None is 0, inf is -1. Returns 0, or -1 with an exception that
  * names @argument.
  */
+/* The sizes of a shape, a tuple of ints. @sizes has TL_NDIM_MAX places. */
+int parse_sizes(PyObject *tuple, int64_t *sizes, int32_t *ndim);
 int parse_seconds(const char *argument, PyObject *o, int64_t *ns);
 /* check_seconds(argument, timeout): does the same for Python code. */
 PyObject *check_seconds(PyObject *module, PyObject *args);

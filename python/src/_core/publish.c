@@ -345,15 +345,8 @@ PyObject *client_create(PyObject *self, PyObject *args)
 	w.name = name_utf8(name);
 	if (!w.name || parse_seconds("timeout", timeout, &timeout_ns))
 		return NULL;
-	if (PyTuple_Size(shape) > TL_NDIM_MAX)
-		return raise_text(-EINVAL, "shape: %zd dimensions; the limit is %d",
-				  PyTuple_Size(shape), TL_NDIM_MAX);
-	w.spec.ndim = (int32_t)PyTuple_Size(shape);
-	for (int i = 0; i < w.spec.ndim; i++) {
-		sizes[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
-		if (sizes[i] == -1 && PyErr_Occurred())
-			return NULL;
-	}
+	if (parse_sizes(shape, sizes, &w.spec.ndim))
+		return NULL;
 	w.spec.dtype = (DLDataType){ (uint8_t)code, (uint8_t)bits, (uint16_t)lanes };
 	if (gpu >= 0)
 		w.spec.device = (DLDevice){ kDLCUDA, gpu };

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <tensorlease/cuda.h>
 
+#include <tensorlease/stream.h>
+
 #include "client.h"
 #include "cuda.h"
 #include "draft.h"
@@ -305,6 +307,35 @@ static PyObject *make_holding(const void *item)
 			     holding->retired ? Py_True : Py_False);
 }
 
+static PyObject *make_stream(const void *item)
+{
+	static const char *const modes[] = { "", "broadcast", "queue" };
+	const tl_stream_info *i = item;
+
+	return Py_BuildValue(
+		"(sskkkNkkkkNNdKKKKK)", i->name, i->mode <= 2 ? modes[i->mode] : "",
+		(unsigned long)i->depth, (unsigned long)i->keep, (unsigned long)i->max_tries,
+		PyBool_FromLong(i->flags & TL_STREAM_DROP_OLDEST), (unsigned long)i->uid,
+		(unsigned long)i->producers, (unsigned long)i->subscribers, (unsigned long)i->rows,
+		PyBool_FromLong(i->ended), PyBool_FromLong(i->lifetime & TL_LIFETIME_OWNER_BOUND),
+		(double)i->ttl_ns / (double)NS_PER_SEC, (unsigned long long)i->first,
+		(unsigned long long)i->next, (unsigned long long)i->length,
+		(unsigned long long)i->bytes, (unsigned long long)i->created_ns);
+}
+
+static PyObject *make_member(const void *item)
+{
+	static const char *const roles[] = { "", "producer", "subscriber", "lossy" };
+	static const char *const states[] = { "", "live", "joining", "gone" };
+	const tl_member_info *i = item;
+
+	return Py_BuildValue(
+		"(kssKKKkkkN)", (unsigned long)i->number, i->role <= 3 ? roles[i->role] : "",
+		i->state <= 3 ? states[i->state] : "", (unsigned long long)i->client,
+		(unsigned long long)i->position, (unsigned long long)i->lag, (unsigned long)i->held,
+		(unsigned long)i->pid, (unsigned long)i->uid, text_of(i->label));
+}
+
 /* Needs the GIL. Returns 0, or -1 with an exception. */
 static int append_batch(struct listing *l)
 {
@@ -351,6 +382,16 @@ static int visit_device(const tl_device_usage *usage, void *context)
 static int visit_holding(const tl_holding *holding, void *context)
 {
 	return visit(context, holding);
+}
+
+static int visit_stream(const tl_stream_info *info, void *context)
+{
+	return visit(context, info);
+}
+
+static int visit_member(const tl_member_info *info, void *context)
+{
+	return visit(context, info);
 }
 
 /* Returns false with an exception. */
@@ -431,6 +472,49 @@ PyObject *look_holdings(PyObject *self, PyObject *id)
 	if (parse_uint64("client_id", id, &number) || !listing_begin(&l, c))
 		return NULL;
 	return listing_end(&l, c, tl_list_holdings(c->client, number, visit_holding, &l));
+}
+
+PyObject *look_streams(PyObject *self, PyObject *prefix)
+{
+	WITH_LOCK;
+	struct client *c = (struct client *)self;
+	struct listing l = { .make = make_stream, .size = sizeof(tl_stream_info) };
+	const char *text = text_utf8("prefix", prefix);
+
+	if (!text || !listing_begin(&l, c))
+		return NULL;
+	return listing_end(&l, c, tl_list_streams(c->client, text, visit_stream, &l));
+}
+
+PyObject *look_members(PyObject *self, PyObject *name)
+{
+	WITH_LOCK;
+	struct client *c = (struct client *)self;
+	struct listing l = { .make = make_member, .size = sizeof(tl_member_info) };
+	const char *text = name_utf8(name);
+
+	if (!text || !listing_begin(&l, c))
+		return NULL;
+	return listing_end(&l, c, tl_list_members(c->client, text, visit_member, &l));
+}
+
+PyObject *look_stream(PyObject *self, PyObject *name)
+{
+	WITH_LOCK;
+	struct client *c = (struct client *)self;
+	tl_stream_info info = { .size = sizeof(info) };
+	const char *text = name_utf8(name);
+	int r;
+
+	if (!text || !client_begin(c))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS;
+	r = tl_stream_stat(c->client, text, &info);
+	Py_END_ALLOW_THREADS;
+	if (r)
+		raise_error(r);
+	client_end(c);
+	return r ? NULL : make_stream(&info);
 }
 
 PyObject *look_status(PyObject *self, PyObject *unused)

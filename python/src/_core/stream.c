@@ -12,6 +12,7 @@
 
 #include "client.h"
 #include "cuda.h"
+#include "item.h"
 #include "lock.h"
 #include "source.h"
 #include "wait.h"
@@ -28,12 +29,7 @@ struct handle {
 	bool closing;
 };
 
-struct item {
-	PyObject_HEAD tl_item *item; /* NULL: released */
-	int64_t timeout_ns;
-};
-
-static PyTypeObject *stream_type, *subscription_type, *item_type;
+static PyTypeObject *stream_type, *subscription_type, *item_draft_type;
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
@@ -162,6 +158,12 @@ PyObject *client_stream(PyObject *self, PyObject *args)
 	return (PyObject *)h;
 }
 
+/* An item that is written in place. */
+struct item_draft {
+	PyObject_HEAD tl_item_draft *draft; /* NULL: committed or aborted */
+	struct handle *stream;
+};
+
 struct putting {
 	struct source *sources;
 	tl_part *parts;
@@ -212,31 +214,42 @@ static int putting_begin(struct putting *p, PyObject *names, PyObject *arrays, P
 	return 0;
 }
 
-/* Puts, or ends the stream if @p is NULL. Waits in slices of a second, because a signal that comes
+/* One try at what put_waiting() waits for. */
+typedef int put_fn(struct handle *h, void *what, const tl_stream_put_options *o, uint64_t *number);
+
+static int put_item(struct handle *h, void *what, const tl_stream_put_options *o, uint64_t *number)
+{
+	const struct putting *p = what;
+
+	return tl_stream_put(h->stream, p->parts, (size_t)p->n, o, number);
+}
+
+static int put_end(struct handle *h, void *what, const tl_stream_put_options *o, uint64_t *number)
+{
+	(void)what, (void)number;
+	return tl_stream_end(h->stream, o);
+}
+
+/* Waits in slices of a second, because a signal that comes
  * between PyErr_CheckSignals() and the sleep does not end the sleep. */
-static int put_waiting(struct handle *h, const struct putting *p, int64_t timeout_ns,
-		       uint64_t *number)
+static int put_waiting(struct handle *h, put_fn *put, void *what, tl_stream_put_options *o,
+		       int64_t timeout_ns, uint64_t *number)
 {
 	struct client *c = h->client;
 	int64_t end = wait_end(timeout_ns), left;
 	uint32_t over = __atomic_load_n(&c->over, __ATOMIC_SEQ_CST);
-	tl_stream_put_options o = { .size = sizeof(o),
-				    .interrupt = &c->over,
-				    .interrupt_value = over };
 	int r;
 
-	if (p && p->metadata.len) {
-		o.metadata = p->metadata.buf;
-		o.metadata_size = (size_t)p->metadata.len;
-	}
+	o->size = sizeof(*o);
+	o->interrupt = &c->over;
+	o->interrupt_value = over;
 	for (;;) {
 		left = timeout_ns ? wait_left(end) : 0;
-		o.timeout_ns = left < NS_PER_SEC ? left : NS_PER_SEC;
+		o->timeout_ns = left < NS_PER_SEC ? left : NS_PER_SEC;
 		if (timeout_ns && !left)
-			o.timeout_ns = 1; /* so that the error says who holds the stream up */
+			o->timeout_ns = 1; /* so that the error says who holds the stream up */
 		Py_BEGIN_ALLOW_THREADS;
-		r = p ? tl_stream_put(h->stream, p->parts, (size_t)p->n, &o, number)
-		      : tl_stream_end(h->stream, &o);
+		r = put(h, what, o, number);
 		Py_END_ALLOW_THREADS;
 		if (!r)
 			return 0;
@@ -265,12 +278,19 @@ static PyObject *handle_fileno(PyObject *self, PyObject *unused)
 	return r ? raise_error(r) : PyLong_FromLong(fd);
 }
 
+static tl_stream_put_options metadata_options(const Py_buffer *metadata)
+{
+	return (tl_stream_put_options){ .metadata = metadata->len ? metadata->buf : NULL,
+					.metadata_size = (size_t)metadata->len };
+}
+
 /* put(names, arrays, metadata, timeout) -> number */
 static PyObject *stream_put(PyObject *self, PyObject *args)
 {
 	WITH_LOCK;
 	struct handle *h = (struct handle *)self;
 	PyObject *names, *arrays, *metadata, *timeout;
+	tl_stream_put_options o;
 	struct putting p;
 	uint64_t number = 0;
 	int64_t ns;
@@ -280,7 +300,8 @@ static PyObject *stream_put(PyObject *self, PyObject *args)
 	    parse_seconds("timeout", timeout, &ns))
 		return NULL;
 	if (!putting_begin(&p, names, arrays, metadata) && handle_begin(h)) {
-		r = put_waiting(h, &p, ns, &number);
+		o = metadata_options(&p.metadata);
+		r = put_waiting(h, put_item, &p, &o, ns, &number);
 		handle_end(h);
 	}
 	putting_end(&p);
@@ -291,12 +312,13 @@ static PyObject *stream_end(PyObject *self, PyObject *timeout)
 {
 	WITH_LOCK;
 	struct handle *h = (struct handle *)self;
+	tl_stream_put_options o = { 0 };
 	int64_t ns;
 	int r;
 
 	if (parse_seconds("timeout", timeout, &ns) || !handle_begin(h))
 		return NULL;
-	r = put_waiting(h, NULL, ns, NULL);
+	r = put_waiting(h, put_end, NULL, &o, ns, NULL);
 	handle_end(h);
 	if (r)
 		return NULL;
@@ -314,30 +336,6 @@ static PyObject *stream_reopen(PyObject *self, PyObject *unused)
 	tl_stream_reopen(h->stream);
 	handle_end(h);
 	Py_RETURN_NONE;
-}
-
-/* Weak, until every library that there is has it. */
-int tl_stream_length(const tl_stream *stream, uint64_t *n) __attribute__((weak));
-
-/* length() -> how many items of a queue nobody has taken */
-static PyObject *stream_length(PyObject *self, PyObject *unused)
-{
-	WITH_LOCK;
-	struct handle *h = (struct handle *)self;
-	uint64_t n = 0;
-	int r;
-
-	(void)unused;
-	if (!tl_stream_length) {
-		PyErr_SetString(PyExc_NotImplementedError,
-				"the C library cannot count what waits in a stream");
-		return NULL;
-	}
-	if (!handle_begin(h))
-		return NULL;
-	r = tl_stream_length(h->stream, &n);
-	handle_end(h);
-	return r ? raise_error(r) : PyLong_FromUnsignedLongLong(n);
 }
 
 static PyObject *stream_subscribe(PyObject *self, PyObject *flags)
@@ -366,6 +364,191 @@ static PyObject *stream_subscribe(PyObject *self, PyObject *flags)
 	}
 	handle_end(h);
 	return (PyObject *)sub;
+}
+
+/* ---- drafts ---------------------------------------------------------------------------------- */
+
+/* The parts of a draft. */
+struct drafting {
+	tl_part *parts;
+	DLTensor *tensors;
+	int64_t (*shapes)[TL_NDIM_MAX];
+	Py_ssize_t n;
+	tl_item_draft *made;
+};
+
+static void drafting_end(struct drafting *d)
+{
+	PyMem_Free(d->parts);
+	PyMem_Free(d->tensors);
+	PyMem_Free(d->shapes);
+}
+
+/* @spec: a tuple of a tuple of sizes and (code, bits, lanes). */
+static int drafting_part(struct drafting *d, Py_ssize_t i, PyObject *spec)
+{
+	DLTensor *t = &d->tensors[i];
+	int code, bits, lanes;
+	PyObject *sizes;
+
+	if (!PyArg_ParseTuple(spec, "O!(iii)", &PyTuple_Type, &sizes, &code, &bits, &lanes))
+		return -1;
+	t->device.device_type = kDLCPU;
+	t->dtype = (DLDataType){ (uint8_t)code, (uint8_t)bits, (uint16_t)lanes };
+	t->shape = d->shapes[i];
+	d->parts[i].tensor = t;
+	return parse_sizes(sizes, t->shape, &t->ndim);
+}
+
+static int drafting_begin(struct drafting *d, PyObject *names, PyObject *specs)
+{
+	size_t n = (size_t)PyTuple_Size(specs);
+
+	memset(d, 0, sizeof(*d));
+	d->n = (Py_ssize_t)n;
+	d->parts = PyMem_Calloc(n + 1, sizeof(*d->parts));
+	d->tensors = PyMem_Calloc(n + 1, sizeof(*d->tensors));
+	d->shapes = PyMem_Calloc(n + 1, sizeof(*d->shapes));
+	if (!d->parts || !d->tensors || !d->shapes) {
+		PyErr_NoMemory();
+		return -1;
+	}
+	for (Py_ssize_t i = 0; i < d->n; i++) {
+		if (names != Py_None) {
+			d->parts[i].name = name_utf8(PyTuple_GetItem(names, i));
+			if (!d->parts[i].name)
+				return -1;
+		}
+		if (drafting_part(d, i, PyTuple_GetItem(specs, i)))
+			return -1;
+	}
+	return 0;
+}
+
+static int put_draft(struct handle *h, void *what, const tl_stream_put_options *o, uint64_t *number)
+{
+	struct drafting *d = what;
+
+	(void)number;
+	return tl_stream_draft(h->stream, d->parts, (size_t)d->n, o, &d->made);
+}
+
+/* draft(names, specs, metadata_size, timeout) -> ItemDraft */
+static PyObject *stream_draft(PyObject *self, PyObject *args)
+{
+	WITH_LOCK;
+	struct handle *h = (struct handle *)self;
+	tl_stream_put_options o = { 0 };
+	PyObject *names, *specs, *timeout;
+	struct item_draft *object = NULL;
+	struct drafting d = { 0 };
+	Py_ssize_t metadata_size;
+	int64_t ns;
+
+	if (!PyArg_ParseTuple(args, "OO!nO", &names, &PyTuple_Type, &specs, &metadata_size,
+			      &timeout) ||
+	    parse_seconds("timeout", timeout, &ns))
+		return NULL;
+	o.metadata_size = metadata_size < 0 ? SIZE_MAX : (size_t)metadata_size;
+	if (!drafting_begin(&d, names, specs) && handle_begin(h)) {
+		object = (struct item_draft *)new_object(item_draft_type);
+		if (object)
+			object->stream = (struct handle *)Py_NewRef(self);
+		if (object && put_waiting(h, put_draft, &d, &o, ns, NULL))
+			Py_CLEAR(object);
+		if (object)
+			object->draft = d.made;
+		handle_end(h);
+	}
+	drafting_end(&d);
+	return (PyObject *)object;
+}
+
+static tl_item_draft *draft_of(const struct item_draft *d)
+{
+	if (!d->draft)
+		PyErr_SetString(PyExc_ValueError, "the draft was committed or aborted");
+	return d->draft;
+}
+
+/* tensors() -> list of Tensors, which keep the memory */
+static PyObject *draft_tensors(PyObject *self, PyObject *unused)
+{
+	WITH_LOCK;
+	tl_item_draft *draft = draft_of((struct item_draft *)self);
+	PyObject *list = draft ? PyList_New(0) : NULL;
+
+	(void)unused;
+	for (size_t i = 0; list && tl_item_draft_tensor(draft, i); i++) {
+		DLManagedTensorVersioned *managed = NULL;
+		int r = tl_item_draft_to_dlpack(draft, i, &managed);
+		PyObject *tensor = r ? raise_error(r) : tensor_from(managed);
+
+		if (!tensor || PyList_Append(list, tensor))
+			Py_CLEAR(list);
+		Py_XDECREF(tensor);
+	}
+	return list;
+}
+
+static int commit_draft(struct handle *h, void *what, const tl_stream_put_options *o,
+			uint64_t *number)
+{
+	struct item_draft *d = what;
+	int r = tl_item_draft_commit(d->draft, o, number);
+
+	(void)h;
+	if (!r)
+		d->draft = NULL;
+	return r;
+}
+
+/* commit(metadata, timeout) -> number */
+static PyObject *draft_commit(PyObject *self, PyObject *args)
+{
+	WITH_LOCK;
+	struct item_draft *d = (struct item_draft *)self;
+	PyObject *metadata, *timeout;
+	tl_stream_put_options o;
+	Py_buffer buffer = { 0 };
+	uint64_t number = 0;
+	int64_t ns;
+	int r = -1;
+
+	if (!PyArg_ParseTuple(args, "OO", &metadata, &timeout) ||
+	    parse_seconds("timeout", timeout, &ns) || parse_metadata(metadata, &buffer))
+		return NULL;
+	if (draft_of(d) && handle_begin(d->stream)) {
+		o = metadata_options(&buffer);
+		r = put_waiting(d->stream, commit_draft, d, &o, ns, &number);
+		handle_end(d->stream);
+	}
+	PyBuffer_Release(&buffer);
+	return r ? NULL : PyLong_FromUnsignedLongLong(number);
+}
+
+static PyObject *draft_abort(PyObject *self, PyObject *unused)
+{
+	WITH_LOCK;
+	struct item_draft *d = (struct item_draft *)self;
+
+	(void)unused;
+	tl_item_draft_abort(d->draft);
+	d->draft = NULL;
+	Py_RETURN_NONE;
+}
+
+static void draft_dealloc(PyObject *self)
+{
+	WITH_LOCK;
+	struct item_draft *d = (struct item_draft *)self;
+	PyTypeObject *type = Py_TYPE(self);
+	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+	tl_item_draft_abort(d->draft);
+	Py_XDECREF((PyObject *)d->stream);
+	end(self);
+	Py_DECREF(type);
 }
 
 /* ---- subscriptions --------------------------------------------------------------------------- */
@@ -404,143 +587,36 @@ static PyObject *subscription_take(PyObject *self, PyObject *timeout)
 {
 	WITH_LOCK;
 	struct handle *h = (struct handle *)self;
-	struct item *object;
+	PyObject *object;
 	tl_item *item = NULL;
 	int64_t ns;
 	int r;
 
 	if (parse_seconds("timeout", timeout, &ns))
 		return NULL;
-	object = (struct item *)new_object(item_type);
+	object = item_new();
 	if (!object || !handle_begin(h)) {
-		Py_XDECREF((PyObject *)object);
+		Py_XDECREF(object);
 		return NULL;
 	}
 	r = take_waiting(h, ns, &item);
-	object->item = item;
-	object->timeout_ns = h->client->timeout_ns;
+	item_set(object, item);
 	handle_end(h);
 	if (!r)
-		return (PyObject *)object;
-	Py_DECREF((PyObject *)object);
+		return object;
+	Py_DECREF(object);
 	if (r < 0)
 		return NULL;
 	return Py_NewRef(r == 1 ? Py_None : Py_False);
-}
-
-/* ---- items ----------------------------------------------------------------------------------- */
-
-static tl_item *item_of(PyObject *self)
-{
-	tl_item *item = ((struct item *)self)->item;
-
-	if (!item)
-		PyErr_SetString(PyExc_ValueError, "the item was released");
-	return item;
-}
-
-/* info() -> (number, put_ns, skipped, tries, producer, metadata) */
-static PyObject *item_info(PyObject *self, PyObject *unused)
-{
-	WITH_LOCK;
-	tl_item_info info = { .size = sizeof(info) };
-	tl_item *item = item_of(self);
-
-	(void)unused;
-	if (!item)
-		return NULL;
-	tl_item_get_info(item, &info);
-	return Py_BuildValue(
-		"(KKKIIy#)", (unsigned long long)info.number, (unsigned long long)info.put_ns,
-		(unsigned long long)info.skipped, (unsigned)info.tries, (unsigned)info.producer,
-		info.metadata ? (const char *)info.metadata : "", (Py_ssize_t)info.metadata_size);
-}
-
-/* tensors() -> list of (name or None, Tensor); each Tensor keeps the item */
-static PyObject *item_tensors(PyObject *self, PyObject *unused)
-{
-	WITH_LOCK;
-	tl_item *item = item_of(self);
-	size_t n = tl_item_count(item);
-	PyObject *list = item ? PyList_New((Py_ssize_t)n) : NULL;
-
-	(void)unused;
-	for (size_t i = 0; list && i < n; i++) {
-		DLManagedTensorVersioned *managed = NULL;
-		PyObject *tensor, *pair = NULL;
-		const char *name = NULL;
-		int r = tl_item_to_dlpack(item, i, &managed);
-
-		tl_item_tensor(item, i, &name);
-		tensor = r ? raise_error(r) : tensor_from(managed);
-		if (tensor)
-			pair = Py_BuildValue("(zN)", name, tensor);
-		if (!pair)
-			Py_CLEAR(list);
-		else
-			PyList_SetItem(list, (Py_ssize_t)i, pair);
-	}
-	return list;
-}
-
-static PyObject *item_done(PyObject *self, PyObject *unused)
-{
-	WITH_LOCK;
-	tl_item *item = item_of(self);
-	int r;
-
-	(void)unused;
-	if (!item)
-		return NULL;
-	Py_BEGIN_ALLOW_THREADS;
-	r = tl_item_done(item);
-	Py_END_ALLOW_THREADS;
-	if (r)
-		return raise_error(r);
-	Py_RETURN_NONE;
-}
-
-static PyObject *item_release(PyObject *self, PyObject *unused)
-{
-	WITH_LOCK;
-	struct item *i = (struct item *)self;
-	tl_item *item = i->item;
-	int r = 0;
-
-	(void)unused;
-	i->item = NULL;
-	Py_BEGIN_ALLOW_THREADS;
-	r = tl_item_release(item);
-	Py_END_ALLOW_THREADS;
-	if (r)
-		return raise_error(r);
-	Py_RETURN_NONE;
-}
-
-static void item_dealloc(PyObject *self)
-{
-	WITH_LOCK;
-	struct item *i = (struct item *)self;
-	PyTypeObject *type = Py_TYPE(self);
-	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
-	tl_item *item = i->item;
-
-	if (item) {
-		Py_BEGIN_ALLOW_THREADS;
-		tl_item_release(item);
-		Py_END_ALLOW_THREADS;
-	}
-	end(self);
-	Py_DECREF(type);
 }
 
 /* ---- types ----------------------------------------------------------------------------------- */
 
 static PyMethodDef stream_methods[] = {
 	{ "put", stream_put, METH_VARARGS, NULL },
+	{ "draft", stream_draft, METH_VARARGS, NULL },
 	{ "end", stream_end, METH_O, NULL },
 	{ "reopen", stream_reopen, METH_NOARGS, NULL },
-	{ "length", stream_length, METH_NOARGS, NULL },
 	{ "subscribe", stream_subscribe, METH_O, NULL },
 	{ "fileno", handle_fileno, METH_NOARGS, NULL },
 	{ "close", handle_close, METH_NOARGS, NULL },
@@ -554,11 +630,10 @@ static PyMethodDef subscription_methods[] = {
 	{ 0 },
 };
 
-static PyMethodDef item_methods[] = {
-	{ "info", item_info, METH_NOARGS, NULL },
-	{ "tensors", item_tensors, METH_NOARGS, NULL },
-	{ "done", item_done, METH_NOARGS, NULL },
-	{ "release", item_release, METH_NOARGS, NULL },
+static PyMethodDef draft_methods[] = {
+	{ "tensors", draft_tensors, METH_NOARGS, NULL },
+	{ "commit", draft_commit, METH_VARARGS, NULL },
+	{ "abort", draft_abort, METH_NOARGS, NULL },
 	{ 0 },
 };
 
@@ -580,17 +655,17 @@ static PyMethodDef item_methods[] = {
 HANDLE_TYPE("Stream", stream_methods);
 HANDLE_TYPE("Subscription", subscription_methods);
 
-static PyType_Slot item_slots[] = {
-	{ Py_tp_dealloc, item_dealloc },
-	{ Py_tp_methods, item_methods },
+static PyType_Slot draft_slots[] = {
+	{ Py_tp_dealloc, draft_dealloc },
+	{ Py_tp_methods, draft_methods },
 	{ 0, NULL },
 };
 
-static PyType_Spec item_spec = {
-	.name = "tensorlease._core.Item",
-	.basicsize = sizeof(struct item),
+static PyType_Spec draft_spec = {
+	.name = "tensorlease._core.ItemDraft",
+	.basicsize = sizeof(struct item_draft),
 	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-	.slots = item_slots,
+	.slots = draft_slots,
 };
 
 int stream_init(PyObject *module)
@@ -598,6 +673,6 @@ int stream_init(PyObject *module)
 	(void)module;
 	stream_type = (PyTypeObject *)PyType_FromSpec(&stream_methods_spec);
 	subscription_type = (PyTypeObject *)PyType_FromSpec(&subscription_methods_spec);
-	item_type = (PyTypeObject *)PyType_FromSpec(&item_spec);
-	return stream_type && subscription_type && item_type ? 0 : -1;
+	item_draft_type = (PyTypeObject *)PyType_FromSpec(&draft_spec);
+	return stream_type && subscription_type && item_draft_type ? item_init() : -1;
 }

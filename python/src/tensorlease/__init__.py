@@ -63,9 +63,9 @@ from ._errors import (
 )
 from ._queue import Empty, Full, Queue
 from ._ref import Ref
-from ._stream import Item, Stream, Subscription
+from ._stream import Item, ItemDraft, Stream, Subscription
 from ._tensor import Draft, Tensor
-from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status
+from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status, StreamInfo, StreamMember
 from ._watch import Event, Events, Watch
 
 _modules.update({name: module for name, module in list(_sys.modules.items()) if f"{name}.".startswith(f"{__name__}.")})
@@ -103,6 +103,7 @@ __all__ = [
     "Info",
     "InvalidError",
     "Item",
+    "ItemDraft",
     "KickedError",
     "Loaded",
     "NoDaemonError",
@@ -117,6 +118,8 @@ __all__ = [
     "Status",
     "Stream",
     "StreamEndedError",
+    "StreamInfo",
+    "StreamMember",
     "Subscription",
     "Tensor",
     "TensorLostError",

@@ -49,6 +49,7 @@ __all__ = [
     "Info",
     "InvalidError",
     "Item",
+    "ItemDraft",
     "KickedError",
     "Loaded",
     "NoDaemonError",
@@ -63,6 +64,8 @@ __all__ = [
     "Status",
     "Stream",
     "StreamEndedError",
+    "StreamInfo",
+    "StreamMember",
     "Subscription",
     "Tensor",
     "TensorLostError",
@@ -148,6 +151,38 @@ class ClientInfo(NamedTuple):
     leases: int
     tensors_held: int
     bytes_held: int
+
+class StreamInfo(NamedTuple):
+    name: str
+    mode: str
+    depth: int
+    keep: int
+    max_tries: int
+    drop_oldest: bool
+    uid: int
+    producers: int
+    subscribers: int
+    rows: int
+    ended: bool
+    owner_bound: bool
+    ttl: float
+    first: int
+    next: int
+    length: int
+    nbytes: int
+    created_ns: int
+
+class StreamMember(NamedTuple):
+    number: int
+    role: str
+    state: str
+    client: int
+    position: int
+    lag: int
+    held: int
+    pid: int
+    uid: int
+    label: str
 
 class Holding(NamedTuple):
     name: str
@@ -337,6 +372,20 @@ class Item:
     def __enter__(self) -> Self: ...
     def __exit__(self, *args: object) -> None: ...
 
+class ItemDraft:
+    def __init__(self, draft: Any, names: tuple[str, ...]) -> None: ...
+    tensors: builtins.list[Tensor]
+    @property
+    def tensor(self) -> Tensor: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, key: str | int) -> Tensor: ...
+    def commit(self, *, metadata: Buffer | None = None, timeout: _Seconds = ...) -> int: ...
+    def abort(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
 class Subscription:
     def __init__(self, subscription: Any, name: str) -> None: ...
     name: str
@@ -376,6 +425,19 @@ class Stream:
         metadata: Buffer | None = None,
         timeout: _Seconds = ...,
     ) -> int: ...
+    @overload
+    def draft(
+        self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: Any, *, metadata_size: int = 0, timeout: _Seconds = ...
+    ) -> ItemDraft: ...
+    @overload
+    def draft(
+        self,
+        shape: Mapping[str, tuple[SupportsIndex | Sequence[SupportsIndex], Any]],
+        dtype: None = None,
+        *,
+        metadata_size: int = 0,
+        timeout: _Seconds = ...,
+    ) -> ItemDraft: ...
     def put_nowait(self, array: _Array | Mapping[str, _Array] | Sequence[_Array], *, metadata: Buffer | None = None) -> int: ...
     async def aput(
         self,
@@ -387,6 +449,8 @@ class Stream:
     def length(self) -> int: ...
     def end(self, timeout: _Seconds = ...) -> None: ...
     async def aend(self, timeout: _Seconds = ...) -> None: ...
+    def info(self) -> StreamInfo: ...
+    def members(self) -> builtins.list[StreamMember]: ...
     def fileno(self) -> int: ...
     def reopen(self) -> None: ...
     def subscribe(self, *, lossy: bool = False, kept: bool = False) -> Subscription: ...
@@ -666,6 +730,7 @@ class Client:
         ttl: float | None = None,
         owner_bound: bool = False,
     ) -> Stream: ...
+    def streams(self, prefix: str = "") -> builtins.list[StreamInfo]: ...
     def ref(self, tensor: Tensor) -> Ref: ...
     def pickle_tensors(self) -> None: ...
     @overload

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from . import _cache, _core
 from ._arrays import PADDED
 from ._cuda import DeviceUsage, parse_device
-from ._dtypes import parse_dtype
+from ._dtypes import parse_sizes
 from ._errors import (
     DisconnectedError,
     Error,
@@ -29,12 +29,11 @@ from ._lock import ForkLock
 from ._paths import below, check_no_pickle, paths_of
 from ._ref import Ref
 from ._tensor import pickle_for
-from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status
+from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status, StreamInfo
 from ._waiter import TrioFuture, Waiter, _Wait, after_others, ordered, result_of, running_trio
 from ._stream import Stream
 from ._watch import Events, Watch
 
-_SIZE_MAX = 2**63 - 1
 _GROUP_MAX = 65536  # tensors and names of one step
 _SCHEME = "tensorlease://"
 _PATH_MAX = 108  # of a socket, with a zero byte
@@ -177,8 +176,7 @@ class Client(_core.Client):
         """
         number = parse_device(device)
         number = -1 if number is None else number
-        sizes, element = _parse_shape(shape), parse_dtype(dtype)
-        _check_size(sizes, 8 if padded else element[1] * element[2])
+        sizes, element = parse_sizes(shape, dtype, padded)
         lifetime, padding = (ttl, owner_bound, evictable), PADDED if padded else 0
         try:
             return self._create(name, sizes, element, padding, metadata, timeout, number, lifetime, ring, own_pages)
@@ -546,6 +544,10 @@ class Client(_core.Client):
             self, name, mode, depth, keep, max_tries, drop_oldest, existing, produce, ttl, owner_bound
         )
 
+    def streams(self, prefix=""):
+        """Return a StreamInfo for each stream below prefix, as list() does for tensors."""
+        return [StreamInfo._make(t) for t in self._streams(prefix)]
+
     def ref(self, tensor):
         """Return a Ref to a Tensor of this client, which can be pickled and sent to another process."""
         if tensor.name is None:
@@ -793,27 +795,6 @@ def _prefixed(prefix, names):
     for name in names:
         _check_str("a tensor's name", name)
     return tuple(start + name for name in names)
-
-
-def _parse_shape(shape):
-    try:
-        return (operator.index(shape),)
-    except TypeError:
-        pass
-    try:
-        if not isinstance(shape, (str, bytes, bytearray)):
-            return tuple(operator.index(n) for n in shape)
-    except TypeError:
-        pass
-    raise TypeError(f"shape must be an int or a sequence of ints, not {shape!r}")
-
-
-def _check_size(sizes, bits):
-    for i, size in enumerate(sizes):
-        if not 0 <= size <= _SIZE_MAX:
-            raise InvalidError(errno.EINVAL, f"shape: dimension {i} is {size}; it must be 0 to 2^63-1")
-    if math.prod(size or 1 for size in sizes) * bits > 8 * _SIZE_MAX:
-        raise InvalidError(errno.EINVAL, f"shape: {sizes} of {bits} bits each is more than 2^63-1 bytes")
 
 
 def _for_others(address, namespace, path):

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Element types: names such as 'float32', and DLPack's triples (code, bits, lanes)."""
 
+import errno
+import math
 import operator
 import re
 from functools import lru_cache
+
+from ._errors import InvalidError
 
 # NumPy's other names, in native byte order.
 _LETTERS = {
@@ -141,3 +145,34 @@ def find_dtype(word):
         return numpy_dtype(word)
     except (ImportError, TypeError):
         return word
+
+
+_SIZE_MAX = 2**63 - 1
+
+
+def _parse_shape(shape):
+    try:
+        return (operator.index(shape),)
+    except TypeError:
+        pass
+    try:
+        if not isinstance(shape, (str, bytes, bytearray)):
+            return tuple(operator.index(n) for n in shape)
+    except TypeError:
+        pass
+    raise TypeError(f"shape must be an int or a sequence of ints, not {shape!r}")
+
+
+def _check_size(sizes, bits):
+    for i, size in enumerate(sizes):
+        if not 0 <= size <= _SIZE_MAX:
+            raise InvalidError(errno.EINVAL, f"shape: dimension {i} is {size}; it must be 0 to 2^63-1")
+    if math.prod(size or 1 for size in sizes) * bits > 8 * _SIZE_MAX:
+        raise InvalidError(errno.EINVAL, f"shape: {sizes} of {bits} bits each is more than 2^63-1 bytes")
+
+
+def parse_sizes(shape, dtype, padded=False):
+    """Return a tuple of sizes, and (code, bits, lanes)."""
+    sizes, element = _parse_shape(shape), parse_dtype(dtype)
+    _check_size(sizes, 8 if padded else element[1] * element[2])
+    return sizes, element

@@ -25,6 +25,7 @@ from ._ref import client_for
 from ._stream import Item
 
 _DEPTH_MAX = 512  # of a stream
+_TTL = 60.0  # seconds that the stream of an unnamed queue stays when nobody has it any more
 _PARTS_MAX = 4096  # tensors of an item
 _COPY_MAX = 32 << 10  # up to here a copy takes no longer than a private mapping and its page faults
 _MARK = b"tensorlease.Queue 1"
@@ -327,7 +328,10 @@ class Queue:
             self._end_with_this_process()
 
     def _open(self, existing):
-        return self._client.stream(self.name, "queue", depth=self._maxsize, existing=existing)
+        if not self._own or existing:
+            return self._client.stream(self.name, "queue", depth=self._maxsize, existing=existing)
+        # The stream of a process that is killed goes when the last one has left it.
+        return self._client.stream(self.name, "queue", depth=self._maxsize, produce=True, ttl=_TTL)
 
     def _end_with_this_process(self):
         from multiprocessing.util import Finalize
@@ -429,7 +433,7 @@ class Queue:
 
     def qsize(self):
         """Return how many objects wait in it."""
-        return self._ends().stream.length()
+        return self._ends().stream.info().length
 
     def empty(self):
         """Return whether none waits in it."""
@@ -437,7 +441,8 @@ class Queue:
 
     def full(self):
         """Return whether put() would wait."""
-        return self.qsize() >= self._maxsize
+        info = self._ends().stream.info()
+        return info.length >= info.depth
 
     def close(self):
         """Say that this process puts and gets no more. What it has put stays for others, and other processes go on."""

@@ -7,7 +7,9 @@ import math
 import os
 import time
 
+from ._dtypes import parse_sizes
 from ._errors import NotNewerError, TimeoutError
+from ._tuples import StreamInfo, StreamMember
 from ._waiter import running_trio
 
 _MODES = {"broadcast": 1, "queue": 2}
@@ -127,6 +129,60 @@ class Item:
         return f"<tensorlease.Item {self.number}: {what}>"
 
 
+class ItemDraft:
+    """What Stream.draft() returns: an item that is written in place.
+
+    Write to ``draft.tensor.numpy()``, or ``draft[name].torch()``, ..., then call commit() or abort(). As a context
+    manager it is committed when the block ends, and aborted if the block raises. Views stay valid after that, but must not
+    be written to: others read those bytes, or a later item has them.
+    """
+
+    __slots__ = ("_draft", "_names", "tensors")
+
+    def __init__(self, draft, names):
+        self._draft, self._names = draft, names
+        self.tensors = draft.tensors()
+
+    @property
+    def tensor(self):
+        """Its writable Tensor, if it has only one."""
+        if len(self.tensors) != 1:
+            raise ValueError(f"the draft has {len(self.tensors)} tensors: use draft.tensors, or draft[name]")
+        return self.tensors[0]
+
+    def __len__(self):
+        return len(self.tensors)
+
+    def __getitem__(self, key):
+        """Return the writable Tensor of that name, or of that number."""
+        if isinstance(key, int):
+            return self.tensors[key]
+        try:
+            return self.tensors[self._names.index(key)]
+        except ValueError:
+            raise KeyError(key) from None
+
+    def commit(self, *, metadata=None, timeout=math.inf):
+        """Put the item, and return its number. If that fails it stays a draft.
+
+        metadata: bytes to attach, at most as many as the draft was made for. timeout and errors: as for Stream.put().
+        """
+        return self._draft.commit(metadata, timeout)
+
+    def abort(self):
+        """Give it up."""
+        self._draft.abort()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        if kind is None:
+            self.commit()
+        else:
+            self.abort()
+
+
 class Subscription:
     """What Stream.subscribe() returns: an iterator over Items, also for ``async for``. It ends when the stream is ended.
 
@@ -219,7 +275,7 @@ class Stream:
         if mode is None and not existing:
             raise ValueError("mode is missing: 'broadcast' or 'queue'")
         flags = (_DROP_OLDEST if drop_oldest else 0) | (_EXISTING if existing else 0) | (_PRODUCER if produce else 0)
-        self.name = name
+        self.name, self._client = name, client
         self._stream = client._stream(name, _MODES.get(mode, 0), depth, keep, max_tries, flags, ttl, owner_bound)
 
     def put(self, array, *, metadata=None, timeout=math.inf):
@@ -236,6 +292,20 @@ class Stream:
         arrays = tuple(array) if isinstance(array, (list, tuple)) else (array,)
         return self._stream.put(None, arrays, metadata, timeout)
 
+    def draft(self, shape, dtype=None, *, metadata_size=0, timeout=math.inf):
+        """Make an item that is written in place: put() without a copy. Return an ItemDraft.
+
+        shape, dtype: of its tensor, as for Client.create(). For several: a dict of names and (shape, dtype) pairs.
+        metadata_size: how many bytes of metadata it may have at most.
+        timeout: seconds to wait while there is no memory for more items. None: do not wait. Errors: as for put().
+        """
+        names, specs = ("",), ((shape, dtype),)
+        if isinstance(shape, dict):
+            names, specs = tuple(shape), tuple(shape.values())
+        specs = tuple(parse_sizes(*spec) for spec in specs)
+        made = self._stream.draft(names if isinstance(shape, dict) else None, specs, metadata_size, timeout)
+        return ItemDraft(made, names)
+
     def put_nowait(self, array, *, metadata=None):
         """put() that does not wait."""
         return self.put(array, metadata=metadata, timeout=None)
@@ -251,6 +321,14 @@ class Stream:
     async def aend(self, timeout=math.inf):
         """end() for asyncio and trio."""
         await _until(self.end, timeout, self.fileno)
+
+    def info(self):
+        """Return a StreamInfo: how long it is, who is there, how much memory it has."""
+        return StreamInfo._make(self._client._stream_info(self.name))
+
+    def members(self):
+        """Return a list of StreamMembers: its producers and subscribers, where they are and what they hold."""
+        return [StreamMember._make(member) for member in self._client._members(self.name)]
 
     def fileno(self):
         """Return a descriptor for event loops: it is readable until put_nowait() has found no room. It is not yours."""

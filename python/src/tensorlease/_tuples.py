@@ -67,6 +67,44 @@ class ClientInfo(NamedTuple):
     bytes_held: int
 
 
+class StreamInfo(NamedTuple):
+    """A stream of the daemon."""
+
+    name: str
+    mode: str  # "broadcast" or "queue"
+    depth: int
+    keep: int
+    max_tries: int
+    drop_oldest: bool
+    uid: int
+    producers: int  # that have put something and are there
+    subscribers: int  # lossy ones, too
+    rows: int  # items for which it has memory
+    ended: bool
+    owner_bound: bool
+    ttl: float  # seconds; 0: it stays
+    first: int  # the number of its first item
+    next: int  # the number that the next item gets; the ends of producers have a number too
+    length: int  # of a queue: items that nobody has taken; of a broadcast: how far the slowest subscriber is behind
+    nbytes: int  # of memory, held or not
+    created_ns: int
+
+
+class StreamMember(NamedTuple):
+    """A producer or a subscriber of a stream."""
+
+    number: int  # of one member at a time; Item.producer is this
+    role: str  # "producer", "subscriber" or "lossy"
+    state: str  # "live"; "joining": it subscribes just now; "gone": its process may still hold items
+    client: int  # for Client.kick(); 0: its connection has ended
+    position: int  # of a subscriber: the number that it looks at next
+    lag: int  # of a subscriber to a broadcast: how far that is behind the end
+    held: int  # of a subscriber: items that its client holds; of a producer: items for which it has memory
+    pid: int  # 0: it is in another PID namespace
+    uid: int
+    label: str  # the name of its program
+
+
 class Holding(NamedTuple):
     """A tensor that a client holds."""
 
