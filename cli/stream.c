@@ -71,6 +71,7 @@ static void info_json(cJSON *to, const tl_stream_info *info)
 	json_u64(to, "keep", info->keep);
 	json_u64(to, "max_tries", info->max_tries);
 	json_bool(to, "drop_oldest", info->flags & TL_STREAM_DROP_OLDEST);
+	json_bool(to, "shared", info->flags & TL_STREAM_SHARED);
 	json_bool(to, "owner_bound", info->lifetime & TL_LIFETIME_OWNER_BOUND);
 	json_i64(to, "ttl_ns", info->ttl_ns);
 	json_u64(to, "length", info->length);
@@ -282,6 +283,8 @@ static void print_info(const struct cli *cli, const tl_stream_info *info, double
 		  info->flags & TL_STREAM_DROP_OLDEST
 			  ? cli->terminal ? ", which drops the oldest" : "\tdrop-oldest"
 			  : "");
+	if (info->flags & TL_STREAM_SHARED)
+		cli_field(cli, "shared", "%s", "among users");
 	cli_field(cli, "state", "%s", state_of(info));
 	cli_field(cli, "depth", "%u", info->depth);
 	if (info->mode == TL_STREAM_QUEUE)

@@ -4,9 +4,9 @@
  * the daemon alone writes. The positions of subscribers are in their ledgers.
  * docs/protocol/streams.md has the steps; tests/model/stream.pml and queue.pml check them.
  *
- * All members of a stream are processes of one user, who could change each other's memory anyway.
- * So one that writes nonsense here spoils its own stream. It cannot make a process read or write
- * outside of what that has mapped, nor change bytes under anybody's lease.
+ * All members of a stream are processes of one user, who could change each other's memory anyway;
+ * or it was made SHARED. So one that writes nonsense here spoils its own stream. It cannot make a
+ * process read or write outside of what that has mapped, nor change bytes under anybody's lease.
  */
 #pragma once
 
@@ -238,4 +238,5 @@ struct catalog_stream {
 enum stream_flag {
 	STREAM_DROPS_OLDEST = 1, /* nobody waits: all subscribers are lossy */
 	STREAM_OWNER_BOUND = 2,	 /* it ends with the connection of the client that has made it */
+	STREAM_SHARED = 4,	 /* its members may be of any user who may publish */
 };

@@ -14,7 +14,8 @@ enum { DEPTH_DEFAULT = 16 };
 
 static int options_check(tl_stream_options *o, const tl_stream_options *from)
 {
-	const uint32_t known = TL_STREAM_EXISTING | TL_STREAM_DROP_OLDEST | TL_STREAM_PRODUCER;
+	const uint32_t known = TL_STREAM_EXISTING | TL_STREAM_DROP_OLDEST | TL_STREAM_PRODUCER |
+			       TL_STREAM_SHARED;
 	bool makes;
 	int r = 0;
 
@@ -204,6 +205,7 @@ TL_API int tl_item_get_info(const tl_item *item, tl_item_info *info)
 				.skipped = item->skipped,
 				.tries = stream_take_tries(item->take),
 				.producer = item->producer,
+				.uid = item->uid,
 				.count = item->count,
 				.metadata = item->metadata_size ? item->metadata : NULL,
 				.metadata_size = item->metadata_size };

@@ -25,7 +25,8 @@ static tl_stream_info stream_info(const struct conn_message *answer)
 
 	memcpy(&w, answer->bytes, sizeof(w));
 	info.mode = w.mode;
-	info.flags = w.properties & STREAM_DROPS_OLDEST ? TL_STREAM_DROP_OLDEST : 0;
+	info.flags = (w.properties & STREAM_DROPS_OLDEST ? TL_STREAM_DROP_OLDEST : 0) |
+		     (w.properties & STREAM_SHARED ? TL_STREAM_SHARED : 0);
 	info.depth = w.depth;
 	info.keep = w.keep;
 	info.max_tries = w.max_tries;

@@ -317,6 +317,7 @@ int item_make(struct stream_view *view, DLManagedTensorVersioned *row,
 	item->number = entry->number;
 	item->time_ns = entry->time_ns;
 	item->producer = entry->producer;
+	item->uid = load_once(&view->session->catalog.rows[ref_slot(entry->ref)].uid);
 	*out = item;
 	return 0;
 }

@@ -113,6 +113,8 @@ static int open_request(struct session *s, const struct stream_ask *ask, int64_t
 		m.fixed.flags |= WIRE_OPEN_MAKE;
 	if (ask->options.flags & TL_STREAM_DROP_OLDEST)
 		m.fixed.properties |= STREAM_DROPS_OLDEST;
+	if (ask->options.flags & TL_STREAM_SHARED)
+		m.fixed.properties |= STREAM_SHARED;
 	if (ask->options.lifetime & TL_LIFETIME_OWNER_BOUND)
 		m.fixed.properties |= STREAM_OWNER_BOUND;
 	if (ask->kept)

@@ -164,7 +164,7 @@ struct tl_item {
 	uint64_t take;		       /* its take word, of a queue */
 	unsigned entry;
 	uint64_t number, time_ns, skipped;
-	uint32_t producer;
+	uint32_t producer, uid;
 	size_t count;
 	const void *metadata;
 	size_t metadata_size;

@@ -191,7 +191,8 @@ int stream_find(struct state *st, struct client *c, const struct name_key *key,
 		return STATE_E_KIND;
 	if (*out)
 		return st->names.info[index].uid == c->uid || c->uid == 0 ||
-				       c->uid == st->common->uid
+				       c->uid == st->common->uid ||
+				       (*out)->entry->flags & STREAM_SHARED
 			       ? 0
 			       : STATE_E_DENIED;
 	if (current)

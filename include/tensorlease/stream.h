@@ -25,7 +25,8 @@
  *					       &TL_INIT(tl_wait_options, .timeout_ns = -1), &item))
  *				... tl_item_tensor(item, 0, NULL) ... tl_item_release(item);
  *
- * Producers and subscribers of one stream are processes of one user. A stream stays until its name
+ * Producers and subscribers of one stream are processes of one user, unless it was made with
+ * TL_STREAM_SHARED. A stream stays until its name
  * is deleted (tl_delete()), also while nobody has it open; or as its lifetime and `ttl_ns` say.
  *
  * The conventions are those of <tensorlease/tensorlease.h>. In addition, each function here returns
@@ -66,6 +67,9 @@ enum {
 	TL_STREAM_DROP_OLDEST = 2,
 	/* Be a producer from now on, and not only from the first put on. */
 	TL_STREAM_PRODUCER = 4,
+	/* Any user who may publish in this namespace may put and take. Any of them can stop or
+	 * damage the stream, as they could not do to a tensor; and no item that was taken. */
+	TL_STREAM_SHARED = 8,
 };
 
 /* TL_STREAM_*_MAX - limits of streams */
@@ -104,7 +108,8 @@ typedef struct tl_stream_options {
  * Returns: 0, a common error, or
  *	-EMEDIUMTYPE	the name means a tensor, or a stream of the other mode
  *	-ENOENT		there is none, and TL_STREAM_EXISTING was given
- *	-EACCES		the stream is another user's
+ *	-EACCES		the stream is another user's, and not shared; or this user may not publish
+ *			in the namespace
  *	-ENOSPC		all streams of the namespace, or this user's half, are in use
  * Since: 0.2
  */
@@ -394,6 +399,8 @@ typedef struct tl_item_info {
 	size_t count;	   /* its tensors */
 	const void *metadata; /* valid until the item is released */
 	size_t metadata_size; /* bytes of it */
+	uint32_t uid;	      /* the user who has put it */
+	uint32_t reserved;    /* 0 */
 } tl_item_info;
 
 /*
@@ -482,7 +489,7 @@ TL_API int tl_item_release(tl_item *item);
 typedef struct tl_stream_info {
 	size_t size;	      /* sizeof(tl_stream_info) */
 	uint32_t mode;	      /* enum tl_stream_mode */
-	uint32_t flags;	      /* TL_STREAM_DROP_OLDEST */
+	uint32_t flags;	      /* TL_STREAM_DROP_OLDEST, TL_STREAM_SHARED */
 	uint32_t depth;	      /* as in tl_stream_options */
 	uint32_t keep;	      /* as in tl_stream_options */
 	uint32_t max_tries;   /* as in tl_stream_options */

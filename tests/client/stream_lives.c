@@ -203,6 +203,85 @@ TEST(an_ended_stream_that_is_full_says_that_it_was_ended)
 	tl_close(other);
 }
 
+/* ---- Shared by users ---- */
+
+enum { OTHER_UID = 12345 };
+
+static int use_anothers(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = td_connect(d);
+	const tl_stream_options existing = { .flags = TL_STREAM_EXISTING };
+	tl_stream_options o = { .size = sizeof(o), .flags = TL_STREAM_EXISTING };
+	tl_stream *s = NULL, *queue, *broadcast;
+	tl_subscription *sub;
+	tl_item_info info = { .size = sizeof(info) };
+	tl_item *item;
+
+	(void)arg;
+	must_be(tl_stream_open(client, "private", &o, &s), -EACCES);
+	queue = open_as(client, "queue", existing);
+	broadcast = open_as(client, "broadcast", existing);
+	sub = subscribe_as(broadcast, 0);
+	pause_at(1);
+	item = take(sub);
+	must(item_is(item, 1, 5000));
+	must_be(tl_item_get_info(item, &info), 0);
+	must_be(info.uid, 0);
+	for (int i = 0; i < 200; i++)
+		put_item(queue, i, 5000);
+	pause_at(2);
+	tl_item_release(item);
+	must_be(tl_delete(client, "queue"), -EACCES);
+	pause_at(3);
+	return 0;
+}
+
+TEST(users_share_a_stream_that_is_made_for_it)
+{
+	struct test_child c;
+	tl_item_info info = { .size = sizeof(info) };
+	tl_item *item;
+
+	NEEDS_ROOT;
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
+	tl_client *client = td_connect(&d);
+	tl_stream *private = open_broadcast(client, "private", 2);
+	tl_stream *queue = open_as(client, "queue",
+				   (tl_stream_options){ .mode = TL_STREAM_QUEUE,
+							.depth = 4,
+							.flags = TL_STREAM_SHARED });
+	tl_stream *broadcast = open_as(client, "broadcast",
+				       (tl_stream_options){ .mode = TL_STREAM_BROADCAST,
+							    .depth = 4,
+							    .flags = TL_STREAM_SHARED });
+	tl_subscription *sub = subscribe_as(queue, 0);
+
+	c = child_start_as(OTHER_UID, &d, use_anothers, NULL);
+	child_await(&c);
+	put_item(broadcast, 1, 5000);
+	child_go(&c);
+	for (int i = 0; i < 200; i++)
+		take_value(sub, i, 5000);
+	child_await(&c);
+	for (int i = 0; i < 4; i++)
+		put_item(broadcast, i, 100);
+	must_be(try_put(broadcast, 4, 100, 0), -EAGAIN);
+	child_go(&c);
+	child_await(&c);
+	child_kill(&c);
+	put_item(broadcast, 2, 5000);
+	put_item(queue, 3, 100);
+	item = take(sub);
+	must_be(tl_item_get_info(item, &info), 0);
+	must_be(info.uid, geteuid());
+	tl_item_release(item);
+	tl_subscription_close(sub);
+	tl_stream_close(queue);
+	tl_stream_close(broadcast);
+	tl_stream_close(private);
+	tl_close(client);
+}
+
 TEST(lifetimes_that_cannot_be)
 {
 	cleanup_td struct test_daemon d = td_start();

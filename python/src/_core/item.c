@@ -31,7 +31,7 @@ static tl_item *item_of(PyObject *self)
 	return item;
 }
 
-/* info() -> (number, put_ns, skipped, tries, producer, metadata) */
+/* info() -> (number, put_ns, skipped, tries, producer, uid, metadata) */
 static PyObject *item_info(PyObject *self, PyObject *unused)
 {
 	WITH_LOCK;
@@ -42,10 +42,11 @@ static PyObject *item_info(PyObject *self, PyObject *unused)
 	if (!item)
 		return NULL;
 	tl_item_get_info(item, &info);
-	return Py_BuildValue(
-		"(KKKIIy#)", (unsigned long long)info.number, (unsigned long long)info.put_ns,
-		(unsigned long long)info.skipped, (unsigned)info.tries, (unsigned)info.producer,
-		info.metadata ? (const char *)info.metadata : "", (Py_ssize_t)info.metadata_size);
+	return Py_BuildValue("(KKKIIIy#)", (unsigned long long)info.number,
+			     (unsigned long long)info.put_ns, (unsigned long long)info.skipped,
+			     (unsigned)info.tries, (unsigned)info.producer, (unsigned)info.uid,
+			     info.metadata ? (const char *)info.metadata : "",
+			     (Py_ssize_t)info.metadata_size);
 }
 
 /* tensors() -> list of (name or None, Tensor); each Tensor keeps the item */

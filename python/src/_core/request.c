@@ -313,9 +313,10 @@ static PyObject *make_stream(const void *item)
 	const tl_stream_info *i = item;
 
 	return Py_BuildValue(
-		"(sskkkNkkkkNNdKKKKK)", i->name, i->mode <= 2 ? modes[i->mode] : "",
+		"(sskkkNNkkkkNNdKKKKK)", i->name, i->mode <= 2 ? modes[i->mode] : "",
 		(unsigned long)i->depth, (unsigned long)i->keep, (unsigned long)i->max_tries,
-		PyBool_FromLong(i->flags & TL_STREAM_DROP_OLDEST), (unsigned long)i->uid,
+		PyBool_FromLong(i->flags & TL_STREAM_DROP_OLDEST),
+		PyBool_FromLong(i->flags & TL_STREAM_SHARED), (unsigned long)i->uid,
 		(unsigned long)i->producers, (unsigned long)i->subscribers, (unsigned long)i->rows,
 		PyBool_FromLong(i->ended), PyBool_FromLong(i->lifetime & TL_LIFETIME_OWNER_BOUND),
 		(double)i->ttl_ns / (double)NS_PER_SEC, (unsigned long long)i->first,

@@ -159,6 +159,7 @@ class StreamInfo(NamedTuple):
     keep: int
     max_tries: int
     drop_oldest: bool
+    shared: bool
     uid: int
     producers: int
     subscribers: int
@@ -357,6 +358,7 @@ class Item:
     producer: int
     put_ns: int
     skipped: int
+    uid: int
     tries: int
     @property
     def tensors(self) -> builtins.list[Tensor]: ...
@@ -414,6 +416,7 @@ class Stream:
         drop_oldest: bool,
         existing: bool,
         produce: bool,
+        shared: bool,
         ttl: float | None,
         owner_bound: bool,
     ) -> None: ...
@@ -727,6 +730,7 @@ class Client:
         drop_oldest: bool = False,
         existing: bool = False,
         produce: bool = False,
+        shared: bool = False,
         ttl: float | None = None,
         owner_bound: bool = False,
     ) -> Stream: ...

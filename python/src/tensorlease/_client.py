@@ -522,6 +522,7 @@ class Client(_core.Client):
         drop_oldest=False,
         existing=False,
         produce=False,
+        shared=False,
         ttl=None,
         owner_bound=False,
     ):
@@ -536,12 +537,13 @@ class Client(_core.Client):
         drop_oldest: of a broadcast, whether producers never wait: who is depth items behind skips some.
         existing: whether to open only a stream that there is; then its properties need not be said.
         produce: whether this is a producer from now on, and not only from its first put on.
+        shared: whether any user who may publish in the namespace may put and take. Any of them can stop the stream.
         ttl: seconds after which the stream goes when it has had neither a producer nor a subscriber. None: it stays.
         owner_bound: whether it goes when the client that has made it ends.
         A stream that exists keeps its properties. It stays until its name is deleted, or goes as ttl and owner_bound say.
         """
         return Stream(
-            self, name, mode, depth, keep, max_tries, drop_oldest, existing, produce, ttl, owner_bound
+            self, name, mode, depth, keep, max_tries, drop_oldest, existing, produce, shared, ttl, owner_bound
         )
 
     def streams(self, prefix=""):

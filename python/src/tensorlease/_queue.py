@@ -19,7 +19,7 @@ import types
 import weakref
 from queue import Empty, Full
 
-from ._errors import Error, NotNewerError, StreamEndedError, TimeoutError
+from ._errors import Error, NotNewerError, PermissionDeniedError, StreamEndedError, TimeoutError
 from ._lock import ForkLock
 from ._ref import client_for
 from ._stream import Item
@@ -247,8 +247,8 @@ class _Turns:
 class _Ends:
     """A queue as one process has it open."""
 
-    def __init__(self, stream):
-        self.pid = os.getpid()
+    def __init__(self, stream, uid=None):
+        self.pid, self.uid = os.getpid(), uid
         self.stream = stream
         self.subscription = None
         self.puts, self.gets = _Turns(), _Turns()
@@ -323,7 +323,7 @@ class Queue:
         self._own = name is None
         self._maxsize = maxsize if maxsize > 0 else _DEPTH_MAX
         self._shared, self._redeliver = mode == "r", bool(redeliver)
-        self._here = _Ends(self._open(False))
+        self._here = _Ends(self._open(False), self._client._uid())
         if self._own:
             self._end_with_this_process()
 
@@ -357,7 +357,7 @@ class Queue:
             with _opening():
                 here = self._here
                 if here is None or here.pid != os.getpid():
-                    here = self._here = _Ends(self._open(self._own))
+                    here = self._here = _Ends(self._open(self._own), self._client._uid())
         if here.closed:
             raise ValueError(f"{self!r} is closed")
         return here
@@ -394,6 +394,8 @@ class Queue:
             if item is False:
                 raise StreamEndedError(errno.EPIPE, f"the stream '{self.name}' was ended")
             try:
+                if item.uid != here.uid:
+                    raise PermissionDeniedError(errno.EACCES, f"an object in '{self.name}' is of user {item.uid}: not unpickled")
                 thing = _unpacked(item, self.name, self._shared)
             except BaseException:
                 item.release()

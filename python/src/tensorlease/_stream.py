@@ -13,7 +13,7 @@ from ._tuples import StreamInfo, StreamMember
 from ._waiter import running_trio
 
 _MODES = {"broadcast": 1, "queue": 2}
-_EXISTING, _DROP_OLDEST, _PRODUCER = 1, 2, 4
+_EXISTING, _DROP_OLDEST, _PRODUCER, _SHARED = 1, 2, 4, 8
 _LOSSY, _KEPT = 1, 2
 
 
@@ -57,12 +57,12 @@ class Item:
     done(); what a process has not acknowledged when it dies goes to another subscriber.
     """
 
-    __slots__ = ("_item", "_tensors", "metadata", "number", "producer", "put_ns", "skipped", "tries")
+    __slots__ = ("_item", "_tensors", "metadata", "number", "producer", "put_ns", "skipped", "tries", "uid")
 
     def __init__(self, item):
         self._item = item
         self._tensors = None
-        self.number, self.put_ns, self.skipped, self.tries, self.producer, self.metadata = item.info()
+        self.number, self.put_ns, self.skipped, self.tries, self.producer, self.uid, self.metadata = item.info()
 
     def _all(self):
         if self._tensors is None:
@@ -269,12 +269,13 @@ class Stream:
     It is closed by close(), at the end of a with block, or when it is collected; what was put stays.
     """
 
-    def __init__(self, client, name, mode, depth, keep, max_tries, drop_oldest, existing, produce, ttl, owner_bound):
+    def __init__(self, client, name, mode, depth, keep, max_tries, drop_oldest, existing, produce, shared, ttl, owner_bound):
         if mode is not None and mode not in _MODES:
             raise ValueError(f"mode is {mode!r}; it is 'broadcast' or 'queue'")
         if mode is None and not existing:
             raise ValueError("mode is missing: 'broadcast' or 'queue'")
         flags = (_DROP_OLDEST if drop_oldest else 0) | (_EXISTING if existing else 0) | (_PRODUCER if produce else 0)
+        flags |= _SHARED if shared else 0
         self.name, self._client = name, client
         self._stream = client._stream(name, _MODES.get(mode, 0), depth, keep, max_tries, flags, ttl, owner_bound)
 

@@ -76,6 +76,7 @@ class StreamInfo(NamedTuple):
     keep: int
     max_tries: int
     drop_oldest: bool
+    shared: bool
     uid: int
     producers: int  # that have put something and are there
     subscribers: int  # lossy ones, too
