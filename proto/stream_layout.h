@@ -111,7 +111,9 @@ struct stream_entry {
 	uint32_t description; /* where it begins in the row's bytes, / 8 */
 	uint32_t description_len;
 	uint32_t producer; /* index of the member */
-	uint32_t reserved[7];
+	uint32_t reserved;
+	uint64_t device_ref; /* of the tensor on a GPU that has the other parts; 0: none */
+	uint64_t reserved2[2];
 };
 static_assert(sizeof(struct stream_entry) == 64, "layout");
 
@@ -132,12 +134,18 @@ struct stream_part {
 	uint8_t dtype_code, dtype_bits;
 	uint16_t dtype_lanes;
 	uint8_t ndim;
-	uint8_t flags;	   /* DLPack's IS_SUBBYTE_TYPE_PADDED */
+	uint8_t flags;	   /* DLPack's IS_SUBBYTE_TYPE_PADDED, STREAM_PART_ON_DEVICE */
 	uint16_t name_len; /* 0: it has none */
 	int64_t shape[];
 };
 static_assert(sizeof(struct stream_description) == 16 && sizeof(struct stream_part) == 24,
 	      "layout");
+
+/* The part lies in the tensor on a GPU, at a multiple of 256 bytes. */
+enum { STREAM_PART_ON_DEVICE = 128 };
+
+/* That tensor has a name of its own below the stream's, with the number of the entry. */
+#define STREAM_DEVICE_NAME "%s/~gpu/%u"
 
 enum { STREAM_PARTS_MAX = 4096, STREAM_META_MAX = 64 << 10 };
 

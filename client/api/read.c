@@ -45,7 +45,7 @@ static int remap(const DLManagedTensorVersioned *held, bool stream, tl_get_optio
 			       "is this process's alone and may be written",
 			       function);
 	if (item)
-		return item_tensor_remap(held, options, out);
+		return item_tensor_remap(held, stream, options, out);
 	if (moved)
 		return copied_again(held, stream ? options->stream : TL_STREAM_NONE, out);
 	if (tensor_lease_kind(l)->lease_again)
@@ -330,7 +330,8 @@ TL_API int tl_tensor_version(const DLManagedTensorVersioned *tensor, uint64_t *v
 
 TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor)
 {
-	const struct tensor_lease *l = tensor_lease_of(tensor);
+	const struct tensor_lease *l = tensor && is_item_tensor(tensor) ? item_tensor_lease(tensor)
+									: tensor_lease_of(tensor);
 	const struct catalog_row *row;
 
 	if (tensor && copied_info(tensor))

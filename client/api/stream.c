@@ -161,6 +161,7 @@ TL_API int tl_stream_subscribe(tl_stream *s, const tl_subscribe_options *options
 	if (!sub)
 		return tl_fail(-ENOMEM, "no memory for a subscription to '%s'", s->view->name);
 	sub->view = stream_view_ref(s->view);
+	sub->stream = o.stream;
 	r = subscribe(sub, o.flags);
 	if (r) {
 		stream_view_unref(sub->view);

@@ -32,6 +32,7 @@ const struct memory_kind cuda_kind = {
 	.second_name = cuda_second_name,
 	.keeps_strides = true,
 	.draft_written = cuda_draft_written,
+	.draft_fill = cuda_draft_fill,
 	.draft_stream = cuda_draft_stream,
 	.draft_commit = cuda_draft_commit,
 	.draft_abort = cuda_draft_end,

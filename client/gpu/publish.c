@@ -314,7 +314,8 @@ void cuda_drafts_left(struct list *left)
 
 /* ---- Copies ---- */
 
-static int copy_into(struct tl_draft *draft, const DLTensor *source, uint64_t nbytes)
+int cuda_draft_fill(struct tl_draft *draft, uint64_t offset, const DLTensor *source,
+		    uint64_t nbytes)
 {
 	const struct cuda_draft *own = cuda_draft_of(draft);
 	struct cuda_scope scope;
@@ -328,7 +329,7 @@ static int copy_into(struct tl_draft *draft, const DLTensor *source, uint64_t nb
 		return r;
 	r = cuda_stream_usable(&scope, own->stream); /* no graph may write there later */
 	e = r ? CUDA_OK
-	      : scope.driver->memcpy_dtod_async(own->buffer->export->memory.base,
+	      : scope.driver->memcpy_dtod_async(own->buffer->export->memory.base + offset,
 						first_byte(source), nbytes,
 						cuda_stream(own->stream));
 	cuda_leave(&scope);
@@ -389,7 +390,7 @@ static int commit_copy(struct tl_draft *draft, const DLTensor *source, const tl_
 	int r = draft_metadata(draft, o->metadata, o->metadata_size);
 
 	if (!r)
-		r = copy_into(draft, source, draft->capacity);
+		r = cuda_draft_fill(draft, 0, source, draft->capacity);
 	if (!r && o->flags & TL_PUBLISH_SEALED) {
 		r = cuda_wait_for_stream(own->buffer->export->memory.device, own->stream);
 		own->sealed = !r;

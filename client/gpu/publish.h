@@ -34,6 +34,9 @@ void cuda_tensor_delete(void *tensor);
  * whether to wait for that.
  */
 int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o);
+/* draft_fill() of struct memory_kind. */
+int cuda_draft_fill(struct tl_draft *draft, uint64_t offset, const DLTensor *source,
+		    uint64_t nbytes);
 /* The stream that writes a draft on a GPU, seen from this thread. */
 intptr_t cuda_draft_stream(struct tl_draft *draft);
 /* draft_commit() of a draft on a GPU. */

@@ -88,6 +88,10 @@ struct memory_kind {
 
 	/* tl_publish() of a draft says on which stream it was written, and whether to wait. */
 	int (*draft_written)(struct tl_draft *draft, const tl_put_options *options);
+	/* Copies @nbytes of a contiguous source into the draft, on the stream that writes it; NULL
+	 * where the host copies. */
+	int (*draft_fill)(struct tl_draft *draft, uint64_t offset, const DLTensor *source,
+			  uint64_t nbytes);
 	/* The stream that writes the draft, seen from this thread. */
 	intptr_t (*draft_stream)(struct tl_draft *draft);
 	/* draft_commit(). */

@@ -15,6 +15,8 @@
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
+enum { DEVICE_ALIGNMENT = 256 };
+
 static uint64_t aligned(uint64_t bytes, uint64_t to)
 {
 	return (bytes + to - 1) / to * to;
@@ -46,10 +48,6 @@ static int part_bytes(const tl_part *p, size_t i, bool blank, uint64_t *nbytes)
 	if (p->dlpack_flags & ~known)
 		return tl_fail(-EINVAL, "parts[%zu].dlpack_flags is %#llx, of which %#llx is known",
 			       i, (unsigned long long)p->dlpack_flags, (unsigned long long)known);
-	if (p->tensor->device.device_type != kDLCPU)
-		return tl_fail(-EINVAL,
-			       "parts[%zu] is on a device of type %d; it must be on the CPU", i,
-			       (int)p->tensor->device.device_type);
 	t = part_tensor(p, blank);
 	r = source_check(&t, p->dlpack_flags, why, sizeof(why));
 	if (!r)
@@ -58,11 +56,45 @@ static int part_bytes(const tl_part *p, size_t i, bool blank, uint64_t *nbytes)
 	return r ? tl_fail(-EINVAL, "parts[%zu]: %s", i, why) : 0;
 }
 
+/* The host reaches memory on all other devices that a source may be on. */
+static bool is_on_gpu(const DLTensor *t)
+{
+	return t->device.device_type == kDLCUDA;
+}
+
+/* All parts on GPUs are on one. */
+static int part_device(struct item_plan *plan, size_t i, uint64_t nbytes)
+{
+	const DLTensor *t = plan->parts[i].tensor;
+
+	if (!is_on_gpu(t))
+		return 0;
+	if (plan->blank)
+		return tl_fail(-ENOTSUP,
+			       "parts[%zu] is on a device of type %d; a draft of an item "
+			       "is on the CPU: put it instead",
+			       i, (int)t->device.device_type);
+	if (plan->device_bytes && plan->device.device_id != t->device.device_id)
+		return tl_fail(-ENOTSUP,
+			       "parts[%zu] is on GPU %d, and another part on GPU %d: the "
+			       "parts of an item are on one",
+			       i, t->device.device_id, plan->device.device_id);
+	if (!tensor_is_contiguous(t))
+		return tl_fail(-ENOTSUP,
+			       "parts[%zu] is on a GPU, and not C-contiguous: make it so "
+			       "first",
+			       i);
+	plan->device = t->device;
+	plan->device_bytes += aligned(nbytes ? nbytes : 1, DEVICE_ALIGNMENT);
+	return 0;
+}
+
 int item_measure(struct item_plan *plan)
 {
 	uint64_t nbytes = 0, names = 0, size;
 
 	plan->tensors = 0;
+	plan->device_bytes = 0;
 	plan->description = sizeof(struct stream_description);
 	for (size_t i = 0; i < plan->n; i++) {
 		const tl_part *p = &plan->parts[i];
@@ -76,7 +108,11 @@ int item_measure(struct item_plan *plan)
 				       len, TL_NAME_MAX);
 		if (nbytes > INT64_MAX - 64 - plan->tensors)
 			return tl_fail(-EINVAL, "the parts have more than 2^63 bytes together");
-		plan->tensors = aligned(plan->tensors + nbytes, 64);
+		r = part_device(plan, i, nbytes);
+		if (r)
+			return r;
+		if (!is_on_gpu(p->tensor))
+			plan->tensors = aligned(plan->tensors + nbytes, 64);
 		names += len;
 		plan->description += sizeof(struct stream_part) +
 				     (size_t)p->tensor->ndim * sizeof(int64_t);
@@ -94,13 +130,14 @@ int item_write(char *row, const struct item_plan *plan)
 	struct stream_description d = { .parts = (uint32_t)plan->n,
 					.meta_len = (uint32_t)plan->metadata_size };
 	char *at = row + plan->tensors + sizeof(d);
-	uint64_t offset = 0, nbytes = 0;
+	uint64_t offset = 0, device_offset = 0, nbytes = 0;
 
 	for (size_t i = 0; i < plan->n; i++) {
 		const tl_part *part = &plan->parts[i];
 		const DLTensor *t = part->tensor;
+		bool on_cpu = !is_on_gpu(t);
 		size_t len = part->name ? strlen(part->name) : 0;
-		struct stream_part p = { .offset = offset,
+		struct stream_part p = { .offset = on_cpu ? offset : device_offset,
 					 .dtype_code = t->dtype.code,
 					 .dtype_bits = t->dtype.bits,
 					 .dtype_lanes = t->dtype.lanes,
@@ -110,12 +147,17 @@ int item_write(char *row, const struct item_plan *plan)
 		int r = tensor_nbytes(t->dtype, t->ndim, t->shape,
 				      tensor_is_padded(part->dlpack_flags), &nbytes);
 
-		if (!r && nbytes && !plan->blank)
+		if (!r && nbytes && on_cpu && !plan->blank)
 			r = copy_gather(row + offset, t, part->dlpack_flags);
 		if (r)
 			return tl_fail(-EINVAL, "parts[%zu] has changed while it was put", i);
 		p.nbytes = nbytes;
-		offset = aligned(offset + nbytes, 64);
+		if (on_cpu) {
+			offset = aligned(offset + nbytes, 64);
+		} else {
+			p.flags |= STREAM_PART_ON_DEVICE;
+			device_offset += aligned(nbytes ? nbytes : 1, DEVICE_ALIGNMENT);
+		}
 		memcpy(at, &p, sizeof(p));
 		if (t->ndim)
 			memcpy(at + sizeof(p), t->shape, (size_t)t->ndim * sizeof(int64_t));
@@ -133,6 +175,22 @@ int item_write(char *row, const struct item_plan *plan)
 		memcpy(at, plan->metadata, plan->metadata_size);
 	memcpy(row + plan->tensors, &d, sizeof(d));
 	return 0;
+}
+
+bool item_part_on_device(const struct item_plan *plan, size_t i, uint64_t *offset, uint64_t *nbytes)
+{
+	*offset = 0;
+	for (size_t k = 0; k <= i; k++) {
+		const DLTensor *t = plan->parts[k].tensor;
+
+		if (!is_on_gpu(t))
+			continue;
+		tensor_nbytes(t->dtype, t->ndim, t->shape,
+			      tensor_is_padded(plan->parts[k].dlpack_flags), nbytes);
+		if (k < i)
+			*offset += aligned(*nbytes ? *nbytes : 1, DEVICE_ALIGNMENT);
+	}
+	return is_on_gpu(plan->parts[i].tensor);
 }
 
 void item_write_metadata(char *row, struct item_plan *plan, const void *metadata, size_t size)
@@ -187,12 +245,12 @@ static bool read_bytes(struct reader *r, void *to, size_t n)
 
 static bool part_is_good(const struct stream_part *p, const int64_t *shape, uint64_t row_bytes)
 {
+	const unsigned known = DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED | STREAM_PART_ON_DEVICE;
 	DLDataType dtype = { p->dtype_code, p->dtype_bits, p->dtype_lanes };
 	const char *why;
 	uint64_t nbytes;
 
-	return !(p->flags & ~DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) &&
-	       !tensor_dtype_check(dtype, &why) &&
+	return !(p->flags & ~known) && !tensor_dtype_check(dtype, &why) &&
 	       !tensor_nbytes(dtype, p->ndim, shape, tensor_is_padded(p->flags), &nbytes) &&
 	       nbytes == p->nbytes && p->offset % 64 == 0 && p->offset <= row_bytes &&
 	       p->nbytes <= row_bytes - p->offset;
@@ -201,6 +259,7 @@ static bool part_is_good(const struct stream_part *p, const int64_t *shape, uint
 struct filling {
 	struct tl_item *item;
 	char *row;
+	const DLTensor *device; /* with the parts on a GPU, or NULL */
 	int64_t *dims;
 	char *names, *names_end;
 	uint16_t *lengths;
@@ -212,19 +271,26 @@ static bool read_part(struct reader *r, struct filling *f, size_t i)
 	struct stream_part p;
 	int64_t *shape = f->dims;
 
+	bool on_device;
+
 	if (!read_bytes(r, &p, sizeof(p)) || p.ndim > TL_NDIM_MAX ||
-	    !read_bytes(r, shape, p.ndim * sizeof(*shape)) ||
-	    !part_is_good(&p, shape, r->row_bytes))
+	    !read_bytes(r, shape, p.ndim * sizeof(*shape)))
+		return false;
+	on_device = p.flags & STREAM_PART_ON_DEVICE;
+	if ((on_device && !f->device) ||
+	    !part_is_good(&p, shape, on_device ? (uint64_t)f->device->shape[0] : r->row_bytes))
 		return false;
 	f->dims += 2 * (size_t)p.ndim;
 	f->lengths[i] = p.name_len;
 	tensor_contiguous_strides(p.ndim, shape, shape + p.ndim);
-	part->tensor = (DLTensor){ .data = f->row + p.offset,
-				   .device = { kDLCPU, 0 },
-				   .ndim = p.ndim,
-				   .dtype = { p.dtype_code, p.dtype_bits, p.dtype_lanes },
-				   .shape = p.ndim ? shape : NULL,
-				   .strides = p.ndim ? shape + p.ndim : NULL };
+	part->tensor = (DLTensor){
+		.data = (on_device ? (char *)f->device->data : f->row) + p.offset,
+		.device = on_device ? f->device->device : (DLDevice){ kDLCPU, 0 },
+		.ndim = p.ndim,
+		.dtype = { p.dtype_code, p.dtype_bits, p.dtype_lanes },
+		.shape = p.ndim ? shape : NULL,
+		.strides = p.ndim ? shape + p.ndim : NULL
+	};
 	return true;
 }
 
@@ -288,12 +354,13 @@ static int bad_item(const struct stream_view *view, uint64_t number)
 }
 
 int item_make(struct stream_view *view, DLManagedTensorVersioned *row,
-	      const struct stream_entry *entry, struct tl_item **out)
+	      DLManagedTensorVersioned *device, const struct stream_entry *entry,
+	      struct tl_item **out)
 {
 	const DLTensor *t = &row->dl_tensor;
 	uint64_t nbytes = (uint64_t)t->shape[0] * 8, begin = (uint64_t)entry->description * 8;
 	struct reader r = { .bytes = (unsigned char *)t->data + begin, .row_bytes = nbytes };
-	struct filling f = { .row = t->data };
+	struct filling f = { .row = t->data, .device = device ? &device->dl_tensor : NULL };
 	struct stream_description d;
 	struct tl_item *item;
 
@@ -314,6 +381,7 @@ int item_make(struct stream_view *view, DLManagedTensorVersioned *row,
 	item->refs = 1;
 	item->view = stream_view_ref(view);
 	item->row = row;
+	item->device = device;
 	item->number = entry->number;
 	item->time_ns = entry->time_ns;
 	item->producer = entry->producer;
@@ -330,6 +398,8 @@ void item_unref(struct tl_item *item)
 
 	if (atomic_fetch_sub(&item->refs, 1) != 1)
 		return;
+	if (item->device)
+		item->device->deleter(item->device);
 	item->row->deleter(item->row); /* R1, R2 */
 	if (stream_is_ours(view))
 		stream_tell_room(view); /* R3 */
@@ -394,18 +464,34 @@ bool is_item_tensor(const DLManagedTensorVersioned *managed)
 	return managed->deleter == tensor_delete;
 }
 
-int item_tensor_remap(const DLManagedTensorVersioned *managed, const tl_get_options *options,
+/* What the item holds of it. */
+static DLManagedTensorVersioned *held_of(const struct item_tensor *t)
+{
+	return is_on_gpu(&t->managed.dl_tensor) ? t->item->device : t->item->row;
+}
+
+const struct tensor_lease *item_tensor_lease(const DLManagedTensorVersioned *managed)
+{
+	const struct item_tensor *t = (const struct item_tensor *)managed;
+
+	return tensor_lease_of(t->row ? t->row : held_of(t));
+}
+
+int item_tensor_remap(const DLManagedTensorVersioned *managed, bool stream, tl_get_options *options,
 		      DLManagedTensorVersioned **out)
 {
 	const struct item_tensor *t = (const struct item_tensor *)managed;
-	DLManagedTensorVersioned *held = t->item->row, *row;
-	const DLManagedTensorVersioned *at = t->row ? t->row : held;
+	const DLManagedTensorVersioned *at = t->row ? t->row : held_of(t);
+	const struct tensor_lease *l = tensor_lease_of(held_of(t));
 	DLTensor like = managed->dl_tensor;
+	DLManagedTensorVersioned *row;
 	int r;
 
-	if (options->mode == TL_MODE_READ && !t->row)
+	if (options->mode == TL_MODE_READ && !t->row && !is_on_gpu(&like))
 		return tensor_make(t->item, &like, NULL, out);
-	r = lease_again(tensor_lease_of(held), options, &row);
+	if (tensor_lease_kind(l)->lease_again)
+		tensor_lease_kind(l)->lease_again(l, stream, options);
+	r = lease_again(l, options, &row);
 	if (r)
 		return r;
 	if (like.data)

@@ -95,9 +95,10 @@ enum { NO_BLOCK = UINT32_MAX };
 struct putting {
 	struct item_plan plan;
 	const tl_stream_put_options *options;
-	unsigned block; /* with the item; or NO_BLOCK */
-	bool stays;	/* the block is a draft's, and stays so if it is not published */
-	bool drafts;	/* a draft is wanted: nothing is published */
+	uint64_t device_ref; /* of the tensor that has the parts on a GPU; 0: there are none */
+	unsigned block;	     /* with the item; or NO_BLOCK */
+	bool stays;	     /* the block is a draft's, and stays so if it is not published */
+	bool drafts;	     /* a draft is wanted: nothing is published */
 };
 
 int stream_parts_check(const tl_stream *s, const tl_part *parts, size_t n, const char *function);
@@ -110,6 +111,9 @@ int stream_put_planned(struct tl_stream *s, struct putting *p, uint64_t *number)
 /* A draft's block. */
 char *stream_block_bytes(struct tl_stream *s, unsigned index);
 void stream_block_abort(struct tl_stream *s, unsigned index);
+/* item_device.c: puts the parts on a GPU into a tensor there, p->device_ref, which has the entry's
+ * name. 0, or a negative errno. */
+int item_device_put(struct tl_stream *s, struct putting *p, unsigned entry);
 void stream_ref(struct tl_stream *s);
 void stream_unref(struct tl_stream *s);
 /* Waits until a put may have room. */

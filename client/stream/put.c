@@ -152,6 +152,9 @@ static int write_item(struct tl_stream *s, struct putting *p) /* P1 */
 	if (r)
 		return r;
 	r = item_write(s->blocks[p->block].draft->tensor.data, &p->plan);
+	p->device_ref = 0;
+	if (!r && p->plan.device_bytes)
+		r = item_device_put(s, p, s->blocks[p->block].entry);
 	if (r) {
 		blocks_put_back(s, p->block);
 		p->block = NO_BLOCK;
@@ -169,6 +172,7 @@ static struct stream_entry *entry_write(struct tl_stream *s, const struct puttin
 	e->description = (uint32_t)(p->plan.tensors / 8);
 	e->description_len = (uint32_t)p->plan.description;
 	e->producer = s->member;
+	e->device_ref = p->device_ref;
 	return e;
 }
 
@@ -279,8 +283,9 @@ int stream_put_options(tl_stream_put_options *o, const tl_stream_put_options *fr
 	*o = (tl_stream_put_options){ .size = sizeof(*o) };
 	if (from)
 		r = client_options(o, sizeof(*o), from, sizeof(*o), "tl_stream_put_options");
-	if (!r && o->reserved)
-		r = tl_fail(-EINVAL, "tl_stream_put_options.reserved is %u, not 0", o->reserved);
+	if (!r && o->flags & ~(uint32_t)TL_PUBLISH_SEALED)
+		r = tl_fail(-EINVAL, "tl_stream_put_options.flags is %#x, of which %#x is known",
+			    o->flags, TL_PUBLISH_SEALED);
 	if (!r && (o->metadata_size > TL_STREAM_METADATA_MAX ||
 		   (o->metadata_size && !o->metadata && !drafts)))
 		r = tl_fail(

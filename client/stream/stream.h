@@ -120,6 +120,7 @@ struct tl_subscription {
 	unsigned line;
 	_Atomic uint64_t *position;
 	bool lossy;
+	intptr_t stream;  /* of a GPU, on which items are used */
 	uint64_t next;	  /* the next number */
 	uint64_t skipped; /* since the last item */
 	int64_t took_ns;  /* of a queue: when the last take returned */
@@ -143,8 +144,10 @@ struct item_plan {
 	const void *metadata;
 	size_t metadata_size;
 	/* item_measure() finds: */
-	uint64_t tensors;     /* offset of the description, which follows them */
-	uint64_t description; /* its bytes */
+	uint64_t tensors;      /* offset of the description, which follows them */
+	uint64_t description;  /* its bytes */
+	uint64_t device_bytes; /* of the parts on a GPU */
+	DLDevice device;       /* of those */
 };
 
 /* ---- put.c ---- */
@@ -159,9 +162,10 @@ struct item_part {
 struct tl_item {
 	_Atomic uint32_t refs;
 	struct stream_view *view;
-	DLManagedTensorVersioned *row; /* the lease */
-	_Atomic bool settled;	       /* acknowledged, or never to be */
-	uint64_t take;		       /* its take word, of a queue */
+	DLManagedTensorVersioned *row;	  /* the lease */
+	DLManagedTensorVersioned *device; /* and that on its parts on a GPU, or NULL */
+	_Atomic bool settled;		  /* acknowledged, or never to be */
+	uint64_t take;			  /* its take word, of a queue */
 	unsigned entry;
 	uint64_t number, time_ns, skipped;
 	uint32_t producer, uid;
@@ -174,19 +178,26 @@ struct tl_item {
 /* Makes an item of the row, which was leased, and its entry. Returns 0; or -EPROTO or -ENOMEM:
  * the row is the caller's. */
 int item_make(struct stream_view *view, DLManagedTensorVersioned *row,
-	      const struct stream_entry *entry, struct tl_item **out);
+	      DLManagedTensorVersioned *device, const struct stream_entry *entry,
+	      struct tl_item **out);
 void item_unref(struct tl_item *item);
 
 /* The item's tensor at @i, which there is. 0, or -ENOMEM. */
 int item_tensor_new(struct tl_item *item, size_t i, DLManagedTensorVersioned **out);
 bool is_item_tensor(const DLManagedTensorVersioned *managed);
-/* tl_remap() of such a tensor. */
-int item_tensor_remap(const DLManagedTensorVersioned *managed, const tl_get_options *options,
+/* tl_remap() of such a tensor; on a GPU for use on the same stream, unless @stream says that
+ * @options has one. */
+int item_tensor_remap(const DLManagedTensorVersioned *managed, bool stream, tl_get_options *options,
 		      DLManagedTensorVersioned **out);
+/* The lease that keeps such a tensor's bytes. */
+const struct tensor_lease *item_tensor_lease(const DLManagedTensorVersioned *managed);
 /* -EINVAL: a part is no tensor that can be put, or they are too large together. */
 int item_measure(struct item_plan *plan);
 /* Writes tensors and description into a row's bytes. */
 int item_write(char *row, const struct item_plan *plan);
+/* Where part @i begins in the tensor on the GPU, if it is there; *@nbytes are its bytes. */
+bool item_part_on_device(const struct item_plan *plan, size_t i, uint64_t *offset,
+			 uint64_t *nbytes);
 /* Changes the metadata of an item that was written, to at most as many bytes. */
 void item_write_metadata(char *row, struct item_plan *plan, const void *metadata, size_t size);
 /* Makes the part of a row that is written in place a tensor. @dims: twice its ndim. Returns the

@@ -93,6 +93,64 @@ static void row_give(DLManagedTensorVersioned *row)
 	row->deleter(row);
 }
 
+/* Leases the tensor with the parts on a GPU, if there is one. As row_lease(); -ENODATA: it went
+ * with its producer. */
+static int device_lease(const struct tl_subscription *sub, const struct stream_entry *entry,
+			DLManagedTensorVersioned **out)
+{
+	const tl_get_options o = { .size = sizeof(o), .stream = sub->stream };
+	struct session *s = sub->view->session;
+	struct use use = { .session = s };
+	struct get_until until;
+	int r;
+
+	*out = NULL;
+	if (!entry->device_ref)
+		return 0;
+	if (ref_slot(entry->device_ref) >= s->catalog.slots || entry->device_ref & REF_RING ||
+	    !use_count_enter(&s->users))
+		return TAKE_E_AGAIN;
+	while ((r = lease_hold(s, entry->device_ref)) == LEASE_E_FORKING)
+		process_wait_fork();
+	if (!r) {
+		until.answer = until.work = session_deadline(s);
+		r = tensor_lease_new(&use, entry->device_ref, &o, until, out);
+		if (!r)
+			return 0;
+		lease_release(s, ref_slot(entry->device_ref));
+	}
+	client_leave(&use);
+	if (r == LEASE_E_LOST)
+		return tl_fail(
+			-ENODATA,
+			"item %llu of the stream '%s' is lost: its memory on a GPU went with "
+			"its producer, or was never finished",
+			(unsigned long long)entry->number, sub->view->name);
+	return r < 0 ? r : TAKE_E_AGAIN;
+}
+
+/* S2: leases all of an item. */
+static int item_lease(const struct tl_subscription *sub, unsigned index,
+		      const struct stream_entry *entry, DLManagedTensorVersioned **row,
+		      DLManagedTensorVersioned **device)
+{
+	int r = row_lease(sub->view, index, entry, row);
+
+	if (r)
+		return r;
+	r = device_lease(sub, entry, device);
+	if (r)
+		row_give(*row);
+	return r;
+}
+
+static void item_give(DLManagedTensorVersioned *row, DLManagedTensorVersioned *device)
+{
+	if (device)
+		row_give(device);
+	row_give(row);
+}
+
 /* ---- broadcast ------------------------------------------------------------------------------- */
 
 static void move_to(struct tl_subscription *sub, uint64_t number)
@@ -150,19 +208,21 @@ static int why_not(struct tl_subscription *sub, uint64_t number)
 
 static int item_at(struct tl_subscription *sub, uint64_t number, unsigned index, tl_item **out)
 {
-	DLManagedTensorVersioned *row = NULL;
+	DLManagedTensorVersioned *row = NULL, *device = NULL;
 	struct stream_entry entry;
 	int r;
 
 	if (!entry_read(sub->view, index, number, &entry))
 		return why_not(sub, number);
-	r = row_lease(sub->view, index, &entry, &row);
+	r = item_lease(sub, index, &entry, &row, &device);
+	if (r == -ENODATA)
+		move_to(sub, number + 1);
 	if (r)
 		return r == TAKE_E_AGAIN ? why_not(sub, number) : r;
 	move_to(sub, number + 1);
 	if (!stream_member_is(sub->view, sub->member, sub->member_word) ||
 	    (sub->lossy && is_lapped(sub, number))) { /* S4 */
-		row_give(row);
+		item_give(row, device);
 		stream_tell_room(sub->view);
 		if (!sub->lossy || stream_usable(sub->view) ||
 		    !stream_member_is(sub->view, sub->member, sub->member_word))
@@ -170,9 +230,9 @@ static int item_at(struct tl_subscription *sub, uint64_t number, unsigned index,
 		sub->skipped++;
 		return TAKE_E_AGAIN;
 	}
-	r = item_make(sub->view, row, &entry, out);
+	r = item_make(sub->view, row, device, &entry, out);
 	if (r) {
-		row_give(row);
+		item_give(row, device);
 		stream_tell_room(sub->view);
 		return r;
 	}
@@ -245,28 +305,33 @@ static int queue_take_item(struct tl_subscription *sub, uint64_t number, unsigne
 	uint64_t mine = stream_take(
 		number, stream_word_number(take) == number ? stream_take_tries(take) : 0,
 		sub->member);
-	DLManagedTensorVersioned *row = NULL;
+	DLManagedTensorVersioned *row = NULL, *device = NULL;
 	struct stream_entry entry;
 	int r;
 
 	if (!stream_member_is(view, sub->member, sub->member_word))
 		return why_not(sub, number);
-	r = entry_read(view, index, number, &entry) ? row_lease(view, index, &entry, &row) /* W1 */
-						    : TAKE_E_AGAIN;
+	r = entry_read(view, index, number, &entry)
+		    ? item_lease(sub, index, &entry, &row, &device) /* W1 */
+		    : TAKE_E_AGAIN;
+	if (r == -ENODATA)
+		atomic_compare_exchange_strong(
+			&view->page->take[index], &take,
+			stream_take(number, stream_take_tries(take), STREAM_DONE));
 	if (r)
 		return r == TAKE_E_AGAIN ? queue_why_not(sub, &entry, number, index, take) : r;
 	if (!atomic_compare_exchange_strong(&view->page->take[index], &take, mine)) { /* W2 */
-		row_give(row);
+		item_give(row, device);
 		stream_tell_room(view);
 		return TAKE_E_AGAIN;
 	}
-	r = item_make(view, row, &entry, out);
+	r = item_make(view, row, device, &entry, out);
 	if (r) { /* nobody can read it */
 		if (r == -EPROTO)
 			atomic_compare_exchange_strong(
 				&view->page->take[index], &mine,
 				stream_take(number, stream_take_tries(mine), STREAM_DONE));
-		row_give(row);
+		item_give(row, device);
 		stream_tell_room(view);
 		return r;
 	}

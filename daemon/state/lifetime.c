@@ -98,15 +98,20 @@ static void expires(struct state *st, struct lifetime *life, uint64_t when)
 	lifetime_schedule(st);
 }
 
+static bool has_lifetime(const struct catalog_row *row)
+{
+	return row->flags & (ROW_OWNER_BOUND | ROW_EVICTABLE) ||
+	       (!(row->flags & ROW_RING) && row->expires_ns);
+}
+
 /* Begins the lifetime of a LIVE row. @used_ns: when it was last used, as far as is known. */
 static void begin(struct state *st, struct client *c, uint32_t slot, uint64_t used_ns)
 {
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
 	struct lifetime *life = &st->lifetimes.of[slot];
 
-	if (!(row->flags & (ROW_OWNER_BOUND | ROW_EVICTABLE)) &&
-	    (row->flags & ROW_RING || !row->expires_ns))
-		return; /* most rows have no lifetime, and leave their entry's page unused */
+	if (!has_lifetime(row))
+		return; /* most rows have none, and leave their entry's page unused */
 	*life = (struct lifetime){ 0 };
 	list_init(&life->bound);
 	list_init(&life->busy);
@@ -151,13 +156,26 @@ void lifetime_end(struct state *st, uint32_t slot)
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
 	struct lifetime *life = &st->lifetimes.of[slot];
 
-	if (!(row->flags & (ROW_OWNER_BOUND | ROW_EVICTABLE)) &&
-	    (row->flags & ROW_RING || !row->expires_ns))
+	if (!has_lifetime(row))
 		return;
 	if (row->expires_ns)
 		expires(st, life, 0);
 	list_del(&life->bound);
 	set_leave(life);
+}
+
+void lifetime_end_soon(struct state *st, uint32_t slot)
+{
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
+	struct lifetime *life = &st->lifetimes.of[slot];
+
+	if (!has_lifetime(row)) {
+		*life = (struct lifetime){ 0 };
+		list_init(&life->bound);
+		list_init(&life->busy);
+	}
+	row->expires_ns = (uint64_t)now_mono_ns();
+	expires(st, life, row->expires_ns);
 }
 
 void lifetime_lost(struct state *st, uint32_t slot)

@@ -24,6 +24,8 @@ void lifetime_begin(struct state *st, struct client *c, uint32_t slot);
 void lifetime_go_on(struct state *st, struct client *c, uint32_t slot);
 /* To be called when the row is not LIVE any more. */
 void lifetime_end(struct state *st, uint32_t slot);
+/* The tensor's name means it no more from the next turn on. Its row is LIVE, and in no ring. */
+void lifetime_end_soon(struct state *st, uint32_t slot);
 /* To be called when a LIVE row has lost its bytes. */
 void lifetime_lost(struct state *st, uint32_t slot);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams: their table, their members and their rows; see stream.h. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -403,6 +404,48 @@ int stream_rows(struct state *st, struct client *c, struct stream *s, uint32_t m
 	return 0;
 }
 
+/* The tensor on a GPU in the row's entry, as its producer says, if it has the name that it must
+ * have; or CATALOG_NONE. */
+static uint32_t row_device(struct state *st, const struct stream *s, uint32_t slot)
+{
+	unsigned entry = ring_slot_index(catalog_row(&st->catalog, slot)->ring);
+	uint64_t ref = *(volatile uint64_t *)&s->ring.order->entries[entry].device_ref;
+	char stream[TENSOR_NAME_MAX + 1], text[TENSOR_NAME_MAX + 32];
+	struct name_key key;
+	uint32_t name;
+
+	if (!ref || s->over)
+		return CATALOG_NONE;
+	stream[name_text(&st->names, s->ring.name, stream)] = '\0';
+	snprintf(text, sizeof(text), STREAM_DEVICE_NAME, stream, entry);
+	key = name_key(text, strlen(text));
+	name = key.len > TENSOR_NAME_MAX ? CATALOG_NONE : name_find(&st->names, &key);
+	return name != CATALOG_NONE && catalog_name(&st->catalog, name)->current == ref
+		       ? ref_slot(ref)
+		       : CATALOG_NONE;
+}
+
+static void row_device_go(struct state *st, const struct stream *s, uint32_t slot)
+{
+	uint32_t device = row_device(st, s, slot);
+
+	if (device != CATALOG_NONE)
+		lifetime_end_soon(st, device);
+}
+
+void stream_devices_go(struct state *st, const struct stream *s)
+{
+	for (unsigned e = 0; e < STREAM_ENTRIES; e++)
+		if (s->slots[e] != CATALOG_NONE)
+			row_device_go(st, s, s->slots[e]);
+}
+
+void stream_row_retire(struct state *st, struct account *a, struct stream *s, uint32_t slot)
+{
+	row_device_go(st, s, slot);
+	lease_retire(st, a, slot);
+}
+
 /* The next daemon finds it in the row: the member's index will be another one's. */
 void stream_row_orphan(struct state *st, struct stream *s, uint32_t slot)
 {
@@ -410,6 +453,8 @@ void stream_row_orphan(struct state *st, struct stream *s, uint32_t slot)
 
 	s->owner[ring_slot_index(row->ring)] = STREAM_NO_OWNER;
 	row->meta[0] = STREAM_NO_OWNER;
+	if (row_word_state(row->word) != ROW_LIVE) /* it has no item, and is not retired again */
+		row_device_go(st, s, slot);
 }
 
 void stream_retire(struct state *st, struct client *c, struct stream *s, const uint64_t *refs,
@@ -420,9 +465,12 @@ void stream_retire(struct state *st, struct client *c, struct stream *s, const u
 
 		if (!row_is_of(st, c, s, refs[i]))
 			continue;
-		if (for_good)
+		if (for_good) {
 			stream_row_orphan(st, s, slot);
-		lease_retire(st, c->account, slot);
+			stream_row_retire(st, c->account, s, slot);
+		} else {
+			lease_retire(st, c->account, slot);
+		}
 	}
 }
 

@@ -87,6 +87,10 @@ struct stream_member_stat stream_member_stat(const struct state *st, const struc
 
 /* ---- stream.c, for stream_end.c and recover/ ---- */
 
+/* Deletes the tensors on GPUs of all rows. Before the stream is over. */
+void stream_devices_go(struct state *st, const struct stream *s);
+/* T1 of a row that does not come back. The tensor on a GPU that its item has goes, too. */
+void stream_row_retire(struct state *st, struct account *a, struct stream *s, uint32_t slot);
 /* The row has no producer any more: it goes when it is retired. */
 void stream_row_orphan(struct state *st, struct stream *s, uint32_t slot);
 /* To be called when the stream may have got its first member, or lost its last one. */

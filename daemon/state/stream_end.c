@@ -53,7 +53,7 @@ static bool rows_go(struct state *st, struct account *a, struct stream *s)
 		if (!s->over && !stream_entry_is_passed(s, e))
 			left = true;
 		else
-			lease_retire(st, a ? a : st->tensors[slot].account, slot);
+			stream_row_retire(st, a ? a : st->tensors[slot].account, s, slot);
 	}
 	return left;
 }
@@ -262,6 +262,7 @@ void stream_end(struct state *st, struct account *a, struct stream *s)
 {
 	uint32_t name = s->ring.name;
 
+	stream_devices_go(st, s);
 	s->over = true;
 	stream_idle(st, s);
 	atomic_store(&s->entry->ref, 0);

@@ -135,7 +135,8 @@ TL_API int tl_stream_close(tl_stream *stream);
 /* tl_part - one tensor of an item */
 typedef struct tl_part {
 	const char *name;	/* or NULL; at most TL_NAME_MAX bytes, each name once an item */
-	const DLTensor *tensor; /* on the CPU, of any strides; copied */
+	const DLTensor *tensor; /* on the CPU, of any strides, or on a GPU, C-contiguous; copied.
+				 * Those of one item that are on a GPU are on the same one */
 	uint64_t dlpack_flags;	/* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, or 0 */
 } tl_part;
 
@@ -147,7 +148,8 @@ typedef struct tl_stream_put_options {
 	size_t metadata_size;	   /* bytes; at most TL_STREAM_METADATA_MAX */
 	const uint32_t *interrupt; /* as in tl_wait_options */
 	uint32_t interrupt_value;  /* as in tl_wait_options */
-	uint32_t reserved;	   /* 0 */
+	uint32_t flags;		   /* 0, or TL_PUBLISH_SEALED: wait until a GPU has copied */
+	intptr_t stream; /* of parts on a GPU: on which they are written, as in tl_put_options */
 } tl_stream_put_options;
 
 /*
@@ -170,6 +172,9 @@ typedef struct tl_stream_put_options {
  *			the stream has its maximum of members
  *	-EDQUOT		the same, for this user
  *	-EINVAL		a part is no tensor that can be put, or too many parts or bytes
+ *	-ENOTSUP	parts are on two GPUs, or one there is not C-contiguous; and of
+ *			tl_stream_draft(): a part is on a GPU
+ *	-ENODEV		a part is on a GPU, and CUDA cannot be used here
  *	-ECANCELED	*options->interrupt is not options->interrupt_value
  *	-EINTR		a signal handler ran while the call slept
  * Since: 0.2
@@ -315,6 +320,7 @@ typedef struct tl_subscribe_options {
 	size_t size;	   /* sizeof(tl_subscribe_options) */
 	uint32_t flags;	   /* TL_SUBSCRIBE_* */
 	uint32_t reserved; /* 0 */
+	intptr_t stream;   /* of a GPU: on which its items are used, as in tl_get_options */
 } tl_subscribe_options;
 
 /*
@@ -352,6 +358,8 @@ TL_API int tl_stream_subscribe(tl_stream *stream, const tl_subscribe_options *op
  *			closed
  *	-EINTR		a signal handler ran while the call slept
  *	-EPROTO		a producer has damaged the stream; the item is passed over
+ *	-ENODATA	its memory on a GPU went with its producer; the item is passed over
+ *	-ENODEV		it has tensors on a GPU, and CUDA cannot be used here
  * Since: 0.2
  */
 TL_API int tl_stream_take(tl_subscription *subscription, const tl_wait_options *options,

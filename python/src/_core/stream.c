@@ -167,7 +167,10 @@ struct item_draft {
 struct putting {
 	struct source *sources;
 	tl_part *parts;
-	Py_ssize_t n; /* sources that have begun */
+	Py_ssize_t n;	 /* sources that have begun */
+	intptr_t stream; /* that the caller named, then that of the copies on a GPU */
+	uint32_t flags;
+	bool on_gpu;
 	Py_buffer metadata;
 };
 
@@ -180,13 +183,33 @@ static void putting_end(struct putting *p)
 	PyBuffer_Release(&p->metadata);
 }
 
+/* As copy_options() of publish.c does: without a named stream the copies must be made when the call
+ * returns. */
+static int putting_stream(struct putting *p, const struct source *s, intptr_t named)
+{
+	if (!source_on_gpu(s))
+		return 0;
+	if (p->on_gpu && p->stream != s->stream) {
+		PyErr_SetString(PyExc_ValueError,
+				"it is on another stream than the arrays before it: synchronise, "
+				"and put them with stream=-1");
+		return -1;
+	}
+	p->on_gpu = true;
+	p->stream = s->stream;
+	p->flags = named == TL_STREAM_DEFAULT ? TL_PUBLISH_SEALED : 0;
+	return 0;
+}
+
 /* @names: a tuple of str, or None. The tuples stay the caller's. */
-static int putting_begin(struct putting *p, PyObject *names, PyObject *arrays, PyObject *metadata)
+static int putting_begin(struct putting *p, PyObject *names, PyObject *arrays, PyObject *metadata,
+			 PyObject *stream)
 {
 	Py_ssize_t n = PyTuple_Size(arrays);
+	intptr_t named = TL_STREAM_DEFAULT;
 
 	memset(p, 0, sizeof(*p));
-	if (parse_metadata(metadata, &p->metadata))
+	if (parse_stream(stream, &named) || parse_metadata(metadata, &p->metadata))
 		return -1;
 	p->sources = PyMem_Calloc((size_t)n + 1, sizeof(*p->sources));
 	p->parts = PyMem_Calloc((size_t)n + 1, sizeof(*p->parts));
@@ -202,7 +225,8 @@ static int putting_begin(struct putting *p, PyObject *names, PyObject *arrays, P
 			if (!p->parts[i].name)
 				return -1;
 		}
-		if (source_begin(&p->sources[i], PyTuple_GetItem(arrays, i), NULL)) {
+		if (source_begin(&p->sources[i], PyTuple_GetItem(arrays, i), &named) ||
+		    putting_stream(p, &p->sources[i], named)) {
 			if (name)
 				raise_again_with_name(name);
 			return -1;
@@ -284,23 +308,26 @@ static tl_stream_put_options metadata_options(const Py_buffer *metadata)
 					.metadata_size = (size_t)metadata->len };
 }
 
-/* put(names, arrays, metadata, timeout) -> number */
+/* put(names, arrays, metadata, timeout, stream) -> number */
 static PyObject *stream_put(PyObject *self, PyObject *args)
 {
 	WITH_LOCK;
 	struct handle *h = (struct handle *)self;
-	PyObject *names, *arrays, *metadata, *timeout;
+	PyObject *names, *arrays, *metadata, *timeout, *stream;
 	tl_stream_put_options o;
 	struct putting p;
 	uint64_t number = 0;
 	int64_t ns;
 	int r = -1;
 
-	if (!PyArg_ParseTuple(args, "OO!OO", &names, &PyTuple_Type, &arrays, &metadata, &timeout) ||
+	if (!PyArg_ParseTuple(args, "OO!OOO", &names, &PyTuple_Type, &arrays, &metadata, &timeout,
+			      &stream) ||
 	    parse_seconds("timeout", timeout, &ns))
 		return NULL;
-	if (!putting_begin(&p, names, arrays, metadata) && handle_begin(h)) {
+	if (!putting_begin(&p, names, arrays, metadata, stream) && handle_begin(h)) {
 		o = metadata_options(&p.metadata);
+		o.stream = p.stream;
+		o.flags = p.flags;
 		r = put_waiting(h, put_item, &p, &o, ns, &number);
 		handle_end(h);
 	}
@@ -343,7 +370,9 @@ static PyObject *stream_subscribe(PyObject *self, PyObject *flags)
 	WITH_LOCK;
 	struct handle *h = (struct handle *)self;
 	tl_subscribe_options o = { .size = sizeof(o),
-				   .flags = (uint32_t)PyLong_AsUnsignedLong(flags) };
+				   .flags = (uint32_t)PyLong_AsUnsignedLong(flags),
+				   .stream = TL_STREAM_NONE }; /* a Tensor is ordered when it is
+								  used */
 	tl_subscription *made = NULL;
 	struct handle *sub;
 	int r;

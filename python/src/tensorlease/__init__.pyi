@@ -427,6 +427,7 @@ class Stream:
         *,
         metadata: Buffer | None = None,
         timeout: _Seconds = ...,
+        stream: _Stream = None,
     ) -> int: ...
     @overload
     def draft(
@@ -441,13 +442,20 @@ class Stream:
         metadata_size: int = 0,
         timeout: _Seconds = ...,
     ) -> ItemDraft: ...
-    def put_nowait(self, array: _Array | Mapping[str, _Array] | Sequence[_Array], *, metadata: Buffer | None = None) -> int: ...
+    def put_nowait(
+        self,
+        array: _Array | Mapping[str, _Array] | Sequence[_Array],
+        *,
+        metadata: Buffer | None = None,
+        stream: _Stream = None,
+    ) -> int: ...
     async def aput(
         self,
         array: _Array | Mapping[str, _Array] | Sequence[_Array],
         *,
         metadata: Buffer | None = None,
         timeout: _Seconds = ...,
+        stream: _Stream = None,
     ) -> int: ...
     def length(self) -> int: ...
     def end(self, timeout: _Seconds = ...) -> None: ...

@@ -279,19 +279,21 @@ class Stream:
         self.name, self._client = name, client
         self._stream = client._stream(name, _MODES.get(mode, 0), depth, keep, max_tries, flags, ttl, owner_bound)
 
-    def put(self, array, *, metadata=None, timeout=math.inf):
+    def put(self, array, *, metadata=None, timeout=math.inf, stream=None):
         """Put a copy of an array, or of several, as one item, and return its number.
 
-        array: an object that Client.put() takes, on the CPU; or a dict of names and such objects, or a list or tuple.
+        array: an object that Client.put() takes; or a dict of names and such objects, or a list or tuple. Those that are
+            on a GPU are on one.
         metadata: bytes to attach, at most 65536.
         timeout: seconds to wait while the stream is full. None: do not wait.
+        stream: on a GPU, the stream on which arrays are copied, as for Client.put().
         TimeoutError: it was full all the time; its text says who holds it up. NotNewerError: it is full, and the call
         does not wait. StreamEndedError: it was ended.
         """
         if isinstance(array, dict):
-            return self._stream.put(tuple(array), tuple(array.values()), metadata, timeout)
+            return self._stream.put(tuple(array), tuple(array.values()), metadata, timeout, stream)
         arrays = tuple(array) if isinstance(array, (list, tuple)) else (array,)
-        return self._stream.put(None, arrays, metadata, timeout)
+        return self._stream.put(None, arrays, metadata, timeout, stream)
 
     def draft(self, shape, dtype=None, *, metadata_size=0, timeout=math.inf):
         """Make an item that is written in place: put() without a copy. Return an ItemDraft.
@@ -307,13 +309,16 @@ class Stream:
         made = self._stream.draft(names if isinstance(shape, dict) else None, specs, metadata_size, timeout)
         return ItemDraft(made, names)
 
-    def put_nowait(self, array, *, metadata=None):
+    def put_nowait(self, array, *, metadata=None, stream=None):
         """put() that does not wait."""
-        return self.put(array, metadata=metadata, timeout=None)
+        return self.put(array, metadata=metadata, timeout=None, stream=stream)
 
-    async def aput(self, array, *, metadata=None, timeout=math.inf):
+    async def aput(self, array, *, metadata=None, timeout=math.inf, stream=None):
         """put() for asyncio and trio."""
-        return await _until(lambda left: self.put(array, metadata=metadata, timeout=left), timeout, self.fileno)
+        def put(left):
+            return self.put(array, metadata=metadata, timeout=left, stream=stream)
+
+        return await _until(put, timeout, self.fileno)
 
     def end(self, timeout=math.inf):
         """Say that nothing more comes: subscribers get what is left, and then their iteration ends."""

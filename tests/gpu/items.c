@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Items of streams whose tensors lie on a GPU, beside some on the CPU. */
+#include <tensorlease/stream.h>
+
+#include "tests/gpu/common.h"
+
+enum { N = 3 << 20, SMALL = 1000, ITEMS = 40, DEPTH = 4 };
+
+static tl_stream *open_stream(tl_client *client, uint32_t mode, uint32_t depth)
+{
+	const tl_stream_options o = {
+		.size = sizeof(o), .mode = mode, .depth = depth, .max_tries = 3
+	};
+	tl_stream *s = NULL;
+
+	must_be(tl_stream_open(client, "s", &o, &s), 0);
+	return s;
+}
+
+static tl_subscription *subscribe_on(tl_stream *s, CUstream stream)
+{
+	const tl_subscribe_options o = { .size = sizeof(o), .stream = (intptr_t)stream };
+	tl_subscription *sub = NULL;
+
+	must_be(tl_stream_subscribe(s, &o, &sub), 0);
+	return sub;
+}
+
+static CUstream new_stream(void)
+{
+	CUstream stream;
+
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	return stream;
+}
+
+static DLTensor tensor_on(int device, CUdeviceptr memory, int64_t *shape)
+{
+	return (DLTensor){ .data = (void *)(uintptr_t)memory,
+			   .device = { kDLCUDA, device },
+			   .ndim = 1,
+			   .dtype = { kDLUInt, 8, 1 },
+			   .shape = shape };
+}
+
+/* Puts two tensors on the GPU, written by the stream, with the value on the CPU between them. */
+static int try_put(tl_stream *s, CUdeviceptr memory, int value, CUstream stream, int64_t timeout_ns)
+{
+	const tl_stream_put_options o = { .size = sizeof(o),
+					  .timeout_ns = timeout_ns,
+					  .stream = (intptr_t)stream };
+	int64_t large = N, small = SMALL, one = 1;
+	DLTensor first = tensor_on(0, memory, &large), last = tensor_on(0, memory + N, &small);
+	DLTensor step = { .data = &value,
+			  .device = { kDLCPU, 0 },
+			  .ndim = 1,
+			  .dtype = { kDLInt, 32, 1 },
+			  .shape = &one };
+	const tl_part parts[] = { { .name = "weights", .tensor = &first },
+				  { .name = "step", .tensor = &step },
+				  { .name = "bias", .tensor = &last } };
+
+	gpu_fill(memory, value, N + SMALL, stream);
+	return tl_stream_put(s, parts, 3, &o, NULL);
+}
+
+static void put_item(tl_stream *s, CUdeviceptr memory, int value, CUstream stream)
+{
+	must_be(try_put(s, memory, value, stream, WAIT_S * SECOND), 0);
+}
+
+static tl_item *take(tl_subscription *sub)
+{
+	tl_item *item = NULL;
+
+	must_be(tl_stream_take(sub, &TL_INIT(tl_wait_options, .timeout_ns = WAIT_S * SECOND),
+			       &item),
+		0);
+	return item;
+}
+
+static void item_must_be(const tl_item *item, int value, CUstream stream)
+{
+	const DLTensor *weights = tl_item_tensor(item, 0, NULL),
+		       *bias = tl_item_tensor(item, 2, NULL);
+
+	must_be(tl_item_count(item), 3);
+	must_be(*(const int *)tl_item_tensor(item, 1, NULL)->data, value);
+	must_be(weights->device.device_type, kDLCUDA);
+	must_be(weights->shape[0], N);
+	must_be(gpu_read((CUdeviceptr)(uintptr_t)weights->data, N, stream), value);
+	must_be(gpu_read((CUdeviceptr)(uintptr_t)bias->data, SMALL, stream), value);
+}
+
+static int put_many(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	tl_stream *s = open_stream(client, *(uint32_t *)arg, DEPTH);
+	CUdeviceptr memory = gpu_alloc(N + SMALL);
+	CUstream stream = new_stream();
+
+	pause_at(1);
+	for (int i = 0; i < ITEMS; i++)
+		put_item(s, memory, i, stream);
+	must_be(tl_stream_end(s, &TL_INIT(tl_stream_put_options, .timeout_ns = -1)), 0);
+	pause_at(2);
+	tl_stream_close(s);
+	gpu_must(cuda->stream_synchronize(stream));
+	gpu_must(cuda->mem_free(memory));
+	tl_close(client);
+	return 0;
+}
+
+/* Keeps every other item until the end. */
+static int take_many(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	tl_stream *s = open_stream(client, *(uint32_t *)arg, DEPTH);
+	CUstream stream = new_stream();
+	tl_subscription *sub = subscribe_on(s, stream);
+	tl_item *kept[ITEMS / 2] = { 0 }, *none;
+
+	pause_at(1);
+	for (int i = 0; i < ITEMS; i++) {
+		tl_item *item = take(sub);
+
+		item_must_be(item, i, stream);
+		if (i % 2)
+			must_be(tl_item_release(item), 0);
+		else
+			kept[i / 2] = item;
+	}
+	must_be(tl_stream_take(sub, &TL_INIT(tl_wait_options, .timeout_ns = WAIT_S * SECOND),
+			       &none),
+		-EPIPE);
+	for (int i = 0; i < ITEMS / 2; i++) {
+		item_must_be(kept[i], 2 * i, stream);
+		must_be(tl_item_release(kept[i]), 0);
+	}
+	gpu_must(cuda->stream_synchronize(stream));
+	tl_subscription_close(sub);
+	tl_stream_close(s);
+	tl_close(client);
+	return 0;
+}
+
+static void delete_stream(const struct test_daemon *d)
+{
+	tl_client *client = td_connect(d);
+
+	must_be(tl_delete(client, "s"), 0);
+	tl_close(client);
+}
+
+static void flow(uint32_t mode)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child consumer = child_start_ready(&g.d, take_many, &mode);
+	struct test_child producer = child_start_ready(&g.d, put_many, &mode);
+
+	child_go(&consumer);
+	child_step(&producer);
+	child_finish(&consumer);
+	child_finish(&producer);
+	delete_stream(&g.d);
+	gpu_nothing_left(&g);
+}
+
+GPU_TEST(a_broadcast_of_tensors_on_a_gpu)
+{
+	flow(TL_STREAM_BROADCAST);
+}
+
+GPU_TEST(a_queue_of_tensors_on_a_gpu)
+{
+	flow(TL_STREAM_QUEUE);
+}
+
+static int put_one_and_stay(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	tl_stream *s = open_stream(client, TL_STREAM_QUEUE, DEPTH);
+	CUdeviceptr memory = gpu_alloc(N + SMALL);
+
+	(void)arg;
+	for (int i = 1; i <= 3; i++)
+		put_item(s, memory, i, CUDA_STREAM_LEGACY);
+	gpu_must(cuda->ctx_synchronize());
+	must_be(tl_close(td_connect(d)), 0);
+	pause_at(1);
+	pause_at(2);
+	return 0;
+}
+
+static int take_after_death(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	tl_stream *s = open_stream(client, TL_STREAM_QUEUE, DEPTH);
+	tl_subscription *sub = subscribe_on(s, CUDA_STREAM_LEGACY);
+	tl_item *held = take(sub);
+
+	(void)arg;
+	item_must_be(held, 1, CUDA_STREAM_LEGACY);
+	pause_at(1); /* its producer is killed */
+	item_must_be(held, 1, CUDA_STREAM_LEGACY);
+	for (int i = 2; i <= 3; i++) {
+		tl_item *item = take(sub);
+
+		item_must_be(item, i, CUDA_STREAM_LEGACY);
+		must_be(tl_item_release(item), 0);
+	}
+	item_must_be(held, 1, CUDA_STREAM_LEGACY);
+	must_be(tl_item_release(held), 0);
+	tl_subscription_close(sub);
+	tl_stream_close(s);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(items_on_a_gpu_outlive_their_producer)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child producer = child_start_ready(&g.d, put_one_and_stay, NULL), consumer;
+
+	td_sync(&g.d); /* the daemon knows that the work has ended */
+	consumer = child_start_ready(&g.d, take_after_death, NULL);
+	child_kill(&producer);
+	td_sync(&g.d);
+	child_finish(&consumer);
+	delete_stream(&g.d);
+	gpu_nothing_left(&g);
+}
+
+/* Another worker gets what a killed one had, with its tensors on the GPU. */
+static int take_and_stay(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+
+	(void)arg;
+	item_must_be(take(subscribe_on(open_stream(client, TL_STREAM_QUEUE, DEPTH), NULL)), 1,
+		     CUDA_STREAM_LEGACY);
+	pause_at(1);
+	pause_at(2);
+	return 0;
+}
+
+static int take_again(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	tl_stream *s = open_stream(client, TL_STREAM_QUEUE, DEPTH);
+	tl_subscription *sub = subscribe_on(s, CUDA_STREAM_LEGACY);
+	tl_item_info info = { .size = sizeof(info) };
+	tl_item *item = take(sub);
+
+	(void)arg;
+	item_must_be(item, 1, CUDA_STREAM_LEGACY);
+	must_be(tl_item_get_info(item, &info), 0);
+	must_be(info.tries, 1);
+	tl_item_release(item);
+	tl_subscription_close(sub);
+	tl_stream_close(s);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(another_worker_gets_what_a_dead_one_had)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child producer = child_start_ready(&g.d, put_one_and_stay, NULL);
+	struct test_child worker = child_start_ready(&g.d, take_and_stay, NULL);
+
+	child_kill(&worker);
+	must_be(td_run_client(&g.d, take_again, NULL), 0);
+	child_kill(&producer);
+	delete_stream(&g.d);
+	gpu_nothing_left(&g);
+}
+
+static int refused(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	tl_stream *s = open_stream(client, TL_STREAM_BROADCAST, DEPTH);
+	CUdeviceptr memory = gpu_alloc(N + SMALL);
+	int64_t shape[2] = { 10, 10 }, strides[2] = { 1, 10 };
+	DLTensor t = tensor_on(0, memory, shape);
+	tl_item_draft *draft;
+
+	(void)arg;
+	t.ndim = 2;
+	must_be(tl_stream_draft(s, &(tl_part){ .tensor = &t }, 1, NULL, &draft), -ENOTSUP);
+	t.strides = strides;
+	must_be(tl_stream_put(s, &(tl_part){ .tensor = &t }, 1, NULL, NULL), -ENOTSUP);
+	t.device.device_type = kDLROCM;
+	must_be(tl_stream_put(s, &(tl_part){ .tensor = &t }, 1, NULL, NULL), -EINVAL);
+	for (int i = 0; i < 20; i++) /* nobody waits, and nothing is left over */
+		must_be(try_put(s, memory, i, CUDA_STREAM_LEGACY, 0), 0);
+	tl_stream_close(s);
+	gpu_must(cuda->ctx_synchronize());
+	gpu_must(cuda->mem_free(memory));
+	must_be(tl_delete(client, "s"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(what_cannot_be_an_item)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, refused, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	gpu_init(argv);
+	return suite_run();
+}
