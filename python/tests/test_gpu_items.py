@@ -96,6 +96,40 @@ def test_put_on_a_stream_does_not_wait(gpus):
     producer.end()
 
 
+def queue_tensors(link):
+    client, driver = connect(), Driver()
+    array = Array(driver, (N,)).fill(7)
+    client.publish("t", array, sealed=True)
+    q = tensorlease.Queue(name="q", client=client)
+    for i in range(3):
+        q.put({"tensor": client.get("t"), "i": i})
+    link.send("put")
+    link.recv()
+    q.close()
+    client.delete("t")
+    gpu_help.eventually(lambda: array.deleted)
+    driver.free(array.memory)
+
+
+def get_from_queue():
+    client, driver = connect(), Driver()
+    q = tensorlease.Queue(name="q", client=client)
+    got = [q.get(timeout=60) for _ in range(3)]
+    for i, thing in enumerate(got):
+        assert thing["i"] == i and thing["tensor"].device == "cuda:0"
+        assert Taken(driver, thing["tensor"]).read() == bytes([7]) * N
+    q.close()
+
+
+def test_tensors_on_a_gpu_go_through_a_queue(gpus):
+    producer = Child(queue_tensors)
+    assert producer.hear() == "put"
+    run(get_from_queue)
+    producer.end()
+    with connect() as client:
+        client.delete("q")
+
+
 def refused():
     client, driver = connect(), Driver()
     stream = client.stream("s", "queue")

@@ -31,7 +31,7 @@ _COPY_MAX = 32 << 10  # up to here a copy takes no longer than a private mapping
 _MARK = b"tensorlease.Queue 1"
 _METADATA = struct.Struct(f"{len(_MARK)}sxI")  # and how many of the tensors behind the pickle are arrays
 _ALONE = b"tensorlease.Queue array"  # of an item that is an array of NumPy, without a pickle
-_CPU = 1  # DLPack's number
+_CPU, _CUDA = 1, 2  # DLPack's numbers
 _CHARS = frozenset("?bBhHiIlLqQefdFD")  # NumPy's types that DLPack has
 _TORCH = frozenset(
     f"torch.{word}"
@@ -83,6 +83,7 @@ def _pickler_class():
 
         def __init__(self, file):
             self.arrays, self.buffers = arrays, buffers = [], []
+            self.gpu = None  # the number of the one on which arrays are
 
             def take(buffer):  # without the pickler, which would keep what it has until the next collection
                 if 1 + len(arrays) + len(buffers) >= _PARTS_MAX:
@@ -112,6 +113,12 @@ def _pickler_class():
                 return self._other(thing)
             return NotImplemented
 
+        def _is_gpu(self, number):
+            """Whether it is the GPU of the arrays before it: the parts of an item are on one."""
+            if self.gpu is None:
+                self.gpu = number
+            return self.gpu == number
+
         def _numpy(self, array):
             if _is_plain(array) and not self._is_full():
                 return self._put(array.T, "numpy.T") if _is_fortran(array) else self._put(array, "numpy")
@@ -119,14 +126,18 @@ def _pickler_class():
             return array.__reduce_ex__(5 if array.flags.writeable else 4)
 
         def _torch(self, tensor):
+            on_gpu = tensor.device.type == "cuda"
             if (
-                tensor.device.type != "cpu"
+                tensor.device.type not in ("cpu", "cuda")
+                or (on_gpu and not self._is_gpu(tensor.device.index))
                 or tensor.layout is not sys.modules["torch"].strided
                 or tensor.requires_grad
                 or str(tensor.dtype) not in _TORCH
             ):
                 return NotImplemented
             tensor = tensor.resolve_conj().resolve_neg()
+            if on_gpu:
+                return NotImplemented if self._is_full() else self._put(tensor.contiguous(), "torch.cuda")
             if not self._is_full():
                 return self._put(tensor, "torch")
             plain = tensor.contiguous().reshape(-1).view(sys.modules["torch"].uint8)
@@ -136,10 +147,10 @@ def _pickler_class():
             """A Tensor, or an array of a library whose from_dlpack() its __array_namespace__() tells."""
             from ._tensor import Tensor
 
-            ours = isinstance(array, Tensor)
+            ours, (kind, number) = isinstance(array, Tensor), array.__dlpack_device__()
             if (
                 not (ours or hasattr(array, "__array_namespace__"))
-                or array.__dlpack_device__()[0] != _CPU
+                or not (kind == _CPU or (ours and kind == _CUDA and self._is_gpu(number)))
                 or self._is_full()
             ):
                 return NotImplemented
@@ -177,8 +188,10 @@ def _array(tensors, shared, index, kind):
         return array if kind == "numpy" else array.T
     if kind == "torch":  # which has no read-only tensors
         return _torch_of(tensor.bytes(), str(tensor.dtype), tensor.shape) if small else tensor.torch()
-    if kind == "tensorlease":
-        return tensor if shared else tensor.copy_on_write()
+    if kind == "torch.cuda":
+        return tensor.torch() if shared else tensor.torch().clone()
+    if kind == "tensorlease":  # on a GPU there is no copy-on-write
+        return tensor if shared or tensor.device != "cpu" else tensor.copy_on_write()
     return importlib.import_module(kind).from_dlpack(tensor.copy_on_write())
 
 
@@ -299,7 +312,9 @@ class Queue:
     Any object that can be pickled can be put. The arrays in it, wherever they are, are copied into shared memory:
     those of NumPy, CPU tensors of PyTorch, Tensors, arrays of other libraries that have DLPack and
     __array_namespace__(), and buffers that pickle takes out of band, as those of pandas. get() returns the same types.
-    Other tensors of PyTorch, on a GPU or with gradients, go as torch.multiprocessing sends them. put() returns when the
+    On a GPU those of PyTorch are copied there once more by get(), unless it is mode 'r', and Tensors stay read-only; all
+    of an object are on one GPU. Other tensors of PyTorch, with gradients for example, go as torch.multiprocessing sends
+    them. put() returns when the
     object is there: it has no thread, and what cannot be pickled raises an error in it.
 
     All threads of a process may use it. A process that is killed holds nobody up. Only processes of this user can put
