@@ -171,6 +171,8 @@ void bench_streams(struct bench *b);
 
 /* Puts 4 KiB under the name, so that it gets a ring. */
 void bench_ring_put(tl_client *client, const char *as);
+/* Spins until the name has a version above *@version, and gets it. */
+void bench_ring_follow(tl_client *client, const char *as, uint64_t *version);
 
 /* The roles of their helpers. */
 int bench_role_sealed(int socket, int shared_fd, const char *argument);
@@ -187,3 +189,4 @@ int bench_role_ring_sealed(int socket, int shared_fd, const char *argument);
 int bench_role_mute(int socket, int shared_fd, const char *argument);
 int bench_role_ring_end(int socket, int shared_fd, const char *argument);
 int bench_role_stream_taker(int socket, int shared_fd, const char *argument);
+int bench_role_stream_answerer(int socket, int shared_fd, const char *argument);

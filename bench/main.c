@@ -41,6 +41,7 @@ static const struct bench_role roles[] = {
 	{ "ring-sealed", bench_role_ring_sealed },
 	{ "ring-end", bench_role_ring_end },
 	{ "stream-taker", bench_role_stream_taker },
+	{ "stream-answerer", bench_role_stream_answerer },
 	{ 0 },
 };
 
@@ -53,8 +54,9 @@ static void usage(FILE *to)
 	      "  --storage KIND  of the daemon: shm (default) or memfd\n"
 	      "  --only REGEX  only the rows whose id matches: get/1/4096, get/1000/4096/2-threads, get/system-calls,\n"
 	      "                first, publish/version, put, wake/sleep, wake/spin,\n"
-	      "                ring/put, ring/one-way, ring/messages, ring/get, ring/sleep, stream/item,\n"
-	      "                stream/put, stream/queue, stream/parts, memory/catalog, memory/daemon, memory/idle, kill,\n"
+	      "                ring/put, ring/one-way, ring/messages, ring/get, ring/sleep, stream/sleep,\n"
+	      "                stream/item, stream/ring, stream/put, stream/queue, stream/parts, stream/draft,\n"
+	      "                memory/catalog, memory/daemon, memory/idle, kill,\n"
 	      "                crowd/clients, crowd/watches, crowd/watched, crowd/ring, crowd/names\n"
 	      "  --help        print this\n",
 	      to);

@@ -312,8 +312,7 @@ static void publish(tl_client *client, const char *as)
 	bench_check(tl_commit(draft, NULL), as);
 }
 
-/* Spins until @as has a version above *@version, and gets it. */
-static void follow(tl_client *client, const char *as, uint64_t *version)
+void bench_ring_follow(tl_client *client, const char *as, uint64_t *version)
 {
 	const tl_get_options options = { .size = sizeof(options),
 					 .newer_than = *version,
@@ -344,7 +343,7 @@ int bench_role_answerer(int socket, int shared_fd, const char *argument)
 	while (recv(socket, &which, 1, 0) == 1) {
 		for (unsigned i = 0; i <= ROUNDS; i++) {
 			if (which == 'o') {
-				follow(client, name, &version);
+				bench_ring_follow(client, name, &version);
 				publish(client, pong);
 			} else {
 				await(&page->word, ++n);
@@ -374,7 +373,7 @@ static double one_way(struct one_way *w, char which)
 			start = bench_now();
 		if (which == 'o') {
 			publish(w->client, name);
-			follow(w->client, pong, &w->version);
+			bench_ring_follow(w->client, pong, &w->version);
 		} else {
 			atomic_store(&w->page->word, ++w->n);
 			await(&w->page->answer, w->n);

@@ -22,11 +22,20 @@
 
 #include "bench/bench.h"
 
-enum { SMALL = 4096, LARGE = 64 << 10, DEPTH = 64, ITEMS = 5000, BATCH = 256, PARTS = 10 };
+enum {
+	SMALL = 4096,
+	LARGE = 64 << 10,
+	HUGE = 1 << 20,
+	DEPTH = 64,
+	ITEMS = 5000,
+	BATCH = 256,
+	PARTS = 10,
+	ROUNDS = 100
+};
 
-static const char name[] = "bench/stream";
+static const char name[] = "bench/stream", beside[] = "bench/ring";
 
-static unsigned char bytes[LARGE];
+static unsigned char bytes[HUGE];
 
 static tl_stream *open_stream(tl_client *client, uint32_t mode, uint32_t depth)
 {
@@ -34,6 +43,16 @@ static tl_stream *open_stream(tl_client *client, uint32_t mode, uint32_t depth)
 	tl_stream *s;
 
 	bench_check(tl_stream_open(client, name, &o, &s), "tl_stream_open");
+	return s;
+}
+
+static tl_stream *open_existing(tl_client *client)
+{
+	tl_stream *s;
+
+	bench_check(tl_stream_open(client, name,
+				   &TL_INIT(tl_stream_options, .flags = TL_STREAM_EXISTING), &s),
+		    "tl_stream_open");
 	return s;
 }
 
@@ -103,6 +122,14 @@ static struct ring *ring_map(int fd)
 	return p;
 }
 
+static struct ring *ring_new(int *fd)
+{
+	*fd = memfd_create("bench", MFD_CLOEXEC);
+	bench_check_errno(*fd, "memfd_create");
+	bench_check_errno(ftruncate(*fd, sizeof(struct ring)), "ftruncate");
+	return ring_map(*fd);
+}
+
 int bench_role_ring_end(int socket, int shared_fd, const char *argument)
 {
 	struct ring *r = ring_map(shared_fd);
@@ -139,17 +166,11 @@ static double floor_items(struct ring *r)
 /* Takes all items, and reads them if the argument says so. */
 int bench_role_stream_taker(int socket, int shared_fd, const char *argument)
 {
-	tl_client *client = bench_connect(argument);
-	tl_stream *s;
-	tl_subscription *sub;
+	tl_subscription *sub = subscribe(open_existing(bench_connect(argument)));
 	volatile uint64_t all = 0;
 	tl_item *item;
 
 	(void)shared_fd;
-	bench_check(tl_stream_open(client, name,
-				   &TL_INIT(tl_stream_options, .flags = TL_STREAM_EXISTING), &s),
-		    "tl_stream_open");
-	sub = subscribe(s);
 	send(socket, "", 1, 0);
 	while (take(sub, &item)) {
 		const DLTensor *t = tl_item_tensor(item, 0, NULL);
@@ -161,11 +182,11 @@ int bench_role_stream_taker(int socket, int shared_fd, const char *argument)
 	return 0;
 }
 
-static void taker_start(struct bench *b, struct bench_helper *h)
+static void subscriber_start(struct bench *b, struct bench_helper *h, const char *role, int fd)
 {
 	char byte;
 
-	bench_helper_start(h, "stream-taker", -1, b->address);
+	bench_helper_start(h, role, fd, b->address);
 	if (recv(h->socket, &byte, 1, 0) != 1)
 		errx(1, "a subscriber did not start");
 }
@@ -194,13 +215,10 @@ static void item_row(struct bench *b)
 	if (!r)
 		return;
 	bench_daemon(b);
-	fd = memfd_create("bench", MFD_CLOEXEC);
-	bench_check_errno(fd, "memfd_create");
-	bench_check_errno(ftruncate(fd, sizeof(struct ring)), "ftruncate");
-	ring = ring_map(fd);
+	ring = ring_new(&fd);
 	s = open_stream(b->client, TL_STREAM_BROADCAST, DEPTH);
 	bench_helper_start(&floor, "ring-end", fd, NULL);
-	taker_start(b, &taker);
+	subscriber_start(b, &taker, "stream-taker", -1);
 	bench_pin(0, 0);
 	bench_pin(floor.pid, 1);
 	bench_pin(taker.pid, 1);
@@ -218,6 +236,92 @@ static void item_row(struct bench *b)
 	munmap(ring, sizeof(*ring));
 	close(fd);
 	r->floor_what = "a ring of buffers, copied into and looked at";
+	bench_result_done(b, r);
+}
+
+/* ---- beside a name's ring -------------------------------------------------------------------- */
+
+/* Gets what is put, of the name or of the stream as it is told, and says so in shared memory. */
+int bench_role_stream_answerer(int socket, int shared_fd, const char *argument)
+{
+	struct ring *r = ring_map(shared_fd);
+	tl_client *client = bench_connect(argument);
+	tl_subscription *sub = subscribe(open_existing(client));
+	uint64_t version = 0;
+	tl_item *item;
+	char which;
+
+	send(socket, "", 1, 0);
+	while (recv(socket, &which, 1, 0) == 1) {
+		for (int i = 0; i <= ROUNDS; i++) {
+			if (which == 'f') {
+				bench_ring_follow(client, beside, &version);
+			} else {
+				take(sub, &item);
+				tl_item_release(item);
+			}
+			atomic_fetch_add(&r->tail, 1);
+		}
+	}
+	return 0;
+}
+
+/* The first round wakes the other process, and is not counted. */
+static double rounds(struct bench *b, tl_stream *s, struct bench_helper *answerer, struct ring *r,
+		     char which)
+{
+	uint64_t n = atomic_load(&r->tail);
+	double start = 0;
+
+	bench_check_errno((int)send(answerer->socket, &which, 1, 0), "send");
+	for (int i = 0; i <= ROUNDS; i++) {
+		if (i == 1)
+			start = bench_now();
+		if (which == 'f')
+			bench_ring_put(b->client, beside);
+		else
+			put(s, SMALL, 1);
+		n++;
+		while (atomic_load_explicit(&r->tail, memory_order_acquire) != n) {}
+	}
+	return (bench_now() - start) / ROUNDS;
+}
+
+static void ring_row(struct bench *b)
+{
+	struct bench_result *r = bench_result_new(b, "stream/ring", "us",
+						  "put of 4 KiB until taken by one that spins");
+	struct bench_helper answerer;
+	struct ring *ring;
+	tl_stream *s;
+	int fd;
+
+	if (!r)
+		return;
+	bench_daemon(b);
+	ring = ring_new(&fd);
+	s = open_stream(b->client, TL_STREAM_BROADCAST, DEPTH);
+	subscriber_start(b, &answerer, "stream-answerer", fd);
+	bench_pin(0, 0);
+	bench_pin(answerer.pid, 1);
+	for (int i = 0; i < (b->quick ? 200 : 2000) + 10; i++) {
+		double least = rounds(b, s, &answerer, ring, 'f');
+		double ours = rounds(b, s, &answerer, ring, 'o');
+
+		if (i >= 10)
+			bench_pair(r, least, ours);
+	}
+	bench_unpin(0);
+	bench_helper_stop(&answerer);
+	tl_stream_close(s);
+	bench_check(tl_delete(b->client, name), "deleting");
+	bench_check(tl_delete(b->client, beside), "deleting");
+	munmap(ring, sizeof(*ring));
+	close(fd);
+	r->floor_what = "the same with a name that has a ring";
+	r->aim = BENCH_AIM_RATIO;
+	r->limit = 2;
+	r->target = "<= 2 x";
 	bench_result_done(b, r);
 }
 
@@ -308,7 +412,7 @@ static void queue_row(struct bench *b, unsigned n)
 	bench_daemon(b);
 	s = open_stream(b->client, TL_STREAM_QUEUE, DEPTH);
 	for (unsigned i = 0; i < n; i++)
-		taker_start(b, &workers[i]);
+		subscriber_start(b, &workers[i], "stream-taker", -1);
 	for (int i = 0; i < (b->quick ? 20 : 100); i++) {
 		double least = floor_work(), start = bench_now();
 
@@ -365,9 +469,65 @@ static void parts_row(struct bench *b)
 	bench_result_done(b, r);
 }
 
+/* ---- in place -------------------------------------------------------------------------------- */
+
+/* Both write the item's bytes; the floor's are then copied. */
+static double written_items(tl_stream *s, tl_subscription *sub, bool in_place)
+{
+	static const tl_stream_put_options o = { .size = sizeof(o), .timeout_ns = -1 };
+	int64_t shape = HUGE;
+	const DLTensor t = {
+		.device = { kDLCPU, 0 }, .ndim = 1, .dtype = { kDLUInt, 8, 1 }, .shape = &shape
+	};
+	double start = bench_now();
+	tl_item_draft *draft;
+	tl_item *item;
+
+	for (int i = 0; i < BATCH / 8; i++) {
+		if (in_place) {
+			bench_check(tl_stream_draft(s, &(tl_part){ .tensor = &t }, 1, &o, &draft),
+				    "tl_stream_draft");
+			memset(tl_item_draft_tensor(draft, 0)->data, i, HUGE);
+			bench_check(tl_item_draft_commit(draft, &o, NULL), "tl_item_draft_commit");
+		} else {
+			memset(bytes, i, HUGE);
+			put(s, HUGE, 1);
+		}
+		take(sub, &item);
+		tl_item_release(item);
+	}
+	return (bench_now() - start) / (BATCH / 8);
+}
+
+static void draft_row(struct bench *b)
+{
+	struct bench_result *r = bench_result_new(b, "stream/draft", "us",
+						  "item of 1 MiB written in place, taken");
+	tl_subscription *sub;
+	tl_stream *s;
+
+	if (!r)
+		return;
+	bench_daemon(b);
+	s = open_stream(b->client, TL_STREAM_BROADCAST, DEPTH);
+	sub = subscribe(s);
+	for (int i = 0; i < (b->quick ? 20 : 100); i++) {
+		double least = written_items(s, sub, false), ours = written_items(s, sub, true);
+
+		if (i >= 3)
+			bench_pair(r, least, ours);
+	}
+	tl_subscription_close(sub);
+	tl_stream_close(s);
+	bench_check(tl_delete(b->client, name), "deleting");
+	r->floor_what = "written elsewhere and put by tl_stream_put()";
+	bench_result_done(b, r);
+}
+
 void bench_streams(struct bench *b)
 {
 	item_row(b);
+	ring_row(b);
 	put_row(b, 1);
 	put_row(b, 8);
 	put_row(b, 64);
@@ -375,4 +535,5 @@ void bench_streams(struct bench *b)
 	queue_row(b, 2);
 	queue_row(b, 8);
 	parts_row(b);
+	draft_row(b);
 }

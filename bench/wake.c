@@ -3,11 +3,11 @@
  * The time from a commit until all waiting consumers have the tensor. For a name without a ring
  * three processes take part on either side: this one sends, the daemon (for the floor, the waker)
  * receives one message and wakes, and the consumer (the sleeper) wakes up and looks at the clock.
- * For a name with a ring there is no process between, so the floor is a bare store and futex wake.
- * The payload contains the time of sending. The sender waits until all consumers report that they
- * are done, and 100 us more, so that all are asleep before the next sample. Everything is on one
- * CPU. Some rows have a consumer that spins on another CPU; there the floor makes no system call to
- * wake it.
+ * For a name with a ring and for a stream there is no process between, so the floor is a bare store
+ * and futex wake. The payload contains the time of sending. The sender waits until all consumers
+ * report that they are done, and 100 us more, so that all are asleep before the next sample.
+ * Everything is on one CPU. Some rows have a consumer that spins on another CPU; there the floor
+ * makes no system call to wake it.
  */
 #include <err.h>
 #include <limits.h>
@@ -19,6 +19,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <tensorlease/stream.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -33,7 +34,8 @@ static const char name[] = "bench/wake";
 
 struct kind {
 	const char *id, *what, *floor;
-	bool ring, spin;
+	enum { NAME, RING, STREAM } of;
+	bool spin;
 	unsigned consumers;
 	enum bench_aim aim;
 	double limit;
@@ -45,17 +47,19 @@ struct kind {
 
 static const struct kind kinds[] = {
 	{ "wake/sleep", "commit to consumer awake",
-	  "one SEQPACKET message, then a futex wake of a third process", false, false, 1,
+	  "one SEQPACKET message, then a futex wake of a third process", NAME, false, 1,
 	  BENCH_AIM_RATIO, 1.5, "<= 1.5 x" },
 	{ "wake/spin", "commit to consumer that spins",
-	  "one SEQPACKET message, then a store that a third process spins on", false, true, 1,
+	  "one SEQPACKET message, then a store that a third process spins on", NAME, true, 1,
 	  BENCH_AIM_RATIO, 1.5, "<= 1.5 x" },
-	{ "ring/sleep/1", "  of a ring, to consumer awake", BARE_WAKE, true, false, 1,
+	{ "ring/sleep/1", "  of a ring, to consumer awake", BARE_WAKE, RING, false, 1,
 	  ELEVEN_TENTHS },
-	{ "ring/sleep/8", "  of a ring, to 8 consumers awake", BARE_WAKE, true, false, 8,
+	{ "ring/sleep/8", "  of a ring, to 8 consumers awake", BARE_WAKE, RING, false, 8,
 	  ELEVEN_TENTHS },
-	{ "ring/sleep/64", "  of a ring, to 64 consumers awake", BARE_WAKE, true, false, 64,
+	{ "ring/sleep/64", "  of a ring, to 64 consumers awake", BARE_WAKE, RING, false, 64,
 	  ELEVEN_TENTHS },
+	{ "stream/sleep", "  of an item, to subscriber awake", BARE_WAKE, STREAM, false, 1,
+	  BENCH_AIM_RATIO, 1.3, "<= 1.3 x" },
 };
 
 /* Shared by all processes of one side. */
@@ -67,8 +71,8 @@ struct page {
 	_Atomic uint32_t ready;	  /* consumers that wait, in all samples so far */
 	_Atomic uint32_t done;	  /* consumers that have it, likewise */
 	_Atomic uint64_t latency; /* ns, of the last sample's slowest; valid when that is done */
-	uint32_t spin, consumers; /* constant */
-	double sent;		  /* floor: the payload */
+	uint32_t spin, stream, consumers; /* constant */
+	double sent;			  /* floor: the payload */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value)
@@ -147,6 +151,34 @@ int bench_role_sleeper(int socket, int shared_fd, const char *argument)
 
 /* ---- Our consumer ---- */
 
+static tl_stream *open_stream(tl_client *client)
+{
+	const tl_stream_options o = { .size = sizeof(o), .mode = TL_STREAM_BROADCAST };
+	tl_stream *s;
+
+	bench_check(tl_stream_open(client, name, &o, &s), "tl_stream_open");
+	return s;
+}
+
+static void take_items(tl_client *client, struct page *page)
+{
+	static const tl_wait_options forever = { .size = sizeof(forever), .timeout_ns = -1 };
+	tl_subscription *sub;
+	tl_item *item;
+
+	bench_check(tl_stream_subscribe(open_stream(client), NULL, &sub), "tl_stream_subscribe");
+	for (uint32_t sample = 1;; sample++) {
+		double now, sent;
+
+		consumer_ready(page, sample);
+		bench_check(tl_stream_take(sub, &forever, &item), "tl_stream_take");
+		now = bench_now();
+		memcpy(&sent, tl_item_tensor(item, 0, NULL)->data, sizeof(sent));
+		tl_item_release(item);
+		consumer_done(page, sample, now - sent);
+	}
+}
+
 int bench_role_consumer(int socket, int shared_fd, const char *argument)
 {
 	struct page *page = page_map(shared_fd);
@@ -156,6 +188,8 @@ int bench_role_consumer(int socket, int shared_fd, const char *argument)
 				   .spin_ns = page->spin ? SPIN_NS : 0 };
 
 	(void)socket;
+	if (page->stream)
+		take_items(client, page);
 	for (uint32_t sample = 1;; sample++) {
 		DLManagedTensorVersioned *tensor;
 		double now, sent;
@@ -185,6 +219,7 @@ static void side_init(struct side *s, const struct kind *kind)
 	bench_check_errno(ftruncate(s->fd, PAGE), "ftruncate");
 	s->page = page_map(s->fd);
 	s->page->spin = kind->spin;
+	s->page->stream = kind->of == STREAM;
 	s->page->consumers = kind->consumers;
 	s->sample = 0;
 }
@@ -245,7 +280,24 @@ static double wake_floor(struct side *s, int socket)
 	return side_latency(s);
 }
 
-static double wake_ours(struct bench *b, struct side *s, bool ring)
+static double wake_item(tl_stream *stream, struct side *s)
+{
+	int64_t shape = PAYLOAD;
+	const DLTensor t = {
+		.device = { kDLCPU, 0 }, .ndim = 1, .dtype = { kDLUInt, 8, 1 }, .shape = &shape
+	};
+	tl_item_draft *draft;
+	double now;
+
+	bench_check(tl_stream_draft(stream, &(tl_part){ .tensor = &t }, 1, NULL, &draft), "draft");
+	side_ready(s);
+	now = bench_now();
+	memcpy(tl_item_draft_tensor(draft, 0)->data, &now, sizeof(now));
+	bench_check(tl_item_draft_commit(draft, NULL, NULL), "commit");
+	return side_latency(s);
+}
+
+static double wake_tensor(struct bench *b, struct side *s, bool ring)
 {
 	int64_t shape = PAYLOAD;
 	tl_spec spec = { .size = sizeof(spec),
@@ -267,6 +319,7 @@ static double wake_ours(struct bench *b, struct side *s, bool ring)
 /* All processes of a row. */
 struct row {
 	struct side floor, ours;
+	tl_stream *stream;
 	struct bench_helper waker, sleepers[CONSUMERS_MAX], consumers[CONSUMERS_MAX];
 };
 
@@ -275,9 +328,11 @@ static void row_start(struct bench *b, const struct kind *kind, struct row *row)
 	side_init(&row->floor, kind);
 	side_init(&row->ours, kind);
 	row->waker.socket = -1;
+	if (kind->of == STREAM)
+		row->stream = open_stream(b->client);
 	bench_pin(0, 0);
 	bench_pin(b->daemon_pid, 0);
-	if (!kind->ring) {
+	if (kind->of == NAME) {
 		bench_helper_start(&row->waker, "waker", row->floor.fd, NULL);
 		bench_pin(row->waker.pid, 0);
 	}
@@ -291,7 +346,8 @@ static void row_start(struct bench *b, const struct kind *kind, struct row *row)
 
 static void row_stop(struct bench *b, const struct kind *kind, struct row *row)
 {
-	if (!kind->ring)
+	tl_stream_close(row->stream);
+	if (kind->of == NAME)
 		bench_helper_stop(&row->waker);
 	for (unsigned i = 0; i < kind->consumers; i++) {
 		bench_helper_stop(&row->sleepers[i]);
@@ -319,7 +375,8 @@ static void wake_row(struct bench *b, const struct kind *kind)
 	row_start(b, kind, row);
 	for (unsigned i = 0; i < samples + 50; i++) {
 		double f = wake_floor(&row->floor, row->waker.socket);
-		double o = wake_ours(b, &row->ours, kind->ring);
+		double o = row->stream ? wake_item(row->stream, &row->ours)
+				       : wake_tensor(b, &row->ours, kind->of == RING);
 
 		if (i >= 50)
 			bench_pair(r, f, o);
