@@ -233,6 +233,22 @@ TEST(a_pair_is_got_as_it_was_published)
 	run(d.socket, "left 4, right 4: a pair", ARGS("group", "get"));
 }
 
+TEST(learners_get_each_rollout_of_actors)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct program learner = start(d.socket, ARGS("rollouts", "learn", "4"));
+
+	run(d.socket, "", ARGS("rollouts", "act", "7", "3"));
+	run(d.socket, "", ARGS("rollouts", "act", "8", "3"));
+	must_be(finish(&learner, 0), 0);
+	must_say(&learner, "rollout of actor 7, return 0\n");
+	must_say(&learner, "rollout of actor 7, return 32\n");
+	must_say(&learner, "rollout of actor 7, return 64\n");
+	must_say(&learner, "rollout of actor 8, return 0\n");
+	run(d.socket, "rollout of actor 8, return 32\nrollout of actor 8, return 64\n",
+	    ARGS("rollouts", "learn", "2"));
+}
+
 TEST(without_a_daemon_the_reason_is_said)
 {
 	struct program p = start("/nonexistent/socket", ARGS("consumer"));
