@@ -144,6 +144,14 @@ def test_full_and_empty(make):
     assert [q.get(timeout=WAIT) for _ in range(2)] == [2, 3]
 
 
+def test_full_says_why(client):
+    q = tensorlease.Queue(1, client=client)
+    q.put(1)
+    with pytest.raises(queue.Full, match=f"'{q.name}' is full: 1 items are not taken"):
+        q.put(2, timeout=0.01)
+    assert q.get(timeout=WAIT) == 1
+
+
 def test_it_counts_what_waits(make):
     q = make(3)
     assert q.qsize() == 0

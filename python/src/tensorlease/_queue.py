@@ -273,10 +273,10 @@ class _Ends:
             return self.stream.put(tensors, metadata=metadata, timeout=timeout)
         except NotNewerError:
             return None
-        except TimeoutError:
+        except TimeoutError as error:
             if timeout in (None, math.inf):  # the daemon did not answer
                 raise
-            return None
+            raise Full(error.strerror) from None
 
     def get(self, timeout, redeliver):
         """Return an Item; None: there was none in time; False: the stream was ended."""
@@ -385,7 +385,7 @@ class Queue:
         """Put a copy of an object into the queue.
 
         block, timeout: whether to wait, and for how many seconds at most, while it is full. queue.Full: it was all the
-        time.
+        time; after a wait its text says why.
         """
         here = self._ends()
         tensors, metadata = _packed(obj)
