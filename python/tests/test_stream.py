@@ -257,6 +257,22 @@ def test_drafts_are_written_in_place(client):
         client.stream("s", existing=True).draft(-1, "uint8")
 
 
+def test_a_draft_may_end_within_its_block(client):
+    stream = client.stream("s", "queue", depth=2)
+    subscription = stream.subscribe()
+    with stream.draft(3, "uint8", metadata_size=1) as draft:
+        draft.commit(metadata=b"1")
+    assert subscription.get().metadata == b"1"
+    with stream.draft(3, "uint8") as draft:
+        draft.abort()
+    with pytest.raises(RuntimeError), stream.draft(3, "uint8") as draft:
+        draft.commit()
+        raise RuntimeError
+    assert subscription.get().metadata == b""
+    with pytest.raises(tensorlease.NotNewerError):
+        subscription.get(None)
+
+
 def test_who_is_how_far_behind(client):
     stream = client.stream("s", "broadcast", depth=4, keep=2)
     subscription, lossy = stream.subscribe(), stream.subscribe(lossy=True)

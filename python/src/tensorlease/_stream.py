@@ -133,14 +133,14 @@ class ItemDraft:
     """What Stream.draft() returns: an item that is written in place.
 
     Write to ``draft.tensor.numpy()``, or ``draft[name].torch()``, ..., then call commit() or abort(). As a context
-    manager it is committed when the block ends, and aborted if the block raises. Views stay valid after that, but must not
-    be written to: others read those bytes, or a later item has them.
+    manager it is committed when the block ends, unless the block has ended it, and aborted if the block raises. Views
+    stay valid after that, but must not be written to: others read those bytes, or a later item has them.
     """
 
-    __slots__ = ("_draft", "_names", "tensors")
+    __slots__ = ("_draft", "_ended", "_names", "tensors")
 
     def __init__(self, draft, names):
-        self._draft, self._names = draft, names
+        self._draft, self._names, self._ended = draft, names, False
         self.tensors = draft.tensors()
 
     @property
@@ -167,16 +167,21 @@ class ItemDraft:
 
         metadata: bytes to attach, at most as many as the draft was made for. timeout and errors: as for Stream.put().
         """
-        return self._draft.commit(metadata, timeout)
+        number = self._draft.commit(metadata, timeout)
+        self._ended = True
+        return number
 
     def abort(self):
         """Give it up."""
         self._draft.abort()
+        self._ended = True
 
     def __enter__(self):
         return self
 
     def __exit__(self, kind, value, traceback):
+        if self._ended:
+            return
         if kind is None:
             self.commit()
         else:
@@ -343,10 +348,6 @@ class Stream:
     def reopen(self):
         """Let this object put after the end. Its next item reopens the stream for all."""
         self._stream.reopen()
-
-    def length(self):
-        """Return how many items of a queue nobody has taken."""
-        return self._stream.length()
 
     def subscribe(self, *, lossy=False, kept=False):
         """Return a Subscription.
