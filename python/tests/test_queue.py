@@ -748,6 +748,28 @@ def test_it_ends_with_its_process_after_the_children(client, address):
     assert not exists(client, said[0])
 
 
+DAEMON_THREADS = """
+import threading, tensorlease
+
+waiting = threading.Barrier(9)
+
+def wait(call):
+    waiting.wait()
+    call()
+
+for _ in range(4):
+    empty, full = tensorlease.Queue(), tensorlease.Queue(1)
+    full.put(1)
+    for call in (empty.get, lambda full=full: full.put(2)):
+        threading.Thread(target=wait, args=(call,), daemon=True).start()
+waiting.wait()
+"""
+
+
+def test_daemon_threads_that_wait_say_nothing_at_the_end(client, address):
+    assert not run_python(DAEMON_THREADS).stderr
+
+
 def test_a_child_of_fork_may_make_queues_of_its_own(client, address):
     def child():
         q = tensorlease.Queue()

@@ -378,8 +378,14 @@ class Queue:
         return here
 
     def _reopen_later(self, error):
-        if error.errno == errno.ESTALE:
-            self._here = None
+        if error.errno != errno.ESTALE:
+            return
+        self._here = None
+        if threading.current_thread().daemon:
+            from multiprocessing import util
+
+            if util.is_exiting():  # this process has just ended its queues: the thread waits for its own end
+                threading.Event().wait()
 
     def put(self, obj, block=True, timeout=None):
         """Put a copy of an object into the queue.
