@@ -59,14 +59,17 @@ static int held_up(struct tl_stream *s)
 	uint64_t least = readers_lowest(s, &who);
 	FILE *f;
 
-	if (view->mode == STREAM_QUEUE)
-		return tl_fail(-ETIMEDOUT, "the queue '%s' is full: %u items are not taken",
-			       view->name, view->depth);
-	if (who == STREAM_MEMBERS || least + view->depth > s->next)
+	if (has_room(s, s->next))
 		return tl_fail(-ETIMEDOUT,
 			       "the stream '%s' is held up: subscribers hold all of the items for "
-			       "which there is memory",
+			       "which there is memory, or have not taken them",
 			       view->name);
+	if (view->mode == STREAM_QUEUE)
+		return tl_fail(-ETIMEDOUT, "the queue '%s' is full: %u items are not taken%s",
+			       view->name, view->depth,
+			       who == STREAM_MEMBERS ? ", and nobody subscribes" : "");
+	if (who == STREAM_MEMBERS || least + view->depth > s->next) /* it has gone just now */
+		return tl_fail(-ETIMEDOUT, "the stream '%s' was full", view->name);
 	m = &view->entry->members[who];
 	snprintf(path, sizeof(path), "/proc/%u/comm", load_once(&m->pid));
 	f = fopen(path, "re");
@@ -104,7 +107,8 @@ static bool is_ended(const struct tl_stream *s)
 
 static int ended(const struct tl_stream *s)
 {
-	return tl_fail(-EPIPE, "the stream '%s' was ended", s->view->name);
+	return tl_fail(-EPIPE, "the stream '%s' was ended: reopen it, or delete its name, to go on",
+		       s->view->name);
 }
 
 /* Publishes @what with the next number, if there is room. PUT_E_FULL: there is none. */

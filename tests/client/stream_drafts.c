@@ -291,6 +291,36 @@ TEST(small_items_make_room_for_a_large_one)
 	tl_close(client);
 }
 
+/* The text tells what is short: memory, or who takes. */
+TEST(a_full_queue_says_why)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 << 20);
+	tl_client *client = td_connect(&d);
+	tl_stream *s = open_as(client, "s",
+			       (tl_stream_options){ .mode = TL_STREAM_QUEUE, .depth = 8 });
+	tl_subscription *sub;
+
+	for (int i = 0; i < 8; i++)
+		put_item(s, i, 100);
+	must_be(try_put(s, 8, 100, MS), -ETIMEDOUT);
+	must(strstr(tl_last_error(), "8 items are not taken, and nobody subscribes"));
+	sub = subscribe_as(s, 0);
+	must_be(try_put(s, 8, 100, MS), -ETIMEDOUT);
+	must(strstr(tl_last_error(), "8 items are not taken"));
+	must(!strstr(tl_last_error(), "nobody"));
+	for (int i = 0; i < 8; i++)
+		take_value(sub, i, 100);
+	for (int i = 0; i < 3; i++)
+		put_item(s, i, 4 << 20);
+	must_be(try_put(s, 3, 4 << 20, MS), -ETIMEDOUT);
+	must(strstr(tl_last_error(), "for which there is memory"));
+	take_value(sub, 0, 4 << 20);
+	put_item(s, 3, 4 << 20);
+	tl_subscription_close(sub);
+	tl_stream_close(s);
+	tl_close(client);
+}
+
 /* A row that leaves is not lost if the daemon dies at it. */
 TEST(sizes_change_while_daemons_die)
 {
