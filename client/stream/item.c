@@ -36,6 +36,11 @@ static DLTensor part_tensor(const tl_part *p, bool blank)
 	return t;
 }
 
+uint64_t item_device_space(uint64_t nbytes)
+{
+	return aligned(nbytes ? nbytes : 1, DEVICE_ALIGNMENT);
+}
+
 static int part_bytes(const tl_part *p, size_t i, bool blank, uint64_t *nbytes)
 {
 	const uint64_t known = DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
@@ -56,18 +61,12 @@ static int part_bytes(const tl_part *p, size_t i, bool blank, uint64_t *nbytes)
 	return r ? tl_fail(-EINVAL, "parts[%zu]: %s", i, why) : 0;
 }
 
-/* The host reaches memory on all other devices that a source may be on. */
-static bool is_on_gpu(const DLTensor *t)
-{
-	return t->device.device_type == kDLCUDA;
-}
-
 /* All parts on GPUs are on one. */
 static int part_device(struct item_plan *plan, size_t i, uint64_t nbytes)
 {
 	const DLTensor *t = plan->parts[i].tensor;
 
-	if (!is_on_gpu(t))
+	if (!item_is_on_gpu(t))
 		return 0;
 	if (plan->blank)
 		return tl_fail(-ENOTSUP,
@@ -85,7 +84,7 @@ static int part_device(struct item_plan *plan, size_t i, uint64_t nbytes)
 			       "first",
 			       i);
 	plan->device = t->device;
-	plan->device_bytes += aligned(nbytes ? nbytes : 1, DEVICE_ALIGNMENT);
+	plan->device_bytes += item_device_space(nbytes);
 	return 0;
 }
 
@@ -111,7 +110,7 @@ int item_measure(struct item_plan *plan)
 		r = part_device(plan, i, nbytes);
 		if (r)
 			return r;
-		if (!is_on_gpu(p->tensor))
+		if (!item_is_on_gpu(p->tensor))
 			plan->tensors = aligned(plan->tensors + nbytes, 64);
 		names += len;
 		plan->description += sizeof(struct stream_part) +
@@ -135,7 +134,7 @@ int item_write(char *row, const struct item_plan *plan)
 	for (size_t i = 0; i < plan->n; i++) {
 		const tl_part *part = &plan->parts[i];
 		const DLTensor *t = part->tensor;
-		bool on_cpu = !is_on_gpu(t);
+		bool on_cpu = !item_is_on_gpu(t);
 		size_t len = part->name ? strlen(part->name) : 0;
 		struct stream_part p = { .offset = on_cpu ? offset : device_offset,
 					 .dtype_code = t->dtype.code,
@@ -156,7 +155,7 @@ int item_write(char *row, const struct item_plan *plan)
 			offset = aligned(offset + nbytes, 64);
 		} else {
 			p.flags |= STREAM_PART_ON_DEVICE;
-			device_offset += aligned(nbytes ? nbytes : 1, DEVICE_ALIGNMENT);
+			device_offset += item_device_space(nbytes);
 		}
 		memcpy(at, &p, sizeof(p));
 		if (t->ndim)
@@ -175,22 +174,6 @@ int item_write(char *row, const struct item_plan *plan)
 		memcpy(at, plan->metadata, plan->metadata_size);
 	memcpy(row + plan->tensors, &d, sizeof(d));
 	return 0;
-}
-
-bool item_part_on_device(const struct item_plan *plan, size_t i, uint64_t *offset, uint64_t *nbytes)
-{
-	*offset = 0;
-	for (size_t k = 0; k <= i; k++) {
-		const DLTensor *t = plan->parts[k].tensor;
-
-		if (!is_on_gpu(t))
-			continue;
-		tensor_nbytes(t->dtype, t->ndim, t->shape,
-			      tensor_is_padded(plan->parts[k].dlpack_flags), nbytes);
-		if (k < i)
-			*offset += aligned(*nbytes ? *nbytes : 1, DEVICE_ALIGNMENT);
-	}
-	return is_on_gpu(plan->parts[i].tensor);
 }
 
 void item_write_metadata(char *row, struct item_plan *plan, const void *metadata, size_t size)
@@ -407,6 +390,23 @@ void item_unref(struct tl_item *item)
 	stream_view_unref(view);
 }
 
+void item_managed(DLManagedTensorVersioned *managed, const DLTensor *like, int64_t *dims,
+		  void (*deleter)(DLManagedTensorVersioned *))
+{
+	size_t size = (size_t)like->ndim * sizeof(*dims);
+
+	*managed = (DLManagedTensorVersioned){
+		.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
+		.manager_ctx = managed,
+		.deleter = deleter,
+		.dl_tensor = *like,
+	};
+	if (!size)
+		return;
+	managed->dl_tensor.shape = memcpy(dims, like->shape, size);
+	managed->dl_tensor.strides = memcpy(dims + like->ndim, like->strides, size);
+}
+
 /* A tensor of an item, which it keeps; or a copy-on-write mapping of its own. */
 struct item_tensor {
 	DLManagedTensorVersioned managed;
@@ -437,19 +437,10 @@ static int tensor_make(tl_item *item, const DLTensor *like, DLManagedTensorVersi
 	if (!t)
 		return tl_fail(-ENOMEM, "no memory for a tensor");
 	atomic_fetch_add(&item->refs, 1);
-	*t = (struct item_tensor){
-		.managed = { .version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
-			     .manager_ctx = t,
-			     .deleter = tensor_delete,
-			     .flags = DLPACK_FLAG_BITMASK_READ_ONLY,
-			     .dl_tensor = *like },
-		.item = item,
-		.row = row,
-	};
-	if (like->ndim) {
-		t->managed.dl_tensor.shape = memcpy(t->dims, like->shape, dims);
-		t->managed.dl_tensor.strides = memcpy(t->dims + like->ndim, like->strides, dims);
-	}
+	t->item = item;
+	t->row = row;
+	item_managed(&t->managed, like, t->dims, tensor_delete);
+	t->managed.flags = DLPACK_FLAG_BITMASK_READ_ONLY;
 	*out = &t->managed;
 	return 0;
 }
@@ -467,7 +458,7 @@ bool is_item_tensor(const DLManagedTensorVersioned *managed)
 /* What the item holds of it. */
 static DLManagedTensorVersioned *held_of(const struct item_tensor *t)
 {
-	return is_on_gpu(&t->managed.dl_tensor) ? t->item->device : t->item->row;
+	return item_is_on_gpu(&t->managed.dl_tensor) ? t->item->device : t->item->row;
 }
 
 const struct tensor_lease *item_tensor_lease(const DLManagedTensorVersioned *managed)
@@ -487,7 +478,7 @@ int item_tensor_remap(const DLManagedTensorVersioned *managed, bool stream, tl_g
 	DLManagedTensorVersioned *row;
 	int r;
 
-	if (options->mode == TL_MODE_READ && !t->row && !is_on_gpu(&like))
+	if (options->mode == TL_MODE_READ && !t->row && !item_is_on_gpu(&like))
 		return tensor_make(t->item, &like, NULL, out);
 	if (tensor_lease_kind(l)->lease_again)
 		tensor_lease_kind(l)->lease_again(l, stream, options);

@@ -14,6 +14,8 @@
 #include "client/publish/draft.h"
 #include "client/read/lookup.h"
 #include "client/stream/producer.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
 
 struct device_put {
 	struct tl_stream *s;
@@ -33,12 +35,23 @@ static int create_attempt(struct call *c, const struct use *use, void *context)
 
 static int fill(struct tl_draft *draft, const struct item_plan *plan)
 {
-	uint64_t offset, nbytes = 0;
+	uint64_t offset = 0, nbytes = 0;
 	int r = 0;
 
-	for (size_t i = 0; !r && i < plan->n; i++)
-		if (item_part_on_device(plan, i, &offset, &nbytes) && nbytes)
-			r = draft->kind->draft_fill(draft, offset, plan->parts[i].tensor, nbytes);
+	for (size_t i = 0; !r && i < plan->n; i++) {
+		const tl_part *p = &plan->parts[i];
+		const DLTensor *t = p->tensor;
+
+		if (!item_is_on_gpu(t))
+			continue;
+		r = tensor_nbytes(t->dtype, t->ndim, t->shape, tensor_is_padded(p->dlpack_flags),
+				  &nbytes);
+		if (r || offset + item_device_space(nbytes) > plan->device_bytes)
+			return tl_fail(-EINVAL, "parts[%zu] has changed while it was put", i);
+		if (nbytes)
+			r = draft->kind->draft_fill(draft, offset, t, nbytes);
+		offset += item_device_space(nbytes);
+	}
 	return r;
 }
 

@@ -53,27 +53,23 @@ static void tensors_point(tl_item_draft *d, const tl_part *parts)
 TL_API int tl_stream_draft(tl_stream *s, const tl_part *parts, size_t n,
 			   const tl_stream_put_options *options, tl_item_draft **out)
 {
-	struct putting p = { .plan = { .parts = parts, .n = n, .blank = true }, .drafts = true };
+	struct putting p = { .plan = { .parts = parts, .n = n }, .what = PUTS_DRAFT };
 	tl_item_draft *d;
 	int r = out ? stream_parts_check(s, parts, n, "tl_stream_draft")
 		    : tl_fail(-EINVAL, "tl_stream_draft: out is NULL");
 
 	if (!r)
-		r = item_measure(&p.plan); /* the tensors may be looked at */
+		r = stream_put(s, &p, options, NULL);
 	if (r)
 		return r;
 	d = draft_make(s, parts, n);
-	if (!d)
+	if (!d) {
+		stream_block_abort(s, p.block);
 		return tl_fail(-ENOMEM, "no memory for a draft of the stream '%s'", s->view->name);
-	r = stream_put(s, &p, options, NULL);
-	if (r) {
-		free(d);
-		return r;
 	}
 	d->p = p;
 	d->p.options = NULL;
-	d->p.drafts = false;
-	d->p.stays = true;
+	d->p.what = PUTS_WRITTEN;
 	d->metadata_max = p.plan.metadata_size;
 	tensors_point(d, parts);
 	stream_ref(s);
@@ -158,27 +154,17 @@ TL_API int tl_item_draft_to_dlpack(tl_item_draft *d, size_t i, DLManagedTensorVe
 {
 	const DLTensor *t = tl_item_draft_tensor(d, i);
 	struct exported *e;
-	size_t dims;
 
 	if (!t || !out)
 		return tl_fail(-EINVAL, "tl_item_draft_to_dlpack: %s",
 			       !d     ? "draft is NULL"
 			       : !out ? "out is NULL"
 				      : "the draft has no such tensor");
-	dims = (size_t)t->ndim * sizeof(int64_t);
-	e = malloc(sizeof(*e) + 2 * dims);
+	e = malloc(sizeof(*e) + 2 * (size_t)t->ndim * sizeof(int64_t));
 	if (!e)
 		return tl_fail(-ENOMEM, "no memory for a tensor");
-	*e = (struct exported){ .managed = { .version = { DLPACK_MAJOR_VERSION,
-							  DLPACK_MINOR_VERSION },
-					     .manager_ctx = e,
-					     .deleter = exported_delete,
-					     .dl_tensor = *t },
-				.stream = d->stream };
-	if (t->ndim) {
-		e->managed.dl_tensor.shape = memcpy(e->dims, t->shape, dims);
-		e->managed.dl_tensor.strides = memcpy(e->dims + t->ndim, t->strides, dims);
-	}
+	item_managed(&e->managed, t, e->dims, exported_delete);
+	e->stream = d->stream;
 	stream_ref(d->stream);
 	*out = &e->managed;
 	return 0;

@@ -91,14 +91,19 @@ void blocks_free(struct tl_stream *s);
 
 enum { NO_BLOCK = UINT32_MAX };
 
+enum putting_what {
+	PUTS_ITEM = 0,
+	PUTS_DRAFT,   /* writes a block, and does not publish it */
+	PUTS_WRITTEN, /* publishes the block of a draft, which stays one if that fails */
+};
+
 /* A put under way. */
 struct putting {
 	struct item_plan plan;
 	const tl_stream_put_options *options;
 	uint64_t device_ref; /* of the tensor that has the parts on a GPU; 0: there are none */
 	unsigned block;	     /* with the item; or NO_BLOCK */
-	bool stays;	     /* the block is a draft's, and stays so if it is not published */
-	bool drafts;	     /* a draft is wanted: nothing is published */
+	enum putting_what what;
 };
 
 int stream_parts_check(const tl_stream *s, const tl_part *parts, size_t n, const char *function);

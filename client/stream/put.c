@@ -192,11 +192,11 @@ static int put_try(struct tl_stream *s, struct putting *p, uint64_t *number)
 		return r;
 	if (p->plan.parts && p->block == NO_BLOCK) {
 		/* no memory is asked for before there is room */
-		if (!p->drafts && !has_room(s, s->next))
+		if (p->what != PUTS_DRAFT && !has_room(s, s->next))
 			return is_ended(s) ? ended(s) : PUT_E_FULL;
 		r = write_item(s, p);
 	}
-	if (r || p->drafts)
+	if (r || p->what == PUTS_DRAFT)
 		return r;
 	return p->block == NO_BLOCK
 		       ? publish_word(s, STREAM_CLOSED, NULL, number)
@@ -245,11 +245,11 @@ static int put_locked(struct tl_stream *s, struct putting *p, uint64_t *number)
 		r = wait_and_put(s, p, number);
 	if (r == -ETIMEDOUT)
 		r = held_up(s);
-	if (p->block == NO_BLOCK || p->drafts)
+	if (p->block == NO_BLOCK || p->what == PUTS_DRAFT)
 		return r;
 	if (!r)
 		blocks_published(s, p->block, *number);
-	else if (!p->stays)
+	else if (p->what == PUTS_ITEM)
 		blocks_put_back(s, p->block);
 	return r;
 }
@@ -322,11 +322,11 @@ int stream_put(struct tl_stream *s, struct putting *p, const tl_stream_put_optio
 	       uint64_t *number)
 {
 	tl_stream_put_options o;
-	int r = stream_put_options(&o, options, p->drafts);
+	int r = stream_put_options(&o, options, p->what == PUTS_DRAFT);
 
 	p->options = &o;
 	p->block = NO_BLOCK;
-	p->plan.blank = p->drafts;
+	p->plan.blank = p->what == PUTS_DRAFT;
 	p->plan.metadata = o.metadata;
 	p->plan.metadata_size = o.metadata_size;
 	if (!r && p->plan.parts)

@@ -182,6 +182,10 @@ int item_make(struct stream_view *view, DLManagedTensorVersioned *row,
 	      struct tl_item **out);
 void item_unref(struct tl_item *item);
 
+/* Makes @managed, the first member of what @deleter gets, like that tensor. @dims: twice its ndim.
+ */
+void item_managed(DLManagedTensorVersioned *managed, const DLTensor *like, int64_t *dims,
+		  void (*deleter)(DLManagedTensorVersioned *));
 /* The item's tensor at @i, which there is. 0, or -ENOMEM. */
 int item_tensor_new(struct tl_item *item, size_t i, DLManagedTensorVersioned **out);
 bool is_item_tensor(const DLManagedTensorVersioned *managed);
@@ -195,9 +199,13 @@ const struct tensor_lease *item_tensor_lease(const DLManagedTensorVersioned *man
 int item_measure(struct item_plan *plan);
 /* Writes tensors and description into a row's bytes. */
 int item_write(char *row, const struct item_plan *plan);
-/* Where part @i begins in the tensor on the GPU, if it is there; *@nbytes are its bytes. */
-bool item_part_on_device(const struct item_plan *plan, size_t i, uint64_t *offset,
-			 uint64_t *nbytes);
+/* The host reaches memory on all other devices that a part may be on. */
+static inline bool item_is_on_gpu(const DLTensor *t)
+{
+	return t->device.device_type == kDLCUDA;
+}
+/* The bytes that a part takes in the tensor on the GPU, where they follow each other. */
+uint64_t item_device_space(uint64_t nbytes);
 /* Changes the metadata of an item that was written, to at most as many bytes. */
 void item_write_metadata(char *row, struct item_plan *plan, const void *metadata, size_t size);
 /* Makes the part of a row that is written in place a tensor. @dims: twice its ndim. Returns the

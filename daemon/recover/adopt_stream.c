@@ -71,13 +71,12 @@ int adopt_stream_row(struct state *st, uint32_t slot)
 	return 0;
 }
 
-/* The client of a member, or NULL if it is not there any more. */
-static struct client *client_of(const struct state *st, const struct stream *s, uint32_t member)
+/* That client, or NULL if it is not there any more. */
+static struct client *client_of(const struct state *st, uint32_t index, uint32_t generation)
 {
-	uint32_t index = stream_member_client(s->entry->members[member].word);
 	struct client *c = index < st->catalog.clients.high ? st->served[index] : NULL;
 
-	return c && c->generation == s->entry->members[member].generation ? c : NULL;
+	return c && c->generation == generation ? c : NULL;
 }
 
 /* The daemon that died may have changed the table, and not said so: members read it again. */
@@ -94,10 +93,9 @@ static void table_changed(struct stream *s)
 static void owner_adopt(struct state *st, struct stream *s)
 {
 	const struct catalog_stream *e = s->entry;
-	const struct client *c = e->owner < st->catalog.clients.high ? st->served[e->owner] : NULL;
 
 	stream_idle(st, s);
-	if (e->flags & STREAM_OWNER_BOUND && !(c && c->generation == e->owner_generation))
+	if (e->flags & STREAM_OWNER_BOUND && !client_of(st, e->owner, e->owner_generation))
 		stream_end(st, NULL, s);
 }
 
@@ -111,7 +109,8 @@ void adopt_streams_belong(struct state *st)
 		streams += s && !s->over;
 		for (uint32_t m = 0; s && !s->over && m < STREAM_MEMBERS; m++) {
 			uint64_t word = atomic_load(&s->entry->members[m].word);
-			struct client *c = client_of(st, s, m);
+			struct client *c = client_of(st, stream_member_client(word),
+						     s->entry->members[m].generation);
 
 			if (stream_member_state(word) != STREAM_FREE)
 				stream_member_adopt(st, s, m, c);

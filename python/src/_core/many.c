@@ -24,33 +24,13 @@ struct putting {
 	tl_group_item *items;
 	const DLTensor **sources;
 	struct part *parts;
-	size_t count;	 /* of the parts that have begun */
-	size_t deletes;	 /* number of names behind them, which are deleted */
-	intptr_t named;	 /* the stream that the caller named, or TL_STREAM_DEFAULT */
-	intptr_t stream; /* the stream of copies on a GPU */
-	bool on_gpu, sealed;
+	size_t count;	/* of the parts that have begun */
+	size_t deletes; /* number of names behind them, which are deleted */
+	struct copies copies;
 	int64_t ttl_ns;
 	uint32_t lifetime;
 	char why[FILE_ERROR_TEXT];
 };
-
-/* As copy_options() of publish.c does: without a named stream the copies must be made when the call
- * returns. */
-static int putting_stream(struct putting *p, const struct source *s)
-{
-	if (!source_on_gpu(s))
-		return 0;
-	if (p->on_gpu && p->stream != s->stream) {
-		PyErr_SetString(PyExc_ValueError,
-				"it is on another stream than the arrays before it: synchronise, "
-				"and put them with stream=-1");
-		return -1;
-	}
-	p->on_gpu = true;
-	p->stream = s->stream;
-	p->sealed = p->named == TL_STREAM_DEFAULT;
-	return 0;
-}
 
 /* Keeps @array and @metadata until putting_deinit(). */
 static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObject *metadata)
@@ -61,7 +41,7 @@ static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObj
 
 	if (!text)
 		return -1;
-	if (source_begin(&part->source, array, &p->named)) {
+	if (source_begin(&part->source, array, &p->copies.named)) {
 		raise_again_with_name(name);
 		return -1;
 	}
@@ -71,7 +51,7 @@ static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObj
 		return -1;
 	}
 	p->sources[p->count++] = &part->source.tensor;
-	if (putting_stream(p, &part->source)) {
+	if (copies_add(&p->copies, &part->source)) {
 		raise_again_with_name(name);
 		return -1;
 	}
@@ -142,8 +122,8 @@ static int putting_attempt(void *context, int64_t timeout_ns, bool *had_space)
 {
 	struct putting *p = context;
 
-	return transfer_put(p->client, p->items, p->sources, p->count + p->deletes, p->stream,
-			    p->sealed, timeout_ns, had_space, p->why);
+	return transfer_put(p->client, p->items, p->sources, p->count + p->deletes,
+			    p->copies.stream, p->copies.sealed, timeout_ns, had_space, p->why);
 }
 
 /*
@@ -162,7 +142,8 @@ PyObject *many_put(PyObject *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "O!O!O!O(OOO)OO!", &PyTuple_Type, &names, &PyTuple_Type,
 			      &arrays, &PyTuple_Type, &metadata, &timeout, &ttl, &bound, &evictable,
 			      &stream, &PyTuple_Type, &deletes) ||
-	    parse_stream(stream, &p.named) || parse_seconds("timeout", timeout, &timeout_ns) ||
+	    parse_stream(stream, &p.copies.named) ||
+	    parse_seconds("timeout", timeout, &timeout_ns) ||
 	    parse_lifetime(ttl, bound, evictable, &p.ttl_ns, &p.lifetime))
 		return NULL;
 	if (!putting_init(&p, names, arrays, metadata, deletes) && client_begin(c)) {
@@ -265,7 +246,7 @@ static int handing_drafts(struct handing *h, struct client *c, PyObject *names, 
 		}
 		draft = draft_of(c, array, s);
 		if (draft)
-			draft_say_stream(draft, h->put.named, stream);
+			draft_say_stream(draft, h->put.copies.named, stream);
 		Py_XDECREF((PyObject *)draft);
 	}
 	return 0;
@@ -309,14 +290,15 @@ PyObject *many_publish(PyObject *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "O!O!O!O(OOO)OO", &PyTuple_Type, &names, &PyTuple_Type, &arrays,
 			      &PyTuple_Type, &metadata, &timeout, &ttl, &bound, &evictable, &stream,
 			      &sealed) ||
-	    parse_stream(stream, &h.put.named) || parse_seconds("timeout", timeout, &timeout_ns) ||
+	    parse_stream(stream, &h.put.copies.named) ||
+	    parse_seconds("timeout", timeout, &timeout_ns) ||
 	    parse_lifetime(ttl, bound, evictable, &h.options.ttl_ns, &h.options.lifetime) ||
 	    (seals = PyObject_IsTrue(sealed)) < 0)
 		return NULL;
 	if (!handing_init(&h, names, arrays, metadata) &&
 	    !handing_drafts(&h, c, names, arrays, stream) && client_begin(c)) {
 		h.put.client = c->client;
-		h.options.stream = h.put.on_gpu ? h.put.stream : h.put.named;
+		h.options.stream = h.put.copies.on_gpu ? h.put.copies.stream : h.put.copies.named;
 		h.options.flags = seals ? TL_PUBLISH_SEALED : 0;
 		if (h.put.count) { /* all have the same metadata */
 			h.options.metadata = h.put.items[0].metadata;

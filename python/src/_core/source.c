@@ -701,3 +701,19 @@ int source_of_hold(struct source *s, struct hold *h)
 	source_end(s);
 	return -1;
 }
+
+int copies_add(struct copies *c, const struct source *s)
+{
+	if (!source_on_gpu(s))
+		return 0;
+	if (c->on_gpu && c->stream != s->stream) {
+		PyErr_SetString(PyExc_ValueError,
+				"it is on another stream than the arrays before it: synchronise, "
+				"and put them with stream=-1");
+		return -1;
+	}
+	c->on_gpu = true;
+	c->stream = s->stream;
+	c->sealed = c->named == TL_STREAM_DEFAULT;
+	return 0;
+}

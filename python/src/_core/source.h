@@ -23,6 +23,16 @@ struct source {
  * the CPU.
  */
 int source_begin(struct source *s, PyObject *array, const intptr_t *stream);
+
+/* The stream on which all sources of one call are copied, those on a GPU. Without a named stream no
+ * caller could know when the copies are made: they must be when the call returns. */
+struct copies {
+	intptr_t named;	 /* by the caller, or TL_STREAM_DEFAULT */
+	intptr_t stream; /* if any is on a GPU */
+	bool on_gpu, sealed;
+};
+/* Adds a source. Returns 0, or -1 with an exception: it is on another stream than those before. */
+int copies_add(struct copies *c, const struct source *s);
 static inline bool source_on_gpu(const struct source *s)
 {
 	return s->tensor.device.device_type == kDLCUDA;

@@ -167,10 +167,8 @@ struct item_draft {
 struct putting {
 	struct source *sources;
 	tl_part *parts;
-	Py_ssize_t n;	 /* sources that have begun */
-	intptr_t stream; /* that the caller named, then that of the copies on a GPU */
-	uint32_t flags;
-	bool on_gpu;
+	Py_ssize_t n; /* sources that have begun */
+	struct copies copies;
 	Py_buffer metadata;
 };
 
@@ -183,33 +181,14 @@ static void putting_end(struct putting *p)
 	PyBuffer_Release(&p->metadata);
 }
 
-/* As copy_options() of publish.c does: without a named stream the copies must be made when the call
- * returns. */
-static int putting_stream(struct putting *p, const struct source *s, intptr_t named)
-{
-	if (!source_on_gpu(s))
-		return 0;
-	if (p->on_gpu && p->stream != s->stream) {
-		PyErr_SetString(PyExc_ValueError,
-				"it is on another stream than the arrays before it: synchronise, "
-				"and put them with stream=-1");
-		return -1;
-	}
-	p->on_gpu = true;
-	p->stream = s->stream;
-	p->flags = named == TL_STREAM_DEFAULT ? TL_PUBLISH_SEALED : 0;
-	return 0;
-}
-
 /* @names: a tuple of str, or None. The tuples stay the caller's. */
 static int putting_begin(struct putting *p, PyObject *names, PyObject *arrays, PyObject *metadata,
 			 PyObject *stream)
 {
 	Py_ssize_t n = PyTuple_Size(arrays);
-	intptr_t named = TL_STREAM_DEFAULT;
 
 	memset(p, 0, sizeof(*p));
-	if (parse_stream(stream, &named) || parse_metadata(metadata, &p->metadata))
+	if (parse_stream(stream, &p->copies.named) || parse_metadata(metadata, &p->metadata))
 		return -1;
 	p->sources = PyMem_Calloc((size_t)n + 1, sizeof(*p->sources));
 	p->parts = PyMem_Calloc((size_t)n + 1, sizeof(*p->parts));
@@ -219,19 +198,22 @@ static int putting_begin(struct putting *p, PyObject *names, PyObject *arrays, P
 	}
 	for (Py_ssize_t i = 0; i < n; i++) {
 		PyObject *name = names == Py_None ? NULL : PyTuple_GetItem(names, i);
+		int r;
 
 		if (name) {
 			p->parts[i].name = name_utf8(name);
 			if (!p->parts[i].name)
 				return -1;
 		}
-		if (source_begin(&p->sources[i], PyTuple_GetItem(arrays, i), &named) ||
-		    putting_stream(p, &p->sources[i], named)) {
+		r = source_begin(&p->sources[i], PyTuple_GetItem(arrays, i), &p->copies.named);
+		p->n += !r;
+		if (!r)
+			r = copies_add(&p->copies, &p->sources[i]);
+		if (r) {
 			if (name)
 				raise_again_with_name(name);
 			return -1;
 		}
-		p->n++;
 		p->parts[i].tensor = &p->sources[i].tensor;
 		p->parts[i].dlpack_flags = p->sources[i].flags;
 	}
@@ -326,8 +308,8 @@ static PyObject *stream_put(PyObject *self, PyObject *args)
 		return NULL;
 	if (!putting_begin(&p, names, arrays, metadata, stream) && handle_begin(h)) {
 		o = metadata_options(&p.metadata);
-		o.stream = p.stream;
-		o.flags = p.flags;
+		o.stream = p.copies.stream;
+		o.flags = p.copies.sealed ? TL_PUBLISH_SEALED : 0;
 		r = put_waiting(h, put_item, &p, &o, ns, &number);
 		handle_end(h);
 	}
