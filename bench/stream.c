@@ -94,23 +94,13 @@ static bool take(tl_subscription *sub, tl_item **item)
 	return !r;
 }
 
-static uint64_t sum(const void *data, size_t n)
-{
-	const uint64_t *words = data;
-	uint64_t all = 0;
-
-	for (size_t i = 0; i < n / sizeof(*words); i++)
-		all += words[i];
-	return all;
-}
-
 /* ---- one subscriber -------------------------------------------------------------------------- */
 
 struct ring {
 	_Atomic uint32_t go; /* futex: the other end is to take ITEMS */
 	alignas(64) _Atomic uint64_t head;
 	alignas(64) _Atomic uint64_t tail;
-	alignas(64) unsigned char slots[DEPTH][SMALL];
+	alignas(64) unsigned char slots[DEPTH * LARGE];
 };
 
 static struct ring *ring_map(int fd)
@@ -130,22 +120,40 @@ static struct ring *ring_new(int *fd)
 	return ring_map(*fd);
 }
 
+static uint64_t sum(const void *data, size_t n)
+{
+	const uint64_t *words = data;
+	uint64_t all = 0;
+
+	for (size_t i = 0; i < n / sizeof(*words); i++)
+		all += words[i];
+	return all;
+}
+
+static unsigned char *ring_slot(struct ring *r, uint64_t n, size_t size)
+{
+	return r->slots + n % DEPTH * size;
+}
+
+/* Reads the bytes, if the argument says how many there are. */
 int bench_role_ring_end(int socket, int shared_fd, const char *argument)
 {
 	struct ring *r = ring_map(shared_fd);
+	size_t size = argument ? (size_t)atoi(argument) : 0;
+	volatile uint64_t all = 0;
 
 	(void)socket;
-	(void)argument;
 	for (uint32_t seen = 0;; seen = atomic_load(&r->go)) {
 		syscall(SYS_futex, &r->go, FUTEX_WAIT, seen, NULL, NULL, 0);
 		for (uint64_t n = atomic_load(&r->tail), end = n + ITEMS; n < end; n++) {
 			while (atomic_load_explicit(&r->head, memory_order_acquire) <= n) {}
+			all += sum(ring_slot(r, n, size), size);
 			atomic_store_explicit(&r->tail, n + 1, memory_order_release);
 		}
 	}
 }
 
-static double floor_items(struct ring *r)
+static double floor_items(struct ring *r, size_t size)
 {
 	uint64_t head = atomic_load(&r->head), end = head + ITEMS;
 	double start;
@@ -154,7 +162,7 @@ static double floor_items(struct ring *r)
 	syscall(SYS_futex, &r->go, FUTEX_WAKE, 1, NULL, NULL, 0);
 	for (start = bench_now(); head < end; head++) {
 		while (head - atomic_load_explicit(&r->tail, memory_order_acquire) >= DEPTH) {}
-		memcpy(r->slots[head % DEPTH], bytes, SMALL);
+		memcpy(ring_slot(r, head, size), bytes, size);
 		atomic_store_explicit(&r->head, head + 1, memory_order_release);
 		if (head == end - ITEMS + DEPTH) /* by now the other end is awake */
 			start = bench_now();
@@ -223,7 +231,7 @@ static void item_row(struct bench *b)
 	bench_pin(floor.pid, 1);
 	bench_pin(taker.pid, 1);
 	for (int i = 0; i < (b->quick ? 20 : 100); i++) {
-		double least = floor_items(ring), ours = ours_items(s);
+		double least = floor_items(ring, SMALL), ours = ours_items(s);
 
 		if (i >= 3)
 			bench_pair(r, least, ours);
@@ -385,36 +393,27 @@ static void put_row(struct bench *b, unsigned n)
 
 /* ---- workers --------------------------------------------------------------------------------- */
 
-static double floor_work(void)
-{
-	static unsigned char copy[LARGE];
-	static volatile uint64_t all;
-	double start = bench_now();
-
-	for (int i = 0; i < BATCH; i++) {
-		memcpy(copy, bytes, LARGE);
-		all += sum(copy, LARGE);
-	}
-	return (bench_now() - start) / BATCH;
-}
-
 static void queue_row(struct bench *b, unsigned n)
 {
-	struct bench_helper workers[8];
+	struct bench_helper workers[8], floor;
 	struct bench_result *r;
+	struct ring *ring;
 	tl_stream *s;
 	char id[32];
+	int fd;
 
 	snprintf(id, sizeof(id), "stream/queue/%u", n);
 	r = bench_result_new(b, id, "us", "item of 64 KiB, read by one of %u workers", n);
 	if (!r)
 		return;
 	bench_daemon(b);
+	ring = ring_new(&fd);
+	bench_helper_start(&floor, "ring-end", fd, "65536");
 	s = open_stream(b->client, TL_STREAM_QUEUE, DEPTH);
 	for (unsigned i = 0; i < n; i++)
 		subscriber_start(b, &workers[i], "stream-taker", -1);
 	for (int i = 0; i < (b->quick ? 20 : 100); i++) {
-		double least = floor_work(), start = bench_now();
+		double least = floor_items(ring, LARGE), start = bench_now();
 
 		for (int k = 0; k < 4 * BATCH; k++)
 			put(s, LARGE, 1);
@@ -423,9 +422,12 @@ static void queue_row(struct bench *b, unsigned n)
 	}
 	for (unsigned i = 0; i < n; i++)
 		bench_helper_stop(&workers[i]);
+	bench_helper_stop(&floor);
 	tl_stream_close(s);
 	bench_check(tl_delete(b->client, name), "deleting");
-	r->floor_what = "memcpy, and reading it, on one processor";
+	munmap(ring, sizeof(*ring));
+	close(fd);
+	r->floor_what = "a ring of buffers, whose other end reads";
 	bench_result_done(b, r);
 }
 

@@ -368,32 +368,21 @@ static int redo_take(struct tl_subscription *sub, tl_item **out)
 	return queue_take_item(sub, oldest, index, found, out);
 }
 
-static int queue_take_next(struct tl_subscription *sub, tl_item **out)
-{
-	struct stream_view *view = sub->view;
+enum queue_next {
+	QUEUE_NOTHING = 0,
+	QUEUE_ITEM, /* that nobody has taken */
+	QUEUE_END,  /* of the stream */
+};
 
-	for (;; sub->next++) {
-		uint64_t word = atomic_load(stream_word_at(view, sub->next));
-		uint64_t number = stream_word_number(word), take;
-		unsigned what = stream_word_what(word);
+/* What is at @n, the item's entry, and its take word. */
+struct queue_look {
+	unsigned index;
+	uint64_t take;
+};
 
-		if (number < sub->next)
-			return TAKE_E_NONE;
-		if (number > sub->next)
-			sub->next = number;
-		if (what == STREAM_CLOSED && is_over(view, number))
-			return ended(view);
-		if (!stream_word_is_item(word))
-			continue;
-		take = atomic_load(&view->page->take[what]);
-		if (stream_word_number(take) < number)
-			return queue_take_item(sub, number, what, take, out);
-	}
-}
-
-/* Is there an item from *@n on that nobody has taken? Moves *@n on to it, or to the end. With @ends
- * the end of the stream is one too. */
-static bool queue_has_item(const struct stream_view *view, uint64_t *n, bool ends)
+/* Moves *@n on to the first that nobody has taken, or to the end. */
+static enum queue_next queue_find(const struct stream_view *view, uint64_t *n,
+				  struct queue_look *look)
 {
 	for (;; ++*n) {
 		uint64_t word = atomic_load(stream_word_at(view, *n));
@@ -401,13 +390,33 @@ static bool queue_has_item(const struct stream_view *view, uint64_t *n, bool end
 		unsigned what = stream_word_what(word);
 
 		if (number < *n)
-			return false;
-		*n = number;
-		if (stream_word_is_item(word) &&
-		    stream_word_number(atomic_load(&view->page->take[what])) < number)
-			return true;
-		if (ends && what == STREAM_CLOSED && is_over(view, number))
-			return true;
+			return QUEUE_NOTHING;
+		if (number >= *n + view->words) /* behind by a lap: go on at the oldest word */
+			*n = number - view->words;
+		if (number > *n)
+			continue;
+		if (what == STREAM_CLOSED && is_over(view, number))
+			return QUEUE_END;
+		if (!stream_word_is_item(word))
+			continue;
+		look->index = what;
+		look->take = atomic_load(&view->page->take[what]);
+		if (stream_word_number(look->take) < number)
+			return QUEUE_ITEM;
+	}
+}
+
+static int queue_take_next(struct tl_subscription *sub, tl_item **out)
+{
+	struct queue_look look;
+
+	switch (queue_find(sub->view, &sub->next, &look)) {
+	case QUEUE_ITEM:
+		return queue_take_item(sub, sub->next, look.index, look.take, out);
+	case QUEUE_END:
+		return ended(sub->view);
+	default:
+		return TAKE_E_NONE;
 	}
 }
 
@@ -429,12 +438,13 @@ static void leave_the_rest(struct tl_subscription *sub, bool took)
 	struct stream_page *page = sub->view->page;
 	uint32_t me = sub->member + 1;
 	uint64_t next = sub->next;
+	struct queue_look look;
 
 	if (took && sub->quick && !queue_is_behind(sub))
 		return;
 	if (atomic_load(&page->looker) == me)
 		atomic_compare_exchange_strong(&page->looker, &me, STREAM_NOBODY);
-	if (stream_bits_any(&page->sleeps) && queue_has_item(sub->view, &next, false))
+	if (stream_bits_any(&page->sleeps) && queue_find(sub->view, &next, &look) == QUEUE_ITEM)
 		stream_wake_worker(sub->view);
 }
 
@@ -598,12 +608,13 @@ static bool redo_any(const struct stream_page *page)
 static bool take_may_go(struct tl_subscription *sub)
 {
 	const struct stream_view *view = sub->view;
+	struct queue_look look;
 	uint64_t next;
 
 	if (stream_usable(view) || !stream_member_is(view, sub->member, sub->member_word))
 		return true;
 	if (view->mode == STREAM_QUEUE)
-		return redo_any(view->page) || queue_has_item(view, &sub->looked, true);
+		return redo_any(view->page) || queue_find(view, &sub->looked, &look);
 	next = atomic_load(sub->position);
 	return stream_word_number(atomic_load(stream_word_at(view, next))) >= next;
 }

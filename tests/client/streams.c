@@ -264,6 +264,46 @@ static int taker(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
+static uint64_t number_of(const tl_item *item)
+{
+	tl_item_info info = { .size = sizeof(info) };
+
+	must_be(tl_item_get_info(item, &info), 0);
+	return info.number;
+}
+
+/* One that takes nothing for more items than there are words for. */
+TEST(a_worker_far_behind_takes_the_oldest)
+{
+	enum { DEPTH = 8, LAPS = 20 };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	tl_stream *s = open_queue(client, "q", DEPTH);
+	tl_subscription *quick = subscribe_as(s, 0), *slow = subscribe_as(s, 0);
+	uint64_t oldest = 0;
+	tl_item *item;
+
+	for (int lap = 0; lap < LAPS; lap++) {
+		for (int i = 0; i < 245 + lap; i++) {
+			put_item(s, 1, 1);
+			item = take(quick);
+			oldest = number_of(item) + 1;
+			tl_item_release(item);
+		}
+		for (int i = 0; i < DEPTH; i++)
+			put_item(s, 1, 1);
+		for (int i = 0; i < DEPTH; i++) {
+			item = take(i % 2 ? quick : slow);
+			must(number_of(item) == oldest + (uint64_t)i);
+			tl_item_release(item);
+		}
+	}
+	tl_subscription_close(quick);
+	tl_subscription_close(slow);
+	tl_stream_close(s);
+	tl_close(client);
+}
+
 TEST(what_a_dead_worker_took_goes_to_another)
 {
 	cleanup_td struct test_daemon d = td_start();
