@@ -12,6 +12,7 @@
 #include "client/connection/request.h"
 #include "client/error.h"
 #include "client/gpu/gpu.h"
+#include "client/read/gather.h"
 #include "client/read/get.h"
 #include "client/read/lease_tensor.h"
 #include "client/read/lookup.h"
@@ -238,6 +239,25 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 	if (o.flags & TL_GET_DEVICE)
 		return get_many_on(client, names, count, &o, out);
 	return get_many(client, names, count, &o, out);
+}
+
+TL_API int tl_gather(tl_client *client, const char *const *names, size_t count,
+		     const tl_gather_out *outs, size_t nouts, const tl_gather_options *options)
+{
+	tl_gather_options o = { .size = sizeof(o) };
+	int r = 0;
+
+	if (!client || (count && !names) || (nouts && !outs))
+		return tl_fail(-EINVAL, "tl_gather: %s is NULL",
+			       !client		 ? "client"
+			       : count && !names ? "names"
+						 : "outs");
+	if (options)
+		r = client_options(&o, sizeof(o), options, sizeof(o), "tl_gather_options");
+	if (!r && count > WIRE_GROUP_MAX)
+		r = tl_fail(-EINVAL, "tl_gather: %zu tensors; the limit is %d", count,
+			    WIRE_GROUP_MAX);
+	return r ? r : gather(client, names, count, outs, nouts, &o);
 }
 
 TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t count,

@@ -151,6 +151,45 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 		    DLManagedTensorVersioned **out);
 
+/* tl_gather_out - where tl_gather() copies to */
+typedef struct tl_gather_out {
+	DLTensor *tensor;	 /* in host memory, writable, in C order; shape[0] is the number of
+				    tensors */
+	const uint64_t *offsets; /* NULL: a tensor is a row of it; else where, in the bytes of each
+				    tensor, those for its row begin */
+} tl_gather_out;
+
+/* tl_gather_options - how to gather */
+typedef struct tl_gather_options {
+	size_t size;	    /* sizeof(tl_gather_options) */
+	int64_t timeout_ns; /* to wait until all names exist, as for tl_get() */
+	uint32_t threads;   /* so many copy; 0: as the size and the processors of this process are
+			       worth, 4 at most */
+	uint32_t reserved;  /* 0 */
+} tl_gather_options;
+
+/*
+ * tl_gather - copy many tensors, one behind the other, into one
+ *
+ * The tensors are got as of one moment, as by tl_get_many(), copied and released. Row i of each of
+ * @outs is copied from the tensor names[i]: all of it, which must have the dtype and the shape of a
+ * row; or, with offsets, as many bytes of it as a row has. With several outs each tensor is leased
+ * once and gives a row to each. The same name may come more than once. A batch of samples that lie
+ * in larger tensors is made in this way.
+ *
+ * Ownership: all arguments stay yours, and must stay during the call.
+ * Blocking: as tl_get_many(), and for the time of the copy. 8 MiB and more are copied by several
+ * threads, which have ended when it returns.
+ * Threads: any.
+ * Returns: 0, a common error, an error of tl_get_many(), or
+ *	-EINVAL		also: an out is not in C order or has another number of rows; a tensor is
+ *			not like a row, or too short. Nothing was copied
+ *	-ENOTSUP	a tensor or an out is on a GPU
+ * Since: 0.2
+ */
+TL_API int tl_gather(tl_client *client, const char *const *names, size_t count,
+		     const tl_gather_out *outs, size_t nouts, const tl_gather_options *options);
+
 /*
  * TL_WAIT_PREFIX: `name` is a prefix, a path as for tl_list(): wait until there is a tensor below
  * it;

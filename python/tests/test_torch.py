@@ -330,7 +330,9 @@ def test_what_is_no_dataset_is_refused_at_once(client):
     with pytest.raises(TypeError, match="have no indexes"):
         shared.CachedDataset(iter([1]), client)
     cached = shared.CachedDataset([1, 2], client, "torch/index/")
-    assert cached[torch.tensor(1)] == cached[np.int8(1)] == 2 and "torch/index/1" in client
+    assert cached[torch.tensor(1)] == cached[np.int8(1)] == 2
+    cached.flush()
+    assert len(client.keys("torch/index/.samples")) == 1
     with pytest.raises(TypeError, match="must be an int"):
         cached[0:1]
 
@@ -346,7 +348,10 @@ def test_samples_can_be_cleared_and_expire(client):
     client.put("torch/clear/x", b"no sample")
     cached = shared.CachedDataset(Counted([5, 6]), client, "torch/clear", ttl=1000)
     assert [cached[0], cached[1], cached[0]] == [5, 6, 5] and made == [0, 1]
-    assert 0 < client.stat("torch/clear/0").ttl <= 1000
+    cached.flush()
+    (name,) = client.keys("torch/clear/.samples")
+    assert 0 < client.stat(name).ttl <= 1000
+    assert cached.stats() == {"hits": 1, "made": 2, "unkept": 0}
     cached.clear()
     assert client.keys("torch/clear/") == ["torch/clear/x"] and cached[0] == 5 and made == [0, 1, 0]
 
@@ -520,12 +525,15 @@ except OSError:
 import tensorlease, tensorlease.torch as shared
 client = tensorlease.connect(autostart=False)
 mine = shared.CachedDataset([5], client, "mine")
-assert mine[0] == mine[0] == 5 and client.stat("mine/0").uid != os.geteuid()
-if "theirs/0" in client:
-    assert client.stat("theirs/0").uid == os.geteuid()
-    try: shared.CachedDataset([7], client, "theirs")[0]
-    except PermissionError: pass
-    else: sys.exit("the sample of a stranger is taken")
+assert mine[0] == 5
+mine.flush()
+(pack,) = client.keys("mine/.samples")
+assert mine[0] == 5 and client.stat(pack).uid != os.geteuid()
+again = shared.CachedDataset([6], client, "mine")
+assert again[0] == 5 and again.stats()["hits"] == 1
+for pack in client.keys("theirs"):
+    assert client.stat(pack).uid == os.geteuid()
+    if shared.CachedDataset([7], client, "theirs")[0] != 7: sys.exit("the sample of a stranger is taken")
 """
 
 
@@ -533,7 +541,10 @@ def test_samples_are_those_of_the_user_that_the_daemon_knows():
     def stranger():
         os.setuid(os.geteuid() + 1000)
         with tensorlease.connect(address, autostart=False) as client:
-            assert shared.CachedDataset([6], client, "theirs")[0] == 6
+            theirs = shared.CachedDataset([6], client, "theirs")
+            assert theirs[0] == 6
+            theirs.flush()
+            assert client.keys("theirs")
 
     with tempfile.TemporaryDirectory(prefix="tl-py-") as folder, daemon_at(f"{folder}/socket"):
         address = f"{folder}/socket"

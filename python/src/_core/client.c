@@ -407,6 +407,7 @@ static PyMethodDef methods[] = {
 	{ "_publish_many", many_publish, METH_VARARGS, NULL },
 	{ "_get_many", many_get, METH_VARARGS, NULL },
 	{ "_get_all", many_get_all, METH_VARARGS, NULL },
+	{ "_gather", many_gather, METH_VARARGS, NULL },
 	{ "_load", file_load, METH_VARARGS, NULL },
 	{ "_save", file_save, METH_VARARGS, NULL },
 	{ "_uid", client_uid, METH_NOARGS, NULL },

@@ -25,6 +25,7 @@ PyObject *many_put(PyObject *self, PyObject *args);
 PyObject *many_publish(PyObject *self, PyObject *args);
 PyObject *many_get(PyObject *self, PyObject *args);
 PyObject *many_get_all(PyObject *self, PyObject *args);
+PyObject *many_gather(PyObject *self, PyObject *args);
 
 /* ---- request.c: one request each: claims, deletes, kicks, descriptions ---- */
 

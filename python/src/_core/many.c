@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups: publishing many arrays in one step, and getting many tensors as of one moment. */
+/* Groups: publishing many arrays in one step, and getting or copying many tensors as of one
+ * moment. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -322,6 +323,8 @@ struct getting {
 	size_t count;
 	tl_get_options options;
 	DLManagedTensorVersioned **tensors;
+	const tl_gather_out *outs; /* NULL: the tensors are wanted, not copies of them */
+	size_t nouts;
 	struct wait wait; /* for the first name that is missing */
 };
 
@@ -344,7 +347,8 @@ static void find_missing(struct getting *g)
 static int many_look(void *context)
 {
 	struct getting *g = context;
-	int r = tl_get_many(g->client, g->names, g->count, &g->options, g->tensors);
+	int r = g->outs ? tl_gather(g->client, g->names, g->count, g->outs, g->nouts, NULL)
+			: tl_get_many(g->client, g->names, g->count, &g->options, g->tensors);
 
 	if (r == -ENOENT || r == -ENODATA)
 		find_missing(g);
@@ -416,6 +420,12 @@ static int getting_init(struct getting *g, PyObject *names)
 	return 0;
 }
 
+static void getting_deinit(struct getting *g)
+{
+	PyMem_Free(g->tensors);
+	PyMem_Free(g->names);
+}
+
 /* _get_many(names: tuple, timeout, mode, device or None) -> list of Tensors */
 PyObject *many_get(PyObject *self, PyObject *args)
 {
@@ -436,9 +446,115 @@ PyObject *many_get(PyObject *self, PyObject *args)
 		if (!r)
 			list = tensor_list(c, &g);
 	}
-	PyMem_Free(g.tensors);
-	PyMem_Free(g.names);
+	getting_deinit(&g);
 	return list;
+}
+
+/* ---- Gathering ---- */
+
+struct gathering {
+	struct getting get;
+	tl_gather_out *outs;
+	struct source *sources;
+	Py_buffer *offsets;
+	size_t begun; /* sources that have begun */
+	size_t noffsets;
+};
+
+static int gathering_offsets(struct gathering *g, PyObject *offsets, tl_gather_out *out)
+{
+	Py_buffer *view = &g->offsets[g->noffsets];
+
+	if (offsets == Py_None)
+		return 0;
+	if (PyObject_GetBuffer(offsets, view, PyBUF_C_CONTIGUOUS))
+		return -1;
+	g->noffsets++;
+	if ((size_t)view->len != g->get.count * sizeof(uint64_t)) {
+		PyErr_Format(PyExc_ValueError,
+			     "there are %zd bytes of offsets for %zu tensors, of 8 bytes each",
+			     view->len, g->get.count);
+		return -1;
+	}
+	out->offsets = view->buf;
+	return 0;
+}
+
+static int gathering_add(struct gathering *g, PyObject *array, PyObject *offsets)
+{
+	struct source *s = &g->sources[g->begun];
+	tl_gather_out *out = &g->outs[g->begun];
+
+	if (source_begin(s, array, NULL))
+		return -1;
+	g->begun++;
+	out->tensor = &s->tensor;
+	if (!s->writable) {
+		PyErr_SetString(PyExc_ValueError, "the array to gather into is read-only");
+		return -1;
+	}
+	return gathering_offsets(g, offsets, out);
+}
+
+static int gathering_init(struct gathering *g, PyObject *names, PyObject *arrays, PyObject *offsets)
+{
+	Py_ssize_t n = PyTuple_Size(arrays);
+
+	if (PyTuple_Size(offsets) != n) {
+		PyErr_SetString(PyExc_ValueError, "the tuples must have the same length");
+		return -1;
+	}
+	g->outs = PyMem_Calloc((size_t)n + 1, sizeof(*g->outs));
+	g->sources = PyMem_Calloc((size_t)n + 1, sizeof(*g->sources));
+	g->offsets = PyMem_Calloc((size_t)n + 1, sizeof(*g->offsets));
+	if (!g->outs || !g->sources || !g->offsets) {
+		PyErr_NoMemory();
+		return -1;
+	}
+	if (getting_init(&g->get, names))
+		return -1;
+	for (Py_ssize_t i = 0; i < n; i++)
+		if (gathering_add(g, PyTuple_GetItem(arrays, i), PyTuple_GetItem(offsets, i)))
+			return -1;
+	g->get.outs = g->outs;
+	g->get.nouts = (size_t)n;
+	return 0;
+}
+
+static void gathering_deinit(struct gathering *g)
+{
+	for (size_t i = 0; i < g->begun; i++)
+		source_end(&g->sources[i]);
+	for (size_t i = 0; i < g->noffsets; i++)
+		PyBuffer_Release(&g->offsets[i]);
+	getting_deinit(&g->get);
+	PyMem_Free(g->offsets);
+	PyMem_Free(g->sources);
+	PyMem_Free(g->outs);
+}
+
+/* _gather(names: tuple, arrays: tuple, offsets: tuple of None and arrays of uint64, timeout) */
+PyObject *many_gather(PyObject *self, PyObject *args)
+{
+	WITH_LOCK;
+	struct client *c = (struct client *)self;
+	struct gathering g = { 0 };
+	PyObject *names, *arrays, *offsets, *timeout;
+	int64_t timeout_ns;
+	int r = -1;
+
+	if (!PyArg_ParseTuple(args, "O!O!O!O", &PyTuple_Type, &names, &PyTuple_Type, &arrays,
+			      &PyTuple_Type, &offsets, &timeout) ||
+	    parse_seconds("timeout", timeout, &timeout_ns))
+		return NULL;
+	if (!gathering_init(&g, names, arrays, offsets) && client_begin(c)) {
+		r = many_take(c, &g.get, timeout_ns);
+		client_end(c);
+	}
+	gathering_deinit(&g);
+	if (r)
+		return NULL;
+	Py_RETURN_NONE;
 }
 
 /* ---- Getting by prefix ---- */

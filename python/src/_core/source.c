@@ -170,6 +170,7 @@ static int source_versioned(struct source *s, PyObject *capsule)
 		return refuse("the array's capsule is of another major version of DLPack");
 	s->tensor = m->dl_tensor;
 	s->flags = m->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	s->writable = !(m->flags & DLPACK_FLAG_BITMASK_READ_ONLY);
 	return 0;
 }
 
@@ -186,6 +187,7 @@ static int source_legacy(struct source *s, PyObject *capsule)
 		return -1;
 	s->legacy = m;
 	s->tensor = m->dl_tensor;
+	s->writable = true; /* it has no word for the other */
 	return 0;
 }
 
@@ -277,6 +279,7 @@ static int source_buffer(struct source *s, PyObject *array)
 			return -1;
 		step *= v->shape[i] ? v->shape[i] : 1;
 	}
+	s->writable = !v->readonly;
 	s->tensor = (DLTensor){
 		.data = v->len ? v->buf : NULL,
 		.device = { kDLCPU, 0 },
@@ -398,6 +401,7 @@ static int source_ours(struct source *s, PyObject *array, const intptr_t *stream
 	s->hold = hold_ref(h);
 	s->tensor = h->managed->dl_tensor;
 	s->flags = h->managed->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	s->writable = !hold_read_only(h);
 	if (!hold_on_gpu(h))
 		return 0;
 	if (!stream)

@@ -663,6 +663,12 @@ class Client:
         mode: _Mode = "r",
         device: _Device = None,
     ) -> dict[str, Tensor]: ...
+    @overload
+    def gather(
+        self, names: Iterable[str], out: None = None, *, prefix: str = "", timeout: _Seconds = None
+    ) -> Any: ...
+    @overload
+    def gather(self, names: Iterable[str], out: _T, *, prefix: str = "", timeout: _Seconds = None) -> _T: ...
     def get_or_put(
         self,
         name: str,

@@ -61,19 +61,25 @@ def _publish(client, name, make, mode, trust, options):
     raise NoSpaceError(errno.ENOSPC, f"{name!r} went as soon as it was published: there is too little space for it")
 
 
-def _claim(client, name, end, timeout, held):
-    """Return whether the name is ours to make; else it is published. A claim that is ours is noted in the list `held`.
+def try_claim(client, name, timeout, held):
+    """Return whether the name is ours to make; False if it is published; None if it is another's after so many seconds.
 
-    The list has it even if a signal's handler raises an exception as soon as it is ours.
+    A claim that is ours is noted in the list `held`, even if a signal's handler raises an exception as soon as it is.
     """
+    end = time.monotonic() + timeout
     try:
-        mine = client._claim(name, 0.0 if is_gevent() else max(0.0, end - time.monotonic()), held)
+        mine = client._claim(name, 0.0 if is_gevent() else timeout, held)
         pauses = Pauses(_LONGEST_PAUSE)
         while mine is None and time.monotonic() < end:  # only with gevent, whose other greenlets run meanwhile
             time.sleep(pauses.next())
             mine = client._claim(name, 0.0, held)
     except NoSpaceError:  # this user has as many claims as it may
         return True
+    return mine
+
+
+def _claim(client, name, end, timeout, held):
+    mine = try_claim(client, name, max(0.0, end - time.monotonic()), held)
     if mine is None:
         raise TimeoutError(
             errno.ETIMEDOUT,

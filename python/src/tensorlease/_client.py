@@ -28,7 +28,7 @@ from ._errors import (
 from ._lock import ForkLock
 from ._paths import below, check_no_pickle, paths_of
 from ._ref import Ref
-from ._tensor import pickle_for
+from ._tensor import pickle_for, rows_like
 from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status, StreamInfo
 from ._waiter import TrioFuture, Waiter, _Wait, after_others, ordered, result_of, running_trio
 from ._stream import Stream
@@ -361,6 +361,27 @@ class Client(_core.Client):
             raise TypeError(f"names must be a str or an iterable of them, not {type(names)!r}")
         names = list(names)
         return dict(zip(names, self._get_many(_prefixed(prefix, names), timeout, mode, device), strict=True))
+
+    def gather(self, names, out=None, *, prefix="", timeout=None):
+        """Copy tensors of one shape and dtype, one behind the other, into one array, and return that.
+
+        names: an iterable of names; one may come more than once. The tensors are those of one moment, as for get_many().
+        out: an array with a row for each name, in C order, that can be written to: of NumPy, PyTorch (in pinned memory
+            too), a draft of create(), or a row of any of these. None: a new array of NumPy.
+        prefix: a path; names are those below it.
+        timeout: seconds to wait until all names exist. None: do not wait. inf: wait forever.
+        It is one call for all of them, which takes the time of the copies: 8 MiB and more are copied by several threads.
+        NotFoundError: a name does not exist. InvalidError (a ValueError): a tensor is not like a row of the array.
+        UnsupportedError: a tensor is on a GPU. Nothing was copied then. Other errors are those of get_many().
+        """
+        names = list(names)
+        if out is None:
+            if not names:
+                raise ValueError("an array for no tensors has no shape: give out=")
+            with self.get(below(prefix) + names[0], timeout=timeout) as first:
+                out = rows_like(first, len(names))
+        self._gather(_prefixed(prefix, names), (out,), (None,), timeout)
+        return out
 
     async def aget(self, name, *, timeout=math.inf, newer_than=None, mode="r", stream=None):
         """Do what get() does, for asyncio and trio: wait without blocking the loop. One thread serves a client's waits.

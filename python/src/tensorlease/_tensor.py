@@ -59,6 +59,16 @@ def _as_numpy(array):
     return numpy.asarray(_Raw(array)).view(dtype)
 
 
+def rows_like(tensor, count):
+    """Return a new array of NumPy with so many rows of the tensor's shape and dtype."""
+    import numpy
+
+    dtype = numpy_dtype(tensor._dtype_word)
+    if dtype.itemsize != tensor.itemsize:
+        raise TypeError(f"NumPy has no packed {tensor._dtype_word}: give an array of another library as out=")
+    return numpy.empty((count, *tensor.shape), dtype)
+
+
 def _dtype(self):
     """The element type: a numpy.dtype if NumPy has one, else a str. Both compare equal to 'float32'."""
     return find_dtype(self._dtype_word)

@@ -6,34 +6,22 @@ Importing this module teaches torch.utils.data.default_collate() to take Tensors
 
 import contextlib
 import functools
-import json
-import math
-import operator
 import os
-import struct
 import sys
 import threading
 import weakref
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils.data import Dataset, IterableDataset
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 from . import _core
-from ._client import Client, connect
+from ._dataset import CachedDataset
 from ._errors import InvalidError, NotFoundError
 from ._paths import below
-from ._tensor import Tensor
 
 __all__ = ["CachedDataset", "allocator", "load_model", "meta_weights"]
 
 
-def _collate(batch, **_):
-    return torch.stack([tensor.torch() for tensor in batch])
-
-
-default_collate_fn_map[Tensor] = _collate
 _core.modules()[__name__] = sys.modules[__name__]  # so that it is not imported twice
 
 
@@ -237,212 +225,3 @@ def load_model(client, prefix, model, *, strict=True, timeout=None):
     finally:
         _on_meta.loading.on = False
     return model
-
-
-# ---- Samples as one tensor of bytes ----
-
-_ALIGN = 64
-_LENGTH = struct.Struct("<Q")
-_COPIED = 1 << 20  # samples of at most so many bytes are copied, not mapped
-
-
-def _refuse(sample, instead):
-    kind = type(sample)
-    raise TypeError(f"a sample of {kind.__module__}.{kind.__qualname__} cannot be shared: {instead}")
-
-
-def _plain_tensor(sample):
-    """Return the same elements on the CPU, dense and in their order in memory, without what bytes do not say."""
-    if type(sample) is not torch.Tensor:
-        _refuse(sample, "it would come back as a torch.Tensor; give sample.as_subclass(torch.Tensor), and wrap it again")
-    if sample.requires_grad:
-        _refuse(sample, "it has a gradient, and would come back without one; give sample.detach()")
-    if sample.layout != torch.strided or sample.is_quantized:
-        _refuse(sample, "it is sparse or quantized; to_dense() and dequantize() make tensors that can be")
-    plain = sample.detach().resolve_conj().resolve_neg().cpu()
-    return plain if plain.is_contiguous() else plain.clone()
-
-
-def _describe_array(sample, arrays):
-    import numpy
-
-    dtype = sample.dtype
-    named = dtype.type.__module__ == "ml_dtypes"  # the others say by dtype.str what they are
-    if isinstance(sample, numpy.ma.MaskedArray) or dtype.hasobject or (dtype.kind == "V" and not named):
-        _refuse(sample, f"its elements are masked, or not numbers and texts, but {dtype}; give the fields one by one")
-    if type(sample) not in (numpy.ndarray, numpy.memmap, dtype.type):
-        _refuse(sample, "it would come back as one of NumPy's own types; give numpy.asarray(sample), and wrap it again")
-    in_order = sample.flags.c_contiguous
-    dense = numpy.ascontiguousarray(sample) if in_order else numpy.array(sample, order="K")
-    array = dense.reshape(-1) if in_order else dense.ravel("K")
-    arrays.append(torch.from_numpy(array.view("uint8") if array.nbytes else numpy.empty(0, "uint8")))
-    kind = "scalar" if isinstance(sample, numpy.generic) else "numpy"
-    # array.dtype: an empty text, "<U0", becomes one of a character
-    described = [dtype.name if named else array.dtype.str, list(sample.shape)]
-    return {kind: described if dense.flags.c_contiguous else [*described, list(dense.strides)]}
-
-
-def _describe(sample, arrays):
-    """Return a description of the sample for JSON, and append what has bytes to arrays."""
-    if isinstance(sample, Tensor):
-        sample = sample.torch()
-    if isinstance(sample, torch.Tensor):
-        plain = _plain_tensor(sample)
-        described = [str(sample.dtype).removeprefix("torch."), list(sample.shape)]
-        if plain.numel() and plain.stride() != torch.empty(plain.shape, device="meta").stride():  # as channels_last
-            described.append(list(plain.stride()))
-            plain = plain.as_strided((plain.numel(),), (1,))
-        arrays.append(plain)
-        return {"torch": described}
-    if sample is None or type(sample) in (bool, int, float, str):
-        return {"": sample}
-    if hasattr(sample, "__array_interface__") and hasattr(sample, "dtype"):
-        return _describe_array(sample, arrays)
-    if type(sample) in (bytes, bytearray):
-        arrays.append(torch.frombuffer(bytearray(sample), dtype=torch.uint8) if sample else torch.empty(0))
-        return {type(sample).__name__: len(sample)}
-    if type(sample) in (list, tuple):
-        return {type(sample).__name__: [_describe(one, arrays) for one in sample]}
-    if type(sample) is dict:
-        return {"dict": [[_describe_key(key), _describe(one, arrays)] for key, one in sample.items()]}
-    _refuse(sample, "make it of tensors, arrays, numbers, texts, bytes, lists, tuples and dicts, in the dataset")
-
-
-def _describe_key(key):
-    if key is None or type(key) in (bool, int, float, str):
-        return key
-    _refuse(key, "keys of a dict are texts and numbers")
-
-
-def _encode(sample):
-    arrays = []
-    text = json.dumps(_describe(sample, arrays)).encode()
-    parts, at = [_LENGTH.pack(len(text)), text], _LENGTH.size + len(text)
-    for array in arrays:
-        parts.append(bytes(-at % _ALIGN))
-        data = bytes(array.reshape(-1).view(torch.uint8).numpy()) if array.numel() else b""
-        parts.append(data)
-        at += len(parts[-2]) + len(data)
-    return b"".join(parts)
-
-
-def _numpy_dtype(word):
-    import numpy
-
-    if word[0] in "<>|=":
-        return numpy.dtype(word)
-    import ml_dtypes
-
-    return numpy.dtype(getattr(ml_dtypes, word))
-
-
-_loads = functools.lru_cache(maxsize=4096)(json.loads)  # many samples are alike; what it returns is only read
-
-
-class _Reader:
-    """Makes samples of bytes that are this process's own, so that tensors may be written to.
-
-    A small sample is copied: that takes less time than a mapping of its own, whose pages come one fault after the
-    other. Each call of torch takes as long as the copy of some KiB, so there are as few as can be.
-    """
-
-    def __init__(self, tensor):
-        if tensor.nbytes <= _COPIED:
-            self.data = bytearray(tensor.bytes())
-        else:
-            self.data = memoryview(tensor.torch().numpy())
-        (size,) = _LENGTH.unpack_from(self.data)
-        self.at = _LENGTH.size + size
-        self.described = _loads(str(self.data[_LENGTH.size : self.at], "utf-8"))
-
-    def take(self, nbytes):
-        """Return where the next nbytes begin."""
-        start = self.at + -self.at % _ALIGN
-        self.at = start + nbytes
-        return start
-
-    def read(self, what):
-        ((kind, value),) = what.items()
-        if kind == "torch":
-            dtype, count = getattr(torch, value[0]), math.prod(value[1])
-            start = self.take(count * dtype.itemsize)
-            if not count:
-                return torch.empty(value[1], dtype=dtype)
-            flat = torch.frombuffer(self.data, dtype=dtype, count=count, offset=start)
-            return flat.as_strided(*value[1:]) if value[2:] else flat.view(value[1])
-        if kind in ("numpy", "scalar"):
-            import numpy
-
-            dtype, count = _numpy_dtype(value[0]), math.prod(value[1])
-            start = self.take(count * dtype.itemsize)
-            flat = numpy.frombuffer(self.data, "uint8", count * dtype.itemsize, start)
-            if value[2:]:
-                return numpy.ndarray(value[1], dtype, flat, 0, value[2])
-            array = flat.view(dtype).reshape(value[1])
-            return array if kind == "numpy" else array[()]
-        if kind in ("bytes", "bytearray"):
-            start = self.take(value)
-            return (bytes if kind == "bytes" else bytearray)(self.data[start : start + value])
-        if kind == "dict":
-            return {key: self.read(one) for key, one in value}
-        if kind in ("list", "tuple"):
-            return (list if kind == "list" else tuple)(self.read(one) for one in value)
-        return value
-
-
-class CachedDataset(Dataset):
-    """A map-style dataset whose samples are made once on the machine and shared by all workers of all programs.
-
-    dataset: any dataset with a length and items that are tensors, arrays, numbers, texts, bytes, or lists, tuples and
-        dicts of these. What it does at random is done once too: augment what comes out of this.
-    client: a Client, or None for one that each process connects when it needs it, to the default address.
-    prefix: of the names, PREFIX/INDEX. Another one is needed as soon as the dataset returns something else.
-    evictable: whether samples may go when the daemon needs space; then they are made anew.
-    ttl: seconds after which a sample goes, and is made anew. None: they stay until clear(), also when all programs have
-        ended, and a daemon that was started for them stays too.
-    Tensors and arrays of a sample may be written to, and nobody else sees it: those of a sample of more than 1 MiB lie
-    in the shared memory, over a copy-on-write mapping; smaller samples are copied, which is faster. The order of their
-    dimensions in memory is kept, as torch.channels_last, but no gaps between elements. Only samples of this user and of
-    root are taken.
-    """
-
-    def __init__(self, dataset, client=None, prefix="dataset", *, evictable=True, ttl=None):
-        if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
-            raise TypeError(f"the samples of {type(dataset)!r} have no indexes: a dataset needs __getitem__ and __len__")
-        if client is not None and not isinstance(client, Client):
-            raise TypeError(f"client must be a Client or None, not {type(client)!r}")
-        self.dataset, self.client, self.evictable, self.ttl = dataset, client, evictable, ttl
-        self.prefix = prefix.removesuffix("/")
-
-    def __len__(self):
-        return len(self.dataset)
-
-    def _connected(self):
-        if self.client is None:
-            self.client = connect()
-        return self.client
-
-    def clear(self):
-        """Delete the samples, for all programs. They are made anew when somebody asks for them."""
-        client, start = self._connected(), below(self.prefix)
-        for name in client.keys(start):
-            if name[len(start) :].isdecimal():
-                client.delete(name, missing_ok=True)
-
-    def __getitem__(self, index):
-        try:
-            index = operator.index(index)
-        except TypeError:
-            raise TypeError(f"the index of a sample must be an int, not {type(index)!r}") from None
-        size = len(self.dataset)
-        if not -size <= index < size:
-            raise IndexError(f"sample {index} of {size}")
-        index %= size
-        tensor = self._connected().get_or_put(
-            f"{below(self.prefix)}{index}",
-            lambda: _encode(self.dataset[index]),
-            evictable=self.evictable,
-            ttl=self.ttl,
-        )
-        reader = _Reader(tensor)
-        return reader.read(reader.described)

@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CachedDataset: the samples of a dataset, made once on a machine.
+
+Samples lie in packs, tensors below PREFIX/.samples/ with some hundred samples each; _samples.py has their form. Each
+process knows by a watch which packs there are, and notes for each index where its sample lies. Who makes a sample claims
+PREFIX/INDEX until the pack with it is published: a claim only saves work.
+"""
+
+import contextlib
+import math
+import multiprocessing.util
+import operator
+import os
+import secrets
+import sys
+import threading
+import time
+import weakref
+
+import numpy
+import torch
+from torch.utils.data import Dataset, IterableDataset, Subset, default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
+from . import _samples
+from ._cache import PATIENCE, try_claim
+from ._client import Client, connect
+from ._errors import NoSpaceError, NotFoundError
+from ._lock import ForkLock
+from ._paths import below
+from ._tensor import Tensor
+
+_PACK = 256  # samples, and
+_PACK_BYTES = 4 << 20  # bytes, of which a pack has one or the other
+_AGE = 0.1  # seconds that a sample waits for others to come into its pack
+_FULL = 5.0  # seconds after which it is tried again whether there is space
+_COPIED = 1 << 20  # samples of at most so many bytes are copied, not mapped
+_TRIES = 5
+_ROW = 32  # bits of a place that are the row; above them is the pack's number
+_NOWHERE = -1
+
+
+# ---- Collating ----
+
+
+class _Batch:
+    """One that needs no collating."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+default_collate_fn_map[Tensor] = lambda given, **_: torch.stack([tensor.torch() for tensor in given])
+default_collate_fn_map[_Batch] = lambda given, **_: given[0].value
+_USUAL = dict(default_collate_fn_map)
+
+
+def _is_collated_as_usual(frame):
+    """Return whether what a __getitems__(), called by that frame, returns goes to default_collate() as it is."""
+    if frame.f_code is Subset.__getitems__.__code__:
+        frame = frame.f_back
+    fetcher = frame.f_locals.get("self")
+    usual = isinstance(fetcher, _MapDatasetFetcher) and fetcher.collate_fn is default_collate
+    return usual and default_collate_fn_map == _USUAL
+
+
+# ---- What is there, and what is made ----
+
+
+class _Waiting:
+    """Samples that were made and are in no pack yet, and the claims on them."""
+
+    def __init__(self):
+        self.samples, self.claimed, self.bytes, self.since = {}, [], 0, math.inf
+
+    def add(self, index, encoded, claimed):
+        self.samples[index] = encoded
+        self.claimed += claimed
+        self.bytes += sum(map(len, encoded[1])) + sum(map(len, encoded[2]))
+        self.since = min(self.since, time.monotonic())
+
+    def are_enough(self):
+        return len(self.samples) >= _PACK or self.bytes >= _PACK_BYTES or time.monotonic() - self.since > _AGE
+
+
+def _flush_at_exit(reference):
+    store = reference()
+    if store is not None:
+        store.flush_quietly()
+
+
+class _Store:
+    """What this process knows of the samples that are there, and those that it makes."""
+
+    def __init__(self, client, prefix, count, options):
+        self.client, self.path, self.options = client, below(prefix), options
+        self.places = numpy.full(count, _NOWHERE, "int64")  # pack's number << _ROW | row, for each index
+        self.names, self.heads = [], []  # of each pack; None: it is gone
+        self.numbers = {}  # name of a pack: number
+        self.bases = numpy.zeros((64, 1), "int64")  # of a pack with one layout: where its columns begin
+        self.hits = self.made = self.unkept = 0
+        self.full_until = 0.0
+        self.lock = ForkLock()
+        self.begin()
+
+    def begin(self):
+        self.pid, self.events, self.timer, self.waiting = os.getpid(), None, None, _Waiting()
+        multiprocessing.util.Finalize(None, _flush_at_exit, args=(weakref.ref(self),), exitpriority=10)
+
+    def begin_after_fork(self):
+        """A child knows what its parent knew, and has a watch and claims of its own."""
+        if self.pid != os.getpid():
+            self.begin()
+
+    def refresh(self):
+        """Note what has come and gone."""
+        with self.lock():
+            gone = set()
+            if self.events is None:
+                gone |= self.numbers.keys()
+                self.events = self.client.events(self.path + ".samples", timeout=None)
+            while (event := self.events.poll()) is not None:
+                if event.what == "restarted":
+                    gone |= self.numbers.keys()
+                    continue
+                gone.discard(event.name)
+                if event.what in ("deleted", "lost"):
+                    self.drop(event.name)
+                elif event.what == "published" and event.name not in self.numbers:
+                    self.add(event.name)
+            for name in gone:
+                self.drop(name)
+
+    def add(self, name):
+        try:
+            tensor = self.client.get(name)
+        except NotFoundError:
+            return
+        with tensor:
+            if tensor.uid not in (0, self.client._own_uid()):
+                return
+            head, indexes = _samples.read_head(memoryview(tensor))
+        number, known = len(self.names), (indexes >= 0) & (indexes < len(self.places))
+        self.names.append(name)
+        self.heads.append(head)
+        self.numbers[name] = number
+        if len(head.sections) == 1:
+            self.note_columns(number, head.sections[0].columns)
+        self.places[indexes[known]] = (number << _ROW) + numpy.flatnonzero(known)
+
+    def note_columns(self, number, columns):
+        rows, wide = self.bases.shape
+        if number >= rows or len(columns) > wide:
+            larger = numpy.zeros((max(rows, 2 * number), max(wide, len(columns))), "int64")
+            larger[:rows, :wide] = self.bases
+            self.bases = larger
+        self.bases[number, : len(columns)] = columns
+
+    def drop(self, name):
+        number = self.numbers.pop(name, None)
+        if number is not None:
+            self.names[number] = self.heads[number] = None
+            self.places[self.places >> _ROW == number] = _NOWHERE
+
+    # Made samples
+
+    def flush(self):
+        """Store what waits."""
+        with self.lock():
+            waiting, self.waiting = self.waiting, _Waiting()
+        try:
+            if waiting.samples:
+                self.publish(waiting.samples)
+        finally:
+            self.unclaim(waiting.claimed)
+
+    def flush_quietly(self):
+        """For a thread and an exit: nobody is there for an error, and the samples are made anew."""
+        if self.pid == os.getpid():
+            with contextlib.suppress(Exception):
+                self.flush()
+
+    def flush_soon(self):
+        with self.lock():
+            if self.waiting.samples and (self.timer is None or not self.timer.is_alive()):
+                self.timer = threading.Timer(_AGE, self.flush_quietly)
+                self.timer.daemon = True
+                self.timer.start()
+
+    def publish(self, samples):
+        try:
+            self.client.put(f"{self.path}.samples/{secrets.token_hex(8)}", _samples.pack(samples), **self.options)
+        except NoSpaceError:
+            self.full_until = time.monotonic() + _FULL
+            self.unkept += len(samples)
+
+    def unclaim(self, names):
+        for name in names:
+            self.client._unclaim(name)
+
+    def obtain(self, dataset, index, timeout):
+        """Return the bytes of the sample; None if it is in a pack; or False if another process makes it."""
+        name, held, kept = f"{self.path}{index}", [], False
+        try:
+            if try_claim(self.client, name, timeout, held) is None:
+                return False
+            self.refresh()
+            if self.places[index] != _NOWHERE:
+                return None
+            encoded = _samples.encode(dataset[index])
+            self.made += 1
+            if time.monotonic() < self.full_until:
+                self.unkept += 1
+                return encoded
+            with self.lock():
+                self.waiting.add(index, encoded, [name] if held else [])
+            kept = True
+            return encoded
+        finally:
+            if held and not kept:
+                self.client._unclaim(name)
+
+    def fill(self, dataset, indexes):
+        """Make the samples that are nowhere. Return the bytes of those that may be in no pack yet."""
+        made, others = {}, []
+        self.refresh()
+        for index in indexes:
+            waiting = self.waiting.samples.get(index)
+            if self.places[index] != _NOWHERE or waiting or index in made:
+                self.hits += 1
+                if waiting:
+                    made[index] = waiting
+                continue
+            encoded = self.obtain(dataset, index, 0.0)
+            if encoded is False:
+                others.append(index)
+            elif encoded is not None:
+                made[index] = encoded
+            if self.waiting.are_enough():
+                self.flush()
+        if others:
+            self.flush()  # nobody waits for what waits for somebody
+        for index in others:
+            encoded = self.obtain(dataset, index, PATIENCE)
+            if encoded is False:
+                self.made += 1
+                encoded = _samples.encode(dataset[index])
+            if encoded is not None:
+                made[index] = encoded
+        self.flush_soon()
+        return made
+
+    # Reading
+
+    def samples(self, dataset, indexes, made):
+        return [self.sample(dataset, index, made) for index in indexes]
+
+    def sample(self, dataset, index, made):
+        for _ in range(_TRIES):
+            if index in made:
+                break
+            found = self.read(int(self.places[index]))
+            if found:
+                return found[0]
+            made = self.fill(dataset, [index])  # its pack has gone
+        text, fixed, varying = made[index] if index in made else _samples.encode(dataset[index])
+        return _samples.layout_of(text).sample(map(bytearray, fixed), varying)
+
+    def read(self, place):
+        """Return the sample there, in a tuple, or None if it has gone."""
+        if place == _NOWHERE:
+            return None
+        number, row = place >> _ROW, place & (1 << _ROW) - 1
+        section = self.heads[number].section_of(row)
+        large = sum(section.layout.rows) > _COPIED
+        try:
+            tensor = self.client.get(self.names[number], mode="c" if large else "r")
+        except NotFoundError:
+            return None
+        data = memoryview(tensor.numpy() if large else tensor)
+        fixed, varying = _samples.fixed_of(section, data, row), _samples.varying_of(section, data, row)
+        return (section.layout.sample(fixed if large else map(bytearray, fixed), varying),)
+
+    def batch(self, indexes):
+        """Return a _Batch of the samples, or None if their layouts differ or some have gone."""
+        places = self.places[indexes]
+        if (places == _NOWHERE).any():
+            return None
+        numbers, rows = places >> _ROW, places & (1 << _ROW) - 1
+        of_each = numbers.tolist()
+        layout = self.heads[of_each[0]].sections[0].layout
+        for number in set(of_each):
+            sections = self.heads[number].sections
+            if len(sections) != 1 or sections[0].layout is not layout:
+                return None
+        columns, outs, offsets = layout.columns(len(of_each)), [], []
+        for n, (size, column) in enumerate(zip(layout.rows, columns, strict=True)):
+            if size:
+                outs.append(column.view(-1, size).numpy())
+                offsets.append(self.bases[numbers, n] + rows * size)
+        try:
+            if outs:
+                names = tuple([self.names[number] for number in of_each])
+                self.client._gather(names, tuple(outs), tuple(offsets), None)
+            varying = self.varying(of_each, rows) if layout.varying else ()
+        except NotFoundError:
+            return None
+        return _Batch(layout.batch(columns, varying, len(of_each)))
+
+    def varying(self, numbers, rows):
+        """Return the bytes of all samples for each varying leaf."""
+        each = []
+        for number, row in zip(numbers, rows.tolist(), strict=True):
+            with self.client.get(self.names[number]) as tensor:
+                each.append(_samples.varying_of(self.heads[number].sections[0], memoryview(tensor), row))
+        return zip(*each, strict=True)
+
+
+class CachedDataset(Dataset):
+    """A map-style dataset whose samples are made once on the machine and shared by all workers of all programs.
+
+    dataset: any dataset with a length and items that are tensors, arrays, numbers, texts, bytes, or lists, tuples, named
+        tuples and dicts of these. What it does at random is done once too: augment what comes out of this.
+    client: a Client, or None for one that each process connects when it needs it, to the default address.
+    prefix: of the names, which are PREFIX/.samples/... Another one is needed as soon as the dataset returns something
+        else.
+    evictable: whether samples may go when the daemon needs space; then they are made anew.
+    ttl: seconds after which samples go, and are made anew. None: they stay until clear(), also when all programs have
+        ended, and a daemon that was started for them stays too.
+    A DataLoader without a collate_fn of its own gets whole batches, which are copied at once from where the samples lie,
+    and are what default_collate() makes of the samples. Tensors and arrays of a sample may be written to, and nobody else
+    sees it: those of a sample of more than 1 MiB lie in the shared memory, over a copy-on-write mapping; smaller ones are
+    copied, which is faster. The order of their dimensions in memory is kept, as torch.channels_last, but no gaps between
+    elements. Only samples of this user and of root are taken. A sample that was just made waits for others for up to 0.1
+    s, to be stored with them; a process that is killed meanwhile loses it.
+    """
+
+    def __init__(self, dataset, client=None, prefix="dataset", *, evictable=True, ttl=None):
+        if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            raise TypeError(f"the samples of {type(dataset)!r} have no indexes: a dataset needs __getitem__ and __len__")
+        if client is not None and not isinstance(client, Client):
+            raise TypeError(f"client must be a Client or None, not {type(client)!r}")
+        self.dataset, self.client, self.evictable, self.ttl = dataset, client, evictable, ttl
+        self.prefix = prefix.removesuffix("/")
+        self._known = None
+
+    def __getstate__(self):
+        return {**self.__dict__, "_known": None}
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def _store(self):
+        if self.client is None:
+            self.client = connect()
+        if self._known is None:
+            options = {"evictable": self.evictable, "ttl": self.ttl, "ring": False}
+            self._known = _Store(self.client, self.prefix, len(self.dataset), options)
+        self._known.begin_after_fork()
+        return self._known
+
+    def flush(self):
+        """Store the samples that this process has just made, which wait for others."""
+        self._store().flush()
+
+    def clear(self):
+        """Delete the samples, for all programs. They are made anew when somebody asks for them."""
+        store = self._store()
+        store.flush()
+        for name in self.client.keys(below(self.prefix) + ".samples"):
+            self.client.delete(name, missing_ok=True)
+
+    def stats(self):
+        """Return a dict of what this process got: "hits" from the store, "made", and of these "unkept" for want of space."""
+        store = self._store()
+        return {"hits": store.hits, "made": store.made, "unkept": store.unkept}
+
+    def _index(self, index):
+        try:
+            index = operator.index(index)
+        except TypeError:
+            raise TypeError(f"the index of a sample must be an int, not {type(index)!r}") from None
+        size = len(self.dataset)
+        if not -size <= index < size:
+            raise IndexError(f"sample {index} of {size}")
+        return index % size
+
+    def __getitem__(self, index):
+        store, index = self._store(), self._index(index)
+        return store.sample(self.dataset, index, store.fill(self.dataset, [index]))
+
+    def __getitems__(self, indexes):
+        as_usual = _is_collated_as_usual(sys._getframe(1))
+        store, indexes = self._store(), [self._index(index) for index in indexes]
+        made = store.fill(self.dataset, indexes)
+        batch = store.batch(indexes) if as_usual and indexes and not made else None
+        return [batch] if batch else store.samples(self.dataset, indexes, made)

@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples of a dataset as bytes, and batches of them.
+
+A sample is a tree of dicts, lists and tuples. Its layout is that tree as JSON, with the dtypes and shapes of the leaves
+but not their values. Leaves whose values have as many bytes in all samples of the layout are fixed: tensors, arrays and
+numbers. Texts and bytes vary. Samples of one layout can lie beside each other, each leaf in a column of its own, and
+then a batch of them is made without making one of them.
+"""
+
+import functools
+import importlib
+import json
+import math
+import struct
+
+import numpy
+import torch
+from torch.utils.data import default_collate, get_worker_info
+
+from ._tensor import Tensor
+
+ALIGN = 64
+_INT, _FLOAT = struct.Struct("<q"), struct.Struct("<d")
+_COLUMNS = {"i": (8, torch.int64), "f": (8, torch.float64), "b": (1, torch.bool)}  # kind: bytes, dtype of a batch
+_VARYING = "IuyY"
+_INNER = {"d": 1, "l": 1, "p": 1, "P": 3}  # kind: where its parts are
+
+
+def _refuse(sample, instead):
+    kind = type(sample)
+    raise TypeError(f"a sample of {kind.__module__}.{kind.__qualname__} cannot be shared: {instead}")
+
+
+# ---- From a sample ----
+
+
+def _plain_tensor(sample):
+    """Return the same elements on the CPU, dense and in their order in memory, without what bytes do not say."""
+    if type(sample) is not torch.Tensor:
+        _refuse(sample, "it would come back as a torch.Tensor; give sample.as_subclass(torch.Tensor), and wrap it again")
+    if sample.requires_grad:
+        _refuse(sample, "it has a gradient, and would come back without one; give sample.detach()")
+    if sample.layout != torch.strided or sample.is_quantized:
+        _refuse(sample, "it is sparse or quantized; to_dense() and dequantize() make tensors that can be")
+    plain = sample.detach().resolve_conj().resolve_neg().cpu()
+    return plain if plain.is_contiguous() else plain.clone()
+
+
+def _describe_tensor(sample, fixed):
+    plain = _plain_tensor(sample)
+    described = ["t", str(sample.dtype).removeprefix("torch."), list(sample.shape)]
+    if plain.numel() and plain.stride() != torch.empty(plain.shape, device="meta").stride():  # as channels_last
+        described.append(list(plain.stride()))
+        plain = plain.as_strided((plain.numel(),), (1,))
+    fixed.append(plain.reshape(-1).view(torch.uint8).numpy() if plain.numel() else b"")
+    return described
+
+
+def _describe_array(sample, fixed):
+    dtype = sample.dtype
+    named = dtype.type.__module__ == "ml_dtypes"  # the others say by dtype.str what they are
+    if isinstance(sample, numpy.ma.MaskedArray) or dtype.hasobject or (dtype.kind == "V" and not named):
+        _refuse(sample, f"its elements are masked, or not numbers and texts, but {dtype}; give the fields one by one")
+    if type(sample) not in (numpy.ndarray, numpy.memmap, dtype.type):
+        _refuse(sample, "it would come back as one of NumPy's own types; give numpy.asarray(sample), and wrap it again")
+    in_order = sample.flags.c_contiguous
+    dense = numpy.ascontiguousarray(sample) if in_order else numpy.array(sample, order="K")
+    array = dense.reshape(-1) if in_order else dense.ravel("K")
+    fixed.append(array.view("uint8") if array.nbytes else b"")
+    word = dtype.name if named else array.dtype.str  # array.dtype: an empty text, "<U0", becomes one of a character
+    if isinstance(sample, numpy.generic):
+        return ["s", word, []]
+    described = ["n", word, list(sample.shape)]
+    return described if dense.flags.c_contiguous else [*described, list(dense.strides)]
+
+
+def _describe_number(sample, fixed, varying):
+    if type(sample) is bool:
+        fixed.append(b"\1" if sample else b"\0")
+        return ["b"]
+    if type(sample) is float:
+        fixed.append(_FLOAT.pack(sample))
+        return ["f"]
+    if -(1 << 63) <= sample < 1 << 63:
+        fixed.append(_INT.pack(sample))
+        return ["i"]
+    varying.append(b"%d" % sample)
+    return ["I"]
+
+
+def _describe_key(key):
+    if key is None or type(key) in (bool, int, float, str):
+        return key
+    _refuse(key, "keys of a dict are texts and numbers")
+
+
+def _named_tuple(module, name):
+    """Return the class of named tuples that is called so."""
+    found = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    if not (isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")):
+        raise TypeError(f"{module}.{name} is no class of named tuples")
+    return found
+
+
+def _describe_named(sample, parts):
+    kind = type(sample)
+    try:
+        found = _named_tuple(kind.__module__, kind.__qualname__)
+    except (ImportError, AttributeError, TypeError):
+        found = None
+    if found is not kind:
+        _refuse(sample, "its class is not found by its module and name; define it at the top of a module")
+    return ["P", kind.__module__, kind.__qualname__, parts]
+
+
+def _describe(sample, fixed, varying):
+    """Return the layout of the sample, and append the bytes of its leaves."""
+    if isinstance(sample, Tensor):
+        sample = sample.torch()
+    if isinstance(sample, torch.Tensor):
+        return _describe_tensor(sample, fixed)
+    kind = type(sample)
+    if sample is None:
+        return ["z"]
+    if kind in (bool, int, float):
+        return _describe_number(sample, fixed, varying)
+    if kind is str:
+        varying.append(sample.encode("utf-8", "surrogatepass"))
+        return ["u"]
+    if hasattr(sample, "__array_interface__") and hasattr(sample, "dtype"):
+        return _describe_array(sample, fixed)
+    if kind in (bytes, bytearray):
+        varying.append(bytes(sample))
+        return ["y" if kind is bytes else "Y"]
+    if kind is dict:
+        return ["d", [[_describe_key(key), _describe(one, fixed, varying)] for key, one in sample.items()]]
+    named = isinstance(sample, tuple) and hasattr(sample, "_fields")
+    if kind in (list, tuple) or named:
+        parts = [_describe(one, fixed, varying) for one in sample]
+        return _describe_named(sample, parts) if named else ["l" if kind is list else "p", parts]
+    _refuse(sample, "make it of tensors, arrays, numbers, texts, bytes, lists, tuples and dicts, in the dataset")
+
+
+def encode(sample):
+    """Return the text of its layout, the bytes of its fixed leaves and those of the varying ones."""
+    fixed, varying = [], []
+    described = _describe(sample, fixed, varying)
+    return json.dumps(described, separators=(",", ":")), [bytes(one) for one in fixed], varying
+
+
+# ---- To samples and batches ----
+
+
+@functools.cache
+def _numpy_dtype(word):
+    if word[0] in "<>|=":
+        return numpy.dtype(word)
+    import ml_dtypes
+
+    return numpy.dtype(getattr(ml_dtypes, word))
+
+
+@functools.cache
+def _torch_dtype(word):
+    """Return the dtype of a batch of such arrays, or None where PyTorch has none or makes something else of them."""
+    try:
+        return torch.from_numpy(numpy.empty(0, _numpy_dtype(word))).dtype
+    except TypeError:
+        return None
+
+
+def _row_of(node):
+    if node[0] in _COLUMNS:
+        return _COLUMNS[node[0]][0]
+    dtype = getattr(torch, node[1]) if node[0] == "t" else _numpy_dtype(node[1])
+    return math.prod(node[2]) * dtype.itemsize
+
+
+def _parts(node):
+    """Return the nodes within it, in the order in which their leaves were appended."""
+    parts = node[_INNER[node[0]]] if node[0] in _INNER else ()
+    return [part for _, part in parts] if node[0] == "d" else parts
+
+
+def _tensor(node, data):
+    dtype, shape = getattr(torch, node[1]), node[2]
+    if not math.prod(shape):
+        return torch.empty(shape, dtype=dtype)
+    flat = torch.frombuffer(data, dtype=dtype, count=math.prod(shape))
+    return flat.as_strided(shape, node[3]) if node[3:] else flat.view(shape)
+
+
+def _array(node, data):
+    dtype = _numpy_dtype(node[1])
+    flat = numpy.frombuffer(data, "uint8", math.prod(node[2]) * dtype.itemsize)
+    if node[3:]:
+        return numpy.ndarray(node[2], dtype, flat, 0, node[3])
+    array = flat.view(dtype).reshape(node[2])
+    return array if node[0] == "n" else array[()]
+
+
+def _varying(kind, data):
+    if kind == "u":
+        return str(data, "utf-8", "surrogatepass")
+    if kind == "I":
+        return int(data)
+    return data if kind == "y" else bytearray(data)
+
+
+def _build(node, fixed, varying):
+    kind = node[0]
+    if kind == "t":
+        return _tensor(node, next(fixed))
+    if kind in "ns":
+        return _array(node, next(fixed))
+    if kind == "i":
+        return _INT.unpack(next(fixed))[0]
+    if kind == "f":
+        return _FLOAT.unpack(next(fixed))[0]
+    if kind == "b":
+        return next(fixed) != b"\0"
+    if kind == "z":
+        return None
+    if kind in _VARYING:
+        return _varying(kind, next(varying))
+    if kind == "d":
+        return {key: _build(part, fixed, varying) for key, part in node[1]}
+    parts = [_build(part, fixed, varying) for part in _parts(node)]
+    if kind == "P":
+        return _named_tuple(node[1], node[2])._make(parts)
+    return parts if kind == "l" else tuple(parts)
+
+
+def _collate_column(node, flat, count):
+    """Return what default_collate() makes of the leaves whose bytes lie one behind the other in flat."""
+    kind = node[0]
+    if kind in _COLUMNS:
+        return flat.view(_COLUMNS[kind][1])
+    dtype = getattr(torch, node[1]) if kind == "t" else _torch_dtype(node[1])
+    if node[3:] or dtype is None:
+        make = _tensor if kind == "t" else _array
+        return default_collate([make(node, row) for row in flat.view(count, -1).numpy()])
+    if not flat.numel():
+        return torch.empty((count, *node[2]), dtype=dtype)
+    return flat.view(dtype).view(count, *node[2])
+
+
+def _collate(node, columns, varying, count):
+    kind = node[0]
+    if kind == "z":
+        return default_collate([None] * count)
+    if kind in _VARYING:
+        values = next(varying)
+        return default_collate([_varying(kind, value) for value in values])
+    if kind == "d":
+        return {key: _collate(part, columns, varying, count) for key, part in node[1]}
+    if kind in _INNER:
+        parts = [_collate(part, columns, varying, count) for part in _parts(node)]
+        return _named_tuple(node[1], node[2])._make(parts) if kind == "P" else parts
+    return _collate_column(node, next(columns), count)
+
+
+class Layout:
+    """What samples are made of: `rows`, the bytes of each fixed leaf, and `varying`, how many others there are."""
+
+    __slots__ = ("_large", "_tree", "rows", "text", "varying")
+
+    def __init__(self, text):
+        self.text, self._tree = text, json.loads(text)
+        self.rows, self._large, self.varying = [], [], 0
+        self._walk(self._tree)
+
+    def _walk(self, node):
+        if node[0] in _VARYING:
+            self.varying += 1
+        elif node[0] not in _INNER and node[0] != "z":
+            self.rows.append(_row_of(node))
+            self._large.append(node[0] in "tn")
+        for part in _parts(node):
+            self._walk(part)
+
+    def sample(self, fixed, varying):
+        """Make a sample of the bytes of its leaves, which it keeps."""
+        return _build(self._tree, iter(fixed), iter(varying))
+
+    def columns(self, count):
+        """Return tensors of bytes for a batch of so many samples, one for each fixed leaf.
+
+        In a worker of a DataLoader they are where default_collate() puts a batch: in memory that is handed over as it is.
+        """
+        shared = get_worker_info() is not None
+        return [_bytes(count * row, shared and large) for row, large in zip(self.rows, self._large, strict=True)]
+
+    def batch(self, columns, varying, count):
+        """Return what default_collate() makes of the samples. varying: for each varying leaf the bytes of all samples."""
+        return _collate(self._tree, iter(columns), iter(varying), count)
+
+
+def _bytes(size, shared):
+    if not shared or not size:
+        return torch.empty(size, dtype=torch.uint8)
+    empty = torch.empty(0, dtype=torch.uint8)
+    return empty.new(empty._typed_storage()._new_shared(size, device="cpu")).resize_(size)
+
+
+layout_of = functools.lru_cache(maxsize=1024)(Layout)
+
+
+# ---- Packs ----
+#
+# A pack is a tensor of bytes with some samples: the size of its head as 8 bytes, the head, the samples' indexes as 8
+# bytes each, and a section for each layout. A section has a column for each fixed leaf; then, of the varying leaves of
+# one sample after the other, where each ends as 8 bytes, and their bytes.
+
+
+def _aligned(at):
+    return at + -at % ALIGN
+
+
+class Section:
+    """The samples of one layout in a pack, from row `first` on: where each column, the ends and the varying bytes begin."""
+
+    __slots__ = ("columns", "count", "end", "ends", "first", "layout", "varying")
+
+    def __init__(self, text, count, size, first, at):
+        self.layout, self.count, self.first, self.columns = layout_of(text), count, first, []
+        for row in self.layout.rows:
+            at = _aligned(at)
+            self.columns.append(at)
+            at += count * row
+        self.ends = _aligned(at)
+        self.varying = self.ends + 8 * count * self.layout.varying
+        self.end = self.varying + size
+
+
+class Head:
+    """Where things lie in a pack: `indexes` of `count` samples, and `sections`."""
+
+    __slots__ = ("count", "indexes", "sections", "size")
+
+    def __init__(self, text):
+        self.indexes = at = _aligned(8 + len(text))
+        listed, self.count, self.sections = json.loads(text), 0, []
+        at += 8 * sum(count for _, count, _ in listed)
+        for layout, count, size in listed:
+            section = Section(layout, count, size, self.count, at)
+            self.sections.append(section)
+            self.count, at = self.count + count, section.end
+        self.size = at
+
+    def section_of(self, row):
+        return next(s for s in self.sections if row < s.first + s.count)
+
+
+head_of = functools.lru_cache(maxsize=4096)(Head)
+
+
+def pack(samples):
+    """Return the bytes of a pack. samples: a dict of indexes, and what encode() has returned."""
+    alike = {}
+    for index, (text, _, _) in samples.items():
+        alike.setdefault(text, []).append(index)
+    listed = [[text, len(ids), sum(len(v) for i in ids for v in samples[i][2])] for text, ids in alike.items()]
+    text = json.dumps(listed, separators=(",", ":")).encode()
+    head = Head(text)
+    data = numpy.zeros(head.size, "uint8")
+    data[:8].view("<u8")[0] = len(text)
+    data[8 : 8 + len(text)] = numpy.frombuffer(text, "uint8")
+    order = [index for ids in alike.values() for index in ids]
+    data[head.indexes : head.indexes + 8 * len(order)].view("<i8")[:] = order
+    for section, ids in zip(head.sections, alike.values(), strict=True):
+        _fill(section, data, [samples[index] for index in ids])
+    return data
+
+
+def _put(data, at, parts):
+    joined = b"".join(parts)
+    data[at : at + len(joined)] = numpy.frombuffer(joined, "uint8")
+
+
+def _fill(section, data, samples):
+    for n, at in enumerate(section.columns):
+        _put(data, at, [fixed[n] for _, fixed, _ in samples])
+    varying = [one for _, _, varying in samples for one in varying]
+    if varying:
+        data[section.ends : section.varying].view("<u8")[:] = numpy.cumsum([len(one) for one in varying])
+        _put(data, section.varying, varying)
+
+
+def read_head(data):
+    """Return the Head of the pack with these bytes, a memoryview, and the indexes of its samples."""
+    (size,) = _INT.unpack_from(data)
+    head = head_of(bytes(data[8 : 8 + size]))
+    if head.size > len(data):
+        raise ValueError("a pack of samples is shorter than its head says")
+    return head, numpy.frombuffer(data, "<i8", head.count, head.indexes).copy()
+
+
+def varying_of(section, data, row):
+    """Return the bytes of the varying leaves of a sample."""
+    n = section.layout.varying
+    if not n:
+        return []
+    first = (row - section.first) * n
+    ends = numpy.frombuffer(data, "<u8", section.count * n, section.ends)
+    starts = [int(ends[i - 1]) if i else 0 for i in range(first, first + n)]
+    at = section.varying
+    return [bytes(data[at + start : at + int(ends[first + i])]) for i, start in enumerate(starts)]
+
+
+def fixed_of(section, data, row):
+    """Return the bytes of the fixed leaves of a sample, as parts of data."""
+    row -= section.first
+    return [
+        data[at + row * size : at + (row + 1) * size]
+        for at, size in zip(section.columns, section.layout.rows, strict=True)
+    ]

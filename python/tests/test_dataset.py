@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CachedDataset: batches of what is stored, many samples, several processes, and what goes."""
+
+import collections
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from conftest import daemon_at, eventually, in_child
+from limits import limit
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import tensorlease
+import tensorlease.torch as shared
+from torch.utils.data import DataLoader, Dataset, Subset, default_collate
+
+Pair = collections.namedtuple("Pair", "image label")
+T, N = torch.arange, np.arange
+
+
+def grown(n):
+    return {"tokens": list(range(n)), "mask": [True] * n}
+
+
+# Of each shape a function that makes sample n.
+SHAPES = {
+    "tensor": lambda n: torch.full((3, 4), n),
+    "uint8": lambda n: torch.full((5,), n, dtype=torch.uint8),
+    "float": lambda n: torch.full((2, 2), n / 3),
+    "double": lambda n: torch.full((2,), n / 3, dtype=torch.float64),
+    "half": lambda n: torch.full((7,), n / 3, dtype=torch.float16),
+    "bfloat16": lambda n: torch.full((3,), n / 3, dtype=torch.bfloat16),
+    "complex": lambda n: torch.full((3,), n + 1j),
+    "bool": lambda n: torch.tensor([n % 2 == 0, True]),
+    "0-dimensional": lambda n: torch.tensor(n),
+    "empty": lambda n: torch.empty(0, 3),
+    "empty with a row": lambda n: torch.empty(2, 0, dtype=torch.int32),
+    "large": lambda n: torch.full((300, 1000), n / 7),
+    "channels last": lambda n: torch.full((1, 3, 4, 5), n).to(memory_format=torch.channels_last),
+    "transposed": lambda n: (T(12) + n).view(3, 4).T,
+    "expanded": lambda n: torch.tensor([n]).expand(4),
+    "int": lambda n: n,
+    "negative": lambda n: -n - (1 << 40),
+    "float number": lambda n: n / 3,
+    "not a number": lambda n: float("inf") if n % 2 else -0.0,
+    "bool number": lambda n: n % 2 == 0,
+    "text": lambda n: f"t{n}",
+    "long texts": lambda n: "ä" * n,
+    "surrogate": lambda n: "\ud800" * n,
+    "bytes": lambda n: b"x" * n,
+    "array": lambda n: N(6.0).reshape(2, 3) + n,
+    "array float32": lambda n: np.full((3,), n, "float32"),
+    "array int16": lambda n: np.full((2, 1), n, "int16"),
+    "array bool": lambda n: np.array([n % 2 == 0]),
+    "array of no dimensions": lambda n: np.array(n),
+    "empty array": lambda n: np.zeros((0, 2)),
+    "fortran": lambda n: np.asfortranarray(N(6.0).reshape(2, 3) + n),
+    "numpy number": lambda n: np.float32(n),
+    "numpy int": lambda n: np.int8(n),
+    "numpy bool": lambda n: np.bool_(n % 2),
+    "tuple": lambda n: (torch.full((2,), n), n),
+    "tuple of one": lambda n: (n,),
+    "list": lambda n: [torch.full((2,), n), f"{n}"],
+    "no part": lambda n: (),
+    "empty list": lambda n: [],
+    "empty dict": lambda n: {},
+    "dict": lambda n: {"image": torch.full((2, 2), n), "label": n, "name": f"p{n}"},
+    "dict in dict": lambda n: {"a": {"b": {"c": n}}, 1: torch.tensor([n])},
+    "deep": lambda n: [({"x": [n, (torch.tensor(n), {"y": f"{n}"})]}, b"z")],
+    "named": lambda n: Pair(torch.full((2,), n), n),
+    "named in dict": lambda n: {"pair": Pair(n, (f"{n}", np.float64(n))), "list": [n]},
+    "mixed": lambda n: (torch.full((3,), n), np.full(2, n), n, n / 2, n == 1, f"{n}", b"%d" % n, np.int64(n)),
+    "of equal length": lambda n: grown(3),
+    "many leaves": lambda n: {f"f{i}": torch.full((i,), n) for i in range(40)},
+    "two layouts": lambda n: {"x": torch.full((2,), n)} if n % 2 else {"x": torch.full((2,), n), "y": 1},
+    "int or float": lambda n: n if n % 2 else n / 2,
+    # these cannot be collated
+    "different shapes": lambda n: torch.full((n + 1,), n),
+    "lists that grow": grown,
+    "none": lambda n: {"x": None},
+    "big int": lambda n: n + (1 << 64),
+    "array of text": lambda n: np.array([f"{n}"]),
+    "big-endian": lambda n: N(3).astype(">i2") + n,
+}
+
+
+def is_same(a, b):
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride() and a.equal(b)
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(is_same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(is_same, a, b))
+    return a == b
+
+
+def collated(samples, collate=default_collate):
+    try:
+        return collate(samples)
+    except Exception as error:
+        return type(error).__name__
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_batches_are_those_of_default_collate(client, shape):
+    samples = [SHAPES[shape](n) for n in range(20)]
+    cached = shared.CachedDataset(samples, client, f"dataset/{shape}")
+    order = random.Random(1).sample(range(20), 20)
+    for round in range(3):
+        for sampler in ([order[:7], order[7:]], [[3, 3, 5]], [[4]], [range(0, 20, 2)]):
+            loader = DataLoader(cached, batch_sampler=sampler)
+            got = collated(loader, list)
+            expected = collated(DataLoader(samples, batch_sampler=sampler), list)
+            assert is_same(got, expected), (round, got, expected)
+        cached.flush()
+    assert all(is_same(collated([cached[n]]), collated([samples[n]])) for n in range(20))
+    assert cached.stats()["made"] == 20
+
+
+class Counted(Dataset):
+    """Writes down which samples it has made."""
+
+    def __init__(self, log, count, size=100, pause=None):
+        self.log, self.count, self.size = log, count, size
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        with open(self.log, "a") as log:
+            log.write(f"{index}\n")
+        return torch.full((self.size,), index, dtype=torch.int32), index
+
+    def made(self):
+        return [int(line) for line in self.log.read_text().split()]
+
+
+def check_batches(loader, count):
+    seen = []
+    for values, labels in loader:
+        assert (values == labels.reshape(-1, 1)).all()
+        seen += labels.tolist()
+    assert sorted(seen) == list(range(count))
+
+
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (2, "spawn")])
+def test_batches_in_workers(client, tmp_path, workers, method):
+    source = Counted(tmp_path / "log", 1000)
+    cached = shared.CachedDataset(source, client, f"dataset/workers{workers}{method}")
+    loader = DataLoader(
+        cached, 64, shuffle=True, num_workers=workers, multiprocessing_context=method, persistent_workers=workers > 0
+    )
+    for _ in range(3):
+        check_batches(loader, 1000)
+    assert sorted(source.made()) == list(range(1000))
+
+
+class Augmented(Dataset):
+    """As most programs have it: something of their own for each sample."""
+
+    def __init__(self, cached):
+        self.cached = cached
+
+    def __len__(self):
+        return len(self.cached)
+
+    def __getitem__(self, index):
+        values, label = self.cached[index]
+        return values.mul_(-1), label
+
+
+def test_samples_one_by_one_share_packs(client, tmp_path):
+    source = Counted(tmp_path / "log", 2000)
+    cached = shared.CachedDataset(source, client, "dataset/single")
+    for _ in range(2):
+        for values, labels in DataLoader(Augmented(cached), 50, shuffle=True):
+            assert (values == -labels.reshape(-1, 1)).all()
+    cached.flush()
+    assert len(source.made()) == 2000 and len(client.keys("dataset/single")) < 500
+
+
+def test_a_collate_fn_of_ones_own_gets_samples(client):
+    cached = shared.CachedDataset([(torch.tensor([n]), n) for n in range(8)], client, "dataset/own")
+    for _ in range(2):
+        (batch,) = DataLoader(cached, 8, collate_fn=list)
+        assert [(int(value), label) for value, label in batch] == [(n, n) for n in range(8)]
+        cached.flush()
+    ((values, _),) = DataLoader(Subset(cached, [5, 2]), 2)
+    assert values.tolist() == [[5], [2]]
+    assert [label for _, label in cached.__getitems__([1, 7])] == [1, 7]
+
+
+def test_what_is_written_to_a_batch_is_nobody_elses(client):
+    cached = shared.CachedDataset([torch.zeros(3) for _ in range(4)], client, "dataset/written")
+    list(DataLoader(cached, 4))
+    cached.flush()
+    for _ in range(2):
+        (batch,) = DataLoader(cached, 4)
+        assert not batch.any()
+        batch.fill_(1)
+
+
+def test_a_second_program_finds_all(client, tmp_path):
+    source = Counted(tmp_path / "log", 3000, 2)
+    check_batches(DataLoader(shared.CachedDataset(source, client, "dataset/second"), 100), 3000)
+    other = shared.CachedDataset(source, client, "dataset/second")
+    other.flush()
+    eventually(lambda: len(client.keys("dataset/second")) >= 3000 // 256)
+
+    def again():
+        cached = shared.CachedDataset(source, None, "dataset/second")
+        check_batches(DataLoader(cached, 100, shuffle=True), 3000)
+        assert cached.stats() == {"hits": 3000, "made": 0, "unkept": 0}
+
+    in_child(again)
+    other.clear()
+    assert client.keys("dataset/second") == []
+    check_batches(DataLoader(other, 100), 3000)
+    assert len(source.made()) == 6000
+
+
+FILLS = """
+import os, sys, torch, tensorlease.torch as shared
+from torch.utils.data import DataLoader
+sys.path.insert(0, sys.argv[1])
+from test_dataset import Counted, check_batches
+from pathlib import Path
+cached = shared.CachedDataset(Counted(Path(sys.argv[2]), 4000), None, "dataset/killed")
+print("begins", flush=True)
+check_batches(DataLoader(cached, 32, shuffle=True), 4000)
+"""
+
+
+def test_processes_that_fill_it_at_once_and_one_that_is_killed(tmp_path):
+    with daemon_at(f"{tmp_path}/socket"):
+        run = [sys.executable, "-c", FILLS, os.path.dirname(__file__), tmp_path / "log"]
+        environment = os.environ | {"TENSORLEASE_SOCKET": f"{tmp_path}/socket"}
+        processes = [subprocess.Popen(run, env=environment, stdout=subprocess.PIPE) for _ in range(3)]
+        try:
+            for process in processes:
+                assert process.stdout.readline() == b"begins\n"
+            source = Counted(tmp_path / "log", 4000)
+            eventually(lambda: source.log.exists() and len(source.made()) > 500)
+            processes[0].kill()
+            for process in processes[1:]:
+                assert process.wait(limit(120)) == 0
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+                process.stdout.close()
+        made = collections.Counter(source.made())
+        assert len(made) == 4000
+        assert sum(made.values()) <= 4000 + 2 * 256  # what the one that was killed had made and not stored
+
+
+def test_what_has_gone_is_made_anew(client, tmp_path):
+    source = Counted(tmp_path / "log", 600)
+    cached = shared.CachedDataset(source, client, "dataset/gone")
+    check_batches(DataLoader(cached, 60), 600)
+    cached.flush()
+    packs = client.keys("dataset/gone")
+    client.delete(packs[0])
+    check_batches(DataLoader(cached, 60), 600)
+    again = len(source.made()) - 600
+    assert 0 < again < 600
+    stop = threading.Event()
+
+    def delete():
+        while not stop.is_set():
+            for name in client.keys("dataset/gone")[:1]:
+                client.delete(name, missing_ok=True)
+
+    thread = threading.Thread(target=delete)
+    thread.start()
+    try:
+        for _ in range(3):
+            check_batches(DataLoader(cached, 60, shuffle=True), 600)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_it_goes_on_after_a_restart_without_the_samples(tmp_path):
+    source = Counted(tmp_path / "log", 300)
+    with daemon_at(f"{tmp_path}/socket") as daemon, tensorlease.connect(f"{tmp_path}/socket") as client:
+        cached = shared.CachedDataset(source, client, "dataset")
+        check_batches(DataLoader(cached, 60), 300)
+        cached.flush()
+        client.delete(*client.keys("dataset")) if False else [client.delete(name) for name in client.keys("dataset")]
+        check_batches(DataLoader(cached, 60), 300)
+    assert len(source.made()) == 600
+
+
+def test_an_error_of_the_dataset_leaves_no_claim(client):
+    class Broken(Dataset):
+        broken = True
+
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            if self.broken and index == 1:
+                raise OSError("no such picture")
+            return index
+
+    source = Broken()
+    cached = shared.CachedDataset(source, client, "dataset/broken")
+    with pytest.raises(OSError, match="no such picture"):
+        list(DataLoader(cached, 3))
+    source.broken = False
+    assert [batch.tolist() for batch in DataLoader(cached, 3)] == [[0, 1, 2]]
