@@ -6,15 +6,16 @@
  * from its grant as a ring's is. Or it says that a producer has ended. A subscriber's ledger has its position, and counts
  * its leases on rows as any ledger does. In a queue each entry has a take word: (number, state or worker, tries).
  *
- *    put      F   an entry is free: all living positions > n, and n + DEPTH is published (or those of lossy ones > n too, and
- *                 no late joiner may want it), and then no subscriber's ledger counts it, and then the daemon does not
- *                 keep it (`kept`); a queue: its take word is (n, DONE) instead of "passed"
+ *    put      F   the end of the order is found, then the table of members is read. An entry is free: all living positions >
+ *                 n, and n + DEPTH is published (or those of lossy ones > n too, and no late joiner may want it), and then
+ *                 no subscriber's ledger counts it, and then the daemon does not keep it (`kept`); a queue: its take word
+ *                 is (n, DONE) instead of "passed". And the table has not changed since it was read *
  *             P1  bytes
  *             P2  item n - 1 was seen *, then the table of members *: not dropped; each living position > n - DEPTH (a queue:
  *                 item n - DEPTH is taken); then compare and exchange word n % L from what it was, which is n - L's *
  *             P3  if anybody `sleeps` *: bell += 1, wake; a broadcast: all. queue.pml has whom a queue wakes: here, one
  *    room     Q1  waits = 1 *   Q2  look again *   Q3  sleep while `room` is what it was before Q2
- *    take     S1  word n % L is n's *   S2  held += 1 *   S3  position = n + 1 *   S4  row LIVE *, own state LIVE *
+ *    take     S1  word n % L is n's *   S2  held += 1 *, row LIVE *   S3  position = n + 1 *   S4  own state LIVE *
  *             S5  waits *: room += 1, wake
  *    lossy    after S3: word (n + DEPTH) % L is not n + DEPTH's yet *; else held -= 1, and it was skipped
  *    queue    W1  held += 1 *   W2  compare and exchange the take word from what was seen to (n, me) *; else held -= 1
@@ -30,11 +31,18 @@
  *    LEAVE    D1 to D3, then kept = 1 * for each row that its ledger counts, then FREE
  *    end of a producer  E1 state = GONE *   E2 the item "ended" at the end of the order (P2's compare and exchange) *
  *             E3  bell += 1, wake; then ENDED
- *             E4  rows without an item, or whose item was passed and then is not counted: T1, T2
+ *             E4  rows without an item, or whose item was passed: T1, T2
  *    fork     kept = 1 *, the child's ledger, then the parent may release. RETIRE by the producer: T1, T2, row LIVE, kept = 0
+ *    FOR_GOOD the row has no producer any more, then T1, T2. Then its entry may get a row of any producer
  *
  * Ends of processes: KILLS (so many subscribers), DROPS (so many, which live on), PKILLS (producers), STOPS (daemons).
- * LIES: the producer has a row retired that is in use. FORKS: a subscriber's child keeps an item.
+ * LIES: the producer has a row retired that is in use. FORKS: a subscriber's child keeps an item. STAYS: producers do not
+ * end. LOOKS: nobody sleeps; who waits looks again when it may go on. TABLE: a producer remembers the table of members,
+ * and reads it when `changes` has changed; without TABLE each look at a member reads it.
+ *
+ * GOODS: producer 0 gives so many rows back for good. An entry and its row are one here, also when it has got another
+ * row: counts on the former row count for the later one. In the code they do not, and a subscriber that has read the
+ * entry before it changed finds that row gone. So here it goes on in more cases than there.
  */
 #define SEEN(what) c_code { seen(#what); }
 c_decl {
@@ -109,7 +117,25 @@ c_decl {
 #ifndef LEAVES			/* it may leave when it likes */
 #define LEAVES(c) 0
 #endif
+#ifndef PUTS_OF
+#define PUTS_OF(p) PUTS
+#endif
+#ifndef NE
 #define NE (NP * K)
+#endif
+#ifdef GOODS			/* producer 0 has all rows, and gives so many back for good after its puts */
+#define FIRST(p) 0
+#define LAST(p) NE
+#define MINE(e) (e)
+#define ENTRIES NE
+#define OF(e) owner[e]
+#else
+#define FIRST(p) ((p) * K)
+#define LAST(p) (((p) + 1) * K)
+#define MINE(e) ((e) - p * K)
+#define ENTRIES K
+#define OF(e) ((e) / K)
+#endif
 #define NN 16			/* numbers: L .. NN - 1 */
 #define M(c, e) ((c) * NE + (e))
 
@@ -143,7 +169,25 @@ byte order[L];
 byte tail;			/* a hint */
 bit rung[NS];			/* has the bell, a word, changed since subscriber c has read it? */
 bit waits[NP];
-byte state[NS], pstate[NP];	/* the daemon's table */
+#ifdef GOODS
+#define NOBODYS NP		/* whose rows are those of a producer that has ended */
+byte state[NS], pstate[NP + 1];	/* the daemon's table */
+byte owner[NE];
+bit good[NE];			/* message: RETIRE, FOR_GOOD */
+byte goods = GOODS;
+#else
+byte state[NS], pstate[NP];
+#endif
+#ifdef TABLE
+bit changed[NP];		/* has `changes`, a number, changed since producer p has read it? */
+#if NP > 1
+#define CHANGES d_step { changed[0] = 1; changed[1] = 1 }
+#else
+#define CHANGES changed[0] = 1
+#endif
+#else
+#define CHANGES
+#endif
 byte row[NE];
 bit kept[NE], ledger[NE];	/* a ledger may hold it; a child's ledger does */
 byte pos[NS];
@@ -201,19 +245,45 @@ byte kills = KILLS, drops = DROPS, pkills = PKILLS, pdrops = PDROPS, stops = STO
 #endif
 
 #define COUNTS_POS(c) (state[c] == JOINING || state[c] == LIVE)
-#ifdef GONE_LEDGERS_IGNORED
-#define COUNTS_LEDGER(c) (state[c] == JOINING || state[c] == LIVE)
+/* as a producer sees it. Without TABLE it reads the table itself each time */
+#ifdef TABLE
+#define KNOWN(c) known[c]
 #else
-#define COUNTS_LEDGER(c) (state[c] != FREE)
+#define KNOWN(c) state[c]
+#endif
+#define WAITS_FOR(c) (KNOWN(c) == JOINING || KNOWN(c) == LIVE)
+#ifdef GONE_LEDGERS_IGNORED
+#define COUNTS_LEDGER(c) WAITS_FOR(c)
+#else
+#define COUNTS_LEDGER(c) (KNOWN(c) != FREE)
 #endif
 
 /* ---- the producer ---- */
 
 #ifdef SMALL_GATE		/* one too many */
-#define ROOM(c, n) (!COUNTS_POS(c) || LOSSY(c) || pos[c] + DEPTH >= (n))
+#define ROOM(c, n) (!WAITS_FOR(c) || LOSSY(c) || pos[c] + DEPTH >= (n))
 #else
-#define ROOM(c, n) (!COUNTS_POS(c) || LOSSY(c) || pos[c] + DEPTH > (n))
+#define ROOM(c, n) (!WAITS_FOR(c) || LOSSY(c) || pos[c] + DEPTH > (n))
 #endif
+
+/* reads the table until it is as `changes` was before */
+#ifdef TABLE
+#define READ_TABLE \
+	do \
+	:: changed[p] -> changed[p] = 0; do :: i < NS -> known[i] = state[i]; i++ :: else -> i = 0; break od \
+	:: else -> break \
+	od
+#else
+#define READ_TABLE
+#endif
+
+inline find_end()
+{
+	do
+	:: NUM(order[next % L]) >= next -> next++
+	:: else -> break
+	od
+}
 
 inline counts_of(e)
 {
@@ -252,19 +322,19 @@ inline is_free(e, u)
 #ifdef NUMBERS_ONLY
 		:: i < NS && ok -> i++
 #else
-		:: i < NS && ok -> ok = !(COUNTS_POS(i) && !LOSSY(i) && pos[i] <= u); i++
+		:: i < NS && ok -> ok = !(WAITS_FOR(i) && !LOSSY(i) && pos[i] <= u); i++
 #endif
 		od;
 		i = 0;
 		if
 		:: !ok
-		:: ok && NUM(order[(u + DEPTH) % L]) >= u + DEPTH
+		:: ok && u + DEPTH < next
 		:: else ->
 			ok = (u + KEEP < next);
 #ifndef LOSSY_IGNORED
 			do
 			:: i == NS || !ok -> break
-			:: i < NS && ok -> ok = !(COUNTS_POS(i) && LOSSY(i) && pos[i] <= u); i++
+			:: i < NS && ok -> ok = !(WAITS_FOR(i) && LOSSY(i) && pos[i] <= u); i++
 			od;
 #endif
 			skip;
@@ -314,11 +384,14 @@ inline gate(n)
 #if defined(QUEUE) && DEPTH == 1 && L == 4
 #define UNTAKEN(w) (IS_ITEM(w) && take[WHAT(w)] / 16 < NUM(w))
 #define IN_DEPTH(n) !(UNTAKEN(order[0]) || UNTAKEN(order[1]) || UNTAKEN(order[2]) || UNTAKEN(order[3]))
-#elif defined(QUEUE) || KEEP || NS > 1
+#elif defined(QUEUE) || KEEP || NS > 1 && !defined(JOINED)
 #define IN_DEPTH(n) 1
+#elif NS > 1
+#define IN_DEPTH(n) (WITHIN(0, n) && WITHIN(1, n))
 #else
-#define IN_DEPTH(n) (state[0] != LIVE || LOSSY(0) || pos[0] + DEPTH > (n))
+#define IN_DEPTH(n) WITHIN(0, n)
 #endif
+#define WITHIN(c, n) (state[c] != LIVE || LOSSY(c) || pos[c] + DEPTH > (n))
 
 /* Q1 before another look, Q3 after it */
 inline wait_or_look()
@@ -330,24 +403,82 @@ end_asleep:	!pasleep[p]
 	fi
 }
 
+#ifdef GOODS
+#define HAS(e) has[e]
+#define GIVES (p == 0 && goods)
+#else
+#define HAS(e) 1
+#define GIVES 0
+#endif
+
+#if NE > 1
+#define ENTRY_LEFT (row[0] == R_FREE || row[1] == R_FREE)
+#else
+#define ENTRY_LEFT (row[0] == R_FREE)
+#endif
+
+/* ROWS: an entry without a row gets one of p. Its bytes are new, and old order words and the take word name it */
+inline new_row()
+{
+	d_step {
+		ENTRY_LEFT && pstate[p] == LIVE -> e = 0;
+		do :: e < NE && row[e] != R_FREE -> e++ :: else -> break od;
+		row[e] = R_LIVE; owner[e] = p; kept[e] = 0; bytes[e] = 0; has[e] = 1; u[e] = 0;
+#ifdef TAKE_BEGINS_ANEW
+		take[e] = DONE;
+#endif
+		SEEN(entry_again)
+	}
+}
+
 proctype Producer(byte p)
 {
-	byte k, e, next, w, i, x, c, u[K];
+	byte k, e, next, w, i, x, c, u[ENTRIES];
 	bit ok, looked;
+#ifdef TABLE
+	byte known[NS];
+#endif
+#ifdef GOODS
+	bit has[NE];
+#endif
 	{
+#ifdef GOODS
+	p == 0 || ENTRY_LEFT;
+	d_step { next = L; i = 0; do :: i < NE -> has[i] = (p == 0); i++ :: else -> i = 0; break od }
+#else
 	next = L;
-	do
-	:: k == PUTS -> break
-	:: k < PUTS ->
-find:		e = p * K;
+#endif
+more:	do
+	:: k == PUTS_OF(p) && !GIVES -> break
+	:: k < PUTS_OF(p) || GIVES ->
+find:		find_end();
+		READ_TABLE;
+		e = FIRST(p);
 		do
-		:: e < (p + 1) * K -> is_free(e, u[e - p * K]); if :: ok -> break :: else -> e++ fi
+		:: e < LAST(p) && HAS(e) -> is_free(e, u[MINE(e)]); if :: ok -> break :: else -> e++ fi
+		:: e < LAST(p) && !HAS(e) -> e++
 		:: else -> break
 		od;
+#if defined(TABLE) && !defined(NO_REREAD)
+		if :: d_step { changed[p] -> e = 0; ok = 0; SEEN(table_changed) } goto find :: else fi;
+#endif
+#ifdef GOODS
+#ifdef GIVES_ANY		/* also what is not free */
+		e = 0;
+#endif
 		if
-		:: e == (p + 1) * K -> e = 0; if :: pstate[p] != LIVE -> goto out :: else fi; wait_or_look(); goto find
+		:: d_step { k == PUTS_OF(p) && e < NE -> goods--; good[e] = 1; has[e] = 0; u[e] = 0; e = 0; ok = 0; SEEN(given_back) } goto more
+		:: k == PUTS_OF(p) && e == NE
+		:: k < PUTS_OF(p) -> if :: e == NE -> if :: new_row(); goto write :: else fi :: else fi
+		fi;
+#endif
+		if
+		:: e == LAST(p) -> e = 0; if :: pstate[p] != LIVE -> goto out :: else fi; wait_or_look(); goto find
 		:: else
 		fi;
+#ifdef GOODS
+write:		skip;
+#endif
 		d_step {
 			waits[p] = 0; looked = 0;
 			assert(!USED(e) || !HONEST); bytes[e] = 1 + p * 8 + k }		/* P1 */
@@ -357,28 +488,43 @@ publish:
 		:: NUM(w) >= next -> d_step { next = NUM(w) + 1; w = 0 } goto publish
 		:: else
 		fi;
+#ifndef TABLE_BEFORE
+		READ_TABLE;
+#endif
 #ifndef NO_STATE
 		if :: pstate[p] != LIVE -> goto out :: else fi;
 #endif
 		gate(next);
 		if
+#ifdef LOOKS
+		:: !ok -> w = 0; ROOM(0, next) && ROOM(1, next) || NUM(order[next % L]) >= next || pstate[p] != LIVE; goto publish
+#else
 		:: !ok -> w = 0; wait_or_look(); goto publish
+#endif
 		:: else
 		fi;
+#if defined(TABLE) && !defined(NO_CHANGES)
+		if :: d_step { changed[p] -> w = 0; SEEN(changed_before_p2) } goto publish :: else fi;
+#endif
+#ifdef GATE_ONCE
+again:
+#endif
 		if								/* P2 */
 #ifdef P2_STORES
 		:: d_step {
 #else
 		:: d_step { order[next % L] == w ->
 #endif
-			assert(IN_DEPTH(next)); order[next % L] = W(next, e); pub[next] = bytes[e]; u[e - p * K] = next; assert(!announced[p]) }
-#ifndef P2_STORES
+			assert(IN_DEPTH(next)); order[next % L] = W(next, e); pub[next] = bytes[e]; u[MINE(e)] = next; assert(!announced[p]) }
+#ifdef GATE_ONCE
+		:: d_step { order[next % L] != w -> next++; w = order[next % L] } goto again
+#elif !defined(P2_STORES)
 		:: d_step { order[next % L] != w -> w = 0; SEEN(lost_p2) } goto publish
 #endif
 		fi;
 		tail = next + 1;
 		d_step { next++; waits[p] = 0; looked = 0; k++; w = 0; e = 0 }
-#ifndef NO_P3
+#if !defined(NO_P3) && !defined(LOOKS)
 		do								/* P3; one word */
 		:: c == NS -> break
 		:: c < NS -> if :: sleeps[c] -> d_step { BUMP }; d_step { WAKE }; break :: else fi; c++
@@ -390,14 +536,22 @@ out:	skip
 	} unless { pgone[p] };
 	d_step {
 		pended[p] = 1; k = 0; e = 0; next = 0; w = 0; i = 0; x = 0; c = 0; looked = 0; ok = 0;
-		do :: i < K -> u[i] = 0; i++ :: else -> break od; i = 0;
+		do :: i < ENTRIES -> u[i] = 0; i++ :: else -> break od; i = 0;
+#ifdef GOODS
+		do :: i < NE -> has[i] = 0; i++ :: else -> break od; i = 0;
+#endif
+#ifdef TABLE
+		do :: i < NS -> known[i] = 0; i++ :: else -> break od; i = 0;
+#endif
+#ifndef STAYS
 		pgone[p] = 1		/* it ends, and its memory goes */
+#endif
 	}
 }
 
 /* ---- the subscriber ---- */
 
-#ifdef NO_S5
+#if defined(NO_S5) || defined(LOOKS)
 #define TELL(c) skip
 #else
 #define TELL(c) if :: WAITS -> d_step { WAKE_P } :: else fi
@@ -483,7 +637,12 @@ again:
 	:: else ->
 		w = order[n % L];						/* S1 */
 		if
+#ifdef LOOKS
+		:: NUM(w) < n -> w = 0;
+end_look:		NUM(order[n % L]) >= n || state[c] == GONE
+#else
 		:: NUM(w) < n -> go_to_sleep(order[n % L], n)
+#endif
 		:: NUM(w) > n -> assert(LOSSY(c) || state[c] == GONE); d_step { n = NUM(w) - DEPTH + 1; SEEN(lapped) } pos[c] = n; TELL(c)
 		:: NUM(w) == n && !IS_ITEM(w) -> n++; pos[c] = n; TELL(c); d_step { got[c] = n; SEEN(gone_item) }
 		:: NUM(w) == n && IS_ITEM(w) ->
@@ -491,22 +650,26 @@ again:
 #ifdef POS_FIRST
 			pos[c] = n + 1;
 			held[M(c, e)] = 1;
-#else
-#ifdef LATE_COUNT		/* a store that stays in the buffer; S3 is no locked store */
+#elif defined(LATE_COUNT)	/* a store that stays in the buffer; S3 is no locked store */
 			d_step { late_count = 1; late_e = M(c, e) }
 #else
 			held[M(c, e)] = 1;					/* S2 */
 #endif
-			pos[c] = n + 1;						/* S3 */
+#ifdef ROW_LATE
+			pos[c] = n + 1;
 #endif
-#ifndef NO_S4
-			if							/* S4 */
-			:: row[e] != R_LIVE -> d_step { assert(state[c] != LIVE || LOSSY(c) || !HONEST); SEEN(row_went) } UNCOUNT; n++; TELL(c); goto again
-			:: else
+#ifndef NO_ROW
+			if
+			:: d_step { row[e] != R_LIVE -> assert(state[c] != LIVE || LOSSY(c) || !HONEST); SEEN(row_went) }
+				UNCOUNT; n++; pos[c] = n; TELL(c); goto again
+			:: row[e] == R_LIVE
 			fi;
 #endif
+#if !defined(POS_FIRST) && !defined(ROW_LATE)
+			pos[c] = n + 1;						/* S3 */
+#endif
 #ifndef NO_MINE
-			if
+			if							/* S4 */
 			:: state[c] != LIVE -> UNCOUNT; goto leaving
 			:: else
 			fi;
@@ -572,7 +735,7 @@ inline take_it()
 	:: ok ->
 		d_step {
 			uses[c] = e + 1;
-			assert(bytes[e] == pub[n] && row[e] == R_LIVE) }
+			assert(bytes[e] == pub[n] && row[e] != R_FREE) }
 		TELL(c);
 		if								/* A1 */
 #ifdef ACK_STORES
@@ -660,6 +823,7 @@ inline join(c)
 {
 #ifndef JOIN_LATE
 	state[c] = JOINING;			/* J1; pos[c] is 0 */
+	CHANGES;
 #endif
 	d_step { n = tail }
 	do					/* J2; the hint may be late */
@@ -676,6 +840,7 @@ inline join(c)
 inline end_subscriber(c)
 {
 	state[c] = GONE;
+	CHANGES;
 #ifdef QUEUE
 	e = 0;
 	do
@@ -746,9 +911,10 @@ inline end_producer(p)
 #define BLOCKS(w, e) (WHAT(w) == (e) && NUM(w) > take[e] / 16)
 #define OPEN_OR_TAKEN(e) (STATE(take[e]) != DONE)
 #else
-#define GOING0(w) (COUNTS_POS(0) && pos[0] <= NUM(w))
+#define LAPPED(w) (NUM(order[(NUM(w) + DEPTH) % L]) >= NUM(w) + DEPTH)
+#define GOING0(w) (COUNTS_POS(0) && pos[0] <= NUM(w) && !(LOSSY(0) && LAPPED(w)))
 #if NS > 1
-#define GOING1(w) (COUNTS_POS(1) && pos[1] <= NUM(w))
+#define GOING1(w) (COUNTS_POS(1) && pos[1] <= NUM(w) && !(LOSSY(1) && LAPPED(w)))
 #else
 #define GOING1(w) 0
 #endif
@@ -760,7 +926,6 @@ inline end_producer(p)
 #else
 #define WANTED(e) (BLOCKS(order[0], e) || BLOCKS(order[1], e) || BLOCKS(order[2], e) || BLOCKS(order[3], e) || OPEN_OR_TAKEN(e))
 #endif
-#define OF(e) ((e) / K)
 #define HOLDS0(e) (!gone[0] && held[M(0, e)])
 #if NS > 1
 #define HELD(e) (ledger[e] || HOLDS0(e) || !gone[1] && held[M(1, e)])
@@ -782,16 +947,11 @@ inline walk(e)
 	od;
 	if
 	:: d_step { ok && pstate[OF(e)] == LIVE && HONEST -> assert(!USED(e)); row[e] = R_LIVE; kept[e] = 0; bytes[e] = 0; WAKE_P; SEEN(regranted) }
-	:: d_step { ok && (pstate[OF(e)] != LIVE || !HONEST) -> assert(!USED(e)); row[e] = R_FREE; bytes[e] = 0; SEEN(reclaimed) }
+	:: d_step { ok && (pstate[OF(e)] != LIVE || !HONEST) -> assert(!USED(e)); row[e] = R_FREE; bytes[e] = 0; WAKE_P; SEEN(reclaimed) }
 	:: !ok
 	fi;
 	d_step { i = 0; ok = 0 }
 }
-#ifdef E4_COUNTS_LATER
-#define HELD_E4(e) 0
-#else
-#define HELD_E4(e) HELD(e)
-#endif
 #ifdef T2_NO_COUNTS
 #define WALKS(e) 1
 #else
@@ -830,10 +990,10 @@ end_next:
 #define AGAIN(c) end_subscriber(c);
 #endif
 #define SUB(c) \
-	:: leave[c] -> end_subscriber(c); keep_counted(c); state[c] = FREE; d_step { leave[c] = 0; SEEN(left_holding) } \
+	:: leave[c] -> end_subscriber(c); keep_counted(c); state[c] = FREE; CHANGES; d_step { leave[c] = 0; SEEN(left_holding) } \
 	:: want[c] && state[c] != LIVE && state[c] != GONE && !gone[c] -> join(c) \
 	:: (state[c] == LIVE || state[c] == JOINING) && (gone[c] || drop[c]) -> end_subscriber(c) \
-	:: state[c] == GONE && gone[c] -> AGAIN(c) d_step { state[c] = FREE; want[c] = 0; SEEN(freed); WAKE_P }
+	:: state[c] == GONE && gone[c] -> AGAIN(c) d_step { state[c] = FREE; want[c] = 0; SEEN(freed); WAKE_P } CHANGES
 	SUB(0)
 #if NS > 1
 	SUB(1)
@@ -849,7 +1009,16 @@ end_next:
 	:: d_step { retire[e] -> retire[e] = 0; if :: row[e] == R_LIVE && pstate[OF(e)] == LIVE -> row[e] = R_RETIRED :: else fi } \
 	:: fork[e] -> FORK(e) \
 	:: row[e] == R_RETIRED && WALKS(e) -> walk(e) \
-	:: row[e] == R_LIVE && pstate[OF(e)] == FREE && !WANTED(e) && !HELD_E4(e) -> row[e] = R_RETIRED
+	:: row[e] == R_LIVE && pstate[OF(e)] == FREE && !WANTED(e) && !POSTED(e) -> row[e] = R_RETIRED \
+	GIVEN_BACK(e)
+#ifdef GOODS
+#define POSTED(e) good[e]	/* messages are read before a connection ends */
+#define GIVEN_BACK(e) \
+	:: good[e] -> if :: row[e] == R_LIVE && owner[e] == 0 && pstate[0] == LIVE -> owner[e] = NOBODYS; row[e] = R_RETIRED :: else fi; good[e] = 0
+#else
+#define POSTED(e) 0
+#define GIVEN_BACK(e)
+#endif
 #ifdef KEPT_LATE
 #define FORK(e) ledger[e] = 1; fork[e] = 0; kept[e] = 1
 #else
@@ -917,6 +1086,9 @@ init {
 			take[a] = DONE;
 #endif
 			a++ :: else -> break od; a = 0;
+#ifdef TABLE
+		CHANGES;
+#endif
 #ifdef JOINED			/* when it begins */
 		do :: a < NS -> state[a] = LIVE; pos[a] = L; a++ :: else -> break od; a = 0;
 #endif
@@ -937,9 +1109,14 @@ init {
 #endif
 	}
 	timeout ->			/* nothing can move any more */
-	assert(pended[0]); assert(pstate[0] == FREE);
+#ifdef STAYS
+#define HAS_ENDED(p) 1
+#else
+#define HAS_ENDED(p) (pstate[p] == FREE)
+#endif
+	assert(pended[0]); assert(HAS_ENDED(0));
 #if NP > 1
-	assert(pended[1]); assert(pstate[1] == FREE);
+	assert(pended[1]); assert(HAS_ENDED(1));
 #endif
 #ifdef QUEUE
 	do
@@ -947,13 +1124,22 @@ init {
 	:: else -> break
 	od;
 #else
-	assert(state[0] != LIVE || !HONEST || asleep[0] && NUM(order[got[0] % L]) < got[0]);
+#ifdef LOOKS
+#define WAITING(c) 1
+#else
+#define WAITING(c) asleep[c]
+#endif
+	assert(state[0] != LIVE || !HONEST || WAITING(0) && NUM(order[got[0] % L]) < got[0]);
 #if NS > 1
-	assert(state[1] != LIVE || asleep[1] && NUM(order[got[1] % L]) < got[1]);
+	assert(state[1] != LIVE || WAITING(1) && NUM(order[got[1] % L]) < got[1]);
 #endif
 #endif
 	assert(state[0] == LIVE || state[0] == FREE);
+#ifdef STAYS
+#define AT_END(e) (row[e] == R_FREE || row[e] == R_LIVE)
+#else
 #define AT_END(e) (row[e] == R_FREE || row[e] == R_LIVE && WANTED(e))
+#endif
 	assert(AT_END(0));
 #if NE > 1
 	assert(AT_END(1))
