@@ -4,7 +4,6 @@
 import collections
 import os
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -128,7 +127,7 @@ def test_batches_are_those_of_default_collate(client, shape):
 class Counted(Dataset):
     """Writes down which samples it has made."""
 
-    def __init__(self, log, count, size=100, pause=None):
+    def __init__(self, log, count, size=100):
         self.log, self.count, self.size = log, count, size
 
     def __len__(self):
@@ -289,15 +288,18 @@ def test_what_has_gone_is_made_anew(client, tmp_path):
         thread.join()
 
 
-def test_it_goes_on_after_a_restart_without_the_samples(tmp_path):
-    source = Counted(tmp_path / "log", 300)
-    with daemon_at(f"{tmp_path}/socket") as daemon, tensorlease.connect(f"{tmp_path}/socket") as client:
+def test_it_goes_on_with_another_daemon(tmp_path):
+    source, address = Counted(tmp_path / "log", 300), f"{tmp_path}/socket"
+    with daemon_at(address) as first, tensorlease.connect(address) as client:
         cached = shared.CachedDataset(source, client, "dataset")
         check_batches(DataLoader(cached, 60), 300)
         cached.flush()
-        client.delete(*client.keys("dataset")) if False else [client.delete(name) for name in client.keys("dataset")]
-        check_batches(DataLoader(cached, 60), 300)
-    assert len(source.made()) == 600
+        first.kill()
+        first.wait()
+        with daemon_at(address):
+            for _ in range(2):
+                check_batches(DataLoader(cached, 60), 300)
+    assert sorted(source.made()) == sorted(list(range(300)) * 2)
 
 
 def test_an_error_of_the_dataset_leaves_no_claim(client):

@@ -66,9 +66,11 @@ ENVIRONMENTS = (
             f"../../python/tests/test_{name}.py"
             for name in (
                 "client",
+                "dataset",
                 "dlpack",
                 "examples",
                 "files",
+                "gather",
                 "gevent",
                 "gpu_alloc",
                 "many",

@@ -13,7 +13,7 @@ struct source {
 	DLManagedTensorVersioned *versioned;
 	Py_buffer view;
 	bool has_view;
-	bool writable; /* as far as is known */
+	bool writable;	 /* as far as is known */
 	intptr_t stream; /* on a GPU: the stream that waits for the writes of the bytes */
 	int64_t dims[2 * TL_NDIM_MAX];
 };

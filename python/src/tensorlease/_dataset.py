@@ -235,7 +235,9 @@ class _Store:
             encoded = self.obtain(dataset, index, 0.0)
             if encoded is False:
                 others.append(index)
-            elif encoded is not None:
+            elif encoded is None:
+                self.hits += 1
+            else:
                 made[index] = encoded
             if self.waiting.are_enough():
                 self.flush()
@@ -246,7 +248,9 @@ class _Store:
             if encoded is False:
                 self.made += 1
                 encoded = _samples.encode(dataset[index])
-            if encoded is not None:
+            if encoded is None:
+                self.hits += 1
+            else:
                 made[index] = encoded
         self.flush_soon()
         return made

@@ -247,17 +247,16 @@ def _collate_column(node, flat, count):
     return flat.view(dtype).view(count, *node[2])
 
 
-def _collate(node, columns, varying, count):
+def _collate(node, columns, varying, count, kind_of_batch=list):
     kind = node[0]
     if kind == "z":
         return default_collate([None] * count)
     if kind in _VARYING:
-        values = next(varying)
-        return default_collate([_varying(kind, value) for value in values])
+        return default_collate(kind_of_batch(_varying(kind, value) for value in next(varying)))
     if kind == "d":
         return {key: _collate(part, columns, varying, count) for key, part in node[1]}
-    if kind in _INNER:
-        parts = [_collate(part, columns, varying, count) for part in _parts(node)]
+    if kind in _INNER:  # the parts of a sequence come to default_collate() from zip()
+        parts = [_collate(part, columns, varying, count, tuple) for part in _parts(node)]
         return _named_tuple(node[1], node[2])._make(parts) if kind == "P" else parts
     return _collate_column(node, next(columns), count)
 
