@@ -30,7 +30,7 @@ STRUCT(wire_create)
 	FIELD(uint32_t, extra, NUMBER(0, WIRE_EXTRA_MAX)) /* row_extra() of the tensor */
 	FIELD(uint16_t, name_len, NAME(0))
 	FIELD(uint16_t, reserved, ZERO)
-	FIELD(uint32_t, reserved2, ZERO)
+	FIELD(uint32_t, evict_idle_s, ANY) /* what was used in so many last seconds makes no space */
 END(wire_create, 48)
 MESSAGE(CREATE, 3, wire_create, SERIAL)
 

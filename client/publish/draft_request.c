@@ -36,8 +36,6 @@ static int flags_check(struct draft_request *request, const tl_spec *spec)
 	if (spec->flags & ~(uint32_t)TL_CREATE_OWN_PAGES)
 		return tl_fail(-EINVAL, "tl_spec.flags is %#x, of which %#x is known", spec->flags,
 			       TL_CREATE_OWN_PAGES);
-	if (spec->reserved)
-		return tl_fail(-EINVAL, "tl_spec.reserved is %u, not 0", spec->reserved);
 	request->own_pages = spec->flags & TL_CREATE_OWN_PAGES;
 	if (request->own_pages && request->ring && request->ring != TL_RING_NONE)
 		return tl_fail(-EINVAL,
@@ -70,6 +68,7 @@ static int spec_request(struct draft_request *request, const tl_spec *spec)
 	request->lifetime = (struct tensor_lifetime){ .flags = (uint8_t)spec->lifetime,
 						      .ttl_ns = (uint64_t)spec->ttl_ns };
 	request->ring = spec->ring;
+	request->evict_idle_s = spec->evict_idle_s;
 	if (ring_check(spec->ring, "tl_spec") || flags_check(request, spec))
 		return -EINVAL;
 	if (lifetime_check(spec->lifetime, spec->ttl_ns, "tl_spec"))
@@ -124,6 +123,7 @@ int put_request(struct draft_request *request, const DLTensor *source, const tl_
 	request->metadata_max = o->metadata_size;
 	request->lifetime = put_lifetime(o);
 	request->ring = o->ring;
+	request->evict_idle_s = o->evict_idle_s;
 	return 0;
 }
 
@@ -143,8 +143,6 @@ int put_options(tl_put_options *o, const tl_put_options *options)
 		r = lifetime_check(o->lifetime, o->ttl_ns, "tl_put_options");
 	if (!r)
 		r = ring_check(o->ring, "tl_put_options");
-	if (!r && o->reserved)
-		r = tl_fail(-EINVAL, "tl_put_options.reserved is %u, not 0", o->reserved);
 	if (!r && (o->metadata_size > TL_METADATA_MAX || (o->metadata_size && !o->metadata)))
 		r = tl_fail(-EINVAL, "tl_put_options: %zu bytes of metadata%s; the limit is %d",
 			    o->metadata_size, o->metadata ? "" : " at NULL", TL_METADATA_MAX);

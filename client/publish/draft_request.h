@@ -22,6 +22,7 @@ struct draft_request {
 	size_t metadata_max; /* requested space for metadata */
 	struct tensor_lifetime lifetime;
 	uint32_t ring; /* TL_RING_*, or a depth */
+	uint32_t evict_idle_s;
 	bool own_pages;
 };
 

@@ -104,6 +104,7 @@ static int create_request(struct session *s, struct call *c, const struct draft_
 	} m = { .fixed = { .nbytes = request->nbytes,
 			   .flags = request->own_pages ? WIRE_CREATE_OWN_PAGES : 0,
 			   .extra = extra,
+			   .evict_idle_s = request->evict_idle_s,
 			   .name_len = (uint16_t)request->name_len } };
 	int64_t space = call_space_deadline(c, request->timeout_ns);
 	int64_t deadline = deadline_to_allocate(call_deadline(c), request->nbytes);

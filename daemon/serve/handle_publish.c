@@ -45,7 +45,8 @@ void handle_create(struct peer *peer, struct conn_message *m)
 	const struct tensor_request rq = { .nbytes = create->nbytes,
 					   .extra = create->extra,
 					   .prefetch = create->flags & WIRE_CREATE_PREFETCH,
-					   .own_pages = create->flags & WIRE_CREATE_OWN_PAGES };
+					   .own_pages = create->flags & WIRE_CREATE_OWN_PAGES,
+					   .evict_idle_s = create->evict_idle_s };
 	struct name_key name;
 	const char *why;
 	int r;

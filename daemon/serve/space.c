@@ -273,7 +273,13 @@ static bool create_is_over_quota(const struct create *create, uint64_t more)
 static bool create_evict(struct create *create, bool own)
 {
 	struct state *st = create->state;
-	enum evicted r = evict_one(st, &create->peer->client, NULL, own, &create->eviction);
+	int64_t idle = (int64_t)create->rq.evict_idle_s * NS_PER_SEC, now = now_mono_coarse_ns();
+	enum evicted r;
+
+	create->eviction.before = !idle	       ? 0
+				  : now > idle ? use_of_commit(ledger_clock((uint64_t)(now - idle)))
+					       : 1;
+	r = evict_one(st, &create->peer->client, NULL, own, &create->eviction);
 
 	if (r == EVICTED_LATER)
 		evict_continue(st);

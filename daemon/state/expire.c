@@ -165,19 +165,26 @@ static struct lifetime *next_busy(const struct evictables *set, uint64_t since)
 	return life->looked > since ? NULL : life;
 }
 
+/* True if all idle tensors of the set were used too lately. Their keys are lower bounds. */
+static bool idle_stay(const struct evictables *set, const struct eviction *e)
+{
+	return e->before && set->idle.top->key >= e->before;
+}
+
 /* Gives up one tensor of the set. Half of the looks may go to busy tensors first, since one of them
  * may be the least recently used. */
-static bool evict_from(struct state *st, struct evictables *set, uint64_t since, unsigned *budget)
+static bool evict_from(struct state *st, struct evictables *set, const struct eviction *e,
+		       unsigned *budget)
 {
 	unsigned again = *budget / 2;
 	struct lifetime *busy;
 
 	while (*budget) {
-		busy = next_busy(set, since);
+		busy = next_busy(set, e->since);
 		if (busy && (again || !set->idle.top)) {
 			look_at_busy(st, busy);
 			again -= again > 0;
-		} else if (!set->idle.top) {
+		} else if (!set->idle.top || idle_stay(set, e)) {
 			return false;
 		} else if (try_idle(st, container_of(set->idle.top, struct lifetime, idle))) {
 			return true;
@@ -204,7 +211,7 @@ static void oldest_first(struct state *st)
 
 /* Evicts one tensor from other users' sets on the same memory, which take turns. */
 static bool evict_others(struct state *st, const struct client *c, const struct device *device,
-			 uint64_t since, unsigned *budget)
+			 const struct eviction *e, unsigned *budget)
 {
 	struct evictables *set, *after;
 	struct list done;
@@ -219,7 +226,7 @@ static bool evict_others(struct state *st, const struct client *c, const struct 
 			continue;
 		list_del(&set->link);
 		list_add_tail(&done, &set->link);
-		evicted = evict_from(st, set, since, budget); /* may free @set */
+		evicted = evict_from(st, set, e, budget); /* may free @set */
 	}
 	list_move_all(&st->lifetimes.sets, &done);
 	return evicted;
@@ -262,9 +269,9 @@ enum evicted evict_one(struct state *st, const struct client *c, const struct de
 	st->lifetimes.looks++;
 	set = lifetime_evictables(st, c->uid, device);
 	if (set)
-		evicted = evict_from(st, set, eviction->since, &budget);
+		evicted = evict_from(st, set, eviction, &budget);
 	if (!evicted && !own)
-		evicted = evict_others(st, c, device, eviction->since, &budget);
+		evicted = evict_others(st, c, device, eviction, &budget);
 	if (evicted) {
 		eviction->left = 0;
 		st->lifetimes.pause_ns = 0;

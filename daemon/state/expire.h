@@ -18,9 +18,11 @@ bool expire_segment(struct state *st, struct segment *seg, unsigned budget);
 
 /* A request for space, from its first failure to its last. */
 struct eviction {
-	uint64_t left;	/* tensors still to look at before all count as held; 0: none yet */
-	uint64_t since; /* what lifetimes.looks was before the first of them was looked at */
-	bool only_own;	/* those of others would not help */
+	uint64_t left;	 /* tensors still to look at before all count as held; 0: none yet */
+	uint64_t since;	 /* what lifetimes.looks was before the first of them was looked at */
+	bool only_own;	 /* those of others would not help */
+	uint64_t before; /* what was used then or later stays, as a key of evictables.idle; 0:
+			    nothing does */
 	int64_t rest; /* if it took several calls, no new ones begin before that time: requests that
 			 wait wake each other */
 };

@@ -10,11 +10,12 @@
 
 struct tensor_request {
 	uint64_t nbytes;
-	uint32_t extra; /* bytes of shape and metadata that do not fit the row */
-	bool prefetch;	/* the draft may be taken back while unused */
-	bool own_pages; /* in a new segment that is never reused */
-	bool late;	/* does not wait for memory that is being given back */
-	bool last;	/* it will not be asked for again: nothing is freed for it in vain */
+	uint32_t extra;	       /* bytes of shape and metadata that do not fit the row */
+	bool prefetch;	       /* the draft may be taken back while unused */
+	bool own_pages;	       /* in a new segment that is never reused */
+	bool late;	       /* does not wait for memory that is being given back */
+	bool last;	       /* it will not be asked for again: nothing is freed for it in vain */
+	uint32_t evict_idle_s; /* what was used in so many last seconds makes no space for it */
 };
 
 /* Bytes of a segment for one tensor of so many bytes: whole pages. */

@@ -88,7 +88,8 @@ typedef struct tl_spec {
 	uint32_t lifetime;     /* TL_LIFETIME_* */
 	uint32_t ring;	       /* TL_RING_*, or how many slots; 0: as the library decides */
 	uint32_t flags;	       /* TL_CREATE_* */
-	uint32_t reserved;     /* 0 */
+	uint32_t evict_idle_s; /* seconds: what was used in the last so many makes no space for it;
+				  0: all evictable tensors may */
 } tl_spec;
 
 /*
@@ -245,10 +246,10 @@ typedef struct tl_put_options {
 	int64_t timeout_ns;    /* how long to wait for space for a copy if there is none */
 	uint32_t flags;	       /* TL_PUBLISH_* */
 	uint32_t lifetime;     /* TL_LIFETIME_* */
-	intptr_t stream;   /* on a GPU: TL_STREAM_*, or the stream on which the source is written */
-	int64_t ttl_ns;	   /* time to live, at most TL_TTL_MAX; 0: none */
-	uint32_t ring;	   /* TL_RING_*, or how many slots */
-	uint32_t reserved; /* 0 */
+	intptr_t stream; /* on a GPU: TL_STREAM_*, or the stream on which the source is written */
+	int64_t ttl_ns;	 /* time to live, at most TL_TTL_MAX; 0: none */
+	uint32_t ring;	 /* TL_RING_*, or how many slots */
+	uint32_t evict_idle_s; /* as in tl_spec */
 } tl_put_options;
 
 /*

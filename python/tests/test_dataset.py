@@ -302,6 +302,22 @@ def test_it_goes_on_with_another_daemon(tmp_path):
     assert sorted(source.made()) == sorted(list(range(300)) * 2)
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_of_what_is_too_much_a_part_stays(tmp_path, shuffle):
+    """16 KiB each, and half of them fit: each later epoch finds those, in whatever order it goes."""
+    with daemon_at(f"{tmp_path}/socket", "16M"), tensorlease.connect(f"{tmp_path}/socket") as client:
+        source = Counted(tmp_path / "log", 2000, size=4096)
+        cached = shared.CachedDataset(source, client, "dataset")
+        check_batches(DataLoader(cached, 50), 2000)
+        for _ in range(3):
+            before = len(source.made())
+            check_batches(DataLoader(cached, 50, shuffle=shuffle), 2000)
+            cached.flush()
+            assert 600 < len(source.made()) - before < 1400
+        stats = cached.stats()
+        assert stats["made"] == len(source.made()) and stats["hits"] + stats["made"] == 8000 and stats["unkept"] > 0
+
+
 def test_an_error_of_the_dataset_leaves_no_claim(client):
     class Broken(Dataset):
         broken = True

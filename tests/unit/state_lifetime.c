@@ -234,6 +234,40 @@ TEST(the_times_in_ledgers_make_the_order)
 	fx_stop();
 }
 
+TEST(what_was_used_after_a_time_makes_no_space)
+{
+	uint64_t refs[8], now = (uint64_t)now_mono_coarse_ns();
+	struct eviction eviction = { 0 };
+	struct tester t;
+
+	fx_start();
+	fx_connect(&t, 71000);
+	for (unsigned i = 0; i < 8; i++) {
+		struct lifetime *life;
+
+		refs[i] = put_nth(&t, i, WIRE_LIFETIME_EVICTABLE, 0);
+		life = &st.lifetimes.of[ref_slot(refs[i])];
+		heap_remove(&life->set->idle, &life->idle);
+		heap_add(&life->set->idle, &life->idle, 0);
+		assert_true(fx_hold(&t, refs[i]));
+		ledger_use(t.ledger, seen->max_tensors, ref_slot(refs[i]),
+			   now - (uint64_t)(60 - i) * 20 * NS_PER_MS);
+		fx_drop(&t, refs[i]);
+	}
+	eviction.before = use_of_commit(ledger_clock(now - (uint64_t)57 * 20 * NS_PER_MS));
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(evict_one(&st, &t.c, NULL, false, &eviction), EVICTED_ONE);
+	assert_int_equal(evict_one(&st, &t.c, NULL, false, &eviction), EVICTED_NONE);
+	for (unsigned i = 0; i < 8; i++)
+		assert_int_equal(fx_state(ref_slot(refs[i])), i < 3 ? ROW_FREE : ROW_LIVE);
+	eviction = (struct eviction){ .before = 1 };
+	assert_int_equal(evict_one(&st, &t.c, NULL, false, &eviction), EVICTED_NONE);
+	eviction = (struct eviction){ 0 };
+	assert_int_equal(evict_one(&st, &t.c, NULL, false, &eviction), EVICTED_ONE);
+	fx_leave(&t);
+	fx_stop();
+}
+
 TEST(a_commit_without_memory_for_its_lifetime_leaves_nothing)
 {
 	const int64_t nbytes = 100;

@@ -12,7 +12,7 @@
 
 const char put_doc[] =
 	"put($self, name, array, *, metadata=None, timeout=None, wait=True, stream=None, ttl=None, owner_bound=False,\n"
-	"    evictable=False, ring=None)\n--\n\n"
+	"    evictable=False, ring=None, evict_idle=0)\n--\n\n"
 	"Publishes a copy of array under name and returns its version, an int from 1.\n\n"
 	"array: an object in main memory with __dlpack__, the buffer protocol or __array_interface__, of any strides:\n"
 	"    NumPy, PyTorch, JAX, bytes, array.array, ... Or a contiguous object on a GPU with __dlpack__ or\n"
@@ -32,6 +32,8 @@ const char put_doc[] =
 	"    and at least 3: 1 and 2 mean 3. False begins none. Consumers see no difference. There is a ring on the CPU\n"
 	"    only, without ttl, owner_bound and evictable, and with at most 24 bytes of metadata and 6 dimensions;\n"
 	"    otherwise the daemon is asked each time.\n"
+	"evict_idle: seconds. Space for it is made of evictable tensors that nobody got for so long, and of no others.\n"
+	"    0: of any, the least recently used first.\n"
 	"NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user. BufferError: DLPack\n"
 	"has no type for the elements. UnsupportedError: the array is on another device, or strided on a GPU.\n"
 	"NoDeviceError: CUDA cannot be used here. TypeError: it is not an array.";
@@ -62,12 +64,25 @@ static int parse_flag(PyObject *o, uint32_t flag, uint32_t *flags)
 	return truth < 0 ? -1 : 0;
 }
 
+/* Seconds, rounded up: what was used within them stays. */
+static int parse_idle(PyObject *o, uint32_t *seconds)
+{
+	int64_t ns = 0;
+
+	if (o && parse_seconds("evict_idle", o, &ns))
+		return -1;
+	*seconds = ns < 0 || ns / NS_PER_SEC >= UINT32_MAX
+			   ? UINT32_MAX
+			   : (uint32_t)((ns + NS_PER_SEC - 1) / NS_PER_SEC);
+	return 0;
+}
+
 static int parse_putting(bool publish, struct putting *p, PyObject *const *args, Py_ssize_t nargs,
 			 PyObject *names)
 {
 	PyObject *metadata = NULL, *timeout = NULL, *wait = NULL;
 	PyObject *sealed = NULL, *staging = NULL, *no_copy = NULL;
-	PyObject *ttl = NULL, *bound = NULL, *evictable = NULL, *ring = NULL;
+	PyObject *ttl = NULL, *bound = NULL, *evictable = NULL, *ring = NULL, *idle = NULL;
 	const struct keyword keywords[] = {
 		{ "name", &p->called },
 		{ publish ? "tensor" : "array", &p->array },
@@ -79,6 +94,7 @@ static int parse_putting(bool publish, struct putting *p, PyObject *const *args,
 		{ "owner_bound", &bound },
 		{ "evictable", &evictable },
 		{ "ring", &ring },
+		{ "evict_idle", &idle },
 		{ publish ? "sealed" : NULL, &sealed },
 		{ "staging", &staging },
 		{ "no_copy", &no_copy },
@@ -94,7 +110,7 @@ static int parse_putting(bool publish, struct putting *p, PyObject *const *args,
 	if (!p->name || parse_seconds("timeout", timeout, &p->timeout_ns) ||
 	    parse_stream(p->stream, &p->options.stream) ||
 	    parse_lifetime(ttl, bound, evictable, &p->options.ttl_ns, &p->options.lifetime) ||
-	    parse_ring(ring, &p->options.ring) ||
+	    parse_ring(ring, &p->options.ring) || parse_idle(idle, &p->options.evict_idle_s) ||
 	    parse_flag(sealed, TL_PUBLISH_SEALED, &p->options.flags) ||
 	    parse_flag(staging, TL_PUBLISH_STAGING, &p->options.flags) ||
 	    parse_flag(no_copy, TL_PUBLISH_NO_COPY, &p->options.flags))

@@ -563,6 +563,7 @@ class Client:
         owner_bound: bool = False,
         evictable: bool = False,
         ring: _Ring = None,
+        evict_idle: float = 0,
     ) -> int: ...
     @overload
     def put(
@@ -578,6 +579,7 @@ class Client:
         owner_bound: bool = False,
         evictable: bool = False,
         ring: _Ring = None,
+        evict_idle: float = 0,
     ) -> int | None: ...
     def create(
         self,

@@ -101,6 +101,7 @@ class _Store:
         self.bases = numpy.zeros((64, 1), "int64")  # of a pack with one layout: where its columns begin
         self.hits = self.made = self.unkept = 0
         self.full_until = 0.0
+        self.opened = time.monotonic()
         self.lock = ForkLock()
         self.begin()
 
@@ -189,8 +190,14 @@ class _Store:
                 self.timer.start()
 
     def publish(self, samples):
+        """Store the samples, in space of what nobody has used since we began.
+
+        An epoch needs each sample once. If new ones took the place of those that were used least recently, each would go
+        just before it is needed again, as soon as one does not fit.
+        """
+        name, ours = f"{self.path}.samples/{secrets.token_hex(8)}", time.monotonic() - self.opened
         try:
-            self.client.put(f"{self.path}.samples/{secrets.token_hex(8)}", _samples.pack(samples), **self.options)
+            self.client.put(name, _samples.pack(samples), evict_idle=max(1.0, ours), **self.options)
         except NoSpaceError:
             self.full_until = time.monotonic() + _FULL
             self.unkept += len(samples)
