@@ -188,8 +188,6 @@ int stream_find(struct state *st, struct client *c, const struct name_key *key,
 	uint64_t current = index == CATALOG_NONE ? 0 : catalog_name(&st->catalog, index)->current;
 
 	*out = stream_of(st, current);
-	if (*out && rq->mode && (*out)->entry->mode != rq->mode)
-		return STATE_E_KIND;
 	if (*out)
 		return st->names.info[index].uid == c->uid || c->uid == 0 ||
 				       c->uid == st->common->uid ||

@@ -355,6 +355,8 @@ def test_what_cannot_be(client):
     with pytest.raises(ValueError, match="mode is missing"):
         client.stream("s")
     stream = client.stream("s", "broadcast")
+    with pytest.raises(OSError, match="'s' is a broadcast, and was opened as a queue"):
+        client.stream("s", "queue")
     with pytest.raises(OSError, match="is a stream"):
         client.get("s")
     with pytest.raises(tensorlease.InvalidError, match="0 tensors"):
@@ -362,6 +364,21 @@ def test_what_cannot_be(client):
     stream.close()
     with pytest.raises(ValueError, match="the stream is closed"):
         stream.put(np.zeros(1))
+
+
+def test_who_opens_a_stream_says_what_it_is_or_nothing(client, other):
+    client.stream("s", "broadcast", depth=8, keep=2, shared=True, ttl=60)
+    same = ({}, {"depth": 8}, {"keep": 2}, {"shared": True}, {"ttl": 60}, {"existing": True})
+    for options in same:
+        assert other.stream("s", "broadcast", **options).info().depth == 8
+    for options in ({"depth": 16}, {"keep": 1}, {"ttl": 30}, {"owner_bound": True}, {"drop_oldest": True}):
+        for existing in (False, True):
+            with pytest.raises(ValueError, match=f"the stream 's' .* {next(iter(options))}.*, and was opened with"):
+                other.stream("s", "broadcast", existing=existing, **options)
+    client.stream("q", "queue", max_tries=15)
+    other.stream("q", "queue")
+    with pytest.raises(tensorlease.InvalidError, match="has max_tries 15, and was opened with 3"):
+        other.stream("q", "queue", max_tries=3)
 
 
 def test_closing_ends_a_wait(client, other):
