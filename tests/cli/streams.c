@@ -275,6 +275,16 @@ TEST(tail_takes_nothing_from_a_queue_unless_told)
 						     "--timeout", "0.02");
 
 		must_exit(&r, 4);
+		must_contain(r.err, "no item of 'q' came within 20 ms");
+	}
+	must_be(put(s, 0), 0);
+	{
+		cleanup_result struct result r = run(&d, "stream", "tail", "q", "--take",
+						     "--timeout", "0.02");
+
+		must_exit(&r, 4);
+		must_contain(r.out, "obs");
+		must_contain(r.err, "no further item of 'q' came within 20 ms");
 	}
 	tl_stream_close(s);
 	tl_close(p);
