@@ -392,6 +392,56 @@ TEST(close_ends_a_stream_and_rm_deletes_it)
 	tl_close(p);
 }
 
+TEST(status_shows_items_that_clients_hold)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *p = td_connect(&d), *c = td_connect(&d);
+	tl_stream *s = open_mode(p, "run/b", TL_STREAM_BROADCAST, 2);
+	tl_stream *in = open_mode(c, "run/b", TL_STREAM_BROADCAST, 2);
+	tl_subscription *sub = subscribe(in);
+	const cJSON *client, *holding;
+	unsigned items = 0;
+	tl_item *item;
+	cJSON *json;
+
+	must_be(put(s, 0), 0);
+	item = take(sub);
+	{
+		cleanup_result struct result lines = run(&d, "status", "--clients");
+		cleanup_result struct result all = run(&d, "status", "--clients", "--json");
+
+		must_exit(&lines, 0);
+		must_contain(lines.out, "\trun/b\tstream item\t");
+		must_exit(&all, 0);
+		json = json_of(&all);
+		cJSON_ArrayForEach(client, cJSON_GetObjectItem(json, "client_list"))
+		{
+			cJSON_ArrayForEach(holding, cJSON_GetObjectItem(client, "holdings"))
+			{
+				must(!strcmp(text(holding, "name"), "run/b"));
+				must(!strcmp(text(holding, "kind"), "item"));
+				items++;
+			}
+		}
+		must(items >= 2); /* the producer has more memory than for this one */
+		cJSON_Delete(json);
+	}
+	tl_stream_close(s);
+	tl_close(p);
+	td_sync(&d);
+	must_be(tl_delete(c, "run/b"), 0);
+	{
+		cleanup_result struct result lines = run(&d, "status", "--clients");
+
+		must_contain(lines.out, "\trun/b\tstream item\t");
+		must_contain(lines.out, "\tretired\n");
+	}
+	must_be(tl_item_release(item), 0);
+	tl_subscription_close(sub);
+	tl_stream_close(in);
+	tl_close(c);
+}
+
 /* Commands for tensors say which command is for streams, and the reverse. */
 TEST(each_kind_names_the_commands_of_the_other)
 {
