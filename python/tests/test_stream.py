@@ -359,6 +359,8 @@ def test_what_cannot_be(client):
         client.stream("s", "queue")
     with pytest.raises(OSError, match="is a stream"):
         client.get("s")
+    with pytest.raises(TypeError, match="'obs': 'dict' is not an array: .* without dicts in it, .* tensorlease.Queue"):
+        stream.put({"obs": {"image": np.zeros(1)}})
     with pytest.raises(tensorlease.InvalidError, match="0 tensors"):
         stream.put([])
     stream.close()
