@@ -257,6 +257,29 @@ def test_drafts_are_written_in_place(client):
         client.stream("s", existing=True).draft(-1, "uint8")
 
 
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+def test_arrays_of_a_draft_become_read_only(client, ends):
+    stream = client.stream("s", "queue", depth=2)
+    draft = stream.draft({"a": (3, "uint8"), "b": ((), "bfloat16")})
+    tensors = draft.tensors
+    arrays = [draft["a"].numpy(), draft["a"].numpy()]
+    arrays[0][:] = 1
+    draft["a"][2] = 3
+    own = draft["a"].numpy(copy=True)
+    with contextlib.suppress(TypeError):  # without ml_dtypes
+        arrays.append(draft["b"].numpy())
+        arrays[-1][()] = 2
+    getattr(draft, ends)()
+    for array in arrays:
+        assert not array.flags.writeable
+    own[:] = 7
+    assert list(arrays[1]) == [1, 1, 3]
+    with pytest.raises(ValueError, match="released"):
+        tensors[0].numpy()
+    if ends == "commit":
+        assert list(stream.subscribe().get()["a"].numpy()) == [1, 1, 3]
+
+
 def test_a_draft_may_end_within_its_block(client):
     stream = client.stream("s", "queue", depth=2)
     subscription = stream.subscribe()

@@ -482,18 +482,18 @@ static tl_item_draft *draft_of(const struct item_draft *d)
 	return d->draft;
 }
 
-/* tensors() -> list of Tensors, which keep the memory */
-static PyObject *draft_tensors(PyObject *self, PyObject *unused)
+/* tensors(class) -> list of Tensors of that class, which keep the memory */
+static PyObject *draft_tensors(PyObject *self, PyObject *class)
 {
 	WITH_LOCK;
 	tl_item_draft *draft = draft_of((struct item_draft *)self);
 	PyObject *list = draft ? PyList_New(0) : NULL;
 
-	(void)unused;
 	for (size_t i = 0; list && tl_item_draft_tensor(draft, i); i++) {
 		DLManagedTensorVersioned *managed = NULL;
 		int r = tl_item_draft_to_dlpack(draft, i, &managed);
-		PyObject *tensor = r ? raise_error(r) : tensor_from(managed);
+		PyObject *tensor = r ? raise_error(r)
+				     : tensor_over_as((PyTypeObject *)class, hold_new(managed));
 
 		if (!tensor || PyList_Append(list, tensor))
 			Py_CLEAR(list);
@@ -642,7 +642,7 @@ static PyMethodDef subscription_methods[] = {
 };
 
 static PyMethodDef draft_methods[] = {
-	{ "tensors", draft_tensors, METH_NOARGS, NULL },
+	{ "tensors", draft_tensors, METH_O, NULL },
 	{ "commit", draft_commit, METH_VARARGS, NULL },
 	{ "abort", draft_abort, METH_NOARGS, NULL },
 	{ 0 },
