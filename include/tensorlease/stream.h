@@ -88,7 +88,8 @@ typedef struct tl_stream_options {
 	uint32_t mode;	/* enum tl_stream_mode; may be 0 with TL_STREAM_EXISTING */
 	uint32_t flags; /* TL_STREAM_* */
 	uint32_t depth; /* how many items producers may be ahead; 0: 16 */
-	uint32_t keep;	/* of a broadcast: so many past items are kept for who subscribes late */
+	uint32_t keep;	/* of a broadcast: so many past items are kept for who subscribes late; the
+			 * end of a producer takes the place of one */
 	uint32_t max_tries; /* of a queue: how often an item is given out again when its taker died;
 			     * then it is dropped. At most 15; 0: 3 */
 	uint32_t lifetime;  /* 0, or TL_LIFETIME_OWNER_BOUND: it goes when this client ends */

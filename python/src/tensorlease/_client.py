@@ -532,7 +532,8 @@ class Client(_core.Client):
         mode: 'broadcast': each subscriber gets every item. 'queue': each item goes to one of them, and to another one
             if that dies before it has acknowledged the item.
         depth: how many items producers may be ahead, at most 512. 0: 16.
-        keep: of a broadcast, how many past items are kept for who subscribes late with kept=True.
+        keep: of a broadcast, how many past items are kept for who subscribes late with kept=True. The end of a producer
+            takes the place of one.
         max_tries: of a queue, how often an item is given out again when its taker has died; then it is dropped. At
             most 15. 0: 3.
         drop_oldest: of a broadcast, whether producers never wait: who is depth items behind skips some.
