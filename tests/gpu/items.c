@@ -221,8 +221,10 @@ GPU_TEST(items_on_a_gpu_outlive_their_producer)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 	struct test_child producer = child_start_ready(&g.d, put_one_and_stay, NULL), consumer;
+	struct raw rc = rc_open(&g.d);
 
-	td_sync(&g.d); /* the daemon knows that the work has ended */
+	eventually(gpu_unfinished(&rc) == 0); /* the producer has told of its end */
+	rc_goodbye(&rc);
 	consumer = child_start_ready(&g.d, take_after_death, NULL);
 	child_kill(&producer);
 	td_sync(&g.d);
