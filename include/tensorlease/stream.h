@@ -178,6 +178,7 @@ typedef struct tl_stream_put_options {
  *	-ENOSPC		no memory for another item, and none is in use that could come back; or
  *			the stream has its maximum of members
  *	-EDQUOT		the same, for this user
+ *	-ENOMEM		also: no memory on the GPU, though some may be in use by items
  *	-EINVAL		a part is no tensor that can be put, or too many parts or bytes
  *	-ENOTSUP	parts are on two GPUs, or one there is not C-contiguous; and of
  *			tl_stream_draft(): a part is on a GPU
