@@ -280,12 +280,6 @@ TEST(whoever_opens_a_stream_says_what_it_is_or_nothing)
 	tl_close(c);
 }
 
-static tl_stream *open_queue(tl_client *client, const char *name, uint32_t depth)
-{
-	return open_as(client, name,
-		       (tl_stream_options){ .mode = TL_STREAM_QUEUE, .depth = depth });
-}
-
 TEST(each_item_of_a_queue_goes_to_one)
 {
 	cleanup_td struct test_daemon d = td_start();

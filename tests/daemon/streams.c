@@ -248,7 +248,7 @@ TEST(streams_of_one_name_in_two_namespaces_do_not_meet)
 	a = enter(&d, NULL);
 	b = enter(&d, "lab");
 	s = open_broadcast(a, "s", 4);
-	other = open_as(b, "s", (tl_stream_options){ .mode = TL_STREAM_QUEUE, .depth = 8 });
+	other = open_queue(b, "s", 8);
 	sub = subscribe_as(s, 0);
 	there = subscribe_as(other, 0);
 	put_item(s, 1, 100);
