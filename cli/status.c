@@ -162,6 +162,7 @@ static int visit_holding_json(const tl_holding *holding, void *context)
 	cJSON *object = json_object();
 
 	json_text(object, "name", holding->name);
+	json_text(object, "kind", holding->version ? "tensor" : "item");
 	json_u64(object, "version", holding->version);
 	json_u64(object, "bytes", holding->nbytes);
 	json_u64(object, "leases", holding->leases);
@@ -384,7 +385,8 @@ static int visit_holding(const tl_holding *holding, void *context)
 	table_row(h->table,
 		  (char *[]){ cli_text("%" PRIu64, h->client->id), cli_text("%s", h->label),
 			      format_printable(holding->name, strlen(holding->name)),
-			      cli_text("%" PRIu64, holding->version),
+			      holding->version ? cli_text("%" PRIu64, holding->version)
+					       : cli_text("stream item"),
 			      format_size(holding->nbytes, h->cli->terminal),
 			      cli_text("%" PRIu64, holding->leases),
 			      cli_text("%s", holding->retired ? "retired" : "live") });

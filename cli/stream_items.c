@@ -217,18 +217,19 @@ static int next_item(tl_subscription *from, int64_t deadline, tl_item **item)
 	return r;
 }
 
-static int print_next(struct cli *cli, tl_subscription *from, int64_t timeout_ns)
+static int print_next(struct cli *cli, tl_subscription *from, int64_t timeout_ns, bool *came)
 {
 	tl_item_info info = { .size = sizeof(info) };
 	tl_item *item;
 	int r = next_item(from, deadline_after(timeout_ns), &item);
 
-	if (r == -EPROTO) { /* it is passed over */
+	if (r == -EPROTO || r == -ENODATA) { /* it is passed over */
 		cli_warn("%s", cli_reason(r));
 		return 0;
 	}
 	if (r)
 		return r;
+	*came = true;
 	tl_item_get_info(item, &info);
 	if (cli->json)
 		item_json(item, &info);
@@ -242,10 +243,11 @@ static int print_next(struct cli *cli, tl_subscription *from, int64_t timeout_ns
 static int tail_items(struct cli *cli, tl_subscription *from)
 {
 	const int64_t timeout_ns = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : -1;
+	bool came = false;
 	int r;
 
 	do
-		r = print_next(cli, from, timeout_ns);
+		r = print_next(cli, from, timeout_ns, &came);
 	while (!r);
 	if (r == READER_GONE)
 		return CLI_FAILURE;
@@ -253,8 +255,9 @@ static int tail_items(struct cli *cli, tl_subscription *from)
 		return CLI_OK;
 	if (r != -ETIMEDOUT && r != -EAGAIN)
 		return cli_fail_library(cli, r);
-	return timeout_ns ? cli_fail(cli, CLI_TIMEOUT, "no item of '%s' came within %lld ms",
-				     cli->args[0], (long long)(timeout_ns / NS_PER_MS))
+	return timeout_ns ? cli_fail(cli, CLI_TIMEOUT, "no %sitem of '%s' came within %lld ms",
+				     came ? "further " : "", cli->args[0],
+				     (long long)(timeout_ns / NS_PER_MS))
 			  : CLI_OK; /* all that there is has been told */
 }
 

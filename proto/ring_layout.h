@@ -82,6 +82,11 @@ static inline uint64_t ring_slot_ring(uint64_t slot)
 	return (slot & ~(uint64_t)0xfffc00) | REF_RING;
 }
 
+static inline bool row_is_of_stream(const struct catalog_row *row)
+{
+	return row->flags & ROW_RING && ring_slot_ring(row->ring) & REF_STREAM;
+}
+
 static inline unsigned ring_slot_index(uint64_t slot)
 {
 	return (unsigned)(slot >> RING_INDEX_BITS) & 0x3fff;

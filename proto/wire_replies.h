@@ -69,7 +69,7 @@ MESSAGE(CLIENT, 70, wire_client, SERIAL)
 /* HOLDING, then the tensor's name, answers HOLDINGS. */
 STRUCT(wire_holding)
 	HEADER
-	FIELD(uint64_t, version, ANY)
+	FIELD(uint64_t, version, ANY) /* 0: it is an item's, or will be, of the stream of that name */
 	FIELD(uint64_t, nbytes, ANY)
 	FIELD(uint32_t, slot, NUMBER(0, CATALOG_MAX_TENSORS - 1))
 	FIELD(uint32_t, leases, ANY)

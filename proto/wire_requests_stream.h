@@ -5,9 +5,10 @@
 /*
  * OPEN, then the name of a stream: joins it as a producer or as a subscriber, whose position is in
  * @line of the client's ledger and is 0 now. Each member of a client has a line of its own. With
- * MAKE the stream is made if there is none, with these properties; without, @mode may be 0 and the
- * others are not looked at. With KEPT a subscriber begins with the items that are kept. With no
- * role it joins nothing. A client that asks again gets the same member. Answer: STREAM.
+ * MAKE the stream is made if there is none, with this mode and these properties. If there is one,
+ * they are not looked at: the client compares them with the catalog's entry. With KEPT a subscriber
+ * begins with the items that are kept. With no role it joins nothing. A client that asks again gets
+ * the same member. Answer: STREAM.
  */
 STRUCT(wire_open)
 	HEADER

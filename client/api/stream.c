@@ -10,12 +10,11 @@
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-enum { DEPTH_DEFAULT = 16 };
-
 static int options_check(tl_stream_options *o, const tl_stream_options *from)
 {
 	const uint32_t known = TL_STREAM_EXISTING | TL_STREAM_DROP_OLDEST | TL_STREAM_PRODUCER |
 			       TL_STREAM_SHARED;
+	uint32_t depth;
 	bool makes;
 	int r = 0;
 
@@ -36,14 +35,13 @@ static int options_check(tl_stream_options *o, const tl_stream_options *from)
 	if (o->mode > TL_STREAM_QUEUE || (makes && !o->mode))
 		return tl_fail(-EINVAL, "tl_stream_options.mode is %u; it is %d or %d", o->mode,
 			       TL_STREAM_BROADCAST, TL_STREAM_QUEUE);
-	if (makes && !o->depth)
-		o->depth = DEPTH_DEFAULT;
-	if (o->depth > TL_STREAM_DEPTH_MAX || (makes && o->keep > o->depth))
+	depth = makes && !o->depth ? DEPTH_DEFAULT : o->depth;
+	if (depth > TL_STREAM_DEPTH_MAX || (depth && o->keep > depth))
 		return tl_fail(
 			-EINVAL,
 			"tl_stream_options: depth is %u and keep is %u; depth is at most %d, "
 			"and keep is not above it",
-			o->depth, o->keep, TL_STREAM_DEPTH_MAX);
+			depth, o->keep, TL_STREAM_DEPTH_MAX);
 	if (o->max_tries > STREAM_TRIES_MAX)
 		return tl_fail(-EINVAL, "tl_stream_options.max_tries is %u; the limit is %d",
 			       o->max_tries, STREAM_TRIES_MAX);

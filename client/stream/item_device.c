@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/connection/answer.h"
+#include "client/connection/request.h"
 #include "client/error.h"
 #include "client/memory/memory_ops.h"
 #include "client/publish/draft.h"
@@ -88,6 +90,54 @@ static int find(struct session *s, const char *name, uint64_t *ref)
 	return 0;
 }
 
+static bool no_space(int r)
+{
+	return r == -ENOMEM || r == -ENOSPC || r == -EDQUOT;
+}
+
+bool item_device_drop(struct tl_stream *s, unsigned entry)
+{
+	struct stream_entry *e = &s->view->page->entries[entry];
+	struct {
+		struct wire_delete fixed;
+		char name[TL_NAME_MAX + 32];
+	} m = { .fixed = { .header = { .type = WIRE_DELETE } } };
+	int len = snprintf(m.name, sizeof(m.name), STREAM_DEVICE_NAME, s->view->name, entry);
+	struct conn_message answer;
+
+	if (!e->device_ref)
+		return false;
+	m.fixed.name_len = (uint16_t)len;
+	m.fixed.header.length = (uint32_t)(sizeof(m.fixed) + (size_t)len);
+	tl_failures_hide();
+	if (!session_call(s->view->session, &m, session_deadline(s->view->session), &answer))
+		fd_close(answer.fd);
+	tl_failures_show();
+	e->device_ref = 0;
+	return true;
+}
+
+/* Deletes those of all entries that may be used again, which have them until they are. */
+static bool drop_all(struct tl_stream *s, unsigned entry)
+{
+	bool any = item_device_drop(s, entry);
+
+	if (blocks_sweep(s))
+		return any;
+	for (unsigned i = 0; i < s->nfree; i++)
+		any |= item_device_drop(s, s->blocks[s->free[i]].entry);
+	return any;
+}
+
+static int put_as(const struct device_put *d)
+{
+	struct device_put once = *d;
+	struct call c = call_begin_request(d->s->view->session->client);
+	int r = call_run(&c, create_attempt, &once);
+
+	return r ? r : fill_and_commit(&once);
+}
+
 int item_device_put(struct tl_stream *s, struct putting *p, unsigned entry)
 {
 	char name[TL_NAME_MAX + 32];
@@ -103,16 +153,14 @@ int item_device_put(struct tl_stream *s, struct putting *p, unsigned entry)
 					     .device = p->plan.device,
 					     .nbytes = p->plan.device_bytes,
 					     .ring = TL_RING_NONE } };
-	struct call c;
 
 	if (len > TL_NAME_MAX)
 		return tl_fail(-EINVAL,
 			       "the name of the stream '%s' is too long for items on GPUs, whose "
 			       "tensors have names below it",
 			       s->view->name);
-	c = call_begin_request(s->view->session->client);
-	r = call_run(&c, create_attempt, &d);
-	if (!r)
-		r = fill_and_commit(&d);
+	r = put_as(&d);
+	if (no_space(r) && drop_all(s, entry))
+		r = put_as(&d);
 	return r ? r : find(s->view->session, name, &p->device_ref);
 }

@@ -119,6 +119,9 @@ void stream_block_abort(struct tl_stream *s, unsigned index);
 /* item_device.c: puts the parts on a GPU into a tensor there, p->device_ref, which has the entry's
  * name. 0, or a negative errno. */
 int item_device_put(struct tl_stream *s, struct putting *p, unsigned entry);
+/* Deletes the tensor of the last item in the entry, which nobody will take any more. True: there
+ * was one. */
+bool item_device_drop(struct tl_stream *s, unsigned entry);
 void stream_ref(struct tl_stream *s);
 void stream_unref(struct tl_stream *s);
 /* Waits until a put may have room. */

@@ -159,6 +159,8 @@ static int write_item(struct tl_stream *s, struct putting *p) /* P1 */
 	p->device_ref = 0;
 	if (!r && p->plan.device_bytes)
 		r = item_device_put(s, p, s->blocks[p->block].entry);
+	else if (!r)
+		item_device_drop(s, s->blocks[p->block].entry);
 	if (r) {
 		blocks_put_back(s, p->block);
 		p->block = NO_BLOCK;

@@ -18,6 +18,8 @@
 #include "util/cleanup.h"
 #include "util/fd.h"
 
+enum { TRIES_DEFAULT = 3 };
+
 /* ---- views ----------------------------------------------------------------------------------- */
 
 struct stream_view *stream_view_ref(struct stream_view *view)
@@ -36,8 +38,57 @@ void stream_view_unref(struct stream_view *view)
 	free(view);
 }
 
+/* Whether the stream has what was asked for. What was not, 0, is as the stream has it. */
+static int check_asked(const struct stream_view *view, const tl_stream_options *o)
+{
+	static const char *const modes[] = {
+		[STREAM_BROADCAST] = "a broadcast", [STREAM_QUEUE] = "a queue"
+	};
+	const struct catalog_stream *e = view->entry;
+	const uint32_t flags = load_once(&e->flags);
+	const struct {
+		const char *name;
+		int64_t asked, is;
+	} numbers[] = {
+		{ "depth", o->depth, view->depth },
+		{ "keep", o->keep, view->keep },
+		{ "max_tries", o->max_tries, load_once(&e->max_tries) },
+		{ "ttl_ns", o->ttl_ns, (int64_t)load_once(&e->ttl_ns) },
+	};
+	const struct {
+		const char *name;
+		bool asked, is;
+	} properties[] = {
+		{ "drop_oldest", o->flags & TL_STREAM_DROP_OLDEST, flags & STREAM_DROPS_OLDEST },
+		{ "shared", o->flags & TL_STREAM_SHARED, flags & STREAM_SHARED },
+		{ "owner_bound", o->lifetime & TL_LIFETIME_OWNER_BOUND,
+		  flags & STREAM_OWNER_BOUND },
+	};
+
+	if (o->mode && o->mode != view->mode)
+		return tl_fail(-EMEDIUMTYPE, "the stream '%s' is %s, and was opened as %s",
+			       view->name, modes[view->mode], modes[o->mode]);
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
+		if (numbers[i].asked && numbers[i].asked != numbers[i].is)
+			return tl_fail(
+				-EINVAL,
+				"the stream '%s' has %s %lld, and was opened with %lld: leave "
+				"that out, or delete the name to make another stream",
+				view->name, numbers[i].name, (long long)numbers[i].is,
+				(long long)numbers[i].asked);
+	for (size_t i = 0; i < sizeof(properties) / sizeof(*properties); i++)
+		if (properties[i].asked && !properties[i].is)
+			return tl_fail(
+				-EINVAL,
+				"the stream '%s' was made without %s, and was opened with it: "
+				"leave that out, or delete the name to make another stream",
+				view->name, properties[i].name);
+	return 0;
+}
+
 /* Checks the stream's entry in the catalog, and maps its page. */
-static int view_fill(struct stream_view *view, const struct wire_stream *answer, int fd)
+static int view_fill(struct stream_view *view, const tl_stream_options *asked,
+		     const struct wire_stream *answer, int fd)
 {
 	const struct catalog_view *c = &view->session->catalog;
 	uint32_t index = ref_slot(answer->stream);
@@ -51,11 +102,15 @@ static int view_fill(struct stream_view *view, const struct wire_stream *answer,
 	view->depth = load_once(&view->entry->depth);
 	view->keep = load_once(&view->entry->keep);
 	view->mode = load_once(&view->entry->mode);
-	if (atomic_load(&view->entry->ref) != view->ref)
-		return stream_gone(view);
 	if (!view->depth || view->depth > STREAM_DEPTH_MAX || view->keep > view->depth ||
 	    (view->mode != STREAM_BROADCAST && view->mode != STREAM_QUEUE))
-		return tl_fail(-EPROTO, "the catalog has a stream that cannot be");
+		r = tl_fail(-EPROTO, "the catalog has a stream that cannot be");
+	else
+		r = check_asked(view, asked);
+	if (atomic_load(&view->entry->ref) != view->ref) /* what was read may be another stream's */
+		return stream_gone(view);
+	if (r)
+		return r;
 	view->words = stream_words(view->depth);
 	view->page_size = stream_page_size(view->depth);
 	r = descriptor_check_page(fd, view->page_size);
@@ -69,19 +124,19 @@ static int view_fill(struct stream_view *view, const struct wire_stream *answer,
 }
 
 /* Takes over the count of @use on success. */
-static int view_make(const struct use *use, const char *name, const struct wire_stream *answer,
-		     int fd, struct stream_view **out)
+static int view_make(const struct use *use, const struct stream_ask *ask,
+		     const struct wire_stream *answer, int fd, struct stream_view **out)
 {
 	struct stream_view *view = calloc(1, sizeof(*view));
 	int r;
 
 	if (!view)
-		return tl_fail(-ENOMEM, "no memory for the stream '%s'", name);
+		return tl_fail(-ENOMEM, "no memory for the stream '%s'", ask->name);
 	view->refs = 1;
 	view->session = use->session;
 	view->forks = use->session->forks;
-	memcpy(view->name, name, strlen(name)); /* client_check_name() has checked it */
-	r = view_fill(view, answer, fd);
+	memcpy(view->name, ask->name, strlen(ask->name)); /* client_check_name() has checked it */
+	r = view_fill(view, &ask->options, answer, fd);
 	if (r)
 		free(view);
 	else
@@ -99,9 +154,10 @@ static int open_request(struct session *s, const struct stream_ask *ask, int64_t
 		char name[TL_NAME_MAX + 1];
 	} m = { .fixed = { .header = { .type = WIRE_OPEN },
 			   .mode = ask->options.mode,
-			   .depth = ask->options.depth,
+			   .depth = ask->options.depth ? ask->options.depth : DEPTH_DEFAULT,
 			   .keep = ask->options.keep,
-			   .max_tries = ask->options.max_tries,
+			   .max_tries = ask->options.max_tries ? ask->options.max_tries
+							       : TRIES_DEFAULT,
 			   .ttl_ns = (uint64_t)ask->options.ttl_ns,
 			   .role = ask->role,
 			   .line = (uint16_t)ask->line } };
@@ -151,7 +207,7 @@ static int open_attempt(struct call *c, const struct use *use, void *context)
 		return r;
 	o->ask->member = answer.member;
 	o->ask->number = answer.number;
-	r = view_make(use, o->ask->name, &answer, fd, o->view);
+	r = view_make(use, o->ask, &answer, fd, o->view);
 	if (r == -ESTALE && !deadline_passed(call_deadline(c)))
 		return LEASE_E_STALE; /* it was deleted just now: find or make another one */
 	return r;

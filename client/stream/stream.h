@@ -32,6 +32,7 @@ struct stream_view {
 
 /* Opens a stream, and joins it as @role if that is not 0. *@member and *@number are as in
  * wire_stream. Returns 0 or a negative errno. */
+enum { DEPTH_DEFAULT = 16 };
 struct stream_ask {
 	const char *name;
 	tl_stream_options options;

@@ -65,7 +65,7 @@ static bool chain_is_good(struct check *check, uint32_t first, uint32_t count)
  * published row. The version of a stream's row only says that it is kept. */
 static bool is_published_elsewhere(const struct catalog_row *row)
 {
-	return row->flags & ROW_RING && (!row->version || ring_slot_ring(row->ring) & REF_STREAM);
+	return row->flags & ROW_RING && (!row->version || row_is_of_stream(row));
 }
 
 /* A row that nobody holds any more is about to get its next generation. */

@@ -205,7 +205,8 @@ static void send_holding(struct peer *peer, uint32_t serial, uint32_t slot, uint
 	const struct state *st = peer->state;
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
 
-	m.holding.version = ring_row_version(st, slot);
+	/* that of a stream's row is for its producer only */
+	m.holding.version = row_is_of_stream(row) ? 0 : ring_row_version(st, slot);
 	m.holding.nbytes = row->nbytes;
 	m.holding.retired = row_word_state(row->word) == ROW_RETIRED;
 	m.holding.name_len = name_text(&st->names, row->name, m.name);

@@ -40,8 +40,7 @@ static void send_open_error(struct peer *peer, uint32_t serial, const struct nam
 			   name->text);
 		break;
 	case STATE_E_KIND:
-		send_name_error(peer, serial, name, r,
-				"means a tensor, or is a stream of the other mode");
+		send_name_error(peer, serial, name, r, "means a tensor, not a stream");
 		break;
 	default:
 		send_name_error(peer, serial, name, r, NULL);

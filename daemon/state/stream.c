@@ -188,8 +188,6 @@ int stream_find(struct state *st, struct client *c, const struct name_key *key,
 	uint64_t current = index == CATALOG_NONE ? 0 : catalog_name(&st->catalog, index)->current;
 
 	*out = stream_of(st, current);
-	if (*out && rq->mode && (*out)->entry->mode != rq->mode)
-		return STATE_E_KIND;
 	if (*out)
 		return st->names.info[index].uid == c->uid || c->uid == 0 ||
 				       c->uid == st->common->uid ||
@@ -404,23 +402,25 @@ int stream_rows(struct state *st, struct client *c, struct stream *s, uint32_t m
 	return 0;
 }
 
-/* The tensor on a GPU in the row's entry, as its producer says, if it has the name that it must
- * have; or CATALOG_NONE. */
+/* The tensor on a GPU that has the name of the row's entry, or CATALOG_NONE. What the entry says
+ * does not matter: a producer may have died between the tensor and its item. */
 static uint32_t row_device(struct state *st, const struct stream *s, uint32_t slot)
 {
-	unsigned entry = ring_slot_index(catalog_row(&st->catalog, slot)->ring);
-	uint64_t ref = *(volatile uint64_t *)&s->ring.order->entries[entry].device_ref;
+	const struct catalog_row *row = catalog_row(&st->catalog, slot);
 	char stream[TENSOR_NAME_MAX + 1], text[TENSOR_NAME_MAX + 32];
 	struct name_key key;
+	uint64_t ref = 0;
 	uint32_t name;
 
-	if (!ref || s->over)
+	if (s->over)
 		return CATALOG_NONE;
 	stream[name_text(&st->names, s->ring.name, stream)] = '\0';
-	snprintf(text, sizeof(text), STREAM_DEVICE_NAME, stream, entry);
+	snprintf(text, sizeof(text), STREAM_DEVICE_NAME, stream, ring_slot_index(row->ring));
 	key = name_key(text, strlen(text));
 	name = key.len > TENSOR_NAME_MAX ? CATALOG_NONE : name_find(&st->names, &key);
-	return name != CATALOG_NONE && catalog_name(&st->catalog, name)->current == ref
+	if (name != CATALOG_NONE)
+		ref = catalog_name(&st->catalog, name)->current;
+	return ref && !(ref & REF_RING) && catalog_row(&st->catalog, ref_slot(ref))->uid == row->uid
 		       ? ref_slot(ref)
 		       : CATALOG_NONE;
 }

@@ -19,8 +19,8 @@ struct stream_request {
 };
 
 /* Finds the stream of that name, or makes it. Returns STATE_E_NOT_FOUND, STATE_E_KIND: the name
- * means a tensor, or a stream of the other mode; STATE_E_DENIED, STATE_E_BUCKET, STATE_E_FULL: all
- * indexes are taken; or as account_take(). */
+ * means a tensor; STATE_E_DENIED, STATE_E_BUCKET, STATE_E_FULL: all indexes are taken; or as
+ * account_take(). */
 int stream_find(struct state *st, struct client *c, const struct name_key *key,
 		const struct stream_request *rq, struct stream **out);
 /* The stream @ref that is not over, or NULL. */

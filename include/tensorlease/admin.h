@@ -224,7 +224,8 @@ TL_API int tl_get_user(tl_client *client, uint32_t uid, tl_user_info *info);
 typedef struct tl_holding {
 	size_t size;		    /* what the library has filled */
 	char name[TL_NAME_MAX + 1]; /* under which it was published */
-	uint64_t version;	    /* under that name */
+	uint64_t version;	    /* under that name; 0: it is memory for an item of the stream
+				       of that name */
 	uint64_t nbytes;	    /* bytes of the tensor */
 	uint64_t leases;	    /* how many the client has on it */
 	bool retired;		    /* the name means another tensor by now, or none */

@@ -60,7 +60,7 @@ enum tl_stream_mode {
 
 /* TL_STREAM_* - flags of tl_stream_options */
 enum {
-	/* Do not make the stream if there is none: -ENOENT. Only `mode` is looked at, if not 0. */
+	/* Do not make the stream if there is none: -ENOENT. */
 	TL_STREAM_EXISTING = 1,
 	/* Producers never wait: a subscriber that is `depth` items behind skips some. Of a
 	 * broadcast. */
@@ -81,15 +81,17 @@ enum {
 	TL_STREAMS_MAX = 256, /* streams of one namespace; a user may have half, root all */
 };
 
-/* tl_stream_options - what the stream is to be; if there is one, its own properties stay */
+/* tl_stream_options - what the stream is to be; if there is one, what is 0 is as that has it, and
+ * the rest must be the same */
 typedef struct tl_stream_options {
 	size_t size;	/* sizeof(tl_stream_options) */
-	uint32_t mode;	/* enum tl_stream_mode */
+	uint32_t mode;	/* enum tl_stream_mode; may be 0 with TL_STREAM_EXISTING */
 	uint32_t flags; /* TL_STREAM_* */
 	uint32_t depth; /* how many items producers may be ahead; 0: 16 */
-	uint32_t keep;	/* of a broadcast: so many past items are kept for who subscribes late */
+	uint32_t keep;	/* of a broadcast: so many past items are kept for who subscribes late; the
+			 * end of a producer takes the place of one */
 	uint32_t max_tries; /* of a queue: how often an item is given out again when its taker died;
-			     * then it is dropped. At most 15 */
+			     * then it is dropped. At most 15; 0: 3 */
 	uint32_t lifetime;  /* 0, or TL_LIFETIME_OWNER_BOUND: it goes when this client ends */
 	int64_t ttl_ns;	    /* it goes when it has had neither a producer nor a subscriber for so
 			     * long, at most TL_TTL_MAX; 0: it stays */
@@ -101,12 +103,17 @@ typedef struct tl_stream_options {
  * A handle is for putting and for subscribing. The first put makes it a producer, if it was not
  * opened with TL_STREAM_PRODUCER.
  *
+ * A stream that there is keeps its properties. Options that are 0, and flags that are not set, take
+ * them as they are; others must not differ from them.
+ *
  * Ownership: *out is yours; give it back with tl_stream_close(). @client must be open as long as
  * the stream, its subscriptions or their items are used.
  * Blocking: for one round trip.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-EMEDIUMTYPE	the name means a tensor, or a stream of the other mode
+ *	-EINVAL		also: the stream has another depth, keep, max_tries or ttl_ns, or was made
+ *			without a flag or the lifetime that is asked for; tl_last_error() has both
  *	-ENOENT		there is none, and TL_STREAM_EXISTING was given
  *	-EACCES		the stream is another user's, and not shared; or this user may not publish
  *			in the namespace
@@ -171,6 +178,7 @@ typedef struct tl_stream_put_options {
  *	-ENOSPC		no memory for another item, and none is in use that could come back; or
  *			the stream has its maximum of members
  *	-EDQUOT		the same, for this user
+ *	-ENOMEM		also: no memory on the GPU, though some may be in use by items
  *	-EINVAL		a part is no tensor that can be put, or too many parts or bytes
  *	-ENOTSUP	parts are on two GPUs, or one there is not C-contiguous; and of
  *			tl_stream_draft(): a part is on a GPU

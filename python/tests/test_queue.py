@@ -343,7 +343,9 @@ def test_a_name_is_for_unrelated_processes(client, address):
     del q
     gc.collect()
     tensorlease.Queue(name="named", client=client).put(1)  # others may have it
-    assert tensorlease.Queue(name="named").get(timeout=WAIT) == 1
+    assert tensorlease.Queue(4, name="named").get(timeout=WAIT) == 1
+    with pytest.raises(tensorlease.InvalidError, match="the stream 'named' has depth 4, and was opened with 5"):
+        tensorlease.Queue(5, name="named")
     client.delete("named")
 
 

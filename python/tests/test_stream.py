@@ -257,6 +257,29 @@ def test_drafts_are_written_in_place(client):
         client.stream("s", existing=True).draft(-1, "uint8")
 
 
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+def test_arrays_of_a_draft_become_read_only(client, ends):
+    stream = client.stream("s", "queue", depth=2)
+    draft = stream.draft({"a": (3, "uint8"), "b": ((), "bfloat16")})
+    tensors = draft.tensors
+    arrays = [draft["a"].numpy(), draft["a"].numpy()]
+    arrays[0][:] = 1
+    draft["a"][2] = 3
+    own = draft["a"].numpy(copy=True)
+    with contextlib.suppress(TypeError):  # without ml_dtypes
+        arrays.append(draft["b"].numpy())
+        arrays[-1][()] = 2
+    getattr(draft, ends)()
+    for array in arrays:
+        assert not array.flags.writeable
+    own[:] = 7
+    assert list(arrays[1]) == [1, 1, 3]
+    with pytest.raises(ValueError, match="released"):
+        tensors[0].numpy()
+    if ends == "commit":
+        assert list(stream.subscribe().get()["a"].numpy()) == [1, 1, 3]
+
+
 def test_a_draft_may_end_within_its_block(client):
     stream = client.stream("s", "queue", depth=2)
     subscription = stream.subscribe()
@@ -355,13 +378,32 @@ def test_what_cannot_be(client):
     with pytest.raises(ValueError, match="mode is missing"):
         client.stream("s")
     stream = client.stream("s", "broadcast")
+    with pytest.raises(OSError, match="'s' is a broadcast, and was opened as a queue"):
+        client.stream("s", "queue")
     with pytest.raises(OSError, match="is a stream"):
         client.get("s")
+    with pytest.raises(TypeError, match="'obs': 'dict' is not an array: .* without dicts in it, .* tensorlease.Queue"):
+        stream.put({"obs": {"image": np.zeros(1)}})
     with pytest.raises(tensorlease.InvalidError, match="0 tensors"):
         stream.put([])
     stream.close()
     with pytest.raises(ValueError, match="the stream is closed"):
         stream.put(np.zeros(1))
+
+
+def test_who_opens_a_stream_says_what_it_is_or_nothing(client, other):
+    client.stream("s", "broadcast", depth=8, keep=2, shared=True, ttl=60)
+    same = ({}, {"depth": 8}, {"keep": 2}, {"shared": True}, {"ttl": 60}, {"existing": True})
+    for options in same:
+        assert other.stream("s", "broadcast", **options).info().depth == 8
+    for options in ({"depth": 16}, {"keep": 1}, {"ttl": 30}, {"owner_bound": True}, {"drop_oldest": True}):
+        for existing in (False, True):
+            with pytest.raises(ValueError, match=f"the stream 's' .* {next(iter(options))}.*, and was opened with"):
+                other.stream("s", "broadcast", existing=existing, **options)
+    client.stream("q", "queue", max_tries=15)
+    other.stream("q", "queue")
+    with pytest.raises(tensorlease.InvalidError, match="has max_tries 15, and was opened with 3"):
+        other.stream("q", "queue", max_tries=3)
 
 
 def test_closing_ends_a_wait(client, other):

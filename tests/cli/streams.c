@@ -1,23 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line and streams. */
-#include <tensorlease/stream.h>
-
+#include "tests/client/streams.h"
 #include "tests/cli/files.h"
 #include "tests/cli/run.h"
-#include "tests/client/common.h"
 #include "tests/harness/child.h"
-
-static tl_stream *open_mode(tl_client *client, const char *name, uint32_t mode, uint32_t depth)
-{
-	tl_stream *s = NULL;
-
-	must_be(tl_stream_open(
-			client, name,
-			&TL_INIT(tl_stream_options, .mode = mode, .depth = depth, .max_tries = 3),
-			&s),
-		0);
-	return s;
-}
 
 static int put(tl_stream *s, int64_t timeout_ns)
 {
@@ -33,24 +19,6 @@ static int put(tl_stream *s, int64_t timeout_ns)
 			     &TL_INIT(tl_stream_put_options, .timeout_ns = timeout_ns,
 				      .metadata = "abc", .metadata_size = 3),
 			     NULL);
-}
-
-static tl_subscription *subscribe(tl_stream *s)
-{
-	tl_subscription *sub = NULL;
-
-	must_be(tl_stream_subscribe(s, NULL, &sub), 0);
-	return sub;
-}
-
-static tl_item *take(tl_subscription *sub)
-{
-	tl_item *item = NULL;
-
-	must_be(tl_stream_take(sub, &TL_INIT(tl_wait_options, .timeout_ns = WAIT_S * SECOND),
-			       &item),
-		0);
-	return item;
 }
 
 static double number(const cJSON *json, const char *key)
@@ -87,8 +55,8 @@ TEST(ls_shows_streams_and_not_tensors)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *p = td_connect(&d);
-	tl_stream *b = open_mode(p, "run/b", TL_STREAM_BROADCAST, 4);
-	tl_stream *q = open_mode(p, "run", TL_STREAM_QUEUE, 8);
+	tl_stream *b = open_broadcast(p, "run/b", 4);
+	tl_stream *q = open_queue(p, "run", 8);
 	cJSON *json;
 
 	put_bytes(p, "run/t", 1, 10);
@@ -135,7 +103,7 @@ TEST(ls_shows_streams_and_not_tensors)
 static int stopped(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = td_connect(d);
-	tl_subscription *sub = subscribe(open_mode(client, "b", TL_STREAM_BROADCAST, 2));
+	tl_subscription *sub = subscribe_as(open_broadcast(client, "b", 2), 0);
 
 	(void)arg;
 	pause_at(1);
@@ -148,7 +116,7 @@ TEST(info_says_who_holds_up_a_stream_and_kick_frees_it)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *p = td_connect(&d);
-	tl_stream *s = open_mode(p, "b", TL_STREAM_BROADCAST, 2);
+	tl_stream *s = open_broadcast(p, "b", 2);
 	struct test_child c = child_start_ready(&d, stopped, NULL);
 	char id[32], line[64];
 	const cJSON *m;
@@ -210,7 +178,7 @@ TEST(tail_prints_each_item_of_a_broadcast_and_holds_up_nobody)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *p = td_connect(&d);
-	tl_stream *s = open_mode(p, "b", TL_STREAM_BROADCAST, 2);
+	tl_stream *s = open_broadcast(p, "b", 2);
 	tl_stream_info info = { .size = sizeof(info) };
 	struct running tail = start(&d, "stream", "tail", "b");
 	char first[64];
@@ -243,7 +211,7 @@ TEST(tail_takes_nothing_from_a_queue_unless_told)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *p = td_connect(&d);
-	tl_stream *s = open_mode(p, "q", TL_STREAM_QUEUE, 4);
+	tl_stream *s = open_queue(p, "q", 4);
 	tl_stream_info info = { .size = sizeof(info) };
 	cJSON *json;
 
@@ -275,6 +243,16 @@ TEST(tail_takes_nothing_from_a_queue_unless_told)
 						     "--timeout", "0.02");
 
 		must_exit(&r, 4);
+		must_contain(r.err, "no item of 'q' came within 20 ms");
+	}
+	must_be(put(s, 0), 0);
+	{
+		cleanup_result struct result r = run(&d, "stream", "tail", "q", "--take",
+						     "--timeout", "0.02");
+
+		must_exit(&r, 4);
+		must_contain(r.out, "obs");
+		must_contain(r.err, "no further item of 'q' came within 20 ms");
 	}
 	tl_stream_close(s);
 	tl_close(p);
@@ -284,8 +262,8 @@ TEST(put_puts_files_as_one_item)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *p = td_connect(&d);
-	tl_stream *s = open_mode(p, "q", TL_STREAM_QUEUE, 4);
-	tl_subscription *sub = subscribe(s);
+	tl_stream *s = open_queue(p, "q", 4);
+	tl_subscription *sub = subscribe_as(s, 0);
 	const int32_t obs[4] = { 1, 2, 3, 4 };
 	struct path a = in(&d, "obs.npy"), b = in(&d, "reward.npy");
 	tl_item_info info = { .size = sizeof(info) };
@@ -342,8 +320,8 @@ TEST(close_ends_a_stream_and_rm_deletes_it)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *p = td_connect(&d);
-	tl_stream *s = open_mode(p, "b", TL_STREAM_BROADCAST, 8);
-	tl_subscription *sub = subscribe(s);
+	tl_stream *s = open_broadcast(p, "b", 8);
+	tl_subscription *sub = subscribe_as(s, 0);
 	tl_item *item;
 
 	must_be(put(s, 0), 0);
@@ -369,7 +347,7 @@ TEST(close_ends_a_stream_and_rm_deletes_it)
 	must_be(put(s, 0), -ESTALE);
 	tl_subscription_close(sub);
 	tl_stream_close(s);
-	s = open_mode(p, "run/b", TL_STREAM_BROADCAST, 2);
+	s = open_broadcast(p, "run/b", 2);
 	put_bytes(p, "run/t", 1, 10);
 	{
 		cleanup_result struct result r = run(&d, "rm", "--below", "run");
@@ -382,6 +360,56 @@ TEST(close_ends_a_stream_and_rm_deletes_it)
 	tl_close(p);
 }
 
+TEST(status_shows_items_that_clients_hold)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *p = td_connect(&d), *c = td_connect(&d);
+	tl_stream *s = open_broadcast(p, "run/b", 2);
+	tl_stream *in = open_broadcast(c, "run/b", 2);
+	tl_subscription *sub = subscribe_as(in, 0);
+	const cJSON *client, *holding;
+	unsigned items = 0;
+	tl_item *item;
+	cJSON *json;
+
+	must_be(put(s, 0), 0);
+	item = take(sub);
+	{
+		cleanup_result struct result lines = run(&d, "status", "--clients");
+		cleanup_result struct result all = run(&d, "status", "--clients", "--json");
+
+		must_exit(&lines, 0);
+		must_contain(lines.out, "\trun/b\tstream item\t");
+		must_exit(&all, 0);
+		json = json_of(&all);
+		cJSON_ArrayForEach(client, cJSON_GetObjectItem(json, "client_list"))
+		{
+			cJSON_ArrayForEach(holding, cJSON_GetObjectItem(client, "holdings"))
+			{
+				must(!strcmp(text(holding, "name"), "run/b"));
+				must(!strcmp(text(holding, "kind"), "item"));
+				items++;
+			}
+		}
+		must(items >= 2); /* the producer has more memory than for this one */
+		cJSON_Delete(json);
+	}
+	tl_stream_close(s);
+	tl_close(p);
+	td_sync(&d);
+	must_be(tl_delete(c, "run/b"), 0);
+	{
+		cleanup_result struct result lines = run(&d, "status", "--clients");
+
+		must_contain(lines.out, "\trun/b\tstream item\t");
+		must_contain(lines.out, "\tretired\n");
+	}
+	must_be(tl_item_release(item), 0);
+	tl_subscription_close(sub);
+	tl_stream_close(in);
+	tl_close(c);
+}
+
 /* Commands for tensors say which command is for streams, and the reverse. */
 TEST(each_kind_names_the_commands_of_the_other)
 {
@@ -389,7 +417,7 @@ TEST(each_kind_names_the_commands_of_the_other)
 	static const char *const streams[] = { "info", "tail", "close" };
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *p = td_connect(&d);
-	tl_stream *s = open_mode(p, "s", TL_STREAM_QUEUE, 2);
+	tl_stream *s = open_queue(p, "s", 2);
 
 	put_bytes(p, "t", 1, 10);
 	for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++) {

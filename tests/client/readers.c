@@ -277,9 +277,6 @@ TEST(a_spec_that_makes_no_sense_is_refused)
 	must_be(tl_create(client, "a", &spec, &draft), -EINVAL);
 	must(strstr(tl_last_error(), "ring"));
 	spec.ring = TL_RING_NONE;
-	spec.reserved = 1;
-	must_be(tl_create(client, "a", &spec, &draft), -EINVAL);
-	spec.reserved = 0;
 	must_be(tl_create(client, "a", &spec, &draft), 0);
 	tl_abort(draft);
 	shape[0] = 0; /* it has no pages */

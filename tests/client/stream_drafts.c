@@ -296,8 +296,7 @@ TEST(a_full_queue_says_why)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 << 20);
 	tl_client *client = td_connect(&d);
-	tl_stream *s = open_as(client, "s",
-			       (tl_stream_options){ .mode = TL_STREAM_QUEUE, .depth = 8 });
+	tl_stream *s = open_queue(client, "s", 8);
 	tl_subscription *sub;
 
 	for (int i = 0; i < 8; i++)

@@ -7,12 +7,6 @@
 
 #define NEEDS_ROOT SKIP_UNLESS(geteuid() == 0, "needs root, to be other users")
 
-static tl_stream *open_mode(tl_client *client, const char *name, uint32_t mode, uint32_t depth)
-{
-	return open_as(client, name,
-		       (tl_stream_options){ .mode = mode, .depth = depth, .max_tries = 3 });
-}
-
 static int put(tl_stream *s, int64_t timeout_ns)
 {
 	return try_put(s, 1, 1000, timeout_ns);
@@ -65,8 +59,8 @@ TEST(a_broadcast_shows_who_is_how_far_behind)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *p = td_connect(&d), *c = td_connect(&d), *looker = td_connect(&d);
-	tl_stream *out = open_mode(p, "b", TL_STREAM_BROADCAST, 4);
-	tl_stream *in = open_mode(c, "b", TL_STREAM_BROADCAST, 4);
+	tl_stream *out = open_broadcast(p, "b", 4);
+	tl_stream *in = open_broadcast(c, "b", 4);
 	tl_subscription *sub = subscribe_as(in, 0), *lossy = subscribe_as(in, TL_SUBSCRIBE_LOSSY);
 	tl_stream_info info = look(looker, "b");
 	struct members m = members_of(looker, "b");
@@ -132,7 +126,7 @@ TEST(who_puts_and_takes_holds_what_it_took)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *p = td_connect(&d);
-	tl_stream *s = open_mode(p, "b", TL_STREAM_BROADCAST, 4);
+	tl_stream *s = open_broadcast(p, "b", 4);
 	tl_subscription *sub = subscribe_as(s, 0);
 	struct members m;
 	tl_item *item;
@@ -153,7 +147,7 @@ TEST(a_queue_shows_what_nobody_has_taken)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *p = td_connect(&d);
-	tl_stream *s = open_mode(p, "q", TL_STREAM_QUEUE, 8);
+	tl_stream *s = open_queue(p, "q", 8);
 	tl_subscription *a, *b;
 	struct members m;
 	tl_item *item;
@@ -189,7 +183,7 @@ TEST(a_lifetime_is_seen)
 	const tl_stream_options o = TL_INIT(tl_stream_options, .mode = TL_STREAM_QUEUE,
 					    .lifetime = TL_LIFETIME_OWNER_BOUND,
 					    .ttl_ns = 1000 * SECOND);
-	tl_stream *s, *other = open_mode(p, "b", TL_STREAM_QUEUE, 4);
+	tl_stream *s, *other = open_queue(p, "b", 4);
 
 	must_be(tl_stream_open(p, "q", &o, &s), 0);
 	must_be(look(p, "q").lifetime, TL_LIFETIME_OWNER_BOUND);
@@ -205,7 +199,7 @@ TEST(an_end_is_seen_until_it_is_reopened)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *p = td_connect(&d);
-	tl_stream *s = open_mode(p, "b", TL_STREAM_BROADCAST, 4), *other;
+	tl_stream *s = open_broadcast(p, "b", 4), *other;
 
 	must_be(put(s, 0), 0);
 	must_be(look(p, "b").ended, 0);
@@ -213,7 +207,7 @@ TEST(an_end_is_seen_until_it_is_reopened)
 	must_be(look(p, "b").ended, 1);
 	tl_stream_close(s); /* the end of the producer comes after that of the stream */
 	must_be(look(p, "b").ended, 1);
-	other = open_mode(p, "b", TL_STREAM_BROADCAST, 4);
+	other = open_broadcast(p, "b", 4);
 	must_be(tl_stream_reopen(other), 0);
 	must_be(put(other, 0), 0);
 	must_be(look(p, "b").ended, 0);
@@ -267,7 +261,7 @@ TEST(streams_are_listed_below_a_prefix_and_are_no_tensors)
 	must_be(tl_list_streams(p, NULL, note_name, &seen), 0);
 	must_be(seen.count, 0);
 	for (int i = 0; i < 4; i++)
-		tl_stream_close(open_mode(p, names[i], TL_STREAM_QUEUE, 4));
+		tl_stream_close(open_queue(p, names[i], 4));
 	put_bytes(p, "t", 1, 10);
 	must_be(tl_list_streams(p, NULL, note_name, &seen), 0);
 	must_be(seen.count, 4);
@@ -298,7 +292,7 @@ TEST(streams_are_listed_below_a_prefix_and_are_no_tensors)
 static int stopped_subscriber(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = td_connect(d);
-	tl_subscription *sub = subscribe_as(open_mode(client, "b", TL_STREAM_BROADCAST, 2), 0);
+	tl_subscription *sub = subscribe_as(open_broadcast(client, "b", 2), 0);
 
 	(void)arg;
 	pause_at(1);
@@ -311,7 +305,7 @@ TEST(a_stopped_subscriber_is_named_and_its_kick_frees_the_producer)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *p = td_connect(&d), *looker = td_connect(&d);
-	tl_stream *s = open_mode(p, "b", TL_STREAM_BROADCAST, 2);
+	tl_stream *s = open_broadcast(p, "b", 2);
 	struct test_child c = child_start_ready(&d, stopped_subscriber, NULL);
 	char pid[32];
 	struct members m;
@@ -377,7 +371,7 @@ TEST(whoever_reads_the_namespace_sees_its_streams)
 	NEEDS_ROOT;
 	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	tl_client *p = td_connect(&d);
-	tl_stream *s = open_mode(p, "b", TL_STREAM_BROADCAST, 2);
+	tl_stream *s = open_broadcast(p, "b", 2);
 
 	must_be(put(s, 0), 0);
 	c = child_start_as(12345, &d, looks_at_another_users, NULL);
@@ -391,13 +385,13 @@ TEST(a_subscription_that_was_given_up_holds_up_nobody)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *p = td_connect(&d), *hasty = NULL;
-	tl_stream *out = open_mode(p, "b", TL_STREAM_BROADCAST, 2), *in;
+	tl_stream *out = open_broadcast(p, "b", 2), *in;
 	tl_subscription *sub;
 
 	must_be(tl_connect(&TL_INIT(tl_connect_options, .address = d.socket, .timeout_ns = 50 * MS),
 			   &hasty),
 		0);
-	in = open_mode(hasty, "b", TL_STREAM_BROADCAST, 2);
+	in = open_broadcast(hasty, "b", 2);
 	must_be(put(out, 0), 0);
 	for (int i = 0; i < LEDGER_LINES + 1; i++) {
 		td_freeze(&d);
@@ -425,7 +419,7 @@ TEST(another_daemon_shows_the_same)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *p = td_connect(&d);
-	tl_stream *s = open_mode(p, "b", TL_STREAM_BROADCAST, 4);
+	tl_stream *s = open_broadcast(p, "b", 4);
 	tl_subscription *sub = subscribe_as(s, 0);
 	tl_stream_info before, after;
 	struct members m;

@@ -199,7 +199,9 @@ TEST(kinds_do_not_mix)
 
 	put_bytes(p, "t", 1, 100);
 	must_be(tl_stream_open(p, "s", &o, &none), -EMEDIUMTYPE);
+	must(strstr(tl_last_error(), "'s' is a broadcast, and was opened as a queue"));
 	must_be(tl_stream_open(p, "t", &o, &none), -EMEDIUMTYPE);
+	must(strstr(tl_last_error(), "'t' means a tensor"));
 	must_be(tl_put(p, "s", &t, NULL, NULL), -EMEDIUMTYPE);
 	must(strstr(tl_last_error(), "is a stream"));
 	must_be(tl_get(p, "s", NULL, &got), -EMEDIUMTYPE);
@@ -212,11 +214,70 @@ TEST(kinds_do_not_mix)
 	tl_close(p);
 }
 
-static tl_stream *open_queue(tl_client *client, const char *name, uint32_t depth)
+/* Opens "s", which has other properties. */
+static void must_differ(tl_client *client, tl_stream_options o, const char *says)
 {
-	return open_as(
-		client, name,
-		(tl_stream_options){ .mode = TL_STREAM_QUEUE, .depth = depth, .max_tries = 3 });
+	tl_stream *none = NULL;
+
+	o.size = sizeof(o);
+	must_be(tl_stream_open(client, "s", &o, &none), -EINVAL);
+	must(strstr(tl_last_error(), says));
+	o.flags |= TL_STREAM_EXISTING;
+	must_be(tl_stream_open(client, "s", &o, &none), -EINVAL);
+	must(!none);
+}
+
+TEST(whoever_opens_a_stream_says_what_it_is_or_nothing)
+{
+	enum { B = TL_STREAM_BROADCAST, Q = TL_STREAM_QUEUE, BOUND = TL_LIFETIME_OWNER_BOUND };
+	static const tl_stream_options all[] = {
+		{ .mode = B, .depth = 8, .keep = 2, .ttl_ns = 1000 * SECOND, .lifetime = BOUND },
+		{ .mode = B, .flags = TL_STREAM_DROP_OLDEST | TL_STREAM_SHARED },
+		{ .mode = Q, .depth = 8, .max_tries = 5 },
+	};
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *p = td_connect(&d), *c = td_connect(&d);
+	tl_stream_info info = { .size = sizeof(info) };
+
+	for (int i = 0; i < 3; i++) {
+		tl_stream *made = open_as(p, "s", all[i]);
+
+		tl_stream_close(open_as(c, "s", all[i]));
+		tl_stream_close(open_as(c, "s", (tl_stream_options){ .mode = all[i].mode }));
+		tl_stream_close(
+			open_as(c, "s", (tl_stream_options){ .flags = TL_STREAM_EXISTING }));
+		if (!i) {
+			must_differ(c, (tl_stream_options){ .mode = B, .depth = 4 },
+				    "'s' has depth 8, and was opened with 4");
+			must_differ(c, (tl_stream_options){ .mode = B, .keep = 1 },
+				    "'s' has keep 2, and was opened with 1");
+			must_differ(c, (tl_stream_options){ .mode = B, .ttl_ns = SECOND },
+				    "'s' has ttl_ns 1000000000000, and was opened with 1000000000");
+			must_differ(c, (tl_stream_options){ .mode = B, .flags = TL_STREAM_SHARED },
+				    "'s' was made without shared");
+			must_differ(
+				c, (tl_stream_options){ .mode = B, .flags = TL_STREAM_DROP_OLDEST },
+				"'s' was made without drop_oldest");
+		} else if (i == 1) {
+			must_differ(c, (tl_stream_options){ .mode = B, .lifetime = BOUND },
+				    "'s' was made without owner_bound");
+			must_differ(c, (tl_stream_options){ .mode = B, .ttl_ns = SECOND },
+				    "'s' has ttl_ns 0");
+		} else {
+			must_differ(c, (tl_stream_options){ .mode = Q, .max_tries = 3 },
+				    "'s' has max_tries 5, and was opened with 3");
+		}
+		must_be(tl_stream_stat(c, "s", &info), 0);
+		must_be(info.producers + info.subscribers, 0);
+		tl_stream_close(made);
+		must_be(tl_delete(p, "s"), 0);
+	}
+	tl_stream_close(open_as(p, "s", (tl_stream_options){ .mode = Q })); /* the defaults */
+	must_be(tl_stream_stat(p, "s", &info), 0);
+	must_be(info.depth, 16);
+	must_be(info.max_tries, 3);
+	tl_close(p);
+	tl_close(c);
 }
 
 TEST(each_item_of_a_queue_goes_to_one)

@@ -21,6 +21,12 @@ static inline tl_stream *open_broadcast(tl_client *client, const char *name, uin
 		       (tl_stream_options){ .mode = TL_STREAM_BROADCAST, .depth = depth });
 }
 
+static inline tl_stream *open_queue(tl_client *client, const char *name, uint32_t depth)
+{
+	return open_as(client, name,
+		       (tl_stream_options){ .mode = TL_STREAM_QUEUE, .depth = depth });
+}
+
 static inline tl_subscription *subscribe_as(tl_stream *s, uint32_t flags)
 {
 	const tl_subscribe_options o = { .size = sizeof(o), .flags = flags };

@@ -169,6 +169,108 @@ TEST(a_user_has_at_most_half_of_the_streams)
 	tl_close(root);
 }
 
+/* ---- memory ---- */
+
+/* Nothing that was put before, or is put later, is lost. */
+static int fill_quota(const struct test_daemon *d, void *arg)
+{
+	const uint32_t mode = *(const uint32_t *)arg;
+	tl_client *client = td_connect(d);
+	tl_stream *s = open_as(client, "s", (tl_stream_options){ .mode = mode, .depth = 64 });
+	tl_subscription *sub = subscribe_as(s, 0);
+	int put = 0, taken = 0, r;
+
+	must_be(try_put(s, 0, 32 * MIB, WAIT_S * SECOND), -EDQUOT); /* it never fits */
+	for (int round = 0; round < 3; round++) {
+		while (!(r = try_put(s, put, MIB, 0)))
+			put++;
+		must_be(r, -EAGAIN);
+		must(put - taken >= 3 && put - taken < 8);
+		must_be(try_put(s, put, MIB, 20 * MS), -ETIMEDOUT);
+		must(strstr(tl_last_error(), "for which there is memory"));
+		must_be(try_put(s, 0, 32 * MIB, 0), -EDQUOT);
+		take_value(sub, taken++, MIB);
+		put_item(s, put++, MIB);
+		while (taken < put)
+			take_value(sub, taken++, MIB);
+	}
+	tl_subscription_close(sub);
+	tl_stream_close(s);
+	must_be(tl_delete(client, "s"), 0);
+	tl_close(client);
+	return 0;
+}
+
+TEST(a_users_quota_makes_producers_wait)
+{
+	struct test_child c;
+	tl_client *root;
+
+	NEEDS_ROOT;
+	cleanup_td struct test_daemon d = td_start(.capacity = 64 * MIB, .uid_capacity = 8 * MIB,
+						   .for_others = true);
+	for (uint32_t mode = TL_STREAM_BROADCAST; mode <= TL_STREAM_QUEUE; mode++) {
+		c = child_start_as(ALICE, &d, fill_quota, &mode);
+		child_must_succeed(&c);
+	}
+	root = td_connect(&d);
+	must_be(open_many(root, "others", 1), 0);
+	tl_close(root);
+}
+
+/* ---- namespaces ---- */
+
+static tl_client *enter(const struct test_daemon *d, const char *name)
+{
+	tl_client *client = NULL;
+
+	must_be(tl_connect(
+			&TL_INIT(tl_connect_options, .address = d->socket, .namespace_name = name),
+			&client),
+		0);
+	return client;
+}
+
+TEST(streams_of_one_name_in_two_namespaces_do_not_meet)
+{
+	char path[] = "/tmp/tensorlease-test-XXXXXX";
+	const char *const extra[] = { "--config", path, NULL };
+	const int fd = mkstemp(path);
+	tl_subscription *sub, *there;
+	tl_stream *s, *other;
+	tl_client *a, *b;
+	tl_item *item;
+
+	must(fd >= 0);
+	close(fd);
+	config_write(path, "[namespace lab]\nmode = 0700\n");
+	cleanup_td struct test_daemon d = td_start(.extra = extra);
+	a = enter(&d, NULL);
+	b = enter(&d, "lab");
+	s = open_broadcast(a, "s", 4);
+	other = open_queue(b, "s", 8);
+	sub = subscribe_as(s, 0);
+	there = subscribe_as(other, 0);
+	put_item(s, 1, 100);
+	must_be(try_take(there, 0, &item), -EAGAIN);
+	put_item(other, 2, 100);
+	take_value(sub, 1, 100);
+	must_be(try_take(sub, 0, &item), -EAGAIN);
+	must_be(tl_stream_end(s, NULL), 0);
+	take_value(there, 2, 100);
+	must_be(tl_delete(a, "s"), 0);
+	put_item(other, 3, 100);
+	take_value(there, 3, 100);
+	must_be(try_put(s, 4, 100, 0), -ESTALE);
+	tl_subscription_close(sub);
+	tl_subscription_close(there);
+	tl_stream_close(s);
+	tl_stream_close(other);
+	tl_close(a);
+	tl_close(b);
+	must_be(unlink(path), 0);
+}
+
 /* ---- who looks at nonsense ---- */
 
 static unsigned ask_all(struct raw *rc)

@@ -221,8 +221,10 @@ GPU_TEST(items_on_a_gpu_outlive_their_producer)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 	struct test_child producer = child_start_ready(&g.d, put_one_and_stay, NULL), consumer;
+	struct raw rc = rc_open(&g.d);
 
-	td_sync(&g.d); /* the daemon knows that the work has ended */
+	eventually(gpu_unfinished(&rc) == 0); /* the producer has told of its end */
+	rc_goodbye(&rc);
 	consumer = child_start_ready(&g.d, take_after_death, NULL);
 	child_kill(&producer);
 	td_sync(&g.d);
@@ -307,6 +309,172 @@ GPU_TEST(what_cannot_be_an_item)
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 
 	must_be(td_run_client(&g.d, refused, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+static void put_byte(tl_stream *s)
+{
+	unsigned char byte = 9;
+	int64_t one = 1;
+	DLTensor t = bytes_tensor(&byte, &one);
+
+	must_be(tl_stream_put(s, &(tl_part){ .tensor = &t }, 1, NULL, NULL), 0);
+}
+
+/* The memory on the GPU is short while items are held there, and not that of the host. */
+static int fills_gpu(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	tl_stream *s = open_stream(client, TL_STREAM_BROADCAST, DEPTH);
+	tl_subscription *sub = subscribe_on(s, CUDA_STREAM_LEGACY);
+	CUdeviceptr memory = gpu_alloc(N + SMALL);
+	tl_item *held[DEPTH];
+	int n = 0, r;
+
+	(void)arg;
+	while (!(r = try_put(s, memory, n, CUDA_STREAM_LEGACY, 0))) {
+		must(n < DEPTH - 1);
+		held[n++] = take(sub);
+	}
+	must(n >= 1);
+	must_be(r, -ENOMEM);
+	must(strstr(tl_last_error(), "GPU"));
+	must_be(try_put(s, memory, n, CUDA_STREAM_LEGACY, MS), -ENOMEM);
+	put_byte(s);
+	held[n] = take(sub);
+	must_be(*(const unsigned char *)tl_item_tensor(held[n], 0, NULL)->data, 9);
+	for (int i = 0; i < n; i++)
+		item_must_be(held[i], i, CUDA_STREAM_LEGACY);
+	for (int i = 0; i <= n; i++)
+		must_be(tl_item_release(held[i]), 0);
+	put_item(s, memory, 7, CUDA_STREAM_LEGACY);
+	held[0] = take(sub);
+	item_must_be(held[0], 7, CUDA_STREAM_LEGACY);
+	must_be(tl_item_release(held[0]), 0);
+	tl_subscription_close(sub);
+	tl_stream_close(s);
+	gpu_must(cuda->mem_free(memory));
+	must_be(tl_delete(client, "s"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_full_gpu_refuses_an_item_and_the_stream_goes_on)
+{
+	SKIP_UNLESS(!gpu_is_real(), "needs a GPU of 16 MiB");
+	gpu_setenv("FAKECUDA_MEMORY", "16777216");
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, fills_gpu, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+static int dies_before_its_item(const struct test_daemon *d, void *arg)
+{
+	const tl_stream_put_options o = { .size = sizeof(o),
+					  .timeout_ns = -1,
+					  .flags = TL_PUBLISH_SEALED };
+	tl_client *client = gpu_open(d, 0);
+	tl_stream *s = open_stream(client, TL_STREAM_QUEUE, 1);
+	CUdeviceptr memory = gpu_alloc(N);
+	int64_t n = N;
+	DLTensor t = tensor_on(0, memory, &n);
+
+	(void)arg;
+	pause_at(1);
+	gpu_hold(getpid());
+	tl_stream_put(s, &(tl_part){ .tensor = &t }, 1, &o, NULL);
+	must(!"it is killed before");
+	return 1;
+}
+
+static tl_stream_info look(tl_client *client)
+{
+	tl_stream_info info = { .size = sizeof(info) };
+
+	must_be(tl_stream_stat(client, "s", &info), 0);
+	return info;
+}
+
+static int count(const tl_info *info, void *context)
+{
+	(void)info;
+	++*(unsigned *)context;
+	return 0;
+}
+
+static unsigned tensors_below(tl_client *client, const char *prefix)
+{
+	unsigned n = 0;
+
+	must_be(tl_list(client, prefix, count, &n), 0);
+	return n;
+}
+
+/* Its parts on the GPU are published, and it waits for room when it is killed. */
+GPU_TEST(a_producer_that_dies_before_its_item_leaves_nothing)
+{
+	SKIP_UNLESS(!gpu_is_real(), "needs a driver that holds work");
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	tl_client *client = td_connect(&g.d);
+	tl_stream *s = open_stream(client, TL_STREAM_QUEUE, 1);
+	tl_subscription *sub = subscribe_on(s, NULL);
+	struct test_child producer = child_start_ready(&g.d, dies_before_its_item, NULL);
+
+	child_go(&producer);
+	eventually(look(client).rows == 1); /* it has seen room, and has a row for its item */
+	for (int i = 0; i < 2; i++) {
+		put_byte(s);
+		if (!i) {
+			gpu_hold(0);
+			eventually(tensors_below(client, "s") == 1);
+			child_kill(&producer);
+			eventually(tensors_below(client, "s") == 0);
+			must_be(look(client).length, 1);
+		}
+		must_be(tl_item_release(take(sub)), 0);
+	}
+	tl_subscription_close(sub);
+	tl_stream_close(s);
+	must_be(tl_delete(client, "s"), 0);
+	tl_close(client);
+	gpu_nothing_left(&g);
+}
+
+static int mixes(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	tl_stream *s = open_stream(client, TL_STREAM_QUEUE, DEPTH);
+	tl_subscription *sub = subscribe_on(s, CUDA_STREAM_LEGACY);
+	CUdeviceptr memory = gpu_alloc(N + SMALL);
+
+	(void)arg;
+	put_item(s, memory, 1, CUDA_STREAM_LEGACY);
+	must_be(tl_item_release(take(sub)), 0);
+	must_be(tensors_below(client, "s"), 1);
+	put_byte(s); /* in the same memory of the host */
+	must_be(tl_item_release(take(sub)), 0);
+	must_be(look(client).rows, 1);
+	must_be(tensors_below(client, "s"), 0);
+	/* as if it died between the tensor and its item */
+	gpu_put_draft(client, "s/~gpu/0", 5, N, 0, CUDA_STREAM_LEGACY);
+	gpu_must(cuda->ctx_synchronize());
+	must_be(tensors_below(client, "s"), 1);
+	tl_subscription_close(sub);
+	tl_stream_close(s);
+	must_be(tl_delete(client, "s"), 0);
+	eventually(tensors_below(client, "s") == 0);
+	gpu_must(cuda->mem_free(memory));
+	tl_close(client);
+	return 0;
+}
+
+/* What no item needs any more does not stay on the GPU. */
+GPU_TEST(memory_on_a_gpu_goes_with_its_item)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, mixes, NULL), 0);
 	gpu_nothing_left(&g);
 }
 

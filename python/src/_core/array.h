@@ -80,6 +80,7 @@ PyObject *tensor_from(DLManagedTensorVersioned *managed);
 PyObject *tensor_got(const struct client *c, DLManagedTensorVersioned *managed);
 /* Makes a Tensor of a hold, whose reference it takes over; NULL fails. */
 PyObject *tensor_over(struct hold *h);
+PyObject *tensor_over_as(PyTypeObject *type, struct hold *h); /* of a class derived from Tensor */
 /* _share(): a Tensor that shares the hold of a Tensor or Draft. */
 PyObject *array_share(PyObject *self, PyObject *unused);
 /*

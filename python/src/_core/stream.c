@@ -220,8 +220,8 @@ static int putting_begin(struct putting *p, PyObject *names, PyObject *arrays, P
 	return 0;
 }
 
-/* One try at what put_waiting() waits for. */
-typedef int put_fn(struct handle *h, void *what, const tl_stream_put_options *o, uint64_t *number);
+/* One try at what waiting() waits for. */
+typedef int try_fn(struct handle *h, void *what, const tl_stream_put_options *o, uint64_t *number);
 
 static int put_item(struct handle *h, void *what, const tl_stream_put_options *o, uint64_t *number)
 {
@@ -236,10 +236,12 @@ static int put_end(struct handle *h, void *what, const tl_stream_put_options *o,
 	return tl_stream_end(h->stream, o);
 }
 
-/* Waits in slices of a second, because a signal that comes
- * between PyErr_CheckSignals() and the sleep does not end the sleep. */
-static int put_waiting(struct handle *h, put_fn *put, void *what, tl_stream_put_options *o,
-		       int64_t timeout_ns, uint64_t *number)
+/*
+ * Waits in slices of a second, because a signal that comes between PyErr_CheckSignals() and the
+ * sleep does not end the sleep. Returns 0; -1 with an exception; or EAGAIN or ETIMEDOUT.
+ */
+static int waiting(struct handle *h, try_fn *try, void *what, tl_stream_put_options *o,
+		   int64_t timeout_ns, uint64_t *number)
 {
 	struct client *c = h->client;
 	int64_t end = wait_end(timeout_ns), left;
@@ -255,17 +257,26 @@ static int put_waiting(struct handle *h, put_fn *put, void *what, tl_stream_put_
 		if (timeout_ns && !left)
 			o->timeout_ns = 1; /* so that the error says who holds the stream up */
 		Py_BEGIN_ALLOW_THREADS;
-		r = put(h, what, o, number);
+		r = try(h, what, o, number);
 		Py_END_ALLOW_THREADS;
 		if (!r)
 			return 0;
-		if (!left && (r == -EAGAIN || r == -ETIMEDOUT)) {
-			raise_error(r);
-			return -1;
-		}
+		if (!left && (r == -EAGAIN || r == -ETIMEDOUT))
+			return -r;
 		if (slice_over(h, r))
 			return -1;
 	}
+}
+
+/* Returns 0, or -1 with an exception. */
+static int put_waiting(struct handle *h, try_fn *try, void *what, tl_stream_put_options *o,
+		       int64_t timeout_ns, uint64_t *number)
+{
+	int r = waiting(h, try, what, o, timeout_ns, number);
+
+	if (r > 0)
+		raise_error(-r);
+	return r ? -1 : 0;
 }
 
 /* A descriptor that is readable when there may be room, or an item. */
@@ -482,18 +493,18 @@ static tl_item_draft *draft_of(const struct item_draft *d)
 	return d->draft;
 }
 
-/* tensors() -> list of Tensors, which keep the memory */
-static PyObject *draft_tensors(PyObject *self, PyObject *unused)
+/* tensors(class) -> list of Tensors of that class, which keep the memory */
+static PyObject *draft_tensors(PyObject *self, PyObject *class)
 {
 	WITH_LOCK;
 	tl_item_draft *draft = draft_of((struct item_draft *)self);
 	PyObject *list = draft ? PyList_New(0) : NULL;
 
-	(void)unused;
 	for (size_t i = 0; list && tl_item_draft_tensor(draft, i); i++) {
 		DLManagedTensorVersioned *managed = NULL;
 		int r = tl_item_draft_to_dlpack(draft, i, &managed);
-		PyObject *tensor = r ? raise_error(r) : tensor_from(managed);
+		PyObject *tensor = r ? raise_error(r)
+				     : tensor_over_as((PyTypeObject *)class, hold_new(managed));
 
 		if (!tensor || PyList_Append(list, tensor))
 			Py_CLEAR(list);
@@ -564,33 +575,18 @@ static void draft_dealloc(PyObject *self)
 
 /* ---- subscriptions --------------------------------------------------------------------------- */
 
-/* Returns 0 with *@item, 1 if none came in time, 2 at the end of the stream, or -1 with an
- * exception. */
-static int take_waiting(struct handle *h, int64_t timeout_ns, tl_item **item)
+/* *@what is NULL at the end of the stream. */
+static int take_item(struct handle *h, void *what, const tl_stream_put_options *o, uint64_t *number)
 {
-	struct client *c = h->client;
-	int64_t end = wait_end(timeout_ns), left;
-	uint32_t over = __atomic_load_n(&c->over, __ATOMIC_SEQ_CST);
-	int r;
+	tl_item **item = what;
+	int r = tl_stream_take(h->subscription,
+			       &TL_INIT(tl_wait_options, .timeout_ns = o->timeout_ns,
+					.interrupt = o->interrupt,
+					.interrupt_value = o->interrupt_value),
+			       item);
 
-	for (;;) {
-		left = timeout_ns ? wait_left(end) : 0;
-		Py_BEGIN_ALLOW_THREADS;
-		r = tl_stream_take(h->subscription,
-				   &TL_INIT(tl_wait_options,
-					    .timeout_ns = left < NS_PER_SEC ? left : NS_PER_SEC,
-					    .interrupt = &c->over, .interrupt_value = over),
-				   item);
-		Py_END_ALLOW_THREADS;
-		if (!r)
-			return 0;
-		if (r == -EPIPE)
-			return 2;
-		if (!left && (r == -EAGAIN || r == -ETIMEDOUT))
-			return 1;
-		if (slice_over(h, r))
-			return -1;
-	}
+	(void)number;
+	return r == -EPIPE ? 0 : r;
 }
 
 /* take(timeout) -> Item; None: none came in time; False: the stream was ended */
@@ -598,6 +594,7 @@ static PyObject *subscription_take(PyObject *self, PyObject *timeout)
 {
 	WITH_LOCK;
 	struct handle *h = (struct handle *)self;
+	tl_stream_put_options o = { 0 };
 	PyObject *object;
 	tl_item *item = NULL;
 	int64_t ns;
@@ -610,15 +607,13 @@ static PyObject *subscription_take(PyObject *self, PyObject *timeout)
 		Py_XDECREF(object);
 		return NULL;
 	}
-	r = take_waiting(h, ns, &item);
+	r = waiting(h, take_item, &item, &o, ns, NULL);
 	item_set(object, item);
 	handle_end(h);
-	if (!r)
+	if (item)
 		return object;
 	Py_DECREF(object);
-	if (r < 0)
-		return NULL;
-	return Py_NewRef(r == 1 ? Py_None : Py_False);
+	return r < 0 ? NULL : Py_NewRef(r ? Py_None : Py_False);
 }
 
 /* ---- types ----------------------------------------------------------------------------------- */
@@ -642,7 +637,7 @@ static PyMethodDef subscription_methods[] = {
 };
 
 static PyMethodDef draft_methods[] = {
-	{ "tensors", draft_tensors, METH_NOARGS, NULL },
+	{ "tensors", draft_tensors, METH_O, NULL },
 	{ "commit", draft_commit, METH_VARARGS, NULL },
 	{ "abort", draft_abort, METH_NOARGS, NULL },
 	{ 0 },

@@ -15,19 +15,24 @@ bool is_tensor(PyObject *o)
 	return PyObject_TypeCheck(o, tensor_base);
 }
 
-PyObject *tensor_over(struct hold *h)
+PyObject *tensor_over_as(PyTypeObject *type, struct hold *h)
 {
 	PyObject *self;
 
 	if (!h)
 		return NULL;
-	self = allocate(tensor_type ? tensor_type : tensor_base, 0);
+	self = allocate(type, 0);
 	if (!self) {
 		hold_unref_py(h);
 		return NULL;
 	}
 	((struct array *)self)->hold = h;
 	return self;
+}
+
+PyObject *tensor_over(struct hold *h)
+{
+	return tensor_over_as(tensor_type ? tensor_type : tensor_base, h);
 }
 
 PyObject *tensor_from(DLManagedTensorVersioned *managed)

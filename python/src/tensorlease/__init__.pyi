@@ -741,7 +741,7 @@ class Client:
         *,
         depth: int = 0,
         keep: int = 0,
-        max_tries: int = 3,
+        max_tries: int = 0,
         drop_oldest: bool = False,
         existing: bool = False,
         produce: bool = False,

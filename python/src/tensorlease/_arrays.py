@@ -39,12 +39,15 @@ def why_no_array(value):
     if isinstance(value, str):
         return "a str is not an array: its encode() returns bytes, which are published as uint8"
     if isinstance(value, Mapping):
-        return f"{called!r} is not an array: put_many() publishes each of its arrays under a name of its own"
+        return (
+            f"{called!r} is not an array: put_many() publishes each of its arrays under a name of its own, the put() of a "
+            "stream takes a dict of arrays without dicts in it, and that of a tensorlease.Queue takes any object"
+        )
     for method in ("to_numpy", "numpy"):
         if callable(getattr(kind, method, None)):
             return f"{called!r} is not an array: give what its {method}() returns"
     if callable(getattr(kind, "state_dict", None)):
-        return f"{called!r} is not an array: put_many() publishes the arrays of its state_dict()"
+        return f"{called!r} is not an array: put_many(), or put() of a stream, takes the arrays of its state_dict()"
     if isinstance(value, (numbers.Number, list, tuple, range)):
         return f"{called!r} is not an array: numpy.asarray() makes one of it"
     return (

@@ -539,7 +539,7 @@ class Client(_core.Client):
         *,
         depth=0,
         keep=0,
-        max_tries=3,
+        max_tries=0,
         drop_oldest=False,
         existing=False,
         produce=False,
@@ -553,15 +553,19 @@ class Client(_core.Client):
         mode: 'broadcast': each subscriber gets every item. 'queue': each item goes to one of them, and to another one
             if that dies before it has acknowledged the item.
         depth: how many items producers may be ahead, at most 512. 0: 16.
-        keep: of a broadcast, how many past items are kept for who subscribes late with kept=True.
-        max_tries: of a queue, how often an item is given out again when its taker has died; then it is dropped.
+        keep: of a broadcast, how many past items are kept for who subscribes late with kept=True. The end of a producer
+            takes the place of one.
+        max_tries: of a queue, how often an item is given out again when its taker has died; then it is dropped. At
+            most 15. 0: 3.
         drop_oldest: of a broadcast, whether producers never wait: who is depth items behind skips some.
-        existing: whether to open only a stream that there is; then its properties need not be said.
+        existing: whether to open only a stream that there is; then the mode may be left out.
         produce: whether this is a producer from now on, and not only from its first put on.
         shared: whether any user who may publish in the namespace may put and take. Any of them can stop the stream.
         ttl: seconds after which the stream goes when it has had neither a producer nor a subscriber. None: it stays.
         owner_bound: whether it goes when the client that has made it ends.
-        A stream that exists keeps its properties. It stays until its name is deleted, or goes as ttl and owner_bound say.
+        A stream stays until its name is deleted, or goes as ttl and owner_bound say. One that exists keeps its
+        properties: arguments that are left out take them as they are. InvalidError: one has another value than the
+        stream. Error with errno EMEDIUMTYPE: it has the other mode, or the name means a tensor.
         """
         return Stream(
             self, name, mode, depth, keep, max_tries, drop_oldest, existing, produce, shared, ttl, owner_bound

@@ -19,7 +19,7 @@ import types
 import weakref
 from queue import Empty, Full
 
-from ._errors import Error, NotNewerError, PermissionDeniedError, StreamEndedError, TimeoutError
+from ._errors import Error, InvalidError, NotNewerError, PermissionDeniedError, StreamEndedError, TimeoutError
 from ._lock import ForkLock
 from ._ref import client_for
 from ._stream import Item
@@ -298,8 +298,8 @@ class Queue:
     """A queue as multiprocessing.Queue, whose arrays lie in shared memory.
 
     maxsize: how many objects may wait in it, at most 512. 0: 512; put() waits when there are so many.
-    name: of the stream that it is. Processes that name it have the same queue; the first of them says maxsize. It stays
-        until ``client.delete(name)``. None: a queue without others: it is given to the processes that this one makes, as an
+    name: of the stream that it is. Processes that name it have the same queue; the first of them says maxsize, and the
+        others the same or nothing. It stays until ``client.delete(name)``. None: a queue without others: it is given to the processes that this one makes, as an
         argument or by fork(), and ends with this process; or, if there was no such process, with this object.
     client: the Client whose daemon has it. None: that of connect(), one for all queues of this process.
     mode: 'c': get() returns arrays that its caller may write to, and nobody else sees that. Those of up to 32 KiB are
@@ -336,17 +336,23 @@ class Queue:
         self.name = f"queue/{os.getpid()}-{secrets.token_hex(8)}" if name is None else name
         self._client = client
         self._own = name is None
-        self._maxsize = maxsize if maxsize > 0 else _DEPTH_MAX
+        self._maxsize = max(maxsize, 0)
         self._shared, self._redeliver = mode == "r", bool(redeliver)
         self._here = _Ends(self._open(False), self._client._uid())
         if self._own:
             self._end_with_this_process()
 
     def _open(self, existing):
-        if not self._own or existing:
-            return self._client.stream(self.name, "queue", depth=self._maxsize, existing=existing)
-        # The stream of a process that is killed goes when the last one has left it.
-        return self._client.stream(self.name, "queue", depth=self._maxsize, produce=True, ttl=_TTL)
+        depth = self._maxsize or _DEPTH_MAX
+        if self._own and not existing:
+            # The stream of a process that is killed goes when the last one has left it.
+            return self._client.stream(self.name, "queue", depth=depth, produce=True, ttl=_TTL)
+        try:
+            return self._client.stream(self.name, "queue", depth=depth, existing=existing)
+        except InvalidError:
+            if self._maxsize:
+                raise
+            return self._client.stream(self.name, "queue", existing=True)  # it has a size of its own
 
     def _end_with_this_process(self):
         from multiprocessing.util import Finalize

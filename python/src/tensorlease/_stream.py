@@ -6,9 +6,11 @@ import errno
 import math
 import os
 import time
+import weakref
 
 from ._dtypes import parse_sizes
 from ._errors import NotNewerError, TimeoutError
+from ._tensor import Tensor
 from ._tuples import StreamInfo, StreamMember
 from ._waiter import running_trio
 
@@ -129,19 +131,47 @@ class Item:
         return f"<tensorlease.Item {self.number}: {what}>"
 
 
+class _DraftTensor(Tensor):
+    """A tensor of an ItemDraft."""
+
+    __slots__ = ("_arrays",)
+
+    def numpy(self, *, copy=False):
+        array = super().numpy(copy=copy)
+        if not copy:
+            self._arrays.append(weakref.ref(array, self._arrays.remove))
+        return array
+
+    def __setitem__(self, index, value):
+        self.numpy()[index] = value
+
+    def _end(self):
+        """Make what numpy() returned read-only, as a commit of a Draft does, and give the memory back."""
+        self.release()
+        for array in [ref() for ref in self._arrays]:
+            if array is not None:
+                array.flags.writeable = False
+
+
+_DraftTensor.__name__ = Tensor.__name__  # for the texts of errors
+
+
 class ItemDraft:
     """What Stream.draft() returns: an item that is written in place.
 
     Write to ``draft.tensor.numpy()``, or ``draft[name].torch()``, ..., then call commit() or abort(). As a context
     manager it is committed when the block ends, unless the block has ended it, and aborted if the block raises. Views
-    stay valid after that, but must not be written to: others read those bytes, or a later item has them.
+    stay valid after that, but must not be written to: others read those bytes, or a later item has them. So arrays that
+    numpy() returned become read-only, and the draft's Tensors are released; with other views this is up to the writer.
     """
 
     __slots__ = ("_draft", "_ended", "_names", "tensors")
 
     def __init__(self, draft, names):
         self._draft, self._names, self._ended = draft, names, False
-        self.tensors = draft.tensors()
+        self.tensors = draft.tensors(_DraftTensor)
+        for tensor in self.tensors:
+            tensor._arrays = []
 
     @property
     def tensor(self):
@@ -168,13 +198,18 @@ class ItemDraft:
         metadata: bytes to attach, at most as many as the draft was made for. timeout and errors: as for Stream.put().
         """
         number = self._draft.commit(metadata, timeout)
-        self._ended = True
+        self._end()
         return number
 
     def abort(self):
         """Give it up."""
         self._draft.abort()
+        self._end()
+
+    def _end(self):
         self._ended = True
+        for tensor in self.tensors:
+            tensor._end()
 
     def __enter__(self):
         return self

@@ -110,7 +110,7 @@ class Holding(NamedTuple):
     """A tensor that a client holds."""
 
     name: str
-    version: int
+    version: int  # 0: it is memory for an item of the stream of that name
     nbytes: int
     leases: int
     retired: bool  # its name was deleted, or means another tensor
