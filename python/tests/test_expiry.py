@@ -94,6 +94,21 @@ def test_what_is_not_used_frees_space_and_what_is_held_stays(tmp_path):
         assert not client.list("cache/")
 
 
+def test_what_was_used_of_late_may_stay(tmp_path):
+    address = str(tmp_path / "socket")
+    with daemon_at(address, "8M"), tensorlease.connect(address) as client:
+        for i in range(8):
+            client.put(f"cache/{i}", bytes(1 << 20), evictable=True)
+        for idle in (1000, 1e30, math.inf):
+            with pytest.raises(tensorlease.NoSpaceError):
+                client.put("new", bytes(1 << 20), evict_idle=idle)
+        assert len(client.list("cache/")) == 8
+        client.put("new", bytes(1 << 20), evict_idle=0)
+        assert len(client.list("cache/")) == 7
+        with pytest.raises(ValueError, match="evict_idle"):
+            client.put("new", bytes(1 << 20), evict_idle=-1)
+
+
 def test_a_kicked_client_stays_away_until_it_is_closed(daemon, client):
     with tensorlease.connect(daemon) as other:
         newest = max(c.id for c in client.clients())

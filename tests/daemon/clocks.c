@@ -82,6 +82,38 @@ TEST(a_clock_that_is_behind_changes_no_lifetime)
 	SKIP_UNLESS(lifetimes_with((char[]){ "monotonic -10 0\n" }), NO_TIME);
 }
 
+TEST(what_was_used_of_late_may_stay)
+{
+	static const char *const names[] = { "a", "b", "c", "d" };
+	cleanup_td struct test_daemon d = td_start(.capacity = 4 * MIB);
+	tl_client *client = td_connect(&d);
+	tl_put_options o = { .size = sizeof(o), .lifetime = TL_LIFETIME_EVICTABLE };
+	unsigned char *data = calloc(1, MIB);
+	int64_t shape = MIB;
+	DLTensor t = bytes_tensor(data, &shape);
+	const tl_spec spec = { .size = sizeof(spec),
+			       .shape = &shape,
+			       .ndim = 1,
+			       .dtype = U8,
+			       .evict_idle_s = UINT32_MAX };
+	tl_draft *draft;
+
+	must(data);
+	for (unsigned i = 0; i < 4; i++)
+		put_as(client, names[i], 1, MIB, &o);
+	o.evict_idle_s = 1000;
+	for (unsigned i = 0; i < 3; i++)
+		must_be(tl_put(client, "new", &t, &o, NULL), -ENOSPC);
+	must_be(tl_create(client, "new", &spec, &draft), -ENOSPC);
+	for (unsigned i = 0; i < 4; i++)
+		must(client_sees(client, names[i]));
+	o.evict_idle_s = 0;
+	must_be(tl_put(client, "new", &t, &o, NULL), 0);
+	must(!client_sees(client, "a"));
+	free(data);
+	tl_close(client);
+}
+
 int main(void)
 {
 	return suite_run();

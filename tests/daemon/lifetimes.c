@@ -321,36 +321,6 @@ static void fill(tl_client *client)
 		put_as(client, nth(i), MIB, &evictable);
 }
 
-TEST(what_was_used_of_late_may_stay)
-{
-	cleanup_td struct test_daemon d = td_start(.capacity = ROOM * MIB);
-	tl_client *client = td_connect(&d);
-	tl_put_options o = evictable;
-	unsigned char *data = calloc(1, MIB);
-	int64_t shape = MIB;
-	DLTensor t = bytes_tensor(data, &shape);
-	tl_spec spec = { .size = sizeof(spec),
-			 .shape = &shape,
-			 .ndim = 1,
-			 .dtype = { TL_DTYPE_UINT, 8, 1 },
-			 .evict_idle_s = UINT32_MAX };
-	tl_draft *draft;
-
-	must(data);
-	fill(client);
-	o.evict_idle_s = 1000;
-	for (int i = 0; i < 3; i++)
-		must_be(tl_put(client, "new", &t, &o, NULL), -ENOSPC);
-	must_be(tl_create(client, "new", &spec, &draft), -ENOSPC);
-	for (unsigned i = 0; i < ROOM; i++)
-		must(client_sees(client, nth(i)));
-	o.evict_idle_s = 0;
-	must_be(tl_put(client, "new", &t, &o, NULL), 0);
-	must(!client_sees(client, nth(0)));
-	free(data);
-	tl_close(client);
-}
-
 TEST(what_was_not_used_goes_first_and_what_is_held_never)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = ROOM * MIB);

@@ -142,7 +142,7 @@ static const struct {
 	size_t at;
 	size_t size;
 } reserved[] = {
-	{ WIRE_HELLO, 20, 4 },		{ WIRE_CREATE, 42, 6 },	 { WIRE_COMMIT, 35, 5 },
+	{ WIRE_HELLO, 20, 4 },		{ WIRE_CREATE, 42, 2 },	 { WIRE_COMMIT, 35, 5 },
 	{ WIRE_DELETE, 26, 6 },		{ WIRE_LINK, 29, 3 },	 { WIRE_HOLDINGS, 28, 4 },
 	{ WIRE_WELCOME, 18, 2 },	{ WIRE_DRAFT, 52, 4 },	 { WIRE_HOLDING, 43, 5 },
 	{ WIRE_MEMBER, 43, 5 },		{ WIRE_GROUP, 28, 4 },	 { WIRE_PART, 36, 4 },
