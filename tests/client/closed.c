@@ -4,6 +4,7 @@
  * streams. Other files of theirs get the numbers.
  */
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 
@@ -107,6 +108,8 @@ static int closes_without_descriptors(const struct test_daemon *d, void *arg)
 
 	must_be(tl_watch_open(client, "old", NULL, &watch), 0);
 	must_be(tl_watch_fd(watch, &fd), 0);
+	/* its thread has written: nobody can look what a number means and write at once */
+	must_be(poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, WAIT_S * 1000), 1);
 	must_be(tl_watch_next(watch, NULL, &event), 0);
 	child_close_all();
 	files_open(fds);

@@ -47,7 +47,7 @@ def why_no_array(value):
         if callable(getattr(kind, method, None)):
             return f"{called!r} is not an array: give what its {method}() returns"
     if callable(getattr(kind, "state_dict", None)):
-        return f"{called!r} is not an array: put_many(), or put() of a stream, takes the arrays of its state_dict()"
+        return f"{called!r} is not an array: put_many() publishes the arrays of its state_dict()"
     if isinstance(value, (numbers.Number, list, tuple, range)):
         return f"{called!r} is not an array: numpy.asarray() makes one of it"
     return (
