@@ -1,21 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures tensorlease.torch.CachedDataset on a made dataset of JPEG pictures.
+"""Measures tensorlease.torch.CachedDataset and DataLoader on a made dataset of JPEG pictures, and on small samples.
 
 It needs tensorlease, torch, numpy, Pillow and lmdb, about 1.5 GB on the disk and 2.5 GB of memory:
 
-    bench/python/dataset.py --pictures 20000 --workers 1 4
+    bench/python/dataset.py --pictures 20000 --small 200000 --workers 1 4
 
 Each row is a way to hold the decoded pictures, each number how many pictures per second a DataLoader delivers in random
-order, in an epoch after the first. "first epoch" is the one in which CachedDataset decodes. Compare numbers of one run
-only.
+order: the median of the epochs after the first. "first epoch" is the one in which CachedDataset decodes. Rows with
+"ours" have tensorlease.torch.DataLoader, and the others PyTorch's. Small samples have 1 KiB. "stacked" batches have 64
+tensors of 192 KiB, made by workers that do nothing else. Compare numbers of one run only.
 """
 
 import argparse
 import io
 import os
+import statistics
 import tempfile
 import time
+import warnings
 
 import lmdb
 import numpy
@@ -82,11 +85,38 @@ class Shared(Dataset):
         return self.all[index], index
 
 
-class Lmdb(Dataset):
-    """The decoded pictures in an LMDB file, which each worker opens."""
+class Small(Dataset):
+    """Samples of 1 KiB, which take no time to make."""
 
-    def __init__(self, source, folder):
-        self.path, self.count, self.env = os.path.join(folder, "lmdb"), len(source), None
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return torch.full((1024,), index % 251, dtype=torch.uint8), index
+
+
+class Stacked(Dataset):
+    """Batches of 12 MiB, by workers that do nothing but that."""
+
+    def __init__(self):
+        self.each = torch.ones(8, 3, 256, 256, dtype=torch.uint8)
+
+    def __len__(self):
+        return 64 * 100
+
+    def __getitem__(self, index):
+        return self.each[index % 8], index
+
+
+class Lmdb(Dataset):
+    """The samples in an LMDB file, which each worker opens."""
+
+    def __init__(self, source, folder, name):
+        self.path, self.count, self.env = os.path.join(folder, name), len(source), None
+        self.shape = source[0][0].shape
         with lmdb.open(self.path, map_size=4 << 30, sync=False) as env:
             for start in range(0, self.count, 1000):
                 with env.begin(write=True) as transaction:
@@ -101,20 +131,19 @@ class Lmdb(Dataset):
             self.env = lmdb.open(self.path, readonly=True, lock=False, readahead=False)
         with self.env.begin(buffers=True) as transaction:  # the picture is copied before the transaction ends
             picture = numpy.frombuffer(transaction.get(b"%08d" % index), dtype=numpy.uint8)
-            return torch.from_numpy(picture.reshape(SIDE, SIDE, 3).copy()), index
+            return torch.from_numpy(picture.reshape(self.shape).copy()), index
 
 
-def rate(dataset, workers, epochs=3):
-    """Pictures per second in the best epoch after the first, in which the workers start."""
-    loader = DataLoader(dataset, batch_size=64, shuffle=True, num_workers=workers, persistent_workers=True)
-    best = 0
-    for epoch in range(epochs):
+def rate(dataset, workers, epochs, kind=DataLoader):
+    """Samples per second: the median of the epochs after the first, in which the workers start."""
+    loader = kind(dataset, batch_size=64, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
+    rates = []
+    for _ in range(epochs + 1):
         begin, seen = time.perf_counter(), 0
         for batch in loader:
             seen += len(batch[0])
-        if epoch:
-            best = max(best, seen / (time.perf_counter() - begin))
-    return best
+        rates.append(seen / (time.perf_counter() - begin))
+    return statistics.median(rates[1:])
 
 
 def first_epoch(dataset, workers):
@@ -124,35 +153,66 @@ def first_epoch(dataset, workers):
     return len(dataset) / (time.perf_counter() - begin)
 
 
+OURS = tensorlease.torch.DataLoader
+
+
+def print_rows(rows, workers, epochs):
+    for name, make, kind in rows:
+        dataset = make()
+        print(f"{name:28}" + "".join(f"{rate(dataset, w, epochs, kind):12.0f}" for w in workers), flush=True)
+
+
+def pictures(folder, client, arguments):
+    jpegs = Jpegs(*make_jpegs(folder, arguments.pictures))
+    size = jpegs.offsets[-1] / len(jpegs)
+    print(f"{len(jpegs)} pictures of {size:.0f} bytes, decoded to {SIDE * SIDE * 3}", flush=True)
+    cached = tensorlease.torch.CachedDataset(jpegs, client, "pictures")
+    rows = [
+        ("CachedDataset", lambda: cached, DataLoader),
+        ("CachedDataset, ours", lambda: cached, OURS),
+        ("share_memory_()", lambda: Shared(cached), DataLoader),
+        ("LMDB", lambda: Lmdb(cached, folder, "pictures.mdb"), DataLoader),
+    ]
+    print_rows([("no cache, of a tenth", lambda: Subset(jpegs, range(len(jpegs) // 10)), DataLoader)], arguments.workers, 1)
+    print(f"{'  its first epoch':28}{first_epoch(cached, max(arguments.workers)):12.0f}", flush=True)
+    print_rows(rows, arguments.workers, arguments.epochs)
+    cached.clear()
+
+
+def small(folder, client, arguments):
+    source = Small(arguments.small)
+    cached = tensorlease.torch.CachedDataset(source, client, "small")
+    print(f"{len(source)} samples of 1 KiB", flush=True)
+    print(f"{'  their first epoch':28}{first_epoch(cached, max(arguments.workers)):12.0f}", flush=True)
+    rows = [
+        ("CachedDataset", lambda: cached, DataLoader),
+        ("CachedDataset, ours", lambda: cached, OURS),
+        ("LMDB", lambda: Lmdb(source, folder, "small.mdb"), DataLoader),
+    ]
+    print_rows(rows, arguments.workers, arguments.epochs)
+    cached.clear()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pictures", type=int, default=20000)
+    parser.add_argument("--small", type=int, default=200000)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--epochs", type=int, default=5)
     arguments = parser.parse_args()
+    warnings.filterwarnings("ignore", message=".*suggested max number of worker")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        capacity = arguments.pictures * (SIDE * SIDE * 3 + 8192) + (64 << 20)
+        capacity = arguments.pictures * (SIDE * SIDE * 3 + 8192) + arguments.small * 1100 + (256 << 20)
         os.environ["TENSORLEASE_SOCKET"] = os.path.join(folder, "socket")
         client = tensorlease.connect(autostart=True)
         if client.status().capacity < capacity:
             parser.exit(1, f"{capacity} bytes are needed; the daemon's capacity is {client.status().capacity}\n")
-        jpegs = Jpegs(*make_jpegs(folder, arguments.pictures))
-        size = jpegs.offsets[-1] / len(jpegs)
-        print(f"{len(jpegs)} pictures of {size:.0f} bytes, decoded to {SIDE * SIDE * 3}", flush=True)
-        cached = tensorlease.torch.CachedDataset(jpegs, prefix="pictures", evictable=False)
-        rows = {
-            "no cache, of a tenth": lambda: Subset(jpegs, range(len(jpegs) // 10)),
-            "CachedDataset": lambda: cached,
-            "share_memory_()": lambda: Shared(cached),
-            "LMDB": lambda: Lmdb(cached, folder),
-        }
-        print(f"{'':22}" + "".join(f"{w:>5} worker{'s' * (w > 1)}" for w in arguments.workers))
-        for name, make in rows.items():
-            dataset = make()
-            if dataset is cached:
-                print(f"{'  its first epoch':22}{first_epoch(cached, max(arguments.workers)):12.0f}", flush=True)
-            print(f"{name:22}" + "".join(f"{rate(dataset, w):12.0f}" for w in arguments.workers), flush=True)
-        cached.clear()  # the daemon that was started ends once there are no names
+        print(f"{'samples per second':28}" + "".join(f"{w:>5} worker{'s' * (w > 1)}" for w in arguments.workers))
+        pictures(folder, client, arguments)
+        small(folder, client, arguments)
+        stacked = [("stacked, PyTorch's", Stacked, DataLoader), ("stacked, ours", Stacked, OURS)]
+        print_rows(stacked, arguments.workers, arguments.epochs)  # the daemon that was started ends once there are no names
 
 
 if __name__ == "__main__":

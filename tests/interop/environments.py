@@ -73,6 +73,7 @@ ENVIRONMENTS = (
                 "gather",
                 "gevent",
                 "gpu_alloc",
+                "loader",
                 "many",
                 "package",
                 "queue",

@@ -53,7 +53,7 @@ class _Batch:
 
 default_collate_fn_map[Tensor] = lambda given, **_: torch.stack([tensor.torch() for tensor in given])
 default_collate_fn_map[_Batch] = lambda given, **_: given[0].value
-_USUAL = dict(default_collate_fn_map)
+USUAL = dict(default_collate_fn_map)
 
 
 def _is_collated_as_usual(frame):
@@ -62,7 +62,7 @@ def _is_collated_as_usual(frame):
         frame = frame.f_back
     fetcher = frame.f_locals.get("self")
     usual = isinstance(fetcher, _MapDatasetFetcher) and fetcher.collate_fn is default_collate
-    return usual and default_collate_fn_map == _USUAL
+    return usual and default_collate_fn_map == USUAL
 
 
 # ---- What is there, and what is made ----

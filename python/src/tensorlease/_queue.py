@@ -299,8 +299,9 @@ class Queue:
 
     maxsize: how many objects may wait in it, at most 512. 0: 512; put() waits when there are so many.
     name: of the stream that it is. Processes that name it have the same queue; the first of them says maxsize, and the
-        others the same or nothing. It stays until ``client.delete(name)``. None: a queue without others: it is given to the processes that this one makes, as an
-        argument or by fork(), and ends with this process; or, if there was no such process, with this object.
+        others the same or nothing. It stays until ``client.delete(name)``. None: a queue without others: it is given to
+        the processes that this one makes, as an argument or by fork(), and ends with this process; or, if there was no
+        such process, with this object.
     client: the Client whose daemon has it. None: that of connect(), one for all queues of this process.
     mode: 'c': get() returns arrays that its caller may write to, and nobody else sees that. Those of up to 32 KiB are
         copied, and larger ones are copy-on-write. 'r': NumPy arrays and Tensors are the shared memory itself, read-only,
@@ -314,8 +315,7 @@ class Queue:
     __array_namespace__(), and buffers that pickle takes out of band, as those of pandas. get() returns the same types.
     On a GPU those of PyTorch are copied there once more by get(), unless it is mode 'r', and Tensors stay read-only; all
     of an object are on one GPU. Other tensors of PyTorch, with gradients for example, go as torch.multiprocessing sends
-    them. put() returns when the
-    object is there: it has no thread, and what cannot be pickled raises an error in it.
+    them. put() returns when the object is there: it has no thread, and what cannot be pickled raises an error in it.
 
     All threads of a process may use it. A process that is killed holds nobody up. Only processes of this user can put
     and get, and only what they have put is unpickled. Besides queue.Full and queue.Empty, put() and get() raise an Error

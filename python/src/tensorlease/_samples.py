@@ -261,6 +261,15 @@ def _collate(node, columns, varying, count, kind_of_batch=list):
     return _collate_column(node, next(columns), count)
 
 
+_copied = False
+
+
+def batches_are_copied():
+    """Say that in this worker no batch is handed over as it is."""
+    global _copied
+    _copied = True
+
+
 class Layout:
     """What samples are made of: `rows`, the bytes of each fixed leaf, and `varying`, how many others there are."""
 
@@ -287,9 +296,10 @@ class Layout:
     def columns(self, count):
         """Return tensors of bytes for a batch of so many samples, one for each fixed leaf.
 
-        In a worker of a DataLoader they are where default_collate() puts a batch: in memory that is handed over as it is.
+        In a worker of PyTorch's DataLoader they are where default_collate() puts a batch: in memory that is handed over
+        as it is.
         """
-        shared = get_worker_info() is not None
+        shared = not _copied and get_worker_info() is not None
         return [_bytes(count * row, shared and large) for row, large in zip(self.rows, self._large, strict=True)]
 
     def batch(self, columns, varying, count):

@@ -17,9 +17,10 @@ from torch.overrides import TorchFunctionMode
 from . import _core
 from ._dataset import CachedDataset
 from ._errors import InvalidError, NotFoundError
+from ._loader import DataLoader
 from ._paths import below
 
-__all__ = ["CachedDataset", "allocator", "load_model", "meta_weights"]
+__all__ = ["CachedDataset", "DataLoader", "allocator", "load_model", "meta_weights"]
 
 
 _core.modules()[__name__] = sys.modules[__name__]  # so that it is not imported twice

@@ -4,11 +4,12 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from torch import nn
+from torch.utils import data
 from torch.utils.data import Dataset
 
 from . import Client
 
-__all__ = ["CachedDataset", "allocator", "load_model", "meta_weights"]
+__all__ = ["CachedDataset", "DataLoader", "allocator", "load_model", "meta_weights"]
 
 _Model = TypeVar("_Model", bound=nn.Module)
 
@@ -43,3 +44,6 @@ class CachedDataset(Dataset[Any]):
     def stats(self) -> dict[str, int]: ...
     def __getitem__(self, index: int) -> Any: ...
     def __getitems__(self, indexes: Iterable[int]) -> list[Any]: ...
+
+class DataLoader(data.DataLoader[Any]):
+    def __init__(self, dataset: Dataset[Any], *args: Any, client: Client | None = None, **kwargs: Any) -> None: ...
