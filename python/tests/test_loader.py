@@ -165,10 +165,17 @@ def test_batches_that_do_not_fit_are_told(tmp_path):
 
 
 def test_batches_that_are_kept_wait_for_nobody(client):
-    """A program that keeps all batches has all of them."""
-    kept = list(shared.DataLoader(Numbers(200, 20_000), 2, num_workers=2, client=client))
-    assert [int(values[0, 0]) for values, _, _ in kept] == list(range(0, 200, 2))
+    """A program that keeps all batches has all of them, more than a stream has items."""
+    kept = list(shared.DataLoader(Numbers(1500, 20_000), 1, num_workers=2, client=client))
+    assert [int(values[0, 0]) for values, _, _ in kept] == list(range(1500))
     assert all((values == values[:, :1]).all() for values, _, _ in kept)
+
+
+def test_batches_that_are_kept_leave_memory_for_more(tmp_path):
+    with daemon_at(f"{tmp_path}/socket", "48M"), tensorlease.connect(f"{tmp_path}/socket") as client:
+        kept = list(shared.DataLoader(Numbers(200, 1 << 17), 1, num_workers=2, client=client))  # 1 MiB each
+        assert [int(values[0, 0]) for values, _, _ in kept] == list(range(200))
+        assert all((values == values[:, :1]).all() for values, _, _ in kept)
 
 
 def test_a_cached_dataset_in_workers(client, nothing_left):

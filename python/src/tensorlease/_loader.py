@@ -3,8 +3,10 @@
 
 import contextlib
 import functools
+import math
 import multiprocessing
 import os
+import warnings
 import weakref
 from queue import Full
 
@@ -18,6 +20,9 @@ from ._errors import Error
 from ._queue import Queue
 
 _LOOK = 5.0  # seconds after which a worker looks whether its parent is still there
+_LOOK_AT = 4  # batches, after which it is looked how many are kept
+_ROWS = 512  # of a stream, which has 1024, and
+_FULL = 0.75  # of the capacity: with more, batches are copied
 _DEPTH_MAX = 512
 
 
@@ -37,14 +42,27 @@ class _Batches(Queue):
         super()._end_with_this_process()
         weakref.finalize(self, _end, self._client, self.name, os.getpid()).atexit = False
 
+    def get(self, *args, **kwargs):
+        """Do what Queue.get() does. A program that keeps many batches gets copies, so that workers have memory."""
+        self._gets = getattr(self, "_gets", 0) + 1
+        if self._gets % _LOOK_AT == 0 and self._copied < math.inf:
+            status, rows = self._client.status(), self._ends().stream.info().rows
+            if rows > _ROWS or status.bytes_used > status.capacity * _FULL:
+                self._copied = math.inf
+        return super().get(*args, **kwargs)
+
     def put(self, made):
+        told = False
         while True:
             try:
                 return self._put_or_say(made)
-            except Full:
+            except Full as error:
                 parent = multiprocessing.parent_process()
                 if parent is not None and not parent.is_alive():
                     raise
+                if not told:
+                    warnings.warn(f"a worker has waited for {_LOOK:g} s to hand a batch over: {error}", stacklevel=2)
+                told = True
 
     def _put_or_say(self, made):
         try:
@@ -90,8 +108,9 @@ class DataLoader(data.DataLoader):
 
     PyTorch makes a file in /dev/shm for each tensor of each batch, which takes longer than many a batch takes to make, and
     needs a descriptor for each; a worker that is killed leaves files behind. Here a batch is an item of a stream:
-    tensors of more than 32 KiB are mapped copy-on-write, so that they may be written to, and smaller ones are copied.
-    Nothing is left behind, whoever is killed.
+    tensors of more than 128 KiB are mapped copy-on-write, so that they may be written to, and smaller ones are copied.
+    A program that keeps hundreds of them, or most of the memory, gets copies from then on. Nothing is left behind,
+    whoever is killed.
 
     Arguments are those of torch.utils.data.DataLoader, and:
     client: the Client whose daemon has the memory. None: that of connect(). It needs about as many batches as workers

@@ -27,7 +27,7 @@ from ._stream import Item
 _DEPTH_MAX = 512  # of a stream
 _TTL = 60.0  # seconds that the stream of an unnamed queue stays when nobody has it any more
 _PARTS_MAX = 4096  # tensors of an item
-_COPY_MAX = 32 << 10  # up to here a copy takes no longer than a private mapping and its page faults
+_COPY_MAX = 128 << 10  # up to here a copy takes no longer than a private mapping and its page faults
 _MARK = b"tensorlease.Queue 1"
 _METADATA = struct.Struct(f"{len(_MARK)}sxI")  # and how many of the tensors behind the pickle are arrays
 _ALONE = b"tensorlease.Queue array"  # of an item that is an array of NumPy, without a pickle
@@ -171,15 +171,15 @@ def _packed(thing):
     return tensors, _METADATA.pack(_MARK, len(pickler.arrays))
 
 
-def _buffer(tensor, shared):
+def _buffer(tensor, shared, copied):
     if shared:
         return tensor.bytes()
-    return bytearray(tensor.bytes()) if tensor.nbytes <= _COPY_MAX else tensor.copy_on_write().bytes()
+    return bytearray(tensor.bytes()) if tensor.nbytes <= copied else tensor.copy_on_write().bytes()
 
 
-def _array(tensors, shared, index, kind):
+def _array(tensors, shared, copied, index, kind):
     tensor = tensors[index]
-    small = tensor.nbytes <= _COPY_MAX
+    small = tensor.nbytes <= copied
     if kind in ("numpy", "numpy.T"):
         if shared or small:
             array = tensor.numpy(copy=not shared)
@@ -196,10 +196,10 @@ def _array(tensors, shared, index, kind):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, tensors, arrays, shared):
+    def __init__(self, tensors, arrays, shared, copied):
         # Neither of these two has the unpickler, which would keep the tensors until the next collection.
-        self._part = functools.partial(_array, tensors[1 : 1 + arrays], shared)
-        buffers = (_buffer(tensor, shared) for tensor in tensors[1 + arrays :])
+        self._part = functools.partial(_array, tensors[1 : 1 + arrays], shared, copied)
+        buffers = (_buffer(tensor, shared, copied) for tensor in tensors[1 + arrays :])
         super().__init__(io.BytesIO(tensors[0].bytes()), buffers=buffers)
 
     def find_class(self, module, name):
@@ -208,15 +208,16 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _unpacked(item, name, shared):
+def _unpacked(item, name, shared, copied):
+    """Return the object. copied: arrays of at most so many bytes are copied, unless it is shared memory that is wanted."""
     if item.metadata == _ALONE:
-        return _array(item.tensors, shared, 0, "numpy")
+        return _array(item.tensors, shared, copied, 0, "numpy")
     mark, arrays = b"", 0
     if len(item.metadata) == _METADATA.size:
         mark, arrays = _METADATA.unpack(item.metadata)
     if mark != _MARK:
         raise TypeError(f"item {item.number} of the stream '{name}' was not put by a tensorlease.Queue: use client.stream()")
-    return _Unpickler(item.tensors, arrays, shared).load()
+    return _Unpickler(item.tensors, arrays, shared, copied).load()
 
 
 # ---- The queue ----
@@ -303,7 +304,7 @@ class Queue:
         the processes that this one makes, as an argument or by fork(), and ends with this process; or, if there was no
         such process, with this object.
     client: the Client whose daemon has it. None: that of connect(), one for all queues of this process.
-    mode: 'c': get() returns arrays that its caller may write to, and nobody else sees that. Those of up to 32 KiB are
+    mode: 'c': get() returns arrays that its caller may write to, and nobody else sees that. Those of up to 128 KiB are
         copied, and larger ones are copy-on-write. 'r': NumPy arrays and Tensors are the shared memory itself, read-only,
         without a copy. Both are for the get() of the processes to which this object is given.
     redeliver: whether an object that get() returned goes to another process if this one ends before the same thread
@@ -321,6 +322,8 @@ class Queue:
     and get, and only what they have put is unpickled. Besides queue.Full and queue.Empty, put() and get() raise an Error
     if the daemon or the queue is gone, and NoSpaceError if there is no memory for the object.
     """
+
+    _copied = _COPY_MAX
 
     def __class_getitem__(cls, item):
         return types.GenericAlias(cls, item)
@@ -423,7 +426,7 @@ class Queue:
             try:
                 if item.uid != here.uid:
                     raise PermissionDeniedError(errno.EACCES, f"an object in '{self.name}' is of user {item.uid}: not unpickled")
-                thing = _unpacked(item, self.name, self._shared)
+                thing = _unpacked(item, self.name, self._shared, self._copied)
             except BaseException:
                 item.release()
                 raise
