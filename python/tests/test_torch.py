@@ -370,7 +370,10 @@ def test_samples_lie_in_shared_memory(client):
     cached = shared.CachedDataset([torch.arange(1 << 20)], client, "torch/large")
     first, second = cached[0], cached[0]
     assert torch.equal(first, second) and first.data_ptr() != second.data_ptr()
-    assert first.data_ptr() % 64 == 0
+    assert first.data_ptr() % 64 == second.data_ptr() % 64 == 0
+    cached.flush()
+    third = cached[0]  # from the shared memory
+    assert torch.equal(first, third) and third.data_ptr() % 64 == 0
 
 
 def test_weights_on_meta_are_not_filled():

@@ -276,7 +276,7 @@ class _Store:
                 return found[0]
             made = self.fill(dataset, [index])  # its pack has gone
         text, fixed, varying = made[index] if index in made else _samples.encode(dataset[index])
-        return _samples.layout_of(text).sample(map(bytearray, fixed), varying)
+        return _samples.layout_of(text).sample(map(_samples.own, fixed), varying)
 
     def read(self, place):
         """Return the sample there, in a tuple, or None if it has gone."""
@@ -291,7 +291,7 @@ class _Store:
             return None
         data = memoryview(tensor.numpy() if large else tensor)
         fixed, varying = _samples.fixed_of(section, data, row), _samples.varying_of(section, data, row)
-        return (section.layout.sample(fixed if large else map(bytearray, fixed), varying),)
+        return (section.layout.sample(fixed if large else map(_samples.own, fixed), varying),)
 
     def batch(self, indexes):
         """Return a _Batch of the samples, or None if their layouts differ or some have gone."""

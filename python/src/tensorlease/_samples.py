@@ -153,6 +153,15 @@ def encode(sample):
 # ---- To samples and batches ----
 
 
+def own(data):
+    """Return a copy of the bytes that may be written to. Larger ones are aligned as PyTorch aligns its own."""
+    if len(data) < 4096:
+        return bytearray(data)
+    copy = torch.empty(len(data), dtype=torch.uint8).numpy()
+    copy[:] = numpy.frombuffer(data, "uint8")
+    return memoryview(copy)
+
+
 @functools.cache
 def _numpy_dtype(word):
     if word[0] in "<>|=":
