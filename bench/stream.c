@@ -56,6 +56,12 @@ static tl_stream *open_existing(tl_client *client)
 	return s;
 }
 
+static void end_stream(struct bench *b, tl_stream *s)
+{
+	tl_stream_close(s);
+	bench_check(tl_delete(b->client, name), "deleting");
+}
+
 static tl_subscription *subscribe(tl_stream *s)
 {
 	tl_subscription *sub;
@@ -133,6 +139,12 @@ static uint64_t sum(const void *data, size_t n)
 static unsigned char *ring_slot(struct ring *r, uint64_t n, size_t size)
 {
 	return r->slots + n % DEPTH * size;
+}
+
+static void ring_free(struct ring *r, int fd)
+{
+	munmap(r, sizeof(*r));
+	close(fd);
 }
 
 /* Reads the bytes, if the argument says how many there are. */
@@ -239,10 +251,8 @@ static void item_row(struct bench *b)
 	bench_unpin(0);
 	bench_helper_stop(&floor);
 	bench_helper_stop(&taker);
-	tl_stream_close(s);
-	bench_check(tl_delete(b->client, name), "deleting");
-	munmap(ring, sizeof(*ring));
-	close(fd);
+	end_stream(b, s);
+	ring_free(ring, fd);
 	r->floor_what = "a ring of buffers, copied into and looked at";
 	bench_result_done(b, r);
 }
@@ -321,11 +331,9 @@ static void ring_row(struct bench *b)
 	}
 	bench_unpin(0);
 	bench_helper_stop(&answerer);
-	tl_stream_close(s);
-	bench_check(tl_delete(b->client, name), "deleting");
+	end_stream(b, s);
 	bench_check(tl_delete(b->client, beside), "deleting");
-	munmap(ring, sizeof(*ring));
-	close(fd);
+	ring_free(ring, fd);
 	r->floor_what = "the same with a name that has a ring";
 	r->aim = BENCH_AIM_RATIO;
 	r->limit = 2;
@@ -423,10 +431,8 @@ static void queue_row(struct bench *b, unsigned n)
 	for (unsigned i = 0; i < n; i++)
 		bench_helper_stop(&workers[i]);
 	bench_helper_stop(&floor);
-	tl_stream_close(s);
-	bench_check(tl_delete(b->client, name), "deleting");
-	munmap(ring, sizeof(*ring));
-	close(fd);
+	end_stream(b, s);
+	ring_free(ring, fd);
 	r->floor_what = "a ring of buffers, whose other end reads";
 	bench_result_done(b, r);
 }
@@ -465,8 +471,7 @@ static void parts_row(struct bench *b)
 			bench_pair(r, least, ours);
 	}
 	tl_subscription_close(sub);
-	tl_stream_close(s);
-	bench_check(tl_delete(b->client, name), "deleting");
+	end_stream(b, s);
 	r->floor_what = "one tensor of 64 KB";
 	bench_result_done(b, r);
 }
@@ -520,8 +525,7 @@ static void draft_row(struct bench *b)
 			bench_pair(r, least, ours);
 	}
 	tl_subscription_close(sub);
-	tl_stream_close(s);
-	bench_check(tl_delete(b->client, name), "deleting");
+	end_stream(b, s);
 	r->floor_what = "written elsewhere and put by tl_stream_put()";
 	bench_result_done(b, r);
 }
