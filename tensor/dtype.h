@@ -54,6 +54,11 @@ static inline bool tensor_dtype_is_usual(DLDataType t)
 	return tensor_dtype_widths[t.code] & t.bits && !(t.bits & (t.bits - 1)) && t.lanes;
 }
 
+static inline bool tensor_dtype_same(DLDataType a, DLDataType b)
+{
+	return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
+}
+
 /*
  * Bits from one element to the next: lanes * bits. With @padded the element is rounded up to whole
  * bytes, as DLPack has it: two lanes of 4 bits are one byte either way. Only packed types are not a

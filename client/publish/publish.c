@@ -21,6 +21,7 @@
 #include "client/read/lease_tensor.h"
 #include "client/read/lookup.h"
 #include "tensor/check.h"
+#include "tensor/dtype.h"
 #include "tensor/extent.h"
 #include "util/cancel.h"
 
@@ -228,8 +229,7 @@ static bool same_tensor(const struct catalog_view *c, const struct catalog_row *
 	const DLTensor *t = &p->tensor->dl_tensor;
 	const struct row_head h = row_head(row);
 
-	return h.dtype.code == t->dtype.code && h.dtype.bits == t->dtype.bits &&
-	       h.dtype.lanes == t->dtype.lanes &&
+	return tensor_dtype_same(h.dtype, t->dtype) &&
 	       ((h.flags ^ p->tensor->flags) & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) == 0 &&
 	       same_dims(c, row, &h, t, p->nbytes);
 }

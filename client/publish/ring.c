@@ -171,8 +171,7 @@ static bool same(const struct ring *r, const char *name, size_t name_len, DLData
 		 int ndim, const int64_t *shape, uint64_t flags)
 {
 	return r->name_len == name_len && !memcmp(r->name, name, name_len) &&
-	       r->dtype.code == dtype.code && r->dtype.bits == dtype.bits &&
-	       r->dtype.lanes == dtype.lanes && r->ndim == ndim && r->flags == flags &&
+	       tensor_dtype_same(r->dtype, dtype) && r->ndim == ndim && r->flags == flags &&
 	       (!ndim || !memcmp(r->shape, shape, (size_t)ndim * sizeof(*shape)));
 }
 

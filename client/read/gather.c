@@ -130,8 +130,7 @@ static int differs(const char *name, const DLTensor *t, const DLTensor *out)
 
 static bool is_a_row(const DLTensor *t, const DLTensor *out)
 {
-	return t->ndim == out->ndim - 1 && t->dtype.code == out->dtype.code &&
-	       t->dtype.bits == out->dtype.bits && t->dtype.lanes == out->dtype.lanes &&
+	return t->ndim == out->ndim - 1 && tensor_dtype_same(t->dtype, out->dtype) &&
 	       (!t->ndim || !memcmp(t->shape, out->shape + 1, (size_t)t->ndim * sizeof(*t->shape)));
 }
 
