@@ -288,6 +288,20 @@ def test_what_has_gone_is_made_anew(client, tmp_path):
         thread.join()
 
 
+def test_a_pack_that_goes_while_another_thread_reads(client, tmp_path):
+    cached = shared.CachedDataset(Counted(tmp_path / "log", 10), client, "dataset/threads")
+    check_batches(DataLoader(cached, 5), 10)
+    cached.flush()
+    store = cached._store()
+    store.refresh()
+    place = int(store.places[3])  # what the other thread has just read
+    assert store.read(place)[0][1] == 3
+    client.delete("dataset/threads/.samples/" + store.names[place >> 32].rpartition("/")[2])
+    store.refresh()
+    assert store.read(place) is None
+    check_batches(DataLoader(cached, 5), 10)
+
+
 def test_it_goes_on_with_another_daemon(tmp_path):
     source, address = Counted(tmp_path / "log", 300), f"{tmp_path}/socket"
     with daemon_at(address) as first, tensorlease.connect(address) as client:

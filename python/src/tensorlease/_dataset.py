@@ -96,7 +96,7 @@ class _Store:
     def __init__(self, client, prefix, count, options):
         self.client, self.path, self.options = client, below(prefix), options
         self.places = numpy.full(count, _NOWHERE, "int64")  # pack's number << _ROW | row, for each index
-        self.names, self.heads = [], []  # of each pack; None: it is gone
+        self.names, self.heads = [], []  # of each pack that there has been
         self.numbers = {}  # name of a pack: number
         self.bases = numpy.zeros((64, 1), "int64")  # of a pack with one layout: where its columns begin
         self.hits = self.made = self.unkept = 0
@@ -160,8 +160,7 @@ class _Store:
 
     def drop(self, name):
         number = self.numbers.pop(name, None)
-        if number is not None:
-            self.names[number] = self.heads[number] = None
+        if number is not None:  # its name and head stay, for a thread that has just read a place in it
             self.places[self.places >> _ROW == number] = _NOWHERE
 
     # Made samples
@@ -242,10 +241,8 @@ class _Store:
             encoded = self.obtain(dataset, index, 0.0)
             if encoded is False:
                 others.append(index)
-            elif encoded is None:
-                self.hits += 1
             else:
-                made[index] = encoded
+                self.note(made, index, encoded)
             if self.waiting.are_enough():
                 self.flush()
         if others:
@@ -255,12 +252,15 @@ class _Store:
             if encoded is False:
                 self.made += 1
                 encoded = _samples.encode(dataset[index])
-            if encoded is None:
-                self.hits += 1
-            else:
-                made[index] = encoded
+            self.note(made, index, encoded)
         self.flush_soon()
         return made
+
+    def note(self, made, index, encoded):
+        if encoded is None:  # another process has made it
+            self.hits += 1
+        else:
+            made[index] = encoded
 
     # Reading
 

@@ -38,13 +38,15 @@ class _Batches(Queue):
     It ends with its iterator, although the workers were given it: they have ended before.
     """
 
+    _gets = 0
+
     def _end_with_this_process(self):
         super()._end_with_this_process()
         weakref.finalize(self, _end, self._client, self.name, os.getpid()).atexit = False
 
     def get(self, *args, **kwargs):
         """Do what Queue.get() does. A program that keeps many batches gets copies, so that workers have memory."""
-        self._gets = getattr(self, "_gets", 0) + 1
+        self._gets += 1
         if self._gets % _LOOK_AT == 0 and self._copied < math.inf:
             status, rows = self._client.status(), self._ends().stream.info().rows
             if rows > _ROWS or status.bytes_used > status.capacity * _FULL:
@@ -126,6 +128,8 @@ class DataLoader(data.DataLoader):
     @property
     def multiprocessing_context(self):
         given = data.DataLoader.multiprocessing_context.fget(self)
+        if not self.num_workers:
+            return given
         ahead = self.num_workers * ((self.prefetch_factor or 2) + 1)
         make = functools.partial(_Batches, min(ahead, _DEPTH_MAX), client=self._client_of_batches)
         return _Context(given or torch.multiprocessing, make)
