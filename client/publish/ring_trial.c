@@ -86,15 +86,19 @@ void ring_trial_deepen(struct ring_trials *trials, uint64_t hash, unsigned slots
 
 /*
  * With more slots the daemon needs to be told less often, which matters as long as a copy takes no
- * longer than a message. Fewer slots stay in the caches. No ring may take up much of the capacity.
+ * longer than a message. Fewer slots stay in the caches: of the fewest, the daemon is told of each
+ * former tensor at once, and its slot is the next one to be written. No ring may take up much of
+ * the capacity. Above RING_BYTES_MAX a message is nothing beside the copy, and to make the slots
+ * takes far longer than that.
  */
 unsigned ring_depth(uint64_t capacity, uint64_t nbytes, uint32_t asked)
 {
 	uint64_t share = capacity / 16;
-	unsigned depth = nbytes <= (16 << 10)	? RING_SLOTS_MAX
-			 : nbytes <= (64 << 10) ? 16
-			 : nbytes <= (4 << 20)	? 8
-						: 4;
+	unsigned depth = nbytes <= (16 << 10)	    ? RING_SLOTS_MAX
+			 : nbytes <= (64 << 10)	    ? 16
+			 : nbytes <= (1 << 20)	    ? 8
+			 : nbytes <= RING_BYTES_MAX ? RING_SLOTS_MIN
+						    : 0;
 
 	if (asked != TL_RING_AUTO)
 		depth = asked < RING_SLOTS_MIN ? RING_SLOTS_MIN : asked;

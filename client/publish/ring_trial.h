@@ -53,6 +53,8 @@ void ring_trial_refused(struct ring_trials *trials);
 /* Notes that a ring of @slots slots had too few. */
 void ring_trial_deepen(struct ring_trials *trials, uint64_t hash, unsigned slots);
 
+enum { RING_BYTES_MAX = 4 << 20 }; /* no ring begins by itself for larger tensors */
+
 /* Returns the number of slots of a ring whose tensors have @nbytes each, if @asked are wanted. 0:
  * none. */
 unsigned ring_depth(uint64_t capacity, uint64_t nbytes, uint32_t asked);

@@ -51,13 +51,15 @@ enum {
  * one of its tensors gets another name, with tl_close(), and with its producer's connection. All
  * its slots are charged to the producer's user.
  *
- * 0 lets the library decide: the name gets its first ring at the third equal publish with less than
- * 2 seconds between them, and each later one after twice as many as the last. A ring begins with up
- * to ten round trips. A number up to TL_RING_MAX asks for a ring of so many slots, at the first
- * publish; 0 for up to 64. A ring takes at most a sixteenth of the daemon's capacity if 3 slots fit
- * into that, and is given back before any request for memory is refused. Nothing is given up for a
- * ring, and there is none unless a quarter of the capacity and of the user's quota stays free. So
- * it may have fewer slots, or there is none; then publishes of this client ask again 100 ms later.
+ * 0 lets the library decide: a name with tensors of at most 4 MiB gets its first ring at the third
+ * equal publish with less than 2 seconds between them, and each later one after twice as many as
+ * the last. Beside a copy of more than that the daemon's part is small. A ring begins with up to
+ * ten round trips, and takes its memory then. A number up to TL_RING_MAX asks for a ring of so many
+ * slots, at the first publish; 0 for up to 64. A ring takes at most a sixteenth of the daemon's
+ * capacity if 3 slots fit into that, and is given back before any request for memory is refused.
+ * Nothing is given up for a ring, and there is none unless a quarter of the capacity and of the
+ * user's quota stays free. So it may have fewer slots, or there is none; then publishes of this
+ * client ask again 100 ms later.
  */
 #define TL_RING_AUTO 0		/* as the library decides */
 #define TL_RING_MAX 64		/* slots */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rings: names that are published again and again without the daemon; nobody sees a difference. */
 #include "tests/client/rings.h"
+#include "client/publish/ring_trial.h"
 #include "tests/harness/child.h"
 
 TEST(a_ring_begins_by_itself_and_nobody_sees_a_difference)
@@ -650,6 +651,61 @@ TEST(a_ring_whose_slots_are_held_grows)
 	td_sync(&d);
 	must_be(td_status(&d).retired, 0);
 	must_be(td_status(&d).tensors, 1);
+	tl_close(producer);
+	tl_close(consumer);
+}
+
+/* A tensor of @nbytes that the producer puts @n times. */
+static uint64_t put_large(tl_client *producer, uint32_t ring, size_t nbytes, int n)
+{
+	const tl_put_options o = { .size = sizeof(o), .ring = ring };
+	unsigned char *data = calloc(1, nbytes);
+	int64_t shape = (int64_t)nbytes;
+	DLTensor t = bytes_tensor(data, &shape);
+	uint64_t version = 0;
+
+	must(data);
+	for (int i = 0; i < n; i++)
+		must_be(tl_put(producer, "r", &t, &o, &version), 0);
+	free(data);
+	return version;
+}
+
+/* Its slots would be made in the time of one put. */
+TEST(a_large_tensor_has_no_ring_that_nobody_asked_for)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB);
+	tl_client *producer = td_connect(&d);
+
+	must_be(put_large(producer, TL_RING_AUTO, RING_BYTES_MAX + 1, 8), 8);
+	must_be(rings(producer), 0);
+	put_large(producer, RING_SLOTS_MIN, RING_BYTES_MAX + 1, 1);
+	must_be(rings(producer), 1);
+	tl_close(producer);
+}
+
+/* What the caches have of a ring is the tensor before the last one. Where the daemon has the time
+ * to give that back, no other memory is written. */
+TEST(large_tensors_of_a_ring_take_turns_in_two_slots)
+{
+	enum { PUTS = 12, LARGE = 2 << 20 };
+	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB);
+	tl_client *producer = td_connect(&d), *consumer = td_connect(&d);
+	const void *seen[PUTS];
+
+	while (!rings(consumer))
+		put_large(producer, TL_RING_AUTO, LARGE, 1);
+	for (int i = 0; i < PUTS; i++) {
+		DLManagedTensorVersioned *held;
+
+		td_sync(&d);
+		put_large(producer, TL_RING_AUTO, LARGE, 1);
+		held = get(consumer, "r");
+		seen[i] = held->dl_tensor.data;
+		drop(held);
+		must(i < 3 || seen[i] == seen[i - 2]);
+	}
+	must_be(rings(consumer), 1);
 	tl_close(producer);
 	tl_close(consumer);
 }

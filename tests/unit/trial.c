@@ -71,6 +71,22 @@ TEST(the_next_ring_takes_more_publishes_unless_the_last_one_is_long_ago)
 	}
 }
 
+TEST(small_tensors_get_many_slots_and_large_ones_none)
+{
+	const uint64_t capacity = (uint64_t)1 << 40;
+	unsigned before = RING_SLOTS_MAX;
+
+	for (uint64_t nbytes = 1; nbytes <= RING_BYTES_MAX; nbytes *= 2) {
+		unsigned depth = ring_depth(capacity, nbytes, TL_RING_AUTO);
+
+		must(depth >= RING_SLOTS_MIN && depth <= before);
+		before = depth;
+	}
+	must_be(before, RING_SLOTS_MIN);
+	must_be(ring_depth(capacity, RING_BYTES_MAX + 1, TL_RING_AUTO), 0);
+	must_be(ring_depth(capacity, RING_BYTES_MAX + 1, SLOTS), SLOTS);
+}
+
 int main(void)
 {
 	return suite_run();

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """tensorlease, with a daemon of its own.
 
-put: client.put(), to a name that has a ring by then, and to one without, which waits for the daemon. get: client.get(name).release(), the lease alone;
-client.get(name).numpy() and the end of the array, which ends the lease; client.get(name, mode="c").torch(), which maps
-pages of its own each time. transfer: commit() of a draft to a consumer that sleeps in get(newer_than=...),
-of a name with a ring. stream: a Queue, whose get() gives an array that its caller may write to; one with mode="r"; and
+put: client.put() as it comes, which is to a ring up to 4 MiB, and to a name without one, which waits for the daemon.
+get: client.get(name).release(), the lease alone; client.get(name).numpy() and the end of the array, which ends the
+lease; client.get(name, mode="c").torch(), which maps pages of its own each time. transfer: commit() of a draft to a
+consumer that sleeps in get(newer_than=...), of a name with a ring. stream: a Queue, whose get() gives an array that its caller may write to; one with mode="r"; and
 the put() and get() of a stream.
 """
 
@@ -18,7 +18,8 @@ import tensorlease
 from . import BaseConsumer, BaseProducer, start_server
 
 
-DEPTH = 16
+DEPTH = 16  # of the queues
+RING = 4  # slots of the ring of "transfer"
 
 
 def queues(client):
@@ -43,8 +44,7 @@ class Producer(BaseProducer):
     def resize(self, source):
         self.source = source
         self.client.put("get", source)
-        for _ in range(4):
-            self.client.put("transfer", source, ring="auto")
+        self.client.put("transfer", source, ring=RING)
         assert self.client.stat("transfer").ring
 
     def puts(self):
@@ -72,7 +72,7 @@ class Producer(BaseProducer):
         return max(self.client.list("put"), key=lambda info: info.committed_ns).name
 
     def before_send(self):
-        self.draft = self.client.create("transfer", self.source.shape, "uint8", ring="auto")
+        self.draft = self.client.create("transfer", self.source.shape, "uint8", ring=RING)
 
     def send(self):
         self.draft.commit()
