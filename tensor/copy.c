@@ -6,6 +6,8 @@
  * across those of the copy (a transposition), they are copied in tiles that go through a small
  * buffer, so that each cache line on either side is touched once. Packed types below a byte are
  * copied bit by bit.
+ *
+ * Several threads share a large copy by its outermost dimension.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -17,6 +19,7 @@
 #include "tensor/dtype.h"
 #include "tensor/extent.h"
 #include "tensor/limits.h"
+#include "util/parallel.h"
 
 enum {
 	DIMS_MAX = TENSOR_NDIM_MAX + 1, /* the bytes of an element are a dimension too */
@@ -381,37 +384,65 @@ static void gather_bits(char *dst, const char *src, struct view *v)
 
 /* ---- entry ---- */
 
-static void copy_whole(unsigned char *dst, const char *src, uint64_t bits)
-{
-	uint64_t nbytes = bits / 8 + (bits % 8 != 0);
+struct copying {
+	char *dst;
+	const char *src;
+	struct view view; /* in bytes */
+	int64_t size;	  /* bytes of the copy, for each position in the outermost dimension */
+};
 
-	memcpy(dst, src, nbytes);
-	if (bits % 8)
-		dst[nbytes - 1] &= (unsigned char)((1U << (bits % 8)) - 1);
+static void copy_run(const void *context, uint64_t begin, uint64_t end)
+{
+	const struct copying *c = context;
+
+	memcpy(c->dst + begin, c->src + begin, end - begin);
 }
 
-int copy_gather(void *dst, const DLTensor *src, uint64_t flags)
+static void copy_positions(const void *context, uint64_t begin, uint64_t end)
+{
+	const struct copying *c = context;
+	struct view view = c->view;
+
+	view.shape[0] = (int64_t)(end - begin);
+	gather_bytes(c->dst + (int64_t)begin * c->size, c->src + (int64_t)begin * view.stride[0],
+		     &view);
+}
+
+/* The tiles of a transposition are whole where each thread gets one large part. */
+static void copy_strided(struct copying *c, int64_t nbytes, unsigned threads)
+{
+	int64_t positions = c->view.shape[0];
+
+	c->size = nbytes / positions;
+	parallel_run(threads, (uint64_t)positions, ((uint64_t)positions + threads - 1) / threads,
+		     copy_positions, c);
+}
+
+int copy_gather(void *dst, const DLTensor *src, uint64_t flags, uint32_t wanted)
 {
 	bool padded = flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	uint32_t bits = tensor_element_bits(src->dtype, padded);
+	struct copying c = { .dst = dst };
 	uint64_t numel, nbytes;
-	const char *from;
-	struct view view;
+	unsigned threads;
 	int r = tensor_nbytes(src->dtype, src->ndim, src->shape, padded, &nbytes);
 
 	if (!r)
 		r = tensor_numel(src->ndim, src->shape, &numel);
 	if (r || nbytes == 0)
 		return r;
-	from = (const char *)src->data + src->byte_offset;
+	c.src = (const char *)src->data + src->byte_offset;
+	threads = parallel_threads(nbytes, wanted);
 	if (tensor_is_contiguous(src)) {
-		copy_whole(dst, from, numel * bits); /* tensor_nbytes() bounds it: no overflow */
+		parallel_run(threads, nbytes, PARALLEL_BLOCK, copy_run, &c);
+		if (numel * bits % 8) /* tensor_nbytes() bounds it: no overflow */
+			c.dst[nbytes - 1] &= (char)((1 << (numel * bits % 8)) - 1);
 	} else if (bits % 8 == 0) {
-		view_init(&view, src, bits / 8);
-		gather_bytes(dst, from, &view);
+		view_init(&c.view, src, bits / 8);
+		copy_strided(&c, (int64_t)nbytes, threads);
 	} else {
-		view_init(&view, src, bits);
-		gather_bits(dst, from, &view);
+		view_init(&c.view, src, bits);
+		gather_bits(dst, c.src, &c.view);
 	}
 	return 0;
 }

@@ -256,7 +256,7 @@ TL_API int tl_group_copy(tl_group *group, const DLTensor *const *sources)
 {
 	if (!group || !sources)
 		return tl_fail(-EINVAL, "tl_group_copy: %s is NULL", group ? "sources" : "group");
-	return group_copy(group, sources);
+	return group_copy(group, sources, 0);
 }
 
 TL_API int tl_group_set_stream(tl_group *group, intptr_t stream, bool sealed)

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "client/connection/connection_watch.h"
-#include "client/connection/process.h"
 #include "util/cancel.h"
+#include "util/thread.h"
 
 enum { STACK = 128 << 10 }; /* the thread calls nothing but poll() */
 

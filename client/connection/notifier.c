@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "client/connection/notifier.h"
-#include "client/connection/process.h"
 #include "client/error.h"
 #include "util/cancel.h"
+#include "util/thread.h"
 
 void notifier_init(struct notifier *n, void (*wait)(struct notifier *))
 {

@@ -15,7 +15,6 @@
 #include <time.h>
 
 #include "client/connection/address.h"
-#include "client/connection/process.h"
 #include "client/connection/socket.h"
 #include "client/error.h"
 #include "client/memory/memory_ops.h"
@@ -23,6 +22,7 @@
 #include "util/cancel.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
+#include "util/thread.h"
 
 /* The daemon may read our messages only when we have read its answers, and perhaps no thread waits
  * for those. So a thread that waits for space in the socket reads from time to time. outbox_end()

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <tensorlease/cuda.h>
 
-#include "client/connection/process.h"
 #include "client/error.h"
 #include "client/gpu/buffer.h"
 #include "client/gpu/event.h"
@@ -13,6 +12,7 @@
 #include "client/gpu/threads.h"
 #include "util/cancel.h"
 #include "util/clock.h"
+#include "util/thread.h"
 
 #define RECENT_NS (1 * NS_PER_SEC)
 #define POLL_NS (2 * NS_PER_MS)

@@ -223,7 +223,7 @@ static int to_cpu(struct moving *m)
 	if (!packed)
 		return tl_fail(-ENOMEM, "no memory to copy '%s' to the CPU", m->name);
 	there.data = host;
-	r = copy_gather(packed, &there, m->held->flags);
+	r = copy_gather(packed, &there, m->held->flags, 0);
 	free(host);
 	m->memory->host = packed;
 	tensor_contiguous_strides(from->ndim, m->tensor->dims, m->tensor->dims + from->ndim);

@@ -21,7 +21,6 @@
 #include <unistd.h>
 
 #include "client/connection/client.h"
-#include "client/connection/process.h"
 #include "client/connection/request.h"
 #include "client/error.h"
 #include "client/gpu/export.h"
@@ -30,6 +29,7 @@
 #include "client/gpu/publication.h"
 #include "client/gpu/threads.h"
 #include "util/clock.h"
+#include "util/thread.h"
 
 static struct {
 	struct list looked_at;	 /* leases that the thread has looked at before; in order */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stddef.h>
 
-#include "client/connection/process.h"
 #include "client/gpu/buffer.h"
 #include "client/gpu/session.h"
 #include "client/gpu/threads.h"
+#include "util/thread.h"
 
 /* ---- Draft buffers ---- */
 

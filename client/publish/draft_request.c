@@ -143,6 +143,8 @@ int put_options(tl_put_options *o, const tl_put_options *options)
 		r = lifetime_check(o->lifetime, o->ttl_ns, "tl_put_options");
 	if (!r)
 		r = ring_check(o->ring, "tl_put_options");
+	if (!r && o->reserved)
+		r = tl_fail(-EINVAL, "tl_put_options.reserved is %u, not 0", o->reserved);
 	if (!r && (o->metadata_size > TL_METADATA_MAX || (o->metadata_size && !o->metadata)))
 		r = tl_fail(-EINVAL, "tl_put_options: %zu bytes of metadata%s; the limit is %d",
 			    o->metadata_size, o->metadata ? "" : " at NULL", TL_METADATA_MAX);

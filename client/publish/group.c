@@ -591,7 +591,7 @@ static int source_fits(const struct group_member *m, const DLTensor *source)
 }
 
 /* Copies sources that fit their members. */
-static int sources_copy(tl_group *group, const DLTensor *const *sources)
+static int sources_copy(tl_group *group, const DLTensor *const *sources, uint32_t threads)
 {
 	const struct memory_kind *kind = memory_kinds[KIND_DEVICE];
 	int r = 0;
@@ -600,20 +600,20 @@ static int sources_copy(tl_group *group, const DLTensor *const *sources)
 		const struct group_member *m = &group->members[i];
 
 		if (sources[i] && m->tensor.data && !m->kind->members_allocate)
-			r = copy_gather(m->tensor.data, sources[i], m->flags);
+			r = copy_gather(m->tensor.data, sources[i], m->flags, threads);
 		if (r)
 			return tl_fail(r, "copying '%s': %m", m->name);
 	}
 	return group->all.own ? kind->members_copy(&group->all, sources) : 0;
 }
 
-int group_copy(tl_group *group, const DLTensor *const *sources)
+int group_copy(tl_group *group, const DLTensor *const *sources, uint32_t threads)
 {
 	int r = group->draft ? session_usable(group->draft->session) : 0;
 
 	for (size_t i = 0; !r && i < group->all.count; i++)
 		r = sources[i] ? source_fits(&group->members[i], sources[i]) : 0;
-	return r ? r : sources_copy(group, sources);
+	return r ? r : sources_copy(group, sources, threads);
 }
 
 void group_stream(tl_group *group, intptr_t stream, bool sealed)
@@ -669,7 +669,7 @@ static int group_of_sources(struct call *c, const struct use *use, const struct 
 	if (r)
 		return r;
 	group_stream(*out, p->o->stream, p->o->flags & TL_PUBLISH_SEALED);
-	r = sources_copy(*out, p->sources);
+	r = sources_copy(*out, p->sources, p->o->threads);
 	if (r)
 		group_free(*out);
 	return r;

@@ -32,7 +32,7 @@ int claim_give_up(struct tl_client *client, const char *name);
 int group_create(tl_client *client, const tl_group_item *items, const DLDevice *devices,
 		 size_t count, int64_t timeout_ns, tl_group **out);
 /* Copies sources[i] into tensor i of the group. Nothing is copied unless all fit. */
-int group_copy(tl_group *group, const DLTensor *const *sources);
+int group_copy(tl_group *group, const DLTensor *const *sources, uint32_t threads);
 /* Sets the stream that writes tensors on devices. @sealed: the host waits for that stream. */
 void group_stream(tl_group *group, intptr_t stream, bool sealed);
 DLTensor *group_tensor(tl_group *group, size_t index); /* NULL: no such tensor */

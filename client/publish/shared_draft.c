@@ -285,8 +285,9 @@ static int elsewhere_attempt(struct call *c, const struct use *use, void *contex
 	if (r)
 		return r;
 	assert(other);
-	memcpy(other->tensor.data, t->data, draft->capacity);
-	r = draft_metadata(other, e->as->metadata, e->as->metadata_size);
+	r = copy_gather(other->tensor.data, t, draft->tensor_flags, 0);
+	if (!r)
+		r = draft_metadata(other, e->as->metadata, e->as->metadata_size);
 	if (!r)
 		return draft_commit_again(other, e->version);
 	draft_abort(other);
@@ -401,7 +402,8 @@ static int shared_put(struct call *c, const struct use *use, const char *name,
 		draft_abort(draft);
 		return r;
 	}
-	r = request.nbytes ? copy_gather(draft->tensor.data, source, o->dlpack_flags) : 0;
+	if (request.nbytes)
+		r = copy_gather(draft->tensor.data, source, o->dlpack_flags, o->threads);
 	if (r) {
 		draft_abort(draft);
 		return tl_fail(r, "copying '%s': %m", name);

@@ -5,24 +5,15 @@
  * threads.
  */
 #include <errno.h>
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/connection/process.h"
 #include "client/error.h"
 #include "client/read/gather.h"
 #include "client/read/get.h"
 #include "tensor/dtype.h"
 #include "tensor/extent.h"
-
-enum {
-	THREADS_AUTO = 4, /* more gain little: memory is what is slow */
-	THREADS_MAX = 64,
-	BLOCK = 256 << 10,	  /* bytes that a thread copies at a time */
-	ENOUGH_FOR_ONE = 4 << 20, /* bytes, below which another thread is not worth its start */
-};
+#include "util/parallel.h"
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
@@ -40,7 +31,6 @@ struct gathering {
 	const void **from;
 	DLManagedTensorVersioned **tensors;
 	size_t bytes; /* of all rows */
-	_Atomic size_t next;
 };
 
 /* Copies the bytes [begin, end) of what one out gets. */
@@ -56,8 +46,10 @@ static void copy_rows(const struct rows *r, size_t begin, size_t end)
 }
 
 /* Copies the bytes [begin, end) of all of it. */
-static void copy_bytes(const struct gathering *g, size_t begin, size_t end)
+static void copy_bytes(const void *context, uint64_t begin, uint64_t end)
 {
+	const struct gathering *g = context;
+
 	for (size_t i = 0; i < g->nrows && begin < end; i++) {
 		size_t size = g->count * g->rows[i].row;
 
@@ -66,52 +58,6 @@ static void copy_bytes(const struct gathering *g, size_t begin, size_t end)
 		begin = begin < size ? 0 : begin - size;
 		end = end < size ? 0 : end - size;
 	}
-}
-
-static void *copy_blocks(void *arg)
-{
-	struct gathering *g = arg;
-	size_t at;
-
-	while ((at = atomic_fetch_add(&g->next, BLOCK)) < g->bytes)
-		copy_bytes(g, at, g->bytes - at < BLOCK ? g->bytes : at + BLOCK);
-	return NULL;
-}
-
-static unsigned cpus(void)
-{
-	cpu_set_t set;
-
-	return sched_getaffinity(0, sizeof(set), &set) ? 1 : (unsigned)CPU_COUNT(&set);
-}
-
-static unsigned threads_for(size_t bytes, uint32_t wanted)
-{
-	size_t n = bytes / ENOUGH_FOR_ONE;
-
-	if (wanted)
-		return wanted < THREADS_MAX ? wanted : THREADS_MAX;
-	if (n < 2)
-		return 1;
-	if (n > THREADS_AUTO)
-		n = THREADS_AUTO;
-	return n < cpus() ? (unsigned)n : cpus();
-}
-
-static void copy_all(struct gathering *g, uint32_t wanted)
-{
-	unsigned n = threads_for(g->bytes, wanted), started = 0;
-	pthread_t threads[THREADS_MAX];
-
-	if (n == 1) {
-		copy_bytes(g, 0, g->bytes);
-		return;
-	}
-	while (started < n - 1 && !thread_start(&threads[started], 0, copy_blocks, g))
-		started++;
-	copy_blocks(g);
-	for (unsigned i = 0; i < started; i++)
-		pthread_join(threads[i], NULL);
 }
 
 /* ---- what is copied -------------------------------------------------------------------------- */
@@ -210,7 +156,8 @@ static int gather_into(struct gathering *g, tl_client *client, const char *const
 		return r;
 	r = rows_find(g, names, outs);
 	if (!r)
-		copy_all(g, o->threads);
+		parallel_run(parallel_threads(g->bytes, o->threads), g->bytes, PARALLEL_BLOCK,
+			     copy_bytes, g);
 	for (size_t i = 0; i < g->count; i++)
 		g->tensors[i]->deleter(g->tensors[i]);
 	return r;

@@ -147,7 +147,7 @@ int item_write(char *row, const struct item_plan *plan)
 				      tensor_is_padded(part->dlpack_flags), &nbytes);
 
 		if (!r && nbytes && on_cpu && !plan->blank)
-			r = copy_gather(row + offset, t, part->dlpack_flags);
+			r = copy_gather(row + offset, t, part->dlpack_flags, 0);
 		if (r)
 			return tl_fail(-EINVAL, "parts[%zu] has changed while it was put", i);
 		p.nbytes = nbytes;

@@ -252,6 +252,9 @@ typedef struct tl_put_options {
 	int64_t ttl_ns;	 /* time to live, at most TL_TTL_MAX; 0: none */
 	uint32_t ring;	 /* TL_RING_*, or how many slots */
 	uint32_t evict_idle_s; /* as in tl_spec */
+	uint32_t threads;      /* so many copy on the CPU; 0: as the size and the processors of this
+				  process are worth, 4 at most. Since 0.2 */
+	uint32_t reserved;     /* 0 */
 } tl_put_options;
 
 /*
@@ -263,7 +266,8 @@ typedef struct tl_put_options {
  * queued on options->stream, on which the caller's next writes to the source must be queued too.
  *
  * Ownership: @source stays yours.
- * Blocking: as tl_create() does with options->timeout_ns, and as tl_commit() does.
+ * Blocking: as tl_create() does with options->timeout_ns, as tl_commit() does, and for the time of
+ * the copy. 8 MiB and more are copied by several threads, which have ended when it returns.
  * Threads: any.
  * Returns: 0, an error of tl_create() or tl_commit(), or
  *	-EINVAL		also: @source breaks a rule of DLPack, and the text says which

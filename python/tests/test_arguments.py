@@ -35,6 +35,7 @@ def aget(client, name, **asked):
         ("name", lambda c, x: c.put_many({7: A})),
         ("prefix", lambda c, x: c.put_many({"a": A}, prefix=x)),
         ("metadata", lambda c, x: c.put("a", A, metadata=x)),
+        ("threads", lambda c, x: c.put("a", A, threads=[x])),
         ("metadata", lambda c, x: c.put_many({"a": A}, metadata=x)),
         ("timeout", lambda c, x: c.create("a", 3, "f4", timeout=[x])),
         ("shape", lambda c, x: c.create("a", (3, [x]), "f4")),
@@ -331,3 +332,17 @@ def test_a_mapping_is_read_once(client):
     arrays = Reading()
     client.put_many(arrays, prefix="arguments/once/", metadata={"a": b"m"})
     assert arrays.read == 2 and client.stat("arguments/once/a").metadata == b"m"
+
+
+def test_threads_copy_as_many_as_are_named(client):
+    large = np.arange(3 << 19, dtype="u4").reshape(1 << 10, -1)[:, ::-1]
+    for threads in (None, 1, 3, 64):
+        assert client.put("large", large, threads=threads) > 0
+        with client.get("large") as got:
+            assert np.array_equal(got.numpy(), large)
+        assert client.publish("large", large, threads=threads).copied
+        with client.get("large") as got:
+            assert np.array_equal(got.numpy(), large)
+    for wrong in (0, -1, 65, 1 << 70):
+        with pytest.raises(ValueError, match="threads must be an int from 1 to 64 or None"):
+            client.put("large", large, threads=wrong)

@@ -58,6 +58,24 @@ static void produce(struct caller *c, DLManagedTensorVersioned **got)
 	c->line = 0;
 }
 
+/* Several threads copy, and end. */
+static void copy_much(struct caller *c)
+{
+	enum { LARGE = 3 << 20 };
+	static unsigned char from[LARGE], to[2][LARGE];
+	int64_t shape[1] = { LARGE }, shapes[2] = { 2, LARGE };
+	const tl_put_options o = { .size = sizeof(o), .threads = 3 };
+	const tl_gather_options g = { .size = sizeof(g), .threads = 3 };
+	const char *const names[2] = { "large", "large" };
+	DLTensor source = bytes_tensor(from, shape), copies = bytes_tensor(to[0], shapes);
+	const tl_gather_out out = { .tensor = &copies };
+
+	copies.ndim = 2;
+	step(tl_put(c->client, "large", &source, &o, NULL), 0);
+	step(tl_gather(c->client, names, 2, &out, 1, &g), 0);
+	c->line = 0;
+}
+
 static void consume(struct caller *c, DLManagedTensorVersioned *held)
 {
 	const char *names[] = { "d", "e" };
@@ -118,6 +136,8 @@ static void make_all_calls(struct caller *c)
 		consume(c, held);
 	if (!c->line)
 		look_around(c);
+	if (!c->line)
+		copy_much(c);
 	if (c->line)
 		return;
 	step(tl_connect(&o, &other), 0);

@@ -70,6 +70,44 @@ TEST(every_type_comes_back)
 	tl_close(client);
 }
 
+/* In parts, whatever the number of bytes, and wherever and in whatever order they lie. */
+TEST(several_threads_copy_what_was_put)
+{
+	enum { ROWS = 1027, ROW = 3001, SPACE = ROWS * ROW + 1 };
+	static unsigned char data[SPACE], expected[SPACE];
+	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB);
+	tl_client *client = td_connect(&d);
+	tl_put_options o = { .size = sizeof(o), .ring = TL_RING_NONE };
+	int64_t shape[2] = { ROWS, ROW }, strides[2] = { -ROW, 1 };
+	DLTensor plain = bytes_tensor(data + 1, shape), turned = plain;
+	const DLTensor *const sources[] = { &plain, &turned };
+	const char *const names[] = { "plain", "turned" };
+
+	plain.ndim = turned.ndim = 2;
+	turned.strides = strides;
+	turned.byte_offset = (ROWS - 1) * ROW;
+	for (size_t i = 0; i < SPACE; i++)
+		data[i] = (unsigned char)(i * 7 + i / 256);
+	for (size_t i = 0; i < ROWS; i++)
+		memcpy(expected + i * ROW, data + 1 + (ROWS - 1 - i) * ROW, ROW);
+	for (o.threads = 0; o.threads <= 3; o.threads++) {
+		DLManagedTensorVersioned *t;
+
+		must_be(tl_put_many(client, names, sources, 2, &o), 0);
+		for (int i = 0; i < 2; i++) {
+			if (o.threads & 1)
+				must_be(tl_put(client, names[i], sources[i], &o, NULL), 0);
+			t = get(client, names[i]);
+			must(!memcmp(t->dl_tensor.data, i ? expected : data + 1, SPACE - 1));
+			drop(t);
+		}
+	}
+	o.reserved = 1;
+	must_be(tl_put(client, "plain", &plain, &o, NULL), -EINVAL);
+	must(strstr(tl_last_error(), "tl_put_options.reserved is 1, not 0"));
+	tl_close(client);
+}
+
 TEST(padded_types_take_a_byte_each)
 {
 	cleanup_td struct test_daemon d = td_start();

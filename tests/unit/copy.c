@@ -20,6 +20,7 @@
 #include "tensor/limits.h"
 #include "tests/harness/limit.h"
 #include "tests/harness/suite.h"
+#include "util/parallel.h"
 
 enum { TIMEOUT_S = 120, ROUNDS = 3000, CANARY = 16 };
 
@@ -119,7 +120,7 @@ static void check_and_free(struct source *s, const char *what)
 	assert_true(copy && expected);
 	memset(copy, 0xa5, nbytes);
 	gather_obviously(expected, s);
-	assert_int_equal(copy_gather(copy, &s->t, s->flags), 0);
+	assert_int_equal(copy_gather(copy, &s->t, s->flags, random_below(16) ? 1 : 3), 0);
 	for (uint64_t i = 0; i < nbytes; i++) {
 		char text[TENSOR_DTYPE_TEXT];
 
@@ -269,7 +270,7 @@ PLAIN_TEST(a_number_of_elements_beyond_64_bits_is_not_copied)
 		strides[i] = 0;
 	}
 	assert_int_equal(tensor_check_source(&t, 0, why, sizeof(why)), -EOVERFLOW);
-	assert_int_equal(copy_gather(&copy, &t, 0), -EOVERFLOW);
+	assert_int_equal(copy_gather(&copy, &t, 0, 0), -EOVERFLOW);
 	assert_int_equal(copy, 7);
 }
 
@@ -282,7 +283,7 @@ PLAIN_TEST(nothing_is_written_for_no_elements)
 		       .shape = I64(4, 0, 5),
 		       .strides = I64(INT64_MAX, 1, INT64_MIN) };
 
-	assert_int_equal(copy_gather(&copy, &t, 0), 0);
+	assert_int_equal(copy_gather(&copy, &t, 0, 0), 0);
 	assert_int_equal(copy, 7);
 }
 
@@ -293,7 +294,7 @@ PLAIN_TEST(a_scalar_without_shape_is_copied)
 		.data = memory, .device = { kDLCPU, 0 }, .dtype = { 2, 32, 1 }, .byte_offset = 3
 	};
 
-	assert_int_equal(copy_gather(copy, &t, 0), 0);
+	assert_int_equal(copy_gather(copy, &t, 0, 0), 0);
 	assert_memory_equal(copy, memory + 3, 4);
 }
 
@@ -309,7 +310,7 @@ PLAIN_TEST(null_strides_mean_c_order)
 
 	for (size_t i = 0; i < sizeof(memory); i++)
 		memory[i] = (unsigned char)i;
-	assert_int_equal(copy_gather(copy, &t, 0), 0);
+	assert_int_equal(copy_gather(copy, &t, 0, 0), 0);
 	assert_memory_equal(copy, memory + 1, 12);
 }
 
@@ -323,12 +324,12 @@ PLAIN_TEST(bits_beyond_the_last_element_become_zero)
 		       .shape = I64(3),
 		       .strides = I64(1) };
 
-	assert_int_equal(copy_gather(copy, &t, 0), 0);
+	assert_int_equal(copy_gather(copy, &t, 0, 0), 0);
 	assert_int_equal(copy[0], 0xff);
 	assert_int_equal(copy[1], 0x0f);
 	t.strides = I64(0);
 	copy[1] = 0x55;
-	assert_int_equal(copy_gather(copy, &t, 0), 0);
+	assert_int_equal(copy_gather(copy, &t, 0, 0), 0);
 	assert_int_equal(copy[1], 0x0f);
 }
 
@@ -342,13 +343,13 @@ PLAIN_TEST(packed_elements_start_at_the_low_bits)
 		       .shape = I64(3),
 		       .strides = I64(2) };
 
-	assert_int_equal(copy_gather(copy, &t, 0), 0); /* 1, 3, 5 */
+	assert_int_equal(copy_gather(copy, &t, 0, 0), 0); /* 1, 3, 5 */
 	assert_int_equal(copy[0], 0x31);
 	assert_int_equal(copy[1], 0x05);
 	t.byte_offset = 2;
 	t.shape = I64(5);
 	t.strides = I64(-1);
-	assert_int_equal(copy_gather(copy, &t, 0), 0); /* 5, 4, 3, 2, 1 */
+	assert_int_equal(copy_gather(copy, &t, 0, 0), 0); /* 5, 4, 3, 2, 1 */
 	assert_int_equal(copy[0], 0x45);
 	assert_int_equal(copy[1], 0x23);
 	assert_int_equal(copy[2], 0x01);
@@ -369,13 +370,75 @@ PLAIN_TEST(a_copy_writes_its_bytes_and_no_other)
 		copy = malloc(nbytes + 2 * CANARY);
 		assert_non_null(copy);
 		memset(copy, 0xc5, nbytes + 2 * CANARY);
-		assert_int_equal(copy_gather(copy + CANARY, &s.t, 0), 0);
+		assert_int_equal(copy_gather(copy + CANARY, &s.t, 0, 0), 0);
 		for (size_t j = 0; j < CANARY; j++) {
 			assert_int_equal(copy[j], 0xc5);
 			assert_int_equal(copy[CANARY + nbytes + j], 0xc5);
 		}
 		free(copy);
 		free(s.memory);
+	}
+}
+
+/* The parts that threads copy are all of it, whatever the sizes and wherever it begins. */
+PLAIN_TEST(several_threads_copy_all_bytes_and_no_other)
+{
+	static const DLDataType kinds[] = { { kDLUInt, 8, 1 },
+					    { kDLInt, 4, 1 },
+					    { kDLFloat, 32, 1 } };
+
+	seed = 0x7d5;
+	for (size_t i = 0; i < COUNT(kinds); i++) {
+		for (uint32_t threads = 1; threads <= 5; threads++) {
+			int64_t n = 3 * PARALLEL_BLOCK + random_below(PARALLEL_BLOCK);
+			struct source s = { .t = { .dtype = kinds[i], .ndim = 1 } };
+			unsigned char *copy, *from, *end;
+			uint64_t nbytes;
+
+			s.shape[0] = n;
+			s.strides[0] = 1;
+			source_fill(&s);
+			assert_int_equal(tensor_nbytes(s.t.dtype, 1, s.shape, false, &nbytes), 0);
+			from = (unsigned char *)s.t.data + s.t.byte_offset;
+			if (s.t.dtype.bits == 4 && n % 2)
+				from[nbytes - 1] &= 15;
+			copy = malloc(nbytes + 2 * CANARY);
+			assert_non_null(copy);
+			memset(copy, 0xc5, nbytes + 2 * CANARY);
+			assert_int_equal(copy_gather(copy + 1, &s.t, 0, threads), 0);
+			assert_memory_equal(copy + 1, from, nbytes);
+			end = copy + 1 + nbytes;
+			assert_true(copy[0] == 0xc5 && *end == 0xc5);
+			free(copy);
+			free(s.memory);
+		}
+	}
+}
+
+/* Of a matrix with its rows and columns in any order, and of more threads than rows. */
+PLAIN_TEST(several_threads_copy_what_has_strides)
+{
+	seed = 0x7d6;
+	for (int64_t rows = 1; rows <= 70; rows += 23) {
+		for (uint32_t threads = 1; threads <= PARALLEL_MAX + 1; threads += 16) {
+			struct source s = { .t = { .dtype = { kDLFloat, 32, 1 }, .ndim = 2 } };
+			unsigned char *copy, *expected;
+			uint64_t nbytes;
+
+			memcpy(s.shape, I64(rows, 501), 16);
+			memcpy(s.strides, threads & 32 ? I64(1, 71) : I64(-1003, 2), 16);
+			source_fill(&s);
+			assert_int_equal(tensor_nbytes(s.t.dtype, 2, s.shape, false, &nbytes), 0);
+			copy = malloc(nbytes);
+			expected = calloc(nbytes, 1);
+			assert_true(copy && expected);
+			gather_obviously(expected, &s);
+			assert_int_equal(copy_gather(copy, &s.t, 0, threads), 0);
+			assert_memory_equal(copy, expected, nbytes);
+			free(copy);
+			free(expected);
+			free(s.memory);
+		}
 	}
 }
 

@@ -12,7 +12,7 @@
 
 const char put_doc[] =
 	"put($self, name, array, *, metadata=None, timeout=None, wait=True, stream=None, ttl=None, owner_bound=False,\n"
-	"    evictable=False, ring=None, evict_idle=0)\n--\n\n"
+	"    evictable=False, ring=None, evict_idle=0, threads=None)\n--\n\n"
 	"Publishes a copy of array under name and returns its version, an int from 1.\n\n"
 	"array: an object in main memory with __dlpack__, the buffer protocol or __array_interface__, of any strides:\n"
 	"    NumPy, PyTorch, JAX, bytes, array.array, ... Or a contiguous object on a GPU with __dlpack__ or\n"
@@ -34,9 +34,13 @@ const char put_doc[] =
 	"    dimensions; otherwise the daemon is asked each time.\n"
 	"evict_idle: seconds. Space for it is made of evictable tensors that nobody got for so long, and of no others.\n"
 	"    0: of any, the least recently used first.\n"
+	"threads: how many copy an array on the CPU, at most 64. None: one for each 4 MiB, as many as this process may\n"
+	"    use processors, and 4 at most.\n"
 	"NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user. BufferError: DLPack\n"
 	"has no type for the elements. UnsupportedError: the array is on another device, or strided on a GPU.\n"
 	"NoDeviceError: CUDA cannot be used here. TypeError: it is not an array.";
+
+enum { THREADS_MAX = 64 };
 
 struct putting {
 	PyObject *called; /* a str */
@@ -77,12 +81,31 @@ static int parse_idle(PyObject *o, uint32_t *seconds)
 	return 0;
 }
 
+static int parse_threads(PyObject *o, uint32_t *threads)
+{
+	long n;
+
+	if (!o || o == Py_None)
+		return 0;
+	n = PyLong_Check(o) ? PyLong_AsLong(o) : 0;
+	if (n == -1 && PyErr_Occurred())
+		PyErr_Clear();
+	if (n < 1 || n > THREADS_MAX) {
+		PyErr_Format(PyLong_Check(o) ? PyExc_ValueError : PyExc_TypeError,
+			     "threads must be an int from 1 to %d or None, not %R", THREADS_MAX, o);
+		return -1;
+	}
+	*threads = (uint32_t)n;
+	return 0;
+}
+
 static int parse_putting(bool publish, struct putting *p, PyObject *const *args, Py_ssize_t nargs,
 			 PyObject *names)
 {
 	PyObject *metadata = NULL, *timeout = NULL, *wait = NULL;
 	PyObject *sealed = NULL, *staging = NULL, *no_copy = NULL;
 	PyObject *ttl = NULL, *bound = NULL, *evictable = NULL, *ring = NULL, *idle = NULL;
+	PyObject *threads = NULL;
 	const struct keyword keywords[] = {
 		{ "name", &p->called },
 		{ publish ? "tensor" : "array", &p->array },
@@ -95,6 +118,7 @@ static int parse_putting(bool publish, struct putting *p, PyObject *const *args,
 		{ "evictable", &evictable },
 		{ "ring", &ring },
 		{ "evict_idle", &idle },
+		{ "threads", &threads },
 		{ publish ? "sealed" : NULL, &sealed },
 		{ "staging", &staging },
 		{ "no_copy", &no_copy },
@@ -111,6 +135,7 @@ static int parse_putting(bool publish, struct putting *p, PyObject *const *args,
 	    parse_stream(p->stream, &p->options.stream) ||
 	    parse_lifetime(ttl, bound, evictable, &p->options.ttl_ns, &p->options.lifetime) ||
 	    parse_ring(ring, &p->options.ring) || parse_idle(idle, &p->options.evict_idle_s) ||
+	    parse_threads(threads, &p->options.threads) ||
 	    parse_flag(sealed, TL_PUBLISH_SEALED, &p->options.flags) ||
 	    parse_flag(staging, TL_PUBLISH_STAGING, &p->options.flags) ||
 	    parse_flag(no_copy, TL_PUBLISH_NO_COPY, &p->options.flags))

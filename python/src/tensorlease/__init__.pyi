@@ -564,6 +564,7 @@ class Client:
         evictable: bool = False,
         ring: _Ring = None,
         evict_idle: float = 0,
+        threads: int | None = None,
     ) -> int: ...
     @overload
     def put(
@@ -580,6 +581,7 @@ class Client:
         evictable: bool = False,
         ring: _Ring = None,
         evict_idle: float = 0,
+        threads: int | None = None,
     ) -> int | None: ...
     def create(
         self,
@@ -629,6 +631,7 @@ class Client:
         owner_bound: bool = False,
         evictable: bool = False,
         ring: _Ring = None,
+        threads: int | None = None,
     ) -> Published: ...
     def put_many(
         self,

@@ -204,6 +204,7 @@ class Client(_core.Client):
         owner_bound=False,
         evictable=False,
         ring=None,
+        threads=None,
     ):
         """Publish tensor by handing it over, without a copy where that is possible.
 
@@ -225,7 +226,7 @@ class Client(_core.Client):
         staging: allow a copy on the GPU if the memory cannot be shared. If no stream is named, wait for that copy.
         metadata, timeout, wait, ttl, owner_bound, evictable: as for put(). A Draft keeps what create() was given
             unless one of the last three is given here.
-        ring: as for put(), if it is copied.
+        ring, threads: as for put(), if it is copied.
         Returns Published(version, copied).
         A tensor on a GPU keeps its strides, so that a slice or a transposed tensor is published where it lies.
         UnsupportedError: the tensor cannot be shared, or its elements overlap; the text says what to do. NoDeviceError: CUDA
@@ -246,6 +247,7 @@ class Client(_core.Client):
             owner_bound=owner_bound,
             evictable=evictable,
             ring=ring,
+            threads=threads,
         )
         return Published(version, copied)
 
