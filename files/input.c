@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,6 +12,7 @@
 
 #include "files/input.h"
 #include "util/cleanup.h"
+#include "util/parallel.h"
 
 enum { FIRST_BUFFER = 1 << 20 };
 
@@ -22,10 +25,60 @@ int input_open_fd(const char *path, const struct report *to)
 	return fd < 0 ? report_errno(to, "open") : fd;
 }
 
+/* What several threads read. */
+struct reading {
+	int fd;
+	char *to;
+	off_t offset;
+	const struct report *tell;
+	pthread_t caller;      /* signals come to it alone */
+	_Atomic uint64_t size; /* as many bytes there are from the offset on, as far as is known */
+	_Atomic int failure;   /* an errno */
+};
+
+static void read_part(const void *context, uint64_t begin, uint64_t end)
+{
+	struct reading *r = (struct reading *)(uintptr_t)context;
+
+	while (begin < end && !r->failure) {
+		ssize_t n = pread(r->fd, r->to + begin, end - begin, r->offset + (off_t)begin);
+		uint64_t size = r->size;
+
+		if (n > 0)
+			begin += (uint64_t)n;
+		else if (n < 0 && !(errno == EINTR && (!pthread_equal(pthread_self(), r->caller) ||
+						       report_goes_on(r->tell))))
+			r->failure = errno;
+		if (n != 0)
+			continue;
+		while (begin < size && !atomic_compare_exchange_weak(&r->size, &size, begin))
+			;
+		return;
+	}
+}
+
+static ssize_t read_parts(int fd, void *to, size_t size, off_t offset, unsigned threads,
+			  const struct report *tell)
+{
+	struct reading r = { .fd = fd,
+			     .to = to,
+			     .offset = offset,
+			     .tell = tell,
+			     .caller = pthread_self(),
+			     .size = size };
+
+	parallel_run(threads, size, PARALLEL_BLOCK, read_part, &r);
+	errno = r.failure;
+	return r.failure ? -1 : (ssize_t)r.size;
+}
+
 ssize_t read_full(int fd, void *to, size_t size, off_t offset, const struct report *tell)
 {
+	const unsigned threads = offset < 0 ? 1 : parallel_threads(size, 0);
 	size_t done = 0;
 
+	if (threads > 1)
+		return read_parts(fd, to, size, offset, threads, tell);
 	while (done < size) {
 		ssize_t n;
 
