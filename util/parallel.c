@@ -7,7 +7,9 @@
 #include "util/thread.h"
 
 enum {
-	THREADS_AUTO = 4,	  /* more gain little: memory is what is slow */
+	THREADS_AUTO = 4, /* more gain little: memory is what is slow */
+	/* a thread that starts late leaves the others some; larger blocks are faster */
+	BLOCKS_EACH = 4,
 	ENOUGH_FOR_ONE = 4 << 20, /* bytes, below which another thread is not worth its start */
 };
 
@@ -60,8 +62,10 @@ void parallel_run(unsigned threads, uint64_t end, uint64_t block, parallel_work 
 		work(context, 0, end);
 		return;
 	}
+	if (r.block < end / threads / BLOCKS_EACH)
+		r.block = end / threads / BLOCKS_EACH;
 	cancel = cancel_forbid();
-	while (n + 1 < threads && (n + 1) * block < end &&
+	while (n + 1 < threads && (n + 1) * r.block < end &&
 	       !thread_start(&started[n], 0, run_blocks, &r))
 		n++;
 	run_blocks(&r);

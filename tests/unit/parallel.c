@@ -25,7 +25,7 @@ static void count_units(const void *context, uint64_t begin, uint64_t end)
 {
 	struct count *c = (struct count *)(uintptr_t)context;
 
-	must(begin < end && end <= UNITS && end - begin <= c->block);
+	must(begin < end && end <= UNITS && (end == UNITS || end - begin >= c->block));
 	if (c->met && c->calls++ < 2)
 		pthread_barrier_wait(c->met);
 	for (uint64_t i = begin; i < end; i++)
@@ -46,7 +46,7 @@ TEST(each_unit_is_done_once_whatever_the_threads_and_blocks)
 
 	for (unsigned threads = 0; threads <= 5; threads++) {
 		for (size_t i = 0; i < sizeof(blocks) / sizeof(*blocks); i++) {
-			struct count c = { .block = threads < 2 ? UNITS : blocks[i] };
+			struct count c = { .block = blocks[i] };
 
 			parallel_run(threads, UNITS, blocks[i], count_units, &c);
 			must(each_once(&c));
