@@ -7,7 +7,8 @@ Rows are OPERATION/SIZE/CASE. The operations are:
     get       Get a tensor that the consumer knows and has mapped before as an array, and give it back. This does not
               include the cost of the first get, nor reading the bytes.
     put       Publish a copy of an array of bytes in private memory, again and again, each time replacing the one
-              before. This does not include what the daemon or store does afterwards.
+              before. In each round as many are made first that are not counted. This does not include what the daemon
+              or store does afterwards.
     transfer  The producer hands over a value that is already in shared memory. The time ends when a consumer that slept
               has got it as an array and given it back. The kernel chooses the CPUs of both processes.
     stream    The producer puts a copy of an array of bytes in private memory into a queue. The time ends when a consumer
