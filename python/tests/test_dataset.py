@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import at_each_line, daemon_at, eventually, in_child
+from conftest import at_each_line, daemon_at, eventually, in_child, replace_daemon
 from limits import limit
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -304,6 +304,7 @@ def test_a_pack_that_goes_while_another_thread_reads(client, tmp_path):
 
 def test_threads_that_read_while_samples_wait_and_the_program_forks(client, tmp_path):
     source = Counted(tmp_path / "log", 2000)
+    source.log.touch()
     cached = shared.CachedDataset(source, client, "dataset/forks")
     failed, stop = [], threading.Event()
 
@@ -372,6 +373,29 @@ def test_it_goes_on_with_another_daemon(tmp_path):
             for _ in range(2):
                 check_batches(DataLoader(cached, 60), 300)
     assert sorted(source.made()) == sorted(list(range(300)) * 2)
+
+
+@pytest.mark.parametrize("storage", ["shm", "memfd"])
+def test_it_goes_on_while_the_daemon_is_replaced(tmp_path, storage):
+    """Its keeper starts another, which has what was stored."""
+    source, address, keeps = Counted(tmp_path / "log", 600), f"{tmp_path}/socket", ["--keeper", "yes", "--storage", storage]
+    with daemon_at(address, "64M", keeps), tensorlease.connect(address) as client:
+        cached = shared.CachedDataset(source, client, "dataset")
+        for _ in range(3):
+            seen = []
+            for n, (values, labels) in enumerate(DataLoader(cached, 60, shuffle=True)):
+                assert (values == labels.reshape(-1, 1)).all()
+                values.zero_()  # nobody else sees it
+                seen += labels.tolist()
+                if n == 5:
+                    replace_daemon(client)
+            assert sorted(seen) == list(range(600))
+        cached.flush()
+        made = len(source.made())
+        for kind in (DataLoader, shared.DataLoader):
+            options = {"client": client} if kind is shared.DataLoader else {}
+            check_batches(kind(cached, 60, shuffle=True, num_workers=2, **options), 600)
+        assert len(source.made()) == made <= 600 + 256  # a claim may go with a daemon, and a pack that it was just given
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

@@ -12,7 +12,7 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import daemon_at, eventually
+from conftest import daemon_at, eventually, replace_daemon
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -314,3 +314,18 @@ def test_workers_end_with_a_program_that_is_killed(tmp_path):
                 return False
 
         eventually(lambda: not any(is_there(pid) for pid in pids))
+
+
+@pytest.mark.parametrize("storage", ["shm", "memfd"])
+def test_batches_go_on_while_the_daemon_is_replaced(tmp_path, storage):
+    address, keeps = f"{tmp_path}/socket", ["--keeper", "yes", "--storage", storage]
+    with daemon_at(address, "256M", keeps), tensorlease.connect(address) as client:
+        loader = shared.DataLoader(Numbers(400), 4, num_workers=2, client=client)
+        for n, (values, _, _) in enumerate(loader):
+            assert (values == torch.arange(4 * n, 4 * n + 4)[:, None]).all()
+            if n % 30 == 10:
+                replace_daemon(client)
+        assert n == 99
+        del loader, values
+        gc.collect()
+        eventually(lambda: not client.streams())
