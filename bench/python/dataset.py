@@ -215,11 +215,14 @@ def main():
         if client.status().capacity < capacity:
             parser.exit(1, f"{capacity} bytes are needed; the daemon's capacity is {client.status().capacity}\n")
         print(f"{'samples per second':28}" + "".join(f"{w:>5} worker{'s' * (w > 1)}" for w in arguments.workers))
-        pictures(folder, client, arguments)
-        small(folder, client, arguments)
-        made = Stacked(arguments.batches)
-        stacked = [("stacked, PyTorch's", lambda: made, DataLoader), ("stacked, ours", lambda: made, OURS)]
-        print_rows(stacked, arguments.workers, arguments.epochs)  # the daemon that was started ends once there are no names
+        try:
+            pictures(folder, client, arguments)
+            small(folder, client, arguments)
+            made = Stacked(arguments.batches)
+            stacked = [("stacked, PyTorch's", lambda: made, DataLoader), ("stacked, ours", lambda: made, OURS)]
+            print_rows(stacked, arguments.workers, arguments.epochs)
+        finally:
+            client.delete(prefix="", everything=True)  # the daemon that was started ends once there are no names
 
 
 if __name__ == "__main__":
