@@ -160,7 +160,7 @@ PAGES_OUT := $(O)/tests/pages/large.so
 DEPS := $(if $(filter deps test demo everyday faults gpu-stage,$(MAKECMDGOALS)),deps) \
 	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check) \
 	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
-	$(if $(filter python sdist wheels check-sdist check-wheels check-types test-python test-interop bench-python,$(MAKECMDGOALS)),deps-python) \
+	$(if $(filter python sdist wheels check-sdist check-wheels check-types test-python test-interop bench-python bench-dataset,$(MAKECMDGOALS)),deps-python) \
 	$(if $(filter model model-record,$(MAKECMDGOALS)),deps-model) \
 	$(if $(filter cost cost-record,$(MAKECMDGOALS)),deps-cost)
 
@@ -347,6 +347,16 @@ bench-hostile: all $(HOSTILE_OUT) ## measure what one user can do to others; HOS
 # Installs the other libraries into $(O)/bench-python, which takes gigabytes if pip finds a PyTorch with CUDA.
 bench-python: python ## measure the Python package beside Plasma, Ray, ...; BENCH_ARGS is passed on
 	@$(PYTHON) bench/python/run.py --environments $(O)/bench-python --wheel $(O)/python/*.whl $(BENCH_ARGS)
+
+# In the same environment as most of bench-python, since PyTorch is large.
+.PHONY: bench-dataset
+BENCH_DATASET := $(O)/bench-python/main
+bench-dataset: python ## measure CachedDataset and DataLoader beside PyTorch, LMDB, ...; BENCH_ARGS is passed on
+	@test -x $(BENCH_DATASET)/bin/python || $(PYTHON) -m venv $(BENCH_DATASET)
+	@$(BENCH_DATASET)/bin/pip install --quiet --disable-pip-version-check --only-binary=:all: \
+		torch==2.13.0 numpy pillow lmdb tensorsocket==0.0.5
+	@$(BENCH_DATASET)/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(O)/python/*.whl
+	@$(BENCH_DATASET)/bin/python bench/python/dataset.py $(BENCH_ARGS)
 
 # Every check there is, for an hour or more: it goes on after a failure and ends with a table. It takes up where it was
 # stopped, unless the tree has changed. STAGES='model faults' runs some of `tools/checks list`.

@@ -5,7 +5,7 @@
  * The floor of a row is the least work with the same effect that the machine allows. It is measured
  * in the same run: one sample of the floor, one of ours, and so on. Numbers are medians and 99th
  * percentiles of the samples; the ratio is the median of the ratios of the pairs. Slow numbers are
- * no failure: the exit status is 0 unless something is broken.
+ * no failure: the exit status is 0 unless something is broken, or a row has no number.
  *
  * The first process supervises. It makes the temporary directory and starts the second process,
  * which measures. When that has ended in any way, the supervisor waits for the processes that it
@@ -45,6 +45,62 @@ static const struct bench_role roles[] = {
 	{ 0 },
 };
 
+/* The ids of all rows. */
+static const char *const ids[] = {
+	"get/1/4096",
+	"get/1/4096/2-threads",
+	"get/1/1048576",
+	"get/1/1048576/2-threads",
+	"get/1/67108864",
+	"get/1/67108864/2-threads",
+	"get/1000/4096",
+	"get/1000/4096/2-threads",
+	"get/100000/4096",
+	"get/100000/4096/2-threads",
+	"get/prefix",
+	"get/system-calls",
+	"first",
+	"publish/version",
+	"put/1048576",
+	"put/1048576/ring",
+	"put/67108864",
+	"wake/sleep",
+	"wake/spin",
+	"ring/sleep/1",
+	"ring/sleep/8",
+	"ring/sleep/64",
+	"stream/sleep",
+	"ring/put/0",
+	"ring/put/silent",
+	"ring/put/1",
+	"ring/put/8",
+	"ring/put/64",
+	"ring/put/flat-out",
+	"ring/one-way",
+	"ring/messages",
+	"ring/get",
+	"ring/get-other",
+	"stream/item",
+	"stream/ring",
+	"stream/put/1",
+	"stream/put/8",
+	"stream/put/64",
+	"stream/queue/1",
+	"stream/queue/2",
+	"stream/queue/8",
+	"stream/parts",
+	"stream/draft",
+	"memory/catalog",
+	"memory/daemon",
+	"memory/idle",
+	"kill",
+	"crowd/clients",
+	"crowd/watches",
+	"crowd/watched",
+	"crowd/ring",
+	"crowd/names",
+};
+
 static void usage(FILE *to)
 {
 	fputs("usage: tensorlease-bench [--quick] [--json] [--storage KIND] [--only REGEX]\n"
@@ -52,14 +108,12 @@ static void usage(FILE *to)
 	      "  --quick       fewer samples: 20 seconds at most\n"
 	      "  --json        print all numbers as JSON\n"
 	      "  --storage KIND  of the daemon: shm (default) or memfd\n"
-	      "  --only REGEX  only the rows whose id matches: get/1/4096, get/1000/4096/2-threads, get/system-calls,\n"
-	      "                first, publish/version, put, wake/sleep, wake/spin,\n"
-	      "                ring/put, ring/one-way, ring/messages, ring/get, ring/sleep, stream/sleep,\n"
-	      "                stream/item, stream/ring, stream/put, stream/queue, stream/parts, stream/draft,\n"
-	      "                memory/catalog, memory/daemon, memory/idle, kill,\n"
-	      "                crowd/clients, crowd/watches, crowd/watched, crowd/ring, crowd/names\n"
-	      "  --help        print this\n",
+	      "  --only REGEX  only the rows whose id matches\n"
+	      "  --help        print this\n"
+	      "The rows:\n",
 	      to);
+	for (size_t i = 0; i < sizeof(ids) / sizeof(ids[0]); i++)
+		fprintf(to, "  %s\n", ids[i]);
 }
 
 /* Returns 0 to continue, 1 if there is nothing to do, 2 for wrong usage. */
@@ -127,6 +181,37 @@ static void find_daemon(struct bench *b)
 	b->daemon = path;
 }
 
+static const struct bench_result *row_of(const struct bench *b, const char *id)
+{
+	for (size_t i = 0; i < b->nresults; i++)
+		if (!strcmp(b->results[i]->id, id))
+			return b->results[i];
+	return NULL;
+}
+
+/* Returns whether the selected rows of the list, and no others, have been measured; names those
+ * that were not. */
+static bool is_complete(struct bench *b)
+{
+	size_t found = 0, numbers = 0, selected = 0;
+
+	for (size_t i = 0; i < sizeof(ids) / sizeof(ids[0]); i++) {
+		const struct bench_result *row = row_of(b, ids[i]);
+
+		if (!bench_selected(b, ids[i]))
+			continue;
+		selected++;
+		found += row != NULL;
+		if (row && row->ours.n)
+			numbers++;
+		else
+			warnx("%s has no number", ids[i]);
+	}
+	if (found < b->nresults)
+		warnx("%zu rows are not in the list of ids", b->nresults - found);
+	return numbers == selected && found == b->nresults;
+}
+
 static int measure(struct bench *b)
 {
 	int r = 0;
@@ -143,8 +228,10 @@ static int measure(struct bench *b)
 	if (!b->nresults) {
 		warnx("--only matches no row");
 		r = 2;
-	} else if (b->json) {
-		bench_print_json(b);
+	} else {
+		if (b->json)
+			bench_print_json(b);
+		r = is_complete(b) ? 0 : 1;
 	}
 	bench_daemons_stop(b);
 	bench_free_results(b);

@@ -91,6 +91,8 @@ static double ratio(const struct bench_result *r)
 /* Tolerates half of the last digit that the table shows. */
 static bool is_met(const struct bench_result *r)
 {
+	if (!r->ours.n)
+		return false;
 	switch (r->aim) {
 	case BENCH_AIM_RATIO:
 		return ratio(r) < r->limit + 0.005;

@@ -244,7 +244,8 @@ static bool is_selected(const struct setup *s, const struct attack *attack)
 	return !s->only || strstr(attack->name, s->only);
 }
 
-static void rows_run(const struct setup *s)
+/* Returns whether every selected row has numbers. */
+static bool rows_run(const struct setup *s)
 {
 	struct report *report = report_new(s);
 
@@ -258,7 +259,7 @@ static void rows_run(const struct setup *s)
 		if (!interrupted)
 			report_row(report, attack);
 	}
-	report_end(report);
+	return report_end(report);
 }
 
 static void clean_up(const struct setup *s)
@@ -284,6 +285,7 @@ int main(int argc, char **argv)
 	struct sigaction act = { .sa_handler = on_signal };
 	char dir[] = "/tmp/tensorlease-hostile-XXXXXX", socket_path[64];
 	struct setup s = { .dir = dir, .socket = socket_path, .is_root = geteuid() == 0 };
+	bool complete;
 	int r = parse(&s, argc, argv);
 
 	if (r)
@@ -303,7 +305,7 @@ int main(int argc, char **argv)
 	sigaction(SIGINT, &act, NULL);
 	sigaction(SIGTERM, &act, NULL);
 	sigaction(SIGHUP, &act, NULL);
-	rows_run(&s);
+	complete = rows_run(&s);
 	clean_up(&s);
-	return interrupted ? 1 : 0;
+	return interrupted || !complete ? 1 : 0;
 }

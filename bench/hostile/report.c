@@ -16,7 +16,7 @@ static const char *const measures[MEASURES] = { "commit", "get", "connect" };
 struct report {
 	const struct setup *setup;
 	cJSON *json; /* NULL: a table is printed */
-	unsigned rows, kept;
+	unsigned rows, kept, empty;
 };
 
 struct summary {
@@ -77,6 +77,14 @@ struct verdict {
 static double seen(const struct summary s[MEASURES])
 {
 	return s[MEASURE_COMMIT].n ? (double)s[MEASURE_GET].n / s[MEASURE_COMMIT].n : 0;
+}
+
+static bool has_numbers(const struct verdict *v, const struct board *b)
+{
+	for (unsigned m = 0; m < MEASURES; m++)
+		if (!v->base[m].n || !v->busy[m].n || !v->attack[m].n)
+			return false;
+	return atomic_load(&b->ready);
 }
 
 static struct verdict judge(const struct setup *setup)
@@ -212,15 +220,20 @@ void report_row(struct report *r, const struct attack *attack)
 
 	r->rows++;
 	r->kept += v.kept;
+	if (!has_numbers(&v, r->setup->board)) {
+		warnx("%s has no number for a phase, or did not begin", attack->name);
+		r->empty++;
+	}
 	if (r->json)
 		add_row(r, attack, &v);
 	else
 		print_row(r, attack, &v);
 }
 
-void report_end(struct report *r)
+bool report_end(struct report *r)
 {
 	char *text = r->json ? cJSON_Print(r->json) : NULL;
+	bool complete = r->rows > 0 && !r->empty;
 
 	if (text)
 		puts(text);
@@ -231,4 +244,5 @@ void report_end(struct report *r)
 	free(text);
 	cJSON_Delete(r->json);
 	free(r);
+	return complete;
 }

@@ -2,6 +2,8 @@
 /* The table of results, or the same as JSON. */
 #pragma once
 
+#include <stdbool.h>
+
 struct attack;
 struct report;
 struct setup;
@@ -9,4 +11,4 @@ struct setup;
 struct report *report_new(const struct setup *setup);
 void report_head(const struct report *report);
 void report_row(struct report *report, const struct attack *attack); /* from the board */
-void report_end(struct report *report);				     /* frees it */
+bool report_end(struct report *report); /* frees it; false: a row has no number */

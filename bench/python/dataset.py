@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures tensorlease.torch.CachedDataset and DataLoader on a made dataset of JPEG pictures, and on small samples.
 
-It needs tensorlease, torch, numpy, Pillow and lmdb, about 1.5 GB on the disk and 2.5 GB of memory:
-
-    bench/python/dataset.py --pictures 20000 --small 200000 --workers 1 4
+`make bench-dataset` installs what it needs and runs it. It takes about 1.5 GB on the disk and 2.5 GB of memory; with
+BENCH_ARGS=--quick a tenth of these and a minute.
 
 Each row is a way to hold the decoded pictures, each number how many pictures per second a DataLoader delivers in random
 order: the median of the epochs after the first. "first epoch" is the one in which CachedDataset decodes. Rows with
 "ours" have tensorlease.torch.DataLoader, and the others PyTorch's. Small samples have 1 KiB. "stacked" batches have 64
-tensors of 192 KiB, made by workers that do nothing else. Compare numbers of one run only.
+tensors of 192 KiB, made by workers that do nothing else. Compare numbers of one run only. A row that cannot be measured,
+or in which not every sample arrives, ends the run with an error.
 """
 
 import argparse
@@ -101,11 +101,11 @@ class Small(Dataset):
 class Stacked(Dataset):
     """Batches of 12 MiB, by workers that do nothing but that."""
 
-    def __init__(self):
-        self.each = torch.ones(8, 3, 256, 256, dtype=torch.uint8)
+    def __init__(self, batches):
+        self.batches, self.each = batches, torch.ones(8, 3, 256, 256, dtype=torch.uint8)
 
     def __len__(self):
-        return 64 * 100
+        return 64 * self.batches
 
     def __getitem__(self, index):
         return self.each[index % 8], index
@@ -142,6 +142,8 @@ def rate(dataset, workers, epochs, kind=DataLoader):
         begin, seen = time.perf_counter(), 0
         for batch in loader:
             seen += len(batch[0])
+        if seen != len(dataset):
+            raise RuntimeError(f"{seen} of {len(dataset)} samples arrived")
         rates.append(seen / (time.perf_counter() - begin))
     return statistics.median(rates[1:])
 
@@ -197,9 +199,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pictures", type=int, default=20000)
     parser.add_argument("--small", type=int, default=200000)
+    parser.add_argument("--batches", type=int, default=100, help="that are stacked")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the samples, and two epochs")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.pictures, arguments.small, arguments.batches, arguments.epochs = 2000, 20000, 20, 2
     warnings.filterwarnings("ignore", message=".*suggested max number of worker")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -209,10 +215,14 @@ def main():
         if client.status().capacity < capacity:
             parser.exit(1, f"{capacity} bytes are needed; the daemon's capacity is {client.status().capacity}\n")
         print(f"{'samples per second':28}" + "".join(f"{w:>5} worker{'s' * (w > 1)}" for w in arguments.workers))
-        pictures(folder, client, arguments)
-        small(folder, client, arguments)
-        stacked = [("stacked, PyTorch's", Stacked, DataLoader), ("stacked, ours", Stacked, OURS)]
-        print_rows(stacked, arguments.workers, arguments.epochs)  # the daemon that was started ends once there are no names
+        try:
+            pictures(folder, client, arguments)
+            small(folder, client, arguments)
+            made = Stacked(arguments.batches)
+            stacked = [("stacked, PyTorch's", lambda: made, DataLoader), ("stacked, ours", lambda: made, OURS)]
+            print_rows(stacked, arguments.workers, arguments.epochs)
+        finally:
+            client.delete(prefix="", everything=True)  # the daemon that was started ends once there are no names
 
 
 if __name__ == "__main__":

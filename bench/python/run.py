@@ -31,8 +31,8 @@ get-busy, the mean) with that of the floor, and with that of tensorlease (the ca
 they are the medians over all rounds. The floor of a get is an attribute look-up. That of a put is numpy.copyto() into
 warm private memory. That of a transfer is a byte through a pipe.
 
-A peer that cannot be installed, or fails, is reported in a line with the reason. The exit code is 1 if this is
-tensorlease or the floor.
+A peer that cannot be installed, or fails, is reported in a line with the reason, and at the end each row without a
+number. The exit code is 1 if there is one; --only chooses what can be had.
 """
 
 import argparse
@@ -248,6 +248,16 @@ class Bench:
         if rows and not self.options.markdown:
             print_rows(operation, rows)
 
+    def missing(self):
+        """Return the ids of the rows of the plan that have no number."""
+        planned = [
+            f"{operation}/{size}/{case}"
+            for (operation, size), cases in self.plan.items()
+            for some in cases.values()
+            for case in some
+        ]
+        return sorted(set(planned) - {row.id for row in self.rows if row.samples()})
+
     def end(self):
         for worker in self.workers:
             if not worker.failed:
@@ -301,7 +311,9 @@ def main():
         print(f"{name}: {reason}")
     if options.json:
         write_json(bench, options.json)
-    return 1 if {"floor", "tensorlease"} & bench.failures.keys() else 0
+    for row in bench.missing():
+        print(f"no number: {row}")
+    return 1 if bench.failures or bench.missing() else 0
 
 
 if __name__ == "__main__":

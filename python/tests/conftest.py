@@ -105,6 +105,20 @@ def daemon_at(address, capacity="1G", more=()):
                 raise AssertionError(f"{what}: exit status {status}\n{said[-4000:]}")
 
 
+def replace_daemon(client):
+    """Kills the daemon and waits for the one that its keeper starts."""
+    pid = client.status().daemon_pid
+    os.kill(pid, signal.SIGKILL)
+
+    def is_new():
+        try:
+            return client.status().daemon_pid != pid
+        except tensorlease.Error:
+            return False
+
+    eventually(is_new)
+
+
 @contextlib.contextmanager
 def run_daemon():
     """A daemon that no test may kill."""

@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import daemon_at, eventually, in_child
+from conftest import at_each_line, daemon_at, eventually, in_child, replace_daemon
 from limits import limit
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -296,10 +296,69 @@ def test_a_pack_that_goes_while_another_thread_reads(client, tmp_path):
     store.refresh()
     place = int(store.places[3])  # what the other thread has just read
     assert store.read(place)[0][1] == 3
-    client.delete("dataset/threads/.samples/" + store.names[place >> 32].rpartition("/")[2])
+    client.delete("dataset/threads/.samples/" + store.packs[place >> 32][0].rpartition("/")[2])
     store.refresh()
     assert store.read(place) is None
     check_batches(DataLoader(cached, 5), 10)
+
+
+def test_threads_that_read_while_samples_wait_and_the_program_forks(client, tmp_path):
+    source = Counted(tmp_path / "log", 2000)
+    source.log.touch()
+    cached = shared.CachedDataset(source, client, "dataset/forks")
+    failed, stop = [], threading.Event()
+
+    def read(seed):
+        order = random.Random(seed)
+        while not stop.is_set():
+            index = order.randrange(2000)
+            some = [index, order.randrange(2000)]
+            for number, (values, label) in zip([*some, index], [*cached.__getitems__(some), cached[index]], strict=True):
+                if label != number or not (values == number).all():
+                    failed.append(number)
+
+    def read_all():
+        check_batches(DataLoader(cached, 50, shuffle=True), 2000)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(4):
+            eventually(lambda: cached._store().waiting.samples or len(source.made()) >= 2000)
+            in_child(read_all)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failed
+    cached.flush()
+    read_all()
+
+
+def test_a_fork_while_another_thread_learns_of_packs(client, tmp_path):
+    """The child goes on with what that thread has noted of them until then."""
+    source = Counted(tmp_path / "log", 60)
+    writer = shared.CachedDataset(source, client, "dataset/learns")
+    for start in range(0, 60, 20):
+        writer.__getitems__(range(start, start + 20))
+        writer.flush()
+    reader, forks = None, 0
+
+    def learn():
+        nonlocal reader
+        reader = None
+        reader = shared.CachedDataset(source, client, "dataset/learns")
+        reader._store().refresh()
+
+    def fork_and_read():
+        nonlocal forks
+        if reader is not None and reader._known is not None:
+            forks += 1
+            in_child(lambda: check_batches(DataLoader(reader, 20), 60))
+
+    assert at_each_line("_dataset.py", learn, fork_and_read) > forks > 20
+    assert len(source.made()) == 60
 
 
 def test_it_goes_on_with_another_daemon(tmp_path):
@@ -314,6 +373,29 @@ def test_it_goes_on_with_another_daemon(tmp_path):
             for _ in range(2):
                 check_batches(DataLoader(cached, 60), 300)
     assert sorted(source.made()) == sorted(list(range(300)) * 2)
+
+
+@pytest.mark.parametrize("storage", ["shm", "memfd"])
+def test_it_goes_on_while_the_daemon_is_replaced(tmp_path, storage):
+    """Its keeper starts another, which has what was stored."""
+    source, address, keeps = Counted(tmp_path / "log", 600), f"{tmp_path}/socket", ["--keeper", "yes", "--storage", storage]
+    with daemon_at(address, "64M", keeps), tensorlease.connect(address) as client:
+        cached = shared.CachedDataset(source, client, "dataset")
+        for _ in range(3):
+            seen = []
+            for n, (values, labels) in enumerate(DataLoader(cached, 60, shuffle=True)):
+                assert (values == labels.reshape(-1, 1)).all()
+                values.zero_()  # nobody else sees it
+                seen += labels.tolist()
+                if n == 5:
+                    replace_daemon(client)
+            assert sorted(seen) == list(range(600))
+        cached.flush()
+        made = len(source.made())
+        for kind in (DataLoader, shared.DataLoader):
+            options = {"client": client} if kind is shared.DataLoader else {}
+            check_batches(kind(cached, 60, shuffle=True, num_workers=2, **options), 600)
+        assert len(source.made()) == made <= 600 + 256  # a claim may go with a daemon, and a pack that it was just given
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

@@ -2,10 +2,11 @@
 """gather() copies many tensors into one array."""
 
 import os
+import threading
 
 import numpy as np
 import pytest
-from conftest import gives_the_gil_up, leases_of
+from conftest import daemon_at, eventually, gives_the_gil_up, leases_of, replace_daemon
 
 import tensorlease
 
@@ -95,3 +96,36 @@ def test_other_threads_run_during_large_copies(client):
     out = np.empty((8, 16 << 20), "uint8")
     assert gives_the_gil_up(lambda: client.gather(["large"] * 8, out))
     assert out.all()
+
+
+@pytest.mark.parametrize("storage", ["shm", "memfd"])
+def test_it_goes_on_while_the_daemon_is_replaced(tmp_path, storage):
+    address, keeps = f"{tmp_path}/socket", ["--keeper", "yes", "--storage", storage]
+    names = [f"sample/{n}" for n in range(50)]
+    with daemon_at(address, "64M", keeps), tensorlease.connect(address) as client:
+        client.put_many({name: np.full(300, n, "int32") for n, name in enumerate(names)})
+        rounds, wrong, over = [0, 0], [], threading.Event()
+
+        def gather(thread):
+            with tensorlease.connect(address) as own:
+                while not over.is_set():
+                    got = (own if thread else client).gather(names)
+                    if not (got == np.arange(50)[:, None]).all():
+                        wrong.append(got)
+                    rounds[thread] += 1
+
+        threads = [threading.Thread(target=gather, args=(n,)) for n in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(4):
+                before = list(rounds)
+                replace_daemon(client)
+                eventually(lambda: wrong or not all(t.is_alive() for t in threads) or min(map(int.__sub__, rounds, before)) > 0)
+                client.put("sample/3", np.full(300, 3, "int32"))  # which is another tensor of the same bytes
+            alive = [thread.is_alive() for thread in threads]
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        assert not wrong and all(alive)

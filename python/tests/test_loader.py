@@ -4,13 +4,15 @@
 import gc
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
-from conftest import daemon_at, eventually
+from conftest import daemon_at, eventually, replace_daemon
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -164,6 +166,104 @@ def test_batches_that_do_not_fit_are_told(tmp_path):
         assert len(list(shared.DataLoader(Numbers(size=1000), 1, num_workers=2, client=client))) == 40
 
 
+class Large(Dataset):
+    def __len__(self):
+        return 36
+
+    def __getitem__(self, index):
+        return torch.full((12 << 20,), index, dtype=torch.uint8)
+
+
+def is_whole(loader):
+    seen = [(int(batch.min()), int(batch.max())) for batch in loader]
+    return seen == [(n, n) for n in range(36)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 16])
+def test_more_batches_are_under_way_than_the_memory_has_room_for(tmp_path, workers):
+    with daemon_at(f"{tmp_path}/socket", "32M"), tensorlease.connect(f"{tmp_path}/socket") as client:
+        loader = shared.DataLoader(Large(), 1, num_workers=workers, client=client, persistent_workers=True)
+        assert is_whole(loader) and is_whole(loader)
+        batches = iter(loader)
+        next(batches)
+        processes = batches._workers
+        del batches, loader
+        gc.collect()
+        assert [process.exitcode for process in processes] == [0] * workers  # none is terminated after 5 s of waiting
+        eventually(lambda: not client.streams() and client.status().bytes_used == 0)
+
+
+def in_a_container(code, *arguments):
+    """Runs Python code where /dev/shm has 64 MiB, as in a container."""
+    unshare = ["unshare", "-m" if os.geteuid() == 0 else "-rm", "sh", "-c"]
+    mount = "mount -t tmpfs -o size=64M,mode=1777 tmpfs /dev/shm"
+    try:
+        can = subprocess.run([*unshare, mount], capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("there is no unshare (util-linux)")
+    if can.returncode:
+        pytest.skip(f"no mount namespace: {can.stderr.strip()}")
+    program = [sys.executable, "-W", "ignore:This DataLoader will create", "-c", code, os.path.dirname(__file__), *arguments]
+    done = subprocess.run([*unshare, f'{mount} && exec "$@"', "sh", *program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+IN_A_CONTAINER = """
+import contextlib, os, sys
+sys.path.insert(0, sys.argv[1])
+import tensorlease, tensorlease.torch as shared
+from conftest import daemon_at
+from test_loader import Large, is_whole
+shm = os.statvfs("/dev/shm")
+assert shm.f_blocks * shm.f_frsize == 64 << 20
+address, is_inside = sys.argv[2], sys.argv[3] == "inside"
+with daemon_at(address, "50%") if is_inside else contextlib.nullcontext():
+    with tensorlease.connect(address) as client:
+        assert (client.status().capacity <= 32 << 20) == is_inside
+        assert is_whole(shared.DataLoader(Large(), 1, num_workers=16, client=client))
+"""
+
+
+def test_16_workers_in_a_container_whose_dev_shm_has_64_mib(tmp_path):
+    in_a_container(IN_A_CONTAINER, f"{tmp_path}/inside", "inside")
+    with daemon_at(f"{tmp_path}/socket"):
+        in_a_container(IN_A_CONTAINER, f"{tmp_path}/socket", "outside")
+
+
+def test_a_worker_that_waits_for_space_says_so_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("tensorlease._loader._LOOK", 0.05)  # of the workers, which are forked
+    said = tmp_path / "said"
+
+    def init(_):
+        def show(message, *_):
+            with said.open("a") as file:
+                file.write(f"{message}\n")
+
+        warnings.showwarning = show
+
+    with daemon_at(f"{tmp_path}/socket", "32M"), tensorlease.connect(f"{tmp_path}/socket") as client:
+        loader = shared.DataLoader(
+            Large(), 1, num_workers=1, client=client, worker_init_fn=init, multiprocessing_context="fork", prefetch_factor=4
+        )
+        batches = iter(loader)
+        eventually(said.exists)  # while nobody takes what is there
+        assert [int(batch[0, 0]) for batch in batches] == list(range(36))
+        assert re.search(r"^a worker has waited for 0.05 s to hand a batch over: .*", said.read_text())
+
+
+def test_batches_whose_space_others_keep_are_told(tmp_path, monkeypatch):
+    with daemon_at(f"{tmp_path}/socket", "32M"), tensorlease.connect(f"{tmp_path}/socket") as client:
+        client.put("other", np.zeros(24 << 20, "uint8"))
+        loader = shared.DataLoader(Large(), 1, num_workers=2, client=client, multiprocessing_context="fork")
+        with monkeypatch.context() as quick:
+            quick.setattr("tensorlease._loader._LOOK", 0.05)
+            with pytest.raises(tensorlease.NoSpaceError, match="(?s)batch has 125829.* bytes: .*shm-size.*of the daemon's"):
+                list(loader)
+        gc.collect()  # the workers end with their iterator, which the exception had
+        client.delete("other")
+        assert is_whole(loader)
+
+
 def test_batches_that_are_kept_wait_for_nobody(client):
     """A program that keeps all batches has all of them, more than a stream has items."""
     kept = list(shared.DataLoader(Numbers(1500, 20_000), 1, num_workers=2, client=client))
@@ -214,3 +314,18 @@ def test_workers_end_with_a_program_that_is_killed(tmp_path):
                 return False
 
         eventually(lambda: not any(is_there(pid) for pid in pids))
+
+
+@pytest.mark.parametrize("storage", ["shm", "memfd"])
+def test_batches_go_on_while_the_daemon_is_replaced(tmp_path, storage):
+    address, keeps = f"{tmp_path}/socket", ["--keeper", "yes", "--storage", storage]
+    with daemon_at(address, "256M", keeps), tensorlease.connect(address) as client:
+        loader = shared.DataLoader(Numbers(400), 4, num_workers=2, client=client)
+        for n, (values, _, _) in enumerate(loader):
+            assert (values == torch.arange(4 * n, 4 * n + 4)[:, None]).all()
+            if n % 30 == 10:
+                replace_daemon(client)
+        assert n == 99
+        del loader, values
+        gc.collect()
+        eventually(lambda: not client.streams())

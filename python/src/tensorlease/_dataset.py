@@ -7,6 +7,7 @@ PREFIX/INDEX until the pack with it is published: a claim only saves work.
 """
 
 import contextlib
+import itertools
 import math
 import multiprocessing.util
 import operator
@@ -96,8 +97,8 @@ class _Store:
     def __init__(self, client, prefix, count, options):
         self.client, self.path, self.options = client, below(prefix), options
         self.places = numpy.full(count, _NOWHERE, "int64")  # pack's number << _ROW | row, for each index
-        self.names, self.heads = [], []  # of each pack that there has been
-        self.numbers = {}  # name of a pack: number
+        self.count, self.packs = itertools.count(), {}  # number: name and head of each pack that there has been
+        self.numbers = {}  # name: number of each pack that is there
         self.bases = numpy.zeros((64, 1), "int64")  # of a pack with one layout: where its columns begin
         self.hits = self.made = self.unkept = 0
         self.full_until = 0.0
@@ -142,13 +143,12 @@ class _Store:
             if tensor.uid not in (0, self.client._own_uid()):
                 return
             head, indexes = _samples.read_head(memoryview(tensor))
-        number, known = len(self.names), (indexes >= 0) & (indexes < len(self.places))
-        self.names.append(name)
-        self.heads.append(head)
-        self.numbers[name] = number
+        number, known = next(self.count), (indexes >= 0) & (indexes < len(self.places))
+        self.packs[number] = name, head
         if len(head.sections) == 1:
             self.note_columns(number, head.sections[0].columns)
         self.places[indexes[known]] = (number << _ROW) + numpy.flatnonzero(known)
+        self.numbers[name] = number  # last: a child of a fork before this learns of the pack anew
 
     def note_columns(self, number, columns):
         rows, wide = self.bases.shape
@@ -159,9 +159,10 @@ class _Store:
         self.bases[number, : len(columns)] = columns
 
     def drop(self, name):
-        number = self.numbers.pop(name, None)
+        number = self.numbers.get(name)
         if number is not None:  # its name and head stay, for a thread that has just read a place in it
             self.places[self.places >> _ROW == number] = _NOWHERE
+            self.numbers.pop(name, None)
 
     # Made samples
 
@@ -283,10 +284,11 @@ class _Store:
         if place == _NOWHERE:
             return None
         number, row = place >> _ROW, place & (1 << _ROW) - 1
-        section = self.heads[number].section_of(row)
+        name, head = self.packs[number]
+        section = head.section_of(row)
         large = sum(section.layout.rows) > _COPIED
         try:
-            tensor = self.client.get(self.names[number], mode="c" if large else "r")
+            tensor = self.client.get(name, mode="c" if large else "r")
         except NotFoundError:
             return None
         data = memoryview(tensor.numpy() if large else tensor)
@@ -300,9 +302,9 @@ class _Store:
             return None
         numbers, rows = places >> _ROW, places & (1 << _ROW) - 1
         of_each = numbers.tolist()
-        layout = self.heads[of_each[0]].sections[0].layout
+        layout = self.packs[of_each[0]][1].sections[0].layout
         for number in set(of_each):
-            sections = self.heads[number].sections
+            sections = self.packs[number][1].sections
             if len(sections) != 1 or sections[0].layout is not layout:
                 return None
         columns, outs, offsets = layout.columns(len(of_each)), [], []
@@ -312,7 +314,7 @@ class _Store:
                 offsets.append(self.bases[numbers, n] + rows * size)
         try:
             if outs:
-                names = tuple([self.names[number] for number in of_each])
+                names = tuple([self.packs[number][0] for number in of_each])
                 self.client._gather(names, tuple(outs), tuple(offsets), None)
             varying = self.varying(of_each, rows) if layout.varying else ()
         except NotFoundError:
@@ -323,8 +325,9 @@ class _Store:
         """Return the bytes of all samples for each varying leaf."""
         each = []
         for number, row in zip(numbers, rows.tolist(), strict=True):
-            with self.client.get(self.names[number]) as tensor:
-                each.append(_samples.varying_of(self.heads[number].sections[0], memoryview(tensor), row))
+            name, head = self.packs[number]
+            with self.client.get(name) as tensor:
+                each.append(_samples.varying_of(head.sections[0], memoryview(tensor), row))
         return zip(*each, strict=True)
 
 

@@ -2,10 +2,12 @@
 """DataLoader: PyTorch's own, whose workers hand their batches over through a tensorlease.Queue."""
 
 import contextlib
+import errno
 import functools
 import math
 import multiprocessing
 import os
+import time
 import warnings
 import weakref
 from queue import Full
@@ -13,17 +15,21 @@ from queue import Full
 import torch
 from torch._utils import ExceptionWrapper
 from torch.utils import data
+from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from . import _dataset, _samples
-from ._errors import Error
-from ._queue import Queue
+from ._errors import Error, NoSpaceError
+from ._queue import Queue, _packed
 
-_LOOK = 5.0  # seconds after which a worker looks whether its parent is still there
+_LOOK = 5.0  # seconds after which a worker says that it waits, or that there is no space
 _LOOK_AT = 4  # batches, after which it is looked how many are kept
 _ROWS = 512  # of a stream, which has 1024, and
-_FULL = 0.75  # of the capacity: with more, batches are copied
+_FULL = 0.75  # of the capacity
+_ROUND = 0.2  # seconds for which a worker waits until it looks whether its batch is still wanted, and
+_POLL = 0.01  # if it has no memory
 _DEPTH_MAX = 512
+_GONE = errno.ESTALE, errno.ENOENT, errno.EPIPE  # there is no such queue any more: who takes from it knows
 
 
 def _end(client, name, pid):
@@ -35,42 +41,88 @@ def _end(client, name, pid):
 class _Batches(Queue):
     """The queue of what workers have made. It has room for all that is asked for at once.
 
+    The memory may hold fewer batches than are under way: one whose turn has not come must not keep the room that the one
+    whose turn it is needs. Then the program copies what it takes, and a worker keeps no memory for its next batch, so
+    that whoever finds none only waits until others are taken.
+
     It ends with its iterator, although the workers were given it: they have ended before.
     """
 
+    given_up = None  # the Event that says that nobody wants batches any more
     _gets = 0
+    _many = False
 
     def _end_with_this_process(self):
         super()._end_with_this_process()
         weakref.finalize(self, _end, self._client, self.name, os.getpid()).atexit = False
 
-    def get(self, *args, **kwargs):
-        """Do what Queue.get() does. A program that keeps many batches gets copies, so that workers have memory."""
+    def _copied(self, item):
+        """A program that keeps many batches gets copies, so that workers have memory."""
         self._gets += 1
-        if self._gets % _LOOK_AT == 0 and self._copied < math.inf:
-            status, rows = self._client.status(), self._ends().stream.info().rows
-            if rows > _ROWS or status.bytes_used > status.capacity * _FULL:
-                self._copied = math.inf
-        return super().get(*args, **kwargs)
+        if self._gets % _LOOK_AT == 0 and not self._many:
+            self._many = self._ends().stream.info().rows > _ROWS
+        status = self._client.status()  # which is no request
+        next_one = sum(tensor.nbytes for tensor in item.tensors)
+        if self._many or status.bytes_used + next_one > status.capacity * _FULL:
+            return math.inf
+        return super()._copied(item)
+
+    def __getstate__(self):
+        return super().__getstate__(), self.given_up
+
+    def __setstate__(self, state):
+        super().__setstate__(state[0])
+        self.given_up = state[1]
 
     def put(self, made):
-        told = False
+        packed, told, failed = _packed(made), False, False
+        nbytes = sum(getattr(tensor, "nbytes", 0) for tensor in packed[0])
+        begin = time.monotonic()
+        late = begin + _LOOK  # so long nothing was there that the program could take
         while True:
             try:
-                return self._put_or_say(made)
-            except Full as error:
-                parent = multiprocessing.parent_process()
-                if parent is not None and not parent.is_alive():
-                    raise
-                if not told:
-                    warnings.warn(f"a worker has waited for {_LOOK:g} s to hand a batch over: {error}", stacklevel=2)
+                self._put(*packed, True, _ROUND)
+                break
+            except Full as error:  # since the program is slow, or because no more memory is there than we have
+                self._leave()
+                reason = str(error)
+            except Error as error:
+                if error.errno in _GONE:
+                    return
+                waits = isinstance(error, NoSpaceError) and nbytes <= self._client.status().capacity
+                with contextlib.suppress(Error):  # which the next put has as well
+                    if waits and not self.empty():
+                        late = time.monotonic() + _LOOK
+                if not waits or time.monotonic() > late:
+                    if failed:
+                        raise
+                    packed, failed = _packed((made[0], _wrapped(error, nbytes))), True  # who asked for it is told
+                    continue
+                time.sleep(_POLL)
+                reason = error.strerror
+            parent = multiprocessing.parent_process()
+            if self.given_up.is_set() or (parent is not None and not parent.is_alive()):
+                return
+            if not told and time.monotonic() > begin + _LOOK:
+                warnings.warn(f"a worker has waited for {_LOOK:g} s to hand a batch over: {reason}", stacklevel=2)
                 told = True
+        if get_worker_info().num_workers > 1 and self._maxsize * nbytes > self._client.status().capacity * _FULL:
+            self._leave()
 
-    def _put_or_say(self, made):
-        try:
-            super().put(made, timeout=_LOOK)
-        except Error:  # there is no space: who asked for the batch is told
-            super().put((made[0], ExceptionWrapper(where="in a worker of a tensorlease.torch.DataLoader")), timeout=_LOOK)
+    def _leave(self):
+        """Give the memory of what was put back once it is taken."""
+        self._here.stream.close()
+        self._here = None
+
+
+def _wrapped(error, nbytes):
+    where = "in a worker of a tensorlease.torch.DataLoader"
+    if isinstance(error, NoSpaceError):
+        where += (
+            f", whose batch has {nbytes} bytes: make batches smaller or the daemon's --capacity larger,"
+            " which in a container needs a larger /dev/shm (docker run --shm-size)"
+        )
+    return ExceptionWrapper(where=where)
 
 
 def _stack(batch, **_):
@@ -95,11 +147,17 @@ class _Context:
     """A context of multiprocessing whose first queue, which is that of the batches, is another one."""
 
     def __init__(self, context, make):
-        self._context, self._make = context, make
+        self._context, self._make, self._batches = context, make, None
 
     def Queue(self):  # noqa: N802
-        make, self._make = self._make, None
-        return make() if make else self._context.Queue()
+        if self._batches:
+            return self._context.Queue()
+        self._batches = self._make()
+        return self._batches
+
+    def Event(self):  # noqa: N802
+        self._batches.given_up = event = self._context.Event()  # the only one: it tells the workers to end
+        return event
 
     def __getattr__(self, name):
         return getattr(self._context, name)
@@ -115,8 +173,9 @@ class DataLoader(data.DataLoader):
     whoever is killed.
 
     Arguments are those of torch.utils.data.DataLoader, and:
-    client: the Client whose daemon has the memory. None: that of connect(). It needs about as many batches as workers
-        make ahead: num_workers * prefetch_factor. If there is no space for one, iterating raises an error that says so.
+    client: the Client whose daemon has the memory. None: that of connect(). Loading is fastest if the daemon has space for
+        all batches that workers make ahead, num_workers * prefetch_factor. With less, workers wait for each other. If
+        there is no space for a single one, iterating raises an error that says so.
     Without workers it is the same as PyTorch's.
     """
 

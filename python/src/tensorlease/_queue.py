@@ -323,8 +323,6 @@ class Queue:
     if the daemon or the queue is gone, and NoSpaceError if there is no memory for the object.
     """
 
-    _copied = _COPY_MAX
-
     def __class_getitem__(cls, item):
         return types.GenericAlias(cls, item)
 
@@ -402,8 +400,11 @@ class Queue:
         block, timeout: whether to wait, and for how many seconds at most, while it is full. queue.Full: it was all the
         time; after a wait its text says why.
         """
+        self._ends()
+        self._put(*_packed(obj), block, timeout)
+
+    def _put(self, tensors, metadata, block, timeout):
         here = self._ends()
-        tensors, metadata = _packed(obj)
         try:
             here.puts.run(lambda left: here.put(tensors, metadata, left), _seconds(block, timeout), Full())
         except Error as error:
@@ -426,7 +427,7 @@ class Queue:
             try:
                 if item.uid != here.uid:
                     raise PermissionDeniedError(errno.EACCES, f"an object in '{self.name}' is of user {item.uid}: not unpickled")
-                thing = _unpacked(item, self.name, self._shared, self._copied)
+                thing = _unpacked(item, self.name, self._shared, self._copied(item))
             except BaseException:
                 item.release()
                 raise
@@ -438,6 +439,10 @@ class Queue:
             self._reopen_later(error)
             raise
         return thing
+
+    def _copied(self, item):
+        """Return how large the arrays of an item are at most that are copied, and not mapped."""
+        return _COPY_MAX
 
     def put_nowait(self, obj):
         """put(obj, False)."""
