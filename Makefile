@@ -351,12 +351,13 @@ bench-python: python ## measure the Python package beside Plasma, Ray, ...; BENC
 # In the same environment as most of bench-python, since PyTorch is large.
 .PHONY: bench-dataset
 BENCH_DATASET := $(O)/bench-python/main
-bench-dataset: python ## measure CachedDataset and DataLoader beside PyTorch, LMDB, ...; BENCH_ARGS is passed on
+bench-dataset: python ## measure what torch has beside PyTorch, LMDB, tensorsocket; BENCH_ARGS: --quick
 	@test -x $(BENCH_DATASET)/bin/python || $(PYTHON) -m venv $(BENCH_DATASET)
 	@$(BENCH_DATASET)/bin/pip install --quiet --disable-pip-version-check --only-binary=:all: \
 		torch==2.13.0 numpy pillow lmdb tensorsocket==0.0.5
 	@$(BENCH_DATASET)/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(O)/python/*.whl
 	@$(BENCH_DATASET)/bin/python bench/python/dataset.py $(BENCH_ARGS)
+	@$(BENCH_DATASET)/bin/python bench/python/trainers.py $(BENCH_ARGS)
 
 # Every check there is, for an hour or more: it goes on after a failure and ends with a table. It takes up where it was
 # stopped, unless the tree has changed. STAGES='model faults' runs some of `tools/checks list`.

@@ -77,6 +77,7 @@ ENVIRONMENTS = (
                 "many",
                 "package",
                 "queue",
+                "shared_loader",
                 "sources",
                 "tensor",
                 "torch",

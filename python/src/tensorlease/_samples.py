@@ -115,7 +115,7 @@ def _describe_named(sample, parts):
     return ["P", kind.__module__, kind.__qualname__, parts]
 
 
-def _describe(sample, fixed, varying):
+def describe(sample, fixed, varying):
     """Return the layout of the sample, and append the bytes of its leaves."""
     if isinstance(sample, Tensor):
         sample = sample.torch()
@@ -135,10 +135,10 @@ def _describe(sample, fixed, varying):
         varying.append(bytes(sample))
         return ["y" if kind is bytes else "Y"]
     if kind is dict:
-        return ["d", [[_describe_key(key), _describe(one, fixed, varying)] for key, one in sample.items()]]
+        return ["d", [[_describe_key(key), describe(one, fixed, varying)] for key, one in sample.items()]]
     named = isinstance(sample, tuple) and hasattr(sample, "_fields")
     if kind in (list, tuple) or named:
-        parts = [_describe(one, fixed, varying) for one in sample]
+        parts = [describe(one, fixed, varying) for one in sample]
         return _describe_named(sample, parts) if named else ["l" if kind is list else "p", parts]
     _refuse(sample, "make it of tensors, arrays, numbers, texts, bytes, lists, tuples and dicts, in the dataset")
 
@@ -146,7 +146,7 @@ def _describe(sample, fixed, varying):
 def encode(sample):
     """Return the text of its layout, the bytes of its fixed leaves and those of the varying ones."""
     fixed, varying = [], []
-    described = _describe(sample, fixed, varying)
+    described = describe(sample, fixed, varying)
     return json.dumps(described, separators=(",", ":")), [bytes(one) for one in fixed], varying
 
 
@@ -197,7 +197,10 @@ def _tensor(node, data):
     dtype, shape = getattr(torch, node[1]), node[2]
     if not math.prod(shape):
         return torch.empty(shape, dtype=dtype)
-    flat = torch.frombuffer(data, dtype=dtype, count=math.prod(shape))
+    if isinstance(data, torch.Tensor):  # on a GPU
+        flat = data.view(dtype)
+    else:
+        flat = torch.frombuffer(data, dtype=dtype, count=math.prod(shape))
     return flat.as_strided(shape, node[3]) if node[3:] else flat.view(shape)
 
 
@@ -280,13 +283,16 @@ def batches_are_copied():
 
 
 class Layout:
-    """What samples are made of: `rows`, the bytes of each fixed leaf, and `varying`, how many others there are."""
+    """What samples are made of.
 
-    __slots__ = ("_large", "_tree", "rows", "text", "varying")
+    rows, kinds: the bytes of each fixed leaf, and its letter. varying: how many others there are.
+    """
+
+    __slots__ = ("_tree", "kinds", "rows", "text", "varying")
 
     def __init__(self, text):
         self.text, self._tree = text, json.loads(text)
-        self.rows, self._large, self.varying = [], [], 0
+        self.rows, self.kinds, self.varying = [], [], 0
         self._walk(self._tree)
 
     def _walk(self, node):
@@ -294,7 +300,7 @@ class Layout:
             self.varying += 1
         elif node[0] not in _INNER and node[0] != "z":
             self.rows.append(_row_of(node))
-            self._large.append(node[0] in "tn")
+            self.kinds.append(node[0])
         for part in _parts(node):
             self._walk(part)
 
@@ -309,7 +315,7 @@ class Layout:
         as it is.
         """
         shared = not _copied and get_worker_info() is not None
-        return [_bytes(count * row, shared and large) for row, large in zip(self.rows, self._large, strict=True)]
+        return [_bytes(count * row, shared and kind in "tn") for row, kind in zip(self.rows, self.kinds, strict=True)]
 
     def batch(self, columns, varying, count):
         """Return what default_collate() makes of the samples. varying: for each varying leaf the bytes of all samples."""

@@ -19,8 +19,9 @@ from ._dataset import CachedDataset
 from ._errors import InvalidError, NotFoundError
 from ._loader import DataLoader
 from ._paths import below
+from ._shared_loader import SharedLoader
 
-__all__ = ["CachedDataset", "DataLoader", "allocator", "load_model", "meta_weights"]
+__all__ = ["CachedDataset", "DataLoader", "SharedLoader", "allocator", "load_model", "meta_weights"]
 
 
 _core.modules()[__name__] = sys.modules[__name__]  # so that it is not imported twice
