@@ -21,7 +21,16 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import tensorlease
 import tensorlease.torch as shared
 from test_dataset import SHAPES, is_same
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 
 COUNT = 203
 
@@ -142,16 +151,20 @@ def test_batches_are_cut_and_joined_whatever_they_are_made_of(make):
         assert is_same(list(iterator), list(DataLoader(Pairs(), loader.batch_size)))
 
 
-def sums(samples):
-    return torch.stack([values for values, _, _ in samples]).sum()
+def images(samples):
+    return [torch.full((3, 4, 4), number) for _, number, _ in samples]
 
 
-def test_batches_that_cannot_be_cut_are_told(make):
-    loaders = [make(batch_size=size, collate_fn=sums, num_workers=0) for size in (8, 16, 3)]
-    iterators = [iter(loader) for loader in loaders]
-    assert next(iterators[0]) == sum(range(8)) * 40_000
-    with pytest.raises(ValueError, match=r"a tensor of shape \(\) .* need the same batch_size"):
-        next(iterators[2])
+def test_batches_that_cannot_be_divided_are_told(make):
+    """Nobody knows whether a part of it has a row for each sample."""
+    first = make(batch_size=4, collate_fn=images, num_workers=0)
+    iterator = iter(first)
+    assert [int(image[0, 0, 0]) for image in next(iterator)] == [0, 1, 2, 3]
+    for size in (2, 3, 8):
+        with pytest.raises(ValueError, match=f"have up to 4 samples, and here up to {size} are wanted: what a collate_fn"):
+            next(iter(make(batch_size=size, collate_fn=images, num_workers=0)))
+    rest = list(iterator)  # nobody of those is waited for
+    assert len(rest) == 50 and len(rest[-1]) == 3
 
 
 def test_a_trainer_that_comes_late(make, client):
@@ -218,6 +231,34 @@ def test_a_trainer_goes_on_where_it_was(make, size, kind):
     assert got == expected[72:]
     assert again.state_dict() == {"epoch": 1, "samples": 0}
     assert len(list(again)) == math_ceil(COUNT, size)
+
+
+def test_a_state_of_the_last_batch_and_one_that_is_over(make):
+    loader = make(shuffle=True)
+    states = [loader.state_dict() for _ in loader]
+    loader.close()
+    again = make(shuffle=True)
+    again.load_state_dict(states[-1])
+    assert epoch_of(again) == order(1)
+    for state in (states[3], {"epoch": 0, "samples": 0}):  # back, which the only trainer may go
+        again.load_state_dict(state)
+        assert epoch_of(again) == order(0)[state["samples"] :] and again.epoch == 0
+
+
+def test_an_older_iteration_is_over(make):
+    loader = make(shuffle=True)
+    older = iter(loader)
+    next(older)
+    assert epoch_of(loader) == order(1)
+    with pytest.raises(RuntimeError, match="another iteration of 'shared' has begun"):
+        next(older)
+
+
+def test_batches_that_are_kept(tmp_path):
+    with daemon_at(f"{tmp_path}/socket", "64M"), tensorlease.connect(f"{tmp_path}/socket") as client:
+        with shared.SharedLoader(Numbers(700, 40_000), 1, name="kept", num_workers=0, client=client) as loader:
+            kept = list(loader)
+        assert [number for batch in kept for number in numbers_of(batch)] == list(range(700))
 
 
 def math_ceil(count, size):
@@ -327,14 +368,42 @@ class Whatever:
         return iter(random.sample(range(COUNT), COUNT))
 
 
-def test_a_sampler_with_another_order_elsewhere_is_told(make):
-    first, second = make(sampler=Whatever(), depth=2), make(sampler=Whatever(), depth=2)
-    iterators = iter(first), iter(second)
-    for iterator in iterators:
-        next(iterator)
-    first.close()
-    with pytest.raises(RuntimeError, match="the sampler gives another order here"):
-        list(iterators[1])
+def test_another_order_elsewhere_is_told(make):
+    with pytest.raises(ValueError, match="is loaded in another order than this process has: give all trainers the same"):
+        next(iter(make(sampler=Whatever(), depth=2, name="whatever")))
+    iterator = iter(make(shuffle=True))
+    next(iterator)
+    for options in ({}, {"sampler": range(COUNT)}, {"sampler": DistributedSampler(range(2 * COUNT), 2, 0)}):
+        with pytest.raises(ValueError, match="another order"):
+            next(iter(make(**options)))
+    assert len(list(iterator)) == 25
+
+
+class Shards(IterableDataset):
+    """Each worker has a share, and says by chance how it augments it."""
+
+    def __iter__(self):
+        worker = get_worker_info()
+        yield from ((number, int(torch.randint(1 << 30, ()))) for number in range(worker.id, 60, worker.num_workers))
+
+
+@pytest.mark.parametrize("begin", [1, 2])
+def test_who_goes_on_has_as_many_workers(make, begin):
+    loaders = [make(Shards(), 4, num_workers=begin), make(Shards(), 4, num_workers=3 - begin)]
+    iterators = [iter(loader) for loader in loaders]
+    seen = [[], []]
+    for numbers, iterator in zip(seen, iterators, strict=True):
+        for _ in range(5):
+            numbers += next(iterator)[0].tolist()
+    loaders[0].close()
+    seen[1] += [number for batch in iterators[1] for number in batch[0].tolist()]
+    assert seen[1][:20] == seen[0] and sorted(seen[1]) == list(range(60))
+
+
+def test_chance_is_another_one_in_each_epoch(make):
+    loader = make(Shards(), 60)
+    chances = [next(iter(loader))[1].tolist() for _ in range(3)]
+    assert chances[0] != chances[1] != chances[2] != chances[0]
 
 
 def test_bad_arguments(make, client):
@@ -351,6 +420,12 @@ def test_bad_arguments(make, client):
     ):
         with pytest.raises(error, match=text):
             make(**options)
+    for error, text, options in (
+        (TypeError, "seed must be an int", {"seed": None}),
+        (ValueError, "num_workers is -1", {"num_workers": -1}),
+    ):
+        with pytest.raises(error, match=text):
+            make(**options)
     first, second = make(), make(Numbers(100))
     next(iter(first))
     with pytest.raises(ValueError, match=f"takes {COUNT} samples in an epoch, and this one would take 100"):
@@ -360,7 +435,7 @@ def test_bad_arguments(make, client):
         stream.put(np.zeros(3))
         with pytest.raises(TypeError, match="was not put by a SharedLoader"):
             next(iterator)
-        client.delete("other")
+        client.delete("other", missing_ok=True)
 
 
 def test_a_batch_that_does_not_come_in_time_is_told(make):
@@ -369,6 +444,7 @@ def test_a_batch_that_does_not_come_in_time_is_told(make):
     with pytest.raises(tensorlease.TimeoutError, match="no batch of 'shared' came within 1.5 s; `tensorlease stream info"):
         list(iterator)
     assert numbers_of(next(waiting)) == list(range(8))
+    assert numbers_of(next(iter(second))) == list(range(16, 24))  # it goes on where it was
 
 
 def test_all_wait_for_as_many_as_there_are_to_be(make):
@@ -493,6 +569,7 @@ def trainers(address, client):
         trainer.process.kill()
         if not trainer.process.stdin.closed:
             trainer.end()
+    gc.collect()  # tests before this one have left exceptions, with what their frames hold
     for stream in client.streams():
         client.delete(stream.name)
     eventually(lambda: client.status().bytes_used == client.status().bytes_warm)

@@ -32,13 +32,15 @@ def packed(batch, device):
     return [numpy.frombuffer(b"".join(parts), "uint8"), *large]
 
 
-def _large(tensor):
+def _large(tensor, copied):
     """Return the bytes of a leaf, which may be written to without anybody seeing it unless they are on a GPU."""
-    return tensor.torch() if tensor.device != "cpu" else tensor.copy_on_write().bytes()
+    if tensor.device != "cpu":
+        return tensor.torch().clone() if copied else tensor.torch()
+    return _samples.own(tensor.bytes()) if copied else tensor.copy_on_write().bytes()
 
 
-def unpacked(tensors):
-    """Return the batch that an item with these Tensors is."""
+def unpacked(tensors, copied):
+    """Return the batch that an item with these Tensors is. copied: it does not hold them."""
     head, large = tensors[0].bytes(), iter(tensors[1:])
     on_gpu = any(tensor.device != "cpu" for tensor in tensors[1:])
     at = _SIZES.size
@@ -54,7 +56,7 @@ def unpacked(tensors):
     fixed = []
     for kind, size in zip(layout.kinds, layout.rows, strict=True):
         is_large = size > _COPY_MAX or (on_gpu and kind == "t" and size)
-        fixed.append(_large(next(large)) if is_large else _samples.own(read(size)))
+        fixed.append(_large(next(large), copied) if is_large else _samples.own(read(size)))
     return layout.sample(fixed, varying)
 
 
@@ -103,7 +105,7 @@ def cut(batch, start, stop, size):
         return batch[start:stop]
     else:
         what = f"a part of type {type(batch).__name__!r}"
-    raise ValueError(f"{what} in a batch of {size} samples cannot be cut: all trainers need the same batch_size for it")
+    raise ValueError(f"{what} in a batch of {size} samples cannot be divided: all trainers need the same batch_size")
 
 
 def joined(parts):

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import itertools
 import math
+import multiprocessing
 import multiprocessing.util
 import os
 import signal
@@ -24,7 +25,7 @@ from typing import NamedTuple
 
 import numpy
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, default_collate
 
 from . import _batches
 from ._cache import try_claim
@@ -40,7 +41,10 @@ _TTL = 60.0  # seconds that the batches stay when all trainers were killed
 _LEAVE = 10.0  # seconds to wait for the end of a process, whose workers may be making batches
 _TRIES = 3
 _DEPTH_MIN, _DEPTH_MAX = 2, 512
-_LAST, _ERROR = 1, 2
+_LAST, _ERROR, _ROWS = 1, 2, 4
+_KEPT = 3 / 8  # of the capacity that batches may take before a trainer gets copies; a stream may have half of it
+_ROWS_MAX = 512  # of 1024 that a stream has, likewise
+_LOOK_AT = 4  # batches, after which it is looked how many are kept
 _HEAD = struct.Struct("<16sqqqqqqII")
 _MARK = b"SharedLoader 1\0\0"
 
@@ -54,8 +58,8 @@ class _Head(NamedTuple):
     total: int  # samples of an epoch; -1: nobody knows
     size: int  # of the batches of whoever began
     seed: int
-    order: int  # a checksum of the order of samples
-    flags: int
+    order: int  # a checksum of the order of samples; of an IterableDataset how many workers it has
+    flags: int  # _ROWS: default_collate() has made it, so that it can be divided
 
     @property
     def end(self):
@@ -78,12 +82,24 @@ class _Head(NamedTuple):
 
 def _with_last(iterable):
     """Yield (whether it is the last one, element)."""
-    iterator = iter(iterable)
-    for one in iterator:
-        for following in iterator:
-            yield False, one
-            one = following
-        yield True, one
+    held = []
+    try:
+        for one in iterable:
+            if held:
+                yield False, held.pop()
+            held.append(one)
+    except Exception:
+        if held:
+            yield False, held.pop()
+        raise
+    if held:
+        yield True, held.pop()
+
+
+_ORDER = (
+    "give all trainers the same dataset, shuffle and sampler, and the sampler a set_epoch() or the attribute generator. "
+    "A sampler for one of several ranks gives each a share; here all get all"
+)
 
 
 class _Once:
@@ -103,20 +119,42 @@ class _Source:
         self.dataset, self.size, self.shuffle = dataset, size, shuffle
         self.sampler, self.batch_sampler, self.seed, self.options = sampler, batch_sampler, seed, options
         self.iterable = isinstance(dataset, IterableDataset)
+        self.rows = _ROWS if options["collate_fn"] in (None, default_collate) else 0
         self.before = None  # the _Head behind which it goes on
 
     def total(self):
         """Return how many samples an epoch has, or -1."""
-        if self.iterable or self.batch_sampler is not None:
+        samples = self.dataset if self.sampler is None else self.sampler
+        if self.iterable or self.batch_sampler is not None or not hasattr(samples, "__len__"):
             return -1
-        return len(self.dataset if self.sampler is None else self.sampler)
+        return len(samples)
 
     def go_on(self, head):
         """Make what comes behind an item of another process."""
         self.size, self.seed, self.before = head.size, head.seed, head
+        if self.iterable:
+            self.options = {**self.options, "num_workers": head.order}
+
+    def ordered(self, epoch):
+        """Return the samples of an epoch, or its batches, and a checksum of them."""
+        order = self.order(epoch)
+        try:
+            return order, zlib.crc32(numpy.fromiter(order, "int64"))
+        except (TypeError, ValueError):
+            return order, zlib.crc32(repr(order).encode())
+
+    def check(self, head, name):
+        """Raise a ValueError if another process takes other samples, or in another order, than this one would."""
+        if self.total() != head.total:
+            raise ValueError(
+                f"{name!r} is loaded by a program that takes {head.total} samples in an epoch, and this one would take "
+                f"{self.total()}: give all the same dataset and sampler, or another name"
+            )
+        self.seed = head.seed
+        if not self.iterable and not head.flags & _ERROR and self.ordered(head.epoch)[1] != head.order:
+            raise ValueError(f"{name!r} is loaded in another order than this process has: {_ORDER}")
 
     def order(self, epoch):
-        """Return the samples of an epoch, or its batches."""
         generator = torch.Generator().manual_seed(self.seed + epoch)
         given = self.sampler if self.batch_sampler is None else self.batch_sampler
         if given is None:
@@ -131,16 +169,9 @@ class _Source:
 
     def batches_of(self, epoch, start):
         """Yield (head, indexes) for the batches of an epoch from that sample on."""
-        order, total = self.order(epoch), self.total()
-        try:
-            check = zlib.crc32(numpy.fromiter(order, "int64"))
-        except (TypeError, ValueError):
-            check = zlib.crc32(repr(order).encode())
+        (order, check), total = self.ordered(epoch), self.total()
         if self.before and self.before.epoch == epoch and self.before.order != check:
-            raise RuntimeError(
-                "the process that loaded has ended, and the sampler gives another order here, so that samples would come "
-                "twice or not at all: give it a set_epoch(), or the attribute generator"
-            )
+            raise RuntimeError(f"the process that loaded has ended, and the next one has another order: {_ORDER}")
         if self.batch_sampler is None:
             batches = (order[at : at + self.size] for at in range(start, len(order), self.size))
             at = start
@@ -148,12 +179,12 @@ class _Source:
             batches, at = order, 0
         for last, batch in _with_last(batches):
             if at + len(batch) > start:
-                yield _Head(epoch, at, len(batch), total, self.size or 0, self.seed, check, last), list(batch)
+                yield _Head(epoch, at, len(batch), total, self.size or 0, self.seed, check, last | self.rows), list(batch)
             at += len(batch)
 
-    def loader(self, **options):
-        # A generator of its own: PyTorch's default one is the trainer's.
-        generator = torch.Generator().manual_seed(self.seed)
+    def loader(self, epoch, start, **options):
+        # What samples do at random is new in each epoch, and in each process that goes on.
+        generator = torch.Generator().manual_seed((self.seed + epoch * 1_000_003 + start) % (1 << 63))
         return DataLoader(self.dataset, generator=generator, **self.options, **options)
 
     def mapped(self, epoch, start):
@@ -165,22 +196,22 @@ class _Source:
                 for head, batch in self.batches_of(number, start if number == epoch else 0):
                     heads.append(head)
                     yield batch
-                if head is None:
+                if head is None and not (start and number == epoch):  # else it begins at the end
                     raise ValueError(f"epoch {number} has no samples")
 
         # One iteration over all epochs, so that workers make the first batches of the next one meanwhile.
-        for batch in self.loader(batch_sampler=_Once(indexes())):
+        for batch in self.loader(epoch, start, batch_sampler=_Once(indexes())):
             yield heads.popleft(), batch
 
     def iterated(self, epoch, start):
         for number in itertools.count(epoch):
             if hasattr(self.dataset, "set_epoch"):
                 self.dataset.set_epoch(number)
-            at = 0
-            for last, batch in _with_last(self.loader(batch_size=self.size)):
+            at, workers = 0, self.options["num_workers"]
+            for last, batch in _with_last(self.loader(number, 0, batch_size=self.size)):
                 count = _batches.samples_of(batch)
                 if number > epoch or at + count > start:
-                    yield _Head(number, at, count, -1, self.size, self.seed, 0, last), batch
+                    yield _Head(number, at, count, -1, self.size, self.seed, workers, last | self.rows), batch
                 at += count
             if not at:
                 raise ValueError(f"epoch {number} has no samples")
@@ -217,7 +248,10 @@ class _Loading:
     def run(self, begin, pipe, other_end):
         other_end.close()  # what fork() gave us
         torch.set_num_threads(1)  # as in PyTorch's workers: threads of OpenMP are not there after fork()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the trainer
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):  # they are for the trainer
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self.ending = threading.Event()
         try:
             self.stream = self.open(existing=True)
@@ -230,8 +264,10 @@ class _Loading:
 
     def await_end(self, pipe):
         """End this process when its trainer says so, or has ended."""
+        parent = os.getppid()  # other children of the trainer may have the pipe's other end
         with contextlib.suppress(EOFError, OSError):
-            pipe.recv_bytes()
+            while not pipe.poll(_LOOK) and os.getppid() == parent:
+                pass
         self.ending.set()
         self.stream.close()  # so that a put waits no longer
         time.sleep(_LEAVE)  # for what makes a sample
@@ -240,11 +276,11 @@ class _Loading:
     def load_in_turn(self, begin):
         held, name = [], below(self.name) + ".loads"
         try:
-            try_claim(self.client, name, _LOOK, held)
+            claimed = try_claim(self.client, name, _LOOK, held)
             if held:
                 self.load(begin)
-            else:
-                self.ending.wait(0.01)  # it may not have been possible to wait
+            elif claimed is not None:
+                raise RuntimeError(f"{name!r} cannot be claimed: it is published, or this user has too many claims")
         finally:
             if held:
                 with contextlib.suppress(Error):
@@ -256,6 +292,8 @@ class _Loading:
             if self.ending.wait(0.02):
                 return
         for head, arrays in self.items(*(last.end if last else begin)):
+            while not self.ending.is_set() and not trainers_of(self.stream):  # who comes next deletes it
+                self.ending.wait(_LOOK)
             if self.ending.is_set():
                 return
             self.put(arrays, head)
@@ -282,10 +320,10 @@ class _Loading:
                     yield head, arrays
             except Exception as error:
                 text = f"{type(error).__name__}: {error}".encode("utf-8", "replace")
-                source = self.source
-                head = _Head(epoch, start, 0, source.total(), source.size or 0, source.seed, 0, _LAST | _ERROR)
-                epoch, start = head.end
-                yield head, [numpy.frombuffer(text, "uint8")]
+            source = self.source
+            head = _Head(epoch, start, 0, source.total(), source.size or 0, source.seed, 0, _LAST | _ERROR)
+            epoch, start = head.end
+            yield head, [numpy.frombuffer(text, "uint8")]
 
     def put(self, arrays, head):
         try:
@@ -305,7 +343,14 @@ class _Run:
     def __init__(self, loading, context, begin):
         self.loading, self.client, self.name = loading, loading.client, loading.name
         self.pid, self.context, self.begin = os.getpid(), context, begin
+        if multiprocessing.current_process().daemon:
+            raise RuntimeError(
+                "a daemonic process, such as one of a multiprocessing.Pool, may have no children, and a SharedLoader needs "
+                "one: make the process with daemon=False"
+            )
         self.last, self.begun = None, 0  # the last item's _Head, and how many processes were begun since
+        self.is_new, self.gets, self.copied = True, 0, False
+        self.process = self.pipe = None
         with self.alone():
             self.stream = loading.open(produce=False)
             info = self.stream.info()
@@ -313,7 +358,11 @@ class _Run:
                 self.client.delete(self.name)
                 self.stream = loading.open(produce=False)
             self.subscription = self.stream.subscribe(kept=True)
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.leave()
+            raise
 
     def start(self):
         self.process, self.pipe = self.loading.start(self.context, self.begin)
@@ -340,12 +389,23 @@ class _Run:
         if self.process.exitcode is None:
             self.process.kill()
             self.process.join()
+        self.leave()
+
+    def leave(self):
         with contextlib.suppress(Error, ValueError), self.alone():  # there is no daemon, or the client is closed
             self.subscription.close()
             trainers = trainers_of(self.stream)
             self.stream.close()
             if not trainers:
                 self.client.delete(self.name, missing_ok=True)
+
+    def batch(self, item):
+        """Return the batch of an item: a copy if batches that are kept take much of the memory."""
+        self.gets += 1
+        if self.gets % _LOOK_AT == 0:
+            info = self.stream.info()
+            self.copied = info.rows > _ROWS_MAX or info.nbytes > self.client.status().capacity * _KEPT
+        return _batches.unpacked(item.tensors, self.copied)
 
     def look(self):
         """Raise what the process that may load has raised. If it was killed, begin another one."""
@@ -416,11 +476,11 @@ class SharedLoader:
     dataset: one with a length and indexes, or an IterableDataset, which must give the same samples whenever it is
         iterated, since whoever goes on with an epoch skips what came before.
     batch_size: of this trainer. The first one's is that of the batches that are shared; another size is made of these
-        here, without a copy where one of those is divided. default_collate()'s batches can be divided, and others whose
-        tensors have a sample in each row.
+        here, without a copy where one of those is divided. With a collate_fn all need the same one.
     shuffle, sampler, batch_sampler, drop_last, collate_fn: as for DataLoader. The order of an epoch must be the same in
-        all processes: shuffle depends on seed and the epoch, and so does what a sampler with the attribute generator
-        makes; others need a set_epoch(). With a batch_sampler there is no batch_size.
+        all processes, or iterating raises a ValueError: shuffle depends on seed and the epoch, and so does what a sampler
+        with the attribute generator makes; others need a set_epoch(). A DistributedSampler is refused: it gives each rank
+        a share, and here all get all. With a batch_sampler there is no batch_size.
     name: of the stream with the batches.
     num_workers: how many processes make samples for this trainer when it loads. None: as many as there are CPUs, at most
         8. 0: the one does that puts the batches.
@@ -436,14 +496,15 @@ class SharedLoader:
     timeout: seconds to wait for a batch. 0: for ever.
     client: the Client whose daemon has the batches. None: that of connect(), one for all in this process.
     options: worker_init_fn, multiprocessing_context, prefetch_factor, persistent_workers and in_order of DataLoader, for
-        the processes. They stay for all epochs in any case.
+        the processes. They stay for all epochs; those of an IterableDataset are begun for each.
 
     Batches are tensors as those of tensorlease.torch.DataLoader: they may be written to, and nobody else sees it. Nothing
     is pickled between trainers. If a sample cannot be made, each trainer's iteration raises a RuntimeError that says why,
     and the next iteration is the next epoch. TimeoutError: no batch came in time. An Error: the daemon, or the stream, is
     gone. One thread at a time may iterate.
 
-    A new iteration is a new epoch, also after one that was left. A trainer is there from its first iteration to close(),
+    A new iteration is a new epoch, also after one that was left; after a TimeoutError it goes on with the same one, unless
+    samples of a batch of another size wait. Who keeps many batches gets copies from then on. A trainer is there from its first iteration to close(),
     the end of its with block, or of the object or process; between iterations too the others wait for it.
     """
 
@@ -492,6 +553,10 @@ class SharedLoader:
             batch_size = None
         elif type(batch_size) is not int or batch_size < 1:
             raise ValueError(f"batch_size is {batch_size!r}; it is an int of at least 1")
+        if type(seed) is not int:
+            raise TypeError(f"seed must be an int, not {seed!r}")
+        if num_workers is not None and num_workers < 0:
+            raise ValueError(f"num_workers is {num_workers}; it is at least 0")
         if num_workers is None:
             num_workers = min(len(os.sched_getaffinity(0)), 8)
         options = {"num_workers": num_workers, "collate_fn": collate_fn, "client": client, **options}
@@ -506,6 +571,7 @@ class SharedLoader:
         self._source_of = dataset, batch_size, shuffle, sampler, batch_sampler, seed, options
         self._target = self._position = (0, 0)  # where the next iteration begins, and which sample comes next
         self._run = []  # of this process, or empty
+        self._iteration = self._back = None
 
     def __getstate__(self):
         return {**self.__dict__, "_run": []}
@@ -526,8 +592,12 @@ class SharedLoader:
         return {"epoch": self._position[0], "samples": self._position[1]}
 
     def load_state_dict(self, state):
-        """Begin the next iteration there, or later if the others are there already. The first trainer says where it is."""
+        """Begin the next iteration there, or later if the others are there already. The first trainer says where it is.
+
+        All that go on together load one state, since what was before that of the first one does not come again.
+        """
         self._target = self._position = (int(state["epoch"]), int(state["samples"]))
+        self._back = True
 
     def close(self):
         """Leave: nobody waits for this trainer any more. Its batches stay valid. A later iteration joins again."""
@@ -542,6 +612,9 @@ class SharedLoader:
     def _open(self):
         if self._run and self._run[0].pid != os.getpid():
             self._run = []  # that of the parent
+        if self._run and self._back and self._run[0].last and self._target < self._run[0].last.end:
+            self.close()  # if nobody else is there, it begins anew
+        self._back = None
         if not self._run:
             socket, namespace = os.environ.get("TENSORLEASE_SOCKET"), os.environ.get("TENSORLEASE_NAMESPACE")
             client = self._client or client_for(socket or None, namespace, None, 10.0)
@@ -551,35 +624,40 @@ class SharedLoader:
         return self._run[0]
 
     def __iter__(self):
-        return self._epoch_of(self._open())
+        run, self._iteration = self._open(), object()
+        return self._epoch_of(run, self._iteration)
 
-    def _epoch_of(self, run):
+    def _epoch_of(self, run, iteration):
         try:
-            yield from self._sized(self._parts(run))
+            yield from self._sized(self._parts(run, iteration))
             self._position = self._target
         except TimeoutError:
             raise
-        except Error:
-            self.close()  # the next iteration joins again
+        except (Error, TypeError, ValueError):
+            self.close()  # nobody waits for this one; the next iteration joins again
             raise
 
-    def _parts(self, run):
+    def _parts(self, run, iteration):
         """Yield (samples, batch) of one epoch, as they were put."""
         first = True
         while True:
+            if self._iteration is not iteration:
+                raise RuntimeError(f"another iteration of {self.name!r} has begun, and batches come once")
             head, item = run.next(self.timeout or math.inf)
             with item:
-                if first and self._is_before(head, run):
+                if first and self._is_before(head, run.is_new):
                     continue
                 if first:
-                    self.epoch = head.epoch
+                    run.loading.source.check(head, self.name)
+                    self._check_size(head)
+                    self.epoch, run.is_new = head.epoch, False
                     self._position = max((head.epoch, head.start), self._target)
                     skipped, self._target = self._position[1] - head.start, (head.epoch + 1, 0)
                 if head.flags & _ERROR:
                     text = str(item.tensor.bytes(), "utf-8", "replace")
                     where = f"sample {head.start} of epoch {head.epoch}"
                     raise RuntimeError(f"{self.name!r} could not be loaded from {where} on: {text}")
-                batch = _batches.unpacked(item.tensors)
+                batch = run.batch(item)
             if first and skipped:
                 batch = _batches.cut(batch, skipped, head.samples, head.samples)
                 head = head._replace(samples=head.samples - skipped)
@@ -589,34 +667,41 @@ class SharedLoader:
             if head.flags & _LAST:
                 return
 
-    def _is_before(self, head, run):
+    def _is_before(self, head, is_new):
         """Return whether the iteration begins behind that item."""
-        total = run.loading.source.total()
-        if total != head.total:
-            raise ValueError(
-                f"{self.name!r} is loaded by a program that takes {head.total} samples in an epoch, and this one would take "
-                f"{total}: give all the same dataset and sampler, or another name"
-            )
         if (head.epoch, head.start + max(head.samples, 1)) <= self._target or head.epoch < self._target[0]:
             return True
-        if self._join == "next" and (head.epoch, head.start) > self._target and head.start and self.epoch is None:
+        if self._join == "next" and (head.epoch, head.start) > self._target and head.start and is_new:
             self._target = (head.epoch + 1, 0)
             return True
         return False
 
+    def _check_size(self, head):
+        cut = self._target > (head.epoch, head.start) or self.batch_size != (head.size or None)
+        if cut and not head.flags & (_ROWS | _ERROR):
+            raise ValueError(
+                f"the batches of {self.name!r} have up to {head.size} samples, and here up to {self.batch_size} are wanted: "
+                "what a collate_fn has made cannot be divided, so that all trainers need the same batch_size"
+            )
+
     def _sized(self, parts):
         """Yield the batches of this trainer's size."""
         waiting, have = [], 0
-        for count, batch in parts:
-            at = 0
-            while at < count:
-                size = count if self.batch_size is None else min(self.batch_size - have, count - at)
-                waiting.append(batch if size == count else _batches.cut(batch, at, at + size, count))
-                have, at = have + size, at + size
-                if have == self.batch_size or self.batch_size is None:
-                    yield self._given(waiting, have)
-                    waiting, have = [], 0
-            batch = None  # nobody holds it while the next one is waited for
+        try:
+            for count, batch in parts:
+                at = 0
+                while at < count:
+                    size = count if self.batch_size is None else min(self.batch_size - have, count - at)
+                    waiting.append(batch if size == count else _batches.cut(batch, at, at + size, count))
+                    have, at = have + size, at + size
+                    if have == self.batch_size or self.batch_size is None:
+                        yield self._given(waiting, have)
+                        waiting, have = [], 0
+                batch = None  # nobody holds it while the next one is waited for
+        except TimeoutError:
+            if not have:
+                self._target = self._position  # the next iteration goes on there
+            raise
         if have and not self.drop_last:
             yield self._given(waiting, have)
 
