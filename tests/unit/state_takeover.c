@@ -336,17 +336,19 @@ static void use_was(struct tester *t, uint64_t ref, uint64_t ago_ns)
 /* Of the slots, 2 was used first, then 0, 3 and 1. */
 static void use_and_end(struct keeper_link *k)
 {
-	static const char *const name[USES] = { "0", "1", "2", "3" };
 	const uint64_t unit = 100 * (uint64_t)NS_PER_MS;
 	struct tester ended, t;
 
 	begin(k, &ended, &t);
-	for (int i = 0; i < USES; i++)
-		progress->refs[i] = put_evictable(&t, name[i]);
+	/* In this order they stay, however long each step takes. */
+	progress->refs[2] = put_evictable(&t, "2");
+	progress->refs[0] = put_evictable(&t, "0");
+	progress->refs[3] = put_evictable(&t, "3");
 	commit_was(progress->refs[2], 5 * unit);
 	commit_was(progress->refs[0], 4 * unit);
 	commit_was(progress->refs[3], 9 * unit);
 	use_was(&t, progress->refs[3], 3 * unit);
+	progress->refs[1] = put_evictable(&t, "1");
 	progress->finished = true;
 	_exit(0);
 }
