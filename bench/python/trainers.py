@@ -120,7 +120,7 @@ def cpu():
     return times.children_user + times.children_system
 
 
-def rate_of(text, total):
+def rate_of(text):
     """Return the samples per second without the first third, and how many there were."""
     lines = [line.split() for line in text.decode().splitlines() if line[:1].isdigit() and line.count(" ") == 1]
     times, counts = [float(when) for when, _ in lines], [int(count) for _, count in lines]
@@ -147,7 +147,7 @@ def row(kind, folder, count, trainers, epochs):
         time.sleep(0.05)
     for program in programs:
         program.end()
-    got = [rate_of(program.text, count * epochs) for program in programs[:trainers]]
+    got = [rate_of(program.text) for program in programs[:trainers]]
     rate = sum(rate for rate, _ in got) / trainers
     share = sum(seen for _, seen in got) / (trainers * count * epochs)
     print(f"{kind:16}{trainers:10}{rate:12.0f}{cpu() - before:12.1f}{share:10.1%}", flush=True)
@@ -157,7 +157,6 @@ def row(kind, folder, count, trainers, epochs):
             program.err.seek(0)
             said += program.err.read()
         raise RuntimeError(f"{share:.1%} of all samples arrived: {said.decode()[-4000:]}")
-    return rate
 
 
 def main():

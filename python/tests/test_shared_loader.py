@@ -323,6 +323,22 @@ def test_an_iterable_dataset(make):
         len(loaders[0])
 
 
+class Pictures(IterableDataset):
+    """Two workers have shares of other sizes, so that each has a last batch with fewer samples."""
+
+    def __iter__(self):
+        yield from (torch.full((3, 4, 4), number) for number in range(get_worker_info().id, 23, 2))
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_lists_of_an_iterable_dataset_stay_as_they_are(make, drop):
+    """The first tensor of such a batch has 3 rows, which are its colours."""
+    expected = list(DataLoader(Pictures(), 5, num_workers=2, collate_fn=list))
+    loaders = [make(Pictures(), 5, num_workers=2, collate_fn=list, drop_last=drop) for _ in range(2)]
+    for iterator in [iter(loader) for loader in loaders]:
+        assert is_same(list(iterator), [batch for batch in expected if len(batch) == 5 or not drop])
+
+
 def test_an_epoch_without_samples_is_told(make):
     with pytest.raises(RuntimeError, match="epoch 0 has no samples"):
         list(make([1], sampler=[]))

@@ -60,30 +60,9 @@ def unpacked(tensors, copied):
     return layout.sample(fixed, varying)
 
 
-def _leaves(batch):
-    if isinstance(batch, dict):
-        for one in batch.values():
-            yield from _leaves(one)
-    elif isinstance(batch, (list, tuple)) and not _is_column(batch):
-        for one in batch:
-            yield from _leaves(one)
-    else:
-        yield batch
-
-
 def _is_column(batch):
     """Whether it is what default_collate() makes of texts, one for each sample."""
     return bool(batch) and all(isinstance(one, (str, bytes)) for one in batch)
-
-
-def samples_of(batch):
-    """Return how many samples a batch seems to have: 1, if it has neither tensors nor columns of texts."""
-    for leaf in _leaves(batch):
-        if isinstance(leaf, (torch.Tensor, numpy.ndarray)) and leaf.ndim:
-            return len(leaf)
-        if isinstance(leaf, (list, tuple)):
-            return len(leaf)
-    return 1
 
 
 def _again(batch, parts):

@@ -112,6 +112,16 @@ class _Once:
         return self.iterator
 
 
+class _Counted:
+    """Collates samples of an IterableDataset, of which nothing else says how many they are."""
+
+    def __init__(self, collate_fn):
+        self.collate_fn = collate_fn or default_collate
+
+    def __call__(self, samples):
+        return len(samples), self.collate_fn(samples)
+
+
 class _Source:
     """Makes the batches of a dataset, epoch after epoch."""
 
@@ -185,7 +195,7 @@ class _Source:
     def loader(self, epoch, start, **options):
         # What samples do at random is new in each epoch, and in each process that goes on.
         generator = torch.Generator().manual_seed((self.seed + epoch * 1_000_003 + start) % (1 << 63))
-        return DataLoader(self.dataset, generator=generator, **self.options, **options)
+        return DataLoader(self.dataset, generator=generator, **{**self.options, **options})
 
     def mapped(self, epoch, start):
         heads = collections.deque()
@@ -208,8 +218,8 @@ class _Source:
             if hasattr(self.dataset, "set_epoch"):
                 self.dataset.set_epoch(number)
             at, workers = 0, self.options["num_workers"]
-            for last, batch in _with_last(self.loader(number, 0, batch_size=self.size)):
-                count = _batches.samples_of(batch)
+            counted = _Counted(self.options["collate_fn"])
+            for last, (count, batch) in _with_last(self.loader(number, 0, batch_size=self.size, collate_fn=counted)):
                 if number > epoch or at + count > start:
                     yield _Head(number, at, count, -1, self.size, self.seed, workers, last | self.rows), batch
                 at += count
@@ -572,6 +582,7 @@ class SharedLoader:
         self._target = self._position = (0, 0)  # where the next iteration begins, and which sample comes next
         self._run = []  # of this process, or empty
         self._iteration = self._back = None
+        self._as_is = False  # whether batches are given as they were put
 
     def __getstate__(self):
         return {**self.__dict__, "_run": []}
@@ -677,6 +688,7 @@ class SharedLoader:
         return False
 
     def _check_size(self, head):
+        self._as_is = self.batch_size is None or not head.flags & _ROWS
         cut = self._target > (head.epoch, head.start) or self.batch_size != (head.size or None)
         if cut and not head.flags & (_ROWS | _ERROR):
             raise ValueError(
@@ -690,11 +702,13 @@ class SharedLoader:
         try:
             for count, batch in parts:
                 at = 0
-                while at < count:
-                    size = count if self.batch_size is None else min(self.batch_size - have, count - at)
+                if self._as_is and not (self.drop_last and count < self.batch_size):
+                    yield self._given([batch], count)
+                while at < count and not self._as_is:
+                    size = min(self.batch_size - have, count - at)
                     waiting.append(batch if size == count else _batches.cut(batch, at, at + size, count))
                     have, at = have + size, at + size
-                    if have == self.batch_size or self.batch_size is None:
+                    if have == self.batch_size:
                         yield self._given(waiting, have)
                         waiting, have = [], 0
                 batch = None  # nobody holds it while the next one is waited for
