@@ -26,8 +26,8 @@ enum {
 	SUBSCRIBERS = 3,
 	MEMBERS = PRODUCERS + SUBSCRIBERS,
 	CHILDREN = STREAMS * MEMBERS,
-	INCARNATIONS = 8192,
-	SEQUENCES = 8192, /* items of one of them */
+	INCARNATIONS = 32768, /* of long storms: memory is used for those that there are */
+	SEQUENCES = 8192,     /* items of one of them */
 	HELD = 5,
 	WORDS_MAX = 200 * 1024 / 8,
 };
