@@ -302,6 +302,51 @@ TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream
 	return remap(held, true, &o, out, "tl_remap_stream");
 }
 
+/* ---- Handing on ---- */
+
+TL_API int tl_handover(tl_client *client, const DLManagedTensorVersioned *tensor, int64_t ttl_ns,
+		       unsigned char token[TL_TOKEN_SIZE])
+{
+	const struct tensor_lease *l = tensor ? tensor_lease_of(tensor) : NULL;
+
+	if (!client || !token)
+		return tl_fail(-EINVAL, "tl_handover: %s is NULL", client ? "token" : "client");
+	if (ttl_ns < 0 || ttl_ns > TL_TTL_MAX)
+		return tl_fail(-EINVAL, "tl_handover: ttl_ns is %lld; it is 0 to %lld",
+			       (long long)ttl_ns, (long long)TL_TTL_MAX);
+	if (tensor && copied_info(tensor))
+		return tl_fail(-ENOTSUP, "tl_handover: the tensor is a copy that is this process's "
+					 "alone: hand on the one that it was copied from");
+	if (tensor && is_item_tensor(tensor))
+		return tl_fail(-ENOTSUP, "tl_handover: the tensor is a part of a stream's item: "
+					 "put it into a stream");
+	if (!l)
+		return tl_fail(-EINVAL, "tl_handover: the tensor is not from tl_get()");
+	return lease_hand_on(client, l, (uint64_t)ttl_ns, token);
+}
+
+TL_API int tl_receive(tl_client *client, const unsigned char token[TL_TOKEN_SIZE],
+		      const tl_get_options *options, DLManagedTensorVersioned **out)
+{
+	tl_get_options o = { .size = sizeof(o) };
+	int r = 0;
+
+	if (!client || !token || !out)
+		return tl_fail(-EINVAL, "tl_receive: %s is NULL",
+			       !client	? "client"
+			       : !token ? "token"
+					: "out");
+	if (options)
+		r = client_options(&o, sizeof(o), options, offsetof(tl_get_options, device),
+				   "tl_get_options");
+	if (!r && client_check_mode(o.mode, "tl_get_options"))
+		r = -EINVAL;
+	if (!r && (o.flags || o.newer_than || o.timeout_ns || o.spin_ns))
+		r = tl_fail(-EINVAL, "tl_receive: of tl_get_options only mode and stream may be "
+				     "set: a token means one tensor, which is there or not");
+	return r ? r : lease_receive(client, token, &o, out);
+}
+
 /* ---- Tensors that are held ---- */
 
 TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info)

@@ -96,6 +96,26 @@ int lease_hold_member(struct session *s, uint64_t ref)
 	return lease_refused(s, slot, was);
 }
 
+/* ORDER: the count is written before RECEIVE, which begins T2 anew. */
+int lease_hold_handed(struct session *s, uint64_t ref)
+{
+	uint32_t slot = ref_slot(ref), was;
+	uint64_t word;
+
+	if (!s->held)
+		return LEASE_E_UNSERVED;
+	if (slot >= s->catalog.slots)
+		return LEASE_E_STALE;
+	was = hold_add(s, slot);
+	word = atomic_load(&s->catalog.rows[slot].word);
+	if (was < LEDGER_HELD_MAX &&
+	    (word == row_word(ref_generation(ref), ROW_LIVE) ||
+	     word == row_word(ref_generation(ref), ROW_RETIRED)) &&
+	    session_served(s) && !atomic_load(&s->forking))
+		return 0;
+	return lease_refused(s, slot, was);
+}
+
 void hold_used(struct session *s, uint32_t slot)
 {
 	ledger_use(s->ledger, s->catalog.slots, slot,

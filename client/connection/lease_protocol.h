@@ -87,6 +87,10 @@ static inline int lease_hold(struct session *s, uint64_t ref)
 	return lease_refused(s, slot, was);
 }
 
+/* lease_hold() for a tensor that was handed on (V1), which may be RETIRED. The lease counts only
+ * once RECEIVE was answered. */
+int lease_hold_handed(struct session *s, uint64_t ref);
+
 /* Notes in our ledger that the evictable tensor in a slot was got now. The caller has a lease on
  * it. */
 void hold_used(struct session *s, uint32_t slot);

@@ -81,6 +81,12 @@ static inline int lease_get_mapped(tl_client *client, const char *name,
 	return r < 0 ? r : LEASE_E_SLOW;
 }
 
+/* Does the work of tl_handover(), and of tl_receive(), with options that are checked. */
+int lease_hand_on(tl_client *client, const struct tensor_lease *l, uint64_t ttl_ns,
+		  unsigned char *token);
+int lease_receive(tl_client *client, const unsigned char *token, const tl_get_options *options,
+		  DLManagedTensorVersioned **out);
+
 /* Gets many tensors as of one moment. */
 
 /* Does the work of tl_get_many(), with options that are checked. */

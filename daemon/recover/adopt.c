@@ -26,6 +26,7 @@
 #include "daemon/state/claim.h"
 #include "daemon/state/client.h"
 #include "daemon/state/export.h"
+#include "daemon/state/handover.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/lifetime.h"
 #include "daemon/state/publish.h"
@@ -279,6 +280,11 @@ static bool claim_used(const void *context, uint32_t index)
 	return catalog_claim_fact(((const struct adoption *)context)->cat, index)->sum != 0;
 }
 
+static bool handover_used(const void *context, uint32_t index)
+{
+	return catalog_handover_fact(((const struct adoption *)context)->cat, index)->sum != 0;
+}
+
 static void chain_mark(struct adoption *a, uint32_t first)
 {
 	for (; first != CATALOG_NONE; first = catalog_chunk(a->cat, first)->next)
@@ -310,6 +316,7 @@ static void collect(struct adoption *a)
 	catalog_collect(&a->cat->segments, segment_used, a);
 	catalog_collect(&a->cat->clients, client_used, a);
 	catalog_collect(&a->cat->claims, claim_used, a);
+	catalog_collect(&a->cat->handovers, handover_used, a);
 }
 
 /* ---- segments ------------------------------------------------------------------------------- */
@@ -747,6 +754,8 @@ int adopt_finish(struct state *st)
 	}
 	atomic_store(&st->catalog.header->clients, clients);
 	adopt_rings_belong(st, &nobody);
+	if (!r)
+		r = handovers_adopt(st);
 	for (uint32_t slot = 0; !r && slot < st->catalog.rows.high; slot++)
 		r = row_finish(st, slot, &nobody);
 	if (!r)

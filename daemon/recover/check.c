@@ -448,10 +448,19 @@ static int client_check(struct check *check, uint32_t index)
 }
 
 /* A claim ends before its client does. */
+/* True if a client with that word was there. */
+static bool client_is_there(const struct check *check, uint32_t index, uint32_t generation)
+{
+	const struct client_fact *client = index < check->cat->clients.high
+						   ? catalog_client_fact(check->cat, index)
+						   : NULL;
+
+	return client && client->sum && client->generation == generation;
+}
+
 static int claim_check(struct check *check, uint32_t index)
 {
 	const struct claim_fact *fact = catalog_claim_fact(check->cat, index);
-	const struct client_fact *client;
 	const char *why = "it is too long";
 
 	if (!fact->sum)
@@ -462,11 +471,26 @@ static int claim_check(struct check *check, uint32_t index)
 		return wrong(check, "claim %u has changed since it was granted", index);
 	if (fact->len > TENSOR_NAME_MAX || tensor_name_check(fact->name, fact->len, &why))
 		return wrong(check, "claim %u is on what cannot be a name: %s", index, why);
-	client = fact->client < check->cat->clients.high
-			 ? catalog_client_fact(check->cat, fact->client)
-			 : NULL;
-	if (!client || !client->sum || client->generation != fact->generation)
+	if (!client_is_there(check, fact->client, fact->generation))
 		return wrong(check, "claim %u is a client's that is not there", index);
+	return 0;
+}
+
+/* A handover ends before its client does. */
+static int handover_check(struct check *check, uint32_t index)
+{
+	const struct handover_fact *fact = catalog_handover_fact(check->cat, index);
+
+	if (!fact->sum)
+		return 0;
+	check->evidence = index;
+	seen_in(check, fact, sizeof(*fact));
+	if (fact->sum != handover_fact_sum(fact))
+		return wrong(check, "handover %u has changed since it was made", index);
+	if (ref_slot(fact->ref) >= check->cat->rows.high)
+		return wrong(check, "handover %u is of a tensor that there never was", index);
+	if (!client_is_there(check, fact->client, fact->generation))
+		return wrong(check, "handover %u is a client's that is not there", index);
 	return 0;
 }
 
@@ -502,7 +526,9 @@ static int unused_check_all(struct check *check)
 		r = unused_check(check, &cat->segments, "segments");
 	if (!r)
 		r = unused_check(check, &cat->chunks, "chunks");
-	return r || !cat->facts ? r : unused_check(check, &cat->claims, "claims");
+	if (!r && cat->facts)
+		r = unused_check(check, &cat->claims, "claims");
+	return r || !cat->facts ? r : unused_check(check, &cat->handovers, "handovers");
 }
 
 /* ---- all of it ------------------------------------------------------------------------------ */
@@ -532,6 +558,8 @@ int check_init_all(struct check *check, const struct catalog *cat,
 		r = client_check(check, i);
 	for (uint32_t i = 0; !r && cat->facts && i < cat->claims.high; i++)
 		r = claim_check(check, i);
+	for (uint32_t i = 0; !r && cat->facts && i < cat->handovers.high; i++)
+		r = handover_check(check, i);
 	return r ? r : extents_check(check);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handlers for readers: RELEASED, MAP, PAGE, SLEEP, WATCH, UNWATCH. */
+/* Handlers for readers: RELEASED, HANDOVER, RECEIVE, MAP, PAGE, SLEEP, WATCH, UNWATCH. */
 #include "daemon/serve/greet.h"
 #include "daemon/serve/handlers.h"
 #include "daemon/serve/peer.h"
@@ -9,6 +9,7 @@
 #include "daemon/state/claim.h"
 #include "daemon/state/client.h"
 #include "daemon/state/expire.h"
+#include "daemon/state/handover.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/ring.h"
@@ -28,6 +29,42 @@
 void handle_released(struct peer *peer, struct conn_message *m)
 {
 	lease_released(peer->state, &peer->client, AS(wire_ref, m)->ref);
+}
+
+void handle_handover(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_handover *ask = AS(wire_handover, m);
+	const struct handover_request rq = { ask->ref, ask->id, ask->ttl_ns };
+	int r = handover_new(peer->state, &peer->client, &rq);
+
+	if (!r)
+		send_done(peer, ask->header.serial);
+	else if (r == STATE_E_STALE)
+		peer_error(peer, ask->header.serial, WIRE_E_STALE,
+			   "this client has no lease on tensor %#llx",
+			   (unsigned long long)ask->ref);
+	else if (r == STATE_E_HANDOVERS)
+		peer_error(peer, ask->header.serial, WIRE_E_LIMIT,
+			   "cannot hand on a tensor: this client has handed on %u that were not "
+			   "received, of %d at most",
+			   peer->client.handovers, CLIENT_HANDOVERS_MAX);
+	else if (charge_is_refused(r))
+		peer_error_share(peer, ask->header.serial, r, "cannot hand on a tensor");
+	else
+		peer_error(peer, ask->header.serial, WIRE_E_NO_RESOURCES,
+			   "cannot hand on a tensor: %s", strerror(-r));
+}
+
+void handle_receive(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_receive *ask = AS(wire_receive, m);
+
+	if (!handover_receive(peer->state, &peer->client, ask->ref, ask->id))
+		send_done(peer, ask->header.serial);
+	else
+		peer_error(peer, ask->header.serial, WIRE_E_NOT_FOUND,
+			   "nobody has handed on tensor %#llx, or it was too long ago",
+			   (unsigned long long)ask->ref);
 }
 
 void handle_watch(struct peer *peer, struct conn_message *m)

@@ -47,9 +47,11 @@ void handle_positions(struct peer *peer, struct conn_message *m);
 void handle_streams(struct peer *peer, struct conn_message *m);
 void handle_stream_members(struct peer *peer, struct conn_message *m);
 
-/* handle_read.c: what readers need, and watches */
+/* handle_read.c: what readers need, handovers, and watches */
 void handle_map(struct peer *peer, struct conn_message *m);
 void handle_released(struct peer *peer, struct conn_message *m);
+void handle_handover(struct peer *peer, struct conn_message *m);
+void handle_receive(struct peer *peer, struct conn_message *m);
 void handle_page(struct peer *peer, struct conn_message *m);
 void handle_sleep(struct peer *peer, struct conn_message *m);
 void handle_watch(struct peer *peer, struct conn_message *m);

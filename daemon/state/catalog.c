@@ -271,6 +271,9 @@ static void catalog_plan(struct catalog *cat, const struct catalog_limits *limit
 	h->size = cat->size = at;
 	at = 0;
 	array_plan(&cat->claims, &at, sizeof(struct claim_fact), h->max_clients * WAITS_PER_CLIENT);
+	at = 0;
+	array_plan(&cat->handovers, &at, sizeof(struct handover_fact),
+		   h->max_clients * WAITS_PER_CLIENT);
 }
 
 static int catalog_map(struct catalog *cat, const struct catalog_header *plan)
@@ -317,10 +320,12 @@ static uint64_t facts_plan(struct catalog *cat, struct catalog_array *arrays[FAC
 	arrays[FACTS_MEMBERS] = &cat->members; /* never taken, but its entries get memory */
 	arrays[FACTS_STREAMS] = &cat->streams; /* the same, by the index of their rings */
 	arrays[FACTS_CLAIMS] = &cat->claims;
+	arrays[FACTS_HANDOVERS] = &cat->handovers;
 	cat->clients.fact_size = sizeof(struct client_fact);
 	cat->rows.fact_size = sizeof(struct row_fact);
 	cat->segments.fact_size = sizeof(struct segment_fact);
 	cat->claims.fact_size = sizeof(struct claim_fact);
+	cat->handovers.fact_size = sizeof(struct handover_fact);
 	for (unsigned i = 0; i < FACTS_ARRAYS; i++) {
 		arrays[i]->facts = (void *)(uintptr_t)at; /* facts_map() makes it an address */
 		at += page_round((uint64_t)arrays[i]->fact_size * arrays[i]->max);
@@ -432,18 +437,13 @@ static void catalog_begin(struct catalog *cat, uint64_t instance,
 
 static int arrays_map(struct catalog *cat)
 {
-	int r = array_map(cat, &cat->clients);
+	struct catalog_array *const arrays[] = { &cat->clients,	 &cat->names,  &cat->rows,
+						 &cat->segments, &cat->chunks, &cat->claims,
+						 &cat->handovers };
+	int r = 0;
 
-	if (!r)
-		r = array_map(cat, &cat->names);
-	if (!r)
-		r = array_map(cat, &cat->rows);
-	if (!r)
-		r = array_map(cat, &cat->segments);
-	if (!r)
-		r = array_map(cat, &cat->chunks);
-	if (!r)
-		r = array_map(cat, &cat->claims);
+	for (size_t i = 0; !r && i < sizeof(arrays) / sizeof(*arrays); i++)
+		r = array_map(cat, arrays[i]);
 	/* entries of these are used by slot, or by index: none is ever free or taken */
 	cat->members.base = (unsigned char *)cat->header + cat->members.offset;
 	cat->streams.base = (unsigned char *)cat->header + cat->streams.offset;
@@ -697,6 +697,7 @@ void catalog_deinit(struct catalog *cat)
 	array_unmap(&cat->segments);
 	array_unmap(&cat->chunks);
 	array_unmap(&cat->claims);
+	array_unmap(&cat->handovers);
 	*cat = (struct catalog){ .fd_rw = -1, .fd_ro = -1, .facts_fd = -1 };
 }
 

@@ -58,6 +58,7 @@ struct catalog {
 	struct list waker;   /* in *wakers while `waking` is not empty */
 	struct list *wakers; /* outlives us */
 	struct catalog_array clients, names, rows, segments, chunks, members, streams, claims;
+	struct catalog_array handovers;
 	uint32_t chunks_reserved;
 	struct pool pools[SHARE_CONNECTIONS]; /* shares of its entries, which the files above charge
 						 to accounts */
@@ -157,6 +158,11 @@ static inline struct claim_fact *catalog_claim_fact(const struct catalog *cat, u
 	return (struct claim_fact *)cat->claims.facts + index;
 }
 
+static inline struct handover_fact *catalog_handover_fact(const struct catalog *cat, uint32_t index)
+{
+	return (struct handover_fact *)cat->handovers.facts + index;
+}
+
 /* The member's entry of a slot. catalog_reach() must have given it memory. */
 static inline struct catalog_member *catalog_member(const struct catalog *cat, uint32_t slot)
 {
@@ -230,13 +236,14 @@ enum state_outcome {
 						      */
 	STATE_E_QUOTA = CHARGE_E_USER | SHARE_BYTES, /* no space now in this user's share */
 	STATE_E_TENSORS = CHARGE_E_FULL | SHARE_TENSORS, /* the catalog is full */
-	STATE_E_SOON = 1, /* space is being freed: try again when segments are destroyed */
-	STATE_E_BACKING,  /* call tensor_backed() when the segment's object has been made */
-	STATE_E_NEVER,	  /* more than there can ever be */
-	STATE_E_DRAFTS,	  /* this client has too many drafts */
-	STATE_E_CLAIMS,	  /* this client has too many claims */
-	STATE_E_WATCHES,  /* this client has too many watches */
-	STATE_E_BUCKET,	  /* this user has too many names in one bucket */
+	STATE_E_SOON = 1,  /* space is being freed: try again when segments are destroyed */
+	STATE_E_BACKING,   /* call tensor_backed() when the segment's object has been made */
+	STATE_E_NEVER,	   /* more than there can ever be */
+	STATE_E_DRAFTS,	   /* this client has too many drafts */
+	STATE_E_CLAIMS,	   /* this client has too many claims */
+	STATE_E_HANDOVERS, /* this client has handed on too many tensors */
+	STATE_E_WATCHES,   /* this client has too many watches */
+	STATE_E_BUCKET,	   /* this user has too many names in one bucket */
 	STATE_E_NOT_FOUND,
 	STATE_E_DENIED,
 	STATE_E_STALE,

@@ -59,6 +59,7 @@ void client_init(struct client *c, struct common *sh, const struct client_identi
 	list_init(&c->claimed);
 	list_init(&c->watching);
 	list_init(&c->bound);
+	list_init(&c->handed);
 	list_init(&c->rings);
 	list_init(&c->memberships);
 	memcpy(c->label, who->label, sizeof(c->label));

@@ -75,7 +75,9 @@ struct client {
 	/* Its ledger claims more mappings than its user may have, or cannot be read. */
 	bool liar;
 
-	struct list bound; /* of struct lifetime, by bound: tensors that end with its connection */
+	struct list bound;  /* of struct lifetime, by bound: tensors that end with its connection */
+	struct list handed; /* of struct handover, by of_client */
+	uint32_t handovers;
 
 	struct list rings; /* of struct ring, by of_client: those it may publish to */
 	uint32_t ring_count;

@@ -17,6 +17,7 @@
 #include "daemon/state/claim.h"
 #include "daemon/state/client.h"
 #include "daemon/state/expire.h"
+#include "daemon/state/handover.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/lifetime.h"
 #include "daemon/state/publish.h"
@@ -86,7 +87,8 @@ static bool connection_leave(struct client *c, struct state *st, unsigned *budge
 	watches_leave(st, c);
 	return streams_leave(st, c, budget) && rings_leave(st, c, budget) &&
 	       group_leave(st, c, budget) && device_leave(st, c, budget) &&
-	       expire_bound(st, c, budget) && lifetime_remember(st, c, budget);
+	       handovers_leave(st, c, budget) && expire_bound(st, c, budget) &&
+	       lifetime_remember(st, c, budget);
 }
 
 /* Ends everything that the process could use while it had the ledger mapped. */
@@ -188,6 +190,7 @@ void client_deinit(struct client *c, struct state *st, bool reuse)
 	rings_leave(st, c, &budget);
 	group_leave(st, c, &budget);
 	device_leave(st, c, &budget);
+	handovers_leave(st, c, &budget);
 	list_del(&c->bound);
 	client_leave(c, st, reuse, &budget);
 	client_finish(c, st);

@@ -2,6 +2,7 @@
 /* Ends tensors early: at their time, with their owner, or for space. Tensors are unnamed as by
  * DELETE. Loop thread only. */
 #include "daemon/state/expire.h"
+#include "daemon/state/handover.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/stream.h"
@@ -40,6 +41,7 @@ void expire_step(struct state *st, int64_t now)
 		unname(st,
 		       (uint32_t)(container_of(l->expiring.top, struct lifetime, expiry) - l->of));
 	streams_expire(st, now);
+	handovers_expire(st, now);
 	if (l->look_again <= now) {
 		l->look_again = DEADLINE_NEVER;
 		st->common->space_freed++; /* a tensor that was held may be evictable now */

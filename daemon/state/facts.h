@@ -24,7 +24,7 @@
 	 (uint64_t)sizeof(struct client_fact) << 16 | sizeof(struct row_fact) << 8 |               \
 	 sizeof(struct segment_fact))
 
-/* The catalog's arrays, and one that exists only here. */
+/* The catalog's arrays, and two that exist only here. */
 enum {
 	FACTS_CLIENTS,
 	FACTS_NAMES,
@@ -34,6 +34,7 @@ enum {
 	FACTS_MEMBERS,
 	FACTS_STREAMS,
 	FACTS_CLAIMS,
+	FACTS_HANDOVERS,
 	FACTS_ARRAYS
 };
 
@@ -106,7 +107,20 @@ struct claim_fact {
 	char name[TENSOR_NAME_MAX + 1]; /* zeros after its end */
 };
 
-enum { WAITS_PER_CLIENT = 4 }; /* waits, claims included, for each client that may connect */
+/* A tensor that a client has handed on. */
+struct handover_fact {
+	uint64_t ref, id;
+	uint64_t expires_ns; /* by CLOCK_MONOTONIC; 0: never */
+	uint32_t client;     /* index of the client */
+	uint32_t generation; /* of that client's word */
+	uint32_t sum;	     /* of these, handover_fact_sum(); 0: there is none */
+	uint32_t reserved;
+};
+
+enum {
+	WAITS_PER_CLIENT = 4
+}; /* waits, claims and handovers included, for each client that
+     may connect */
 
 static inline uint32_t fact_sum(const void *data, size_t size, uint64_t seed)
 {
@@ -129,6 +143,11 @@ static inline uint32_t claim_fact_sum(const struct claim_fact *fact)
 			fact_sum(fact->name, sizeof(fact->name), 0));
 }
 
+static inline uint32_t handover_fact_sum(const struct handover_fact *fact)
+{
+	return fact_sum(fact, offsetof(struct handover_fact, sum), 0);
+}
+
 static inline uint32_t facts_header_sum(const struct facts_header *h)
 {
 	return fact_sum(h->name, sizeof(h->name), (uint64_t)h->uid << 32 | h->gid);
@@ -136,5 +155,5 @@ static inline uint32_t facts_header_sum(const struct facts_header *h)
 
 static_assert(sizeof(struct client_fact) == 48 && sizeof(struct row_fact) == 24 &&
 		      sizeof(struct segment_fact) == 32 && sizeof(struct claim_fact) == 280 &&
-		      sizeof(struct ring_fact) == 24,
+		      sizeof(struct ring_fact) == 24 && sizeof(struct handover_fact) == 40,
 	      "layout");

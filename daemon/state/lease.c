@@ -11,10 +11,13 @@
  * however many other clients there are. Long walks, which a retire, a rescan or the end of a client
  * begins, are done in steps; their rows wait in account.rows.
  *
+ * While a row is handed on it stands nowhere. When the last handover ends, and when a client has
+ * received the tensor, the walk begins at the first holding: it may have passed the receiver's.
+ *
  * Invariants: (1) a row's word goes LIVE -> RETIRED -> FREE here only; (2) a tensor stays RETIRED
  * from T1 until no ledger holds its slot; (3) the ledger of a connection that ended is read until
- * nobody maps it any more (client_end.c); (4) a RETIRED row stands at one holding, and is in
- * client.parked of that holding's client or in some account.rows.
+ * nobody maps it any more (client_end.c); (4) a RETIRED row that is not handed on stands at one
+ * holding, and is in client.parked of that holding's client or in some account.rows.
  *
  * ORDER: T1 then T2 here, G2 then G3 in client/connection/lease_protocol.h; D1 then D2 here, G2
  * then G3 there; T1 then T2 here, R1 then R2 there. Each side writes its own word, then reads the
@@ -79,6 +82,8 @@ bool lease_look(struct state *st, uint32_t slot, uint64_t now, uint64_t *used)
 	uint64_t last;
 
 	*used = 0;
+	if (st->tensors[slot].handed)
+		return true;
 	list_for_each_entry(h, holdings_of_row(st, slot), segment_link) {
 		if (!h->client)
 			continue;
@@ -170,12 +175,28 @@ static void walk_for(struct state *st, struct account *a, uint32_t slot)
 	account_steps(st, a);
 }
 
+/* Charges a RETIRED row to whoever has handed it on. */
+static void charge_handed(struct state *st, uint32_t slot)
+{
+	if (!ring_keeps(st, slot))
+		tensor_charge_to(st, slot, st->tensors[slot].handed->client->account);
+}
+
+static void walk_begin(struct state *st, struct account *a, uint32_t slot)
+{
+	if (st->tensors[slot].handed) {
+		charge_handed(st, slot);
+		return;
+	}
+	stand(st, slot, holdings_of_row(st, slot)->next);
+	walk_for(st, a, slot);
+}
+
 void lease_adopt(struct state *st, struct account *a, uint32_t slot)
 {
 	list_init(&st->tensors[slot].link);
 	slots_add(st, retired_of(st, slot), slot);
-	stand(st, slot, holdings_of_row(st, slot)->next);
-	walk_for(st, a, slot);
+	walk_begin(st, a, slot);
 }
 
 void lease_retire(struct state *st, struct account *a, uint32_t slot)
@@ -227,12 +248,46 @@ void lease_rescan(struct state *st, struct client *c)
 
 void lease_moved(struct state *st, struct account *a, uint32_t slot)
 {
+	if (st->tensors[slot].handed)
+		return;
 	list_del(&st->tensors[slot].link);
 	stand(st, slot, holdings_of_row(st, slot)->next);
 	if (!st->tensors[slot].at)
 		return;
 	list_add_tail(&a->rows, &st->tensors[slot].link);
 	account_steps(st, a);
+}
+
+void lease_hand(struct state *st, struct handover *h)
+{
+	struct tensor *t = &st->tensors[h->slot];
+	struct holding *at = t->at;
+
+	h->next = t->handed;
+	t->handed = h;
+	if (!at)
+		return;
+	list_del(&t->link);
+	t->at = NULL;
+	holding_left(at);
+	charge_handed(st, h->slot);
+}
+
+void lease_unhand(struct state *st, struct handover *h)
+{
+	struct handover **link = &st->tensors[h->slot].handed;
+
+	while (*link != h)
+		link = &(*link)->next;
+	*link = h->next;
+}
+
+void lease_walk_again(struct state *st, struct account *a, uint32_t slot)
+{
+	if (row_word_state(catalog_row(&st->catalog, slot)->word) != ROW_RETIRED)
+		return;
+	list_del(&st->tensors[slot].link);
+	walk_begin(st, a, slot);
 }
 
 bool steps_go(struct state *st, struct account *a, unsigned budget)

@@ -31,6 +31,26 @@ void lease_moved(struct state *st, struct account *a, uint32_t slot);
 /* A former daemon left this row RETIRED. To be called when all holdings are known. */
 void lease_adopt(struct state *st, struct account *a, uint32_t slot);
 
+/* A tensor that a client has handed on (handover.c). T2 does not begin while a tensor has one. */
+struct handover {
+	struct handover *next;	 /* of the same tensor */
+	struct list of_client;	 /* in client.handed */
+	struct heap_node expiry; /* in lifetimes.handovers, unless it is for ever */
+	struct client *client;	 /* who has handed it on */
+	uint64_t id;
+	uint32_t slot;
+	uint32_t fact; /* CATALOG_NONE: there are no facts */
+	struct charge charge;
+};
+
+/* Adds the handover to its tensor, which is LIVE or RETIRED; takes it away. After the latter,
+ * lease_walk_again() is due. */
+void lease_hand(struct state *st, struct handover *h);
+void lease_unhand(struct state *st, struct handover *h);
+/* T2 begins anew, in the steps of @a, if the tensor is RETIRED and not handed on: a client that the
+ * walk has passed may hold it now. */
+void lease_walk_again(struct state *st, struct account *a, uint32_t slot);
+
 /* ---- steps: work that was begun here and goes on later ---- */
 
 /* Goes on with the steps of @a, which is in state.stepping, for at most @budget looks at ledgers.

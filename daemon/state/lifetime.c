@@ -241,6 +241,8 @@ int64_t lifetime_due(const struct state *st)
 		due = (int64_t)l->expiring.top->key;
 	if (l->streams.top && (int64_t)l->streams.top->key < due)
 		due = (int64_t)l->streams.top->key;
+	if (l->handovers.top && (int64_t)l->handovers.top->key < due)
+		due = (int64_t)l->handovers.top->key;
 	return due;
 }
 

@@ -11,6 +11,7 @@
 #include "util/list.h"
 
 struct client;
+struct handover;
 struct holding;
 struct notice;
 struct ring;
@@ -26,6 +27,7 @@ struct tensor {
 				    client.prefetched; doubted: in client.doubted otherwise */
 	struct account *account; /* charged for the row and its chunks */
 	struct ring *ring;	 /* ring.c: its ring, also when that has ended; or NULL */
+	struct handover *handed; /* lease.c: the first of its handovers, or NULL */
 	uint32_t sibling, sibling_prev; /* links of slots that share its extent (LINK, MEMBER) */
 	uint32_t owner;			/* DRAFT: index of its client */
 	uint32_t next, prev; /* circular lists: DRAFT: of its client's drafts; RETIRED: of its
@@ -75,6 +77,7 @@ struct lifetimes {
 	struct lifetime *of;   /* by slot */
 	struct heap expiring;  /* of struct lifetime, by expiry */
 	struct heap streams;   /* of struct stream without members, by when they end */
+	struct heap handovers; /* of struct handover, by expiry */
 	struct list sets;      /* of struct evictables; none is empty */
 	uint64_t looks;	       /* numbers the calls of evict_one() */
 	int64_t look_again;    /* when held tensors may be free; DEADLINE_NEVER: nobody waits */

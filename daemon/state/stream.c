@@ -491,10 +491,12 @@ bool stream_has_row(struct state *st, struct stream *s, uint32_t slot)
 	return true;
 }
 
-static void row_keep(struct state *st, uint32_t slot)
+void stream_row_keep(struct state *st, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 
+	if (!st->tensors[slot].ring || !st->tensors[slot].ring->stream)
+		return;
 	/* ORDER: the producer reads it after the ledgers */
 	__atomic_store_n(&row->version, 1, __ATOMIC_SEQ_CST);
 }
@@ -503,7 +505,7 @@ void stream_keep_held(struct state *st, const struct stream *s, const struct cli
 {
 	for (unsigned e = 0; e < STREAM_ENTRIES; e++)
 		if (s->slots[e] != CATALOG_NONE && client_leases_on(c, s->slots[e]))
-			row_keep(st, s->slots[e]);
+			stream_row_keep(st, s->slots[e]);
 }
 
 void streams_keep_held(struct state *st, const struct client *c)

@@ -95,6 +95,9 @@ void stream_row_retire(struct state *st, struct account *a, struct stream *s, ui
 void stream_row_orphan(struct state *st, struct stream *s, uint32_t slot);
 /* To be called when the stream may have got its first member, or lost its last one. */
 void stream_idle(struct state *st, struct stream *s);
+/* Has the row of an item come back by RETIRE alone: ledgers may count it that its producer does not
+ * read. Does nothing to other rows. */
+void stream_row_keep(struct state *st, uint32_t slot);
 /* Makes the row kept for each that the ledger of @c counts. */
 void stream_keep_held(struct state *st, const struct stream *s, const struct client *c);
 /* An empty stream of that depth, of a former daemon. */

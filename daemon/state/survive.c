@@ -151,6 +151,20 @@ void survive_claim_ended(const struct catalog *cat, uint32_t index)
 	*(volatile uint32_t *)&catalog_claim_fact(cat, index)->sum = 0;
 }
 
+void survive_handover(const struct catalog *cat, uint32_t index, const struct handover_fact *fact)
+{
+	struct handover_fact *mine = catalog_handover_fact(cat, index);
+
+	*mine = *fact;
+	atomic_signal_fence(memory_order_seq_cst); /* it counts once it is whole */
+	*(volatile uint32_t *)&mine->sum = handover_fact_sum(fact);
+}
+
+void survive_handover_ended(const struct catalog *cat, uint32_t index)
+{
+	*(volatile uint32_t *)&catalog_handover_fact(cat, index)->sum = 0;
+}
+
 void survive_segment(const struct common *common, const struct catalog *cat, uint32_t index,
 		     uint32_t generation, const struct segment_fact *fact, int object_fd_peek)
 {

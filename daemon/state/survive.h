@@ -39,6 +39,10 @@ void survive_client_ended(const struct common *common, const struct catalog *cat
 void survive_claim(const struct catalog *cat, uint32_t index, const struct claim_fact *fact);
 void survive_claim_ended(const struct catalog *cat, uint32_t index);
 
+/* Stores a handover, or ends it. */
+void survive_handover(const struct catalog *cat, uint32_t index, const struct handover_fact *fact);
+void survive_handover_ended(const struct catalog *cat, uint32_t index);
+
 /* To be called before the segment at @index lives. @object_fd_peek keeps its object, or is -1. */
 void survive_segment(const struct common *common, const struct catalog *cat, uint32_t index,
 		     uint32_t generation, const struct segment_fact *fact, int object_fd_peek);

@@ -151,6 +151,55 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 		    DLManagedTensorVersioned **out);
 
+/* TL_TOKEN_SIZE - bytes of a token that hands a tensor on */
+#define TL_TOKEN_SIZE 32
+
+/*
+ * tl_handover - hand on a tensor that @client got
+ *
+ * Stores a token that may travel to any process of this machine, by a pipe or a queue, for
+ * tl_receive() there. The receiver gets this tensor, even if its name means another one by then, or
+ * none. The daemon keeps the tensor until it was received once, until @ttl_ns have passed (0: for
+ * ever), or until the connection of @client ends, which it does with the process. @tensor may be
+ * released at once. Each tensor that waits to be received counts in the share `waits` of the user,
+ * and a client has 1,024 of them at most.
+ *
+ * Ownership: @tensor stays yours; @token is filled.
+ * Blocking: for a request to the daemon.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-EINVAL		@tensor did not come from tl_get(), or is of another daemon or namespace
+ *			than @client; or @ttl_ns is out of its bounds
+ *	-ENOTSUP	@tensor is a copy of TL_GET_DEVICE, or a part of a stream's item
+ *	-ENOTCONN	the daemon that knows the tensor has ended, or this process has inherited
+ *			the tensor by fork()
+ *	-EDQUOT, -ENOSPC	too many tensors wait to be received
+ * Since: 0.2
+ */
+TL_API int tl_handover(tl_client *client, const DLManagedTensorVersioned *tensor, int64_t ttl_ns,
+		       unsigned char token[TL_TOKEN_SIZE]);
+
+/*
+ * tl_receive - take a lease on a tensor that was handed on
+ *
+ * The tensor is as tl_get() would have returned it to the process that handed it on. Of @options
+ * only `mode` and `stream` may be set; NULL means defaults. A token that was received already works
+ * again as long as any process holds the tensor.
+ *
+ * Ownership: *out is yours; give it back by calling its deleter, on any thread.
+ * Blocking: for a request to the daemon, and one more for the first tensor of a segment.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-ENOENT		the tensor is not there any more, or @token is of another daemon or
+ *			namespace than @client
+ *	-EINVAL		@token is no token, or @options are wrong
+ *	-EOVERFLOW	this process holds the tensor too often
+ *	-ENODATA, -ENODEV, -ENOTSUP, -EBUSY	as tl_get(), for a tensor on a GPU
+ * Since: 0.2
+ */
+TL_API int tl_receive(tl_client *client, const unsigned char token[TL_TOKEN_SIZE],
+		      const tl_get_options *options, DLManagedTensorVersioned **out);
+
 /* tl_gather_out - where tl_gather() copies to */
 typedef struct tl_gather_out {
 	DLTensor *tensor;	 /* in host memory, writable, in C order; shape[0] is the number of

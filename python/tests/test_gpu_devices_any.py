@@ -42,7 +42,7 @@ def gets():
         assert view.copied
         with pytest.raises(ValueError, match="it is a copy"):
             pickle.dumps(view)
-    tensorlease._tensor.pickle_for(None)
+    tensorlease._sending.pickle_for(None)
     for copy in (here, there, here.view("int8"), back.value):
         for again in (copy.read_only_view, copy.copy_on_write):
             with pytest.raises(tensorlease.UnsupportedError, match="a copy that get"):

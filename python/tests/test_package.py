@@ -37,7 +37,8 @@ with unittest.mock.patch.dict(sys.modules):
     for name in [name for name in sys.modules if name.partition(".")[0] == "tensorlease"]:
         del sys.modules[name]
     import tensorlease as second
-    from tensorlease._tensor import Tensor, pickle_for
+    from tensorlease._sending import pickle_for
+    from tensorlease._tensor import Tensor
     for one in (client, second.connect(autostart=False)):
         for error in (NotFoundError, second.NotFoundError):
             try:

@@ -11,7 +11,15 @@
 #include "tests/harness/number.h"
 #include "tests/harness/seed.h"
 
-enum { KILLS = 1000, KILLS_MIN = 100, AT_ONCE = 8, NAMES = 12, HELD_MAX = 6, LONGEST_US = 30000 };
+enum {
+	KILLS = 1000,
+	KILLS_MIN = 100,
+	AT_ONCE = 8,
+	NAMES = 12,
+	HELD_MAX = 6,
+	MAIL = 16,
+	LONGEST_US = 30000
+};
 
 struct life {
 	tl_client *client;
@@ -135,6 +143,41 @@ static void life_link(struct life *l)
 		*held = NULL; /* consumed */
 }
 
+/* Tokens for others. One that is changed while it is read, or before it was ever written, is no
+ * token, or one of a tensor that is gone. */
+static unsigned char (*mail)[TL_TOKEN_SIZE];
+
+static void life_hand_on(struct life *l)
+{
+	DLManagedTensorVersioned *t = l->held[random_below(&l->x, HELD_MAX)];
+	unsigned char token[TL_TOKEN_SIZE];
+	int r = t ? tl_handover(l->client, t, random_below(&l->x, 2) ? 0 : SECOND / 100, token) : 0;
+
+	if (r == -EINVAL || r == -ENOTSUP)
+		return; /* it is of a former client's connection, or was written to */
+	must_be_expected(r);
+	if (t && !r)
+		memcpy(mail[random_below(&l->x, MAIL)], token, sizeof(token));
+}
+
+static void life_receive(struct life *l)
+{
+	DLManagedTensorVersioned **held = &l->held[random_below(&l->x, HELD_MAX)], *tensor = NULL;
+	int r = tl_receive(l->client, mail[random_below(&l->x, MAIL)], NULL, &tensor);
+	const unsigned char *data;
+
+	if (r != -EINVAL)
+		must_be_expected(r);
+	if (r)
+		return;
+	data = tensor->dl_tensor.data;
+	if (data && tensor->dl_tensor.ndim == 1)
+		must_be(data[0], data[tensor->dl_tensor.shape[0] - 1]);
+	if (*held)
+		(*held)->deleter(*held);
+	*held = tensor;
+}
+
 __attribute__((noreturn)) static int live(const struct test_daemon *d, void *arg)
 {
 	struct life l = { .x = *(uint64_t *)arg };
@@ -147,7 +190,7 @@ __attribute__((noreturn)) static int live(const struct test_daemon *d, void *arg
 	for (;;) {
 		l.client = td_connect(d);
 		for (unsigned n = 20 + (unsigned)random_below(&l.x, 500); n; n--) {
-			switch (random_below(&l.x, 8)) {
+			switch (random_below(&l.x, 11)) {
 			case 0:
 			case 1:
 				life_produce(&l);
@@ -161,6 +204,13 @@ __attribute__((noreturn)) static int live(const struct test_daemon *d, void *arg
 			case 4:
 				if (random_below(&l.x, 4) == 0)
 					must_be_expected(tl_delete(l.client, some_name(&l, name)));
+				break;
+			case 8:
+				life_hand_on(&l);
+				break;
+			case 9:
+			case 10:
+				life_receive(&l);
 				break;
 			default:
 				life_get(&l);
@@ -250,10 +300,14 @@ TEST(a_thousand_killed_clients_leave_nothing)
 	must_be(s.clients, 0);
 	fds = count_fds(d.pid);
 	objects = td_objects(&d);
+	mail = mmap(NULL, MAIL * sizeof(*mail), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+		    -1, 0);
+	must(mail != MAP_FAILED);
 
 	presser = press_start(&d, press);
 	kills = kill_at_random(&d, kills);
 	press_stop(press, &presser, 20);
+	munmap(mail, MAIL * sizeof(*mail));
 
 	s = td_status(&d);
 	print_message("%u kills, %llu commits; left: %u tensors in %u segments, %llu bytes\n",

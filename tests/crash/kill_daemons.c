@@ -2,8 +2,9 @@
 /*
  * Daemons with a keeper are killed, each at a random moment, while producers publish and consumers
  * check every byte. Nobody sees an error: what was answered is there, a producer's versions are as
- * many as it published, also through a ring, and what is held stays as it was. TL_DAEMON_KILLS sets
- * how many are killed; with 1000 the times until another one served tell something.
+ * many as it published, also through a ring, and what is held stays as it was, also while it is
+ * handed on from one consumer to another. TL_DAEMON_KILLS sets how many are killed; with 1000 the
+ * times until another one served tell something.
  */
 #include <poll.h>
 #include <sys/mman.h>
@@ -15,6 +16,7 @@
 #include "tests/harness/seed.h"
 
 enum { KILLS = 20, KILLS_MAX = 100000, PRODUCERS = 4, CONSUMERS = 4, HELD = 8, LONGEST_US = 20000 };
+enum { BOXES = 32 };
 
 /* What each producer has done so far; others read it. */
 struct produced {
@@ -22,7 +24,17 @@ struct produced {
 	_Atomic uint64_t answered; /* the last one whose version it knows */
 };
 
+/* A tensor on its way from one consumer to another. */
+struct box {
+	_Atomic enum { BOX_EMPTY, BOX_BUSY, BOX_FULL } state;
+	unsigned char token[TL_TOKEN_SIZE];
+	uint64_t value;
+	unsigned producer;
+};
+
 struct board {
+	struct box boxes[BOXES];
+	_Atomic uint64_t handed, received;
 	struct produced of[PRODUCERS];
 	_Atomic unsigned next; /* who of them comes next */
 	_Atomic uint64_t gets;
@@ -132,6 +144,52 @@ static void get_one(struct board *b, tl_client *c, unsigned producer, struct hel
 	atomic_fetch_add(&b->gets, 1);
 }
 
+static bool box_take(struct box *box, int from)
+{
+	int state = from;
+
+	return atomic_compare_exchange_strong((_Atomic int *)&box->state, &state, BOX_BUSY);
+}
+
+/* Hands @h on, or what it is when it is released at once. */
+static void hand_on(struct board *b, tl_client *c, struct box *box, struct held *h)
+{
+	if (!h->t || !box_take(box, BOX_EMPTY))
+		return;
+	must_be(tl_handover(c, h->t, 0, box->token), 0);
+	box->value = h->value;
+	box->producer = h->producer;
+	let_go(h);
+	atomic_fetch_add(&b->handed, 1);
+	atomic_store(&box->state, BOX_FULL);
+}
+
+static void receive(struct board *b, tl_client *c, struct box *box, struct held *h)
+{
+	if (!box_take(box, BOX_FULL))
+		return;
+	let_go(h);
+	must_be(tl_receive(c, box->token, NULL, &h->t), 0);
+	h->producer = box->producer;
+	h->value = box->value;
+	must_be(value_of(h->t, h->producer), h->value);
+	atomic_fetch_add(&b->received, 1);
+	atomic_store(&box->state, BOX_EMPTY);
+}
+
+/* Receives what is left. */
+static void receive_all(struct board *b, const struct test_daemon *d)
+{
+	tl_client *c = td_connect(d);
+	struct held h = { 0 };
+
+	for (unsigned i = 0; i < BOXES; i++)
+		receive(b, c, &b->boxes[i], &h);
+	let_go(&h);
+	tl_close(c);
+	must_be(b->received, b->handed);
+}
+
 static int consume(const struct test_daemon *d, void *arg)
 {
 	struct board *b = arg;
@@ -140,10 +198,16 @@ static int consume(const struct test_daemon *d, void *arg)
 	uint64_t newest[PRODUCERS] = { 0 };
 
 	parent_tell(1);
-	for (unsigned n = 0; !atomic_load(&b->stop); n++)
+	for (unsigned n = 0; !atomic_load(&b->stop); n++) {
 		get_one(b, c, n % PRODUCERS, &held[n % (HELD - 1)], &newest[n % PRODUCERS]);
+		if (n % 16 == 0)
+			hand_on(b, c, &b->boxes[n / 16 % BOXES], &held[n % (HELD - 1)]);
+		else if (n % 16 == 8)
+			receive(b, c, &b->boxes[n / 7 % BOXES], &held[HELD - 1]);
+	}
 	for (unsigned i = 0; i < HELD; i++)
 		let_go(&held[i]);
+	pause_at(2); /* what was handed on ends with who did it */
 	tl_close(c);
 	return 0;
 }
@@ -187,8 +251,9 @@ static void report(const struct board *b, uint64_t *took, unsigned kills)
 	times_print("kills: served again", took, kills);
 	for (unsigned i = 0; i < PRODUCERS; i++)
 		published += b->of[i].answered;
-	print_message("%llu published, %llu got\n", (unsigned long long)published,
-		      (unsigned long long)b->gets);
+	print_message("%llu published, %llu got, %llu handed on, %llu received\n",
+		      (unsigned long long)published, (unsigned long long)b->gets,
+		      (unsigned long long)b->handed, (unsigned long long)b->received);
 }
 
 static struct test_daemon start(void)
@@ -222,8 +287,14 @@ TEST(nothing_is_lost_when_daemons_are_killed_under_load)
 		took[i] = kill_proper(&d);
 	}
 	atomic_store(&b->stop, true);
-	for (unsigned i = 0; i < PRODUCERS + CONSUMERS; i++)
+	for (unsigned i = PRODUCERS; i < PRODUCERS + CONSUMERS; i++)
+		must_be(child_await(&children[i]), 2);
+	receive_all(b, &d);
+	for (unsigned i = 0; i < PRODUCERS; i++)
 		must_be(child_wait(&children[i]), 0);
+	eventually(td_status(&d).retired == 0);
+	for (unsigned i = PRODUCERS; i < PRODUCERS + CONSUMERS; i++)
+		child_finish(&children[i]);
 	report(b, took, kills);
 	free(took);
 	munmap(b, sizeof(*b));

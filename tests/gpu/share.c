@@ -2,6 +2,7 @@
 /* Tensors on a GPU that one process publishes where they are, in each kind of memory, and others
  * get. */
 #include "tests/gpu/common.h"
+#include <sys/mman.h>
 
 enum { N = 3 << 20 };
 
@@ -86,6 +87,71 @@ GPU_TEST(a_tensor_inside_a_larger_allocation)
 {
 	SKIP_UNLESS(gpu_devices() >= 2, "needs two GPUs");
 	share(&(struct producing){ .value = 8, .at = 123456 * 4, .device = 1 }, legacy_producer);
+}
+
+/* ---- Handing on ---- */
+
+static int hands_on(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_NONE);
+
+	must_be(tl_handover(client, t, 0, arg), 0);
+	drop(t);
+	pause_at(1);
+	tl_close(client);
+	return 0;
+}
+
+static int receives(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t = NULL;
+	tl_get_options o = { .size = sizeof(o) };
+	CUstream stream;
+
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	o.stream = (intptr_t)stream;
+	must_be(tl_receive(client, arg, &o, &t), 0);
+	pause_at(1);
+	must_be(gpu_read(gpu_data(t), N, stream), 7);
+	drop(t);
+	must_be(tl_receive(client, arg, &o, &t), -ENOENT);
+	gpu_must(cuda->stream_destroy(stream));
+	tl_close(client);
+	return 0;
+}
+
+/* The producer gets its memory back only when the receiver has released it. */
+static void hand_on(child_fn *producer)
+{
+	cleanup_td struct test_daemon d = td_start();
+	unsigned char *token = mmap(NULL, TL_TOKEN_SIZE, PROT_READ | PROT_WRITE,
+				    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct test_child p, sender, receiver;
+
+	must(token != MAP_FAILED);
+	p = child_start_ready(&d, producer, &(struct producing){ .value = 7 });
+	sender = child_start_ready(&d, hands_on, token);
+	child_go(&p); /* deletes the name, and waits for its memory */
+	eventually(td_status(&d).tensors == 0);
+	must_be(td_status(&d).retired, 1);
+	receiver = child_start_ready(&d, receives, token);
+	must_be(td_status(&d).retired, 1);
+	child_finish(&sender);
+	must_be(td_status(&d).retired, 1);
+	child_finish(&receiver);
+	child_must_succeed(&p);
+	must_be(td_status(&d).retired, 0);
+	munmap(token, TL_TOKEN_SIZE);
+	must_be(gpu_live_all(), 0);
+	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
+	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
+}
+
+GPU_TEST(a_tensor_is_handed_on_though_its_name_is_deleted)
+{
+	hand_on(legacy_producer);
 }
 
 /* ---- Streams of others ---- */

@@ -35,6 +35,15 @@ static inline void samples_members(struct samples *all, uint32_t n)
 	}
 }
 
+static inline void samples_handovers(struct samples *all)
+{
+	const uint64_t ref = ref_make(7, 42);
+
+	SAMPLE(all, WIRE_HANDOVER, 0, struct wire_handover, .ref = ref, .id = UINT64_MAX,
+	       .ttl_ns = TENSOR_TTL_MAX);
+	SAMPLE(all, WIRE_RECEIVE, 0, struct wire_receive, .ref = ref, .id = 1);
+}
+
 static inline void samples_requests(struct samples *all)
 {
 	const uint64_t ref = ref_make(7, 42);
@@ -126,6 +135,7 @@ static inline void samples_requests(struct samples *all)
 	samples_members(all, 1);
 	samples_members(all, 20);
 	samples_rings(all);
+	samples_handovers(all);
 	samples_streams(all);
 	SAMPLE(all, WIRE_WATCH, 1, struct wire_watch, .name_len = 1);
 	SAMPLE(all, WIRE_WATCH, 0, struct wire_watch, .flags = WIRE_WATCH_PREFIX | WIRE_WATCH_HINT);

@@ -244,8 +244,20 @@ static int ledger_look(struct look *look, int fd, const struct catalog *cat, uin
 	return 0;
 }
 
-/* A tensor that nobody holds does not stay RETIRED. On GPUs, tensors are also held without a
- * ledger. */
+/* True if the tensor is handed on, as far as facts tell. */
+static bool is_handed_on(const struct catalog *cat, uint32_t slot)
+{
+	for (uint32_t i = 0; cat->facts && i < cat->handovers.high; i++) {
+		const struct handover_fact *fact = catalog_handover_fact(cat, i);
+
+		if (fact->sum && ref_slot(fact->ref) == slot)
+			return true;
+	}
+	return false;
+}
+
+/* A tensor that nobody holds does not stay RETIRED, unless it is handed on. On GPUs, tensors are
+ * also held without a ledger. */
 static void unheld_look(struct look *look, const struct check *check, const uint32_t *leases)
 {
 	const struct catalog *cat = check->cat;
@@ -255,7 +267,7 @@ static void unheld_look(struct look *look, const struct check *check, const uint
 		const struct catalog_row *row = catalog_row(cat, slot);
 
 		if (row_word_state(row->word) != ROW_RETIRED || leases[slot] ||
-		    row->flags & ROW_ON_DEVICE)
+		    row->flags & ROW_ON_DEVICE || is_handed_on(cat, slot))
 			continue;
 		snprintf(text, sizeof(text), "row %u is RETIRED, and no ledger holds it", slot);
 		fault_add(look, check->evidence, text);

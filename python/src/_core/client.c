@@ -366,6 +366,36 @@ static PyObject *client_get(PyObject *self, PyObject *const *args, Py_ssize_t na
 	return Py_NewRef(fallback);
 }
 
+/* _receive(token, mode) -> Tensor */
+static PyObject *client_receive(PyObject *self, PyObject *args)
+{
+	WITH_LOCK;
+	struct client *c = (struct client *)self;
+	tl_get_options o = { .size = sizeof(o), .stream = TL_STREAM_NONE };
+	DLManagedTensorVersioned *managed = NULL;
+	const unsigned char *token;
+	PyObject *mode, *tensor = NULL;
+	Py_ssize_t n;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "y#O", &token, &n, &mode) || parse_mode(mode, &o.mode))
+		return NULL;
+	if (n != TL_TOKEN_SIZE)
+		return raise_text(-EINVAL, "a token has %d bytes, and this one %zd", TL_TOKEN_SIZE,
+				  n);
+	if (!client_begin(c))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS;
+	r = tl_receive(c->client, token, &o, &managed);
+	Py_END_ALLOW_THREADS;
+	if (r)
+		raise_error(r);
+	else
+		tensor = tensor_got(c, managed);
+	client_end(c);
+	return tensor;
+}
+
 static PyObject *get_closed(PyObject *self, void *unused)
 {
 	WITH_LOCK;
@@ -397,6 +427,7 @@ static const char get_doc[] =
 
 static PyMethodDef methods[] = {
 	{ "get", FASTCALL(client_get), METH_FASTCALL | METH_KEYWORDS, get_doc },
+	{ "_receive", client_receive, METH_VARARGS, NULL },
 	{ "put", FASTCALL(client_put), METH_FASTCALL | METH_KEYWORDS, put_doc },
 	{ "_publish", FASTCALL(client_publish), METH_FASTCALL | METH_KEYWORDS, NULL },
 	{ "_create", client_create, METH_VARARGS, NULL },

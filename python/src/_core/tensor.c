@@ -215,6 +215,31 @@ static PyObject *tensor_remap(PyObject *self, PyObject *mode_text)
 	return other;
 }
 
+/* _hand_over(client, ttl) -> token, for Client._receive() in another process */
+static PyObject *tensor_hand_over(PyObject *self, PyObject *args)
+{
+	WITH_LOCK;
+	struct hold *h = array_hold(self);
+	unsigned char token[TL_TOKEN_SIZE];
+	PyObject *client, *ttl;
+	int64_t ttl_ns;
+	int r;
+
+	if (!h || !PyArg_ParseTuple(args, "O!O", client_base, &client, &ttl) ||
+	    parse_seconds("ttl", ttl, &ttl_ns) || !client_begin((struct client *)client))
+		return NULL;
+	hold_ref(h); /* another thread may release the tensor meanwhile */
+	Py_BEGIN_ALLOW_THREADS;
+	r = tl_handover(((struct client *)client)->client, h->base ? h->base->managed : h->managed,
+			ttl_ns < 0 ? 0 : ttl_ns, token);
+	Py_END_ALLOW_THREADS;
+	if (r)
+		raise_error(r);
+	hold_unref_py(h);
+	client_end((struct client *)client);
+	return r ? NULL : PyBytes_FromStringAndSize((const char *)token, sizeof(token));
+}
+
 static PyObject *tensor_unflagged(PyObject *self, PyObject *unused)
 {
 	WITH_LOCK;
@@ -270,6 +295,7 @@ static PyMethodDef methods[] = {
 	{ "_cuda_stream", tensor_cuda_stream, METH_NOARGS, NULL },
 	{ "_order", tensor_order_now, METH_O, NULL },
 	{ "_remap", tensor_remap, METH_O, NULL },
+	{ "_hand_over", tensor_hand_over, METH_VARARGS, NULL },
 	{ "_share", array_share, METH_NOARGS, NULL },
 	{ "_view", array_view, METH_VARARGS, NULL },
 	{ 0 },

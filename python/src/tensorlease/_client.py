@@ -28,7 +28,8 @@ from ._errors import (
 from ._lock import ForkLock
 from ._paths import below, check_no_pickle, paths_of
 from ._ref import Ref
-from ._tensor import pickle_for, rows_like
+from ._sending import pickle_for
+from ._tensor import rows_like
 from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status, StreamInfo
 from ._waiter import TrioFuture, Waiter, _Wait, after_others, ordered, result_of, running_trio
 from ._stream import Stream
@@ -577,25 +578,30 @@ class Client(_core.Client):
         """Return a StreamInfo for each stream below prefix, as list() does for tensors."""
         return [StreamInfo._make(t) for t in self._streams(prefix)]
 
-    def ref(self, tensor):
-        """Return a Ref to a Tensor of this client, which can be pickled and sent to another process."""
+    def ref(self, tensor, *, ttl=600.0):
+        """Hand on a Tensor of this client: return a Ref, which can be pickled and sent to another process.
+
+        The process that calls Ref.get() gets this tensor, even if its name means another one by then. Until then the
+        daemon keeps it, so the Tensor may be released at once.
+        ttl: seconds for which it is kept at most. None: as long as this client is connected.
+        NoSpaceError: 1,024 tensors that this client has handed on were not got yet, or its user has too many of them.
+        """
         if tensor.name is None:
             raise TypeError("a Ref is to a tensor that get() returned, which has a name")
-        address, namespace, autostart, timeout = self._arguments
-        return Ref(tensor.name, tensor.version, address, namespace, autostart, timeout)
+        return Ref(tensor.name, tensor.version, *self._arguments, tensor._hand_over(self, ttl))
 
     def pickle_tensors(self):
-        """From now on send Tensors of this client to other processes as Refs, which are got there: no bytes are copied.
+        """From now on Tensors of this client can be pickled: each pickle hands the Tensor on, as ref() does.
 
-        So they can be given to multiprocessing's queues, pools and processes as arguments and results, as arrays can.
-        Read-only NumPy arrays over them, as numpy() returns, and views of those are sent in the same way by
-        multiprocessing and concurrent.futures, and copied only if their Tensor's name means another one by now. Other
-        libraries (joblib, loky, dask) copy arrays: give them the Tensor. Without this, pickling a Tensor is a
-        TypeError, and an array is always copied. It is for the whole process, and for one client at a time; a process
-        that is sent a Tensor sends Tensors like that too.
+        So they can be given to multiprocessing's queues, pools and processes as arguments and results, as arrays can,
+        and no bytes are copied. The receiver gets this tensor, even if its name means another one by then, and the
+        Tensor may be released as soon as put() or send() has returned. Read-only NumPy arrays over Tensors, as numpy()
+        returns, and views of those are sent in the same way by multiprocessing, concurrent.futures and joblib, if
+        joblib was imported before this call. Other libraries (dask, cloudpickle) copy arrays: give them the Tensor.
+        Without this, pickling a Tensor is a TypeError, and an array is always copied. It is for the whole process, and
+        for one client at a time; a process that is sent a Tensor sends Tensors like that too. An object with Tensors
+        that is put into a queue of multiprocessing is pickled in put(), and so what ref() raises is raised there.
         What was written to a Tensor in mode 'c' is not sent: the other process gets the bytes that were published.
-        A Tensor that is sent must be kept here, or keep its name, until it was got there; otherwise it is a
-        NotFoundError there.
         """
         pickle_for(self)
 

@@ -25,9 +25,10 @@ def client_for(address, namespace, autostart, timeout):
 
 
 class Ref(NamedTuple):
-    """The name and version of a tensor, to be sent to other processes. Client.ref() returns it.
+    """A tensor that was handed on, to be sent to another process. Client.ref() returns it.
 
-    It holds no lease: who sends it keeps the tensor, or its name, until it was got there.
+    The daemon keeps the tensor until get() was called once, wherever that is, even if its name means another one by
+    then. Further calls of get() work as long as some process holds the tensor, or its name means this version.
     """
 
     name: str
@@ -36,19 +37,32 @@ class Ref(NamedTuple):
     namespace: str
     autostart: bool
     timeout: float
+    token: bytes
 
     def get(self, client=None, mode="r"):
         """Return the Tensor. client: None: one that is connected once in this process for all Refs from there.
 
-        NotFoundError: the name is deleted, or means another version now.
+        NotFoundError: the tensor is not there any more: it was got before, the time of ref() has passed, or the client
+        that handed it on has ended.
         """
-        tensor = (client or self._connect()).get(self.name, mode=mode)
+        client = client or self._connect()
+        try:
+            return client._receive(self.token, mode)
+        except NotFoundError as error:
+            return self._get_named(client, mode, error)
+
+    def _get_named(self, client, mode, error):
+        """The tensor may be had by its name still."""
+        try:
+            tensor = client.get(self.name, mode=mode)
+        except NotFoundError:
+            raise error from None
         if tensor.version != self.version:
             found = tensor.version
             tensor.release()
             raise NotFoundError(
-                errno.ENOENT, f"{self.name!r} is version {found} now, and version {self.version} is asked for"
-            )
+                errno.ENOENT, f"{error.strerror}; {self.name!r} is version {found} now, not {self.version}"
+            ) from None
         return tensor
 
     def _connect(self):

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensor and Draft: the classes of the extension, with the methods for other libraries."""
 
-import contextlib
 import numbers
 
 from . import _core
 from ._cuda import interface_of
 from ._dtypes import find_dtype, numpy_dtype, parse_dtype
-from ._errors import Error
+from ._sending import reduce_tensor
 
 _CUDA = 2  # DLPack's numbers
 _COMPLEX = 5
@@ -363,75 +362,7 @@ class Tensor(_Values, _core.Tensor):
             return "<tensorlease.Tensor, released>"
 
     def __reduce__(self):
-        if _sender is None:
-            raise TypeError(
-                "a Tensor is a lease of this process: send client.ref(tensor), whose get() returns it there; or call "
-                "client.pickle_tensors() once, after which Tensors are sent like that by themselves"
-            )
-        if self.copied:
-            raise ValueError(f"{self!r} cannot be sent: it is a copy, and its name means the tensor on another device")
-        info = None if self.name is None else _sender.stat(self.name)
-        if info is None or (info.version, info.committed_ns) != (self.version, self.committed_ns):
-            raise ValueError(f"{self!r} cannot be sent: its name means another tensor by now, or it has none")
-        return _get_sent, (_sender.ref(self), "r" if self.read_only else "c", self._dtype_tuple, self.shape)
-
-
-_sender = None  # the Client that Tensors are pickled for; None: they are not
-
-
-def pickle_for(client):
-    """Client.pickle_tensors() has the words."""
-    global _sender
-    _sender = client
-    if client is None:
-        return
-    from multiprocessing.reduction import ForkingPickler  # takes long to import
-
-    with contextlib.suppress(ImportError):
-        import numpy
-
-        ForkingPickler.register(numpy.ndarray, _reduce_array)
-
-
-def _reduce_array(array):
-    """What multiprocessing pickles an array as: over a Tensor that can be sent, as a view of that."""
-    tensor = array
-    while tensor is not None and not isinstance(tensor, Tensor):
-        tensor = tensor.obj if isinstance(tensor, memoryview) else getattr(tensor, "base", None)
-    if _sender is None or tensor is None or not array.nbytes:
-        return array.__reduce_ex__(4)
-    try:
-        sent = tensor.__reduce__() if tensor.read_only else None
-        begin = _bytes_of(tensor).__array_interface__["data"][0]
-    except (ValueError, Error):  # also if it was released, which its arrays do not mind
-        sent = None
-    if not sent:
-        return array.__reduce_ex__(4)
-    offset = array.__array_interface__["data"][0] - begin
-    return _view_sent, (*sent, array.dtype, array.shape, array.strides, offset)
-
-
-def _bytes_of(tensor):
-    import numpy
-
-    return numpy.frombuffer(tensor.bytes(), numpy.uint8)
-
-
-def _view_sent(get, arguments, dtype, shape, strides, offset):
-    import numpy
-
-    return numpy.ndarray(shape, dtype, _bytes_of(get(*arguments)), offset, strides)
-
-
-def _get_sent(ref, mode, dtype, shape):
-    """What a Tensor is pickled as. A process that is sent Tensors in this way sends them like that too."""
-    client = ref._connect()
-    if _sender is None:
-        pickle_for(client)
-    tensor = ref.get(client, mode)
-    if (tensor._dtype_tuple, tensor.shape) == (dtype, shape):
-        return tensor
-    return tensor._view(dtype, shape)  # the sender's was one
+        return reduce_tensor(self)
 
 
 # Texts of other libraries, as in "expected Tensor as element 0, but got Tensor", tell which class it is.

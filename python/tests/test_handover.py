@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tensor that one holds can be handed on, in all the ways in which Python sends objects to other processes."""
+
+import concurrent.futures
+import contextlib
+import gc
+import multiprocessing
+import pickle
+import queue
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import eventually
+from limits import limit
+
+import tensorlease
+
+METHODS = ["fork", "spawn", "forkserver"]
+WAIT = limit(60)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(client):
+    yield
+    gc.collect()
+    with contextlib.suppress(tensorlease.NotFoundError):
+        client.delete(prefix="", everything=True)
+    eventually(lambda: (client.status().retired, client.status().tensors) == (0, 0))
+
+
+@pytest.fixture
+def sending(client):
+    client.pickle_tensors()
+    yield client
+    tensorlease._sending.pickle_for(None)
+
+
+def look(tensor):
+    """Whether all of a frame is of one version, and which one."""
+    array = tensor.numpy()
+    return tensor.name, tensor.version, int(array[0]), bool((array == array[0]).all())
+
+
+def work(frames, results):
+    while (frame := frames.get(timeout=WAIT)) is not None:
+        results.put(look(frame))
+
+
+def reader(client, name, count):
+    """Gets each frame while the camera goes on."""
+    version = 0
+    for _ in range(count):
+        frame = client.get(name, newer_than=version, timeout=WAIT)
+        version = frame.version
+        yield frame
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_camera_s_frames_all_reach_the_worker(sending, method):
+    """Though the worker is slower than the camera, and nobody keeps them."""
+    context = multiprocessing.get_context(method)
+    frames, results = context.Queue(), context.Queue()
+    worker = context.Process(target=work, args=(frames, results))
+    worker.start()
+    stop = threading.Event()
+
+    def film():
+        number = 0
+        while not stop.wait(0.001):
+            sending.put("camera", np.full(100_000, number % 100, "uint8"))
+            number += 1
+
+    camera = threading.Thread(target=film)
+    camera.start()
+    sent = []
+    try:
+        for frame in reader(sending, "camera", 150):
+            sent.append(look(frame))
+            with frame:
+                frames.put(frame)
+    finally:
+        stop.set()
+        camera.join()
+        frames.put(None)
+    assert [results.get(timeout=WAIT) for _ in sent] == sent
+    worker.join()
+    assert worker.exitcode == 0
+
+
+@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue", "SimpleQueue", "Pipe", "Manager"])
+def test_it_goes_through(sending, kind):
+    version = sending.put("a", np.arange(1000))
+    with multiprocessing.Manager() if kind == "Manager" else sending_nothing() as manager:
+        if kind == "Pipe":
+            get, put = multiprocessing.Pipe(duplex=False)
+            put, get = put.send, get.recv
+        else:
+            through = manager.Queue() if manager else getattr(multiprocessing, kind)()
+            put, get = through.put, through.get
+        with sending.get("a") as tensor:
+            put({"a": [tensor, tensor.numpy()[5:9]], "b": np.arange(3)})
+        sending.put("a", np.zeros(3))
+        got = get()
+        assert got["a"][0].tolist() == list(range(1000)) and got["a"][0].version == version
+        assert got["a"][1].tolist() == [5, 6, 7, 8] and got["b"].tolist() == [0, 1, 2]
+        del got
+
+
+class sending_nothing:
+    def __enter__(self):
+        return None
+
+    def __exit__(self, *args):
+        pass
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_pools_and_executors_take_and_return_it(sending, method):
+    context = multiprocessing.get_context(method)
+    version = sending.put("a", np.arange(1000))
+    tensor = sending.get("a")
+    sending.put("a", np.zeros(3))
+    with context.Pool(1) as pool, concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
+        for run in (pool.apply, lambda function, args: executor.submit(function, *args).result(timeout=WAIT)):
+            again = run(same, (tensor,))
+            assert again.version == version and again.tolist() == list(range(1000))
+            assert run(total, (tensor.numpy()[100:200],)) == sum(range(100, 200))
+            del again
+
+
+def same(tensor):
+    return tensor
+
+
+def total(array):
+    return int(array.sum())
+
+
+def test_a_ref_lasts_until_it_is_got(client):
+    version = client.put("a", np.arange(3))
+    with client.get("a") as tensor:
+        ref = pickle.loads(pickle.dumps(client.ref(tensor)))
+    client.put("a", np.zeros(4))
+    client.delete("a")
+    gc.collect()
+    assert client.status().retired == 1
+    with ref.get() as got:
+        assert (got.name, got.version, got.tolist()) == ("a", version, [0, 1, 2])
+    eventually(lambda: client.status().retired == 0)
+    with pytest.raises(tensorlease.NotFoundError, match="received before or handed on too long ago"):
+        ref.get()
+
+
+def test_a_ref_that_nobody_gets_ends_in_time(client):
+    client.put("a", np.arange(3))
+    with client.get("a") as tensor:
+        refs = [client.ref(tensor, ttl=0.001), client.ref(tensor, ttl=None), client.ref(tensor, ttl=float("inf"))]
+    client.put("a", np.zeros(4))
+    for ref in refs[1:]:
+        assert client.status().retired == 1
+        ref.get().release()
+    eventually(lambda: client.status().retired == 0)
+    with pytest.raises(tensorlease.NotFoundError, match=r"'a' is version \d+ now"):
+        refs[0].get()
+    for ttl in (-1, float("nan"), "x"):
+        with pytest.raises((TypeError, ValueError), match="ttl"):
+            client.ref(client.get("a"), ttl=ttl)
+
+
+def test_what_is_refused_raises_in_put(sending):
+    frames = multiprocessing.Queue()
+    draft = sending.create("draft", 3, "int8")
+    draft.numpy()[:] = 1
+    with pytest.raises(TypeError, match="belongs to the process"):
+        pickle.dumps(draft)
+    sending.put("a", np.arange(3))
+    tensor = sending.get("a")
+    tensor.release()
+    with pytest.raises(ValueError, match="released"):
+        frames.put(tensor)
+    with pytest.raises(ValueError, match="released"):
+        frames.put({"a": (1, [tensor])})
+    draft.abort()
+    frames.close()
+
+
+@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue"])
+def test_a_full_queue_keeps_nothing(sending, kind):
+    """A producer that tries again and again has handed nothing on."""
+    frames = getattr(multiprocessing, kind)(1)
+    sending.put("a", np.arange(3))
+    with sending.get("a") as tensor:
+        frames.put(tensor)
+        for _ in range(1100):  # more than may be handed on
+            with pytest.raises(queue.Full):
+                frames.put_nowait({"a": [tensor]})
+    sending.put("a", np.zeros(3))
+    assert frames.get(timeout=WAIT).tolist() == [0, 1, 2]
+
+
+def test_too_many_are_refused_and_none_is_lost(client):
+    client.put("a", np.arange(3))
+    tensor = client.get("a")
+    refs = [client.ref(tensor) for _ in range(1024)]
+    with pytest.raises(tensorlease.NoSpaceError, match="1024 that were not received"):
+        client.ref(tensor)
+    tensor.release()
+    client.put("a", np.zeros(3))
+    for ref in refs:
+        assert ref.get().tolist() == [0, 1, 2]
+
+
+def hold_on(frames, ready):
+    frame = frames.get(timeout=WAIT)
+    ready.set()
+    threading.Event().wait(frame.nbytes * WAIT)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_killed_receiver_leaves_nothing(sending, method):
+    context = multiprocessing.get_context(method)
+    frames, ready = context.Queue(), context.Event()
+    sending.put("a", np.arange(100_000))
+    worker = context.Process(target=hold_on, args=(frames, ready))
+    worker.start()
+    with sending.get("a") as tensor:
+        frames.put(tensor)
+    sending.put("a", np.zeros(3))
+    assert ready.wait(WAIT)
+    assert sending.status().retired == 1
+    worker.kill()
+    worker.join()
+    assert worker.exitcode == -signal.SIGKILL
+    eventually(lambda: sending.status().retired == 0)
+
+
+def send_and_wait(address, pipe):
+    client = tensorlease.connect(address, autostart=False)
+    with client.get("a") as tensor:
+        pipe.send(client.ref(tensor))
+    threading.Event().wait(WAIT)
+
+
+def test_a_killed_sender_leaves_nothing(client, address):
+    context = multiprocessing.get_context("spawn")
+    get, put = context.Pipe(duplex=False)
+    client.put("a", np.arange(100_000))
+    sender = context.Process(target=send_and_wait, args=(address, put))
+    sender.start()
+    ref = get.recv()
+    client.put("a", np.zeros(3))
+    assert client.status().retired == 1
+    sender.kill()
+    sender.join()
+    eventually(lambda: client.status().retired == 0)
+    with pytest.raises(tensorlease.NotFoundError, match="has ended"):
+        ref.get()
+
+
+def pass_on(first, last):
+    while (frame := first.get(timeout=WAIT)) is not None:
+        last.put(frame)
+        frame.release()
+    last.put(None)
+    first.get(timeout=WAIT)  # what was handed on has been got
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_is_handed_on_and_on(sending, method):
+    context = multiprocessing.get_context(method)
+    queues = [context.Queue() for _ in range(4)]
+    stages = [context.Process(target=pass_on, args=pair) for pair in zip(queues, queues[1:])]
+    for stage in stages:
+        stage.start()
+    first = sending.put("a", np.zeros(1000)) + 1
+    for i in range(20):
+        sending.put("a", np.full(1000, i))
+        with sending.get("a") as tensor:
+            queues[0].put(tensor)
+    queues[0].put(None)
+    for i in range(20):
+        frame = queues[-1].get(timeout=WAIT)
+        assert frame.version == first + i and frame.tolist() == [i] * 1000
+    assert queues[-1].get(timeout=WAIT) is None
+    del frame
+    for one, stage in zip(queues, stages):
+        one.put(None)
+        stage.join()
+        assert stage.exitcode == 0
+
+
+# ---- libraries that pickle in their own ways ------------------------------------------------------------------------
+
+
+def where(array):
+    """The sum of an array, and whether its memory is that of a tensor."""
+    base = array
+    while getattr(base, "base", None) is not None:
+        base = base.base
+    return int(array.sum()), isinstance(base, memoryview) and isinstance(base.obj, tensorlease.Tensor)
+
+
+def files_of_joblib():
+    return [path for path in Path("/dev/shm").glob("joblib*") for path in path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("backend", ["loky", "multiprocessing"])
+def test_joblib_gets_views_and_writes_no_files(client, backend):
+    joblib = pytest.importorskip("joblib", reason="joblib is not installed")
+    client.put("a", np.arange(1_000_000).reshape(1000, 1000))
+    client.pickle_tensors()
+    try:
+        with client.get("a") as tensor:
+            array = tensor.numpy()
+            client.put("a", np.zeros(3))
+            tasks = [joblib.delayed(where)(array[i : i + 500]) for i in range(0, 400, 50)]
+            with joblib.Parallel(2, backend=backend, batch_size=1) as parallel:
+                assert parallel(tasks) == [(int(array[i : i + 500].sum()), True) for i in range(0, 400, 50)]
+                assert files_of_joblib() == []
+                assert parallel([joblib.delayed(same)(tensor)])[0].version == tensor.version
+                large = np.arange(300_000)  # not ours: joblib does as it always does
+                assert parallel([joblib.delayed(where)(large)]) == [(int(large.sum()), False)]
+            del array
+    finally:
+        tensorlease._sending.pickle_for(None)
+        if backend == "loky":
+            from joblib.externals.loky import get_reusable_executor
+
+            get_reusable_executor().shutdown(wait=True)
+
+
+def test_cloudpickle_hands_on(sending):
+    cloudpickle = pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
+    sending.put("a", np.arange(3))
+    tensor = sending.get("a")
+    task = cloudpickle.dumps(lambda: tensor.numpy().sum())
+    del tensor
+    sending.put("a", np.zeros(3))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(run_task, (task,)) == 3
+
+
+def run_task(task):
+    return int(pickle.loads(task)())
+
+
+def test_dask_takes_and_returns_it(sending):
+    distributed = pytest.importorskip("distributed", reason="dask's distributed is not installed")
+    version = sending.put("a", np.arange(1000))
+    tensor = sending.get("a")
+    sending.put("a", np.zeros(3))
+    with (
+        distributed.LocalCluster(1, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as dask,
+    ):
+        assert dask.submit(look, tensor).result(timeout=WAIT)[1:] == (version, 0, False)
+        again = dask.submit(same, tensor).result(timeout=WAIT)
+        assert (again.version, again.tolist()) == (version, list(range(1000)))
+        del again
+
+
+def put_torch(frames, results):
+    frame = frames.get(timeout=WAIT)
+    results.put((look(frame["frame"]), frame["label"].tolist()))
+
+
+def test_queues_of_torch_hand_on(sending):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    context = torch.multiprocessing.get_context("spawn")
+    frames, results = context.Queue(), context.Queue()
+    there = context.Process(target=put_torch, args=(frames, results))
+    there.start()
+    version = sending.put("a", np.ones(1000))
+    with sending.get("a") as tensor:
+        frames.put({"frame": tensor, "label": torch.arange(3)})
+    sending.put("a", np.zeros(3))
+    assert results.get(timeout=WAIT) == (("a", version, 1, True), [0, 1, 2])
+    there.join()

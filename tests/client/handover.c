@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors that are handed on: who gets them, how long they stay, and that nothing stays longer. */
+#include "tests/client/rings.h"
+#include "tests/daemon/keeper_common.h"
+
+enum { LARGE = 1 << 20, SMALL = 1000 };
+
+static void hand(tl_client *client, const DLManagedTensorVersioned *t, unsigned char *token)
+{
+	must_be(tl_handover(client, t, 0, token), 0);
+}
+
+static DLManagedTensorVersioned *receive(tl_client *client, const unsigned char *token)
+{
+	DLManagedTensorVersioned *t = NULL;
+
+	must_be(tl_receive(client, token, NULL, &t), 0);
+	return t;
+}
+
+static int try_receive(tl_client *client, const unsigned char *token)
+{
+	DLManagedTensorVersioned *t = NULL;
+	int r = tl_receive(client, token, NULL, &t);
+
+	if (!r)
+		drop(t);
+	else
+		must(!t);
+	return r;
+}
+
+/* Hands on what the name means, and lets go of it. */
+static void hand_name(tl_client *client, const char *name, unsigned char *token)
+{
+	DLManagedTensorVersioned *t = get(client, name);
+
+	hand(client, t, token);
+	drop(t);
+}
+
+static uint64_t retired(const struct test_daemon *d)
+{
+	return td_status(d).retired;
+}
+
+/* Waits until nobody holds a tensor without a name. The token is of no use then. */
+static void must_be_gone(const struct test_daemon *d, tl_client *client, const unsigned char *token)
+{
+	eventually(retired(d) == 0);
+	must_be(try_receive(client, token), -ENOENT);
+}
+
+static uint64_t version_of(const DLManagedTensorVersioned *t)
+{
+	uint64_t version = 0;
+
+	must_be(tl_tensor_version(t, &version), 0);
+	return version;
+}
+
+/* ---- what is received ---- */
+
+static void handed_on_while_the_name_changes(size_t size, bool maps_before)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *sender = td_connect(&d), *receiver = td_connect(&d);
+	unsigned char token[TL_TOKEN_SIZE];
+	tl_info info = { .size = sizeof(info) };
+	DLManagedTensorVersioned *t;
+
+	put_alone(producer, "a", 1, size);
+	if (maps_before)
+		drop(get(receiver, "a"));
+	hand_name(sender, "a", token);
+	for (int i = 2; i < 20; i++)
+		put_alone(producer, "a", i, size);
+	must_be(tl_delete(producer, "a"), 0);
+	put_alone(producer, "b", 50, size);
+	must_be(retired(&d), 1);
+	t = receive(receiver, token);
+	must(all_bytes(t, 1, size));
+	must_be(tl_tensor_info(t, &info), 0);
+	must_be(info.version, 1);
+	assert_string_equal(info.name, "a");
+	for (int i = 2; i < 20; i++)
+		put_alone(producer, "b", i, size);
+	must(all_bytes(t, 1, size));
+	must_be(retired(&d), 1);
+	drop(t);
+	must_be_gone(&d, receiver, token);
+	tl_close(producer);
+	tl_close(sender);
+	tl_close(receiver);
+}
+
+TEST(a_tensor_is_received_though_its_name_means_another_one)
+{
+	handed_on_while_the_name_changes(LARGE, false);
+	handed_on_while_the_name_changes(SMALL, false);
+	handed_on_while_the_name_changes(0, false);
+}
+
+TEST(it_is_received_by_a_client_that_has_its_segment_mapped)
+{
+	handed_on_while_the_name_changes(LARGE, true);
+	handed_on_while_the_name_changes(SMALL, true);
+}
+
+TEST(tensors_of_a_ring_are_handed_on_and_the_ring_goes_on)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *sender = td_connect(&d), *receiver = td_connect(&d);
+	unsigned char token[3][TL_TOKEN_SIZE];
+	uint64_t version[3];
+	DLManagedTensorVersioned *t;
+
+	begin(producer, "r");
+	for (int i = 0; i < 3; i++) {
+		version[i] = put_ring(producer, "r", 10 + i);
+		hand_name(sender, "r", token[i]);
+	}
+	for (int i = 0; i < 200; i++)
+		put_ring(producer, "r", 99);
+	for (int i = 0; i < 3; i++) {
+		t = receive(receiver, token[i]);
+		must(all_bytes(t, 10 + i, SIZE));
+		must_be(version_of(t), version[i]);
+		drop(t);
+	}
+	for (int i = 0; i < 200; i++)
+		put_ring(producer, "r", 100);
+	must(rings(producer) <= 1); /* a producer that finds no row begins it anew */
+	tl_close(producer);
+	must_be_gone(&d, receiver, token[0]);
+	tl_close(sender);
+	tl_close(receiver);
+}
+
+TEST(a_tensor_of_a_ring_is_received_after_the_ring_has_ended)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *sender = td_connect(&d), *receiver = td_connect(&d);
+	unsigned char token[TL_TOKEN_SIZE];
+	DLManagedTensorVersioned *t;
+	uint64_t version;
+
+	begin(producer, "r");
+	version = put_ring(producer, "r", 7);
+	hand_name(sender, "r", token);
+	put_ring(producer, "r", 8);
+	tl_close(producer);
+	td_sync(&d);
+	t = receive(receiver, token);
+	must(all_bytes(t, 7, SIZE));
+	must_be(version_of(t), version);
+	drop(t);
+	must_be_gone(&d, receiver, token);
+	tl_close(sender);
+	tl_close(receiver);
+}
+
+TEST(the_receiver_may_write_to_a_copy_and_see_nothing_of_it_elsewhere)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	tl_get_options o = { .size = sizeof(o), .mode = TL_MODE_COPY_ON_WRITE };
+	unsigned char token[TL_TOKEN_SIZE];
+	DLManagedTensorVersioned *t;
+
+	put_alone(client, "a", 1, LARGE);
+	hand_name(client, "a", token);
+	put_alone(client, "a", 2, LARGE);
+	must_be(tl_receive(client, token, &o, &t), 0);
+	memset(t->dl_tensor.data, 9, LARGE);
+	must(all_bytes(t, 9, LARGE));
+	drop(t);
+	must_be_gone(&d, client, token);
+	tl_close(client);
+}
+
+/* ---- how often, and how long ---- */
+
+TEST(a_token_works_again_as_long_as_somebody_holds_the_tensor)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *sender = td_connect(&d), *receiver = td_connect(&d);
+	unsigned char token[TL_TOKEN_SIZE];
+	DLManagedTensorVersioned *held, *again;
+
+	put_alone(sender, "a", 1, SMALL);
+	held = get(sender, "a");
+	hand(sender, held, token);
+	put_alone(sender, "a", 2, SMALL);
+	for (int i = 0; i < 3; i++)
+		must_be(try_receive(receiver, token), 0);
+	again = receive(receiver, token);
+	drop(held);
+	must_be(try_receive(sender, token), 0); /* held by the receiver alone */
+	must(all_bytes(again, 1, SMALL));
+	drop(again);
+	must_be_gone(&d, receiver, token);
+	tl_close(sender);
+	tl_close(receiver);
+}
+
+/* The daemon walks along the holders, and has passed the receiver's when that receives. */
+TEST(a_holder_that_was_passed_is_looked_at_again)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *receiver = td_connect(&d), *sender = td_connect(&d), *reader = td_connect(&d);
+	unsigned char token[TL_TOKEN_SIZE];
+	DLManagedTensorVersioned *held, *read, *t;
+
+	put_alone(sender, "a", 1, LARGE);
+	drop(get(receiver, "a")); /* the first holder but for the producer */
+	held = get(sender, "a");
+	read = get(reader, "a");
+	hand(sender, held, token);
+	must_be(try_receive(receiver, token), 0);
+	put_alone(sender, "a", 2, LARGE);
+	drop(held); /* the walk stands at the reader now, past the receiver */
+	td_sync(&d);
+	t = receive(receiver, token);
+	drop(read);
+	td_sync(&d);
+	must_be(retired(&d), 1);
+	for (int i = 3; i < 9; i++)
+		put_alone(sender, "a", i, LARGE);
+	must(all_bytes(t, 1, LARGE));
+	drop(t);
+	must_be_gone(&d, sender, token);
+	tl_close(sender);
+	tl_close(reader);
+	tl_close(receiver);
+}
+
+TEST(several_processes_are_handed_one_tensor)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *sender = td_connect(&d), *receiver = td_connect(&d);
+	unsigned char token[3][TL_TOKEN_SIZE];
+	DLManagedTensorVersioned *held, *t;
+
+	put_alone(sender, "a", 1, SMALL);
+	held = get(sender, "a");
+	put_alone(sender, "a", 2, SMALL); /* it is RETIRED from here on */
+	for (int i = 0; i < 3; i++)
+		hand(sender, held, token[i]);
+	drop(held);
+	for (int i = 0; i < 3; i++) {
+		must_be(retired(&d), 1);
+		t = receive(receiver, token[i]);
+		must(all_bytes(t, 1, SMALL));
+		drop(t);
+	}
+	must_be_gone(&d, sender, token[0]);
+	tl_close(sender);
+	tl_close(receiver);
+}
+
+TEST(it_ends_with_the_client_that_handed_it_on)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *sender = td_connect(&d);
+	unsigned char token[TL_TOKEN_SIZE], live[TL_TOKEN_SIZE];
+
+	put_alone(producer, "a", 1, SMALL);
+	hand_name(sender, "a", token);
+	put_alone(producer, "a", 2, SMALL);
+	hand_name(sender, "a", live);
+	must_be(retired(&d), 1);
+	tl_close(sender);
+	must_be_gone(&d, producer, token);
+	must(strstr(tl_last_error(), "has ended"));
+	must_be(try_receive(producer, live), 0); /* its name keeps it */
+	tl_close(producer);
+}
+
+TEST(it_ends_in_time)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	unsigned char token[TL_TOKEN_SIZE], kept[TL_TOKEN_SIZE];
+	DLManagedTensorVersioned *t;
+
+	put_alone(client, "a", 1, SMALL);
+	t = get(client, "a");
+	must_be(tl_handover(client, t, MS, token), 0);
+	drop(t);
+	hand_name(client, "a", kept);
+	put_alone(client, "a", 2, SMALL);
+	put_alone(client, "b", 1, SMALL);
+	t = get(client, "b");
+	must_be(tl_handover(client, t, MS, token), 0);
+	put_alone(client, "b", 2, SMALL);
+	drop(t);
+	eventually(retired(&d) == 1);
+	must_be(try_receive(client, token), -ENOENT);
+	must_be(try_receive(client, kept), 0);
+	must_be_gone(&d, client, kept);
+	tl_close(client);
+}
+
+TEST(what_was_handed_on_is_not_evicted)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 4 * MIB);
+	const tl_put_options o = { .size = sizeof(o),
+				   .lifetime = TL_LIFETIME_EVICTABLE,
+				   .ring = TL_RING_NONE };
+	tl_client *client = td_connect(&d);
+	unsigned char token[TL_TOKEN_SIZE];
+	tl_info info = { .size = sizeof(info) };
+	DLManagedTensorVersioned *t;
+	char name[16];
+
+	put_as(client, "first", 1, LARGE, &o);
+	hand_name(client, "first", token);
+	for (int i = 0; i < 8; i++) {
+		snprintf(name, sizeof(name), "n%d", i);
+		put_as(client, name, 2, LARGE, &o);
+	}
+	t = receive(client, token);
+	must(all_bytes(t, 1, LARGE));
+	drop(t);
+	for (int i = 0; i < 100 && !tl_stat(client, "first", &info); i++) {
+		snprintf(name, sizeof(name), "m%d", i);
+		put_as(client, name, 2, LARGE, &o);
+	}
+	must_be(try_receive(client, token), -ENOENT);
+	tl_close(client);
+}
+
+/* ---- errors ---- */
+
+TEST(wrong_tokens_and_arguments_are_refused_in_words)
+{
+	cleanup_td struct test_daemon d = td_start(), other = td_start();
+	tl_client *client = td_connect(&d), *there = td_connect(&other);
+	tl_get_options o = { .size = sizeof(o), .timeout_ns = 1 };
+	unsigned char token[TL_TOKEN_SIZE], changed[TL_TOKEN_SIZE];
+	DLManagedTensorVersioned *t, *got = NULL;
+
+	put_alone(client, "a", 1, SMALL);
+	t = get(client, "a");
+	must_be(tl_handover(NULL, t, 0, token), -EINVAL);
+	must_be(tl_handover(client, NULL, 0, token), -EINVAL);
+	must_be(tl_handover(client, t, 0, NULL), -EINVAL);
+	must_be(tl_handover(client, t, -1, token), -EINVAL);
+	must(strstr(tl_last_error(), "ttl_ns is -1"));
+	must_be(tl_handover(client, t, TL_TTL_MAX + 1, token), -EINVAL);
+	must_be(tl_handover(there, t, 0, token), -EINVAL);
+	must(strstr(tl_last_error(), "of another daemon"));
+	hand(client, t, token);
+	must_be(tl_receive(NULL, token, NULL, &got), -EINVAL);
+	must_be(tl_receive(client, NULL, NULL, &got), -EINVAL);
+	must_be(tl_receive(client, token, NULL, NULL), -EINVAL);
+	must_be(tl_receive(client, token, &o, &got), -EINVAL);
+	o = (tl_get_options){ .size = sizeof(o), .mode = 7 };
+	must_be(tl_receive(client, token, &o, &got), -EINVAL);
+	must_be(try_receive(there, token), -ENOENT);
+	must(strstr(tl_last_error(), "of a former daemon there"));
+	for (unsigned i = 0; i < TL_TOKEN_SIZE; i++) {
+		memcpy(changed, token, sizeof(token));
+		changed[i] ^= 0x40;
+		if (i < 24) /* else another id, for a tensor that is there */
+			must(try_receive(client, changed) < 0);
+		must_be(try_receive(client, (const unsigned char[TL_TOKEN_SIZE]){ 0 }), -EINVAL);
+	}
+	drop(t);
+	must_be(try_receive(client, token), 0);
+	tl_close(client);
+	tl_close(there);
+}
+
+static void hand_on_too_much(unsigned clients, unsigned most, int error, const char *why)
+{
+	cleanup_td struct test_daemon d = td_start(.max_clients = clients);
+	tl_client *client = td_connect(&d);
+	unsigned char(*token)[TL_TOKEN_SIZE] = calloc(most + 1, TL_TOKEN_SIZE);
+	DLManagedTensorVersioned *t;
+
+	must(token);
+	put_alone(client, "a", 1, SMALL);
+	t = get(client, "a");
+	put_alone(client, "a", 2, SMALL);
+	for (unsigned i = 0; i < most; i++)
+		hand(client, t, token[i]);
+	must_be(tl_handover(client, t, 0, token[most]), error);
+	must(strstr(tl_last_error(), why));
+	drop(t);
+	for (unsigned i = 0; i < most; i++)
+		must_be(try_receive(client, token[i]), 0);
+	must_be_gone(&d, client, token[0]);
+	hand_name(client, "a", token[0]);
+	must_be(try_receive(client, token[0]), 0);
+	tl_close(client);
+	free(token);
+}
+
+TEST(who_hands_on_too_much_is_told_and_loses_nothing)
+{
+	hand_on_too_much(4, 16, -ENOSPC, "waiting requests");
+	hand_on_too_much(1024, 1024, -ENOSPC, "1024 that were not received");
+}
+
+/* ---- other daemons ---- */
+
+TEST(it_survives_the_daemon)
+{
+	cleanup_td struct test_daemon d = start(with_keeper);
+	tl_client *producer = td_connect(&d), *sender = td_connect(&d), *receiver = td_connect(&d);
+	unsigned char token[TL_TOKEN_SIZE], live[TL_TOKEN_SIZE], timed[TL_TOKEN_SIZE];
+	DLManagedTensorVersioned *t;
+
+	put_alone(producer, "a", 1, LARGE);
+	put_alone(producer, "b", 1, SMALL);
+	put_alone(producer, "c", 1, SMALL);
+	hand_name(sender, "a", token);
+	hand_name(sender, "b", live);
+	t = get(sender, "c");
+	must_be(tl_handover(sender, t, 2 * SECOND, timed), 0);
+	drop(t);
+	put_alone(producer, "a", 2, LARGE);
+	put_alone(producer, "c", 2, SMALL);
+	kill_proper(&d);
+	must_be(tl_delete(producer, "a"), 0);
+	for (int i = 3; i < 9; i++)
+		put_alone(producer, "a", i, LARGE);
+	t = receive(receiver, token);
+	must(all_bytes(t, 1, LARGE));
+	must_be(version_of(t), 1);
+	drop(t);
+	must_be(try_receive(receiver, live), 0);
+	eventually(retired(&d) == 0);
+	must_be(try_receive(receiver, timed), -ENOENT);
+	tl_close(producer);
+	tl_close(sender);
+	tl_close(receiver);
+}
+
+int main(void)
+{
+	return suite_run();
+}
