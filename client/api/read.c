@@ -307,7 +307,12 @@ TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream
 TL_API int tl_handover(tl_client *client, const DLManagedTensorVersioned *tensor, int64_t ttl_ns,
 		       unsigned char token[TL_TOKEN_SIZE])
 {
-	const struct tensor_lease *l = tensor ? tensor_lease_of(tensor) : NULL;
+	bool item = tensor && is_item_tensor(tensor);
+	const struct tensor_lease *l = item	? item_tensor_lease(tensor)
+				       : tensor ? tensor_lease_of(tensor)
+						: NULL;
+	struct handed_part part = { 0 };
+	int r;
 
 	if (!client || !token)
 		return tl_fail(-EINVAL, "tl_handover: %s is NULL", client ? "token" : "client");
@@ -317,18 +322,18 @@ TL_API int tl_handover(tl_client *client, const DLManagedTensorVersioned *tensor
 	if (tensor && copied_info(tensor))
 		return tl_fail(-ENOTSUP, "tl_handover: the tensor is a copy that is this process's "
 					 "alone: hand on the one that it was copied from");
-	if (tensor && is_item_tensor(tensor))
-		return tl_fail(-ENOTSUP, "tl_handover: the tensor is a part of a stream's item: "
-					 "put it into a stream");
 	if (!l)
 		return tl_fail(-EINVAL, "tl_handover: the tensor is not from tl_get()");
-	return lease_hand_on(client, l, (uint64_t)ttl_ns, token);
+	r = item ? item_tensor_part(tensor, &part) : 0;
+	return r ? r : lease_hand_on(client, l, part, (uint64_t)ttl_ns, token);
 }
 
 TL_API int tl_receive(tl_client *client, const unsigned char token[TL_TOKEN_SIZE],
 		      const tl_get_options *options, DLManagedTensorVersioned **out)
 {
 	tl_get_options o = { .size = sizeof(o) };
+	DLManagedTensorVersioned *got = NULL;
+	struct handed_part part;
 	int r = 0;
 
 	if (!client || !token || !out)
@@ -344,7 +349,13 @@ TL_API int tl_receive(tl_client *client, const unsigned char token[TL_TOKEN_SIZE
 	if (!r && (o.flags || o.newer_than || o.timeout_ns || o.spin_ns))
 		r = tl_fail(-EINVAL, "tl_receive: of tl_get_options only mode and stream may be "
 				     "set: a token means one tensor, which is there or not");
-	return r ? r : lease_receive(client, token, &o, out);
+	if (!r)
+		r = lease_receive(client, token, &o, &part, &got);
+	if (!r && part.index)
+		r = item_tensor_received(got, part, &got);
+	if (!r)
+		*out = got;
+	return r;
 }
 
 /* ---- Tensors that are held ---- */

@@ -81,11 +81,17 @@ static inline int lease_get_mapped(tl_client *client, const char *name,
 	return r < 0 ? r : LEASE_E_SLOW;
 }
 
+/* What is handed on of a row with the tensors of a stream's item. */
+struct handed_part {
+	uint16_t index;	      /* of the part, + 1; 0: it is a tensor of its own */
+	uint32_t description; /* where the item's description begins in the row's bytes, / 8 */
+};
+
 /* Does the work of tl_handover(), and of tl_receive(), with options that are checked. */
-int lease_hand_on(tl_client *client, const struct tensor_lease *l, uint64_t ttl_ns,
-		  unsigned char *token);
+int lease_hand_on(tl_client *client, const struct tensor_lease *l, struct handed_part part,
+		  uint64_t ttl_ns, unsigned char *token);
 int lease_receive(tl_client *client, const unsigned char *token, const tl_get_options *options,
-		  DLManagedTensorVersioned **out);
+		  struct handed_part *part, DLManagedTensorVersioned **out);
 
 /* Gets many tensors as of one moment. */
 

@@ -12,11 +12,12 @@
 #include "client/read/lookup.h"
 #include "client/read/sleep.h"
 
-/* "tlh1": the first four bytes of a token. */
-enum { TOKEN_MAGIC = 0x31686c74 };
+/* "tl": the first two bytes of a token. */
+enum { TOKEN_MAGIC = 0x6c74 };
 
 struct token {
-	uint32_t magic, reserved;
+	uint16_t magic, part; /* struct handed_part */
+	uint32_t description;
 	uint64_t instance; /* of the catalog */
 	uint64_t ref, id;
 };
@@ -53,8 +54,8 @@ static int check_place(tl_client *client, const struct tensor_lease *l)
 	return r;
 }
 
-int lease_hand_on(tl_client *client, const struct tensor_lease *l, uint64_t ttl_ns,
-		  unsigned char *token)
+int lease_hand_on(tl_client *client, const struct tensor_lease *l, struct handed_part part,
+		  uint64_t ttl_ns, unsigned char *token)
 {
 	struct session *s = l->session;
 	struct wire_handover m = { .header = { .type = WIRE_HANDOVER, .length = sizeof(m) },
@@ -78,6 +79,8 @@ int lease_hand_on(tl_client *client, const struct tensor_lease *l, uint64_t ttl_
 	if (!r)
 		memcpy(token,
 		       &(struct token){ .magic = TOKEN_MAGIC,
+					.part = part.index,
+					.description = part.description,
 					.instance = s->catalog.instance,
 					.ref = l->ref,
 					.id = m.id },
@@ -164,7 +167,7 @@ static int receive_attempt(struct call *c, const struct use *use, void *context)
 }
 
 int lease_receive(tl_client *client, const unsigned char *token, const tl_get_options *options,
-		  DLManagedTensorVersioned **out)
+		  struct handed_part *part, DLManagedTensorVersioned **out)
 {
 	struct receiving receiving = { .options = options };
 	struct call c = call_begin_request(client);
@@ -172,7 +175,8 @@ int lease_receive(tl_client *client, const unsigned char *token, const tl_get_op
 	int r;
 
 	memcpy(&receiving.token, token, TL_TOKEN_SIZE);
-	if (receiving.token.magic != TOKEN_MAGIC || receiving.token.reserved ||
+	if (receiving.token.magic != TOKEN_MAGIC ||
+	    (receiving.token.description && !receiving.token.part) ||
 	    !ref_generation(receiving.token.ref))
 		return tl_fail(-EINVAL, "tl_receive: these %d bytes are no token of tl_handover()",
 			       TL_TOKEN_SIZE);
@@ -180,5 +184,6 @@ int lease_receive(tl_client *client, const unsigned char *token, const tl_get_op
 	r = call_run(&c, receive_attempt, &receiving);
 	if (!r)
 		*out = got;
+	*part = (struct handed_part){ receiving.token.part, receiving.token.description };
 	return r;
 }

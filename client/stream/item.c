@@ -330,6 +330,10 @@ static struct tl_item *item_alloc(const struct stream_description *d, uint32_t d
 
 static int bad_item(const struct stream_view *view, uint64_t number)
 {
+	if (!view)
+		return tl_fail(-EPROTO,
+			       "the item of the tensor that was handed on has a "
+			       "description that it cannot have: a producer has damaged it");
 	return tl_fail(-EPROTO,
 		       "item %llu of the stream '%s' has a description that it cannot have: a "
 		       "producer has damaged it",
@@ -355,20 +359,22 @@ int item_make(struct stream_view *view, DLManagedTensorVersioned *row,
 		return bad_item(view, entry->number);
 	item = item_alloc(&d, entry->description_len, &f);
 	if (!item)
-		return tl_fail(-ENOMEM, "no memory for an item of the stream '%s'", view->name);
+		return tl_fail(-ENOMEM, "no memory for an item of a stream");
 	if (!read_parts(&r, &f) || !read_names(&r, &f) ||
 	    !read_bytes(&r, (void *)(uintptr_t)item->metadata, d.meta_len)) {
 		free(item);
 		return bad_item(view, entry->number);
 	}
 	item->refs = 1;
-	item->view = stream_view_ref(view);
+	item->view = view ? stream_view_ref(view) : NULL;
+	item->description = entry->description;
 	item->row = row;
 	item->device = device;
 	item->number = entry->number;
 	item->time_ns = entry->time_ns;
 	item->producer = entry->producer;
-	item->uid = load_once(&view->session->catalog.rows[ref_slot(entry->ref)].uid);
+	if (view)
+		item->uid = load_once(&view->session->catalog.rows[ref_slot(entry->ref)].uid);
 	*out = item;
 	return 0;
 }
@@ -384,10 +390,11 @@ void item_unref(struct tl_item *item)
 	if (item->device)
 		item->device->deleter(item->device);
 	item->row->deleter(item->row); /* R1, R2 */
-	if (stream_is_ours(view))
+	if (view && stream_is_ours(view))
 		stream_tell_room(view); /* R3 */
 	free(item);
-	stream_view_unref(view);
+	if (view)
+		stream_view_unref(view);
 }
 
 void item_managed(DLManagedTensorVersioned *managed, const DLTensor *like, int64_t *dims,
@@ -412,6 +419,7 @@ struct item_tensor {
 	DLManagedTensorVersioned managed;
 	tl_item *item;
 	DLManagedTensorVersioned *row; /* the mapping, or NULL */
+	size_t part;		       /* of the item */
 	int64_t dims[];
 };
 
@@ -428,8 +436,8 @@ static void tensor_delete(DLManagedTensorVersioned *managed)
 }
 
 /* Takes over @row on success. */
-static int tensor_make(tl_item *item, const DLTensor *like, DLManagedTensorVersioned *row,
-		       DLManagedTensorVersioned **out)
+static int tensor_make(tl_item *item, size_t part, const DLTensor *like,
+		       DLManagedTensorVersioned *row, DLManagedTensorVersioned **out)
 {
 	size_t dims = (size_t)like->ndim * sizeof(int64_t);
 	struct item_tensor *t = malloc(sizeof(*t) + 2 * dims);
@@ -439,6 +447,7 @@ static int tensor_make(tl_item *item, const DLTensor *like, DLManagedTensorVersi
 	atomic_fetch_add(&item->refs, 1);
 	t->item = item;
 	t->row = row;
+	t->part = part;
 	item_managed(&t->managed, like, t->dims, tensor_delete);
 	t->managed.flags = DLPACK_FLAG_BITMASK_READ_ONLY;
 	*out = &t->managed;
@@ -447,7 +456,7 @@ static int tensor_make(tl_item *item, const DLTensor *like, DLManagedTensorVersi
 
 int item_tensor_new(tl_item *item, size_t i, DLManagedTensorVersioned **out)
 {
-	return tensor_make(item, &item->parts[i].tensor, NULL, out);
+	return tensor_make(item, i, &item->parts[i].tensor, NULL, out);
 }
 
 bool is_item_tensor(const DLManagedTensorVersioned *managed)
@@ -479,7 +488,7 @@ int item_tensor_remap(const DLManagedTensorVersioned *managed, bool stream, tl_g
 	int r;
 
 	if (options->mode == TL_MODE_READ && !t->row && !item_is_on_gpu(&like))
-		return tensor_make(t->item, &like, NULL, out);
+		return tensor_make(t->item, t->part, &like, NULL, out);
 	if (tensor_lease_kind(l)->lease_again)
 		tensor_lease_kind(l)->lease_again(l, stream, options);
 	r = lease_again(l, options, &row);
@@ -488,10 +497,71 @@ int item_tensor_remap(const DLManagedTensorVersioned *managed, bool stream, tl_g
 	if (like.data)
 		like.data = (char *)row->dl_tensor.data +
 			    ((char *)like.data - (char *)at->dl_tensor.data);
-	r = tensor_make(t->item, &like, row, out);
+	r = tensor_make(t->item, t->part, &like, row, out);
 	if (r)
 		row->deleter(row);
 	else
 		(*out)->flags = row->flags;
+	return r;
+}
+
+/* ---- handing on ------------------------------------------------------------------------------ */
+
+int item_tensor_part(const DLManagedTensorVersioned *managed, struct handed_part *part)
+{
+	const struct item_tensor *t = (const struct item_tensor *)managed;
+
+	if (item_is_on_gpu(&managed->dl_tensor))
+		return tl_fail(-ENOTSUP,
+			       "tl_handover: the tensor is a part of a stream's item on a "
+			       "GPU: put it into a stream");
+	*part = (struct handed_part){ (uint16_t)(t->part + 1), t->item->description };
+	return 0;
+}
+
+/* Returns the bytes of the description at @begin, or 0 if it does not fit into the row. */
+static uint32_t description_length(const DLTensor *row, uint64_t begin)
+{
+	const unsigned char *bytes = row->data;
+	uint64_t at = begin + sizeof(struct stream_description), end = (uint64_t)row->shape[0] * 8;
+	struct stream_description d;
+	struct stream_part p;
+
+	if (at > end)
+		return 0;
+	memcpy(&d, bytes + begin, sizeof(d));
+	for (uint32_t i = 0; i < d.parts && d.parts <= STREAM_PARTS_MAX; i++) {
+		if (sizeof(p) > end - at)
+			return 0;
+		memcpy(&p, bytes + at, sizeof(p));
+		at += sizeof(p) + (size_t)p.ndim * sizeof(int64_t);
+		if (at > end)
+			return 0;
+	}
+	at += (uint64_t)d.names_len + d.meta_len;
+	return at > end ? 0 : (uint32_t)(at - begin);
+}
+
+int item_tensor_received(DLManagedTensorVersioned *row, struct handed_part part,
+			 DLManagedTensorVersioned **out)
+{
+	const DLTensor *t = &row->dl_tensor;
+	struct stream_entry entry = { .description = part.description };
+	struct tl_item *item;
+	int r = -EPROTO;
+
+	if (t->ndim == 1 && t->dtype.bits == 64 && t->data)
+		entry.description_len = description_length(t, (uint64_t)part.description * 8);
+	if (entry.description_len)
+		r = item_make(NULL, row, NULL, &entry, &item);
+	if (r) {
+		row->deleter(row);
+		return entry.description_len ? r : bad_item(NULL, 0);
+	}
+	r = part.index > item->count ? bad_item(NULL, 0)
+				     : item_tensor_new(item, part.index - 1U, out);
+	if (!r)
+		(*out)->flags = row->flags;
+	item_unref(item);
 	return r;
 }

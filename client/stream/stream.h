@@ -14,6 +14,7 @@
 #include "client/connection/call.h"
 #include "client/connection/notifier.h"
 #include "client/connection/session.h"
+#include "client/read/get.h"
 #include "proto/stream_layout.h"
 #include "util/spin.h"
 
@@ -162,7 +163,7 @@ struct item_part {
 
 struct tl_item {
 	_Atomic uint32_t refs;
-	struct stream_view *view;
+	struct stream_view *view;	  /* NULL: the row was handed on */
 	DLManagedTensorVersioned *row;	  /* the lease */
 	DLManagedTensorVersioned *device; /* and that on its parts on a GPU, or NULL */
 	_Atomic bool settled;		  /* acknowledged, or never to be */
@@ -171,6 +172,7 @@ struct tl_item {
 	uint64_t number, time_ns, skipped;
 	uint32_t producer, uid;
 	size_t count;
+	uint32_t description; /* as in struct stream_entry */
 	const void *metadata;
 	size_t metadata_size;
 	struct item_part *parts; /* in the same memory as the item, as are shapes and names */
@@ -196,6 +198,12 @@ int item_tensor_remap(const DLManagedTensorVersioned *managed, bool stream, tl_g
 		      DLManagedTensorVersioned **out);
 /* The lease that keeps such a tensor's bytes. */
 const struct tensor_lease *item_tensor_lease(const DLManagedTensorVersioned *managed);
+/* What is handed on of such a tensor. -ENOTSUP: it is on a GPU. */
+int item_tensor_part(const DLManagedTensorVersioned *managed, struct handed_part *part);
+/* Makes a tensor of a part of the row that was received, which it takes over, also if it fails.
+ * -EPROTO, -ENOMEM. */
+int item_tensor_received(DLManagedTensorVersioned *row, struct handed_part part,
+			 DLManagedTensorVersioned **out);
 /* -EINVAL: a part is no tensor that can be put, or they are too large together. */
 int item_measure(struct item_plan *plan);
 /* Writes tensors and description into a row's bytes. */

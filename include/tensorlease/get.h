@@ -170,7 +170,7 @@ TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
  * Returns: 0, a common error, or
  *	-EINVAL		@tensor did not come from tl_get(), or is of another daemon or namespace
  *			than @client; or @ttl_ns is out of its bounds
- *	-ENOTSUP	@tensor is a copy of TL_GET_DEVICE, or a part of a stream's item
+ *	-ENOTSUP	@tensor is a copy of TL_GET_DEVICE, or a part of a stream's item on a GPU
  *	-ENOTCONN	the daemon that knows the tensor has ended, or this process has inherited
  *			the tensor by fork()
  *	-EDQUOT, -ENOSPC	too many tensors wait to be received
@@ -193,6 +193,7 @@ TL_API int tl_handover(tl_client *client, const DLManagedTensorVersioned *tensor
  *	-ENOENT		the tensor is not there any more, or @token is of another daemon or
  *			namespace than @client
  *	-EINVAL		@token is no token, or @options are wrong
+ *	-EPROTO		the tensor is a part of a stream's item, which its producer has damaged
  *	-EOVERFLOW	this process holds the tensor too often
  *	-ENODATA, -ENODEV, -ENOTSUP, -EBUSY	as tl_get(), for a tensor on a GPU
  * Since: 0.2

@@ -292,6 +292,32 @@ def test_it_is_handed_on_and_on(sending, method):
         assert stage.exitcode == 0
 
 
+@pytest.mark.parametrize("mode", ["broadcast", "queue"])
+def test_parts_of_a_stream_s_items_are_handed_on(sending, mode):
+    frames, results = multiprocessing.Queue(), multiprocessing.Queue()
+    worker = multiprocessing.Process(target=add_up, args=(frames, results))
+    worker.start()
+    stream = sending.stream("frames", mode=mode, depth=4)
+    with stream.subscribe() as subscription:
+        for i in range(50):
+            stream.put({"image": np.full((30, 40), i, "uint8"), "number": np.array([i])})
+            item = subscription.get(timeout=WAIT)
+            if i % 10 == 0:
+                frames.put((item["image"], item["number"].numpy()[:1], item["image"].numpy()[3:5]))
+            item.done()
+            del item
+        frames.put(None)
+        assert [results.get(timeout=WAIT) for _ in range(5)] == [(i * 1200, i, i * 80) for i in range(0, 50, 10)]
+    worker.join()
+    stream.close()
+    sending.delete("frames")
+
+
+def add_up(frames, results):
+    while (frame := frames.get(timeout=WAIT)) is not None:
+        results.put((int(frame[0].numpy().sum()), int(frame[1][0]), int(frame[2].sum())))
+
+
 # ---- libraries that pickle in their own ways ------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors that are handed on: who gets them, how long they stay, and that nothing stays longer. */
 #include "tests/client/rings.h"
+#include "tests/client/streams.h"
 #include "tests/daemon/keeper_common.h"
 
 enum { LARGE = 1 << 20, SMALL = 1000 };
@@ -177,6 +178,99 @@ TEST(the_receiver_may_write_to_a_copy_and_see_nothing_of_it_elsewhere)
 	drop(t);
 	must_be_gone(&d, client, token);
 	tl_close(client);
+}
+
+/* ---- parts of items ---- */
+
+/* Puts an item of two parts: @value and bytes of it, with metadata. */
+static void put_parts(tl_stream *s, int value)
+{
+	const tl_stream_put_options o = { .size = sizeof(o),
+					  .timeout_ns = WAIT_S * SECOND,
+					  .metadata = "more",
+					  .metadata_size = 4 };
+	int64_t one[] = { 1 }, shape[] = { 3, 500 };
+	unsigned char bytes[1500];
+	DLTensor number = { .data = &value,
+			    .device = { kDLCPU, 0 },
+			    .ndim = 1,
+			    .shape = one,
+			    .dtype = { kDLInt, 32, 1 } };
+	DLTensor t = {
+		.data = bytes, .device = { kDLCPU, 0 }, .ndim = 2, .shape = shape, .dtype = U8
+	};
+	const tl_part parts[] = { { .tensor = &number, .name = "number" }, { .tensor = &t } };
+
+	memset(bytes, value, sizeof(bytes));
+	must_be(tl_stream_put(s, parts, 2, &o, NULL), 0);
+}
+
+static void hand_part(tl_client *client, tl_item *item, size_t part, unsigned char *token)
+{
+	DLManagedTensorVersioned *t = NULL;
+
+	must_be(tl_item_to_dlpack(item, part, &t), 0);
+	hand(client, t, token);
+	drop(t);
+}
+
+static void parts_are_handed_on(tl_stream_options options)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *sender = td_connect(&d), *receiver = td_connect(&d);
+	tl_stream *puts = open_as(producer, "s", options), *takes = open_as(sender, "s", options);
+	tl_get_options own = { .size = sizeof(own), .mode = TL_MODE_COPY_ON_WRITE };
+	tl_subscription *sub = subscribe_as(takes, 0);
+	unsigned char token[4][2][TL_TOKEN_SIZE], again[TL_TOKEN_SIZE];
+	DLManagedTensorVersioned *t, *copy;
+	tl_item *item;
+
+	for (int i = 0; i < 4; i++) {
+		put_parts(puts, i + 1);
+		item = take(sub);
+		for (size_t part = 0; part < 2; part++)
+			hand_part(sender, item, part, token[i][part]);
+		must_be(tl_item_done(item), 0);
+		must_be(tl_item_release(item), 0);
+	}
+	for (int i = 0; i < 100; i++) { /* its rows come round many times */
+		put_parts(puts, 100);
+		must_be(tl_item_release(take(sub)), 0);
+	}
+	for (int i = 0; i < 4; i++) {
+		t = receive(receiver, token[i][0]);
+		must_be(*(const int *)t->dl_tensor.data, i + 1);
+		must_be(t->dl_tensor.dtype.bits, 32);
+		drop(t);
+		must_be(tl_receive(receiver, token[i][1], &own, &t), 0);
+		must_be(t->dl_tensor.ndim, 2);
+		must_be(t->dl_tensor.shape[1], 500);
+		must(all_bytes(t, i + 1, 1500));
+		memset(t->dl_tensor.data, 77, 1500);
+		hand(receiver, t, again); /* what was put, and not what was written to the copy */
+		drop(t);
+		t = receive(sender, again);
+		must(all_bytes(t, i + 1, 1500));
+		must_be(tl_remap(t, TL_MODE_COPY_ON_WRITE, &copy), 0);
+		drop(t);
+		must(all_bytes(copy, i + 1, 1500));
+		drop(copy);
+	}
+	tl_subscription_close(sub);
+	tl_stream_close(takes);
+	tl_stream_close(puts);
+	must_be(tl_delete(producer, "s"), 0);
+	tl_close(producer);
+	eventually(retired(&d) == 0);
+	must_be(try_receive(receiver, token[0][1]), -ENOENT);
+	tl_close(sender);
+	tl_close(receiver);
+}
+
+TEST(parts_of_items_are_handed_on_and_their_rows_come_back)
+{
+	parts_are_handed_on((tl_stream_options){ .mode = TL_STREAM_BROADCAST, .depth = 4 });
+	parts_are_handed_on((tl_stream_options){ .mode = TL_STREAM_QUEUE, .depth = 4 });
 }
 
 /* ---- how often, and how long ---- */

@@ -492,8 +492,8 @@ class Queue(Generic[_T]):
     def cancel_join_thread(self) -> None: ...
 
 class Ref(NamedTuple):
-    name: str
-    version: int
+    name: str | None
+    version: int | None
     address: str | os.PathLike[str] | None
     namespace: str | None
     autostart: bool | None

@@ -579,15 +579,13 @@ class Client(_core.Client):
         return [StreamInfo._make(t) for t in self._streams(prefix)]
 
     def ref(self, tensor, *, ttl=600.0):
-        """Hand on a Tensor of this client: return a Ref, which can be pickled and sent to another process.
+        """Hand on a Tensor of this client, of a name or a stream: return a Ref, which can be pickled and sent elsewhere.
 
         The process that calls Ref.get() gets this tensor, even if its name means another one by then. Until then the
         daemon keeps it, so the Tensor may be released at once.
         ttl: seconds for which it is kept at most. None: as long as this client is connected.
         NoSpaceError: 1,024 tensors that this client has handed on were not got yet, or its user has too many of them.
         """
-        if tensor.name is None:
-            raise TypeError("a Ref is to a tensor that get() returned, which has a name")
         return Ref(tensor.name, tensor.version, *self._arguments, tensor._hand_over(self, ttl))
 
     def pickle_tensors(self):

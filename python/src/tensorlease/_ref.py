@@ -31,8 +31,8 @@ class Ref(NamedTuple):
     then. Further calls of get() work as long as some process holds the tensor, or its name means this version.
     """
 
-    name: str
-    version: int
+    name: str | None  # None: the tensor is of a stream
+    version: int | None
     address: str  # these four as for connect(), by the process that made it
     namespace: str
     autostart: bool
@@ -53,6 +53,8 @@ class Ref(NamedTuple):
 
     def _get_named(self, client, mode, error):
         """The tensor may be had by its name still."""
+        if self.name is None:
+            raise error from None
         try:
             tensor = client.get(self.name, mode=mode)
         except NotFoundError:
