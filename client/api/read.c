@@ -305,7 +305,7 @@ TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream
 /* ---- Handing on ---- */
 
 TL_API int tl_handover(tl_client *client, const DLManagedTensorVersioned *tensor, int64_t ttl_ns,
-		       unsigned char token[TL_TOKEN_SIZE])
+		       uint32_t flags, unsigned char token[TL_TOKEN_SIZE])
 {
 	bool item = tensor && is_item_tensor(tensor);
 	const struct tensor_lease *l = item	? item_tensor_lease(tensor)
@@ -319,11 +319,15 @@ TL_API int tl_handover(tl_client *client, const DLManagedTensorVersioned *tensor
 	if (ttl_ns < 0 || ttl_ns > TL_TTL_MAX)
 		return tl_fail(-EINVAL, "tl_handover: ttl_ns is %lld; it is 0 to %lld",
 			       (long long)ttl_ns, (long long)TL_TTL_MAX);
+	if (flags & ~(uint32_t)TL_HANDOVER_MANY)
+		return tl_fail(-EINVAL, "tl_handover: flags is %#x; %#x is known", flags,
+			       TL_HANDOVER_MANY);
 	if (tensor && copied_info(tensor))
 		return tl_fail(-ENOTSUP, "tl_handover: the tensor is a copy that is this process's "
 					 "alone: hand on the one that it was copied from");
 	if (!l)
 		return tl_fail(-EINVAL, "tl_handover: the tensor is not from tl_get()");
+	part.many = flags & TL_HANDOVER_MANY;
 	r = item ? item_tensor_part(tensor, &part) : 0;
 	return r ? r : lease_hand_on(client, l, part, (uint64_t)ttl_ns, token);
 }

@@ -81,10 +81,11 @@ static inline int lease_get_mapped(tl_client *client, const char *name,
 	return r < 0 ? r : LEASE_E_SLOW;
 }
 
-/* What is handed on of a row with the tensors of a stream's item. */
+/* What is handed on, of a row with the tensors of a stream's item; and how. */
 struct handed_part {
 	uint16_t index;	      /* of the part, + 1; 0: it is a tensor of its own */
 	uint32_t description; /* where the item's description begins in the row's bytes, / 8 */
+	bool many;	      /* it may be received often */
 };
 
 /* Does the work of tl_handover(), and of tl_receive(), with options that are checked. */

@@ -19,7 +19,7 @@ struct token {
 	uint16_t magic, part; /* struct handed_part */
 	uint32_t description;
 	uint64_t instance; /* of the catalog */
-	uint64_t ref, id;
+	uint64_t ref, id;  /* the latter is 0 in a token that may be received often */
 };
 
 _Static_assert(sizeof(struct token) == TL_TOKEN_SIZE, "a token has this size");
@@ -83,7 +83,7 @@ int lease_hand_on(tl_client *client, const struct tensor_lease *l, struct handed
 					.description = part.description,
 					.instance = s->catalog.instance,
 					.ref = l->ref,
-					.id = m.id },
+					.id = part.many ? 0 : m.id },
 		       TL_TOKEN_SIZE);
 	return r;
 }
@@ -184,6 +184,7 @@ int lease_receive(tl_client *client, const unsigned char *token, const tl_get_op
 	r = call_run(&c, receive_attempt, &receiving);
 	if (!r)
 		*out = got;
-	*part = (struct handed_part){ receiving.token.part, receiving.token.description };
+	part->index = receiving.token.part;
+	part->description = receiving.token.description;
 	return r;
 }

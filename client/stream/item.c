@@ -515,7 +515,8 @@ int item_tensor_part(const DLManagedTensorVersioned *managed, struct handed_part
 		return tl_fail(-ENOTSUP,
 			       "tl_handover: the tensor is a part of a stream's item on a "
 			       "GPU: put it into a stream");
-	*part = (struct handed_part){ (uint16_t)(t->part + 1), t->item->description };
+	part->index = (uint16_t)(t->part + 1);
+	part->description = t->item->description;
 	return 0;
 }
 

@@ -154,22 +154,28 @@ TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 /* TL_TOKEN_SIZE - bytes of a token that hands a tensor on */
 #define TL_TOKEN_SIZE 32
 
+/* TL_HANDOVER_* - flags of tl_handover() */
+enum {
+	/* The token may be received any number of times until its time has passed. */
+	TL_HANDOVER_MANY = 1,
+};
+
 /*
- * tl_handover - hand on a tensor that @client got
+ * tl_handover - hand on a tensor that is held
  *
  * Stores a token that may travel to any process of this machine, by a pipe or a queue, for
  * tl_receive() there. The receiver gets this tensor, even if its name means another one by then, or
- * none. The daemon keeps the tensor until it was received once, until @ttl_ns have passed (0: for
- * ever), or until the connection of @client ends, which it does with the process. @tensor may be
- * released at once. Each tensor that waits to be received counts in the share `waits` of the user,
- * and a client has 1,024 of them at most.
+ * none. The daemon keeps the tensor until it was received once, or with TL_HANDOVER_MANY however
+ * often; until @ttl_ns have passed (0: for ever); or until the connection of the client that got
+ * @tensor ends, which it does with the process. @tensor may be released at once. Each tensor that
+ * is kept so counts in the share `waits` of the user, and a client has 1,024 of them at most.
  *
  * Ownership: @tensor stays yours; @token is filled.
  * Blocking: for a request to the daemon.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-EINVAL		@tensor did not come from tl_get(), or is of another daemon or namespace
- *			than @client; or @ttl_ns is out of its bounds
+ *			than @client; or @ttl_ns or @flags are out of their bounds
  *	-ENOTSUP	@tensor is a copy of TL_GET_DEVICE, or a part of a stream's item on a GPU
  *	-ENOTCONN	the daemon that knows the tensor has ended, or this process has inherited
  *			the tensor by fork()
@@ -177,7 +183,7 @@ TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
  * Since: 0.2
  */
 TL_API int tl_handover(tl_client *client, const DLManagedTensorVersioned *tensor, int64_t ttl_ns,
-		       unsigned char token[TL_TOKEN_SIZE]);
+		       uint32_t flags, unsigned char token[TL_TOKEN_SIZE]);
 
 /*
  * tl_receive - take a lease on a tensor that was handed on

@@ -3,6 +3,7 @@
 
 import collections
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -122,6 +123,92 @@ def test_batches_are_those_of_default_collate(client, shape):
         cached.flush()
     assert all(is_same(collated([cached[n]]), collated([samples[n]])) for n in range(20))
     assert cached.stats()["made"] == 20
+
+
+class Whole(Dataset):
+    """Makes several samples in one call, as Hugging Face's do, and notes for how many it was asked."""
+
+    classes = ("cat", "dog")
+
+    def __init__(self):
+        self.asked = []
+
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, index):
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indexes):
+        self.asked.append(len(indexes))
+        return [{"x": torch.full((3,), index), "label": index} for index in indexes]
+
+
+def test_what_is_missing_in_a_batch_is_made_by_one_call(client):
+    source = Whole()
+    cached = shared.CachedDataset(source, client, "dataset/whole")
+    assert cached[5]["label"] == 5
+    for _ in range(2):
+        for n, batch in enumerate(DataLoader(cached, 100)):
+            assert batch["label"].tolist() == list(range(100 * n, 100 * n + 100))
+            assert (batch["x"] == batch["label"].view(-1, 1)).all()
+    assert source.asked == [1, 64, 35, 64, 36]
+    assert cached.stats() == {"hits": 201, "made": 200, "unkept": 0}
+    assert cached.classes == ("cat", "dog")
+    with pytest.raises(AttributeError, match="nothing"):
+        cached.nothing  # noqa: B018
+    assert pickle.loads(pickle.dumps(cached)).classes == cached.classes
+
+
+def images(mode, count):
+    rng = np.random.default_rng(1)
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    whole = [image.fromarray(rng.integers(0, 256, (4, 5, 3), "uint8")) for _ in range(count)]
+    return [{"image": one.convert(mode), "label": n} for n, one in enumerate(whole)]
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "F", "I", "LA", "CMYK", "HSV"])
+def test_images_of_pil_come_back(client, mode):
+    samples = images("RGB", 20) if mode == "HSV" else images("L" if mode in ("F", "I", "LA") else "RGB", 20)
+    samples = [{**sample, "image": sample["image"].convert(mode)} for sample in samples]
+    cached = shared.CachedDataset(samples, client, f"dataset/images{mode}")
+    for _ in range(2):
+        for n in range(20):
+            image = cached[n]["image"]
+            assert (image.mode, image.size) == (mode, (5, 4)) and image == samples[n]["image"]
+        (batch,) = DataLoader(cached, 20, collate_fn=list)
+        assert [one["image"] for one in batch] == [one["image"] for one in samples]
+        with pytest.raises(TypeError, match="PIL"):
+            next(iter(DataLoader(cached, 20)))
+        cached.flush()
+
+
+def test_an_image_with_a_palette_is_refused(client):
+    samples = [{"image": sample["image"].convert("P")} for sample in images("RGB", 2)]
+    with pytest.raises(TypeError, match="its mode is 'P'; give sample.convert"):
+        shared.CachedDataset(samples, client, "dataset/palette")[0]
+
+
+def test_a_dataset_of_hugging_face(client):
+    datasets = pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed")
+    rows = {"text": [f"t{n}" for n in range(100)], "label": list(range(100)), "x": [[n, n / 2] for n in range(100)]}
+    rows["image"] = [sample["image"] for sample in images("RGB", 100)]
+    features = datasets.Features(
+        {
+            "text": datasets.Value("string"),
+            "label": datasets.Value("int64"),
+            "x": datasets.Sequence(datasets.Value("float32")),
+            "image": datasets.Image(),
+        }
+    )
+    source = datasets.Dataset.from_dict(rows, features=features)
+    cached = shared.CachedDataset(source, client, "dataset/hugging face")
+    assert cached.features == source.features and cached.column_names == source.column_names
+    for _ in range(2):
+        for n, batch in enumerate(DataLoader(cached, 32, collate_fn=list)):
+            for one, expected in zip(batch, source.select(range(32 * n, min(32 * n + 32, 100))), strict=True):
+                assert one.pop("image").tobytes() == expected.pop("image").tobytes() and one == expected
+    assert cached.stats()["made"] == 100
 
 
 class Counted(Dataset):

@@ -170,6 +170,18 @@ def test_a_ref_that_nobody_gets_ends_in_time(client):
             client.ref(client.get("a"), ttl=ttl)
 
 
+def test_a_ref_may_be_for_many(client, address):
+    client.put("a", np.arange(3))
+    with tensorlease.connect(address) as sender:
+        with sender.get("a") as tensor:
+            ref = sender.ref(tensor, once=False, ttl=None)
+        client.put("a", np.zeros(4))
+        for _ in range(3):
+            assert ref.get(client).tolist() == [0, 1, 2]
+        assert client.status().retired == 1
+    eventually(lambda: client.status().retired == 0)
+
+
 def test_what_is_refused_raises_in_put(sending):
     frames = multiprocessing.Queue()
     draft = sending.create("draft", 3, "int8")
@@ -405,3 +417,32 @@ def test_queues_of_torch_hand_on(sending):
     sending.put("a", np.zeros(3))
     assert results.get(timeout=WAIT) == (("a", version, 1, True), [0, 1, 2])
     there.join()
+
+
+def test_objects_of_ray_are_read_by_many(client, address):
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    version = client.put("a", np.ones(1000))
+    paths = {"PYTHONPATH": str(Path(__file__).parent)}  # where workers find this module
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": paths})
+    try:
+        with tensorlease.connect(address) as sender:  # which ends what it has handed on
+            sender.pickle_tensors()
+            with sender.get("a") as tensor:
+                frame = ray.put({"frame": tensor})
+            client.put("a", np.zeros(3))
+            task = ray.remote(look_in)
+            for _ in range(3):
+                assert ray.get(task.remote(frame), timeout=WAIT) == ("a", version, 1, True)
+            assert ray.get(frame)["frame"].version == version
+            again = ray.get(ray.remote(same).remote(ray.get(frame)["frame"]), timeout=WAIT)
+            assert again.version == version
+            del again, frame
+    finally:
+        ray.shutdown()
+        tensorlease._sending.pickle_for(None)
+        for received in tensorlease._ref._clients.values():  # which has handed on what it got from Ray
+            received.close()
+
+
+def look_in(frames):
+    return look(frames["frame"])

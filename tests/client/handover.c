@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors that are handed on: who gets them, how long they stay, and that nothing stays longer. */
+#include <sys/mman.h>
+
 #include "tests/client/rings.h"
 #include "tests/client/streams.h"
 #include "tests/daemon/keeper_common.h"
@@ -8,7 +10,7 @@ enum { LARGE = 1 << 20, SMALL = 1000 };
 
 static void hand(tl_client *client, const DLManagedTensorVersioned *t, unsigned char *token)
 {
-	must_be(tl_handover(client, t, 0, token), 0);
+	must_be(tl_handover(client, t, 0, 0, token), 0);
 }
 
 static DLManagedTensorVersioned *receive(tl_client *client, const unsigned char *token)
@@ -329,6 +331,141 @@ TEST(a_holder_that_was_passed_is_looked_at_again)
 	tl_close(receiver);
 }
 
+TEST(a_token_for_many_is_received_often_while_nobody_holds_the_tensor)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *sender = td_connect(&d), *receiver = td_connect(&d);
+	unsigned char token[TL_TOKEN_SIZE];
+	DLManagedTensorVersioned *t;
+
+	put_alone(sender, "a", 1, SMALL);
+	t = get(sender, "a");
+	must_be(tl_handover(sender, t, 0, 2, token), -EINVAL);
+	must_be(tl_handover(sender, t, 0, TL_HANDOVER_MANY, token), 0);
+	drop(t);
+	put_alone(sender, "a", 2, SMALL);
+	for (int i = 0; i < 5; i++) {
+		must_be(retired(&d), 1);
+		t = receive(receiver, token);
+		must(all_bytes(t, 1, SMALL));
+		drop(t);
+	}
+	must_be(retired(&d), 1);
+	tl_close(sender);
+	must_be_gone(&d, receiver, token);
+	tl_close(receiver);
+}
+
+/* ---- fork ---- */
+
+/* What a forked child inherits. */
+struct inherited {
+	tl_client *client;
+	DLManagedTensorVersioned *t;
+	unsigned char *token;
+};
+
+static int child_hands_on(const struct test_daemon *d, void *arg)
+{
+	const struct inherited *i = arg;
+
+	(void)d;
+	hand(i->client, i->t, i->token);
+	drop(i->t);
+	pause_at(1);
+	tl_close(i->client);
+	return 0;
+}
+
+TEST(a_forked_child_hands_on_what_it_has_inherited)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *client = td_connect(&d);
+	struct inherited i = { .client = client };
+	struct test_child child;
+	DLManagedTensorVersioned *t;
+
+	i.token = mmap(NULL, TL_TOKEN_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		       0);
+	must(i.token != MAP_FAILED);
+	put_alone(producer, "a", 1, LARGE);
+	i.t = get(client, "a");
+	child = child_start(&d, child_hands_on, &i);
+	must_be(child_await(&child), 1);
+	drop(i.t);
+	put_alone(producer, "a", 2, LARGE);
+	must_be(retired(&d), 1);
+	t = receive(client, i.token);
+	must(all_bytes(t, 1, LARGE));
+	drop(t);
+	must_be_gone(&d, client, i.token);
+	child_finish(&child);
+	munmap(i.token, TL_TOKEN_SIZE);
+	tl_close(producer);
+	tl_close(client);
+}
+
+/* ---- other users ---- */
+
+enum { ALICE = 1111, BOB = 2222, CAROL = 3333 };
+
+/* Two tokens, and what was received by them. */
+struct passed {
+	unsigned char token[2][TL_TOKEN_SIZE];
+};
+
+static int bob_hands_on(const struct test_daemon *d, void *arg)
+{
+	struct passed *p = arg;
+	tl_client *client = td_connect(d);
+	DLManagedTensorVersioned *t = get(client, "a");
+
+	for (int i = 0; i < 2; i++)
+		hand(client, t, p->token[i]);
+	drop(t);
+	pause_at(1);
+	tl_close(client);
+	return 0;
+}
+
+static int carol_receives(const struct test_daemon *d, void *arg)
+{
+	struct passed *p = arg;
+	tl_client *client = td_connect(d);
+	DLManagedTensorVersioned *t = receive(client, p->token[0]);
+
+	must(all_bytes(t, 1, LARGE));
+	pause_at(1);
+	drop(t);
+	tl_close(client);
+	return 0;
+}
+
+TEST(a_user_hands_on_what_another_one_has_published)
+{
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be other users");
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
+	tl_client *client = td_connect(&d);
+	struct passed *p = mmap(NULL, sizeof(*p), PROT_READ | PROT_WRITE,
+				MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct test_child bob, carol;
+
+	must(p != MAP_FAILED);
+	put_alone(client, "a", 1, LARGE);
+	bob = child_start_as(BOB, &d, bob_hands_on, p);
+	must_be(child_await(&bob), 1);
+	put_alone(client, "a", 2, LARGE);
+	must_be(retired(&d), 1);
+	carol = child_start_as(CAROL, &d, carol_receives, p);
+	must_be(child_await(&carol), 1);
+	child_finish(&bob); /* and with it what Carol has not received */
+	must_be(retired(&d), 1);
+	child_finish(&carol);
+	must_be_gone(&d, client, p->token[1]);
+	munmap(p, sizeof(*p));
+	tl_close(client);
+}
+
 TEST(several_processes_are_handed_one_tensor)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -380,13 +517,13 @@ TEST(it_ends_in_time)
 
 	put_alone(client, "a", 1, SMALL);
 	t = get(client, "a");
-	must_be(tl_handover(client, t, MS, token), 0);
+	must_be(tl_handover(client, t, MS, 0, token), 0);
 	drop(t);
 	hand_name(client, "a", kept);
 	put_alone(client, "a", 2, SMALL);
 	put_alone(client, "b", 1, SMALL);
 	t = get(client, "b");
-	must_be(tl_handover(client, t, MS, token), 0);
+	must_be(tl_handover(client, t, MS, 0, token), 0);
 	put_alone(client, "b", 2, SMALL);
 	drop(t);
 	eventually(retired(&d) == 1);
@@ -404,7 +541,6 @@ TEST(what_was_handed_on_is_not_evicted)
 				   .ring = TL_RING_NONE };
 	tl_client *client = td_connect(&d);
 	unsigned char token[TL_TOKEN_SIZE];
-	tl_info info = { .size = sizeof(info) };
 	DLManagedTensorVersioned *t;
 	char name[16];
 
@@ -417,11 +553,8 @@ TEST(what_was_handed_on_is_not_evicted)
 	t = receive(client, token);
 	must(all_bytes(t, 1, LARGE));
 	drop(t);
-	for (int i = 0; i < 100 && !tl_stat(client, "first", &info); i++) {
-		snprintf(name, sizeof(name), "m%d", i);
-		put_as(client, name, 2, LARGE, &o);
-	}
-	must_be(try_receive(client, token), -ENOENT);
+	must_be(tl_delete(client, "first"), 0);
+	must_be_gone(&d, client, token);
 	tl_close(client);
 }
 
@@ -437,13 +570,13 @@ TEST(wrong_tokens_and_arguments_are_refused_in_words)
 
 	put_alone(client, "a", 1, SMALL);
 	t = get(client, "a");
-	must_be(tl_handover(NULL, t, 0, token), -EINVAL);
-	must_be(tl_handover(client, NULL, 0, token), -EINVAL);
-	must_be(tl_handover(client, t, 0, NULL), -EINVAL);
-	must_be(tl_handover(client, t, -1, token), -EINVAL);
+	must_be(tl_handover(NULL, t, 0, 0, token), -EINVAL);
+	must_be(tl_handover(client, NULL, 0, 0, token), -EINVAL);
+	must_be(tl_handover(client, t, 0, 0, NULL), -EINVAL);
+	must_be(tl_handover(client, t, -1, 0, token), -EINVAL);
 	must(strstr(tl_last_error(), "ttl_ns is -1"));
-	must_be(tl_handover(client, t, TL_TTL_MAX + 1, token), -EINVAL);
-	must_be(tl_handover(there, t, 0, token), -EINVAL);
+	must_be(tl_handover(client, t, TL_TTL_MAX + 1, 0, token), -EINVAL);
+	must_be(tl_handover(there, t, 0, 0, token), -EINVAL);
 	must(strstr(tl_last_error(), "of another daemon"));
 	hand(client, t, token);
 	must_be(tl_receive(NULL, token, NULL, &got), -EINVAL);
@@ -480,7 +613,7 @@ static void hand_on_too_much(unsigned clients, unsigned most, int error, const c
 	put_alone(client, "a", 2, SMALL);
 	for (unsigned i = 0; i < most; i++)
 		hand(client, t, token[i]);
-	must_be(tl_handover(client, t, 0, token[most]), error);
+	must_be(tl_handover(client, t, 0, 0, token[most]), error);
 	must(strstr(tl_last_error(), why));
 	drop(t);
 	for (unsigned i = 0; i < most; i++)
@@ -513,7 +646,7 @@ TEST(it_survives_the_daemon)
 	hand_name(sender, "a", token);
 	hand_name(sender, "b", live);
 	t = get(sender, "c");
-	must_be(tl_handover(sender, t, 2 * SECOND, timed), 0);
+	must_be(tl_handover(sender, t, 2 * SECOND, 0, timed), 0);
 	drop(t);
 	put_alone(producer, "a", 2, LARGE);
 	put_alone(producer, "c", 2, SMALL);

@@ -151,7 +151,9 @@ static void life_hand_on(struct life *l)
 {
 	DLManagedTensorVersioned *t = l->held[random_below(&l->x, HELD_MAX)];
 	unsigned char token[TL_TOKEN_SIZE];
-	int r = t ? tl_handover(l->client, t, random_below(&l->x, 2) ? 0 : SECOND / 100, token) : 0;
+	int r = t ? tl_handover(l->client, t, random_below(&l->x, 2) ? 0 : SECOND / 100,
+				random_below(&l->x, 8) == 0, token)
+		  : 0;
 
 	if (r == -EINVAL || r == -ENOTSUP)
 		return; /* it is of a former client's connection, or was written to */

@@ -156,7 +156,7 @@ static void hand_on(struct board *b, tl_client *c, struct box *box, struct held 
 {
 	if (!h->t || !box_take(box, BOX_EMPTY))
 		return;
-	must_be(tl_handover(c, h->t, 0, box->token), 0);
+	must_be(tl_handover(c, h->t, 0, 0, box->token), 0);
 	box->value = h->value;
 	box->producer = h->producer;
 	let_go(h);

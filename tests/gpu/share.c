@@ -96,7 +96,7 @@ static int hands_on(const struct test_daemon *d, void *arg)
 	tl_client *client = gpu_open(d, 0);
 	DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_NONE);
 
-	must_be(tl_handover(client, t, 0, arg), 0);
+	must_be(tl_handover(client, t, 0, 0, arg), 0);
 	drop(t);
 	pause_at(1);
 	tl_close(client);

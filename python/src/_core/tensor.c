@@ -215,7 +215,7 @@ static PyObject *tensor_remap(PyObject *self, PyObject *mode_text)
 	return other;
 }
 
-/* _hand_over(client, ttl) -> token, for Client._receive() in another process */
+/* _hand_over(client, ttl, often) -> token, for Client._receive() in another process */
 static PyObject *tensor_hand_over(PyObject *self, PyObject *args)
 {
 	WITH_LOCK;
@@ -223,15 +223,15 @@ static PyObject *tensor_hand_over(PyObject *self, PyObject *args)
 	unsigned char token[TL_TOKEN_SIZE];
 	PyObject *client, *ttl;
 	int64_t ttl_ns;
-	int r;
+	int often, r;
 
-	if (!h || !PyArg_ParseTuple(args, "O!O", client_base, &client, &ttl) ||
+	if (!h || !PyArg_ParseTuple(args, "O!Op", client_base, &client, &ttl, &often) ||
 	    parse_seconds("ttl", ttl, &ttl_ns) || !client_begin((struct client *)client))
 		return NULL;
 	hold_ref(h); /* another thread may release the tensor meanwhile */
 	Py_BEGIN_ALLOW_THREADS;
 	r = tl_handover(((struct client *)client)->client, h->base ? h->base->managed : h->managed,
-			ttl_ns < 0 ? 0 : ttl_ns, token);
+			ttl_ns < 0 ? 0 : ttl_ns, often ? TL_HANDOVER_MANY : 0, token);
 	Py_END_ALLOW_THREADS;
 	if (r)
 		raise_error(r);

@@ -578,15 +578,16 @@ class Client(_core.Client):
         """Return a StreamInfo for each stream below prefix, as list() does for tensors."""
         return [StreamInfo._make(t) for t in self._streams(prefix)]
 
-    def ref(self, tensor, *, ttl=600.0):
+    def ref(self, tensor, *, ttl=600.0, once=True):
         """Hand on a Tensor of this client, of a name or a stream: return a Ref, which can be pickled and sent elsewhere.
 
         The process that calls Ref.get() gets this tensor, even if its name means another one by then. Until then the
         daemon keeps it, so the Tensor may be released at once.
-        ttl: seconds for which it is kept at most. None: as long as this client is connected.
+        ttl: seconds for which it is kept at most. None: as long as the client that got it is connected.
+        once: False: keep it for all of that time, so that get() works any number of times.
         NoSpaceError: 1,024 tensors that this client has handed on were not got yet, or its user has too many of them.
         """
-        return Ref(tensor.name, tensor.version, *self._arguments, tensor._hand_over(self, ttl))
+        return Ref(tensor.name, tensor.version, *self._arguments, tensor._hand_over(self, ttl, not once))
 
     def pickle_tensors(self):
         """From now on Tensors of this client can be pickled: each pickle hands the Tensor on, as ref() does.
@@ -595,7 +596,8 @@ class Client(_core.Client):
         and no bytes are copied. The receiver gets this tensor, even if its name means another one by then, and the
         Tensor may be released as soon as put() or send() has returned. Read-only NumPy arrays over Tensors, as numpy()
         returns, and views of those are sent in the same way by multiprocessing, concurrent.futures and joblib, if
-        joblib was imported before this call. Other libraries (dask, cloudpickle) copy arrays: give them the Tensor.
+        joblib was imported before this call. Other libraries (dask, Ray, cloudpickle) copy arrays: give them the
+        Tensor. If Ray was imported before, its objects hand on with once=False.
         Without this, pickling a Tensor is a TypeError, and an array is always copied. It is for the whole process, and
         for one client at a time; a process that is sent a Tensor sends Tensors like that too. An object with Tensors
         that is put into a queue of multiprocessing is pickled in put(), and so what ref() raises is raised there.

@@ -38,6 +38,7 @@ _AGE = 0.1  # seconds that a sample waits for others to come into its pack
 _FULL = 5.0  # seconds after which it is tried again whether there is space
 _COPIED = 1 << 20  # samples of at most so many bytes are copied, not mapped
 _TRIES = 5
+_AT_ONCE = 64  # samples that are claimed and made together
 _ROW = 32  # bits of a place that are the row; above them is the pack's number
 _NOWHERE = -1
 
@@ -89,6 +90,17 @@ def _flush_at_exit(reference):
     store = reference()
     if store is not None:
         store.flush_quietly()
+
+
+def _chunks(indexes, size):
+    return [indexes[at : at + size] for at in range(0, len(indexes), size)]
+
+
+def _samples_of(dataset, indexes):
+    """Return the samples of a dataset, whose __getitems__() may be faster than one after the other."""
+    if len(indexes) > 1 and callable(getattr(dataset, "__getitems__", None)):
+        return dataset.__getitems__(indexes)
+    return [dataset[index] for index in indexes]
 
 
 class _Store:
@@ -206,62 +218,59 @@ class _Store:
         for name in names:
             self.client._unclaim(name)
 
-    def obtain(self, dataset, index, timeout):
-        """Return the bytes of the sample; None if it is in a pack; or False if another process makes it."""
-        name, held, kept = f"{self.path}{index}", [], False
+    def make(self, dataset, indexes, timeout, made):
+        """Make the samples that no other process makes, all at once. Return the indexes of the others."""
+        mine, others, claims = [], [], {}
         try:
-            if try_claim(self.client, name, timeout, held) is None:
-                return False
+            for index in indexes:
+                held, name = [], f"{self.path}{index}"
+                ours = try_claim(self.client, name, timeout, held)
+                if held:
+                    claims[index] = name
+                (others if ours is None else mine).append(index)
             self.refresh()
-            if self.places[index] != _NOWHERE:
-                return None
-            encoded = _samples.encode(dataset[index])
-            self.made += 1
-            if time.monotonic() < self.full_until:
-                self.unkept += 1
-                return encoded
-            with self.lock():
-                self.waiting.add(index, encoded, [name] if held else [])
-            kept = True
-            return encoded
+            missing = [index for index in mine if self.places[index] == _NOWHERE]
+            self.hits += len(mine) - len(missing)  # another process has made them
+            for index, sample in zip(missing, _samples_of(dataset, missing), strict=True):
+                made[index] = self.keep(index, _samples.encode(sample), claims)
         finally:
-            if held and not kept:
-                self.client._unclaim(name)
+            self.unclaim(claims.values())
+        return others
+
+    def keep(self, index, encoded, claims):
+        """Have the sample stored with others, if there is space, and its claim last until then. Return encoded."""
+        self.made += 1
+        if time.monotonic() < self.full_until:
+            self.unkept += 1
+        else:
+            with self.lock():
+                self.waiting.add(index, encoded, [claims.pop(index)] if index in claims else [])
+        return encoded
 
     def fill(self, dataset, indexes):
         """Make the samples that are nowhere. Return the bytes of those that may be in no pack yet."""
-        made, others = {}, []
+        made, wanted, others = {}, {}, []
         self.refresh()
         for index in indexes:
             waiting = self.waiting.samples.get(index)
-            if self.places[index] != _NOWHERE or waiting or index in made:
+            if self.places[index] != _NOWHERE or waiting or index in wanted:
                 self.hits += 1
                 if waiting:
                     made[index] = waiting
-                continue
-            encoded = self.obtain(dataset, index, 0.0)
-            if encoded is False:
-                others.append(index)
             else:
-                self.note(made, index, encoded)
+                wanted[index] = None
+        for chunk in _chunks(list(wanted), _AT_ONCE):
+            others += self.make(dataset, chunk, 0.0, made)
             if self.waiting.are_enough():
                 self.flush()
         if others:
             self.flush()  # nobody waits for what waits for somebody
         for index in others:
-            encoded = self.obtain(dataset, index, PATIENCE)
-            if encoded is False:
+            if self.make(dataset, [index], PATIENCE, made):
                 self.made += 1
-                encoded = _samples.encode(dataset[index])
-            self.note(made, index, encoded)
+                made[index] = _samples.encode(dataset[index])
         self.flush_soon()
         return made
-
-    def note(self, made, index, encoded):
-        if encoded is None:  # another process has made it
-            self.hits += 1
-        else:
-            made[index] = encoded
 
     # Reading
 
@@ -334,14 +343,16 @@ class _Store:
 class CachedDataset(Dataset):
     """A map-style dataset whose samples are made once on the machine and shared by all workers of all programs.
 
-    dataset: any dataset with a length and items that are tensors, arrays, numbers, texts, bytes, or lists, tuples, named
-        tuples and dicts of these. What it does at random is done once too: augment what comes out of this.
+    dataset: any dataset with a length and items that are tensors, arrays, numbers, texts, bytes, images of PIL, or lists,
+        tuples, named tuples and dicts of these. What it does at random is done once too: augment what comes out of this.
     client: a Client, or None for one that each process connects when it needs it, to the default address.
     prefix: of the names, which are PREFIX/.samples/... Another one is needed as soon as the dataset returns something
         else.
     evictable: whether samples may go when the daemon needs space; then they are made anew.
     ttl: seconds after which samples go, and are made anew. None: they stay until clear(), also when all programs have
         ended, and a daemon that was started for them stays too.
+    Other attributes are those of the dataset, such as `classes` or `features`. If it has __getitems__(), as those of
+    Hugging Face have, samples that are missing in a batch are made by one call of it.
     A DataLoader without a collate_fn of its own gets whole batches, which are copied at once from where the samples lie,
     and are what default_collate() makes of the samples. Tensors and arrays of a sample may be written to, and nobody else
     sees it: those of a sample of more than 1 MiB lie in the shared memory, over a copy-on-write mapping; smaller ones are
@@ -364,6 +375,12 @@ class CachedDataset(Dataset):
 
     def __len__(self):
         return len(self.dataset)
+
+    def __getattr__(self, name):
+        """Return an attribute of the dataset, such as its classes or features."""
+        if name.startswith("_") or "dataset" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.dataset, name)
 
     def _store(self):
         if self.client is None:

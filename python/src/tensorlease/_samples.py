@@ -12,6 +12,7 @@ import importlib
 import json
 import math
 import struct
+import sys
 
 import numpy
 import torch
@@ -23,6 +24,8 @@ ALIGN = 64
 _INT, _FLOAT = struct.Struct("<q"), struct.Struct("<d")
 _COLUMNS = {"i": (8, torch.int64), "f": (8, torch.float64), "b": (1, torch.bool)}  # kind: bytes, dtype of a batch
 _VARYING = "IuyY"
+# Bytes of a pixel, by the modes of PIL in which an image is its pixels and nothing else.
+_IMAGE_BYTES = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4, "RGBX": 4, "CMYK": 4, "YCbCr": 3, "LAB": 3, "HSV": 3, "I": 4, "F": 4}
 _INNER = {"d": 1, "l": 1, "p": 1, "P": 3}  # kind: where its parts are
 
 
@@ -88,6 +91,18 @@ def _describe_number(sample, fixed, varying):
     return ["I"]
 
 
+def _is_image(sample):
+    image = sys.modules.get("PIL.Image")  # there is none without it
+    return image is not None and isinstance(sample, image.Image)
+
+
+def _describe_image(sample, fixed):
+    if sample.mode not in _IMAGE_BYTES:
+        _refuse(sample, f"its mode is {sample.mode!r}; give sample.convert('RGB')")
+    fixed.append(sample.tobytes())
+    return ["g", sample.mode, list(sample.size)]
+
+
 def _describe_key(key):
     if key is None or type(key) in (bool, int, float, str):
         return key
@@ -131,6 +146,8 @@ def describe(sample, fixed, varying):
         return ["u"]
     if hasattr(sample, "__array_interface__") and hasattr(sample, "dtype"):
         return _describe_array(sample, fixed)
+    if _is_image(sample):
+        return _describe_image(sample, fixed)
     if kind in (bytes, bytearray):
         varying.append(bytes(sample))
         return ["y" if kind is bytes else "Y"]
@@ -140,7 +157,7 @@ def describe(sample, fixed, varying):
     if kind in (list, tuple) or named:
         parts = [describe(one, fixed, varying) for one in sample]
         return _describe_named(sample, parts) if named else ["l" if kind is list else "p", parts]
-    _refuse(sample, "make it of tensors, arrays, numbers, texts, bytes, lists, tuples and dicts, in the dataset")
+    _refuse(sample, "make it of tensors, arrays, numbers, texts, bytes, images of PIL, lists, tuples and dicts, in the dataset")
 
 
 def encode(sample):
@@ -183,6 +200,8 @@ def _torch_dtype(word):
 def _row_of(node):
     if node[0] in _COLUMNS:
         return _COLUMNS[node[0]][0]
+    if node[0] == "g":
+        return math.prod(node[2]) * _IMAGE_BYTES[node[1]]
     dtype = getattr(torch, node[1]) if node[0] == "t" else _numpy_dtype(node[1])
     return math.prod(node[2]) * dtype.itemsize
 
@@ -213,6 +232,12 @@ def _array(node, data):
     return array if node[0] == "n" else array[()]
 
 
+def _image(node, data):
+    from PIL import Image
+
+    return Image.frombytes(node[1], tuple(node[2]), bytes(data))
+
+
 def _varying(kind, data):
     if kind == "u":
         return str(data, "utf-8", "surrogatepass")
@@ -235,6 +260,8 @@ def _build(node, fixed, varying):
         return next(fixed) != b"\0"
     if kind == "z":
         return None
+    if kind == "g":
+        return _image(node, next(fixed))
     if kind in _VARYING:
         return _varying(kind, next(varying))
     if kind == "d":
@@ -250,6 +277,8 @@ def _collate_column(node, flat, count):
     kind = node[0]
     if kind in _COLUMNS:
         return flat.view(_COLUMNS[kind][1])
+    if kind == "g":  # which refuses them
+        return default_collate([_image(node, row) for row in flat.view(count, -1).numpy()])
     dtype = getattr(torch, node[1]) if kind == "t" else _torch_dtype(node[1])
     if node[3:] or dtype is None:
         make = _tensor if kind == "t" else _array

@@ -32,6 +32,8 @@ def pickle_for(client):
     reducers = sys.modules.get("joblib._memmapping_reducer")
     if reducers:
         _replace(reducers.ArrayMemmapForwardReducer, "__call__", _reduce_for_joblib)
+    if "ray" in sys.modules:
+        _register_with_ray()
 
 
 def _replace(owner, name, function):
@@ -45,7 +47,18 @@ def _reduce_for_joblib(original, self, array):
     return _reduce_view(array) or original(self, array)
 
 
-def reduce_tensor(tensor):
+def _register_with_ray():
+    """An object of Ray may be read by many, and again later."""
+    from ray.util import register_serializer
+
+    from ._tensor import Tensor
+
+    register_serializer(
+        Tensor, serializer=lambda tensor: reduce_tensor(tensor, once=False)[1], deserializer=lambda args: _get_sent(*args)
+    )
+
+
+def reduce_tensor(tensor, once=True):
     """What pickle writes for a Tensor, which is handed on by it."""
     if _sender is None:
         raise TypeError(
@@ -54,7 +67,7 @@ def reduce_tensor(tensor):
         )
     if tensor.copied:
         raise ValueError(f"{tensor!r} cannot be sent: it is a copy, and its name means the tensor on another device")
-    ref = _sender.ref(tensor)
+    ref = _sender.ref(tensor, once=once)
     if hasattr(_sent, "refs"):
         _sent.refs.append(ref)
     return _get_sent, (ref, "r" if tensor.read_only else "c", tensor._dtype_tuple, tensor.shape)
