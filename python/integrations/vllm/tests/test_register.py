@@ -62,7 +62,7 @@ def test_an_older_interface_is_left_out_and_said(use, caplog):
     assert names(registered()) == ["TensorleaseModelLoader", None, None]
     (record,) = caplog.records
     assert record.getMessage() == (
-        "the weight transfer backend 'tensorlease' is left out: vLLM 0.20.2 differs from 0.25.1 and 0.33.0: "
+        "the weight transfer backend 'tensorlease' is left out: vLLM 0.20.2 differs from 0.25.1, 0.32.0 and 0.33.0: "
         "WeightTransferEngine has no start_weight_update()"
     )
 

@@ -49,7 +49,7 @@ def _register(what, part):
         import vllm
 
         version = getattr(vllm, "__version__", "of an unknown version")
-        _log.warning("%s is left out: vLLM %s differs from 0.25.1 and 0.33.0: %s", what, version, error)
+        _log.warning("%s is left out: vLLM %s differs from 0.25.1, 0.32.0 and 0.33.0: %s", what, version, error)
 
 
 def register():

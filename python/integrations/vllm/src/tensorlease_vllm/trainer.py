@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainer's side of the weight transfer backend "tensorlease", for vLLM 0.33."""
+"""The trainer's side of the weight transfer backend "tensorlease", for vLLM 0.32 and 0.33."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -36,6 +36,14 @@ class TensorleaseTrainerInitInfo(TrainerInitInfo):
         check("trainer's init_info", {key: value for key, value in vars(self).items() if key != "rank"})
 
 
+def _names(source, rank):
+    """Return the names of all parameters, and of those that a rank owns."""
+    if hasattr(source, "owned_names"):  # vLLM 0.33
+        return [one.name for one in source.metadata], source.owned_names(rank)
+    names, held = [one.name for one in source.metadata()], source.held_names()
+    return names, names if held is None else held
+
+
 class TensorleaseTrainer(TrainerWeightTransferEngine[TensorleaseTrainerInitInfo]):
     """Publishes the weights of each step, and makes the workers load them."""
 
@@ -45,17 +53,18 @@ class TensorleaseTrainer(TrainerWeightTransferEngine[TensorleaseTrainerInitInfo]
     @classmethod
     def trainer_init(cls, init_info, *, client, source=None):
         """Connect, and make the workers connect. Each rank calls this, and only rank 0 does it."""
-        if source is None or not source.implements_iter_full():
-            raise ValueError(f"source is {source!r}; it must be a WeightSource with iter_full()")
-        engine = cls(client=client, source=source, is_sender=init_info.is_sender, rank=init_info.rank)
+        if source is None or not getattr(source, "implements_iter_full", lambda: True)():
+            raise ValueError(f"source is {source!r}; it must be a WeightSource, with iter_full() where vLLM has that")
+        engine = cls(client=client, source=source, is_sender=init_info.is_sender)
+        engine.rank = init_info.rank  # vLLM 0.32 has no such argument
         engine._options = init_info
         if not engine.is_sender:
             return engine
-        owned = source.owned_names(init_info.rank)
-        if len(owned) != len(source.metadata):
+        names, owned = _names(source, init_info.rank)
+        if len(owned) != len(names):
             raise ValueError(
-                f"rank {init_info.rank} owns {len(owned)} of {len(source.metadata)} parameters; it must own all of "
-                "them, because it publishes them"
+                f"rank {init_info.rank} owns {len(owned)} of {len(names)} parameters; it must own all of them, because "
+                "it publishes them"
             )
         where = {"address": init_info.address, "namespace": init_info.namespace}
         engine._tensorlease = tensorlease.connect(where["address"], namespace=where["namespace"])
@@ -68,7 +77,7 @@ class TensorleaseTrainer(TrainerWeightTransferEngine[TensorleaseTrainerInitInfo]
 
     def send_weights(self):
         """Publish the weights, then start, make and finish an update. Each rank calls this."""
-        weights = self.source.iter_full()
+        weights = self.source.iter_full() if hasattr(self.source, "iter_full") else iter(self.source)  # vLLM 0.32
         if not self.is_sender:
             for _ in weights:
                 pass  # each may take a collective operation of all ranks
