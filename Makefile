@@ -160,7 +160,7 @@ PAGES_OUT := $(O)/tests/pages/large.so
 DEPS := $(if $(filter deps test demo everyday faults gpu-stage,$(MAKECMDGOALS)),deps) \
 	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check) \
 	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
-	$(if $(filter python sdist wheels check-sdist check-wheels check-types test-python test-interop bench-python bench-dataset,$(MAKECMDGOALS)),deps-python) \
+	$(if $(filter python sdist wheels check-sdist check-wheels check-types test-python test-interop test-frameworks bench-python bench-dataset,$(MAKECMDGOALS)),deps-python) \
 	$(if $(filter model model-record,$(MAKECMDGOALS)),deps-model) \
 	$(if $(filter cost cost-record,$(MAKECMDGOALS)),deps-cost)
 
@@ -328,12 +328,15 @@ test-python: python $(CLI_OUT) $(FAKECUDA_OUT) ## test the wheel in an environme
 constraints: ## write down the versions with which Python tests run, as pip resolves them today
 	@tools/constraints $(CONSTRAINTS)
 
-# The environments stay below $(O)/interop and take about 8 GB. INTEROP_ARGS='--install --remove' installs Debian packages
+# The environments stay below $(O)/interop and take about 12 GB. INTEROP_ARGS='--install --remove' installs Debian packages
 # and removes each environment after its tests.
-.PHONY: test-interop
+.PHONY: test-interop test-frameworks
 test-interop: python $(CLI_OUT) $(FAKECUDA_OUT) ## test with real libraries, each in an environment of its own; LIBS='torch jax' some
 	@TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) TL_TEST_FAKECUDA_LIB=$(abspath $(FAKECUDA_OUT)) \
 		tests/interop/run --build $(O)/interop --wheel $(O)/python/*.whl $(INTEROP_ARGS) $(LIBS)
+
+test-frameworks: python ## test plug-ins with real vLLM, on the CPU; as test-interop
+	@tests/interop/run --group frameworks --build $(O)/interop --wheel $(O)/python/*.whl $(INTEROP_ARGS) $(LIBS)
 
 bench: all $(BENCH_OUT) ## measure; BENCH_ARGS is passed on
 	@$(if $(BENCH_OUT),$(BENCH_OUT) $(BENCH_ARGS),echo "no bench/main.c" >&2; exit 1)

