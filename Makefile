@@ -310,7 +310,7 @@ check-types: python $(O)/tools-types/ready ## mypy, stubtest and pyright over th
 	@$(TYPES)/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(O)/python/*.whl
 	@cd python/types && export MYPY_CACHE_DIR=$(abspath $(O))/mypy && \
 		$(abspath $(TYPES))/mypy uses.py && \
-		$(abspath $(TYPES))/mypy -m tensorlease -m tensorlease.torch && \
+		$(abspath $(TYPES))/mypy -m tensorlease -m tensorlease.torch -m tensorlease.gymnasium && \
 		$(abspath $(TYPES))/stubtest --concise --mypy-config-file mypy.ini --allowlist stubtest-allowed \
 			--ignore-unused-allowlist tensorlease
 	@cd python/types && $(abspath $(TYPES))/pyright --pythonpath $(abspath $(TYPES))/python -p .
@@ -354,13 +354,14 @@ bench-python: python ## measure the Python package beside Plasma, Ray, ...; BENC
 # In the same environment as most of bench-python, since PyTorch is large.
 .PHONY: bench-dataset
 BENCH_DATASET := $(O)/bench-python/main
-bench-dataset: python ## measure what torch has beside PyTorch, LMDB, tensorsocket; BENCH_ARGS: --quick
+bench-dataset: python ## measure the parts for PyTorch, Gymnasium and Stable-Baselines3 beside others; BENCH_ARGS: --quick
 	@test -x $(BENCH_DATASET)/bin/python || $(PYTHON) -m venv $(BENCH_DATASET)
 	@$(BENCH_DATASET)/bin/pip install --quiet --disable-pip-version-check --only-binary=:all: \
-		torch==2.13.0 numpy pillow lmdb tensorsocket==0.0.5
+		torch==2.13.0 numpy pillow lmdb tensorsocket==0.0.5 gymnasium==1.4.0 stable-baselines3==2.9.2
 	@$(BENCH_DATASET)/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(O)/python/*.whl
 	@$(BENCH_DATASET)/bin/python bench/python/dataset.py $(BENCH_ARGS)
 	@$(BENCH_DATASET)/bin/python bench/python/trainers.py $(BENCH_ARGS)
+	@$(BENCH_DATASET)/bin/python bench/python/environments.py $(BENCH_ARGS)
 
 # Every check there is, for an hour or more: it goes on after a failure and ends with a table. It takes up where it was
 # stopped, unless the tree has changed. STAGES='model faults' runs some of `tools/checks list`.

@@ -89,6 +89,13 @@ ENVIRONMENTS = (
         pythons="3.11",
         megabytes=1200,
     ),
+    Environment(
+        "gymnasium",
+        "torch==2.13.0+cpu numpy==2.4.6 gymnasium==1.4.0 stable-baselines3==2.9.2",
+        ("../../python/tests/test_gymnasium.py",),
+        pythons="3.11",
+        megabytes=1400,
+    ),
     # The plug-in for vLLM, with doubles of vLLM's interfaces. setuptools builds its wheel.
     Environment(
         "vllm",
