@@ -119,4 +119,5 @@ def test_rl_weights_on_a_gpu(client):
 
 def test_all_examples_are_tried():
     names = {"dataloader", "camera", "pipeline", "recorder", "rl_weights", "rollouts", "state_dict", "weights"}
+    names |= {"environments"}  # in test_gymnasium.py
     assert {path.stem for path in EXAMPLES.glob("*.py")} == names

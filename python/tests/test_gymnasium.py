@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -496,3 +497,11 @@ def test_the_stub_has_the_parameters_of_the_module():
         stub = [argument.arg for argument in init.args.args + init.args.kwonlyargs]
         stub += [init.args.kwarg.arg] if init.args.kwarg else []
         assert stub == list(inspect.signature(kind.__init__).parameters)
+
+
+def test_the_example(client):
+    example = Path(__file__).parent.parent / "examples" / "environments.py"
+    command = [sys.executable, example, "--count", "2", "--steps", "30"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(100))
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert "30 steps of 2 environments" in done.stdout and "saw 0" not in done.stdout
