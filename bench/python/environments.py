@@ -66,7 +66,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="less, to see that it works")
     quick = parser.parse_args().quick
-    rounds, seconds = (1, 0.3) if quick else (5, 2.0)
+    rounds, seconds = (1, 0.3) if quick else (5, 1.0)
     for size, shape in SIZES.items():
         found = {kind: [] for kind in KINDS}
         for _ in range(rounds):
