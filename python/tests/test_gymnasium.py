@@ -262,13 +262,9 @@ def test_a_viewer_sees_the_observations(client, observer, kind):
         if rings is None:
             rings = {info.name: info.ring for info in observer.list()}
     assert len(rings) == (3 if kind == "picture" else 6) and min(rings.values()) >= 3
-    before = observer.status().commits
-    for _ in range(20):
-        vector.step(np.zeros(3, int))
-    assert observer.status().commits - before in (0, 20 * len(rings))  # counted alike, by pages; none are requests
     if kind == "picture":
         numbers = [int.from_bytes(observer.get(f"robots/a/{i}").metadata[8:], "little") for i in range(3)]
-        assert numbers == [33, 33, 33]
+        assert numbers == [13, 13, 13]
         with observer.watch("robots/a/1", timeout=limit(60)) as watch:
             first = next(watch)
             given = vector.step(np.zeros(3, int))[0]
