@@ -95,6 +95,16 @@ ENVIRONMENTS = (
         ("../../python/tests/test_gymnasium.py",),
         pythons="3.11",
         megabytes=1400,
+        group="frameworks",
+    ),
+    # What pickles tensors in its own way, and datasets of Hugging Face.
+    Environment(
+        "sending",
+        "torch==2.13.0+cpu numpy==2.4.6 pillow joblib==1.6.0 cloudpickle==3.1.3 distributed==2026.8.0 ray==2.60.0 datasets",
+        ("../../python/tests/test_handover.py", "../../python/tests/test_dataset.py"),
+        pythons="3.11",
+        megabytes=2000,
+        group="frameworks",
     ),
     # The plug-in for vLLM, with doubles of vLLM's interfaces. setuptools builds its wheel.
     Environment(
