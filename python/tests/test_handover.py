@@ -165,7 +165,7 @@ def test_a_ref_that_nobody_gets_ends_in_time(client):
     eventually(lambda: client.status().retired == 0)
     with pytest.raises(tensorlease.NotFoundError, match=r"'a' is version \d+ now"):
         refs[0].get()
-    for ttl in (-1, float("nan"), "x"):
+    for ttl in (-1, 0, 1e10, float("nan"), "x"):
         with pytest.raises((TypeError, ValueError), match="ttl"):
             client.ref(client.get("a"), ttl=ttl)
 
@@ -385,19 +385,32 @@ def run_task(task):
     return int(pickle.loads(task)())
 
 
-def test_dask_takes_and_returns_it(sending):
+def look_up(ref):
+    return look(ref.get())
+
+
+def test_dask_takes_and_returns_it(client, address):
+    """Each of its pickles of a Tensor hands on, also those that it throws away: what is left ends with the sender."""
     distributed = pytest.importorskip("distributed", reason="dask's distributed is not installed")
-    version = sending.put("a", np.arange(1000))
-    tensor = sending.get("a")
-    sending.put("a", np.zeros(3))
+    version = client.put("a", np.arange(1000))
     with (
         distributed.LocalCluster(1, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as dask,
+        tensorlease.connect(address) as sender,
     ):
-        assert dask.submit(look, tensor).result(timeout=WAIT)[1:] == (version, 0, False)
-        again = dask.submit(same, tensor).result(timeout=WAIT)
-        assert (again.version, again.tolist()) == (version, list(range(1000)))
-        del again
+        sender.pickle_tensors()
+        try:
+            with sender.get("a") as tensor:
+                ref = sender.ref(tensor, once=False)
+                client.put("a", np.zeros(3))
+                assert dask.submit(look, tensor).result(timeout=WAIT)[1:] == (version, 0, False)
+                again = dask.submit(same, tensor).result(timeout=WAIT)
+            assert (again.version, again.tolist()) == (version, list(range(1000)))
+            again.release()
+            for task in [dask.submit(look_up, ref, pure=False) for _ in range(3)]:
+                assert task.result(timeout=WAIT)[1:] == (version, 0, False)
+        finally:
+            tensorlease._sending.pickle_for(None)
 
 
 def put_torch(frames, results):

@@ -69,7 +69,7 @@ int parse_seconds(const char *argument, PyObject *o, int64_t *ns)
 }
 
 /* A time to live is not a timeout: 0 and infinity are mistakes. */
-static int parse_ttl(PyObject *o, int64_t *ns)
+int parse_ttl(PyObject *o, int64_t *ns)
 {
 	double seconds;
 

@@ -226,12 +226,12 @@ static PyObject *tensor_hand_over(PyObject *self, PyObject *args)
 	int often, r;
 
 	if (!h || !PyArg_ParseTuple(args, "O!Op", client_base, &client, &ttl, &often) ||
-	    parse_seconds("ttl", ttl, &ttl_ns) || !client_begin((struct client *)client))
+	    parse_ttl(ttl, &ttl_ns) || !client_begin((struct client *)client))
 		return NULL;
 	hold_ref(h); /* another thread may release the tensor meanwhile */
 	Py_BEGIN_ALLOW_THREADS;
 	r = tl_handover(((struct client *)client)->client, h->base ? h->base->managed : h->managed,
-			ttl_ns < 0 ? 0 : ttl_ns, often ? TL_HANDOVER_MANY : 0, token);
+			ttl_ns, often ? TL_HANDOVER_MANY : 0, token);
 	Py_END_ALLOW_THREADS;
 	if (r)
 		raise_error(r);

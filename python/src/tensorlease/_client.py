@@ -583,10 +583,11 @@ class Client(_core.Client):
 
         The process that calls Ref.get() gets this tensor, even if its name means another one by then. Until then the
         daemon keeps it, so the Tensor may be released at once.
-        ttl: seconds for which it is kept at most. None: as long as the client that got it is connected.
+        ttl: seconds for which it is kept at most. None or inf: as long as the client that got it is connected.
         once: False: keep it for all of that time, so that get() works any number of times.
         NoSpaceError: 1,024 tensors that this client has handed on were not got yet, or its user has too many of them.
         """
+        ttl = None if ttl == math.inf else ttl
         return Ref(tensor.name, tensor.version, *self._arguments, tensor._hand_over(self, ttl, not once))
 
     def pickle_tensors(self):
