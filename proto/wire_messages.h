@@ -3,7 +3,7 @@
  * The table of all messages: wire_requests.h, wire_requests_device.h, wire_requests_admin.h,
  * wire_requests_claim.h, wire_requests_restart.h, wire_requests_members.h, wire_requests_ring.h,
  * wire_requests_stream.h, wire_requests_watch.h, wire_requests_handover.h and wire_replies.h have
- *lines of these forms.
+ * lines of these forms.
  *
  *	STRUCT(name)                         begins the fixed part of one or several messages:
  *	HEADER                               struct wire_header

@@ -79,25 +79,8 @@ enum member lease_member(const struct session *s, uint64_t ref, uint64_t *former
 	return atomic_load(&s->catalog.rows[slot].word) == draft ? MEMBER_PENDING : MEMBER_NONE;
 }
 
-int lease_hold_member(struct session *s, uint64_t ref)
-{
-	uint32_t slot = ref_slot(ref), was;
-	uint64_t word;
-
-	if (!s->held)
-		return LEASE_E_UNSERVED;
-	was = hold_add(s, slot); /* G2 */
-	word = atomic_load(&s->catalog.rows[slot].word);
-	if (was < LEDGER_HELD_MAX &&
-	    (word == row_word(ref_generation(ref), ROW_DRAFT) ||
-	     word == row_word(ref_generation(ref), ROW_LIVE)) &&
-	    session_served(s) && !atomic_load(&s->forking)) /* G3 */
-		return 0;
-	return lease_refused(s, slot, was);
-}
-
-/* ORDER: the count is written before RECEIVE, which begins T2 anew. */
-int lease_hold_handed(struct session *s, uint64_t ref)
+/* Counts one more hold on a slot whose row is in one of two states, in the generation of @ref. */
+static int hold_in(struct session *s, uint64_t ref, enum row_state one, enum row_state other)
 {
 	uint32_t slot = ref_slot(ref), was;
 	uint64_t word;
@@ -106,14 +89,25 @@ int lease_hold_handed(struct session *s, uint64_t ref)
 		return LEASE_E_UNSERVED;
 	if (slot >= s->catalog.slots)
 		return LEASE_E_STALE;
-	was = hold_add(s, slot);
+	was = hold_add(s, slot); /* G2, V1 */
 	word = atomic_load(&s->catalog.rows[slot].word);
 	if (was < LEDGER_HELD_MAX &&
-	    (word == row_word(ref_generation(ref), ROW_LIVE) ||
-	     word == row_word(ref_generation(ref), ROW_RETIRED)) &&
-	    session_served(s) && !atomic_load(&s->forking))
+	    (word == row_word(ref_generation(ref), one) ||
+	     word == row_word(ref_generation(ref), other)) &&
+	    session_served(s) && !atomic_load(&s->forking)) /* G3 */
 		return 0;
 	return lease_refused(s, slot, was);
+}
+
+int lease_hold_member(struct session *s, uint64_t ref)
+{
+	return hold_in(s, ref, ROW_DRAFT, ROW_LIVE);
+}
+
+/* ORDER: the count is written before RECEIVE, which begins T2 anew. */
+int lease_hold_handed(struct session *s, uint64_t ref)
+{
+	return hold_in(s, ref, ROW_LIVE, ROW_RETIRED);
 }
 
 void hold_used(struct session *s, uint32_t slot)

@@ -528,7 +528,9 @@ static int unused_check_all(struct check *check)
 		r = unused_check(check, &cat->chunks, "chunks");
 	if (!r && cat->facts)
 		r = unused_check(check, &cat->claims, "claims");
-	return r || !cat->facts ? r : unused_check(check, &cat->handovers, "handovers");
+	if (!r && cat->facts)
+		r = unused_check(check, &cat->handovers, "handovers");
+	return r;
 }
 
 /* ---- all of it ------------------------------------------------------------------------------ */

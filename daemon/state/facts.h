@@ -117,10 +117,8 @@ struct handover_fact {
 	uint32_t reserved;
 };
 
-enum {
-	WAITS_PER_CLIENT = 4
-}; /* waits, claims and handovers included, for each client that
-     may connect */
+/* Waits, with claims and handovers, for each client that may connect. */
+enum { WAITS_PER_CLIENT = 4 };
 
 static inline uint32_t fact_sum(const void *data, size_t size, uint64_t seed)
 {

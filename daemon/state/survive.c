@@ -112,6 +112,13 @@ void survive_end(const struct common *common, const struct catalog *cat)
 	keeper_link_flush(common->keeper); /* facts without a catalog are damage */
 }
 
+/* Stores the sum of a fact, which counts once the rest of it is whole. 0 ends it. */
+static void fact_counts(uint32_t *sum, uint32_t value)
+{
+	atomic_signal_fence(memory_order_seq_cst);
+	*(volatile uint32_t *)sum = value;
+}
+
 void survive_client(const struct common *common, const struct catalog *cat, uint32_t index,
 		    const struct client_fact *fact, int ledger_fd_peek)
 {
@@ -123,8 +130,7 @@ void survive_client(const struct common *common, const struct catalog *cat, uint
 	if (cat->facts->next_client_id < fact->id)
 		cat->facts->next_client_id = fact->id;
 	*mine = *fact;
-	atomic_signal_fence(memory_order_seq_cst); /* it counts once it is whole */
-	*(volatile uint32_t *)&mine->sum = client_fact_sum(fact);
+	fact_counts(&mine->sum, client_fact_sum(fact));
 }
 
 void survive_client_ended(const struct common *common, const struct catalog *cat, uint32_t index)
@@ -142,13 +148,12 @@ void survive_claim(const struct catalog *cat, uint32_t index, const struct claim
 	struct claim_fact *mine = catalog_claim_fact(cat, index);
 
 	*mine = *fact;
-	atomic_signal_fence(memory_order_seq_cst); /* it counts once it is whole */
-	*(volatile uint32_t *)&mine->sum = claim_fact_sum(fact);
+	fact_counts(&mine->sum, claim_fact_sum(fact));
 }
 
 void survive_claim_ended(const struct catalog *cat, uint32_t index)
 {
-	*(volatile uint32_t *)&catalog_claim_fact(cat, index)->sum = 0;
+	fact_counts(&catalog_claim_fact(cat, index)->sum, 0);
 }
 
 void survive_handover(const struct catalog *cat, uint32_t index, const struct handover_fact *fact)
@@ -156,13 +161,12 @@ void survive_handover(const struct catalog *cat, uint32_t index, const struct ha
 	struct handover_fact *mine = catalog_handover_fact(cat, index);
 
 	*mine = *fact;
-	atomic_signal_fence(memory_order_seq_cst); /* it counts once it is whole */
-	*(volatile uint32_t *)&mine->sum = handover_fact_sum(fact);
+	fact_counts(&mine->sum, handover_fact_sum(fact));
 }
 
 void survive_handover_ended(const struct catalog *cat, uint32_t index)
 {
-	*(volatile uint32_t *)&catalog_handover_fact(cat, index)->sum = 0;
+	fact_counts(&catalog_handover_fact(cat, index)->sum, 0);
 }
 
 void survive_segment(const struct common *common, const struct catalog *cat, uint32_t index,
