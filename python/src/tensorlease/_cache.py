@@ -35,20 +35,26 @@ def check_trust(trust):
     return frozenset(trust)
 
 
-def _look(client, name, mode, trust):
-    try:
-        tensor = client.get(name, mode=mode)
-    except NotFoundError:
-        return None
+def check_owner(client, name, tensor, trust):
+    """Release the tensor and raise a PermissionDeniedError if it is of a user who is not trusted."""
     uid = tensor.uid
     if trust == "all" or uid == 0 or uid in trust or uid == client._own_uid():
-        return tensor
+        return
     tensor.release()
     raise PermissionDeniedError(
         errno.EACCES,
         f"{name!r} belongs to user {uid}, and only what this user or root has made is taken: choose another name, or "
         f"trust that user with trust=[{uid}]",
     )
+
+
+def _look(client, name, mode, trust):
+    try:
+        tensor = client.get(name, mode=mode)
+    except NotFoundError:
+        return None
+    check_owner(client, name, tensor, trust)
+    return tensor
 
 
 def _publish(client, name, make, mode, trust, options):

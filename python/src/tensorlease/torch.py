@@ -195,6 +195,16 @@ def _load(start, got, model, strict):
     return loaded, left
 
 
+def _store(loaded):
+    """Put tensors into modules, as (module, its own name for it, tensor)."""
+    _on_meta.loading.on = True
+    try:
+        for module, own, tensor in loaded:
+            setattr(module, own, tensor)  # as an assignment, of which modules such as LSTM take note
+    finally:
+        _on_meta.loading.on = False
+
+
 def load_model(client, prefix, model, *, strict=True, timeout=None):
     """Put the tensors below PREFIX/ into model, without a copy of its weights, and return it.
 
@@ -220,10 +230,5 @@ def load_model(client, prefix, model, *, strict=True, timeout=None):
             f"{left[0]} has no values: it is on the device meta, and no state_dict has it; make the model within "
             "tensorlease.torch.meta_weights()",
         )
-    _on_meta.loading.on = True
-    try:
-        for module, own, tensor in loaded:  # nothing has changed before, and nothing fails below
-            setattr(module, own, tensor)  # as an assignment, of which modules such as LSTM take note
-    finally:
-        _on_meta.loading.on = False
+    _store(loaded)  # nothing has changed before, and nothing fails below
     return model
