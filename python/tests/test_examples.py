@@ -119,5 +119,5 @@ def test_rl_weights_on_a_gpu(client):
 
 def test_all_examples_are_tried():
     names = {"dataloader", "camera", "pipeline", "recorder", "rl_weights", "rollouts", "state_dict", "weights"}
-    names |= {"environments"}  # in test_gymnasium.py
+    names |= {"environments", "model_server"}  # in test_gymnasium.py and test_transformers.py
     assert {path.stem for path in EXAMPLES.glob("*.py")} == names

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """tensorlease.transformers: the answers of the models that transformers loads, in one memory for all workers of a server."""
 
+import ast
 import contextlib
 import copy
 import gc
 import http.client
+import inspect
 import json
 import os
 import signal
@@ -16,7 +18,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import end_child, eventually, in_child, leases_of, replace_daemon, start_child
+from conftest import PACKAGE, end_child, eventually, in_child, leases_of, replace_daemon, start_child
 from limits import limit
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
@@ -149,6 +151,19 @@ def test_conversions_have_names_of_their_own(client, tiny):
     assert generate(from_pretrained(tiny, client=client)) == generate(AutoModelForCausalLM.from_pretrained(tiny))
     with pytest.raises(TypeError, match="prepare= needs key="):
         from_pretrained(tiny, client=client, prepare=lambda model: None)
+
+
+def test_a_model_of_the_hub_is_named_by_its_commit(client, tmp_path):
+    hub = tmp_path / "models--lab--tiny"
+    (hub / "refs").mkdir(parents=True)
+    for seed, commit in enumerate(("a" * 40, "b" * 40)):
+        path = save(hub / "snapshots" / commit, seed)
+        (hub / "refs" / "main").write_text(commit)
+        model = from_pretrained("lab/tiny", cache_dir=tmp_path, client=client)
+        assert generate(model) == generate(AutoModelForCausalLM.from_pretrained(path))
+        assert from_pretrained("lab/tiny", cache_dir=str(tmp_path), token=False, client=client, name="named")
+        client.delete(prefix="named")
+    assert len({name.split("/")[2] for name in client.keys("transformers/tiny")}) == 2
 
 
 def test_another_conversion_under_the_name_is_refused(client, tiny):
@@ -404,6 +419,16 @@ def test_threads_never_see_a_mixture(client, tiny, tmp_path):
     assert not wrong
 
 
+def test_the_stub_has_the_parameters_of_the_module():
+    tree = ast.parse((PACKAGE / "transformers.pyi").read_text())
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    assert {node.name for node in functions} == set(tensorlease.transformers.__all__)
+    for node in functions:
+        stub = [argument.arg for argument in node.args.args + node.args.kwonlyargs]
+        stub += [node.args.kwarg.arg] if node.args.kwarg else []
+        assert stub == list(inspect.signature(getattr(tensorlease.transformers, node.name)).parameters)
+
+
 # ---- Real servers ----
 
 APP = """
@@ -494,7 +519,7 @@ def server(kind, folder, model, workers=4, **environment):
     (folder / "app.py").write_text(APP)
     path = folder / f"{kind}.socket"
     command = [sys.executable, "-m", *(word.format(workers=workers, path=path) for word in SERVERS[kind])]
-    environment = {"APP_FOLDER": str(folder), "APP_MODEL": model, "PYTHONPATH": str(folder), **environment}
+    environment = {"HOME": str(folder), "APP_FOLDER": str(folder), "APP_MODEL": model, "PYTHONPATH": str(folder), **environment}
     with open(folder / f"{kind}.log", "w+") as log:
         process = subprocess.Popen(
             command, cwd=folder, stdout=log, stderr=log, env={**os.environ, **environment}, start_new_session=True
@@ -532,7 +557,9 @@ def all_workers(path, workers=4):
             del found[pid]  # of one that was killed
         return len(found) >= workers
 
-    eventually(look)
+    end = time.monotonic() + limit(240)  # each imports PyTorch first
+    while not look():
+        assert time.monotonic() < end, f"of {workers} workers only {len(found)} have answered in time"
     return found
 
 
@@ -620,3 +647,16 @@ def test_a_server_whose_model_is_replaced(kind, folder, client):
     eventually(lambda: client.status().retired == 0)
     client.delete(prefix="app")
     eventually(lambda: (status := client.status()).tensors == 0 and status.retired == 0 and status.bytes_used == status.bytes_warm)
+
+
+def test_the_example(client, tmp_path):
+    pytest.importorskip("gunicorn", reason="gunicorn is not installed")
+    example = Path(__file__).parent.parent / "examples" / "model_server.py"
+    result = subprocess.run(
+        [sys.executable, example], capture_output=True, text=True, timeout=limit(280), cwd=tmp_path, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    before, after, last = result.stdout.splitlines()
+    assert before.split(maxsplit=1)[1] != after.split(maxsplit=1)[1]
+    assert last == "2 workers have served a model that was replaced"
+    assert not client.list()

@@ -97,6 +97,14 @@ ENVIRONMENTS = (
         megabytes=1400,
         group="frameworks",
     ),
+    Environment(
+        "transformers",
+        "torch==2.13.0+cpu numpy==2.4.6 transformers==5.24.0 gunicorn==27.0.1 uvicorn==0.54.0",
+        ("../../python/tests/test_transformers.py",),
+        pythons="3.11",
+        megabytes=1500,
+        group="frameworks",
+    ),
     # What pickles tensors in its own way, and datasets of Hugging Face.
     Environment(
         "sending",

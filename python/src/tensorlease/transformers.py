@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sys
 import time
 import weakref
@@ -17,6 +18,7 @@ import numpy
 import torch
 import transformers
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+from transformers.utils import cached_file
 
 from . import _cache, _core
 from ._errors import DisconnectedError, InvalidError, NotFoundError, NotNewerError
@@ -32,8 +34,7 @@ _core.modules()[__name__] = sys.modules[__name__]  # so that it is not imported 
 _RECORD = ".model"  # no module has such a name
 _FORMAT = 1
 _FILES = (".json", ".safetensors", ".bin", ".py")
-_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "token")  # the same model, however it is had
-_FINDS = (*_HUB, "revision", "code_revision", "subfolder", "trust_remote_code")
+_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "token", "revision", "subfolder")  # for a file of it
 
 _making = ForkLock()  # for the thread that makes a newer model
 _models = weakref.WeakKeyDictionary()  # model -> (_Source, version)
@@ -197,27 +198,36 @@ class _Source:
         self.client.put_many(tensors, prefix=self.name, replace=True, **options)
 
 
-def _made_of(id, config, auto, dtype, prepare, key, options):
+def _some(options, *names):
+    return {name: options[name] for name in names if name in options}
+
+
+def _files_of(id, options):
+    """Return what tells one state of a model's files from another: a commit of the Hub, or sizes and times."""
+    path = cached_file(id, "config.json", **_some(options, *_HUB))
+    commit = re.search("/snapshots/([0-9a-f]{40})/", path)
+    if commit and not os.path.isdir(id):
+        return commit[1]
+    found = [(file.name, file.stat()) for file in os.scandir(os.path.dirname(path)) if file.name.endswith(_FILES)]
+    return str(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in found))
+
+
+def _made_of(id, files, auto, dtype, prepare, key, options):
     """Return what tells one conversion from another, as texts."""
     if prepare is not None and key is None:
         key = f"{getattr(prepare, '__module__', '')}.{getattr(prepare, '__qualname__', '<')}"
         if "<" in key or key.startswith("__main__."):
             raise TypeError("prepare= needs key=, a text that says what it does, unless it is a function of a module")
-    made = {
-        "id": str(id),
+    others = {*options}.difference(_HUB, ["attn_implementation"])
+    return {
+        "id": os.path.realpath(id) if os.path.isdir(id) else id,
+        "files": files,
         "class": auto.__name__,
         "dtype": str(dtype).removeprefix("torch."),
         "prepare": str(key),
-        "options": repr(sorted((name, repr(options[name])) for name in {*options}.difference(_HUB, ["attn_implementation"]))),
+        "options": repr(sorted((name, repr(options[name])) for name in others)) + str(options.get("subfolder", "")),
         "transformers": transformers.__version__,
     }
-    if os.path.isdir(id):
-        made["id"] = os.path.realpath(id)
-        found = [(file.name, file.stat()) for file in os.scandir(id) if file.name.endswith(_FILES)]
-        made["files"] = str(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in found))
-    else:
-        made["commit"] = str(getattr(config, "_commit_hash", None))
-    return made
 
 
 def _check_made(name, stored, made):
@@ -269,14 +279,18 @@ def from_pretrained(
     """
     _core.check_seconds("timeout", timeout)
     client = client or _cache._default_client()
-    config = AutoConfig.from_pretrained(id, **{name: options[name] for name in _FINDS if name in options})
+    id = os.fspath(id)
+    files = _files_of(id, options)
+    if re.fullmatch("[0-9a-f]{40}", files):
+        options["revision"] = files  # the branch may go on before the model is loaded
     if auto is None:
+        config = AutoConfig.from_pretrained(id, **_some(options, *_HUB, "code_revision", "trust_remote_code"))
         architecture = (config.architectures or [None])[0]
         auto = getattr(transformers, str(architecture), None)
         if auto is None:
             _refuse(f"the configuration of {id} names the architecture {architecture}, which transformers does not have: "
                     "give the class that loads it as auto=")  # fmt: skip
-    made = _made_of(id, config, auto, dtype, prepare, key, options)
+    made = _made_of(id, files, auto, dtype, prepare, key, options)
     if name is None:
         digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:16]
         name = f"transformers/{os.path.basename(made['id'].rstrip('/'))}/{digest}"
