@@ -56,8 +56,19 @@ def main():
     with tempfile.TemporaryDirectory() as folder, tensorlease.connect() as client:
         transformers.LlamaForCausalLM(config).save_pretrained(folder)
         path = f"{folder}/socket"
-        command = ["gunicorn", f"--workers={options.workers}", f"--bind=unix:{path}", "--timeout=300", "model_server:serve"]
-        more = {"MODEL": folder, "HOME": folder, "PYTHONPATH": os.path.dirname(os.path.abspath(__file__)), "OMP_NUM_THREADS": "1"}
+        command = [
+            "gunicorn",
+            f"--workers={options.workers}",
+            f"--bind=unix:{path}",
+            "--timeout=300",
+            "model_server:serve",
+        ]
+        more = {
+            "MODEL": folder,
+            "HOME": folder,
+            "PYTHONPATH": os.path.dirname(os.path.abspath(__file__)),
+            "OMP_NUM_THREADS": "1",
+        }
         server = subprocess.Popen([sys.executable, "-m", *command, "--log-level=error"], env={**os.environ, **more})
         try:
             while not os.path.exists(path):

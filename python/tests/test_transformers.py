@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tensorlease.transformers: the answers of the models that transformers loads, in one memory for all workers of a server."""
+"""tensorlease.transformers: the answers of the models of transformers, in one memory for all workers of a server."""
 
 import ast
 import contextlib
@@ -106,7 +106,9 @@ def test_a_model_is_that_of_transformers(case, options, client, observer, tmp_pa
             assert not any(tensor.requires_grad for tensor in found.values())
         assert model.config.to_dict() == plain.config.to_dict()
         assert model.generation_config.to_dict() == plain.generation_config.to_dict()
-        assert (model.get_output_embeddings().weight is model.get_input_embeddings().weight) == (case in ("tied", "gpt2"))
+        assert (model.get_output_embeddings().weight is model.get_input_embeddings().weight) == (
+            case in ("tied", "gpt2")
+        )
         assert model.state_dict().keys() == plain.state_dict().keys()
         assert generate(model) == generate(plain)
         assert torch.equal(model(ASKED).logits, plain(ASKED).logits)
@@ -204,7 +206,9 @@ def quantize(model):
 
 
 def test_a_quantized_model(client, tiny):
-    with pytest.raises(ValueError, match=r"'lm_head' of LlamaForCausalLM is a .*\.Int8, and a .*\.Linear when .* build="):
+    with pytest.raises(
+        ValueError, match=r"'lm_head' of LlamaForCausalLM is a .*\.Int8, and a .*\.Linear when .* build="
+    ):
         from_pretrained(tiny, client=client, prepare=quantize)
     assert not client.keys()
     model = from_pretrained(tiny, client=client, prepare=quantize, build=build_int8)
@@ -246,7 +250,11 @@ def keep_a_list(model):
 @pytest.mark.parametrize(
     ("prepare", "build", "says"),
     [
-        (packed, None, r"the module 'model.layers.0.self_attn.q_proj' of .* is a torch.ao.nn.*dynamic.*Linear, and a torch"),
+        (
+            packed,
+            None,
+            r"the module 'model.layers.0.self_attn.q_proj' of .* is a torch.ao.nn.*dynamic.*Linear, and a torch",
+        ),
         (packed, build_packed, "the module '.*_packed_params', a LinearPackedParams, keeps its weights packed"),
         (as_subclass, None, "lm_head.weight is a .*Other, and only plain tensors"),
         (hook, None, "'lm_head' of .*build="),
@@ -305,7 +313,9 @@ def test_another_takes_over_from_a_killed_converter(client, tiny, tmp_path):
     with pytest.raises(tensorlease.TimeoutError, match="has not done so within 0 s"):
         from_pretrained(tiny, client=client, prepare=double, key="one", timeout=None)
     got = []
-    thread = threading.Thread(target=lambda: got.append(from_pretrained(tiny, client=client, prepare=to_bfloat16, key="one")))
+    thread = threading.Thread(
+        target=lambda: got.append(from_pretrained(tiny, client=client, prepare=to_bfloat16, key="one"))
+    )
     thread.start()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -351,7 +361,9 @@ def test_replaced(client, observer, tiny, tmp_path):
         last, model = model, newest(model)
         assert model is not last and newest(model) is model and newest(last) is model and newest(first) is model
         assert generate(model) == generate(other) and model.dtype == torch.float32
-        assert generate(from_pretrained(tiny, client=client, name="chat")) == generate(other)  # a worker that starts later
+        assert generate(from_pretrained(tiny, client=client, name="chat")) == generate(
+            other
+        )  # a worker that starts later
     assert generate(first) == generate(from_pretrained(tiny, client=client, dtype="bfloat16"))
     del last, model
     gc.collect()
@@ -481,7 +493,8 @@ async def asgi(scope, receive, send):
             await send({"type": (await receive())["type"] + ".complete"})
     import asyncio
     said = await asyncio.to_thread(answer)
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", str(len(said)).encode())]})
+    headers = [(b"content-length", str(len(said)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": said})
 """
 
@@ -509,7 +522,8 @@ SERVERS = {
     "gunicorn": ["gunicorn", "--workers={workers}", "--bind=unix:{path}", "--timeout=300", "app:wsgi"],
     "gthread": ["gunicorn", "--workers={workers}", "--threads=3", "--bind=unix:{path}", "--timeout=300", "app:wsgi"],
     "preload": ["gunicorn", "--workers={workers}", "--preload", "--bind=unix:{path}", "--timeout=300", "app:wsgi"],
-    "uvicorn": ["uvicorn", "--workers={workers}", "--uds={path}", "--log-level=warning", "app:asgi"],
+    # By default it replaces a worker that does not answer for 5 seconds, as one that begins on a busy machine.
+    "uvicorn": ["uvicorn", "--workers={workers}", "--uds={path}", "--timeout-worker-healthcheck=300", "app:asgi"],
 }
 
 
@@ -519,7 +533,13 @@ def server(kind, folder, model, workers=4, **environment):
     (folder / "app.py").write_text(APP)
     path = folder / f"{kind}.socket"
     command = [sys.executable, "-m", *(word.format(workers=workers, path=path) for word in SERVERS[kind])]
-    environment = {"HOME": str(folder), "APP_FOLDER": str(folder), "APP_MODEL": model, "PYTHONPATH": str(folder), **environment}
+    environment = {
+        "HOME": str(folder),
+        "APP_FOLDER": str(folder),
+        "APP_MODEL": model,
+        "PYTHONPATH": str(folder),
+        **environment,
+    }
     with open(folder / f"{kind}.log", "w+") as log:
         process = subprocess.Popen(
             command, cwd=folder, stdout=log, stderr=log, env={**os.environ, **environment}, start_new_session=True
@@ -567,7 +587,9 @@ def all_workers(path, workers=4):
 def folder(tmp_path_factory):
     """Models of some 270 MB in bfloat16, and tiny ones."""
     folder = tmp_path_factory.mktemp("models")
-    large = LlamaConfig(**{**TINY, "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 8, "vocab_size": 16000})
+    large = LlamaConfig(
+        **{**TINY, "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 8, "vocab_size": 16000}
+    )
     save(folder / "large", 0, LlamaForCausalLM, large)
     for seed, name in enumerate(("tiny", "a", "b", "c")):
         save(folder / name, seed)
@@ -599,8 +621,8 @@ def test_the_memory_of_four_workers_is_that_of_one(kind, folder, client, capsys)
             client.delete(prefix="app")
     with capsys.disabled():
         print(
-            f"\n{kind}: a model of {nbytes >> 20} MiB; PSS for it of 1 worker {used[1] >> 20} MiB, of 4 workers together "
-            f"{used[4] >> 20} MiB; seconds to load {', '.join(f'{s:.2f}' for s in seconds)}"
+            f"\n{kind}: a model of {nbytes >> 20} MiB; PSS for it of 1 worker {used[1] >> 20} MiB, of 4 workers "
+            f"together {used[4] >> 20} MiB; seconds to load {', '.join(f'{s:.2f}' for s in seconds)}"
         )
     if kind != "preload":  # there it lies in the parent too, which does not answer
         assert used[1] > 0.95 * nbytes
@@ -624,7 +646,9 @@ def test_a_server_whose_model_is_replaced(kind, folder, client):
 
     with server(kind, folder, "a") as path:
         before = all_workers(path)
-        assert all(one["tokens"] == expected["a"] and one["preloaded"] == (kind == "preload") for one in before.values())
+        assert all(
+            one["tokens"] == expected["a"] and one["preloaded"] == (kind == "preload") for one in before.values()
+        )
         threads = [threading.Thread(target=hammer) for _ in range(3)]
         for thread in threads:
             thread.start()
@@ -646,7 +670,11 @@ def test_a_server_whose_model_is_replaced(kind, folder, client):
     eventually(lambda: not [one for one in client.clients() if one.pid != os.getpid()])
     eventually(lambda: client.status().retired == 0)
     client.delete(prefix="app")
-    eventually(lambda: (status := client.status()).tensors == 0 and status.retired == 0 and status.bytes_used == status.bytes_warm)
+    eventually(
+        lambda: (
+            (status := client.status()).tensors == 0 and status.retired == 0 and status.bytes_used == status.bytes_warm
+        )
+    )
 
 
 def test_the_example(client, tmp_path):

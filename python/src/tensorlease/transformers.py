@@ -34,7 +34,15 @@ _core.modules()[__name__] = sys.modules[__name__]  # so that it is not imported 
 _RECORD = ".model"  # no module has such a name
 _FORMAT = 1
 _FILES = (".json", ".safetensors", ".bin", ".py")
-_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "token", "revision", "subfolder")  # for a file of it
+_HUB = (
+    "cache_dir",
+    "force_download",
+    "local_files_only",
+    "proxies",
+    "token",
+    "revision",
+    "subfolder",
+)  # for a file of it
 
 _making = ForkLock()  # for the thread that makes a newer model
 _models = weakref.WeakKeyDictionary()  # model -> (_Source, version)
@@ -77,10 +85,12 @@ def _check_modules(model, skeleton):
     for path in {**made, **there}:
         module, other = there.get(path), made.get(path)
         if module is None or other is None or _how(module) != _how(other):
-            was, will = (f"a {type(one).__module__}.{type(one).__name__}" if one else "missing" for one in (module, other))
+            was, will = (
+                f"a {type(one).__module__}.{type(one).__name__}" if one else "missing" for one in (module, other)
+            )
             _refuse(
-                f"the module {path!r} of {type(model).__name__} is {was}, and {will} when a worker makes it: conversions "
-                "that change modules, or hook into them, need build=, which makes the changed modules in each process"
+                f"the module {path!r} of {type(model).__name__} is {was}, and {will} when a worker makes it: "
+                "conversions that change modules, or hook into them, need build=, which does that in each process"
             )
         for own, value in vars(module).items():
             several = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
@@ -98,9 +108,9 @@ def _check_shapes(what, shapes, skeleton):
     for name in {**made, **shapes}:
         if made.get(name) != shapes.get(name):
             _refuse(
-                f"{what} has {name} of shape {shapes.get(name)}, and a model made of its configuration has {made.get(name)}"
-                " there (None: it does not have it): change the configuration with the model, and use the same version of "
-                "transformers everywhere"
+                f"{what} has {name} of shape {shapes.get(name)}, and its configuration makes a model with "
+                f"{made.get(name)} there (None: it has none): change the configuration with the model, and use the same "
+                "version of transformers everywhere"
             )
 
 
@@ -257,8 +267,8 @@ def from_pretrained(
 ):
     """Return a model as transformers would, whose parameters and buffers are the same memory in all processes.
 
-    The first process that asks loads the model, converts it and publishes it. Others wait, and map what it has published;
-    if it raises or dies, one of them does it. It goes on when that process has ended.
+    The first process that asks loads the model, converts it and publishes it. Others wait, and map what it has
+    published. If it raises or dies, one of them does its work. What is published stays when that process ends.
     id: of the Hub, or a folder.
     name: the path below which the tensors are. None: "transformers/" and a hash of all that says how the model is made.
     client: a Client. None: one that the first call connects, to the default address.
@@ -272,8 +282,8 @@ def from_pretrained(
         on the device "meta". For conversions that change modules.
     evictable: whether the daemon may delete the tensors when it needs space and nobody holds them.
     timeout, trust: as for Client.get_or_put().
-    The model is in eval(), and no parameter requires a gradient. It is not meant for training: what a process writes to a
-    tensor is in pages of its own, which no other process sees.
+    The model is in eval(), and no parameter requires a gradient. It is not meant for training: a process that writes to
+    a tensor gets pages of its own, which no other process sees.
     InvalidError (a ValueError): what is there under the name was made in another way, or the model cannot be shared, as
     one with packed weights. NoSpaceError: the daemon has no space for it.
     """
@@ -288,8 +298,7 @@ def from_pretrained(
         architecture = (config.architectures or [None])[0]
         auto = getattr(transformers, str(architecture), None)
         if auto is None:
-            _refuse(f"the configuration of {id} names the architecture {architecture}, which transformers does not have: "
-                    "give the class that loads it as auto=")  # fmt: skip
+            _refuse(f"transformers has no {architecture}, which {id} has as its architecture: give its class as auto=")
     made = _made_of(id, files, auto, dtype, prepare, key, options)
     if name is None:
         digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:16]
@@ -323,9 +332,9 @@ def from_pretrained(
 def newest(model):
     """Return the newest model under the name of one that from_pretrained() or newest() has returned.
 
-    It is the model itself, at the cost of a look, unless publish() has put another one there. Then it is that, as a whole,
-    the same object for all threads. The former one stays as it is for those that use it, and its memory goes with the last
-    of them. So ask for each request, and keep what is returned: ``model = newest(model)``.
+    It is the model itself, at the cost of a look, until publish() puts another one there. Then it is that, as a whole,
+    and the same object for all threads. The former one stays as it is for those that use it, and its memory goes with
+    the last of them. So ask for each request, and keep what is returned: ``model = newest(model)``.
     A model that was deleted, or a daemon that has ended, changes nothing: the former one is returned.
     InvalidError (a ValueError): a model cannot be made of what is there.
     """
