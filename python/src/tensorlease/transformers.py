@@ -109,7 +109,7 @@ def _check_shapes(what, shapes, skeleton):
         if made.get(name) != shapes.get(name):
             _refuse(
                 f"{what} has {name} of shape {shapes.get(name)}, and its configuration makes a model with "
-                f"{made.get(name)} there (None: it has none): change the configuration with the model, and use the same "
+                f"{made.get(name)} there (None: it has none): change the configuration with the model, and use one "
                 "version of transformers everywhere"
             )
 
