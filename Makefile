@@ -337,6 +337,7 @@ test-interop: python $(CLI_OUT) $(FAKECUDA_OUT) ## test with real libraries, eac
 
 test-frameworks: python $(CLI_OUT) ## test with vLLM, Gymnasium, Ray, ..., on the CPU; as test-interop
 	@TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) tests/interop/run --group frameworks --build $(O)/interop --wheel $(O)/python/*.whl $(INTEROP_ARGS) $(LIBS)
+	@tests/interop/table --frameworks $(O)/interop docs/INTEROP.md
 
 bench: all $(BENCH_OUT) ## measure; BENCH_ARGS is passed on
 	@$(if $(BENCH_OUT),$(BENCH_OUT) $(BENCH_ARGS),echo "no bench/main.c" >&2; exit 1)

