@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The camera in real LeRobot: found by its prefix, with several readers of one camera, whoever is killed."""
 
-import time
+import contextlib
 import zipfile
 import zlib
 from importlib.metadata import PathDistribution
@@ -190,19 +190,25 @@ def test_without_a_daemon_there_is_no_camera(made, tmp_path):
     assert str(tmp_path / "socket") in str(raised.value)
 
 
-def test_a_reader_goes_on_with_another_daemon(made, tmp_path):
+def test_camera_and_reader_go_on_with_another_daemon(made, tmp_path):
     socket = str(tmp_path / "socket")
-    with daemon_at(socket), running("cam/front", "--fps", 200, "--address", socket):
-        camera = made("cam/front", address=socket, warmup_s=limit(60))
-        camera.connect()
-        assert camera.async_read(LONG_MS).shape == (HEIGHT, WIDTH, 3)
-    with pytest.raises(TimeoutError, match="The daemon does not answer|Nothing is published"):
-        while True:
-            camera.async_read(20)
-    with daemon_at(socket), running("cam/front", "--fps", 200, "--address", socket):
-        picture = camera.async_read(LONG_MS)
-        assert np.array_equal(picture, frame(camera.frame_info.number))
-        camera.disconnect()
+    first, second = daemon_at(socket), daemon_at(socket)
+    with contextlib.ExitStack() as stack:
+        with first:
+            process = stack.enter_context(running("cam/front", "--fps", 200, "--address", socket))
+            camera = made("cam/front", address=socket, warmup_s=limit(60))
+            camera.connect()
+            assert np.array_equal(camera.async_read(LONG_MS), frame(camera.frame_info.number))
+        with pytest.raises(TimeoutError, match="The daemon does not answer: "):
+            while True:
+                camera.async_read(20)
+        with second:
+            assert np.array_equal(camera.async_read(LONG_MS), frame(camera.frame_info.number))
+            assert camera.frame_info.pid == process.pid
+            camera.disconnect()
+            process.terminate()
+            assert process.wait(limit(60)) == 0
+    assert "is not published: " in process.warned and "is published again" in process.warned
 
 
 @pytest.mark.parametrize(
