@@ -118,7 +118,7 @@ ENVIRONMENTS = (
         megabytes=1200,
     ),
     # Topics of ROS 2, with doubles of its classes, which PyPI does not have.
-    Environment("ros", "numpy==2.4.6", ("../../python/integrations/ros/tests",), pythons="3.13 3.12 3.11"),
+    Environment("ros", "numpy==2.4.6 setuptools", ("../../python/integrations/ros/tests",), pythons="3.13 3.12 3.11"),
     # vLLM's build for the CPU, and what its metadata require, but for torchvision, torchaudio and torchcodec.
     Environment(
         "vllm-real",

@@ -7,7 +7,8 @@ import signal
 
 import numpy as np
 import pytest
-from conftest import eventually
+from conftest import PACKAGE, eventually
+from distributions import check_wheel
 from limits import limit
 from node import Node
 from std_msgs.msg import UInt8MultiArray
@@ -130,3 +131,7 @@ def test_it_connects_by_itself(address, monkeypatch):
     publisher._client.delete("ros/a")
     subscription.destroy()
     publisher.destroy()
+
+
+def test_the_wheel(tmp_path):
+    assert check_wheel(PACKAGE, tmp_path, "tensorlease-ros") == []
