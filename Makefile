@@ -310,7 +310,7 @@ check-types: python $(O)/tools-types/ready ## mypy, stubtest and pyright over th
 	@$(TYPES)/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(O)/python/*.whl
 	@cd python/types && export MYPY_CACHE_DIR=$(abspath $(O))/mypy && \
 		$(abspath $(TYPES))/mypy uses.py && \
-		$(abspath $(TYPES))/mypy -m tensorlease -m tensorlease.torch -m tensorlease.gymnasium -m tensorlease.transformers && \
+		$(abspath $(TYPES))/mypy -m tensorlease -m tensorlease.torch -m tensorlease.gymnasium -m tensorlease.camera -m tensorlease.transformers && \
 		$(abspath $(TYPES))/stubtest --concise --mypy-config-file mypy.ini --allowlist stubtest-allowed \
 			--ignore-unused-allowlist tensorlease
 	@cd python/types && $(abspath $(TYPES))/pyright --pythonpath $(abspath $(TYPES))/python -p .
@@ -337,6 +337,7 @@ test-interop: python $(CLI_OUT) $(FAKECUDA_OUT) ## test with real libraries, eac
 
 test-frameworks: python $(CLI_OUT) ## test with vLLM, Gymnasium, Ray, ..., on the CPU; as test-interop
 	@TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) tests/interop/run --group frameworks --build $(O)/interop --wheel $(O)/python/*.whl $(INTEROP_ARGS) $(LIBS)
+	@tests/interop/table --frameworks $(O)/interop docs/INTEROP.md
 
 bench: all $(BENCH_OUT) ## measure; BENCH_ARGS is passed on
 	@$(if $(BENCH_OUT),$(BENCH_OUT) $(BENCH_ARGS),echo "no bench/main.c" >&2; exit 1)

@@ -282,6 +282,23 @@ TL_API int tl_claim(tl_client *client, const char *name, const tl_claim_options 
 	return r ? r : claim_take(client, name, o.timeout_ns);
 }
 
+TL_API int tl_claim_many(tl_client *client, const char *const *names, size_t n, int *outcomes)
+{
+	int r = 0;
+
+	if (!client || (n && (!names || !outcomes)))
+		return tl_fail(-EINVAL, "tl_claim_many: %s is NULL",
+			       !client	? "client"
+			       : !names ? "names"
+					: "outcomes");
+	for (size_t i = 0; !r && i < n; i++) {
+		if (!names[i])
+			return tl_fail(-EINVAL, "tl_claim_many: names[%zu] is NULL", i);
+		r = client_check_name(names[i], strlen(names[i]));
+	}
+	return r ? r : claim_many(client, names, n, outcomes);
+}
+
 TL_API int tl_unclaim(tl_client *client, const char *name)
 {
 	int r;

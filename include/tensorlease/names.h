@@ -128,6 +128,25 @@ typedef struct tl_claim_options {
 TL_API int tl_claim(tl_client *client, const char *name, const tl_claim_options *options);
 
 /*
+ * tl_claim_many - say that this client is going to publish several names
+ *
+ * tl_claim() for each name, without waiting for other clients, by requests that are sent together.
+ * If it fails, this client has none of the claims. A name that comes twice is claimed once, and the
+ * second outcome is -EBUSY.
+ *
+ * @names: @n names; @n may be 0.
+ * @outcomes: gets what tl_claim() would return for each name: 0, -EEXIST, -EBUSY, -EACCES, -ENOSPC
+ *	or -EDQUOT; tl_last_error() has the text of the last that was not 0.
+ *
+ * Ownership: nothing is handed over.
+ * Blocking: for a round trip for each 64 names.
+ * Threads: any.
+ * Returns: 0, or a common error
+ * Since: 0.2
+ */
+TL_API int tl_claim_many(tl_client *client, const char *const *names, size_t n, int *outcomes);
+
+/*
  * tl_unclaim - give up the claim on a name
  *
  * Does nothing if this client has no claim on it, as after it has published the name.

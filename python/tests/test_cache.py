@@ -327,6 +327,28 @@ def test_an_interrupted_get_or_put_leaves_no_claim(client, observer, function):
     client.delete("cache/cut")
 
 
+def test_claims_on_many_names(client, observer):
+    """Beyond the 256 that a client may have they are ours without being held."""
+    names, held = tuple(f"cache/many/{n}" for n in range(300)), []
+    assert observer._claim(names[1], 0, [])
+    client.put(names[2], np.ones(2))
+    assert client._claim_many(names[:3], held) == [True, None, False] and held == [names[0]]
+    assert client._claim_many(names[3:], held) == [True] * 297
+    assert held == [names[0], *names[3:258]]
+    for name in held:
+        client._unclaim(name)
+    held.clear()
+    assert client._claim_many((), held) == []
+    with pytest.raises(tensorlease.InvalidError, match="b//c"):
+        client._claim_many(("a", "b//c"), held)
+    with pytest.raises(TypeError, match="name"):
+        client._claim_many(("a", 1), held)
+    assert held == [] and observer._claim("a", limit(60), [])
+    observer._unclaim("a")
+    observer._unclaim(names[1])
+    client.delete(names[2])
+
+
 def test_a_claim_that_comes_with_a_signal_is_given_up(client, observer):
     class Stop(Exception):
         pass

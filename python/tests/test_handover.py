@@ -178,6 +178,13 @@ def test_a_ref_may_be_for_many(client, address):
         client.put("a", np.zeros(4))
         for _ in range(3):
             assert ref.get(client).tolist() == [0, 1, 2]
+        with client.receive(ref.token, mode="c") as mine:
+            mine.numpy()[0] = 7
+            assert client.receive(ref.token).tolist() == [0, 1, 2]
+        with pytest.raises(tensorlease.InvalidError, match="a token has 32 bytes, and this one 31"):
+            client.receive(ref.token[:31])
+        with pytest.raises(ValueError, match="mode"):
+            client.receive(ref.token, mode="w")
         assert client.status().retired == 1
     eventually(lambda: client.status().retired == 0)
 

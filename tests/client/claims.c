@@ -30,6 +30,103 @@ TEST(the_first_has_it_until_the_name_is_published)
 	tl_close(b);
 }
 
+/* Many: enough for several rounds of requests. */
+enum { MANY = 200, CLAIMS_MAX = 256 };
+
+struct names {
+	char text[CLAIMS_MAX + 10][32];
+	const char *of[CLAIMS_MAX + 10];
+};
+
+static void names_make(struct names *names, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		snprintf(names->text[i], sizeof(names->text[i]), "many/%zu", i);
+		names->of[i] = names->text[i];
+	}
+}
+
+TEST(many_are_claimed_at_once)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *a = td_connect(&d), *b = td_connect(&d);
+	int outcomes[MANY];
+	struct names names;
+
+	names_make(&names, MANY);
+	put_bytes(b, names.of[3], 1, 10);
+	must_be(tl_claim(b, names.of[100], NULL), 0);
+	names.of[MANY - 1] = names.of[0];
+	must_be(tl_claim_many(a, names.of, MANY, outcomes), 0);
+	for (int i = 0; i < MANY; i++)
+		must_be(outcomes[i], i == 3 ? -EEXIST : i == 100 || i == MANY - 1 ? -EBUSY : 0);
+	must_be(share_used(a, TL_SHARE_WAITS), MANY - 2);
+	must_be(tl_claim(b, names.of[MANY - 2], NULL), -EBUSY);
+	for (int i = 0; i < MANY - 1; i++)
+		must_be(tl_unclaim(a, names.of[i]), 0);
+	td_sync(&d);
+	must_be(share_used(a, TL_SHARE_WAITS), 1);
+	tl_close(a);
+	tl_close(b);
+}
+
+TEST(of_too_many_claims_the_first_are_granted)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	int outcomes[CLAIMS_MAX + 10];
+	struct names names;
+
+	names_make(&names, CLAIMS_MAX + 10);
+	must_be(tl_claim_many(client, names.of, CLAIMS_MAX + 10, outcomes), 0);
+	for (int i = 0; i < CLAIMS_MAX + 10; i++)
+		must_be(outcomes[i], i < CLAIMS_MAX ? 0 : -ENOSPC);
+	must(strstr(tl_last_error(), "256"));
+	tl_close(client);
+}
+
+TEST(names_that_cannot_be_claimed_claim_nothing)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	const char *names[] = { "a", NULL }, *bad[] = { "a", "b//c" };
+	int outcomes[2];
+
+	must_be(tl_claim_many(client, names, 2, outcomes), -EINVAL);
+	must(strstr(tl_last_error(), "names[1]"));
+	must_be(tl_claim_many(client, bad, 2, outcomes), -EINVAL);
+	must(strstr(tl_last_error(), "b//c"));
+	must_be(tl_claim_many(client, names, 1, NULL), -EINVAL);
+	must_be(tl_claim_many(NULL, names, 1, outcomes), -EINVAL);
+	must_be(tl_claim_many(client, NULL, 0, NULL), 0);
+	must_be(share_used(client, TL_SHARE_WAITS), 0);
+	tl_close(client);
+}
+
+/* Requests that were not answered may have been granted. */
+TEST(many_that_are_not_answered_are_given_up)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	int outcomes[MANY];
+	struct names names;
+
+	names_make(&names, MANY);
+	td_freeze(&d);
+	client_set_timeout(client, 20 * MS);
+	must_be(tl_claim_many(client, names.of, MANY, outcomes), -ETIMEDOUT);
+	for (int i = 0; i < MANY; i++)
+		must_be(outcomes[i], -ETIMEDOUT);
+	td_thaw(&d);
+	eventually(share_used(other, TL_SHARE_WAITS) == 0);
+	client_set_timeout(client, WAIT_S * SECOND);
+	must_be(tl_claim_many(client, names.of, MANY, outcomes), 0);
+	for (int i = 0; i < MANY; i++)
+		must_be(outcomes[i], 0);
+	tl_close(client);
+	tl_close(other);
+}
+
 /* A tensor, or the handle of a draft, that is forgotten keeps the connection. */
 TEST(what_is_bound_to_a_client_ends_when_it_is_closed_whatever_it_holds)
 {

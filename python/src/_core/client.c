@@ -453,6 +453,7 @@ static PyMethodDef methods[] = {
 	{ "_members", look_members, METH_O, NULL },
 	{ "_wait_many", client_wait_many, METH_VARARGS, NULL },
 	{ "_claim", client_claim, METH_VARARGS, NULL },
+	{ "_claim_many", client_claim_many, METH_VARARGS, NULL },
 	{ "_unclaim", client_unclaim, METH_O, NULL },
 	{ "_watch", client_watch, METH_VARARGS, NULL },
 	{ "_stream", client_stream, METH_VARARGS, NULL },

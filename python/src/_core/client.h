@@ -34,6 +34,10 @@ extern const char kick_doc[], kick_user_doc[];
 /* _claim(name, timeout, held) -> True: the claim is ours. False: the name is published. None:
  * another client still has the claim at the end of the time. */
 PyObject *client_claim(PyObject *self, PyObject *args);
+/* _claim_many(names, held) -> [what _claim() returns for each, without waiting]. It is True too
+ * where there is no space for a claim, and None for one that was refused. The list `held` gets the
+ * names that are ours. */
+PyObject *client_claim_many(PyObject *self, PyObject *args);
 /* _unclaim(name); a client that is closed has no claims. */
 PyObject *client_unclaim(PyObject *self, PyObject *name);
 PyObject *client_delete(PyObject *self, PyObject *args);

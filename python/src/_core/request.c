@@ -144,6 +144,14 @@ PyObject *client_uid(PyObject *self, PyObject *unused)
 	return ask(self, &q) ? NULL : PyLong_FromUnsignedLong(q.count);
 }
 
+/* Without space for one more claim the caller does without: a claim only saves work. */
+static PyObject *claimed(int r)
+{
+	bool ours = !r || r == -ENOSPC || r == -EDQUOT;
+
+	return Py_NewRef(ours ? Py_True : r == -EEXIST ? Py_False : Py_None);
+}
+
 PyObject *client_claim(PyObject *self, PyObject *args)
 {
 	WITH_LOCK;
@@ -173,8 +181,8 @@ PyObject *client_claim(PyObject *self, PyObject *args)
 		else
 			PyErr_CheckSignals();
 	} while (!PyErr_Occurred() && r && r != -EEXIST && left);
-	if (!r && (PyErr_Occurred() || PyList_Append(held, Py_True))) { /* nobody else would give it
-									   up */
+	/* Nobody else would give it up. */
+	if (!r && (PyErr_Occurred() || PyList_Append(held, name))) {
 		Py_BEGIN_ALLOW_THREADS;
 		tl_unclaim(c->client, text);
 		Py_END_ALLOW_THREADS;
@@ -182,7 +190,73 @@ PyObject *client_claim(PyObject *self, PyObject *args)
 	client_end(c);
 	if (PyErr_Occurred())
 		return NULL;
-	return Py_NewRef(!r ? Py_True : r == -EEXIST ? Py_False : Py_None);
+	return claimed(r);
+}
+
+/* Gives up what was claimed after an exception. */
+static void unclaim_many(tl_client *client, const char *const *names, Py_ssize_t n,
+			 const int *outcomes)
+{
+	Py_BEGIN_ALLOW_THREADS;
+	for (Py_ssize_t i = 0; i < n; i++)
+		if (!outcomes[i])
+			tl_unclaim(client, names[i]);
+	Py_END_ALLOW_THREADS;
+}
+
+/* Claims the names, of which @held gets those that are ours. Returns a list, or NULL. */
+static PyObject *claim_many(struct client *c, PyObject *names, const char **texts, int *outcomes,
+			    PyObject *held)
+{
+	Py_ssize_t n = PyTuple_Size(names), had = PyList_Size(held);
+	PyObject *all;
+	int r;
+
+	Py_BEGIN_ALLOW_THREADS;
+	r = tl_claim_many(c->client, texts, (size_t)n, outcomes);
+	Py_END_ALLOW_THREADS;
+	if (r)
+		return raise_error(r);
+	all = PyErr_CheckSignals() ? NULL : PyList_New(n);
+	for (Py_ssize_t i = 0; all && i < n; i++) {
+		PyList_SetItem(all, i, claimed(outcomes[i]));
+		if (!outcomes[i] && PyList_Append(held, PyTuple_GetItem(names, i)))
+			Py_CLEAR(all);
+	}
+	if (!all) {
+		PyList_SetSlice(held, had, PyList_Size(held), NULL);
+		unclaim_many(c->client, texts, n, outcomes);
+	}
+	return all;
+}
+
+PyObject *client_claim_many(PyObject *self, PyObject *args)
+{
+	WITH_LOCK;
+	struct client *c = (struct client *)self;
+	PyObject *names, *held, *all = NULL;
+	const char **texts;
+	int *outcomes;
+	Py_ssize_t n, i = 0;
+
+	if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &names, &PyList_Type, &held))
+		return NULL;
+	n = PyTuple_Size(names);
+	texts = PyMem_Calloc((size_t)n + 1, sizeof(*texts));
+	outcomes = PyMem_Calloc((size_t)n + 1, sizeof(*outcomes));
+	if (!texts || !outcomes)
+		PyErr_NoMemory();
+	while (!PyErr_Occurred() && i < n) {
+		texts[i] = name_utf8(PyTuple_GetItem(names, i));
+		i += texts[i] != NULL;
+	}
+	if (!PyErr_Occurred() && client_begin(c)) {
+		all = claim_many(c, names, texts, outcomes, held);
+		client_end(c);
+	}
+	PyMem_Free(texts);
+	PyMem_Free(outcomes);
+	return all;
 }
 
 /* ---- Descriptions ---- */

@@ -70,7 +70,7 @@ def _publish(client, name, make, mode, trust, options):
 def try_claim(client, name, timeout, held):
     """Return whether the name is ours to make; False if it is published; None if it is another's after so many seconds.
 
-    A claim that is ours is noted in the list `held`, even if a signal's handler raises an exception as soon as it is.
+    The name of a claim that is ours is put into the list `held`, even if a signal's handler raises an exception as soon as it is.
     """
     end = time.monotonic() + timeout
     try:

