@@ -18,7 +18,8 @@ MESSAGE(HANDOVER, 46, wire_handover, SERIAL)
 /*
  * RECEIVE ends that handover. The client's ledger shows a lease on the tensor, and its segment as
  * mapped; the lease counts from the answer on. Answer: DONE, or NOT_FOUND: there is no such
- * handover, and nobody else holds the tensor.
+ * handover, and nobody else holds the tensor. The client that handed it on may send this without a
+ * lease, to take it back.
  */
 STRUCT(wire_receive)
 	HEADER

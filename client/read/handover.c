@@ -54,6 +54,18 @@ static int check_place(tl_client *client, const struct tensor_lease *l)
 	return r;
 }
 
+/* The daemon may still do what it has not answered, and nobody would have the token. */
+static void take_back(struct session *s, const struct wire_handover *asked)
+{
+	struct wire_receive m = { .header = { .type = WIRE_RECEIVE,
+					      .length = sizeof(m),
+					      .serial = session_serial(s) },
+				  .ref = asked->ref,
+				  .id = asked->id };
+
+	session_post(s, &m);
+}
+
 int lease_hand_on(tl_client *client, const struct tensor_lease *l, struct handed_part part,
 		  uint64_t ttl_ns, unsigned char *token)
 {
@@ -70,6 +82,8 @@ int lease_hand_on(tl_client *client, const struct tensor_lease *l, struct handed
 		r = random_id(&m.id);
 	if (!r)
 		r = s->held ? session_call(s, &m, session_deadline(s), &answer) : SESSION_E_UNSENT;
+	if (r == -ETIMEDOUT)
+		take_back(s, &m);
 	if (!r)
 		r = answer_expect(&answer, WIRE_DONE, "handing on a tensor");
 	if (r > 0 || r == -ESTALE)

@@ -112,15 +112,16 @@ int handover_new(struct state *st, struct client *c, const struct handover_reque
 
 int handover_receive(struct state *st, struct client *c, uint64_t ref, uint64_t id)
 {
-	struct handover *h;
+	uint32_t slot = ref_slot(ref);
+	struct handover *h = slot < st->catalog.rows.high ? handover_find(st, slot, id) : NULL;
+	bool takes_back = h && h->client == c;
 
-	if (!holds(st, c, ref))
+	if (!takes_back && !holds(st, c, ref))
 		return STATE_E_NOT_FOUND;
-	h = handover_find(st, ref_slot(ref), id);
 	if (h)
 		handover_end(st, h);
 	else
-		lease_walk_again(st, c->account, ref_slot(ref));
+		lease_walk_again(st, c->account, slot);
 	return 0;
 }
 

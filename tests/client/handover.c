@@ -62,6 +62,21 @@ static uint64_t version_of(const DLManagedTensorVersioned *t)
 	return version;
 }
 
+struct receiver {
+	pthread_t thread;
+	tl_client *client;
+	const unsigned char *token;
+	DLManagedTensorVersioned *got;
+};
+
+static void *receive_once(void *arg)
+{
+	struct receiver *r = arg;
+
+	r->got = receive(r->client, r->token);
+	return NULL;
+}
+
 /* ---- what is received ---- */
 
 static void handed_on_while_the_name_changes(size_t size, bool maps_before)
@@ -509,6 +524,58 @@ TEST(it_ends_with_the_client_that_handed_it_on)
 	must(strstr(tl_last_error(), "has ended"));
 	must_be(try_receive(producer, live), 0); /* its name keeps it */
 	tl_close(producer);
+}
+
+/* Then nobody has the token. */
+TEST(it_ends_if_the_daemon_answers_too_late)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	unsigned char token[TL_TOKEN_SIZE];
+	DLManagedTensorVersioned *t;
+
+	put_bytes(client, "a", 1, SMALL);
+	t = get(client, "a");
+	td_freeze(&d);
+	client_set_timeout(client, 20 * MS);
+	must_be(tl_handover(client, t, 0, 0, token), -ETIMEDOUT);
+	td_thaw(&d);
+	client_set_timeout(client, WAIT_S * SECOND);
+	eventually(share_used(client, TL_SHARE_WAITS) == 0);
+	put_bytes(client, "a", 2, SMALL);
+	drop(t);
+	eventually(retired(&d) == 0);
+	tl_close(client);
+}
+
+TEST(two_threads_that_receive_one_token_both_have_the_tensor)
+{
+	enum { ROUNDS = 200 };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *sender = td_connect(&d);
+	struct receiver both[2] = { { .client = td_connect(&d) } };
+	unsigned char token[TL_TOKEN_SIZE];
+
+	both[1].client = both[0].client;
+	for (int i = 0; i < ROUNDS; i++) {
+		put_bytes(sender, "a", i, SMALL);
+		hand_name(sender, "a", token);
+		for (int n = 0; n < 2; n++) {
+			both[n].token = token;
+			must_be(pthread_create(&both[n].thread, NULL, receive_once, &both[n]), 0);
+		}
+		for (int n = 0; n < 2; n++) {
+			must_be(pthread_join(both[n].thread, NULL), 0);
+			must(both[n].got && all_bytes(both[n].got, i, SMALL));
+		}
+		drop(both[0].got);
+		must(all_bytes(both[1].got, i, SMALL));
+		drop(both[1].got);
+	}
+	must_be(tl_delete(sender, "a"), 0);
+	must_be_gone(&d, both[0].client, token);
+	tl_close(both[0].client);
+	tl_close(sender);
 }
 
 TEST(it_ends_in_time)
