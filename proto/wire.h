@@ -22,7 +22,7 @@
 enum {
 	WIRE_MAX = 2048,	  /* bytes of a message, header included */
 	WIRE_TEXT_MAX = 512,	  /* bytes of an error's text */
-	WIRE_LABEL_MAX = 16,	  /* bytes of a client's label */
+	WIRE_LABEL_MAX = 32,	  /* bytes of a client's label */
 	WIRE_FDS_UNREAD_MAX = 16, /* descriptors sent to a client that it has not received yet */
 	WIRE_GROUP_MAX = 65536,	  /* tensors of one group; unpublished members of one client */
 

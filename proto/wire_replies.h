@@ -63,7 +63,7 @@ STRUCT(wire_client)
 	FIELD(uint64_t, tensors_held, ANY)
 	FIELD(uint64_t, bytes_held, ANY)
 	ARRAY(char, label, WIRE_LABEL_MAX, LABEL)
-END(wire_client, 80)
+END(wire_client, 96)
 MESSAGE(CLIENT, 70, wire_client, SERIAL)
 
 /* HOLDING, then the tensor's name, answers HOLDINGS. */
@@ -257,6 +257,6 @@ STRUCT(wire_stream_member)
 	FIELD(uint32_t, uid, ANY)
 	FIELD(uint32_t, held, NUMBER(0, STREAM_ENTRIES)) /* rows */
 	ARRAY(char, label, WIRE_LABEL_MAX, LABEL)
-END(wire_stream_member, 80)
+END(wire_stream_member, 96)
 MESSAGE(STREAM_MEMBER, 91, wire_stream_member, SERIAL)
 /* clang-format on */

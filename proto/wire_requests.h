@@ -10,7 +10,7 @@ STRUCT(wire_hello)
 	FIELD(uint16_t, namespace_len, NAMESPACE) /* 0: the default namespace */
 	FIELD(uint16_t, reserved, ZERO)
 	ARRAY(char, label, WIRE_LABEL_MAX, LABEL) /* the client's own name */
-END(wire_hello, 40)
+END(wire_hello, 56)
 MESSAGE(HELLO, 1, wire_hello, SERIAL, CHECK(check_hello))
 
 /* LEDGER, the second message. Answer: READY. */

@@ -73,6 +73,30 @@ TL_API uint32_t tl_last_cause(uint32_t *id)
 
 /* ---- tl_connect, tl_close ---- */
 
+/* Says what the daemon is told that we are called. A program may be called anything; what was
+ * chosen has to fit. */
+static int label_find(char label[WIRE_LABEL_MAX], const char *given)
+{
+	const char *from = given ? "tl_connect_options.label" : "$TENSORLEASE_LABEL";
+	const char *text = given ? given : secure_getenv("TENSORLEASE_LABEL");
+	bool chosen = text && *text;
+
+	if (!chosen)
+		text = program_invocation_short_name;
+	if (chosen && strlen(text) >= WIRE_LABEL_MAX)
+		return tl_fail(-EINVAL, "%s has %zu bytes, and %d at most are allowed: '%.64s'",
+			       from, strlen(text), WIRE_LABEL_MAX - 1, text);
+	strncpy(label, text, WIRE_LABEL_MAX - 1);
+	for (char *c = label; *c; c++) {
+		if ((unsigned char)*c >= 0x20 && *c != 0x7f)
+			continue;
+		if (chosen)
+			return tl_fail(-EINVAL, "%s has a control character", from);
+		*c = '?';
+	}
+	return 0;
+}
+
 static int client_configure(struct tl_client *client, const tl_connect_options *options)
 {
 	tl_connect_options o = { .size = sizeof(o) };
@@ -90,7 +114,8 @@ static int client_configure(struct tl_client *client, const tl_connect_options *
 		return tl_fail(-EINVAL, "tl_connect_options.reserved is %u, not 0", o.reserved);
 	client->flags = o.flags;
 	client->timeout_ns = o.timeout_ns ? o.timeout_ns : CLIENT_TIMEOUT_DEFAULT_S * NS_PER_SEC;
-	return address_find(&client->address, o.address, o.namespace_name);
+	r = label_find(client->label, o.label);
+	return r ? r : address_find(&client->address, o.address, o.namespace_name);
 }
 
 TL_API int tl_connect(const tl_connect_options *options, tl_client **out)

@@ -144,16 +144,6 @@ static int ledger_new(struct handshake *handshake)
 	return 0;
 }
 
-/* A process may call itself anything; the daemon takes no control characters. */
-static void set_label(char label[WIRE_LABEL_MAX])
-{
-	strncpy(label, program_invocation_short_name, WIRE_LABEL_MAX - 1);
-	for (char *c = label; *c; c++) {
-		if ((unsigned char)*c < 0x20 || *c == 0x7f)
-			*c = '?';
-	}
-}
-
 /* What to do about a daemon of another version. */
 #define OTHER_VERSION                                                                              \
 	"use the tensorlease that it is of, or replace the daemon, which loses its tensors: "      \
@@ -166,7 +156,8 @@ static uint64_t clock_ahead(uint64_t daemon, uint64_t sent, uint64_t came)
 	return daemon - sent <= came - sent ? 0 : daemon - came;
 }
 
-int handshake_hello(struct handshake *handshake, const struct address *address, int64_t deadline)
+int handshake_hello(struct handshake *handshake, const struct address *address, const char *label,
+		    int64_t deadline)
 {
 	struct {
 		struct wire_hello hello;
@@ -182,7 +173,7 @@ int handshake_hello(struct handshake *handshake, const struct address *address, 
 	handshake->address = address->path;
 	m.hello.header.length = (uint32_t)sizeof(m.hello) + m.hello.namespace_len;
 	memcpy(m.name_space, address->name_space, m.hello.namespace_len);
-	set_label(m.hello.label);
+	strncpy(m.hello.label, label, WIRE_LABEL_MAX - 1);
 	r = exchange(handshake, &m, -1, WIRE_WELCOME, &answer, deadline);
 	if (r == -EPROTONOSUPPORT)
 		return tl_fail(r, "%s; " OTHER_VERSION, tl_failure_text());

@@ -22,7 +22,7 @@ enum { SMALL_EMPTY = 12 }; /* 64 KiB are 1,024 units, a number of 11 bits */
 struct client {
 	uint64_t id; /* never used twice */
 	uint32_t uid, gid, pid;
-	char label[16];
+	char label[WIRE_LABEL_MAX];
 	struct account *account;     /* ref held; NULL before client_join() */
 	struct list account_link;    /* in account.clients */
 	uint32_t index;		     /* in the catalog, CATALOG_NONE before client_join() */
@@ -120,7 +120,7 @@ struct client {
 
 struct client_identity {
 	uint32_t uid, gid, pid;
-	char label[16];
+	char label[WIRE_LABEL_MAX];
 };
 
 /* Initializes a client that is in no namespace yet. */

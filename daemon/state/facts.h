@@ -90,7 +90,7 @@ struct client_fact {
 	uint64_t id;
 	uint32_t uid, gid, pid;
 	uint32_t generation; /* of its word */
-	char label[16];
+	char label[32];
 	uint32_t sum; /* of these, client_fact_sum(); 0: there is none */
 	uint32_t reserved;
 };
@@ -151,7 +151,7 @@ static inline uint32_t facts_header_sum(const struct facts_header *h)
 	return fact_sum(h->name, sizeof(h->name), (uint64_t)h->uid << 32 | h->gid);
 }
 
-static_assert(sizeof(struct client_fact) == 48 && sizeof(struct row_fact) == 24 &&
+static_assert(sizeof(struct client_fact) == 64 && sizeof(struct row_fact) == 24 &&
 		      sizeof(struct segment_fact) == 32 && sizeof(struct claim_fact) == 280 &&
 		      sizeof(struct ring_fact) == 24 && sizeof(struct handover_fact) == 40,
 	      "layout");

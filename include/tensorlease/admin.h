@@ -128,7 +128,7 @@ typedef struct tl_client_info {
 	uint64_t leases;       /* sum of its ledger */
 	uint64_t tensors_held; /* tensors on which it has a lease */
 	uint64_t bytes_held;   /* bytes of those */
-	char label[16];	       /* its own name for itself: that of its program */
+	char label[32];	       /* its own name for itself: label of tl_connect_options */
 } tl_client_info;
 
 /*

@@ -30,6 +30,8 @@ typedef struct tl_connect_options {
 				second for each 100 MB; 0: 10 seconds */
 	const char *namespace_name; /* NULL: what the address says, else $TENSORLEASE_NAMESPACE,
 				       else the default one; "": the default one */
+	const char *label; /* what others are shown this client as, at most 31 bytes without control
+			      characters; NULL or "": $TENSORLEASE_LABEL, else the program's name */
 } tl_connect_options;
 
 /*
@@ -79,7 +81,8 @@ typedef struct tl_connect_options {
  *	-EFBIG		this process may make no file as large as its ledger, which has 12 bytes for
  *			each of the daemon's --max-tensors (RLIMIT_FSIZE)
  *	-EPROTOTYPE	the socket is of another type, and so another program's
- *	-EINVAL		also: $TENSORLEASE_TRUST_UID was needed and is no such list
+ *	-EINVAL		also: $TENSORLEASE_TRUST_UID was needed and is no such list, or
+ *			$TENSORLEASE_LABEL is not allowed as a label
  * With TL_CONNECT_AUTOSTART also an error of mkdir(), for the directory of a default address, or of
  * posix_spawn().
  * Since: 0.1; in this order of arguments since 0.2

@@ -557,7 +557,7 @@ typedef struct tl_member_info {
 	uint32_t pid;	   /* 0 if in another PID namespace */
 	uint32_t uid;	   /* its user */
 	uint32_t number;   /* that of one member at a time; tl_item_info.producer is this */
-	char label[16];	   /* its program */
+	char label[32];	   /* its own name for itself */
 } tl_member_info;
 
 /*

@@ -5,6 +5,7 @@ import array
 import asyncio
 import builtins
 import gc
+import importlib.machinery
 import inspect
 import math
 import multiprocessing
@@ -12,6 +13,7 @@ import os
 import pickle
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -756,6 +758,43 @@ def test_clients_with_any_name_are_listed(client, address):
     with subprocess.Popen(["\u00e4" * 20, "watch"], executable=tool, stdout=subprocess.DEVNULL) as process:
         eventually(lambda: any(c.pid == process.pid and c.label.startswith("\u00e4\u00e4") for c in client.clients()))
         process.kill()
+
+
+def label_of(client):
+    (me,) = [one for one in client.clients() if one.pid == os.getpid() and one.id == max(c.id for c in client.clients())]
+    return me.label
+
+
+def test_a_client_has_a_label(address, monkeypatch):
+    monkeypatch.delenv("TENSORLEASE_LABEL", raising=False)
+    for argument, spec, label in [
+        ("/home/me/camera.py", None, "camera.py"),
+        ("/x/__main__.py", "tensorlease.camera.__main__", "tensorlease.camera"),
+        ("\u00e4" * 20, None, "\u00e4" * 15),
+        ("a\nb", None, "a?b"),
+        ("-c", None, os.path.basename(sys.executable)),
+    ]:
+        monkeypatch.setattr(sys, "argv", [argument])
+        monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec and importlib.machinery.ModuleSpec(spec, None))
+        with tensorlease.connect(address) as client:
+            found = label_of(client)
+            assert found == label or (argument == "-c" and found.startswith("python"))
+    with tensorlease.connect(address, label="front camera") as client:
+        assert label_of(client) == "front camera"
+        with pickle.loads(pickle.dumps(client)) as again:
+            assert label_of(again) == "front camera"
+    monkeypatch.setenv("TENSORLEASE_LABEL", "trainer 1")
+    with tensorlease.connect(address) as client:
+        assert label_of(client) == "trainer 1"
+    monkeypatch.setenv("TENSORLEASE_LABEL", "x" * 32)
+    with pytest.raises(tensorlease.InvalidError, match=r"TENSORLEASE_LABEL has 32 bytes, and 31 at most"):
+        tensorlease.connect(address)
+    with pytest.raises(tensorlease.InvalidError, match="label has 33 bytes, and 31 at most"):
+        tensorlease.connect(address, label="y" * 33)
+    with pytest.raises(tensorlease.InvalidError, match="control character"):
+        tensorlease.connect(address, label="a\tb")
+    with pytest.raises(TypeError):
+        tensorlease.connect(address, label=7)
 
 
 def double(tensor):

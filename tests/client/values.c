@@ -468,7 +468,7 @@ TEST(what_there_is_can_be_listed)
 	must_be(me.pid, getpid());
 	must_be(me.leases, 1);
 	must_be(me.bytes_held, 100);
-	must(strlen(me.label) > 0);
+	must(!strcmp(me.label, program_invocation_short_name));
 	must_be(tl_list_holdings(client, me.id, collect_holding, &h), 0);
 	must(!strcmp(h.name, "other") && h.retired && h.version == 1 && h.leases == 1 &&
 	     h.nbytes == 100);
@@ -525,4 +525,44 @@ TEST(a_tensor_tells_its_version)
 int main(void)
 {
 	return suite_run();
+}
+
+static void label_must_be(const struct test_daemon *d, const char *given, const char *label)
+{
+	const tl_connect_options o = { .size = sizeof(o), .address = d->socket, .label = given };
+	tl_client_info me = { .size = sizeof(me) };
+	tl_client *client = NULL;
+
+	must_be(tl_connect(&o, &client), 0);
+	must_be(tl_list_clients(client, find_client, &me), 0);
+	must(!strcmp(me.label, label));
+	tl_close(client);
+	td_sync(d);
+}
+
+TEST(a_client_is_called_as_it_says)
+{
+	cleanup_td struct test_daemon d = td_start();
+	const char *most = "0123456789abcdef0123456789abcde";
+	tl_connect_options o = { .size = sizeof(o), .address = d.socket };
+	tl_client *client = NULL;
+	char longer[33];
+
+	unsetenv("TENSORLEASE_LABEL");
+	label_must_be(&d, NULL, program_invocation_short_name);
+	label_must_be(&d, "", program_invocation_short_name);
+	label_must_be(&d, "front camera", "front camera");
+	label_must_be(&d, most, most);
+	setenv("TENSORLEASE_LABEL", "trainer 1", 1);
+	label_must_be(&d, NULL, "trainer 1");
+	label_must_be(&d, "mine", "mine");
+	setenv("TENSORLEASE_LABEL", "a\nb", 1);
+	must_be(tl_connect(&o, &client), -EINVAL);
+	must(strstr(tl_last_error(), "$TENSORLEASE_LABEL has a control character"));
+	unsetenv("TENSORLEASE_LABEL");
+	snprintf(longer, sizeof(longer), "%sX", most);
+	o.label = longer;
+	must_be(tl_connect(&o, &client), -EINVAL);
+	must(strstr(tl_last_error(), "label has 32 bytes, and 31 at most"));
+	must(!client);
 }

@@ -61,7 +61,7 @@ static inline void samples_requests(struct samples *all)
 	SAMPLE(all, WIRE_HELLO, 0, struct wire_hello, .version_min = 1, .version_max = 1,
 	       .label = "test");
 	SAMPLE(all, WIRE_HELLO, 0, struct wire_hello, .version_min = 1, .version_max = 65535,
-	       .label = { "0123456789abcdef" });
+	       .label = { "0123456789abcdef0123456789abcdef" });
 	SAMPLE(all, WIRE_LEDGER, 0, struct wire_ledger, .size = 4096, .layout = LEDGER_LAYOUT)
 		->nfds = 1;
 	SAMPLE(all, WIRE_CREATE, 0, struct wire_create, .nbytes = 4096, .timeout_ns = -1);

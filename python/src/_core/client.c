@@ -23,7 +23,7 @@ static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 	return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
 }
 
-/* _connect(address, namespace, autostart, timeout), once */
+/* _connect(address, namespace, autostart, timeout, label), once */
 static PyObject *client_connect(PyObject *o, PyObject *args)
 {
 	WITH_LOCK;
@@ -33,8 +33,8 @@ static PyObject *client_connect(PyObject *o, PyObject *args)
 	tl_client *client = NULL;
 	int autostart = 1, r;
 
-	if (!PyArg_ParseTuple(args, "OzpO", &address, &options.namespace_name, &autostart,
-			      &timeout) ||
+	if (!PyArg_ParseTuple(args, "OzpOz", &address, &options.namespace_name, &autostart,
+			      &timeout, &options.label) ||
 	    parse_seconds("timeout", timeout, &options.timeout_ns))
 		return NULL;
 	if (address != Py_None) {

@@ -509,6 +509,7 @@ class Client:
         namespace: str | None = None,
         autostart: bool | None = None,
         timeout: _Seconds = 10.0,
+        label: str | None = None,
     ) -> None: ...
     @property
     def closed(self) -> bool: ...
@@ -819,4 +820,5 @@ def connect(
     namespace: str | None = None,
     autostart: bool | None = None,
     timeout: _Seconds = 10.0,
+    label: str | None = None,
 ) -> Client: ...

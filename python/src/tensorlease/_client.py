@@ -7,6 +7,7 @@ import errno
 import math
 import operator
 import os
+import sys
 import time
 from collections.abc import Iterable, Mapping
 
@@ -38,9 +39,10 @@ from ._watch import Events, Watch
 _GROUP_MAX = 65536  # tensors and names of one step
 _SCHEME = "tensorlease://"
 _PATH_MAX = 108  # of a socket, with a zero byte
+_LABEL_MAX = 31  # bytes
 
 
-def connect(address=None, *, namespace=None, autostart=None, timeout=10.0):
+def connect(address=None, *, namespace=None, autostart=None, timeout=10.0, label=None):
     """Connect to a daemon and return a Client, which is a context manager.
 
     address: path of the daemon's socket, a str or os.PathLike. None: $TENSORLEASE_SOCKET, else /run/tensorlease/socket
@@ -56,13 +58,15 @@ def connect(address=None, *, namespace=None, autostart=None, timeout=10.0):
     timeout: seconds that a request waits for the daemon's answer, here and in later calls. None or 0: 10 seconds. A
         request for CPU memory waits a second more for each 100 MB. A signal does not end that wait. It
         also bounds the wait for another process's work on a GPU tensor, which a signal does end.
+    label: what others are shown this client as, such as in `tensorlease status --clients`; at most 31 bytes. None:
+        $TENSORLEASE_LABEL, else the name of the script or module that runs.
     NoDaemonError (a ConnectionRefusedError): nobody listens at the address. PermissionDeniedError: this user may not
     use the socket, there is no namespace of that name that it may read, or the daemon runs as a user that is not
     trusted. Trusted are this user, root, the system user of the packaged service, and the uids in
     $TENSORLEASE_TRUST_UID, separated by commas. TooManyClientsError: the daemon, or this user there, has as many
     connections as it may have.
     """
-    return Client(address, namespace=namespace, autostart=autostart, timeout=timeout)
+    return Client(address, namespace=namespace, autostart=autostart, timeout=timeout, label=label)
 
 
 class Client(_core.Client):
@@ -84,19 +88,20 @@ class Client(_core.Client):
 
     _waiter = None
     _known = (None, None)  # the process and the daemon, and as which user that knows this one
-    _arguments = (None, None, None, 10.0)  # of a subclass that has not called __init__()
+    _arguments, _label = (None, None, None, 10.0), None  # of a subclass that has not called __init__()
 
-    def __init__(self, address=None, *, namespace=None, autostart=None, timeout=10.0):
+    def __init__(self, address=None, *, namespace=None, autostart=None, timeout=10.0, label=None):
         given = address is not None or bool(os.environ.get("TENSORLEASE_SOCKET"))
         if autostart is not None and not isinstance(autostart, bool):
             raise TypeError(f"autostart must be True, False or None, not {autostart!r}")
         starts = not given if autostart is None else autostart
-        self._connect(address, namespace, starts, timeout)
+        self._connect(address, namespace, starts, timeout, _program() if label is None else label)
+        self._label = label
         where = address if address is not None else os.environ.get("TENSORLEASE_SOCKET")
         self._arguments = (*_for_others(where, namespace, lambda: self.status().address), starts, timeout)
 
     def __reduce__(self):
-        return (_reconnect, (type(self), *self._arguments))
+        return (_reconnect, (type(self), *self._arguments, self._label))
 
     def _place(self):
         """Return the address and the namespace, so that names of other clients can be told from this one's."""
@@ -842,6 +847,17 @@ def _prefixed(prefix, names):
     return tuple(start + name for name in names)
 
 
+def _program():
+    """Return the name of the script or module that runs, or None: $TENSORLEASE_LABEL, or the name of the interpreter."""
+    if os.environ.get("TENSORLEASE_LABEL"):
+        return None
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)  # of python -m
+    argument = sys.argv[0] if getattr(sys, "argv", None) else ""
+    name = spec.name.removesuffix(".__main__") if spec else os.path.basename(argument)
+    label = "".join(c if c.isprintable() else "?" for c in name).encode("utf-8", "replace")[:_LABEL_MAX]
+    return None if name == "-c" else label.decode("utf-8", "ignore")
+
+
 def _for_others(address, namespace, path):
     """Return address and namespace as another process, in another directory and environment, has to give them.
 
@@ -861,8 +877,8 @@ def _for_others(address, namespace, path):
     return address, os.environ.get("TENSORLEASE_NAMESPACE", "") if namespace is None else namespace
 
 
-def _reconnect(cls, address, namespace, autostart, timeout):
+def _reconnect(cls, address, namespace, autostart, timeout, label):
     """A subclass may have an __init__() with other arguments, so that it is not called."""
     client = cls.__new__(cls)
-    Client.__init__(client, address, namespace=namespace, autostart=autostart, timeout=timeout)
+    Client.__init__(client, address, namespace=namespace, autostart=autostart, timeout=timeout, label=label)
     return client
