@@ -533,8 +533,11 @@ SERVERS = {
     "gunicorn": ["gunicorn", "--workers={workers}", "--bind=unix:{path}", "--timeout=300", "app:wsgi"],
     "gthread": ["gunicorn", "--workers={workers}", "--threads=3", "--bind=unix:{path}", "--timeout=300", "app:wsgi"],
     "preload": ["gunicorn", "--workers={workers}", "--preload", "--bind=unix:{path}", "--timeout=300", "app:wsgi"],
-    # By default it replaces a worker that does not answer for 5 seconds, as one that begins on a busy machine.
-    "uvicorn": ["uvicorn", "--workers={workers}", "--uds={path}", "--timeout-worker-healthcheck=300", "app:asgi"],
+    # By default it replaces a worker that does not answer for 5 seconds, as one that begins on a busy machine, and each
+    # accepts all connections that wait, so that some workers get none.
+    "uvicorn": [
+        "uvicorn", "--workers={workers}", "--uds={path}", "--timeout-worker-healthcheck=300", "--backlog=2", "app:asgi"
+    ],
 }
 
 
