@@ -114,8 +114,8 @@ static int client_configure(struct tl_client *client, const tl_connect_options *
 		return tl_fail(-EINVAL, "tl_connect_options.reserved is %u, not 0", o.reserved);
 	client->flags = o.flags;
 	client->timeout_ns = o.timeout_ns ? o.timeout_ns : CLIENT_TIMEOUT_DEFAULT_S * NS_PER_SEC;
-	r = label_find(client->label, o.label);
-	return r ? r : address_find(&client->address, o.address, o.namespace_name);
+	r = address_find(&client->address, o.address, o.namespace_name);
+	return r ? r : label_find(client->address.label, o.label);
 }
 
 TL_API int tl_connect(const tl_connect_options *options, tl_client **out)

@@ -7,17 +7,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/wire.h"
 #include "tensor/limits.h"
 
 enum { ADDRESS_PATH_MAX = 108 };
 
+/* Where a client connects, and as what. */
 struct address {
 	char path[ADDRESS_PATH_MAX];		   /* of the socket */
 	char name_space[TENSOR_NAMESPACE_MAX + 1]; /* empty: the default one */
+	char label[WIRE_LABEL_MAX];		   /* what the daemon is told that we are called */
 };
 
-/* Finds the address as tl_connect() documents it for @asked and @name_space, either of which may be
- * NULL. */
+/* Finds the path and the namespace as tl_connect() documents it for @asked and @name_space, either
+ * of which may be NULL. */
 int address_find(struct address *out, const char *asked, const char *name_space);
 
 /* Connects to a daemon that may be trusted. *@socket is set even on failure, and the caller closes

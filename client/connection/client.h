@@ -35,7 +35,6 @@ struct tl_client {
 	int64_t timeout_ns;
 	uint32_t flags;
 	struct address address;
-	char label[WIRE_LABEL_MAX]; /* what it is called; not empty */
 
 	pthread_mutex_t mutex;
 	pthread_cond_t renewed;

@@ -169,7 +169,7 @@ static int second_connection(struct session *s, struct handshake *handshake, int
 	r = address_connect(s->address->path, deadline, &handshake->socket);
 	if (r)
 		return r;
-	r = handshake_hello(handshake, s->address, s->client->label, deadline);
+	r = handshake_hello(handshake, s->address, deadline);
 	if (r)
 		return r;
 	handshake->catalog_fd = fd_close(handshake->catalog_fd); /* the child has the catalog mapped

@@ -156,8 +156,7 @@ static uint64_t clock_ahead(uint64_t daemon, uint64_t sent, uint64_t came)
 	return daemon - sent <= came - sent ? 0 : daemon - came;
 }
 
-int handshake_hello(struct handshake *handshake, const struct address *address, const char *label,
-		    int64_t deadline)
+int handshake_hello(struct handshake *handshake, const struct address *address, int64_t deadline)
 {
 	struct {
 		struct wire_hello hello;
@@ -173,7 +172,7 @@ int handshake_hello(struct handshake *handshake, const struct address *address, 
 	handshake->address = address->path;
 	m.hello.header.length = (uint32_t)sizeof(m.hello) + m.hello.namespace_len;
 	memcpy(m.name_space, address->name_space, m.hello.namespace_len);
-	strncpy(m.hello.label, label, WIRE_LABEL_MAX - 1);
+	memcpy(m.hello.label, address->label, sizeof(m.hello.label));
 	r = exchange(handshake, &m, -1, WIRE_WELCOME, &answer, deadline);
 	if (r == -EPROTONOSUPPORT)
 		return tl_fail(r, "%s; " OTHER_VERSION, tl_failure_text());

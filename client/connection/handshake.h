@@ -26,8 +26,7 @@ struct handshake {
 	}
 
 /* Sends HELLO, waits for WELCOME and makes the ledger. @address must live as long as @handshake. */
-int handshake_hello(struct handshake *handshake, const struct address *address, const char *label,
-		    int64_t deadline);
+int handshake_hello(struct handshake *handshake, const struct address *address, int64_t deadline);
 /* Tells the daemon that a mapping of the segment is inherited. To be called before
  * handshake_ledger(), which gets the answer. */
 int handshake_hold(struct handshake *handshake, uint32_t segment, uint32_t generation,

@@ -189,7 +189,7 @@ static int session_set_up(struct session *s, struct handshake *handshake, int64_
 {
 	int r;
 
-	r = handshake_hello(handshake, s->address, s->client->label, deadline);
+	r = handshake_hello(handshake, s->address, deadline);
 	if (!r)
 		r = catalog_map(&s->catalog, &handshake->welcome, handshake->catalog_fd);
 	if (r)
