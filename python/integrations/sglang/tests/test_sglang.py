@@ -11,11 +11,15 @@ import json
 import pickle
 import sys
 import threading
+import tomllib
 import types
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from multiprocessing.reduction import ForkingPickler
 
 import pytest
+from conftest import PACKAGE
+
+import tensorlease
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -135,6 +139,17 @@ def test_the_loader_has_the_methods_that_the_sources_call(source):
     assert loader.parameters("get_model_loader") == ["load_config", "model_config"]
     # There are no other formats than SGLang's own, so ours is chosen by an option.
     assert "self.load_format = LoadFormat(load_format)" in source("configs/load_config.py").text
+
+
+def test_sglang_finds_the_plugin_by_its_entry_point(source):
+    (group,) = (
+        ast.literal_eval(node.value)
+        for node in source("plugins/__init__.py").tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "GENERAL_PLUGINS_GROUP"
+    )
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"] == {group: {"tensorlease": "tensorlease_sglang:register"}}
+    assert project["version"] == tensorlease.__version__
 
 
 # ---- Updates ----
