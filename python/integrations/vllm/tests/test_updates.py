@@ -438,7 +438,7 @@ class InPlace:
 
 @pytest.mark.parametrize("timeout", [60, math.inf])
 def test_weights_in_place_are_waited_for(timeout, version, model):
-    from tensorlease_vllm._weights import published
+    from tensorlease._weights import published
 
     client = InPlace()
     with published(client, "policy", model.named_parameters(), keep=False, timeout=timeout):
@@ -448,7 +448,7 @@ def test_weights_in_place_are_waited_for(timeout, version, model):
 
 
 def test_weights_in_place_that_stay_held_are_an_error(version, model):
-    from tensorlease_vllm._weights import published
+    from tensorlease._weights import published
 
     client = InPlace()
     text = r"4 of 5 weights, published in place below 'policy\.\w{16}/', are still held after 0 s"
@@ -462,7 +462,7 @@ def test_weights_in_place_that_stay_held_are_an_error(version, model):
 
 @pytest.mark.parametrize(("device", "waits"), [("cuda:1", ["cuda:1"]), ("cpu", [])])
 def test_leases_end_when_the_device_has_read_the_weights(device, waits, version, monkeypatch):
-    from tensorlease_vllm._weights import leased
+    from tensorlease._weights import leased
 
     seen = []
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)

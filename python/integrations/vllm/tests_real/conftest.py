@@ -69,14 +69,19 @@ def models(installed, tmp_path_factory):
     return {name: make(folder / name, seed) for seed, name in enumerate("ab")}
 
 
+def answers_of(folders, temporary):
+    """What new engines answer that read the weights of these folders."""
+    output = temporary / "answers"
+    settings = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # each process imports vLLM anew
+    command = [sys.executable, HERE / "tiny.py", output, *folders]
+    subprocess.run(command, env=settings, check=True, timeout=shared.limit(600))
+    return json.loads(output.read_text())
+
+
 @pytest.fixture(scope="session")
 def expected(models, tmp_path_factory):
     """What new engines answer that have read these weights from disk."""
-    output = tmp_path_factory.mktemp("expected") / "answers"
-    settings = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # each process imports vLLM anew
-    command = [sys.executable, HERE / "tiny.py", output, *models.values()]
-    subprocess.run(command, env=settings, check=True, timeout=shared.limit(600))
-    found = dict(zip(models, json.loads(output.read_text()), strict=True))
+    found = dict(zip(models, answers_of(models.values(), tmp_path_factory.mktemp("expected")), strict=True))
     assert found["a"] != found["b"]
     return found
 
@@ -158,7 +163,8 @@ def started(daemon, models, expected, tmp_path_factory):
 
     with tensorlease.connect(daemon, autostart=False) as client:
         client.load("start", models["a"] / "model.safetensors")
-    arguments = [models["a"], "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", "0", "--dtype", "float32"]
+    # TRL asks for the model by its path.
+    arguments = [models["a"], "--served-model-name", "tiny", models["a"], "--host", "127.0.0.1", "--port", "0", "--dtype", "float32"]
     arguments += ["--enforce-eager", "--max-model-len", "512", "--max-num-batched-tokens", "2048"]
     arguments += ["--enable-prompt-tokens-details"]
     arguments += ["--load-format", "tensorlease", "--weight-transfer-config", '{"backend": "tensorlease"}']

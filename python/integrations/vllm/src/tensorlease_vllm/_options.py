@@ -17,6 +17,7 @@ _RULES = {
     "address": (_is_text_or_none, "the path of a socket, 'tensorlease://NAMESPACE/PATH' or null"),
     "namespace": (_is_text_or_none, "the name of a namespace or null"),
     "timeout": (lambda value: type(value) in (int, float) and value >= 0, "a number of seconds, 0 or more"),
+    "server_timeout": (lambda value: type(value) in (int, float) and value > 0, "a number of seconds above 0"),
     "keep": (lambda value: isinstance(value, bool), "true or false"),
     "update": (_is_name, "the text that the trainer attached to the weights"),
     "names": (lambda value: isinstance(value, list) and value and all(map(_is_name, value)), "a list of names"),
@@ -29,8 +30,3 @@ def check(what, options):
         fits, allowed = _RULES[key]
         if not fits(value):
             raise ValueError(f"{what}: {key} is {reprlib.repr(value)}; it must be {allowed}")
-
-
-def below(prefix):
-    """Return what the names below prefix start with. A '/' at its end makes no difference."""
-    return prefix.removesuffix("/") + "/"

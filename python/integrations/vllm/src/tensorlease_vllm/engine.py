@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorlease
 import torch
+from tensorlease._weights import published, received
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -17,7 +18,6 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 from ._options import check
-from ._weights import leased, published
 
 _HTTP_S = 300  # until a worker has answered; it loads a whole model meanwhile
 
@@ -130,21 +130,7 @@ class TensorleaseEngine(WeightTransferEngine[TensorleaseInitInfo, TensorleaseUpd
         """Load exactly the weights of this update. RuntimeError: they are not there, or others are."""
         if self._tensorlease is None:
             raise RuntimeError("the engine has no connection to tensorlease: init_weight_transfer_engine comes first")
-        start = update_info.prefix
-        try:
-            tensors = self._tensorlease.get_many(update_info.names, prefix=start)
-        except tensorlease.NotFoundError as error:
-            raise RuntimeError(
-                f"the weights of this update, below {start!r}, are gone ({error.strerror}): send them again, and "
-                "delete or replace them only when all workers have finished"
-            ) from error
-        with leased(tensors, self.device) as weights:
-            others = [name for name, tensor in tensors.items() if tensor.metadata != update_info.update.encode()]
-            if others:
-                raise RuntimeError(
-                    f"{len(others)} of {len(tensors)} weights below {start!r} are not of this update, such as "
-                    f"{others[0]!r}: they were published again meanwhile; let one trainer at a time use a prefix"
-                )
+        with received(self._tensorlease, vars(update_info), self.device) as weights:
             self._begin_reload()
             with _of_any_layers():
                 self.model.load_weights(weights)

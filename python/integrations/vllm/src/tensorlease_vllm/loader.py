@@ -2,10 +2,10 @@
 """The load format "tensorlease": weights that somebody has published below a prefix."""
 
 import tensorlease
+from tensorlease._weights import below, leased
 from vllm.model_executor.model_loader import BaseModelLoader
 
-from ._options import below, check
-from ._weights import leased
+from ._options import check
 
 _KEYS = ("prefix", "address", "namespace", "timeout")
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import tensorlease
+from tensorlease._weights import published
 from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
 
 from . import NAME, register_trainer
 from ._options import check
-from ._weights import published
 
 
 @dataclass

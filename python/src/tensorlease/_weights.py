@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a set of weights is published for an update, and how a model loads one."""
+"""How a set of weights is published for an update, and how a model loads one: for the plug-ins of engines.
+
+They are python/integrations/vllm, verl and sglang. Nothing else imports this module, since it needs PyTorch.
+"""
 
 import contextlib
 import queue
@@ -10,7 +13,8 @@ import weakref
 
 import torch
 
-from ._options import below
+from ._errors import NotFoundError
+from ._paths import below
 
 
 @contextlib.contextmanager
@@ -35,8 +39,33 @@ def leased(tensors, device=None):
 
 
 @contextlib.contextmanager
+def received(client, info, device=None):
+    """Within it there is an iterator, as within leased(), over exactly the weights of one update, of one moment.
+
+    info: what published() gave: prefix, names and update. device: as for leased().
+    RuntimeError, before anything was read: they are not there, or others are.
+    """
+    start, update = info["prefix"], info["update"]
+    try:
+        tensors = client.get_many(info["names"], prefix=start)
+    except NotFoundError as error:
+        raise RuntimeError(
+            f"the weights of this update, below {start!r}, are gone ({error.strerror}): send them again, and "
+            "delete or replace them only when all workers have finished"
+        ) from error
+    with leased(tensors, device) as weights:
+        others = [name for name, tensor in tensors.items() if tensor.metadata != update.encode()]
+        if others:
+            raise RuntimeError(
+                f"{len(others)} of {len(tensors)} weights below {start!r} are not of this update, such as "
+                f"{others[0]!r}: they were published again meanwhile; let one trainer at a time use a prefix"
+            )
+        yield weights
+
+
+@contextlib.contextmanager
 def published(client, prefix, weights, *, keep, timeout):
-    """Publish weights in one step. Within it there is the update_info for the engines of the workers.
+    """Publish weights in one step. Within it there is the info with which workers call received().
 
     weights: an iterable of names and torch.Tensors.
     keep: True publishes copies, which stay and take the place of all that was below prefix. False publishes tensors on
@@ -70,7 +99,7 @@ def published(client, prefix, weights, *, keep, timeout):
             returned.get(timeout=min(max(0, deadline - time.monotonic()), threading.TIMEOUT_MAX))
         except queue.Empty:
             raise TimeoutError(
-                f"vLLM has finished the update, but {len(lent) - count} of {len(lent)} weights, published in place "
+                f"the update is finished, but {len(lent) - count} of {len(lent)} weights, published in place "
                 f"below {start!r}, are still held after {timeout} s: end the processes that hold them before these "
                 "weights are changed"
             ) from None
