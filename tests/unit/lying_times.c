@@ -425,14 +425,11 @@ static int list_devices(tl_client *client)
 	return tl_list_devices(client, visit_device, NULL);
 }
 
-static int claim(tl_client *client)
-{
-	return tl_claim(client, "k", NULL);
-}
-
 static int claim_many(tl_client *client)
 {
-	return tl_claim_many(client, (const char *const[]){ "k", "l" }, 2, (int[2]){ 0 });
+	int outcomes[2], r = tl_claim_many(client, (const char *[]){ "k", "l" }, 2, outcomes);
+
+	return r ? r : outcomes[1];
 }
 
 static int claim_wait(tl_client *client)
@@ -575,7 +572,6 @@ static const struct call calls[] = {
 	{ "tl_list_streams", NULL, list_streams, true },
 	{ "tl_stream_stat", NULL, stat_stream, true },
 	{ "tl_list_members", NULL, list_members, true },
-	{ "tl_claim", NULL, claim, true },
 	{ "tl_claim, waiting", NULL, claim_wait, true },
 	{ "tl_claim_many", NULL, claim_many, true },
 	{ "tl_unclaim", NULL, unclaim, false },
