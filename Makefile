@@ -673,7 +673,7 @@ install: all ## PREFIX=/usr/local DESTDIR=
 	$(if $(HAVE_SYSTEMD),$(install_units),@echo "no units of systemd are installed, because this build has no libsystemd: run \`make deps\` to have them")
 	$(INSTALL) -m 644 packaging/sysusers.d/tensorlease.conf $(DESTDIR)$(SYSUSERSDIR)/
 	$(INSTALL) -d $(DESTDIR)$(DOCDIR)/examples
-	$(call with_bindir,packaging/tensorleased.conf.in,$(DESTDIR)$(DOCDIR)/examples/tensorleased.conf)
+	$(INSTALL) -m 644 packaging/tensorleased.conf $(DESTDIR)$(DOCDIR)/examples/
 	$(foreach m,$(MANS),$(INSTALL) -D -m 644 $(m) $(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)) && ):
 	$(if $(MAN3_OUT),$(INSTALL) -d $(DESTDIR)$(MANDIR)/man3 && $(INSTALL) -m 644 $(O)/man3/*.3 $(DESTDIR)$(MANDIR)/man3/)
 

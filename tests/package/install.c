@@ -208,12 +208,14 @@ INSTALL_TEST(the_installed_program_finds_its_library_in_another_directory)
 		0);
 }
 
-INSTALL_TEST(the_sample_names_the_installed_program)
+INSTALL_TEST(the_unit_names_the_installed_program)
 {
-	must_be(shell(MAKE "-o all install PREFIX=/opt/tl DESTDIR=\"$DIR/other\""), 0);
+	must_be(shell(MAKE "-o all install HAVE_SYSTEMD=1 PREFIX=/opt/tl DESTDIR=\"$DIR/other\""),
+		0);
 	must_be(shell("cd \"$DIR/other\" && "
-		      "grep -F 'ExecStart=/opt/tl/bin/tensorleased --foreground --config' "
-		      "opt/tl/share/doc/tensorlease/examples/tensorleased.conf && "
+		      "grep -F 'ExecStart=/opt/tl/bin/tensorleased --foreground --config -/etc/' "
+		      "opt/tl/lib/systemd/system/tensorleased.service && "
+		      "test -s opt/tl/share/doc/tensorlease/examples/tensorleased.conf && "
 		      "! grep -r '@BINDIR@' opt"),
 		0);
 }
