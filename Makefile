@@ -23,6 +23,10 @@ MANDIR = $(PREFIX)/share/man
 DOCDIR = $(PREFIX)/share/doc/tensorlease
 UNITDIR = $(PREFIX)/lib/systemd/system
 SYSUSERSDIR = $(PREFIX)/lib/sysusers.d
+DATADIR = $(PREFIX)/share/tensorlease
+BASHDIR = $(PREFIX)/share/bash-completion/completions
+ZSHDIR = $(PREFIX)/share/zsh/site-functions
+FISHDIR = $(PREFIX)/share/fish/vendor_completions.d
 DESTDIR :=
 
 # Each set of sanitizers has a build tree of its own: build, build-address-undefined, build-thread.
@@ -649,12 +653,12 @@ LIBDIR_THERE = $(shell realpath -ms --relative-to='$(BINDIR)' '$(LIBDIR)')
 # $(call readable,FILE) writes to a file that all may read, whatever the umask is.
 readable = > $(1) && chmod 644 $(1)
 
-# $(call with_bindir,FILE,INSTALLED)
-with_bindir = sed 's|@BINDIR@|$(BINDIR)|g' $(1) $(call readable,$(2))
+# $(call with_dirs,FILE,INSTALLED)
+with_dirs = sed -e 's|@BINDIR@|$(BINDIR)|g' -e 's|@DATADIR@|$(DATADIR)|g' $(1) $(call readable,$(2))
 
 # Without libsystemd the daemon takes no socket of a service, and does not say when it is ready.
 install_units = $(INSTALL) -d $(DESTDIR)$(UNITDIR) && \
-	$(call with_bindir,packaging/systemd/tensorleased.service.in,$(DESTDIR)$(UNITDIR)/tensorleased.service) && \
+	$(call with_dirs,packaging/systemd/tensorleased.service.in,$(DESTDIR)$(UNITDIR)/tensorleased.service) && \
 	$(INSTALL) -m 644 packaging/systemd/tensorleased.socket $(DESTDIR)$(UNITDIR)/
 
 install: all ## PREFIX=/usr/local DESTDIR=
@@ -674,6 +678,11 @@ install: all ## PREFIX=/usr/local DESTDIR=
 	$(INSTALL) -m 644 packaging/sysusers.d/tensorlease.conf $(DESTDIR)$(SYSUSERSDIR)/
 	$(INSTALL) -d $(DESTDIR)$(DOCDIR)/examples
 	$(INSTALL) -m 644 packaging/tensorleased.conf $(DESTDIR)$(DOCDIR)/examples/
+	$(INSTALL) -D -m 755 packaging/completions/complete $(DESTDIR)$(DATADIR)/complete
+	$(INSTALL) -d $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR) $(DESTDIR)$(FISHDIR)
+	$(call with_dirs,packaging/completions/tensorlease.bash.in,$(DESTDIR)$(BASHDIR)/tensorlease)
+	$(call with_dirs,packaging/completions/tensorlease.zsh.in,$(DESTDIR)$(ZSHDIR)/_tensorlease)
+	$(call with_dirs,packaging/completions/tensorlease.fish.in,$(DESTDIR)$(FISHDIR)/tensorlease.fish)
 	$(foreach m,$(MANS),$(INSTALL) -D -m 644 $(m) $(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)) && ):
 	$(if $(MAN3_OUT),$(INSTALL) -d $(DESTDIR)$(MANDIR)/man3 && $(INSTALL) -m 644 $(O)/man3/*.3 $(DESTDIR)$(MANDIR)/man3/)
 
@@ -686,5 +695,6 @@ uninstall: $(MAN3_OUT) ## with the PREFIX and DESTDIR of the installation
 	rm -f $(DESTDIR)$(SYSUSERSDIR)/tensorlease.conf
 	rm -f $(foreach m,$(MANS),$(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))
 	$(if $(MAN3_OUT),rm -f $$(sed 's|^|$(DESTDIR)$(MANDIR)/man3/|' $(MAN3_OUT)))
-	rm -f $(DESTDIR)$(DOCDIR)/examples/tensorleased.conf
-	-rmdir $(DESTDIR)$(CMAKEDIR) $(DESTDIR)$(INCLUDEDIR)/tensorlease $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR)
+	rm -f $(DESTDIR)$(DOCDIR)/examples/tensorleased.conf $(DESTDIR)$(DATADIR)/complete
+	rm -f $(DESTDIR)$(BASHDIR)/tensorlease $(DESTDIR)$(ZSHDIR)/_tensorlease $(DESTDIR)$(FISHDIR)/tensorlease.fish
+	-rmdir $(DESTDIR)$(CMAKEDIR) $(DESTDIR)$(INCLUDEDIR)/tensorlease $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR) $(DESTDIR)$(DATADIR)

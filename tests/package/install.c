@@ -220,6 +220,25 @@ INSTALL_TEST(the_unit_names_the_installed_program)
 		0);
 }
 
+#define COMPLETE                                                                                   \
+	"PATH=\"$ROOT/usr/local/bin:$PATH\" TENSORLEASE_SOCKET=\"$DIR/none\" "                     \
+	"\"$ROOT/usr/local/share/tensorlease/complete\" "
+
+INSTALL_TEST(shells_complete_what_the_help_has)
+{
+	must_be(shell(COMPLETE "st | grep -x status"), 0);
+	must_be(shell(COMPLETE "'' help | grep -x stream"), 0);
+	must_be(shell(COMPLETE "'' -j stream | grep -x tail"), 0);
+	must_be(shell(COMPLETE "-- put | grep -x -e --owner-bound"), 0);
+	must_be(shell("! " COMPLETE "-- ls | grep -x -e --owner-bound"), 0);
+	must_be(shell(COMPLETE "n save a -f | grep -x npz"), 0);
+	must_be(shell(COMPLETE "'' put a; test $? = 3"), 0);
+	must_be(shell(COMPLETE "'' get a --output; test $? = 3"), 0);
+	must_be(shell("bash -c 'compopt() { :; }; "
+		      ". \"$ROOT/usr/local/share/bash-completion/completions/tensorlease\"'"),
+		0);
+}
+
 /* A daemon without libsystemd would never be ready for systemd. */
 INSTALL_TEST(there_are_no_units_without_libsystemd)
 {
