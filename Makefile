@@ -28,6 +28,8 @@ BASHDIR = $(PREFIX)/share/bash-completion/completions
 ZSHDIR = $(PREFIX)/share/zsh/site-functions
 FISHDIR = $(PREFIX)/share/fish/vendor_completions.d
 DESTDIR :=
+# Distributions want programs without a run path: RPATH= for both `make` and `make install`.
+RPATH := yes
 
 # Each set of sanitizers has a build tree of its own: build, build-address-undefined, build-thread.
 SAN :=
@@ -162,7 +164,8 @@ PAGES_OUT := $(O)/tests/pages/large.so
 
 # These goals install missing packages before the first file is compiled.
 DEPS := $(if $(filter deps test demo everyday faults gpu-stage,$(MAKECMDGOALS)),deps) \
-	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check) \
+	$(if $(filter deps-check check check-%,$(filter-out check-deb,$(MAKECMDGOALS))),deps-check) \
+	$(if $(filter deb,$(MAKECMDGOALS)),deps-deb) \
 	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
 	$(if $(filter python sdist wheels check-sdist check-wheels check-types test-python test-interop test-frameworks bench-python bench-dataset,$(MAKECMDGOALS)),deps-python) \
 	$(if $(filter model model-record,$(MAKECMDGOALS)),deps-model) \
@@ -189,6 +192,8 @@ deps-cost:
 	@tools/deps cost
 deps-fuzz:
 	@tools/deps fuzz
+deps-deb:
+	@tools/deps deb
 deps-fresh:
 	@tools/deps fresh
 
@@ -263,6 +268,18 @@ FRESH := bookworm:user bookworm:root trixie:user trixie:root
 fresh: ## README's commands on new Debian systems; FRESH='bookworm:user trixie:root' some of them
 	@failed=; for one in $(FRESH); do \
 		tests/fresh/run $(FRESH_ARGS) "$${one%:*}" "$${one#*:}" || test $$? = 77 || failed="$$failed $$one"; \
+	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
+
+# A source package and its packages, as of Debian; DEB_REVISION says how often this version was packaged.
+DEB_REVISION := 1
+.PHONY: deb check-deb deps-deb
+deb: $(DEPS) ## Debian packages, in build/deb; DEB_REVISION=2 the next ones of this version
+	@tools/deb $(O) $(VERSION) '$(DEB_REVISION)'
+
+DEB_SUITES := bookworm trixie
+check-deb: ## on new Debian systems: build the packages, lintian, install, upgrade, purge; DEB_SUITES=trixie some
+	@failed=; for suite in $(DEB_SUITES); do \
+		tests/fresh/deb $(FRESH_ARGS) $$suite || test $$? = 77 || failed="$$failed $$suite"; \
 	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
 .PHONY: fresh-service
@@ -542,8 +559,8 @@ $(O)/obj/transfer.a: $(call obj,$(TRANSFER)) $(O)/obj/transfer.list
 	@rm -f $@
 	@$(AR) qcsT $@ $(call obj,$(TRANSFER))
 
-# $(call rpath,DIRECTORY) has a program look for the library there, seen from its own directory.
-rpath = -Wl,-rpath,'$$ORIGIN/$(1)'
+# $(call rpath,DIRECTORY) has a program look for the library there, seen from its own directory, unless RPATH is empty.
+rpath = $(if $(RPATH),-Wl$(comma)-rpath$(comma)'$$ORIGIN/$(1)')
 # $(call link_cli,PROGRAM,DIRECTORY)
 link_cli = $(CC) $(ALL_LDFLAGS) -pie $(call rpath,$(2)) -o $(1) $(call obj,$(CLI)) -L$(O)/lib -ltensorlease $(CLI_LIBS)
 

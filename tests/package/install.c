@@ -239,6 +239,17 @@ INSTALL_TEST(shells_complete_what_the_help_has)
 		0);
 }
 
+/* As distributions want it. */
+INSTALL_TEST(programs_have_no_run_path_if_none_is_wanted)
+{
+	must_be(shell(MAKE "-o all install RPATH= LIBDIR=/opt/tl/lib/some "
+			   "DESTDIR=\"$DIR/other\""),
+		0);
+	must_be(shell("test -x \"$DIR/other/usr/local/bin/tensorlease\" && "
+		      "! readelf -d \"$DIR/other/usr/local/bin/tensorlease\" | grep PATH"),
+		0);
+}
+
 /* A daemon without libsystemd would never be ready for systemd. */
 INSTALL_TEST(there_are_no_units_without_libsystemd)
 {
