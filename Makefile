@@ -23,7 +23,13 @@ MANDIR = $(PREFIX)/share/man
 DOCDIR = $(PREFIX)/share/doc/tensorlease
 UNITDIR = $(PREFIX)/lib/systemd/system
 SYSUSERSDIR = $(PREFIX)/lib/sysusers.d
+DATADIR = $(PREFIX)/share/tensorlease
+BASHDIR = $(PREFIX)/share/bash-completion/completions
+ZSHDIR = $(PREFIX)/share/zsh/site-functions
+FISHDIR = $(PREFIX)/share/fish/vendor_completions.d
 DESTDIR :=
+# Distributions want programs without a run path: RPATH= for both `make` and `make install`.
+RPATH := yes
 
 # Each set of sanitizers has a build tree of its own: build, build-address-undefined, build-thread.
 SAN :=
@@ -158,7 +164,8 @@ PAGES_OUT := $(O)/tests/pages/large.so
 
 # These goals install missing packages before the first file is compiled.
 DEPS := $(if $(filter deps test demo everyday faults gpu-stage,$(MAKECMDGOALS)),deps) \
-	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check) \
+	$(if $(filter deps-check check check-%,$(filter-out check-deb,$(MAKECMDGOALS))),deps-check) \
+	$(if $(filter deb,$(MAKECMDGOALS)),deps-deb) \
 	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
 	$(if $(filter python sdist wheels check-sdist check-wheels check-types test-python test-interop test-frameworks bench-python bench-dataset,$(MAKECMDGOALS)),deps-python) \
 	$(if $(filter model model-record,$(MAKECMDGOALS)),deps-model) \
@@ -185,6 +192,8 @@ deps-cost:
 	@tools/deps cost
 deps-fuzz:
 	@tools/deps fuzz
+deps-deb:
+	@tools/deps deb
 deps-fresh:
 	@tools/deps fresh
 
@@ -259,6 +268,18 @@ FRESH := bookworm:user bookworm:root trixie:user trixie:root
 fresh: ## README's commands on new Debian systems; FRESH='bookworm:user trixie:root' some of them
 	@failed=; for one in $(FRESH); do \
 		tests/fresh/run $(FRESH_ARGS) "$${one%:*}" "$${one#*:}" || test $$? = 77 || failed="$$failed $$one"; \
+	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
+
+# A source package and its packages, as of Debian; DEB_REVISION says how often this version was packaged.
+DEB_REVISION := 1
+.PHONY: deb check-deb deps-deb
+deb: $(DEPS) ## Debian packages, in build/deb; DEB_REVISION=2 the next ones of this version
+	@tools/deb $(O) $(VERSION) '$(DEB_REVISION)'
+
+DEB_SUITES := bookworm trixie
+check-deb: ## on new Debian systems: build the packages, lintian, install, upgrade, purge; DEB_SUITES=trixie some
+	@failed=; for suite in $(DEB_SUITES); do \
+		tests/fresh/deb $(FRESH_ARGS) $$suite || test $$? = 77 || failed="$$failed $$suite"; \
 	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
 .PHONY: fresh-service
@@ -538,8 +559,8 @@ $(O)/obj/transfer.a: $(call obj,$(TRANSFER)) $(O)/obj/transfer.list
 	@rm -f $@
 	@$(AR) qcsT $@ $(call obj,$(TRANSFER))
 
-# $(call rpath,DIRECTORY) has a program look for the library there, seen from its own directory.
-rpath = -Wl,-rpath,'$$ORIGIN/$(1)'
+# $(call rpath,DIRECTORY) has a program look for the library there, seen from its own directory, unless RPATH is empty.
+rpath = $(if $(RPATH),-Wl$(comma)-rpath$(comma)'$$ORIGIN/$(1)')
 # $(call link_cli,PROGRAM,DIRECTORY)
 link_cli = $(CC) $(ALL_LDFLAGS) -pie $(call rpath,$(2)) -o $(1) $(call obj,$(CLI)) -L$(O)/lib -ltensorlease $(CLI_LIBS)
 
@@ -649,12 +670,12 @@ LIBDIR_THERE = $(shell realpath -ms --relative-to='$(BINDIR)' '$(LIBDIR)')
 # $(call readable,FILE) writes to a file that all may read, whatever the umask is.
 readable = > $(1) && chmod 644 $(1)
 
-# $(call with_bindir,FILE,INSTALLED)
-with_bindir = sed 's|@BINDIR@|$(BINDIR)|g' $(1) $(call readable,$(2))
+# $(call with_dirs,FILE,INSTALLED)
+with_dirs = sed -e 's|@BINDIR@|$(BINDIR)|g' -e 's|@DATADIR@|$(DATADIR)|g' $(1) $(call readable,$(2))
 
 # Without libsystemd the daemon takes no socket of a service, and does not say when it is ready.
 install_units = $(INSTALL) -d $(DESTDIR)$(UNITDIR) && \
-	$(call with_bindir,packaging/systemd/tensorleased.service.in,$(DESTDIR)$(UNITDIR)/tensorleased.service) && \
+	$(call with_dirs,packaging/systemd/tensorleased.service.in,$(DESTDIR)$(UNITDIR)/tensorleased.service) && \
 	$(INSTALL) -m 644 packaging/systemd/tensorleased.socket $(DESTDIR)$(UNITDIR)/
 
 install: all ## PREFIX=/usr/local DESTDIR=
@@ -673,7 +694,12 @@ install: all ## PREFIX=/usr/local DESTDIR=
 	$(if $(HAVE_SYSTEMD),$(install_units),@echo "no units of systemd are installed, because this build has no libsystemd: run \`make deps\` to have them")
 	$(INSTALL) -m 644 packaging/sysusers.d/tensorlease.conf $(DESTDIR)$(SYSUSERSDIR)/
 	$(INSTALL) -d $(DESTDIR)$(DOCDIR)/examples
-	$(call with_bindir,packaging/tensorleased.conf.in,$(DESTDIR)$(DOCDIR)/examples/tensorleased.conf)
+	$(INSTALL) -m 644 packaging/tensorleased.conf $(DESTDIR)$(DOCDIR)/examples/
+	$(INSTALL) -D -m 755 packaging/completions/complete $(DESTDIR)$(DATADIR)/complete
+	$(INSTALL) -d $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR) $(DESTDIR)$(FISHDIR)
+	$(call with_dirs,packaging/completions/tensorlease.bash.in,$(DESTDIR)$(BASHDIR)/tensorlease)
+	$(call with_dirs,packaging/completions/tensorlease.zsh.in,$(DESTDIR)$(ZSHDIR)/_tensorlease)
+	$(call with_dirs,packaging/completions/tensorlease.fish.in,$(DESTDIR)$(FISHDIR)/tensorlease.fish)
 	$(foreach m,$(MANS),$(INSTALL) -D -m 644 $(m) $(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)) && ):
 	$(if $(MAN3_OUT),$(INSTALL) -d $(DESTDIR)$(MANDIR)/man3 && $(INSTALL) -m 644 $(O)/man3/*.3 $(DESTDIR)$(MANDIR)/man3/)
 
@@ -686,5 +712,6 @@ uninstall: $(MAN3_OUT) ## with the PREFIX and DESTDIR of the installation
 	rm -f $(DESTDIR)$(SYSUSERSDIR)/tensorlease.conf
 	rm -f $(foreach m,$(MANS),$(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))
 	$(if $(MAN3_OUT),rm -f $$(sed 's|^|$(DESTDIR)$(MANDIR)/man3/|' $(MAN3_OUT)))
-	rm -f $(DESTDIR)$(DOCDIR)/examples/tensorleased.conf
-	-rmdir $(DESTDIR)$(CMAKEDIR) $(DESTDIR)$(INCLUDEDIR)/tensorlease $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR)
+	rm -f $(DESTDIR)$(DOCDIR)/examples/tensorleased.conf $(DESTDIR)$(DATADIR)/complete
+	rm -f $(DESTDIR)$(BASHDIR)/tensorlease $(DESTDIR)$(ZSHDIR)/_tensorlease $(DESTDIR)$(FISHDIR)/tensorlease.fish
+	-rmdir $(DESTDIR)$(CMAKEDIR) $(DESTDIR)$(INCLUDEDIR)/tensorlease $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR) $(DESTDIR)$(DATADIR)

@@ -43,7 +43,7 @@ static const char usage
 	     "                            when it dies, with the same tensors\n"
 	     "  --log-level LEVEL         log error, warn, info or debug (default: info)\n"
 	     "  --config FILE             read options from FILE, one `name = value` a line;\n"
-	     "                            the command line wins\n"
+	     "                            the command line wins; -FILE: if there is that file\n"
 	     "\n"
 	     "Limits (BYTES may end in K, M, G or T; the first two may be N% of /dev/shm):\n"
 	     "  --capacity BYTES          memory for all tensors (default: 50%, or half of the\n"
@@ -357,6 +357,11 @@ static int config_read(struct options *o, const char *path)
 	struct reading reading = { .options = o };
 	int r;
 
+	if (*path == '-') { /* as in systemd's units: the file may be missing */
+		path++;
+		if (access(path, F_OK) && errno == ENOENT)
+			path = "/dev/null";
+	}
 	if (!o->texts.kept && !can_be_read_again(path))
 		return refuse(o,
 			      "cannot read the configuration %s: it is not a regular file, which "

@@ -6,6 +6,10 @@ for the daemon beside itself, so autostart works without an installation. An sdi
 The extension also contains transfer/, the layer that the package shares with the command line. That layer needs cJSON
 and zlib, which are linked in if the machine has static archives that can go into a shared object. Otherwise libcjson is
 copied to lib/, and zlib is the one of the system, which every Linux has.
+
+If $TENSORLEASE_BUILD names a build tree of the Makefile, which has lib/ and obj/transfer.a, the extension is linked with
+that library and the shared libcjson and libz. The package then contains nothing but Python and the extension: this is
+for distributions, which have packages of their own for the rest.
 """
 
 import os
@@ -44,6 +48,7 @@ HEADERS = {
 # Free-threaded interpreters have no stable ABI: each has a wheel of its own.
 STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
 HIDE = ["-Wl,--exclude-libs,ALL"]  # do not export the symbols of static archives
+BUILT = os.environ.get("TENSORLEASE_BUILD")
 EVERYWHERE = ["z"]  # every system has it, and Python's own modules use that copy
 
 
@@ -120,6 +125,10 @@ class BuildExtension(build_ext):
     """Builds the library, the daemon and transfer/ before the extension."""
 
     def run(self):
+        if BUILT:
+            self.carried = {}
+            self.build_with(Path(BUILT).resolve(), ["-lcjson", "-lz"])
+            return
         tree = Path(self.build_temp).resolve() / "core"
         if plain(tree):
             return self.build_in(tree)
@@ -137,15 +146,19 @@ class BuildExtension(build_ext):
             self.carried[f"bin/{program}"] = tree / "bin" / program
         self.carried.update({path: notice for path, notice in NOTICES.items() if notice.exists()})
         self.make(tree, cc)
+        self.build_with(tree, [self.link(cc, name) for name in ("cjson", "z")])
+        self.carry(Path(self.build_lib) / "tensorlease")
+        if self.inplace:
+            self.carry(HERE / "src" / "tensorlease")
+
+    def build_with(self, tree, libraries):
+        """Build the extension with the library and transfer/ of a build tree."""
         for extension in self.extensions:
             extension.include_dirs += [str(CORE / "include"), str(CORE)]
             extension.library_dirs.append(str(tree / "lib"))
             extension.extra_objects.append(f"{tree}/obj/transfer.a")
-            extension.extra_link_args += [self.link(cc, name) for name in ("cjson", "z")]
+            extension.extra_link_args += libraries
         super().run()
-        self.carry(Path(self.build_lib) / "tensorlease")
-        if self.inplace:
-            self.carry(HERE / "src" / "tensorlease")
 
     def link(self, cc, name):
         """Return the linker argument for lib<name>, and note the shared library that has to be copied, if any."""
@@ -222,7 +235,7 @@ setup(
                 "-Wno-missing-field-initializers",
                 "-Werror=implicit-function-declaration",
             ],
-            extra_link_args=["-Wl,-rpath,$ORIGIN/lib", "-Wl,-z,relro,-z,now", *HIDE],
+            extra_link_args=[*([] if BUILT else ["-Wl,-rpath,$ORIGIN/lib"]), "-Wl,-z,relro,-z,now", *HIDE],
             py_limited_api=STABLE_ABI,
         )
     ],

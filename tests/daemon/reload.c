@@ -145,6 +145,30 @@ TEST(a_reload_is_refused_that_would_find_nothing)
 	finish(&s);
 }
 
+/* As the unit has it: a file that may be missing, whose name has a - before it. */
+TEST(a_configuration_that_was_missing_is_read_when_it_is_there)
+{
+	char option[40];
+	const char *extra[] = { "--keeper", "yes", "--config", option, NULL };
+	struct scene s = { .config = "/tmp/tl-config-XXXXXX" };
+	uint64_t version;
+
+	must_be(close(mkstemp(s.config)) | unlink(s.config), 0);
+	snprintf(option, sizeof(option), "-%s", s.config);
+	s.d = td_start(.extra = extra, .expect_ready = true);
+	s.c = td_connect(&s.d);
+	s.pid = daemon_of(s.c);
+	must_be(put(s.c, "a", 1, BYTES, &version), 0);
+	reload(&s, LAB);
+	use(&s, "lab");
+	must_be_refused(&s, "feet = 2\n", "there is no option feet");
+	must_be(unlink(s.config), 0);
+	must_be(kill(s.pid, SIGKILL), 0); /* what was read last still holds */
+	eventually(daemon_of(s.c) != s.pid);
+	tl_close(enter(&s, "lab"));
+	finish(&s);
+}
+
 /* A daemon in the background has no log. */
 TEST(a_restart_says_what_is_wrong_with_the_configuration)
 {

@@ -208,13 +208,45 @@ INSTALL_TEST(the_installed_program_finds_its_library_in_another_directory)
 		0);
 }
 
-INSTALL_TEST(the_sample_names_the_installed_program)
+INSTALL_TEST(the_unit_names_the_installed_program)
 {
-	must_be(shell(MAKE "-o all install PREFIX=/opt/tl DESTDIR=\"$DIR/other\""), 0);
+	must_be(shell(MAKE "-o all install HAVE_SYSTEMD=1 PREFIX=/opt/tl DESTDIR=\"$DIR/other\""),
+		0);
 	must_be(shell("cd \"$DIR/other\" && "
-		      "grep -F 'ExecStart=/opt/tl/bin/tensorleased --foreground --config' "
-		      "opt/tl/share/doc/tensorlease/examples/tensorleased.conf && "
+		      "grep -F 'ExecStart=/opt/tl/bin/tensorleased --foreground --config -/etc/' "
+		      "opt/tl/lib/systemd/system/tensorleased.service && "
+		      "test -s opt/tl/share/doc/tensorlease/examples/tensorleased.conf && "
 		      "! grep -r '@BINDIR@' opt"),
+		0);
+}
+
+#define COMPLETE                                                                                   \
+	"PATH=\"$ROOT/usr/local/bin:$PATH\" TENSORLEASE_SOCKET=\"$DIR/none\" "                     \
+	"\"$ROOT/usr/local/share/tensorlease/complete\" "
+
+INSTALL_TEST(shells_complete_what_the_help_has)
+{
+	must_be(shell(COMPLETE "st | grep -x status"), 0);
+	must_be(shell(COMPLETE "'' help | grep -x stream"), 0);
+	must_be(shell(COMPLETE "'' -j stream | grep -x tail"), 0);
+	must_be(shell(COMPLETE "-- put | grep -x -e --owner-bound"), 0);
+	must_be(shell("! " COMPLETE "-- ls | grep -x -e --owner-bound"), 0);
+	must_be(shell(COMPLETE "n save a -f | grep -x npz"), 0);
+	must_be(shell(COMPLETE "'' put a; test $? = 3"), 0);
+	must_be(shell(COMPLETE "'' get a --output; test $? = 3"), 0);
+	must_be(shell("bash -c 'compopt() { :; }; "
+		      ". \"$ROOT/usr/local/share/bash-completion/completions/tensorlease\"'"),
+		0);
+}
+
+/* As distributions want it. */
+INSTALL_TEST(programs_have_no_run_path_if_none_is_wanted)
+{
+	must_be(shell(MAKE "-o all install RPATH= LIBDIR=/opt/tl/lib/some "
+			   "DESTDIR=\"$DIR/other\""),
+		0);
+	must_be(shell("test -x \"$DIR/other/usr/local/bin/tensorlease\" && "
+		      "! readelf -d \"$DIR/other/usr/local/bin/tensorlease\" | grep PATH"),
 		0);
 }
 

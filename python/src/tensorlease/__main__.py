@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs in the package: ``python -m tensorlease`` is the command line, as the script `tensorlease` is."""
+"""``python -m tensorlease`` is the command line. The programs are in the package or, with distributions, on $PATH."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 
 def _become(program):
     path = str(Path(__file__).parent / "bin" / program)
-    os.execv(path, [program, *sys.argv[1:]])
+    os.execvp(path if os.path.exists(path) else program, [program, *sys.argv[1:]])
 
 
 def main():
