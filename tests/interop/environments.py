@@ -183,6 +183,7 @@ ENVIRONMENTS = (
         ("../../python/tests/test_camera.py",),
         pythons="3.13 3.12 3.11",
         group="frameworks",
+        lists="opencv-python-headless numpy",
     ),
     # The camera for LeRobot, with what LeRobot's cameras import. That is not PyTorch.
     Environment(
@@ -193,6 +194,7 @@ ENVIRONMENTS = (
         pythons="3.12 3.13",
         megabytes=500,
         group="frameworks",
+        lists="lerobot numpy",
     ),
     # The last version for Python 3.10 and 3.11.
     Environment(
@@ -203,6 +205,7 @@ ENVIRONMENTS = (
         pythons="3.11 3.10",
         megabytes=500,
         group="frameworks",
+        lists="lerobot numpy",
     ),
     # The usual mistakes of producers, made by hand, and CuPy's calls, made by a double. This needs no library.
     Environment("mistakes", tests=("mistakes_test.py", "cupy_test.py"), pythons="3.13 3.12 3.11 3.10"),
