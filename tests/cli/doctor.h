@@ -78,11 +78,16 @@ static inline void own_tmp_end(struct own_tmp *tmp)
 	free(tmp->saved);
 }
 
+/* $XDG_RUNTIME_DIR of the visits; NULL: an empty directory, as this user may have a daemon. */
+static const char *runtime_dir;
+
 static inline struct visit doctor_with(const char *socket, const char *const *args)
 {
 	struct own_tmp tmp = own_tmp_begin();
-	struct visit v = { .result = run_at(socket, args) };
+	struct visit v = { 0 };
 
+	setenv("XDG_RUNTIME_DIR", runtime_dir ? runtime_dir : tmp.dir, 1);
+	v.result = run_at(socket, args);
 	own_tmp_end(&tmp);
 	v.json = json_of(&v.result);
 	return v;

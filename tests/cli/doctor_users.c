@@ -127,7 +127,7 @@ GPU_TEST(a_runtime_directory_of_another_user_is_told)
 	snprintf(dir, sizeof(dir), "%s/tensorlease", runtime);
 	must_be(mkdir(dir, 0700), 0);
 	must_be(chown(dir, 1234, 1234), 0);
-	setenv("XDG_RUNTIME_DIR", runtime, 1);
+	runtime_dir = runtime;
 	{
 		cleanup_visit struct visit v = doctor_at(NULL);
 
@@ -139,7 +139,7 @@ GPU_TEST(a_runtime_directory_of_another_user_is_told)
 
 		must_say(&v, "runtime directory", "warn", "unset XDG_RUNTIME_DIR");
 	}
-	unsetenv("XDG_RUNTIME_DIR");
+	runtime_dir = NULL;
 	rmdir(dir);
 	rmdir(runtime);
 }
