@@ -53,10 +53,15 @@ enum {
 	OPTION_YES = 1 << 21,
 	OPTION_EVERYTHING = 1 << 22,
 	OPTION_TAKE = 1 << 23,
+	OPTION_LONG = 1 << 24,
+	OPTION_SORT = 1 << 25,
 	OPTION_LIFETIME = OPTION_TTL | OPTION_OWNER_BOUND | OPTION_EVICTABLE,
 	OPTION_EVERYWHERE = OPTION_SOCKET | OPTION_NAMESPACE | OPTION_JSON | OPTION_HELP |
 			    OPTION_VERSION,
 };
+
+/* What top sorts by: the largest first, or the youngest, or by name. */
+enum cli_sort { SORT_RATE, SORT_BYTES, SORT_SIZE, SORT_AGE, SORT_READERS, SORT_NAME, SORTS };
 
 struct cli {
 	const char *socket;	/* NULL: use the default address */
@@ -69,9 +74,10 @@ struct cli {
 	int64_t ttl_ns;		/* 0 if OPTION_TTL is not given */
 	uint32_t uid;		/* valid if OPTION_UID is given */
 	uint64_t newer_than;
-	DLDevice device;   /* the CPU if OPTION_DEVICE is not given */
-	const char *user;  /* NULL: the user that runs the command */
-	unsigned given;	   /* bits OPTION_* */
+	DLDevice device;  /* the CPU if OPTION_DEVICE is not given */
+	const char *user; /* NULL: the user that runs the command */
+	unsigned given;	  /* bits OPTION_* */
+	enum cli_sort sort;
 	bool json;	   /* print one JSON object instead of text */
 	bool data;	   /* standard output is the file: no object goes there */
 	bool terminal;	   /* text goes to a terminal: format it for people */
@@ -140,6 +146,9 @@ int command_ls(struct cli *cli);
 int command_info(struct cli *cli);
 int command_rm(struct cli *cli);
 int command_status(struct cli *cli);
+int command_top(struct cli *cli);
+/* False if @text is not a key of --sort. */
+bool top_sort(const char *text, enum cli_sort *sort);
 int command_kick(struct cli *cli);
 int command_restart(struct cli *cli);
 int command_limits(struct cli *cli);

@@ -9,6 +9,7 @@
 #include "cli/describe.h"
 #include "cli/element.h"
 #include "cli/format.h"
+#include "cli/overview.h"
 
 enum { SHOWN = 8 }; /* how many of the first values are printed */
 
@@ -76,6 +77,23 @@ static void describe_lifetime(const struct cli *cli, const tl_info *info)
 		cli_field(cli, "evictable", "%s", cli->terminal ? "it may go to free space" : "1");
 }
 
+static void describe_publisher(const struct cli *cli, const tl_identity *who)
+{
+	char *label = overview_publisher(who), *since = format_age(who->since_ns);
+
+	if (!who->id)
+		cli_field(cli, "publisher", "%s",
+			  cli->terminal ? "not known: its connection has ended" : "-");
+	else if (cli->terminal)
+		cli_field(cli, "publisher", "%s, pid %u, client %" PRIu64 ", since %s", label,
+			  who->pid, who->id, since);
+	else
+		cli_field(cli, "publisher", "%s\t%u\t%" PRIu64 "\t%" PRIu64, label, who->pid,
+			  who->id, who->since_ns);
+	free(label);
+	free(since);
+}
+
 void describe_info(const struct cli *cli, const tl_info *info)
 {
 	char *age = format_age(info->committed_ns), *date = format_date(info->committed_ns);
@@ -91,6 +109,7 @@ void describe_info(const struct cli *cli, const tl_info *info)
 	else
 		cli_field(cli, "published", "%" PRIu64, info->committed_ns);
 	field_take(cli, "owner", owner_text(cli, info->uid));
+	describe_publisher(cli, &info->publisher);
 	if (info->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
 		cli_field(cli, "flags", "padded");
 	describe_lifetime(cli, info);
@@ -141,6 +160,7 @@ void describe_info_json(cJSON *to, const tl_info *info)
 	json_u64(to, "committed_ns", info->committed_ns);
 	json_u64(to, "ring", info->ring);
 	json_u64(to, "uid", info->uid);
+	overview_identity_json(to, "publisher", &info->publisher);
 	json_bool(to, "padded", info->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
 	json_u64(to, "metadata_size", info->metadata_size);
 	json_text(to, "metadata_hex", hex);

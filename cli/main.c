@@ -63,12 +63,15 @@ static const struct command commands[] = {
 	  "Lists the tensor called PATH and those below PATH/, or all, sorted by name. On a\n"
 	  "terminal it prints a table. Elsewhere it prints lines of name, version, dtype,\n"
 	  "shape, bytes, time of publishing in nanoseconds since 1970, and device, separated\n"
-	  "by tabs. Streams are listed by stream ls.\n"
+	  "by tabs. Streams are listed by stream ls. With --long it looks for a second and\n"
+	  "adds the publishes and bytes a second, how many clients hold a tensor of it, and\n"
+	  "who published it last, with its process and since when that is connected.\n"
 	  "In a program: client.list() and client.keys() in Python, and tl_list() in C.\n",
-	  0, 0, 1, command_ls },
+	  OPTION_LONG, 0, 1, command_ls },
 	{ "info", "NAME", "print the properties of a tensor",
 	  "Prints type, shape, size, device, age, owner and metadata of a tensor, without\n"
-	  "reading its bytes.\n"
+	  "reading its bytes, and who published it, how often it is published, and who\n"
+	  "holds a tensor of that name. For the rate it looks for a second, or less.\n"
 	  "In a program: client.stat() in Python, and tl_stat() in C.\n",
 	  0, 1, 1, command_info },
 	{ "rm", "[NAME...]", "delete names",
@@ -87,6 +90,18 @@ static const struct command commands[] = {
 	  "In a program: client.status() and client.clients() in Python, and\n"
 	  "tl_get_status() and tl_list_clients() in C.\n",
 	  OPTION_CLIENTS | OPTION_USERS, 0, 0, command_status },
+	{ "top", "[PATH]", "show rates, readers and memory as they change",
+	  "Shows each second how often each name at or below PATH, or any, is published,\n"
+	  "its bytes a second, who publishes it and how many clients hold it, streams too,\n"
+	  "and where the memory is: live tensors, what rings and streams keep, warm for the\n"
+	  "next tensor, kept by processes that map deleted ones, and other: held, being\n"
+	  "written, or of another namespace. It goes on when the daemon is replaced.\n"
+	  "Keys: r, b, s, a, d and n sort by rate, bytes a second, size, age, readers and\n"
+	  "name; / filters names; Enter opens the chosen one, c shows the clients, Esc goes\n"
+	  "back, q ends it. Elsewhere than on a terminal it prints after a second one line\n"
+	  "for each name: name, rate, bytes a second, bytes, time of publishing, readers,\n"
+	  "type, shape, device, publisher and its process, separated by tabs.\n",
+	  OPTION_SORT, 0, 1, command_top },
 	{ "kick", "[CLIENT]", "disconnect a client, or all of a user",
 	  "Ends the connection of the client with the number CLIENT, as status --clients\n"
 	  "prints it, or with --uid those of all clients of a user. Their next calls fail,\n"
@@ -120,7 +135,8 @@ static const struct command commands[] = {
 	  "any, is published or deleted, its producer is gone, its memory is lost, or\n"
 	  "another daemon has begun anew. What is there is told first. Only the newest\n"
 	  "version of a name is told, with how many were skipped. It ends when nothing has\n"
-	  "happened for as long as --timeout says, and never without that.\n"
+	  "happened for as long as --timeout says, and never without that. On a terminal it\n"
+	  "shows a line for each name instead, with its rate, and changes it in place.\n"
 	  "In a program: client.events() in Python, and tl_watch_open() in C.\n",
 	  OPTION_TIMEOUT, 0, 1, command_watch },
 	{ "stream", "VERB [NAME...]", "see streams, put into them, end them",
@@ -186,9 +202,9 @@ static const struct command *find_command(const char *name)
 static int unknown_command(struct cli *cli, const char *name)
 {
 	static const char *const others[][2] = {
-		{ "list", "ls" },     { "dir", "ls" },	     { "delete", "rm" }, { "remove", "rm" },
-		{ "publish", "put" }, { "print", "get" },    { "cat", "get" },	 { "stat", "info" },
-		{ "top", "status" },  { "events", "watch" },
+		{ "list", "ls" },   { "dir", "ls" },	  { "delete", "rm" },
+		{ "remove", "rm" }, { "publish", "put" }, { "print", "get" },
+		{ "cat", "get" },   { "stat", "info" },	  { "events", "watch" },
 	};
 
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {

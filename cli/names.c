@@ -12,7 +12,9 @@
 #include "cli/describe.h"
 #include "cli/format.h"
 #include "cli/out.h"
+#include "cli/overview.h"
 #include "transfer/transfer.h"
+#include "util/clock.h"
 
 /* ---- ls ---- */
 
@@ -22,13 +24,38 @@ struct listed {
 	char *name;
 	cJSON *json; /* with --json; else the cells: */
 	char *version, *dtype, *shape, *size, *age, *device;
+	char *rate, *bytes_rate, *readers, *publisher, *pid, *since; /* with --long */
 };
 
 struct listing {
 	const struct cli *cli;
+	const struct overview *more; /* with --long, or NULL */
 	struct listed *rows;
 	size_t count;
 };
+
+static void add_more_json(cJSON *object, const struct overview_row *row)
+{
+	json_double(object, "rate", row ? row->rate : 0);
+	json_double(object, "bytes_per_second", row ? row->bytes_rate : 0);
+	json_u64(object, "readers", row ? row->readers : 0);
+}
+
+/* Fills the cells of --long. @more is NULL if the name has come since. */
+static void add_more(const struct cli *cli, struct listed *to, const tl_info *info,
+		     const struct overview_row *more)
+{
+	const tl_identity *who = &info->publisher;
+
+	to->rate = overview_rate(more ? more->rate : 0);
+	to->bytes_rate = format_size(more ? (uint64_t)more->bytes_rate : 0, cli->terminal);
+	to->readers = cli_text("%u", more ? more->readers : 0);
+	to->publisher = overview_publisher(who);
+	to->pid = cli_text(who->id ? "%u" : "-", who->pid);
+	to->since = !cli->terminal ? cli_text("%" PRIu64, who->since_ns)
+		    : who->id	   ? format_age(who->since_ns)
+				   : cli_text("-");
+}
 
 static int visit_tensor(const tl_info *info, void *context)
 {
@@ -42,8 +69,12 @@ static int visit_tensor(const tl_info *info, void *context)
 	if (list->cli->json) {
 		row->json = json_object();
 		describe_info_json(row->json, info);
+		if (list->more)
+			add_more_json(row->json, overview_find(list->more, info->name));
 		return 0;
 	}
+	if (list->more)
+		add_more(list->cli, row, info, overview_find(list->more, info->name));
 	row->version = cli_text("%" PRIu64, info->version);
 	row->dtype = format_dtype(info->dtype);
 	row->shape = format_shape(info->shape, info->ndim);
@@ -77,15 +108,19 @@ static void print_listing_json(const struct listing *list)
 
 static void print_listing(const struct listing *list)
 {
-	static const char *const headers[] = { "NAME", "VERSION", "DTYPE", "SHAPE",
-					       "SIZE", "AGE",	  "DEVICE" };
-	struct table table = { .columns = 7, .right = 1 << 1 | 1 << 4 };
+	static const char *const headers[] = { "NAME",	  "VERSION", "DTYPE",	  "SHAPE",
+					       "SIZE",	  "AGE",     "DEVICE",	  "RATE",
+					       "BYTES/S", "READERS", "PUBLISHER", "PID",
+					       "SINCE" };
+	struct table table = { .columns = list->more ? 13 : 7, .right = 1 << 1 | 1 << 4 | 0xb80 };
 
 	for (size_t i = 0; i < list->count; i++) {
 		const struct listed *row = &list->rows[i];
 
-		table_row(&table, (char *[]){ row->name, row->version, row->dtype, row->shape,
-					      row->size, row->age, row->device });
+		table_row(&table,
+			  (char *[]){ row->name, row->version, row->dtype, row->shape, row->size,
+				      row->age, row->device, row->rate, row->bytes_rate,
+				      row->readers, row->publisher, row->pid, row->since });
 	}
 	table_print(&table, headers, list->cli->terminal);
 	table_deinit(&table);
@@ -94,6 +129,7 @@ static void print_listing(const struct listing *list)
 int command_ls(struct cli *cli)
 {
 	struct listing list = { .cli = cli };
+	struct overview more = { 0 };
 	const char *path = cli->nargs ? cli->args[0] : "";
 	tl_info info = { .size = sizeof(info) };
 	bool stream;
@@ -102,6 +138,12 @@ int command_ls(struct cli *cli)
 	r = cli_connect(cli, false);
 	if (r)
 		return r;
+	if (cli->given & OPTION_LONG) {
+		list.more = &more;
+		r = overview_measure(cli->client, path, &more);
+		if (r)
+			return cli_fail_library(cli, r);
+	}
 	r = *path && path[strlen(path) - 1] != '/' ? tl_stat(cli->client, path, &info) : -ENOENT;
 	if (!r)
 		visit_tensor(&info, &list);
@@ -120,28 +162,97 @@ int command_ls(struct cli *cli)
 	else
 		print_listing(&list);
 	free(list.rows);
+	overview_deinit(&more);
 	return CLI_OK;
 }
 
 /* ---- info ---- */
 
-/* The publishes per second of a name with a ring, from two looks at it; 0: none. */
-static double ring_rate(const struct cli *cli, const tl_info *before)
+enum { RATE_OF_VERSIONS = 4 };
+#define RATE_LOOK_NS NS_PER_SEC
+#define RATE_AGE_NS (10 * NS_PER_SEC)
+
+/*
+ * The versions per second of a name, from looks at it for up to a second; 0: none came, or none has
+ * for ten seconds.
+ */
+static double rate_of(const struct cli *cli, const tl_info *before)
 {
-	const struct timespec pause = { .tv_nsec = 250 * 1000 * 1000 };
+	const struct timespec pause = { .tv_nsec = 20 * 1000 * 1000 };
+	const int64_t until = now_mono_ns() + RATE_LOOK_NS;
 	tl_info after = { .size = sizeof(after) };
 
-	nanosleep(&pause, NULL);
-	if (tl_stat(cli->client, cli->args[0], &after) || after.version <= before->version ||
-	    after.committed_ns <= before->committed_ns)
+	if (now_real_ns() - (int64_t)before->committed_ns > RATE_AGE_NS)
+		return 0;
+	do {
+		nanosleep(&pause, NULL);
+		if (tl_stat(cli->client, cli->args[0], &after) || after.version < before->version)
+			return 0;
+	} while (after.version < before->version + RATE_OF_VERSIONS && now_mono_ns() < until);
+	if (after.committed_ns <= before->committed_ns)
 		return 0;
 	return (double)(after.version - before->version) * 1e9 /
 	       (double)(after.committed_ns - before->committed_ns);
 }
 
+struct readers {
+	tl_identity *rows;
+	size_t count;
+};
+
+/* The tensors of one client come one after the other. */
+static int visit_reader(const tl_reader *reader, void *context)
+{
+	struct readers *readers = context;
+
+	if (readers->count && readers->rows[readers->count - 1].id == reader->client.id)
+		return 0;
+	readers->rows = cli_grow(readers->rows, readers->count, sizeof(*readers->rows));
+	readers->rows[readers->count++] = reader->client;
+	return 0;
+}
+
+static void print_readers(const struct cli *cli, const struct readers *readers)
+{
+	cli_field(cli, "readers", "%zu", readers->count);
+	for (size_t i = 0; i < readers->count; i++) {
+		char *label = overview_publisher(&readers->rows[i]);
+
+		cli_field(cli, "reader", cli->terminal ? "%s, pid %u, user %u" : "%s\t%u\t%u",
+			  label, readers->rows[i].pid, readers->rows[i].uid);
+		free(label);
+	}
+}
+
+static void print_info_json(const tl_info *info, double rate, const struct readers *readers)
+{
+	cJSON *object = json_object(), *array = json_array();
+
+	describe_info_json(object, info);
+	json_double(object, "rate", rate);
+	json_double(object, "bytes_per_second", rate * (double)info->nbytes);
+	for (size_t i = 0; i < readers->count; i++)
+		overview_identity_json(array, NULL, &readers->rows[i]);
+	json_add(object, "readers", array);
+	json_print(object);
+}
+
+static void print_info(const struct cli *cli, const tl_info *info, double rate,
+		       const struct readers *readers)
+{
+	char *bytes = format_size((uint64_t)(rate * (double)info->nbytes), cli->terminal);
+
+	describe_info(cli, info);
+	cli_field(cli, "rate", cli->terminal ? "%.1f a second" : "%.1f", rate);
+	cli_field(cli, cli->terminal ? "bytes" : "bytes_per_second",
+		  cli->terminal ? "%s a second" : "%s", bytes);
+	print_readers(cli, readers);
+	free(bytes);
+}
+
 int command_info(struct cli *cli)
 {
-	cJSON *object;
+	struct readers readers = { 0 };
 	double rate = 0;
 	tl_info info = { .size = sizeof(info) };
 	int r;
@@ -150,21 +261,16 @@ int command_info(struct cli *cli)
 	if (r)
 		return r;
 	r = tl_stat(cli->client, cli->args[0], &info);
+	if (!r)
+		r = tl_list_readers(cli->client, cli->args[0], visit_reader, &readers);
 	if (r)
 		return cli_fail_library(cli, r);
-	if (info.ring)
-		rate = ring_rate(cli, &info);
-	if (!cli->json) {
-		describe_info(cli, &info);
-		if (info.ring)
-			cli_field(cli, "rate", cli->terminal ? "%.1f a second" : "%.1f", rate);
-		return CLI_OK;
-	}
-	object = json_object();
-	describe_info_json(object, &info);
-	if (info.ring)
-		json_double(object, "rate", rate);
-	json_print(object);
+	rate = rate_of(cli, &info);
+	if (cli->json)
+		print_info_json(&info, rate, &readers);
+	else
+		print_info(cli, &info, rate, &readers);
+	free(readers.rows);
 	return CLI_OK;
 }
 

@@ -43,6 +43,9 @@ static const struct option_row rows[] = {
 	{ OPTION_CLIENTS, 'c', "clients", NULL, "list the clients and what they hold, too" },
 	{ OPTION_USERS, 'u', "users", NULL, "list the users and what they have, too" },
 	{ OPTION_USER, 0, "user", "NAME", "of this user, by name or uid" },
+	{ OPTION_LONG, 'L', "long", NULL, "also rates, readers and publishers, for a second" },
+	{ OPTION_SORT, 0, "sort", "KEY", "rate, bytes, size, age, readers or name",
+	  "be rate, bytes, size, age, readers or name" },
 	{ OPTION_BELOW, 'r', "below", NULL, "delete all names below NAME/, not NAME" },
 	{ OPTION_EVERYTHING, 0, "everything", NULL, "delete all names" },
 	{ OPTION_TAKE, 0, "take", NULL, "take the items of a queue away from others" },
@@ -135,6 +138,8 @@ static bool take(struct cli *cli, unsigned bit, const char *value)
 	case OPTION_METADATA:
 		cli->metadata = value;
 		return strlen(value) <= TL_METADATA_MAX;
+	case OPTION_SORT:
+		return top_sort(value, &cli->sort);
 	case OPTION_USER:
 		cli->user = value;
 		return true;

@@ -11,6 +11,7 @@
 
 #include "cli/format.h"
 #include "cli/out.h"
+#include "cli/screen.h"
 #include "util/clock.h"
 #include "util/text.h"
 
@@ -314,9 +315,12 @@ static void print_aligned(const struct table *table, const char *const *headers)
 	}
 	for (size_t i = 0; i < columns; i++)
 		print_cell(headers[i], width[i], table->right >> i & 1, i + 1 == columns);
-	for (size_t i = 0; i < table->rows * columns; i++)
+	for (size_t i = 0; i < table->rows * columns; i++) {
+		if (i % columns == 0 && table->mark == 1 + i / columns)
+			fputs(SCREEN_INVERSE, stdout);
 		print_cell(table->cells[i], width[i % columns], table->right >> i % columns & 1,
 			   (i + 1) % columns == 0);
+	}
 }
 
 void table_print(const struct table *table, const char *const *headers, bool terminal)

@@ -71,6 +71,7 @@ struct table {
 	int columns;
 	unsigned right;
 	size_t rows;
+	size_t mark;  /* this row, from 1, is shown inverse on a screen; 0: none */
 	char **cells; /* rows * columns, owned */
 };
 

@@ -16,7 +16,8 @@
 #include "cli/users.h"
 
 struct clients {
-	tl_client_info *rows;
+	tl_client_info *rows; /* by id */
+	size_t *published;    /* how many names each of them published last */
 	size_t count;
 };
 
@@ -27,6 +28,33 @@ static int visit_client(const tl_client_info *info, void *context)
 	clients->rows = cli_grow(clients->rows, clients->count, sizeof(*clients->rows));
 	clients->rows[clients->count++] = *info;
 	return 0;
+}
+
+static int compare_clients(const void *a, const void *b)
+{
+	const uint64_t left = ((const tl_client_info *)a)->id,
+		       right = ((const tl_client_info *)b)->id;
+
+	return (left > right) - (left < right);
+}
+
+static int visit_name(const tl_info *info, void *context)
+{
+	const tl_client_info key = { .id = info->publisher.id }, *found;
+	struct clients *clients = context;
+
+	found = bsearch(&key, clients->rows, clients->count, sizeof(key), compare_clients);
+	if (found)
+		clients->published[found - clients->rows]++;
+	return 0;
+}
+
+static int clients_list(tl_client *client, struct clients *clients)
+{
+	int r = tl_list_clients(client, visit_client, clients);
+
+	clients->published = cli_need(calloc(clients->count + 1, sizeof(*clients->published)));
+	return r || !clients->count ? r : tl_list(client, "", visit_name, clients);
 }
 
 struct devices {
@@ -172,7 +200,7 @@ static int visit_holding_json(const tl_holding *holding, void *context)
 }
 
 /* tl_list_holdings() returns -ENOENT if the client left meanwhile. */
-static int client_json(struct cli *cli, cJSON *to, const tl_client_info *info)
+static int client_json(struct cli *cli, cJSON *to, const tl_client_info *info, size_t published)
 {
 	cJSON *object = json_object(), *holdings = json_array();
 	char *label = label_of(info);
@@ -188,6 +216,8 @@ static int client_json(struct cli *cli, cJSON *to, const tl_client_info *info)
 	json_u64(object, "leases", info->leases);
 	json_u64(object, "tensors_held", info->tensors_held);
 	json_u64(object, "bytes_held", info->bytes_held);
+	json_u64(object, "since_ns", info->since_ns);
+	json_u64(object, "published", published);
 	json_add(object, "holdings", holdings);
 	json_add(to, NULL, object);
 	free(label);
@@ -219,7 +249,7 @@ static int print_json(struct cli *cli, const struct status *status)
 	if (cli->given & OPTION_CLIENTS) {
 		array = json_array();
 		for (size_t i = 0; i < clients->count && !r; i++)
-			r = client_json(cli, array, &clients->rows[i]);
+			r = client_json(cli, array, &clients->rows[i], clients->published[i]);
 		json_add(object, "client_list", array);
 	}
 	if (r) {
@@ -395,9 +425,9 @@ static int visit_holding(const tl_holding *holding, void *context)
 
 static void print_clients(const struct cli *cli, const struct clients *clients)
 {
-	static const char *const headers[] = { "CLIENT", "PID",	   "UID",     "LABEL",
-					       "DRAFTS", "LEASES", "TENSORS", "SIZE" };
-	struct table table = { .columns = 8, .right = 0xf7 };
+	static const char *const headers[] = { "CLIENT", "PID",	    "UID",  "LABEL",	 "DRAFTS",
+					       "LEASES", "TENSORS", "SIZE", "PUBLISHED", "SINCE" };
+	struct table table = { .columns = 10, .right = 0x1f7 };
 
 	for (size_t i = 0; i < clients->count; i++) {
 		const tl_client_info *c = &clients->rows[i];
@@ -407,7 +437,10 @@ static void print_clients(const struct cli *cli, const struct clients *clients)
 				      cli_text("%u", c->uid), marked_label(cli, c),
 				      cli_text("%u", c->drafts), cli_text("%" PRIu64, c->leases),
 				      cli_text("%" PRIu64, c->tensors_held),
-				      format_size(c->bytes_held, cli->terminal) });
+				      format_size(c->bytes_held, cli->terminal),
+				      cli_text("%zu", clients->published[i]),
+				      cli->terminal ? format_age(c->since_ns)
+						    : cli_text("%" PRIu64, c->since_ns) });
 	}
 	putchar('\n');
 	table_print(&table, headers, cli->terminal);
@@ -455,7 +488,7 @@ int command_status(struct cli *cli)
 	if (!r)
 		r = tl_list_devices(cli->client, visit_device, &status.devices);
 	if (!r && cli->given & OPTION_CLIENTS)
-		r = tl_list_clients(cli->client, visit_client, &status.clients);
+		r = clients_list(cli->client, &status.clients);
 	if (!r && cli->given & OPTION_USERS)
 		r = users_list(cli->client, &status.users);
 	if (r)
@@ -474,6 +507,7 @@ int command_status(struct cli *cli)
 	}
 	free(status.users.rows);
 	free(status.clients.rows);
+	free(status.clients.published);
 	free(status.devices.rows);
 	return r;
 }

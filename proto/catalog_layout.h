@@ -109,6 +109,21 @@ struct catalog_segment {
 };
 static_assert(sizeof(struct catalog_segment) == 40, "layout");
 
+/*
+ * Who a client is, by its index. It stays when the client has gone, until another one gets the
+ * index: so it tells who published a name. @generation is that of the client's word, or 0 while the
+ * daemon writes the rest.
+ */
+struct catalog_identity {
+	alignas(64) _Atomic uint32_t generation;
+	_Atomic uint32_t uid, pid;
+	uint32_t reserved;
+	_Atomic uint64_t id;
+	_Atomic uint64_t since_ns; /* when it connected, CLOCK_REALTIME */
+	_Atomic uint64_t label[4]; /* text, with zeros at its end */
+};
+static_assert(sizeof(struct catalog_identity) == 64, "layout");
+
 /* The futex word for waiting for a name that means nothing: + 1 when one of its names gets a tensor
  * and had none. CATALOG_WAKE_ANY counts all names, for clients that wait for a prefix. */
 struct catalog_wake {
@@ -117,7 +132,7 @@ struct catalog_wake {
 
 /*
  * The catalog starts with its header. At the offsets that it has come the arrays: the wake words,
- * the watches, uint64_t clients[], uint32_t buckets[], uint64_t named[], names, rows, segments,
+ * the watches, uint64_t clients[], identities, uint32_t buckets[], uint64_t named[], names, rows, segments,
  * chunks, members and streams. An array is only allocated as far as it has been used.
  */
 struct catalog_header {
@@ -134,6 +149,7 @@ struct catalog_header {
 	uint64_t off_wakes;
 	uint64_t off_watches;
 	uint64_t off_clients;
+	uint64_t off_identities; /* by the index of a client */
 	uint64_t off_buckets;
 	uint64_t off_named;
 	uint64_t off_names;
@@ -200,5 +216,5 @@ static inline uint32_t catalog_wake_index(uint32_t hash)
 }
 
 #define CATALOG_LAYOUT                                                                             \
-	((uint64_t)4 << 48 | (uint64_t)sizeof(struct catalog_header) << 32 |                       \
+	((uint64_t)5 << 48 | (uint64_t)sizeof(struct catalog_header) << 32 |                       \
 	 (uint64_t)sizeof(struct catalog_row) << 16 | sizeof(struct catalog_name))

@@ -37,6 +37,7 @@ enum {
 	WIRE_DEVICES_MAX = 64,	  /* devices of one daemon */
 	WIRE_CLIENTS_MAX = 65536, /* of one daemon */
 	WIRE_USERS_MAX = 65536,	  /* users in a list */
+	WIRE_HELD_MAX = 28,	  /* leases that one message tells; USER is as large */
 };
 
 /* Bytes of a segment on a device. The sum over as many as there can be still fits into 64 bits. */

@@ -82,7 +82,9 @@
 
 #include "proto/wire_requests_stream.h"
 
-#include "proto/wire_requests_handover.h" /* has the highest number */
+#include "proto/wire_requests_handover.h"
+
+#include "proto/wire_requests_readers.h" /* has the highest number */
 END_OF(REQUEST)
 #include "proto/wire_replies.h"
 END_OF(REPLY)

@@ -63,7 +63,8 @@ STRUCT(wire_client)
 	FIELD(uint64_t, tensors_held, ANY)
 	FIELD(uint64_t, bytes_held, ANY)
 	ARRAY(char, label, WIRE_LABEL_MAX, LABEL)
-END(wire_client, 96)
+	FIELD(uint64_t, since_ns, ANY) /* when it connected, CLOCK_REALTIME */
+END(wire_client, 104)
 MESSAGE(CLIENT, 70, wire_client, SERIAL)
 
 /* HOLDING, then the tensor's name, answers HOLDINGS. */
@@ -259,4 +260,17 @@ STRUCT(wire_stream_member)
 	ARRAY(char, label, WIRE_LABEL_MAX, LABEL)
 END(wire_stream_member, 96)
 MESSAGE(STREAM_MEMBER, 91, wire_stream_member, SERIAL)
+
+/* HELD answers READERS: client clients[i] has leases[i] on a tensor published under the name with
+ * the index names[i]. The next READERS asks from @id and @slot on. */
+STRUCT(wire_held)
+	HEADER
+	FIELD(uint64_t, id, NUMBER(1, UINT64_MAX))
+	FIELD(uint32_t, slot, ANY)
+	FIELD(uint32_t, count, NUMBER(1, WIRE_HELD_MAX))
+	ARRAY(uint64_t, clients, WIRE_HELD_MAX, OPAQUE) /* catalog_producer() */
+	ARRAY(uint32_t, names, WIRE_HELD_MAX, OPAQUE)
+	ARRAY(uint32_t, leases, WIRE_HELD_MAX, OPAQUE)
+END(wire_held, 480)
+MESSAGE(HELD, 92, wire_held, SERIAL)
 /* clang-format on */

@@ -10,8 +10,10 @@
 #include "client/connection/call.h"
 #include "client/connection/request.h"
 #include "client/error.h"
+#include "client/read/names.h"
 #include "proto/conn.h"
 #include "util/cancel.h"
+#include "util/cleanup.h"
 #include "util/clock.h"
 
 /* Copies the reason. The daemon writes it without a lock, and may be another user's. */
@@ -162,6 +164,7 @@ TL_API int tl_list_clients(tl_client *client,
 			.leases = c.leases,
 			.tensors_held = c.tensors_held,
 			.bytes_held = c.bytes_held,
+			.since_ns = c.since_ns,
 		};
 		memcpy(info.label, c.label, sizeof(info.label) - 1);
 		m.after = c.id;
@@ -299,6 +302,70 @@ TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
 		if (r)
 			return r;
 	}
+}
+
+/* Visits the tensors in @held that are called @only (NULL: all). The names that mean nothing any
+ * more have no readers. */
+static int visit_held(struct session *s, const struct wire_held *held, const char *only,
+		      int (*visit)(const tl_reader *reader, void *context), void *context)
+{
+	struct name_entry entry;
+	tl_reader reader;
+	int r = 0;
+
+	for (uint32_t i = 0; !r && i < held->count; i++) {
+		reader = (tl_reader){ .size = sizeof(reader), .leases = held->leases[i] };
+		catalog_identity(&s->catalog, held->clients[i], &reader.client);
+		if (held->names[i] >= s->catalog.max_names)
+			return tl_fail(-EPROTO, "the daemon told of name %u of %u", held->names[i],
+				       s->catalog.max_names);
+		if (!reader.client.id || reader.client.gone)
+			continue;
+		r = names_list_at(s, held->names[i], &entry);
+		if (r)
+			r = r < 0 ? r : 0;
+		else if (!only || !strcmp(only, entry.info.name)) {
+			memcpy(reader.name, entry.info.name, sizeof(reader.name));
+			r = visit(&reader, context);
+		}
+	}
+	return r;
+}
+
+TL_API int tl_list_readers(tl_client *client, const char *name,
+			   int (*visit)(const tl_reader *reader, void *context), void *context)
+{
+	struct wire_readers m = { .header = { .type = WIRE_READERS, .length = sizeof(m) } };
+	cleanup_(cancel_allow) int cancel = cancel_forbid(); /* @visit must return */
+	struct conn_message answer;
+	struct client_list list;
+	struct wire_held held;
+	struct use use;
+	int r;
+
+	if (!client || !visit)
+		return tl_fail(-EINVAL, "tl_list_readers: %s is NULL", client ? "visit" : "client");
+	r = name ? client_check_name(name, strlen(name)) : 0;
+	for (list = client_list(client, LIST_HELD); !r; m.id = held.id, m.slot = held.slot) {
+		r = client_request_next(client, &list, &m, "listing readers", &answer);
+		if (r || at_end(&answer))
+			break;
+		r = answer_expect(&answer, WIRE_HELD, "listing readers");
+		if (r)
+			break;
+		memcpy(&held, answer.bytes, sizeof(held));
+		if (held.id < m.id || (held.id == m.id && held.slot <= m.slot))
+			return tl_fail(-EPROTO,
+				       "the daemon told of client %llu, slot %u after %llu, %u",
+				       (unsigned long long)held.id, held.slot,
+				       (unsigned long long)m.id, m.slot);
+		r = call_look(client, &use);
+		if (r)
+			break;
+		r = visit_held(use.session, &held, name, visit, context);
+		client_leave(&use);
+	}
+	return r;
 }
 
 /* Disconnects the first client of @uid (UINT32_MAX: of any user) with an id above *@after and up to

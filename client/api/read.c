@@ -449,6 +449,8 @@ static int stat_attempt(struct call *c, const struct use *use, void *context)
 	if (r)
 		return r;
 	r = tensor_info(s, &s->catalog.rows[ref_slot(ref)], &l->info);
+	if (!r)
+		names_publisher(s, &s->catalog.rows[ref_slot(ref)], &l->info.publisher);
 	if (!lease_stands(s, ref)) { /* the tensor went while we read its row */
 		r = lookup_again(s, &l->backoff);
 		r = r ? r : LEASE_E_STALE;

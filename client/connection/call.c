@@ -208,6 +208,8 @@ static uint64_t list_max(enum client_list_kind kind, const struct catalog_view *
 		return CATALOG_STREAMS;
 	case LIST_MEMBERS:
 		return STREAM_MEMBERS;
+	case LIST_HELD:
+		return 4 * (uint64_t)catalog->max_clients * catalog->slots;
 	case LIST_USERS:
 		break;
 	}

@@ -102,6 +102,7 @@ enum client_list_kind {
 	LIST_DEVICES,
 	LIST_STREAMS,
 	LIST_MEMBERS, /* of a stream */
+	LIST_HELD,    /* tensors, by each client */
 };
 
 /*

@@ -41,6 +41,8 @@ static bool catalog_good(const struct catalog_header *c, const struct wire_welco
 	       array_fits(c, c->off_wakes, CATALOG_WAKE_WORDS, sizeof(struct catalog_wake), 64) &&
 	       array_fits(c, c->off_watches, CATALOG_WATCHES, sizeof(struct catalog_watch), 64) &&
 	       array_fits(c, c->off_clients, c->max_clients, 8, 8) &&
+	       array_fits(c, c->off_identities, c->max_clients, sizeof(struct catalog_identity),
+			  64) &&
 	       array_fits(c, c->off_buckets, (uint64_t)c->bucket_mask + 1, 4, 4) &&
 	       array_fits(c, c->off_named, catalog_named_words(c->bucket_mask), 8, 8) &&
 	       array_fits(c, c->off_names, c->max_names, sizeof(struct catalog_name), 8) &&
@@ -58,6 +60,7 @@ static void adopt(struct catalog_view *c, const struct catalog_header *h)
 	c->wakes = (const void *)(base + h->off_wakes);
 	c->watches = (const void *)(base + h->off_watches);
 	c->clients = (const void *)(base + h->off_clients);
+	c->identities = (const void *)(base + h->off_identities);
 	c->buckets = (const void *)(base + h->off_buckets);
 	c->named = (const void *)(base + h->off_named);
 	c->names = (const void *)(base + h->off_names);
@@ -343,6 +346,31 @@ static uint32_t row_ring_slots(const struct catalog_view *c, const struct catalo
 	return word && !(word & RING_DEAD) && count <= RING_SLOTS_MAX ? count : 0;
 }
 
+void catalog_identity(const struct catalog_view *c, uint64_t client, tl_identity *who)
+{
+	const uint32_t index = (uint32_t)client, generation = (uint32_t)(client >> 32);
+	const struct catalog_identity *from = &c->identities[index];
+	tl_identity found;
+	uint64_t label[4];
+
+	*who = (tl_identity){ 0 };
+	if (!generation || index >= c->max_clients || atomic_load(&from->generation) != generation)
+		return;
+	found = (tl_identity){ .id = atomic_load(&from->id),
+			       .since_ns = atomic_load(&from->since_ns),
+			       .pid = atomic_load(&from->pid),
+			       .uid = atomic_load(&from->uid),
+			       .gone = atomic_load(&c->clients[index]) != live_word(generation) };
+	for (unsigned i = 0; i < 4; i++)
+		label[i] = atomic_load(&from->label[i]);
+	static_assert(sizeof(label) == sizeof(found.label), "labels fit");
+	memcpy(found.label, label, sizeof(label));
+	found.label[sizeof(found.label) - 1] = '\0';
+	/* ORDER: identity_store() of the daemon changes the generation first */
+	if (atomic_load(&from->generation) == generation)
+		*who = found;
+}
+
 int row_info(const struct catalog_view *c, const struct catalog_row *row, tl_info *info)
 {
 	struct ring_entry entry;
@@ -352,6 +380,7 @@ int row_info(const struct catalog_view *c, const struct catalog_row *row, tl_inf
 	int r;
 
 	info->size = sizeof(*info);
+	info->publisher = (tl_identity){ 0 };
 	memset(info->reserved, 0, sizeof(info->reserved));
 	info->version = version;
 	info->nbytes = load_once(&row->nbytes);

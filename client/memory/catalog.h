@@ -39,6 +39,7 @@ struct catalog_view {
 	const struct catalog_watch *watches;
 	const _Atomic uint64_t *named;
 	const _Atomic uint64_t *clients;
+	const struct catalog_identity *identities;
 	uint32_t max_clients;
 	size_t size;
 	uint64_t instance; /* of the daemon */
@@ -71,6 +72,10 @@ static inline bool catalog_served(const struct catalog_view *c)
 /* Reads the name that was given another type last: "" if there is none, or if it has gone. Takes no
  * lease: what it reads is checked by its hash. */
 void catalog_retyped(const struct catalog_view *c, char to[TL_NAME_MAX + 1]);
+
+/* Reads who the client catalog_producer() is. It is not known any more once another client has its
+ * index. */
+void catalog_identity(const struct catalog_view *c, uint64_t client, tl_identity *who);
 
 /* The functions below read a row under the caller's lease. */
 

@@ -51,6 +51,19 @@ static int bucket_names(struct session *s, uint32_t bucket, uint32_t names[CATAL
 	}
 }
 
+/* The publisher of a member that is not LIVE yet is known at the next look. */
+static uint64_t producer_of(const struct session *s, const struct catalog_row *row, uint32_t name)
+{
+	if (name >= s->catalog.max_names || row_word_state(atomic_load(&row->word)) == ROW_DRAFT)
+		return 0;
+	return atomic_load(&s->catalog.names[name].producer);
+}
+
+void names_publisher(const struct session *s, const struct catalog_row *row, tl_identity *who)
+{
+	catalog_identity(&s->catalog, producer_of(s, row, load_once(&row->name)), who);
+}
+
 int names_entry(struct session *s, uint32_t index, struct name_entry *e)
 {
 	struct backoff backoff = { 0 };
@@ -72,11 +85,10 @@ int names_entry(struct session *s, uint32_t index, struct name_entry *e)
 		if (r)
 			return r;
 		row = &s->catalog.rows[ref_slot(e->ref)];
-		/* the producer of a member that is not LIVE yet is known at the next look */
-		e->producer = row_word_state(atomic_load(&row->word)) == ROW_DRAFT
-				      ? 0
-				      : atomic_load(&s->catalog.names[index].producer);
+		e->producer = producer_of(s, row, index);
 		r = load_once(&row->name) == index ? tensor_info(s, row, &e->info) : LEASE_E_STALE;
+		if (!r)
+			catalog_identity(&s->catalog, e->producer, &e->info.publisher);
 		/* the page may have been another ring's by the time that it was read */
 		stood = lease_stands(s, e->ref) &&
 			!(e->seen.ring && load_once(&row->name) != index);
@@ -108,8 +120,7 @@ static int list_unserved(const struct session *s)
 		       s->address->path);
 }
 
-/* Reads the meaning of the name at @index. 0, > 0 if it means nothing, or a negative errno. */
-static int list_entry_of(struct session *s, uint32_t index, struct name_entry *e)
+int names_list_at(struct session *s, uint32_t index, struct name_entry *e)
 {
 	int r;
 
@@ -122,7 +133,7 @@ static int list_entry_of(struct session *s, uint32_t index, struct name_entry *e
 static int list_name(struct session *s, uint32_t bucket, uint32_t index, void *context)
 {
 	struct listing *l = context;
-	int r = list_entry_of(s, index, &l->entry);
+	int r = names_list_at(s, index, &l->entry);
 
 	if (r || !listed_here(s, bucket, l))
 		return r < 0 ? r : 0;
@@ -133,7 +144,7 @@ int names_list_one(struct session *s, uint32_t index, const char *name,
 		   int (*visit)(const tl_info *info, void *context), void *context)
 {
 	struct name_entry entry;
-	int r = list_entry_of(s, index, &entry);
+	int r = names_list_at(s, index, &entry);
 
 	if (r || strcmp(entry.info.name, name) != 0)
 		return r < 0 ? r : 0;

@@ -20,6 +20,9 @@ struct name_entry {
  * as -EPROTO. */
 int names_entry(struct session *s, uint32_t index, struct name_entry *e);
 
+/* Reads, under a lease on the tensor in @row, who published its name last. */
+void names_publisher(const struct session *s, const struct catalog_row *row, tl_identity *who);
+
 /* Called with the @index of a name in @bucket. A result other than 0 ends the walk. */
 typedef int names_visit(struct session *s, uint32_t bucket, uint32_t index, void *context);
 /* Visits all names in use, and some that are not. Returns the result of @visit, or fails as
@@ -34,6 +37,9 @@ int names_walk_like(struct session *s, const struct name_key *key, names_visit *
  * away. */
 int names_list(struct session *s, const char *prefix,
 	       int (*visit)(const tl_info *info, void *context), void *context);
+/* Reads the meaning of the name at @index for a list. 0, > 0 if it means nothing, or a negative
+ * errno. */
+int names_list_at(struct session *s, uint32_t index, struct name_entry *e);
 /*
  * names_list() for the one name that was found at @index, if it is still there and means something.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handlers for administrators: CLIENTS, HOLDINGS, USERS, KICK, RESTART. */
+/* Handlers for administrators: CLIENTS, HOLDINGS, READERS, USERS, KICK, RESTART. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -148,6 +148,7 @@ static bool is_visible(const struct peer *peer, const struct peer *other)
 static void send_client(struct peer *peer, uint32_t serial, const struct client *c,
 			const struct client_sums *sums)
 {
+	const struct catalog *catalog = &peer->state->catalog;
 	struct wire_client answer = {
 		.header = { .type = WIRE_CLIENT, .length = sizeof(answer), .serial = serial }
 	};
@@ -161,6 +162,7 @@ static void send_client(struct peer *peer, uint32_t serial, const struct client 
 	answer.tensors_held = sums->tensors;
 	answer.bytes_held = sums->bytes;
 	memcpy(answer.label, c->label, sizeof(answer.label));
+	answer.since_ns = catalog->identities[c->index].since_ns;
 	peer_send(peer, &answer, -1);
 }
 
@@ -236,6 +238,77 @@ void handle_holdings(struct peer *peer, struct conn_message *m)
 	const struct wire_holdings *request = AS(wire_holdings, m);
 
 	listing_begin(peer, request->header.serial, request->id, holdings_step);
+	peer->listing.sums.slot = request->slot;
+}
+
+/* ---- who reads what -------------------------------------------------------------------------- */
+
+/* A ring's producer holds the row that it writes next; it does not read that. */
+static bool is_reader(const struct state *st, const struct client *c, uint32_t slot)
+{
+	const struct catalog_row *row = catalog_row(&st->catalog, slot);
+
+	return !row_is_of_stream(row) &&
+	       !(row->flags & ROW_RING && catalog_name(&st->catalog, row->name)->producer ==
+						  catalog_producer(c->index, c->generation));
+}
+
+/* Adds what @c holds to @answer, until that is full or *@budget looks are used up. True: that is
+ * all that it holds. */
+static bool add_held(struct peer *peer, const struct client *c, struct wire_held *answer,
+		     unsigned *budget)
+{
+	uint32_t *slot = &peer->listing.sums.slot, leases;
+
+	while (answer->count < WIRE_HELD_MAX &&
+	       client_next_held(c, peer->state, slot, budget, &leases)) {
+		if (is_reader(peer->state, c, *slot)) {
+			answer->clients[answer->count] = catalog_producer(c->index, c->generation);
+			answer->names[answer->count] = catalog_row(&peer->state->catalog, *slot)
+							       ->name;
+			answer->leases[answer->count++] = leases;
+		}
+		++*slot;
+	}
+	return answer->count < WIRE_HELD_MAX && *budget;
+}
+
+/* One step of READERS. What it finds is sent at once, so that nothing is kept between steps. */
+static void readers_step(struct peer *peer)
+{
+	struct wire_held answer = { .header = { .type = WIRE_HELD, .length = sizeof(answer) } };
+	struct listing *listing = &peer->listing;
+	const struct peer *other = index_find(&peer->peers->index, listing->id);
+	unsigned budget = LISTING_BUDGET;
+	bool more = true;
+
+	while (!other || !is_visible(peer, other) ||
+	       add_held(peer, &other->client, &answer, &budget)) {
+		listing->sums.slot = UINT32_MAX; /* all of this one, if there is no other */
+		other = listing_next(peer, is_visible, &more);
+		if (!other)
+			break;
+		listing->sums.slot = 0;
+		more = true;
+		if (!--budget)
+			break;
+	}
+	if (!answer.count && more)
+		return;
+	answer.header.serial = listing_end(peer);
+	answer.id = listing->id;
+	answer.slot = listing->sums.slot;
+	if (answer.count)
+		peer_send(peer, &answer, -1);
+	else
+		send_done(peer, answer.header.serial);
+}
+
+void handle_readers(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_readers *request = AS(wire_readers, m);
+
+	listing_begin(peer, request->header.serial, request->id, readers_step);
 	peer->listing.sums.slot = request->slot;
 }
 

@@ -71,6 +71,7 @@ void handle_devices(struct peer *peer, struct conn_message *m);
 /* handle_admin.c: for administrators */
 void handle_clients(struct peer *peer, struct conn_message *m);
 void handle_holdings(struct peer *peer, struct conn_message *m);
+void handle_readers(struct peer *peer, struct conn_message *m);
 void handle_users(struct peer *peer, struct conn_message *m);
 void handle_kick(struct peer *peer, struct conn_message *m);
 void handle_restart(struct peer *peer, struct conn_message *m);

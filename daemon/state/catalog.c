@@ -252,6 +252,9 @@ static void catalog_plan(struct catalog *cat, const struct catalog_limits *limit
 	at += page_round(CATALOG_WATCHES * sizeof(struct catalog_watch));
 	h->off_clients = at;
 	array_plan(&cat->clients, &at, sizeof(uint64_t), h->max_clients);
+	cat->clients.oldest_first = true;
+	h->off_identities = at;
+	at += page_round((uint64_t)h->max_clients * sizeof(struct catalog_identity));
 	h->off_buckets = at;
 	at += page_round((uint64_t)buckets * sizeof(uint32_t));
 	h->off_named = at;
@@ -282,7 +285,7 @@ static int catalog_map(struct catalog *cat, const struct catalog_header *plan)
 	void *map;
 	int r;
 
-	/* header, wake words, client words, buckets and their bits are in use from the start */
+	/* all that is before the names is in use from the start */
 	r = shm_object_create(&object, plan->off_names, NULL, &cat->fd_rw);
 	if (!r)
 		r = shm_object_open(&object, O_RDONLY, &cat->fd_ro);
@@ -293,13 +296,8 @@ static int catalog_map(struct catalog *cat, const struct catalog_header *plan)
 	map = helper_mmap(cat->fd_rw, cat->size, PROT_READ | PROT_WRITE);
 	if (!map)
 		return -errno;
-	cat->header = map;
-	memcpy(cat->header, plan, sizeof(*plan));
-	cat->wakes = (void *)((char *)map + plan->off_wakes);
-	cat->watches = (void *)((char *)map + plan->off_watches);
-	cat->client_words = (void *)((char *)map + plan->off_clients);
-	cat->buckets = (void *)((char *)map + plan->off_buckets);
-	cat->named = (void *)((char *)map + plan->off_named);
+	memcpy(map, plan, sizeof(*plan));
+	catalog_at(cat, map, plan);
 	/* fills the buckets with CATALOG_NONE */
 	memset(cat->buckets, 0xff, ((size_t)plan->bucket_mask + 1) * sizeof(uint32_t));
 	return 0;
@@ -566,12 +564,7 @@ static int foreign_map(struct catalog *cat, const struct catalog_header *plan, c
 	map = helper_mmap(cat->fd_rw, cat->size, PROT_READ | PROT_WRITE);
 	if (!map)
 		return -errno;
-	cat->header = map;
-	cat->wakes = (void *)((char *)map + plan->off_wakes);
-	cat->watches = (void *)((char *)map + plan->off_watches);
-	cat->client_words = (void *)((char *)map + plan->off_clients);
-	cat->buckets = (void *)((char *)map + plan->off_buckets);
-	cat->named = (void *)((char *)map + plan->off_named);
+	catalog_at(cat, map, plan);
 	*why = "its catalog has another layout or another shape; the limits may have changed";
 	return catalog_header_is(cat->header, plan) ? 0 : CATALOG_E_STRANGE;
 }
@@ -778,7 +771,7 @@ int catalog_take(struct catalog *cat, struct catalog_array *array, uint32_t *ind
 
 	if (r)
 		return r;
-	if (array->free != CATALOG_NONE) {
+	if (array->free != CATALOG_NONE && !(array->oldest_first && array->high < array->max)) {
 		*index = array->free;
 		array->free = array->next[*index];
 	} else {
@@ -793,7 +786,13 @@ int catalog_take(struct catalog *cat, struct catalog_array *array, uint32_t *ind
 void catalog_give(struct catalog_array *array, uint32_t index)
 {
 	assert(index < array->high && array->in_use);
-	array->next[index] = array->free;
-	array->free = index;
+	if (array->oldest_first && array->free != CATALOG_NONE) {
+		array->next[index] = CATALOG_NONE;
+		array->next[array->free_last] = index;
+	} else {
+		array->next[index] = array->free;
+		array->free = index;
+	}
+	array->free_last = index; /* only of the oldest first */
 	array->in_use--;
 }

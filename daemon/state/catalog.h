@@ -25,6 +25,9 @@ struct catalog_array {
 	uint32_t max;
 	uint32_t high; /* entries from here on were never used */
 	uint32_t free; /* head of the list of free entries below high, or CATALOG_NONE */
+	uint32_t free_last;
+	bool oldest_first; /* an entry is not used again as long as there are others: what is left
+			      of a client tells who published */
 	uint32_t in_use;
 	uint32_t *next; /* links of the free list */
 	/* the array's facts, for the next daemon; NULL: there are no facts */
@@ -50,6 +53,7 @@ struct catalog {
 	struct facts_header *facts; /* NULL: there are none */
 	uint64_t facts_size;	    /* of their mapping, independent of the facts' own size */
 	_Atomic uint64_t *client_words;
+	struct catalog_identity *identities;
 	_Atomic uint32_t *buckets;
 	_Atomic uint64_t *named;
 	struct catalog_wake *wakes;
@@ -87,6 +91,18 @@ int catalog_adopt(struct catalog *cat, uint64_t instance, const struct catalog_l
  * max and facts (as an offset), and maps nothing. */
 void catalog_shape(struct catalog *cat, const struct catalog_header *h, struct catalog_header *plan,
 		   struct catalog_array *arrays[FACTS_ARRAYS], uint64_t *facts_size);
+/* Finds the arrays of @plan in the mapping, but those that have facts. */
+static inline void catalog_at(struct catalog *cat, void *map, const struct catalog_header *plan)
+{
+	cat->header = map;
+	cat->wakes = (void *)((char *)map + plan->off_wakes);
+	cat->watches = (void *)((char *)map + plan->off_watches);
+	cat->client_words = (void *)((char *)map + plan->off_clients);
+	cat->identities = (void *)((char *)map + plan->off_identities);
+	cat->buckets = (void *)((char *)map + plan->off_buckets);
+	cat->named = (void *)((char *)map + plan->off_named);
+}
+
 /* True if the constant members of @h are as a daemon with that plan writes them. */
 bool catalog_header_is(const struct catalog_header *h, const struct catalog_header *plan);
 /* True if the array has space for as many entries as @fact counts. */

@@ -23,6 +23,7 @@
 #include "daemon/state/survive.h"
 #include "daemon/store/helper.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/fault.h"
 #include "util/fd.h"
 
@@ -178,6 +179,25 @@ static void client_survives(const struct client *c, struct state *st)
 	survive_client(st->common, &st->catalog, c->index, &fact, c->ledger_fd);
 }
 
+/* ORDER: catalog_identity() of the library reads the generation before and after the rest. */
+static void identity_store(const struct client *c, struct state *st)
+{
+	struct catalog_identity *to = &st->catalog.identities[c->index];
+	uint64_t label[4];
+
+	static_assert(sizeof(label) == sizeof(c->label) && sizeof(label) == sizeof(to->label),
+		      "labels fit");
+	memcpy(label, c->label, sizeof(label));
+	atomic_store(&to->generation, 0);
+	atomic_store(&to->uid, c->uid);
+	atomic_store(&to->pid, c->pid);
+	atomic_store(&to->id, c->id);
+	atomic_store(&to->since_ns, (uint64_t)now_real_ns());
+	for (unsigned i = 0; i < 4; i++)
+		atomic_store(&to->label[i], label[i]);
+	atomic_store(&to->generation, c->generation);
+}
+
 int client_serve(struct client *c, struct state *st, int *fd, uint64_t size, const char **why)
 {
 	uint32_t slots = st->catalog.header->max_tensors;
@@ -220,6 +240,7 @@ int client_serve(struct client *c, struct state *st, int *fd, uint64_t size, con
 	list_add_tail(&st->common->ledgers, &c->ledger_link);
 	st->served[c->index] = c;
 	client_survives(c, st);
+	identity_store(c, st);
 	atomic_store(&st->catalog.client_words[c->index], live_word(c->generation));
 	return 0;
 }

@@ -129,6 +129,7 @@ typedef struct tl_client_info {
 	uint64_t tensors_held; /* tensors on which it has a lease */
 	uint64_t bytes_held;   /* bytes of those */
 	char label[32];	       /* its own name for itself: label of tl_connect_options */
+	uint64_t since_ns;     /* when it connected, by CLOCK_REALTIME. Since 0.2 */
 } tl_client_info;
 
 /*
@@ -246,6 +247,32 @@ typedef struct tl_holding {
  */
 TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
 			    int (*visit)(const tl_holding *holding, void *context), void *context);
+
+/* tl_reader - a client that holds a tensor */
+typedef struct tl_reader {
+	size_t size;		    /* what the library has filled */
+	char name[TL_NAME_MAX + 1]; /* under which the tensor was published */
+	tl_identity client;	    /* who holds it */
+	uint64_t leases;	    /* how many it has on this tensor */
+} tl_reader;
+
+/*
+ * tl_list_readers - visit who holds the tensors of a name
+ *
+ * Calls @visit for each tensor that was published under @name, also for a retired one, and each
+ * client of the namespace that has a lease on it; with NULL for those of all names. A client that
+ * reads the newest tensor and gives it back holds it for that moment only. The tensors of one
+ * client come one after the other. This takes a round trip for 28 of them, unlike
+ * tl_list_holdings(). Names that mean nothing any more, and items of streams, are left out.
+ *
+ * Ownership: *reader is valid during the call of @visit only.
+ * Blocking: for these round trips; for the client's request timeout in all.
+ * Threads: any; @visit runs on the calling thread.
+ * Returns: as tl_list(). It is no error if no tensor is called @name.
+ * Since: 0.2
+ */
+TL_API int tl_list_readers(tl_client *client, const char *name,
+			   int (*visit)(const tl_reader *reader, void *context), void *context);
 
 /* ---- Disconnecting ------------------------------------------------------------------------- */
 

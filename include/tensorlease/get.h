@@ -296,6 +296,17 @@ typedef struct tl_wait_options {
 TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t count,
 			const tl_wait_options *options, size_t *which);
 
+/* tl_identity - who a client is */
+typedef struct tl_identity {
+	uint64_t id;		   /* as in tl_client_info; 0: not known, and the rest is 0 */
+	uint64_t since_ns;	   /* when it connected, by CLOCK_REALTIME */
+	uint32_t pid;		   /* its process; 0 if in another PID namespace */
+	uint32_t uid;		   /* its user */
+	char label[32];		   /* its own name for itself: label of tl_connect_options */
+	bool gone;		   /* its connection has ended */
+	unsigned char reserved[7]; /* 0 */
+} tl_identity;
+
 /* tl_info - a description of a tensor */
 typedef struct tl_info {
 	size_t size;		       /* sizeof(tl_info) */
@@ -319,6 +330,9 @@ typedef struct tl_info {
 	uint32_t ring;	    /* how many slots the name's ring has; 0: none (TL_RING_*). Since 0.2 */
 	uint32_t reserved2; /* 0 */
 	int64_t strides[TL_NDIM_MAX]; /* in elements; those of C order unless it is on a GPU */
+	/* who published the name last, by tl_stat() and tl_list(); by others, not known. Since 0.2
+	 */
+	tl_identity publisher;
 } tl_info;
 
 /*

@@ -248,6 +248,36 @@ def test_status_clients_and_holdings(client):
     assert not client.holdings(mine.id)
 
 
+def test_who_publishes_and_who_reads(address):
+    camera = tensorlease.connect(address, label="camera.py")
+    reader = tensorlease.connect(address, label="detector.py")
+    try:
+        camera.put("seen/a", np.zeros(5), ring=None)
+        info = reader.stat("seen/a")
+        who = info.publisher
+        assert (who.label, who.pid, who.uid, who.gone) == ("camera.py", os.getpid(), os.geteuid(), False)
+        assert reader.list("seen/")[0].publisher == who
+        (row,) = [c for c in reader.clients() if c.label == "camera.py"]
+        assert (row.id, row.since_ns) == (who.id, who.since_ns) and abs(time.time_ns() - who.since_ns) < 600e9
+        assert reader.readers("seen/a") == []
+        tensor = reader.get("seen/a")
+        (held,) = camera.readers("seen/a")
+        assert (held.name, held.client.label, held.leases) == ("seen/a", "detector.py", 1)
+        assert held in camera.readers() and isinstance(held, tensorlease.Reader)
+        tensor.release()
+        camera.close()
+        gone = reader.stat("seen/a").publisher
+        assert gone == who._replace(gone=True) and isinstance(gone, tensorlease.Identity)
+        assert pickle.loads(pickle.dumps(gone)) == gone
+        with pytest.raises(ValueError):
+            reader.readers("seen//a")
+        with pytest.raises(TypeError):
+            reader.readers(5)
+    finally:
+        reader.close()
+        camera.close()
+
+
 def test_what_does_not_fit_is_said(client):
     with pytest.raises(tensorlease.NoSpaceError) as caught:
         client.create("client/huge", (1 << 40,), "uint8")

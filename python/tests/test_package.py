@@ -124,7 +124,7 @@ def test_stubs_name_what_is_there():
         given = getattr(tensorlease, name)
         public = {m for m in dir(given) if not m.startswith("_") and hasattr(given, m)}
         assert public == {m for m in members if not m.startswith("_")}, name
-    for name in ("Info", "Status", "ClientInfo", "Holding", "Published", "Loaded", "CudaDevice", "DeviceUsage"):
+    for name in ("Identity", "Info", "Status", "ClientInfo", "Reader", "Holding", "Published", "Loaded", "CudaDevice", "DeviceUsage"):
         fields = [m.target.id for m in classes[name].body if isinstance(m, ast.AnnAssign)]
         assert fields == list(getattr(tensorlease, name)._fields)
 

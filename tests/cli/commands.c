@@ -598,7 +598,7 @@ TEST(watch_tells_what_becomes_of_names)
 
 		must_exit(&r, 4);
 		must_contain(r.out, "{\"event\":\"published\",\"name\":\"v\",\"version\":1,"
-				    "\"skipped\":0}\n");
+				    "\"skipped\":0,\"publisher\":{\"client\":");
 		must_contain(r.err, "nothing happened to any name within 300 ms");
 	}
 	{

@@ -53,6 +53,7 @@ static void catalog_fill(struct liar_catalog *c)
 		.off_wakes = offsetof(struct liar_catalog, wakes),
 		.off_watches = offsetof(struct liar_catalog, watches),
 		.off_clients = offsetof(struct liar_catalog, clients),
+		.off_identities = offsetof(struct liar_catalog, identities),
 		.off_buckets = offsetof(struct liar_catalog, buckets),
 		.off_named = offsetof(struct liar_catalog, named),
 		.off_names = offsetof(struct liar_catalog, names),

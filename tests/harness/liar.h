@@ -34,6 +34,7 @@ struct liar_catalog {
 	struct catalog_wake wakes[CATALOG_WAKE_WORDS];
 	struct catalog_watch watches[CATALOG_WATCHES];
 	alignas(64) _Atomic uint64_t clients[LIAR_CLIENTS];
+	struct catalog_identity identities[LIAR_CLIENTS];
 	_Atomic uint32_t buckets[LIAR_BUCKETS];
 	_Atomic uint64_t named[1];
 	alignas(64) struct catalog_name names[LIAR_NAMES];

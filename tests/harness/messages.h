@@ -35,13 +35,14 @@ static inline void samples_members(struct samples *all, uint32_t n)
 	}
 }
 
-static inline void samples_handovers(struct samples *all)
+static inline void samples_readers(struct samples *all)
 {
 	const uint64_t ref = ref_make(7, 42);
 
 	SAMPLE(all, WIRE_HANDOVER, 0, struct wire_handover, .ref = ref, .id = UINT64_MAX,
 	       .ttl_ns = TENSOR_TTL_MAX);
 	SAMPLE(all, WIRE_RECEIVE, 0, struct wire_receive, .ref = ref, .id = 1);
+	SAMPLE(all, WIRE_READERS, 0, struct wire_readers, .id = UINT64_MAX, .slot = UINT32_MAX);
 }
 
 static inline void samples_requests(struct samples *all)
@@ -135,7 +136,7 @@ static inline void samples_requests(struct samples *all)
 	samples_members(all, 1);
 	samples_members(all, 20);
 	samples_rings(all);
-	samples_handovers(all);
+	samples_readers(all);
 	samples_streams(all);
 	SAMPLE(all, WIRE_WATCH, 1, struct wire_watch, .name_len = 1);
 	SAMPLE(all, WIRE_WATCH, 0, struct wire_watch, .flags = WIRE_WATCH_PREFIX | WIRE_WATCH_HINT);
@@ -169,6 +170,8 @@ static inline void samples_replies(struct samples *all)
 	SAMPLE(all, WIRE_HOLDING, 1, struct wire_holding, .version = 1, .name_len = 1);
 	SAMPLE(all, WIRE_HOLDING, 255, struct wire_holding, .version = 1, .name_len = 255,
 	       .retired = 1);
+	SAMPLE(all, WIRE_HELD, 0, struct wire_held, .id = 1, .count = WIRE_HELD_MAX,
+	       .clients = { UINT64_MAX }, .names = { UINT32_MAX }, .leases = { 1 });
 	SAMPLE(all, WIRE_EXPORTED, 0, struct wire_segment_ref, .segment = 3,
 	       .segment_generation = 9);
 	SAMPLE(all, WIRE_IMPORTED, 0, struct wire_export, .size = 512, .part_size = 512, .parts = 1,

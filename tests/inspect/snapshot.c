@@ -63,11 +63,7 @@ static int catalog_copy(struct snapshot *s, int fd, struct catalog_array *arrays
 	if (r)
 		return r;
 	s->size = plan.size;
-	cat->header = map;
-	cat->wakes = (void *)((char *)map + plan.off_wakes);
-	cat->watches = (void *)((char *)map + plan.off_watches);
-	cat->client_words = (void *)((char *)map + plan.off_clients);
-	cat->buckets = (void *)((char *)map + plan.off_buckets);
+	catalog_at(cat, map, &plan);
 	for (unsigned i = 0; i < FACTS_ARRAYS; i++) {
 		arrays[i]->base = (unsigned char *)map + arrays[i]->offset;
 		arrays[i]->high = arrays[i]->max;

@@ -168,6 +168,63 @@ LIE_TEST(streams_and_members_are_no_more_than_there_can_be)
 	must_be(n, STREAM_MEMBERS);
 }
 
+static struct wire_held held;
+static bool advances; /* from slot to slot, without an end */
+
+static bool tell_held(struct liar *l, int socket, struct conn_message *request)
+{
+	(void)l;
+	if (request->header.type != WIRE_READERS)
+		return false;
+	told++;
+	if (advances)
+		held.slot = ((const struct wire_readers *)(const void *)request->bytes)->slot + 1;
+	liar_send(socket, request, WIRE_HELD, &held, sizeof(held), -1);
+	return true;
+}
+
+static int visit_reader(const tl_reader *reader, void *visits)
+{
+	(void)reader;
+	++*(unsigned *)visits;
+	return 0;
+}
+
+/* The client named has no identity in its catalog, so it is no reader. */
+static int list_readers(struct wire_held answer, bool on)
+{
+	tl_client *client;
+	unsigned n = 0;
+	int r;
+
+	honest();
+	client = liar_connect(&liar);
+	held = answer;
+	advances = on;
+	told = 0;
+	liar_set_answer(&liar, tell_held);
+	r = tl_list_readers(client, NULL, visit_reader, &n);
+	liar_set_answer(&liar, NULL);
+	must_be(n, 0);
+	tl_close(client);
+	return r;
+}
+
+LIE_TEST(readers_are_told_in_order_and_end)
+{
+	const struct wire_held good = { .id = 1, .slot = 1, .count = 1 };
+	struct wire_held no_name = good;
+
+	must_be(list_readers(good, false), -EPROTO); /* the same again */
+	must_be(told, 2);
+	must_be(list_readers(good, true), -EPROTO);
+	must_be(told, 4 * LIAR_CLIENTS * LIAR_SLOTS + 1);
+	no_name.names[0] = LIAR_NAMES;
+	must_be(list_readers(no_name, true), -EPROTO);
+	must_be(told, 1);
+	must(strstr(tl_last_error(), "the daemon told of name 64 of 64"));
+}
+
 LIE_TEST(a_catalog_of_more_clients_than_there_can_be_is_refused)
 {
 	tl_client *client;

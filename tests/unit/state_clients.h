@@ -139,3 +139,14 @@ static inline void fx_connect(struct tester *t, uint32_t uid)
 }
 
 #include "tests/unit/state_leave.h" /* it needs what is above */
+
+/* Connects until it gets that index, which was used last: that takes all others first. */
+static inline void fx_connect_at(struct tester *t, uint32_t uid, uint32_t index)
+{
+	for (;;) {
+		fx_connect(t, uid);
+		if (t->c.index == index)
+			return;
+		fx_leave(t);
+	}
+}

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages: valid ones pass the check, and one wrong thing at a time makes it fail. */
-#include <stddef.h>
+#include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <errno.h>
 
 #include "proto/description.h"
 #include "tests/harness/messages.h"
@@ -153,7 +151,7 @@ static const struct {
 	{ WIRE_MEMBERS_MADE, 20, 4 },	{ WIRE_RING, 35, 5 },	 { WIRE_RING, 52, 4 },
 	{ WIRE_WATCH, 22, 2 },		{ WIRE_LEAVE, 28, 4 },	 { WIRE_POSITIONS, 28, 4 },
 	{ WIRE_STREAM, 36, 4 },		{ WIRE_ENTRIES, 28, 4 }, { WIRE_STREAMS, 20, 2 },
-	{ WIRE_STREAM_MEMBERS, 28, 4 },
+	{ WIRE_STREAM_MEMBERS, 28, 4 }, { WIRE_READERS, 28, 4 },
 };
 
 static void assert_bits_are_refused(const struct sample *s, size_t at, size_t size)
@@ -570,6 +568,8 @@ PLAIN_TEST(replies_out_of_bounds_are_refused)
 	BAD(WIRE_CLIENT, 0, 0, struct wire_client, .id = 1, .label = "\x7f");
 	BAD(WIRE_HOLDING, 1, 0, struct wire_holding, .name_len = 1, .retired = 2);
 	BAD(WIRE_HOLDING, 0, 0, struct wire_holding, .name_len = 0);
+	BAD(WIRE_HELD, 0, 0, struct wire_held, .id = 1, .count = 0);
+	BAD(WIRE_HELD, 0, 0, struct wire_held, .id = 1, .count = WIRE_HELD_MAX + 1);
 	BAD(WIRE_STREAM_INFO, 0, 0, struct wire_stream_info, .mode = 1, .depth = 1);
 	BAD(WIRE_STREAM_INFO, 1, 0, struct wire_stream_info, .mode = 1, .name_len = 1);
 	BAD(WIRE_STREAM_INFO, 1, 0, struct wire_stream_info, .depth = 1, .name_len = 1);

@@ -447,6 +447,7 @@ static PyMethodDef methods[] = {
 	{ "_status", look_status, METH_NOARGS, NULL },
 	{ "_devices", look_devices, METH_NOARGS, NULL },
 	{ "_clients", look_clients, METH_NOARGS, NULL },
+	{ "_readers", look_readers, METH_O, NULL },
 	{ "_holdings", look_holdings, METH_O, NULL },
 	{ "_streams", look_streams, METH_O, NULL },
 	{ "_stream_info", look_stream, METH_O, NULL },

@@ -51,6 +51,7 @@ PyObject *look_list(PyObject *self, PyObject *prefix);
 PyObject *look_status(PyObject *self, PyObject *unused);
 PyObject *look_devices(PyObject *self, PyObject *unused);
 PyObject *look_clients(PyObject *self, PyObject *unused);
+PyObject *look_readers(PyObject *self, PyObject *name);
 PyObject *look_holdings(PyObject *self, PyObject *id);
 PyObject *look_streams(PyObject *self, PyObject *prefix);
 PyObject *look_stream(PyObject *self, PyObject *name);

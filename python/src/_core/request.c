@@ -261,10 +261,25 @@ PyObject *client_claim_many(PyObject *self, PyObject *args)
 
 /* ---- Descriptions ---- */
 
+/* The text may have any bytes, or be cut within a character. */
+static PyObject *text_of(const char *text)
+{
+	return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
+static PyObject *identity_tuple(const tl_identity *who)
+{
+	if (!who->id)
+		Py_RETURN_NONE;
+	return Py_BuildValue("(KNkkKN)", (unsigned long long)who->id, text_of(who->label),
+			     (unsigned long)who->pid, (unsigned long)who->uid,
+			     (unsigned long long)who->since_ns, PyBool_FromLong(who->gone));
+}
+
 static PyObject *info_tuple(const tl_info *info)
 {
 	return Py_BuildValue(
-		"(sKNNKKNky#NNNNNk)", info->name, (unsigned long long)info->version,
+		"(sKNNKKNky#NNNNNkN)", info->name, (unsigned long long)info->version,
 		shape_tuple(info->ndim, info->shape), dtype_text(info->dtype),
 		(unsigned long long)info->nbytes, (unsigned long long)info->committed_ns,
 		device_text(info->device), (unsigned long)info->uid, (const char *)info->metadata,
@@ -275,7 +290,7 @@ static PyObject *info_tuple(const tl_info *info)
 		PyBool_FromLong(info->lifetime & TL_LIFETIME_OWNER_BOUND),
 		PyBool_FromLong(info->lifetime & TL_LIFETIME_EVICTABLE),
 		info->ttl_ns ? PyFloat_FromDouble((double)info->ttl_ns / 1e9) : Py_NewRef(Py_None),
-		(unsigned long)info->ring);
+		(unsigned long)info->ring, identity_tuple(&info->publisher));
 }
 
 static int stat_name(struct client *c, PyObject *name, tl_info *info)
@@ -338,21 +353,16 @@ static PyObject *make_info(const void *item)
 	return info_tuple(item);
 }
 
-/* The text may have any bytes, or be cut within a character. */
-static PyObject *text_of(const char *text)
-{
-	return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
-}
-
 static PyObject *make_client(const void *item)
 {
 	const tl_client_info *info = item;
 
 	return Py_BuildValue(
-		"(KNkkkkKKK)", (unsigned long long)info->id, text_of(info->label),
+		"(KNkkkkKKKK)", (unsigned long long)info->id, text_of(info->label),
 		(unsigned long)info->pid, (unsigned long)info->uid, (unsigned long)info->gid,
 		(unsigned long)info->drafts, (unsigned long long)info->leases,
-		(unsigned long long)info->tensors_held, (unsigned long long)info->bytes_held);
+		(unsigned long long)info->tensors_held, (unsigned long long)info->bytes_held,
+		(unsigned long long)info->since_ns);
 }
 
 static PyObject *limit(uint64_t bytes)
@@ -369,6 +379,14 @@ static PyObject *make_device(const void *item)
 	return Py_BuildValue("(NKNNk)", uuid_text("GPU-", usage->uuid),
 			     (unsigned long long)usage->bytes_used, limit(usage->capacity),
 			     limit(usage->user_capacity), (unsigned long)usage->segments);
+}
+
+static PyObject *make_reader(const void *item)
+{
+	const tl_reader *reader = item;
+
+	return Py_BuildValue("(sNK)", reader->name, identity_tuple(&reader->client),
+			     (unsigned long long)reader->leases);
 }
 
 static PyObject *make_holding(const void *item)
@@ -459,6 +477,11 @@ static int visit_holding(const tl_holding *holding, void *context)
 	return visit(context, holding);
 }
 
+static int visit_reader(const tl_reader *reader, void *context)
+{
+	return visit(context, reader);
+}
+
 static int visit_stream(const tl_stream_info *info, void *context)
 {
 	return visit(context, info);
@@ -535,6 +558,18 @@ PyObject *look_devices(PyObject *self, PyObject *unused)
 	if (!listing_begin(&l, c))
 		return NULL;
 	return listing_end(&l, c, tl_list_devices(c->client, visit_device, &l));
+}
+
+PyObject *look_readers(PyObject *self, PyObject *name)
+{
+	WITH_LOCK;
+	struct client *c = (struct client *)self;
+	struct listing l = { .make = make_reader, .size = sizeof(tl_reader) };
+	const char *text = name == Py_None ? NULL : name_utf8(name);
+
+	if ((name != Py_None && !text) || !listing_begin(&l, c))
+		return NULL;
+	return listing_end(&l, c, tl_list_readers(c->client, text, visit_reader, &l));
 }
 
 PyObject *look_holdings(PyObject *self, PyObject *id)

@@ -65,7 +65,18 @@ from ._queue import Empty, Full, Queue
 from ._ref import Ref
 from ._stream import Item, ItemDraft, Stream, Subscription
 from ._tensor import Draft, Tensor
-from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status, StreamInfo, StreamMember
+from ._tuples import (
+    ClientInfo,
+    Holding,
+    Identity,
+    Info,
+    Loaded,
+    Published,
+    Reader,
+    Status,
+    StreamInfo,
+    StreamMember,
+)
 from ._watch import Event, Events, Watch
 
 _modules.update({name: module for name, module in list(_sys.modules.items()) if f"{name}.".startswith(f"{__name__}.")})
@@ -100,6 +111,7 @@ __all__ = [
     "Events",
     "Full",
     "Holding",
+    "Identity",
     "Info",
     "InvalidError",
     "Item",
@@ -114,6 +126,7 @@ __all__ = [
     "PermissionDeniedError",
     "Published",
     "Queue",
+    "Reader",
     "Ref",
     "Status",
     "Stream",

@@ -46,6 +46,7 @@ __all__ = [
     "Events",
     "Full",
     "Holding",
+    "Identity",
     "Info",
     "InvalidError",
     "Item",
@@ -60,6 +61,7 @@ __all__ = [
     "PermissionDeniedError",
     "Published",
     "Queue",
+    "Reader",
     "Ref",
     "Status",
     "Stream",
@@ -98,6 +100,14 @@ class NoDeviceError(Error): ...
 class StreamEndedError(Error, BrokenPipeError): ...
 class TensorLostError(Error): ...
 
+class Identity(NamedTuple):
+    id: int
+    label: str
+    pid: int
+    uid: int
+    since_ns: int
+    gone: bool
+
 class Info(NamedTuple):
     name: str
     version: int
@@ -114,6 +124,7 @@ class Info(NamedTuple):
     evictable: bool
     ttl: float | None
     ring: int
+    publisher: Identity | None
 
 class Status(NamedTuple):
     address: str
@@ -151,6 +162,12 @@ class ClientInfo(NamedTuple):
     leases: int
     tensors_held: int
     bytes_held: int
+    since_ns: int
+
+class Reader(NamedTuple):
+    name: str
+    client: Identity
+    leases: int
 
 class StreamInfo(NamedTuple):
     name: str
@@ -791,6 +808,7 @@ class Client:
     def status(self) -> Status: ...
     def devices(self) -> builtins.list[DeviceUsage]: ...
     def clients(self) -> builtins.list[ClientInfo]: ...
+    def readers(self, name: str | None = None) -> builtins.list[Reader]: ...
     def holdings(self, client_id: int) -> builtins.list[Holding]: ...
     def kick(self, client_id: int, /) -> None: ...
     def kick_user(self, uid: int, /) -> int: ...

@@ -31,7 +31,7 @@ from ._paths import below, check_no_pickle, paths_of
 from ._ref import Ref
 from ._sending import pickle_for
 from ._tensor import rows_like
-from ._tuples import ClientInfo, Holding, Info, Loaded, Published, Status, StreamInfo
+from ._tuples import ClientInfo, Holding, Identity, Info, Loaded, Published, Reader, Status, StreamInfo
 from ._waiter import TrioFuture, Waiter, _Wait, after_others, ordered, result_of, running_trio
 from ._stream import Stream
 from ._watch import Events, Watch
@@ -802,11 +802,11 @@ class Client(_core.Client):
 
     def stat(self, name):
         """Return Info about the tensor that name means now. NotFoundError: no tensor has that name."""
-        return Info._make(self._stat(name))
+        return Info._of(self._stat(name))
 
     def list(self, prefix=""):
         """Return Infos of the tensors below prefix, a path, sorted by name. "": of all tensors."""
-        return sorted(map(Info._make, self._list(prefix)))
+        return sorted(map(Info._of, self._list(prefix)))
 
     def status(self):
         """Return the daemon's Status. Makes no request, unless the connection is gone."""
@@ -819,6 +819,14 @@ class Client(_core.Client):
     def clients(self):
         """Return a ClientInfo for each client of this client's namespace."""
         return [ClientInfo._make(t) for t in self._clients()]
+
+    def readers(self, name=None):
+        """Return Readers: who holds which tensors of the name, or of all names; all of one client are together.
+
+        A client that gets the newest tensor and gives it back is there for that moment only. A name that was deleted
+        has none, and items of streams are left out.
+        """
+        return [Reader(name, Identity._make(client), leases) for name, client, leases in self._readers(name)]
 
     def holdings(self, client_id):
         """Return Holdings of the client with that id, an int of clients(). NotFoundError: there is no such client."""

@@ -4,6 +4,17 @@
 from typing import NamedTuple
 
 
+class Identity(NamedTuple):
+    """Who a client is."""
+
+    id: int  # as in ClientInfo
+    label: str  # its own name for itself: label of connect()
+    pid: int  # 0: it is in another PID namespace
+    uid: int
+    since_ns: int  # when it connected, as time.time_ns()
+    gone: bool  # its connection has ended
+
+
 class Info(NamedTuple):
     """The properties of a tensor."""
 
@@ -22,6 +33,11 @@ class Info(NamedTuple):
     evictable: bool  # the name may go to free space
     ttl: float  # seconds until the name goes; None: it has no time to live
     ring: int  # how many tensors the name's ring has memory for; 0: it has no ring
+    publisher: Identity  # who published the name last; None: not known any more
+
+    @classmethod
+    def _of(cls, values):
+        return cls(*values[:-1], values[-1] and Identity._make(values[-1]))
 
 
 class Status(NamedTuple):
@@ -65,6 +81,15 @@ class ClientInfo(NamedTuple):
     leases: int
     tensors_held: int
     bytes_held: int
+    since_ns: int  # when it connected, as time.time_ns()
+
+
+class Reader(NamedTuple):
+    """A client that holds a tensor of a name."""
+
+    name: str
+    client: Identity
+    leases: int  # that it has on this tensor
 
 
 class StreamInfo(NamedTuple):
@@ -130,5 +155,5 @@ class Loaded(NamedTuple):
     metadata: dict  # texts about the whole file: the __metadata__ of .safetensors
 
 
-for _class in (Info, Status, ClientInfo, Holding, Published, Loaded):
+for _class in (Identity, Info, Status, ClientInfo, Reader, Holding, Published, Loaded):
     _class.__module__ = "tensorlease"  # as users write it, and pickles too
