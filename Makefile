@@ -164,7 +164,7 @@ PAGES_OUT := $(O)/tests/pages/large.so
 
 # These goals install missing packages before the first file is compiled.
 DEPS := $(if $(filter deps test demo everyday faults gpu-stage,$(MAKECMDGOALS)),deps) \
-	$(if $(filter deps-check check check-%,$(filter-out check-deb,$(MAKECMDGOALS))),deps-check) \
+	$(if $(filter deps-check check check-%,$(filter-out check-deb check-containers,$(MAKECMDGOALS))),deps-check) \
 	$(if $(filter deb,$(MAKECMDGOALS)),deps-deb) \
 	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
 	$(if $(filter python sdist wheels check-sdist check-wheels check-types test-python test-interop test-frameworks bench-python bench-dataset,$(MAKECMDGOALS)),deps-python) \
@@ -281,6 +281,10 @@ check-deb: ## on new Debian systems: build the packages, lintian, install, upgra
 	@failed=; for suite in $(DEB_SUITES); do \
 		tests/fresh/deb $(FRESH_ARGS) $$suite || test $$? = 77 || failed="$$failed $$suite"; \
 	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
+
+.PHONY: check-containers
+check-containers: ## with Podman: build the image of packaging/containers, run compose.yaml and the pods of packaging/kubernetes
+	@tests/fresh/containers $(FRESH_ARGS) bookworm || test $$? = 77
 
 .PHONY: fresh-service
 fresh-service: all ## the service in a booted Debian: kills, reloads and restarts under load

@@ -171,10 +171,13 @@ static const struct command commands[] = {
 	  "ok, warn (works, with a drawback), fail or skipped. The exchanges use a daemon\n"
 	  "of their own. The exit code is 1 if a probe failed; a machine without a GPU is\n"
 	  "no failure.\n"
+	  "With --quick it only puts a small tensor into the daemon that would be used, gets\n"
+	  "it and deletes it, which takes milliseconds. It starts no daemon, and waits for\n"
+	  "at most a second for each answer. Use it to see whether a container is ready.\n"
 	  "With --clean it tries nothing and removes shared memory that killed daemons have\n"
 	  "left and no process uses: that of this user, or for root that of all. It says\n"
 	  "how much there is and asks, unless --yes is given.\n",
-	  OPTION_CLEAN | OPTION_YES, 0, 0, command_doctor },
+	  OPTION_QUICK | OPTION_CLEAN | OPTION_YES, 0, 0, command_doctor },
 	{ "doctor-child", "ROLE SOCKET NAME DEVICE KIND", NULL,
 	  "The other end of the doctor's exchanges.\n", 0, 5, 5, command_doctor_child },
 };

@@ -49,6 +49,7 @@ static const struct option_row rows[] = {
 	{ OPTION_BELOW, 'r', "below", NULL, "delete all names below NAME/, not NAME" },
 	{ OPTION_EVERYTHING, 0, "everything", NULL, "delete all names" },
 	{ OPTION_TAKE, 0, "take", NULL, "take the items of a queue away from others" },
+	{ OPTION_QUICK, 'q', "quick", NULL, "only try the daemon that is there" },
 	{ OPTION_CLEAN, 'C', "clean", NULL, "remove what killed daemons left in /dev/shm" },
 	{ OPTION_YES, 'y', "yes", NULL, "do not ask" },
 	{ OPTION_SOCKET, 's', "socket", "PATH", "connect to the daemon at this socket",

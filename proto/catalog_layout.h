@@ -132,8 +132,8 @@ struct catalog_wake {
 
 /*
  * The catalog starts with its header. At the offsets that it has come the arrays: the wake words,
- * the watches, uint64_t clients[], identities, uint32_t buckets[], uint64_t named[], names, rows, segments,
- * chunks, members and streams. An array is only allocated as far as it has been used.
+ * the watches, uint64_t clients[], identities, uint32_t buckets[], uint64_t named[], names, rows,
+ * segments, chunks, members and streams. An array is only allocated as far as it has been used.
  */
 struct catalog_header {
 	uint64_t magic;

@@ -4,11 +4,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,7 +22,7 @@
 #include "util/fd.h"
 #include "util/path.h"
 
-static const int64_t request_ns = 10 * NS_PER_SEC;
+static const int64_t request_ns = 10 * NS_PER_SEC, quick_ns = NS_PER_SEC;
 
 /* ---- The one in use ---- */
 
@@ -81,7 +83,8 @@ static const char *log_advice(const struct doctor *d)
 static void say_unreachable(struct doctor *d, int r)
 {
 	const char *environment = getenv("TENSORLEASE_SOCKET"), *path = socket_in_use(d);
-	bool asked = d->cli->socket || (environment && *environment);
+	bool asked = d->cli->socket || (environment && *environment) ||
+		     d->cli->given & OPTION_QUICK;
 	bool nobody = r == -ENOENT || r == -ECONNREFUSED, fine = false;
 	const char *advice = log_advice(d), *why = cli_reason(r);
 
@@ -229,26 +232,96 @@ static void say_namespaces(struct doctor *d, tl_client *client)
 			known ? "" : ": it runs in another PID or user namespace");
 }
 
-static void say_daemon(struct doctor *d)
+/* Connects and says how the daemon is. Returns NULL, after saying why, if it cannot be used. */
+static tl_client *enter(struct doctor *d, int64_t timeout_ns, tl_status *status)
 {
 	tl_connect_options o = { .size = sizeof(o),
 				 .address = d->cli->socket,
 				 .namespace_name = d->cli->name_space,
-				 .timeout_ns = request_ns };
-	tl_status status = { .size = sizeof(status) };
+				 .timeout_ns = timeout_ns };
 	tl_client *client = NULL;
 	int r = tl_connect(&o, &client);
 
+	r = r ? r : tl_get_status(client, status);
+	if (!r) {
+		say_use(d, status);
+		return client;
+	}
+	say_unreachable(d, r);
+	tl_close(client);
+	return NULL;
+}
+
+static void say_daemon(struct doctor *d)
+{
+	tl_status status = { .size = sizeof(status) };
+	tl_client *client;
+
 	say_directory(d);
-	r = r ? r : tl_get_status(client, &status);
-	if (r) {
-		say_unreachable(d, r);
-	} else {
-		say_use(d, &status);
+	client = enter(d, request_ns, &status);
+	if (client) {
 		say_replaced(d, &status);
 		say_permissions(d, status.address);
 		say_namespaces(d, client);
 	}
+	tl_close(client);
+}
+
+/* Puts a tensor, gets it and deletes it. Returns 0, or a negative errno with the name of the step
+ * that failed in *step. */
+static int round_trip(tl_client *client, const char *name, const char **step)
+{
+	/* Then it goes with this process, however that ends. */
+	const tl_put_options o = { .size = sizeof(o), .lifetime = TL_LIFETIME_OWNER_BOUND };
+	int64_t sent = now_mono_ns(), shape = 1, got;
+	DLTensor source = { .data = &sent,
+			    .device = { kDLCPU, 0 },
+			    .ndim = 1,
+			    .dtype = { kDLInt, 64, 1 },
+			    .shape = &shape };
+	DLManagedTensorVersioned *tensor;
+	int r;
+
+	*step = "put";
+	r = tl_put(client, name, &source, &o, NULL);
+	if (r)
+		return r;
+	*step = "get";
+	r = tl_get(client, name, NULL, &tensor);
+	if (r)
+		return r;
+	memcpy(&got, tensor->dl_tensor.data, sizeof(got));
+	tensor->deleter(tensor);
+	if (got != sent)
+		return -EBADMSG;
+	*step = "delete";
+	return tl_delete(client, name);
+}
+
+void doctor_quick(struct doctor *d)
+{
+	tl_status status = { .size = sizeof(status) };
+	tl_client *client = enter(d, quick_ns, &status);
+	int64_t begin = now_mono_ns();
+	uint64_t number = 0;
+	const char *step;
+	char name[40];
+	int r;
+
+	if (!client)
+		return;
+	(void)!getrandom(&number, sizeof(number), GRND_NONBLOCK); /* pids of containers are alike */
+	snprintf(name, sizeof(name), "doctor/%016" PRIx64, number);
+	r = round_trip(client, name, &step);
+	if (!r)
+		doctor_say(d, DOCTOR_OK, "round trip", NULL,
+			   "a tensor was put, got and deleted in %.0f us",
+			   (double)(now_mono_ns() - begin) / 1e3);
+	else if (r == -EACCES)
+		doctor_say(d, DOCTOR_SKIPPED, "round trip", NULL, "%s", cli_reason(r));
+	else
+		doctor_say(d, DOCTOR_FAIL, "round trip", log_advice(d), "%s: %s", step,
+			   r == -EBADMSG ? "other bytes came than were put" : cli_reason(r));
 	tl_close(client);
 }
 

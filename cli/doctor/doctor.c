@@ -4,13 +4,21 @@
 int command_doctor(struct cli *cli)
 {
 	struct doctor d = { .cli = cli };
+	bool quick = cli->given & OPTION_QUICK;
 
+	if (quick && cli->given & OPTION_CLEAN)
+		return cli_fail(cli, CLI_USAGE, "--quick and --clean exclude each other");
 	if (cli->given & OPTION_CLEAN)
 		return doctor_clean(cli);
 	if (cli->given & OPTION_YES)
 		return cli_fail(cli, CLI_USAGE, "--yes is for doctor --clean");
 	if (cli->json)
 		d.probes = json_array();
+	if (quick) {
+		doctor_section(&d, "daemon");
+		doctor_quick(&d);
+		return doctor_sum_up(&d);
+	}
 	doctor_section(&d, "system");
 	doctor_system(&d);
 	doctor_section(&d, "memory");

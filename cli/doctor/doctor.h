@@ -13,6 +13,7 @@
 void doctor_system(struct doctor *d);  /* system.c: system calls and limits */
 void doctor_memory(struct doctor *d);  /* memory.c: shared memory, and what is left in it */
 int doctor_clean(struct cli *cli);     /* removes that; returns an exit code */
+void doctor_quick(struct doctor *d);   /* daemon.c: the daemon in use, and nothing else */
 void doctor_daemons(struct doctor *d); /* daemon.c: the daemon in use, and one of its own */
 const char *doctor_socket(void);       /* of its own daemon; NULL: there is none */
 void doctor_daemon_end(void);

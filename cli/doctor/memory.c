@@ -42,7 +42,7 @@ static const char *size_advice(const struct shm_space *shm, uint64_t capacity)
 	if (statfs("/dev/shm", &kind) || (uint64_t)kind.f_type != TMPFS_MAGIC)
 		return "tensors there go to a disk: mount a tmpfs at /dev/shm";
 	if (shm->limited && shm->size < 1 << 30)
-		return "make it larger: docker run --shm-size=8g (or --ipc=host); in Kubernetes mount an emptyDir with medium: Memory at /dev/shm; else mount -o remount,size=8G /dev/shm";
+		return "for a daemon in this place make it larger: docker run --shm-size=8g; in Kubernetes mount an emptyDir with medium: Memory at /dev/shm; else mount -o remount,size=8G /dev/shm. Clients of a daemon elsewhere need only the directory of its socket";
 	if (shm->limited && shm->left < capacity)
 		return "less is free than a daemon may use by default: see who fills it (ls -lS /dev/shm), or start tensorleased with a smaller --capacity";
 	return NULL;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensorlease doctor, on the machine as it is, and on fake GPUs that each lack something. */
 #include "tests/cli/doctor.h"
+#include "tests/harness/client.h"
 #include "tests/harness/own_shm.h"
 
 /* ---- Without a GPU ---- */
@@ -91,6 +92,78 @@ GPU_TEST(a_daemon_that_was_asked_for_and_is_not_there_is_a_failure)
 	must_say(&v, "exchange", "ok", NULL);
 	must_have_failed(&v, 1);
 }
+
+/* ---- Only the daemon in use ---- */
+
+static const char *const quick[] = { "doctor", "--json", "--quick", NULL };
+
+GPU_TEST(quick_uses_the_daemon_in_use_and_leaves_nothing)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	cleanup_visit struct visit v = doctor_with(d.socket, quick);
+
+	must_be(cJSON_GetArraySize(cJSON_GetObjectItem(v.json, "probes")), 2);
+	must_say(&v, "daemon", "ok", NULL);
+	must_say(&v, "round trip", "ok", NULL);
+	must_have_failed(&v, 0);
+	must_be(td_status(&d).commits, 1);
+	must_be(td_status(&d).tensors, 0);
+}
+
+/* The whole doctor only says that put would start one. */
+GPU_TEST(quick_fails_without_a_daemon)
+{
+	SKIP_UNLESS(access("/run/tensorlease/socket", F_OK), "this machine has a daemon");
+	cleanup_visit struct visit v = doctor_with(NULL, quick);
+
+	must_say(&v, "daemon", "fail", "start it");
+	must(!probe(&v, "round trip"));
+	must_have_failed(&v, 1);
+}
+
+GPU_TEST(quick_fails_if_nothing_can_be_put_or_nobody_answers)
+{
+	enum { TENSORS = 64 };
+	cleanup_td struct test_daemon d = td_start(.max_tensors = TENSORS);
+	const int64_t n = 1;
+	const DLTensor source = bytes_tensor("x", &n);
+	tl_client *client = td_connect(&d);
+	char name[16];
+
+	for (int i = 0; i < TENSORS; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		must_be(tl_put(client, name, &source, NULL, NULL), 0);
+	}
+	{
+		cleanup_visit struct visit v = doctor_with(d.socket, quick);
+
+		must_say(&v, "daemon", "warn", "nearly full");
+		must_say(&v, "round trip", "fail", "log");
+		must_contain(member(probe(&v, "round trip"), "found"), "put: ");
+		must_have_failed(&v, 1);
+	}
+	must_be(tl_close(client), 0);
+	td_freeze(&d);
+	{
+		cleanup_visit struct visit v = doctor_with(d.socket, quick);
+
+		must_contain(member(probe(&v, "daemon"), "found"), "did not answer");
+		must_have_failed(&v, 1);
+	}
+	td_thaw(&d);
+}
+
+GPU_TEST(quick_is_not_for_cleaning)
+{
+	struct result r = run_at("/nonexistent/socket",
+				 (const char *const[]){ "doctor", "--quick", "--clean", NULL });
+
+	must_exit(&r, 2);
+	must_contain(r.err, "exclude each other");
+	result_deinit(&r);
+}
+
+/* ---- Its own daemon ---- */
 
 GPU_TEST(without_tensorleased_it_says_so_and_goes_on)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What tensorlease doctor tells other users, and of daemons and sockets that are not the user's. */
 #include "tests/cli/doctor.h"
+#include "tests/harness/client.h"
 #include "tests/harness/own_shm.h"
 #include "tests/harness/own_user.h"
 
@@ -67,6 +68,44 @@ GPU_TEST(only_the_group_of_the_socket_is_advised_and_never_roots)
 	      stranger_told(&(struct told){ url, "fail", "group 60778", NULL, 0 });
 	td_stop(&d);
 	SKIP_UNLESS(can, "other users cannot run the program here");
+}
+
+static int a_reader_is_told(const struct test_daemon *d, void *arg)
+{
+	must_be(setgroups(0, NULL), 0);
+	must_be(setresuid(STRANGER, STRANGER, STRANGER), 0);
+	if (access(cli_path(), X_OK))
+		return NO_PROGRAM;
+	setenv("TMPDIR", "/tmp", 1);
+	cleanup_visit struct visit v = doctor_with(
+		d->socket, (const char *const[]){ "doctor", "--json", "--quick", NULL });
+
+	(void)arg;
+	must_say(&v, "daemon", "ok", NULL);
+	must_say(&v, "round trip", "skipped", NULL);
+	must_have_failed(&v, 0);
+	return 0;
+}
+
+GPU_TEST(quick_is_fine_for_who_may_only_get)
+{
+	char config[] = "/tmp/tensorlease-test-XXXXXX";
+	const char *const extra[] = { "--config", config, NULL };
+	int status;
+
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be somebody else");
+	must_be(close(mkstemp(config)), 0);
+	config_write(config, "[namespace default]\nmode = 0755\n");
+	cleanup_td struct test_daemon d = td_start(.for_others = true, .extra = extra);
+
+	must_be(unlink(config), 0);
+	must_be(chmod(d.socket, 0666), 0);
+	setenv("TENSORLEASE_TRUST_UID", "0", 1);
+	status = td_run_client(&d, a_reader_is_told, NULL);
+	td_stop(&d);
+	SKIP_UNLESS(!WIFEXITED(status) || WEXITSTATUS(status) != NO_PROGRAM,
+		    "other users cannot run the program here");
+	must_be(status, 0);
 }
 
 /* The daemon takes that uid for any user that its user namespace does not know. */
