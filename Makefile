@@ -69,16 +69,17 @@ endif
 memo = $(eval $(1) := $(2))$($(1))
 pkg_cflags = $(shell $(PKG_CONFIG) --cflags $(1) 2>/dev/null)
 HAVE_SYSTEMD = $(call memo,HAVE_SYSTEMD,$(shell $(PKG_CONFIG) --exists libsystemd 2>/dev/null && echo 1))
-PKGS = libuv libcjson zlib inih cmocka $(if $(HAVE_SYSTEMD),libsystemd)
+HAVE_MICROHTTPD = $(call memo,HAVE_MICROHTTPD,$(shell $(PKG_CONFIG) --exists libmicrohttpd 2>/dev/null && echo 1))
+PKGS = libuv libcjson zlib inih cmocka $(if $(HAVE_SYSTEMD),libsystemd) $(if $(HAVE_MICROHTTPD),libmicrohttpd)
 PKG_CFLAGS = $(call memo,PKG_CFLAGS,$(foreach p,libxxhash $(PKGS),$(call pkg_cflags,$(p))))
-DAEMON_PKGS = libuv inih $(if $(HAVE_SYSTEMD),libsystemd)
+DAEMON_PKGS = libuv inih $(if $(HAVE_SYSTEMD),libsystemd) $(if $(HAVE_MICROHTTPD),libmicrohttpd)
 DAEMON_LIBS = $(call memo,DAEMON_LIBS,$(shell $(PKG_CONFIG) --libs $(DAEMON_PKGS)))
 CLI_LIBS = $(call memo,CLI_LIBS,$(shell $(PKG_CONFIG) --libs libcjson zlib) -lm)
 PYTHON_CFLAGS = -I$(shell $(PYTHON) -c "import sysconfig; print(sysconfig.get_paths()['include'])")
 TEST_LIBS = $(call memo,TEST_LIBS,$(shell $(PKG_CONFIG) --libs $(PKGS)) -lm)
 
 ALL_CPPFLAGS = -D_GNU_SOURCE -I. -Iinclude -DTENSORLEASE_VERSION='"$(VERSION)"' \
-	$(if $(HAVE_SYSTEMD),-DHAVE_SYSTEMD=1) $(PKG_CFLAGS) $(CPPFLAGS)
+	$(if $(HAVE_SYSTEMD),-DHAVE_SYSTEMD=1) $(if $(HAVE_MICROHTTPD),-DHAVE_MICROHTTPD=1) $(PKG_CFLAGS) $(CPPFLAGS)
 ALL_CFLAGS = -std=gnu11 -fno-strict-aliasing $(CFLAGS) $(WARNINGS) -fPIC -fvisibility=hidden -pthread $(HARDEN)
 ALL_LDFLAGS = -pthread -Wl,-z,relro,-z,now,--as-needed $(SAN_LDFLAGS) $(LDFLAGS)
 

@@ -326,9 +326,18 @@ static int serve(struct options *o, struct socket_lock *instance, struct keeper_
 		.count = o->config.namespace_count,
 		.users = o->config.users,
 	};
+	const int http_fd = o->metrics ? http_listen(o->metrics) : -1;
 	static struct server server; /* what is to be taken over is lost if it cannot be made */
 	int r;
 
+	if (o->metrics && http_fd < 0) {
+		log_error("cannot serve metrics there", "metrics=%s error=%s",
+			  log_str(o->metrics), log_str(strerror(-http_fd)));
+		if (!instance->adopted) {
+			fd_close(instance->listen_fd);
+			return EXIT_FAILURE;
+		}
+	}
 	again->instance = instance;
 	r = server_init(&server, instance->id, &so);
 	if (r == SERVER_E_STRANGE)
@@ -342,6 +351,9 @@ static int serve(struct options *o, struct socket_lock *instance, struct keeper_
 	log_info("listening", "socket=%s capacity=%llu max_tensors=%u max_clients=%u",
 		 log_str(instance->socket), (unsigned long long)o->capacity, o->max_tensors,
 		 o->max_clients);
+	if (http_fd >= 0 && http_start(&server, http_fd))
+		log_error("cannot serve metrics: there is no memory", "metrics=%s",
+			  log_str(o->metrics));
 	warn_of_capacity(o);
 	config_keep(o, k);
 	ready(k, ready_fd);

@@ -41,6 +41,8 @@ static const char usage
 	     "                            removed (default: never exit)\n"
 	     "  --keeper yes|no           yes (default): a second process starts the daemon again\n"
 	     "                            when it dies, with the same tensors\n"
+	     "  --metrics ADDRESS         serve metrics by HTTP at unix:/PATH, 127.0.0.1:PORT or\n"
+	     "                            [::1]:PORT, as /metrics (default: not)\n"
 	     "  --log-level LEVEL         log error, warn, info or debug (default: info)\n"
 	     "  --config FILE             read options from FILE, one `name = value` a line;\n"
 	     "                            the command line wins; -FILE: if there is that file\n"
@@ -190,6 +192,15 @@ static int option_set(struct options *o, const char *name, const char *value, co
 	if (!strcmp(name, "hello-timeout")) {
 		*expected = "a number of seconds, more than 0";
 		return parse_seconds(value, &o->hello_ns) || !o->hello_ns ? -EINVAL : 0;
+	}
+	if (!strcmp(name, "metrics")) {
+		*expected = !http_is_there() ? "left out: this build has no libmicrohttpd"
+					     : "unix:/PATH, 127.0.0.1:PORT or [::1]:PORT";
+		free(o->metrics);
+		o->metrics = strdup(value);
+		return !o->metrics						 ? -ENOMEM
+		       : http_is_there() && http_address_is_good(value) ? 0
+									 : -EINVAL;
 	}
 	if (!strcmp(name, "keeper")) {
 		*expected = "yes or no";
@@ -400,6 +411,7 @@ static const struct option longs[] = {
 	{ "warm-time", required_argument, NULL, OPT_VALUE },
 	{ "hello-timeout", required_argument, NULL, OPT_VALUE },
 	{ "idle-exit", optional_argument, NULL, OPT_VALUE },
+	{ "metrics", required_argument, NULL, OPT_VALUE },
 	{ "keeper", required_argument, NULL, OPT_VALUE },
 	{ "log-level", required_argument, NULL, OPT_VALUE },
 	{ "config", required_argument, NULL, OPT_CONFIG },
@@ -419,7 +431,8 @@ static int option_handle(struct options *o, int code, int which, bool config_onl
 		fputs(usage, stdout);
 		return OPTIONS_E_DONE;
 	case OPT_VERSION:
-		puts("tensorleased " TENSORLEASE_VERSION);
+		printf("tensorleased " TENSORLEASE_VERSION "\nfeatures:%s%s\n",
+		       HAVE_SYSTEMD ? " systemd" : "", http_is_there() ? " http" : "");
 		return OPTIONS_E_DONE;
 	case OPT_CONFIG:
 		return config_only && optarg ? config_read(o, optarg) : 0;
@@ -526,6 +539,8 @@ void options_deinit(struct options *o)
 {
 	free(o->socket);
 	o->socket = NULL;
+	free(o->metrics);
+	o->metrics = NULL;
 	free(o->texts.bytes);
 	o->texts.bytes = NULL;
 	config_deinit(&o->config);
@@ -578,9 +593,10 @@ rlim_t options_files(void)
  */
 static void descriptors_plan(struct options *o, bool named)
 {
+	const unsigned reserve = FD_RESERVE + (o->metrics ? HTTP_DESCRIPTORS : 0);
 	rlim_t files = options_files(), left, objects;
 
-	left = files > FD_RESERVE ? files - FD_RESERVE : 1;
+	left = files > reserve ? files - reserve : 1;
 	objects = named ? 0 : left / 2 < FD_OBJECTS_MAX ? left / 2 : FD_OBJECTS_MAX;
 	left -= objects;
 	o->descriptors.in_flight = left / 8 < FD_FLIGHT_MAX ? (unsigned)(left / 8) : FD_FLIGHT_MAX;
@@ -593,7 +609,7 @@ static void descriptors_plan(struct options *o, bool named)
 	left -= o->descriptors.opening;
 	o->descriptors.opening += (unsigned)objects;
 	o->descriptors.cached = left < FD_CACHE_MAX ? (unsigned)left : FD_CACHE_MAX;
-	o->descriptors.all = FD_RESERVE + 2 * o->max_clients + o->descriptors.in_flight +
+	o->descriptors.all = reserve + 2 * o->max_clients + o->descriptors.in_flight +
 			     o->descriptors.opening + o->descriptors.cached;
 }
 

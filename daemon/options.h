@@ -18,7 +18,8 @@
 enum { OPTIONS_E_USAGE = 1, OPTIONS_E_DONE, OPTIONS_ERROR_MAX = 1024 };
 
 struct options {
-	char *socket; /* NULL: the default */
+	char *socket;  /* NULL: the default */
+	char *metrics; /* the address of the HTTP server; NULL: there is none */
 	uint64_t capacity;
 	const struct storage *storage;
 	uint64_t gpu_capacity; /* UINT64_MAX: no limit */

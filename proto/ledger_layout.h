@@ -37,7 +37,8 @@ struct ledger {
 	 * all retired tensors.
 	 */
 	_Atomic uint32_t rescan;
-	uint64_t reserved[5];
+	_Atomic uint64_t missed; /* gets that found no tensor; the daemon shows it, as it is */
+	uint64_t reserved[4];
 	/*
 	 * LEDGER_HELD, LEDGER_USED or LEDGER_MAPPED is set in a page's byte before any word of that
 	 * array's page is. The daemon reads no words of other pages, since reading a hole of a
@@ -49,7 +50,7 @@ enum { LEDGER_HELD = 1, LEDGER_USED = 2, LEDGER_MAPPED = 4 };
 
 static_assert(sizeof(struct ledger) == 64, "layout");
 
-#define LEDGER_LAYOUT ((uint64_t)4 << 48 | sizeof(struct ledger))
+#define LEDGER_LAYOUT ((uint64_t)5 << 48 | sizeof(struct ledger))
 #define LEDGER_HELD_MAX 0x7fffffffU /* of one counter; the library refuses the lease beyond it */
 
 enum { LEDGER_LINES = 64 }; /* positions of subscriptions */

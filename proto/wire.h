@@ -37,6 +37,7 @@ enum {
 	WIRE_DEVICES_MAX = 64,	  /* devices of one daemon */
 	WIRE_CLIENTS_MAX = 65536, /* of one daemon */
 	WIRE_USERS_MAX = 65536,	  /* users in a list */
+	WIRE_METRICS_MAX = 16 << 20, /* bytes of a text of metrics */
 	WIRE_HELD_MAX = 28,	  /* leases that one message tells; USER is as large */
 };
 

@@ -84,7 +84,7 @@
 
 #include "proto/wire_requests_handover.h"
 
-#include "proto/wire_requests_readers.h" /* has the highest number */
+#include "proto/wire_requests_look.h" /* has the highest number */
 END_OF(REQUEST)
 #include "proto/wire_replies.h"
 END_OF(REPLY)

@@ -273,4 +273,11 @@ STRUCT(wire_held)
 	ARRAY(uint32_t, leases, WIRE_HELD_MAX, OPAQUE)
 END(wire_held, 480)
 MESSAGE(HELD, 92, wire_held, SERIAL)
+
+/* METRICS_ARE answers METRICS: @size bytes of text in the descriptor. */
+STRUCT(wire_metrics_are)
+	HEADER
+	FIELD(uint64_t, size, NUMBER(1, WIRE_METRICS_MAX))
+END(wire_metrics_are, 24)
+MESSAGE(METRICS_ARE, 93, wire_metrics_are, SERIAL, WITH_FD)
 /* clang-format on */

@@ -113,6 +113,7 @@ static int wait_for_commit(struct call *c, struct session *s, const struct wake_
 static int not_found(const struct call *c, const struct session *s, const struct name_key *key,
 		     const tl_get_options *options, uint64_t version, int why)
 {
+	atomic_fetch_add_explicit(&s->ledger->missed, 1, memory_order_relaxed);
 	if (why == LEASE_E_LOST)
 		return tl_fail(
 			-ENODATA,

@@ -77,6 +77,7 @@ static const struct request {
 	[WIRE_POSITIONS] = { handle_positions, PEER_READY },
 	[WIRE_STREAMS] = { handle_streams, PEER_READY },
 	[WIRE_STREAM_MEMBERS] = { handle_stream_members, PEER_READY },
+	[WIRE_METRICS] = { handle_metrics, PEER_READY },
 	[WIRE_READERS] = { handle_readers, PEER_READY },
 	[WIRE_HANDOVER] = { handle_handover, PEER_READY },
 	[WIRE_RECEIVE] = { handle_receive, PEER_READY },

@@ -76,5 +76,8 @@ void handle_users(struct peer *peer, struct conn_message *m);
 void handle_kick(struct peer *peer, struct conn_message *m);
 void handle_restart(struct peer *peer, struct conn_message *m);
 
+/* metrics.c */
+void handle_metrics(struct peer *peer, struct conn_message *m);
+
 /* sync.c */
 void handle_sync(struct peer *peer, struct conn_message *m);

@@ -648,6 +648,7 @@ void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *f
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	text_escape(m.text, sizeof(m.text), text, strlen(text)); /* names come from other clients */
+	peer->peers->refused[m.reply.code][peer->peers->refused_share]++;
 	m.reply.text_len = (uint16_t)strlen(m.text);
 	m.reply.header.length = (uint32_t)(sizeof(m.reply) + m.reply.text_len);
 	peer_send(peer, &m, -1);
@@ -656,14 +657,17 @@ void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *f
 void peer_error_share(struct peer *peer, uint32_t serial, int r, const char *what, ...)
 {
 	char text[WIRE_TEXT_MAX], tried[WIRE_TEXT_MAX];
-	unsigned code;
+	unsigned code, share;
 	va_list args;
 
 	va_start(args, what);
 	vsnprintf(tried, sizeof(tried), what, args);
 	va_end(args);
 	code = share_error_text(peer->state, peer->client.account, r, tried, text, sizeof(text));
+	share = (unsigned)r & CHARGE_SHARE;
+	peer->peers->refused_share = 1 + (share < SHARE_DEVICE ? share : SHARE_DEVICE);
 	peer_error(peer, serial, code, "%s", text);
+	peer->peers->refused_share = 0;
 }
 
 int peer_new(struct peer **pp, struct peers *peers, int fd_take, struct account *account_take,
@@ -677,6 +681,7 @@ int peer_new(struct peer **pp, struct peers *peers, int fd_take, struct account 
 		free(peer);
 		return -ENOMEM;
 	}
+	peers->connections++;
 	peer->peers = peers;
 	peer->state = &namespace_default(peers->namespaces)->state;
 	peer->fd = fd_take;

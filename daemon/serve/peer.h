@@ -69,6 +69,10 @@ struct peers {
 	uv_timer_t orphan_timer; /* the next look at orphans */
 	uv_timer_t closer_timer; /* runs while common->closer has something to close */
 	uint64_t closer_looked;	 /* the last closer_look(), by uv_now() */
+	uint64_t connections;	 /* peers that there have been */
+	/* ERRORs by code and share + 1; share 0: they are of none, as refused_share says */
+	uint64_t refused[WIRE_E_END][SHARE_KINDS + 1];
+	unsigned refused_share;
 };
 
 /*

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "daemon/serve/handlers.h"
+#include "daemon/serve/http.h"
 #include "daemon/serve/loop.h"
 #include "daemon/serve/peer.h"
 #include "daemon/serve/run.h"
@@ -57,6 +58,7 @@ static void server_stop(struct server *server, const char *why)
 		uv_close((uv_handle_t *)&server->ended, NULL);
 	if (server->has_keeper)
 		uv_close((uv_handle_t *)&server->keeper_poll, NULL);
+	http_stop(server->http);
 	server->keeper->delayed = NULL;
 	server->listen_fd = fd_close(server->listen_fd);
 	uv_close((uv_handle_t *)&server->warm_timer, NULL);
@@ -780,6 +782,7 @@ void server_deinit(struct server *server)
 	signal(SIGHUP, SIG_IGN);
 	uv_run(&server->loop, UV_RUN_DEFAULT);
 	uv_loop_close(&server->loop);
+	http_free(server->http);
 	peers_deinit(&server->peers);
 	fd_close(server->spare_fd);
 }

@@ -66,6 +66,7 @@ struct create {
 	struct tensor_request rq;
 	struct eviction eviction;
 	int64_t deadline;
+	int64_t parked_ns; /* when it began to wait for space; 0: it has not */
 	int64_t gather_until; /* 0: it has not gathered yet */
 	struct heap_node due; /* in space->due until due_at, when it is tried in any case */
 	int64_t due_at;
@@ -147,6 +148,8 @@ static bool create_gives_way(const struct create *create)
 static struct create *create_free(struct create *create)
 {
 	gather_end(create);
+	if (create->parked_ns)
+		histogram_add(&create->space->waits, (uint64_t)(now_mono_ns() - create->parked_ns));
 	charge_give(&create->charge);
 	fd_close(create->fd);
 	free(create);
@@ -170,6 +173,8 @@ static void create_park(struct create *create)
 	struct account *account = create->peer->turn.account;
 	struct space *space = create->space;
 
+	if (!create->parked_ns)
+		create->parked_ns = now_mono_ns();
 	create_remember(create, false);
 	create->peer->creates++;
 	space->waiting++;

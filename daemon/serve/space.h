@@ -13,16 +13,17 @@ struct space {
 	uv_loop_t *loop;
 	struct common *common;
 	struct turns *turns;
-	struct list accounts; /* of struct account, by waiter: they have waiting creates */
-	unsigned waiting;     /* creates waiting for space */
-	unsigned alone;	      /* of these: those that are tried only while `making` is 0 */
-	unsigned making;      /* creates with workers */
-	uint64_t begun;	      /* how many creates workers have begun with */
-	struct jobs jobs;     /* jobs that make or destroy segments */
-	bool ended_left;      /* more segments may have ended than space_ended() has looked at */
-	uint64_t space_seen;  /* common.space_freed when creates were last told */
-	struct heap due;      /* creates waiting for space, by the time of their next try */
-	uv_timer_t timer;     /* runs until the next of these times */
+	struct list accounts;	/* of struct account, by waiter: they have waiting creates */
+	unsigned waiting;	/* creates waiting for space */
+	unsigned alone;		/* of these: those that are tried only while `making` is 0 */
+	unsigned making;	/* creates with workers */
+	uint64_t begun;		/* how many creates workers have begun with */
+	struct jobs jobs;	/* jobs that make or destroy segments */
+	bool ended_left;	/* more segments may have ended than space_ended() has looked at */
+	uint64_t space_seen;	/* common.space_freed when creates were last told */
+	struct histogram waits; /* how long creates waited for space, in vain or not */
+	struct heap due;	/* creates waiting for space, by the time of their next try */
+	uv_timer_t timer;	/* runs until the next of these times */
 	int64_t timer_at;
 };
 

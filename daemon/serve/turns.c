@@ -110,6 +110,7 @@ bool turns_next(struct turns *turns)
 	turns->now = now_mono_ns();
 	took = turns->now - turns->began;
 	account->busy_ns += (uint64_t)took;
+	histogram_add(&turns->took, (uint64_t)took);
 	if ((uint64_t)took > turns->longest_ns)
 		turns->longest_ns = (uint64_t)took;
 	account->debt_ns = took < TURN_NS		      ? 0

@@ -18,6 +18,7 @@
  */
 #pragma once
 
+#include "daemon/state/meters.h"
 #include "daemon/store/account.h"
 #include "util/clock.h"
 
@@ -43,6 +44,7 @@ struct turns {
 	int64_t began; /* the turn that runs, or ran last */
 	int64_t now;   /* when it was over */
 	uint64_t longest_ns;
+	struct histogram took;
 };
 
 void turns_init(struct turns *turns, struct accounts *accounts);

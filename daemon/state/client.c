@@ -275,11 +275,17 @@ int client_adopt(struct client *c, struct state *st, uint32_t index, const struc
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
+uint64_t client_missed(const struct client *c)
+{
+	return c->ledger ? atomic_load_explicit(&c->ledger->missed, memory_order_relaxed) : 0;
+}
+
 void client_end_leases(struct client *c, struct state *st)
 {
 	if (c->ended)
 		return;
 	c->ended = true;
+	st->meters.missed += client_missed(c);
 	if (c->ledger_fd >= 0) /* D1 */
 		atomic_store(&st->catalog.client_words[c->index], (uint64_t)c->generation << 1);
 }

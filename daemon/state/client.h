@@ -144,6 +144,8 @@ int client_serve(struct client *c, struct state *st, int *fd, uint64_t size, con
 int client_adopt(struct client *c, struct state *st, uint32_t index, const struct client_fact *fact,
 		 int *ledger_fd, bool served);
 
+/* Gets of @c that found nothing, as its ledger says; 0 if that is not mapped. */
+uint64_t client_missed(const struct client *c);
 /* D1: @c takes no more leases, but keeps those that it has. */
 void client_end_leases(struct client *c, struct state *st);
 /*

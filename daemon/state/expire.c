@@ -142,7 +142,7 @@ static void look_at_busy(struct state *st, struct lifetime *life)
 /* Looks at the idle tensor at the top. True: it was given up. */
 static bool try_idle(struct state *st, struct lifetime *life)
 {
-	uint64_t key = life->idle.key, use = 0;
+	uint64_t key = life->idle.key, use = 0, bytes;
 	bool idle = look(st, life, &use);
 
 	if (idle && use > key) {
@@ -150,8 +150,12 @@ static bool try_idle(struct state *st, struct lifetime *life)
 		heap_add(&life->set->idle, &life->idle, use);
 		return false;
 	}
-	if (idle && tensor_unname_unheld(st, slot_of(st, life)))
+	bytes = catalog_row(&st->catalog, slot_of(st, life))->nbytes;
+	if (idle && tensor_unname_unheld(st, slot_of(st, life))) {
+		st->meters.evicted++;
+		st->meters.evicted_bytes += bytes;
 		return true;
+	}
 	set_aside(life);
 	return false;
 }

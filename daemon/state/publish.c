@@ -198,6 +198,7 @@ static void row_go_live(struct state *st, const struct client *c, uint32_t slot,
 	if (!former)
 		atomic_fetch_add(&st->catalog.header->tensors, 1);
 	atomic_fetch_add(&st->catalog.header->commits, 1);
+	st->meters.bytes += row->nbytes;
 }
 
 /* To be called when the row is visible: notes the change, wakes waiters, and retires @former. */

@@ -40,6 +40,8 @@ void ring_retire(struct state *st, struct client *c, uint64_t ref, const uint64_
 			    row_word(ref_generation(refs[i]), ROW_LIVE))
 			continue;
 		atomic_fetch_add(&st->catalog.header->commits, 1);
+		st->meters.ring_publishes++;
+		st->meters.bytes += catalog_row(&st->catalog, slot)->nbytes;
 		lease_retire(st, c->account, slot);
 	}
 }

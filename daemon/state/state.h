@@ -4,6 +4,7 @@
  * in order: each calls only files before it. */
 #pragma once
 
+#include "daemon/state/meters.h"
 #include "daemon/state/name.h"
 #include "daemon/state/segments.h"
 #include "daemon/store/device_memory.h"
@@ -102,6 +103,7 @@ struct state {
 	uint64_t prefetched_bytes; /* of those with a segment of their own */
 	uint32_t lost;		   /* LIVE rows whose bytes are lost (state.c) */
 	struct lifetimes lifetimes;
+	struct meters meters;
 	struct {
 		struct list *buckets; /* of struct claim, by hash; NULL before the first one */
 		unsigned count;	      /* names that are claimed */

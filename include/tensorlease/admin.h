@@ -82,6 +82,22 @@ typedef struct tl_status {
 TL_API int tl_get_status(tl_client *client, tl_status *status);
 
 /*
+ * tl_get_metrics - get the daemon's metrics as text
+ *
+ * Stores OpenMetrics 1.0 text, which Prometheus and others read, in *text: memory, tensors and
+ * publishes by namespace, shares by user, errors, waits, turns and streams. They are of all
+ * namespaces and users. Root and the daemon's user may get them.
+ *
+ * Ownership: *text is yours, ends in a zero byte, and goes with free().
+ * Blocking: for one round trip.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-EACCES		the client's user may not see other users
+ * Since: 0.2
+ */
+TL_API int tl_get_metrics(tl_client *client, char **text);
+
+/*
  * tl_restart - have another daemon take over
  *
  * The daemon ends between two messages, and its keeper starts another one, of the program that is

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests about who reads which tensors, in the notation of wire_messages.h. */
+/* Requests that show what the daemon does, in the notation of wire_messages.h. */
 /* clang-format off */
 
 /*
@@ -13,4 +13,7 @@ STRUCT(wire_readers)
 	FIELD(uint32_t, reserved, ZERO)
 END(wire_readers, 32)
 MESSAGE(READERS, 48, wire_readers, SERIAL)
+
+/* METRICS asks for the daemon's metrics. Answer: METRICS_ARE, or ERROR DENIED. */
+MESSAGE(METRICS, 49, wire_plain, SERIAL)
 /* clang-format on */
