@@ -15,6 +15,15 @@ class Identity(NamedTuple):
     gone: bool  # its connection has ended
 
 
+class Rows(list):
+    """A list of named tuples, which a notebook shows as a table."""
+
+    def _repr_html_(self):
+        from ._html import rows_html
+
+        return rows_html(self)
+
+
 class Info(NamedTuple):
     """The properties of a tensor."""
 
@@ -67,6 +76,11 @@ class Status(NamedTuple):
     ring_slots: int  # tensors that these have memory for
     retyped: int  # how often a program gave a name another type or shape than another program had lately
     retyped_name: str  # the last such name; empty if there is none, or if it has gone
+
+    def _repr_html_(self):
+        from ._html import status_html
+
+        return status_html(self)
 
 
 class ClientInfo(NamedTuple):
