@@ -127,7 +127,7 @@ class Info(NamedTuple):
     evictable: bool
     ttl: float | None
     ring: int
-    publisher: Identity | None
+    publisher: Identity | None = ...
 
 class Status(NamedTuple):
     address: str
