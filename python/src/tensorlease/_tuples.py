@@ -42,7 +42,7 @@ class Info(NamedTuple):
     evictable: bool  # the name may go to free space
     ttl: float  # seconds until the name goes; None: it has no time to live
     ring: int  # how many tensors the name's ring has memory for; 0: it has no ring
-    publisher: Identity = None  # who published the name last; None: not known any more
+    publisher: Identity | None = None  # who published the name last; None: not known any more
 
     @classmethod
     def _of(cls, values):
