@@ -233,7 +233,7 @@ STAGE_CJSON = $(shell $(PKG_CONFIG) --libs libcjson) $(call archive,z) -lm
 STAGE_LIBS = $(STAGE_DAEMON) $(STAGE_CJSON) $(shell $(PKG_CONFIG) --libs cmocka)
 .PHONY: gpu-stage gpu-stage-build
 gpu-stage: $(DEPS) ## build/gpu-stage, a folder that runs gpu-check on a machine with nothing but a GPU and Python
-	@+$(MAKE) --no-print-directory O=$(O)-stage DAEMON_LIBS='$(STAGE_DAEMON)' CLI_LIBS='$(STAGE_CJSON)' \
+	@+$(MAKE) --no-print-directory O=$(O)-stage HAVE_MICROHTTPD= DAEMON_LIBS='$(STAGE_DAEMON)' CLI_LIBS='$(STAGE_CJSON)' \
 		TEST_LIBS='$(STAGE_LIBS)' LDFLAGS='-Wl,--disable-new-dtags,-rpath,\$$$$ORIGIN/../lib:\$$$$ORIGIN/../../lib' gpu-stage-build
 	@CC='$(CC)' tools/gpu-stage $(O)-stage $(O)/gpu-stage
 

@@ -147,6 +147,7 @@ int command_ls(struct cli *cli);
 int command_info(struct cli *cli);
 int command_rm(struct cli *cli);
 int command_status(struct cli *cli);
+int command_metrics(struct cli *cli);
 int command_top(struct cli *cli);
 /* False if @text is not a key of --sort. */
 bool top_sort(const char *text, enum cli_sort *sort);

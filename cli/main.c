@@ -102,6 +102,13 @@ static const struct command commands[] = {
 	  "for each name: name, rate, bytes a second, bytes, time of publishing, readers,\n"
 	  "type, shape, device, publisher and its process, separated by tabs.\n",
 	  OPTION_SORT, 0, 1, command_top },
+	{ "metrics", "", "print the daemon's metrics",
+	  "Prints OpenMetrics text, which Prometheus and others read: memory, tensors and\n"
+	  "publishes by namespace, what users have, errors, waits for space, turns and\n"
+	  "streams. Root and the daemon's user may do this. tensorleased --metrics serves\n"
+	  "the same by HTTP.\n"
+	  "In a program: tl_get_metrics() in C.\n",
+	  0, 0, 0, command_metrics },
 	{ "kick", "[CLIENT]", "disconnect a client, or all of a user",
 	  "Ends the connection of the client with the number CLIENT, as status --clients\n"
 	  "prints it, or with --uid those of all clients of a user. Their next calls fail,\n"

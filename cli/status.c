@@ -511,3 +511,26 @@ int command_status(struct cli *cli)
 	free(status.devices.rows);
 	return r;
 }
+
+int command_metrics(struct cli *cli)
+{
+	cJSON *object;
+	char *text;
+	int r;
+
+	r = cli_connect(cli, false);
+	if (r)
+		return r;
+	r = tl_get_metrics(cli->client, &text);
+	if (r)
+		return cli_fail_library(cli, r);
+	if (cli->json) {
+		object = json_object();
+		json_text(object, "metrics", text);
+		json_print(object);
+	} else {
+		fputs(text, stdout);
+	}
+	free(text);
+	return CLI_OK;
+}

@@ -21,6 +21,7 @@
 #include "daemon/keeper/keeper.h"
 #include "daemon/keeper/keeper_link.h"
 #include "daemon/options.h"
+#include "daemon/serve/http.h"
 #include "daemon/serve/loop.h"
 #include "daemon/serve/run.h"
 #include "daemon/socket_lock.h"
@@ -331,8 +332,8 @@ static int serve(struct options *o, struct socket_lock *instance, struct keeper_
 	int r;
 
 	if (o->metrics && http_fd < 0) {
-		log_error("cannot serve metrics there", "metrics=%s error=%s",
-			  log_str(o->metrics), log_str(strerror(-http_fd)));
+		log_error("cannot serve metrics there", "metrics=%s error=%s", log_str(o->metrics),
+			  log_str(strerror(-http_fd)));
 		if (!instance->adopted) {
 			fd_close(instance->listen_fd);
 			return EXIT_FAILURE;

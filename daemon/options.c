@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "daemon/options.h"
+#include "daemon/serve/http.h"
 #include "daemon/store/memfd.h"
 #include "daemon/store/shm.h"
 #include "proto/wire.h"
@@ -23,6 +24,18 @@
 #include "util/clock.h"
 #include "util/memory_limit.h"
 #include "util/shm_space.h"
+
+/* What this build has, if a library was there. */
+#ifdef HAVE_SYSTEMD
+#define SYSTEMD_FEATURE " systemd"
+#else
+#define SYSTEMD_FEATURE ""
+#endif
+#ifdef HAVE_MICROHTTPD
+#define HTTP_FEATURE " http"
+#else
+#define HTTP_FEATURE ""
+#endif
 
 /* Options. A key in the configuration file is the name of a long option. */
 
@@ -198,9 +211,9 @@ static int option_set(struct options *o, const char *name, const char *value, co
 					     : "unix:/PATH, 127.0.0.1:PORT or [::1]:PORT";
 		free(o->metrics);
 		o->metrics = strdup(value);
-		return !o->metrics						 ? -ENOMEM
+		return !o->metrics					? -ENOMEM
 		       : http_is_there() && http_address_is_good(value) ? 0
-									 : -EINVAL;
+									: -EINVAL;
 	}
 	if (!strcmp(name, "keeper")) {
 		*expected = "yes or no";
@@ -431,8 +444,8 @@ static int option_handle(struct options *o, int code, int which, bool config_onl
 		fputs(usage, stdout);
 		return OPTIONS_E_DONE;
 	case OPT_VERSION:
-		printf("tensorleased " TENSORLEASE_VERSION "\nfeatures:%s%s\n",
-		       HAVE_SYSTEMD ? " systemd" : "", http_is_there() ? " http" : "");
+		puts("tensorleased " TENSORLEASE_VERSION
+		     "\nfeatures:" SYSTEMD_FEATURE HTTP_FEATURE);
 		return OPTIONS_E_DONE;
 	case OPT_CONFIG:
 		return config_only && optarg ? config_read(o, optarg) : 0;

@@ -180,6 +180,7 @@ class BuildExtension(build_ext):
             f"CC={' '.join(cc)}",
             "CFLAGS=-O2",
             "HAVE_SYSTEMD=",
+            "HAVE_MICROHTTPD=",
             f"{tree}/lib/{LIBRARY}",
             f"{tree}/lib/libtensorlease.so",
             f"{tree}/bin/tensorleased",

@@ -3,8 +3,10 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <tensorlease/admin.h>
+#include <unistd.h>
 
 #include "client/checks.h"
 #include "client/connection/call.h"
@@ -15,6 +17,7 @@
 #include "util/cancel.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
+#include "util/fd.h"
 
 /* Copies the reason. The daemon writes it without a lock, and may be another user's. */
 static void reason_read(const struct catalog_header *c, char out[CATALOG_REASON])
@@ -71,6 +74,48 @@ TL_API int tl_get_status(tl_client *client, tl_status *status)
 	client_leave(&use);
 	client_result(status, &now, sizeof(now));
 	return 0;
+}
+
+/* Reads @size bytes of the file, which is not written any more. NULL: it does not have them, or
+ * there is no memory. */
+static char *text_of(int fd_peek, size_t size)
+{
+	char *text = malloc(size + 1);
+
+	for (size_t at = 0; text && at < size;) {
+		ssize_t n = pread(fd_peek, text + at, size - at, (off_t)at);
+
+		if (n <= 0) {
+			free(text);
+			return NULL;
+		}
+		at += (size_t)n;
+	}
+	if (text)
+		text[size] = '\0';
+	return text;
+}
+
+TL_API int tl_get_metrics(tl_client *client, char **text)
+{
+	struct wire_plain m = { .header = { .type = WIRE_METRICS, .length = sizeof(m) } };
+	struct wire_metrics_are are;
+	struct conn_message answer;
+	int r;
+
+	if (!client || !text)
+		return tl_fail(-EINVAL, "tl_get_metrics: %s is NULL", client ? "text" : "client");
+	r = client_request(client, &m, WIRE_METRICS_ARE, "getting the metrics", &answer);
+	if (r)
+		return r;
+	memcpy(&are, answer.bytes, sizeof(are));
+	*text = text_of(answer.fd, are.size);
+	fd_close(answer.fd);
+	return *text ? 0
+		     : tl_fail(-EPROTO,
+			       "the daemon's metrics cannot be read: its memory has not "
+			       "the %llu bytes that it says",
+			       (unsigned long long)are.size);
 }
 
 /* Returns 1 if another daemon is there, which may have begun without the last one's tensors. 0: not

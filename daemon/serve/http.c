@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The HTTP server for metrics: libmicrohttpd, which is asked in turns of our own account, so that no
- * scraper keeps users waiting for longer than another user does. It waits for nobody: who does not
- * read, or sends nothing, is disconnected after some seconds.
+ * The HTTP server for metrics: libmicrohttpd, which is asked in turns of our own account, so that
+ * no scraper keeps users waiting for longer than another user does. It waits for nobody: who does
+ * not read, or sends nothing, is disconnected after some seconds.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -73,7 +73,7 @@ bool http_address_is_good(const char *text)
 	return unix_read(text, &address, &size) || loopback_read(text, &address, &size);
 }
 
-#if !HAVE_MICROHTTPD
+#ifndef HAVE_MICROHTTPD
 
 bool http_is_there(void)
 {
@@ -220,7 +220,8 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *c, const cha
 		return MHD_YES;
 	}
 	if (!http->local && !host_is_good(c))
-		return refuse(c, MHD_HTTP_FORBIDDEN, "Host must be 127.0.0.1, localhost or [::1]\n");
+		return refuse(c, MHD_HTTP_FORBIDDEN,
+			      "Host must be 127.0.0.1, localhost or [::1]\n");
 	if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
 		return refuse(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are served\n");
 	if (strcmp(url, "/metrics") != 0)
@@ -232,9 +233,8 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *c, const cha
 	}
 	if (!http->text)
 		return refuse(c, MHD_HTTP_INTERNAL_SERVER_ERROR, "the daemon has no memory left\n");
-	return respond(c, MHD_HTTP_OK,
-		       "application/openmetrics-text; version=1.0.0; charset=utf-8", http->text,
-		       http->size);
+	return respond(c, MHD_HTTP_OK, "application/openmetrics-text; version=1.0.0; charset=utf-8",
+		       http->text, http->size);
 }
 
 /* ---- the loop ------------------------------------------------------------------------------- */
@@ -283,8 +283,7 @@ static bool is_local(int fd)
 	struct sockaddr_storage address = { 0 };
 	socklen_t size = sizeof(address);
 
-	return !getsockname(fd, (struct sockaddr *)&address, &size) &&
-	       address.ss_family == AF_UNIX;
+	return !getsockname(fd, (struct sockaddr *)&address, &size) && address.ss_family == AF_UNIX;
 }
 
 int http_start(struct server *server, int fd_take)
@@ -298,12 +297,11 @@ int http_start(struct server *server, int fd_take)
 	}
 	http->server = server;
 	http->local = is_local(fd_take);
-	http->mhd = MHD_start_daemon(MHD_USE_EPOLL, 0, NULL, NULL, answer, http,
-				     MHD_OPTION_LISTEN_SOCKET, fd_take,
-				     MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX,
-				     MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_SECONDS,
-				     MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-				     MHD_OPTION_END);
+	http->mhd = MHD_start_daemon(
+		MHD_USE_EPOLL, 0, NULL, NULL, answer, http, MHD_OPTION_LISTEN_SOCKET, fd_take,
+		MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX,
+		MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_SECONDS,
+		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
 	info = http->mhd ? MHD_get_daemon_info(http->mhd, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
 	if (!info || uv_poll_init(&server->loop, &http->poll, info->epoll_fd) || poll_start(http)) {
 		if (!http->mhd)

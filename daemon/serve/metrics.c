@@ -264,45 +264,78 @@ static void users(FILE *out, const struct namespaces *all, const char *name, con
 
 /* ---- of streams ----------------------------------------------------------------------------- */
 
+static uint64_t read_items(const struct stream *s, const struct stream_stat *stat)
+{
+	const uint64_t first = stream_words(s->entry->depth);
+
+	return stat->number > first ? stat->number - first : 0;
+}
+
+static uint64_t read_length(const struct stream *s, const struct stream_stat *stat)
+{
+	(void)s;
+	return stat->length;
+}
+
+static uint64_t read_depth(const struct stream *s, const struct stream_stat *stat)
+{
+	(void)stat;
+	return s->entry->depth;
+}
+
+static uint64_t read_stream_bytes(const struct stream *s, const struct stream_stat *stat)
+{
+	(void)s;
+	return stat->bytes;
+}
+
+static uint64_t read_producers(const struct stream *s, const struct stream_stat *stat)
+{
+	(void)s;
+	return stat->producers;
+}
+
+static uint64_t read_subscribers(const struct stream *s, const struct stream_stat *stat)
+{
+	(void)s;
+	return stat->subscribers;
+}
+
 static const struct stream_shown {
 	const char *name, *type, *help;
-	size_t at; /* a uint64_t, or uint32_t if it is @small, in a struct stream_stat */
-	bool small;
+	uint64_t (*read)(const struct stream *s, const struct stream_stat *stat);
 } stream_shown[] = {
 	{ "stream_items", "counter", "Items and ends of producers that there have been.",
-	  offsetof(struct stream_stat, number), false },
+	  read_items },
 	{ "stream_length", "gauge",
-	  "Items of a queue that nobody has acknowledged, or how far the slowest subscriber of a "
+	  "Items of a queue that nobody has taken, or how far the slowest subscriber of a "
 	  "broadcast is behind.",
-	  offsetof(struct stream_stat, length), false },
-	{ "stream_bytes", "gauge", "Memory of a stream, held or not.",
-	  offsetof(struct stream_stat, bytes), false },
-	{ "stream_producers", "gauge", "Producers of a stream.",
-	  offsetof(struct stream_stat, producers), true },
-	{ "stream_subscribers", "gauge", "Subscribers of a stream.",
-	  offsetof(struct stream_stat, subscribers), true },
+	  read_length },
+	{ "stream_depth", "gauge", "The length at which producers wait, or items are dropped.",
+	  read_depth },
+	{ "stream_bytes", "gauge", "Memory of a stream, held or not.", read_stream_bytes },
+	{ "stream_producers", "gauge", "Producers of a stream.", read_producers },
+	{ "stream_subscribers", "gauge", "Subscribers of a stream.", read_subscribers },
 };
 
 static void streams_of(FILE *out, const struct namespace *ns, const struct stream_shown *shows)
 {
 	const struct state *st = &ns->state;
-	unsigned told = 0;
 	char full[64], name[TENSOR_NAME_MAX + 1];
+	unsigned told = 0;
 
 	snprintf(full, sizeof(full), "%s%s", shows->name,
 		 strcmp(shows->type, "counter") ? "" : "_total");
 	for (unsigned i = 0; st->rings && i < CATALOG_RINGS && told < STREAMS_MAX; i++) {
 		const struct stream *s = st->rings[i] ? st->rings[i]->stream : NULL;
 		struct stream_stat stat;
-		const void *at;
 
 		if (!s || s->over)
 			continue;
 		stat = stream_stat(st, s);
-		at = (const char *)&stat + shows->at;
 		name[name_text(&st->names, s->ring.name, name)] = '\0';
-		line(out, shows->small ? *(const uint32_t *)at : *(const uint64_t *)at, full,
-		     "namespace", ns->config.name, "stream", name, NULL);
+		line(out, shows->read(s, &stat), full, "namespace", ns->config.name, "stream", name,
+		     NULL);
 		told++;
 	}
 }

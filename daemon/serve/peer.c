@@ -648,7 +648,8 @@ void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *f
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	text_escape(m.text, sizeof(m.text), text, strlen(text)); /* names come from other clients */
-	peer->peers->refused[m.reply.code][peer->peers->refused_share]++;
+	if (!peer->peers->uncounted)
+		peer->peers->refused[m.reply.code][peer->peers->refused_share]++;
 	m.reply.text_len = (uint16_t)strlen(m.text);
 	m.reply.header.length = (uint32_t)(sizeof(m.reply) + m.reply.text_len);
 	peer_send(peer, &m, -1);

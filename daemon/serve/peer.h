@@ -73,6 +73,7 @@ struct peers {
 	/* ERRORs by code and share + 1; share 0: they are of none, as refused_share says */
 	uint64_t refused[WIRE_E_END][SHARE_KINDS + 1];
 	unsigned refused_share;
+	bool uncounted; /* the next one is not counted */
 };
 
 /*

@@ -66,7 +66,7 @@ struct create {
 	struct tensor_request rq;
 	struct eviction eviction;
 	int64_t deadline;
-	int64_t parked_ns; /* when it began to wait for space; 0: it has not */
+	int64_t parked_ns;    /* when it began to wait for space; 0: it has not */
 	int64_t gather_until; /* 0: it has not gathered yet */
 	struct heap_node due; /* in space->due until due_at, when it is tried in any case */
 	int64_t due_at;
@@ -158,6 +158,14 @@ static struct create *create_free(struct create *create)
 
 static void create_end(struct peer_wait *wait);
 
+/* A prefetch that is refused is no error that anybody sees. */
+static void refuse(struct peer *peer, uint32_t serial, const struct tensor_request *rq, int r)
+{
+	peer->peers->uncounted = rq->prefetch;
+	send_space_error(peer, serial, rq->nbytes, r);
+	peer->peers->uncounted = false;
+}
+
 /* Enters the create into its peer's waits, so that the peer's end finds it. */
 static void create_remember(struct create *create, bool working)
 {
@@ -246,7 +254,7 @@ static void create_backed(struct create *create)
 	if (!peer)
 		return;
 	if (r)
-		send_space_error(peer, create->serial, create->rq.nbytes, r);
+		refuse(peer, create->serial, &create->rq, r);
 	else
 		send_draft(peer, create->serial, create->slot, take_fd(&create->fd));
 }
@@ -426,7 +434,7 @@ static void create_settle(struct create *create)
 	if (!create_not_made(create)) {
 		create_backed(create);
 	} else if (create_charge(create)) {
-		send_space_error(create->peer, create->serial, create->rq.nbytes, -ENOSPC);
+		refuse(create->peer, create->serial, &create->rq, -ENOSPC);
 	} else {
 		create_park(create);
 		return;
@@ -572,7 +580,7 @@ static bool create_try(struct create *create)
 	if (r == STATE_E_SOON && (!create->rq.late || !deadline_passed(create->soon_deadline))) {
 		again_by(create, create->soon_deadline);
 	} else if (over || !create_may_wait(create, r)) {
-		send_space_error(peer, create->serial, create->rq.nbytes, r);
+		refuse(peer, create->serial, &create->rq, r);
 		return true;
 	}
 	if (r != STATE_E_SOON)
@@ -621,7 +629,7 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 	}
 	create = calloc(1, sizeof(*create));
 	if (!create) {
-		send_space_error(peer, serial, rq->nbytes, -ENOMEM);
+		refuse(peer, serial, rq, -ENOMEM);
 		return;
 	}
 	list_init(&create->link);
@@ -641,7 +649,7 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 			return;
 		}
 	} else if (rq->prefetch) {
-		send_space_error(peer, serial, rq->nbytes, STATE_E_FULL);
+		refuse(peer, serial, rq, STATE_E_FULL);
 		create_free(create);
 		return;
 	}

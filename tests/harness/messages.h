@@ -43,6 +43,7 @@ static inline void samples_readers(struct samples *all)
 	       .ttl_ns = TENSOR_TTL_MAX);
 	SAMPLE(all, WIRE_RECEIVE, 0, struct wire_receive, .ref = ref, .id = 1);
 	SAMPLE(all, WIRE_READERS, 0, struct wire_readers, .id = UINT64_MAX, .slot = UINT32_MAX);
+	SAMPLE(all, WIRE_METRICS, 0, struct wire_plain, .header = { 0 });
 }
 
 static inline void samples_requests(struct samples *all)
@@ -170,6 +171,8 @@ static inline void samples_replies(struct samples *all)
 	SAMPLE(all, WIRE_HOLDING, 1, struct wire_holding, .version = 1, .name_len = 1);
 	SAMPLE(all, WIRE_HOLDING, 255, struct wire_holding, .version = 1, .name_len = 255,
 	       .retired = 1);
+	SAMPLE(all, WIRE_METRICS_ARE, 0, struct wire_metrics_are, .size = WIRE_METRICS_MAX)
+		->nfds = 1;
 	SAMPLE(all, WIRE_HELD, 0, struct wire_held, .id = 1, .count = WIRE_HELD_MAX,
 	       .clients = { UINT64_MAX }, .names = { UINT32_MAX }, .leases = { 1 });
 	SAMPLE(all, WIRE_EXPORTED, 0, struct wire_segment_ref, .segment = 3,
