@@ -101,7 +101,7 @@ struct server {
 	struct syncs syncs;
 	struct expiry expiry;
 	struct http *http; /* NULL: there is none */
-	bool has_keeper; /* its handle is in the loop */
+	bool has_keeper;   /* its handle is in the loop */
 	int listen_fd;
 	int spare_fd; /* given up for a moment when descriptors run out, to turn a client away */
 	int64_t idle_exit_ns, hello_ns;
