@@ -29,16 +29,16 @@ enum {
 	/* Bytes of shape and metadata that a tensor can have beside its row. */
 	WIRE_EXTRA_MAX = TENSOR_NDIM_MAX * 8 + TENSOR_META_MAX,
 
-	WIRE_HANDLE_BYTES = 64,	  /* of a CUDA IPC handle, for memory or for an event */
-	WIRE_DEVICE_ID = 16,	  /* of a device's UUID */
-	WIRE_SHARES = 14,	  /* kinds of shares */
-	WIRE_MEMBERS_MAX = 32,	  /* members of a group that one message makes */
-	WIRE_PARTS_MAX = 16384,	  /* allocations that one segment on a device spans */
-	WIRE_DEVICES_MAX = 64,	  /* devices of one daemon */
-	WIRE_CLIENTS_MAX = 65536, /* of one daemon */
-	WIRE_USERS_MAX = 65536,	  /* users in a list */
+	WIRE_HANDLE_BYTES = 64,	     /* of a CUDA IPC handle, for memory or for an event */
+	WIRE_DEVICE_ID = 16,	     /* of a device's UUID */
+	WIRE_SHARES = 14,	     /* kinds of shares */
+	WIRE_MEMBERS_MAX = 32,	     /* members of a group that one message makes */
+	WIRE_PARTS_MAX = 16384,	     /* allocations that one segment on a device spans */
+	WIRE_DEVICES_MAX = 64,	     /* devices of one daemon */
+	WIRE_CLIENTS_MAX = 65536,    /* of one daemon */
+	WIRE_USERS_MAX = 65536,	     /* users in a list */
 	WIRE_METRICS_MAX = 16 << 20, /* bytes of a text of metrics */
-	WIRE_HELD_MAX = 28,	  /* leases that one message tells; USER is as large */
+	WIRE_HELD_MAX = 28,	     /* leases that one message tells; USER is as large */
 };
 
 /* Bytes of a segment on a device. The sum over as many as there can be still fits into 64 bits. */
