@@ -165,10 +165,10 @@ PAGES_OUT := $(O)/tests/pages/large.so
 
 # These goals install missing packages before the first file is compiled.
 DEPS := $(if $(filter deps test demo everyday faults gpu-stage,$(MAKECMDGOALS)),deps) \
-	$(if $(filter deps-check check check-%,$(filter-out check-deb check-containers,$(MAKECMDGOALS))),deps-check) \
+	$(if $(filter deps-check check check-%,$(filter-out check-deb check-containers check-metrics,$(MAKECMDGOALS))),deps-check) \
 	$(if $(filter deb,$(MAKECMDGOALS)),deps-deb) \
 	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
-	$(if $(filter python sdist wheels check-sdist check-wheels check-types test-python test-interop test-frameworks bench-python bench-dataset,$(MAKECMDGOALS)),deps-python) \
+	$(if $(filter python sdist wheels check-sdist check-wheels check-types check-metrics test-python test-interop test-frameworks bench-python bench-dataset,$(MAKECMDGOALS)),deps-python) \
 	$(if $(filter model model-record,$(MAKECMDGOALS)),deps-model) \
 	$(if $(filter cost cost-record,$(MAKECMDGOALS)),deps-cost)
 
@@ -286,6 +286,10 @@ check-deb: ## on new Debian systems: build the packages, lintian, install, upgra
 .PHONY: check-containers
 check-containers: ## with Podman: build the image of packaging/containers, run compose.yaml and the pods of packaging/kubernetes
 	@tests/fresh/containers $(FRESH_ARGS) bookworm || test $$? = 77
+
+.PHONY: check-metrics
+check-metrics: all python ## with Prometheus: the rules and the board of packaging/, at a real daemon
+	@tests/fresh/metrics $(O) || test $$? = 77
 
 .PHONY: fresh-service
 fresh-service: all ## the service in a booted Debian: kills, reloads and restarts under load
