@@ -167,7 +167,7 @@ DEPS := $(if $(filter deps test demo everyday faults gpu-stage,$(MAKECMDGOALS)),
 	$(if $(filter deps-check check check-%,$(filter-out check-deb check-containers,$(MAKECMDGOALS))),deps-check) \
 	$(if $(filter deb,$(MAKECMDGOALS)),deps-deb) \
 	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
-	$(if $(filter python sdist wheels check-sdist check-wheels check-types test-python test-interop test-frameworks bench-python bench-dataset,$(MAKECMDGOALS)),deps-python) \
+	$(if $(filter python sdist wheels check-sdist check-wheels release-check check-types test-python test-interop test-frameworks bench-python bench-dataset,$(MAKECMDGOALS)),deps-python) \
 	$(if $(filter model model-record,$(MAKECMDGOALS)),deps-model) \
 	$(if $(filter cost cost-record,$(MAKECMDGOALS)),deps-cost)
 
@@ -329,6 +329,12 @@ check-sdist: sdist ## install the source package outside the tree, and share a t
 # A wheel of the stable ABI is tried with all Pythons of this machine from 3.10 on.
 check-wheels: wheels ## install the wheels in bare environments, and share a tensor
 	@tests/package/install.py --manylinux --python $(PYTHON) $(O)/wheels/*.whl
+
+# It needs the network: the packages' requirements are installed. TAG is that of the release.
+TAG = v$(VERSION)
+.PHONY: release-check
+release-check: check-wheels check-sdist $(O)/tools-release/ready ## all that PyPI gets, in build/release: built, checked, tried; TAG=v0.2.0
+	@tools/release $(O) $(VERSION) '$(TAG)'
 
 TYPES := $(O)/tools-types/bin
 check-types: python $(O)/tools-types/ready ## mypy, stubtest and pyright over the stubs and over python/types/uses.py
