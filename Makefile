@@ -168,7 +168,7 @@ DEPS := $(if $(filter deps test demo everyday faults gpu-stage,$(MAKECMDGOALS)),
 	$(if $(filter deps-check check check-%,$(filter-out check-deb check-containers check-metrics,$(MAKECMDGOALS))),deps-check) \
 	$(if $(filter deb,$(MAKECMDGOALS)),deps-deb) \
 	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
-	$(if $(filter python sdist wheels check-sdist check-wheels check-types check-metrics test-python test-interop test-frameworks bench-python bench-dataset,$(MAKECMDGOALS)),deps-python) \
+	$(if $(filter python sdist wheels check-sdist check-wheels release-check check-types check-metrics test-python test-interop test-frameworks bench-python bench-dataset,$(MAKECMDGOALS)),deps-python) \
 	$(if $(filter model model-record,$(MAKECMDGOALS)),deps-model) \
 	$(if $(filter cost cost-record,$(MAKECMDGOALS)),deps-cost)
 
@@ -334,6 +334,12 @@ check-sdist: sdist ## install the source package outside the tree, and share a t
 # A wheel of the stable ABI is tried with all Pythons of this machine from 3.10 on.
 check-wheels: wheels ## install the wheels in bare environments, and share a tensor
 	@tests/package/install.py --manylinux --python $(PYTHON) $(O)/wheels/*.whl
+
+# It needs the network: the packages' requirements are installed. TAG is that of the release.
+TAG = v$(VERSION)
+.PHONY: release-check
+release-check: check-wheels check-sdist $(O)/tools-release/ready ## all that PyPI gets, in build/release: built, checked, tried; TAG=v0.2.0
+	@tools/release $(O) $(VERSION) '$(TAG)'
 
 TYPES := $(O)/tools-types/bin
 check-types: python $(O)/tools-types/ready ## mypy, stubtest and pyright over the stubs and over python/types/uses.py
@@ -703,7 +709,9 @@ install: all ## PREFIX=/usr/local DESTDIR=
 	$(if $(HAVE_SYSTEMD),$(install_units),@echo "no units of systemd are installed, because this build has no libsystemd: run \`make deps\` to have them")
 	$(INSTALL) -m 644 packaging/sysusers.d/tensorlease.conf $(DESTDIR)$(SYSUSERSDIR)/
 	$(INSTALL) -d $(DESTDIR)$(DOCDIR)/examples
-	$(INSTALL) -m 644 packaging/tensorleased.conf $(DESTDIR)$(DOCDIR)/examples/
+	$(INSTALL) -m 644 packaging/tensorleased.conf packaging/prometheus/tensorlease.rules.yml \
+		packaging/prometheus/scrape.example.yml $(DESTDIR)$(DOCDIR)/examples/
+	$(INSTALL) -m 644 packaging/grafana/tensorlease.json $(DESTDIR)$(DOCDIR)/examples/grafana.json
 	$(INSTALL) -D -m 755 packaging/completions/complete $(DESTDIR)$(DATADIR)/complete
 	$(INSTALL) -d $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR) $(DESTDIR)$(FISHDIR)
 	$(call with_dirs,packaging/completions/tensorlease.bash.in,$(DESTDIR)$(BASHDIR)/tensorlease)
@@ -721,6 +729,6 @@ uninstall: $(MAN3_OUT) ## with the PREFIX and DESTDIR of the installation
 	rm -f $(DESTDIR)$(SYSUSERSDIR)/tensorlease.conf
 	rm -f $(foreach m,$(MANS),$(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))
 	$(if $(MAN3_OUT),rm -f $$(sed 's|^|$(DESTDIR)$(MANDIR)/man3/|' $(MAN3_OUT)))
-	rm -f $(DESTDIR)$(DOCDIR)/examples/tensorleased.conf $(DESTDIR)$(DATADIR)/complete
+	rm -f $(foreach f,tensorleased.conf tensorlease.rules.yml scrape.example.yml grafana.json,$(DESTDIR)$(DOCDIR)/examples/$(f)) $(DESTDIR)$(DATADIR)/complete
 	rm -f $(DESTDIR)$(BASHDIR)/tensorlease $(DESTDIR)$(ZSHDIR)/_tensorlease $(DESTDIR)$(FISHDIR)/tensorlease.fish
 	-rmdir $(DESTDIR)$(CMAKEDIR) $(DESTDIR)$(INCLUDEDIR)/tensorlease $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR) $(DESTDIR)$(DATADIR)

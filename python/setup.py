@@ -2,7 +2,8 @@
 """Builds libtensorlease, tensorleased and the command line with the project's Makefile, and the extension against them.
 
 The package contains them as lib/libtensorlease.so.MAJOR.MINOR, bin/tensorleased and bin/tensorlease. The library looks
-for the daemon beside itself, so autostart works without an installation. An sdist has the C sources in core/.
+for the daemon beside itself, so autostart works without an installation. Manual pages and completions for shells go to
+share/ of the environment. An sdist has the C sources in core/.
 The extension also contains transfer/, the layer that the package shares with the command line. That layer needs cJSON
 and zlib, which are linked in if the machine has static archives that can go into a shared object. Otherwise libcjson is
 copied to lib/, and zlib is the one of the system, which every Linux has.
@@ -31,6 +32,19 @@ from setuptools.command.sdist import sdist
 HERE = Path(__file__).resolve().parent
 CORE = HERE / "core" if (HERE / "core" / "Makefile").exists() else HERE.parent
 CORE_PARTS = ["Makefile", "LICENSE", "include", "util", "tensor", "proto", "client", "daemon", "files", "transfer", "cli"]
+CORE_PARTS += ["docs/man", "packaging/completions"]
+# What goes below share/ of an environment, as `make install` has it below PREFIX/share, and its sources.
+SHARED = {
+    "man/man1/tensorlease.1": "docs/man/tensorlease.1",
+    "man/man8/tensorleased.8": "docs/man/tensorleased.8",
+    "tensorlease/complete": "packaging/completions/complete",
+    "bash-completion/completions/tensorlease": "packaging/completions/tensorlease.bash.in",
+    "zsh/site-functions/_tensorlease": "packaging/completions/tensorlease.zsh.in",
+    "fish/vendor_completions.d/tensorlease.fish": "packaging/completions/tensorlease.fish.in",
+}
+# Nobody knows at build time where the environment will be, so the completions find it by the program on the PATH. The three
+# shells read these words alike, and sh has none of the user's aliases.
+COMPLETE = """sh -c 'exec sh "$(dirname "$(realpath "$(command -v tensorlease)")")/../share/tensorlease/complete" "$@"' complete"""
 # The licence texts of the libraries that are linked in or copied, where Debian's packages put them.
 NOTICES = {
     f"licenses/{package}.txt": Path("/usr/share/doc", package, "copyright")
@@ -147,6 +161,7 @@ class BuildExtension(build_ext):
         self.carried.update({path: notice for path, notice in NOTICES.items() if notice.exists()})
         self.make(tree, cc)
         self.build_with(tree, [self.link(cc, name) for name in ("cjson", "z")])
+        self.share(Path(self.build_temp).resolve() / "share")
         self.carry(Path(self.build_lib) / "tensorlease")
         if self.inplace:
             self.carry(HERE / "src" / "tensorlease")
@@ -200,6 +215,15 @@ class BuildExtension(build_ext):
             target.unlink(missing_ok=True)
             shutil.copyfile(source, target)
             target.chmod(0o644 if path in NOTICES else 0o755)
+
+    def share(self, folder):
+        """Write what goes below share/, and leave it to the installation, which comes after the build."""
+        self.distribution.data_files = []
+        for path, source in SHARED.items():
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text((CORE / source).read_text().replace("@DATADIR@/complete", COMPLETE))
+            self.distribution.data_files.append((f"share/{Path(path).parent}", [str(target)]))
 
     def get_outputs(self):
         package = Path(self.build_lib) / "tensorlease"

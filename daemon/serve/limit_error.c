@@ -79,6 +79,11 @@ static const char *pool_owner(const struct state *st, const struct pool *pool,
 	return others || *option != w->option ? "namespace" : "daemon";
 }
 
+unsigned share_error_code(enum share share)
+{
+	return words[share < SHARE_DEVICE ? share : SHARE_DEVICE].code & UINT16_MAX;
+}
+
 unsigned share_error_text(struct state *st, struct account *account, int r, const char *what,
 			  char *text, size_t size)
 {

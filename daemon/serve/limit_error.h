@@ -10,3 +10,5 @@
  * the error, which may be a WIRE_BECAUSE(). */
 unsigned share_error_text(struct state *st, struct account *account, int r, const char *what,
 			  char *text, size_t size);
+/* The code of the error when all of the share is used up, whoever uses it. */
+unsigned share_error_code(enum share share);

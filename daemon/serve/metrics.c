@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "daemon/serve/handlers.h"
+#include "daemon/serve/limit_error.h"
 #include "daemon/serve/metrics.h"
 #include "daemon/state/namespace.h"
 #include "daemon/state/stream.h"
@@ -126,13 +127,19 @@ static void memory(FILE *out, const struct server *server)
 	}
 }
 
+/* Zeros are printed too for what is usual, since an increase from nothing is none to Prometheus. */
+static bool is_usual(unsigned code, unsigned share)
+{
+	return !share || code == WIRE_E_QUOTA || code == share_error_code((enum share)(share - 1));
+}
+
 static void refusals(FILE *out, const struct peers *peers)
 {
 	family(out, "errors", "counter",
 	       "Requests that were answered with an error, and the share that was used up.");
 	for (unsigned code = 1; code < WIRE_E_END; code++) {
 		for (unsigned share = 0; share <= SHARE_KINDS; share++) {
-			if (peers->refused[code][share])
+			if (peers->refused[code][share] || is_usual(code, share))
 				line(out, peers->refused[code][share], "errors_total", "error",
 				     wire_error_name(code), "share",
 				     share ? share_name((enum share)(share - 1)) : "", NULL);

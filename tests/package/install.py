@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Installs a wheel or an sdist in bare environments outside the tree, and shares a tensor there between two processes.
 
-Nothing but the package is installed there. What is imported must be the installed package, with its programs and its
-licence. With --manylinux the wheel must have a name for other systems. An sdist is built in a folder with a space.
+Nothing but the package is installed there. What is imported must be the installed package, with its programs, its
+licences, its manual pages and what shells complete. With --manylinux the wheel must have a name for other systems. An sdist is built in a folder with a space.
 """
 
 import argparse
@@ -40,9 +40,19 @@ for _ in range(6000):
 else:
     sys.exit("the daemon did not start")
 """
-LICENCE = """
+# The licences of the project and of the libraries in it.
+LICENCES = """
 import importlib.metadata as m
-print([f.read_text() for f in m.files("tensorlease") if f.name == "LICENSE"][0])
+print(*sorted(f.name for f in m.files("tensorlease") if "licenses" in f.parts and f.read_text().strip()))
+"""
+LICENCES_EXPECTED = "LICENSE libcjson-dev.txt libinih-dev.txt libuv1-dev.txt libxxhash-dev.txt zlib1g-dev.txt"
+SHARED = ["man/man1/tensorlease.1", "man/man8/tensorleased.8", "zsh/site-functions/_tensorlease",
+          "fish/vendor_completions.d/tensorlease.fish"]
+BASH_COMPLETES = """
+. "$1/bash-completion/completions/tensorlease"
+COMP_WORDS=(tensorlease doc) COMP_CWORD=1
+_tensorlease tensorlease doc tensorlease
+echo "${COMPREPLY[*]}"
 """
 
 
@@ -68,8 +78,10 @@ def try_package(python, package, folder):
     for command in ([binaries / "tensorlease"], [binaries / "tensorleased"], [own, "-m", "tensorlease"]):
         if version not in run(*command, "--version", **options):
             sys.exit(f"{command[0]} --version does not say {version}")
-    if "Apache License" not in run(own, "-c", LICENCE, **options):
-        sys.exit("the licence is missing")
+    licences = run(own, "-c", LICENCES, **options).strip()
+    if licences != LICENCES_EXPECTED:
+        sys.exit(f"the licences are {licences} rather than {LICENCES_EXPECTED}")
+    check_shared(folder / "venv", options)
     address = folder / "socket"
     command = [binaries / "tensorleased", "--foreground", "--socket", address]
     daemon = subprocess.Popen(command, stderr=subprocess.DEVNULL, **options)
@@ -78,6 +90,18 @@ def try_package(python, package, folder):
     finally:
         daemon.terminate()
         daemon.wait()
+
+
+def check_shared(venv, options):
+    """What other programs read from share/ is there, and completes by the program of this environment."""
+    for path in SHARED:
+        text = (venv / "share" / path).read_text()
+        if "tensorlease" not in text or re.search("@[A-Z]+@", text):
+            sys.exit(f"share/{path} is not as it should be")
+    environment = {**options["env"], "PATH": f"{venv / 'bin'}:{os.environ['PATH']}"}
+    found = run("bash", "-c", BASH_COMPLETES, "-", venv / "share", **{**options, "env": environment}).strip()
+    if found != "doctor":
+        sys.exit(f"bash completes 'doc' to '{found}' rather than 'doctor'")
 
 
 def share(python, address, options):
