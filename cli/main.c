@@ -209,12 +209,21 @@ static int unknown_command(struct cli *cli, const char *name)
 		{ "remove", "rm" }, { "publish", "put" }, { "print", "get" },
 		{ "cat", "get" },   { "stat", "info" },	  { "events", "watch" },
 	};
+	struct nearest nearest = nearest_to(name, strlen(name));
 
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
 		if (!strcmp(name, others[i][0]))
 			return cli_fail(cli, CLI_USAGE, "unknown command '%s'; it is '%s' here",
 					name, others[i][1]);
 	}
+	for (int i = 0; i < COMMANDS; i++) {
+		if (commands[i].summary)
+			nearest_offer(&nearest, commands[i].name, strlen(commands[i].name));
+	}
+	nearest_offer(&nearest, "help", strlen("help"));
+	if (*nearest.word)
+		return cli_fail(cli, CLI_USAGE, "unknown command '%s'; did you mean '%s'?", name,
+				nearest.word);
 	return cli_fail(cli, CLI_USAGE, "unknown command '%s'; see 'tensorlease --help'", name);
 }
 

@@ -188,6 +188,24 @@ static void options_build(struct option *longs, char *letters)
 	*letters = '\0';
 }
 
+/* @word is "--NAME" or "--NAME=VALUE", and several options or none begin with NAME. */
+static char *unknown_long(const char *word)
+{
+	const char *name = word + 2;
+	size_t len = strcspn(name, "=");
+	struct nearest nearest = nearest_to(name, len);
+
+	for (int i = 0; i < ROWS; i++) {
+		if (!strncmp(rows[i].name, name, len))
+			return cli_text("ambiguous option '%s'; see 'tensorlease --help'", word);
+		nearest_offer(&nearest, rows[i].name, strlen(rows[i].name));
+	}
+	if (*nearest.word)
+		return cli_text("unknown option '--%.*s'; did you mean '--%s'?", (int)len, name,
+				nearest.word);
+	return cli_text("unknown option '%s'; see 'tensorlease --help'", word);
+}
+
 /* Returns the error in an option, which the caller frees, or NULL. */
 static char *option_handle(struct cli *cli, int c, const char *word)
 {
@@ -208,7 +226,7 @@ static char *option_handle(struct cli *cli, int c, const char *word)
 				rows[optopt - LONG_BASE].name);
 	if (optopt)
 		return cli_text("unknown option '-%c'; see 'tensorlease --help'", optopt);
-	return cli_text("unknown or ambiguous option '%s'; see 'tensorlease --help'", word);
+	return unknown_long(word);
 }
 
 int cli_options_parse(struct cli *cli, int argc, char **argv, const char **command)

@@ -12,12 +12,6 @@
 #include "files/file.h"
 #include "transfer/transfer.h"
 
-/* Reports @why, or the library's error. */
-static int fail(struct cli *cli, int code, const char *why, int r)
-{
-	return *why ? cli_fail(cli, code, "%s", why) : cli_fail_library(cli, r);
-}
-
 static int save(struct cli *cli, struct snapshot *t, enum file_format format)
 {
 	char why[FILE_ERROR_TEXT];
@@ -25,12 +19,12 @@ static int save(struct cli *cli, struct snapshot *t, enum file_format format)
 	int r = snapshot_get_for_file(t, cli->client, cli->args[0], format, why);
 
 	if (r)
-		return fail(cli, cli_code(r), why, r);
+		return cli_fail_absent(cli, r, why, !file_format_is_single(format));
 	progress_start_file(&progress, "saving", cli->args[1]);
 	r = snapshot_save(t, cli->args[1], format, NULL, 0, progress_step, progress_interrupted,
 			  &progress, why);
 	progress_end(&progress);
-	return r ? fail(cli, CLI_FAILURE, why, r) : CLI_OK;
+	return r ? cli_fail(cli, CLI_FAILURE, "%s", *why ? why : cli_reason(r)) : CLI_OK;
 }
 
 /* Prints nothing if the file itself went to stdout. */
