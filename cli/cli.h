@@ -56,6 +56,7 @@ enum {
 	OPTION_LONG = 1 << 24,
 	OPTION_SORT = 1 << 25,
 	OPTION_QUICK = 1 << 26,
+	OPTION_SHARD_SIZE = 1 << 27,
 	OPTION_LIFETIME = OPTION_TTL | OPTION_OWNER_BOUND | OPTION_EVICTABLE,
 	OPTION_EVERYWHERE = OPTION_SOCKET | OPTION_NAMESPACE | OPTION_JSON | OPTION_HELP |
 			    OPTION_VERSION,
@@ -75,9 +76,10 @@ struct cli {
 	int64_t ttl_ns;		/* 0 if OPTION_TTL is not given */
 	uint32_t uid;		/* valid if OPTION_UID is given */
 	uint64_t newer_than;
-	DLDevice device;  /* the CPU if OPTION_DEVICE is not given */
-	const char *user; /* NULL: the user that runs the command */
-	unsigned given;	  /* bits OPTION_* */
+	uint64_t shard_bytes; /* valid if OPTION_SHARD_SIZE is given */
+	DLDevice device;      /* the CPU if OPTION_DEVICE is not given */
+	const char *user;     /* NULL: the user that runs the command */
+	unsigned given;	      /* bits OPTION_* */
 	enum cli_sort sort;
 	bool json;	   /* print one JSON object instead of text */
 	bool data;	   /* standard output is the file: no object goes there */

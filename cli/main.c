@@ -37,8 +37,10 @@ static const struct command commands[] = {
 	  "Publishes each tensor of a .npz or .safetensors file as PREFIX/ and its name in\n"
 	  "the file, in one step: a process that sees one of them sees all. A .npy file or\n"
 	  "a TensorFlow TensorProto (.pb) becomes one tensor called PREFIX. FILE may be -,\n"
-	  "standard input, with --format. If anything in the file is wrong, nothing is\n"
-	  "published. The metadata of a .safetensors file is only printed, by --json.\n"
+	  "standard input, with --format. It may be the model.safetensors.index.json of a\n"
+	  "model in several files, or the directory of a model, which has one index or one\n"
+	  ".safetensors file. If anything in a file is wrong, nothing is published. The\n"
+	  "metadata of a .safetensors file is only printed, by --json.\n"
 	  "If the daemon has no space, load fails at once, or waits as --timeout says.\n"
 	  "--ttl, --evictable and --owner-bound are as for put. The memory of a file comes\n"
 	  "back when the last of its tensors is gone. With --device the tensors lie in the\n"
@@ -49,9 +51,12 @@ static const struct command commands[] = {
 	  "Writes all tensors below PREFIX/, as they were at one moment, to a .npz or\n"
 	  ".safetensors file, or the tensor called PREFIX to a .npy or .pb file. FILE may\n"
 	  "be -, standard output, with --format. An existing file is replaced as a whole.\n"
-	  "Types that the format does not have are an error.\n"
+	  "Types that the format does not have are an error. With --shard-size more tensors\n"
+	  "than that go to several files, FILE-00001-of-00002.safetensors and so on, and to\n"
+	  "FILE.safetensors.index.json, which load reads: it is removed at the start, if it\n"
+	  "was there, and written at the end.\n"
 	  "In a program: client.save() in Python.\n",
-	  OPTION_FORMAT, 2, 2, command_save },
+	  OPTION_FORMAT | OPTION_SHARD_SIZE, 2, 2, command_save },
 	{ "show", "NAME", "draw a tensor, or a histogram of it",
 	  "Draws a tensor that looks like a picture: HxW from 8x8 on, HxWx3, HxWx4, or\n"
 	  "CxHxW with 1, 3 or 4 channels. It draws in colour on a terminal, and in letters\n"

@@ -24,6 +24,9 @@ static const struct option_row rows[] = {
 	{ OPTION_OUTPUT, 'o', "output", "FILE", "write to this file" },
 	{ OPTION_FORMAT, 'f', "format", "NAME",
 	  "npy, npz, safetensors or pb, instead of by suffix" },
+	{ OPTION_SHARD_SIZE, 0, "shard-size", "SIZE",
+	  "several files of at most this size (5GB, 5GiB)",
+	  "be a number of bytes from 1, or one with KB, MB, GB, TB, KiB, MiB, GiB or TiB" },
 	{ OPTION_METADATA, 'm', "metadata", "TEXT", "attach this text, at most 1024 bytes",
 	  "have at most 1024 bytes" },
 	{ OPTION_TIMEOUT, 't', "timeout", "SECONDS", "wait at most this long (0.5, \"forever\")",
@@ -105,6 +108,29 @@ static bool parse_seconds(const char *text, double max, int64_t *ns)
 	return true;
 }
 
+/* As Hugging Face has it, "5GB" is 5 * 10^9 bytes. "5GiB" is 5 * 2^30. */
+static bool parse_bytes(const char *text, uint64_t *bytes)
+{
+	static const char units[] = "KMGT";
+	size_t digits = strspn(text, "0123456789");
+	char number[24] = "";
+	const char *unit = text + digits, *found = *unit ? strchr(units, *unit) : NULL;
+	uint64_t base = found && !strcmp(unit + 1, "iB") ? 1024 : 1000;
+
+	if (digits >= sizeof(number) || (*unit && !found) ||
+	    (found && base == 1000 && strcmp(unit + 1, "B") != 0))
+		return false;
+	memcpy(number, text, digits);
+	if (!parse_number(number, INT64_MAX, bytes) || !*bytes)
+		return false;
+	for (; found && found >= units; found--) {
+		if (*bytes > INT64_MAX / base)
+			return false;
+		*bytes *= base;
+	}
+	return true;
+}
+
 static bool parse_device(const char *text, DLDevice *device)
 {
 	uint64_t id = 0;
@@ -147,6 +173,8 @@ static bool take(struct cli *cli, unsigned bit, const char *value)
 	case OPTION_TIMEOUT:
 		cli->timeout_ns = -1;
 		return !strcmp(value, "forever") || parse_seconds(value, 9e9, &cli->timeout_ns);
+	case OPTION_SHARD_SIZE:
+		return parse_bytes(value, &cli->shard_bytes);
 	case OPTION_NEWER_THAN:
 		return parse_number(value, UINT64_MAX, &cli->newer_than);
 	case OPTION_TTL:
