@@ -12,7 +12,7 @@ enum file_format cli_file_format(struct cli *cli, const char *path)
 		format = file_format_by_name(cli->format);
 		if (format == FILE_FORMAT_UNKNOWN)
 			cli_fail(cli, CLI_USAGE,
-				 "--format must be npy, npz, safetensors or pb, not '%s'",
+				 "--format must be npy, npz, safetensors, pb or png, not '%s'",
 				 cli->format);
 		return format;
 	}
@@ -20,7 +20,7 @@ enum file_format cli_file_format(struct cli *cli, const char *path)
 	if (format == FILE_FORMAT_UNKNOWN)
 		cli_fail(
 			cli, CLI_USAGE,
-			"'%s' does not end in .npy, .npz, .safetensors or .pb: name its format with --format",
+			"'%s' does not end in .npy, .npz, .safetensors, .pb or .png: name its format with --format",
 			path);
 	return format;
 }

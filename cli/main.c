@@ -36,8 +36,9 @@ static const struct command commands[] = {
 	{ "load", "PREFIX FILE", "publish all tensors of a file at once",
 	  "Publishes each tensor of a .npz or .safetensors file as PREFIX/ and its name in\n"
 	  "the file, in one step: a process that sees one of them sees all. A .npy file or\n"
-	  "a TensorFlow TensorProto (.pb) becomes one tensor called PREFIX. FILE may be -,\n"
-	  "standard input, with --format. It may be the model.safetensors.index.json of a\n"
+	  "a TensorFlow TensorProto (.pb) becomes one tensor called PREFIX, and so does a\n"
+	  "PNG file (.png): uint8 or uint16, HxW, HxWx3 or HxWx4. FILE may be -, standard\n"
+	  "input, with --format. It may be the model.safetensors.index.json of a\n"
 	  "model in several files, or the directory of a model, which has one index or one\n"
 	  ".safetensors file. If anything in a file is wrong, nothing is published. The\n"
 	  "metadata of a .safetensors file is only printed, by --json.\n"
@@ -292,16 +293,26 @@ static int print_help(const struct cli *cli, const struct command *command)
 	return CLI_OK;
 }
 
+#ifdef HAVE_PNG
+#define HAS_PNG true
+#else
+#define HAS_PNG false
+#endif
+
 static int print_version(const struct cli *cli)
 {
-	cJSON *object;
+	cJSON *object, *features;
 
 	if (!cli->json) {
-		printf("tensorlease %s\n", tl_version());
+		printf("tensorlease %s\nfeatures: %s\n", tl_version(), HAS_PNG ? "png" : "none");
 		return CLI_OK;
 	}
 	object = json_object();
+	features = json_array();
 	json_text(object, "version", tl_version());
+	if (HAS_PNG)
+		json_text(features, NULL, "png");
+	json_add(object, "features", features);
 	json_print(object);
 	return CLI_OK;
 }

@@ -22,8 +22,7 @@ struct option_row {
 
 static const struct option_row rows[] = {
 	{ OPTION_OUTPUT, 'o', "output", "FILE", "write to this file" },
-	{ OPTION_FORMAT, 'f', "format", "NAME",
-	  "npy, npz, safetensors or pb, instead of by suffix" },
+	{ OPTION_FORMAT, 'f', "format", "NAME", "npy, npz, safetensors, pb or png, not by suffix" },
 	{ OPTION_SHARD_SIZE, 0, "shard-size", "SIZE",
 	  "several files of at most this size (5GB, 5GiB)",
 	  "be a number of bytes from 1, or one with KB, MB, GB, TB, KiB, MiB, GiB or TiB" },

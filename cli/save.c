@@ -119,6 +119,10 @@ int command_save(struct cli *cli)
 
 	if (s.format == FILE_FORMAT_UNKNOWN)
 		return CLI_USAGE;
+	if (s.format == FILE_PNG)
+		return cli_fail(cli, CLI_USAGE,
+				"save writes no PNG files; `tensorlease show NAME "
+				"--output FILE.png` does");
 	r = check_shards(cli, s.format);
 	if (!r)
 		r = cli_check_output(cli, cli->args[1], NULL);
