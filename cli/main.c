@@ -59,12 +59,14 @@ static const struct command commands[] = {
 	  "In a program: client.save() in Python.\n",
 	  OPTION_FORMAT | OPTION_SHARD_SIZE, 2, 2, command_save },
 	{ "show", "NAME", "draw a tensor, or a histogram of it",
-	  "Draws a tensor that looks like a picture: HxW from 8x8 on, HxWx3, HxWx4, or\n"
-	  "CxHxW with 1, 3 or 4 channels. It draws in colour on a terminal, and in letters\n"
-	  "elsewhere or if $NO_COLOR is set. With --output it writes a PNG file, of HxW of\n"
-	  "any size too. uint8 and bool are drawn as they are, other types from their\n"
-	  "smallest value to their largest. Of other tensors it prints a histogram.\n",
-	  OPTION_OUTPUT | OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_show },
+	  "Draws a tensor that looks like a picture: uint8 or bool, and HxW from 8x8 on,\n"
+	  "HxWx3, HxWx4, or CxHxW with 1, 3 or 4 channels. Of other tensors it prints a\n"
+	  "histogram, the smallest and the largest value, and the mean. With --picture it\n"
+	  "draws any type and HxW of any size, and with --output it writes that to a PNG\n"
+	  "file. uint8 and bool are drawn as they are, other types from their smallest value\n"
+	  "to their largest. It draws in colour on a terminal, and in letters elsewhere or\n"
+	  "if $NO_COLOR is set.\n",
+	  OPTION_PICTURE | OPTION_OUTPUT | OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_show },
 	{ "ls", "[PATH]", "list tensors",
 	  "Lists the tensor called PATH and those below PATH/, or all, sorted by name. On a\n"
 	  "terminal it prints a table. Elsewhere it prints lines of name, version, dtype,\n"

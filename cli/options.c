@@ -26,6 +26,7 @@ static const struct option_row rows[] = {
 	{ OPTION_SHARD_SIZE, 0, "shard-size", "SIZE",
 	  "several files of at most this size (5GB, 5GiB)",
 	  "be a number of bytes from 1, or one with KB, MB, GB, TB, KiB, MiB, GiB or TiB" },
+	{ OPTION_PICTURE, 'p', "picture", NULL, "draw it, whatever its type is" },
 	{ OPTION_METADATA, 'm', "metadata", "TEXT", "attach this text, at most 1024 bytes",
 	  "have at most 1024 bytes" },
 	{ OPTION_TIMEOUT, 't', "timeout", "SECONDS", "wait at most this long (0.5, \"forever\")",
