@@ -53,6 +53,20 @@ def each_export_has_a_lease():
     client.close()
 
 
+def its_properties_are_shown():
+    client = connect()
+    text = client.get("t", timeout=limit(10))._repr_html_()
+    assert "cuda:0" in text and "3.0 MiB" in text and "<svg" not in text and "<img" not in text
+    client.close()
+
+
+def test_a_notebook_shows_its_properties_only(gpus):
+    producer = Child(publish_and_stay, 5)
+    producer.hear()
+    run(its_properties_are_shown)
+    producer.end()
+
+
 def test_each_export_is_a_lease_of_its_own(gpus):
     producer = Child(publish_and_stay, 5)
     producer.hear()

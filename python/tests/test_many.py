@@ -204,7 +204,7 @@ def test_sources_are_let_go(client):
     counts = [sys.getrefcount(a) for a in arrays.values()]
     client.put_many(arrays, prefix="many/refs/")
     with pytest.raises(TypeError):
-        client.put_many({**arrays, "bad": 7}, prefix="many/refs/")
+        client.put_many({**arrays, "bad": object()}, prefix="many/refs/")
     gc.collect()
     assert [sys.getrefcount(a) for a in arrays.values()] == counts
 

@@ -40,6 +40,8 @@ def publishes(client: Client) -> None:
     assert_type(client.create("a", 3, "float32", ring=False), Draft)
     assert_type(client.publish("a", Frame(), sealed=True), Published)
     client.put_many({"a": values, "b": values}, prefix="model/", metadata={"a": b"x", "b": None})
+    assert_type(client.put("a", [[1, 2], [3, 4]], metadata={"step": 7}), int)
+    client.put_many({"a": 3.5, "b": range(4)}, prefix="model/", metadata={"a": {"step": 7}, "b": "text"})
     client["a"] = values
     with client.create("a", (2, 3), "float32", device="cuda:0") as draft:
         assert_type(draft, Draft)
@@ -126,6 +128,10 @@ def looks(client: Client) -> Iterator[str]:
     assert_type(client.save("model", "model.npz", metadata={"by": "me"}), list[str])
     client.delete("a", missing_ok=True)
     del client["a"]
+    for name, tensor in client.items("a"):
+        assert_type((name, tensor), tuple[str, Tensor])
+    assert_type(len(client), int)
+    client.load("model", "a.npz", progress=True)
     yield from client.keys()
 
 
@@ -141,5 +147,7 @@ def fails(client: Client) -> Any:
     tensor.name = "b"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     client.closed = True  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     client.get("a", mode="w")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
-    client.put("a", 3)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    client.put("a", {"b": 3})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    client.put("a", "text")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    client.publish_many({"a": 1}, metadata={"a": "x"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     return tensor.numpy()

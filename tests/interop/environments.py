@@ -65,7 +65,7 @@ ENVIRONMENTS = (
     Environment(
         "package",
         "torch==2.13.0+cpu numpy==2.4.6 ml_dtypes==0.6.0 safetensors pillow setuptools trio==0.35.0 anyio==4.16.0 "
-        "gevent==26.9.0",
+        "gevent==26.9.0 ipython==9.18.1 tqdm",
         tuple(
             f"../../python/tests/test_{name}.py"
             for name in (
@@ -79,6 +79,7 @@ ENVIRONMENTS = (
                 "gpu_alloc",
                 "loader",
                 "many",
+                "notebook",
                 "package",
                 "queue",
                 "shared_loader",

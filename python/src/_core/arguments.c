@@ -231,13 +231,21 @@ int parse_mode(PyObject *o, enum tl_mode *mode)
 	return -1;
 }
 
-int parse_metadata(PyObject *o, Py_buffer *view)
+int parse_metadata(PyObject *o, Py_ssize_t limit, Py_buffer *view)
 {
 	memset(view, 0, sizeof(*view));
 	if (!o || o == Py_None)
 		return 0;
+	if (PyUnicode_Check(o) || PyDict_Check(o)) {
+		PyObject *bytes = PyObject_CallFunctionObjArgs(metadata_writer, o, NULL);
+		int r = bytes ? parse_metadata(bytes, limit, view) : -1;
+
+		Py_XDECREF(bytes); /* the view keeps it */
+		return r;
+	}
 	if (!PyObject_CheckBuffer(o)) {
-		PyErr_Format(PyExc_TypeError, "metadata must be bytes or None, not %R", Py_TYPE(o));
+		PyErr_Format(PyExc_TypeError,
+			     "metadata must be bytes, a str, a dict or None, not %R", Py_TYPE(o));
 		return -1;
 	}
 	if (PyObject_GetBuffer(o, view, 0)) {
@@ -247,9 +255,9 @@ int parse_metadata(PyObject *o, Py_buffer *view)
 				     o);
 		return -1;
 	}
-	if (view->len <= TL_METADATA_MAX)
+	if (view->len <= limit)
 		return 0;
-	raise_text(-EINVAL, "metadata: %zd bytes; the limit is %d", view->len, TL_METADATA_MAX);
+	raise_text(-EINVAL, "metadata: %zd bytes; the limit is %zd", view->len, limit);
 	PyBuffer_Release(view);
 	return -1;
 }

@@ -85,7 +85,8 @@ extern PyTypeObject *tensor_base, *draft_base, *client_base;
 extern PyTypeObject *tensor_type; /* the Python class, which gets return */
 extern PyTypeObject *draft_type;
 extern PyObject *interface_reader; /* tensorlease._arrays.read_interface */
-extern PyObject *refusal_writer;   /* tensorlease._arrays.why_no_array */
+extern PyObject *values_reader;	   /* tensorlease._arrays.read_values */
+extern PyObject *metadata_writer;  /* tensorlease._arrays.write_metadata */
 
 int tensor_init(PyObject *module);
 int draft_init(PyObject *module);
@@ -154,8 +155,11 @@ int parse_uint64(const char *argument, PyObject *o, uint64_t *number);
 /* check_uint64(argument, number) -> int: does the same for Python code. */
 PyObject *check_uint64(PyObject *module, PyObject *args);
 int parse_mode(PyObject *o, enum tl_mode *mode);
-/* Takes bytes-like objects, or None, which is a view without an object. */
-int parse_metadata(PyObject *o, Py_buffer *view);
+/*
+ * Takes a bytes-like object, a str or a dict; or None, which is a view without an object. Returns
+ * 0, or -1 with an exception: one is that there are more than @limit bytes.
+ */
+int parse_metadata(PyObject *o, Py_ssize_t limit, Py_buffer *view);
 
 /* A keyword of a call: its name, and where its value, which is borrowed, goes. */
 struct keyword {

@@ -432,7 +432,8 @@ static PyObject *draft_commit(PyObject *self, PyObject *const *args, Py_ssize_t 
 		return NULL;
 	if (wait && (waits = PyObject_IsTrue(wait)) < 0)
 		return NULL;
-	if (parse_stream(stream, &options.stream) || parse_metadata(metadata, &bytes))
+	if (parse_stream(stream, &options.stream) ||
+	    parse_metadata(metadata, TL_METADATA_MAX, &bytes))
 		return NULL;
 	options.metadata = bytes.len ? bytes.buf : NULL;
 	options.metadata_size = (size_t)bytes.len;
@@ -641,7 +642,7 @@ static PyMethodDef methods[] = {
 	{ "commit", FASTCALL(draft_commit), METH_FASTCALL | METH_KEYWORDS,
 	  "commit($self, *, metadata=None, wait=True, stream=None)\n--\n\n"
 	  "Publishes the tensor and returns its version, an int from 1. From then on nobody may write to its bytes.\n\n"
-	  "metadata: bytes to attach, at most 1024. They replace what create() was given; b'' does not.\n"
+	  "metadata: bytes to attach, a str or a dict, at most 1024 bytes. They replace what create() was given; b'' does not.\n"
 	  "wait: if False, return None and not the version.\n"
 	  "stream: on a GPU, the stream that writes the draft, for which consumers wait: an int as DLPack numbers streams,\n"
 	  "    or a stream object of another library. None: the stream that a consumer of the draft named\n"

@@ -8,7 +8,8 @@
 #include "draft.h"
 
 PyTypeObject *tensor_type, *draft_type;
-PyObject *interface_reader, *cuda_reader, *stream_reader, *device_reader, *refusal_writer;
+PyObject *interface_reader, *cuda_reader, *stream_reader, *device_reader, *values_reader,
+	*metadata_writer;
 
 static PyObject *errors;	 /* dict: errno -> class */
 static PyObject *connect_errors; /* the same while connecting */
@@ -35,14 +36,17 @@ PyObject *package_modules(PyObject *module, PyObject *unused)
 	return Py_NewRef(modules);
 }
 
-/* _core.register(errors, connect_errors, base error, Tensor, Draft, four readers, why_no_array) */
+/*
+ * _core.register(errors, connect_errors, base error, Tensor, Draft, five readers, write_metadata)
+ */
 PyObject *register_types(PyObject *module, PyObject *args)
 {
-	PyObject *e, *ce, *base, *tensor, *draft, *reader, *cuda, *stream, *device, *refusal;
+	PyObject *e, *ce, *base, *tensor, *draft, *reader, *cuda, *stream, *device, *values,
+		*metadata;
 
 	(void)module;
-	if (!PyArg_ParseTuple(args, "OOOOOOOOOO", &e, &ce, &base, &tensor, &draft, &reader, &cuda,
-			      &stream, &device, &refusal) ||
+	if (!PyArg_ParseTuple(args, "OOOOOOOOOOO", &e, &ce, &base, &tensor, &draft, &reader, &cuda,
+			      &stream, &device, &values, &metadata) ||
 	    interpreter_await_end())
 		return NULL;
 	Py_XDECREF(errors);
@@ -52,7 +56,8 @@ PyObject *register_types(PyObject *module, PyObject *args)
 	Py_XDECREF(cuda_reader);
 	Py_XDECREF(stream_reader);
 	Py_XDECREF(device_reader);
-	Py_XDECREF(refusal_writer);
+	Py_XDECREF(values_reader);
+	Py_XDECREF(metadata_writer);
 	Py_XDECREF((PyObject *)tensor_type);
 	Py_XDECREF((PyObject *)draft_type);
 	errors = Py_NewRef(e);
@@ -64,7 +69,8 @@ PyObject *register_types(PyObject *module, PyObject *args)
 	cuda_reader = Py_NewRef(cuda);
 	stream_reader = Py_NewRef(stream);
 	device_reader = Py_NewRef(device);
-	refusal_writer = Py_NewRef(refusal);
+	values_reader = Py_NewRef(values);
+	metadata_writer = Py_NewRef(metadata);
 	Py_RETURN_NONE;
 }
 

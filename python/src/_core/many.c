@@ -46,7 +46,7 @@ static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObj
 		raise_again_with_name(name);
 		return -1;
 	}
-	if (parse_metadata(metadata, &part->metadata)) {
+	if (parse_metadata(metadata, TL_METADATA_MAX, &part->metadata)) {
 		raise_again_with_name(name);
 		source_end(&part->source);
 		return -1;

@@ -16,8 +16,9 @@ const char put_doc[] =
 	"Publishes a copy of array under name and returns its version, an int from 1.\n\n"
 	"array: an object in main memory with __dlpack__, the buffer protocol or __array_interface__, of any strides:\n"
 	"    NumPy, PyTorch, JAX, bytes, array.array, ... Or a contiguous object on a GPU with __dlpack__ or\n"
-	"    __cuda_array_interface__; its copy lies on the same GPU.\n"
-	"metadata: bytes to attach, at most 1024.\n"
+	"    __cuda_array_interface__; its copy lies on the same GPU. Or numbers: one, or nested lists of them, of which\n"
+	"    numpy.asarray() makes an array.\n"
+	"metadata: what to attach, at most 1024 bytes: bytes; a str, as UTF-8; or a dict, as JSON.\n"
 	"timeout: seconds to wait for space. None: do not wait.\n"
 	"wait: if False, return None and not the version.\n"
 	"stream: on a GPU, the stream on which the copy is queued: an int as DLPack numbers streams, or a stream object\n"
@@ -142,7 +143,7 @@ static int parse_putting(bool publish, struct putting *p, PyObject *const *args,
 		return -1;
 	if (wait && (p->waits = PyObject_IsTrue(wait)) < 0)
 		return -1;
-	if (parse_metadata(metadata, &p->metadata))
+	if (parse_metadata(metadata, TL_METADATA_MAX, &p->metadata))
 		return -1;
 	p->options.metadata = p->metadata.len ? p->metadata.buf : NULL;
 	p->options.metadata_size = (size_t)p->metadata.len;
@@ -391,7 +392,7 @@ PyObject *client_create(PyObject *self, PyObject *args)
 	w.spec.dtype = (DLDataType){ (uint8_t)code, (uint8_t)bits, (uint16_t)lanes };
 	if (gpu >= 0)
 		w.spec.device = (DLDevice){ kDLCUDA, gpu };
-	if (parse_metadata(metadata, &bytes))
+	if (parse_metadata(metadata, TL_METADATA_MAX, &bytes))
 		return NULL;
 	if (!client_begin(c)) {
 		PyBuffer_Release(&bytes);

@@ -536,14 +536,20 @@ static int check_dropped(PyObject *array, const struct traits *t)
 	return clear_error() ? 0 : -1;
 }
 
-/* Raises what read_interface's module says of an object without any of the protocols. */
-static void refuse_other(PyObject *array)
-{
-	PyObject *text = PyObject_CallFunctionObjArgs(refusal_writer, array, NULL);
+static int source_any(struct source *s, PyObject *array, const intptr_t *stream);
 
-	if (text)
-		PyErr_SetObject(PyExc_TypeError, text);
-	Py_XDECREF(text);
+/*
+ * Reads an object without any of the protocols: numbers, as the array that NumPy makes of them. An
+ * array to write into has no stream, and what was made here would be lost with what is written.
+ */
+static int source_values(struct source *s, PyObject *values, const intptr_t *stream)
+{
+	PyObject *array = PyObject_CallFunctionObjArgs(values_reader, values,
+						       stream ? Py_True : Py_False, NULL);
+	int r = array ? source_any(s, array, stream) : -1;
+
+	Py_XDECREF(array); /* the source keeps it */
+	return r;
 }
 
 static int source_any(struct source *s, PyObject *array, const intptr_t *stream)
@@ -588,8 +594,7 @@ static int source_any(struct source *s, PyObject *array, const intptr_t *stream)
 		return source_cuda(s, array, stream);
 	if (PyErr_Occurred())
 		return -1;
-	refuse_other(array);
-	return -1;
+	return source_values(s, array, stream);
 }
 
 int source_begin(struct source *s, PyObject *array, const intptr_t *stream)

@@ -20,8 +20,8 @@ struct source {
 
 /*
  * Returns 0, or -1 with an exception; source_end() ends it. @stream is the stream on a GPU that has
- * to wait for the writes of the array, or TL_STREAM_DEFAULT. NULL means that the array must be on
- * the CPU.
+ * to wait for the writes of the array, or TL_STREAM_DEFAULT. NULL means that it is an array to
+ * write into, on the CPU.
  */
 int source_begin(struct source *s, PyObject *array, const intptr_t *stream);
 

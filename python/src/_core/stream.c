@@ -188,7 +188,8 @@ static int putting_begin(struct putting *p, PyObject *names, PyObject *arrays, P
 	Py_ssize_t n = PyTuple_Size(arrays);
 
 	memset(p, 0, sizeof(*p));
-	if (parse_stream(stream, &p->copies.named) || parse_metadata(metadata, &p->metadata))
+	if (parse_stream(stream, &p->copies.named) ||
+	    parse_metadata(metadata, TL_STREAM_METADATA_MAX, &p->metadata))
 		return -1;
 	p->sources = PyMem_Calloc((size_t)n + 1, sizeof(*p->sources));
 	p->parts = PyMem_Calloc((size_t)n + 1, sizeof(*p->parts));
@@ -538,7 +539,8 @@ static PyObject *draft_commit(PyObject *self, PyObject *args)
 	int r = -1;
 
 	if (!PyArg_ParseTuple(args, "OO", &metadata, &timeout) ||
-	    parse_seconds("timeout", timeout, &ns) || parse_metadata(metadata, &buffer))
+	    parse_seconds("timeout", timeout, &ns) ||
+	    parse_metadata(metadata, TL_STREAM_METADATA_MAX, &buffer))
 		return NULL;
 	if (draft_of(d) && handle_begin(d->stream)) {
 		o = metadata_options(&buffer);

@@ -30,7 +30,8 @@ _modules = _core.modules()
 _sys.modules.update(_modules)  # a second import in this process is the first, whose classes the extension raises
 
 from ._arrays import read_interface as _read_interface
-from ._arrays import why_no_array as _why_no_array
+from ._arrays import read_values as _read_values
+from ._arrays import write_metadata as _write_metadata
 from ._core import explain_faults
 from ._cache import cached
 from ._client import Client, connect
@@ -90,7 +91,8 @@ _core.register(
     _read_cuda_interface,
     _stream_number,
     _device_pair,
-    _why_no_array,
+    _read_values,
+    _write_metadata,
 )
 
 if _os.environ.get("TENSORLEASE_EXPLAIN_FAULTS") == "1":

@@ -22,11 +22,14 @@ class _CudaArrayInterface(Protocol):
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
 
 _Array = _DLPack | Buffer | _ArrayInterface | _CudaArrayInterface
+_Values = _Array | complex | list[Any] | tuple[Any, ...] | range  # numbers, and nested lists of them
+_Metadata = Buffer | str | dict[str, Any] | None
 _Device = str | int | tuple[int, int] | Any | None  # 'cpu', 'cuda:0', 0, (2, 0), torch.device, ...
 _Stream = int | Any | None  # as DLPack numbers them, or an object of another library
 _Mode = Literal["r", "c"]
 _Format = Literal["npy", "npz", "safetensors", "pb", "png"]
 _Seconds = SupportsFloat | None
+_Progress = Callable[[int, int], object] | Literal[True] | None
 _Trust = Literal["all"] | list[int] | tuple[int, ...] | builtins.set[int] | builtins.frozenset[int]
 _Ring = int | Literal["auto"] | None
 _P = ParamSpec("_P")
@@ -124,7 +127,7 @@ class Info(NamedTuple):
     evictable: bool
     ttl: float | None
     ring: int
-    publisher: Identity | None
+    publisher: Identity | None = ...
 
 class Status(NamedTuple):
     address: str
@@ -329,10 +332,10 @@ class Draft(_Described):
     def torch(self) -> Any: ...
     @overload
     def commit(
-        self, *, metadata: Buffer | None = None, wait: Literal[True] = True, stream: _Stream = None
+        self, *, metadata: _Metadata = None, wait: Literal[True] = True, stream: _Stream = None
     ) -> int: ...
     @overload
-    def commit(self, *, metadata: Buffer | None = None, wait: bool, stream: _Stream = None) -> int | None: ...
+    def commit(self, *, metadata: _Metadata = None, wait: bool, stream: _Stream = None) -> int | None: ...
     def abort(self) -> None: ...
     def __setitem__(self, index: Any, value: Any) -> None: ...
     def __enter__(self) -> Self: ...
@@ -398,7 +401,7 @@ class ItemDraft:
     def tensor(self) -> Tensor: ...
     def __len__(self) -> int: ...
     def __getitem__(self, key: str | int) -> Tensor: ...
-    def commit(self, *, metadata: Buffer | None = None, timeout: _Seconds = ...) -> int: ...
+    def commit(self, *, metadata: _Metadata = None, timeout: _Seconds = ...) -> int: ...
     def abort(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -440,9 +443,9 @@ class Stream:
     name: str
     def put(
         self,
-        array: _Array | Mapping[str, _Array] | Sequence[_Array],
+        array: _Array | complex | Mapping[str, _Values] | Sequence[_Array],
         *,
-        metadata: Buffer | None = None,
+        metadata: _Metadata = None,
         timeout: _Seconds = ...,
         stream: _Stream = None,
     ) -> int: ...
@@ -461,16 +464,16 @@ class Stream:
     ) -> ItemDraft: ...
     def put_nowait(
         self,
-        array: _Array | Mapping[str, _Array] | Sequence[_Array],
+        array: _Array | complex | Mapping[str, _Values] | Sequence[_Array],
         *,
-        metadata: Buffer | None = None,
+        metadata: _Metadata = None,
         stream: _Stream = None,
     ) -> int: ...
     async def aput(
         self,
-        array: _Array | Mapping[str, _Array] | Sequence[_Array],
+        array: _Array | complex | Mapping[str, _Values] | Sequence[_Array],
         *,
-        metadata: Buffer | None = None,
+        metadata: _Metadata = None,
         timeout: _Seconds = ...,
         stream: _Stream = None,
     ) -> int: ...
@@ -572,9 +575,9 @@ class Client:
     def put(
         self,
         name: str,
-        array: _Array,
+        array: _Values,
         *,
-        metadata: Buffer | None = None,
+        metadata: _Metadata = None,
         timeout: _Seconds = None,
         wait: Literal[True] = True,
         stream: _Stream = None,
@@ -589,9 +592,9 @@ class Client:
     def put(
         self,
         name: str,
-        array: _Array,
+        array: _Values,
         *,
-        metadata: Buffer | None = None,
+        metadata: _Metadata = None,
         timeout: _Seconds = None,
         wait: bool,
         stream: _Stream = None,
@@ -609,7 +612,7 @@ class Client:
         dtype: Any,
         *,
         device: _Device = None,
-        metadata: Buffer | None = None,
+        metadata: _Metadata = None,
         timeout: _Seconds = None,
         padded: bool = False,
         ttl: _Seconds = None,
@@ -625,7 +628,7 @@ class Client:
         dtype: Any,
         *,
         device: _Device = None,
-        metadata: Buffer | None = None,
+        metadata: _Metadata = None,
         timeout: _Seconds = None,
         padded: bool = False,
         ttl: _Seconds = None,
@@ -637,13 +640,13 @@ class Client:
     def publish(
         self,
         name: str,
-        tensor: _Array,
+        tensor: _Values,
         *,
         stream: _Stream = None,
         sealed: bool = False,
         staging: bool = False,
         no_copy: bool = False,
-        metadata: Buffer | None = None,
+        metadata: _Metadata = None,
         timeout: _Seconds = None,
         wait: bool = True,
         ttl: _Seconds = None,
@@ -654,11 +657,11 @@ class Client:
     ) -> Published: ...
     def put_many(
         self,
-        arrays: Mapping[str, _Array],
+        arrays: Mapping[str, _Values],
         *,
         prefix: str = "",
         replace: bool = False,
-        metadata: Buffer | Mapping[str, Buffer | None] | None = None,
+        metadata: Buffer | str | Mapping[str, _Metadata] | None = None,
         timeout: _Seconds = None,
         stream: _Stream = None,
         ttl: _Seconds = None,
@@ -667,10 +670,10 @@ class Client:
     ) -> None: ...
     def publish_many(
         self,
-        arrays: Mapping[str, _Array],
+        arrays: Mapping[str, _Values],
         *,
         prefix: str = "",
-        metadata: Buffer | None = None,
+        metadata: Buffer | str | None = None,
         timeout: _Seconds = None,
         stream: _Stream = None,
         sealed: bool = False,
@@ -696,12 +699,12 @@ class Client:
     def get_or_put(
         self,
         name: str,
-        make: Callable[[], _Array],
+        make: Callable[[], _Values],
         *,
         ttl: _Seconds = None,
         evictable: bool = True,
         owner_bound: bool = False,
-        metadata: Buffer | None = None,
+        metadata: _Metadata = None,
         mode: _Mode = "r",
         timeout: _Seconds = 600.0,
         trust: _Trust = (),
@@ -713,7 +716,7 @@ class Client:
         *,
         format: _Format | None = None,
         timeout: _Seconds = None,
-        progress: Callable[[int, int], object] | None = None,
+        progress: _Progress = None,
         ttl: _Seconds = None,
         owner_bound: bool = False,
         evictable: bool = False,
@@ -726,7 +729,7 @@ class Client:
         path: str | os.PathLike[str],
         *,
         format: _Format | None = None,
-        progress: Callable[[int, int], object] | None = None,
+        progress: _Progress = None,
         metadata: Mapping[str, str] | None = None,
     ) -> builtins.list[str]: ...
     @overload
@@ -799,10 +802,13 @@ class Client:
     ) -> None: ...
     def rename(self, name: str, new_name: str) -> int: ...
     def keys(self, prefix: str = "") -> builtins.list[str]: ...
+    def items(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]: ...
     def __getitem__(self, name: str) -> Tensor: ...
-    def __setitem__(self, name: str, array: _Array) -> None: ...
+    def __setitem__(self, name: str, array: _Values) -> None: ...
     def __delitem__(self, name: str) -> None: ...
     def __iter__(self) -> Iterator[str]: ...
+    def __len__(self) -> int: ...
+    def __bool__(self) -> Literal[True]: ...
     def stat(self, name: str) -> Info: ...
     def list(self, prefix: str = "") -> builtins.list[Info]: ...
     def status(self) -> Status: ...
@@ -831,7 +837,7 @@ def cached(
     evictable: bool = True,
     timeout: _Seconds = 600.0,
     trust: _Trust = (),
-) -> Callable[[Callable[_P, _Array]], _Cached[_P]]: ...
+) -> Callable[[Callable[_P, _Values]], _Cached[_P]]: ...
 def connect(
     address: str | os.PathLike[str] | None = None,
     *,

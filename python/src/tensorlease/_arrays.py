@@ -2,12 +2,14 @@
 """Reads objects with __array_interface__, an older protocol of NumPy's. PIL images have no other."""
 
 import ctypes
-import numbers
+import errno
+import json
 import operator
 import sys
 from collections.abc import Mapping
 
 from ._dtypes import parse_dtype
+from ._errors import InvalidError
 
 PADDED = 4  # DLPack's IS_SUBBYTE_TYPE_PADDED
 _LIMIT = 2**63
@@ -30,7 +32,42 @@ def read_interface(array):
     return address_in(interface, "__array_interface__"), dtype, shape, steps, array
 
 
-def why_no_array(value):
+NUMBERS = (bool, int, float, complex, list, tuple, range)
+
+
+def read_values(value, convert):
+    """Return the array that NumPy makes of a number, or of nested lists of numbers.
+
+    TypeError: it is something else, or convert is False.
+    """
+    if not convert or not isinstance(value, NUMBERS):
+        raise TypeError(_why_no_array(value))
+    try:
+        import numpy
+    except ImportError:
+        raise TypeError(f"{type(value).__name__!r} is not an array, and NumPy, which makes one of it, is missing") from None
+    array = numpy.asarray(value)
+    if array.dtype.kind not in "biufc":
+        raise TypeError(
+            f"{type(value).__name__!r} does not become an array of numbers of at most 64 bits: numpy.asarray() gives it "
+            f"dtype {array.dtype}"
+        )
+    return array
+
+
+def write_metadata(metadata):
+    """Return the bytes of a str, as UTF-8, or of a dict, as JSON."""
+    try:
+        if isinstance(metadata, dict):
+            metadata = json.dumps(metadata, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return str.encode(metadata)  # whatever a subclass makes of it
+    except UnicodeEncodeError as error:
+        raise InvalidError(errno.EINVAL, f"metadata is not text: {error}") from None
+    except (RecursionError, TypeError, ValueError) as error:
+        raise type(error)(f"metadata is a dict that JSON has no text for: {error}") from None
+
+
+def _why_no_array(value):
     """Return why put() does not take an object that has none of the protocols of arrays, and what it takes instead."""
     kind = type(value)
     called = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
@@ -48,8 +85,6 @@ def why_no_array(value):
             return f"{called!r} is not an array: give what its {method}() returns"
     if callable(getattr(kind, "state_dict", None)):
         return f"{called!r} is not an array: put_many() publishes the arrays of its state_dict()"
-    if isinstance(value, (numbers.Number, list, tuple, range)):
-        return f"{called!r} is not an array: numpy.asarray() makes one of it"
     return (
         f"{called!r} is not an array: it has neither __dlpack__ nor the buffer protocol nor __array_interface__; "
         "numpy.asarray() may make one of it"

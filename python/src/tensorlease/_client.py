@@ -27,11 +27,11 @@ from ._errors import (
     UnsupportedError,
 )
 from ._lock import ForkLock
-from ._paths import below, check_no_pickle, paths_of
+from ._paths import below, check_no_pickle, paths_of, shown
 from ._ref import Ref
 from ._sending import pickle_for
 from ._tensor import rows_like
-from ._tuples import ClientInfo, Holding, Identity, Info, Loaded, Published, Reader, Status, StreamInfo
+from ._tuples import ClientInfo, Holding, Identity, Info, Loaded, Published, Reader, Rows, Status, StreamInfo
 from ._waiter import TrioFuture, Waiter, _Wait, after_others, ordered, result_of, running_trio
 from ._stream import Stream
 from ._watch import Events, Watch
@@ -40,6 +40,7 @@ _GROUP_MAX = 65536  # tensors and names of one step
 _SCHEME = "tensorlease://"
 _PATH_MAX = 108  # of a socket, with a zero byte
 _LABEL_MAX = 31  # bytes
+_COMPLETIONS = 1000  # names that are offered after client["
 
 
 def connect(address=None, *, namespace=None, autostart=None, timeout=10.0, label=None):
@@ -146,6 +147,11 @@ class Client(_core.Client):
         except Error as error:
             return f"<tensorlease.Client, {type(error).__name__}>"
 
+    def _repr_html_(self):
+        from ._html import client_html
+
+        return client_html(self)
+
     # ---- Publishing ----
 
     def create(
@@ -170,7 +176,7 @@ class Client(_core.Client):
         dtype: 'float32', numpy.float32, torch.float32, ...; also 'bfloat16' and DLPack's small floats.
         device: None or 'cpu' for shared memory; 'cuda:1', 1, a torch.device, ... for that GPU ('cuda' is 'cuda:0').
             What is published from there outlives this process, and consumers map it read-only.
-        metadata: bytes to attach, at most 1024.
+        metadata: what to attach, at most 1024 bytes: bytes; a str, as UTF-8; or a dict, as JSON.
         timeout: seconds to wait for space. None: do not wait.
         padded: whether each element of a type of less than a byte takes a whole byte.
         ttl, owner_bound, evictable, ring: as for put(). The time begins with the commit.
@@ -279,7 +285,8 @@ class Client(_core.Client):
         replace: whether to delete in the same step all other names below the prefix, so that the new set takes the
             place of the former one. The prefix must not be empty then. Both together are at most 65,536. For each name
             that it deletes the daemon needs room for one more tensor (max_tensors of status()) during the step.
-        metadata: bytes to attach to each tensor, or a dict of names, as in arrays, and bytes, for some of them.
+        metadata: what to attach to each tensor, bytes or a str; or a dict of names, as in arrays, and what to attach to
+            them, which may be a dict again, for some of them.
         timeout: seconds to wait for space. None: do not wait.
         stream: the stream on which arrays on a GPU are copied, as for put().
         ttl, owner_bound, evictable: as for put(), for each of them by itself.
@@ -334,11 +341,13 @@ class Client(_core.Client):
 
         arrays, prefix: as for put_many(). Arrays on the CPU are copied; all of those on GPUs are on one stream. A Draft
             on a GPU is committed, as by publish().
-        metadata: bytes to attach to each tensor.
+        metadata: what to attach to each tensor, bytes or a str.
         stream and sealed: as for publish(). timeout, ttl, owner_bound, evictable: as for put_many().
         Returns how many were copied. Raises the errors of publish() and put_many().
         """
         arrays = _read_once(arrays)
+        if isinstance(metadata, Mapping):
+            raise TypeError("metadata of publish_many() is for each tensor: give bytes or a str, such as json.dumps() returns")
         lifetime = (ttl, owner_bound, evictable)
         each = (metadata,) * len(arrays)
         names = _prefixed(prefix, arrays)
@@ -581,7 +590,7 @@ class Client(_core.Client):
 
     def streams(self, prefix=""):
         """Return a StreamInfo for each stream below prefix, as list() does for tensors."""
-        return [StreamInfo._make(t) for t in self._streams(prefix)]
+        return Rows(StreamInfo._make(t) for t in self._streams(prefix))
 
     def ref(self, tensor, *, ttl=600.0, once=True):
         """Hand on a Tensor of this client, of a name or a stream: return a Ref, which can be pickled and sent elsewhere.
@@ -717,6 +726,16 @@ class Client(_core.Client):
         """Return the names below prefix, a path, sorted. "": all names."""
         return [info.name for info in self.list(prefix)]
 
+    def items(self, prefix=""):
+        """Yield each name below prefix, a path, with its Tensor. Names that go meanwhile are left out.
+
+        Each lease is taken when its turn comes, and lasts as long as its Tensor is used. get_many() takes all of one
+        moment.
+        """
+        for name in self.keys(prefix):
+            with contextlib.suppress(NotFoundError, TensorLostError):
+                yield name, self.get(name)
+
     # ``client[name]`` is get(), ``client[name] = array`` is put(), and ``del client[name]`` is delete().
 
     def __getitem__(self, name):
@@ -730,6 +749,15 @@ class Client(_core.Client):
 
     def __iter__(self):
         return iter(self.keys())
+
+    def __len__(self):
+        return len(self._list(""))
+
+    def __bool__(self):  # a client of an empty namespace is no less a client
+        return True
+
+    def _ipython_key_completions_(self):
+        return self.keys()[:_COMPLETIONS]
 
     # ---- Files ----
 
@@ -757,7 +785,8 @@ class Client(_core.Client):
         format: 'npy', 'npz', 'safetensors', 'pb' or 'png'. None: the suffix of path decides. PNG files are read by builds
             with libpng only, which wheels are not.
         timeout: seconds to wait for space. None: do not wait.
-        progress: called as progress(done, total), in bytes, on this thread. An exception from it ends the load.
+        progress: called as progress(done, total), in bytes, on this thread. An exception from it ends the load. True: a
+            bar, if tqdm is installed, on a terminal or in a notebook.
         ttl, owner_bound, evictable: as for put_many().
         once: whether to read nothing if there are tensors of that prefix. Of several processes one reads the file then,
             and the others wait for it, as long as it lives; if it fails or dies, another one reads it. Tensors that are
@@ -777,7 +806,8 @@ class Client(_core.Client):
             check_no_pickle(one)
 
         def load():
-            return self._load(prefix, paths_of(path), format, timeout, progress, lifetime, device)
+            with shown(progress) as call:
+                return self._load(prefix, paths_of(path), format, timeout, call, lifetime, device)
 
         if once and not prefix:
             raise InvalidError(errno.EINVAL, "prefix is empty: once needs one, to see whether its tensors are there")
@@ -797,7 +827,8 @@ class Client(_core.Client):
         if metadata is not None and not isinstance(metadata, Mapping):
             raise TypeError(f"metadata must be a dict of texts, or None, not {type(metadata)!r}")
         texts = None if metadata is None else tuple((key, text) for key, text in metadata.items())
-        return self._save(prefix, path, format, progress, texts)
+        with shown(progress) as call:
+            return self._save(prefix, path, format, call, texts)
 
     # ---- Looking around ----
 
@@ -807,7 +838,7 @@ class Client(_core.Client):
 
     def list(self, prefix=""):
         """Return Infos of the tensors below prefix, a path, sorted by name. "": of all tensors."""
-        return sorted(map(Info._of, self._list(prefix)))
+        return Rows(sorted(map(Info._of, self._list(prefix))))
 
     def status(self):
         """Return the daemon's Status. Makes no request, unless the connection is gone."""
@@ -815,11 +846,11 @@ class Client(_core.Client):
 
     def devices(self):
         """Return a DeviceUsage for each GPU on which the daemon counts something."""
-        return [DeviceUsage._make(t) for t in self._devices()]
+        return Rows(DeviceUsage._make(t) for t in self._devices())
 
     def clients(self):
         """Return a ClientInfo for each client of this client's namespace."""
-        return [ClientInfo._make(t) for t in self._clients()]
+        return Rows(ClientInfo._make(t) for t in self._clients())
 
     def readers(self, name=None):
         """Return Readers: who holds which tensors of the name, or of all names; all of one client are together.
@@ -827,11 +858,11 @@ class Client(_core.Client):
         A client that gets the newest tensor and gives it back is there for that moment only. A name that was deleted
         has none, and items of streams are left out.
         """
-        return [Reader(name, Identity._make(client), leases) for name, client, leases in self._readers(name)]
+        return Rows(Reader(name, Identity._make(client), leases) for name, client, leases in self._readers(name))
 
     def holdings(self, client_id):
         """Return Holdings of the client with that id, an int of clients(). NotFoundError: there is no such client."""
-        return [Holding._make(t) for t in self._holdings(client_id)]
+        return Rows(Holding._make(t) for t in self._holdings(client_id))
 
 
 _waiter_lock = ForkLock()  # for the one who makes a Waiter

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that load() reads, among which an index of a model may name several."""
+"""The files that load() reads, among which an index of a model may name several, and the bar that it shows."""
 
+import contextlib
 import errno
 import json
 import os
@@ -53,6 +54,26 @@ def paths_of(path):
     if not files:
         raise InvalidError(errno.EINVAL, f"{path} is no index of a model: its weight_map is empty")
     return tuple((os.path.join(os.path.dirname(path), name), tuple(files[name])) for name in sorted(files))
+
+
+@contextlib.contextmanager
+def shown(progress):
+    """Return what to call with the bytes that are done and those in all, or None: for True a bar, if tqdm is there."""
+    if progress is not True:
+        yield progress
+        return
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        yield None
+        return
+    with tqdm(unit="B", unit_scale=True, unit_divisor=1024, disable=None) as bar:  # None: if stderr is no terminal
+
+        def show(done, total):
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield show
 
 
 def below(prefix):

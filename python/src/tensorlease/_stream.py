@@ -8,10 +8,11 @@ import os
 import time
 import weakref
 
+from ._arrays import NUMBERS
 from ._dtypes import parse_sizes
 from ._errors import NotNewerError, TimeoutError
 from ._tensor import Tensor
-from ._tuples import StreamInfo, StreamMember
+from ._tuples import Rows, StreamInfo, StreamMember
 from ._waiter import running_trio
 
 _MODES = {"broadcast": 1, "queue": 2}
@@ -195,7 +196,7 @@ class ItemDraft:
     def commit(self, *, metadata=None, timeout=math.inf):
         """Put the item, and return its number. If that fails it stays a draft.
 
-        metadata: bytes to attach, at most as many as the draft was made for. timeout and errors: as for Stream.put().
+        metadata: what to attach, at most as many bytes as the draft was made for. timeout and errors: as for Stream.put().
         """
         number = self._draft.commit(metadata, timeout)
         self._end()
@@ -233,6 +234,14 @@ class Subscription:
     def __init__(self, subscription, name):
         self._subscription, self.name = subscription, name
         self.ended = False
+
+    def __repr__(self):
+        return f"<tensorlease.Subscription to {self.name!r}{', ended' if self.ended else ''}>"
+
+    def _repr_html_(self):
+        from ._html import title_html
+
+        return title_html(repr(self))
 
     def get(self, timeout=math.inf):
         """Return the next Item; None if the stream is ended.
@@ -319,12 +328,20 @@ class Stream:
         self.name, self._client = name, client
         self._stream = client._stream(name, _MODES.get(mode, 0), depth, keep, max_tries, flags, ttl, owner_bound)
 
+    def __repr__(self):
+        return f"<tensorlease.Stream {self.name!r}>"
+
+    def _repr_html_(self):
+        from ._html import stream_html
+
+        return stream_html(repr(self), self._client, self.name)
+
     def put(self, array, *, metadata=None, timeout=math.inf, stream=None):
         """Put a copy of an array, or of several, as one item, and return its number.
 
-        array: an object that Client.put() takes; or a dict of names and such objects, or a list or tuple. Those that are
-            on a GPU are on one.
-        metadata: bytes to attach, at most 65536.
+        array: an object that Client.put() takes; or a dict of names and such objects, or a list or tuple of arrays.
+            Those that are on a GPU are on one.
+        metadata: what to attach, as for Client.put(), at most 65,536 bytes.
         timeout: seconds to wait while the stream is full. None: do not wait.
         stream: on a GPU, the stream on which arrays are copied, as for Client.put().
         TimeoutError: it was full all the time; its text says who holds it up. NotNewerError: it is full, and the call
@@ -332,8 +349,10 @@ class Stream:
         """
         if isinstance(array, dict):
             return self._stream.put(tuple(array), tuple(array.values()), metadata, timeout, stream)
-        arrays = tuple(array) if isinstance(array, (list, tuple)) else (array,)
-        return self._stream.put(None, arrays, metadata, timeout, stream)
+        several = isinstance(array, (list, tuple))
+        if several and any(type(one) in NUMBERS for one in array):  # one array of them may be meant
+            raise TypeError("a list is several arrays here, and this one has numbers: numpy.asarray() makes an array of it")
+        return self._stream.put(None, tuple(array) if several else (array,), metadata, timeout, stream)
 
     def draft(self, shape, dtype=None, *, metadata_size=0, timeout=math.inf):
         """Make an item that is written in place: put() without a copy. Return an ItemDraft.
@@ -374,7 +393,7 @@ class Stream:
 
     def members(self):
         """Return a list of StreamMembers: its producers and subscribers, where they are and what they hold."""
-        return [StreamMember._make(member) for member in self._client._members(self.name)]
+        return Rows(StreamMember._make(member) for member in self._client._members(self.name))
 
     def fileno(self):
         """Return a descriptor for event loops: it is readable until put_nowait() has found no room. It is not yours."""

@@ -18,7 +18,7 @@ _PLAIN = frozenset(
 )
 
 
-def _size_text(nbytes):
+def size_text(nbytes):
     for unit in ("B", "KiB", "MiB", "GiB"):
         if nbytes < 1024 or unit == "GiB":
             return f"{nbytes} B" if unit == "B" else f"{nbytes:.1f} {unit}"
@@ -357,9 +357,14 @@ class Tensor(_Values, _core.Tensor):
             where = "" if self.device == "cpu" else f", {self.device}"
             called = "" if self.name is None else f" {self.name!r} version {self.version}"
             mode = "read-only" if self.read_only else "copy-on-write" if called else "writable"
-            return f"<tensorlease.Tensor{called}: {self.dtype} {self.shape}, {_size_text(self.nbytes)}, {mode}{where}>"
+            return f"<tensorlease.Tensor{called}: {self.dtype} {self.shape}, {size_text(self.nbytes)}, {mode}{where}>"
         except ValueError:
             return "<tensorlease.Tensor, released>"
+
+    def _repr_html_(self):
+        from ._html import tensor_html
+
+        return tensor_html(self)
 
     def __reduce__(self):
         return reduce_tensor(self)
@@ -423,7 +428,7 @@ class Draft(_Values, _core.Draft):
     def __repr__(self):
         try:
             if self.state == "open":
-                size = _size_text(self.nbytes)
+                size = size_text(self.nbytes)
                 return f"<tensorlease.Draft {self.name!r}: {self.dtype} {self.shape}, {size}, not committed>"
         except ValueError:  # another thread commits or aborts it just now
             pass

@@ -15,6 +15,15 @@ class Identity(NamedTuple):
     gone: bool  # its connection has ended
 
 
+class Rows(list):
+    """A list of named tuples, which a notebook shows as a table."""
+
+    def _repr_html_(self):
+        from ._html import rows_html
+
+        return rows_html(self)
+
+
 class Info(NamedTuple):
     """The properties of a tensor."""
 
@@ -33,7 +42,7 @@ class Info(NamedTuple):
     evictable: bool  # the name may go to free space
     ttl: float  # seconds until the name goes; None: it has no time to live
     ring: int  # how many tensors the name's ring has memory for; 0: it has no ring
-    publisher: Identity  # who published the name last; None: not known any more
+    publisher: Identity | None = None  # who published the name last; None: not known any more
 
     @classmethod
     def _of(cls, values):
@@ -67,6 +76,11 @@ class Status(NamedTuple):
     ring_slots: int  # tensors that these have memory for
     retyped: int  # how often a program gave a name another type or shape than another program had lately
     retyped_name: str  # the last such name; empty if there is none, or if it has gone
+
+    def _repr_html_(self):
+        from ._html import status_html
+
+        return status_html(self)
 
 
 class ClientInfo(NamedTuple):

@@ -56,11 +56,12 @@ class _Watching:
     """
 
     over = False
+    _closed = False
     _has_descriptor = False
 
     def __init__(self, client, name, prefix, new, timeout):
         _core.check_seconds("timeout", timeout)
-        self._client, self._name = client, name
+        self._client, self._name, self._below = client, name, prefix
         self._seconds = 0.0 if timeout is None else float(timeout)
         self._core = client._watch(name, prefix, new)
         self._told = []  # events in order; each stays until it was noted, even if an exception comes in between
@@ -71,7 +72,15 @@ class _Watching:
         If fileno() or ``async for`` was used, a thread may be waiting for an answer of the daemon. Then close() waits
         for that too, at most for the client's timeout.
         """
+        self._closed = True
         self._core.close()
+
+    def __repr__(self):
+        what = repr(self._name) if not self._below else f"names below {self._name!r}" if self._name else "all names"
+        address, namespace = self._client._place()
+        inside = f" in namespace {namespace!r}" if namespace else ""
+        closed = ", closed" if self._closed or self._client.closed else ""
+        return f"<tensorlease.{type(self).__name__} of {what}{inside} at {address}{closed}>"
 
     def __enter__(self):
         return self
