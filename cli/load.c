@@ -151,10 +151,11 @@ static int open_files(struct cli *cli, struct model *m)
 	char why[FILE_ERROR_TEXT];
 	int r;
 
-	if (is_model && cli->format && file_format_by_name(cli->format) != FILE_SAFETENSORS)
-		return cli_fail(cli, CLI_USAGE,
-				"'%s' is a model of .safetensors files, not of '%s'", path,
-				cli->format);
+	if (is_model && cli->format && file_format_by_name(cli->format) != FILE_SAFETENSORS) {
+		cli_fail(cli, CLI_USAGE, "'%s' is a model of .safetensors files, not of '%s'", path,
+			 cli->format);
+		return CLI_USAGE;
+	}
 	format = is_model ? FILE_SAFETENSORS : cli_file_format(cli, path);
 	if (format == FILE_FORMAT_UNKNOWN)
 		return CLI_USAGE;
@@ -165,7 +166,10 @@ static int open_files(struct cli *cli, struct model *m)
 		r = file_open(m->files, path, format, why, sizeof(why));
 		m->count = !r;
 	}
-	return r ? cli_fail(cli, CLI_FAILURE, "%s", why) : CLI_OK;
+	if (!r)
+		return CLI_OK;
+	cli_fail(cli, CLI_FAILURE, "%s", why);
+	return CLI_FAILURE;
 }
 
 int command_load(struct cli *cli)

@@ -137,8 +137,13 @@ static int write_index(const struct writing *w, const char *path, const struct r
 	cleanup_(output_deinit) struct output out = { .fd = -1 };
 	cJSON *json = index_of(w);
 	char *text = json ? cJSON_Print(json) : NULL;
-	int r = text ? output_init(&out, path, to) : report_memory(to);
+	int r;
 
+	if (!text) {
+		cJSON_Delete(json);
+		return report_memory(to);
+	}
+	r = output_init(&out, path, to);
 	if (!r)
 		r = output_write(&out, text, strlen(text));
 	if (!r)
@@ -160,8 +165,11 @@ int model_write(const char *path, uint64_t shard_bytes, const struct file_item *
 			     .context = context };
 	cleanup_(freep) char *index = model_index_path(path);
 	struct report to = { .path = path, .text = err, .size = err_len };
-	int r = index ? divide(&w, shard_bytes, &to) : report_memory(&to);
+	int r;
 
+	if (!index)
+		return report_memory(&to);
+	r = divide(&w, shard_bytes, &to);
 	*shards = w.shards;
 	if (!r && w.shards > 1) {
 		to.path = index;
