@@ -70,16 +70,19 @@ memo = $(eval $(1) := $(2))$($(1))
 pkg_cflags = $(shell $(PKG_CONFIG) --cflags $(1) 2>/dev/null)
 HAVE_SYSTEMD = $(call memo,HAVE_SYSTEMD,$(shell $(PKG_CONFIG) --exists libsystemd 2>/dev/null && echo 1))
 HAVE_MICROHTTPD = $(call memo,HAVE_MICROHTTPD,$(shell $(PKG_CONFIG) --exists libmicrohttpd 2>/dev/null && echo 1))
-PKGS = libuv libcjson zlib inih cmocka $(if $(HAVE_SYSTEMD),libsystemd) $(if $(HAVE_MICROHTTPD),libmicrohttpd)
+HAVE_PNG = $(call memo,HAVE_PNG,$(shell $(PKG_CONFIG) --exists libpng 2>/dev/null && echo 1))
+CLI_PKGS = libcjson zlib $(if $(HAVE_PNG),libpng)
+PKGS = libuv $(CLI_PKGS) inih cmocka $(if $(HAVE_SYSTEMD),libsystemd) $(if $(HAVE_MICROHTTPD),libmicrohttpd)
 PKG_CFLAGS = $(call memo,PKG_CFLAGS,$(foreach p,libxxhash $(PKGS),$(call pkg_cflags,$(p))))
 DAEMON_PKGS = libuv inih $(if $(HAVE_SYSTEMD),libsystemd) $(if $(HAVE_MICROHTTPD),libmicrohttpd)
 DAEMON_LIBS = $(call memo,DAEMON_LIBS,$(shell $(PKG_CONFIG) --libs $(DAEMON_PKGS)))
-CLI_LIBS = $(call memo,CLI_LIBS,$(shell $(PKG_CONFIG) --libs libcjson zlib) -lm)
+CLI_LIBS = $(call memo,CLI_LIBS,$(shell $(PKG_CONFIG) --libs $(CLI_PKGS)) -lm)
 PYTHON_CFLAGS = -I$(shell $(PYTHON) -c "import sysconfig; print(sysconfig.get_paths()['include'])")
 TEST_LIBS = $(call memo,TEST_LIBS,$(shell $(PKG_CONFIG) --libs $(PKGS)) -lm)
 
 ALL_CPPFLAGS = -D_GNU_SOURCE -I. -Iinclude -DTENSORLEASE_VERSION='"$(VERSION)"' \
-	$(if $(HAVE_SYSTEMD),-DHAVE_SYSTEMD=1) $(if $(HAVE_MICROHTTPD),-DHAVE_MICROHTTPD=1) $(PKG_CFLAGS) $(CPPFLAGS)
+	$(if $(HAVE_SYSTEMD),-DHAVE_SYSTEMD=1) $(if $(HAVE_MICROHTTPD),-DHAVE_MICROHTTPD=1) \
+	$(if $(HAVE_PNG),-DHAVE_PNG=1) $(PKG_CFLAGS) $(CPPFLAGS)
 ALL_CFLAGS = -std=gnu11 -fno-strict-aliasing $(CFLAGS) $(WARNINGS) -fPIC -fvisibility=hidden -pthread $(HARDEN)
 ALL_LDFLAGS = -pthread -Wl,-z,relro,-z,now,--as-needed $(SAN_LDFLAGS) $(LDFLAGS)
 
@@ -130,7 +133,7 @@ DEMO_OUT := $(patsubst %.c,$(O)/%,$(DEMOS))
 EXAMPLES_OUT := $(patsubst %.c,$(O)/%,$(EXAMPLES))
 TEST_OUT := $(patsubst %.c,$(O)/%,$(TESTS))
 # The fuzzers of `make fuzz`: programs of tests/fuzz/, with files.c once for each format.
-FUZZ_FORMATS := npy npz safetensors pb
+FUZZ_FORMATS := npy npz safetensors pb png
 FUZZ := daemon client $(FUZZ_FORMATS)
 FUZZ_OUT := $(addprefix $(O)/fuzz/,$(FUZZ))
 FUZZ_SECONDS := 60
@@ -224,12 +227,12 @@ bench-gpu: all $(O)/tests/gpu/calls $(FAKECUDA_OUT) ## what a model of 320 tenso
 gpu-check: all $(GPU_CHECK_OUT) $(filter $(O)/tests/gpu/% $(O)/tests/unit/cuda_driver,$(TEST_OUT)) $(FAKECUDA_OUT) ## on a real GPU: tests, questions and costs, as a table
 	@tests/gpu_check/run --build $(abspath $(O)) $(if $(GPU_CHECK_FAKE),--fake) $(GPU_CHECK_ARGS)
 
-# The stage has a build tree of its own, with libuv, inih and zlib linked in. Its run path is of the old kind, by which libraries that
+# The stage has a build tree of its own, with libuv, inih, libpng and zlib linked in. Its run path is of the old kind, by which libraries that
 # libraries need are found, too.
 # $(call archive,NAMES) is the path of the first static library of these that there is.
 archive = $(or $(firstword $(foreach n,$(1),$(filter /%,$(shell $(CC) -print-file-name=lib$(n).a)))),-l$(firstword $(1)))
 STAGE_DAEMON = $(call archive,uv_a uv) $(call archive,inih) $(if $(HAVE_SYSTEMD),-lsystemd)
-STAGE_CJSON = $(shell $(PKG_CONFIG) --libs libcjson) $(call archive,z) -lm
+STAGE_CJSON = $(shell $(PKG_CONFIG) --libs libcjson) $(if $(HAVE_PNG),$(call archive,png)) $(call archive,z) -lm
 STAGE_LIBS = $(STAGE_DAEMON) $(STAGE_CJSON) $(shell $(PKG_CONFIG) --libs cmocka)
 .PHONY: gpu-stage gpu-stage-build
 gpu-stage: $(DEPS) ## build/gpu-stage, a folder that runs gpu-check on a machine with nothing but a GPU and Python

@@ -3,8 +3,8 @@
  * The command line. main.c has the table of commands, options.c that of options. Each command is
  * one file: put.c, load.c, save.c, show.c, status.c, kick.c, restart.c, watch.c, and get.c (get,
  * wait), names.c (ls, info, rm), stream.c with stream_items.c, and doctor/. They share connect.c,
- * stay.c, out.h (output), format.h and describe.h (values as text), file.h and progress.h; show
- * also uses element.h, picture.h and histogram.h.
+ * stay.c, nearest.c ("did you mean"), out.h (output), format.h and describe.h (values as text),
+ * file.h and progress.h; show also uses element.h, picture.h and histogram.h.
  *
  * A command is called with checked options and the right number of arguments. It reports errors
  * itself (out.h) and returns the exit code. It uses the public API, files/ and transfer/ only.
@@ -56,6 +56,8 @@ enum {
 	OPTION_LONG = 1 << 24,
 	OPTION_SORT = 1 << 25,
 	OPTION_QUICK = 1 << 26,
+	OPTION_SHARD_SIZE = 1 << 27,
+	OPTION_PICTURE = 1 << 28,
 	OPTION_LIFETIME = OPTION_TTL | OPTION_OWNER_BOUND | OPTION_EVICTABLE,
 	OPTION_EVERYWHERE = OPTION_SOCKET | OPTION_NAMESPACE | OPTION_JSON | OPTION_HELP |
 			    OPTION_VERSION,
@@ -75,9 +77,10 @@ struct cli {
 	int64_t ttl_ns;		/* 0 if OPTION_TTL is not given */
 	uint32_t uid;		/* valid if OPTION_UID is given */
 	uint64_t newer_than;
-	DLDevice device;  /* the CPU if OPTION_DEVICE is not given */
-	const char *user; /* NULL: the user that runs the command */
-	unsigned given;	  /* bits OPTION_* */
+	uint64_t shard_bytes; /* valid if OPTION_SHARD_SIZE is given */
+	DLDevice device;      /* the CPU if OPTION_DEVICE is not given */
+	const char *user;     /* NULL: the user that runs the command */
+	unsigned given;	      /* bits OPTION_* */
 	enum cli_sort sort;
 	bool json;	   /* print one JSON object instead of text */
 	bool data;	   /* standard output is the file: no object goes there */
@@ -133,6 +136,20 @@ int cli_stay_begin(struct cli *cli, struct stay *stay, const char *name);
  * tensors published with TL_LIFETIME_OWNER_BOUND stay. Returns an exit code. */
 int cli_stay(struct cli *cli, struct stay *stay);
 void cli_stay_end(struct stay *stay);
+/* The word nearest to one that was typed. It begins with nearest_to(), and @word stays "" unless a
+ * word that was offered differs in a few letters only. Of equally near ones it is the first. */
+struct nearest {
+	const char *typed;
+	size_t len;
+	size_t distance; /* of @word, or the least that is too far */
+	char word[TL_NAME_MAX + 1];
+};
+
+struct nearest nearest_to(const char *typed, size_t len);
+void nearest_offer(struct nearest *n, const char *word, size_t len);
+/* Reports @why, or without it the library's error. Of -ENOENT it adds the name that is nearest to
+ * cli->args[0], or the prefix that is. */
+int cli_fail_absent(struct cli *cli, int error, const char *why, bool prefix);
 /* TL_LIFETIME_*, from the options. */
 uint32_t cli_lifetime(const struct cli *cli);
 

@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
-#include <string.h>
 
 #include "cli/file.h"
 #include "cli/format.h"
-
-static bool ends_in(const char *path, const char *ending)
-{
-	size_t n = strlen(path), m = strlen(ending);
-
-	return n >= m && !strcmp(path + n - m, ending);
-}
 
 enum file_format cli_file_format(struct cli *cli, const char *path)
 {
@@ -20,20 +12,15 @@ enum file_format cli_file_format(struct cli *cli, const char *path)
 		format = file_format_by_name(cli->format);
 		if (format == FILE_FORMAT_UNKNOWN)
 			cli_fail(cli, CLI_USAGE,
-				 "--format must be npy, npz, safetensors or pb, not '%s'",
+				 "--format must be npy, npz, safetensors, pb or png, not '%s'",
 				 cli->format);
 		return format;
 	}
 	format = file_format_of(path);
-	if (format == FILE_FORMAT_UNKNOWN && ends_in(path, ".index.json"))
-		cli_fail(cli, CLI_USAGE,
-			 "'%s' is an index of several files: Client.load() of Python reads it, and "
-			 "here each of its files is loaded by itself",
-			 path);
-	else if (format == FILE_FORMAT_UNKNOWN)
+	if (format == FILE_FORMAT_UNKNOWN)
 		cli_fail(
 			cli, CLI_USAGE,
-			"'%s' does not end in .npy, .npz, .safetensors or .pb: name its format with --format",
+			"'%s' does not end in .npy, .npz, .safetensors, .pb or .png: name its format with --format",
 			path);
 	return format;
 }

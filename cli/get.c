@@ -23,7 +23,7 @@ static int get_failed(struct cli *cli, int error)
 	    info.device.device_type == kDLCUDA)
 		return cli_fail(cli, code, "%s; '%s' is on a GPU: `tensorlease info` needs no CUDA",
 				cli_reason(error), cli->args[0]);
-	return cli_fail_library(cli, error);
+	return cli_fail_absent(cli, error, "", false);
 }
 
 DLManagedTensorVersioned *cli_get(struct cli *cli, int64_t default_timeout_ns, tl_info *info,

@@ -36,9 +36,12 @@ static const struct command commands[] = {
 	{ "load", "PREFIX FILE", "publish all tensors of a file at once",
 	  "Publishes each tensor of a .npz or .safetensors file as PREFIX/ and its name in\n"
 	  "the file, in one step: a process that sees one of them sees all. A .npy file or\n"
-	  "a TensorFlow TensorProto (.pb) becomes one tensor called PREFIX. FILE may be -,\n"
-	  "standard input, with --format. If anything in the file is wrong, nothing is\n"
-	  "published. The metadata of a .safetensors file is only printed, by --json.\n"
+	  "a TensorFlow TensorProto (.pb) becomes one tensor called PREFIX, and so does a\n"
+	  "PNG file (.png): uint8 or uint16, HxW, HxWx3 or HxWx4. FILE may be -, standard\n"
+	  "input, with --format. It may be the model.safetensors.index.json of a\n"
+	  "model in several files, or the directory of a model, which has one index or one\n"
+	  ".safetensors file. If anything in a file is wrong, nothing is published. The\n"
+	  "metadata of a .safetensors file is only printed, by --json.\n"
 	  "If the daemon has no space, load fails at once, or waits as --timeout says.\n"
 	  "--ttl, --evictable and --owner-bound are as for put. The memory of a file comes\n"
 	  "back when the last of its tensors is gone. With --device the tensors lie in the\n"
@@ -49,16 +52,21 @@ static const struct command commands[] = {
 	  "Writes all tensors below PREFIX/, as they were at one moment, to a .npz or\n"
 	  ".safetensors file, or the tensor called PREFIX to a .npy or .pb file. FILE may\n"
 	  "be -, standard output, with --format. An existing file is replaced as a whole.\n"
-	  "Types that the format does not have are an error.\n"
+	  "Types that the format does not have are an error. With --shard-size more tensors\n"
+	  "than that go to several files, FILE-00001-of-00002.safetensors and so on, and to\n"
+	  "FILE.safetensors.index.json, which load reads: it is removed at the start, if it\n"
+	  "was there, and written at the end.\n"
 	  "In a program: client.save() in Python.\n",
-	  OPTION_FORMAT, 2, 2, command_save },
+	  OPTION_FORMAT | OPTION_SHARD_SIZE, 2, 2, command_save },
 	{ "show", "NAME", "draw a tensor, or a histogram of it",
-	  "Draws a tensor that looks like a picture: HxW from 8x8 on, HxWx3, HxWx4, or\n"
-	  "CxHxW with 1, 3 or 4 channels. It draws in colour on a terminal, and in letters\n"
-	  "elsewhere or if $NO_COLOR is set. With --output it writes a PNG file, of HxW of\n"
-	  "any size too. uint8 and bool are drawn as they are, other types from their\n"
-	  "smallest value to their largest. Of other tensors it prints a histogram.\n",
-	  OPTION_OUTPUT | OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_show },
+	  "Draws a tensor that looks like a picture: uint8 or bool, and HxW from 8x8 on,\n"
+	  "HxWx3, HxWx4, or CxHxW with 1, 3 or 4 channels. Of other tensors it prints a\n"
+	  "histogram, the smallest and the largest value, and the mean. With --picture it\n"
+	  "draws any type and HxW of any size, and with --output it writes that to a PNG\n"
+	  "file. uint8 and bool are drawn as they are, other types from their smallest value\n"
+	  "to their largest. It draws in colour on a terminal, and in letters elsewhere or\n"
+	  "if $NO_COLOR is set.\n",
+	  OPTION_PICTURE | OPTION_OUTPUT | OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_show },
 	{ "ls", "[PATH]", "list tensors",
 	  "Lists the tensor called PATH and those below PATH/, or all, sorted by name. On a\n"
 	  "terminal it prints a table. Elsewhere it prints lines of name, version, dtype,\n"
@@ -216,12 +224,21 @@ static int unknown_command(struct cli *cli, const char *name)
 		{ "remove", "rm" }, { "publish", "put" }, { "print", "get" },
 		{ "cat", "get" },   { "stat", "info" },	  { "events", "watch" },
 	};
+	struct nearest nearest = nearest_to(name, strlen(name));
 
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
 		if (!strcmp(name, others[i][0]))
 			return cli_fail(cli, CLI_USAGE, "unknown command '%s'; it is '%s' here",
 					name, others[i][1]);
 	}
+	for (int i = 0; i < COMMANDS; i++) {
+		if (commands[i].summary)
+			nearest_offer(&nearest, commands[i].name, strlen(commands[i].name));
+	}
+	nearest_offer(&nearest, "help", strlen("help"));
+	if (*nearest.word)
+		return cli_fail(cli, CLI_USAGE, "unknown command '%s'; did you mean '%s'?", name,
+				nearest.word);
 	return cli_fail(cli, CLI_USAGE, "unknown command '%s'; see 'tensorlease --help'", name);
 }
 
@@ -285,16 +302,26 @@ static int print_help(const struct cli *cli, const struct command *command)
 	return CLI_OK;
 }
 
+#ifdef HAVE_PNG
+#define HAS_PNG true
+#else
+#define HAS_PNG false
+#endif
+
 static int print_version(const struct cli *cli)
 {
-	cJSON *object;
+	cJSON *object, *features;
 
 	if (!cli->json) {
-		printf("tensorlease %s\n", tl_version());
+		printf("tensorlease %s\nfeatures: %s\n", tl_version(), HAS_PNG ? "png" : "none");
 		return CLI_OK;
 	}
 	object = json_object();
+	features = json_array();
 	json_text(object, "version", tl_version());
+	if (HAS_PNG)
+		json_text(features, NULL, "png");
+	json_add(object, "features", features);
 	json_print(object);
 	return CLI_OK;
 }

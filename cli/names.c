@@ -264,7 +264,7 @@ int command_info(struct cli *cli)
 	if (!r)
 		r = tl_list_readers(cli->client, cli->args[0], visit_reader, &readers);
 	if (r)
-		return cli_fail_library(cli, r);
+		return cli_fail_absent(cli, r, "", false);
 	rate = rate_of(cli, &info);
 	if (cli->json)
 		print_info_json(&info, rate, &readers);

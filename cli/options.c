@@ -22,8 +22,11 @@ struct option_row {
 
 static const struct option_row rows[] = {
 	{ OPTION_OUTPUT, 'o', "output", "FILE", "write to this file" },
-	{ OPTION_FORMAT, 'f', "format", "NAME",
-	  "npy, npz, safetensors or pb, instead of by suffix" },
+	{ OPTION_FORMAT, 'f', "format", "NAME", "npy, npz, safetensors, pb or png, not by suffix" },
+	{ OPTION_SHARD_SIZE, 0, "shard-size", "SIZE",
+	  "several files of at most this size (5GB, 5GiB)",
+	  "be a number of bytes from 1, or one with KB, MB, GB, TB, KiB, MiB, GiB or TiB" },
+	{ OPTION_PICTURE, 'p', "picture", NULL, "draw it, whatever its type is" },
 	{ OPTION_METADATA, 'm', "metadata", "TEXT", "attach this text, at most 1024 bytes",
 	  "have at most 1024 bytes" },
 	{ OPTION_TIMEOUT, 't', "timeout", "SECONDS", "wait at most this long (0.5, \"forever\")",
@@ -105,6 +108,29 @@ static bool parse_seconds(const char *text, double max, int64_t *ns)
 	return true;
 }
 
+/* As Hugging Face has it, "5GB" is 5 * 10^9 bytes. "5GiB" is 5 * 2^30. */
+static bool parse_bytes(const char *text, uint64_t *bytes)
+{
+	static const char units[] = "KMGT";
+	size_t digits = strspn(text, "0123456789");
+	char number[24] = "";
+	const char *unit = text + digits, *found = *unit ? strchr(units, *unit) : NULL;
+	uint64_t base = found && !strcmp(unit + 1, "iB") ? 1024 : 1000;
+
+	if (digits >= sizeof(number) || (*unit && !found) ||
+	    (found && base == 1000 && strcmp(unit + 1, "B") != 0))
+		return false;
+	memcpy(number, text, digits);
+	if (!parse_number(number, INT64_MAX, bytes) || !*bytes)
+		return false;
+	for (; found && found >= units; found--) {
+		if (*bytes > INT64_MAX / base)
+			return false;
+		*bytes *= base;
+	}
+	return true;
+}
+
 static bool parse_device(const char *text, DLDevice *device)
 {
 	uint64_t id = 0;
@@ -147,6 +173,8 @@ static bool take(struct cli *cli, unsigned bit, const char *value)
 	case OPTION_TIMEOUT:
 		cli->timeout_ns = -1;
 		return !strcmp(value, "forever") || parse_seconds(value, 9e9, &cli->timeout_ns);
+	case OPTION_SHARD_SIZE:
+		return parse_bytes(value, &cli->shard_bytes);
 	case OPTION_NEWER_THAN:
 		return parse_number(value, UINT64_MAX, &cli->newer_than);
 	case OPTION_TTL:
@@ -188,6 +216,24 @@ static void options_build(struct option *longs, char *letters)
 	*letters = '\0';
 }
 
+/* @word is "--NAME" or "--NAME=VALUE", and several options or none begin with NAME. */
+static char *unknown_long(const char *word)
+{
+	const char *name = word + 2;
+	size_t len = strcspn(name, "=");
+	struct nearest nearest = nearest_to(name, len);
+
+	for (int i = 0; i < ROWS; i++) {
+		if (!strncmp(rows[i].name, name, len))
+			return cli_text("ambiguous option '%s'; see 'tensorlease --help'", word);
+		nearest_offer(&nearest, rows[i].name, strlen(rows[i].name));
+	}
+	if (*nearest.word)
+		return cli_text("unknown option '--%.*s'; did you mean '--%s'?", (int)len, name,
+				nearest.word);
+	return cli_text("unknown option '%s'; see 'tensorlease --help'", word);
+}
+
 /* Returns the error in an option, which the caller frees, or NULL. */
 static char *option_handle(struct cli *cli, int c, const char *word)
 {
@@ -208,7 +254,7 @@ static char *option_handle(struct cli *cli, int c, const char *word)
 				rows[optopt - LONG_BASE].name);
 	if (optopt)
 		return cli_text("unknown option '-%c'; see 'tensorlease --help'", optopt);
-	return cli_text("unknown or ambiguous option '%s'; see 'tensorlease --help'", word);
+	return unknown_long(word);
 }
 
 int cli_options_parse(struct cli *cli, int argc, char **argv, const char **command)

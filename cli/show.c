@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* show: draws a tensor as a picture or as a histogram. */
+/* show: draws a tensor as a picture, or prints numbers and a histogram of it. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,9 +147,11 @@ static int refuse(struct cli *cli, const tl_info *info)
 	return r;
 }
 
-/* A small matrix is more likely to be numbers than a picture. */
-static bool looks_like_one(const struct picture *p)
+/* Other types are more likely to be numbers than a picture, and so is a small matrix. */
+static bool looks_like_one(const struct picture *p, const struct elements *e)
 {
+	if (e->kind != VALUE_BOOL && !(e->kind == VALUE_UINT && e->bits == 8))
+		return false;
 	return p->channels > 1 || (p->width >= PICTURE_LEAST && p->height >= PICTURE_LEAST);
 }
 
@@ -158,10 +160,11 @@ static int show(struct cli *cli, const tl_info *info, const DLTensor *tensor,
 {
 	unsigned columns, lines;
 	struct picture p;
-	bool is_picture = picture_init(&p, info, e) && (cli->output || looks_like_one(&p));
+	bool asked = cli->output || cli->given & OPTION_PICTURE;
+	bool is_picture = picture_init(&p, info, e) && (asked || looks_like_one(&p, e));
 	int r = CLI_OK;
 
-	if (cli->output && !is_picture)
+	if (asked && !is_picture)
 		return refuse(cli, info);
 	if (is_picture && (cli->output || !cli->json))
 		picture_draw(&p, e);

@@ -26,6 +26,7 @@ enum file_format {
 	FILE_NPZ,
 	FILE_SAFETENSORS,
 	FILE_TENSORPROTO,
+	FILE_PNG, /* read only */
 	FILE_FORMATS
 };
 

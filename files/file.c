@@ -6,6 +6,7 @@
 #include "files/file.h"
 #include "files/npz.h"
 #include "files/output.h"
+#include "files/png_read.h"
 #include "files/safetensors.h"
 #include "files/tensorproto.h"
 #include "files/transpose.h"
@@ -22,6 +23,7 @@ static const struct {
 	[FILE_NPZ] = { "npz", false, zip_check, UINT64_MAX },
 	[FILE_SAFETENSORS] = { "safetensors", false, safetensors_check, UINT64_MAX },
 	[FILE_TENSORPROTO] = { "pb", true, tensorproto_check, TENSORPROTO_MAX },
+	[FILE_PNG] = { "png", true, png_file_check, UINT64_MAX },
 };
 
 enum file_format file_format_of(const char *path)
@@ -84,6 +86,8 @@ static int open_format(struct tensor_file *f, const char *path, const struct rep
 		return safetensors_open(f, to);
 	case FILE_TENSORPROTO:
 		return tensorproto_open(f, to);
+	case FILE_PNG:
+		return png_file_open(f, to);
 	default:
 		return report(to, -EINVAL, "its format is not known");
 	}
@@ -146,6 +150,8 @@ static int read_ordered(struct tensor_file *f, const struct file_entry *e, void 
 		return npz_read(f, e, dst, to);
 	case FILE_SAFETENSORS:
 		return safetensors_read(f, e, dst, to);
+	case FILE_PNG:
+		return png_file_read(f, e, dst, to);
 	default:
 		return tensorproto_read(f, e, dst, to);
 	}
@@ -233,6 +239,8 @@ int file_write_noted(const char *path, enum file_format format, const struct fil
 	if (note_count && format != FILE_SAFETENSORS)
 		return report(&to, -ENOTSUP,
 			      "only .safetensors files have texts about the whole file");
+	if (format == FILE_PNG)
+		return report(&to, -ENOTSUP, "tensors are not saved to PNG files");
 	if (format == FILE_NPY)
 		return npy_write_reporting(path, items->dtype, items->ndim, items->shape,
 					   items->data, progress, context, &to);

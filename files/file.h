@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reading and writing files of tensors: .npy, .npz, .safetensors, and TensorFlow's TensorProto.
+ * PNG files are read only.
  * Functions return 0 or a negative errno, and then put the error into @err, beginning with the name
  * of the file. -EINVAL: the file is malformed. -ENOTSUP: it contains something that tensorlease
  * cannot share, or the format has no such type. A file may be used by one thread at a time.
@@ -9,11 +10,12 @@
 
 #include "files/entry.h"
 
-/* Returns the format for a suffix .npy, .npz, .safetensors or .pb, else FILE_FORMAT_UNKNOWN. */
+/* Returns the format for a suffix .npy, .npz, .safetensors, .pb or .png, else FILE_FORMAT_UNKNOWN.
+ */
 enum file_format file_format_of(const char *path);
 /*
- * Returns the format called "npy", "npz", "safetensors" or "pb". The reverse returns NULL for
- * FILE_FORMAT_UNKNOWN.
+ * Returns the format called "npy", "npz", "safetensors", "pb" or "png". The reverse returns NULL
+ * for FILE_FORMAT_UNKNOWN.
  */
 enum file_format file_format_by_name(const char *name);
 const char *file_format_name(enum file_format format);

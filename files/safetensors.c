@@ -437,6 +437,15 @@ static int measure(struct sized *p, const struct file_item *item, const struct r
 	return 0;
 }
 
+int safetensors_measure(const struct file_item *item, uint64_t *nbytes, const struct report *to)
+{
+	struct sized sized;
+	int r = measure(&sized, item, to);
+
+	*nbytes = sized.nbytes;
+	return r;
+}
+
 static int compare_sized(const void *a, const void *b)
 {
 	const struct sized *p = a, *q = b;

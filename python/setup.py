@@ -9,7 +9,7 @@ and zlib, which are linked in if the machine has static archives that can go int
 copied to lib/, and zlib is the one of the system, which every Linux has.
 
 If $TENSORLEASE_BUILD names a build tree of the Makefile, which has lib/ and obj/transfer.a, the extension is linked with
-that library and the shared libcjson and libz. The package then contains nothing but Python and the extension: this is
+that library and the shared libcjson, libpng and libz. The package then contains nothing but Python and the extension: this is
 for distributions, which have packages of their own for the rest.
 """
 
@@ -141,7 +141,8 @@ class BuildExtension(build_ext):
     def run(self):
         if BUILT:
             self.carried = {}
-            self.build_with(Path(BUILT).resolve(), ["-lcjson", "-lz"])
+            png = subprocess.run(["pkg-config", "--exists", "libpng"]).returncode == 0  # as the Makefile asks
+            self.build_with(Path(BUILT).resolve(), ["-lcjson", *(["-lpng"] if png else []), "-lz"])
             return
         tree = Path(self.build_temp).resolve() / "core"
         if plain(tree):
@@ -196,6 +197,7 @@ class BuildExtension(build_ext):
             "CFLAGS=-O2",
             "HAVE_SYSTEMD=",
             "HAVE_MICROHTTPD=",
+            "HAVE_PNG=",  # a wheel reads no PNG: Python has other means
             f"{tree}/lib/{LIBRARY}",
             f"{tree}/lib/libtensorlease.so",
             f"{tree}/bin/tensorleased",

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "files/model.h"
 #include "transfer/inner.h"
 #include "util/cleanup.h"
 
@@ -217,28 +218,60 @@ static int make_item(struct file_item *item, const struct snapshot *s, size_t i,
 	return 0;
 }
 
-int snapshot_save(const struct snapshot *s, const char *path, enum file_format format,
-		  const struct file_note *notes, size_t note_count, file_progress progress,
-		  file_interrupted interrupted, void *context, char *why)
+/* The tensors as a file has them. */
+struct items {
+	struct file_item *items;
+	int64_t *shapes; /* space for those of the items */
+};
+
+static void items_deinit(struct items *items)
 {
-	cleanup_(freep) struct file_item *items = calloc(s->count + 1, sizeof(*items));
-	cleanup_(freep) int64_t *shapes = NULL;
+	free(items->items);
+	free(items->shapes);
+}
+
+/* After a failure @items still needs items_deinit(). */
+static int items_init(struct items *items, const struct snapshot *s, char *why)
+{
 	size_t dims = 0;
 
 	for (size_t i = 0; i < s->count; i++)
 		dims += (size_t)s->tensors[i]->dl_tensor.ndim;
-	shapes = calloc(dims + 1, sizeof(*shapes));
-	if (!items || !shapes)
+	items->items = calloc(s->count + 1, sizeof(*items->items));
+	items->shapes = calloc(dims + 1, sizeof(*items->shapes));
+	if (!items->items || !items->shapes)
 		return no_memory(why);
 	dims = 0;
 	for (size_t i = 0; i < s->count; i++) {
-		int r = make_item(&items[i], s, i, &shapes[dims], why);
+		int r = make_item(&items->items[i], s, i, &items->shapes[dims], why);
 
 		dims += (size_t)s->tensors[i]->dl_tensor.ndim;
-
 		if (r)
 			return r;
 	}
-	return file_write_noted(path, format, items, s->count, notes, note_count, progress,
-				interrupted, context, why, FILE_ERROR_TEXT);
+	return 0;
+}
+
+int snapshot_save(const struct snapshot *s, const char *path, enum file_format format,
+		  const struct file_note *notes, size_t note_count, file_progress progress,
+		  file_interrupted interrupted, void *context, char *why)
+{
+	cleanup_(items_deinit) struct items all = { 0 };
+	int r = items_init(&all, s, why);
+
+	return r ? r
+		 : file_write_noted(path, format, all.items, s->count, notes, note_count, progress,
+				    interrupted, context, why, FILE_ERROR_TEXT);
+}
+
+int snapshot_save_shards(const struct snapshot *s, const char *path, uint64_t shard_bytes,
+			 size_t *shards, file_progress progress, file_interrupted interrupted,
+			 void *context, char *why)
+{
+	cleanup_(items_deinit) struct items all = { 0 };
+	int r = items_init(&all, s, why);
+
+	return r ? r
+		 : model_write(path, shard_bytes, all.items, s->count, shards, progress,
+			       interrupted, context, why, FILE_ERROR_TEXT);
 }

@@ -97,5 +97,11 @@ int snapshot_save(const struct snapshot *s, const char *path, enum file_format f
 		  const struct file_note *notes, size_t note_count, file_progress progress,
 		  file_interrupted interrupted, void *context, char *why);
 
+/* The same to .safetensors files of at most @shard_bytes each, and an index, as model_write() makes
+ * them. */
+int snapshot_save_shards(const struct snapshot *s, const char *path, uint64_t shard_bytes,
+			 size_t *shards, file_progress progress, file_interrupted interrupted,
+			 void *context, char *why);
+
 /* Releases the tensors that are still in @s: a caller may take one by leaving NULL in its place. */
 void snapshot_deinit(struct snapshot *s);

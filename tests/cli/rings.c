@@ -97,7 +97,7 @@ TEST(names_without_a_ring_say_nothing_of_one)
 		cJSON *object = json_of(&json);
 
 		must_exit(&text, 0);
-		must(!strstr(text.out, "\nring\t"));
+		must(!strstr(text.out, "\nring\t")); /* the publisher is called "rings" */
 		must_be(number(object, "ring"), 0);
 		cJSON_Delete(object);
 	}

@@ -228,6 +228,45 @@ TEST(a_picture_is_drawn_in_letters)
 	unsetenv("COLUMNS");
 }
 
+TEST(numbers_are_drawn_only_when_asked_for)
+{
+	static const float weights[16 * 16] = { 1 };
+	static const unsigned char bytes[16 * 16] = { 1 };
+	static const char count[] = "\ncount 256, min 0, max 1,";
+	cleanup_td struct test_daemon d = td_start(0);
+
+	put(&d, "weights", f32, SHAPE(16, 16), weights);
+	put(&d, "planes", f32, SHAPE(1, 16, 16), weights);
+	put(&d, "numbers", (DLDataType){ kDLInt, 8, 1 }, SHAPE(16, 16), bytes);
+	put(&d, "mask", (DLDataType){ kDLBool, 8, 1 }, SHAPE(16, 16), bytes);
+	put(&d, "line", f32, SHAPE(256), weights);
+	for (const char *const *name =
+		     (const char *const[]){ "weights", "planes", "numbers", NULL };
+	     *name; name++) {
+		cleanup_result struct result plain = run(&d, "show", *name);
+		cleanup_result struct result drawn = run(&d, "show", *name, "--picture");
+
+		must_exit(&plain, 0);
+		must_contain(plain.out, count);
+		must_exit(&drawn, 0);
+		must(!strstr(drawn.out, "count"));
+		must_contain(drawn.out, "\n                \n"); /* black, but for a corner */
+	}
+	{
+		cleanup_result struct result mask = run(&d, "show", "mask");
+		cleanup_result struct result line = run(&d, "show", "line", "-p");
+		cleanup_result struct result json = run(&d, "show", "weights", "--json");
+		cleanup_result struct result asked = run(&d, "show", "weights", "--json", "-p");
+
+		must_exit(&mask, 0);
+		must(!strstr(mask.out, "count"));
+		must_exit(&line, 1);
+		must_contain(line.err, "line is no picture, but float32 256");
+		must(!strstr(json.out, "\"image\"") && strstr(json.out, "\"count\":256"));
+		must_contain(asked.out, "\"image\":{\"width\":16,\"height\":16,\"channels\":1}");
+	}
+}
+
 /* Runs it with a terminal of that size as its standard output, and returns what it wrote there. */
 static char *on_terminal(const struct test_daemon *d, const char *name, unsigned short columns)
 {

@@ -140,6 +140,15 @@ static const struct sample_file {
 	FILE_OF(FILE_TENSORPROTO, "\x08\x03\x12\x04\x12\x02\x08\x03\x3a\x04\x01\xac\x02\x03"),
 	FILE_OF(FILE_TENSORPROTO, "\x08\x08\x12\x04\x12\x02\x08\x02\x4d\0\0\x80\x3f\x4d\0\0\0\x40"),
 	FILE_OF(FILE_TENSORPROTO, "\x08\x0a\x12\x04\x12\x02\x08\x28\x58\x01\xc2\x01\x03xyz"),
+#ifdef HAVE_PNG
+	/* a palette with a transparent colour */
+	FILE_OF(FILE_PNG, "\211PNG\015\012\032\012\000\000\000\015IHDR\000\000\000\002"
+			  "\000\000\000\001\002\003\000\000\000\211L\227\031\000\000\000\011PLT"
+			  "E\001\002\003\004\005\006\007\010\011%\205V\360\000\000\000\001tR"
+			  "NS\0119:`\302\000\000\000\012IDATx\332c\230\000"
+			  "\000\000\222\000\221\277\252\201\366\000\000\000\000IEND\256B`"
+			  "\202"),
+#endif
 };
 
 enum { SAMPLES = sizeof(samples) / sizeof(samples[0]) };

@@ -120,12 +120,13 @@ static enum file_format find_format(const char *name, const char *path)
 	if (format != FILE_FORMAT_UNKNOWN)
 		return format;
 	if (name)
-		raise_text(-EINVAL, "format must be 'npy', 'npz', 'safetensors' or 'pb', not '%s'",
+		raise_text(-EINVAL,
+			   "format must be 'npy', 'npz', 'safetensors', 'pb' or 'png', not '%s'",
 			   name);
 	else
 		raise_text(
 			-EINVAL,
-			"path '%s' does not end in .npy, .npz, .safetensors or .pb: name its format with format=",
+			"path '%s' does not end in .npy, .npz, .safetensors, .pb or .png: name its format with format=",
 			path);
 	return FILE_FORMAT_UNKNOWN;
 }

@@ -782,7 +782,8 @@ class Client(_core.Client):
         called PREFIX.
         path: a str or os.PathLike; or a list of them, whose tensors are published together; or an index of a model in
             several .safetensors files, as model.safetensors.index.json, whose files lie beside it.
-        format: 'npy', 'npz', 'safetensors' or 'pb'. None: the suffix of path decides.
+        format: 'npy', 'npz', 'safetensors', 'pb' or 'png'. None: the suffix of path decides. PNG files are read by builds
+            with libpng only, which wheels are not.
         timeout: seconds to wait for space. None: do not wait.
         progress: called as progress(done, total), in bytes, on this thread. An exception from it ends the load. True: a
             bar, if tqdm is installed, on a terminal or in a notebook.
