@@ -2,9 +2,9 @@
 /*
  * The command line. main.c has the table of commands, options.c that of options. Each command is
  * one file: put.c, load.c, save.c, show.c, status.c, kick.c, restart.c, watch.c, and get.c (get,
- * wait), names.c (ls, info, rm), stream.c with stream_items.c, and doctor/. They share connect.c,
- * stay.c, nearest.c ("did you mean"), out.h (output), format.h and describe.h (values as text),
- * file.h and progress.h; show also uses element.h, picture.h and histogram.h.
+ * wait), names.c (ls, info, rm), stream.c with stream_items.c, record.c, replay.c, and doctor/.
+ * They share connect.c, stay.c, nearest.c ("did you mean"), out.h (output), format.h and describe.h
+ * (values as text), file.h and progress.h; show also uses element.h, picture.h and histogram.h.
  *
  * A command is called with checked options and the right number of arguments. It reports errors
  * itself (out.h) and returns the exit code. It uses the public API, files/ and transfer/ only.
@@ -45,6 +45,7 @@ enum {
 	OPTION_USERS = 1 << 12,
 	OPTION_USER = 1 << 13,
 	OPTION_DEVICE = 1 << 14,
+	OPTION_RATE = 1 << 15,
 	OPTION_TTL = 1 << 16,
 	OPTION_OWNER_BOUND = 1 << 17,
 	OPTION_EVICTABLE = 1 << 18,
@@ -78,6 +79,7 @@ struct cli {
 	uint32_t uid;		/* valid if OPTION_UID is given */
 	uint64_t newer_than;
 	uint64_t shard_bytes; /* valid if OPTION_SHARD_SIZE is given */
+	double rate;	      /* 0: as fast as possible; valid if OPTION_RATE is given */
 	DLDevice device;      /* the CPU if OPTION_DEVICE is not given */
 	const char *user;     /* NULL: the user that runs the command */
 	unsigned given;	      /* bits OPTION_* */
@@ -172,5 +174,7 @@ int command_kick(struct cli *cli);
 int command_restart(struct cli *cli);
 int command_limits(struct cli *cli);
 int command_stream(struct cli *cli);
+int command_record(struct cli *cli);
+int command_replay(struct cli *cli);
 int command_doctor(struct cli *cli);
 int command_doctor_child(struct cli *cli);

@@ -54,12 +54,13 @@ int cli_connect(struct cli *cli, bool autostart)
 	if (!r)
 		return CLI_OK;
 	if (nobody_listens(r)) /* the daemon is missing, not a tensor */
-		return cli_fail(cli, CLI_FAILURE, "%s%s", cli_reason(r),
-				cli->socket ? " (--socket said where)"
-				: given	    ? " ($TENSORLEASE_SOCKET said where)"
-				: autostart || path_may_exist(ADDRESS_SYSTEM_SOCKET)
-					? "" /* none is started in the place of the service */
-					: ", put, load, wait and watch do too; --socket or "
-					  "$TENSORLEASE_SOCKET names another");
+		return cli_fail(
+			cli, CLI_FAILURE, "%s%s", cli_reason(r),
+			cli->socket ? " (--socket said where)"
+			: given	    ? " ($TENSORLEASE_SOCKET said where)"
+			: autostart || path_may_exist(ADDRESS_SYSTEM_SOCKET)
+				? "" /* none is started in the place of the service */
+				: ", put, load, wait, watch, record and replay do too; --socket or "
+				  "$TENSORLEASE_SOCKET names another");
 	return cli_fail_library(cli, r);
 }

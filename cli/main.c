@@ -178,6 +178,24 @@ static const struct command commands[] = {
 	  "In a program: client.stream() in Python, and tl_stream_open(), tl_list_streams()\n"
 	  "and tl_list_members() in C.\n",
 	  OPTION_TIMEOUT | OPTION_METADATA | OPTION_TAKE, 1, -1, command_stream },
+	{ "record", "[PATH]...", "write what is published to a file",
+	  "Writes each version of the tensors called PATH and those below PATH/, or of all,\n"
+	  "to the file of --output, with its time, until it is interrupted, or nothing came\n"
+	  "for as long as --timeout says. An existing file is overwritten. What is there is\n"
+	  "recorded first. Only the newest version of a name can be got: at the end it prints\n"
+	  "for each name how many were recorded and how many skipped. Of a broadcast stream\n"
+	  "it gets each item, those first that are kept, and producers wait for it. Nothing\n"
+	  "is taken from queues. Tensors on a GPU are copied; items with some are left out.\n"
+	  "If the disk is full it fails, and keeps what it has.\n",
+	  OPTION_OUTPUT | OPTION_TIMEOUT, 0, -1, command_record },
+	{ "replay", "FILE", "publish what was recorded",
+	  "Publishes the tensors of FILE under their names, and puts its items into the\n"
+	  "broadcast streams of their names, which it makes if need be, at the distances in\n"
+	  "time that they had, divided by --rate. With --rate max nothing waits. It leaves\n"
+	  "nothing out: at the end it prints how many there were, and how late it was at\n"
+	  "most. If FILE was cut off, its last record is left out, with a message. FILE may\n"
+	  "be -, standard input.\n",
+	  OPTION_RATE, 1, 1, command_replay },
 	{ "doctor", "", "check this machine, and say what to do",
 	  "Tries what tensorlease needs and can use on this machine: system calls, limits,\n"
 	  "shared memory and its pages, the daemon, an exchange between two processes, and\n"
@@ -263,8 +281,8 @@ static void help_all(FILE *out)
 	      "/run/tensorlease/socket if it exists, else $XDG_RUNTIME_DIR/tensorlease/socket,\n"
 	      "or without that variable /run/user/UID/tensorlease/socket if it exists, else\n"
 	      "/tmp/tensorlease-UID/socket. If neither --socket nor $TENSORLEASE_SOCKET is given\n"
-	      "and no daemon runs, put, load, wait and watch start one for this user, and so do\n"
-	      "get and show with --timeout.\n",
+	      "and no daemon runs, put, load, wait, watch, record and replay start one for this\n"
+	      "user, and so do get and show with --timeout.\n",
 	      out);
 	fputs(exit_codes, out);
 }

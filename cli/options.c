@@ -49,6 +49,8 @@ static const struct option_row rows[] = {
 	{ OPTION_LONG, 'L', "long", NULL, "also rates, readers and publishers, for a second" },
 	{ OPTION_SORT, 0, "sort", "KEY", "rate, bytes, size, age, readers or name",
 	  "be rate, bytes, size, age, readers or name" },
+	{ OPTION_RATE, 0, "rate", "FACTOR", "this much faster (0.5, 2, \"max\")",
+	  "be a number from 0 to 1e6, or \"max\"" },
 	{ OPTION_BELOW, 'r', "below", NULL, "delete all names below NAME/, not NAME" },
 	{ OPTION_EVERYTHING, 0, "everything", NULL, "delete all names" },
 	{ OPTION_TAKE, 0, "take", NULL, "take the items of a queue away from others" },
@@ -95,6 +97,15 @@ static bool parse_number(const char *text, uint64_t max, uint64_t *out)
 	errno = 0;
 	*out = strtoull(text, &end, 10);
 	return *text >= '0' && *text <= '9' && !*end && !errno && *out <= max;
+}
+
+/* 0, as "max", means that nothing waits. */
+static bool parse_rate(const char *text, double *rate)
+{
+	char *end;
+
+	*rate = strcmp(text, "max") ? strtod(text, &end) : 0;
+	return !strcmp(text, "max") || (end != text && !*end && *rate >= 0 && *rate <= 1e6);
 }
 
 static bool parse_seconds(const char *text, double max, int64_t *ns)
@@ -175,6 +186,8 @@ static bool take(struct cli *cli, unsigned bit, const char *value)
 		return !strcmp(value, "forever") || parse_seconds(value, 9e9, &cli->timeout_ns);
 	case OPTION_SHARD_SIZE:
 		return parse_bytes(value, &cli->shard_bytes);
+	case OPTION_RATE:
+		return parse_rate(value, &cli->rate);
 	case OPTION_NEWER_THAN:
 		return parse_number(value, UINT64_MAX, &cli->newer_than);
 	case OPTION_TTL:

@@ -181,7 +181,7 @@ TEST(put_starts_a_daemon_where_none_runs_and_ls_does_not)
 		end_daemon(cJSON_GetObjectItem(json, "daemon_pid")->valueint);
 		cJSON_Delete(json);
 		must_exit(&none, 1);
-		must_contain(none.err, "put, load, wait and watch do too");
+		must_contain(none.err, "put, load, wait, watch, record and replay do too");
 		must_contain(none.err, "`tensorleased` starts one"); /* it makes the directory */
 	}
 	if (old)

@@ -60,6 +60,35 @@ static bool lost(const struct test_daemon *d, const char *name)
 	return is;
 }
 
+GPU_TEST(record_copies_tensors_on_a_gpu)
+{
+	cleanup_td struct test_daemon d = td_start(0), fresh = td_start(0);
+	struct test_child child = child_start_ready(&d, publish_both, NULL);
+	struct path file = in(&d, "file.tlrec");
+	tl_client *c = td_connect(&fresh);
+	DLManagedTensorVersioned *t;
+
+	{
+		cleanup_result struct result r = run(&d, "record", "-o", file.text, "-t", "0");
+		cleanup_result struct result again = run(&fresh, "replay", file.text);
+
+		must_exit(&r, 0);
+		must(!strcmp(r.out, "gpu/legacy\t1\t0\ngpu/vmm\t1\t0\n"));
+		must_exit(&again, 0);
+	}
+	for (int i = 1; i <= 2; i++) {
+		const unsigned char *data;
+
+		must_be(tl_get(c, i == 1 ? "gpu/legacy" : "gpu/vmm", NULL, &t), 0);
+		data = t->dl_tensor.data;
+		must_be(t->dl_tensor.device.device_type, kDLCPU);
+		must(t->dl_tensor.shape[0] == N && data[0] == i && data[N - 1] == i);
+		t->deleter(t);
+	}
+	tl_close(c);
+	child_kill(&child);
+}
+
 GPU_TEST(ls_and_info_tell_where_a_tensor_lies)
 {
 	cleanup_td struct test_daemon d = td_start(0);
