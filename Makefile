@@ -172,6 +172,7 @@ DEPS := $(if $(filter deps test demo everyday faults gpu-stage,$(MAKECMDGOALS)),
 	$(if $(filter deb,$(MAKECMDGOALS)),deps-deb) \
 	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
 	$(if $(filter python sdist wheels check-sdist check-wheels release-check check-types check-metrics test-python test-interop test-frameworks bench-python bench-dataset,$(MAKECMDGOALS)),deps-python) \
+	$(if $(filter docs,$(MAKECMDGOALS)),deps-docs) \
 	$(if $(filter model model-record,$(MAKECMDGOALS)),deps-model) \
 	$(if $(filter cost cost-record,$(MAKECMDGOALS)),deps-cost)
 
@@ -189,7 +190,7 @@ deps-check: ## install what check needs as well
 deps-python:
 	@tools/deps python
 
-.PHONY: deps-model deps-fuzz deps-cost
+.PHONY: deps-model deps-fuzz deps-cost deps-docs
 deps-model:
 	@tools/deps model
 deps-cost:
@@ -198,6 +199,8 @@ deps-fuzz:
 	@tools/deps fuzz
 deps-deb:
 	@tools/deps deb
+deps-docs:
+	@tools/deps docs
 deps-fresh:
 	@tools/deps fresh
 
@@ -542,6 +545,12 @@ pc = printf '%s\n' 'prefix=$(1)' 'libdir=$(2)' 'includedir=$(3)' '' 'Name: tenso
 $(O)/man3/pages: $(HEADERS) $(MAP) $(wildcard tools/man3 tools/man3.awk tools/api.awk) $(O)/obj/flags
 	@echo "  MAN     $(@D)"
 	@tools/man3 $(abspath $(@D)) '$(VERSION)'
+
+# A link that leads nowhere is an error.
+.PHONY: docs
+docs: $(DEPS) python $(O)/man3/pages $(O)/tools-site/ready ## the documents as a static site, in build/docs
+	@$(O)/tools-site/bin/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(O)/python/*.whl
+	@$(O)/tools-site/bin/python tools/site/build $(O)/man3 $(O)/docs-pages $(O)/docs
 
 .PHONY: check-man
 check: check-man

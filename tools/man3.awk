@@ -307,8 +307,8 @@ function overview_page(path,	title, text, i) {
 	title = text
 	sub(/\n.*/, "", title)
 	sub(/^[^\n]*\n+/, "", text)
-	if (title !~ /^[a-z_]+ - /) {
-		print path ": the first line is not \"name - what it is\"" >"/dev/stderr"
+	if (index(title, overview_of(path) " - ") != 1) {
+		print path ": the first line is not \"" overview_of(path) " - what it is\"" >"/dev/stderr"
 		bad = 1
 		return
 	}

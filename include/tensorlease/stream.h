@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensorlease - streams: every item reaches whoever must have it
+ * tensorlease_stream - streams: every item reaches whoever must have it
  *
  * A name is for the newest value: who is slow skips some. A stream is for all of them: a named,
  * bounded sequence of items, whose producers wait when it is full. An item is one tensor or several

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensorlease - watch names for changes
+ * tensorlease_watch - watch names for changes
  *
  * A watch reports changes of one name, or of all names below a prefix: a tensor was published, a
  * name was deleted, a producer has ended. It keeps the newest state of each name and no more, so a

@@ -1,71 +1,53 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that workers share: loaded once and mapped by all. Workers switch to a new version between two requests.
+"""A trainer pushes the weights of each step to rollout workers, which use the newest ones without a copy.
 
-python weights.py [--workers 4]
+Neither waits for the other: a slow worker skips steps. rl_weights.py does it on GPUs, too, and kills the trainer.
 """
 
-import argparse
 import multiprocessing
-import os
+import sys
+import time
 
 import numpy as np
 
 import tensorlease
 
-tensorlease.explain_faults()  # a library that writes to read-only memory is told apart from other crashes
-
-LAYERS = {"fc1": (256, 512), "fc2": (512, 10)}
-
-
-def load(client, seed):
-    """Publish the weights of a model in one step, so that nobody sees layers of different epochs together."""
-    random = np.random.default_rng(seed)
-    arrays = {name: random.standard_normal(shape, dtype="float32") * seed for name, shape in LAYERS.items()}
-    client.put_many(arrays, prefix="weights")
+PREFIX, STEPS = "weights_example", int(sys.argv[1]) if len(sys.argv) > 1 else 100
+LAYERS = {"embedding": (256, 64), "block": (64, 64), "head": (64, 16)}
 
 
-def infer(layers, batch):
-    hidden = np.maximum(batch @ layers["fc1"].numpy(), 0)
-    return hidden @ layers["fc2"].numpy()
-
-
-def work(client, ready, results):
-    batch = np.ones((2, 256), "float32")
-    outputs = []
-    watch = client.watch(prefix="weights", timeout=60)
-    for epoch in (1, 2):
-        # The old layers stay mapped and unchanged until we release them, whatever the publisher does.
-        layers = next(watch)  # the newest whole set
-        outputs.append(float(infer(layers, batch).sum()))
-        ready.put(epoch)
-    results.put((os.getpid(), outputs, sum(tensor.nbytes for tensor in layers.values())))
+def roll_out(pause, results):
+    seen, skipped = [], 0
+    with tensorlease.connect() as client, client.watch(prefix=PREFIX, timeout=60) as watch:
+        for layers in watch:  # the newest whole set; the leases on the former one end
+            values = {float(value) for layer in layers.values() for value in (layer.numpy().min(), layer.numpy().max())}
+            assert len(values) == 1, f"layers of several steps: {values}"
+            seen += values
+            if seen[-1] == STEPS:
+                break
+            time.sleep(pause)  # stands for a rollout, while the trainer goes on
+    assert seen == sorted(set(seen))
+    results.put((pause, len(seen)))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--workers", type=int, default=4)
-    options = parser.parse_args()
-    context = multiprocessing.get_context("fork")
-    ready, results = context.Queue(), context.Queue()
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
     with tensorlease.connect() as client:
-        if client.list("weights/"):
-            raise SystemExit("weights/ is there already: `tensorlease rm` it, or use another daemon")
-        load(client, 1)
-        workers = [context.Process(target=work, args=(client, ready, results)) for _ in range(options.workers)]
+        workers = [context.Process(target=roll_out, args=(pause, results)) for pause in (0.001, 0.02)]
         for worker in workers:
             worker.start()
-        for _ in workers:
-            assert ready.get(timeout=60) == 1
-        load(client, 2)
-        answers = [results.get(timeout=60) for _ in workers]
+        for step in range(1, STEPS + 1):
+            time.sleep(0.005)  # stands for training
+            weights = {name: np.full(shape, step, "float32") for name, shape in LAYERS.items()}
+            client.put_many(weights, prefix=PREFIX)  # all layers in one step, or none
         for worker in workers:
             worker.join()
-        for pid, outputs, nbytes in answers:
-            print(f"worker {pid}: {outputs}, {nbytes} bytes of weights, shared")
-        assert len({tuple(outputs) for _, outputs, _ in answers}) == 1 and answers[0][1][0] != answers[0][1][1]
-        for info in client.list("weights/"):
-            client.delete(info.name)
+            assert worker.exitcode == 0
+        for pause, seen in sorted(results.get() for _ in workers):
+            print(f"worker with rollouts of {pause * 1000:.0f} ms: {seen} of {STEPS} steps, each of them whole")
+        client.delete(prefix=PREFIX)
 
 
 if __name__ == "__main__":

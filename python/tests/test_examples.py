@@ -19,8 +19,9 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
     [
         ("dataloader", ["--batches", "12", "--workers", "2"], "12 batches"),
         ("dataloader", ["--batches", "12", "--workers", "2", "--method", "fork"], "12 batches"),
-        ("camera", ["--frames", "60"], "slow: "),
-        ("weights", ["--workers", "3"], "bytes of weights, shared"),
+        ("camera", ["60"], "slow: "),
+        ("web_workers", ["20"], "model 2: 20 answers of "),
+        ("weights", ["30"], "worker with rollouts of 20 ms: "),
         ("rollouts", ["--actors", "2", "--rollouts", "9"], "18 rollouts of 2 actors, 3 MiB, none lost"),
         ("pipeline", ["--images", "12"], "12 images scaled, none lost"),
         ("recorder", ["--frames", "60"], "recorder: 60 frames, each of them"),
@@ -119,5 +120,5 @@ def test_rl_weights_on_a_gpu(client):
 
 def test_all_examples_are_tried():
     names = {"dataloader", "camera", "pipeline", "recorder", "rl_weights", "rollouts", "state_dict", "weights"}
-    names |= {"environments", "model_server"}  # in test_gymnasium.py and test_transformers.py
+    names |= {"web_workers", "environments", "model_server"}  # test_gymnasium.py, test_transformers.py
     assert {path.stem for path in EXAMPLES.glob("*.py")} == names

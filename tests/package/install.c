@@ -193,7 +193,8 @@ INSTALL_TEST(the_pages_of_section_3_are_there_and_nothing_stays)
 {
 	must_be(shell("cd \"$ROOT/opt/tl/share/man/man3\" && test -s tl_get.3 && "
 		      "test -s tensorlease.3 && test -s tensorlease_cuda.3 && "
-		      "test -s tensorlease_admin.3"),
+		      "test -s tensorlease_admin.3 && test -s tensorlease_stream.3 && "
+		      "test -s tensorlease_watch.3"),
 		0);
 	must_be(shell(MAKE "uninstall"), 0);
 	must_be(shell("find \"$ROOT\" ! -type d | tee /dev/stderr | wc -l | grep -qx 0"), 0);
