@@ -63,6 +63,13 @@ def test_a_signal_ends_it(client, number):
     assert "ended by a signal" in camera.said and not camera.warned and "cam/a" not in client
 
 
+def test_signals_as_it_ends_do_not_change_its_status(client):
+    with running("cam/a", "--fps", 600, "--frames", 2) as camera:
+        while camera.poll() is None:
+            camera.send_signal(signal.SIGTERM)
+        assert camera.returncode == 0
+
+
 def test_it_ends_after_so_many_frames(client):
     with running("cam/a", "--fps", 600, "--frames", 7) as camera:
         assert camera.wait(limit(60)) == 0

@@ -250,13 +250,27 @@ def _parser():
     return parser
 
 
+def _on_ends(handler):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
+def _end(number, frame):
+    """Handle the first signal that asks for the end. From then on, and when it ends by itself, they are ignored: they
+    would interrupt the end, or change the status, since the interpreter takes its handlers away as it ends.
+    """
+    _on_ends(signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main(arguments=None):
     """Run the program, and return its exit status."""
     options = _parser().parse_args(arguments)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)  # a shell's background jobs ignore SIGINT
     try:
-        print(f"{options.name}: the end, after {_run(options)} frames")
+        _on_ends(_end)  # SIGINT too, which a shell's background jobs ignore
+        frames = _run(options)
+        _on_ends(signal.SIG_IGN)
+        print(f"{options.name}: the end, after {frames} frames")
     except KeyboardInterrupt:
         print(f"{options.name}: ended by a signal")
     except (_Failed, Error) as error:
