@@ -191,6 +191,11 @@ char *format_printable(const char *text, size_t size)
 	return out;
 }
 
+char *format_label(const char label[32])
+{
+	return format_printable(label, strnlen(label, 32));
+}
+
 size_t format_columns(const char *text)
 {
 	size_t n = 0;

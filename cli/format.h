@@ -42,5 +42,7 @@ bool format_is_utf8(const char *text, size_t size);
 /* Returns @text with \xNN for everything that could upset a terminal or deceive its reader
  * (util/text.h). */
 char *format_printable(const char *text, size_t size);
+/* Does the same for the label of a client. */
+char *format_label(const char label[32]);
 /* Returns the number of columns of @text on a terminal; each character counts as one. */
 size_t format_columns(const char *text);

@@ -168,7 +168,7 @@ int overview_measure(tl_client *client, const char *path, struct overview *o)
 
 char *overview_publisher(const tl_identity *who)
 {
-	char *label = format_printable(who->label, strnlen(who->label, sizeof(who->label))), *text;
+	char *label = format_label(who->label), *text;
 
 	text = cli_text("%s%s", !who->id ? "-" : *label ? label : "?", who->gone ? " (gone)" : "");
 	free(label);
@@ -192,7 +192,7 @@ void overview_identity_json(cJSON *to, const char *key, const tl_identity *who)
 		return;
 	}
 	object = json_object();
-	label = format_printable(who->label, strnlen(who->label, sizeof(who->label)));
+	label = format_label(who->label);
 	json_u64(object, "client", who->id);
 	json_text(object, "label", label);
 	json_u64(object, "pid", who->pid);

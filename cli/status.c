@@ -84,11 +84,6 @@ static int visit_stream(const tl_stream_info *info, void *context)
 	return 0;
 }
 
-static char *label_of(const tl_client_info *info)
-{
-	return format_printable(info->label, strnlen(info->label, sizeof(info->label)));
-}
-
 static bool is_self(const tl_client_info *info)
 {
 	return info->pid == (uint32_t)getpid();
@@ -97,7 +92,7 @@ static bool is_self(const tl_client_info *info)
 /* Marks this command in text for people, since it is a client too. */
 static char *marked_label(const struct cli *cli, const tl_client_info *info)
 {
-	char *label = label_of(info), *text;
+	char *label = format_label(info->label), *text;
 
 	if (!cli->terminal || !is_self(info))
 		return label;
@@ -203,7 +198,7 @@ static int visit_holding_json(const tl_holding *holding, void *context)
 static int client_json(struct cli *cli, cJSON *to, const tl_client_info *info, size_t published)
 {
 	cJSON *object = json_object(), *holdings = json_array();
-	char *label = label_of(info);
+	char *label = format_label(info->label);
 	int r;
 
 	json_u64(object, "id", info->id);
@@ -455,7 +450,7 @@ static int print_holdings(struct cli *cli, const struct clients *clients)
 	int r = 0;
 
 	for (size_t i = 0; i < clients->count && (!r || r == -ENOENT); i++) {
-		char *label = label_of(&clients->rows[i]);
+		char *label = format_label(clients->rows[i].label);
 		struct holdings h = { cli, &clients->rows[i], label, &table };
 
 		r = tl_list_holdings(cli->client, clients->rows[i].id, visit_holding, &h);

@@ -184,11 +184,6 @@ static const char *member_state(const tl_member_info *m)
 					     : "live";
 }
 
-static char *program_of(const tl_member_info *m)
-{
-	return format_printable(m->label, strnlen(m->label, sizeof(m->label)));
-}
-
 /* The items per second, from two looks; ends of producers count as well. */
 static double rate_of(struct cli *cli, const tl_stream_info *before, int64_t passed_ns)
 {
@@ -208,7 +203,7 @@ static void print_info_json(const tl_stream_info *info, const struct members *me
 	json_double(object, "rate", rate);
 	for (size_t i = 0; i < members->count; i++) {
 		const tl_member_info *m = &members->rows[i];
-		char *program = program_of(m);
+		char *program = format_label(m->label);
 		cJSON *row = json_object();
 
 		json_text(row, "role", role_of(m));
@@ -232,7 +227,7 @@ static void print_info_json(const tl_stream_info *info, const struct members *me
 static void print_held_up(const struct cli *cli, const tl_stream_info *info,
 			  const tl_member_info *m)
 {
-	char *program = program_of(m);
+	char *program = format_label(m->label);
 
 	if (!cli->terminal)
 		cli_field(cli, "held_up_by", "%" PRIu64 "\t%u\t%s", m->client, m->pid, program);
@@ -319,8 +314,8 @@ static void print_members(const struct cli *cli, const struct members *members)
 
 		table_row(&table,
 			  (char *[]){ cli_text("%s", role_of(m)), cli_text("%" PRIu64, m->client),
-				      cli_text("%u", m->pid), cli_text("%u", m->uid), program_of(m),
-				      cli_text("%" PRIu64, m->position),
+				      cli_text("%u", m->pid), cli_text("%u", m->uid),
+				      format_label(m->label), cli_text("%" PRIu64, m->position),
 				      cli_text("%" PRIu64, m->lag), cli_text("%u", m->held),
 				      cli_text("%s", member_state(m)) });
 	}

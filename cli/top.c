@@ -321,9 +321,7 @@ static void draw_clients(const struct top *top)
 			  (char *[]){ cli_text("%" PRIu64, c->id), cli_text("%u", c->pid),
 				      cli_text("%u", c->uid), format_age(c->since_ns),
 				      cli_text("%zu", names), cli_text("%" PRIu64, c->tensors_held),
-				      format_size(c->bytes_held, true),
-				      format_printable(c->label,
-						       strnlen(c->label, sizeof(c->label))) });
+				      format_size(c->bytes_held, true), format_label(c->label) });
 	}
 	table_print(&table, titles, true);
 	table_deinit(&table);

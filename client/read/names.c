@@ -87,8 +87,6 @@ int names_entry(struct session *s, uint32_t index, struct name_entry *e)
 		row = &s->catalog.rows[ref_slot(e->ref)];
 		e->producer = producer_of(s, row, index);
 		r = load_once(&row->name) == index ? tensor_info(s, row, &e->info) : LEASE_E_STALE;
-		if (!r)
-			catalog_identity(&s->catalog, e->producer, &e->info.publisher);
 		/* the page may have been another ring's by the time that it was read */
 		stood = lease_stands(s, e->ref) &&
 			!(e->seen.ring && load_once(&row->name) != index);
@@ -126,6 +124,8 @@ int names_list_at(struct session *s, uint32_t index, struct name_entry *e)
 
 	while ((r = names_entry(s, index, e)) == LEASE_E_FORKING)
 		process_wait_fork();
+	if (!r)
+		catalog_identity(&s->catalog, e->producer, &e->info.publisher);
 	return r == LEASE_E_UNSERVED ? list_unserved(s) : r;
 }
 

@@ -16,8 +16,8 @@ struct name_entry {
 	tl_info info;
 };
 
-/* Fills *@e with the meaning of the name at @index. Returns 0, LEASE_E_*, or a negative errno such
- * as -EPROTO. */
+/* Fills *@e with the meaning of the name at @index, without info.publisher. Returns 0, LEASE_E_*,
+ * or a negative errno such as -EPROTO. */
 int names_entry(struct session *s, uint32_t index, struct name_entry *e);
 
 /* Reads, under a lease on the tensor in @row, who published its name last. */

@@ -62,13 +62,21 @@ __attribute__((sentinel)) static void line(FILE *out, uint64_t number, const cha
 	va_end(args);
 }
 
+enum { SAMPLE_NAME = 64 };
+
+/* The name of the lines of a metric. Those of a counter end in _total. */
+static const char *sample_name(const char *name, const char *type, char full[SAMPLE_NAME])
+{
+	snprintf(full, SAMPLE_NAME, "%s%s", name, strcmp(type, "counter") ? "" : "_total");
+	return full;
+}
+
 static void one(FILE *out, const char *name, const char *type, const char *help, uint64_t number)
 {
-	char full[64];
+	char full[SAMPLE_NAME];
 
 	family(out, name, type, help);
-	snprintf(full, sizeof(full), "%s%s", name, strcmp(type, "counter") ? "" : "_total");
-	line(out, number, full, NULL);
+	line(out, number, sample_name(name, type, full), NULL);
 }
 
 static void seconds(FILE *out, const char *name, const char *type, const char *help, uint64_t ns)
@@ -220,12 +228,11 @@ static const struct {
 static void of_namespaces(FILE *out, const struct namespaces *all)
 {
 	const struct namespace *ns;
-	char full[64];
+	char full[SAMPLE_NAME];
 
 	for (size_t i = 0; i < sizeof(shown) / sizeof(shown[0]); i++) {
 		family(out, shown[i].name, shown[i].type, shown[i].help);
-		snprintf(full, sizeof(full), "%s%s", shown[i].name,
-			 strcmp(shown[i].type, "counter") ? "" : "_total");
+		sample_name(shown[i].name, shown[i].type, full);
 		list_for_each_entry(ns, &all->list, link)
 			line(out, shown[i].read(ns), full, "namespace", ns->config.name, NULL);
 	}
@@ -328,11 +335,10 @@ static const struct stream_shown {
 static void streams_of(FILE *out, const struct namespace *ns, const struct stream_shown *shows)
 {
 	const struct state *st = &ns->state;
-	char full[64], name[TENSOR_NAME_MAX + 1];
+	char full[SAMPLE_NAME], name[TENSOR_NAME_MAX + 1];
 	unsigned told = 0;
 
-	snprintf(full, sizeof(full), "%s%s", shows->name,
-		 strcmp(shows->type, "counter") ? "" : "_total");
+	sample_name(shows->name, shows->type, full);
 	for (unsigned i = 0; st->rings && i < CATALOG_RINGS && told < STREAMS_MAX; i++) {
 		const struct stream *s = st->rings[i] ? st->rings[i]->stream : NULL;
 		struct stream_stat stat;

@@ -9,15 +9,6 @@
 
 enum { SIZE = 1000, COLUMNS = 120, ROWS = 24, TEXT = 1 << 20 };
 
-static tl_client *connect_as(const struct test_daemon *d, const char *label)
-{
-	const tl_connect_options o = { .size = sizeof(o), .address = d->socket, .label = label };
-	tl_client *client;
-
-	must_be(tl_connect(&o, &client), 0);
-	return client;
-}
-
 static void put(tl_client *client, const char *name)
 {
 	const tl_put_options alone = { .size = sizeof(alone), .ring = TL_RING_NONE };

@@ -7,15 +7,6 @@
 
 enum { MANY = 300, CLIENTS = 8 };
 
-static tl_client *connect_as(const struct test_daemon *d, const char *label)
-{
-	const tl_connect_options o = { .size = sizeof(o), .address = d->socket, .label = label };
-	tl_client *client;
-
-	must_be(tl_connect(&o, &client), 0);
-	return client;
-}
-
 static tl_identity publisher(tl_client *client, const char *name)
 {
 	tl_info info = { .size = sizeof(info) };

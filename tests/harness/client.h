@@ -33,6 +33,16 @@ static inline struct tl_status client_status(tl_client *client)
 	return status;
 }
 
+/* Connects under a label. */
+static inline tl_client *connect_as(const struct test_daemon *d, const char *label)
+{
+	const tl_connect_options o = { .size = sizeof(o), .address = d->socket, .label = label };
+	tl_client *client;
+
+	must_be(tl_connect(&o, &client), 0);
+	return client;
+}
+
 /* The daemon that serves the client, and no keeper. */
 static inline pid_t daemon_of(tl_client *c)
 {
