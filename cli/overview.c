@@ -166,6 +166,23 @@ int overview_measure(tl_client *client, const char *path, struct overview *o)
 	return r;
 }
 
+static int compare_clients(const void *a, const void *b)
+{
+	const uint64_t left = ((const tl_client_info *)a)->id,
+		       right = ((const tl_client_info *)b)->id;
+
+	return (left > right) - (left < right);
+}
+
+size_t overview_client(const tl_client_info *clients, size_t count, uint64_t id)
+{
+	const tl_client_info key = { .id = id }, *found = NULL;
+
+	if (count)
+		found = bsearch(&key, clients, count, sizeof(key), compare_clients);
+	return found ? (size_t)(found - clients) : count;
+}
+
 char *overview_publisher(const tl_identity *who)
 {
 	char *label = format_label(who->label), *text;

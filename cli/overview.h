@@ -42,6 +42,10 @@ int overview_measure(tl_client *client, const char *path, struct overview *o);
 struct overview_row *overview_find(const struct overview *o, const char *name);
 void overview_deinit(struct overview *o);
 
+/* The place of the client with that id among @clients, as tl_list_clients() tells them, by id;
+ * @count: it is not there. */
+size_t overview_client(const tl_client_info *clients, size_t count, uint64_t id);
+
 /* Returns "camera.py", or what is known, such as "-"; the caller frees it. */
 char *overview_publisher(const tl_identity *who);
 /* Returns a rate as "29.9" or "0.52"; the caller frees it. */

@@ -13,6 +13,7 @@
 #include "cli/cli.h"
 #include "cli/format.h"
 #include "cli/out.h"
+#include "cli/overview.h"
 #include "cli/users.h"
 
 struct clients {
@@ -30,22 +31,13 @@ static int visit_client(const tl_client_info *info, void *context)
 	return 0;
 }
 
-static int compare_clients(const void *a, const void *b)
-{
-	const uint64_t left = ((const tl_client_info *)a)->id,
-		       right = ((const tl_client_info *)b)->id;
-
-	return (left > right) - (left < right);
-}
-
 static int visit_name(const tl_info *info, void *context)
 {
-	const tl_client_info key = { .id = info->publisher.id }, *found;
 	struct clients *clients = context;
+	size_t at = overview_client(clients->rows, clients->count, info->publisher.id);
 
-	found = bsearch(&key, clients->rows, clients->count, sizeof(key), compare_clients);
-	if (found)
-		clients->published[found - clients->rows]++;
+	if (at < clients->count)
+		clients->published[at]++;
 	return 0;
 }
 

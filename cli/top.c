@@ -310,21 +310,25 @@ static void draw_clients(const struct top *top)
 	static const char *const titles[] = { "CLIENT",	   "PID",   "UID",  "SINCE",
 					      "PUBLISHES", "HOLDS", "SIZE", "LABEL" };
 	struct table table = { .columns = 8, .right = 0x7f };
+	size_t *published = cli_need(calloc(top->client_count + 1, sizeof(*published)));
 
+	/* the last one counts those whose publisher is not among them */
+	for (size_t i = 0; i < top->now.count; i++)
+		published[overview_client(top->clients, top->client_count,
+					  top->now.rows[i].publisher.id)]++;
 	for (size_t i = 0; i < top->client_count; i++) {
 		const tl_client_info *c = &top->clients[i];
-		size_t names = 0;
 
-		for (size_t j = 0; j < top->now.count; j++)
-			names += top->now.rows[j].publisher.id == c->id;
 		table_row(&table,
 			  (char *[]){ cli_text("%" PRIu64, c->id), cli_text("%u", c->pid),
 				      cli_text("%u", c->uid), format_age(c->since_ns),
-				      cli_text("%zu", names), cli_text("%" PRIu64, c->tensors_held),
+				      cli_text("%zu", published[i]),
+				      cli_text("%" PRIu64, c->tensors_held),
 				      format_size(c->bytes_held, true), format_label(c->label) });
 	}
 	table_print(&table, titles, true);
 	table_deinit(&table);
+	free(published);
 }
 
 static void draw_head(const struct top *top)
