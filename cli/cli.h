@@ -115,6 +115,10 @@ void cli_options_help(FILE *out, unsigned which);
  * Returns CLI_OK, or an exit code after reporting the error. */
 int cli_connect(struct cli *cli, bool autostart);
 
+/* Opens a watch of the names below @path, and one of the name @path if it may be one. Adds them to
+ * @watches, which has space for two more than *@count. Returns 0 or a negative errno. */
+int cli_watch_path(tl_client *client, const char *path, tl_watch **watches, size_t *count);
+
 /* Connects and gets the tensor cli->args[0] with the given options. Returns NULL, with an exit code
  * in *code, after reporting the error. */
 DLManagedTensorVersioned *cli_get(struct cli *cli, int64_t default_timeout_ns, tl_info *info,

@@ -177,19 +177,9 @@ static int take_change(struct recorded *rec, tl_watch *watch)
 
 static int watch_path(struct recorded *rec, const char *path)
 {
-	static const tl_watch_options below = { .size = sizeof(below), .flags = TL_WATCH_PREFIX };
-	const size_t len = strlen(path);
-	int r;
-
 	rec->watches = cli_need(
 		realloc(rec->watches, (rec->watch_count + 2) * sizeof(*rec->watches)));
-	r = tl_watch_open(rec->cli->client, path, &below, &rec->watches[rec->watch_count]);
-	rec->watch_count += !r;
-	if (!r && len && path[len - 1] != '/') { /* else it is no name */
-		r = tl_watch_open(rec->cli->client, path, NULL, &rec->watches[rec->watch_count]);
-		rec->watch_count += !r;
-	}
-	return r;
+	return cli_watch_path(rec->cli->client, path, rec->watches, &rec->watch_count);
 }
 
 /* ---- Streams ---- */

@@ -63,20 +63,27 @@ static void print_event(const struct cli *cli, const tl_watch_event *event)
 struct watches {
 	tl_watch *each[2];
 	struct pollfd fds[3]; /* of the watches, and standard output, whose reader may go */
-	nfds_t count;
+	size_t count;
 };
 
-static int watches_open(struct watches *w, tl_client *client, const char *path)
+int cli_watch_path(tl_client *client, const char *path, tl_watch **watches, size_t *count)
 {
 	static const tl_watch_options below = { .size = sizeof(below), .flags = TL_WATCH_PREFIX };
 	const size_t len = strlen(path);
-	int r = tl_watch_open(client, path, &below, &w->each[w->count]);
+	int r = tl_watch_open(client, path, &below, &watches[*count]);
 
-	w->count += !r;
+	*count += !r;
 	if (!r && len && path[len - 1] != '/') { /* else it is no name */
-		r = tl_watch_open(client, path, NULL, &w->each[w->count]);
-		w->count += !r;
+		r = tl_watch_open(client, path, NULL, &watches[*count]);
+		*count += !r;
 	}
+	return r;
+}
+
+static int watches_open(struct watches *w, tl_client *client, const char *path)
+{
+	int r = cli_watch_path(client, path, w->each, &w->count);
+
 	for (nfds_t i = 0; !r && i < w->count; i++) {
 		w->fds[i].events = POLLIN;
 		r = tl_watch_fd(w->each[i], &w->fds[i].fd);
