@@ -302,7 +302,8 @@ static int namespace_set(const struct config_section *section, const char *key, 
 	if (is_template && (!strcmp(key, "owner") || !strcmp(key, "group"))) {
 		*expected =
 			"a namespace user-UID is its user's, with the group of the process that "
-			"first asks for it; it may be mode, capacity, max-tensors or storage";
+			"first asks for it; it may be mode, capacity, max-tensors, storage or "
+			"mirror";
 		return -ENOENT;
 	}
 	if (!strcmp(key, "owner"))
@@ -333,7 +334,12 @@ static int namespace_set(const struct config_section *section, const char *key, 
 									  : NULL;
 		return ns->limits.storage ? 0 : -EINVAL;
 	}
-	*expected = "it may be owner, group, mode, capacity, max-tensors or storage";
+	if (!strcmp(key, "mirror")) {
+		*expected = "yes or no";
+		ns->mirror = !strcmp(value, "yes");
+		return ns->mirror || !strcmp(value, "no") ? 0 : -EINVAL;
+	}
+	*expected = "it may be owner, group, mode, capacity, max-tensors, storage or mirror";
 	return -ENOENT;
 }
 

@@ -49,7 +49,7 @@ static inline uint64_t live_word(uint32_t generation)
  */
 struct catalog_name {
 	_Atomic uint64_t current; /* ref of its tensor, or of a ring, or 0 */
-	_Atomic uint64_t version; /* of its last tensor; catalog_version_word() */
+	_Atomic uint64_t version; /* of its last tensor, 0: none; catalog_version_word() */
 	_Atomic uint32_t next;	  /* in its bucket, or CATALOG_NONE */
 	_Atomic uint32_t hash;	  /* name_hash_low() */
 	uint16_t len;
@@ -63,7 +63,7 @@ static_assert(sizeof(struct catalog_name) == 64, "layout");
 /*
  * The futex word for waiting for a newer version of the name: the low half of `version`. It changes
  * after `current` does, and before another text gets the entry, and then has no value that it had
- * before.
+ * before, unless that is stated for the other text.
  */
 static inline const _Atomic uint32_t *catalog_version_word(const struct catalog_name *name)
 {

@@ -46,6 +46,7 @@ void description_encode_(unsigned char *bytes, struct wire_header *fixed, size_t
 		.meta_len = d->meta_len,
 		.lifetime = d->lifetime.flags,
 		.ttl_ns = d->lifetime.ttl_ns,
+		.version = d->version,
 	};
 	at = append(at, d->shape, d->ndim * sizeof(*d->shape));
 	at = append(at, d->strides, d->strides ? d->ndim * sizeof(*d->strides) : 0);
@@ -77,6 +78,7 @@ struct tensor_description description_decode_(const struct wire_description *w, 
 		.event = event ? meta + w->meta_len : NULL,
 		.name = name_key(name, w->name_len),
 		.lifetime = { .flags = w->lifetime, .ttl_ns = w->ttl_ns },
+		.version = w->version,
 	};
 }
 
@@ -109,7 +111,7 @@ const char *description_check_deletes(const struct tensor_description *d)
 	const char *why = NULL;
 
 	if (d->dtype_code || d->dtype_bits || d->ndim || d->flags || d->meta_len ||
-	    d->lifetime.flags || d->lifetime.ttl_ns)
+	    d->lifetime.flags || d->lifetime.ttl_ns || d->version)
 		return "what deletes a name is no tensor";
 	return tensor_name_check(d->name.text, d->name.len, &why) ? why : NULL;
 }

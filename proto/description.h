@@ -33,7 +33,8 @@ struct tensor_description {
 	const void *event;    /* WIRE_HANDLE_BYTES of a handle, or NULL */
 	struct name_key name; /* description_encode() does not need its hash */
 	struct tensor_lifetime lifetime;
-	bool keeps; /* a draft that cannot be published stays a draft */
+	uint64_t version; /* 0: the one after the name's last */
+	bool keeps;	  /* a draft that cannot be published stays a draft */
 };
 
 /* Describes @t under @name, in C order whatever its strides. Of DLPack's @flags it keeps those that

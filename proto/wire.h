@@ -115,7 +115,8 @@ enum wire_type {
 	ERROR(CLIENTS, 10)	/* too many clients; the connection ends */                        \
 	ERROR(NO_RESOURCES, 11) /* the daemon lacks memory or descriptors */                       \
 	ERROR(KICKED, 12)	/* somebody who may do so has ended the connection */              \
-	ERROR(KIND, 13)		/* a tensor where a stream is wanted, or the reverse */
+	ERROR(KIND, 13)		/* a tensor where a stream is wanted, or the reverse */            \
+	ERROR(OLD, 14)		/* the stated version is not above the name's last */
 
 enum wire_error {
 #define ERROR(id, number) WIRE_E_##id = (number),

@@ -48,7 +48,8 @@ STRUCT(wire_description)
 	FIELD(uint16_t, meta_len, METADATA)
 	FIELD(uint32_t, reserved, ZERO)
 	FIELD(uint64_t, ttl_ns, NUMBER(0, TENSOR_TTL_MAX)) /* from its commit on; 0: for ever */
-END(wire_description, 24)
+	FIELD(uint64_t, version, ANY) /* 0: the one after the name's last */
+END(wire_description, 32)
 
 /* COMMIT publishes a draft. Answer: COMMITTED. If it fails the draft is aborted, unless the flag
  * KEEP says that somebody still uses it. */
@@ -59,7 +60,7 @@ STRUCT(wire_commit)
 	FIELD(uint32_t, flags, FLAGS(WIRE_COMMIT_PREFETCH | WIRE_COMMIT_KEEP,
 			      [1] = "PREFETCH", [2] = "KEEP"))
 	FIELD(uint32_t, prefetch_serial, ANY) /* of the CREATE that PREFETCH stands for, or 0 */
-END(wire_commit, 56)
+END(wire_commit, 64)
 MESSAGE(COMMIT, 4, wire_commit, SERIAL, CHECK(check_commit))
 
 /* ABORT and RELEASED have no answer; a ref that means nothing any more is ignored. */
@@ -104,7 +105,8 @@ STRUCT(wire_link)
 	FIELD(uint8_t, lifetime, LIFETIME)
 	ARRAY(uint8_t, reserved, 3, ZERO)
 	FIELD(uint64_t, ttl_ns, NUMBER(0, TENSOR_TTL_MAX))
-END(wire_link, 40)
+	FIELD(uint64_t, version, ANY) /* as in wire_description */
+END(wire_link, 48)
 MESSAGE(LINK, 9, wire_link, SERIAL)
 
 /* CLIENTS asks for the first client with an id above @after. Answer: CLIENT, or DONE: there is
@@ -142,7 +144,7 @@ STRUCT(wire_member)
 	FIELD(uint64_t, ref, REF)
 	FIELD(uint64_t, offset, ANY) /* in the draft's memory, a multiple of TENSOR_ALIGNMENT */
 	FIELD(struct wire_description, tensor, MEMBERS(wire_description))
-END(wire_member, 56)
+END(wire_member, 64)
 MESSAGE(MEMBER, 13, wire_member, CHECK(check_member))
 
 /* GROUP publishes the @count members of the draft @ref in one step and ends it. Answer: DONE. */

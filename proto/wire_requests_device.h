@@ -68,7 +68,7 @@ STRUCT(wire_place)
 	FIELD(uint32_t, segment_generation, ANY)
 	FIELD(uint32_t, flags, FLAGS(WIRE_PLACE_EVENT, "EVENT"), .unit = WIRE_HANDLE_BYTES)
 	FIELD(uint32_t, unreported, FLAGS(WIRE_PLACE_UNREPORTED, "UNREPORTED"))
-END(wire_place, 72)
+END(wire_place, 80)
 MESSAGE(PLACE, 20, wire_place, SERIAL, CHECK(check_place))
 
 /* FINISHED: the work that the event stands for has ended, or has failed. No answer. */

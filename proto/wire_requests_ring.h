@@ -14,7 +14,7 @@ STRUCT(wire_ring)
 	FIELD(struct wire_description, tensor, MEMBERS(wire_description))
 	FIELD(uint32_t, count, NUMBER(RING_SLOTS_MIN - 1, RING_SLOTS_MAX - 1), .unit = 8)
 	FIELD(uint32_t, reserved, ZERO)
-END(wire_ring, 56)
+END(wire_ring, 64)
 MESSAGE(RING, 32, wire_ring, SERIAL)
 
 /* RETIRE: the name of @ring does not mean the tensors any more whose refs follow. FOR_GOOD: of a

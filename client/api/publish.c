@@ -190,8 +190,10 @@ TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t
 	if (count < 1 || count > WIRE_GROUP_MAX)
 		return tl_fail(-EINVAL, "a group of %zu tensors; it has 1 to %d", count,
 			       WIRE_GROUP_MAX);
-	r = options ? client_options(&o, sizeof(o), options, sizeof(o), "tl_group_options") : 0;
-	return r ? r : group_create(client, items, o.devices, count, o.timeout_ns, out);
+	r = options ? client_options(&o, sizeof(o), options, offsetof(tl_group_options, versions),
+				     "tl_group_options")
+		    : 0;
+	return r ? r : group_create(client, items, &o, count, out);
 }
 
 TL_API DLTensor *tl_group_tensor(tl_group *group, size_t index)

@@ -52,6 +52,7 @@ int answer_errno(uint32_t code)
 	case WIRE_E_DENIED:
 		return -EACCES;
 	case WIRE_E_STALE:
+	case WIRE_E_OLD:
 		return -ESTALE;
 	case WIRE_E_CLIENTS:
 		return -EUSERS;

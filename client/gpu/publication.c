@@ -228,6 +228,7 @@ static void place_message(unsigned char *bytes, const struct cuda_placing *placi
 		d.strides = strides;
 	}
 	d.lifetime = placing->lifetime;
+	d.version = placing->version;
 	d.event = p->event ? p->event->handle.bytes : placing->foreign_event;
 	place_encode(bytes, p, 0, placing->offset, &d);
 }

@@ -87,6 +87,7 @@ struct cuda_placing {
 	const void *metadata;
 	size_t metadata_size;
 	struct tensor_lifetime lifetime;
+	uint64_t version;		    /* stated, or 0 */
 	intptr_t stream;		    /* TL_STREAM_NONE: it is written already */
 	const unsigned char *foreign_event; /* somebody else's handle, instead of the stream */
 };

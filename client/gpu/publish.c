@@ -68,6 +68,7 @@ static struct cuda_placing placing_of(const char *name, const DLTensor *as, uint
 		.metadata = o->metadata,
 		.metadata_size = o->metadata_size,
 		.lifetime = put_lifetime(o),
+		.version = put_version(o),
 		.stream = o->flags & TL_PUBLISH_SEALED ? TL_STREAM_NONE : o->stream,
 	};
 }
@@ -234,6 +235,7 @@ int cuda_draft_commit(struct tl_draft *draft, const struct commit_as *as, uint64
 		.metadata = as->metadata,
 		.metadata_size = as->metadata_size,
 		.lifetime = as->lifetime,
+		.version = as->version,
 		.stream = own->sealed ? TL_STREAM_NONE : stream_of(own),
 	};
 	struct cuda_publication *publication;

@@ -149,6 +149,7 @@ struct tl_draft *draft_alloc(const struct draft_request *request, const struct m
 	draft->extra = row_extra((unsigned)request->ndim, request->shape, request->metadata_max);
 	draft->lifetime = request->lifetime;
 	draft->ring_depth = request->ring;
+	draft->version = request->version;
 	draft->own_pages = request->own_pages;
 	draft->tensor_flags = (uint8_t)request->flags;
 	draft->name_len = (uint8_t)request->name_len;
@@ -274,6 +275,7 @@ static int commit_unchecked(struct tl_draft *draft, uint64_t *version)
 		.metadata = draft->metadata,
 		.metadata_size = draft->metadata_size,
 		.lifetime = draft->lifetime,
+		.version = draft->version,
 	};
 	uint64_t v = 0;
 	int r = draft->kind->draft_commit(draft, &as, &v);

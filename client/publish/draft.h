@@ -74,9 +74,10 @@ struct tl_draft {
 	unsigned char *metadata;
 	uint16_t metadata_size;
 	struct tensor_lifetime lifetime;
-	bool own_pages; /* as in tl_spec */
-	bool unlinked;	/* it is out of the list for good, which can be read without a lock */
-	bool doubted;	/* its COMMIT was sent, and may be refused and leave it a draft */
+	uint64_t version; /* as in tl_spec */
+	bool own_pages;	  /* as in tl_spec */
+	bool unlinked;	  /* it is out of the list for good, which can be read without a lock */
+	bool doubted;	  /* its COMMIT was sent, and may be refused and leave it a draft */
 	uint8_t tensor_flags;
 	uint8_t name_len;
 	char name[TL_NAME_MAX + 1];
@@ -93,6 +94,7 @@ struct commit_as {
 	const void *metadata;
 	size_t metadata_size;
 	struct tensor_lifetime lifetime;
+	uint64_t version; /* stated, or 0 */
 };
 
 /* The only function that changes a state. True if it did. */

@@ -69,6 +69,7 @@ static int spec_request(struct draft_request *request, const tl_spec *spec)
 						      .ttl_ns = (uint64_t)spec->ttl_ns };
 	request->ring = spec->ring;
 	request->evict_idle_s = spec->evict_idle_s;
+	request->version = spec->version;
 	if (ring_check(spec->ring, "tl_spec") || flags_check(request, spec))
 		return -EINVAL;
 	if (lifetime_check(spec->lifetime, spec->ttl_ns, "tl_spec"))
@@ -124,6 +125,7 @@ int put_request(struct draft_request *request, const DLTensor *source, const tl_
 	request->lifetime = put_lifetime(o);
 	request->ring = o->ring;
 	request->evict_idle_s = o->evict_idle_s;
+	request->version = put_version(o);
 	return 0;
 }
 

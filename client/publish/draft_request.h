@@ -24,6 +24,7 @@ struct draft_request {
 	uint32_t ring; /* TL_RING_*, or a depth */
 	uint32_t evict_idle_s;
 	bool own_pages;
+	uint64_t version; /* stated, or 0 */
 };
 
 /* Checks the members @lifetime and @ttl_ns of @what, one of the structs that have them. */
@@ -34,6 +35,12 @@ static inline struct tensor_lifetime put_lifetime(const tl_put_options *o)
 {
 	return (struct tensor_lifetime){ .flags = (uint8_t)o->lifetime,
 					 .ttl_ns = (uint64_t)o->ttl_ns };
+}
+
+/* The version that is stated for the only tensor, or 0. */
+static inline uint64_t put_version(const tl_put_options *o)
+{
+	return o->versions ? o->versions[0] : 0;
 }
 
 /* Fills @request, whose name is set, from @spec. Returns 0 or a negative errno. */

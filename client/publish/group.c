@@ -189,7 +189,7 @@ static int device_check(const tl_group_item *item, const DLDevice *device)
 }
 
 /* Copies the items and gives each its offset in the draft, which has *@total bytes. */
-static int members_init(tl_group *group, const tl_group_item *items, const DLDevice *devices,
+static int members_init(tl_group *group, const tl_group_item *items, const tl_group_options *o,
 			uint64_t *total)
 {
 	uint64_t nbytes = 0;
@@ -198,9 +198,13 @@ static int members_init(tl_group *group, const tl_group_item *items, const DLDev
 	*total = 0;
 	for (size_t i = 0; i < group->all.count; i++) {
 		bool deletes = items[i].flags & TL_GROUP_DELETE; /* and so has no memory */
-		DLDevice device = devices && !deletes ? devices[i] : (DLDevice){ kDLCPU, 0 };
+		DLDevice device = o->devices && !deletes ? o->devices[i] : (DLDevice){ kDLCPU, 0 };
 
+		group->members[i].version = o->versions ? o->versions[i] : 0;
 		r = item_check(&items[i], i, &nbytes);
+		if (!r && deletes && group->members[i].version)
+			r = tl_fail(-EINVAL, "'%s' is deleted by the group: its version must be 0",
+				    items[i].name);
 		if (!r)
 			r = device_check(&items[i], &device);
 		if (!r)
@@ -253,11 +257,11 @@ static int members_allocate(tl_group *group, int64_t deadline)
 /* @handed, unless it is NULL, has for each item the tensor that is published where it lies, or
  * NULL. */
 static int group_make(struct call *c, const struct use *use, const tl_group_item *items,
-		      const DLDevice *devices, DLManagedTensorVersioned *const *handed,
-		      size_t count, int64_t timeout_ns, tl_group **out)
+		      const tl_group_options *o, DLManagedTensorVersioned *const *handed,
+		      size_t count, tl_group **out)
 {
 	struct draft_request request = {
-		.name = "", .dtype = { kDLUInt, 8, 1 }, .ndim = 1, .timeout_ns = timeout_ns
+		.name = "", .dtype = { kDLUInt, 8, 1 }, .ndim = 1, .timeout_ns = o->timeout_ns
 	};
 	tl_group *group;
 	int64_t total;
@@ -268,7 +272,7 @@ static int group_make(struct call *c, const struct use *use, const tl_group_item
 		return tl_fail(-ENOMEM, "no memory for a group");
 	group->all.list = group->members;
 	group->all.count = count;
-	r = members_init(group, items, devices, &request.nbytes);
+	r = members_init(group, items, o, &request.nbytes);
 	if (!r) {
 		total = (int64_t)request.nbytes;
 		request.shape = &total;
@@ -278,7 +282,7 @@ static int group_make(struct call *c, const struct use *use, const tl_group_item
 		r = member_hand(&group->members[i], handed[i]);
 	if (!r) {
 		group->all.session = group->draft->session;
-		r = members_allocate(group, call_space_deadline(c, timeout_ns));
+		r = members_allocate(group, call_space_deadline(c, o->timeout_ns));
 	}
 	if (r) {
 		group_free(group);
@@ -297,9 +301,8 @@ static int group_make(struct call *c, const struct use *use, const tl_group_item
 
 struct creating {
 	const tl_group_item *items;
-	const DLDevice *devices;
+	const tl_group_options *o;
 	size_t count;
-	int64_t timeout_ns;
 	tl_group **out;
 };
 
@@ -307,13 +310,13 @@ static int create_attempt(struct call *c, const struct use *use, void *context)
 {
 	const struct creating *p = context;
 
-	return group_make(c, use, p->items, p->devices, NULL, p->count, p->timeout_ns, p->out);
+	return group_make(c, use, p->items, p->o, NULL, p->count, p->out);
 }
 
-int group_create(tl_client *client, const tl_group_item *items, const DLDevice *devices,
-		 size_t count, int64_t timeout_ns, tl_group **out)
+int group_create(tl_client *client, const tl_group_item *items, const tl_group_options *o,
+		 size_t count, tl_group **out)
 {
-	struct creating p = { items, devices, count, timeout_ns, out };
+	struct creating p = { items, o, count, out };
 	struct call c = call_begin_request(client);
 
 	return call_run(&c, create_attempt, &p);
@@ -659,11 +662,14 @@ static int group_of_sources(struct call *c, const struct use *use, const struct 
 {
 	tl_group_item *items = calloc(p->count, sizeof(*items));
 	DLDevice *devices = calloc(p->count, sizeof(*devices));
+	const tl_group_options o = { .timeout_ns = p->o->timeout_ns,
+				     .devices = devices,
+				     .versions = p->o->versions };
 	int r = items && devices ? sources_items(p, items, devices)
 				 : tl_fail(-ENOMEM, "no memory for %zu tensors", p->count);
 
 	if (!r)
-		r = group_make(c, use, items, devices, p->handed, p->count, p->o->timeout_ns, out);
+		r = group_make(c, use, items, &o, p->handed, p->count, out);
 	free(items);
 	free(devices);
 	if (r)

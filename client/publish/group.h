@@ -24,6 +24,7 @@ struct group_member {
 	unsigned char *metadata;
 	uint16_t metadata_size;
 	struct tensor_lifetime lifetime;
+	uint64_t version;		  /* stated, or 0 */
 	DLManagedTensorVersioned *handed; /* published where it lies; NULL: it is written in memory
 					     of ours */
 	void *own;			  /* for the code of its kind */
@@ -56,6 +57,7 @@ static inline struct tensor_description member_description(const struct group_me
 						     m->metadata, m->metadata_size);
 
 	d.lifetime = m->lifetime;
+	d.version = m->version;
 	d.strides = m->strided ? m->dims + m->tensor.ndim : NULL;
 	return d;
 }

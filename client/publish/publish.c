@@ -44,8 +44,8 @@ static const unsigned char *first_byte(const struct publishing *p)
 	return t->data ? (const unsigned char *)t->data + t->byte_offset : NULL;
 }
 
-/* The metadata and the lifetime that a draft was given count as if the options had them, also for a
- * copy. */
+/* The metadata, the lifetime and the version that a draft was given count as if the options had
+ * them, also for a copy. */
 static void take_from_draft(struct publishing *p, const struct tl_draft *draft)
 {
 	if (!p->options.metadata_size) {
@@ -56,6 +56,8 @@ static void take_from_draft(struct publishing *p, const struct tl_draft *draft)
 		p->options.lifetime = draft->lifetime.flags;
 		p->options.ttl_ns = (int64_t)draft->lifetime.ttl_ns;
 	}
+	if (!put_version(&p->options))
+		p->options.versions = &draft->version;
 }
 
 /*
@@ -83,16 +85,16 @@ static int publish_draft(struct publishing *p, struct tl_draft *draft, const str
 	if (!p->contiguous || p->nbytes > draft->capacity || first_byte(p) != draft->tensor.data ||
 	    row_extra((unsigned)t->ndim, t->shape, p->options.metadata_size) > draft->extra)
 		return PUBLISH_E_COPY;
-	if (draft->ring &&
-	    (p->options.metadata_size > CATALOG_INLINE_META || p->options.lifetime ||
-	     p->options.ttl_ns || !ring_fits(draft, t, p->tensor->flags, p->name, p->name_len)))
+	if (draft->ring && (p->options.metadata_size > CATALOG_INLINE_META || p->options.lifetime ||
+			    p->options.ttl_ns || put_version(&p->options) ||
+			    !ring_fits(draft, t, p->tensor->flags, p->name, p->name_len)))
 		return p->options.flags & TL_PUBLISH_NO_COPY
 			       ? tl_fail(-ENOTSUP,
 					 "'%s': the draft would be copied, since it is a slot of "
 					 "the ring of '%s', where all have the name, the type and "
-					 "the shape that it was created with, no lifetime, and at "
-					 "most %d bytes of metadata: create it without a ring "
-					 "(TL_RING_NONE), or allow the copy",
+					 "the shape that it was created with, no lifetime, no stated "
+					 "version, and at most %d bytes of metadata: create it "
+					 "without a ring (TL_RING_NONE), or allow the copy",
 					 p->name, draft->name, CATALOG_INLINE_META)
 			       : PUBLISH_E_COPY;
 	if (!draft->ring)
@@ -107,6 +109,7 @@ static int publish_draft(struct publishing *p, struct tl_draft *draft, const str
 		.metadata = p->options.metadata,
 		.metadata_size = p->options.metadata_size,
 		.lifetime = put_lifetime(&p->options),
+		.version = put_version(&p->options),
 	};
 	r = draft->kind->draft_written ? draft->kind->draft_written(draft, &p->options) : 0;
 	return r ? r : draft->kind->draft_commit(draft, &as, p->version);
@@ -177,6 +180,7 @@ static int publish_link(const struct publishing *p, struct call *c, struct sessi
 		.meta_len = (uint16_t)p->options.metadata_size,
 		.lifetime = put_lifetime(&p->options).flags,
 		.ttl_ns = put_lifetime(&p->options).ttl_ns,
+		.version = put_version(&p->options),
 	};
 	struct conn_message answer;
 	char what[TL_NAME_MAX + 16];

@@ -30,9 +30,9 @@ int claim_give_up(struct tl_client *client, const char *name);
 
 /* Groups: many tensors that are published in one step. */
 
-/* Makes a group on @devices, or on the CPU if that is NULL. */
-int group_create(tl_client *client, const tl_group_item *items, const DLDevice *devices,
-		 size_t count, int64_t timeout_ns, tl_group **out);
+/* Makes a group with options that are checked. */
+int group_create(tl_client *client, const tl_group_item *items, const tl_group_options *o,
+		 size_t count, tl_group **out);
 /* Copies sources[i] into tensor i of the group. Nothing is copied unless all fit. */
 int group_copy(tl_group *group, const DLTensor *const *sources, uint32_t threads);
 /* Sets the stream that writes tensors on devices. @sealed: the host waits for that stream. */

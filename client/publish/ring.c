@@ -404,7 +404,7 @@ bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_req
 	int64_t deadline = 0;
 
 	if (request->ring == TL_RING_NONE || !request->name_len || request->lifetime.flags ||
-	    request->lifetime.ttl_ns || !daemon_is_there(s))
+	    request->lifetime.ttl_ns || request->version || !daemon_is_there(s))
 		return false;
 
 	for (unsigned tries = 1;; tries++) {
@@ -575,7 +575,8 @@ int ring_put(struct session *s, const char *name, size_t name_len, const DLTenso
 	struct ring *r;
 
 	if ((source->ndim && !source->shape) || o->ring == TL_RING_NONE || o->lifetime ||
-	    o->ttl_ns || o->metadata_size > CATALOG_INLINE_META || !daemon_is_there(s))
+	    o->ttl_ns || put_version(o) || o->metadata_size > CATALOG_INLINE_META ||
+	    !daemon_is_there(s))
 		return RING_E_NONE;
 	pthread_mutex_lock(&s->produce_mutex);
 	r = find_locked(s, &request);
@@ -604,7 +605,7 @@ unsigned ring_depth_for(struct tl_draft *draft, const struct tensor_description 
 
 	if (draft->ring_depth == TL_RING_NONE || !draft->capacity ||
 	    d->meta_len > CATALOG_INLINE_META || d->lifetime.flags || d->lifetime.ttl_ns ||
-	    !row_fits(d->ndim, d->shape))
+	    d->version || !row_fits(d->ndim, d->shape))
 		return 0;
 	hash = ring_trial_hash(d->name.text, d->name.len,
 			       (DLDataType){ d->dtype_code, d->dtype_bits, d->dtype_lanes },

@@ -332,6 +332,7 @@ static int shared_commit(struct tl_draft *draft, const struct commit_as *as, uin
 	d = description_of(as->tensor, as->flags, as->name, as->name_len, as->metadata,
 			   as->metadata_size);
 	d.lifetime = as->lifetime;
+	d.version = as->version;
 	if (!draft->ring) {
 		ring_forget(s, as->name, as->name_len);
 		depth = ring_depth_for(draft, &d);

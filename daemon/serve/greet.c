@@ -116,6 +116,7 @@ int greet_enter(struct peer *peer, const char *name, size_t len)
 	if (r)
 		return r;
 	peer->may_publish = rights & NAMESPACE_PUBLISH;
+	peer->client.states = namespace_states(&ns->config, user.uid, peer->peers->common->uid);
 	peer->name_space = ns;
 	peer->state = &ns->state;
 	ns->clients++;

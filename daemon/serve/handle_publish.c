@@ -142,6 +142,7 @@ void handle_link(struct peer *peer, struct conn_message *m)
 		.meta = tail + link->name_len,
 		.meta_len = link->meta_len,
 		.lifetime = { .flags = link->lifetime, .ttl_ns = link->ttl_ns },
+		.version = link->version,
 	};
 	bool on_device = device_has(peer->state, link->ref);
 	const char *why = NULL;

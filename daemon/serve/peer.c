@@ -730,6 +730,7 @@ static int peer_resume(struct peer *peer)
 	account_set_groups(peer->turn.account, c->gid, groups, user.ngroups);
 	rights = namespace_rights(&peer->name_space->config, &user, peer->peers->common->uid);
 	peer->may_publish = rights & NAMESPACE_PUBLISH;
+	c->states = namespace_states(&peer->name_space->config, c->uid, peer->peers->common->uid);
 	if (!(rights & NAMESPACE_GET))
 		peer->origin = PEER_DENIED;
 	peer->stage = PEER_READY;

@@ -21,6 +21,24 @@ void send_done(struct peer *peer, uint32_t serial)
 	peer_send(peer, &m, -1);
 }
 
+/* Says why the client may not state versions. */
+static void send_states_not(struct peer *peer, uint32_t serial, const struct name_key *name)
+{
+	const struct namespace_config *config = &peer->name_space->config;
+
+	if (!config->mirror)
+		peer_error(
+			peer, serial, WIRE_E_DENIED,
+			"the version of '%.*s' cannot be stated: the namespace '%s' is no mirror; "
+			"set mirror = yes in its section of the daemon's configuration",
+			(int)name->len, name->text, config->name);
+	else
+		peer_error(peer, serial, WIRE_E_DENIED,
+			   "the version of '%.*s' can be stated only by user %u, the owner of the "
+			   "namespace '%s', not by user %u",
+			   (int)name->len, name->text, config->uid, config->name, peer->client.uid);
+}
+
 void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r,
 		     const char *why)
 {
@@ -47,6 +65,12 @@ void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *
 		peer_error(peer, serial, WIRE_E_DENIED, "'%.*s' belongs to user %u, not to user %u",
 			   (int)name->len, name->text,
 			   index == CATALOG_NONE ? 0 : st->names.info[index].uid, peer->client.uid);
+		break;
+	case STATE_E_MIRROR:
+		send_states_not(peer, serial, name);
+		break;
+	case STATE_E_OLD:
+		peer_error(peer, serial, WIRE_E_OLD, "%s", why);
 		break;
 	case STATE_E_NOT_FOUND:
 		peer_error(peer, serial, WIRE_E_NOT_FOUND, "no tensor is called '%.*s'",

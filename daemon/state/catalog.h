@@ -262,6 +262,8 @@ enum state_outcome {
 	STATE_E_BUCKET,	   /* this user has too many names in one bucket */
 	STATE_E_NOT_FOUND,
 	STATE_E_DENIED,
+	STATE_E_MIRROR, /* this client may state no versions */
+	STATE_E_OLD,	/* the stated version is not above the name's last */
 	STATE_E_STALE,
 	STATE_E_INVALID,
 	STATE_E_CLIENTS,
@@ -269,10 +271,9 @@ enum state_outcome {
 	STATE_E_IMPORTS,    /* this client has too many segments open */
 	STATE_E_NAMESPACES, /* all namespaces are taken */
 	STATE_E_NOTICES,    /* too many messages are queued for this client */
-	STATE_E_KIND,	 /* the name means a tensor where a stream is wanted, or the reverse, or a
-			    stream of the other mode */
-	STATE_E_RINGS,	 /* all indexes of rings and streams are taken */
-	STATE_E_MEMBERS, /* the stream has too many members or entries */
+	STATE_E_KIND,	    /* the name means a tensor, or a stream, or one of the other mode */
+	STATE_E_RINGS,	    /* all indexes of rings and streams are taken */
+	STATE_E_MEMBERS,    /* the stream has too many members or entries */
 };
 
 /*

@@ -35,6 +35,7 @@ struct client {
 	uint64_t ledger_inode;	 /* of the memfd: no two clients have the same */
 	struct list ledger_link; /* in common.ledgers */
 	bool ended;		 /* takes no more leases */
+	bool states;		 /* may state the versions of what it publishes */
 
 	/* holding.c, lease.c: */
 	struct list holdings; /* of struct holding, by client_link */
@@ -103,6 +104,7 @@ struct client {
 		int error; /* why it fails; group_end() reports it */
 		const char *why;
 	} group;
+	char why[TENSOR_NAME_MAX + 160]; /* publish.c: a version was refused */
 
 	/* client_end.c: how far its end has come. */
 	struct {

@@ -112,7 +112,7 @@ int device_place(struct state *st, struct client *c, const struct wire_place *m,
 	if (!seg)
 		return STATE_E_NOT_FOUND;
 	*why = place_check(seg, m, d, &nbytes);
-	r = *why ? STATE_E_INVALID : tensor_may_name(st, c, &d->name);
+	r = *why ? STATE_E_INVALID : tensor_may_publish(st, c, d, why);
 	if (!r && d->lifetime.flags & WIRE_LIFETIME_EVICTABLE)
 		r = lifetime_prepare(st, c, seg);
 	if (!r)
@@ -148,7 +148,7 @@ int device_member(struct state *st, struct client *c, uint64_t ref, const struct
 		*why = "a tensor on a device that is published in a group cannot be evictable";
 	r = *why ? STATE_E_INVALID : member_leader(st, c, ref, &leader, why);
 	if (!r)
-		r = tensor_may_name(st, c, &d->name);
+		r = tensor_may_publish(st, c, d, why);
 	if (!r)
 		r = notice_new(&n, c);
 	if (!r)
@@ -206,7 +206,7 @@ int device_link(struct state *st, struct client *c, uint64_t ref, struct tensor_
 	uint32_t from, slot, name;
 	int r;
 
-	r = link_source(st, c, ref, &d->name, &from, why);
+	r = link_source(st, c, ref, d, &from, why);
 	if (r)
 		return r;
 	*why = link_check(st, from);

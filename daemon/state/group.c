@@ -75,14 +75,15 @@ int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count
 static void member_collect(struct state *st, struct client *c, uint32_t slot)
 {
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
-	int r = name_may_publish(st, c, row->name);
+	const char *why = NULL;
+	int r = member_may_publish(st, c, slot, &why);
 
 	if (!r && row->flags & ROW_EVICTABLE && !c->group.reserved)
 		r = lifetime_reserve(st, c, st->tensors[slot].segment, &c->group.reserved);
 	c->group.refs[c->group.at++] = ref_make(row->word >> 2, slot);
 	c->group.next = st->tensors[slot].sibling;
 	if (r)
-		group_fail(c, r, NULL);
+		group_fail(c, r, why);
 }
 
 static void collects(struct state *st, struct client *c, unsigned *budget)
@@ -114,8 +115,10 @@ static void publish(struct state *st, struct client *c)
 
 static void points(struct state *st, struct client *c, unsigned *budget)
 {
+	const char *why = NULL;
 	uint64_t current;
-	uint32_t slot, name;
+	uint32_t slot;
+	int r;
 
 	if (!st->pointing) {
 		atomic_fetch_add(&st->catalog.header->groups, 1);
@@ -124,12 +127,13 @@ static void points(struct state *st, struct client *c, unsigned *budget)
 	}
 	for (; *budget && !c->group.error && c->group.at < c->group.count; --*budget) {
 		slot = ref_slot(c->group.refs[c->group.at]);
-		name = catalog_row(&st->catalog, slot)->name;
-		if (name_may_publish(st, c, name)) {
-			group_fail(c, STATE_E_DENIED, NULL);
+		r = member_may_publish(st, c, slot, &why);
+		if (r) {
+			group_fail(c, r, why);
 			return;
 		}
-		current = catalog_name(&st->catalog, name)->current;
+		current = catalog_name(&st->catalog, catalog_row(&st->catalog, slot)->name)
+				  ->current;
 		if (current && !(current & REF_RING) && st->tensors[ref_slot(current)].pointed) {
 			group_fail(c, STATE_E_INVALID, "two members have the same name");
 			return;

@@ -5,7 +5,8 @@
  * is raised, and only then may its memory become another name. Its text is constant while a row is
  * pinned to it, which is when clients compare it. Clients that saw a version of a name sleep on the
  * low half of its `version`. So that word must never have a value under two texts: it is raised
- * when a name is removed, and the next name of the entry counts on from there. Loop thread only.
+ * when a name is removed, and then is 0 until the next name of the entry counts on from
+ * names_floor. Only a version that a producer states may be lower. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -309,7 +310,7 @@ static uint32_t name_fill(struct names *names, uint32_t index, const struct name
 	struct catalog_name *name = catalog_name(names->catalog, index);
 
 	atomic_store(&name->current, 0);
-	atomic_store(&name->version, names->catalog->header->names_floor);
+	atomic_store(&name->version, 0);
 	atomic_store(&name->next, CATALOG_NONE);
 	atomic_store(&name->hash, name_hash_low(hash));
 	atomic_store(&name->producer, 0);

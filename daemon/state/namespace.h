@@ -21,6 +21,7 @@ struct namespace_config {
 	char name[TENSOR_NAMESPACE_MAX + 1];
 	uint32_t uid, gid; /* owner and group */
 	unsigned mode; /* as a directory's: r allows gets, w allows publishing; x means nothing */
+	bool mirror;   /* its owner may state versions, which are another host's */
 	struct state_limits limits;
 };
 
@@ -75,6 +76,13 @@ int namespace_find(struct namespaces *all, const char *name, size_t len,
 /* The rights of @who there. Root and the daemon's user @own_uid have all rights. */
 unsigned namespace_rights(const struct namespace_config *config, const struct namespace_user *who,
 			  uint32_t own_uid);
+
+/* True if the user @uid may state the versions of what it publishes there. */
+static inline bool namespace_states(const struct namespace_config *config, uint32_t uid,
+				    uint32_t own_uid)
+{
+	return config->mirror && (uid == config->uid || uid == own_uid || uid == 0);
+}
 
 /* True if the template makes a namespace of that name, which belongs to *@uid then. */
 bool namespace_is_of_user(const char *name, uint32_t *uid);

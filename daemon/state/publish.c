@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Publishing: the commit of a draft, the members of a group, the link of a tensor to another name,
- * and the delete of a name. All errors are found first. From the point where a row is filled in
- * nothing fails, since create reserved everything. Loop thread only.
+ * Publishing: the commit of a draft, the members of a group, and the delete of a name. All errors
+ * are found first. From the point where a row is filled in nothing fails, since create reserved
+ * everything. Loop thread only.
  */
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "daemon/state/catalog.h"
@@ -43,6 +45,74 @@ int tensor_may_name(struct state *st, const struct client *c, const struct name_
 	return index == CATALOG_NONE ? 0 : name_may_publish(st, c, index);
 }
 
+/* The version of the name's last tensor, where @former is what the name means. 0: as far as is
+ * known, it never had one. */
+static uint64_t last_version(const struct state *st, uint32_t index, uint64_t former)
+{
+	return former ? catalog_row(&st->catalog, ref_slot(former))->version
+		      : catalog_name(&st->catalog, index)->version;
+}
+
+/*
+ * Checks the version that @c has stated against the last one of that name. Waiters sleep on the low
+ * half of the last version, so that must change. A version above version_limit() would not be
+ * believed by the next daemon.
+ */
+static int version_check(struct state *st, struct client *c, const struct name_key *name,
+			 uint64_t version, uint64_t last, const char **why)
+{
+	uint64_t limit = version_limit(st->common->versions_known, st->common->versions_since);
+	const char *rule = version <= last ? "state a larger one"
+			   : last && (uint32_t)version == (uint32_t)last
+				   ? "these have the same low 32 bits, which must differ"
+			   : version > limit ? "it must not be above the nanoseconds since 1970"
+					     : NULL;
+
+	if (!rule)
+		return 0;
+	snprintf(c->why, sizeof(c->why),
+		 "version %" PRIu64 " was stated for '%.*s', whose last version is %" PRIu64 ": %s",
+		 version, (int)name->len, name->text, last, rule);
+	*why = c->why;
+	return version <= last ? STATE_E_OLD : STATE_E_INVALID;
+}
+
+/* Checks a stated version. A ring of that name ends, so that its producer gives no further one. */
+static int name_may_have(struct state *st, struct client *c, uint32_t index,
+			 const struct name_key *name, uint64_t version, const char **why)
+{
+	if (!c->states)
+		return STATE_E_MIRROR;
+	if (index == CATALOG_NONE)
+		return version_check(st, c, name, version, 0, why);
+	name_end_ring(st, c->account, index);
+	return version_check(st, c, name, version, last_version(st, index, name_meaning(st, index)),
+			     why);
+}
+
+int tensor_may_publish(struct state *st, struct client *c, const struct tensor_description *d,
+		       const char **why)
+{
+	int r = tensor_may_name(st, c, &d->name);
+
+	if (r || !d->version)
+		return r;
+	return name_may_have(st, c, name_find(&st->names, &d->name), &d->name, d->version, why);
+}
+
+int member_may_publish(struct state *st, struct client *c, uint32_t slot, const char **why)
+{
+	const struct catalog_row *row = catalog_row(&st->catalog, slot);
+	char text[TENSOR_NAME_MAX];
+	struct name_key name = { .text = text };
+	int r = name_may_publish(st, c, row->name);
+
+	if (r || !row->version)
+		return r;
+	name.len = name_text(&st->names, row->name, text);
+	return name_may_have(st, c, row->name, &name, row->version, why);
+}
+
 /* Checks a tensor in shared memory, where readers have always found C order. */
 static const char *common_check(const struct tensor_description *d, uint64_t capacity,
 				uint64_t *nbytes)
@@ -70,6 +140,8 @@ void description_write(struct state *st, uint32_t slot, const struct tensor_desc
 	row->dtype_lanes = d->dtype_lanes;
 	row->ndim = d->ndim;
 	row->flags = row_fits(d->ndim, d->shape) ? d->flags : d->flags | ROW_SHAPE_IN_CHUNKS;
+	row->version = d->version; /* row_publish() gives it one if none was stated */
+	st->tensors[slot].stated = d->version;
 	row->flags |= d->strides ? ROW_STRIDED : 0;
 	row->flags |= d->lifetime.flags & WIRE_LIFETIME_OWNER_BOUND ? ROW_OWNER_BOUND : 0;
 	row->flags |= d->lifetime.flags & WIRE_LIFETIME_EVICTABLE ? ROW_EVICTABLE : 0;
@@ -121,16 +193,25 @@ uint64_t name_meaning(struct state *st, uint32_t index)
 /* Makes @ref the tensor that a pending member replaces, if the member's client may replace it. */
 static void member_replaces(struct state *st, uint32_t slot, uint64_t ref)
 {
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
 	struct client *c = st->pointing;
 	const struct catalog_row *by;
+	char text[TENSOR_NAME_MAX];
+	struct name_key name = { .text = text };
 
 	atomic_store(&catalog_member(&st->catalog, slot)->former, ref);
 	if (!ref)
 		return;
 	by = catalog_row(&st->catalog, ref_slot(ref));
-	catalog_row(&st->catalog, slot)->version = by->version + 1;
 	if (!may_replace(st, c, by->uid))
 		c->group.error = STATE_E_DENIED;
+	if (!st->tensors[slot].stated) {
+		row->version = by->version + 1;
+	} else if (!c->group.error) {
+		name.len = name_text(&st->names, row->name, text);
+		c->group.error = version_check(st, c, &name, row->version, by->version,
+					       &c->group.why);
+	}
 }
 
 /* Makes the name mean @ref (0: nothing). To be called after name_meaning(). */
@@ -165,17 +246,18 @@ bool ref_is_published(const struct state *st, uint64_t ref)
  * name means until then. */
 static uint64_t row_publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index)
 {
-	const struct catalog_name *name = catalog_name(&st->catalog, index);
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
-	uint64_t former = name_meaning(st, index);
+	uint64_t former = name_meaning(st, index), last;
 
 	row->name = index;
 	row->uid = c->uid;
 	row->committed_ns = (uint64_t)now_real_ns();
 	if (!(row->flags & ROW_RING) && row->expires_ns)
 		row->expires_ns += (uint64_t)now_mono_ns();
-	row->version = 1 + (former ? catalog_row(&st->catalog, ref_slot(former))->version
-				   : name->version);
+	if (!row->version) {
+		last = last_version(st, index, former);
+		row->version = 1 + (last ? last : st->catalog.header->names_floor);
+	}
 	return former;
 }
 
@@ -327,7 +409,7 @@ static bool ring_is_granted(struct state *st, struct client *c, uint32_t slot,
 {
 	uint64_t current = catalog_name(&st->catalog, name)->current;
 
-	if (!ask || !nbytes || is_used_once(st, slot) ||
+	if (!ask || !nbytes || d->version || is_used_once(st, slot) ||
 	    catalog_row(&st->catalog, slot)->nbytes != nbytes ||
 	    d->meta_len > CATALOG_INLINE_META || d->lifetime.flags || d->lifetime.ttl_ns ||
 	    !row_fits(d->ndim, d->shape) || !ring_has_space(st, c))
@@ -364,6 +446,8 @@ static int ring_revive(struct state *st, struct client *c, uint64_t ref,
 	if (!*why && (nbytes != row->nbytes || d->meta_len > CATALOG_INLINE_META ||
 		      name_find(&st->names, &d->name) != row->name))
 		*why = "it is not what its ring was for";
+	if (!*why && d->version)
+		*why = "no version can be stated for a slot of a ring";
 	r = *why ? STATE_E_INVALID : tensor_may_name(st, c, &d->name);
 	if (r)
 		return r;
@@ -407,7 +491,7 @@ int tensor_commit_ring(struct state *st, struct client *c, uint64_t ref,
 	    catalog_chunks_for(description_extra(d)) + catalog_chunks_for(TENSOR_NAME_MAX) >
 		    st->tensors[slot].chunks_reserved)
 		*why = "the shape and metadata have more bytes than the draft was created for";
-	r = *why ? STATE_E_INVALID : tensor_may_name(st, c, &d->name);
+	r = *why ? STATE_E_INVALID : tensor_may_publish(st, c, d, why);
 	if (!r && d->lifetime.flags & WIRE_LIFETIME_EVICTABLE)
 		r = lifetime_prepare(st, c, st->tensors[slot].segment);
 	if (!r)
@@ -513,7 +597,7 @@ int tensor_member(struct state *st, struct client *c, uint64_t ref, uint64_t off
 		*why = description_check_deletes(d);
 	else
 		*why = common_check(d, memory->nbytes - offset, &nbytes);
-	r = *why ? STATE_E_INVALID : tensor_may_name(st, c, &d->name);
+	r = *why ? STATE_E_INVALID : tensor_may_publish(st, c, d, why);
 	if (!r)
 		r = member_new(st, c, leader, d, nbytes, true, &slot);
 	if (r)
@@ -600,30 +684,7 @@ void member_finish(struct state *st, uint32_t slot, unsigned *wakes)
 	published(st, c, slot, former, wakes);
 }
 
-/* ---- link and delete ------------------------------------------------------------------------ */
-
-void link_describe(struct tensor_description *d, struct link_dims *dims, const struct state *st,
-		   uint32_t slot)
-{
-	const struct catalog_row *from = catalog_row(&st->catalog, slot);
-	size_t bytes = from->ndim * sizeof(int64_t);
-	bool in_chunks = from->flags & ROW_SHAPE_IN_CHUNKS, strided = from->flags & ROW_STRIDED;
-	int64_t both[2 * TENSOR_NDIM_MAX];
-
-	catalog_chunks_read(&st->catalog, from->chunk, both,
-			    bytes * ((unsigned)in_chunks + (unsigned)strided));
-	for (unsigned i = 0; i < from->ndim; i++)
-		dims->shape[i] = in_chunks ? both[i] : from->shape[i];
-	if (strided)
-		memcpy(dims->strides, in_chunks ? both + from->ndim : both, bytes);
-	d->dtype_code = from->dtype_code;
-	d->dtype_bits = from->dtype_bits;
-	d->dtype_lanes = from->dtype_lanes;
-	d->ndim = from->ndim;
-	d->flags = from->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
-	d->shape = dims->shape;
-	d->strides = strided ? dims->strides : NULL;
-}
+/* ---- ends of meanings ------------------------------------------------------------------------ */
 
 void tensor_finish(struct state *st, uint32_t slot)
 {
@@ -631,90 +692,6 @@ void tensor_finish(struct state *st, uint32_t slot)
 
 	if (st->tensors[slot].pointed && !member_is_pending(st, slot))
 		member_finish(st, slot, &wakes);
-}
-
-/* Gives a draft without bytes the extent of @from. */
-static void link_share(struct state *st, uint32_t slot, uint32_t from)
-{
-	const struct catalog_row *source = catalog_row(&st->catalog, from);
-	struct catalog_row *row = catalog_row(&st->catalog, slot);
-
-	draft_share(st, slot, from);
-	row->nbytes = source->nbytes;
-	row->offset = source->offset;
-	row->segment = source->segment;
-	row->segment_generation = source->segment_generation;
-}
-
-/* The bytes stay charged to the user that made them. So only that user's names, root's or the
- * daemon's may keep them. */
-static bool may_charge(const struct state *st, const struct client *c, const struct segment *seg)
-{
-	if (!seg || c->uid == st->common->uid || c->uid == 0)
-		return true;
-	if (seg->device)
-		return seg->device->bytes.account->uid == c->uid;
-	return (seg->owner ? seg->owner : seg->charge.account) == c->account;
-}
-
-int link_source(struct state *st, const struct client *c, uint64_t ref, const struct name_key *name,
-		uint32_t *from, const char **why)
-{
-	int r = tensor_name_check(name->text, name->len, why) ? STATE_E_INVALID
-							      : tensor_may_name(st, c, name);
-
-	if (r)
-		return r;
-	*from = ref_slot(ref);
-	if (*from >= st->catalog.rows.high)
-		return STATE_E_STALE;
-	tensor_finish(st, *from);
-	if (!ref_is_published(st, ref) || !client_leases_on(c, *from) ||
-	    !may_charge(st, c, st->tensors[*from].segment))
-		return STATE_E_STALE;
-	if (st->tensors[*from].ring && st->tensors[*from].ring->stream) {
-		*why = "it is an item of a stream, whose memory its producer uses again";
-		return STATE_E_INVALID;
-	}
-	return 0;
-}
-
-/* Makes a draft for a second name of @ref. Making space for it may end the ring of @ref, and @ref
- * with it if the client's ledger lies: STATE_E_STALE. */
-static int link_create(struct state *st, struct client *c, uint64_t ref, uint32_t *slot)
-{
-	struct tensor_request rq = { .extra = WIRE_EXTRA_MAX };
-	struct ring *ring;
-	unsigned ended = 0;
-	int r;
-
-	do
-		r = tensor_create(st, c, &rq, slot);
-	while (rings_yield(st, c->account, r, &ended));
-	ring = r ? NULL : st->tensors[ref_slot(ref)].ring;
-	if (ring && ring->client)
-		ring_end(st, c->account, ring); /* else its producer would write over these bytes */
-	if (r || ref_is_published(st, ref))
-		return r;
-	tensor_abort(st, c, ref_of(st, *slot));
-	return STATE_E_STALE;
-}
-
-int tensor_link(struct state *st, struct client *c, uint64_t ref, struct tensor_description *d,
-		uint64_t *version, const char **why)
-{
-	struct link_dims dims;
-	uint32_t from, slot;
-	int r;
-
-	r = link_source(st, c, ref, &d->name, &from, why);
-	if (!r)
-		r = link_create(st, c, ref, &slot);
-	if (r)
-		return r;
-	link_describe(d, &dims, st, from);
-	link_share(st, slot, from);
-	return tensor_commit(st, c, ref_of(st, slot), d, version, why);
 }
 
 /* Makes the name mean none, at the cost of @a. */

@@ -15,7 +15,8 @@ struct tensor_ring {
 };
 
 /* Publishes the draft @ref of @c, or a row that its producer wrote while its ring ended. If that
- * fails, tensor_commit() aborts the draft: STATE_E_STALE, _INVALID (why), _DENIED or _BUCKET. */
+ * fails, tensor_commit() aborts the draft: STATE_E_STALE, _INVALID (why) or _BUCKET, or a failure
+ * of tensor_may_publish(). */
 int tensor_commit(struct state *st, struct client *c, uint64_t ref,
 		  const struct tensor_description *d, uint64_t *version, const char **why);
 int tensor_commit_ring(struct state *st, struct client *c, uint64_t ref,
@@ -41,10 +42,10 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, struct tensor_
 struct link_dims {
 	int64_t shape[TENSOR_NDIM_MAX], strides[TENSOR_NDIM_MAX];
 };
-/* The slot of @ref, if it is published, and @c holds it and may have it charged under @name too.
- * STATE_E_STALE, STATE_E_INVALID (why) for a bad name, or a failure of tensor_may_name(). */
-int link_source(struct state *st, const struct client *c, uint64_t ref, const struct name_key *name,
-		uint32_t *from, const char **why);
+/* The slot of @ref, if it is published, and @c holds it and may have it charged under d->name too.
+ * STATE_E_STALE, STATE_E_INVALID (why) for a bad name, or a failure of tensor_may_publish(). */
+int link_source(struct state *st, struct client *c, uint64_t ref,
+		const struct tensor_description *d, uint32_t *from, const char **why);
 /* True if @ref is LIVE or RETIRED. */
 bool ref_is_published(const struct state *st, uint64_t ref);
 /* Completes @d, which has a name, metadata and a lifetime, with what the two tensors have in
@@ -58,6 +59,10 @@ int tensor_delete(struct state *st, const struct client *c, const struct name_ke
 		  uint64_t version);
 /* Returns 0 if @c may publish or delete under that name, else STATE_E_DENIED. */
 int tensor_may_name(struct state *st, const struct client *c, const struct name_key *name);
+/* Returns 0 if @c may publish @d now. Fails as tensor_may_name(), or because of the version that
+ * was stated: STATE_E_MIRROR, or STATE_E_OLD or _INVALID (why). */
+int tensor_may_publish(struct state *st, struct client *c, const struct tensor_description *d,
+		       const char **why);
 
 /* The ref of the tensor that the name means, or 0. While a name points at a pending member of a
  * group it means its former tensor. */
@@ -68,6 +73,8 @@ void tensor_finish(struct state *st, uint32_t slot);
 /* ---- for group.c ---- */
 
 int name_may_publish(struct state *st, const struct client *c, uint32_t index);
+/* Does what tensor_may_publish() does, for a member at which its name does not point yet. */
+int member_may_publish(struct state *st, struct client *c, uint32_t slot, const char **why);
 /* Notes in the entry of the group's memory @slot that the names of the members are going to be
  * pointed, or with @points false that the group has failed. */
 void leader_note(struct state *st, uint32_t slot, bool points);

@@ -40,6 +40,7 @@ struct tensor {
 	bool moved;	/* and for its extent as well */
 	bool group;	/* DRAFT: memory of a group; its siblings are the members */
 	bool pointed;	/* DRAFT: a member, and its name points at it (publish.c) */
+	bool stated;	/* DRAFT: its producer has stated its version, which the row has */
 	bool published; /* DRAFT: memory of a group that a former daemon published */
 	bool linked;	/* on a device: its siblings share @freed with it (LINK) */
 	union {

@@ -40,10 +40,11 @@ typedef struct tl_group_item {
 
 /* tl_group_options - how to make a group */
 typedef struct tl_group_options {
-	size_t size;		 /* sizeof(tl_group_options) */
-	int64_t timeout_ns;	 /* how long to wait for space if there is none */
-	const DLDevice *devices; /* for each tensor the CPU or a GPU of CUDA; NULL: all on the CPU
-				  */
+	size_t size;		  /* sizeof(tl_group_options) */
+	int64_t timeout_ns;	  /* how long to wait for space if there is none */
+	const DLDevice *devices;  /* for each tensor the CPU or a GPU of CUDA; NULL: all on the CPU
+				   */
+	const uint64_t *versions; /* as in tl_put_options; 0 for a name that is deleted */
 } tl_group_options;
 
 /*
@@ -97,7 +98,8 @@ TL_API DLTensor *tl_group_tensor(tl_group *group, size_t index);
  * Threads: any, but only one at a time on a group.
  * Returns: 0, a common error, or
  *	-EINVAL		a tensor of tl_group_tensor() was changed; the text says how
- *	-EACCES		one of the names belongs to another user, or this user may not publish here
+ *	-EACCES		one of the names belongs to another user, or this user may not publish here,
+ *			or not state the versions
  *	-ENOSPC		the daemon has too few tensors or names left for the group
  *	-EDQUOT		the same of this user's share of them
  *	-ESTALE		as tl_commit()

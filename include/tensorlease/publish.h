@@ -65,6 +65,22 @@ enum {
 #define TL_RING_MAX 64		/* slots */
 #define TL_RING_NONE UINT32_MAX /* never */
 
+/*
+ * Stated versions
+ *
+ * A process that publishes here what it reads on another host gives it the versions that it has
+ * there, so that `newer_than` means the same on every host. It states them in tl_spec.version,
+ * tl_put_options.versions or tl_group_options.versions. The daemon's configuration must have
+ * `mirror = yes` for the namespace, and only the namespace's owner, root and the daemon's user may
+ * state versions; others fail with -EACCES.
+ *
+ * A stated version is larger than the last one that the daemon remembers of that name, also of a
+ * deleted one; otherwise the publish fails with -ESTALE, and the text names both. It fails with
+ * -EINVAL if the two have the same low 32 bits, or if the version is above the nanoseconds since
+ * 1970. The next version, if it is not stated, is the one after it. A tensor whose version is
+ * stated is never published in a ring.
+ */
+
 /* TL_CREATE_* - flags of tl_spec */
 enum {
 	/*
@@ -92,6 +108,7 @@ typedef struct tl_spec {
 	uint32_t flags;	       /* TL_CREATE_* */
 	uint32_t evict_idle_s; /* seconds: what was used in the last so many makes no space for it;
 				  0: all evictable tensors may */
+	uint64_t version;      /* stated versions, above; 0: the one after the name's last */
 } tl_spec;
 
 /*
@@ -175,12 +192,13 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
  * Threads: any, but only one at a time on a draft.
  * Returns: 0, a common error, or
  *	-EINVAL		the tensor of tl_draft_tensor() was changed; the text says how
- *	-EACCES		the name belongs to another user, or this user may not publish here
+ *	-EACCES		the name belongs to another user, or this user may not publish here, or
+ *			not state the version
  *	-EDQUOT		the name is new, and the user has as many as it may have
  *	-ENOSPC, -EDQUOT	there is no space for a copy: a draft that is a slot of a ring,
  *			and has more than 24 bytes of metadata, is published as one
  *	-ESTALE		the draft is another process's, its client is closed, or the daemon that
- *			granted it has ended
+ *			granted it has ended; or the stated version is not above the name's last
  * Since: 0.1
  */
 TL_API int tl_commit(tl_draft *draft, uint64_t *version);
@@ -255,6 +273,8 @@ typedef struct tl_put_options {
 	uint32_t threads;      /* so many copy on the CPU; 0: as the size and the processors of this
 				  process are worth, 4 at most. Since 0.2 */
 	uint32_t reserved;     /* 0 */
+	const uint64_t *versions; /* stated versions, one for each tensor, 0 for the one after the
+				     name's last; NULL: none is stated */
 } tl_put_options;
 
 /*

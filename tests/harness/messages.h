@@ -39,6 +39,7 @@ static inline void samples_readers(struct samples *all)
 {
 	const uint64_t ref = ref_make(7, 42);
 
+	SAMPLE(all, WIRE_FINISHED, 0, struct wire_finished, .ref = ref, .failed = 1);
 	SAMPLE(all, WIRE_HANDOVER, 0, struct wire_handover, .ref = ref, .id = UINT64_MAX,
 	       .ttl_ns = TENSOR_TTL_MAX);
 	SAMPLE(all, WIRE_RECEIVE, 0, struct wire_receive, .ref = ref, .id = 1);
@@ -58,7 +59,8 @@ static inline void samples_requests(struct samples *all)
 						  .meta_len = TENSOR_META_MAX,
 						  .lifetime = WIRE_LIFETIME_OWNER_BOUND |
 							      WIRE_LIFETIME_EVICTABLE,
-						  .ttl_ns = TENSOR_TTL_MAX };
+						  .ttl_ns = TENSOR_TTL_MAX,
+						  .version = UINT64_MAX };
 
 	SAMPLE(all, WIRE_HELLO, 0, struct wire_hello, .version_min = 1, .version_max = 1,
 	       .label = "test");
@@ -82,7 +84,7 @@ static inline void samples_requests(struct samples *all)
 	SAMPLE(all, WIRE_RELEASED, 0, struct wire_ref, .ref = ref);
 	SAMPLE(all, WIRE_LINK, 1, struct wire_link, .ref = ref, .name_len = 1);
 	SAMPLE(all, WIRE_LINK, 255 + 1024, struct wire_link, .ref = ref, .name_len = 255,
-	       .meta_len = 1024);
+	       .meta_len = 1024, .version = UINT64_MAX);
 	SAMPLE(all, WIRE_MEMBER, 1, struct wire_member, .ref = ref, .tensor.name_len = 1);
 	SAMPLE(all, WIRE_MEMBER, 64 * 8 + 255 + 1024, struct wire_member, .ref = ref, .offset = 256,
 	       .tensor = largest);
@@ -116,7 +118,6 @@ static inline void samples_requests(struct samples *all)
 	SAMPLE(all, WIRE_PLACE, 1 + 64, struct wire_place, .segment = 3, .segment_generation = 9,
 	       .flags = WIRE_PLACE_EVENT, .unreported = WIRE_PLACE_UNREPORTED,
 	       .tensor.name_len = 1);
-	SAMPLE(all, WIRE_FINISHED, 0, struct wire_finished, .ref = ref, .failed = 1);
 	SAMPLE(all, WIRE_DEVICES, 0, struct wire_devices, .from = UINT32_MAX);
 	SAMPLE(all, WIRE_HOLD, 0, struct wire_segment_ref, .segment = 3, .segment_generation = 2);
 	SAMPLE(all, WIRE_KEEP, 0, struct wire_keep, .device = { 1 })->nfds = 1;

@@ -5,6 +5,9 @@
  * stores. The version of a name is stored when its tensor can be found, so a LIVE row with a higher one is on its
  * way in, and any other LIVE row that its name does not mean is on its way out.
  *
+ * A name that was never published has version 0, and begins above the versions of all names that were removed. With
+ * -DSTATED its producer may state any version, which the daemon compares with the last one.
+ *
  * An adopting daemon may stop, too. S() is one store, before which the daemon may stop; what is between two of them is
  * private to the daemon, or a read of what only the daemon writes. The ledgers outlive it.
  *
@@ -33,7 +36,7 @@
 
 /* The catalog. */
 byte word[NS], name[NS], ver[NS];		/* rows: word, name, version */
-byte current[NE], version[NE], text[NE];
+byte current[NE], version[NE], text[NE];	/* version 0: none was published */
 byte link[NT] = NONE;
 byte highest;				/* names.floor: above every version of a name that was removed */
 byte former_of[NS], gid[NS];		/* of a member of a group: what its name meant, and `groups` then */
@@ -82,12 +85,39 @@ inline check_committed()
 	}
 }
 
+#define LAST (current[e] -> ver[SLOT(current[e])] : version[e])
+
+/* The version that the next tensor of the name e gets, in v; 0: it is refused. */
+inline choose_version()
+{
+	if
+	:: d_step { v = LAST; v = 1 + (v -> v : highest) }
+#ifdef STATED
+	:: v = 1; refuse_version()
+	:: v = 2; refuse_version()
+	:: v = 3; refuse_version()
+#endif
+	fi
+}
+
+inline refuse_version()
+{
+#ifndef NO_STATED_COMPARED
+	if
+	:: d_step { v <= LAST -> v = 0; SEEN(refused) }
+	:: d_step { else -> SEEN(stated) }
+	fi
+#else
+	skip
+#endif
+}
+
 /* A draft in a free slot, for the name e. */
 inline draft(s)
 {
 	S(word[s] = WORD(GEN(word[s]) + 1, DRAFT); ids++; id[s] = ids);
 	S(name[s] = e);
-	S(ver[s] = 1 + (current[e] -> ver[SLOT(current[e])] : version[e]))
+	S(ver[s] = v)
 }
 
 /* Finds the entry for text t, or makes one. */
@@ -110,7 +140,7 @@ inline name_take()
 	if
 	:: e != NONE && link[t] == NONE ->
 		S(current[e] = 0);
-		S(version[e] = highest);
+		S(version[e] = 0);
 		S(text[e] = t);
 		S(link[t] = e)
 	:: else
@@ -144,8 +174,13 @@ inline commit()
 {
 	free_slot(a);
 	name_take();
+	v = 0;
 	if
-	:: a < NS && e != NONE && committed[t] < 7 && version[e] < 7 && ver[a] < 7 ->
+	:: e != NONE -> choose_version()
+	:: else
+	fi;
+	if
+	:: a < NS && e != NONE && v && v < 8 ->
 		draft(a);
 		former = current[e];
 		S(word[a] = WORD(GEN(word[a]), LIVE));
@@ -247,14 +282,24 @@ inline group()
 	free_slot(a);
 	t = 0;
 	name_take();
+	v = 0;
 	if
-	:: a < NS && e != NONE && !group_id ->
+	:: e != NONE -> choose_version()
+	:: else
+	fi;
+	if
+	:: a < NS && e != NONE && v && v < 8 && !group_id ->
 		draft(a);
 		t = 1;
 		name_take();
 		free_slot(b);
+		v = 0;
 		if
-		:: b < NS && e != NONE ->
+		:: e != NONE -> choose_version()
+		:: else
+		fi;
+		if
+		:: b < NS && e != NONE && v && v < 8 ->
 			draft(b);
 			S(groups++);
 			point(a);
@@ -408,13 +453,13 @@ inline adopt_rows()
 
 active proctype Daemon()
 {
-	byte t, e, a, b, i, former;
+	byte t, e, a, b, i, former, v;
 
 	goto serve;
 adopt:
 	skip;
 	d_step {
-		t = 0; e = 0; a = 0; b = 0; i = 0; former = 0;
+		t = 0; e = 0; a = 0; b = 0; i = 0; former = 0; v = 0;
 #ifdef HIGHEST_PRIVATE
 		highest = 0
 #endif
@@ -431,7 +476,7 @@ adopt:
 serve:
 	do
 	:: true ->
-		d_step { t = 0; e = 0; a = 0; b = 0; i = 0; former = 0 }
+		d_step { t = 0; e = 0; a = 0; b = 0; i = 0; former = 0; v = 0 }
 		check_committed();
 		if
 		:: ops < OPS && t == 0 -> t = 0

@@ -84,7 +84,7 @@ inline take_entry(t)
 		:: d_step { !linked[0] && place[1 - t] != 0 -> place[t] = 0 }
 		:: d_step { !linked[1] && place[1 - t] != 1 -> place[t] = 1 }
 		fi;
-		version[place[t]] = floor;
+		version[place[t]] = 0;
 		linked[place[t]] = 1
 	:: else
 	fi
@@ -104,7 +104,8 @@ inline store_version()
 inline publish(t)
 {
 	take_entry(t);
-	d_step { e = place[t]; row++; text[row] = t; former = current[e]; number[row] = version[e] + 1 }
+	d_step { e = place[t]; row++; text[row] = t; former = current[e];
+		 number[row] = 1 + (version[e] -> version[e] : floor) }
 #ifdef VERSION_FIRST
 	version[e] = number[row];
 #endif

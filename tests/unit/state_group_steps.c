@@ -471,6 +471,64 @@ TEST(a_group_names_each_tensor_once)
 	fx_stop();
 }
 
+static int state_version(struct tester *t, const char *name, uint64_t stated)
+{
+	int64_t nbytes = 1;
+	struct tensor_description d = fx_bytes(name, &nbytes);
+	const char *why = NULL;
+	uint64_t version;
+	uint32_t slot;
+
+	d.version = stated;
+	assert_int_equal(fx_create(t, 1, &slot), 0);
+	return tensor_commit(&st, &t->c, fx_ref(slot), &d, &version, &why);
+}
+
+/* What others publish between two steps has a version too, which members must exceed. */
+TEST(a_group_keeps_its_stated_versions_unless_others_reach_them)
+{
+	static const uint64_t between[] = { 19, 20, 21 };
+	int64_t nbytes = 1;
+
+	for (unsigned i = 0; i < 3; i++) {
+		struct tensor_description a = fx_bytes("a", &nbytes), b = fx_bytes("b", &nbytes);
+		const char *why = NULL;
+		struct tester t, other;
+		uint32_t slot;
+		int error = 0;
+
+		fx_start();
+		fx_connect(&t, OWNER);
+		fx_connect(&other, OWNER);
+		t.c.states = other.c.states = true;
+		assert_int_equal(state_version(&t, "a", 17), 0);
+		assert_int_equal(fx_create(&t, 64, &slot), 0);
+		a.version = b.version = 20;
+		assert_int_equal(tensor_member(&st, &t.c, fx_ref(slot), 0, &a, &why), 0);
+		assert_int_equal(tensor_member(&st, &t.c, fx_ref(slot), 0, &b, &why), 0);
+		assert_int_equal(group_begin(&st, &t.c, fx_ref(slot), 2), 0);
+		do
+			group_step(&st, &t.c, 1, &error, &why);
+		while (!st.pointing || !t.c.group.at);
+		assert_int_equal(version_of("a"), 17);
+		assert_int_equal(state_version(&other, "a", between[i]), 0);
+		assert_int_equal(version_of("a"), between[i]);
+		error = fx_group_steps(&t, &why);
+		assert_int_equal(error, between[i] < 20 ? 0 : STATE_E_OLD);
+		assert_int_equal(version_of("a"), between[i] < 20 ? 20 : between[i]);
+		assert_int_equal(version_of("b"), between[i] < 20 ? 20 : 0);
+		if (error)
+			assert_non_null(strstr(why, "version 20 was stated for 'a', whose last"));
+		assert_int_equal(state_version(&other, "a", 22), 0);
+		assert_int_equal(seen->drafts, 0);
+		assert_int_equal(fx_delete(&t, "a"), 0);
+		fx_delete(&t, "b");
+		fx_leave(&other);
+		fx_leave(&t);
+		fx_stop();
+	}
+}
+
 int main(void)
 {
 	return suite_run();

@@ -145,10 +145,10 @@ static const struct {
 	{ WIRE_WELCOME, 18, 2 },	{ WIRE_DRAFT, 52, 4 },	 { WIRE_HOLDING, 43, 5 },
 	{ WIRE_MEMBER, 43, 5 },		{ WIRE_GROUP, 28, 4 },	 { WIRE_PART, 36, 4 },
 	{ WIRE_IMPORT, 28, 4 },		{ WIRE_PLACE, 43, 5 },	 { WIRE_FINISHED, 28, 4 },
-	{ WIRE_DEVICES, 20, 4 },	{ WIRE_PLACE, 69, 3 },	 { WIRE_KICK, 36, 4 },
+	{ WIRE_DEVICES, 20, 4 },	{ WIRE_PLACE, 77, 3 },	 { WIRE_KICK, 36, 4 },
 	{ WIRE_KICKED, 36, 4 },		{ WIRE_USERS, 28, 4 },	 { WIRE_USER, 28, 4 },
 	{ WIRE_CLAIM, 26, 2 },		{ WIRE_UNCLAIM, 22, 2 }, { WIRE_CLAIMED, 20, 4 },
-	{ WIRE_MEMBERS_MADE, 20, 4 },	{ WIRE_RING, 35, 5 },	 { WIRE_RING, 52, 4 },
+	{ WIRE_MEMBERS_MADE, 20, 4 },	{ WIRE_RING, 35, 5 },	 { WIRE_RING, 60, 4 },
 	{ WIRE_WATCH, 22, 2 },		{ WIRE_LEAVE, 28, 4 },	 { WIRE_POSITIONS, 28, 4 },
 	{ WIRE_STREAM, 36, 4 },		{ WIRE_ENTRIES, 28, 4 }, { WIRE_STREAMS, 20, 2 },
 	{ WIRE_STREAM_MEMBERS, 28, 4 }, { WIRE_READERS, 28, 4 },
@@ -274,7 +274,7 @@ PLAIN_TEST(every_count_must_match_its_tail)
 		{ WIRE_PLACE, 36, true },	  { WIRE_PLACE, 38, false },
 		{ WIRE_PLACE, 40, false },	  { WIRE_RING, 28, true },
 		{ WIRE_RING, 30, false },	  { WIRE_RING, 32, false },
-		{ WIRE_RING, 48, false },	  { WIRE_RETIRE, 24, false },
+		{ WIRE_RING, 56, false },	  { WIRE_RETIRE, 24, false },
 		{ WIRE_OPEN, 46, false },	  { WIRE_ROWS, 28, false },
 		{ WIRE_ENTRIES, 24, false },	  { WIRE_STREAMS, 22, false },
 		{ WIRE_STREAM_INFO, 102, false },
@@ -723,7 +723,7 @@ PLAIN_TEST(the_printer_shows_every_member)
 	wire_print(s.bytes, false, line, sizeof(line));
 	assert_string_equal(line, "COMMIT #1 ref=7/42 dtype_code=2 dtype_bits=32 dtype_lanes=1 "
 				  "shape=[480,-640] strides=[] PADDED EVICTABLE name=\"cam0/rgb\" "
-				  "meta=3 bytes ttl_ns=5 KEEP prefetch_serial=0");
+				  "meta=3 bytes ttl_ns=5 version=0 KEEP prefetch_serial=0");
 }
 
 static void assert_printed(enum wire_type type, const void *fixed, size_t size, unsigned nfds,
@@ -757,7 +757,7 @@ PLAIN_TEST(the_printer_shows_what_is_on_devices)
 	assert_string_equal(line,
 			    "PLACE #1 offset=512 cookie=abc dtype_code=2 dtype_bits=16 "
 			    "dtype_lanes=1 shape=[] strides=[] name=\"nnn\" meta=0 bytes ttl_ns=0 "
-			    "segment=3 segment_generation=9 EVENT");
+			    "version=0 segment=3 segment_generation=9 EVENT");
 	PRINTED(WIRE_EXPORT, 1,
 		"EXPORT #1 size=10 part_size=5 kind=2 parts=2 "
 		"device=010203000000000000000000000000ff +fd",
