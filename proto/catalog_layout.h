@@ -49,27 +49,21 @@ static inline uint64_t live_word(uint32_t generation)
  */
 struct catalog_name {
 	_Atomic uint64_t current; /* ref of its tensor, or of a ring, or 0 */
-	_Atomic uint64_t version; /* of its last tensor, 0: none; catalog_version_word() */
+	_Atomic uint64_t version; /* of its last tensor; 0: none */
 	_Atomic uint32_t next;	  /* in its bucket, or CATALOG_NONE */
 	_Atomic uint32_t hash;	  /* name_hash_low() */
+	/* The futex word for waiting for a newer version: + 1 after `current` gets one, and before
+	 * another text gets the entry. */
+	_Atomic uint32_t changes;
 	uint16_t len;
 	uint16_t reserved;
-	uint32_t chunk;
 	_Atomic uint64_t producer; /* publisher of its tensor: catalog_producer() */
-	char text[CATALOG_INLINE_NAME];
+	union {
+		char text[CATALOG_INLINE_NAME];
+		uint32_t chunk; /* of a longer one */
+	};
 };
 static_assert(sizeof(struct catalog_name) == 64, "layout");
-
-/*
- * The futex word for waiting for a newer version of the name: the low half of `version`. It changes
- * after `current` does, and before another text gets the entry, and then has no value that it had
- * before, unless that is stated for the other text.
- */
-static inline const _Atomic uint32_t *catalog_version_word(const struct catalog_name *name)
-{
-	return (const _Atomic uint32_t *)(const void *)&name->version +
-	       (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
-}
 
 /*
  * A row that is a member of a group, by slot; written before a name's `current` is its ref. While
@@ -216,5 +210,5 @@ static inline uint32_t catalog_wake_index(uint32_t hash)
 }
 
 #define CATALOG_LAYOUT                                                                             \
-	((uint64_t)5 << 48 | (uint64_t)sizeof(struct catalog_header) << 32 |                       \
+	((uint64_t)6 << 48 | (uint64_t)sizeof(struct catalog_header) << 32 |                       \
 	 (uint64_t)sizeof(struct catalog_row) << 16 | sizeof(struct catalog_name))

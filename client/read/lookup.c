@@ -138,14 +138,12 @@ static uint64_t row_version(struct session *s, const struct catalog_row *row)
 	return version;
 }
 
-/* Fills @wake, for a sleep if the tensor is too old. Returns the tensor's version. */
+/* Completes @wake, for a sleep if the tensor is too old. Returns the tensor's version. */
 static uint64_t found(struct session *s, const struct catalog_row *row,
-		      const struct catalog_name *name, const struct ring_seen *seen,
-		      struct wake_word *wake)
+		      const struct ring_seen *seen, struct wake_word *wake)
 {
-	*wake = (struct wake_word){ .word = catalog_version_word(name), .ring = seen->ring };
+	wake->ring = seen->ring;
 	wake->version = row_version(s, row);
-	wake->seen = (uint32_t)wake->version;
 	if (seen->ring) {
 		wake->word = ring_futex(seen->page);
 		wake->seen = (uint32_t)seen->word;
@@ -201,9 +199,9 @@ static int ring_failed(const struct session *s, const struct catalog_name *name,
  * all the time. The caller finds out by G4 whether a match, and *@wake (which may be NULL), were
  * true.
  *
- * ORDER: a newer version changes the word after `current`. The value to sleep at is that of the
- * row, which was found through `current`: while the word still has it, there was nothing newer to
- * find. A word that was read after the look could belong to a version that the look missed.
+ * ORDER: a newer version changes the word after `current`. The value to sleep at is read before
+ * `current`: while the word still has it, there was nothing newer to find. A word that was read
+ * after the look could have changed for a version that the look missed.
  */
 __attribute__((always_inline)) static inline int take_entry(struct session *s,
 							    const struct name_key *key,
@@ -221,6 +219,10 @@ __attribute__((always_inline)) static inline int take_entry(struct session *s,
 	if (r)
 		return r;
 	do {
+		if (wake) {
+			wake->word = &name->changes;
+			wake->seen = atomic_load_explicit(wake->word, memory_order_acquire);
+		}
 		r = lookup_hold(s, index, ref, &seen, at_once);
 		if (r)
 			return seen.ring ? ring_failed(s, name, key, &seen, ref, r) : r;
@@ -230,7 +232,7 @@ __attribute__((always_inline)) static inline int take_entry(struct session *s,
 			uint64_t version = 0;
 
 			if (wake)
-				version = found(s, row, name, &seen, wake);
+				version = found(s, row, &seen, wake);
 			else if (newer_than)
 				version = row_version(s, row);
 			if (newer_than == 0 || version > newer_than)

@@ -186,15 +186,6 @@ static void row_recover(struct adoption *a, uint32_t slot)
 		draft_recover(a, slot);
 }
 
-/* Recovers an entry without a name: the name was removed, or not made yet. */
-static void entry_recover(struct adoption *a, uint32_t index)
-{
-	struct catalog_name *name = catalog_name(a->cat, index);
-
-	if (name->version < a->cat->header->names_floor)
-		atomic_store(&name->version, a->cat->header->names_floor);
-}
-
 /* A client that found a member by its name must not find a DRAFT once `groups` is raised: that
  * would look like a published member (tests/model/restart.pml). */
 static void member_recover(struct adoption *a, uint32_t slot)
@@ -233,8 +224,6 @@ static void recover(struct adoption *a)
 	for (uint32_t i = 0; i < cat->names.high; i++) {
 		if (a->check.linked[i])
 			name_recover(a, i);
-		else
-			entry_recover(a, i);
 	}
 	for (uint32_t slot = 0; slot < cat->rows.high; slot++)
 		row_recover(a, slot);

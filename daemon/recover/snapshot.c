@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -52,28 +54,27 @@ static void raise_to(uint64_t *highest, uint64_t version)
 		*highest = version;
 }
 
-/* A commit stores `current` first: the name's version may be one behind. */
-static uint64_t name_version(const struct catalog_name *name)
+/*
+ * Raises *@highest to the versions in @max entries of @size bytes, which begin at @from and have
+ * theirs at @offset. Holes are skipped, since nothing was ever in them. False: they cannot be read.
+ */
+static bool read_versions(int fd, off_t from, uint32_t max, size_t size, size_t offset,
+			  uint64_t *highest)
 {
-	uint64_t version = name->version;
-
-	return version + (name->current && version < UINT64_MAX);
-}
-
-/* Holes are skipped, since no name was ever in them. False: the names cannot be read. */
-static bool read_names(int fd, const struct catalog_header *h, uint64_t *highest)
-{
-	const off_t end = (off_t)(h->off_names + h->max_names * sizeof(struct catalog_name));
-	off_t at = (off_t)h->off_names;
-	struct catalog_name names[64];
+	const off_t end = from + (off_t)(max * size);
+	off_t at = from;
+	char entries[8192];
+	uint64_t version;
 	ssize_t n;
 
 	while (at < end && (at = lseek(fd, at, SEEK_DATA)) >= 0 && at < end) {
-		n = pread(fd, names, sizeof(names), at) / (ssize_t)sizeof(*names);
+		n = pread(fd, entries, sizeof(entries), at) / (ssize_t)size;
 		if (n <= 0)
 			return false;
-		for (ssize_t i = 0; i < n && at < end; i++, at += (off_t)sizeof(*names))
-			raise_to(highest, name_version(&names[i]));
+		for (ssize_t i = 0; i < n && at < end; i++, at += (off_t)size) {
+			memcpy(&version, entries + (size_t)i * size + offset, sizeof(version));
+			raise_to(highest, version);
+		}
 	}
 	return at >= 0 || errno == ENXIO; /* nothing but a hole is left */
 }
@@ -101,7 +102,11 @@ static bool read_catalog(int fd, uint64_t limit, uint64_t *highest)
 		raise_to(highest,
 			 h.commits < limit ? *highest + h.commits + RING_SLOTS_MAX : limit);
 	raise_to(highest, h.names_floor);
-	return read_names(fd, &h, highest);
+	/* a commit stores the row's version, then `current`, then the name's version */
+	return read_versions(fd, (off_t)h.off_names, h.max_names, sizeof(struct catalog_name),
+			     offsetof(struct catalog_name, version), highest) &&
+	       read_versions(fd, (off_t)h.off_rows, h.max_tensors, sizeof(struct catalog_row),
+			     offsetof(struct catalog_row, version), highest);
 }
 
 uint64_t former_versions(uint64_t instance, bool expected, uint64_t known, uint64_t since)

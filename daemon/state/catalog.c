@@ -80,7 +80,7 @@ static const _Atomic uint32_t *numbered_word(const struct catalog *cat, uint32_t
 	uint32_t names = cat->header->max_names;
 
 	if (number < names)
-		return catalog_version_word(catalog_name(cat, number));
+		return &catalog_name(cat, number)->changes;
 	if (number < names + CATALOG_WAKE_WORDS)
 		return &cat->wakes[number - names].word;
 	return &cat->watches[number - names - CATALOG_WAKE_WORDS].seq;
@@ -105,7 +105,7 @@ static void wake_number(struct catalog *cat, uint32_t number, unsigned *budget)
 }
 
 /*
- * ORDER: publish.c stores `current` and then the word before this. The kernel orders both before
+ * ORDER: publish.c stores `current` before this changes the word, and the kernel orders both before
  * its search for sleepers. A waiter loads the word before it looks, and passes that value to the
  * kernel, which compares it when a search would already find the waiter. So either we find the
  * sleeper here, or it does not sleep and looks again (tests/model/wait.pml).
@@ -114,6 +114,7 @@ void catalog_wake(struct catalog *cat, uint32_t name, bool came, unsigned *budge
 {
 	uint32_t hashed = catalog_wake_index(catalog_name(cat, name)->hash);
 
+	atomic_fetch_add(&catalog_name(cat, name)->changes, 1);
 	wake_number(cat, name, budget);
 	if (!came)
 		return;
@@ -150,25 +151,27 @@ bool catalog_wake_step(struct catalog *cat)
 	return catalog_waking(cat);
 }
 
+static void sleeps_end(_Atomic uint32_t *word)
+{
+	atomic_fetch_add(word, 1);
+	futex_wake(word, INT_MAX);
+}
+
 /* Ends each sleep on a watch without noting a change. A reader then finds the change that was noted
  * WATCH_CHANGES before, and does no harm by looking at that name again. */
 static void watches_end(struct catalog_watch *watches)
 {
-	for (unsigned i = 0; i < CATALOG_WATCHES; i++) {
-		atomic_fetch_add(&watches[i].seq, 1);
-		futex_wake(&watches[i].seq, INT_MAX);
-	}
+	for (unsigned i = 0; i < CATALOG_WATCHES; i++)
+		sleeps_end(&watches[i].seq);
 }
 
 void catalog_wake_all(struct catalog *cat)
 {
-	for (unsigned i = 0; i < CATALOG_WAKE_WORDS; i++) {
-		atomic_fetch_add(&cat->wakes[i].word, 1);
-		futex_wake(&cat->wakes[i].word, INT_MAX);
-	}
+	for (unsigned i = 0; i < CATALOG_WAKE_WORDS; i++)
+		sleeps_end(&cat->wakes[i].word);
 	watches_end(cat->watches);
 	for (uint32_t i = 0; i < cat->names.high; i++)
-		futex_wake(catalog_version_word(catalog_name(cat, i)), INT_MAX);
+		sleeps_end(&catalog_name(cat, i)->changes);
 }
 
 /* ---- the beginning -------------------------------------------------------------------------- */
@@ -631,7 +634,7 @@ void catalog_collect(struct catalog_array *array, bool (*used)(const void *conte
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-/* Changes and wakes the versions of all names that were ever used. Those have been written, so they
+/* Changes and wakes the words of all names that were ever used. Those have been written, so they
  * have memory. Holes of the object are skipped, since looking at one would allocate it. */
 static void names_end(int fd, struct catalog_name *names, off_t from, off_t to)
 {
@@ -640,12 +643,8 @@ static void names_end(int fd, struct catalog_name *names, off_t from, off_t to)
 	while (at < to && (at = lseek(fd, at, SEEK_DATA)) >= 0 && at < to) {
 		end = lseek(fd, at, SEEK_HOLE);
 		end = end < 0 || end > to ? to : end;
-		for (; at + (off_t)sizeof(*names) <= end; at += (off_t)sizeof(*names)) {
-			struct catalog_name *name = &names[(size_t)(at - from) / sizeof(*names)];
-
-			atomic_fetch_add(&name->version, 1);
-			futex_wake(catalog_version_word(name), INT_MAX);
-		}
+		for (; at + (off_t)sizeof(*names) <= end; at += (off_t)sizeof(*names))
+			sleeps_end(&names[(size_t)(at - from) / sizeof(*names)].changes);
 		at = end;
 	}
 }
@@ -660,10 +659,8 @@ static void clients_end(int fd, void *map, const struct catalog_header *h)
 
 	for (uint32_t i = 0; i < h->max_clients; i++)
 		atomic_fetch_and(&words[i], ~(uint64_t)1);
-	for (unsigned i = 0; i < CATALOG_WAKE_WORDS; i++) {
-		atomic_fetch_add(&wakes[i].word, 1);
-		futex_wake(&wakes[i].word, INT_MAX);
-	}
+	for (unsigned i = 0; i < CATALOG_WAKE_WORDS; i++)
+		sleeps_end(&wakes[i].word);
 	watches_end((void *)((char *)map + h->off_watches));
 	names_end(fd, (void *)((char *)map + h->off_names), (off_t)h->off_names,
 		  (off_t)(h->off_names + h->max_names * sizeof(struct catalog_name)));

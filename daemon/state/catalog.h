@@ -207,8 +207,8 @@ int catalog_reach(struct catalog *cat, struct catalog_array *array, uint32_t ind
  * turn has a budget of wakes, and catalog_wake_step() does the rest later. */
 enum { CATALOG_WAKE_BUDGET = 8 }; /* sleepers, and words without sleepers */
 
-/* Wakes those waiting for a newer version of the name. With @came, the name meant nothing before,
- * and those waiting for a name to appear are woken too. */
+/* Changes the name's word, and wakes those waiting for a newer version. With @came, the name meant
+ * nothing before, and those waiting for a name to appear are woken too. */
 void catalog_wake(struct catalog *cat, uint32_t name, bool came, unsigned *budget);
 /* Wakes the sleepers on that watch, at once or later. */
 void catalog_wake_watch(struct catalog *cat, uint32_t watch, unsigned *budget);

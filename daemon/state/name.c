@@ -3,10 +3,8 @@
  * Names. A name is in its bucket from name_take() until it is evicted. Clients walk buckets while
  * we change them, so an entry is complete before it is linked. It is unlinked, then names_unlinked
  * is raised, and only then may its memory become another name. Its text is constant while a row is
- * pinned to it, which is when clients compare it. Clients that saw a version of a name sleep on the
- * low half of its `version`. So that word must never have a value under two texts: it is raised
- * when a name is removed, and then is 0 until the next name of the entry counts on from
- * names_floor. Only a version that a producer states may be lower. Loop thread only.
+ * pinned to it, which is when clients compare it. Its count of changes
+ * goes on when another name gets the entry. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -227,7 +225,6 @@ static void name_remove(struct names *names, uint32_t index)
 		atomic_store(&header->names_floor, name->version + 1);
 	atomic_store(link, name->next);
 	atomic_fetch_add(&header->names_unlinked, 1);
-	atomic_store(&name->version, header->names_floor);
 	catalog_wake(names->catalog, index, false, &wakes);
 	forgotten_remove(names, index);
 	if (name->len > CATALOG_INLINE_NAME)
@@ -319,10 +316,10 @@ static uint32_t name_fill(struct names *names, uint32_t index, const struct name
 	memset(name->text, 0, sizeof(name->text));
 	if (key->len > CATALOG_INLINE_NAME) {
 		catalog_chunks_write(names->catalog, &end, key->text, key->len);
+		name->chunk = end.first;
 	} else {
 		memcpy(name->text, key->text, key->len);
 	}
-	name->chunk = end.first;
 	names->info[index].next = names->info[index].prev = CATALOG_NONE;
 	names->info[index].retired = CATALOG_NONE;
 	return end.count;

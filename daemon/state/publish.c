@@ -54,17 +54,14 @@ static uint64_t last_version(const struct state *st, uint32_t index, uint64_t fo
 }
 
 /*
- * Checks the version that @c has stated against the last one of that name. Waiters sleep on the low
- * half of the last version, so that must change. A version above version_limit() would not be
- * believed by the next daemon.
+ * Checks the version that @c has stated against the last one of that name. A version above
+ * version_limit() would not be believed by the next daemon.
  */
 static int version_check(struct state *st, struct client *c, const struct name_key *name,
 			 uint64_t version, uint64_t last, const char **why)
 {
 	uint64_t limit = version_limit(st->common->versions_known, st->common->versions_since);
-	const char *rule = version <= last ? "state a larger one"
-			   : last && (uint32_t)version == (uint32_t)last
-				   ? "these have the same low 32 bits, which must differ"
+	const char *rule = version <= last   ? "state a larger one"
 			   : version > limit ? "it must not be above the nanoseconds since 1970"
 					     : NULL;
 

@@ -87,7 +87,7 @@ static void sleepers_move(struct state *st, const struct ring *ring)
 
 	if (atomic_load(&ring->page->watched))
 		syscall(SYS_futex, ring_futex(ring->page), FUTEX_REQUEUE, CATALOG_WAKE_BUDGET,
-			(void *)(uintptr_t)SLEEPERS_MOVED_MAX, catalog_version_word(name), 0);
+			(void *)(uintptr_t)SLEEPERS_MOVED_MAX, &name->changes, 0);
 	catalog_wake(&st->catalog, ring->name, false, &wakes);
 }
 

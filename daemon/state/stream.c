@@ -142,7 +142,6 @@ static void name_begins(struct state *st, struct client *c, struct stream *s, ui
 	s->ring.name = index;
 	st->names.info[index].uid = c->uid;
 	name_own(&st->names, index, c->account);
-	atomic_store(&name->version, name->version + 1);
 	atomic_store(&name->current, ring_ref(&s->ring));
 	atomic_fetch_add(&st->catalog.header->streams, 1);
 	catalog_wake(&st->catalog, index, true, &wakes);

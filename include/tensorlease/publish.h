@@ -76,9 +76,8 @@ enum {
  *
  * A stated version is larger than the last one that the daemon remembers of that name, also of a
  * deleted one; otherwise the publish fails with -ESTALE, and the text names both. It fails with
- * -EINVAL if the two have the same low 32 bits, or if the version is above the nanoseconds since
- * 1970. The next version, if it is not stated, is the one after it. A tensor whose version is
- * stated is never published in a ring.
+ * -EINVAL if the version is above the nanoseconds since 1970. The next version, if it is not
+ * stated, is the one after it. A tensor whose version is stated is never published in a ring.
  */
 
 /* TL_CREATE_* - flags of tl_spec */

@@ -318,6 +318,21 @@ TEST(a_catalog_that_lies_does_not_use_up_the_versions)
 	}
 }
 
+/* A stated version may be far above the last one. */
+TEST(versions_go_on_when_the_daemon_dies_before_it_has_stored_the_last_one)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	uint64_t last = put_times(client, "a", 20);
+	struct catalog_header h;
+
+	tl_close(client);
+	kill_held(&d);
+	h = catalog_read(&d);
+	catalog_write(&d, h.off_names + offsetof(struct catalog_name, version), 3);
+	go_on(&d, last, last + 2);
+}
+
 TEST(a_catalog_that_is_cut_off_or_gone_does_not_stop_the_next_daemon)
 {
 	cleanup_td struct test_daemon d = td_start();

@@ -211,7 +211,7 @@ TEST(when_the_daemon_is_idle_a_whole_crowd_is_awake)
 	const _Atomic uint32_t *word;
 
 	put_bytes(client, "w", 1, 10);
-	word = rc_version_word(&rc, 0); /* the first tensor has the first slot */
+	word = rc_changes_word(&rc, 0); /* the first tensor has the first slot */
 	sleeping_start(crowd, CROWD, word);
 	put_bytes(client, "w", 2, 10);
 	td_sync(&d);

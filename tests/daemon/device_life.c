@@ -506,8 +506,8 @@ TEST(what_dies_with_its_producer_is_lost)
 	must_be(rc_import(&reader, &seg, 0, NULL, NULL), 0);
 	must(rc_hold(&reader, finished.ref) && rc_hold(&reader, retired.ref));
 	must_be(rc_delete(&producer, "c"), 0);
-	sleeping_start(&waiting[0], 1, rc_version_word(&reader, finished.ref));
-	sleeping_start(&waiting[1], 1, rc_version_word(&reader, unfinished.ref));
+	sleeping_start(&waiting[0], 1, rc_changes_word(&reader, finished.ref));
+	sleeping_start(&waiting[1], 1, rc_changes_word(&reader, unfinished.ref));
 	rc_goodbye(&producer); /* it makes no difference how it ends */
 	sleeping_end(waiting, 2);
 	must_be(rc_notice(&reader, WIRE_UNMAP).segment, seg.segment);

@@ -38,12 +38,11 @@ static inline void until_it_sleeps(const _Atomic pid_t *tid)
 }
 
 /* What those sleep on who wait for a newer version of that tensor's name. */
-static inline const _Atomic uint32_t *rc_version_word(const struct raw *rc, uint64_t ref)
+static inline const _Atomic uint32_t *rc_changes_word(const struct raw *rc, uint64_t ref)
 {
 	const unsigned char *base = (const unsigned char *)rc->catalog + rc->catalog->off_names;
 
-	return catalog_version_word((const struct catalog_name *)(const void *)base +
-				    rc_row(rc, ref)->name);
+	return &((const struct catalog_name *)(const void *)base + rc_row(rc, ref)->name)->changes;
 }
 
 /* The word that those sleep on who wait for a newer version of the name: its entry's if it is among
@@ -56,7 +55,7 @@ static inline uint32_t *rc_name_word(const struct raw *rc, const char *text)
 
 	for (int i = 0; i < FIRST; i++)
 		if (name[i].len == strlen(text) && !memcmp(name[i].text, text, name[i].len))
-			return (uint32_t *)(uintptr_t)catalog_version_word(&name[i]);
+			return (uint32_t *)(uintptr_t)&name[i].changes;
 	return (uint32_t *)((uintptr_t)rc->catalog + rc->catalog->off_wakes);
 }
 

@@ -245,7 +245,7 @@ inline name_remove()
 		S(highest = (version[e] + 1 > highest -> version[e] + 1 : highest));
 		S(link[t] = NONE);
 #endif
-		S(version[e] = highest)
+		S(skip)				/* names_unlinked, changes */
 	:: else
 	fi
 }
@@ -467,12 +467,6 @@ adopt:
 	adopt_group();
 	adopt_names();
 	adopt_rows();
-	e = 0;
-	do
-	:: e < NE && link[0] != e && link[1] != e -> S(version[e] = highest); e++
-	:: e < NE && (link[0] == e || link[1] == e) -> e++
-	:: e == NE -> break
-	od;
 serve:
 	do
 	:: true ->

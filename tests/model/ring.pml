@@ -84,7 +84,7 @@ byte version[NS];	/* of a row; 0: its entry in the page has it */
 byte ring_of[NS];	/* the row's ring; 0: none. Constant as the name of a row is */
 bit foreign[NS];	/* the row's name is another one */
 byte current;		/* of the name: a ref, RING(g), or 0 */
-byte name_version;	/* also what those sleep on who wait for a name without a ring */
+byte name_version;	/* also the count of changes, on which those sleep who wait for a name without a ring */
 byte page[RINGS + 1];	/* the word of each ring's page; written by the producer and, at its end, by the daemon */
 byte entry[(RINGS + 1) * NS];	/* version */
 bit watched[RINGS + 1];	/* somebody may sleep on the page's word */
@@ -99,7 +99,7 @@ byte life;		/* how often another daemon has begun */
 /* ---- The kernel's knowledge ---- */
 
 bit mapped = 1, closed, dead;		/* of the producer, as in lease.pml */
-byte asleep[NC];	/* 0: awake; 1: on the name's version; 1 + g: on a page's word */
+byte asleep[NC];	/* 0: awake; 1: on the name's changes; 1 + g: on a page's word */
 
 /* ---- The daemon's own ---- */
 

@@ -2,7 +2,8 @@
 /*
  * Waiting for a newer version of a name (client/read/lookup.c, client/read/get.c, client/read/wait.c) beside commits,
  * deletes and forgotten names (daemon/state/publish.c, name.c, catalog.c). A waiter that found the name sleeps on the
- * version of the name's entry, one that found nothing on a hashed word.
+ * count of changes of the name's entry, one that found nothing on a hashed word. Versions may be stated: each is any
+ * number above the last one.
  *
  * There are two entries and two texts, A and B, in one bucket and on one hashed word. Waiters want newer versions of A,
  * again and again. A lease is one step that succeeds if the row is LIVE; lease.pml has the rest of it. Rows are not
@@ -28,6 +29,7 @@
 
 byte current[2];			/* the row that the entry means; 0: none */
 byte version[2];
+byte changes[2];
 bit linked[2];
 byte unlinked;
 byte hashed;
@@ -50,7 +52,11 @@ byte last[NW];				/* the newest version that the waiter has */
 bit done;
 byte looks[NW];				/* since the daemon has nothing to do any more */
 
-#define WORD(w) (w == HASHED -> hashed : version[w & 1])
+#ifdef WORD_IS_VERSION
+#define WORD(w) (w == HASHED -> hashed : version[w & 1] & 1)
+#else
+#define WORD(w) (w == HASHED -> hashed : changes[w & 1])
+#endif
 
 /* ---- The daemon ---- */
 
@@ -90,13 +96,16 @@ inline take_entry(t)
 	fi
 }
 
-inline store_version()
+/* catalog_wake(). */
+inline change()
 {
 #ifdef WAKES_FIRST
 	wake_some(e);
-	version[e] = number[row]
+	changes[e]++
 #else
-	version[e] = number[row];
+#ifndef CHANGES_FIRST
+	changes[e]++;
+#endif
 	wake_some(e)
 #endif
 }
@@ -106,8 +115,12 @@ inline publish(t)
 	take_entry(t);
 	d_step { e = place[t]; row++; text[row] = t; former = current[e];
 		 number[row] = 1 + (version[e] -> version[e] : floor) }
-#ifdef VERSION_FIRST
-	version[e] = number[row];
+	if
+	:: skip
+	:: number[row] = number[row] + 1	/* stated */
+	fi;
+#ifdef CHANGES_FIRST
+	changes[e]++;
 #endif
 #ifdef GROUP
 	current[e] = row;
@@ -116,7 +129,8 @@ inline publish(t)
 	live[row] = 1;
 	current[e] = row;
 #endif
-	store_version();
+	version[e] = number[row];
+	change();
 	if
 	:: former == 0 ->
 #ifdef HASHED_ONLY_FIRST
@@ -144,14 +158,9 @@ inline forget()
 	d_step { e = place[0]; place[0] = NONE }
 	linked[e] = 0;
 	unlinked++;
-#ifdef FLOOR_IS_VERSION
-	d_step { if :: version[e] > floor -> floor = version[e] :: else fi }
-	version[e] = version[e] + 1;
-#else
 	d_step { if :: version[e] + 1 > floor -> floor = version[e] + 1 :: else fi }
 #ifndef FORGETS_SILENTLY
-	version[e] = floor;
-#endif
+	changes[e]++;
 #endif
 #ifdef NO_WAKE_AT_FORGET
 	skip;
@@ -190,13 +199,19 @@ inline look()
 	:: e < 2 && !linked[e] -> e++
 	:: e < 2 && linked[e] ->
 		do
-		:: r = current[e];
+		:: count = changes[e];
+			r = current[e];
 			if
 			:: d_step { r == 0 -> e++ } break
 			:: d_step { r && live[r] ->		/* a lease */
 				if
 				:: text[r] == 0 && number[r] > last[me] -> last[me] = number[r]; found = 1; e = 2
-				:: text[r] == 0 && number[r] <= last[me] -> word = e; seen = number[r]; e = 2
+				:: text[r] == 0 && number[r] <= last[me] ->
+					word = e; seen = count; e = 2;
+#ifdef WORD_IS_VERSION
+					seen = number[r] & 1
+#endif
+
 				:: else -> e++
 				fi } break
 			:: r && !live[r]			/* replaced meanwhile: again */
@@ -204,12 +219,13 @@ inline look()
 		od;
 		r = 0
 	od;
-	e = 0
+	e = 0;
+	count = 0
 }
 
 proctype Waiter(byte me)
 {
-	byte seen, was, e, r, word;
+	byte seen, was, e, r, word, count;
 	bit found;
 
 end_asleep:
@@ -227,7 +243,7 @@ end_asleep:
 			if :: word == HASHED -> seen = hashed :: else fi;
 #endif
 #ifdef WORD_READ_LATE
-			if :: word != HASHED -> seen = version[word & 1] :: else fi;
+			if :: word != HASHED -> seen = changes[word & 1] :: else fi;
 #endif
 			d_step {			/* futex(FUTEX_WAIT) */
 				if

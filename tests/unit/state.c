@@ -85,7 +85,7 @@ TEST(a_committed_tensor_is_seen_by_clients)
 {
 	const struct catalog_row *row;
 	struct tester t;
-	const _Atomic uint32_t *version_word;
+	const _Atomic uint32_t *changes;
 	const struct catalog_wake *wakes;
 	uint32_t slot, woken = 0;
 	uint64_t version, ref;
@@ -110,15 +110,15 @@ TEST(a_committed_tensor_is_seen_by_clients)
 	assert_int_equal(seen->tensors, 1);
 	assert_int_equal(seen->drafts, 0);
 	assert_int_equal(seen->commits, 1);
-	version_word = catalog_version_word(seen_name(row->name));
-	assert_int_equal(*version_word, 1);
+	changes = &seen_name(row->name)->changes;
+	assert_int_equal(*changes, 1);
 	wakes = at(seen->off_wakes);
 	for (unsigned i = 0; i < CATALOG_WAKES; i++)
 		woken += wakes[i].word;
 	assert_int_equal(woken, 1);
 	/* who waits for a newer version sleeps elsewhere */
 	assert_int_equal(put_version(&t, "cam0/rgb"), 2);
-	assert_int_equal(*version_word, 2);
+	assert_int_equal(*changes, 2);
 	for (unsigned i = 0; i < CATALOG_WAKES; i++)
 		woken -= wakes[i].word;
 	assert_int_equal(woken, 0);

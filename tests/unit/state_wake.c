@@ -9,12 +9,12 @@ enum { SLEEPERS = 3 * CATALOG_WAKE_BUDGET + 4, MEMBERS = 2 * CATALOG_WAKE_BUDGET
 
 static struct sleeping sleepers[SLEEPERS];
 
-static const _Atomic uint32_t *version_word(uint64_t ref)
+static const _Atomic uint32_t *changes_word(uint64_t ref)
 {
 	const struct catalog_name *names = (const void *)((const char *)seen + seen->off_names);
 	const struct catalog_row *rows = (const void *)((const char *)seen + seen->off_rows);
 
-	return catalog_version_word(&names[rows[ref_slot(ref)].name]);
+	return &names[rows[ref_slot(ref)].name].changes;
 }
 
 static const _Atomic uint32_t *hashed_word(const char *name)
@@ -42,7 +42,7 @@ TEST(a_commit_wakes_a_few_and_leaves_the_others_to_the_loop)
 
 	fx_start();
 	fx_connect(&t, 71000);
-	word = version_word(fx_put(&t, "a", 10));
+	word = changes_word(fx_put(&t, "a", 10));
 	assert_false(catalog_waking(&st.catalog));
 	sleeping_start(sleepers, SLEEPERS, word);
 	fx_put(&t, "a", 10);
@@ -69,8 +69,8 @@ TEST(crowds_on_two_words_take_turns)
 
 	fx_start();
 	fx_connect(&t, 71000);
-	words[0] = version_word(fx_put(&t, "a", 10));
-	words[1] = version_word(fx_put(&t, "b", 10));
+	words[0] = changes_word(fx_put(&t, "a", 10));
+	words[1] = changes_word(fx_put(&t, "b", 10));
 	sleeping_start(sleepers, HALF, words[0]);
 	sleeping_start(sleepers + HALF, HALF, words[1]);
 	fx_put(&t, "a", 10);
@@ -131,7 +131,7 @@ TEST(a_forgotten_name_wakes_and_its_word_never_counts_back)
 
 	fx_start(.max_tensors = 2);
 	fx_connect(&t, 71000);
-	word = version_word(fx_put(&t, "a", 10));
+	word = changes_word(fx_put(&t, "a", 10));
 	fx_put(&t, "a", 10);
 	assert_int_equal(*word, 2);
 	assert_int_equal(fx_delete(&t, "a"), 0);
@@ -164,7 +164,7 @@ TEST(a_group_wakes_a_few_and_leaves_the_others_to_the_loop)
 
 		snprintf(name, sizeof(name), "m%d", i);
 		d = fx_bytes(name, &nbytes);
-		sleeping_start(&sleepers[i], 1, version_word(fx_put(&t, name, 1)));
+		sleeping_start(&sleepers[i], 1, changes_word(fx_put(&t, name, 1)));
 		assert_int_equal(tensor_member(&st, &t.c, fx_ref(slot), 0, &d, &why), 0);
 	}
 	assert_int_equal(group_begin(&st, &t.c, fx_ref(slot), MEMBERS), 0);
@@ -192,14 +192,14 @@ TEST(the_end_wakes_those_who_wait_for_newer_versions)
 	fx_start(.max_tensors = 100000);
 	fx_connect(&t, 71000);
 	ref = fx_put(&t, "a", 10);
-	sleeping_start(sleepers, 1, version_word(ref));
+	sleeping_start(sleepers, 1, changes_word(ref));
 	sleeping_start(sleepers + 1, 1, hashed_word("b"));
 	assert_int_equal(fstat(st.catalog.fd_rw, &before), 0);
 	catalog_end_foreign(st.instance);
 	assert_int_equal(fstat(st.catalog.fd_rw, &after), 0);
 	assert_int_equal(after.st_blocks, before.st_blocks);
 	sleeping_end(sleepers, 2);
-	sleeping_start(sleepers, 1, version_word(ref));
+	sleeping_start(sleepers, 1, changes_word(ref));
 	assert_int_equal(fx_delete(&t, "a"), 0);
 	fx_leave(&t);
 	fx_stop();
