@@ -352,7 +352,7 @@ check-types: python $(O)/tools-types/ready ## mypy, stubtest and pyright over th
 	@$(TYPES)/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(O)/python/*.whl
 	@cd python/types && export MYPY_CACHE_DIR=$(abspath $(O))/mypy && \
 		$(abspath $(TYPES))/mypy uses.py && \
-		$(abspath $(TYPES))/mypy -m tensorlease -m tensorlease.torch -m tensorlease.gymnasium -m tensorlease.camera -m tensorlease.transformers && \
+		$(abspath $(TYPES))/mypy -m tensorlease -m tensorlease.torch -m tensorlease.gymnasium -m tensorlease.camera -m tensorlease.dashboard -m tensorlease.transformers && \
 		$(abspath $(TYPES))/stubtest --concise --mypy-config-file mypy.ini --allowlist stubtest-allowed \
 			--ignore-unused-allowlist tensorlease
 	@cd python/types && $(abspath $(TYPES))/pyright --pythonpath $(abspath $(TYPES))/python -p .

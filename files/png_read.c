@@ -118,6 +118,8 @@ static void guarded(struct reader *r)
 	if (setjmp(png_jmpbuf(r->png)))
 		return;
 	png_set_read_fn(r->png, r, on_read);
+	/* Texts, profiles and the like are skipped: some have a length of up to 2 GiB. */
+	png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
 	read_header(r);
 	if (r->entry)
 		read_rows(r);

@@ -73,6 +73,7 @@ pub struct ConnectOptions {
     pub reserved: u32,
     pub timeout_ns: i64,
     pub namespace_name: *const c_char,
+    pub label: *const c_char,
 }
 
 #[repr(C)]
@@ -258,6 +259,7 @@ impl Client {
             reserved: 0,
             timeout_ns: 0,
             namespace_name: null(),
+            label: null(),
         };
         let mut client = null_mut();
         check(unsafe { tl_connect(&options, &mut client) })?;
