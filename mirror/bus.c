@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <nats/nats.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mirror/bus.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+enum { SUBSCRIPTIONS_MAX = 64, ASK_MS = 2000, RECONNECT_MS = 500, PING_MS = 1000 };
+
+struct subscriber {
+	bus_message *message;
+	void *context;
+	natsSubscription *subscription;
+};
+
+struct bus {
+	natsConnection *connection;
+	void (*on_connected)(void *context);
+	void *context;
+	struct subscriber subscribers[SUBSCRIPTIONS_MAX];
+	size_t count;
+	atomic_bool closing, up, closed;
+	atomic_llong warned_ns;
+};
+
+static void on_message(natsConnection *connection, natsSubscription *subscription, natsMsg *message,
+		       void *closure)
+{
+	struct subscriber *s = closure;
+
+	(void)connection;
+	(void)subscription;
+	s->message(s->context, natsMsg_GetSubject(message), natsMsg_GetReply(message),
+		   natsMsg_GetData(message), (size_t)natsMsg_GetDataLength(message));
+	natsMsg_Destroy(message);
+}
+
+static void on_up(natsConnection *connection, void *closure)
+{
+	struct bus *bus = closure;
+	char id[64] = "";
+
+	natsConnection_GetConnectedServerId(connection, id, sizeof(id));
+	log_info("connected to NATS", "server=%s", log_str(id));
+	atomic_store(&bus->up, true);
+	bus->on_connected(bus->context);
+}
+
+static void on_down(natsConnection *connection, void *closure)
+{
+	struct bus *bus = closure;
+	const char *why = NULL;
+
+	atomic_store(&bus->up, false);
+	if (atomic_load(&bus->closing))
+		return;
+	natsConnection_GetLastError(connection, &why);
+	log_warn("NATS is away; transfers go on", "why=%s",
+		 log_str(why && *why ? why : "it ended"));
+}
+
+/* For good, such as when it has refused the certificate twice. */
+static void on_closed(natsConnection *connection, void *closure)
+{
+	struct bus *bus = closure;
+	const char *why = NULL;
+
+	atomic_store(&bus->up, false);
+	if (atomic_load(&bus->closing))
+		return;
+	natsConnection_GetLastError(connection, &why);
+	log_error("NATS has refused this host", "why=%s", log_str(why));
+	atomic_store(&bus->closed, true);
+	bus->on_connected(bus->context);
+}
+
+/* Such as that a subject is not permitted. One in a second is told. */
+static void on_error(natsConnection *connection, natsSubscription *subscription, natsStatus status,
+		     void *closure)
+{
+	struct bus *bus = closure;
+	const char *why = NULL;
+
+	(void)subscription;
+	if (now_mono_ns() - atomic_load(&bus->warned_ns) < NS_PER_SEC)
+		return;
+	atomic_store(&bus->warned_ns, now_mono_ns());
+	natsConnection_GetLastError(connection, &why);
+	log_warn("NATS reports an error", "error=%s why=%s", log_str(natsStatus_GetText(status)),
+		 log_str(why));
+}
+
+static natsStatus set_options(natsOptions *o, struct bus *bus, const struct config *config)
+{
+	natsStatus s = natsOptions_SetURL(o, config->nats);
+
+	s = s ? s : natsOptions_SetName(o, config->host);
+	s = s ? s : natsOptions_SetMaxReconnect(o, -1);
+	s = s ? s : natsOptions_SetReconnectWait(o, RECONNECT_MS);
+	s = s ? s : natsOptions_SetRetryOnFailedConnect(o, true, on_up, bus);
+	s = s ? s : natsOptions_SetReconnectedCB(o, on_up, bus);
+	s = s ? s : natsOptions_SetDisconnectedCB(o, on_down, bus);
+	s = s ? s : natsOptions_SetErrorHandler(o, on_error, bus);
+	s = s ? s : natsOptions_SetClosedCB(o, on_closed, bus);
+	s = s ? s : natsOptions_SetNoEcho(o, true);
+	s = s ? s : natsOptions_SetPingInterval(o, PING_MS);
+	s = s ? s : natsOptions_SetMaxPingsOut(o, 2);
+	s = s ? s : natsOptions_SetWriteDeadline(o, ASK_MS);
+	if (!config->tls)
+		return s;
+	s = s ? s : natsOptions_SetSecure(o, true);
+	s = s ? s : natsOptions_LoadCATrustedCertificates(o, config->ca);
+	return s ? s : natsOptions_LoadCertificatesChain(o, config->certificate, config->key);
+}
+
+/* A URL may have a password. */
+static const char *without_user(const char *url)
+{
+	const char *at = strrchr(url, '@');
+
+	return at ? at + 1 : url;
+}
+
+int bus_open(struct bus **out, const struct config *config, void (*on_connected)(void *context),
+	     void *context)
+{
+	struct bus *bus = calloc(1, sizeof(*bus));
+	natsOptions *options = NULL;
+	natsStatus s = bus ? natsOptions_Create(&options) : NATS_NO_MEMORY;
+
+	if (!s) {
+		bus->on_connected = on_connected;
+		bus->context = context;
+		s = set_options(options, bus, config);
+	}
+	if (!s)
+		s = natsConnection_Connect(&bus->connection, options);
+	natsOptions_Destroy(options);
+	if (s && s != NATS_NOT_YET_CONNECTED) {
+		log_error("no connection to NATS can be made", "url=%s why=%s",
+			  log_str(without_user(config->nats)), log_str(natsStatus_GetText(s)));
+		free(bus);
+		return -EIO;
+	}
+	*out = bus;
+	if (!s)
+		on_up(bus->connection, bus);
+	else
+		log_info("NATS is not there yet", "url=%s", log_str(without_user(config->nats)));
+	return 0;
+}
+
+int bus_subscribe(struct bus *bus, const char *subject, bus_message *message, void *context)
+{
+	struct subscriber *s = &bus->subscribers[bus->count];
+
+	if (bus->count == SUBSCRIPTIONS_MAX)
+		return -ENOSPC;
+	*s = (struct subscriber){ message, context, NULL };
+	if (natsConnection_Subscribe(&s->subscription, bus->connection, subject, on_message, s)) {
+		log_error("a subject cannot be heard", "subject=%s", log_str(subject));
+		return -ENOMEM;
+	}
+	natsSubscription_SetPendingLimits(s->subscription, -1, 256 << 20);
+	bus->count++;
+	return 0;
+}
+
+void bus_publish(struct bus *bus, const char *subject, const void *data, size_t size)
+{
+	natsStatus s = natsConnection_Publish(bus->connection, subject, data, (int)size);
+
+	if (s) /* the comparison with the whole list mends it */
+		log_debug("a message was lost", "subject=%s why=%s", log_str(subject),
+			  log_str(natsStatus_GetText(s)));
+}
+
+int bus_ask(struct bus *bus, const char *subject, const char *text, bus_message *answer,
+	    void *context)
+{
+	natsMsg *message = NULL;
+	natsStatus s = natsConnection_RequestString(&message, bus->connection, subject, text,
+						    ASK_MS);
+
+	if (s)
+		return s == NATS_NO_RESPONDERS ? -ENOENT : -ETIMEDOUT;
+	answer(context, subject, NULL, natsMsg_GetData(message),
+	       (size_t)natsMsg_GetDataLength(message));
+	natsMsg_Destroy(message);
+	return 0;
+}
+
+bool bus_is_up(struct bus *bus)
+{
+	return atomic_load(&bus->up);
+}
+
+bool bus_is_closed(struct bus *bus)
+{
+	return atomic_load(&bus->closed);
+}
+
+void bus_close(struct bus *bus)
+{
+	if (!bus)
+		return;
+	atomic_store(&bus->closing, true);
+	natsConnection_Close(bus->connection);
+	for (size_t i = 0; i < bus->count; i++)
+		natsSubscription_Destroy(bus->subscribers[i].subscription);
+	natsConnection_Destroy(bus->connection);
+	nats_CloseAndWait(0); /* for calls that run */
+	free(bus);
+}

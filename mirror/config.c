@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <ctype.h>
+#include <errno.h>
+#include <ini.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "mirror/config.h"
+#include "util/log.h"
+
+struct reading {
+	struct config *config;
+	const char *path;
+	int line;
+	char why[256]; /* the first error; "": none so far */
+};
+
+__attribute__((format(printf, 2, 3))) static int wrong(struct reading *r, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(r->why, sizeof(r->why), format, args);
+	va_end(args);
+	return 0;
+}
+
+/* Dots, spaces and wildcards have a meaning in subjects. */
+bool config_is_word(const char *text, size_t most)
+{
+	size_t n = 0;
+
+	for (; text[n]; n++) {
+		if (!isalnum((unsigned char)text[n]) && text[n] != '-' && text[n] != '_')
+			return false;
+	}
+	return n >= 1 && n <= most;
+}
+
+static int take_text(char **to, const char *value)
+{
+	free(*to);
+	*to = strdup(value);
+	return *to != NULL;
+}
+
+static int take_flag(struct reading *r, bool *to, const char *name, const char *value)
+{
+	if (strcmp(value, "yes") != 0 && strcmp(value, "no") != 0)
+		return wrong(r, "%s must be yes or no, not '%s'", name, value);
+	*to = !strcmp(value, "yes");
+	return 1;
+}
+
+static int take_prefix(struct reading *r, char **to, const char *value)
+{
+	if (*value && value[strlen(value) - 1] != '/')
+		return wrong(r, "prefix must be empty or end in a slash, not '%s'", value);
+	return take_text(to, value);
+}
+
+static int take_mirror(struct reading *r, const char *name, const char *value)
+{
+	struct config *c = r->config;
+
+	if (!strcmp(name, "host")) {
+		if (!config_is_word(value, CONFIG_HOST_MAX))
+			return wrong(r, "host must have 1 to %d letters, digits, - and _, not '%s'",
+				     CONFIG_HOST_MAX, value);
+		strcpy(c->host, value);
+		return 1;
+	}
+	if (!strcmp(name, "nats"))
+		return take_text(&c->nats, value);
+	if (!strcmp(name, "listen"))
+		return take_text(&c->listen, value);
+	if (!strcmp(name, "url"))
+		return take_text(&c->url, value);
+	if (!strcmp(name, "socket"))
+		return take_text(&c->socket, value);
+	if (!strcmp(name, "ca"))
+		return take_text(&c->ca, value);
+	if (!strcmp(name, "certificate"))
+		return take_text(&c->certificate, value);
+	if (!strcmp(name, "key"))
+		return take_text(&c->key, value);
+	if (!strcmp(name, "tls"))
+		return take_flag(r, &c->tls, name, value);
+	return wrong(r,
+		     "[mirror] has no '%s': it has host, nats, listen, url, socket, tls, ca, "
+		     "certificate and key",
+		     name);
+}
+
+static int take_rule(struct reading *r, struct rule *rule, const char *name, const char *value)
+{
+	if (!strcmp(name, "namespace"))
+		return take_text(&rule->name_space, strcmp(value, "default") ? value : "");
+	if (!strcmp(name, "prefix"))
+		return take_prefix(r, &rule->prefix, value);
+	if (!rule->is_export && !strcmp(name, "from")) {
+		if (!config_is_word(value, CONFIG_HOST_MAX))
+			return wrong(r, "from must be the name of a host, not '%s'", value);
+		return take_text(&rule->from, value);
+	}
+	if (!rule->is_export && !strcmp(name, "gone")) {
+		if (strcmp(value, "keep") != 0 && strcmp(value, "delete") != 0)
+			return wrong(r, "gone must be keep or delete, not '%s'", value);
+		rule->deletes = !strcmp(value, "delete");
+		return 1;
+	}
+	return wrong(r,
+		     rule->is_export ? "[export %s] has no '%s': it has namespace and prefix"
+				     : "[import %s] has no '%s': it has namespace, prefix, from "
+				       "and gone",
+		     rule->name, name);
+}
+
+static struct rule *find_rule(struct reading *r, bool is_export, const char *name)
+{
+	struct config *c = r->config;
+	struct rule *rules;
+
+	for (size_t i = 0; i < c->count; i++) {
+		if (c->rules[i].is_export == is_export && !strcmp(c->rules[i].name, name))
+			return &c->rules[i];
+	}
+	if (!config_is_word(name, CONFIG_WORD_MAX)) {
+		wrong(r, "the name of a rule has 1 to %d letters, digits, - and _, not '%s'",
+		      CONFIG_WORD_MAX, name);
+		return NULL;
+	}
+	rules = realloc(c->rules, (c->count + 1) * sizeof(*rules));
+	if (!rules)
+		return NULL;
+	c->rules = rules;
+	rules[c->count] = (struct rule){ .is_export = is_export,
+					 .name_space = strdup(is_export ? "" : "mirror"),
+					 .prefix = strdup("") };
+	strcpy(rules[c->count].name, name);
+	return &rules[c->count++];
+}
+
+/* inih calls this for each line NAME = VALUE. Returns 0 for an error. */
+static int on_line(void *context, const char *section, const char *name, const char *value)
+{
+	struct reading *r = context;
+	bool is_export = !strncmp(section, "export ", 7);
+	struct rule *rule;
+
+	if (*r->why)
+		return 0;
+	if (!strcmp(section, "mirror"))
+		return take_mirror(r, name, value);
+	if (!is_export && strncmp(section, "import ", 7) != 0)
+		return wrong(r,
+			     "there is no section [%s]: there are [mirror], [export NAME] and "
+			     "[import NAME]",
+			     section);
+	rule = find_rule(r, is_export, section + 7);
+	return rule ? take_rule(r, rule, name, value) : 0;
+}
+
+/* Two imports into one namespace would take each other's names for their own. */
+static bool overlap(const struct rule *a, const struct rule *b)
+{
+	size_t one = strlen(a->prefix), other = strlen(b->prefix);
+
+	return !strcmp(a->name_space, b->name_space) &&
+	       !strncmp(a->prefix, b->prefix, one < other ? one : other);
+}
+
+/* What is wrong with the whole, or NULL. */
+static const char *missing(const struct config *c)
+{
+	bool exports = false;
+
+	for (size_t i = 0; i < c->count; i++) {
+		exports |= c->rules[i].is_export;
+		for (size_t j = 0; j < c->count; j++) {
+			if (!c->rules[i].is_export && c->rules[j].is_export &&
+			    !strcmp(c->rules[i].name_space, c->rules[j].name_space))
+				return "what is imported into a namespace cannot be exported from it: "
+				       "give the import another namespace";
+			if (i != j && !c->rules[i].is_export && !c->rules[j].is_export &&
+			    overlap(&c->rules[i], &c->rules[j]))
+				return "two imports have one place for their names: give them "
+				       "prefixes or namespaces of which none is within another";
+		}
+	}
+	if (!c->count)
+		return "it has no rule: write a section [export NAME] or [import NAME] with a line, "
+		       "such as namespace = default";
+	if (!c->nats)
+		return "it has no server: write nats = nats://HOST:4222 into [mirror]";
+	if (exports && !c->listen)
+		return "it exports, and does not say where: write listen = ADDRESS:PORT into "
+		       "[mirror]";
+	if (c->tls && !(c->ca && c->certificate && c->key))
+		return "tls needs the files ca, certificate and key in [mirror]; on a network that "
+		       "only trusted hosts reach, write tls = no";
+	return NULL;
+}
+
+int config_read(struct config *config, const char *path)
+{
+	struct reading r = { .config = config, .path = path };
+	const char *why;
+
+	*config = (struct config){ .tls = true };
+	if (gethostname(config->host, CONFIG_HOST_MAX))
+		config->host[0] = '\0';
+	config->host[CONFIG_HOST_MAX] = '\0';
+	config->host[strcspn(config->host, ".")] = '\0';
+	r.line = ini_parse(path, on_line, &r);
+	if (r.line < 0) {
+		log_error("the configuration cannot be read", "path=%s why=%s", log_str(path),
+			  log_str(strerror(errno)));
+		return -errno;
+	}
+	why = r.line ? (*r.why ? r.why : "it is no line NAME = VALUE") : missing(config);
+	if (!why && !config_is_word(config->host, CONFIG_HOST_MAX))
+		why = "this host's name is not of 1 to 20 letters, digits, - and _: write host = NAME "
+		      "into [mirror]";
+	if (!why)
+		return 0;
+	log_error("the configuration is wrong", "path=%s line=%d why=%s", log_str(path), r.line,
+		  log_str(why));
+	return -EINVAL;
+}
+
+void config_deinit(struct config *config)
+{
+	for (size_t i = 0; i < config->count; i++) {
+		free(config->rules[i].name_space);
+		free(config->rules[i].prefix);
+		free(config->rules[i].from);
+	}
+	free(config->rules);
+	free(config->nats);
+	free(config->listen);
+	free(config->url);
+	free(config->socket);
+	free(config->ca);
+	free(config->certificate);
+	free(config->key);
+	*config = (struct config){ 0 };
+}

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <search.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include <tensorlease/watch.h>
+
+#include "mirror/export.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/thread.h"
+
+#define BATCH_NS NS_PER_MS /* an announcement waits so long at most for others */
+#define LOOK_NS (NS_PER_SEC / 2)
+
+enum { SUBJECT_MAX = 2 * CONFIG_WORD_MAX + 16 };
+
+/* A name that is offered. */
+struct offer {
+	char *name;
+	uint64_t version, committed_ns;
+	struct ticket *ticket; /* NULL: nobody needed one */
+};
+
+struct export
+{
+	const struct config *config;
+	const struct rule *rule;
+	struct bus *bus;
+	struct serve *serve;
+	tl_client *client;
+	tl_watch *watch;
+	pthread_t thread;
+	bool running;
+	atomic_bool stop;
+	atomic_ullong life;
+	char announce[SUBJECT_MAX], beat[SUBJECT_MAX];
+	pthread_mutex_t lock; /* for what follows */
+	void *offers;	      /* a tree, by name */
+};
+
+static int compare_offers(const void *a, const void *b)
+{
+	return strcmp(((const struct offer *)a)->name, ((const struct offer *)b)->name);
+}
+
+static int notes_begin(const struct export *e, struct notes *notes)
+{
+	return notes_init(notes, atomic_load(&e->life), serve_url(e->serve));
+}
+
+void export_renew(struct export *e)
+{
+	uint64_t life = 0;
+
+	if (getrandom(&life, sizeof(life), 0) != sizeof(life))
+		life = (uint64_t)now_real_ns();
+	atomic_store(&e->life, life | 1);
+}
+
+/* ---- what is offered ---- */
+
+/* Forgets a name. Returns whether it was offered, and as what in *@note. */
+static bool offer_remove(struct export *e, const char *name, struct note *note)
+{
+	const struct offer key = { .name = (char *)name };
+	struct offer *const *found, *offer = NULL;
+
+	pthread_mutex_lock(&e->lock);
+	found = tfind(&key, &e->offers, compare_offers);
+	if (found) {
+		offer = *found;
+		tdelete(&key, &e->offers, compare_offers);
+	}
+	pthread_mutex_unlock(&e->lock);
+	if (!offer)
+		return false;
+	*note = (struct note){ .name = name,
+			       .gone = true,
+			       .version = offer->version,
+			       .committed_ns = offer->committed_ns };
+	serve_withdraw(e->serve, offer->ticket);
+	free(offer->name);
+	free(offer);
+	return true;
+}
+
+/* With the lock. */
+static struct offer *offer_find_or_add(struct export *e, const char *name)
+{
+	const struct offer key = { .name = (char *)name };
+	struct offer *const *found = tfind(&key, &e->offers, compare_offers);
+	struct offer *offer = found ? *found : calloc(1, sizeof(*offer));
+
+	if (!offer || found)
+		return offer;
+	offer->name = strdup(name);
+	if (offer->name && tsearch(offer, &e->offers, compare_offers))
+		return offer;
+	free(offer->name);
+	free(offer);
+	return NULL;
+}
+
+/* Offers what a name means now, with a ticket if @ticket is not NULL. Returns 0 or -ENOMEM. */
+static int offer_update(struct export *e, const tl_info *info, unsigned char *ticket)
+{
+	struct offer *offer;
+	int r = -ENOMEM;
+
+	pthread_mutex_lock(&e->lock);
+	offer = offer_find_or_add(e, info->name);
+	if (offer &&
+	    (offer->version != info->version || offer->committed_ns != info->committed_ns)) {
+		serve_withdraw(e->serve, take_ptr(offer->ticket));
+		offer->version = info->version;
+		offer->committed_ns = info->committed_ns;
+	}
+	if (offer && ticket && !offer->ticket)
+		offer->ticket = serve_offer(e->serve, e->client, info->name, info->version,
+					    info->committed_ns);
+	if (offer && (!ticket || offer->ticket))
+		r = 0;
+	if (!r && ticket)
+		memcpy(ticket, ticket_id(offer->ticket), TICKET_SIZE);
+	pthread_mutex_unlock(&e->lock);
+	return r;
+}
+
+/* Adds what a name means now, with its bytes if they are few and @with_bytes. Returns 0 or a
+ * negative errno: -ENOENT if it means nothing that can be offered. */
+static int add_name(struct export *e, struct notes *notes, const char *name, bool with_bytes)
+{
+	const tl_get_options get = { .size = sizeof(get), .stream = TL_STREAM_NONE };
+	tl_info info = { .size = sizeof(info) }, got = { .size = sizeof(got) };
+	DLManagedTensorVersioned *tensor = NULL;
+	struct note note;
+	int r = tl_stat(e->client, name, &info);
+
+	if (!r && info.device.device_type != kDLCPU)
+		r = -ENOENT;
+	if (r)
+		return r;
+	if (with_bytes && info.nbytes <= NOTE_INLINE_MAX &&
+	    !tl_get(e->client, name, &get, &tensor)) {
+		if (!tl_tensor_info(tensor, &got) && got.device.device_type == kDLCPU &&
+		    got.nbytes <= NOTE_INLINE_MAX)
+			info = got;
+		else
+			with_bytes = false;
+	}
+	serve_describe(&note, &info);
+	if (tensor && with_bytes)
+		note.bytes = (char *)tensor->dl_tensor.data + tensor->dl_tensor.byte_offset;
+	r = offer_update(e, &info, note.bytes ? NULL : note.ticket);
+	if (!r)
+		r = notes_add(notes, &note);
+	if (tensor)
+		tensor->deleter(tensor);
+	return r;
+}
+
+/* ---- announcements ---- */
+
+static void send_notes(struct export *e, struct notes *notes)
+{
+	size_t size;
+	char *data = notes_write(notes, &size);
+
+	if (data)
+		bus_publish(e->bus, e->announce, data, size);
+	free(data);
+}
+
+static void free_offer(void *node)
+{
+	struct offer *offer = node;
+
+	free(offer->name);
+	free(offer);
+}
+
+/* Another daemon is there, which has none of the names. Other hosts see it when they compare. */
+static void forget_all(struct export *e)
+{
+	pthread_mutex_lock(&e->lock);
+	while (e->offers) {
+		struct offer *offer = *(struct offer **)e->offers;
+
+		tdelete(offer, &e->offers, compare_offers);
+		serve_withdraw(e->serve, offer->ticket);
+		free_offer(offer);
+	}
+	pthread_mutex_unlock(&e->lock);
+	export_renew(e);
+	export_beat(e);
+}
+
+/* What the name means by now decides, and not what the event says. */
+static void handle_event(struct export *e, struct notes *notes, const tl_watch_event *event)
+{
+	struct note note;
+
+	if (event->what == TL_WATCH_RESTARTED)
+		forget_all(e);
+	else if (event->what != TL_WATCH_PRODUCER_GONE &&
+		 add_name(e, notes, event->name, true) == -ENOENT &&
+		 offer_remove(e, event->name, &note))
+		notes_add(notes, &note);
+}
+
+/* Sends one event and those that come within BATCH_NS. */
+static int announce(struct export *e, tl_watch_event *event)
+{
+	const int64_t until = now_mono_ns() + BATCH_NS;
+	struct notes notes;
+	int r = notes_begin(e, &notes);
+
+	while (!r) {
+		const tl_wait_options rest = { .size = sizeof(rest),
+					       .timeout_ns = deadline_left_ns(until) };
+
+		handle_event(e, &notes, event);
+		if (notes_full(&notes) || deadline_passed(until))
+			break;
+		r = tl_watch_next(e->watch, &rest, event);
+	}
+	if (notes.count)
+		send_notes(e, &notes);
+	notes_deinit(&notes);
+	return r == -ETIMEDOUT || r == -EAGAIN ? 0 : r;
+}
+
+static void *run(void *context)
+{
+	const tl_wait_options wait = { .size = sizeof(wait), .timeout_ns = LOOK_NS };
+	struct export *e = context;
+	tl_watch_event event = { .size = sizeof(event) };
+	int r;
+
+	while (!atomic_load(&e->stop)) {
+		r = tl_watch_next(e->watch, &wait, &event);
+		if (!r)
+			r = announce(e, &event);
+		if (r && r != -ETIMEDOUT && r != -EAGAIN) {
+			log_warn("names cannot be watched now", "export=%s why=%s", e->rule->name,
+				 log_str(tl_last_error()));
+			nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
+		}
+	}
+	return NULL;
+}
+
+void export_beat(struct export *e)
+{
+	struct notes notes;
+	size_t size;
+	char *data = NULL;
+
+	if (!notes_begin(e, &notes))
+		data = notes_write(&notes, &size);
+	if (data)
+		bus_publish(e->bus, e->beat, data, size);
+	free(data);
+	notes_deinit(&notes);
+}
+
+/* A host asks who is there. */
+static void on_who(void *context, const char *subject, const char *reply, const void *data,
+		   size_t size)
+{
+	(void)subject;
+	(void)reply;
+	(void)data;
+	(void)size;
+	export_beat(context);
+}
+
+/* ---- lists ---- */
+
+struct page {
+	const char *after;
+	size_t count;
+	char *names[NOTES_MAX + 1]; /* one more than fit, so that it is known whether there are more
+				     */
+};
+
+static void add_to_page(const void *node, VISIT which, void *context)
+{
+	const struct offer *offer = *(struct offer *const *)node;
+	struct page *p = context;
+
+	if ((which != postorder && which != leaf) || p->count > NOTES_MAX ||
+	    strcmp(offer->name, p->after) <= 0)
+		return;
+	p->names[p->count] = strdup(offer->name);
+	p->count += p->names[p->count] != NULL;
+}
+
+/* Adds the names of a page, and says whether another one follows. A name that means nothing by now
+ * is left out. Returns 0 or a negative errno. */
+static int fill_page(struct export *e, struct notes *notes, const struct page *p)
+{
+	size_t n = 0;
+	int r;
+
+	for (; n < p->count && n < NOTES_MAX && !notes_full(notes); n++) {
+		r = add_name(e, notes, p->names[n], false);
+		if (r && r != -ENOENT && r != -ERANGE)
+			return r;
+	}
+	return notes_page(notes, n < p->count ? p->names[n - 1] : "");
+}
+
+/* Answers with the names after the one that the question is, or with nothing after an error. */
+static void on_list(void *context, const char *subject, const char *reply, const void *data,
+		    size_t size)
+{
+	struct export *e = context;
+	char after[TL_NAME_MAX + 1] = "", *text = NULL;
+	struct page page = { .after = after };
+	struct notes notes;
+	size_t text_size = 0;
+	int r;
+
+	(void)subject;
+	if (!reply || size >= sizeof(after))
+		return;
+	if (size)
+		memcpy(after, data, size);
+	pthread_mutex_lock(&e->lock);
+	twalk_r(e->offers, add_to_page, &page);
+	pthread_mutex_unlock(&e->lock);
+	r = notes_begin(e, &notes);
+	if (!r)
+		r = fill_page(e, &notes, &page);
+	if (!r)
+		text = notes_write(&notes, &text_size);
+	bus_publish(e->bus, reply, text ? text : "", text_size);
+	free(text);
+	notes_deinit(&notes);
+	for (size_t n = 0; n < page.count; n++)
+		free(page.names[n]);
+}
+
+/* ---- start and end ---- */
+
+static int fail(const struct rule *rule, const char *what)
+{
+	log_error("names cannot be exported", "export=%s what=%s why=%s", rule->name, what,
+		  log_str(tl_last_error()));
+	return -EIO;
+}
+
+/* Lists are to be whole from the first one on. */
+static int offer_first(const tl_info *info, void *context)
+{
+	return info->device.device_type == kDLCPU ? offer_update(context, info, NULL) : 0;
+}
+
+int export_open(struct export **out, const struct config *config, const struct rule *rule,
+		struct bus *bus, struct serve *serve)
+{
+	const tl_connect_options options = { .size = sizeof(options),
+					     .address = config->socket,
+					     .namespace_name = rule->name_space,
+					     .label = "tensorlease-mirror" };
+	const tl_watch_options prefix = { .size = sizeof(prefix), .flags = TL_WATCH_PREFIX };
+	struct export *e = calloc(1, sizeof(*e));
+	char subject[SUBJECT_MAX];
+	int r = 0;
+
+	if (!e)
+		return -ENOMEM;
+	*out = e;
+	e->config = config;
+	e->rule = rule;
+	e->bus = bus;
+	e->serve = serve;
+	pthread_mutex_init(&e->lock, NULL);
+	export_renew(e);
+	snprintf(e->announce, SUBJECT_MAX, "tl1.%s.ann.%s", rule->name, config->host);
+	snprintf(e->beat, SUBJECT_MAX, "tl1.%s.beat.%s", rule->name, config->host);
+	snprintf(subject, SUBJECT_MAX, "tl1.%s.list.%s", rule->name, config->host);
+	if (tl_connect(&options, &e->client))
+		return fail(rule, "connect");
+	if (tl_watch_open(e->client, rule->prefix, &prefix, &e->watch))
+		return fail(rule, "watch");
+	if (tl_list(e->client, rule->prefix, offer_first, e))
+		return fail(rule, "list");
+	r = bus_subscribe(bus, subject, on_list, e);
+	snprintf(subject, SUBJECT_MAX, "tl1.%s.who", rule->name);
+	if (!r)
+		r = bus_subscribe(bus, subject, on_who, e);
+	if (!r)
+		r = thread_start(&e->thread, 0, run, e);
+	e->running = !r;
+	if (r)
+		log_error("names cannot be exported", "export=%s why=%s", rule->name,
+			  log_str(strerror(-r)));
+	else
+		log_info("exporting", "export=%s namespace=%s prefix=%s url=%s", rule->name,
+			 log_str(rule->name_space), log_str(rule->prefix), serve_url(serve));
+	return r;
+}
+
+void export_stop(struct export *e)
+{
+	atomic_store(&e->stop, true);
+	if (e->running)
+		pthread_join(e->thread, NULL);
+	e->running = false;
+}
+
+void export_close(struct export *e)
+{
+	if (!e)
+		return;
+	tdestroy(e->offers, free_offer);
+	if (e->watch)
+		tl_watch_close(e->watch);
+	if (e->client)
+		tl_close(e->client);
+	pthread_mutex_destroy(&e->lock);
+	free(e);
+}

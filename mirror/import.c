@@ -1,0 +1,791 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Each name has one transfer at a time. What is announced meanwhile waits, the newest only. A host
+ * is compared with when it comes, and then every half minute, so a lost message costs that at most.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <search.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tensorlease/admin.h>
+
+#include "mirror/import.h"
+#include "mirror/transfer.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/thread.h"
+
+#define COMPARE_NS (30 * NS_PER_SEC)
+#define RETRY_NS NS_PER_SEC	   /* at first; it doubles up to COMPARE_NS */
+#define SILENT_NS (7 * NS_PER_SEC) /* of a host that sends a beat every 2 s */
+
+enum { WORKERS = 4, SUBJECT_MAX = 2 * CONFIG_WORD_MAX + 16, LABEL_MAX = 32, HOSTS_MAX = 4096 };
+
+/* Light ones take no transfer of their own, and have a worker that does nothing else. */
+enum weight { LIGHT, HEAVY, WEIGHTS };
+
+/* A host whose names come here. */
+struct origin {
+	struct origin *next;
+	char host[CONFIG_HOST_MAX + 1];
+	tl_client *client; /* NULL while it is silent: watchers here see that its producer is gone
+			    */
+	unsigned uses;	   /* of the client */
+	bool up;
+	bool comparing;
+	uint64_t life;
+	uint64_t started_ns;	     /* of the daemon here, at the last look */
+	int64_t seen_ns, compare_ns; /* when it said something; when to compare */
+	int64_t retry_ns;	     /* after which a failure is tried again */
+	bool failed;		     /* something, since the last comparison began */
+};
+
+/* A name, and what it means here. */
+struct replica {
+	char *name; /* as the origin has it */
+	char *local;
+	struct origin *origin;
+	struct target *target; /* NULL: nothing is to be done */
+	struct replica *next;  /* in a queue, or of those that are to be freed */
+	bool queued, busy;
+	bool known;			/* what it means here: */
+	uint64_t version, committed_ns; /* of the origin; 0: it means nothing */
+	bool told_gone;			/* what was announced last: */
+	uint64_t told_version, told_committed_ns;
+	int64_t told_ns; /* when */
+	bool seen;	 /* by a look at what is here */
+};
+
+struct queue {
+	struct replica *first, **end;
+};
+
+struct import {
+	const struct config *config;
+	const struct rule *rule;
+	struct bus *bus;
+	atomic_bool stop;
+	pthread_mutex_t lock; /* for all that follows */
+	pthread_cond_t more;
+	struct origin *origins;
+	unsigned hosts;
+	void *replicas; /* a tree, by name */
+	struct queue queues[WEIGHTS];
+	pthread_t threads[WORKERS + 1];
+	unsigned running;
+	struct log_limit conflicts, failures;
+};
+
+/* ---- replicas ---- */
+
+static int compare_replicas(const void *a, const void *b)
+{
+	return strcmp(((const struct replica *)a)->name, ((const struct replica *)b)->name);
+}
+
+static void replica_free(void *node)
+{
+	struct replica *r = node;
+
+	free(r->name);
+	free(r->local);
+	free(r->target);
+	free(r);
+}
+
+static struct replica *replica_find(struct import *i, const char *name)
+{
+	const struct replica key = { .name = (char *)name };
+	struct replica *const *found = tfind(&key, &i->replicas, compare_replicas);
+
+	return found ? *found : NULL;
+}
+
+static struct replica *replica_add(struct import *i, struct origin *origin, const char *name)
+{
+	struct replica *r = calloc(1, sizeof(*r));
+
+	if (!r)
+		return NULL;
+	r->name = strdup(name);
+	r->origin = origin;
+	if (asprintf(&r->local, "%s%s", i->rule->prefix, name) < 0)
+		r->local = NULL;
+	if (r->name && r->local && tsearch(r, &i->replicas, compare_replicas))
+		return r;
+	replica_free(r);
+	return NULL;
+}
+
+static void enqueue(struct import *i, struct replica *r)
+{
+	const bool light = r->target->note.gone || r->target->note.bytes || !r->target->note.nbytes;
+	struct queue *queue = &i->queues[light ? LIGHT : HEAVY];
+
+	if (r->queued || r->busy)
+		return;
+	r->queued = true;
+	r->next = NULL;
+	*queue->end = r;
+	queue->end = &r->next;
+	pthread_cond_broadcast(&i->more);
+}
+
+static struct replica *dequeue(struct queue *queue)
+{
+	struct replica *r = queue->first;
+
+	if (!r)
+		return NULL;
+	queue->first = r->next;
+	if (!queue->first)
+		queue->end = &queue->first;
+	r->queued = false;
+	return r;
+}
+
+/* As if nothing had been announced. */
+static void untell(struct replica *r)
+{
+	r->told_version = r->told_committed_ns = 0;
+	r->told_gone = false;
+}
+
+/* A page of a list may be older than an announcement that came before it. */
+static bool is_old(const struct replica *r, const struct note *note)
+{
+	bool newer = note->version > r->told_version || note->committed_ns > r->told_committed_ns;
+	bool same = note->version == r->told_version && note->committed_ns == r->told_committed_ns;
+
+	return !newer && !(same && (note->gone || !r->told_gone));
+}
+
+/* Whether the name means that here, or will without more. */
+static bool is_done(const struct replica *r, const struct note *note)
+{
+	if (r->target || r->busy)
+		return r->told_gone == note->gone && note->version == r->told_version &&
+		       note->committed_ns == r->told_committed_ns;
+	if (note->gone)
+		return r->known && !r->version;
+	return r->known && note->version == r->version && note->committed_ns == r->committed_ns;
+}
+
+/* A name has one origin, until that is gone. */
+static bool is_of_another(struct import *i, const struct replica *r, const struct origin *origin)
+{
+	if (r->origin == origin || !r->origin->up ||
+	    (r->known && !r->version && !r->target && !r->busy))
+		return false;
+	log_warn_limited(&i->conflicts, "two hosts have one name", "name=%s of=%s refused=%s",
+			 log_str(r->name), r->origin->host, origin->host);
+	return true;
+}
+
+static void take_note(struct import *i, struct origin *origin, const struct message *m,
+		      const struct note *note)
+{
+	struct replica *r = replica_find(i, note->name);
+
+	if (note->gone && (r ? r->origin != origin : !origin->comparing))
+		return;
+	if (!r)
+		r = replica_add(i, origin, note->name);
+	if (!r || is_of_another(i, r, origin))
+		return;
+	if (r->origin != origin) { /* its numbers are others */
+		r->origin = origin;
+		r->known = false;
+		untell(r);
+	}
+	if (is_old(r, note))
+		return;
+	r->told_ns = now_mono_ns();
+	if (is_done(r, note)) {
+		r->told_version = note->version;
+		r->told_committed_ns = note->committed_ns;
+		r->told_gone = note->gone;
+		return;
+	}
+	r->told_version = note->version;
+	r->told_committed_ns = note->committed_ns;
+	r->told_gone = note->gone;
+	free(r->target);
+	r->target = target_new(m->url, note);
+	if (r->target)
+		enqueue(i, r);
+}
+
+/* ---- origins ---- */
+
+static struct origin *origin_find(struct import *i, const char *host)
+{
+	struct origin *o = i->origins;
+
+	while (o && strcmp(o->host, host) != 0)
+		o = o->next;
+	return o;
+}
+
+/* Returns who has sent to a subject, tl1.RULE.WHAT.HOST, which the server permits to that host
+ * alone; or NULL. */
+static struct origin *origin_of(struct import *i, const char *subject)
+{
+	const char *dot = strrchr(subject, '.'), *host = dot ? dot + 1 : subject;
+	struct origin *o;
+
+	if (!config_is_word(host, CONFIG_HOST_MAX))
+		return NULL;
+	o = origin_find(i, host);
+	if (o || i->hosts == HOSTS_MAX)
+		return o;
+	o = calloc(1, sizeof(*o));
+	if (!o)
+		return NULL;
+	i->hosts++;
+	strcpy(o->host, host);
+	o->next = i->origins;
+	i->origins = o;
+	return o;
+}
+
+struct of_origin {
+	struct import *import;
+	struct origin *origin;
+	int64_t before_ns; /* those of which nothing was told since */
+	struct replica *dead;
+};
+
+static void untell_all(const void *node, VISIT which, void *context)
+{
+	struct replica *r = *(struct replica *const *)node;
+	const struct of_origin *of = context;
+
+	if ((which == postorder || which == leaf) && r->origin == of->origin)
+		untell(r);
+}
+
+/* It has said something, so it is there. */
+static void origin_seen(struct import *i, struct origin *o, uint64_t life)
+{
+	o->seen_ns = now_mono_ns();
+	if (!o->up)
+		log_info("a host is there", "import=%s host=%s", i->rule->name, o->host);
+	if (!o->up || (life && life != o->life)) {
+		twalk_r(i->replicas, untell_all, &(struct of_origin){ i, o, 0, NULL });
+		o->compare_ns = 0;
+		o->retry_ns = RETRY_NS;
+	}
+	if (life)
+		o->life = life;
+	o->up = true;
+}
+
+static void label_of(const struct origin *o, char label[LABEL_MAX])
+{
+	snprintf(label, LABEL_MAX, "mirror of %s", o->host);
+}
+
+/* Returns the connection under which an origin's names are published, or NULL after an error. With
+ * the lock, which it gives up meanwhile. */
+static tl_client *origin_use(struct import *i, struct origin *o)
+{
+	char label[LABEL_MAX];
+	const tl_connect_options options = { .size = sizeof(options),
+					     .address = i->config->socket,
+					     .namespace_name = i->rule->name_space,
+					     .label = label };
+	tl_client *client = NULL;
+
+	label_of(o, label);
+	o->uses++;
+	if (o->client)
+		return o->client;
+	pthread_mutex_unlock(&i->lock);
+	if (tl_connect(&options, &client))
+		client = NULL;
+	pthread_mutex_lock(&i->lock);
+	if (client && o->client) { /* another thread was faster */
+		tl_close(client);
+	} else if (client) {
+		o->client = client;
+	} else if (!o->client) {
+		log_warn_limited(&i->failures, "nothing can be published here", "import=%s why=%s",
+				 i->rule->name, log_str(tl_last_error()));
+		o->uses--;
+	}
+	return o->client;
+}
+
+/* Whatever was told before, the name is to go. */
+static void queue_gone(struct import *i, struct replica *r)
+{
+	free(r->target);
+	r->target = calloc(1, sizeof(*r->target));
+	untell(r);
+	if (!r->target)
+		return;
+	r->target->note.gone = true;
+	enqueue(i, r);
+}
+
+/* Names that are not in the list are gone there. Those that are gone here too are forgotten. */
+static void queue_if_gone(const void *node, VISIT which, void *context)
+{
+	struct replica *r = *(struct replica *const *)node;
+	struct of_origin *of = context;
+
+	if ((which != postorder && which != leaf) || r->origin != of->origin ||
+	    r->told_ns >= of->before_ns || r->busy || r->queued)
+		return;
+	if (!r->known || r->version) {
+		queue_gone(of->import, r);
+	} else {
+		r->next = of->dead;
+		of->dead = r;
+	}
+}
+
+static void gone_since(struct import *i, struct origin *o, int64_t before_ns)
+{
+	struct of_origin of = { i, o, before_ns, NULL };
+
+	twalk_r(i->replicas, queue_if_gone, &of);
+	while (of.dead) {
+		struct replica *next = of.dead->next;
+
+		tdelete(of.dead, &i->replicas, compare_replicas);
+		replica_free(of.dead);
+		of.dead = next;
+	}
+}
+
+static void origin_lost(struct import *i, struct origin *o)
+{
+	log_warn("a host is gone", "import=%s host=%s its-names=%s", i->rule->name, o->host,
+		 i->rule->deletes ? "deleted" : "kept");
+	o->up = false;
+	if (i->rule->deletes)
+		gone_since(i, o, INT64_MAX);
+}
+
+/* Something of it failed: its names are to be compared again before long. */
+static void origin_failed(struct origin *o)
+{
+	const int64_t again = now_mono_ns() + o->retry_ns;
+
+	if (o->compare_ns > again)
+		o->compare_ns = again;
+	if (!o->failed && o->retry_ns < COMPARE_NS)
+		o->retry_ns *= 2;
+	o->failed = true;
+}
+
+/* ---- messages ---- */
+
+struct taking {
+	struct import *import;
+	struct origin *origin;
+	bool is_page;
+	char next[TL_NAME_MAX + 1]; /* of a page */
+	int r;
+};
+
+static void show_note(const struct message *m, const struct note *note, void *context)
+{
+	struct taking *t = context;
+
+	take_note(t->import, t->origin, m, note);
+}
+
+static void show_nothing(const struct message *m, const struct note *note, void *context)
+{
+	(void)m;
+	(void)note;
+	(void)context;
+}
+
+/* Reads it twice, since a host that sends something else is not there. */
+static int take_data(struct taking *t, const char *subject, const void *data, size_t size)
+{
+	struct message m;
+	int r = message_read(&m, data, size, show_nothing, NULL);
+
+	if (!r && !fetch_is_url(t->import->config, m.url))
+		r = -EINVAL;
+	if (!r) {
+		t->origin = origin_of(t->import, subject);
+		r = t->origin ? 0 : -EPERM;
+	}
+	if (!r)
+		origin_seen(t->import, t->origin, m.life);
+	if (!r && m.next && strlen(m.next) < sizeof(t->next))
+		strcpy(t->next, m.next);
+	t->is_page = !r && m.next;
+	message_deinit(&m);
+	if (r)
+		return r;
+	r = message_read(&m, data, size, show_note, t);
+	message_deinit(&m);
+	return r;
+}
+
+static void take_message(struct taking *t, const char *subject, const void *data, size_t size)
+{
+	struct import *i = t->import;
+
+	pthread_mutex_lock(&i->lock);
+	t->r = atomic_load(&i->stop) ? -ECANCELED : take_data(t, subject, data, size);
+	if (t->r == -EINVAL && size)
+		log_warn_limited(&i->failures, "a message has another form", "subject=%s",
+				 log_str(subject));
+	pthread_mutex_unlock(&i->lock);
+}
+
+static void on_message(void *context, const char *subject, const char *reply, const void *data,
+		       size_t size)
+{
+	struct taking t = { .import = context };
+
+	(void)reply;
+	take_message(&t, subject, data, size);
+}
+
+/* ---- comparing ---- */
+
+/* Finds what an earlier process has published for that host, and notes what is still here. */
+static int look_at(const tl_info *info, void *context)
+{
+	const struct of_origin *of = context;
+	const size_t len = strlen(of->import->rule->prefix);
+	char label[LABEL_MAX];
+	struct replica *r;
+
+	label_of(of->origin, label);
+	if (strcmp(info->publisher.label, label) != 0 ||
+	    strncmp(info->name, of->import->rule->prefix, len) != 0)
+		return 0;
+	pthread_mutex_lock(&of->import->lock);
+	r = replica_find(of->import, info->name + len);
+	if (!r)
+		r = replica_add(of->import, of->origin, info->name + len);
+	if (r)
+		r->seen = true;
+	pthread_mutex_unlock(&of->import->lock);
+	return 0;
+}
+
+/* What was deleted here, evicted or lost with the daemon is to come again. */
+static void forget_unseen(const void *node, VISIT which, void *context)
+{
+	struct replica *r = *(struct replica *const *)node;
+	const struct of_origin *of = context;
+
+	if ((which != postorder && which != leaf) || r->origin != of->origin)
+		return;
+	if (!r->seen && r->known && r->version && !r->busy && !r->target) {
+		r->known = false;
+		untell(r);
+	}
+	r->seen = false;
+}
+
+/* With the lock, which it gives up meanwhile. Returns 0 or a negative errno. */
+static int look_here(struct import *i, struct origin *o)
+{
+	struct of_origin of = { i, o, 0, NULL };
+	tl_client *client = origin_use(i, o);
+	int r;
+
+	if (!client)
+		return -ENOTCONN;
+	pthread_mutex_unlock(&i->lock);
+	r = tl_list(client, i->rule->prefix, look_at, &of);
+	pthread_mutex_lock(&i->lock);
+	o->uses--;
+	if (!r)
+		twalk_r(i->replicas, forget_unseen, &of);
+	return r;
+}
+
+static void on_page(void *context, const char *subject, const char *reply, const void *data,
+		    size_t size)
+{
+	(void)reply;
+	take_message(context, subject, data, size);
+}
+
+/* Gets the whole list, page by page, each of which goes on after the last name of the former. */
+static int ask_all(struct import *i, const struct origin *o)
+{
+	char subject[SUBJECT_MAX], after[TL_NAME_MAX + 1];
+	struct taking t = { .import = i };
+	int r;
+
+	snprintf(subject, sizeof(subject), "tl1.%s.list.%s", i->rule->name, o->host);
+	do {
+		strcpy(after, t.next);
+		t.next[0] = '\0';
+		r = bus_ask(i->bus, subject, after, on_page, &t);
+		if (!r)
+			r = t.r;
+		if (!r && (!t.is_page || (t.next[0] && strcmp(t.next, after) <= 0)))
+			r = -EINVAL;
+	} while (!r && t.next[0] && !atomic_load(&i->stop));
+	return r;
+}
+
+/* With the lock, which it gives up meanwhile. */
+static void compare(struct import *i, struct origin *o)
+{
+	const int64_t begin = now_mono_ns();
+	int r;
+
+	if (!o->failed)
+		o->retry_ns = RETRY_NS;
+	o->failed = false;
+	o->compare_ns = begin + COMPARE_NS * (80 + rand() % 40) / 100;
+	o->comparing = true;
+	r = look_here(i, o);
+	pthread_mutex_unlock(&i->lock);
+	if (!r)
+		r = ask_all(i, o);
+	pthread_mutex_lock(&i->lock);
+	o->comparing = false;
+	if (r || atomic_load(&i->stop))
+		origin_failed(o);
+	else
+		gone_since(i, o, begin);
+}
+
+/* The host that is to be compared with first, or NULL if none is yet. What is silent while there is
+ * no connection is not gone. */
+static struct origin *look_after(struct import *i)
+{
+	const int64_t now = now_mono_ns();
+	const bool up = bus_is_up(i->bus);
+	tl_status status = { .size = sizeof(status) };
+	struct origin *due = NULL;
+
+	for (struct origin *o = i->origins; o; o = o->next) {
+		if (!up)
+			o->seen_ns = now;
+		else if (o->up && now - o->seen_ns > SILENT_NS)
+			origin_lost(i, o);
+		if (!o->up && o->client && !o->uses) {
+			tl_close(o->client);
+			o->client = NULL;
+		}
+		if (o->client && !tl_get_status(o->client, &status) &&
+		    status.started_ns != o->started_ns) { /* it may have lost our names */
+			o->compare_ns = o->started_ns ? 0 : o->compare_ns;
+			o->started_ns = status.started_ns;
+		}
+		if (up && o->up && now >= o->compare_ns &&
+		    (!due || o->compare_ns < due->compare_ns))
+			due = o;
+	}
+	return due;
+}
+
+/* The thread that looks after the hosts, twice a second. */
+static void *watch_hosts(void *context)
+{
+	struct import *i = context;
+
+	pthread_mutex_lock(&i->lock);
+	while (!atomic_load(&i->stop)) {
+		struct origin *due = look_after(i);
+
+		if (due)
+			compare(i, due);
+		if (due)
+			continue;
+		pthread_mutex_unlock(&i->lock);
+		nanosleep(&(struct timespec){ .tv_nsec = 500 * NS_PER_MS }, NULL);
+		pthread_mutex_lock(&i->lock);
+	}
+	pthread_mutex_unlock(&i->lock);
+	return NULL;
+}
+
+void import_compare(struct import *i)
+{
+	char subject[SUBJECT_MAX];
+
+	pthread_mutex_lock(&i->lock);
+	for (struct origin *o = i->origins; o; o = o->next)
+		o->compare_ns = 0;
+	pthread_mutex_unlock(&i->lock);
+	snprintf(subject, sizeof(subject), "tl1.%s.who", i->rule->name);
+	bus_publish(i->bus, subject, "", 0);
+}
+
+/* ---- transfers ---- */
+
+/* Whether the name means that here, or something newer: what an origin tells in place of an old
+ * version comes before its announcement. */
+static bool is_past(const struct replica *r, const struct note *note)
+{
+	return r->known && r->version && note->version && note->version <= r->version &&
+	       note->committed_ns <= r->committed_ns &&
+	       (!note->gone || note->committed_ns < r->committed_ns);
+}
+
+/* After a transfer, with the lock. */
+static void note_result(struct replica *replica, struct origin *o, const struct target *t, int r)
+{
+	if (replica->origin != o)
+		return;
+	if (!r) {
+		replica->known = true;
+		replica->version = t->note.gone ? 0 : t->note.version;
+		replica->committed_ns = t->note.gone ? 0 : t->note.committed_ns;
+		return;
+	}
+	if (!replica->target)
+		untell(replica); /* the list is to tell it again */
+	origin_failed(o);
+}
+
+/* Does what is to be done for one name. With the lock, which it gives up meanwhile. */
+static void work_on(struct import *i, struct fetch *fetch, struct replica *replica)
+{
+	struct target *t = take_ptr(replica->target);
+	struct origin *o = replica->origin;
+	char label[LABEL_MAX];
+	struct job job = { .config = i->config,
+			   .fetch = fetch,
+			   .client = origin_use(i, o),
+			   .local = replica->local,
+			   .label = label,
+			   .known = replica->known };
+	int r = job.client ? 0 : -ENOTCONN;
+
+	label_of(o, label);
+	if (job.client) {
+		pthread_mutex_unlock(&i->lock);
+		r = transfer(&job, &t);
+		pthread_mutex_lock(&i->lock);
+		o->uses--;
+		if (r && r != -ENODATA && !atomic_load(&i->stop))
+			log_warn_limited(&i->failures, "a name did not come",
+					 "name=%s of=%s why=%s", log_str(replica->name), o->host,
+					 log_str(transfer_why(&job, r)));
+	}
+	note_result(replica, o, t, r);
+	free(t);
+}
+
+static void *work(struct import *i, bool light)
+{
+	struct fetch *fetch = fetch_open(i->config, &i->stop);
+	struct replica *r;
+
+	if (!fetch)
+		log_error("a worker has no memory", "import=%s", i->rule->name);
+	pthread_mutex_lock(&i->lock);
+	while (fetch && !atomic_load(&i->stop)) {
+		r = dequeue(&i->queues[LIGHT]);
+		if (!r && !light)
+			r = dequeue(&i->queues[HEAVY]);
+		if (!r) {
+			pthread_cond_wait(&i->more, &i->lock);
+			continue;
+		}
+		r->busy = true;
+		if (r->target && is_past(r, &r->target->note))
+			free(take_ptr(r->target));
+		else if (r->target)
+			work_on(i, fetch, r);
+		r->busy = false;
+		if (r->target)
+			enqueue(i, r);
+	}
+	pthread_mutex_unlock(&i->lock);
+	fetch_close(fetch);
+	return NULL;
+}
+
+static void *work_light(void *context)
+{
+	return work(context, true);
+}
+
+static void *work_all(void *context)
+{
+	return work(context, false);
+}
+
+/* ---- start and end ---- */
+
+int import_open(struct import **out, const struct config *config, const struct rule *rule,
+		struct bus *bus)
+{
+	void *(*const runs[])(void *) = { watch_hosts, work_light, work_all };
+	const char *from = rule->from ? rule->from : "*";
+	struct import *i = calloc(1, sizeof(*i));
+	char subject[SUBJECT_MAX];
+	int r;
+
+	if (!i)
+		return -ENOMEM;
+	*out = i;
+	i->config = config;
+	i->rule = rule;
+	i->bus = bus;
+	for (unsigned n = 0; n < WEIGHTS; n++)
+		i->queues[n].end = &i->queues[n].first;
+	pthread_mutex_init(&i->lock, NULL);
+	pthread_cond_init(&i->more, NULL);
+	snprintf(subject, sizeof(subject), "tl1.%s.ann.%s", rule->name, from);
+	r = bus_subscribe(bus, subject, on_message, i);
+	snprintf(subject, sizeof(subject), "tl1.%s.beat.%s", rule->name, from);
+	if (!r)
+		r = bus_subscribe(bus, subject, on_message, i);
+	for (unsigned n = 0; !r && n <= WORKERS; n++) {
+		r = thread_start(&i->threads[n], 0, runs[n < 2 ? n : 2], i);
+		i->running += !r;
+	}
+	if (!r)
+		log_info("importing", "import=%s from=%s namespace=%s prefix=%s", rule->name, from,
+			 log_str(rule->name_space), log_str(rule->prefix));
+	else
+		log_error("names cannot be imported", "import=%s why=%s", rule->name,
+			  log_str(strerror(-r)));
+	return r;
+}
+
+void import_stop(struct import *i)
+{
+	pthread_mutex_lock(&i->lock);
+	atomic_store(&i->stop, true);
+	pthread_cond_broadcast(&i->more);
+	pthread_mutex_unlock(&i->lock);
+	for (unsigned n = 0; n < i->running; n++)
+		pthread_join(i->threads[n], NULL);
+	i->running = 0;
+}
+
+void import_close(struct import *i)
+{
+	struct origin *next;
+
+	if (!i)
+		return;
+	for (struct origin *o = i->origins; o; o = next) {
+		next = o->next;
+		if (o->client)
+			tl_close(o->client);
+		free(o);
+	}
+	tdestroy(i->replicas, replica_free);
+	pthread_cond_destroy(&i->more);
+	pthread_mutex_destroy(&i->lock);
+	free(i);
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mirror/note.h"
+
+enum { TEXT_OF_NOTE = 400, TEXT_OF_SIZE = 20, TEXT_OF_LETTER = 6 }; /* at most */
+
+#define NUMBER_MAX (INT64_C(1) << 53)
+
+/* ---- writing ---- */
+
+/* Numbers beyond 2^53 are texts: JSON's are doubles for many. */
+static bool add_u64(cJSON *to, const char *key, uint64_t value)
+{
+	char text[24];
+
+	snprintf(text, sizeof(text), "%" PRIu64, value);
+	return cJSON_AddStringToObject(to, key, text) != NULL;
+}
+
+void ticket_write(const unsigned char ticket[TICKET_SIZE], char text[2 * TICKET_SIZE + 1])
+{
+	for (size_t i = 0; i < TICKET_SIZE; i++)
+		snprintf(text + 2 * i, 3, "%02x", ticket[i]);
+}
+
+int notes_init(struct notes *notes, uint64_t life, const char *url)
+{
+	*notes = (struct notes){ .object = cJSON_CreateObject() };
+	if (notes->object && add_u64(notes->object, "life", life) &&
+	    cJSON_AddStringToObject(notes->object, "url", url))
+		notes->array = cJSON_AddArrayToObject(notes->object, "notes");
+	return notes->array ? 0 : -ENOMEM;
+}
+
+static bool add_bytes(struct notes *notes, const void *bytes, size_t size)
+{
+	char *grown = realloc(notes->bytes, notes->size + size + 1);
+
+	if (!grown)
+		return false;
+	notes->bytes = grown;
+	if (size)
+		memcpy(grown + notes->size, bytes, size);
+	notes->size += size;
+	return true;
+}
+
+static bool add_type(cJSON *to, const struct note *note)
+{
+	const int type[3] = { note->dtype.code, note->dtype.bits, note->dtype.lanes };
+	cJSON *array = cJSON_CreateIntArray(type, 3), *shape = cJSON_AddArrayToObject(to, "shape");
+	bool good = array && cJSON_AddItemToObject(to, "type", array) && shape;
+
+	for (int i = 0; good && i < note->ndim; i++) {
+		cJSON *size = cJSON_CreateNumber((double)note->shape[i]);
+
+		good = size && cJSON_AddItemToArray(shape, size);
+	}
+	return good;
+}
+
+static bool add_tensor(struct notes *notes, cJSON *to, const struct note *note)
+{
+	char ticket[2 * TICKET_SIZE + 1];
+
+	ticket_write(note->ticket, ticket);
+	if (!add_u64(to, "bytes", note->nbytes) || !add_u64(to, "flags", note->dlpack_flags) ||
+	    !add_u64(to, "lifetime", note->lifetime) ||
+	    !add_u64(to, "ttl", (uint64_t)note->ttl_ns) || !add_type(to, note) ||
+	    !cJSON_AddStringToObject(to, "ticket", ticket) ||
+	    !cJSON_AddNumberToObject(to, "metadata", (double)note->metadata_size) ||
+	    !add_bytes(notes, note->metadata, note->metadata_size))
+		return false;
+	return !note->bytes ||
+	       (cJSON_AddTrueToObject(to, "inline") && add_bytes(notes, note->bytes, note->nbytes));
+}
+
+int notes_add(struct notes *notes, const struct note *note)
+{
+	cJSON *item = cJSON_CreateObject();
+	const size_t size = notes->size;
+
+	for (int i = 0; i < note->ndim; i++) {
+		if (note->shape[i] > NUMBER_MAX) {
+			cJSON_Delete(item);
+			return -ERANGE;
+		}
+	}
+	if (!item || !cJSON_AddStringToObject(item, "name", note->name) ||
+	    !add_u64(item, "version", note->version) ||
+	    !add_u64(item, "time", note->committed_ns) ||
+	    !(note->gone ? cJSON_AddTrueToObject(item, "gone") != NULL
+			 : add_tensor(notes, item, note)) ||
+	    !cJSON_AddItemToArray(notes->array, item)) {
+		cJSON_Delete(item);
+		notes->size = size;
+		return -ENOMEM;
+	}
+	notes->count++;
+	notes->text += TEXT_OF_NOTE + TEXT_OF_LETTER * strlen(note->name) +
+		       TEXT_OF_SIZE * (size_t)note->ndim;
+	return 0;
+}
+
+bool notes_full(const struct notes *notes)
+{
+	return notes->count >= NOTES_MAX ||
+	       notes->size + notes->text + NOTE_INLINE_MAX >= NOTES_SIZE_MAX;
+}
+
+int notes_page(struct notes *notes, const char *next)
+{
+	return cJSON_AddStringToObject(notes->object, "next", next) ? 0 : -ENOMEM;
+}
+
+char *notes_write(struct notes *notes, size_t *size)
+{
+	char *text = cJSON_PrintUnformatted(notes->object), *grown;
+	const size_t len = text ? strlen(text) + 1 : 0;
+
+	grown = text ? realloc(text, len + notes->size + 1) : NULL;
+	if (!grown) {
+		free(text);
+		return NULL;
+	}
+	if (notes->size)
+		memcpy(grown + len, notes->bytes, notes->size);
+	*size = len + notes->size;
+	return grown;
+}
+
+void notes_deinit(struct notes *notes)
+{
+	cJSON_Delete(notes->object);
+	free(notes->bytes);
+	*notes = (struct notes){ 0 };
+}
+
+/* ---- reading ---- */
+
+struct bytes {
+	const unsigned char *at;
+	size_t left;
+};
+
+static bool read_u64(const cJSON *from, const char *key, uint64_t *to)
+{
+	const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(from, key));
+	char *end;
+
+	if (!text || *text < '0' || *text > '9')
+		return false;
+	errno = 0;
+	*to = strtoull(text, &end, 10);
+	return !*end && !errno;
+}
+
+/* An integer from 0 to @most, which is at most 2^53. */
+static bool read_int(const cJSON *item, uint64_t most, uint64_t *to)
+{
+	double value = cJSON_IsNumber(item) ? item->valuedouble : -1;
+
+	if (!(value >= 0) || value > (double)most || value != (double)(uint64_t)value)
+		return false;
+	*to = (uint64_t)value;
+	return true;
+}
+
+static bool read_type(const cJSON *from, struct note *note)
+{
+	const cJSON *type = cJSON_GetObjectItemCaseSensitive(from, "type");
+	const cJSON *shape = cJSON_GetObjectItemCaseSensitive(from, "shape"), *size;
+	uint64_t code, bits, lanes, extent;
+
+	if (!cJSON_IsArray(type) || cJSON_GetArraySize(type) != 3 || !cJSON_IsArray(shape) ||
+	    cJSON_GetArraySize(shape) > TL_NDIM_MAX ||
+	    !read_int(cJSON_GetArrayItem(type, 0), UINT8_MAX, &code) ||
+	    !read_int(cJSON_GetArrayItem(type, 1), UINT8_MAX, &bits) ||
+	    !read_int(cJSON_GetArrayItem(type, 2), UINT16_MAX, &lanes))
+		return false;
+	note->dtype = (DLDataType){ (uint8_t)code, (uint8_t)bits, (uint16_t)lanes };
+	cJSON_ArrayForEach(size, shape)
+	{
+		if (!read_int(size, (uint64_t)NUMBER_MAX, &extent))
+			return false;
+		note->shape[note->ndim++] = (int64_t)extent;
+	}
+	return true;
+}
+
+static int hex(char c)
+{
+	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+bool ticket_read(const char *text, size_t len, unsigned char ticket[TICKET_SIZE])
+{
+	if (len != 2 * TICKET_SIZE)
+		return false;
+	for (size_t i = 0; i < TICKET_SIZE; i++) {
+		int high = hex(text[2 * i]), low = hex(text[2 * i + 1]);
+
+		if (high < 0 || low < 0)
+			return false;
+		ticket[i] = (unsigned char)(high << 4 | low);
+	}
+	return true;
+}
+
+static const void *take_bytes(struct bytes *bytes, size_t size)
+{
+	const void *at = bytes->at;
+
+	bytes->at += size;
+	bytes->left -= size;
+	return at;
+}
+
+static bool read_tensor(const cJSON *from, struct note *note, struct bytes *bytes)
+{
+	const char *ticket = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(from, "ticket"));
+	uint64_t lifetime, ttl, metadata;
+
+	if (!read_u64(from, "bytes", &note->nbytes) ||
+	    !read_u64(from, "flags", &note->dlpack_flags) ||
+	    !read_u64(from, "lifetime", &lifetime) || lifetime & ~(uint64_t)TL_LIFETIME_EVICTABLE ||
+	    !read_u64(from, "ttl", &ttl) || ttl > TL_TTL_MAX || !read_type(from, note) || !ticket ||
+	    !ticket_read(ticket, strlen(ticket), note->ticket) ||
+	    !read_int(cJSON_GetObjectItemCaseSensitive(from, "metadata"), TL_METADATA_MAX,
+		      &metadata) ||
+	    metadata > bytes->left)
+		return false;
+	note->lifetime = (uint32_t)lifetime;
+	note->ttl_ns = (int64_t)ttl;
+	note->metadata_size = metadata;
+	note->metadata = take_bytes(bytes, metadata);
+	if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(from, "inline")))
+		return true;
+	if (note->nbytes > NOTE_INLINE_MAX || note->nbytes > bytes->left)
+		return false;
+	note->bytes = take_bytes(bytes, note->nbytes);
+	return true;
+}
+
+static bool read_note(const cJSON *item, struct note *note, struct bytes *bytes)
+{
+	*note = (struct note){
+		.name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name")),
+		.gone = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "gone")),
+	};
+	if (!note->name || !*note->name || strlen(note->name) > TL_NAME_MAX ||
+	    !read_u64(item, "version", &note->version) || !note->version ||
+	    !read_u64(item, "time", &note->committed_ns))
+		return false;
+	return note->gone || read_tensor(item, note, bytes);
+}
+
+static bool read_head(struct message *m)
+{
+	m->url = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m->object, "url"));
+	m->next = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m->object, "next"));
+	return m->url && read_u64(m->object, "life", &m->life);
+}
+
+int message_read(struct message *m, const void *data, size_t size,
+		 void (*show)(const struct message *, const struct note *, void *), void *context)
+{
+	const char *end = size ? memchr(data, 0, size) : NULL;
+	const cJSON *array, *item;
+	struct bytes bytes;
+	struct note note;
+
+	*m = (struct message){ 0 };
+	if (!end)
+		return -EINVAL;
+	m->object = cJSON_ParseWithLength(data, (size_t)(end - (const char *)data));
+	array = cJSON_GetObjectItemCaseSensitive(m->object, "notes");
+	if (!read_head(m) || !cJSON_IsArray(array) || cJSON_GetArraySize(array) > NOTES_MAX)
+		return -EINVAL;
+	for (int pass = 0; pass < 2; pass++) { /* shows none if one is wrong */
+		bytes = (struct bytes){ (const unsigned char *)end + 1,
+					size - (size_t)(end + 1 - (const char *)data) };
+		cJSON_ArrayForEach(item, array)
+		{
+			if (!read_note(item, &note, &bytes))
+				return -EINVAL;
+			if (pass)
+				show(m, &note, context);
+		}
+		if (bytes.left)
+			return -EINVAL;
+	}
+	return 0;
+}
+
+void message_deinit(struct message *m)
+{
+	cJSON_Delete(m->object);
+	*m = (struct message){ 0 };
+}

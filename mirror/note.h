@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What mirrors tell each other about names. A message is a JSON object, a byte 0, and the bytes of
+ * its notes. docs/ACROSS-HOSTS.md has the fields.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tensorlease/tensorlease.h>
+
+enum {
+	TICKET_SIZE = 16,
+	NOTE_INLINE_MAX = 32 << 10, /* bytes of a tensor that a note has in it */
+	NOTES_SIZE_MAX = 512 << 10, /* of a message; a server takes 1 MiB */
+	NOTES_MAX = 500,	    /* in a message */
+	PIECE_SIZE = 8 << 20,	    /* of a tensor, in a request */
+};
+
+/* That a name means a version, or nothing after that version. */
+struct note {
+	const char *name;
+	bool gone;
+	uint64_t version, committed_ns; /* of the origin; both together tell one tensor */
+	DLDataType dtype;
+	int32_t ndim;
+	int64_t shape[TL_NDIM_MAX];
+	uint64_t nbytes, dlpack_flags;
+	uint32_t lifetime; /* TL_LIFETIME_EVICTABLE or 0 */
+	int64_t ttl_ns;
+	const void *metadata, *bytes; /* @bytes: of the tensor; NULL: they are to be fetched */
+	size_t metadata_size;
+	unsigned char ticket[TICKET_SIZE]; /* to fetch them with */
+};
+
+/* A message while it is written. */
+struct notes {
+	struct cJSON *object, *array;
+	char *bytes;
+	size_t size, count, text; /* @text: how long the JSON is at most */
+};
+
+/* @life: another one tells that messages were lost, or that the origin counts anew. @url: where the
+ * bytes are. */
+int notes_init(struct notes *notes, uint64_t life, const char *url);
+/* Adds one. Returns 0, -ENOMEM or -ERANGE: a size is above 2^53. */
+int notes_add(struct notes *notes, const struct note *note);
+/* Another note of at most NOTE_INLINE_MAX bytes need not fit. */
+bool notes_full(const struct notes *notes);
+/* Marks a page of a list: @next is the last name of it, "" if no page follows. */
+int notes_page(struct notes *notes, const char *next);
+/* Returns the message, which the caller frees, or NULL. */
+char *notes_write(struct notes *notes, size_t *size);
+void notes_deinit(struct notes *notes);
+
+/* A message that came. Its texts live as long as it. */
+struct message {
+	struct cJSON *object;
+	const char *url;
+	uint64_t life;
+	const char *next; /* of a page; NULL: it is none */
+};
+
+/* Reads what another host sent, and calls @note for each of its notes. Returns 0, -EINVAL if it is
+ * no such message, in which case no note was shown, or -ENOMEM. message_deinit() in either case. */
+int message_read(struct message *message, const void *data, size_t size,
+		 void (*note)(const struct message *message, const struct note *note,
+			      void *context),
+		 void *context);
+void message_deinit(struct message *message);
+
+/* Tickets as texts. ticket_read() returns false if that is none. */
+void ticket_write(const unsigned char ticket[TICKET_SIZE], char text[2 * TICKET_SIZE + 1]);
+bool ticket_read(const char *text, size_t len, unsigned char ticket[TICKET_SIZE]);

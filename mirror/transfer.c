@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mirror/transfer.h"
+#include "util/clock.h"
+
+#define SPACE_NS NS_PER_SEC	 /* for how long a transfer waits for memory */
+#define SKEW_NS (2 * NS_PER_SEC) /* between the clocks of two hosts */
+
+struct target *target_new(const char *url, const struct note *note)
+{
+	const size_t inlined = note->bytes ? note->nbytes : 0;
+	struct target *t = calloc(1, sizeof(*t) + note->metadata_size + inlined);
+
+	if (!t)
+		return NULL;
+	t->note = *note;
+	t->note.name = NULL;
+	if (note->metadata_size)
+		memcpy(t->bytes, note->metadata, note->metadata_size);
+	t->note.metadata = t->bytes;
+	if (note->bytes && inlined)
+		memcpy(t->bytes + note->metadata_size, note->bytes, inlined);
+	if (note->bytes)
+		t->note.bytes = t->bytes + note->metadata_size;
+	snprintf(t->url, sizeof(t->url), "%s", url);
+	return t;
+}
+
+/* Whether the name means that already, from a time before this process: it is the same tensor but
+ * for its bytes, and was published here after it was there. */
+static bool is_here(const tl_info *info, const char *label, const struct note *note)
+{
+	return !strcmp(info->publisher.label, label) && info->version == note->version &&
+	       info->committed_ns + SKEW_NS >= note->committed_ns && info->ndim == note->ndim &&
+	       !memcmp(info->shape, note->shape, sizeof(*note->shape) * (size_t)note->ndim) &&
+	       !memcmp(&info->dtype, &note->dtype, sizeof(note->dtype)) &&
+	       info->metadata_size == note->metadata_size &&
+	       !memcmp(info->metadata, note->metadata, note->metadata_size);
+}
+
+/* Publishes it under @version, or if that is 0 under the one after the last. */
+static int publish(const struct job *job, const struct target *t, uint64_t version)
+{
+	const struct note *note = &t->note;
+	const tl_spec spec = { .size = sizeof(spec),
+			       .shape = note->shape,
+			       .ndim = note->ndim,
+			       .dtype = note->dtype,
+			       .dlpack_flags = note->dlpack_flags,
+			       .timeout_ns = SPACE_NS,
+			       .ttl_ns = note->ttl_ns,
+			       .lifetime = note->lifetime,
+			       .ring = TL_RING_NONE,
+			       .version = version };
+	tl_draft *draft;
+	DLTensor *tensor;
+	char *to;
+	int r = tl_create(job->client, job->local, &spec, &draft);
+
+	if (r)
+		return r;
+	tensor = tl_draft_tensor(draft);
+	to = (char *)tensor->data + tensor->byte_offset;
+	if (note->bytes && note->nbytes)
+		memcpy(to, note->bytes, note->nbytes);
+	else if (note->nbytes)
+		r = fetch_bytes(job->fetch, t->url, note->ticket, to, note->nbytes);
+	if (!r)
+		r = tl_draft_set_metadata(draft, note->metadata, note->metadata_size);
+	if (!r)
+		return tl_commit(draft, NULL);
+	tl_abort(draft);
+	return r;
+}
+
+/* Returns the bytes of such a tensor, or UINT64_MAX. The origin may lie. */
+static uint64_t size_of(const struct note *note)
+{
+	const uint64_t bits = (uint64_t)note->dtype.bits * note->dtype.lanes;
+	uint64_t n = 1;
+
+	for (int i = 0; i < note->ndim; i++) {
+		if (__builtin_mul_overflow(n, (uint64_t)note->shape[i], &n))
+			return UINT64_MAX;
+	}
+	if (note->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED && note->dtype.bits < 8)
+		return __builtin_mul_overflow(n, note->dtype.lanes, &n) ? UINT64_MAX : n;
+	return __builtin_mul_overflow(n, bits, &n) || n > UINT64_MAX - 7 ? UINT64_MAX : (n + 7) / 8;
+}
+
+static int transfer_once(const struct job *job, const struct target *t)
+{
+	const struct note *note = &t->note;
+	tl_info info = { .size = sizeof(info) };
+	uint64_t version = note->version;
+	int r;
+
+	if (note->gone) {
+		r = tl_delete(job->client, job->local);
+		return r == -ENOENT ? 0 : r;
+	}
+	if (size_of(note) != note->nbytes)
+		return -EPROTO;
+	r = tl_stat(job->client, job->local, &info);
+	if (!r && !job->known && is_here(&info, job->label, note))
+		return 0;
+	/* The origin has lost its names, and counts anew: ours go on. */
+	if (!r && info.version >= version)
+		version = 0;
+	r = publish(job, t, version);
+	if (r == -ESTALE && version) /* the daemon was replaced meanwhile */
+		r = publish(job, t, version);
+	if (r == -ESTALE && version) /* the name was deleted, and had a larger one */
+		r = publish(job, t, 0);
+	return r;
+}
+
+struct newer {
+	struct target *target;
+};
+
+static void show_newer(const struct message *m, const struct note *note, void *context)
+{
+	struct newer *newer = context;
+
+	if (!newer->target && !note->gone)
+		newer->target = target_new(m->url, note);
+}
+
+/* What the origin has told in place of a version that it does not have any more, or NULL. */
+static struct target *newer_target(const struct job *job)
+{
+	struct newer newer = { NULL };
+	struct message m;
+	size_t size;
+	const char *data = fetch_newer(job->fetch, &size);
+
+	if (message_read(&m, data, size, show_newer, &newer) || !fetch_is_url(job->config, m.url)) {
+		free(newer.target);
+		newer.target = NULL;
+	}
+	message_deinit(&m);
+	return newer.target;
+}
+
+const char *transfer_why(const struct job *job, int r)
+{
+	if (r == -EPROTO)
+		return "its size is not that of its type and shape";
+	return r == -EHOSTUNREACH || r == -EBADMSG ? fetch_why(job->fetch) : tl_last_error();
+}
+
+int transfer(const struct job *job, struct target **t)
+{
+	struct target *newer;
+	int r;
+
+	for (;;) {
+		r = transfer_once(job, *t);
+		newer = r == -ENODATA ? newer_target(job) : NULL;
+		if (!newer)
+			return r;
+		free(*t);
+		*t = newer;
+	}
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Makes a name here mean what its origin says. */
+#pragma once
+
+#include <stdbool.h>
+
+#include <tensorlease/tensorlease.h>
+
+#include "mirror/config.h"
+#include "mirror/fetch.h"
+#include "mirror/note.h"
+
+/* What a name is to mean. */
+struct target {
+	struct note note; /* its texts and bytes follow; it has no name */
+	char url[256];
+	char bytes[];
+};
+
+/* Copies a note. Returns NULL without memory. */
+struct target *target_new(const char *url, const struct note *note);
+
+struct job {
+	const struct config *config;
+	struct fetch *fetch;
+	tl_client *client;
+	const char *local; /* the name here */
+	const char *label; /* of @client */
+	bool known;	   /* whether it is known what the name means; else it is looked up */
+};
+
+/*
+ * Does it. If the origin has something newer by now, *@t is that. Returns 0, or a negative errno:
+ * -ENODATA if the origin has nothing of that name any more.
+ */
+int transfer(const struct job *job, struct target **t);
+/* Why it failed, in words, for the thread that has called it. */
+const char *transfer_why(const struct job *job, int error);
