@@ -716,7 +716,8 @@ with_dirs = sed -e 's|@BINDIR@|$(BINDIR)|g' -e 's|@DATADIR@|$(DATADIR)|g' $(1) $
 # Without libsystemd the daemon takes no socket of a service, and does not say when it is ready.
 install_units = $(INSTALL) -d $(DESTDIR)$(UNITDIR) && \
 	$(call with_dirs,packaging/systemd/tensorleased.service.in,$(DESTDIR)$(UNITDIR)/tensorleased.service) && \
-	$(INSTALL) -m 644 packaging/systemd/tensorleased.socket $(DESTDIR)$(UNITDIR)/
+	$(INSTALL) -m 644 packaging/systemd/tensorleased.socket $(DESTDIR)$(UNITDIR)/ \
+	$(if $(MIRROR_OUT),&& $(call with_dirs,packaging/systemd/tensorlease-mirror.service.in,$(DESTDIR)$(UNITDIR)/tensorlease-mirror.service))
 
 install: all ## PREFIX=/usr/local DESTDIR=
 	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCLUDEDIR)/tensorlease \
@@ -736,6 +737,7 @@ install: all ## PREFIX=/usr/local DESTDIR=
 	$(if $(HAVE_SYSTEMD),$(install_units),@echo "no units of systemd are installed, because this build has no libsystemd: run \`make deps\` to have them")
 	$(INSTALL) -m 644 packaging/sysusers.d/tensorlease.conf $(DESTDIR)$(SYSUSERSDIR)/
 	$(INSTALL) -d $(DESTDIR)$(DOCDIR)/examples
+	$(if $(MIRROR_OUT),$(INSTALL) -m 644 packaging/mirror.conf $(DESTDIR)$(DOCDIR)/examples/)
 	$(INSTALL) -m 644 packaging/tensorleased.conf packaging/prometheus/tensorlease.rules.yml \
 		packaging/prometheus/scrape.example.yml $(DESTDIR)$(DOCDIR)/examples/
 	$(INSTALL) -m 644 packaging/grafana/tensorlease.json $(DESTDIR)$(DOCDIR)/examples/grafana.json
@@ -752,10 +754,10 @@ uninstall: $(MAN3_OUT) ## with the PREFIX and DESTDIR of the installation
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(notdir $(SO) $(SO_LINKS)) libtensorlease.a pkgconfig/tensorlease.pc)
 	rm -f $(addprefix $(DESTDIR)$(INCLUDEDIR)/tensorlease/,$(notdir $(HEADERS)))
 	rm -f $(addprefix $(DESTDIR)$(CMAKEDIR)/,$(CMAKE_FILES))
-	rm -f $(DESTDIR)$(UNITDIR)/tensorleased.service $(DESTDIR)$(UNITDIR)/tensorleased.socket
+	rm -f $(addprefix $(DESTDIR)$(UNITDIR)/,tensorleased.service tensorleased.socket tensorlease-mirror.service)
 	rm -f $(DESTDIR)$(SYSUSERSDIR)/tensorlease.conf
 	rm -f $(foreach m,$(MANS),$(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))
 	$(if $(MAN3_OUT),rm -f $$(sed 's|^|$(DESTDIR)$(MANDIR)/man3/|' $(MAN3_OUT)))
-	rm -f $(foreach f,tensorleased.conf tensorlease.rules.yml scrape.example.yml grafana.json,$(DESTDIR)$(DOCDIR)/examples/$(f)) $(DESTDIR)$(DATADIR)/complete
+	rm -f $(foreach f,tensorleased.conf mirror.conf tensorlease.rules.yml scrape.example.yml grafana.json,$(DESTDIR)$(DOCDIR)/examples/$(f)) $(DESTDIR)$(DATADIR)/complete
 	rm -f $(DESTDIR)$(BASHDIR)/tensorlease $(DESTDIR)$(ZSHDIR)/_tensorlease $(DESTDIR)$(FISHDIR)/tensorlease.fish
 	-rmdir $(DESTDIR)$(CMAKEDIR) $(DESTDIR)$(INCLUDEDIR)/tensorlease $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR) $(DESTDIR)$(DATADIR)

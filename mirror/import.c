@@ -203,9 +203,10 @@ static void take_note(struct import *i, struct origin *origin, const struct mess
 		r->known = false;
 		untell(r);
 	}
+	if (!r->told_gone || !is_old(r, note))
+		r->told_ns = now_mono_ns(); /* the name is there */
 	if (is_old(r, note))
 		return;
-	r->told_ns = now_mono_ns();
 	if (is_done(r, note)) {
 		r->told_version = note->version;
 		r->told_committed_ns = note->committed_ns;

@@ -100,6 +100,20 @@ const unsigned char *ticket_id(const struct ticket *t)
 	return t->id;
 }
 
+static void drop_tensor(struct ticket *t)
+{
+	if (t->tensor)
+		t->tensor->deleter(t->tensor);
+	t->tensor = NULL;
+}
+
+/* A version that is not the newest any more, and was sent whole, is not held for others. */
+static void drop_if_sent(struct ticket *t)
+{
+	if (!t->uses && t->withdrawn && t->sent)
+		drop_tensor(t);
+}
+
 /* Who asks for it later is told what is newer. */
 void serve_withdraw(struct serve *s, struct ticket *t)
 {
@@ -108,14 +122,8 @@ void serve_withdraw(struct serve *s, struct ticket *t)
 	pthread_mutex_lock(&s->lock);
 	t->withdrawn = true;
 	keep(s, t);
+	drop_if_sent(t);
 	pthread_mutex_unlock(&s->lock);
-}
-
-static void drop_tensor(struct ticket *t)
-{
-	if (t->tensor)
-		t->tensor->deleter(t->tensor);
-	t->tensor = NULL;
 }
 
 static void free_ticket(void *node)
@@ -150,15 +158,13 @@ void serve_tidy(struct serve *s)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* A version that is not the newest any more, and was sent whole, is not held for others. */
 static void end_use(struct serve *s, struct ticket *t, bool sent)
 {
 	pthread_mutex_lock(&s->lock);
 	t->uses--;
 	t->sent |= sent;
 	t->used_ns = now_mono_ns();
-	if (!t->uses && t->withdrawn && t->sent)
-		drop_tensor(t);
+	drop_if_sent(t);
 	pthread_mutex_unlock(&s->lock);
 }
 

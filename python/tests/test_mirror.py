@@ -8,6 +8,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -15,13 +16,14 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 import urllib.parse
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import daemon_at, eventually
+from conftest import daemon_at, eventually, replace_daemon
 from limits import limit
 
 import tensorlease
@@ -140,13 +142,13 @@ def nats(tmp_path, request):
 class Host:
     """A daemon with the namespaces "" and "mirror", and a mirror if it is started."""
 
-    def __init__(self, stack, folder, nats, name, rules, capacity="256M"):
+    def __init__(self, stack, folder, nats, name, rules, capacity="256M", keeper=False):
         self.folder = folder / name
         self.folder.mkdir()
         self.name, self.socket = name, f"{self.folder}/socket"
         config = self.folder / "daemon.conf"
         config.write_text("[namespace mirror]\nmirror = yes\n")
-        self.more = ("--config", str(config))
+        self.more = ("--config", str(config), *(("--keeper", "yes") if keeper else ()))
         self.capacity = capacity
         self.stack = stack
         self.daemon = stack.enter_context(daemon_at(self.socket, capacity, self.more))
@@ -156,6 +158,7 @@ class Host:
             f"socket = {self.socket}\n{self.security(nats.tls)}{rules}"
         )
         self.mirror = None
+        self.killed = []  # when its daemon was
 
     def security(self, tls, name=None):
         if not tls:
@@ -277,6 +280,7 @@ def test_the_newest_only_and_never_backwards(hosts):
                 seen = t.version
     eventually(lambda: came(there, "fast", number, number))
     assert seen > 0
+    eventually(lambda: here.status().retired == 0)  # what was sent is not held
 
 
 @pytest.mark.parametrize("what", ["export", "import", "nats", "daemon"])
@@ -389,6 +393,86 @@ def test_gone_is_delete(hosts):
     eventually(lambda: sorted(there.keys()) == ["a", "b"])
     with there.get("a") as t:
         assert t.numpy()[0] == 2 and t.version >= 3
+
+
+class Follower(threading.Thread):
+    """Gets names of a namespace all the time. Versions must not fall, and each tensor must be whole."""
+
+    def __init__(self, socket, names):
+        super().__init__()
+        self.socket, self.names, self.over = socket, names, threading.Event()
+        self.wrong, self.got = [], 0
+
+    def run(self):
+        last = dict.fromkeys(self.names, 0)
+        with tensorlease.connect(self.socket, namespace="mirror") as client:
+            while not self.over.is_set() and not self.wrong:
+                for name in self.names:
+                    try:
+                        with client.get(name) as tensor:
+                            values, version = tensor.numpy(), tensor.version
+                            if version < last[name]:
+                                self.wrong.append(f"{name} fell from {last[name]} to {version}")
+                            if not (values == version).all():
+                                self.wrong.append(f"{name} {version} has {values[0]} to {values[-1]}")
+                            last[name], self.got = version, self.got + 1
+                    except tensorlease.NotFoundError:
+                        pass
+                    except tensorlease.Error:  # the daemon is being replaced
+                        time.sleep(0.01)
+
+
+def test_a_storm_of_kills(hosts, nats):
+    """Mirrors, the server and daemons with keepers are killed all the time. Each value is its version."""
+    rounds = int(os.environ.get("TL_KILLS", 0)) // 10 or 15
+    keeper = {"keeper": True}
+    a, b, c = hosts("a", EXPORT, **keeper).start(), hosts("b", IMPORT, **keeper).start(), hosts("c", IMPORT, **keeper).start()
+    here, others = a.connect(), [b.connect("mirror"), c.connect("mirror")]
+    rng = random.Random(5)
+    names = [f"s/{n}" for n in range(6)]
+    sizes = [3, 1000, 5000, 100_000, 300_000, 1_500_000]
+    counts = dict.fromkeys(names, 0)
+    followers = [Follower(host.socket, names) for host in (b, c)]
+    for follower in followers:
+        follower.start()
+
+    def publish(seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            name = rng.choice(names)
+            version = counts[name] + 1
+            with contextlib.suppress(tensorlease.DisconnectedError, tensorlease.NoDaemonError):
+                here.put(name, np.full(sizes[names.index(name)], version), ring=None)
+            counts[name] = here.stat(name).version if name in here else 0
+            assert counts[name] in (version - 1, version), f"{name}: {here.status()}"
+
+    try:
+        for _ in range(rounds):
+            publish(0.2)
+            host, what = rng.choice((a, b, c)), rng.choice(("mirror", "mirror", "daemon", "nats"))
+            now = time.monotonic()
+            if what == "daemon" and sum(killed > now - 11 for killed in host.killed) == 3:
+                what = "mirror"  # a keeper begins anew when five daemons have died within 10 s
+            if what == "mirror":
+                host.mirror.kill()
+                host.mirror.wait()
+                publish(rng.random() / 10)
+                host.start()
+            elif what == "daemon":
+                host.killed.append(now)
+                replace_daemon({a: here, b: others[0], c: others[1]}[host])
+            else:
+                nats.kill()
+                publish(rng.random() / 10)
+                assert nats.start()
+        for there in others:
+            eventually(lambda there=there: all(came(there, name, counts[name], counts[name]) for name in names if counts[name]))
+    finally:
+        for follower in followers:
+            follower.over.set()
+            follower.join()
+    assert not any(follower.wrong for follower in followers), [follower.wrong for follower in followers]
+    assert all(follower.got > rounds for follower in followers)
 
 
 def test_an_origin_that_begins_anew(hosts):
