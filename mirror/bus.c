@@ -50,29 +50,34 @@ static void on_up(natsConnection *connection, void *closure)
 	bus->on_connected(bus->context);
 }
 
-static void on_down(natsConnection *connection, void *closure)
+/* Returns why there is no connection any more, or NULL if bus_close() has ended it. */
+static const char *down(struct bus *bus, natsConnection *connection)
 {
-	struct bus *bus = closure;
 	const char *why = NULL;
 
 	atomic_store(&bus->up, false);
-	if (atomic_load(&bus->closing))
-		return;
 	natsConnection_GetLastError(connection, &why);
-	log_warn("NATS is away; transfers go on", "why=%s",
-		 log_str(why && *why ? why : "it ended"));
+	if (atomic_load(&bus->closing))
+		return NULL;
+	return why && *why ? why : "it ended";
+}
+
+static void on_down(natsConnection *connection, void *closure)
+{
+	const char *why = down(closure, connection);
+
+	if (why)
+		log_warn("NATS is away; transfers go on", "why=%s", log_str(why));
 }
 
 /* For good, such as when it has refused the certificate twice. */
 static void on_closed(natsConnection *connection, void *closure)
 {
 	struct bus *bus = closure;
-	const char *why = NULL;
+	const char *why = down(bus, connection);
 
-	atomic_store(&bus->up, false);
-	if (atomic_load(&bus->closing))
+	if (!why)
 		return;
-	natsConnection_GetLastError(connection, &why);
 	log_error("NATS has refused this host", "why=%s", log_str(why));
 	atomic_store(&bus->closed, true);
 	bus->on_connected(bus->context);

@@ -404,18 +404,10 @@ static void show_note(const struct message *m, const struct note *note, void *co
 	take_note(t->import, t->origin, m, note);
 }
 
-static void show_nothing(const struct message *m, const struct note *note, void *context)
-{
-	(void)m;
-	(void)note;
-	(void)context;
-}
-
-/* Reads it twice, since a host that sends something else is not there. */
 static int take_data(struct taking *t, const char *subject, const void *data, size_t size)
 {
 	struct message m;
-	int r = message_read(&m, data, size, show_nothing, NULL);
+	int r = message_read(&m, data, size);
 
 	if (!r && !fetch_is_url(t->import->config, m.url))
 		r = -EINVAL;
@@ -423,15 +415,13 @@ static int take_data(struct taking *t, const char *subject, const void *data, si
 		t->origin = origin_of(t->import, subject);
 		r = t->origin ? 0 : -EPERM;
 	}
-	if (!r)
+	if (!r) {
 		origin_seen(t->import, t->origin, m.life);
-	if (!r && m.next && strlen(m.next) < sizeof(t->next))
-		strcpy(t->next, m.next);
+		if (m.next && strlen(m.next) < sizeof(t->next))
+			strcpy(t->next, m.next);
+		message_notes(&m, show_note, t);
+	}
 	t->is_page = !r && m.next;
-	message_deinit(&m);
-	if (r)
-		return r;
-	r = message_read(&m, data, size, show_note, t);
 	message_deinit(&m);
 	return r;
 }

@@ -148,7 +148,7 @@ int main(int argc, char **argv)
 	sigaddset(&ends, SIGUSR1);
 	pthread_sigmask(SIG_BLOCK, &ends, NULL); /* threads inherit this */
 	signal(SIGPIPE, SIG_IGN);
-	srand((unsigned)now_real_ns()); /* for jitter */
+	srand((unsigned)now_real_ns());			   /* for jitter */
 	OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL); /* libnats frees what that would free */
 	curl_global_init(CURL_GLOBAL_DEFAULT);
 	r = config_read(&m.config, path);

@@ -268,35 +268,45 @@ static bool read_head(struct message *m)
 	return m->url && read_u64(m->object, "life", &m->life);
 }
 
-int message_read(struct message *m, const void *data, size_t size,
-		 void (*show)(const struct message *, const struct note *, void *), void *context)
+typedef void show_note(const struct message *message, const struct note *note, void *context);
+
+/* Returns false if a note is wrong, or if there are more bytes than they have. */
+static bool each_note(const struct message *m, show_note *show, void *context)
+{
+	struct bytes bytes = { m->bytes, m->size };
+	const cJSON *item;
+	struct note note;
+
+	cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(m->object, "notes"))
+	{
+		if (!read_note(item, &note, &bytes))
+			return false;
+		if (show)
+			show(m, &note, context);
+	}
+	return !bytes.left;
+}
+
+int message_read(struct message *m, const void *data, size_t size)
 {
 	const char *end = size ? memchr(data, 0, size) : NULL;
-	const cJSON *array, *item;
-	struct bytes bytes;
-	struct note note;
+	const cJSON *array;
 
 	*m = (struct message){ 0 };
 	if (!end)
 		return -EINVAL;
 	m->object = cJSON_ParseWithLength(data, (size_t)(end - (const char *)data));
+	m->bytes = (const unsigned char *)end + 1;
+	m->size = size - (size_t)(end + 1 - (const char *)data);
 	array = cJSON_GetObjectItemCaseSensitive(m->object, "notes");
 	if (!read_head(m) || !cJSON_IsArray(array) || cJSON_GetArraySize(array) > NOTES_MAX)
 		return -EINVAL;
-	for (int pass = 0; pass < 2; pass++) { /* shows none if one is wrong */
-		bytes = (struct bytes){ (const unsigned char *)end + 1,
-					size - (size_t)(end + 1 - (const char *)data) };
-		cJSON_ArrayForEach(item, array)
-		{
-			if (!read_note(item, &note, &bytes))
-				return -EINVAL;
-			if (pass)
-				show(m, &note, context);
-		}
-		if (bytes.left)
-			return -EINVAL;
-	}
-	return 0;
+	return each_note(m, NULL, NULL) ? 0 : -EINVAL;
+}
+
+void message_notes(const struct message *m, show_note *show, void *context)
+{
+	each_note(m, show, context);
 }
 
 void message_deinit(struct message *m)

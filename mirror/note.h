@@ -55,20 +55,25 @@ int notes_page(struct notes *notes, const char *next);
 char *notes_write(struct notes *notes, size_t *size);
 void notes_deinit(struct notes *notes);
 
-/* A message that came. Its texts live as long as it. */
+/* A message that came. Its texts live as long as it, and its data as long as those of the caller.
+ */
 struct message {
 	struct cJSON *object;
+	const unsigned char *bytes; /* of the notes */
+	size_t size;
 	const char *url;
 	uint64_t life;
 	const char *next; /* of a page; NULL: it is none */
 };
 
-/* Reads what another host sent, and calls @note for each of its notes. Returns 0, -EINVAL if it is
- * no such message, in which case no note was shown, or -ENOMEM. message_deinit() in either case. */
-int message_read(struct message *message, const void *data, size_t size,
-		 void (*note)(const struct message *message, const struct note *note,
-			      void *context),
-		 void *context);
+/* Reads what another host sent. Returns 0, or -EINVAL if it is no such message or one of its notes
+ * is wrong. message_deinit() in either case. */
+int message_read(struct message *message, const void *data, size_t size);
+/* Shows the notes of a message that was read, in their order. */
+void message_notes(const struct message *message,
+		   void (*show)(const struct message *message, const struct note *note,
+				void *context),
+		   void *context);
 void message_deinit(struct message *message);
 
 /* Tickets as texts. ticket_read() returns false if that is none. */

@@ -139,10 +139,8 @@ static struct target *newer_target(const struct job *job)
 	size_t size;
 	const char *data = fetch_newer(job->fetch, &size);
 
-	if (message_read(&m, data, size, show_newer, &newer) || !fetch_is_url(job->config, m.url)) {
-		free(newer.target);
-		newer.target = NULL;
-	}
+	if (!message_read(&m, data, size) && fetch_is_url(job->config, m.url))
+		message_notes(&m, show_newer, &newer);
 	message_deinit(&m);
 	return newer.target;
 }

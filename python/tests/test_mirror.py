@@ -186,16 +186,14 @@ class Host:
 @pytest.fixture
 def hosts(nats, tmp_path):
     """Returns a function that makes a host."""
-    made = []
     with contextlib.ExitStack() as stack:
 
         def make(name, rules, **more):
-            made.append(Host(stack, tmp_path, nats, name, rules, **more))
-            return made[-1]
+            host = Host(stack, tmp_path, nats, name, rules, **more)
+            stack.callback(host.end)  # each is ended, also if another one has ended badly
+            return host
 
         yield make
-        for host in made:
-            host.end()
 
 
 EXPORT = "[export all]\nnamespace = default\n"
