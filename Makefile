@@ -101,7 +101,9 @@ TRANSFER := $(wildcard transfer/*.c files/*.c tensor/*.c) $(UTIL)
 CLI := $(wildcard cli/*.c cli/doctor/*.c) $(TRANSFER)
 # A process beside the daemon that brings names of other hosts here. It uses the public API.
 MIRROR := $(if $(HAVE_MIRROR),$(wildcard mirror/*.c))
-INTERNALS := $(filter-out daemon/main.c cli/main.c,$(sort $(LIB) $(DAEMON) $(CLI)))
+# Tests look into what of it needs no other library.
+MIRROR_TESTED := mirror/note.c mirror/tree.c
+INTERNALS := $(filter-out daemon/main.c cli/main.c,$(sort $(LIB) $(DAEMON) $(CLI) $(MIRROR_TESTED)))
 HARNESS := $(wildcard tests/harness/*.c)
 TESTS := $(foreach d,unit client daemon cli gpu crash fuzz package,$(wildcard tests/$(d)/*.c))
 FAKECUDA := $(wildcard tests/fakecuda/*.c)

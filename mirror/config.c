@@ -11,6 +11,8 @@
 #include "mirror/config.h"
 #include "util/log.h"
 
+enum { FANOUT = 2, FANOUT_MAX = 64 };
+
 struct reading {
 	struct config *config;
 	const char *path;
@@ -60,6 +62,16 @@ static int take_prefix(struct reading *r, char **to, const char *value)
 	if (*value && value[strlen(value) - 1] != '/')
 		return wrong(r, "prefix must be empty or end in a slash, not '%s'", value);
 	return take_text(to, value);
+}
+
+static int take_fanout(struct reading *r, unsigned *to, const char *value)
+{
+	if (!*value || value[strspn(value, "0123456789")] || strlen(value) > 2 ||
+	    atoi(value) > FANOUT_MAX)
+		return wrong(r, "fanout must be a number from 0 to %d, not '%s'", FANOUT_MAX,
+			     value);
+	*to = (unsigned)atoi(value);
+	return 1;
 }
 
 static int take_mirror(struct reading *r, const char *name, const char *value)
@@ -112,10 +124,13 @@ static int take_rule(struct reading *r, struct rule *rule, const char *name, con
 		rule->deletes = !strcmp(value, "delete");
 		return 1;
 	}
+	if (rule->is_export && !strcmp(name, "fanout"))
+		return take_fanout(r, &rule->fanout, value);
 	return wrong(r,
-		     rule->is_export ? "[export %s] has no '%s': it has namespace and prefix"
-				     : "[import %s] has no '%s': it has namespace, prefix, from "
-				       "and gone",
+		     rule->is_export
+			     ? "[export %s] has no '%s': it has namespace, prefix and fanout"
+			     : "[import %s] has no '%s': it has namespace, prefix, from "
+			       "and gone",
 		     rule->name, name);
 }
 
@@ -139,7 +154,8 @@ static struct rule *find_rule(struct reading *r, bool is_export, const char *nam
 	c->rules = rules;
 	rules[c->count] = (struct rule){ .is_export = is_export,
 					 .name_space = strdup(is_export ? "" : "mirror"),
-					 .prefix = strdup("") };
+					 .prefix = strdup(""),
+					 .fanout = FANOUT };
 	strcpy(rules[c->count].name, name);
 	return &rules[c->count++];
 }

@@ -13,9 +13,10 @@ struct rule {
 	bool is_export;
 	char name[CONFIG_WORD_MAX + 1]; /* that both ends have for it */
 	char *name_space;		/* of the daemon here */
-	char *prefix; /* of what is offered, or of the names here; "", or ends in a slash */
-	char *from;   /* the host whose names come; NULL: of all that offer some */
-	bool deletes; /* the names of a host that is gone */
+	char *prefix;	 /* of what is offered, or of the names here; "", or ends in a slash */
+	char *from;	 /* the host whose names come; NULL: of all that offer some */
+	bool deletes;	 /* the names of a host that is gone */
+	unsigned fanout; /* how many hosts get a version from one host; 0: all, from this one */
 };
 
 struct config {

@@ -35,6 +35,7 @@ struct export
 	const struct rule *rule;
 	struct bus *bus;
 	struct serve *serve;
+	struct tickets *tickets;
 	tl_client *client;
 	tl_watch *watch;
 	pthread_t thread;
@@ -86,7 +87,7 @@ static bool offer_remove(struct export *e, const char *name, struct note *note)
 			       .gone = true,
 			       .version = offer->version,
 			       .committed_ns = offer->committed_ns };
-	serve_withdraw(e->serve, offer->ticket);
+	ticket_withdraw(e->tickets, offer->ticket);
 	free(offer->name);
 	free(offer);
 	return true;
@@ -119,13 +120,13 @@ static int offer_update(struct export *e, const tl_info *info, unsigned char *ti
 	offer = offer_find_or_add(e, info->name);
 	if (offer &&
 	    (offer->version != info->version || offer->committed_ns != info->committed_ns)) {
-		serve_withdraw(e->serve, take_ptr(offer->ticket));
+		ticket_withdraw(e->tickets, take_ptr(offer->ticket));
 		offer->version = info->version;
 		offer->committed_ns = info->committed_ns;
 	}
 	if (offer && ticket && !offer->ticket)
-		offer->ticket = serve_offer(e->serve, e->client, info->name, info->version,
-					    info->committed_ns);
+		offer->ticket = ticket_offer(e->tickets, e->client, e->rule->fanout, info->name,
+					     info->version, info->committed_ns);
 	if (offer && (!ticket || offer->ticket))
 		r = 0;
 	if (!r && ticket)
@@ -156,7 +157,7 @@ static int add_name(struct export *e, struct notes *notes, const char *name, boo
 		else
 			with_bytes = false;
 	}
-	serve_describe(&note, &info);
+	ticket_describe(&note, &info);
 	if (tensor && with_bytes)
 		note.bytes = (char *)tensor->dl_tensor.data + tensor->dl_tensor.byte_offset;
 	r = offer_update(e, &info, note.bytes ? NULL : note.ticket);
@@ -195,7 +196,7 @@ static void forget_all(struct export *e)
 		struct offer *offer = *(struct offer **)e->offers;
 
 		tdelete(offer, &e->offers, compare_offers);
-		serve_withdraw(e->serve, offer->ticket);
+		ticket_withdraw(e->tickets, offer->ticket);
 		free_offer(offer);
 	}
 	pthread_mutex_unlock(&e->lock);
@@ -384,6 +385,7 @@ int export_open(struct export **out, const struct config *config, const struct r
 	e->rule = rule;
 	e->bus = bus;
 	e->serve = serve;
+	e->tickets = serve_tickets(serve);
 	pthread_mutex_init(&e->lock, NULL);
 	export_renew(e);
 	snprintf(e->announce, SUBJECT_MAX, "tl1.%s.ann.%s", rule->name, config->host);

@@ -11,71 +11,106 @@
 #include <xxhash.h>
 
 #include "mirror/fetch.h"
+#include "util/clock.h"
+
+#define PATIENCE_NS (10 * NS_PER_SEC) /* between two pieces */
+#define STARVED_NS (6 * NS_PER_SEC)   /* between two pieces, of a host that waits for them too */
+#define NOT_YET_NS (4 * NS_PER_MS)    /* until a host that waits is asked again */
+#define FAILED_NS (NS_PER_SEC / 4)    /* until the origin is asked again */
 
 enum { CONNECT_S = 3, STALL_S = 3, BUFFER = 512 << 10, URL_MAX = 256, MESSAGE_MAX = 64 << 10 };
-enum { OK = 200, GONE = 410, UNAVAILABLE = 503 };
+enum { LANES = 2 }; /* connections, so that one brings bytes while the other asks */
+enum { OK = 200, NOT_YET = 202, MOVED = 307, GONE = 410, UNAVAILABLE = 503 };
+
+/* A connection, and the piece that comes by it. */
+struct lane {
+	struct fetch *fetch;
+	CURL *curl;
+	bool busy;	    /* it has a piece to bring */
+	bool asked;	    /* and has asked for it; else it asks at @ask_ns */
+	bool hashed;	    /* the other end has said @hash */
+	char from[URL_MAX]; /* as in struct fetch */
+	int64_t ask_ns;
+	uint64_t piece, hash;
+	char *to; /* where the rest of the piece goes */
+	size_t left, size;
+	size_t message_size; /* of what came in place of the piece */
+	char message[MESSAGE_MAX];
+	char moved[URL_MAX]; /* to where */
+	struct curl_slist *headers;
+	char why[CURL_ERROR_SIZE];
+};
 
 struct fetch {
-	CURL *curl;
+	const struct config *config;
+	const char *url; /* of this host */
 	const atomic_bool *stop;
-	char *to; /* where the rest of the piece goes */
-	size_t left;
-	size_t newer; /* bytes of @message */
-	char message[MESSAGE_MAX];
-	uint64_t hash; /* that the other end said */
-	bool hashed;
+	CURLM *multi;
+	struct lane lanes[LANES];
+	/* the transfer: */
+	const struct source *source;
+	char *to;
+	uint64_t next; /* piece that no lane brings */
+	bool begun;    /* one comes; until then one lane asks, since there may be a newer version */
+	int64_t came_ns;	  /* when the last one came */
+	char from[URL_MAX];	  /* who is asked; "": the origin */
+	char lost[URL_MAX];	  /* who does not answer */
+	const struct lane *newer; /* whose message tells what is newer */
 	char why[CURL_ERROR_SIZE + 64];
 };
 
+/* ---- what curl calls ---- */
+
 static size_t on_bytes(char *bytes, size_t one, size_t n, void *context)
 {
-	struct fetch *f = context;
-
+	struct lane *l = context;
 	long status = 0;
 
 	(void)one;
-	curl_easy_getinfo(f->curl, CURLINFO_RESPONSE_CODE, &status);
+	curl_easy_getinfo(l->curl, CURLINFO_RESPONSE_CODE, &status);
 	if (status != OK) { /* it says what is newer, or why not */
-		if (status == GONE && n <= MESSAGE_MAX - f->newer) {
-			memcpy(f->message + f->newer, bytes, n);
-			f->newer += n;
+		if (n <= MESSAGE_MAX - l->message_size) {
+			memcpy(l->message + l->message_size, bytes, n);
+			l->message_size += n;
 		}
 		return n;
 	}
-	if (n > f->left)
-		return 0; /* ends the transfer */
-	memcpy(f->to, bytes, n);
-	f->to += n;
-	f->left -= n;
+	if (n > l->left)
+		return 0; /* ends the request */
+	memcpy(l->to, bytes, n);
+	l->to += n;
+	l->left -= n;
 	return n;
+}
+
+/* Returns the value of a header line without spaces at its ends, or NULL if it is another one. */
+static const char *value_of(const char *line, size_t n, const char *key, char value[URL_MAX])
+{
+	const size_t len = strlen(key);
+
+	if (n <= len || n - len >= URL_MAX || strncasecmp(line, key, len) != 0)
+		return NULL;
+	memcpy(value, line + len, n - len);
+	value[n - len] = '\0';
+	value[strcspn(value, "\r\n")] = '\0';
+	return value + strspn(value, " ");
 }
 
 static size_t on_header(char *line, size_t one, size_t n, void *context)
 {
-	static const char key[] = "X-Xxh3:";
-	struct fetch *f = context;
-	char text[64];
+	struct lane *l = context;
+	char text[URL_MAX];
+	const char *value;
 
 	(void)one;
-	if (n > sizeof(key) && n < sizeof(text) && !strncasecmp(line, key, sizeof(key) - 1)) {
-		memcpy(text, line, n);
-		text[n] = '\0';
-		f->hashed = sscanf(text + sizeof(key) - 1, " %" SCNx64, &f->hash) == 1;
-	}
+	if ((value = value_of(line, n, "X-Xxh3:", text)))
+		l->hashed = l->fetch->begun = sscanf(value, "%" SCNx64, &l->hash) == 1;
+	else if ((value = value_of(line, n, "Location:", text)))
+		strcpy(l->moved, value);
 	return n;
 }
 
-static int on_progress(void *context, curl_off_t all, curl_off_t now, curl_off_t out_all,
-		       curl_off_t out)
-{
-	struct fetch *f = context;
-
-	(void)all;
-	(void)now;
-	(void)out_all;
-	(void)out;
-	return atomic_load(f->stop);
-}
+/* ---- start and end ---- */
 
 bool fetch_is_url(const struct config *config, const char *url)
 {
@@ -87,84 +122,66 @@ bool fetch_is_url(const struct config *config, const char *url)
 					    "0123456789-.:[]")];
 }
 
-struct fetch *fetch_open(const struct config *config, const atomic_bool *stop)
+static int lane_open(struct lane *l, struct fetch *f)
 {
-	struct fetch *f = calloc(1, sizeof(*f));
-	CURL *c = f ? curl_easy_init() : NULL;
+	CURL *c = curl_easy_init();
 
-	if (!c) {
-		free(f);
-		return NULL;
-	}
-	f->curl = c;
-	f->stop = stop;
-	curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
-	curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
-	curl_easy_setopt(c, CURLOPT_XFERINFODATA, f);
-	curl_easy_setopt(c, CURLOPT_ERRORBUFFER, f->why);
+	if (!c)
+		return -ENOMEM;
+	l->fetch = f;
+	l->curl = c;
+	curl_easy_setopt(c, CURLOPT_ERRORBUFFER, l->why);
+	curl_easy_setopt(c, CURLOPT_PRIVATE, l);
 	curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
 	curl_easy_setopt(c, CURLOPT_NOPROXY, "*");
-	curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, config->tls ? "https" : "http");
+	curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, f->config->tls ? "https" : "http");
 	curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
 	curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
 	curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, (long)STALL_S);
 	curl_easy_setopt(c, CURLOPT_BUFFERSIZE, (long)BUFFER);
 	curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_bytes);
-	curl_easy_setopt(c, CURLOPT_WRITEDATA, f);
+	curl_easy_setopt(c, CURLOPT_WRITEDATA, l);
 	curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
-	curl_easy_setopt(c, CURLOPT_HEADERDATA, f);
-	if (config->tls) {
-		curl_easy_setopt(c, CURLOPT_CAINFO, config->ca);
-		curl_easy_setopt(c, CURLOPT_SSLCERT, config->certificate);
-		curl_easy_setopt(c, CURLOPT_SSLKEY, config->key);
+	curl_easy_setopt(c, CURLOPT_HEADERDATA, l);
+	if (f->config->tls) {
+		curl_easy_setopt(c, CURLOPT_CAINFO, f->config->ca);
+		curl_easy_setopt(c, CURLOPT_SSLCERT, f->config->certificate);
+		curl_easy_setopt(c, CURLOPT_SSLKEY, f->config->key);
 	}
-	return f;
+	return 0;
 }
 
-static int fetch_piece(struct fetch *f, const char *url, char *to, size_t size)
+struct fetch *fetch_open(const struct config *config, const char *url, const atomic_bool *stop)
 {
-	long status = 0;
-	CURLcode c;
-
-	f->to = to;
-	f->left = size;
-	f->newer = 0;
-	f->hashed = false;
-	f->why[0] = '\0';
-	curl_easy_setopt(f->curl, CURLOPT_URL, url);
-	c = curl_easy_perform(f->curl);
-	curl_easy_getinfo(f->curl, CURLINFO_RESPONSE_CODE, &status);
-	if (status == GONE && !c)
-		return -ENODATA;
-	if (status && status != OK && status != GONE) {
-		snprintf(f->why, sizeof(f->why), "the status of its answer is %ld", status);
-		return status == UNAVAILABLE ? -EHOSTUNREACH : -EBADMSG;
-	}
-	if (c) {
-		if (!*f->why)
-			snprintf(f->why, sizeof(f->why), "%s", curl_easy_strerror(c));
-		return c == CURLE_WRITE_ERROR ? -EBADMSG : -EHOSTUNREACH;
-	}
-	if (!f->left && f->hashed && XXH3_64bits(to, size) == f->hash)
-		return 0;
-	snprintf(f->why, sizeof(f->why), "a piece is %s", f->left ? "too short" : "damaged");
-	return -EBADMSG;
-}
-
-int fetch_bytes(struct fetch *f, const char *url, const unsigned char ticket[TICKET_SIZE], void *to,
-		uint64_t size)
-{
-	char whole[URL_MAX], id[2 * TICKET_SIZE + 1];
+	struct fetch *f = calloc(1, sizeof(*f));
 	int r = 0;
 
-	ticket_write(ticket, id);
-	for (uint64_t at = 0; !r && at < size; at += PIECE_SIZE) {
-		size_t n = size - at < PIECE_SIZE ? (size_t)(size - at) : PIECE_SIZE;
+	if (!f)
+		return NULL;
+	f->config = config;
+	f->url = url;
+	f->stop = stop;
+	f->multi = curl_multi_init();
+	if (!f->multi)
+		r = -ENOMEM;
+	for (unsigned n = 0; !r && n < LANES; n++)
+		r = lane_open(&f->lanes[n], f);
+	if (!r)
+		return f;
+	fetch_close(f);
+	return NULL;
+}
 
-		snprintf(whole, sizeof(whole), "%s/v1/%s/%" PRIu64, url, id, at / PIECE_SIZE);
-		r = fetch_piece(f, whole, (char *)to + at, n);
+void fetch_close(struct fetch *f)
+{
+	if (!f)
+		return;
+	for (unsigned n = 0; n < LANES; n++) {
+		curl_easy_cleanup(f->lanes[n].curl);
+		curl_slist_free_all(f->lanes[n].headers);
 	}
-	return r;
+	curl_multi_cleanup(f->multi);
+	free(f);
 }
 
 const char *fetch_why(const struct fetch *f)
@@ -174,14 +191,218 @@ const char *fetch_why(const struct fetch *f)
 
 const char *fetch_newer(const struct fetch *f, size_t *size)
 {
-	*size = f->newer;
-	return f->message;
+	*size = f->newer ? f->newer->message_size : 0;
+	return f->newer ? f->newer->message : "";
 }
 
-void fetch_close(struct fetch *f)
+/* ---- a transfer ---- */
+
+/* Adds NAME: VALUE. Returns 0 or -ENOMEM. */
+static int add_header(struct lane *l, const char *name, const char *value)
 {
-	if (!f)
-		return;
-	curl_easy_cleanup(f->curl);
-	free(f);
+	char text[URL_MAX + 16];
+	struct curl_slist *more;
+
+	snprintf(text, sizeof(text), "%s: %s", name, value);
+	more = curl_slist_append(l->headers, text);
+	if (more)
+		l->headers = more;
+	return more ? 0 : -ENOMEM;
+}
+
+static int set_headers(const struct fetch *f, struct lane *l)
+{
+	curl_slist_free_all(l->headers);
+	l->headers = NULL;
+	if (add_header(l, "X-Host", f->config->host) ||
+	    (f->url && add_header(l, "X-Url", f->url)) ||
+	    (*f->lost && add_header(l, "X-Lost", f->lost)))
+		return -ENOMEM;
+	curl_easy_setopt(l->curl, CURLOPT_HTTPHEADER, l->headers);
+	return 0;
+}
+
+static int ask(struct fetch *f, struct lane *l)
+{
+	char url[URL_MAX], id[2 * TICKET_SIZE + 1];
+
+	strcpy(l->from, f->from);
+	l->asked = true;
+	l->to = f->to + l->piece * PIECE_SIZE;
+	l->left = l->size;
+	l->message_size = 0;
+	l->hashed = false;
+	l->moved[0] = l->why[0] = '\0';
+	ticket_write(f->source->ticket, id);
+	snprintf(url, sizeof(url), "%s/v1/%s/%" PRIu64, *l->from ? l->from : f->source->url, id,
+		 l->piece);
+	curl_easy_setopt(l->curl, CURLOPT_URL, url);
+	return set_headers(f, l) || curl_multi_add_handle(f->multi, l->curl) ? -ENOMEM : 0;
+}
+
+static void ask_again(struct lane *l, int64_t after_ns)
+{
+	l->asked = false;
+	l->ask_ns = now_mono_ns() + after_ns;
+}
+
+/* Whoever is asked has failed. Returns 0: it is tried again; or a negative errno. */
+static int failed(struct fetch *f, struct lane *l, int r)
+{
+	if (!*l->from && r == -EBADMSG)
+		return r;
+	ask_again(l, *l->from ? 0 : FAILED_NS);
+	if (*l->from && !strcmp(l->from, f->from)) { /* the origin is told, and names another one */
+		strcpy(f->lost, f->from);
+		f->from[0] = '\0';
+	}
+	return 0;
+}
+
+/* The origin has named who has it. */
+static int moved(struct fetch *f, struct lane *l)
+{
+	char *end = strstr(l->moved, "/v1/");
+
+	if (end)
+		*end = '\0';
+	if (*l->from || !end || !fetch_is_url(f->config, l->moved)) {
+		snprintf(f->why, sizeof(f->why),
+			 "it names another host, and none that can be asked");
+		return failed(f, l, -EBADMSG);
+	}
+	if (!*f->from)
+		strcpy(f->from, l->moved);
+	if (!strcmp(f->from, f->lost)) { /* it was not told yet */
+		f->from[0] = '\0';
+		ask_again(l, FAILED_NS);
+		return 0;
+	}
+	ask_again(l, 0);
+	return 0;
+}
+
+static int not_yet(struct fetch *f, struct lane *l)
+{
+	if (*l->from && now_mono_ns() - f->came_ns > STARVED_NS) {
+		snprintf(f->why, sizeof(f->why), "a host that relays gets no bytes");
+		return failed(f, l, -EHOSTUNREACH);
+	}
+	ask_again(l, NOT_YET_NS);
+	return 0;
+}
+
+/* A request has ended. Returns 0, 1: its piece is there; or a negative errno. */
+static int take(struct fetch *f, struct lane *l, CURLcode c)
+{
+	long status = 0;
+
+	curl_easy_getinfo(l->curl, CURLINFO_RESPONSE_CODE, &status);
+	curl_multi_remove_handle(f->multi, l->curl);
+	if (c) {
+		snprintf(f->why, sizeof(f->why), "%s", *l->why ? l->why : curl_easy_strerror(c));
+		return failed(f, l, c == CURLE_WRITE_ERROR ? -EBADMSG : -EHOSTUNREACH);
+	}
+	if (status == NOT_YET)
+		return not_yet(f, l);
+	if (status == MOVED)
+		return moved(f, l);
+	if (status == GONE && !*l->from) {
+		f->newer = l;
+		return -ENODATA;
+	}
+	if (status != OK) {
+		snprintf(f->why, sizeof(f->why), "the status of its answer is %ld", status);
+		return failed(f, l, status == UNAVAILABLE ? -EHOSTUNREACH : -EBADMSG);
+	}
+	if (!l->left && l->hashed && XXH3_64bits(l->to - l->size, l->size) == l->hash)
+		return 1;
+	snprintf(f->why, sizeof(f->why), "a piece is %s", l->left ? "too short" : "damaged");
+	return failed(f, l, -EBADMSG);
+}
+
+/* Gives each lane a piece, and asks. Returns how long to wait, in ms, -1: all are there, or a
+ * negative errno. */
+static int ask_all(struct fetch *f)
+{
+	const uint64_t nbytes = f->source->nbytes;
+	int64_t now = now_mono_ns(), wait = NS_PER_SEC / 5;
+	bool busy = false;
+
+	for (unsigned n = 0; n < LANES; n++) {
+		struct lane *l = &f->lanes[n];
+		const uint64_t at = f->next * PIECE_SIZE;
+
+		if (!l->busy && at < nbytes && (f->begun || !busy)) {
+			l->piece = f->next++;
+			l->size = nbytes - at < PIECE_SIZE ? (size_t)(nbytes - at) : PIECE_SIZE;
+			l->busy = true;
+			ask_again(l, 0);
+		}
+		busy |= l->busy;
+		if (!l->busy || l->asked)
+			continue;
+		if (l->ask_ns > now && l->ask_ns - now < wait)
+			wait = l->ask_ns - now;
+		if (l->ask_ns <= now && ask(f, l))
+			return -ENOMEM;
+	}
+	return busy ? (int)((wait + NS_PER_MS - 1) / NS_PER_MS) : -1;
+}
+
+/* Returns whether a request has ended, or a negative errno. */
+static int take_all(struct fetch *f, void (*came)(void *context, uint64_t piece, uint64_t hash),
+		    void *context)
+{
+	struct CURLMsg *message;
+	int left, r = 0, taken = 0;
+
+	while (r >= 0 && (message = curl_multi_info_read(f->multi, &left))) {
+		struct lane *l;
+
+		if (message->msg != CURLMSG_DONE)
+			continue;
+		curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &l);
+		r = take(f, l, message->data.result);
+		taken = 1;
+		if (r <= 0)
+			continue;
+		l->busy = l->asked = false;
+		f->came_ns = now_mono_ns();
+		came(context, l->piece, l->hash);
+	}
+	return r < 0 ? r : taken;
+}
+
+int fetch_bytes(struct fetch *f, const struct source *source, void *to,
+		void (*came)(void *context, uint64_t piece, uint64_t hash), void *context)
+{
+	int running, wait = 0, r = 0;
+
+	f->source = source;
+	f->to = to;
+	f->next = 0;
+	f->came_ns = now_mono_ns();
+	f->from[0] = f->lost[0] = f->why[0] = '\0';
+	f->newer = NULL;
+	f->begun = false;
+	for (;;) {
+		wait = ask_all(f);
+		if (wait < 0)
+			break;
+		curl_multi_perform(f->multi, &running);
+		r = take_all(f, came, context);
+		if (r >= 0 && (atomic_load(f->stop) || now_mono_ns() - f->came_ns > PATIENCE_NS))
+			r = -EHOSTUNREACH;
+		if (r < 0)
+			break;
+		if (!r)
+			curl_multi_poll(f->multi, NULL, 0, wait, NULL);
+	}
+	for (unsigned n = 0; n < LANES; n++) {
+		if (f->lanes[n].asked)
+			curl_multi_remove_handle(f->multi, f->lanes[n].curl);
+		f->lanes[n].busy = f->lanes[n].asked = false;
+	}
+	return wait < -1 ? wait : r < 0 ? r : 0;
 }

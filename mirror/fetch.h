@@ -9,21 +9,31 @@
 #include "mirror/config.h"
 #include "mirror/note.h"
 
-/* A connection that is used again and again, by one thread. */
+/* Connections that are used again and again, by one thread. */
 struct fetch;
 
-/* Returns NULL without memory. @config stays. Transfers end when *@stop is true. */
-struct fetch *fetch_open(const struct config *config, const atomic_bool *stop);
+/* A version whose bytes are to be brought. */
+struct source {
+	const char *url; /* of its origin */
+	const unsigned char *ticket;
+	uint64_t nbytes;
+};
+
+/* @url: where this host serves others, NULL: it does not. @config and @url stay. Transfers end when
+ * *@stop is true. Returns NULL without memory. */
+struct fetch *fetch_open(const struct config *config, const char *url, const atomic_bool *stop);
 /* Whether that is the URL of a host that is asked: http or https, a host and a port. */
 bool fetch_is_url(const struct config *config, const char *url);
 /*
- * Fills @to, of @size bytes, with those of the ticket at @url. Each piece is checked. Returns 0, or
- * -ENODATA: the origin has a newer
- * version, whose message is fetch_newer(); -EHOSTUNREACH: nobody answers, or it stalled for 3 s;
- * -EBADMSG: it answered with something else. fetch_why() says more.
+ * Fills @to. Each piece is checked, and then @came is called with its number and hash. They come
+ * from the origin or from the host which that names, and if this one fails from another one. What
+ * fails is tried again as long as a piece comes every 10 s.
+ * Returns 0, or -ENODATA: the origin has a newer version, whose message is fetch_newer();
+ * -EHOSTUNREACH: nobody answers; -EBADMSG: the origin answered with something else. fetch_why()
+ * says more.
  */
-int fetch_bytes(struct fetch *f, const char *url, const unsigned char ticket[TICKET_SIZE], void *to,
-		uint64_t size);
+int fetch_bytes(struct fetch *f, const struct source *source, void *to,
+		void (*came)(void *context, uint64_t piece, uint64_t hash), void *context);
 const char *fetch_why(const struct fetch *f);
 const char *fetch_newer(const struct fetch *f, size_t *size);
 void fetch_close(struct fetch *f);

@@ -14,7 +14,7 @@
 #include <tensorlease/admin.h>
 
 #include "mirror/import.h"
-#include "mirror/transfer.h"
+#include "mirror/replica.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -25,9 +25,6 @@
 #define SILENT_NS (7 * NS_PER_SEC) /* of a host that sends a beat every 2 s */
 
 enum { WORKERS = 4, SUBJECT_MAX = 2 * CONFIG_WORD_MAX + 16, LABEL_MAX = 32, HOSTS_MAX = 4096 };
-
-/* Light ones take no transfer of their own, and have a worker that does nothing else. */
-enum weight { LIGHT, HEAVY, WEIGHTS };
 
 /* A host whose names come here. */
 struct origin {
@@ -45,135 +42,29 @@ struct origin {
 	bool failed;		     /* something, since the last comparison began */
 };
 
-/* A name, and what it means here. */
-struct replica {
-	char *name; /* as the origin has it */
-	char *local;
-	struct origin *origin;
-	struct target *target; /* NULL: nothing is to be done */
-	struct replica *next;  /* in a queue, or of those that are to be freed */
-	bool queued, busy;
-	bool known;			/* what it means here: */
-	uint64_t version, committed_ns; /* of the origin; 0: it means nothing */
-	bool told_gone;			/* what was announced last: */
-	uint64_t told_version, told_committed_ns;
-	int64_t told_ns; /* when */
-	bool seen;	 /* by a look at what is here */
-};
-
-struct queue {
-	struct replica *first, **end;
-};
-
 struct import {
 	const struct config *config;
 	const struct rule *rule;
 	struct bus *bus;
+	struct serve *serve; /* NULL: nothing is relayed */
 	atomic_bool stop;
 	pthread_mutex_t lock; /* for all that follows */
 	pthread_cond_t more;
 	struct origin *origins;
 	unsigned hosts;
-	void *replicas; /* a tree, by name */
-	struct queue queues[WEIGHTS];
+	tl_client *reader; /* for what is relayed; NULL: there is none yet */
+	struct replicas replicas;
 	pthread_t threads[WORKERS + 1];
 	unsigned running;
 	struct log_limit conflicts, failures;
 };
 
-/* ---- replicas ---- */
+/* ---- notes ---- */
 
-static int compare_replicas(const void *a, const void *b)
+static void queue(struct import *i, struct replica *r)
 {
-	return strcmp(((const struct replica *)a)->name, ((const struct replica *)b)->name);
-}
-
-static void replica_free(void *node)
-{
-	struct replica *r = node;
-
-	free(r->name);
-	free(r->local);
-	free(r->target);
-	free(r);
-}
-
-static struct replica *replica_find(struct import *i, const char *name)
-{
-	const struct replica key = { .name = (char *)name };
-	struct replica *const *found = tfind(&key, &i->replicas, compare_replicas);
-
-	return found ? *found : NULL;
-}
-
-static struct replica *replica_add(struct import *i, struct origin *origin, const char *name)
-{
-	struct replica *r = calloc(1, sizeof(*r));
-
-	if (!r)
-		return NULL;
-	r->name = strdup(name);
-	r->origin = origin;
-	if (asprintf(&r->local, "%s%s", i->rule->prefix, name) < 0)
-		r->local = NULL;
-	if (r->name && r->local && tsearch(r, &i->replicas, compare_replicas))
-		return r;
-	replica_free(r);
-	return NULL;
-}
-
-static void enqueue(struct import *i, struct replica *r)
-{
-	const bool light = r->target->note.gone || r->target->note.bytes || !r->target->note.nbytes;
-	struct queue *queue = &i->queues[light ? LIGHT : HEAVY];
-
-	if (r->queued || r->busy)
-		return;
-	r->queued = true;
-	r->next = NULL;
-	*queue->end = r;
-	queue->end = &r->next;
+	replica_enqueue(&i->replicas, r);
 	pthread_cond_broadcast(&i->more);
-}
-
-static struct replica *dequeue(struct queue *queue)
-{
-	struct replica *r = queue->first;
-
-	if (!r)
-		return NULL;
-	queue->first = r->next;
-	if (!queue->first)
-		queue->end = &queue->first;
-	r->queued = false;
-	return r;
-}
-
-/* As if nothing had been announced. */
-static void untell(struct replica *r)
-{
-	r->told_version = r->told_committed_ns = 0;
-	r->told_gone = false;
-}
-
-/* A page of a list may be older than an announcement that came before it. */
-static bool is_old(const struct replica *r, const struct note *note)
-{
-	bool newer = note->version > r->told_version || note->committed_ns > r->told_committed_ns;
-	bool same = note->version == r->told_version && note->committed_ns == r->told_committed_ns;
-
-	return !newer && !(same && (note->gone || !r->told_gone));
-}
-
-/* Whether the name means that here, or will without more. */
-static bool is_done(const struct replica *r, const struct note *note)
-{
-	if (r->target || r->busy)
-		return r->told_gone == note->gone && note->version == r->told_version &&
-		       note->committed_ns == r->told_committed_ns;
-	if (note->gone)
-		return r->known && !r->version;
-	return r->known && note->version == r->version && note->committed_ns == r->committed_ns;
 }
 
 /* A name has one origin, until that is gone. */
@@ -190,36 +81,32 @@ static bool is_of_another(struct import *i, const struct replica *r, const struc
 static void take_note(struct import *i, struct origin *origin, const struct message *m,
 		      const struct note *note)
 {
-	struct replica *r = replica_find(i, note->name);
+	struct replica *r = replica_find(&i->replicas, note->name);
+	bool done;
 
 	if (note->gone && (r ? r->origin != origin : !origin->comparing))
 		return;
 	if (!r)
-		r = replica_add(i, origin, note->name);
+		r = replica_add(&i->replicas, origin, note->name, i->rule->prefix);
 	if (!r || is_of_another(i, r, origin))
 		return;
 	if (r->origin != origin) { /* its numbers are others */
 		r->origin = origin;
 		r->known = false;
-		untell(r);
+		replica_untell(r);
 	}
-	if (!r->told_gone || !is_old(r, note))
+	if (!r->told_gone || !replica_is_old(r, note))
 		r->told_ns = now_mono_ns(); /* the name is there */
-	if (is_old(r, note))
+	if (replica_is_old(r, note))
 		return;
-	if (is_done(r, note)) {
-		r->told_version = note->version;
-		r->told_committed_ns = note->committed_ns;
-		r->told_gone = note->gone;
+	done = replica_is_done(r, note);
+	replica_tell(r, note);
+	if (done)
 		return;
-	}
-	r->told_version = note->version;
-	r->told_committed_ns = note->committed_ns;
-	r->told_gone = note->gone;
 	free(r->target);
 	r->target = target_new(m->url, note);
 	if (r->target)
-		enqueue(i, r);
+		queue(i, r);
 }
 
 /* ---- origins ---- */
@@ -268,7 +155,7 @@ static void untell_all(const void *node, VISIT which, void *context)
 	const struct of_origin *of = context;
 
 	if ((which == postorder || which == leaf) && r->origin == of->origin)
-		untell(r);
+		replica_untell(r);
 }
 
 /* It has said something, so it is there. */
@@ -278,7 +165,7 @@ static void origin_seen(struct import *i, struct origin *o, uint64_t life)
 	if (!o->up)
 		log_info("a host is there", "import=%s host=%s", i->rule->name, o->host);
 	if (!o->up || (life && life != o->life)) {
-		twalk_r(i->replicas, untell_all, &(struct of_origin){ i, o, 0, NULL });
+		twalk_r(i->replicas.tree, untell_all, &(struct of_origin){ i, o, 0, NULL });
 		o->compare_ns = 0;
 		o->retry_ns = RETRY_NS;
 	}
@@ -292,35 +179,45 @@ static void label_of(const struct origin *o, char label[LABEL_MAX])
 	snprintf(label, LABEL_MAX, "mirror of %s", o->host);
 }
 
-/* Returns the connection under which an origin's names are published, or NULL after an error. With
- * the lock, which it gives up meanwhile. */
-static tl_client *origin_use(struct import *i, struct origin *o)
+/* Returns the connection in @slot, made first if there is none, or NULL after an error. With the
+ * lock, which it gives up meanwhile. */
+static tl_client *client_in(struct import *i, tl_client **slot, const char *label)
 {
-	char label[LABEL_MAX];
 	const tl_connect_options options = { .size = sizeof(options),
 					     .address = i->config->socket,
 					     .namespace_name = i->rule->name_space,
 					     .label = label };
 	tl_client *client = NULL;
 
-	label_of(o, label);
-	o->uses++;
-	if (o->client)
-		return o->client;
+	if (*slot)
+		return *slot;
 	pthread_mutex_unlock(&i->lock);
 	if (tl_connect(&options, &client))
 		client = NULL;
 	pthread_mutex_lock(&i->lock);
-	if (client && o->client) { /* another thread was faster */
+	if (client && *slot) { /* another thread was faster */
 		tl_close(client);
 	} else if (client) {
-		o->client = client;
-	} else if (!o->client) {
+		*slot = client;
+	} else if (!*slot) {
 		log_warn_limited(&i->failures, "nothing can be published here", "import=%s why=%s",
 				 i->rule->name, log_str(tl_last_error()));
-		o->uses--;
 	}
-	return o->client;
+	return *slot;
+}
+
+/* Returns the connection under which an origin's names are published. origin's uses is to be
+ * counted down, if it is not NULL. With the lock, which it gives up meanwhile. */
+static tl_client *origin_use(struct import *i, struct origin *o)
+{
+	char label[LABEL_MAX];
+	tl_client *client;
+
+	label_of(o, label);
+	o->uses++;
+	client = client_in(i, &o->client, label);
+	o->uses -= !client;
+	return client;
 }
 
 /* Whatever was told before, the name is to go. */
@@ -328,11 +225,11 @@ static void queue_gone(struct import *i, struct replica *r)
 {
 	free(r->target);
 	r->target = calloc(1, sizeof(*r->target));
-	untell(r);
+	replica_untell(r);
 	if (!r->target)
 		return;
 	r->target->note.gone = true;
-	enqueue(i, r);
+	queue(i, r);
 }
 
 /* Names that are not in the list are gone there. Those that are gone here too are forgotten. */
@@ -356,12 +253,11 @@ static void gone_since(struct import *i, struct origin *o, int64_t before_ns)
 {
 	struct of_origin of = { i, o, before_ns, NULL };
 
-	twalk_r(i->replicas, queue_if_gone, &of);
+	twalk_r(i->replicas.tree, queue_if_gone, &of);
 	while (of.dead) {
 		struct replica *next = of.dead->next;
 
-		tdelete(of.dead, &i->replicas, compare_replicas);
-		replica_free(of.dead);
+		replica_remove(&i->replicas, of.dead);
 		of.dead = next;
 	}
 }
@@ -404,6 +300,20 @@ static void show_note(const struct message *m, const struct note *note, void *co
 	take_note(t->import, t->origin, m, note);
 }
 
+/* What this host exports does not come here. */
+static bool is_own(struct import *i, const char *subject, const struct message *m)
+{
+	const char *dot = strrchr(subject, '.');
+
+	if (!dot || strcmp(dot + 1, i->config->host) != 0)
+		return false;
+	if (!i->serve || strcmp(m->url, serve_url(i->serve)) != 0)
+		log_warn_limited(&i->conflicts,
+				 "two hosts have one name: write host = NAME into [mirror]",
+				 "host=%s of=%s", i->config->host, log_str(m->url));
+	return true;
+}
+
 static int take_data(struct taking *t, const char *subject, const void *data, size_t size)
 {
 	struct message m;
@@ -412,7 +322,7 @@ static int take_data(struct taking *t, const char *subject, const void *data, si
 	if (!r && !fetch_is_url(t->import->config, m.url))
 		r = -EINVAL;
 	if (!r) {
-		t->origin = origin_of(t->import, subject);
+		t->origin = is_own(t->import, subject, &m) ? NULL : origin_of(t->import, subject);
 		r = t->origin ? 0 : -EPERM;
 	}
 	if (!r) {
@@ -462,9 +372,10 @@ static int look_at(const tl_info *info, void *context)
 	    strncmp(info->name, of->import->rule->prefix, len) != 0)
 		return 0;
 	pthread_mutex_lock(&of->import->lock);
-	r = replica_find(of->import, info->name + len);
+	r = replica_find(&of->import->replicas, info->name + len);
 	if (!r)
-		r = replica_add(of->import, of->origin, info->name + len);
+		r = replica_add(&of->import->replicas, of->origin, info->name + len,
+				of->import->rule->prefix);
 	if (r)
 		r->seen = true;
 	pthread_mutex_unlock(&of->import->lock);
@@ -481,7 +392,7 @@ static void forget_unseen(const void *node, VISIT which, void *context)
 		return;
 	if (!r->seen && r->known && r->version && !r->busy && !r->target) {
 		r->known = false;
-		untell(r);
+		replica_untell(r);
 	}
 	r->seen = false;
 }
@@ -500,7 +411,7 @@ static int look_here(struct import *i, struct origin *o)
 	pthread_mutex_lock(&i->lock);
 	o->uses--;
 	if (!r)
-		twalk_r(i->replicas, forget_unseen, &of);
+		twalk_r(i->replicas.tree, forget_unseen, &of);
 	return r;
 }
 
@@ -619,15 +530,6 @@ void import_compare(struct import *i)
 
 /* ---- transfers ---- */
 
-/* Whether the name means that here, or something newer: what an origin tells in place of an old
- * version comes before its announcement. */
-static bool is_past(const struct replica *r, const struct note *note)
-{
-	return r->known && r->version && note->version && note->version <= r->version &&
-	       note->committed_ns <= r->committed_ns &&
-	       (!note->gone || note->committed_ns < r->committed_ns);
-}
-
 /* After a transfer, with the lock. */
 static void note_result(struct replica *replica, struct origin *o, const struct target *t, int r)
 {
@@ -640,7 +542,7 @@ static void note_result(struct replica *replica, struct origin *o, const struct 
 		return;
 	}
 	if (!replica->target)
-		untell(replica); /* the list is to tell it again */
+		replica_untell(replica); /* the list is to tell it again */
 	origin_failed(o);
 }
 
@@ -655,7 +557,11 @@ static void work_on(struct import *i, struct fetch *fetch, struct replica *repli
 			   .client = origin_use(i, o),
 			   .local = replica->local,
 			   .label = label,
-			   .known = replica->known };
+			   .known = replica->known,
+			   .tickets = i->serve ? serve_tickets(i->serve) : NULL,
+			   .reader = i->serve ? client_in(i, &i->reader, "tensorlease-mirror")
+					      : NULL,
+			   .ticket = &replica->ticket };
 	int r = job.client ? 0 : -ENOTCONN;
 
 	label_of(o, label);
@@ -675,28 +581,29 @@ static void work_on(struct import *i, struct fetch *fetch, struct replica *repli
 
 static void *work(struct import *i, bool light)
 {
-	struct fetch *fetch = fetch_open(i->config, &i->stop);
+	struct fetch *fetch = fetch_open(i->config, i->serve ? serve_url(i->serve) : NULL,
+					 &i->stop);
 	struct replica *r;
 
 	if (!fetch)
 		log_error("a worker has no memory", "import=%s", i->rule->name);
 	pthread_mutex_lock(&i->lock);
 	while (fetch && !atomic_load(&i->stop)) {
-		r = dequeue(&i->queues[LIGHT]);
+		r = replica_dequeue(&i->replicas, LIGHT);
 		if (!r && !light)
-			r = dequeue(&i->queues[HEAVY]);
+			r = replica_dequeue(&i->replicas, HEAVY);
 		if (!r) {
 			pthread_cond_wait(&i->more, &i->lock);
 			continue;
 		}
 		r->busy = true;
-		if (r->target && is_past(r, &r->target->note))
+		if (r->target && replica_is_past(r, &r->target->note))
 			free(take_ptr(r->target));
 		else if (r->target)
 			work_on(i, fetch, r);
 		r->busy = false;
 		if (r->target)
-			enqueue(i, r);
+			queue(i, r);
 	}
 	pthread_mutex_unlock(&i->lock);
 	fetch_close(fetch);
@@ -716,7 +623,7 @@ static void *work_all(void *context)
 /* ---- start and end ---- */
 
 int import_open(struct import **out, const struct config *config, const struct rule *rule,
-		struct bus *bus)
+		struct bus *bus, struct serve *serve)
 {
 	void *(*const runs[])(void *) = { watch_hosts, work_light, work_all };
 	const char *from = rule->from ? rule->from : "*";
@@ -730,8 +637,8 @@ int import_open(struct import **out, const struct config *config, const struct r
 	i->config = config;
 	i->rule = rule;
 	i->bus = bus;
-	for (unsigned n = 0; n < WEIGHTS; n++)
-		i->queues[n].end = &i->queues[n].first;
+	i->serve = serve;
+	replicas_init(&i->replicas);
 	pthread_mutex_init(&i->lock, NULL);
 	pthread_cond_init(&i->more, NULL);
 	snprintf(subject, sizeof(subject), "tl1.%s.ann.%s", rule->name, from);
@@ -775,7 +682,9 @@ void import_close(struct import *i)
 			tl_close(o->client);
 		free(o);
 	}
-	tdestroy(i->replicas, replica_free);
+	if (i->reader)
+		tl_close(i->reader);
+	replicas_deinit(&i->replicas);
 	pthread_cond_destroy(&i->more);
 	pthread_mutex_destroy(&i->lock);
 	free(i);

@@ -4,15 +4,17 @@
 
 #include "mirror/bus.h"
 #include "mirror/config.h"
+#include "mirror/serve.h"
 
 struct import;
 
-/* Begins. Returns 0 or a negative errno after an error message. */
+/* Begins. What comes is given to other hosts by @serve, which may be NULL. Returns 0 or a negative
+ * errno after an error message. */
 int import_open(struct import **out, const struct config *config, const struct rule *rule,
-		struct bus *bus);
+		struct bus *bus, struct serve *serve);
 /* Asks who is there. All hosts are to be compared with: messages may have been lost. */
 void import_compare(struct import *i);
 /* Ends the threads. */
 void import_stop(struct import *i);
-/* @i may be NULL. Its bus is to be closed before. */
+/* @i may be NULL. Its bus and then the serve are to be closed before. */
 void import_close(struct import *i);

@@ -58,7 +58,7 @@ static int mirror_open(struct mirror *m)
 
 		r = rule->is_export
 			    ? export_open(&m->exports[n], &m->config, rule, m->bus, m->serve)
-			    : import_open(&m->imports[n], &m->config, rule, m->bus);
+			    : import_open(&m->imports[n], &m->config, rule, m->bus, m->serve);
 	}
 	return r;
 }
@@ -98,7 +98,7 @@ static int serve_until(struct mirror *m, const sigset_t *ends)
 				export_beat(m->exports[n]);
 		}
 		if (m->serve)
-			serve_tidy(m->serve);
+			tickets_tidy(serve_tickets(m->serve));
 	}
 	return 0;
 }

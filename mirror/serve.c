@@ -5,242 +5,53 @@
 #include <inttypes.h>
 #include <microhttpd.h>
 #include <netdb.h>
-#include <pthread.h>
-#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include "mirror/serve.h"
 #include "util/cleanup.h"
-#include "util/clock.h"
 #include "util/log.h"
 
-#define HOLD_NS (10 * NS_PER_SEC)
 #define PATH_START "/v1/"
 
 enum { CONNECTIONS_MAX = 256, OF_ONE_MAX = 64, THREADS = 2, SECONDS = 30, URL_MAX = 128 };
-
-struct ticket {
-	unsigned char id[TICKET_SIZE]; /* first: the tree's key */
-	struct ticket *next, **link;   /* among the kept ones */
-	tl_client *client;
-	char *name;
-	uint64_t version, committed_ns;
-	DLManagedTensorVersioned *tensor; /* NULL: not held */
-	uint64_t nbytes;
-	int64_t used_ns;
-	unsigned uses; /* answers that are being made or sent */
-	bool kept;     /* in the list: it holds a tensor, or is withdrawn */
-	bool withdrawn;
-	bool sent; /* the last piece was */
-};
+enum { BLOCK = 256 << 10 };
 
 struct serve {
 	struct MHD_Daemon *mhd;
-	pthread_mutex_t lock;
-	void *tickets;	     /* a tree */
-	struct ticket *kept; /* serve_tidy() looks at them */
+	struct tickets *tickets;
 	bool tls;
 	char *ca, *certificate, *key; /* their contents */
 	char url[URL_MAX];
 };
 
-/* ---- tickets ---- */
-
-static int compare_tickets(const void *a, const void *b)
-{
-	return memcmp(a, b, TICKET_SIZE);
-}
-
-static void keep(struct serve *s, struct ticket *t)
-{
-	t->used_ns = now_mono_ns();
-	if (t->kept)
-		return;
-	t->kept = true;
-	t->next = s->kept;
-	t->link = &s->kept;
-	s->kept = t;
-	if (t->next)
-		t->next->link = &t->next;
-}
-
-struct ticket *serve_offer(struct serve *s, tl_client *client, const char *name, uint64_t version,
-			   uint64_t committed_ns)
-{
-	struct ticket *t = calloc(1, sizeof(*t));
-	void *at = NULL;
-
-	if (!t)
-		return NULL;
-	*t = (struct ticket){ .client = client,
-			      .name = strdup(name),
-			      .version = version,
-			      .committed_ns = committed_ns };
-	if (t->name && getrandom(t->id, TICKET_SIZE, 0) == TICKET_SIZE) {
-		pthread_mutex_lock(&s->lock);
-		at = tsearch(t, &s->tickets, compare_tickets);
-		pthread_mutex_unlock(&s->lock);
-	}
-	if (at)
-		return t;
-	free(t->name);
-	free(t);
-	return NULL;
-}
-
-const unsigned char *ticket_id(const struct ticket *t)
-{
-	return t->id;
-}
-
-static void drop_tensor(struct ticket *t)
-{
-	if (t->tensor)
-		t->tensor->deleter(t->tensor);
-	t->tensor = NULL;
-}
-
-/* A version that is not the newest any more, and was sent whole, is not held for others. */
-static void drop_if_sent(struct ticket *t)
-{
-	if (!t->uses && t->withdrawn && t->sent)
-		drop_tensor(t);
-}
-
-/* Who asks for it later is told what is newer. */
-void serve_withdraw(struct serve *s, struct ticket *t)
-{
-	if (!t)
-		return;
-	pthread_mutex_lock(&s->lock);
-	t->withdrawn = true;
-	keep(s, t);
-	drop_if_sent(t);
-	pthread_mutex_unlock(&s->lock);
-}
-
-static void free_ticket(void *node)
-{
-	struct ticket *t = node;
-
-	drop_tensor(t);
-	free(t->name);
-	free(t);
-}
-
-void serve_tidy(struct serve *s)
-{
-	const int64_t now = now_mono_ns();
-	struct ticket *next;
-
-	pthread_mutex_lock(&s->lock);
-	for (struct ticket *t = s->kept; t; t = next) {
-		next = t->next;
-		if (t->uses || now - t->used_ns < HOLD_NS)
-			continue;
-		drop_tensor(t);
-		*t->link = t->next;
-		if (t->next)
-			t->next->link = t->link;
-		t->kept = false;
-		if (t->withdrawn) {
-			tdelete(t, &s->tickets, compare_tickets);
-			free_ticket(t);
-		}
-	}
-	pthread_mutex_unlock(&s->lock);
-}
-
-static void end_use(struct serve *s, struct ticket *t, bool sent)
-{
-	pthread_mutex_lock(&s->lock);
-	t->uses--;
-	t->sent |= sent;
-	t->used_ns = now_mono_ns();
-	drop_if_sent(t);
-	pthread_mutex_unlock(&s->lock);
-}
-
-static int get_held(tl_client *client, const char *name, DLManagedTensorVersioned **tensor,
-		    tl_info *info)
-{
-	const tl_get_options options = { .size = sizeof(options), .stream = TL_STREAM_NONE };
-	int r = tl_get(client, name, &options, tensor);
-
-	*info = (tl_info){ .size = sizeof(*info) };
-	if (r)
-		return r;
-	r = tl_tensor_info(*tensor, info);
-	if (!r && (*tensor)->dl_tensor.device.device_type != kDLCPU)
-		r = -ENOENT;
-	if (r)
-		(*tensor)->deleter(*tensor);
-	return r;
-}
-
-/*
- * Finds a ticket, and holds its version. Its use is to be ended in each case in which *@found is
- * set. Returns 0, or a negative errno: -ENOENT if there is none, -ESTALE if its name means
- * something else.
- */
-static int use(struct serve *s, const unsigned char id[TICKET_SIZE], struct ticket **found)
-{
-	DLManagedTensorVersioned *tensor = NULL;
-	struct ticket *const *node, *t;
-	tl_info info;
-	bool held;
-	int r;
-
-	pthread_mutex_lock(&s->lock);
-	node = tfind(id, &s->tickets, compare_tickets);
-	t = node ? *node : NULL;
-	held = t && t->tensor;
-	if (t) {
-		t->uses++;
-		keep(s, t);
-	}
-	pthread_mutex_unlock(&s->lock);
-	*found = t;
-	if (!t || held)
-		return t ? 0 : -ENOENT;
-	r = get_held(t->client, t->name, &tensor, &info);
-	if (r)
-		return r;
-	pthread_mutex_lock(&s->lock);
-	if (info.version != t->version || info.committed_ns != t->committed_ns) {
-		r = t->tensor ? 0 : -ESTALE;
-	} else if (!t->tensor) { /* else another thread was faster */
-		t->tensor = tensor;
-		t->nbytes = info.nbytes;
-		tensor = NULL;
-	}
-	pthread_mutex_unlock(&s->lock);
-	if (tensor)
-		tensor->deleter(tensor);
-	return r;
-}
-
 /* ---- answers ---- */
 
 struct answer {
-	struct serve *serve;
-	struct ticket *ticket;
-	bool last; /* piece */
+	struct tickets *tickets;
+	struct use use;
 };
 
 static void on_sent(void *context)
 {
 	struct answer *a = context;
 
-	end_use(a->serve, a->ticket, a->last);
+	use_end(a->tickets, &a->use);
 	free(a);
+}
+
+/* Copies a part of a piece that may move meanwhile. */
+static ssize_t on_read(void *context, uint64_t from, char *to, size_t size)
+{
+	const struct answer *a = context;
+	const size_t left = a->use.size - (size_t)from, n = left < size ? left : size;
+
+	return use_read(a->tickets, &a->use, (size_t)from, to, n)
+		       ? (ssize_t)n
+		       : MHD_CONTENT_READER_END_WITH_ERROR;
 }
 
 static enum MHD_Result refuse(struct MHD_Connection *c, unsigned status, const char *text)
@@ -277,92 +88,56 @@ static bool read_path(const char *path, unsigned char id[TICKET_SIZE], uint64_t 
 	return !*end;
 }
 
-static enum MHD_Result send_piece(struct serve *s, struct MHD_Connection *c, struct ticket *t,
-				  uint64_t piece)
+static enum MHD_Result send_piece(struct serve *s, struct MHD_Connection *c, const struct use *use)
 {
-	const DLTensor *tensor = &t->tensor->dl_tensor;
-	const char *from = (const char *)tensor->data + tensor->byte_offset + piece * PIECE_SIZE;
-	const uint64_t rest = t->nbytes - piece * PIECE_SIZE;
-	const size_t size = rest < PIECE_SIZE ? (size_t)rest : PIECE_SIZE;
 	struct answer *a = malloc(sizeof(*a));
 	struct MHD_Response *response = NULL;
 	enum MHD_Result r = MHD_NO;
 	char hash[24];
 
 	if (a) {
-		*a = (struct answer){ s, t, rest <= PIECE_SIZE };
-		response = MHD_create_response_from_buffer_with_free_callback_cls(
-			size, (void *)from, on_sent, a);
+		*a = (struct answer){ s->tickets, *use };
+		response = use->bytes ? MHD_create_response_from_buffer_with_free_callback_cls(
+						use->size, (void *)use->bytes, on_sent, a)
+				      : MHD_create_response_from_callback(use->size, BLOCK, on_read,
+									  a, on_sent);
 	}
 	if (!response) {
 		free(a);
-		end_use(s, t, false);
+		use_end(s->tickets, use);
 		return MHD_NO;
 	}
-	snprintf(hash, sizeof(hash), "%016" PRIx64, (uint64_t)XXH3_64bits(from, size));
+	snprintf(hash, sizeof(hash), "%016" PRIx64, use->hash);
 	if (MHD_add_response_header(response, "X-Xxh3", hash) == MHD_YES)
 		r = MHD_queue_response(c, MHD_HTTP_OK, response);
 	MHD_destroy_response(response);
 	return r;
 }
 
-void serve_describe(struct note *note, const tl_info *info)
+/* Says that another host has it. */
+static enum MHD_Result redirect(struct MHD_Connection *c, const char *url, const char *path)
 {
-	*note = (struct note){
-		.name = info->name,
-		.version = info->version,
-		.committed_ns = info->committed_ns,
-		.dtype = info->dtype,
-		.ndim = info->ndim,
-		.nbytes = info->nbytes,
-		.dlpack_flags = info->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED,
-		.lifetime = info->lifetime & TL_LIFETIME_EVICTABLE,
-		.ttl_ns = info->ttl_ns,
-		.metadata = info->metadata,
-		.metadata_size = info->metadata_size,
-	};
-	memcpy(note->shape, info->shape, sizeof(*note->shape) * (size_t)info->ndim);
-}
+	struct MHD_Response *response = MHD_create_response_from_buffer(0, NULL,
+									MHD_RESPMEM_PERSISTENT);
+	char whole[2 * URL_MAX];
+	enum MHD_Result r = MHD_NO;
 
-/* Returns a message about what a name means now, whose version is held for who asks, or NULL. */
-static char *newest(struct serve *s, const struct ticket *old, size_t *size)
-{
-	DLManagedTensorVersioned *tensor;
-	struct notes notes = { 0 };
-	struct ticket *t = NULL;
-	struct note note;
-	char *text = NULL;
-	tl_info info;
-
-	if (get_held(old->client, old->name, &tensor, &info))
-		return NULL;
-	serve_describe(&note, &info);
-	if (!notes_init(&notes, 0, s->url))
-		t = serve_offer(s, old->client, old->name, info.version, info.committed_ns);
-	if (t) {
-		memcpy(note.ticket, t->id, TICKET_SIZE);
-		pthread_mutex_lock(&s->lock);
-		t->tensor = tensor;
-		t->nbytes = info.nbytes;
-		t->withdrawn = true; /* nobody else has it */
-		keep(s, t);
-		pthread_mutex_unlock(&s->lock);
-		if (!notes_add(&notes, &note))
-			text = notes_write(&notes, size);
-	} else {
-		tensor->deleter(tensor);
-	}
-	notes_deinit(&notes);
-	return text;
+	if (!response)
+		return r;
+	snprintf(whole, sizeof(whole), "%s%s", url, path);
+	if (MHD_add_response_header(response, MHD_HTTP_HEADER_LOCATION, whole) == MHD_YES)
+		r = MHD_queue_response(c, MHD_HTTP_TEMPORARY_REDIRECT, response);
+	MHD_destroy_response(response);
+	return r;
 }
 
 static enum MHD_Result tell_newest(struct serve *s, struct MHD_Connection *c,
-				   const struct ticket *old)
+				   const unsigned char id[TICKET_SIZE])
 {
 	struct MHD_Response *response = NULL;
 	enum MHD_Result r;
 	size_t size;
-	char *text = newest(s, old, &size);
+	char *text = ticket_newest(s->tickets, id, s->url, &size);
 
 	if (text)
 		response = MHD_create_response_from_buffer(size, text, MHD_RESPMEM_MUST_FREE);
@@ -375,31 +150,44 @@ static enum MHD_Result tell_newest(struct serve *s, struct MHD_Connection *c,
 	return r;
 }
 
+static const char *header(struct MHD_Connection *c, const char *name, size_t most)
+{
+	const char *value = MHD_lookup_connection_value(c, MHD_HEADER_KIND, name);
+
+	return value && strlen(value) < most ? value : NULL;
+}
+
 static enum MHD_Result give(struct serve *s, struct MHD_Connection *c, const char *path)
 {
+	const struct asker asker = { .host = header(c, "X-Host", CONFIG_HOST_MAX + 1),
+				     .url = header(c, "X-Url", URL_MAX),
+				     .lost = header(c, "X-Lost", URL_MAX) };
 	unsigned char id[TICKET_SIZE];
-	enum MHD_Result result;
-	struct ticket *t = NULL;
+	struct use use;
 	uint64_t piece;
-	int r;
+	enum MHD_Result result;
 
-	if (strncmp(path, PATH_START, strlen(PATH_START)) != 0 ||
+	if (!asker.host || strncmp(path, PATH_START, strlen(PATH_START)) != 0 ||
 	    !read_path(path + strlen(PATH_START), id, &piece))
-		return refuse(c, MHD_HTTP_NOT_FOUND, "there is /v1/TICKET/PIECE\n");
-	r = use(s, id, &t);
-	if (!r && (!piece || piece < (t->nbytes + PIECE_SIZE - 1) / PIECE_SIZE))
-		return send_piece(s, c, t, piece);
-	if (!r)
-		result = refuse(c, MHD_HTTP_RANGE_NOT_SATISFIABLE, "it has no such piece\n");
-	else if (r == -ESTALE)
-		result = tell_newest(s, c, t);
-	else if (r == -ENOENT)
-		result = refuse(c, MHD_HTTP_GONE, "");
-	else
-		result = refuse(c, MHD_HTTP_SERVICE_UNAVAILABLE, "the tensor cannot be had\n");
-	if (t)
-		end_use(s, t, false);
-	return result;
+		return refuse(c, MHD_HTTP_NOT_FOUND, "there is /v1/TICKET/PIECE, with X-Host\n");
+	switch (ticket_use(s->tickets, id, piece, &asker, &use)) {
+	case 0:
+		return send_piece(s, c, &use);
+	case -EXDEV:
+		result = redirect(c, use.elsewhere, path);
+		free(use.elsewhere);
+		return result;
+	case -EAGAIN:
+		return refuse(c, MHD_HTTP_ACCEPTED, "it has not come yet\n");
+	case -ERANGE:
+		return refuse(c, MHD_HTTP_RANGE_NOT_SATISFIABLE, "it has no such piece\n");
+	case -ESTALE:
+		return tell_newest(s, c, id);
+	case -ENOENT:
+		return refuse(c, MHD_HTTP_GONE, "");
+	default:
+		return refuse(c, MHD_HTTP_SERVICE_UNAVAILABLE, "the tensor cannot be had\n");
+	}
 }
 
 /* It is asked when the headers are there, and when the request is whole. */
@@ -516,7 +304,7 @@ int serve_open(struct serve **out, const struct config *config)
 
 	if (!s)
 		return -ENOMEM;
-	pthread_mutex_init(&s->lock, NULL);
+	s->tickets = tickets_new();
 	s->tls = config->tls;
 	if (s->tls) {
 		s->ca = read_file(config->ca);
@@ -524,6 +312,8 @@ int serve_open(struct serve **out, const struct config *config)
 		s->key = read_file(config->key);
 		r = s->ca && s->certificate && s->key ? 0 : -EINVAL;
 	}
+	if (!s->tickets)
+		r = -ENOMEM;
 	if (!r) {
 		fd = listen_at(config->listen);
 		r = fd < 0 ? fd : set_url(s, fd, config);
@@ -544,6 +334,11 @@ int serve_open(struct serve **out, const struct config *config)
 	return r;
 }
 
+struct tickets *serve_tickets(const struct serve *s)
+{
+	return s->tickets;
+}
+
 const char *serve_url(const struct serve *s)
 {
 	return s->url;
@@ -555,10 +350,9 @@ void serve_close(struct serve *s)
 		return;
 	if (s->mhd)
 		MHD_stop_daemon(s->mhd);
-	tdestroy(s->tickets, free_ticket);
+	tickets_free(s->tickets);
 	free(s->ca);
 	free(s->certificate);
 	free(s->key);
-	pthread_mutex_destroy(&s->lock);
 	free(s);
 }

@@ -42,6 +42,54 @@ static bool is_here(const tl_info *info, const char *label, const struct note *n
 	       !memcmp(info->metadata, note->metadata, note->metadata_size);
 }
 
+struct relay {
+	struct tickets *tickets;
+	struct ticket *ticket; /* NULL: it is not given to others */
+};
+
+static void on_piece(void *context, uint64_t piece, uint64_t hash)
+{
+	const struct relay *relay = context;
+
+	ticket_came(relay->tickets, relay->ticket, piece, hash);
+}
+
+/* Fills and commits the draft, or aborts it. */
+static int fill(const struct job *job, const struct target *t, tl_draft *draft, struct relay *relay)
+{
+	const struct note *note = &t->note;
+	const struct source source = { t->url, note->ticket, note->nbytes };
+	const DLTensor *tensor = tl_draft_tensor(draft);
+	char *to = (char *)tensor->data + tensor->byte_offset;
+	uint64_t version = 0;
+	int r = 0;
+
+	if (note->bytes && note->nbytes)
+		memcpy(to, note->bytes, note->nbytes);
+	if (!note->bytes && note->nbytes) {
+		if (job->tickets && job->reader)
+			relay->ticket = ticket_relay(job->tickets, note->ticket, to, note->nbytes);
+		r = fetch_bytes(job->fetch, &source, to, on_piece, relay);
+	}
+	if (!r)
+		r = tl_draft_set_metadata(draft, note->metadata, note->metadata_size);
+	ticket_pause(job->tickets, relay->ticket);
+	if (!r)
+		r = tl_commit(draft, &version);
+	else
+		tl_abort(draft);
+	ticket_settle(job->tickets, relay->ticket, r ? NULL : job->reader, job->local, version);
+	return r;
+}
+
+/* Others are not given what the name meant. @next: the ticket of what it means. */
+static void replace_ticket(const struct job *job, struct ticket *next)
+{
+	if (*job->ticket && *job->ticket != next)
+		ticket_withdraw(job->tickets, *job->ticket);
+	*job->ticket = next;
+}
+
 /* Publishes it under @version, or if that is 0 under the one after the last. */
 static int publish(const struct job *job, const struct target *t, uint64_t version)
 {
@@ -56,24 +104,17 @@ static int publish(const struct job *job, const struct target *t, uint64_t versi
 			       .lifetime = note->lifetime,
 			       .ring = TL_RING_NONE,
 			       .version = version };
+	struct relay relay = { job->tickets, NULL };
 	tl_draft *draft;
-	DLTensor *tensor;
-	char *to;
 	int r = tl_create(job->client, job->local, &spec, &draft);
 
 	if (r)
 		return r;
-	tensor = tl_draft_tensor(draft);
-	to = (char *)tensor->data + tensor->byte_offset;
-	if (note->bytes && note->nbytes)
-		memcpy(to, note->bytes, note->nbytes);
-	else if (note->nbytes)
-		r = fetch_bytes(job->fetch, t->url, note->ticket, to, note->nbytes);
+	r = fill(job, t, draft, &relay);
 	if (!r)
-		r = tl_draft_set_metadata(draft, note->metadata, note->metadata_size);
-	if (!r)
-		return tl_commit(draft, NULL);
-	tl_abort(draft);
+		replace_ticket(job, relay.ticket);
+	else if (relay.ticket && *job->ticket == relay.ticket)
+		*job->ticket = NULL; /* it is withdrawn */
 	return r;
 }
 
@@ -101,6 +142,7 @@ static int transfer_once(const struct job *job, const struct target *t)
 
 	if (note->gone) {
 		r = tl_delete(job->client, job->local);
+		replace_ticket(job, NULL);
 		return r == -ENOENT ? 0 : r;
 	}
 	if (size_of(note) != note->nbytes)

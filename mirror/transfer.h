@@ -9,6 +9,7 @@
 #include "mirror/config.h"
 #include "mirror/fetch.h"
 #include "mirror/note.h"
+#include "mirror/ticket.h"
 
 /* What a name is to mean. */
 struct target {
@@ -24,9 +25,12 @@ struct job {
 	const struct config *config;
 	struct fetch *fetch;
 	tl_client *client;
-	const char *local; /* the name here */
-	const char *label; /* of @client */
-	bool known;	   /* whether it is known what the name means; else it is looked up */
+	const char *local;	 /* the name here */
+	const char *label;	 /* of @client */
+	bool known;		 /* whether it is known what the name means; else it is looked up */
+	struct tickets *tickets; /* by which it is relayed; NULL: it is not */
+	tl_client *reader;	 /* of the same namespace, for these */
+	struct ticket **ticket;	 /* of what the name means here; NULL: it has none */
 };
 
 /*

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tensorlease-mirror: hosts give a version to others while it comes, and transfers outlive links and hosts."""
+
+import contextlib
+import re
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import eventually
+from mirrors import IMPORT, SKIPS, came, hosts, nats  # noqa: F401 (fixtures)
+
+pytestmark = SKIPS
+
+PIECE = 8 << 20
+
+
+def listens_at(pid):
+    """Returns the port at which a process listens."""
+    inodes = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it is closed by now
+            inodes.add(entry.readlink().name.removeprefix("socket:[").removesuffix("]"))
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and fields[9] in inodes:
+            return int(fields[1].split(":")[1], 16)
+    return None
+
+
+class Link:
+    """Between a mirror and those that fetch from it: counts what it sends, has a rate, and can be cut."""
+
+    def __init__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.port = None
+        self.rate = None  # bytes/s of all together
+        self.rates = {}  # of a host
+        self.sent = {}  # to each host
+        self.down = False
+        self.lock = threading.Lock()
+        self.sockets = set()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                client = self.listener.accept()[0]
+                if self.down or not self.port:
+                    client.close()
+                else:
+                    threading.Thread(target=self.carry, args=(client,), daemon=True).start()
+
+    def carry(self, client):
+        with contextlib.suppress(OSError), client, socket.create_connection(("127.0.0.1", self.port)) as server:
+            with self.lock:
+                self.sockets |= {client, server}
+            first = client.recv(1 << 16)
+            host = re.search(rb"X-Host: (\w+)", first)[1].decode()
+            server.sendall(first)
+            threading.Thread(target=self.move, args=(client, server), daemon=True).start()
+            self.move(server, client, host)
+            with self.lock:
+                self.sockets -= {client, server}
+
+    def move(self, one, other, host=None):
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 18):
+                other.sendall(data)
+                if not host:
+                    continue
+                rate = self.rates.get(host)
+                if rate:
+                    time.sleep(len(data) / rate)
+                with self.lock:
+                    if self.rate and not rate:
+                        time.sleep(len(data) / self.rate)
+                    self.sent[host] = self.sent.get(host, 0) + len(data)
+            other.shutdown(socket.SHUT_WR)
+
+    def total(self):
+        with self.lock:
+            return sum(self.sent.values())
+
+    def cut(self):
+        self.down = True
+        with self.lock:
+            for s in self.sockets:
+                with contextlib.suppress(OSError):
+                    s.shutdown(socket.SHUT_RDWR)
+
+    def mend(self):
+        self.down = False
+
+    def close(self):
+        self.cut()
+        self.listener.close()
+
+
+@pytest.fixture
+def linked(hosts):
+    """Returns a function that makes and starts a host behind a link."""
+    with contextlib.ExitStack() as stack:
+
+        def make(name, rules, **more):
+            link = Link()
+            stack.callback(link.close)
+            host = hosts(name, f"url = {link.url}\n{rules}", **more)
+            host.link = link
+            host.start()
+            eventually(lambda: listens_at(host.mirror.pid))
+            link.port = listens_at(host.mirror.pid)
+            return host
+
+        yield make
+
+
+def export(fanout=2):
+    return f"[export all]\nfanout = {fanout}\n"
+
+
+def imported(make, names):
+    """Makes importers, and waits until they are."""
+    importers = [make(name, IMPORT) for name in names]
+    return importers, [host.connect("mirror") for host in importers]
+
+
+def met(here, others):
+    """Waits until all of them know the origin."""
+    here.put("hello", np.array([1]))
+    for there in others:
+        eventually(lambda there=there: came(there, "hello", 1, 1))
+
+
+def numbers(size):
+    return np.arange(size // 8, dtype="int64")
+
+
+def test_the_origin_sends_few_copies(linked):
+    size = 5 * PIECE + 4000
+    a = linked("a", export())
+    here = a.connect()
+    importers, others = imported(linked, "bcdefg")
+    met(here, others)
+    for version in range(1, 4):
+        before = [host.link.total() for host in (a, *importers)]
+        here.put("large", numbers(size) + version)
+        for there in others:
+            eventually(lambda there=there, version=version: came(there, "large", version, version))
+            with there.get("large") as t:
+                assert np.array_equal(t.numpy(), numbers(size) + version)
+        after = [host.link.total() for host in (a, *importers)]
+        sent = [one - other for one, other in zip(after, before, strict=True)]
+        assert sent[0] <= 2 * size * 1.03, "the origin has sent more than two copies"
+        assert max(sent) <= 2 * size * 1.03, "a host has sent more than two copies"
+        assert sum(sent) <= 6 * size * 1.03, "something was sent twice"
+    assert sum(sent[1:]) > 3 * size, "nobody has relayed"
+
+
+def test_who_comes_later_gets_it_from_another_host(linked):
+    a = linked("a", export(1))
+    here = a.connect()
+    (b,), (first,) = imported(linked, "b")
+    here.put("large", numbers(2 * PIECE))
+    eventually(lambda: came(first, "large", 1, 0))
+    (c,), (second,) = imported(linked, "c")
+    eventually(lambda: came(second, "large", 1, 0))
+    assert a.link.sent.keys() == {"b"} or a.link.sent["c"] < 10_000
+    assert b.link.sent["c"] > 2 * PIECE
+    # what b does not have any more, the origin has
+    b.mirror.kill()
+    b.mirror.wait()
+    (d,), (third,) = imported(linked, "d")
+    eventually(lambda: came(third, "large", 1, 0))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_host_that_relays_ends(linked, how):
+    size = 6 * PIECE
+    a = linked("a", export())
+    here = a.connect()
+    importers, others = imported(linked, "bcdefg")
+    met(here, others)
+    a.link.rate = 4 * PIECE
+    here.put("large", numbers(size))
+    eventually(lambda: any(host.link.total() > PIECE for host in importers))
+    relay = max(importers, key=lambda host: host.link.total())
+    relay.mirror.send_signal(how)
+    try:
+        for host, there in zip(importers, others, strict=True):
+            if host is not relay:
+                eventually(lambda there=there: came(there, "large", 1, 0))
+                with there.get("large") as t:
+                    assert np.array_equal(t.numpy(), numbers(size))
+        assert not came(others[importers.index(relay)], "large", 1), "it was killed too late"
+    finally:
+        relay.mirror.send_signal(signal.SIGCONT)
+    if how == signal.SIGKILL:
+        relay.mirror.wait()
+        relay.start()
+    eventually(lambda: came(others[importers.index(relay)], "large", 1, 0))
+
+
+def test_a_link_that_goes_and_comes(linked):
+    size = 8 * PIECE
+    a = linked("a", export())
+    here = a.connect()
+    (b,), (there,) = imported(linked, "b")
+    met(here, [there])
+    before = a.link.total()
+    a.link.rate = 4 * PIECE
+    here.put("large", numbers(size))
+    eventually(lambda: a.link.total() > before + 4 * PIECE)
+    a.link.cut()
+    eventually(lambda: not a.link.sockets)
+    a.link.mend()
+    eventually(lambda: came(there, "large", 1, 0))
+    with there.get("large") as t:
+        assert np.array_equal(t.numpy(), numbers(size))
+    assert a.link.total() - before <= (size + 2 * PIECE) * 1.01
+    assert "did not come" not in b.mirror.said()
+
+
+def test_a_slow_link_beside_a_fast_one(linked):
+    """What the fast one has got is held for the slow one as well, so that this one gets on."""
+    a = linked("a", export(0))
+    here = a.connect()
+    (b, c), (fast, slow) = imported(linked, "bc")
+    met(here, [fast, slow])
+    a.link.rates["c"] = 4 * PIECE
+    seen = {"b": set(), "c": set()}
+    end = time.monotonic() + 60
+
+    def look(name, there):
+        if "frame" in there:
+            with there.get("frame") as t:
+                assert t.numpy()[0] == t.numpy()[-1] == t.version, "torn"
+                seen[name].add(t.version)
+
+    version = 0
+    while len(seen["c"]) < 3:
+        assert time.monotonic() < end, f"the slow one has {seen['c']} of {version}, the fast one {len(seen['b'])}"
+        version += 1
+        here.put("frame", np.full(2 * PIECE // 8, version))
+        look("b", fast)
+        look("c", slow)
+    assert len(seen["b"]) >= 3
+    for there in (fast, slow):
+        eventually(lambda there=there: came(there, "frame", version, version))
+    eventually(lambda: here.status().retired == 0)  # and is not held when all have it
+
+
+def test_who_does_not_listen_relays_nothing(hosts):
+    a = hosts("a", export(1)).start()
+    here = a.connect()
+    importers = [hosts(name, IMPORT) for name in "bcd"]
+    for host in importers:
+        host.config.write_text(host.config.read_text().replace("listen = 127.0.0.1:0\n", ""))
+        host.start()
+    others = [host.connect("mirror") for host in importers]
+    met(here, others)
+    here.put("large", numbers(2 * PIECE))
+    for there in others:
+        eventually(lambda there=there: came(there, "large", 1, 0))
