@@ -124,13 +124,15 @@ static int take_rule(struct reading *r, struct rule *rule, const char *name, con
 		rule->deletes = !strcmp(value, "delete");
 		return 1;
 	}
+	if (rule->is_export && !strcmp(name, "set"))
+		return take_flag(r, &rule->is_set, name, value);
 	if (rule->is_export && !strcmp(name, "fanout"))
 		return take_fanout(r, &rule->fanout, value);
 	return wrong(r,
-		     rule->is_export
-			     ? "[export %s] has no '%s': it has namespace, prefix and fanout"
-			     : "[import %s] has no '%s': it has namespace, prefix, from "
-			       "and gone",
+		     rule->is_export ? "[export %s] has no '%s': it has namespace, prefix, set and "
+				       "fanout"
+				     : "[import %s] has no '%s': it has namespace, prefix, from "
+				       "and gone",
 		     rule->name, name);
 }
 

@@ -12,6 +12,7 @@
 #include <tensorlease/watch.h>
 
 #include "mirror/export.h"
+#include "mirror/moment.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -45,6 +46,8 @@ struct export
 	char announce[SUBJECT_MAX], beat[SUBJECT_MAX];
 	pthread_mutex_t lock; /* for what follows */
 	void *offers;	      /* a tree, by name */
+	struct ticket *set;   /* its newest moment, if they are a set */
+	uint64_t moment;      /* its time */
 };
 
 static int compare_offers(const void *a, const void *b)
@@ -113,6 +116,10 @@ static struct offer *offer_find_or_add(struct export *e, const char *name)
 /* Offers what a name means now, with a ticket if @ticket is not NULL. Returns 0 or -ENOMEM. */
 static int offer_update(struct export *e, const tl_info *info, unsigned char *ticket)
 {
+	const struct member member = { .name = info->name,
+				       .version = info->version,
+				       .committed_ns = info->committed_ns,
+				       .nbytes = info->nbytes };
 	struct offer *offer;
 	int r = -ENOMEM;
 
@@ -125,8 +132,7 @@ static int offer_update(struct export *e, const tl_info *info, unsigned char *ti
 		offer->committed_ns = info->committed_ns;
 	}
 	if (offer && ticket && !offer->ticket)
-		offer->ticket = ticket_offer(e->tickets, e->client, e->rule->fanout, info->name,
-					     info->version, info->committed_ns);
+		offer->ticket = ticket_offer(e->tickets, e->client, e->rule->fanout, &member);
 	if (offer && (!ticket || offer->ticket))
 		r = 0;
 	if (!r && ticket)
@@ -259,6 +265,50 @@ static void *run(void *context)
 	return NULL;
 }
 
+/* Says what the set is now, if that is another moment. */
+static int announce_set(struct export *e)
+{
+	char *message = NULL;
+	size_t size = 0;
+	int r;
+
+	pthread_mutex_lock(&e->lock);
+	r = moment_take(e->tickets, e->client, e->rule, serve_url(e->serve), &e->set, &e->moment,
+			&message, &size);
+	pthread_mutex_unlock(&e->lock);
+	if (message)
+		bus_publish(e->bus, e->announce, message, size);
+	free(message);
+	return r < 0 ? r : 0;
+}
+
+/* The thread of a set: whatever has changed, it is looked at as a whole. */
+static void *run_set(void *context)
+{
+	const tl_wait_options now = { .size = sizeof(now) };
+	struct export *e = context;
+	tl_watch_event event = { .size = sizeof(event) };
+	tl_wait_options wait = { .size = sizeof(wait), .timeout_ns = LOOK_NS };
+	int r = 0;
+
+	while (!atomic_load(&e->stop)) {
+		r = tl_watch_next(e->watch, &wait, &event);
+		while (!r)
+			r = tl_watch_next(e->watch, &now, &event);
+		if (r == -ETIMEDOUT || r == -EAGAIN)
+			r = announce_set(e);
+		wait.timeout_ns = r == -EAGAIN ? BATCH_NS : LOOK_NS; /* they change while it looks
+								      */
+		if (r && r != -EAGAIN) {
+			log_warn("a set cannot be announced now", "export=%s why=%s", e->rule->name,
+				 log_str(r == -E2BIG ? "it has more than 65,536 names"
+						     : tl_last_error()));
+			nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
+		}
+	}
+	return NULL;
+}
+
 void export_beat(struct export *e)
 {
 	struct notes notes;
@@ -320,6 +370,28 @@ static int fill_page(struct export *e, struct notes *notes, const struct page *p
 	return notes_page(notes, n < p->count ? p->names[n - 1] : "");
 }
 
+/* Answers with the newest moment, or how to get that. */
+static void list_set(struct export *e, const char *reply)
+{
+	struct notes notes = { 0 };
+	size_t size = 0;
+	char *text = NULL;
+
+	pthread_mutex_lock(&e->lock);
+	if (e->set)
+		text = ticket_message(e->tickets, ticket_id(e->set), &size);
+	if (text && size > NOTES_SIZE_MAX) {
+		free(take_ptr(text));
+		if (!notes_init(&notes, 0, serve_url(e->serve)) &&
+		    !notes_set(&notes, ticket_id(e->set), e->moment, false))
+			text = notes_write(&notes, &size);
+		notes_deinit(&notes);
+	}
+	pthread_mutex_unlock(&e->lock);
+	bus_publish(e->bus, reply, text ? text : "", text ? size : 0);
+	free(text);
+}
+
 /* Answers with the names after the one that the question is, or with nothing after an error. */
 static void on_list(void *context, const char *subject, const char *reply, const void *data,
 		    size_t size)
@@ -334,6 +406,10 @@ static void on_list(void *context, const char *subject, const char *reply, const
 	(void)subject;
 	if (!reply || size >= sizeof(after))
 		return;
+	if (e->rule->is_set) {
+		list_set(e, reply);
+		return;
+	}
 	if (size)
 		memcpy(after, data, size);
 	pthread_mutex_lock(&e->lock);
@@ -395,14 +471,16 @@ int export_open(struct export **out, const struct config *config, const struct r
 		return fail(rule, "connect");
 	if (tl_watch_open(e->client, rule->prefix, &prefix, &e->watch))
 		return fail(rule, "watch");
-	if (tl_list(e->client, rule->prefix, offer_first, e))
+	if (!rule->is_set && tl_list(e->client, rule->prefix, offer_first, e))
 		return fail(rule, "list");
+	if (rule->is_set && announce_set(e) == -E2BIG)
+		return fail(rule, "more than 65,536 names of a set");
 	r = bus_subscribe(bus, subject, on_list, e);
 	snprintf(subject, SUBJECT_MAX, "tl1.%s.who", rule->name);
 	if (!r)
 		r = bus_subscribe(bus, subject, on_who, e);
 	if (!r)
-		r = thread_start(&e->thread, 0, run, e);
+		r = thread_start(&e->thread, 0, rule->is_set ? run_set : run, e);
 	e->running = !r;
 	if (r)
 		log_error("names cannot be exported", "export=%s why=%s", rule->name,

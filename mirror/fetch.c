@@ -18,7 +18,7 @@
 #define NOT_YET_NS (4 * NS_PER_MS)    /* until a host that waits is asked again */
 #define FAILED_NS (NS_PER_SEC / 4)    /* until the origin is asked again */
 
-enum { CONNECT_S = 3, STALL_S = 3, BUFFER = 512 << 10, URL_MAX = 256, MESSAGE_MAX = 64 << 10 };
+enum { CONNECT_S = 3, STALL_S = 3, BUFFER = 512 << 10, URL_MAX = 256, MESSAGE_MAX = 64 << 20 };
 enum { LANES = 2 }; /* connections, so that one brings bytes while the other asks */
 enum { OK = 200, NOT_YET = 202, MOVED = 307, GONE = 410, UNAVAILABLE = 503 };
 
@@ -31,11 +31,12 @@ struct lane {
 	bool hashed;	    /* the other end has said @hash */
 	char from[URL_MAX]; /* as in struct fetch */
 	int64_t ask_ns;
-	uint64_t piece, hash;
+	const struct want *want;
+	uint64_t hash;
 	char *to; /* where the rest of the piece goes */
-	size_t left, size;
+	size_t left;
 	size_t message_size; /* of what came in place of the piece */
-	char message[MESSAGE_MAX];
+	char *message;
 	char moved[URL_MAX]; /* to where */
 	struct curl_slist *headers;
 	char why[CURL_ERROR_SIZE];
@@ -49,9 +50,8 @@ struct fetch {
 	struct lane lanes[LANES];
 	/* the transfer: */
 	const struct source *source;
-	char *to;
-	uint64_t next; /* piece that no lane brings */
-	bool begun;    /* one comes; until then one lane asks, since there may be a newer version */
+	size_t next, left; /* the next want that no lane brings; how many have not come */
+	bool begun; /* one comes; until then one lane asks, since there may be a newer version */
 	int64_t came_ns;	  /* when the last one came */
 	char from[URL_MAX];	  /* who is asked; "": the origin */
 	char lost[URL_MAX];	  /* who does not answer */
@@ -61,6 +61,19 @@ struct fetch {
 
 /* ---- what curl calls ---- */
 
+static bool add_message(struct lane *l, const char *bytes, size_t n)
+{
+	char *grown = n < MESSAGE_MAX - l->message_size ? realloc(l->message, l->message_size + n)
+							: NULL;
+
+	if (!grown)
+		return false;
+	l->message = grown;
+	memcpy(grown + l->message_size, bytes, n);
+	l->message_size += n;
+	return true;
+}
+
 static size_t on_bytes(char *bytes, size_t one, size_t n, void *context)
 {
 	struct lane *l = context;
@@ -68,12 +81,8 @@ static size_t on_bytes(char *bytes, size_t one, size_t n, void *context)
 
 	(void)one;
 	curl_easy_getinfo(l->curl, CURLINFO_RESPONSE_CODE, &status);
-	if (status != OK) { /* it says what is newer, or why not */
-		if (n <= MESSAGE_MAX - l->message_size) {
-			memcpy(l->message + l->message_size, bytes, n);
-			l->message_size += n;
-		}
-		return n;
+	if (status != OK || !l->want) { /* it says what is newer, or why not */
+		return add_message(l, bytes, n) ? n : 0;
 	}
 	if (n > l->left)
 		return 0; /* ends the request */
@@ -179,6 +188,7 @@ void fetch_close(struct fetch *f)
 	for (unsigned n = 0; n < LANES; n++) {
 		curl_easy_cleanup(f->lanes[n].curl);
 		curl_slist_free_all(f->lanes[n].headers);
+		free(f->lanes[n].message);
 	}
 	curl_multi_cleanup(f->multi);
 	free(f);
@@ -212,11 +222,16 @@ static int add_header(struct lane *l, const char *name, const char *value)
 
 static int set_headers(const struct fetch *f, struct lane *l)
 {
+	char want[24];
+
 	curl_slist_free_all(l->headers);
 	l->headers = NULL;
 	if (add_header(l, "X-Host", f->config->host) ||
 	    (f->url && add_header(l, "X-Url", f->url)) ||
 	    (*f->lost && add_header(l, "X-Lost", f->lost)))
+		return -ENOMEM;
+	snprintf(want, sizeof(want), "%zu", f->left);
+	if (!f->begun && l->want && add_header(l, "X-Want", want))
 		return -ENOMEM;
 	curl_easy_setopt(l->curl, CURLOPT_HTTPHEADER, l->headers);
 	return 0;
@@ -228,14 +243,14 @@ static int ask(struct fetch *f, struct lane *l)
 
 	strcpy(l->from, f->from);
 	l->asked = true;
-	l->to = f->to + l->piece * PIECE_SIZE;
-	l->left = l->size;
+	l->to = l->want->to;
+	l->left = l->want->size;
 	l->message_size = 0;
 	l->hashed = false;
 	l->moved[0] = l->why[0] = '\0';
 	ticket_write(f->source->ticket, id);
 	snprintf(url, sizeof(url), "%s/v1/%s/%" PRIu64, *l->from ? l->from : f->source->url, id,
-		 l->piece);
+		 l->want->piece);
 	curl_easy_setopt(l->curl, CURLOPT_URL, url);
 	return set_headers(f, l) || curl_multi_add_handle(f->multi, l->curl) ? -ENOMEM : 0;
 }
@@ -255,6 +270,7 @@ static int failed(struct fetch *f, struct lane *l, int r)
 	if (*l->from && !strcmp(l->from, f->from)) { /* the origin is told, and names another one */
 		strcpy(f->lost, f->from);
 		f->from[0] = '\0';
+		f->begun = false;
 	}
 	return 0;
 }
@@ -315,7 +331,7 @@ static int take(struct fetch *f, struct lane *l, CURLcode c)
 		snprintf(f->why, sizeof(f->why), "the status of its answer is %ld", status);
 		return failed(f, l, status == UNAVAILABLE ? -EHOSTUNREACH : -EBADMSG);
 	}
-	if (!l->left && l->hashed && XXH3_64bits(l->to - l->size, l->size) == l->hash)
+	if (!l->left && l->hashed && XXH3_64bits(l->want->to, l->want->size) == l->hash)
 		return 1;
 	snprintf(f->why, sizeof(f->why), "a piece is %s", l->left ? "too short" : "damaged");
 	return failed(f, l, -EBADMSG);
@@ -325,17 +341,16 @@ static int take(struct fetch *f, struct lane *l, CURLcode c)
  * negative errno. */
 static int ask_all(struct fetch *f)
 {
-	const uint64_t nbytes = f->source->nbytes;
 	int64_t now = now_mono_ns(), wait = NS_PER_SEC / 5;
 	bool busy = false;
 
+	for (unsigned n = 0; n < LANES; n++)
+		busy |= f->lanes[n].busy;
 	for (unsigned n = 0; n < LANES; n++) {
 		struct lane *l = &f->lanes[n];
-		const uint64_t at = f->next * PIECE_SIZE;
 
-		if (!l->busy && at < nbytes && (f->begun || !busy)) {
-			l->piece = f->next++;
-			l->size = nbytes - at < PIECE_SIZE ? (size_t)(nbytes - at) : PIECE_SIZE;
+		if (!l->busy && f->next < f->source->count && (f->begun || !busy)) {
+			l->want = &f->source->wants[f->next++];
 			l->busy = true;
 			ask_again(l, 0);
 		}
@@ -351,7 +366,7 @@ static int ask_all(struct fetch *f)
 }
 
 /* Returns whether a request has ended, or a negative errno. */
-static int take_all(struct fetch *f, void (*came)(void *context, uint64_t piece, uint64_t hash),
+static int take_all(struct fetch *f, void (*came)(void *context, size_t want, uint64_t hash),
 		    void *context)
 {
 	struct CURLMsg *message;
@@ -369,19 +384,20 @@ static int take_all(struct fetch *f, void (*came)(void *context, uint64_t piece,
 			continue;
 		l->busy = l->asked = false;
 		f->came_ns = now_mono_ns();
-		came(context, l->piece, l->hash);
+		f->left--;
+		came(context, (size_t)(l->want - f->source->wants), l->hash);
 	}
 	return r < 0 ? r : taken;
 }
 
-int fetch_bytes(struct fetch *f, const struct source *source, void *to,
-		void (*came)(void *context, uint64_t piece, uint64_t hash), void *context)
+int fetch_bytes(struct fetch *f, const struct source *source,
+		void (*came)(void *context, size_t want, uint64_t hash), void *context)
 {
 	int running, wait = 0, r = 0;
 
 	f->source = source;
-	f->to = to;
 	f->next = 0;
+	f->left = source->count;
 	f->came_ns = now_mono_ns();
 	f->from[0] = f->lost[0] = f->why[0] = '\0';
 	f->newer = NULL;
@@ -405,4 +421,29 @@ int fetch_bytes(struct fetch *f, const struct source *source, void *to,
 		f->lanes[n].busy = f->lanes[n].asked = false;
 	}
 	return wait < -1 ? wait : r < 0 ? r : 0;
+}
+
+int fetch_message(struct fetch *f, const char *url, const unsigned char ticket[TICKET_SIZE])
+{
+	struct lane *l = &f->lanes[0];
+	char whole[URL_MAX], id[2 * TICKET_SIZE + 1];
+	long status = 0;
+	CURLcode c;
+
+	ticket_write(ticket, id);
+	snprintf(whole, sizeof(whole), "%s/v1/%s/notes", url, id);
+	f->lost[0] = '\0';
+	f->newer = l;
+	l->want = NULL;
+	l->message_size = 0;
+	if (set_headers(f, l))
+		return -ENOMEM;
+	curl_easy_setopt(l->curl, CURLOPT_URL, whole);
+	c = curl_easy_perform(l->curl);
+	curl_easy_getinfo(l->curl, CURLINFO_RESPONSE_CODE, &status);
+	if (!c && status == OK)
+		return 0;
+	snprintf(f->why, sizeof(f->why), "%s",
+		 c ? curl_easy_strerror(c) : "there is no such message");
+	return c ? -EHOSTUNREACH : -ENODATA;
 }

@@ -12,11 +12,19 @@
 /* Connections that are used again and again, by one thread. */
 struct fetch;
 
+/* A piece that is to be brought. */
+struct want {
+	uint64_t piece;
+	void *to;
+	size_t size; /* at most PIECE_SIZE */
+};
+
 /* A version whose bytes are to be brought. */
 struct source {
 	const char *url; /* of its origin */
 	const unsigned char *ticket;
-	uint64_t nbytes;
+	const struct want *wants;
+	size_t count;
 };
 
 /* @url: where this host serves others, NULL: it does not. @config and @url stay. Transfers end when
@@ -25,15 +33,17 @@ struct fetch *fetch_open(const struct config *config, const char *url, const ato
 /* Whether that is the URL of a host that is asked: http or https, a host and a port. */
 bool fetch_is_url(const struct config *config, const char *url);
 /*
- * Fills @to. Each piece is checked, and then @came is called with its number and hash. They come
- * from the origin or from the host which that names, and if this one fails from another one. What
- * fails is tried again as long as a piece comes every 10 s.
+ * Brings what is wanted. Each piece is checked, and then @came is called with the number of the
+ * want and the piece's hash. They come from the origin or from the host which that names, and if
+ * this one fails from another one. What fails is tried again as long as a piece comes every 10 s.
  * Returns 0, or -ENODATA: the origin has a newer version, whose message is fetch_newer();
  * -EHOSTUNREACH: nobody answers; -EBADMSG: the origin answered with something else. fetch_why()
  * says more.
  */
-int fetch_bytes(struct fetch *f, const struct source *source, void *to,
-		void (*came)(void *context, uint64_t piece, uint64_t hash), void *context);
+int fetch_bytes(struct fetch *f, const struct source *source,
+		void (*came)(void *context, size_t want, uint64_t hash), void *context);
+/* Brings the message about a set, which is fetch_newer() then. Returns 0 or a negative errno. */
+int fetch_message(struct fetch *f, const char *url, const unsigned char ticket[TICKET_SIZE]);
 const char *fetch_why(const struct fetch *f);
 const char *fetch_newer(const struct fetch *f, size_t *size);
 void fetch_close(struct fetch *f);

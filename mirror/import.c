@@ -15,6 +15,7 @@
 
 #include "mirror/import.h"
 #include "mirror/replica.h"
+#include "mirror/set.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -40,6 +41,7 @@ struct origin {
 	int64_t seen_ns, compare_ns; /* when it said something; when to compare */
 	int64_t retry_ns;	     /* after which a failure is tried again */
 	bool failed;		     /* something, since the last comparison began */
+	struct replica set;	     /* what it offers, if it offers a set */
 };
 
 struct import {
@@ -137,6 +139,7 @@ static struct origin *origin_of(struct import *i, const char *subject)
 		return NULL;
 	i->hosts++;
 	strcpy(o->host, host);
+	o->set.origin = o;
 	o->next = i->origins;
 	i->origins = o;
 	return o;
@@ -165,7 +168,8 @@ static void origin_seen(struct import *i, struct origin *o, uint64_t life)
 	if (!o->up)
 		log_info("a host is there", "import=%s host=%s", i->rule->name, o->host);
 	if (!o->up || (life && life != o->life)) {
-		twalk_r(i->replicas.tree, untell_all, &(struct of_origin){ i, o, 0, NULL });
+		twalk_r(i->replicas.tree, untell_all, &(struct of_origin){ .origin = o });
+		replica_untell(&o->set);
 		o->compare_ns = 0;
 		o->retry_ns = RETRY_NS;
 	}
@@ -251,15 +255,10 @@ static void queue_if_gone(const void *node, VISIT which, void *context)
 
 static void gone_since(struct import *i, struct origin *o, int64_t before_ns)
 {
-	struct of_origin of = { i, o, before_ns, NULL };
+	struct of_origin of = { .import = i, .origin = o, .before_ns = before_ns };
 
 	twalk_r(i->replicas.tree, queue_if_gone, &of);
-	while (of.dead) {
-		struct replica *next = of.dead->next;
-
-		replica_remove(&i->replicas, of.dead);
-		of.dead = next;
-	}
+	replicas_remove(&i->replicas, of.dead);
 }
 
 static void origin_lost(struct import *i, struct origin *o)
@@ -314,6 +313,23 @@ static bool is_own(struct import *i, const char *subject, const struct message *
 	return true;
 }
 
+/* The newest moment only. */
+static void take_set(struct import *i, struct origin *o, const struct message *m, const void *data,
+		     size_t size)
+{
+	struct target *t;
+
+	if (m->moment <= o->set.told_version)
+		return;
+	t = target_of_set(m, data, size);
+	if (!t)
+		return;
+	o->set.told_version = m->moment;
+	free(o->set.target);
+	o->set.target = t;
+	queue(i, &o->set);
+}
+
 static int take_data(struct taking *t, const char *subject, const void *data, size_t size)
 {
 	struct message m;
@@ -329,7 +345,10 @@ static int take_data(struct taking *t, const char *subject, const void *data, si
 		origin_seen(t->import, t->origin, m.life);
 		if (m.next && strlen(m.next) < sizeof(t->next))
 			strcpy(t->next, m.next);
-		message_notes(&m, show_note, t);
+		if (m.is_set)
+			take_set(t->import, t->origin, &m, data, size);
+		else
+			message_notes(&m, show_note, t);
 	}
 	t->is_page = !r && m.next;
 	message_deinit(&m);
@@ -400,7 +419,7 @@ static void forget_unseen(const void *node, VISIT which, void *context)
 /* With the lock, which it gives up meanwhile. Returns 0 or a negative errno. */
 static int look_here(struct import *i, struct origin *o)
 {
-	struct of_origin of = { i, o, 0, NULL };
+	struct of_origin of = { .import = i, .origin = o };
 	tl_client *client = origin_use(i, o);
 	int r;
 
@@ -461,7 +480,7 @@ static void compare(struct import *i, struct origin *o)
 	o->comparing = false;
 	if (r || atomic_load(&i->stop))
 		origin_failed(o);
-	else
+	else if (!o->set.told_version)
 		gone_since(i, o, begin);
 }
 
@@ -530,6 +549,180 @@ void import_compare(struct import *i)
 
 /* ---- transfers ---- */
 
+/* With the lock, which it gives up meanwhile. The client may be NULL; else the origin's uses are to
+ * be counted down. */
+static struct job job_for(struct import *i, struct fetch *fetch, struct replica *r,
+			  char label[LABEL_MAX])
+{
+	tl_client *reader = i->serve ? client_in(i, &i->reader, "tensorlease-mirror") : NULL;
+
+	label_of(r->origin, label);
+	return (struct job){ .config = i->config,
+			     .fetch = fetch,
+			     .client = origin_use(i, r->origin),
+			     .local = r->local,
+			     .label = label,
+			     .known = r->known,
+			     .tickets = i->serve ? serve_tickets(i->serve) : NULL,
+			     .reader = reader,
+			     .ticket = &r->ticket };
+}
+
+/* ---- sets ---- */
+
+/* What it means is decided by the set now. Returns 0 or a negative errno. */
+static int take_name(struct import *i, struct origin *o, struct set_name *name, struct replica *r)
+{
+	if (is_of_another(i, r, o))
+		return -EEXIST;
+	if (r->busy || r->queued)
+		return -EBUSY;
+	if (r->origin != o) {
+		r->origin = o;
+		r->known = false;
+	}
+	r->busy = true;
+	name->replica = r;
+	name->local = r->local;
+	name->known = r->known;
+	name->here = r->known && r->version == name->note.version &&
+		     r->committed_ns == name->note.committed_ns;
+	return 0;
+}
+
+struct gone {
+	struct origin *origin;
+	struct set_name *names; /* NULL: they are counted */
+	size_t count;
+};
+
+/* Names that are not in the set. */
+static void find_gone(const void *node, VISIT which, void *context)
+{
+	struct replica *r = *(struct replica *const *)node;
+	struct gone *gone = context;
+
+	if ((which != postorder && which != leaf) || r->origin != gone->origin || r->busy ||
+	    r->queued)
+		return;
+	if (gone->names) {
+		gone->names[gone->count] = (struct set_name){ .note.gone = true,
+							      .replica = r,
+							      .local = r->local };
+		r->busy = true;
+	}
+	gone->count++;
+}
+
+/* Finds what is known of the names of a set. With the lock. */
+static int find_names(struct import *i, struct origin *o, struct set *set)
+{
+	struct gone gone = { .origin = o };
+	struct set_name *names;
+	int r = 0;
+
+	for (size_t n = 0; !r && n < set->count; n++) {
+		struct set_name *name = &set->names[n];
+		struct replica *replica = replica_find(&i->replicas, name->note.name);
+
+		if (!replica)
+			replica = replica_add(&i->replicas, o, name->note.name, i->rule->prefix);
+		r = replica ? take_name(i, o, name, replica) : -ENOMEM;
+	}
+	if (r)
+		return r;
+	twalk_r(i->replicas.tree, find_gone, &gone);
+	names = reallocarray(set->names, set->count + gone.count + 1, sizeof(*names));
+	if (!names)
+		return -ENOMEM;
+	set->names = names;
+	set->all = set->count + gone.count;
+	gone = (struct gone){ .origin = o, .names = names + set->count };
+	twalk_r(i->replicas.tree, find_gone, &gone);
+	return 0;
+}
+
+/* The names mean that now, unless it has failed. With the lock. */
+static void note_set(struct import *i, struct set *set, int failed)
+{
+	struct replica *dead = NULL;
+
+	for (size_t n = 0; n < set->all; n++) {
+		const struct note *note = &set->names[n].note;
+		struct replica *r = set->names[n].replica;
+
+		if (!r)
+			continue; /* it was not found any more */
+		r->busy = false;
+		if (r->target)
+			queue(i, r);
+		if (failed)
+			continue;
+		r->known = true;
+		r->version = note->version;
+		r->committed_ns = note->committed_ns;
+		if (note->gone && !r->queued) {
+			r->next = dead;
+			dead = r;
+		}
+	}
+	replicas_remove(&i->replicas, dead);
+}
+
+/* Does one moment. With the lock, which it gives up meanwhile. */
+static int work_on_moment(struct import *i, struct origin *o, const struct job *job,
+			  struct target **t)
+{
+	struct set set;
+	int r;
+
+	pthread_mutex_unlock(&i->lock);
+	r = set_read(job, t, &set);
+	pthread_mutex_lock(&i->lock);
+	if (!r)
+		r = find_names(i, o, &set);
+	pthread_mutex_unlock(&i->lock);
+	if (!r)
+		r = set_transfer(job, t, &set);
+	pthread_mutex_lock(&i->lock);
+	note_set(i, &set, r);
+	set_deinit(&set);
+	return r;
+}
+
+/* Does what is to be done for a set. With the lock, which it gives up meanwhile. */
+static void work_on_set(struct import *i, struct fetch *fetch, struct origin *o)
+{
+	struct target *t = take_ptr(o->set.target);
+	char label[LABEL_MAX];
+	struct job job = job_for(i, fetch, &o->set, label);
+	int r = job.client ? 0 : -ENOTCONN;
+
+	while (!r) {
+		r = work_on_moment(i, o, &job, &t);
+		if (r != -ENODATA || !t)
+			break;
+		r = 0; /* the origin holds a newer one for this host, maybe not what it has
+			  announced */
+		if (o->set.told_version < t->note.version)
+			o->set.told_version = t->note.version;
+		if (o->set.target && o->set.target->note.version <= t->note.version)
+			free(take_ptr(o->set.target));
+	}
+	if (job.client)
+		o->uses--;
+	if (r && r != -ENODATA && !atomic_load(&i->stop))
+		log_warn_limited(&i->failures, "a set did not come", "of=%s why=%s", o->host,
+				 log_str(transfer_why(&job, r)));
+	if (r && !o->set.target) {
+		replica_untell(&o->set);
+		origin_failed(o);
+	}
+	free(t);
+}
+
+/* ---- names ---- */
+
 /* After a transfer, with the lock. */
 static void note_result(struct replica *replica, struct origin *o, const struct target *t, int r)
 {
@@ -552,19 +745,9 @@ static void work_on(struct import *i, struct fetch *fetch, struct replica *repli
 	struct target *t = take_ptr(replica->target);
 	struct origin *o = replica->origin;
 	char label[LABEL_MAX];
-	struct job job = { .config = i->config,
-			   .fetch = fetch,
-			   .client = origin_use(i, o),
-			   .local = replica->local,
-			   .label = label,
-			   .known = replica->known,
-			   .tickets = i->serve ? serve_tickets(i->serve) : NULL,
-			   .reader = i->serve ? client_in(i, &i->reader, "tensorlease-mirror")
-					      : NULL,
-			   .ticket = &replica->ticket };
+	struct job job = job_for(i, fetch, replica, label);
 	int r = job.client ? 0 : -ENOTCONN;
 
-	label_of(o, label);
 	if (job.client) {
 		pthread_mutex_unlock(&i->lock);
 		r = transfer(&job, &t);
@@ -597,7 +780,9 @@ static void *work(struct import *i, bool light)
 			continue;
 		}
 		r->busy = true;
-		if (r->target && replica_is_past(r, &r->target->note))
+		if (r->target && !r->name)
+			work_on_set(i, fetch, r->origin);
+		else if (r->target && replica_is_past(r, &r->target->note))
 			free(take_ptr(r->target));
 		else if (r->target)
 			work_on(i, fetch, r);
@@ -680,6 +865,7 @@ void import_close(struct import *i)
 		next = o->next;
 		if (o->client)
 			tl_close(o->client);
+		free(o->set.target);
 		free(o);
 	}
 	if (i->reader)

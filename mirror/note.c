@@ -119,6 +119,19 @@ int notes_page(struct notes *notes, const char *next)
 	return cJSON_AddStringToObject(notes->object, "next", next) ? 0 : -ENOMEM;
 }
 
+int notes_set(struct notes *notes, const unsigned char ticket[TICKET_SIZE], uint64_t moment,
+	      bool whole)
+{
+	char text[2 * TICKET_SIZE + 1];
+
+	ticket_write(ticket, text);
+	return cJSON_AddStringToObject(notes->object, "set", text) &&
+			       add_u64(notes->object, "moment", moment) && !notes_page(notes, "") &&
+			       cJSON_AddBoolToObject(notes->object, "whole", whole)
+		       ? 0
+		       : -ENOMEM;
+}
+
 char *notes_write(struct notes *notes, size_t *size)
 {
 	char *text = cJSON_PrintUnformatted(notes->object), *grown;
@@ -263,6 +276,14 @@ static bool read_note(const cJSON *item, struct note *note, struct bytes *bytes)
 
 static bool read_head(struct message *m)
 {
+	const cJSON *set = cJSON_GetObjectItemCaseSensitive(m->object, "set");
+	const char *ticket = cJSON_GetStringValue(set);
+
+	m->is_set = set;
+	m->whole = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(m->object, "whole"));
+	if (set && (!ticket || !ticket_read(ticket, strlen(ticket), m->set) ||
+		    !read_u64(m->object, "moment", &m->moment)))
+		return false;
 	m->url = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m->object, "url"));
 	m->next = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m->object, "next"));
 	return m->url && read_u64(m->object, "life", &m->life);
@@ -299,9 +320,15 @@ int message_read(struct message *m, const void *data, size_t size)
 	m->bytes = (const unsigned char *)end + 1;
 	m->size = size - (size_t)(end + 1 - (const char *)data);
 	array = cJSON_GetObjectItemCaseSensitive(m->object, "notes");
-	if (!read_head(m) || !cJSON_IsArray(array) || cJSON_GetArraySize(array) > NOTES_MAX)
+	if (!read_head(m) || !cJSON_IsArray(array) ||
+	    cJSON_GetArraySize(array) > (m->is_set ? SET_MAX : NOTES_MAX))
 		return -EINVAL;
 	return each_note(m, NULL, NULL) ? 0 : -EINVAL;
+}
+
+size_t message_count(const struct message *m)
+{
+	return (size_t)cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(m->object, "notes"));
 }
 
 void message_notes(const struct message *m, show_note *show, void *context)

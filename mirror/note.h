@@ -16,6 +16,7 @@ enum {
 	NOTE_INLINE_MAX = 32 << 10, /* bytes of a tensor that a note has in it */
 	NOTES_SIZE_MAX = 512 << 10, /* of a message; a server takes 1 MiB */
 	NOTES_MAX = 500,	    /* in a message */
+	SET_MAX = 65536,	    /* members of a set */
 	PIECE_SIZE = 8 << 20,	    /* of a tensor, in a request */
 };
 
@@ -51,6 +52,11 @@ int notes_add(struct notes *notes, const struct note *note);
 bool notes_full(const struct notes *notes);
 /* Marks a page of a list: @next is the last name of it, "" if no page follows. */
 int notes_page(struct notes *notes, const char *next);
+/* The message is about a moment of a set, in ns since 1970. @whole: its notes are those of all
+ * members; else they are to be had with the ticket, as all bytes are. Those of the notes are not
+ * used. */
+int notes_set(struct notes *notes, const unsigned char ticket[TICKET_SIZE], uint64_t moment,
+	      bool whole);
 /* Returns the message, which the caller frees, or NULL. */
 char *notes_write(struct notes *notes, size_t *size);
 void notes_deinit(struct notes *notes);
@@ -64,11 +70,15 @@ struct message {
 	const char *url;
 	uint64_t life;
 	const char *next; /* of a page; NULL: it is none */
+	bool is_set, whole;
+	uint64_t moment;
+	unsigned char set[TICKET_SIZE];
 };
 
 /* Reads what another host sent. Returns 0, or -EINVAL if it is no such message or one of its notes
  * is wrong. message_deinit() in either case. */
 int message_read(struct message *message, const void *data, size_t size);
+size_t message_count(const struct message *message);
 /* Shows the notes of a message that was read, in their order. */
 void message_notes(const struct message *message,
 		   void (*show)(const struct message *message, const struct note *note,

@@ -33,10 +33,15 @@ void replicas_deinit(struct replicas *all)
 	tdestroy(all->tree, replica_free);
 }
 
-void replica_remove(struct replicas *all, struct replica *r)
+void replicas_remove(struct replicas *all, struct replica *first)
 {
-	tdelete(r, &all->tree, compare_replicas);
-	replica_free(r);
+	struct replica *next;
+
+	for (struct replica *r = first; r; r = next) {
+		next = r->next;
+		tdelete(r, &all->tree, compare_replicas);
+		replica_free(r);
+	}
 }
 
 struct replica *replica_find(const struct replicas *all, const char *name)

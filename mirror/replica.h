@@ -10,6 +10,7 @@
 /* Light ones take no transfer of their own, and have a worker that does nothing else. */
 enum weight { LIGHT, HEAVY, WEIGHTS };
 
+/* One without a name is a whole set, whose target is the message about it. */
 struct replica {
 	char *name; /* as the origin has it */
 	char *local;
@@ -40,7 +41,8 @@ struct replica *replica_find(const struct replicas *all, const char *name);
 /* Here its name has @prefix before it. Returns NULL without memory. */
 struct replica *replica_add(struct replicas *all, struct origin *origin, const char *name,
 			    const char *prefix);
-void replica_remove(struct replicas *all, struct replica *replica);
+/* Removes all that follow @first in their `next`. NULL: none. */
+void replicas_remove(struct replicas *all, struct replica *first);
 
 /* Its target is to be done, as soon as it is not busy. */
 void replica_enqueue(struct replicas *all, struct replica *replica);

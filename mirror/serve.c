@@ -20,6 +20,8 @@
 enum { CONNECTIONS_MAX = 256, OF_ONE_MAX = 64, THREADS = 2, SECONDS = 30, URL_MAX = 128 };
 enum { BLOCK = 256 << 10 };
 
+#define NOTES UINT64_MAX
+
 struct serve {
 	struct MHD_Daemon *mhd;
 	struct tickets *tickets;
@@ -75,17 +77,22 @@ static bool is_trusted(struct MHD_Connection *c)
 	return info && !gnutls_certificate_verify_peers2(info->tls_session, &status) && !status;
 }
 
-/* Reads TICKET/PIECE. */
+/* Reads TICKET/PIECE, or TICKET/notes, whose piece is NOTES. */
 static bool read_path(const char *path, unsigned char id[TICKET_SIZE], uint64_t *piece)
 {
 	const size_t len = strcspn(path, "/");
+	const char *what = path + len + 1;
 	char *end;
 
-	if (!ticket_read(path, len, id) || path[len] != '/' || path[len + 1] < '0' ||
-	    path[len + 1] > '9')
+	if (!ticket_read(path, len, id) || path[len] != '/')
 		return false;
-	*piece = strtoull(path + len + 1, &end, 10);
-	return !*end;
+	*piece = NOTES;
+	if (!strcmp(what, "notes"))
+		return true;
+	if (*what < '0' || *what > '9')
+		return false;
+	*piece = strtoull(what, &end, 10);
+	return !*end && *piece != NOTES;
 }
 
 static enum MHD_Result send_piece(struct serve *s, struct MHD_Connection *c, const struct use *use)
@@ -131,21 +138,19 @@ static enum MHD_Result redirect(struct MHD_Connection *c, const char *url, const
 	return r;
 }
 
-static enum MHD_Result tell_newest(struct serve *s, struct MHD_Connection *c,
-				   const unsigned char id[TICKET_SIZE])
+/* Sends a message, which it frees. NULL: there is none. */
+static enum MHD_Result tell(struct MHD_Connection *c, unsigned status, char *message, size_t size)
 {
 	struct MHD_Response *response = NULL;
 	enum MHD_Result r;
-	size_t size;
-	char *text = ticket_newest(s->tickets, id, s->url, &size);
 
-	if (text)
-		response = MHD_create_response_from_buffer(size, text, MHD_RESPMEM_MUST_FREE);
+	if (message)
+		response = MHD_create_response_from_buffer(size, message, MHD_RESPMEM_MUST_FREE);
 	if (!response) {
-		free(text);
+		free(message);
 		return refuse(c, MHD_HTTP_GONE, "");
 	}
-	r = MHD_queue_response(c, MHD_HTTP_GONE, response);
+	r = MHD_queue_response(c, status, response);
 	MHD_destroy_response(response);
 	return r;
 }
@@ -159,17 +164,25 @@ static const char *header(struct MHD_Connection *c, const char *name, size_t mos
 
 static enum MHD_Result give(struct serve *s, struct MHD_Connection *c, const char *path)
 {
+	const char *want = header(c, "X-Want", 24);
 	const struct asker asker = { .host = header(c, "X-Host", CONFIG_HOST_MAX + 1),
 				     .url = header(c, "X-Url", URL_MAX),
-				     .lost = header(c, "X-Lost", URL_MAX) };
+				     .lost = header(c, "X-Lost", URL_MAX),
+				     .want = want ? strtoull(want, NULL, 10) : 0 };
 	unsigned char id[TICKET_SIZE];
+	enum MHD_Result result;
 	struct use use;
 	uint64_t piece;
-	enum MHD_Result result;
+	size_t size = 0;
+	char *text;
 
 	if (!asker.host || strncmp(path, PATH_START, strlen(PATH_START)) != 0 ||
 	    !read_path(path + strlen(PATH_START), id, &piece))
 		return refuse(c, MHD_HTTP_NOT_FOUND, "there is /v1/TICKET/PIECE, with X-Host\n");
+	if (piece == NOTES) {
+		text = ticket_message(s->tickets, id, &size);
+		return tell(c, MHD_HTTP_OK, text, size);
+	}
 	switch (ticket_use(s->tickets, id, piece, &asker, &use)) {
 	case 0:
 		return send_piece(s, c, &use);
@@ -182,7 +195,8 @@ static enum MHD_Result give(struct serve *s, struct MHD_Connection *c, const cha
 	case -ERANGE:
 		return refuse(c, MHD_HTTP_RANGE_NOT_SATISFIABLE, "it has no such piece\n");
 	case -ESTALE:
-		return tell_newest(s, c, id);
+		text = ticket_newest(s->tickets, id, &asker, s->url, &size);
+		return tell(c, MHD_HTTP_GONE, text, size);
 	case -ENOENT:
 		return refuse(c, MHD_HTTP_GONE, "");
 	default:

@@ -26,23 +26,32 @@
  */
 enum source { OFFERED, COMING, PAUSED, RELAYED, LOST };
 
+struct part {
+	char *name;
+	uint64_t version, committed_ns, nbytes; /* of the tensor here */
+	uint64_t first;				/* piece */
+	const char *to;				/* while it comes: a draft's memory, or NULL */
+};
+
 struct ticket {
 	unsigned char id[TICKET_SIZE]; /* first: the tree's key */
 	struct ticket *next, **link;   /* among the kept ones; @link NULL: it is none */
 	enum source source;
-	bool withdrawn; /* its name means something else */
+	bool withdrawn; /* it means something else now */
 	tl_client *client;
-	char *name;
-	uint64_t version, committed_ns; /* of the tensor here */
+	struct part *parts; /* one, or those of a set */
+	size_t count;
 	unsigned fanout;
-	DLManagedTensorVersioned *tensor; /* NULL: not held */
-	const char *to;			  /* a draft's memory, while it comes */
-	uint64_t nbytes;
+	DLManagedTensorVersioned **tensors; /* NULL: they are not held */
+	uint64_t pieces;
 	uint64_t *hashes; /* of each piece */
 	bool *hashed;	  /* which are known; of what comes: which are there */
 	int64_t used_ns;
 	unsigned uses; /* answers that are being made or sent */
 	struct tree tree;
+	struct ticket **newest; /* of the set; NULL: it is none */
+	char *message;		/* about the set */
+	size_t message_size;
 };
 
 struct tickets {
@@ -112,28 +121,69 @@ static void keep(struct tickets *s, struct ticket *t)
 		t->next->link = &t->next;
 }
 
-static void drop_tensor(struct ticket *t)
+static void free_tensors(DLManagedTensorVersioned **tensors, size_t count)
 {
-	if (t->tensor)
-		t->tensor->deleter(t->tensor);
-	t->tensor = NULL;
+	for (size_t n = 0; tensors && n < count; n++)
+		tensors[n]->deleter(tensors[n]);
+	free(tensors);
+}
+
+static void drop_tensors(struct ticket *t)
+{
+	free_tensors(take_ptr(t->tensors), t->count);
+}
+
+static void free_parts(struct ticket *t)
+{
+	for (size_t n = 0; n < t->count; n++)
+		free(t->parts[n].name);
+	free(take_ptr(t->parts));
+	free(take_ptr(t->hashes));
+	free(take_ptr(t->hashed));
+	t->count = 0;
+	t->pieces = 0;
 }
 
 static void free_ticket(void *node)
 {
 	struct ticket *t = node;
 
-	drop_tensor(t);
+	drop_tensors(t);
+	free_parts(t);
 	tree_deinit(&t->tree);
-	free(t->hashes);
-	free(t->hashed);
-	free(t->name);
+	free(t->message);
 	free(t);
 }
 
-static size_t pieces_of(uint64_t nbytes)
+size_t pieces_of(uint64_t nbytes)
 {
 	return (size_t)((nbytes + PIECE_SIZE - 1) / PIECE_SIZE);
+}
+
+/* Copies them, their names only if @named. Returns 0 or -ENOMEM. */
+static int set_parts(struct ticket *t, const struct member *members, size_t count, bool named)
+{
+	bool good;
+
+	t->parts = calloc(count + 1, sizeof(*t->parts));
+	good = t->parts != NULL;
+	for (size_t n = 0; good && n < count; n++) {
+		t->parts[n] = (struct part){ .name = named ? strdup(members[n].name) : NULL,
+					     .version = members[n].version,
+					     .committed_ns = members[n].committed_ns,
+					     .nbytes = members[n].nbytes,
+					     .first = t->pieces,
+					     .to = members[n].to };
+		t->pieces += pieces_of(members[n].nbytes);
+		t->count++;
+		good = !named || t->parts[n].name;
+	}
+	t->hashes = calloc(t->pieces + 1, sizeof(*t->hashes));
+	t->hashed = calloc(t->pieces + 1, sizeof(*t->hashed));
+	if (good && t->hashes && t->hashed)
+		return 0;
+	free_parts(t);
+	return -ENOMEM;
 }
 
 /* Whether a host that gets it from here will ask for more of it. */
@@ -144,7 +194,7 @@ static bool is_awaited(const struct ticket *t)
 	for (unsigned n = 1; n < t->tree.count; n++) {
 		const struct node *node = &t->tree.nodes[n];
 
-		if (!node->parent && node->sent < pieces_of(t->nbytes) && node->used_ns > since)
+		if (!node->parent && node->sent < node->want && node->used_ns > since)
 			return true;
 	}
 	return false;
@@ -154,7 +204,7 @@ static bool is_awaited(const struct ticket *t)
 static void drop_if_sent(struct ticket *t)
 {
 	if (!t->uses && t->withdrawn && !is_awaited(t))
-		drop_tensor(t);
+		drop_tensors(t);
 }
 
 void ticket_withdraw(struct tickets *s, struct ticket *t)
@@ -179,7 +229,8 @@ void tickets_tidy(struct tickets *s)
 		if (t->uses || now - t->used_ns < HOLD_NS || t->source == COMING ||
 		    t->source == PAUSED)
 			continue;
-		drop_tensor(t);
+		if (!t->newest || t->withdrawn)
+			drop_tensors(t);
 		*t->link = t->next;
 		if (t->next)
 			t->next->link = t->link;
@@ -205,56 +256,92 @@ void tickets_free(struct tickets *s)
 /* ---- versions of this host ---- */
 
 /* The same for the same version, so that all who ask for it are in one tree. */
-static int make_id(const struct tickets *s, const char *name, uint64_t version,
-		   uint64_t committed_ns, unsigned char id[TICKET_SIZE])
+static int make_id(const struct tickets *s, const struct member *members, size_t count,
+		   unsigned char id[TICKET_SIZE])
 {
-	unsigned char text[sizeof(version) + sizeof(committed_ns) + TL_NAME_MAX], mac[32];
-	const size_t len = strnlen(name, TL_NAME_MAX);
+	unsigned char mac[32];
+	gnutls_hmac_hd_t hmac;
 
-	memcpy(text, &version, sizeof(version));
-	memcpy(text + sizeof(version), &committed_ns, sizeof(committed_ns));
-	memcpy(text + sizeof(version) + sizeof(committed_ns), name, len);
-	if (gnutls_hmac_fast(GNUTLS_MAC_SHA256, s->secret, sizeof(s->secret), text,
-			     sizeof(version) + sizeof(committed_ns) + len, mac))
-		return -EIO;
+	if (gnutls_hmac_init(&hmac, GNUTLS_MAC_SHA256, s->secret, sizeof(s->secret)))
+		return -ENOMEM;
+	for (size_t n = 0; n < count; n++) {
+		const struct member *m = &members[n];
+
+		gnutls_hmac(hmac, &m->version, sizeof(m->version));
+		gnutls_hmac(hmac, &m->committed_ns, sizeof(m->committed_ns));
+		gnutls_hmac(hmac, m->name, strlen(m->name) + 1);
+	}
+	gnutls_hmac_deinit(hmac, mac);
 	memcpy(id, mac, TICKET_SIZE);
 	return 0;
 }
 
 /* With the lock. */
-static struct ticket *offer(struct tickets *s, tl_client *client, unsigned fanout, const char *name,
-			    uint64_t version, uint64_t committed_ns)
+static struct ticket *offer(struct tickets *s, tl_client *client, unsigned fanout,
+			    const struct member *members, size_t count)
 {
 	unsigned char id[TICKET_SIZE];
-	struct ticket *t = make_id(s, name, version, committed_ns, id) ? NULL : find_or_add(s, id);
+	struct ticket *t = make_id(s, members, count, id) ? NULL : find_or_add(s, id);
 
-	if (!t || t->name)
+	if (!t || t->parts)
 		return t;
-	t->name = strdup(name);
-	if (!t->name) {
+	if (set_parts(t, members, count, true)) {
 		tdelete(t, &s->all, compare_tickets);
 		free_ticket(t);
 		return NULL;
 	}
 	t->source = OFFERED;
 	t->client = client;
-	t->version = version;
-	t->committed_ns = committed_ns;
 	t->fanout = fanout;
 	return t;
 }
 
-struct ticket *ticket_offer(struct tickets *s, tl_client *client, unsigned fanout, const char *name,
-			    uint64_t version, uint64_t committed_ns)
+struct ticket *ticket_offer(struct tickets *s, tl_client *client, unsigned fanout,
+			    const struct member *member)
 {
 	struct ticket *t;
 
 	pthread_mutex_lock(&s->lock);
-	t = offer(s, client, fanout, name, version, committed_ns);
+	t = offer(s, client, fanout, member, 1);
 	if (t)
 		t->withdrawn = false;
 	pthread_mutex_unlock(&s->lock);
 	return t;
+}
+
+int ticket_offer_set(struct tickets *s, struct ticket **newest, unsigned fanout,
+		     const struct member *members, size_t count, DLManagedTensorVersioned **tensors)
+{
+	struct ticket *t, *old;
+
+	pthread_mutex_lock(&s->lock);
+	t = offer(s, NULL, fanout, members, count);
+	old = *newest;
+	if (t)
+		*newest = t;
+	if (t) {
+		t->newest = newest;
+		t->withdrawn = false;
+		if (!t->tensors)
+			t->tensors = take_ptr(tensors);
+	}
+	if (t && old && old != t) {
+		old->withdrawn = true;
+		keep(s, old);
+		drop_if_sent(old);
+	}
+	pthread_mutex_unlock(&s->lock);
+	free_tensors(tensors, count);
+	return t ? t != old : -ENOMEM;
+}
+
+void ticket_describe_set(struct tickets *s, struct ticket *t, char *message, size_t size)
+{
+	pthread_mutex_lock(&s->lock);
+	free(t->message);
+	t->message = message;
+	t->message_size = size;
+	pthread_mutex_unlock(&s->lock);
 }
 
 static int get_held(tl_client *client, const char *name, DLManagedTensorVersioned **tensor,
@@ -272,21 +359,6 @@ static int get_held(tl_client *client, const char *name, DLManagedTensorVersione
 	if (r)
 		(*tensor)->deleter(*tensor);
 	return r;
-}
-
-static int make_hashes(struct ticket *t)
-{
-	const size_t n = pieces_of(t->nbytes);
-
-	if (t->hashes)
-		return 0;
-	t->hashes = calloc(n + 1, sizeof(*t->hashes));
-	t->hashed = calloc(n + 1, sizeof(*t->hashed));
-	if (t->hashes && t->hashed)
-		return 0;
-	free(take_ptr(t->hashes));
-	free(take_ptr(t->hashed));
-	return -ENOMEM;
 }
 
 void ticket_describe(struct note *note, const tl_info *info)
@@ -307,50 +379,49 @@ void ticket_describe(struct note *note, const tl_info *info)
 	memcpy(note->shape, info->shape, sizeof(*note->shape) * (size_t)info->ndim);
 }
 
-char *ticket_newest(struct tickets *s, const unsigned char id[TICKET_SIZE], const char *url,
-		    size_t *size)
+/* Holds a tensor for who asks. Returns its ticket or NULL. With the lock. */
+static struct ticket *offer_newest(struct tickets *s, const struct ticket *old, const tl_info *info,
+				   DLManagedTensorVersioned **tensor)
 {
-	DLManagedTensorVersioned *tensor = NULL;
-	struct ticket *old, *t = NULL;
+	const struct member member = { .name = old->parts->name,
+				       .version = info->version,
+				       .committed_ns = info->committed_ns,
+				       .nbytes = info->nbytes };
+	unsigned char id[TICKET_SIZE];
+	const bool known = !make_id(s, &member, 1, id) && find(s, id);
+	struct ticket *t = offer(s, old->client, old->fanout, &member, 1);
+
+	if (!t)
+		return NULL;
+	if (!known)
+		t->withdrawn = true; /* nobody else has it, or will say so */
+	if (!t->tensors && (t->tensors = calloc(1, sizeof(struct DLManagedTensorVersioned *))))
+		*t->tensors = take_ptr(*tensor);
+	return t;
+}
+
+/* Without the lock. */
+static char *newest_tensor(struct tickets *s, const struct ticket *old, const char *url,
+			   size_t *size)
+{
+	DLManagedTensorVersioned *tensor;
 	struct notes notes = { 0 };
+	struct ticket *t;
 	struct note note;
 	char *text = NULL;
 	tl_info info;
-	bool known;
-	int r = -ENOENT;
 
+	if (get_held(old->client, old->parts->name, &tensor, &info))
+		return NULL;
+	ticket_describe(&note, &info);
 	pthread_mutex_lock(&s->lock);
-	old = find(s, id);
-	if (old && old->source == OFFERED)
-		old->uses++;
-	else
-		old = NULL;
-	pthread_mutex_unlock(&s->lock);
-	if (old)
-		r = get_held(old->client, old->name, &tensor, &info);
-	if (!r)
-		r = notes_init(&notes, 0, url);
-	pthread_mutex_lock(&s->lock);
-	if (!r) {
-		known = !make_id(s, old->name, info.version, info.committed_ns, note.ticket) &&
-			find(s, note.ticket);
-		t = offer(s, old->client, old->fanout, old->name, info.version, info.committed_ns);
-		if (t && !known)
-			t->withdrawn = true; /* nobody else has it, or will say so */
-	}
-	if (t && !t->tensor) {
-		t->tensor = take_ptr(tensor);
-		t->nbytes = info.nbytes;
-	}
+	t = offer_newest(s, old, &info, &tensor);
 	if (t) {
 		keep(s, t);
-		ticket_describe(&note, &info);
 		memcpy(note.ticket, t->id, TICKET_SIZE);
 	}
-	if (old)
-		old->uses--;
 	pthread_mutex_unlock(&s->lock);
-	if (t && !notes_add(&notes, &note))
+	if (t && !notes_init(&notes, 0, url) && !notes_add(&notes, &note))
 		text = notes_write(&notes, size);
 	if (tensor)
 		tensor->deleter(tensor);
@@ -358,23 +429,81 @@ char *ticket_newest(struct tickets *s, const unsigned char id[TICKET_SIZE], cons
 	return text;
 }
 
+static char *copy_message(const struct ticket *t, size_t *size)
+{
+	char *text = t->message ? malloc(t->message_size + 1) : NULL;
+
+	if (text)
+		memcpy(text, t->message, t->message_size);
+	*size = t->message_size;
+	return text;
+}
+
+/* It is held for who asks, until that has got what it wants. With the lock. */
+static int join_tree(struct ticket *t, const struct asker *asker)
+{
+	const int n = tree_join(&t->tree, asker->host, asker->url, asker->lost, t->fanout);
+
+	if (n < 0)
+		return n;
+	t->tree.nodes[n].used_ns = now_mono_ns();
+	if (asker->want) {
+		t->tree.nodes[n].want = asker->want;
+		t->tree.nodes[n].sent = 0;
+	}
+	return n;
+}
+
+char *ticket_newest(struct tickets *s, const unsigned char id[TICKET_SIZE],
+		    const struct asker *asker, const char *url, size_t *size)
+{
+	struct ticket *old, *t;
+	char *text = NULL;
+
+	pthread_mutex_lock(&s->lock);
+	old = find(s, id);
+	t = old && old->newest ? *old->newest : NULL;
+	if (t && join_tree(t, asker) >= 0)
+		text = copy_message(t, size);
+	if (!old || old->newest || old->source != OFFERED) {
+		pthread_mutex_unlock(&s->lock);
+		return text;
+	}
+	old->uses++;
+	pthread_mutex_unlock(&s->lock);
+	text = newest_tensor(s, old, url, size);
+	pthread_mutex_lock(&s->lock);
+	old->uses--;
+	pthread_mutex_unlock(&s->lock);
+	return text;
+}
+
+char *ticket_message(struct tickets *s, const unsigned char id[TICKET_SIZE], size_t *size)
+{
+	const struct ticket *t;
+	char *text;
+
+	pthread_mutex_lock(&s->lock);
+	t = find(s, id);
+	text = t ? copy_message(t, size) : NULL;
+	pthread_mutex_unlock(&s->lock);
+	return text;
+}
+
 /* ---- versions of others ---- */
 
-struct ticket *ticket_relay(struct tickets *s, const unsigned char id[TICKET_SIZE], const void *to,
-			    uint64_t nbytes)
+struct ticket *ticket_relay(struct tickets *s, const unsigned char id[TICKET_SIZE],
+			    const struct member *members, size_t count)
 {
 	struct ticket *t;
 
 	pthread_mutex_lock(&s->lock);
 	t = find_or_add(s, id);
 	if (t && (t->source == LOST || t->source == RELAYED) && !t->uses) {
-		drop_tensor(t);
-		free(take_ptr(t->hashes));
-		free(take_ptr(t->hashed));
-		t->nbytes = nbytes;
-		t->to = to;
+		drop_tensors(t);
+		free_parts(t);
 		t->withdrawn = false;
-		t->source = make_hashes(t) ? LOST : COMING;
+		t->source = set_parts(t, members, count, false) ? LOST : COMING;
 		keep(s, t);
 	} else {
 		t = NULL;
@@ -388,8 +517,10 @@ void ticket_came(struct tickets *s, struct ticket *t, uint64_t piece, uint64_t h
 	if (!t)
 		return;
 	pthread_mutex_lock(&s->lock);
-	t->hashes[piece] = hash;
-	t->hashed[piece] = true;
+	if (t->source == COMING) {
+		t->hashes[piece] = hash;
+		t->hashed[piece] = true;
+	}
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -398,38 +529,72 @@ void ticket_pause(struct tickets *s, struct ticket *t)
 	if (!t)
 		return;
 	pthread_mutex_lock(&s->lock);
-	t->to = NULL;
-	t->source = PAUSED;
+	if (t->source == COMING)
+		t->source = PAUSED;
 	pthread_mutex_unlock(&s->lock);
 }
 
-void ticket_settle(struct tickets *s, struct ticket *t, tl_client *client, const char *name,
-		   uint64_t version)
+/* Whether that is the tensor. Notes when it was published, if that was not known. */
+static bool is_member(const DLManagedTensorVersioned *tensor, struct member *m)
 {
-	DLManagedTensorVersioned *tensor = NULL;
-	tl_info info = { .version = 0 };
-	char *copy = NULL;
+	tl_info info = { .size = sizeof(info) };
+
+	if (tl_tensor_info(tensor, &info) || info.version != m->version ||
+	    info.nbytes != m->nbytes || info.device.device_type != kDLCPU ||
+	    (m->committed_ns && info.committed_ns != m->committed_ns))
+		return false;
+	m->committed_ns = info.committed_ns;
+	return true;
+}
+
+/* Returns a lease on each, or NULL if one of them is not what it was. */
+static DLManagedTensorVersioned **get_all(tl_client *client, struct member *members, size_t count)
+{
+	const tl_get_options options = { .size = sizeof(options), .stream = TL_STREAM_NONE };
+	DLManagedTensorVersioned **tensors = calloc(count + 1, sizeof(*tensors));
+	const char **names = calloc(count + 1, sizeof(*names));
+	bool same = true;
+
+	for (size_t n = 0; names && n < count; n++)
+		names[n] = members[n].name;
+	if (!tensors || !names || (count && tl_get_many(client, names, count, &options, tensors))) {
+		free(tensors);
+		free(names);
+		return NULL;
+	}
+	free(names);
+	for (size_t n = 0; n < count; n++)
+		same &= is_member(tensors[n], &members[n]);
+	if (same)
+		return tensors;
+	free_tensors(tensors, count);
+	return NULL;
+}
+
+void ticket_settle(struct tickets *s, struct ticket *t, tl_client *client, struct member *members)
+{
+	DLManagedTensorVersioned **tensors = NULL;
+	bool named = true;
 
 	if (!t)
 		return;
-	if (client && !get_held(client, name, &tensor, &info) && info.version == version)
-		copy = strdup(name);
+	if (client && t->source == PAUSED)
+		tensors = get_all(client, members, t->count);
 	pthread_mutex_lock(&s->lock);
-	if (copy) {
-		free(t->name);
-		t->name = copy;
-		t->client = client;
-		t->version = version;
-		t->committed_ns = info.committed_ns;
-		t->tensor = take_ptr(tensor);
+	for (size_t n = 0; n < t->count; n++) {
+		t->parts[n].to = NULL;
+		t->parts[n].name = tensors ? strdup(members[n].name) : NULL;
+		t->parts[n].version = members[n].version;
+		t->parts[n].committed_ns = members[n].committed_ns;
+		named &= t->parts[n].name != NULL;
 	}
-	t->source = copy ? RELAYED : LOST;
-	t->withdrawn |= !copy;
+	t->client = client;
+	t->source = tensors && named ? RELAYED : LOST;
+	t->withdrawn |= t->source == LOST;
+	t->tensors = tensors;
 	keep(s, t);
 	pthread_cond_broadcast(&s->settled);
 	pthread_mutex_unlock(&s->lock);
-	if (tensor)
-		tensor->deleter(tensor);
 }
 
 /* ---- requests ---- */
@@ -444,68 +609,93 @@ static int join(struct tickets *s, const unsigned char id[TICKET_SIZE], const st
 
 	if (!t || t->source == LOST)
 		return -ENOENT;
-	node = tree_join(&t->tree, asker->host, asker->url, asker->lost, t->fanout);
+	node = join_tree(t, asker);
 	if (node < 0)
 		return node;
 	nodes = t->tree.nodes;
-	t->tree.nodes[node].used_ns = now_mono_ns();
 	/* what is not held any more, others need not have either */
-	if (nodes[node].parent && (t->tensor || !t->withdrawn)) {
+	if (nodes[node].parent && (t->tensors || !t->withdrawn)) {
 		use->elsewhere = strdup(nodes[nodes[node].parent].url);
 		return use->elsewhere ? -EXDEV : -ENOMEM;
 	}
 	use->ticket = t;
 	use->node = (unsigned)node;
 	t->uses++;
-	if (!use->piece) /* it begins */
-		t->tree.nodes[node].sent = 0;
 	keep(s, t);
 	return 0;
 }
 
-/* Holds its tensor, if there is one. Returns 0 or a negative errno. With the lock, which it gives
+/* Holds its tensors, if they are here. Returns 0 or a negative errno. With the lock, which it gives
  * up meanwhile. */
 static int hold(struct tickets *s, struct ticket *t)
 {
-	DLManagedTensorVersioned *tensor = NULL;
-	tl_info info;
-	int r;
+	DLManagedTensorVersioned **tensors;
+	struct member *members;
 
-	if (t->tensor || t->source == COMING || t->source == PAUSED)
-		return make_hashes(t);
+	if (t->tensors || t->source == COMING || t->source == PAUSED)
+		return 0;
+	if (t->newest)
+		return -ESTALE; /* the newest one is held */
+	members = calloc(t->count + 1, sizeof(*members));
+	if (!members)
+		return -ENOMEM;
+	for (size_t n = 0; n < t->count; n++)
+		members[n] = (struct member){ .name = t->parts[n].name,
+					      .version = t->parts[n].version,
+					      .committed_ns = t->parts[n].committed_ns,
+					      .nbytes = t->parts[n].nbytes };
 	pthread_mutex_unlock(&s->lock);
-	r = get_held(t->client, t->name, &tensor, &info);
+	tensors = get_all(t->client, members, t->count);
 	pthread_mutex_lock(&s->lock);
-	if (!r && (info.version != t->version || info.committed_ns != t->committed_ns)) {
-		r = t->tensor ? 0 : -ESTALE;
-	} else if (!r && !t->tensor) { /* else another thread was faster */
-		t->tensor = take_ptr(tensor);
-		t->nbytes = info.nbytes;
-	}
-	if (!r)
-		r = make_hashes(t);
-	if (tensor)
-		tensor->deleter(tensor);
-	return r == -ESTALE && t->source != OFFERED ? -ENOENT : r;
+	free(members);
+	if (!t->tensors) /* else another thread was faster */
+		t->tensors = take_ptr(tensors);
+	free_tensors(tensors, t->count);
+	if (t->tensors)
+		return 0;
+	return t->source == OFFERED ? -ESTALE : -ENOENT;
 }
 
-static const char *bytes_of(const struct ticket *t)
+/* The part that has a piece. */
+static size_t part_of(const struct ticket *t, uint64_t piece)
 {
-	if (!t->tensor)
-		return t->to;
-	return (char *)t->tensor->dl_tensor.data + t->tensor->dl_tensor.byte_offset;
+	size_t low = 0, high = t->count;
+
+	while (high - low > 1) {
+		const size_t middle = (low + high) / 2;
+
+		if (t->parts[middle].first <= piece)
+			low = middle;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* Where the bytes of a piece are, or NULL if they are not here. */
+static const char *bytes_of(const struct ticket *t, uint64_t piece)
+{
+	const size_t n = part_of(t, piece);
+	const char *from = t->source == COMING ? t->parts[n].to : NULL;
+
+	if (t->tensors)
+		from = (char *)t->tensors[n]->dl_tensor.data + t->tensors[n]->dl_tensor.byte_offset;
+	return from ? from + (piece - t->parts[n].first) * PIECE_SIZE : NULL;
 }
 
 static int find_piece(struct ticket *t, struct use *use)
 {
-	const uint64_t at = use->piece * PIECE_SIZE;
+	const struct part *part;
+	uint64_t at;
 
-	if (use->piece && use->piece >= pieces_of(t->nbytes))
+	if (use->piece >= t->pieces)
 		return -ERANGE;
-	use->size = t->nbytes - at < PIECE_SIZE ? (size_t)(t->nbytes - at) : PIECE_SIZE;
-	if (!t->tensor && !t->hashed[use->piece])
+	part = &t->parts[part_of(t, use->piece)];
+	at = (use->piece - part->first) * PIECE_SIZE;
+	use->size = part->nbytes - at < PIECE_SIZE ? (size_t)(part->nbytes - at) : PIECE_SIZE;
+	if (!t->tensors && !t->hashed[use->piece])
 		return -EAGAIN;
-	use->bytes = t->tensor ? bytes_of(t) + at : NULL;
+	use->bytes = t->tensors ? bytes_of(t, use->piece) : NULL;
 	return 0;
 }
 
@@ -524,7 +714,7 @@ int ticket_use(struct tickets *s, const unsigned char id[TICKET_SIZE], uint64_t 
 	if (!r)
 		r = find_piece(t, use);
 	if (!r && !t->hashed[piece]) {
-		pthread_mutex_unlock(&s->lock); /* its use keeps the tensor */
+		pthread_mutex_unlock(&s->lock); /* its use keeps the tensors */
 		use->hash = XXH3_64bits(use->bytes, use->size);
 		pthread_mutex_lock(&s->lock);
 		t->hashes[piece] = use->hash;
@@ -548,9 +738,9 @@ bool use_read(struct tickets *s, const struct use *use, size_t from, void *to, s
 	pthread_mutex_lock(&s->lock);
 	while (t->source == PAUSED)
 		pthread_cond_wait(&s->settled, &s->lock);
-	bytes = t->source == LOST || !t->hashed[use->piece] ? NULL : bytes_of(t);
+	bytes = t->source == LOST || !t->hashed[use->piece] ? NULL : bytes_of(t, use->piece);
 	if (bytes)
-		memcpy(to, bytes + use->piece * PIECE_SIZE + from, size);
+		memcpy(to, bytes + from, size);
 	pthread_mutex_unlock(&s->lock);
 	return bytes;
 }

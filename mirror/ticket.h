@@ -26,34 +26,55 @@ void tickets_tidy(struct tickets *tickets);
 /* May be NULL. */
 void tickets_free(struct tickets *tickets);
 
+/* A tensor of a version, or of a moment of a set. */
+struct member {
+	const char *name;
+	uint64_t version, committed_ns, nbytes;
+	const void *to; /* where its bytes come; NULL: it is here */
+};
+
+/* Pieces are numbered through all members; each begins with a piece of its own. */
+size_t pieces_of(uint64_t nbytes);
+
 /* ---- versions of this host ---- */
 
 /* Each host and each of its children give it to @fanout others; 0: this host gives it to all.
  * @client stays. Returns NULL without memory. A version has one ticket. */
 struct ticket *ticket_offer(struct tickets *tickets, tl_client *client, unsigned fanout,
-			    const char *name, uint64_t version, uint64_t committed_ns);
+			    const struct member *member);
+/* A moment of a set, which takes the place of *@newest. @tensors become the ticket's, also on
+ * failure. They are held as long as it is the newest. Returns 1, 0 if *@newest is that moment, or
+ * -ENOMEM. */
+int ticket_offer_set(struct tickets *tickets, struct ticket **newest, unsigned fanout,
+		     const struct member *members, size_t count,
+		     DLManagedTensorVersioned **tensors);
+/* A message about a moment, which becomes the ticket's. */
+void ticket_describe_set(struct tickets *tickets, struct ticket *ticket, char *message,
+			 size_t size);
 const unsigned char *ticket_id(const struct ticket *ticket);
 /* The name means something else now. @ticket may be NULL. It is not the caller's any more. */
 void ticket_withdraw(struct tickets *tickets, struct ticket *ticket);
 
 /* ---- versions of others, which come here ---- */
 
-/* @to: where its bytes will be. Returns NULL if it cannot be relayed. */
+/* Returns NULL if it cannot be relayed. */
 struct ticket *ticket_relay(struct tickets *tickets, const unsigned char id[TICKET_SIZE],
-			    const void *to, uint64_t nbytes);
+			    const struct member *members, size_t count);
 /* @piece is there, with that hash. */
 void ticket_came(struct tickets *tickets, struct ticket *ticket, uint64_t piece, uint64_t hash);
 /* Nothing reads where its bytes come any more. ticket_settle() follows. */
 void ticket_pause(struct tickets *tickets, struct ticket *ticket);
-/* It was published for @client as that version of a name. @client NULL: it was not. */
+/* It was published for @client, as names and versions of @members, whose times it fills in. @client
+ * NULL: it was not. */
 void ticket_settle(struct tickets *tickets, struct ticket *ticket, tl_client *client,
-		   const char *name, uint64_t version);
+		   struct member *members);
 
 /* ---- requests ---- */
 
 /* Who asks. @url: where it serves others, @lost: who does not answer it; NULL: neither. */
 struct asker {
 	const char *host, *url, *lost;
+	uint64_t want; /* it begins, and wants so many pieces; 0: it goes on */
 };
 
 /* A piece that is to be sent. */
@@ -76,9 +97,11 @@ int ticket_use(struct tickets *tickets, const unsigned char id[TICKET_SIZE], uin
 /* Copies bytes of the piece. Returns false: they cannot be had any more. */
 bool use_read(struct tickets *tickets, const struct use *use, size_t from, void *to, size_t size);
 void use_end(struct tickets *tickets, const struct use *use);
-/* Returns a message about what the name of a ticket means now, which is held for who asks, or NULL.
- * The caller frees it. */
-char *ticket_newest(struct tickets *tickets, const unsigned char id[TICKET_SIZE], const char *url,
-		    size_t *size);
+/* Returns a message about what the name of a ticket means now, or its set, which is held for who
+ * asks, or NULL. The caller frees it. */
+char *ticket_newest(struct tickets *tickets, const unsigned char id[TICKET_SIZE],
+		    const struct asker *asker, const char *url, size_t *size);
+/* Returns the message about a moment of a set, or NULL. The caller frees it. */
+char *ticket_message(struct tickets *tickets, const unsigned char id[TICKET_SIZE], size_t *size);
 /* Describes a tensor, but for its ticket. Its texts are those of @info. */
 void ticket_describe(struct note *note, const tl_info *info);

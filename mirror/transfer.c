@@ -30,9 +30,21 @@ struct target *target_new(const char *url, const struct note *note)
 	return t;
 }
 
-/* Whether the name means that already, from a time before this process: it is the same tensor but
- * for its bytes, and was published here after it was there. */
-static bool is_here(const tl_info *info, const char *label, const struct note *note)
+struct target *target_of_set(const struct message *m, const void *data, size_t size)
+{
+	struct target *t = calloc(1, sizeof(*t) + size);
+
+	if (!t)
+		return NULL;
+	memcpy(t->bytes, data, size);
+	t->note.version = m->moment;
+	t->note.nbytes = size;
+	snprintf(t->url, sizeof(t->url), "%s", m->url);
+	return t;
+}
+
+/* It is the same tensor but for its bytes, and was published here after it was there. */
+bool transfer_is_here(const tl_info *info, const char *label, const struct note *note)
 {
 	return !strcmp(info->publisher.label, label) && info->version == note->version &&
 	       info->committed_ns + SKEW_NS >= note->committed_ns && info->ndim == note->ndim &&
@@ -42,43 +54,84 @@ static bool is_here(const tl_info *info, const char *label, const struct note *n
 	       !memcmp(info->metadata, note->metadata, note->metadata_size);
 }
 
-struct relay {
+struct bringing {
 	struct tickets *tickets;
-	struct ticket *ticket; /* NULL: it is not given to others */
+	struct ticket *relay; /* NULL: it is not given to others */
+	struct want *wants;
 };
 
-static void on_piece(void *context, uint64_t piece, uint64_t hash)
+static void on_piece(void *context, size_t want, uint64_t hash)
 {
-	const struct relay *relay = context;
+	const struct bringing *b = context;
 
-	ticket_came(relay->tickets, relay->ticket, piece, hash);
+	ticket_came(b->tickets, b->relay, b->wants[want].piece, hash);
+}
+
+/* Returns how many there are. @wants may be NULL. */
+static size_t list_wants(const struct member *members, size_t count, struct want *wants)
+{
+	size_t n = 0;
+	uint64_t piece = 0;
+
+	for (size_t m = 0; m < count; piece += pieces_of(members[m].nbytes), m++) {
+		for (uint64_t at = 0; members[m].to && at < members[m].nbytes;
+		     at += PIECE_SIZE, n++) {
+			const uint64_t left = members[m].nbytes - at;
+
+			if (wants)
+				wants[n] = (struct want){ piece + at / PIECE_SIZE,
+							  (char *)members[m].to + at,
+							  left < PIECE_SIZE ? (size_t)left
+									    : PIECE_SIZE };
+		}
+	}
+	return n;
+}
+
+int transfer_bytes(const struct job *job, const char *url, const unsigned char ticket[TICKET_SIZE],
+		   const struct member *members, size_t count, struct ticket **relay)
+{
+	struct source source = { url, ticket, NULL, list_wants(members, count, NULL) };
+	struct bringing b = { job->tickets, NULL, NULL };
+	int r;
+
+	if (!source.count)
+		return 0;
+	b.wants = calloc(source.count, sizeof(*b.wants));
+	if (!b.wants)
+		return -ENOMEM;
+	source.wants = b.wants;
+	list_wants(members, count, b.wants);
+	if (job->tickets && job->reader)
+		b.relay = ticket_relay(job->tickets, ticket, members, count);
+	*relay = b.relay;
+	r = fetch_bytes(job->fetch, &source, on_piece, &b);
+	free(b.wants);
+	return r;
 }
 
 /* Fills and commits the draft, or aborts it. */
-static int fill(const struct job *job, const struct target *t, tl_draft *draft, struct relay *relay)
+static int fill(const struct job *job, const struct target *t, tl_draft *draft,
+		struct ticket **relay)
 {
 	const struct note *note = &t->note;
-	const struct source source = { t->url, note->ticket, note->nbytes };
 	const DLTensor *tensor = tl_draft_tensor(draft);
 	char *to = (char *)tensor->data + tensor->byte_offset;
-	uint64_t version = 0;
+	struct member member = { .name = job->local, .nbytes = note->nbytes, .to = to };
 	int r = 0;
 
 	if (note->bytes && note->nbytes)
 		memcpy(to, note->bytes, note->nbytes);
-	if (!note->bytes && note->nbytes) {
-		if (job->tickets && job->reader)
-			relay->ticket = ticket_relay(job->tickets, note->ticket, to, note->nbytes);
-		r = fetch_bytes(job->fetch, &source, to, on_piece, relay);
-	}
+	if (!note->bytes)
+		r = transfer_bytes(job, t->url, note->ticket, &member, 1, relay);
 	if (!r)
 		r = tl_draft_set_metadata(draft, note->metadata, note->metadata_size);
-	ticket_pause(job->tickets, relay->ticket);
+	ticket_pause(job->tickets, *relay);
 	if (!r)
-		r = tl_commit(draft, &version);
+		r = tl_commit(draft, &member.version);
 	else
 		tl_abort(draft);
-	ticket_settle(job->tickets, relay->ticket, r ? NULL : job->reader, job->local, version);
+	ticket_settle(job->tickets, *relay, r ? NULL : job->reader, &member);
 	return r;
 }
 
@@ -104,7 +157,7 @@ static int publish(const struct job *job, const struct target *t, uint64_t versi
 			       .lifetime = note->lifetime,
 			       .ring = TL_RING_NONE,
 			       .version = version };
-	struct relay relay = { job->tickets, NULL };
+	struct ticket *relay = NULL;
 	tl_draft *draft;
 	int r = tl_create(job->client, job->local, &spec, &draft);
 
@@ -112,13 +165,13 @@ static int publish(const struct job *job, const struct target *t, uint64_t versi
 		return r;
 	r = fill(job, t, draft, &relay);
 	if (!r)
-		replace_ticket(job, relay.ticket);
-	else if (relay.ticket && *job->ticket == relay.ticket)
+		replace_ticket(job, relay);
+	else if (relay && *job->ticket == relay)
 		*job->ticket = NULL; /* it is withdrawn */
 	return r;
 }
 
-/* Returns the bytes of such a tensor, or UINT64_MAX. The origin may lie. */
+/* Returns the bytes of such a tensor, or UINT64_MAX. */
 static uint64_t size_of(const struct note *note)
 {
 	const uint64_t bits = (uint64_t)note->dtype.bits * note->dtype.lanes;
@@ -133,6 +186,11 @@ static uint64_t size_of(const struct note *note)
 	return __builtin_mul_overflow(n, bits, &n) || n > UINT64_MAX - 7 ? UINT64_MAX : (n + 7) / 8;
 }
 
+bool transfer_is_sized(const struct note *note)
+{
+	return size_of(note) == note->nbytes;
+}
+
 static int transfer_once(const struct job *job, const struct target *t)
 {
 	const struct note *note = &t->note;
@@ -145,10 +203,10 @@ static int transfer_once(const struct job *job, const struct target *t)
 		replace_ticket(job, NULL);
 		return r == -ENOENT ? 0 : r;
 	}
-	if (size_of(note) != note->nbytes)
+	if (!transfer_is_sized(note))
 		return -EPROTO;
 	r = tl_stat(job->client, job->local, &info);
-	if (!r && !job->known && is_here(&info, job->label, note))
+	if (!r && !job->known && transfer_is_here(&info, job->label, note))
 		return 0;
 	/* The origin has lost its names, and counts anew: ours go on. */
 	if (!r && info.version >= version)

@@ -20,6 +20,9 @@ struct target {
 
 /* Copies a note. Returns NULL without memory. */
 struct target *target_new(const char *url, const struct note *note);
+/* Copies the data of a message about a set. Its note has their size, and as version the moment.
+ * Returns NULL without memory. */
+struct target *target_of_set(const struct message *m, const void *data, size_t size);
 
 struct job {
 	const struct config *config;
@@ -32,6 +35,16 @@ struct job {
 	tl_client *reader;	 /* of the same namespace, for these */
 	struct ticket **ticket;	 /* of what the name means here; NULL: it has none */
 };
+
+/* Brings the bytes of those members that have a place for them, while others may have them too. If
+ * *@relay is set, ticket_pause() and ticket_settle() are to follow. Returns 0 or a negative errno.
+ */
+int transfer_bytes(const struct job *job, const char *url, const unsigned char ticket[TICKET_SIZE],
+		   const struct member *members, size_t count, struct ticket **relay);
+/* Whether the name means that already, from a time before this process. */
+bool transfer_is_here(const tl_info *info, const char *label, const struct note *note);
+/* Whether the size is that of such a tensor. The origin may lie. */
+bool transfer_is_sized(const struct note *note);
 
 /*
  * Does it. If the origin has something newer by now, *@t is that. Returns 0, or a negative errno:

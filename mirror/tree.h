@@ -14,9 +14,9 @@ struct node {
 	char *url;	 /* where it serves others; NULL: it does not */
 	unsigned parent; /* its number; 0: the origin */
 	unsigned children;
-	bool lost;	 /* by a child */
-	uint64_t sent;	 /* pieces, to it */
-	int64_t used_ns; /* when it asked last */
+	bool lost;	     /* by a child */
+	uint64_t want, sent; /* pieces, by it and to it */
+	int64_t used_ns;     /* when it asked last */
 };
 
 struct tree {

@@ -1,144 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """tensorlease-mirror: hosts give a version to others while it comes, and transfers outlive links and hosts."""
 
-import contextlib
-import re
 import signal
-import socket
-import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import eventually
-from mirrors import IMPORT, SKIPS, came, hosts, nats  # noqa: F401 (fixtures)
+from mirrors import IMPORT, PIECE, SKIPS, came, hosts, imported, linked, met, nats, numbers  # noqa: F401 (fixtures)
 
 pytestmark = SKIPS
 
-PIECE = 8 << 20
-
-
-def listens_at(pid):
-    """Returns the port at which a process listens."""
-    inodes = set()
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it is closed by now
-            inodes.add(entry.readlink().name.removeprefix("socket:[").removesuffix("]"))
-    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[3] == "0A" and fields[9] in inodes:
-            return int(fields[1].split(":")[1], 16)
-    return None
-
-
-class Link:
-    """Between a mirror and those that fetch from it: counts what it sends, has a rate, and can be cut."""
-
-    def __init__(self):
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        self.port = None
-        self.rate = None  # bytes/s of all together
-        self.rates = {}  # of a host
-        self.sent = {}  # to each host
-        self.down = False
-        self.lock = threading.Lock()
-        self.sockets = set()
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                client = self.listener.accept()[0]
-                if self.down or not self.port:
-                    client.close()
-                else:
-                    threading.Thread(target=self.carry, args=(client,), daemon=True).start()
-
-    def carry(self, client):
-        with contextlib.suppress(OSError), client, socket.create_connection(("127.0.0.1", self.port)) as server:
-            with self.lock:
-                self.sockets |= {client, server}
-            first = client.recv(1 << 16)
-            host = re.search(rb"X-Host: (\w+)", first)[1].decode()
-            server.sendall(first)
-            threading.Thread(target=self.move, args=(client, server), daemon=True).start()
-            self.move(server, client, host)
-            with self.lock:
-                self.sockets -= {client, server}
-
-    def move(self, one, other, host=None):
-        with contextlib.suppress(OSError):
-            while data := one.recv(1 << 18):
-                other.sendall(data)
-                if not host:
-                    continue
-                rate = self.rates.get(host)
-                if rate:
-                    time.sleep(len(data) / rate)
-                with self.lock:
-                    if self.rate and not rate:
-                        time.sleep(len(data) / self.rate)
-                    self.sent[host] = self.sent.get(host, 0) + len(data)
-            other.shutdown(socket.SHUT_WR)
-
-    def total(self):
-        with self.lock:
-            return sum(self.sent.values())
-
-    def cut(self):
-        self.down = True
-        with self.lock:
-            for s in self.sockets:
-                with contextlib.suppress(OSError):
-                    s.shutdown(socket.SHUT_RDWR)
-
-    def mend(self):
-        self.down = False
-
-    def close(self):
-        self.cut()
-        self.listener.close()
-
-
-@pytest.fixture
-def linked(hosts):
-    """Returns a function that makes and starts a host behind a link."""
-    with contextlib.ExitStack() as stack:
-
-        def make(name, rules, **more):
-            link = Link()
-            stack.callback(link.close)
-            host = hosts(name, f"url = {link.url}\n{rules}", **more)
-            host.link = link
-            host.start()
-            eventually(lambda: listens_at(host.mirror.pid))
-            link.port = listens_at(host.mirror.pid)
-            return host
-
-        yield make
-
-
 def export(fanout=2):
     return f"[export all]\nfanout = {fanout}\n"
-
-
-def imported(make, names):
-    """Makes importers, and waits until they are."""
-    importers = [make(name, IMPORT) for name in names]
-    return importers, [host.connect("mirror") for host in importers]
-
-
-def met(here, others):
-    """Waits until all of them know the origin."""
-    here.put("hello", np.array([1]))
-    for there in others:
-        eventually(lambda there=there: came(there, "hello", 1, 1))
-
-
-def numbers(size):
-    return np.arange(size // 8, dtype="int64")
 
 
 def test_the_origin_sends_few_copies(linked):

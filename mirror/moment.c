@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mirror/moment.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+
+enum { TRIES = 20 };
+
+struct moment {
+	struct member *members; /* in the order of their names, which are theirs */
+	size_t count, space;
+	DLManagedTensorVersioned **tensors;
+	int error;
+};
+
+static void moment_deinit(struct moment *m)
+{
+	for (size_t n = 0; m->tensors && n < m->count; n++)
+		m->tensors[n]->deleter(m->tensors[n]);
+	for (size_t n = 0; n < m->count; n++)
+		free((char *)m->members[n].name);
+	free(m->members);
+	free(m->tensors);
+	*m = (struct moment){ 0 };
+}
+
+static int add_name(const tl_info *info, void *context)
+{
+	struct moment *m = context;
+	struct member *grown;
+
+	if (info->device.device_type != kDLCPU)
+		return 0;
+	m->error = m->count < SET_MAX ? -ENOMEM : -E2BIG;
+	if (m->count == SET_MAX)
+		return 1;
+	if (m->count == m->space) {
+		grown = reallocarray(m->members, 2 * m->space + 16, sizeof(*grown));
+		if (!grown)
+			return 1;
+		m->members = grown;
+		m->space = 2 * m->space + 16;
+	}
+	m->members[m->count] = (struct member){ .name = strdup(info->name),
+						.version = info->version,
+						.committed_ns = info->committed_ns,
+						.nbytes = info->nbytes };
+	if (!m->members[m->count].name)
+		return 1;
+	m->count++;
+	m->error = 0;
+	return 0;
+}
+
+static int compare_members(const void *a, const void *b)
+{
+	return strcmp(((const struct member *)a)->name, ((const struct member *)b)->name);
+}
+
+static int list(tl_client *client, const char *prefix, struct moment *m)
+{
+	int r;
+
+	*m = (struct moment){ 0 };
+	r = tl_list(client, prefix, add_name, m);
+	if (r >= 0 && m->error)
+		r = m->error;
+	if (m->count)
+		qsort(m->members, m->count, sizeof(*m->members), compare_members);
+	return r;
+}
+
+/* Gets what the names mean now. */
+static int get(tl_client *client, struct moment *m)
+{
+	const tl_get_options options = { .size = sizeof(options), .stream = TL_STREAM_NONE };
+	const char **names = calloc(m->count + 1, sizeof(*names));
+	int r = 0;
+
+	m->tensors = calloc(m->count + 1, sizeof(struct DLManagedTensorVersioned *));
+	if (!names || !m->tensors)
+		r = -ENOMEM;
+	for (size_t n = 0; !r && n < m->count; n++)
+		names[n] = m->members[n].name;
+	if (!r && m->count)
+		r = tl_get_many(client, names, m->count, &options, m->tensors);
+	free(names);
+	if (r)
+		free(take_ptr(m->tensors));
+	for (size_t n = 0; !r && n < m->count; n++) {
+		tl_info info = { .size = sizeof(info) };
+
+		r = tl_tensor_info(m->tensors[n], &info);
+		if (!r && info.device.device_type != kDLCPU)
+			r = -EAGAIN;
+		m->members[n].version = info.version;
+		m->members[n].committed_ns = info.committed_ns;
+		m->members[n].nbytes = info.nbytes;
+	}
+	return r;
+}
+
+static bool same(const struct moment *a, const struct moment *b)
+{
+	if (a->count != b->count)
+		return false;
+	for (size_t n = 0; n < a->count; n++) {
+		const struct member *x = &a->members[n], *y = &b->members[n];
+
+		if (strcmp(x->name, y->name) != 0 || x->version != y->version ||
+		    x->committed_ns != y->committed_ns)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * A name may come or go between the list and the leases. If a later list has the same names and
+ * versions as the leases, there was a moment between both at which they were all that there was:
+ * each group that came in between would have changed a version, or a name, that the later list has.
+ */
+static int take(tl_client *client, const char *prefix, struct moment *m)
+{
+	int r = -EAGAIN;
+
+	for (unsigned n = 0; r == -EAGAIN && n < TRIES; n++) {
+		struct moment later = { 0 };
+
+		r = list(client, prefix, m);
+		if (!r) {
+			r = get(client, m);
+			if (r == -ENOENT || r == -ETIMEDOUT)
+				r = -EAGAIN; /* a name has gone */
+		}
+		if (!r)
+			r = list(client, prefix, &later);
+		if (!r && !same(m, &later))
+			r = -EAGAIN;
+		moment_deinit(&later);
+		if (r)
+			moment_deinit(m);
+	}
+	return r;
+}
+
+/* Returns whether all members could be added: with @in_message, to a message for the server. */
+static bool add_all(struct notes *notes, const struct moment *m, bool in_message)
+{
+	for (size_t n = 0; n < m->count; n++) {
+		const DLTensor *tensor = &m->tensors[n]->dl_tensor;
+		tl_info info = { .size = sizeof(info) };
+		struct note note;
+
+		if (tl_tensor_info(m->tensors[n], &info) || (in_message && notes_full(notes)))
+			return false;
+		ticket_describe(&note, &info);
+		if (in_message && note.nbytes <= NOTE_INLINE_MAX)
+			note.bytes = (char *)tensor->data + tensor->byte_offset;
+		if (notes_add(notes, &note))
+			return false;
+	}
+	return true;
+}
+
+static char *write_message(struct notes *notes, const struct ticket *t, uint64_t moment, bool whole,
+			   size_t *size)
+{
+	return notes_set(notes, ticket_id(t), moment, whole) ? NULL : notes_write(notes, size);
+}
+
+/* Takes over the tensors. */
+static int offer(struct tickets *tickets, unsigned fanout, const char *url, struct moment *m,
+		 struct ticket **newest, uint64_t *moment, char **message, size_t *size)
+{
+	const uint64_t now = (uint64_t)now_real_ns();
+	struct notes all = { 0 }, few = { 0 }, none = { 0 };
+	bool whole, good;
+	char *text;
+	size_t n;
+	int r;
+
+	good = !notes_init(&all, 0, url) && !notes_init(&few, 0, url) &&
+	       !notes_init(&none, 0, url) && add_all(&all, m, false);
+	whole = good && add_all(&few, m, true);
+	r = good ? ticket_offer_set(tickets, newest, fanout, m->members, m->count,
+				    take_ptr(m->tensors))
+		 : -ENOMEM;
+	if (r > 0) {
+		*moment = now > *moment ? now : *moment + 1; /* it is later than that before */
+		text = write_message(&all, *newest, *moment, true, &n);
+		if (text)
+			ticket_describe_set(tickets, *newest, text, n);
+		*message = write_message(whole ? &few : &none, *newest, *moment, whole, size);
+		if (!*message)
+			r = -ENOMEM;
+	}
+	notes_deinit(&all);
+	notes_deinit(&few);
+	notes_deinit(&none);
+	return r;
+}
+
+int moment_take(struct tickets *tickets, tl_client *client, const struct rule *rule,
+		const char *url, struct ticket **newest, uint64_t *moment, char **message,
+		size_t *size)
+{
+	struct moment m = { 0 };
+	int r = take(client, rule->prefix, &m);
+
+	if (!r)
+		r = offer(tickets, rule->fanout, url, &m, newest, moment, message, size);
+	moment_deinit(&m);
+	return r;
+}
