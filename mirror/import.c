@@ -14,71 +14,18 @@
 #include <tensorlease/admin.h>
 
 #include "mirror/import.h"
-#include "mirror/replica.h"
-#include "mirror/set.h"
+#include "mirror/origin.h"
+#include "mirror/work.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/thread.h"
 
-#define COMPARE_NS (30 * NS_PER_SEC)
-#define RETRY_NS NS_PER_SEC	   /* at first; it doubles up to COMPARE_NS */
 #define SILENT_NS (7 * NS_PER_SEC) /* of a host that sends a beat every 2 s */
 
-enum { WORKERS = 4, SUBJECT_MAX = 2 * CONFIG_WORD_MAX + 16, LABEL_MAX = 32, HOSTS_MAX = 4096 };
-
-/* A host whose names come here. */
-struct origin {
-	struct origin *next;
-	char host[CONFIG_HOST_MAX + 1];
-	tl_client *client; /* NULL while it is silent: watchers here see that its producer is gone
-			    */
-	unsigned uses;	   /* of the client */
-	bool up;
-	bool comparing;
-	uint64_t life;
-	uint64_t started_ns;	     /* of the daemon here, at the last look */
-	int64_t seen_ns, compare_ns; /* when it said something; when to compare */
-	int64_t retry_ns;	     /* after which a failure is tried again */
-	bool failed;		     /* something, since the last comparison began */
-	struct replica set;	     /* what it offers, if it offers a set */
-};
-
-struct import {
-	const struct config *config;
-	const struct rule *rule;
-	struct bus *bus;
-	struct serve *serve; /* NULL: nothing is relayed */
-	atomic_bool stop;
-	pthread_mutex_t lock; /* for all that follows */
-	pthread_cond_t more;
-	struct origin *origins;
-	unsigned hosts;
-	tl_client *reader; /* for what is relayed; NULL: there is none yet */
-	struct replicas replicas;
-	pthread_t threads[WORKERS + 1];
-	unsigned running;
-	struct log_limit conflicts, failures;
-};
+enum { SUBJECT_MAX = 2 * CONFIG_WORD_MAX + 16 };
 
 /* ---- notes ---- */
-
-static void queue(struct import *i, struct replica *r)
-{
-	replica_enqueue(&i->replicas, r);
-	pthread_cond_broadcast(&i->more);
-}
-
-/* A name has one origin, until that is gone. */
-static bool is_of_another(struct import *i, const struct replica *r, const struct origin *origin)
-{
-	if (r->origin == origin || !r->origin->up ||
-	    (r->known && !r->version && !r->target && !r->busy))
-		return false;
-	log_warn_limited(&i->conflicts, "two hosts have one name", "name=%s of=%s refused=%s",
-			 log_str(r->name), r->origin->host, origin->host);
-	return true;
-}
 
 static void take_note(struct import *i, struct origin *origin, const struct message *m,
 		      const struct note *note)
@@ -90,7 +37,7 @@ static void take_note(struct import *i, struct origin *origin, const struct mess
 		return;
 	if (!r)
 		r = replica_add(&i->replicas, origin, note->name, i->rule->prefix);
-	if (!r || is_of_another(i, r, origin))
+	if (!r || origin_is_another(i, r, origin))
 		return;
 	if (r->origin != origin) { /* its numbers are others */
 		r->origin = origin;
@@ -108,41 +55,20 @@ static void take_note(struct import *i, struct origin *origin, const struct mess
 	free(r->target);
 	r->target = target_new(m->url, note);
 	if (r->target)
-		queue(i, r);
+		import_queue(i, r);
 }
 
-/* ---- origins ---- */
-
-static struct origin *origin_find(struct import *i, const char *host)
-{
-	struct origin *o = i->origins;
-
-	while (o && strcmp(o->host, host) != 0)
-		o = o->next;
-	return o;
-}
+/* ---- hosts ---- */
 
 /* Returns who has sent to a subject, tl1.RULE.WHAT.HOST, which the server permits to that host
  * alone; or NULL. */
 static struct origin *origin_of(struct import *i, const char *subject)
 {
 	const char *dot = strrchr(subject, '.'), *host = dot ? dot + 1 : subject;
-	struct origin *o;
 
 	if (!config_is_word(host, CONFIG_HOST_MAX))
 		return NULL;
-	o = origin_find(i, host);
-	if (o || i->hosts == HOSTS_MAX)
-		return o;
-	o = calloc(1, sizeof(*o));
-	if (!o)
-		return NULL;
-	i->hosts++;
-	strcpy(o->host, host);
-	o->set.origin = o;
-	o->next = i->origins;
-	i->origins = o;
-	return o;
+	return origin_find_or_add(i, host);
 }
 
 struct of_origin {
@@ -178,52 +104,6 @@ static void origin_seen(struct import *i, struct origin *o, uint64_t life)
 	o->up = true;
 }
 
-static void label_of(const struct origin *o, char label[LABEL_MAX])
-{
-	snprintf(label, LABEL_MAX, "mirror of %s", o->host);
-}
-
-/* Returns the connection in @slot, made first if there is none, or NULL after an error. With the
- * lock, which it gives up meanwhile. */
-static tl_client *client_in(struct import *i, tl_client **slot, const char *label)
-{
-	const tl_connect_options options = { .size = sizeof(options),
-					     .address = i->config->socket,
-					     .namespace_name = i->rule->name_space,
-					     .label = label };
-	tl_client *client = NULL;
-
-	if (*slot)
-		return *slot;
-	pthread_mutex_unlock(&i->lock);
-	if (tl_connect(&options, &client))
-		client = NULL;
-	pthread_mutex_lock(&i->lock);
-	if (client && *slot) { /* another thread was faster */
-		tl_close(client);
-	} else if (client) {
-		*slot = client;
-	} else if (!*slot) {
-		log_warn_limited(&i->failures, "nothing can be published here", "import=%s why=%s",
-				 i->rule->name, log_str(tl_last_error()));
-	}
-	return *slot;
-}
-
-/* Returns the connection under which an origin's names are published. origin's uses is to be
- * counted down, if it is not NULL. With the lock, which it gives up meanwhile. */
-static tl_client *origin_use(struct import *i, struct origin *o)
-{
-	char label[LABEL_MAX];
-	tl_client *client;
-
-	label_of(o, label);
-	o->uses++;
-	client = client_in(i, &o->client, label);
-	o->uses -= !client;
-	return client;
-}
-
 /* Whatever was told before, the name is to go. */
 static void queue_gone(struct import *i, struct replica *r)
 {
@@ -233,7 +113,7 @@ static void queue_gone(struct import *i, struct replica *r)
 	if (!r->target)
 		return;
 	r->target->note.gone = true;
-	queue(i, r);
+	import_queue(i, r);
 }
 
 /* Names that are not in the list are gone there. Those that are gone here too are forgotten. */
@@ -268,18 +148,6 @@ static void origin_lost(struct import *i, struct origin *o)
 	o->up = false;
 	if (i->rule->deletes)
 		gone_since(i, o, INT64_MAX);
-}
-
-/* Something of it failed: its names are to be compared again before long. */
-static void origin_failed(struct origin *o)
-{
-	const int64_t again = now_mono_ns() + o->retry_ns;
-
-	if (o->compare_ns > again)
-		o->compare_ns = again;
-	if (!o->failed && o->retry_ns < COMPARE_NS)
-		o->retry_ns *= 2;
-	o->failed = true;
 }
 
 /* ---- messages ---- */
@@ -327,7 +195,7 @@ static void take_set(struct import *i, struct origin *o, const struct message *m
 	o->set.told_version = m->moment;
 	free(o->set.target);
 	o->set.target = t;
-	queue(i, &o->set);
+	import_queue(i, &o->set);
 }
 
 static int take_data(struct taking *t, const char *subject, const void *data, size_t size)
@@ -386,7 +254,7 @@ static int look_at(const tl_info *info, void *context)
 	char label[LABEL_MAX];
 	struct replica *r;
 
-	label_of(of->origin, label);
+	origin_label(of->origin, label);
 	if (strcmp(info->publisher.label, label) != 0 ||
 	    strncmp(info->name, of->import->rule->prefix, len) != 0)
 		return 0;
@@ -412,6 +280,7 @@ static void forget_unseen(const void *node, VISIT which, void *context)
 	if (!r->seen && r->known && r->version && !r->busy && !r->target) {
 		r->known = false;
 		replica_untell(r);
+		replica_untell(&r->origin->set);
 	}
 	r->seen = false;
 }
@@ -545,264 +414,6 @@ void import_compare(struct import *i)
 	pthread_mutex_unlock(&i->lock);
 	snprintf(subject, sizeof(subject), "tl1.%s.who", i->rule->name);
 	bus_publish(i->bus, subject, "", 0);
-}
-
-/* ---- transfers ---- */
-
-/* With the lock, which it gives up meanwhile. The client may be NULL; else the origin's uses are to
- * be counted down. */
-static struct job job_for(struct import *i, struct fetch *fetch, struct replica *r,
-			  char label[LABEL_MAX])
-{
-	tl_client *reader = i->serve ? client_in(i, &i->reader, "tensorlease-mirror") : NULL;
-
-	label_of(r->origin, label);
-	return (struct job){ .config = i->config,
-			     .fetch = fetch,
-			     .client = origin_use(i, r->origin),
-			     .local = r->local,
-			     .label = label,
-			     .known = r->known,
-			     .tickets = i->serve ? serve_tickets(i->serve) : NULL,
-			     .reader = reader,
-			     .ticket = &r->ticket };
-}
-
-/* ---- sets ---- */
-
-/* What it means is decided by the set now. Returns 0 or a negative errno. */
-static int take_name(struct import *i, struct origin *o, struct set_name *name, struct replica *r)
-{
-	if (is_of_another(i, r, o))
-		return -EEXIST;
-	if (r->busy || r->queued)
-		return -EBUSY;
-	if (r->origin != o) {
-		r->origin = o;
-		r->known = false;
-	}
-	r->busy = true;
-	name->replica = r;
-	name->local = r->local;
-	name->known = r->known;
-	name->here = r->known && r->version == name->note.version &&
-		     r->committed_ns == name->note.committed_ns;
-	return 0;
-}
-
-struct gone {
-	struct origin *origin;
-	struct set_name *names; /* NULL: they are counted */
-	size_t count;
-};
-
-/* Names that are not in the set. */
-static void find_gone(const void *node, VISIT which, void *context)
-{
-	struct replica *r = *(struct replica *const *)node;
-	struct gone *gone = context;
-
-	if ((which != postorder && which != leaf) || r->origin != gone->origin || r->busy ||
-	    r->queued)
-		return;
-	if (gone->names) {
-		gone->names[gone->count] = (struct set_name){ .note.gone = true,
-							      .replica = r,
-							      .local = r->local };
-		r->busy = true;
-	}
-	gone->count++;
-}
-
-/* Finds what is known of the names of a set. With the lock. */
-static int find_names(struct import *i, struct origin *o, struct set *set)
-{
-	struct gone gone = { .origin = o };
-	struct set_name *names;
-	int r = 0;
-
-	for (size_t n = 0; !r && n < set->count; n++) {
-		struct set_name *name = &set->names[n];
-		struct replica *replica = replica_find(&i->replicas, name->note.name);
-
-		if (!replica)
-			replica = replica_add(&i->replicas, o, name->note.name, i->rule->prefix);
-		r = replica ? take_name(i, o, name, replica) : -ENOMEM;
-	}
-	if (r)
-		return r;
-	twalk_r(i->replicas.tree, find_gone, &gone);
-	names = reallocarray(set->names, set->count + gone.count + 1, sizeof(*names));
-	if (!names)
-		return -ENOMEM;
-	set->names = names;
-	set->all = set->count + gone.count;
-	gone = (struct gone){ .origin = o, .names = names + set->count };
-	twalk_r(i->replicas.tree, find_gone, &gone);
-	return 0;
-}
-
-/* The names mean that now, unless it has failed. With the lock. */
-static void note_set(struct import *i, struct set *set, int failed)
-{
-	struct replica *dead = NULL;
-
-	for (size_t n = 0; n < set->all; n++) {
-		const struct note *note = &set->names[n].note;
-		struct replica *r = set->names[n].replica;
-
-		if (!r)
-			continue; /* it was not found any more */
-		r->busy = false;
-		if (r->target)
-			queue(i, r);
-		if (failed)
-			continue;
-		r->known = true;
-		r->version = note->version;
-		r->committed_ns = note->committed_ns;
-		if (note->gone && !r->queued) {
-			r->next = dead;
-			dead = r;
-		}
-	}
-	replicas_remove(&i->replicas, dead);
-}
-
-/* Does one moment. With the lock, which it gives up meanwhile. */
-static int work_on_moment(struct import *i, struct origin *o, const struct job *job,
-			  struct target **t)
-{
-	struct set set;
-	int r;
-
-	pthread_mutex_unlock(&i->lock);
-	r = set_read(job, t, &set);
-	pthread_mutex_lock(&i->lock);
-	if (!r)
-		r = find_names(i, o, &set);
-	pthread_mutex_unlock(&i->lock);
-	if (!r)
-		r = set_transfer(job, t, &set);
-	pthread_mutex_lock(&i->lock);
-	note_set(i, &set, r);
-	set_deinit(&set);
-	return r;
-}
-
-/* Does what is to be done for a set. With the lock, which it gives up meanwhile. */
-static void work_on_set(struct import *i, struct fetch *fetch, struct origin *o)
-{
-	struct target *t = take_ptr(o->set.target);
-	char label[LABEL_MAX];
-	struct job job = job_for(i, fetch, &o->set, label);
-	int r = job.client ? 0 : -ENOTCONN;
-
-	while (!r) {
-		r = work_on_moment(i, o, &job, &t);
-		if (r != -ENODATA || !t)
-			break;
-		r = 0; /* the origin holds a newer one for this host, maybe not what it has
-			  announced */
-		if (o->set.told_version < t->note.version)
-			o->set.told_version = t->note.version;
-		if (o->set.target && o->set.target->note.version <= t->note.version)
-			free(take_ptr(o->set.target));
-	}
-	if (job.client)
-		o->uses--;
-	if (r && r != -ENODATA && !atomic_load(&i->stop))
-		log_warn_limited(&i->failures, "a set did not come", "of=%s why=%s", o->host,
-				 log_str(transfer_why(&job, r)));
-	if (r && !o->set.target) {
-		replica_untell(&o->set);
-		origin_failed(o);
-	}
-	free(t);
-}
-
-/* ---- names ---- */
-
-/* After a transfer, with the lock. */
-static void note_result(struct replica *replica, struct origin *o, const struct target *t, int r)
-{
-	if (replica->origin != o)
-		return;
-	if (!r) {
-		replica->known = true;
-		replica->version = t->note.gone ? 0 : t->note.version;
-		replica->committed_ns = t->note.gone ? 0 : t->note.committed_ns;
-		return;
-	}
-	if (!replica->target)
-		replica_untell(replica); /* the list is to tell it again */
-	origin_failed(o);
-}
-
-/* Does what is to be done for one name. With the lock, which it gives up meanwhile. */
-static void work_on(struct import *i, struct fetch *fetch, struct replica *replica)
-{
-	struct target *t = take_ptr(replica->target);
-	struct origin *o = replica->origin;
-	char label[LABEL_MAX];
-	struct job job = job_for(i, fetch, replica, label);
-	int r = job.client ? 0 : -ENOTCONN;
-
-	if (job.client) {
-		pthread_mutex_unlock(&i->lock);
-		r = transfer(&job, &t);
-		pthread_mutex_lock(&i->lock);
-		o->uses--;
-		if (r && r != -ENODATA && !atomic_load(&i->stop))
-			log_warn_limited(&i->failures, "a name did not come",
-					 "name=%s of=%s why=%s", log_str(replica->name), o->host,
-					 log_str(transfer_why(&job, r)));
-	}
-	note_result(replica, o, t, r);
-	free(t);
-}
-
-static void *work(struct import *i, bool light)
-{
-	struct fetch *fetch = fetch_open(i->config, i->serve ? serve_url(i->serve) : NULL,
-					 &i->stop);
-	struct replica *r;
-
-	if (!fetch)
-		log_error("a worker has no memory", "import=%s", i->rule->name);
-	pthread_mutex_lock(&i->lock);
-	while (fetch && !atomic_load(&i->stop)) {
-		r = replica_dequeue(&i->replicas, LIGHT);
-		if (!r && !light)
-			r = replica_dequeue(&i->replicas, HEAVY);
-		if (!r) {
-			pthread_cond_wait(&i->more, &i->lock);
-			continue;
-		}
-		r->busy = true;
-		if (r->target && !r->name)
-			work_on_set(i, fetch, r->origin);
-		else if (r->target && replica_is_past(r, &r->target->note))
-			free(take_ptr(r->target));
-		else if (r->target)
-			work_on(i, fetch, r);
-		r->busy = false;
-		if (r->target)
-			queue(i, r);
-	}
-	pthread_mutex_unlock(&i->lock);
-	fetch_close(fetch);
-	return NULL;
-}
-
-static void *work_light(void *context)
-{
-	return work(context, true);
-}
-
-static void *work_all(void *context)
-{
-	return work(context, false);
 }
 
 /* ---- start and end ---- */

@@ -215,6 +215,23 @@ def test_an_origin_that_begins_anew(hosts):
     eventually(lambda: is_all(there, 100, 2))
 
 
+def test_what_is_lost_here_comes_again(hosts):
+    """The importer's daemon has lost all, then somebody deletes a member, and nothing is published meanwhile."""
+    a, b = hosts("a", SET).start(), hosts("b", IMPORT).start()
+    here, there = a.connect(), b.connect("mirror")
+    here.put_many(moment(1, [10, 100_000]))
+    eventually(lambda: is_all(there, 1, 2))
+    b.daemon.kill()
+    b.daemon.wait()
+    b.daemon = b.stack.enter_context(daemon_at(b.socket, b.capacity, b.more))
+    eventually(lambda: is_all(there, 1, 2))
+    there.delete("s/1")
+    b.mirror.kill()
+    b.mirror.wait()
+    b.start()
+    eventually(lambda: is_all(there, 1, 2))
+
+
 def test_a_storm_of_kills(hosts, nats):
     """Mirrors, the server and daemons with keepers are killed all the time."""
     rounds = int(os.environ.get("TL_KILLS", 0)) // 10 or 12

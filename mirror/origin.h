@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An import, and the hosts whose names it brings. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "mirror/bus.h"
+#include "mirror/replica.h"
+#include "mirror/serve.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+#define COMPARE_NS (30 * NS_PER_SEC)
+#define RETRY_NS NS_PER_SEC /* at first; it doubles up to COMPARE_NS */
+
+enum { WORKERS = 4, LABEL_MAX = 32 };
+
+/* A host whose names come here. */
+struct origin {
+	struct origin *next;
+	char host[CONFIG_HOST_MAX + 1];
+	tl_client *client; /* NULL while it is silent: watchers here see that its producer is gone
+			    */
+	unsigned uses;	   /* of the client */
+	bool up;
+	bool comparing;
+	uint64_t life;
+	uint64_t started_ns;	     /* of the daemon here, at the last look */
+	int64_t seen_ns, compare_ns; /* when it said something; when to compare */
+	int64_t retry_ns;	     /* after which a failure is tried again */
+	bool failed;		     /* something, since the last comparison began */
+	struct replica set;	     /* what it offers, if it offers a set */
+};
+
+struct import {
+	const struct config *config;
+	const struct rule *rule;
+	struct bus *bus;
+	struct serve *serve; /* NULL: nothing is relayed */
+	atomic_bool stop;
+	pthread_mutex_t lock; /* for all that follows */
+	pthread_cond_t more;
+	struct origin *origins;
+	unsigned hosts;
+	tl_client *reader; /* for what is relayed; NULL: there is none yet */
+	struct replicas replicas;
+	pthread_t threads[WORKERS + 1];
+	unsigned running;
+	struct log_limit conflicts, failures;
+};
+
+/* All that follows is for who has the lock. */
+
+/* Its target is to be done. */
+void import_queue(struct import *i, struct replica *replica);
+/* Whether another host has the name, which is there. That is logged. */
+bool origin_is_another(struct import *i, const struct replica *replica,
+		       const struct origin *origin);
+/* Adds the host if it is not known. Returns NULL without memory, or if there are too many. */
+struct origin *origin_find_or_add(struct import *i, const char *host);
+/* The label of the clients that publish what comes from it. */
+void origin_label(const struct origin *o, char label[LABEL_MAX]);
+/* Returns the connection under which its names are published, whose uses are to be counted down; or
+ * NULL after an error. Gives the lock up meanwhile. */
+tl_client *origin_use(struct import *i, struct origin *o);
+/* Returns the connection by which is read what others get from here, or NULL. Gives the lock up
+ * meanwhile. */
+tl_client *import_reader(struct import *i);
+/* Something of it failed: its names are to be compared again before long. */
+void origin_failed(struct origin *o);
