@@ -142,7 +142,7 @@ EXAMPLES_OUT := $(patsubst %.c,$(O)/%,$(EXAMPLES))
 TEST_OUT := $(patsubst %.c,$(O)/%,$(TESTS))
 # The fuzzers of `make fuzz`: programs of tests/fuzz/, with files.c once for each format.
 FUZZ_FORMATS := npy npz safetensors pb png
-FUZZ := daemon client $(FUZZ_FORMATS)
+FUZZ := daemon client mirror $(FUZZ_FORMATS)
 FUZZ_OUT := $(addprefix $(O)/fuzz/,$(FUZZ))
 FUZZ_SECONDS := 60
 GPU_CHECK_OUT := $(patsubst %.c,$(O)/%,$(GPU_CHECKS))
@@ -657,7 +657,7 @@ $(O)/obj/fuzz/%.o: tests/fuzz/%.c $(O)/obj/flags
 	@echo "  CC      $< (fuzzer)"
 	@$(CC) $(ALL_CPPFLAGS) -DTL_LIBFUZZER $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
--include $(patsubst %,$(O)/obj/fuzz/%.d,daemon client files)
+-include $(patsubst %,$(O)/obj/fuzz/%.d,daemon client mirror files)
 
 fuzz_source = $(if $(filter $(1),$(FUZZ_FORMATS)),files,$(1))
 .SECONDEXPANSION:
