@@ -124,16 +124,27 @@ static int take_rule(struct reading *r, struct rule *rule, const char *name, con
 		rule->deletes = !strcmp(value, "delete");
 		return 1;
 	}
+	if (rule->is_export && !strcmp(name, "streams"))
+		return take_flag(r, &rule->streams, name, value);
+	if (!rule->is_export && !strcmp(name, "streams")) {
+		rule->lossy = !strcmp(value, "lossy");
+		if (!rule->lossy)
+			return take_flag(r, &rule->streams, name, value);
+		rule->streams = true;
+		return 1;
+	}
 	if (rule->is_export && !strcmp(name, "set"))
 		return take_flag(r, &rule->is_set, name, value);
 	if (rule->is_export && !strcmp(name, "fanout"))
 		return take_fanout(r, &rule->fanout, value);
-	return wrong(r,
-		     rule->is_export ? "[export %s] has no '%s': it has namespace, prefix, set and "
-				       "fanout"
-				     : "[import %s] has no '%s': it has namespace, prefix, from "
-				       "and gone",
-		     rule->name, name);
+	return wrong(
+		r,
+		rule->is_export
+			? "[export %s] has no '%s': it has namespace, prefix, streams, set and "
+			  "fanout"
+			: "[import %s] has no '%s': it has namespace, prefix, streams, from "
+			  "and gone",
+		rule->name, name);
 }
 
 static struct rule *find_rule(struct reading *r, bool is_export, const char *name)
@@ -157,6 +168,7 @@ static struct rule *find_rule(struct reading *r, bool is_export, const char *nam
 	rules[c->count] = (struct rule){ .is_export = is_export,
 					 .name_space = strdup(is_export ? "" : "mirror"),
 					 .prefix = strdup(""),
+					 .streams = !is_export,
 					 .fanout = FANOUT };
 	strcpy(rules[c->count].name, name);
 	return &rules[c->count++];

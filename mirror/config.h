@@ -16,6 +16,8 @@ struct rule {
 	char *prefix;	 /* of what is offered, or of the names here; "", or ends in a slash */
 	char *from;	 /* the host whose names come; NULL: of all that offer some */
 	bool deletes;	 /* the names of a host that is gone */
+	bool streams;	 /* are carried, too */
+	bool lossy;	 /* nobody waits for this host */
 	bool is_set;	 /* the names are published as one */
 	unsigned fanout; /* how many hosts get a version from one host; 0: all, from this one */
 };

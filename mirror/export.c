@@ -309,13 +309,52 @@ static void *run_set(void *context)
 	return NULL;
 }
 
+struct streams {
+	struct export *export;
+	struct notes *notes;
+};
+
+static int add_stream(const tl_stream_info *info, void *context)
+{
+	const struct streams *s = context;
+	struct stream_note note;
+
+	if (!feeds_offer(serve_feeds(s->export->serve), s->export->client, info, &note))
+		notes_add_stream(s->notes, &note);
+	return 0;
+}
+
+/* Says which streams there are. */
+static int add_streams(struct export *e, struct notes *notes)
+{
+	struct feeds *feeds = serve_feeds(e->serve);
+	struct streams all = { e, notes };
+	int r = notes_streams(notes);
+
+	pthread_mutex_lock(&e->lock);
+	feeds_begin_offer(feeds, e->client);
+	if (!r)
+		r = tl_list_streams(e->client, e->rule->prefix, add_stream, &all);
+	if (!r)
+		feeds_end_offer(feeds, e->client);
+	pthread_mutex_unlock(&e->lock);
+	return r;
+}
+
 void export_beat(struct export *e)
 {
 	struct notes notes;
 	size_t size;
 	char *data = NULL;
 
-	if (!notes_begin(e, &notes))
+	int r = notes_begin(e, &notes);
+
+	if (!r && e->rule->streams && add_streams(e, &notes)) { /* it is not known which there are
+								 */
+		notes_deinit(&notes);
+		r = notes_begin(e, &notes);
+	}
+	if (!r)
 		data = notes_write(&notes, &size);
 	if (data)
 		bus_publish(e->bus, e->beat, data, size);

@@ -119,6 +119,19 @@ static size_t on_header(char *line, size_t one, size_t n, void *context)
 	return n;
 }
 
+/* Ends the request if all are to end. */
+static int on_progress(void *context, curl_off_t all, curl_off_t now, curl_off_t out_all,
+		       curl_off_t out)
+{
+	const struct fetch *f = context;
+
+	(void)all;
+	(void)now;
+	(void)out_all;
+	(void)out;
+	return atomic_load(f->stop);
+}
+
 /* ---- start and end ---- */
 
 bool fetch_is_url(const struct config *config, const char *url)
@@ -142,6 +155,9 @@ static int lane_open(struct lane *l, struct fetch *f)
 	curl_easy_setopt(c, CURLOPT_ERRORBUFFER, l->why);
 	curl_easy_setopt(c, CURLOPT_PRIVATE, l);
 	curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+	curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+	curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
+	curl_easy_setopt(c, CURLOPT_XFERINFODATA, f);
 	curl_easy_setopt(c, CURLOPT_NOPROXY, "*");
 	curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, f->config->tls ? "https" : "http");
 	curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
@@ -423,21 +439,28 @@ int fetch_bytes(struct fetch *f, const struct source *source,
 	return wait < -1 ? wait : r < 0 ? r : 0;
 }
 
-int fetch_message(struct fetch *f, const char *url, const unsigned char ticket[TICKET_SIZE])
+int fetch_message(struct fetch *f, const char *url, const unsigned char ticket[TICKET_SIZE],
+		  const char *what, const struct fetch_header *headers)
 {
 	struct lane *l = &f->lanes[0];
-	char whole[URL_MAX], id[2 * TICKET_SIZE + 1];
+	char whole[URL_MAX], id[2 * TICKET_SIZE + 1], value[24];
 	long status = 0;
 	CURLcode c;
 
 	ticket_write(ticket, id);
-	snprintf(whole, sizeof(whole), "%s/v1/%s/notes", url, id);
+	snprintf(whole, sizeof(whole), "%s/v1/%s/%s", url, id, what);
 	f->lost[0] = '\0';
 	f->newer = l;
 	l->want = NULL;
 	l->message_size = 0;
 	if (set_headers(f, l))
 		return -ENOMEM;
+	for (; headers && headers->name; headers++) {
+		snprintf(value, sizeof(value), "%" PRIu64, headers->value);
+		if (add_header(l, headers->name, value))
+			return -ENOMEM;
+	}
+	curl_easy_setopt(l->curl, CURLOPT_HTTPHEADER, l->headers);
 	curl_easy_setopt(l->curl, CURLOPT_URL, whole);
 	c = curl_easy_perform(l->curl);
 	curl_easy_getinfo(l->curl, CURLINFO_RESPONSE_CODE, &status);
@@ -445,5 +468,5 @@ int fetch_message(struct fetch *f, const char *url, const unsigned char ticket[T
 		return 0;
 	snprintf(f->why, sizeof(f->why), "%s",
 		 c ? curl_easy_strerror(c) : "there is no such message");
-	return c ? -EHOSTUNREACH : -ENODATA;
+	return c ? -EHOSTUNREACH : status == NOT_YET ? -EAGAIN : -ENODATA;
 }

@@ -42,8 +42,15 @@ bool fetch_is_url(const struct config *config, const char *url);
  */
 int fetch_bytes(struct fetch *f, const struct source *source,
 		void (*came)(void *context, size_t want, uint64_t hash), void *context);
-/* Brings the message about a set, which is fetch_newer() then. Returns 0 or a negative errno. */
-int fetch_message(struct fetch *f, const char *url, const unsigned char ticket[TICKET_SIZE]);
+struct fetch_header {
+	const char *name;
+	uint64_t value;
+};
+/* Brings the message TICKET/@what, which is fetch_newer() then. @headers: more of them, up to one
+ * without a name; NULL: none. Returns 0, or -EAGAIN: there is none yet; -ENODATA: there is none;
+ * -EHOSTUNREACH. */
+int fetch_message(struct fetch *f, const char *url, const unsigned char ticket[TICKET_SIZE],
+		  const char *what, const struct fetch_header *headers);
 const char *fetch_why(const struct fetch *f);
 const char *fetch_newer(const struct fetch *f, size_t *size);
 void fetch_close(struct fetch *f);

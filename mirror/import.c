@@ -213,6 +213,9 @@ static int take_data(struct taking *t, const char *subject, const void *data, si
 		origin_seen(t->import, t->origin, m.life);
 		if (m.next && strlen(m.next) < sizeof(t->next))
 			strcpy(t->next, m.next);
+		if (m.has_streams && t->import->rule->streams)
+			flows_update(&t->import->flows, t->import->config, t->import->rule,
+				     t->origin->host, &m);
 		if (m.is_set)
 			take_set(t->import, t->origin, &m, data, size);
 		else
@@ -464,6 +467,7 @@ void import_stop(struct import *i)
 	for (unsigned n = 0; n < i->running; n++)
 		pthread_join(i->threads[n], NULL);
 	i->running = 0;
+	flows_close(&i->flows);
 }
 
 void import_close(struct import *i)

@@ -97,8 +97,10 @@ static int serve_until(struct mirror *m, const sigset_t *ends)
 			if (m->exports[n])
 				export_beat(m->exports[n]);
 		}
-		if (m->serve)
+		if (m->serve) {
+			feeds_tidy(serve_feeds(m->serve));
 			tickets_tidy(serve_tickets(m->serve));
+		}
 	}
 	return 0;
 }

@@ -132,6 +132,73 @@ int notes_set(struct notes *notes, const unsigned char ticket[TICKET_SIZE], uint
 		       : -ENOMEM;
 }
 
+static bool more_of(struct notes *notes, const char *what)
+{
+	if (!notes->more)
+		notes->more = cJSON_AddArrayToObject(notes->object, what);
+	return notes->more;
+}
+
+/* Adds @item to the streams or items, unless it is not @good. */
+static int add_more(struct notes *notes, cJSON *item, bool good)
+{
+	if (good && cJSON_AddItemToArray(notes->more, item))
+		return 0;
+	cJSON_Delete(item);
+	return -ENOMEM;
+}
+
+int notes_streams(struct notes *notes)
+{
+	return more_of(notes, "streams") ? 0 : -ENOMEM;
+}
+
+int notes_add_stream(struct notes *notes, const struct stream_note *stream)
+{
+	char ticket[2 * TICKET_SIZE + 1];
+	cJSON *item = more_of(notes, "streams") ? cJSON_CreateObject() : NULL;
+
+	ticket_write(stream->ticket, ticket);
+	return add_more(notes, item,
+			item && cJSON_AddStringToObject(item, "name", stream->name) &&
+				cJSON_AddNumberToObject(item, "mode", stream->mode) &&
+				cJSON_AddNumberToObject(item, "flags", stream->flags) &&
+				cJSON_AddNumberToObject(item, "depth", stream->depth) &&
+				cJSON_AddNumberToObject(item, "keep", stream->keep) &&
+				cJSON_AddNumberToObject(item, "tries", stream->max_tries) &&
+				add_u64(item, "ttl", (uint64_t)stream->ttl_ns) &&
+				cJSON_AddStringToObject(item, "ticket", ticket));
+}
+
+int notes_feed(struct notes *notes, uint64_t feed, bool ended)
+{
+	return add_u64(notes->object, "feed", feed) &&
+			       cJSON_AddBoolToObject(notes->object, "ended", ended) &&
+			       more_of(notes, "items")
+		       ? 0
+		       : -ENOMEM;
+}
+
+int notes_add_item(struct notes *notes, const struct item_note *i)
+{
+	char ticket[2 * TICKET_SIZE + 1];
+	cJSON *item = cJSON_CreateObject();
+
+	ticket_write(i->ticket, ticket);
+	return add_more(
+		notes, item,
+		item && add_u64(item, "number", i->number) &&
+			cJSON_AddNumberToObject(item, "parts", (double)i->parts) &&
+			cJSON_AddNumberToObject(item, "metadata", (double)i->metadata_size) &&
+			(i->is_inline ? cJSON_AddTrueToObject(item, "inline")
+				      : cJSON_AddStringToObject(item, "ticket", ticket)));
+}
+
+int notes_add_metadata(struct notes *notes, const void *metadata, size_t size)
+{
+	return add_bytes(notes, metadata, size) ? 0 : -ENOMEM;
+}
+
 char *notes_write(struct notes *notes, size_t *size)
 {
 	char *text = cJSON_PrintUnformatted(notes->object), *grown;
@@ -261,13 +328,13 @@ static bool read_tensor(const cJSON *from, struct note *note, struct bytes *byte
 	return true;
 }
 
-static bool read_note(const cJSON *item, struct note *note, struct bytes *bytes)
+static bool read_note(const cJSON *item, struct note *note, struct bytes *bytes, bool unnamed)
 {
 	*note = (struct note){
 		.name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name")),
 		.gone = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "gone")),
 	};
-	if (!note->name || !*note->name || strlen(note->name) > TL_NAME_MAX ||
+	if (!note->name || (!*note->name && !unnamed) || strlen(note->name) > TL_NAME_MAX ||
 	    !read_u64(item, "version", &note->version) || !note->version ||
 	    !read_u64(item, "time", &note->committed_ns))
 		return false;
@@ -281,6 +348,11 @@ static bool read_head(struct message *m)
 
 	m->is_set = set;
 	m->whole = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(m->object, "whole"));
+	m->has_streams = cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(m->object, "streams"));
+	m->has_items = cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(m->object, "items"));
+	m->ended = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(m->object, "ended"));
+	if (m->has_items && !read_u64(m->object, "feed", &m->feed))
+		return false;
 	if (set && (!ticket || !ticket_read(ticket, strlen(ticket), m->set) ||
 		    !read_u64(m->object, "moment", &m->moment)))
 		return false;
@@ -289,23 +361,128 @@ static bool read_head(struct message *m)
 	return m->url && read_u64(m->object, "life", &m->life);
 }
 
+static bool read_u32(const cJSON *from, const char *key, uint32_t *to)
+{
+	uint64_t value;
+
+	if (!read_int(cJSON_GetObjectItemCaseSensitive(from, key), UINT32_MAX, &value))
+		return false;
+	*to = (uint32_t)value;
+	return true;
+}
+
+static bool read_ticket(const cJSON *from, unsigned char ticket[TICKET_SIZE])
+{
+	const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(from, "ticket"));
+
+	return text && ticket_read(text, strlen(text), ticket);
+}
+
+static bool read_stream(const cJSON *from, struct stream_note *to)
+{
+	uint64_t ttl;
+
+	to->name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(from, "name"));
+	if (!to->name || !*to->name || strlen(to->name) > TL_NAME_MAX ||
+	    !read_u32(from, "mode", &to->mode) || !read_u32(from, "flags", &to->flags) ||
+	    !read_u32(from, "depth", &to->depth) || !read_u32(from, "keep", &to->keep) ||
+	    !read_u32(from, "tries", &to->max_tries) || !read_u64(from, "ttl", &ttl) ||
+	    ttl > TL_TTL_MAX || !read_ticket(from, to->ticket))
+		return false;
+	to->ttl_ns = (int64_t)ttl;
+	return (to->mode == TL_STREAM_BROADCAST || to->mode == TL_STREAM_QUEUE) &&
+	       !(to->flags & ~(uint32_t)TL_STREAM_DROP_OLDEST);
+}
+
+static bool read_item(const cJSON *from, struct item_note *to, struct bytes *bytes)
+{
+	uint64_t parts, metadata;
+
+	*to = (struct item_note){ .is_inline = cJSON_IsTrue(
+					  cJSON_GetObjectItemCaseSensitive(from, "inline")) };
+	if (!read_u64(from, "number", &to->number) || !to->number ||
+	    !read_int(cJSON_GetObjectItemCaseSensitive(from, "parts"), TL_STREAM_PARTS_MAX,
+		      &parts) ||
+	    !parts ||
+	    !read_int(cJSON_GetObjectItemCaseSensitive(from, "metadata"), TL_STREAM_METADATA_MAX,
+		      &metadata) ||
+	    metadata > bytes->left || (!to->is_inline && !read_ticket(from, to->ticket)))
+		return false;
+	to->parts = parts;
+	to->metadata_size = metadata;
+	to->metadata = take_bytes(bytes, metadata);
+	return true;
+}
+
+size_t message_count(const struct message *m)
+{
+	return (size_t)cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(m->object, "notes"));
+}
+
+static bool each_stream(const struct message *m,
+			void (*show)(const struct stream_note *stream, void *context),
+			void *context)
+{
+	const cJSON *item;
+	struct stream_note stream;
+
+	cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(m->object, "streams"))
+	{
+		if (!read_stream(item, &stream))
+			return false;
+		if (show)
+			show(&stream, context);
+	}
+	return true;
+}
+
+/* Their metadata follow the bytes of the notes. Returns false if one is wrong, or if they have
+ * other parts than there are notes. */
+static bool each_item(const struct message *m, struct bytes *bytes,
+		      void (*show)(const struct item_note *item, size_t first, void *context),
+		      void *context)
+{
+	const cJSON *item;
+	struct item_note note;
+	size_t first = 0;
+
+	cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(m->object, "items"))
+	{
+		if (!read_item(item, &note, bytes))
+			return false;
+		if (show)
+			show(&note, first, context);
+		first += note.parts;
+	}
+	return first == message_count(m);
+}
+
 typedef void show_note(const struct message *message, const struct note *note, void *context);
 
-/* Returns false if a note is wrong, or if there are more bytes than they have. */
-static bool each_note(const struct message *m, show_note *show, void *context)
+/* Returns false if a note is wrong. @bytes: those that follow are left. */
+static bool each_note(const struct message *m, struct bytes *bytes, show_note *show, void *context)
 {
-	struct bytes bytes = { m->bytes, m->size };
 	const cJSON *item;
 	struct note note;
 
 	cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(m->object, "notes"))
 	{
-		if (!read_note(item, &note, &bytes))
+		if (!read_note(item, &note, bytes, m->has_items))
 			return false;
 		if (show)
 			show(m, &note, context);
 	}
-	return !bytes.left;
+	return true;
+}
+
+/* Whether all is right, and there are no more bytes than it has. */
+static bool is_right(const struct message *m)
+{
+	struct bytes bytes = { m->bytes, m->size };
+
+	return each_note(m, &bytes, NULL, NULL) &&
+	       (!m->has_items || each_item(m, &bytes, NULL, NULL)) && each_stream(m, NULL, NULL) &&
+	       !bytes.left;
 }
 
 int message_read(struct message *m, const void *data, size_t size)
@@ -321,23 +498,56 @@ int message_read(struct message *m, const void *data, size_t size)
 	m->size = size - (size_t)(end + 1 - (const char *)data);
 	array = cJSON_GetObjectItemCaseSensitive(m->object, "notes");
 	if (!read_head(m) || !cJSON_IsArray(array) ||
-	    cJSON_GetArraySize(array) > (m->is_set ? SET_MAX : NOTES_MAX))
+	    cJSON_GetArraySize(array) > (m->is_set || m->has_items ? SET_MAX : NOTES_MAX))
 		return -EINVAL;
-	return each_note(m, NULL, NULL) ? 0 : -EINVAL;
-}
-
-size_t message_count(const struct message *m)
-{
-	return (size_t)cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(m->object, "notes"));
+	return is_right(m) ? 0 : -EINVAL;
 }
 
 void message_notes(const struct message *m, show_note *show, void *context)
 {
-	each_note(m, show, context);
+	struct bytes bytes = { m->bytes, m->size };
+
+	each_note(m, &bytes, show, context);
+}
+
+void message_streams(const struct message *m,
+		     void (*show)(const struct stream_note *stream, void *context), void *context)
+{
+	each_stream(m, show, context);
+}
+
+void message_items(const struct message *m,
+		   void (*show)(const struct item_note *item, size_t first, void *context),
+		   void *context)
+{
+	struct bytes bytes = { m->bytes, m->size };
+
+	each_note(m, &bytes, NULL, NULL);
+	each_item(m, &bytes, show, context);
 }
 
 void message_deinit(struct message *m)
 {
 	cJSON_Delete(m->object);
 	*m = (struct message){ 0 };
+}
+
+/* Returns the bytes of such a tensor, or UINT64_MAX. */
+static uint64_t size_of(const struct note *note)
+{
+	const uint64_t bits = (uint64_t)note->dtype.bits * note->dtype.lanes;
+	uint64_t n = 1;
+
+	for (int i = 0; i < note->ndim; i++) {
+		if (__builtin_mul_overflow(n, (uint64_t)note->shape[i], &n))
+			return UINT64_MAX;
+	}
+	if (note->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED && note->dtype.bits < 8)
+		return __builtin_mul_overflow(n, note->dtype.lanes, &n) ? UINT64_MAX : n;
+	return __builtin_mul_overflow(n, bits, &n) || n > UINT64_MAX - 7 ? UINT64_MAX : (n + 7) / 8;
+}
+
+bool note_is_sized(const struct note *note)
+{
+	return size_of(note) == note->nbytes;
 }

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <tensorlease/stream.h>
 #include <tensorlease/tensorlease.h>
 
 enum {
@@ -17,6 +18,7 @@ enum {
 	NOTES_SIZE_MAX = 512 << 10, /* of a message; a server takes 1 MiB */
 	NOTES_MAX = 500,	    /* in a message */
 	SET_MAX = 65536,	    /* members of a set */
+	ITEMS_MAX = 64,		    /* in a message */
 	PIECE_SIZE = 8 << 20,	    /* of a tensor, in a request */
 };
 
@@ -36,11 +38,30 @@ struct note {
 	unsigned char ticket[TICKET_SIZE]; /* to fetch them with */
 };
 
+/* A stream that is offered. */
+struct stream_note {
+	const char *name;
+	uint32_t mode, flags, depth, keep, max_tries; /* as in tl_stream_options */
+	int64_t ttl_ns;
+	unsigned char ticket[TICKET_SIZE];
+};
+
+/* An item of a stream. */
+struct item_note {
+	uint64_t number; /* of what was sent to this host, from 1 on */
+	size_t parts;	 /* so many notes of the message are its tensors; "" is no name */
+	const void *metadata;
+	size_t metadata_size;
+	bool is_inline; /* the bytes of all parts are; else they are to be fetched: */
+	unsigned char ticket[TICKET_SIZE];
+};
+
 /* A message while it is written. */
 struct notes {
 	struct cJSON *object, *array;
 	char *bytes;
 	size_t size, count, text; /* @text: how long the JSON is at most */
+	struct cJSON *more;	  /* streams or items; NULL: none yet */
 };
 
 /* @life: another one tells that messages were lost, or that the origin counts anew. @url: where the
@@ -57,6 +78,16 @@ int notes_page(struct notes *notes, const char *next);
  * used. */
 int notes_set(struct notes *notes, const unsigned char ticket[TICKET_SIZE], uint64_t moment,
 	      bool whole);
+/* The message says which streams there are, maybe none. */
+int notes_streams(struct notes *notes);
+int notes_add_stream(struct notes *notes, const struct stream_note *stream);
+/* The message has items, and no other notes than those of their parts. @feed: another one tells
+ * that numbers begin anew. @ended: nothing comes after these. */
+int notes_feed(struct notes *notes, uint64_t feed, bool ended);
+/* Adds an item, after the notes of its parts. After the last one, its metadata are to be added by
+ * notes_add_metadata(), those of all items in their order. */
+int notes_add_item(struct notes *notes, const struct item_note *item);
+int notes_add_metadata(struct notes *notes, const void *metadata, size_t size);
 /* Returns the message, which the caller frees, or NULL. */
 char *notes_write(struct notes *notes, size_t *size);
 void notes_deinit(struct notes *notes);
@@ -73,6 +104,8 @@ struct message {
 	bool is_set, whole;
 	uint64_t moment;
 	unsigned char set[TICKET_SIZE];
+	bool has_streams, has_items, ended;
+	uint64_t feed;
 };
 
 /* Reads what another host sent. Returns 0, or -EINVAL if it is no such message or one of its notes
@@ -84,7 +117,16 @@ void message_notes(const struct message *message,
 		   void (*show)(const struct message *message, const struct note *note,
 				void *context),
 		   void *context);
+/* Shows the streams, or the items with the number of the first of their notes. */
+void message_streams(const struct message *message,
+		     void (*show)(const struct stream_note *stream, void *context), void *context);
+void message_items(const struct message *message,
+		   void (*show)(const struct item_note *item, size_t first, void *context),
+		   void *context);
 void message_deinit(struct message *message);
+
+/* Whether its bytes are as many as such a tensor has. The other host may lie. */
+bool note_is_sized(const struct note *note);
 
 /* Tickets as texts. ticket_read() returns false if that is none. */
 void ticket_write(const unsigned char ticket[TICKET_SIZE], char text[2 * TICKET_SIZE + 1]);

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "mirror/bus.h"
+#include "mirror/flow.h"
 #include "mirror/replica.h"
 #include "mirror/serve.h"
 #include "util/clock.h"
@@ -45,6 +46,7 @@ struct import {
 	unsigned hosts;
 	tl_client *reader; /* for what is relayed; NULL: there is none yet */
 	struct replicas replicas;
+	struct flows flows;
 	pthread_t threads[WORKERS + 1];
 	unsigned running;
 	struct log_limit conflicts, failures;

@@ -20,11 +20,14 @@
 enum { CONNECTIONS_MAX = 256, OF_ONE_MAX = 64, THREADS = 2, SECONDS = 30, URL_MAX = 128 };
 enum { BLOCK = 256 << 10 };
 
+/* What is asked for in place of a piece. */
 #define NOTES UINT64_MAX
+#define ITEMS (UINT64_MAX - 1)
 
 struct serve {
 	struct MHD_Daemon *mhd;
 	struct tickets *tickets;
+	struct feeds *feeds;
 	bool tls;
 	char *ca, *certificate, *key; /* their contents */
 	char url[URL_MAX];
@@ -77,7 +80,7 @@ static bool is_trusted(struct MHD_Connection *c)
 	return info && !gnutls_certificate_verify_peers2(info->tls_session, &status) && !status;
 }
 
-/* Reads TICKET/PIECE, or TICKET/notes, whose piece is NOTES. */
+/* Reads TICKET/PIECE, TICKET/notes or TICKET/items. */
 static bool read_path(const char *path, unsigned char id[TICKET_SIZE], uint64_t *piece)
 {
 	const size_t len = strcspn(path, "/");
@@ -86,13 +89,13 @@ static bool read_path(const char *path, unsigned char id[TICKET_SIZE], uint64_t 
 
 	if (!ticket_read(path, len, id) || path[len] != '/')
 		return false;
-	*piece = NOTES;
-	if (!strcmp(what, "notes"))
+	*piece = !strcmp(what, "items") ? ITEMS : NOTES;
+	if (!strcmp(what, "items") || !strcmp(what, "notes"))
 		return true;
 	if (*what < '0' || *what > '9')
 		return false;
 	*piece = strtoull(what, &end, 10);
-	return !*end && *piece != NOTES;
+	return !*end && *piece < ITEMS;
 }
 
 static enum MHD_Result send_piece(struct serve *s, struct MHD_Connection *c, const struct use *use)
@@ -162,13 +165,59 @@ static const char *header(struct MHD_Connection *c, const char *name, size_t mos
 	return value && strlen(value) < most ? value : NULL;
 }
 
-static enum MHD_Result give(struct serve *s, struct MHD_Connection *c, const char *path)
+static uint64_t number_in(struct MHD_Connection *c, const char *name)
 {
-	const char *want = header(c, "X-Want", 24);
+	const char *text = header(c, name, 24);
+
+	return text ? strtoull(text, NULL, 10) : 0;
+}
+
+static void suspend(void *c)
+{
+	MHD_suspend_connection(c);
+}
+
+static void resume(void *c)
+{
+	MHD_resume_connection(c);
+}
+
+static const struct waits WAITS = { suspend, resume };
+
+/* Gives items of a stream, or lets the connection wait for them. *@seen is what it was asked with;
+ * it has waited if that is not @s. */
+static enum MHD_Result give_items(struct serve *s, struct MHD_Connection *c,
+				  const unsigned char id[TICKET_SIZE], const char *host,
+				  void **seen)
+{
+	const struct feed_asker asker = { .host = host,
+					  .lossy = number_in(c, "X-Lossy"),
+					  .full = number_in(c, "X-Full"),
+					  .idle = number_in(c, "X-Idle"),
+					  .ended = number_in(c, "X-Ended"),
+					  .feed = number_in(c, "X-Feed"),
+					  .done = number_in(c, "X-Done") };
+	size_t size = 0;
+	int r;
+	char *text = feed_ask(s->feeds, id, &asker, *seen == s ? c : NULL, &size, &r);
+
+	if (text)
+		return tell(c, MHD_HTTP_OK, text, size);
+	if (r == -EINPROGRESS) {
+		*seen = s->feeds;
+		return MHD_YES;
+	}
+	return r == -ENOENT ? refuse(c, MHD_HTTP_GONE, "")
+			    : refuse(c, MHD_HTTP_ACCEPTED, "there is no item yet\n");
+}
+
+static enum MHD_Result give(struct serve *s, struct MHD_Connection *c, const char *path,
+			    void **seen)
+{
 	const struct asker asker = { .host = header(c, "X-Host", CONFIG_HOST_MAX + 1),
 				     .url = header(c, "X-Url", URL_MAX),
 				     .lost = header(c, "X-Lost", URL_MAX),
-				     .want = want ? strtoull(want, NULL, 10) : 0 };
+				     .want = number_in(c, "X-Want") };
 	unsigned char id[TICKET_SIZE];
 	enum MHD_Result result;
 	struct use use;
@@ -179,6 +228,8 @@ static enum MHD_Result give(struct serve *s, struct MHD_Connection *c, const cha
 	if (!asker.host || strncmp(path, PATH_START, strlen(PATH_START)) != 0 ||
 	    !read_path(path + strlen(PATH_START), id, &piece))
 		return refuse(c, MHD_HTTP_NOT_FOUND, "there is /v1/TICKET/PIECE, with X-Host\n");
+	if (piece == ITEMS)
+		return give_items(s, c, id, asker.host, seen);
 	if (piece == NOTES) {
 		text = ticket_message(s->tickets, id, &size);
 		return tell(c, MHD_HTTP_OK, text, size);
@@ -222,7 +273,7 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *c, const cha
 		*upload_size = 0;
 		return MHD_YES;
 	}
-	return give(s, c, url);
+	return give(s, c, url, seen);
 }
 
 /* ---- start and end ---- */
@@ -301,8 +352,9 @@ static int start(struct serve *s, int fd)
 	};
 	const struct MHD_OptionItem none[] = { { MHD_OPTION_END, 0, NULL } };
 
-	s->mhd = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | (s->tls ? MHD_USE_TLS : 0), 0,
-				  NULL, NULL, answer, s, MHD_OPTION_LISTEN_SOCKET, fd,
+	s->mhd = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME |
+					  (s->tls ? MHD_USE_TLS : 0),
+				  0, NULL, NULL, answer, s, MHD_OPTION_LISTEN_SOCKET, fd,
 				  MHD_OPTION_THREAD_POOL_SIZE, (unsigned)THREADS,
 				  MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX,
 				  MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)OF_ONE_MAX,
@@ -326,7 +378,8 @@ int serve_open(struct serve **out, const struct config *config)
 		s->key = read_file(config->key);
 		r = s->ca && s->certificate && s->key ? 0 : -EINVAL;
 	}
-	if (!s->tickets)
+	s->feeds = s->tickets ? feeds_new(s->tickets, s->url, &WAITS) : NULL;
+	if (!s->feeds)
 		r = -ENOMEM;
 	if (!r) {
 		fd = listen_at(config->listen);
@@ -353,6 +406,11 @@ struct tickets *serve_tickets(const struct serve *s)
 	return s->tickets;
 }
 
+struct feeds *serve_feeds(const struct serve *s)
+{
+	return s->feeds;
+}
+
 const char *serve_url(const struct serve *s)
 {
 	return s->url;
@@ -362,8 +420,11 @@ void serve_close(struct serve *s)
 {
 	if (!s)
 		return;
+	if (s->feeds)
+		feeds_stop(s->feeds);
 	if (s->mhd)
 		MHD_stop_daemon(s->mhd);
+	feeds_free(s->feeds);
 	tickets_free(s->tickets);
 	free(s->ca);
 	free(s->certificate);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "mirror/config.h"
+#include "mirror/feed.h"
 #include "mirror/ticket.h"
 
 struct serve;
@@ -14,6 +15,7 @@ struct serve;
 int serve_open(struct serve **serve, const struct config *config);
 /* What it gives to others. They live as long as it. */
 struct tickets *serve_tickets(const struct serve *serve);
+struct feeds *serve_feeds(const struct serve *serve);
 /* The URL under which it listens, with the port that it has. */
 const char *serve_url(const struct serve *serve);
 /* Ends all transfers. @serve may be NULL. */

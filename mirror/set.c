@@ -48,7 +48,7 @@ int set_read(const struct job *job, struct target **t, struct set *set)
 	*set = (struct set){ 0 };
 	r = message_read(&set->message, (*t)->bytes, (*t)->note.nbytes);
 	if (!r && !set->message.whole) {
-		r = fetch_message(job->fetch, (*t)->url, set->message.set);
+		r = fetch_message(job->fetch, (*t)->url, set->message.set, "notes", NULL);
 		message_deinit(&set->message);
 		if (!r)
 			r = replace(job, t);
@@ -90,7 +90,7 @@ static int add_item(const struct job *job, struct draft *d, struct set_name *nam
 	tl_info info = { .size = sizeof(info) };
 	int r;
 
-	if (!transfer_is_sized(note))
+	if (!note_is_sized(note))
 		return -EPROTO;
 	if (name->here)
 		return 0;

@@ -50,6 +50,7 @@ struct ticket {
 	unsigned uses; /* answers that are being made or sent */
 	struct tree tree;
 	struct ticket **newest; /* of the set; NULL: it is none */
+	struct ticket *self;	/* of an item, which has no newer one */
 	char *message;		/* about the set */
 	size_t message_size;
 };
@@ -342,6 +343,52 @@ void ticket_describe_set(struct tickets *s, struct ticket *t, char *message, siz
 	t->message = message;
 	t->message_size = size;
 	pthread_mutex_unlock(&s->lock);
+}
+
+struct ticket *ticket_offer_item(struct tickets *s, const struct member *members, size_t count,
+				 DLManagedTensorVersioned **tensors)
+{
+	unsigned char id[TICKET_SIZE];
+	struct ticket *t = NULL;
+
+	if (getrandom(id, sizeof(id), 0) == sizeof(id)) {
+		pthread_mutex_lock(&s->lock);
+		t = find_or_add(s, id);
+		if (t && set_parts(t, members, count, false)) {
+			tdelete(t, &s->all, compare_tickets);
+			free_ticket(take_ptr(t));
+		}
+		if (t) {
+			t->source = OFFERED;
+			t->tensors = take_ptr(tensors);
+			t->self = t;
+			t->newest = &t->self; /* it is held */
+		}
+		pthread_mutex_unlock(&s->lock);
+	}
+	free_tensors(tensors, count);
+	return t;
+}
+
+void ticket_end(struct tickets *s, struct ticket *t)
+{
+	if (!t)
+		return;
+	pthread_mutex_lock(&s->lock);
+	t->withdrawn = true;
+	for (unsigned n = 0; n < t->tree.count; n++)
+		t->tree.nodes[n].want = 0;
+	keep(s, t);
+	drop_if_sent(t);
+	pthread_mutex_unlock(&s->lock);
+}
+
+int ticket_name(const struct tickets *s, const char *name, uint64_t created_ns,
+		unsigned char id[TICKET_SIZE])
+{
+	const struct member member = { .name = name, .committed_ns = created_ns };
+
+	return make_id(s, &member, 1, id);
 }
 
 static int get_held(tl_client *client, const char *name, DLManagedTensorVersioned **tensor,

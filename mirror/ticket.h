@@ -51,6 +51,15 @@ int ticket_offer_set(struct tickets *tickets, struct ticket **newest, unsigned f
 /* A message about a moment, which becomes the ticket's. */
 void ticket_describe_set(struct tickets *tickets, struct ticket *ticket, char *message,
 			 size_t size);
+/* An item of a stream, whose @tensors become the ticket's, also on failure. They are held until
+ * ticket_end(). Returns NULL without memory. */
+struct ticket *ticket_offer_item(struct tickets *tickets, const struct member *members,
+				 size_t count, DLManagedTensorVersioned **tensors);
+/* Nobody needs it any more. @ticket may be NULL. */
+void ticket_end(struct tickets *tickets, struct ticket *ticket);
+/* Fills @id with the ticket of a thing that has this name, which is the same each time. */
+int ticket_name(const struct tickets *tickets, const char *name, uint64_t created_ns,
+		unsigned char id[TICKET_SIZE]);
 const unsigned char *ticket_id(const struct ticket *ticket);
 /* The name means something else now. @ticket may be NULL. It is not the caller's any more. */
 void ticket_withdraw(struct tickets *tickets, struct ticket *ticket);

@@ -171,26 +171,6 @@ static int publish(const struct job *job, const struct target *t, uint64_t versi
 	return r;
 }
 
-/* Returns the bytes of such a tensor, or UINT64_MAX. */
-static uint64_t size_of(const struct note *note)
-{
-	const uint64_t bits = (uint64_t)note->dtype.bits * note->dtype.lanes;
-	uint64_t n = 1;
-
-	for (int i = 0; i < note->ndim; i++) {
-		if (__builtin_mul_overflow(n, (uint64_t)note->shape[i], &n))
-			return UINT64_MAX;
-	}
-	if (note->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED && note->dtype.bits < 8)
-		return __builtin_mul_overflow(n, note->dtype.lanes, &n) ? UINT64_MAX : n;
-	return __builtin_mul_overflow(n, bits, &n) || n > UINT64_MAX - 7 ? UINT64_MAX : (n + 7) / 8;
-}
-
-bool transfer_is_sized(const struct note *note)
-{
-	return size_of(note) == note->nbytes;
-}
-
 static int transfer_once(const struct job *job, const struct target *t)
 {
 	const struct note *note = &t->note;
@@ -203,7 +183,7 @@ static int transfer_once(const struct job *job, const struct target *t)
 		replace_ticket(job, NULL);
 		return r == -ENOENT ? 0 : r;
 	}
-	if (!transfer_is_sized(note))
+	if (!note_is_sized(note))
 		return -EPROTO;
 	r = tl_stat(job->client, job->local, &info);
 	if (!r && !job->known && transfer_is_here(&info, job->label, note))

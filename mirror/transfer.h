@@ -43,8 +43,6 @@ int transfer_bytes(const struct job *job, const char *url, const unsigned char t
 		   const struct member *members, size_t count, struct ticket **relay);
 /* Whether the name means that already, from a time before this process. */
 bool transfer_is_here(const tl_info *info, const char *label, const struct note *note);
-/* Whether the size is that of such a tensor. The origin may lie. */
-bool transfer_is_sized(const struct note *note);
 
 /*
  * Does it. If the origin has something newer by now, *@t is that. Returns 0, or a negative errno:

@@ -10,7 +10,8 @@ static void show(const struct message *m, const struct note *note, void *context
 	char text[2 * TICKET_SIZE + 1];
 	unsigned char ticket[TICKET_SIZE];
 
-	fuzz_check(*note->name && strlen(note->name) <= TL_NAME_MAX && note->version);
+	fuzz_check((*note->name || m->has_items) && strlen(note->name) <= TL_NAME_MAX &&
+		   note->version);
 	++*count;
 	if (note->gone)
 		return;
@@ -26,6 +27,27 @@ static void show(const struct message *m, const struct note *note, void *context
 		   !memcmp(ticket, note->ticket, TICKET_SIZE));
 }
 
+static void show_stream(const struct stream_note *stream, void *context)
+{
+	(void)context;
+	fuzz_check(*stream->name && strlen(stream->name) <= TL_NAME_MAX && stream->ttl_ns >= 0);
+}
+
+struct items {
+	const struct message *message;
+	size_t parts;
+};
+
+static void show_item(const struct item_note *item, size_t first, void *context)
+{
+	struct items *items = context;
+	const unsigned char *end = items->message->bytes + items->message->size;
+
+	fuzz_check(item->number && item->parts && first == items->parts);
+	fuzz_check((const unsigned char *)item->metadata + item->metadata_size <= end);
+	items->parts += item->parts;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct message m;
@@ -34,6 +56,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!message_read(&m, data, size)) {
 		message_notes(&m, show, &count);
 		fuzz_check(count == message_count(&m) && m.url);
+		message_streams(&m, show_stream, NULL);
+		if (m.has_items) {
+			struct items items = { &m, 0 };
+
+			message_items(&m, show_item, &items);
+			fuzz_check(items.parts == count);
+		}
 	}
 	message_deinit(&m);
 	return 0;

@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tensorlease/stream.h>
+
+#include "mirror/fetch.h"
+#include "mirror/flow.h"
+#include "mirror/ticket.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/thread.h"
+
+#define SILENT_NS (7 * NS_PER_SEC)
+#define PATIENCE_NS (2 * NS_PER_SEC) /* then the origin is told that this host is there */
+
+enum { URL_MAX = 256, LABEL_MAX = 32 };
+
+struct flow {
+	struct flow *next;
+	const struct config *config;
+	const struct rule *rule;
+	char host[CONFIG_HOST_MAX + 1];
+	char url[URL_MAX];
+	char *name, *local;
+	struct stream_note note; /* its name is @name */
+	bool told;		 /* by the last message */
+	pthread_t thread;
+	atomic_bool stop;
+	/* of the thread: */
+	struct fetch *fetch;
+	tl_client *client;
+	tl_stream *stream;
+	uint64_t feed, done; /* all items of that feed up to this one are here */
+	bool ended;
+	int64_t heard_ns; /* when the origin has answered last */
+	bool lost;	  /* it does not any more */
+};
+
+/* ---- the stream here ---- */
+
+static int open_here(struct flow *f)
+{
+	char label[LABEL_MAX];
+	const tl_connect_options connect = { .size = sizeof(connect),
+					     .address = f->config->socket,
+					     .namespace_name = f->rule->name_space,
+					     .label = label };
+	const tl_stream_options options = { .size = sizeof(options),
+					    .mode = f->note.mode,
+					    .flags = f->note.flags | TL_STREAM_PRODUCER |
+						     TL_STREAM_SHARED,
+					    .depth = f->note.depth,
+					    .keep = f->note.keep,
+					    .max_tries = f->note.max_tries,
+					    .ttl_ns = f->note.ttl_ns };
+	int r = 0;
+
+	snprintf(label, sizeof(label), "mirror of %s", f->host);
+	if (!f->client)
+		r = tl_connect(&connect, &f->client);
+	if (!r && !f->stream)
+		r = tl_stream_open(f->client, f->local, &options, &f->stream);
+	return r;
+}
+
+static void close_here(struct flow *f)
+{
+	tl_stream_close(take_ptr(f->stream));
+}
+
+/* Items of a queue are wanted where somebody takes them. */
+static bool is_wanted(const struct flow *f)
+{
+	tl_stream_info info = { .size = sizeof(info) };
+
+	return f->note.mode != TL_STREAM_QUEUE ||
+	       (!tl_stream_stat(f->client, f->local, &info) && info.subscribers);
+}
+
+/* ---- items ---- */
+
+struct items {
+	struct note *notes;
+	size_t parts;
+	struct item_note *items;
+	size_t count;
+};
+
+static void add_note(const struct message *m, const struct note *note, void *context)
+{
+	struct items *all = context;
+
+	(void)m;
+	all->notes[all->parts++] = *note;
+}
+
+static void add_item(const struct item_note *item, size_t first, void *context)
+{
+	struct items *all = context;
+
+	(void)first;
+	if (all->count < ITEMS_MAX)
+		all->items[all->count++] = *item;
+}
+
+/* How this host is. */
+enum state { READY, FULL, IDLE };
+
+static int ask(struct flow *f, enum state state)
+{
+	const struct fetch_header headers[] = { { "X-Feed", f->feed },
+						{ "X-Done", f->done },
+						{ "X-Full", state == FULL },
+						{ "X-Idle", state == IDLE },
+						{ "X-Ended", f->ended },
+						{ "X-Lossy", f->rule->lossy },
+						{ NULL, 0 } };
+
+	return fetch_message(f->fetch, f->url, f->note.ticket, "items", headers);
+}
+
+/* Says to the origin that this host is there. */
+static void ping(struct flow *f)
+{
+	ask(f, FULL);
+}
+
+static void on_piece(void *context, size_t want, uint64_t hash)
+{
+	(void)context;
+	(void)want;
+	(void)hash;
+}
+
+/* Says where each piece is to go. Returns how many there are; @wants may be NULL. */
+static size_t list_wants(tl_item_draft *draft, const struct note *notes, size_t parts,
+			 struct want *wants)
+{
+	uint64_t piece = 0;
+	size_t count = 0;
+
+	for (size_t n = 0; n < parts; piece += pieces_of(notes[n].nbytes), n++) {
+		const DLTensor *t = tl_item_draft_tensor(draft, n);
+
+		for (uint64_t at = 0; at < notes[n].nbytes; at += PIECE_SIZE, count++) {
+			const uint64_t left = notes[n].nbytes - at;
+
+			if (wants)
+				wants[count] = (struct want){ piece + at / PIECE_SIZE,
+							      (char *)t->data + t->byte_offset + at,
+							      left < PIECE_SIZE ? (size_t)left
+										: PIECE_SIZE };
+		}
+	}
+	return count;
+}
+
+static int fetch_item(struct flow *f, tl_item_draft *draft, const struct item_note *item,
+		      const struct note *notes)
+{
+	const size_t count = list_wants(draft, notes, item->parts, NULL);
+	struct want *wants = calloc(count + 1, sizeof(*wants));
+	const struct source source = { f->url, item->ticket, wants, count };
+	int r;
+
+	if (!wants)
+		return -ENOMEM;
+	list_wants(draft, notes, item->parts, wants);
+	r = count ? fetch_bytes(f->fetch, &source, on_piece, NULL) : 0;
+	free(wants);
+	return r;
+}
+
+static int fill(struct flow *f, tl_item_draft *draft, const struct item_note *item,
+		const struct note *notes)
+{
+	if (!item->is_inline)
+		return fetch_item(f, draft, item, notes);
+	for (size_t n = 0; n < item->parts; n++) {
+		const DLTensor *t = tl_item_draft_tensor(draft, n);
+
+		if (notes[n].nbytes)
+			memcpy((char *)t->data + t->byte_offset, notes[n].bytes, notes[n].nbytes);
+	}
+	return 0;
+}
+
+/* Makes room for an item here. While that takes long, the origin is told that this host is there.
+ */
+static int draft_item(struct flow *f, const struct item_note *item, const struct note *notes,
+		      tl_item_draft **draft)
+{
+	const tl_stream_put_options options = { .size = sizeof(options),
+						.timeout_ns = PATIENCE_NS,
+						.metadata_size = item->metadata_size };
+	tl_part *parts = calloc(item->parts, sizeof(*parts));
+	DLTensor *tensors = calloc(item->parts, sizeof(*tensors));
+	int r = parts && tensors ? 0 : -ENOMEM;
+
+	for (size_t n = 0; !r && n < item->parts; n++) {
+		if (!note_is_sized(&notes[n]) || (item->is_inline && !notes[n].bytes))
+			r = -EPROTO;
+		tensors[n] = (DLTensor){ .device = { kDLCPU, 0 },
+					 .ndim = notes[n].ndim,
+					 .dtype = notes[n].dtype,
+					 .shape = (int64_t *)notes[n].shape };
+		parts[n] = (tl_part){ .name = *notes[n].name ? notes[n].name : NULL,
+				      .tensor = &tensors[n] };
+	}
+	while (!r && (r = tl_stream_draft(f->stream, parts, item->parts, &options, draft)) &&
+	       r == -ETIMEDOUT && !atomic_load(&f->stop)) {
+		ping(f);
+		r = 0;
+	}
+	free(parts);
+	free(tensors);
+	return r;
+}
+
+static int commit(struct flow *f, tl_item_draft *draft, const struct item_note *item)
+{
+	const tl_stream_put_options options = { .size = sizeof(options),
+						.timeout_ns = PATIENCE_NS,
+						.metadata = item->metadata,
+						.metadata_size = item->metadata_size };
+	int r;
+
+	while ((r = tl_item_draft_commit(draft, &options, NULL)) && !atomic_load(&f->stop)) {
+		if (r == -EPIPE)
+			tl_stream_reopen(f->stream);
+		else if (r == -ETIMEDOUT)
+			ping(f);
+		else if (r != -EINTR)
+			break;
+	}
+	return r;
+}
+
+/* Puts an item here. Returns 0 or a negative errno; then it comes again. */
+static int put(struct flow *f, const struct item_note *item, const struct note *notes)
+{
+	tl_item_draft *draft = NULL;
+	int r = draft_item(f, item, notes, &draft);
+
+	if (!r)
+		r = fill(f, draft, item, notes);
+	if (!r)
+		r = commit(f, draft, item);
+	if (r)
+		tl_item_draft_abort(draft);
+	return r;
+}
+
+static int put_all(struct flow *f, const struct message *m)
+{
+	const size_t count = message_count(m);
+	struct items all = { calloc(count + 1, sizeof(struct note)), 0,
+			     calloc(ITEMS_MAX, sizeof(struct item_note)), 0 };
+	size_t first = 0;
+	int r = all.notes && all.items ? 0 : -ENOMEM;
+
+	if (!r) {
+		message_notes(m, add_note, &all);
+		message_items(m, add_item, &all);
+	}
+	for (size_t n = 0; !r && n < all.count; n++) {
+		if (all.items[n].number > f->done)
+			r = put(f, &all.items[n], all.notes + first);
+		if (!r)
+			f->done = all.items[n].number;
+		first += all.items[n].parts;
+	}
+	free(all.notes);
+	free(all.items);
+	return r;
+}
+
+static int end_here(struct flow *f)
+{
+	const tl_stream_put_options options = { .size = sizeof(options),
+						.timeout_ns = PATIENCE_NS };
+	int r;
+
+	while ((r = tl_stream_end(f->stream, &options)) == -ETIMEDOUT && !atomic_load(&f->stop))
+		ping(f);
+	f->ended = !r || r == -EPIPE;
+	return f->ended ? 0 : r;
+}
+
+/* Does what a message says, whose data it copies first: more requests follow. */
+static int take_message(struct flow *f)
+{
+	size_t size;
+	const char *data = fetch_newer(f->fetch, &size);
+	char *copy = malloc(size + 1);
+	struct message m = { 0 };
+	int r = -ENOMEM;
+
+	if (copy) {
+		memcpy(copy, data, size);
+		r = message_read(&m, copy, size);
+	}
+	if (!r && !m.has_items)
+		r = -EPROTO;
+	if (!r && m.feed != f->feed) {
+		f->feed = m.feed;
+		f->done = 0;
+	}
+	if (!r && message_count(&m)) {
+		f->ended = false;
+		r = put_all(f, &m);
+	}
+	if (!r && m.ended && !f->ended)
+		r = end_here(f);
+	message_deinit(&m);
+	free(copy);
+	return r;
+}
+
+/* ---- the thread ---- */
+
+static int step(struct flow *f)
+{
+	bool wanted = false;
+	int r = f->lost ? 0 : open_here(f);
+
+	if (r)
+		return r;
+	wanted = !f->lost && is_wanted(f);
+	r = ask(f, wanted ? READY : IDLE);
+	if (r == -EAGAIN || !r) {
+		f->heard_ns = now_mono_ns();
+		f->lost = false;
+	}
+	if (r == -EAGAIN && !wanted)
+		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_SEC / 2 }, NULL);
+	if (r == -EAGAIN)
+		return 0;
+	return r ? r : take_message(f);
+}
+
+static void *run(void *context)
+{
+	static struct log_limit failures;
+	struct flow *f = context;
+	int r;
+
+	f->heard_ns = now_mono_ns();
+	while (!atomic_load(&f->stop)) {
+		r = step(f);
+		if (r == -ESTALE || r == -ECHILD || r == -ENOTCONN)
+			close_here(f); /* the stream here is gone: it is made anew */
+		if (!f->lost && now_mono_ns() - f->heard_ns > SILENT_NS) {
+			f->lost = true;
+			close_here(f); /* subscribers here learn that this producer has ended */
+		}
+		if (!r || atomic_load(&f->stop))
+			continue;
+		log_warn_limited(&failures, "items do not come", "stream=%s of=%s why=%s",
+				 log_str(f->name), f->host,
+				 log_str(r == -ENODATA || r == -EHOSTUNREACH || r == -EBADMSG
+						 ? fetch_why(f->fetch)
+						 : tl_last_error()));
+		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_SEC / 2 }, NULL);
+	}
+	return NULL;
+}
+
+static void flow_free(struct flow *f)
+{
+	close_here(f);
+	if (f->client)
+		tl_close(f->client);
+	fetch_close(f->fetch);
+	free(f->name);
+	free(f->local);
+	free(f);
+}
+
+/* Returns NULL after an error message. */
+static struct flow *flow_open(const struct config *config, const struct rule *rule,
+			      const char *host, const char *url, const struct stream_note *stream)
+{
+	struct flow *f = calloc(1, sizeof(*f));
+
+	if (!f)
+		return NULL;
+	f->config = config;
+	f->rule = rule;
+	strcpy(f->host, host);
+	snprintf(f->url, sizeof(f->url), "%s", url);
+	f->note = *stream;
+	f->name = strdup(stream->name);
+	if (asprintf(&f->local, "%s%s", rule->prefix, stream->name) < 0)
+		f->local = NULL;
+	f->note.name = f->name;
+	f->fetch = fetch_open(config, NULL, &f->stop);
+	if (f->name && f->local && f->fetch && !thread_start(&f->thread, 0, run, f)) {
+		log_info("a stream comes", "name=%s of=%s", log_str(f->name), f->host);
+		return f;
+	}
+	log_error("a stream cannot be brought", "name=%s of=%s", log_str(stream->name), host);
+	flow_free(f);
+	return NULL;
+}
+
+/* @deletes: the stream here goes as well. */
+static void flow_close(struct flow *f, bool deletes)
+{
+	atomic_store(&f->stop, true);
+	pthread_join(f->thread, NULL);
+	if (deletes && f->client)
+		tl_delete(f->client, f->local);
+	flow_free(f);
+}
+
+/* ---- those of an import ---- */
+
+struct update {
+	struct flows *flows;
+	const struct config *config;
+	const struct rule *rule;
+	const char *host, *url;
+};
+
+/* Another ticket or URL tells that another mirror is there: the stream is the same. */
+static bool is_same(const struct flow *f, const struct stream_note *stream, const char *url)
+{
+	return !memcmp(f->note.ticket, stream->ticket, TICKET_SIZE) && !strcmp(f->url, url);
+}
+
+static void show_stream(const struct stream_note *stream, void *context)
+{
+	const struct update *u = context;
+	struct flow **link = &u->flows->first, *f;
+
+	while ((f = *link) && strcmp(f->name, stream->name) != 0)
+		link = &f->next;
+	if (f && strcmp(f->host, u->host) != 0) {
+		log_warn_limited(&u->flows->conflicts, "two hosts have one stream",
+				 "name=%s of=%s refused=%s", log_str(f->name), f->host, u->host);
+		return;
+	}
+	if (f && !is_same(f, stream, u->url)) {
+		*link = f->next;
+		flow_close(take_ptr(f), false);
+	}
+	if (!f) {
+		f = flow_open(u->config, u->rule, u->host, u->url, stream);
+		if (!f)
+			return;
+		f->next = u->flows->first;
+		u->flows->first = f;
+	}
+	f->told = true;
+}
+
+void flows_update(struct flows *flows, const struct config *config, const struct rule *rule,
+		  const char *host, const struct message *m)
+{
+	struct update u = { flows, config, rule, host, m->url };
+	struct flow **link, *f;
+
+	for (f = flows->first; f; f = f->next)
+		f->told = strcmp(f->host, host) != 0;
+	message_streams(m, show_stream, &u);
+	for (link = &flows->first; (f = *link);) {
+		if (f->told) {
+			link = &f->next;
+			continue;
+		}
+		*link = f->next;
+		flow_close(f, true);
+	}
+}
+
+void flows_close(struct flows *flows)
+{
+	struct flow *next;
+
+	for (struct flow *f = flows->first; f; f = next) {
+		next = f->next;
+		flow_close(f, false);
+	}
+	flows->first = NULL;
+}
