@@ -171,15 +171,19 @@ PAGES_OUT := $(O)/tests/pages/large.so
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all help deps deps-check deps-python tests test demo python test-python bench bench-python check check-format check-werror \
+.PHONY: all help deps deps-check deps-python tests test demo demo-mirror python test-python bench bench-python check check-format check-werror \
 	check-tidy check-cppcheck check-units format layers lint fuzz fuzz-build install uninstall clean FORCE
 
+# The NATS server of this machine, or else that of a package of pip.
+NATS_SERVER := $(or $(shell PATH=$$PATH:/usr/sbin command -v nats-server),$(O)/tools-nats/bin/nats-server)
+
 # These goals install missing packages before the first file is compiled.
-DEPS := $(if $(filter deps test demo everyday faults gpu-stage,$(MAKECMDGOALS)),deps) \
+DEPS := $(if $(filter deps test demo demo-mirror everyday faults gpu-stage,$(MAKECMDGOALS)),deps) \
 	$(if $(filter deps-check check check-%,$(filter-out check-deb check-containers check-metrics,$(MAKECMDGOALS))),deps-check) \
 	$(if $(filter deb,$(MAKECMDGOALS)),deps-deb) \
 	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
-	$(if $(filter python sdist wheels check-sdist check-wheels release-check check-types check-metrics test-python test-interop test-frameworks bench-python bench-dataset,$(MAKECMDGOALS)),deps-python) \
+	$(if $(filter python sdist wheels check-sdist check-wheels release-check check-types check-metrics test-python test-interop test-frameworks bench-python bench-mirror bench-dataset,$(MAKECMDGOALS)),deps-python) \
+	$(if $(filter demo-mirror,$(MAKECMDGOALS)),$(if $(wildcard $(NATS_SERVER)),,deps-python)) \
 	$(if $(filter docs,$(MAKECMDGOALS)),deps-docs) \
 	$(if $(filter model model-record,$(MAKECMDGOALS)),deps-model) \
 	$(if $(filter cost cost-record,$(MAKECMDGOALS)),deps-cost)
@@ -312,6 +316,11 @@ fresh-service: all ## the service in a booted Debian: kills, reloads and restart
 demo: $(DEPS) all $(DEMO_OUT) ## build, then show two processes sharing a tensor; FRAMES=100 fewer than 1,000
 	@demo/run $(O) $(FRAMES)
 
+$(O)/tools-nats/bin/nats-server: $(O)/tools-nats/ready
+
+demo-mirror: $(DEPS) all $(DEMO_OUT) $(NATS_SERVER) ## build, then show two hosts, here network namespaces, sharing names; FRAMES=900 for longer
+	@demo/run-mirror $(O) '$(FRAMES)' $(abspath $(NATS_SERVER))
+
 .PHONY: examples
 examples: all $(EXAMPLES_OUT) ## build the programs of examples/c
 
@@ -401,6 +410,13 @@ bench-hostile: all $(HOSTILE_OUT) ## measure what one user can do to others; HOS
 # Installs the other libraries into $(O)/bench-python, which takes gigabytes if pip finds a PyTorch with CUDA.
 bench-python: python ## measure the Python package beside Plasma, Ray, ...; BENCH_ARGS is passed on
 	@$(PYTHON) bench/python/run.py --environments $(O)/bench-python --wheel $(O)/python/*.whl $(BENCH_ARGS)
+
+# As root, or where a user may make namespaces: the hosts are network namespaces.
+.PHONY: bench-mirror
+bench-mirror: python $(MIRROR_OUT) $(DAEMON_OUT) $(NATS_SERVER) ## measure tensorlease-mirror between hosts beside TCP, TLS and NATS; BENCH_ARGS: --quick
+	@rm -rf $(O)/bench-mirror && $(PYTHON) -m venv $(O)/bench-mirror
+	@$(O)/bench-mirror/bin/pip install --quiet --disable-pip-version-check numpy $(O)/python/*.whl
+	@$(O)/bench-mirror/bin/python bench/python/mirror.py --build $(O) --nats $(abspath $(NATS_SERVER)) $(BENCH_ARGS)
 
 # In the same environment as most of bench-python, since PyTorch is large.
 .PHONY: bench-dataset

@@ -112,6 +112,7 @@ static natsStatus set_options(natsOptions *o, struct bus *bus, const struct conf
 	s = s ? s : natsOptions_SetErrorHandler(o, on_error, bus);
 	s = s ? s : natsOptions_SetClosedCB(o, on_closed, bus);
 	s = s ? s : natsOptions_SetNoEcho(o, true);
+	s = s ? s : natsOptions_SetSendAsap(o, true);
 	s = s ? s : natsOptions_SetPingInterval(o, PING_MS);
 	s = s ? s : natsOptions_SetMaxPingsOut(o, 2);
 	s = s ? s : natsOptions_SetWriteDeadline(o, ASK_MS);

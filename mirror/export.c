@@ -41,6 +41,7 @@ struct export
 	tl_watch *watch;
 	pthread_t thread;
 	bool running;
+	int64_t sent_ns; /* when the thread has announced something last */
 	atomic_bool stop;
 	atomic_ullong life;
 	char announce[SUBJECT_MAX], beat[SUBJECT_MAX];
@@ -223,10 +224,10 @@ static void handle_event(struct export *e, struct notes *notes, const tl_watch_e
 		notes_add(notes, &note);
 }
 
-/* Sends one event and those that come within BATCH_NS. */
+/* Sends one event, and those that come until BATCH_NS have passed since the last announcement. */
 static int announce(struct export *e, tl_watch_event *event)
 {
-	const int64_t until = now_mono_ns() + BATCH_NS;
+	const int64_t until = e->sent_ns + BATCH_NS, end = now_mono_ns() + BATCH_NS;
 	struct notes notes;
 	int r = notes_begin(e, &notes);
 
@@ -235,12 +236,13 @@ static int announce(struct export *e, tl_watch_event *event)
 					       .timeout_ns = deadline_left_ns(until) };
 
 		handle_event(e, &notes, event);
-		if (notes_full(&notes) || deadline_passed(until))
+		if (notes_full(&notes) || deadline_passed(end))
 			break;
 		r = tl_watch_next(e->watch, &rest, event);
 	}
 	if (notes.count)
 		send_notes(e, &notes);
+	e->sent_ns = now_mono_ns();
 	notes_deinit(&notes);
 	return r == -ETIMEDOUT || r == -EAGAIN ? 0 : r;
 }

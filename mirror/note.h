@@ -19,7 +19,7 @@ enum {
 	NOTES_MAX = 500,	    /* in a message */
 	SET_MAX = 65536,	    /* members of a set */
 	ITEMS_MAX = 64,		    /* in a message */
-	PIECE_SIZE = 8 << 20,	    /* of a tensor, in a request */
+	PIECE_SIZE = 2 << 20,	    /* of a tensor, in a request */
 };
 
 /* That a name means a version, or nothing after that version. */

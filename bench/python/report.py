@@ -125,15 +125,15 @@ def machine():
     }
 
 
-def print_head(bench):
+def print_head(quick, versions):
     m = machine()
     shm = "without a limit" if m["shm_gib"] is None else f"{m['shm_gib']} GiB"
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-    print(f"tensorlease for Python, {date}{', quick' if bench.options.quick else ''}")
+    print(f"tensorlease for Python, {date}{', quick' if quick else ''}")
     print(
         f"{m['cpu']}, {m['cores']} cores, {m['kernel']}, {m['memory_gib']} GiB of memory, /dev/shm {shm}"
     )
-    print("; ".join(worker.version for worker in bench.workers) + "\n", flush=True)
+    print("; ".join(versions) + "\n", flush=True)
 
 
 def json_row(row, rows):

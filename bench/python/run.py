@@ -300,7 +300,7 @@ def main():
             print("--only matches no row", file=sys.stderr)
             return 2
         bench.start()
-        print_head(bench)
+        print_head(options.quick, [worker.version for worker in bench.workers])
         bench.run()
     finally:
         bench.end()
