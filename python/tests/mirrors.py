@@ -212,7 +212,7 @@ def pair(hosts, **more):
     return a, b, a.connect(), b.connect("mirror")
 
 
-PIECE = 8 << 20
+PIECE = 2 << 20
 
 
 def listens_at(pid):
