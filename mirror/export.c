@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <search.h>
 #include <stdatomic.h>
@@ -8,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <tensorlease/watch.h>
 
@@ -18,8 +22,8 @@
 #include "util/log.h"
 #include "util/thread.h"
 
-#define BATCH_NS NS_PER_MS /* an announcement waits so long at most for others */
-#define LOOK_NS (NS_PER_SEC / 2)
+#define BATCH_NS NS_PER_MS	  /* an announcement waits so long at most for others */
+#define LOOK_NS (30 * NS_PER_SEC) /* it waits for changes, and so long at a time */
 
 enum { SUBJECT_MAX = 2 * CONFIG_WORD_MAX + 16 };
 
@@ -41,8 +45,8 @@ struct export
 	tl_watch *watch;
 	pthread_t thread;
 	bool running;
-	int64_t sent_ns; /* when the thread has announced something last */
-	atomic_bool stop;
+	int64_t sent_ns;       /* when the thread has announced something last */
+	_Atomic uint32_t stop; /* it ends waits */
 	atomic_ullong life;
 	char announce[SUBJECT_MAX], beat[SUBJECT_MAX];
 	pthread_mutex_t lock; /* for what follows */
@@ -249,8 +253,10 @@ static int announce(struct export *e, tl_watch_event *event)
 
 static void *run(void *context)
 {
-	const tl_wait_options wait = { .size = sizeof(wait), .timeout_ns = LOOK_NS };
 	struct export *e = context;
+	const tl_wait_options wait = { .size = sizeof(wait),
+				       .timeout_ns = LOOK_NS,
+				       .interrupt = (const uint32_t *)&e->stop };
 	tl_watch_event event = { .size = sizeof(event) };
 	int r;
 
@@ -258,7 +264,7 @@ static void *run(void *context)
 		r = tl_watch_next(e->watch, &wait, &event);
 		if (!r)
 			r = announce(e, &event);
-		if (r && r != -ETIMEDOUT && r != -EAGAIN) {
+		if (r && r != -ETIMEDOUT && r != -EAGAIN && r != -ECANCELED) {
 			log_warn("names cannot be watched now", "export=%s why=%s", e->rule->name,
 				 log_str(tl_last_error()));
 			nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
@@ -290,7 +296,9 @@ static void *run_set(void *context)
 	const tl_wait_options now = { .size = sizeof(now) };
 	struct export *e = context;
 	tl_watch_event event = { .size = sizeof(event) };
-	tl_wait_options wait = { .size = sizeof(wait), .timeout_ns = LOOK_NS };
+	tl_wait_options wait = { .size = sizeof(wait),
+				 .timeout_ns = LOOK_NS,
+				 .interrupt = (const uint32_t *)&e->stop };
 	int r = 0;
 
 	while (!atomic_load(&e->stop)) {
@@ -299,9 +307,9 @@ static void *run_set(void *context)
 			r = tl_watch_next(e->watch, &now, &event);
 		if (r == -ETIMEDOUT || r == -EAGAIN)
 			r = announce_set(e);
-		wait.timeout_ns = r == -EAGAIN ? BATCH_NS : LOOK_NS; /* they change while it looks
-								      */
-		if (r && r != -EAGAIN) {
+		/* -EAGAIN: they change while it looks */
+		wait.timeout_ns = r == -EAGAIN ? BATCH_NS : r ? 0 : LOOK_NS;
+		if (r && r != -EAGAIN && r != -ECANCELED) {
 			log_warn("a set cannot be announced now", "export=%s why=%s", e->rule->name,
 				 log_str(r == -E2BIG ? "it has more than 65,536 names"
 						     : tl_last_error()));
@@ -534,7 +542,8 @@ int export_open(struct export **out, const struct config *config, const struct r
 
 void export_stop(struct export *e)
 {
-	atomic_store(&e->stop, true);
+	atomic_store(&e->stop, 1);
+	syscall(SYS_futex, &e->stop, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 	if (e->running)
 		pthread_join(e->thread, NULL);
 	e->running = false;

@@ -59,6 +59,7 @@ static int open_here(struct flow *f)
 					    .keep = f->note.keep,
 					    .max_tries = f->note.max_tries,
 					    .ttl_ns = f->note.ttl_ns };
+	tl_stream_info info = { .size = sizeof(info) };
 	int r = 0;
 
 	snprintf(label, sizeof(label), "mirror of %s", f->host);
@@ -66,6 +67,11 @@ static int open_here(struct flow *f)
 		r = tl_connect(&connect, &f->client);
 	if (!r && !f->stream)
 		r = tl_stream_open(f->client, f->local, &options, &f->stream);
+	if ((r == -EINVAL || r == -EMEDIUMTYPE) && !tl_stream_stat(f->client, f->local, &info)) {
+		/* the origin has deleted it, and made one of another form */
+		tl_delete(f->client, f->local);
+		r = tl_stream_open(f->client, f->local, &options, &f->stream);
+	}
 	return r;
 }
 
@@ -439,9 +445,12 @@ static void show_stream(const struct stream_note *stream, void *context)
 {
 	const struct update *u = context;
 	struct flow **link = &u->flows->first, *f;
+	unsigned count = 0;
 
-	while ((f = *link) && strcmp(f->name, stream->name) != 0)
+	for (; (f = *link) && strcmp(f->name, stream->name) != 0; count++)
 		link = &f->next;
+	if (!f && count == TL_STREAMS_MAX)
+		return; /* a namespace has no more */
 	if (f && strcmp(f->host, u->host) != 0) {
 		log_warn_limited(&u->flows->conflicts, "two hosts have one stream",
 				 "name=%s of=%s refused=%s", log_str(f->name), f->host, u->host);

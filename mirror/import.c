@@ -21,6 +21,7 @@
 #include "util/log.h"
 #include "util/thread.h"
 
+#define LOOK_NS (2 * NS_PER_SEC)   /* until hosts are looked at again */
 #define SILENT_NS (7 * NS_PER_SEC) /* of a host that sends a beat every 2 s */
 
 enum { SUBJECT_MAX = 2 * CONFIG_WORD_MAX + 16 };
@@ -96,7 +97,7 @@ static void origin_seen(struct import *i, struct origin *o, uint64_t life)
 	if (!o->up || (life && life != o->life)) {
 		twalk_r(i->replicas.tree, untell_all, &(struct of_origin){ .origin = o });
 		replica_untell(&o->set);
-		o->compare_ns = 0;
+		origin_compare(i, o, 0);
 		o->retry_ns = RETRY_NS;
 	}
 	if (life)
@@ -351,7 +352,7 @@ static void compare(struct import *i, struct origin *o)
 	pthread_mutex_lock(&i->lock);
 	o->comparing = false;
 	if (r || atomic_load(&i->stop))
-		origin_failed(o);
+		origin_failed(i, o);
 	else if (!o->set.told_version)
 		gone_since(i, o, begin);
 }
@@ -386,7 +387,21 @@ static struct origin *look_after(struct import *i)
 	return due;
 }
 
-/* The thread that looks after the hosts, twice a second. */
+/* Until a host is to be compared with, or to be looked after. With the lock, which it gives up. */
+static void wait_for_hosts(struct import *i)
+{
+	int64_t until = now_mono_ns() + LOOK_NS;
+	struct timespec ts;
+
+	for (const struct origin *o = i->origins; o; o = o->next) {
+		if (o->up && o->compare_ns < until)
+			until = o->compare_ns;
+	}
+	ts = (struct timespec){ until / NS_PER_SEC, until % NS_PER_SEC };
+	pthread_cond_timedwait(&i->due, &i->lock, &ts);
+}
+
+/* The thread that looks after the hosts. */
 static void *watch_hosts(void *context)
 {
 	struct import *i = context;
@@ -397,11 +412,8 @@ static void *watch_hosts(void *context)
 
 		if (due)
 			compare(i, due);
-		if (due)
-			continue;
-		pthread_mutex_unlock(&i->lock);
-		nanosleep(&(struct timespec){ .tv_nsec = 500 * NS_PER_MS }, NULL);
-		pthread_mutex_lock(&i->lock);
+		else
+			wait_for_hosts(i);
 	}
 	pthread_mutex_unlock(&i->lock);
 	return NULL;
@@ -413,7 +425,7 @@ void import_compare(struct import *i)
 
 	pthread_mutex_lock(&i->lock);
 	for (struct origin *o = i->origins; o; o = o->next)
-		o->compare_ns = 0;
+		origin_compare(i, o, 0);
 	pthread_mutex_unlock(&i->lock);
 	snprintf(subject, sizeof(subject), "tl1.%s.who", i->rule->name);
 	bus_publish(i->bus, subject, "", 0);
@@ -428,6 +440,7 @@ int import_open(struct import **out, const struct config *config, const struct r
 	const char *from = rule->from ? rule->from : "*";
 	struct import *i = calloc(1, sizeof(*i));
 	char subject[SUBJECT_MAX];
+	pthread_condattr_t attr;
 	int r;
 
 	if (!i)
@@ -440,6 +453,10 @@ int import_open(struct import **out, const struct config *config, const struct r
 	replicas_init(&i->replicas);
 	pthread_mutex_init(&i->lock, NULL);
 	pthread_cond_init(&i->more, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&i->due, &attr);
+	pthread_condattr_destroy(&attr);
 	snprintf(subject, sizeof(subject), "tl1.%s.ann.%s", rule->name, from);
 	r = bus_subscribe(bus, subject, on_message, i);
 	snprintf(subject, sizeof(subject), "tl1.%s.beat.%s", rule->name, from);
@@ -463,6 +480,7 @@ void import_stop(struct import *i)
 	pthread_mutex_lock(&i->lock);
 	atomic_store(&i->stop, true);
 	pthread_cond_broadcast(&i->more);
+	pthread_cond_signal(&i->due);
 	pthread_mutex_unlock(&i->lock);
 	for (unsigned n = 0; n < i->running; n++)
 		pthread_join(i->threads[n], NULL);
@@ -487,6 +505,7 @@ void import_close(struct import *i)
 		tl_close(i->reader);
 	replicas_deinit(&i->replicas);
 	pthread_cond_destroy(&i->more);
+	pthread_cond_destroy(&i->due);
 	pthread_mutex_destroy(&i->lock);
 	free(i);
 }

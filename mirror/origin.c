@@ -91,12 +91,17 @@ tl_client *import_reader(struct import *i)
 	return i->serve ? client_in(i, &i->reader, "tensorlease-mirror") : NULL;
 }
 
-void origin_failed(struct origin *o)
+void origin_compare(struct import *i, struct origin *o, int64_t at_ns)
 {
-	const int64_t again = now_mono_ns() + o->retry_ns;
+	if (o->compare_ns <= at_ns)
+		return;
+	o->compare_ns = at_ns;
+	pthread_cond_signal(&i->due);
+}
 
-	if (o->compare_ns > again)
-		o->compare_ns = again;
+void origin_failed(struct import *i, struct origin *o)
+{
+	origin_compare(i, o, now_mono_ns() + o->retry_ns);
 	if (!o->failed && o->retry_ns < COMPARE_NS)
 		o->retry_ns *= 2;
 	o->failed = true;

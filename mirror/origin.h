@@ -42,6 +42,7 @@ struct import {
 	atomic_bool stop;
 	pthread_mutex_t lock; /* for all that follows */
 	pthread_cond_t more;
+	pthread_cond_t due; /* a host is to be compared with */
 	struct origin *origins;
 	unsigned hosts;
 	tl_client *reader; /* for what is relayed; NULL: there is none yet */
@@ -69,5 +70,7 @@ tl_client *origin_use(struct import *i, struct origin *o);
 /* Returns the connection by which is read what others get from here, or NULL. Gives the lock up
  * meanwhile. */
 tl_client *import_reader(struct import *i);
+/* Its names are to be compared, then or before. */
+void origin_compare(struct import *i, struct origin *o, int64_t at_ns);
 /* Something of it failed: its names are to be compared again before long. */
-void origin_failed(struct origin *o);
+void origin_failed(struct import *i, struct origin *o);

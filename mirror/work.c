@@ -175,7 +175,7 @@ static void work_on_set(struct import *i, struct fetch *fetch, struct origin *o)
 				 log_str(transfer_why(&job, r)));
 	if (r && !o->set.target) {
 		replica_untell(&o->set);
-		origin_failed(o);
+		origin_failed(i, o);
 	}
 	free(t);
 }
@@ -183,7 +183,8 @@ static void work_on_set(struct import *i, struct fetch *fetch, struct origin *o)
 /* ---- names ---- */
 
 /* After a transfer, with the lock. */
-static void note_result(struct replica *replica, struct origin *o, const struct target *t, int r)
+static void note_result(struct import *i, struct replica *replica, struct origin *o,
+			const struct target *t, int r)
 {
 	if (replica->origin != o)
 		return;
@@ -195,7 +196,7 @@ static void note_result(struct replica *replica, struct origin *o, const struct 
 	}
 	if (!replica->target)
 		replica_untell(replica); /* the list is to tell it again */
-	origin_failed(o);
+	origin_failed(i, o);
 }
 
 /* Does what is to be done for one name. With the lock, which it gives up meanwhile. */
@@ -217,7 +218,7 @@ static void work_on(struct import *i, struct fetch *fetch, struct replica *repli
 					 "name=%s of=%s why=%s", log_str(replica->name), o->host,
 					 log_str(transfer_why(&job, r)));
 	}
-	note_result(replica, o, t, r);
+	note_result(i, replica, o, t, r);
 	free(t);
 }
 

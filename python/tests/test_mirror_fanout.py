@@ -129,6 +129,31 @@ def test_a_slow_link_beside_a_fast_one(linked):
     eventually(lambda: here.status().retired == 0)  # and is not held when all have it
 
 
+def test_a_slow_link_does_not_cost_the_origin_memory(linked):
+    """100 frames of 6 MB a second by 100 Mbit/s: most are skipped, and few are held."""
+    a = linked("a", export())
+    here = a.connect()
+    (b,), (there,) = imported(linked, "b")
+    met(here, [there])
+    a.link.rate = 12_500_000
+    frame = np.zeros(6_000_000, "uint8")
+    held = seen = 0
+    end = time.monotonic() + 3
+    published = 0
+    while time.monotonic() < end or not seen:
+        assert time.monotonic() < end + 60
+        published += 1
+        here.put("frame", frame)
+        held = max(held, here.status().retired)
+        seen = there.stat("frame").version if "frame" in there else 0
+        time.sleep(0.01)
+    assert held <= 3
+    assert 0 < seen <= published
+    a.link.rate = None
+    eventually(lambda: there.stat("frame").version == here.stat("frame").version)
+    eventually(lambda: here.status().retired == 0)
+
+
 def test_who_does_not_listen_relays_nothing(hosts):
     a = hosts("a", export(1)).start()
     here = a.connect()

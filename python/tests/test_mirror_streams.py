@@ -192,6 +192,12 @@ def test_streams_come_and_go(hosts):
     worker = existing(there, "x").subscribe()
     stream.put(item(2), metadata=b"2")
     assert number_of(worker.get(timeout=limit(60))) == 2
+    here.delete("x")  # and is there again at once, in another form
+    stream = here.stream("x", "queue", depth=9)
+    eventually(lambda: there.streams() and there.streams()[0].depth == 9)
+    worker = existing(there, "x").subscribe()
+    stream.put(item(2), metadata=b"2")
+    assert number_of(worker.get(timeout=limit(60))) == 2
     a.mirror.kill()  # another one says the same, under another URL
     a.mirror.wait()
     a.start()
