@@ -185,12 +185,12 @@ void bus_publish(struct bus *bus, const char *subject, const void *data, size_t 
 			  log_str(natsStatus_GetText(s)));
 }
 
-int bus_ask(struct bus *bus, const char *subject, const char *text, bus_message *answer,
-	    void *context)
+int bus_ask(struct bus *bus, const char *subject, const void *data, size_t size,
+	    bus_message *answer, void *context)
 {
 	natsMsg *message = NULL;
-	natsStatus s = natsConnection_RequestString(&message, bus->connection, subject, text,
-						    ASK_MS);
+	natsStatus s = natsConnection_Request(&message, bus->connection, subject, data, (int)size,
+					      ASK_MS);
 
 	if (s)
 		return s == NATS_NO_RESPONDERS ? -ENOENT : -ETIMEDOUT;

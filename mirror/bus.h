@@ -25,8 +25,8 @@ int bus_subscribe(struct bus *bus, const char *subject, bus_message *message, vo
 void bus_publish(struct bus *bus, const char *subject, const void *data, size_t size);
 /* Asks and waits for the answer. Calls @answer in this thread, if there is one within 2 s. Returns
  * 0 or a negative errno. */
-int bus_ask(struct bus *bus, const char *subject, const char *text, bus_message *answer,
-	    void *context);
+int bus_ask(struct bus *bus, const char *subject, const void *data, size_t size,
+	    bus_message *answer, void *context);
 bool bus_is_up(struct bus *bus);
 /* The server has refused this host: there will be no connection. */
 bool bus_is_closed(struct bus *bus);

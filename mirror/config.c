@@ -118,6 +118,11 @@ static int take_rule(struct reading *r, struct rule *rule, const char *name, con
 			return wrong(r, "from must be the name of a host, not '%s'", value);
 		return take_text(&rule->from, value);
 	}
+	if (!rule->is_export && !strcmp(name, "requests")) {
+		if (!*value || value[strlen(value) - 1] != '/')
+			return wrong(r, "requests must end in a slash, not '%s'", value);
+		return take_text(&rule->requests, value);
+	}
 	if (!rule->is_export && !strcmp(name, "gone")) {
 		if (strcmp(value, "keep") != 0 && strcmp(value, "delete") != 0)
 			return wrong(r, "gone must be keep or delete, not '%s'", value);
@@ -142,7 +147,7 @@ static int take_rule(struct reading *r, struct rule *rule, const char *name, con
 		rule->is_export
 			? "[export %s] has no '%s': it has namespace, prefix, streams, set and "
 			  "fanout"
-			: "[import %s] has no '%s': it has namespace, prefix, streams, from "
+			: "[import %s] has no '%s': it has namespace, prefix, streams, requests, from "
 			  "and gone",
 		rule->name, name);
 }
@@ -268,6 +273,7 @@ void config_deinit(struct config *config)
 		free(config->rules[i].name_space);
 		free(config->rules[i].prefix);
 		free(config->rules[i].from);
+		free(config->rules[i].requests);
 	}
 	free(config->rules);
 	free(config->nats);

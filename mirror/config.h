@@ -16,6 +16,8 @@ struct rule {
 	char *prefix;	 /* of what is offered, or of the names here; "", or ends in a slash */
 	char *from;	 /* the host whose names come; NULL: of all that offer some */
 	bool deletes;	 /* the names of a host that is gone */
+	char *requests;	 /* prefix of names, in the default namespace, by which one asks for those
+			    that are to come; NULL: all come */
 	bool streams;	 /* are carried, too */
 	bool lossy;	 /* nobody waits for this host */
 	bool is_set;	 /* the names are published as one */

@@ -441,28 +441,45 @@ static void list_set(struct export *e, const char *reply)
 	free(text);
 }
 
-/* Answers with the names after the one that the question is, or with nothing after an error. */
+/* Takes those names of the question that are offered, each after a byte 0. With the lock. */
+static void take_names(const struct export *e, struct page *p, const char *question, size_t size)
+{
+	for (size_t at = 1; at < size && p->count < NOTES_MAX; at += strlen(question + at) + 1) {
+		const struct offer key = { .name = (char *)question + at };
+
+		if (!tfind(&key, &e->offers, compare_offers))
+			continue;
+		p->names[p->count] = strdup(question + at);
+		p->count += p->names[p->count] != NULL;
+	}
+}
+
+/* Answers with the names after the one that the question is, or if it begins with a byte 0 with
+ * those that it has; or with nothing after an error. */
 static void on_list(void *context, const char *subject, const char *reply, const void *data,
 		    size_t size)
 {
 	struct export *e = context;
-	char after[TL_NAME_MAX + 1] = "", *text = NULL;
-	struct page page = { .after = after };
+	char *question = calloc(1, size + 1), *text = NULL;
+	struct page page = { .after = question };
 	struct notes notes;
 	size_t text_size = 0;
 	int r;
 
 	(void)subject;
-	if (!reply || size >= sizeof(after))
-		return;
-	if (e->rule->is_set) {
-		list_set(e, reply);
+	if (!reply || !question || e->rule->is_set) {
+		if (reply && question)
+			list_set(e, reply);
+		free(question);
 		return;
 	}
 	if (size)
-		memcpy(after, data, size);
+		memcpy(question, data, size);
 	pthread_mutex_lock(&e->lock);
-	twalk_r(e->offers, add_to_page, &page);
+	if (size && !*question)
+		take_names(e, &page, question, size);
+	else
+		twalk_r(e->offers, add_to_page, &page);
 	pthread_mutex_unlock(&e->lock);
 	r = notes_begin(e, &notes);
 	if (!r)
@@ -474,6 +491,7 @@ static void on_list(void *context, const char *subject, const char *reply, const
 	notes_deinit(&notes);
 	for (size_t n = 0; n < page.count; n++)
 		free(page.names[n]);
+	free(question);
 }
 
 /* ---- start and end ---- */

@@ -25,6 +25,7 @@
 #define SILENT_NS (7 * NS_PER_SEC) /* of a host that sends a beat every 2 s */
 
 enum { SUBJECT_MAX = 2 * CONFIG_WORD_MAX + 16 };
+enum { ASK_MAX = 100 }; /* names in a question: their notes fit into a page */
 
 /* ---- notes ---- */
 
@@ -35,6 +36,8 @@ static void take_note(struct import *i, struct origin *origin, const struct mess
 	bool done;
 
 	if (note->gone && (r ? r->origin != origin : !origin->comparing))
+		return;
+	if (i->requests && !requests_have(i->requests, note->name))
 		return;
 	if (!r)
 		r = replica_add(&i->replicas, origin, note->name, i->rule->prefix);
@@ -285,6 +288,8 @@ static void forget_unseen(const void *node, VISIT which, void *context)
 		r->known = false;
 		replica_untell(r);
 		replica_untell(&r->origin->set);
+		if (of->import->requests)
+			requests_forget(of->import->requests, r->name);
 	}
 	r->seen = false;
 }
@@ -325,12 +330,36 @@ static int ask_all(struct import *i, const struct origin *o)
 	do {
 		strcpy(after, t.next);
 		t.next[0] = '\0';
-		r = bus_ask(i->bus, subject, after, on_page, &t);
+		r = bus_ask(i->bus, subject, after, strlen(after), on_page, &t);
 		if (!r)
 			r = t.r;
 		if (!r && (!t.is_page || (t.next[0] && strcmp(t.next, after) <= 0)))
 			r = -EINVAL;
 	} while (!r && t.next[0] && !atomic_load(&i->stop));
+	return r;
+}
+
+/* Asks for the names that somebody here wants, some at a time: a page has them all. */
+static int ask_wanted(struct import *i, const struct origin *o)
+{
+	char subject[SUBJECT_MAX];
+	struct taking t = { .import = i };
+	size_t size = 0, end;
+	char *names = requests_list(i->requests, &size);
+	int r = names ? 0 : -ENOMEM;
+
+	snprintf(subject, sizeof(subject), "tl1.%s.list.%s", i->rule->name, o->host);
+	for (size_t at = 0; !r && at < size && !atomic_load(&i->stop); at = end) {
+		end = at;
+		for (unsigned n = 0; n < ASK_MAX && end < size; n++)
+			end += 1 + strnlen(names + end + 1, size - end - 1);
+		r = bus_ask(i->bus, subject, names + at, end - at, on_page, &t);
+		if (!r)
+			r = t.r;
+		if (!r && (!t.is_page || t.next[0]))
+			r = -EINVAL;
+	}
+	free(names);
 	return r;
 }
 
@@ -348,7 +377,7 @@ static void compare(struct import *i, struct origin *o)
 	r = look_here(i, o);
 	pthread_mutex_unlock(&i->lock);
 	if (!r)
-		r = ask_all(i, o);
+		r = i->requests ? ask_wanted(i, o) : ask_all(i, o);
 	pthread_mutex_lock(&i->lock);
 	o->comparing = false;
 	if (r || atomic_load(&i->stop))
@@ -419,14 +448,21 @@ static void *watch_hosts(void *context)
 	return NULL;
 }
 
-void import_compare(struct import *i)
+static void on_request(void *context)
 {
-	char subject[SUBJECT_MAX];
+	struct import *i = context;
 
 	pthread_mutex_lock(&i->lock);
 	for (struct origin *o = i->origins; o; o = o->next)
 		origin_compare(i, o, 0);
 	pthread_mutex_unlock(&i->lock);
+}
+
+void import_compare(struct import *i)
+{
+	char subject[SUBJECT_MAX];
+
+	on_request(i);
 	snprintf(subject, sizeof(subject), "tl1.%s.who", i->rule->name);
 	bus_publish(i->bus, subject, "", 0);
 }
@@ -441,7 +477,7 @@ int import_open(struct import **out, const struct config *config, const struct r
 	struct import *i = calloc(1, sizeof(*i));
 	char subject[SUBJECT_MAX];
 	pthread_condattr_t attr;
-	int r;
+	int r = 0;
 
 	if (!i)
 		return -ENOMEM;
@@ -458,7 +494,12 @@ int import_open(struct import **out, const struct config *config, const struct r
 	pthread_cond_init(&i->due, &attr);
 	pthread_condattr_destroy(&attr);
 	snprintf(subject, sizeof(subject), "tl1.%s.ann.%s", rule->name, from);
-	r = bus_subscribe(bus, subject, on_message, i);
+	if (rule->requests) {
+		i->requests = requests_open(config, rule, on_request, i);
+		r = i->requests ? 0 : -EIO;
+	}
+	if (!r)
+		r = bus_subscribe(bus, subject, on_message, i);
 	snprintf(subject, sizeof(subject), "tl1.%s.beat.%s", rule->name, from);
 	if (!r)
 		r = bus_subscribe(bus, subject, on_message, i);
@@ -503,6 +544,7 @@ void import_close(struct import *i)
 	}
 	if (i->reader)
 		tl_close(i->reader);
+	requests_close(i->requests);
 	replicas_deinit(&i->replicas);
 	pthread_cond_destroy(&i->more);
 	pthread_cond_destroy(&i->due);

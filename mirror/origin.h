@@ -8,6 +8,7 @@
 #include "mirror/bus.h"
 #include "mirror/flow.h"
 #include "mirror/replica.h"
+#include "mirror/request.h"
 #include "mirror/serve.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -48,6 +49,7 @@ struct import {
 	tl_client *reader; /* for what is relayed; NULL: there is none yet */
 	struct replicas replicas;
 	struct flows flows;
+	struct requests *requests; /* NULL: all names come */
 	pthread_t threads[WORKERS + 1];
 	unsigned running;
 	struct log_limit conflicts, failures;

@@ -281,6 +281,34 @@ def test_a_storm_of_kills(hosts, nats):
     assert all(follower.got > rounds for follower in followers)
 
 
+def test_names_that_somebody_asks_for(hosts):
+    a = hosts("a", EXPORT).start()
+    here = a.connect()
+    names = [f"layer/{n}" for n in range(250)]
+    for n, name in enumerate(names):
+        here.put(name, np.full(20_000, n))
+    b = hosts("b", f"{IMPORT}requests = want/\n").start()
+    mine, there = b.connect(), b.connect("mirror")
+    mine.put("want/layer/7", np.zeros(0), ttl=60)
+    with there.get("layer/7", timeout=limit(60)) as t:
+        assert t.numpy()[0] == 7
+    here.put("layer/7", np.full(20_000, 77))  # what was asked for goes on
+    here.put("layer/8", np.full(20_000, 88))
+    eventually(lambda: came(there, "layer/7", 2, 77))
+    assert there.keys() == ["layer/7"]
+    for name in names:
+        mine.put(f"want/{name}", np.zeros(0))
+    mine.put("want/none", np.zeros(0))
+    eventually(lambda: sorted(there.keys()) == sorted(names))
+    b.mirror.kill()  # the requests are there still
+    b.mirror.wait()
+    here.put("layer/9", np.full(20_000, 99))
+    here.delete("layer/10")
+    b.start()
+    eventually(lambda: came(there, "layer/9", 2, 99) and "layer/10" not in there)
+    assert len(there.keys()) == 249
+
+
 def test_an_origin_that_begins_anew(hosts):
     """Its daemon has lost its names, and counts from 1. Here versions go on, and the bytes are the new ones."""
     a, b, here, there = pair(hosts)
