@@ -269,6 +269,7 @@ static int failed(struct fetch *f, struct lane *l, int r)
 	ask_again(l, *l->from ? 0 : FAILED_NS);
 	if (*l->from && !strcmp(l->from, f->from)) { /* the origin is told, and names another one */
 		strcpy(f->lost, f->from);
+		atomic_fetch_add(f->source->lost, 1);
 		f->from[0] = '\0';
 		f->begun = false;
 	}

@@ -172,7 +172,7 @@ static char *write_message(struct notes *notes, const struct ticket *t, uint64_t
 }
 
 /* Takes over the tensors. */
-static int offer(struct tickets *tickets, unsigned fanout, const char *url, struct moment *m,
+static int offer(struct tickets *tickets, struct given *given, const char *url, struct moment *m,
 		 struct ticket **newest, uint64_t *moment, char **message, size_t *size)
 {
 	const uint64_t now = (uint64_t)now_real_ns();
@@ -185,7 +185,7 @@ static int offer(struct tickets *tickets, unsigned fanout, const char *url, stru
 	good = !notes_init(&all, 0, url) && !notes_init(&few, 0, url) &&
 	       !notes_init(&none, 0, url) && add_all(&all, m, false);
 	whole = good && add_all(&few, m, true);
-	r = good ? ticket_offer_set(tickets, newest, fanout, m->members, m->count,
+	r = good ? ticket_offer_set(tickets, newest, given, m->members, m->count,
 				    take_ptr(m->tensors))
 		 : -ENOMEM;
 	if (r > 0) {
@@ -203,15 +203,14 @@ static int offer(struct tickets *tickets, unsigned fanout, const char *url, stru
 	return r;
 }
 
-int moment_take(struct tickets *tickets, tl_client *client, const struct rule *rule,
-		const char *url, struct ticket **newest, uint64_t *moment, char **message,
-		size_t *size)
+int moment_take(struct tickets *tickets, tl_client *client, struct given *given, const char *url,
+		struct ticket **newest, uint64_t *moment, char **message, size_t *size)
 {
 	struct moment m = { 0 };
-	int r = take(client, rule->prefix, &m);
+	int r = take(client, given->rule->prefix, &m);
 
 	if (!r)
-		r = offer(tickets, rule->fanout, url, &m, newest, moment, message, size);
+		r = offer(tickets, given, url, &m, newest, moment, message, size);
 	moment_deinit(&m);
 	return r;
 }

@@ -11,7 +11,6 @@
 #include <xxhash.h>
 
 #include "mirror/ticket.h"
-#include "mirror/tree.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 
@@ -26,13 +25,6 @@
  */
 enum source { OFFERED, COMING, PAUSED, RELAYED, LOST };
 
-struct part {
-	char *name;
-	uint64_t version, committed_ns, nbytes; /* of the tensor here */
-	uint64_t first;				/* piece */
-	const char *to;				/* while it comes: a draft's memory, or NULL */
-};
-
 struct ticket {
 	unsigned char id[TICKET_SIZE]; /* first: the tree's key */
 	struct ticket *next, **link;   /* among the kept ones; @link NULL: it is none */
@@ -42,6 +34,7 @@ struct ticket {
 	struct part *parts; /* one, or those of a set */
 	size_t count;
 	unsigned fanout;
+	struct given *given;		    /* counts what is sent */
 	DLManagedTensorVersioned **tensors; /* NULL: they are not held */
 	uint64_t pieces;
 	uint64_t *hashes; /* of each piece */
@@ -277,7 +270,7 @@ static int make_id(const struct tickets *s, const struct member *members, size_t
 }
 
 /* With the lock. */
-static struct ticket *offer(struct tickets *s, tl_client *client, unsigned fanout,
+static struct ticket *offer(struct tickets *s, tl_client *client, struct given *given,
 			    const struct member *members, size_t count)
 {
 	unsigned char id[TICKET_SIZE];
@@ -292,30 +285,31 @@ static struct ticket *offer(struct tickets *s, tl_client *client, unsigned fanou
 	}
 	t->source = OFFERED;
 	t->client = client;
-	t->fanout = fanout;
+	t->fanout = given->rule->fanout;
+	t->given = given;
 	return t;
 }
 
-struct ticket *ticket_offer(struct tickets *s, tl_client *client, unsigned fanout,
+struct ticket *ticket_offer(struct tickets *s, tl_client *client, struct given *given,
 			    const struct member *member)
 {
 	struct ticket *t;
 
 	pthread_mutex_lock(&s->lock);
-	t = offer(s, client, fanout, member, 1);
+	t = offer(s, client, given, member, 1);
 	if (t)
 		t->withdrawn = false;
 	pthread_mutex_unlock(&s->lock);
 	return t;
 }
 
-int ticket_offer_set(struct tickets *s, struct ticket **newest, unsigned fanout,
+int ticket_offer_set(struct tickets *s, struct ticket **newest, struct given *given,
 		     const struct member *members, size_t count, DLManagedTensorVersioned **tensors)
 {
 	struct ticket *t, *old;
 
 	pthread_mutex_lock(&s->lock);
-	t = offer(s, NULL, fanout, members, count);
+	t = offer(s, NULL, given, members, count);
 	old = *newest;
 	if (t)
 		*newest = t;
@@ -389,7 +383,7 @@ static struct ticket *offer_newest(struct tickets *s, const struct ticket *old, 
 				       .nbytes = info->nbytes };
 	unsigned char id[TICKET_SIZE];
 	const bool known = !make_id(s, &member, 1, id) && find(s, id);
-	struct ticket *t = offer(s, old->client, old->fanout, &member, 1);
+	struct ticket *t = offer(s, old->client, old->given, &member, 1);
 
 	if (!t)
 		return NULL;
@@ -493,7 +487,7 @@ char *ticket_message(struct tickets *s, const unsigned char id[TICKET_SIZE], siz
 /* ---- versions of others ---- */
 
 struct ticket *ticket_relay(struct tickets *s, const unsigned char id[TICKET_SIZE],
-			    const struct member *members, size_t count)
+			    struct given *given, const struct member *members, size_t count)
 {
 	struct ticket *t;
 
@@ -504,6 +498,7 @@ struct ticket *ticket_relay(struct tickets *s, const unsigned char id[TICKET_SIZ
 		free_parts(t);
 		t->withdrawn = false;
 		t->source = set_parts(t, members, count, false) ? LOST : COMING;
+		t->given = given;
 		keep(s, t);
 	} else {
 		t = NULL;
@@ -612,6 +607,7 @@ static int join(struct tickets *s, const unsigned char id[TICKET_SIZE], const st
 	node = join_tree(t, asker);
 	if (node < 0)
 		return node;
+	given_asked(t->given, asker->host);
 	nodes = t->tree.nodes;
 	/* what is not held any more, others need not have either */
 	if (nodes[node].parent && (t->tensors || !t->withdrawn)) {
@@ -754,6 +750,42 @@ void use_end(struct tickets *s, const struct use *use)
 	t->used_ns = now_mono_ns();
 	t->tree.nodes[use->node].used_ns = t->used_ns;
 	t->tree.nodes[use->node].sent++;
+	given_sent(t->given, t->tree.nodes[use->node].host, use->size);
 	drop_if_sent(t);
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- what there is ---- */
+
+struct showing {
+	void (*show)(const struct ticket_view *view, void *context);
+	void *context;
+};
+
+static void show_ticket(const void *node, VISIT which, void *context)
+{
+	const struct ticket *t = *(struct ticket *const *)node;
+	const struct showing *to = context;
+	const struct ticket_view view = {
+		t->given,	   &t->tree,	      t->parts, t->count, t->source == OFFERED,
+		t->newest != NULL, t->tensors != NULL
+	};
+
+	if ((which == postorder || which == leaf) && t->given)
+		to->show(&view, to->context);
+}
+
+void tickets_show(struct tickets *s, void (*show)(const struct ticket_view *view, void *context),
+		  void *context)
+{
+	pthread_mutex_lock(&s->lock);
+	twalk_r(s->all, show_ticket, &(struct showing){ show, context });
+	pthread_mutex_unlock(&s->lock);
+}
+
+void tickets_given(struct tickets *s, const struct given *given, struct given *copy)
+{
+	pthread_mutex_lock(&s->lock);
+	given_copy(copy, given);
 	pthread_mutex_unlock(&s->lock);
 }
