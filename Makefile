@@ -121,7 +121,7 @@ HEADERS := $(wildcard include/tensorlease/*.h)
 EXTENSION := $(wildcard python/src/_core/*.c)
 
 SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(MIRROR) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(PAGES_SOURCES) $(INSPECT_SOURCES) $(GPU_CHECKS) $(COSTS) $(BENCH) $(HOSTILE) $(DEMOS) $(EXAMPLES))
-DIRS := util tensor proto client daemon files transfer cli tests bench demo examples include
+DIRS := util tensor proto client daemon files transfer cli mirror tests bench demo examples include
 FORMATTED := $(shell find $(wildcard $(DIRS) python/src/_core) -name '*.[ch]' 2>/dev/null)
 
 obj = $(patsubst %.c,$(O)/obj/%.o,$(1))
@@ -755,7 +755,8 @@ install: all ## PREFIX=/usr/local DESTDIR=
 	$(if $(HAVE_SYSTEMD),$(install_units),@echo "no units of systemd are installed, because this build has no libsystemd: run \`make deps\` to have them")
 	$(INSTALL) -m 644 packaging/sysusers.d/tensorlease.conf $(DESTDIR)$(SYSUSERSDIR)/
 	$(INSTALL) -d $(DESTDIR)$(DOCDIR)/examples
-	$(if $(MIRROR_OUT),$(INSTALL) -m 644 packaging/mirror.conf $(DESTDIR)$(DOCDIR)/examples/)
+	$(if $(MIRROR_OUT),$(INSTALL) -m 644 packaging/mirror.conf packaging/prometheus/tensorlease-mirror.rules.yml \
+		$(DESTDIR)$(DOCDIR)/examples/)
 	$(INSTALL) -m 644 packaging/tensorleased.conf packaging/prometheus/tensorlease.rules.yml \
 		packaging/prometheus/scrape.example.yml $(DESTDIR)$(DOCDIR)/examples/
 	$(INSTALL) -m 644 packaging/grafana/tensorlease.json $(DESTDIR)$(DOCDIR)/examples/grafana.json
@@ -776,6 +777,6 @@ uninstall: $(MAN3_OUT) ## with the PREFIX and DESTDIR of the installation
 	rm -f $(DESTDIR)$(SYSUSERSDIR)/tensorlease.conf
 	rm -f $(foreach m,$(MANS),$(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))
 	$(if $(MAN3_OUT),rm -f $$(sed 's|^|$(DESTDIR)$(MANDIR)/man3/|' $(MAN3_OUT)))
-	rm -f $(foreach f,tensorleased.conf mirror.conf tensorlease.rules.yml scrape.example.yml grafana.json,$(DESTDIR)$(DOCDIR)/examples/$(f)) $(DESTDIR)$(DATADIR)/complete
+	rm -f $(foreach f,tensorleased.conf mirror.conf tensorlease-mirror.rules.yml tensorlease.rules.yml scrape.example.yml grafana.json,$(DESTDIR)$(DOCDIR)/examples/$(f)) $(DESTDIR)$(DATADIR)/complete
 	rm -f $(DESTDIR)$(BASHDIR)/tensorlease $(DESTDIR)$(ZSHDIR)/_tensorlease $(DESTDIR)$(FISHDIR)/tensorlease.fish
 	-rmdir $(DESTDIR)$(CMAKEDIR) $(DESTDIR)$(INCLUDEDIR)/tensorlease $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR) $(DESTDIR)$(DATADIR)

@@ -2,9 +2,10 @@
 /*
  * The command line. main.c has the table of commands, options.c that of options. Each command is
  * one file: put.c, load.c, save.c, show.c, status.c, kick.c, restart.c, watch.c, and get.c (get,
- * wait), names.c (ls, info, rm), stream.c with stream_items.c, record.c, replay.c, and doctor/.
- * They share connect.c, stay.c, nearest.c ("did you mean"), out.h (output), format.h and describe.h
- * (values as text), file.h and progress.h; show also uses element.h, picture.h and histogram.h.
+ * wait), names.c (ls, info, rm), stream.c with stream_items.c, record.c, replay.c, mirror.c and
+ * doctor/. They share connect.c, stay.c, nearest.c ("did you mean"), out.h (output), format.h and
+ * describe.h (values as text), file.h and progress.h; show also uses element.h, picture.h and
+ * histogram.h.
  *
  * A command is called with checked options and the right number of arguments. It reports errors
  * itself (out.h) and returns the exit code. It uses the public API, files/ and transfer/ only.
@@ -181,4 +182,8 @@ int command_stream(struct cli *cli);
 int command_record(struct cli *cli);
 int command_replay(struct cli *cli);
 int command_doctor(struct cli *cli);
+int command_mirror(struct cli *cli);
+/* Becomes tensorlease-mirror, with the arguments after @argv[0]. Returns an exit code after
+ * reporting the error. */
+int cli_run_mirror(struct cli *cli, char **argv);
 int command_doctor_child(struct cli *cli);

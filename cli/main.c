@@ -196,6 +196,13 @@ static const struct command commands[] = {
 	  "most. If FILE was cut off, its last record is left out, with a message. FILE may\n"
 	  "be -, standard input.\n",
 	  OPTION_RATE, 1, 1, command_replay },
+	{ "mirror", "[COMMAND]", "run tensorlease-mirror, or look at it",
+	  "Runs tensorlease-mirror, which makes tensors of other hosts appear on this one,\n"
+	  "with all that follows: `tensorlease mirror status` says what the mirror of this\n"
+	  "host does, `tensorlease mirror peers` what it has with each other host, and\n"
+	  "`tensorlease mirror tree NAME` from whom each host gets a name of this one.\n"
+	  "tensorlease-mirror(8) has the rest. It is a package of its own.\n",
+	  0, 0, -1, command_mirror },
 	{ "doctor", "", "check this machine, and say what to do",
 	  "Tries what tensorlease needs and can use on this machine: system calls, limits,\n"
 	  "shared memory and its pages, the daemon, an exchange between two processes, and\n"
@@ -289,8 +296,11 @@ static void help_all(FILE *out)
 
 static void help_command(FILE *out, const struct command *c)
 {
-	fprintf(out, "usage: tensorlease %s [OPTION]...%s%s\n\n%s\nOptions:\n", c->name,
+	fprintf(out, "usage: tensorlease %s [OPTION]...%s%s\n\n%s", c->name,
 		*c->arguments ? " " : "", c->arguments, c->details);
+	if (c->run == command_mirror)
+		return; /* the rest is that of another program */
+	fputs("\nOptions:\n", out);
 	cli_options_help(out, c->options | OPTION_EVERYWHERE);
 	fputs(exit_codes, out);
 }
@@ -368,6 +378,8 @@ static int run(struct cli *cli, int argc, char **argv)
 	const char *name;
 	int r;
 
+	if (argc > 1 && !strcmp(argv[1], "mirror"))
+		return cli_run_mirror(cli, argv + 1);
 	r = cli_options_parse(cli, argc, argv, &name);
 	if (r)
 		return r;

@@ -24,6 +24,7 @@ struct bus {
 	struct subscriber subscribers[SUBSCRIPTIONS_MAX];
 	size_t count;
 	atomic_bool closing, up, closed;
+	atomic_uint connections; /* that there have been */
 	atomic_llong warned_ns;
 };
 
@@ -47,6 +48,7 @@ static void on_up(natsConnection *connection, void *closure)
 	natsConnection_GetConnectedServerId(connection, id, sizeof(id));
 	log_info("connected to NATS", "server=%s", log_str(id));
 	atomic_store(&bus->up, true);
+	atomic_fetch_add(&bus->connections, 1);
 	bus->on_connected(bus->context);
 }
 
@@ -203,6 +205,13 @@ int bus_ask(struct bus *bus, const char *subject, const void *data, size_t size,
 bool bus_is_up(struct bus *bus)
 {
 	return atomic_load(&bus->up);
+}
+
+unsigned bus_reconnects(struct bus *bus)
+{
+	const unsigned n = atomic_load(&bus->connections);
+
+	return n ? n - 1 : 0;
 }
 
 bool bus_is_closed(struct bus *bus)

@@ -28,6 +28,8 @@ void bus_publish(struct bus *bus, const char *subject, const void *data, size_t 
 int bus_ask(struct bus *bus, const char *subject, const void *data, size_t size,
 	    bus_message *answer, void *context);
 bool bus_is_up(struct bus *bus);
+/* How often a connection has followed a former one. */
+unsigned bus_reconnects(struct bus *bus);
 /* The server has refused this host: there will be no connection. */
 bool bus_is_closed(struct bus *bus);
 /* No message comes once it has returned. @bus may be NULL. */

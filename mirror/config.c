@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <ini.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +75,19 @@ static int take_fanout(struct reading *r, unsigned *to, const char *value)
 	return 1;
 }
 
+/* All users of this host may see them, and nobody else. */
+static int take_metrics(struct reading *r, char **to, const char *value)
+{
+	const char *port = strrchr(value, ':');
+	const size_t len = port ? (size_t)(port - value) : 0;
+
+	if (!((len == 9 && !strncmp(value, "127.0.0.1", len)) ||
+	      (len == 5 && !strncmp(value, "[::1]", len))) ||
+	    !port[1] || port[1 + strspn(port + 1, "0123456789")] || atoi(port + 1) > UINT16_MAX)
+		return wrong(r, "metrics must be 127.0.0.1:PORT or [::1]:PORT, not '%s'", value);
+	return take_text(to, value);
+}
+
 static int take_mirror(struct reading *r, const char *name, const char *value)
 {
 	struct config *c = r->config;
@@ -93,6 +107,10 @@ static int take_mirror(struct reading *r, const char *name, const char *value)
 		return take_text(&c->url, value);
 	if (!strcmp(name, "socket"))
 		return take_text(&c->socket, value);
+	if (!strcmp(name, "control"))
+		return take_text(&c->control, value);
+	if (!strcmp(name, "metrics"))
+		return take_metrics(r, &c->metrics, value);
 	if (!strcmp(name, "ca"))
 		return take_text(&c->ca, value);
 	if (!strcmp(name, "certificate"))
@@ -102,8 +120,8 @@ static int take_mirror(struct reading *r, const char *name, const char *value)
 	if (!strcmp(name, "tls"))
 		return take_flag(r, &c->tls, name, value);
 	return wrong(r,
-		     "[mirror] has no '%s': it has host, nats, listen, url, socket, tls, ca, "
-		     "certificate and key",
+		     "[mirror] has no '%s': it has host, nats, listen, url, socket, control, "
+		     "metrics, tls, ca, certificate and key",
 		     name);
 }
 
@@ -280,6 +298,8 @@ void config_deinit(struct config *config)
 	free(config->listen);
 	free(config->url);
 	free(config->socket);
+	free(config->control);
+	free(config->metrics);
 	free(config->ca);
 	free(config->certificate);
 	free(config->key);

@@ -30,6 +30,8 @@ struct config {
 	char *listen;			/* ADDRESS:PORT at which bytes are served */
 	char *url;			/* under which other hosts reach that; NULL: by @listen */
 	char *socket;			/* of the daemon; NULL: the default one */
+	char *control;			/* path of the control socket; NULL: beside @socket */
+	char *metrics;			/* loopback ADDRESS:PORT; NULL: none */
 	bool tls;
 	char *ca, *certificate, *key; /* files, with tls */
 	struct rule *rules;

@@ -51,6 +51,7 @@ struct export
 	char announce[SUBJECT_MAX], beat[SUBJECT_MAX];
 	pthread_mutex_t lock; /* for what follows */
 	void *offers;	      /* a tree, by name */
+	struct given given;   /* has the lock of the tickets */
 	struct ticket *set;   /* its newest moment, if they are a set */
 	uint64_t moment;      /* its time */
 };
@@ -137,7 +138,7 @@ static int offer_update(struct export *e, const tl_info *info, unsigned char *ti
 		offer->committed_ns = info->committed_ns;
 	}
 	if (offer && ticket && !offer->ticket)
-		offer->ticket = ticket_offer(e->tickets, e->client, e->rule->fanout, &member);
+		offer->ticket = ticket_offer(e->tickets, e->client, &e->given, &member);
 	if (offer && (!ticket || offer->ticket))
 		r = 0;
 	if (!r && ticket)
@@ -281,7 +282,7 @@ static int announce_set(struct export *e)
 	int r;
 
 	pthread_mutex_lock(&e->lock);
-	r = moment_take(e->tickets, e->client, e->rule, serve_url(e->serve), &e->set, &e->moment,
+	r = moment_take(e->tickets, e->client, &e->given, serve_url(e->serve), &e->set, &e->moment,
 			&message, &size);
 	pthread_mutex_unlock(&e->lock);
 	if (message)
@@ -329,7 +330,8 @@ static int add_stream(const tl_stream_info *info, void *context)
 	const struct streams *s = context;
 	struct stream_note note;
 
-	if (!feeds_offer(serve_feeds(s->export->serve), s->export->client, info, &note))
+	if (!feeds_offer(serve_feeds(s->export->serve), s->export->client, &s->export->given, info,
+			 &note))
 		notes_add_stream(s->notes, &note);
 	return 0;
 }
@@ -494,6 +496,30 @@ static void on_list(void *context, const char *subject, const char *reply, const
 	free(question);
 }
 
+/* ---- what there is ---- */
+
+static int add_to_look(const tl_info *info, void *context)
+{
+	struct export_look *look = context;
+
+	if (info->device.device_type != kDLCPU) {
+		look->on_gpus++;
+		return 0;
+	}
+	look->names++;
+	look->bytes += info->nbytes;
+	return 0;
+}
+
+void export_look(struct export *e, struct export_look *look)
+{
+	*look = (struct export_look){ .given = &e->given };
+	look->is_there = !tl_list(e->client, e->rule->prefix, add_to_look, look);
+	pthread_mutex_lock(&e->lock);
+	look->moment = e->moment;
+	pthread_mutex_unlock(&e->lock);
+}
+
 /* ---- start and end ---- */
 
 static int fail(const struct rule *rule, const char *what)
@@ -526,6 +552,7 @@ int export_open(struct export **out, const struct config *config, const struct r
 	*out = e;
 	e->config = config;
 	e->rule = rule;
+	e->given.rule = rule;
 	e->bus = bus;
 	e->serve = serve;
 	e->tickets = serve_tickets(serve);
@@ -572,6 +599,7 @@ void export_close(struct export *e)
 	if (!e)
 		return;
 	tdestroy(e->offers, free_offer);
+	given_deinit(&e->given);
 	if (e->watch)
 		tl_watch_close(e->watch);
 	if (e->client)

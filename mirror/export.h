@@ -15,6 +15,16 @@ int export_open(struct export **out, const struct config *config, const struct r
 void export_beat(struct export *e);
 /* Messages may have been lost, so others are to compare. */
 void export_renew(struct export *e);
+/* What is offered now. */
+struct export_look {
+	bool is_there;		   /* the daemon; else the counts are 0 */
+	uint64_t names, bytes;	   /* that are offered */
+	uint64_t on_gpus;	   /* names that are not, since their tensors are on GPUs */
+	uint64_t moment;	   /* of the set, in ns since 1970; 0: it is none */
+	const struct given *given; /* for tickets_given() */
+};
+
+void export_look(struct export *e, struct export_look *look);
 /* Ends the thread. The client and the tickets stay until export_close(). */
 void export_stop(struct export *e);
 /* @e may be NULL. Its bus and then the serve are to be closed before. */

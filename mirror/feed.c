@@ -26,6 +26,7 @@ struct offered {
 	struct offered *next;
 	unsigned char id[TICKET_SIZE];
 	tl_client *client;
+	struct given *given;
 	char *name;
 	bool again; /* since feeds_begin_offer() */
 };
@@ -41,6 +42,7 @@ struct held {
 struct feed {
 	struct feed *next;
 	struct feeds *feeds;
+	struct given *given;
 	unsigned char stream[TICKET_SIZE];
 	char host[CONFIG_HOST_MAX + 1];
 	uint64_t id;
@@ -99,11 +101,12 @@ static void free_offered(struct offered *o)
 	free(o);
 }
 
-int feeds_offer(struct feeds *s, tl_client *client, const tl_stream_info *info,
+int feeds_offer(struct feeds *s, tl_client *client, struct given *given, const tl_stream_info *info,
 		struct stream_note *note)
 {
 	struct offered *o;
-	int r = ticket_name(s->tickets, info->name, info->created_ns, note->ticket);
+	const struct member stream = { .name = info->name, .committed_ns = info->created_ns };
+	int r = ticket_id_of(s->tickets, &stream, 1, note->ticket);
 
 	if (r)
 		return r;
@@ -119,6 +122,7 @@ int feeds_offer(struct feeds *s, tl_client *client, const tl_stream_info *info,
 	if (!o && (o = calloc(1, sizeof(*o)))) {
 		memcpy(o->id, note->ticket, TICKET_SIZE);
 		o->client = client;
+		o->given = given;
 		o->name = strdup(info->name);
 		o->next = s->offered;
 		s->offered = o;
@@ -233,7 +237,7 @@ static int hold(struct feed *f, tl_item *item, struct held *h)
 			r = -ENOTSUP;
 	}
 	if (!r && !is_small(item)) {
-		h->ticket = ticket_offer_item(f->feeds->tickets, members, count,
+		h->ticket = ticket_offer_item(f->feeds->tickets, f->given, members, count,
 					      take_ptr(h->tensors));
 		r = h->ticket ? 0 : -ENOMEM;
 	}
@@ -337,6 +341,7 @@ static struct feed *feed_new(struct feeds *s, const struct offered *o,
 		r = tl_stream_stat(o->client, o->name, &info);
 	if (!r) {
 		f->feeds = s;
+		f->given = o->given;
 		f->first = 1;
 		f->used_ns = now_mono_ns();
 		memcpy(f->stream, o->id, TICKET_SIZE);

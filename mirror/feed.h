@@ -29,8 +29,8 @@ void feeds_tidy(struct feeds *feeds);
 
 /* Offers a stream, until @client's are offered anew, and fills its ticket in. Returns 0 or a
  * negative errno. */
-int feeds_offer(struct feeds *feeds, tl_client *client, const tl_stream_info *info,
-		struct stream_note *note);
+int feeds_offer(struct feeds *feeds, tl_client *client, struct given *given,
+		const tl_stream_info *info, struct stream_note *note);
 /* From now on those of @client are to be offered again, or end with feeds_end_offer(). */
 void feeds_begin_offer(struct feeds *feeds, const tl_client *client);
 void feeds_end_offer(struct feeds *feeds, const tl_client *client);

@@ -285,6 +285,7 @@ static int failed(struct fetch *f, struct lane *l, int r)
 	ask_again(l, *l->from ? 0 : FAILED_NS);
 	if (*l->from && !strcmp(l->from, f->from)) { /* the origin is told, and names another one */
 		strcpy(f->lost, f->from);
+		atomic_fetch_add(f->source->lost, 1);
 		f->from[0] = '\0';
 		f->begun = false;
 	}
@@ -327,12 +328,15 @@ static int not_yet(struct fetch *f, struct lane *l)
 /* A request has ended. Returns 0, 1: its piece is there; or a negative errno. */
 static int take(struct fetch *f, struct lane *l, CURLcode c)
 {
-	long status = 0;
+	long status = 0, error = 0;
 
 	curl_easy_getinfo(l->curl, CURLINFO_RESPONSE_CODE, &status);
 	curl_multi_remove_handle(f->multi, l->curl);
 	if (c) {
 		snprintf(f->why, sizeof(f->why), "%s", *l->why ? l->why : curl_easy_strerror(c));
+		curl_easy_getinfo(l->curl, CURLINFO_OS_ERRNO, &error);
+		if (c == CURLE_COULDNT_CONNECT && error == ECONNREFUSED && !*l->from)
+			return -EHOSTUNREACH; /* its tickets are gone with it */
 		return failed(f, l, c == CURLE_WRITE_ERROR ? -EBADMSG : -EHOSTUNREACH);
 	}
 	if (status == NOT_YET)

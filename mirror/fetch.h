@@ -25,6 +25,7 @@ struct source {
 	const unsigned char *ticket;
 	const struct want *wants;
 	size_t count;
+	atomic_ullong *lost; /* counts hosts that were to give it and did not answer */
 };
 
 /* @url: where this host serves others, NULL: it does not. @config and @url stay. Transfers end when

@@ -56,6 +56,8 @@ static void take_note(struct import *i, struct origin *origin, const struct mess
 	replica_tell(r, note);
 	if (done)
 		return;
+	if (!note->gone)
+		replica_late(r, note->version, note->committed_ns);
 	free(r->target);
 	r->target = target_new(m->url, note);
 	if (r->target)
@@ -197,6 +199,7 @@ static void take_set(struct import *i, struct origin *o, const struct message *m
 	if (!t)
 		return;
 	o->set.told_version = m->moment;
+	replica_late(&o->set, m->moment, m->moment);
 	free(o->set.target);
 	o->set.target = t;
 	import_queue(i, &o->set);
@@ -374,6 +377,7 @@ static void compare(struct import *i, struct origin *o)
 	o->failed = false;
 	o->compare_ns = begin + COMPARE_NS * (80 + rand() % 40) / 100;
 	o->comparing = true;
+	o->comparisons++;
 	r = look_here(i, o);
 	pthread_mutex_unlock(&i->lock);
 	if (!r)
@@ -484,6 +488,7 @@ int import_open(struct import **out, const struct config *config, const struct r
 	*out = i;
 	i->config = config;
 	i->rule = rule;
+	i->given.rule = rule;
 	i->bus = bus;
 	i->serve = serve;
 	replicas_init(&i->replicas);
@@ -546,6 +551,7 @@ void import_close(struct import *i)
 		tl_close(i->reader);
 	requests_close(i->requests);
 	replicas_deinit(&i->replicas);
+	given_deinit(&i->given);
 	pthread_cond_destroy(&i->more);
 	pthread_cond_destroy(&i->due);
 	pthread_mutex_destroy(&i->lock);

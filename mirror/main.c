@@ -11,22 +11,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "mirror/export.h"
-#include "mirror/import.h"
+#include "mirror/command.h"
+#include "mirror/control.h"
 #include "util/clock.h"
 #include "util/log.h"
 
 #define DEFAULT_CONFIG "/etc/tensorlease/mirror.conf"
 
 enum { USAGE = 2, BEAT_S = 2 };
-
-struct mirror {
-	struct config config;
-	struct bus *bus;
-	struct serve *serve;
-	struct export **exports; /* one for each rule, NULL for the others */
-	struct import **imports;
-};
 
 static void on_connected(void *context)
 {
@@ -107,34 +99,74 @@ static int serve_until(struct mirror *m, const sigset_t *ends)
 
 static int usage(FILE *to, int status)
 {
-	fputs("usage: tensorlease-mirror [--config FILE] [--check] [--log-level LEVEL]\n"
+	fputs("usage: tensorlease-mirror [--config FILE] [--log-level LEVEL] [run]\n"
+	      "       tensorlease-mirror [--config FILE] check\n"
+	      "       tensorlease-mirror [--config FILE] [--json] status|peers|tree NAME\n"
 	      "\n"
 	      "Makes names of other hosts appear on this one, and offers names of this one.\n"
-	      "FILE is " DEFAULT_CONFIG " if it is not given. With --check it says whether the\n"
-	      "file is good, and ends.\n",
+	      "FILE is " DEFAULT_CONFIG " if it is not given.\n"
+	      "\n"
+	      "  run        does so until a signal ends it; one that finds another one waits\n"
+	      "  check      says whether the file is good; --check is the same\n"
+	      "  status     says what the mirror that runs does, a line for each rule\n"
+	      "  peers      a line for each host that it gets names from, or gives bytes to\n"
+	      "  tree NAME  from whom each host has the newest version of a name of this host\n",
 	      to);
 	return status;
 }
 
-int main(int argc, char **argv)
+/* As long as it is the only one with its control socket. Returns 0 or a negative errno. */
+static int run(struct mirror *m)
 {
-	static const struct option options[] = {
-		{ "config", required_argument, NULL, 'c' },    { "check", no_argument, NULL, 'n' },
-		{ "log-level", required_argument, NULL, 'l' }, { "help", no_argument, NULL, 'h' },
-		{ "version", no_argument, NULL, 'V' },	       { 0 }
-	};
-	const char *path = DEFAULT_CONFIG;
-	enum log_level level;
-	struct mirror m = { 0 };
-	bool check = false;
+	struct control *control = NULL;
 	sigset_t ends;
-	int c, r;
+	int r;
 
-	while ((c = getopt_long(argc, argv, "c:l:hV", options, NULL)) >= 0) {
+	sigemptyset(&ends);
+	sigaddset(&ends, SIGINT);
+	sigaddset(&ends, SIGTERM);
+	sigaddset(&ends, SIGUSR1);
+	pthread_sigmask(SIG_BLOCK, &ends, NULL); /* threads inherit this */
+	r = control_wait(&control, &m->config, &ends);
+	m->started_ns = now_real_ns();
+	if (!r)
+		r = mirror_open(m);
+	if (!r)
+		r = control_start(control, m);
+	if (!r)
+		r = serve_until(m, &ends);
+	log_info("ending", "status=%d", r < 0 ? r : 0);
+	control_stop(control);
+	mirror_close(m);
+	control_close(control);
+	return r < 0 ? r : 0;
+}
+
+struct options {
+	const char *config;
+	bool check, json;
+};
+
+/* Returns -1: there are no more options; or an exit status. */
+static int read_options(struct options *o, int argc, char **argv)
+{
+	static const struct option options[] = { { "config", required_argument, NULL, 'c' },
+						 { "check", no_argument, NULL, 'n' },
+						 { "log-level", required_argument, NULL, 'l' },
+						 { "json", no_argument, NULL, 'j' },
+						 { "help", no_argument, NULL, 'h' },
+						 { "version", no_argument, NULL, 'V' },
+						 { 0 } };
+	enum log_level level;
+	int c;
+
+	while ((c = getopt_long(argc, argv, "c:l:jhV", options, NULL)) >= 0) {
 		if (c == 'c')
-			path = optarg;
+			o->config = optarg;
 		else if (c == 'n')
-			check = true;
+			o->check = true;
+		else if (c == 'j')
+			o->json = true;
 		else if (c == 'l' && !log_parse_level(&level, optarg))
 			log_set_level(level);
 		else if (c == 'V')
@@ -142,25 +174,47 @@ int main(int argc, char **argv)
 		else
 			return c == 'h' ? usage(stdout, 0) : usage(stderr, USAGE);
 	}
-	if (optind < argc)
+	return -1;
+}
+
+static int do_command(const struct options *o, const char *command, const char *name)
+{
+	struct mirror m = { 0 };
+	int status = config_read(&m.config, o->config) ? 1 : 0;
+
+	if (!status && !strcmp(command, "run"))
+		return run(&m) ? 1 : 0;
+	if (!status && !strcmp(command, "status"))
+		status = command_status(&m.config, o->json);
+	else if (!status && !strcmp(command, "peers"))
+		status = command_peers(&m.config, o->json);
+	else if (!status && !strcmp(command, "tree"))
+		status = command_tree(&m.config, o->json, name);
+	config_deinit(&m.config);
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	static const char *const commands[] = { "run", "check", "status", "peers", "tree" };
+	struct options o = { .config = DEFAULT_CONFIG };
+	const char *command, *name;
+	bool known = false;
+	int status = read_options(&o, argc, argv);
+
+	if (status >= 0)
+		return status;
+	command = o.check ? "check" : optind < argc ? argv[optind++] : "run";
+	for (size_t n = 0; n < sizeof(commands) / sizeof(*commands); n++)
+		known |= !strcmp(command, commands[n]);
+	name = !strcmp(command, "tree") && optind < argc ? argv[optind++] : NULL;
+	if (!known || optind < argc || (!strcmp(command, "tree") && !name))
 		return usage(stderr, USAGE);
-	sigemptyset(&ends);
-	sigaddset(&ends, SIGINT);
-	sigaddset(&ends, SIGTERM);
-	sigaddset(&ends, SIGUSR1);
-	pthread_sigmask(SIG_BLOCK, &ends, NULL); /* threads inherit this */
 	signal(SIGPIPE, SIG_IGN);
 	srand((unsigned)now_real_ns());			   /* for jitter */
 	OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL); /* libnats frees what that would free */
 	curl_global_init(CURL_GLOBAL_DEFAULT);
-	r = config_read(&m.config, path);
-	if (!r && !check) {
-		r = mirror_open(&m);
-		if (!r)
-			r = serve_until(&m, &ends);
-		log_info("ending", "status=%d", r);
-	}
-	mirror_close(&m);
+	status = do_command(&o, command, name);
 	curl_global_cleanup();
-	return r ? 1 : 0;
+	return status;
 }

@@ -165,53 +165,54 @@ static bool add_all(struct notes *notes, const struct moment *m, bool in_message
 	return true;
 }
 
-static char *write_message(struct notes *notes, const struct ticket *t, uint64_t moment, bool whole,
-			   size_t *size)
+static char *write_message(struct notes *notes, const unsigned char id[TICKET_SIZE],
+			   uint64_t moment, bool whole, size_t *size)
 {
-	return notes_set(notes, ticket_id(t), moment, whole) ? NULL : notes_write(notes, size);
+	return notes_set(notes, id, moment, whole) ? NULL : notes_write(notes, size);
 }
 
-/* Takes over the tensors. */
-static int offer(struct tickets *tickets, unsigned fanout, const char *url, struct moment *m,
+/* Offers it with a message, so that nobody finds it without one. Takes over the tensors. */
+static int offer(struct tickets *tickets, struct given *given, const char *url, struct moment *m,
 		 struct ticket **newest, uint64_t *moment, char **message, size_t *size)
 {
 	const uint64_t now = (uint64_t)now_real_ns();
 	struct notes all = { 0 }, few = { 0 }, none = { 0 };
+	unsigned char id[TICKET_SIZE];
 	bool whole, good;
-	char *text;
-	size_t n;
-	int r;
+	char *text = NULL;
+	size_t n = 0;
+	int r = ticket_id_of(tickets, m->members, m->count, id);
 
+	if (r || (*newest && !memcmp(ticket_id(*newest), id, TICKET_SIZE)))
+		return r;
+	*moment = now > *moment ? now : *moment + 1; /* it is later than that before */
 	good = !notes_init(&all, 0, url) && !notes_init(&few, 0, url) &&
 	       !notes_init(&none, 0, url) && add_all(&all, m, false);
 	whole = good && add_all(&few, m, true);
-	r = good ? ticket_offer_set(tickets, newest, fanout, m->members, m->count,
-				    take_ptr(m->tensors))
-		 : -ENOMEM;
-	if (r > 0) {
-		*moment = now > *moment ? now : *moment + 1; /* it is later than that before */
-		text = write_message(&all, *newest, *moment, true, &n);
-		if (text)
-			ticket_describe_set(tickets, *newest, text, n);
-		*message = write_message(whole ? &few : &none, *newest, *moment, whole, size);
-		if (!*message)
-			r = -ENOMEM;
-	}
+	if (good)
+		text = write_message(&all, id, *moment, true, &n);
+	if (text)
+		*message = write_message(whole ? &few : &none, id, *moment, whole, size);
+	if (*message)
+		r = ticket_offer_set(tickets, newest, given, m->members, m->count,
+				     take_ptr(m->tensors), take_ptr(text), n);
+	else
+		r = -ENOMEM;
+	free(text);
 	notes_deinit(&all);
 	notes_deinit(&few);
 	notes_deinit(&none);
-	return r;
+	return r ? r : 1;
 }
 
-int moment_take(struct tickets *tickets, tl_client *client, const struct rule *rule,
-		const char *url, struct ticket **newest, uint64_t *moment, char **message,
-		size_t *size)
+int moment_take(struct tickets *tickets, tl_client *client, struct given *given, const char *url,
+		struct ticket **newest, uint64_t *moment, char **message, size_t *size)
 {
 	struct moment m = { 0 };
-	int r = take(client, rule->prefix, &m);
+	int r = take(client, given->rule->prefix, &m);
 
 	if (!r)
-		r = offer(tickets, rule->fanout, url, &m, newest, moment, message, size);
+		r = offer(tickets, given, url, &m, newest, moment, message, size);
 	moment_deinit(&m);
 	return r;
 }

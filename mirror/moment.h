@@ -2,7 +2,6 @@
 /* Offers the names of a rule as a set: what they all mean at one moment. */
 #pragma once
 
-#include "mirror/config.h"
 #include "mirror/ticket.h"
 
 /*
@@ -11,6 +10,5 @@
  * Returns 1; 0 if *@newest is that moment; or a negative errno: -EAGAIN if names come and go too
  * fast, -E2BIG if there are too many.
  */
-int moment_take(struct tickets *tickets, tl_client *client, const struct rule *rule,
-		const char *url, struct ticket **newest, uint64_t *moment, char **message,
-		size_t *size);
+int moment_take(struct tickets *tickets, tl_client *client, struct given *given, const char *url,
+		struct ticket **newest, uint64_t *moment, char **message, size_t *size);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +14,12 @@ void import_queue(struct import *i, struct replica *r)
 	pthread_cond_broadcast(&i->more);
 }
 
-bool origin_is_another(struct import *i, const struct replica *r, const struct origin *origin)
+bool origin_is_another(struct import *i, const struct replica *r, struct origin *origin)
 {
 	if (r->origin == origin || !r->origin->up ||
 	    (r->known && !r->version && !r->target && !r->busy))
 		return false;
+	origin->failures[FAILED_CONFLICT]++;
 	log_warn_limited(&i->conflicts, "two hosts have one name", "name=%s of=%s refused=%s",
 			 log_str(r->name), r->origin->host, origin->host);
 	return true;
@@ -93,9 +95,8 @@ tl_client *import_reader(struct import *i)
 
 void origin_compare(struct import *i, struct origin *o, int64_t at_ns)
 {
-	if (o->compare_ns <= at_ns)
-		return;
-	o->compare_ns = at_ns;
+	if (o->compare_ns > at_ns)
+		o->compare_ns = at_ns;
 	pthread_cond_signal(&i->due);
 }
 
@@ -105,4 +106,25 @@ void origin_failed(struct import *i, struct origin *o)
 	if (!o->failed && o->retry_ns < COMPARE_NS)
 		o->retry_ns *= 2;
 	o->failed = true;
+}
+
+void origin_count(struct origin *o, int error)
+{
+	switch (error) {
+	case -EEXIST: /* counted with each name */
+		return;
+	case -ENOSPC:
+	case -EDQUOT:
+		o->failures[FAILED_SPACE]++;
+		return;
+	case -EHOSTUNREACH:
+		o->failures[FAILED_UNREACHABLE]++;
+		return;
+	case -EBADMSG:
+	case -EPROTO:
+		o->failures[FAILED_DAMAGED]++;
+		return;
+	default:
+		o->failures[FAILED_OTHER]++;
+	}
 }

@@ -18,6 +18,23 @@
 
 enum { WORKERS = 4, LABEL_MAX = 32 };
 
+/* Why something did not come. */
+enum failure {
+	FAILED_SPACE,
+	FAILED_UNREACHABLE,
+	FAILED_DAMAGED,
+	FAILED_CONFLICT,
+	FAILED_OTHER,
+	FAILURES
+};
+
+/* What its names are, for who asks. */
+struct tally {
+	uint64_t names, waiting, busy;
+	uint64_t versions;	      /* that one is behind at most */
+	const struct replica *latest; /* of those that wait, for the longest time */
+};
+
 /* A host whose names come here. */
 struct origin {
 	struct origin *next;
@@ -33,6 +50,9 @@ struct origin {
 	int64_t retry_ns;	     /* after which a failure is tried again */
 	bool failed;		     /* something, since the last comparison began */
 	struct replica set;	     /* what it offers, if it offers a set */
+	struct arrived arrived;
+	struct tally tally; /* made anew for each who asks */
+	uint64_t failures[FAILURES], comparisons;
 };
 
 struct import {
@@ -46,7 +66,8 @@ struct import {
 	pthread_cond_t due; /* a host is to be compared with */
 	struct origin *origins;
 	unsigned hosts;
-	tl_client *reader; /* for what is relayed; NULL: there is none yet */
+	struct given given; /* what is relayed; has the lock of the tickets */
+	tl_client *reader;  /* for what is relayed; NULL: there is none yet */
 	struct replicas replicas;
 	struct flows flows;
 	struct requests *requests; /* NULL: all names come */
@@ -60,8 +81,7 @@ struct import {
 /* Its target is to be done. */
 void import_queue(struct import *i, struct replica *replica);
 /* Whether another host has the name, which is there. That is logged. */
-bool origin_is_another(struct import *i, const struct replica *replica,
-		       const struct origin *origin);
+bool origin_is_another(struct import *i, const struct replica *replica, struct origin *origin);
 /* Adds the host if it is not known. Returns NULL without memory, or if there are too many. */
 struct origin *origin_find_or_add(struct import *i, const char *host);
 /* The label of the clients that publish what comes from it. */
@@ -76,3 +96,5 @@ tl_client *import_reader(struct import *i);
 void origin_compare(struct import *i, struct origin *o, int64_t at_ns);
 /* Something of it failed: its names are to be compared again before long. */
 void origin_failed(struct import *i, struct origin *o);
+/* Counts what did not come. */
+void origin_count(struct origin *o, int error);

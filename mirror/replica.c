@@ -107,6 +107,25 @@ void replica_tell(struct replica *r, const struct note *note)
 	r->told_version = note->version;
 	r->told_committed_ns = note->committed_ns;
 	r->told_gone = note->gone;
+	if (note->gone)
+		r->late_ns = r->later_ns = 0;
+}
+
+void replica_late(struct replica *r, uint64_t version, uint64_t committed_ns)
+{
+	uint64_t *since = r->busy ? &r->later_ns : &r->late_ns;
+
+	if (!*since)
+		*since = committed_ns;
+	r->late_version = version;
+}
+
+void replica_arrived(struct replica *r)
+{
+	const struct note *next = r->target && !r->target->note.gone ? &r->target->note : NULL;
+
+	r->late_ns = !next ? 0 : r->later_ns > r->committed_ns ? r->later_ns : next->committed_ns;
+	r->later_ns = 0;
 }
 
 bool replica_is_old(const struct replica *r, const struct note *note)

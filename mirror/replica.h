@@ -25,6 +25,9 @@ struct replica {
 	int64_t told_ns;       /* when */
 	bool seen;	       /* by a look at what is here */
 	struct ticket *ticket; /* by which others are given it; NULL: they are not */
+	/* When the origin has published the first version that was told and is not here, and the
+	 * first after the one that travels; 0: there is none. And the newest that was told. */
+	uint64_t late_ns, later_ns, late_version;
 };
 
 /* Those of an import: a tree by name, and queues of what is to be done. */
@@ -52,6 +55,10 @@ struct replica *replica_dequeue(struct replicas *all, enum weight weight);
 /* As if nothing had been announced. */
 void replica_untell(struct replica *replica);
 void replica_tell(struct replica *replica, const struct note *note);
+/* A version was told that is not here. */
+void replica_late(struct replica *replica, uint64_t version, uint64_t committed_ns);
+/* It means what it was to mean, but for a target that has come meanwhile. */
+void replica_arrived(struct replica *replica);
 /* A page of a list may be older than an announcement that came before it. */
 bool replica_is_old(const struct replica *replica, const struct note *note);
 /* Whether the name means that here, or will without more. */

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <microhttpd.h>
 #include <netdb.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,21 @@ enum { BLOCK = 256 << 10 };
 #define NOTES UINT64_MAX
 #define ITEMS (UINT64_MAX - 1)
 
+/* Why a request gets no bytes. */
+static const struct {
+	unsigned status;
+	const char *why;
+} refusals[] = {
+	{ MHD_HTTP_FORBIDDEN, "certificate" },
+	{ MHD_HTTP_NOT_FOUND, "path" },
+	{ MHD_HTTP_METHOD_NOT_ALLOWED, "method" },
+	{ MHD_HTTP_RANGE_NOT_SATISFIABLE, "piece" },
+	{ MHD_HTTP_SERVICE_UNAVAILABLE, "unavailable" },
+	{ MHD_HTTP_GONE, "gone" },
+};
+
+enum { REFUSALS = sizeof(refusals) / sizeof(refusals[0]) };
+
 struct serve {
 	struct MHD_Daemon *mhd;
 	struct tickets *tickets;
@@ -31,6 +47,7 @@ struct serve {
 	bool tls;
 	char *ca, *certificate, *key; /* their contents */
 	char url[URL_MAX];
+	atomic_ullong refused[REFUSALS];
 };
 
 /* ---- answers ---- */
@@ -59,12 +76,17 @@ static ssize_t on_read(void *context, uint64_t from, char *to, size_t size)
 		       : MHD_CONTENT_READER_END_WITH_ERROR;
 }
 
-static enum MHD_Result refuse(struct MHD_Connection *c, unsigned status, const char *text)
+static enum MHD_Result refuse(struct serve *s, struct MHD_Connection *c, unsigned status,
+			      const char *text)
 {
 	struct MHD_Response *response = MHD_create_response_from_buffer(
 		strlen(text), (void *)(uintptr_t)text, MHD_RESPMEM_PERSISTENT);
 	enum MHD_Result r = response ? MHD_queue_response(c, status, response) : MHD_NO;
 
+	for (unsigned n = 0; n < REFUSALS; n++) {
+		if (refusals[n].status == status)
+			atomic_fetch_add(&s->refused[n], 1);
+	}
 	if (response)
 		MHD_destroy_response(response);
 	return r;
@@ -142,7 +164,8 @@ static enum MHD_Result redirect(struct MHD_Connection *c, const char *url, const
 }
 
 /* Sends a message, which it frees. NULL: there is none. */
-static enum MHD_Result tell(struct MHD_Connection *c, unsigned status, char *message, size_t size)
+static enum MHD_Result tell(struct serve *s, struct MHD_Connection *c, unsigned status,
+			    char *message, size_t size)
 {
 	struct MHD_Response *response = NULL;
 	enum MHD_Result r;
@@ -151,7 +174,7 @@ static enum MHD_Result tell(struct MHD_Connection *c, unsigned status, char *mes
 		response = MHD_create_response_from_buffer(size, message, MHD_RESPMEM_MUST_FREE);
 	if (!response) {
 		free(message);
-		return refuse(c, MHD_HTTP_GONE, "");
+		return refuse(s, c, MHD_HTTP_GONE, "");
 	}
 	r = MHD_queue_response(c, status, response);
 	MHD_destroy_response(response);
@@ -202,13 +225,13 @@ static enum MHD_Result give_items(struct serve *s, struct MHD_Connection *c,
 	char *text = feed_ask(s->feeds, id, &asker, *seen == s ? c : NULL, &size, &r);
 
 	if (text)
-		return tell(c, MHD_HTTP_OK, text, size);
+		return tell(s, c, MHD_HTTP_OK, text, size);
 	if (r == -EINPROGRESS) {
 		*seen = s->feeds;
 		return MHD_YES;
 	}
-	return r == -ENOENT ? refuse(c, MHD_HTTP_GONE, "")
-			    : refuse(c, MHD_HTTP_ACCEPTED, "there is no item yet\n");
+	return r == -ENOENT ? refuse(s, c, MHD_HTTP_GONE, "")
+			    : refuse(s, c, MHD_HTTP_ACCEPTED, "there is no item yet\n");
 }
 
 static enum MHD_Result give(struct serve *s, struct MHD_Connection *c, const char *path,
@@ -227,12 +250,12 @@ static enum MHD_Result give(struct serve *s, struct MHD_Connection *c, const cha
 
 	if (!asker.host || strncmp(path, PATH_START, strlen(PATH_START)) != 0 ||
 	    !read_path(path + strlen(PATH_START), id, &piece))
-		return refuse(c, MHD_HTTP_NOT_FOUND, "there is /v1/TICKET/PIECE, with X-Host\n");
+		return refuse(s, c, MHD_HTTP_NOT_FOUND, "there is /v1/TICKET/PIECE, with X-Host\n");
 	if (piece == ITEMS)
 		return give_items(s, c, id, asker.host, seen);
 	if (piece == NOTES) {
 		text = ticket_message(s->tickets, id, &size);
-		return tell(c, MHD_HTTP_OK, text, size);
+		return tell(s, c, MHD_HTTP_OK, text, size);
 	}
 	switch (ticket_use(s->tickets, id, piece, &asker, &use)) {
 	case 0:
@@ -242,16 +265,16 @@ static enum MHD_Result give(struct serve *s, struct MHD_Connection *c, const cha
 		free(use.elsewhere);
 		return result;
 	case -EAGAIN:
-		return refuse(c, MHD_HTTP_ACCEPTED, "it has not come yet\n");
+		return refuse(s, c, MHD_HTTP_ACCEPTED, "it has not come yet\n");
 	case -ERANGE:
-		return refuse(c, MHD_HTTP_RANGE_NOT_SATISFIABLE, "it has no such piece\n");
+		return refuse(s, c, MHD_HTTP_RANGE_NOT_SATISFIABLE, "it has no such piece\n");
 	case -ESTALE:
 		text = ticket_newest(s->tickets, id, &asker, s->url, &size);
-		return tell(c, MHD_HTTP_GONE, text, size);
+		return tell(s, c, MHD_HTTP_GONE, text, size);
 	case -ENOENT:
-		return refuse(c, MHD_HTTP_GONE, "");
+		return refuse(s, c, MHD_HTTP_GONE, "");
 	default:
-		return refuse(c, MHD_HTTP_SERVICE_UNAVAILABLE, "the tensor cannot be had\n");
+		return refuse(s, c, MHD_HTTP_SERVICE_UNAVAILABLE, "the tensor cannot be had\n");
 	}
 }
 
@@ -265,9 +288,10 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *c, const cha
 	(void)version;
 	(void)upload;
 	if (!*seen && s->tls && !is_trusted(c))
-		return refuse(c, MHD_HTTP_FORBIDDEN, "no certificate of the mirrors' authority\n");
+		return refuse(s, c, MHD_HTTP_FORBIDDEN,
+			      "no certificate of the mirrors' authority\n");
 	if (!*seen && strcmp(method, MHD_HTTP_METHOD_GET) != 0)
-		return refuse(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET is served\n");
+		return refuse(s, c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET is served\n");
 	if (!*seen || *upload_size) {
 		*seen = s;
 		*upload_size = 0;
@@ -294,8 +318,7 @@ static char *read_file(const char *path)
 	return text;
 }
 
-/* Listens at ADDRESS:PORT or [ADDRESS]:PORT. Returns a descriptor, or a negative errno. */
-static int listen_at(const char *text)
+int serve_listen(const char *text)
 {
 	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM,
 					.ai_flags = AI_PASSIVE | AI_NUMERICHOST };
@@ -382,7 +405,7 @@ int serve_open(struct serve **out, const struct config *config)
 	if (!s->feeds)
 		r = -ENOMEM;
 	if (!r) {
-		fd = listen_at(config->listen);
+		fd = serve_listen(config->listen);
 		r = fd < 0 ? fd : set_url(s, fd, config);
 	}
 	if (!r)
@@ -414,6 +437,12 @@ struct feeds *serve_feeds(const struct serve *s)
 const char *serve_url(const struct serve *s)
 {
 	return s->url;
+}
+
+const char *serve_refused(const struct serve *s, unsigned n, uint64_t *count)
+{
+	*count = n < REFUSALS ? atomic_load(&s->refused[n]) : 0;
+	return n < REFUSALS ? refusals[n].why : NULL;
 }
 
 void serve_close(struct serve *s)

@@ -18,5 +18,10 @@ struct tickets *serve_tickets(const struct serve *serve);
 struct feeds *serve_feeds(const struct serve *serve);
 /* The URL under which it listens, with the port that it has. */
 const char *serve_url(const struct serve *serve);
+/* Returns the @n-th reason for which requests are refused and how often that was, or NULL: there
+ * are no more. */
+const char *serve_refused(const struct serve *serve, unsigned n, uint64_t *count);
+/* Listens at ADDRESS:PORT or [ADDRESS]:PORT. Returns a descriptor, or a negative errno. */
+int serve_listen(const char *text);
 /* Ends all transfers. @serve may be NULL. */
 void serve_close(struct serve *serve);

@@ -134,7 +134,7 @@ static int add_items(const struct job *job, struct draft *d, struct set *set, bo
 }
 
 /* Copies what the message has, and says where the rest is to come. */
-static void place(struct draft *d, const struct set *set)
+static void place(const struct job *job, struct draft *d, const struct set *set)
 {
 	size_t at = 0;
 
@@ -149,9 +149,10 @@ static void place(struct draft *d, const struct set *set)
 			continue;
 		tensor = tl_group_tensor(d->group, at++);
 		to = (char *)tensor->data + tensor->byte_offset;
-		if (name->note.bytes && name->note.nbytes)
+		if (name->note.bytes && name->note.nbytes) {
 			memcpy(to, name->note.bytes, name->note.nbytes);
-		else if (name->note.nbytes)
+			atomic_fetch_add(&job->arrived->bytes, name->note.nbytes);
+		} else if (name->note.nbytes)
 			member->to = to;
 	}
 }
@@ -181,7 +182,7 @@ static int transfer_group(const struct job *job, const struct target *t, struct 
 	options.versions = d.versions;
 	r = tl_group_create(job->client, d.items, d.count, &options, &d.group);
 	if (!r) {
-		place(&d, set);
+		place(job, &d, set);
 		r = transfer_bytes(job, t->url, set->message.set, d.members, set->count, &relay);
 	}
 	ticket_pause(job->tickets, relay);

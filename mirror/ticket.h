@@ -14,7 +14,9 @@
 
 #include <tensorlease/tensorlease.h>
 
+#include "mirror/given.h"
 #include "mirror/note.h"
+#include "mirror/tree.h"
 
 struct tickets;
 struct ticket;
@@ -38,28 +40,27 @@ size_t pieces_of(uint64_t nbytes);
 
 /* ---- versions of this host ---- */
 
-/* Each host and each of its children give it to @fanout others; 0: this host gives it to all.
- * @client stays. Returns NULL without memory. A version has one ticket. */
-struct ticket *ticket_offer(struct tickets *tickets, tl_client *client, unsigned fanout,
+/* Each host and each of its children give it to as many others as the rule of @given says; 0: this
+ * host gives it to all. @client and @given, which counts, stay. Returns NULL without memory. A
+ * version has one ticket. */
+struct ticket *ticket_offer(struct tickets *tickets, tl_client *client, struct given *given,
 			    const struct member *member);
-/* A moment of a set, which takes the place of *@newest. @tensors become the ticket's, also on
- * failure. They are held as long as it is the newest. Returns 1, 0 if *@newest is that moment, or
- * -ENOMEM. */
-int ticket_offer_set(struct tickets *tickets, struct ticket **newest, unsigned fanout,
-		     const struct member *members, size_t count,
-		     DLManagedTensorVersioned **tensors);
-/* A message about a moment, which becomes the ticket's. */
-void ticket_describe_set(struct tickets *tickets, struct ticket *ticket, char *message,
-			 size_t size);
+/* A moment of a set, which takes the place of *@newest. @tensors and the message about it become
+ * the ticket's, also on failure. They are held as long as it is the newest. Returns 0 or -ENOMEM.
+ */
+int ticket_offer_set(struct tickets *tickets, struct ticket **newest, struct given *given,
+		     const struct member *members, size_t count, DLManagedTensorVersioned **tensors,
+		     char *message, size_t message_size);
 /* An item of a stream, whose @tensors become the ticket's, also on failure. They are held until
  * ticket_end(). Returns NULL without memory. */
-struct ticket *ticket_offer_item(struct tickets *tickets, const struct member *members,
-				 size_t count, DLManagedTensorVersioned **tensors);
+struct ticket *ticket_offer_item(struct tickets *tickets, struct given *given,
+				 const struct member *members, size_t count,
+				 DLManagedTensorVersioned **tensors);
 /* Nobody needs it any more. @ticket may be NULL. */
 void ticket_end(struct tickets *tickets, struct ticket *ticket);
-/* Fills @id with the ticket of a thing that has this name, which is the same each time. */
-int ticket_name(const struct tickets *tickets, const char *name, uint64_t created_ns,
-		unsigned char id[TICKET_SIZE]);
+/* The ticket of these versions, which is the same each time. Returns 0 or -ENOMEM. */
+int ticket_id_of(const struct tickets *tickets, const struct member *members, size_t count,
+		 unsigned char id[TICKET_SIZE]);
 const unsigned char *ticket_id(const struct ticket *ticket);
 /* The name means something else now. @ticket may be NULL. It is not the caller's any more. */
 void ticket_withdraw(struct tickets *tickets, struct ticket *ticket);
@@ -68,7 +69,7 @@ void ticket_withdraw(struct tickets *tickets, struct ticket *ticket);
 
 /* Returns NULL if it cannot be relayed. */
 struct ticket *ticket_relay(struct tickets *tickets, const unsigned char id[TICKET_SIZE],
-			    const struct member *members, size_t count);
+			    struct given *given, const struct member *members, size_t count);
 /* @piece is there, with that hash. */
 void ticket_came(struct tickets *tickets, struct ticket *ticket, uint64_t piece, uint64_t hash);
 /* Nothing reads where its bytes come any more. ticket_settle() follows. */
@@ -112,5 +113,28 @@ char *ticket_newest(struct tickets *tickets, const unsigned char id[TICKET_SIZE]
 		    const struct asker *asker, const char *url, size_t *size);
 /* Returns the message about a moment of a set, or NULL. The caller frees it. */
 char *ticket_message(struct tickets *tickets, const unsigned char id[TICKET_SIZE], size_t *size);
+/* A tensor of a ticket, as it is here. */
+struct part {
+	char *name;				/* NULL: it comes */
+	uint64_t version, committed_ns, nbytes; /* of the tensor here */
+	uint64_t first;				/* piece */
+	const char *to;				/* while it comes: a draft's memory, or NULL */
+};
+
+/* A ticket as it is. */
+struct ticket_view {
+	const struct given *given;
+	const struct tree *tree;
+	const struct part *parts;
+	size_t count;
+	bool offered; /* it is of this host */
+	bool is_set, held;
+};
+
+/* Shows all tickets, with the lock. */
+void tickets_show(struct tickets *tickets,
+		  void (*show)(const struct ticket_view *view, void *context), void *context);
+/* Copies what a rule has given. given_deinit() is to follow. */
+void tickets_given(struct tickets *tickets, const struct given *given, struct given *copy);
 /* Describes a tensor, but for its ticket. Its texts are those of @info. */
 void ticket_describe(struct note *note, const tl_info *info);

@@ -37,7 +37,7 @@ struct target *target_of_set(const struct message *m, const void *data, size_t s
 	if (!t)
 		return NULL;
 	memcpy(t->bytes, data, size);
-	t->note.version = m->moment;
+	t->note.version = t->note.committed_ns = m->moment;
 	t->note.nbytes = size;
 	snprintf(t->url, sizeof(t->url), "%s", m->url);
 	return t;
@@ -55,6 +55,7 @@ bool transfer_is_here(const tl_info *info, const char *label, const struct note 
 }
 
 struct bringing {
+	struct arrived *arrived;
 	struct tickets *tickets;
 	struct ticket *relay; /* NULL: it is not given to others */
 	struct want *wants;
@@ -64,6 +65,7 @@ static void on_piece(void *context, size_t want, uint64_t hash)
 {
 	const struct bringing *b = context;
 
+	atomic_fetch_add(&b->arrived->bytes, b->wants[want].size);
 	ticket_came(b->tickets, b->relay, b->wants[want].piece, hash);
 }
 
@@ -91,8 +93,9 @@ static size_t list_wants(const struct member *members, size_t count, struct want
 int transfer_bytes(const struct job *job, const char *url, const unsigned char ticket[TICKET_SIZE],
 		   const struct member *members, size_t count, struct ticket **relay)
 {
-	struct source source = { url, ticket, NULL, list_wants(members, count, NULL) };
-	struct bringing b = { job->tickets, NULL, NULL };
+	struct source source = { url, ticket, NULL, list_wants(members, count, NULL),
+				 &job->arrived->lost };
+	struct bringing b = { job->arrived, job->tickets, NULL, NULL };
 	int r;
 
 	if (!source.count)
@@ -103,7 +106,7 @@ int transfer_bytes(const struct job *job, const char *url, const unsigned char t
 	source.wants = b.wants;
 	list_wants(members, count, b.wants);
 	if (job->tickets && job->reader)
-		b.relay = ticket_relay(job->tickets, ticket, members, count);
+		b.relay = ticket_relay(job->tickets, ticket, job->given, members, count);
 	*relay = b.relay;
 	r = fetch_bytes(job->fetch, &source, on_piece, &b);
 	free(b.wants);
@@ -120,8 +123,10 @@ static int fill(const struct job *job, const struct target *t, tl_draft *draft,
 	struct member member = { .name = job->local, .nbytes = note->nbytes, .to = to };
 	int r = 0;
 
-	if (note->bytes && note->nbytes)
+	if (note->bytes && note->nbytes) {
 		memcpy(to, note->bytes, note->nbytes);
+		atomic_fetch_add(&job->arrived->bytes, note->nbytes);
+	}
 	if (!note->bytes)
 		r = transfer_bytes(job, t->url, note->ticket, &member, 1, relay);
 	if (!r)

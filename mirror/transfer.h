@@ -24,6 +24,12 @@ struct target *target_new(const char *url, const struct note *note);
  * Returns NULL without memory. */
 struct target *target_of_set(const struct message *m, const void *data, size_t size);
 
+/* What has come from a host. */
+struct arrived {
+	atomic_ullong bytes;
+	atomic_ullong lost; /* hosts that were to give them and did not answer */
+};
+
 struct job {
 	const struct config *config;
 	struct fetch *fetch;
@@ -34,6 +40,8 @@ struct job {
 	struct tickets *tickets; /* by which it is relayed; NULL: it is not */
 	tl_client *reader;	 /* of the same namespace, for these */
 	struct ticket **ticket;	 /* of what the name means here; NULL: it has none */
+	struct given *given;	 /* counts what is relayed */
+	struct arrived *arrived; /* counts what comes */
 };
 
 /* Brings the bytes of those members that have a place for them, while others may have them too. If

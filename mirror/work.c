@@ -24,7 +24,9 @@ static struct job job_for(struct import *i, struct fetch *fetch, struct replica 
 			     .known = r->known,
 			     .tickets = i->serve ? serve_tickets(i->serve) : NULL,
 			     .reader = reader,
-			     .ticket = &r->ticket };
+			     .ticket = &r->ticket,
+			     .given = &i->given,
+			     .arrived = &r->origin->arrived };
 }
 
 /* ---- sets ---- */
@@ -170,9 +172,15 @@ static void work_on_set(struct import *i, struct fetch *fetch, struct origin *o)
 	}
 	if (job.client)
 		o->uses--;
-	if (r && r != -ENODATA && !atomic_load(&i->stop))
+	if (r && r != -ENODATA && !atomic_load(&i->stop)) {
+		origin_count(o, r);
 		log_warn_limited(&i->failures, "a set did not come", "of=%s why=%s", o->host,
 				 log_str(transfer_why(&job, r)));
+	}
+	if (!r) {
+		o->set.committed_ns = t->note.committed_ns;
+		replica_arrived(&o->set);
+	}
 	if (r && !o->set.target) {
 		replica_untell(&o->set);
 		origin_failed(i, o);
@@ -192,6 +200,7 @@ static void note_result(struct import *i, struct replica *replica, struct origin
 		replica->known = true;
 		replica->version = t->note.gone ? 0 : t->note.version;
 		replica->committed_ns = t->note.gone ? 0 : t->note.committed_ns;
+		replica_arrived(replica);
 		return;
 	}
 	if (!replica->target)
@@ -213,10 +222,12 @@ static void work_on(struct import *i, struct fetch *fetch, struct replica *repli
 		r = transfer(&job, &t);
 		pthread_mutex_lock(&i->lock);
 		o->uses--;
-		if (r && r != -ENODATA && !atomic_load(&i->stop))
+		if (r && r != -ENODATA && !atomic_load(&i->stop)) {
+			origin_count(o, r);
 			log_warn_limited(&i->failures, "a name did not come",
 					 "name=%s of=%s why=%s", log_str(replica->name), o->host,
 					 log_str(transfer_why(&job, r)));
+		}
 	}
 	note_result(i, replica, o, t, r);
 	free(t);
@@ -242,9 +253,10 @@ static void *work(struct import *i, bool light)
 		r->busy = true;
 		if (r->target && !r->name)
 			work_on_set(i, fetch, r->origin);
-		else if (r->target && replica_is_past(r, &r->target->note))
+		else if (r->target && replica_is_past(r, &r->target->note)) {
 			free(take_ptr(r->target));
-		else if (r->target)
+			replica_arrived(r);
+		} else if (r->target)
 			work_on(i, fetch, r);
 		r->busy = false;
 		if (r->target)

@@ -239,6 +239,7 @@ class Link:
         self.rates = {}  # of a host
         self.sent = {}  # to each host
         self.down = False
+        self.damages = False
         self.lock = threading.Lock()
         self.sockets = set()
         threading.Thread(target=self.accept, daemon=True).start()
@@ -267,6 +268,8 @@ class Link:
     def move(self, one, other, host=None):
         with contextlib.suppress(OSError):
             while data := one.recv(1 << 18):
+                if self.damages and len(data) > 1 << 12:  # not what is before the bytes
+                    data = data[:-1] + bytes([data[-1] ^ 1])
                 other.sendall(data)
                 if not host:
                     continue

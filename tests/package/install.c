@@ -230,6 +230,7 @@ INSTALL_TEST(shells_complete_what_the_help_has)
 	must_be(shell(COMPLETE "st | grep -x status"), 0);
 	must_be(shell(COMPLETE "'' help | grep -x stream"), 0);
 	must_be(shell(COMPLETE "'' -j stream | grep -x tail"), 0);
+	must_be(shell(COMPLETE "'' mirror | grep -x peers"), 0);
 	must_be(shell(COMPLETE "-- put | grep -x -e --owner-bound"), 0);
 	must_be(shell("! " COMPLETE "-- ls | grep -x -e --owner-bound"), 0);
 	must_be(shell(COMPLETE "n save a -f | grep -x npz"), 0);

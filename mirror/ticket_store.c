@@ -7,61 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
-#include "mirror/ticket.h"
-#include "mirror/tree.h"
+#include "mirror/ticket_store.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 
 #define HOLD_NS (10 * NS_PER_SEC)
-
-/*
- * Where the bytes are:
- *
- *   OFFERED   in a tensor of this host, which is got when somebody asks
- *   COMING -> PAUSED -> RELAYED   in a draft; nowhere, while that is published; as OFFERED
- *             PAUSED -> LOST      the transfer has failed; it may begin again
- */
-enum source { OFFERED, COMING, PAUSED, RELAYED, LOST };
-
-struct part {
-	char *name;
-	uint64_t version, committed_ns, nbytes; /* of the tensor here */
-	uint64_t first;				/* piece */
-	const char *to;				/* while it comes: a draft's memory, or NULL */
-};
-
-struct ticket {
-	unsigned char id[TICKET_SIZE]; /* first: the tree's key */
-	struct ticket *next, **link;   /* among the kept ones; @link NULL: it is none */
-	enum source source;
-	bool withdrawn; /* it means something else now */
-	tl_client *client;
-	struct part *parts; /* one, or those of a set */
-	size_t count;
-	unsigned fanout;
-	DLManagedTensorVersioned **tensors; /* NULL: they are not held */
-	uint64_t pieces;
-	uint64_t *hashes; /* of each piece */
-	bool *hashed;	  /* which are known; of what comes: which are there */
-	int64_t used_ns;
-	unsigned uses; /* answers that are being made or sent */
-	struct tree tree;
-	struct ticket **newest; /* of the set; NULL: it is none */
-	struct ticket *self;	/* of an item, which has no newer one */
-	char *message;		/* about the set */
-	size_t message_size;
-};
-
-struct tickets {
-	pthread_mutex_t lock;
-	pthread_cond_t settled;
-	unsigned char secret[32]; /* of which tickets are made, so a version has one */
-	void *all;		  /* a tree */
-	struct ticket *kept; /* those that hold a tensor, or are withdrawn: tickets_tidy() looks */
-};
 
 static int compare_tickets(const void *a, const void *b)
 {
@@ -86,7 +37,7 @@ const unsigned char *ticket_id(const struct ticket *t)
 	return t->id;
 }
 
-static struct ticket *find(const struct tickets *s, const unsigned char id[TICKET_SIZE])
+struct ticket *tickets_find(const struct tickets *s, const unsigned char id[TICKET_SIZE])
 {
 	struct ticket *const *node = tfind(id, &s->all, compare_tickets);
 
@@ -95,7 +46,7 @@ static struct ticket *find(const struct tickets *s, const unsigned char id[TICKE
 
 static struct ticket *find_or_add(struct tickets *s, const unsigned char id[TICKET_SIZE])
 {
-	struct ticket *t = find(s, id);
+	struct ticket *t = tickets_find(s, id);
 
 	if (t)
 		return t;
@@ -110,7 +61,7 @@ static struct ticket *find_or_add(struct tickets *s, const unsigned char id[TICK
 	return NULL;
 }
 
-static void keep(struct tickets *s, struct ticket *t)
+void ticket_keep(struct tickets *s, struct ticket *t)
 {
 	t->used_ns = now_mono_ns();
 	if (t->link)
@@ -122,7 +73,7 @@ static void keep(struct tickets *s, struct ticket *t)
 		t->next->link = &t->next;
 }
 
-static void free_tensors(DLManagedTensorVersioned **tensors, size_t count)
+void tensors_free(DLManagedTensorVersioned **tensors, size_t count)
 {
 	for (size_t n = 0; tensors && n < count; n++)
 		tensors[n]->deleter(tensors[n]);
@@ -131,7 +82,7 @@ static void free_tensors(DLManagedTensorVersioned **tensors, size_t count)
 
 static void drop_tensors(struct ticket *t)
 {
-	free_tensors(take_ptr(t->tensors), t->count);
+	tensors_free(take_ptr(t->tensors), t->count);
 }
 
 static void free_parts(struct ticket *t)
@@ -201,8 +152,7 @@ static bool is_awaited(const struct ticket *t)
 	return false;
 }
 
-/* What is not the newest any more, and was sent to all who have asked, is not held for others. */
-static void drop_if_sent(struct ticket *t)
+void ticket_drop_if_sent(struct ticket *t)
 {
 	if (!t->uses && t->withdrawn && !is_awaited(t))
 		drop_tensors(t);
@@ -214,8 +164,8 @@ void ticket_withdraw(struct tickets *s, struct ticket *t)
 		return;
 	pthread_mutex_lock(&s->lock);
 	t->withdrawn = true;
-	keep(s, t);
-	drop_if_sent(t);
+	ticket_keep(s, t);
+	ticket_drop_if_sent(t);
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -256,9 +206,8 @@ void tickets_free(struct tickets *s)
 
 /* ---- versions of this host ---- */
 
-/* The same for the same version, so that all who ask for it are in one tree. */
-static int make_id(const struct tickets *s, const struct member *members, size_t count,
-		   unsigned char id[TICKET_SIZE])
+int ticket_id_of(const struct tickets *s, const struct member *members, size_t count,
+		 unsigned char id[TICKET_SIZE])
 {
 	unsigned char mac[32];
 	gnutls_hmac_hd_t hmac;
@@ -278,11 +227,11 @@ static int make_id(const struct tickets *s, const struct member *members, size_t
 }
 
 /* With the lock. */
-static struct ticket *offer(struct tickets *s, tl_client *client, unsigned fanout,
+static struct ticket *offer(struct tickets *s, tl_client *client, struct given *given,
 			    const struct member *members, size_t count)
 {
 	unsigned char id[TICKET_SIZE];
-	struct ticket *t = make_id(s, members, count, id) ? NULL : find_or_add(s, id);
+	struct ticket *t = ticket_id_of(s, members, count, id) ? NULL : find_or_add(s, id);
 
 	if (!t || t->parts)
 		return t;
@@ -293,59 +242,56 @@ static struct ticket *offer(struct tickets *s, tl_client *client, unsigned fanou
 	}
 	t->source = OFFERED;
 	t->client = client;
-	t->fanout = fanout;
+	t->fanout = given->rule->fanout;
+	t->given = given;
 	return t;
 }
 
-struct ticket *ticket_offer(struct tickets *s, tl_client *client, unsigned fanout,
+struct ticket *ticket_offer(struct tickets *s, tl_client *client, struct given *given,
 			    const struct member *member)
 {
 	struct ticket *t;
 
 	pthread_mutex_lock(&s->lock);
-	t = offer(s, client, fanout, member, 1);
+	t = offer(s, client, given, member, 1);
 	if (t)
 		t->withdrawn = false;
 	pthread_mutex_unlock(&s->lock);
 	return t;
 }
 
-int ticket_offer_set(struct tickets *s, struct ticket **newest, unsigned fanout,
-		     const struct member *members, size_t count, DLManagedTensorVersioned **tensors)
+int ticket_offer_set(struct tickets *s, struct ticket **newest, struct given *given,
+		     const struct member *members, size_t count, DLManagedTensorVersioned **tensors,
+		     char *message, size_t message_size)
 {
 	struct ticket *t, *old;
 
 	pthread_mutex_lock(&s->lock);
-	t = offer(s, NULL, fanout, members, count);
-	old = *newest;
-	if (t)
-		*newest = t;
+	t = offer(s, NULL, given, members, count);
 	if (t) {
+		old = *newest;
+		*newest = t;
 		t->newest = newest;
 		t->withdrawn = false;
 		if (!t->tensors)
 			t->tensors = take_ptr(tensors);
-	}
-	if (t && old && old != t) {
-		old->withdrawn = true;
-		keep(s, old);
-		drop_if_sent(old);
+		free(t->message);
+		t->message = take_ptr(message);
+		t->message_size = message_size;
+		if (old) {
+			old->withdrawn = true;
+			ticket_keep(s, old);
+			ticket_drop_if_sent(old);
+		}
 	}
 	pthread_mutex_unlock(&s->lock);
-	free_tensors(tensors, count);
-	return t ? t != old : -ENOMEM;
+	tensors_free(tensors, count);
+	free(message);
+	return t ? 0 : -ENOMEM;
 }
 
-void ticket_describe_set(struct tickets *s, struct ticket *t, char *message, size_t size)
-{
-	pthread_mutex_lock(&s->lock);
-	free(t->message);
-	t->message = message;
-	t->message_size = size;
-	pthread_mutex_unlock(&s->lock);
-}
-
-struct ticket *ticket_offer_item(struct tickets *s, const struct member *members, size_t count,
+struct ticket *ticket_offer_item(struct tickets *s, struct given *given,
+				 const struct member *members, size_t count,
 				 DLManagedTensorVersioned **tensors)
 {
 	unsigned char id[TICKET_SIZE];
@@ -361,12 +307,13 @@ struct ticket *ticket_offer_item(struct tickets *s, const struct member *members
 		if (t) {
 			t->source = OFFERED;
 			t->tensors = take_ptr(tensors);
+			t->given = given;
 			t->self = t;
 			t->newest = &t->self; /* it is held */
 		}
 		pthread_mutex_unlock(&s->lock);
 	}
-	free_tensors(tensors, count);
+	tensors_free(tensors, count);
 	return t;
 }
 
@@ -378,17 +325,9 @@ void ticket_end(struct tickets *s, struct ticket *t)
 	t->withdrawn = true;
 	for (unsigned n = 0; n < t->tree.count; n++)
 		t->tree.nodes[n].want = 0;
-	keep(s, t);
-	drop_if_sent(t);
+	ticket_keep(s, t);
+	ticket_drop_if_sent(t);
 	pthread_mutex_unlock(&s->lock);
-}
-
-int ticket_name(const struct tickets *s, const char *name, uint64_t created_ns,
-		unsigned char id[TICKET_SIZE])
-{
-	const struct member member = { .name = name, .committed_ns = created_ns };
-
-	return make_id(s, &member, 1, id);
 }
 
 static int get_held(tl_client *client, const char *name, DLManagedTensorVersioned **tensor,
@@ -435,8 +374,8 @@ static struct ticket *offer_newest(struct tickets *s, const struct ticket *old, 
 				       .committed_ns = info->committed_ns,
 				       .nbytes = info->nbytes };
 	unsigned char id[TICKET_SIZE];
-	const bool known = !make_id(s, &member, 1, id) && find(s, id);
-	struct ticket *t = offer(s, old->client, old->fanout, &member, 1);
+	const bool known = !ticket_id_of(s, &member, 1, id) && tickets_find(s, id);
+	struct ticket *t = offer(s, old->client, old->given, &member, 1);
 
 	if (!t)
 		return NULL;
@@ -464,7 +403,7 @@ static char *newest_tensor(struct tickets *s, const struct ticket *old, const ch
 	pthread_mutex_lock(&s->lock);
 	t = offer_newest(s, old, &info, &tensor);
 	if (t) {
-		keep(s, t);
+		ticket_keep(s, t);
 		memcpy(note.ticket, t->id, TICKET_SIZE);
 	}
 	pthread_mutex_unlock(&s->lock);
@@ -486,8 +425,7 @@ static char *copy_message(const struct ticket *t, size_t *size)
 	return text;
 }
 
-/* It is held for who asks, until that has got what it wants. With the lock. */
-static int join_tree(struct ticket *t, const struct asker *asker)
+int ticket_join(struct ticket *t, const struct asker *asker)
 {
 	const int n = tree_join(&t->tree, asker->host, asker->url, asker->lost, t->fanout);
 
@@ -508,9 +446,9 @@ char *ticket_newest(struct tickets *s, const unsigned char id[TICKET_SIZE],
 	char *text = NULL;
 
 	pthread_mutex_lock(&s->lock);
-	old = find(s, id);
+	old = tickets_find(s, id);
 	t = old && old->newest ? *old->newest : NULL;
-	if (t && join_tree(t, asker) >= 0)
+	if (t && ticket_join(t, asker) >= 0)
 		text = copy_message(t, size);
 	if (!old || old->newest || old->source != OFFERED) {
 		pthread_mutex_unlock(&s->lock);
@@ -531,7 +469,7 @@ char *ticket_message(struct tickets *s, const unsigned char id[TICKET_SIZE], siz
 	char *text;
 
 	pthread_mutex_lock(&s->lock);
-	t = find(s, id);
+	t = tickets_find(s, id);
 	text = t ? copy_message(t, size) : NULL;
 	pthread_mutex_unlock(&s->lock);
 	return text;
@@ -540,7 +478,7 @@ char *ticket_message(struct tickets *s, const unsigned char id[TICKET_SIZE], siz
 /* ---- versions of others ---- */
 
 struct ticket *ticket_relay(struct tickets *s, const unsigned char id[TICKET_SIZE],
-			    const struct member *members, size_t count)
+			    struct given *given, const struct member *members, size_t count)
 {
 	struct ticket *t;
 
@@ -551,7 +489,8 @@ struct ticket *ticket_relay(struct tickets *s, const unsigned char id[TICKET_SIZ
 		free_parts(t);
 		t->withdrawn = false;
 		t->source = set_parts(t, members, count, false) ? LOST : COMING;
-		keep(s, t);
+		t->given = given;
+		ticket_keep(s, t);
 	} else {
 		t = NULL;
 	}
@@ -594,8 +533,7 @@ static bool is_member(const DLManagedTensorVersioned *tensor, struct member *m)
 	return true;
 }
 
-/* Returns a lease on each, or NULL if one of them is not what it was. */
-static DLManagedTensorVersioned **get_all(tl_client *client, struct member *members, size_t count)
+DLManagedTensorVersioned **ticket_get_all(tl_client *client, struct member *members, size_t count)
 {
 	const tl_get_options options = { .size = sizeof(options), .stream = TL_STREAM_NONE };
 	DLManagedTensorVersioned **tensors = calloc(count + 1, sizeof(*tensors));
@@ -614,7 +552,7 @@ static DLManagedTensorVersioned **get_all(tl_client *client, struct member *memb
 		same &= is_member(tensors[n], &members[n]);
 	if (same)
 		return tensors;
-	free_tensors(tensors, count);
+	tensors_free(tensors, count);
 	return NULL;
 }
 
@@ -626,7 +564,7 @@ void ticket_settle(struct tickets *s, struct ticket *t, tl_client *client, struc
 	if (!t)
 		return;
 	if (client && t->source == PAUSED)
-		tensors = get_all(client, members, t->count);
+		tensors = ticket_get_all(client, members, t->count);
 	pthread_mutex_lock(&s->lock);
 	for (size_t n = 0; n < t->count; n++) {
 		t->parts[n].to = NULL;
@@ -639,168 +577,7 @@ void ticket_settle(struct tickets *s, struct ticket *t, tl_client *client, struc
 	t->source = tensors && named ? RELAYED : LOST;
 	t->withdrawn |= t->source == LOST;
 	t->tensors = tensors;
-	keep(s, t);
+	ticket_keep(s, t);
 	pthread_cond_broadcast(&s->settled);
-	pthread_mutex_unlock(&s->lock);
-}
-
-/* ---- requests ---- */
-
-/* Finds the ticket and who asks, and counts its use if it may have it here. With the lock. */
-static int join(struct tickets *s, const unsigned char id[TICKET_SIZE], const struct asker *asker,
-		struct use *use)
-{
-	struct ticket *t = find(s, id);
-	const struct node *nodes;
-	int node;
-
-	if (!t || t->source == LOST)
-		return -ENOENT;
-	node = join_tree(t, asker);
-	if (node < 0)
-		return node;
-	nodes = t->tree.nodes;
-	/* what is not held any more, others need not have either */
-	if (nodes[node].parent && (t->tensors || !t->withdrawn)) {
-		use->elsewhere = strdup(nodes[nodes[node].parent].url);
-		return use->elsewhere ? -EXDEV : -ENOMEM;
-	}
-	use->ticket = t;
-	use->node = (unsigned)node;
-	t->uses++;
-	keep(s, t);
-	return 0;
-}
-
-/* Holds its tensors, if they are here. Returns 0 or a negative errno. With the lock, which it gives
- * up meanwhile. */
-static int hold(struct tickets *s, struct ticket *t)
-{
-	DLManagedTensorVersioned **tensors;
-	struct member *members;
-
-	if (t->tensors || t->source == COMING || t->source == PAUSED)
-		return 0;
-	if (t->newest)
-		return -ESTALE; /* the newest one is held */
-	members = calloc(t->count + 1, sizeof(*members));
-	if (!members)
-		return -ENOMEM;
-	for (size_t n = 0; n < t->count; n++)
-		members[n] = (struct member){ .name = t->parts[n].name,
-					      .version = t->parts[n].version,
-					      .committed_ns = t->parts[n].committed_ns,
-					      .nbytes = t->parts[n].nbytes };
-	pthread_mutex_unlock(&s->lock);
-	tensors = get_all(t->client, members, t->count);
-	pthread_mutex_lock(&s->lock);
-	free(members);
-	if (!t->tensors) /* else another thread was faster */
-		t->tensors = take_ptr(tensors);
-	free_tensors(tensors, t->count);
-	if (t->tensors)
-		return 0;
-	return t->source == OFFERED ? -ESTALE : -ENOENT;
-}
-
-/* The part that has a piece. */
-static size_t part_of(const struct ticket *t, uint64_t piece)
-{
-	size_t low = 0, high = t->count;
-
-	while (high - low > 1) {
-		const size_t middle = (low + high) / 2;
-
-		if (t->parts[middle].first <= piece)
-			low = middle;
-		else
-			high = middle;
-	}
-	return low;
-}
-
-/* Where the bytes of a piece are, or NULL if they are not here. */
-static const char *bytes_of(const struct ticket *t, uint64_t piece)
-{
-	const size_t n = part_of(t, piece);
-	const char *from = t->source == COMING ? t->parts[n].to : NULL;
-
-	if (t->tensors)
-		from = (char *)t->tensors[n]->dl_tensor.data + t->tensors[n]->dl_tensor.byte_offset;
-	return from ? from + (piece - t->parts[n].first) * PIECE_SIZE : NULL;
-}
-
-static int find_piece(struct ticket *t, struct use *use)
-{
-	const struct part *part;
-	uint64_t at;
-
-	if (use->piece >= t->pieces)
-		return -ERANGE;
-	part = &t->parts[part_of(t, use->piece)];
-	at = (use->piece - part->first) * PIECE_SIZE;
-	use->size = part->nbytes - at < PIECE_SIZE ? (size_t)(part->nbytes - at) : PIECE_SIZE;
-	if (!t->tensors && !t->hashed[use->piece])
-		return -EAGAIN;
-	use->bytes = t->tensors ? bytes_of(t, use->piece) : NULL;
-	return 0;
-}
-
-int ticket_use(struct tickets *s, const unsigned char id[TICKET_SIZE], uint64_t piece,
-	       const struct asker *asker, struct use *use)
-{
-	struct ticket *t;
-	int r;
-
-	*use = (struct use){ .piece = piece };
-	pthread_mutex_lock(&s->lock);
-	r = join(s, id, asker, use);
-	t = use->ticket;
-	if (!r)
-		r = hold(s, t);
-	if (!r)
-		r = find_piece(t, use);
-	if (!r && !t->hashed[piece]) {
-		pthread_mutex_unlock(&s->lock); /* its use keeps the tensors */
-		use->hash = XXH3_64bits(use->bytes, use->size);
-		pthread_mutex_lock(&s->lock);
-		t->hashes[piece] = use->hash;
-		t->hashed[piece] = true;
-	} else if (!r) {
-		use->hash = t->hashes[piece];
-	}
-	if (r && t) {
-		t->uses--;
-		drop_if_sent(t);
-	}
-	pthread_mutex_unlock(&s->lock);
-	return r;
-}
-
-bool use_read(struct tickets *s, const struct use *use, size_t from, void *to, size_t size)
-{
-	struct ticket *t = use->ticket;
-	const char *bytes;
-
-	pthread_mutex_lock(&s->lock);
-	while (t->source == PAUSED)
-		pthread_cond_wait(&s->settled, &s->lock);
-	bytes = t->source == LOST || !t->hashed[use->piece] ? NULL : bytes_of(t, use->piece);
-	if (bytes)
-		memcpy(to, bytes + from, size);
-	pthread_mutex_unlock(&s->lock);
-	return bytes;
-}
-
-void use_end(struct tickets *s, const struct use *use)
-{
-	struct ticket *t = use->ticket;
-
-	pthread_mutex_lock(&s->lock);
-	t->uses--;
-	t->used_ns = now_mono_ns();
-	t->tree.nodes[use->node].used_ns = t->used_ns;
-	t->tree.nodes[use->node].sent++;
-	drop_if_sent(t);
 	pthread_mutex_unlock(&s->lock);
 }

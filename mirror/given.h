@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a rule has given to other hosts: for who has the lock of the tickets. */
+#pragma once
+
+#include <stdint.h>
+
+#include "mirror/config.h"
+
+/* A host that has asked for bytes. */
+struct importer {
+	char host[CONFIG_HOST_MAX + 1];
+	int64_t asked_ns; /* last */
+	uint64_t bytes;	  /* that were sent to it */
+};
+
+struct given {
+	const struct rule *rule;
+	uint64_t bytes; /* to all of them */
+	struct importer *importers;
+	size_t count;
+};
+
+/* A host asks. */
+void given_asked(struct given *given, const char *host);
+void given_sent(struct given *given, const char *host, size_t bytes);
+/* Without memory the copy has no importers. given_deinit() is to follow. */
+void given_copy(struct given *to, const struct given *from);
+void given_deinit(struct given *given);
