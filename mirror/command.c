@@ -2,13 +2,19 @@
 #include <cjson/cJSON.h>
 #include <curl/curl.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include <tensorlease/tensorlease.h>
+
 #include "mirror/command.h"
 #include "mirror/control.h"
+#include "util/clock.h"
+
+#define FETCH_NS (60 * NS_PER_SEC) /* for so long it is asked for */
 
 enum { FAILURE = 1, ANSWER_S = 10 };
 
@@ -290,4 +296,97 @@ int command_tree(const struct config *config, bool json, const char *name)
 	free(url);
 	curl_free(escaped);
 	return finish(text, json, print_tree);
+}
+
+/* ---- fetch ---- */
+
+static const struct rule *rule_with_requests(const struct config *config)
+{
+	for (size_t n = 0; n < config->count; n++) {
+		if (config->rules[n].requests)
+			return &config->rules[n];
+	}
+	return NULL;
+}
+
+/* Returns a client, or NULL after an error message. */
+static tl_client *connect_to(const struct config *config, const char *name_space)
+{
+	const tl_connect_options options = { .size = sizeof(options),
+					     .address = config->socket,
+					     .namespace_name = name_space,
+					     .label = "tensorlease-mirror" };
+	tl_client *client = NULL;
+
+	if (!tl_connect(&options, &client))
+		return client;
+	fprintf(stderr, "tensorlease-mirror: %s\n", tl_last_error());
+	return NULL;
+}
+
+/* Publishes the name that asks for @name. */
+static int request(tl_client *client, const struct rule *rule, const char *name)
+{
+	const tl_put_options options = { .size = sizeof(options), .ttl_ns = FETCH_NS };
+	int64_t shape = 0;
+	const DLTensor none = {
+		.device = { kDLCPU, 0 }, .ndim = 1, .dtype = { kDLUInt, 8, 1 }, .shape = &shape
+	};
+	char *text = NULL;
+	int r = asprintf(&text, "%s%s", rule->requests, name) < 0 ? -ENOMEM : 0;
+
+	if (!r)
+		r = tl_put(client, text, &none, &options, NULL);
+	if (r)
+		fprintf(stderr, "tensorlease-mirror: it cannot be asked for: %s\n",
+			tl_last_error());
+	free(text);
+	return r;
+}
+
+static int wait_for(tl_client *client, const struct rule *rule, const char *name)
+{
+	const tl_get_options options = { .size = sizeof(options),
+					 .timeout_ns = FETCH_NS,
+					 .stream = TL_STREAM_NONE };
+	tl_info info = { .size = sizeof(info) };
+	DLManagedTensorVersioned *tensor = NULL;
+	char *text = NULL;
+	int r = asprintf(&text, "%s%s", rule->prefix, name) < 0 ? -ENOMEM : 0;
+
+	if (!r)
+		r = tl_get(client, text, &options, &tensor);
+	if (!r)
+		r = tl_tensor_info(tensor, &info);
+	if (!r)
+		printf("%s has version %" PRIu64 " and %s\n", text, info.version,
+		       BYTES((double)info.nbytes));
+	else
+		fprintf(stderr, "tensorlease-mirror: it did not come: %s\n", tl_last_error());
+	if (tensor)
+		tensor->deleter(tensor);
+	free(text);
+	return r;
+}
+
+int command_fetch(const struct config *config, const char *name)
+{
+	const struct rule *rule = rule_with_requests(config);
+	tl_client *here, *there;
+	bool good;
+
+	if (!rule) {
+		fputs("tensorlease-mirror: all names come without being asked for: write "
+		      "requests = want/ into [import NAME] if they are too many\n",
+		      stderr);
+		return FAILURE;
+	}
+	here = connect_to(config, "");
+	there = here ? connect_to(config, rule->name_space) : NULL;
+	good = there && !request(here, rule, name) && !wait_for(there, rule, name);
+	if (there)
+		tl_close(there);
+	if (here)
+		tl_close(here);
+	return good && !fflush(stdout) ? 0 : FAILURE;
 }

@@ -102,6 +102,7 @@ static int usage(FILE *to, int status)
 	fputs("usage: tensorlease-mirror [--config FILE] [--log-level LEVEL] [run]\n"
 	      "       tensorlease-mirror [--config FILE] check\n"
 	      "       tensorlease-mirror [--config FILE] [--json] status|peers|tree NAME\n"
+	      "       tensorlease-mirror [--config FILE] fetch NAME\n"
 	      "\n"
 	      "Makes names of other hosts appear on this one, and offers names of this one.\n"
 	      "FILE is " DEFAULT_CONFIG " if it is not given.\n"
@@ -110,7 +111,8 @@ static int usage(FILE *to, int status)
 	      "  check      says whether the file is good; --check is the same\n"
 	      "  status     says what the mirror that runs does, a line for each rule\n"
 	      "  peers      a line for each host that it gets names from, or gives bytes to\n"
-	      "  tree NAME  from whom each host has the newest version of a name of this host\n",
+	      "  tree NAME  from whom each host has the newest version of a name of this host\n"
+	      "  fetch NAME asks for a name that comes only then, and waits for it\n",
 	      to);
 	return status;
 }
@@ -190,16 +192,20 @@ static int do_command(const struct options *o, const char *command, const char *
 		status = command_peers(&m.config, o->json);
 	else if (!status && !strcmp(command, "tree"))
 		status = command_tree(&m.config, o->json, name);
+	else if (!status && !strcmp(command, "fetch"))
+		status = command_fetch(&m.config, name);
 	config_deinit(&m.config);
 	return status;
 }
 
 int main(int argc, char **argv)
 {
-	static const char *const commands[] = { "run", "check", "status", "peers", "tree" };
+	static const char *const commands[] = {
+		"run", "check", "status", "peers", "tree", "fetch"
+	};
 	struct options o = { .config = DEFAULT_CONFIG };
 	const char *command, *name;
-	bool known = false;
+	bool known = false, named;
 	int status = read_options(&o, argc, argv);
 
 	if (status >= 0)
@@ -207,8 +213,9 @@ int main(int argc, char **argv)
 	command = o.check ? "check" : optind < argc ? argv[optind++] : "run";
 	for (size_t n = 0; n < sizeof(commands) / sizeof(*commands); n++)
 		known |= !strcmp(command, commands[n]);
-	name = !strcmp(command, "tree") && optind < argc ? argv[optind++] : NULL;
-	if (!known || optind < argc || (!strcmp(command, "tree") && !name))
+	named = !strcmp(command, "tree") || !strcmp(command, "fetch");
+	name = named && optind < argc ? argv[optind++] : NULL;
+	if (!known || optind < argc || (named && !name))
 		return usage(stderr, USAGE);
 	signal(SIGPIPE, SIG_IGN);
 	srand((unsigned)now_real_ns());			   /* for jitter */

@@ -296,6 +296,10 @@ def test_names_that_somebody_asks_for(hosts):
     here.put("layer/8", np.full(20_000, 88))
     eventually(lambda: came(there, "layer/7", 2, 77))
     assert there.keys() == ["layer/7"]
+    done = subprocess.run([MIRROR, "--config", b.config, "fetch", "layer/6"], capture_output=True, text=True, timeout=limit(60))
+    assert (done.returncode, done.stdout) == (0, "layer/6 has version 1 and 156.2 KiB\n"), done
+    done = subprocess.run([MIRROR, "--config", a.config, "fetch", "layer/6"], capture_output=True, text=True, timeout=limit(60))
+    assert done.returncode == 1 and "requests = want/" in done.stderr
     for name in names:
         mine.put(f"want/{name}", np.zeros(0))
     mine.put("want/none", np.zeros(0))
