@@ -166,16 +166,9 @@ static void wake(struct feed *f)
 		f->feeds->waits->wake(take_ptr(f->waiting));
 }
 
-static void free_tensors(DLManagedTensorVersioned **tensors, size_t count)
-{
-	for (size_t n = 0; tensors && n < count; n++)
-		tensors[n]->deleter(tensors[n]);
-	free(tensors);
-}
-
 static void release(struct feed *f, struct held *h)
 {
-	free_tensors(h->tensors, tl_item_count(h->item));
+	tensors_free(h->tensors, tl_item_count(h->item));
 	ticket_end(f->feeds->tickets, h->ticket);
 	f->large -= h->ticket != NULL;
 	tl_item_release(h->item);
@@ -242,7 +235,7 @@ static int hold(struct feed *f, tl_item *item, struct held *h)
 		r = h->ticket ? 0 : -ENOMEM;
 	}
 	if (r)
-		free_tensors(take_ptr(h->tensors), n);
+		tensors_free(take_ptr(h->tensors), n);
 	free(members);
 	return r;
 }

@@ -18,12 +18,10 @@ struct moment {
 
 static void moment_deinit(struct moment *m)
 {
-	for (size_t n = 0; m->tensors && n < m->count; n++)
-		m->tensors[n]->deleter(m->tensors[n]);
+	tensors_free(m->tensors, m->count);
 	for (size_t n = 0; n < m->count; n++)
 		free((char *)m->members[n].name);
 	free(m->members);
-	free(m->tensors);
 	*m = (struct moment){ 0 };
 }
 

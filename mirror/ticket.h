@@ -37,6 +37,8 @@ struct member {
 
 /* Pieces are numbered through all members; each begins with a piece of its own. */
 size_t pieces_of(uint64_t nbytes);
+/* Gives back the leases and frees the array, which may be NULL. */
+void tensors_free(DLManagedTensorVersioned **tensors, size_t count);
 
 /* ---- versions of this host ---- */
 

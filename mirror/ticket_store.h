@@ -59,5 +59,3 @@ int ticket_join(struct ticket *ticket, const struct asker *asker);
 /* Returns a lease on each, or NULL if one of them is not what it was. Notes when they were
  * published, if that was not known. Without the lock. */
 DLManagedTensorVersioned **ticket_get_all(tl_client *client, struct member *members, size_t count);
-/* @tensors may be NULL. */
-void tensors_free(DLManagedTensorVersioned **tensors, size_t count);

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import daemon_at, eventually
+from conftest import daemon_at, eventually, replace_daemon
 from limits import limit
 
 import tensorlease
@@ -334,3 +334,25 @@ def met(here, others):
 
 def numbers(size):
     return np.arange(size // 8, dtype="int64")
+
+
+def storm(rounds, rng, nats, clients, publish):
+    """Kills a mirror, a daemon or the server in each round. clients: of each host; publish: does so for some seconds."""
+    for _ in range(rounds):
+        publish(0.2)
+        host, what = rng.choice(tuple(clients)), rng.choice(("mirror", "mirror", "daemon", "nats"))
+        now = time.monotonic()
+        if what == "daemon" and sum(killed > now - 11 for killed in host.killed) == 3:
+            what = "mirror"  # a keeper begins anew when five daemons have died within 10 s
+        if what == "mirror":
+            host.mirror.kill()
+            host.mirror.wait()
+            publish(rng.random() / 10)
+            host.start()
+        elif what == "daemon":
+            host.killed.append(now)
+            replace_daemon(clients[host])
+        else:
+            nats.kill()
+            publish(rng.random() / 10)
+            assert nats.start()

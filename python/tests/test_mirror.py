@@ -16,9 +16,9 @@ import urllib.parse
 
 import numpy as np
 import pytest
-from conftest import daemon_at, eventually, replace_daemon
+from conftest import daemon_at, eventually
 from limits import limit
-from mirrors import EXPORT, IMPORT, MIRROR, SKIPS, authority, came, hosts, nats, pair  # noqa: F401 (fixtures)
+from mirrors import EXPORT, IMPORT, MIRROR, SKIPS, authority, came, hosts, nats, pair, storm  # noqa: F401 (fixtures)
 
 import tensorlease
 
@@ -253,24 +253,7 @@ def test_a_storm_of_kills(hosts, nats):
             assert counts[name] in (version - 1, version), f"{name}: {here.status()}"
 
     try:
-        for _ in range(rounds):
-            publish(0.2)
-            host, what = rng.choice((a, b, c)), rng.choice(("mirror", "mirror", "daemon", "nats"))
-            now = time.monotonic()
-            if what == "daemon" and sum(killed > now - 11 for killed in host.killed) == 3:
-                what = "mirror"  # a keeper begins anew when five daemons have died within 10 s
-            if what == "mirror":
-                host.mirror.kill()
-                host.mirror.wait()
-                publish(rng.random() / 10)
-                host.start()
-            elif what == "daemon":
-                host.killed.append(now)
-                replace_daemon({a: here, b: others[0], c: others[1]}[host])
-            else:
-                nats.kill()
-                publish(rng.random() / 10)
-                assert nats.start()
+        storm(rounds, rng, nats, {a: here, b: others[0], c: others[1]}, publish)
         for there in others:
             eventually(lambda there=there: all(came(there, name, counts[name], counts[name]) for name in names if counts[name]))
     finally:

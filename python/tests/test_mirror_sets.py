@@ -9,9 +9,9 @@ import time
 
 import numpy as np
 import pytest
-from conftest import daemon_at, eventually, replace_daemon
+from conftest import daemon_at, eventually
 from limits import limit
-from mirrors import IMPORT, PIECE, SKIPS, came, hosts, imported, linked, nats  # noqa: F401 (fixtures)
+from mirrors import IMPORT, PIECE, SKIPS, came, hosts, imported, linked, nats, storm  # noqa: F401 (fixtures)
 
 import tensorlease
 
@@ -252,24 +252,7 @@ def test_a_storm_of_kills(hosts, nats):
                 pass
 
     with Follower(b, 3) as one, Follower(c, 3) as other:
-        for _ in range(rounds):
-            publish(0.2)
-            host, what = rng.choice((a, b, c)), rng.choice(("mirror", "mirror", "daemon", "nats"))
-            now = time.monotonic()
-            if what == "daemon" and sum(killed > now - 11 for killed in host.killed) == 3:
-                what = "mirror"  # a keeper begins anew when five daemons have died within 10 s
-            if what == "mirror":
-                host.mirror.kill()
-                host.mirror.wait()
-                publish(rng.random() / 10)
-                host.start()
-            elif what == "daemon":
-                host.killed.append(now)
-                replace_daemon({a: here, b: others[0], c: others[1]}[host])
-            else:
-                nats.kill()
-                publish(rng.random() / 10)
-                assert nats.start()
+        storm(rounds, rng, nats, {a: here, b: others[0], c: others[1]}, publish)
         publish(0.1)
         here.put_many(moment(-1, sizes))
         for there in others:
