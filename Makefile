@@ -100,7 +100,7 @@ DAEMON := $(COMMON) $(STATE) $(wildcard daemon/*.c)
 TRANSFER := $(wildcard transfer/*.c files/*.c tensor/*.c) $(UTIL)
 CLI := $(wildcard cli/*.c cli/doctor/*.c) $(TRANSFER)
 # A process beside the daemon that brings names of other hosts here. It uses the public API.
-MIRROR := $(if $(HAVE_MIRROR),$(wildcard mirror/*.c))
+MIRROR := $(if $(HAVE_MIRROR),$(wildcard mirror/*.c) tensor/dtype.c tensor/extent.c)
 # Tests look into what of it needs no other library.
 MIRROR_TESTED := mirror/note.c mirror/tree.c
 INTERNALS := $(filter-out daemon/main.c cli/main.c,$(sort $(LIB) $(DAEMON) $(CLI) $(MIRROR_TESTED)))

@@ -13,6 +13,8 @@
 #include "util/log.h"
 
 enum { FANOUT = 2, FANOUT_MAX = 64 };
+/* A host that waits longer between pieces has lost what it fetches. */
+enum { RATE_MIN = 4, RATE_MAX = 999999 };
 
 struct reading {
 	struct config *config;
@@ -65,11 +67,12 @@ static int take_prefix(struct reading *r, char **to, const char *value)
 	return take_text(to, value);
 }
 
-static int take_fanout(struct reading *r, unsigned *to, const char *value)
+static int take_number(struct reading *r, unsigned *to, int least, int most, const char *name,
+		       const char *value)
 {
-	if (!*value || value[strspn(value, "0123456789")] || strlen(value) > 2 ||
-	    atoi(value) > FANOUT_MAX)
-		return wrong(r, "fanout must be a number from 0 to %d, not '%s'", FANOUT_MAX,
+	if (!*value || value[strspn(value, "0123456789")] || strlen(value) > 6 ||
+	    atoi(value) < least || atoi(value) > most)
+		return wrong(r, "%s must be a number from %d to %d, not '%s'", name, least, most,
 			     value);
 	*to = (unsigned)atoi(value);
 	return 1;
@@ -158,15 +161,23 @@ static int take_rule(struct reading *r, struct rule *rule, const char *name, con
 	}
 	if (rule->is_export && !strcmp(name, "set"))
 		return take_flag(r, &rule->is_set, name, value);
+	if (rule->is_export && !strcmp(name, "gpus")) {
+		if (strcmp(value, "skip") != 0 && strcmp(value, "copy") != 0)
+			return wrong(r, "gpus must be skip or copy, not '%s'", value);
+		rule->copies = !strcmp(value, "copy");
+		return 1;
+	}
 	if (rule->is_export && !strcmp(name, "fanout"))
-		return take_fanout(r, &rule->fanout, value);
+		return take_number(r, &rule->fanout, 0, FANOUT_MAX, name, value);
+	if (!rule->is_export && !strcmp(name, "rate"))
+		return take_number(r, &rule->rate, RATE_MIN, RATE_MAX, name, value);
 	return wrong(
 		r,
 		rule->is_export
-			? "[export %s] has no '%s': it has namespace, prefix, streams, set and "
-			  "fanout"
-			: "[import %s] has no '%s': it has namespace, prefix, streams, requests, from "
-			  "and gone",
+			? "[export %s] has no '%s': it has namespace, prefix, streams, set, "
+			  "gpus and fanout"
+			: "[import %s] has no '%s': it has namespace, prefix, streams, requests, from, "
+			  "rate and gone",
 		rule->name, name);
 }
 

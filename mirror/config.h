@@ -20,7 +20,9 @@ struct rule {
 			    that are to come; NULL: all come */
 	bool streams;	 /* are carried, too */
 	bool lossy;	 /* nobody waits for this host */
+	unsigned rate;	 /* at which bytes come, in MiB/s; 0: any */
 	bool is_set;	 /* the names are published as one */
+	bool copies;	 /* tensors on GPUs, to the CPU; else they are left out */
 	unsigned fanout; /* how many hosts get a version from one host; 0: all, from this one */
 };
 

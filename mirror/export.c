@@ -151,19 +151,19 @@ static int offer_update(struct export *e, const tl_info *info, unsigned char *ti
  * negative errno: -ENOENT if it means nothing that can be offered. */
 static int add_name(struct export *e, struct notes *notes, const char *name, bool with_bytes)
 {
-	const tl_get_options get = { .size = sizeof(get), .stream = TL_STREAM_NONE };
+	const tl_get_options get = rule_get_options(e->rule);
 	tl_info info = { .size = sizeof(info) }, got = { .size = sizeof(got) };
 	DLManagedTensorVersioned *tensor = NULL;
 	struct note note;
 	int r = tl_stat(e->client, name, &info);
 
-	if (!r && info.device.device_type != kDLCPU)
+	if (!r && !rule_gives(e->rule, info.device))
 		r = -ENOENT;
 	if (r)
 		return r;
 	if (with_bytes && info.nbytes <= NOTE_INLINE_MAX &&
 	    !tl_get(e->client, name, &get, &tensor)) {
-		if (!tl_tensor_info(tensor, &got) && got.device.device_type == kDLCPU &&
+		if (!tl_tensor_info(tensor, &got) && rule_gives(e->rule, got.device) &&
 		    got.nbytes <= NOTE_INLINE_MAX)
 			info = got;
 		else
@@ -502,7 +502,7 @@ static int add_to_look(const tl_info *info, void *context)
 {
 	struct export_look *look = context;
 
-	if (info->device.device_type != kDLCPU) {
+	if (!rule_gives(look->given->rule, info->device)) {
 		look->on_gpus++;
 		return 0;
 	}
@@ -532,7 +532,9 @@ static int fail(const struct rule *rule, const char *what)
 /* Lists are to be whole from the first one on. */
 static int offer_first(const tl_info *info, void *context)
 {
-	return info->device.device_type == kDLCPU ? offer_update(context, info, NULL) : 0;
+	struct export *e = context;
+
+	return rule_gives(e->rule, info->device) ? offer_update(e, info, NULL) : 0;
 }
 
 int export_open(struct export **out, const struct config *config, const struct rule *rule,

@@ -7,6 +7,7 @@
 
 #include "mirror/config.h"
 #include "mirror/feed.h"
+#include "tensor/extent.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -188,13 +189,13 @@ static void acknowledge(struct feed *f, uint64_t done)
 	pthread_cond_broadcast(&f->feeds->room);
 }
 
+/* Of a tensor that the library has given. */
 static uint64_t size_of(const DLTensor *t)
 {
-	uint64_t n = 1;
+	uint64_t size = 0;
 
-	for (int i = 0; i < t->ndim; i++)
-		n *= (uint64_t)t->shape[i];
-	return (n * t->dtype.bits * t->dtype.lanes + 7) / 8;
+	tensor_nbytes(t->dtype, t->ndim, t->shape, false, &size);
+	return size;
 }
 
 /* Whether all its bytes fit into a message with others. */

@@ -22,6 +22,12 @@ enum { CONNECT_S = 3, STALL_S = 3, BUFFER = 512 << 10, URL_MAX = 256, MESSAGE_MA
 enum { LANES = 2 }; /* connections, so that one brings bytes while the other asks */
 enum { OK = 200, NOT_YET = 202, MOVED = 307, GONE = 410, UNAVAILABLE = 503 };
 
+struct want {
+	uint64_t piece;
+	char *to; /* NULL: a message comes, and no piece */
+	size_t size;
+};
+
 /* A connection, and the piece that comes by it. */
 struct lane {
 	struct fetch *fetch;
@@ -31,9 +37,10 @@ struct lane {
 	bool hashed;	    /* the other end has said @hash */
 	char from[URL_MAX]; /* as in struct fetch */
 	int64_t ask_ns;
-	const struct want *want;
+	struct want want;
 	uint64_t hash;
-	char *to; /* where the rest of the piece goes */
+	XXH3_state_t *hashing; /* what has come of the piece */
+	char *to;	       /* where the rest of the piece goes */
 	size_t left;
 	size_t message_size; /* of what came in place of the piece */
 	char *message;
@@ -46,11 +53,14 @@ struct fetch {
 	const struct config *config;
 	const char *url; /* of this host */
 	const atomic_bool *stop;
+	struct pace *pace;
 	CURLM *multi;
 	struct lane lanes[LANES];
 	/* the transfer: */
 	const struct source *source;
-	size_t next, left; /* the next want that no lane brings; how many have not come */
+	size_t member;	    /* of which the next piece is */
+	uint64_t first, at; /* the number of its first piece; where the next one begins */
+	size_t left;	    /* pieces that have not come */
 	bool begun; /* one comes; until then one lane asks, since there may be a newer version */
 	int64_t came_ns;	  /* when the last one came */
 	char from[URL_MAX];	  /* who is asked; "": the origin */
@@ -81,12 +91,13 @@ static size_t on_bytes(char *bytes, size_t one, size_t n, void *context)
 
 	(void)one;
 	curl_easy_getinfo(l->curl, CURLINFO_RESPONSE_CODE, &status);
-	if (status != OK || !l->want) { /* it says what is newer, or why not */
+	if (status != OK || !l->want.to) { /* it says what is newer, or why not */
 		return add_message(l, bytes, n) ? n : 0;
 	}
 	if (n > l->left)
 		return 0; /* ends the request */
 	memcpy(l->to, bytes, n);
+	XXH3_64bits_update(l->hashing, bytes, n); /* while the processor has them at hand */
 	l->to += n;
 	l->left -= n;
 	return n;
@@ -148,10 +159,11 @@ static int lane_open(struct lane *l, struct fetch *f)
 {
 	CURL *c = curl_easy_init();
 
-	if (!c)
+	l->curl = c;
+	l->hashing = XXH3_createState();
+	if (!c || !l->hashing)
 		return -ENOMEM;
 	l->fetch = f;
-	l->curl = c;
 	curl_easy_setopt(c, CURLOPT_ERRORBUFFER, l->why);
 	curl_easy_setopt(c, CURLOPT_PRIVATE, l);
 	curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
@@ -176,7 +188,8 @@ static int lane_open(struct lane *l, struct fetch *f)
 	return 0;
 }
 
-struct fetch *fetch_open(const struct config *config, const char *url, const atomic_bool *stop)
+struct fetch *fetch_open(const struct config *config, const char *url, const atomic_bool *stop,
+			 struct pace *pace)
 {
 	struct fetch *f = calloc(1, sizeof(*f));
 	int r = 0;
@@ -186,6 +199,7 @@ struct fetch *fetch_open(const struct config *config, const char *url, const ato
 	f->config = config;
 	f->url = url;
 	f->stop = stop;
+	f->pace = pace;
 	f->multi = curl_multi_init();
 	if (!f->multi)
 		r = -ENOMEM;
@@ -203,6 +217,7 @@ void fetch_close(struct fetch *f)
 		return;
 	for (unsigned n = 0; n < LANES; n++) {
 		curl_easy_cleanup(f->lanes[n].curl);
+		XXH3_freeState(f->lanes[n].hashing);
 		curl_slist_free_all(f->lanes[n].headers);
 		free(f->lanes[n].message);
 	}
@@ -247,7 +262,7 @@ static int set_headers(const struct fetch *f, struct lane *l)
 	    (*f->lost && add_header(l, "X-Lost", f->lost)))
 		return -ENOMEM;
 	snprintf(want, sizeof(want), "%zu", f->left);
-	if (!f->begun && l->want && add_header(l, "X-Want", want))
+	if (!f->begun && l->want.to && add_header(l, "X-Want", want))
 		return -ENOMEM;
 	curl_easy_setopt(l->curl, CURLOPT_HTTPHEADER, l->headers);
 	return 0;
@@ -259,14 +274,15 @@ static int ask(struct fetch *f, struct lane *l)
 
 	strcpy(l->from, f->from);
 	l->asked = true;
-	l->to = l->want->to;
-	l->left = l->want->size;
+	l->to = l->want.to;
+	l->left = l->want.size;
+	XXH3_64bits_reset(l->hashing);
 	l->message_size = 0;
 	l->hashed = false;
 	l->moved[0] = l->why[0] = '\0';
 	ticket_write(f->source->ticket, id);
 	snprintf(url, sizeof(url), "%s/v1/%s/%" PRIu64, *l->from ? l->from : f->source->url, id,
-		 l->want->piece);
+		 l->want.piece);
 	curl_easy_setopt(l->curl, CURLOPT_URL, url);
 	return set_headers(f, l) || curl_multi_add_handle(f->multi, l->curl) ? -ENOMEM : 0;
 }
@@ -285,7 +301,8 @@ static int failed(struct fetch *f, struct lane *l, int r)
 	ask_again(l, *l->from ? 0 : FAILED_NS);
 	if (*l->from && !strcmp(l->from, f->from)) { /* the origin is told, and names another one */
 		strcpy(f->lost, f->from);
-		atomic_fetch_add(f->source->lost, 1);
+		if (f->source->lost)
+			atomic_fetch_add(f->source->lost, 1);
 		f->from[0] = '\0';
 		f->begun = false;
 	}
@@ -351,10 +368,46 @@ static int take(struct fetch *f, struct lane *l, CURLcode c)
 		snprintf(f->why, sizeof(f->why), "the status of its answer is %ld", status);
 		return failed(f, l, status == UNAVAILABLE ? -EHOSTUNREACH : -EBADMSG);
 	}
-	if (!l->left && l->hashed && XXH3_64bits(l->want->to, l->want->size) == l->hash)
+	if (!l->left && l->hashed && XXH3_64bits_digest(l->hashing) == l->hash)
 		return 1;
 	snprintf(f->why, sizeof(f->why), "a piece is %s", l->left ? "too short" : "damaged");
 	return failed(f, l, -EBADMSG);
+}
+
+/* Returns for how long a piece is not to be asked for yet. */
+static int64_t pace_wait(struct pace *pace, size_t size)
+{
+	const int64_t now = now_mono_ns();
+	int64_t next = atomic_load(&pace->next_ns), at;
+
+	if (!pace->rate)
+		return 0;
+	do
+		at = next > now ? next : now;
+	while (!atomic_compare_exchange_weak(&pace->next_ns, &next,
+					     at + (int64_t)size * NS_PER_SEC /
+							     ((int64_t)pace->rate << 20)));
+	return at - now;
+}
+
+/* Returns false if no lane is to bring more. */
+static bool next_want(struct fetch *f, struct want *want)
+{
+	for (; f->member < f->source->count; f->member++) {
+		const struct member *m = &f->source->members[f->member];
+
+		if (m->to && f->at < m->nbytes) {
+			const uint64_t left = m->nbytes - f->at;
+
+			*want = (struct want){ f->first + f->at / PIECE_SIZE, (char *)m->to + f->at,
+					       left < PIECE_SIZE ? (size_t)left : PIECE_SIZE };
+			f->at += PIECE_SIZE;
+			return true;
+		}
+		f->first += pieces_of(m->nbytes);
+		f->at = 0;
+	}
+	return false;
 }
 
 /* Gives each lane a piece, and asks. Returns how long to wait, in ms, -1: all are there, or a
@@ -369,10 +422,11 @@ static int ask_all(struct fetch *f)
 	for (unsigned n = 0; n < LANES; n++) {
 		struct lane *l = &f->lanes[n];
 
-		if (!l->busy && f->next < f->source->count && (f->begun || !busy)) {
-			l->want = &f->source->wants[f->next++];
+		if (!l->busy && (f->begun || !busy) && next_want(f, &l->want)) {
 			l->busy = true;
-			ask_again(l, 0);
+			ask_again(l, pace_wait(f->pace, l->want.size));
+			if (l->ask_ns > f->came_ns)
+				f->came_ns = l->ask_ns; /* patience begins then */
 		}
 		busy |= l->busy;
 		if (!l->busy || l->asked)
@@ -386,7 +440,8 @@ static int ask_all(struct fetch *f)
 }
 
 /* Returns whether a request has ended, or a negative errno. */
-static int take_all(struct fetch *f, void (*came)(void *context, size_t want, uint64_t hash),
+static int take_all(struct fetch *f,
+		    void (*came)(void *context, uint64_t piece, size_t size, uint64_t hash),
 		    void *context)
 {
 	struct CURLMsg *message;
@@ -405,19 +460,23 @@ static int take_all(struct fetch *f, void (*came)(void *context, size_t want, ui
 		l->busy = l->asked = false;
 		f->came_ns = now_mono_ns();
 		f->left--;
-		came(context, (size_t)(l->want - f->source->wants), l->hash);
+		came(context, l->want.piece, l->want.size, l->hash);
 	}
 	return r < 0 ? r : taken;
 }
 
 int fetch_bytes(struct fetch *f, const struct source *source,
-		void (*came)(void *context, size_t want, uint64_t hash), void *context)
+		void (*came)(void *context, uint64_t piece, size_t size, uint64_t hash),
+		void *context)
 {
 	int running, wait = 0, r = 0;
 
 	f->source = source;
-	f->next = 0;
-	f->left = source->count;
+	f->member = 0;
+	f->first = f->at = 0;
+	f->left = 0;
+	for (size_t n = 0; n < source->count; n++)
+		f->left += source->members[n].to ? pieces_of(source->members[n].nbytes) : 0;
 	f->came_ns = now_mono_ns();
 	f->from[0] = f->lost[0] = f->why[0] = '\0';
 	f->newer = NULL;
@@ -455,7 +514,7 @@ int fetch_message(struct fetch *f, const char *url, const unsigned char ticket[T
 	snprintf(whole, sizeof(whole), "%s/v1/%s/%s", url, id, what);
 	f->lost[0] = '\0';
 	f->newer = l;
-	l->want = NULL;
+	l->want = (struct want){ 0 };
 	l->message_size = 0;
 	if (set_headers(f, l))
 		return -ENOMEM;

@@ -137,49 +137,31 @@ static void ping(struct flow *f)
 	ask(f, FULL);
 }
 
-static void on_piece(void *context, size_t want, uint64_t hash)
+static void on_piece(void *context, uint64_t piece, size_t size, uint64_t hash)
 {
 	(void)context;
-	(void)want;
+	(void)piece;
+	(void)size;
 	(void)hash;
-}
-
-/* Says where each piece is to go. Returns how many there are; @wants may be NULL. */
-static size_t list_wants(tl_item_draft *draft, const struct note *notes, size_t parts,
-			 struct want *wants)
-{
-	uint64_t piece = 0;
-	size_t count = 0;
-
-	for (size_t n = 0; n < parts; piece += pieces_of(notes[n].nbytes), n++) {
-		const DLTensor *t = tl_item_draft_tensor(draft, n);
-
-		for (uint64_t at = 0; at < notes[n].nbytes; at += PIECE_SIZE, count++) {
-			const uint64_t left = notes[n].nbytes - at;
-
-			if (wants)
-				wants[count] = (struct want){ piece + at / PIECE_SIZE,
-							      (char *)t->data + t->byte_offset + at,
-							      left < PIECE_SIZE ? (size_t)left
-										: PIECE_SIZE };
-		}
-	}
-	return count;
 }
 
 static int fetch_item(struct flow *f, tl_item_draft *draft, const struct item_note *item,
 		      const struct note *notes)
 {
-	const size_t count = list_wants(draft, notes, item->parts, NULL);
-	struct want *wants = calloc(count + 1, sizeof(*wants));
-	const struct source source = { f->url, item->ticket, wants, count };
+	struct member *members = calloc(item->parts + 1, sizeof(*members));
+	const struct source source = { f->url, item->ticket, members, item->parts, NULL };
 	int r;
 
-	if (!wants)
+	if (!members)
 		return -ENOMEM;
-	list_wants(draft, notes, item->parts, wants);
-	r = count ? fetch_bytes(f->fetch, &source, on_piece, NULL) : 0;
-	free(wants);
+	for (size_t n = 0; n < item->parts; n++) {
+		const DLTensor *t = tl_item_draft_tensor(draft, n);
+
+		members[n] = (struct member){ .nbytes = notes[n].nbytes,
+					      .to = (char *)t->data + t->byte_offset };
+	}
+	r = fetch_bytes(f->fetch, &source, on_piece, NULL);
+	free(members);
 	return r;
 }
 
@@ -391,7 +373,8 @@ static void flow_free(struct flow *f)
 
 /* Returns NULL after an error message. */
 static struct flow *flow_open(const struct config *config, const struct rule *rule,
-			      const char *host, const char *url, const struct stream_note *stream)
+			      struct pace *pace, const char *host, const char *url,
+			      const struct stream_note *stream)
 {
 	struct flow *f = calloc(1, sizeof(*f));
 
@@ -406,7 +389,7 @@ static struct flow *flow_open(const struct config *config, const struct rule *ru
 	if (asprintf(&f->local, "%s%s", rule->prefix, stream->name) < 0)
 		f->local = NULL;
 	f->note.name = f->name;
-	f->fetch = fetch_open(config, NULL, &f->stop);
+	f->fetch = fetch_open(config, NULL, &f->stop, pace);
 	if (f->name && f->local && f->fetch && !thread_start(&f->thread, 0, run, f)) {
 		log_info("a stream comes", "name=%s of=%s", log_str(f->name), f->host);
 		return f;
@@ -461,7 +444,7 @@ static void show_stream(const struct stream_note *stream, void *context)
 		flow_close(take_ptr(f), false);
 	}
 	if (!f) {
-		f = flow_open(u->config, u->rule, u->host, u->url, stream);
+		f = flow_open(u->config, u->rule, u->flows->pace, u->host, u->url, stream);
 		if (!f)
 			return;
 		f->next = u->flows->first;

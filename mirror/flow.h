@@ -7,10 +7,12 @@
 #include "util/log.h"
 
 struct flow;
+struct pace;
 
 /* Those of an import. */
 struct flows {
 	struct flow *first;
+	struct pace *pace;
 	struct log_limit conflicts;
 };
 

@@ -5,6 +5,19 @@
 #include "mirror/given.h"
 #include "util/clock.h"
 
+bool rule_gives(const struct rule *rule, DLDevice device)
+{
+	return device.device_type == kDLCPU || rule->copies;
+}
+
+tl_get_options rule_get_options(const struct rule *rule)
+{
+	return (tl_get_options){ .size = sizeof(tl_get_options),
+				 .flags = rule->copies ? TL_GET_DEVICE : 0,
+				 .stream = rule->copies ? TL_STREAM_LEGACY : TL_STREAM_NONE,
+				 .device = { .device_type = kDLCPU } };
+}
+
 enum { IMPORTERS_MAX = 4096 };
 
 static struct importer *find(struct given *g, const char *host)

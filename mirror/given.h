@@ -4,7 +4,14 @@
 
 #include <stdint.h>
 
+#include <tensorlease/tensorlease.h>
+
 #include "mirror/config.h"
+
+/* Whether a rule gives tensors of a device to others. */
+bool rule_gives(const struct rule *rule, DLDevice device);
+/* How they are had: on the CPU, and when they are written. */
+tl_get_options rule_get_options(const struct rule *rule);
 
 /* A host that has asked for bytes. */
 struct importer {

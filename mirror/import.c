@@ -491,6 +491,8 @@ int import_open(struct import **out, const struct config *config, const struct r
 	i->given.rule = rule;
 	i->bus = bus;
 	i->serve = serve;
+	i->pace.rate = rule->rate;
+	i->flows.pace = &i->pace;
 	replicas_init(&i->replicas);
 	pthread_mutex_init(&i->lock, NULL);
 	pthread_cond_init(&i->more, NULL);

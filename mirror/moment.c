@@ -10,6 +10,7 @@
 enum { TRIES = 20 };
 
 struct moment {
+	const struct rule *rule;
 	struct member *members; /* in the order of their names, which are theirs */
 	size_t count, space;
 	DLManagedTensorVersioned **tensors;
@@ -22,7 +23,7 @@ static void moment_deinit(struct moment *m)
 	for (size_t n = 0; n < m->count; n++)
 		free((char *)m->members[n].name);
 	free(m->members);
-	*m = (struct moment){ 0 };
+	*m = (struct moment){ .rule = m->rule };
 }
 
 static int add_name(const tl_info *info, void *context)
@@ -30,7 +31,7 @@ static int add_name(const tl_info *info, void *context)
 	struct moment *m = context;
 	struct member *grown;
 
-	if (info->device.device_type != kDLCPU)
+	if (!rule_gives(m->rule, info->device))
 		return 0;
 	m->error = m->count < SET_MAX ? -ENOMEM : -E2BIG;
 	if (m->count == SET_MAX)
@@ -58,12 +59,10 @@ static int compare_members(const void *a, const void *b)
 	return strcmp(((const struct member *)a)->name, ((const struct member *)b)->name);
 }
 
-static int list(tl_client *client, const char *prefix, struct moment *m)
+static int list(tl_client *client, struct moment *m)
 {
-	int r;
+	int r = tl_list(client, m->rule->prefix, add_name, m);
 
-	*m = (struct moment){ 0 };
-	r = tl_list(client, prefix, add_name, m);
 	if (r >= 0 && m->error)
 		r = m->error;
 	if (m->count)
@@ -74,7 +73,7 @@ static int list(tl_client *client, const char *prefix, struct moment *m)
 /* Gets what the names mean now. */
 static int get(tl_client *client, struct moment *m)
 {
-	const tl_get_options options = { .size = sizeof(options), .stream = TL_STREAM_NONE };
+	const tl_get_options options = rule_get_options(m->rule);
 	const char **names = calloc(m->count + 1, sizeof(*names));
 	int r = 0;
 
@@ -92,7 +91,7 @@ static int get(tl_client *client, struct moment *m)
 		tl_info info = { .size = sizeof(info) };
 
 		r = tl_tensor_info(m->tensors[n], &info);
-		if (!r && info.device.device_type != kDLCPU)
+		if (!r && !rule_gives(m->rule, info.device))
 			r = -EAGAIN;
 		m->members[n].version = info.version;
 		m->members[n].committed_ns = info.committed_ns;
@@ -120,21 +119,21 @@ static bool same(const struct moment *a, const struct moment *b)
  * versions as the leases, there was a moment between both at which they were all that there was:
  * each group that came in between would have changed a version, or a name, that the later list has.
  */
-static int take(tl_client *client, const char *prefix, struct moment *m)
+static int take(tl_client *client, struct moment *m)
 {
 	int r = -EAGAIN;
 
 	for (unsigned n = 0; r == -EAGAIN && n < TRIES; n++) {
-		struct moment later = { 0 };
+		struct moment later = { .rule = m->rule };
 
-		r = list(client, prefix, m);
+		r = list(client, m);
 		if (!r) {
 			r = get(client, m);
 			if (r == -ENOENT || r == -ETIMEDOUT)
 				r = -EAGAIN; /* a name has gone */
 		}
 		if (!r)
-			r = list(client, prefix, &later);
+			r = list(client, &later);
 		if (!r && !same(m, &later))
 			r = -EAGAIN;
 		moment_deinit(&later);
@@ -206,8 +205,8 @@ static int offer(struct tickets *tickets, struct given *given, const char *url, 
 int moment_take(struct tickets *tickets, tl_client *client, struct given *given, const char *url,
 		struct ticket **newest, uint64_t *moment, char **message, size_t *size)
 {
-	struct moment m = { 0 };
-	int r = take(client, given->rule->prefix, &m);
+	struct moment m = { .rule = given->rule };
+	int r = take(client, &m);
 
 	if (!r)
 		r = offer(tickets, given, url, &m, newest, moment, message, size);

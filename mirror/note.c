@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "mirror/note.h"
+#include "tensor/extent.h"
 
 enum { TEXT_OF_NOTE = 400, TEXT_OF_SIZE = 20, TEXT_OF_LETTER = 6 }; /* at most */
 
@@ -532,22 +533,11 @@ void message_deinit(struct message *m)
 	*m = (struct message){ 0 };
 }
 
-/* Returns the bytes of such a tensor, or UINT64_MAX. */
-static uint64_t size_of(const struct note *note)
-{
-	const uint64_t bits = (uint64_t)note->dtype.bits * note->dtype.lanes;
-	uint64_t n = 1;
-
-	for (int i = 0; i < note->ndim; i++) {
-		if (__builtin_mul_overflow(n, (uint64_t)note->shape[i], &n))
-			return UINT64_MAX;
-	}
-	if (note->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED && note->dtype.bits < 8)
-		return __builtin_mul_overflow(n, note->dtype.lanes, &n) ? UINT64_MAX : n;
-	return __builtin_mul_overflow(n, bits, &n) || n > UINT64_MAX - 7 ? UINT64_MAX : (n + 7) / 8;
-}
-
 bool note_is_sized(const struct note *note)
 {
-	return size_of(note) == note->nbytes;
+	const bool padded = note->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	uint64_t size;
+
+	return !tensor_nbytes(note->dtype, note->ndim, note->shape, padded, &size) &&
+	       size == note->nbytes;
 }

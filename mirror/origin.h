@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "mirror/bus.h"
+#include "mirror/fetch.h"
 #include "mirror/flow.h"
 #include "mirror/replica.h"
 #include "mirror/request.h"
@@ -69,6 +70,7 @@ struct import {
 	struct given given; /* what is relayed; has the lock of the tickets */
 	tl_client *reader;  /* for what is relayed; NULL: there is none yet */
 	struct replicas replicas;
+	struct pace pace;
 	struct flows flows;
 	struct requests *requests; /* NULL: all names come */
 	pthread_t threads[WORKERS + 1];

@@ -330,11 +330,10 @@ void ticket_end(struct tickets *s, struct ticket *t)
 	pthread_mutex_unlock(&s->lock);
 }
 
-static int get_held(tl_client *client, const char *name, DLManagedTensorVersioned **tensor,
-		    tl_info *info)
+static int get_held(const struct ticket *t, DLManagedTensorVersioned **tensor, tl_info *info)
 {
-	const tl_get_options options = { .size = sizeof(options), .stream = TL_STREAM_NONE };
-	int r = tl_get(client, name, &options, tensor);
+	const tl_get_options options = rule_get_options(t->given->rule);
+	int r = tl_get(t->client, t->parts->name, &options, tensor);
 
 	*info = (tl_info){ .size = sizeof(*info) };
 	if (r)
@@ -397,7 +396,7 @@ static char *newest_tensor(struct tickets *s, const struct ticket *old, const ch
 	char *text = NULL;
 	tl_info info;
 
-	if (get_held(old->client, old->parts->name, &tensor, &info))
+	if (get_held(old, &tensor, &info))
 		return NULL;
 	ticket_describe(&note, &info);
 	pthread_mutex_lock(&s->lock);
@@ -526,16 +525,17 @@ static bool is_member(const DLManagedTensorVersioned *tensor, struct member *m)
 	tl_info info = { .size = sizeof(info) };
 
 	if (tl_tensor_info(tensor, &info) || info.version != m->version ||
-	    info.nbytes != m->nbytes || info.device.device_type != kDLCPU ||
+	    info.nbytes != m->nbytes || tensor->dl_tensor.device.device_type != kDLCPU ||
 	    (m->committed_ns && info.committed_ns != m->committed_ns))
 		return false;
 	m->committed_ns = info.committed_ns;
 	return true;
 }
 
-DLManagedTensorVersioned **ticket_get_all(tl_client *client, struct member *members, size_t count)
+DLManagedTensorVersioned **ticket_get_all(const struct given *given, tl_client *client,
+					  struct member *members, size_t count)
 {
-	const tl_get_options options = { .size = sizeof(options), .stream = TL_STREAM_NONE };
+	const tl_get_options options = rule_get_options(given->rule);
 	DLManagedTensorVersioned **tensors = calloc(count + 1, sizeof(*tensors));
 	const char **names = calloc(count + 1, sizeof(*names));
 	bool same = true;
@@ -564,7 +564,7 @@ void ticket_settle(struct tickets *s, struct ticket *t, tl_client *client, struc
 	if (!t)
 		return;
 	if (client && t->source == PAUSED)
-		tensors = ticket_get_all(client, members, t->count);
+		tensors = ticket_get_all(t->given, client, members, t->count);
 	pthread_mutex_lock(&s->lock);
 	for (size_t n = 0; n < t->count; n++) {
 		t->parts[n].to = NULL;

@@ -58,4 +58,5 @@ void ticket_drop_if_sent(struct ticket *ticket);
 int ticket_join(struct ticket *ticket, const struct asker *asker);
 /* Returns a lease on each, or NULL if one of them is not what it was. Notes when they were
  * published, if that was not known. Without the lock. */
-DLManagedTensorVersioned **ticket_get_all(tl_client *client, struct member *members, size_t count);
+DLManagedTensorVersioned **ticket_get_all(const struct given *given, tl_client *client,
+					  struct member *members, size_t count);

@@ -57,7 +57,7 @@ static int hold(struct tickets *s, struct ticket *t)
 					      .committed_ns = t->parts[n].committed_ns,
 					      .nbytes = t->parts[n].nbytes };
 	pthread_mutex_unlock(&s->lock);
-	tensors = ticket_get_all(t->client, members, t->count);
+	tensors = ticket_get_all(t->given, t->client, members, t->count);
 	pthread_mutex_lock(&s->lock);
 	free(members);
 	if (!t->tensors) /* else another thread was faster */

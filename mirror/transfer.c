@@ -58,59 +58,31 @@ struct bringing {
 	struct arrived *arrived;
 	struct tickets *tickets;
 	struct ticket *relay; /* NULL: it is not given to others */
-	struct want *wants;
 };
 
-static void on_piece(void *context, size_t want, uint64_t hash)
+static void on_piece(void *context, uint64_t piece, size_t size, uint64_t hash)
 {
 	const struct bringing *b = context;
 
-	atomic_fetch_add(&b->arrived->bytes, b->wants[want].size);
-	ticket_came(b->tickets, b->relay, b->wants[want].piece, hash);
-}
-
-/* Returns how many there are. @wants may be NULL. */
-static size_t list_wants(const struct member *members, size_t count, struct want *wants)
-{
-	size_t n = 0;
-	uint64_t piece = 0;
-
-	for (size_t m = 0; m < count; piece += pieces_of(members[m].nbytes), m++) {
-		for (uint64_t at = 0; members[m].to && at < members[m].nbytes;
-		     at += PIECE_SIZE, n++) {
-			const uint64_t left = members[m].nbytes - at;
-
-			if (wants)
-				wants[n] = (struct want){ piece + at / PIECE_SIZE,
-							  (char *)members[m].to + at,
-							  left < PIECE_SIZE ? (size_t)left
-									    : PIECE_SIZE };
-		}
-	}
-	return n;
+	atomic_fetch_add(&b->arrived->bytes, size);
+	ticket_came(b->tickets, b->relay, piece, hash);
 }
 
 int transfer_bytes(const struct job *job, const char *url, const unsigned char ticket[TICKET_SIZE],
 		   const struct member *members, size_t count, struct ticket **relay)
 {
-	struct source source = { url, ticket, NULL, list_wants(members, count, NULL),
-				 &job->arrived->lost };
-	struct bringing b = { job->arrived, job->tickets, NULL, NULL };
-	int r;
+	const struct source source = { url, ticket, members, count, &job->arrived->lost };
+	struct bringing b = { job->arrived, job->tickets, NULL };
+	bool wanted = false;
 
-	if (!source.count)
+	for (size_t n = 0; n < count; n++)
+		wanted |= members[n].to && members[n].nbytes;
+	if (!wanted)
 		return 0;
-	b.wants = calloc(source.count, sizeof(*b.wants));
-	if (!b.wants)
-		return -ENOMEM;
-	source.wants = b.wants;
-	list_wants(members, count, b.wants);
 	if (job->tickets && job->reader)
 		b.relay = ticket_relay(job->tickets, ticket, job->given, members, count);
 	*relay = b.relay;
-	r = fetch_bytes(job->fetch, &source, on_piece, &b);
-	free(b.wants);
-	return r;
+	return fetch_bytes(job->fetch, &source, on_piece, &b);
 }
 
 /* Fills and commits the draft, or aborts it. */

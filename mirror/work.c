@@ -235,8 +235,8 @@ static void work_on(struct import *i, struct fetch *fetch, struct replica *repli
 
 static void *work(struct import *i, bool light)
 {
-	struct fetch *fetch = fetch_open(i->config, i->serve ? serve_url(i->serve) : NULL,
-					 &i->stop);
+	struct fetch *fetch = fetch_open(i->config, i->serve ? serve_url(i->serve) : NULL, &i->stop,
+					 &i->pace);
 	struct replica *r;
 
 	if (!fetch)

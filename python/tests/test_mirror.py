@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from conftest import daemon_at, eventually
 from limits import limit
-from mirrors import EXPORT, IMPORT, MIRROR, SKIPS, authority, came, hosts, nats, pair, storm  # noqa: F401 (fixtures)
+from mirrors import EXPORT, IMPORT, MIRROR, PIECE, SKIPS, authority, came, hosts, nats, pair, storm  # noqa: F401 (fixtures)
 
 import tensorlease
 
@@ -512,6 +512,19 @@ def test_messages_that_no_mirror_sends(hosts, nats):
     assert a.mirror.poll() is b.mirror.poll() is None
 
 
+def test_bytes_come_at_the_rate_of_the_rule(hosts):
+    a, b = hosts("a", EXPORT).start(), hosts("b", f"{IMPORT}rate = 4\n").start()
+    here, there = a.connect(), b.connect("mirror")
+    here.put("hello", np.array([1]))
+    eventually(lambda: came(there, "hello", 1, 1))
+    begin = time.monotonic()
+    for name in ("one", "other"):
+        here.put(name, np.full(5 * PIECE, 9, "uint8"))
+    for name in ("one", "other"):
+        eventually(lambda name=name: came(there, name, 1, 9))
+    assert time.monotonic() - begin > 9 * PIECE / (4 << 20)  # the first piece is asked for at once
+
+
 def refused(config, text, tmp_path):
     path = tmp_path / "wrong.conf"
     path.write_text(config)
@@ -529,6 +542,8 @@ def test_what_is_wrong_in_a_configuration_is_said(tmp_path):
     refused(f"{good}[export]\nprefix =\n", "no section [export]", tmp_path)
     refused(f"{good}[import x]\nfro = a\n", "[import x] has no 'fro'", tmp_path)
     refused(f"{good}[import x]\ngone = maybe\n", "not 'maybe'", tmp_path)
+    refused(f"{good}[import x]\nrate = 3\n", "rate must be a number from 4 to 999999, not '3'", tmp_path)
+    refused(f"{good}[export x]\ngpus = yes\n", "gpus must be skip or copy, not 'yes'", tmp_path)
     refused(f"{good}[import x]\nprefix = a\n", "end in a slash, not 'a'", tmp_path)
     refused(f"{good}[import x]\nprefix =\n[import y]\nprefix = y/\n", "one place", tmp_path)
     refused("[mirror]\nhost = " + "a" * 21 + "\n", "1 to 20", tmp_path)
