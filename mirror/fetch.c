@@ -39,8 +39,7 @@ struct lane {
 	int64_t ask_ns;
 	struct want want;
 	uint64_t hash;
-	XXH3_state_t *hashing; /* what has come of the piece */
-	char *to;	       /* where the rest of the piece goes */
+	char *to; /* where the rest of the piece goes */
 	size_t left;
 	size_t message_size; /* of what came in place of the piece */
 	char *message;
@@ -97,7 +96,6 @@ static size_t on_bytes(char *bytes, size_t one, size_t n, void *context)
 	if (n > l->left)
 		return 0; /* ends the request */
 	memcpy(l->to, bytes, n);
-	XXH3_64bits_update(l->hashing, bytes, n); /* while the processor has them at hand */
 	l->to += n;
 	l->left -= n;
 	return n;
@@ -159,11 +157,10 @@ static int lane_open(struct lane *l, struct fetch *f)
 {
 	CURL *c = curl_easy_init();
 
-	l->curl = c;
-	l->hashing = XXH3_createState();
-	if (!c || !l->hashing)
+	if (!c)
 		return -ENOMEM;
 	l->fetch = f;
+	l->curl = c;
 	curl_easy_setopt(c, CURLOPT_ERRORBUFFER, l->why);
 	curl_easy_setopt(c, CURLOPT_PRIVATE, l);
 	curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
@@ -217,7 +214,6 @@ void fetch_close(struct fetch *f)
 		return;
 	for (unsigned n = 0; n < LANES; n++) {
 		curl_easy_cleanup(f->lanes[n].curl);
-		XXH3_freeState(f->lanes[n].hashing);
 		curl_slist_free_all(f->lanes[n].headers);
 		free(f->lanes[n].message);
 	}
@@ -276,7 +272,6 @@ static int ask(struct fetch *f, struct lane *l)
 	l->asked = true;
 	l->to = l->want.to;
 	l->left = l->want.size;
-	XXH3_64bits_reset(l->hashing);
 	l->message_size = 0;
 	l->hashed = false;
 	l->moved[0] = l->why[0] = '\0';
@@ -368,7 +363,7 @@ static int take(struct fetch *f, struct lane *l, CURLcode c)
 		snprintf(f->why, sizeof(f->why), "the status of its answer is %ld", status);
 		return failed(f, l, status == UNAVAILABLE ? -EHOSTUNREACH : -EBADMSG);
 	}
-	if (!l->left && l->hashed && XXH3_64bits_digest(l->hashing) == l->hash)
+	if (!l->left && l->hashed && XXH3_64bits(l->want.to, l->want.size) == l->hash)
 		return 1;
 	snprintf(f->why, sizeof(f->why), "a piece is %s", l->left ? "too short" : "damaged");
 	return failed(f, l, -EBADMSG);
