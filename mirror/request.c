@@ -18,8 +18,6 @@
 #include "util/log.h"
 #include "util/thread.h"
 
-#define LOOK_NS (30 * NS_PER_SEC)
-
 struct requests {
 	const struct rule *rule;
 	void (*on_request)(void *context);
@@ -57,7 +55,7 @@ static void *run(void *context)
 {
 	struct requests *s = context;
 	const tl_wait_options wait = { .size = sizeof(wait),
-				       .timeout_ns = LOOK_NS,
+				       .timeout_ns = -1,
 				       .interrupt = (const uint32_t *)&s->stop };
 	const size_t len = strlen(s->rule->requests);
 	tl_watch_event event = { .size = sizeof(event) };

@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import socket
 import stat
 import subprocess
@@ -243,6 +244,38 @@ def test_nats_that_goes_and_comes(hosts, nats):
     assert "NATS is away" in ask(a, "status")
     nats.start()
     eventually(lambda: status(a)["nats"] == {"up": True, "reconnects": 1})
+
+
+def test_nats_that_hangs(hosts, nats):
+    a, b, here, there = pair(hosts)
+    here.put("name", np.array([1]))
+    eventually(lambda: came(there, "name", 1, 1))
+    nats.program.send_signal(signal.SIGSTOP)
+    try:
+        eventually(lambda: not status(b)["nats"]["up"])
+        hung = time.monotonic()
+        eventually(lambda: time.monotonic() - hung > 7)  # so long a host may be silent
+    finally:
+        nats.program.send_signal(signal.SIGCONT)
+    eventually(lambda: status(b)["nats"]["up"])
+    here.put("name", np.array([2]))
+    eventually(lambda: came(there, "name", 2, 2))
+    assert "a host is gone" not in b.mirror.said(), "a host was silent because of the server"
+
+
+def wakes(pid):
+    """How often threads of a process have waited so far."""
+    counts = [re.search(r"^voluntary_ctxt_switches:\s+(\d+)", path.read_text(), re.M)[1] for path in Path(f"/proc/{pid}/task").glob("*/status")]
+    return sum(map(int, counts))
+
+
+def test_an_idle_mirror_sleeps(hosts):
+    a = hosts("a", "[export one]\nnamespace = default\n[import two]\nnamespace = mirror\n").start()
+    eventually(lambda: runs(a) and status(a)["nats"]["up"])
+    seconds, began, before = 6, time.monotonic(), wakes(a.mirror.pid)
+    time.sleep(seconds)  # it is measured
+    rate = (wakes(a.mirror.pid) - before) / (time.monotonic() - began)
+    assert rate <= 4, f"it wakes {rate:.1f} times a second"
 
 
 def tree(host, name):
