@@ -30,7 +30,9 @@ struct flow {
 	char *name, *local;
 	struct stream_note note; /* its name is @name */
 	bool told;		 /* by the last message */
-	struct flow *former;	 /* of the same name, which ends first; NULL: there is none */
+	struct came *came;
+	atomic_uint waiting; /* items of the last message that are not here */
+	struct flow *former; /* of the same name, which ends first; NULL: there is none */
 	pthread_t thread;
 	bool deletes; /* when it is to stop: the stream here goes as well */
 	atomic_bool stop, over;
@@ -39,7 +41,7 @@ struct flow {
 	tl_client *client;
 	tl_stream *stream;
 	uint64_t feed, done; /* all items of that feed up to this one are here */
-	bool ended;
+	atomic_bool ended;
 	int64_t heard_ns; /* when the origin has answered last */
 	bool lost;	  /* it does not any more */
 };
@@ -260,9 +262,14 @@ static int put(struct flow *f, const struct item_note *item, const struct note *
 		r = fill(f, draft, item, notes);
 	if (!r)
 		r = commit(f, draft, item);
-	if (r)
+	if (r) {
 		tl_item_draft_abort(draft);
-	return r;
+		return r;
+	}
+	atomic_fetch_add(&f->came->items, 1);
+	for (size_t n = 0; n < item->parts; n++)
+		atomic_fetch_add(&f->came->bytes, notes[n].nbytes);
+	return 0;
 }
 
 static int put_all(struct flow *f, const struct message *m)
@@ -278,12 +285,14 @@ static int put_all(struct flow *f, const struct message *m)
 		message_items(m, add_item, &all);
 	}
 	for (size_t n = 0; !r && n < all.count; n++) {
+		atomic_store(&f->waiting, (unsigned)(all.count - n));
 		if (all.items[n].number > f->done)
 			r = put(f, &all.items[n], all.notes + first);
 		if (!r)
 			f->done = all.items[n].number;
 		first += all.items[n].parts;
 	}
+	atomic_store(&f->waiting, 0);
 	free(all.notes);
 	free(all.items);
 	return r;
@@ -414,43 +423,45 @@ static void *run(void *context)
 	return NULL;
 }
 
+/* A message of a host. */
+struct update {
+	struct flows *flows;
+	const struct config *config;
+	const struct rule *rule;
+	const char *host, *url;
+	struct came *came;
+};
+
 /* @former: which is to end first, or NULL. Returns NULL after an error message. */
-static struct flow *flow_open(const struct config *config, const struct rule *rule,
-			      const char *host, const char *url, const struct stream_note *stream,
+static struct flow *flow_open(const struct update *u, const struct stream_note *stream,
 			      struct flow *former)
 {
 	struct flow *f = calloc(1, sizeof(*f));
 
 	if (!f)
 		return NULL;
-	f->config = config;
-	f->rule = rule;
-	strcpy(f->host, host);
-	snprintf(f->url, sizeof(f->url), "%s", url);
+	f->config = u->config;
+	f->rule = u->rule;
+	f->came = u->came;
+	strcpy(f->host, u->host);
+	snprintf(f->url, sizeof(f->url), "%s", u->url);
 	f->note = *stream;
 	f->name = strdup(stream->name);
-	if (asprintf(&f->local, "%s%s", rule->prefix, stream->name) < 0)
+	if (asprintf(&f->local, "%s%s", u->rule->prefix, stream->name) < 0)
 		f->local = NULL;
 	f->note.name = f->name;
 	f->former = former;
-	f->fetch = fetch_open(config, NULL, &f->stop);
+	f->fetch = fetch_open(u->config, NULL, &f->stop);
 	if (f->name && f->local && f->fetch && !thread_start(&f->thread, 0, run, f)) {
 		log_info("a stream comes", "name=%s of=%s", log_str(f->name), f->host);
 		return f;
 	}
-	log_error("a stream cannot be brought", "name=%s of=%s", log_str(stream->name), host);
+	log_error("a stream cannot be brought", "name=%s of=%s", log_str(stream->name), u->host);
 	flow_free(f);
 	return NULL;
 }
 
 /* ---- those of an import ---- */
-
-struct update {
-	struct flows *flows;
-	const struct config *config;
-	const struct rule *rule;
-	const char *host, *url;
-};
 
 /* Another ticket or URL tells that another mirror is there: the stream is the same. */
 static bool is_same(const struct flow *f, const struct stream_note *stream, const char *url)
@@ -494,7 +505,7 @@ static struct flow *add_flow(const struct update *u, const struct stream_note *s
 {
 	unsigned count;
 	struct flow *former = pop(find(&u->flows->ending, stream->name, &count));
-	struct flow *f = flow_open(u->config, u->rule, u->host, u->url, stream, former);
+	struct flow *f = flow_open(u, stream, former);
 
 	if (f)
 		push(&u->flows->first, f);
@@ -527,9 +538,9 @@ static void show_stream(const struct stream_note *stream, void *context)
 }
 
 void flows_update(struct flows *flows, const struct config *config, const struct rule *rule,
-		  const char *host, const struct message *m)
+		  const char *host, struct came *came, const struct message *m)
 {
-	struct update u = { flows, config, rule, host, m->url };
+	struct update u = { flows, config, rule, host, m->url, came };
 	struct flow **link, *f;
 
 	for (f = flows->first; f; f = f->next)
@@ -546,6 +557,18 @@ void flows_update(struct flows *flows, const struct config *config, const struct
 			flow_join(pop(link));
 		else
 			link = &f->next;
+	}
+}
+
+void flows_look(const struct flows *flows, const char *host, struct flows_look *look)
+{
+	*look = (struct flows_look){ 0 };
+	for (const struct flow *f = flows->first; f; f = f->next) {
+		if (strcmp(f->host, host) != 0)
+			continue;
+		look->streams++;
+		look->ended += atomic_load(&f->ended);
+		look->waiting += atomic_load(&f->waiting);
 	}
 }
 

@@ -256,7 +256,7 @@ static int take_data(struct taking *t, const char *subject, const void *data, si
 			strcpy(t->next, m.next);
 		if (m.has_streams && t->import->rule->streams)
 			flows_update(&t->import->flows, t->import->config, t->import->rule,
-				     t->origin->host, &m);
+				     t->origin->host, &t->origin->came, &m);
 		if (m.is_set)
 			take_set(t->import, t->origin, &m, data, size);
 		else

@@ -51,6 +51,7 @@ struct origin {
 	bool failed;		     /* something, since the last comparison began */
 	struct replica set;	     /* what it offers, if it offers a set */
 	struct arrived arrived;
+	struct came came;
 	struct tally tally; /* made anew for each who asks */
 	uint64_t failures[FAILURES], comparisons;
 };
