@@ -44,6 +44,7 @@ struct flow {
 	atomic_bool ended;
 	int64_t heard_ns; /* when the origin has answered last */
 	bool lost;	  /* it does not any more */
+	struct log_limit failures;
 };
 
 /* ---- the stream here ---- */
@@ -395,7 +396,6 @@ static void end(struct flow *f)
 
 static void *run(void *context)
 {
-	static struct log_limit failures;
 	struct flow *f = context;
 	int r;
 
@@ -412,7 +412,7 @@ static void *run(void *context)
 		}
 		if (!r || atomic_load(&f->stop))
 			continue;
-		log_warn_limited(&failures, "items do not come", "stream=%s of=%s why=%s",
+		log_warn_limited(&f->failures, "items do not come", "stream=%s of=%s why=%s",
 				 log_str(f->name), f->host,
 				 log_str(r == -ENODATA || r == -EHOSTUNREACH || r == -EBADMSG
 						 ? fetch_why(f->fetch)
