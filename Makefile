@@ -306,7 +306,7 @@ check-containers: ## with Podman: build the image of packaging/containers, run c
 	@tests/fresh/containers $(FRESH_ARGS) bookworm || test $$? = 77
 
 .PHONY: check-metrics
-check-metrics: all python ## with Prometheus: the rules and the board of packaging/, at a real daemon
+check-metrics: all python ## with Prometheus: the rules and the board of packaging/, at a real daemon and mirrors
 	@tests/fresh/metrics $(O) || test $$? = 77
 
 .PHONY: fresh-service

@@ -9,7 +9,11 @@
 #include "util/clock.h"
 #include "util/log.h"
 
-enum { SUBSCRIPTIONS_MAX = 64, ASK_MS = 2000, RECONNECT_MS = 500, PING_MS = 1000 };
+enum { SUBSCRIPTIONS_MAX = 64, ASK_MS = 2000, RECONNECT_MS = 500 };
+
+/* A server that has not answered for so long is away. That is found within 4 s, which is before a
+ * host that is heard of by it seems silent. */
+enum { PING_MS = 2000 };
 
 struct subscriber {
 	bus_message *message;
@@ -47,8 +51,8 @@ static void on_up(natsConnection *connection, void *closure)
 
 	natsConnection_GetConnectedServerId(connection, id, sizeof(id));
 	log_info("connected to NATS", "server=%s", log_str(id));
+	atomic_fetch_add(&bus->connections, 1); /* before: import.c, look_after() */
 	atomic_store(&bus->up, true);
-	atomic_fetch_add(&bus->connections, 1);
 	bus->on_connected(bus->context);
 }
 
@@ -116,7 +120,7 @@ static natsStatus set_options(natsOptions *o, struct bus *bus, const struct conf
 	s = s ? s : natsOptions_SetNoEcho(o, true);
 	s = s ? s : natsOptions_SetSendAsap(o, true);
 	s = s ? s : natsOptions_SetPingInterval(o, PING_MS);
-	s = s ? s : natsOptions_SetMaxPingsOut(o, 2);
+	s = s ? s : natsOptions_SetMaxPingsOut(o, 1);
 	s = s ? s : natsOptions_SetWriteDeadline(o, ASK_MS);
 	if (!config->tls)
 		return s;

@@ -133,6 +133,22 @@ static void print_given(const cJSON *rule)
 	       COUNT(number_of(rule, "held"), "version"), BYTES(number_of(rule, "held_bytes")));
 }
 
+static void print_export_streams(const cJSON *rule)
+{
+	const cJSON *all = cJSON_GetObjectItem(rule, "streams");
+
+	if (!all)
+		return;
+	printf("streams of export %s: %.0f with %s, gave %s of %s", text_of(rule, "name"),
+	       number_of(all, "count"), COUNT(number_of(all, "subscribers"), "subscriber"),
+	       COUNT(number_of(all, "items"), "item"), BYTES(number_of(all, "bytes")));
+	if (number_of(all, "held") > 0)
+		printf(", holds %.0f", number_of(all, "held"));
+	if (number_of(all, "skipped") > 0)
+		printf(", %.0f skipped", number_of(all, "skipped"));
+	putchar('\n');
+}
+
 static void print_export(const cJSON *rule)
 {
 	printf("export %s: ", text_of(rule, "name"));
@@ -144,6 +160,7 @@ static void print_export(const cJSON *rule)
 	if (number_of(rule, "names_on_gpus") > 0)
 		printf(", %.0f on GPUs left out", number_of(rule, "names_on_gpus"));
 	print_given(rule);
+	print_export_streams(rule);
 }
 
 static double failures_of(const cJSON *host)
@@ -153,6 +170,42 @@ static double failures_of(const cJSON *host)
 
 	cJSON_ArrayForEach(reason, cJSON_GetObjectItem(host, "failures")) n += reason->valuedouble;
 	return n;
+}
+
+/* Of all hosts together, if there are or were some. */
+static void print_import_streams(const cJSON *rule)
+{
+	const cJSON *host;
+	double streams = 0, ended = 0, items = 0, came = 0, waiting = 0;
+
+	cJSON_ArrayForEach(host, cJSON_GetObjectItem(rule, "hosts"))
+	{
+		const cJSON *all = cJSON_GetObjectItem(host, "streams");
+
+		streams += number_of(all, "count");
+		ended += number_of(all, "ended");
+		items += number_of(all, "items");
+		came += number_of(all, "bytes");
+		waiting += number_of(all, "waiting");
+	}
+	if (streams + items == 0)
+		return;
+	printf("streams of import %s: %.0f, received %s of %s", text_of(rule, "name"), streams,
+	       COUNT(items, "item"), BYTES(came));
+	if (waiting > 0)
+		printf(", %.0f waiting", waiting);
+	if (ended > 0)
+		printf(", %.0f ended", ended);
+	putchar('\n');
+}
+
+static void print_requests(const cJSON *rule)
+{
+	const cJSON *requests = cJSON_GetObjectItem(rule, "requests");
+
+	if (requests)
+		printf("requests of import %s: %s, %.0f here\n", text_of(rule, "name"),
+		       COUNT(number_of(requests, "names"), "name"), number_of(requests, "here"));
 }
 
 static void print_import(const cJSON *rule)
@@ -178,6 +231,8 @@ static void print_import(const cJSON *rule)
 	if (failed > 0)
 		printf(", %s", COUNT(failed, "failure"));
 	print_given(rule);
+	print_import_streams(rule);
+	print_requests(rule);
 }
 
 static void print_status(const cJSON *status)

@@ -23,7 +23,7 @@
 #include "util/thread.h"
 
 #define BATCH_NS NS_PER_MS	  /* an announcement waits so long at most for others */
-#define LOOK_NS (30 * NS_PER_SEC) /* it waits for changes, and so long at a time */
+#define LOOK_NS (30 * NS_PER_SEC) /* a set is looked at again */
 
 enum { SUBJECT_MAX = 2 * CONFIG_WORD_MAX + 16 };
 
@@ -256,7 +256,7 @@ static void *run(void *context)
 {
 	struct export *e = context;
 	const tl_wait_options wait = { .size = sizeof(wait),
-				       .timeout_ns = LOOK_NS,
+				       .timeout_ns = -1,
 				       .interrupt = (const uint32_t *)&e->stop };
 	tl_watch_event event = { .size = sizeof(event) };
 	int r;

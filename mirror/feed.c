@@ -37,6 +37,7 @@ struct held {
 	tl_item *item;
 	DLManagedTensorVersioned **tensors; /* if they are inline */
 	struct ticket *ticket;		    /* else */
+	uint64_t bytes;
 };
 
 /* Of a host. */
@@ -184,8 +185,11 @@ static struct held *held_at(struct feed *f, uint64_t number)
 /* The host has them. With the lock. */
 static void acknowledge(struct feed *f, uint64_t done)
 {
-	for (; f->count && f->first <= done; f->first++, f->count--)
+	for (; f->count && f->first <= done; f->first++, f->count--) {
+		f->given->items.items++;
+		f->given->items.bytes += held_at(f, f->first)->bytes;
 		release(f, held_at(f, f->first));
+	}
 	pthread_cond_broadcast(&f->feeds->room);
 }
 
@@ -196,16 +200,6 @@ static uint64_t size_of(const DLTensor *t)
 
 	tensor_nbytes(t->dtype, t->ndim, t->shape, false, &size);
 	return size;
-}
-
-/* Whether all its bytes fit into a message with others. */
-static bool is_small(const tl_item *item)
-{
-	uint64_t n = 0;
-
-	for (size_t p = 0; p < tl_item_count(item); p++)
-		n += size_of(tl_item_tensor(item, p, NULL));
-	return n <= NOTE_INLINE_MAX && tl_item_count(item) <= NOTES_MAX;
 }
 
 /* Makes what is sent of an item. Returns 0 or a negative errno: -ENOTSUP if it is on a GPU, or its
@@ -226,11 +220,13 @@ static int hold(struct feed *f, tl_item *item, struct held *h)
 		if (r)
 			break;
 		members[n].nbytes = size_of(&h->tensors[n]->dl_tensor);
+		h->bytes += members[n].nbytes;
 		if (h->tensors[n]->dl_tensor.device.device_type != kDLCPU ||
 		    (h->tensors[n]->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED))
 			r = -ENOTSUP;
 	}
-	if (!r && !is_small(item)) {
+	/* unless all its bytes fit into a message with others */
+	if (!r && (h->bytes > NOTE_INLINE_MAX || count > NOTES_MAX)) {
 		h->ticket = ticket_offer_item(f->feeds->tickets, f->given, members, count,
 					      take_ptr(h->tensors));
 		r = h->ticket ? 0 : -ENOMEM;
@@ -245,6 +241,7 @@ static int hold(struct feed *f, tl_item *item, struct held *h)
 static int take(struct feed *f)
 {
 	const tl_wait_options wait = { .size = sizeof(wait), .timeout_ns = LOOK_NS };
+	tl_item_info info = { .size = sizeof(info) };
 	struct held h = { 0 };
 	tl_item *item;
 	int r = tl_stream_take(f->subscription, &wait, &item);
@@ -262,6 +259,7 @@ static int take(struct feed *f)
 	*held_at(f, f->first + f->count) = h;
 	f->count++;
 	f->large += h.ticket != NULL;
+	f->given->items.skipped += tl_item_get_info(h.item, &info) ? 0 : info.skipped;
 	f->ended = false;
 	wake(f);
 	pthread_mutex_unlock(&f->feeds->lock);
@@ -415,6 +413,20 @@ void feeds_free(struct feeds *s)
 	pthread_mutex_destroy(&s->lock);
 	pthread_cond_destroy(&s->room);
 	free(s);
+}
+
+void feeds_look(struct feeds *s, const struct given *given, struct feeds_look *look)
+{
+	*look = (struct feeds_look){ 0 };
+	pthread_mutex_lock(&s->lock);
+	look->given = given->items;
+	for (const struct offered *o = s->offered; o; o = o->next)
+		look->streams += o->given == given;
+	for (const struct feed *f = s->feeds; f; f = f->next) {
+		look->subscribers += f->given == given;
+		look->held += f->given == given ? f->count : 0;
+	}
+	pthread_mutex_unlock(&s->lock);
 }
 
 /* ---- answers ---- */

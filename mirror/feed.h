@@ -35,6 +35,15 @@ int feeds_offer(struct feeds *feeds, tl_client *client, struct given *given,
 void feeds_begin_offer(struct feeds *feeds, const tl_client *client);
 void feeds_end_offer(struct feeds *feeds, const tl_client *client);
 
+/* What there is of those that were offered with @given. */
+struct feeds_look {
+	uint64_t streams, subscribers; /* of which one host may be several */
+	uint64_t held;		       /* items that subscribers have not got yet */
+	struct given_items given;
+};
+
+void feeds_look(struct feeds *feeds, const struct given *given, struct feeds_look *look);
+
 /* What a host asks for. */
 struct feed_asker {
 	const char *host;

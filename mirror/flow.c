@@ -30,16 +30,21 @@ struct flow {
 	char *name, *local;
 	struct stream_note note; /* its name is @name */
 	bool told;		 /* by the last message */
+	struct came *came;
+	atomic_uint waiting; /* items of the last message that are not here */
+	struct flow *former; /* of the same name, which ends first; NULL: there is none */
 	pthread_t thread;
-	atomic_bool stop;
+	bool deletes; /* when it is to stop: the stream here goes as well */
+	atomic_bool stop, over;
 	/* of the thread: */
 	struct fetch *fetch;
 	tl_client *client;
 	tl_stream *stream;
 	uint64_t feed, done; /* all items of that feed up to this one are here */
-	bool ended;
+	atomic_bool ended;
 	int64_t heard_ns; /* when the origin has answered last */
 	bool lost;	  /* it does not any more */
+	struct log_limit failures;
 };
 
 /* ---- the stream here ---- */
@@ -240,9 +245,14 @@ static int put(struct flow *f, const struct item_note *item, const struct note *
 		r = fill(f, draft, item, notes);
 	if (!r)
 		r = commit(f, draft, item);
-	if (r)
+	if (r) {
 		tl_item_draft_abort(draft);
-	return r;
+		return r;
+	}
+	atomic_fetch_add(&f->came->items, 1);
+	for (size_t n = 0; n < item->parts; n++)
+		atomic_fetch_add(&f->came->bytes, notes[n].nbytes);
+	return 0;
 }
 
 static int put_all(struct flow *f, const struct message *m)
@@ -258,12 +268,14 @@ static int put_all(struct flow *f, const struct message *m)
 		message_items(m, add_item, &all);
 	}
 	for (size_t n = 0; !r && n < all.count; n++) {
+		atomic_store(&f->waiting, (unsigned)(all.count - n));
 		if (all.items[n].number > f->done)
 			r = put(f, &all.items[n], all.notes + first);
 		if (!r)
 			f->done = all.items[n].number;
 		first += all.items[n].parts;
 	}
+	atomic_store(&f->waiting, 0);
 	free(all.notes);
 	free(all.items);
 	return r;
@@ -333,12 +345,44 @@ static int step(struct flow *f)
 	return r ? r : take_message(f);
 }
 
+static void flow_free(struct flow *f)
+{
+	fetch_close(f->fetch);
+	free(f->name);
+	free(f->local);
+	free(f);
+}
+
+static void flow_stop(struct flow *f, bool deletes)
+{
+	f->deletes = deletes;
+	atomic_store(&f->stop, true);
+}
+
+/* It was told to stop. */
+static void flow_join(struct flow *f)
+{
+	pthread_join(f->thread, NULL);
+	flow_free(f);
+}
+
+static void end(struct flow *f)
+{
+	if (f->deletes && f->client)
+		tl_delete(f->client, f->local);
+	close_here(f);
+	if (f->client)
+		tl_close(f->client);
+	atomic_store(&f->over, true);
+}
+
 static void *run(void *context)
 {
-	static struct log_limit failures;
 	struct flow *f = context;
 	int r;
 
+	if (f->former)
+		flow_join(take_ptr(f->former));
 	f->heard_ns = now_mono_ns();
 	while (!atomic_load(&f->stop)) {
 		r = step(f);
@@ -350,73 +394,56 @@ static void *run(void *context)
 		}
 		if (!r || atomic_load(&f->stop))
 			continue;
-		log_warn_limited(&failures, "items do not come", "stream=%s of=%s why=%s",
+		log_warn_limited(&f->failures, "items do not come", "stream=%s of=%s why=%s",
 				 log_str(f->name), f->host,
 				 log_str(r == -ENODATA || r == -EHOSTUNREACH || r == -EBADMSG
 						 ? fetch_why(f->fetch)
 						 : tl_last_error()));
 		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_SEC / 2 }, NULL);
 	}
+	end(f);
 	return NULL;
 }
 
-static void flow_free(struct flow *f)
-{
-	close_here(f);
-	if (f->client)
-		tl_close(f->client);
-	fetch_close(f->fetch);
-	free(f->name);
-	free(f->local);
-	free(f);
-}
-
-/* Returns NULL after an error message. */
-static struct flow *flow_open(const struct config *config, const struct rule *rule,
-			      struct pace *pace, const char *host, const char *url,
-			      const struct stream_note *stream)
-{
-	struct flow *f = calloc(1, sizeof(*f));
-
-	if (!f)
-		return NULL;
-	f->config = config;
-	f->rule = rule;
-	strcpy(f->host, host);
-	snprintf(f->url, sizeof(f->url), "%s", url);
-	f->note = *stream;
-	f->name = strdup(stream->name);
-	if (asprintf(&f->local, "%s%s", rule->prefix, stream->name) < 0)
-		f->local = NULL;
-	f->note.name = f->name;
-	f->fetch = fetch_open(config, NULL, &f->stop, pace);
-	if (f->name && f->local && f->fetch && !thread_start(&f->thread, 0, run, f)) {
-		log_info("a stream comes", "name=%s of=%s", log_str(f->name), f->host);
-		return f;
-	}
-	log_error("a stream cannot be brought", "name=%s of=%s", log_str(stream->name), host);
-	flow_free(f);
-	return NULL;
-}
-
-/* @deletes: the stream here goes as well. */
-static void flow_close(struct flow *f, bool deletes)
-{
-	atomic_store(&f->stop, true);
-	pthread_join(f->thread, NULL);
-	if (deletes && f->client)
-		tl_delete(f->client, f->local);
-	flow_free(f);
-}
-
-/* ---- those of an import ---- */
-
+/* A message of a host. */
 struct update {
 	struct flows *flows;
 	const struct config *config;
 	const struct rule *rule;
 	const char *host, *url;
+	struct came *came;
 };
+
+/* @former: which is to end first, or NULL. Returns NULL after an error message. */
+static struct flow *flow_open(const struct update *u, const struct stream_note *stream,
+			      struct flow *former)
+{
+	struct flow *f = calloc(1, sizeof(*f));
+
+	if (!f)
+		return NULL;
+	f->config = u->config;
+	f->rule = u->rule;
+	f->came = u->came;
+	strcpy(f->host, u->host);
+	snprintf(f->url, sizeof(f->url), "%s", u->url);
+	f->note = *stream;
+	f->name = strdup(stream->name);
+	if (asprintf(&f->local, "%s%s", u->rule->prefix, stream->name) < 0)
+		f->local = NULL;
+	f->note.name = f->name;
+	f->former = former;
+	f->fetch = fetch_open(u->config, NULL, &f->stop, u->flows->pace);
+	if (f->name && f->local && f->fetch && !thread_start(&f->thread, 0, run, f)) {
+		log_info("a stream comes", "name=%s of=%s", log_str(f->name), f->host);
+		return f;
+	}
+	log_error("a stream cannot be brought", "name=%s of=%s", log_str(stream->name), u->host);
+	flow_free(f);
+	return NULL;
+}
+
+/* ---- those of an import ---- */
 
 /* Another ticket or URL tells that another mirror is there: the stream is the same. */
 static bool is_same(const struct flow *f, const struct stream_note *stream, const char *url)
@@ -424,14 +451,57 @@ static bool is_same(const struct flow *f, const struct stream_note *stream, cons
 	return !memcmp(f->note.ticket, stream->ticket, TICKET_SIZE) && !strcmp(f->url, url);
 }
 
+/* Where the flow of that name is, or the list's end. */
+static struct flow **find(struct flow **list, const char *name, unsigned *count)
+{
+	for (*count = 0; *list && strcmp((*list)->name, name) != 0; (*count)++)
+		list = &(*list)->next;
+	return list;
+}
+
+static void push(struct flow **list, struct flow *f)
+{
+	f->next = *list;
+	*list = f;
+}
+
+static struct flow *pop(struct flow **link)
+{
+	struct flow *f = *link;
+
+	if (f)
+		*link = f->next;
+	return f;
+}
+
+/* Does not wait for its thread, which may wait for an answer. */
+static void flow_end(struct flows *flows, struct flow **link, bool deletes)
+{
+	struct flow *f = pop(link);
+
+	flow_stop(f, deletes);
+	push(&flows->ending, f);
+}
+
+static struct flow *add_flow(const struct update *u, const struct stream_note *stream)
+{
+	unsigned count;
+	struct flow *former = pop(find(&u->flows->ending, stream->name, &count));
+	struct flow *f = flow_open(u, stream, former);
+
+	if (f)
+		push(&u->flows->first, f);
+	else if (former)
+		push(&u->flows->ending, former);
+	return f;
+}
+
 static void show_stream(const struct stream_note *stream, void *context)
 {
 	const struct update *u = context;
-	struct flow **link = &u->flows->first, *f;
-	unsigned count = 0;
+	unsigned count;
+	struct flow **link = find(&u->flows->first, stream->name, &count), *f = *link;
 
-	for (; (f = *link) && strcmp(f->name, stream->name) != 0; count++)
-		link = &f->next;
 	if (!f && count == TL_STREAMS_MAX)
 		return; /* a namespace has no more */
 	if (f && strcmp(f->host, u->host) != 0) {
@@ -440,45 +510,54 @@ static void show_stream(const struct stream_note *stream, void *context)
 		return;
 	}
 	if (f && !is_same(f, stream, u->url)) {
-		*link = f->next;
-		flow_close(take_ptr(f), false);
+		flow_end(u->flows, link, false);
+		f = NULL;
 	}
-	if (!f) {
-		f = flow_open(u->config, u->rule, u->flows->pace, u->host, u->url, stream);
-		if (!f)
-			return;
-		f->next = u->flows->first;
-		u->flows->first = f;
-	}
-	f->told = true;
+	if (!f)
+		f = add_flow(u, stream);
+	if (f)
+		f->told = true;
 }
 
 void flows_update(struct flows *flows, const struct config *config, const struct rule *rule,
-		  const char *host, const struct message *m)
+		  const char *host, struct came *came, const struct message *m)
 {
-	struct update u = { flows, config, rule, host, m->url };
+	struct update u = { flows, config, rule, host, m->url, came };
 	struct flow **link, *f;
 
 	for (f = flows->first; f; f = f->next)
 		f->told = strcmp(f->host, host) != 0;
 	message_streams(m, show_stream, &u);
 	for (link = &flows->first; (f = *link);) {
-		if (f->told) {
+		if (f->told)
 			link = &f->next;
+		else
+			flow_end(flows, link, true);
+	}
+	for (link = &flows->ending; (f = *link);) {
+		if (atomic_load(&f->over))
+			flow_join(pop(link));
+		else
+			link = &f->next;
+	}
+}
+
+void flows_look(const struct flows *flows, const char *host, struct flows_look *look)
+{
+	*look = (struct flows_look){ 0 };
+	for (const struct flow *f = flows->first; f; f = f->next) {
+		if (strcmp(f->host, host) != 0)
 			continue;
-		}
-		*link = f->next;
-		flow_close(f, true);
+		look->streams++;
+		look->ended += atomic_load(&f->ended);
+		look->waiting += atomic_load(&f->waiting);
 	}
 }
 
 void flows_close(struct flows *flows)
 {
-	struct flow *next;
-
-	for (struct flow *f = flows->first; f; f = next) {
-		next = f->next;
-		flow_close(f, false);
-	}
-	flows->first = NULL;
+	while (flows->first)
+		flow_end(flows, &flows->first, false);
+	while (flows->ending)
+		flow_join(pop(&flows->ending));
 }

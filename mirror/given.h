@@ -20,8 +20,15 @@ struct importer {
 	uint64_t bytes;	  /* that were sent to it */
 };
 
+/* Items of its streams. For who has the lock of the feeds. */
+struct given_items {
+	uint64_t items, bytes; /* that hosts have got */
+	uint64_t skipped;      /* that hosts have missed for which nobody waits */
+};
+
 struct given {
 	const struct rule *rule;
+	struct given_items items;
 	uint64_t bytes; /* to all of them */
 	struct importer *importers;
 	size_t count;
@@ -30,6 +37,6 @@ struct given {
 /* A host asks. */
 void given_asked(struct given *given, const char *host);
 void given_sent(struct given *given, const char *host, size_t bytes);
-/* Without memory the copy has no importers. given_deinit() is to follow. */
+/* All but the items. Without memory the copy has no importers. given_deinit() is to follow. */
 void given_copy(struct given *to, const struct given *from);
 void given_deinit(struct given *given);

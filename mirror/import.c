@@ -21,8 +21,8 @@
 #include "util/log.h"
 #include "util/thread.h"
 
-#define LOOK_NS (2 * NS_PER_SEC)   /* until hosts are looked at again */
-#define SILENT_NS (7 * NS_PER_SEC) /* of a host that sends a beat every 2 s */
+#define LOOK_NS (3 * NS_PER_SEC / 2) /* until hosts are looked at again, by a beat of one */
+#define SILENT_NS (7 * NS_PER_SEC)   /* of a host that sends a beat every 2 s */
 
 enum { SUBJECT_MAX = 2 * CONFIG_WORD_MAX + 16 };
 enum { ASK_MAX = 100 }; /* names in a question: their notes fit into a page */
@@ -156,6 +156,40 @@ static void origin_lost(struct import *i, struct origin *o)
 		gone_since(i, o, INT64_MAX);
 }
 
+/* The host that is to be compared with first, or NULL if none is yet. What is silent while there is
+ * no connection is not gone. */
+static struct origin *look_after(struct import *i)
+{
+	const int64_t now = now_mono_ns();
+	const bool up = bus_is_up(i->bus);
+	const unsigned reconnects = bus_reconnects(i->bus);
+	const bool heard = up && reconnects == i->reconnects; /* since the last look, too */
+	tl_status status = { .size = sizeof(status) };
+	struct origin *due = NULL;
+
+	for (struct origin *o = i->origins; o; o = o->next) {
+		if (!heard)
+			o->seen_ns = now;
+		else if (o->up && now - o->seen_ns > SILENT_NS)
+			origin_lost(i, o);
+		if (!o->up && o->client && !o->uses) {
+			tl_close(o->client);
+			o->client = NULL;
+		}
+		if (o->client && !tl_get_status(o->client, &status) &&
+		    status.started_ns != o->started_ns) { /* it may have lost our names */
+			o->compare_ns = o->started_ns ? 0 : o->compare_ns;
+			o->started_ns = status.started_ns;
+		}
+		if (up && o->up && now >= o->compare_ns &&
+		    (!due || o->compare_ns < due->compare_ns))
+			due = o;
+	}
+	i->reconnects = reconnects;
+	i->looked_ns = now;
+	return due;
+}
+
 /* ---- messages ---- */
 
 struct taking {
@@ -222,7 +256,7 @@ static int take_data(struct taking *t, const char *subject, const void *data, si
 			strcpy(t->next, m.next);
 		if (m.has_streams && t->import->rule->streams)
 			flows_update(&t->import->flows, t->import->config, t->import->rule,
-				     t->origin->host, &m);
+				     t->origin->host, &t->origin->came, &m);
 		if (m.is_set)
 			take_set(t->import, t->origin, &m, data, size);
 		else
@@ -239,6 +273,8 @@ static void take_message(struct taking *t, const char *subject, const void *data
 
 	pthread_mutex_lock(&i->lock);
 	t->r = atomic_load(&i->stop) ? -ECANCELED : take_data(t, subject, data, size);
+	if (now_mono_ns() - i->looked_ns >= LOOK_NS && look_after(i))
+		pthread_cond_signal(&i->due); /* so that the thread wakes only if no beat comes */
 	if (t->r == -EINVAL && size)
 		log_warn_limited(&i->failures, "a message has another form", "subject=%s",
 				 log_str(subject));
@@ -390,48 +426,34 @@ static void compare(struct import *i, struct origin *o)
 		gone_since(i, o, begin);
 }
 
-/* The host that is to be compared with first, or NULL if none is yet. What is silent while there is
- * no connection is not gone. */
-static struct origin *look_after(struct import *i)
+/* When to look after a host if it says nothing until then. */
+static int64_t next_look(const struct import *i, const struct origin *o)
 {
-	const int64_t now = now_mono_ns();
-	const bool up = bus_is_up(i->bus);
-	tl_status status = { .size = sizeof(status) };
-	struct origin *due = NULL;
+	const int64_t silent = o->seen_ns + SILENT_NS + NS_PER_MS;
 
-	for (struct origin *o = i->origins; o; o = o->next) {
-		if (!up)
-			o->seen_ns = now;
-		else if (o->up && now - o->seen_ns > SILENT_NS)
-			origin_lost(i, o);
-		if (!o->up && o->client && !o->uses) {
-			tl_close(o->client);
-			o->client = NULL;
-		}
-		if (o->client && !tl_get_status(o->client, &status) &&
-		    status.started_ns != o->started_ns) { /* it may have lost our names */
-			o->compare_ns = o->started_ns ? 0 : o->compare_ns;
-			o->started_ns = status.started_ns;
-		}
-		if (up && o->up && now >= o->compare_ns &&
-		    (!due || o->compare_ns < due->compare_ns))
-			due = o;
-	}
-	return due;
+	if (!o->up && !o->client)
+		return INT64_MAX;
+	if (!o->up || !bus_is_up(i->bus))
+		return i->looked_ns + LOOK_NS;
+	return o->compare_ns < silent ? o->compare_ns : silent;
 }
 
 /* Until a host is to be compared with, or to be looked after. With the lock, which it gives up. */
 static void wait_for_hosts(struct import *i)
 {
-	int64_t until = now_mono_ns() + LOOK_NS;
+	int64_t until = INT64_MAX;
 	struct timespec ts;
 
 	for (const struct origin *o = i->origins; o; o = o->next) {
-		if (o->up && o->compare_ns < until)
-			until = o->compare_ns;
+		const int64_t next = next_look(i, o);
+
+		until = next < until ? next : until;
 	}
 	ts = (struct timespec){ until / NS_PER_SEC, until % NS_PER_SEC };
-	pthread_cond_timedwait(&i->due, &i->lock, &ts);
+	if (until == INT64_MAX)
+		pthread_cond_wait(&i->due, &i->lock);
+	else
+		pthread_cond_timedwait(&i->due, &i->lock, &ts);
 }
 
 /* The thread that looks after the hosts. */

@@ -44,12 +44,26 @@ struct metric {
 	const char *name, *field;
 	bool counter;
 	const char *help;
+	const char *in; /* the object that has the field; NULL: the rule or the host itself */
 };
 
 static const struct metric of_exports[] = {
 	{ "export_names", "names", false, "Names that are offered to other hosts." },
 	{ "export_gpu_names", "names_on_gpus", false,
 	  "Names that are not offered, since their tensors are on GPUs." },
+	{ "export_streams", "count", false, "Streams that are offered to other hosts.", "streams" },
+	{ "stream_subscribers", "subscribers", false,
+	  "Hosts that get a stream, counted for each stream.", "streams" },
+	{ "sent_items", "items", true, "Items of streams that other hosts have got.", "streams" },
+	{ "sent_item_bytes", "bytes", true, "Bytes of these.", "streams" },
+	{ "held_items", "held", false, "Items of streams that hosts have not got yet.", "streams" },
+	{ "skipped_items", "skipped", true,
+	  "Items that hosts have missed for which no producer waits.", "streams" },
+};
+
+static const struct metric of_imports[] = {
+	{ "requested_names", "names", false, "Names that somebody has asked for.", "requests" },
+	{ "requested_names_here", "here", false, "Of these, names that are here.", "requests" },
 };
 
 static const struct metric of_rules[] = {
@@ -73,21 +87,35 @@ static const struct metric of_hosts[] = {
 	{ "received_bytes", "received_bytes", true, "Bytes that came." },
 	{ "parents_lost", "parents_lost", true, "Hosts that relay and did not answer." },
 	{ "comparisons", "comparisons", true, "How often the names of a host were compared." },
+	{ "host_streams", "count", false, "Streams of a host that come.", "streams" },
+	{ "ended_streams", "ended", false, "Of these, streams whose end has come.", "streams" },
+	{ "received_items", "items", true, "Items of streams that came.", "streams" },
+	{ "received_item_bytes", "bytes", true, "Bytes of these.", "streams" },
+	{ "waiting_items", "waiting", false, "Items of streams that came and wait for room here.",
+	  "streams" },
 };
 
-static void show_exports(FILE *out, const cJSON *status)
+static void sample(FILE *out, const struct metric *m, const char *labels, const cJSON *object)
+{
+	if (m->in)
+		object = cJSON_GetObjectItem(object, m->in);
+	if (object) /* not all have streams */
+		line(out, m->name, m->counter, labels, number_of(object, m->field));
+}
+
+static void show_kind(FILE *out, const cJSON *status, const char *kind, const struct metric *all,
+		      size_t count)
 {
 	const cJSON *rule;
-	char labels[96];
+	char key[16], labels[96];
 
-	for (size_t n = 0; n < sizeof(of_exports) / sizeof(*of_exports); n++) {
-		const struct metric *m = &of_exports[n];
-
+	snprintf(key, sizeof(key), "%ss", kind);
+	for (const struct metric *m = all; m < all + count; m++) {
 		family(out, m->name, m->counter, m->help);
-		cJSON_ArrayForEach(rule, cJSON_GetObjectItem(status, "exports"))
+		cJSON_ArrayForEach(rule, cJSON_GetObjectItem(status, key))
 		{
-			snprintf(labels, sizeof(labels), "export=\"%s\"", text_of(rule, "name"));
-			line(out, m->name, m->counter, labels, number_of(rule, m->field));
+			snprintf(labels, sizeof(labels), "%s=\"%s\"", kind, text_of(rule, "name"));
+			sample(out, m, labels, rule);
 		}
 	}
 }
@@ -150,7 +178,7 @@ static void show_hosts(FILE *out, const cJSON *status)
 			cJSON_ArrayForEach(host, cJSON_GetObjectItem(rule, "hosts"))
 			{
 				labels_of(labels, rule, host);
-				line(out, m->name, m->counter, labels, number_of(host, m->field));
+				sample(out, m, labels, host);
 			}
 		}
 	}
@@ -209,7 +237,8 @@ char *metrics_write(const cJSON *status, size_t *size)
 	if (!out)
 		return NULL;
 	show_mirror(out, status);
-	show_exports(out, status);
+	show_kind(out, status, "export", of_exports, sizeof(of_exports) / sizeof(*of_exports));
+	show_kind(out, status, "import", of_imports, sizeof(of_imports) / sizeof(*of_imports));
 	show_rules(out, status);
 	show_hosts(out, status);
 	show_failures(out, status);

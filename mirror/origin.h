@@ -52,6 +52,7 @@ struct origin {
 	bool failed;		     /* something, since the last comparison began */
 	struct replica set;	     /* what it offers, if it offers a set */
 	struct arrived arrived;
+	struct came came;
 	struct tally tally; /* made anew for each who asks */
 	uint64_t failures[FAILURES], comparisons;
 };
@@ -64,7 +65,9 @@ struct import {
 	atomic_bool stop;
 	pthread_mutex_t lock; /* for all that follows */
 	pthread_cond_t more;
-	pthread_cond_t due; /* a host is to be compared with */
+	pthread_cond_t due;  /* a host is to be compared with */
+	int64_t looked_ns;   /* when hosts were looked after last */
+	unsigned reconnects; /* by then */
 	struct origin *origins;
 	unsigned hosts;
 	struct given given; /* what is relayed; has the lock of the tickets */

@@ -18,8 +18,6 @@
 #include "util/log.h"
 #include "util/thread.h"
 
-#define LOOK_NS (30 * NS_PER_SEC)
-
 struct requests {
 	const struct rule *rule;
 	void (*on_request)(void *context);
@@ -31,6 +29,7 @@ struct requests {
 	_Atomic uint32_t stop; /* it ends waits */
 	pthread_mutex_t lock;
 	void *names; /* a tree of texts */
+	size_t count;
 };
 
 static int compare_names(const void *a, const void *b)
@@ -47,6 +46,7 @@ static bool add(struct requests *s, const char *name)
 	pthread_mutex_lock(&s->lock);
 	found = copy ? tsearch(copy, &s->names, compare_names) : NULL;
 	is_new = found && *found == copy;
+	s->count += is_new;
 	pthread_mutex_unlock(&s->lock);
 	if (!is_new)
 		free(copy);
@@ -57,7 +57,7 @@ static void *run(void *context)
 {
 	struct requests *s = context;
 	const tl_wait_options wait = { .size = sizeof(wait),
-				       .timeout_ns = LOOK_NS,
+				       .timeout_ns = -1,
 				       .interrupt = (const uint32_t *)&s->stop };
 	const size_t len = strlen(s->rule->requests);
 	tl_watch_event event = { .size = sizeof(event) };
@@ -115,6 +115,16 @@ bool requests_have(struct requests *s, const char *name)
 	return has;
 }
 
+size_t requests_count(struct requests *s)
+{
+	size_t count;
+
+	pthread_mutex_lock(&s->lock);
+	count = s->count;
+	pthread_mutex_unlock(&s->lock);
+	return count;
+}
+
 void requests_forget(struct requests *s, const char *name)
 {
 	char *const *found, *copy = NULL;
@@ -124,6 +134,7 @@ void requests_forget(struct requests *s, const char *name)
 	if (found) {
 		copy = *found;
 		tdelete(name, &s->names, compare_names);
+		s->count--;
 	}
 	pthread_mutex_unlock(&s->lock);
 	free(copy);

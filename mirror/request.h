@@ -15,6 +15,7 @@ struct requests;
 struct requests *requests_open(const struct config *config, const struct rule *rule,
 			       void (*on_request)(void *context), void *context);
 bool requests_have(struct requests *requests, const char *name);
+size_t requests_count(struct requests *requests);
 /* Somebody may ask for it anew. */
 void requests_forget(struct requests *requests, const char *name);
 /* Returns all names, each after a byte 0, which the caller frees, or NULL without memory. */

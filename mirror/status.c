@@ -97,6 +97,19 @@ static void show_given(cJSON *to, const struct serve *serve, const struct given 
 	given_deinit(&copy);
 }
 
+static void show_export_streams(cJSON *to, const struct serve *serve, const struct given *given)
+{
+	struct feeds_look look;
+
+	feeds_look(serve_feeds(serve), given, &look);
+	number(to, "count", look.streams);
+	number(to, "subscribers", look.subscribers);
+	number(to, "items", look.given.items);
+	number(to, "bytes", look.given.bytes);
+	number(to, "held", look.held);
+	number(to, "skipped", look.given.skipped);
+}
+
 static void show_export(cJSON *to, const struct rule *rule, struct export *e,
 			const struct serve *serve)
 {
@@ -109,6 +122,8 @@ static void show_export(cJSON *to, const struct rule *rule, struct export *e,
 	number(to, "names_on_gpus", look.on_gpus);
 	cJSON_AddBoolToObject(to, "set", rule->is_set);
 	moment(to, "moment", look.moment);
+	if (rule->streams && serve)
+		show_export_streams(cJSON_AddObjectToObject(to, "streams"), serve, look.given);
 	show_given(to, serve, look.given);
 }
 
@@ -153,7 +168,19 @@ static void show_failures(cJSON *to, const uint64_t failures[FAILURES])
 		number(object, names[n], failures[n]);
 }
 
-static void show_host(cJSON *to, const struct origin *o)
+static void show_flows(cJSON *to, const struct flows *flows, const struct origin *o)
+{
+	struct flows_look look;
+
+	flows_look(flows, o->host, &look);
+	number(to, "count", look.streams);
+	number(to, "ended", look.ended);
+	number(to, "items", atomic_load(&o->came.items));
+	number(to, "bytes", atomic_load(&o->came.bytes));
+	number(to, "waiting", look.waiting);
+}
+
+static void show_host(cJSON *to, const struct import *i, const struct origin *o)
 {
 	const struct tally *t = &o->tally;
 
@@ -172,6 +199,19 @@ static void show_host(cJSON *to, const struct origin *o)
 	show_failures(to, o->failures);
 	number(to, "parents_lost", atomic_load(&o->arrived.lost));
 	number(to, "comparisons", o->comparisons);
+	if (i->rule->streams)
+		show_flows(cJSON_AddObjectToObject(to, "streams"), &i->flows, o);
+}
+
+/* Names that somebody here has asked for, and how many of them are here. */
+static void show_requests(cJSON *to, const struct import *i)
+{
+	uint64_t here = 0;
+
+	for (const struct origin *o = i->origins; o; o = o->next)
+		here += o->tally.names;
+	number(to, "names", requests_count(i->requests));
+	number(to, "here", here);
 }
 
 static void show_import(cJSON *to, struct import *i)
@@ -184,8 +224,10 @@ static void show_import(cJSON *to, struct import *i)
 	twalk_r(i->replicas.tree, add_replica, NULL);
 	for (struct origin *o = i->origins; o; o = o->next) {
 		add_late(&o->tally, &o->set);
-		show_host(object_in(hosts), o);
+		show_host(object_in(hosts), i, o);
 	}
+	if (i->requests)
+		show_requests(cJSON_AddObjectToObject(to, "requests"), i);
 	pthread_mutex_unlock(&i->lock);
 	show_given(to, i->serve, &i->given);
 }

@@ -12,27 +12,37 @@
 
 enum { STACK = 128 << 10 }; /* the thread calls nothing but poll() */
 
-/* How often the thread looks whether it should end. The program may close the socket, as programs
- * in forked children often do, and then nothing wakes the thread for that. */
-enum { POLL_MS = 1000, CHILD_POLL_MS = 100 };
+/* So long after the last sleep the thread looks whether it should end. A forked child's looks more
+ * often: programs there often close the socket, and then nothing wakes the thread for that. */
+#define REST_NS NS_PER_SEC
+enum { CHILD_POLL_MS = 100 };
 
-/* The thread ends when nobody has slept for so long. This is longer than one sleep. */
-enum { IDLE_MS = 2000 };
+static int poll_ms(struct connection_watch *w)
+{
+	const int left = deadline_left_ms(atomic_load(&w->asleep_until_ns) + REST_NS);
+
+	return w->inherited ? CHILD_POLL_MS : left + 1;
+}
+
+static bool somebody_sleeps(struct connection_watch *w)
+{
+	return !deadline_passed(atomic_load(&w->asleep_until_ns) + REST_NS);
+}
 
 /*
  * True if the thread is to end.
  *
- * ORDER: here `state`, then `slept`; in connection_watch() `slept`, then `state`. Each side writes
- * its own word, then reads the other's, so that no sleeper relies on a thread that ends.
+ * ORDER: here `state`, then `asleep_until_ns`; in connection_watch() `asleep_until_ns`, then
+ * `state`. Each side writes its own word, then reads the other's, so that no sleeper relies on a
+ * thread that ends.
  */
-static bool leave(struct connection_watch *w, int *idle_ms)
+static bool leave(struct connection_watch *w)
 {
 	int watched = CONNECTION_WATCHED, left = CONNECTION_LEFT;
 
-	*idle_ms = atomic_exchange(&w->slept, false) ? 0 : *idle_ms + w->poll_ms;
-	if (*idle_ms < IDLE_MS || !atomic_compare_exchange_strong(&w->state, &watched, left))
+	if (somebody_sleeps(w) || !atomic_compare_exchange_strong(&w->state, &watched, left))
 		return false;
-	return !atomic_load(&w->slept) ||
+	return !somebody_sleeps(w) ||
 	       !atomic_compare_exchange_strong(&w->state, &left, CONNECTION_WATCHED);
 }
 
@@ -41,14 +51,13 @@ static void *wait_for_end(void *arg)
 {
 	struct connection_watch *w = arg;
 	struct pollfd p = { .fd = w->socket };
-	int idle_ms = 0;
 	int n;
 
 	do {
-		n = poll(&p, 1, w->poll_ms);
+		n = poll(&p, 1, poll_ms(w));
 		if (n < 0 && errno != EINTR)
 			poll(NULL, 0, 10); /* no memory */
-		if (n == 0 && leave(w, &idle_ms))
+		if (n == 0 && leave(w))
 			return NULL;
 	} while (n <= 0 && atomic_load(&w->state) != CONNECTION_UNWATCHED);
 	connection_watch_note(w);
@@ -57,12 +66,15 @@ static void *wait_for_end(void *arg)
 	return NULL;
 }
 
-void connection_watch(struct connection_watch *w, int socket, bool inherited)
+void connection_watch(struct connection_watch *w, int socket, bool inherited, int64_t ns)
 {
+	const int64_t until = now_mono_coarse_ns() + (ns < SLEEP_LONG_NS ? ns : SLEEP_LONG_NS);
+	int64_t known = atomic_load_explicit(&w->asleep_until_ns, memory_order_relaxed);
 	int state;
 
-	if (!atomic_load_explicit(&w->slept, memory_order_relaxed))
-		atomic_store(&w->slept, true);
+	/* Waits may come very often: the word changes once a second. It only grows. */
+	while (known < until &&
+	       !atomic_compare_exchange_weak(&w->asleep_until_ns, &known, until + NS_PER_SEC)) {}
 	state = atomic_load(&w->state);
 	if (socket < 0 || (state != CONNECTION_UNWATCHED && state != CONNECTION_LEFT) ||
 	    !atomic_compare_exchange_strong(&w->state, &state, CONNECTION_WATCH_STARTING))
@@ -73,7 +85,7 @@ void connection_watch(struct connection_watch *w, int socket, bool inherited)
 		pthread_join(w->thread, NULL);
 	}
 	w->socket = socket;
-	w->poll_ms = inherited ? CHILD_POLL_MS : POLL_MS;
+	w->inherited = inherited;
 	atomic_store(&w->state, thread_start(&w->thread, STACK, wait_for_end, w)
 					? CONNECTION_UNWATCHED
 					: CONNECTION_WATCHED);

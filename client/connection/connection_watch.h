@@ -28,17 +28,20 @@ struct connection_watch {
 	_Atomic uint32_t ended; /* a private futex word: 1 when the connection has ended, if it was
 				   watched */
 	_Atomic int state;	/* enum connection_watch_state */
-	_Atomic bool slept;	/* somebody has slept since the thread looked last */
-	_Atomic int64_t since_ns; /* when the end was noticed (monotonic); 0: it was not */
+	_Atomic int64_t asleep_until_ns; /* somebody may sleep until then */
+	_Atomic int64_t since_ns;	 /* when the end was noticed (monotonic); 0: it was not */
 	pthread_t thread;
-	int socket;  /* that the thread polls */
-	int poll_ms; /* how often it also looks at the state */
+	int socket; /* that the thread polls */
+	bool inherited;
 };
 
-/* Watches @socket, unless that is -1. To be called before each sleep; a sleep lasts a second at
- * most. If no thread can be started nothing is watched, and the next call tries again. @inherited:
+/* A sleep lasts so long at most. */
+#define SLEEP_LONG_NS (4 * NS_PER_SEC)
+
+/* Watches @socket, unless that is -1. To be called before each sleep; @ns is what is left of the
+ * wait. If no thread can be started nothing is watched, and the next call tries again. @inherited:
  * a forked child has the socket, and its program may close it. */
-void connection_watch(struct connection_watch *w, int socket, bool inherited);
+void connection_watch(struct connection_watch *w, int socket, bool inherited, int64_t ns);
 /* To be called between shutdown() and close() of the socket, when no other thread uses it. */
 void connection_watch_end(struct connection_watch *w);
 /* For a forked child, where the thread does not exist. */

@@ -88,7 +88,7 @@ static int wait_for_commit(struct call *c, struct session *s, const struct wake_
 	int64_t left;
 	int r;
 
-	connection_watch(&s->watch, session_socket(s), s->forked);
+	connection_watch(&s->watch, session_socket(s), s->forked, deadline_left_ns(c->deadline));
 	spin(s, wake, spin_end);
 	left = deadline_left_ns(c->deadline);
 	if (left == 0) /* checked before the word, which may change all the time */

@@ -87,6 +87,9 @@ int sleep_on(const struct sleep_word *words, unsigned n, int64_t ns)
 
 /* ---- How long ---- */
 
+/* What has not come for some seconds is looked for less often. */
+enum { LONG_AFTER = 8 };
+
 int sleeper_ask_wakes(struct sleeper *sl, const struct call *c, struct session *s, uint64_t ring)
 {
 	int64_t deadline = deadline_after(DAEMON_PROBE_NS);
@@ -103,10 +106,14 @@ int sleeper_ask_wakes(struct sleeper *sl, const struct call *c, struct session *
 	return 0;
 }
 
-int64_t sleeper_slice(const struct sleeper *sl, int64_t left)
+int64_t sleeper_slice(struct sleeper *sl, int64_t left)
 {
-	int64_t slice = now_mono_ns() < sl->ask_ns ? SLEEP_SHORT_NS : DAEMON_PROBE_NS;
+	int64_t slice = sl->sleeps < LONG_AFTER ? DAEMON_PROBE_NS : SLEEP_LONG_NS;
 
+	if (now_mono_ns() < sl->ask_ns)
+		slice = SLEEP_SHORT_NS;
+	else if (sl->sleeps < LONG_AFTER)
+		sl->sleeps++;
 	return left < slice ? left : slice;
 }
 
@@ -162,15 +169,14 @@ int sleep_interrupted(void)
 	return tl_fail(-EINTR, "the wait was interrupted by a signal");
 }
 
-int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s,
-		     const struct sleeper *sl)
+int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, struct sleeper *sl)
 {
 	int64_t left = c->timeout_ns ? deadline_left_ns(c->deadline) : 0;
 	int r;
 
 	if (left == 0)
 		return -ETIMEDOUT;
-	connection_watch(&s->watch, session_socket(s), s->forked);
+	connection_watch(&s->watch, session_socket(s), s->forked, left);
 	left = sleeper_slice(sl, left);
 	if (w->more && left > SLEEP_SHORT_NS)
 		left = SLEEP_SHORT_NS;

@@ -10,10 +10,11 @@
 #include "client/read/lookup.h"
 #include "util/clock.h"
 
-/* One wait; all zeroes at first. The daemon wakes a sleeper when its word changes. Every second it
- * looks by itself: any process that maps the catalog can move sleepers of a word to another one
- * (FUTEX_REQUEUE), where nobody wakes them. */
+/* One wait; all zeroes at first. The daemon wakes a sleeper when its word changes. Every second,
+ * or every four seconds in a long wait, it looks by itself: any process that maps the catalog can
+ * move sleepers of a word to another one (FUTEX_REQUEUE), where nobody wakes them. */
 struct sleeper {
+	unsigned sleeps;
 	int64_t ask_ns; /* until then the daemon is not asked again to have it woken */
 };
 
@@ -57,8 +58,7 @@ void sleep_words_begin(struct sleep_words *w, const struct call *c, const struct
 void sleep_words_add(struct sleep_words *w, const _Atomic uint32_t *word, uint32_t seen);
 /* Sleeps on all words, as a part of an attempt. Returns LEASE_E_STALE when it is time to look
  * again, LEASE_E_UNSERVED, -EINTR, or -ETIMEDOUT without a failure's text. */
-int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s,
-		     const struct sleeper *sl);
+int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, struct sleeper *sl);
 /* Fails with -EINTR and its text. */
 int sleep_interrupted(void);
 
@@ -67,7 +67,7 @@ int sleep_interrupted(void);
  * ring_ask_wakes(). */
 int sleeper_ask_wakes(struct sleeper *sl, const struct call *c, struct session *s, uint64_t ring);
 /* Returns how long to sleep at most, if @left is left of the wait. */
-int64_t sleeper_slice(const struct sleeper *sl, int64_t left);
+int64_t sleeper_slice(struct sleeper *sl, int64_t left);
 /* To be called after a sleep in which nothing changed. True if the daemon is there. */
 bool sleeper_served(struct session *s);
 

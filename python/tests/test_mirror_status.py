@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import socket
 import stat
 import subprocess
@@ -245,6 +246,38 @@ def test_nats_that_goes_and_comes(hosts, nats):
     eventually(lambda: status(a)["nats"] == {"up": True, "reconnects": 1})
 
 
+def test_nats_that_hangs(hosts, nats):
+    a, b, here, there = pair(hosts)
+    here.put("name", np.array([1]))
+    eventually(lambda: came(there, "name", 1, 1))
+    nats.program.send_signal(signal.SIGSTOP)
+    try:
+        eventually(lambda: not status(b)["nats"]["up"])
+        hung = time.monotonic()
+        eventually(lambda: time.monotonic() - hung > 7)  # so long a host may be silent
+    finally:
+        nats.program.send_signal(signal.SIGCONT)
+    eventually(lambda: status(b)["nats"]["up"])
+    here.put("name", np.array([2]))
+    eventually(lambda: came(there, "name", 2, 2))
+    assert "a host is gone" not in b.mirror.said(), "a host was silent because of the server"
+
+
+def wakes(pid):
+    """How often threads of a process have waited so far."""
+    counts = [re.search(r"^voluntary_ctxt_switches:\s+(\d+)", path.read_text(), re.M)[1] for path in Path(f"/proc/{pid}/task").glob("*/status")]
+    return sum(map(int, counts))
+
+
+def test_an_idle_mirror_sleeps(hosts):
+    a = hosts("a", "[export one]\nnamespace = default\n[import two]\nnamespace = mirror\n").start()
+    eventually(lambda: runs(a) and status(a)["nats"]["up"])
+    seconds, began, before = 6, time.monotonic(), wakes(a.mirror.pid)
+    time.sleep(seconds)  # it is measured
+    rate = (wakes(a.mirror.pid) - before) / (time.monotonic() - began)
+    assert rate <= 4, f"it wakes {rate:.1f} times a second"
+
+
 def tree(host, name):
     found = json.loads(ask(host, "tree", name, "--json"))["trees"]
     return found[0] if found else {"version": "0", "hosts": []}
@@ -312,6 +345,83 @@ def test_a_set(linked):
     eventually(lambda: origin(b)["waiting"] == 1 and origin(b)["lag_seconds"] > 0 and origin(b)["transfers"] == 1)
     eventually(lambda: came(there, "x", 2, 1))
     eventually(lambda: origin(b)["waiting"] == 0 and origin(b)["moment"] == rule(a, "exports")["moment"])
+
+
+def of_streams(host):
+    """What is told of streams, by the host which has them or by one to which they come."""
+    return rule(host, "exports")["streams"] if status(host)["exports"] else origin(host)["streams"]
+
+
+def subscribe(stream, there):
+    eventually(lambda: there.streams())
+    subscription = there.stream("s", existing=True).subscribe()
+    eventually(lambda: stream.info().subscribers == 1)
+    return subscription
+
+
+def test_streams(hosts):
+    a, b = hosts("a", EXPORT + "streams = yes\n").start(), hosts("b", IMPORT).start()
+    stream = a.connect().stream("s", "broadcast", depth=4)
+    subscription = subscribe(stream, b.connect("mirror"))
+
+    def take(count):
+        for _ in range(count):
+            subscription.get(timeout=limit(60)).release()
+
+    for _ in range(3):
+        stream.put(np.arange(10))
+    take(3)
+    sent = {"count": 1, "subscribers": 1, "items": 3, "bytes": 240, "held": 0, "skipped": 0}
+    eventually(lambda: of_streams(a) == sent)
+    assert of_streams(b) == {"count": 1, "ended": 0, "items": 3, "bytes": 240, "waiting": 0}
+    assert "streams of export all: 1 with 1 subscriber, gave 3 items of 240 bytes\n" in ask(a, "status")
+    assert "streams of import all: 1, received 3 items of 240 bytes\n" in ask(b, "status")
+    for _ in range(20):  # of which there is room for 4
+        stream.put(np.arange(10), timeout=limit(60))
+    eventually(lambda: of_streams(a)["held"] == 16 and of_streams(b)["waiting"])
+    assert of_streams(b)["items"] == 7
+    assert ", holds 16\n" in ask(a, "status") and re.search("7 items of .*, [0-9]+ waiting$", ask(b, "status"), re.M)
+    take(20)
+    stream.end()
+    eventually(lambda: of_streams(b)["ended"] == 1)
+    eventually(lambda: of_streams(a) == {**sent, "items": 23, "bytes": 1840})
+    assert ", 1 ended\n" in ask(b, "status")
+    told = metrics(http_get(control(a), "/metrics")[1])
+    assert told["sent_items_total", ("export", "all")] == 23 and told["held_items", ("export", "all")] == 0
+    told = metrics(http_get(control(b), "/metrics")[1])
+    labels = ("host", "a"), ("import", "all")
+    assert told["received_items_total", *labels] == 23 and told["ended_streams", *labels] == 1
+
+
+def test_items_that_a_lossy_host_misses(hosts):
+    a, b = hosts("a", EXPORT + "streams = yes\n").start(), hosts("b", IMPORT + "streams = lossy\n").start()
+    stream = a.connect().stream("s", "broadcast", depth=4)
+    subscription = subscribe(stream, b.connect("mirror"))
+    for _ in range(100):
+        stream.put(np.arange(10), timeout=limit(60))
+
+    def skipped():
+        subscription.get(timeout=limit(60)).release()
+        return of_streams(a)["skipped"]
+
+    eventually(skipped)
+    assert re.search(", [0-9]+ skipped$", ask(a, "status"), re.M)
+
+
+def test_requests(hosts):
+    a, b = hosts("a", EXPORT).start(), hosts("b", IMPORT + "requests = want/\n").start()
+    a.connect().put("x", np.array([1]))
+    there, asks = b.connect("mirror"), b.connect()
+    eventually(lambda: origin_or_none(b))
+    assert rule(b)["requests"] == {"names": 0, "here": 0}
+    asks.put("want/x", np.zeros(0))
+    asks.put("want/y", np.zeros(0))
+    eventually(lambda: came(there, "x", 1, 1))
+    eventually(lambda: rule(b)["requests"] == {"names": 2, "here": 1})
+    assert "requests of import all: 2 names, 1 here\n" in ask(b, "status")
+    told = metrics(http_get(control(b), "/metrics")[1])
+    assert told["requested_names", ("import", "all")] == 2 and told["requested_names_here", ("import", "all")] == 1
+    assert "streams" not in rule(a, "exports") and "requests" not in rule(a, "exports")
 
 
 def publish_on_gpu(link, address):

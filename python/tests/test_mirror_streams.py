@@ -216,3 +216,24 @@ def test_a_rule_may_leave_streams_out(hosts):
     for there in others:
         eventually(lambda there=there: "name" in there)
         assert not there.streams()
+
+
+def test_names_do_not_wait_for_streams_that_end(hosts):
+    a, b = hosts("a", EXPORT).start(), hosts("b", IMPORT).start()
+    here, there = a.connect(), b.connect("mirror")
+    names = [f"s{number}" for number in range(20)]
+    streams = [here.stream(name, "broadcast", depth=4) for name in names]
+    for name in names:
+        existing(there, name)
+    eventually(lambda: all(stream.info().subscribers for stream in streams))
+    for name in names:
+        here.delete(name)
+    longest = 0
+    end = time.monotonic() + limit(60)
+    while there.streams() and time.monotonic() < end:
+        version = here.put("name", np.zeros(3))
+        began = time.monotonic()
+        there.get("name", newer_than=version - 1, timeout=limit(60)).release()
+        longest = max(longest, time.monotonic() - began)
+    assert not there.streams()
+    assert longest < limit(3), f"a name took {longest:.1f} s"
