@@ -5,6 +5,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <search.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +27,14 @@
 #define LOOK_NS (30 * NS_PER_SEC) /* it waits for changes, and so long at a time */
 
 enum { SUBJECT_MAX = 2 * CONFIG_WORD_MAX + 16 };
+enum { PAGES_KEPT = 8 };
+
+/* A page of the list, as it was sent. Many hosts ask for the same one at a time. */
+struct kept_page {
+	char *after, *text; /* NULL: none yet */
+	size_t size;
+	unsigned changes; /* it is good while that is the number of them */
+};
 
 /* A name that is offered. */
 struct offer {
@@ -54,6 +63,11 @@ struct export
 	struct given given;   /* has the lock of the tickets */
 	struct ticket *set;   /* its newest moment, if they are a set */
 	uint64_t moment;      /* its time */
+	/* Counted before a change is announced. So a host that gets an older page hears of the
+	 * change later. */
+	atomic_uint changes;
+	struct kept_page kept[PAGES_KEPT]; /* for on_list() alone */
+	unsigned keep_next;
 };
 
 static int compare_offers(const void *a, const void *b)
@@ -73,6 +87,7 @@ void export_renew(struct export *e)
 	if (getrandom(&life, sizeof(life), 0) != sizeof(life))
 		life = (uint64_t)now_real_ns();
 	atomic_store(&e->life, life | 1);
+	atomic_fetch_add(&e->changes, 1);
 }
 
 /* ---- what is offered ---- */
@@ -221,6 +236,7 @@ static void handle_event(struct export *e, struct notes *notes, const tl_watch_e
 {
 	struct note note;
 
+	atomic_fetch_add(&e->changes, 1);
 	if (event->what == TL_WATCH_RESTARTED)
 		forget_all(e);
 	else if (event->what != TL_WATCH_PRODUCER_GONE &&
@@ -374,15 +390,17 @@ void export_beat(struct export *e)
 	notes_deinit(&notes);
 }
 
-/* A host asks who is there. */
+/* A host asks who is there. After an absence of the server all hosts do so at once, and one beat
+ * answers many of them. */
 static void on_who(void *context, const char *subject, const char *reply, const void *data,
 		   size_t size)
 {
+	(void)context;
 	(void)subject;
 	(void)reply;
 	(void)data;
 	(void)size;
-	export_beat(context);
+	kill(getpid(), EXPORT_ASKED);
 }
 
 /* ---- lists ---- */
@@ -456,27 +474,14 @@ static void take_names(const struct export *e, struct page *p, const char *quest
 	}
 }
 
-/* Answers with the names after the one that the question is, or if it begins with a byte 0 with
- * those that it has; or with nothing after an error. */
-static void on_list(void *context, const char *subject, const char *reply, const void *data,
-		    size_t size)
+/* Returns the page that answers a question, or NULL after an error. */
+static char *write_page(struct export *e, const char *question, size_t size, size_t *text_size)
 {
-	struct export *e = context;
-	char *question = calloc(1, size + 1), *text = NULL;
 	struct page page = { .after = question };
 	struct notes notes;
-	size_t text_size = 0;
+	char *text = NULL;
 	int r;
 
-	(void)subject;
-	if (!reply || !question || e->rule->is_set) {
-		if (reply && question)
-			list_set(e, reply);
-		free(question);
-		return;
-	}
-	if (size)
-		memcpy(question, data, size);
 	pthread_mutex_lock(&e->lock);
 	if (size && !*question)
 		take_names(e, &page, question, size);
@@ -487,12 +492,71 @@ static void on_list(void *context, const char *subject, const char *reply, const
 	if (!r)
 		r = fill_page(e, &notes, &page);
 	if (!r)
-		text = notes_write(&notes, &text_size);
-	bus_publish(e->bus, reply, text ? text : "", text_size);
-	free(text);
+		text = notes_write(&notes, text_size);
 	notes_deinit(&notes);
 	for (size_t n = 0; n < page.count; n++)
 		free(page.names[n]);
+	return text;
+}
+
+static const struct kept_page *page_find(const struct export *e, const char *after,
+					 unsigned changes)
+{
+	for (unsigned n = 0; n < PAGES_KEPT; n++) {
+		const struct kept_page *p = &e->kept[n];
+
+		if (p->text && p->changes == changes && !strcmp(p->after, after))
+			return p;
+	}
+	return NULL;
+}
+
+static void page_free(struct kept_page *p)
+{
+	free(p->after);
+	free(p->text);
+}
+
+/* Takes both texts, in place of the oldest page. */
+static void page_keep(struct export *e, char *after, char *text, size_t size, unsigned changes)
+{
+	struct kept_page *p = &e->kept[e->keep_next++ % PAGES_KEPT];
+
+	page_free(p);
+	*p = (struct kept_page){ after, text, size, changes };
+}
+
+/* Answers with the names after the one that the question is, or if it begins with a byte 0 with
+ * those that it has; or with nothing after an error. */
+static void on_list(void *context, const char *subject, const char *reply, const void *data,
+		    size_t size)
+{
+	struct export *e = context;
+	const unsigned changes = atomic_load(&e->changes);
+	char *question = calloc(1, size + 1), *text;
+	const struct kept_page *kept;
+	size_t text_size = 0;
+
+	(void)subject;
+	if (!reply || !question || e->rule->is_set) {
+		if (reply && question)
+			list_set(e, reply);
+		free(question);
+		return;
+	}
+	if (size)
+		memcpy(question, data, size);
+	kept = size && !*question ? NULL : page_find(e, question, changes);
+	if (kept) {
+		bus_publish(e->bus, reply, kept->text, kept->size);
+		free(question);
+		return;
+	}
+	text = write_page(e, question, size, &text_size);
+	bus_publish(e->bus, reply, text ? text : "", text_size);
+	if (text && (!size || *question))
+		page_keep(e, take_ptr(question), take_ptr(text), text_size, changes);
+	free(text);
 	free(question);
 }
 
@@ -598,6 +662,8 @@ void export_close(struct export *e)
 {
 	if (!e)
 		return;
+	for (unsigned n = 0; n < PAGES_KEPT; n++)
+		page_free(&e->kept[n]);
 	tdestroy(e->offers, free_offer);
 	given_deinit(&e->given);
 	if (e->watch)
