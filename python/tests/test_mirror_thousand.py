@@ -5,6 +5,7 @@ They are real connections to a real server. A real mirror is the origin of their
 """
 
 import asyncio
+import collections
 import contextlib
 import json
 import os
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 from crowd import Member, open_files, read
 from limits import limit
-from mirrors import EXPORT, IMPORT, SKIPS, came, hosts, nats  # noqa: F401 (fixtures)
+from mirrors import EXPORT, IMPORT, PIECE, SKIPS, hosts, listens_at, nats  # noqa: F401 (fixtures)
 from test_mirror import message, note
 from test_mirror_status import ask, runs
 
@@ -49,7 +50,7 @@ class Importer:
     """A host that imports all: it knows which version of each name it was told of last, and when."""
 
     def __init__(self, number):
-        self.number, self.names, self.told_at = number, {}, {}
+        self.number, self.names, self.told_at, self.tickets = number, {}, {}, {}
         self.beats, self.late = 0, 0
         self.member = Member(self.heard)
 
@@ -68,6 +69,7 @@ class Importer:
         for one in page["notes"]:
             self.told_at[one["name"]] = time.monotonic()
             self.names[one["name"]] = max(self.names.get(one["name"], 0), int(one["version"]))
+            self.tickets[one["name"]] = one.get("ticket")
             if one.get("gone"):
                 del self.names[one["name"]]
         return page
@@ -176,6 +178,46 @@ def test_all_hosts_compare_at_once(hosts, nats):
             print(f"{HOSTS} hosts are back {time.monotonic() - begin:.2f} s after the NATS server")
             await storm(crowd, "after the server was killed")
         assert memory_of(a.mirror, "VmHWM") < before + 100
+
+    asyncio.run(work())
+
+
+class Asker(Importer):
+    """It asks for the first piece of a version, from an address of its own, and keeps the connection."""
+
+    async def ask(self, port, ticket):
+        address = f"127.1.{self.number // 250}.{self.number % 250 + 1}"
+        self.reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+        writer.write(f"GET /v1/{ticket}/0 HTTP/1.1\r\nHost: a\r\nX-Host: h{self.number}\r\n"
+                     f"X-Url: http://{address}:1\r\nX-Want: 5\r\n\r\n".encode())  # fmt: skip
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        await self.reader.readexactly(int(re.search(r"(?i)content-length: (\d+)", head)[1]))
+        where = re.search(r"(?i)location: http://127\.1\.(\d+)\.(\d+):1", head)
+        self.status, self.parent = int(head.split()[1]), int(where[1]) * 250 + int(where[2]) - 1 if where else None
+        return writer
+
+
+def test_all_hosts_ask_for_bytes_at_once(hosts, nats):
+    a = hosts("a", EXPORT).start()
+    here = a.connect()
+    count = max(HOSTS, 300)
+
+    async def work():
+        crowd = [Asker(n) for n in range(count)]
+        await crowd[0].connect(nats.port)
+        here.put("large", np.zeros(5 * PIECE // 8))
+        await until(lambda: "large" in crowd[0].tickets)
+        port, ticket = listens_at(a.mirror.pid), crowd[0].tickets["large"]
+        begin = time.monotonic()
+        writers = await asyncio.gather(*(one.ask(port, ticket) for one in crowd))
+        print(f"{count} hosts know from whom they get a version after {time.monotonic() - begin:.2f} s")
+        assert not any(one.reader.at_eof() for one in crowd), "some had to wait until others' connections ended"
+        assert sum(one.status == 200 for one in crowd) == 2 and sum(one.status == 307 for one in crowd) == count - 2
+        children = collections.Counter(one.parent for one in crowd)
+        assert children[None] == 2 and max(children.values()) == 2, "more than two get it from one host"
+        for writer in writers:
+            writer.close()
+        crowd[0].member.close()
 
     asyncio.run(work())
 
