@@ -33,7 +33,11 @@ enum { PAGES_KEPT = 8 };
 struct kept_page {
 	char *after, *text; /* NULL: none yet */
 	size_t size;
-	unsigned changes; /* it is good while that is the number of them */
+	uint64_t life;
+	/* It answers questions while there are no more changes than there were before it was made,
+	 * and those that had come before, up to that number. */
+	unsigned changes;
+	uint64_t until;
 };
 
 /* A name that is offered. */
@@ -68,6 +72,7 @@ struct export
 	atomic_uint changes;
 	struct kept_page kept[PAGES_KEPT]; /* for on_list() alone */
 	unsigned keep_next;
+	uint64_t questions; /* that have come to on_list() */
 };
 
 static int compare_offers(const void *a, const void *b)
@@ -499,13 +504,19 @@ static char *write_page(struct export *e, const char *question, size_t size, siz
 	return text;
 }
 
-static const struct kept_page *page_find(const struct export *e, const char *after,
-					 unsigned changes)
+static void on_list(void *context, const char *subject, const char *reply, const void *data,
+		    size_t size);
+
+static const struct kept_page *page_find(const struct export *e, const char *after)
 {
+	const unsigned changes = atomic_load(&e->changes);
+	const uint64_t life = atomic_load(&e->life);
+
 	for (unsigned n = 0; n < PAGES_KEPT; n++) {
 		const struct kept_page *p = &e->kept[n];
 
-		if (p->text && p->changes == changes && !strcmp(p->after, after))
+		if (p->text && p->life == life && !strcmp(p->after, after) &&
+		    (p->changes == changes || p->until >= e->questions))
 			return p;
 	}
 	return NULL;
@@ -517,13 +528,21 @@ static void page_free(struct kept_page *p)
 	free(p->text);
 }
 
-/* Takes both texts, in place of the oldest page. */
-static void page_keep(struct export *e, char *after, char *text, size_t size, unsigned changes)
+/* Makes the page after a name, in place of the oldest one. Returns NULL after an error. */
+static const struct kept_page *page_make(struct export *e, const char *after)
 {
 	struct kept_page *p = &e->kept[e->keep_next++ % PAGES_KEPT];
+	const unsigned waiting = bus_waiting(e->bus, on_list, e);
 
 	page_free(p);
-	*p = (struct kept_page){ after, text, size, changes };
+	*p = (struct kept_page){ .life = atomic_load(&e->life),
+				 .changes = atomic_load(&e->changes),
+				 .until = e->questions + (waiting ? waiting - 1 : 0) };
+	p->text = write_page(e, after, strlen(after), &p->size);
+	p->after = p->text ? strdup(after) : NULL;
+	if (!p->after)
+		free(take_ptr(p->text));
+	return p->after ? p : NULL;
 }
 
 /* Answers with the names after the one that the question is, or if it begins with a byte 0 with
@@ -532,12 +551,12 @@ static void on_list(void *context, const char *subject, const char *reply, const
 		    size_t size)
 {
 	struct export *e = context;
-	const unsigned changes = atomic_load(&e->changes);
-	char *question = calloc(1, size + 1), *text;
-	const struct kept_page *kept;
+	char *question = calloc(1, size + 1), *text = NULL;
+	const struct kept_page *page = NULL;
 	size_t text_size = 0;
 
 	(void)subject;
+	e->questions++;
 	if (!reply || !question || e->rule->is_set) {
 		if (reply && question)
 			list_set(e, reply);
@@ -546,16 +565,16 @@ static void on_list(void *context, const char *subject, const char *reply, const
 	}
 	if (size)
 		memcpy(question, data, size);
-	kept = size && !*question ? NULL : page_find(e, question, changes);
-	if (kept) {
-		bus_publish(e->bus, reply, kept->text, kept->size);
-		free(question);
-		return;
+	if (size && !*question) {
+		text = write_page(e, question, size, &text_size);
+	} else {
+		page = page_find(e, question);
+		page = page ? page : page_make(e, question);
 	}
-	text = write_page(e, question, size, &text_size);
-	bus_publish(e->bus, reply, text ? text : "", text_size);
-	if (text && (!size || *question))
-		page_keep(e, take_ptr(question), take_ptr(text), text_size, changes);
+	if (page)
+		bus_publish(e->bus, reply, page->text, page->size);
+	else
+		bus_publish(e->bus, reply, text ? text : "", text_size);
 	free(text);
 	free(question);
 }

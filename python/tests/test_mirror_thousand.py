@@ -149,7 +149,7 @@ def test_all_hosts_compare_at_once(hosts, nats):
     async def publish():
         while True:
             here.put(f"n/{random.randrange(700)}", np.zeros(random.choice((4, 10_000))))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.002)
 
     async def storm(crowd, when):
         begin = time.monotonic()
