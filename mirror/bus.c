@@ -182,6 +182,20 @@ int bus_subscribe(struct bus *bus, const char *subject, bus_message *message, vo
 	return 0;
 }
 
+unsigned bus_waiting(struct bus *bus, bus_message *message, const void *context)
+{
+	int count = 0, bytes;
+
+	for (size_t n = 0; n < bus->count; n++) {
+		struct subscriber *s = &bus->subscribers[n];
+
+		if (s->message == message && s->context == context &&
+		    natsSubscription_GetPending(s->subscription, &count, &bytes))
+			count = 0;
+	}
+	return (unsigned)count;
+}
+
 void bus_publish(struct bus *bus, const char *subject, const void *data, size_t size)
 {
 	natsStatus s = natsConnection_Publish(bus->connection, subject, data, (int)size);

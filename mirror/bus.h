@@ -21,6 +21,8 @@ int bus_open(struct bus **bus, const struct config *config, void (*on_connected)
 	     void *context);
 /* Returns 0 or a negative errno. */
 int bus_subscribe(struct bus *bus, const char *subject, bus_message *message, void *context);
+/* Returns how many messages of that subscription have come and wait for their call. */
+unsigned bus_waiting(struct bus *bus, bus_message *message, const void *context);
 /* Sends, or keeps it while there is no connection, as far as it has space. */
 void bus_publish(struct bus *bus, const char *subject, const void *data, size_t size);
 /* Asks and waits for the answer. Calls @answer in this thread, if there is one within 2 s. Returns

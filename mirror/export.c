@@ -5,6 +5,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <search.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +27,18 @@
 #define LOOK_NS (30 * NS_PER_SEC) /* a set is looked at again */
 
 enum { SUBJECT_MAX = 2 * CONFIG_WORD_MAX + 16 };
+enum { PAGES_KEPT = 8 };
+
+/* A page of the list, as it was sent. Many hosts ask for the same one at a time. */
+struct kept_page {
+	char *after, *text; /* NULL: none yet */
+	size_t size;
+	uint64_t life;
+	/* It answers questions while there are no more changes than there were before it was made,
+	 * and those that had come before, up to that number. */
+	unsigned changes;
+	uint64_t until;
+};
 
 /* A name that is offered. */
 struct offer {
@@ -54,6 +67,12 @@ struct export
 	struct given given;   /* has the lock of the tickets */
 	struct ticket *set;   /* its newest moment, if they are a set */
 	uint64_t moment;      /* its time */
+	/* Counted before a change is announced. So a host that gets an older page hears of the
+	 * change later. */
+	atomic_uint changes;
+	struct kept_page kept[PAGES_KEPT]; /* for on_list() alone */
+	unsigned keep_next;
+	uint64_t questions; /* that have come to on_list() */
 };
 
 static int compare_offers(const void *a, const void *b)
@@ -73,6 +92,7 @@ void export_renew(struct export *e)
 	if (getrandom(&life, sizeof(life), 0) != sizeof(life))
 		life = (uint64_t)now_real_ns();
 	atomic_store(&e->life, life | 1);
+	atomic_fetch_add(&e->changes, 1);
 }
 
 /* ---- what is offered ---- */
@@ -221,6 +241,7 @@ static void handle_event(struct export *e, struct notes *notes, const tl_watch_e
 {
 	struct note note;
 
+	atomic_fetch_add(&e->changes, 1);
 	if (event->what == TL_WATCH_RESTARTED)
 		forget_all(e);
 	else if (event->what != TL_WATCH_PRODUCER_GONE &&
@@ -374,15 +395,17 @@ void export_beat(struct export *e)
 	notes_deinit(&notes);
 }
 
-/* A host asks who is there. */
+/* A host asks who is there. After an absence of the server all hosts do so at once, and one beat
+ * answers many of them. */
 static void on_who(void *context, const char *subject, const char *reply, const void *data,
 		   size_t size)
 {
+	(void)context;
 	(void)subject;
 	(void)reply;
 	(void)data;
 	(void)size;
-	export_beat(context);
+	kill(getpid(), EXPORT_ASKED);
 }
 
 /* ---- lists ---- */
@@ -456,27 +479,14 @@ static void take_names(const struct export *e, struct page *p, const char *quest
 	}
 }
 
-/* Answers with the names after the one that the question is, or if it begins with a byte 0 with
- * those that it has; or with nothing after an error. */
-static void on_list(void *context, const char *subject, const char *reply, const void *data,
-		    size_t size)
+/* Returns the page that answers a question, or NULL after an error. */
+static char *write_page(struct export *e, const char *question, size_t size, size_t *text_size)
 {
-	struct export *e = context;
-	char *question = calloc(1, size + 1), *text = NULL;
 	struct page page = { .after = question };
 	struct notes notes;
-	size_t text_size = 0;
+	char *text = NULL;
 	int r;
 
-	(void)subject;
-	if (!reply || !question || e->rule->is_set) {
-		if (reply && question)
-			list_set(e, reply);
-		free(question);
-		return;
-	}
-	if (size)
-		memcpy(question, data, size);
 	pthread_mutex_lock(&e->lock);
 	if (size && !*question)
 		take_names(e, &page, question, size);
@@ -487,12 +497,85 @@ static void on_list(void *context, const char *subject, const char *reply, const
 	if (!r)
 		r = fill_page(e, &notes, &page);
 	if (!r)
-		text = notes_write(&notes, &text_size);
-	bus_publish(e->bus, reply, text ? text : "", text_size);
-	free(text);
+		text = notes_write(&notes, text_size);
 	notes_deinit(&notes);
 	for (size_t n = 0; n < page.count; n++)
 		free(page.names[n]);
+	return text;
+}
+
+static void on_list(void *context, const char *subject, const char *reply, const void *data,
+		    size_t size);
+
+static const struct kept_page *page_find(const struct export *e, const char *after)
+{
+	const unsigned changes = atomic_load(&e->changes);
+	const uint64_t life = atomic_load(&e->life);
+
+	for (unsigned n = 0; n < PAGES_KEPT; n++) {
+		const struct kept_page *p = &e->kept[n];
+
+		if (p->text && p->life == life && !strcmp(p->after, after) &&
+		    (p->changes == changes || p->until >= e->questions))
+			return p;
+	}
+	return NULL;
+}
+
+static void page_free(struct kept_page *p)
+{
+	free(p->after);
+	free(p->text);
+}
+
+/* Makes the page after a name, in place of the oldest one. Returns NULL after an error. */
+static const struct kept_page *page_make(struct export *e, const char *after)
+{
+	struct kept_page *p = &e->kept[e->keep_next++ % PAGES_KEPT];
+	const unsigned waiting = bus_waiting(e->bus, on_list, e);
+
+	page_free(p);
+	*p = (struct kept_page){ .life = atomic_load(&e->life),
+				 .changes = atomic_load(&e->changes),
+				 .until = e->questions + (waiting ? waiting - 1 : 0) };
+	p->text = write_page(e, after, strlen(after), &p->size);
+	p->after = p->text ? strdup(after) : NULL;
+	if (!p->after)
+		free(take_ptr(p->text));
+	return p->after ? p : NULL;
+}
+
+/* Answers with the names after the one that the question is, or if it begins with a byte 0 with
+ * those that it has; or with nothing after an error. */
+static void on_list(void *context, const char *subject, const char *reply, const void *data,
+		    size_t size)
+{
+	struct export *e = context;
+	char *question = calloc(1, size + 1), *text = NULL;
+	const struct kept_page *page = NULL;
+	size_t text_size = 0;
+
+	(void)subject;
+	e->questions++;
+	if (!reply || !question || e->rule->is_set) {
+		if (reply && question)
+			list_set(e, reply);
+		free(question);
+		return;
+	}
+	if (size)
+		memcpy(question, data, size);
+	if (size && !*question) {
+		text = write_page(e, question, size, &text_size);
+	} else {
+		page = page_find(e, question);
+		page = page ? page : page_make(e, question);
+	}
+	if (page)
+		bus_publish(e->bus, reply, page->text, page->size);
+	else
+		bus_publish(e->bus, reply, text ? text : "", text_size);
+	free(text);
 	free(question);
 }
 
@@ -600,6 +683,8 @@ void export_close(struct export *e)
 {
 	if (!e)
 		return;
+	for (unsigned n = 0; n < PAGES_KEPT; n++)
+		page_free(&e->kept[n]);
 	tdestroy(e->offers, free_offer);
 	given_deinit(&e->given);
 	if (e->watch)

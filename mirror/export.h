@@ -2,16 +2,21 @@
 /* Offers the names of a rule to other hosts. */
 #pragma once
 
+#include <signal.h>
+
 #include "mirror/bus.h"
 #include "mirror/config.h"
 #include "mirror/serve.h"
+
+/* The process gets this signal when a host asks who is there, and is to call export_beat(). */
+#define EXPORT_ASKED SIGUSR2
 
 struct export;
 
 /* Connects to the daemon and begins. Returns 0 or a negative errno after an error message. */
 int export_open(struct export **out, const struct config *config, const struct rule *rule,
 		struct bus *bus, struct serve *serve);
-/* Tells others that this host is there. To be called every 2 s. */
+/* Tells others that this host is there. To be called every 2 s, and after EXPORT_ASKED. */
 void export_beat(struct export *e);
 /* Messages may have been lost, so others are to compare. */
 void export_renew(struct export *e);

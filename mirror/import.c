@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <tensorlease/admin.h>
-
 #include "mirror/import.h"
 #include "mirror/origin.h"
 #include "mirror/work.h"
@@ -21,8 +19,11 @@
 #include "util/log.h"
 #include "util/thread.h"
 
-#define LOOK_NS (3 * NS_PER_SEC / 2) /* until hosts are looked at again, by a beat of one */
-#define SILENT_NS (7 * NS_PER_SEC)   /* of a host that sends a beat every 2 s */
+/* Until hosts are looked at again, by a beat of one. So long a list of the names here serves for
+ * all of them. */
+#define LOOK_NS (3 * NS_PER_SEC / 2)
+#define DAEMON_NS (NS_PER_SEC / 10) /* until it is seen whether the daemon was restarted */
+#define SILENT_NS (7 * NS_PER_SEC)  /* of a host that sends a beat every 2 s */
 
 enum { SUBJECT_MAX = 2 * CONFIG_WORD_MAX + 16 };
 enum { ASK_MAX = 100 }; /* names in a question: their notes fit into a page */
@@ -164,26 +165,36 @@ static struct origin *look_after(struct import *i)
 	const bool up = bus_is_up(i->bus);
 	const unsigned reconnects = bus_reconnects(i->bus);
 	const bool heard = up && reconnects == i->reconnects; /* since the last look, too */
-	tl_status status = { .size = sizeof(status) };
+	const bool is_time = now - i->daemon_ns > DAEMON_NS;  /* not before each of many comparisons
+							       */
 	struct origin *due = NULL;
+	uint64_t started_ns;
+	bool is_room = false;
 
+	if (is_time)
+		i->daemon_ns = now;
 	for (struct origin *o = i->origins; o; o = o->next) {
 		if (!heard)
 			o->seen_ns = now;
 		else if (o->up && now - o->seen_ns > SILENT_NS)
 			origin_lost(i, o);
 		if (!o->up && o->client && !o->uses) {
-			tl_close(o->client);
-			o->client = NULL;
+			import_disconnect(&o->client);
+			is_room = true;
 		}
-		if (o->client && !tl_get_status(o->client, &status) &&
-		    status.started_ns != o->started_ns) { /* it may have lost our names */
+		started_ns = is_time ? origin_look(o) : 0;
+		if (started_ns && started_ns != o->started_ns) { /* it may have lost our names */
 			o->compare_ns = o->started_ns ? 0 : o->compare_ns;
-			o->started_ns = status.started_ns;
+			o->looked_ns = 0;
+			o->started_ns = started_ns;
 		}
 		if (up && o->up && now >= o->compare_ns &&
 		    (!due || o->compare_ns < due->compare_ns))
 			due = o;
+	}
+	for (struct origin *o = i->origins; is_room && o; o = o->next) {
+		if (o->up && !o->client)
+			o->compare_ns = 0;
 	}
 	i->reconnects = reconnects;
 	i->looked_ns = now;
@@ -292,26 +303,25 @@ static void on_message(void *context, const char *subject, const char *reply, co
 
 /* ---- comparing ---- */
 
-/* Finds what an earlier process has published for that host, and notes what is still here. */
+/* Finds what an earlier process has published for a host, and notes what is still here. */
 static int look_at(const tl_info *info, void *context)
 {
-	const struct of_origin *of = context;
-	const size_t len = strlen(of->import->rule->prefix);
-	char label[LABEL_MAX];
+	struct import *i = context;
+	const size_t len = strlen(i->rule->prefix);
+	const char *host = origin_of_label(info->publisher.label);
+	struct origin *o;
 	struct replica *r;
 
-	origin_label(of->origin, label);
-	if (strcmp(info->publisher.label, label) != 0 ||
-	    strncmp(info->name, of->import->rule->prefix, len) != 0)
+	if (!host || strncmp(info->name, i->rule->prefix, len) != 0)
 		return 0;
-	pthread_mutex_lock(&of->import->lock);
-	r = replica_find(&of->import->replicas, info->name + len);
-	if (!r)
-		r = replica_add(&of->import->replicas, of->origin, info->name + len,
-				of->import->rule->prefix);
-	if (r)
+	pthread_mutex_lock(&i->lock);
+	r = replica_find(&i->replicas, info->name + len);
+	o = r ? r->origin : origin_find(i, host);
+	if (!r && o)
+		r = replica_add(&i->replicas, o, info->name + len, i->rule->prefix);
+	if (r && !strcmp(o->host, host))
 		r->seen = true;
-	pthread_mutex_unlock(&of->import->lock);
+	pthread_mutex_unlock(&i->lock);
 	return 0;
 }
 
@@ -319,35 +329,43 @@ static int look_at(const tl_info *info, void *context)
 static void forget_unseen(const void *node, VISIT which, void *context)
 {
 	struct replica *r = *(struct replica *const *)node;
-	const struct of_origin *of = context;
+	const struct import *i = context;
 
-	if ((which != postorder && which != leaf) || r->origin != of->origin)
+	if (which != postorder && which != leaf)
 		return;
 	if (!r->seen && r->known && r->version && !r->busy && !r->target) {
 		r->known = false;
 		replica_untell(r);
 		replica_untell(&r->origin->set);
-		if (of->import->requests)
-			requests_forget(of->import->requests, r->name);
+		if (i->requests)
+			requests_forget(i->requests, r->name);
 	}
 	r->seen = false;
 }
 
-/* With the lock, which it gives up meanwhile. Returns 0 or a negative errno. */
+/* Looks at the names of all hosts, unless that was done for this one just now: many hosts may be
+ * compared with at a time. With the lock, which it gives up meanwhile. Returns 0 or a negative
+ * errno. */
 static int look_here(struct import *i, struct origin *o)
 {
-	struct of_origin of = { .import = i, .origin = o };
+	const int64_t now = now_mono_ns();
 	tl_client *client = origin_use(i, o);
-	int r;
+	int r = 0;
 
 	if (!client)
 		return -ENOTCONN;
-	pthread_mutex_unlock(&i->lock);
-	r = tl_list(client, i->rule->prefix, look_at, &of);
-	pthread_mutex_lock(&i->lock);
+	if (!o->looked_ns || now - o->looked_ns > LOOK_NS) {
+		for (struct origin *each = i->origins; each; each = each->next)
+			each->looked_ns = now;
+		pthread_mutex_unlock(&i->lock);
+		r = tl_list(client, i->rule->prefix, look_at, i);
+		pthread_mutex_lock(&i->lock);
+		if (!r)
+			twalk_r(i->replicas.tree, forget_unseen, i);
+		for (struct origin *each = i->origins; r && each; each = each->next)
+			each->looked_ns = 0;
+	}
 	o->uses--;
-	if (!r)
-		twalk_r(i->replicas.tree, forget_unseen, &of);
 	return r;
 }
 
@@ -566,13 +584,11 @@ void import_close(struct import *i)
 		return;
 	for (struct origin *o = i->origins; o; o = next) {
 		next = o->next;
-		if (o->client)
-			tl_close(o->client);
+		import_disconnect(&o->client);
 		free(o->set.target);
 		free(o);
 	}
-	if (i->reader)
-		tl_close(i->reader);
+	import_disconnect(&i->reader);
 	requests_close(i->requests);
 	replicas_deinit(&i->replicas);
 	given_deinit(&i->given);

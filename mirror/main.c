@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,7 +19,7 @@
 
 #define DEFAULT_CONFIG "/etc/tensorlease/mirror.conf"
 
-enum { USAGE = 2, BEAT_S = 2 };
+enum { USAGE = 2, BEAT_S = 2, GATHER_MS = 100 };
 
 static void on_connected(void *context)
 {
@@ -78,9 +79,11 @@ static void mirror_close(struct mirror *m)
 static int serve_until(struct mirror *m, const sigset_t *ends)
 {
 	const struct timespec pause = { .tv_sec = BEAT_S };
+	const struct timespec gather = { .tv_nsec = GATHER_MS * NS_PER_MS };
 	int signal;
 
-	while ((signal = sigtimedwait(ends, NULL, &pause)) < 0 || signal == SIGUSR1) {
+	while ((signal = sigtimedwait(ends, NULL, &pause)) < 0 || signal == SIGUSR1 ||
+	       signal == EXPORT_ASKED) {
 		if (bus_is_closed(m->bus))
 			return -EIO;
 		if (signal == SIGUSR1)
@@ -93,6 +96,8 @@ static int serve_until(struct mirror *m, const sigset_t *ends)
 			feeds_tidy(serve_feeds(m->serve));
 			tickets_tidy(serve_tickets(m->serve));
 		}
+		if (signal == EXPORT_ASKED) /* those who ask meanwhile get one answer together */
+			nanosleep(&gather, NULL);
 	}
 	return 0;
 }
@@ -117,6 +122,17 @@ static int usage(FILE *to, int status)
 	return status;
 }
 
+/* As far as allowed: each host that names come from takes a connection to the daemon. */
+static void raise_files(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 /* As long as it is the only one with its control socket. Returns 0 or a negative errno. */
 static int run(struct mirror *m)
 {
@@ -128,7 +144,9 @@ static int run(struct mirror *m)
 	sigaddset(&ends, SIGINT);
 	sigaddset(&ends, SIGTERM);
 	sigaddset(&ends, SIGUSR1);
+	sigaddset(&ends, EXPORT_ASKED);
 	pthread_sigmask(SIG_BLOCK, &ends, NULL); /* threads inherit this */
+	raise_files();
 	r = control_wait(&control, &m->config, &ends);
 	m->started_ns = now_real_ns();
 	if (!r)

@@ -1,12 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <tensorlease/admin.h>
+
 #include "mirror/origin.h"
 
+#define LABEL "mirror of "
+
 enum { HOSTS_MAX = 4096 };
+
+/* To the daemon, of all imports, and how many there may be: half of what the daemon takes, so that
+ * other hosts cannot keep the programs of this one out. */
+static atomic_uint connections, connections_max = UINT_MAX;
 
 void import_queue(struct import *i, struct replica *r)
 {
@@ -25,12 +35,24 @@ bool origin_is_another(struct import *i, const struct replica *r, struct origin 
 	return true;
 }
 
-struct origin *origin_find_or_add(struct import *i, const char *host)
+struct origin *origin_find(const struct import *i, const char *host)
 {
 	struct origin *o = i->origins;
 
 	while (o && strcmp(o->host, host) != 0)
 		o = o->next;
+	return o;
+}
+
+struct origin *origin_find_or_add(struct import *i, const char *host)
+{
+	struct origin *o = origin_find(i, host);
+
+	if (!o && i->hosts == HOSTS_MAX)
+		log_warn_limited(
+			&i->failures,
+			"too many hosts: after a restart those that are gone are not known any more",
+			"import=%s refused=%s known=%u", i->rule->name, log_str(host), i->hosts);
 	if (o || i->hosts == HOSTS_MAX)
 		return o;
 	o = calloc(1, sizeof(*o));
@@ -44,14 +66,35 @@ struct origin *origin_find_or_add(struct import *i, const char *host)
 	return o;
 }
 
-void origin_label(const struct origin *o, char label[LABEL_MAX])
+/* Returns when the daemon was started, or 0. */
+static uint64_t look(tl_client *client)
 {
-	snprintf(label, LABEL_MAX, "mirror of %s", o->host);
+	tl_status status = { .size = sizeof(status) };
+
+	if (tl_get_status(client, &status))
+		return 0;
+	atomic_store(&connections_max, status.max_clients / 2);
+	return status.started_ns;
 }
 
-/* Returns the connection in @slot, made first if there is none, or NULL after an error. With the
+uint64_t origin_look(const struct origin *o)
+{
+	return o->client ? look(o->client) : 0;
+}
+
+void origin_label(const struct origin *o, char label[LABEL_MAX])
+{
+	snprintf(label, LABEL_MAX, LABEL "%s", o->host);
+}
+
+const char *origin_of_label(const char *label)
+{
+	return strncmp(label, LABEL, strlen(LABEL)) ? NULL : label + strlen(LABEL);
+}
+
+/* Returns the connection in @slot, made first if there is none, or NULL with *@error. With the
  * lock, which it gives up meanwhile. */
-static tl_client *client_in(struct import *i, tl_client **slot, const char *label)
+static tl_client *client_in(struct import *i, tl_client **slot, const char *label, int *error)
 {
 	const tl_connect_options options = { .size = sizeof(options),
 					     .address = i->config->socket,
@@ -61,17 +104,27 @@ static tl_client *client_in(struct import *i, tl_client **slot, const char *labe
 
 	if (*slot)
 		return *slot;
+	if (atomic_load(&connections) >= atomic_load(&connections_max)) {
+		*error = -EUSERS;
+		log_warn_limited(&i->failures,
+				 "too many hosts for the daemon here: raise its --max-clients",
+				 "import=%s refused=%s connections=%u", i->rule->name,
+				 log_str(label), atomic_load(&connections));
+		return NULL;
+	}
 	pthread_mutex_unlock(&i->lock);
-	if (tl_connect(&options, &client))
-		client = NULL;
+	*error = tl_connect(&options, &client);
 	pthread_mutex_lock(&i->lock);
 	if (client && *slot) { /* another thread was faster */
 		tl_close(client);
 	} else if (client) {
 		*slot = client;
+		atomic_fetch_add(&connections, 1);
+		look(client);
 	} else if (!*slot) {
-		log_warn_limited(&i->failures, "nothing can be published here", "import=%s why=%s",
-				 i->rule->name, log_str(tl_last_error()));
+		log_warn_limited(&i->failures, "nothing can be published here",
+				 "import=%s as=%s why=%s", i->rule->name, log_str(label),
+				 log_str(tl_last_error()));
 	}
 	return *slot;
 }
@@ -80,17 +133,33 @@ tl_client *origin_use(struct import *i, struct origin *o)
 {
 	char label[LABEL_MAX];
 	tl_client *client;
+	int error = 0;
 
 	origin_label(o, label);
 	o->uses++;
-	client = client_in(i, &o->client, label);
+	client = client_in(i, &o->client, label, &error);
 	o->uses -= !client;
+	if (!client)
+		origin_count(o, error);
+	else if (!o->started_ns)
+		o->started_ns = look(client);
 	return client;
 }
 
 tl_client *import_reader(struct import *i)
 {
-	return i->serve ? client_in(i, &i->reader, "tensorlease-mirror") : NULL;
+	int error;
+
+	return i->serve ? client_in(i, &i->reader, "tensorlease-mirror", &error) : NULL;
+}
+
+void import_disconnect(tl_client **slot)
+{
+	if (!*slot)
+		return;
+	tl_close(*slot);
+	*slot = NULL;
+	atomic_fetch_sub(&connections, 1);
 }
 
 void origin_compare(struct import *i, struct origin *o, int64_t at_ns)
@@ -102,7 +171,8 @@ void origin_compare(struct import *i, struct origin *o, int64_t at_ns)
 
 void origin_failed(struct import *i, struct origin *o)
 {
-	origin_compare(i, o, now_mono_ns() + o->retry_ns);
+	/* Many hosts may have failed at the same origin at once. */
+	origin_compare(i, o, now_mono_ns() + o->retry_ns * (50 + rand() % 51) / 100);
 	if (!o->failed && o->retry_ns < COMPARE_NS)
 		o->retry_ns *= 2;
 	o->failed = true;
@@ -115,6 +185,7 @@ void origin_count(struct origin *o, int error)
 		return;
 	case -ENOSPC:
 	case -EDQUOT:
+	case -EUSERS:
 		o->failures[FAILED_SPACE]++;
 		return;
 	case -EHOSTUNREACH:

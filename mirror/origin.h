@@ -21,7 +21,7 @@ enum { WORKERS = 4, LABEL_MAX = 32 };
 
 /* Why something did not come. */
 enum failure {
-	FAILED_SPACE,
+	FAILED_SPACE, /* of memory, names or connections, at the daemon here */
 	FAILED_UNREACHABLE,
 	FAILED_DAMAGED,
 	FAILED_CONFLICT,
@@ -49,6 +49,7 @@ struct origin {
 	uint64_t started_ns;	     /* of the daemon here, at the last look */
 	int64_t seen_ns, compare_ns; /* when it said something; when to compare */
 	int64_t retry_ns;	     /* after which a failure is tried again */
+	int64_t looked_ns;	     /* when its names here were looked at; 0: never */
 	bool failed;		     /* something, since the last comparison began */
 	struct replica set;	     /* what it offers, if it offers a set */
 	struct arrived arrived;
@@ -70,6 +71,7 @@ struct import {
 	unsigned reconnects; /* by then */
 	struct origin *origins;
 	unsigned hosts;
+	int64_t daemon_ns;  /* when the daemon was looked at */
 	struct given given; /* what is relayed; has the lock of the tickets */
 	tl_client *reader;  /* for what is relayed; NULL: there is none yet */
 	struct replicas replicas;
@@ -89,14 +91,22 @@ void import_queue(struct import *i, struct replica *replica);
 bool origin_is_another(struct import *i, const struct replica *replica, struct origin *origin);
 /* Adds the host if it is not known. Returns NULL without memory, or if there are too many. */
 struct origin *origin_find_or_add(struct import *i, const char *host);
+/* Returns NULL if it is not known. */
+struct origin *origin_find(const struct import *i, const char *host);
 /* The label of the clients that publish what comes from it. */
 void origin_label(const struct origin *o, char label[LABEL_MAX]);
+/* Returns the host in such a label, or NULL if it is another one. */
+const char *origin_of_label(const char *label);
 /* Returns the connection under which its names are published, whose uses are to be counted down; or
  * NULL after an error. Gives the lock up meanwhile. */
 tl_client *origin_use(struct import *i, struct origin *o);
+/* Returns when the daemon here was started, as its connection knows, or 0. */
+uint64_t origin_look(const struct origin *o);
 /* Returns the connection by which is read what others get from here, or NULL. Gives the lock up
  * meanwhile. */
 tl_client *import_reader(struct import *i);
+/* Ends one of these, if there is one. It has no uses. */
+void import_disconnect(tl_client **slot);
 /* Its names are to be compared, then or before. */
 void origin_compare(struct import *i, struct origin *o, int64_t at_ns);
 /* Something of it failed: its names are to be compared again before long. */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,7 +19,7 @@
 
 #define PATH_START "/v1/"
 
-enum { CONNECTIONS_MAX = 256, OF_ONE_MAX = 64, THREADS = 2, SECONDS = 30, URL_MAX = 128 };
+enum { CONNECTIONS_MAX = 4096, OF_ONE_MAX = 64, THREADS = 2, SECONDS = 30, URL_MAX = 128 };
 enum { BLOCK = 256 << 10 };
 
 /* What is asked for in place of a piece. */
@@ -365,6 +366,17 @@ static int set_url(struct serve *s, int fd, const struct config *config)
 		       : -EDESTADDRREQ;
 }
 
+/* All hosts ask their origin at once for what it has announced, and keep the connection for the
+ * next version. Those that find no room wait until others have been idle for SECONDS. */
+static unsigned connections_max(void)
+{
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur / 2 > CONNECTIONS_MAX)
+		return CONNECTIONS_MAX;
+	return (unsigned)files.rlim_cur / 2; /* the other half is for all else */
+}
+
 static int start(struct serve *s, int fd)
 {
 	const struct MHD_OptionItem tls[] = {
@@ -379,7 +391,7 @@ static int start(struct serve *s, int fd)
 					  (s->tls ? MHD_USE_TLS : 0),
 				  0, NULL, NULL, answer, s, MHD_OPTION_LISTEN_SOCKET, fd,
 				  MHD_OPTION_THREAD_POOL_SIZE, (unsigned)THREADS,
-				  MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX,
+				  MHD_OPTION_CONNECTION_LIMIT, connections_max(),
 				  MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)OF_ONE_MAX,
 				  MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SECONDS,
 				  MHD_OPTION_ARRAY, s->tls ? tls : none, MHD_OPTION_END);

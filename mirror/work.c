@@ -172,7 +172,7 @@ static void work_on_set(struct import *i, struct fetch *fetch, struct origin *o)
 	}
 	if (job.client)
 		o->uses--;
-	if (r && r != -ENODATA && !atomic_load(&i->stop)) {
+	if (job.client && r && r != -ENODATA && !atomic_load(&i->stop)) {
 		origin_count(o, r);
 		log_warn_limited(&i->failures, "a set did not come", "of=%s why=%s", o->host,
 				 log_str(transfer_why(&job, r)));

@@ -137,13 +137,13 @@ def nats(tmp_path, request):
 class Host:
     """A daemon with the namespaces "" and "mirror", and a mirror if it is started."""
 
-    def __init__(self, stack, folder, nats, name, rules, capacity="256M", keeper=False):
+    def __init__(self, stack, folder, nats, name, rules, capacity="256M", keeper=False, more=()):
         self.folder = folder / name
         self.folder.mkdir()
         self.name, self.socket = name, f"{self.folder}/socket"
         config = self.folder / "daemon.conf"
         config.write_text("[namespace mirror]\nmirror = yes\n")
-        self.more = ("--config", str(config), *(("--keeper", "yes") if keeper else ()))
+        self.more = ("--config", str(config), *(("--keeper", "yes") if keeper else ()), *more)
         self.capacity = capacity
         self.stack = stack
         self.daemon = stack.enter_context(daemon_at(self.socket, capacity, self.more))
@@ -337,13 +337,18 @@ def numbers(size):
 
 
 def storm(rounds, rng, nats, clients, publish):
-    """Kills a mirror, a daemon or the server in each round. clients: of each host; publish: does so for some seconds."""
+    """Kills a mirror, a daemon or the server in each round. clients: of each host; publish: does so for some seconds.
+
+    Returns how many of each were killed.
+    """
+    kills = {"mirror": 0, "daemon": 0, "nats": 0}
     for _ in range(rounds):
         publish(0.2)
         host, what = rng.choice(tuple(clients)), rng.choice(("mirror", "mirror", "daemon", "nats"))
         now = time.monotonic()
         if what == "daemon" and sum(killed > now - 11 for killed in host.killed) == 3:
             what = "mirror"  # a keeper begins anew when five daemons have died within 10 s
+        kills[what] += 1
         if what == "mirror":
             host.mirror.kill()
             host.mirror.wait()
@@ -356,3 +361,4 @@ def storm(rounds, rng, nats, clients, publish):
             nats.kill()
             publish(rng.random() / 10)
             assert nats.start()
+    return kills

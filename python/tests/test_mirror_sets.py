@@ -252,9 +252,12 @@ def test_a_storm_of_kills(hosts, nats):
                 pass
 
     with Follower(b, 3) as one, Follower(c, 3) as other:
-        storm(rounds, rng, nats, {a: here, b: others[0], c: others[1]}, publish)
+        kills = storm(rounds, rng, nats, {a: here, b: others[0], c: others[1]}, publish)
+        last = time.monotonic()
         publish(0.1)
         here.put_many(moment(-1, sizes))
         for there in others:
             eventually(lambda there=there: is_all(there, -1, 3))
+        print(f"{value} updates, killed {kills}, all equal {time.monotonic() - last:.1f} s after the last kill; looked"
+              f" {one.got} and {other.got} times, saw {len(one.values)} and {len(other.values)} moments")  # fmt: skip
     assert one.got > rounds and other.got > rounds
