@@ -554,6 +554,20 @@ void flows_look(const struct flows *flows, const char *host, struct flows_look *
 	}
 }
 
+static bool is_among(const struct flow *first, const char *host)
+{
+	for (const struct flow *f = first; f; f = f->next) {
+		if (!strcmp(f->host, host) || is_among(f->former, host))
+			return true;
+	}
+	return false;
+}
+
+bool flows_have(const struct flows *flows, const char *host)
+{
+	return is_among(flows->first, host) || is_among(flows->ending, host);
+}
+
 void flows_close(struct flows *flows)
 {
 	while (flows->first)

@@ -35,4 +35,6 @@ struct flows_look {
 };
 
 void flows_look(const struct flows *flows, const char *host, struct flows_look *look);
+/* Whether streams of that host come, or end just now. */
+bool flows_have(const struct flows *flows, const char *host);
 void flows_close(struct flows *flows);

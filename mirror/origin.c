@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <limits.h>
+#include <search.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,15 +45,63 @@ struct origin *origin_find(const struct import *i, const char *host)
 	return o;
 }
 
+struct forgetting {
+	struct replica *dead; /* names of hosts that are gone, which mean nothing here */
+};
+
+static void look_at_owner(const void *node, VISIT which, void *context)
+{
+	struct replica *r = *(struct replica *const *)node;
+	struct forgetting *f = context;
+
+	if (which != postorder && which != leaf)
+		return;
+	if (r->origin->up || !r->known || r->version || r->busy || r->queued) {
+		r->origin->has_names = true;
+	} else {
+		r->next = f->dead;
+		f->dead = r;
+	}
+}
+
+static bool is_needed(const struct import *i, const struct origin *o)
+{
+	return o->up || o->has_names || o->uses || o->client || o->comparing || o->set.busy ||
+	       o->set.queued || flows_have(&i->flows, o->host);
+}
+
+/* Forgets hosts that are gone, and have nothing here. */
+static void forget_hosts(struct import *i)
+{
+	struct forgetting f = { NULL };
+	struct origin **link = &i->origins, *o;
+
+	i->forgot_ns = now_mono_ns();
+	for (o = i->origins; o; o = o->next)
+		o->has_names = false;
+	twalk_r(i->replicas.tree, look_at_owner, &f);
+	replicas_remove(&i->replicas, f.dead);
+	while ((o = *link)) {
+		if (is_needed(i, o)) {
+			link = &o->next;
+			continue;
+		}
+		*link = o->next;
+		i->hosts--;
+		free(o->set.target);
+		free(o);
+	}
+}
+
 struct origin *origin_find_or_add(struct import *i, const char *host)
 {
 	struct origin *o = origin_find(i, host);
 
+	if (!o && i->hosts == HOSTS_MAX && now_mono_ns() - i->forgot_ns > NS_PER_SEC)
+		forget_hosts(i);
 	if (!o && i->hosts == HOSTS_MAX)
-		log_warn_limited(
-			&i->failures,
-			"too many hosts: after a restart those that are gone are not known any more",
-			"import=%s refused=%s known=%u", i->rule->name, log_str(host), i->hosts);
+		log_warn_limited(&i->failures, "too many hosts", "import=%s refused=%s known=%u",
+				 i->rule->name, log_str(host), i->hosts);
 	if (o || i->hosts == HOSTS_MAX)
 		return o;
 	o = calloc(1, sizeof(*o));

@@ -55,6 +55,7 @@ struct origin {
 	struct arrived arrived;
 	struct came came;
 	struct tally tally; /* made anew for each who asks */
+	bool has_names;	    /* found anew by who forgets hosts */
 	uint64_t failures[FAILURES], comparisons;
 };
 
@@ -71,6 +72,7 @@ struct import {
 	unsigned reconnects; /* by then */
 	struct origin *origins;
 	unsigned hosts;
+	int64_t forgot_ns;  /* when hosts were forgotten last */
 	int64_t daemon_ns;  /* when the daemon was looked at */
 	struct given given; /* what is relayed; has the lock of the tickets */
 	tl_client *reader;  /* for what is relayed; NULL: there is none yet */
@@ -89,7 +91,8 @@ struct import {
 void import_queue(struct import *i, struct replica *replica);
 /* Whether another host has the name, which is there. That is logged. */
 bool origin_is_another(struct import *i, const struct replica *replica, struct origin *origin);
-/* Adds the host if it is not known. Returns NULL without memory, or if there are too many. */
+/* Adds the host if it is not known. Returns NULL without memory, or if there are too many that are
+ * up, or have names here. */
 struct origin *origin_find_or_add(struct import *i, const char *host);
 /* Returns NULL if it is not known. */
 struct origin *origin_find(const struct import *i, const char *host);

@@ -16,7 +16,7 @@ PEERS = [
         ["numpy"],
         ["tensorlease", "tensorlease/numpy", "tensorlease/torch"],
         ["tensorlease", "tensorlease/no-ring"],
-        ["tensorlease", "tensorlease/read-only", "tensorlease/stream"],
+        ["tensorlease", "tensorlease/read-only", "tensorlease/stream", "tensorlease/handed"],
     ),
     Peer(
         "shared_memory",

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import eventually
 from crowd import Member, open_files, read
 from limits import limit
 from mirrors import EXPORT, IMPORT, PIECE, SKIPS, hosts, listens_at, nats  # noqa: F401 (fixtures)
-from test_mirror import message, note
+from test_mirror import Talker, message, note
 from test_mirror_status import ask, runs
 
 pytestmark = SKIPS
@@ -355,3 +356,25 @@ def test_more_hosts_than_the_daemon_has_connections_for(hosts, nats):
             await until(lambda: gone(there, crowd) == here[:5])
 
     asyncio.run(work())
+
+
+def test_hosts_that_are_gone_make_room(hosts, nats):
+    b = hosts("b", f"{IMPORT}gone = delete\n").start()
+    there, talker, most = b.connect("mirror"), Talker(nats.port), 4096
+
+    def known():
+        return {one["host"]: one["up"] for one in json.loads(ask(b, "peers", "--json"))["imports"][0]["hosts"]}
+
+    def says(host, *notes, data=b""):
+        talker.publish(f"tl1.all.ann.{host}", message(*notes, data=data))
+
+    eventually(lambda: runs(b))
+    eventually(lambda: says("first", note("of-first"), data=bytes(8)) or "of-first" in there.keys())
+    for n in range(most - 1):
+        says(f"h{n}")
+    eventually(lambda: len(known()) == most)
+    says("late", note("of-late"), data=bytes(8))
+    eventually(lambda: "refused=late" in b.mirror.said())
+    eventually(lambda: not any(known().values()) and not there.keys())
+    eventually(lambda: says("late", note("of-late"), data=bytes(8)) or "of-late" in there.keys())
+    assert known() == {"late": True}

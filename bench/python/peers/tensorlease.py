@@ -4,10 +4,12 @@
 put: client.put() as it comes, which is to a ring up to 4 MiB, and to a name without one, which waits for the daemon.
 get: client.get(name).release(), the lease alone; client.get(name).numpy() and the end of the array, which ends the
 lease; client.get(name, mode="c").torch(), which maps pages of its own each time. transfer: commit() of a draft to a
-consumer that sleeps in get(newer_than=...), of a name with a ring. stream: a Queue, whose get() gives an array that its caller may write to; one with mode="r"; and
-the put() and get() of a stream.
+consumer that sleeps in get(newer_than=...), of a name with a ring. stream: a Queue, whose get() gives an array that its
+caller may write to; one with mode="r"; the put() and get() of a stream; and a tensor that is put, got and handed on
+through a multiprocessing.Queue.
 """
 
+import multiprocessing
 import os
 import signal
 import socket
@@ -34,11 +36,14 @@ class Producer(BaseProducer):
     version = f"tensorlease {tensorlease.__version__}"
 
     def __init__(self, folder):
-        self.address = os.path.join(folder, "tensorlease")
+        socket_path = os.path.join(folder, "tensorlease")
+        self.handed = multiprocessing.get_context("spawn").Queue(DEPTH)
+        self.address = socket_path, self.handed
         program = Path(tensorlease.__file__).parent / "bin" / "tensorleased"
-        command = [program, "--foreground", "--socket", self.address, "--log-level", "error"]
-        self.daemon = start_server(command, self.address, socket.SOCK_SEQPACKET)
-        self.client = tensorlease.connect(self.address, autostart=False)
+        command = [program, "--foreground", "--socket", socket_path, "--log-level", "error"]
+        self.daemon = start_server(command, socket_path, socket.SOCK_SEQPACKET)
+        self.client = tensorlease.connect(socket_path, autostart=False)
+        self.client.pickle_tensors()
         self.queues = queues(self.client)
 
     def resize(self, source):
@@ -66,7 +71,12 @@ class Producer(BaseProducer):
             put, source = self.queues[case].put, self.source
             return lambda: put(source)
 
-        return {case: offer(case) for case in self.queues}
+        def hand_on():
+            self.client.put("handed", self.source)
+            with self.client.get("handed") as tensor:
+                self.handed.put(tensor)
+
+        return {**{case: offer(case) for case in self.queues}, "tensorlease/handed": hand_on}
 
     def latest(self):
         return max(self.client.list("put"), key=lambda info: info.committed_ns).name
@@ -85,7 +95,8 @@ class Producer(BaseProducer):
 
 class Consumer(BaseConsumer):
     def __init__(self, address):
-        self.client = tensorlease.connect(address, autostart=False)
+        path, self.handed = address
+        self.client = tensorlease.connect(path, autostart=False)
         self.queues = queues(self.client)
         self.subscription = self.queues.pop("tensorlease/stream").subscribe()
 
@@ -111,7 +122,10 @@ class Consumer(BaseConsumer):
             with self.subscription.get() as item:
                 return item.tensor.numpy()
 
-        return {"tensorlease/stream": take, **{case: queue.get for case, queue in self.queues.items()}}
+        def handed():
+            return self.handed.get().numpy()
+
+        return {"tensorlease/stream": take, "tensorlease/handed": handed, **{case: queue.get for case, queue in self.queues.items()}}
 
     def look(self, token):
         return self.client.get(token).numpy()
