@@ -374,7 +374,9 @@ def test_hosts_that_are_gone_make_room(hosts, nats):
         says(f"h{n}")
     eventually(lambda: len(known()) == most)
     says("late", note("of-late"), data=bytes(8))
-    eventually(lambda: "refused=late" in b.mirror.said())
+    says("first", note("after"), data=bytes(8))
+    eventually(lambda: "after" in there.keys())
+    assert "late" not in known()
     eventually(lambda: not any(known().values()) and not there.keys())
     eventually(lambda: says("late", note("of-late"), data=bytes(8)) or "of-late" in there.keys())
-    assert known() == {"late": True}
+    assert known()["late"] and len(known()) <= 2  # the connection of the first one may be there yet
