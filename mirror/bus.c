@@ -162,20 +162,26 @@ int bus_open(struct bus **out, const struct config *config, void (*on_connected)
 	if (!s)
 		on_up(bus->connection, bus);
 	else
-		log_info("NATS is not there yet", "url=%s", log_str(without_user(config->nats)));
+		log_warn("NATS is not there yet, or refuses this host; its log may say why",
+			 "url=%s why=%s", log_str(without_user(config->nats)),
+			 log_str(nats_GetLastError(&s)));
 	return 0;
 }
 
 int bus_subscribe(struct bus *bus, const char *subject, bus_message *message, void *context)
 {
 	struct subscriber *s = &bus->subscribers[bus->count];
+	natsStatus status;
 
 	if (bus->count == SUBSCRIPTIONS_MAX)
 		return -ENOSPC;
 	*s = (struct subscriber){ message, context, NULL };
-	if (natsConnection_Subscribe(&s->subscription, bus->connection, subject, on_message, s)) {
-		log_error("a subject cannot be heard", "subject=%s", log_str(subject));
-		return -ENOMEM;
+	status = natsConnection_Subscribe(&s->subscription, bus->connection, subject, on_message,
+					  s);
+	if (status) {
+		log_error("a subject cannot be heard", "subject=%s why=%s", log_str(subject),
+			  log_str(natsStatus_GetText(status)));
+		return status == NATS_NO_MEMORY ? -ENOMEM : -EIO;
 	}
 	natsSubscription_SetPendingLimits(s->subscription, -1, 256 << 20);
 	bus->count++;

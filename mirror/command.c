@@ -338,8 +338,8 @@ static void print_tree(const cJSON *answer)
 			       is(host, "lost") ? ", and was lost" : "");
 	}
 	if (!cJSON_GetArraySize(cJSON_GetObjectItem(answer, "trees")))
-		puts("no host has asked for its bytes: tensors of at most 32 KiB come with "
-		     "their announcement");
+		puts("no host has asked this one for its bytes: it is not exported here, or nobody "
+		     "imports it, or has at most 32 KiB and comes with its announcement");
 }
 
 int command_tree(const struct config *config, bool json, const char *name)

@@ -78,6 +78,13 @@ static int take_number(struct reading *r, unsigned *to, int least, int most, con
 	return 1;
 }
 
+/* ":" and a number. */
+static bool is_port(const char *text)
+{
+	return text && text[1] && !text[1 + strspn(text + 1, "0123456789")] && strlen(text) < 7 &&
+	       atoi(text + 1) <= UINT16_MAX;
+}
+
 /* All users of this host may see them, and nobody else. */
 static int take_metrics(struct reading *r, char **to, const char *value)
 {
@@ -86,7 +93,7 @@ static int take_metrics(struct reading *r, char **to, const char *value)
 
 	if (!((len == 9 && !strncmp(value, "127.0.0.1", len)) ||
 	      (len == 5 && !strncmp(value, "[::1]", len))) ||
-	    !port[1] || port[1 + strspn(port + 1, "0123456789")] || atoi(port + 1) > UINT16_MAX)
+	    !is_port(port))
 		return wrong(r, "metrics must be 127.0.0.1:PORT or [::1]:PORT, not '%s'", value);
 	return take_text(to, value);
 }
@@ -105,7 +112,9 @@ static int take_mirror(struct reading *r, const char *name, const char *value)
 	if (!strcmp(name, "nats"))
 		return take_text(&c->nats, value);
 	if (!strcmp(name, "listen"))
-		return take_text(&c->listen, value);
+		return is_port(strrchr(value, ':'))
+			       ? take_text(&c->listen, value)
+			       : wrong(r, "listen must be ADDRESS:PORT, not '%s'", value);
 	if (!strcmp(name, "url"))
 		return take_text(&c->url, value);
 	if (!strcmp(name, "socket"))
@@ -228,6 +237,16 @@ static int on_line(void *context, const char *section, const char *name, const c
 	return rule ? take_rule(r, rule, name, value) : 0;
 }
 
+/* Whether it can be read. Else that is said. */
+static bool is_readable(const char *path)
+{
+	if (!access(path, R_OK))
+		return true;
+	log_error("a file cannot be read by this user", "path=%s why=%s", log_str(path),
+		  log_str(strerror(errno)));
+	return false;
+}
+
 /* Two imports into one namespace would take each other's names for their own. */
 static bool overlap(const struct rule *a, const struct rule *b)
 {
@@ -289,6 +308,10 @@ int config_read(struct config *config, const char *path)
 	if (!why && !config_is_word(config->host, CONFIG_HOST_MAX))
 		why = "this host's name is not of 1 to 20 letters, digits, - and _: write host = NAME "
 		      "into [mirror]";
+	if (!why && config->tls &&
+	    !(is_readable(config->ca) && is_readable(config->certificate) &&
+	      is_readable(config->key)))
+		return -EACCES;
 	if (!why)
 		return 0;
 	log_error("the configuration is wrong", "path=%s line=%d why=%s", log_str(path), r.line,

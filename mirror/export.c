@@ -60,6 +60,7 @@ struct export
 	bool running;
 	int64_t sent_ns;       /* when the thread has announced something last */
 	_Atomic uint32_t stop; /* it ends waits */
+	atomic_bool over;      /* its connection was ended by an administrator */
 	atomic_ullong life;
 	char announce[SUBJECT_MAX], beat[SUBJECT_MAX];
 	pthread_mutex_t lock; /* for what follows */
@@ -250,6 +251,20 @@ static void handle_event(struct export *e, struct notes *notes, const tl_watch_e
 		notes_add(notes, &note);
 }
 
+bool export_is_over(const struct export *e)
+{
+	return atomic_load(&e->over);
+}
+
+/* After an error. */
+static void pause_or_end(struct export *e, int r, const char *what, const char *why)
+{
+	if (r == -ECONNABORTED)
+		atomic_store(&e->over, true);
+	log_warn(what, "export=%s why=%s", e->rule->name, log_str(why));
+	nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
+}
+
 /* Sends one event, and those that come until BATCH_NS have passed since the last announcement. */
 static int announce(struct export *e, tl_watch_event *event)
 {
@@ -286,11 +301,8 @@ static void *run(void *context)
 		r = tl_watch_next(e->watch, &wait, &event);
 		if (!r)
 			r = announce(e, &event);
-		if (r && r != -ETIMEDOUT && r != -EAGAIN && r != -ECANCELED) {
-			log_warn("names cannot be watched now", "export=%s why=%s", e->rule->name,
-				 log_str(tl_last_error()));
-			nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
-		}
+		if (r && r != -ETIMEDOUT && r != -EAGAIN && r != -ECANCELED)
+			pause_or_end(e, r, "names cannot be watched now", tl_last_error());
 	}
 	return NULL;
 }
@@ -331,12 +343,10 @@ static void *run_set(void *context)
 			r = announce_set(e);
 		/* -EAGAIN: they change while it looks */
 		wait.timeout_ns = r == -EAGAIN ? BATCH_NS : r ? 0 : LOOK_NS;
-		if (r && r != -EAGAIN && r != -ECANCELED) {
-			log_warn("a set cannot be announced now", "export=%s why=%s", e->rule->name,
-				 log_str(r == -E2BIG ? "it has more than 65,536 names"
-						     : tl_last_error()));
-			nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
-		}
+		if (r && r != -EAGAIN && r != -ECANCELED)
+			pause_or_end(e, r, "a set cannot be announced now",
+				     r == -E2BIG ? "it has more than 65,536 names"
+						 : tl_last_error());
 	}
 	return NULL;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <signal.h>
+#include <stdbool.h>
 
 #include "mirror/bus.h"
 #include "mirror/config.h"
@@ -18,6 +19,8 @@ int export_open(struct export **out, const struct config *config, const struct r
 		struct bus *bus, struct serve *serve);
 /* Tells others that this host is there. To be called every 2 s, and after EXPORT_ASKED. */
 void export_beat(struct export *e);
+/* Whether `tensorlease kick` has ended its connection, without which it can do no more. */
+bool export_is_over(const struct export *e);
 /* Messages may have been lost, so others are to compare. */
 void export_renew(struct export *e);
 /* What is offered now. */

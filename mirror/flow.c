@@ -64,6 +64,9 @@ static int open_here(struct flow *f)
 					    .keep = f->note.keep,
 					    .max_tries = f->note.max_tries,
 					    .ttl_ns = f->note.ttl_ns };
+	const tl_stream_options existing = { .size = sizeof(existing),
+					     .mode = f->note.mode,
+					     .flags = TL_STREAM_EXISTING | TL_STREAM_PRODUCER };
 	tl_stream_info info = { .size = sizeof(info) };
 	int r = 0;
 
@@ -72,8 +75,10 @@ static int open_here(struct flow *f)
 		r = tl_connect(&connect, &f->client);
 	if (!r && !f->stream)
 		r = tl_stream_open(f->client, f->local, &options, &f->stream);
-	if ((r == -EINVAL || r == -EMEDIUMTYPE) && !tl_stream_stat(f->client, f->local, &info)) {
-		/* the origin has deleted it, and made one of another form */
+	if (r == -EINVAL) /* somebody has opened it before it came: then it is as they wanted it */
+		r = tl_stream_open(f->client, f->local, &existing, &f->stream);
+	if (r == -EMEDIUMTYPE && !tl_stream_stat(f->client, f->local, &info) && !info.subscribers) {
+		/* the origin has deleted it, and made one of the other mode */
 		tl_delete(f->client, f->local);
 		r = tl_stream_open(f->client, f->local, &options, &f->stream);
 	}
@@ -387,7 +392,11 @@ static void *run(void *context)
 	while (!atomic_load(&f->stop)) {
 		r = step(f);
 		if (r == -ESTALE || r == -ECHILD || r == -ENOTCONN)
-			close_here(f); /* the stream here is gone: it is made anew */
+			close_here(f);	  /* the stream here is gone: it is made anew */
+		if (r == -ECONNABORTED) { /* tensorlease kick */
+			close_here(f);
+			tl_close(take_ptr(f->client));
+		}
 		if (!f->lost && now_mono_ns() - f->heard_ns > SILENT_NS) {
 			f->lost = true;
 			close_here(f); /* subscribers here learn that this producer has ended */
@@ -451,6 +460,14 @@ static bool is_same(const struct flow *f, const struct stream_note *stream, cons
 	return !memcmp(f->note.ticket, stream->ticket, TICKET_SIZE) && !strcmp(f->url, url);
 }
 
+/* Else the origin has deleted the stream, and made another one. */
+static bool has_form(const struct flow *f, const struct stream_note *stream)
+{
+	return f->note.mode == stream->mode && f->note.flags == stream->flags &&
+	       f->note.depth == stream->depth && f->note.keep == stream->keep &&
+	       f->note.max_tries == stream->max_tries && f->note.ttl_ns == stream->ttl_ns;
+}
+
 /* Where the flow of that name is, or the list's end. */
 static struct flow **find(struct flow **list, const char *name, unsigned *count)
 {
@@ -510,7 +527,7 @@ static void show_stream(const struct stream_note *stream, void *context)
 		return;
 	}
 	if (f && !is_same(f, stream, u->url)) {
-		flow_end(u->flows, link, false);
+		flow_end(u->flows, link, !has_form(f, stream));
 		f = NULL;
 	}
 	if (!f)

@@ -94,6 +94,32 @@ static void untell_all(const void *node, VISIT which, void *context)
 		replica_untell(r);
 }
 
+/* Two hosts of one name would take turns here: no life of a host comes back, as long as the next
+ * one is heard of. */
+static bool is_another_host(struct import *i, struct origin *o, const struct message *m)
+{
+	bool former = false;
+
+	for (unsigned n = 0; n < LIVES; n++)
+		former |= m->life && m->life == o->former[n];
+	if (!former || m->life == o->life || now_mono_ns() - o->seen_ns > SILENT_NS)
+		return false;
+	o->failures[FAILED_CONFLICT]++;
+	log_warn_limited(&i->conflicts,
+			 "two hosts have one name: write host = NAME into [mirror] of one",
+			 "import=%s host=%s refused=%s", i->rule->name, o->host, log_str(m->url));
+	return true;
+}
+
+static void set_life(struct origin *o, uint64_t life)
+{
+	if (life == o->life)
+		return;
+	memmove(o->former + 1, o->former, (LIVES - 1) * sizeof(*o->former));
+	o->former[0] = o->life;
+	o->life = life;
+}
+
 /* It has said something, so it is there. */
 static void origin_seen(struct import *i, struct origin *o, uint64_t life)
 {
@@ -107,7 +133,7 @@ static void origin_seen(struct import *i, struct origin *o, uint64_t life)
 		o->retry_ns = RETRY_NS;
 	}
 	if (life)
-		o->life = life;
+		set_life(o, life);
 	o->up = true;
 }
 
@@ -259,7 +285,7 @@ static int take_data(struct taking *t, const char *subject, const void *data, si
 		r = -EINVAL;
 	if (!r) {
 		t->origin = is_own(t->import, subject, &m) ? NULL : origin_of(t->import, subject);
-		r = t->origin ? 0 : -EPERM;
+		r = t->origin && !is_another_host(t->import, t->origin, &m) ? 0 : -EPERM;
 	}
 	if (!r) {
 		origin_seen(t->import, t->origin, m.life);
@@ -433,6 +459,8 @@ static void compare(struct import *i, struct origin *o)
 	o->comparing = true;
 	o->comparisons++;
 	r = look_here(i, o);
+	if (r == -ECONNABORTED)
+		atomic_store(&i->over, true);
 	pthread_mutex_unlock(&i->lock);
 	if (!r)
 		r = i->requests ? ask_wanted(i, o) : ask_all(i, o);
@@ -500,6 +528,11 @@ static void on_request(void *context)
 	for (struct origin *o = i->origins; o; o = o->next)
 		origin_compare(i, o, 0);
 	pthread_mutex_unlock(&i->lock);
+}
+
+bool import_is_over(const struct import *i)
+{
+	return atomic_load(&i->over);
 }
 
 void import_compare(struct import *i)

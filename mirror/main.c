@@ -75,7 +75,8 @@ static void mirror_close(struct mirror *m)
 	config_deinit(&m->config);
 }
 
-/* Until a signal says to end. Returns 0, or -EIO: the server has refused this host. */
+/* Until a signal says to end. Returns 0, or -EIO: the server has refused this host; -ECONNABORTED:
+ * an administrator has ended a connection to the daemon, so this process is to begin anew. */
 static int serve_until(struct mirror *m, const sigset_t *ends)
 {
 	const struct timespec pause = { .tv_sec = BEAT_S };
@@ -89,6 +90,9 @@ static int serve_until(struct mirror *m, const sigset_t *ends)
 		if (signal == SIGUSR1)
 			introduce(m);
 		for (size_t n = 0; n < m->config.count; n++) {
+			if ((m->exports[n] && export_is_over(m->exports[n])) ||
+			    (m->imports[n] && import_is_over(m->imports[n])))
+				return -ECONNABORTED;
 			if (m->exports[n])
 				export_beat(m->exports[n]);
 		}
@@ -145,6 +149,7 @@ static int run(struct mirror *m)
 	sigaddset(&ends, SIGTERM);
 	sigaddset(&ends, SIGUSR1);
 	sigaddset(&ends, EXPORT_ASKED);
+	signal(SIGHUP, SIG_IGN); /* of a terminal, or to read the file again, which it cannot */
 	pthread_sigmask(SIG_BLOCK, &ends, NULL); /* threads inherit this */
 	raise_files();
 	r = control_wait(&control, &m->config, &ends);
@@ -155,7 +160,12 @@ static int run(struct mirror *m)
 		r = control_start(control, m);
 	if (!r)
 		r = serve_until(m, &ends);
-	log_info("ending", "status=%d", r < 0 ? r : 0);
+	if (r == -ECONNABORTED)
+		log_error(
+			"a connection to the daemon was ended by tensorlease kick; start this program "
+			"anew",
+			"host=%s", m->config.host);
+	log_info("ending", "why=%s", r < 0 ? strerror(-r) : "signal");
 	control_stop(control);
 	mirror_close(m);
 	control_close(control);
@@ -166,6 +176,14 @@ struct options {
 	const char *config;
 	bool check, json;
 };
+
+static int bad_level(const char *level)
+{
+	fprintf(stderr,
+		"tensorlease-mirror: --log-level must be error, warn, info or debug, not '%s'\n",
+		level);
+	return usage(stderr, USAGE);
+}
 
 /* Returns -1: there are no more options; or an exit status. */
 static int read_options(struct options *o, int argc, char **argv)
@@ -189,6 +207,8 @@ static int read_options(struct options *o, int argc, char **argv)
 			o->json = true;
 		else if (c == 'l' && !log_parse_level(&level, optarg))
 			log_set_level(level);
+		else if (c == 'l')
+			return bad_level(optarg);
 		else if (c == 'V')
 			return puts("tensorlease-mirror " TENSORLEASE_VERSION) < 0;
 		else
@@ -233,6 +253,13 @@ int main(int argc, char **argv)
 		known |= !strcmp(command, commands[n]);
 	named = !strcmp(command, "tree") || !strcmp(command, "fetch");
 	name = named && optind < argc ? argv[optind++] : NULL;
+	if (!known)
+		fprintf(stderr, "tensorlease-mirror: there is no command '%s'\n", command);
+	else if (named && !name)
+		fprintf(stderr, "tensorlease-mirror: %s needs a NAME\n", command);
+	else if (optind < argc)
+		fprintf(stderr, "tensorlease-mirror: %s does not take '%s'\n", command,
+			argv[optind]);
 	if (!known || optind < argc || (named && !name))
 		return usage(stderr, USAGE);
 	signal(SIGPIPE, SIG_IGN);

@@ -189,7 +189,7 @@ tl_client *origin_use(struct import *i, struct origin *o)
 	client = client_in(i, &o->client, label, &error);
 	o->uses -= !client;
 	if (!client)
-		origin_count(o, error);
+		import_count(i, o, error);
 	else if (!o->started_ns)
 		o->started_ns = look(client);
 	return client;
@@ -227,8 +227,10 @@ void origin_failed(struct import *i, struct origin *o)
 	o->failed = true;
 }
 
-void origin_count(struct origin *o, int error)
+void import_count(struct import *i, struct origin *o, int error)
 {
+	if (error == -ECONNABORTED)
+		atomic_store(&i->over, true);
 	switch (error) {
 	case -EEXIST: /* counted with each name */
 		return;

@@ -17,7 +17,7 @@
 #define COMPARE_NS (30 * NS_PER_SEC)
 #define RETRY_NS NS_PER_SEC /* at first; it doubles up to COMPARE_NS */
 
-enum { WORKERS = 4, LABEL_MAX = 32 };
+enum { WORKERS = 4, LABEL_MAX = 32, LIVES = 4 };
 
 /* Why something did not come. */
 enum failure {
@@ -46,6 +46,7 @@ struct origin {
 	bool up;
 	bool comparing;
 	uint64_t life;
+	uint64_t former[LIVES];	     /* lives, the last one first; 0: none */
 	uint64_t started_ns;	     /* of the daemon here, at the last look */
 	int64_t seen_ns, compare_ns; /* when it said something; when to compare */
 	int64_t retry_ns;	     /* after which a failure is tried again */
@@ -65,6 +66,7 @@ struct import {
 	struct bus *bus;
 	struct serve *serve; /* NULL: nothing is relayed */
 	atomic_bool stop;
+	atomic_bool over;     /* its connection was ended by an administrator */
 	pthread_mutex_t lock; /* for all that follows */
 	pthread_cond_t more;
 	pthread_cond_t due;  /* a host is to be compared with */
@@ -115,4 +117,4 @@ void origin_compare(struct import *i, struct origin *o, int64_t at_ns);
 /* Something of it failed: its names are to be compared again before long. */
 void origin_failed(struct import *i, struct origin *o);
 /* Counts what did not come. */
-void origin_count(struct origin *o, int error);
+void import_count(struct import *i, struct origin *o, int error);

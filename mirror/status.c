@@ -185,7 +185,7 @@ static void show_host(cJSON *to, const struct import *i, const struct origin *o)
 	const struct tally *t = &o->tally;
 
 	cJSON_AddStringToObject(to, "host", o->host);
-	cJSON_AddBoolToObject(to, "up", o->up);
+	cJSON_AddBoolToObject(to, "up", o->up && bus_is_up(i->bus));
 	seconds(to, "heard_seconds_ago", now_mono_ns() - o->seen_ns);
 	number(to, "names", t->names);
 	moment(to, "moment", o->set.committed_ns);

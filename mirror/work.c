@@ -173,7 +173,7 @@ static void work_on_set(struct import *i, struct fetch *fetch, struct origin *o)
 	if (job.client)
 		o->uses--;
 	if (job.client && r && r != -ENODATA && !atomic_load(&i->stop)) {
-		origin_count(o, r);
+		import_count(i, o, r);
 		log_warn_limited(&i->failures, "a set did not come", "of=%s why=%s", o->host,
 				 log_str(transfer_why(&job, r)));
 	}
@@ -223,7 +223,7 @@ static void work_on(struct import *i, struct fetch *fetch, struct replica *repli
 		pthread_mutex_lock(&i->lock);
 		o->uses--;
 		if (r && r != -ENODATA && !atomic_load(&i->stop)) {
-			origin_count(o, r);
+			import_count(i, o, r);
 			log_warn_limited(&i->failures, "a name did not come",
 					 "name=%s of=%s why=%s", log_str(replica->name), o->host,
 					 log_str(transfer_why(&job, r)));

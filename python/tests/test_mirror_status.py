@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from conftest import eventually
 from cuda_driver import Array, Child, Driver
 from gpu_help import gpus  # noqa: F401 (a fixture)
@@ -532,3 +533,57 @@ def test_commands(hosts):
     for line in ("metrics = 0.0.0.0:9000", "metrics = 127.0.0.1", "metrics = 127.0.0.1:70000"):
         a.config.write_text(f"[mirror]\n{line}\n")
         assert "metrics must be" in ask(a, "check", status=1)
+
+
+def test_two_hosts_of_one_name(hosts):
+    """The importer takes one of them for it, and tells of the other one."""
+    a, b = hosts("a", EXPORT).start(), hosts("b", IMPORT).start()
+    c = hosts("c", f"{EXPORT}[mirror]\nhost = a\n")
+    here, other, there = a.connect(), c.connect(), b.connect("mirror")
+    here.put_many({"same": np.array([1]), "of-a": np.array([1])})
+    eventually(lambda: came(there, "same", 1, 1))
+    other.put_many({"same": np.array([2]), "of-c": np.array([2])})
+    c.start()
+    eventually(lambda: origin(b)["failures"]["conflict"] > 0 and "of-c" in there.keys())
+    assert "two hosts have one name" in b.mirror.said()
+    for n in range(3, 20):
+        here.put("same", np.array([1]))
+        other.put("same", np.array([n]))
+        eventually(lambda n=n: there.get("same").numpy()[0] == n)
+    c.mirror.end()
+    here.put("same", np.array([20]))
+    eventually(lambda: there.get("same").numpy()[0] == 20)
+
+
+@pytest.mark.parametrize("which", ["a", "b"])
+def test_a_mirror_that_is_kicked_ends(hosts, which):
+    """Its service starts it anew."""
+    a, b, here, there = pair(hosts)
+    met(here, [there])
+    host = {"a": a, "b": b}[which]
+    admin = {"a": here, "b": there}[which]
+    for one in admin.clients():
+        if one.pid == host.mirror.pid:
+            admin.kick(one.id)
+    here.put("next", numbers(PIECE))
+    assert host.mirror.wait(limit(60)) == 1
+    assert "tensorlease kick" in host.mirror.said()
+    host.start()
+    eventually(lambda: came(there, "next", 1, 0))
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    config = "[mirror]\nhost = a\nnats = nats://127.0.0.1:4222\nca = {0}/ca\ncertificate = {0}/no\nkey = {0}/key\n"
+    (tmp_path / "ca").write_text("")
+    (tmp_path / "wrong.conf").write_text(config.format(tmp_path) + "[import x]\nfrom = b\n")
+    done = subprocess.run([MIRROR, "--config", tmp_path / "wrong.conf", "check"], capture_output=True, text=True, timeout=limit(60))
+    assert done.returncode == 1 and f"path={tmp_path}/no" in done.stderr and "No such file" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [(["stat"], "no command 'stat'"), (["tree"], "tree needs a NAME"), (["status", "x"], "status does not take 'x'")],
+)
+def test_usage(arguments, text):
+    done = subprocess.run([MIRROR, *arguments], capture_output=True, text=True, timeout=limit(60))
+    assert done.returncode == 2 and text in done.stderr

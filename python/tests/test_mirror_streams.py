@@ -237,3 +237,14 @@ def test_names_do_not_wait_for_streams_that_end(hosts):
         longest = max(longest, time.monotonic() - began)
     assert not there.streams()
     assert longest < limit(3), f"a name took {longest:.1f} s"
+
+
+def test_a_stream_that_is_opened_before_it_comes(hosts):
+    """It is as the program here wants it, and not that of the origin."""
+    a, b = hosts("a", EXPORT).start(), hosts("b", IMPORT).start()
+    here, there = a.connect(), b.connect("mirror")
+    subscription = there.stream("s", "queue", depth=5).subscribe()
+    stream = here.stream("s", "queue", depth=64)
+    put_all(stream, 20)
+    assert [number_of(subscription.get(timeout=limit(60))) for _ in range(20)] == list(range(20))
+    assert there.stream("s", existing=True).info().depth == 5
