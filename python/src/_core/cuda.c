@@ -157,6 +157,17 @@ intptr_t stream_here(struct stream stream)
 		       : stream.number;
 }
 
+bool stream_add(struct stream *known, intptr_t stream)
+{
+	if (stream == TL_STREAM_NONE)
+		return true;
+	if (known->number != TL_STREAM_DEFAULT &&
+	    (known->number != stream || stream_here(*known) != stream))
+		return false;
+	*known = stream_named(stream);
+	return true;
+}
+
 int parse_target(PyObject *o, tl_get_options *options)
 {
 	PyObject *pair;

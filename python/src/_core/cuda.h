@@ -44,6 +44,9 @@ struct stream stream_named(intptr_t number);
  * legacy stream stands for it, which waits for the streams of all threads.
  */
 intptr_t stream_here(struct stream stream);
+/* Adds the stream of a consumer, which this thread names, to what is known of those that write a
+ * draft. False: there are several. */
+bool stream_add(struct stream *known, intptr_t stream);
 
 /* Whether the tensor is the library's, which can be leased once more. */
 bool hold_is_ours(const struct hold *h);
