@@ -261,7 +261,12 @@ void draft_keep_stream(struct draft *d)
 
 bool draft_stream_known(const struct draft *d)
 {
-	if (!d->many_streams)
+	return stream_known(d->many_streams);
+}
+
+bool stream_known(bool many)
+{
+	if (!many)
 		return true;
 	raise_text(
 		-EINVAL,
