@@ -265,7 +265,7 @@ static void give_up(struct tl_draft *draft)
 	draft_free(draft);
 }
 
-static int commit_unchecked(struct tl_draft *draft, uint64_t *version)
+static int commit_as_it_is(struct tl_draft *draft, uint64_t *version)
 {
 	const struct commit_as as = {
 		.tensor = &draft->tensor,
@@ -282,6 +282,13 @@ static int commit_unchecked(struct tl_draft *draft, uint64_t *version)
 
 	if (!r && version)
 		*version = v;
+	return r;
+}
+
+static int commit_unchecked(struct tl_draft *draft, uint64_t *version)
+{
+	int r = commit_as_it_is(draft, version);
+
 	if (r && may_be_draft(draft))
 		give_up(draft);
 	else
@@ -297,6 +304,13 @@ int draft_commit(struct tl_draft *draft, uint64_t *version)
 		return commit_unchecked(draft, version);
 	draft_abort(draft);
 	return r;
+}
+
+int draft_commit_kept(struct tl_draft *draft, uint64_t *version)
+{
+	int r = draft_check(draft);
+
+	return r ? r : commit_as_it_is(draft, version);
 }
 
 /* The draft was made just now, so it needs no checks. */
@@ -330,7 +344,7 @@ struct tl_draft *draft_of(const DLManagedTensorVersioned *managed)
 	return managed && managed->deleter == export_delete ? (struct tl_draft *)managed : NULL;
 }
 
-int draft_export(struct tl_draft *draft, DLManagedTensorVersioned **out)
+int draft_keep(struct tl_draft *draft)
 {
 	struct session *s = draft->session;
 	int r = session_usable(s);
@@ -339,9 +353,6 @@ int draft_export(struct tl_draft *draft, DLManagedTensorVersioned **out)
 		return r;
 	if (draft->state == DRAFT_PARENTS || draft->state == DRAFT_ENDED)
 		return tl_fail(-ESTALE, "the draft of '%s' is not ours any more", draft->name);
-	r = draft_lent_check(draft);
-	if (r)
-		return r;
 	pthread_mutex_lock(&s->produce_mutex);
 	/* After a commit the bytes can still be seen through the exported tensor. A draft in memory
 	 * of our own, on a GPU, has no slot before it is published, and is kept in another way. */
@@ -350,7 +361,17 @@ int draft_export(struct tl_draft *draft, DLManagedTensorVersioned **out)
 		draft->hold.views = draft->map;
 	draft_step(draft, DRAFT_EXPORT);
 	pthread_mutex_unlock(&s->produce_mutex);
+	return 0;
+}
 
+int draft_export(struct tl_draft *draft, DLManagedTensorVersioned **out)
+{
+	int r = draft_lent_check(draft);
+
+	if (!r)
+		r = draft_keep(draft);
+	if (r)
+		return r;
 	draft->managed.version = (DLPackVersion){ DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION };
 	draft->managed.manager_ctx = draft;
 	draft->managed.deleter = export_delete;

@@ -133,6 +133,9 @@ int draft_metadata(struct tl_draft *draft, const void *metadata, size_t size);
 int draft_check(struct tl_draft *draft);
 /* Commits the draft as it describes itself. Consumes it, also on failure. */
 int draft_commit(struct tl_draft *draft, uint64_t *version);
+/* Does so and consumes nothing: the caller keeps its memory until draft_abort(), and may commit it
+ * again. */
+int draft_commit_kept(struct tl_draft *draft, uint64_t *version);
 /* draft_commit() by a call that can write the draft again: CALL_E_STALE for -ESTALE. */
 int draft_commit_again(struct tl_draft *draft, uint64_t *version);
 /* Gives the draft up, which consumes it. NULL is fine. */
@@ -140,6 +143,9 @@ void draft_abort(struct tl_draft *draft);
 int draft_stale(const char *name); /* fails with -ESTALE: its daemon has ended */
 
 int draft_export(struct tl_draft *draft, DLManagedTensorVersioned **out);
+/* From now on its memory stays until draft_abort(), also after a commit or tl_close(), as that of
+ * an exported draft does until its deleter is called. */
+int draft_keep(struct tl_draft *draft);
 /* The draft that was exported as @managed, or NULL. */
 struct tl_draft *draft_of(const DLManagedTensorVersioned *managed);
 /* The exported and uncommitted draft of @s, or of a session that its client had before, whose bytes

@@ -68,17 +68,12 @@ static int part_device(struct item_plan *plan, size_t i, uint64_t nbytes)
 
 	if (!item_is_on_gpu(t))
 		return 0;
-	if (plan->blank)
-		return tl_fail(-ENOTSUP,
-			       "parts[%zu] is on a device of type %d; a draft of an item "
-			       "is on the CPU: put it instead",
-			       i, (int)t->device.device_type);
 	if (plan->device_bytes && plan->device.device_id != t->device.device_id)
 		return tl_fail(-ENOTSUP,
 			       "parts[%zu] is on GPU %d, and another part on GPU %d: the "
 			       "parts of an item are on one",
 			       i, t->device.device_id, plan->device.device_id);
-	if (!tensor_is_contiguous(t))
+	if (!plan->blank && !tensor_is_contiguous(t))
 		return tl_fail(-ENOTSUP,
 			       "parts[%zu] is on a GPU, and not C-contiguous: make it so "
 			       "first",
@@ -190,7 +185,8 @@ void item_write_metadata(char *row, struct item_plan *plan, const void *metadata
 	memcpy(row + plan->tensors, &d, sizeof(d));
 }
 
-uint64_t item_part_at(char *row, uint64_t offset, const tl_part *part, int64_t *dims, DLTensor *out)
+uint64_t item_part_at(char *base, uint64_t offset, const tl_part *part, int64_t *dims,
+		      DLTensor *out)
 {
 	const DLTensor *t = part->tensor;
 	uint64_t nbytes = 0;
@@ -199,13 +195,14 @@ uint64_t item_part_at(char *row, uint64_t offset, const tl_part *part, int64_t *
 	if (t->ndim)
 		memcpy(dims, t->shape, (size_t)t->ndim * sizeof(*dims));
 	tensor_contiguous_strides(t->ndim, dims, dims + t->ndim);
-	*out = (DLTensor){ .data = row + offset,
-			   .device = { kDLCPU, 0 },
+	*out = (DLTensor){ .data = base + offset,
+			   .device = item_is_on_gpu(t) ? t->device : (DLDevice){ kDLCPU, 0 },
 			   .ndim = t->ndim,
 			   .dtype = t->dtype,
 			   .shape = t->ndim ? dims : NULL,
 			   .strides = t->ndim ? dims + t->ndim : NULL };
-	return aligned(offset + nbytes, 64);
+	return item_is_on_gpu(t) ? offset + item_device_space(nbytes)
+				 : aligned(offset + nbytes, 64);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */

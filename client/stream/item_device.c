@@ -135,7 +135,11 @@ static int put_as(const struct device_put *d)
 	struct call c = call_begin_request(d->s->view->session->client);
 	int r = call_run(&c, create_attempt, &once);
 
-	return r ? r : fill_and_commit(&once);
+	if (r || d->p->what == PUTS_ITEM)
+		return r ? r : fill_and_commit(&once);
+	d->p->device = once.draft;
+	return once.draft->kind->draft_written(
+		once.draft, &(tl_put_options){ .stream = d->p->options->stream });
 }
 
 int item_device_put(struct tl_stream *s, struct putting *p, unsigned entry)
@@ -162,5 +166,20 @@ int item_device_put(struct tl_stream *s, struct putting *p, unsigned entry)
 	r = put_as(&d);
 	if (no_space(r) && drop_all(s, entry))
 		r = put_as(&d);
-	return r ? r : find(s->view->session, name, &p->device_ref);
+	return r || p->what == PUTS_DRAFT ? r : find(s->view->session, name, &p->device_ref);
+}
+
+int item_device_commit(struct tl_stream *s, struct putting *p, unsigned entry)
+{
+	struct tl_draft *draft = p->device;
+	int r = draft_check(draft);
+
+	if (!r)
+		r = draft->kind->draft_written(draft,
+					       &(tl_put_options){ .flags = p->options->flags });
+	if (!r)
+		r = draft_commit_kept(draft, NULL);
+	if (no_space(r) && drop_all(s, entry))
+		r = draft_commit_kept(draft, NULL);
+	return r ? r : find(s->view->session, draft->name, &p->device_ref);
 }

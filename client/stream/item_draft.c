@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Items that are written in place: a draft has a block of its producer's until it is committed or
- * aborted. Tensors that were exported keep the memory, but not the draft. */
+ * aborted, and one of its own for its parts on a GPU. Tensors that were exported keep the memory,
+ * but not the draft. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "client/stream/producer.h"
 
 struct tl_item_draft {
+	_Atomic uint32_t refs;	  /* 1 until it is committed or aborted, and 1 for each tensor */
 	struct tl_stream *stream; /* with a count */
 	struct putting p;	  /* without its parts, which are the caller's */
 	size_t metadata_max;
@@ -32,6 +34,7 @@ static tl_item_draft *draft_make(struct tl_stream *s, const tl_part *parts, size
 
 	if (!d)
 		return NULL;
+	d->refs = 1;
 	d->stream = s;
 	d->n = n;
 	d->tensors = (DLTensor *)(d + 1);
@@ -42,10 +45,15 @@ static void tensors_point(tl_item_draft *d, const tl_part *parts)
 {
 	int64_t *dims = (int64_t *)(d->tensors + d->n);
 	char *row = stream_block_bytes(d->stream, d->p.block);
-	uint64_t offset = 0;
+	char *device = d->p.device ? d->p.device->tensor.data : NULL;
+	uint64_t offset = 0, device_offset = 0;
 
 	for (size_t i = 0; i < d->n; i++) {
-		offset = item_part_at(row, offset, &parts[i], dims, &d->tensors[i]);
+		if (item_is_on_gpu(parts[i].tensor))
+			device_offset = item_part_at(device, device_offset, &parts[i], dims,
+						     &d->tensors[i]);
+		else
+			offset = item_part_at(row, offset, &parts[i], dims, &d->tensors[i]);
 		dims += 2 * (size_t)parts[i].tensor->ndim;
 	}
 }
@@ -64,7 +72,8 @@ TL_API int tl_stream_draft(tl_stream *s, const tl_part *parts, size_t n,
 		return r;
 	d = draft_make(s, parts, n);
 	if (!d) {
-		stream_block_abort(s, p.block);
+		stream_draft_abort(s, &p);
+		draft_abort(p.device);
 		return tl_fail(-ENOMEM, "no memory for a draft of the stream '%s'", s->view->name);
 	}
 	d->p = p;
@@ -82,8 +91,11 @@ TL_API DLTensor *tl_item_draft_tensor(tl_item_draft *d, size_t i)
 	return d && i < d->n ? &d->tensors[i] : NULL;
 }
 
-static void draft_drop(tl_item_draft *d)
+static void draft_unref(tl_item_draft *d)
 {
+	if (atomic_fetch_sub(&d->refs, 1) != 1)
+		return;
+	draft_abort(d->p.device); /* only frees it if it was committed */
 	stream_unref(d->stream);
 	free(d);
 }
@@ -117,9 +129,13 @@ TL_API int tl_item_draft_commit(tl_item_draft *d, const tl_stream_put_options *o
 	item_write_metadata(stream_block_bytes(d->stream, d->p.block), &d->p.plan, o.metadata,
 			    o.metadata_size);
 	d->p.options = &o;
+	d->p.device_ref = 0; /* it may have been written since a commit that failed */
+	if (d->p.device)     /* an abort waits for that stream, too */
+		d->p.device->kind->draft_written(d->p.device,
+						 &(tl_put_options){ .stream = o.stream });
 	r = stream_put_planned(d->stream, &d->p, number);
 	if (!r)
-		draft_drop(d);
+		draft_unref(d);
 	return r;
 }
 
@@ -127,8 +143,8 @@ TL_API int tl_item_draft_abort(tl_item_draft *d)
 {
 	if (!d)
 		return 0;
-	stream_block_abort(d->stream, d->p.block);
-	draft_drop(d);
+	stream_draft_abort(d->stream, &d->p);
+	draft_unref(d);
 	return 0;
 }
 
@@ -136,7 +152,7 @@ TL_API int tl_item_draft_abort(tl_item_draft *d)
 
 struct exported {
 	DLManagedTensorVersioned managed;
-	struct tl_stream *stream; /* with a count */
+	tl_item_draft *draft; /* with a count */
 	int64_t dims[];
 };
 
@@ -145,7 +161,9 @@ static void exported_delete(DLManagedTensorVersioned *managed)
 	struct exported *e = (struct exported *)managed;
 	int saved = errno;
 
-	stream_unref(e->stream);
+	tl_failures_hide();
+	draft_unref(e->draft);
+	tl_failures_show();
 	free(e);
 	errno = saved;
 }
@@ -154,18 +172,22 @@ TL_API int tl_item_draft_to_dlpack(tl_item_draft *d, size_t i, DLManagedTensorVe
 {
 	const DLTensor *t = tl_item_draft_tensor(d, i);
 	struct exported *e;
+	int r;
 
 	if (!t || !out)
 		return tl_fail(-EINVAL, "tl_item_draft_to_dlpack: %s",
 			       !d     ? "draft is NULL"
 			       : !out ? "out is NULL"
 				      : "the draft has no such tensor");
+	r = item_is_on_gpu(t) ? draft_keep(d->p.device) : 0;
+	if (r)
+		return r;
 	e = malloc(sizeof(*e) + 2 * (size_t)t->ndim * sizeof(int64_t));
 	if (!e)
 		return tl_fail(-ENOMEM, "no memory for a tensor");
 	item_managed(&e->managed, t, e->dims, exported_delete);
-	e->stream = d->stream;
-	stream_ref(d->stream);
+	e->draft = d;
+	atomic_fetch_add(&d->refs, 1);
 	*out = &e->managed;
 	return 0;
 }

@@ -101,7 +101,8 @@ enum putting_what {
 struct putting {
 	struct item_plan plan;
 	const tl_stream_put_options *options;
-	uint64_t device_ref; /* of the tensor that has the parts on a GPU; 0: there are none */
+	struct tl_draft *device; /* of a draft: its parts on a GPU; NULL: it has none */
+	uint64_t device_ref; /* of the tensor that has the parts on a GPU; 0: there is none yet */
 	unsigned block;	     /* with the item; or NO_BLOCK */
 	enum putting_what what;
 };
@@ -115,10 +116,12 @@ int stream_put(struct tl_stream *s, struct putting *p, const tl_stream_put_optio
 int stream_put_planned(struct tl_stream *s, struct putting *p, uint64_t *number);
 /* A draft's block. */
 char *stream_block_bytes(struct tl_stream *s, unsigned index);
-void stream_block_abort(struct tl_stream *s, unsigned index);
+void stream_draft_abort(struct tl_stream *s, const struct putting *p);
 /* item_device.c: puts the parts on a GPU into a tensor there, p->device_ref, which has the entry's
- * name. 0, or a negative errno. */
+ * name. For a draft it makes p->device, which will be that tensor, and item_device_commit()
+ * publishes it. 0, or a negative errno. */
 int item_device_put(struct tl_stream *s, struct putting *p, unsigned entry);
+int item_device_commit(struct tl_stream *s, struct putting *p, unsigned entry);
 /* Deletes the tensor of the last item in the entry, which nobody will take any more. True: there
  * was one. */
 bool item_device_drop(struct tl_stream *s, unsigned entry);

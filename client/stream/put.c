@@ -182,6 +182,12 @@ static struct stream_entry *entry_write(struct tl_stream *s, const struct puttin
 	return e;
 }
 
+/* For what is not to be done before there is room. */
+static int look_for_room(struct tl_stream *s)
+{
+	return has_room(s, s->next) ? 0 : is_ended(s) ? ended(s) : PUT_E_FULL;
+}
+
 /* One try: PUT_E_FULL if it has to wait. */
 static int put_try(struct tl_stream *s, struct putting *p, uint64_t *number)
 {
@@ -193,10 +199,12 @@ static int put_try(struct tl_stream *s, struct putting *p, uint64_t *number)
 	if (r)
 		return r;
 	if (p->plan.parts && p->block == NO_BLOCK) {
-		/* no memory is asked for before there is room */
-		if (p->what != PUTS_DRAFT && !has_room(s, s->next))
-			return is_ended(s) ? ended(s) : PUT_E_FULL;
-		r = write_item(s, p);
+		if (p->what != PUTS_DRAFT)
+			r = look_for_room(s);
+		r = r ? r : write_item(s, p); /* which asks for memory */
+	} else if (p->device && !p->device_ref) {
+		r = look_for_room(s);
+		r = r ? r : item_device_commit(s, p, s->blocks[p->block].entry);
 	}
 	if (r || p->what == PUTS_DRAFT)
 		return r;
@@ -393,12 +401,14 @@ char *stream_block_bytes(struct tl_stream *s, unsigned index)
 	return bytes;
 }
 
-void stream_block_abort(struct tl_stream *s, unsigned index)
+void stream_draft_abort(struct tl_stream *s, const struct putting *p)
 {
 	if (!stream_is_ours(s->view))
 		return;
 	pthread_mutex_lock(&s->mutex);
-	blocks_put_back(s, index);
+	if (p->device_ref && !s->closed) /* a commit failed after that of the parts on a GPU */
+		item_device_drop(s, s->blocks[p->block].entry);
+	blocks_put_back(s, p->block);
 	pthread_mutex_unlock(&s->mutex);
 	stream_tell_room(s->view); /* another thread may wait for memory */
 }

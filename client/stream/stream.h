@@ -217,7 +217,7 @@ static inline bool item_is_on_gpu(const DLTensor *t)
 uint64_t item_device_space(uint64_t nbytes);
 /* Changes the metadata of an item that was written, to at most as many bytes. */
 void item_write_metadata(char *row, struct item_plan *plan, const void *metadata, size_t size);
-/* Makes the part of a row that is written in place a tensor. @dims: twice its ndim. Returns the
- * offset of the next part. */
-uint64_t item_part_at(char *row, uint64_t offset, const tl_part *part, int64_t *dims,
+/* Makes a part that is written in place a tensor: that at @offset of a row, or of the tensor on the
+ * GPU. @dims: twice its ndim. Returns the offset of the next part there. */
+uint64_t item_part_at(char *base, uint64_t offset, const tl_part *part, int64_t *dims,
 		      DLTensor *out);

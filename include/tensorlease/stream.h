@@ -155,7 +155,7 @@ typedef struct tl_stream_put_options {
 	size_t metadata_size;	   /* bytes; at most TL_STREAM_METADATA_MAX */
 	const uint32_t *interrupt; /* as in tl_wait_options */
 	uint32_t interrupt_value;  /* as in tl_wait_options */
-	uint32_t flags;		   /* 0, or TL_PUBLISH_SEALED: wait until a GPU has copied */
+	uint32_t flags;		   /* 0, or TL_PUBLISH_SEALED: wait until a GPU has written */
 	intptr_t stream; /* of parts on a GPU: on which they are written, as in tl_put_options */
 } tl_stream_put_options;
 
@@ -180,8 +180,8 @@ typedef struct tl_stream_put_options {
  *	-EDQUOT		the same, for this user
  *	-ENOMEM		also: no memory on the GPU, though some may be in use by items
  *	-EINVAL		a part is no tensor that can be put, or too many parts or bytes
- *	-ENOTSUP	parts are on two GPUs, or one there is not C-contiguous; and of
- *			tl_stream_draft(): a part is on a GPU
+ *	-ENOTSUP	parts are on two GPUs, or one there is not C-contiguous; or that GPU has no
+ *			memory that can be shared in this way
  *	-ENODEV		a part is on a GPU, and CUDA cannot be used here
  *	-ECANCELED	*options->interrupt is not options->interrupt_value
  *	-EINTR		a signal handler ran while the call slept
@@ -199,9 +199,12 @@ TL_API int tl_stream_put(tl_stream *stream, const tl_part *parts, size_t n,
  * metadata it may have at most; options->metadata need not be there. Waits, for at most
  * options->timeout_ns, as long as there is no memory for more items, and not for room.
  *
+ * Parts on a GPU are written on options->stream, unless tl_item_draft_commit() names another one.
+ * After an abort their memory is used again when what is queued there has ended.
+ *
  * Ownership: *out is yours; tl_item_draft_commit() consumes it if it succeeds, and
  * tl_item_draft_abort(). All arguments stay yours. @stream may be closed before: then it cannot be
- * committed.
+ * committed. The stream of a GPU must exist until the draft and its exported tensors have ended.
  * Blocking: as tl_stream_put().
  * Threads: any.
  * Returns: as tl_stream_put()
@@ -228,12 +231,14 @@ TL_API DLTensor *tl_item_draft_tensor(tl_item_draft *draft, size_t i);
  *
  * The tensor at @i, writable, for a library that consumes DLPack. It keeps the memory, but does not
  * hold up the item: do not write to it after tl_item_draft_commit(), or after
- * tl_item_draft_abort(), since the memory is that of a later item then.
+ * tl_item_draft_abort(), since the memory is that of a later item then. On a GPU it becomes that of
+ * a later item when all tensors of the draft there have ended.
  *
  * Ownership: *out is yours; its deleter gives it back.
  * Blocking: never.
  * Threads: any.
- * Returns: 0, -EINVAL, or -ENOMEM.
+ * Returns: 0, -EINVAL, -ENOMEM, or
+ *	-ESTALE		it is on a GPU, and the client was closed, or this is a forked process
  * Since: 0.2
  */
 TL_API int tl_item_draft_to_dlpack(tl_item_draft *draft, size_t i, DLManagedTensorVersioned **out);
@@ -241,10 +246,13 @@ TL_API int tl_item_draft_to_dlpack(tl_item_draft *draft, size_t i, DLManagedTens
 /*
  * tl_item_draft_commit - put an item that was written in place
  *
- * Publishes it as tl_stream_put() does, and waits for room as that does.
+ * Publishes it as tl_stream_put() does, and waits for room as that does. Consumers wait for what is
+ * queued on options->stream, if the draft has parts on a GPU. If it fails you may write the draft
+ * again and call this once more.
  *
  * Ownership: consumes @draft if it succeeds, else it stays yours.
- * Blocking: for at most options->timeout_ns; NULL: it does not wait for room.
+ * Blocking: for at most options->timeout_ns; NULL: it does not wait for room. With parts on a GPU
+ * also for a round trip.
  * Threads: any, but no other thread may be in a call on @draft.
  * Returns: 0, an error of tl_stream_put(), or
  *	-EINVAL		also: more metadata than the draft has room for
@@ -260,7 +268,7 @@ TL_API int tl_item_draft_commit(tl_item_draft *draft, const tl_stream_put_option
  * Nobody will have seen it.
  *
  * Ownership: consumes @draft; NULL is allowed and does nothing.
- * Blocking: never.
+ * Blocking: never; but for a round trip if a commit has failed for parts on a GPU.
  * Threads: any, but no other thread may be in a call on @draft.
  * Returns: 0, always.
  * Since: 0.2

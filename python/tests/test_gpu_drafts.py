@@ -168,6 +168,7 @@ def drafts_and_streams():
     draft.__dlpack__(stream=-1)
     assert draft.stream == a
     draft.__dlpack__(stream=b)
+    draft.__dlpack__(stream=a)  # the first one again does not make it one
     with pytest.raises(ValueError, match="several streams"):
         draft.commit()
     assert draft.state == "open"

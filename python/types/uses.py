@@ -54,6 +54,14 @@ def publishes(client: Client) -> None:
         draft.abort()
 
 
+def items(client: Client) -> None:
+    stream = client.stream("s", "queue")
+    draft = stream.draft((2, 3), "float32", device="cuda:0", metadata_size=8)
+    assert_type(draft, tensorlease.ItemDraft)
+    assert_type(draft.commit(metadata=b"x", stream=1), int)
+    stream.draft({"a": (3, "uint8"), "b": ((2, 3), "float32", "cuda:0")}, device=None).abort()
+
+
 def queues(client: Client) -> None:
     q: tensorlease.Queue[int] = tensorlease.Queue(8, name="q", client=client, mode="r", redeliver=True)
     q.put(3, timeout=1.5)

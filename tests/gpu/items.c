@@ -1,47 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Items of streams whose tensors lie on a GPU, beside some on the CPU. */
-#include <tensorlease/stream.h>
-
-#include "tests/gpu/common.h"
-
-enum { N = 3 << 20, SMALL = 1000, ITEMS = 40, DEPTH = 4 };
-
-static tl_stream *open_stream(tl_client *client, uint32_t mode, uint32_t depth)
-{
-	const tl_stream_options o = {
-		.size = sizeof(o), .mode = mode, .depth = depth, .max_tries = 3
-	};
-	tl_stream *s = NULL;
-
-	must_be(tl_stream_open(client, "s", &o, &s), 0);
-	return s;
-}
-
-static tl_subscription *subscribe_on(tl_stream *s, CUstream stream)
-{
-	const tl_subscribe_options o = { .size = sizeof(o), .stream = (intptr_t)stream };
-	tl_subscription *sub = NULL;
-
-	must_be(tl_stream_subscribe(s, &o, &sub), 0);
-	return sub;
-}
-
-static CUstream new_stream(void)
-{
-	CUstream stream;
-
-	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
-	return stream;
-}
-
-static DLTensor tensor_on(int device, CUdeviceptr memory, int64_t *shape)
-{
-	return (DLTensor){ .data = (void *)(uintptr_t)memory,
-			   .device = { kDLCUDA, device },
-			   .ndim = 1,
-			   .dtype = { kDLUInt, 8, 1 },
-			   .shape = shape };
-}
+#include "tests/gpu/items.h"
 
 /* Puts two tensors on the GPU, written by the stream, with the value on the CPU between them. */
 static int try_put(tl_stream *s, CUdeviceptr memory, int value, CUstream stream, int64_t timeout_ns)
@@ -69,29 +28,6 @@ static void put_item(tl_stream *s, CUdeviceptr memory, int value, CUstream strea
 	must_be(try_put(s, memory, value, stream, WAIT_S * SECOND), 0);
 }
 
-static tl_item *take(tl_subscription *sub)
-{
-	tl_item *item = NULL;
-
-	must_be(tl_stream_take(sub, &TL_INIT(tl_wait_options, .timeout_ns = WAIT_S * SECOND),
-			       &item),
-		0);
-	return item;
-}
-
-static void item_must_be(const tl_item *item, int value, CUstream stream)
-{
-	const DLTensor *weights = tl_item_tensor(item, 0, NULL),
-		       *bias = tl_item_tensor(item, 2, NULL);
-
-	must_be(tl_item_count(item), 3);
-	must_be(*(const int *)tl_item_tensor(item, 1, NULL)->data, value);
-	must_be(weights->device.device_type, kDLCUDA);
-	must_be(weights->shape[0], N);
-	must_be(gpu_read((CUdeviceptr)(uintptr_t)weights->data, N, stream), value);
-	must_be(gpu_read((CUdeviceptr)(uintptr_t)bias->data, SMALL, stream), value);
-}
-
 static int put_many(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
@@ -111,69 +47,14 @@ static int put_many(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* Keeps every other item until the end. */
-static int take_many(const struct test_daemon *d, void *arg)
-{
-	tl_client *client = gpu_open(d, 0);
-	tl_stream *s = open_stream(client, *(uint32_t *)arg, DEPTH);
-	CUstream stream = new_stream();
-	tl_subscription *sub = subscribe_on(s, stream);
-	tl_item *kept[ITEMS / 2] = { 0 }, *none;
-
-	pause_at(1);
-	for (int i = 0; i < ITEMS; i++) {
-		tl_item *item = take(sub);
-
-		item_must_be(item, i, stream);
-		if (i % 2)
-			must_be(tl_item_release(item), 0);
-		else
-			kept[i / 2] = item;
-	}
-	must_be(tl_stream_take(sub, &TL_INIT(tl_wait_options, .timeout_ns = WAIT_S * SECOND),
-			       &none),
-		-EPIPE);
-	for (int i = 0; i < ITEMS / 2; i++) {
-		item_must_be(kept[i], 2 * i, stream);
-		must_be(tl_item_release(kept[i]), 0);
-	}
-	gpu_must(cuda->stream_synchronize(stream));
-	tl_subscription_close(sub);
-	tl_stream_close(s);
-	tl_close(client);
-	return 0;
-}
-
-static void delete_stream(const struct test_daemon *d)
-{
-	tl_client *client = td_connect(d);
-
-	must_be(tl_delete(client, "s"), 0);
-	tl_close(client);
-}
-
-static void flow(uint32_t mode)
-{
-	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child consumer = child_start_ready(&g.d, take_many, &mode);
-	struct test_child producer = child_start_ready(&g.d, put_many, &mode);
-
-	child_go(&consumer);
-	child_step(&producer);
-	child_finish(&consumer);
-	child_finish(&producer);
-	delete_stream(&g.d);
-	gpu_nothing_left(&g);
-}
-
 GPU_TEST(a_broadcast_of_tensors_on_a_gpu)
 {
-	flow(TL_STREAM_BROADCAST);
+	flow(TL_STREAM_BROADCAST, put_many);
 }
 
 GPU_TEST(a_queue_of_tensors_on_a_gpu)
 {
-	flow(TL_STREAM_QUEUE);
+	flow(TL_STREAM_QUEUE, put_many);
 }
 
 static int put_one_and_stay(const struct test_daemon *d, void *arg)
@@ -285,11 +166,9 @@ static int refused(const struct test_daemon *d, void *arg)
 	CUdeviceptr memory = gpu_alloc(N + SMALL);
 	int64_t shape[2] = { 10, 10 }, strides[2] = { 1, 10 };
 	DLTensor t = tensor_on(0, memory, shape);
-	tl_item_draft *draft;
 
 	(void)arg;
 	t.ndim = 2;
-	must_be(tl_stream_draft(s, &(tl_part){ .tensor = &t }, 1, NULL, &draft), -ENOTSUP);
 	t.strides = strides;
 	must_be(tl_stream_put(s, &(tl_part){ .tensor = &t }, 1, NULL, NULL), -ENOTSUP);
 	t.device.device_type = kDLROCM;
@@ -310,15 +189,6 @@ GPU_TEST(what_cannot_be_an_item)
 
 	must_be(td_run_client(&g.d, refused, NULL), 0);
 	gpu_nothing_left(&g);
-}
-
-static void put_byte(tl_stream *s)
-{
-	unsigned char byte = 9;
-	int64_t one = 1;
-	DLTensor t = bytes_tensor(&byte, &one);
-
-	must_be(tl_stream_put(s, &(tl_part){ .tensor = &t }, 1, NULL, NULL), 0);
 }
 
 /* The memory on the GPU is short while items are held there, and not that of the host. */
@@ -386,29 +256,6 @@ static int dies_before_its_item(const struct test_daemon *d, void *arg)
 	tl_stream_put(s, &(tl_part){ .tensor = &t }, 1, &o, NULL);
 	must(!"it is killed before");
 	return 1;
-}
-
-static tl_stream_info look(tl_client *client)
-{
-	tl_stream_info info = { .size = sizeof(info) };
-
-	must_be(tl_stream_stat(client, "s", &info), 0);
-	return info;
-}
-
-static int count(const tl_info *info, void *context)
-{
-	(void)info;
-	++*(unsigned *)context;
-	return 0;
-}
-
-static unsigned tensors_below(tl_client *client, const char *prefix)
-{
-	unsigned n = 0;
-
-	must_be(tl_list(client, prefix, count, &n), 0);
-	return n;
 }
 
 /* Its parts on the GPU are published, and it waits for room when it is killed. */

@@ -134,6 +134,7 @@ struct hold *hold_new(DLManagedTensorVersioned *managed)
 	h->base = dlpack_base(managed);
 	h->foreign = false;
 	h->stream = (struct stream){ TL_STREAM_DEFAULT, 0 };
+	h->drafted = h->many_streams = false;
 	h->stream_owner = NULL;
 	h->timeout_ns = CLIENT_TIMEOUT_NS;
 	h->pid = hold_on_gpu(h) ? getpid() : 0;

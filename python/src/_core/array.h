@@ -23,7 +23,9 @@ struct hold {
 	uint64_t nbytes;
 	int noted;	      /* by fault_note() */
 	bool foreign;	      /* another library made `managed`, and its deleter may need the GIL */
-	struct stream stream; /* on a GPU: the one it was got for */
+	struct stream stream; /* on a GPU: it was got for that one; an ItemDraft is written there */
+	bool drafted;	      /* it is an ItemDraft's, on a GPU */
+	bool many_streams;    /* consumers of that asked for several */
 	PyObject *stream_owner; /* the owner of that stream, or of the one that writes a draft,
 				   which must not be freed before the hold; or NULL */
 	int64_t timeout_ns; /* on a GPU: for how long a consumer waits for the producer's work */

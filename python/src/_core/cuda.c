@@ -82,6 +82,7 @@ static struct {
 	int (*push)(void *context);
 	int (*pop)(void **context);
 	int (*ask_pointer)(void *value, int attribute, uint64_t address);
+	int (*finish)(void);
 	void *contexts[GPUS_MAX]; /* retained for good */
 	bool found;
 } driver;
@@ -98,8 +99,9 @@ static bool driver_find(void)
 	*(void **)&driver.push = dlsym(library, "cuCtxPushCurrent_v2");
 	*(void **)&driver.pop = dlsym(library, "cuCtxPopCurrent_v2");
 	*(void **)&driver.ask_pointer = dlsym(library, "cuPointerGetAttribute");
+	*(void **)&driver.finish = dlsym(library, "cuCtxSynchronize");
 	driver.found = driver.ask_pointer && driver.get_device && driver.retain && driver.push &&
-		       driver.pop;
+		       driver.pop && driver.finish;
 	return driver.found;
 }
 
@@ -124,6 +126,17 @@ void current_gpu_end(struct current_gpu was)
 
 	if (was.pushed)
 		driver.pop(&context);
+}
+
+void gpu_finish(int number)
+{
+	struct current_gpu was = current_gpu_begin(number);
+
+	Py_BEGIN_ALLOW_THREADS;
+	if (driver.found)
+		driver.finish();
+	Py_END_ALLOW_THREADS;
+	current_gpu_end(was);
 }
 
 int gpu_of_pointer(uint64_t address)
@@ -155,6 +168,23 @@ intptr_t stream_here(struct stream stream)
 	return stream.number == TL_STREAM_PER_THREAD && stream.thread != this_thread()
 		       ? TL_STREAM_LEGACY
 		       : stream.number;
+}
+
+bool stream_add(struct stream *known, intptr_t stream)
+{
+	if (stream == TL_STREAM_NONE)
+		return true;
+	if (known->number != TL_STREAM_DEFAULT &&
+	    (known->number != stream || stream_here(*known) != stream))
+		return false;
+	*known = stream_named(stream);
+	return true;
+}
+
+void hold_used_on(struct hold *h, intptr_t stream)
+{
+	if (h->drafted && !stream_add(&h->stream, stream))
+		h->many_streams = true;
 }
 
 int parse_target(PyObject *o, tl_get_options *options)

@@ -30,6 +30,8 @@ struct current_gpu current_gpu_begin(int number);
 void current_gpu_end(struct current_gpu was);
 /* The number of the GPU on which an address lies, or -1. */
 int gpu_of_pointer(uint64_t address);
+/* Waits until the GPU has done all work of this process. Gives the GIL up meanwhile. */
+void gpu_finish(int number);
 
 /*
  * Converts a stream: None or NULL is TL_STREAM_DEFAULT, an int is a number of DLPack's, else it is
@@ -44,6 +46,12 @@ struct stream stream_named(intptr_t number);
  * legacy stream stands for it, which waits for the streams of all threads.
  */
 intptr_t stream_here(struct stream stream);
+/* Adds the stream of a consumer, which this thread names, to what is known of those that write a
+ * draft. False: there are several. */
+bool stream_add(struct stream *known, intptr_t stream);
+
+/* Of a draft on a GPU: notes that a consumer will work on that stream. */
+void hold_used_on(struct hold *h, intptr_t stream);
 
 /* Whether the tensor is the library's, which can be leased once more. */
 bool hold_is_ours(const struct hold *h);

@@ -519,6 +519,7 @@ static PyObject *gpu_dlpack(const struct array *self, struct hold *h, const stru
 	h = gpu_hold(h, a->stream);
 	if (!h)
 		return NULL;
+	hold_used_on(h, a->stream);
 	e = export_shared(h, a->versioned);
 	hold_unref_py(h);
 	if (e && a->versioned && !flagged)
@@ -675,6 +676,7 @@ static struct export *api_export_gpu(PyObject *self, struct hold *h)
 	leased = gpu_hold(h, TL_STREAM_LEGACY);
 	if (!leased)
 		return NULL;
+	hold_used_on(leased, TL_STREAM_LEGACY);
 	e = export_shared(leased, true);
 	hold_unref_py(leased);
 	if (e && ((struct array *)self)->unflagged)

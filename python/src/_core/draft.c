@@ -225,7 +225,6 @@ void draft_failed(struct draft *d, int r)
 static void set_stream(struct draft *d, intptr_t stream)
 {
 	d->stream = stream_named(stream);
-	d->many_streams = false;
 	tl_draft_set_stream(d->handle, stream);
 }
 
@@ -233,11 +232,10 @@ void draft_used_on(struct draft *d, intptr_t stream)
 {
 	if (!d->handle || d->stream_said || stream == TL_STREAM_NONE)
 		return;
-	if (d->stream.number != TL_STREAM_DEFAULT &&
-	    (d->stream.number != stream || stream_here(d->stream) != stream))
-		d->many_streams = true;
-	else
+	if (stream_add(&d->stream, stream))
 		set_stream(d, stream);
+	else
+		d->many_streams = true;
 }
 
 void draft_say_stream(struct draft *d, intptr_t stream, PyObject *owner)
@@ -248,6 +246,7 @@ void draft_say_stream(struct draft *d, intptr_t stream, PyObject *owner)
 	if (!h || !d->handle || stream == TL_STREAM_DEFAULT)
 		return;
 	d->stream_said = true;
+	d->many_streams = false;
 	set_stream(d, stream);
 	old = h->stream_owner;
 	h->stream_owner = Py_XNewRef(owner);
@@ -262,7 +261,12 @@ void draft_keep_stream(struct draft *d)
 
 bool draft_stream_known(const struct draft *d)
 {
-	if (!d->many_streams)
+	return stream_known(d->many_streams);
+}
+
+bool stream_known(bool many)
+{
+	if (!many)
 		return true;
 	raise_text(
 		-EINVAL,

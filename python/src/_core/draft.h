@@ -65,6 +65,7 @@ void draft_say_stream(struct draft *d, intptr_t stream, PyObject *owner);
 void draft_keep_stream(struct draft *d);
 /* False with an exception: consumers have asked for several streams, and the user named none. */
 bool draft_stream_known(const struct draft *d);
+bool stream_known(bool many);
 
 /* Returns what an error about a missing name adds if the client has an open draft of that name, or
  * "". */

@@ -382,6 +382,11 @@ static int source_cuda(struct source *s, PyObject *array, const intptr_t *stream
 
 static int lease_for(struct source *s, intptr_t stream)
 {
+	if (stream == TL_STREAM_DEFAULT && s->hold->drafted) {
+		if (!stream_known(s->hold->many_streams))
+			return -1;
+		stream = stream_here(s->hold->stream);
+	}
 	s->stream = stream == TL_STREAM_DEFAULT ? TL_STREAM_LEGACY : stream;
 	if (!hold_usable(s->hold))
 		return -1;

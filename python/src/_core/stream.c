@@ -7,11 +7,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <tensorlease/stream.h>
 
 #include "client.h"
 #include "cuda.h"
+#include "draft.h"
 #include "item.h"
 #include "lock.h"
 #include "source.h"
@@ -162,6 +164,8 @@ PyObject *client_stream(PyObject *self, PyObject *args)
 struct item_draft {
 	PyObject_HEAD tl_item_draft *draft; /* NULL: committed or aborted */
 	struct handle *stream;
+	struct hold **on_gpu; /* those of its tensors there, which note the streams that write it */
+	size_t n_on_gpu;
 };
 
 struct putting {
@@ -407,16 +411,17 @@ static void drafting_end(struct drafting *d)
 	PyMem_Free(d->shapes);
 }
 
-/* @spec: a tuple of a tuple of sizes and (code, bits, lanes). */
+/* @spec: a tuple of a tuple of sizes, (code, bits, lanes), and the device's type and number. */
 static int drafting_part(struct drafting *d, Py_ssize_t i, PyObject *spec)
 {
 	DLTensor *t = &d->tensors[i];
-	int code, bits, lanes;
+	int code, bits, lanes, device, number;
 	PyObject *sizes;
 
-	if (!PyArg_ParseTuple(spec, "O!(iii)", &PyTuple_Type, &sizes, &code, &bits, &lanes))
+	if (!PyArg_ParseTuple(spec, "O!(iii)(ii)", &PyTuple_Type, &sizes, &code, &bits, &lanes,
+			      &device, &number))
 		return -1;
-	t->device.device_type = kDLCPU;
+	t->device = (DLDevice){ (DLDeviceType)device, number };
 	t->dtype = (DLDataType){ (uint8_t)code, (uint8_t)bits, (uint16_t)lanes };
 	t->shape = d->shapes[i];
 	d->parts[i].tensor = t;
@@ -494,24 +499,113 @@ static tl_item_draft *draft_of(const struct item_draft *d)
 	return d->draft;
 }
 
+/* Keeps the hold of one of its tensors if that is on a GPU. Returns 0, or -1 with an exception. */
+static int keep_on_gpu(struct item_draft *d, struct hold *h)
+{
+	struct hold **more;
+
+	if (!hold_on_gpu(h))
+		return 0;
+	more = PyMem_Realloc(d->on_gpu, (d->n_on_gpu + 1) * sizeof(struct hold *));
+	if (!more) {
+		PyErr_NoMemory();
+		return -1;
+	}
+	h->drafted = true;
+	d->on_gpu = more;
+	d->on_gpu[d->n_on_gpu++] = hold_ref(h);
+	return 0;
+}
+
+static PyObject *draft_tensor(struct item_draft *d, size_t i, PyObject *class)
+{
+	DLManagedTensorVersioned *managed;
+	int r = tl_item_draft_to_dlpack(d->draft, i, &managed);
+	PyObject *tensor = r ? raise_error(r)
+			     : tensor_over_as((PyTypeObject *)class, hold_new(managed));
+
+	if (tensor && keep_on_gpu(d, array_hold(tensor)))
+		Py_CLEAR(tensor);
+	return tensor;
+}
+
 /* tensors(class) -> list of Tensors of that class, which keep the memory */
 static PyObject *draft_tensors(PyObject *self, PyObject *class)
 {
 	WITH_LOCK;
-	tl_item_draft *draft = draft_of((struct item_draft *)self);
-	PyObject *list = draft ? PyList_New(0) : NULL;
+	struct item_draft *d = (struct item_draft *)self;
+	PyObject *list = draft_of(d) ? PyList_New(0) : NULL;
 
-	for (size_t i = 0; list && tl_item_draft_tensor(draft, i); i++) {
-		DLManagedTensorVersioned *managed = NULL;
-		int r = tl_item_draft_to_dlpack(draft, i, &managed);
-		PyObject *tensor = r ? raise_error(r)
-				     : tensor_over_as((PyTypeObject *)class, hold_new(managed));
+	for (size_t i = 0; list && tl_item_draft_tensor(d->draft, i); i++) {
+		PyObject *tensor = draft_tensor(d, i, class);
 
 		if (!tensor || PyList_Append(list, tensor))
 			Py_CLEAR(list);
 		Py_XDECREF(tensor);
 	}
 	return list;
+}
+
+/* Stores the stream that writes the parts on a GPU: the one that its user named, or else the one
+ * that consumers did. Returns false with an exception: they named several. */
+static bool draft_stream(const struct item_draft *d, intptr_t *stream)
+{
+	struct stream known = { TL_STREAM_DEFAULT, 0 };
+	bool many = false;
+
+	for (size_t i = 0; *stream == TL_STREAM_DEFAULT && i < d->n_on_gpu; i++) {
+		const struct hold *h = d->on_gpu[i];
+
+		many |= h->many_streams;
+		if (h->stream.number != TL_STREAM_DEFAULT)
+			many |= !stream_add(&known, stream_here(h->stream));
+	}
+	if (*stream == TL_STREAM_DEFAULT)
+		*stream = known.number;
+	return stream_known(many);
+}
+
+/* Their memory is marked on the stream at its end, so it keeps the stream's object. */
+static void draft_keep_owner(const struct item_draft *d, PyObject *owner)
+{
+	for (size_t i = 0; i < d->n_on_gpu; i++) {
+		PyObject *old = d->on_gpu[i]->stream_owner;
+
+		d->on_gpu[i]->stream_owner = Py_NewRef(owner);
+		Py_XDECREF(old);
+	}
+}
+
+/* True if a consumer may have queued work that the legacy stream, on which the library marks the
+ * end of an aborted draft, does not wait for. */
+static bool is_written_elsewhere(const struct hold *h)
+{
+	return h->pid == getpid() && (h->many_streams || (h->stream.number != TL_STREAM_DEFAULT &&
+							  h->stream.number != TL_STREAM_LEGACY));
+}
+
+/* It was committed, or is aborted now. */
+static void draft_end(struct item_draft *d)
+{
+	struct hold **on_gpu = d->on_gpu;
+	tl_item_draft *draft = d->draft;
+	size_t n = d->n_on_gpu;
+
+	d->draft = NULL;
+	d->on_gpu = NULL;
+	d->n_on_gpu = 0;
+	for (size_t i = 0; draft && i < n; i++) {
+		if (!is_written_elsewhere(on_gpu[i]))
+			continue;
+		gpu_finish(on_gpu[i]->managed->dl_tensor.device.device_id);
+		break; /* all are on one */
+	}
+	Py_BEGIN_ALLOW_THREADS;
+	tl_item_draft_abort(draft);
+	Py_END_ALLOW_THREADS;
+	for (size_t i = 0; i < n; i++)
+		hold_unref_py(on_gpu[i]);
+	PyMem_Free(on_gpu);
 }
 
 static int commit_draft(struct handle *h, void *what, const tl_stream_put_options *o,
@@ -526,27 +620,33 @@ static int commit_draft(struct handle *h, void *what, const tl_stream_put_option
 	return r;
 }
 
-/* commit(metadata, timeout) -> number */
+/* commit(metadata, timeout, stream) -> number */
 static PyObject *draft_commit(PyObject *self, PyObject *args)
 {
 	WITH_LOCK;
 	struct item_draft *d = (struct item_draft *)self;
-	PyObject *metadata, *timeout;
+	PyObject *metadata, *timeout, *stream;
 	tl_stream_put_options o;
 	Py_buffer buffer = { 0 };
 	uint64_t number = 0;
+	intptr_t named;
 	int64_t ns;
 	int r = -1;
 
-	if (!PyArg_ParseTuple(args, "OO", &metadata, &timeout) ||
-	    parse_seconds("timeout", timeout, &ns) ||
+	if (!PyArg_ParseTuple(args, "OOO", &metadata, &timeout, &stream) ||
+	    parse_seconds("timeout", timeout, &ns) || parse_stream(stream, &named) ||
 	    parse_metadata(metadata, TL_STREAM_METADATA_MAX, &buffer))
 		return NULL;
-	if (draft_of(d) && handle_begin(d->stream)) {
+	if (stream != Py_None)
+		draft_keep_owner(d, stream);
+	if (draft_of(d) && draft_stream(d, &named) && handle_begin(d->stream)) {
 		o = metadata_options(&buffer);
+		o.stream = named;
 		r = put_waiting(d->stream, commit_draft, d, &o, ns, &number);
 		handle_end(d->stream);
 	}
+	if (!r)
+		draft_end(d);
 	PyBuffer_Release(&buffer);
 	return r ? NULL : PyLong_FromUnsignedLongLong(number);
 }
@@ -554,11 +654,8 @@ static PyObject *draft_commit(PyObject *self, PyObject *args)
 static PyObject *draft_abort(PyObject *self, PyObject *unused)
 {
 	WITH_LOCK;
-	struct item_draft *d = (struct item_draft *)self;
-
 	(void)unused;
-	tl_item_draft_abort(d->draft);
-	d->draft = NULL;
+	draft_end((struct item_draft *)self);
 	Py_RETURN_NONE;
 }
 
@@ -569,7 +666,7 @@ static void draft_dealloc(PyObject *self)
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
-	tl_item_draft_abort(d->draft);
+	draft_end(d);
 	Py_XDECREF((PyObject *)d->stream);
 	end(self);
 	Py_DECREF(type);

@@ -401,7 +401,7 @@ class ItemDraft:
     def tensor(self) -> Tensor: ...
     def __len__(self) -> int: ...
     def __getitem__(self, key: str | int) -> Tensor: ...
-    def commit(self, *, metadata: _Metadata = None, timeout: _Seconds = ...) -> int: ...
+    def commit(self, *, metadata: _Metadata = None, timeout: _Seconds = ..., stream: _Stream = None) -> int: ...
     def abort(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -451,14 +451,25 @@ class Stream:
     ) -> int: ...
     @overload
     def draft(
-        self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: Any, *, metadata_size: int = 0, timeout: _Seconds = ...
+        self,
+        shape: SupportsIndex | Sequence[SupportsIndex],
+        dtype: Any,
+        *,
+        device: _Device = None,
+        metadata_size: int = 0,
+        timeout: _Seconds = ...,
     ) -> ItemDraft: ...
     @overload
     def draft(
         self,
-        shape: Mapping[str, tuple[SupportsIndex | Sequence[SupportsIndex], Any]],
+        shape: Mapping[
+            str,
+            tuple[SupportsIndex | Sequence[SupportsIndex], Any]
+            | tuple[SupportsIndex | Sequence[SupportsIndex], Any, _Device],
+        ],
         dtype: None = None,
         *,
+        device: _Device = None,
         metadata_size: int = 0,
         timeout: _Seconds = ...,
     ) -> ItemDraft: ...

@@ -9,9 +9,10 @@ import time
 import weakref
 
 from ._arrays import NUMBERS
+from ._cuda import device_pair, interface_of
 from ._dtypes import parse_sizes
 from ._errors import NotNewerError, TimeoutError
-from ._tensor import Tensor
+from ._tensor import Tensor, _no_interface
 from ._tuples import Rows, StreamInfo, StreamMember
 from ._waiter import running_trio
 
@@ -146,6 +147,12 @@ class _DraftTensor(Tensor):
     def __setitem__(self, index, value):
         self.numpy()[index] = value
 
+    @property
+    def __cuda_array_interface__(self):
+        if self.device == "cpu":
+            _no_interface()
+        return interface_of(self, None, False)
+
     def _end(self):
         """Make what numpy() returned read-only, as a commit of a Draft does, and give the memory back."""
         self.release()
@@ -164,6 +171,10 @@ class ItemDraft:
     manager it is committed when the block ends, unless the block has ended it, and aborted if the block raises. Views
     stay valid after that, but must not be written to: others read those bytes, or a later item has them. So arrays that
     numpy() returned become read-only, and the draft's Tensors are released; with other views this is up to the writer.
+
+    On a GPU consumers wait for the work of one stream: the one named by commit(stream=...), else the one that was named
+    when its Tensors were taken by DLPack, as torch() does, else CUDA's legacy default stream. If they were taken for
+    another stream than the legacy one, abort() waits until the GPU has done its work.
     """
 
     __slots__ = ("_draft", "_ended", "_names", "tensors")
@@ -193,12 +204,14 @@ class ItemDraft:
         except ValueError:
             raise KeyError(key) from None
 
-    def commit(self, *, metadata=None, timeout=math.inf):
+    def commit(self, *, metadata=None, timeout=math.inf, stream=None):
         """Put the item, and return its number. If that fails it stays a draft.
 
         metadata: what to attach, at most as many bytes as the draft was made for. timeout and errors: as for Stream.put().
+        stream: on a GPU, the stream that writes the draft, as for Draft.commit(). ValueError: none is named, and its
+            Tensors were taken on several.
         """
-        number = self._draft.commit(metadata, timeout)
+        number = self._draft.commit(metadata, timeout, stream)
         self._end()
         return number
 
@@ -222,6 +235,10 @@ class ItemDraft:
             self.commit()
         else:
             self.abort()
+
+
+def _parse_part(default, shape, dtype, device=None):
+    return *parse_sizes(shape, dtype), device_pair(default if device is None else device)
 
 
 class Subscription:
@@ -354,17 +371,18 @@ class Stream:
             raise TypeError("a list is several arrays here, and this one has numbers: numpy.asarray() makes an array of it")
         return self._stream.put(None, tuple(array) if several else (array,), metadata, timeout, stream)
 
-    def draft(self, shape, dtype=None, *, metadata_size=0, timeout=math.inf):
+    def draft(self, shape, dtype=None, *, device=None, metadata_size=0, timeout=math.inf):
         """Make an item that is written in place: put() without a copy. Return an ItemDraft.
 
-        shape, dtype: of its tensor, as for Client.create(). For several: a dict of names and (shape, dtype) pairs.
+        shape, dtype, device: of its tensor, as for Client.create(). For several: a dict of names and (shape, dtype), or
+            (shape, dtype, device). Those that are on a GPU are on one.
         metadata_size: how many bytes of metadata it may have at most.
         timeout: seconds to wait while there is no memory for more items. None: do not wait. Errors: as for put().
         """
         names, specs = ("",), ((shape, dtype),)
         if isinstance(shape, dict):
             names, specs = tuple(shape), tuple(shape.values())
-        specs = tuple(parse_sizes(*spec) for spec in specs)
+        specs = tuple(_parse_part(device, *spec) for spec in specs)
         made = self._stream.draft(names if isinstance(shape, dict) else None, specs, metadata_size, timeout)
         return ItemDraft(made, names)
 
