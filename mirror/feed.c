@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -32,6 +33,15 @@ struct offered {
 	bool again; /* since feeds_begin_offer() */
 };
 
+/* By which streams of a rule are read for a host, so that who is held up sees for which. */
+struct reader {
+	struct reader *next;
+	const struct rule *rule;
+	char host[CONFIG_HOST_MAX + 1];
+	tl_client *client;
+	unsigned feeds;
+};
+
 /* An item that was taken here. */
 struct held {
 	tl_item *item;
@@ -48,6 +58,7 @@ struct feed {
 	unsigned char stream[TICKET_SIZE];
 	char host[CONFIG_HOST_MAX + 1];
 	uint64_t id;
+	struct reader *reader;
 	tl_subscription *subscription;
 	bool queue; /* its items are acknowledged */
 	pthread_t thread;
@@ -63,22 +74,26 @@ struct feed {
 
 struct feeds {
 	struct tickets *tickets;
+	const struct config *config;
 	const char *url;
 	const struct waits *waits;
 	pthread_mutex_t lock;
 	pthread_cond_t room;
 	bool stop;
 	struct offered *offered;
+	struct reader *readers;
 	struct feed *feeds;
 };
 
-struct feeds *feeds_new(struct tickets *tickets, const char *url, const struct waits *waits)
+struct feeds *feeds_new(struct tickets *tickets, const struct config *config, const char *url,
+			const struct waits *waits)
 {
 	struct feeds *s = calloc(1, sizeof(*s));
 
 	if (!s)
 		return NULL;
 	s->tickets = tickets;
+	s->config = config;
 	s->url = url;
 	s->waits = waits;
 	pthread_mutex_init(&s->lock, NULL);
@@ -157,6 +172,87 @@ void feeds_end_offer(struct feeds *s, const tl_client *client)
 		free_offered(o);
 	}
 	pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- readers ---- */
+
+static struct reader *reader_find(const struct feeds *s, const struct rule *rule, const char *host)
+{
+	struct reader *r = s->readers;
+
+	while (r && (r->rule != rule || strcmp(r->host, host) != 0))
+		r = r->next;
+	return r;
+}
+
+static tl_client *reader_connect(const struct feeds *s, const struct rule *rule, const char *host)
+{
+	char label[32];
+	const tl_connect_options options = { .size = sizeof(options),
+					     .address = s->config->socket,
+					     .namespace_name = rule->name_space,
+					     .label = label };
+	tl_client *client = NULL;
+
+	snprintf(label, sizeof(label), "mirror to %s", host);
+	return tl_connect(&options, &client) ? NULL : client;
+}
+
+/* Counts its use. With the lock. */
+static struct reader *reader_use_known(struct feeds *s, const struct rule *rule, const char *host)
+{
+	struct reader *r = reader_find(s, rule, host);
+
+	if (r)
+		r->feeds++;
+	return r;
+}
+
+/* Returns NULL after an error. Without the lock. */
+static struct reader *reader_use(struct feeds *s, const struct rule *rule, const char *host)
+{
+	struct reader *r, *made = NULL;
+
+	pthread_mutex_lock(&s->lock);
+	r = reader_use_known(s, rule, host);
+	pthread_mutex_unlock(&s->lock);
+	if (r || !(made = calloc(1, sizeof(*made))))
+		return r;
+	*made = (struct reader){ .rule = rule, .feeds = 1 };
+	strcpy(made->host, host);
+	made->client = reader_connect(s, rule, host);
+	pthread_mutex_lock(&s->lock);
+	r = reader_use_known(s, rule, host); /* another thread may have been faster */
+	if (!r && made->client) {
+		r = take_ptr(made);
+		r->next = s->readers;
+		s->readers = r;
+	}
+	pthread_mutex_unlock(&s->lock);
+	if (made && made->client)
+		tl_close(made->client);
+	free(made);
+	return r;
+}
+
+/* @r may be NULL. Without the lock. */
+static void reader_drop(struct feeds *s, struct reader *r)
+{
+	struct reader **link = &s->readers;
+
+	if (!r)
+		return;
+	pthread_mutex_lock(&s->lock);
+	if (--r->feeds) {
+		pthread_mutex_unlock(&s->lock);
+		return;
+	}
+	while (*link != r)
+		link = &(*link)->next;
+	*link = r->next;
+	pthread_mutex_unlock(&s->lock);
+	tl_close(r->client);
+	free(r);
 }
 
 /* ---- a feed ---- */
@@ -272,7 +368,7 @@ static void *run(void *context)
 	struct feeds *s = f->feeds;
 	int r = 0;
 
-	while (r != -ESTALE && r != -ECHILD) {
+	while (r != -ESTALE && r != -ECHILD && r != -ECONNABORTED) {
 		pthread_mutex_lock(&s->lock);
 		while (!f->stop && (f->count == WINDOW || f->large == LARGE_WINDOW))
 			pthread_cond_wait(&s->room, &s->lock);
@@ -315,6 +411,7 @@ static void feed_free(struct feed *f)
 	tl_subscription_close(f->subscription);
 	for (; f->count; f->first++, f->count--)
 		release(f, held_at(f, f->first));
+	reader_drop(f->feeds, f->reader);
 	free(f);
 }
 
@@ -327,10 +424,15 @@ static struct feed *feed_new(struct feeds *s, const struct offered *o,
 	tl_subscribe_options how = { .size = sizeof(how) };
 	tl_stream_info info = { .size = sizeof(info) };
 	tl_stream *stream = NULL;
-	int r = f ? tl_stream_open(o->client, o->name, &options, &stream) : -ENOMEM;
+	int r = -ENOMEM;
+
+	if (f)
+		f->reader = reader_use(s, o->given->rule, asker->host);
+	if (f && f->reader)
+		r = tl_stream_open(f->reader->client, o->name, &options, &stream);
 
 	if (!r)
-		r = tl_stream_stat(o->client, o->name, &info);
+		r = tl_stream_stat(f->reader->client, o->name, &info);
 	if (!r) {
 		f->feeds = s;
 		f->given = o->given;
@@ -356,6 +458,7 @@ static struct feed *feed_new(struct feeds *s, const struct offered *o,
 		 log_str(tl_last_error()));
 	if (f) {
 		tl_subscription_close(f->subscription);
+		reader_drop(s, f->reader);
 		free(f);
 	}
 	return NULL;

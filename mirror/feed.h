@@ -18,8 +18,9 @@ struct waits {
 	void (*wake)(void *waiting);
 };
 
-/* @url: of this host, which stays, as @waits. Returns NULL without memory. */
-struct feeds *feeds_new(struct tickets *tickets, const char *url, const struct waits *waits);
+/* @url: of this host, which stays, as @config and @waits. Returns NULL without memory. */
+struct feeds *feeds_new(struct tickets *tickets, const struct config *config, const char *url,
+			const struct waits *waits);
 /* Nobody waits any more, and nobody will. */
 void feeds_stop(struct feeds *feeds);
 /* May be NULL. */

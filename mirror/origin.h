@@ -51,6 +51,7 @@ struct origin {
 	int64_t seen_ns, compare_ns; /* when it said something; when to compare */
 	int64_t retry_ns;	     /* after which a failure is tried again */
 	int64_t looked_ns;	     /* when its names here were looked at; 0: never */
+	int64_t denied_until_ns;     /* its names cannot be published here */
 	bool failed;		     /* something, since the last comparison began */
 	struct replica set;	     /* what it offers, if it offers a set */
 	struct arrived arrived;

@@ -413,7 +413,7 @@ int serve_open(struct serve **out, const struct config *config)
 		s->key = read_file(config->key);
 		r = s->ca && s->certificate && s->key ? 0 : -EINVAL;
 	}
-	s->feeds = s->tickets ? feeds_new(s->tickets, s->url, &WAITS) : NULL;
+	s->feeds = s->tickets ? feeds_new(s->tickets, config, s->url, &WAITS) : NULL;
 	if (!s->feeds)
 		r = -ENOMEM;
 	if (!r) {

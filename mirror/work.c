@@ -217,11 +217,16 @@ static void work_on(struct import *i, struct fetch *fetch, struct replica *repli
 	struct job job = job_for(i, fetch, replica, label);
 	int r = job.client ? 0 : -ENOTCONN;
 
-	if (job.client) {
+	if (job.client && now_mono_ns() < o->denied_until_ns) {
+		o->uses--;
+		r = -EACCES; /* no bytes are brought in vain */
+	} else if (job.client) {
 		pthread_mutex_unlock(&i->lock);
 		r = transfer(&job, &t);
 		pthread_mutex_lock(&i->lock);
 		o->uses--;
+		if (r == -EACCES)
+			o->denied_until_ns = now_mono_ns() + o->retry_ns;
 		if (r && r != -ENODATA && !atomic_load(&i->stop)) {
 			import_count(i, o, r);
 			log_warn_limited(&i->failures, "a name did not come",

@@ -137,12 +137,12 @@ def nats(tmp_path, request):
 class Host:
     """A daemon with the namespaces "" and "mirror", and a mirror if it is started."""
 
-    def __init__(self, stack, folder, nats, name, rules, capacity="256M", keeper=False, more=()):
+    def __init__(self, stack, folder, nats, name, rules, capacity="256M", keeper=False, more=(), mirrored="yes"):
         self.folder = folder / name
         self.folder.mkdir()
         self.name, self.socket = name, f"{self.folder}/socket"
         config = self.folder / "daemon.conf"
-        config.write_text("[namespace mirror]\nmirror = yes\n")
+        config.write_text(f"[namespace mirror]\nmirror = {mirrored}\n")
         self.more = ("--config", str(config), *(("--keeper", "yes") if keeper else ()), *more)
         self.capacity = capacity
         self.stack = stack

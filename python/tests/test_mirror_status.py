@@ -587,3 +587,14 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
 def test_usage(arguments, text):
     done = subprocess.run([MIRROR, *arguments], capture_output=True, text=True, timeout=limit(60))
     assert done.returncode == 2 and text in done.stderr
+
+
+def test_what_may_not_be_published_is_not_fetched_again_and_again(hosts):
+    a, b = hosts("a", EXPORT).start(), hosts("b", IMPORT, mirrored="no").start()
+    here = a.connect()
+    here.put("large", numbers(8 * PIECE))
+    eventually(lambda: status(b)["imports"][0]["hosts"] and origin(b)["failures"]["other"] > 0)
+    came_before = origin(b)["received_bytes"]
+    eventually(lambda: here.put("large", numbers(8 * PIECE)) or origin(b)["comparisons"] > 3)
+    assert origin(b)["received_bytes"] - came_before <= 6 * 8 * PIECE
+    assert "mirror = yes" in b.mirror.said()

@@ -248,3 +248,26 @@ def test_a_stream_that_is_opened_before_it_comes(hosts):
     put_all(stream, 20)
     assert [number_of(subscription.get(timeout=limit(60))) for _ in range(20)] == list(range(20))
     assert there.stream("s", existing=True).info().depth == 5
+
+
+def test_who_holds_a_stream_up_is_told(hosts):
+    """And ends for that host only, if an administrator wants that."""
+    a = hosts("a", EXPORT).start()
+    b, c = hosts("b", IMPORT).start(), hosts("c", IMPORT).start()
+    here = a.connect()
+    stream = here.stream("s", "broadcast", depth=8, keep=8)
+    subscriptions = [existing(host.connect("mirror"), "s").subscribe(kept=True) for host in (b, c)]
+
+    def members():
+        return {member.label: member for member in stream.members() if member.role == "subscriber"}
+
+    eventually(lambda: set(members()) == {"mirror to b", "mirror to c"})
+    here.kick(members()["mirror to b"].client)
+    for number in range(20):
+        put_all(stream, 1, number)
+        assert number_of(subscriptions[1].get(timeout=limit(60))) == number
+    eventually(lambda: set(members()) == {"mirror to b", "mirror to c"})
+    put_all(stream, 1, 20)
+    while number_of(subscriptions[0].get(timeout=limit(60))) != 20:
+        pass
+    assert a.mirror.poll() is None

@@ -87,7 +87,7 @@ def test_frames_are_shared_unless_copies_are_asked_for(made, store):
         kept, mine = shared.async_read(LONG_MS), own.async_read(LONG_MS)
         assert not kept.flags.writeable and mine.flags.writeable and mine.flags.owndata
         mine[:] = 0
-        assert sum(one.leases for one in store.clients()) == 1
+        eventually(lambda: sum(one.leases for one in store.clients()) == 1)  # a camera that looks at a frame has one, too
         del kept
 
 
