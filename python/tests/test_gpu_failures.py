@@ -3,6 +3,7 @@
 
 import asyncio
 import os
+import time
 
 import gpu_help
 import pytest
@@ -78,6 +79,58 @@ def test_a_dead_producers_tensor_is_lost(gpus, observer):
     assert published.version == 2
     assert consumer.hear() == "back"
     consumer.end()
+    again.end()
+
+
+def publish_set(link, byte):
+    """Two tensors, of which one dies with this process."""
+    client, driver = connect(), Driver()
+    with client.create("m/stays", (N,), "uint8", device=0) as draft:
+        Taken(driver, draft, LEGACY).fill(byte)
+    array = Array(driver, (N,)).fill(byte)
+    client.publish("m/goes", array)
+    link.send("published")
+    link.recv()
+    client.delete(prefix="m")
+    eventually(lambda: array.deleted)
+    driver.free(array.memory)
+
+
+def bytes_of(driver, found):
+    return {name: Taken(driver, tensor).read()[0] for name, tensor in found.items()}
+
+
+def follow_set(link):
+    client, driver = connect(), Driver()
+    watch = client.watch(prefix="m", timeout=limit(60))
+    while len(found := next(watch)) < 2:
+        pass
+    link.send(bytes_of(driver, found))
+    del found
+    link.recv()
+    eventually(lambda: client.stat("m/goes").lost)
+    for one in (watch, client.watch(prefix="m")):  # what is left is no set
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            assert one.poll() is None
+    link.send("waiting")
+    while 2 not in (seen := bytes_of(driver, next(watch))).values():
+        pass
+    link.send(seen)
+
+
+def test_of_a_set_without_one_tensor_nothing_is_given(gpus, observer):
+    producer = Child(publish_set, 1)
+    producer.hear()
+    follower = Child(follow_set)
+    assert follower.hear() == {"stays": 1, "goes": 1}
+    producer.kill()
+    follower.tell()
+    assert follower.hear() == "waiting"
+    again = Child(publish_set, 2)
+    again.hear()
+    assert follower.hear().keys() == {"stays", "goes"}
+    follower.end()
     again.end()
 
 

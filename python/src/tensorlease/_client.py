@@ -513,7 +513,8 @@ class Client(_core.Client):
         the newest whole set of the names below it, as of one moment, whenever one of them is new or gone. It is
         never empty: while there is none, it waits. So
         ``for weights in client.watch(prefix="policy")`` gives what each
-        ``client.put_many(state_dict, prefix="policy")`` has published, and never a mix of two.
+        ``client.put_many(state_dict, prefix="policy")`` has published, and never a mix of two. If the memory of a tensor
+        on a GPU goes with its producer, nothing is given until that name means something again, or is deleted.
 
         It goes on by itself when a producer or the daemon is restarted.
         newer_than: the first version of a name must be above it; not for a set.

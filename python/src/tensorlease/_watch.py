@@ -209,6 +209,7 @@ class Watch(_Watching):
         self._begun = False  # something was given by the daemon that is there now
         self._names = {}  # the version of each name that is there
         self._gone = set()  # names of those whose producers have ended
+        self._lost = set()  # names below the prefix whose memory went with its producer
         self.skipped = 0  # versions that were skipped before the last one that was given
 
     def close(self):
@@ -228,16 +229,19 @@ class Watch(_Watching):
         if event.what == "published":
             self._names[event.name] = event.version
             self._gone.discard(event.name)
+            self._lost.discard(event.name)
         elif event.what == "producer-gone":
             self._gone.add(event.name)
         elif event.what in ("deleted", "lost"):
             self._names.pop(event.name, None)
             self._last.pop(event.name, None)
             self._gone.discard(event.name)
+            (self._lost.add if event.what == "lost" and self._whole else self._lost.discard)(event.name)
         else:
             self._names.clear()
             self._last.clear()
             self._gone.clear()
+            self._lost.clear()
             self._begun = False
 
     def _late(self, began):
@@ -301,7 +305,7 @@ class Watch(_Watching):
     def _take_set(self):
         """All names of a group are known by the time that one tensor of it is there and nothing more is told."""
         for _ in range(_ATTEMPTS):
-            if not self._is_new():
+            if self._lost or not self._is_new():  # what is left of a set is none
                 return None
             if not self._names:  # deleted, or another daemon has begun: the next set is to come
                 self._given = {}
@@ -317,7 +321,7 @@ class Watch(_Watching):
             except (NotFoundError, TensorLostError):
                 return None  # that is told soon
             self._drain()
-            if self._names.keys() == set(names):
+            if self._names.keys() == set(names) and not self._lost:
                 versions = {name: tensor.version for name, tensor in zip(names, tensors, strict=True)}
                 self.skipped = sum(self._skipped(name, version) for name, version in versions.items())
                 found = {name[len(self._name) :]: tensor for name, tensor in zip(names, tensors, strict=True)}
