@@ -15,6 +15,7 @@
 #include "util/clock.h"
 
 #define FETCH_NS (60 * NS_PER_SEC) /* for so long it is asked for */
+#define TOLD_NS (2 * NS_PER_SEC)   /* then one is told that it takes long */
 
 enum { FAILURE = 1, ANSWER_S = 10 };
 
@@ -278,6 +279,8 @@ static void print_origin(const cJSON *rule, const cJSON *host)
 	}
 	if (number_of(host, "parents_lost") > 0)
 		printf(", parents lost %.0f", number_of(host, "parents_lost"));
+	if (*text_of(host, "failure"))
+		printf("; the last failure: %s", text_of(host, "failure"));
 	putchar('\n');
 }
 
@@ -401,9 +404,9 @@ static int request(tl_client *client, const struct rule *rule, const char *name)
 
 static int wait_for(tl_client *client, const struct rule *rule, const char *name)
 {
-	const tl_get_options options = { .size = sizeof(options),
-					 .timeout_ns = FETCH_NS,
-					 .stream = TL_STREAM_NONE };
+	tl_get_options options = { .size = sizeof(options),
+				   .timeout_ns = TOLD_NS,
+				   .stream = TL_STREAM_NONE };
 	tl_info info = { .size = sizeof(info) };
 	DLManagedTensorVersioned *tensor = NULL;
 	char *text = NULL;
@@ -411,6 +414,11 @@ static int wait_for(tl_client *client, const struct rule *rule, const char *name
 
 	if (!r)
 		r = tl_get(client, text, &options, &tensor);
+	if (r == -ETIMEDOUT) {
+		fprintf(stderr, "tensorlease-mirror: no host has given it yet; it is waited for\n");
+		options.timeout_ns = FETCH_NS - TOLD_NS;
+		r = tl_get(client, text, &options, &tensor);
+	}
 	if (!r)
 		r = tl_tensor_info(tensor, &info);
 	if (!r)

@@ -20,7 +20,8 @@ struct reading {
 	struct config *config;
 	const char *path;
 	int line;
-	char why[256]; /* the first error; "": none so far */
+	char section[64]; /* of the line before */
+	char why[256];	  /* the first error; "": none so far */
 };
 
 __attribute__((format(printf, 2, 3))) static int wrong(struct reading *r, const char *format, ...)
@@ -222,10 +223,13 @@ static int on_line(void *context, const char *section, const char *name, const c
 {
 	struct reading *r = context;
 	bool is_export = !strncmp(section, "export ", 7);
+	const bool begins = strncmp(section, r->section, sizeof(r->section) - 1) != 0;
+	const size_t count = r->config->count;
 	struct rule *rule;
 
 	if (*r->why)
 		return 0;
+	snprintf(r->section, sizeof(r->section), "%s", section);
 	if (!strcmp(section, "mirror"))
 		return take_mirror(r, name, value);
 	if (!is_export && strncmp(section, "import ", 7) != 0)
@@ -234,6 +238,8 @@ static int on_line(void *context, const char *section, const char *name, const c
 			     "[import NAME]",
 			     section);
 	rule = find_rule(r, is_export, section + 7);
+	if (rule && begins && count == r->config->count)
+		return wrong(r, "there are two sections [%s]", section);
 	return rule ? take_rule(r, rule, name, value) : 0;
 }
 
@@ -256,42 +262,65 @@ static bool overlap(const struct rule *a, const struct rule *b)
 	       !strncmp(a->prefix, b->prefix, one < other ? one : other);
 }
 
-/* What is wrong with the whole, or NULL. */
-static const char *missing(const struct config *c)
+/* What is wrong with the rules together. Returns 0 for an error. */
+static int check_rules(struct reading *r)
 {
-	bool exports = false;
+	const struct config *c = r->config;
 
 	for (size_t i = 0; i < c->count; i++) {
-		exports |= c->rules[i].is_export;
-		for (size_t j = 0; j < c->count; j++) {
-			if (!c->rules[i].is_export && c->rules[j].is_export &&
-			    !strcmp(c->rules[i].name_space, c->rules[j].name_space))
-				return "what is imported into a namespace cannot be exported from it: "
-				       "give the import another namespace";
-			if (i != j && !c->rules[i].is_export && !c->rules[j].is_export &&
-			    overlap(&c->rules[i], &c->rules[j]))
-				return "two imports have one place for their names: give them "
-				       "prefixes or namespaces of which none is within another";
+		const struct rule *a = &c->rules[i];
+
+		for (size_t j = 0; !a->is_export && j < c->count; j++) {
+			const struct rule *b = &c->rules[j];
+
+			if (b->is_export && !strcmp(a->name_space, b->name_space))
+				return wrong(
+					r,
+					"what [import %s] brings into a namespace cannot be exported "
+					"from it by [export %s]: give the import another namespace",
+					a->name, b->name);
+			if (i < j && !b->is_export && overlap(a, b))
+				return wrong(
+					r,
+					"[import %s] and [import %s] have one place for their names: "
+					"give them namespaces, or prefixes of which none begins the "
+					"other",
+					a->name, b->name);
 		}
 	}
+	return 1;
+}
+
+/* What is wrong with the whole. Returns 0 for an error. */
+static int check_whole(struct reading *r)
+{
+	const struct config *c = r->config;
+	bool exports = false;
+
+	for (size_t i = 0; i < c->count; i++)
+		exports |= c->rules[i].is_export;
 	if (!c->count)
-		return "it has no rule: write a section [export NAME] or [import NAME] with a line, "
-		       "such as namespace = default";
+		return wrong(r, "it has no rule: write a section [export NAME] or [import NAME] "
+				"with a line, such as namespace = default");
 	if (!c->nats)
-		return "it has no server: write nats = nats://HOST:4222 into [mirror]";
+		return wrong(r, "it has no server: write nats = nats://HOST:4222 into [mirror]");
 	if (exports && !c->listen)
-		return "it exports, and does not say where: write listen = ADDRESS:PORT into "
-		       "[mirror]";
+		return wrong(r, "it exports, and does not say where: write listen = ADDRESS:PORT "
+				"into [mirror]");
 	if (c->tls && !(c->ca && c->certificate && c->key))
-		return "tls needs the files ca, certificate and key in [mirror]; on a network that "
-		       "only trusted hosts reach, write tls = no";
-	return NULL;
+		return wrong(r, "tls needs the files ca, certificate and key in [mirror]; on a "
+				"network that only trusted hosts reach, write tls = no");
+	if (!config_is_word(c->host, CONFIG_HOST_MAX))
+		return wrong(r,
+			     "this host's name is not of 1 to %d letters, digits, - and _: "
+			     "write host = NAME into [mirror]",
+			     CONFIG_HOST_MAX);
+	return check_rules(r);
 }
 
 int config_read(struct config *config, const char *path)
 {
 	struct reading r = { .config = config, .path = path };
-	const char *why;
 
 	*config = (struct config){ .tls = true };
 	if (gethostname(config->host, CONFIG_HOST_MAX))
@@ -304,19 +333,22 @@ int config_read(struct config *config, const char *path)
 			  log_str(strerror(errno)));
 		return -errno;
 	}
-	why = r.line ? (*r.why ? r.why : "it is no line NAME = VALUE") : missing(config);
-	if (!why && !config_is_word(config->host, CONFIG_HOST_MAX))
-		why = "this host's name is not of 1 to 20 letters, digits, - and _: write host = NAME "
-		      "into [mirror]";
-	if (!why && config->tls &&
-	    !(is_readable(config->ca) && is_readable(config->certificate) &&
-	      is_readable(config->key)))
-		return -EACCES;
-	if (!why)
+	if (r.line) {
+		log_error("the configuration is wrong", "path=%s line=%d why=%s", log_str(path),
+			  r.line, log_str(*r.why ? r.why : "it is no line NAME = VALUE"));
+		return -EINVAL;
+	}
+	if (!check_whole(&r)) {
+		log_error("the configuration is wrong", "path=%s why=%s", log_str(path),
+			  log_str(r.why));
+		return -EINVAL;
+	}
+	if (!config->tls)
 		return 0;
-	log_error("the configuration is wrong", "path=%s line=%d why=%s", log_str(path), r.line,
-		  log_str(why));
-	return -EINVAL;
+	return is_readable(config->ca) && is_readable(config->certificate) &&
+			       is_readable(config->key)
+		       ? 0
+		       : -EACCES;
 }
 
 void config_deinit(struct config *config)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <search.h>
@@ -189,7 +190,7 @@ tl_client *origin_use(struct import *i, struct origin *o)
 	client = client_in(i, &o->client, label, &error);
 	o->uses -= !client;
 	if (!client)
-		import_count(i, o, error);
+		import_count(i, o, error, tl_last_error());
 	else if (!o->started_ns)
 		o->started_ns = look(client);
 	return client;
@@ -227,8 +228,13 @@ void origin_failed(struct import *i, struct origin *o)
 	o->failed = true;
 }
 
-void import_count(struct import *i, struct origin *o, int error)
+void import_count(struct import *i, struct origin *o, int error, const char *why)
 {
+	snprintf(o->why, sizeof(o->why), "%s", why);
+	for (char *at = o->why; *at; at++) {
+		if (iscntrl((unsigned char)*at)) /* it goes to terminals */
+			*at = '?';
+	}
 	if (error == -ECONNABORTED)
 		atomic_store(&i->over, true);
 	switch (error) {

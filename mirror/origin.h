@@ -59,6 +59,7 @@ struct origin {
 	struct tally tally; /* made anew for each who asks */
 	bool has_names;	    /* found anew by who forgets hosts */
 	uint64_t failures[FAILURES], comparisons;
+	char why[160]; /* the last of these; "": none */
 };
 
 struct import {
@@ -117,5 +118,5 @@ void import_disconnect(tl_client **slot);
 void origin_compare(struct import *i, struct origin *o, int64_t at_ns);
 /* Something of it failed: its names are to be compared again before long. */
 void origin_failed(struct import *i, struct origin *o);
-/* Counts what did not come. */
-void import_count(struct import *i, struct origin *o, int error);
+/* Counts what did not come. @why is kept. */
+void import_count(struct import *i, struct origin *o, int error, const char *why);

@@ -197,6 +197,8 @@ static void show_host(cJSON *to, const struct import *i, const struct origin *o)
 	number(to, "transfers", o->set.busy ? 1 : t->busy); /* a set is one */
 	number(to, "received_bytes", atomic_load(&o->arrived.bytes));
 	show_failures(to, o->failures);
+	if (*o->why)
+		cJSON_AddStringToObject(to, "failure", o->why);
 	number(to, "parents_lost", atomic_load(&o->arrived.lost));
 	number(to, "comparisons", o->comparisons);
 	if (i->rule->streams)

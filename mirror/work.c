@@ -173,7 +173,7 @@ static void work_on_set(struct import *i, struct fetch *fetch, struct origin *o)
 	if (job.client)
 		o->uses--;
 	if (job.client && r && r != -ENODATA && !atomic_load(&i->stop)) {
-		import_count(i, o, r);
+		import_count(i, o, r, transfer_why(&job, r));
 		log_warn_limited(&i->failures, "a set did not come", "of=%s why=%s", o->host,
 				 log_str(transfer_why(&job, r)));
 	}
@@ -228,7 +228,7 @@ static void work_on(struct import *i, struct fetch *fetch, struct replica *repli
 		if (r == -EACCES)
 			o->denied_until_ns = now_mono_ns() + o->retry_ns;
 		if (r && r != -ENODATA && !atomic_load(&i->stop)) {
-			import_count(i, o, r);
+			import_count(i, o, r, transfer_why(&job, r));
 			log_warn_limited(&i->failures, "a name did not come",
 					 "name=%s of=%s why=%s", log_str(replica->name), o->host,
 					 log_str(transfer_why(&job, r)));

@@ -598,3 +598,4 @@ def test_what_may_not_be_published_is_not_fetched_again_and_again(hosts):
     eventually(lambda: here.put("large", numbers(8 * PIECE)) or origin(b)["comparisons"] > 3)
     assert origin(b)["received_bytes"] - came_before <= 6 * 8 * PIECE
     assert "mirror = yes" in b.mirror.said()
+    assert "mirror = yes" in origin(b)["failure"] and "mirror = yes" in ask(b, "peers")
