@@ -77,13 +77,25 @@ static void terminal_take(struct screen *screen)
 	size_read(screen);
 }
 
+/* A signal may have ended a write. That is no failure: what it is about is done next. */
+static int flush_screen(void)
+{
+	const int r = fflush(stdout) ? -errno : 0;
+
+	if (!ended && !stopped && !resized)
+		return r;
+	clearerr(stdout);
+	return r == -EINTR ? 0 : r;
+}
+
 static void terminal_give(struct screen *screen)
 {
 	if (screen->keys)
 		tcsetattr(STDIN_FILENO, TCSADRAIN, &before);
 	if (screen->whole)
 		fputs(WHOLE_OFF, stdout);
-	fflush(stdout);
+	flush_screen();
+	fflush(stdout); /* the rest, if a signal has ended that */
 }
 
 void screen_enter(struct screen *screen, bool whole)
@@ -148,7 +160,7 @@ int screen_show(struct screen *screen)
 	screen->high = shown;
 	free(screen->text);
 	screen->text = NULL;
-	return fflush(stdout) ? -errno : 0;
+	return flush_screen();
 }
 
 /* Stops as a shell expects, with the terminal as it was. */

@@ -2,6 +2,7 @@
 /* What shows who publishes, how fast, and who reads: info, ls --long, status, top, watch. */
 #include <pthread.h>
 #include <pty.h>
+#include <sys/syscall.h>
 #include <termios.h>
 
 #include "tests/cli/run.h"
@@ -317,6 +318,46 @@ TEST(top_goes_on_with_the_next_daemon)
 	see(&t, "after");
 	must_be(kill(running.pid, SIGTERM), 0);
 	must_end(&t, &running, true);
+	tl_close(client);
+}
+
+/* In a write, which waits. */
+static bool is_held_up(pid_t pid)
+{
+	char path[64];
+	long call = -1;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/syscall", (int)pid);
+	f = fopen(path, "re");
+	must(f);
+	if (fscanf(f, "%ld", &call) != 1) /* it runs */
+		call = -1;
+	fclose(f);
+	return call == SYS_write;
+}
+
+TEST(top_ends_well_while_its_terminal_is_full)
+{
+	static const char *const args[] = { "top", NULL };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = connect_as(&d, "camera.py");
+	char keys[1001] = { 0 };
+	struct running running;
+	struct terminal t;
+
+	put(client, "a");
+	running = start_on(&t, &d, args);
+	see(&t, "live");
+	memset(keys, 'n', sizeof(keys) - 1);
+	type(&t, keys);
+	eventually(is_held_up(running.pid));
+	must_be(kill(running.pid, SIGWINCH), 0); /* a part was written, and now nothing can be */
+	for (int i = 0; i < 100; i++)
+		eventually(is_held_up(running.pid));
+	must_be(kill(running.pid, SIGTERM), 0);
+	see(&t, "\033[?25h\033[?1049l");
+	must_end(&t, &running, false);
 	tl_close(client);
 }
 
