@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -171,12 +170,7 @@ static void keeper_notified(void *context, const char *text)
 /* Raises the limit of open files as far as allowed. True: that is enough. */
 static bool files_raise(void)
 {
-	struct rlimit limit;
-
-	if (!getrlimit(RLIMIT_NOFILE, &limit)) {
-		limit.rlim_cur = limit.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &limit);
-	}
+	fd_raise_limit();
 	if (options_files() >= OPTIONS_FILES_MIN)
 		return true;
 	fprintf(stderr,

@@ -8,13 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "mirror/command.h"
 #include "mirror/control.h"
 #include "util/clock.h"
+#include "util/fd.h"
 #include "util/log.h"
 
 #define DEFAULT_CONFIG "/etc/tensorlease/mirror.conf"
@@ -126,17 +126,6 @@ static int usage(FILE *to, int status)
 	return status;
 }
 
-/* As far as allowed: each host that names come from takes a connection to the daemon. */
-static void raise_files(void)
-{
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit))
-		return;
-	limit.rlim_cur = limit.rlim_max;
-	setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 /* As long as it is the only one with its control socket. Returns 0 or a negative errno. */
 static int run(struct mirror *m)
 {
@@ -151,7 +140,7 @@ static int run(struct mirror *m)
 	sigaddset(&ends, EXPORT_ASKED);
 	signal(SIGHUP, SIG_IGN); /* of a terminal, or to read the file again, which it cannot */
 	pthread_sigmask(SIG_BLOCK, &ends, NULL); /* threads inherit this */
-	raise_files();
+	fd_raise_limit(); /* each host that names come from takes a connection to the daemon */
 	r = control_wait(&control, &m->config, &ends);
 	m->started_ns = now_real_ns();
 	if (!r)

@@ -46,22 +46,18 @@ struct origin *origin_find(const struct import *i, const char *host)
 	return o;
 }
 
-struct forgetting {
-	struct replica *dead; /* names of hosts that are gone, which mean nothing here */
-};
-
+/* Puts names that mean nothing here, of hosts that are gone, into a list. */
 static void look_at_owner(const void *node, VISIT which, void *context)
 {
-	struct replica *r = *(struct replica *const *)node;
-	struct forgetting *f = context;
+	struct replica *r = *(struct replica *const *)node, **dead = context;
 
 	if (which != postorder && which != leaf)
 		return;
 	if (r->origin->up || !r->known || r->version || r->busy || r->queued) {
 		r->origin->has_names = true;
 	} else {
-		r->next = f->dead;
-		f->dead = r;
+		r->next = *dead;
+		*dead = r;
 	}
 }
 
@@ -74,14 +70,14 @@ static bool is_needed(const struct import *i, const struct origin *o)
 /* Forgets hosts that are gone, and have nothing here. */
 static void forget_hosts(struct import *i)
 {
-	struct forgetting f = { NULL };
+	struct replica *dead = NULL;
 	struct origin **link = &i->origins, *o;
 
 	i->forgot_ns = now_mono_ns();
 	for (o = i->origins; o; o = o->next)
 		o->has_names = false;
-	twalk_r(i->replicas.tree, look_at_owner, &f);
-	replicas_remove(&i->replicas, f.dead);
+	twalk_r(i->replicas.tree, look_at_owner, &dead);
+	replicas_remove(&i->replicas, dead);
 	while ((o = *link)) {
 		if (is_needed(i, o)) {
 			link = &o->next;

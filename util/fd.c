@@ -38,6 +38,16 @@ void fd_keep_standard(void)
 	}
 }
 
+void fd_raise_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 uint64_t fd_size_limit(void)
 {
 	struct rlimit limit;

@@ -18,6 +18,9 @@ int fd_raise(int fd);
  * would take such a number, and be written to as if it were the stream. */
 void fd_keep_standard(void);
 
+/* Raises the limit of open files (RLIMIT_NOFILE) as far as this process may. */
+void fd_raise_limit(void);
+
 /* The most bytes that a file may get by our doing (RLIMIT_FSIZE); UINT64_MAX: there is no limit.
  * Beyond it the kernel sends SIGXFSZ, of which the default is to die; EFBIG comes if that is
  * ignored. */

@@ -16,7 +16,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -27,6 +26,7 @@
 #include "daemon/keeper/keeper_protocol.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
+#include "util/fd.h"
 #include "util/log.h"
 
 enum {
@@ -681,7 +681,6 @@ static void wait_and_act(struct keeper *k)
 
 static int keeper_init(struct keeper *k, const struct keeper_options *options)
 {
-	struct rlimit limit;
 	int r;
 
 	*k = (struct keeper){ .options = options, .signal_fd = -1, .fd = -1, .program = -1 };
@@ -693,10 +692,7 @@ static int keeper_init(struct keeper *k, const struct keeper_options *options)
 	r = options->exe ? 0 : program_find(k->exe, options->argv[0], k->directory);
 	if (r)
 		return r;
-	if (!getrlimit(RLIMIT_NOFILE, &limit)) {
-		limit.rlim_cur = limit.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &limit);
-	}
+	fd_raise_limit();
 	k->immortal = getenv("TENSORLEASE_KEEPER_IMMORTAL") != NULL;
 	prctl(PR_SET_NAME, "tl-keeper");
 	if (options->activated_fd >= 0 &&
