@@ -211,19 +211,47 @@ void bus_publish(struct bus *bus, const char *subject, const void *data, size_t 
 			  log_str(natsStatus_GetText(s)));
 }
 
-int bus_ask(struct bus *bus, const char *subject, const void *data, size_t size,
-	    bus_message *answer, void *context)
+/* Waits for the answer at an inbox. Returns 0 or a negative errno. */
+static int await_answer(natsSubscription *inbox, const char *subject, bus_answer *answer,
+			void *context)
 {
-	natsMsg *message = NULL;
-	natsStatus s = natsConnection_Request(&message, bus->connection, subject, data, (int)size,
-					      ASK_MS);
+	const int64_t end = now_mono_ns() + ASK_MS * NS_PER_MS;
+	int r = -EAGAIN;
 
-	if (s)
-		return s == NATS_NO_RESPONDERS ? -ENOENT : -ETIMEDOUT;
-	answer(context, subject, NULL, natsMsg_GetData(message),
-	       (size_t)natsMsg_GetDataLength(message));
-	natsMsg_Destroy(message);
-	return 0;
+	while (r == -EAGAIN) {
+		const int64_t left_ms = (end - now_mono_ns()) / NS_PER_MS;
+		natsMsg *message = NULL;
+		natsStatus s = NATS_TIMEOUT;
+
+		if (left_ms > 0)
+			s = natsSubscription_NextMsg(&message, inbox, left_ms);
+		if (s == NATS_NO_RESPONDERS || (!s && natsMsg_IsNoResponders(message)))
+			r = -ENOENT;
+		else if (s)
+			r = -ETIMEDOUT;
+		else if (answer(context, subject, natsMsg_GetData(message),
+				(size_t)natsMsg_GetDataLength(message)))
+			r = 0;
+		natsMsg_Destroy(message);
+	}
+	return r;
+}
+
+int bus_ask(struct bus *bus, const char *subject, const void *data, size_t size, bus_answer *answer,
+	    void *context)
+{
+	natsSubscription *inbox = NULL;
+	natsInbox *name = NULL;
+	natsStatus s = natsInbox_Create(&name);
+	int r = -ETIMEDOUT;
+
+	s = s ? s : natsConnection_SubscribeSync(&inbox, bus->connection, name);
+	s = s ? s : natsConnection_PublishRequest(bus->connection, subject, name, data, (int)size);
+	if (!s)
+		r = await_answer(inbox, subject, answer, context);
+	natsSubscription_Destroy(inbox);
+	natsInbox_Destroy(name);
+	return r;
 }
 
 bool bus_is_up(struct bus *bus)

@@ -25,10 +25,12 @@ int bus_subscribe(struct bus *bus, const char *subject, bus_message *message, vo
 unsigned bus_waiting(struct bus *bus, bus_message *message, const void *context);
 /* Sends, or keeps it while there is no connection, as far as it has space. */
 void bus_publish(struct bus *bus, const char *subject, const void *data, size_t size);
-/* Asks and waits for the answer. Calls @answer in this thread, if there is one within 2 s. Returns
- * 0 or a negative errno. */
-int bus_ask(struct bus *bus, const char *subject, const void *data, size_t size,
-	    bus_message *answer, void *context);
+/* Returns whether that is the answer that was waited for. */
+typedef bool bus_answer(void *context, const char *subject, const void *data, size_t size);
+/* Asks, and calls @answer in this thread with each answer until it returns true, for 2 s at most.
+ * Returns 0 or a negative errno. */
+int bus_ask(struct bus *bus, const char *subject, const void *data, size_t size, bus_answer *answer,
+	    void *context);
 bool bus_is_up(struct bus *bus);
 /* How often a connection has followed a former one. */
 unsigned bus_reconnects(struct bus *bus);

@@ -11,6 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "mirror/import.h"
 #include "mirror/origin.h"
 #include "mirror/work.h"
@@ -85,39 +88,43 @@ struct of_origin {
 	struct replica *dead;
 };
 
+/* What was told is to be told again, and may be another thing by then. */
+static void untell(struct replica *r)
+{
+	replica_untell(r);
+	free(take_ptr(r->target));
+}
+
 static void untell_all(const void *node, VISIT which, void *context)
 {
 	struct replica *r = *(struct replica *const *)node;
 	const struct of_origin *of = context;
 
 	if ((which == postorder || which == leaf) && r->origin == of->origin)
-		replica_untell(r);
+		untell(r);
 }
 
-/* Two hosts of one name would take turns here: no life of a host comes back, as long as the next
- * one is heard of. */
+/* Two hosts of one name would take turns here: whoever was followed by another one does not come
+ * back, as long as that is heard of. */
 static bool is_another_host(struct import *i, struct origin *o, const struct message *m)
 {
+	const uint64_t place = XXH3_64bits(m->url, strlen(m->url));
 	bool former = false;
 
-	for (unsigned n = 0; n < LIVES; n++)
-		former |= m->life && m->life == o->former[n];
-	if (!former || m->life == o->life || now_mono_ns() - o->seen_ns > SILENT_NS)
+	for (unsigned n = 0; n < PLACES; n++)
+		former |= place == o->former[n];
+	if (place != o->place && !(former && now_mono_ns() - o->seen_ns < SILENT_NS)) {
+		memmove(o->former + 1, o->former, (PLACES - 1) * sizeof(*o->former));
+		o->former[0] = o->place;
+		o->place = place;
+	}
+	if (place == o->place)
 		return false;
 	o->failures[FAILED_CONFLICT]++;
 	log_warn_limited(&i->conflicts,
 			 "two hosts have one name: write host = NAME into [mirror] of one",
 			 "import=%s host=%s refused=%s", i->rule->name, o->host, log_str(m->url));
 	return true;
-}
-
-static void set_life(struct origin *o, uint64_t life)
-{
-	if (life == o->life)
-		return;
-	memmove(o->former + 1, o->former, (LIVES - 1) * sizeof(*o->former));
-	o->former[0] = o->life;
-	o->life = life;
 }
 
 /* It has said something, so it is there. */
@@ -128,12 +135,12 @@ static void origin_seen(struct import *i, struct origin *o, uint64_t life)
 		log_info("a host is there", "import=%s host=%s", i->rule->name, o->host);
 	if (!o->up || (life && life != o->life)) {
 		twalk_r(i->replicas.tree, untell_all, &(struct of_origin){ .origin = o });
-		replica_untell(&o->set);
+		untell(&o->set);
 		origin_compare(i, o, 0);
 		o->retry_ns = RETRY_NS;
 	}
 	if (life)
-		set_life(o, life);
+		o->life = life;
 	o->up = true;
 }
 
@@ -395,11 +402,12 @@ static int look_here(struct import *i, struct origin *o)
 	return r;
 }
 
-static void on_page(void *context, const char *subject, const char *reply, const void *data,
-		    size_t size)
+static bool on_page(void *context, const char *subject, const void *data, size_t size)
 {
-	(void)reply;
-	take_message(context, subject, data, size);
+	struct taking *t = context;
+
+	take_message(t, subject, data, size);
+	return t->r != -EPERM; /* another host of that name may answer too */
 }
 
 /* Gets the whole list, page by page, each of which goes on after the last name of the former. */

@@ -17,7 +17,7 @@
 #define COMPARE_NS (30 * NS_PER_SEC)
 #define RETRY_NS NS_PER_SEC /* at first; it doubles up to COMPARE_NS */
 
-enum { WORKERS = 4, LABEL_MAX = 32, LIVES = 4 };
+enum { WORKERS = 4, LABEL_MAX = 32, PLACES = 4 };
 
 /* Why something did not come. */
 enum failure {
@@ -46,7 +46,8 @@ struct origin {
 	bool up;
 	bool comparing;
 	uint64_t life;
-	uint64_t former[LIVES];	     /* lives, the last one first; 0: none */
+	uint64_t place;		     /* the hash of the URL that its mirror has */
+	uint64_t former[PLACES];     /* those before it, the last one first; 0: none */
 	uint64_t started_ns;	     /* of the daemon here, at the last look */
 	int64_t seen_ns, compare_ns; /* when it said something; when to compare */
 	int64_t retry_ns;	     /* after which a failure is tried again */

@@ -146,9 +146,13 @@ bool replica_is_done(const struct replica *r, const struct note *note)
 	return r->known && note->version == r->version && note->committed_ns == r->committed_ns;
 }
 
-bool replica_is_past(const struct replica *r, const struct note *note)
+bool replica_is_past(const struct replica *r, const struct note *note, uint64_t place)
 {
-	return r->known && r->version && note->version && note->version <= r->version &&
+	if (!r->known || !r->version || !note->version)
+		return false;
+	if (note->version == r->version && note->committed_ns == r->committed_ns)
+		return !note->gone;
+	return r->place == place && note->version <= r->version &&
 	       note->committed_ns <= r->committed_ns &&
 	       (!note->gone || note->committed_ns < r->committed_ns);
 }

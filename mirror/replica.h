@@ -20,6 +20,7 @@ struct replica {
 	bool queued, busy;
 	bool known;			/* what it means here: */
 	uint64_t version, committed_ns; /* of the origin; 0: it means nothing */
+	uint64_t place;			/* of the origin then: the versions of one are ordered */
 	bool told_gone;			/* what was announced last: */
 	uint64_t told_version, told_committed_ns;
 	int64_t told_ns;       /* when */
@@ -63,6 +64,6 @@ void replica_arrived(struct replica *replica);
 bool replica_is_old(const struct replica *replica, const struct note *note);
 /* Whether the name means that here, or will without more. */
 bool replica_is_done(const struct replica *replica, const struct note *note);
-/* Whether the name means that here, or something newer: what an origin tells in place of an old
- * version comes before its announcement. */
-bool replica_is_past(const struct replica *replica, const struct note *note);
+/* Whether the name means that here, or something newer of the same place: what an origin tells in
+ * place of an old version comes before its announcement. */
+bool replica_is_past(const struct replica *replica, const struct note *note, uint64_t place);

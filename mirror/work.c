@@ -190,14 +190,15 @@ static void work_on_set(struct import *i, struct fetch *fetch, struct origin *o)
 
 /* ---- names ---- */
 
-/* After a transfer, with the lock. */
-static void note_result(struct import *i, struct replica *replica, struct origin *o,
+/* After a transfer, with the lock. @place: of the origin, as it began. */
+static void note_result(struct import *i, struct replica *replica, struct origin *o, uint64_t place,
 			const struct target *t, int r)
 {
 	if (replica->origin != o)
 		return;
 	if (!r) {
 		replica->known = true;
+		replica->place = place;
 		replica->version = t->note.gone ? 0 : t->note.version;
 		replica->committed_ns = t->note.gone ? 0 : t->note.committed_ns;
 		replica_arrived(replica);
@@ -213,6 +214,7 @@ static void work_on(struct import *i, struct fetch *fetch, struct replica *repli
 {
 	struct target *t = take_ptr(replica->target);
 	struct origin *o = replica->origin;
+	const uint64_t place = o->place;
 	char label[LABEL_MAX];
 	struct job job = job_for(i, fetch, replica, label);
 	int r = job.client ? 0 : -ENOTCONN;
@@ -234,7 +236,7 @@ static void work_on(struct import *i, struct fetch *fetch, struct replica *repli
 					 log_str(transfer_why(&job, r)));
 		}
 	}
-	note_result(i, replica, o, t, r);
+	note_result(i, replica, o, place, t, r);
 	free(t);
 }
 
@@ -258,7 +260,7 @@ static void *work(struct import *i, bool light)
 		r->busy = true;
 		if (r->target && !r->name)
 			work_on_set(i, fetch, r->origin);
-		else if (r->target && replica_is_past(r, &r->target->note)) {
+		else if (r->target && replica_is_past(r, &r->target->note, r->origin->place)) {
 			free(take_ptr(r->target));
 			replica_arrived(r);
 		} else if (r->target)

@@ -509,7 +509,8 @@ def test_messages_that_no_mirror_sends(hosts, nats):
         for data in WRONG + USELESS:
             talker.publish(subject, data)
     assert b.mirror.poll() is None
-    talker.publish("tl1.all.ann.x", message(note("fine", 7, metadata=3), data=b"abc" + EIGHT))
+    fine = message(note("fine", 7, metadata=3), data=b"abc" + EIGHT, url="http://127.0.0.1:2")  # the next one of that name
+    talker.publish("tl1.all.ann.x", fine)
     eventually(lambda: came(there, "fine", 7, int.from_bytes(EIGHT, "little")))
     assert there.stat("fine").metadata == b"abc" and there.stat("fine").publisher.label == "mirror of x"
     here.put("good", np.array([2]))

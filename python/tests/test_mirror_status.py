@@ -535,8 +535,8 @@ def test_commands(hosts):
         assert "metrics must be" in ask(a, "check", status=1)
 
 
-def test_two_hosts_of_one_name(hosts):
-    """The importer takes one of them for it, and tells of the other one."""
+def test_two_hosts_of_one_name(hosts, nats):
+    """The importer takes one of them for it, and tells of the other one, also when both come anew to NATS."""
     a, b = hosts("a", EXPORT).start(), hosts("b", IMPORT).start()
     c = hosts("c", f"{EXPORT}[mirror]\nhost = a\n")
     here, other, there = a.connect(), c.connect(), b.connect("mirror")
@@ -550,9 +550,31 @@ def test_two_hosts_of_one_name(hosts):
         here.put("same", np.array([1]))
         other.put("same", np.array([n]))
         eventually(lambda n=n: there.get("same").numpy()[0] == n)
+        if n % 8 == 0:
+            nats.kill()
+            assert nats.start()
+            eventually(lambda: all(status(host)["nats"]["up"] for host in (a, b, c)))
+    refused = origin(b)["failures"]["conflict"]
+    eventually(lambda: origin(b)["failures"]["conflict"] > refused)
+    assert there.get("same").numpy()[0] == 19
     c.mirror.end()
     here.put("same", np.array([20]))
     eventually(lambda: there.get("same").numpy()[0] == 20)
+
+
+def test_the_next_host_of_a_name_may_have_older_versions(hosts):
+    """A host that another one replaces, with fewer versions, which are also older."""
+    c = hosts("c", f"{EXPORT}[mirror]\nhost = a\n")
+    other = c.connect()
+    other.put("same", np.array([1]))
+    a, b = hosts("a", EXPORT).start(), hosts("b", IMPORT).start()
+    here, there = a.connect(), b.connect("mirror")
+    for n in range(2, 9):
+        here.put("same", np.array([n]))
+    eventually(lambda: came(there, "same", 7, 8))
+    a.mirror.end()
+    c.start()
+    eventually(lambda: there.get("same").numpy()[0] == 1)
 
 
 @pytest.mark.parametrize("which", ["a", "b"])
