@@ -218,11 +218,22 @@ static struct rule *find_rule(struct reading *r, bool is_export, const char *nam
 	return &rules[c->count++];
 }
 
+/* Returns the rule of a section, or NULL after an error. */
+static struct rule *rule_of(struct reading *r, const char *section)
+{
+	const bool is_export = !strncmp(section, "export ", 7);
+
+	if (is_export || !strncmp(section, "import ", 7))
+		return find_rule(r, is_export, section + 7);
+	wrong(r, "there is no section [%s]: there are [mirror], [export NAME] and [import NAME]",
+	      section);
+	return NULL;
+}
+
 /* inih calls this for each line NAME = VALUE. Returns 0 for an error. */
 static int on_line(void *context, const char *section, const char *name, const char *value)
 {
 	struct reading *r = context;
-	bool is_export = !strncmp(section, "export ", 7);
 	const bool begins = strncmp(section, r->section, sizeof(r->section) - 1) != 0;
 	const size_t count = r->config->count;
 	struct rule *rule;
@@ -232,15 +243,26 @@ static int on_line(void *context, const char *section, const char *name, const c
 	snprintf(r->section, sizeof(r->section), "%s", section);
 	if (!strcmp(section, "mirror"))
 		return take_mirror(r, name, value);
-	if (!is_export && strncmp(section, "import ", 7) != 0)
-		return wrong(r,
-			     "there is no section [%s]: there are [mirror], [export NAME] and "
-			     "[import NAME]",
-			     section);
-	rule = find_rule(r, is_export, section + 7);
+	rule = rule_of(r, section);
 	if (rule && begins && count == r->config->count)
 		return wrong(r, "there are two sections [%s]", section);
 	return rule ? take_rule(r, rule, name, value) : 0;
+}
+
+/* Takes sections without a line, of which inih does not tell. Returns 0 for an error. */
+static int take_bare_sections(struct reading *r)
+{
+	FILE *file = fopen(r->path, "re");
+	char line[CONFIG_WORD_MAX + 16], section[CONFIG_WORD_MAX + 16];
+	int ok = file != NULL;
+
+	while (ok && fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "[%[^]]]", section) == 1 && strcmp(section, "mirror") != 0)
+			ok = rule_of(r, section) != NULL;
+	}
+	if (file)
+		fclose(file);
+	return ok;
 }
 
 /* Whether it can be read. Else that is said. */
@@ -300,8 +322,7 @@ static int check_whole(struct reading *r)
 	for (size_t i = 0; i < c->count; i++)
 		exports |= c->rules[i].is_export;
 	if (!c->count)
-		return wrong(r, "it has no rule: write a section [export NAME] or [import NAME] "
-				"with a line, such as namespace = default");
+		return wrong(r, "it has no rule: write a section [export NAME] or [import NAME]");
 	if (!c->nats)
 		return wrong(r, "it has no server: write nats = nats://HOST:4222 into [mirror]");
 	if (exports && !c->listen)
@@ -338,7 +359,7 @@ int config_read(struct config *config, const char *path)
 			  r.line, log_str(*r.why ? r.why : "it is no line NAME = VALUE"));
 		return -EINVAL;
 	}
-	if (!check_whole(&r)) {
+	if (!take_bare_sections(&r) || !check_whole(&r)) {
 		log_error("the configuration is wrong", "path=%s why=%s", log_str(path),
 			  log_str(r.why));
 		return -EINVAL;

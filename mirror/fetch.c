@@ -409,7 +409,7 @@ static bool next_want(struct fetch *f, struct want *want)
  * negative errno. */
 static int ask_all(struct fetch *f)
 {
-	int64_t now = now_mono_ns(), wait = NS_PER_SEC / 5;
+	int64_t wait = NS_PER_SEC / 5, left;
 	bool busy = false;
 
 	for (unsigned n = 0; n < LANES; n++)
@@ -426,9 +426,10 @@ static int ask_all(struct fetch *f)
 		busy |= l->busy;
 		if (!l->busy || l->asked)
 			continue;
-		if (l->ask_ns > now && l->ask_ns - now < wait)
-			wait = l->ask_ns - now;
-		if (l->ask_ns <= now && ask(f, l))
+		left = l->ask_ns - now_mono_ns();
+		if (left > 0 && left < wait)
+			wait = left;
+		if (left <= 0 && ask(f, l))
 			return -ENOMEM;
 	}
 	return busy ? (int)((wait + NS_PER_MS - 1) / NS_PER_MS) : -1;

@@ -547,6 +547,8 @@ def test_what_is_wrong_in_a_configuration_is_said(tmp_path):
     refused(f"{good}[export x]\nprefix =\n", "listen = ADDRESS:PORT", tmp_path)
     refused(f"{good}[export a.b]\nprefix =\n", "not 'a.b'", tmp_path)
     refused(f"{good}[export]\nprefix =\n", "no section [export]", tmp_path)
+    refused(f"{good}[import all]\n[export]\n", "no section [export]", tmp_path)
+    refused(f"{good}[import all]\n[export other]\n", "listen = ADDRESS:PORT", tmp_path)  # it has what a rule has by default
     refused(f"{good}[import x]\nfro = a\n", "[import x] has no 'fro'", tmp_path)
     refused(f"{good}[import x]\ngone = maybe\n", "not 'maybe'", tmp_path)
     refused(f"{good}[import x]\nrate = 3\n", "rate must be a number from 4 to 999999, not '3'", tmp_path)
