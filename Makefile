@@ -440,7 +440,7 @@ BENCH_DATASET := $(O)/bench-python/main
 bench-dataset: python ## measure the parts for PyTorch, Gymnasium and Stable-Baselines3 beside others; BENCH_ARGS: --quick
 	@test -x $(BENCH_DATASET)/bin/python || $(PYTHON) -m venv $(BENCH_DATASET)
 	@$(BENCH_DATASET)/bin/pip install --quiet --disable-pip-version-check --only-binary=:all: \
-		torch==2.13.0 numpy pillow lmdb tensorsocket==0.0.5 gymnasium==1.4.0 stable-baselines3==2.9.2
+		torch==2.13.0 numpy pillow lmdb datasets==5.2.0 tensorsocket==0.0.5 gymnasium==1.4.0 stable-baselines3==2.9.2
 	@$(BENCH_DATASET)/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(O)/python/*.whl
 	@$(BENCH_DATASET)/bin/python bench/python/dataset.py $(BENCH_ARGS)
 	@$(BENCH_DATASET)/bin/python bench/python/trainers.py $(BENCH_ARGS)

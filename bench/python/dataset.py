@@ -8,8 +8,9 @@ BENCH_ARGS=--quick a tenth of these and a minute.
 Each row is a way to hold the decoded pictures, each number how many pictures per second a DataLoader delivers in random
 order: the median of the epochs after the first. "first epoch" is the one in which CachedDataset decodes. Rows with
 "ours" have tensorlease.torch.DataLoader, and the others PyTorch's. Small samples have 1 KiB. "stacked" batches have 64
-tensors of 192 KiB, made by workers that do nothing else. Compare numbers of one run only. A row that cannot be measured,
-or in which not every sample arrives, ends the run with an error.
+tensors of 192 KiB, made by workers that do nothing else. "HF" are datasets of Hugging Face, bare and with a CachedDataset
+over them, in its first epoch and in later ones. Compare numbers of one run only. A row that cannot be measured, or in
+which not every sample arrives, ends the run with an error.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import tempfile
 import time
 import warnings
 
+import datasets
 import lmdb
 import numpy
 import PIL.Image
@@ -161,7 +163,7 @@ OURS = tensorlease.torch.DataLoader
 def print_rows(rows, workers, epochs):
     for name, make, kind in rows:
         dataset = make()
-        print(f"{name:28}" + "".join(f"{rate(dataset, w, epochs, kind):12.0f}" for w in workers), flush=True)
+        print(f"{name:36}" + "".join(f"{rate(dataset, w, epochs, kind):12.0f}" for w in workers), flush=True)
 
 
 def pictures(folder, client, arguments):
@@ -176,7 +178,7 @@ def pictures(folder, client, arguments):
         ("LMDB", lambda: Lmdb(cached, folder, "pictures.mdb"), DataLoader),
     ]
     print_rows([("no cache, of a tenth", lambda: Subset(jpegs, range(len(jpegs) // 10)), DataLoader)], arguments.workers, 1)
-    print(f"{'  its first epoch':28}{first_epoch(cached, max(arguments.workers)):12.0f}", flush=True)
+    print(f"{'  its first epoch':36}{first_epoch(cached, max(arguments.workers)):12.0f}", flush=True)
     print_rows(rows, arguments.workers, arguments.epochs)
     cached.clear()
 
@@ -185,7 +187,7 @@ def small(folder, client, arguments):
     source = Small(arguments.small)
     cached = tensorlease.torch.CachedDataset(source, client, "small")
     print(f"{len(source)} samples of 1 KiB", flush=True)
-    print(f"{'  their first epoch':28}{first_epoch(cached, max(arguments.workers)):12.0f}", flush=True)
+    print(f"{'  their first epoch':36}{first_epoch(cached, max(arguments.workers)):12.0f}", flush=True)
     rows = [
         ("CachedDataset", lambda: cached, DataLoader),
         ("CachedDataset, ours", lambda: cached, OURS),
@@ -193,6 +195,53 @@ def small(folder, client, arguments):
     ]
     print_rows(rows, arguments.workers, arguments.epochs)
     cached.clear()
+
+
+def hugging_faces(count):
+    """Return datasets of Hugging Face, by what is in them."""
+    random = numpy.random.default_rng(1)
+    numbers = {"x": [n / 2 for n in range(count)], "label": list(range(count))}
+    ids = {"input_ids": [list(range(128)) for _ in range(count)], "label": list(range(count))}
+    jpegs = []
+    for _ in range(count // 5):
+        buffer = io.BytesIO()
+        pixels = numpy.kron(random.integers(0, 256, (16, 16, 3), "uint8"), numpy.ones((SIDE // 16, SIDE // 16, 1), "uint8"))
+        PIL.Image.fromarray(pixels).save(buffer, "JPEG", quality=85)
+        jpegs.append({"bytes": buffer.getvalue(), "path": None})
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    return {
+        "two numbers": datasets.Dataset.from_dict(numbers),
+        "128 integers": datasets.Dataset.from_dict(ids).with_format("torch"),
+        "images": datasets.Dataset.from_dict({"image": jpegs, "label": list(range(len(jpegs)))}, features=features),
+    }
+
+
+def labels_of(samples):
+    """Collates images, which default_collate() refuses, and sends none from the workers."""
+    return {"label": [sample["label"] for sample in samples]}
+
+
+def hugging_face_epoch(dataset, workers):
+    collate = labels_of if "image" in dataset.features else None
+    seen, begin = 0, time.perf_counter()
+    for batch in DataLoader(dataset, batch_size=64, shuffle=True, num_workers=workers, collate_fn=collate):
+        seen += len(batch["label"])
+    if seen != len(dataset):
+        raise RuntimeError(f"{seen} of {len(dataset)} samples arrived")
+    return seen / (time.perf_counter() - begin)
+
+
+def hugging_face(arguments):
+    for name, source in hugging_faces(arguments.small // 10).items():
+        rates = {kind: [[] for _ in arguments.workers] for kind in ("bare", "cached, first epoch", "cached, later")}
+        for turn in range(3):
+            for n, workers in enumerate(arguments.workers):
+                cached = tensorlease.torch.CachedDataset(source, None, f"hf/{name}/{turn}/{workers}")
+                for kind, dataset in zip(rates, (source, cached, cached), strict=True):
+                    rates[kind][n].append(hugging_face_epoch(dataset, workers))
+                cached.clear()
+        for kind, each in rates.items():
+            print(f"{f'HF {name}, {kind}':36}" + "".join(f"{statistics.median(r):12.0f}" for r in each), flush=True)
 
 
 def main():
@@ -214,15 +263,16 @@ def main():
         client = tensorlease.connect(autostart=True)
         if client.status().capacity < capacity:
             parser.exit(1, f"{capacity} bytes are needed; the daemon's capacity is {client.status().capacity}\n")
-        print(f"{'samples per second':28}" + "".join(f"{w:>5} worker{'s' * (w > 1)}" for w in arguments.workers))
+        print(f"{'samples per second':36}" + "".join(f"{w:>5} worker{'s' * (w > 1)}" for w in arguments.workers))
         try:
             pictures(folder, client, arguments)
             small(folder, client, arguments)
             made = Stacked(arguments.batches)
             stacked = [("stacked, PyTorch's", lambda: made, DataLoader), ("stacked, ours", lambda: made, OURS)]
             print_rows(stacked, arguments.workers, arguments.epochs)
+            hugging_face(arguments)
         finally:
-            client.delete(prefix="", everything=True)  # the daemon that was started ends once there are no names
+            client.delete(prefix="", everything=True, missing_ok=True)  # the daemon that was started ends once there are no names
 
 
 if __name__ == "__main__":

@@ -487,6 +487,7 @@ def test_a_cached_dataset(make, client):
     loader = make(cached, shuffle=True, num_workers=2)
     for epoch in range(2):
         assert epoch_of(loader) == order(epoch)
+    loader.close()  # its workers may have samples that are not stored yet
     cached.clear()
 
 
@@ -670,6 +671,7 @@ def test_a_trainer_ends_in_the_middle_and_others_go_on(trainers):
     first, second = trainers(), trainers()
     for trainer in (first, second):
         trainer.begin()
+    for trainer in (first, second):
         assert trainer.next()
     first.end()
     second.rest()

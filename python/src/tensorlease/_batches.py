@@ -20,7 +20,8 @@ _SIZES = struct.Struct("<II")  # bytes of the layout's text, and of the sizes of
 def packed(batch, device):
     """Return a batch as the arrays of an item. device: where its tensors go, or None."""
     fixed, varying = [], []
-    text = json.dumps(_samples.describe(batch, fixed, varying), separators=(",", ":"))
+    text = json.dumps(_samples.describe([batch], fixed, varying), separators=(",", ":"))
+    fixed, varying = [one for (one,) in fixed], [one for (one,) in varying]
     large, small = [], []
     for kind, leaf in zip(_samples.layout_of(text).kinds, fixed, strict=True):
         if device is not None and kind == "t" and len(leaf):

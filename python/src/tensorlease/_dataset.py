@@ -74,12 +74,14 @@ class _Waiting:
     """Samples that were made and are in no pack yet, and the claims on them."""
 
     def __init__(self):
-        self.samples, self.claimed, self.bytes, self.since = {}, [], 0, math.inf
+        self.samples = {}  # index: the Encoded that has it, and its row there
+        self.parts, self.claimed, self.bytes, self.since = [], [], 0, math.inf
 
-    def add(self, index, encoded, claimed):
-        self.samples[index] = encoded
+    def add(self, made, parts, claimed):
+        self.samples.update(made)
+        self.parts += parts
         self.claimed += claimed
-        self.bytes += sum(map(len, encoded[1])) + sum(map(len, encoded[2]))
+        self.bytes += sum(encoded.size() for _, encoded in parts)
         self.since = min(self.since, time.monotonic())
 
     def are_enough(self):
@@ -94,6 +96,15 @@ def _flush_at_exit(reference):
 
 def _chunks(indexes, size):
     return [indexes[at : at + size] for at in range(0, len(indexes), size)]
+
+
+def _encode(indexes, samples):
+    """Return pairs of the indexes of some samples, and these in an Encoded."""
+    parts, at = [], 0
+    for encoded in _samples.encode(samples) if samples else ():
+        parts.append((indexes[at : at + encoded.count], encoded))
+        at += encoded.count
+    return parts
 
 
 def _samples_of(dataset, indexes):
@@ -183,8 +194,8 @@ class _Store:
         with self.lock():
             waiting, self.waiting = self.waiting, _Waiting()
         try:
-            if waiting.samples:
-                self.publish(waiting.samples)
+            if waiting.parts:
+                self.publish(waiting.parts)
         finally:
             self.unclaim(waiting.claimed)
 
@@ -201,7 +212,7 @@ class _Store:
                 self.timer.daemon = True
                 self.timer.start()
 
-    def publish(self, samples):
+    def publish(self, parts):
         """Store the samples, in space of what nobody has used since we began.
 
         An epoch needs each sample once. If new ones took the place of those that were used least recently, each would go
@@ -209,16 +220,16 @@ class _Store:
         """
         name, ours = f"{self.path}.samples/{secrets.token_hex(8)}", time.monotonic() - self.opened
         try:
-            self.client.put(name, _samples.pack(samples), evict_idle=max(1.0, ours), **self.options)
+            self.client.put(name, _samples.pack(parts), evict_idle=max(1.0, ours), **self.options)
         except NoSpaceError:
             self.full_until = time.monotonic() + _FULL
-            self.unkept += len(samples)
+            self.unkept += sum(encoded.count for _, encoded in parts)
 
     def unclaim(self, names):
         for name in names:
             self.client._unclaim(name)
 
-    def make(self, dataset, indexes, timeout, made):
+    def make(self, dataset, indexes, timeout, made, fresh):
         """Make the samples that no other process makes, all at once. Return the indexes of the others."""
         names, held = [f"{self.path}{index}" for index in indexes], []
         try:
@@ -230,29 +241,42 @@ class _Store:
             mine = [index for index, our in zip(indexes, ours, strict=True) if our is not None]
             missing = [index for index in mine if self.places[index] == _NOWHERE]
             self.hits += len(mine) - len(missing)  # another process has made them
-            for index, sample in zip(missing, _samples_of(dataset, missing), strict=True):
-                made[index] = _samples.encode(sample)
-                self.keep(index, made[index], held)
+            if missing:
+                self.make_missing(dataset, missing, made, fresh, held)
         finally:
             self.unclaim(held)
         return [index for index, our in zip(indexes, ours, strict=True) if our is None]
 
-    def keep(self, index, encoded, held):
-        """Have the sample stored with others, if there is space, and its claim, if it is held, last until then."""
-        self.made += 1
-        if time.monotonic() < self.full_until:
-            self.unkept += 1
-            return
-        claims = [name for name in (f"{self.path}{index}",) if name in held]
-        with self.lock():
-            self.waiting.add(index, encoded, claims)
-        for name in claims:
-            held.remove(name)
+    def make_missing(self, dataset, indexes, made, fresh, held):
+        samples = _samples_of(dataset, indexes)
+        if fresh is not None:
+            fresh.update(zip(indexes, samples, strict=True))
+        parts = _encode(indexes, samples)
+        ours = {index: (encoded, row) for some, encoded in parts for row, index in enumerate(some)}
+        made.update(ours)
+        self.made += len(indexes)
+        self.keep(ours, parts, held)
 
-    def fill(self, dataset, indexes):
-        """Make the samples that are nowhere. Return the bytes of those that may be in no pack yet."""
+    def keep(self, made, parts, held):
+        """Have samples stored with others, if there is space, and the claims on them that are held last until then."""
+        if time.monotonic() < self.full_until:
+            self.unkept += len(made)
+            return
+        claimed = {name for name in held if int(name[len(self.path) :]) in made}
+        with self.lock():
+            self.waiting.add(made, parts, claimed)
+        held[:] = [name for name in held if name not in claimed]
+
+    def fill(self, dataset, indexes, fresh):
+        """Make the samples that are nowhere. Return where those are that may be in no pack yet.
+
+        fresh: None, or a dict that gets what is made.
+        """
         made, wanted, others = {}, {}, []
         self.refresh()
+        if not (self.places[indexes] == _NOWHERE).any():
+            self.hits += len(indexes)
+            return made
         for index in indexes:
             waiting = self.waiting.samples.get(index)
             if self.places[index] != _NOWHERE or waiting or index in wanted:
@@ -262,15 +286,15 @@ class _Store:
             else:
                 wanted[index] = None
         for chunk in _chunks(list(wanted), _AT_ONCE):
-            others += self.make(dataset, chunk, 0.0, made)
+            others += self.make(dataset, chunk, 0.0, made, fresh)
             if self.waiting.are_enough():
                 self.flush()
         if others:
             self.flush()  # nobody waits for what waits for somebody
         for index in others:
-            if self.make(dataset, [index], PATIENCE, made):
+            if self.make(dataset, [index], PATIENCE, made, fresh):
                 self.made += 1
-                made[index] = _samples.encode(dataset[index])
+                made[index] = _samples.Encoded([dataset[index]]), 0
         self.flush_soon()
         return made
 
@@ -286,9 +310,9 @@ class _Store:
             found = self.read(int(self.places[index]))
             if found:
                 return found[0]
-            made = self.fill(dataset, [index])  # its pack has gone
-        text, fixed, varying = made[index] if index in made else _samples.encode(dataset[index])
-        return _samples.layout_of(text).sample(fixed, varying, copied=True)
+            made = self.fill(dataset, [index], None)  # its pack has gone
+        encoded, row = made[index] if index in made else (_samples.Encoded([dataset[index]]), 0)
+        return encoded.sample(row)
 
     def read(self, place):
         """Return the sample there, in a tuple, or None if it has gone."""
@@ -398,7 +422,10 @@ class CachedDataset(Dataset):
         self._store().flush()
 
     def clear(self):
-        """Delete the samples, for all programs. They are made anew when somebody asks for them."""
+        """Delete the samples, for all programs. They are made anew when somebody asks for them.
+
+        What another process has just made, and has not stored yet, comes after that.
+        """
         store = self._store()
         store.flush()
         for name in self.client.keys(below(self.prefix) + ".samples"):
@@ -409,23 +436,29 @@ class CachedDataset(Dataset):
         store = self._store()
         return {"hits": store.hits, "made": store.made, "unkept": store.unkept}
 
-    def _index(self, index):
-        try:
-            index = operator.index(index)
-        except TypeError:
-            raise TypeError(f"the index of a sample must be an int, not {type(index)!r}") from None
-        size = len(self.dataset)
-        if not -size <= index < size:
-            raise IndexError(f"sample {index} of {size}")
-        return index % size
+    def _indexes(self, indexes):
+        size, checked = len(self.dataset), []
+        for index in indexes:
+            try:
+                checked.append(operator.index(index))
+            except TypeError:
+                raise TypeError(f"the index of a sample must be an int, not {type(index)!r}") from None
+            if not -size <= checked[-1] < size:
+                raise IndexError(f"sample {index} of {size}")
+        return [index % size for index in checked]
 
     def __getitem__(self, index):
-        store, index = self._store(), self._index(index)
-        return store.sample(self.dataset, index, store.fill(self.dataset, [index]))
+        store, (index,) = self._store(), self._indexes([index])
+        return store.sample(self.dataset, index, store.fill(self.dataset, [index], None))
 
     def __getitems__(self, indexes):
         as_usual = _is_collated_as_usual(sys._getframe(1))
-        store, indexes = self._store(), [self._index(index) for index in indexes]
-        made = store.fill(self.dataset, indexes)
+        store, indexes = self._store(), self._indexes(indexes)
+        fresh = {} if as_usual else None
+        made = store.fill(self.dataset, indexes, fresh)
+        if fresh and all(index in fresh for index in indexes):
+            return [fresh[index] for index in indexes]  # default_collate() copies them
         batch = store.batch(indexes) if as_usual and indexes and not made else None
-        return [batch] if batch else store.samples(self.dataset, indexes, made)
+        if batch:
+            return [batch]
+        return store.samples(self.dataset, indexes, made)

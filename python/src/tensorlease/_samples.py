@@ -34,7 +34,22 @@ def _refuse(sample, instead):
     raise TypeError(f"a sample of {kind.__module__}.{kind.__qualname__} cannot be shared: {instead}")
 
 
-# ---- From a sample ----
+# ---- From samples ----
+#
+# All functions take a list of samples that are to have one layout, and raise Unlike if theirs differ. A column is what a
+# leaf is in all samples: a list of bytes, or an array with a row of bytes for each sample.
+
+
+class Unlike(Exception):
+    """The samples have more than one layout."""
+
+
+def _only(values):
+    """Return the value that all have."""
+    first, *others = set(values)
+    if others:
+        raise Unlike
+    return first
 
 
 def _plain_tensor(sample):
@@ -49,46 +64,75 @@ def _plain_tensor(sample):
     return plain if plain.is_contiguous() else plain.clone()
 
 
-def _describe_tensor(sample, fixed):
-    plain = _plain_tensor(sample)
-    described = ["t", str(sample.dtype).removeprefix("torch."), list(sample.shape)]
+def _flat_tensor(plain):
+    """Return its elements in their order in memory."""
+    return plain.view(-1) if plain.is_contiguous() else plain.as_strided((plain.numel(),), (1,))
+
+
+def _describe_tensors(samples, fixed):
+    plain = _plain_tensor(samples[0])
+    if len(samples) > 1:
+        _only((t.dtype, t.shape, t.layout, t.requires_grad, t.is_quantized, t.is_conj(), t.is_neg()) for t in samples)
+        _only((t.stride(), t.device) for t in samples)
+    described = ["t", str(plain.dtype).removeprefix("torch."), list(plain.shape)]
     if plain.numel() and plain.stride() != torch.empty(plain.shape, device="meta").stride():  # as channels_last
         described.append(list(plain.stride()))
-        plain = plain.as_strided((plain.numel(),), (1,))
-    fixed.append(plain.reshape(-1).view(torch.uint8).numpy() if plain.numel() else b"")
+    if not plain.numel():
+        column = [b""] * len(samples)
+    elif len(samples) == 1:
+        column = [_flat_tensor(plain).view(torch.uint8).numpy()]
+    else:
+        if plain.data_ptr() != samples[0].data_ptr():  # else they are plain as they are
+            samples = [_flat_tensor(_plain_tensor(one)) for one in samples]
+        column = torch.stack(samples).view(len(samples), -1).view(torch.uint8).numpy()
+    fixed.append(column)
     return described
 
 
-def _describe_array(sample, fixed):
-    dtype = sample.dtype
+def _dense_array(sample):
+    return numpy.ascontiguousarray(sample) if sample.flags.c_contiguous else numpy.array(sample, order="K")
+
+
+def _flat_array(dense):
+    return dense.reshape(-1) if dense.flags.c_contiguous else dense.ravel("K")
+
+
+def _describe_arrays(samples, fixed):
+    sample, dtype = samples[0], samples[0].dtype
     named = dtype.type.__module__ == "ml_dtypes"  # the others say by dtype.str what they are
     if isinstance(sample, numpy.ma.MaskedArray) or dtype.hasobject or (dtype.kind == "V" and not named):
         _refuse(sample, f"its elements are masked, or not numbers and texts, but {dtype}; give the fields one by one")
     if type(sample) not in (numpy.ndarray, numpy.memmap, dtype.type):
         _refuse(sample, "it would come back as one of NumPy's own types; give numpy.asarray(sample), and wrap it again")
-    in_order = sample.flags.c_contiguous
-    dense = numpy.ascontiguousarray(sample) if in_order else numpy.array(sample, order="K")
-    array = dense.reshape(-1) if in_order else dense.ravel("K")
-    fixed.append(array.view("uint8") if array.nbytes else b"")
-    word = dtype.name if named else array.dtype.str  # array.dtype: an empty text, "<U0", becomes one of a character
+    if len(samples) > 1:
+        _only((one.dtype, one.shape, one.strides) for one in samples)
+    dense = _dense_array(sample)
+    flat = _flat_array(dense)
+    if not flat.nbytes:
+        column = [b""] * len(samples)
+    elif len(samples) == 1:
+        column = [flat.view("uint8")]
+    else:
+        column = numpy.stack([_flat_array(_dense_array(one)) for one in samples]).view("uint8")
+    fixed.append(column)
+    word = dtype.name if named else flat.dtype.str  # flat.dtype: an empty text, "<U0", becomes one of a character
     if isinstance(sample, numpy.generic):
         return ["s", word, []]
     described = ["n", word, list(sample.shape)]
     return described if dense.flags.c_contiguous else [*described, list(dense.strides)]
 
 
-def _describe_number(sample, fixed, varying):
-    if type(sample) is bool:
-        fixed.append(b"\1" if sample else b"\0")
-        return ["b"]
-    if type(sample) is float:
-        fixed.append(_FLOAT.pack(sample))
-        return ["f"]
-    if -(1 << 63) <= sample < 1 << 63:
-        fixed.append(_INT.pack(sample))
-        return ["i"]
-    varying.append(b"%d" % sample)
-    return ["I"]
+def _describe_numbers(samples, fixed, varying):
+    kind, dtype = {bool: ("b", "?"), float: ("f", "<f8"), int: ("i", "<i8")}[type(samples[0])]
+    try:
+        column = numpy.array(samples, dtype)
+    except OverflowError:
+        if len(samples) > 1:
+            raise Unlike from None
+        varying.append([b"%d" % samples[0]])
+        return ["I"]
+    fixed.append(column.view("uint8").reshape(len(samples), -1))
+    return [kind]
 
 
 def _is_image(sample):
@@ -96,17 +140,23 @@ def _is_image(sample):
     return image is not None and isinstance(sample, image.Image)
 
 
-def _describe_image(sample, fixed):
-    if sample.mode not in _IMAGE_BYTES:
-        _refuse(sample, f"its mode is {sample.mode!r}; give sample.convert('RGB')")
-    fixed.append(sample.tobytes())
-    return ["g", sample.mode, list(sample.size)]
+def _describe_images(samples, fixed):
+    mode, size = _only((one.mode, one.size) for one in samples)
+    if mode not in _IMAGE_BYTES:
+        _refuse(samples[0], f"its mode is {mode!r}; give sample.convert('RGB')")
+    fixed.append([one.tobytes() for one in samples])
+    return ["g", mode, list(size)]
 
 
-def _describe_key(key):
-    if key is None or type(key) in (bool, int, float, str):
-        return key
-    _refuse(key, "keys of a dict are texts and numbers")
+def _describe_keys(samples):
+    keys = list(samples[0])
+    for key in keys:
+        if key is not None and type(key) not in (bool, int, float, str):
+            _refuse(key, "keys of a dict are texts and numbers")
+    if len(samples) > 1:  # 1 and True are one key
+        texts = all(type(key) is str for key in keys)
+        _only(tuple(one) if texts else tuple((type(key), key) for key in one) for one in samples)
+    return keys
 
 
 def _named_tuple(module, name):
@@ -130,41 +180,65 @@ def _describe_named(sample, parts):
     return ["P", kind.__module__, kind.__qualname__, parts]
 
 
-def describe(sample, fixed, varying):
-    """Return the layout of the sample, and append the bytes of its leaves."""
+def describe(samples, fixed, varying):
+    """Return the layout of the samples, and append the columns of its leaves."""
+    sample, kind = samples[0], _only(map(type, samples))
     if isinstance(sample, Tensor):
-        sample = sample.torch()
+        samples = [one.torch() for one in samples]
+        return _describe_tensors(samples, fixed)
     if isinstance(sample, torch.Tensor):
-        return _describe_tensor(sample, fixed)
-    kind = type(sample)
+        return _describe_tensors(samples, fixed)
     if sample is None:
         return ["z"]
     if kind in (bool, int, float):
-        return _describe_number(sample, fixed, varying)
+        return _describe_numbers(samples, fixed, varying)
     if kind is str:
-        varying.append(sample.encode("utf-8", "surrogatepass"))
+        varying.append([one.encode("utf-8", "surrogatepass") for one in samples])
         return ["u"]
-    if hasattr(sample, "__array_interface__") and hasattr(sample, "dtype"):
-        return _describe_array(sample, fixed)
     if _is_image(sample):
-        return _describe_image(sample, fixed)
+        return _describe_images(samples, fixed)
+    if hasattr(sample, "__array_interface__") and hasattr(sample, "dtype"):
+        return _describe_arrays(samples, fixed)
     if kind in (bytes, bytearray):
-        varying.append(bytes(sample))
+        varying.append([bytes(one) for one in samples])
         return ["y" if kind is bytes else "Y"]
     if kind is dict:
-        return ["d", [[_describe_key(key), describe(one, fixed, varying)] for key, one in sample.items()]]
+        keys = _describe_keys(samples)
+        return ["d", [[key, describe([one[key] for one in samples], fixed, varying)] for key in keys]]
     named = isinstance(sample, tuple) and hasattr(sample, "_fields")
     if kind in (list, tuple) or named:
-        parts = [describe(one, fixed, varying) for one in sample]
+        count = _only(map(len, samples))
+        parts = [describe([one[n] for one in samples], fixed, varying) for n in range(count)]
         return _describe_named(sample, parts) if named else ["l" if kind is list else "p", parts]
     _refuse(sample, "make it of tensors, arrays, numbers, texts, bytes, images of PIL, lists, tuples and dicts, in the dataset")
 
 
-def encode(sample):
-    """Return the text of its layout, the bytes of its fixed leaves and those of the varying ones."""
-    fixed, varying = [], []
-    described = describe(sample, fixed, varying)
-    return json.dumps(described, separators=(",", ":")), [bytes(one) for one in fixed], varying
+class Encoded:
+    """Some samples of one layout: its text, and the columns of its fixed and of its varying leaves."""
+
+    __slots__ = ("count", "fixed", "text", "varying")
+
+    def __init__(self, samples):
+        self.count, self.fixed, self.varying = len(samples), [], []
+        self.text = json.dumps(describe(samples, self.fixed, self.varying), separators=(",", ":"))
+        if self.count == 1:  # else they are copies
+            self.fixed = [[bytes(one)] for (one,) in self.fixed]
+
+    def size(self):
+        columns = [*self.fixed, *self.varying]
+        return sum(c.nbytes if isinstance(c, numpy.ndarray) else sum(map(len, c)) for c in columns)
+
+    def sample(self, row):
+        fixed, varying = [column[row] for column in self.fixed], [column[row] for column in self.varying]
+        return layout_of(self.text).sample(fixed, varying, copied=True)
+
+
+def encode(samples):
+    """Return all samples in order, in one Encoded if they have one layout, or one for each sample."""
+    try:
+        return [Encoded(samples)]
+    except Unlike:
+        return [Encoded([one]) for one in samples]
 
 
 # ---- To samples and batches ----
@@ -412,36 +486,44 @@ class Head:
 head_of = functools.lru_cache(maxsize=4096)(Head)
 
 
-def pack(samples):
-    """Return the bytes of a pack. samples: a dict of indexes, and what encode() has returned."""
+def pack(parts):
+    """Return the bytes of a pack. parts: pairs of the indexes of some samples, and these in an Encoded."""
     alike = {}
-    for index, (text, _, _) in samples.items():
-        alike.setdefault(text, []).append(index)
-    listed = [[text, len(ids), sum(len(v) for i in ids for v in samples[i][2])] for text, ids in alike.items()]
+    for indexes, encoded in parts:
+        alike.setdefault(encoded.text, []).append((indexes, encoded))
+    listed = [
+        [text, sum(e.count for _, e in some), sum(len(one) for _, e in some for column in e.varying for one in column)]
+        for text, some in alike.items()
+    ]
     text = json.dumps(listed, separators=(",", ":")).encode()
     head = Head(text)
     data = numpy.zeros(head.size, "uint8")
     data[:8].view("<u8")[0] = len(text)
     data[8 : 8 + len(text)] = numpy.frombuffer(text, "uint8")
-    order = [index for ids in alike.values() for index in ids]
+    order = [index for some in alike.values() for indexes, _ in some for index in indexes]
     data[head.indexes : head.indexes + 8 * len(order)].view("<i8")[:] = order
-    for section, ids in zip(head.sections, alike.values(), strict=True):
-        _fill(section, data, [samples[index] for index in ids])
+    for section, some in zip(head.sections, alike.values(), strict=True):
+        _fill(section, data, [encoded for _, encoded in some])
     return data
 
 
 def _put(data, at, parts):
-    if parts and len(parts[0]) < 4096:
+    """Put the parts one behind the other, and return where they end."""
+    if isinstance(parts, numpy.ndarray):
+        parts = [parts.reshape(-1)]
+    elif parts and len(parts[0]) < 4096:
         parts = [b"".join(parts)]
     for part in parts:
         data[at : at + len(part)] = numpy.frombuffer(part, "uint8")
         at += len(part)
+    return at
 
 
-def _fill(section, data, samples):
+def _fill(section, data, some):
     for n, at in enumerate(section.columns):
-        _put(data, at, [fixed[n] for _, fixed, _ in samples])
-    varying = [one for _, _, varying in samples for one in varying]
+        for encoded in some:
+            at = _put(data, at, encoded.fixed[n])
+    varying = [one for encoded in some for row in zip(*encoded.varying, strict=True) for one in row]
     if varying:
         data[section.ends : section.varying].view("<u8")[:] = numpy.cumsum([len(one) for one in varying])
         _put(data, section.varying, varying)
