@@ -148,8 +148,10 @@ static double put_floor(unsigned char *to, const unsigned char *from, size_t siz
 {
 	struct part parts[PARALLEL_MAX];
 	double start = bench_now();
+	unsigned n = threads;
 
-	for (unsigned i = threads; i-- > 0;) {
+	do {
+		const unsigned i = --n;
 		size_t begin = size / threads * i;
 
 		parts[i] = (struct part){
@@ -159,7 +161,7 @@ static double put_floor(unsigned char *to, const unsigned char *from, size_t siz
 		};
 		if (i && pthread_create(&parts[i].thread, NULL, part_copy, &parts[i]))
 			errx(1, "no thread");
-	}
+	} while (n);
 	part_copy(&parts[0]);
 	for (unsigned i = 1; i < threads; i++)
 		pthread_join(parts[i].thread, NULL);

@@ -102,10 +102,10 @@ static bool parse_number(const char *text, uint64_t max, uint64_t *out)
 /* 0, as "max", means that nothing waits. */
 static bool parse_rate(const char *text, double *rate)
 {
-	char *end;
+	char *end = NULL;
 
 	*rate = strcmp(text, "max") ? strtod(text, &end) : 0;
-	return !strcmp(text, "max") || (end != text && !*end && *rate >= 0 && *rate <= 1e6);
+	return !strcmp(text, "max") || (end && end != text && !*end && *rate >= 0 && *rate <= 1e6);
 }
 
 static bool parse_seconds(const char *text, double max, int64_t *ns)

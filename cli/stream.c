@@ -12,8 +12,6 @@
 
 int stream_fail(struct cli *cli, int error)
 {
-	tl_info info = { .size = sizeof(info) };
-
 	if (error != -EMEDIUMTYPE)
 		return cli_fail_library(cli, error);
 	return cli_fail(cli, CLI_FAILURE, "%s; `tensorlease info` and `get` are for tensors",

@@ -96,7 +96,7 @@ static char *look_in(const char *dir, const struct report *to, int *r)
 	const struct dirent *e;
 
 	*r = entries ? 0 : report_errno(to, "open");
-	while (!*r && (e = readdir(entries))) {
+	while (entries && !*r && (e = readdir(entries))) {
 		if (*e->d_name == '.') /* none that ls would list */
 			continue;
 		if (ends_in(e->d_name, index_suffix))
@@ -148,7 +148,7 @@ static int read_index(const char *path, cJSON **json, const struct report *to)
 		r = report_memory(to);
 	else
 		r = input_read(&in, text, in.size, 0, to);
-	if (!r) {
+	if (!r && text) {
 		text[in.size] = '\0';
 		*json = cJSON_ParseWithLengthOpts(text, in.size + 1, &end, 1);
 		if (!*json)

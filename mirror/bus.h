@@ -17,7 +17,7 @@ typedef void bus_message(void *context, const char *subject, const char *reply, 
 /* @on_connected is called when there is a connection, at first and again, and when there will be
  * none any more, by a thread of the bus.
  * Returns 0 or a negative errno after an error message: the server need not be there yet. */
-int bus_open(struct bus **bus, const struct config *config, void (*on_connected)(void *context),
+int bus_open(struct bus **out, const struct config *config, void (*on_connected)(void *context),
 	     void *context);
 /* Returns 0 or a negative errno. */
 int bus_subscribe(struct bus *bus, const char *subject, bus_message *message, void *context);

@@ -253,12 +253,15 @@ static int on_line(void *context, const char *section, const char *name, const c
 static int take_bare_sections(struct reading *r)
 {
 	FILE *file = fopen(r->path, "re");
-	char line[CONFIG_WORD_MAX + 16], section[CONFIG_WORD_MAX + 16];
+	char line[CONFIG_WORD_MAX + 16], *end;
 	int ok = file != NULL;
 
 	while (ok && fgets(line, sizeof(line), file)) {
-		if (sscanf(line, "[%[^]]]", section) == 1 && strcmp(section, "mirror") != 0)
-			ok = rule_of(r, section) != NULL;
+		end = *line == '[' ? strchr(line, ']') : NULL;
+		if (end)
+			*end = '\0';
+		if (end && strcmp(line + 1, "mirror") != 0)
+			ok = rule_of(r, line + 1) != NULL;
 	}
 	if (file)
 		fclose(file);

@@ -17,7 +17,7 @@ enum { CONTROL_PATH_MAX = 108 };
 bool control_path(const struct config *config, char path[CONTROL_PATH_MAX]);
 /* Waits until no other mirror has it. Returns 0, 1 if one of the signals @ends has come, or a
  * negative errno after an error message. */
-int control_wait(struct control **control, const struct config *config, const sigset_t *ends);
+int control_wait(struct control **out, const struct config *config, const sigset_t *ends);
 /* Begins to answer, also for metrics by TCP. Returns 0 or a negative errno after an error message.
  */
 int control_start(struct control *control, const struct mirror *mirror);

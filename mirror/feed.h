@@ -58,5 +58,5 @@ struct feed_asker {
 /* Returns a message with items, which the caller frees; NULL: see *@r. That is -EAGAIN if there are
  * none yet; -EINPROGRESS: there are none, and @waiting, if it is not NULL, waits for at most 2 s;
  * or another negative errno: -ENOENT if there is no such stream. */
-char *feed_ask(struct feeds *feeds, const unsigned char ticket[TICKET_SIZE],
+char *feed_ask(struct feeds *s, const unsigned char stream[TICKET_SIZE],
 	       const struct feed_asker *asker, void *waiting, size_t *size, int *r);

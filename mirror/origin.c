@@ -149,7 +149,7 @@ static tl_client *client_in(struct import *i, tl_client **slot, const char *labe
 	tl_client *client = NULL;
 
 	if (*slot)
-		return *slot;
+		return *slot; /* cppcheck-suppress identicalInnerCondition */
 	if (atomic_load(&connections) >= atomic_load(&connections_max)) {
 		*error = -EUSERS;
 		log_warn_limited(&i->failures,

@@ -83,9 +83,9 @@ struct requests *requests_open(const struct config *config, const struct rule *r
 					     .label = "tensorlease-mirror" };
 	const tl_watch_options prefix = { .size = sizeof(prefix), .flags = TL_WATCH_PREFIX };
 	struct requests *s = calloc(1, sizeof(*s));
-	int r = s ? 0 : -ENOMEM;
+	int r;
 
-	if (r)
+	if (!s)
 		return NULL;
 	s->rule = rule;
 	s->on_request = on_request;

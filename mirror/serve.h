@@ -12,7 +12,7 @@
 struct serve;
 
 /* Returns 0 or a negative errno after an error message. */
-int serve_open(struct serve **serve, const struct config *config);
+int serve_open(struct serve **out, const struct config *config);
 /* What it gives to others. They live as long as it. */
 struct tickets *serve_tickets(const struct serve *serve);
 struct feeds *serve_feeds(const struct serve *serve);

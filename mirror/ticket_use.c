@@ -125,7 +125,7 @@ int ticket_use(struct tickets *s, const unsigned char id[TICKET_SIZE], uint64_t 
 		r = hold(s, t);
 	if (!r)
 		r = find_piece(t, use);
-	if (!r && !t->hashed[piece]) {
+	if (!r && use->bytes && !t->hashed[piece]) {
 		pthread_mutex_unlock(&s->lock); /* its use keeps the tensors */
 		use->hash = XXH3_64bits(use->bytes, use->size);
 		pthread_mutex_lock(&s->lock);

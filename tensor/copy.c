@@ -413,7 +413,7 @@ static void copy_strided(struct copying *c, int64_t nbytes, unsigned threads)
 {
 	int64_t positions = c->view.shape[0];
 
-	c->size = nbytes / positions;
+	c->size = positions ? nbytes / positions : 0;
 	parallel_run(threads, (uint64_t)positions, ((uint64_t)positions + threads - 1) / threads,
 		     copy_positions, c);
 }

@@ -337,7 +337,7 @@ TL_API int tl_receive(tl_client *client, const unsigned char token[TL_TOKEN_SIZE
 {
 	tl_get_options o = { .size = sizeof(o) };
 	DLManagedTensorVersioned *got = NULL;
-	struct handed_part part;
+	struct handed_part part = { 0 };
 	int r = 0;
 
 	if (!client || !token || !out)

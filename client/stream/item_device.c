@@ -60,7 +60,7 @@ static int fill(struct tl_draft *draft, const struct item_plan *plan)
 /* Copies the parts and commits. Consumes the draft. */
 static int fill_and_commit(const struct device_put *d)
 {
-	const tl_stream_put_options *options = d->p->options;
+	const tl_stream_put_options *options = &d->p->options;
 	tl_put_options o = { .size = sizeof(o),
 			     .stream = options->stream == TL_STREAM_NONE ? TL_STREAM_LEGACY
 									 : options->stream };
@@ -138,8 +138,8 @@ static int put_as(const struct device_put *d)
 	if (r || d->p->what == PUTS_ITEM)
 		return r ? r : fill_and_commit(&once);
 	d->p->device = once.draft;
-	return once.draft->kind->draft_written(
-		once.draft, &(tl_put_options){ .stream = d->p->options->stream });
+	return once.draft->kind->draft_written(once.draft,
+					       &(tl_put_options){ .stream = d->p->options.stream });
 }
 
 int item_device_put(struct tl_stream *s, struct putting *p, unsigned entry)
@@ -176,7 +176,7 @@ int item_device_commit(struct tl_stream *s, struct putting *p, unsigned entry)
 
 	if (!r)
 		r = draft->kind->draft_written(draft,
-					       &(tl_put_options){ .flags = p->options->flags });
+					       &(tl_put_options){ .flags = p->options.flags });
 	if (!r)
 		r = draft_commit_kept(draft, NULL);
 	if (no_space(r) && drop_all(s, entry))

@@ -77,7 +77,6 @@ TL_API int tl_stream_draft(tl_stream *s, const tl_part *parts, size_t n,
 		return tl_fail(-ENOMEM, "no memory for a draft of the stream '%s'", s->view->name);
 	}
 	d->p = p;
-	d->p.options = NULL;
 	d->p.what = PUTS_WRITTEN;
 	d->metadata_max = p.plan.metadata_size;
 	tensors_point(d, parts);
@@ -128,7 +127,7 @@ TL_API int tl_item_draft_commit(tl_item_draft *d, const tl_stream_put_options *o
 		return r;
 	item_write_metadata(stream_block_bytes(d->stream, d->p.block), &d->p.plan, o.metadata,
 			    o.metadata_size);
-	d->p.options = &o;
+	d->p.options = o;
 	d->p.device_ref = 0; /* it may have been written since a commit that failed */
 	if (d->p.device)     /* an abort waits for that stream, too */
 		d->p.device->kind->draft_written(d->p.device,

@@ -100,7 +100,7 @@ enum putting_what {
 /* A put under way. */
 struct putting {
 	struct item_plan plan;
-	const tl_stream_put_options *options;
+	tl_stream_put_options options;
 	struct tl_draft *device; /* of a draft: its parts on a GPU; NULL: it has none */
 	uint64_t device_ref; /* of the tensor that has the parts on a GPU; 0: there is none yet */
 	unsigned block;	     /* with the item; or NO_BLOCK */

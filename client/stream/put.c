@@ -232,8 +232,8 @@ static int wait_for_room(struct tl_stream *s, struct call *c, struct putting *p,
 /* Looks for a while before it asks to be told: being told costs the subscriber a system call. */
 static int wait_and_put(struct tl_stream *s, struct putting *p, uint64_t *number)
 {
-	struct call c = stream_call(s->view, p->options->timeout_ns, p->options->interrupt,
-				    p->options->interrupt_value);
+	struct call c = stream_call(s->view, p->options.timeout_ns, p->options.interrupt,
+				    p->options.interrupt_value);
 	int r = PUT_E_FULL;
 
 	spin_begin(&s->spin);
@@ -249,7 +249,7 @@ static int put_locked(struct tl_stream *s, struct putting *p, uint64_t *number)
 {
 	int r = put_try(s, p, number);
 
-	if (r == PUT_E_FULL && !p->options->timeout_ns)
+	if (r == PUT_E_FULL && !p->options.timeout_ns)
 		r = tl_fail(-EAGAIN, "the stream '%s' is full", s->view->name);
 	if (r == PUT_E_FULL)
 		r = wait_and_put(s, p, number);
@@ -331,14 +331,12 @@ int stream_put_planned(struct tl_stream *s, struct putting *p, uint64_t *number)
 int stream_put(struct tl_stream *s, struct putting *p, const tl_stream_put_options *options,
 	       uint64_t *number)
 {
-	tl_stream_put_options o;
-	int r = stream_put_options(&o, options, p->what == PUTS_DRAFT);
+	int r = stream_put_options(&p->options, options, p->what == PUTS_DRAFT);
 
-	p->options = &o;
 	p->block = NO_BLOCK;
 	p->plan.blank = p->what == PUTS_DRAFT;
-	p->plan.metadata = o.metadata;
-	p->plan.metadata_size = o.metadata_size;
+	p->plan.metadata = p->options.metadata;
+	p->plan.metadata_size = p->options.metadata_size;
 	if (!r && p->plan.parts)
 		r = item_measure(&p->plan);
 	return r ? r : stream_put_planned(s, p, number);

@@ -12,7 +12,7 @@ bool http_is_there(void);
 /* True if @text is unix:/PATH, 127.0.0.1:PORT or [::1]:PORT. */
 bool http_address_is_good(const char *text);
 /* Returns a listening socket, or a negative errno. A socket that nobody listens at is replaced. */
-int http_listen(const char *address);
+int http_listen(const char *text);
 /* Serves at @fd_take, with a loop that was made. 0 or -ENOMEM. */
 int http_start(struct server *server, int fd_take);
 /* Ends all connections. @http may be NULL. */

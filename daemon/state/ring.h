@@ -53,9 +53,9 @@ void ring_init(struct ring *ring);
 int ring_take_index(struct state *st, const struct client *c, struct ring *ring);
 /* Frees a ring for which ring_take_index() was called, whatever came of it. */
 void ring_untake(struct state *st, struct ring *ring);
-/* Keeps the ring's page for the next daemon, with @fact, whose generation, uid and pid are set
- * here. */
-int ring_survives_as(struct state *st, const struct ring *ring, const struct ring_fact *fact);
+/* Keeps the ring's page for the next daemon, with the fact @with, whose generation, uid and pid are
+ * set here. */
+int ring_survives_as(struct state *st, const struct ring *ring, const struct ring_fact *with);
 /* Writes the row's checksum as one of a ring, in that generation. */
 void ring_row_resum(struct state *st, uint32_t slot, uint64_t generation);
 

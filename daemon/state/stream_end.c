@@ -111,9 +111,9 @@ static enum stream_state state_of(const struct stream_membership *m)
 	return stream_member_state(atomic_load(&entry_of(m->stream, index_of(m))->word));
 }
 
-static void member_unlink(struct stream_membership *m)
+static void member_unlink(struct client *c, struct stream_membership *m)
 {
-	m->client->membership_count--;
+	c->membership_count--;
 	m->client = NULL;
 	list_del(&m->of_client);
 }
@@ -132,7 +132,7 @@ void stream_leave(struct state *st, struct client *c, struct stream *s, uint32_t
 		stream_keep_held(st, s, c);
 		member_state(st, s, member, STREAM_FREE);
 	}
-	member_unlink(m);
+	member_unlink(c, m);
 	streams_step(st);
 }
 
@@ -205,7 +205,7 @@ void streams_forget(struct state *st, struct client *c)
 			member_state(st, s, index_of(m), STREAM_FREE);
 			stream_make_room(s);
 		}
-		member_unlink(m);
+		member_unlink(c, m);
 		stream_look(st, s);
 	}
 }
@@ -270,7 +270,7 @@ void stream_end(struct state *st, struct account *a, struct stream *s)
 	atomic_fetch_sub(&st->catalog.header->streams, 1);
 	for (uint32_t i = 0; i < STREAM_MEMBERS; i++)
 		if (s->members[i].client)
-			member_unlink(&s->members[i]);
+			member_unlink(s->members[i].client, &s->members[i]);
 	memset(s->owner, STREAM_NO_OWNER, sizeof(s->owner));
 	list_del(&s->due);
 	s->ring.left++;

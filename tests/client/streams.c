@@ -144,7 +144,7 @@ TEST(an_item_of_several_tensors_and_metadata)
 	must(!memcmp(info.metadata, metadata, sizeof(metadata)));
 	t = tl_item_tensor(item, 0, &name);
 	must(!strcmp(name, "obs") && t->ndim == 2 && t->shape[1] == 3);
-	must(!memcmp(t->data, obs, sizeof(obs)));
+	must(!memcmp(t->data, (const void *)obs, sizeof(obs)));
 	t = tl_item_tensor(item, 1, &name);
 	must(!name && ((const float *)t->data)[1] == 4 && ((const float *)t->data)[2] == 2);
 	t = tl_item_tensor(item, 2, &name);
@@ -152,7 +152,7 @@ TEST(an_item_of_several_tensors_and_metadata)
 	must(!tl_item_tensor(item, 3, &name));
 	must_be(tl_item_to_dlpack(item, 0, &kept), 0);
 	must_be(tl_item_release(item), 0);
-	must(!memcmp(kept->dl_tensor.data, obs, sizeof(obs)));
+	must(!memcmp(kept->dl_tensor.data, (const void *)obs, sizeof(obs)));
 	kept->deleter(kept);
 	tl_subscription_close(sub);
 	tl_stream_close(s);

@@ -179,7 +179,7 @@ static void storm(unsigned fanout, unsigned one_in)
 	}
 	for (unsigned n = 1; n <= HOSTS; n++)
 		died += net.hosts[n].dead;
-	printf("  fanout %u: %u died, %u steps for %u pieces, deepest %u of %u, the origin sent %.2f copies\n",
+	printf("  fanout %u: %u died, %u steps for %d pieces, deepest %u of %u, the origin sent %.2f copies\n",
 	       fanout, died, steps, PIECES, deepest, levels(fanout), (double)net.sent / PIECES);
 	must(died > 0);
 	must(deepest <= levels(fanout) + 2);

@@ -137,8 +137,8 @@ PyObject *check_seconds(PyObject *module, PyObject *args);
 /* lacks_tensors() -> bool: whether the last error of this thread was about how many tensors or
  * drafts there may be, and not about bytes. */
 PyObject *lacks_tensors(PyObject *module, PyObject *unused);
-/* Converts ttl, seconds or None, which is 0. Returns -1 with an exception. */
-int parse_ttl(PyObject *ttl, int64_t *ns);
+/* Converts @o, a ttl: seconds or None, which is 0. Returns -1 with an exception. */
+int parse_ttl(PyObject *o, int64_t *ns);
 /*
  * Converts the arguments ttl (seconds, or None), owner_bound and evictable, each of which may be
  * NULL. Returns 0, or -1 with an exception.

@@ -246,11 +246,11 @@ PyObject *client_claim_many(PyObject *self, PyObject *args)
 	outcomes = PyMem_Calloc((size_t)n + 1, sizeof(*outcomes));
 	if (!texts || !outcomes)
 		PyErr_NoMemory();
-	while (!PyErr_Occurred() && i < n) {
+	while (texts && outcomes && i < n && !PyErr_Occurred()) {
 		texts[i] = name_utf8(PyTuple_GetItem(names, i));
 		i += texts[i] != NULL;
 	}
-	if (!PyErr_Occurred() && client_begin(c)) {
+	if (texts && outcomes && !PyErr_Occurred() && client_begin(c)) {
 		all = claim_many(c, names, texts, outcomes, held);
 		client_end(c);
 	}
