@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "mirror/config.h"
+#include "util/cleanup.h"
 #include "util/log.h"
 
 enum { FANOUT = 2, FANOUT_MAX = 64 };
@@ -253,10 +254,12 @@ static int on_line(void *context, const char *section, const char *name, const c
 static int take_bare_sections(struct reading *r)
 {
 	FILE *file = fopen(r->path, "re");
-	char line[CONFIG_WORD_MAX + 16], *end;
+	cleanup_(freep) char *line = NULL;
+	size_t room = 0;
+	char *end;
 	int ok = file != NULL;
 
-	while (ok && fgets(line, sizeof(line), file)) {
+	while (ok && getline(&line, &room, file) > 0) {
 		end = *line == '[' ? strchr(line, ']') : NULL;
 		if (end)
 			*end = '\0';

@@ -105,7 +105,7 @@ static void untell_all(const void *node, VISIT which, void *context)
 }
 
 /* Two hosts of one name would take turns here: whoever was followed by another one does not come
- * back, as long as that is heard of. */
+ * back, as long as that is heard of. Else it is taken from now on. */
 static bool is_another_host(struct import *i, struct origin *o, const struct message *m)
 {
 	const uint64_t place = XXH3_64bits(m->url, strlen(m->url));

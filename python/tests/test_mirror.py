@@ -541,6 +541,8 @@ def refused(config, text, tmp_path):
 
 def test_what_is_wrong_in_a_configuration_is_said(tmp_path):
     good = "[mirror]\nhost = a\nnats = nats://127.0.0.1:4222\ntls = no\n"
+    long = "".join(f"; {'x' * n}[no section]\n" for n in range(200 - 14))
+    refused(f"{good}{long}[export x]\nprefix =\n", "listen = ADDRESS:PORT", tmp_path)
     refused("", "no rule", tmp_path)
     refused(good, "no rule", tmp_path)
     refused("[mirror]\ntls = no\n[import x]\nfrom = a\n", "no server", tmp_path)
