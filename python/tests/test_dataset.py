@@ -160,6 +160,19 @@ def test_what_is_missing_in_a_batch_is_made_by_one_call(client):
     assert pickle.loads(pickle.dumps(cached)).classes == cached.classes
 
 
+@pytest.mark.parametrize("change", [-1, 1])
+def test_another_number_of_samples_is_refused(client, change):
+    class Wrong(Whole):
+        def __getitems__(self, indexes):
+            return super().__getitems__([*indexes, 7][: len(indexes) + change])
+
+    cached = shared.CachedDataset(Wrong(), client, f"dataset/wrong{change}")
+    for collate in (None, list):
+        with pytest.raises(ValueError, match=f"returned {5 + change} samples for 5 indexes"):
+            next(iter(DataLoader(cached, 5, collate_fn=collate)))
+    assert cached.stats()["made"] == 0 and client.keys("dataset/wrong") == []
+
+
 def images(mode, count):
     rng = np.random.default_rng(1)
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")

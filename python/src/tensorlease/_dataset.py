@@ -109,9 +109,12 @@ def _encode(indexes, samples):
 
 def _samples_of(dataset, indexes):
     """Return the samples of a dataset, whose __getitems__() may be faster than one after the other."""
-    if len(indexes) > 1 and callable(getattr(dataset, "__getitems__", None)):
-        return dataset.__getitems__(indexes)
-    return [dataset[index] for index in indexes]
+    if len(indexes) == 1 or not callable(getattr(dataset, "__getitems__", None)):
+        return [dataset[index] for index in indexes]
+    samples = list(dataset.__getitems__(indexes))
+    if len(samples) != len(indexes):
+        raise ValueError(f"__getitems__() of {type(dataset)!r} returned {len(samples)} samples for {len(indexes)} indexes")
+    return samples
 
 
 class _Store:
