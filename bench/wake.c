@@ -6,12 +6,15 @@
  * For a name with a ring and for a stream there is no process between, so the floor is a bare store
  * and futex wake. The payload contains the time of sending. The sender waits until all consumers
  * report that they are done, and 100 us more, so that all are asleep before the next sample.
- * Everything is on one CPU. Some rows have a consumer that spins on another CPU; there the floor
- * makes no system call to wake it.
+ * Consumers are on one CPU and all else is on another, as programs mostly are; where it says so,
+ * everything is on one CPU. There the consumers are SCHED_BATCH, which does not preempt. Otherwise
+ * the scheduler decides by what a process has used before whether a wake switches to it at once or
+ * only when the sender sleeps, and decides otherwise for the floor than for us.
  */
 #include <err.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +38,7 @@ static const char name[] = "bench/wake";
 struct kind {
 	const char *id, *what, *floor;
 	enum { NAME, RING, STREAM } of;
-	bool spin;
+	enum { ONE_CPU, ASLEEP, SPINNING } consumer;
 	unsigned consumers;
 	enum bench_aim aim;
 	double limit;
@@ -47,19 +50,21 @@ struct kind {
 
 static const struct kind kinds[] = {
 	{ "wake/sleep", "commit to consumer awake",
-	  "one SEQPACKET message, then a futex wake of a third process", NAME, false, 1,
+	  "one SEQPACKET message, then a futex wake of a third process", NAME, ONE_CPU, 1,
 	  BENCH_AIM_RATIO, 1.5, "<= 1.5 x" },
 	{ "wake/spin", "commit to consumer that spins",
-	  "one SEQPACKET message, then a store that a third process spins on", NAME, true, 1,
+	  "one SEQPACKET message, then a store that a third process spins on", NAME, SPINNING, 1,
 	  BENCH_AIM_RATIO, 1.5, "<= 1.5 x" },
-	{ "ring/sleep/1", "  of a ring, to consumer awake", BARE_WAKE, RING, false, 1,
+	{ "ring/sleep/1", "  of a ring, to consumer awake", BARE_WAKE, RING, ASLEEP, 1,
 	  ELEVEN_TENTHS },
-	{ "ring/sleep/8", "  of a ring, to 8 consumers awake", BARE_WAKE, RING, false, 8,
+	{ "ring/sleep/8", "  of a ring, to 8 consumers awake", BARE_WAKE, RING, ASLEEP, 8,
 	  ELEVEN_TENTHS },
-	{ "ring/sleep/64", "  of a ring, to 64 consumers awake", BARE_WAKE, RING, false, 64,
+	{ "ring/sleep/64", "  of a ring, to 64 consumers awake", BARE_WAKE, RING, ASLEEP, 64,
 	  ELEVEN_TENTHS },
-	{ "stream/sleep", "  of an item, to subscriber awake", BARE_WAKE, STREAM, false, 1,
+	{ "ring/sleep/one-cpu", "  of a ring, on one CPU", BARE_WAKE, RING, ONE_CPU, 1 },
+	{ "stream/sleep", "  of an item, to subscriber awake", BARE_WAKE, STREAM, ASLEEP, 1,
 	  BENCH_AIM_RATIO, 1.3, "<= 1.3 x" },
+	{ "stream/sleep/one-cpu", "  of an item, on one CPU", BARE_WAKE, STREAM, ONE_CPU, 1 },
 };
 
 /* Shared by all processes of one side. */
@@ -218,7 +223,7 @@ static void side_init(struct side *s, const struct kind *kind)
 	bench_check_errno(s->fd, "memfd_create");
 	bench_check_errno(ftruncate(s->fd, PAGE), "ftruncate");
 	s->page = page_map(s->fd);
-	s->page->spin = kind->spin;
+	s->page->spin = kind->consumer == SPINNING;
 	s->page->stream = kind->of == STREAM;
 	s->page->consumers = kind->consumers;
 	s->sample = 0;
@@ -323,6 +328,16 @@ struct row {
 	struct bench_helper waker, sleepers[CONSUMERS_MAX], consumers[CONSUMERS_MAX];
 };
 
+static void consumer_place(pid_t pid, const struct kind *kind)
+{
+	const struct sched_param none = { 0 };
+
+	bench_pin(pid, kind->consumer != ONE_CPU);
+	if (kind->consumer == ONE_CPU)
+		bench_check_errno(sched_setscheduler(pid, SCHED_BATCH, &none),
+				  "sched_setscheduler");
+}
+
 static void row_start(struct bench *b, const struct kind *kind, struct row *row)
 {
 	side_init(&row->floor, kind);
@@ -339,8 +354,8 @@ static void row_start(struct bench *b, const struct kind *kind, struct row *row)
 	for (unsigned i = 0; i < kind->consumers; i++) {
 		bench_helper_start(&row->sleepers[i], "sleeper", row->floor.fd, NULL);
 		bench_helper_start(&row->consumers[i], "consumer", row->ours.fd, b->address);
-		bench_pin(row->sleepers[i].pid, kind->spin);
-		bench_pin(row->consumers[i].pid, kind->spin);
+		consumer_place(row->sleepers[i].pid, kind);
+		consumer_place(row->consumers[i].pid, kind);
 	}
 }
 

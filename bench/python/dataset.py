@@ -197,23 +197,32 @@ def small(folder, client, arguments):
     cached.clear()
 
 
+def photograph(random, side):
+    """Return the bytes of a JPEG whose frequencies have amplitudes of 1 / f, as those of photographs do."""
+    frequency = numpy.hypot(numpy.fft.fftfreq(side)[:, None], numpy.fft.fftfreq(side))
+    frequency[0, 0] = 1
+    layers = numpy.fft.ifft2(numpy.fft.fft2(random.standard_normal((3, side, side))) / frequency).real
+    layers[1:] += layers[0]
+    pixels = numpy.clip(layers / layers.std() * 50 + 128, 0, 255).astype("uint8").transpose(1, 2, 0)
+    buffer = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(buffer, "JPEG", quality=85)
+    return buffer.getvalue()
+
+
 def hugging_faces(count):
     """Return datasets of Hugging Face, by what is in them."""
     random = numpy.random.default_rng(1)
     numbers = {"x": [n / 2 for n in range(count)], "label": list(range(count))}
     ids = {"input_ids": [list(range(128)) for _ in range(count)], "label": list(range(count))}
-    jpegs = []
-    for _ in range(count // 5):
-        buffer = io.BytesIO()
-        pixels = numpy.kron(random.integers(0, 256, (16, 16, 3), "uint8"), numpy.ones((SIDE // 16, SIDE // 16, 1), "uint8"))
-        PIL.Image.fromarray(pixels).save(buffer, "JPEG", quality=85)
-        jpegs.append({"bytes": buffer.getvalue(), "path": None})
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
-    return {
+    made = {
         "two numbers": datasets.Dataset.from_dict(numbers),
         "128 integers": datasets.Dataset.from_dict(ids).with_format("torch"),
-        "images": datasets.Dataset.from_dict({"image": jpegs, "label": list(range(len(jpegs)))}, features=features),
     }
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    for side, n in ((SIDE, count // 5), (3 * SIDE, count // 20)):
+        jpegs = [{"bytes": photograph(random, side), "path": None} for _ in range(n)]
+        made[f"{side} x {side} JPEG"] = datasets.Dataset.from_dict({"image": jpegs, "label": list(range(n))}, features=features)
+    return made
 
 
 def labels_of(samples):

@@ -521,7 +521,7 @@ static int wait_for_item(struct tl_subscription *sub, struct call *c, tl_item **
 	stream_bit_clear(&page->sleeps, sub->member, &sub->sleepers, &page->bell); /* Z5 */
 	if (queue)
 		atomic_store(&page->looker, sub->member + 1);
-	return r;
+	return r == TAKE_E_NONE ? take_now(sub, out) : r; /* most often it was woken for an item */
 }
 
 /* P3 has woken one worker only. */

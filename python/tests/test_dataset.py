@@ -196,6 +196,27 @@ def test_images_of_pil_come_back(client, mode):
         cached.flush()
 
 
+def test_an_image_that_was_just_made_is_a_copy(client):
+    samples = [
+        {"both": [a["image"], (b["image"], n)]} for n, (a, b) in enumerate(zip(images("RGB", 9), images("L", 9), strict=True))
+    ]
+    samples[0]["both"][0].info["dpi"] = (72, 72)
+    cached = shared.CachedDataset(samples, client, "dataset/images of ones own")
+    expected = [[one["both"][0].tobytes(), one["both"][1][0].tobytes()] for one in samples]
+    (batch,) = DataLoader(Subset(cached, [*range(9), 0]), 10, collate_fn=list)
+    for _ in range(2):
+        assert [[one["both"][0].tobytes(), one["both"][1][0].tobytes()] for one in batch[:9]] == expected
+        assert [one["both"][1][1] for one in batch] == [*range(9), 0]
+        assert not batch[0]["both"][0].info and batch[0]["both"][0] == batch[9]["both"][0]
+        for one in batch:
+            one["both"][0].paste((1, 2, 3), (0, 0, 5, 4))
+            one["both"][1][0].putpixel((0, 0), 255)
+        assert [[one["both"][0].tobytes(), one["both"][1][0].tobytes()] for one in samples] == expected
+        cached.flush()
+        (batch,) = DataLoader(Subset(cached, [*range(9), 0]), 10, collate_fn=list)
+    assert cached.stats()["made"] == 9
+
+
 def test_an_image_with_a_palette_is_refused(client):
     samples = [{"image": sample["image"].convert("P")} for sample in images("RGB", 2)]
     with pytest.raises(TypeError, match="its mode is 'P'; give sample.convert"):

@@ -370,18 +370,18 @@ PyObject *client_create(PyObject *self, PyObject *args)
 {
 	WITH_LOCK;
 	struct client *c = (struct client *)self;
-	PyObject *name, *shape, *metadata, *timeout, *ttl, *bound, *evictable, *ring, *draft;
+	PyObject *name, *shape, *metadata, *timeout, *ttl, *bound, *evictable, *ring, *idle, *draft;
 	int own_pages;
 	int64_t sizes[TL_NDIM_MAX], timeout_ns;
 	struct creating w = { .spec = { .size = sizeof(w.spec), .shape = sizes } };
 	int code, bits, lanes, gpu, r;
 	Py_buffer bytes;
 
-	if (!PyArg_ParseTuple(args, "OO!(iii)KOOi(OOO)Op", &name, &PyTuple_Type, &shape, &code,
+	if (!PyArg_ParseTuple(args, "OO!(iii)KOOi(OOOO)Op", &name, &PyTuple_Type, &shape, &code,
 			      &bits, &lanes, &w.spec.dlpack_flags, &metadata, &timeout, &gpu, &ttl,
-			      &bound, &evictable, &ring, &own_pages) ||
+			      &bound, &evictable, &idle, &ring, &own_pages) ||
 	    parse_lifetime(ttl, bound, evictable, &w.spec.ttl_ns, &w.spec.lifetime) ||
-	    parse_ring(ring, &w.spec.ring))
+	    parse_idle(idle, &w.spec.evict_idle_s) || parse_ring(ring, &w.spec.ring))
 		return NULL;
 	w.spec.flags = own_pages ? TL_CREATE_OWN_PAGES : 0;
 	w.name = name_utf8(name);

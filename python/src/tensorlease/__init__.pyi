@@ -631,6 +631,7 @@ class Client:
         evictable: bool = False,
         ring: _Ring = None,
         own_pages: bool = False,
+        evict_idle: float = 0,
     ) -> Draft: ...
     def empty(
         self,
@@ -647,6 +648,7 @@ class Client:
         evictable: bool = False,
         ring: _Ring = None,
         own_pages: bool = False,
+        evict_idle: float = 0,
     ) -> Draft: ...
     def publish(
         self,

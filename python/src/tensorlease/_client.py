@@ -169,6 +169,7 @@ class Client(_core.Client):
         evictable=False,
         ring=None,
         own_pages=False,
+        evict_idle=0,
     ):
         """Make memory for a tensor that will be called name, and return it as a Draft to write to.
 
@@ -182,6 +183,7 @@ class Client(_core.Client):
         ttl, owner_bound, evictable, ring: as for put(). The time begins with the commit.
         own_pages: whether the tensor has pages of its own on the CPU, which are zero at first and go back to the kernel
             with it. Readers of it then see nothing else of this producer. There is no ring then.
+        evict_idle: as for put(), for the space that it gets now.
         NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user, or this user may not
         publish here. NoDeviceError: CUDA or that GPU cannot be used here. UnsupportedError: the GPU has no memory that
         can be shared in this way.
@@ -189,7 +191,7 @@ class Client(_core.Client):
         number = parse_device(device)
         number = -1 if number is None else number
         sizes, element = parse_sizes(shape, dtype, padded)
-        lifetime, padding = (ttl, owner_bound, evictable), PADDED if padded else 0
+        lifetime, padding = (ttl, owner_bound, evictable, evict_idle), PADDED if padded else 0
         try:
             return self._create(name, sizes, element, padding, metadata, timeout, number, lifetime, ring, own_pages)
         except InvalidError as error:

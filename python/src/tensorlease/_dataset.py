@@ -7,6 +7,7 @@ PREFIX/INDEX until the pack with it is published: a claim only saves work.
 """
 
 import contextlib
+import errno
 import itertools
 import math
 import multiprocessing.util
@@ -125,6 +126,7 @@ class _Store:
         self.places = numpy.full(count, _NOWHERE, "int64")  # pack's number << _ROW | row, for each index
         self.count, self.packs = itertools.count(), {}  # number: name and head of each pack that there has been
         self.numbers = {}  # name: number of each pack that is there
+        self.own = {}  # name: head and indexes of a pack that this process publishes, until the watch tells of it
         self.bases = numpy.zeros((64, 1), "int64")  # of a pack with one layout: where its columns begin
         self.hits = self.made = self.unkept = 0
         self.full_until = 0.0
@@ -162,19 +164,21 @@ class _Store:
 
     def add(self, name):
         try:
-            tensor = self.client.get(name)
+            head, indexes = self.own.pop(name, None) or self.read_head(name)
         except NotFoundError:
             return
-        with tensor:
-            if tensor.uid not in (0, self.client._own_uid()):
-                return
-            head, indexes = _samples.read_head(memoryview(tensor))
         number, known = next(self.count), (indexes >= 0) & (indexes < len(self.places))
         self.packs[number] = name, head
         if len(head.sections) == 1:
             self.note_columns(number, head.sections[0].columns)
         self.places[indexes[known]] = (number << _ROW) + numpy.flatnonzero(known)
         self.numbers[name] = number  # last: a child of a fork before this learns of the pack anew
+
+    def read_head(self, name):
+        with self.client.get(name) as tensor:
+            if tensor.uid not in (0, self.client._own_uid()):
+                raise NotFoundError(errno.ENOENT, f"{name!r} is of user {tensor.uid}, whose samples are not taken")
+            return _samples.read_head(memoryview(tensor))
 
     def note_columns(self, number, columns):
         rows, wide = self.bases.shape
@@ -222,9 +226,16 @@ class _Store:
         just before it is needed again, as soon as one does not fit.
         """
         name, ours = f"{self.path}.samples/{secrets.token_hex(8)}", time.monotonic() - self.opened
+        pack = _samples.Pack(parts)
+        self.own[name] = pack.head, pack.indexes
         try:
-            self.client.put(name, _samples.pack(parts), evict_idle=max(1.0, ours), **self.options)
-        except NoSpaceError:
+            draft = self.client.create(name, pack.head.size, "uint8", evict_idle=max(1.0, ours), **self.options)
+            pack.write(draft.numpy())
+            draft.commit()
+        except BaseException as error:
+            self.own.pop(name, None)
+            if not isinstance(error, NoSpaceError):
+                raise
             self.full_until = time.monotonic() + _FULL
             self.unkept += sum(encoded.count for _, encoded in parts)
 
@@ -252,8 +263,7 @@ class _Store:
 
     def make_missing(self, dataset, indexes, made, fresh, held):
         samples = _samples_of(dataset, indexes)
-        if fresh is not None:
-            fresh.update(zip(indexes, samples, strict=True))
+        fresh.update(zip(indexes, samples, strict=True))
         parts = _encode(indexes, samples)
         ours = {index: (encoded, row) for some, encoded in parts for row, index in enumerate(some)}
         made.update(ours)
@@ -271,10 +281,7 @@ class _Store:
         held[:] = [name for name in held if name not in claimed]
 
     def fill(self, dataset, indexes, fresh):
-        """Make the samples that are nowhere. Return where those are that may be in no pack yet.
-
-        fresh: None, or a dict that gets what is made.
-        """
+        """Make the samples that are nowhere, and put them into `fresh`. Return where those are that may be in no pack yet."""
         made, wanted, others = {}, {}, []
         self.refresh()
         if not (self.places[indexes] == _NOWHERE).any():
@@ -303,19 +310,16 @@ class _Store:
 
     # Reading
 
-    def samples(self, dataset, indexes, made):
-        return [self.sample(dataset, index, made) for index in indexes]
-
-    def sample(self, dataset, index, made):
+    def sample(self, dataset, index, made, fresh):
         for _ in range(_TRIES):
             if index in made:
                 break
             found = self.read(int(self.places[index]))
             if found:
                 return found[0]
-            made = self.fill(dataset, [index], None)  # its pack has gone
+            made = self.fill(dataset, [index], fresh)  # its pack has gone
         encoded, row = made[index] if index in made else (_samples.Encoded([dataset[index]]), 0)
-        return encoded.sample(row)
+        return encoded.sample(row, fresh.pop(index, None))
 
     def read(self, place):
         """Return the sample there, in a tuple, or None if it has gone."""
@@ -451,17 +455,16 @@ class CachedDataset(Dataset):
         return [index % size for index in checked]
 
     def __getitem__(self, index):
-        store, (index,) = self._store(), self._indexes([index])
-        return store.sample(self.dataset, index, store.fill(self.dataset, [index], None))
+        (index,), fresh = self._indexes([index]), {}
+        return self._store().sample(self.dataset, index, self._store().fill(self.dataset, [index], fresh), fresh)
 
     def __getitems__(self, indexes):
         as_usual = _is_collated_as_usual(sys._getframe(1))
-        store, indexes = self._store(), self._indexes(indexes)
-        fresh = {} if as_usual else None
+        store, indexes, fresh = self._store(), self._indexes(indexes), {}
         made = store.fill(self.dataset, indexes, fresh)
-        if fresh and all(index in fresh for index in indexes):
+        if as_usual and fresh and all(index in fresh for index in indexes):
             return [fresh[index] for index in indexes]  # default_collate() copies them
         batch = store.batch(indexes) if as_usual and indexes and not made else None
         if batch:
             return [batch]
-        return store.samples(self.dataset, indexes, made)
+        return [store.sample(self.dataset, index, made, fresh) for index in indexes]

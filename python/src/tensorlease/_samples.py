@@ -228,9 +228,13 @@ class Encoded:
         columns = [*self.fixed, *self.varying]
         return sum(c.nbytes if isinstance(c, numpy.ndarray) else sum(map(len, c)) for c in columns)
 
-    def sample(self, row):
+    def sample(self, row, made=None):
+        """Make one of the samples. made: None, or that sample as it was encoded, whose images are copied."""
+        layout = layout_of(self.text)
         fixed, varying = [column[row] for column in self.fixed], [column[row] for column in self.varying]
-        return layout_of(self.text).sample(fixed, varying, copied=True)
+        if made is not None and "g" in layout.kinds:
+            fixed = layout.with_images(fixed, made)
+        return layout.sample(fixed, varying, copied=True)
 
 
 def encode(samples):
@@ -306,10 +310,25 @@ def _array(node, data):
     return array if node[0] == "n" else array[()]
 
 
+def _images(node, sample):
+    """Yield the images in a sample, in the order of the leaves."""
+    if node[0] == "g":
+        yield sample
+    elif node[0] in _INNER:
+        inner = [sample[key] for key, _ in node[1]] if node[0] == "d" else sample
+        for part, one in zip(_parts(node), inner, strict=True):
+            yield from _images(part, one)
+
+
 def _image(node, data):
+    """Return an image of these bytes, or a copy of this image, which is faster. Only the pixels are kept."""
     from PIL import Image
 
-    return Image.frombytes(node[1], tuple(node[2]), data)
+    if not isinstance(data, Image.Image):
+        return Image.frombytes(node[1], tuple(node[2]), data)
+    image = data.copy()
+    image.info = {}
+    return image
 
 
 def _varying(kind, data):
@@ -413,6 +432,11 @@ class Layout:
             fixed = [data if kind == "g" else own(data) for data, kind in zip(fixed, self.kinds, strict=True)]
         return _build(self._tree, iter(fixed), iter(varying))
 
+    def with_images(self, fixed, sample):
+        """Return the fixed leaves, and the images of the sample in place of their bytes."""
+        images = _images(self._tree, sample)
+        return [next(images) if kind == "g" else data for data, kind in zip(fixed, self.kinds, strict=True)]
+
     def columns(self, count):
         """Return tensors of bytes for a batch of so many samples, one for each fixed leaf.
 
@@ -486,25 +510,28 @@ class Head:
 head_of = functools.lru_cache(maxsize=4096)(Head)
 
 
-def pack(parts):
-    """Return the bytes of a pack. parts: pairs of the indexes of some samples, and these in an Encoded."""
-    alike = {}
-    for indexes, encoded in parts:
-        alike.setdefault(encoded.text, []).append((indexes, encoded))
-    listed = [
-        [text, sum(e.count for _, e in some), sum(len(one) for _, e in some for column in e.varying for one in column)]
-        for text, some in alike.items()
-    ]
-    text = json.dumps(listed, separators=(",", ":")).encode()
-    head = Head(text)
-    data = numpy.zeros(head.size, "uint8")
-    data[:8].view("<u8")[0] = len(text)
-    data[8 : 8 + len(text)] = numpy.frombuffer(text, "uint8")
-    order = [index for some in alike.values() for indexes, _ in some for index in indexes]
-    data[head.indexes : head.indexes + 8 * len(order)].view("<i8")[:] = order
-    for section, some in zip(head.sections, alike.values(), strict=True):
-        _fill(section, data, [encoded for _, encoded in some])
-    return data
+class Pack:
+    """A pack that is to be written. parts: pairs of the indexes of some samples, and these in an Encoded."""
+
+    def __init__(self, parts):
+        alike = {}
+        for indexes, encoded in parts:
+            alike.setdefault(encoded.text, []).append((indexes, encoded))
+        listed = [
+            [text, sum(e.count for _, e in some), sum(len(one) for _, e in some for column in e.varying for one in column)]
+            for text, some in alike.items()
+        ]
+        self._text, self._alike = json.dumps(listed, separators=(",", ":")).encode(), alike.values()
+        self.head = Head(self._text)
+        self.indexes = numpy.array([index for some in self._alike for indexes, _ in some for index in indexes], "<i8")
+
+    def write(self, data):
+        """Write it to an array of head.size bytes."""
+        data[:8].view("<u8")[0] = len(self._text)
+        data[8 : 8 + len(self._text)] = numpy.frombuffer(self._text, "uint8")
+        data[self.head.indexes :][: self.indexes.nbytes] = self.indexes.view("uint8")
+        for section, some in zip(self.head.sections, self._alike, strict=True):
+            _fill(section, data, [encoded for _, encoded in some])
 
 
 def _put(data, at, parts):
