@@ -11,6 +11,7 @@
 #include <tensorlease/stream.h>
 
 #include "cli/cli.h"
+#include "cli/datasets.h"
 #include "cli/format.h"
 #include "cli/out.h"
 #include "cli/overview.h"
@@ -217,6 +218,7 @@ struct status {
 	tl_status s;
 	struct streams streams;
 	struct devices devices;
+	struct datasets datasets;
 	struct clients clients;
 	struct users users;
 };
@@ -231,6 +233,7 @@ static int print_json(struct cli *cli, const struct status *status)
 	json_u64(object, "streams", status->streams.count);
 	json_u64(object, "stream_members", status->streams.members);
 	json_add(object, "gpus", devices_json(&status->devices));
+	json_add(object, "datasets", datasets_json(&status->datasets));
 	if (cli->given & OPTION_USERS)
 		json_add(object, "users", users_json(&status->users));
 	if (cli->given & OPTION_CLIENTS) {
@@ -474,6 +477,8 @@ int command_status(struct cli *cli)
 		r = tl_list_streams(cli->client, NULL, visit_stream, &status.streams);
 	if (!r)
 		r = tl_list_devices(cli->client, visit_device, &status.devices);
+	if (!r)
+		r = datasets_list(cli->client, &status.datasets);
 	if (!r && cli->given & OPTION_CLIENTS)
 		r = clients_list(cli->client, &status.clients);
 	if (!r && cli->given & OPTION_USERS)
@@ -485,6 +490,7 @@ int command_status(struct cli *cli)
 	else {
 		print_status(cli, &status.s, &status.streams);
 		print_devices(cli, &status.devices);
+		datasets_print(cli, &status.datasets);
 		if (cli->given & OPTION_USERS)
 			users_print(cli, &status.users);
 		if (cli->given & OPTION_CLIENTS) {
@@ -496,6 +502,7 @@ int command_status(struct cli *cli)
 	free(status.clients.rows);
 	free(status.clients.published);
 	free(status.devices.rows);
+	datasets_deinit(&status.datasets);
 	return r;
 }
 

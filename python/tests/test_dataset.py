@@ -2,6 +2,7 @@
 """CachedDataset: batches of what is stored, many samples, several processes, and what goes."""
 
 import collections
+import json
 import os
 import pickle
 import random
@@ -22,6 +23,43 @@ from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 Pair = collections.namedtuple("Pair", "image label")
 T, N = torch.arange, np.arange
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_what_all_workers_got_is_counted(client, method):
+    tool = os.environ.get("TL_TEST_CLI")
+    if not tool:
+        pytest.skip("TL_TEST_CLI does not say where the command line tool is")
+    prefix = f"dataset/counted {method}"
+    cached, other = (shared.CachedDataset(Numbers(100), None, path) for path in (prefix, prefix + "/below"))
+    client.put(".datasets/x", np.zeros(3, "int64"))  # what looks like a report, and is none
+    client.put(f".datasets/{prefix}/y", np.zeros(2, "int64"))
+    client.put(f".datasets/{prefix}/z", np.zeros(3))
+    other[0]
+    for _ in range(3):
+        for batch in DataLoader(cached, 10, num_workers=2, multiprocessing_context=method):
+            assert len(batch) == 10
+    stats = cached.stats()
+    assert stats == {"hits": 200, "made": 100, "unkept": 0}
+    assert other.stats() == {"hits": 0, "made": 1, "unkept": 0}
+
+    def status(*options):
+        return subprocess.run([tool, "status", *options], stdout=subprocess.PIPE, text=True, check=True).stdout
+
+    told = {row.pop("prefix"): row for row in json.loads(status("--json"))["datasets"]}
+    assert told[prefix] == stats and told[prefix + "/below"] == other.stats() and "x" not in told
+    assert f"dataset\t{prefix}\t200\t100\t0\n" in status()
+
+
+class Numbers(Dataset):
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return index
 
 
 def grown(n):
@@ -337,8 +375,9 @@ def test_a_second_program_finds_all(client, tmp_path):
 
     def again():
         cached = shared.CachedDataset(source, None, "dataset/second")
+        before = cached.stats()
         check_batches(DataLoader(cached, 100, shuffle=True), 3000)
-        assert cached.stats() == {"hits": 3000, "made": 0, "unkept": 0}
+        assert cached.stats() == {**before, "hits": before["hits"] + 3000}
 
     in_child(again)
     other.clear()

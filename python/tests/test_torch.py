@@ -533,7 +533,7 @@ mine.flush()
 (pack,) = client.keys("mine/.samples")
 assert mine[0] == 5 and client.stat(pack).uid != os.geteuid()
 again = shared.CachedDataset([6], client, "mine")
-assert again[0] == 5 and again.stats()["hits"] == 1
+assert again[0] == 5 and again.stats()["made"] == 1
 for pack in client.keys("theirs"):
     assert client.stat(pack).uid == os.geteuid()
     if shared.CachedDataset([7], client, "theirs")[0] != 7: sys.exit("the sample of a stranger is taken")

@@ -3,7 +3,8 @@
 
 Samples lie in packs, tensors below PREFIX/.samples/ with some hundred samples each; _samples.py has their form. Each
 process knows by a watch which packs there are, and notes for each index where its sample lies. Who makes a sample claims
-PREFIX/INDEX until the pack with it is published: a claim only saves work.
+PREFIX/INDEX until the pack with it is published: a claim only saves work. What it got each process publishes as
+.datasets/PREFIX/WORD, which `tensorlease status` adds up, too.
 """
 
 import contextlib
@@ -39,6 +40,8 @@ _AGE = 0.1  # seconds that a sample waits for others to come into its pack
 _FULL = 5.0  # seconds after which it is tried again whether there is space
 _COPIED = 1 << 20  # samples of at most so many bytes are copied, not mapped
 _TRIES = 5
+_REPORT = 1.0  # seconds between reports of what this process got, which stay
+_REPORTED = 600.0  # seconds
 _AT_ONCE = 64  # samples that are claimed and made together
 _ROW = 32  # bits of a place that are the row; above them is the pack's number
 _NOWHERE = -1
@@ -93,6 +96,7 @@ def _flush_at_exit(reference):
     store = reference()
     if store is not None:
         store.flush_quietly()
+        store.report_soon(True)
 
 
 def _chunks(indexes, size):
@@ -128,7 +132,7 @@ class _Store:
         self.numbers = {}  # name: number of each pack that is there
         self.own = {}  # name: head and indexes of a pack that this process publishes, until the watch tells of it
         self.bases = numpy.zeros((64, 1), "int64")  # of a pack with one layout: where its columns begin
-        self.hits = self.made = self.unkept = 0
+        self.reports = f".datasets/{below(prefix)}"
         self.full_until = 0.0
         self.opened = time.monotonic()
         self.lock = ForkLock()
@@ -136,6 +140,8 @@ class _Store:
 
     def begin(self):
         self.pid, self.events, self.timer, self.waiting = os.getpid(), None, None, _Waiting()
+        self.hits = self.made = self.unkept = 0
+        self.reported, self.word = 0.0, secrets.token_hex(8)
         multiprocessing.util.Finalize(None, _flush_at_exit, args=(weakref.ref(self),), exitpriority=10)
 
     def begin_after_fork(self):
@@ -193,6 +199,32 @@ class _Store:
         if number is not None:  # its name and head stay, for a thread that has just read a place in it
             self.places[self.places >> _ROW == number] = _NOWHERE
             self.numbers.pop(name, None)
+
+    # Counts
+
+    def report(self):
+        self.reported = time.monotonic()
+        counts = numpy.array([self.hits, self.made, self.unkept], "int64")
+        self.client.put(self.reports + self.word, counts, ttl=_REPORTED, ring=False)
+
+    def report_soon(self, now=False):
+        """Publish what this process got, if that was some time ago. That it cannot is no reason to give no sample."""
+        if self.pid == os.getpid() and (now or time.monotonic() - self.reported > _REPORT):
+            with contextlib.suppress(Exception):
+                self.report()
+
+    def counts(self):
+        """Return what all processes got."""
+        self.report()
+        counts = numpy.zeros(3, "int64")
+        for name in self.client.keys(self.reports):
+            if "/" in name[len(self.reports) :]:
+                continue  # of a dataset with a longer prefix
+            with contextlib.suppress(NotFoundError), self.client.get(name) as tensor:
+                ours = tensor.uid in (0, self.client._own_uid())
+                if ours and (tensor.dtype, tensor.shape) == ("int64", counts.shape):
+                    counts += tensor.numpy()
+        return counts.tolist()
 
     # Made samples
 
@@ -439,9 +471,12 @@ class CachedDataset(Dataset):
             self.client.delete(name, missing_ok=True)
 
     def stats(self):
-        """Return a dict of what this process got: "hits" from the store, "made", and of these "unkept" for want of space."""
-        store = self._store()
-        return {"hits": store.hits, "made": store.made, "unkept": store.unkept}
+        """Return a dict of the samples that programs got: "hits" from the store, "made", and of these "unkept" for want of space.
+
+        They are those of all processes of this user that have got one in the last ten minutes, such as the workers of a
+        DataLoader, as each of them has told last; it does once a second. `tensorlease status` shows them.
+        """
+        return dict(zip(("hits", "made", "unkept"), self._store().counts(), strict=True))
 
     def _indexes(self, indexes):
         size, checked = len(self.dataset), []
@@ -455,13 +490,16 @@ class CachedDataset(Dataset):
         return [index % size for index in checked]
 
     def __getitem__(self, index):
-        (index,), fresh = self._indexes([index]), {}
-        return self._store().sample(self.dataset, index, self._store().fill(self.dataset, [index], fresh), fresh)
+        store, (index,), fresh = self._store(), self._indexes([index]), {}
+        made = store.fill(self.dataset, [index], fresh)
+        store.report_soon()
+        return store.sample(self.dataset, index, made, fresh)
 
     def __getitems__(self, indexes):
         as_usual = _is_collated_as_usual(sys._getframe(1))
         store, indexes, fresh = self._store(), self._indexes(indexes), {}
         made = store.fill(self.dataset, indexes, fresh)
+        store.report_soon()
         if as_usual and fresh and all(index in fresh for index in indexes):
             return [fresh[index] for index in indexes]  # default_collate() copies them
         batch = store.batch(indexes) if as_usual and indexes and not made else None
